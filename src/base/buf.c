@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/buf.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint8_t *buf_reserve(struct buf *b, size_t more)
+{
+	if (more > SIZE_MAX / 2 - b->len)
+		return NULL;
+	if (b->cap - b->len < more) {
+		size_t cap = b->cap ? b->cap : 256;
+		while (cap - b->len < more)
+			cap *= 2;
+		uint8_t *data = realloc(b->data, cap);
+		if (data == NULL)
+			return NULL;
+		b->data = data;
+		b->cap = cap;
+	}
+	return b->data + b->len;
+}
+
+int buf_append(struct buf *b, const void *data, size_t len)
+{
+	if (len == 0)
+		return 0;
+	uint8_t *to = buf_reserve(b, len);
+	if (to == NULL)
+		return -ENOMEM;
+	memcpy(to, data, len);
+	b->len += len;
+	return 0;
+}
+
+int buf_printf(struct buf *b, const char *fmt, ...)
+{
+	va_list ap, again;
+	va_start(ap, fmt);
+	va_copy(again, ap);
+	int len = vsnprintf(NULL, 0, fmt, ap);
+	va_end(ap);
+	uint8_t *to = len < 0 ? NULL : buf_reserve(b, (size_t)len + 1);
+	if (to != NULL) {
+		vsnprintf((char *)to, (size_t)len + 1, fmt, again);
+		b->len += (size_t)len;
+	}
+	va_end(again);
+	return to == NULL ? -ENOMEM : 0;
+}
+
+void buf_consume(struct buf *b, size_t n)
+{
+	memmove(b->data, b->data + n, b->len - n);
+	b->len -= n;
+}
+
+void buf_free(struct buf *b)
+{
+	free(b->data);
+	*b = (struct buf){0};
+}

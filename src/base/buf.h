@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A growable byte buffer. Zero-initialise it; buf_free() empties it again. */
+#ifndef RINGVOL_BASE_BUF_H
+#define RINGVOL_BASE_BUF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf {
+	uint8_t *data;
+	size_t len, cap;
+};
+
+/* Makes room for `more` bytes behind len and returns their address; NULL when out of memory. */
+uint8_t *buf_reserve(struct buf *b, size_t more);
+/* 0 or -ENOMEM, nothing appended then. */
+int buf_append(struct buf *b, const void *data, size_t len);
+int buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Drops the first n bytes. */
+void buf_consume(struct buf *b, size_t n);
+void buf_free(struct buf *b);
+
+#endif

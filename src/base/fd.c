@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+ssize_t fd_read_file(int dirfd, const char *path, char *buf, size_t cap)
+{
+	_cleanup_fd_ int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	size_t len = 0;
+	while (len < cap) {
+		ssize_t n = read(fd, buf + len, cap - len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0) {
+			buf[len] = '\0';
+			return (ssize_t)len;
+		}
+		len += (size_t)n;
+	}
+	return -E2BIG;
+}
+
+int fd_write_file(int dirfd, const char *path, const char *buf)
+{
+	_cleanup_fd_ int fd = openat(dirfd, path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	ssize_t n = write(fd, buf, strlen(buf));
+	if (n < 0)
+		return -errno;
+	return (size_t)n == strlen(buf) ? 0 : -EIO;
+}

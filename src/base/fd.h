@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cleanup attributes and small whole-file helpers for synchronous code (work jobs, start-up). */
+#ifndef RINGVOL_BASE_FD_H
+#define RINGVOL_BASE_FD_H
+
+#include <dirent.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+/* Closes *fd if it is open and sets it to -1. */
+static inline void fd_close(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+static inline void free_ptr(void *p)
+{
+	free(*(void **)p);
+}
+
+static inline void close_dir(DIR **d)
+{
+	if (*d != NULL)
+		closedir(*d);
+}
+
+#define _cleanup_fd_   __attribute__((cleanup(fd_close)))
+#define _cleanup_free_ __attribute__((cleanup(free_ptr)))
+#define _cleanup_dir_  __attribute__((cleanup(close_dir)))
+
+/* Reads at most cap - 1 bytes of the file `path` under dirfd and ends them with NUL.
+ * Returns the length or -errno (-E2BIG if there is more). For /proc and /sys. */
+ssize_t fd_read_file(int dirfd, const char *path, char *buf, size_t cap);
+/* Writes all of buf to an existing file; for /sys. 0 or -errno. */
+int fd_write_file(int dirfd, const char *path, const char *buf);
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Child processes: posix_spawn by argv (no shell), pidfd polled on the ring, a deadline, standard
+ * output and error captured together up to PROC_OUTPUT_BYTES (the rest is read and dropped).
+ * Environment: PATH and LC_ALL=C only. The child's own process group is killed at the deadline.
+ */
+#ifndef RINGVOL_REACTOR_PROC_H
+#define RINGVOL_REACTOR_PROC_H
+
+#include "reactor/ring.h"
+
+#include <sys/types.h>
+
+enum {
+	PROC_OUTPUT_BYTES = 2048,
+	PROC_MAX = 64, /* children at once; more get -EAGAIN */
+	PROC_ARGS_MAX = 64,
+};
+
+/* Embed it (zeroed); lives until on_end. */
+struct proc {
+	/* set by the caller */
+	const char *argv[PROC_ARGS_MAX]; /* argv[0] is looked up in PATH; ends with NULL */
+	uint64_t timeout_ms;
+	/* res: the exit status 0..255; -ETIMEDOUT (killed at the deadline), -EINTR (died of another
+	 * signal, see signal), -ENOENT (no such program), another -errno. */
+	void (*on_end)(struct proc *proc, int res);
+	/* results */
+	int signal;
+	char output[PROC_OUTPUT_BYTES]; /* NUL-terminated */
+	size_t output_len;
+	/* private */
+	struct ring *ring;
+	pid_t pid;
+	int pidfd, out_fd;
+	bool timed_out, exited, drained;
+	int status;
+	struct ring_req exit_req, read_req;
+	struct ring_timer timer;
+	char drain[512];
+};
+
+/* 0, or -errno when nothing was started (on_end is not called). */
+int proc_start(struct ring *ring, struct proc *proc);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The io_uring loop: caller-owned requests, completions reaped first and dispatched afterwards.
+ *
+ * A request is prepared with liburing's io_uring_prep_*() on `req->sqe` and handed over with
+ * ring_submit(). It never fails there: when the submission queue is full the request waits in a
+ * list and goes in with the next turn. The request, and all memory its SQE points to, must live
+ * until its last completion, also after ring_cancel().
+ *
+ * Completions: the callback runs from ring_turn(), never inside the call that armed it. -EINTR and
+ * -EAGAIN of a request that was not cancelled re-arm it here, unseen. -ECANCELED, -ENOBUFS and
+ * every other errno reach the owner. A multishot request completes many times; the completion
+ * without IORING_CQE_F_MORE is its last, and re-arming is the owner's affair. The owner may free
+ * or reuse a request from the callback of its last completion, not before.
+ *
+ * The same interface is served by a simulated ring (sim.h): seeded order, short transfers, faults.
+ */
+#ifndef RINGVOL_REACTOR_RING_H
+#define RINGVOL_REACTOR_RING_H
+
+#include "base/list.h"
+
+#include <liburing.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ring;
+struct ring_req;
+
+/* res and flags are the CQE's. */
+typedef void ring_fn(struct ring_req *req, int res, uint32_t flags);
+
+/* Embed it; zero-initialised it is idle. */
+struct ring_req {
+	ring_fn *fn;
+	struct io_uring_sqe sqe; /* prepared by the owner; user_data is the ring's */
+	struct list link;        /* the ring's: waiting for a submission slot */
+	bool armed;              /* from ring_submit() to the start of the last callback */
+	bool cancelled;          /* ring_cancel() was called */
+};
+
+struct ring_sim; /* sim.h */
+
+struct ring_config {
+	unsigned entries;     /* submission queue, 0: 256 */
+	struct ring_sim *sim; /* NULL: the kernel's ring */
+};
+
+/* 0 or -errno: -EPERM when io_uring is disabled (kernel.io_uring_disabled, seccomp), -ENOSYS. */
+int ring_open(struct ring **ret_ring, const struct ring_config *config);
+/* Legal with requests in flight only for the kernel's ring; they are cancelled and reaped, their
+ * callbacks not called. NULL is legal. */
+void ring_close(struct ring *ring);
+
+void ring_submit(struct ring *ring, struct ring_req *req);
+/* Asks for the end of an armed request; it still completes, usually with -ECANCELED. A request
+ * that is not armed is left alone. */
+void ring_cancel(struct ring *ring, struct ring_req *req);
+/* Completes an idle request with `res` in the next turn, without a system call. */
+void ring_post(struct ring *ring, struct ring_req *req, int res);
+
+/* One turn: submit, wait for a completion or the next timer (or not at all if wait is false), reap,
+ * run timers, dispatch. Returns 0, or -errno when the ring itself is broken. */
+int ring_turn(struct ring *ring, bool wait);
+/* Turns until ring_stop(). */
+int ring_run(struct ring *ring);
+void ring_stop(struct ring *ring);
+
+/* CLOCK_MONOTONIC in nanoseconds as of the start of this turn (the simulated clock in a sim). */
+uint64_t ring_now_ns(const struct ring *ring);
+
+/* What this kernel has, found by probing at ring_open(). */
+struct ring_features {
+	bool defer_taskrun, single_issuer, multishot_accept, multishot_recv, ftruncate, buf_ring;
+};
+const struct ring_features *ring_features(const struct ring *ring);
+
+struct ring_stats {
+	uint64_t turns, submitted, completed, sq_full, rearmed;
+	uint64_t longest_turn_ns; /* dispatch time of one turn, waiting not counted; since start */
+};
+const struct ring_stats *ring_stats(const struct ring *ring);
+
+/* ---- provided buffers: one group, for receiving ---- */
+
+struct ring_bufs;
+/* count: a power of two. 0 or -errno. */
+int ring_bufs_open(struct ring *ring, unsigned count, unsigned size_bytes, struct ring_bufs **ret);
+void ring_bufs_close(struct ring_bufs *bufs);
+/* The group id for sqe->buf_group, together with IOSQE_BUFFER_SELECT. */
+int ring_bufs_group(const struct ring_bufs *bufs);
+/* The buffer a completion's flags name (IORING_CQE_F_BUFFER set); its length is the CQE's res. */
+uint8_t *ring_bufs_at(struct ring_bufs *bufs, uint32_t cqe_flags);
+/* Gives that buffer back to the kernel. */
+void ring_bufs_put(struct ring_bufs *bufs, uint32_t cqe_flags);
+
+/* ---- timers ---- */
+
+struct ring_timer;
+typedef void ring_timer_fn(struct ring_timer *timer);
+
+/* Embed it; zero-initialised it is idle. Arming and cancelling take effect at once: after
+ * ring_timer_cancel() the callback does not run, and the memory may go. */
+struct ring_timer {
+	ring_timer_fn *fn;
+	uint64_t due_ns;
+	unsigned slot; /* the ring's: 1 + index in its heap, 0 when idle */
+};
+
+/* (Re-)arms the timer. Out of memory here ends the process: a lost deadline is a lost promise. */
+void ring_timer_arm(struct ring *ring, struct ring_timer *timer, uint64_t delay_ms);
+void ring_timer_cancel(struct ring *ring, struct ring_timer *timer);
+bool ring_timer_armed(const struct ring_timer *timer);
+
+#endif
