@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gRPC calls: what a service implementation sees. Dispatch is driven by protobuf-c's service
+ * descriptors; a new RPC is one function and one line in a service's method table.
+ *
+ * A method gets a decoded, edge-checked request and must end the call exactly once, now or later,
+ * with grpc_reply() or grpc_fail(). A call whose client went away (RST_STREAM, deadline, lost
+ * connection) stays valid until it is ended; what is sent then goes nowhere. That is how an
+ * operation outlives its RPC.
+ */
+#ifndef RINGVOL_RPC_GRPC_H
+#define RINGVOL_RPC_GRPC_H
+
+#include "base/arena.h"
+#include "base/err.h"
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum grpc_status {
+	GRPC_OK = 0,
+	GRPC_CANCELLED = 1,
+	GRPC_UNKNOWN = 2,
+	GRPC_INVALID_ARGUMENT = 3,
+	GRPC_DEADLINE_EXCEEDED = 4,
+	GRPC_NOT_FOUND = 5,
+	GRPC_ALREADY_EXISTS = 6,
+	GRPC_PERMISSION_DENIED = 7,
+	GRPC_RESOURCE_EXHAUSTED = 8,
+	GRPC_FAILED_PRECONDITION = 9,
+	GRPC_ABORTED = 10,
+	GRPC_OUT_OF_RANGE = 11,
+	GRPC_UNIMPLEMENTED = 12,
+	GRPC_INTERNAL = 13,
+	GRPC_UNAVAILABLE = 14,
+	GRPC_DATA_LOSS = 15,
+	GRPC_UNAUTHENTICATED = 16,
+};
+
+enum {
+	GRPC_MESSAGE_MAX_BYTES = 4 << 20, /* what grpc-go accepts by default, both ways */
+	GRPC_METHODS_MAX = 96,            /* over all services */
+};
+
+struct grpc_call;
+
+typedef void grpc_method_fn(struct grpc_call *call, const ProtobufCMessage *request);
+
+/* One line per RPC; ends with a NULL name. A method of the descriptor without a line answers
+ * UNIMPLEMENTED. */
+struct grpc_method {
+	const char *name;
+	grpc_method_fn *fn;
+};
+
+struct grpc_service {
+	const ProtobufCServiceDescriptor *descriptor;
+	const struct grpc_method *methods;
+	void *context; /* grpc_call_context() */
+};
+
+/* Looks over a decoded request before the method sees it. Returns GRPC_OK, or the status to answer
+ * with `err` filled. */
+typedef enum grpc_status grpc_check_fn(const ProtobufCMessage *request, struct err *err);
+
+/* Every ended call, for metrics; method is the full path or "unknown". */
+typedef void grpc_observe_fn(void *arg, const char *method, enum grpc_status status,
+	uint64_t duration_ns);
+
+struct grpc_registry; /* the services of one server */
+
+struct grpc_registry *grpc_registry_new(void);
+void grpc_registry_free(struct grpc_registry *registry);
+/* The service must outlive the registry. 0, -EEXIST, -ENOSPC (GRPC_METHODS_MAX), -ENOENT (a line
+ * names no method of the descriptor). */
+int grpc_registry_add(struct grpc_registry *registry, const struct grpc_service *service,
+	grpc_check_fn *check);
+void grpc_registry_observe(struct grpc_registry *registry, grpc_observe_fn *fn, void *arg);
+/* The i-th service in the order added, NULL past the end. For reflection. */
+const struct grpc_service *grpc_registry_at(const struct grpc_registry *registry, unsigned i);
+unsigned grpc_registry_in_flight(const struct grpc_registry *registry);
+
+/* ---- the call ---- */
+
+void *grpc_call_context(const struct grpc_call *call);
+/* Holds the request; referenced by the call until it ends. Take a reference to keep it longer. */
+struct arena *grpc_call_arena(const struct grpc_call *call);
+/* The method's short name ("CreateVolume"), static. */
+const char *grpc_call_method(const struct grpc_call *call);
+/* True when the client cannot hear the answer any more. */
+bool grpc_call_gone(const struct grpc_call *call);
+/* ring_now_ns() when the client's deadline passes; UINT64_MAX without one. */
+uint64_t grpc_call_deadline_ns(const struct grpc_call *call);
+
+/* Ends a unary call; the response is packed before it returns. A response over
+ * GRPC_MESSAGE_MAX_BYTES ends as RESOURCE_EXHAUSTED. */
+void grpc_reply(struct grpc_call *call, const ProtobufCMessage *response);
+/* Ends a call, unary or streaming, with a status. message: UTF-8, percent-encoded here. */
+void grpc_end(struct grpc_call *call, enum grpc_status status, const char *message);
+
+/* Server streaming: queues a message. True: send more; false: wait, on_writable is called (from
+ * the loop) when the client has read enough, or at once when it is gone. */
+bool grpc_send(struct grpc_call *call, const ProtobufCMessage *message);
+void grpc_on_writable(struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg),
+	void *arg);
+/* Called once when the client goes away before the call has ended. */
+void grpc_on_gone(struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg), void *arg);
+
+/* ---- calls without a client: tests ---- */
+
+struct grpc_local {
+	/* Each message sent, packed; then the end. */
+	void (*on_message)(struct grpc_local *local, const uint8_t *data, size_t len);
+	void (*on_end)(struct grpc_local *local, enum grpc_status status, const char *message);
+};
+
+/* Dispatches a packed request as if it came from a stream. path: "/csi.v1.Identity/Probe". */
+void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const uint8_t *request,
+	size_t len, struct grpc_local *local);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One HTTP/2 connection with gRPC on it, no sockets: bytes in, bytes out. server.c feeds it from
+ * the ring, tests and fuzzers from memory.
+ */
+#ifndef RINGVOL_RPC_H2_H
+#define RINGVOL_RPC_H2_H
+
+#include "reactor/ring.h"
+#include "rpc/grpc.h"
+#include "rpc/server.h"
+
+struct h2_conn;
+
+struct h2_config {
+	struct ring *ring; /* timers */
+	struct grpc_registry *registry;
+	const struct server_limits *limits;
+	/* There may be bytes to send or the connection may want to close; called from the loop, never
+	 * from inside h2_conn_feed() or h2_conn_output(). */
+	void (*on_wake)(void *arg);
+	void *arg;
+};
+
+int h2_conn_new(struct h2_conn **ret, const struct h2_config *config);
+/* Calls still running are told that their client is gone. NULL is legal. */
+void h2_conn_free(struct h2_conn *conn);
+
+/* Bytes from the peer. 0, or -errno when the connection is beyond repair (send what is left of
+ * the output, which may hold a GOAWAY, then close). */
+int h2_conn_feed(struct h2_conn *conn, const uint8_t *data, size_t len);
+/* Appends pending output to `out` until it holds limit bytes. 0 or -errno. */
+struct buf;
+int h2_conn_output(struct h2_conn *conn, struct buf *out, size_t limit);
+bool h2_conn_wants_write(const struct h2_conn *conn);
+/* True when nothing is left to read or write: close the socket. */
+bool h2_conn_finished(const struct h2_conn *conn);
+/* Sends GOAWAY; running streams may finish. */
+void h2_conn_drain(struct h2_conn *conn);
+unsigned h2_conn_streams(const struct h2_conn *conn);
+
+#endif
