@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a volume's bytes become a block device. One vtable and one file (or folder) per backend:
+ * loop now, ublk and lvm later; tests wrap one to inject faults.
+ *
+ * Each function serves the current step of `op`: it returns 0, OP_PENDING or a negative errno with
+ * op->err set, like a step's run(), so a backend may take a work job or a whole child operation.
+ */
+#ifndef RINGVOL_BACKENDS_BACKEND_H
+#define RINGVOL_BACKENDS_BACKEND_H
+
+#include "reactor/op.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum backend_type { BACKEND_LOOP, BACKEND_UBLK, BACKEND_TYPES };
+
+/* A device as seen from above. */
+struct backend_dev {
+	bool attached;
+	uint32_t major, minor;
+	char path[32];            /* /dev/loop7 */
+	uint64_t size_bytes;
+	uint64_t image_dev, image_ino;
+	char tag[64];
+	bool direct_io, read_only;
+	bool going_away;          /* still bound, but only until its last user elsewhere lets go */
+};
+
+/* Parameters and results of one call; lives until the step's end. */
+struct backend_req {
+	int dirfd;                /* where the image is */
+	const char *image;        /* its name there */
+	char tag[64];             /* "ringvol:<pool uuid>:<random>" */
+	uint32_t block_size;
+	bool read_only, no_discard, direct_io;
+	struct backend_dev dev;   /* out of attach; in and out of detach and resize */
+	struct err err;
+};
+
+struct backend {
+	enum backend_type type;
+	const char *name;         /* the StorageClass parameter's value */
+	/* Converges: an image attached by us already is returned as it is. */
+	int (*attach)(const struct backend *backend, struct op *op, struct backend_req *req);
+	/* A device that is gone, or not ours any more, is success. Afterwards dev.attached tells
+	 * whether a user elsewhere still keeps it bound. */
+	int (*detach)(const struct backend *backend, struct op *op, struct backend_req *req);
+	/* The image has grown. */
+	int (*resize)(const struct backend *backend, struct op *op, struct backend_req *req);
+	/* Blocking, for work jobs: calls each for every device that carries a ringvol tag. */
+	int (*scan)(const struct backend *backend,
+		void (*each)(void *arg, const struct backend_dev *dev), void *arg);
+	/* Blocking, for work jobs. */
+	int (*set_read_only)(const struct backend *backend, const struct backend_dev *dev,
+		bool read_only);
+};
+
+/* NULL for a type this build or kernel does not have. */
+const struct backend *backend_get(enum backend_type type);
+extern const struct backend backend_loop;
+
+/* The end() of every step that called a backend: moves req->err into op->err. Returns res. */
+int backend_end(struct op *op, struct backend_req *req, int res);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes of image files: synchronous calls for work jobs, and the copy, which runs on the ring.
+ * Offsets and sizes in bytes. All return 0 or -errno.
+ */
+#ifndef RINGVOL_BLOCKIO_BYTES_H
+#define RINGVOL_BLOCKIO_BYTES_H
+
+#include "reactor/op.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Sets the size; with thick, allocates [0, size) for good (zeroed on read). -EOPNOTSUPP where the
+ * file system has no fallocate. Never shrinks: -EINVAL if the file is larger. */
+int bytes_resize(int fd, uint64_t size, bool thick);
+/* Makes dst (an empty file) share all extents of src: FICLONE. -EOPNOTSUPP or -EXDEV where the
+ * file system cannot. */
+int bytes_reflink(int src_fd, int dst_fd);
+/* Asks the file system to keep extents of this many bytes together (XFS extent size hint), so that
+ * later reflinks stay cheap. Where there is no such thing, nothing happens: 0. */
+int bytes_hint_extent_size(int fd, uint32_t extent_bytes);
+/* Allocated bytes (st_blocks * 512) and size. */
+int bytes_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size);
+
+/* What a directory's file system can do, found by trying on an unnamed file (blocking, leaves
+ * nothing). */
+struct bytes_features {
+	bool reflink;        /* FICLONE works */
+	bool direct_io;      /* O_DIRECT opens */
+	bool tmpfile;        /* O_TMPFILE and linking it works; pools need it */
+	bool xattr;          /* trusted.* attributes work; pools need them */
+	bool fallocate;      /* thick volumes need it */
+	bool nocow_lies;     /* copy-on-write by nature (btrfs): thick and eraseOnDelete are refused */
+	uint32_t dio_align;  /* bytes: alignment of direct I/O, 512 or 4096; 0 without direct_io */
+	uint64_t fs_type;    /* statfs f_type */
+};
+int bytes_probe(int dirfd, struct bytes_features *ret);
+
+enum {
+	COPY_BUFFER_BYTES = 1 << 20,
+	COPY_IN_FLIGHT = 8, /* buffers of one copy */
+};
+
+/*
+ * Copies the data of src to dst through the ring, COPY_IN_FLIGHT buffers at once; holes of src stay
+ * holes of dst (dst: fresh, or preallocated when the volume is thick). Direct I/O when both fds
+ * were opened with O_DIRECT. Ends after the last write; making it durable is the caller's.
+ * Run as a child operation. Cancel by setting `stop`; the copy then ends with -ECANCELED.
+ */
+struct copy {
+	struct op op;
+	/* set before copy_init() */
+	int src_fd, dst_fd;
+	uint64_t size;          /* bytes of src to look at */
+	/* progress, readable at any time from the loop */
+	uint64_t done_bytes;    /* data copied */
+	uint64_t looked_bytes;  /* offset up to which src is done */
+	bool stop;
+	/* private */
+	struct copy_state *state;
+};
+void copy_init(struct copy *copy, struct reactor *reactor);
+
+#endif

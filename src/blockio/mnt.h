@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mounts, as helper calls: each function here may hang on a sick device, so it runs in a helper
+ * process (reactor/helper.h) with POD requests and responses. mnt_calls[] is the table.
+ *
+ * Paths come from outside. They are resolved once, component by component from /: symlinks are
+ * refused (ELOOP), except in the trusted prefix, which is what comes before a "/plugins/" or
+ * "/pods/" component (the kubelet root is often a link) and is resolved with links when its
+ * components are root's. ".." is refused (EINVAL).
+ */
+#ifndef RINGVOL_BLOCKIO_MNT_H
+#define RINGVOL_BLOCKIO_MNT_H
+
+#include "blockio/fsimg.h"
+#include "reactor/helper.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+	MNT_PATH_BYTES = PATH_MAX,
+	MNT_OPTIONS_BYTES = 1024,
+	MNT_WHY_BYTES = 256,
+};
+
+enum mnt_call {
+	MNT_INSPECT,   /* mnt_path_req -> mnt_info */
+	MNT_MOUNT,     /* mnt_mount_req -> mnt_result */
+	MNT_BIND,      /* mnt_bind_req -> mnt_result */
+	MNT_UNMOUNT,   /* mnt_unmount_req -> mnt_result */
+	MNT_STATS,     /* mnt_path_req -> mnt_info with the statfs fields */
+	MNT_GROW,      /* mnt_grow_req -> mnt_result: the file system to its device's size */
+	MNT_SET_UUID,  /* mnt_uuid_req -> mnt_result: of a mounted ext4 */
+	MNT_SYNC,      /* mnt_path_req -> mnt_result: syncfs, or fsync of a block device */
+	MNT_FREEZE,    /* mnt_path_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze holds */
+	MNT_THAW,      /* mnt_path_req -> mnt_result: FITHAW; not frozen is 0 */
+	MNT_CALLS,
+};
+extern helper_fn *const mnt_calls[MNT_CALLS];
+
+struct mnt_path_req {
+	char path[MNT_PATH_BYTES];
+};
+
+/* Every response may carry a sentence of the kernel's or ours about a failure. */
+struct mnt_result {
+	char why[MNT_WHY_BYTES]; /* "" if there is nothing to add to the errno */
+};
+
+struct mnt_info {
+	bool exists;        /* false: nothing at the path, the rest is zero */
+	bool is_dir, is_block, is_file, is_symlink;
+	bool is_mount;      /* the root of a mount (statx mount-root attribute) */
+	bool read_only;     /* of that mount or its file system */
+	bool fs_read_only;  /* of the file system itself (superblock) */
+	uint32_t dev_major, dev_minor;   /* of the block device below: for a mounted file system its
+					    device (btrfs asked by ioctl), for a block node its own */
+	uint64_t fs_magic;
+	/* MNT_STATS only */
+	uint64_t total_bytes, free_bytes, avail_bytes, used_bytes;
+	uint64_t total_inodes, free_inodes, used_inodes;
+	char why[MNT_WHY_BYTES];
+};
+
+struct mnt_mount_req {
+	char device[64];              /* /dev/loopN */
+	char target[MNT_PATH_BYTES];  /* an existing directory, not a mount */
+	enum fsimg_type type;
+	bool read_only;
+	char options[MNT_OPTIONS_BYTES]; /* comma-separated, checked; nouuid for xfs is added here */
+};
+
+/* Binds source (a directory that is a mount, or a block device node) to target, which is created
+ * (directory or file, its parent must exist) and removed again when the bind fails. */
+struct mnt_bind_req {
+	char source[MNT_PATH_BYTES];
+	char target[MNT_PATH_BYTES];
+	bool block;
+	bool read_only;
+};
+
+/* Unmounts target if it is a mount; never anything else's: with dev_major != 0 only a mount (or
+ * bound node) of that device, else -EXDEV. Then removes target if remove is set (a directory only
+ * when empty). A missing target is 0. Not lazily: -EBUSY when in use. */
+struct mnt_unmount_req {
+	char target[MNT_PATH_BYTES];
+	uint32_t dev_major, dev_minor;
+	bool remove;
+};
+
+struct mnt_grow_req {
+	char path[MNT_PATH_BYTES];    /* where it is mounted */
+	enum fsimg_type type;
+	uint64_t size_bytes;          /* of the device */
+};
+
+struct mnt_uuid_req {
+	char path[MNT_PATH_BYTES];
+	uint8_t uuid[16];
+};
+
+/* One line of /proc/self/mountinfo whose device or bound node is a loop or ublk block device. */
+struct mnt_entry {
+	uint32_t dev_major, dev_minor;  /* of the device */
+	bool bound_node;                /* the device's node, bound to a file (a block volume) */
+	bool read_only;
+	const char *path;               /* unescaped; valid during the call */
+};
+/* Blocking (9 ms at 4,000 mounts): at start, and when memory and kernel disagree. 0 or -errno. */
+int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The record of a volume or snapshot: text, versioned, self-describing, checksummed, kept in the
+ * extended attribute trusted.ringvol of its image, so that one journal transaction changes both.
+ *
+ *   ringvol-record 1
+ *   kind=volume
+ *   name=pvc-0a1b
+ *   ...
+ *   sum=<first 16 hex digits of SHA-256 of everything before this line>
+ *
+ * Values are percent-encoded where they hold '%', control characters or a newline. An unknown
+ * version, key or value makes the record unreadable, and its object quarantined: never guessed at.
+ */
+#ifndef RINGVOL_POOL_RECORD_H
+#define RINGVOL_POOL_RECORD_H
+
+#include "blockio/fsimg.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RECORD_XATTR "trusted.ringvol"
+
+enum {
+	RECORD_BYTES_MAX = 3072, /* ext4 keeps attributes in one block */
+	RECORD_NAME_MAX = 128,   /* bytes of UTF-8, CSI's limit */
+	RECORD_KEY_MAX = 64,
+	RECORD_ID_MAX = 128,
+	RECORD_OPTIONS_MAX = 512,
+};
+
+enum record_kind { RECORD_VOLUME, RECORD_SNAPSHOT };
+enum record_erase { RECORD_ERASE_NONE, RECORD_ERASE_DISCARD, RECORD_ERASE_ZERO };
+enum record_source { RECORD_SOURCE_NONE, RECORD_SOURCE_VOLUME, RECORD_SOURCE_SNAPSHOT };
+
+/* Built by record_new(); one allocation, strings inside it. Treat as constant once committed; a
+ * change is a new record. */
+struct record {
+	enum record_kind kind;
+	const char *name;           /* as the client gave it */
+	const char *key;            /* derived from name; the file's name */
+	char random[9];             /* 8 hex digits, drawn at creation */
+	uint64_t size_bytes;
+	uint64_t created_ns;        /* CLOCK_REALTIME */
+	/* volumes; snapshots keep their source's, so that a restore knows what the bytes are */
+	enum fsimg_type fs;         /* FSIMG_NONE: raw block, the tenant's bytes */
+	uint32_t block_size;        /* logical block size of its device */
+	bool thick;
+	uint8_t device;             /* enum backend_type */
+	enum record_erase erase;
+	bool snapshot_freeze;
+	const char *mkfs_options;   /* "" if none */
+	enum record_source source;
+	const char *source_id;      /* "" if none; a snapshot's source volume */
+	bool shares_extents;        /* made by reflink from its source */
+};
+
+/* Copies everything, computes key. NULL when out of memory. */
+struct record *record_new(const struct record *from);
+void record_free(struct record *rec);
+/* Into buf (RECORD_BYTES_MAX); returns the length or -E2BIG. */
+int record_print(const struct record *rec, char *buf, size_t cap);
+/* 0; -EBADMSG: damaged or not ours; -EPROTONOSUPPORT: a version or key from the future. `key` is
+ * the file name it was found under and must match. */
+int record_parse(const char *text, size_t len, const char *key, struct record **ret);
+
+/* ---- names, keys, ids ---- */
+
+/* The file name for an object's name: the name itself when it is short ([A-Za-z0-9] first, then
+ * [A-Za-z0-9._-], 63 bytes at most), else "=" and 40 hex digits of its SHA-256. */
+void record_key(const char *name, char ret_key[RECORD_KEY_MAX]);
+/* A key as record_key() makes them: safe to use as a file name. */
+bool record_key_valid(const char *key);
+
+struct record_id {
+	char pool[9];               /* first 8 hex digits of the pool's uuid */
+	char key[RECORD_KEY_MAX];
+	char random[9];
+};
+/* 0 or -EINVAL for anything that record_id_print() cannot have made. */
+int record_id_parse(const char *id, struct record_id *ret);
+/* "<pool uuid, 8>.<key>.<random, 8>", at most RECORD_ID_MAX - 1 bytes. */
+void record_id_print(const char *pool_uuid8, const struct record *rec, char ret_id[RECORD_ID_MAX]);
+
+#endif
