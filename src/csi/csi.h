@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CSI services: their context, and what main() needs of them. One file per service for the
+ * short RPCs (identity.c, controller.c, node.c), one file per long operation.
+ */
+#ifndef RINGVOL_CSI_CSI_H
+#define RINGVOL_CSI_CSI_H
+
+#include "base/err.h"
+#include "pool/pool.h"
+#include "reactor/op.h"
+#include "rpc/grpc.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CSI_TOPOLOGY_KEY "topology.ringvol.dev/node"
+
+enum csi_services {
+	CSI_IDENTITY = 1 << 0,
+	CSI_CONTROLLER = 1 << 1,
+	CSI_NODE = 1 << 2,
+};
+
+enum {
+	CSI_TASKS_MAX = 4096,           /* long operations at once; then RESOURCE_EXHAUSTED */
+	CSI_WAITERS_MAX = 1024,         /* calls joined to one operation */
+	CSI_STAT_TIMEOUT_MS = 2000,     /* inspect and statfs */
+	CSI_MOUNT_TIMEOUT_MS = 60000,   /* mount (may replay a journal), umount (may write back) */
+	CSI_SYNC_TIMEOUT_MS = 30000,    /* syncfs before a snapshot */
+	CSI_FREEZE_TIMEOUT_MS = 5000,
+	CSI_GROW_TIMEOUT_MS = 60000,
+};
+/* Sizes in bytes; the contract's numbers. */
+#define CSI_SIZE_MIN     (16ULL << 20)
+#define CSI_SIZE_DEFAULT (1ULL << 30)
+#define CSI_SIZE_MAX     (1ULL << 50)
+/* A mounted volume without reflink is copied under a freeze only up to this much data. */
+#define CSI_FREEZE_COPY_MAX (256ULL << 20)
+
+struct csi_config {
+	const char *driver_name;
+	const char *node_id;
+	unsigned services;          /* enum csi_services */
+	bool controller_expand;     /* --controller-expand on */
+	unsigned csi_minor;         /* 12 or 13: --csi-version */
+	int64_t max_volumes;        /* 0: no limit */
+};
+
+struct csi {
+	struct csi_config config;   /* strings are main()'s */
+	struct reactor *reactor;
+	struct pools *pools;
+	struct list tasks;          /* running, task.h */
+	unsigned task_count;
+	bool draining;
+	bool adopted;               /* devices and mounts of earlier runs are known, node_state.h */
+	void (*on_idle)(void *arg);
+	void *on_idle_arg;
+};
+
+/* 0 or -ENOMEM. The strings of config must outlive it. */
+int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *reactor,
+	struct pools *pools);
+void csi_close(struct csi *csi); /* no task may run; NULL is legal */
+/* Adds the services that config.services names. */
+int csi_register(struct csi *csi, struct grpc_registry *registry);
+
+/* Finds the devices and mounts that earlier runs left (a work job), clears devices of volumes that
+ * are no more; on_done runs from the loop, whatever happened. To be called when pools are loaded,
+ * and again when a pool appears. */
+void csi_adopt(struct csi *csi, void (*on_done)(void *arg), void *arg);
+
+/* No new operations (UNAVAILABLE); copies are stopped and undone, the rest finishes. on_idle runs
+ * when nothing is left. */
+void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg);
+
+/* The edge: UTF-8, no NUL, CSI's size limits, maps sorted by key. A grpc_check_fn. */
+enum grpc_status csi_check_request(const ProtobufCMessage *request, struct err *err);
+
+/* The one map from errors to gRPC. */
+enum grpc_status csi_status(enum err_code code);
+/* Ends a call with an error that was found before an operation began, and logs it. */
+void csi_refuse(struct csi *csi, struct grpc_call *call, const struct err *err);
+
+extern const struct grpc_method csi_identity_methods[];
+extern const struct grpc_method csi_controller_methods[];
+extern const struct grpc_method csi_node_methods[];
+
+/* ---- one file per long operation; each is a grpc_method_fn ---- */
+grpc_method_fn csi_create_volume, csi_delete_volume, csi_controller_expand_volume;
+grpc_method_fn csi_create_snapshot, csi_delete_snapshot;
+grpc_method_fn csi_get_capacity;
+grpc_method_fn csi_node_stage, csi_node_unstage, csi_node_publish, csi_node_unpublish;
+grpc_method_fn csi_node_expand, csi_node_stats;
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A task is an operation that outlives its RPC. It holds locks on what it works on; calls that ask
+ * for the same thing with equal arguments join it and get its answer, others get ABORTED.
+ *
+ *   struct create *c = csi_task_new(call, sizeof(*c));       // struct csi_task task; is its first
+ *   csi_task_lock(&c->task, CSI_EXCLUSIVE, "volume", key);   // member
+ *   csi_task_start(&c->task, name, steps);
+ *
+ * In a step: struct create *c = csi_task_of(op, struct create). The operation leaves its answer in
+ * task.response (in task.arena). Everything it allocated is in task.arena or freed by task.cleanup.
+ */
+#ifndef RINGVOL_CSI_TASK_H
+#define RINGVOL_CSI_TASK_H
+
+#include "csi/csi.h"
+
+enum csi_lock_mode { CSI_SHARED, CSI_EXCLUSIVE };
+enum { CSI_LOCKS_MAX = 3, CSI_LOCK_BYTES = 224 };
+
+struct csi_lock {
+	enum csi_lock_mode mode;
+	uint64_t hash;
+	char name[CSI_LOCK_BYTES]; /* "volume/<key>", "snapshot/<key>", "path/<hash>" */
+};
+
+struct csi_task {
+	struct op op;
+	struct csi *csi;
+	struct arena *arena;           /* the starting call's, referenced */
+	const ProtobufCMessage *request;
+	ProtobufCMessage *response;    /* in arena; needed when the operation ends well */
+	const char *method;            /* static */
+	const char *subject;           /* what the log line names: a volume's name or id; in arena */
+	/* Called once after the answer was sent, NULL if there is nothing to free. */
+	void (*cleanup)(struct csi_task *task);
+	/* Called when draining: stop what takes long. NULL: it is short. */
+	void (*park)(struct csi_task *task);
+	/* private */
+	struct csi_lock locks[CSI_LOCKS_MAX];
+	unsigned lock_count;
+	uint8_t fingerprint[32];
+	uint64_t start_ns;
+	struct list link, waiters;
+	unsigned waiter_count;
+};
+
+#define csi_task_of(op_ptr, type) container_of(container_of(op_ptr, struct csi_task, op), type, task)
+
+/* Zeroed, in the call's arena; the call is its first waiter. NULL: out of memory, and the call has
+ * been ended. */
+void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size_t size);
+/* kind: "volume" or "snapshot", with the object's *key* (record_key), so that a create by name and
+ * a delete by id meet. */
+void csi_task_lock(struct csi_task *task, enum csi_lock_mode mode, const char *kind,
+	const char *key);
+/* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
+ * of. subject: copied. */
+void csi_task_start(struct csi_task *task, const char *subject, const struct op_step *steps);
+/* Allocates and initialises a response in the task's arena (init: csi__v1__..._response__init). */
+#define csi_task_response(task_ptr, Type, init)                                    \
+	({                                                                         \
+		Type *r_ = arena_alloc((task_ptr)->arena, sizeof(Type));           \
+		if (r_ != NULL) {                                                  \
+			init(r_);                                                  \
+			(task_ptr)->response = &r_->base;                          \
+		}                                                                  \
+		r_;                                                                \
+	})
+
+#endif
