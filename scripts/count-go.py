@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Appends a line per test of a `go test -json` stream to the results: count-go.py LANE JSON RESULTS.
+
+A test with subtests counts as its subtests, unless it failed by itself.
+"""
+import json
+import sys
+
+
+def main():
+    lane, stream, out = sys.argv[1:]
+    status, output, parents, ended = {}, {}, set(), None
+    with open(stream, encoding="utf-8", errors="replace") as f:
+        for line in f:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            test, action = event.get("Test"), event["Action"]
+            if not test:
+                if action in ("pass", "fail", "skip"):
+                    ended = action
+                continue
+            if "/" in test:
+                parents.add(test.rsplit("/", 1)[0])
+            if action == "output":
+                output.setdefault(test, []).append(event["Output"])
+            elif action == "run":
+                status[test] = "run"
+            elif action in ("pass", "fail", "skip"):
+                status[test] = action
+    lines = []
+    for test, result in status.items():
+        if test in parents and result in ("pass", "skip"):
+            continue
+        if test in parents and any(s in ("fail", "run") for t, s in status.items()
+                                   if t.startswith(test + "/")):
+            continue
+        reason = ""
+        if result == "run":
+            result, reason = "fail", "did not end: a crash or the time limit"
+        elif result != "pass":
+            said = [s.strip() for s in output.get(test, [])]
+            said = [s for s in said if s and not s.startswith(("===", "---"))]
+            reason = said[-1] if result == "skip" and said else (said[0] if said else "")
+            reason = reason.split(": ", 1)[-1] if ".go:" in reason.split(": ", 1)[0] else reason
+        lines.append((result, test, reason.replace("\t", " ")))
+    if ended != "pass" and not any(r == "fail" for r, _, _ in lines):
+        lines.append(("fail", lane, f"the test program failed, see the end of {stream[:-5]}.log"))
+    if not lines:
+        lines.append(("fail", lane, "ran no test"))
+    with open(out, "a", encoding="utf-8") as f:
+        for result, test, reason in lines:
+            f.write(f"{lane}\t{result}\t{test}\t{reason}\n")
+
+
+main()

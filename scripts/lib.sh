@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Shared by the scripts behind ./dev; sourced from the top of the source tree.
+
+say() {
+	printf '%s\n' "$*" >&2
+}
+
+die() {
+	say "error: $*"
+	exit 1
+}
+
+# as_root CMD...: loop devices, mounts and apt need root.
+as_root() {
+	if [ "$(id -u)" -eq 0 ]; then
+		"$@"
+	elif command -v sudo >/dev/null; then
+		sudo --preserve-env=PATH,RINGVOL_BIN,RINGVOL_DESCRIPTORS,DEBIAN_FRONTEND,CI "$@"
+	else
+		die "'$1' needs root, and there is no sudo"
+	fi
+}
+
+# quietly LOG CMD...: output goes to LOG; its end is shown when CMD fails.
+quietly() {
+	local log=$1
+	shift
+	mkdir -p "$(dirname "$log")"
+	if ! "$@" >"$log" 2>&1; then
+		say "failed: $*"
+		tail -n 40 "$log" >&2
+		say "all of it: $log"
+		return 1
+	fi
+}
+
+# build_tree DIR [MESON OPTION...]: configures once, then builds what changed.
+build_tree() {
+	local dir=$1
+	shift
+	if [ ! -f "$dir/build.ninja" ]; then
+		say "configuring $dir"
+		rm -rf "$dir"
+		quietly "$dir.setup.log" meson setup "$dir" "$@" || return 1
+		mv "$dir.setup.log" "$dir/setup.log"
+	fi
+	say "building $dir"
+	quietly "$dir/build.log" ninja -C "$dir"
+}
+
+asan_options=(-Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1)

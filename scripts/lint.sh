@@ -1,0 +1,70 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ./dev lint: format, gcc and clang without warnings, clang-tidy, layers, duplicates, Go.
+set -uo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+. scripts/lib.sh
+. scripts/deps.sh
+
+deps_ensure build lint go
+logs=$PWD/build-lint
+mkdir -p "$logs"
+failed=()
+
+check() { # name, command...
+	local name=$1
+	shift
+	if "$@" >"$logs/$name.log" 2>&1; then
+		printf 'ok      %s\n' "$name"
+	else
+		printf 'FAILED  %s\n' "$name"
+		head -n 60 "$logs/$name.log"
+		failed+=("$name")
+	fi
+}
+
+format() {
+	git ls-files '*.c' '*.h' | xargs -r clang-format --dry-run -Werror
+}
+
+# The compiler's own tree, so that a tree of ./dev build keeps its options.
+compile() { # compiler
+	if [ ! -f "$logs/$1/build.ninja" ]; then
+		rm -rf "${logs:?}/$1"
+		CC=$1 meson setup "$logs/$1" --werror || return 1
+	fi
+	ninja -C "$logs/$1"
+}
+
+tidy() {
+	git ls-files 'src/*.c' |
+		xargs -r -P "$(nproc)" -n 4 timeout 300 clang-tidy --quiet -p "$logs/clang"
+}
+
+go_format() {
+	local unformatted
+	unformatted=$(gofmt -l tests)
+	[ -z "$unformatted" ] || {
+		echo "gofmt -w these: $unformatted"
+		return 1
+	}
+}
+
+go_vet() {
+	(cd tests && go vet ./...)
+}
+
+check format format
+check layers python3 scripts/check-layers
+check duplicates python3 scripts/check-duplicates.py
+check gcc compile gcc
+check clang compile clang
+check clang-tidy tidy
+check gofmt go_format
+check go-vet go_vet
+
+if [ ${#failed[@]} -gt 0 ]; then
+	echo "lint: failed: ${failed[*]} (logs in $logs)"
+	exit 1
+fi
+echo "lint: clean"
