@@ -69,7 +69,7 @@ int err_sys(struct err *e, int res, const char *fmt, ...)
 	if (e->code == ERR_OK) {
 		e->errnum = -res;
 		e->code = res == -ENOSPC || res == -EDQUOT || res == -ENOMEM ? ERR_NO_ROOM
-			: res == -ETIMEDOUT                                  ? ERR_TIMEOUT
+			  : res == -ETIMEDOUT                                ? ERR_TIMEOUT
 									     : ERR_INTERNAL;
 		va_list ap;
 		va_start(ap, fmt);

@@ -24,9 +24,9 @@ enum err_code {
 
 struct err {
 	enum err_code code;
-	int errnum;         /* the positive errno behind it, 0 if none */
-	const char *step;   /* static: the operation's step that failed, NULL if none */
-	char message[384];  /* names the thing and the remedy; never a secret; valid UTF-8 */
+	int errnum;        /* the positive errno behind it, 0 if none */
+	const char *step;  /* static: the operation's step that failed, NULL if none */
+	char message[384]; /* names the thing and the remedy; never a secret; valid UTF-8 */
 };
 
 /* Each fills *e (unless it already holds an error: the first one wins) and returns a negative

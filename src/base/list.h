@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define container_of(ptr, type, member) \
+#define container_of(ptr, type, member)                                                            \
 	((type *)((char *)(1 ? (ptr) : &((type *)0)->member) - offsetof(type, member)))
 
 struct list {
@@ -68,12 +68,12 @@ static inline void list_splice(struct list *to, struct list *from)
 	list_init(from);
 }
 
-#define list_for_each(pos, head) \
+#define list_for_each(pos, head)                                                                   \
 	for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
 
 /* `pos` may be removed and freed in the body. */
-#define list_for_each_safe(pos, head)                                                  \
-	for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head); \
+#define list_for_each_safe(pos, head)                                                              \
+	for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head);              \
 		pos = pos##_next, pos##_next = pos->next)
 
 #endif

@@ -23,11 +23,11 @@ enum csi_services {
 };
 
 enum {
-	CSI_TASKS_MAX = 4096,           /* long operations at once; then RESOURCE_EXHAUSTED */
-	CSI_WAITERS_MAX = 1024,         /* calls joined to one operation */
-	CSI_STAT_TIMEOUT_MS = 2000,     /* inspect and statfs */
-	CSI_MOUNT_TIMEOUT_MS = 60000,   /* mount (may replay a journal), umount (may write back) */
-	CSI_SYNC_TIMEOUT_MS = 30000,    /* syncfs before a snapshot */
+	CSI_TASKS_MAX = 4096,         /* long operations at once; then RESOURCE_EXHAUSTED */
+	CSI_WAITERS_MAX = 1024,       /* calls joined to one operation */
+	CSI_STAT_TIMEOUT_MS = 2000,   /* inspect and statfs */
+	CSI_MOUNT_TIMEOUT_MS = 60000, /* mount (may replay a journal), umount (may write back) */
+	CSI_SYNC_TIMEOUT_MS = 30000,  /* syncfs before a snapshot */
 	CSI_FREEZE_TIMEOUT_MS = 5000,
 	CSI_GROW_TIMEOUT_MS = 60000,
 };
@@ -41,20 +41,20 @@ enum {
 struct csi_config {
 	const char *driver_name;
 	const char *node_id;
-	unsigned services;          /* enum csi_services */
-	bool controller_expand;     /* --controller-expand on */
-	unsigned csi_minor;         /* 12 or 13: --csi-version */
-	int64_t max_volumes;        /* 0: no limit */
+	unsigned services;      /* enum csi_services */
+	bool controller_expand; /* --controller-expand on */
+	unsigned csi_minor;     /* 12 or 13: --csi-version */
+	int64_t max_volumes;    /* 0: no limit */
 };
 
 struct csi {
-	struct csi_config config;   /* strings are main()'s */
+	struct csi_config config; /* strings are main()'s */
 	struct reactor *reactor;
 	struct pools *pools;
-	struct list tasks;          /* running, task.h */
+	struct list tasks; /* running, task.h */
 	unsigned task_count;
 	bool draining;
-	bool adopted;               /* devices and mounts of earlier runs are known, node_state.h */
+	bool adopted; /* devices and mounts of earlier runs are known, node_state.h */
 	void (*on_idle)(void *arg);
 	void *on_idle_arg;
 };

@@ -35,11 +35,11 @@ int csi_capacity(const Csi__V1__CapacityRange *range, uint64_t default_bytes, ui
 
 struct csi_access {
 	bool block;
-	bool read_only;          /* SINGLE_NODE_READER_ONLY */
-	bool single_writer;      /* SINGLE_NODE_SINGLE_WRITER: one publish only */
-	bool fs_given;           /* the client named a type */
-	enum fsimg_type fs;      /* the type named, ext4 when none was; FSIMG_NONE for block */
-	char options[1024];      /* mount flags, comma-separated, checked */
+	bool read_only;     /* SINGLE_NODE_READER_ONLY */
+	bool single_writer; /* SINGLE_NODE_SINGLE_WRITER: one publish only */
+	bool fs_given;      /* the client named a type */
+	enum fsimg_type fs; /* the type named, ext4 when none was; FSIMG_NONE for block */
+	char options[1024]; /* mount flags, comma-separated, checked */
 };
 /* One capability, as Node RPCs carry. default_fs: for a missing fs_type. ERR_INVALID: missing or
  * malformed; multi-node modes and unknown types are refused by name. */
@@ -52,30 +52,31 @@ int csi_access_parse_list(Csi__V1__VolumeCapability **caps, size_t n, enum fsimg
 /* ---- parameters ---- */
 
 struct csi_params {
-	const char *pool;          /* name; "default" */
-	uint8_t device;            /* enum backend_type */
+	const char *pool; /* name; "default" */
+	uint8_t device;   /* enum backend_type */
 	bool thick;
 	bool fs_given;
 	enum fsimg_type fs;
 	const char *mkfs_options;
-	uint32_t block_size;       /* 0: the pool's */
+	uint32_t block_size; /* 0: the pool's */
 	enum record_erase erase;
 	bool snapshot_freeze;
 };
-/* StorageClass parameters; unknown keys are ERR_INVALID by name, except under csi.storage.k8s.io/. */
-int csi_params_parse(Csi__V1__StringPair **pairs, size_t n, struct csi_params *ret,
-	struct err *err);
+/* StorageClass parameters; unknown keys are ERR_INVALID by name, except under csi.storage.k8s.io/.
+ */
+int csi_params_parse(
+	Csi__V1__StringPair **pairs, size_t n, struct csi_params *ret, struct err *err);
 
 /* ---- objects ---- */
 
 /* All in `arena`; NULL when out of memory. */
-Csi__V1__Volume *csi_volume_message(struct arena *arena, const struct csi *csi,
-	const struct pool_object *volume);
-Csi__V1__Snapshot *csi_snapshot_message(struct arena *arena, const struct csi *csi,
-	const struct pool_object *snapshot);
+Csi__V1__Volume *csi_volume_message(
+	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
+Csi__V1__Snapshot *csi_snapshot_message(
+	struct arena *arena, const struct csi *csi, const struct pool_object *snapshot);
 /* Why the volume is abnormal, a sentence in `arena`; NULL when it is well. */
-const char *csi_volume_abnormal(struct arena *arena, const struct csi *csi,
-	const struct pool_object *volume);
+const char *csi_volume_abnormal(
+	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
 Csi__V1__Topology *csi_topology_message(struct arena *arena, const struct csi *csi);
 /* True when the requirement (NULL: none) can be met by this node: it is in requisite, or there is
  * none. */

@@ -13,13 +13,13 @@
 struct node_mount {
 	struct list link;
 	bool read_only;
-	bool single_writer;   /* published as SINGLE_NODE_SINGLE_WRITER (unknown after a restart) */
+	bool single_writer; /* published as SINGLE_NODE_SINGLE_WRITER (unknown after a restart) */
 	char path[];
 };
 
 struct node_volume {
 	struct backend_dev dev;
-	struct list mounts;   /* node_mount: staging and publish paths alike */
+	struct list mounts; /* node_mount: staging and publish paths alike */
 };
 
 /* The volume's state, made when missing. NULL when out of memory. */
@@ -28,8 +28,8 @@ struct node_volume *node_volume_get(struct pool_object *volume);
 struct node_volume *node_volume_find(const struct pool_object *volume);
 /* Forgets the state when nothing is attached any more. */
 void node_volume_settle(struct pool_object *volume);
-int node_volume_add_mount(struct node_volume *node, const char *path, bool read_only,
-	bool single_writer);
+int node_volume_add_mount(
+	struct node_volume *node, const char *path, bool read_only, bool single_writer);
 void node_volume_remove_mount(struct node_volume *node, const char *path);
 struct node_mount *node_volume_mount_at(const struct node_volume *node, const char *path);
 void node_volume_free(struct node_volume *node);

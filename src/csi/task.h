@@ -27,11 +27,11 @@ struct csi_lock {
 struct csi_task {
 	struct op op;
 	struct csi *csi;
-	struct arena *arena;           /* the starting call's, referenced */
+	struct arena *arena; /* the starting call's, referenced */
 	const ProtobufCMessage *request;
-	ProtobufCMessage *response;    /* in arena; needed when the operation ends well */
-	const char *method;            /* static */
-	const char *subject;           /* what the log line names: a volume's name or id; in arena */
+	ProtobufCMessage *response; /* in arena; needed when the operation ends well */
+	const char *method;         /* static */
+	const char *subject;        /* what the log line names: a volume's name or id; in arena */
 	/* Called once after the answer was sent, NULL if there is nothing to free. */
 	void (*cleanup)(struct csi_task *task);
 	/* Called when draining: stop what takes long. NULL: it is short. */
@@ -45,27 +45,28 @@ struct csi_task {
 	unsigned waiter_count;
 };
 
-#define csi_task_of(op_ptr, type) container_of(container_of(op_ptr, struct csi_task, op), type, task)
+#define csi_task_of(op_ptr, type)                                                                  \
+	container_of(container_of(op_ptr, struct csi_task, op), type, task)
 
 /* Zeroed, in the call's arena; the call is its first waiter. NULL: out of memory, and the call has
  * been ended. */
 void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size_t size);
 /* kind: "volume" or "snapshot", with the object's *key* (record_key), so that a create by name and
  * a delete by id meet. */
-void csi_task_lock(struct csi_task *task, enum csi_lock_mode mode, const char *kind,
-	const char *key);
+void csi_task_lock(
+	struct csi_task *task, enum csi_lock_mode mode, const char *kind, const char *key);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
  * of. subject: copied. */
 void csi_task_start(struct csi_task *task, const char *subject, const struct op_step *steps);
 /* Allocates and initialises a response in the task's arena (init: csi__v1__..._response__init). */
-#define csi_task_response(task_ptr, Type, init)                                    \
-	({                                                                         \
-		Type *r_ = arena_alloc((task_ptr)->arena, sizeof(Type));           \
-		if (r_ != NULL) {                                                  \
-			init(r_);                                                  \
-			(task_ptr)->response = &r_->base;                          \
-		}                                                                  \
-		r_;                                                                \
+#define csi_task_response(task_ptr, Type, init)                                                    \
+	({                                                                                         \
+		Type *r_ = arena_alloc((task_ptr)->arena, sizeof(Type));                           \
+		if (r_ != NULL) {                                                                  \
+			init(r_);                                                                  \
+			(task_ptr)->response = &r_->base;                                          \
+		}                                                                                  \
+		r_;                                                                                \
 	})
 
 #endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Node service: its method table, the RPCs that only read configuration, and what the node
+ * operations (one file each) share. All node operations *converge*: they look at what is attached
+ * and mounted, do what is missing, and can be repeated after any failure.
+ */
+#include "csi/node.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static void node_get_info(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	(void)request;
+	const struct csi *csi = grpc_call_context(call);
+	Csi__V1__NodeGetInfoResponse response = CSI__V1__NODE_GET_INFO_RESPONSE__INIT;
+	response.node_id = csi_bytes(csi->config.node_id);
+	response.max_volumes_per_node = csi->config.max_volumes;
+	response.accessible_topology = csi_topology_message(grpc_call_arena(call), csi);
+	grpc_reply(call, &response.base);
+}
+
+static void node_get_capabilities(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	(void)request;
+	const struct csi *csi = grpc_call_context(call);
+	static const Csi__V1__NodeServiceCapability__RPC__Type types[] = {
+		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__STAGE_UNSTAGE_VOLUME,
+		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__GET_VOLUME_STATS,
+		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__EXPAND_VOLUME,
+		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__SINGLE_NODE_MULTI_WRITER,
+		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__VOLUME_CONDITION, /* last: 1.12 only */
+	};
+	enum { COUNT = sizeof(types) / sizeof(types[0]) };
+	Csi__V1__NodeServiceCapability caps[COUNT], *list[COUNT];
+	Csi__V1__NodeServiceCapability__RPC rpcs[COUNT];
+	for (unsigned i = 0; i < COUNT; i++) {
+		csi__v1__node_service_capability__rpc__init(&rpcs[i]);
+		rpcs[i].type = types[i];
+		csi__v1__node_service_capability__init(&caps[i]);
+		caps[i].type_case = CSI__V1__NODE_SERVICE_CAPABILITY__TYPE_RPC;
+		caps[i].rpc = &rpcs[i];
+		list[i] = &caps[i];
+	}
+	Csi__V1__NodeGetCapabilitiesResponse response =
+		CSI__V1__NODE_GET_CAPABILITIES_RESPONSE__INIT;
+	response.n_capabilities = csi->config.csi_minor == 12 ? COUNT : COUNT - 1;
+	response.capabilities = list;
+	grpc_reply(call, &response.base);
+}
+
+const struct grpc_method csi_node_methods[] = {
+	{"NodeStageVolume", csi_node_stage},
+	{"NodeUnstageVolume", csi_node_unstage},
+	{"NodePublishVolume", csi_node_publish},
+	{"NodeUnpublishVolume", csi_node_unpublish},
+	{"NodeGetVolumeStats", csi_node_stats},
+	{"NodeExpandVolume", csi_node_expand},
+	{"NodeGetCapabilities", node_get_capabilities},
+	{"NodeGetInfo", node_get_info},
+	{NULL, NULL},
+};
+
+/* ---- shared by the operations ---- */
+
+int node_check_path(const char *field, const char *path, struct err *err)
+{
+	if (path[0] == '\0')
+		return err_set(err, ERR_INVALID, "%s is missing", field);
+	if (path[0] != '/')
+		return err_set(
+			err, ERR_INVALID, "%s: '%.100s' is not an absolute path", field, path);
+	if (path[1] == '\0')
+		return err_set(err, ERR_INVALID, "%s: '/' cannot be a volume's path", field);
+	for (const char *p = path; (p = strstr(p, "/..")) != NULL; p += 3)
+		if (p[3] == '/' || p[3] == '\0')
+			return err_set(err, ERR_INVALID, "%s: '..' is not allowed", field);
+	return 0;
+}
+
+void node_op_lock(struct node_op *n)
+{
+	struct record_id id;
+	char key[RECORD_KEY_MAX];
+	if (record_id_parse(n->id, &id) == 0)
+		memcpy(key, id.key, sizeof(key));
+	else
+		record_key(n->id, key);
+	csi_task_lock(&n->task, CSI_EXCLUSIVE, "volume", key);
+}
+
+int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct err *err)
+{
+	int r = pools_find_id(n->task.csi->pools, RECORD_VOLUME, n->id, &n->volume, err);
+	if (r < 0)
+		return r;
+	const struct record *rec = n->volume->rec;
+	n->backend = backend_get(rec->device);
+	if (n->backend == NULL)
+		return err_set(err, ERR_PRECONDITION,
+			"volume %s: its device type is not available on this node", rec->name);
+	if (cap == NULL)
+		return 0;
+	r = csi_access_parse(cap, rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs, &n->access, err);
+	if (r < 0)
+		return r;
+	if (n->access.block != (rec->fs == FSIMG_NONE))
+		return err_set(err, ERR_PRECONDITION,
+			"volume %s was made as a %s volume and cannot be used as a %s volume",
+			rec->name, rec->fs == FSIMG_NONE ? "block" : "mount",
+			n->access.block ? "block" : "mount");
+	if (!n->access.block && n->access.fs != rec->fs)
+		return err_set(err, ERR_PRECONDITION, "volume %s holds %s, fs_type asks for %s",
+			rec->name, fsimg_name(rec->fs), fsimg_name(n->access.fs));
+	return pool_check_ready(n->volume->pool, err);
+}
+
+int node_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
+	size_t resp_cap, uint64_t timeout_ms)
+{
+	struct node_op *n = node_op_of(op);
+	memset(resp, 0, resp_cap);
+	int r = op_helper(op, call, n->id, req, req_len, resp, resp_cap, timeout_ms);
+	if (r == -EAGAIN)
+		return op_fail(op, ERR_NO_ROOM, "too many calls wait for a helper process");
+	if (r < 0)
+		return op_fail_sys(op, r, "volume %s: helper process", n->id);
+	return r;
+}
+
+int node_fail(struct op *op, int res, const char *what, const char *path)
+{
+	struct node_op *n = node_op_of(op);
+	n->result.why[sizeof(n->result.why) - 1] = '\0';
+	if (res == -ETIMEDOUT)
+		return op_fail(op, ERR_TIMEOUT,
+			"volume %s: %s of %s hangs; see the kernel log for its device", n->id, what,
+			path);
+	if (n->result.why[0] != '\0' && (res == -EINVAL || res == -ENOTDIR || res == -ELOOP))
+		return op_fail(op, ERR_INVALID, "%s of %s: %s", what, path, n->result.why);
+	if (n->result.why[0] != '\0')
+		return op_fail_sys(op, res, "%s of %s: %s", what, path, n->result.why);
+	return op_fail_sys(op, res, "%s of %s", what, path);
+}
+
+int node_inspect(struct op *op, const char *path)
+{
+	struct node_op *n = node_op_of(op);
+	snprintf(n->path.path, sizeof(n->path.path), "%s", path);
+	return node_helper(op, MNT_INSPECT, &n->path, sizeof(n->path), &n->info, sizeof(n->info),
+		CSI_STAT_TIMEOUT_MS);
+}
+
+int node_inspect_end(struct op *op, int res)
+{
+	struct node_op *n = node_op_of(op);
+	if (res == 0)
+		return 0;
+	memcpy(n->result.why, n->info.why, sizeof(n->result.why));
+	if (res == -ELOOP)
+		return op_fail(op, ERR_INVALID,
+			"%s: a component is a symbolic link, which is refused", n->path.path);
+	return node_fail(op, res, "looking", n->path.path);
+}
+
+void node_prepare_backend(struct node_op *n)
+{
+	const struct record *rec = n->volume->rec;
+	struct node_volume *node = node_volume_find(n->volume);
+	n->dev = (struct backend_req){
+		.dirfd = pool_dirfd(n->volume->pool, RECORD_VOLUME),
+		.image = n->volume->key,
+		.block_size = rec->block_size,
+		.no_discard = rec->thick,
+		.direct_io = pool_features(n->volume->pool)->direct_io,
+	};
+	node_volume_tag(n->volume, n->dev.tag);
+	if (node != NULL)
+		n->dev.dev = node->dev;
+}
+
+bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev)
+{
+	return info->is_mount && dev->attached && info->dev_major == dev->major &&
+	       info->dev_minor == dev->minor;
+}
+
+/* ---- whose device is it? ---- */
+
+static void owner_each(void *arg, const struct backend_dev *dev)
+{
+	struct node_owner *owner = arg;
+	if (dev->major == owner->major && dev->minor == owner->minor) {
+		owner->found = true;
+		owner->dev = *dev;
+	}
+}
+
+static int owner_job(void *arg)
+{
+	struct node_owner *owner = arg;
+	for (unsigned type = 0; type < BACKEND_TYPES; type++) {
+		const struct backend *backend = backend_get(type);
+		if (backend == NULL)
+			continue;
+		int r = backend->scan(backend, owner_each, owner);
+		if (r < 0)
+			return r;
+		if (owner->found) {
+			owner->backend = backend;
+			break;
+		}
+	}
+	return 0;
+}
+
+static int owner_run(struct op *op)
+{
+	return op_work(op, owner_job, container_of(op, struct node_owner, op));
+}
+
+static const struct op_step owner_steps[] = {
+	{"scan devices", .run = owner_run},
+	{NULL},
+};
+
+void node_owner_init(
+	struct node_owner *owner, struct reactor *reactor, uint32_t major, uint32_t minor)
+{
+	*owner = (struct node_owner){.major = major, .minor = minor};
+	op_init(&owner->op, reactor, "node owner", owner_steps, NULL);
+}
+
+/* ---- where else is it mounted? ---- */
+
+static void others_each(void *arg, const struct mnt_entry *entry)
+{
+	struct node_others *others = arg;
+	if (entry->dev_major != others->major || entry->dev_minor != others->minor)
+		return;
+	for (unsigned i = 0; i < 2; i++)
+		if (others->except[i] != NULL && strcmp(others->except[i], entry->path) == 0)
+			return;
+	if (others->count++ == 0)
+		snprintf(others->path, sizeof(others->path), "%s", entry->path);
+}
+
+static int others_job(void *arg)
+{
+	return mnt_scan(others_each, arg);
+}
+
+static int others_run(struct op *op)
+{
+	return op_work(op, others_job, container_of(op, struct node_others, op));
+}
+
+static const struct op_step others_steps[] = {
+	{"scan mounts", .run = others_run},
+	{NULL},
+};
+
+void node_others_init(struct node_others *others, struct reactor *reactor,
+	const struct backend_dev *dev, const char *except, const char *except_too)
+{
+	*others = (struct node_others){
+		.major = dev->major,
+		.minor = dev->minor,
+		.except = {except, except_too},
+	};
+	op_init(&others->op, reactor, "node others", others_steps, NULL);
+}

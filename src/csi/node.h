@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the node operations share: looking up, inspecting paths, calling helpers for a volume. */
+#ifndef RINGVOL_CSI_NODE_H
+#define RINGVOL_CSI_NODE_H
+
+#include "blockio/mnt.h"
+#include "csi/fields.h"
+#include "csi/node_state.h"
+#include "csi/task.h"
+
+/* The start of every node operation's struct. */
+struct node_op {
+	struct csi_task task;
+	const char *id;             /* the volume's, from the request */
+	struct pool_object *volume; /* NULL where the operation works from the path alone */
+	const struct backend *backend;
+	struct csi_access access;
+	struct mnt_path_req path; /* what is being inspected */
+	struct mnt_info info;     /* what was found */
+	struct mnt_result result; /* of the last helper call that changes something */
+	struct backend_req dev;
+};
+
+#define node_op_of(op_ptr) csi_task_of(op_ptr, struct node_op)
+
+/* Takes the volume's lock, whether the volume is known or not, so that operations by id and by name
+ * meet. */
+void node_op_lock(struct node_op *n);
+/* Looks the volume up and checks that the capability asked for fits what it was made as. */
+int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct err *err);
+/* 0, or ERR_INVALID naming the field: an absolute path of sane length. */
+int node_check_path(const char *field, const char *path, struct err *err);
+
+/* A helper call for this volume; the result goes to the step's end. */
+int node_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
+	size_t resp_cap, uint64_t timeout_ms);
+/* MNT_INSPECT of path into n->info. Its end is node_inspect_end. */
+int node_inspect(struct op *op, const char *path);
+int node_inspect_end(struct op *op, int res);
+/* The message of a failed helper call: what was tried on what, and what the helper said. */
+int node_fail(struct op *op, int res, const char *what, const char *path);
+
+/* Fills n->dev for the volume (n->volume must be set). */
+void node_prepare_backend(struct node_op *n);
+/* True when n->info is a mount (or bound node) of the device n->dev describes. */
+bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev);
+
+/*
+ * A child operation that finds out whose the device behind a mount is, for operations that work
+ * from a path: known volumes by their state, else by the device's tag.
+ */
+struct node_owner {
+	struct op op;
+	const struct backend *backend;
+	uint32_t major, minor;
+	bool found; /* out: it carries a ringvol tag */
+	struct backend_dev dev;
+};
+void node_owner_init(
+	struct node_owner *owner, struct reactor *reactor, uint32_t major, uint32_t minor);
+
+/*
+ * A child operation that counts the mounts of a device, from the kernel's own list, leaving out up
+ * to two paths. For the rare moments when memory says there are some: it costs a read of mountinfo.
+ */
+struct node_others {
+	struct op op;
+	uint32_t major, minor;
+	const char *except[2];     /* may be NULL */
+	unsigned count;            /* out */
+	char path[MNT_PATH_BYTES]; /* out: one of them */
+};
+void node_others_init(struct node_others *others, struct reactor *reactor,
+	const struct backend_dev *dev, const char *except, const char *except_too);
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NodeUnpublishVolume and NodeUnstageVolume: from a path, whatever else is known.
+ *
+ * kubelet repeats these for ever on any error and calls them for volumes that are long gone, so
+ * they work from the path: nothing there is success, a mount of one of our devices is unmounted
+ * whether the volume is known or not, a mount of anything else is never touched.
+ *
+ * Happy path: look at the path -> whose device is it -> unmount -> (unstage only) detach.
+ * How it can fail: the mount is busy, still published elsewhere, or hangs. Each is repeatable; what
+ * was released stays released.
+ */
+#include "csi/node.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct release {
+	struct node_op n;
+	bool unstage; /* else unpublish */
+	const char *path;
+	const char *field;
+	struct backend_dev mine; /* the device behind the path, or the volume's */
+	struct node_owner owner;
+	struct node_others others;
+	struct mnt_unmount_req unmount;
+};
+
+#define release_of(op_ptr) container_of(node_op_of(op_ptr), struct release, n)
+
+static struct node_volume *state_of(struct release *r)
+{
+	return r->n.volume == NULL ? NULL : node_volume_find(r->n.volume);
+}
+
+static int inspect_run(struct op *op)
+{
+	return node_inspect(op, release_of(op)->path);
+}
+
+static int inspect_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	struct node_volume *node = state_of(r);
+	if (node != NULL)
+		r->mine = node->dev;
+	return node_inspect_end(op, res);
+}
+
+/* ---- is the mount at the path ours? ---- */
+
+static bool owner_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	return !r->n.info.is_mount || node_info_is_dev(&r->n.info, &r->mine);
+}
+
+static int owner_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	node_owner_init(
+		&r->owner, r->n.task.csi->reactor, r->n.info.dev_major, r->n.info.dev_minor);
+	return op_child(op, &r->owner.op);
+}
+
+static int owner_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	if (res < 0)
+		return res;
+	char tag[64] = "";
+	if (r->n.volume != NULL)
+		node_volume_tag(r->n.volume, tag);
+	if (!r->owner.found || (tag[0] != '\0' && strcmp(tag, r->owner.dev.tag) != 0))
+		return op_fail(op, ERR_PRECONDITION,
+			"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not "
+			"touched, "
+			"unmount it by hand if it should go",
+			r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.id);
+	r->mine = r->owner.dev;
+	r->n.backend = r->owner.backend;
+	return 0;
+}
+
+/* ---- unstage: nothing may still be published ---- */
+
+static bool others_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct node_volume *node = state_of(r);
+	if (!r->unstage || node == NULL)
+		return true;
+	list_for_each (link, &node->mounts)
+		if (strcmp(container_of(link, struct node_mount, link)->path, r->path) != 0)
+			return false;
+	return true;
+}
+
+static int others_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	node_others_init(&r->others, op->reactor, &r->mine, r->path, NULL);
+	return op_child(op, &r->others.op);
+}
+
+static int others_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	if (res < 0)
+		return res;
+	if (r->others.count > 0)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is still published at %s; unpublish it first", r->n.id,
+			r->others.path);
+	/* Memory was wrong: they were unmounted behind our back. */
+	struct node_volume *node = state_of(r);
+	list_for_each_safe (link, &node->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, r->path) != 0)
+			node_volume_remove_mount(node, mount->path);
+	}
+	return 0;
+}
+
+/* ---- let go ---- */
+
+static bool unmount_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	/* The staging directory is the orchestrator's; the target path is ours to remove. */
+	return !r->n.info.exists || (r->unstage && !r->n.info.is_mount);
+}
+
+static int unmount_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	snprintf(r->unmount.target, sizeof(r->unmount.target), "%s", r->path);
+	r->unmount.dev_major = r->n.info.is_mount ? r->mine.major : 0;
+	r->unmount.dev_minor = r->n.info.is_mount ? r->mine.minor : 0;
+	r->unmount.remove = !r->unstage;
+	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
+		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+}
+
+static int unmount_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	if (res == -EBUSY)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s: %s is in use: a process has files open or its working directory there",
+			r->field, r->path);
+	return res == 0 ? 0 : node_fail(op, res, "unmounting", r->path);
+}
+
+/* Detach what unstage released: the volume's device, or that of a volume nobody knows any more. */
+static bool detach_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct node_volume *node = state_of(r);
+	if (node != NULL)
+		node_volume_remove_mount(node, r->path);
+	return !r->unstage || !r->mine.attached || r->n.backend == NULL;
+}
+
+static int detach_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	r->n.dev = (struct backend_req){.dirfd = -1, .dev = r->mine};
+	memcpy(r->n.dev.tag, r->mine.tag, sizeof(r->n.dev.tag));
+	return r->n.backend->detach(r->n.backend, op, &r->n.dev);
+}
+
+static int detach_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	int result = backend_end(op, &r->n.dev, res);
+	if (result < 0)
+		return result;
+	/* When somebody elsewhere (another mount namespace) still holds the device, the kernel
+	 * keeps it until they let go, and the image's lock with it: nothing can attach or delete it
+	 * meanwhile. That is not a reason to make kubelet repeat this for ever. */
+	struct node_volume *node = state_of(r);
+	if (node != NULL) {
+		node->dev.attached = false;
+		node_volume_settle(r->n.volume);
+	}
+	return 0;
+}
+
+static int answer_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	if (r->unstage)
+		csi_task_response(&r->n.task, Csi__V1__NodeUnstageVolumeResponse,
+			csi__v1__node_unstage_volume_response__init);
+	else
+		csi_task_response(&r->n.task, Csi__V1__NodeUnpublishVolumeResponse,
+			csi__v1__node_unpublish_volume_response__init);
+	return 0;
+}
+
+static const struct op_step release_steps[] = {
+	{"inspect", .run = inspect_run, .end = inspect_end},
+	{"owner", .done = owner_done, .run = owner_run, .end = owner_end},
+	{"others", .done = others_done, .run = others_run, .end = others_end},
+	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
+	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
+	{"answer", .run = answer_run},
+	{NULL},
+};
+
+static void release_start(struct grpc_call *call, const ProtobufCMessage *request,
+	const char *volume_id, const char *path, bool unstage)
+{
+	struct csi *csi = grpc_call_context(call);
+	struct release *r = csi_task_new(call, request, sizeof(*r));
+	if (r == NULL)
+		return;
+	struct err err = {0}, ignored = {0};
+	r->n.id = volume_id;
+	r->path = path;
+	r->unstage = unstage;
+	r->field = unstage ? "staging_target_path" : "target_path";
+	int res = volume_id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
+	if (res == 0)
+		res = node_check_path(r->field, path, &err);
+	if (res < 0) {
+		csi_refuse(csi, call, &err);
+		return;
+	}
+	/* Unknown, or its pool is away: the path says enough. */
+	if (pools_find_id(csi->pools, RECORD_VOLUME, volume_id, &r->n.volume, &ignored) == 0)
+		r->n.backend = backend_get(r->n.volume->rec->device);
+	node_op_lock(&r->n);
+	csi_task_start(&r->n.task, r->n.volume != NULL ? r->n.volume->rec->name : volume_id,
+		release_steps);
+}
+
+void csi_node_unpublish(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Csi__V1__NodeUnpublishVolumeRequest *req = (const void *)request;
+	release_start(call, request, csi_str(req->volume_id), csi_str(req->target_path), false);
+}
+
+void csi_node_unstage(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Csi__V1__NodeUnstageVolumeRequest *req = (const void *)request;
+	release_start(
+		call, request, csi_str(req->volume_id), csi_str(req->staging_target_path), true);
+}

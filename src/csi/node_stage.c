@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NodeStageVolume: the image becomes a device, and for a mount volume the device is mounted at the
+ * staging path.
+ *
+ * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount -> own UUID ->
+ * grow. Nothing is ever formatted here: a volume got its file system before it had a name, and an
+ * image that does not hold what its record says is refused.
+ * How it can fail: another's mount at the path, an image held elsewhere, a damaged file system, a
+ * device that hangs. A device that this attempt attached is detached again; everything else stays
+ * and is found by the retry.
+ */
+#include "base/fd.h"
+#include "csi/node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { FSCK_TIMEOUT_MS = 600000 };
+
+struct stage {
+	struct node_op n;
+	const char *staging_path;
+	bool mounted;        /* found mounted as it should be */
+	bool attached_here;  /* this attempt attached the device */
+	bool offline_growth; /* no CAP_SYS_RESOURCE: ext4 grows only before it is mounted */
+	int dirfd;
+	const char *image;
+	struct fsimg_probe probe;
+	uint8_t uuid[16];
+	struct proc proc;
+	union {
+		struct mnt_mount_req mount;
+		struct mnt_uuid_req uuid;
+		struct mnt_grow_req grow;
+		struct mnt_unmount_req unmount;
+	} req;
+};
+
+#define stage_of(op_ptr) container_of(node_op_of(op_ptr), struct stage, n)
+
+static int inspect_run(struct op *op)
+{
+	return node_inspect(op, stage_of(op)->staging_path);
+}
+
+static int inspect_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	int r = node_inspect_end(op, res);
+	if (r < 0)
+		return r;
+	if (!s->n.info.exists)
+		return op_fail(op, ERR_INVALID,
+			"staging_target_path: %s does not exist; the orchestrator has to create it",
+			s->staging_path);
+	if (!s->n.info.is_dir)
+		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
+			s->staging_path);
+	return 0;
+}
+
+/* ---- the image ---- */
+
+static int probe_job(void *arg)
+{
+	struct stage *s = arg;
+	_cleanup_fd_ int fd = openat(s->dirfd, s->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	return fsimg_probe_fd(fd, &s->probe);
+}
+
+static bool probe_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	return s->n.access.block || (node != NULL && node_info_is_dev(&s->n.info, &node->dev));
+}
+
+static int probe_run(struct op *op)
+{
+	return op_work(op, probe_job, stage_of(op));
+}
+
+static int probe_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	const struct record *rec = s->n.volume->rec;
+	if (res < 0)
+		return op_fail_sys(op, res, "volume %s: reading its image", rec->name);
+	if (s->probe.ambivalent)
+		return op_fail(op, ERR_DATA_LOSS,
+			"volume %s: its image holds contradicting signatures; nothing is touched, "
+			"look at "
+			"it with blkid",
+			rec->name);
+	if (s->probe.type != rec->fs)
+		return op_fail(op, ERR_DATA_LOSS,
+			"volume %s: its record says %s, its image holds %s; nothing is formatted, "
+			"restore it "
+			"from a snapshot or delete it",
+			rec->name, fsimg_name(rec->fs),
+			s->probe.found[0] != '\0' ? s->probe.found : "no file system");
+	return 0;
+}
+
+/* ---- the device ---- */
+
+static int attach_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	if (s->n.volume->truncated)
+		return op_fail(op, ERR_DATA_LOSS,
+			"volume %s: its image is shorter than its record says",
+			s->n.volume->rec->name);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	s->attached_here = node == NULL || !node->dev.attached;
+	node_prepare_backend(&s->n);
+	s->n.dev.read_only = s->n.access.block && s->n.access.read_only;
+	return s->n.backend->attach(s->n.backend, op, &s->n.dev);
+}
+
+static int attach_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	int r = backend_end(op, &s->n.dev, res);
+	if (r < 0)
+		return r;
+	struct node_volume *node = node_volume_get(s->n.volume);
+	if (node == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	node->dev = s->n.dev.dev;
+	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
+	if (s->n.info.is_mount && !s->mounted)
+		return op_fail(op, ERR_PRECONDITION,
+			"staging_target_path: something else is mounted at %s; unmount it first",
+			s->staging_path);
+	if (s->mounted && s->n.info.read_only != s->n.access.read_only)
+		return op_fail(op, ERR_EXISTS, "volume %s is staged at %s already, but %s",
+			s->n.volume->rec->name, s->staging_path,
+			s->n.info.read_only ? "read-only" : "writable");
+	return 0;
+}
+
+static int attach_undo(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	if (!s->attached_here || s->mounted || node == NULL)
+		return 0;
+	node->dev.attached = false;
+	node_volume_settle(s->n.volume);
+	return s->n.backend->detach(s->n.backend, op, &s->n.dev);
+}
+
+/* ---- mending and growing before the mount ---- */
+
+static bool mend_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.access.block || s->mounted || !(s->probe.errors || s->offline_growth);
+}
+
+static int mend_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	int r = fsimg_fsck_argv(s->n.volume->rec->fs, s->n.dev.dev.path, &s->proc);
+	if (r == -EOPNOTSUPP)
+		return 0;
+	if (r == 0 && s->offline_growth) {
+		/* resize2fs insists on a full check; argv ends with the device. */
+		unsigned i = 1;
+		for (; s->proc.argv[i] != NULL; i++)
+			;
+		s->proc.argv[i] = s->proc.argv[i - 1];
+		s->proc.argv[i - 1] = "-f";
+	}
+	s->proc.timeout_ms = FSCK_TIMEOUT_MS;
+	return op_proc(op, &s->proc);
+}
+
+static int mend_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	const struct record *rec = s->n.volume->rec;
+	if (res == -ENOENT)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s needs a check and %s is not installed (package e2fsprogs)",
+			rec->name, s->proc.argv[0]);
+	if (res < 0)
+		return op_fail_sys(op, res, "volume %s: %s on %s", rec->name, s->proc.argv[0],
+			s->n.dev.dev.path);
+	if (fsimg_fsck_result(rec->fs, res) < 0)
+		return op_fail(op, ERR_DATA_LOSS,
+			"volume %s: %s could not mend its file system (exit %d); run it by hand on "
+			"the image",
+			rec->name, s->proc.argv[0], res);
+	return 0;
+}
+
+static bool grow_offline_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->mounted || !s->offline_growth;
+}
+
+static int grow_offline_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	s->proc = (struct proc){
+		.argv = {"resize2fs", s->n.dev.dev.path, NULL},
+		.timeout_ms = FSCK_TIMEOUT_MS,
+	};
+	return op_proc(op, &s->proc);
+}
+
+static int grow_offline_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	if (res == 0)
+		return 0;
+	if (res < 0)
+		return op_fail_sys(op, res, "volume %s: resize2fs", s->n.volume->rec->name);
+	return op_fail(op, ERR_INTERNAL, "volume %s: resize2fs failed (exit %d): %.200s",
+		s->n.volume->rec->name, res, s->proc.output);
+}
+
+/* ---- the mount ---- */
+
+static bool mount_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.access.block || s->mounted;
+}
+
+static int mount_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct mnt_mount_req *req = &s->req.mount;
+	memset(req, 0, sizeof(*req));
+	snprintf(req->device, sizeof(req->device), "%s", s->n.dev.dev.path);
+	snprintf(req->target, sizeof(req->target), "%s", s->staging_path);
+	snprintf(req->options, sizeof(req->options), "%s", s->n.access.options);
+	req->type = s->n.volume->rec->fs;
+	req->read_only = s->n.access.read_only;
+	return node_helper(op, MNT_MOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+		CSI_MOUNT_TIMEOUT_MS);
+}
+
+static int mount_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	if (res < 0)
+		return node_fail(op, res, "mount", s->staging_path);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	if (node_volume_add_mount(node, s->staging_path, s->n.access.read_only, false) < 0)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	return 0;
+}
+
+static int mount_undo(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	struct mnt_unmount_req *req = &s->req.unmount;
+	if (node != NULL)
+		node_volume_remove_mount(node, s->staging_path);
+	memset(req, 0, sizeof(*req));
+	snprintf(req->target, sizeof(req->target), "%s", s->staging_path);
+	req->dev_major = s->n.dev.dev.major;
+	req->dev_minor = s->n.dev.dev.minor;
+	return node_helper(op, MNT_UNMOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+		CSI_MOUNT_TIMEOUT_MS);
+}
+
+/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs is made afresh
+ * or told apart by the kernel; ext4 gets its own while mounted. */
+static bool identity_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->mounted || s->n.volume->rec->fs != FSIMG_EXT4 || s->n.access.read_only ||
+	       memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
+}
+
+static int identity_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct mnt_uuid_req *req = &s->req.uuid;
+	memset(req, 0, sizeof(*req));
+	snprintf(req->path, sizeof(req->path), "%s", s->staging_path);
+	memcpy(req->uuid, s->uuid, sizeof(req->uuid));
+	return node_helper(op, MNT_SET_UUID, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+		CSI_GROW_TIMEOUT_MS);
+}
+
+static int identity_end(struct op *op, int res)
+{
+	/* A file system made elsewhere may lack metadata_csum_seed: it keeps its UUID, which only
+	 * matters to who mounts by UUID. */
+	if (res == 0 || res == -EOPNOTSUPP || res == -ENOTTY)
+		return 0;
+	return node_fail(op, res, "giving a UUID to the file system", stage_of(op)->staging_path);
+}
+
+static bool grow_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	const struct record *rec = s->n.volume->rec;
+	return s->n.access.block || s->mounted || s->n.access.read_only || s->offline_growth ||
+	       s->probe.fs_bytes + POOL_SIZE_ALIGN > rec->size_bytes;
+}
+
+static int grow_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct mnt_grow_req *req = &s->req.grow;
+	memset(req, 0, sizeof(*req));
+	snprintf(req->path, sizeof(req->path), "%s", s->staging_path);
+	req->type = s->n.volume->rec->fs;
+	req->size_bytes = s->n.dev.dev.size_bytes;
+	return node_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+		CSI_GROW_TIMEOUT_MS);
+}
+
+static int grow_end(struct op *op, int res)
+{
+	return res == 0 ? 0 : node_fail(op, res, "growth", stage_of(op)->staging_path);
+}
+
+/* Without CAP_SYS_RESOURCE the kernel refuses to grow a mounted ext4 (a restricted container): an
+ * image larger than its file system then grows before it is mounted. */
+static bool lacks_sys_resource(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	if (syscall(SYS_capget, &header, data) != 0)
+		return false;
+	return (data[CAP_TO_INDEX(CAP_SYS_RESOURCE)].effective & CAP_TO_MASK(CAP_SYS_RESOURCE)) ==
+	       0;
+}
+
+static int decide_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	const struct record *rec = s->n.volume->rec;
+	s->offline_growth = rec->fs == FSIMG_EXT4 && !s->n.access.read_only &&
+			    s->probe.fs_bytes + POOL_SIZE_ALIGN <= rec->size_bytes &&
+			    lacks_sys_resource();
+	return 0;
+}
+
+static int answer_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	csi_task_response(&s->n.task, Csi__V1__NodeStageVolumeResponse,
+		csi__v1__node_stage_volume_response__init);
+	return 0;
+}
+
+static const struct op_step stage_steps[] = {
+	{"inspect", .run = inspect_run, .end = inspect_end},
+	{"probe", .done = probe_done, .run = probe_run, .end = probe_end},
+	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo},
+	{"decide", .done = mount_done, .run = decide_run},
+	{"mend", .done = mend_done, .run = mend_run, .end = mend_end},
+	{"grow offline", .done = grow_offline_done, .run = grow_offline_run,
+		.end = grow_offline_end},
+	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .undo = mount_undo},
+	{"identity", .done = identity_done, .run = identity_run, .end = identity_end},
+	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
+	{"answer", .run = answer_run},
+	{NULL},
+};
+
+void csi_node_stage(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Csi__V1__NodeStageVolumeRequest *req = (const void *)request;
+	struct csi *csi = grpc_call_context(call);
+	struct stage *s = csi_task_new(call, request, sizeof(*s));
+	if (s == NULL)
+		return;
+	struct err err = {0};
+	s->n.id = csi_str(req->volume_id);
+	s->staging_path = csi_str(req->staging_target_path);
+	int r = s->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
+	if (r == 0)
+		r = node_check_path("staging_target_path", s->staging_path, &err);
+	if (r == 0 && req->volume_capability == NULL)
+		r = err_set(&err, ERR_INVALID, "volume_capability is missing");
+	if (r == 0)
+		r = node_op_find(&s->n, req->volume_capability, &err);
+	if (r < 0) {
+		csi_refuse(csi, call, &err);
+		return;
+	}
+	s->dirfd = pool_dirfd(s->n.volume->pool, RECORD_VOLUME);
+	s->image = s->n.volume->key;
+	fsimg_uuid_of(s->n.id, s->uuid);
+	node_op_lock(&s->n);
+	csi_task_start(&s->n.task, s->n.volume->rec->name, stage_steps);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The per-volume node state: a device and a short list of mounts, allocated while attached. */
+#include "csi/node_state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct node_volume *node_volume_find(const struct pool_object *volume)
+{
+	return volume->node;
+}
+
+struct node_volume *node_volume_get(struct pool_object *volume)
+{
+	if (volume->node == NULL) {
+		struct node_volume *node = calloc(1, sizeof(*node));
+		if (node == NULL)
+			return NULL;
+		list_init(&node->mounts);
+		volume->node = node;
+	}
+	return volume->node;
+}
+
+void node_volume_free(struct node_volume *node)
+{
+	if (node == NULL)
+		return;
+	for (struct list *link; (link = list_pop(&node->mounts)) != NULL;)
+		free(container_of(link, struct node_mount, link));
+	free(node);
+}
+
+void node_volume_settle(struct pool_object *volume)
+{
+	struct node_volume *node = volume->node;
+	if (node != NULL && !node->dev.attached && list_empty(&node->mounts)) {
+		node_volume_free(node);
+		volume->node = NULL;
+	}
+}
+
+struct node_mount *node_volume_mount_at(const struct node_volume *node, const char *path)
+{
+	if (node == NULL)
+		return NULL;
+	list_for_each (link, &node->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, path) == 0)
+			return mount;
+	}
+	return NULL;
+}
+
+int node_volume_add_mount(
+	struct node_volume *node, const char *path, bool read_only, bool single_writer)
+{
+	struct node_mount *mount = node_volume_mount_at(node, path);
+	if (mount == NULL) {
+		size_t len = strlen(path) + 1;
+		mount = calloc(1, sizeof(*mount) + len);
+		if (mount == NULL)
+			return -ENOMEM;
+		memcpy(mount->path, path, len);
+		list_push(&node->mounts, &mount->link);
+	}
+	mount->read_only = read_only;
+	mount->single_writer = single_writer;
+	return 0;
+}
+
+void node_volume_remove_mount(struct node_volume *node, const char *path)
+{
+	struct node_mount *mount = node_volume_mount_at(node, path);
+	if (mount != NULL) {
+		list_remove(&mount->link);
+		free(mount);
+	}
+}
+
+void node_volume_tag(const struct pool_object *volume, char ret_tag[64])
+{
+	snprintf(ret_tag, 64, "ringvol:%s:%s", pool_uuid8(volume->pool), volume->rec->random);
+}

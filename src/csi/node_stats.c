@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NodeGetVolumeStats: bytes and inodes of a mounted file system, size and allocated bytes of a
+ * block volume, and (1.12) the volume's condition.
+ *
+ * It takes no lock and holds no pointer to the volume across a wait, so it is served beside any
+ * other operation; a statfs that hangs ends as DEADLINE_EXCEEDED and makes the volume abnormal.
+ */
+#include "csi/node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+struct stats {
+	struct node_op n;
+	const char *path;
+	bool block;
+	struct statx image;
+	char image_name[RECORD_KEY_MAX];
+};
+
+#define stats_of(op_ptr) container_of(node_op_of(op_ptr), struct stats, n)
+
+static int stats_run(struct op *op)
+{
+	struct stats *s = stats_of(op);
+	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
+	return node_helper(op, MNT_STATS, &s->n.path, sizeof(s->n.path), &s->n.info,
+		sizeof(s->n.info), CSI_STAT_TIMEOUT_MS);
+}
+
+/* The volume may have gone while we waited. */
+static int find_again(struct op *op, struct pool_object **ret)
+{
+	struct stats *s = stats_of(op);
+	return pools_find_id(s->n.task.csi->pools, RECORD_VOLUME, s->n.id, ret, &op->err);
+}
+
+static int stats_end(struct op *op, int res)
+{
+	struct stats *s = stats_of(op);
+	struct pool_object *volume;
+	int r = node_inspect_end(op, res);
+	if (r == 0)
+		r = find_again(op, &volume);
+	if (r < 0)
+		return r;
+	struct node_volume *node = node_volume_find(volume);
+	if (!s->n.info.exists || node == NULL || !node_info_is_dev(&s->n.info, &node->dev))
+		return op_fail(op, ERR_NOT_FOUND, "volume %s is not at volume_path %s",
+			volume->rec->name, s->path);
+	return 0;
+}
+
+static bool image_done(struct op *op)
+{
+	return !stats_of(op)->block;
+}
+
+static int image_run(struct op *op)
+{
+	struct stats *s = stats_of(op);
+	struct pool_object *volume;
+	int r = find_again(op, &volume);
+	if (r < 0)
+		return r;
+	memcpy(s->image_name, volume->key, sizeof(s->image_name));
+	io_uring_prep_statx(op_sqe(op), pool_dirfd(volume->pool, RECORD_VOLUME), s->image_name,
+		AT_SYMLINK_NOFOLLOW, STATX_SIZE | STATX_BLOCKS, &s->image);
+	return op_submit(op);
+}
+
+static Csi__V1__VolumeUsage *usage_new(struct arena *arena, Csi__V1__VolumeUsage__Unit unit,
+	uint64_t total, uint64_t used, uint64_t available)
+{
+	Csi__V1__VolumeUsage *usage = arena_new_of(arena, Csi__V1__VolumeUsage);
+	if (usage == NULL)
+		return NULL;
+	csi__v1__volume_usage__init(usage);
+	usage->unit = unit;
+	usage->total = (int64_t)total;
+	usage->used = (int64_t)used;
+	usage->available = (int64_t)available;
+	return usage;
+}
+
+static void fill_usage(struct stats *s, Csi__V1__NodeGetVolumeStatsResponse *response)
+{
+	struct arena *arena = s->n.task.arena;
+	const struct mnt_info *info = &s->n.info;
+	Csi__V1__VolumeUsage **usage = arena_alloc(arena, 2 * sizeof(*usage));
+	if (usage == NULL)
+		return;
+	if (s->block) {
+		uint64_t used = s->image.stx_blocks * 512, total = s->image.stx_size;
+		usage[0] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, total,
+			used < total ? used : total, used < total ? total - used : 0);
+	} else {
+		usage[0] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, info->total_bytes,
+			info->used_bytes, info->avail_bytes);
+		/* btrfs has no inode table: it reports none, and so do we. */
+		if (info->total_inodes != 0)
+			usage[1] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__INODES,
+				info->total_inodes, info->used_inodes, info->free_inodes);
+	}
+	response->usage = usage;
+	response->n_usage = usage[0] == NULL ? 0 : usage[1] == NULL ? 1 : 2;
+}
+
+static int answer_run(struct op *op)
+{
+	struct stats *s = stats_of(op);
+	struct csi *csi = s->n.task.csi;
+	struct pool_object *volume;
+	int r = find_again(op, &volume);
+	if (r < 0)
+		return r;
+	Csi__V1__NodeGetVolumeStatsResponse *response = csi_task_response(&s->n.task,
+		Csi__V1__NodeGetVolumeStatsResponse, csi__v1__node_get_volume_stats_response__init);
+	if (response == NULL)
+		return 0;
+	fill_usage(s, response);
+	if (csi->config.csi_minor != 12)
+		return 0;
+	const char *why = csi_volume_abnormal(s->n.task.arena, csi, volume);
+	struct node_volume *node = node_volume_find(volume);
+	struct node_mount *mount = node_volume_mount_at(node, s->path);
+	if (why == NULL && !s->block && s->n.info.fs_read_only && mount != NULL &&
+		!mount->read_only)
+		why = "the file system turned read-only; see the kernel log";
+	response->volume_condition = arena_new_of(s->n.task.arena, Csi__V1__VolumeCondition);
+	if (response->volume_condition != NULL) {
+		csi__v1__volume_condition__init(response->volume_condition);
+		response->volume_condition->abnormal = why != NULL;
+		response->volume_condition->message =
+			csi_bytes(why != NULL ? why : "the volume is well");
+	}
+	return 0;
+}
+
+static const struct op_step stats_steps[] = {
+	{"stats", .run = stats_run, .end = stats_end},
+	{"image", .done = image_done, .run = image_run},
+	{"answer", .run = answer_run},
+	{NULL},
+};
+
+void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Csi__V1__NodeGetVolumeStatsRequest *req = (const void *)request;
+	struct csi *csi = grpc_call_context(call);
+	struct stats *s = csi_task_new(call, request, sizeof(*s));
+	if (s == NULL)
+		return;
+	struct err err = {0};
+	s->n.id = csi_str(req->volume_id);
+	s->path = csi_str(req->volume_path);
+	int r = s->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
+	if (r == 0)
+		r = node_check_path("volume_path", s->path, &err);
+	if (r == 0)
+		r = node_op_find(&s->n, NULL, &err);
+	if (r < 0) {
+		csi_refuse(csi, call, &err);
+		return;
+	}
+	s->block = s->n.volume->rec->fs == FSIMG_NONE;
+	csi_task_start(&s->n.task, s->n.volume->rec->name, stats_steps);
+}

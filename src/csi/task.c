@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tasks: operations that outlive their RPC, their locks, and the calls that wait for them.
+ *
+ * Happy path: csi_task_new() in the call's arena, locks named, csi_task_start() finds no task in
+ * the way and starts the operation; at its end every waiting call gets the same answer, one line
+ * is logged, cleanup runs, the arena goes.
+ * How it can fail: a lock is taken. Then a call with equal arguments joins the task that has it,
+ * any other gets ABORTED at once; nothing ever waits for a lock, so nothing can deadlock.
+ *
+ * "Equal" is a SHA-256 over method and packed request without its secrets; the edge check has
+ * sorted the maps, whose order on the wire is random.
+ */
+#include "csi/task.h"
+
+#include "base/log.h"
+
+#include <assert.h>
+#include <sha256.h>
+#include <stdio.h>
+#include <string.h>
+
+struct waiter {
+	struct list link;
+	struct grpc_call *call;
+};
+
+static void call_out_of_memory(struct grpc_call *call)
+{
+	grpc_end(
+		call, GRPC_RESOURCE_EXHAUSTED, "out of memory: the request does not fit its arena");
+}
+
+void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size_t size)
+{
+	struct arena *arena = grpc_call_arena(call);
+	struct csi_task *task = arena_alloc(arena, size);
+	struct waiter *first = arena_new_of(arena, struct waiter);
+	if (task == NULL || first == NULL) {
+		call_out_of_memory(call);
+		return NULL;
+	}
+	task->csi = grpc_call_context(call);
+	task->arena = arena;
+	task->request = request;
+	task->method = grpc_call_method(call);
+	list_init(&task->link);
+	list_init(&task->waiters);
+	first->call = call;
+	list_push(&task->waiters, &first->link);
+	task->waiter_count = 1;
+	return task;
+}
+
+/* ---- locks ---- */
+
+static uint64_t hash_name(const char *name)
+{
+	uint64_t hash = 0xcbf29ce484222325ULL; /* FNV-1a: only to skip most string compares */
+	for (; *name != '\0'; name++)
+		hash = (hash ^ (unsigned char)*name) * 0x100000001b3ULL;
+	return hash;
+}
+
+void csi_task_lock(
+	struct csi_task *task, enum csi_lock_mode mode, const char *kind, const char *key)
+{
+	assert(task->lock_count < CSI_LOCKS_MAX);
+	struct csi_lock *lock = &task->locks[task->lock_count++];
+	lock->mode = mode;
+	int len = snprintf(lock->name, sizeof(lock->name), "%s/%s", kind, key);
+	assert(len > 0 && (size_t)len < sizeof(lock->name));
+	(void)len;
+	lock->hash = hash_name(lock->name);
+}
+
+static const struct csi_lock *conflict_between(
+	const struct csi_task *running, const struct csi_task *wanted)
+{
+	for (unsigned i = 0; i < running->lock_count; i++) {
+		for (unsigned j = 0; j < wanted->lock_count; j++) {
+			const struct csi_lock *a = &running->locks[i], *b = &wanted->locks[j];
+			if (a->mode == CSI_SHARED && b->mode == CSI_SHARED)
+				continue;
+			if (a->hash == b->hash && strcmp(a->name, b->name) == 0)
+				return a;
+		}
+	}
+	return NULL;
+}
+
+static struct csi_task *find_conflict(
+	struct csi *csi, const struct csi_task *task, const struct csi_lock **ret_lock)
+{
+	list_for_each (node, &csi->tasks) {
+		struct csi_task *running = container_of(node, struct csi_task, link);
+		const struct csi_lock *lock = conflict_between(running, task);
+		if (lock != NULL) {
+			*ret_lock = lock;
+			return running;
+		}
+	}
+	return NULL;
+}
+
+/* ---- equal arguments ---- */
+
+static bool take_fingerprint(struct csi_task *task)
+{
+	const ProtobufCMessageDescriptor *descriptor = task->request->descriptor;
+	/* A shallow copy whose secrets are left out; what it points to is the request's. */
+	ProtobufCMessage *copy = arena_alloc(task->arena, descriptor->sizeof_message);
+	if (copy == NULL)
+		return false;
+	memcpy(copy, task->request, descriptor->sizeof_message);
+	const ProtobufCFieldDescriptor *secrets =
+		protobuf_c_message_descriptor_get_field_by_name(descriptor, "secrets");
+	if (secrets != NULL)
+		*(size_t *)((char *)copy + secrets->quantifier_offset) = 0;
+
+	size_t len = protobuf_c_message_get_packed_size(copy);
+	uint8_t *packed = arena_alloc(task->arena, len);
+	if (packed == NULL)
+		return false;
+	protobuf_c_message_pack(copy, packed);
+	SHA2_CTX ctx;
+	SHA256Init(&ctx);
+	SHA256Update(&ctx, (const uint8_t *)task->method, strlen(task->method) + 1);
+	SHA256Update(&ctx, packed, len);
+	SHA256Final(task->fingerprint, &ctx);
+	return true;
+}
+
+/* ---- the end ---- */
+
+static void log_end(const struct csi_task *task)
+{
+	char duration[32], waiters[16];
+	uint64_t ns = ring_now_ns(task->csi->reactor->ring) - task->start_ns;
+	snprintf(duration, sizeof(duration), "%.3f", (double)ns / 1e6);
+	snprintf(waiters, sizeof(waiters), "%u", task->waiter_count);
+	const struct err *err = &task->op.err;
+	bool failed = err->code != ERR_OK;
+	log_event(failed ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+		failed ? "operation failed" : "operation done",
+		log_fields({"op", task->method}, {"subject", task->subject},
+			{"step", failed ? err->step : NULL},
+			{"code", failed ? err_code_name(err->code) : NULL},
+			{"error", failed ? err->message : NULL}, {"ms", duration},
+			{"waiters", task->waiter_count > 1 ? waiters : NULL}));
+}
+
+static void answer(const struct csi_task *task, struct grpc_call *call)
+{
+	const struct err *err = &task->op.err;
+	if (err->code != ERR_OK)
+		grpc_end(call, csi_status(err->code), err->message);
+	else if (task->response != NULL)
+		grpc_reply(call, task->response);
+	else
+		call_out_of_memory(call);
+}
+
+static void task_end(struct op *op)
+{
+	struct csi_task *task = container_of(op, struct csi_task, op);
+	struct csi *csi = task->csi;
+
+	/* The locks go first: an answered client may call again at once. */
+	list_remove(&task->link);
+	csi->task_count--;
+	log_end(task);
+	for (struct list *node; (node = list_pop(&task->waiters)) != NULL;) {
+		/* The waiter lies in its call's arena: nothing of it may be read afterwards. */
+		struct grpc_call *call = container_of(node, struct waiter, link)->call;
+		answer(task, call);
+	}
+	if (task->cleanup != NULL)
+		task->cleanup(task);
+	arena_unref(task->arena);
+	if (csi->draining && csi->task_count == 0 && csi->on_idle != NULL)
+		csi->on_idle(csi->on_idle_arg);
+}
+
+/* ---- the start ---- */
+
+/* The call, which is the only waiter of a task that does not start. */
+static struct grpc_call *only_call(struct csi_task *task)
+{
+	return container_of(list_pop(&task->waiters), struct waiter, link)->call;
+}
+
+static void join(struct csi_task *running, struct csi_task *task)
+{
+	if (running->waiter_count >= CSI_WAITERS_MAX) {
+		struct err err = {0};
+		err_set(&err, ERR_NO_ROOM, "%s of %s: %u calls wait for it already", task->method,
+			running->subject, running->waiter_count);
+		csi_refuse(task->csi, only_call(task), &err);
+		return;
+	}
+	running->waiter_count++;
+	list_splice(&running->waiters, &task->waiters);
+}
+
+static void refuse(struct csi_task *task, struct err *err)
+{
+	csi_refuse(task->csi, only_call(task), err);
+}
+
+void csi_task_start(struct csi_task *task, const char *subject, const struct op_step *steps)
+{
+	struct csi *csi = task->csi;
+	struct err err = {0};
+	task->subject = arena_strdup(task->arena, subject);
+	if (task->subject == NULL || !take_fingerprint(task)) {
+		err_set(&err, ERR_NO_ROOM, "%s: the request does not fit its arena", task->method);
+		refuse(task, &err);
+		return;
+	}
+	const struct csi_lock *lock = NULL;
+	struct csi_task *running = find_conflict(csi, task, &lock);
+	if (running != NULL &&
+		memcmp(running->fingerprint, task->fingerprint, sizeof(task->fingerprint)) == 0) {
+		join(running, task);
+		return;
+	}
+	if (running != NULL) {
+		uint64_t ns = ring_now_ns(csi->reactor->ring) - running->start_ns;
+		err_set(&err, ERR_PENDING,
+			"an operation is pending for %s: %s has been running for %.1f s; try again "
+			"later",
+			lock->name, running->method, (double)ns / 1e9);
+		refuse(task, &err);
+		return;
+	}
+	if (csi->draining) {
+		err_set(&err, ERR_UNAVAILABLE, "the driver is shutting down");
+		refuse(task, &err);
+		return;
+	}
+	if (csi->task_count >= CSI_TASKS_MAX) {
+		err_set(&err, ERR_NO_ROOM, "%u operations are running, the limit", csi->task_count);
+		refuse(task, &err);
+		return;
+	}
+	arena_ref(task->arena);
+	task->start_ns = ring_now_ns(csi->reactor->ring);
+	list_push(&csi->tasks, &task->link);
+	csi->task_count++;
+	op_init(&task->op, csi->reactor, task->method, steps, task_end);
+	op_start(&task->op);
+}
+
+void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg)
+{
+	csi->draining = true;
+	csi->on_idle = on_idle;
+	csi->on_idle_arg = arg;
+	list_for_each_safe (node, &csi->tasks) {
+		struct csi_task *task = container_of(node, struct csi_task, link);
+		if (task->park != NULL)
+			task->park(task);
+	}
+	if (csi->task_count == 0 && on_idle != NULL)
+		on_idle(arg);
+}
