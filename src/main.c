@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The command line's first words. Each command is a function of what follows its name; what is not
+ * a command ends with status 2, one line and a hint.
+ */
+#include "blockio/mnt.h"
+#include "options.h"
+#include "pool_init_cmd.h"
+#include "reactor/helper.h"
+#include "serve.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char help[] = "usage: ringvol COMMAND [OPTION...]\n"
+			   "\n"
+			   "A CSI driver for storage that lives on the node.\n"
+			   "\n"
+			   "commands:\n"
+			   "  serve           the driver\n"
+			   "  pool init PATH  makes a directory a pool and says what it can do\n"
+			   "\n"
+			   "  --version       prints the version\n"
+			   "  --help          this text; each command has its own\n";
+
+static const char pool_help[] = "usage: ringvol pool COMMAND\n"
+				"\n"
+				"commands:\n"
+				"  init PATH  makes a directory a pool and says what it can do\n";
+
+/* Started by the driver with its end of a socket pair, see reactor/helper.h; not for people. */
+static int helper_command(int argc, char *const *argv)
+{
+	char *end;
+	errno = 0;
+	long fd = argc == 1 ? strtol(argv[0], &end, 10) : -1;
+	if (fd < 0 || fd > INT_MAX || errno != 0 || *argv[0] == '\0' || *end != '\0') {
+		fprintf(stderr, "ringvol helper: started by the driver only\n");
+		return 2;
+	}
+	/* It lives as long as the driver's end is open: a Ctrl-C or SIGTERM for all of the process
+	 * group must not break what a draining driver is about to finish. */
+	signal(SIGINT, SIG_IGN);
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	return helper_main((int)fd, mnt_calls, MNT_CALLS);
+}
+
+static int pool_command(int argc, char *const *argv)
+{
+	static const char *const names[] = {"init", "--help", NULL};
+	if (argc == 0) {
+		fprintf(stderr, "ringvol pool: no command; see 'ringvol pool --help'\n");
+		return 2;
+	}
+	if (strcmp(argv[0], "--help") == 0) {
+		fputs(pool_help, stdout);
+		return 0;
+	}
+	if (strcmp(argv[0], "init") == 0)
+		return pool_init_main(argc - 1, argv + 1);
+	const char *near = options_nearest(argv[0], names);
+	fprintf(stderr, "ringvol pool: unknown command '%s'; %s'%s'%s\n", argv[0],
+		near != NULL ? "did you mean " : "see ",
+		near != NULL ? near : "ringvol pool --help", near != NULL ? "?" : "");
+	return 2;
+}
+
+static int command(int argc, char *const *argv)
+{
+	static const char *const names[] = {"serve", "pool", "--version", "--help", NULL};
+	if (argc < 2) {
+		fprintf(stderr, "ringvol: no command; see 'ringvol --help'\n");
+		return 2;
+	}
+	const char *name = argv[1];
+	if (strcmp(name, "serve") == 0)
+		return serve_main(argc - 2, argv + 2);
+	if (strcmp(name, "helper") == 0)
+		return helper_command(argc - 2, argv + 2);
+	if (strcmp(name, "pool") == 0)
+		return pool_command(argc - 2, argv + 2);
+	if (strcmp(name, "--version") == 0) {
+		puts("ringvol " RINGVOL_VERSION);
+		return 0;
+	}
+	if (strcmp(name, "--help") == 0) {
+		fputs(help, stdout);
+		return 0;
+	}
+	const char *near = strcmp(name, "-h") == 0 ? "--help" : options_nearest(name, names);
+	fprintf(stderr, "ringvol: unknown %s '%s'; %s'%s'%s\n",
+		name[0] == '-' ? "option" : "command", name,
+		near != NULL ? "did you mean " : "see ", near != NULL ? near : "ringvol --help",
+		near != NULL ? "?" : "");
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	/* Work threads would each get an arena of their own, and what one of them or a burst of
+	 * calls needed would stay resident. */
+	mallopt(M_ARENA_MAX, 1);
+	mallopt(M_TRIM_THRESHOLD, 64 << 10);
+	umask(0077);
+	int status = command(argc, argv);
+	if (fflush(stdout) != 0 && status == 0)
+		status = 1;
+	return status;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Command lines: one table of options per command gives parsing, the environment as a fallback,
+ * defaults and the text of --help. The same setter sees a value wherever it came from.
+ */
+#ifndef RINGVOL_OPTIONS_H
+#define RINGVOL_OPTIONS_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum { OPTIONS_MAX = 64 }; /* rows of one table */
+
+/* Ends with a NULL flag. --help need not be listed. */
+struct option_row {
+	const char *flag;           /* "--pool" */
+	const char *value;          /* how --help names its value; NULL: it takes none */
+	const char *environment[2]; /* looked at in this order; an empty variable counts as unset */
+	char separator;             /* between the values of a variable; '\0': it holds one */
+	const char *fallback; /* the value when nothing else gives one; NULL: set is not called */
+	const char *fallback_help; /* what --help says instead of fallback */
+	const char *help;          /* lines end with '\n', but for the last */
+	/* 0, or a negative errno with a sentence in *err that need not repeat flag and value. A
+	 * repeated flag calls it again: it appends or replaces. */
+	int (*set)(void *target, const char *value, struct err *err);
+};
+
+struct command {
+	const char *name;    /* "pool init" */
+	const char *operand; /* the one operand it needs; NULL: it takes none */
+	const char *summary; /* for --help, lines as above */
+	const struct option_row *options;
+};
+
+struct options_result {
+	bool help;           /* --help was met: nothing after it was looked at */
+	const char *operand; /* points into argv */
+};
+
+/* argv: what follows the command's name. Flags are taken as "--flag VALUE" or "--flag=VALUE"; "--"
+ * ends them. -EINVAL (or the setter's errno) with one line in *err that names what is wrong and
+ * ends with a hint. */
+int options_parse(const struct command *command, int argc, char *const *argv, void *target,
+	struct options_result *ret, struct err *err);
+void options_print_help(const struct command *command, FILE *out);
+
+/* The name (of a list that ends with NULL) a person may have meant by `word`; NULL if none is near.
+ */
+const char *options_nearest(const char *word, const char *const *names);
+
+#endif

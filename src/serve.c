@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's life: owns the reactor, the pools, the services and the server, and wires them.
+ *
+ * The happy path: options, log, signals, limits; then the ring, work threads and helpers; the
+ * pools load and the devices and mounts of earlier runs are adopted, each for START_WAIT_MS at
+ * most; sockets, READY=1, and turns of the ring until SIGTERM. The drain: health says not serving,
+ * no new operations, connections end, background work stops between two steps; when all of it is
+ * idle everything is closed and the status is 0. What has not ended after DRAIN_MS, or at a second
+ * SIGTERM, is cut off: every commit is durable or has not happened, so that is a crash like any
+ * other, and the status is 0 as well.
+ *
+ * It fails to start for want of io_uring, memory or an endpoint. Pools do not matter: one that is
+ * missing, sick or slow is waited for while the driver serves, and health says so.
+ */
+#include "serve.h"
+
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "blockio/mnt.h"
+#include "csi/csi.h"
+#include "csi/task.h"
+#include "descriptor_set.h"
+#include "notify.h"
+#include "pool/pool.h"
+#include "reactor/op.h"
+#include "rpc/health.h"
+#include "rpc/reflection.h"
+#include "rpc/server.h"
+#include "serve_options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <time.h>
+
+enum {
+	START_WAIT_MS =
+		2500,    /* for the pools, and again for adoption; kubelet waits for the socket */
+	DRAIN_MS = 9000, /* the contract allows 10 s */
+	DRAIN_TICK_MS = 10, /* how often a drain looks whether all is idle */
+};
+
+struct serve {
+	struct serve_options options;
+	uint64_t start_ns; /* CLOCK_MONOTONIC */
+	struct reactor reactor;
+	struct pools *pools;
+	struct csi *csi;
+	struct grpc_registry *registry;
+	struct health *health;
+	struct reflection *reflection;
+	struct server *server;
+
+	int signal_fd;
+	struct ring_req signal_req;
+	struct ring_timer timer; /* start: patience is over; drain: the next look */
+	uint64_t drain_end_ns;
+	bool waited_enough;
+	bool pools_loaded, adopting, adopt_again, adopted;
+	bool serving, draining, csi_idle, server_drained;
+	bool cut_off;
+};
+
+static uint64_t clock_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* ---- the process ---- */
+
+/* Failures are nobody's fault and change nothing that is promised. */
+static void process_harden(void)
+{
+	struct rlimit files;
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
+	/* Where nobody has decided yet (systemd and kubelet do): everything on the node waits for
+	 * its volumes, so let the kernel kill others first. Needs CAP_SYS_RESOURCE. */
+	char score[16];
+	if (fd_read_file(AT_FDCWD, "/proc/self/oom_score_adj", score, sizeof(score)) > 0 &&
+		strcmp(score, "0\n") == 0)
+		(void)fd_write_file(AT_FDCWD, "/proc/self/oom_score_adj", "-900");
+#ifndef RINGVOL_DEBUG
+	/* Requests carry secrets: no core dump, no ptrace by the unprivileged. */
+	const struct rlimit no_core = {0, 0};
+	(void)setrlimit(RLIMIT_CORE, &no_core);
+	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+#endif
+}
+
+/* Before any thread is started, so that all of them block what the signalfd is to get. */
+static int process_take_signals(int *ret_fd)
+{
+	sigset_t set;
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+		return -errno;
+	int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	*ret_fd = fd;
+	return 0;
+}
+
+/* ---- health ---- */
+
+static const char *state_name(enum pool_state state)
+{
+	static const char *const names[] = {
+		[POOL_LOADING] = "loading",
+		[POOL_READY] = "ready",
+		[POOL_MISSING] = "missing",
+		[POOL_SICK] = "sick",
+	};
+	return names[state];
+}
+
+static void log_pool(const struct pool *pool)
+{
+	const char *why = pool_why(pool);
+	log_event(pool_state(pool) == POOL_READY ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "pool",
+		log_fields({"pool", pool_name(pool)}, {"path", pool_path(pool)},
+			{"state", state_name(pool_state(pool))},
+			{"why", *why != '\0' ? why : NULL}));
+}
+
+static void update_health(struct serve *s)
+{
+	bool ready = s->serving && !s->draining;
+	struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(s->pools, i)) != NULL; i++)
+		ready = ready && pool_state(pool) == POOL_READY;
+	health_set(s->health, ready);
+}
+
+/* ---- adoption ---- */
+
+static void adopt(struct serve *s);
+
+static void on_adopted(void *arg)
+{
+	struct serve *s = arg;
+	s->adopting = false;
+	s->adopted = true;
+	if (s->adopt_again && !s->draining)
+		adopt(s);
+}
+
+/* A pool that appears while an adoption runs may be too late for it: another one follows. */
+static void adopt(struct serve *s)
+{
+	s->adopt_again = s->adopting;
+	if (s->adopting)
+		return;
+	s->adopting = true;
+	csi_adopt(s->csi, on_adopted, s);
+}
+
+static void on_pools_loaded(void *arg)
+{
+	struct serve *s = arg;
+	s->pools_loaded = true;
+}
+
+static void on_pool_changed(void *arg, struct pool *pool)
+{
+	struct serve *s = arg;
+	if (s->draining)
+		return;
+	if (s->csi != NULL && pool_state(pool) == POOL_READY)
+		adopt(s);
+	if (!s->serving)
+		return; /* the start says how all of them are */
+	log_pool(pool);
+	update_health(s);
+}
+
+/* ---- drain ---- */
+
+static void log_cut_off(struct serve *s, const char *why)
+{
+	char calls[16], connections[16];
+	snprintf(calls, sizeof(calls), "%u",
+		s->registry != NULL ? grpc_registry_in_flight(s->registry) : 0);
+	snprintf(connections, sizeof(connections), "%u",
+		s->server != NULL ? server_stats(s->server)->connections : 0);
+	log_event(LOG_LEVEL_WARN, "stopped before all was idle",
+		log_fields({"why", why}, {"calls", calls}, {"connections", connections},
+			{"pools", pools_idle(s->pools) ? "idle" : "busy"},
+			{"adoption", s->adopting ? "running" : "idle"}));
+	if (s->csi == NULL)
+		return;
+	list_for_each (node, &s->csi->tasks) {
+		const struct csi_task *task = container_of(node, struct csi_task, link);
+		log_event(LOG_LEVEL_WARN, "operation cut off",
+			log_fields({"op", task->method}, {"volume", task->subject},
+				{"step", task->op.steps[task->op.at].name}));
+	}
+}
+
+static void cut_off(struct serve *s, const char *why)
+{
+	log_cut_off(s, why);
+	s->cut_off = true;
+	ring_stop(s->reactor.ring);
+}
+
+static void on_csi_idle(void *arg)
+{
+	((struct serve *)arg)->csi_idle = true;
+}
+
+static void on_server_drained(void *arg)
+{
+	((struct serve *)arg)->server_drained = true;
+}
+
+static void on_drain_tick(struct ring_timer *timer)
+{
+	struct serve *s = container_of(timer, struct serve, timer);
+	if (s->csi_idle && s->server_drained && !s->adopting && pools_idle(s->pools))
+		ring_stop(s->reactor.ring);
+	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
+		cut_off(s, "the time for draining is over");
+	else
+		ring_timer_arm(s->reactor.ring, timer, DRAIN_TICK_MS);
+}
+
+/* Also during the start, when some of it is not there yet. */
+static void drain(struct serve *s, const char *why)
+{
+	s->draining = true;
+	log_event(LOG_LEVEL_INFO, "draining", log_fields({"why", why}));
+	(void)notify_send("STOPPING=1");
+	s->drain_end_ns = ring_now_ns(s->reactor.ring) + DRAIN_MS * UINT64_C(1000000);
+	s->csi_idle = s->csi == NULL;
+	s->server_drained = s->server == NULL;
+	if (s->health != NULL)
+		health_set(s->health, false);
+	pools_drain(s->pools);
+	if (s->csi != NULL)
+		csi_drain(s->csi, on_csi_idle, s);
+	if (s->server != NULL)
+		server_drain(s->server, DRAIN_MS, on_server_drained, s);
+	s->timer.fn = on_drain_tick;
+	ring_timer_arm(s->reactor.ring, &s->timer, 0);
+}
+
+static void watch_signals(struct serve *s);
+
+static void on_signal(struct ring_req *req, int res, uint32_t flags)
+{
+	struct serve *s = container_of(req, struct serve, signal_req);
+	struct signalfd_siginfo info;
+	(void)res; /* a failed poll finds nothing to read below */
+	(void)flags;
+	while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+		const char *name = info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
+		if (!s->draining)
+			drain(s, name);
+		else if (!s->cut_off)
+			cut_off(s, "a second signal");
+	}
+	watch_signals(s);
+}
+
+static void watch_signals(struct serve *s)
+{
+	s->signal_req.fn = on_signal;
+	io_uring_prep_poll_add(&s->signal_req.sqe, s->signal_fd, POLLIN);
+	ring_submit(s->reactor.ring, &s->signal_req);
+}
+
+/* ---- start ---- */
+
+/* The remedy differs, so find out which lock is on. */
+static int fail_ring(int r, struct err *err)
+{
+	char disabled[16] = "";
+	(void)fd_read_file(
+		AT_FDCWD, "/proc/sys/kernel/io_uring_disabled", disabled, sizeof(disabled));
+	if (r == -EPERM && disabled[0] != '\0' && disabled[0] != '0')
+		return err_set(err, ERR_PRECONDITION,
+			"io_uring is switched off on this node (kernel.io_uring_disabled is %c): "
+			"sysctl -w kernel.io_uring_disabled=0",
+			disabled[0]);
+	if (r == -EPERM || r == -ENOSYS)
+		return err_set(err, ERR_PRECONDITION,
+			"io_uring is not allowed here, probably by the container's seccomp "
+			"profile: "
+			"run it privileged or with a profile that has the io_uring_* calls, on "
+			"Linux "
+			"6.1 or newer");
+	return err_sys(err, r, "io_uring cannot be set up");
+}
+
+static int open_reactor(struct serve *s, struct err *err)
+{
+	int r = ring_open(&s->reactor.ring, &(struct ring_config){0});
+	if (r < 0)
+		return fail_ring(r, err);
+	watch_signals(s);
+	r = work_open(&s->reactor.work, s->reactor.ring, WORK_THREADS);
+	if (r < 0)
+		return err_sys(err, r, "work threads cannot be started");
+	r = helpers_open(&s->reactor.helpers, s->reactor.ring, mnt_calls, MNT_CALLS);
+	if (r < 0)
+		return err_sys(err, r, "helper processes cannot be started");
+	return 0;
+}
+
+static void on_waited_enough(struct ring_timer *timer)
+{
+	container_of(timer, struct serve, timer)->waited_enough = true;
+}
+
+/* Turns until *flag, for START_WAIT_MS at most, or until a signal asks for the end. */
+static int wait_for(struct serve *s, const bool *flag, struct err *err)
+{
+	int r = 0;
+	s->waited_enough = false;
+	s->timer.fn = on_waited_enough;
+	ring_timer_arm(s->reactor.ring, &s->timer, START_WAIT_MS);
+	while (r == 0 && !*flag && !s->waited_enough && !s->draining)
+		r = ring_turn(s->reactor.ring, true);
+	if (!s->draining) /* else the timer is the drain's */
+		ring_timer_cancel(s->reactor.ring, &s->timer);
+	return r < 0 ? err_sys(err, r, "the ring is broken") : 0;
+}
+
+static int open_pools(struct serve *s, struct err *err)
+{
+	int r = pools_open(&s->pools, &s->reactor, s->options.pools, s->options.pool_count);
+	if (r < 0)
+		return err_sys(err, r, "the pools cannot be opened");
+	pools_start(s->pools, on_pools_loaded, on_pool_changed, s);
+	return wait_for(s, &s->pools_loaded, err);
+}
+
+static int open_csi(struct serve *s, struct err *err)
+{
+	int r = csi_open(&s->csi, &s->options.csi, &s->reactor, s->pools);
+	if (r < 0)
+		return err_sys(err, r, "the services cannot be opened");
+	adopt(s);
+	return wait_for(s, &s->adopted, err);
+}
+
+static int open_server(struct serve *s, struct err *err)
+{
+	s->registry = grpc_registry_new();
+	if (s->registry == NULL)
+		return err_sys(err, -ENOMEM, "the services cannot be registered");
+	int r = csi_register(s->csi, s->registry);
+	if (r < 0)
+		return err_sys(err, r, "the services cannot be registered");
+	s->health = health_new(s->registry);
+	s->reflection = reflection_new(s->registry, proto_descriptor_set, proto_descriptor_set_len);
+	if (s->health == NULL || s->reflection == NULL)
+		return err_sys(err, -ENOMEM, "the health and reflection services cannot be opened");
+	const struct server_config config = {
+		.ring = s->reactor.ring,
+		.registry = s->registry,
+		.limits = server_limits_default,
+	};
+	r = server_open(&s->server, &config);
+	if (r < 0)
+		return err_sys(err, r, "the server cannot be opened");
+	for (unsigned i = 0; i < s->options.endpoint_count; i++) {
+		r = server_listen(s->server, s->options.endpoints[i], err);
+		if (r < 0)
+			return err_sys(err, r, "cannot listen on %s", s->options.endpoints[i]);
+	}
+	return 0;
+}
+
+static void say_serving(struct serve *s)
+{
+	struct buf endpoints = {0}, pools = {0};
+	char startup_ms[32];
+	struct pool *pool;
+	for (unsigned i = 0; i < s->options.endpoint_count; i++)
+		buf_printf(&endpoints, "%s%s", i == 0 ? "" : ",", s->options.endpoints[i]);
+	for (unsigned i = 0; (pool = pools_at(s->pools, i)) != NULL; i++) {
+		buf_printf(&pools, "%s%s:%s", i == 0 ? "" : ",", pool_name(pool),
+			state_name(pool_state(pool)));
+		if (pool_state(pool) != POOL_READY)
+			log_pool(pool);
+	}
+	if (!s->adopted)
+		log_event(LOG_LEVEL_WARN, "devices and mounts of earlier runs are still looked for",
+			NULL);
+	snprintf(startup_ms, sizeof(startup_ms), "%.1f", (double)(clock_ns() - s->start_ns) / 1e6);
+	log_event(LOG_LEVEL_INFO, "serving",
+		log_fields({"version", RINGVOL_VERSION}, {"driver", s->options.csi.driver_name},
+			{"node", s->options.csi.node_id}, {"endpoints", (char *)endpoints.data},
+			{"pools", (char *)pools.data}, {"startup_ms", startup_ms}));
+	buf_free(&endpoints);
+	buf_free(&pools);
+}
+
+/* Ends early, with 0, when a signal came. */
+static int start(struct serve *s, struct err *err)
+{
+	process_harden();
+	int r = process_take_signals(&s->signal_fd);
+	if (r < 0)
+		return err_sys(err, r, "signals cannot be taken");
+	r = open_reactor(s, err);
+	if (r >= 0)
+		r = open_pools(s, err);
+	if (r < 0 || s->draining)
+		return r;
+	r = open_csi(s, err);
+	if (r < 0 || s->draining)
+		return r;
+	r = open_server(s, err);
+	if (r < 0)
+		return r;
+	s->serving = true;
+	update_health(s);
+	say_serving(s);
+	r = notify_send("READY=1");
+	if (r < 0)
+		log_event(LOG_LEVEL_WARN, "the service manager cannot be told READY=1",
+			log_fields({"error", strerrordesc_np(-r)}));
+	return 0;
+}
+
+/* Top down; half of it may be missing. */
+static void stop(struct serve *s)
+{
+	server_close(s->server);
+	reflection_free(s->reflection);
+	health_free(s->health);
+	grpc_registry_free(s->registry);
+	csi_close(s->csi);
+	pools_close(s->pools);
+	helpers_close(s->reactor.helpers);
+	work_close(s->reactor.work);
+	ring_close(s->reactor.ring);
+	fd_close(&s->signal_fd);
+	serve_options_free(&s->options);
+}
+
+int serve_main(int argc, char *const *argv)
+{
+	struct serve s = {.signal_fd = -1, .start_ns = clock_ns()};
+	struct options_result result = {0};
+	struct err err = {0};
+	if (serve_options_parse(&s.options, &result, argc, argv, &err) < 0) {
+		fprintf(stderr, "ringvol serve: %s\n", err.message);
+		serve_options_free(&s.options);
+		return 2;
+	}
+	if (result.help) {
+		options_print_help(&serve_command, stdout);
+		serve_options_free(&s.options);
+		return 0;
+	}
+	log_open(s.options.log_level, s.options.log_format);
+	int r = start(&s, &err);
+	if (r >= 0) {
+		r = ring_run(s.reactor.ring);
+		if (r < 0)
+			err_sys(&err, r, "the ring is broken");
+	}
+	if (r < 0)
+		log_event(LOG_LEVEL_ERROR, "cannot serve", log_fields({"error", err.message}));
+	/* What still runs uses memory that closing would free; a socket left by a start that failed
+	 * half way is stale and replaced by the next. */
+	if (s.cut_off || (r < 0 && s.pools != NULL)) {
+		server_close(s.server);
+		_exit(r < 0 ? 1 : 0);
+	}
+	stop(&s);
+	if (r >= 0)
+		log_event(LOG_LEVEL_INFO, "stopped", NULL);
+	return r < 0 ? 1 : 0;
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The options of `ringvol serve`: one setter for each row of the table at the end. A setter checks
+ * a value fully, so that what is wrong is said before anything is opened, and copies what it keeps.
+ */
+#include "serve_options.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static bool is_alnum(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* Decimal digits and nothing else: strtoull() would take a sign and blanks. */
+static bool parse_number(const char *s, uint64_t max, uint64_t *ret)
+{
+	uint64_t n = 0;
+	if (*s == '\0')
+		return false;
+	for (; *s >= '0' && *s <= '9'; s++)
+		if (__builtin_mul_overflow(n, 10, &n) ||
+			__builtin_add_overflow(n, (uint64_t)(*s - '0'), &n))
+			return false;
+	if (*s != '\0' || n > max)
+		return false;
+	*ret = n;
+	return true;
+}
+
+static int keep(struct serve_options *o, const char *value, const char **ret, struct err *err)
+{
+	const char *copy = arena_strdup(o->arena, value);
+	if (copy == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	*ret = copy;
+	return 0;
+}
+
+/* ---- endpoint ---- */
+
+static int check_unix_path(const char *path, struct err *err)
+{
+	if (path[0] != '/')
+		return err_set(err, ERR_INVALID,
+			"the socket's path must be absolute, as in unix:///run/ringvol/csi.sock");
+	if (path[strlen(path) - 1] == '/')
+		return err_set(err, ERR_INVALID, "the socket's path names a directory");
+	/* One byte is the ending NUL. */
+	size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+	if (strlen(path) > max)
+		return err_set(err, ERR_INVALID, "the socket's path is longer than %zu bytes", max);
+	return 0;
+}
+
+/* Other addresses than the loopback's are refused: there is no authentication. */
+static int check_tcp(const char *address, struct err *err)
+{
+	static const char *const hosts[] = {"127.0.0.1:", "[::1]:"};
+	for (unsigned i = 0; i < 2; i++) {
+		size_t len = strlen(hosts[i]);
+		uint64_t port;
+		if (strncmp(address, hosts[i], len) != 0)
+			continue;
+		if (!parse_number(address + len, 65535, &port) || port == 0)
+			return err_set(
+				err, ERR_INVALID, "the port must be a number from 1 to 65535");
+		return 0;
+	}
+	return err_set(err, ERR_INVALID,
+		"tcp is served on the loopback only: tcp://127.0.0.1:PORT or tcp://[::1]:PORT");
+}
+
+static int set_endpoint(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r;
+	if (strncmp(value, "unix://", 7) == 0)
+		r = check_unix_path(value + 7, err);
+	else if (strncmp(value, "unix:", 5) == 0)
+		r = check_unix_path(value + 5, err);
+	else if (strncmp(value, "tcp://", 6) == 0)
+		r = check_tcp(value + 6, err);
+	else
+		r = err_set(err, ERR_INVALID, "not unix:///PATH or tcp://127.0.0.1:PORT");
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < o->endpoint_count; i++)
+		if (strcmp(o->endpoints[i], value) == 0)
+			return err_set(err, ERR_INVALID, "given twice");
+	if (o->endpoint_count == SERVE_ENDPOINTS_MAX)
+		return err_set(err, ERR_INVALID, "more than %d endpoints", SERVE_ENDPOINTS_MAX);
+	r = keep(o, value, &o->endpoints[o->endpoint_count], err);
+	if (r < 0)
+		return r;
+	o->endpoint_count++;
+	return 0;
+}
+
+/* ---- names ---- */
+
+/* A domain name as in RFC 1035, upper case allowed: what CSI asks of a driver's name. */
+static int set_driver_name(void *target, const char *value, struct err *err)
+{
+	size_t len = strlen(value);
+	if (len == 0 || len > SERVE_DRIVER_NAME_MAX)
+		return err_set(err, ERR_INVALID, "a driver's name has 1 to %d bytes",
+			SERVE_DRIVER_NAME_MAX);
+	for (size_t i = 0; i < len; i++) {
+		bool edge = i == 0 || i + 1 == len || value[i - 1] == '.' || value[i + 1] == '.';
+		if (is_alnum(value[i]) || (!edge && (value[i] == '-' || value[i] == '.')))
+			continue;
+		return err_set(err, ERR_INVALID,
+			"a driver's name is a domain name: letters, digits, '-' and '.', each part "
+			"beginning and ending with a letter or digit");
+	}
+	struct serve_options *o = target;
+	return keep(o, value, &o->csi.driver_name, err);
+}
+
+static int set_node_id(void *target, const char *value, struct err *err)
+{
+	size_t len = strlen(value);
+	if (len == 0 || len > SERVE_NODE_ID_MAX)
+		return err_set(
+			err, ERR_INVALID, "a node's id has 1 to %d bytes", SERVE_NODE_ID_MAX);
+	for (size_t i = 0; i < len; i++)
+		if (value[i] <= ' ' || value[i] >= 0x7f)
+			return err_set(err, ERR_INVALID,
+				"a node's id has printable ASCII characters and no blanks");
+	struct serve_options *o = target;
+	return keep(o, value, &o->csi.node_id, err);
+}
+
+/* ---- pool ---- */
+
+static int check_pool_name(const char *name, struct err *err)
+{
+	size_t len = strlen(name);
+	bool ok = len > 0 && len <= SERVE_POOL_NAME_MAX && is_alnum(name[0]);
+	for (size_t i = 1; ok && i < len; i++)
+		ok = is_alnum(name[i]) || strchr("-_.", name[i]) != NULL;
+	if (ok)
+		return 0;
+	return err_set(err, ERR_INVALID,
+		"a pool's name has 1 to %d letters, digits, '-', '_' or '.', a letter or digit "
+		"first",
+		SERVE_POOL_NAME_MAX);
+}
+
+/* A plain decimal number; strtod() would also take "inf", "nan" and hexadecimal. */
+static int parse_overcommit(const char *s, double *ret, struct err *err)
+{
+	char *end;
+	double f = s[strspn(s, "0123456789.")] == '\0' && *s != '\0' ? strtod(s, &end) : 0;
+	if (!(f >= 0.1 && f <= 1000) || *end != '\0')
+		return err_set(err, ERR_INVALID, "overcommit is a number from 0.1 to 1000");
+	*ret = f;
+	return 0;
+}
+
+static int set_pool_setting(struct pool_config *pool, char *setting, struct err *err)
+{
+	char *value = strchr(setting, '=');
+	if (value != NULL)
+		*value++ = '\0';
+	if (strcmp(setting, "init") == 0 && value == NULL) {
+		pool->init = true;
+		return 0;
+	}
+	if (strcmp(setting, "overcommit") == 0 && value != NULL)
+		return parse_overcommit(value, &pool->overcommit, err);
+	if (strcmp(setting, "reserve") == 0 && value != NULL) {
+		uint64_t pct;
+		if (!parse_number(value, 90, &pct))
+			return err_set(err, ERR_INVALID, "reserve is a percentage from 0 to 90");
+		pool->reserve_pct = (unsigned)pct;
+		return 0;
+	}
+	static const char *const names[] = {"overcommit", "reserve", "init", NULL};
+	const char *near = options_nearest(setting, names);
+	return err_set(err, ERR_INVALID, "'%.40s' is none of overcommit=F, reserve=PCT, init%s%s%s",
+		setting, near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+		near != NULL ? "'?" : "");
+}
+
+static int set_pool(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	char *name = arena_strdup(o->arena, value);
+	if (name == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	char *settings = strchr(name, ',');
+	if (settings != NULL)
+		*settings++ = '\0';
+	char *path = strchr(name, '=');
+	if (path == NULL)
+		return err_set(
+			err, ERR_INVALID, "not NAME=PATH[,overcommit=F][,reserve=PCT][,init]");
+	*path++ = '\0';
+
+	struct pool_config pool = {.name = name, .path = path, .overcommit = 1.0, .reserve_pct = 5};
+	int r = check_pool_name(name, err);
+	if (r < 0)
+		return r;
+	if (path[0] != '/' || strlen(path) >= PATH_MAX)
+		return err_set(err, ERR_INVALID, "a pool's path must be absolute");
+	while (settings != NULL) {
+		char *setting = strsep(&settings, ",");
+		r = set_pool_setting(&pool, setting, err);
+		if (r < 0)
+			return r;
+	}
+	for (unsigned i = 0; i < o->pool_count; i++) {
+		if (strcmp(o->pools[i].name, name) == 0)
+			return err_set(
+				err, ERR_INVALID, "there are two pools of the name %s", name);
+		if (strcmp(o->pools[i].path, path) == 0)
+			return err_set(
+				err, ERR_INVALID, "it has the path of pool %s", o->pools[i].name);
+	}
+	if (o->pool_count == POOLS_MAX)
+		return err_set(err, ERR_INVALID, "more than %d pools", POOLS_MAX);
+	o->pools[o->pool_count++] = pool;
+	return 0;
+}
+
+/* ---- choices ---- */
+
+/* The place of value in names, or -EINVAL with all of them in *err. */
+static int parse_choice(
+	const char *value, const char *const *names, const char *shown, struct err *err)
+{
+	for (int i = 0; names[i] != NULL; i++)
+		if (strcmp(value, names[i]) == 0)
+			return i;
+	const char *near = options_nearest(value, names);
+	return err_set(err, ERR_INVALID, "not one of %s%s%s%s", shown,
+		near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+		near != NULL ? "'?" : "");
+}
+
+static int set_services(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"identity", "controller", "node", NULL};
+	static const unsigned bits[] = {CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE};
+	unsigned services = CSI_IDENTITY;
+	for (size_t len;; value += len + 1) {
+		char name[32];
+		len = strcspn(value, ",");
+		snprintf(name, sizeof(name), "%.*s", (int)len, value);
+		int i = parse_choice(name, names, "identity, controller, node", err);
+		if (i < 0)
+			return i;
+		services |= bits[i];
+		if (value[len] == '\0')
+			break;
+	}
+	((struct serve_options *)target)->csi.services = services;
+	return 0;
+}
+
+static int set_controller_expand(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"node", "on", NULL};
+	int i = parse_choice(value, names, "on, node", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->csi.controller_expand = i == 1;
+	return 0;
+}
+
+static int set_csi_version(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"1.12", "1.13", NULL};
+	int i = parse_choice(value, names, "1.12, 1.13", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->csi.csi_minor = 12 + (unsigned)i;
+	return 0;
+}
+
+static int set_max_volumes(void *target, const char *value, struct err *err)
+{
+	uint64_t n;
+	if (!parse_number(value, INT32_MAX, &n))
+		return err_set(err, ERR_INVALID, "not a number from 0 (no limit) to %d", INT32_MAX);
+	((struct serve_options *)target)->csi.max_volumes = (int64_t)n;
+	return 0;
+}
+
+static int set_http(void *target, const char *value, struct err *err)
+{
+	(void)target;
+	if (strcmp(value, "off") == 0)
+		return 0;
+	return err_set(err, ERR_INVALID,
+		"health and metrics over HTTP are not in this version; only 'off' is accepted");
+}
+
+static int set_log_level(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"error", "warn", "info", "debug", NULL};
+	int i = parse_choice(value, names, "error, warn, info, debug", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->log_level = (enum log_level)i;
+	return 0;
+}
+
+static int set_log_format(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"logfmt", "json", NULL};
+	int i = parse_choice(value, names, "logfmt, json", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->log_format = (enum log_format)i;
+	return 0;
+}
+
+static const struct option_row rows[] = {
+	{"--endpoint", "unix:///PATH|tcp://127.0.0.1:PORT", {"CSI_ENDPOINT"},
+		.fallback = "unix:///run/ringvol/csi.sock",
+		.help = "where CSI is served; repeatable", .set = set_endpoint},
+	{"--driver-name", "NAME", {"RINGVOL_DRIVER_NAME"}, .fallback = "csi.ringvol.dev",
+		.help = "the name storage classes call it by", .set = set_driver_name},
+	{"--node-id", "ID", {"NODE_ID", "KUBE_NODE_NAME"}, .fallback_help = "the host name",
+		.help = "this node's name", .set = set_node_id},
+	{"--pool", "NAME=PATH[,overcommit=F][,reserve=PCT][,init]", {"RINGVOL_POOLS"},
+		.separator = ';', .fallback = "default=/var/lib/ringvol",
+		.help = "a directory to keep volumes in; repeatable\n"
+			"overcommit: how often its space may be promised (1.0)\n"
+			"reserve: percent of its file system never promised (5)\n"
+			"init: make it a pool if the directory is empty",
+		.set = set_pool},
+	{"--services", "LIST", {"RINGVOL_SERVICES"}, .fallback = "identity,controller,node",
+		.help = "the services to serve, commas between; identity always is",
+		.set = set_services},
+	{"--http", "off", {"RINGVOL_HTTP"}, .fallback = "off",
+		.help = "health and metrics over HTTP: not in this version", .set = set_http},
+	{"--controller-expand", "on|node", {"RINGVOL_CONTROLLER_EXPAND"}, .fallback = "on",
+		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
+		.set = set_controller_expand},
+	{"--csi-version", "1.12|1.13", {"RINGVOL_CSI_VERSION"}, .fallback = "1.12",
+		.help = "whose capabilities are advertised; the calls of both are served",
+		.set = set_csi_version},
+	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
+		.help = "what NodeGetInfo tells the scheduler; 0: no limit",
+		.set = set_max_volumes},
+	{"--log-level", "error|warn|info|debug", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
+		.help = "what is logged, on standard error", .set = set_log_level},
+	{"--log-format", "logfmt|json", {"RINGVOL_LOG_FORMAT"}, .fallback = "logfmt",
+		.help = "how a line looks", .set = set_log_format},
+	{NULL},
+};
+
+const struct command serve_command = {
+	.name = "serve",
+	.summary = "Serves CSI for the pools of this node until SIGTERM, which lets running "
+		   "operations end\n"
+		   "(10 seconds at most; a second SIGTERM ends at once). A pool that is missing or "
+		   "sick\n"
+		   "does not stop it. A flag goes before its environment variable.",
+	.options = rows,
+};
+
+int serve_options_parse(struct serve_options *ret, struct options_result *ret_result, int argc,
+	char *const *argv, struct err *err)
+{
+	ret->arena = arena_new(0);
+	if (ret->arena == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	int r = options_parse(&serve_command, argc, argv, ret, ret_result, err);
+	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)
+		return r;
+	char host[HOST_NAME_MAX + 1];
+	if (gethostname(host, sizeof(host)) < 0)
+		return err_sys(err, -errno, "--node-id: cannot ask for the host name");
+	host[HOST_NAME_MAX] = '\0';
+	struct err why = {0};
+	r = set_node_id(ret, host, &why);
+	if (r < 0)
+		err_set(err, ERR_INVALID, "--node-id is needed, the host name '%s' will not do: %s",
+			host, why.message);
+	return r;
+}
+
+void serve_options_free(struct serve_options *options)
+{
+	arena_unref(options->arena);
+	options->arena = NULL;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Command lines of `serve`: flags, environment, defaults, each refusal, hints, and the help text.
+ */
+#include "serve_options.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct serve_options o;
+static struct options_result result;
+static struct err err;
+
+static void clean_environment(void)
+{
+	for (const struct option_row *row = serve_command.options; row->flag != NULL; row++)
+		for (unsigned i = 0; i < 2 && row->environment[i] != NULL; i++)
+			unsetenv(row->environment[i]);
+}
+
+static int parse(char *const *argv)
+{
+	int argc = 0;
+	while (argv[argc] != NULL)
+		argc++;
+	serve_options_free(&o);
+	o = (struct serve_options){0};
+	result = (struct options_result){0};
+	err_clear(&err);
+	return serve_options_parse(&o, &result, argc, argv, &err);
+}
+
+#define PARSE(...) parse((char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+
+#define REFUSED(part, ...)                                                                         \
+	do {                                                                                       \
+		cr_assert_eq(PARSE(__VA_ARGS__), -EINVAL, "accepted; wanted: %s", part);           \
+		cr_assert_not_null(                                                                \
+			strstr(err.message, part), "'%s' lacks '%s'", err.message, part);          \
+		cr_assert_null(strchr(err.message, '\n'));                                         \
+	} while (0)
+
+static void finish(void)
+{
+	serve_options_free(&o);
+}
+
+TestSuite(options, .init = clean_environment, .fini = finish);
+
+Test(options, defaults_are_the_contract)
+{
+	char host[256];
+	gethostname(host, sizeof(host));
+	cr_assert_eq(PARSE(), 0, "%s", err.message);
+	cr_assert_eq(o.endpoint_count, 1);
+	cr_assert_str_eq(o.endpoints[0], "unix:///run/ringvol/csi.sock");
+	cr_assert_str_eq(o.csi.driver_name, "csi.ringvol.dev");
+	cr_assert_str_eq(o.csi.node_id, host);
+	cr_assert_eq(o.pool_count, 1);
+	cr_assert_str_eq(o.pools[0].name, "default");
+	cr_assert_str_eq(o.pools[0].path, "/var/lib/ringvol");
+	cr_assert_eq(o.pools[0].overcommit, 1.0);
+	cr_assert_eq(o.pools[0].reserve_pct, 5);
+	cr_assert_not(o.pools[0].init);
+	cr_assert_eq(o.csi.services, CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE);
+	cr_assert(o.csi.controller_expand);
+	cr_assert_eq(o.csi.csi_minor, 12);
+	cr_assert_eq(o.csi.max_volumes, 0);
+	cr_assert_eq(o.log_level, LOG_LEVEL_INFO);
+	cr_assert_eq(o.log_format, LOG_FORMAT_LOGFMT);
+}
+
+Test(options, flags_in_both_forms)
+{
+	cr_assert_eq(
+		PARSE("--endpoint", "unix:///a/b.sock", "--endpoint=tcp://127.0.0.1:1",
+			"--endpoint=tcp://[::1]:65535", "--endpoint", "unix:/c",
+			"--driver-name=a.b-c.D9", "--node-id", "n/1", "--services", "node,identity",
+			"--controller-expand=node", "--csi-version=1.13", "--max-volumes-per-node",
+			"110", "--log-level=debug", "--log-format", "json", "--http=off"),
+		0, "%s", err.message);
+	cr_assert_eq(o.endpoint_count, 4);
+	cr_assert_str_eq(o.endpoints[1], "tcp://127.0.0.1:1");
+	cr_assert_str_eq(o.endpoints[3], "unix:/c");
+	cr_assert_str_eq(o.csi.driver_name, "a.b-c.D9");
+	cr_assert_str_eq(o.csi.node_id, "n/1");
+	cr_assert_eq(o.csi.services, CSI_IDENTITY | CSI_NODE);
+	cr_assert_not(o.csi.controller_expand);
+	cr_assert_eq(o.csi.csi_minor, 13);
+	cr_assert_eq(o.csi.max_volumes, 110);
+	cr_assert_eq(o.log_level, LOG_LEVEL_DEBUG);
+	cr_assert_eq(o.log_format, LOG_FORMAT_JSON);
+}
+
+Test(options, the_last_of_a_single_flag_counts)
+{
+	cr_assert_eq(PARSE("--node-id=a", "--node-id=b"), 0);
+	cr_assert_str_eq(o.csi.node_id, "b");
+	/* Identity is part of every plugin. */
+	cr_assert_eq(PARSE("--services=controller"), 0);
+	cr_assert_eq(o.csi.services, CSI_IDENTITY | CSI_CONTROLLER);
+}
+
+Test(options, pools)
+{
+	cr_assert_eq(PARSE("--pool", "fast=/mnt/a=b,overcommit=2.5,reserve=0,init", "--pool=b=/"),
+		0, "%s", err.message);
+	cr_assert_eq(o.pool_count, 2);
+	cr_assert_str_eq(o.pools[0].name, "fast");
+	cr_assert_str_eq(o.pools[0].path, "/mnt/a=b");
+	cr_assert_eq(o.pools[0].overcommit, 2.5);
+	cr_assert_eq(o.pools[0].reserve_pct, 0);
+	cr_assert(o.pools[0].init);
+	cr_assert_str_eq(o.pools[1].path, "/");
+
+	REFUSED("NAME=PATH", "--pool=fast");
+	REFUSED("NAME=PATH", "--pool=");
+	REFUSED("name has", "--pool==/a");
+	REFUSED("name has", "--pool=-a=/a");
+	REFUSED("name has", "--pool=a b=/a");
+	REFUSED("absolute", "--pool=a=b");
+	REFUSED("absolute", "--pool=a=");
+	REFUSED("overcommit is", "--pool=a=/a,overcommit=0");
+	REFUSED("overcommit is", "--pool=a=/a,overcommit=nan");
+	REFUSED("overcommit is", "--pool=a=/a,overcommit=1.2.3");
+	REFUSED("overcommit is", "--pool=a=/a,overcommit=");
+	REFUSED("overcommit is", "--pool=a=/a,overcommit=-1");
+	REFUSED("overcommit=F", "--pool=a=/a,overcommit");
+	REFUSED("reserve is", "--pool=a=/a,reserve=91");
+	REFUSED("reserve is", "--pool=a=/a,reserve=5%");
+	REFUSED("did you mean 'init'", "--pool=a=/a,inti");
+	REFUSED("'init' is none of", "--pool=a=/a,init=yes");
+	REFUSED("'' is none of", "--pool=a=/a,");
+	REFUSED("two pools of the name a", "--pool=a=/a", "--pool=a=/b");
+	REFUSED("path of pool a", "--pool=a=/a", "--pool=b=/a");
+}
+
+Test(options, named_limits)
+{
+	char text[POOLS_MAX + 1][32], *argv[POOLS_MAX + 2] = {NULL};
+	for (unsigned i = 0; i <= POOLS_MAX; i++) {
+		snprintf(text[i], sizeof(text[i]), "--pool=p%u=/p/%u", i, i);
+		argv[i] = text[i];
+	}
+	cr_assert_eq(parse(argv), -EINVAL);
+	cr_assert_not_null(strstr(err.message, "more than 16 pools"), "%s", err.message);
+	argv[POOLS_MAX] = NULL;
+	cr_assert_eq(parse(argv), 0, "%s", err.message);
+
+	for (unsigned i = 0; i <= SERVE_ENDPOINTS_MAX; i++)
+		snprintf(text[i], sizeof(text[i]), "--endpoint=unix:///%u", i);
+	argv[SERVE_ENDPOINTS_MAX + 1] = NULL;
+	cr_assert_eq(parse(argv), -EINVAL);
+	cr_assert_not_null(strstr(err.message, "more than 8 endpoints"), "%s", err.message);
+}
+
+Test(options, endpoints_refused)
+{
+	char path[160] = "unix:///";
+	memset(path + 8, 'a', 107);
+	REFUSED("longer than 107 bytes", "--endpoint", path);
+	path[8 + 106] = '\0';
+	cr_assert_eq(PARSE("--endpoint", path), 0, "%s", err.message);
+	REFUSED("absolute", "--endpoint=unix://run/csi.sock");
+	REFUSED("absolute", "--endpoint=unix:");
+	REFUSED("directory", "--endpoint=unix:///run/");
+	REFUSED("not unix:///PATH", "--endpoint=/run/csi.sock");
+	REFUSED("not unix:///PATH", "--endpoint=");
+	REFUSED("loopback only", "--endpoint=tcp://0.0.0.0:80");
+	REFUSED("loopback only", "--endpoint=tcp://localhost:80");
+	REFUSED("port", "--endpoint=tcp://127.0.0.1:0");
+	REFUSED("port", "--endpoint=tcp://127.0.0.1:65536");
+	REFUSED("port", "--endpoint=tcp://127.0.0.1:+80");
+	REFUSED("port", "--endpoint=tcp://[::1]:");
+	REFUSED("twice", "--endpoint=unix:///a", "--endpoint=unix:///a");
+}
+
+Test(options, names_refused)
+{
+	char name[300];
+	memset(name, 'a', sizeof(name));
+	name[SERVE_DRIVER_NAME_MAX] = '\0';
+	cr_assert_eq(PARSE("--driver-name", name), 0, "%s", err.message);
+	name[SERVE_DRIVER_NAME_MAX] = 'a';
+	name[SERVE_DRIVER_NAME_MAX + 1] = '\0';
+	REFUSED("1 to 63 bytes", "--driver-name", name);
+	REFUSED("1 to 63 bytes", "--driver-name=");
+	char *const bad[] = {
+		".a", "a.", "-a", "a-", "a..b", "a.-b", "a-.b", "a_b", "a/b", "\xc3\xa9"};
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		REFUSED("domain name", "--driver-name", bad[i]);
+
+	memset(name, 'a', sizeof(name));
+	name[SERVE_NODE_ID_MAX] = '\0';
+	cr_assert_eq(PARSE("--node-id", name), 0, "%s", err.message);
+	name[SERVE_NODE_ID_MAX] = 'a';
+	name[SERVE_NODE_ID_MAX + 1] = '\0';
+	REFUSED("1 to 256 bytes", "--node-id", name);
+	REFUSED("1 to 256 bytes", "--node-id=");
+	REFUSED("blanks", "--node-id=a b");
+	REFUSED("blanks", "--node-id=a\n");
+	REFUSED("ASCII", "--node-id=\xff");
+}
+
+Test(options, choices_refused_with_a_hint)
+{
+	REFUSED("did you mean 'controller'", "--services=identity,contoller");
+	REFUSED("not one of identity", "--services=");
+	REFUSED("not one of identity", "--services=node,");
+	REFUSED("not one of on, node", "--controller-expand=off");
+	REFUSED("not one of 1.12, 1.13", "--csi-version=1.1");
+	REFUSED("did you mean 'debug'", "--log-level=debgu");
+	REFUSED("not one of logfmt, json", "--log-format=xml");
+	REFUSED("not a number", "--max-volumes-per-node=-1");
+	REFUSED("not a number", "--max-volumes-per-node=99999999999999999999");
+	REFUSED("not a number", "--max-volumes-per-node=");
+	REFUSED("not in this version", "--http=127.0.0.1:9808");
+}
+
+Test(options, unknown_words_refused)
+{
+	REFUSED("unknown option '--endpont'; did you mean '--endpoint'?", "--endpont=unix:///a");
+	REFUSED("unknown option '-h'; did you mean '--help'?", "-h");
+	REFUSED("unknown option '--zzzzzzzzz'; see 'ringvol serve --help'", "--zzzzzzzzz");
+	REFUSED("unknown option '-'", "-");
+	REFUSED("unknown option '--help'", "--help=x");
+	/* A part of a name is not the name. */
+	REFUSED("did you mean '--endpoint'?", "--endpoin", "unix:///a");
+	REFUSED("unexpected argument 'x'", "x");
+	REFUSED("unexpected argument '--pool'", "--", "--pool");
+	REFUSED("--pool needs a value: --pool NAME=PATH", "--pool");
+	char word[4096];
+	memset(word, '-', sizeof(word) - 1);
+	word[sizeof(word) - 1] = '\0';
+	REFUSED("unknown option", word);
+	memset(word, 'a', sizeof(word) - 1);
+	REFUSED("see 'ringvol serve --help'", word);
+	REFUSED("NAME=PATH", "--pool", word);
+}
+
+Test(options, environment_stands_in_for_flags)
+{
+	setenv("CSI_ENDPOINT", "unix:///csi/csi.sock", 1);
+	setenv("RINGVOL_POOLS", "a=/a,init;;b=/b;", 1);
+	setenv("KUBE_NODE_NAME", "second", 1);
+	setenv("RINGVOL_SERVICES", "identity,node", 1);
+	setenv("RINGVOL_MAX_VOLUMES", "7", 1);
+	setenv("RINGVOL_LOG_LEVEL", "", 1);
+	cr_assert_eq(PARSE(), 0, "%s", err.message);
+	cr_assert_str_eq(o.endpoints[0], "unix:///csi/csi.sock");
+	cr_assert_eq(o.pool_count, 2);
+	cr_assert(o.pools[0].init);
+	cr_assert_str_eq(o.pools[1].path, "/b");
+	cr_assert_str_eq(o.csi.node_id, "second");
+	cr_assert_eq(o.csi.services, CSI_IDENTITY | CSI_NODE);
+	cr_assert_eq(o.csi.max_volumes, 7);
+	cr_assert_eq(o.log_level, LOG_LEVEL_INFO);
+
+	setenv("NODE_ID", "first", 1);
+	cr_assert_eq(PARSE(), 0);
+	cr_assert_str_eq(o.csi.node_id, "first");
+
+	/* A flag replaces its variable, lists included. */
+	cr_assert_eq(PARSE("--pool=c=/c", "--endpoint=unix:///x", "--node-id=flag"), 0);
+	cr_assert_eq(o.pool_count, 1);
+	cr_assert_str_eq(o.pools[0].name, "c");
+	cr_assert_eq(o.endpoint_count, 1);
+	cr_assert_str_eq(o.csi.node_id, "flag");
+}
+
+Test(options, environment_is_refused_by_its_name)
+{
+	setenv("RINGVOL_POOLS", "a=/a;b=rel", 1);
+	REFUSED("RINGVOL_POOLS 'b=rel': a pool's path must be absolute");
+	unsetenv("RINGVOL_POOLS");
+	setenv("RINGVOL_HTTP", "127.0.0.1:9808", 1);
+	REFUSED("RINGVOL_HTTP '127.0.0.1:9808'");
+	/* What a flag replaces is not looked at, nor is anything after --help. */
+	cr_assert_eq(PARSE("--http=off"), 0, "%s", err.message);
+	cr_assert_eq(PARSE("--help", "--bogus"), 0);
+	cr_assert(result.help);
+}
+
+Test(options, help_tells_all_rows)
+{
+	char *text = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&text, &len);
+	options_print_help(&serve_command, out);
+	fclose(out);
+	for (const struct option_row *row = serve_command.options; row->flag != NULL; row++) {
+		cr_assert_not_null(strstr(text, row->flag));
+		cr_assert_not_null(strstr(text, row->environment[0]), "%s", row->environment[0]);
+		if (row->fallback != NULL)
+			cr_assert_not_null(strstr(text, row->fallback));
+	}
+	for (const char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		cr_assert_leq(strcspn(line, "\n"), 100);
+		cr_assert(line[0] == '\0' || line[strcspn(line, "\n") - (*line != '\n')] != ' ');
+	}
+	free(text);
+}
+
+static int set_count(void *target, const char *value, struct err *e)
+{
+	(void)e;
+	cr_assert_null(value);
+	++*(int *)target;
+	return 0;
+}
+
+Test(options, operands_and_flags_without_a_value)
+{
+	static const struct option_row rows[] = {
+		{"--json", .help = "x", .set = set_count},
+		{NULL},
+	};
+	const struct command command = {
+		.name = "t", .operand = "PATH", .summary = "x", .options = rows};
+	int count = 0;
+	struct options_result res = {0};
+	char *const words[] = {"--json", "--", "--json"};
+	cr_assert_eq(options_parse(&command, 3, words, &count, &res, &err), 0, "%s", err.message);
+	cr_assert_eq(count, 1);
+	cr_assert_str_eq(res.operand, "--json");
+
+	const struct {
+		int argc;
+		char *argv[2];
+		const char *part;
+	} bad[] = {
+		{1, {"--json=1"}, "--json takes no value"},
+		{1, {"--json"}, "PATH is missing"},
+		{2, {"a", "b"}, "unexpected argument 'b'"},
+	};
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		err_clear(&err);
+		cr_assert_eq(options_parse(&command, bad[i].argc, bad[i].argv, &count, &res, &err),
+			-EINVAL);
+		cr_assert_not_null(strstr(err.message, bad[i].part), "%s", err.message);
+	}
+}
+
+Test(options, nearest_name)
+{
+	static const char *const names[] = {"serve", "pool", "--help", NULL};
+	cr_assert_str_eq(options_nearest("sevre", names), "serve");
+	cr_assert_str_eq(options_nearest("pol", names), "pool");
+	cr_assert_null(options_nearest("doctor", names));
+	cr_assert_null(options_nearest("", names));
+	cr_assert_null(options_nearest("ls", names));
+}
