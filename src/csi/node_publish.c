@@ -163,13 +163,11 @@ static int others_end(struct op *op, int res)
 		struct node_mount *mount = container_of(link, struct node_mount, link);
 		if (is_other(p, mount) && (p->n.access.single_writer || mount->single_writer))
 			return op_fail(op, ERR_PRECONDITION,
-				"volume %s is published at %s already and its access mode "
-				"SINGLE_NODE_SINGLE_WRITER allows one place only",
+				"volume %s is published at %s already and its access mode SINGLE_NODE_SINGLE_WRITER allows one place only",
 				p->n.volume->rec->name, p->others.path);
 	}
 	return op_fail(op, ERR_PRECONDITION,
-		"block volume %s is published at %s already; a device is read-only for all or for "
-		"none",
+		"block volume %s is published at %s already; a device is read-only for all or for none",
 		p->n.volume->rec->name, p->others.path);
 }
 
@@ -238,9 +236,7 @@ static int bind_end(struct op *op, int res)
 	struct publish *p = publish_of(op);
 	if (res == -ENOENT)
 		return op_fail(op, ERR_INVALID,
-			"target_path: the parent directory of %s does not exist; the orchestrator "
-			"has to "
-			"create it",
+			"target_path: the parent directory of %s does not exist; the orchestrator has to create it",
 			p->target_path);
 	return res == 0 ? 0 : node_fail(op, res, "bind mount", p->target_path);
 }

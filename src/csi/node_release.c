@@ -74,9 +74,7 @@ static int owner_end(struct op *op, int res)
 		node_volume_tag(r->n.volume, tag);
 	if (!r->owner.found || (tag[0] != '\0' && strcmp(tag, r->owner.dev.tag) != 0))
 		return op_fail(op, ERR_PRECONDITION,
-			"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not "
-			"touched, "
-			"unmount it by hand if it should go",
+			"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not touched, unmount it by hand if it should go",
 			r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.id);
 	r->mine = r->owner.dev;
 	r->n.backend = r->owner.backend;

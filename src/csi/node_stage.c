@@ -96,15 +96,11 @@ static int probe_end(struct op *op, int res)
 		return op_fail_sys(op, res, "volume %s: reading its image", rec->name);
 	if (s->probe.ambivalent)
 		return op_fail(op, ERR_DATA_LOSS,
-			"volume %s: its image holds contradicting signatures; nothing is touched, "
-			"look at "
-			"it with blkid",
+			"volume %s: its image holds contradicting signatures; nothing is touched, look at it with blkid",
 			rec->name);
 	if (s->probe.type != rec->fs)
 		return op_fail(op, ERR_DATA_LOSS,
-			"volume %s: its record says %s, its image holds %s; nothing is formatted, "
-			"restore it "
-			"from a snapshot or delete it",
+			"volume %s: its record says %s, its image holds %s; nothing is formatted, restore it from a snapshot or delete it",
 			rec->name, fsimg_name(rec->fs),
 			s->probe.found[0] != '\0' ? s->probe.found : "no file system");
 	return 0;
@@ -198,8 +194,7 @@ static int mend_end(struct op *op, int res)
 			s->n.dev.dev.path);
 	if (fsimg_fsck_result(rec->fs, res) < 0)
 		return op_fail(op, ERR_DATA_LOSS,
-			"volume %s: %s could not mend its file system (exit %d); run it by hand on "
-			"the image",
+			"volume %s: %s could not mend its file system (exit %d); run it by hand on the image",
 			rec->name, s->proc.argv[0], res);
 	return 0;
 }

@@ -228,8 +228,7 @@ void csi_task_start(struct csi_task *task, const char *subject, const struct op_
 	if (running != NULL) {
 		uint64_t ns = ring_now_ns(csi->reactor->ring) - running->start_ns;
 		err_set(&err, ERR_PENDING,
-			"an operation is pending for %s: %s has been running for %.1f s; try again "
-			"later",
+			"an operation is pending for %s: %s has been running for %.1f s; try again later",
 			lock->name, running->method, (double)ns / 1e9);
 		refuse(task, &err);
 		return;

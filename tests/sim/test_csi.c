@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every operation, failed once at every step. For each RPC: a state is prepared, the RPC is called
+ * with the n-th step failing (n = 0, 1, 2, ... until none is left to fail), and then
+ *   - it answered INTERNAL, or OK when the fault hit what is only tidied up,
+ *   - a create or a stage left the machine as it was, unless it had committed,
+ *   - the retry without a fault succeeds,
+ *   - and after undoing it by its opposite, the machine is as it was before.
+ * The whole is repeated for both kinds of pool and with several seeds, which change the order of
+ * completions, shorten transfers and interrupt calls.
+ */
+#include "world.h"
+
+#include "csi/fields.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SEEDS = 3, STEPS_MAX = 80, INVENTORY_BYTES = 8192 };
+
+#define MIB (1ULL << 20)
+
+static struct world *w;
+static char volume_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
+static char staging_path[96], target_path[96];
+static bool block;
+
+/* ---- requests ---- */
+
+static Csi__V1__VolumeCapability *capability(void)
+{
+	static Csi__V1__VolumeCapability cap;
+	static Csi__V1__VolumeCapability__MountVolume mount;
+	static Csi__V1__VolumeCapability__BlockVolume block_volume;
+	static Csi__V1__VolumeCapability__AccessMode mode;
+	csi__v1__volume_capability__init(&cap);
+	csi__v1__volume_capability__mount_volume__init(&mount);
+	csi__v1__volume_capability__block_volume__init(&block_volume);
+	csi__v1__volume_capability__access_mode__init(&mode);
+	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_WRITER;
+	cap.access_mode = &mode;
+	if (block) {
+		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
+		cap.block = &block_volume;
+	} else {
+		mount.fs_type = csi_bytes("ext4");
+		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_MOUNT;
+		cap.mount = &mount;
+	}
+	return &cap;
+}
+
+static enum grpc_status call(const char *method, const ProtobufCMessage *request,
+	struct world_answer *answer)
+{
+	return world_call(w, method, request, answer);
+}
+
+static enum grpc_status simple(const char *method, const ProtobufCMessage *request)
+{
+	struct world_answer answer;
+	enum grpc_status status = call(method, request, &answer);
+	world_answer_free(&answer);
+	return status;
+}
+
+enum source { EMPTY, FROM_VOLUME, FROM_SNAPSHOT };
+
+static enum grpc_status create(const char *name, enum source source, char *ret_id)
+{
+	Csi__V1__CreateVolumeRequest req = CSI__V1__CREATE_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	Csi__V1__VolumeContentSource content = CSI__V1__VOLUME_CONTENT_SOURCE__INIT;
+	Csi__V1__VolumeContentSource__VolumeSource from_volume =
+		CSI__V1__VOLUME_CONTENT_SOURCE__VOLUME_SOURCE__INIT;
+	Csi__V1__VolumeContentSource__SnapshotSource from_snapshot =
+		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
+	Csi__V1__VolumeCapability *caps[1] = {capability()};
+	range.required_bytes = 16 * MIB;
+	req.name = csi_bytes(name);
+	req.capacity_range = &range;
+	req.n_volume_capabilities = 1;
+	req.volume_capabilities = caps;
+	if (source == FROM_VOLUME) {
+		from_volume.volume_id = csi_bytes(volume_id);
+		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME;
+		content.volume = &from_volume;
+		req.volume_content_source = &content;
+	} else if (source == FROM_SNAPSHOT) {
+		from_snapshot.snapshot_id = csi_bytes(snapshot_id);
+		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT;
+		content.snapshot = &from_snapshot;
+		req.volume_content_source = &content;
+	}
+	struct world_answer answer;
+	enum grpc_status status = call("Controller/CreateVolume", &req.base, &answer);
+	if (status == GRPC_OK) {
+		Csi__V1__CreateVolumeResponse *response =
+			csi__v1__create_volume_response__unpack(NULL, answer.len, answer.data);
+		cr_assert_not_null(response);
+		snprintf(ret_id, RECORD_ID_MAX, "%.*s", (int)response->volume->volume_id.len,
+			(char *)response->volume->volume_id.data);
+		csi__v1__create_volume_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+static enum grpc_status delete(const char *id)
+{
+	Csi__V1__DeleteVolumeRequest req = CSI__V1__DELETE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(id);
+	enum grpc_status status = simple("Controller/DeleteVolume", &req.base);
+	world_settle(w);
+	return status;
+}
+
+/* ---- the operations under test and their opposites ---- */
+
+static char other_id[RECORD_ID_MAX];
+
+static enum grpc_status do_create(void)
+{
+	return create("other", EMPTY, other_id);
+}
+
+static enum grpc_status do_clone(void)
+{
+	return create("other", FROM_VOLUME, other_id);
+}
+
+static enum grpc_status do_restore(void)
+{
+	return create("other", FROM_SNAPSHOT, other_id);
+}
+
+static enum grpc_status undo_create(void)
+{
+	return delete (other_id);
+}
+
+static enum grpc_status do_snapshot(void)
+{
+	Csi__V1__CreateSnapshotRequest req = CSI__V1__CREATE_SNAPSHOT_REQUEST__INIT;
+	req.name = csi_bytes("snap");
+	req.source_volume_id = csi_bytes(volume_id);
+	struct world_answer answer;
+	enum grpc_status status = call("Controller/CreateSnapshot", &req.base, &answer);
+	if (status == GRPC_OK) {
+		Csi__V1__CreateSnapshotResponse *response =
+			csi__v1__create_snapshot_response__unpack(NULL, answer.len, answer.data);
+		snprintf(snapshot_id, sizeof(snapshot_id), "%.*s",
+			(int)response->snapshot->snapshot_id.len,
+			(char *)response->snapshot->snapshot_id.data);
+		csi__v1__create_snapshot_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+static enum grpc_status undo_snapshot(void)
+{
+	Csi__V1__DeleteSnapshotRequest req = CSI__V1__DELETE_SNAPSHOT_REQUEST__INIT;
+	req.snapshot_id = csi_bytes(snapshot_id);
+	enum grpc_status status = simple("Controller/DeleteSnapshot", &req.base);
+	world_settle(w);
+	return status;
+}
+
+static enum grpc_status do_stage(void)
+{
+	Csi__V1__NodeStageVolumeRequest req = CSI__V1__NODE_STAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	req.volume_capability = capability();
+	return simple("Node/NodeStageVolume", &req.base);
+}
+
+static enum grpc_status undo_stage(void)
+{
+	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	return simple("Node/NodeUnstageVolume", &req.base);
+}
+
+static enum grpc_status do_publish(void)
+{
+	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	req.target_path = csi_bytes(target_path);
+	req.volume_capability = capability();
+	return simple("Node/NodePublishVolume", &req.base);
+}
+
+static enum grpc_status undo_publish(void)
+{
+	Csi__V1__NodeUnpublishVolumeRequest req = CSI__V1__NODE_UNPUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.target_path = csi_bytes(target_path);
+	return simple("Node/NodeUnpublishVolume", &req.base);
+}
+
+static enum grpc_status do_stats(void)
+{
+	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_path = csi_bytes(target_path);
+	return simple("Node/NodeGetVolumeStats", &req.base);
+}
+
+/* Grows by a MiB each time it is called anew: the size is fixed while one call is being failed. */
+static uint64_t grow_to = 17 * MIB;
+
+static enum grpc_status do_expand(void)
+{
+	Csi__V1__ControllerExpandVolumeRequest req = CSI__V1__CONTROLLER_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	range.required_bytes = (int64_t)grow_to;
+	req.volume_id = csi_bytes(volume_id);
+	req.capacity_range = &range;
+	return simple("Controller/ControllerExpandVolume", &req.base);
+}
+
+static enum grpc_status undo_expand(void)
+{
+	grow_to += MIB;
+	return GRPC_OK;
+}
+
+static enum grpc_status do_node_expand(void)
+{
+	Csi__V1__NodeExpandVolumeRequest req = CSI__V1__NODE_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	range.required_bytes = (int64_t)grow_to;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_path = csi_bytes(target_path);
+	req.capacity_range = &range;
+	return simple("Node/NodeExpandVolume", &req.base);
+}
+
+static enum grpc_status do_capacity(void)
+{
+	Csi__V1__GetCapacityRequest req = CSI__V1__GET_CAPACITY_REQUEST__INIT;
+	return simple("Controller/GetCapacity", &req.base);
+}
+
+static enum grpc_status nothing(void)
+{
+	return GRPC_OK;
+}
+
+/* ---- the mechanism ---- */
+
+struct trial {
+	const char *name;
+	enum grpc_status (*run)(void);
+	enum grpc_status (*back)(void);
+	bool all_or_nothing; /* a failure leaves the machine as it was, or the operation committed */
+};
+
+/* Fails run()'s n-th step for every n. Returns how many steps there were. */
+static unsigned fail_each_step(const struct trial *t)
+{
+	char before[INVENTORY_BYTES], after[INVENTORY_BYTES], failed[INVENTORY_BYTES];
+
+	/* Once without a fault: warms caches (templates, helper descriptors) and shows the end state. */
+	cr_assert_eq(t->run(), GRPC_OK, "%s", t->name);
+	world_inventory(w, after, sizeof(after));
+	cr_assert_eq(t->back(), GRPC_OK, "%s: opposite", t->name);
+	world_settle(w);
+	world_inventory(w, before, sizeof(before));
+
+	for (unsigned n = 0; n < STEPS_MAX; n++) {
+		w->fault_hit = false;
+		w->fault_after = (int)n;
+		enum grpc_status status = t->run();
+		w->fault_after = -1;
+		if (!w->fault_hit) {
+			cr_assert_eq(status, GRPC_OK);
+			cr_assert_eq(t->back(), GRPC_OK);
+			return n;
+		}
+		cr_assert(status == GRPC_INTERNAL || status == GRPC_OK, "%s failed at %s: status %d",
+			t->name, w->fault_at, status);
+		world_settle(w);
+		world_inventory(w, failed, sizeof(failed));
+		if (t->all_or_nothing && status != GRPC_OK)
+			cr_assert(strcmp(failed, before) == 0 || strcmp(failed, after) == 0,
+				"%s failed at %s and left\n%s\nbefore it was\n%s", t->name, w->fault_at, failed,
+				before);
+		cr_assert_eq(t->run(), GRPC_OK, "%s: the retry after %s", t->name, w->fault_at);
+		cr_assert_eq(t->back(), GRPC_OK, "%s: opposite after %s", t->name, w->fault_at);
+		world_settle(w);
+		world_inventory(w, failed, sizeof(failed));
+		cr_assert_str_eq(failed, before, "%s failed at %s, retried, undone", t->name,
+			w->fault_at);
+	}
+	cr_assert_fail("%s never ended without a fault", t->name);
+	return 0;
+}
+
+static void fail_all(void)
+{
+	static const struct trial on_idle_volume[] = {
+		{"CreateVolume", do_create, undo_create, true},
+		{"DeleteVolume", undo_create, do_create, false},
+		{"CreateVolume from a volume", do_clone, undo_create, true},
+		{"CreateSnapshot", do_snapshot, undo_snapshot, true},
+		{"GetCapacity", do_capacity, nothing, true},
+		{"ControllerExpandVolume", do_expand, undo_expand, false},
+		{"NodeStageVolume", do_stage, undo_stage, true},
+	};
+	static const struct trial on_staged_volume[] = {
+		{"NodePublishVolume", do_publish, undo_publish, true},
+		{"NodeUnstageVolume", undo_stage, do_stage, false},
+	};
+	static const struct trial on_published_volume[] = {
+		{"NodeGetVolumeStats", do_stats, nothing, true},
+		{"NodeUnpublishVolume", undo_publish, do_publish, false},
+	};
+	for (unsigned i = 0; i < sizeof(on_idle_volume) / sizeof(on_idle_volume[0]); i++) {
+		if (on_idle_volume[i].run == undo_create)
+			cr_assert_eq(do_create(), GRPC_OK);
+		cr_assert_gt(fail_each_step(&on_idle_volume[i]), 0);
+		if (on_idle_volume[i].run == undo_create)
+			cr_assert_eq(undo_create(), GRPC_OK);
+	}
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	fail_each_step(&(struct trial){"CreateVolume from a snapshot", do_restore, undo_create, true});
+	fail_each_step(&(struct trial){"DeleteSnapshot", undo_snapshot, do_snapshot, false});
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+
+	cr_assert_eq(do_stage(), GRPC_OK);
+	for (unsigned i = 0; i < sizeof(on_staged_volume) / sizeof(on_staged_volume[0]); i++)
+		fail_each_step(&on_staged_volume[i]);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	for (unsigned i = 0; i < sizeof(on_published_volume) / sizeof(on_published_volume[0]); i++)
+		fail_each_step(&on_published_volume[i]);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	if (block) /* ext4's online growth needs CAP_SYS_RESOURCE: it is failed in the VM lane */
+		fail_each_step(&(struct trial){"NodeExpandVolume", do_node_expand, undo_expand, false});
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+}
+
+static void run(enum world_fs fs, bool as_block)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		const char *why = NULL;
+		char empty[INVENTORY_BYTES], left[INVENTORY_BYTES];
+		w = world_open(fs, seed, &why);
+		if (w == NULL)
+			cr_skip_test("%s", why);
+		printf("seed %llu\n", (unsigned long long)seed);
+		block = as_block;
+		grow_to = 17 * MIB;
+		snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+		snprintf(target_path, sizeof(target_path), "%s/target", w->dir);
+		world_settle(w);
+		cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+		cr_assert_eq(delete (volume_id), GRPC_OK);
+		world_inventory(w, empty, sizeof(empty));
+		cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+		fail_all();
+		cr_assert_eq(delete (volume_id), GRPC_OK);
+		world_inventory(w, left, sizeof(left));
+		cr_assert_str_eq(left, empty);
+		world_close(w);
+	}
+}
+
+Test(csi, mount_volume_on_reflink_pool, .timeout = 300)
+{
+	run(WORLD_XFS, false);
+}
+
+Test(csi, mount_volume_without_reflink, .timeout = 300)
+{
+	run(WORLD_EXT4, false);
+}
+
+Test(csi, block_volume_on_reflink_pool, .timeout = 300)
+{
+	run(WORLD_XFS, true);
+}
+
+Test(csi, block_volume_without_reflink, .timeout = 300)
+{
+	run(WORLD_EXT4, true);
+}
+
+/* ---- equal and different calls at once, in many orders ---- */
+
+enum { SAME = 50 };
+
+static void fill_create(Csi__V1__CreateVolumeRequest *req, Csi__V1__CapacityRange *range,
+	Csi__V1__VolumeCapability **caps, uint64_t size)
+{
+	csi__v1__create_volume_request__init(req);
+	csi__v1__capacity_range__init(range);
+	caps[0] = capability();
+	range->required_bytes = (int64_t)size;
+	req->name = csi_bytes("same");
+	req->capacity_range = range;
+	req->n_volume_capabilities = 1;
+	req->volume_capabilities = caps;
+}
+
+Test(csi, equal_calls_join_and_different_ones_abort, .timeout = 300)
+{
+	for (uint64_t seed = 1; seed <= 10; seed++) {
+		const char *why = NULL;
+		w = world_open(WORLD_EXT4, seed, &why);
+		if (w == NULL)
+			cr_skip_test("%s", why);
+		block = true;
+		Csi__V1__CreateVolumeRequest req;
+		Csi__V1__CapacityRange range;
+		Csi__V1__VolumeCapability *caps[1];
+		static struct world_answer answers[SAME], different;
+		fill_create(&req, &range, caps, 16 * MIB);
+		for (unsigned i = 0; i < SAME; i++)
+			world_send(w, "Controller/CreateVolume", &req.base, &answers[i]);
+		fill_create(&req, &range, caps, 32 * MIB);
+		world_send(w, "Controller/CreateVolume", &req.base, &different);
+		cr_assert(different.ended);
+		cr_assert_eq(different.status, GRPC_ABORTED);
+		cr_assert_not_null(strstr(different.message, "volume/same"));
+		for (unsigned i = 0; i < SAME; i++) {
+			world_wait(w, &answers[i]);
+			cr_assert_eq(answers[i].status, GRPC_OK);
+			cr_assert_eq(answers[i].len, answers[0].len);
+			cr_assert_arr_eq(answers[i].data, answers[0].data, answers[0].len);
+		}
+		for (unsigned i = SAME; i-- > 0;)
+			world_answer_free(&answers[i]);
+		world_close(w);
+	}
+}
+
+/* ---- a restart finds everything again ---- */
+
+Test(csi, restart_adopts_devices_and_mounts, .timeout = 300)
+{
+	const char *why = NULL;
+	w = world_open(WORLD_XFS, 1, &why);
+	if (w == NULL)
+		cr_skip_test("%s", why);
+	block = false;
+	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	snprintf(target_path, sizeof(target_path), "%s/target", w->dir);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	world_restart(w);
+	cr_assert_eq(do_stats(), GRPC_OK);
+	cr_assert_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_FAILED_PRECONDITION, "still published");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	char left[INVENTORY_BYTES];
+	world_inventory(w, left, sizeof(left));
+	cr_assert_null(strstr(left, "device "));
+	cr_assert_null(strstr(left, "mount "));
+	cr_assert_null(strstr(left, "volumes "));
+	world_close(w);
+}

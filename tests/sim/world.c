@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "world.h"
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "blockio/lodev.h"
+#include "blockio/mnt.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TURNS_MAX = 200000 };
+
+static int fault_hook(void *arg, const char *op_name, const char *step_name)
+{
+	struct world *w = arg;
+	if (w->fault_after < 0 || w->fault_after-- != 0)
+		return 0;
+	w->fault_hit = true;
+	snprintf(w->fault_at, sizeof(w->fault_at), "%s/%s", op_name, step_name);
+	return -EIO;
+}
+
+static int shell(const char *fmt, const char *arg)
+{
+	char command[512];
+	snprintf(command, sizeof(command), fmt, arg);
+	return system(command);
+}
+
+static void loaded(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+static void turn_until(struct world *w, const bool *flag)
+{
+	for (unsigned i = 0; i < TURNS_MAX && !*flag; i++)
+		assert(ring_turn(w->reactor.ring, true) == 0);
+	assert(*flag);
+}
+
+static void up(struct world *w)
+{
+	struct ring_config config = {.sim = &w->sim};
+	assert(ring_open(&w->reactor.ring, &config) == 0);
+	assert(work_open(&w->reactor.work, w->reactor.ring, 0) == 0);
+	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, mnt_calls, MNT_CALLS) == 0);
+	struct pool_config pool = {
+		.name = "default", .path = w->pool_path, .overcommit = 1.0, .reserve_pct = 5, .init = true};
+	assert(pools_open(&w->pools, &w->reactor, &pool, 1) == 0);
+	bool done = false;
+	pools_start(w->pools, loaded, NULL, &done);
+	turn_until(w, &done);
+	struct csi_config csi = {
+		.driver_name = "csi.ringvol.dev",
+		.node_id = "node-1",
+		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE,
+		.controller_expand = true,
+		.csi_minor = 12,
+	};
+	assert(csi_open(&w->csi, &csi, &w->reactor, w->pools) == 0);
+	done = false;
+	csi_adopt(w->csi, loaded, &done);
+	turn_until(w, &done);
+	w->registry = grpc_registry_new();
+	assert(csi_register(w->csi, w->registry) == 0);
+	w->fault_after = -1;
+	w->reactor.op_fault = fault_hook;
+	w->reactor.op_fault_arg = w;
+}
+
+static void down(struct world *w)
+{
+	pools_drain(w->pools);
+	for (unsigned i = 0; i < TURNS_MAX && !pools_idle(w->pools); i++)
+		assert(ring_turn(w->reactor.ring, true) == 0);
+	grpc_registry_free(w->registry);
+	csi_close(w->csi);
+	pools_close(w->pools);
+	helpers_close(w->reactor.helpers);
+	work_close(w->reactor.work);
+	ring_close(w->reactor.ring);
+}
+
+struct world *world_open(enum world_fs fs, uint64_t seed, const char **why)
+{
+	if (geteuid() != 0) {
+		*why = "needs root for mounts and loop devices";
+		return NULL;
+	}
+	if (access("/dev/loop-control", R_OK | W_OK) != 0) {
+		*why = "no /dev/loop-control";
+		return NULL;
+	}
+	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
+	struct world *w = calloc(1, sizeof(*w));
+	assert(w != NULL);
+	snprintf(w->dir, sizeof(w->dir), "/tmp/ringvol-world-XXXXXX");
+	assert(mkdtemp(w->dir) != NULL);
+	snprintf(w->pool_path, sizeof(w->pool_path), "%s/pool", w->dir);
+	assert(mkdir(w->pool_path, 0700) == 0);
+	if (fs == WORLD_XFS) {
+		w->mounted = shell("truncate -s 600M %1$s/disk && mkfs.xfs -q %1$s/disk && mount -o loop "
+				   "%1$s/disk %1$s/pool",
+				     w->dir) == 0;
+		if (!w->mounted) {
+			*why = "an XFS image cannot be made or mounted here";
+			shell("rm -rf %s", w->dir);
+			free(w);
+			return NULL;
+		}
+	}
+	char sub[96];
+	snprintf(sub, sizeof(sub), "%s/stage", w->dir);
+	assert(mkdir(sub, 0700) == 0);
+	w->sim = (struct ring_sim){.seed = seed, .short_every = 7, .eintr_every = 11};
+	up(w);
+	return w;
+}
+
+void world_restart(struct world *w)
+{
+	world_settle(w);
+	down(w);
+	up(w);
+}
+
+void world_close(struct world *w)
+{
+	w->fault_after = -1;
+	world_settle(w);
+	down(w);
+	if (w->mounted)
+		shell("umount %s/pool", w->dir);
+	shell("rm -rf --one-file-system %s", w->dir);
+	free(w);
+}
+
+/* ---- calls ---- */
+
+static void answer_message(struct grpc_local *local, const uint8_t *data, size_t len)
+{
+	struct world_answer *answer = container_of(local, struct world_answer, local);
+	answer->data = malloc(len + 1);
+	assert(answer->data != NULL);
+	if (len != 0)
+		memcpy(answer->data, data, len);
+	answer->len = len;
+}
+
+static void answer_end(struct grpc_local *local, enum grpc_status status, const char *message)
+{
+	struct world_answer *answer = container_of(local, struct world_answer, local);
+	answer->status = status;
+	snprintf(answer->message, sizeof(answer->message), "%s", message ? message : "");
+	answer->ended = true;
+}
+
+void world_send(struct world *w, const char *method, const ProtobufCMessage *request,
+	struct world_answer *answer)
+{
+	*answer = (struct world_answer){.local = {answer_message, answer_end}};
+	size_t len = protobuf_c_message_get_packed_size(request);
+	uint8_t *packed = malloc(len + 1);
+	assert(packed != NULL);
+	protobuf_c_message_pack(request, packed);
+	char path[128];
+	snprintf(path, sizeof(path), "/csi.v1.%s", method);
+	grpc_dispatch_local(w->registry, path, packed, len, &answer->local);
+	free(packed);
+}
+
+void world_wait(struct world *w, struct world_answer *answer)
+{
+	turn_until(w, &answer->ended);
+}
+
+enum grpc_status world_call(struct world *w, const char *method, const ProtobufCMessage *request,
+	struct world_answer *answer)
+{
+	world_send(w, method, request, answer);
+	world_wait(w, answer);
+	return answer->status;
+}
+
+void world_answer_free(struct world_answer *answer)
+{
+	free(answer->data);
+	answer->data = NULL;
+}
+
+void world_settle(struct world *w)
+{
+	ring_sim_settle(w->reactor.ring, ring_now_ns(w->reactor.ring) / 1000000 + 2 * POOL_CHECK_MS);
+}
+
+/* ---- inventory ---- */
+
+struct inventory {
+	struct world *world;
+	char *text;
+	size_t cap, len;
+};
+
+static void put(struct inventory *inv, const char *kind, const char *name)
+{
+	int n = snprintf(inv->text + inv->len, inv->cap - inv->len, "%s %s\n", kind, name);
+	assert(n > 0 && (size_t)n < inv->cap - inv->len);
+	inv->len += (size_t)n;
+}
+
+static int not_hidden(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.';
+}
+
+static void put_directory(struct inventory *inv, const char *kind)
+{
+	char path[128];
+	struct dirent **names = NULL;
+	snprintf(path, sizeof(path), "%s/%s", inv->world->pool_path, kind);
+	int n = scandir(path, &names, not_hidden, alphasort);
+	for (int i = 0; i < n; i++) {
+		put(inv, kind, names[i]->d_name);
+		free(names[i]);
+	}
+	free(names);
+}
+
+static void put_device(void *arg, const struct lodev *dev)
+{
+	struct inventory *inv = arg;
+	const char *uuid8 = pool_uuid8(pools_at(inv->world->pools, 0));
+	if (strncmp(dev->tag + strlen("ringvol:"), uuid8, 8) == 0)
+		put(inv, "device", dev->tag);
+}
+
+static void put_mount(void *arg, const struct mnt_entry *entry)
+{
+	struct inventory *inv = arg;
+	size_t len = strlen(inv->world->dir);
+	if (strncmp(entry->path, inv->world->dir, len) == 0
+		&& strcmp(entry->path, inv->world->pool_path) != 0)
+		put(inv, "mount", entry->path);
+}
+
+void world_inventory(struct world *w, char *text, size_t cap)
+{
+	struct inventory inv = {.world = w, .text = text, .cap = cap};
+	put_directory(&inv, "volumes");
+	put_directory(&inv, "snapshots");
+	put_directory(&inv, "trash");
+	assert(lodev_scan(put_device, &inv) == 0);
+	assert(mnt_scan(put_mount, &inv) == 0);
+	struct dirent **names = NULL;
+	int fds = scandir("/proc/self/fd", &names, not_hidden, NULL);
+	for (int i = 0; i < fds; i++)
+		free(names[i]);
+	free(names);
+	char number[16];
+	snprintf(number, sizeof(number), "%d", fds);
+	put(&inv, "descriptors", number);
+}

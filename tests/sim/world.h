@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A whole driver in one process for tests: simulated ring, real pool directory, real loop devices
+ * and mounts, RPCs dispatched without a socket. Root only.
+ */
+#ifndef RINGVOL_TESTS_WORLD_H
+#define RINGVOL_TESTS_WORLD_H
+
+#include "csi.pb-c.h"
+#include "csi/csi.h"
+#include "reactor/sim.h"
+
+enum world_fs { WORLD_EXT4, WORLD_XFS }; /* without and with reflink */
+
+struct world {
+	char dir[64];         /* temporary; pool, staging and target paths lie below */
+	char pool_path[80];
+	bool mounted;
+	struct ring_sim sim;
+	struct reactor reactor;
+	struct pools *pools;
+	struct csi *csi;
+	struct grpc_registry *registry;
+	/* the fault armed: the n-th step from now fails with -EIO */
+	int fault_after;      /* -1: none */
+	bool fault_hit;
+	char fault_at[96];    /* "operation/step" it hit */
+};
+
+/* NULL with a reason in *why when this machine cannot run it. */
+struct world *world_open(enum world_fs fs, uint64_t seed, const char **why);
+/* As after kill -9: everything in memory goes, devices and mounts stay; and up again. */
+void world_restart(struct world *w);
+void world_close(struct world *w);
+
+struct world_answer {
+	bool ended;
+	enum grpc_status status;
+	char message[512];
+	uint8_t *data; /* packed response, NULL if none; freed by world_answer_free */
+	size_t len;
+	struct grpc_local local;
+};
+
+/* Dispatches and does not wait. */
+void world_send(struct world *w, const char *method, const ProtobufCMessage *request,
+	struct world_answer *answer);
+/* Turns until the answer is there (a test fails when it never comes). */
+void world_wait(struct world *w, struct world_answer *answer);
+/* Both; returns the status, the answer's memory is kept in the world until the next call. */
+enum grpc_status world_call(struct world *w, const char *method, const ProtobufCMessage *request,
+	struct world_answer *answer);
+void world_answer_free(struct world_answer *answer);
+/* Turns until nothing but look-after timers is left: trash reclaimed, children ended. */
+void world_settle(struct world *w);
+
+/* What is left behind, as one string to compare: names in volumes/, snapshots/, trash/, bound loop
+ * devices and mounts of this world, open descriptors of the process. Static buffer of the caller. */
+void world_inventory(struct world *w, char *text, size_t cap);
+
+#endif
