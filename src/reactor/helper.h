@@ -31,6 +31,10 @@ typedef int helper_fn(const void *req, size_t req_len, void *resp, size_t *resp_
 
 struct helpers;
 
+/* The program started as a helper, "/proc/self/exe" unless a test sets it. Its main() calls
+ * helper_main() when argv[1] is "helper"; argv[2] is the descriptor. */
+extern const char *helper_exe;
+
 /* Embed it; lives until on_end. */
 struct helper_call {
 	unsigned fn;                 /* index into the table */

@@ -25,6 +25,7 @@ struct proc {
 	/* res: the exit status 0..255; -ETIMEDOUT (killed at the deadline), -EINTR (died of another
 	 * signal, see signal), -ENOENT (no such program), another -errno. */
 	void (*on_end)(struct proc *proc, int res);
+	void *owner; /* the caller's own */
 	/* results */
 	int signal;
 	char output[PROC_OUTPUT_BYTES]; /* NUL-terminated */

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's side of the helper processes.
+ *
+ * The happy path: a call is queued, an idle helper (or a new one, started on the spot: the socket
+ * holds its first request until it reads) takes it, one message goes out, one comes back, the
+ * helper is idle again. Each helper has a receive armed on its socket and a poll on its pidfd.
+ *
+ *   IDLE -> BUSY -> IDLE          a call
+ *   BUSY -> HUNG                  it overstayed: answered, killed, and its key is hung
+ *   IDLE, BUSY -> ENDING          it died, misbehaved, or is one too many
+ *   HUNG, ENDING -> freed         its process has exited and its receive has completed
+ *
+ * A call can fail by its deadline (queued or running), by the death of its helper (-EPIPE), or at
+ * once because its key is hung. If no helper can be started, calls wait for the next one that can.
+ */
+#include "reactor/helper.h"
+
+#include "base/fd.h"
+#include "reactor/helper_wire.h"
+#include "reactor/ring_priv.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+enum {
+	HELPER_IDLE_MS = 10000, /* above HELPER_WARM, an idle helper goes after this long */
+	HELPER_RETRY_MS = 500,  /* after a failed start, or one that died before its first call */
+	HELPER_CLOSE_MS = 100,  /* for a helper that was not hung to die */
+	HELPER_CHILD_FD = 3,
+};
+
+const char *helper_exe = "/proc/self/exe";
+
+enum slot_state { SLOT_IDLE, SLOT_BUSY, SLOT_HUNG, SLOT_ENDING };
+
+struct helper_slot {
+	struct helpers *helpers;
+	struct list link; /* the list of its state */
+	enum slot_state state;
+	pid_t pid;
+	int pidfd, fd;
+	struct helper_call *call;   /* SLOT_BUSY */
+	bool served;                /* at least one call */
+	bool exited;                /* and reaped */
+	uint64_t since_ns;          /* idle: since when; busy and hung: when the call was sent */
+	char key[HELPER_KEY_BYTES]; /* SLOT_HUNG, "": none */
+	struct ring_req recv_req, exit_req;
+	uint8_t message[HELPER_MESSAGE_BYTES];
+};
+
+struct helpers {
+	struct ring *ring;
+	helper_fn *const *table;
+	unsigned count;
+	struct list slots[SLOT_ENDING + 1]; /* by state; the idle ones latest first */
+	unsigned slot_count[SLOT_ENDING + 1];
+	struct list queue;     /* helper_call.link: no helper yet */
+	struct list answering; /* helper_call.link: the answer is posted (hung key; simulation) */
+	unsigned queued;
+	struct ring_timer tick; /* armed when there are helpers too many or too few */
+};
+
+static void helpers_dispatch(struct helpers *helpers);
+static void helpers_keep_warm(struct helpers *helpers);
+
+static void helpers_tick_in(struct helpers *helpers, uint64_t delay_ms)
+{
+	if (!ring_timer_armed(&helpers->tick))
+		ring_timer_arm(helpers->ring, &helpers->tick, delay_ms);
+}
+
+/* ---- slots ---- */
+
+static void slot_enter(struct helper_slot *slot, enum slot_state state)
+{
+	struct helpers *helpers = slot->helpers;
+	list_remove(&slot->link);
+	helpers->slot_count[slot->state]--;
+	slot->state = state;
+	helpers->slot_count[state]++;
+	list_push_front(&helpers->slots[state], &slot->link);
+}
+
+static unsigned alive_count(const struct helpers *helpers)
+{
+	return helpers->slot_count[SLOT_IDLE] + helpers->slot_count[SLOT_BUSY];
+}
+
+static unsigned process_count(const struct helpers *helpers)
+{
+	return alive_count(helpers) + helpers->slot_count[SLOT_HUNG] +
+	       helpers->slot_count[SLOT_ENDING];
+}
+
+static void slot_kill(struct helper_slot *slot)
+{
+	syscall(SYS_pidfd_send_signal, slot->pidfd, SIGKILL, NULL, 0);
+}
+
+/* Both requests have completed or were discarded. */
+static void slot_free(struct helper_slot *slot)
+{
+	slot->helpers->slot_count[slot->state]--;
+	list_remove(&slot->link);
+	fd_close(&slot->fd);
+	fd_close(&slot->pidfd);
+	free(slot);
+}
+
+static void slot_end_call(struct helper_slot *slot, int res)
+{
+	struct helper_call *call = slot->call;
+	slot->call = NULL;
+	ring_timer_cancel(slot->helpers->ring, &call->timer);
+	call->on_end(call, res);
+}
+
+/* The socket is of no use any more. A call in flight is answered by the caller. */
+static void slot_retire(struct helper_slot *slot)
+{
+	if (slot->state == SLOT_IDLE || slot->state == SLOT_BUSY)
+		slot_enter(slot, SLOT_ENDING);
+	slot_kill(slot);
+}
+
+/* ---- answers and deaths ---- */
+
+static void slot_arm_recv(struct helper_slot *slot)
+{
+	io_uring_prep_recv(&slot->recv_req.sqe, slot->fd, slot->message, sizeof(slot->message), 0);
+	ring_submit(slot->helpers->ring, &slot->recv_req);
+}
+
+static void slot_on_answer(struct helper_slot *slot, size_t len)
+{
+	struct helper_answer answer;
+	struct helper_call *call = slot->call;
+	memcpy(&answer, slot->message, sizeof(answer));
+	call->resp_len = len - sizeof(answer);
+	if (call->resp_len > call->resp_cap)
+		call->resp_len = call->resp_cap;
+	if (call->resp_len != 0)
+		memcpy(call->resp, slot->message + sizeof(answer), call->resp_len);
+	slot->served = true;
+	slot->since_ns = ring_now_ns(slot->helpers->ring);
+	slot_enter(slot, SLOT_IDLE);
+	slot_arm_recv(slot);
+	struct helpers *helpers = slot->helpers;
+	slot_end_call(slot, answer.res);
+	helpers_dispatch(helpers);
+	helpers_keep_warm(helpers);
+}
+
+static void slot_on_recv(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct helper_slot *slot = container_of(req, struct helper_slot, recv_req);
+	struct helpers *helpers = slot->helpers;
+	if (slot->state == SLOT_BUSY && res >= (int)sizeof(struct helper_answer)) {
+		slot_on_answer(slot, (size_t)res);
+		return;
+	}
+	/* End of file, or what no helper of ours says. One that dies before its first call may do
+	 * so each time it is started, so its successor waits. */
+	bool busy = slot->state == SLOT_BUSY;
+	bool soon = slot->served || busy || slot->state == SLOT_HUNG;
+	slot_retire(slot);
+	if (busy)
+		slot_end_call(slot, -EPIPE);
+	if (slot->exited)
+		slot_free(slot);
+	helpers_dispatch(helpers);
+	if (soon)
+		helpers_keep_warm(helpers);
+	else
+		helpers_tick_in(helpers, HELPER_RETRY_MS);
+}
+
+static void slot_arm_exit(struct helper_slot *slot)
+{
+	io_uring_prep_poll_add(&slot->exit_req.sqe, slot->pidfd, POLLIN);
+	ring_submit(slot->helpers->ring, &slot->exit_req);
+}
+
+static void slot_on_exit(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct helper_slot *slot = container_of(req, struct helper_slot, exit_req);
+	if (res < 0) {
+		/* The kernel would not poll (no memory); the pidfd must be watched nevertheless. */
+		slot_arm_exit(slot);
+		return;
+	}
+	while (waitpid(slot->pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	slot->exited = true;
+	if (slot->recv_req.armed) {
+		/* Whoever may still hold its end: an answer given just before dying is received
+		 * first, then the end. */
+		shutdown(slot->fd, SHUT_RDWR);
+		return;
+	}
+	struct helpers *helpers = slot->helpers;
+	slot_free(slot);
+	helpers_dispatch(helpers);
+	helpers_keep_warm(helpers);
+}
+
+/* ---- starting ---- */
+
+static int spawn_process(pid_t *ret_pid, int child_fd)
+{
+	posix_spawnattr_t attr;
+	posix_spawn_file_actions_t files;
+	sigset_t none, all;
+	sigemptyset(&none);
+	sigfillset(&all);
+	sigdelset(&all, SIGKILL);
+	sigdelset(&all, SIGSTOP);
+	posix_spawnattr_init(&attr);
+	posix_spawn_file_actions_init(&files);
+	/* A group of its own: what a terminal sends to the driver must not end calls in flight. */
+	posix_spawnattr_setpgroup(&attr, 0);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setsigdefault(&attr, &all);
+	posix_spawnattr_setflags(
+		&attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	/* dup2 first: child_fd may be 0 or 1, and it may be 3 (then it only loses CLOEXEC). */
+	int r = posix_spawn_file_actions_adddup2(&files, child_fd, HELPER_CHILD_FD);
+	if (r == 0)
+		r = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDWR, 0);
+	if (r == 0)
+		r = posix_spawn_file_actions_adddup2(&files, STDIN_FILENO, STDOUT_FILENO);
+	if (r == 0)
+		r = posix_spawn_file_actions_addclosefrom_np(&files, HELPER_CHILD_FD + 1);
+	char *argv[] = {(char[]){"ringvol"}, (char[]){"helper"}, (char[]){"3"}, NULL};
+	if (r == 0)
+		r = posix_spawn(ret_pid, helper_exe, &files, &attr, argv, environ);
+	posix_spawn_file_actions_destroy(&files);
+	posix_spawnattr_destroy(&attr);
+	return -r;
+}
+
+/* fd: the driver's end of the pair. Sets pid, pidfd and fd. */
+static int slot_spawn(struct helper_slot *slot)
+{
+	int fds[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
+		return -errno;
+	int r = spawn_process(&slot->pid, fds[1]);
+	close(fds[1]);
+	if (r == 0) {
+		slot->pidfd = (int)syscall(SYS_pidfd_open, slot->pid, 0);
+		if (slot->pidfd >= 0) {
+			slot->fd = fds[0];
+			return 0;
+		}
+		r = -errno;
+		kill(slot->pid, SIGKILL);
+		while (waitpid(slot->pid, NULL, 0) < 0 && errno == EINTR)
+			;
+	}
+	close(fds[0]);
+	return r;
+}
+
+static int helpers_start_one(struct helpers *helpers)
+{
+	if (process_count(helpers) >= HELPER_MAX)
+		return -EAGAIN;
+	struct helper_slot *slot = calloc(1, sizeof(*slot));
+	if (slot == NULL)
+		return -ENOMEM;
+	int r = slot_spawn(slot);
+	if (r < 0) {
+		free(slot);
+		return r;
+	}
+	slot->helpers = helpers;
+	slot->recv_req.fn = slot_on_recv;
+	slot->exit_req.fn = slot_on_exit;
+	slot->since_ns = ring_now_ns(helpers->ring);
+	slot->state = SLOT_IDLE;
+	helpers->slot_count[SLOT_IDLE]++;
+	list_push_front(&helpers->slots[SLOT_IDLE], &slot->link);
+	slot_arm_recv(slot);
+	slot_arm_exit(slot);
+	return 0;
+}
+
+/* ---- calls ---- */
+
+static struct helper_slot *slot_of(struct list *node)
+{
+	return container_of(node, struct helper_slot, link);
+}
+
+static bool same_key(const char *a, const char *b)
+{
+	return a != NULL && b != NULL && strcmp(a, b) == 0;
+}
+
+static bool slot_send(struct helper_slot *slot, const struct helper_call *call)
+{
+	struct helper_request request = {.fn = call->fn, .resp_cap = (uint32_t)call->resp_cap};
+	struct iovec iov[] = {
+		{&request, sizeof(request)},
+		{(void *)(uintptr_t)call->req, call->req_len},
+	};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+	return sendmsg(slot->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+/* Gives waiting calls to idle helpers, and starts helpers while there are none. */
+static void helpers_dispatch(struct helpers *helpers)
+{
+	while (!list_empty(&helpers->queue)) {
+		if (list_empty(&helpers->slots[SLOT_IDLE]) && helpers_start_one(helpers) < 0) {
+			helpers_tick_in(helpers, HELPER_RETRY_MS);
+			return;
+		}
+		struct helper_slot *slot = slot_of(helpers->slots[SLOT_IDLE].next);
+		struct helper_call *call =
+			container_of(helpers->queue.next, struct helper_call, link);
+		if (!slot_send(slot, call)) {
+			/* It died idle, and the call was not begun: the next one takes it. */
+			slot_retire(slot);
+			continue;
+		}
+		list_pop(&helpers->queue);
+		helpers->queued--;
+		slot->call = call;
+		call->slot = slot;
+		slot->since_ns = ring_clock_ns(helpers->ring);
+		slot_enter(slot, SLOT_BUSY);
+	}
+}
+
+/* A call's slot is the helper that runs it; while it is on a list (queue, answering), it has none
+ * and the field holds the helpers. */
+static void call_enlist(struct helpers *helpers, struct helper_call *call, struct list *list)
+{
+	call->slot = helpers;
+	list_push(list, &call->link);
+}
+
+static void call_on_deadline(struct ring_timer *timer)
+{
+	struct helper_call *call = container_of(timer, struct helper_call, timer);
+	if (!list_empty(&call->link)) {
+		struct helpers *helpers = call->slot;
+		list_remove(&call->link);
+		helpers->queued--;
+		call->on_end(call, -ETIMEDOUT);
+		return;
+	}
+	struct helper_slot *slot = call->slot;
+	struct helpers *helpers = slot->helpers;
+	if (call->key != NULL)
+		strcpy(slot->key, call->key);
+	slot_enter(slot, SLOT_HUNG);
+	slot_kill(slot);
+	slot_end_call(slot, -ETIMEDOUT);
+	helpers_dispatch(helpers);
+	helpers_keep_warm(helpers);
+}
+
+static bool key_in_flight(const struct helpers *helpers, const char *key)
+{
+	if (key == NULL)
+		return false;
+	list_for_each (pos, &helpers->slots[SLOT_BUSY])
+		if (same_key(slot_of(pos)->call->key, key))
+			return true;
+	list_for_each (pos, &helpers->queue)
+		if (same_key(container_of(pos, struct helper_call, link)->key, key))
+			return true;
+	list_for_each (pos, &helpers->answering)
+		if (same_key(container_of(pos, struct helper_call, link)->key, key))
+			return true;
+	return false;
+}
+
+uint64_t helpers_hung_since(const struct helpers *helpers, const char *key)
+{
+	list_for_each (pos, &helpers->slots[SLOT_HUNG])
+		if (same_key(slot_of(pos)->key, key))
+			return slot_of(pos)->since_ns;
+	return 0;
+}
+
+unsigned helpers_hung_count(const struct helpers *helpers)
+{
+	return helpers->slot_count[SLOT_HUNG];
+}
+
+static void call_on_posted(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct helper_call *call = container_of(req, struct helper_call, posted);
+	struct helpers *helpers = call->slot;
+	list_remove(&call->link);
+	if (ring_simulated(helpers->ring)) {
+		call->resp_len = call->resp_cap;
+		res = helpers->table[call->fn](
+			call->req, call->req_len, call->resp, &call->resp_len);
+		if (res < 0 && call->resp_len == call->resp_cap)
+			call->resp_len = 0;
+	}
+	call->on_end(call, res);
+}
+
+int helpers_submit(struct helpers *helpers, struct helper_call *call)
+{
+	assert(call->fn < helpers->count && call->on_end != NULL);
+	assert(call->req_len <= HELPER_MESSAGE_BYTES - 16);
+	assert(call->key == NULL || strlen(call->key) < HELPER_KEY_BYTES);
+	if (key_in_flight(helpers, call->key))
+		return -EBUSY;
+	if (helpers->queued >= HELPER_QUEUE_MAX)
+		return -EAGAIN;
+	call->resp_len = 0;
+	list_init(&call->link);
+	call->timer = (struct ring_timer){.fn = call_on_deadline};
+	call->posted = (struct ring_req){.fn = call_on_posted};
+	if (ring_simulated(helpers->ring) || helpers_hung_since(helpers, call->key) != 0) {
+		call_enlist(helpers, call, &helpers->answering);
+		ring_post(helpers->ring, &call->posted, -ETIMEDOUT);
+		return 0;
+	}
+	call_enlist(helpers, call, &helpers->queue);
+	helpers->queued++;
+	ring_timer_arm(helpers->ring, &call->timer, call->timeout_ms);
+	helpers_dispatch(helpers);
+	return 0;
+}
+
+/* ---- the number of helpers ---- */
+
+static void helpers_keep_warm(struct helpers *helpers)
+{
+	while (alive_count(helpers) < HELPER_WARM)
+		if (helpers_start_one(helpers) < 0) {
+			helpers_tick_in(helpers, HELPER_RETRY_MS);
+			return;
+		}
+	uint64_t now_ns = ring_clock_ns(helpers->ring);
+	while (alive_count(helpers) > HELPER_WARM && !list_empty(&helpers->slots[SLOT_IDLE])) {
+		struct helper_slot *oldest = slot_of(helpers->slots[SLOT_IDLE].prev);
+		uint64_t idle_ms = (now_ns - oldest->since_ns) / 1000000;
+		if (idle_ms < HELPER_IDLE_MS) {
+			helpers_tick_in(helpers, HELPER_IDLE_MS - idle_ms);
+			return;
+		}
+		slot_retire(oldest);
+	}
+}
+
+static void helpers_on_tick(struct ring_timer *timer)
+{
+	struct helpers *helpers = container_of(timer, struct helpers, tick);
+	helpers_dispatch(helpers);
+	helpers_keep_warm(helpers);
+}
+
+int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *table, unsigned count)
+{
+	struct helpers *helpers = calloc(1, sizeof(*helpers));
+	if (helpers == NULL)
+		return -ENOMEM;
+	helpers->ring = ring;
+	helpers->table = table;
+	helpers->count = count;
+	helpers->tick.fn = helpers_on_tick;
+	for (unsigned state = 0; state <= SLOT_ENDING; state++)
+		list_init(&helpers->slots[state]);
+	list_init(&helpers->queue);
+	list_init(&helpers->answering);
+	/* One must start, or none ever will; the others follow by themselves. */
+	int r = ring_simulated(ring) ? 0 : helpers_start_one(helpers);
+	if (r < 0) {
+		helpers_close(helpers);
+		return r;
+	}
+	if (!ring_simulated(ring))
+		helpers_keep_warm(helpers);
+	*ret = helpers;
+	return 0;
+}
+
+/* Reaps a killed helper; one that cannot die yet is left to init, which inherits it. */
+static void slot_close(struct helper_slot *slot, int wait_ms)
+{
+	ring_discard(slot->helpers->ring, &slot->recv_req);
+	ring_discard(slot->helpers->ring, &slot->exit_req);
+	if (slot->call != NULL)
+		ring_timer_cancel(slot->helpers->ring, &slot->call->timer);
+	if (!slot->exited) {
+		struct pollfd pfd = {.fd = slot->pidfd, .events = POLLIN};
+		(void)poll(&pfd, 1, wait_ms);
+		waitpid(slot->pid, NULL, WNOHANG);
+	}
+	slot_free(slot);
+}
+
+void helpers_close(struct helpers *helpers)
+{
+	if (helpers == NULL)
+		return;
+	struct list *node;
+	while ((node = list_pop(&helpers->queue)) != NULL)
+		ring_timer_cancel(
+			helpers->ring, &container_of(node, struct helper_call, link)->timer);
+	while ((node = list_pop(&helpers->answering)) != NULL)
+		ring_discard(helpers->ring, &container_of(node, struct helper_call, link)->posted);
+	ring_timer_cancel(helpers->ring, &helpers->tick);
+	for (unsigned state = 0; state <= SLOT_ENDING; state++)
+		list_for_each (pos, &helpers->slots[state])
+			slot_kill(slot_of(pos));
+	for (unsigned state = 0; state <= SLOT_ENDING; state++)
+		list_for_each_safe (pos, &helpers->slots[state])
+			slot_close(slot_of(pos), state == SLOT_HUNG ? 0 : HELPER_CLOSE_MS);
+	free(helpers);
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Child processes. Started by posix_spawnp() as the leader of a process group of its own, input
+ * from /dev/null, both outputs into one pipe. Two requests are armed: a poll of its pidfd and a
+ * read of the pipe; the child is done when both have ended. What it left behind in its group is
+ * killed before it is reaped (its pid, and so the group's, cannot be another's until then), so the
+ * pipe normally ends with it; a stray that left the group can hold it open until the deadline.
+ *
+ * Fails when nothing could be started. After that on_end always comes. In a simulated ring the
+ * child is run to its end when its post is dispatched.
+ */
+#include "reactor/proc.h"
+
+#include "base/fd.h"
+#include "reactor/ring_priv.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+/* ---- starting ---- */
+
+static int proc_spawn_attr(posix_spawnattr_t *attr)
+{
+	sigset_t none, all;
+	sigemptyset(&none);
+	sigfillset(&all);
+	sigdelset(&all, SIGKILL);
+	sigdelset(&all, SIGSTOP);
+	int r = posix_spawnattr_setpgroup(attr, 0);
+	if (r == 0)
+		r = posix_spawnattr_setsigmask(attr, &none);
+	if (r == 0)
+		r = posix_spawnattr_setsigdefault(attr, &all);
+	if (r == 0)
+		r = posix_spawnattr_setflags(attr,
+			POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	return -r;
+}
+
+static int proc_spawn_files(posix_spawn_file_actions_t *files, int out_fd)
+{
+	int r = posix_spawn_file_actions_addopen(files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+	if (r == 0)
+		r = posix_spawn_file_actions_adddup2(files, out_fd, STDOUT_FILENO);
+	if (r == 0)
+		r = posix_spawn_file_actions_adddup2(files, STDOUT_FILENO, STDERR_FILENO);
+	if (r == 0)
+		r = posix_spawn_file_actions_addclosefrom_np(files, STDERR_FILENO + 1);
+	return -r;
+}
+
+static int proc_spawn_child(struct proc *proc, int out_fd)
+{
+	char path[1024];
+	const char *inherited = getenv("PATH");
+	int len = snprintf(path, sizeof(path), "PATH=%s", inherited != NULL ? inherited : "");
+	if (inherited == NULL || len < 0 || (size_t)len >= sizeof(path))
+		strcpy(path, "PATH=/usr/sbin:/usr/bin:/sbin:/bin");
+	char *env[] = {path, (char[]){"LC_ALL=C"}, NULL};
+
+	posix_spawnattr_t attr;
+	posix_spawn_file_actions_t files;
+	posix_spawnattr_init(&attr);
+	posix_spawn_file_actions_init(&files);
+	int r = proc_spawn_attr(&attr);
+	if (r == 0)
+		r = proc_spawn_files(&files, out_fd);
+	if (r == 0)
+		r = -posix_spawnp(&proc->pid, proc->argv[0], &files, &attr,
+			(char *const *)(uintptr_t)proc->argv, env);
+	posix_spawn_file_actions_destroy(&files);
+	posix_spawnattr_destroy(&attr);
+	return r;
+}
+
+/* Ends a child that cannot be watched. */
+static void proc_abandon(struct proc *proc)
+{
+	kill(-proc->pid, SIGKILL);
+	while (waitpid(proc->pid, NULL, 0) < 0 && errno == EINTR)
+		;
+}
+
+/* Starts the child: pid, pidfd and out_fd are set. */
+static int proc_spawn(struct proc *proc)
+{
+	int pipe_fds[2];
+	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
+		return -errno;
+	int r = proc_spawn_child(proc, pipe_fds[1]);
+	close(pipe_fds[1]);
+	if (r == 0) {
+		proc->pidfd = (int)syscall(SYS_pidfd_open, proc->pid, 0);
+		if (proc->pidfd < 0) {
+			r = -errno;
+			proc_abandon(proc);
+		}
+	}
+	if (r < 0) {
+		close(pipe_fds[0]);
+		return r;
+	}
+	proc->out_fd = pipe_fds[0];
+	return 0;
+}
+
+/* ---- ending ---- */
+
+static int proc_result(struct proc *proc, int status)
+{
+	if (WIFEXITED(status))
+		return WEXITSTATUS(status);
+	proc->signal = WTERMSIG(status);
+	return proc->timed_out ? -ETIMEDOUT : -EINTR;
+}
+
+/* The exited child: its leftovers first, while its pid is still taken. */
+static void proc_reap(struct proc *proc)
+{
+	int status = 0;
+	kill(-proc->pid, SIGKILL);
+	while (waitpid(proc->pid, &status, 0) < 0 && errno == EINTR)
+		;
+	fd_close(&proc->pidfd);
+	proc->exited = true;
+	proc->status = proc_result(proc, status);
+}
+
+static void proc_try_end(struct proc *proc)
+{
+	if (!proc->exited || !proc->drained)
+		return;
+	ring_timer_cancel(proc->ring, &proc->timer);
+	fd_close(&proc->out_fd);
+	proc->ring->children--;
+	proc->output[proc->output_len] = '\0';
+	proc->on_end(proc, proc->status);
+}
+
+/* Where the next output goes; it is dropped once the buffer is full. */
+static char *proc_room(struct proc *proc, size_t *ret_len)
+{
+	size_t room = sizeof(proc->output) - 1 - proc->output_len;
+	*ret_len = room != 0 ? room : sizeof(proc->drain);
+	return room != 0 ? proc->output + proc->output_len : proc->drain;
+}
+
+static void proc_took(struct proc *proc, size_t len)
+{
+	if (proc->output_len < sizeof(proc->output) - 1)
+		proc->output_len += len;
+}
+
+/* ---- on the ring ---- */
+
+static void proc_arm_read(struct proc *proc)
+{
+	size_t len;
+	char *room = proc_room(proc, &len);
+	io_uring_prep_read(&proc->read_req.sqe, proc->out_fd, room, (unsigned)len, 0);
+	ring_submit(proc->ring, &proc->read_req);
+}
+
+static void proc_arm_poll(struct proc *proc)
+{
+	io_uring_prep_poll_add(&proc->exit_req.sqe, proc->pidfd, POLLIN);
+	ring_submit(proc->ring, &proc->exit_req);
+}
+
+static void proc_on_read(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct proc *proc = container_of(req, struct proc, read_req);
+	if (res > 0) {
+		proc_took(proc, (size_t)res);
+		/* A stray may write for ever; after the deadline nobody listens. */
+		if (!proc->timed_out || !proc->exited) {
+			proc_arm_read(proc);
+			return;
+		}
+	}
+	proc->drained = true;
+	proc_try_end(proc);
+}
+
+static void proc_on_exit(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct proc *proc = container_of(req, struct proc, exit_req);
+	if (res < 0) {
+		/* The kernel would not poll (no memory): without it, at least not for ever. */
+		kill(-proc->pid, SIGKILL);
+		proc_arm_poll(proc);
+		return;
+	}
+	proc_reap(proc);
+	if (proc->timed_out)
+		ring_cancel(proc->ring, &proc->read_req);
+	proc_try_end(proc);
+}
+
+static void proc_on_deadline(struct ring_timer *timer)
+{
+	struct proc *proc = container_of(timer, struct proc, timer);
+	proc->timed_out = true;
+	if (proc->exited)
+		ring_cancel(proc->ring, &proc->read_req);
+	else
+		kill(-proc->pid, SIGKILL);
+}
+
+/* ---- simulated ---- */
+
+static uint64_t real_ms(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+/* Reads until the pipe and the child have ended, or the deadline. */
+static void proc_run_blocking(struct proc *proc)
+{
+	uint64_t end_ms = real_ms() + proc->timeout_ms;
+	while (!proc->exited || !proc->drained) {
+		uint64_t now_ms = real_ms();
+		if (now_ms >= end_ms && !proc->timed_out) {
+			proc->timed_out = true;
+			if (!proc->exited)
+				kill(-proc->pid, SIGKILL);
+		}
+		if (proc->timed_out && proc->exited)
+			break;
+		struct pollfd fds[] = {
+			{.fd = proc->drained ? -1 : proc->out_fd, .events = POLLIN},
+			{.fd = proc->exited ? -1 : proc->pidfd, .events = POLLIN},
+		};
+		int wait_ms = proc->timed_out
+				      ? -1
+				      : (int)(end_ms - now_ms < 1000 ? end_ms - now_ms : 1000);
+		if (poll(fds, 2, wait_ms) <= 0)
+			continue;
+		if (fds[0].revents != 0) {
+			size_t len;
+			char *room = proc_room(proc, &len);
+			ssize_t n = read(proc->out_fd, room, len);
+			if (n > 0)
+				proc_took(proc, (size_t)n);
+			else
+				proc->drained = true;
+		}
+		if (fds[1].revents != 0)
+			proc_reap(proc);
+	}
+	proc->drained = true;
+}
+
+static void proc_on_posted(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct proc *proc = container_of(req, struct proc, exit_req);
+	res = proc_spawn(proc);
+	if (res == 0) {
+		proc_run_blocking(proc);
+		proc_try_end(proc);
+		return;
+	}
+	proc->ring->children--;
+	proc->on_end(proc, res);
+}
+
+int proc_start(struct ring *ring, struct proc *proc)
+{
+	assert(proc->argv[0] != NULL && proc->on_end != NULL);
+	if (ring->children >= PROC_MAX)
+		return -EAGAIN;
+	proc->ring = ring;
+	proc->pidfd = proc->out_fd = -1;
+	proc->signal = proc->status = 0;
+	proc->output_len = 0;
+	proc->output[0] = '\0';
+	proc->timed_out = proc->exited = proc->drained = false;
+	proc->exit_req.fn = proc_on_exit;
+	proc->read_req.fn = proc_on_read;
+	proc->timer.fn = proc_on_deadline;
+	if (ring_simulated(ring)) {
+		proc->exit_req.fn = proc_on_posted;
+		ring->children++;
+		ring_post(ring, &proc->exit_req, 0);
+		return 0;
+	}
+	int r = proc_spawn(proc);
+	if (r < 0)
+		return r;
+	ring->children++;
+	proc_arm_poll(proc);
+	proc_arm_read(proc);
+	ring_timer_arm(ring, &proc->timer, proc->timeout_ms);
+	return 0;
+}
