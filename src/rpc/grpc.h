@@ -42,17 +42,30 @@ enum grpc_status {
 enum {
 	GRPC_MESSAGE_MAX_BYTES = 4 << 20, /* what grpc-go accepts by default, both ways */
 	GRPC_METHODS_MAX = 96,            /* over all services */
+	GRPC_ARENA_MAX_BYTES = 16 << 20,  /* of one call: the decoded request and what the method adds */
+	GRPC_CALLS_MAX = 8192,            /* in flight over all connections, those left by clients included */
 };
 
 struct grpc_call;
 
 typedef void grpc_method_fn(struct grpc_call *call, const ProtobufCMessage *request);
 
+enum grpc_method_flags {
+	/* The client streams: fn is called for each message, then once with NULL when it has sent its
+	 * last. No message is delivered after the call has ended or while grpc_send() said to wait. The
+	 * arena is a fresh one for each message. */
+	GRPC_STREAM_IN = 1 << 0,
+	/* The stream ends only when the client wishes (a watch). A drain does not wait for it: the
+	 * client is told UNAVAILABLE, and to the method it is gone. */
+	GRPC_ENDLESS = 1 << 1,
+};
+
 /* One line per RPC; ends with a NULL name. A method of the descriptor without a line answers
  * UNIMPLEMENTED. */
 struct grpc_method {
 	const char *name;
 	grpc_method_fn *fn;
+	unsigned flags; /* enum grpc_method_flags; 0: one message in, any number out */
 };
 
 struct grpc_service {

@@ -39,4 +39,13 @@ bool h2_conn_finished(const struct h2_conn *conn);
 void h2_conn_drain(struct h2_conn *conn);
 unsigned h2_conn_streams(const struct h2_conn *conn);
 
+/* Why this side gave the connection up. */
+enum h2_end {
+	H2_END_NONE,           /* it did not */
+	H2_END_TOO_MANY_PINGS,
+	H2_END_HALF_OPEN,      /* no preface and SETTINGS within half_open_ms */
+	H2_END_STALLED,        /* responses wait and the client's windows stay shut */
+};
+enum h2_end h2_conn_end(const struct h2_conn *conn);
+
 #endif

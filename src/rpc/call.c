@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A call's life between its carrier and its method. The request is decoded into the call's arena,
+ * looked over by the registry's check, handed to the method, and ended once. A client that goes
+ * away first only marks the call gone; answers then go nowhere.
+ *
+ * It fails by undecodable bytes (INTERNAL, as grpc-go has it), by memory or a limit
+ * (RESOURCE_EXHAUSTED), and by what the check and the method say.
+ */
+#include "rpc/call.h"
+
+#include "rpc/registry.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <time.h>
+
+static uint64_t clock_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+void grpc_call_init(
+	struct grpc_call *call, const struct grpc_carrier *carrier, struct grpc_registry *registry)
+{
+	call->carrier = carrier;
+	call->registry = registry;
+	call->refs = 1;
+	call->deadline_ns = UINT64_MAX;
+	if (registry->observe != NULL)
+		call->start_ns = clock_ns();
+}
+
+void grpc_call_unref(struct grpc_call *call)
+{
+	assert(call->refs > 0);
+	if (--call->refs > 0)
+		return;
+	arena_unref(call->arena);
+	call->arena = NULL;
+	call->carrier->free(call);
+}
+
+static void observe(struct grpc_call *call, enum grpc_status status)
+{
+	struct grpc_registry *r = call->registry;
+	if (r->observe != NULL)
+		r->observe(r->observe_arg, call->entry != NULL ? call->entry->path : "unknown",
+			status, clock_ns() - call->start_ns);
+}
+
+/* ---- decoding ---- */
+
+struct decode_memory {
+	struct arena *arena;
+	bool failed;
+};
+
+static void *decode_alloc(void *data, size_t size)
+{
+	struct decode_memory *m = data;
+	void *p = arena_alloc(m->arena, size);
+	if (p == NULL)
+		m->failed = true;
+	return p;
+}
+
+static void decode_free(void *data, void *p)
+{
+	(void)data;
+	(void)p;
+}
+
+enum grpc_status grpc_call_decode(
+	struct grpc_call *call, const uint8_t *data, size_t len, const char **ret_message)
+{
+	if (call->arena != NULL && (call->entry->flags & GRPC_STREAM_IN) != 0) {
+		arena_unref(call->arena);
+		call->arena = NULL;
+	}
+	if (call->arena == NULL)
+		call->arena = arena_new(GRPC_ARENA_MAX_BYTES);
+	if (call->arena == NULL) {
+		*ret_message = "out of memory";
+		return GRPC_RESOURCE_EXHAUSTED;
+	}
+	struct decode_memory memory = {.arena = call->arena};
+	ProtobufCAllocator allocator = {
+		.alloc = decode_alloc, .free = decode_free, .allocator_data = &memory};
+	call->request = protobuf_c_message_unpack(call->entry->input, &allocator, len, data);
+	if (call->request != NULL)
+		return GRPC_OK;
+	if (memory.failed) {
+		*ret_message = "the decoded request takes too much memory";
+		return GRPC_RESOURCE_EXHAUSTED;
+	}
+	*ret_message = "the request cannot be decoded";
+	return GRPC_INTERNAL;
+}
+
+/* ---- the method's turn ---- */
+
+static bool call_begin(struct grpc_call *call)
+{
+	if (call->running)
+		return true;
+	if (call->registry->in_flight >= GRPC_CALLS_MAX)
+		return false;
+	if (call->arena == NULL) /* a client stream that ended before its first message */
+		call->arena = arena_new(GRPC_ARENA_MAX_BYTES);
+	if (call->arena == NULL)
+		return false;
+	call->running = true;
+	call->refs++;
+	call->registry->in_flight++;
+	return true;
+}
+
+void grpc_call_run(struct grpc_call *call)
+{
+	const ProtobufCMessage *request = call->request;
+	call->request = NULL;
+	if (!call_begin(call)) {
+		grpc_call_refuse(call, GRPC_RESOURCE_EXHAUSTED, "too many calls in flight");
+		return;
+	}
+	if (request != NULL && call->entry->check != NULL) {
+		struct err err = {0};
+		enum grpc_status status = call->entry->check(request, &err);
+		if (status != GRPC_OK) {
+			grpc_end(call, status, err.message);
+			return;
+		}
+	}
+	call->entry->fn(call, request);
+}
+
+void grpc_call_refuse(struct grpc_call *call, enum grpc_status status, const char *message)
+{
+	assert(!call->running);
+	observe(call, status);
+	if (!call->gone)
+		call->carrier->end(call, status, message);
+}
+
+void grpc_call_lose(struct grpc_call *call, enum grpc_status status)
+{
+	if (call->gone)
+		return;
+	call->gone = true;
+	if (!call->cut)
+		call->gone_status = status;
+	if (!call->running)
+		return;
+	call->refs++;
+	if (call->on_gone != NULL)
+		call->on_gone(call, call->on_gone_arg);
+	grpc_call_resume(call);
+	grpc_call_unref(call);
+}
+
+void grpc_call_resume(struct grpc_call *call)
+{
+	if (!call->waiting)
+		return;
+	call->waiting = false;
+	if (call->running && call->on_writable != NULL)
+		call->on_writable(call, call->on_writable_arg);
+}
+
+/* ---- what methods call ---- */
+
+void *grpc_call_context(const struct grpc_call *call)
+{
+	return call->entry->service->context;
+}
+
+struct arena *grpc_call_arena(const struct grpc_call *call)
+{
+	return call->arena;
+}
+
+const char *grpc_call_method(const struct grpc_call *call)
+{
+	return call->entry->name;
+}
+
+bool grpc_call_gone(const struct grpc_call *call)
+{
+	return call->gone;
+}
+
+uint64_t grpc_call_deadline_ns(const struct grpc_call *call)
+{
+	return call->deadline_ns;
+}
+
+void grpc_on_writable(
+	struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg), void *arg)
+{
+	call->on_writable = fn;
+	call->on_writable_arg = arg;
+}
+
+void grpc_on_gone(struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg), void *arg)
+{
+	call->on_gone = fn;
+	call->on_gone_arg = arg;
+}
+
+void grpc_end(struct grpc_call *call, enum grpc_status status, const char *message)
+{
+	assert(call->running); /* a call is ended once */
+	call->running = false;
+	call->registry->in_flight--;
+	observe(call, call->gone || call->cut ? call->gone_status : status);
+	if (!call->gone && !call->cut)
+		call->carrier->end(call, status, message);
+	arena_unref(call->arena);
+	call->arena = NULL;
+	grpc_call_unref(call);
+}
+
+void grpc_reply(struct grpc_call *call, const ProtobufCMessage *response)
+{
+	if (call->gone) {
+		grpc_end(call, GRPC_OK, NULL);
+		return;
+	}
+	size_t size = protobuf_c_message_get_packed_size(response);
+	if (size > GRPC_MESSAGE_MAX_BYTES)
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "the response is larger than 4 MiB");
+	else if (call->carrier->message(call, response, size, true) < 0)
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+	else
+		grpc_end(call, GRPC_OK, NULL);
+}
+
+bool grpc_send(struct grpc_call *call, const ProtobufCMessage *message)
+{
+	assert(call->running);
+	if (call->gone || call->cut)
+		return true;
+	size_t size = protobuf_c_message_get_packed_size(message);
+	int res = size > GRPC_MESSAGE_MAX_BYTES
+			  ? -EMSGSIZE
+			  : call->carrier->message(call, message, size, false);
+	if (res < 0) {
+		/* A stream with a hole in it would be a lie: the client is told now, the method
+		 * learns it when the stream is closed, not in the middle of its own call. */
+		call->cut = true;
+		call->gone_status = GRPC_RESOURCE_EXHAUSTED;
+		call->carrier->end(call, GRPC_RESOURCE_EXHAUSTED,
+			res == -EMSGSIZE ? "a message is larger than 4 MiB" : "out of memory");
+		return true;
+	}
+	call->waiting = !call->carrier->writable(call);
+	return !call->waiting;
+}

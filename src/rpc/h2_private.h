@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a connection, shared by h2.c (session, timers) and h2_stream.c (streams). */
+#ifndef RINGVOL_RPC_H2_PRIVATE_H
+#define RINGVOL_RPC_H2_PRIVATE_H
+
+#include "base/buf.h"
+#include "rpc/call.h"
+#include "rpc/h2.h"
+
+#include <nghttp2/nghttp2.h>
+
+enum {
+	H2_STREAM_WINDOW_BYTES = 256 << 10, /* what a client may send ahead on a stream */
+	H2_CONN_WINDOW_BYTES = 1 << 20,     /* and on all streams of a connection */
+	H2_PARTIAL_MAX_BYTES = 8 << 20,     /* requests not yet complete, of one connection */
+	H2_STREAM_QUEUE_BYTES = 64 << 10,   /* of answers; more pauses a streaming method */
+	H2_PING_STRIKES = 3,
+	H2_DRAIN_PING_MS = 1000, /* how long a drain waits for the client to have heard of it */
+};
+
+struct h2_conn {
+	struct h2_config config;
+	nghttp2_session *session;
+	struct list streams;   /* open */
+	struct list half_open; /* those whose request is not complete, oldest first */
+	struct list paused;    /* those whose method waits for room */
+	unsigned stream_count;
+	size_t partial_bytes;   /* received, not yet decoded */
+	size_t queued_bytes;    /* packed, not yet given to nghttp2 */
+	int broken;             /* -errno: nothing can be sent any more */
+	bool busy;              /* inside feed() or output() */
+	bool greeted;           /* preface and SETTINGS are here */
+	bool closing;           /* given up: only the GOAWAY is still sent */
+	bool goaway_sent;       /* that one */
+	bool draining, drained; /* GOAWAY announced; final GOAWAY queued */
+	enum h2_end end;
+	unsigned ping_strikes;
+	uint64_t last_ping_ns; /* 0: none yet */
+	bool answered_since_ping;
+	struct ring_timer timer;
+	uint64_t created_ns, idle_since_ns, drain_ns;
+	uint64_t progress_ns; /* response bytes last moved, or started to wait */
+};
+
+/* Illegal transitions assert; see h2_stream.c for the table. A stream is closed in any state. */
+enum h2_stream_state {
+	H2_STREAM_HEADERS,  /* the request's header list is coming in */
+	H2_STREAM_BODY,     /* its message is */
+	H2_STREAM_RUNNING,  /* the method has the call */
+	H2_STREAM_ANSWERED, /* the end of the answer is queued; nothing more is read */
+};
+
+struct h2_stream {
+	struct grpc_call call; /* first: the carrier casts */
+	struct h2_conn *conn;  /* NULL once closed */
+	int32_t id;
+	enum h2_stream_state state;
+	struct list link, half_open, paused;
+	uint64_t half_open_ns;
+	struct ring_timer deadline;
+
+	/* the request's headers */
+	size_t header_bytes;
+	unsigned seen; /* bits: enum h2_seen */
+	bool post, content_type_ok, timeout_bad, encoded;
+	uint64_t timeout_ns;
+
+	/* the request's body */
+	struct buf in;
+	size_t in_at;      /* of in: consumed by messages already run */
+	size_t unconsumed; /* of the stream's window, held back while the method waits */
+	bool in_ended;
+
+	/* the answer */
+	struct buf out;
+	size_t out_at;
+	bool started;  /* response headers are submitted */
+	bool deferred; /* nghttp2 waits for nghttp2_session_resume_data() */
+	enum grpc_status status;
+	char *message; /* percent-encoded */
+	size_t message_len;
+};
+
+/* ---- h2_stream.c: called by nghttp2's callbacks in h2.c ---- */
+
+int h2_stream_open(struct h2_conn *conn, int32_t id);
+int h2_stream_on_header(struct h2_stream *s, const uint8_t *name, size_t name_len,
+	const uint8_t *value, size_t value_len);
+void h2_stream_on_headers_end(struct h2_stream *s);
+void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data, size_t len);
+void h2_stream_on_input_end(struct h2_stream *s);
+/* The stream is over; the call learns it and lives on until its method ends it. */
+void h2_stream_closed(struct h2_stream *s);
+/* The request took longer than half_open_ms. */
+void h2_stream_overstayed(struct h2_stream *s);
+/* Ends an endless call, because the connection drains. */
+void h2_stream_drain(struct h2_stream *s);
+/* Lets paused methods go on as far as there is room. True when one did. */
+bool h2_stream_resume_paused(struct h2_conn *conn);
+
+/* ---- h2.c ---- */
+
+/* There is output and nobody is about to fetch it. */
+void h2_conn_wake(struct h2_conn *conn);
+/* An nghttp2 call failed where only memory can be the reason. */
+void h2_conn_broke(struct h2_conn *conn, int nghttp2_error);
+
+#endif

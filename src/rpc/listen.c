@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Makes listening sockets. A unix socket: its directory is made, the directory is locked (so that
+ * two starting drivers do not take each other's fresh socket for a stale one), what is in the way
+ * is looked at, and the new socket is bound 0600 and listens. TCP: loopback addresses only.
+ *
+ * It fails on addresses it does not understand or serve (ERR_INVALID), on a path that is taken by
+ * a live server or by something that is no socket, and on what the system calls say.
+ */
+#include "rpc/listen.h"
+
+#include "base/fd.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum {
+	LISTEN_BACKLOG = 4096, /* the kernel cuts it to net.core.somaxconn */
+	LOCK_TRIES = 40,
+	LOCK_WAIT_MS = 50,
+};
+
+/* Opens the directory of `path`, making what is missing of it 0750. The fd or -errno. */
+static int dir_open(const char *path)
+{
+	_cleanup_fd_ int dir = open(path[0] == '/' ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0)
+		return -errno;
+	const char *last = strrchr(path, '/');
+	for (const char *p = path; last != NULL && p < last;) {
+		size_t len = strcspn(p, "/");
+		char name[256];
+		if (len >= sizeof(name))
+			return -ENAMETOOLONG;
+		memcpy(name, p, len);
+		name[len] = '\0';
+		p += len + 1;
+		if (len == 0)
+			continue;
+		if (mkdirat(dir, name, 0750) < 0 && errno != EEXIST)
+			return -errno;
+		int next = openat(dir, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (next < 0)
+			return -errno;
+		fd_close(&dir);
+		dir = next;
+	}
+	/* For flock a real descriptor is needed. */
+	int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+static int dir_lock(int dir)
+{
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		if (flock(dir, LOCK_EX | LOCK_NB) == 0)
+			return 0;
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return -errno;
+		nanosleep(&(struct timespec){.tv_nsec = LOCK_WAIT_MS * 1000000L}, NULL);
+	}
+	return -EBUSY;
+}
+
+/* Whether somebody listens on the socket file. 0: nobody; -EADDRINUSE; another -errno. */
+static int probe_live(const struct sockaddr_un *address)
+{
+	_cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0)
+		return -EADDRINUSE;
+	if (errno == ECONNREFUSED || errno == ENOENT)
+		return 0;
+	return errno == EAGAIN ? -EADDRINUSE : -errno; /* EAGAIN: its backlog is full */
+}
+
+static int stale_remove(
+	int dir, const char *name, const struct sockaddr_un *address, struct err *err)
+{
+	struct stat st;
+	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT
+			       ? 0
+			       : err_sys(err, -errno, "cannot look at %s", address->sun_path);
+	if (!S_ISSOCK(st.st_mode))
+		return err_set(err, ERR_EXISTS,
+			"%s is in the way of the socket and is not a socket; remove it",
+			address->sun_path);
+	int res = probe_live(address);
+	if (res == -EADDRINUSE)
+		return err_sys(err, res, "another process serves %s", address->sun_path);
+	if (res < 0)
+		return err_sys(err, res, "cannot tell whether %s is in use", address->sun_path);
+	if (unlinkat(dir, name, 0) < 0 && errno != ENOENT)
+		return err_sys(err, -errno, "cannot remove the stale socket %s", address->sun_path);
+	return 0;
+}
+
+static int listen_unix(const char *path, struct listen_socket *ret, struct err *err)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t len = strlen(path);
+	if (len == 0 || path[len - 1] == '/')
+		return err_set(err, ERR_INVALID, "\"%s\" is not the path of a socket", path);
+	if (len >= sizeof(address.sun_path))
+		return err_set(err, ERR_INVALID,
+			"the socket path %s has %zu bytes, the system takes at most %zu", path, len,
+			sizeof(address.sun_path) - 1);
+	memcpy(address.sun_path, path, len + 1);
+
+	_cleanup_fd_ int dir = dir_open(path);
+	if (dir < 0)
+		return err_sys(err, dir, "cannot make the directory of %s", path);
+	int res = dir_lock(dir);
+	if (res < 0)
+		return err_sys(err, res, "cannot lock the directory of %s", path);
+	const char *name = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
+	res = stale_remove(dir, name, &address, err);
+	if (res < 0)
+		return res;
+
+	_cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return err_sys(err, -errno, "cannot make a socket");
+	/* The file gets the socket's own mode less the umask: 0600 from its first instant. */
+	if (fchmod(fd, 0600) < 0)
+		return err_sys(err, -errno, "cannot set the mode of a socket");
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		return err_sys(err, -errno, "cannot bind %s", path);
+	struct stat st;
+	if (listen(fd, LISTEN_BACKLOG) < 0 || fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+		res = -errno;
+		unlinkat(dir, name, 0);
+		return err_sys(err, res, "cannot listen on %s", path);
+	}
+	*ret = (struct listen_socket){
+		.fd = fd, .is_unix = true, .dev = st.st_dev, .ino = st.st_ino};
+	memcpy(ret->path, path, len + 1);
+	fd = -1;
+	return 0;
+}
+
+/* Splits "127.0.0.1:10" or "[::1]:10". 0 or -EINVAL. */
+static int parse_tcp(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len)
+{
+	char host[64];
+	const char *colon = strrchr(text, ':');
+	if (colon == NULL || (size_t)(colon - text) >= sizeof(host))
+		return -EINVAL;
+	memcpy(host, text, (size_t)(colon - text));
+	host[colon - text] = '\0';
+	char *end;
+	errno = 0;
+	unsigned long port = strtoul(colon + 1, &end, 10);
+	if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || errno != 0 || port == 0 ||
+		port > 65535)
+		return -EINVAL;
+
+	*ret = (struct sockaddr_storage){0};
+	size_t len = strlen(host);
+	if (host[0] == '[' && host[len - 1] == ']') {
+		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)ret;
+		host[len - 1] = '\0';
+		in6->sin6_family = AF_INET6;
+		in6->sin6_port = htons((uint16_t)port);
+		*ret_len = sizeof(*in6);
+		if (inet_pton(AF_INET6, host + 1, &in6->sin6_addr) != 1)
+			return -EINVAL;
+		return IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr) ? 0 : -EINVAL;
+	}
+	struct sockaddr_in *in = (struct sockaddr_in *)ret;
+	in->sin_family = AF_INET;
+	in->sin_port = htons((uint16_t)port);
+	*ret_len = sizeof(*in);
+	if (inet_pton(AF_INET, host, &in->sin_addr) != 1)
+		return -EINVAL;
+	return ntohl(in->sin_addr.s_addr) >> 24 == 127 ? 0 : -EINVAL;
+}
+
+static int listen_tcp(const char *text, struct listen_socket *ret, struct err *err)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+	if (parse_tcp(text, &address, &len) < 0)
+		return err_set(err, ERR_INVALID,
+			"tcp://%s is not a loopback address and port (tcp://127.0.0.1:PORT or "
+			"tcp://[::1]:PORT); there is no authentication on TCP",
+			text);
+	_cleanup_fd_ int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return err_sys(err, -errno, "cannot make a socket");
+	int one = 1;
+	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
+		return err_sys(
+			err, -errno, "cannot set up a socket"); /* accepted ones inherit it */
+	if (bind(fd, (struct sockaddr *)&address, len) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
+		return err_sys(err, -errno, "cannot listen on tcp://%s", text);
+	*ret = (struct listen_socket){.fd = fd};
+	fd = -1;
+	return 0;
+}
+
+int listen_open(const char *endpoint, struct listen_socket *ret, struct err *err)
+{
+	if (strncmp(endpoint, "unix://", 7) == 0)
+		return listen_unix(endpoint + 7, ret, err);
+	if (strncmp(endpoint, "unix:", 5) == 0)
+		return listen_unix(endpoint + 5, ret, err);
+	if (strncmp(endpoint, "tcp://", 6) == 0)
+		return listen_tcp(endpoint + 6, ret, err);
+	return err_set(err, ERR_INVALID,
+		"\"%s\" is not an endpoint; use unix:///PATH or tcp://127.0.0.1:PORT", endpoint);
+}
+
+void listen_unlink(struct listen_socket *s)
+{
+	struct stat st;
+	if (s->is_unix && lstat(s->path, &st) == 0 && st.st_dev == s->dev && st.st_ino == s->ino)
+		unlink(s->path);
+	s->is_unix = false;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parsers and printers of single header values. They fail only on malformed input. */
+#include "rpc/wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+bool grpc_wire_content_type_ok(const uint8_t *value, size_t len)
+{
+	static const char base[] = "application/grpc";
+	const size_t base_len = sizeof(base) - 1;
+
+	if (len < base_len || memcmp(value, base, base_len) != 0)
+		return false;
+	if (len == base_len || value[base_len] == ';')
+		return true;
+	static const char proto[] = "+proto";
+	const size_t proto_len = sizeof(proto) - 1;
+	if (len < base_len + proto_len || memcmp(value + base_len, proto, proto_len) != 0)
+		return false;
+	return len == base_len + proto_len || value[base_len + proto_len] == ';';
+}
+
+int grpc_wire_parse_timeout(const uint8_t *value, size_t len, uint64_t *ret_ns)
+{
+	if (len < 2 || len > 9)
+		return -EINVAL;
+	uint64_t n = 0;
+	for (size_t i = 0; i + 1 < len; i++) {
+		if (value[i] < '0' || value[i] > '9')
+			return -EINVAL;
+		n = n * 10 + (uint64_t)(value[i] - '0');
+	}
+	uint64_t unit_ns;
+	switch (value[len - 1]) {
+	case 'H':
+		unit_ns = 3600000000000;
+		break;
+	case 'M':
+		unit_ns = 60000000000;
+		break;
+	case 'S':
+		unit_ns = 1000000000;
+		break;
+	case 'm':
+		unit_ns = 1000000;
+		break;
+	case 'u':
+		unit_ns = 1000;
+		break;
+	case 'n':
+		unit_ns = 1;
+		break;
+	default:
+		return -EINVAL;
+	}
+	*ret_ns = n > UINT64_MAX / unit_ns ? UINT64_MAX : n * unit_ns;
+	return 0;
+}
+
+/* The length of the UTF-8 character at s by its first byte; a stray byte counts as one. */
+static size_t char_len(const unsigned char *s)
+{
+	size_t want = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : s[0] >= 0xC0 ? 2 : 1;
+	for (size_t i = 1; i < want; i++) {
+		if ((s[i] & 0xC0) != 0x80)
+			return i;
+	}
+	return want;
+}
+
+size_t grpc_wire_encode_message(const char *message, char *out)
+{
+	static const char hex[] = "0123456789ABCDEF";
+	const unsigned char *s = (const unsigned char *)message;
+	size_t n = 0;
+
+	while (*s != '\0') {
+		size_t len = char_len(s);
+		if (len == 1 && *s >= 0x20 && *s <= 0x7E && *s != '%') {
+			if (n + 1 > GRPC_ENCODED_MESSAGE_MAX)
+				break;
+			out[n++] = (char)*s++;
+			continue;
+		}
+		if (n + 3 * len > GRPC_ENCODED_MESSAGE_MAX)
+			break;
+		for (size_t i = 0; i < len; i++, s++) {
+			out[n++] = '%';
+			out[n++] = hex[*s >> 4];
+			out[n++] = hex[*s & 15];
+		}
+	}
+	return n;
+}
