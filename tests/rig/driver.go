@@ -45,6 +45,8 @@ type Driver struct {
 	Pools   []*Pool
 	Log     string
 
+	PoolOptions string // after the path, ",init" at first
+
 	rig  *Rig
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -61,6 +63,8 @@ func (r *Rig) NewDriver(pools ...*Pool) *Driver {
 		Pools:   pools,
 		Log:     r.Path("ringvol.log"),
 		rig:     r,
+
+		PoolOptions: ",init",
 	}
 	r.Defer(func() error {
 		d.Disconnect()
@@ -92,7 +96,7 @@ func (d *Driver) AwaitReady() error {
 func (d *Driver) Launch() error {
 	args := []string{"serve", "--endpoint", "unix://" + d.Socket, "--node-id", d.Node, "--http", "off"}
 	for _, p := range d.Pools {
-		args = append(args, "--pool", fmt.Sprintf("%s=%s,init", p.Name, p.Path))
+		args = append(args, "--pool", fmt.Sprintf("%s=%s%s", p.Name, p.Path, d.PoolOptions))
 	}
 	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -119,10 +123,8 @@ func (d *Driver) Launch() error {
 // AwaitServing waits until the driver answers anything at all.
 func (d *Driver) AwaitServing() error {
 	return Eventually(30*time.Second, func() error {
-		select {
-		case <-d.done:
-			return fmt.Errorf("the driver ended: %v\n%s", d.exit, d.LogTail(20))
-		default:
+		if !d.Running() {
+			return Final{fmt.Errorf("the driver ended: %v\n%s", d.exit, d.LogTail(20))}
 		}
 		c, err := d.Client()
 		if err != nil {

@@ -155,13 +155,20 @@ func Run(name string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Eventually polls until check returns nil or the time is up, then returns its last error. The
-// time only bounds a failure.
+// Final wraps an error that will not go away by waiting.
+type Final struct{ error }
+
+// Unwrap returns the error inside.
+func (f Final) Unwrap() error { return f.error }
+
+// Eventually polls until check returns nil or a Final error, or the time is up; then it returns the
+// last error. The time only bounds a failure.
 func Eventually(limit time.Duration, check func() error) error {
 	deadline := time.Now().Add(limit)
 	for {
 		err := check()
-		if err == nil || time.Now().After(deadline) {
+		var final Final
+		if err == nil || errors.As(err, &final) || time.Now().After(deadline) {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond)

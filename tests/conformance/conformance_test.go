@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package conformance runs csi-test's sanity suite against the driver, once with mounted xfs volumes
+// and once with raw block volumes. Every case is a test of its own, so that passes, failures and
+// skips are counted by name.
+package conformance
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"ringvol.dev/tests/rig"
+
+	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+	"github.com/onsi/gomega"
+)
+
+type mode struct {
+	name, access string
+	params       map[string]string
+	size, grown  int64
+}
+
+// xfs, as ext4 grows online only with CAP_SYS_RESOURCE.
+var modes = []mode{
+	{"mount", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB},
+	{"block", "block", nil, 32 * rig.MiB, 64 * rig.MiB},
+}
+
+// start runs a driver of its own for a mode, on a pool that is large but sparse.
+func start(t *testing.T, m mode) *rig.Driver {
+	r, err := rig.New()
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := r.NewPool("default", "xfs", 64<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := r.NewDriver(p)
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.AwaitReady(); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"plugins", "pods"} {
+		if err := os.MkdirAll(r.Path("kubelet", dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+func TestSanity(t *testing.T) {
+	drivers := make([]*rig.Driver, len(modes))
+	var contexts []*sanity.TestContext
+	for i, m := range modes {
+		drivers[i] = start(t, m)
+		config := sanity.NewTestConfig()
+		config.Address = drivers[i].Socket
+		config.TargetPath = drivers[i].Kubelet + "/pods/target"
+		config.StagingPath = drivers[i].Kubelet + "/plugins/staging"
+		config.TestVolumeAccessType = m.access
+		config.TestVolumeParameters = m.params
+		config.TestVolumeSize = m.size
+		config.TestVolumeExpandSize = m.grown
+		config.IdempotentCount = 5
+		ginkgo.Describe(m.name, func() {
+			contexts = append(contexts, sanity.GinkgoTest(&config))
+		})
+	}
+	var specs types.SpecReports
+	ginkgo.ReportAfterSuite("collect", func(report ginkgo.Report) { specs = report.SpecReports })
+	gomega.RegisterFailHandler(ginkgo.Fail)
+	suite, reporter := ginkgo.GinkgoConfiguration()
+	suite.RandomSeed = 1
+	reporter.Succinct, reporter.NoColor = true, true
+	// The suite's verdict is that of its cases below.
+	ginkgo.RunSpecs(quiet{t}, "csi-sanity", suite, reporter)
+	for _, c := range contexts {
+		c.Finalize()
+	}
+	for _, spec := range specs {
+		if spec.LeafNodeType != types.NodeTypeIt {
+			continue
+		}
+		name := strings.NewReplacer("/", "_").Replace(spec.FullText())
+		t.Run(name, func(t *testing.T) {
+			switch {
+			case spec.State.Is(types.SpecStateSkipped | types.SpecStatePending):
+				reason := spec.Failure.Message
+				if reason == "" {
+					reason = "pending in csi-test"
+				}
+				t.Skip(reason)
+			case spec.State.Is(types.SpecStateFailureStates):
+				t.Error(spec.Failure.Message)
+				t.Log(spec.Failure.Location.String())
+				t.Log(spec.CapturedGinkgoWriterOutput)
+			}
+		})
+	}
+	if len(specs) < 100 {
+		t.Errorf("only %d cases ran", len(specs))
+	}
+	for i, d := range drivers {
+		t.Run(modes[i].name+" leaves nothing", func(t *testing.T) {
+			if err := d.Leaks(); err != nil {
+				t.Error(err)
+			}
+			if err := d.Term(); err != nil {
+				t.Error(err)
+			}
+		})
+		if t.Failed() {
+			t.Logf("the driver's last words, %s:\n%s", modes[i].name, d.LogTail(40))
+		}
+	}
+}
+
+// quiet keeps the suite from failing the test by itself.
+type quiet struct{ t *testing.T }
+
+func (quiet) Fail() {}
