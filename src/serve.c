@@ -235,7 +235,9 @@ static void on_server_drained(void *arg)
 static void on_drain_tick(struct ring_timer *timer)
 {
 	struct serve *s = container_of(timer, struct serve, timer);
-	if (s->csi_idle && s->server_drained && !s->adopting && pools_idle(s->pools))
+	/* Calls whose client went away are still in flight. */
+	bool calls_over = s->registry == NULL || grpc_registry_in_flight(s->registry) == 0;
+	if (calls_over && s->csi_idle && s->server_drained && !s->adopting && pools_idle(s->pools))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
 		cut_off(s, "the time for draining is over");
