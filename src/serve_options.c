@@ -366,7 +366,7 @@ const struct command serve_command = {
 		   "operations end\n"
 		   "(10 seconds at most; a second SIGTERM ends at once). A pool that is missing or "
 		   "sick\n"
-		   "does not stop it. A flag goes before its environment variable.",
+		   "does not stop it. A flag overrides its environment variable.",
 	.options = rows,
 };
 
