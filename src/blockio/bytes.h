@@ -23,6 +23,9 @@ int bytes_hint_extent_size(int fd, uint32_t extent_bytes);
 /* Allocated bytes (st_blocks * 512) and size. */
 int bytes_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size);
 
+/* Alignment direct I/O on this file needs, in bytes; 0 when it has none or nobody can tell. */
+uint32_t bytes_dio_align(int fd);
+
 /* What a directory's file system can do, found by trying on an unnamed file (blocking, leaves
  * nothing). */
 struct bytes_features {

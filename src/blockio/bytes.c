@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sizes, extents and abilities of image files: thin wrappers around one system call each, and the
+ * probe, which tries everything a pool needs on unnamed files of the pool's own directory.
+ * Failures are the system call's; what "not supported" is called differs between file systems and
+ * is made one errno here.
+ */
+#include "blockio/bytes.h"
+
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+
+enum {
+	PROBE_BYTES = 64 * 1024, /* more than any file system keeps inside its inode */
+	DIO_ALIGN_MAX = 4096,
+};
+
+/* statfs types <linux/magic.h> does not have. */
+#define MAGIC_BCACHEFS 0xca451a4eUL
+#define MAGIC_ZFS      0x2fc12fc1UL
+
+/* glibc's struct statx ends before the fields of STATX_DIOALIGN (Linux 6.1), the C library of
+ * Debian 12 included; the kernel's layout is fixed, so they are read by offset. */
+enum {
+	STATX_WANT_DIOALIGN = 0x2000,
+	STATX_OFFSET_MASK = 0,
+	STATX_OFFSET_DIO_OFFSET_ALIGN = 156,
+	STATX_BYTES = 256,
+};
+
+int bytes_resize(int fd, uint64_t size, bool thick)
+{
+	struct stat st;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (size > INT64_MAX)
+		return -EFBIG;
+	if ((uint64_t)st.st_size > size)
+		return -EINVAL;
+	if (!thick) {
+		if ((uint64_t)st.st_size == size)
+			return 0;
+		return ftruncate(fd, (off_t)size) < 0 ? -errno : 0;
+	}
+	if (size == 0)
+		return 0;
+	int r;
+	do
+		r = fallocate(fd, 0, 0, (off_t)size) < 0 ? -errno : 0;
+	while (r == -EINTR);
+	/* A full disk can leave the file half grown; the part nobody was promised goes back. */
+	if (r < 0 && ftruncate(fd, st.st_size) < 0)
+		return -errno;
+	return r == -ENOSYS ? -EOPNOTSUPP : r;
+}
+
+int bytes_reflink(int src_fd, int dst_fd)
+{
+	if (ioctl(dst_fd, FICLONE, src_fd) == 0)
+		return 0;
+	return errno == ENOTTY || errno == ENOSYS ? -EOPNOTSUPP : -errno;
+}
+
+int bytes_hint_extent_size(int fd, uint32_t extent_bytes)
+{
+	struct fsxattr attr;
+	if (ioctl(fd, FS_IOC_FSGETXATTR, &attr) < 0)
+		return errno == ENOTTY || errno == EOPNOTSUPP ? 0 : -errno;
+
+	/* The copy-on-write hint keeps what is written after a reflink together too. XFS without
+	 * reflink refuses it, so there the plain hint alone is set. */
+	attr.fsx_xflags |= FS_XFLAG_EXTSIZE | FS_XFLAG_COWEXTSIZE;
+	attr.fsx_extsize = attr.fsx_cowextsize = extent_bytes;
+	if (ioctl(fd, FS_IOC_FSSETXATTR, &attr) == 0)
+		return 0;
+	if (errno == EINVAL) {
+		attr.fsx_xflags &= ~(uint32_t)FS_XFLAG_COWEXTSIZE;
+		attr.fsx_cowextsize = 0;
+		if (ioctl(fd, FS_IOC_FSSETXATTR, &attr) == 0)
+			return 0;
+	}
+	return errno == ENOTTY || errno == EOPNOTSUPP ? 0 : -errno;
+}
+
+int bytes_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size)
+{
+	struct stat st;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	*ret_allocated = (uint64_t)st.st_blocks * 512;
+	*ret_size = (uint64_t)st.st_size;
+	return 0;
+}
+
+uint32_t bytes_dio_align(int fd)
+{
+	_Alignas(8) uint8_t raw[STATX_BYTES] = {0};
+	if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_WANT_DIOALIGN, raw) == 0) {
+		uint32_t mask, align;
+		memcpy(&mask, raw + STATX_OFFSET_MASK, sizeof mask);
+		memcpy(&align, raw + STATX_OFFSET_DIO_OFFSET_ALIGN, sizeof align);
+		if (mask & STATX_WANT_DIOALIGN)
+			return align > 0 && align < 512 ? 512 : align;
+	}
+	/* btrfs does not say (6.18 neither) and quietly takes the page cache for anything less
+	 * aligned than its blocks. */
+	struct statfs fs;
+	if (fstatfs(fd, &fs) == 0 && (unsigned long)fs.f_type == BTRFS_SUPER_MAGIC)
+		return (uint32_t)fs.f_bsize;
+	return 0;
+}
+
+/* ---- the probe ---- */
+
+static int probe_tmpfile(int dirfd, int flags)
+{
+	int fd = openat(dirfd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
+/* True if the unnamed file can be given a name; the name is taken away again. */
+static bool probe_link(int dirfd, int fd)
+{
+	uint64_t random;
+	char name[48], path[40];
+	if (getrandom(&random, sizeof random, 0) != sizeof random)
+		return false;
+	snprintf(name, sizeof name, ".probe-%016llx", (unsigned long long)random);
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	if (linkat(fd, "", dirfd, name, AT_EMPTY_PATH) < 0 &&
+		linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW) < 0)
+		return false;
+	unlinkat(dirfd, name, 0);
+	return true;
+}
+
+/* The smallest aligned read that works, 0 if none does. Holes are read without any check, so the
+ * file has data at the start. */
+static uint32_t probe_dio_read(int fd)
+{
+	_cleanup_free_ void *mem = NULL;
+	if (posix_memalign(&mem, DIO_ALIGN_MAX, DIO_ALIGN_MAX) != 0)
+		return 0;
+	for (uint32_t align = 512; align <= DIO_ALIGN_MAX; align = align == 512 ? 4096 : 8192)
+		if (pread(fd, mem, align, align) == (ssize_t)align)
+			return align;
+	return 0;
+}
+
+static void probe_direct_io(int dirfd, const void *data, struct bytes_features *f)
+{
+	_cleanup_fd_ int fd = probe_tmpfile(dirfd, O_DIRECT);
+	if (fd < 0 || pwrite(fd, data, PROBE_BYTES, 0) != PROBE_BYTES || fdatasync(fd) < 0)
+		return;
+	uint32_t align = bytes_dio_align(fd);
+	if (align == 0)
+		align = probe_dio_read(fd);
+	if (align == 0 || align > DIO_ALIGN_MAX)
+		return;
+	f->direct_io = true;
+	f->dio_align = align <= 512 ? 512 : 4096;
+}
+
+static void probe_reflink(int dirfd, int src_fd, struct bytes_features *f)
+{
+	_cleanup_fd_ int dst_fd = probe_tmpfile(dirfd, 0);
+	f->reflink = dst_fd >= 0 && bytes_reflink(src_fd, dst_fd) == 0;
+}
+
+static void probe_fallocate(int dirfd, struct bytes_features *f)
+{
+	_cleanup_fd_ int fd = probe_tmpfile(dirfd, 0);
+	f->fallocate = fd >= 0 && fallocate(fd, 0, 0, PROBE_BYTES) == 0;
+}
+
+int bytes_probe(int dirfd, struct bytes_features *ret)
+{
+	struct bytes_features f = {0};
+	struct statfs fs;
+	if (fstatfs(dirfd, &fs) < 0)
+		return -errno;
+	f.fs_type = (unsigned long)fs.f_type;
+	f.nocow_lies = f.fs_type == BTRFS_SUPER_MAGIC || f.fs_type == MAGIC_BCACHEFS ||
+		       f.fs_type == MAGIC_ZFS;
+
+	_cleanup_fd_ int fd = probe_tmpfile(dirfd, 0);
+	if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -EINVAL) {
+		*ret = f; /* no unnamed files: not a pool, and nothing else can be tried */
+		return 0;
+	}
+	if (fd < 0)
+		return fd;
+
+	/* An extent has to exist for a reflink to mean anything. */
+	_cleanup_free_ void *data = NULL;
+	if (posix_memalign(&data, DIO_ALIGN_MAX, PROBE_BYTES) != 0)
+		return -ENOMEM;
+	memset(data, 0x5a, PROBE_BYTES);
+	ssize_t n = pwrite(fd, data, PROBE_BYTES, 0);
+	if (n != PROBE_BYTES)
+		return n < 0 ? -errno : -ENOSPC;
+
+	f.tmpfile = probe_link(dirfd, fd);
+	f.xattr = fsetxattr(fd, "trusted.ringvol.probe", "1", 1, 0) == 0;
+	probe_fallocate(dirfd, &f);
+	probe_reflink(dirfd, fd, &f);
+	probe_direct_io(dirfd, data, &f);
+	*ret = f;
+	return 0;
+}

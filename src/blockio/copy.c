@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies the data of one image to another through the ring.
+ *
+ * A work job looks up data extents (SEEK_DATA, SEEK_HOLE) in batches, one batch ahead. Each buffer
+ * takes the next chunk of an extent through its own little life: read, then write, then the next
+ * chunk. Up to COPY_IN_FLIGHT buffers of a copy are under way; all copies together share
+ * COPY_POOL_BUFFERS, and whoever gives a buffer back goes behind those who wait, so that a long
+ * copy does not hold up a short one. Chunks that read as zeros are not written: a fresh or
+ * preallocated dst reads so anyway.
+ *
+ * A failure, or `stop`, starts no more chunks; the copy ends when the last request and the last job
+ * have come back, with the first error. Short transfers are continued. With direct I/O a size that
+ * is no multiple of 4096 leaves a tail, which is written last and through the page cache.
+ *
+ * The buffers belong to the loop's thread, of which there is one.
+ */
+#include "blockio/bytes.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+	COPY_POOL_BUFFERS = 32, /* of all copies together: 32 MiB */
+	COPY_ALIGN = 4096,      /* of offsets, lengths and memory */
+	COPY_SECTOR = 512,      /* the least a short direct transfer can be continued at */
+	EXTENTS_PER_BATCH = 64,
+};
+
+struct extent {
+	uint64_t start, end;
+};
+
+struct batch {
+	struct extent extents[EXTENTS_PER_BATCH];
+	unsigned count, at;
+	bool ready;
+};
+
+/* A buffer and its chunk: `len` bytes from `offset`, `done` of them read, or written. */
+struct copy_buf {
+	struct list link; /* in the pool's free list, or the copy's `busy` */
+	struct ring_req req;
+	struct copy_state *owner;
+	uint8_t *mem;
+	uint64_t offset;
+	uint32_t len, done;
+	bool tail;
+};
+
+struct copy_state {
+	struct copy *copy;
+	struct list busy;         /* buffers under way */
+	struct list waiting_link; /* in the pool's queue */
+	unsigned in_flight;
+	bool waiting;
+	int res; /* the first failure */
+
+	/* the walk */
+	struct work_job job;
+	bool job_running, walk_done;
+	struct batch batches[2];
+	unsigned batch; /* the one being copied; the other is looked up meanwhile */
+	uint64_t walk_from;
+	uint64_t next; /* everything before it was handed to a buffer or is a hole */
+	int src_fd;
+	uint64_t size;
+
+	bool direct_dst;
+	struct extent tail; /* unaligned end, empty if there is none */
+};
+
+/* ---- the buffers of all copies ---- */
+
+static struct {
+	struct list free, waiting;
+	unsigned made, copies;
+	bool ready;
+} pool;
+
+static void pool_enter(void)
+{
+	if (!pool.ready) {
+		list_init(&pool.free);
+		list_init(&pool.waiting);
+		pool.ready = true;
+	}
+	pool.copies++;
+}
+
+static void pool_leave(void)
+{
+	if (--pool.copies > 0)
+		return;
+	for (struct list *l; (l = list_pop(&pool.free)) != NULL;) {
+		struct copy_buf *buf = container_of(l, struct copy_buf, link);
+		free(buf->mem);
+		free(buf);
+		pool.made--;
+	}
+}
+
+static struct copy_buf *pool_make(void)
+{
+	void *mem;
+	struct copy_buf *buf = calloc(1, sizeof *buf);
+	if (buf == NULL || posix_memalign(&mem, COPY_ALIGN, COPY_BUFFER_BYTES) != 0) {
+		free(buf);
+		return NULL;
+	}
+	buf->mem = mem;
+	pool.made++;
+	return buf;
+}
+
+/* A buffer, or NULL: at the limit, or out of memory. */
+static struct copy_buf *pool_take(void)
+{
+	struct list *l = list_pop(&pool.free);
+	if (l != NULL)
+		return container_of(l, struct copy_buf, link);
+	return pool.made < COPY_POOL_BUFFERS ? pool_make() : NULL;
+}
+
+/* ---- the walk: on a work thread ---- */
+
+static uint64_t round_down(uint64_t n)
+{
+	return n & ~(uint64_t)(COPY_ALIGN - 1);
+}
+
+static uint64_t round_up(uint64_t n)
+{
+	return round_down(n + COPY_ALIGN - 1);
+}
+
+/* Fills the batch that is not being copied. File system blocks may be smaller than COPY_ALIGN, so
+ * extents are widened to it; where that makes two of them touch, they become one. */
+static int walk_run(struct work_job *job)
+{
+	struct copy_state *s = container_of(job, struct copy_state, job);
+	struct batch *b = &s->batches[s->batch ^ 1];
+	b->count = b->at = 0;
+	while (s->walk_from < s->size) {
+		off_t data = lseek(s->src_fd, (off_t)s->walk_from, SEEK_DATA);
+		if (data < 0 && errno != ENXIO)
+			return -errno;
+		if (data < 0 || (uint64_t)data >= s->size) {
+			s->walk_from = s->size;
+			break;
+		}
+		off_t hole = lseek(s->src_fd, data, SEEK_HOLE);
+		if (hole < 0)
+			return -errno;
+		struct extent e = {round_down((uint64_t)data), round_up((uint64_t)hole)};
+		if (e.start < s->walk_from)
+			e.start = s->walk_from;
+		if (e.end > s->size)
+			e.end = s->size;
+		struct extent *last = b->count > 0 ? &b->extents[b->count - 1] : NULL;
+		if (last != NULL && last->end == e.start)
+			last->end = e.end;
+		else if (b->count < EXTENTS_PER_BATCH)
+			b->extents[b->count++] = e;
+		else
+			break;
+		s->walk_from = e.end;
+	}
+	return 0;
+}
+
+/* ---- the copy: on the loop ---- */
+
+static void copy_go_on(struct copy_state *s);
+static void pool_hand_out(void);
+static void chunk_on_read(struct ring_req *req, int res, uint32_t flags);
+static void chunk_on_write(struct ring_req *req, int res, uint32_t flags);
+
+static void copy_fail(struct copy_state *s, int res, const char *what)
+{
+	if (s->res < 0)
+		return;
+	s->res = res;
+	if (res == -ECANCELED)
+		err_sys(&s->copy->op.err, res, "copying an image was stopped");
+	else
+		err_sys(&s->copy->op.err, res, "copying an image: %s", what);
+}
+
+static bool copy_stopped(struct copy_state *s)
+{
+	if (s->copy->stop)
+		copy_fail(s, -ECANCELED, "");
+	return s->res < 0;
+}
+
+static void walk_on_end(struct work_job *job, int res)
+{
+	struct copy_state *s = container_of(job, struct copy_state, job);
+	s->job_running = false;
+	if (res < 0)
+		copy_fail(s, res, "looking for data");
+	else
+		s->batches[s->batch ^ 1].ready = true;
+	copy_go_on(s);
+}
+
+static void walk_start(struct copy_state *s)
+{
+	s->job = (struct work_job){.run = walk_run, .on_end = walk_on_end};
+	int r = work_submit(s->copy->op.reactor->work, &s->job);
+	if (r < 0)
+		copy_fail(s, r, "looking for data");
+	else
+		s->job_running = true;
+}
+
+/* The extent to take the next chunk from; NULL: none now, or none at all. Keeps the walk going. */
+static struct extent *walk_extent(struct copy_state *s)
+{
+	struct batch *b = &s->batches[s->batch];
+	if (b->at == b->count && !s->job_running && s->batches[s->batch ^ 1].ready) {
+		b->ready = false;
+		s->batch ^= 1;
+		b = &s->batches[s->batch];
+		s->walk_done = s->walk_from >= s->size;
+		if (!s->walk_done)
+			walk_start(s);
+	}
+	return b->at < b->count ? &b->extents[b->at] : NULL;
+}
+
+/* True when there is nothing left to hand out. */
+static bool walk_at_end(const struct copy_state *s)
+{
+	return s->walk_done && s->batches[s->batch].at == s->batches[s->batch].count;
+}
+
+static void progress_update(struct copy_state *s)
+{
+	uint64_t looked = walk_at_end(s) && s->tail.start == s->tail.end ? s->size : s->next;
+	list_for_each (l, &s->busy) {
+		const struct copy_buf *buf = container_of(l, struct copy_buf, link);
+		if (buf->offset < looked)
+			looked = buf->offset;
+	}
+	s->copy->looked_bytes = looked;
+}
+
+static void chunk_read(struct copy_buf *buf)
+{
+	struct copy_state *s = buf->owner;
+	/* A direct read has to ask for whole blocks; past the end it stops by itself. */
+	uint64_t end = round_up(buf->len);
+	io_uring_prep_read(&buf->req.sqe, s->copy->src_fd, buf->mem + buf->done,
+		(unsigned)(end - buf->done), buf->offset + buf->done);
+	buf->req.fn = chunk_on_read;
+	ring_submit(s->copy->op.reactor->ring, &buf->req);
+}
+
+static void chunk_write(struct copy_buf *buf)
+{
+	struct copy_state *s = buf->owner;
+	io_uring_prep_write(&buf->req.sqe, s->copy->dst_fd, buf->mem + buf->done,
+		buf->len - buf->done, buf->offset + buf->done);
+	buf->req.fn = chunk_on_write;
+	ring_submit(s->copy->op.reactor->ring, &buf->req);
+}
+
+/* Switches dst between direct I/O and the page cache, which the tail needs. */
+static int dst_set_direct(struct copy_state *s, bool direct)
+{
+	int flags = fcntl(s->copy->dst_fd, F_GETFL);
+	if (flags < 0)
+		return -errno;
+	flags = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+	return fcntl(s->copy->dst_fd, F_SETFL, flags) < 0 ? -errno : 0;
+}
+
+/* The chunk is over, well or not: its buffer goes to who has waited longest. */
+static void chunk_end(struct copy_buf *buf)
+{
+	struct copy_state *s = buf->owner;
+	if (buf->tail) {
+		int r = dst_set_direct(s, true);
+		if (r < 0)
+			copy_fail(s, r, "going back to direct I/O");
+	}
+	list_remove(&buf->link);
+	list_push_front(&pool.free, &buf->link);
+	buf->owner = NULL;
+	s->in_flight--;
+	copy_go_on(s);
+	pool_hand_out();
+}
+
+/* How far a direct transfer that came up short can count: it goes on at an aligned place. */
+static uint32_t short_progress(const struct copy_buf *buf, int fd, uint32_t done)
+{
+	int flags = fcntl(fd, F_GETFL);
+	if (done >= buf->len || flags < 0 || !(flags & O_DIRECT))
+		return done;
+	uint32_t aligned = (uint32_t)round_down(done);
+	return aligned > buf->done ? aligned : done & ~(uint32_t)(COPY_SECTOR - 1);
+}
+
+static bool all_zero(const uint8_t *mem, size_t len)
+{
+	if (len == 0 || mem[0] != 0)
+		return len == 0;
+	return memcmp(mem, mem + 1, len - 1) == 0;
+}
+
+static void chunk_on_read(struct ring_req *req, int res, uint32_t flags)
+{
+	struct copy_buf *buf = container_of(req, struct copy_buf, req);
+	struct copy_state *s = buf->owner;
+	(void)flags;
+	if (res < 0)
+		copy_fail(s, res, "reading");
+	if (copy_stopped(s)) {
+		chunk_end(buf);
+		return;
+	}
+	if (res == 0) {
+		/* src ends here; what was asked for beyond reads as zeros, like a hole. */
+		memset(buf->mem + buf->done, 0, buf->len - buf->done);
+		buf->done = buf->len;
+	} else {
+		uint32_t done = short_progress(buf, s->copy->src_fd, buf->done + (uint32_t)res);
+		if (done <= buf->done) {
+			copy_fail(s, -EIO, "a direct read made no progress");
+			chunk_end(buf);
+			return;
+		}
+		buf->done = done;
+	}
+	if (buf->done < buf->len) {
+		chunk_read(buf);
+		return;
+	}
+	if (all_zero(buf->mem, buf->len)) {
+		s->copy->done_bytes += buf->len;
+		chunk_end(buf);
+		return;
+	}
+	buf->done = 0;
+	if (buf->tail) {
+		int r = dst_set_direct(s, false);
+		if (r < 0) {
+			copy_fail(s, r, "leaving direct I/O");
+			chunk_end(buf);
+			return;
+		}
+	}
+	chunk_write(buf);
+}
+
+static void chunk_on_write(struct ring_req *req, int res, uint32_t flags)
+{
+	struct copy_buf *buf = container_of(req, struct copy_buf, req);
+	struct copy_state *s = buf->owner;
+	(void)flags;
+	if (res <= 0) {
+		copy_fail(s, res < 0 ? res : -EIO, "writing");
+	} else if (!copy_stopped(s)) {
+		uint32_t done = short_progress(buf, s->copy->dst_fd, buf->done + (uint32_t)res);
+		if (done > buf->done) {
+			buf->done = done;
+			if (done < buf->len) {
+				chunk_write(buf);
+				return;
+			}
+			s->copy->done_bytes += buf->len;
+		} else {
+			copy_fail(s, -EIO, "a direct write made no progress");
+		}
+	}
+	chunk_end(buf);
+}
+
+/* What the next chunk is, 0 bytes if there is none (yet). Cuts an unaligned end off into `tail`,
+ * whose turn is when nothing else is in flight. */
+static uint64_t chunk_next(struct copy_state *s, struct extent **ret)
+{
+	struct extent *e;
+	while ((e = walk_extent(s)) != NULL) {
+		if (s->direct_dst && e->end != round_down(e->end)) {
+			s->tail = (struct extent){round_down(e->end), e->end};
+			if (s->tail.start < e->start)
+				s->tail.start = e->start;
+			e->end = s->tail.start;
+		}
+		if (e->start < e->end) {
+			uint64_t len = e->end - e->start;
+			*ret = e;
+			return len < COPY_BUFFER_BYTES ? len : COPY_BUFFER_BYTES;
+		}
+		s->batches[s->batch].at++;
+	}
+	if (walk_at_end(s) && s->in_flight == 0 && s->tail.start < s->tail.end) {
+		*ret = &s->tail;
+		return s->tail.end - s->tail.start;
+	}
+	return 0;
+}
+
+static void copy_end(struct copy_state *s)
+{
+	struct copy *copy = s->copy;
+	int res = s->res;
+	if (s->waiting)
+		list_remove(&s->waiting_link);
+	pool_leave();
+	copy->state = NULL;
+	free(s);
+	op_complete(&copy->op, res);
+}
+
+/* Starts the next chunk in `buf`; false if there is none. */
+static bool chunk_start(struct copy_state *s, struct copy_buf *buf)
+{
+	struct extent *e;
+	uint64_t len = chunk_next(s, &e);
+	if (len == 0)
+		return false;
+	buf->owner = s;
+	buf->offset = e->start;
+	buf->len = (uint32_t)len;
+	buf->done = 0;
+	buf->tail = e == &s->tail;
+	list_push(&s->busy, &buf->link);
+	s->in_flight++;
+	e->start += len;
+	s->next = e->start;
+	chunk_read(buf);
+	return true;
+}
+
+static bool copy_wants_buffer(struct copy_state *s)
+{
+	struct extent *e;
+	return !copy_stopped(s) && s->in_flight < COPY_IN_FLIGHT && chunk_next(s, &e) > 0;
+}
+
+/* Ends the copy when nothing is under way and nothing is left. */
+static void copy_settle(struct copy_state *s)
+{
+	progress_update(s);
+	if (s->in_flight > 0 || s->job_running || (s->waiting && s->res == 0))
+		return;
+	assert(s->res < 0 || (walk_at_end(s) && s->tail.start == s->tail.end));
+	copy_end(s);
+}
+
+/* Starts what can be started; gets in line where others wait or all buffers are out. */
+static void copy_go_on(struct copy_state *s)
+{
+	while (!s->waiting && copy_wants_buffer(s)) {
+		struct copy_buf *buf = list_empty(&pool.waiting) ? pool_take() : NULL;
+		if (buf != NULL) {
+			chunk_start(s, buf);
+		} else if (pool.made == 0) {
+			copy_fail(s, -ENOMEM, "no memory for buffers");
+		} else {
+			list_push(&pool.waiting, &s->waiting_link);
+			s->waiting = true;
+		}
+	}
+	copy_settle(s);
+}
+
+/* Gives free buffers to those who wait, one each, in turn. */
+static void pool_hand_out(void)
+{
+	while (!list_empty(&pool.waiting)) {
+		struct copy_buf *buf = pool_take();
+		if (buf == NULL)
+			return;
+		struct list *l = list_pop(&pool.waiting);
+		struct copy_state *s = container_of(l, struct copy_state, waiting_link);
+		s->waiting = false;
+		if (!copy_wants_buffer(s) || !chunk_start(s, buf))
+			list_push_front(&pool.free, &buf->link);
+		copy_go_on(s);
+	}
+}
+
+static int copy_run(struct op *op)
+{
+	struct copy *copy = container_of(op, struct copy, op);
+	copy->done_bytes = copy->looked_bytes = 0;
+	if (copy->stop)
+		return op_fail_sys(op, -ECANCELED, "copying an image was stopped");
+	if (copy->size > INT64_MAX - COPY_ALIGN)
+		return op_fail_sys(op, -EFBIG, "copying an image");
+	int flags = fcntl(copy->dst_fd, F_GETFL);
+	if (flags < 0)
+		return op_fail_sys(op, -errno, "copying an image");
+	if (copy->size == 0)
+		return 0;
+	struct copy_state *s = calloc(1, sizeof *s);
+	if (s == NULL)
+		return op_fail_sys(op, -ENOMEM, "copying an image");
+	s->copy = copy;
+	s->src_fd = copy->src_fd;
+	s->size = copy->size;
+	s->direct_dst = flags & O_DIRECT;
+	list_init(&s->busy);
+	list_init(&s->waiting_link);
+	walk_start(s);
+	if (s->res < 0) {
+		int r = s->res;
+		free(s);
+		return r;
+	}
+	copy->state = s;
+	pool_enter();
+	return op_wait(op);
+}
+
+static const struct op_step copy_steps[] = {
+	{"copy", .run = copy_run},
+	{NULL},
+};
+
+void copy_init(struct copy *copy, struct reactor *reactor)
+{
+	copy->stop = false;
+	copy->state = NULL;
+	copy->done_bytes = copy->looked_bytes = 0;
+	op_init(&copy->op, reactor, "copy", copy_steps, NULL);
+}

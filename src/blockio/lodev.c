@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of one loop device: attach, detach, resize, read-only. lodev_minor.c chooses numbers,
+ * lodev_status.c reads what the kernel knows.
+ *
+ * Happy path of an attach: open the image, flock it, take a free number, LOOP_CONFIGURE. The lock
+ * is refused when any open file elsewhere holds it, which is either a loop device (found by device
+ * and inode of the image: ours is returned as it is, another's is named) or a process. A device
+ * that is on its way out keeps the lock for a moment (udev looks into every device that changes),
+ * hence the short wait before an answer is given.
+ */
+#include "blockio/lodev_priv.h"
+
+#include "base/fd.h"
+#include "blockio/bytes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/loop.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum {
+	BLOCK_SIZE_MAX = 4096,
+	/* How long a device that was told to go may take before it counts as kept by somebody. */
+	SETTLE_STEP_MS = 5,
+	SETTLE_STEPS = 10,
+	/* Numbers tried before giving up; each that fails is some other process being quicker. */
+	CONFIGURE_TRIES = 128,
+};
+
+static void settle_sleep(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = SETTLE_STEP_MS * 1000000L}, NULL);
+}
+
+/* ---- attach ---- */
+
+static int image_open(
+	const struct lodev_spec *spec, struct stat *ret_st, int *ret_fd, struct err *err)
+{
+	int flags = (spec->read_only ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+	_cleanup_fd_ int fd = openat(spec->dirfd, spec->image, flags);
+	if (fd < 0 && errno == ENOENT) {
+		err_set(err, ERR_NOT_FOUND, "image %s is missing", spec->image);
+		return -ENOENT;
+	}
+	if (fd < 0)
+		return err_sys(err, -errno, "opening image %s", spec->image);
+	if (fstat(fd, ret_st) < 0)
+		return err_sys(err, -errno, "looking at image %s", spec->image);
+	if (!S_ISREG(ret_st->st_mode))
+		return err_set(err, ERR_DATA_LOSS, "image %s is not a regular file", spec->image);
+	*ret_fd = fd;
+	fd = -1;
+	return 0;
+}
+
+struct find {
+	uint64_t image_dev, image_ino;
+	bool found;
+	struct lodev dev;
+};
+
+static bool find_on_device(void *arg, const struct lodev *dev)
+{
+	struct find *f = arg;
+	if (dev->image_dev != f->image_dev || dev->image_ino != f->image_ino)
+		return true;
+	f->found = true;
+	f->dev = *dev;
+	return false;
+}
+
+/* Somebody has the lock. 1: it was let go meanwhile and is ours now; 0: the image is on a device of
+ * ours, *ret; else an error that says who has it. */
+static int image_locked(const struct lodev_spec *spec, int fd, const struct stat *st,
+	struct lodev *ret, struct err *err)
+{
+	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino};
+	for (int i = 0;; i++) {
+		f.found = false;
+		int r = lodev_each(find_on_device, &f);
+		if (r < 0)
+			return err_sys(err, r, "listing loop devices");
+		if (f.found && strcmp(f.dev.tag, spec->tag) == 0 && !f.dev.going_away) {
+			*ret = f.dev;
+			return 0;
+		}
+		if (i == SETTLE_STEPS)
+			break;
+		settle_sleep();
+		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+			return 1;
+	}
+	if (!f.found)
+		return err_set(err, ERR_PRECONDITION,
+			"image %s is locked by another process and on no loop device; 'lslocks' "
+			"names the process: end it",
+			spec->image);
+	if (f.dev.going_away)
+		return err_set(err, ERR_PRECONDITION,
+			"image %s is still on /dev/loop%u, which a mount or process elsewhere keeps; "
+			"end that mount (grep loop%u /proc/*/mountinfo) or process",
+			spec->image, f.dev.minor, f.dev.minor);
+	return err_set(err, ERR_PRECONDITION,
+		"image %s is attached to /dev/loop%u by another (tag \"%s\"); "
+		"detach it with 'losetup -d /dev/loop%u'",
+		spec->image, f.dev.minor, f.dev.tag, f.dev.minor);
+}
+
+static int device_configure(
+	int loop_fd, const struct lodev_spec *spec, int image_fd, uint32_t block_size)
+{
+	struct loop_config config = {
+		.fd = (uint32_t)image_fd,
+		.block_size = block_size,
+	};
+	snprintf((char *)config.info.lo_file_name, LO_NAME_SIZE, "%s", spec->tag);
+	if (spec->direct_io)
+		config.info.lo_flags |= LO_FLAGS_DIRECT_IO;
+	if (spec->read_only)
+		config.info.lo_flags |= LO_FLAGS_READ_ONLY;
+	return ioctl(loop_fd, LOOP_CONFIGURE, &config) < 0 ? -errno : 0;
+}
+
+/* Direct I/O needs the device's sectors to be no smaller than what the pool's disk can address;
+ * otherwise the kernel drops it without a word. */
+static uint32_t device_block_size(const struct lodev_spec *spec, int image_fd)
+{
+	uint32_t size = spec->block_size;
+	uint32_t align = spec->direct_io ? bytes_dio_align(image_fd) : 0;
+	if (align > size)
+		size = align;
+	return size > BLOCK_SIZE_MAX ? BLOCK_SIZE_MAX : size;
+}
+
+static int device_forbid_discard(uint32_t minor)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/sys/block/loop%u/queue/discard_max_bytes", minor);
+	return fd_write_file(AT_FDCWD, path, "0");
+}
+
+static int attach_locked(
+	const struct lodev_spec *spec, int image_fd, struct lodev *ret, struct err *err)
+{
+	uint32_t block_size = device_block_size(spec, image_fd);
+	for (int i = 0; i < CONFIGURE_TRIES; i++) {
+		uint32_t minor;
+		_cleanup_fd_ int loop_fd = -1;
+		int r = lodev_minor_take(&minor, &loop_fd, err);
+		if (r < 0)
+			return r;
+		r = device_configure(loop_fd, spec, image_fd, block_size);
+		if (r == -EBUSY || r == -ENXIO)
+			continue;
+		if (r < 0) {
+			lodev_minor_put(minor);
+			return err_sys(
+				err, r, "attaching image %s to /dev/loop%u", spec->image, minor);
+		}
+		if (spec->no_discard && (r = device_forbid_discard(minor)) < 0)
+			err_sys(err, r, "forbidding discards on /dev/loop%u", minor);
+		else if ((r = lodev_read(loop_fd, minor, ret)) < 0)
+			err_sys(err, r, "reading the state of /dev/loop%u", minor);
+		if (r < 0) {
+			ioctl(loop_fd, LOOP_CLR_FD);
+			lodev_minor_put(minor);
+		}
+		return r;
+	}
+	return err_set(
+		err, ERR_NO_ROOM, "%d loop devices in a row were taken by others", CONFIGURE_TRIES);
+}
+
+int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *err)
+{
+	struct stat st;
+	_cleanup_fd_ int fd = -1;
+	int r = image_open(spec, &st, &fd, err);
+	if (r < 0)
+		return r;
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK)
+			return err_sys(err, -errno, "locking image %s", spec->image);
+		r = image_locked(spec, fd, &st, ret, err);
+		if (r <= 0)
+			return r;
+	}
+	/* The device keeps the locked open file when ours is closed on return. */
+	return attach_locked(spec, fd, ret, err);
+}
+
+/* ---- the rest of the life ---- */
+
+/* Opens the device if it still is what `dev` says: 0 and *ret_fd, else -ENXIO. Read-only, for
+ * closing a writer makes udev look into the device. */
+static int device_open_same(const struct lodev *dev, int *ret_fd, struct lodev *ret_now)
+{
+	_cleanup_fd_ int fd = lodev_open(dev->minor);
+	if (fd < 0)
+		return fd == -ENOENT ? -ENXIO : fd;
+	int r = lodev_read(fd, dev->minor, ret_now);
+	if (r < 0)
+		return r;
+	if (ret_now->image_dev != dev->image_dev || ret_now->image_ino != dev->image_ino ||
+		strcmp(ret_now->tag, dev->tag) != 0)
+		return -ENXIO;
+	*ret_fd = fd;
+	fd = -1;
+	return 0;
+}
+
+static bool device_is_same(const struct lodev *dev)
+{
+	struct lodev now;
+	_cleanup_fd_ int fd = -1;
+	return lodev_is_bound(dev->minor) && device_open_same(dev, &fd, &now) == 0;
+}
+
+int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err)
+{
+	struct lodev now;
+	int fd = -1;
+	int r = device_open_same(dev, &fd, &now);
+	if (r == -ENXIO) {
+		*ret_still_bound = false;
+		return 0;
+	}
+	if (r < 0)
+		return err_sys(err, r, "opening /dev/loop%u", dev->minor);
+	/* With other users the kernel answers 0 too, and clears the device when the last of them
+	 * lets go. Newer kernels do that even for us, at our close. */
+	r = ioctl(fd, LOOP_CLR_FD) < 0 && errno != ENXIO ? -errno : 0;
+	close(fd);
+	if (r < 0)
+		return err_sys(err, r, "detaching /dev/loop%u", dev->minor);
+
+	bool bound = device_is_same(dev);
+	for (int i = 0; bound && i < SETTLE_STEPS; i++) {
+		settle_sleep();
+		bound = device_is_same(dev);
+	}
+	/* Also when it is still bound: numbers that are not free yet are passed over. */
+	lodev_minor_put(dev->minor);
+	*ret_still_bound = bound;
+	return 0;
+}
+
+int lodev_resize(const struct lodev *dev, uint64_t *ret_size_bytes, struct err *err)
+{
+	struct lodev now;
+	_cleanup_fd_ int fd = -1;
+	int r = device_open_same(dev, &fd, &now);
+	if (r == -ENXIO) {
+		err_set(err, ERR_PRECONDITION, "/dev/loop%u is not this volume's any more",
+			dev->minor);
+		return r;
+	}
+	if (r < 0)
+		return err_sys(err, r, "opening /dev/loop%u", dev->minor);
+	if (ioctl(fd, LOOP_SET_CAPACITY) < 0)
+		return err_sys(err, -errno, "resizing /dev/loop%u", dev->minor);
+	if (ioctl(fd, BLKGETSIZE64, ret_size_bytes) < 0)
+		return err_sys(err, -errno, "reading the size of /dev/loop%u", dev->minor);
+	return 0;
+}
+
+int lodev_set_read_only(uint32_t minor, bool read_only)
+{
+	struct lodev now;
+	_cleanup_fd_ int fd = lodev_open(minor);
+	if (fd < 0)
+		return fd;
+	int r = lodev_read(fd, minor, &now);
+	if (r < 0)
+		return r;
+	if (!lodev_has_tag(&now))
+		return -ENXIO;
+	int value = read_only;
+	return ioctl(fd, BLKROSET, &value) < 0 ? -errno : 0;
+}

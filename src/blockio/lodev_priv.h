@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of lodev share. */
+#ifndef RINGVOL_BLOCKIO_LODEV_PRIV_H
+#define RINGVOL_BLOCKIO_LODEV_PRIV_H
+
+#include "blockio/lodev.h"
+
+/* ---- lodev_status.c ---- */
+
+/* Opens /dev/loop<minor> for looking at it: fd or -errno. */
+int lodev_open(uint32_t minor);
+/* What the kernel says of an open device. -ENXIO: not bound. */
+int lodev_read(int fd, uint32_t minor, struct lodev *ret);
+/* Without opening it: true while an image is on it, also while it is going away. */
+bool lodev_is_bound(uint32_t minor);
+bool lodev_has_tag(const struct lodev *dev);
+/* Every bound device, anybody's, until each() answers false. */
+int lodev_each(bool (*each)(void *arg, const struct lodev *dev), void *arg);
+
+/* ---- lodev_minor.c ---- */
+
+/* A number nothing is bound to, and its device, open for LOOP_CONFIGURE (whose -EBUSY means that
+ * another process was quicker: take the next). */
+int lodev_minor_take(uint32_t *ret_minor, int *ret_fd, struct err *err);
+/* Remembers a number that is free, or will be. */
+void lodev_minor_put(uint32_t minor);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of mount calls. Each function checks the length of its request and always fills the
+ * whole response, so that `why` arrives with a failure too. */
+#include "blockio/mnt_priv.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+helper_fn *const mnt_calls[MNT_CALLS] = {
+	[MNT_INSPECT] = mnt_call_inspect,
+	[MNT_MOUNT] = mnt_call_mount,
+	[MNT_BIND] = mnt_call_bind,
+	[MNT_UNMOUNT] = mnt_call_unmount,
+	[MNT_STATS] = mnt_call_stats,
+	[MNT_GROW] = mnt_call_grow,
+	[MNT_SET_UUID] = mnt_call_set_uuid,
+	[MNT_SYNC] = mnt_call_sync,
+	[MNT_FREEZE] = mnt_call_freeze,
+	[MNT_THAW] = mnt_call_thaw,
+};
+
+int mnt_why(char *why, int res, const char *fmt, ...)
+{
+	if (why[0] != '\0')
+		return res;
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(why, MNT_WHY_BYTES, fmt, ap);
+	va_end(ap);
+	return res;
+}

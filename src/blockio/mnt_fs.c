@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mounted file systems by ioctl: growing, a new UUID, syncing, freezing. Every call first makes
+ * sure that the path is the root of a mount, or it would act on the node's own file system.
+ *
+ * The ioctls of ext4 and XFS are defined here: <linux/ext4.h> is younger than Debian 12's headers
+ * and <xfs/xfs_fs.h> is another package's.
+ */
+#include "blockio/mnt_priv.h"
+
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/btrfs.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+enum { UUID_BYTES = 16 };
+
+#define EXT4_RESIZE _IOW('f', 16, uint64_t)
+
+struct ext4_uuid_head {
+	uint32_t len, flags;
+};
+struct ext4_uuid {
+	struct ext4_uuid_head head;
+	uint8_t uuid[UUID_BYTES];
+};
+#define EXT4_GET_UUID _IOR('f', 44, struct ext4_uuid_head)
+#define EXT4_SET_UUID _IOW('f', 44, struct ext4_uuid_head)
+
+struct xfs_geometry {
+	uint32_t blocksize, rtextsize, agblocks, agcount, logblocks, sectsize, inodesize, imaxpct;
+	uint64_t datablocks, rtblocks, rtextents, logstart;
+	uint8_t uuid[16];
+	uint32_t sunit, swidth;
+	int32_t version;
+	uint32_t flags, logsectsize, rtsectsize, dirblocksize;
+};
+struct xfs_grow {
+	uint64_t newblocks;
+	uint32_t imaxpct;
+};
+#define XFS_GEOMETRY _IOR('X', 100, struct xfs_geometry)
+#define XFS_GROW     _IOW('X', 110, struct xfs_grow)
+
+/* ---- grow ---- */
+
+/* The superblock as the mounted file system has it: its buffer is in the device's page cache. */
+static int ext4_probe(const struct mnt_look *look, struct fsimg_probe *ret)
+{
+	char path[64], name[64], node[96];
+	snprintf(
+		path, sizeof path, "/sys/dev/block/%u:%u/uevent", look->dev_major, look->dev_minor);
+	char text[512];
+	ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof text);
+	if (n < 0)
+		return (int)n;
+	const char *p = strstr(text, "DEVNAME=");
+	if (p == NULL || sscanf(p, "DEVNAME=%63[a-zA-Z0-9]", name) != 1)
+		return -ENODEV;
+	snprintf(node, sizeof node, "/dev/%s", name);
+	_cleanup_fd_ int fd = open(node, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	int r = fsimg_probe_fd(fd, ret);
+	return r == 0 && ret->type != FSIMG_EXT4 ? -EUCLEAN : r;
+}
+
+static int grow_ext4(int fd, const struct mnt_look *look, uint64_t size_bytes, char *why)
+{
+	struct fsimg_probe probe;
+	struct stat st;
+	int r = ext4_probe(look, &probe);
+	if (r < 0)
+		return mnt_why(why, r, "cannot read the superblock");
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	uint64_t block_bytes = (uint64_t)st.st_blksize, blocks = size_bytes / block_bytes;
+	if (probe.fs_bytes / block_bytes >= blocks)
+		return 0;
+	if (ioctl(fd, EXT4_RESIZE, &blocks) == 0)
+		return 0;
+	r = -errno;
+	if (r == -EPERM)
+		return mnt_why(why, r, "online growth of ext4 needs CAP_SYS_RESOURCE");
+	return mnt_why(why, r, "growing ext4 from %llu to %llu bytes failed",
+		(unsigned long long)probe.fs_bytes, (unsigned long long)size_bytes);
+}
+
+static int grow_xfs(int fd, uint64_t size_bytes, char *why)
+{
+	struct xfs_geometry geometry;
+	if (ioctl(fd, XFS_GEOMETRY, &geometry) < 0)
+		return mnt_why(why, -errno, "cannot read the geometry of the XFS");
+	struct xfs_grow grow = {
+		.newblocks = size_bytes / geometry.blocksize,
+		.imaxpct = geometry.imaxpct,
+	};
+	if (geometry.datablocks >= grow.newblocks || ioctl(fd, XFS_GROW, &grow) == 0)
+		return 0;
+	return mnt_why(why, -errno, "growing XFS from %llu to %llu blocks failed",
+		(unsigned long long)geometry.datablocks, (unsigned long long)grow.newblocks);
+}
+
+static int grow_btrfs(int fd, char *why)
+{
+	struct btrfs_ioctl_vol_args args = {.name = "max"};
+	if (ioctl(fd, BTRFS_IOC_RESIZE, &args) == 0)
+		return 0;
+	return mnt_why(why, -errno, "growing btrfs failed");
+}
+
+int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_grow_req *grow = req;
+	struct mnt_result *result = resp;
+	if (req_len != sizeof *grow || *resp_len < sizeof *result)
+		return -EINVAL;
+	*resp_len = sizeof *result;
+	*result = (struct mnt_result){0};
+	struct mnt_look look;
+	_cleanup_fd_ int fd = mnt_open_mounted(grow->path, sizeof grow->path, &look, result->why);
+	if (fd < 0)
+		return fd;
+	switch (grow->type) {
+	case FSIMG_EXT4:
+		return grow_ext4(fd, &look, grow->size_bytes, result->why);
+	case FSIMG_XFS:
+		return grow_xfs(fd, grow->size_bytes, result->why);
+	case FSIMG_BTRFS:
+		return grow_btrfs(fd, result->why);
+	case FSIMG_NONE:
+	case FSIMG_TYPES:
+		break;
+	}
+	return -EINVAL;
+}
+
+/* ---- uuid ---- */
+
+int mnt_call_set_uuid(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_uuid_req *set = req;
+	struct mnt_result *result = resp;
+	if (req_len != sizeof *set || *resp_len < sizeof *result)
+		return -EINVAL;
+	*resp_len = sizeof *result;
+	*result = (struct mnt_result){0};
+	struct mnt_look look;
+	_cleanup_fd_ int fd = mnt_open_mounted(set->path, sizeof set->path, &look, result->why);
+	if (fd < 0)
+		return fd;
+	struct ext4_uuid now = {.head.len = UUID_BYTES}, wanted = {.head.len = UUID_BYTES};
+	memcpy(wanted.uuid, set->uuid, UUID_BYTES);
+	if (ioctl(fd, EXT4_GET_UUID, &now) == 0 && memcmp(now.uuid, set->uuid, UUID_BYTES) == 0)
+		return 0;
+	if (ioctl(fd, EXT4_SET_UUID, &wanted) == 0)
+		return 0;
+	int r = -errno;
+	if (r == -ENOTTY)
+		return mnt_why(result->why, -EOPNOTSUPP,
+			"this kernel or file system cannot change a UUID while mounted");
+	return mnt_why(result->why, r, "changing the UUID of the ext4 failed");
+}
+
+/* ---- sync, freeze, thaw ---- */
+
+/* A block node, or a file of one: what was written to it reaches the device. */
+static int sync_node(const struct mnt_place *place, char *why)
+{
+	_cleanup_fd_ int fd = mnt_place_open(place, O_RDONLY | O_NONBLOCK);
+	if (fd < 0)
+		return mnt_why(why, fd, "cannot open the device");
+	return fsync(fd) < 0 ? mnt_why(why, -errno, "syncing the device failed") : 0;
+}
+
+static int sync_path(const struct mnt_path_req *req, char *why)
+{
+	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
+	struct mnt_look look;
+	int r = mnt_place_find(req->path, sizeof req->path, &place, why);
+	if (r == 0)
+		r = mnt_place_look(&place, &look, why);
+	if (r < 0)
+		return r;
+	if (look.exists && S_ISBLK(look.mode))
+		return sync_node(&place, why);
+	_cleanup_fd_ int fd = mnt_open_mounted(req->path, sizeof req->path, &look, why);
+	if (fd < 0)
+		return fd;
+	return syncfs(fd) < 0 ? mnt_why(why, -errno, "syncing the file system failed") : 0;
+}
+
+int mnt_call_sync(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	struct mnt_result *result = resp;
+	if (req_len != sizeof(struct mnt_path_req) || *resp_len < sizeof *result)
+		return -EINVAL;
+	*resp_len = sizeof *result;
+	*result = (struct mnt_result){0};
+	return sync_path(req, result->why);
+}
+
+/* The ioctl on the mount at a request's path; *ret_res is the ioctl's own result. */
+static int mounted_ioctl(unsigned long call, const void *req, size_t req_len, void *resp,
+	size_t *resp_len, int *ret_res)
+{
+	const struct mnt_path_req *path = req;
+	struct mnt_result *result = resp;
+	if (req_len != sizeof *path || *resp_len < sizeof *result)
+		return -EINVAL;
+	*resp_len = sizeof *result;
+	*result = (struct mnt_result){0};
+	struct mnt_look look;
+	_cleanup_fd_ int fd = mnt_open_mounted(path->path, sizeof path->path, &look, result->why);
+	if (fd < 0)
+		return fd;
+	*ret_res = ioctl(fd, call, 0) < 0 ? -errno : 0;
+	return 0;
+}
+
+int mnt_call_freeze(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	int res, r = mounted_ioctl(FIFREEZE, req, req_len, resp, resp_len, &res);
+	if (r < 0 || res == 0)
+		return r;
+	return mnt_why(((struct mnt_result *)resp)->why, res, "%s",
+		res == -EBUSY ? "it is frozen already" : "freezing failed");
+}
+
+int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	int res, r = mounted_ioctl(FITHAW, req, req_len, resp, resp_len, &res);
+	if (r < 0 || res == 0 || res == -EINVAL) /* EINVAL: it is not frozen */
+		return r;
+	return mnt_why(((struct mnt_result *)resp)->why, res, "thawing failed");
+}
