@@ -57,7 +57,8 @@ struct pool_object {
 	const char *why;           /* static: what is wrong with a quarantined object */
 	enum record_kind kind;     /* from the directory it is in */
 	uint64_t allocated_bytes;  /* as of the last measure */
-	bool shared;               /* other objects share its extents: clone or snapshot was taken */
+	bool shared;               /* other objects share its extents: a clone or snapshot was taken
+				    * and one of that family is left */
 	bool truncated;            /* the image is shorter than its record says */
 	void *node;                /* csi's: what is attached and mounted; NULL if nothing */
 };
@@ -109,8 +110,9 @@ struct pool_object *pools_find_name(const struct pools *pools, enum record_kind 
  * configured here is ERR_UNAVAILABLE too if a pool is missing and its uuid unknown, else not found. */
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err);
-/* Objects in id order across pools, for listing: the first one after `after_id` ("" starts), NULL at
- * the end. Quarantined objects are left out. */
+/* Objects in order of (pool's uuid, key) across pools, for listing: the first one after `after_id`
+ * ("" starts; it need not exist any more), NULL at the end or for what is no id. Quarantined objects
+ * are left out. */
 struct pool_object *pools_next(const struct pools *pools, enum record_kind kind,
 	const char *after_id);
 void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]);
@@ -155,7 +157,8 @@ void pool_measure_init(struct pool_measure *m, struct reactor *reactor, struct p
 struct pool_build {
 	struct op op;
 	struct pool *pool;
-	struct record *rec;          /* complete but for key/random/created; taken over at commit */
+	struct record *rec;          /* complete but for key/random/created; taken over at commit.
+					pool_clone's outcome is put into shares_extents here */
 	/* Serves the current step of `op`; NULL: the image stays empty. dst_fd: read-write, direct
 	 * I/O where the pool has it. With fill_end, a pending fill ends there. */
 	int (*fill)(struct op *op, int dst_fd, void *arg);
@@ -165,10 +168,12 @@ struct pool_build {
 	uint64_t need_bytes;         /* room to ask for; 0: rec->size_bytes for a volume */
 	struct pool_object *ret_object;
 	/* private */
+	struct pool_measure measure;
+	struct pool_build_learn *learn;
 	int fd;
+	bool indexed, synced_file;
 	uint64_t reserved;
 	char record_text[RECORD_BYTES_MAX];
-	char fd_path[32];
 };
 /* rec is copied; random, key and created_ns are drawn here. -ENOMEM. */
 int pool_build_init(struct pool_build *b, struct reactor *reactor, struct pool *pool,
@@ -181,7 +186,10 @@ void pool_build_free(struct pool_build *b); /* what is left after the end */
 struct pool_remove {
 	struct op op;
 	struct pool_object *object;
+	/* private */
+	struct pool *pool;
 	int fd;
+	bool gone, synced_from;
 	char trash_name[24];
 };
 void pool_remove_init(struct pool_remove *r, struct reactor *reactor, struct pool_object *object);
@@ -192,6 +200,8 @@ struct pool_grow {
 	struct op op;
 	struct pool_object *object;
 	uint64_t size_bytes;
+	/* private */
+	struct pool_measure measure;
 	int fd;
 	uint64_t reserved;
 	struct record *rec;
@@ -202,7 +212,7 @@ void pool_grow_init(struct pool_grow *g, struct reactor *reactor, struct pool_ob
 
 /* A formatted empty image to clone from, made on first use (one mkfs at a time for each template,
  * others wait for it). `fd` is open for reading at the end. ERR_PRECONDITION when mkfs is missing
- * (names the package) or fails (its last words). btrfs: see pool_format. */
+ * (names the package), ERR_INTERNAL when it fails (its last words). btrfs: see pool_format. */
 struct pool_template {
 	struct op op;
 	struct pool *pool;
@@ -212,6 +222,11 @@ struct pool_template {
 };
 void pool_template_init(struct pool_template *t, struct reactor *reactor, struct pool *pool,
 	const struct fsimg_spec *spec);
+
+/* Private to the two fills below: the argument of their work job. */
+struct pool_reflink {
+	int src_fd, dst_fd;
+};
 
 /*
  * A fill for pool_build: formats the unnamed image. From a template by reflink, or by copying the
@@ -228,6 +243,10 @@ struct pool_format {
 	struct fsimg_spec spec;
 	uint8_t uuid[16];
 	bool thick;
+	bool wrote;      /* out: data was written, not only shared; pool_build then syncs it */
+	/* private */
+	bool must_copy;
+	struct pool_reflink reflink;
 	int dst_fd;
 	char path[64], mem[2048];
 };
@@ -245,7 +264,11 @@ struct pool_clone {
 	struct copy copy;
 	struct pool_object *source;
 	bool thick;
-	bool shared;     /* out: extents are shared */
+	bool shared;     /* out: extents are shared; pool_build puts it into the record */
+	bool wrote;      /* out: data was written; pool_build then syncs it */
+	/* private */
+	bool must_copy;
+	struct pool_reflink reflink;
 	int src_fd, dst_fd;
 };
 void pool_clone_init(struct pool_clone *c, struct pool_object *source, bool thick);

@@ -55,6 +55,9 @@ struct record {
 	enum record_source source;
 	const char *source_id;      /* "" if none; a snapshot's source volume */
 	bool shares_extents;        /* made by reflink from its source */
+	/* The id of the oldest ancestor it shares extents with, where that is not its source: it
+	 * tells who still shares when what lay between is deleted. "" otherwise. pool_build's. */
+	const char *family;
 };
 
 /* Copies everything, computes key. NULL when out of memory. */

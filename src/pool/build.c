@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Building an object: an unnamed file gets its size, its bytes and its record, and is then linked
+ * under its key. The link is the commit. Before it, a failure closes the file and nothing is left;
+ * with it the object is in the index, whatever becomes of the syncs that follow, because its name
+ * is taken on disk from then on and a retry must find it. ERR_EXISTS comes from the link itself; a
+ * file the index does not know (nobody but us writes here: it is left from a link whose answer was
+ * lost) is read into it first.
+ *
+ * Log flushes of the commit, counted in the block layer (flushes = writes of the log with a cache
+ * flush or FUA): see the comment at sync_run().
+ */
+#include "pool/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <time.h>
+
+#include "reactor/ring_compat.h"
+
+enum {
+	/* Extents of an image are kept at least this long where the file system can (XFS): a
+	 * reflink costs time by the extent. Small volumes would pay for it with space. */
+	EXTENT_BYTES = 1 << 20,
+	EXTENT_SMALL_BYTES = 64 << 10,
+	EXTENT_LARGE_FROM_GIB = 8,
+};
+
+/* What is read of a name that was taken. */
+struct pool_build_learn {
+	int dirfd;
+	char key[RECORD_KEY_MAX];
+	enum record_kind kind;
+	struct pool_found found;
+};
+
+static struct pool_build *build_of(struct op *op)
+{
+	return container_of(op, struct pool_build, op);
+}
+
+/* ---- begin, measure, admit ---- */
+
+static int begin_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	struct pool *pool = b->pool;
+	int r = pool_check_ready(pool, &op->err);
+	if (r < 0)
+		return r;
+	if (pool_index_find(pool, b->rec->kind, b->rec->key) != NULL)
+		return op_fail(
+			op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name, pool->name);
+	if (pool->index[0].count + pool->index[1].count >= POOL_OBJECTS_MAX)
+		return op_fail(op, ERR_NO_ROOM,
+			"pool %s holds %d volumes and snapshots, which is the limit", pool->name,
+			POOL_OBJECTS_MAX);
+	return pool_op_begin(pool, &op->err);
+}
+
+static int begin_undo(struct op *op)
+{
+	pool_op_finish(build_of(op)->pool);
+	return 0;
+}
+
+static uint64_t need_bytes(const struct pool_build *b)
+{
+	if (b->need_bytes != 0)
+		return b->need_bytes;
+	return b->rec->kind == RECORD_VOLUME ? b->rec->size_bytes : 0;
+}
+
+static bool measure_done(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	return need_bytes(b) == 0 || pool_room_known(b->pool, POOL_MEASURE_MS);
+}
+
+static int measure_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	pool_measure_init(&b->measure, op->reactor, b->pool, POOL_MEASURE_MS);
+	return op_child(op, &b->measure.op);
+}
+
+static int admit_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	int r = pool_room_reserve(b->pool, need_bytes(b), b->rec->thick, &op->err);
+	if (r == 0)
+		b->reserved = need_bytes(b);
+	return r;
+}
+
+static int admit_undo(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	pool_room_release(b->pool, b->reserved);
+	b->reserved = 0;
+	return 0;
+}
+
+/* ---- open, size, fill, record ---- */
+
+static int open_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->pool->features.direct_io ? O_DIRECT : 0);
+	io_uring_prep_openat(op_sqe(op), pool_fd_of(b->pool, b->rec->kind), ".", flags, 0600);
+	return op_submit(op);
+}
+
+static int open_end(struct op *op, int res)
+{
+	struct pool_build *b = build_of(op);
+	if (res < 0)
+		return op_fail_sys(op, res, "making a file in pool %s", b->pool->name);
+	b->fd = res;
+	return 0;
+}
+
+/* The last close of an unnamed file gives its blocks back, which may take long: not on the loop. */
+static int close_job(void *arg)
+{
+	struct pool_build *b = arg;
+	fd_close(&b->fd);
+	return 0;
+}
+
+static int open_undo(struct op *op)
+{
+	return op_work(op, close_job, build_of(op));
+}
+
+/* The hint must come before the first extent. */
+static int size_job(void *arg)
+{
+	struct pool_build *b = arg;
+	uint64_t size = b->rec->size_bytes;
+	bool large = size >= (uint64_t)EXTENT_LARGE_FROM_GIB << 30;
+	int r = bytes_hint_extent_size(b->fd, large ? EXTENT_BYTES : EXTENT_SMALL_BYTES);
+	return r < 0 ? r : bytes_resize(b->fd, size, b->rec->thick);
+}
+
+static int size_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	if (b->rec->thick || b->pool->features.fs_type == XFS_SUPER_MAGIC ||
+		!ring_features(op->reactor->ring)->ftruncate)
+		return op_work(op, size_job, b);
+	ring_prep_ftruncate(op_sqe(op), b->fd, b->rec->size_bytes);
+	return op_submit(op);
+}
+
+static int size_end(struct op *op, int res)
+{
+	struct pool_build *b = build_of(op);
+	if (res == -EOPNOTSUPP && b->rec->thick)
+		return op_fail(op, ERR_PRECONDITION,
+			"the file system of pool %s cannot allocate ahead: use provisioning thin",
+			b->pool->name);
+	return res < 0 ? op_fail_sys(op, res, "giving %s its size in pool %s", b->rec->name,
+				 b->pool->name)
+		       : 0;
+}
+
+static bool fill_done(struct op *op)
+{
+	return build_of(op)->fill == NULL;
+}
+
+static int fill_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	return b->fill(op, b->fd, b->fill_arg);
+}
+
+static int fill_end(struct op *op, int res)
+{
+	struct pool_build *b = build_of(op);
+	return b->fill_end != NULL ? b->fill_end(op, res, b->fill_arg) : res;
+}
+
+/* What our own fills found out: whether extents are shared, and if so with what family. */
+static int complete_record(struct pool_build *b)
+{
+	struct record rec = *b->rec;
+	struct pool_object *source;
+	struct err ignored = {0};
+	if (b->fill == pool_clone_fill)
+		rec.shares_extents = ((struct pool_clone *)b->fill_arg)->shared;
+	rec.family = "";
+	bool of_snapshot = rec.source == RECORD_SOURCE_SNAPSHOT;
+	if (rec.shares_extents &&
+		pools_find_id(b->pool->pools, of_snapshot ? RECORD_SNAPSHOT : RECORD_VOLUME,
+			rec.source_id, &source, &ignored) == 0)
+		rec.family = pool_family(source->rec);
+	struct record *made = record_new(&rec);
+	if (made == NULL)
+		return -ENOMEM;
+	record_free(b->rec);
+	b->rec = made;
+	return 0;
+}
+
+static int record_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	int len = complete_record(b);
+	if (len == 0)
+		len = record_print(b->rec, b->record_text, sizeof(b->record_text));
+	if (len == -E2BIG)
+		return op_fail(op, ERR_INVALID, "the record of %s would be longer than %d bytes",
+			b->rec->name, RECORD_BYTES_MAX);
+	if (len < 0)
+		return op_fail_sys(op, len, "recording %s", b->rec->name);
+	io_uring_prep_fsetxattr(
+		op_sqe(op), b->fd, RECORD_XATTR, b->record_text, XATTR_CREATE, (unsigned)len);
+	return op_submit(op);
+}
+
+static int record_end(struct op *op, int res)
+{
+	struct pool_build *b = build_of(op);
+	return res < 0 ? op_fail_sys(
+				 op, res, "recording %s in pool %s", b->rec->name, b->pool->name)
+		       : 0;
+}
+
+/* ---- data, link, sync ---- */
+
+/* Data that was written must be there before the name is. Shared extents are: their owner's are
+ * durable, and the sharing is in the log before the link. */
+static bool data_done(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	if (b->fill == pool_clone_fill)
+		return !((struct pool_clone *)b->fill_arg)->wrote && !b->fill_writes;
+	if (b->fill == pool_format_fill)
+		return !((struct pool_format *)b->fill_arg)->wrote && !b->fill_writes;
+	return !b->fill_writes;
+}
+
+static int data_run(struct op *op)
+{
+	io_uring_prep_fsync(op_sqe(op), build_of(op)->fd, 0);
+	return op_submit(op);
+}
+
+static int data_end(struct op *op, int res)
+{
+	struct pool_build *b = build_of(op);
+	return res < 0 ? op_fail_sys(op, res, "making the data of %s durable in pool %s",
+				 b->rec->name, b->pool->name)
+		       : 0;
+}
+
+static int link_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	if (pool_index_find(b->pool, b->rec->kind, b->rec->key) != NULL)
+		return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name,
+			b->pool->name);
+	io_uring_prep_linkat(op_sqe(op), b->fd, "", pool_fd_of(b->pool, b->rec->kind), b->rec->key,
+		AT_EMPTY_PATH);
+	return op_submit(op);
+}
+
+static int learn_job(void *arg)
+{
+	struct pool_build_learn *learn = arg;
+	return pool_read_object(learn->dirfd, learn->key, learn->kind, &learn->found);
+}
+
+/* The name is taken by a file the index does not know. */
+static int learn_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	b->learn = calloc(1, sizeof(*b->learn));
+	if (b->learn == NULL)
+		return -ENOMEM;
+	b->learn->dirfd = pool_fd_of(b->pool, b->rec->kind);
+	b->learn->kind = b->rec->kind;
+	strcpy(b->learn->key, b->rec->key);
+	return op_work(op, learn_job, b->learn);
+}
+
+static void learn_end(struct pool_build *b, int res)
+{
+	struct pool *pool = b->pool;
+	struct pool_found *found = &b->learn->found;
+	if (res == 0 && pool->loaded && pool_index_find(pool, found->kind, found->key) == NULL) {
+		struct pool_object *o = pool_index_insert(pool, found);
+		if (o != NULL && o->rec != NULL)
+			pool_family_update(pool, pool_family(o->rec));
+		pool_room_stale(pool);
+	}
+	record_free(found->rec);
+	free(b->learn);
+	b->learn = NULL;
+}
+
+/* The name is there: the object counts, and what was reserved for it no longer does. */
+static int enter_index(struct pool_build *b)
+{
+	struct pool *pool = b->pool;
+	struct stat st = {0};
+	fstat(b->fd, &st); /* of an open file: the kernel has it in memory */
+	struct pool_found found = {
+		.rec = b->rec,
+		.kind = b->rec->kind,
+		.image_bytes = (uint64_t)st.st_size,
+		.allocated_bytes = (uint64_t)st.st_blocks * 512,
+	};
+	strcpy(found.key, b->rec->key);
+	pool_room_release(pool, b->reserved);
+	b->reserved = 0;
+	pool_op_finish(pool);
+	b->ret_object = pool_index_insert(pool, &found);
+	if (b->ret_object == NULL)
+		return -ENOMEM;
+	b->rec = NULL;
+	if (!b->ret_object->rec->shares_extents)
+		pool_room_used(pool, b->ret_object->allocated_bytes);
+	pool_family_update(pool, pool_family(b->ret_object->rec));
+	return 0;
+}
+
+static int link_end(struct op *op, int res)
+{
+	struct pool_build *b = build_of(op);
+	if (b->learn != NULL) {
+		learn_end(b, res);
+		return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name,
+			b->pool->name);
+	}
+	if (res == -EEXIST) {
+		int r = learn_run(op);
+		return r < 0 ? op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name,
+				       b->pool->name)
+			     : r;
+	}
+	if (res < 0)
+		return op_fail_sys(op, res, "naming %s in pool %s", b->rec->name, b->pool->name);
+	/* Out of memory here, the object is on disk and unknown; the sync goes on, and the next
+	 * attempt's EEXIST makes it known. */
+	b->indexed = enter_index(b) == 0;
+	return 0;
+}
+
+static int sync_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	b->synced_file = false;
+	io_uring_prep_fsync(op_sqe(op), b->fd, 0);
+	return op_submit(op);
+}
+
+static int sync_end(struct op *op, int res)
+{
+	struct pool_build *b = build_of(op);
+	struct pool *pool = b->pool;
+	if (res < 0)
+		return op_fail_sys(op, res, "making the creation durable in pool %s", pool->name);
+	if (!b->synced_file) {
+		b->synced_file = true;
+		enum record_kind kind = b->ret_object != NULL ? b->ret_object->kind : b->rec->kind;
+		io_uring_prep_fsync(op_sqe(op), pool_fd_of(pool, kind), 0);
+		return op_submit(op);
+	}
+	fd_close(&b->fd);
+	return b->indexed ? 0 : op_fail_sys(op, -ENOMEM, "taking note of a new object");
+}
+
+static const struct op_step build_steps[] = {
+	{"begin", .run = begin_run, .undo = begin_undo},
+	{"measure", .run = measure_run, .done = measure_done},
+	{"admit", .run = admit_run, .undo = admit_undo},
+	{"open", .run = open_run, .end = open_end, .undo = open_undo},
+	{"size", .run = size_run, .end = size_end},
+	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},
+	{"record", .run = record_run, .end = record_end},
+	{"data", .run = data_run, .end = data_end, .done = data_done},
+	{"link", .run = link_run, .end = link_end, .flags = OP_COMMIT},
+	{"sync", .run = sync_run, .end = sync_end},
+	{NULL},
+};
+
+int pool_build_init(
+	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
+{
+	struct timespec now;
+	struct record draft = *rec;
+	clock_gettime(CLOCK_REALTIME, &now);
+	draft.created_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	pool_random_hex(draft.random, 8);
+	struct record *made = record_new(&draft);
+	if (made == NULL)
+		return -ENOMEM;
+	*b = (struct pool_build){.pool = pool, .rec = made, .fd = -1};
+	op_init(&b->op, reactor, "pool_build", build_steps, NULL);
+	return 0;
+}
+
+void pool_build_free(struct pool_build *b)
+{
+	fd_close(&b->fd);
+	record_free(b->rec);
+	b->rec = NULL;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Growing an object: the image first, then its record, each made durable before the next, so that a
+ * record never promises what the image has not got. There is no way back and none is needed: an
+ * image larger than its record is what an attempt cut short leaves, and the next one takes it as it
+ * is. The new record takes the old one's place in memory at the very end.
+ */
+#include "pool/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+static struct pool_grow *grow_of(struct op *op)
+{
+	return container_of(op, struct pool_grow, op);
+}
+
+static struct pool *pool_of(struct op *op)
+{
+	return grow_of(op)->object->pool;
+}
+
+/* Nothing is left to do: the record says so already. */
+static bool is_grown(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	return g->object->rec != NULL && g->object->rec->size_bytes >= g->size_bytes;
+}
+
+static int begin_run(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	if (g->object->rec == NULL)
+		return op_fail(op, ERR_DATA_LOSS, "%s in pool %s is quarantined: %s",
+			g->object->key, pool_name(g->object->pool), g->object->why);
+	return pool_op_begin(g->object->pool, &op->err);
+}
+
+static int begin_undo(struct op *op)
+{
+	pool_op_finish(pool_of(op));
+	return 0;
+}
+
+static bool measure_done(struct op *op)
+{
+	return is_grown(op) || pool_room_known(pool_of(op), POOL_MEASURE_MS);
+}
+
+static int measure_run(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	pool_measure_init(&g->measure, op->reactor, g->object->pool, POOL_MEASURE_MS);
+	return op_child(op, &g->measure.op);
+}
+
+static int admit_run(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	uint64_t more = g->size_bytes - g->object->rec->size_bytes;
+	int r = pool_room_reserve(g->object->pool, more, g->object->rec->thick, &op->err);
+	if (r == 0)
+		g->reserved = more;
+	return r;
+}
+
+static int admit_undo(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	pool_room_release(g->object->pool, g->reserved);
+	g->reserved = 0;
+	return 0;
+}
+
+static int open_run(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	io_uring_prep_openat(op_sqe(op), pool_fd_of(g->object->pool, g->object->kind),
+		g->object->key, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	return op_submit(op);
+}
+
+static int open_end(struct op *op, int res)
+{
+	struct pool_grow *g = grow_of(op);
+	if (res < 0)
+		return op_fail_sys(op, res, "opening the image of %s", g->object->rec->name);
+	g->fd = res;
+	return 0;
+}
+
+static int open_undo(struct op *op)
+{
+	fd_close(&grow_of(op)->fd);
+	return 0;
+}
+
+static int size_job(void *arg)
+{
+	struct pool_grow *g = arg;
+	uint64_t allocated, size;
+	int r = bytes_usage(g->fd, &allocated, &size);
+	if (r < 0)
+		return r;
+	return bytes_resize(
+		g->fd, size > g->size_bytes ? size : g->size_bytes, g->object->rec->thick);
+}
+
+static int size_run(struct op *op)
+{
+	return op_work(op, size_job, grow_of(op));
+}
+
+static int size_end(struct op *op, int res)
+{
+	struct pool_grow *g = grow_of(op);
+	return res < 0 ? op_fail_sys(op, res, "growing the image of %s in pool %s",
+				 g->object->rec->name, pool_name(g->object->pool))
+		       : 0;
+}
+
+static int sync_run(struct op *op)
+{
+	io_uring_prep_fsync(op_sqe(op), grow_of(op)->fd, 0);
+	return op_submit(op);
+}
+
+static int sync_end(struct op *op, int res)
+{
+	return res < 0 ? op_fail_sys(op, res, "making the growth of %s durable",
+				 grow_of(op)->object->rec->name)
+		       : 0;
+}
+
+static int record_run(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	struct record grown = *g->object->rec;
+	grown.size_bytes = g->size_bytes;
+	g->rec = record_new(&grown);
+	int len = g->rec == NULL ? -ENOMEM
+				 : record_print(g->rec, g->record_text, sizeof(g->record_text));
+	if (len < 0) {
+		record_free(g->rec);
+		g->rec = NULL;
+		return op_fail_sys(op, len, "recording the growth of %s", grown.name);
+	}
+	io_uring_prep_fsetxattr(
+		op_sqe(op), g->fd, RECORD_XATTR, g->record_text, XATTR_REPLACE, (unsigned)len);
+	return op_submit(op);
+}
+
+static int record_end(struct op *op, int res)
+{
+	struct pool_grow *g = grow_of(op);
+	if (res < 0) {
+		record_free(g->rec);
+		g->rec = NULL;
+		return op_fail_sys(op, res, "recording the growth of %s", g->object->rec->name);
+	}
+	return 0;
+}
+
+static int record_undo(struct op *op)
+{
+	record_free(grow_of(op)->rec);
+	grow_of(op)->rec = NULL;
+	return 0;
+}
+
+static int apply_run(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	struct pool_object *o = g->object;
+	uint64_t before = o->allocated_bytes;
+	struct stat st;
+	pool_room_release(o->pool, g->reserved);
+	g->reserved = 0;
+	pool_room_sub(o);
+	if (fstat(g->fd, &st) == 0) /* of an open file: the kernel has it in memory */
+		o->allocated_bytes = (uint64_t)st.st_blocks * 512;
+	record_free(o->rec);
+	o->rec = g->rec;
+	g->rec = NULL;
+	o->truncated = false;
+	pool_room_add(o);
+	if (o->allocated_bytes > before)
+		pool_room_used(o->pool, o->allocated_bytes - before);
+	pool_entry(o)->watch = true;
+	pool_op_finish(o->pool);
+	fd_close(&g->fd);
+	return 0;
+}
+
+static const struct op_step grow_steps[] = {
+	{"begin", .run = begin_run, .undo = begin_undo, .done = is_grown},
+	{"measure", .run = measure_run, .done = measure_done},
+	{"admit", .run = admit_run, .undo = admit_undo, .done = is_grown},
+	{"open", .run = open_run, .end = open_end, .undo = open_undo, .done = is_grown},
+	{"size", .run = size_run, .end = size_end, .done = is_grown},
+	{"sync_image", .run = sync_run, .end = sync_end, .done = is_grown},
+	{"record", .run = record_run, .end = record_end, .undo = record_undo, .done = is_grown},
+	{"sync_record", .run = sync_run, .end = sync_end, .done = is_grown},
+	{"apply", .run = apply_run, .done = is_grown},
+	{NULL},
+};
+
+void pool_grow_init(struct pool_grow *g, struct reactor *reactor, struct pool_object *object,
+	uint64_t size_bytes)
+{
+	*g = (struct pool_grow){.object = object, .size_bytes = size_bytes, .fd = -1};
+	op_init(&g->op, reactor, "pool_grow", grow_steps, NULL);
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The index: for each pool and kind a vector of pointers sorted by key, and what is asked of it:
+ * by name, by id, in order. It also knows which objects share extents: a family is an image and all
+ * that was made from it by reflink, however far removed; who is the last of its family shares
+ * nothing any more.
+ */
+#include "pool/private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the vector ---- */
+
+/* Where key is (true) or belongs (false). */
+static bool index_search(const struct pool_index *index, const char *key, unsigned *ret_at)
+{
+	unsigned low = 0, high = index->count;
+	while (low < high) {
+		unsigned mid = low + (high - low) / 2;
+		int order = strcmp(index->at[mid]->key, key);
+		if (order == 0) {
+			*ret_at = mid;
+			return true;
+		}
+		if (order < 0)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	*ret_at = low;
+	return false;
+}
+
+struct pool_object *pool_index_find(const struct pool *pool, enum record_kind kind, const char *key)
+{
+	unsigned at;
+	return index_search(&pool->index[kind], key, &at) ? pool->index[kind].at[at] : NULL;
+}
+
+struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *found)
+{
+	struct pool_index *index = &pool->index[found->kind];
+	if (index->count == index->cap) {
+		unsigned cap = index->cap != 0 ? index->cap * 2 : 64;
+		struct pool_object **at = reallocarray(index->at, cap, sizeof(*at));
+		if (at == NULL)
+			return NULL;
+		index->at = at;
+		index->cap = cap;
+	}
+	struct pool_entry *e = calloc(1, sizeof(*e));
+	if (e == NULL)
+		return NULL;
+	list_init(&e->link);
+	e->image_bytes = found->image_bytes;
+	e->watch = true;
+	e->object = (struct pool_object){
+		.pool = pool,
+		.rec = found->rec,
+		.why = found->why,
+		.kind = found->kind,
+		.allocated_bytes = found->allocated_bytes,
+		.truncated = found->truncated,
+	};
+	strcpy(e->object.key, found->key);
+	found->rec = NULL;
+
+	unsigned at;
+	index_search(index, e->object.key, &at);
+	memmove(&index->at[at + 1], &index->at[at], (index->count - at) * sizeof(*index->at));
+	index->at[at] = &e->object;
+	index->count++;
+	pool_room_add(&e->object);
+	return &e->object;
+}
+
+void pool_index_remove(struct pool_object *object)
+{
+	struct pool_index *index = &object->pool->index[object->kind];
+	unsigned at;
+	if (!index_search(index, object->key, &at) || index->at[at] != object)
+		return;
+	pool_room_sub(object);
+	index->count--;
+	memmove(&index->at[at], &index->at[at + 1], (index->count - at) * sizeof(*index->at));
+}
+
+void pool_object_free(struct pool_object *object)
+{
+	if (object == NULL)
+		return;
+	list_remove(&pool_entry(object)->link);
+	record_free(object->rec);
+	free(pool_entry(object));
+}
+
+/* ---- families ---- */
+
+const char *pool_family(const struct record *rec)
+{
+	return rec->family[0] != '\0' ? rec->family : rec->shares_extents ? rec->source_id : "";
+}
+
+/* The family's founder, if it is still there. */
+static struct pool_object *family_founder(const struct pool *pool, const char *family)
+{
+	struct record_id id;
+	if (record_id_parse(family, &id) < 0 || strcmp(id.pool, pool->uuid8) != 0)
+		return NULL;
+	for (unsigned kind = 0; kind < 2; kind++) {
+		struct pool_object *o = pool_index_find(pool, kind, id.key);
+		if (o != NULL && o->rec != NULL && strcmp(o->rec->random, id.random) == 0)
+			return o;
+	}
+	return NULL;
+}
+
+static void set_shared(struct pool_object *object, bool shared)
+{
+	if (object->shared == shared)
+		return;
+	pool_room_sub(object);
+	object->shared = shared;
+	pool_room_add(object);
+}
+
+static bool is_of_family(const struct pool_object *object, const char *family)
+{
+	return object->rec != NULL && object->rec->shares_extents &&
+	       strcmp(pool_family(object->rec), family) == 0;
+}
+
+void pool_family_update(struct pool *pool, const char *family)
+{
+	if (family[0] == '\0')
+		return;
+	struct pool_object *founder = family_founder(pool, family);
+	unsigned members = founder != NULL;
+	for (unsigned kind = 0; kind < 2; kind++)
+		for (unsigned i = 0; i < pool->index[kind].count; i++)
+			members += is_of_family(pool->index[kind].at[i], family);
+	if (founder != NULL)
+		set_shared(founder, members > 1);
+	for (unsigned kind = 0; kind < 2; kind++)
+		for (unsigned i = 0; i < pool->index[kind].count; i++)
+			if (is_of_family(pool->index[kind].at[i], family))
+				set_shared(pool->index[kind].at[i], members > 1);
+}
+
+static int compare_family(const void *a, const void *b)
+{
+	const struct pool_object *x = *(struct pool_object *const *)a;
+	const struct pool_object *y = *(struct pool_object *const *)b;
+	return strcmp(pool_family(x->rec), pool_family(y->rec));
+}
+
+/* After a load: sorted by family, so that thousands of clones cost no square. Out of memory, all
+ * count as shared: less is promised than could be. */
+void pool_family_update_all(struct pool *pool)
+{
+	unsigned total = pool->index[0].count + pool->index[1].count, count = 0;
+	struct pool_object **all = calloc(total + 1, sizeof(struct pool_object *));
+	for (unsigned kind = 0; kind < 2; kind++)
+		for (unsigned i = 0; i < pool->index[kind].count; i++) {
+			struct pool_object *o = pool->index[kind].at[i];
+			set_shared(o, all == NULL);
+			if (all != NULL && o->rec != NULL && o->rec->shares_extents)
+				all[count++] = o;
+		}
+	if (all == NULL)
+		return;
+	qsort(all, count, sizeof(struct pool_object *), compare_family);
+	for (unsigned from = 0, to; from < count; from = to) {
+		const char *family = pool_family(all[from]->rec);
+		for (to = from + 1; to < count; to++)
+			if (strcmp(pool_family(all[to]->rec), family) != 0)
+				break;
+		struct pool_object *founder = family_founder(pool, family);
+		bool shared = to - from + (founder != NULL) > 1;
+		if (founder != NULL)
+			set_shared(founder, shared);
+		for (unsigned i = from; i < to; i++)
+			set_shared(all[i], shared);
+	}
+	free(all);
+}
+
+/* ---- asked from above ---- */
+
+struct pool_object *pools_find_name(
+	const struct pools *pools, enum record_kind kind, const char *name)
+{
+	char key[RECORD_KEY_MAX];
+	record_key(name, key);
+	for (unsigned i = 0; i < pools->count; i++) {
+		struct pool_object *o = pool_index_find(pools->at[i], kind, key);
+		if (o != NULL && (o->rec == NULL || strcmp(o->rec->name, name) == 0))
+			return o;
+	}
+	return NULL;
+}
+
+int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
+	struct pool_object **ret, struct err *err)
+{
+	static const char *const nouns[] = {"volume", "snapshot"};
+	if (strnlen(id, RECORD_ID_MAX + 1) > RECORD_ID_MAX)
+		return err_set(err, ERR_INVALID, "the %s id is longer than %d bytes", nouns[kind],
+			RECORD_ID_MAX);
+	struct record_id parsed;
+	if (record_id_parse(id, &parsed) < 0)
+		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
+	struct pool *pool = pools_by_uuid8(pools, parsed.pool);
+	for (unsigned i = 0; pool == NULL && i < pools->count; i++)
+		if (pools->at[i]->uuid8[0] == '\0')
+			return err_set(err, ERR_UNAVAILABLE,
+				"%s %s may be in a pool that is not here: %s", nouns[kind], id,
+				pool_why(pools->at[i]));
+	if (pool == NULL)
+		return err_set(err, ERR_NOT_FOUND,
+			"%s %s does not exist: no pool here has the id %s", nouns[kind], id,
+			parsed.pool);
+	if (!pool->loaded)
+		return err_set(err, ERR_UNAVAILABLE, "%s %s: %s", nouns[kind], id, pool_why(pool));
+	struct pool_object *o = pool_index_find(pool, kind, parsed.key);
+	if (o != NULL && o->rec == NULL)
+		return err_set(err, ERR_DATA_LOSS,
+			"%s %s in pool %s is quarantined: %s; see ringvol check", nouns[kind],
+			o->key, pool->name, o->why);
+	if (o == NULL || strcmp(o->rec->random, parsed.random) != 0)
+		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
+	*ret = o;
+	return 0;
+}
+
+/* The next pool by uuid; the first one for "". */
+static struct pool *pool_after(const struct pools *pools, const char *uuid8)
+{
+	struct pool *next = NULL;
+	for (unsigned i = 0; i < pools->count; i++) {
+		struct pool *p = pools->at[i];
+		if (strcmp(p->uuid8, uuid8) > 0 &&
+			(next == NULL || strcmp(p->uuid8, next->uuid8) < 0))
+			next = p;
+	}
+	return next;
+}
+
+/* The order is that of (pool's uuid, key): the random part decides nothing, because a key is there
+ * once. So a token whose entry was deleted still has its place. */
+struct pool_object *pools_next(
+	const struct pools *pools, enum record_kind kind, const char *after_id)
+{
+	struct pool *pool;
+	unsigned at = 0;
+	struct record_id id;
+	if (after_id[0] == '\0') {
+		pool = pool_after(pools, "");
+	} else {
+		if (record_id_parse(after_id, &id) < 0)
+			return NULL;
+		pool = pools_by_uuid8(pools, id.pool);
+		if (pool == NULL)
+			pool = pool_after(pools, id.pool);
+		else if (index_search(&pool->index[kind], id.key, &at))
+			at++;
+	}
+	for (; pool != NULL; pool = pool_after(pools, pool->uuid8), at = 0)
+		for (; at < pool->index[kind].count; at++)
+			if (pool->index[kind].at[at]->rec != NULL)
+				return pool->index[kind].at[at];
+	return NULL;
+}
+
+void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX])
+{
+	record_id_print(object->pool->uuid8, object->rec, ret_id);
+}
+
+unsigned pool_count(const struct pool *pool, enum record_kind kind)
+{
+	return pool->index[kind].count;
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loading: a work job opens the pool's directories, takes its lock and reads every record; the loop
+ * then takes over what was read. A file whose record cannot be read is quarantined: its name stays
+ * taken and nobody touches it. A pool that cannot be opened is missing, with a sentence why.
+ *
+ * A pool that comes back is read again and compared with memory in place. Whatever somebody may
+ * still be reading (an operation cut short keeps pointers) is put aside until the pools are closed,
+ * never freed; an object that is attached or mounted (`node`) stays as it is.
+ */
+#include "pool/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/xattr.h>
+
+/* ---- the job: opening ---- */
+
+static void load_end(struct pool_load *load, enum pool_state state, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+static void load_end(struct pool_load *load, enum pool_state state, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(load->why, sizeof(load->why), fmt, ap);
+	va_end(ap);
+	load->state = state;
+}
+
+/* A failed call: what is not there is missing, anything else a sick pool. */
+static void load_end_sys(struct pool_load *load, int res, const char *what)
+{
+	load_end(load, res == -ENOENT || res == -ENOTDIR ? POOL_MISSING : POOL_SICK,
+		"pool %s: %s %s%s: %s", load->name, load->path, what[0] != '\0' ? "/ " : "", what,
+		strerrordesc_np(-res));
+}
+
+/* The lock file; makes the directory a pool first where that is wanted. */
+static int open_lock(struct pool_load *load)
+{
+	int *lock = &load->fds[POOL_FD_LOCK];
+	*lock = openat(load->fds[POOL_FD_ROOT], POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (*lock < 0 && errno == ENOENT && load->init) {
+		struct err err = {0};
+		struct bytes_features features;
+		bool existed;
+		if (pool_init_dir(load->path, &features, &existed, &err) < 0) {
+			load_end(load, POOL_MISSING, "pool %s: %s", load->name, err.message);
+			return -1;
+		}
+		*lock = openat(
+			load->fds[POOL_FD_ROOT], POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	}
+	if (*lock < 0 && errno == ENOENT) {
+		load_end(load, POOL_MISSING,
+			"%s has no " POOL_FILE " file: mount the pool's file system there, or run "
+			"'ringvol pool init %s'",
+			load->path, load->path);
+		return -1;
+	}
+	if (*lock < 0) {
+		load_end_sys(load, -errno, POOL_FILE);
+		return -1;
+	}
+	if (flock(*lock, LOCK_EX | LOCK_NB) < 0) {
+		if (errno == EWOULDBLOCK)
+			load_end(load, POOL_MISSING,
+				"pool %s at %s is served by another driver: stop it, or give this "
+				"one another pool",
+				load->name, load->path);
+		else
+			load_end_sys(load, -errno, POOL_FILE);
+		return -1;
+	}
+	int r = pool_file_read(*lock, load->uuid);
+	if (r < 0) {
+		load_end(load, POOL_SICK,
+			"pool %s: the file %s/" POOL_FILE " is damaged or of a later version (%s)",
+			load->name, load->path, strerrordesc_np(-r));
+		return -1;
+	}
+	return 0;
+}
+
+/* volumes/ and snapshots/ must be there: without them the pool is damaged, not empty. The others
+ * are caches and leftovers, made again. */
+static int open_dirs(struct pool_load *load)
+{
+	int root = load->fds[POOL_FD_ROOT];
+	for (unsigned i = POOL_FD_VOLUMES; i < POOL_FDS; i++) {
+		const char *name = pool_dir_names[i];
+		if (i >= POOL_FD_TEMPLATES && mkdirat(root, name, 0700) < 0 && errno != EEXIST &&
+			errno != EROFS) {
+			load_end_sys(load, -errno, name);
+			return -1;
+		}
+		load->fds[i] = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (load->fds[i] < 0) {
+			load_end(load, POOL_SICK, "pool %s: the directory %s/%s: %s", load->name,
+				load->path, name, strerrordesc_np(errno));
+			return -1;
+		}
+	}
+	return 0;
+}
+
+/* What the file system can do. One that is read-only is asked again by the check that finds it
+ * writable. */
+static int probe(struct pool_load *load)
+{
+	int r = bytes_probe(load->fds[POOL_FD_ROOT], &load->features);
+	struct statfs fs;
+	if (fstatfs(load->fds[POOL_FD_ROOT], &fs) < 0) {
+		load_end_sys(load, -errno, "");
+		return -1;
+	}
+	load->capacity_bytes = (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize;
+	load->free_bytes = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+	if (r == -EROFS) {
+		load_end(load, POOL_SICK,
+			"pool %s: %s is read-only: look for errors of its disk in the kernel log, "
+			"mend it and mount it writable",
+			load->name, load->path);
+		return 0;
+	}
+	if (r < 0) {
+		load_end_sys(load, r, "");
+		return -1;
+	}
+	load->probed = true;
+	if (!load->features.tmpfile || !load->features.xattr) {
+		load_end(load, POOL_SICK,
+			"pool %s: the file system of %s has no %s, a pool needs it", load->name,
+			load->path, load->features.tmpfile ? "trusted.* attributes" : "O_TMPFILE");
+		return -1;
+	}
+	return 0;
+}
+
+/* ---- the job: reading ---- */
+
+static const char *why_of(int res)
+{
+	switch (res) {
+	case -EBADMSG:
+		return "its record is damaged";
+	case -EPROTONOSUPPORT:
+		return "its record is of a later version of ringvol";
+	case -ENODATA:
+		return "it has no record";
+	case -E2BIG:
+	case -ERANGE:
+		return "its record is too large to be one of ours";
+	case -EMEDIUMTYPE:
+		return "it is not a regular file";
+	case -EDOM:
+		return "its record is of another kind than its directory";
+	}
+	return "its record cannot be read";
+}
+
+static int read_record(int fd, const char *key, enum record_kind kind, struct record **ret)
+{
+	char text[RECORD_BYTES_MAX + 1];
+	ssize_t len = fgetxattr(fd, RECORD_XATTR, text, sizeof(text));
+	if (len < 0)
+		return -errno;
+	struct record *rec;
+	int r = record_parse(text, (size_t)len, key, &rec);
+	if (r < 0)
+		return r;
+	if (rec->kind != kind) {
+		record_free(rec);
+		return -EDOM;
+	}
+	*ret = rec;
+	return 0;
+}
+
+int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct pool_found *ret)
+{
+	struct stat st = {0};
+	struct pool_found found = {.kind = kind};
+	strcpy(found.key, key);
+	/* O_NONBLOCK: a FIFO must not hold us up. */
+	int open_errno = 0, r = 0;
+	_cleanup_fd_ int fd =
+		openat(dirfd, key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		open_errno = errno;
+	if (open_errno == ENOENT)
+		return -ENOENT;
+	if (open_errno == ELOOP || open_errno == ENXIO)
+		r = -EMEDIUMTYPE;
+	else if (open_errno != 0)
+		r = -open_errno;
+	else if (fstat(fd, &st) < 0)
+		r = -errno;
+	else if (!S_ISREG(st.st_mode))
+		r = -EMEDIUMTYPE;
+	else
+		r = read_record(fd, key, kind, &found.rec);
+	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
+		return r;
+	if (r < 0)
+		found.why = why_of(r);
+	found.image_bytes = (uint64_t)st.st_size;
+	found.allocated_bytes = (uint64_t)st.st_blocks * 512;
+	found.truncated = found.rec != NULL && found.image_bytes < found.rec->size_bytes;
+	*ret = found;
+	return 0;
+}
+
+static int read_dir(struct pool_load *load, enum record_kind kind)
+{
+	int dirfd = load->fds[kind == RECORD_VOLUME ? POOL_FD_VOLUMES : POOL_FD_SNAPSHOTS];
+	/* A description of its own: fdopendir() moves the offset, and closedir() closes. */
+	int own = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (own < 0)
+		return -errno;
+	_cleanup_dir_ DIR *dir = fdopendir(own);
+	if (dir == NULL) {
+		close(own);
+		return -ENOMEM;
+	}
+	for (;;) {
+		errno = 0;
+		struct dirent *entry = readdir(dir);
+		if (entry == NULL)
+			return -errno;
+		/* What is no key can be nobody's name: not ours, and in nobody's way. */
+		if (!record_key_valid(entry->d_name))
+			continue;
+		if (load->found_count == load->found_cap) {
+			unsigned cap = load->found_cap != 0 ? load->found_cap * 2 : 256;
+			struct pool_found *found =
+				reallocarray(load->found, cap, sizeof(*load->found));
+			if (found == NULL)
+				return -ENOMEM;
+			load->found = found;
+			load->found_cap = cap;
+		}
+		int r = pool_read_object(
+			dirfd, entry->d_name, kind, &load->found[load->found_count]);
+		if (r == 0)
+			load->found_count++;
+		else if (r != -ENOENT)
+			return r;
+	}
+}
+
+static int compare_found(const void *a, const void *b)
+{
+	const struct pool_found *x = a, *y = b;
+	return x->kind != y->kind ? (x->kind < y->kind ? -1 : 1) : strcmp(x->key, y->key);
+}
+
+void pool_load_run(struct pool_load *load)
+{
+	load->fds[POOL_FD_ROOT] = open(load->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (load->fds[POOL_FD_ROOT] < 0 && errno == ENOENT && load->init &&
+		mkdir(load->path, 0700) == 0)
+		load->fds[POOL_FD_ROOT] = open(load->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (load->fds[POOL_FD_ROOT] < 0) {
+		load_end(load, errno == ENOENT || errno == ENOTDIR ? POOL_MISSING : POOL_SICK,
+			"pool %s: %s: %s", load->name, load->path, strerrordesc_np(errno));
+		return;
+	}
+	load_end(load, POOL_READY, "%s", "");
+	if (open_lock(load) < 0 || open_dirs(load) < 0 || probe(load) < 0)
+		return;
+	for (unsigned kind = 0; kind < 2; kind++) {
+		int r = read_dir(load, kind);
+		if (r < 0) {
+			load_end_sys(load, r, kind == RECORD_VOLUME ? "volumes" : "snapshots");
+			return;
+		}
+	}
+	qsort(load->found, load->found_count, sizeof(*load->found), compare_found);
+	load->opened = true;
+}
+
+void pool_load_clean(struct pool_load *load)
+{
+	for (unsigned i = 0; i < load->found_count; i++)
+		record_free(load->found[i].rec);
+	free(load->found);
+	for (unsigned i = 0; i < POOL_FDS; i++)
+		fd_close(&load->fds[i]);
+	free(load->name);
+	free(load->path);
+}
+
+void pool_fds_retire(const int fds[POOL_FDS])
+{
+	_cleanup_fd_ int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	for (unsigned i = 0; null >= 0 && i < POOL_FDS; i++)
+		dup3(null, fds[i], O_CLOEXEC);
+}
+
+/* ---- taking over ---- */
+
+static struct pool_found *find_found(struct pool_load *load, const struct pool_object *o)
+{
+	struct pool_found want = {.kind = o->kind};
+	strcpy(want.key, o->key);
+	return load->found_count == 0 ? NULL
+				      : bsearch(&want, load->found, load->found_count,
+						sizeof(*load->found), compare_found);
+}
+
+static bool same_record(const struct record *a, const struct record *b)
+{
+	char x[RECORD_BYTES_MAX], y[RECORD_BYTES_MAX];
+	return record_print(a, x, sizeof(x)) > 0 && record_print(b, y, sizeof(y)) > 0 &&
+	       strcmp(x, y) == 0;
+}
+
+/* The same object, maybe with another record: by a driver elsewhere, while the pool was not here.
+ */
+static void refresh(struct pool_object *o, struct pool_found *found)
+{
+	struct pool_dead_record *dead = NULL;
+	pool_room_sub(o);
+	if (!same_record(o->rec, found->rec) && (dead = calloc(1, sizeof(*dead))) != NULL) {
+		dead->rec = o->rec;
+		list_push(&o->pool->dead_records, &dead->link);
+		o->rec = found->rec;
+		found->rec = NULL;
+	}
+	o->allocated_bytes = found->allocated_bytes;
+	o->truncated = found->truncated;
+	pool_entry(o)->image_bytes = found->image_bytes;
+	pool_room_add(o);
+}
+
+static void put_aside(struct pool_object *o)
+{
+	pool_index_remove(o);
+	list_push(&o->pool->dead, &pool_entry(o)->link);
+}
+
+static void reconcile(struct pool_load *load, struct pool *pool)
+{
+	for (unsigned kind = 0; kind < 2; kind++)
+		for (unsigned i = pool->index[kind].count; i-- > 0;) {
+			struct pool_object *o = pool->index[kind].at[i];
+			struct pool_found *found = find_found(load, o);
+			if (found != NULL && o->rec != NULL && found->rec != NULL &&
+				strcmp(o->rec->random, found->rec->random) == 0)
+				refresh(o, found);
+			else if (o->node == NULL)
+				put_aside(o);
+			else
+				o->truncated = true; /* in use, and its image is not there */
+		}
+}
+
+static void take_fds(struct pool_load *load, struct pool *pool)
+{
+	for (unsigned i = 0; i < POOL_FDS; i++) {
+		if (!pool->fds_held) {
+			pool->fds[i] = load->fds[i];
+			load->fds[i] = -1;
+		} else {
+			dup3(load->fds[i], pool->fds[i], O_CLOEXEC);
+		}
+	}
+	pool->fds_held = true;
+}
+
+/* 0 unless the uuid says that this is not the pool meant. */
+static int check_uuid(const struct pool_load *load, struct pool *pool)
+{
+	if (pool->uuid[0] != '\0' && strcmp(pool->uuid, load->uuid) != 0) {
+		pool_set_state(pool, POOL_MISSING,
+			"pool %s: at %s is another pool now (%.8s instead of %s): mount the right "
+			"one, or restart the driver",
+			pool->name, pool->path, load->uuid, pool->uuid8);
+		return -1;
+	}
+	char uuid8[9];
+	snprintf(uuid8, sizeof(uuid8), "%.8s", load->uuid);
+	struct pool *twin = pools_by_uuid8(pool->pools, uuid8);
+	if (twin != NULL && twin != pool) {
+		pool_set_state(pool, POOL_MISSING,
+			"pool %s at %s has the same id as pool %s (%s): one is a copy of the other, "
+			"only one can be served",
+			pool->name, pool->path, twin->name, uuid8);
+		return -1;
+	}
+	return 0;
+}
+
+void pool_load_adopt(struct pool_load *load, struct pool *pool)
+{
+	if (!load->opened) {
+		pool_set_state(pool, load->state, "%s", load->why);
+		return;
+	}
+	if (check_uuid(load, pool) < 0)
+		return;
+	strcpy(pool->uuid, load->uuid);
+	snprintf(pool->uuid8, sizeof(pool->uuid8), "%.8s", load->uuid);
+	take_fds(load, pool);
+	if (load->probed) {
+		pool->features = load->features;
+		pool->probed = true;
+	}
+	reconcile(load, pool);
+	bool complete = true;
+	for (unsigned i = 0; i < load->found_count; i++)
+		if (pool_index_find(pool, load->found[i].kind, load->found[i].key) == NULL)
+			complete &= pool_index_insert(pool, &load->found[i]) != NULL;
+	pool_family_update_all(pool);
+	pool->capacity_bytes = load->capacity_bytes;
+	pool->free_bytes = load->free_bytes;
+	pool->measured_ns = ring_now_ns(pool->pools->reactor->ring);
+	if (!complete) {
+		/* Not the whole truth: as good as not loaded. The next look reads it again. */
+		pool_fds_retire(pool->fds);
+		pool_set_state(
+			pool, POOL_SICK, "pool %s: out of memory while loading it", pool->name);
+		return;
+	}
+	pool->loaded = true;
+	pool_set_state(pool, load->state, "%s", load->why);
+}

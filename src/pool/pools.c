@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pools of this driver and the background work on them. Every POOL_CHECK_MS each pool is looked
+ * at: one that is not loaded is loaded, one that is loaded is checked (is what its path shows still
+ * the directory held? writable?), and its trash is reclaimed.
+ *
+ * A look asks a helper process first, where there are helpers, whether the path answers at all, and
+ * only then gives a work job to it; at most one look a pool is under way. One that does not end
+ * within POOL_ANSWER_MS makes the pool sick; it keeps its thread and its memory until it ends, and
+ * what it then found counts. Background jobs of all pools together leave one work thread alone.
+ */
+#include "pool/private.h"
+
+#include "blockio/mnt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+/* ---- background jobs ---- */
+
+static int job_run(struct work_job *work_job)
+{
+	struct pool_job *job = container_of(work_job, struct pool_job, job);
+	return job->run(job);
+}
+
+static void jobs_pump(struct pools *pools);
+
+static void job_on_end(struct work_job *work_job, int res)
+{
+	struct pool_job *job = container_of(work_job, struct pool_job, job);
+	struct pools *pools = job->pools;
+	if (pools != NULL)
+		pools->jobs--;
+	job->on_end(job, res);
+	if (pools != NULL)
+		jobs_pump(pools);
+}
+
+static void jobs_pump(struct pools *pools)
+{
+	while (pools->jobs < POOL_JOBS_MAX && !list_empty(&pools->queue)) {
+		struct list *l = list_pop(&pools->queue);
+		struct pool_job *job = container_of(l, struct pool_job, link);
+		if (work_submit(pools->reactor->work, &job->job) < 0) {
+			/* Full of other people's jobs: the next tick tries again. */
+			list_push_front(&pools->queue, &job->link);
+			return;
+		}
+		pools->jobs++;
+	}
+}
+
+void pool_job_submit(struct pool *pool, struct pool_job *job)
+{
+	job->pool = pool;
+	job->pools = pool->pools;
+	job->job.run = job_run;
+	job->job.on_end = job_on_end;
+	list_push(&pool->pools->queue, &job->link);
+	jobs_pump(pool->pools);
+}
+
+/* ---- states ---- */
+
+static void told_on_timer(struct ring_timer *timer)
+{
+	struct pools *pools = container_of(timer, struct pools, told);
+	if (!pools->loaded_told && pools->on_loaded != NULL) {
+		pools->loaded_told = true;
+		pools->on_loaded(pools->arg);
+	}
+}
+
+static void tell_when_loaded(struct pools *pools)
+{
+	for (unsigned i = 0; i < pools->count; i++)
+		if (pools->at[i]->state == POOL_LOADING)
+			return;
+	if (!pools->loaded_told && pools->started)
+		ring_timer_arm(pools->reactor->ring, &pools->told, 0);
+}
+
+void pool_set_state(struct pool *pool, enum pool_state state, const char *fmt, ...)
+{
+	enum pool_state old = pool->state;
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(pool->why, sizeof(pool->why), fmt, ap);
+	va_end(ap);
+	pool->state = state;
+	tell_when_loaded(pool->pools);
+	if (old != state && pool->pools->on_changed != NULL)
+		pool->pools->on_changed(pool->pools->arg, pool);
+}
+
+int pool_op_begin(struct pool *pool, struct err *err)
+{
+	int r = pool_check_ready(pool, err);
+	if (r == 0)
+		pool->ops++;
+	return r;
+}
+
+void pool_op_finish(struct pool *pool)
+{
+	pool->ops--;
+}
+
+/* ---- looking after one pool ---- */
+
+struct pool_task {
+	struct pool_job job;
+	struct ring_timer timer;
+	atomic_bool running; /* a thread has begun with it */
+	bool loading;
+	struct helper_call call;
+	struct mnt_path_req req;
+	struct mnt_info info;
+	struct pool_load load;
+	/* of a check; its path is load.path */
+	int fds[POOL_FDS];
+	bool gone, read_only, probed;
+	struct bytes_features features;
+};
+
+static void task_free(struct pool_task *task)
+{
+	pool_load_clean(&task->load);
+	free(task);
+}
+
+/* Blocking. What the path shows must be what is held: a pool that was unmounted, or mounted over,
+ * is another directory. Opening (not only looking) also finds a file system that was shut down. */
+static int check_run(struct pool_task *task)
+{
+	struct stat held, shown;
+	struct statvfs fs;
+	_cleanup_fd_ int dir = open(task->load.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0 && errno != ENOENT && errno != ENOTDIR)
+		return -errno;
+	_cleanup_fd_ int file = -1;
+	if (dir >= 0) {
+		file = openat(dir, POOL_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (file < 0 && errno != ENOENT && errno != ELOOP)
+			return -errno;
+	}
+	if (file >= 0 && fstat(file, &shown) < 0)
+		return -errno;
+	if (fstat(task->fds[POOL_FD_LOCK], &held) < 0)
+		return -errno;
+	if (file < 0 || held.st_dev != shown.st_dev || held.st_ino != shown.st_ino) {
+		task->gone = true;
+		pool_fds_retire(task->fds);
+		return 0;
+	}
+	if (fstatvfs(task->fds[POOL_FD_ROOT], &fs) < 0)
+		return -errno;
+	task->read_only = (fs.f_flag & ST_RDONLY) != 0;
+	if (!task->read_only && !task->probed) {
+		int r = bytes_probe(task->fds[POOL_FD_ROOT], &task->features);
+		if (r < 0)
+			return r;
+		task->probed = true;
+	}
+	return 0;
+}
+
+static int task_run(struct pool_job *job)
+{
+	struct pool_task *task = container_of(job, struct pool_task, job);
+	atomic_store(&task->running, true);
+	if (!task->loading)
+		return check_run(task);
+	pool_load_run(&task->load);
+	return 0;
+}
+
+static void check_apply(struct pool *pool, const struct pool_task *task, int res)
+{
+	if (res < 0) {
+		pool_set_state(pool, POOL_SICK, "pool %s: calls on %s fail: %s", pool->name,
+			pool->path, strerrordesc_np(-res));
+	} else if (task->gone) {
+		pool->loaded = false;
+		pool_set_state(pool, POOL_MISSING,
+			"pool %s has gone from %s: mount its file system there again", pool->name,
+			pool->path);
+	} else if (task->read_only) {
+		pool_set_state(pool, POOL_SICK,
+			"pool %s: %s is read-only: look for errors of its disk in the kernel log, "
+			"mend it and mount it writable",
+			pool->name, pool->path);
+	} else {
+		if (!pool->probed) {
+			pool->features = task->features;
+			pool->probed = true;
+		}
+		pool_set_state(pool, POOL_READY, "%s", "");
+	}
+}
+
+static void task_on_end(struct pool_job *job, int res)
+{
+	struct pool_task *task = container_of(job, struct pool_task, job);
+	struct pool *pool = job->pool;
+	if (pool != NULL) {
+		ring_timer_cancel(pool->pools->reactor->ring, &task->timer);
+		pool->task = NULL;
+		if (res == -ECANCELED)
+			;
+		else if (task->loading)
+			pool_load_adopt(&task->load, pool);
+		else
+			check_apply(pool, task, res);
+		if (pool->state == POOL_READY)
+			pool_trash_kick(pool);
+	}
+	task_free(task);
+}
+
+static void not_answering(struct pool *pool)
+{
+	pool_set_state(pool, POOL_SICK,
+		"pool %s: %s does not answer: look for errors of its disk in the kernel log",
+		pool->name, pool->path);
+}
+
+static void task_on_timer(struct ring_timer *timer)
+{
+	struct pool_task *task = container_of(timer, struct pool_task, timer);
+	if (atomic_load(&task->running))
+		not_answering(task->job.pool);
+	else
+		ring_timer_arm(task->job.pools->reactor->ring, timer, POOL_ANSWER_MS);
+}
+
+static void task_submit(struct pool_task *task)
+{
+	struct pool *pool = task->job.pool;
+	ring_timer_arm(pool->pools->reactor->ring, &task->timer, POOL_ANSWER_MS);
+	pool_job_submit(pool, &task->job);
+}
+
+/* Whatever the helper says of the path, it was said in time. */
+static void task_on_answer(struct helper_call *call, int res)
+{
+	struct pool_task *task = container_of(call, struct pool_task, call);
+	struct pool *pool = task->job.pool;
+	if (pool == NULL) {
+		task_free(task);
+	} else if (res == -ETIMEDOUT || pool->pools->draining) {
+		pool->task = NULL;
+		if (res == -ETIMEDOUT)
+			not_answering(pool);
+		task_free(task);
+	} else {
+		task_submit(task);
+	}
+}
+
+static bool task_ask(struct pool_task *task)
+{
+	struct helpers *helpers = task->job.pools->reactor->helpers;
+	if (helpers == NULL || strlen(task->load.path) >= sizeof(task->req.path))
+		return false;
+	strcpy(task->req.path, task->load.path);
+	task->call = (struct helper_call){
+		.fn = MNT_STATS,
+		.key = task->load.path, /* no volume's key begins with a slash */
+		.req = &task->req,
+		.req_len = sizeof(task->req),
+		.resp = &task->info,
+		.resp_cap = sizeof(task->info),
+		.timeout_ms = POOL_ANSWER_MS,
+		.on_end = task_on_answer,
+	};
+	if (strlen(task->call.key) >= HELPER_KEY_BYTES)
+		task->call.key = NULL;
+	return helpers_submit(helpers, &task->call) == 0;
+}
+
+static void pool_look(struct pool *pool)
+{
+	if (pool->task != NULL || (!pool->loaded && pool->ops > 0))
+		return;
+	struct pool_task *task = calloc(1, sizeof(*task));
+	if (task == NULL)
+		return; /* the next tick tries again */
+	task->job = (struct pool_job){
+		.pools = pool->pools, .pool = pool, .run = task_run, .on_end = task_on_end};
+	list_init(&task->job.link);
+	task->timer.fn = task_on_timer;
+	task->loading = !pool->loaded;
+	memset(task->load.fds, 0xff, sizeof(task->load.fds));
+	memcpy(task->fds, pool->fds, sizeof(task->fds));
+	task->probed = pool->probed;
+	task->load.init = pool->init;
+	task->load.name = strdup(pool->name);
+	task->load.path = strdup(pool->path);
+	if (task->load.name == NULL || task->load.path == NULL) {
+		task_free(task);
+		return;
+	}
+	pool->task = task;
+	if (!task_ask(task))
+		task_submit(task);
+}
+
+static void pools_on_timer(struct ring_timer *timer)
+{
+	struct pools *pools = container_of(timer, struct pools, timer);
+	for (unsigned i = 0; i < pools->count; i++)
+		pool_look(pools->at[i]);
+	jobs_pump(pools);
+	ring_timer_arm(pools->reactor->ring, &pools->timer, POOL_CHECK_MS);
+}
+
+/* ---- opening and closing ---- */
+
+static struct pool *pool_new(struct pools *pools, const struct pool_config *config)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+	if (pool == NULL)
+		return NULL;
+	pool->pools = pools;
+	pool->name = strdup(config->name);
+	pool->path = strdup(config->path);
+	pool->overcommit = config->overcommit > 0 ? config->overcommit : 1.0;
+	pool->reserve_pct = config->reserve_pct < 100 ? config->reserve_pct : 100;
+	pool->init = config->init;
+	memset(pool->fds, 0xff, sizeof(pool->fds));
+	list_init(&pool->dead);
+	list_init(&pool->dead_records);
+	list_init(&pool->templates);
+	snprintf(pool->why, sizeof(pool->why), "pool %s is being loaded", config->name);
+	return pool;
+}
+
+static void pool_free(struct pool *pool)
+{
+	/* A job that never ended goes on with the numbers it has: they stay open. */
+	bool busy = pool_trash_detach(pool);
+	if (pool->task != NULL) {
+		ring_timer_cancel(pool->pools->reactor->ring, &pool->task->timer);
+		pool->task->job.pool = NULL;
+		pool->task->job.pools = NULL;
+		busy = true;
+	}
+	for (unsigned kind = 0; kind < 2; kind++) {
+		for (unsigned i = 0; i < pool->index[kind].count; i++)
+			pool_object_free(pool->index[kind].at[i]);
+		free(pool->index[kind].at);
+	}
+	for (struct list *l; (l = list_pop(&pool->dead)) != NULL;)
+		pool_object_free(&container_of(l, struct pool_entry, link)->object);
+	for (struct list *l; (l = list_pop(&pool->dead_records)) != NULL;) {
+		struct pool_dead_record *dead = container_of(l, struct pool_dead_record, link);
+		record_free(dead->rec);
+		free(dead);
+	}
+	for (struct list *l; (l = list_pop(&pool->templates)) != NULL;)
+		free(container_of(l, struct pool_template_entry, link));
+	for (unsigned i = 0; !busy && i < POOL_FDS; i++)
+		fd_close(&pool->fds[i]);
+	free(pool->name);
+	free(pool->path);
+	free(pool);
+}
+
+int pools_open(struct pools **ret, struct reactor *reactor, const struct pool_config *configs,
+	unsigned count)
+{
+	if (count > POOLS_MAX)
+		return -E2BIG;
+	struct pools *pools = calloc(1, sizeof(*pools));
+	if (pools == NULL)
+		return -ENOMEM;
+	pools->reactor = reactor;
+	pools->timer.fn = pools_on_timer;
+	pools->told.fn = told_on_timer;
+	list_init(&pools->queue);
+	for (unsigned i = 0; i < count; i++) {
+		pools->at[i] = pool_new(pools, &configs[i]);
+		if (pools->at[i] != NULL)
+			pools->count++;
+		if (pools->at[i] == NULL || pools->at[i]->name == NULL ||
+			pools->at[i]->path == NULL) {
+			pools_close(pools);
+			return -ENOMEM;
+		}
+	}
+	*ret = pools;
+	return 0;
+}
+
+void pools_start(struct pools *pools, void (*on_loaded)(void *arg),
+	void (*on_changed)(void *arg, struct pool *pool), void *arg)
+{
+	pools->on_loaded = on_loaded;
+	pools->on_changed = on_changed;
+	pools->arg = arg;
+	pools->started = true;
+	pools_on_timer(&pools->timer);
+	tell_when_loaded(pools);
+}
+
+void pools_drain(struct pools *pools)
+{
+	pools->draining = true;
+	ring_timer_cancel(pools->reactor->ring, &pools->timer);
+	for (struct list *l; (l = list_pop(&pools->queue)) != NULL;) {
+		struct pool_job *job = container_of(l, struct pool_job, link);
+		job->on_end(job, -ECANCELED);
+	}
+}
+
+bool pools_idle(const struct pools *pools)
+{
+	for (unsigned i = 0; i < pools->count; i++)
+		if (pools->at[i]->task != NULL || pools->at[i]->trash != NULL)
+			return false;
+	return pools->jobs == 0;
+}
+
+void pools_close(struct pools *pools)
+{
+	if (pools == NULL)
+		return;
+	pools_drain(pools);
+	ring_timer_cancel(pools->reactor->ring, &pools->told);
+	for (unsigned i = 0; i < pools->count; i++)
+		pool_free(pools->at[i]);
+	free(pools);
+}
+
+/* ---- asked from above ---- */
+
+struct pool *pools_at(const struct pools *pools, unsigned i)
+{
+	return i < pools->count ? pools->at[i] : NULL;
+}
+
+struct pool *pools_by_name(const struct pools *pools, const char *name)
+{
+	for (unsigned i = 0; i < pools->count; i++)
+		if (strcmp(pools->at[i]->name, name) == 0)
+			return pools->at[i];
+	return NULL;
+}
+
+struct pool *pools_by_uuid8(const struct pools *pools, const char *uuid8)
+{
+	for (unsigned i = 0; i < pools->count; i++)
+		if (uuid8[0] != '\0' && strcmp(pools->at[i]->uuid8, uuid8) == 0)
+			return pools->at[i];
+	return NULL;
+}
+
+const char *pool_name(const struct pool *pool)
+{
+	return pool->name;
+}
+
+const char *pool_path(const struct pool *pool)
+{
+	return pool->path;
+}
+
+enum pool_state pool_state(const struct pool *pool)
+{
+	return pool->state;
+}
+
+const char *pool_why(const struct pool *pool)
+{
+	return pool->why;
+}
+
+const char *pool_uuid8(const struct pool *pool)
+{
+	return pool->uuid8;
+}
+
+const struct bytes_features *pool_features(const struct pool *pool)
+{
+	return &pool->features;
+}
+
+uint32_t pool_block_size(const struct pool *pool)
+{
+	return pool->features.dio_align > 512 ? pool->features.dio_align : 512;
+}
+
+int pool_fd_of(const struct pool *pool, enum record_kind kind)
+{
+	return pool->fds[kind == RECORD_VOLUME ? POOL_FD_VOLUMES : POOL_FD_SNAPSHOTS];
+}
+
+int pool_dirfd(const struct pool *pool, enum record_kind kind)
+{
+	return pool->state == POOL_READY ? pool_fd_of(pool, kind) : -1;
+}
+
+int pool_check_ready(const struct pool *pool, struct err *err)
+{
+	if (pool->state == POOL_READY)
+		return 0;
+	return err_set(err, ERR_UNAVAILABLE, "%s", pool->why);
+}
+
+void pool_random_hex(char *buf, unsigned digits)
+{
+	for (unsigned i = 0; i < digits; i += 2) {
+		unsigned char byte;
+		/* A byte never comes short once the kernel's generator is seeded. */
+		while (getrandom(&byte, 1, 0) != 1)
+			;
+		snprintf(buf + i, 3, "%02x", byte);
+	}
+}

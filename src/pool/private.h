@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of src/pool share. */
+#ifndef RINGVOL_POOL_PRIVATE_H
+#define RINGVOL_POOL_PRIVATE_H
+
+#include "base/fd.h"
+#include "base/list.h"
+#include "pool/pool.h"
+
+#define POOL_FILE "ringvol.pool"
+
+enum {
+	POOL_ANSWER_MS = 2000,            /* a load or check that takes longer: sick */
+	POOL_JOBS_MAX = WORK_THREADS - 1, /* background jobs at once: one thread is never ours */
+	POOL_MEASURE_MS = 1000,           /* admission trusts a measure this long */
+	POOL_UUID_BYTES = 37,
+	POOL_WHY_BYTES = 512,
+	POOL_TRASH_NAME_BYTES = 17,
+};
+
+/* The descriptors of a pool. Their numbers never change once a pool was loaded: a pool that went
+ * away gets /dev/null put in their place and the directories again when it is back (dup3), so that
+ * an operation under way never meets a number that has become something else. */
+enum pool_fd {
+	POOL_FD_ROOT,
+	POOL_FD_LOCK, /* ringvol.pool, flock'ed */
+	POOL_FD_VOLUMES,
+	POOL_FD_SNAPSHOTS,
+	POOL_FD_TEMPLATES,
+	POOL_FD_TRASH,
+	POOL_FDS,
+};
+
+struct pool_entry {
+	struct pool_object object;
+	uint64_t image_bytes; /* of a quarantined object: what it may have promised */
+	bool watch;           /* measure it next time: written or changed since the last one */
+	struct list link;     /* on pool->dead */
+};
+
+/* Sorted by key. */
+struct pool_index {
+	struct pool_object **at;
+	unsigned count, cap;
+};
+
+/* A record no longer true that somebody may still be reading. */
+struct pool_dead_record {
+	struct list link;
+	struct record *rec;
+};
+
+struct pool_template_entry {
+	struct list link; /* on pool->templates, the most recently used last */
+	char name[RECORD_KEY_MAX];
+	bool checked;        /* known to be good */
+	bool busy;           /* somebody checks or makes it */
+	struct list waiters; /* pool_template_state.link */
+};
+
+struct pool_task;
+struct pool_trash;
+
+struct pool {
+	struct pools *pools;
+	char *name, *path;
+	double overcommit;
+	unsigned reserve_pct;
+	bool init;
+
+	enum pool_state state;
+	char why[POOL_WHY_BYTES];
+	bool loaded;   /* fds are the pool's (not /dev/null's) and the index is true */
+	bool fds_held; /* fds are numbers of ours */
+	int fds[POOL_FDS];
+	char uuid[POOL_UUID_BYTES], uuid8[9];
+	struct bytes_features features;
+	bool probed; /* features are known */
+
+	struct pool_index index[2]; /* by enum record_kind */
+	struct list dead; /* pool_entry: gone after a reload, somebody may still read it */
+	struct list dead_records;
+	unsigned ops; /* changing operations under way; a reload waits for them */
+
+	struct pool_task *task;   /* the load or check under way */
+	struct pool_trash *trash; /* the reclaim under way */
+	bool trash_wanted;
+
+	struct list templates;
+	unsigned template_count;
+
+	/* room.c's: sums over the index, kept up by pool_room_add() and _sub() */
+	uint64_t capacity_bytes, free_bytes, measured_ns;
+	uint64_t sum_size, sum_allocated, sum_own;
+	uint64_t reserved_bytes;
+	uint64_t used_bytes; /* by creates, since a measure began */
+	struct pool_measure_job *measuring;
+};
+
+struct pools {
+	struct reactor *reactor;
+	struct pool *at[POOLS_MAX];
+	unsigned count;
+	void (*on_loaded)(void *arg);
+	void (*on_changed)(void *arg, struct pool *pool);
+	void *arg;
+	struct ring_timer timer;
+	struct ring_timer told; /* on_loaded runs from the loop, also when nothing is to load */
+	bool started, loaded_told, draining;
+	unsigned jobs;     /* background jobs handed to work */
+	struct list queue; /* pool_job.link: waiting for one of POOL_JOBS_MAX */
+};
+
+/* ---- background jobs (pools.c) ---- */
+
+/* Embed it; heap-allocated by its owner. When the pools are closed first, `pool` is NULL at the
+ * end and on_end only frees. */
+struct pool_job {
+	struct work_job job;
+	struct pools *pools;
+	struct pool *pool;
+	struct list link;
+	int (*run)(struct pool_job *job);              /* on a thread */
+	void (*on_end)(struct pool_job *job, int res); /* on the loop; may free the job */
+};
+void pool_job_submit(struct pool *pool, struct pool_job *job);
+void pool_set_state(struct pool *pool, enum pool_state state, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* For the first and the last step of a changing operation. */
+int pool_op_begin(struct pool *pool, struct err *err);
+void pool_op_finish(struct pool *pool);
+
+/* ---- load.c ---- */
+
+/* What was read of one file of volumes/ or snapshots/. */
+struct pool_found {
+	char key[RECORD_KEY_MAX];
+	struct record *rec; /* NULL: quarantined */
+	const char *why;
+	enum record_kind kind;
+	uint64_t image_bytes, allocated_bytes;
+	bool truncated;
+};
+/* Blocking. -ENOENT: nothing there. */
+int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct pool_found *ret);
+
+struct pool_load {
+	char *name, *path;
+	bool init;
+	/* out */
+	enum pool_state state;
+	char why[POOL_WHY_BYTES];
+	bool opened; /* fds are open, objects read, whatever the state */
+	int fds[POOL_FDS];
+	char uuid[POOL_UUID_BYTES];
+	struct bytes_features features;
+	bool probed;
+	uint64_t capacity_bytes, free_bytes;
+	struct pool_found *found;
+	unsigned found_count, found_cap;
+};
+/* Blocking: opens, locks and reads a pool. */
+void pool_load_run(struct pool_load *load);
+/* Takes what was read into the pool; on the loop. */
+void pool_load_adopt(struct pool_load *load, struct pool *pool);
+void pool_load_clean(struct pool_load *load);
+
+/* Puts /dev/null in the place of the descriptors of a pool that is gone: its file system must not
+ * stay busy, nor its lock held. Blocking: the last reference may unmount. */
+void pool_fds_retire(const int fds[POOL_FDS]);
+
+/* ---- init.c ---- */
+
+/* "ringvol-pool 1\nuuid=...\n", read from ringvol.pool. 0, -EBADMSG, another -errno. */
+int pool_file_read(int fd, char ret_uuid[POOL_UUID_BYTES]);
+extern const char *const pool_dir_names[POOL_FDS]; /* NULL for the root and the lock */
+
+/* ---- index.c ---- */
+
+struct pool_object *pool_index_find(
+	const struct pool *pool, enum record_kind kind, const char *key);
+/* Takes over found->rec. NULL when out of memory. */
+struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *found);
+/* Out of the index and the sums; the caller frees it with pool_object_free(). */
+void pool_index_remove(struct pool_object *object);
+void pool_object_free(struct pool_object *object);
+static inline struct pool_entry *pool_entry(struct pool_object *object)
+{
+	return container_of(object, struct pool_entry, object);
+}
+/* The id of the oldest ancestor this record's image shares extents with, "" if it never did. */
+const char *pool_family(const struct record *rec);
+/* Says of every object of a family whether it still shares: more than one of it is left. */
+void pool_family_update(struct pool *pool, const char *family);
+void pool_family_update_all(struct pool *pool);
+
+/* ---- room.c ---- */
+
+void pool_room_add(struct pool_object *object);
+void pool_room_sub(struct pool_object *object);
+/* 0 and reserved, or ERR_NO_ROOM. */
+int pool_room_reserve(struct pool *pool, uint64_t bytes, bool thick, struct err *err);
+void pool_room_release(struct pool *pool, uint64_t bytes);
+/* Blocks were used (by something measured as an object's) since the last measure. */
+void pool_room_used(struct pool *pool, uint64_t bytes);
+/* True while a measure of at most that age is known. */
+bool pool_room_known(const struct pool *pool, uint64_t max_age_ms);
+/* The next admission measures again. */
+void pool_room_stale(struct pool *pool);
+
+/* ---- trash.c ---- */
+
+/* Starts reclaiming unless it runs. */
+void pool_trash_kick(struct pool *pool);
+/* The pool is being freed; a reclaim under way (true) ends on its own. */
+bool pool_trash_detach(struct pool *pool);
+
+/* ---- mkfs.c ---- */
+
+/* Runs mkfs for the step: proc is filled. */
+int pool_mkfs_run(struct op *op, struct proc *proc, const struct fsimg_spec *spec, const char *path,
+	const uint8_t uuid[16], char *mem, size_t mem_len);
+/* The step's end. */
+int pool_mkfs_end(struct op *op, struct proc *proc, const struct fsimg_spec *spec, int res);
+
+/* ---- small things ---- */
+
+/* Random hex digits, count of them (even), and a NUL. */
+void pool_random_hex(char *buf, unsigned digits);
+int pool_fd_of(const struct pool *pool, enum record_kind kind);
+/* Makes dst the same bytes as src by sharing extents, and keeps dst's size. A work job. */
+int pool_reflink_keep_size(void *reflink);
+
+#endif

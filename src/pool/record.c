@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The record's text. Printing walks a table of fields in a fixed order and leaves out what is
+ * empty; parsing checks the sum, then the version, then looks each line up in the same table. It
+ * fails with -EBADMSG where bytes are damaged or contradict each other and with -EPROTONOSUPPORT
+ * where they are sound but not understood.
+ */
+#include "pool/record.h"
+
+#include "base/fd.h"
+
+#include <errno.h>
+#include <sha256.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RECORD_HEAD "ringvol-record 1\n"
+
+enum { SUM_DIGITS = 16, SUM_LINE = 4 + SUM_DIGITS + 1 };
+
+/* ---- the fields ---- */
+
+enum field_type {
+	FIELD_STRING,
+	FIELD_RANDOM,
+	FIELD_U64,
+	FIELD_U32,
+	FIELD_U8,
+	FIELD_BOOL,
+	FIELD_ENUM
+};
+
+static const char *const kinds[] = {"volume", "snapshot", NULL};
+static const char *const types[] = {"none", "ext4", "xfs", "btrfs", NULL};
+static const char *const erases[] = {"none", "discard", "zero", NULL};
+static const char *const sources[] = {"none", "volume", "snapshot", NULL};
+
+static const struct field {
+	const char *name;
+	enum field_type type;
+	size_t at;
+	bool required;
+	size_t max;                /* strings: bytes without the NUL */
+	const char *const *values; /* enums */
+} fields[] = {
+#define AT(member) offsetof(struct record, member)
+	{"kind", FIELD_ENUM, AT(kind), true, 0, kinds},
+	{"name", FIELD_STRING, AT(name), true, RECORD_NAME_MAX},
+	{"random", FIELD_RANDOM, AT(random), true},
+	{"size_bytes", FIELD_U64, AT(size_bytes), true},
+	{"created_ns", FIELD_U64, AT(created_ns), true},
+	{"fs", FIELD_ENUM, AT(fs), true, 0, types},
+	{"block_size", FIELD_U32, AT(block_size), true},
+	{"thick", FIELD_BOOL, AT(thick), true},
+	{"device", FIELD_U8, AT(device), true},
+	{"erase", FIELD_ENUM, AT(erase), true, 0, erases},
+	{"snapshot_freeze", FIELD_BOOL, AT(snapshot_freeze), true},
+	{"mkfs_options", FIELD_STRING, AT(mkfs_options), false, RECORD_OPTIONS_MAX},
+	{"source", FIELD_ENUM, AT(source), true, 0, sources},
+	{"source_id", FIELD_STRING, AT(source_id), false, RECORD_ID_MAX - 1},
+	{"shares_extents", FIELD_BOOL, AT(shares_extents), true},
+	{"family", FIELD_STRING, AT(family), false, RECORD_ID_MAX - 1},
+#undef AT
+};
+enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };
+
+_Static_assert(sizeof(enum record_kind) == sizeof(unsigned), "fields[] reads enums as unsigned");
+
+static const void *field_at(const struct record *rec, const struct field *f)
+{
+	return (const char *)rec + f->at;
+}
+
+/* ---- making one ---- */
+
+struct record *record_new(const struct record *from)
+{
+	char key[RECORD_KEY_MAX];
+	record_key(from->name, key);
+	size_t len = sizeof(*from) + strlen(key) + 1;
+	for (unsigned i = 0; i < FIELDS; i++)
+		if (fields[i].type == FIELD_STRING) {
+			const char *s = *(const char *const *)field_at(from, &fields[i]);
+			len += (s != NULL ? strlen(s) : 0) + 1;
+		}
+
+	struct record *rec = malloc(len);
+	if (rec == NULL)
+		return NULL;
+	*rec = *from;
+	char *mem = (char *)(rec + 1);
+	rec->key = mem;
+	mem = stpcpy(mem, key) + 1;
+	for (unsigned i = 0; i < FIELDS; i++)
+		if (fields[i].type == FIELD_STRING) {
+			const char **s = (const char **)(void *)((char *)rec + fields[i].at);
+			const char *value = *s != NULL ? *s : "";
+			*s = mem;
+			mem = stpcpy(mem, value) + 1;
+		}
+	return rec;
+}
+
+void record_free(struct record *rec)
+{
+	free(rec);
+}
+
+/* ---- printing ---- */
+
+struct out {
+	char *buf;
+	size_t cap, len;
+	bool full;
+};
+
+static void out_char(struct out *o, char c)
+{
+	if (o->len + 1 >= o->cap)
+		o->full = true;
+	else
+		o->buf[o->len++] = c;
+}
+
+static void out_text(struct out *o, const char *s)
+{
+	for (; *s != '\0'; s++)
+		out_char(o, *s);
+}
+
+static void out_encoded(struct out *o, const char *s)
+{
+	for (; *s != '\0'; s++) {
+		unsigned char c = (unsigned char)*s;
+		if (c < 0x20 || c == 0x7f || c == '%') {
+			char hex[4];
+			snprintf(hex, sizeof(hex), "%%%02X", c);
+			out_text(o, hex);
+		} else {
+			out_char(o, *s);
+		}
+	}
+}
+
+static void out_number(struct out *o, uint64_t value)
+{
+	char text[24];
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+	out_text(o, text);
+}
+
+static void print_field(struct out *o, const struct record *rec, const struct field *f)
+{
+	const void *at = field_at(rec, f);
+	if (f->type == FIELD_STRING) {
+		const char *s = *(const char *const *)at;
+		if (s == NULL || (s[0] == '\0' && !f->required))
+			return;
+	}
+	out_text(o, f->name);
+	out_char(o, '=');
+	switch (f->type) {
+	case FIELD_STRING:
+		out_encoded(o, *(const char *const *)at);
+		break;
+	case FIELD_RANDOM:
+		out_text(o, at);
+		break;
+	case FIELD_U64:
+		out_number(o, *(const uint64_t *)at);
+		break;
+	case FIELD_U32:
+		out_number(o, *(const uint32_t *)at);
+		break;
+	case FIELD_U8:
+		out_number(o, *(const uint8_t *)at);
+		break;
+	case FIELD_BOOL:
+		out_text(o, *(const bool *)at ? "true" : "false");
+		break;
+	case FIELD_ENUM:
+		out_text(o, f->values[*(const unsigned *)at]);
+		break;
+	}
+	out_char(o, '\n');
+}
+
+/* The first digits of the SHA-256 of text, and a NUL. */
+static void sum_of(const char *text, size_t len, char ret_sum[SUM_DIGITS + 1])
+{
+	char hex[SHA256_DIGEST_STRING_LENGTH];
+	SHA256Data((const uint8_t *)text, len, hex);
+	memcpy(ret_sum, hex, SUM_DIGITS);
+	ret_sum[SUM_DIGITS] = '\0';
+}
+
+int record_print(const struct record *rec, char *buf, size_t cap)
+{
+	struct out o = {.buf = buf, .cap = cap};
+	out_text(&o, RECORD_HEAD);
+	for (unsigned i = 0; i < FIELDS; i++)
+		print_field(&o, rec, &fields[i]);
+	char sum[SUM_DIGITS + 1];
+	sum_of(buf, o.len, sum);
+	out_text(&o, "sum=");
+	out_text(&o, sum);
+	out_char(&o, '\n');
+	if (o.full)
+		return -E2BIG;
+	buf[o.len] = '\0';
+	return (int)o.len;
+}
+
+/* ---- parsing ---- */
+
+/* Decodes in place. Only what out_encoded() makes is taken: one text for one value. */
+static int decode(char *s)
+{
+	char *to = s;
+	for (; *s != '\0'; s++) {
+		unsigned char c = (unsigned char)*s;
+		if (c < 0x20 || c == 0x7f)
+			return -EBADMSG;
+		if (c == '%') {
+			unsigned value;
+			char hex[3] = {s[1], s[1] != '\0' ? s[2] : '\0', '\0'};
+			char again[4];
+			if (sscanf(hex, "%2X", &value) != 1 || value == 0)
+				return -EBADMSG;
+			snprintf(again, sizeof(again), "%02X", value);
+			if (strcmp(hex, again) != 0 ||
+				!(value < 0x20 || value == 0x7f || value == '%'))
+				return -EBADMSG;
+			c = (unsigned char)value;
+			s += 2;
+		}
+		*to++ = (char)c;
+	}
+	*to = '\0';
+	return 0;
+}
+
+static int parse_number(const char *s, uint64_t max, uint64_t *ret)
+{
+	uint64_t value = 0;
+	if (s[0] == '\0' || (s[0] == '0' && s[1] != '\0'))
+		return -EBADMSG;
+	for (; *s != '\0'; s++) {
+		if (*s < '0' || *s > '9')
+			return -EBADMSG;
+		uint64_t digit = (uint64_t)(*s - '0');
+		if (value > (max - digit) / 10)
+			return -EBADMSG;
+		value = value * 10 + digit;
+	}
+	*ret = value;
+	return 0;
+}
+
+static int parse_random(const char *s, char ret[9])
+{
+	if (strlen(s) != 8 || strspn(s, "0123456789abcdef") != 8)
+		return -EBADMSG;
+	strcpy(ret, s);
+	return 0;
+}
+
+static int parse_enum(const char *s, const char *const *values, unsigned *ret)
+{
+	for (unsigned i = 0; values[i] != NULL; i++)
+		if (strcmp(values[i], s) == 0) {
+			*ret = i;
+			return 0;
+		}
+	return -EPROTONOSUPPORT;
+}
+
+static int parse_value(struct record *rec, const struct field *f, char *s)
+{
+	void *at = (char *)rec + f->at;
+	uint64_t n = 0;
+	int r = 0;
+	switch (f->type) {
+	case FIELD_STRING:
+		r = decode(s);
+		if (r < 0 || s[0] == '\0' || strlen(s) > f->max)
+			return -EBADMSG;
+		*(const char **)at = s;
+		return 0;
+	case FIELD_RANDOM:
+		return parse_random(s, at);
+	case FIELD_U64:
+		return parse_number(s, UINT64_MAX, at);
+	case FIELD_U32:
+		r = parse_number(s, UINT32_MAX, &n);
+		*(uint32_t *)at = (uint32_t)n;
+		return r;
+	case FIELD_U8:
+		r = parse_number(s, UINT8_MAX, &n);
+		*(uint8_t *)at = (uint8_t)n;
+		return r;
+	case FIELD_BOOL:
+		*(bool *)at = s[0] == 't';
+		return strcmp(s, "true") == 0 || strcmp(s, "false") == 0 ? 0 : -EPROTONOSUPPORT;
+	case FIELD_ENUM:
+		return parse_enum(s, f->values, at);
+	}
+	return -EBADMSG;
+}
+
+static int parse_line(struct record *rec, char *line, uint32_t *seen)
+{
+	char *value = strchr(line, '=');
+	if (value == NULL)
+		return -EBADMSG;
+	*value++ = '\0';
+	for (unsigned i = 0; i < FIELDS; i++) {
+		if (strcmp(fields[i].name, line) != 0)
+			continue;
+		if (*seen & (1u << i))
+			return -EBADMSG;
+		*seen |= 1u << i;
+		return parse_value(rec, &fields[i], value);
+	}
+	return -EPROTONOSUPPORT;
+}
+
+int record_parse(const char *text, size_t len, const char *key, struct record **ret)
+{
+	if (len <= SUM_LINE || len > RECORD_BYTES_MAX || memchr(text, '\0', len) != NULL)
+		return -EBADMSG;
+	const char *sum_line = text + len - SUM_LINE;
+	char sum[SUM_DIGITS + 1];
+	sum_of(text, len - SUM_LINE, sum);
+	if (sum_line[-1] != '\n' || memcmp(sum_line, "sum=", 4) != 0 ||
+		memcmp(sum_line + 4, sum, SUM_DIGITS) != 0 || text[len - 1] != '\n')
+		return -EBADMSG;
+	size_t head_len = strlen(RECORD_HEAD);
+	if (len < head_len + SUM_LINE || memcmp(text, RECORD_HEAD, head_len) != 0)
+		return strncmp(text, "ringvol-record ", 15) == 0 ? -EPROTONOSUPPORT : -EBADMSG;
+
+	_cleanup_free_ char *copy = strndup(text + head_len, len - head_len - SUM_LINE);
+	if (copy == NULL)
+		return -ENOMEM;
+	struct record rec = {0};
+	uint32_t seen = 0;
+	for (char *line = copy, *next; *line != '\0'; line = next) {
+		next = strchr(line, '\n'); /* there is one: sum_line[-1] */
+		*next++ = '\0';
+		int r = parse_line(&rec, line, &seen);
+		if (r < 0)
+			return r;
+	}
+	for (unsigned i = 0; i < FIELDS; i++)
+		if (fields[i].required && !(seen & (1u << i)))
+			return -EBADMSG;
+	char expected[RECORD_KEY_MAX];
+	record_key(rec.name, expected);
+	if (strcmp(expected, key) != 0)
+		return -EBADMSG;
+	struct record *made = record_new(&rec);
+	if (made == NULL)
+		return -ENOMEM;
+	*ret = made;
+	return 0;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Removing an object: its image is locked, so that it is attached nowhere, and renamed to trash.
+ * The rename is the commit: with it the object is out of the index. What the image held is given
+ * back later (trash.c). Before it, a failure lets go of the lock and nothing has happened. An image
+ * that is not there any more was removed by an attempt cut short, and that is success.
+ */
+#include "pool/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+
+static struct pool_remove *remove_of(struct op *op)
+{
+	return container_of(op, struct pool_remove, op);
+}
+
+static int begin_run(struct op *op)
+{
+	struct pool_remove *r = remove_of(op);
+	if (r->object->rec == NULL)
+		return op_fail(op, ERR_DATA_LOSS,
+			"%s in pool %s is quarantined and never deleted: %s", r->object->key,
+			r->pool->name, r->object->why);
+	return pool_op_begin(r->pool, &op->err);
+}
+
+static int begin_undo(struct op *op)
+{
+	pool_op_finish(remove_of(op)->pool);
+	return 0;
+}
+
+static int open_run(struct op *op)
+{
+	struct pool_remove *r = remove_of(op);
+	io_uring_prep_openat(op_sqe(op), pool_fd_of(r->pool, r->object->kind), r->object->key,
+		O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	return op_submit(op);
+}
+
+static int open_end(struct op *op, int res)
+{
+	struct pool_remove *r = remove_of(op);
+	if (res == -ENOENT) {
+		r->gone = true;
+		return 0;
+	}
+	if (res < 0)
+		return op_fail_sys(op, res, "opening the image of %s in pool %s",
+			r->object->rec->name, r->pool->name);
+	r->fd = res;
+	return 0;
+}
+
+static int open_undo(struct op *op)
+{
+	fd_close(&remove_of(op)->fd);
+	return 0;
+}
+
+static bool is_gone(struct op *op)
+{
+	return remove_of(op)->gone;
+}
+
+static int lock_job(void *arg)
+{
+	struct pool_remove *r = arg;
+	return flock(r->fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+}
+
+static int lock_run(struct op *op)
+{
+	return op_work(op, lock_job, remove_of(op));
+}
+
+static int lock_end(struct op *op, int res)
+{
+	struct pool_remove *r = remove_of(op);
+	if (res == -EWOULDBLOCK)
+		return op_fail(op, ERR_PRECONDITION, "%s is attached to a device: detach it first",
+			r->object->rec->name);
+	return res < 0 ? op_fail_sys(op, res, "locking the image of %s", r->object->rec->name) : 0;
+}
+
+/* Out of the index and put aside: the caller may read it until the operation ends. */
+static void leave_index(struct pool_remove *r)
+{
+	char family[RECORD_ID_MAX], id[RECORD_ID_MAX];
+	strcpy(family, pool_family(r->object->rec));
+	pool_object_id(r->object, id);
+	pool_index_remove(r->object);
+	list_push(&r->pool->dead, &pool_entry(r->object)->link);
+	pool_op_finish(r->pool);
+	/* It may have been one of a family or the founder of one. */
+	pool_family_update(r->pool, family);
+	pool_family_update(r->pool, id);
+}
+
+static int rename_run(struct op *op)
+{
+	struct pool_remove *r = remove_of(op);
+	if (r->gone) {
+		leave_index(r);
+		return 0;
+	}
+	pool_random_hex(r->trash_name, POOL_TRASH_NAME_BYTES - 1);
+	io_uring_prep_renameat(op_sqe(op), pool_fd_of(r->pool, r->object->kind), r->object->key,
+		r->pool->fds[POOL_FD_TRASH], r->trash_name, RENAME_NOREPLACE);
+	return op_submit(op);
+}
+
+static int rename_end(struct op *op, int res)
+{
+	struct pool_remove *r = remove_of(op);
+	if (res < 0)
+		return op_fail_sys(op, res, "moving the image of %s to the trash of pool %s",
+			r->object->rec->name, r->pool->name);
+	fd_close(&r->fd);
+	leave_index(r);
+	return 0;
+}
+
+static int sync_run(struct op *op)
+{
+	struct pool_remove *r = remove_of(op);
+	r->synced_from = false;
+	io_uring_prep_fsync(op_sqe(op), pool_fd_of(r->pool, r->object->kind), 0);
+	return op_submit(op);
+}
+
+static int sync_end(struct op *op, int res)
+{
+	struct pool_remove *r = remove_of(op);
+	if (res == 0 && !r->synced_from) {
+		r->synced_from = true;
+		io_uring_prep_fsync(op_sqe(op), r->pool->fds[POOL_FD_TRASH], 0);
+		return op_submit(op);
+	}
+	pool_object_free(r->object);
+	r->object = NULL;
+	pool_trash_kick(r->pool);
+	return res < 0 ? op_fail_sys(op, res, "making a deletion durable in pool %s", r->pool->name)
+		       : 0;
+}
+
+static const struct op_step remove_steps[] = {
+	{"begin", .run = begin_run, .undo = begin_undo},
+	{"open", .run = open_run, .end = open_end, .undo = open_undo},
+	{"lock", .run = lock_run, .end = lock_end, .done = is_gone},
+	{"rename", .run = rename_run, .end = rename_end, .flags = OP_COMMIT},
+	{"sync", .run = sync_run, .end = sync_end},
+	{NULL},
+};
+
+void pool_remove_init(struct pool_remove *r, struct reactor *reactor, struct pool_object *object)
+{
+	*r = (struct pool_remove){.object = object, .pool = object->pool, .fd = -1};
+	op_init(&r->op, reactor, "pool_remove", remove_steps, NULL);
+}

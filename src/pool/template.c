@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Templates: formatted empty images, one for each (file system, size, block size, options), made by
+ * mkfs on an unnamed file and linked when whole and durable. The first who wants one claims it and
+ * opens or makes it; who comes meanwhile waits and gets a descriptor of the same file, or the same
+ * error. A file that was there before us is looked at once: it must have the right size and a file
+ * system of the right type without errors, or it is made again. The directory is a cache: beyond
+ * POOL_TEMPLATES_MAX the least recently used go.
+ */
+#include "pool/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sha256.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Raise it when mkfs is called with other arguments: old templates are then no longer found, and
+ * age out. */
+#define TEMPLATE_VERSION 1
+
+struct pool_template_state {
+	struct op *op;
+	struct list link;                  /* waiting for another's */
+	struct pool_template_entry *entry; /* claimed by this one */
+	struct fsimg_spec spec;
+	int dirfd;
+	bool direct_io, checked, made;
+	int fd;
+	char name[RECORD_KEY_MAX];
+	char path[64], mem[2048];
+	uint8_t uuid[16];
+	struct proc proc;
+	unsigned keep_count;
+	char keep[POOL_TEMPLATES_MAX][RECORD_KEY_MAX]; /* used lately */
+};
+
+static struct pool_template *template_of(struct op *op)
+{
+	return container_of(op, struct pool_template, op);
+}
+
+static struct pool_template_state *state_of(struct op *op)
+{
+	return template_of(op)->state;
+}
+
+static void name_of(const struct fsimg_spec *spec, char name[RECORD_KEY_MAX])
+{
+	char text[RECORD_OPTIONS_MAX + 128], hex[SHA256_DIGEST_STRING_LENGTH];
+	int len = snprintf(text, sizeof(text), "%d %s %llu %u %s", TEMPLATE_VERSION,
+		fsimg_name(spec->type), (unsigned long long)spec->size_bytes, spec->block_size,
+		spec->mkfs_options != NULL ? spec->mkfs_options : "");
+	if ((size_t)len >= sizeof(text))
+		len = sizeof(text) - 1;
+	SHA256Data((const uint8_t *)text, (size_t)len, hex);
+	snprintf(name, RECORD_KEY_MAX, "%s-%.40s", fsimg_name(spec->type), hex);
+}
+
+/* ---- the list ---- */
+
+static struct pool_template_entry *entry_find(struct pool *pool, const char *name)
+{
+	list_for_each (l, &pool->templates) {
+		struct pool_template_entry *e = container_of(l, struct pool_template_entry, link);
+		if (strcmp(e->name, name) == 0)
+			return e;
+	}
+	return NULL;
+}
+
+static void entry_forget(struct pool *pool, struct pool_template_entry *e)
+{
+	list_remove(&e->link);
+	pool->template_count--;
+	free(e);
+}
+
+/* Found or new, and now the most recently used. */
+static struct pool_template_entry *entry_use(struct pool *pool, const char *name)
+{
+	struct pool_template_entry *e = entry_find(pool, name);
+	if (e == NULL) {
+		e = calloc(1, sizeof(*e));
+		if (e == NULL)
+			return NULL;
+		strcpy(e->name, name);
+		list_init(&e->waiters);
+		list_init(&e->link);
+		pool->template_count++;
+	}
+	list_remove(&e->link);
+	list_push(&pool->templates, &e->link);
+	list_for_each_safe (l, &pool->templates) {
+		struct pool_template_entry *old = container_of(l, struct pool_template_entry, link);
+		if (pool->template_count > POOL_TEMPLATES_MAX && !old->busy && old != e)
+			entry_forget(pool, old);
+	}
+	return e;
+}
+
+/* The claim ends; those who waited get what the claimer got. */
+static void entry_release(struct op *op, int res)
+{
+	struct pool_template_state *st = state_of(op);
+	struct pool_template_entry *e = st->entry;
+	e->busy = false;
+	for (struct list *l; (l = list_pop(&e->waiters)) != NULL;) {
+		struct pool_template_state *waiter =
+			container_of(l, struct pool_template_state, link);
+		int r = res;
+		if (res == 0) {
+			waiter->fd = fcntl(st->fd, F_DUPFD_CLOEXEC, 0);
+			r = waiter->fd < 0 ? -errno : 0;
+		} else {
+			waiter->op->err = op->err;
+		}
+		op_complete(waiter->op, r);
+	}
+	st->entry = NULL;
+	if (res < 0)
+		entry_forget(template_of(op)->pool, e);
+}
+
+static void state_free(struct op *op)
+{
+	struct pool_template *t = template_of(op);
+	if (t->state != NULL)
+		fd_close(&t->state->fd);
+	free(t->state);
+	t->state = NULL;
+}
+
+/* ---- claim ---- */
+
+static int claim_run(struct op *op)
+{
+	struct pool_template *t = template_of(op);
+	struct pool *pool = t->pool;
+	int r = pool_check_ready(pool, &op->err);
+	if (r < 0)
+		return r;
+	struct pool_template_state *st = calloc(1, sizeof(*st));
+	if (st == NULL)
+		return op_fail_sys(op, -ENOMEM, "formatting");
+	t->state = st;
+	st->op = op;
+	st->fd = -1;
+	list_init(&st->link);
+	st->spec = t->spec;
+	st->dirfd = pool->fds[POOL_FD_TEMPLATES];
+	st->direct_io = pool->features.direct_io;
+	name_of(&t->spec, st->name);
+	struct pool_template_entry *e = entry_use(pool, st->name);
+	if (e == NULL) {
+		state_free(op);
+		return op_fail_sys(op, -ENOMEM, "formatting");
+	}
+	if (e->busy) {
+		list_push(&e->waiters, &st->link);
+		return op_wait(op);
+	}
+	e->busy = true;
+	st->entry = e;
+	st->checked = e->checked;
+	return 0;
+}
+
+static int claim_end(struct op *op, int res)
+{
+	if (res < 0)
+		state_free(op);
+	return res;
+}
+
+static int claim_undo(struct op *op)
+{
+	if (state_of(op)->entry != NULL)
+		entry_release(op, op->err.errnum > 0 ? -op->err.errnum : -EIO);
+	state_free(op);
+	return 0;
+}
+
+static bool have_one(struct op *op)
+{
+	return state_of(op)->fd >= 0;
+}
+
+/* ---- open one that is there ---- */
+
+static bool is_sound(struct pool_template_state *st)
+{
+	struct stat file;
+	struct fsimg_probe probe;
+	/* Without O_DIRECT, which would ask for aligned buffers. */
+	_cleanup_fd_ int fd = openat(st->dirfd, st->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &file) < 0 || !S_ISREG(file.st_mode) ||
+		(uint64_t)file.st_size != st->spec.size_bytes)
+		return false;
+	if (st->checked)
+		return true;
+	return fsimg_probe_fd(fd, &probe) == 0 && probe.type == st->spec.type &&
+	       !probe.ambivalent && !probe.errors && !probe.dirty;
+}
+
+static int open_job(void *arg)
+{
+	struct pool_template_state *st = arg;
+	struct stat there;
+	if (fstatat(st->dirfd, st->name, &there, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!is_sound(st))
+		return unlinkat(st->dirfd, st->name, 0) < 0 ? -errno : 0;
+	st->fd = openat(st->dirfd, st->name,
+		O_RDONLY | O_NOFOLLOW | O_CLOEXEC | (st->direct_io ? O_DIRECT : 0));
+	return st->fd < 0 ? -errno : 0;
+}
+
+static int open_run(struct op *op)
+{
+	return op_work(op, open_job, state_of(op));
+}
+
+static int open_end(struct op *op, int res)
+{
+	return res < 0 ? op_fail_sys(op, res, "opening a template of pool %s",
+				 pool_name(template_of(op)->pool))
+		       : 0;
+}
+
+/* ---- make one ---- */
+
+static int make_job(void *arg)
+{
+	struct pool_template_state *st = arg;
+	st->fd = openat(st->dirfd, ".",
+		O_TMPFILE | O_RDWR | O_CLOEXEC | (st->direct_io ? O_DIRECT : 0), 0600);
+	if (st->fd < 0)
+		return -errno;
+	int r = bytes_resize(st->fd, st->spec.size_bytes, false);
+	if (r < 0)
+		fd_close(&st->fd);
+	return r;
+}
+
+static int make_run(struct op *op)
+{
+	return op_work(op, make_job, state_of(op));
+}
+
+static int make_end(struct op *op, int res)
+{
+	if (res < 0)
+		return op_fail_sys(
+			op, res, "making a template in pool %s", pool_name(template_of(op)->pool));
+	state_of(op)->made = true;
+	return 0;
+}
+
+static bool is_found(struct op *op)
+{
+	return !state_of(op)->made;
+}
+
+static int mkfs_run(struct op *op)
+{
+	struct pool_template_state *st = state_of(op);
+	snprintf(st->path, sizeof(st->path), "/proc/%d/fd/%d", (int)getpid(), st->fd);
+	/* Its own UUID each volume gets later; this one is the same for the same template. */
+	fsimg_uuid_of(st->name, st->uuid);
+	return pool_mkfs_run(
+		op, &st->proc, &st->spec, st->path, st->uuid, st->mem, sizeof(st->mem));
+}
+
+static int mkfs_end(struct op *op, int res)
+{
+	return pool_mkfs_end(op, &state_of(op)->proc, &state_of(op)->spec, res);
+}
+
+static int sync_run(struct op *op)
+{
+	io_uring_prep_fsync(op_sqe(op), state_of(op)->fd, 0);
+	return op_submit(op);
+}
+
+static int link_run(struct op *op)
+{
+	struct pool_template_state *st = state_of(op);
+	io_uring_prep_linkat(op_sqe(op), st->fd, "", st->dirfd, st->name, AT_EMPTY_PATH);
+	return op_submit(op);
+}
+
+static int link_end(struct op *op, int res)
+{
+	/* Taken: somebody put one there; ours, without a name, is as good. */
+	return res < 0 && res != -EEXIST ? op_fail_sys(op, res, "naming a template in pool %s",
+						   pool_name(template_of(op)->pool))
+					 : 0;
+}
+
+/* ---- evict ---- */
+
+struct old_template {
+	char name[RECORD_KEY_MAX];
+	struct timespec used;
+};
+
+static int compare_old(const void *a, const void *b)
+{
+	const struct timespec *x = &((const struct old_template *)a)->used;
+	const struct timespec *y = &((const struct old_template *)b)->used;
+	if (x->tv_sec != y->tv_sec)
+		return x->tv_sec < y->tv_sec ? -1 : 1;
+	return x->tv_nsec < y->tv_nsec ? -1 : x->tv_nsec > y->tv_nsec;
+}
+
+static bool is_kept(const struct pool_template_state *st, const char *name)
+{
+	for (unsigned i = 0; i < st->keep_count; i++)
+		if (strcmp(st->keep[i], name) == 0)
+			return true;
+	return false;
+}
+
+/* Files beyond the limit: of those not used since we started, the ones made first. */
+static int evict_job(void *arg)
+{
+	struct pool_template_state *st = arg;
+	unsigned count = 0, total = 0, cap = 0;
+	_cleanup_free_ struct old_template *old = NULL;
+	int own = openat(st->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (own < 0)
+		return -errno;
+	_cleanup_dir_ DIR *dir = fdopendir(own);
+	if (dir == NULL) {
+		close(own);
+		return -ENOMEM;
+	}
+	for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+		struct stat file;
+		if (entry->d_name[0] == '.' || strlen(entry->d_name) >= RECORD_KEY_MAX)
+			continue;
+		total++;
+		if (is_kept(st, entry->d_name) ||
+			fstatat(st->dirfd, entry->d_name, &file, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		if (count == cap) {
+			cap = cap != 0 ? cap * 2 : 64;
+			struct old_template *more = reallocarray(old, cap, sizeof(*old));
+			if (more == NULL)
+				return -ENOMEM;
+			old = more;
+		}
+		strcpy(old[count].name, entry->d_name);
+		old[count++].used = file.st_mtim;
+	}
+	if (count > 0)
+		qsort(old, count, sizeof(*old), compare_old);
+	for (unsigned i = 0; i < count && total > POOL_TEMPLATES_MAX; i++)
+		if (unlinkat(st->dirfd, old[i].name, 0) == 0)
+			total--;
+	return 0;
+}
+
+static int evict_run(struct op *op)
+{
+	struct pool_template_state *st = state_of(op);
+	list_for_each (l, &template_of(op)->pool->templates)
+		if (st->keep_count < POOL_TEMPLATES_MAX)
+			strcpy(st->keep[st->keep_count++],
+				container_of(l, struct pool_template_entry, link)->name);
+	return op_work(op, evict_job, st);
+}
+
+static int evict_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res; /* too many templates are no reason to have none */
+	return 0;
+}
+
+static int hand_over_run(struct op *op)
+{
+	struct pool_template_state *st = state_of(op);
+	if (st->entry != NULL) {
+		st->entry->checked = true;
+		entry_release(op, 0);
+	}
+	template_of(op)->fd = st->fd;
+	st->fd = -1;
+	state_free(op);
+	return 0;
+}
+
+static const struct op_step template_steps[] = {
+	{"claim", .run = claim_run, .end = claim_end, .undo = claim_undo},
+	{"open", .run = open_run, .end = open_end, .done = have_one},
+	{"make", .run = make_run, .end = make_end, .done = have_one},
+	{"mkfs", .run = mkfs_run, .end = mkfs_end, .done = is_found},
+	{"sync", .run = sync_run, .done = is_found},
+	{"link", .run = link_run, .end = link_end, .done = is_found},
+	{"evict", .run = evict_run, .end = evict_end, .done = is_found},
+	{"hand_over", .run = hand_over_run},
+	{NULL},
+};
+
+void pool_template_init(struct pool_template *t, struct reactor *reactor, struct pool *pool,
+	const struct fsimg_spec *spec)
+{
+	*t = (struct pool_template){.pool = pool, .spec = *spec, .fd = -1};
+	op_init(&t->op, reactor, "pool_template", template_steps, NULL);
+}

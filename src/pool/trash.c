@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Giving back what was deleted. One file of a pool's trash at a time, in bounded pieces, each a job
+ * of its own, so that a drain need not wait long and no thread is kept: erase where the record asks
+ * for it, cut the file shorter from its end, unlink what is left. Every piece can be done twice, so
+ * a crash costs nothing but to begin the file again. A file that fails is left for the next look
+ * after the pool. Files that are not named as ours are left alone.
+ *
+ * `discard` punches holes; that the disk below hears of it is the mount option discard's, or
+ * fstrim's.
+ */
+#include "pool/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+enum {
+	TRASH_NAMES_MAX = 1024,      /* of one pass */
+	TRASH_ZERO_BYTES = 64 << 20, /* written by one job */
+	TRASH_CUT_BYTES = 1 << 30,   /* freed by one job */
+	TRASH_BUFFER_BYTES = 1 << 20,
+	TRASH_MORE = 1, /* a job's answer: there is more to do */
+};
+
+struct pool_trash {
+	struct pool_job job;
+	int dirfd;
+	char (*names)[POOL_TRASH_NAME_BYTES];
+	unsigned count, at;
+	bool read, freed;
+	/* the file at names[at] */
+	int fd;
+	off_t size, erased;
+	enum record_erase erase;
+};
+
+static bool is_trash_name(const char *name)
+{
+	return strlen(name) == POOL_TRASH_NAME_BYTES - 1 &&
+	       strspn(name, "0123456789abcdef") == POOL_TRASH_NAME_BYTES - 1;
+}
+
+static int read_names(struct pool_trash *t)
+{
+	int own = openat(t->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (own < 0)
+		return -errno;
+	_cleanup_dir_ DIR *dir = fdopendir(own);
+	if (dir == NULL) {
+		close(own);
+		return -ENOMEM;
+	}
+	t->names = calloc(TRASH_NAMES_MAX, sizeof(*t->names));
+	if (t->names == NULL)
+		return -ENOMEM;
+	struct dirent *entry;
+	while (t->count < TRASH_NAMES_MAX && (entry = readdir(dir)) != NULL)
+		if (is_trash_name(entry->d_name))
+			strcpy(t->names[t->count++], entry->d_name);
+	t->read = true;
+	return 0;
+}
+
+/* How its last wish reads. The key is not known any more, but the record's sum is. */
+static enum record_erase erase_of(int fd)
+{
+	char text[RECORD_BYTES_MAX + 1] = {0};
+	ssize_t len = fgetxattr(fd, RECORD_XATTR, text, sizeof(text) - 1);
+	if (len <= 0)
+		return RECORD_ERASE_NONE;
+	if (strstr(text, "\nerase=zero\n") != NULL)
+		return RECORD_ERASE_ZERO;
+	return strstr(text, "\nerase=discard\n") != NULL ? RECORD_ERASE_DISCARD : RECORD_ERASE_NONE;
+}
+
+static int open_file(struct pool_trash *t)
+{
+	struct stat st;
+	t->fd = openat(t->dirfd, t->names[t->at], O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (t->fd < 0)
+		return -errno;
+	if (fstat(t->fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -EMEDIUMTYPE;
+	t->size = st.st_size;
+	t->erased = 0;
+	t->erase = erase_of(t->fd);
+	return 0;
+}
+
+static int write_zeros(int fd, const char *zeros, off_t at, off_t end)
+{
+	while (at < end) {
+		size_t len = end - at < TRASH_BUFFER_BYTES ? (size_t)(end - at)
+							   : (size_t)TRASH_BUFFER_BYTES;
+		ssize_t n = pwrite(fd, zeros, len, at);
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		at += n > 0 ? n : 0;
+	}
+	return 0;
+}
+
+/* Overwrites data in place, as much as one job may; what was never written holds nothing. */
+static int zero_piece(struct pool_trash *t)
+{
+	off_t left = TRASH_ZERO_BYTES, from = t->erased;
+	_cleanup_free_ char *zeros = calloc(1, TRASH_BUFFER_BYTES);
+	if (zeros == NULL)
+		return -ENOMEM;
+	while (left > 0 && t->erased < t->size) {
+		off_t data = lseek(t->fd, t->erased, SEEK_DATA);
+		if (data < 0 && errno == ENXIO) {
+			t->erased = t->size;
+			break;
+		}
+		off_t end = data < 0 ? -1 : lseek(t->fd, data, SEEK_HOLE);
+		if (end < 0)
+			return -errno;
+		if (end - data > left)
+			end = data + left;
+		int r = write_zeros(t->fd, zeros, data, end);
+		if (r < 0)
+			return r;
+		left -= end - data;
+		t->erased = end;
+	}
+	if (fdatasync(t->fd) < 0)
+		return -errno;
+	posix_fadvise(t->fd, from, t->erased - from, POSIX_FADV_DONTNEED);
+	return TRASH_MORE;
+}
+
+static int discard_piece(struct pool_trash *t)
+{
+	off_t len = t->size - t->erased < TRASH_CUT_BYTES ? t->size - t->erased
+							  : (off_t)TRASH_CUT_BYTES;
+	/* A file system without holes frees the blocks with the file. */
+	if (fallocate(t->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, t->erased, len) < 0 &&
+		errno != EOPNOTSUPP)
+		return -errno;
+	t->erased += len;
+	return TRASH_MORE;
+}
+
+static int file_piece(struct pool_trash *t)
+{
+	if (t->fd < 0)
+		return open_file(t) < 0 ? -EIO : TRASH_MORE;
+	if (t->erase == RECORD_ERASE_ZERO && t->erased < t->size)
+		return zero_piece(t);
+	if (t->erase == RECORD_ERASE_DISCARD && t->erased < t->size)
+		return discard_piece(t);
+	if (t->size > TRASH_CUT_BYTES) {
+		/* Erased stays true of a shorter file. */
+		if (ftruncate(t->fd, t->size - TRASH_CUT_BYTES) < 0)
+			return -errno;
+		t->size -= TRASH_CUT_BYTES;
+		t->erased = t->size;
+		t->freed = true;
+		return TRASH_MORE;
+	}
+	if (unlinkat(t->dirfd, t->names[t->at], 0) < 0 && errno != ENOENT)
+		return -errno;
+	t->freed = true;
+	return 0;
+}
+
+static int trash_run(struct pool_job *job)
+{
+	struct pool_trash *t = container_of(job, struct pool_trash, job);
+	if (!t->read) {
+		int r = read_names(t);
+		if (r < 0)
+			return r;
+	}
+	if (t->at < t->count && file_piece(t) != TRASH_MORE) {
+		fd_close(&t->fd); /* what is left of its blocks is freed here, on the thread */
+		t->at++;
+	}
+	return t->at < t->count ? TRASH_MORE : 0;
+}
+
+static void trash_free(struct pool_trash *t)
+{
+	fd_close(&t->fd);
+	free(t->names);
+	free(t);
+}
+
+static void trash_on_end(struct pool_job *job, int res)
+{
+	struct pool_trash *t = container_of(job, struct pool_trash, job);
+	struct pool *pool = job->pool;
+	if (pool == NULL) {
+		trash_free(t);
+		return;
+	}
+	if (t->freed)
+		pool_room_stale(pool);
+	t->freed = false;
+	if (res == TRASH_MORE && pool->loaded && !pool->pools->draining) {
+		pool_job_submit(pool, job);
+		return;
+	}
+	/* A full pass may have left some; what was deleted meanwhile was not in it. */
+	bool again = res >= 0 && (pool->trash_wanted || t->count == TRASH_NAMES_MAX);
+	pool->trash = NULL;
+	trash_free(t);
+	if (again)
+		pool_trash_kick(pool);
+}
+
+void pool_trash_kick(struct pool *pool)
+{
+	if (pool->pools->draining || !pool->loaded)
+		return;
+	pool->trash_wanted = pool->trash != NULL;
+	if (pool->trash != NULL)
+		return;
+	struct pool_trash *t = calloc(1, sizeof(*t));
+	if (t == NULL)
+		return; /* the next look after the pool comes here again */
+	t->fd = -1;
+	t->dirfd = pool->fds[POOL_FD_TRASH];
+	t->job.run = trash_run;
+	t->job.on_end = trash_on_end;
+	list_init(&t->job.link);
+	pool->trash = t;
+	pool_job_submit(pool, &t->job);
+}
+
+bool pool_trash_detach(struct pool *pool)
+{
+	if (pool->trash == NULL)
+		return false;
+	pool->trash->job.pool = NULL;
+	pool->trash->job.pools = NULL;
+	pool->trash = NULL;
+	return true;
+}
