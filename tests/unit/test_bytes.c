@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "blockio/bytes.h"
+
+#include "blockio_env.h"
+
+#include <dirent.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
+
+enum { MIB = 1 << 20 };
+
+TestSuite(bytes, .init = env_open, .fini = env_close);
+
+static uint64_t allocated(int fd)
+{
+	uint64_t bytes, size;
+	cr_assert(bytes_usage(fd, &bytes, &size) == 0);
+	return bytes;
+}
+
+static uint64_t size_of(int fd)
+{
+	uint64_t bytes, size;
+	cr_assert(bytes_usage(fd, &bytes, &size) == 0);
+	return size;
+}
+
+Test(bytes, resize_thin_leaves_holes_and_never_shrinks)
+{
+	int fd = env_file("a", 0);
+	cr_assert(bytes_resize(fd, 3 * MIB, false) == 0);
+	cr_assert(size_of(fd) == 3 * MIB && allocated(fd) < 64 * 1024);
+	cr_assert(bytes_resize(fd, 3 * MIB, false) == 0);
+	cr_assert(bytes_resize(fd, 2 * MIB, false) == -EINVAL);
+	cr_assert(bytes_resize(fd, 2 * MIB, true) == -EINVAL);
+	cr_assert(bytes_resize(fd, UINT64_MAX, false) == -EFBIG);
+	cr_assert(size_of(fd) == 3 * MIB);
+	close(fd);
+}
+
+Test(bytes, resize_thick_allocates_holes_too)
+{
+	int fd = env_file("a", 2 * MIB);
+	cr_assert(pwrite(fd, "x", 1, MIB) == 1);
+	cr_assert(bytes_resize(fd, 4 * MIB, true) == 0);
+	cr_assert(size_of(fd) == 4 * MIB && allocated(fd) >= 4 * MIB);
+	char c = 0;
+	cr_assert(pread(fd, &c, 1, MIB) == 1 && c == 'x');
+	cr_assert(pread(fd, &c, 1, 3 * MIB) == 1 && c == 0);
+	close(fd);
+}
+
+Test(bytes, calls_report_a_bad_descriptor)
+{
+	uint64_t a, b;
+	struct bytes_features f;
+	cr_assert(bytes_resize(-1, MIB, false) == -EBADF);
+	cr_assert(bytes_usage(-1, &a, &b) == -EBADF);
+	cr_assert(bytes_reflink(-1, -1) == -EBADF);
+	cr_assert(bytes_probe(-1, &f) == -EBADF);
+	cr_assert(bytes_hint_extent_size(-1, MIB) == -EBADF);
+	cr_assert(bytes_dio_align(-1) == 0);
+}
+
+static unsigned count_entries(void)
+{
+	unsigned n = 0;
+	DIR *dir = opendir(env.dir);
+	cr_assert(dir != NULL);
+	while (readdir(dir) != NULL)
+		n++;
+	closedir(dir);
+	return n;
+}
+
+Test(bytes, probe_leaves_nothing)
+{
+	struct bytes_features f;
+	unsigned before = count_entries();
+	cr_assert(bytes_probe(env.dirfd, &f) == 0);
+	cr_assert(count_entries() == before);
+	cr_assert(f.direct_io == (f.dio_align != 0));
+	printf("/tmp: type %llx reflink %d direct %d align %u tmpfile %d xattr %d fallocate %d\n",
+		(unsigned long long)f.fs_type, f.reflink, f.direct_io, f.dio_align, f.tmpfile,
+		f.xattr, f.fallocate);
+}
+
+static struct bytes_features probe_at(const char *target)
+{
+	struct bytes_features f;
+	int fd = open(env_path(target), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert(fd >= 0);
+	cr_assert(bytes_probe(fd, &f) == 0);
+	close(fd);
+	return f;
+}
+
+Test(bytes, probe_tells_file_systems_apart)
+{
+	ENV_NEEDS_LOOP();
+	env_fresh("ext4", FSIMG_EXT4, 32 * MIB, "mnt0");
+	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt1");
+	env_fresh("btrfs", FSIMG_BTRFS, 128 * MIB, "mnt2");
+
+	struct bytes_features f = probe_at("mnt0");
+	cr_assert(f.fs_type == EXT4_SUPER_MAGIC && !f.reflink && f.direct_io && f.tmpfile);
+	cr_assert(f.xattr && f.fallocate && !f.nocow_lies && f.dio_align == 512);
+	f = probe_at("mnt1");
+	cr_assert(f.fs_type == XFS_SUPER_MAGIC && f.reflink && f.direct_io && f.tmpfile);
+	cr_assert(f.xattr && f.fallocate && !f.nocow_lies && f.dio_align == 512);
+	f = probe_at("mnt2");
+	cr_assert(f.fs_type == BTRFS_SUPER_MAGIC && f.reflink && f.direct_io && f.tmpfile);
+	cr_assert(f.xattr && f.fallocate && f.nocow_lies && f.dio_align == 4096);
+}
+
+static int file_in(const char *target, const char *name)
+{
+	char path[128];
+	snprintf(path, sizeof path, "%s/%s", target, name);
+	return env_file(path, 0);
+}
+
+Test(bytes, reflink_shares_or_says_that_it_cannot)
+{
+	ENV_NEEDS_LOOP();
+	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt0");
+	env_fresh("ext4", FSIMG_EXT4, 32 * MIB, "mnt1");
+	int src = file_in("mnt0", "src"), dst = file_in("mnt0", "dst");
+	char mem[65536], back[65536];
+	memset(mem, 7, sizeof mem);
+	cr_assert(pwrite(src, mem, sizeof mem, MIB) == sizeof mem);
+	cr_assert(bytes_reflink(src, dst) == 0);
+	cr_assert(size_of(dst) == MIB + sizeof mem && allocated(dst) >= sizeof mem);
+	cr_assert(pread(dst, back, sizeof back, MIB) == sizeof back);
+	cr_assert(memcmp(mem, back, sizeof mem) == 0);
+
+	int other = file_in("mnt1", "other"), other2 = file_in("mnt1", "other2");
+	cr_assert(pwrite(other, mem, sizeof mem, 0) == sizeof mem);
+	cr_assert(bytes_reflink(src, other) == -EXDEV);
+	cr_assert(bytes_reflink(other, other2) == -EOPNOTSUPP);
+}
+
+Test(bytes, extent_hint_is_set_on_xfs_only)
+{
+	ENV_NEEDS_LOOP();
+	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt0");
+	env_fresh("ext4", FSIMG_EXT4, 32 * MIB, "mnt1");
+	env_fresh("btrfs", FSIMG_BTRFS, 128 * MIB, "mnt2");
+	int xfs = file_in("mnt0", "f"), ext4 = file_in("mnt1", "f"), btrfs = file_in("mnt2", "f");
+	struct fsxattr attr;
+	cr_assert(bytes_hint_extent_size(xfs, MIB) == 0);
+	cr_assert(ioctl(xfs, FS_IOC_FSGETXATTR, &attr) == 0);
+	cr_assert(attr.fsx_extsize == MIB && attr.fsx_xflags & FS_XFLAG_EXTSIZE);
+	cr_assert(attr.fsx_cowextsize == MIB && attr.fsx_xflags & FS_XFLAG_COWEXTSIZE);
+	cr_assert(bytes_hint_extent_size(ext4, MIB) == 0);
+	cr_assert(bytes_hint_extent_size(btrfs, MIB) == 0);
+}
+
+Test(bytes, thick_growth_on_a_full_disk_changes_no_size)
+{
+	ENV_NEEDS_LOOP();
+	env_fresh("ext4", FSIMG_EXT4, 32 * MIB, "mnt0");
+	int fd = file_in("mnt0", "f");
+	cr_assert(bytes_resize(fd, MIB, true) == 0);
+	cr_assert(bytes_resize(fd, 1024LL * MIB, true) == -ENOSPC);
+	cr_assert(size_of(fd) == MIB);
+	cr_assert(allocated(fd) < 2 * MIB, "the half-made growth was given back");
+}

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Helper processes: this program started again is the helper. */
+#include "reactor/helper.h"
+#include "reactor/sim.h"
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- the functions ---- */
+
+enum { FN_DOUBLE, FN_HANG, FN_EXIT, FN_FAIL, FN_ECHO, FN_FDS, FN_GARBAGE, FN_COUNT };
+
+static int fn_double(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	uint64_t value;
+	if (req_len != sizeof(value) || *resp_len < sizeof(value))
+		return -EINVAL;
+	memcpy(&value, req, sizeof(value));
+	value *= 2;
+	memcpy(resp, &value, sizeof(value));
+	*resp_len = sizeof(value);
+	return 0;
+}
+
+static int fn_hang(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	sleep(1000);
+	return 0;
+}
+
+static int fn_exit(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	(void)resp_len;
+	_exit(3);
+}
+
+static int fn_fail(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	memcpy(resp, "why", 3);
+	*resp_len = 3;
+	return -EDOM;
+}
+
+static int fn_echo(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	if (*resp_len > req_len)
+		*resp_len = req_len;
+	memcpy(resp, req, *resp_len);
+	return 0;
+}
+
+/* The open descriptors, as a bit mask. */
+static int fn_fds(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	uint64_t mask = 0;
+	for (int fd = 0; fd < 64; fd++)
+		if (fcntl(fd, F_GETFD) >= 0)
+			mask |= 1ull << fd;
+	memcpy(resp, &mask, sizeof(mask));
+	*resp_len = sizeof(mask);
+	return 0;
+}
+
+static int fn_garbage(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	return write(3, "?", 1) == 1 ? 0 : -errno;
+}
+
+static helper_fn *const table[FN_COUNT] = {
+	[FN_DOUBLE] = fn_double,
+	[FN_HANG] = fn_hang,
+	[FN_EXIT] = fn_exit,
+	[FN_FAIL] = fn_fail,
+	[FN_ECHO] = fn_echo,
+	[FN_FDS] = fn_fds,
+	[FN_GARBAGE] = fn_garbage,
+};
+
+/* criterion owns main(), so the helper branches off before it. */
+__attribute__((constructor)) static void maybe_helper(int argc, char **argv)
+{
+	if (argc == 3 && strcmp(argv[1], "helper") == 0)
+		_exit(helper_main(atoi(argv[2]), table, FN_COUNT));
+}
+
+/* ---- the driver's side ---- */
+
+struct call {
+	struct helper_call call;
+	uint64_t value, answer;
+	int ends, res;
+};
+
+static struct ring *ring;
+static struct helpers *helpers;
+
+static void setup(void)
+{
+	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
+	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
+}
+
+static void teardown(void)
+{
+	helpers_close(helpers);
+	ring_close(ring);
+	cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "a helper was left behind");
+}
+
+TestSuite(helper, .init = setup, .fini = teardown, .timeout = 60);
+
+static void on_end(struct helper_call *call, int res)
+{
+	struct call *c = container_of(call, struct call, call);
+	c->ends++;
+	c->res = res;
+}
+
+static void prepare(struct call *c, unsigned fn, const char *key, uint64_t timeout_ms)
+{
+	static uint64_t value;
+	*c = (struct call){.value = ++value};
+	c->call = (struct helper_call){
+		.fn = fn,
+		.key = key,
+		.req = &c->value,
+		.req_len = sizeof(c->value),
+		.resp = &c->answer,
+		.resp_cap = sizeof(c->answer),
+		.timeout_ms = timeout_ms,
+		.on_end = on_end,
+	};
+}
+
+static void submit(struct call *c, unsigned fn, const char *key, uint64_t timeout_ms)
+{
+	prepare(c, fn, key, timeout_ms);
+	cr_assert_eq(helpers_submit(helpers, &c->call), 0);
+	cr_assert_eq(c->ends, 0);
+}
+
+static int finish(struct call *c)
+{
+	while (c->ends == 0)
+		cr_assert_eq(ring_turn(ring, true), 0);
+	cr_assert_eq(c->ends, 1);
+	return c->res;
+}
+
+static unsigned count_children(void)
+{
+	char path[64], text[4096];
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
+	FILE *f = fopen(path, "re");
+	if (f == NULL)
+		return 0;
+	unsigned count = 0;
+	while (fscanf(f, "%4095s", text) == 1)
+		count++;
+	fclose(f);
+	return count;
+}
+
+/* The pid of some helper. */
+static pid_t any_child(void)
+{
+	char path[64];
+	int pid = 0;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
+	FILE *f = fopen(path, "re");
+	if (f == NULL || fscanf(f, "%d", &pid) != 1)
+		pid = 0;
+	if (f != NULL)
+		fclose(f);
+	return pid;
+}
+
+Test(helper, a_call_is_answered)
+{
+	struct call c;
+	for (int i = 0; i < 200; i++) {
+		submit(&c, FN_DOUBLE, "volume", 10000);
+		cr_assert_eq(finish(&c), 0);
+		cr_assert_eq(c.answer, c.value * 2);
+		cr_assert_eq(c.call.resp_len, 8);
+	}
+	submit(&c, FN_FAIL, NULL, 10000);
+	cr_assert_eq(finish(&c), -EDOM);
+	cr_assert_eq(c.call.resp_len, 3);
+	cr_assert_arr_eq(&c.answer, "why", 3);
+	/* None was started beyond the warm ones. */
+	cr_assert_leq(count_children(), HELPER_WARM);
+}
+
+Test(helper, messages_of_the_largest_size)
+{
+	static uint8_t req[HELPER_MESSAGE_BYTES - 16], resp[HELPER_MESSAGE_BYTES - 16];
+	struct call c;
+	for (size_t i = 0; i < sizeof(req); i++)
+		req[i] = (uint8_t)(i * 7);
+	prepare(&c, FN_ECHO, "volume", 10000);
+	c.call.req = req;
+	c.call.req_len = sizeof(req);
+	c.call.resp = resp;
+	c.call.resp_cap = sizeof(resp);
+	cr_assert_eq(helpers_submit(helpers, &c.call), 0);
+	cr_assert_eq(finish(&c), 0);
+	cr_assert_eq(c.call.resp_len, sizeof(resp));
+	cr_assert_arr_eq(resp, req, sizeof(req));
+	/* An empty one each way. */
+	prepare(&c, FN_ECHO, "volume", 10000);
+	c.call.req_len = c.call.resp_cap = 0;
+	cr_assert_eq(helpers_submit(helpers, &c.call), 0);
+	cr_assert_eq(finish(&c), 0);
+	cr_assert_eq(c.call.resp_len, 0);
+}
+
+Test(helper, has_only_its_socket_and_stderr)
+{
+	int leak = dup2(STDERR_FILENO, 40);
+	helpers_close(helpers);
+	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
+	struct call c;
+	submit(&c, FN_FDS, NULL, 10000);
+	cr_assert_eq(finish(&c), 0);
+	cr_assert_eq(c.answer, 0xF, "0 and 1 are /dev/null");
+	close(leak);
+}
+
+Test(helper, more_calls_than_helpers)
+{
+	static struct call calls[HELPER_QUEUE_MAX];
+	for (int i = 0; i < 1000; i++)
+		submit(&calls[i], FN_DOUBLE, NULL, 30000);
+	for (int i = 0; i < 1000; i++) {
+		cr_assert_eq(finish(&calls[i]), 0);
+		cr_assert_eq(calls[i].answer, calls[i].value * 2);
+	}
+	cr_assert_leq(count_children(), HELPER_MAX);
+}
+
+Test(helper, the_queue_has_a_limit)
+{
+	static struct call calls[HELPER_MAX + HELPER_QUEUE_MAX + 1];
+	for (int i = 0; i < HELPER_MAX + HELPER_QUEUE_MAX; i++)
+		submit(&calls[i], FN_HANG, NULL, 3600000);
+	struct call *last = &calls[HELPER_MAX + HELPER_QUEUE_MAX];
+	prepare(last, FN_DOUBLE, NULL, 1000);
+	cr_assert_eq(helpers_submit(helpers, &last->call), -EAGAIN);
+	cr_assert_eq(last->ends, 0);
+	/* Closing with all of them in flight calls nobody: see teardown for the processes. */
+}
+
+Test(helper, one_call_a_key)
+{
+	struct call first, second, other;
+	submit(&first, FN_DOUBLE, "volume", 10000);
+	prepare(&second, FN_DOUBLE, "volume", 10000);
+	cr_assert_eq(helpers_submit(helpers, &second.call), -EBUSY);
+	submit(&other, FN_DOUBLE, "other", 10000);
+	cr_assert_eq(finish(&first), 0);
+	cr_assert_eq(finish(&other), 0);
+	cr_assert_eq(second.ends, 0);
+	submit(&second, FN_DOUBLE, "volume", 10000);
+	cr_assert_eq(finish(&second), 0);
+}
+
+static struct call again;
+static uint64_t hung_since_ns;
+
+static void on_overstay(struct helper_call *call, int res)
+{
+	on_end(call, res);
+	/* Killed, not yet gone: hung. */
+	hung_since_ns = helpers_hung_since(helpers, "sick");
+	prepare(&again, FN_DOUBLE, "sick", 3600000);
+	cr_assert_eq(helpers_submit(helpers, &again.call), 0);
+	cr_assert_eq(again.ends, 0);
+}
+
+Test(helper, an_overstayed_call_hangs_its_key_until_its_helper_is_gone)
+{
+	struct call c;
+	prepare(&c, FN_HANG, "sick", 100);
+	c.call.on_end = on_overstay;
+	cr_assert_eq(helpers_hung_since(helpers, "sick"), 0);
+	cr_assert_eq(helpers_submit(helpers, &c.call), 0);
+	cr_assert_eq(finish(&c), -ETIMEDOUT);
+	cr_assert_neq(hung_since_ns, 0);
+	cr_assert_eq(finish(&again), -ETIMEDOUT, "at once: its own deadline is an hour");
+	cr_assert_eq(again.answer, 0);
+	/* This one can die, so the key is well again soon. */
+	while (helpers_hung_count(helpers) != 0)
+		cr_assert_eq(ring_turn(ring, true), 0);
+	cr_assert_eq(helpers_hung_since(helpers, "sick"), 0);
+	submit(&c, FN_DOUBLE, "sick", 10000);
+	cr_assert_eq(finish(&c), 0);
+}
+
+Test(helper, healthy_volumes_do_not_wait_behind_sick_ones)
+{
+	enum { SICK = 3 * HELPER_WARM };
+	static struct call sick[SICK];
+	static char keys[SICK][16];
+	struct call c;
+	for (int i = 0; i < SICK; i++) {
+		snprintf(keys[i], sizeof(keys[i]), "sick-%d", i);
+		submit(&sick[i], FN_HANG, keys[i], 200);
+	}
+	unsigned served = 0, ended = 0;
+	while (ended < SICK) {
+		submit(&c, FN_DOUBLE, "healthy", 10000);
+		cr_assert_eq(finish(&c), 0);
+		served += ended == 0;
+		ended = 0;
+		for (int i = 0; i < SICK; i++)
+			ended += (unsigned)sick[i].ends;
+	}
+	cr_assert_gt(served, 0, "none was served while the others hung");
+	for (int i = 0; i < SICK; i++) {
+		cr_assert_eq(sick[i].ends, 1);
+		cr_assert_eq(sick[i].res, -ETIMEDOUT);
+	}
+	submit(&c, FN_DOUBLE, "healthy", 10000);
+	cr_assert_eq(finish(&c), 0);
+}
+
+Test(helper, a_helper_that_dies_fails_its_call_and_is_replaced)
+{
+	struct call c;
+	for (int i = 0; i < 3 * HELPER_WARM; i++) {
+		submit(&c, FN_EXIT, "volume", 10000);
+		cr_assert_eq(finish(&c), -EPIPE);
+		submit(&c, FN_DOUBLE, "volume", 10000);
+		cr_assert_eq(finish(&c), 0);
+	}
+	submit(&c, FN_GARBAGE, "volume", 10000);
+	cr_assert_eq(finish(&c), -EPIPE, "what no helper of ours says");
+	submit(&c, FN_DOUBLE, "volume", 10000);
+	cr_assert_eq(finish(&c), 0);
+}
+
+Test(helper, one_killed_in_a_call)
+{
+	/* All the warm ones hang, whichever is killed; its call alone fails. */
+	static struct call calls[HELPER_WARM], c;
+	for (int i = 0; i < HELPER_WARM; i++)
+		submit(&calls[i], FN_HANG, NULL, 5000);
+	cr_assert_eq(kill(any_child(), SIGKILL), 0);
+	int ended = 0;
+	while (ended == 0) {
+		cr_assert_eq(ring_turn(ring, true), 0);
+		for (int i = 0; i < HELPER_WARM; i++)
+			if (calls[i].ends != 0) {
+				cr_assert_eq(calls[i].res, -EPIPE);
+				ended++;
+			}
+	}
+	cr_assert_eq(ended, 1);
+	submit(&c, FN_DOUBLE, "volume", 10000);
+	cr_assert_eq(finish(&c), 0);
+}
+
+Test(helper, one_killed_while_idle_costs_no_call)
+{
+	struct call c;
+	for (int i = 0; i < 20; i++) {
+		cr_assert_eq(kill(any_child(), SIGKILL), 0);
+		submit(&c, FN_DOUBLE, "volume", 10000);
+		int res = finish(&c);
+		/* The one killed may be the one that has just taken the message. */
+		cr_assert(res == 0 || res == -EPIPE);
+	}
+}
+
+Test(helper, dies_with_the_driver)
+{
+	int fds[2];
+	cr_assert_eq(pipe(fds), 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		struct ring *r;
+		struct helpers *h;
+		if (ring_open(&r, &(struct ring_config){0}) < 0 ||
+			helpers_open(&h, r, table, FN_COUNT) < 0)
+			_exit(1);
+		ring_turn(r, false);
+		pid_t child = any_child();
+		if (write(fds[1], &child, sizeof(child)) != sizeof(child))
+			_exit(1);
+		raise(SIGKILL);
+	}
+	pid_t child;
+	cr_assert_eq(read(fds[0], &child, sizeof(child)), sizeof(child));
+	waitpid(pid, NULL, 0);
+	while (kill(child, 0) == 0) {
+		/* An orphan; init may be slow to reap it, so a zombie counts as gone. */
+		char path[64], state = 0;
+		snprintf(path, sizeof(path), "/proc/%d/stat", child);
+		FILE *f = fopen(path, "re");
+		if (f == NULL)
+			break;
+		if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+			state = 'Z';
+		fclose(f);
+		if (state == 'Z' || state == 'X')
+			break;
+		usleep(1000);
+	}
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* ---- without a fixture ---- */
+
+Test(helper_open, a_program_that_cannot_be_started)
+{
+	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
+	helper_exe = "/nonexistent/ringvol";
+	helpers = NULL;
+	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), -ENOENT);
+	cr_assert_null(helpers);
+	helpers_close(NULL);
+	ring_close(ring);
+}
+
+Test(helper_open, a_program_that_ends_at_once_fails_calls_and_nothing_else)
+{
+	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
+	helper_exe = "/bin/false";
+	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
+	struct call c;
+	for (int i = 0; i < 10; i++) {
+		submit(&c, FN_DOUBLE, "volume", 2000);
+		cr_assert_eq(finish(&c), -EPIPE);
+	}
+	teardown();
+}
+
+Test(helper_sim, runs_on_the_loop)
+{
+	struct ring_sim sim = {.seed = 11};
+	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = &sim}), 0);
+	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
+	struct call c, second;
+	submit(&c, FN_DOUBLE, "volume", 1000);
+	prepare(&second, FN_DOUBLE, "volume", 1000);
+	cr_assert_eq(helpers_submit(helpers, &second.call), -EBUSY);
+	cr_assert_eq(ring_sim_settle(ring, 1000), 0);
+	cr_assert_eq(c.ends, 1);
+	cr_assert_eq(c.answer, c.value * 2);
+	submit(&c, FN_DOUBLE, "volume", 1000);
+	helpers_close(helpers);
+	cr_assert_eq(ring_sim_settle(ring, 1000), 0);
+	cr_assert_eq(c.ends, 0);
+	ring_close(ring);
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list and the arena: what everything else is built from. */
+#include "base/arena.h"
+#include "base/list.h"
+
+#include <criterion/criterion.h>
+#include <stdint.h>
+#include <string.h>
+
+struct item {
+	int value;
+	struct list link;
+};
+
+static int item_value(struct list *node)
+{
+	return container_of(node, struct item, link)->value;
+}
+
+Test(list, keeps_order_and_pops_from_the_front)
+{
+	struct list head;
+	struct item items[3] = {{.value = 1}, {.value = 2}, {.value = 3}};
+	list_init(&head);
+	cr_assert(list_empty(&head));
+	cr_assert_null(list_pop(&head));
+	list_push(&head, &items[1].link);
+	list_push(&head, &items[2].link);
+	list_push_front(&head, &items[0].link);
+	int want = 1;
+	list_for_each (pos, &head)
+		cr_assert_eq(item_value(pos), want++);
+	for (want = 1; want <= 3; want++)
+		cr_assert_eq(item_value(list_pop(&head)), want);
+	cr_assert(list_empty(&head));
+}
+
+Test(list, removal_is_idempotent_and_allowed_while_iterating)
+{
+	struct list head;
+	struct item items[5];
+	list_init(&head);
+	for (int i = 0; i < 5; i++) {
+		items[i].value = i;
+		list_push(&head, &items[i].link);
+	}
+	list_for_each_safe (pos, &head)
+		if (item_value(pos) % 2 == 0)
+			list_remove(pos);
+	list_remove(&items[0].link);
+	cr_assert_eq(item_value(list_pop(&head)), 1);
+	cr_assert_eq(item_value(list_pop(&head)), 3);
+	cr_assert_null(list_pop(&head));
+}
+
+Test(list, splice_appends_and_empties)
+{
+	struct list a, b;
+	struct item items[4];
+	list_init(&a);
+	list_init(&b);
+	for (int i = 0; i < 4; i++) {
+		items[i].value = i;
+		list_push(i < 2 ? &a : &b, &items[i].link);
+	}
+	list_splice(&a, &b);
+	cr_assert(list_empty(&b));
+	list_splice(&a, &b);
+	for (int i = 0; i < 4; i++)
+		cr_assert_eq(item_value(list_pop(&a)), i);
+	cr_assert_null(list_pop(&a));
+}
+
+Test(arena, memory_is_zeroed_aligned_and_terminated)
+{
+	struct arena *a = arena_new(0);
+	cr_assert_not_null(a);
+	for (size_t size = 0; size < 5000; size = size * 2 + 1) {
+		uint8_t *p = arena_alloc(a, size);
+		cr_assert_not_null(p);
+		cr_assert_eq((uintptr_t)p % 16, 0);
+		for (size_t i = 0; i <= size; i++)
+			cr_assert_eq(p[i], 0, "byte %zu of %zu", i, size);
+		memset(p, 0xFF, size);
+	}
+	arena_unref(a);
+}
+
+Test(arena, strings)
+{
+	struct arena *a = arena_new(0);
+	cr_assert_str_eq(arena_strdup(a, "volume"), "volume");
+	cr_assert_str_eq(arena_strdup(a, ""), "");
+	cr_assert_str_eq(arena_printf(a, "%s-%d", "pvc", 7), "pvc-7");
+	char *large = arena_printf(a, "%08000d", 1);
+	cr_assert_eq(strlen(large), 8000);
+	arena_unref(a);
+}
+
+Test(arena, limit_is_an_answer_and_not_a_crash)
+{
+	struct arena *a = arena_new(1024);
+	size_t total = 0;
+	while (arena_alloc(a, 100) != NULL)
+		cr_assert_lt(total += 100, 1024 + 100);
+	cr_assert_gt(total, 0);
+	cr_assert_null(arena_alloc(a, SIZE_MAX));
+	cr_assert_null(arena_alloc(a, SIZE_MAX - 8));
+	arena_unref(a);
+}
+
+Test(arena, lives_until_the_last_reference)
+{
+	struct arena *a = arena_new(0);
+	char *s = arena_strdup(a, "still here");
+	struct arena *second = arena_ref(a);
+	arena_unref(a);
+	cr_assert_str_eq(s, "still here");
+	arena_unref(second);
+	arena_unref(NULL);
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Child processes: each way to end, and that nothing is left behind. Each test runs on the kernel's
+ * ring and, where it makes sense, on the simulated one. */
+#include "reactor/proc.h"
+#include "reactor/sim.h"
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct child {
+	struct proc proc;
+	int ends, res;
+};
+
+static struct ring *ring;
+static struct ring_sim sim;
+
+static int open_fds(void)
+{
+	int count = 0;
+	DIR *d = opendir("/proc/self/fd");
+	while (readdir(d) != NULL)
+		count++;
+	closedir(d);
+	return count;
+}
+
+static void on_end(struct proc *proc, int res)
+{
+	struct child *c = container_of(proc, struct child, proc);
+	c->ends++;
+	c->res = res;
+}
+
+static int fds_before;
+
+static void open_ring(bool simulated)
+{
+	sim = (struct ring_sim){.seed = 5, .eintr_every = 3};
+	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = simulated ? &sim : NULL}), 0);
+	fds_before = open_fds();
+}
+
+/* No zombie, no descriptor. */
+static void close_ring(void)
+{
+	cr_assert_eq(open_fds(), fds_before);
+	cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1);
+	cr_assert_eq(errno, ECHILD);
+	ring_close(ring);
+}
+
+/* Starts `sh -c script` and turns until it has ended. */
+static int run_shell(struct child *c, const char *script, uint64_t timeout_ms)
+{
+	*c = (struct child){.proc = {.argv = {"sh", "-c", script, NULL},
+				    .timeout_ms = timeout_ms,
+				    .on_end = on_end}};
+	cr_assert_eq(proc_start(ring, &c->proc), 0);
+	cr_assert_eq(c->ends, 0);
+	while (c->ends == 0)
+		cr_assert_eq(ring_turn(ring, true), 0);
+	for (int i = 0; i < 3; i++)
+		cr_assert_eq(ring_turn(ring, false), 0);
+	cr_assert_eq(c->ends, 1);
+	return c->res;
+}
+
+static struct child c;
+
+static void all_endings(void)
+{
+	cr_assert_eq(run_shell(&c, "exit 0", 10000), 0);
+	cr_assert_str_eq(c.proc.output, "");
+	cr_assert_eq(run_shell(&c, "exit 42", 10000), 42);
+	cr_assert_eq(run_shell(&c, "echo out; echo err >&2; exit 255", 10000), 255);
+	cr_assert_str_eq(c.proc.output, "out\nerr\n");
+	cr_assert_eq(c.proc.output_len, 8);
+	cr_assert_eq(run_shell(&c, "kill -SEGV $$", 10000), -EINTR);
+	cr_assert_eq(c.proc.signal, SIGSEGV);
+	cr_assert_eq(run_shell(&c, "echo begun; sleep 1000", 200), -ETIMEDOUT);
+	cr_assert_str_eq(c.proc.output, "begun\n");
+	/* The whole group goes, and what survives a polite signal as well. */
+	cr_assert_eq(run_shell(&c, "trap '' TERM; sleep 1000 & sleep 1000", 200), -ETIMEDOUT);
+	/* A leftover holding the output does not hold up the end. */
+	cr_assert_eq(run_shell(&c, "sleep 1000 & exit 3", 10000), 3);
+	/* One that fled the group does so only until the deadline. */
+	cr_assert_eq(run_shell(&c, "setsid sleep 3 & sleep 0.2; exit 4", 500), 4);
+}
+
+Test(proc, all_endings)
+{
+	open_ring(false);
+	all_endings();
+	close_ring();
+}
+
+Test(proc, all_endings_simulated)
+{
+	open_ring(true);
+	all_endings();
+	close_ring();
+}
+
+static void output_cap(void)
+{
+	cr_assert_eq(run_shell(&c, "yes 0123456789 | head -c 1000000", 10000), 0);
+	cr_assert_eq(c.proc.output_len, PROC_OUTPUT_BYTES - 1);
+	cr_assert_eq(strlen(c.proc.output), PROC_OUTPUT_BYTES - 1);
+	cr_assert_arr_eq(c.proc.output, "0123456789\n0123456789\n", 22);
+	cr_assert_eq(run_shell(&c, "yes", 200), -ETIMEDOUT);
+}
+
+Test(proc, output_beyond_the_cap_is_read_and_dropped)
+{
+	open_ring(false);
+	output_cap();
+	close_ring();
+}
+
+Test(proc, output_beyond_the_cap_simulated)
+{
+	open_ring(true);
+	output_cap();
+	close_ring();
+}
+
+Test(proc, environment_descriptors_and_signals_are_clean)
+{
+	open_ring(false);
+	setenv("RINGVOL_SECRET", "hunter2", 1);
+	/* As a careless library would leave it. */
+	int leak = dup2(STDERR_FILENO, 77);
+	sigset_t all;
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	fds_before++;
+	cr_assert_eq(
+		run_shell(&c, "env | grep -v ^PWD= | grep -v ^_= | cut -d= -f1 | sort", 10000), 0);
+	cr_assert_eq(strncmp(c.proc.output, "LC_ALL\n", 7), 0);
+	cr_assert_null(strstr(c.proc.output, "SECRET"));
+	cr_assert_not_null(strstr(c.proc.output, "PATH\n"));
+	cr_assert_eq(run_shell(&c, "test -e /proc/self/fd/77", 10000), 1);
+	cr_assert_eq(run_shell(&c, "grep ^SigBlk: /proc/self/status", 10000), 0);
+	cr_assert_str_eq(c.proc.output, "SigBlk:\t0000000000000000\n");
+	cr_assert_eq(run_shell(&c, "kill -PIPE $$", 10000), -EINTR, "not ignored");
+	cr_assert_eq(run_shell(&c, "cat", 10000), 0, "its input is empty");
+	close(leak);
+	fds_before--;
+	close_ring();
+}
+
+Test(proc, no_such_program)
+{
+	open_ring(false);
+	struct child none = {.proc = {.argv = {"no-such-tool-anywhere", NULL}, .on_end = on_end}};
+	cr_assert_eq(proc_start(ring, &none.proc), -ENOENT);
+	cr_assert_eq(none.ends, 0);
+	close_ring();
+	open_ring(true);
+	cr_assert_eq(proc_start(ring, &none.proc), 0);
+	cr_assert_eq(ring_sim_settle(ring, 1000), 0);
+	cr_assert_eq(none.ends, 1);
+	cr_assert_eq(none.res, -ENOENT);
+	close_ring();
+}
+
+Test(proc, many_at_once_up_to_the_limit)
+{
+	open_ring(false);
+	static struct child many[PROC_MAX + 1];
+	for (int i = 0; i <= PROC_MAX; i++) {
+		many[i] = (struct child){.proc = {.argv = {"sleep", "1000", NULL},
+						 .timeout_ms = 300,
+						 .on_end = on_end}};
+		cr_assert_eq(proc_start(ring, &many[i].proc), i < PROC_MAX ? 0 : -EAGAIN);
+	}
+	for (int i = 0; i < PROC_MAX; i++) {
+		while (many[i].ends == 0)
+			cr_assert_eq(ring_turn(ring, true), 0);
+		cr_assert_eq(many[i].res, -ETIMEDOUT);
+	}
+	cr_assert_eq(run_shell(&c, "exit 7", 10000), 7);
+	close_ring();
+}

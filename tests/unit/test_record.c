@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records, keys and ids: what is printed parses to the same, what is damaged does not parse. */
+#include "pool/record.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <sha256.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static struct record sample(void)
+{
+	return (struct record){
+		.kind = RECORD_VOLUME,
+		.name = "pvc-0a1b",
+		.random = "0badcafe",
+		.size_bytes = 1 << 30,
+		.created_ns = 1795183200123456789,
+		.fs = FSIMG_EXT4,
+		.block_size = 4096,
+		.thick = true,
+		.device = 1,
+		.erase = RECORD_ERASE_ZERO,
+		.snapshot_freeze = true,
+		.mkfs_options = "-m 1 -O ^has_journal",
+		.source = RECORD_SOURCE_SNAPSHOT,
+		.source_id = "01234567.snap.89abcdef",
+		.shares_extents = true,
+		.family = "01234567.golden.00000000",
+	};
+}
+
+static int print(const struct record *rec, char text[RECORD_BYTES_MAX])
+{
+	struct record *made = record_new(rec);
+	int len = record_print(made, text, RECORD_BYTES_MAX);
+	record_free(made);
+	return len;
+}
+
+static void same(const struct record *a, const struct record *b)
+{
+	cr_assert_eq(a->kind, b->kind);
+	cr_assert_str_eq(a->name, b->name);
+	cr_assert_str_eq(a->random, b->random);
+	cr_assert_eq(a->size_bytes, b->size_bytes);
+	cr_assert_eq(a->created_ns, b->created_ns);
+	cr_assert_eq(a->fs, b->fs);
+	cr_assert_eq(a->block_size, b->block_size);
+	cr_assert_eq(a->thick, b->thick);
+	cr_assert_eq(a->device, b->device);
+	cr_assert_eq(a->erase, b->erase);
+	cr_assert_eq(a->snapshot_freeze, b->snapshot_freeze);
+	cr_assert_str_eq(a->mkfs_options ? a->mkfs_options : "", b->mkfs_options);
+	cr_assert_eq(a->source, b->source);
+	cr_assert_str_eq(a->source_id ? a->source_id : "", b->source_id);
+	cr_assert_eq(a->shares_extents, b->shares_extents);
+	cr_assert_str_eq(a->family ? a->family : "", b->family);
+}
+
+static void round_trip(const struct record *rec)
+{
+	char text[RECORD_BYTES_MAX], key[RECORD_KEY_MAX];
+	struct record *back = NULL;
+	int len = print(rec, text);
+	cr_assert_gt(len, 0);
+	record_key(rec->name, key);
+	cr_assert_eq(record_parse(text, (size_t)len, key, &back), 0, "%s", text);
+	same(rec, back);
+	cr_assert_str_eq(back->key, key);
+	record_free(back);
+}
+
+Test(record, round_trip)
+{
+	struct record rec = sample();
+	round_trip(&rec);
+	rec = (struct record){.name = "x", .random = "00000000"};
+	round_trip(&rec);
+	rec = sample();
+	rec.size_bytes = rec.created_ns = UINT64_MAX;
+	rec.block_size = UINT32_MAX;
+	rec.device = UINT8_MAX;
+	rec.kind = RECORD_SNAPSHOT;
+	round_trip(&rec);
+	rec.name = "100%\n\x7f\x01=; \xF0\x9F\x92\xBE";
+	round_trip(&rec);
+}
+
+Test(record, every_flipped_byte_is_found)
+{
+	struct record rec = sample(), *back = NULL;
+	char text[RECORD_BYTES_MAX];
+	int len = print(&rec, text);
+	for (int i = 0; i < len; i++)
+		for (int bit = 0; bit < 8; bit++) {
+			text[i] ^= (char)(1 << bit);
+			cr_assert_eq(record_parse(text, (size_t)len, "pvc-0a1b", &back), -EBADMSG,
+				"byte %d bit %d", i, bit);
+			text[i] ^= (char)(1 << bit);
+		}
+	for (int i = 0; i < len; i++)
+		cr_assert_eq(record_parse(text, (size_t)i, "pvc-0a1b", &back), -EBADMSG);
+	cr_assert_eq(record_parse(text, (size_t)len, "pvc-0a1c", &back), -EBADMSG);
+	cr_assert_null(back);
+}
+
+/* Puts a right sum under a text. */
+static int parse_summed(const char *body)
+{
+	char text[RECORD_BYTES_MAX + 64], hex[SHA256_DIGEST_STRING_LENGTH];
+	struct record *back = NULL;
+	SHA256Data((const uint8_t *)body, strlen(body), hex);
+	int len = snprintf(text, sizeof(text), "%ssum=%.16s\n", body, hex);
+	int r = record_parse(text, (size_t)len, "x", &back);
+	record_free(back);
+	return r;
+}
+
+#define BODY                                                                                    \
+	"ringvol-record 1\nkind=volume\nname=x\nrandom=00000000\nsize_bytes=1048576\n"          \
+	"created_ns=1\nfs=ext4\nblock_size=512\nthick=false\ndevice=0\nerase=none\n"            \
+	"snapshot_freeze=false\nsource=none\nshares_extents=false\n"
+
+Test(record, the_future_is_not_guessed_at)
+{
+	cr_assert_eq(parse_summed(BODY), 0);
+	cr_assert_eq(parse_summed(BODY "colour=red\n"), -EPROTONOSUPPORT);
+	cr_assert_eq(parse_summed("ringvol-record 2\n" BODY), -EPROTONOSUPPORT);
+	cr_assert_eq(parse_summed("ringvol-recorb 1\n" BODY), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "thick=true\n"), -EBADMSG); /* twice */
+	cr_assert_eq(parse_summed(BODY "colour\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "family=a%0ab\n"), -EBADMSG); /* lower case */
+	cr_assert_eq(parse_summed(BODY "family=a%41b\n"), -EBADMSG); /* needless */
+	cr_assert_eq(parse_summed(BODY "family=a%00b\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "family=a%1"
+				       "\n"),
+		-EBADMSG);
+	cr_assert_eq(parse_summed(BODY "family=\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "family=a%0Ab\n"), 0);
+	cr_assert_eq(parse_summed("ringvol-record 1\nkind=volume\nname=x\n"), -EBADMSG);
+
+	static const char *const bad[][2] = {
+		{"kind=volume", "kind=group"},
+		{"fs=ext4", "fs=zfs"},
+		{"erase=none", "erase=burn"},
+		{"thick=false", "thick=maybe"},
+	};
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		char text[RECORD_BYTES_MAX];
+		const char *at = strstr(BODY, bad[i][0]);
+		snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - BODY), BODY, bad[i][1],
+			at + strlen(bad[i][0]));
+		cr_assert_eq(parse_summed(text), -EPROTONOSUPPORT, "%s", bad[i][1]);
+	}
+	static const char *const numbers[] = {"size_bytes=", "size_bytes=-1", "size_bytes=01",
+		"size_bytes=0x10", "size_bytes=18446744073709551616", "size_bytes=1 "};
+	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		char text[RECORD_BYTES_MAX];
+		const char *old = "size_bytes=1048576", *at = strstr(BODY, old);
+		snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - BODY), BODY, numbers[i],
+			at + strlen(old));
+		cr_assert_eq(parse_summed(text), -EBADMSG, "%s", numbers[i]);
+	}
+}
+
+Test(record, too_long_is_refused)
+{
+	struct record rec = sample();
+	char text[RECORD_BYTES_MAX], long_options[RECORD_BYTES_MAX];
+	memset(long_options, 'x', sizeof(long_options));
+	long_options[sizeof(long_options) - 1] = '\0';
+	rec.mkfs_options = long_options;
+	cr_assert_eq(print(&rec, text), -E2BIG);
+	/* The longest of everything fits, also where every byte is encoded. */
+	char name[RECORD_NAME_MAX + 1], options[RECORD_OPTIONS_MAX + 1], id[RECORD_ID_MAX];
+	memset(name, '\n', sizeof(name));
+	memset(options, '%', sizeof(options));
+	memset(id, 'a', sizeof(id));
+	name[RECORD_NAME_MAX] = options[RECORD_OPTIONS_MAX] = id[RECORD_ID_MAX - 1] = '\0';
+	rec.name = name;
+	rec.mkfs_options = options;
+	rec.source_id = rec.family = id;
+	round_trip(&rec);
+}
+
+static void random_name(char *name, size_t max)
+{
+	static const char *const pieces[] = {"a", "Z", "9", ".", "..", "-", "_", "/", " ", "\n", "%",
+		"=", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x92\xBE", "\x01", "\x7f", "pvc-", "\\", "\""};
+	size_t len = 0, want = 1 + (size_t)rand() % max;
+	name[0] = '\0';
+	while (len < want) {
+		const char *piece = pieces[(size_t)rand() % (sizeof(pieces) / sizeof(pieces[0]))];
+		if (len + strlen(piece) > max)
+			break;
+		strcpy(name + len, piece);
+		len += strlen(piece);
+	}
+	if (len == 0)
+		strcpy(name, "a");
+}
+
+Test(record, random_names)
+{
+	unsigned seed = (unsigned)time(NULL);
+	fprintf(stderr, "seed %u\n", seed);
+	srand(seed);
+	for (int i = 0; i < 3000; i++) {
+		char name[RECORD_NAME_MAX + 1], key[RECORD_KEY_MAX], id[RECORD_ID_MAX];
+		random_name(name, RECORD_NAME_MAX);
+		record_key(name, key);
+		cr_assert(record_key_valid(key), "%s", key);
+		cr_assert_null(strchr(key, '/'));
+		cr_assert_neq(key[0], '.');
+		struct record rec = sample();
+		rec.name = name;
+		round_trip(&rec);
+
+		struct record *made = record_new(&rec);
+		struct record_id parsed;
+		record_id_print("01234567", made, id);
+		cr_assert_eq(record_id_parse(id, &parsed), 0, "%s", id);
+		cr_assert_str_eq(parsed.pool, "01234567");
+		cr_assert_str_eq(parsed.key, key);
+		cr_assert_str_eq(parsed.random, rec.random);
+		record_free(made);
+	}
+}
+
+Test(record, keys)
+{
+	char key[RECORD_KEY_MAX], name[80];
+	record_key("pvc-1.a_B", key);
+	cr_assert_str_eq(key, "pvc-1.a_B");
+	memset(name, 'a', sizeof(name));
+	name[63] = '\0';
+	record_key(name, key);
+	cr_assert_str_eq(key, name);
+	name[63] = 'a';
+	name[64] = '\0';
+	record_key(name, key);
+	cr_assert_eq(key[0], '=');
+	cr_assert_eq(strlen(key), 41);
+	static const char *const hashed[] = {
+		"..", ".", "", "-a", "_a", "a/b", "=a", "a b", "\xF0\x9F\x92\xBE", "a\n"};
+	for (unsigned i = 0; i < sizeof(hashed) / sizeof(hashed[0]); i++) {
+		record_key(hashed[i], key);
+		cr_assert_eq(key[0], '=', "%s", hashed[i]);
+		cr_assert(record_key_valid(key));
+	}
+	static const char *const bad[] = {"", ".", "..", ".a", "a/b", "=", "=abc", "-a", "a b",
+		"=0123456789abcdef0123456789abcdef0123456G", "=0123456789ABCDEF0123456789abcdef01234567",
+		"=0123456789abcdef0123456789abcdef012345678", "a\n"};
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		cr_assert_not(record_key_valid(bad[i]), "%s", bad[i]);
+	name[63] = 'a';
+	cr_assert_not(record_key_valid(name));
+}
+
+Test(record, ids)
+{
+	struct record_id id;
+	static const char *const bad[] = {"", ".", "..", "01234567", "01234567..89abcdef",
+		"01234567.a.89abcdeG", "0123456.a.89abcdef", "01234567.a.89abcde",
+		"01234567.../x.89abcdef", "01234567.a/b.89abcdef", "01234567.-a.89abcdef",
+		"01234567.a.89ABCDEF", "01234567-a.89abcdef", "01234567.a-89abcdef",
+		"01234567.a.89abcdef ", "01234567.=123.89abcdef", "/etc/passwd"};
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		cr_assert_eq(record_id_parse(bad[i], &id), -EINVAL, "%s", bad[i]);
+	cr_assert_eq(record_id_parse("01234567.a.b.c.89abcdef", &id), 0);
+	cr_assert_str_eq(id.key, "a.b.c");
+	char text[RECORD_ID_MAX + 2];
+	for (size_t len = 126; len <= 129; len++) {
+		memset(text, 'a', sizeof(text));
+		text[8] = text[len - 9] = '.';
+		text[len] = '\0';
+		cr_assert_eq(record_id_parse(text, &id), -EINVAL);
+	}
+}

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel's ring: what holds whatever the kernel does. */
+#include "base/fd.h"
+#include "reactor/ring.h"
+#include "reactor/ring_compat.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+struct probe {
+	struct ring_req req;
+	struct ring *ring;
+	int calls, res;
+	uint32_t flags;
+	uint8_t byte;
+};
+
+static struct ring *ring;
+static bool inside;
+
+static void on_done(struct ring_req *req, int res, uint32_t flags)
+{
+	struct probe *p = container_of(req, struct probe, req);
+	cr_assert_not(inside, "a callback ran inside the call that armed it");
+	cr_assert_eq(req->armed, (flags & IORING_CQE_F_MORE) != 0);
+	p->calls++;
+	p->res = res;
+	p->flags = flags;
+}
+
+static void open_ring(unsigned entries)
+{
+	cr_assert_eq(ring_open(&ring, &(struct ring_config){.entries = entries}), 0);
+}
+
+static void setup(void)
+{
+	open_ring(0);
+}
+
+static void teardown(void)
+{
+	ring_close(ring);
+}
+
+static void submit(struct probe *p)
+{
+	p->req.fn = on_done;
+	inside = true;
+	ring_submit(ring, &p->req);
+	inside = false;
+}
+
+static void cancel(struct probe *p)
+{
+	inside = true;
+	ring_cancel(ring, &p->req);
+	inside = false;
+}
+
+static void turn_until(const struct probe *p, int calls)
+{
+	for (int i = 0; p->calls < calls; i++) {
+		cr_assert_lt(i, 10000);
+		cr_assert_eq(ring_turn(ring, true), 0);
+	}
+}
+
+/* A turn that does not wait, a few times: nothing more may come. */
+static void turn_idle(void)
+{
+	for (int i = 0; i < 3; i++)
+		cr_assert_eq(ring_turn(ring, false), 0);
+}
+
+TestSuite(ring, .init = setup, .fini = teardown);
+
+Test(ring, features_of_a_kernel_we_support)
+{
+	const struct ring_features *f = ring_features(ring);
+	cr_assert(f->defer_taskrun && f->single_issuer && f->multishot_accept &&
+		  f->multishot_recv && f->buf_ring);
+}
+
+Test(ring, a_nop_completes_once_and_from_a_turn)
+{
+	struct probe p = {0};
+	io_uring_prep_nop(&p.req.sqe);
+	submit(&p);
+	cr_assert(p.req.armed);
+	turn_until(&p, 1);
+	turn_idle();
+	cr_assert_eq(p.calls, 1);
+	cr_assert_eq(p.res, 0);
+	/* and again with the same request */
+	io_uring_prep_nop(&p.req.sqe);
+	submit(&p);
+	turn_until(&p, 2);
+}
+
+Test(ring_small, a_full_submission_queue_delays_and_loses_nothing)
+{
+	open_ring(4);
+	static struct probe p[1000];
+	for (int i = 0; i < 1000; i++) {
+		io_uring_prep_nop(&p[i].req.sqe);
+		submit(&p[i]);
+	}
+	for (int i = 0; i < 1000; i++)
+		turn_until(&p[i], 1);
+	turn_idle();
+	for (int i = 0; i < 1000; i++)
+		cr_assert_eq(p[i].calls, 1);
+	cr_assert_gt(ring_stats(ring)->sq_full, 0);
+	cr_assert_eq(ring_stats(ring)->submitted, 1000);
+	cr_assert_eq(ring_stats(ring)->completed, 1000);
+	ring_close(ring);
+}
+
+Test(ring_small, cancelling_what_waits_for_a_slot)
+{
+	open_ring(4);
+	int fd = eventfd(0, EFD_CLOEXEC);
+	static struct probe p[40];
+	static uint64_t counts[40];
+	for (int i = 0; i < 40; i++) {
+		io_uring_prep_read(&p[i].req.sqe, fd, &counts[i], 8, 0);
+		submit(&p[i]);
+	}
+	/* Some are in the submission queue, most in the list behind it. Twice is harmless. */
+	for (int i = 0; i < 40; i++) {
+		cancel(&p[i]);
+		cancel(&p[i]);
+	}
+	for (int i = 0; i < 40; i++)
+		turn_until(&p[i], 1);
+	turn_idle();
+	for (int i = 0; i < 40; i++) {
+		cr_assert_eq(p[i].calls, 1);
+		cr_assert_eq(p[i].res, -ECANCELED);
+	}
+	close(fd);
+	ring_close(ring);
+}
+
+Test(ring_small, cancelling_more_than_there_are_slots)
+{
+	open_ring(4);
+	int fd = eventfd(0, EFD_CLOEXEC);
+	static struct probe p[100];
+	static uint64_t counts[100];
+	for (int i = 0; i < 100; i++) {
+		io_uring_prep_read(&p[i].req.sqe, fd, &counts[i], 8, 0);
+		submit(&p[i]);
+	}
+	while (ring_stats(ring)->submitted < 100)
+		cr_assert_eq(ring_turn(ring, false), 0);
+	turn_idle();
+	for (int i = 0; i < 100; i++)
+		cancel(&p[i]);
+	for (int i = 0; i < 100; i++) {
+		turn_until(&p[i], 1);
+		cr_assert_eq(p[i].res, -ECANCELED);
+	}
+	close(fd);
+	ring_close(ring);
+}
+
+Test(ring, cancelling_an_armed_request)
+{
+	int fd = eventfd(0, EFD_CLOEXEC);
+	uint64_t count;
+	struct probe p = {0};
+	io_uring_prep_read(&p.req.sqe, fd, &count, 8, 0);
+	submit(&p);
+	turn_idle();
+	cr_assert_eq(p.calls, 0);
+	cancel(&p);
+	turn_until(&p, 1);
+	turn_idle();
+	cr_assert_eq(p.calls, 1);
+	cr_assert_eq(p.res, -ECANCELED);
+	/* Idle now: left alone, also by the next user of the request. */
+	cancel(&p);
+	io_uring_prep_nop(&p.req.sqe);
+	submit(&p);
+	turn_until(&p, 2);
+	cr_assert_eq(p.res, 0);
+	close(fd);
+}
+
+struct pair {
+	struct probe first, second;
+};
+
+static void on_first(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)res;
+	(void)flags;
+	struct pair *pair = container_of(req, struct pair, first.req);
+	pair->first.calls++;
+	ring_cancel(ring, &pair->second.req);
+}
+
+Test(ring, cancelling_what_was_reaped_in_the_same_batch)
+{
+	struct pair pair = {0};
+	io_uring_prep_nop(&pair.first.req.sqe);
+	io_uring_prep_nop(&pair.second.req.sqe);
+	pair.first.req.fn = on_first;
+	ring_submit(ring, &pair.first.req);
+	submit(&pair.second);
+	turn_until(&pair.second, 1);
+	turn_idle();
+	cr_assert_eq(pair.second.calls, 1);
+	cr_assert_eq(pair.second.res, 0, "it had succeeded before it was cancelled");
+}
+
+Test(ring, post_completes_in_the_next_turn)
+{
+	struct probe p = {.req.fn = on_done};
+	inside = true;
+	ring_post(ring, &p.req, -EAGAIN);
+	inside = false;
+	cr_assert_eq(p.calls, 0);
+	cr_assert(p.req.armed);
+	cancel(&p);
+	cr_assert_eq(ring_turn(ring, true), 0);
+	cr_assert_eq(p.calls, 1);
+	cr_assert_eq(p.res, -EAGAIN, "a posted result is not interpreted");
+}
+
+static void on_post_again(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct probe *p = container_of(req, struct probe, req);
+	p->calls++;
+	p->res = res;
+	if (p->calls < 10)
+		ring_post(ring, req, p->calls);
+}
+
+Test(ring, posting_from_a_callback_takes_a_turn_each)
+{
+	struct probe p = {.req.fn = on_post_again};
+	ring_post(ring, &p.req, 0);
+	for (int turn = 1; turn <= 10; turn++) {
+		cr_assert_eq(ring_turn(ring, true), 0);
+		cr_assert_eq(p.calls, turn);
+	}
+	turn_idle();
+	cr_assert_eq(p.calls, 10);
+	cr_assert_eq(p.res, 9);
+}
+
+static void on_stop(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)res;
+	(void)flags;
+	container_of(req, struct probe, req)->calls++;
+	ring_stop(ring);
+}
+
+Test(ring, run_until_stopped)
+{
+	struct probe p = {.req.fn = on_stop};
+	io_uring_prep_nop(&p.req.sqe);
+	ring_submit(ring, &p.req);
+	cr_assert_eq(ring_run(ring), 0);
+	cr_assert_eq(p.calls, 1);
+}
+
+Test(ring, every_other_errno_reaches_the_owner)
+{
+	struct probe p = {0};
+	io_uring_prep_read(&p.req.sqe, -1, &p.byte, 1, 0);
+	submit(&p);
+	turn_until(&p, 1);
+	cr_assert_eq(p.res, -EBADF);
+}
+
+Test(ring, ftruncate_where_the_kernel_has_it)
+{
+	if (!ring_features(ring)->ftruncate)
+		cr_skip("no IORING_OP_FTRUNCATE in this kernel");
+	int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	struct probe p = {0};
+	ring_prep_ftruncate(&p.req.sqe, fd, 12345);
+	submit(&p);
+	turn_until(&p, 1);
+	cr_assert_eq(p.res, 0);
+	struct stat st;
+	fstat(fd, &st);
+	cr_assert_eq(st.st_size, 12345);
+	close(fd);
+}
+
+/* ---- receiving with provided buffers ---- */
+
+static void arm_multishot(struct probe *p, int fd, struct ring_bufs *bufs)
+{
+	io_uring_prep_recv_multishot(&p->req.sqe, fd, NULL, 0, 0);
+	p->req.sqe.flags |= IOSQE_BUFFER_SELECT;
+	p->req.sqe.buf_group = (uint16_t)ring_bufs_group(bufs);
+	submit(p);
+}
+
+Test(ring, multishot_receive_ends_without_buffers_and_goes_on_when_rearmed)
+{
+	struct ring_bufs *bufs;
+	int fds[2];
+	cr_assert_eq(ring_bufs_open(ring, 2, 64, &bufs), 0);
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+	struct probe p = {0};
+	arm_multishot(&p, fds[0], bufs);
+	uint32_t held[2];
+	for (int i = 0; i < 2; i++) {
+		cr_assert_eq(write(fds[1], i == 0 ? "one" : "two", 3), 3);
+		turn_until(&p, i + 1);
+		cr_assert_eq(p.res, 3);
+		cr_assert(p.flags & IORING_CQE_F_BUFFER);
+		cr_assert(p.flags & IORING_CQE_F_MORE);
+		cr_assert_arr_eq(ring_bufs_at(bufs, p.flags), i == 0 ? "one" : "two", 3);
+		held[i] = p.flags;
+	}
+	cr_assert_neq(ring_bufs_at(bufs, held[0]), ring_bufs_at(bufs, held[1]));
+	cr_assert_eq(write(fds[1], "three", 5), 5);
+	turn_until(&p, 3);
+	cr_assert_eq(p.res, -ENOBUFS);
+	cr_assert_not(p.flags & IORING_CQE_F_MORE);
+	cr_assert_not(p.req.armed);
+	ring_bufs_put(bufs, held[0]);
+	ring_bufs_put(bufs, held[1]);
+	arm_multishot(&p, fds[0], bufs);
+	turn_until(&p, 4);
+	cr_assert_eq(p.res, 5);
+	cr_assert_arr_eq(ring_bufs_at(bufs, p.flags), "three", 5);
+	ring_bufs_put(bufs, p.flags);
+	/* The end of the stream ends the multishot. */
+	close(fds[1]);
+	turn_until(&p, 5);
+	cr_assert_eq(p.res, 0);
+	cr_assert_not(p.flags & IORING_CQE_F_MORE);
+	ring_bufs_close(bufs);
+	close(fds[0]);
+}
+
+Test(ring, cancelling_a_multishot_receive)
+{
+	struct ring_bufs *bufs;
+	int fds[2];
+	cr_assert_eq(ring_bufs_open(ring, 4, 64, &bufs), 0);
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+	struct probe p = {0};
+	arm_multishot(&p, fds[0], bufs);
+	turn_idle();
+	cancel(&p);
+	turn_until(&p, 1);
+	cr_assert_eq(p.res, -ECANCELED);
+	cr_assert_not(p.flags & IORING_CQE_F_MORE);
+	ring_bufs_close(bufs);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+Test(ring, bufs_cycle_through_the_group_many_times)
+{
+	struct ring_bufs *bufs;
+	int fds[2];
+	cr_assert_eq(ring_bufs_open(ring, 4, 16, &bufs), 0);
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+	struct probe p = {0};
+	arm_multishot(&p, fds[0], bufs);
+	for (int i = 0; i < 1000; i++) {
+		uint8_t byte = (uint8_t)i;
+		cr_assert_eq(write(fds[1], &byte, 1), 1);
+		turn_until(&p, i + 1);
+		cr_assert_eq(p.res, 1);
+		cr_assert_eq(*ring_bufs_at(bufs, p.flags), byte);
+		ring_bufs_put(bufs, p.flags);
+	}
+	cancel(&p);
+	turn_until(&p, 1001);
+	ring_bufs_close(bufs);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+Test(ring, bufs_refuse_nonsense)
+{
+	struct ring_bufs *bufs = NULL;
+	cr_assert_eq(ring_bufs_open(ring, 3, 64, &bufs), -EINVAL);
+	cr_assert_eq(ring_bufs_open(ring, 0, 64, &bufs), -EINVAL);
+	cr_assert_eq(ring_bufs_open(ring, 4, 0, &bufs), -EINVAL);
+	cr_assert_null(bufs);
+	ring_bufs_close(NULL);
+}
+
+/* ---- closing ---- */
+
+Test(ring_small, closing_waits_for_what_is_in_flight_and_calls_nobody)
+{
+	open_ring(4);
+	int fd = eventfd(0, EFD_CLOEXEC);
+	static struct probe p[20];
+	uint64_t *counts = calloc(20, 8);
+	for (int i = 0; i < 20; i++) {
+		io_uring_prep_read(&p[i].req.sqe, fd, &counts[i], 8, 0);
+		submit(&p[i]);
+	}
+	cr_assert_eq(ring_turn(ring, false), 0);
+	ring_close(ring);
+	free(counts);
+	cr_assert_eq(eventfd_write(fd, 1), 0);
+	for (int i = 0; i < 20; i++)
+		cr_assert_eq(p[i].calls, 0);
+	close(fd);
+	ring_close(NULL);
+}
