@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package system
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"ringvol.dev/tests/rig"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+func (b *bed) capacity(params map[string]string) int64 {
+	b.t.Helper()
+	reply, err := b.c.GetCapacity(short(b.t), &csi.GetCapacityRequest{Parameters: params})
+	b.must(err)
+	return reply.GetAvailableCapacity()
+}
+
+// What GetCapacity says is what a create gets, to the last MiB.
+func TestCapacityIsTrue(t *testing.T) {
+	for _, fs := range []string{"xfs", "ext4"} {
+		t.Run(fs, func(t *testing.T) {
+			b := open(t, fs, 1<<30)
+			first := b.volume("first", "block")
+			b.must(first.Create())
+			room := b.capacity(nil)
+			if room < 512*mib || room > 1<<30 {
+				t.Fatalf("%d MiB of 1 GiB", room/mib)
+			}
+			v := b.d.Volume("more", rig.BlockCap(), room+2*mib)
+			b.refused("a volume larger than the room", v.Create(), codes.ResourceExhausted)
+			v.Size = room - room%mib - mib
+			b.must(v.Create())
+			if left := b.capacity(nil); left > 2*mib {
+				t.Errorf("%d bytes left after taking %d of %d", left, v.Size, room)
+			}
+			w := b.d.Volume("one too many", rig.BlockCap(), 16*mib)
+			b.refused("one more", w.Create(), codes.ResourceExhausted)
+			b.refused("growing", first.Expand(first.Got+64*mib, false), codes.ResourceExhausted,
+				codes.OutOfRange)
+			b.must(v.Delete())
+			b.eventually(func() error {
+				if left := b.capacity(nil); left < room-2*mib {
+					return fmt.Errorf("%d bytes after the delete, were %d", left, room)
+				}
+				return nil
+			})
+			b.must(w.Create())
+			b.must(w.Delete())
+			b.must(first.Delete())
+		})
+	}
+}
+
+// The file system below is full of somebody else's data.
+func TestPoolFull(t *testing.T) {
+	for _, fs := range []string{"xfs", "ext4", "btrfs"} {
+		t.Run(fs, func(t *testing.T) {
+			b := open(t, fs, 1<<30)
+			v := b.volume("lives", "ext4")
+			b.must(v.Up())
+			sum, err := rig.Fill(v.Target, dataBytes, 50)
+			b.must(err)
+			hog, err := os.Create(filepath.Join(b.pool.Path, "hog"))
+			b.must(err)
+			for size := int64(512 * mib); size >= 4096; size /= 2 {
+				for {
+					info, err := hog.Stat()
+					b.must(err)
+					if unix.Fallocate(int(hog.Fd()), 0, info.Size(), size) != nil {
+						break
+					}
+				}
+			}
+			hog.Close()
+			thick := b.volume("thick", "block")
+			if fs != "btrfs" {
+				thick.Params = map[string]string{"provisioning": "thick"}
+			}
+			for _, w := range []*rig.Volume{thick, b.volume("thin", "ext4"), b.volume("block", "block")} {
+				b.refused("creating in a full pool", w.Create(), codes.ResourceExhausted)
+			}
+			if names := b.pool.Names("volumes"); len(names) != 1 {
+				t.Errorf("left: %v", names)
+			}
+			b.must(rig.Check(v.Target, dataBytes, sum))
+			b.must(v.Down())
+			b.must(v.Delete()) // deleting needs no room
+			b.must(os.Remove(filepath.Join(b.pool.Path, "hog")))
+			b.eventually(thick.Create)
+			b.must(thick.Delete())
+		})
+	}
+}
+
+func (b *bed) notReady() {
+	b.t.Helper()
+	b.eventually(func() error {
+		ready, err := b.d.Probe()
+		if err != nil && rig.Code(err) != codes.FailedPrecondition {
+			return err
+		}
+		if err == nil && ready {
+			return errors.New("Probe says ready")
+		}
+		return nil
+	})
+}
+
+func TestPoolReadOnly(t *testing.T) {
+	for _, fs := range []string{"xfs", "ext4"} {
+		t.Run(fs, func(t *testing.T) {
+			b := open(t, fs, 1<<30)
+			v := b.volume("there", "ext4")
+			b.must(v.Create())
+			// A loop device holds the image open for writing, so this volume is not attached.
+			b.must(b.pool.Remount(true))
+			w := b.volume("new", "block")
+			b.refused("creating", w.Create(), codes.Unavailable, codes.FailedPrecondition, codes.Internal)
+			b.refused("deleting", v.Delete(), codes.Unavailable, codes.FailedPrecondition, codes.Internal)
+			_, err := v.Snapshot("new")
+			b.refused("a snapshot", err, codes.Unavailable, codes.FailedPrecondition, codes.Internal)
+			b.refused("growing", v.Expand(v.Got+32*mib, false), codes.Unavailable, codes.FailedPrecondition,
+				codes.Internal)
+			b.notReady()
+			b.must(v.Paths())
+			b.must(v.Unpublish())
+			b.must(v.Unstage())
+			b.must(b.pool.Remount(false))
+			b.must(b.d.AwaitReady())
+			b.must(w.Up())
+			b.must(w.Gone())
+			b.must(v.Up())
+			b.must(v.Gone())
+		})
+	}
+}
+
+// A pool that is not mounted is missing, not empty; it may come later, and its volumes with it.
+func TestPoolMissing(t *testing.T) {
+	b := newBed(t, "xfs", 1<<30)
+	other, err := b.NewPool("other", "xfs", 1<<30)
+	b.must(err)
+	b.d.Pools = append(b.d.Pools, other)
+	b.start()
+	v := b.volume("waits", "ext4")
+	b.must(v.Up())
+	sum, err := rig.Fill(v.Target, dataBytes, 51)
+	b.must(err)
+	b.must(v.Down())
+	s, err := v.Snapshot("waits")
+	b.must(err)
+	b.must(b.d.Term())
+	b.must(b.pool.Unmount())
+	b.d.PoolOptions = ""
+	b.must(b.d.Start())
+	b.connect()
+	b.notReady()
+	b.refused("deleting a volume of a missing pool", v.Delete(), codes.Unavailable)
+	b.refused("deleting a snapshot of a missing pool", b.d.DeleteSnapshot(s.GetSnapshotId()), codes.Unavailable)
+	b.refused("staging a volume of a missing pool", v.Stage(), codes.Unavailable)
+	b.refused("growing a volume of a missing pool", v.Expand(v.Got+32*mib, false), codes.Unavailable)
+	b.refused("creating in a missing pool", b.volume("new", "block").Create(), codes.Unavailable)
+	b.must(v.Unpublish())
+	b.must(v.Unstage())
+	w := b.volume("elsewhere", "ext4")
+	w.Params = map[string]string{"pool": "other"}
+	b.eventually(w.Create)
+	b.must(w.Up())
+	b.must(w.Gone())
+	if names := b.pool.Names("."); len(names) != 0 {
+		t.Errorf("written below the mount point: %v", names)
+	}
+	b.must(b.pool.Mount())
+	b.must(b.d.AwaitReady())
+	b.must(v.Up())
+	b.must(rig.Check(v.Target, dataBytes, sum))
+	b.must(v.Gone())
+	b.must(b.d.DeleteSnapshot(s.GetSnapshotId()))
+}
+
+// A pool vanishes below a running driver.
+func TestPoolVanishes(t *testing.T) {
+	b := open(t, "xfs", 1<<30)
+	v := b.volume("here", "ext4")
+	b.must(v.Create())
+	b.must(unix.Unmount(b.pool.Path, unix.MNT_DETACH))
+	b.notReady()
+	b.refused("deleting", v.Delete(), codes.Unavailable)
+	b.refused("creating", b.volume("new", "block").Create(), codes.Unavailable)
+	if names := b.pool.Names("."); len(names) != 0 {
+		t.Errorf("written below the mount point: %v", names)
+	}
+	b.eventually(b.pool.Mount)
+	b.must(b.d.AwaitReady())
+	b.must(v.Up())
+	b.must(v.Gone())
+}
+
+const recordXattr = "trusted.ringvol"
+
+// Damaged records: their names stay taken, their bytes stay, everything else goes on.
+func TestDamagedRecords(t *testing.T) {
+	b := open(t, "xfs", 1<<30)
+	healthy := b.volume("healthy", "ext4")
+	b.must(healthy.Create())
+	spoil := map[string]func(record []byte) []byte{
+		"noise":        func([]byte) []byte { return []byte("\x00\xff\x13garbage") },
+		"empty":        func([]byte) []byte { return nil },
+		"a-bit":        func(r []byte) []byte { r[len(r)/2] ^= 1; return r },
+		"cut":          func(r []byte) []byte { return r[:len(r)/2] },
+		"from-future":  func(r []byte) []byte { return []byte(strings.Replace(string(r), "record 1", "record 9", 1)) },
+		"another-name": nil, // the record of another volume
+	}
+	volumes := map[string]*rig.Volume{}
+	for name := range spoil {
+		volumes[name] = b.volume(name, "block")
+		b.must(volumes[name].Create())
+	}
+	b.must(b.d.Term())
+	buffer := make([]byte, 8192)
+	other, err := unix.Getxattr(b.pool.Image(healthy.ID), recordXattr, buffer)
+	b.must(err)
+	for name, change := range spoil {
+		image := b.pool.Image(volumes[name].ID)
+		record := slices.Clone(buffer[:other])
+		if change != nil {
+			mine := make([]byte, 8192)
+			n, err := unix.Getxattr(image, recordXattr, mine)
+			b.must(err)
+			record = change(mine[:n])
+		}
+		b.must(unix.Setxattr(image, recordXattr, record, 0))
+	}
+	gone := filepath.Join(b.pool.Path, "volumes", "no-record")
+	b.must(os.WriteFile(gone, []byte("whose is this?"), 0o600))
+	b.start()
+	for name, v := range volumes {
+		// A volume whose record is whole would be returned; these are neither that nor made anew.
+		err := v.Create()
+		if err == nil {
+			t.Errorf("%s: created over a damaged record", name)
+		} else {
+			b.refused("creating "+name, err, codes.DataLoss, codes.Internal, codes.AlreadyExists,
+				codes.FailedPrecondition)
+		}
+		err = v.Delete()
+		if err != nil {
+			b.refused("deleting "+name, err, codes.DataLoss, codes.Internal, codes.FailedPrecondition)
+		} else {
+			t.Errorf("%s: DeleteVolume says it is gone", name)
+		}
+		if _, err := os.Stat(b.pool.Image(v.ID)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		b.refused("staging "+name, v.Stage(), codes.DataLoss, codes.Internal, codes.FailedPrecondition)
+	}
+	reply, err := b.c.ListVolumes(short(t), &csi.ListVolumesRequest{})
+	b.must(err)
+	if len(reply.GetEntries()) != 1 || reply.GetEntries()[0].GetVolume().GetVolumeId() != healthy.ID {
+		t.Errorf("listed: %v", reply.GetEntries())
+	}
+	b.must(healthy.Up())
+	b.must(healthy.Gone())
+	if text, err := os.ReadFile(gone); err != nil || len(text) == 0 {
+		t.Errorf("a file without a record: %q %v", text, err)
+	}
+	b.untidy = true
+}
+
+// tools makes a directory to put in front of PATH.
+func (b *bed) tools(scripts map[string]string) string {
+	b.t.Helper()
+	dir := b.Path("tools")
+	b.must(os.MkdirAll(dir, 0o755))
+	for name, script := range scripts {
+		b.must(os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	}
+	return dir
+}
+
+func TestMkfsMissing(t *testing.T) {
+	b := newBed(t, "xfs", 2<<30)
+	b.d.Env = []string{"PATH=" + b.tools(nil)}
+	b.start()
+	for _, kind := range []string{"ext4", "xfs", "btrfs"} {
+		err := b.volume("no-"+kind, kind).Create()
+		b.refused("creating without mkfs."+kind, err, codes.FailedPrecondition)
+		b.says("creating without mkfs."+kind, err, "mkfs."+kind)
+	}
+	if names := b.pool.Names("volumes"); len(names) != 0 {
+		t.Errorf("left: %v", names)
+	}
+	v := b.volume("raw", "block")
+	b.must(v.Up())
+	b.must(v.Gone())
+}
+
+func TestMkfsFails(t *testing.T) {
+	for what, script := range map[string]string{
+		"fails":          "echo the disk is purple >&2; exit 3",
+		"is killed":      "kill -9 $$",
+		"does nothing":   "exit 0",
+		"says very much": "yes purple | head -c 1000000 >&2; exit 1",
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := newBed(t, "xfs", 2<<30)
+			dir := b.tools(map[string]string{"mkfs.ext4": script, "mke2fs": script, "mkfs.btrfs": script})
+			b.d.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+			b.start()
+			for _, kind := range []string{"ext4", "btrfs"} {
+				v := b.volume("made-"+kind, kind)
+				err := v.Create()
+				if err == nil && what == "does nothing" {
+					// Found out when it is mounted at the latest.
+					b.refused("staging what was not formatted", v.Stage(), codes.FailedPrecondition,
+						codes.Internal, codes.DataLoss)
+					b.must(v.Delete())
+					continue
+				}
+				b.refused("creating when mkfs "+what, err, codes.FailedPrecondition, codes.Internal)
+				if what == "fails" {
+					b.says("creating when mkfs fails", err, "purple")
+				}
+			}
+			if names := b.pool.Names("volumes"); len(names) != 0 {
+				t.Errorf("left: %v", names)
+			}
+			for _, tool := range []string{"mkfs.ext4", "mke2fs", "mkfs.btrfs"} {
+				b.must(os.Remove(filepath.Join(dir, tool)))
+			}
+			for _, kind := range []string{"ext4", "btrfs"} {
+				v := b.volume("made-"+kind, kind)
+				b.must(v.Up())
+				b.must(v.Gone())
+			}
+		})
+	}
+}
+
+func TestTwoDriversOnOnePool(t *testing.T) {
+	b := open(t, "xfs", 1<<30)
+	v := b.volume("mine", "ext4")
+	b.must(v.Up())
+	second := b.NewDriver(b.pool)
+	second.Socket, second.Log, second.Kubelet = b.Path("csi2", "csi.sock"), b.Path("second.log"), b.Path("kubelet2")
+	b.must(second.Launch())
+	if err := second.AwaitServing(); err != nil {
+		t.Logf("the second driver ended: %v", err) // refusing to start is an answer as well
+	} else {
+		if ready, err := second.Probe(); err == nil && ready {
+			t.Error("the second driver says it is ready")
+		}
+		w := second.Volume("theirs", rig.BlockCap(), 16*mib)
+		b.refused("creating with the second", w.Create(), codes.Unavailable, codes.FailedPrecondition)
+		w.ID = v.ID
+		b.refused("deleting with the second", w.Delete(), codes.Unavailable, codes.FailedPrecondition)
+	}
+	if _, err := v.Stats(); err != nil {
+		t.Error(err)
+	}
+	b.must(v.Gone())
+	b.must(b.d.Term())
+	if second.Running() {
+		b.must(second.AwaitReady())
+		w := second.Volume("theirs", rig.BlockCap(), 16*mib)
+		b.must(w.Create())
+		b.must(w.Delete())
+		second.Disconnect()
+		b.must(second.Term())
+	}
+}
+
+// No loop device can be had.
+func TestNoFreeLoopDevice(t *testing.T) {
+	text, err := os.ReadFile("/sys/module/loop/parameters/max_loop")
+	if err != nil {
+		t.Skipf("the loop driver makes devices as needed: %v", err)
+	}
+	t.Skipf("devices are added on demand (max_loop %s); the fault backend of the sim lane has this case",
+		strings.TrimSpace(string(text)))
+}
