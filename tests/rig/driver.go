@@ -124,7 +124,7 @@ func (d *Driver) Launch() error {
 func (d *Driver) AwaitServing() error {
 	return Eventually(30*time.Second, func() error {
 		if !d.Running() {
-			return Final{fmt.Errorf("the driver ended: %v\n%s", d.exit, d.LogTail(20))}
+			return Stop(fmt.Errorf("the driver ended: %v\n%s", d.exit, d.LogTail(20)))
 		}
 		c, err := d.Client()
 		if err != nil {

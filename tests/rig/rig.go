@@ -155,8 +155,11 @@ func Run(name string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Final wraps an error that will not go away by waiting.
+// Final is an error that will not go away by waiting.
 type Final struct{ error }
+
+// Stop makes an error final.
+func Stop(err error) error { return Final{err} }
 
 // Unwrap returns the error inside.
 func (f Final) Unwrap() error { return f.error }

@@ -71,7 +71,7 @@ func TestNeverAttachedTwice(t *testing.T) {
 			b.eventually(func() error {
 				err := v.Stage()
 				if err != nil && rig.Code(err) != codes.FailedPrecondition {
-					return rig.Final{}
+					return rig.Stop(err)
 				}
 				return err
 			})
@@ -257,4 +257,3 @@ func TestUncleanFileSystems(t *testing.T) {
 		b.must(v.Gone())
 	})
 }
-

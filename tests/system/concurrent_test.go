@@ -231,7 +231,7 @@ func TestCloneOutlivesItsDeadline(t *testing.T) {
 			late++
 		case codes.Aborted: // "still working on it" is honest too
 		default:
-			return rig.Final{}
+			return rig.Stop(err)
 		}
 		return err
 	}))
