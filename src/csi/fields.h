@@ -53,6 +53,7 @@ int csi_access_parse_list(Csi__V1__VolumeCapability **caps, size_t n, enum fsimg
 
 struct csi_params {
 	const char *pool; /* name; "default" */
+	bool pool_given;  /* otherwise a volume from a source goes to the source's pool */
 	uint8_t device;   /* enum backend_type */
 	bool thick;
 	bool fs_given;

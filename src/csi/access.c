@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Volume capabilities: how a volume is to be used. One is taken apart into a struct csi_access;
+ * a list must agree with itself and is merged into one.
+ *
+ * What storage on one node cannot give (several nodes at once) and what is not ours (file systems,
+ * mount flags outside their allow list) is refused by name.
+ */
+#include "csi/fields.h"
+
+#include <errno.h>
+
+#define MODE(name) CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__##name
+
+static int parse_mode(
+	const Csi__V1__VolumeCapability__AccessMode *mode, struct csi_access *ret, struct err *err)
+{
+	const char *several = NULL;
+	if (mode == NULL)
+		return err_set(err, ERR_INVALID, "volume_capability: access_mode is missing");
+	/* The number may be any that the wire can carry. */
+	switch ((int)mode->mode) {
+	case MODE(SINGLE_NODE_WRITER):
+	case MODE(SINGLE_NODE_MULTI_WRITER):
+		return 0;
+	case MODE(SINGLE_NODE_READER_ONLY):
+		ret->read_only = true;
+		return 0;
+	case MODE(SINGLE_NODE_SINGLE_WRITER):
+		ret->single_writer = true;
+		return 0;
+	case MODE(MULTI_NODE_READER_ONLY):
+		several = "MULTI_NODE_READER_ONLY (ReadOnlyMany)";
+		break;
+	case MODE(MULTI_NODE_SINGLE_WRITER):
+		several = "MULTI_NODE_SINGLE_WRITER";
+		break;
+	case MODE(MULTI_NODE_MULTI_WRITER):
+		several = "MULTI_NODE_MULTI_WRITER (ReadWriteMany)";
+		break;
+	case MODE(UNKNOWN):
+		return err_set(err, ERR_INVALID, "volume_capability: access_mode is UNKNOWN");
+	default:
+		return err_set(err, ERR_INVALID,
+			"volume_capability: access_mode %d is not known to this driver",
+			(int)mode->mode);
+	}
+	return err_set(err, ERR_INVALID,
+		"volume_capability: access_mode %s cannot be served, a volume lives on one node; ask for a SINGLE_NODE mode (ReadWriteOnce)",
+		several);
+}
+
+/* One option, which the client may have given in a list with commas: each is looked at. */
+static int add_option(struct csi_access *ret, char *option, struct err *err)
+{
+	int r = fsimg_check_mount_flag(ret->fs, option, err);
+	if (r < 0)
+		return err_set(err, ERR_INVALID, "mount_flags: a flag is not allowed for %s",
+			fsimg_name(ret->fs));
+	size_t used = strlen(ret->options), len = strlen(option);
+	if (used + 1 + len >= sizeof(ret->options))
+		return err_set(err, ERR_INVALID, "mount_flags: longer than %zu bytes in all",
+			sizeof(ret->options) - 1);
+	if (used != 0)
+		ret->options[used++] = ',';
+	memcpy(ret->options + used, option, len + 1);
+	return 0;
+}
+
+static int add_flag(struct csi_access *ret, const char *flag, struct err *err)
+{
+	char copy[sizeof(ret->options)];
+	if (strlen(flag) >= sizeof(copy))
+		return err_set(
+			err, ERR_INVALID, "mount_flags: longer than %zu bytes", sizeof(copy) - 1);
+	strcpy(copy, flag);
+	char *rest = copy, *option;
+	while ((option = strsep(&rest, ",")) != NULL) {
+		int r = option[0] == '\0' ? 0 : add_option(ret, option, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int parse_mount(const Csi__V1__VolumeCapability__MountVolume *mount,
+	enum fsimg_type default_fs, struct csi_access *ret, struct err *err)
+{
+	const char *type = csi_str(mount->fs_type);
+	ret->fs = default_fs == FSIMG_NONE ? FSIMG_EXT4 : default_fs;
+	ret->fs_given = type[0] != '\0';
+	if (ret->fs_given && fsimg_parse_name(type, &ret->fs) < 0)
+		return err_set(err, ERR_INVALID,
+			"volume_capability: fs_type '%s' is not served; ext4, xfs and btrfs are",
+			type);
+	if (mount->volume_mount_group.len != 0)
+		return err_set(err, ERR_INVALID,
+			"volume_capability: volume_mount_group is not served (VOLUME_MOUNT_GROUP is not advertised)");
+	for (size_t i = 0; i < mount->n_mount_flags; i++) {
+		int r = add_flag(ret, csi_str(mount->mount_flags[i]), err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int csi_access_parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
+	struct csi_access *ret, struct err *err)
+{
+	struct csi_access access = {.fs = FSIMG_NONE};
+	if (cap == NULL)
+		return err_set(err, ERR_INVALID, "volume_capability is missing");
+	int r = parse_mode(cap->access_mode, &access, err);
+	if (r < 0)
+		return r;
+	if (cap->access_type_case == CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK) {
+		access.block = true;
+	} else if (cap->access_type_case == CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_MOUNT &&
+		   cap->mount != NULL) {
+		r = parse_mount(cap->mount, default_fs, &access, err);
+		if (r < 0)
+			return r;
+	} else {
+		return err_set(err, ERR_INVALID,
+			"volume_capability: access_type is missing; it is block or mount");
+	}
+	*ret = access;
+	return 0;
+}
+
+/* What serves both `all` and one more. */
+static int merge(struct csi_access *all, const struct csi_access *one, struct err *err)
+{
+	if (all->block != one->block)
+		return err_set(err, ERR_INVALID,
+			"volume_capabilities: a volume is either block or mount, not both");
+	if (all->fs_given && one->fs_given && all->fs != one->fs)
+		return err_set(err, ERR_INVALID,
+			"volume_capabilities: fs_type %s and %s cannot both be had",
+			fsimg_name(all->fs), fsimg_name(one->fs));
+	if (one->fs_given) {
+		all->fs_given = true;
+		all->fs = one->fs;
+	}
+	all->read_only = all->read_only && one->read_only;
+	all->single_writer = all->single_writer || one->single_writer;
+	return 0;
+}
+
+int csi_access_parse_list(Csi__V1__VolumeCapability **caps, size_t n, enum fsimg_type default_fs,
+	struct csi_access *ret, struct err *err)
+{
+	struct csi_access all;
+	if (n == 0)
+		return err_set(err, ERR_INVALID, "volume_capabilities is missing");
+	for (size_t i = 0; i < n; i++) {
+		struct csi_access one;
+		int r = csi_access_parse(caps[i], default_fs, &one, err);
+		if (r == 0 && i == 0)
+			all = one;
+		else if (r == 0)
+			r = merge(&all, &one, err);
+		if (r < 0)
+			return r;
+	}
+	*ret = all;
+	return 0;
+}

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CreateVolume: empty, from a snapshot, or a clone of a volume. Idempotent by name.
+ *
+ * Happy path: look the name up (found and alike: the same answer) -> plan: pool, size, file system
+ * -> measure the pool -> hold the source still -> build (format, share or copy; the link is the
+ * commit) -> release the source -> answer.
+ * How it can fail: the request contradicts itself, the pool, the source or an existing volume of
+ * that name; no room; the source cannot be held still. Until the commit nothing has a name, so
+ * nothing is left; a source is released whatever happens.
+ */
+#include "csi/source.h"
+
+#include <errno.h>
+
+enum { MEASURE_MAX_AGE_MS = 1000 }; /* creates since are accounted for without measuring */
+
+struct create {
+	struct csi_task task;
+	const Csi__V1__CreateVolumeRequest *req;
+	const char *name;
+	struct csi_access access;
+	struct csi_params params;
+	enum record_source source_kind;
+	const char *source_id;
+	/* the plan */
+	struct pool *pool;
+	struct record rec;
+	struct csi_source source;
+	struct pool_object *volume; /* found or made */
+	struct pool_measure measure;
+	struct pool_build build;
+	bool building;
+	struct pool_format format;
+};
+
+#define create_of(op_ptr) csi_task_of(op_ptr, struct create)
+
+/* ---- the request ---- */
+
+static int parse_source(struct create *c, struct err *err)
+{
+	const Csi__V1__VolumeContentSource *source = c->req->volume_content_source;
+	c->source_id = "";
+	if (source == NULL)
+		return 0;
+	if (source->type_case == CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT) {
+		c->source_kind = RECORD_SOURCE_SNAPSHOT;
+		c->source_id = csi_str(source->snapshot->snapshot_id);
+		if (c->source_id[0] == '\0')
+			return err_set(
+				err, ERR_INVALID, "volume_content_source: snapshot_id is missing");
+	} else if (source->type_case == CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME) {
+		c->source_kind = RECORD_SOURCE_VOLUME;
+		c->source_id = csi_str(source->volume->volume_id);
+		if (c->source_id[0] == '\0')
+			return err_set(
+				err, ERR_INVALID, "volume_content_source: volume_id is missing");
+	} else {
+		return err_set(
+			err, ERR_INVALID, "volume_content_source: neither a snapshot nor a volume");
+	}
+	return 0;
+}
+
+static int parse(struct create *c, struct err *err)
+{
+	const Csi__V1__CreateVolumeRequest *req = c->req;
+	uint64_t size, limit;
+	if (c->name[0] == '\0')
+		return err_set(err, ERR_INVALID, "name is missing");
+	int r = csi_access_parse_list(
+		req->volume_capabilities, req->n_volume_capabilities, FSIMG_EXT4, &c->access, err);
+	if (r == 0)
+		r = csi_params_parse(req->parameters, req->n_parameters, &c->params, err);
+	if (r == 0 && req->n_mutable_parameters != 0)
+		r = err_set(err, ERR_INVALID,
+			"mutable_parameters: this driver has none that could be changed later");
+	if (r == 0)
+		r = csi_capacity(
+			req->capacity_range, CSI_SIZE_DEFAULT, CSI_SIZE_MIN, &size, &limit, err);
+	if (r == 0)
+		r = parse_source(c, err);
+	if (r == 0 && !csi_topology_met(req->accessibility_requirements, c->task.csi))
+		r = err_set(err, ERR_NO_ROOM,
+			"accessibility_requirements: none of requisite is this node (" CSI_TOPOLOGY_KEY
+			"=%s)",
+			c->task.csi->config.node_id);
+	return r;
+}
+
+static enum record_kind source_object_kind(const struct create *c)
+{
+	return c->source_kind == RECORD_SOURCE_SNAPSHOT ? RECORD_SNAPSHOT : RECORD_VOLUME;
+}
+
+/* ---- look up ---- */
+
+static int compare_size(const struct create *c, const struct record *rec, struct err *err)
+{
+	const Csi__V1__CapacityRange *range = c->req->capacity_range;
+	if (range == NULL)
+		return 0;
+	if (range->required_bytes > (int64_t)rec->size_bytes)
+		return err_set(err, ERR_EXISTS,
+			"volume %s exists with %llu bytes, required_bytes asks for %lld", rec->name,
+			(unsigned long long)rec->size_bytes, (long long)range->required_bytes);
+	if (range->limit_bytes != 0 && range->limit_bytes < (int64_t)rec->size_bytes)
+		return err_set(err, ERR_EXISTS,
+			"volume %s exists with %llu bytes, limit_bytes allows %lld", rec->name,
+			(unsigned long long)rec->size_bytes, (long long)range->limit_bytes);
+	return 0;
+}
+
+static int look_up_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	struct pool_object *volume = pools_find_name(c->task.csi->pools, RECORD_VOLUME, c->name);
+	if (volume == NULL)
+		return 0;
+	int r = csi_check_quarantine(volume, c->name, &op->err);
+	if (r == 0 && (volume->rec->source != c->source_kind ||
+			      strcmp(volume->rec->source_id, c->source_id) != 0))
+		r = op_fail(
+			op, ERR_EXISTS, "volume %s exists with another content source", c->name);
+	if (r == 0)
+		r = csi_params_compare(&c->params, &c->access, volume, &op->err);
+	if (r == 0)
+		r = compare_size(c, volume->rec, &op->err);
+	if (r == 0)
+		c->volume = volume;
+	return r;
+}
+
+static bool exists(struct op *op)
+{
+	return create_of(op)->volume != NULL;
+}
+
+/* ---- plan ---- */
+
+static int plan_source(struct create *c, struct err *err)
+{
+	struct csi_source *source = &c->source;
+	if (c->source_kind == RECORD_SOURCE_NONE)
+		return 0;
+	int r = csi_source_find(
+		source, c->task.csi, source_object_kind(c), c->source_id, c->params.thick, err);
+	if (r < 0)
+		return r;
+	const struct record *from = source->object->rec;
+	c->pool = source->object->pool;
+	if (c->params.pool_given && strcmp(c->params.pool, pool_name(c->pool)) != 0)
+		return err_set(err, ERR_INVALID,
+			"parameters: pool is %s, but the content source lies in pool %s; a copy stays in its pool",
+			c->params.pool, pool_name(c->pool));
+	if (c->access.block != (from->fs == FSIMG_NONE))
+		return err_set(err, ERR_INVALID,
+			"volume_content_source: %s is a %s volume's, it cannot become a %s volume",
+			from->name, from->fs == FSIMG_NONE ? "block" : "mount",
+			c->access.block ? "block" : "mount");
+	if (c->params.block_size != 0 && c->params.block_size != from->block_size)
+		return err_set(err, ERR_INVALID,
+			"parameters: blockSize is %u, but the content source was made for %u",
+			c->params.block_size, from->block_size);
+	return 0;
+}
+
+static int plan_pool(struct create *c, struct err *err)
+{
+	const struct csi_params *params = &c->params;
+	if (c->pool == NULL)
+		c->pool = pools_by_name(c->task.csi->pools, params->pool);
+	if (c->pool == NULL)
+		return err_set(err, ERR_INVALID, "parameters: this node has no pool %s%s",
+			strlen(params->pool) <= 64 ? params->pool : "of that name",
+			params->pool_given ? "" : "; say which with the parameter pool");
+	int r = pool_check_ready(c->pool, err);
+	if (r < 0)
+		return r;
+	const struct bytes_features *features = pool_features(c->pool);
+	if (params->thick && (features->nocow_lies || !features->fallocate))
+		return err_set(err, ERR_INVALID,
+			"parameters: provisioning thick cannot be had in pool %s, whose file system %s",
+			pool_name(c->pool),
+			features->nocow_lies ? "copies on write" : "has no fallocate");
+	if (params->erase != RECORD_ERASE_NONE && features->nocow_lies)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
+			pool_name(c->pool));
+	if (params->erase != RECORD_ERASE_NONE && c->source.share)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: eraseOnDelete would erase nothing of what is shared with the content source; ask for provisioning thick, which copies");
+	if (params->block_size != 0 && features->direct_io &&
+		params->block_size < features->dio_align)
+		return err_set(err, ERR_INVALID,
+			"parameters: blockSize %u is less than the disk of pool %s takes, %u",
+			params->block_size, pool_name(c->pool), features->dio_align);
+	if (backend_get(params->device) == NULL)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: device %s is not available on this node: it needs the kernel module %s",
+			params->device == BACKEND_UBLK ? "ublk" : "loop",
+			params->device == BACKEND_UBLK ? "ublk_drv" : "loop");
+	return 0;
+}
+
+/* What the volume will be: c->rec, and c->pool. */
+static int plan_record(struct create *c, struct err *err)
+{
+	const struct record *from = c->source.object != NULL ? c->source.object->rec : NULL;
+	enum fsimg_type fs;
+	int r = csi_params_choose_fs(
+		&c->params, &c->access, from != NULL ? from->fs : FSIMG_NONE, &fs, err);
+	if (r < 0)
+		return r;
+	if (from != NULL && fs != from->fs)
+		return err_set(err, ERR_INVALID,
+			"volume_content_source: %s holds %s, the request asks for %s", from->name,
+			fsimg_name(from->fs), fsimg_name(fs));
+	uint64_t min = fs == FSIMG_NONE ? 0 : fsimg_min_bytes(fs), size = 0, limit;
+	if (min < CSI_SIZE_MIN)
+		min = CSI_SIZE_MIN;
+	if (from != NULL && min < from->size_bytes)
+		min = from->size_bytes;
+	r = csi_capacity(c->req->capacity_range, from != NULL ? min : CSI_SIZE_DEFAULT, min, &size,
+		&limit, err);
+	c->rec = (struct record){
+		.kind = RECORD_VOLUME,
+		.name = c->name,
+		.size_bytes = size,
+		.fs = fs,
+		.block_size = from != NULL                ? from->block_size
+			      : c->params.block_size != 0 ? c->params.block_size
+							  : pool_block_size(c->pool),
+		.thick = c->params.thick,
+		.device = c->params.device,
+		.erase = c->params.erase,
+		.snapshot_freeze = c->params.snapshot_freeze,
+		.mkfs_options = fs == FSIMG_NONE ? "" : c->params.mkfs_options,
+		.source = c->source_kind,
+		.source_id = c->source_id,
+		.shares_extents = c->source.share,
+		.family = "",
+	};
+	return r;
+}
+
+static int plan_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	int r = plan_source(c, &op->err);
+	if (r == 0)
+		r = plan_pool(c, &op->err);
+	return r == 0 ? plan_record(c, &op->err) : r;
+}
+
+/* ---- build ---- */
+
+static int measure_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	pool_measure_init(&c->measure, op->reactor, c->pool, MEASURE_MAX_AGE_MS);
+	return op_child(op, &c->measure.op);
+}
+
+static bool hold_done(struct op *op)
+{
+	struct create *c = create_of(op);
+	return exists(op) || c->source.object == NULL;
+}
+
+static int hold_run(struct op *op)
+{
+	return csi_source_hold(op, &create_of(op)->source);
+}
+
+static int release_run(struct op *op)
+{
+	return csi_source_release(op, &create_of(op)->source);
+}
+
+static void fill_format(struct create *c)
+{
+	char id[RECORD_ID_MAX];
+	uint8_t uuid[16];
+	const struct fsimg_spec spec = {
+		.type = c->rec.fs,
+		.size_bytes = c->rec.size_bytes,
+		.block_size = c->rec.block_size,
+		.mkfs_options = c->rec.mkfs_options,
+	};
+	/* The build has drawn the random part of the id. */
+	record_id_print(pool_uuid8(c->pool), c->build.rec, id);
+	fsimg_uuid_of(id, uuid);
+	pool_format_init(&c->format, c->pool, &spec, uuid, c->rec.thick);
+	c->build.fill = pool_format_fill;
+	c->build.fill_end = pool_format_fill_end;
+	c->build.fill_arg = &c->format;
+	/* A clone of a template is metadata only; all else writes. */
+	c->build.fill_writes =
+		c->rec.thick || !pool_features(c->pool)->reflink || c->rec.fs == FSIMG_BTRFS;
+}
+
+static int build_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	int r = pool_build_init(&c->build, op->reactor, c->pool, &c->rec);
+	if (r < 0)
+		return op_fail_sys(op, r, "volume %s", c->name);
+	c->building = true;
+	if (c->source.object != NULL) {
+		csi_source_fill(&c->source, &c->build);
+		c->build.need_bytes = c->rec.size_bytes + csi_source_shared_room(&c->source);
+	} else if (c->rec.fs != FSIMG_NONE) {
+		fill_format(c);
+	}
+	return op_child(op, &c->build.op);
+}
+
+static int build_end(struct op *op, int res)
+{
+	struct create *c = create_of(op);
+	if (res < 0)
+		return csi_source_end(op, &c->source, res);
+	c->volume = c->build.ret_object;
+	return 0;
+}
+
+static int answer_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	Csi__V1__Volume *message = csi_volume_message(c->task.arena, c->task.csi, c->volume);
+	if (message == NULL)
+		return 0;
+	Csi__V1__CreateVolumeResponse *response = csi_task_response(
+		&c->task, Csi__V1__CreateVolumeResponse, csi__v1__create_volume_response__init);
+	if (response != NULL)
+		response->volume = message;
+	return 0;
+}
+
+static bool release_done(struct op *op)
+{
+	return !create_of(op)->source.quiesce.frozen;
+}
+
+static const struct op_step create_steps[] = {
+	{"look up", .run = look_up_run},
+	{"plan", .done = exists, .run = plan_run},
+	{"measure", .done = exists, .run = measure_run},
+	{"hold source", .done = hold_done, .run = hold_run, .undo = release_run},
+	{"build", .done = exists, .run = build_run, .end = build_end, .flags = OP_COMMIT},
+	{"release source", .done = release_done, .run = release_run},
+	{"answer", .run = answer_run},
+	{NULL},
+};
+
+static void create_park(struct csi_task *task)
+{
+	struct create *c = container_of(task, struct create, task);
+	if (c->source.object != NULL)
+		csi_source_park(&c->source);
+}
+
+static void create_cleanup(struct csi_task *task)
+{
+	struct create *c = container_of(task, struct create, task);
+	if (c->building)
+		pool_build_free(&c->build);
+}
+
+void csi_create_volume(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	struct csi *csi = grpc_call_context(call);
+	struct create *c = csi_task_new(call, request, sizeof(*c));
+	if (c == NULL)
+		return;
+	struct err err = {0};
+	c->req = (const void *)request;
+	c->name = csi_str(c->req->name);
+	if (parse(c, &err) < 0) {
+		csi_refuse(csi, call, &err);
+		return;
+	}
+	char key[RECORD_KEY_MAX];
+	record_key(c->name, key);
+	csi_task_lock(&c->task, CSI_EXCLUSIVE, "volume", key);
+	if (c->source_kind != RECORD_SOURCE_NONE)
+		csi_source_lock(&c->task, source_object_kind(c), c->source_id);
+	c->task.park = create_park;
+	c->task.cleanup = create_cleanup;
+	csi_task_start(&c->task, c->name, create_steps);
+}

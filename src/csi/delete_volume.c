@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DeleteVolume: what is not there is deleted. Clones and snapshots do not stand in the way: each
+ * image is whole by itself, shared extents are the file system's affair.
+ *
+ * Happy path: look for its device (only when memory says that it is attached) -> rename to trash,
+ * durable [pool_remove] -> answer; the bytes are reclaimed in the background.
+ * How it can fail: the volume is attached, here or by anybody else (the image is locked then); its
+ * pool is away, which is never "already deleted".
+ */
+#include "csi/controller.h"
+#include "csi/node.h"
+
+struct delete
+{
+	struct csi_task task;
+	struct pool_object *volume;
+	struct node_owner owner;
+	struct pool_remove remove;
+};
+
+#define delete_of(op_ptr) csi_task_of(op_ptr, struct delete)
+
+static void reply_deleted(struct grpc_call *call)
+{
+	Csi__V1__DeleteVolumeResponse response = CSI__V1__DELETE_VOLUME_RESPONSE__INIT;
+	grpc_reply(call, &response.base);
+}
+
+static bool device_done(struct op *op)
+{
+	return node_volume_find(delete_of(op)->volume) == NULL;
+}
+
+static int device_run(struct op *op)
+{
+	struct delete *d = delete_of(op);
+	const struct node_volume *node = node_volume_find(d->volume);
+	node_owner_init(&d->owner, op->reactor, node->dev.major, node->dev.minor);
+	return op_child(op, &d->owner.op);
+}
+
+static int device_end(struct op *op, int res)
+{
+	struct delete *d = delete_of(op);
+	struct node_volume *node = node_volume_find(d->volume);
+	const char *name = d->volume->rec->name;
+	char tag[64];
+	if (res < 0)
+		return res;
+	node_volume_tag(d->volume, tag);
+	if (d->owner.found && strcmp(d->owner.dev.tag, tag) == 0) {
+		if (list_empty(&node->mounts))
+			return op_fail(op, ERR_PRECONDITION,
+				"volume %s is in use: attached as %s; unstage it first", name,
+				d->owner.dev.path);
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is in use: mounted at %s; unpublish and unstage it first", name,
+			container_of(node->mounts.next, struct node_mount, link)->path);
+	}
+	/* Memory was wrong: the device went behind our back, and all mounts with it. */
+	node_volume_free(node);
+	d->volume->node = NULL;
+	return 0;
+}
+
+static int remove_run(struct op *op)
+{
+	struct delete *d = delete_of(op);
+	pool_remove_init(&d->remove, op->reactor, d->volume);
+	return op_child(op, &d->remove.op);
+}
+
+static int answer_run(struct op *op)
+{
+	struct delete *d = delete_of(op);
+	csi_task_response(
+		&d->task, Csi__V1__DeleteVolumeResponse, csi__v1__delete_volume_response__init);
+	return 0;
+}
+
+static const struct op_step delete_steps[] = {
+	{"look for device", .done = device_done, .run = device_run, .end = device_end},
+	{"remove", .run = remove_run, .flags = OP_COMMIT},
+	{"answer", .run = answer_run},
+	{NULL},
+};
+
+void csi_delete_volume(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Csi__V1__DeleteVolumeRequest *req = (const void *)request;
+	struct csi *csi = grpc_call_context(call);
+	const char *id = csi_str(req->volume_id);
+	struct pool_object *volume;
+	struct err err = {0};
+	int r = id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
+	if (r == 0)
+		r = pools_find_id(csi->pools, RECORD_VOLUME, id, &volume, &err);
+	if (r == 0)
+		r = pool_check_ready(volume->pool, &err);
+	if (err.code == ERR_NOT_FOUND) {
+		reply_deleted(call);
+		return;
+	}
+	if (r < 0) {
+		csi_refuse(csi, call, &err);
+		return;
+	}
+	struct delete *d = csi_task_new(call, request, sizeof(*d));
+	if (d == NULL)
+		return;
+	d->volume = volume;
+	csi_task_lock(&d->task, CSI_EXCLUSIVE, "volume", volume->key);
+	csi_task_start(&d->task, volume->rec->name, delete_steps);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Identity service: who the driver is, what it serves, and whether its pools are well. Reads
+ * configuration and pool states only; the one failure is a pool that is missing or sick.
+ */
+#include "csi/fields.h"
+
+static void get_plugin_info(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	(void)request;
+	const struct csi *csi = grpc_call_context(call);
+	Csi__V1__GetPluginInfoResponse response = CSI__V1__GET_PLUGIN_INFO_RESPONSE__INIT;
+	response.name = csi_bytes(csi->config.driver_name);
+	response.vendor_version = csi_bytes(RINGVOL_VERSION);
+	grpc_reply(call, &response.base);
+}
+
+static void get_plugin_capabilities(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	(void)request;
+	const struct csi *csi = grpc_call_context(call);
+	Csi__V1__PluginCapability__Service controller = CSI__V1__PLUGIN_CAPABILITY__SERVICE__INIT;
+	Csi__V1__PluginCapability__Service topology = CSI__V1__PLUGIN_CAPABILITY__SERVICE__INIT;
+	Csi__V1__PluginCapability__VolumeExpansion expansion =
+		CSI__V1__PLUGIN_CAPABILITY__VOLUME_EXPANSION__INIT;
+	Csi__V1__PluginCapability caps[3], *list[3];
+	Csi__V1__GetPluginCapabilitiesResponse response =
+		CSI__V1__GET_PLUGIN_CAPABILITIES_RESPONSE__INIT;
+	size_t n = 0;
+
+	for (size_t i = 0; i < 3; i++) {
+		csi__v1__plugin_capability__init(&caps[i]);
+		list[i] = &caps[i];
+	}
+	topology.type = CSI__V1__PLUGIN_CAPABILITY__SERVICE__TYPE__VOLUME_ACCESSIBILITY_CONSTRAINTS;
+	caps[n].type_case = CSI__V1__PLUGIN_CAPABILITY__TYPE_SERVICE;
+	caps[n++].service = &topology;
+	expansion.type = CSI__V1__PLUGIN_CAPABILITY__VOLUME_EXPANSION__TYPE__ONLINE;
+	caps[n].type_case = CSI__V1__PLUGIN_CAPABILITY__TYPE_VOLUME_EXPANSION;
+	caps[n++].volume_expansion = &expansion;
+	if (csi->config.services & CSI_CONTROLLER) {
+		controller.type = CSI__V1__PLUGIN_CAPABILITY__SERVICE__TYPE__CONTROLLER_SERVICE;
+		caps[n].type_case = CSI__V1__PLUGIN_CAPABILITY__TYPE_SERVICE;
+		caps[n++].service = &controller;
+	}
+	response.capabilities = list;
+	response.n_capabilities = n;
+	grpc_reply(call, &response.base);
+}
+
+static void probe(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	(void)request;
+	struct csi *csi = grpc_call_context(call);
+	Csi__V1__BoolValue ready = CSI__V1__BOOL_VALUE__INIT;
+	Csi__V1__ProbeResponse response = CSI__V1__PROBE_RESPONSE__INIT;
+	struct pool *pool;
+
+	ready.value = true;
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
+		enum pool_state state = pool_state(pool);
+		if (state == POOL_LOADING) {
+			ready.value = false;
+		} else if (state != POOL_READY) {
+			struct err err = {0};
+			err_set(&err, ERR_PRECONDITION, "pool %s (%s) is %s: %s", pool_name(pool),
+				pool_path(pool), state == POOL_MISSING ? "missing" : "sick",
+				pool_why(pool));
+			/* Probed every few seconds: the pool's own change of state was logged. */
+			grpc_end(call, csi_status(err.code), err.message);
+			return;
+		}
+	}
+	response.ready = &ready;
+	grpc_reply(call, &response.base);
+}
+
+const struct grpc_method csi_identity_methods[] = {
+	{"GetPluginInfo", get_plugin_info},
+	{"GetPluginCapabilities", get_plugin_capabilities},
+	{"Probe", probe},
+	{NULL},
+};

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * StorageClass parameters: a table of keys, one function for each. What is wrong is answered with
+ * the key, and the values it takes. mkfsOptions is only measured here; whether the file system
+ * takes them is asked when it is known which (csi_params_choose_fs).
+ */
+#include "csi/controller.h"
+
+#include <errno.h>
+
+#define OTHERS_PREFIX "csi.storage.k8s.io/"
+
+enum { VALUE_SHOWN_MAX = 64 };
+
+static int wrong_value(const char *key, const char *value, const char *allowed, struct err *err)
+{
+	if (strlen(value) > VALUE_SHOWN_MAX)
+		return err_set(err, ERR_INVALID, "parameters: %s takes %s", key, allowed);
+	return err_set(
+		err, ERR_INVALID, "parameters: %s is '%s', but takes %s", key, value, allowed);
+}
+
+static int parse_pool(const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	if (value[0] == '\0')
+		return wrong_value(key, value, "the name of a pool", err);
+	ret->pool = value;
+	ret->pool_given = true;
+	return 0;
+}
+
+static int parse_device(const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	if (strcmp(value, "loop") == 0)
+		ret->device = BACKEND_LOOP;
+	else if (strcmp(value, "ublk") == 0)
+		ret->device = BACKEND_UBLK;
+	else
+		return wrong_value(key, value, "loop or ublk", err);
+	return 0;
+}
+
+static int parse_provisioning(
+	const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	ret->thick = strcmp(value, "thick") == 0;
+	if (!ret->thick && strcmp(value, "thin") != 0)
+		return wrong_value(key, value, "thin or thick", err);
+	return 0;
+}
+
+static int parse_fstype(const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	if (value[0] == '\0')
+		return 0;
+	if (fsimg_parse_name(value, &ret->fs) < 0)
+		return wrong_value(key, value, "ext4, xfs or btrfs", err);
+	ret->fs_given = true;
+	return 0;
+}
+
+static int parse_mkfs_options(
+	const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	if (strlen(value) >= RECORD_OPTIONS_MAX)
+		return err_set(err, ERR_INVALID, "parameters: %s is longer than %d bytes", key,
+			RECORD_OPTIONS_MAX - 1);
+	ret->mkfs_options = value;
+	return 0;
+}
+
+static int parse_block_size(
+	const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	if (strcmp(value, "512") == 0)
+		ret->block_size = 512;
+	else if (strcmp(value, "4096") == 0)
+		ret->block_size = 4096;
+	else
+		return wrong_value(key, value, "512 or 4096", err);
+	return 0;
+}
+
+static int parse_erase(const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	if (strcmp(value, "none") == 0)
+		ret->erase = RECORD_ERASE_NONE;
+	else if (strcmp(value, "discard") == 0)
+		ret->erase = RECORD_ERASE_DISCARD;
+	else if (strcmp(value, "zero") == 0)
+		ret->erase = RECORD_ERASE_ZERO;
+	else
+		return wrong_value(key, value, "none, discard or zero", err);
+	return 0;
+}
+
+static int parse_freeze(const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	ret->snapshot_freeze = strcmp(value, "true") == 0;
+	if (!ret->snapshot_freeze && strcmp(value, "false") != 0)
+		return wrong_value(key, value, "true or false", err);
+	return 0;
+}
+
+static const struct {
+	const char *key;
+	int (*parse)(const char *key, const char *value, struct csi_params *ret, struct err *err);
+} keys[] = {
+	{"pool", parse_pool},
+	{"device", parse_device},
+	{"provisioning", parse_provisioning},
+	{OTHERS_PREFIX "fstype", parse_fstype},
+	{"mkfsOptions", parse_mkfs_options},
+	{"blockSize", parse_block_size},
+	{"eraseOnDelete", parse_erase},
+	{"snapshotFreeze", parse_freeze},
+};
+
+static bool is_others(const char *key)
+{
+	return strncmp(key, OTHERS_PREFIX, strlen(OTHERS_PREFIX)) == 0;
+}
+
+static int unknown_key(const char *key, struct err *err)
+{
+	if (strlen(key) > VALUE_SHOWN_MAX)
+		return err_set(err, ERR_INVALID, "parameters: a key of %zu bytes is not known",
+			strlen(key));
+	return err_set(err, ERR_INVALID, "parameters: '%s' is not known", key);
+}
+
+int csi_params_parse(Csi__V1__StringPair **pairs, size_t n, struct csi_params *ret, struct err *err)
+{
+	struct csi_params params = {
+		.pool = "default",
+		.device = BACKEND_LOOP,
+		.fs = FSIMG_EXT4,
+		.mkfs_options = "",
+		.erase = RECORD_ERASE_NONE,
+	};
+	for (size_t i = 0; i < n; i++) {
+		const char *key = csi_str(pairs[i]->key);
+		size_t k = 0;
+		while (k < sizeof(keys) / sizeof(keys[0]) && strcmp(keys[k].key, key) != 0)
+			k++;
+		int r = 0;
+		if (k < sizeof(keys) / sizeof(keys[0]))
+			r = keys[k].parse(key, csi_str(pairs[i]->value), &params, err);
+		else if (!is_others(key))
+			r = unknown_key(key, err);
+		if (r < 0)
+			return r;
+	}
+	*ret = params;
+	return 0;
+}
+
+int csi_params_check_none(Csi__V1__StringPair **pairs, size_t n, struct err *err)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!is_others(csi_str(pairs[i]->key)))
+			return unknown_key(csi_str(pairs[i]->key), err);
+	return 0;
+}
+
+int csi_params_choose_fs(const struct csi_params *params, const struct csi_access *access,
+	enum fsimg_type source_fs, enum fsimg_type *ret, struct err *err)
+{
+	*ret = FSIMG_NONE;
+	/* A class for both kinds may carry options that mean nothing to a block volume. */
+	if (access->block)
+		return 0;
+	if (access->fs_given && params->fs_given && access->fs != params->fs)
+		return err_set(err, ERR_INVALID,
+			"parameters: " OTHERS_PREFIX
+			"fstype is %s, but volume_capability's fs_type is %s; give one",
+			fsimg_name(params->fs), fsimg_name(access->fs));
+	enum fsimg_type fs = access->fs_given          ? access->fs
+			     : params->fs_given        ? params->fs
+			     : source_fs != FSIMG_NONE ? source_fs
+						       : params->fs;
+	int r = fsimg_check_mkfs_options(fs, params->mkfs_options, err);
+	if (r < 0)
+		return err_set(err, ERR_INVALID, "parameters: mkfsOptions are not allowed for %s",
+			fsimg_name(fs));
+	*ret = fs;
+	return 0;
+}
+
+static int differs(const struct record *rec, const char *what, struct err *err)
+{
+	return err_set(err, ERR_EXISTS, "volume %s exists with another %s", rec->name, what);
+}
+
+int csi_params_compare(const struct csi_params *params, const struct csi_access *access,
+	const struct pool_object *volume, struct err *err)
+{
+	const struct record *rec = volume->rec;
+	bool from_source = rec->source != RECORD_SOURCE_NONE;
+	if (access->block != (rec->fs == FSIMG_NONE))
+		return err_set(err, ERR_EXISTS, "volume %s exists as a %s volume", rec->name,
+			rec->fs == FSIMG_NONE ? "block" : "mount");
+	enum fsimg_type fs;
+	int r = csi_params_choose_fs(params, access, from_source ? rec->fs : FSIMG_NONE, &fs, err);
+	if (r < 0)
+		return r;
+	if (fs != rec->fs)
+		return err_set(err, ERR_EXISTS, "volume %s exists with file system %s, not %s",
+			rec->name, fsimg_name(rec->fs), fsimg_name(fs));
+	if ((params->pool_given || !from_source) &&
+		strcmp(params->pool, pool_name(volume->pool)) != 0)
+		return err_set(err, ERR_EXISTS, "volume %s exists in another pool, %s", rec->name,
+			pool_name(volume->pool));
+	if (params->device != rec->device)
+		return differs(rec, "device", err);
+	if (params->thick != rec->thick)
+		return differs(rec, "provisioning", err);
+	if (params->block_size != 0 && params->block_size != rec->block_size)
+		return differs(rec, "blockSize", err);
+	if (params->erase != rec->erase)
+		return differs(rec, "eraseOnDelete", err);
+	if (params->snapshot_freeze != rec->snapshot_freeze)
+		return differs(rec, "snapshotFreeze", err);
+	if (fs != FSIMG_NONE && strcmp(params->mkfs_options, rec->mkfs_options) != 0)
+		return differs(rec, "mkfsOptions", err);
+	return 0;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Holding a volume still while it is copied or shared. Child operations; the caller holds the
+ * volume's lock (exclusive where it is attached), so nothing is attached or mounted meanwhile.
+ */
+#ifndef RINGVOL_CSI_QUIESCE_H
+#define RINGVOL_CSI_QUIESCE_H
+
+#include "csi/node.h"
+
+/* On the image of a volume that is frozen by us; adopt.c thaws what a run cut short left. */
+#define CSI_FROZEN_XATTR "trusted.ringvol.frozen"
+
+struct csi_quiesce {
+	struct op op;
+	/* set by csi_quiesce_init() */
+	struct csi *csi;
+	struct pool_object *volume;
+	bool reflink;
+	/* private */
+	int dirfd;
+	char id[RECORD_ID_MAX];
+	struct backend_dev dev;
+	bool freeze;              /* decided: a freeze is needed */
+	bool marked;              /* the image carries our mark (also from an earlier attempt) */
+	bool overstayed;          /* the freeze did; it may still come about */
+	bool frozen;              /* csi_thaw has to run */
+	unsigned attempts;        /* thaws tried */
+	struct mnt_path_req path; /* what is synced or frozen; "" for nothing */
+	struct mnt_info info;
+	struct mnt_result result;
+	struct node_others others;
+};
+
+/*
+ * reflink: the bytes will be shared, at one instant by the kernel's doing: a sync is enough, unless
+ * the volume's snapshotFreeze wants a freeze. Otherwise they will be read over some time: a mounted
+ * volume is frozen where that lasts no longer than CSI_FREEZE_COPY_MAX bytes do.
+ * ERR_PRECONDITION: it cannot be held still (names the remedy), or somebody else has frozen it.
+ * ERR_TIMEOUT: it does not answer.
+ */
+void csi_quiesce_init(
+	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool reflink);
+/* Ends what csi_quiesce began; nothing to do unless q->frozen. Uses q's memory, whose own operation
+ * must have ended. When it fails the mark stays, and the next attempt or start thaws. */
+void csi_thaw_init(struct csi_quiesce *q);
+
+#endif

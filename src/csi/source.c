@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The source of a clone, a restore or a snapshot. Happy path: lock -> find -> hold still (volumes
+ * only; a snapshot never changes) -> share or copy its bytes -> release.
+ *
+ * A copy can be stopped when the driver shuts down: the unnamed target goes, the client gets
+ * UNAVAILABLE and asks the next run.
+ */
+#include "csi/source.h"
+
+#include <errno.h>
+
+void csi_source_lock(struct csi_task *task, enum record_kind kind, const char *id)
+{
+	struct pool_object *object;
+	struct err ignored = {0};
+	bool in_use = pools_find_id(task->csi->pools, kind, id, &object, &ignored) == 0 &&
+		      kind == RECORD_VOLUME && node_volume_find(object) != NULL;
+	csi_lock_id(task, in_use ? CSI_EXCLUSIVE : CSI_SHARED, kind, id);
+}
+
+int csi_source_find(struct csi_source *source, struct csi *csi, enum record_kind kind,
+	const char *id, bool thick, struct err *err)
+{
+	struct pool_object *object;
+	int r = pools_find_id(csi->pools, kind, id, &object, err);
+	if (r == 0)
+		r = pool_check_ready(object->pool, err);
+	if (r < 0)
+		return r;
+	const struct record *rec = object->rec;
+	if (object->truncated)
+		return err_set(err, ERR_DATA_LOSS, "%s: its image is shorter than its record says",
+			rec->name);
+	source->csi = csi;
+	source->object = object;
+	/* What shares extents with a volume that is erased on delete would keep its bytes. */
+	source->share =
+		pool_features(object->pool)->reflink && !thick && rec->erase == RECORD_ERASE_NONE;
+	return 0;
+}
+
+uint64_t csi_source_shared_room(const struct csi_source *source)
+{
+	const struct pool_object *object = source->object;
+	if (!source->share || object->shared || object->kind != RECORD_VOLUME)
+		return 0;
+	uint64_t size = object->rec->size_bytes;
+	return object->allocated_bytes < size ? object->allocated_bytes : size;
+}
+
+/* ---- steps ---- */
+
+int csi_source_hold(struct op *op, struct csi_source *source)
+{
+	if (source->object->kind != RECORD_VOLUME)
+		return 0;
+	csi_quiesce_init(&source->quiesce, source->csi, source->object, source->share);
+	return op_child(op, &source->quiesce.op);
+}
+
+int csi_source_release(struct op *op, struct csi_source *source)
+{
+	if (!source->quiesce.frozen)
+		return 0;
+	csi_thaw_init(&source->quiesce);
+	return op_child(op, &source->quiesce.op);
+}
+
+static int refuse_parked(struct op *op, const struct csi_source *source)
+{
+	err_clear(&op->err);
+	return op_fail(op, ERR_UNAVAILABLE,
+		"copying %s was stopped because the driver shuts down; try again",
+		source->object->rec->name);
+}
+
+static int fill(struct op *op, int dst_fd, void *arg)
+{
+	struct csi_source *source = arg;
+	if (source->parked)
+		return refuse_parked(op, source);
+	return pool_clone_fill(op, dst_fd, &source->clone);
+}
+
+static int fill_end(struct op *op, int res, void *arg)
+{
+	struct csi_source *source = arg;
+	int r = pool_clone_fill_end(op, res, &source->clone);
+	if (r == 0)
+		source->build->rec->shares_extents = source->clone.shared;
+	return r;
+}
+
+void csi_source_fill(struct csi_source *source, struct pool_build *build)
+{
+	pool_clone_init(&source->clone, source->object, !source->share);
+	source->build = build;
+	build->fill = fill;
+	build->fill_end = fill_end;
+	build->fill_arg = source;
+	build->fill_writes = !source->share;
+}
+
+int csi_source_end(struct op *op, const struct csi_source *source, int res)
+{
+	return res < 0 && source->parked ? refuse_parked(op, source) : res;
+}
+
+void csi_source_park(struct csi_source *source)
+{
+	source->parked = true;
+	source->clone.copy.stop = true;
+}
