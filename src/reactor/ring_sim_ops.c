@@ -52,6 +52,8 @@ static short wanted_events(const struct io_uring_sqe *sqe)
 
 static int poll_now(const struct io_uring_sqe *sqe)
 {
+	if (sqe->fd < 0)
+		return -EBADF; /* poll() would ignore it */
 	struct pollfd pfd = {.fd = sqe->fd, .events = wanted_events(sqe)};
 	int r = poll(&pfd, 1, 0);
 	if (r < 0)
@@ -99,11 +101,14 @@ static int transfer(const struct io_uring_sqe *sqe, uint32_t len_max)
 	struct iovec one = {ptr(sqe->addr), sqe->len < len_max ? sqe->len : len_max};
 	const struct iovec *iov = vector ? ptr(sqe->addr) : &one;
 	int count = vector ? (int)sqe->len : 1;
+	/* What cannot seek refuses an offset, and nothing was transferred then. */
 	off_t offset = (off_t)sqe->off;
-	if (offset != -1 && lseek(sqe->fd, 0, SEEK_CUR) < 0 && errno == ESPIPE)
-		offset = -1;
-	return result(write ? pwritev2(sqe->fd, iov, count, offset, sqe->rw_flags)
-			    : preadv2(sqe->fd, iov, count, offset, sqe->rw_flags));
+	for (;; offset = -1) {
+		int r = result(write ? pwritev2(sqe->fd, iov, count, offset, sqe->rw_flags)
+				     : preadv2(sqe->fd, iov, count, offset, sqe->rw_flags));
+		if (r != -ESPIPE || offset == -1)
+			return r;
+	}
 }
 
 static int receive(

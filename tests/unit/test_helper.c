@@ -16,7 +16,7 @@
 
 /* ---- the functions ---- */
 
-enum { FN_DOUBLE, FN_HANG, FN_EXIT, FN_FAIL, FN_ECHO, FN_FDS, FN_GARBAGE, FN_COUNT };
+enum { FN_DOUBLE, FN_HANG, FN_NAP, FN_EXIT, FN_FAIL, FN_ECHO, FN_FDS, FN_GARBAGE, FN_COUNT };
 
 static int fn_double(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
@@ -37,6 +37,16 @@ static int fn_hang(const void *req, size_t req_len, void *resp, size_t *resp_len
 	(void)resp;
 	*resp_len = 0;
 	sleep(1000);
+	return 0;
+}
+
+static int fn_nap(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	usleep(300000);
 	return 0;
 }
 
@@ -92,6 +102,7 @@ static int fn_garbage(const void *req, size_t req_len, void *resp, size_t *resp_
 static helper_fn *const table[FN_COUNT] = {
 	[FN_DOUBLE] = fn_double,
 	[FN_HANG] = fn_hang,
+	[FN_NAP] = fn_nap,
 	[FN_EXIT] = fn_exit,
 	[FN_FAIL] = fn_fail,
 	[FN_ECHO] = fn_echo,
@@ -324,7 +335,7 @@ Test(helper, healthy_volumes_do_not_wait_behind_sick_ones)
 {
 	enum { SICK = 3 * HELPER_WARM };
 	static struct call sick[SICK];
-	static char keys[SICK][16];
+	static char keys[SICK][24];
 	struct call c;
 	for (int i = 0; i < SICK; i++) {
 		snprintf(keys[i], sizeof(keys[i]), "sick-%d", i);
@@ -346,6 +357,21 @@ Test(helper, healthy_volumes_do_not_wait_behind_sick_ones)
 	}
 	submit(&c, FN_DOUBLE, "healthy", 10000);
 	cr_assert_eq(finish(&c), 0);
+}
+
+Test(helper, those_beyond_the_warm_ones_go_after_a_while)
+{
+	static struct call calls[5 * HELPER_WARM];
+	for (int i = 0; i < 5 * HELPER_WARM; i++)
+		submit(&calls[i], FN_NAP, NULL, 10000);
+	cr_assert_eq(count_children(), 5 * HELPER_WARM, "one for each at once");
+	for (int i = 0; i < 5 * HELPER_WARM; i++)
+		cr_assert_eq(finish(&calls[i]), 0);
+	while (count_children() > HELPER_WARM)
+		cr_assert_eq(ring_turn(ring, true), 0);
+	for (int i = 0; i < 10; i++)
+		cr_assert_eq(ring_turn(ring, false), 0);
+	cr_assert_eq(count_children(), HELPER_WARM);
 }
 
 Test(helper, a_helper_that_dies_fails_its_call_and_is_replaced)
