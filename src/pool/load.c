@@ -283,7 +283,8 @@ void pool_load_run(struct pool_load *load)
 			return;
 		}
 	}
-	qsort(load->found, load->found_count, sizeof(*load->found), compare_found);
+	if (load->found_count > 0)
+		qsort(load->found, load->found_count, sizeof(*load->found), compare_found);
 	load->opened = true;
 }
 

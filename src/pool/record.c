@@ -215,6 +215,12 @@ int record_print(const struct record *rec, char *buf, size_t cap)
 
 /* ---- parsing ---- */
 
+/* The value of an upper-case hex digit, -1 for anything else. */
+static int hex_digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 /* Decodes in place. Only what out_encoded() makes is taken: one text for one value. */
 static int decode(char *s)
 {
@@ -224,13 +230,9 @@ static int decode(char *s)
 		if (c < 0x20 || c == 0x7f)
 			return -EBADMSG;
 		if (c == '%') {
-			unsigned value;
-			char hex[3] = {s[1], s[1] != '\0' ? s[2] : '\0', '\0'};
-			char again[4];
-			if (sscanf(hex, "%2X", &value) != 1 || value == 0)
-				return -EBADMSG;
-			snprintf(again, sizeof(again), "%02X", value);
-			if (strcmp(hex, again) != 0 ||
+			int high = hex_digit(s[1]), low = high < 0 ? -1 : hex_digit(s[2]);
+			int value = high * 16 + low;
+			if (low < 0 || value == 0 ||
 				!(value < 0x20 || value == 0x7f || value == '%'))
 				return -EBADMSG;
 			c = (unsigned char)value;

@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pools on real directories with the kernel's ring: loading, building, finding, removing, growing,
+ * going away and coming back. */
+#include "pool_fixture.h"
+
+#include <stdint.h>
+#include <sys/file.h>
+#include <sys/xattr.h>
+#include <time.h>
+
+enum { MIB = 1 << 20 };
+
+static int sub_open(struct fixture *f, const char *sub, const char *name, int flags)
+{
+	char path[256];
+	snprintf(path, sizeof(path), "%s/%s/%s", f->path, sub, name);
+	return open(path, flags | O_CLOEXEC, 0600);
+}
+
+/* ---- making and loading ---- */
+
+Test(pool, init)
+{
+	struct fixture f;
+	struct bytes_features features;
+	bool existed;
+	struct err err = {0};
+	fixture_make(&f, FIXTURE_DIR, false);
+	cr_assert_eq(pool_init_dir(f.path, &features, &existed, &err), 0);
+	cr_assert(existed);
+
+	/* Not empty. */
+	char other[128];
+	snprintf(other, sizeof(other), "%s/other", f.top);
+	fixture_sh("mkdir %s && touch %s/file", other, other);
+	cr_assert_eq(pool_init_dir(other, &features, &existed, &err), -EBUSY);
+	cr_assert_eq(err.code, ERR_PRECONDITION);
+	cr_assert_not_null(strstr(err.message, "file"));
+	/* lost+found is no file of anybody's; an attempt cut short is taken up. */
+	fixture_sh("rm %s/file; mkdir %s/lost+found %s/volumes", other, other, other);
+	err_clear(&err);
+	cr_assert_eq(pool_init_dir(other, &features, &existed, &err), 0, "%s", err.message);
+	cr_assert_not(existed);
+	/* But a volumes directory with something in it is somebody's. */
+	fixture_sh("rm %s/ringvol.pool; touch %s/volumes/x", other, other);
+	cr_assert_eq(pool_init_dir(other, &features, &existed, &err), -EBUSY);
+	/* Damaged. */
+	fixture_sh("rm %s/volumes/x; echo hello > %s/ringvol.pool", other, other);
+	err_clear(&err);
+	cr_assert_eq(pool_init_dir(other, &features, &existed, &err), -EBUSY);
+	/* Missing, and in a missing directory. */
+	snprintf(other, sizeof(other), "%s/new", f.top);
+	err_clear(&err);
+	cr_assert_eq(pool_init_dir(other, &features, &existed, &err), 0, "%s", err.message);
+	err_clear(&err);
+	cr_assert_eq(pool_init_dir("/proc/ringvol/x", &features, &existed, &err), -ENOENT);
+	fixture_sh("rm -rf %s", f.top);
+}
+
+Test(pool, missing_and_locked)
+{
+	struct fixture f;
+	fixture_make(&f, FIXTURE_DIR, true);
+	fixture_open_ring(&f, NULL);
+	char gone[128], fresh[128];
+	snprintf(gone, sizeof(gone), "%s/gone", f.top);
+	snprintf(fresh, sizeof(fresh), "%s/fresh", f.top);
+	struct pool_config configs[] = {
+		{.name = "empty", .path = f.path},
+		{.name = "gone", .path = gone},
+		{.name = "fresh", .path = fresh, .init = true},
+		{.name = "twice", .path = fresh},
+	};
+	fixture_open_configs(&f, configs, 3);
+	cr_assert_eq(pool_state(pools_at(f.pools, 0)), POOL_MISSING);
+	cr_assert_not_null(strstr(pool_why(f.pool), "ringvol pool init"), "%s", pool_why(f.pool));
+	cr_assert_eq(pool_state(pools_at(f.pools, 1)), POOL_MISSING);
+	cr_assert_eq(pool_state(pools_at(f.pools, 2)), POOL_READY);
+	cr_assert_str_eq(pool_uuid8(f.pool), "");
+	cr_assert_eq(pool_dirfd(f.pool, RECORD_VOLUME), -1);
+	cr_assert_null(pools_at(f.pools, 3));
+	cr_assert_eq(pools_by_name(f.pools, "fresh"), pools_at(f.pools, 2));
+	cr_assert_eq(pools_by_uuid8(f.pools, pool_uuid8(pools_at(f.pools, 2))),
+		pools_at(f.pools, 2));
+
+	struct pool_object *o;
+	struct err err = {0};
+	cr_assert_eq(pools_find_id(f.pools, RECORD_VOLUME, "00000000.a.00000000", &o, &err), -EAGAIN);
+	cr_assert_eq(err.code, ERR_UNAVAILABLE);
+
+	/* A second driver. */
+	struct pools *second;
+	struct fixture g = {.reactor = f.reactor};
+	cr_assert_eq(pools_open(&second, &f.reactor, &configs[3], 1), 0);
+	pools_start(second, fixture_on_loaded, fixture_on_changed, &g);
+	while (!g.loaded)
+		fixture_turn(&f);
+	cr_assert_eq(pool_state(pools_at(second, 0)), POOL_MISSING);
+	cr_assert_not_null(strstr(pool_why(pools_at(second, 0)), "another driver"));
+	pools_close(second);
+	fixture_close(&f);
+}
+
+Test(pool, quarantine)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	fixture_make_volume(&f, "good", MIB);
+	fixture_make_volume(&f, "damaged", MIB);
+	fixture_make_volume(&f, "moved", MIB);
+	fixture_make_volume(&f, "cut", 4 * MIB);
+	fixture_close_pools(&f);
+	int fd = sub_open(&f, "volumes", "damaged", O_RDONLY);
+	cr_assert_eq(fsetxattr(fd, RECORD_XATTR, "hello", 5, 0), 0);
+	close(fd);
+	fd = sub_open(&f, "volumes", "cut", O_RDWR);
+	cr_assert_eq(ftruncate(fd, MIB), 0);
+	close(fd);
+	close(sub_open(&f, "volumes", "none", O_WRONLY | O_CREAT));
+	fixture_sh("cd %s/volumes && mkfifo fifo && mkdir dir && ln -s good link && touch .x -- -y && "
+		   "mv moved other && cp -a good ../snapshots/good",
+		f.path);
+	fixture_open_pools(&f);
+	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), 8);
+
+	static const char *const bad[] = {"damaged", "none", "fifo", "dir", "link", "other"};
+	for (unsigned i = 0; i < 6; i++) {
+		struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, bad[i]);
+		cr_assert_not_null(o, "%s", bad[i]);
+		cr_assert_null(o->rec);
+		cr_assert_not_null(o->why);
+		cr_assert_eq(fixture_remove(&f, o), ERR_DATA_LOSS);
+		struct record rec = fixture_volume(bad[i], MIB);
+		cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_EXISTS);
+		char id[RECORD_ID_MAX];
+		struct err err = {0};
+		snprintf(id, sizeof(id), "%s.%s.00000000", pool_uuid8(f.pool), bad[i]);
+		pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err);
+		cr_assert_eq(err.code, ERR_DATA_LOSS);
+	}
+	cr_assert_null(pools_find_name(f.pools, RECORD_SNAPSHOT, "good")->rec);
+	cr_assert(pools_find_name(f.pools, RECORD_VOLUME, "cut")->truncated);
+	cr_assert_not(pools_find_name(f.pools, RECORD_VOLUME, "good")->truncated);
+	/* Only what is sound is listed. */
+	struct pool_object *first = pools_next(f.pools, RECORD_VOLUME, ""), *second;
+	char id[RECORD_ID_MAX];
+	cr_assert_str_eq(first->key, "cut");
+	pool_object_id(first, id);
+	second = pools_next(f.pools, RECORD_VOLUME, id);
+	cr_assert_str_eq(second->key, "good");
+	pool_object_id(second, id);
+	cr_assert_null(pools_next(f.pools, RECORD_VOLUME, id));
+	fixture_close(&f);
+}
+
+/* ---- build, find, list, remove ---- */
+
+static void check_build(enum fixture_fs fs)
+{
+	struct fixture f;
+	fixture_open(&f, fs);
+	unsigned fds = fixture_count_fds();
+	struct pool_object *o = fixture_make_volume(&f, "pvc-1", 16 * MIB), *found;
+	struct stat st;
+	struct err err = {0};
+	char id[RECORD_ID_MAX], again[RECORD_ID_MAX];
+	cr_assert_str_eq(o->key, "pvc-1");
+	cr_assert_eq(fstatat(pool_dirfd(f.pool, RECORD_VOLUME), "pvc-1", &st, 0), 0);
+	cr_assert_eq(st.st_size, 16 * MIB);
+	cr_assert_eq(st.st_mode & 07777, 0600);
+	pool_object_id(o, id);
+	cr_assert_eq(pools_find_id(f.pools, RECORD_VOLUME, id, &found, &err), 0);
+	cr_assert_eq(found, o);
+	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "pvc-1"), o);
+	cr_assert_null(pools_find_name(f.pools, RECORD_SNAPSHOT, "pvc-1"));
+	struct record rec = fixture_volume("pvc-1", MIB);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_EXISTS);
+	cr_assert_eq(fixture_count_fds(), fds);
+
+	fixture_reopen_pools(&f);
+	cr_assert_eq(pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err), 0);
+	cr_assert_eq(o->rec->size_bytes, 16 * MIB);
+	cr_assert_gt(o->rec->created_ns, 0);
+
+	/* A later object of the same name has another id. */
+	fds = fixture_count_fds();
+	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
+	cr_assert_neq(pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err), 0);
+	cr_assert_eq(err.code, ERR_NOT_FOUND);
+	o = fixture_make_volume(&f, "pvc-1", MIB);
+	pool_object_id(o, again);
+	cr_assert_str_neq(id, again);
+	err_clear(&err);
+	pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err);
+	cr_assert_eq(err.code, ERR_NOT_FOUND);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	cr_assert_eq(fixture_count(&f, "volumes"), 1);
+	cr_assert_eq(fixture_count_fds(), fds);
+
+	static const struct {
+		const char *id;
+		enum err_code code;
+	} ids[] = {
+		{"", ERR_NOT_FOUND},
+		{"../../etc/passwd", ERR_NOT_FOUND},
+		{"00000000.pvc-1.00000000", ERR_NOT_FOUND},
+		{"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+		 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+			ERR_INVALID},
+	};
+	for (unsigned i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
+		err_clear(&err);
+		pools_find_id(f.pools, RECORD_VOLUME, ids[i].id, &o, &err);
+		cr_assert_eq(err.code, ids[i].code, "%s", ids[i].id);
+	}
+	fixture_close(&f);
+}
+
+Test(pool, build_dir)
+{
+	check_build(FIXTURE_DIR);
+}
+
+Test(pool, build_xfs)
+{
+	check_build(FIXTURE_XFS);
+}
+
+Test(pool, names)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	static const char *const names[] = {"..", ".", "/", "a/../b", "\xF0\x9F\x92\xBE", "a b\n%",
+		"=0123456789abcdef0123456789abcdef01234567",
+		"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
+		"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"};
+	enum { COUNT = sizeof(names) / sizeof(names[0]) };
+	for (unsigned i = 0; i < COUNT; i++)
+		fixture_make_volume(&f, names[i], MIB);
+	cr_assert_eq(fixture_count(&f, "volumes"), COUNT);
+	fixture_reopen_pools(&f);
+	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), COUNT);
+	for (unsigned i = 0; i < COUNT; i++) {
+		struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, names[i]);
+		cr_assert_not_null(o, "%s", names[i]);
+		cr_assert_str_eq(o->rec->name, names[i]);
+	}
+	fixture_close(&f);
+}
+
+/* A file under the name that the index does not know is left from an answer that was lost. */
+Test(pool, leftover_is_learned)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	fixture_make_volume(&f, "known", MIB);
+	fixture_sh("cp -a --sparse=always %s/volumes/known %s/keep", f.path, f.top);
+	cr_assert_eq(
+		fixture_remove(&f, pools_find_name(f.pools, RECORD_VOLUME, "known")), ERR_OK);
+	fixture_settle(&f);
+	fixture_sh("cp -a --sparse=always %s/keep %s/volumes/known", f.top, f.path);
+	unsigned fds = fixture_count_fds();
+	struct record rec = fixture_volume("known", MIB);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_EXISTS);
+	struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, "known");
+	cr_assert_not_null(o);
+	cr_assert_not_null(o->rec);
+	cr_assert_eq(fixture_count_fds(), fds);
+	/* And the other way round: the image of one we know is gone. */
+	fixture_sh("rm %s/volumes/known", f.path);
+	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
+	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), 0);
+	fixture_close(&f);
+}
+
+Test(pool, listing_survives_deletion)
+{
+	struct fixture f;
+	fixture_make(&f, FIXTURE_DIR, true);
+	fixture_open_ring(&f, NULL);
+	char second[128];
+	snprintf(second, sizeof(second), "%s/second", f.top);
+	struct pool_config configs[] = {{.name = "a", .path = f.path, .init = true},
+		{.name = "b", .path = second, .init = true}};
+	fixture_open_configs(&f, configs, 2);
+	static const char *const names[] = {"a", "a-b", "a.b", "b", "Z", "\xC3\xA9", "c", "d"};
+	for (unsigned p = 0; p < 2; p++) {
+		f.pool = pools_at(f.pools, p);
+		for (unsigned i = 0; i < 8; i++)
+			fixture_make_volume(&f, names[i], MIB);
+	}
+	unsigned count = 0;
+	char id[RECORD_ID_MAX] = "", last_pool[16] = "", last_key[RECORD_KEY_MAX] = "";
+	for (struct pool_object *o; (o = pools_next(f.pools, RECORD_VOLUME, id)) != NULL; count++) {
+		int pool_order = strcmp(pool_uuid8(o->pool), last_pool);
+		cr_assert(pool_order > 0 || (pool_order == 0 && strcmp(o->key, last_key) > 0));
+		strcpy(last_pool, pool_uuid8(o->pool));
+		strcpy(last_key, o->key);
+		pool_object_id(o, id);
+		cr_assert_eq(fixture_remove(&f, o), ERR_OK);
+	}
+	cr_assert_eq(count, 16);
+	cr_assert_null(pools_next(f.pools, RECORD_VOLUME, "nonsense"));
+	fixture_close(&f);
+}
+
+Test(pool, remove_refuses_what_is_attached)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	struct pool_object *o = fixture_make_volume(&f, "busy", MIB);
+	int fd = sub_open(&f, "volumes", "busy", O_RDWR);
+	cr_assert_eq(flock(fd, LOCK_EX | LOCK_NB), 0);
+	unsigned fds = fixture_count_fds();
+	cr_assert_eq(fixture_remove(&f, o), ERR_PRECONDITION);
+	cr_assert_eq(fixture_count_fds(), fds);
+	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "busy"), o);
+	close(fd);
+	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
+	fixture_close(&f);
+}
+
+/* The bytes are watched through a second link. */
+static void check_erase(enum record_erase erase, char expected)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	struct record rec = fixture_volume("secret", 70 * MIB);
+	rec.erase = erase;
+	struct pool_object *o;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, &o), ERR_OK);
+	char data[4096], keep[128];
+	memset(data, 'S', sizeof(data));
+	int fd = sub_open(&f, "volumes", "secret", O_RDWR);
+	cr_assert_eq(pwrite(fd, data, sizeof(data), 0), sizeof(data));
+	cr_assert_eq(pwrite(fd, data, sizeof(data), 69 * MIB), sizeof(data));
+	snprintf(keep, sizeof(keep), "%s/keep", f.top);
+	cr_assert_eq(linkat(pool_dirfd(f.pool, RECORD_VOLUME), "secret", AT_FDCWD, keep, 0), 0);
+	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	for (off_t at = 0; at <= 69 * MIB; at += 69 * MIB) {
+		cr_assert_eq(pread(fd, data, sizeof(data), at), sizeof(data));
+		for (unsigned i = 0; i < sizeof(data); i++)
+			cr_assert_eq(data[i], expected);
+	}
+	close(fd);
+	fixture_close(&f);
+}
+
+Test(pool, erase_none)
+{
+	check_erase(RECORD_ERASE_NONE, 'S');
+}
+
+Test(pool, erase_zero)
+{
+	check_erase(RECORD_ERASE_ZERO, 0);
+}
+
+Test(pool, erase_discard)
+{
+	check_erase(RECORD_ERASE_DISCARD, 0);
+}
+
+Test(pool, trash_is_swept_at_start)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	fixture_close_pools(&f);
+	fixture_sh("cd %s/trash && truncate -s 3G 0123456789abcdef && touch fedcba9876543210 mine",
+		f.path);
+	fixture_open_pools(&f);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 1); /* what is not named as ours */
+	fixture_close(&f);
+}
+
+/* ---- grow ---- */
+
+static enum err_code grow(struct fixture *f, struct pool_object *o, uint64_t size_bytes)
+{
+	struct pool_grow g;
+	pool_grow_init(&g, &f->reactor, o, size_bytes);
+	return fixture_run(f, &g.op);
+}
+
+Test(pool, grow)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	struct record thick = fixture_volume("thick", 4 * MIB);
+	thick.thick = true;
+	struct pool_object *o = fixture_make_volume(&f, "thin", 4 * MIB), *t;
+	cr_assert_eq(fixture_build(&f, &thick, NULL, NULL, NULL, &t), ERR_OK);
+	cr_assert_geq(t->allocated_bytes, 4 * MIB);
+	unsigned fds = fixture_count_fds();
+	cr_assert_eq(grow(&f, o, 8 * MIB), ERR_OK);
+	cr_assert_eq(grow(&f, t, 8 * MIB), ERR_OK);
+	cr_assert_eq(grow(&f, o, 8 * MIB), ERR_OK);
+	cr_assert_eq(grow(&f, o, 2 * MIB), ERR_OK);
+	cr_assert_eq(o->rec->size_bytes, 8 * MIB);
+	cr_assert_geq(t->allocated_bytes, 8 * MIB);
+	cr_assert_eq(grow(&f, o, (uint64_t)1 << 50), ERR_NO_ROOM);
+	/* Left larger by an attempt cut short. */
+	int fd = sub_open(&f, "volumes", "thin", O_RDWR);
+	cr_assert_eq(ftruncate(fd, 32 * MIB), 0);
+	close(fd);
+	cr_assert_eq(grow(&f, o, 16 * MIB), ERR_OK);
+	cr_assert_eq(grow(&f, o, 32 * MIB), ERR_OK);
+	cr_assert_eq(fixture_count_fds(), fds);
+	struct pool_room room = fixture_room(&f);
+	cr_assert_eq(room.provisioned_bytes, 40 * MIB);
+	fixture_reopen_pools(&f);
+	cr_assert_eq(
+		pools_find_name(f.pools, RECORD_VOLUME, "thin")->rec->size_bytes, 32 * MIB);
+	cr_assert_not(pools_find_name(f.pools, RECORD_VOLUME, "thin")->truncated);
+	fixture_close(&f);
+}
+
+/* ---- clones ---- */
+
+static void write_at(struct fixture *f, const char *sub, const char *name, off_t at, char c)
+{
+	char data[4096];
+	memset(data, c, sizeof(data));
+	int fd = sub_open(f, sub, name, O_WRONLY);
+	cr_assert_eq(pwrite(fd, data, sizeof(data), at), sizeof(data));
+	cr_assert_eq(fsync(fd), 0);
+	close(fd);
+}
+
+static char read_at(struct fixture *f, const char *sub, const char *name, off_t at)
+{
+	char c = '?';
+	int fd = sub_open(f, sub, name, O_RDONLY);
+	cr_assert_eq(pread(fd, &c, 1, at), 1);
+	close(fd);
+	return c;
+}
+
+static struct pool_object *clone_of(struct fixture *f, enum record_kind kind, const char *name,
+	struct pool_object *source, uint64_t size_bytes, bool thick)
+{
+	struct pool_clone c;
+	char id[RECORD_ID_MAX];
+	pool_object_id(source, id);
+	struct record rec = fixture_volume(name, size_bytes);
+	rec.kind = kind;
+	rec.source = source->kind == RECORD_VOLUME ? RECORD_SOURCE_VOLUME : RECORD_SOURCE_SNAPSHOT;
+	rec.source_id = id;
+	rec.thick = thick;
+	struct pool_object *o = NULL;
+	pool_clone_init(&c, source, thick);
+	cr_assert_eq(fixture_build(f, &rec, pool_clone_fill, pool_clone_fill_end, &c, &o), ERR_OK);
+	cr_assert_eq(o->rec->shares_extents, c.shared);
+	return o;
+}
+
+static void check_clone(enum fixture_fs fs, bool thick, bool shares)
+{
+	struct fixture f;
+	fixture_open(&f, fs);
+	if (shares && !pool_features(f.pool)->reflink) {
+		fixture_close(&f);
+		cr_skip_test("no reflink here");
+	}
+	struct pool_object *v = fixture_make_volume(&f, "v", 16 * MIB), *s, *c;
+	write_at(&f, "volumes", "v", 0, 'a');
+	write_at(&f, "volumes", "v", 15 * MIB, 'b');
+	unsigned fds = fixture_count_fds();
+	s = clone_of(&f, RECORD_SNAPSHOT, "s", v, 16 * MIB, false);
+	write_at(&f, "volumes", "v", 0, 'x');
+	c = clone_of(&f, RECORD_VOLUME, "c", s, 32 * MIB, thick);
+	cr_assert_eq(fixture_count_fds(), fds);
+	struct stat st;
+	cr_assert_eq(fstatat(pool_dirfd(f.pool, RECORD_VOLUME), "c", &st, 0), 0);
+	cr_assert_eq(st.st_size, 32 * MIB);
+	cr_assert_eq(read_at(&f, "snapshots", "s", 0), 'a');
+	cr_assert_eq(read_at(&f, "volumes", "c", 0), 'a');
+	cr_assert_eq(read_at(&f, "volumes", "c", 4096), 0);
+	cr_assert_eq(read_at(&f, "volumes", "c", 15 * MIB), 'b');
+	cr_assert_eq(read_at(&f, "volumes", "c", 20 * MIB), 0);
+	cr_assert_eq(read_at(&f, "volumes", "v", 0), 'x');
+	cr_assert_eq(s->shared, pool_features(f.pool)->reflink);
+	cr_assert_eq(v->shared, pool_features(f.pool)->reflink);
+	cr_assert_eq(c->shared, shares);
+	/* What lay between goes: the two at the ends still share, also after a restart. */
+	cr_assert_eq(fixture_remove(&f, s), ERR_OK);
+	cr_assert_eq(v->shared, shares);
+	cr_assert_eq(c->shared, shares);
+	fixture_reopen_pools(&f);
+	v = pools_find_name(f.pools, RECORD_VOLUME, "v");
+	c = pools_find_name(f.pools, RECORD_VOLUME, "c");
+	cr_assert_eq(v->shared, shares);
+	cr_assert_eq(c->shared, shares);
+	cr_assert_eq(fixture_remove(&f, v), ERR_OK);
+	cr_assert_not(c->shared);
+	fixture_reopen_pools(&f);
+	cr_assert_not(pools_find_name(f.pools, RECORD_VOLUME, "c")->shared);
+	fixture_close(&f);
+}
+
+Test(pool, clone_by_reflink)
+{
+	check_clone(FIXTURE_XFS, false, true);
+}
+
+Test(pool, clone_thick)
+{
+	check_clone(FIXTURE_XFS, true, false);
+}
+
+Test(pool, clone_without_reflink)
+{
+	check_clone(FIXTURE_EXT4, false, false);
+}
+
+/* ---- away and back ---- */
+
+static void wait_state(struct fixture *f, enum pool_state state)
+{
+	while (pool_state(f->pool) != state)
+		fixture_turn(f);
+}
+
+Test(pool, goes_and_comes_back)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	struct pool_object *used = fixture_make_volume(&f, "used", MIB);
+	struct pool_object *idle = fixture_make_volume(&f, "idle", MIB);
+	fixture_make_volume(&f, "grown", MIB);
+	used->node = &f;
+	int dirfd = pool_dirfd(f.pool, RECORD_VOLUME);
+	char id[RECORD_ID_MAX];
+	pool_object_id(used, id);
+
+	fixture_sh("mv %s %s/aside && mkdir %s", f.path, f.top, f.path);
+	unsigned changes = f.changes;
+	wait_state(&f, POOL_MISSING);
+	cr_assert_gt(f.changes, changes);
+	cr_assert_eq(pool_dirfd(f.pool, RECORD_VOLUME), -1);
+	struct pool_object *o;
+	struct err err = {0};
+	pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err);
+	cr_assert_eq(err.code, ERR_UNAVAILABLE, "%s", err.message);
+	struct record rec = fixture_volume("new", MIB);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_UNAVAILABLE);
+	cr_assert_eq(fixture_remove(&f, used), ERR_UNAVAILABLE);
+	/* Its lock is free: another driver might serve it, and does, and changes it. */
+	fixture_sh("rm %s/aside/volumes/idle", f.top);
+
+	fixture_sh("rmdir %s && mv %s/aside %s", f.path, f.top, f.path);
+	wait_state(&f, POOL_READY);
+	cr_assert_eq(pool_dirfd(f.pool, RECORD_VOLUME), dirfd);
+	err_clear(&err);
+	cr_assert_eq(pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err), 0);
+	cr_assert_eq(o, used);
+	cr_assert_eq(o->node, &f);
+	cr_assert_null(pools_find_name(f.pools, RECORD_VOLUME, "idle"));
+	cr_assert_str_eq(idle->rec->name, "idle"); /* whoever held it may still read it */
+	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), 2);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_OK);
+
+	/* Another pool in its place is not it. */
+	fixture_sh("mv %s %s/aside", f.path, f.top);
+	struct bytes_features features;
+	bool existed;
+	cr_assert_eq(pool_init_dir(f.path, &features, &existed, &err), 0);
+	wait_state(&f, POOL_MISSING);
+	while (strstr(pool_why(f.pool), "another pool") == NULL)
+		fixture_turn(&f);
+	fixture_close(&f);
+}
+
+Test(pool, read_only)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	struct pool_object *o = fixture_make_volume(&f, "v", MIB);
+	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+	wait_state(&f, POOL_SICK);
+	cr_assert_not_null(strstr(pool_why(f.pool), "read-only"));
+	cr_assert_eq(fixture_remove(&f, o), ERR_UNAVAILABLE);
+	fixture_reopen_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_SICK);
+	cr_assert_not_null(pools_find_name(f.pools, RECORD_VOLUME, "v"));
+	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT, NULL), 0);
+	wait_state(&f, POOL_READY);
+	cr_assert(pool_features(f.pool)->tmpfile);
+	fixture_make_volume(&f, "w", MIB);
+	fixture_close(&f);
+}
+
+/* ---- many ---- */
+
+Test(pool, ten_thousand)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	enum { COUNT = 10000 };
+	int dirfd = dup(pool_dirfd(f.pool, RECORD_VOLUME));
+	for (int i = 0; i < COUNT; i++) {
+		char name[32], text[RECORD_BYTES_MAX];
+		snprintf(name, sizeof(name), "pvc-%08x", (unsigned)i * 2654435761u);
+		struct record rec = fixture_volume(name, MIB), *made;
+		strcpy(rec.random, "00000000");
+		made = record_new(&rec);
+		int len = record_print(made, text, sizeof(text));
+		record_free(made);
+		int fd = openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		cr_assert(fd >= 0 && ftruncate(fd, MIB) == 0 &&
+			fsetxattr(fd, RECORD_XATTR, text, (size_t)len, 0) == 0);
+		close(fd);
+	}
+	close(dirfd);
+	fixture_close_pools(&f);
+	struct timespec from, to;
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	fixture_open_pools(&f);
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	fprintf(stderr, "%d objects loaded in %.1f ms\n", COUNT,
+		(double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) / 1e6);
+	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), COUNT);
+	unsigned listed = 0;
+	char id[RECORD_ID_MAX] = "";
+	for (struct pool_object *o; (o = pools_next(f.pools, RECORD_VOLUME, id)) != NULL; listed++)
+		pool_object_id(o, id);
+	cr_assert_eq(listed, COUNT);
+	fixture_close(&f);
+}
