@@ -2,9 +2,9 @@
 /*
  * The driver's side of the helper processes.
  *
- * The happy path: a call is queued, an idle helper (or a new one, started on the spot: the socket
- * holds its first request until it reads) takes it, one message goes out, one comes back, the
- * helper is idle again. Each helper has a receive armed on its socket and a poll on its pidfd.
+ * The happy path: a call is queued, an idle helper (or a new one: the socket holds its first
+ * request until it reads) takes it, one message goes out, one comes back, the helper is idle again.
+ * Each helper has a receive armed on its socket and a poll on its pidfd.
  *
  *   IDLE -> BUSY -> IDLE          a call
  *   BUSY -> HUNG                  it overstayed: answered, killed, and its key is hung
@@ -22,11 +22,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -35,12 +32,10 @@
 
 enum {
 	HELPER_IDLE_MS = 10000, /* above HELPER_WARM, an idle helper goes after this long */
+	HELPER_START_MS = 1,    /* between two starts */
 	HELPER_RETRY_MS = 500,  /* after a failed start, or one that died before its first call */
-	HELPER_CLOSE_MS = 100,  /* for a helper that was not hung to die */
-	HELPER_CHILD_FD = 3,
+	HELPER_CLOSE_MS = 2000, /* for all that were not hung to die */
 };
-
-const char *helper_exe = "/proc/self/exe";
 
 enum slot_state { SLOT_IDLE, SLOT_BUSY, SLOT_HUNG, SLOT_ENDING };
 
@@ -72,11 +67,12 @@ struct helpers {
 };
 
 static void helpers_dispatch(struct helpers *helpers);
-static void helpers_keep_warm(struct helpers *helpers);
 
+/* The earliest wish counts. */
 static void helpers_tick_in(struct helpers *helpers, uint64_t delay_ms)
 {
-	if (!ring_timer_armed(&helpers->tick))
+	if (!ring_timer_armed(&helpers->tick) ||
+		helpers->tick.due_ns > ring_clock_ns(helpers->ring) + delay_ms * 1000000)
 		ring_timer_arm(helpers->ring, &helpers->tick, delay_ms);
 }
 
@@ -159,7 +155,6 @@ static void slot_on_answer(struct helper_slot *slot, size_t len)
 	struct helpers *helpers = slot->helpers;
 	slot_end_call(slot, answer.res);
 	helpers_dispatch(helpers);
-	helpers_keep_warm(helpers);
 }
 
 static void slot_on_recv(struct ring_req *req, int res, uint32_t flags)
@@ -180,11 +175,10 @@ static void slot_on_recv(struct ring_req *req, int res, uint32_t flags)
 		slot_end_call(slot, -EPIPE);
 	if (slot->exited)
 		slot_free(slot);
-	helpers_dispatch(helpers);
 	if (soon)
-		helpers_keep_warm(helpers);
+		helpers_dispatch(helpers);
 	else
-		helpers_tick_in(helpers, HELPER_RETRY_MS);
+		helpers_tick_in(helpers, list_empty(&helpers->queue) ? HELPER_RETRY_MS : 0);
 }
 
 static void slot_arm_exit(struct helper_slot *slot)
@@ -214,66 +208,9 @@ static void slot_on_exit(struct ring_req *req, int res, uint32_t flags)
 	struct helpers *helpers = slot->helpers;
 	slot_free(slot);
 	helpers_dispatch(helpers);
-	helpers_keep_warm(helpers);
 }
 
 /* ---- starting ---- */
-
-static int spawn_process(pid_t *ret_pid, int child_fd)
-{
-	posix_spawnattr_t attr;
-	posix_spawn_file_actions_t files;
-	sigset_t none, all;
-	sigemptyset(&none);
-	sigfillset(&all);
-	sigdelset(&all, SIGKILL);
-	sigdelset(&all, SIGSTOP);
-	posix_spawnattr_init(&attr);
-	posix_spawn_file_actions_init(&files);
-	/* A group of its own: what a terminal sends to the driver must not end calls in flight. */
-	posix_spawnattr_setpgroup(&attr, 0);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setsigdefault(&attr, &all);
-	posix_spawnattr_setflags(
-		&attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	/* dup2 first: child_fd may be 0 or 1, and it may be 3 (then it only loses CLOEXEC). */
-	int r = posix_spawn_file_actions_adddup2(&files, child_fd, HELPER_CHILD_FD);
-	if (r == 0)
-		r = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDWR, 0);
-	if (r == 0)
-		r = posix_spawn_file_actions_adddup2(&files, STDIN_FILENO, STDOUT_FILENO);
-	if (r == 0)
-		r = posix_spawn_file_actions_addclosefrom_np(&files, HELPER_CHILD_FD + 1);
-	char *argv[] = {(char[]){"ringvol"}, (char[]){"helper"}, (char[]){"3"}, NULL};
-	if (r == 0)
-		r = posix_spawn(ret_pid, helper_exe, &files, &attr, argv, environ);
-	posix_spawn_file_actions_destroy(&files);
-	posix_spawnattr_destroy(&attr);
-	return -r;
-}
-
-/* fd: the driver's end of the pair. Sets pid, pidfd and fd. */
-static int slot_spawn(struct helper_slot *slot)
-{
-	int fds[2];
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
-		return -errno;
-	int r = spawn_process(&slot->pid, fds[1]);
-	close(fds[1]);
-	if (r == 0) {
-		slot->pidfd = (int)syscall(SYS_pidfd_open, slot->pid, 0);
-		if (slot->pidfd >= 0) {
-			slot->fd = fds[0];
-			return 0;
-		}
-		r = -errno;
-		kill(slot->pid, SIGKILL);
-		while (waitpid(slot->pid, NULL, 0) < 0 && errno == EINTR)
-			;
-	}
-	close(fds[0]);
-	return r;
-}
 
 static int helpers_start_one(struct helpers *helpers)
 {
@@ -282,7 +219,7 @@ static int helpers_start_one(struct helpers *helpers)
 	struct helper_slot *slot = calloc(1, sizeof(*slot));
 	if (slot == NULL)
 		return -ENOMEM;
-	int r = slot_spawn(slot);
+	int r = helper_spawn(&slot->pid, &slot->pidfd, &slot->fd);
 	if (r < 0) {
 		free(slot);
 		return r;
@@ -322,14 +259,39 @@ static bool slot_send(struct helper_slot *slot, const struct helper_call *call)
 	return sendmsg(slot->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
-/* Gives waiting calls to idle helpers, and starts helpers while there are none. */
-static void helpers_dispatch(struct helpers *helpers)
+/* ---- the number of helpers ---- */
+
+static bool helpers_too_few(const struct helpers *helpers)
 {
-	while (!list_empty(&helpers->queue)) {
-		if (list_empty(&helpers->slots[SLOT_IDLE]) && helpers_start_one(helpers) < 0) {
-			helpers_tick_in(helpers, HELPER_RETRY_MS);
+	return alive_count(helpers) < HELPER_WARM ||
+	       (!list_empty(&helpers->queue) && list_empty(&helpers->slots[SLOT_IDLE]));
+}
+
+/* Sets the tick for what is to be done about too few or too many. Starting one takes a millisecond
+ * or more of the loop's time, so they are started one by one with turns between: calls that do not
+ * hang are over long before, and a burst of them starts next to none. */
+static void helpers_plan(struct helpers *helpers)
+{
+	if (helpers_too_few(helpers)) {
+		helpers_tick_in(helpers, alive_count(helpers) == 0 ? 0 : HELPER_START_MS);
+		return;
+	}
+	uint64_t now_ns = ring_clock_ns(helpers->ring);
+	while (alive_count(helpers) > HELPER_WARM && !list_empty(&helpers->slots[SLOT_IDLE])) {
+		struct helper_slot *oldest = slot_of(helpers->slots[SLOT_IDLE].prev);
+		uint64_t idle_ms = (now_ns - oldest->since_ns) / 1000000;
+		if (idle_ms < HELPER_IDLE_MS) {
+			helpers_tick_in(helpers, HELPER_IDLE_MS - idle_ms);
 			return;
 		}
+		slot_retire(oldest);
+	}
+}
+
+/* Gives waiting calls to idle helpers. */
+static void helpers_dispatch(struct helpers *helpers)
+{
+	while (!list_empty(&helpers->queue) && !list_empty(&helpers->slots[SLOT_IDLE])) {
 		struct helper_slot *slot = slot_of(helpers->slots[SLOT_IDLE].next);
 		struct helper_call *call =
 			container_of(helpers->queue.next, struct helper_call, link);
@@ -345,7 +307,19 @@ static void helpers_dispatch(struct helpers *helpers)
 		slot->since_ns = ring_clock_ns(helpers->ring);
 		slot_enter(slot, SLOT_BUSY);
 	}
+	helpers_plan(helpers);
 }
+
+static void helpers_on_tick(struct ring_timer *timer)
+{
+	struct helpers *helpers = container_of(timer, struct helpers, tick);
+	if (helpers_too_few(helpers) && helpers_start_one(helpers) < 0)
+		helpers_tick_in(helpers, HELPER_RETRY_MS);
+	else
+		helpers_dispatch(helpers);
+}
+
+/* ---- the life of a call ---- */
 
 /* A call's slot is the helper that runs it; while it is on a list (queue, answering), it has none
  * and the field holds the helpers. */
@@ -373,7 +347,6 @@ static void call_on_deadline(struct ring_timer *timer)
 	slot_kill(slot);
 	slot_end_call(slot, -ETIMEDOUT);
 	helpers_dispatch(helpers);
-	helpers_keep_warm(helpers);
 }
 
 static bool key_in_flight(const struct helpers *helpers, const char *key)
@@ -446,33 +419,7 @@ int helpers_submit(struct helpers *helpers, struct helper_call *call)
 	return 0;
 }
 
-/* ---- the number of helpers ---- */
-
-static void helpers_keep_warm(struct helpers *helpers)
-{
-	while (alive_count(helpers) < HELPER_WARM)
-		if (helpers_start_one(helpers) < 0) {
-			helpers_tick_in(helpers, HELPER_RETRY_MS);
-			return;
-		}
-	uint64_t now_ns = ring_clock_ns(helpers->ring);
-	while (alive_count(helpers) > HELPER_WARM && !list_empty(&helpers->slots[SLOT_IDLE])) {
-		struct helper_slot *oldest = slot_of(helpers->slots[SLOT_IDLE].prev);
-		uint64_t idle_ms = (now_ns - oldest->since_ns) / 1000000;
-		if (idle_ms < HELPER_IDLE_MS) {
-			helpers_tick_in(helpers, HELPER_IDLE_MS - idle_ms);
-			return;
-		}
-		slot_retire(oldest);
-	}
-}
-
-static void helpers_on_tick(struct ring_timer *timer)
-{
-	struct helpers *helpers = container_of(timer, struct helpers, tick);
-	helpers_dispatch(helpers);
-	helpers_keep_warm(helpers);
-}
+/* ---- opening and closing ---- */
 
 int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *table, unsigned count)
 {
@@ -487,14 +434,14 @@ int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *tabl
 		list_init(&helpers->slots[state]);
 	list_init(&helpers->queue);
 	list_init(&helpers->answering);
-	/* One must start, or none ever will; the others follow by themselves. */
+	/* One must start now, or none ever will; the others follow when the loop runs. */
 	int r = ring_simulated(ring) ? 0 : helpers_start_one(helpers);
 	if (r < 0) {
 		helpers_close(helpers);
 		return r;
 	}
 	if (!ring_simulated(ring))
-		helpers_keep_warm(helpers);
+		helpers_plan(helpers);
 	*ret = helpers;
 	return 0;
 }
@@ -528,8 +475,12 @@ void helpers_close(struct helpers *helpers)
 	for (unsigned state = 0; state <= SLOT_ENDING; state++)
 		list_for_each (pos, &helpers->slots[state])
 			slot_kill(slot_of(pos));
+	uint64_t end_ns = ring_clock_ns(helpers->ring) + HELPER_CLOSE_MS * 1000000ull;
 	for (unsigned state = 0; state <= SLOT_ENDING; state++)
-		list_for_each_safe (pos, &helpers->slots[state])
-			slot_close(slot_of(pos), state == SLOT_HUNG ? 0 : HELPER_CLOSE_MS);
+		list_for_each_safe (pos, &helpers->slots[state]) {
+			uint64_t now_ns = ring_clock_ns(helpers->ring);
+			bool wait = state != SLOT_HUNG && now_ns < end_ns;
+			slot_close(slot_of(pos), wait ? (int)((end_ns - now_ns) / 1000000) : 0);
+		}
 	free(helpers);
 }
