@@ -18,7 +18,8 @@ check() { # name, command...
 		printf 'ok      %s\n' "$name"
 	else
 		printf 'FAILED  %s\n' "$name"
-		head -n 60 "$logs/$name.log"
+		{ grep -E 'error|warning|undefined|: [0-9]+ lines or more|may not know' "$logs/$name.log" ||
+			tail -n 20 "$logs/$name.log"; } | head -n 40
 		failed+=("$name")
 	fi
 }
@@ -38,7 +39,7 @@ compile() { # compiler
 
 tidy() {
 	git ls-files 'src/*.c' |
-		xargs -r -P "$(nproc)" -n 4 timeout 300 clang-tidy --quiet -p "$logs/clang"
+		xargs -r -P "$(nproc)" -n 8 timeout 600 clang-tidy --quiet -p "$logs/clang"
 }
 
 go_format() {
