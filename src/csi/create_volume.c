@@ -3,8 +3,8 @@
  * CreateVolume: empty, from a snapshot, or a clone of a volume. Idempotent by name.
  *
  * Happy path: look the name up (found and alike: the same answer) -> plan: pool, size, file system
- * -> measure the pool -> hold the source still -> build (format, share or copy; the link is the
- * commit) -> release the source -> answer.
+ * -> (clone: measure, hold the source still) -> build (format, share or copy; the link is the
+ * commit) -> (release the source) -> answer.
  * How it can fail: the request contradicts itself, the pool, the source or an existing volume of
  * that name; no room; the source cannot be held still. Until the commit nothing has a name, so
  * nothing is left; a source is released whatever happens.
@@ -12,8 +12,6 @@
 #include "csi/source.h"
 
 #include <errno.h>
-
-enum { MEASURE_MAX_AGE_MS = 1000 }; /* creates since are accounted for without measuring */
 
 struct create {
 	struct csi_task task;
@@ -256,10 +254,18 @@ static int plan_run(struct op *op)
 
 /* ---- build ---- */
 
+/* A live volume: what it holds decides whether it can be held still, and the room to ask for. The
+ * build measures by itself when the last measure is too old for its admission. */
+static bool measure_done(struct op *op)
+{
+	struct create *c = create_of(op);
+	return exists(op) || c->source.object == NULL || c->source.object->kind != RECORD_VOLUME;
+}
+
 static int measure_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	pool_measure_init(&c->measure, op->reactor, c->pool, MEASURE_MAX_AGE_MS);
+	pool_measure_init(&c->measure, op->reactor, c->pool, 0);
 	return op_child(op, &c->measure.op);
 }
 
@@ -296,9 +302,6 @@ static void fill_format(struct create *c)
 	c->build.fill = pool_format_fill;
 	c->build.fill_end = pool_format_fill_end;
 	c->build.fill_arg = &c->format;
-	/* A clone of a template is metadata only; all else writes. */
-	c->build.fill_writes =
-		c->rec.thick || !pool_features(c->pool)->reflink || c->rec.fs == FSIMG_BTRFS;
 }
 
 static int build_run(struct op *op)
@@ -347,7 +350,7 @@ static bool release_done(struct op *op)
 static const struct op_step create_steps[] = {
 	{"look up", .run = look_up_run},
 	{"plan", .done = exists, .run = plan_run},
-	{"measure", .done = exists, .run = measure_run},
+	{"measure", .done = measure_done, .run = measure_run},
 	{"hold source", .done = hold_done, .run = hold_run, .undo = release_run},
 	{"build", .done = exists, .run = build_run, .end = build_end, .flags = OP_COMMIT},
 	{"release source", .done = release_done, .run = release_run},

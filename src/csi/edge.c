@@ -96,7 +96,8 @@ static int check_map(const char *field, Csi__V1__StringPair **pairs, size_t n, s
 	if (total > MAP_MAX)
 		return err_set(err, ERR_INVALID, "%s: %zu bytes in all, %d are allowed", field,
 			total, MAP_MAX);
-	qsort(pairs, n, sizeof(*pairs), compare_pairs);
+	if (n > 1)
+		qsort(pairs, n, sizeof(*pairs), compare_pairs);
 	for (size_t i = 1; i < n; i++)
 		if (compare_pairs(&pairs[i - 1], &pairs[i]) == 0)
 			return err_set(err, ERR_INVALID, "%s: a key appears twice", field);

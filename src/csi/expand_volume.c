@@ -12,7 +12,6 @@
 struct expand {
 	struct node_op n;
 	uint64_t size_bytes;
-	struct pool_measure measure;
 	struct pool_grow grow;
 };
 
@@ -22,13 +21,6 @@ static bool image_done(struct op *op)
 {
 	struct expand *e = expand_of(op);
 	return e->n.volume->rec->size_bytes >= e->size_bytes;
-}
-
-static int measure_run(struct op *op)
-{
-	struct expand *e = expand_of(op);
-	pool_measure_init(&e->measure, op->reactor, e->n.volume->pool, 0);
-	return op_child(op, &e->measure.op);
 }
 
 static int image_run(struct op *op)
@@ -82,7 +74,6 @@ static int answer_run(struct op *op)
 }
 
 static const struct op_step expand_steps[] = {
-	{"measure", .done = image_done, .run = measure_run},
 	{"image", .done = image_done, .run = image_run},
 	{"device", .done = device_done, .run = device_run, .end = device_end},
 	{"answer", .run = answer_run},

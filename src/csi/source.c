@@ -87,8 +87,11 @@ static int fill_end(struct op *op, int res, void *arg)
 {
 	struct csi_source *source = arg;
 	int r = pool_clone_fill_end(op, res, &source->clone);
-	if (r == 0)
+	if (r == 0) {
+		/* A reflink that the kernel refused has become a copy. */
 		source->build->rec->shares_extents = source->clone.shared;
+		source->build->fill_writes = source->clone.wrote;
+	}
 	return r;
 }
 
@@ -99,7 +102,6 @@ void csi_source_fill(struct csi_source *source, struct pool_build *build)
 	build->fill = fill;
 	build->fill_end = fill_end;
 	build->fill_arg = source;
-	build->fill_writes = !source->share;
 }
 
 int csi_source_end(struct op *op, const struct csi_source *source, int res)

@@ -52,7 +52,7 @@ static void up(struct world *w)
 {
 	struct ring_config config = {.sim = &w->sim};
 	assert(ring_open(&w->reactor.ring, &config) == 0);
-	assert(work_open(&w->reactor.work, w->reactor.ring, 0) == 0);
+	assert(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
 	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, mnt_calls, MNT_CALLS) == 0);
 	struct pool_config pool = {
 		.name = "default", .path = w->pool_path, .overcommit = 1.0, .reserve_pct = 5, .init = true};
@@ -200,7 +200,7 @@ void world_answer_free(struct world_answer *answer)
 
 void world_settle(struct world *w)
 {
-	ring_sim_settle(w->reactor.ring, ring_now_ns(w->reactor.ring) / 1000000 + 2 * POOL_CHECK_MS);
+	ring_sim_settle(w->reactor.ring, POOL_CHECK_MS + POOL_CHECK_MS / 2);
 }
 
 /* ---- inventory ---- */
