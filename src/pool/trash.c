@@ -2,7 +2,7 @@
 /*
  * Giving back what was deleted. One file of a pool's trash at a time, in bounded pieces, each a job
  * of its own, so that a drain need not wait long and no thread is kept: erase where the record asks
- * for it, cut the file shorter from its end, unlink what is left. Every piece can be done twice, so
+ * for it, cut the file shorter from its end, unlink it. Every piece can be done twice, so
  * a crash costs nothing but to begin the file again. A file that fails is left for the next look
  * after the pool. Files that are not named as ours are left alone.
  *
@@ -157,18 +157,18 @@ static int file_piece(struct pool_trash *t)
 		return zero_piece(t);
 	if (t->erase == RECORD_ERASE_DISCARD && t->erased < t->size)
 		return discard_piece(t);
-	if (t->size > TRASH_CUT_BYTES) {
-		/* Erased stays true of a shorter file. */
-		if (ftruncate(t->fd, t->size - TRASH_CUT_BYTES) < 0)
-			return -errno;
-		t->size -= TRASH_CUT_BYTES;
-		t->erased = t->size;
-		t->freed = true;
+	/* To nothing, before it goes: XFS frees the blocks of an unlinked file some time later, and
+	 * what is free would not be known when the trash is empty. */
+	off_t rest = t->size > TRASH_CUT_BYTES ? t->size - TRASH_CUT_BYTES : 0;
+	if (ftruncate(t->fd, rest) < 0)
+		return -errno;
+	t->freed = true;
+	if (rest > 0) {
+		t->erased = t->size = rest; /* erased stays true of a shorter file */
 		return TRASH_MORE;
 	}
 	if (unlinkat(t->dirfd, t->names[t->at], 0) < 0 && errno != ENOENT)
 		return -errno;
-	t->freed = true;
 	return 0;
 }
 
@@ -181,7 +181,7 @@ static int trash_run(struct pool_job *job)
 			return r;
 	}
 	if (t->at < t->count && file_piece(t) != TRASH_MORE) {
-		fd_close(&t->fd); /* what is left of its blocks is freed here, on the thread */
+		fd_close(&t->fd);
 		t->at++;
 	}
 	return t->at < t->count ? TRASH_MORE : 0;

@@ -57,7 +57,7 @@ static inline bool fixture_mount(struct fixture *f, enum fixture_fs fs)
 	if (fs == FIXTURE_TMPFS)
 		f->mounted = mount("tmpfs", f->path, "tmpfs", 0, "size=256m") == 0;
 	else
-		f->mounted = fixture_sh("truncate -s 1G %s && mkfs.%s -q %s %s && mount -o loop "
+		f->mounted = fixture_sh("truncate -s 2G %s && mkfs.%s -q %s %s && mount -o loop "
 					"%s %s",
 				     f->image, fs == FIXTURE_XFS ? "xfs" : "ext4",
 				     fs == FIXTURE_XFS ? "-f" : "-F", f->image, f->image,
@@ -194,7 +194,6 @@ static inline enum err_code fixture_run(struct fixture *f, struct op *op)
 	return op->err.code;
 }
 
-/* Until the trash is empty and nothing runs. */
 static inline unsigned fixture_count(struct fixture *f, const char *sub)
 {
 	char path[128];
@@ -208,6 +207,7 @@ static inline unsigned fixture_count(struct fixture *f, const char *sub)
 	return count;
 }
 
+/* Until nothing runs in the background: the trash is empty. */
 static inline void fixture_settle(struct fixture *f)
 {
 	while (!pools_idle(f->pools))
@@ -265,8 +265,10 @@ static inline struct pool_room fixture_room(struct fixture *f)
 	return room;
 }
 
-static inline unsigned fixture_count_fds(void)
+/* When nothing runs in the background, which has some of its own. */
+static inline unsigned fixture_count_fds(struct fixture *f)
 {
+	fixture_settle(f);
 	DIR *dir = opendir("/proc/self/fd");
 	unsigned count = 0;
 	while (readdir(dir) != NULL)

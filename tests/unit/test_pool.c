@@ -159,7 +159,7 @@ static void check_build(enum fixture_fs fs)
 {
 	struct fixture f;
 	fixture_open(&f, fs);
-	unsigned fds = fixture_count_fds();
+	unsigned fds = fixture_count_fds(&f);
 	struct pool_object *o = fixture_make_volume(&f, "pvc-1", 16 * MIB), *found;
 	struct stat st;
 	struct err err = {0};
@@ -175,7 +175,7 @@ static void check_build(enum fixture_fs fs)
 	cr_assert_null(pools_find_name(f.pools, RECORD_SNAPSHOT, "pvc-1"));
 	struct record rec = fixture_volume("pvc-1", MIB);
 	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_EXISTS);
-	cr_assert_eq(fixture_count_fds(), fds);
+	cr_assert_eq(fixture_count_fds(&f), fds);
 
 	fixture_reopen_pools(&f);
 	cr_assert_eq(pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err), 0);
@@ -183,7 +183,7 @@ static void check_build(enum fixture_fs fs)
 	cr_assert_gt(o->rec->created_ns, 0);
 
 	/* A later object of the same name has another id. */
-	fds = fixture_count_fds();
+	fds = fixture_count_fds(&f);
 	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
 	cr_assert_neq(pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err), 0);
 	cr_assert_eq(err.code, ERR_NOT_FOUND);
@@ -196,7 +196,7 @@ static void check_build(enum fixture_fs fs)
 	fixture_settle(&f);
 	cr_assert_eq(fixture_count(&f, "trash"), 0);
 	cr_assert_eq(fixture_count(&f, "volumes"), 1);
-	cr_assert_eq(fixture_count_fds(), fds);
+	cr_assert_eq(fixture_count_fds(&f), fds);
 
 	static const struct {
 		const char *id;
@@ -260,13 +260,13 @@ Test(pool, leftover_is_learned)
 		fixture_remove(&f, pools_find_name(f.pools, RECORD_VOLUME, "known")), ERR_OK);
 	fixture_settle(&f);
 	fixture_sh("cp -a --sparse=always %s/keep %s/volumes/known", f.top, f.path);
-	unsigned fds = fixture_count_fds();
+	unsigned fds = fixture_count_fds(&f);
 	struct record rec = fixture_volume("known", MIB);
 	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_EXISTS);
 	struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, "known");
 	cr_assert_not_null(o);
 	cr_assert_not_null(o->rec);
-	cr_assert_eq(fixture_count_fds(), fds);
+	cr_assert_eq(fixture_count_fds(&f), fds);
 	/* And the other way round: the image of one we know is gone. */
 	fixture_sh("rm %s/volumes/known", f.path);
 	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
@@ -312,9 +312,9 @@ Test(pool, remove_refuses_what_is_attached)
 	struct pool_object *o = fixture_make_volume(&f, "busy", MIB);
 	int fd = sub_open(&f, "volumes", "busy", O_RDWR);
 	cr_assert_eq(flock(fd, LOCK_EX | LOCK_NB), 0);
-	unsigned fds = fixture_count_fds();
+	unsigned fds = fixture_count_fds(&f);
 	cr_assert_eq(fixture_remove(&f, o), ERR_PRECONDITION);
-	cr_assert_eq(fixture_count_fds(), fds);
+	cr_assert_eq(fixture_count_fds(&f), fds);
 	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "busy"), o);
 	close(fd);
 	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
@@ -395,7 +395,7 @@ Test(pool, grow)
 	struct pool_object *o = fixture_make_volume(&f, "thin", 4 * MIB), *t;
 	cr_assert_eq(fixture_build(&f, &thick, NULL, NULL, NULL, &t), ERR_OK);
 	cr_assert_geq(t->allocated_bytes, 4 * MIB);
-	unsigned fds = fixture_count_fds();
+	unsigned fds = fixture_count_fds(&f);
 	cr_assert_eq(grow(&f, o, 8 * MIB), ERR_OK);
 	cr_assert_eq(grow(&f, t, 8 * MIB), ERR_OK);
 	cr_assert_eq(grow(&f, o, 8 * MIB), ERR_OK);
@@ -409,7 +409,7 @@ Test(pool, grow)
 	close(fd);
 	cr_assert_eq(grow(&f, o, 16 * MIB), ERR_OK);
 	cr_assert_eq(grow(&f, o, 32 * MIB), ERR_OK);
-	cr_assert_eq(fixture_count_fds(), fds);
+	cr_assert_eq(fixture_count_fds(&f), fds);
 	struct pool_room room = fixture_room(&f);
 	cr_assert_eq(room.provisioned_bytes, 40 * MIB);
 	fixture_reopen_pools(&f);
@@ -469,11 +469,11 @@ static void check_clone(enum fixture_fs fs, bool thick, bool shares)
 	struct pool_object *v = fixture_make_volume(&f, "v", 16 * MIB), *s, *c;
 	write_at(&f, "volumes", "v", 0, 'a');
 	write_at(&f, "volumes", "v", 15 * MIB, 'b');
-	unsigned fds = fixture_count_fds();
+	unsigned fds = fixture_count_fds(&f);
 	s = clone_of(&f, RECORD_SNAPSHOT, "s", v, 16 * MIB, false);
 	write_at(&f, "volumes", "v", 0, 'x');
 	c = clone_of(&f, RECORD_VOLUME, "c", s, 32 * MIB, thick);
-	cr_assert_eq(fixture_count_fds(), fds);
+	cr_assert_eq(fixture_count_fds(&f), fds);
 	struct stat st;
 	cr_assert_eq(fstatat(pool_dirfd(f.pool, RECORD_VOLUME), "c", &st, 0), 0);
 	cr_assert_eq(st.st_size, 32 * MIB);

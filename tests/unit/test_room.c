@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a pool promises: never more than there is, whatever runs at once, and all of it again when
+ * everything is deleted. */
+#include "pool_fixture.h"
+
+#include <stdint.h>
+
+enum { MIB = 1 << 20 };
+
+static uint64_t available(struct fixture *f)
+{
+	return fixture_room(f).available_bytes;
+}
+
+/* Measured, with the trash empty. A file system may keep a few blocks for itself. */
+static void same_as_before(struct fixture *f, uint64_t before)
+{
+	fixture_settle(f);
+	uint64_t now = available(f);
+	cr_assert(now <= before && before - now <= 2 * MIB, "%llu MiB before, %llu now",
+		(unsigned long long)before / MIB, (unsigned long long)now / MIB);
+}
+
+Test(room, comes_back)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	uint64_t before = available(&f);
+	struct pool_room room = fixture_room(&f);
+	cr_assert_gt(before, 512 * MIB);
+	cr_assert_leq(before, room.free_bytes - room.capacity_bytes / 100 * 5);
+	cr_assert_eq(before % POOL_SIZE_ALIGN, 0);
+
+	struct pool_object *thin = fixture_make_volume(&f, "thin", 64 * MIB), *thick;
+	pool_room(f.pool, &room); /* at once, and as measured */
+	cr_assert_leq(room.available_bytes, before - 64 * MIB);
+	same_as_before(&f, before - 64 * MIB);
+	struct record rec = fixture_volume("thick", 64 * MIB);
+	rec.thick = true;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, &thick), ERR_OK);
+	pool_room(f.pool, &room);
+	cr_assert_leq(room.available_bytes, before - 128 * MIB);
+	same_as_before(&f, before - 128 * MIB);
+	cr_assert_eq(fixture_room(&f).provisioned_bytes, 128 * MIB);
+
+	/* What a volume writes it was promised: attached ones are measured. */
+	char *data = calloc(1, MIB);
+	memset(data, 'x', MIB);
+	int fd = openat(pool_dirfd(f.pool, RECORD_VOLUME), "thin", O_WRONLY | O_CLOEXEC);
+	thin->node = &f;
+	for (int i = 0; i < 32; i++)
+		cr_assert_eq(pwrite(fd, data, MIB, (off_t)i * MIB), MIB);
+	cr_assert_eq(fsync(fd), 0);
+	close(fd);
+	free(data);
+	same_as_before(&f, before - 128 * MIB);
+	cr_assert_geq(thin->allocated_bytes, 32 * MIB);
+	thin->node = NULL;
+
+	/* The promise ends at once, the blocks are free when they are. */
+	cr_assert_eq(fixture_remove(&f, thin), ERR_OK);
+	pool_room(f.pool, &room);
+	cr_assert_eq(room.provisioned_bytes, 64 * MIB);
+	cr_assert_leq(room.available_bytes, before - 64 * MIB);
+	same_as_before(&f, before - 64 * MIB);
+	cr_assert_eq(fixture_remove(&f, thick), ERR_OK);
+	same_as_before(&f, before);
+	fixture_reopen_pools(&f);
+	same_as_before(&f, before);
+	fixture_close(&f);
+}
+
+Test(room, limits)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	uint64_t left = available(&f);
+	struct record rec = fixture_volume("all", left + MIB);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_NO_ROOM);
+	rec.size_bytes = left;
+	struct pool_object *o;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, &o), ERR_OK);
+	rec = fixture_volume("more", MIB);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_NO_ROOM);
+	/* A snapshot asks for what its volume may need again. */
+	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
+	fixture_settle(&f);
+	struct pool_build b;
+	rec = fixture_volume("snap", MIB);
+	rec.kind = RECORD_SNAPSHOT;
+	cr_assert_eq(pool_build_init(&b, &f.reactor, f.pool, &rec), 0);
+	b.need_bytes = left + MIB;
+	cr_assert_eq(fixture_run(&f, &b.op), ERR_NO_ROOM);
+	pool_build_free(&b);
+	fixture_close(&f);
+}
+
+Test(room, overcommit_is_for_thin_volumes)
+{
+	struct fixture f;
+	fixture_make(&f, FIXTURE_XFS, false);
+	fixture_open_ring(&f, NULL);
+	struct pool_config config = {
+		.name = "p", .path = f.path, .overcommit = 10.0, .reserve_pct = 0};
+	fixture_open_configs(&f, &config, 1);
+	struct pool_room room = fixture_room(&f);
+	cr_assert_geq(room.available_bytes, room.free_bytes * 9);
+	cr_assert_leq(room.available_thick_bytes, room.free_bytes);
+	struct record rec = fixture_volume("thick", room.free_bytes / MIB * MIB + MIB);
+	rec.thick = true;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_NO_ROOM);
+	rec.thick = false;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_OK);
+	fixture_close(&f);
+}
+
+static unsigned ended;
+
+static void count_end(struct op *op)
+{
+	(void)op;
+	ended++;
+}
+
+/* Creates that run at once cannot promise the same bytes twice. */
+static void check_parallel(bool thick)
+{
+	enum { COUNT = 64 };
+	static struct pool_build builds[COUNT];
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	uint64_t before = available(&f), size = before / 40 / MIB * MIB;
+	unsigned fds = fixture_count_fds(&f), made = 0, refused = 0;
+	ended = 0;
+	for (unsigned i = 0; i < COUNT; i++) {
+		char name[16];
+		snprintf(name, sizeof(name), "v%u", i);
+		struct record rec = fixture_volume(name, size);
+		rec.thick = thick;
+		cr_assert_eq(pool_build_init(&builds[i], &f.reactor, f.pool, &rec), 0);
+		builds[i].op.on_end = count_end;
+		op_start(&builds[i].op);
+	}
+	while (ended < COUNT)
+		fixture_turn(&f);
+	for (unsigned i = 0; i < COUNT; i++) {
+		made += builds[i].op.err.code == ERR_OK;
+		refused += builds[i].op.err.code == ERR_NO_ROOM;
+		pool_build_free(&builds[i]);
+	}
+	cr_assert_eq(made + refused, COUNT);
+	cr_assert(made >= 39 && made <= 40 + before % size / size + 1, "%u made", made);
+	cr_assert_leq(made * size, before);
+	cr_assert_eq(fixture_count_fds(&f), fds);
+	struct pool_room room = fixture_room(&f);
+	cr_assert_eq(room.provisioned_bytes, made * size);
+
+	struct pool_object *o;
+	while ((o = pools_next(f.pools, RECORD_VOLUME, "")) != NULL)
+		cr_assert_eq(fixture_remove(&f, o), ERR_OK);
+	same_as_before(&f, before);
+	fixture_close(&f);
+}
+
+Test(room, parallel_thin)
+{
+	check_parallel(false);
+}
+
+Test(room, parallel_thick)
+{
+	check_parallel(true);
+}
+
+/* A snapshot makes its volume's blocks shared: each may be needed again. */
+Test(room, snapshots)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	if (!pool_features(f.pool)->reflink) {
+		fixture_close(&f);
+		cr_skip_test("no reflink here");
+	}
+	struct pool_object *v = fixture_make_volume(&f, "v", 64 * MIB), *s;
+	char *data = malloc(MIB), id[RECORD_ID_MAX];
+	memset(data, 'x', MIB);
+	int fd = openat(pool_dirfd(f.pool, RECORD_VOLUME), "v", O_WRONLY | O_CLOEXEC);
+	for (int i = 0; i < 16; i++)
+		cr_assert_eq(pwrite(fd, data, MIB, (off_t)i * MIB), MIB);
+	fsync(fd);
+	close(fd);
+	free(data);
+	v->node = &f;
+	uint64_t before = available(&f);
+	v->node = NULL;
+	struct pool_clone c;
+	pool_clone_init(&c, v, false);
+	struct record rec = fixture_volume("s", 64 * MIB);
+	rec.kind = RECORD_SNAPSHOT;
+	rec.source = RECORD_SOURCE_VOLUME;
+	pool_object_id(v, id);
+	rec.source_id = id;
+	cr_assert_eq(
+		fixture_build(&f, &rec, pool_clone_fill, pool_clone_fill_end, &c, &s), ERR_OK);
+	cr_assert_leq(available(&f), before - 16 * MIB);
+	cr_assert_geq(available(&f), before - 18 * MIB);
+	cr_assert_eq(fixture_remove(&f, s), ERR_OK);
+	same_as_before(&f, before);
+	fixture_close(&f);
+}
