@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Volume capabilities: what is taken, what is refused and by which name. */
+#include "csi/fields.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#define MODE(name) CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__##name
+
+/* A capability and all it points to. */
+struct cap {
+	Csi__V1__VolumeCapability cap;
+	Csi__V1__VolumeCapability__AccessMode mode;
+	Csi__V1__VolumeCapability__BlockVolume block;
+	Csi__V1__VolumeCapability__MountVolume mount;
+	ProtobufCBinaryData flags[4];
+};
+
+static Csi__V1__VolumeCapability *base(struct cap *c, int mode)
+{
+	csi__v1__volume_capability__init(&c->cap);
+	csi__v1__volume_capability__access_mode__init(&c->mode);
+	csi__v1__volume_capability__block_volume__init(&c->block);
+	csi__v1__volume_capability__mount_volume__init(&c->mount);
+	c->mode.mode = (Csi__V1__VolumeCapability__AccessMode__Mode)mode;
+	c->cap.access_mode = &c->mode;
+	return &c->cap;
+}
+
+static Csi__V1__VolumeCapability *block(struct cap *c, int mode)
+{
+	base(c, mode);
+	c->cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
+	c->cap.block = &c->block;
+	return &c->cap;
+}
+
+static Csi__V1__VolumeCapability *mount(struct cap *c, int mode, const char *fs)
+{
+	base(c, mode);
+	c->cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_MOUNT;
+	c->cap.mount = &c->mount;
+	c->mount.fs_type = csi_bytes(fs);
+	c->mount.mount_flags = c->flags;
+	return &c->cap;
+}
+
+static void flag(struct cap *c, const char *value)
+{
+	c->flags[c->mount.n_mount_flags++] = csi_bytes(value);
+}
+
+static void refused(const Csi__V1__VolumeCapability *cap, const char *names)
+{
+	struct csi_access access;
+	struct err err = {0};
+	cr_expect_lt(csi_access_parse(cap, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_eq(err.code, ERR_INVALID);
+	cr_expect_not_null(strstr(err.message, names), "'%s' does not name %s", err.message, names);
+}
+
+Test(access, modes)
+{
+	struct cap c;
+	struct csi_access access;
+	struct err err = {0};
+	cr_assert_eq(
+		csi_access_parse(block(&c, MODE(SINGLE_NODE_WRITER)), FSIMG_EXT4, &access, &err),
+		0);
+	cr_expect(access.block && !access.read_only && !access.single_writer);
+	cr_expect_eq(access.fs, FSIMG_NONE);
+	cr_assert_eq(csi_access_parse(
+			     block(&c, MODE(SINGLE_NODE_READER_ONLY)), FSIMG_EXT4, &access, &err),
+		0);
+	cr_expect(access.read_only);
+	cr_assert_eq(csi_access_parse(
+			     block(&c, MODE(SINGLE_NODE_SINGLE_WRITER)), FSIMG_EXT4, &access, &err),
+		0);
+	cr_expect(access.single_writer && !access.read_only);
+	cr_assert_eq(csi_access_parse(
+			     block(&c, MODE(SINGLE_NODE_MULTI_WRITER)), FSIMG_EXT4, &access, &err),
+		0);
+	cr_expect(!access.single_writer && !access.read_only);
+}
+
+Test(access, refused_modes)
+{
+	struct cap c;
+	refused(block(&c, MODE(MULTI_NODE_READER_ONLY)), "MULTI_NODE_READER_ONLY");
+	refused(block(&c, MODE(MULTI_NODE_SINGLE_WRITER)), "MULTI_NODE_SINGLE_WRITER");
+	refused(block(&c, MODE(MULTI_NODE_MULTI_WRITER)), "MULTI_NODE_MULTI_WRITER");
+	refused(block(&c, MODE(UNKNOWN)), "UNKNOWN");
+	refused(block(&c, 99), "99");
+	refused(block(&c, -1), "-1");
+}
+
+Test(access, missing_parts)
+{
+	struct cap c;
+	refused(NULL, "volume_capability is missing");
+	refused(base(&c, MODE(SINGLE_NODE_WRITER)), "access_type");
+	block(&c, MODE(SINGLE_NODE_WRITER));
+	c.cap.access_mode = NULL;
+	refused(&c.cap, "access_mode");
+}
+
+Test(access, fs_type)
+{
+	struct cap c;
+	struct csi_access access;
+	struct err err = {0};
+	cr_assert_eq(
+		csi_access_parse(mount(&c, MODE(SINGLE_NODE_WRITER), ""), FSIMG_XFS, &access, &err),
+		0);
+	cr_expect(!access.fs_given && access.fs == FSIMG_XFS && !access.block);
+	cr_assert_eq(csi_access_parse(mount(&c, MODE(SINGLE_NODE_WRITER), "btrfs"), FSIMG_XFS,
+			     &access, &err),
+		0);
+	cr_expect(access.fs_given && access.fs == FSIMG_BTRFS);
+	refused(mount(&c, MODE(SINGLE_NODE_WRITER), "zfs"), "zfs");
+	mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+	c.mount.volume_mount_group = csi_bytes("1000");
+	refused(&c.cap, "volume_mount_group");
+}
+
+Test(access, mount_flags)
+{
+	struct cap c;
+	struct csi_access access;
+	struct err err = {0};
+	mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+	flag(&c, "noatime");
+	flag(&c, "nodev,nosuid");
+	cr_assert_eq(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0, "%s", err.message);
+	cr_expect_str_eq(access.options, "noatime,nodev,nosuid");
+
+	static const char *const bad[] = {
+		"bind", "remount", "loop", "noatime,bind", "journal_path=/dev/sda", "nonsense"};
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+		flag(&c, bad[i]);
+		err_clear(&err);
+		cr_expect_lt(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0, "%s", bad[i]);
+		cr_expect_eq(err.code, ERR_INVALID);
+	}
+}
+
+Test(access, mount_flags_too_long)
+{
+	struct cap c;
+	struct csi_access access;
+	struct err err = {0};
+	char many[4000];
+	size_t at = 0;
+	while (at + 9 < sizeof(many))
+		at += (size_t)sprintf(many + at, "noatime,");
+	mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+	flag(&c, many);
+	cr_expect_lt(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_eq(err.code, ERR_INVALID);
+
+	/* Each flag is short enough, all together are not. */
+	many[1000] = '\0';
+	mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+	flag(&c, many);
+	flag(&c, many);
+	err_clear(&err);
+	cr_expect_lt(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_eq(err.code, ERR_INVALID);
+}
+
+Test(access, lists)
+{
+	struct cap a, b;
+	struct csi_access access;
+	struct err err = {0};
+	cr_expect_lt(csi_access_parse_list(NULL, 0, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_eq(err.code, ERR_INVALID);
+
+	Csi__V1__VolumeCapability *list[2];
+	list[0] = mount(&a, MODE(SINGLE_NODE_READER_ONLY), "");
+	list[1] = mount(&b, MODE(SINGLE_NODE_WRITER), "xfs");
+	err_clear(&err);
+	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, &access, &err), 0);
+	cr_expect(!access.read_only, "one of them writes");
+	cr_expect(access.fs_given && access.fs == FSIMG_XFS);
+
+	list[0] = mount(&a, MODE(SINGLE_NODE_WRITER), "ext4");
+	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_not_null(strstr(err.message, "fs_type"));
+
+	list[0] = block(&a, MODE(SINGLE_NODE_WRITER));
+	err_clear(&err);
+	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_not_null(strstr(err.message, "block"));
+}
