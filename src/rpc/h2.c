@@ -129,6 +129,7 @@ static void on_timer(struct ring_timer *timer)
 				"headers not complete in time");
 			break;
 		}
+		list_remove(&s->half_open);
 		h2_stream_overstayed(s);
 	}
 	if (conn->stream_count == 0 && limits->idle_ms != 0 && !conn->draining &&

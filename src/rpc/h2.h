@@ -16,8 +16,8 @@ struct h2_config {
 	struct ring *ring; /* timers */
 	struct grpc_registry *registry;
 	const struct server_limits *limits;
-	/* There may be bytes to send or the connection may want to close; called from the loop, never
-	 * from inside h2_conn_feed() or h2_conn_output(). */
+	/* There may be bytes to send or the connection may want to close; called from the loop,
+	 * never from inside h2_conn_feed() or h2_conn_output(). */
 	void (*on_wake)(void *arg);
 	void *arg;
 };
@@ -41,10 +41,10 @@ unsigned h2_conn_streams(const struct h2_conn *conn);
 
 /* Why this side gave the connection up. */
 enum h2_end {
-	H2_END_NONE,           /* it did not */
+	H2_END_NONE, /* it did not */
 	H2_END_TOO_MANY_PINGS,
-	H2_END_HALF_OPEN,      /* no preface and SETTINGS within half_open_ms */
-	H2_END_STALLED,        /* responses wait and the client's windows stay shut */
+	H2_END_HALF_OPEN, /* no preface and SETTINGS within half_open_ms */
+	H2_END_STALLED,   /* responses wait and the client's windows stay shut */
 };
 enum h2_end h2_conn_end(const struct h2_conn *conn);
 

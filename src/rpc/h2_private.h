@@ -81,20 +81,41 @@ struct h2_stream {
 	size_t message_len;
 };
 
-/* ---- h2_stream.c: called by nghttp2's callbacks in h2.c ---- */
+/* ---- h2_stream.c ---- */
 
 int h2_stream_open(struct h2_conn *conn, int32_t id);
+/* 0, or -EPROTO for what HTTP/2 calls malformed: the stream is reset. */
 int h2_stream_on_header(struct h2_stream *s, const uint8_t *name, size_t name_len,
 	const uint8_t *value, size_t value_len);
 void h2_stream_on_headers_end(struct h2_stream *s);
-void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data, size_t len);
-void h2_stream_on_input_end(struct h2_stream *s);
 /* The stream is over; the call learns it and lives on until its method ends it. */
 void h2_stream_closed(struct h2_stream *s);
 /* The request took longer than half_open_ms. */
 void h2_stream_overstayed(struct h2_stream *s);
 /* Ends an endless call, because the connection drains. */
 void h2_stream_drain(struct h2_stream *s);
+/* Ends a stream that cannot go on, whether its method runs or not. */
+void h2_stream_abort(struct h2_stream *s, enum grpc_status status, const char *message);
+void h2_stream_to(struct h2_stream *s, enum h2_stream_state state);
+/* Whether its method takes a stream of messages. */
+bool h2_stream_is_in(const struct h2_stream *s);
+
+/* ---- h2_input.c ---- */
+
+void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data, size_t len);
+void h2_stream_on_input_end(struct h2_stream *s);
+/* After a pause: opens the window again and runs what came in meanwhile. */
+void h2_stream_resume_input(struct h2_stream *s);
+/* Forgets what is left of the request. */
+void h2_stream_drop_input(struct h2_stream *s);
+
+/* ---- h2_output.c ---- */
+
+extern const struct grpc_carrier h2_stream_carrier;
+/* Ends the answer with a status; nothing happens when it has ended. */
+void h2_stream_answer(struct h2_stream *s, enum grpc_status status, const char *message);
+/* Answers with an HTTP error, for what is not gRPC. */
+void h2_stream_answer_http(struct h2_stream *s, const char *code);
 /* Lets paused methods go on as far as there is room. True when one did. */
 bool h2_stream_resume_paused(struct h2_conn *conn);
 

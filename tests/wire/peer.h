@@ -319,7 +319,6 @@ static void peer_connect(struct peer *p)
 static struct peer *peer_new(void)
 {
 	struct peer *p = calloc(1, sizeof(*p));
-	memset(&world, 0, sizeof(world));
 	p->sim.seed = 1;
 	p->limits = server_limits_default;
 	cr_assert_eq(ring_open(&p->ring, &(struct ring_config){.sim = &p->sim}), 0);
@@ -340,7 +339,7 @@ static void peer_free(struct peer *p)
 }
 
 /* A connection anew, with other limits. */
-static void peer_reconnect(struct peer *p)
+static inline void peer_reconnect(struct peer *p)
 {
 	h2_conn_free(p->conn);
 	nghttp2_session_del(p->client);
@@ -362,7 +361,7 @@ static void peer_feed(struct peer *p, const uint8_t *data, size_t len)
 }
 
 /* Moves bytes both ways until neither side has any. */
-static void peer_pump(struct peer *p)
+static inline void peer_pump(struct peer *p)
 {
 	for (bool moved = true; moved;) {
 		const uint8_t *data;
@@ -393,7 +392,7 @@ static void advance_done(struct ring_timer *timer)
 	timer->fn = NULL;
 }
 
-static void peer_advance(struct peer *p, uint64_t ms)
+static inline void peer_advance(struct peer *p, uint64_t ms)
 {
 	struct ring_timer timer = {.fn = advance_done};
 	ring_timer_arm(p->ring, &timer, ms);
@@ -438,7 +437,7 @@ struct request {
 	bool stay_open, no_body;
 };
 
-static int32_t peer_request(struct peer *p, const struct request *r)
+static inline int32_t peer_request(struct peer *p, const struct request *r)
 {
 	const char *base[][2] = {{":method", "POST"}, {":scheme", "http"}, {":path", r->path},
 		{":authority", "localhost"}, {"content-type", "application/grpc"},
@@ -458,8 +457,8 @@ static int32_t peer_request(struct peer *p, const struct request *r)
 		for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++)
 			known |= strcmp(e[0], base[i][0]) == 0;
 		if (!known)
-			nv[count++] = (nghttp2_nv){(uint8_t *)e[0], (uint8_t *)e[1], strlen(e[0]),
-				strlen(e[1]), 0};
+			nv[count++] = (nghttp2_nv){
+				(uint8_t *)e[0], (uint8_t *)e[1], strlen(e[0]), strlen(e[1]), 0};
 	}
 	int32_t id = (int32_t)nghttp2_session_get_next_stream_id(p->client);
 	struct answer *a = answer_at(p, id);
@@ -488,8 +487,8 @@ static void text_frame(struct buf *b, const void *text, size_t len)
 }
 
 /* One unary call through and through. The text must live until the answer. */
-static int32_t peer_call(struct peer *p, const char *path, const char *text,
-	const char *const *extra)
+static inline int32_t peer_call(
+	struct peer *p, const char *path, const char *text, const char *const *extra)
 {
 	struct buf b = {0};
 	text_frame(&b, text, strlen(text));
@@ -503,8 +502,9 @@ static int32_t peer_call(struct peer *p, const char *path, const char *text,
 #define assert_answer(p, id, status)                                                               \
 	do {                                                                                       \
 		const struct answer *a_ = answer_at(p, id);                                        \
-		cr_assert_eq(a_->grpc, (int)(status), "stream %d: grpc-status %d, \"%s\", http %d, "  \
-						      "rst %u",                                    \
+		cr_assert_eq(a_->grpc, (int)(status),                                              \
+			"stream %d: grpc-status %d, \"%s\", http %d, "                             \
+			"rst %u",                                                                  \
 			id, a_->grpc, a_->message, a_->http, a_->rst);                             \
 		cr_assert_eq(a_->http, 200);                                                       \
 	} while (0)

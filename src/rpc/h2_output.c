@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The answer's way: messages are packed into the stream's `out`, nghttp2 draws DATA frames from it
+ * as windows allow, and the status follows as trailers. An answer without messages is trailers
+ * only. A streaming method is told to wait when its stream or the connection holds much, and goes
+ * on when half of that is gone.
+ *
+ * It fails by memory: a message that does not fit ends its call, an nghttp2 call that fails breaks
+ * the connection.
+ */
+#include "rpc/h2_private.h"
+
+#include "rpc/wire.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the answer ---- */
+
+#define NV(n, v, vlen, f)                                                                          \
+	{                                                                                          \
+		(uint8_t *)(n), (uint8_t *)(v), sizeof(n) - 1, (vlen), (f)                         \
+	}
+#define NV_STATIC(n, v)                                                                            \
+	NV(n, v, sizeof(v) - 1, NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE)
+
+static const char *const status_text[] = {
+	"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"};
+
+/* Puts grpc-status and grpc-message at nv and returns how many there are. */
+static size_t status_nv(const struct h2_stream *s, nghttp2_nv *nv)
+{
+	const char *text = status_text[s->status];
+	nv[0] = (nghttp2_nv)NV("grpc-status", text, strlen(text),
+		NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE);
+	if (s->message == NULL)
+		return 1;
+	nv[1] = (nghttp2_nv)NV(
+		"grpc-message", s->message, s->message_len, NGHTTP2_NV_FLAG_NO_COPY_NAME);
+	return 2;
+}
+
+static ssize_t out_read(nghttp2_session *session, int32_t id, uint8_t *data, size_t length,
+	uint32_t *flags, nghttp2_data_source *source, void *arg)
+{
+	struct h2_stream *s = source->ptr;
+	struct h2_conn *conn = arg;
+	size_t n = s->out.len - s->out_at;
+
+	if (n > length)
+		n = length;
+	if (n > 0) {
+		memcpy(data, s->out.data + s->out_at, n);
+		s->out_at += n;
+		conn->queued_bytes -= n;
+		conn->progress_ns = ring_now_ns(conn->config.ring);
+	}
+	if (s->out_at < s->out.len)
+		return (ssize_t)n;
+	s->out.len = s->out_at = 0;
+	if (s->state != H2_STREAM_ANSWERED) {
+		if (n > 0)
+			return (ssize_t)n;
+		s->deferred = true;
+		return NGHTTP2_ERR_DEFERRED;
+	}
+	nghttp2_nv nv[2];
+	size_t count = status_nv(s, nv);
+	*flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+	int res = nghttp2_submit_trailer(session, id, nv, count);
+	if (res != 0)
+		h2_conn_broke(conn, res);
+	return (ssize_t)n;
+}
+
+/* Submits the response headers; the messages in `out` follow. */
+static void out_start(struct h2_stream *s)
+{
+	static const nghttp2_nv nv[] = {
+		NV_STATIC(":status", "200"),
+		NV_STATIC("content-type", "application/grpc"),
+	};
+	nghttp2_data_provider provider = {.source.ptr = s, .read_callback = out_read};
+	s->started = true;
+	int res = nghttp2_submit_response(s->conn->session, s->id, nv, 2, &provider);
+	if (res != 0)
+		h2_conn_broke(s->conn, res);
+}
+
+static void out_resume(struct h2_stream *s)
+{
+	if (!s->deferred)
+		return;
+	s->deferred = false;
+	int res = nghttp2_session_resume_data(s->conn->session, s->id);
+	if (res != 0 && res != NGHTTP2_ERR_INVALID_ARGUMENT)
+		h2_conn_broke(s->conn, res);
+}
+
+static void submit_headers(struct h2_stream *s, const nghttp2_nv *nv, size_t count)
+{
+	int res = nghttp2_submit_response(s->conn->session, s->id, nv, count, NULL);
+	if (res != 0)
+		h2_conn_broke(s->conn, res);
+}
+
+static void out_trailers_only(struct h2_stream *s)
+{
+	nghttp2_nv nv[5] = {
+		NV_STATIC(":status", "200"),
+		NV_STATIC("content-type", "application/grpc"),
+	};
+	size_t count = 2 + status_nv(s, nv + 2);
+	if (s->status == GRPC_UNIMPLEMENTED)
+		nv[count++] = (nghttp2_nv)NV_STATIC("grpc-accept-encoding", "identity");
+	submit_headers(s, nv, count);
+}
+
+void h2_stream_answer(struct h2_stream *s, enum grpc_status status, const char *message)
+{
+	if (s->state == H2_STREAM_ANSWERED)
+		return;
+	h2_stream_to(s, H2_STREAM_ANSWERED);
+	ring_timer_cancel(s->conn->config.ring, &s->deadline);
+	list_remove(&s->paused);
+	h2_stream_drop_input(s);
+	s->status = status;
+	if (message != NULL && message[0] != '\0') {
+		char encoded[GRPC_ENCODED_MESSAGE_MAX];
+		s->message_len = grpc_wire_encode_message(message, encoded);
+		s->message = malloc(s->message_len + 1);
+		if (s->message != NULL)
+			memcpy(s->message, encoded, s->message_len);
+	}
+	if (s->started)
+		out_resume(s);
+	else if (s->out.len > 0)
+		out_start(s);
+	else
+		out_trailers_only(s);
+	h2_conn_wake(s->conn);
+}
+
+void h2_stream_answer_http(struct h2_stream *s, const char *code)
+{
+	const nghttp2_nv nv[] = {
+		NV(":status", code, strlen(code), NGHTTP2_NV_FLAG_NO_COPY_NAME),
+		NV_STATIC("content-length", "0"),
+	};
+	h2_stream_to(s, H2_STREAM_ANSWERED);
+	h2_stream_drop_input(s);
+	submit_headers(s, nv, 2);
+}
+
+/* ---- the call's carrier ---- */
+
+static int carrier_message(
+	struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last)
+{
+	struct h2_stream *s = (struct h2_stream *)call;
+	if (s->out_at > 0) {
+		buf_consume(&s->out, s->out_at);
+		s->out_at = 0;
+	}
+	uint8_t *to = buf_reserve(&s->out, GRPC_PREFIX_BYTES + size);
+	if (to == NULL)
+		return -ENOMEM;
+	grpc_wire_put_prefix(to, (uint32_t)size);
+	protobuf_c_message_pack(message, to + GRPC_PREFIX_BYTES);
+	s->out.len += GRPC_PREFIX_BYTES + size;
+	if (s->conn->queued_bytes == 0)
+		s->conn->progress_ns = ring_now_ns(s->conn->config.ring);
+	s->conn->queued_bytes += GRPC_PREFIX_BYTES + size;
+	if (last)
+		return 0;
+	if (!s->started)
+		out_start(s);
+	else
+		out_resume(s);
+	h2_conn_wake(s->conn);
+	return 0;
+}
+
+static bool out_has_room(const struct h2_stream *s)
+{
+	return s->out.len - s->out_at < H2_STREAM_QUEUE_BYTES &&
+	       s->conn->queued_bytes < s->conn->config.limits->send_buffer_bytes;
+}
+
+static bool carrier_writable(struct grpc_call *call)
+{
+	struct h2_stream *s = (struct h2_stream *)call;
+	if (out_has_room(s))
+		return true;
+	if (list_empty(&s->paused))
+		list_push(&s->conn->paused, &s->paused);
+	return false;
+}
+
+static void carrier_end(struct grpc_call *call, enum grpc_status status, const char *message)
+{
+	h2_stream_answer((struct h2_stream *)call, status, message);
+}
+
+static void carrier_free(struct grpc_call *call)
+{
+	struct h2_stream *s = (struct h2_stream *)call;
+	assert(s->conn == NULL);
+	free(s);
+}
+
+const struct grpc_carrier h2_stream_carrier = {
+	.message = carrier_message,
+	.writable = carrier_writable,
+	.end = carrier_end,
+	.free = carrier_free,
+};
+
+/* ---- room again ---- */
+
+static bool out_has_much_room(const struct h2_stream *s)
+{
+	return s->out.len - s->out_at <= H2_STREAM_QUEUE_BYTES / 2 &&
+	       s->conn->queued_bytes <= s->conn->config.limits->send_buffer_bytes / 2;
+}
+
+bool h2_stream_resume_paused(struct h2_conn *conn)
+{
+	struct list waiting, *l;
+	bool any = false;
+
+	list_init(&waiting);
+	list_splice(&waiting, &conn->paused);
+	while ((l = list_pop(&waiting)) != NULL) {
+		struct h2_stream *s = container_of(l, struct h2_stream, paused);
+		if (!out_has_much_room(s)) {
+			list_push(&conn->paused, l);
+			continue;
+		}
+		any = true;
+		grpc_call_resume(&s->call);
+		h2_stream_resume_input(s);
+	}
+	return any;
+}
