@@ -17,11 +17,16 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// holdMounts keeps today's mounts alive in a mount namespace of its own until the result is called.
+// holdMounts keeps this test's mounts of today alive in a mount namespace of its own until the result
+// is called. Other tests' mounts are let go there, as several may run on one machine.
 func (b *bed) holdMounts() func() {
 	b.t.Helper()
-	cmd := exec.Command("sleep", "600")
+	const script = `awk '{print $2}' /proc/self/mounts | grep "^$1/" | grep -v "^$2/" |
+		sort -r | xargs -r -n1 umount -l 2>/dev/null; echo held; exec sleep 600`
+	cmd := exec.Command("sh", "-c", script, "sh", os.TempDir(), b.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	out, err := cmd.StdoutPipe()
+	b.must(err)
 	b.must(cmd.Start())
 	released := false
 	release := func() {
@@ -32,6 +37,9 @@ func (b *bed) holdMounts() func() {
 		}
 	}
 	b.Defer(func() error { release(); return nil })
+	if _, err := io.ReadFull(out, make([]byte, 5)); err != nil {
+		b.t.Fatal(err)
+	}
 	return release
 }
 
