@@ -98,7 +98,8 @@ func TestBadMessages(t *testing.T) {
 			t.Errorf("content-type %s: %v", kind, a.headers)
 		}
 	}
-	_, err := b.c.Probe(short(t), &csi.ProbeRequest{}, grpc.UseCompressor(gzip.Name))
+	_, err := b.c.DeleteVolume(short(t), &csi.DeleteVolumeRequest{VolumeId: strings.Repeat("x", 100)},
+		grpc.UseCompressor(gzip.Name))
 	b.refused("a client that compresses", err, codes.Unimplemented)
 	big := &csi.CreateVolumeRequest{Name: strings.Repeat("x", 5<<20)}
 	_, err = b.c.CreateVolume(short(t), big, grpc.MaxCallSendMsgSize(64<<20))
