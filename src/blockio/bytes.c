@@ -178,6 +178,10 @@ static void probe_reflink(int dirfd, int src_fd, struct bytes_features *f)
 {
 	_cleanup_fd_ int dst_fd = probe_tmpfile(dirfd, 0);
 	f->reflink = dst_fd >= 0 && bytes_reflink(src_fd, dst_fd) == 0;
+	if (f->reflink && f->direct_io && bytes_dio_align(dst_fd) > f->dio_align)
+		f->shared_dio_align = 4096;
+	else
+		f->shared_dio_align = f->dio_align;
 }
 
 static void probe_fallocate(int dirfd, struct bytes_features *f)
@@ -216,8 +220,8 @@ int bytes_probe(int dirfd, struct bytes_features *ret)
 	f.tmpfile = probe_link(dirfd, fd);
 	f.xattr = fsetxattr(fd, "trusted.ringvol.probe", "1", 1, 0) == 0;
 	probe_fallocate(dirfd, &f);
-	probe_reflink(dirfd, fd, &f);
 	probe_direct_io(dirfd, data, &f);
+	probe_reflink(dirfd, fd, &f);
 	*ret = f;
 	return 0;
 }

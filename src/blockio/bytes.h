@@ -36,6 +36,9 @@ struct bytes_features {
 	bool fallocate;      /* thick volumes need it */
 	bool nocow_lies;     /* copy-on-write by nature (btrfs): thick and eraseOnDelete are refused */
 	uint32_t dio_align;  /* bytes: alignment of direct I/O, 512 or 4096; 0 without direct_io */
+	/* The same for a file that shares extents: XFS asks for whole blocks there (as of Linux
+	 * 6.18), and loop drops direct I/O without a word for smaller sectors. */
+	uint32_t shared_dio_align;
 	uint64_t fs_type;    /* statfs f_type */
 };
 int bytes_probe(int dirfd, struct bytes_features *ret);

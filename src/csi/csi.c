@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "csi.pb-c.h"
+#include "csi/node_state.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -27,6 +28,15 @@ int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *
 
 void csi_close(struct csi *csi)
 {
+	if (csi == NULL)
+		return;
+	char id[RECORD_ID_MAX] = "";
+	struct pool_object *volume;
+	while ((volume = pools_next(csi->pools, RECORD_VOLUME, id)) != NULL) {
+		pool_object_id(volume, id);
+		node_volume_free(volume->node);
+		volume->node = NULL;
+	}
 	free(csi);
 }
 

@@ -497,7 +497,8 @@ const struct bytes_features *pool_features(const struct pool *pool)
 
 uint32_t pool_block_size(const struct pool *pool)
 {
-	return pool->features.dio_align > 512 ? pool->features.dio_align : 512;
+	const struct bytes_features *f = &pool->features;
+	return f->shared_dio_align > 512 ? f->shared_dio_align : 512;
 }
 
 int pool_fd_of(const struct pool *pool, enum record_kind kind)
