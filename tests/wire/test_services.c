@@ -160,7 +160,8 @@ Test(services, reflection_lists_what_it_can_describe)
 {
 	static const char *const versions[] = {"v1", "v1alpha"};
 	for (unsigned i = 0; i < 2; i++) {
-		ask request = GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
+		ask request;
+		grpc__reflection__v1__server_reflection_request__init(&request);
 		request.host = text("here");
 		request.message_request_case = ASKED(LIST_SERVICES);
 		told *t = reflect(versions[i], &request);
@@ -189,7 +190,8 @@ static int files(ask *request)
 
 static int symbol_files(const char *name)
 {
-	ask request = GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
+	ask request;
+	grpc__reflection__v1__server_reflection_request__init(&request);
 	request.message_request_case = ASKED(FILE_CONTAINING_SYMBOL);
 	request.file_containing_symbol = text(name);
 	return files(&request);
@@ -211,7 +213,8 @@ Test(services, reflection_finds_symbols)
 
 Test(services, reflection_finds_files_and_extensions)
 {
-	ask request = GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
+	ask request;
+	grpc__reflection__v1__server_reflection_request__init(&request);
 	request.message_request_case = ASKED(FILE_BY_FILENAME);
 	request.file_by_filename = text("csi.proto");
 	cr_assert_eq(files(&request), 4);
