@@ -13,6 +13,7 @@ struct health;
 struct health *health_new(struct grpc_registry *registry);
 /* Tells the watchers when it changed. Starts as not serving. */
 void health_set(struct health *health, bool serving);
+/* Ends the watches, so before the registry's end; no call may come afterwards. NULL is legal. */
 void health_free(struct health *health);
 
 #endif

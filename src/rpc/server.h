@@ -42,7 +42,9 @@ int server_listen(struct server *server, const char *endpoint, struct err *err);
  * after timeout_ms, when the rest is cut off. */
 void server_drain(struct server *server, uint64_t timeout_ms, void (*on_drained)(void *arg),
 	void *arg);
-void server_close(struct server *server); /* NULL is legal */
+/* Cuts off what is left and turns the ring until the kernel has let go of it, so not from a
+ * callback. NULL is legal. */
+void server_close(struct server *server);
 
 struct server_stats {
 	unsigned connections;
