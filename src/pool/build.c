@@ -6,9 +6,6 @@
  * is taken on disk from then on and a retry must find it. ERR_EXISTS comes from the link itself; a
  * file the index does not know (nobody but us writes here: it is left from a link whose answer was
  * lost) is read into it first.
- *
- * Log flushes of the commit, counted in the block layer (flushes = writes of the log with a cache
- * flush or FUA): see the comment at sync_run().
  */
 #include "pool/private.h"
 
@@ -354,6 +351,12 @@ static int link_end(struct op *op, int res)
 	return 0;
 }
 
+/*
+ * File first, then directory. The link changed both in one transaction, so the first fsync flushes
+ * the log once and the second finds nothing to do (counted in the block layer on Linux 6.18, 200
+ * creates each, device flushes and writes: XFS 2 and 1, then 0 and 0; ext4 2 and 2, then 0 and 0).
+ * The other way round costs a second log write: 3 and 2 on XFS, 3 and 3 on ext4.
+ */
 static int sync_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);

@@ -125,6 +125,7 @@ static int rename_end(struct op *op, int res)
 	return 0;
 }
 
+/* Both directories changed in one transaction: as in build.c, the second fsync is free. */
 static int sync_run(struct op *op)
 {
 	struct pool_remove *r = remove_of(op);

@@ -119,9 +119,9 @@ static int parse_summed(const char *body)
 	return r;
 }
 
-#define BODY                                                                                    \
-	"ringvol-record 1\nkind=volume\nname=x\nrandom=00000000\nsize_bytes=1048576\n"          \
-	"created_ns=1\nfs=ext4\nblock_size=512\nthick=false\ndevice=0\nerase=none\n"            \
+#define BODY                                                                                       \
+	"ringvol-record 1\nkind=volume\nname=x\nrandom=00000000\nsize_bytes=1048576\n"             \
+	"created_ns=1\nfs=ext4\nblock_size=512\nthick=false\ndevice=0\nerase=none\n"               \
 	"snapshot_freeze=false\nsource=none\nshares_extents=false\n"
 
 Test(record, the_future_is_not_guessed_at)
@@ -188,8 +188,9 @@ Test(record, too_long_is_refused)
 
 static void random_name(char *name, size_t max)
 {
-	static const char *const pieces[] = {"a", "Z", "9", ".", "..", "-", "_", "/", " ", "\n", "%",
-		"=", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x92\xBE", "\x01", "\x7f", "pvc-", "\\", "\""};
+	static const char *const pieces[] = {"a", "Z", "9", ".", "..", "-", "_", "/", " ", "\n",
+		"%", "=", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x92\xBE", "\x01", "\x7f", "pvc-",
+		"\\", "\""};
 	size_t len = 0, want = 1 + (size_t)rand() % max;
 	name[0] = '\0';
 	while (len < want) {
@@ -252,7 +253,8 @@ Test(record, keys)
 		cr_assert(record_key_valid(key));
 	}
 	static const char *const bad[] = {"", ".", "..", ".a", "a/b", "=", "=abc", "-a", "a b",
-		"=0123456789abcdef0123456789abcdef0123456G", "=0123456789ABCDEF0123456789abcdef01234567",
+		"=0123456789abcdef0123456789abcdef0123456G",
+		"=0123456789ABCDEF0123456789abcdef01234567",
 		"=0123456789abcdef0123456789abcdef012345678", "a\n"};
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		cr_assert_not(record_key_valid(bad[i]), "%s", bad[i]);

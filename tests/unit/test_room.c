@@ -200,8 +200,7 @@ Test(room, snapshots)
 	rec.source = RECORD_SOURCE_VOLUME;
 	pool_object_id(v, id);
 	rec.source_id = id;
-	cr_assert_eq(
-		fixture_build(&f, &rec, pool_clone_fill, pool_clone_fill_end, &c, &s), ERR_OK);
+	cr_assert_eq(fixture_build(&f, &rec, pool_clone_fill, pool_clone_fill_end, &c, &s), ERR_OK);
 	cr_assert_leq(available(&f), before - 16 * MIB);
 	cr_assert_geq(available(&f), before - 18 * MIB);
 	cr_assert_eq(fixture_remove(&f, s), ERR_OK);

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Building, removing and growing in a simulated ring, with each step and then each request failed
+ * in turn: whatever fails, nothing is left behind that was not committed, nothing is held, and the
+ * next attempt succeeds. The pool is in tmpfs where that can hold one, so that syncs cost nothing.
+ */
+#include "../unit/pool_fixture.h"
+
+#include <stdint.h>
+
+enum { MIB = 1 << 20, SEEDS = 50 };
+
+/* Fails the nth step of operations called `name`, or the nth request from now on. */
+struct faults {
+	const char *name;
+	int step_left;     /* -1: none */
+	long request_left; /* -1: none */
+	bool hit, counting;
+	char what[64];
+};
+
+static int step_fault(void *arg, const char *op_name, const char *step_name)
+{
+	struct faults *faults = arg;
+	if (faults->step_left < 0 || strcmp(op_name, faults->name) != 0)
+		return 0;
+	if (faults->step_left-- > 0)
+		return 0;
+	faults->hit = true;
+	snprintf(faults->what, sizeof(faults->what), "step %s", step_name);
+	return -EIO;
+}
+
+static int request_fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	struct faults *faults = arg;
+	(void)nth;
+	if (!faults->counting || faults->request_left < 0)
+		return 0;
+	if (faults->request_left-- > 0)
+		return 0;
+	faults->hit = true;
+	snprintf(faults->what, sizeof(faults->what), "request opcode %d", sqe->opcode);
+	return -EIO;
+}
+
+struct sim {
+	struct fixture f;
+	struct ring_sim ring;
+	struct faults faults;
+};
+
+static void sim_open(struct sim *s, uint64_t seed)
+{
+	*s = (struct sim){0};
+	fixture_make(&s->f, FIXTURE_TMPFS, false);
+	s->faults.step_left = -1;
+	s->faults.request_left = -1;
+	s->ring = (struct ring_sim){.seed = seed,
+		.short_every = 3,
+		.eintr_every = 7,
+		.fault = request_fault,
+		.fault_arg = &s->faults};
+	fixture_open_ring(&s->f, &s->ring);
+	s->f.reactor.op_fault = step_fault;
+	s->f.reactor.op_fault_arg = &s->faults;
+	fixture_open_pools(&s->f);
+	cr_assert_eq(pool_state(s->f.pool), POOL_READY, "%s", pool_why(s->f.pool));
+}
+
+/* Another seed for the same pool. */
+static void sim_reopen(struct sim *s, uint64_t seed)
+{
+	fixture_close_pools(&s->f);
+	work_close(s->f.reactor.work);
+	ring_close(s->f.reactor.ring);
+	s->ring.seed = seed;
+	fixture_open_ring(&s->f, &s->ring);
+	fixture_open_pools(&s->f);
+}
+
+struct held {
+	struct pool_room room;
+	unsigned fds, volumes, templates, trash;
+};
+
+static struct held look(struct sim *s)
+{
+	struct held h;
+	s->faults.counting = false;
+	h.room = fixture_room(&s->f);
+	h.fds = fixture_count_fds(&s->f);
+	h.volumes = fixture_count(&s->f, "volumes");
+	h.templates = fixture_count(&s->f, "templates");
+	h.trash = fixture_count(&s->f, "trash");
+	return h;
+}
+
+static void same(struct sim *s, const struct held *before)
+{
+	struct held now = look(s);
+	const char *what = s->faults.what;
+	cr_assert_eq(now.fds, before->fds, "%s: %u fds, %u before", what, now.fds, before->fds);
+	cr_assert_eq(now.volumes, before->volumes, "%s", what);
+	cr_assert_eq(now.volumes, pool_count(s->f.pool, RECORD_VOLUME), "%s", what);
+	cr_assert_eq(now.trash, before->trash, "%s", what);
+	cr_assert_eq(now.room.provisioned_bytes, before->room.provisioned_bytes, "%s", what);
+	cr_assert_eq(now.room.available_bytes, before->room.available_bytes,
+		"%s: %llu, %llu before", what, (unsigned long long)now.room.available_bytes,
+		(unsigned long long)before->room.available_bytes);
+}
+
+/* Arms the nth fault: first all steps, then all requests. False when it was past the last one. */
+struct sweep {
+	bool requests;
+	int n;
+};
+
+static void arm(struct sim *s, const struct sweep *sweep, const char *name)
+{
+	s->faults = (struct faults){.name = name,
+		.step_left = sweep->requests ? -1 : sweep->n,
+		.request_left = sweep->requests ? sweep->n : -1,
+		.counting = true};
+}
+
+static void disarm(struct sim *s)
+{
+	s->faults.step_left = -1;
+	s->faults.request_left = -1;
+	s->faults.counting = false;
+}
+
+/* Runs body(s, sweep) until a fault was armed that nothing met, for steps and for requests. */
+static unsigned sweep_all(struct sim *s, bool (*body)(struct sim *s, const struct sweep *sweep))
+{
+	unsigned count = 0;
+	for (int requests = 0; requests < 2; requests++)
+		for (struct sweep sweep = {.requests = requests}; body(s, &sweep); sweep.n++)
+			count++;
+	return count;
+}
+
+static void each_seed(bool (*body)(struct sim *s, const struct sweep *sweep), unsigned at_least)
+{
+	struct sim s;
+	sim_open(&s, 1);
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		fprintf(stderr, seed == 1 ? "seeds %d" : " %d", (int)seed);
+		sim_reopen(&s, seed);
+		unsigned count = sweep_all(&s, body);
+		cr_assert_geq(count, at_least, "seed %d: only %u faults", (int)seed, count);
+	}
+	fprintf(stderr, "\n");
+	fixture_close(&s.f);
+}
+
+/* ---- build ---- */
+
+static int fill_run(struct op *op, int fd, void *arg)
+{
+	(void)arg;
+	static char data[8192] __attribute__((aligned(4096)));
+	memset(data, 'x', sizeof(data));
+	io_uring_prep_write(op_sqe(op), fd, data, sizeof(data), 0);
+	return op_submit(op);
+}
+
+static int fill_end(struct op *op, int res, void *arg)
+{
+	(void)op;
+	(void)arg;
+	return res < 0 ? res : 0;
+}
+
+static enum err_code build(struct sim *s, const char *name)
+{
+	struct pool_build b;
+	struct record rec = fixture_volume(name, MIB);
+	cr_assert_eq(pool_build_init(&b, &s->f.reactor, s->f.pool, &rec), 0);
+	b.fill = fill_run;
+	b.fill_end = fill_end;
+	b.fill_writes = true;
+	enum err_code code = fixture_run(&s->f, &b.op);
+	pool_build_free(&b);
+	return code;
+}
+
+static void remove_named(struct sim *s, const char *name)
+{
+	disarm(s);
+	struct pool_object *o = pools_find_name(s->f.pools, RECORD_VOLUME, name);
+	cr_assert_not_null(o, "%s", s->faults.what);
+	cr_assert_eq(fixture_remove(&s->f, o), ERR_OK);
+}
+
+static bool build_body(struct sim *s, const struct sweep *sweep)
+{
+	struct held before = look(s);
+	arm(s, sweep, "pool_build");
+	enum err_code code = build(s, "v");
+	bool hit = s->faults.hit;
+	disarm(s);
+	cr_assert_eq(hit, code != ERR_OK, "%s", s->faults.what);
+	/* What failed after the commit is there, and found; what failed before is not. */
+	struct pool_object *o = pools_find_name(s->f.pools, RECORD_VOLUME, "v");
+	if (o == NULL) {
+		same(s, &before);
+		cr_assert_eq(build(s, "v"), ERR_OK);
+	} else if (code != ERR_OK) {
+		cr_assert_eq(build(s, "v"), ERR_EXISTS);
+	}
+	remove_named(s, "v");
+	same(s, &before);
+	return hit;
+}
+
+Test(sim_pool, build_fails_anywhere, .timeout = 250)
+{
+	each_seed(build_body, 15);
+}
+
+/* ---- remove ---- */
+
+static bool remove_body(struct sim *s, const struct sweep *sweep)
+{
+	struct held before = look(s);
+	cr_assert_eq(build(s, "v"), ERR_OK);
+	struct held with = look(s);
+	arm(s, sweep, "pool_remove");
+	struct pool_remove r;
+	pool_remove_init(&r, &s->f.reactor, pools_find_name(s->f.pools, RECORD_VOLUME, "v"));
+	enum err_code code = fixture_run(&s->f, &r.op);
+	bool hit = s->faults.hit;
+	disarm(s);
+	cr_assert_eq(hit, code != ERR_OK, "%s", s->faults.what);
+	if (pools_find_name(s->f.pools, RECORD_VOLUME, "v") != NULL) {
+		cr_assert_neq(code, ERR_OK);
+		same(s, &with);
+		remove_named(s, "v");
+	}
+	/* A step that was failed after the commit did not start the reclaim; the next one does. */
+	cr_assert_eq(build(s, "w"), ERR_OK);
+	remove_named(s, "w");
+	same(s, &before);
+	return hit;
+}
+
+Test(sim_pool, remove_fails_anywhere, .timeout = 250)
+{
+	each_seed(remove_body, 8);
+}
+
+/* ---- grow ---- */
+
+static bool grow_body(struct sim *s, const struct sweep *sweep)
+{
+	struct held before = look(s);
+	cr_assert_eq(build(s, "v"), ERR_OK);
+	struct held with = look(s);
+	struct pool_object *o = pools_find_name(s->f.pools, RECORD_VOLUME, "v");
+	struct pool_grow g;
+	arm(s, sweep, "pool_grow");
+	pool_grow_init(&g, &s->f.reactor, o, 4 * MIB);
+	enum err_code code = fixture_run(&s->f, &g.op);
+	bool hit = s->faults.hit;
+	disarm(s);
+	cr_assert_eq(hit, code != ERR_OK, "%s", s->faults.what);
+	if (code != ERR_OK) {
+		cr_assert_eq(o->rec->size_bytes, MIB);
+		same(s, &with);
+		pool_grow_init(&g, &s->f.reactor, o, 4 * MIB);
+		cr_assert_eq(fixture_run(&s->f, &g.op), ERR_OK);
+	}
+	cr_assert_eq(o->rec->size_bytes, 4 * MIB);
+	cr_assert_eq(look(s).room.provisioned_bytes, before.room.provisioned_bytes + 4 * MIB);
+	remove_named(s, "v");
+	same(s, &before);
+	return hit;
+}
+
+Test(sim_pool, grow_fails_anywhere, .timeout = 250)
+{
+	each_seed(grow_body, 10);
+}
+
+/* ---- clone: copied through the ring, with short transfers ---- */
+
+static bool clone_body(struct sim *s, const struct sweep *sweep)
+{
+	struct held before = look(s);
+	cr_assert_eq(build(s, "v"), ERR_OK);
+	struct held with = look(s);
+	struct pool_object *source = pools_find_name(s->f.pools, RECORD_VOLUME, "v");
+	struct record rec = fixture_volume("c", 2 * MIB);
+	char id[RECORD_ID_MAX];
+	pool_object_id(source, id);
+	rec.source = RECORD_SOURCE_VOLUME;
+	rec.source_id = id;
+	enum err_code code = ERR_OK;
+	bool hit = false;
+	for (int attempt = 0; attempt < 2; attempt++) {
+		struct pool_build b;
+		struct pool_clone c;
+		if (attempt == 0)
+			arm(s, sweep, "pool_clone");
+		pool_clone_init(&c, source, false);
+		cr_assert_eq(pool_build_init(&b, &s->f.reactor, s->f.pool, &rec), 0);
+		b.fill = pool_clone_fill;
+		b.fill_end = pool_clone_fill_end;
+		b.fill_arg = &c;
+		code = fixture_run(&s->f, &b.op);
+		pool_build_free(&b);
+		hit |= s->faults.hit;
+		disarm(s);
+		if (attempt == 0)
+			cr_assert_eq(hit, code != ERR_OK, "%s", s->faults.what);
+		if (code == ERR_OK || pools_find_name(s->f.pools, RECORD_VOLUME, "c") != NULL)
+			break;
+		same(s, &with);
+		cr_assert_eq(attempt, 0, "%s", s->faults.what);
+	}
+	char data[2] = "";
+	int fd = openat(pool_dirfd(s->f.pool, RECORD_VOLUME), "c", O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(pread(fd, data, 1, 8191), 1);
+	cr_assert_eq(data[0], 'x');
+	cr_assert_eq(pread(fd, data, 1, 8192), 1);
+	cr_assert_eq(data[0], 0);
+	close(fd);
+	remove_named(s, "c");
+	remove_named(s, "v");
+	same(s, &before);
+	return hit;
+}
+
+Test(sim_pool, clone_fails_anywhere, .timeout = 250)
+{
+	each_seed(clone_body, 10);
+}
+
+/* ---- many at once, random faults ---- */
+
+enum { CROWD = 32 };
+static unsigned crowd_ended;
+
+static void crowd_end(struct op *op)
+{
+	(void)op;
+	crowd_ended++;
+}
+
+static int random_fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	(void)nth;
+	(void)sqe;
+	struct sim *s = arg;
+	return s->faults.counting && rand() % 10 == 0 ? -EIO : 0;
+}
+
+Test(sim_pool, crowd, .timeout = 250)
+{
+	static struct pool_build builds[CROWD];
+	static struct pool_remove removes[CROWD];
+	struct sim s;
+	sim_open(&s, 1);
+	s.ring.fault = random_fault;
+	s.ring.fault_arg = &s;
+	for (unsigned seed = 1; seed <= SEEDS; seed++) {
+		srand(seed);
+		sim_reopen(&s, seed);
+		struct held before = look(&s);
+		snprintf(s.faults.what, sizeof(s.faults.what), "seed %u", seed);
+		s.faults.counting = true;
+		crowd_ended = 0;
+		for (unsigned i = 0; i < CROWD; i++) {
+			char name[8];
+			snprintf(name, sizeof(name), "v%u", i / 2); /* each name twice */
+			struct record rec = fixture_volume(name, MIB);
+			cr_assert_eq(pool_build_init(&builds[i], &s.f.reactor, s.f.pool, &rec), 0);
+			builds[i].fill = fill_run;
+			builds[i].fill_end = fill_end;
+			builds[i].op.on_end = crowd_end;
+			op_start(&builds[i].op);
+		}
+		while (crowd_ended < CROWD)
+			fixture_turn(&s.f);
+		for (unsigned i = 0; i < CROWD; i++) {
+			if (i % 2 == 0)
+				cr_assert(builds[i].op.err.code != ERR_OK ||
+						  builds[i + 1].op.err.code != ERR_OK,
+					"seed %u: one name, two volumes", seed);
+			if (builds[i].op.err.code == ERR_OK)
+				cr_assert_not_null(builds[i].ret_object);
+			pool_build_free(&builds[i]);
+		}
+		struct held now = look(&s);
+		unsigned count = pool_count(s.f.pool, RECORD_VOLUME);
+		cr_assert_eq(now.volumes, before.volumes + count, "seed %u", seed);
+		cr_assert_eq(now.fds, before.fds, "seed %u", seed);
+		cr_assert_eq(now.room.provisioned_bytes, (uint64_t)count * MIB, "seed %u", seed);
+
+		for (unsigned round = 0; pool_count(s.f.pool, RECORD_VOLUME) > 0; round++) {
+			s.faults.counting = round == 0;
+			unsigned started = 0;
+			char id[RECORD_ID_MAX] = "";
+			crowd_ended = 0;
+			for (struct pool_object *o;
+				(o = pools_next(s.f.pools, RECORD_VOLUME, id)) != NULL;) {
+				pool_object_id(o, id);
+				pool_remove_init(&removes[started], &s.f.reactor, o);
+				removes[started].op.on_end = crowd_end;
+				op_start(&removes[started++].op);
+			}
+			while (crowd_ended < started)
+				fixture_turn(&s.f);
+		}
+		/* A sync that failed kept its reclaim from starting. */
+		cr_assert_eq(build(&s, "last"), ERR_OK);
+		remove_named(&s, "last");
+		same(&s, &before);
+	}
+	fixture_close(&s.f);
+}
