@@ -132,7 +132,10 @@ int node_helper(struct op *op, enum mnt_call call, const void *req, size_t req_l
 int node_fail(struct op *op, int res, const char *what, const char *path)
 {
 	struct node_op *n = node_op_of(op);
+	struct node_volume *node = n->volume == NULL ? NULL : node_volume_find(n->volume);
 	n->result.why[sizeof(n->result.why) - 1] = '\0';
+	if (res == -ETIMEDOUT && node != NULL && node->overstayed_ns == 0)
+		node->overstayed_ns = ring_now_ns(op->reactor->ring);
 	if (res == -ETIMEDOUT)
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s of %s hangs; see the kernel log for its device", n->id, what,

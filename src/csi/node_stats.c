@@ -31,7 +31,7 @@ static int stats_run(struct op *op)
 		sizeof(s->n.info), CSI_STAT_TIMEOUT_MS);
 }
 
-/* The volume may have gone while we waited. */
+/* The volume may go while we wait: the pointer is not kept, see csi_node_stats(). */
 static int find_again(struct op *op, struct pool_object **ret)
 {
 	struct stats *s = stats_of(op);
@@ -42,12 +42,15 @@ static int stats_end(struct op *op, int res)
 {
 	struct stats *s = stats_of(op);
 	struct pool_object *volume;
-	int r = node_inspect_end(op, res);
-	if (r == 0)
-		r = find_again(op, &volume);
+	int r = find_again(op, &volume);
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(volume);
+	if (node != NULL && (res != -ETIMEDOUT || node->overstayed_ns == 0))
+		node->overstayed_ns = res == -ETIMEDOUT ? ring_now_ns(op->reactor->ring) : 0;
+	r = node_inspect_end(op, res);
+	if (r < 0)
+		return r;
 	if (!s->n.info.exists || node == NULL || !node_info_is_dev(&s->n.info, &node->dev))
 		return op_fail(op, ERR_NOT_FOUND, "volume %s is not at volume_path %s",
 			volume->rec->name, s->path);
@@ -167,5 +170,7 @@ void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	s->block = s->n.volume->rec->fs == FSIMG_NONE;
-	csi_task_start(&s->n.task, s->n.volume->rec->name, stats_steps);
+	const char *name = s->n.volume->rec->name;
+	s->n.volume = NULL;
+	csi_task_start(&s->n.task, name, stats_steps);
 }

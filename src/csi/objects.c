@@ -130,6 +130,9 @@ const char *csi_volume_abnormal(
 			arena, "pool %s: %s", pool_name(volume->pool), pool_why(volume->pool));
 	pool_object_id(volume, id);
 	uint64_t since_ns = helpers_hung_since(csi->reactor->helpers, id);
+	struct node_volume *node = node_volume_find(volume);
+	if (since_ns == 0 && node != NULL)
+		since_ns = node->overstayed_ns;
 	if (since_ns != 0)
 		return arena_printf(arena,
 			"a call on its device has been hanging for %" PRIu64

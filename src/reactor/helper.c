@@ -61,8 +61,9 @@ struct helpers {
 	struct list slots[SLOT_ENDING + 1]; /* by state; the idle ones latest first */
 	unsigned slot_count[SLOT_ENDING + 1];
 	struct list queue;     /* helper_call.link: no helper yet */
+	struct list behind;    /* helper_call.link: another call for the same key goes first */
 	struct list answering; /* helper_call.link: the answer is posted (hung key; simulation) */
-	unsigned queued;
+	unsigned queued;       /* on queue and behind */
 	struct ring_timer tick; /* armed when there are helpers too many or too few */
 };
 
@@ -114,11 +115,15 @@ static void slot_free(struct helper_slot *slot)
 	free(slot);
 }
 
+static bool key_in_flight(const struct helpers *helpers, const char *key);
+static void key_released(struct helpers *helpers, const char *key);
+
 static void slot_end_call(struct helper_slot *slot, int res)
 {
 	struct helper_call *call = slot->call;
 	slot->call = NULL;
 	ring_timer_cancel(slot->helpers->ring, &call->timer);
+	key_released(slot->helpers, call->key);
 	call->on_end(call, res);
 }
 
@@ -336,6 +341,8 @@ static void call_on_deadline(struct ring_timer *timer)
 		struct helpers *helpers = call->slot;
 		list_remove(&call->link);
 		helpers->queued--;
+		if (!key_in_flight(helpers, call->key))
+			key_released(helpers, call->key);
 		call->on_end(call, -ETIMEDOUT);
 		return;
 	}
@@ -349,6 +356,7 @@ static void call_on_deadline(struct ring_timer *timer)
 	helpers_dispatch(helpers);
 }
 
+/* Whether a call for this key is running or waits for a helper. */
 static bool key_in_flight(const struct helpers *helpers, const char *key)
 {
 	if (key == NULL)
@@ -357,9 +365,6 @@ static bool key_in_flight(const struct helpers *helpers, const char *key)
 		if (same_key(slot_of(pos)->call->key, key))
 			return true;
 	list_for_each (pos, &helpers->queue)
-		if (same_key(container_of(pos, struct helper_call, link)->key, key))
-			return true;
-	list_for_each (pos, &helpers->answering)
 		if (same_key(container_of(pos, struct helper_call, link)->key, key))
 			return true;
 	return false;
@@ -371,6 +376,29 @@ uint64_t helpers_hung_since(const struct helpers *helpers, const char *key)
 		if (same_key(slot_of(pos)->key, key))
 			return slot_of(pos)->since_ns;
 	return 0;
+}
+
+/* The call in flight for this key has ended: the next one may go, or, when the key hangs, all that
+ * wait are answered like it. */
+static void key_released(struct helpers *helpers, const char *key)
+{
+	if (key == NULL)
+		return;
+	bool hung = helpers_hung_since(helpers, key) != 0;
+	list_for_each_safe (pos, &helpers->behind) {
+		struct helper_call *call = container_of(pos, struct helper_call, link);
+		if (!same_key(call->key, key))
+			continue;
+		list_remove(&call->link);
+		if (!hung) {
+			call_enlist(helpers, call, &helpers->queue);
+			return;
+		}
+		helpers->queued--;
+		ring_timer_cancel(helpers->ring, &call->timer);
+		call_enlist(helpers, call, &helpers->answering);
+		ring_post(helpers->ring, &call->posted, -ETIMEDOUT);
+	}
 }
 
 unsigned helpers_hung_count(const struct helpers *helpers)
@@ -399,8 +427,6 @@ int helpers_submit(struct helpers *helpers, struct helper_call *call)
 	assert(call->fn < helpers->count && call->on_end != NULL);
 	assert(call->req_len <= HELPER_MESSAGE_BYTES - 16);
 	assert(call->key == NULL || strlen(call->key) < HELPER_KEY_BYTES);
-	if (key_in_flight(helpers, call->key))
-		return -EBUSY;
 	if (helpers->queued >= HELPER_QUEUE_MAX)
 		return -EAGAIN;
 	call->resp_len = 0;
@@ -412,7 +438,8 @@ int helpers_submit(struct helpers *helpers, struct helper_call *call)
 		ring_post(helpers->ring, &call->posted, -ETIMEDOUT);
 		return 0;
 	}
-	call_enlist(helpers, call, &helpers->queue);
+	bool behind = key_in_flight(helpers, call->key);
+	call_enlist(helpers, call, behind ? &helpers->behind : &helpers->queue);
 	helpers->queued++;
 	ring_timer_arm(helpers->ring, &call->timer, call->timeout_ms);
 	helpers_dispatch(helpers);
@@ -433,6 +460,7 @@ int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *tabl
 	for (unsigned state = 0; state <= SLOT_ENDING; state++)
 		list_init(&helpers->slots[state]);
 	list_init(&helpers->queue);
+	list_init(&helpers->behind);
 	list_init(&helpers->answering);
 	/* One must start now, or none ever will; the others follow when the loop runs. */
 	int r = ring_simulated(ring) ? 0 : helpers_start_one(helpers);
@@ -466,6 +494,7 @@ void helpers_close(struct helpers *helpers)
 	if (helpers == NULL)
 		return;
 	struct list *node;
+	list_splice(&helpers->queue, &helpers->behind);
 	while ((node = list_pop(&helpers->queue)) != NULL)
 		ring_timer_cancel(
 			helpers->ring, &container_of(node, struct helper_call, link)->timer);

@@ -5,7 +5,7 @@
  * end of a SOCK_SEQPACKET pair: it holds no pool lock, so the driver can be killed and restarted
  * while one is stuck in D state. A few are kept warm; a request costs a round trip on the pair.
  *
- * One call per key (volume) at most. A call that overstays its deadline ends with -ETIMEDOUT; its
+ * One call per key (volume) at a time, others for it wait their turn. A call that overstays its deadline ends with -ETIMEDOUT; its
  * helper is killed and replaced, and until the kernel lets it die the key is *hung*: further
  * calls for it answer -ETIMEDOUT at once. When all helpers are busy another is started, up to
  * HELPER_MAX processes, hung ones included, so that healthy volumes do not wait behind sick ones.
@@ -57,8 +57,8 @@ struct helper_call {
 int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *table, unsigned count);
 /* Kills the idle and the busy; calls in flight get no on_end. NULL is legal. */
 void helpers_close(struct helpers *helpers);
-/* 0; -EAGAIN when HELPER_QUEUE_MAX is reached; -EBUSY when a call for the key is in flight (not
- * yet overstaying). on_end is not called then. */
+/* 0; -EAGAIN when HELPER_QUEUE_MAX is reached (on_end is not called then). Calls for one key run one
+ * after the other; the deadline counts from here. */
 int helpers_submit(struct helpers *helpers, struct helper_call *call);
 /* Since when (ring_now_ns) a call for this key has been hanging, 0 if none is. */
 uint64_t helpers_hung_since(const struct helpers *helpers, const char *key);

@@ -192,10 +192,6 @@ static int refuse_wait(struct op *op, int r, const char *what)
 	if (r == -EAGAIN)
 		err_set(&op->err, ERR_NO_ROOM, "%s: %s: too many %s", op->name, current(op)->name,
 			what);
-	else if (r == -EBUSY)
-		err_set(&op->err, ERR_PENDING,
-			"%s: %s: another of the %s is running for this volume", op->name,
-			current(op)->name, what);
 	return r;
 }
 

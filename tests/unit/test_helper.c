@@ -309,18 +309,47 @@ Test(helper, the_number_of_processes_has_a_limit)
 		cr_assert_eq(calls[i].ends, 0);
 }
 
-Test(helper, one_call_a_key)
+/* FN_NAP holds the key for a while; FN_DOUBLE for the same key waits its turn, another key's not. */
+Test(helper, one_call_a_key_at_a_time)
+{
+	struct call first, second, third, other;
+	submit(&first, FN_NAP, "volume", 10000);
+	submit(&second, FN_DOUBLE, "volume", 10000);
+	submit(&third, FN_DOUBLE, "volume", 10000);
+	submit(&other, FN_DOUBLE, "other", 10000);
+	cr_assert_eq(finish(&other), 0);
+	cr_assert_eq(first.ends, 0);
+	cr_assert_eq(second.ends, 0);
+	cr_assert_eq(finish(&first), 0);
+	cr_assert_eq(third.ends, 0);
+	cr_assert_eq(finish(&second), 0);
+	cr_assert_eq(finish(&third), 0);
+}
+
+/* Whoever waits behind a call that hangs is answered with it. */
+Test(helper, waiting_behind_a_call_that_hangs)
 {
 	struct call first, second, other;
-	submit(&first, FN_DOUBLE, "volume", 10000);
-	prepare(&second, FN_DOUBLE, "volume", 10000);
-	cr_assert_eq(helpers_submit(helpers, &second.call), -EBUSY);
+	submit(&first, FN_HANG, "volume", 200);
+	submit(&second, FN_DOUBLE, "volume", 3600000);
+	cr_assert_eq(finish(&first), -ETIMEDOUT);
+	cr_assert_eq(finish(&second), -ETIMEDOUT);
 	submit(&other, FN_DOUBLE, "other", 10000);
-	cr_assert_eq(finish(&first), 0);
 	cr_assert_eq(finish(&other), 0);
-	cr_assert_eq(second.ends, 0);
-	submit(&second, FN_DOUBLE, "volume", 10000);
-	cr_assert_eq(finish(&second), 0);
+}
+
+/* A call whose deadline passes while it waits behind another does not let a third overtake. */
+Test(helper, a_deadline_while_waiting_its_turn)
+{
+	struct call first, second, third;
+	submit(&first, FN_NAP, "volume", 10000);
+	submit(&second, FN_DOUBLE, "volume", 1);
+	submit(&third, FN_DOUBLE, "volume", 10000);
+	cr_assert_eq(finish(&second), -ETIMEDOUT);
+	cr_assert_eq(first.ends, 0);
+	cr_assert_eq(third.ends, 0);
+	cr_assert_eq(finish(&first), 0);
+	cr_assert_eq(finish(&third), 0);
 }
 
 static struct call again;
@@ -520,10 +549,10 @@ Test(helper_sim, runs_on_the_loop)
 	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
 	struct call c, second;
 	submit(&c, FN_DOUBLE, "volume", 1000);
-	prepare(&second, FN_DOUBLE, "volume", 1000);
-	cr_assert_eq(helpers_submit(helpers, &second.call), -EBUSY);
+	submit(&second, FN_DOUBLE, "volume", 1000);
 	cr_assert_eq(ring_sim_settle(ring, 1000), 0);
 	cr_assert_eq(c.ends, 1);
+	cr_assert_eq(second.ends, 1);
 	cr_assert_eq(c.answer, c.value * 2);
 	submit(&c, FN_DOUBLE, "volume", 1000);
 	helpers_close(helpers);
