@@ -338,6 +338,70 @@ Test(sim_pool, clone_fails_anywhere, .timeout = 250)
 	each_seed(clone_body, 10);
 }
 
+/* ---- templates and formatting ---- */
+
+static const char *const template_ops[] = {"pool_template", "pool_format"};
+static unsigned template_op;
+
+static enum err_code format(struct sim *s)
+{
+	static struct pool_format fill;
+	static const uint8_t uuid[16] = {1};
+	struct fsimg_spec spec = {.type = FSIMG_EXT4,
+		.size_bytes = fsimg_min_bytes(FSIMG_EXT4),
+		.block_size = 4096,
+		.mkfs_options = ""};
+	struct record rec = fixture_volume("v", spec.size_bytes);
+	struct pool_build b;
+	pool_format_init(&fill, s->f.pool, &spec, uuid, false);
+	cr_assert_eq(pool_build_init(&b, &s->f.reactor, s->f.pool, &rec), 0);
+	b.fill = pool_format_fill;
+	b.fill_end = pool_format_fill_end;
+	b.fill_arg = &fill;
+	enum err_code code = fixture_run(&s->f, &b.op);
+	if (code == ERR_OK) {
+		struct fsimg_probe probe;
+		int fd = openat(pool_dirfd(s->f.pool, RECORD_VOLUME), "v", O_RDONLY | O_CLOEXEC);
+		cr_assert_eq(fsimg_probe_fd(fd, &probe), 0);
+		cr_assert_eq(probe.type, FSIMG_EXT4, "%s: %s", s->faults.what, probe.found);
+		close(fd);
+	}
+	pool_build_free(&b);
+	return code;
+}
+
+static bool format_body(struct sim *s, const struct sweep *sweep)
+{
+	fixture_sh("rm -f %s/templates/*", s->f.path);
+	struct held before = look(s);
+	arm(s, sweep, template_ops[template_op]);
+	enum err_code code = format(s);
+	bool hit = s->faults.hit;
+	disarm(s);
+	cr_assert_eq(hit, code != ERR_OK, "%s", s->faults.what);
+	if (pools_find_name(s->f.pools, RECORD_VOLUME, "v") == NULL)
+		cr_assert_eq(format(s), ERR_OK, "%s", s->faults.what);
+	cr_assert_eq(fixture_count(&s->f, "templates"), 1, "%s", s->faults.what);
+	remove_named(s, "v");
+	fixture_sh("rm -f %s/templates/*", s->f.path);
+	same(s, &before);
+	return hit;
+}
+
+Test(sim_pool, format_fails_anywhere, .timeout = 250)
+{
+	if (fixture_sh("command -v mkfs.ext4 >/dev/null 2>&1") != 0)
+		cr_skip_test("mkfs is not installed");
+	struct sim s;
+	sim_open(&s, 1);
+	for (unsigned seed = 1; seed <= 3; seed++)
+		for (template_op = 0; template_op < 2; template_op++) {
+			sim_reopen(&s, seed);
+			cr_assert_geq(sweep_all(&s, format_body), 10);
+		}
+	fixture_close(&s.f);
+}
+
 /* ---- many at once, random faults ---- */
 
 enum { CROWD = 32 };
