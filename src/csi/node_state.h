@@ -20,6 +20,9 @@ struct node_mount {
 struct node_volume {
 	struct backend_dev dev;
 	struct list mounts; /* node_mount: staging and publish paths alike */
+	/* Since when (ring_now_ns) calls on it have overstayed, 0 when the last one ended in time.
+	 * A helper that could be killed hangs no longer, but the volume is no better for it. */
+	uint64_t overstayed_ns;
 };
 
 /* The volume's state, made when missing. NULL when out of memory. */
