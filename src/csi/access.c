@@ -76,7 +76,7 @@ static int add_flag(struct csi_access *ret, const char *flag, struct err *err)
 	strcpy(copy, flag);
 	char *rest = copy, *option;
 	while ((option = strsep(&rest, ",")) != NULL) {
-		int r = option[0] == '\0' ? 0 : add_option(ret, option, err);
+		int r = add_option(ret, option, err);
 		if (r < 0)
 			return r;
 	}

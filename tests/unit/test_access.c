@@ -134,8 +134,8 @@ Test(access, mount_flags)
 	cr_assert_eq(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0, "%s", err.message);
 	cr_expect_str_eq(access.options, "noatime,nodev,nosuid");
 
-	static const char *const bad[] = {
-		"bind", "remount", "loop", "noatime,bind", "journal_path=/dev/sda", "nonsense"};
+	static const char *const bad[] = {"bind", "remount", "loop", "noatime,bind", "", "noatime,",
+		"journal_path=/dev/sda", "nonsense"};
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
 		flag(&c, bad[i]);
