@@ -19,6 +19,7 @@
 #include <linux/fs.h>
 #include <linux/loop.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
@@ -26,12 +27,11 @@
 #include <time.h>
 
 enum {
-	BLOCK_SIZE_MAX = 4096,
 	/* How long a device that was told to go may take before it counts as kept by somebody. */
 	SETTLE_STEP_MS = 5,
 	SETTLE_STEPS = 10,
 	/* Numbers tried before giving up; each that fails is some other process being quicker. */
-	CONFIGURE_TRIES = 128,
+	ATTACH_TRIES = 128,
 };
 
 static void settle_sleep(void)
@@ -114,12 +114,13 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 		spec->image, f.dev.minor, f.dev.tag, f.dev.minor);
 }
 
-static int device_configure(
-	int loop_fd, const struct lodev_spec *spec, int image_fd, uint32_t block_size)
+/* The sector size is what the image was formatted for, so it is never raised here, not even where
+ * the kernel then drops direct I/O without a word: lodev.direct_io says whether it did. */
+static int device_configure(int loop_fd, const struct lodev_spec *spec, int image_fd)
 {
 	struct loop_config config = {
 		.fd = (uint32_t)image_fd,
-		.block_size = block_size,
+		.block_size = spec->block_size,
 	};
 	snprintf((char *)config.info.lo_file_name, LO_NAME_SIZE, "%s", spec->tag);
 	if (spec->direct_io)
@@ -129,54 +130,73 @@ static int device_configure(
 	return ioctl(loop_fd, LOOP_CONFIGURE, &config) < 0 ? -errno : 0;
 }
 
-/* Direct I/O needs the device's sectors to be no smaller than what the pool's disk can address;
- * otherwise the kernel drops it without a word. */
-static uint32_t device_block_size(const struct lodev_spec *spec, int image_fd)
+static uint64_t queue_read(uint32_t minor, const char *name)
 {
-	uint32_t size = spec->block_size;
-	uint32_t align = spec->direct_io ? bytes_dio_align(image_fd) : 0;
-	if (align > size)
-		size = align;
-	return size > BLOCK_SIZE_MAX ? BLOCK_SIZE_MAX : size;
+	char path[80], text[32];
+	snprintf(path, sizeof path, "/sys/block/loop%u/queue/%s", minor, name);
+	ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof text);
+	return n < 0 ? 0 : strtoull(text, NULL, 10);
 }
 
 static int device_forbid_discard(uint32_t minor)
 {
-	char path[64];
+	char path[80];
 	snprintf(path, sizeof path, "/sys/block/loop%u/queue/discard_max_bytes", minor);
 	return fd_write_file(AT_FDCWD, path, "0");
+}
+
+/* A limit of 0 outlives the volume it was set for, and Linux 6.18 does not let it be raised again
+ * (it zeroes the granularity, and then no value is a multiple of it): such a device serves thick
+ * volumes only, or is made anew. */
+static bool device_lost_discard(uint32_t minor)
+{
+	return queue_read(minor, "discard_max_bytes") == 0 &&
+	       queue_read(minor, "discard_max_hw_bytes") != 0;
+}
+
+/* Tries one number. -EAGAIN: take the next. */
+static int attach_once(
+	const struct lodev_spec *spec, int image_fd, struct lodev *ret, struct err *err)
+{
+	uint32_t minor;
+	_cleanup_fd_ int loop_fd = -1;
+	int r = lodev_minor_take(&minor, &loop_fd, err);
+	if (r < 0)
+		return r;
+	r = device_configure(loop_fd, spec, image_fd);
+	if (r == -EBUSY || r == -ENXIO)
+		return -EAGAIN;
+	if (r < 0) {
+		lodev_minor_put(minor);
+		return err_sys(err, r, "attaching image %s to /dev/loop%u", spec->image, minor);
+	}
+	if (!spec->no_discard && device_lost_discard(minor)) {
+		ioctl(loop_fd, LOOP_CLR_FD);
+		fd_close(&loop_fd);
+		lodev_minor_renew(minor);
+		return -EAGAIN;
+	}
+	if (spec->no_discard && (r = device_forbid_discard(minor)) < 0)
+		err_sys(err, r, "forbidding discards on /dev/loop%u", minor);
+	else if ((r = lodev_read(loop_fd, minor, ret)) < 0)
+		err_sys(err, r, "reading the state of /dev/loop%u", minor);
+	if (r < 0) {
+		ioctl(loop_fd, LOOP_CLR_FD);
+		lodev_minor_put(minor);
+	}
+	return r == -EAGAIN ? -EIO : r;
 }
 
 static int attach_locked(
 	const struct lodev_spec *spec, int image_fd, struct lodev *ret, struct err *err)
 {
-	uint32_t block_size = device_block_size(spec, image_fd);
-	for (int i = 0; i < CONFIGURE_TRIES; i++) {
-		uint32_t minor;
-		_cleanup_fd_ int loop_fd = -1;
-		int r = lodev_minor_take(&minor, &loop_fd, err);
-		if (r < 0)
+	for (int i = 0; i < ATTACH_TRIES; i++) {
+		int r = attach_once(spec, image_fd, ret, err);
+		if (r != -EAGAIN)
 			return r;
-		r = device_configure(loop_fd, spec, image_fd, block_size);
-		if (r == -EBUSY || r == -ENXIO)
-			continue;
-		if (r < 0) {
-			lodev_minor_put(minor);
-			return err_sys(
-				err, r, "attaching image %s to /dev/loop%u", spec->image, minor);
-		}
-		if (spec->no_discard && (r = device_forbid_discard(minor)) < 0)
-			err_sys(err, r, "forbidding discards on /dev/loop%u", minor);
-		else if ((r = lodev_read(loop_fd, minor, ret)) < 0)
-			err_sys(err, r, "reading the state of /dev/loop%u", minor);
-		if (r < 0) {
-			ioctl(loop_fd, LOOP_CLR_FD);
-			lodev_minor_put(minor);
-		}
-		return r;
 	}
 	return err_set(
-		err, ERR_NO_ROOM, "%d loop devices in a row were taken by others", CONFIGURE_TRIES);
+		err, ERR_NO_ROOM, "%d loop devices in a row were taken by others", ATTACH_TRIES);
 }
 
 int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *err)

@@ -21,7 +21,7 @@ struct lodev_spec {
 	int dirfd;              /* the image is opened below it, without following links */
 	const char *image;
 	char tag[LODEV_TAG_BYTES];
-	uint32_t block_size;    /* logical, 512 or 4096; raised to what direct I/O on the pool needs */
+	uint32_t block_size;    /* logical, 512 or 4096: what the image was made for */
 	bool direct_io;         /* ask for it; lost silently on some kernels, see lodev.direct_io */
 	bool read_only;
 	bool no_discard;        /* thick volumes: discards must not give space back */

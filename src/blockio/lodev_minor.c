@@ -74,12 +74,18 @@ out:
 	return r;
 }
 
-static int add_device(uint32_t minor)
+static int control(unsigned long call, uint32_t minor)
 {
 	_cleanup_fd_ int fd = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-	if (fd < 0 || (ioctl(fd, LOOP_CTL_ADD, (unsigned long)minor) < 0 && errno != EEXIST))
+	if (fd < 0 || ioctl(fd, call, (unsigned long)minor) < 0)
 		return -errno;
 	return 0;
+}
+
+void lodev_minor_renew(uint32_t minor)
+{
+	control(LOOP_CTL_REMOVE, minor);
+	lodev_minor_put(minor);
 }
 
 static int open_device(uint32_t minor)
@@ -98,8 +104,8 @@ int lodev_minor_take(uint32_t *ret_minor, int *ret_fd, struct err *err)
 
 	int fd = open_device(minor);
 	if (fd == -ENOENT) {
-		int r = add_device(minor);
-		if (r < 0) {
+		int r = control(LOOP_CTL_ADD, minor);
+		if (r < 0 && r != -EEXIST) {
 			lodev_minor_put(minor);
 			return err_sys(err, r, "making /dev/loop%u with /dev/loop-control", minor);
 		}
@@ -109,6 +115,8 @@ int lodev_minor_take(uint32_t *ret_minor, int *ret_fd, struct err *err)
 			fd = open_device(minor);
 		}
 	}
+	if (fd == -ENXIO || fd == -ENODEV)
+		return -EAGAIN; /* somebody is just removing it: theirs */
 	if (fd < 0) {
 		lodev_minor_put(minor);
 		if (fd != -ENOENT)

@@ -30,7 +30,7 @@
 extern char **environ;
 
 static struct env {
-	char dir[64];  /* below /tmp */
+	char dir[64]; /* below /tmp */
 	int dirfd;
 	char tag[LODEV_TAG_BYTES];
 	pid_t reaper;
@@ -225,8 +225,8 @@ static inline int env_mount(const struct lodev *dev, const char *target, enum fs
 	return env_call(MNT_MOUNT, &req, sizeof req, result, sizeof *result);
 }
 
-static inline int env_unmount(const char *target, const struct lodev *dev, bool remove_it,
-	struct mnt_result *result)
+static inline int env_unmount(
+	const char *target, const struct lodev *dev, bool remove_it, struct mnt_result *result)
 {
 	static struct mnt_unmount_req req;
 	memset(&req, 0, sizeof req);
@@ -259,10 +259,10 @@ static inline struct lodev env_fresh(
 	return dev;
 }
 
-#define ENV_NEEDS_LOOP()                                                        \
-	do {                                                                    \
-		if (!env_has_loop())                                            \
-			cr_skip("needs root and /dev/loop-control");            \
+#define ENV_NEEDS_LOOP()                                                                           \
+	do {                                                                                       \
+		if (!env_has_loop())                                                               \
+			cr_skip("needs root and /dev/loop-control");                               \
 	} while (0)
 
 #endif

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "blockio/lodev.h"
+
+#include "blockio_env.h"
+
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+
+enum { MIB = 1 << 20 };
+
+static void open_env(void)
+{
+	if (env_has_loop())
+		env_open();
+}
+
+TestSuite(lodev, .init = open_env, .fini = env_close);
+
+static uint64_t allocated(const char *name)
+{
+	struct stat st;
+	cr_assert(fstatat(env.dirfd, name, &st, 0) == 0);
+	return (uint64_t)st.st_blocks * 512;
+}
+
+static int open_device(const struct lodev *dev, int flags)
+{
+	char path[32];
+	snprintf(path, sizeof path, "/dev/loop%u", dev->minor);
+	int fd = open(path, flags | O_CLOEXEC);
+	cr_assert(fd >= 0);
+	return fd;
+}
+
+Test(lodev, attach_tells_what_it_made)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct stat st;
+	cr_assert(fstatat(env.dirfd, "a", &st, 0) == 0);
+	struct lodev dev = env_attach("a");
+	cr_assert(dev.image_dev == st.st_dev && dev.image_ino == st.st_ino);
+	cr_assert(dev.size_bytes == 4 * MIB);
+	cr_assert_str_eq(dev.tag, env.tag);
+	cr_assert(dev.direct_io && !dev.read_only && !dev.going_away);
+
+	struct lodev now;
+	cr_assert(lodev_status(dev.minor, &now) == 0);
+	cr_assert(now.image_ino == dev.image_ino);
+	env_detach(&dev);
+	cr_assert(lodev_status(dev.minor, &now) == -ENXIO);
+	cr_assert(lodev_status(999999, &now) == -ENOENT);
+}
+
+Test(lodev, attach_twice_is_the_same_device)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev first = env_attach("a"), second = env_attach("a");
+	cr_assert(first.minor == second.minor);
+	env_detach(&first);
+	env_detach(&first); /* again: gone is gone */
+}
+
+Test(lodev, a_detached_number_is_used_again)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev first = env_attach("a");
+	env_detach(&first);
+	struct lodev second = env_attach("a");
+	cr_assert(first.minor == second.minor);
+	env_detach(&second);
+}
+
+static void assert_refused(const struct lodev_spec *spec, enum err_code code, const char *word)
+{
+	struct lodev dev;
+	struct err err = {0};
+	cr_assert(lodev_attach(spec, &dev, &err) < 0);
+	cr_assert(err.code == code, "%s: %s", err_code_name(err.code), err.message);
+	cr_assert(strstr(err.message, word) != NULL, "%s", err.message);
+}
+
+Test(lodev, attach_refuses_what_is_no_image)
+{
+	ENV_NEEDS_LOOP();
+	struct lodev_spec spec = env_spec("missing");
+	assert_refused(&spec, ERR_NOT_FOUND, "missing");
+	env_image("real", 4 * MIB);
+	cr_assert(symlinkat("real", env.dirfd, "link") == 0);
+	spec.image = "link";
+	assert_refused(&spec, ERR_INTERNAL, "link");
+	cr_assert(mkdirat(env.dirfd, "dir", 0700) == 0);
+	spec.image = "dir";
+	assert_refused(&spec, ERR_INTERNAL, "dir");
+}
+
+Test(lodev, a_foreign_lock_refuses)
+{
+	ENV_NEEDS_LOOP();
+	int fd = env_file("a", 4 * MIB);
+	cr_assert(flock(fd, LOCK_EX) == 0);
+	struct lodev_spec spec = env_spec("a");
+	assert_refused(&spec, ERR_PRECONDITION, "another process");
+	close(fd);
+	struct lodev dev = env_attach("a");
+	env_detach(&dev);
+}
+
+Test(lodev, a_foreign_device_is_named_and_left_alone)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev_spec spec = env_spec("a");
+	struct lodev dev = env_attach("a");
+	char name[32];
+	snprintf(name, sizeof name, "/dev/loop%u", dev.minor);
+	snprintf(spec.tag, sizeof spec.tag, "ringvol:another:pool");
+	assert_refused(&spec, ERR_PRECONDITION, name);
+
+	/* A late detach, by somebody who remembers another image or another tag. */
+	struct lodev wrong = dev, now;
+	struct err err = {0};
+	bool still = true;
+	wrong.image_ino++;
+	cr_assert(lodev_detach(&wrong, &still, &err) == 0 && !still);
+	wrong = dev;
+	wrong.tag[10] ^= 1;
+	cr_assert(lodev_detach(&wrong, &still, &err) == 0 && !still);
+	uint64_t size;
+	cr_assert(lodev_resize(&wrong, &size, &err) < 0 && err.code == ERR_PRECONDITION);
+	cr_assert(lodev_status(dev.minor, &now) == 0 && now.image_ino == dev.image_ino);
+	env_detach(&dev);
+}
+
+Test(lodev, an_open_device_stays_bound_until_it_is_closed)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev dev = env_attach("a"), now;
+	struct lodev_spec spec = env_spec("a");
+	struct err err = {0};
+	bool still = false;
+	int fd = open_device(&dev, O_RDONLY);
+	cr_assert(lodev_detach(&dev, &still, &err) == 0 && still);
+	cr_assert(lodev_status(dev.minor, &now) == 0 && now.going_away);
+	assert_refused(&spec, ERR_PRECONDITION, "still on");
+
+	/* The number that is not free yet is passed over. */
+	env_image("b", 4 * MIB);
+	struct lodev other = env_attach("b");
+	cr_assert(other.minor != dev.minor);
+	close(fd);
+	struct lodev again = env_attach("a");
+	cr_assert(!again.going_away);
+	env_detach(&again);
+	env_detach(&other);
+}
+
+Test(lodev, a_mount_in_another_namespace_keeps_the_device)
+{
+	ENV_NEEDS_LOOP();
+	struct mnt_result result;
+	struct lodev dev = env_fresh("a", FSIMG_EXT4, 32 * MIB, "mnt0");
+	int go[2], ready[2];
+	char c;
+	cr_assert(pipe2(go, O_CLOEXEC) == 0 && pipe2(ready, O_CLOEXEC) == 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(go[1]);
+		if (unshare(CLONE_NEWNS) == 0 && write(ready[1], "x", 1) == 1)
+			(void)!read(go[0], &c, 1);
+		_exit(0);
+	}
+	cr_assert(read(ready[0], &c, 1) == 1);
+	/* Not removing the directory: that would unmount it in every namespace. */
+	int r = env_unmount(env_path("mnt0"), &dev, false, &result);
+	cr_assert(r == 0, "%d %s", r, result.why);
+	struct err err = {0};
+	bool still = false;
+	r = lodev_detach(&dev, &still, &err);
+	cr_assert(r == 0 && still, "%d %d %s", r, still, err.message);
+	close(go[1]);
+	waitpid(pid, NULL, 0);
+	/* The namespace is taken down a moment after its last process. */
+	struct lodev now;
+	for (int i = 0; i < 200 && lodev_status(dev.minor, &now) == 0; i++)
+		usleep(10000);
+	cr_assert(lodev_status(dev.minor, &now) == -ENXIO);
+}
+
+Test(lodev, resize_follows_the_image)
+{
+	ENV_NEEDS_LOOP();
+	int fd = env_file("a", 4 * MIB);
+	struct lodev dev = env_attach("a");
+	uint64_t size;
+	struct err err = {0};
+	cr_assert(ftruncate(fd, 9 * MIB) == 0);
+	cr_assert(lodev_resize(&dev, &size, &err) == 0 && size == 9 * MIB);
+	cr_assert(lodev_resize(&dev, &size, &err) == 0 && size == 9 * MIB);
+	env_detach(&dev);
+	cr_assert(lodev_resize(&dev, &size, &err) < 0 && err.code == ERR_PRECONDITION);
+	close(fd);
+}
+
+Test(lodev, read_only_by_spec_and_by_flag)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev_spec spec = env_spec("a");
+	struct lodev dev, now;
+	struct err err = {0};
+	spec.read_only = true;
+	cr_assert(lodev_attach(&spec, &dev, &err) == 0 && dev.read_only);
+	env_detach(&dev);
+
+	dev = env_attach("a");
+	cr_assert(!dev.read_only);
+	cr_assert(lodev_set_read_only(dev.minor, true) == 0);
+	cr_assert(lodev_status(dev.minor, &now) == 0 && now.read_only);
+	cr_assert(lodev_set_read_only(dev.minor, false) == 0);
+	cr_assert(lodev_status(dev.minor, &now) == 0 && !now.read_only);
+	env_detach(&dev);
+	cr_assert(lodev_set_read_only(dev.minor, true) == -ENXIO);
+}
+
+Test(lodev, block_size_is_what_was_asked_for)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev_spec spec = env_spec("a");
+	struct lodev dev;
+	struct err err = {0};
+	for (uint32_t size = 512; size <= 4096; size *= 8) {
+		int logical = 0;
+		spec.block_size = size;
+		cr_assert(lodev_attach(&spec, &dev, &err) == 0, "%s", err.message);
+		int fd = open_device(&dev, O_RDONLY);
+		cr_assert(ioctl(fd, BLKSSZGET, &logical) == 0 && logical == (int)size);
+		close(fd);
+		env_detach(&dev);
+	}
+}
+
+/* What was formatted for 512-byte sectors stays so even where the kernel then drops direct I/O: a
+ * file system does not survive larger sectors than it was made for. */
+Test(lodev, block_size_is_never_raised)
+{
+	ENV_NEEDS_LOOP();
+	env_fresh("pool", FSIMG_BTRFS, 128 * MIB, "mnt0");
+	env_image("mnt0/a", 4 * MIB);
+	struct lodev dev = env_attach("mnt0/a");
+	int logical = 0, fd = open_device(&dev, O_RDONLY);
+	cr_assert(ioctl(fd, BLKSSZGET, &logical) == 0 && logical == 512);
+	close(fd);
+	env_detach(&dev);
+}
+
+Test(lodev, without_discard_space_stays)
+{
+	ENV_NEEDS_LOOP();
+	int image = env_file("a", 0);
+	cr_assert(fallocate(image, 0, 0, 8 * MIB) == 0);
+	struct lodev_spec spec = env_spec("a");
+	struct lodev dev;
+	struct err err = {0};
+	spec.no_discard = true;
+	cr_assert(lodev_attach(&spec, &dev, &err) == 0, "%s", err.message);
+	int fd = open_device(&dev, O_RDWR);
+	uint64_t range[2] = {0, 4 * MIB};
+	cr_assert(ioctl(fd, BLKDISCARD, range) < 0 && errno == EOPNOTSUPP);
+	cr_assert(allocated("a") >= 8 * MIB);
+	cr_assert(ioctl(fd, BLKZEROOUT, range) == 0);
+	cr_assert(allocated("a") >= 8 * MIB, "zeroing keeps the space");
+	int r = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4 * MIB);
+	printf("punching the device: %s, image holds %llu KiB of 8192\n",
+		r < 0 ? strerror(errno) : "done", (unsigned long long)allocated("a") >> 10);
+	close(fd);
+	env_detach(&dev);
+
+	/* The same number without it: the limit is lifted again. */
+	spec.no_discard = false;
+	cr_assert(lodev_attach(&spec, &dev, &err) == 0, "%s", err.message);
+	fd = open_device(&dev, O_RDWR);
+	range[1] = 8 * MIB;
+	cr_assert(ioctl(fd, BLKDISCARD, range) == 0, "%s", strerror(errno));
+	cr_assert(allocated("a") < MIB);
+	close(fd);
+	env_detach(&dev);
+	close(image);
+}
+
+struct found {
+	uint64_t ino[2];
+	unsigned count, others;
+};
+
+static void on_device(void *arg, const struct lodev *dev)
+{
+	struct found *f = arg;
+	if (strncmp(dev->tag, "ringvol:", 8) != 0)
+		f->others++;
+	if (strcmp(dev->tag, env.tag) == 0 && f->count < 2)
+		f->ino[f->count++] = dev->image_ino;
+}
+
+Test(lodev, scan_finds_ours_only)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	env_image("b", 4 * MIB);
+	env_image("c", 4 * MIB);
+	struct lodev a = env_attach("a"), b = env_attach("b");
+	struct lodev_spec spec = env_spec("c");
+	struct lodev c;
+	struct err err = {0};
+	snprintf(spec.tag, sizeof spec.tag, "/somebody/else");
+	cr_assert(lodev_attach(&spec, &c, &err) == 0);
+	struct found found = {.count = 0};
+	int r = lodev_scan(on_device, &found);
+	env_detach(&c);
+	cr_assert(r == 0 && found.others == 0 && found.count == 2);
+	cr_assert(found.ino[0] + found.ino[1] == a.image_ino + b.image_ino);
+	env_detach(&a);
+	env_detach(&b);
+}
