@@ -60,7 +60,7 @@ func (r *Rig) Close() error {
 		}
 	}
 	r.cleanup = nil
-	for range 10 {
+	for range 200 { // another test's mount namespace may hold a device for a moment
 		mounts := MountsBelow(r.Dir)
 		loops := LoopsBelow(r.Dir)
 		if len(mounts) == 0 && len(loops) == 0 {

@@ -79,7 +79,7 @@ func MinSize(fs string) int64 {
 	case "xfs":
 		return 300 * MiB
 	case "btrfs":
-		return 128 * MiB
+		return 256 * MiB
 	}
 	return 32 * MiB
 }
