@@ -44,8 +44,8 @@ static int call_failed(struct op *op, int res, const char *what)
 	struct csi_quiesce *q = quiesce_of(op);
 	struct node_volume *node = node_volume_find(q->volume);
 	q->result.why[sizeof(q->result.why) - 1] = '\0';
-	if (res == -ETIMEDOUT && node != NULL)
-		node->hung_ns = ring_now_ns(op->reactor->ring);
+	if (res == -ETIMEDOUT && node != NULL && node->overstayed_ns == 0)
+		node->overstayed_ns = ring_now_ns(op->reactor->ring);
 	if (res == -ETIMEDOUT)
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s does not end in time; see the kernel log for %s, then try again",
@@ -252,7 +252,7 @@ static int sync_end(struct op *op, int res)
 	if (res < 0)
 		return call_failed(op, res, "sync");
 	if (node != NULL)
-		node->hung_ns = 0;
+		node->overstayed_ns = 0;
 	return 0;
 }
 
