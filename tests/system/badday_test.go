@@ -100,6 +100,8 @@ func TestPoolFull(t *testing.T) {
 			b.must(v.Down())
 			b.must(v.Delete()) // deleting needs no room
 			b.must(os.Remove(filepath.Join(b.pool.Path, "hog")))
+			_, err = rig.Run("sync", "-f", b.pool.Path) // btrfs gives back with its next transaction
+			b.must(err)
 			b.capacity(nil)
 			b.eventually(thick.Create)
 			b.must(thick.Delete())
