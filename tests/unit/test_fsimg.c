@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "blockio/fsimg.h"
+
+#include "blockio_env.h"
+
+enum { MIB = 1 << 20 };
+
+TestSuite(fsimg, .init = env_open, .fini = env_close);
+
+Test(fsimg, names)
+{
+	enum fsimg_type type = FSIMG_NONE;
+	for (enum fsimg_type t = FSIMG_EXT4; t < FSIMG_TYPES; t++) {
+		cr_assert(fsimg_parse_name(fsimg_name(t), &type) == 0 && type == t);
+		cr_assert(fsimg_min_bytes(t) % MIB == 0);
+	}
+	type = FSIMG_XFS;
+	const char *bad[] = {"", "ext", "ext44", "EXT4", "ntfs", "ext4 "};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		cr_assert(fsimg_parse_name(bad[i], &type) == -EINVAL && type == FSIMG_XFS);
+	cr_assert_str_eq(fsimg_name(FSIMG_NONE), "");
+}
+
+Test(fsimg, uuid_is_stable_and_well_formed)
+{
+	uint8_t a[16], b[16];
+	fsimg_uuid_of("0011.pvc-1.aabb", a);
+	fsimg_uuid_of("0011.pvc-1.aabb", b);
+	cr_assert(memcmp(a, b, 16) == 0);
+	cr_assert((a[6] & 0xf0) == 0x80 && (a[8] & 0xc0) == 0x80);
+	fsimg_uuid_of("0011.pvc-1.aabc", b);
+	cr_assert(memcmp(a, b, 16) != 0);
+}
+
+static struct fsimg_probe probe(const char *name)
+{
+	struct fsimg_probe p;
+	/* Direct, for that is how images are opened. */
+	int fd = openat(env.dirfd, name, O_RDWR | O_DIRECT | O_CLOEXEC);
+	cr_assert(fd >= 0);
+	int r = fsimg_probe_fd(fd, &p);
+	cr_assert(r == 0, "%d", r);
+	close(fd);
+	return p;
+}
+
+/* Every type, really made, at its least size, and found again. */
+Test(fsimg, mkfs_and_probe)
+{
+	static const struct {
+		enum fsimg_type type;
+		uint64_t mib;
+		const char *options;
+	} cases[] = {
+		{FSIMG_EXT4, 16, ""},
+		{FSIMG_EXT4, 64, "-m 1 -i 8192 -E stride=16,stripe_width=32 -O quota,project"},
+		{FSIMG_EXT4, 64, "-b1024 -I 256 -J size=4 -T default"},
+		{FSIMG_XFS, 300, ""},
+		{FSIMG_XFS, 320, "-d agcount=2 -i size=512,maxpct=10 -m reflink=0 -n size=8192"},
+		{FSIMG_BTRFS, 128, ""},
+		{FSIMG_BTRFS, 256, ""},
+		{FSIMG_BTRFS, 256, "-d single -m dup -n 16384 --csum xxhash -O no-holes"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char name[16];
+		uint8_t uuid[16];
+		snprintf(name, sizeof name, "img%zu", i);
+		env_image(name, cases[i].mib * MIB);
+		struct fsimg_probe p = probe(name);
+		cr_assert(p.found[0] == '\0' && !p.ambivalent && p.type == FSIMG_NONE);
+		env_mkfs(name, cases[i].type, cases[i].mib * MIB, cases[i].options);
+		p = probe(name);
+		cr_assert_str_eq(p.found, fsimg_name(cases[i].type));
+		cr_assert(p.type == cases[i].type && !p.ambivalent && !p.errors && !p.dirty);
+		cr_assert(p.fs_bytes == cases[i].mib * MIB, "%llu", (unsigned long long)p.fs_bytes);
+		fsimg_uuid_of(name, uuid);
+		cr_assert(memcmp(uuid, p.uuid, 16) == 0);
+	}
+}
+
+static uint64_t mkfs_allocates(const char *name, enum fsimg_type type, uint64_t size)
+{
+	struct stat st;
+	env_image(name, size);
+	env_mkfs(name, type, size, "");
+	cr_assert(fstatat(env.dirfd, name, &st, 0) == 0);
+	return (uint64_t)st.st_blocks * 512;
+}
+
+Test(fsimg, mkfs_of_ext4_writes_little)
+{
+	cr_assert(mkfs_allocates("a", FSIMG_EXT4, 64 * MIB) < 512 * 1024);
+	cr_assert(mkfs_allocates("b", FSIMG_EXT4, 1024LL * MIB) < 2 * MIB);
+	cr_assert(env_runs("e2fsck", "-fn", env_path("b")) == 0);
+}
+
+static void write_at(const char *name, off_t at, const void *data, size_t len)
+{
+	int fd = openat(env.dirfd, name, O_WRONLY | O_CLOEXEC);
+	cr_assert(fd >= 0 && pwrite(fd, data, len, at) == (ssize_t)len);
+	close(fd);
+}
+
+static uint32_t crc32_of(const uint8_t *data, size_t len)
+{
+	uint32_t crc = ~0u;
+	for (size_t i = 0; i < len; i++) {
+		crc ^= data[i];
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+	}
+	return ~crc;
+}
+
+static void put32(uint8_t *at, uint32_t value)
+{
+	memcpy(at, &value, sizeof value); /* tests run on little-endian machines */
+}
+
+Test(fsimg, probe_finds_partition_tables)
+{
+	enum { SECTORS = 64 * MIB / 512, ENTRIES_BYTES = 128 * 128 };
+	uint8_t mbr[512] = {0}, header[512] = {0};
+	static uint8_t entries[ENTRIES_BYTES];
+	mbr[446 + 4] = 0x83;
+	put32(mbr + 446 + 8, 2048);
+	put32(mbr + 446 + 12, SECTORS - 2048);
+	mbr[510] = 0x55;
+	mbr[511] = 0xaa;
+	env_image("dos", 64 * MIB);
+	write_at("dos", 0, mbr, sizeof mbr);
+	cr_assert_str_eq(probe("dos").found, "PTTYPE=dos");
+	cr_assert(probe("dos").type == FSIMG_NONE);
+
+	mbr[446 + 4] = 0xee;
+	put32(mbr + 446 + 8, 1);
+	put32(mbr + 446 + 12, SECTORS - 1);
+	memset(entries, 0x11, 32);
+	put32(entries + 32, 2048);
+	put32(entries + 40, 4096);
+	memcpy(header, "EFI PART", 8);
+	put32(header + 8, 0x10000);
+	put32(header + 12, 92);
+	put32(header + 24, 1);           /* this header */
+	put32(header + 32, SECTORS - 1); /* the other */
+	put32(header + 40, 34);
+	put32(header + 48, SECTORS - 34);
+	memset(header + 56, 0x22, 16);
+	put32(header + 72, 2); /* the entries */
+	put32(header + 80, 128);
+	put32(header + 84, 128);
+	put32(header + 88, crc32_of(entries, sizeof entries));
+	put32(header + 16, crc32_of(header, 92));
+	env_image("gpt", 64 * MIB);
+	write_at("gpt", 0, mbr, sizeof mbr);
+	write_at("gpt", 512, header, sizeof header);
+	write_at("gpt", 1024, entries, sizeof entries);
+	cr_assert_str_eq(probe("gpt").found, "PTTYPE=gpt");
+}
+
+static void read_at(const char *name, off_t at, void *data, size_t len)
+{
+	int fd = openat(env.dirfd, name, O_RDONLY | O_CLOEXEC);
+	cr_assert(fd >= 0 && pread(fd, data, len, at) == (ssize_t)len);
+	close(fd);
+}
+
+Test(fsimg, probe_of_other_things)
+{
+	/* Swap: a signature that is none of ours, and no crash on it. */
+	env_image("swap", 16 * MIB);
+	cr_assert(env_runs("mkswap", env_path("swap")) == 0);
+	cr_assert_str_eq(probe("swap").found, "swap");
+	cr_assert(probe("swap").type == FSIMG_NONE);
+
+	/* Garbage without a signature reads as nothing. */
+	uint8_t noise[65536];
+	srand(1);
+	for (size_t i = 0; i < sizeof noise; i++)
+		noise[i] = (uint8_t)(1 + rand() % 200);
+	env_image("noise", 16 * MIB);
+	for (int i = 0; i < 16; i++)
+		write_at("noise", i * (off_t)sizeof noise, noise, sizeof noise);
+	printf("noise reads as \"%s\"\n", probe("noise").found);
+	cr_assert(probe("noise").type == FSIMG_NONE);
+
+	/* An image too small for anything. */
+	env_image("tiny", 4096);
+	cr_assert(probe("tiny").found[0] == '\0');
+	env_image("empty", 0);
+	struct fsimg_probe p;
+	int fd = openat(env.dirfd, "empty", O_RDONLY | O_CLOEXEC);
+	int r = fsimg_probe_fd(fd, &p);
+	cr_assert(r < 0 || p.found[0] == '\0');
+	close(fd);
+	cr_assert(fsimg_probe_fd(-1, &p) < 0);
+}
+
+/* An ext4 in a file that held an XFS of which the second superblock sector is still there. */
+Test(fsimg, probe_of_contradictions)
+{
+	uint8_t sb[4096];
+	env_image("a", 300LL * MIB);
+	env_mkfs("a", FSIMG_EXT4, 300LL * MIB, "");
+	env_image("x", 300LL * MIB);
+	env_mkfs("x", FSIMG_XFS, 300LL * MIB, "");
+	read_at("x", 0, sb, 1024);
+	write_at("a", 0, sb, 1024);
+	struct fsimg_probe p = probe("a");
+	cr_assert(p.ambivalent && p.found[0] != '\0' && p.type == FSIMG_NONE);
+}
+
+Test(fsimg, ext4_errors_and_fsck)
+{
+	static struct proc proc;
+	uint8_t state[2];
+	env_image("a", 32 * MIB);
+	env_mkfs("a", FSIMG_EXT4, 32 * MIB, "");
+	cr_assert(env_runs("debugfs", "-w", "-R", "set_super_value state 3", env_path("a")) == 0);
+	read_at("a", 1024 + 0x3a, state, 2);
+	cr_assert(state[0] == 3);
+	cr_assert(probe("a").errors);
+	cr_assert(fsimg_fsck_argv(FSIMG_EXT4, env_path("a"), &proc) == 0);
+	int r = env_run(proc.argv);
+	cr_assert(fsimg_fsck_result(FSIMG_EXT4, r) == 0);
+	cr_assert(!probe("a").errors);
+	cr_assert(env_run(proc.argv) == 0);
+
+	/* Something a preening check does not dare to mend: two inodes claim one block. */
+	cr_assert(fsimg_fsck_result(FSIMG_EXT4, 4) == -EUCLEAN);
+	cr_assert(fsimg_fsck_result(FSIMG_EXT4, 8) == -EUCLEAN);
+	cr_assert(fsimg_fsck_result(FSIMG_EXT4, -ETIMEDOUT) == -EUCLEAN);
+	env_image("zero", 32 * MIB);
+	cr_assert(fsimg_fsck_argv(FSIMG_EXT4, env_path("zero"), &proc) == 0);
+	cr_assert(fsimg_fsck_result(FSIMG_EXT4, env_run(proc.argv)) == -EUCLEAN);
+	cr_assert(fsimg_fsck_argv(FSIMG_XFS, "x", &proc) == -EOPNOTSUPP);
+	cr_assert(fsimg_fsck_argv(FSIMG_BTRFS, "x", &proc) == -EOPNOTSUPP);
+}
+
+/* A crash of a mounted ext4: the journal waits, and the probe says so. */
+Test(fsimg, ext4_dirty_journal)
+{
+	ENV_NEEDS_LOOP();
+	struct lodev dev = env_fresh("a", FSIMG_EXT4, 32 * MIB, "mnt0");
+	int fd = openat(env.dirfd, "mnt0/f", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	cr_assert(fd >= 0 && write(fd, "x", 1) == 1 && fsync(fd) == 0);
+	close(fd);
+	cr_assert(env_runs("cp", "--sparse=always", env_path("a"), env_path("copy")) == 0);
+	cr_assert(probe("copy").dirty && probe("copy").type == FSIMG_EXT4);
+	struct mnt_result result;
+	cr_assert(env_unmount(env_path("mnt0"), &dev, false, &result) == 0);
+	cr_assert(!probe("a").dirty);
+	env_detach(&dev);
+}
+
+/* ---- options ---- */
+
+static bool mkfs_ok(enum fsimg_type type, const char *options)
+{
+	struct err err = {0};
+	int r = fsimg_check_mkfs_options(type, options, &err);
+	cr_assert((r == 0) == (err.code == ERR_OK));
+	cr_assert(r == 0 || err.message[0] != '\0');
+	return r == 0;
+}
+
+Test(fsimg, mkfs_options_allowed)
+{
+	cr_assert(mkfs_ok(FSIMG_EXT4, ""));
+	cr_assert(mkfs_ok(FSIMG_EXT4, "  -m 0   -i  16384 "));
+	cr_assert(mkfs_ok(FSIMG_EXT4, "-m0 -I256 -N 1000 -O ^dir_index,quota -b 4096"));
+	cr_assert(mkfs_ok(FSIMG_EXT4, "-E lazy_itable_init=0,root_owner=1000:1000 -J size=8"));
+	cr_assert(mkfs_ok(FSIMG_XFS, "-d su=64k,sw=2 -i size=1024 -l size=64m -m rmapbt=1"));
+	cr_assert(mkfs_ok(FSIMG_BTRFS, "--csum=sha256 --mixed -d dup -O ^no-holes -R quota"));
+	cr_assert(mkfs_ok(FSIMG_NONE, ""));
+}
+
+Test(fsimg, mkfs_options_refused)
+{
+	static const char *const ext4[] = {"-J device=/dev/sda", "-J location=3", "-F", "-n", "-S",
+		"-E discard", "-E offset=1", "-E test_fs", "-E", "-m", "-m a", "-m -F", "-d /etc",
+		"-L label", "-U clear", "-l /etc/passwd", "/dev/sda", "--", "-", "-O", "-O none",
+		"-O ^has_journal", "-O journal_dev", "-O dir_index,", "-O ,dir_index", "-b 65536",
+		"-E stride=1/2", "-E root_owner=$(id)", "-T ../x", "-O dir_index=1",
+		"-E nodiscard=1", "-m 0 extra", "-i 1,2", "-E hash_seed"};
+	static const char *const xfs[] = {"-d file=1", "-d name=/dev/sda", "-l logdev=/dev/sda",
+		"-r rtdev=/dev/sda", "-L x", "-p /etc/proto", "-m uuid=1", "-d agcount", "-f", "-N",
+		"-l internal=0", "-m crc=0", "-c options=/etc/x", "-i size=../x", "-d size=1g"};
+	static const char *const btrfs[] = {"-r /etc", "--rootdir=/etc", "-L x", "--csum",
+		"--csum md5", "-d raid1", "/dev/sda", "-O zoned", "-U x", "-b 1g", "-f",
+		"--mixed=1"};
+	for (size_t i = 0; i < sizeof ext4 / sizeof *ext4; i++)
+		cr_assert(!mkfs_ok(FSIMG_EXT4, ext4[i]), "%s", ext4[i]);
+	for (size_t i = 0; i < sizeof xfs / sizeof *xfs; i++)
+		cr_assert(!mkfs_ok(FSIMG_XFS, xfs[i]), "%s", xfs[i]);
+	for (size_t i = 0; i < sizeof btrfs / sizeof *btrfs; i++)
+		cr_assert(!mkfs_ok(FSIMG_BTRFS, btrfs[i]), "%s", btrfs[i]);
+	cr_assert(!mkfs_ok(FSIMG_NONE, "-m 0"));
+	char many[2048] = "";
+	for (int i = 0; i < 17; i++)
+		strcat(many, "-m0 ");
+	cr_assert(!mkfs_ok(FSIMG_EXT4, many));
+	memset(many, ' ', 600);
+	many[600] = '\0';
+	cr_assert(!mkfs_ok(FSIMG_EXT4, many));
+}
+
+/* What passes the check fits the memory promised, at the limit too. */
+Test(fsimg, longest_options_fit)
+{
+	static struct proc proc;
+	char options[600] = "-E ", mem[1024];
+	uint8_t uuid[16] = {0};
+	while (strlen(options) + 10 < 400)
+		strcat(options, "stride=16,");
+	strcat(options, "nodiscard -m0 -m0 -m0 -m0 -m0 -m0 -m0 -m0 -m0 -m0 -m0 -m0");
+	cr_assert(strlen(options) <= 512 && mkfs_ok(FSIMG_EXT4, options));
+	struct fsimg_spec spec = {FSIMG_EXT4, 64 * MIB, 512, options};
+	cr_assert(fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, sizeof mem) == 0);
+	unsigned argc = 0;
+	while (proc.argv[argc] != NULL)
+		argc++;
+	cr_assert_str_eq(proc.argv[argc - 1], "/x");
+	cr_assert(fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, 64) == -E2BIG);
+	spec.mkfs_options = "-b 1024";
+	spec.block_size = 4096;
+	cr_assert(fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, sizeof mem) == -EINVAL);
+	spec.type = FSIMG_NONE;
+	cr_assert(fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, sizeof mem) == -EINVAL);
+}
+
+static bool flag_ok(enum fsimg_type type, const char *flag)
+{
+	struct err err = {0};
+	int r = fsimg_check_mount_flag(type, flag, &err);
+	cr_assert((r == 0) == (err.code == ERR_OK));
+	return r == 0;
+}
+
+Test(fsimg, mount_flags)
+{
+	static const char *const good[] = {"ro", "rw", "noatime", "nosuid", "nodev", "noexec",
+		"relatime", "sync", "discard", "lazytime", "defaults"};
+	static const char *const bad[] = {"", "bind", "rbind", "remount", "loop", "move", "shared",
+		"rshared", "private", "nofail", "_netdev", "x-systemd.automount", "user",
+		"logdev=/dev/sda", "rtdev=/dev/sda", "journal_path=/x", "journal_dev=8", "sb=1",
+		"device=/dev/sda", "subvol=/", "context=x", "errors=panic", "ro,bind", "ro ", " ro",
+		"noatime=1", "usrjquota=/etc/passwd", "rescue=all", "abort", "offset=1",
+		"source=/x"};
+	for (enum fsimg_type type = FSIMG_EXT4; type < FSIMG_TYPES; type++) {
+		for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+			cr_assert(flag_ok(type, good[i]), "%s", good[i]);
+		for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+			cr_assert(!flag_ok(type, bad[i]), "%s", bad[i]);
+	}
+	cr_assert(flag_ok(FSIMG_EXT4, "data=ordered") && flag_ok(FSIMG_EXT4, "commit=5"));
+	cr_assert(!flag_ok(FSIMG_EXT4, "commit=") && !flag_ok(FSIMG_EXT4, "commit=a"));
+	cr_assert(flag_ok(FSIMG_XFS, "allocsize=64k") && flag_ok(FSIMG_XFS, "nouuid"));
+	cr_assert(!flag_ok(FSIMG_EXT4, "nouuid"));
+	cr_assert(flag_ok(FSIMG_BTRFS, "compress=zstd:3") && flag_ok(FSIMG_BTRFS, "compress"));
+	cr_assert(!flag_ok(FSIMG_NONE, "ro"));
+}
