@@ -18,7 +18,11 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-enum { UUID_BYTES = 16 };
+enum {
+	UUID_BYTES = 16,
+	BTRFS_SECTOR = 4096,
+	BTRFS_RESIZE_MIN_BYTES = 256 << 20, /* the kernel's, also for growing */
+};
 
 #define EXT4_RESIZE _IOW('f', 16, uint64_t)
 
@@ -106,11 +110,37 @@ static int grow_xfs(int fd, uint64_t size_bytes, char *why)
 		(unsigned long long)geometry.datablocks, (unsigned long long)grow.newblocks);
 }
 
-static int grow_btrfs(int fd, char *why)
+/* What the file system uses of its one device. */
+static int btrfs_bytes(int fd, uint64_t *ret)
 {
+	struct btrfs_ioctl_fs_info_args fs = {0};
+	if (ioctl(fd, BTRFS_IOC_FS_INFO, &fs) < 0)
+		return -errno;
+	for (uint64_t id = 1; id <= fs.max_id; id++) {
+		struct btrfs_ioctl_dev_info_args dev = {.devid = id};
+		if (ioctl(fd, BTRFS_IOC_DEV_INFO, &dev) == 0) {
+			*ret = dev.total_bytes;
+			return 0;
+		}
+		if (errno != ENODEV)
+			return -errno;
+	}
+	return -ENODEV;
+}
+
+static int grow_btrfs(int fd, uint64_t size_bytes, char *why)
+{
+	uint64_t now;
+	int r = btrfs_bytes(fd, &now);
+	if (r < 0)
+		return mnt_why(why, r, "cannot read the size of the btrfs");
+	if (now >= size_bytes / BTRFS_SECTOR * BTRFS_SECTOR)
+		return 0;
 	struct btrfs_ioctl_vol_args args = {.name = "max"};
 	if (ioctl(fd, BTRFS_IOC_RESIZE, &args) == 0)
 		return 0;
+	if (errno == EINVAL && size_bytes < BTRFS_RESIZE_MIN_BYTES)
+		return mnt_why(why, -EINVAL, "the kernel resizes btrfs to 256 MiB at least");
 	return mnt_why(why, -errno, "growing btrfs failed");
 }
 
@@ -132,7 +162,7 @@ int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
 	case FSIMG_XFS:
 		return grow_xfs(fd, grow->size_bytes, result->why);
 	case FSIMG_BTRFS:
-		return grow_btrfs(fd, result->why);
+		return grow_btrfs(fd, grow->size_bytes, result->why);
 	case FSIMG_NONE:
 	case FSIMG_TYPES:
 		break;

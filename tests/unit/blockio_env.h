@@ -136,9 +136,9 @@ static inline void env_close(void)
 
 static inline const char *env_path(const char *name)
 {
-	static char paths[8][256];
+	static char paths[64][256]; /* a test may keep that many at once */
 	static unsigned at;
-	char *path = paths[at++ % 8];
+	char *path = paths[at++ % 64];
 	snprintf(path, sizeof paths[0], "%s/%s", env.dir, name);
 	return path;
 }
@@ -186,6 +186,14 @@ static inline void env_detach(const struct lodev *dev)
 	cr_assert(!still);
 }
 
+/* Of this run alone: mkfs.btrfs refuses a UUID that another test has mounted. */
+static inline void env_uuid(const char *image, uint8_t uuid[16])
+{
+	char id[128];
+	snprintf(id, sizeof id, "%s.%s", env.tag, image);
+	fsimg_uuid_of(id, uuid);
+}
+
 /* Makes a file system on an image, the way the driver does. */
 static inline void env_mkfs(
 	const char *image, enum fsimg_type type, uint64_t size, const char *options)
@@ -196,7 +204,7 @@ static inline void env_mkfs(
 	struct err err = {0};
 	struct fsimg_spec spec = {type, size, 512, options};
 	memset(&proc, 0, sizeof proc);
-	fsimg_uuid_of(image, uuid);
+	env_uuid(image, uuid);
 	cr_assert(fsimg_check_mkfs_options(type, options, &err) == 0, "%s", err.message);
 	cr_assert(fsimg_mkfs_argv(&spec, env_path(image), uuid, &proc, mem, sizeof mem) == 0);
 	int r = env_run(proc.argv);

@@ -73,7 +73,7 @@ Test(fsimg, mkfs_and_probe)
 		cr_assert_str_eq(p.found, fsimg_name(cases[i].type));
 		cr_assert(p.type == cases[i].type && !p.ambivalent && !p.errors && !p.dirty);
 		cr_assert(p.fs_bytes == cases[i].mib * MIB, "%llu", (unsigned long long)p.fs_bytes);
-		fsimg_uuid_of(name, uuid);
+		env_uuid(name, uuid);
 		cr_assert(memcmp(uuid, p.uuid, 16) == 0);
 	}
 }
