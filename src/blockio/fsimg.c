@@ -14,7 +14,7 @@ static const struct {
 	[FSIMG_NONE] = {"", 1},
 	[FSIMG_EXT4] = {"ext4", 16},
 	[FSIMG_XFS] = {"xfs", 300},
-	[FSIMG_BTRFS] = {"btrfs", 128},
+	[FSIMG_BTRFS] = {"btrfs", 256}, /* mkfs takes 109, but the kernel resizes none below */
 };
 
 const char *fsimg_name(enum fsimg_type type)

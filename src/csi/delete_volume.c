@@ -71,6 +71,21 @@ static int remove_run(struct op *op)
 	return op_child(op, &d->remove.op);
 }
 
+/* A device just cleared lives on for a moment while somebody looks at it (udev, losetup -a), and
+ * the image's lock with it. */
+static int remove_end(struct op *op, int res)
+{
+	struct delete *d = delete_of(op);
+	if (d->paused) {
+		d->paused = false;
+		return remove_run(op);
+	}
+	if (res == 0 || op->err.code != ERR_PRECONDITION || ++d->attempts == REMOVE_ATTEMPTS)
+		return res;
+	d->paused = true;
+	return op_sleep(op, (uint64_t)REMOVE_PAUSE_MS << (d->attempts - 1));
+}
+
 static int answer_run(struct op *op)
 {
 	struct delete *d = delete_of(op);
@@ -81,7 +96,7 @@ static int answer_run(struct op *op)
 
 static const struct op_step delete_steps[] = {
 	{"look for device", .done = device_done, .run = device_run, .end = device_end},
-	{"remove", .run = remove_run, .flags = OP_COMMIT},
+	{"remove", .run = remove_run, .end = remove_end, .flags = OP_COMMIT},
 	{"answer", .run = answer_run},
 	{NULL},
 };

@@ -242,6 +242,8 @@ static void others_each(void *arg, const struct mnt_entry *entry)
 	struct node_others *others = arg;
 	if (entry->dev_major != others->major || entry->dev_minor != others->minor)
 		return;
+	if (others->only != NULL && strcmp(others->only, entry->path) != 0)
+		return;
 	for (unsigned i = 0; i < 2; i++)
 		if (others->except[i] != NULL && strcmp(others->except[i], entry->path) == 0)
 			return;

@@ -67,6 +67,7 @@ struct node_others {
 	struct op op;
 	uint32_t major, minor;
 	const char *except[2];     /* may be NULL */
+	const char *only;          /* not NULL: count this path alone */
 	unsigned count;            /* out */
 	char path[MNT_PATH_BYTES]; /* out: one of them */
 };

@@ -34,6 +34,7 @@ struct stage {
 	struct fsimg_probe probe;
 	uint8_t uuid[16];
 	struct proc proc;
+	struct node_others others;
 	union {
 		struct mnt_mount_req mount;
 		struct mnt_uuid_req uuid;
@@ -62,6 +63,49 @@ static int inspect_end(struct op *op, int res)
 	if (!s->n.info.is_dir)
 		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
 			s->staging_path);
+	return 0;
+}
+
+/* ---- one staging path a volume ---- */
+
+static struct node_mount *staged_elsewhere(const struct stage *s)
+{
+	struct node_volume *node = node_volume_find(s->n.volume);
+	if (node == NULL)
+		return NULL;
+	list_for_each (link, &node->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (mount->staging && strcmp(mount->path, s->staging_path) != 0)
+			return mount;
+	}
+	return NULL;
+}
+
+static bool elsewhere_done(struct op *op)
+{
+	return staged_elsewhere(stage_of(op)) == NULL;
+}
+
+static int elsewhere_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	node_others_init(&s->others, op->reactor, &node_volume_find(s->n.volume)->dev, NULL, NULL);
+	s->others.only = staged_elsewhere(s)->path;
+	return op_child(op, &s->others.op);
+}
+
+static int elsewhere_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	struct node_mount *mount = staged_elsewhere(s);
+	if (res < 0)
+		return res;
+	if (s->others.count > 0)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is staged at %s already, and a volume is staged at one path only; unstage it there first",
+			s->n.volume->rec->name, mount->path);
+	/* Unmounted behind our back. */
+	node_volume_remove_mount(node_volume_find(s->n.volume), mount->path);
 	return 0;
 }
 
@@ -256,6 +300,7 @@ static int mount_end(struct op *op, int res)
 	struct node_volume *node = node_volume_find(s->n.volume);
 	if (node_volume_add_mount(node, s->staging_path, s->n.access.read_only, false) < 0)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	node_volume_mount_at(node, s->staging_path)->staging = true;
 	return 0;
 }
 
@@ -360,6 +405,7 @@ static int answer_run(struct op *op)
 
 static const struct op_step stage_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
+	{"elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
 	{"probe", .done = probe_done, .run = probe_run, .end = probe_end},
 	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo},
 	{"decide", .done = mount_done, .run = decide_run},

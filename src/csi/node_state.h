@@ -12,6 +12,7 @@
 
 struct node_mount {
 	struct list link;
+	bool staging; /* made by NodeStage (unknown, false, after a restart) */
 	bool read_only;
 	bool single_writer; /* published as SINGLE_NODE_SINGLE_WRITER (unknown after a restart) */
 	char path[];

@@ -94,11 +94,23 @@ static int mkfs_end(struct op *op, int res)
 	return pool_mkfs_end(op, &format_of(op)->proc, &format_of(op)->spec, res);
 }
 
+static int verify_run(struct op *op)
+{
+	struct pool_format *f = format_of(op);
+	return pool_verify_run(op, &f->verify, f->path);
+}
+
+static int verify_end(struct op *op, int res)
+{
+	return pool_verify_end(op, &format_of(op)->verify, &format_of(op)->spec, res);
+}
+
 static const struct op_step format_steps[] = {
 	{"template", .run = template_run, .done = makes_own},
 	{"reflink", .run = reflink_run, .end = reflink_end, .done = reflink_done},
 	{"copy", .run = copy_run, .done = copy_done},
 	{"mkfs", .run = mkfs_run, .end = mkfs_end, .done = mkfs_done},
+	{"verify", .run = verify_run, .end = verify_end, .done = mkfs_done},
 	{NULL},
 };
 

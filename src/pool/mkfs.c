@@ -3,6 +3,7 @@
 #include "pool/private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 int pool_mkfs_run(struct op *op, struct proc *proc, const struct fsimg_spec *spec, const char *path,
@@ -56,4 +57,32 @@ int pool_mkfs_end(struct op *op, struct proc *proc, const struct fsimg_spec *spe
 		return op_fail_sys(op, res, "running %s", proc->argv[0]);
 	return op_fail(
 		op, ERR_INTERNAL, "%s failed with exit status %d: %s", proc->argv[0], res, line);
+}
+
+/* ---- verify ---- */
+
+static int verify_job(void *arg)
+{
+	struct pool_verify *verify = arg;
+	_cleanup_fd_ int fd = open(verify->path, O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? -errno : fsimg_probe_fd(fd, &verify->probe);
+}
+
+int pool_verify_run(struct op *op, struct pool_verify *verify, const char *path)
+{
+	*verify = (struct pool_verify){.path = path};
+	return op_work(op, verify_job, verify);
+}
+
+int pool_verify_end(
+	struct op *op, const struct pool_verify *verify, const struct fsimg_spec *spec, int res)
+{
+	if (res < 0)
+		return op_fail_sys(
+			op, res, "reading back what mkfs.%s made", fsimg_name(spec->type));
+	if (verify->probe.type != spec->type || verify->probe.ambivalent)
+		return op_fail(op, ERR_INTERNAL,
+			"mkfs.%s said it was done, but there is no %s; is it the real one?",
+			fsimg_name(spec->type), fsimg_name(spec->type));
+	return 0;
 }

@@ -25,27 +25,27 @@
 
 enum {
 	POOLS_MAX = 16,
-	POOL_OBJECTS_MAX = 100000,    /* volumes and snapshots of one pool; then ERR_NO_ROOM */
-	POOL_TEMPLATES_MAX = 32,      /* the least recently used goes */
-	POOL_SIZE_ALIGN = 1 << 20,    /* volume sizes are multiples */
-	POOL_CHECK_MS = 5000,         /* how often a pool is looked after */
+	POOL_OBJECTS_MAX = 100000, /* volumes and snapshots of one pool; then ERR_NO_ROOM */
+	POOL_TEMPLATES_MAX = 32,   /* the least recently used goes */
+	POOL_SIZE_ALIGN = 1 << 20, /* volume sizes are multiples */
+	POOL_CHECK_MS = 5000,      /* how often a pool is looked after */
 };
 
 struct pool;
 
 enum pool_state {
-	POOL_LOADING,   /* not read yet */
+	POOL_LOADING, /* not read yet */
 	POOL_READY,
-	POOL_MISSING,   /* no ringvol.pool file (not mounted?), or locked by another driver */
-	POOL_SICK,      /* calls on it hang or fail, or it is read-only */
+	POOL_MISSING, /* no ringvol.pool file (not mounted?), or locked by another driver */
+	POOL_SICK,    /* calls on it hang or fail, or it is read-only */
 };
 
 struct pool_config {
 	const char *name;
 	const char *path;
-	double overcommit;      /* 1.0: promises never exceed space */
-	unsigned reserve_pct;   /* of the file system, never promised */
-	bool init;              /* make it a pool if the directory is empty */
+	double overcommit;    /* 1.0: promises never exceed space */
+	unsigned reserve_pct; /* of the file system, never promised */
+	bool init;            /* make it a pool if the directory is empty */
 };
 
 /* A volume or snapshot. Valid while an operation of csi holds its lock; reads between two awaits
@@ -53,14 +53,14 @@ struct pool_config {
 struct pool_object {
 	struct pool *pool;
 	char key[RECORD_KEY_MAX];
-	struct record *rec;        /* NULL: quarantined, see why */
-	const char *why;           /* static: what is wrong with a quarantined object */
-	enum record_kind kind;     /* from the directory it is in */
-	uint64_t allocated_bytes;  /* as of the last measure */
-	bool shared;               /* other objects share its extents: a clone or snapshot was taken
-				    * and one of that family is left */
-	bool truncated;            /* the image is shorter than its record says */
-	void *node;                /* csi's: what is attached and mounted; NULL if nothing */
+	struct record *rec;       /* NULL: quarantined, see why */
+	const char *why;          /* static: what is wrong with a quarantined object */
+	enum record_kind kind;    /* from the directory it is in */
+	uint64_t allocated_bytes; /* as of the last measure */
+	bool shared;              /* other objects share its extents: a clone or snapshot was taken
+				   * and one of that family is left */
+	bool truncated;           /* the image is shorter than its record says */
+	void *node;               /* csi's: what is attached and mounted; NULL if nothing */
 };
 
 /* ---- all pools ---- */
@@ -70,9 +70,10 @@ struct pools;
 /* Copies the configs. Nothing is opened yet. 0 or -errno. */
 int pools_open(struct pools **ret, struct reactor *reactor, const struct pool_config *configs,
 	unsigned count);
-/* Starts loading in the background; on_loaded runs (from the loop) when every pool is ready, missing
- * or sick. From then on each pool is looked after every POOL_CHECK_MS: one that appears is loaded,
- * one that vanishes becomes missing, trash is reclaimed. on_changed: a pool changed state. */
+/* Starts loading in the background; on_loaded runs (from the loop) when every pool is ready,
+ * missing or sick. From then on each pool is looked after every POOL_CHECK_MS: one that appears is
+ * loaded, one that vanishes becomes missing, trash is reclaimed. on_changed: a pool changed state.
+ */
 void pools_start(struct pools *pools, void (*on_loaded)(void *arg),
 	void (*on_changed)(void *arg, struct pool *pool), void *arg);
 /* Stops background work between two steps; pools_idle() says when nothing is under way. */
@@ -102,19 +103,20 @@ int pool_check_ready(const struct pool *pool, struct err *err);
 
 /* By name (all pools are looked at; NULL if none, the first by pool order otherwise; a quarantined
  * object is found by its key). */
-struct pool_object *pools_find_name(const struct pools *pools, enum record_kind kind,
-	const char *name);
+struct pool_object *pools_find_name(
+	const struct pools *pools, enum record_kind kind, const char *name);
 /* By id. ERR_INVALID: longer than RECORD_ID_MAX; ERR_NOT_FOUND: not an id of ours, or gone, or a
  * later object of the same name; ERR_UNAVAILABLE: its pool is not here or not loaded;
  * ERR_DATA_LOSS: quarantined. *ret is set only with 0. An id that is well-formed but of no pool
- * configured here is ERR_UNAVAILABLE too if a pool is missing and its uuid unknown, else not found. */
+ * configured here is ERR_UNAVAILABLE too if a pool is missing and its uuid unknown, else not found.
+ */
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err);
 /* Objects in order of (pool's uuid, key) across pools, for listing: the first one after `after_id`
- * ("" starts; it need not exist any more), NULL at the end or for what is no id. Quarantined objects
- * are left out. */
-struct pool_object *pools_next(const struct pools *pools, enum record_kind kind,
-	const char *after_id);
+ * ("" starts; it need not exist any more), NULL at the end or for what is no id. Quarantined
+ * objects are left out. */
+struct pool_object *pools_next(
+	const struct pools *pools, enum record_kind kind, const char *after_id);
 void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]);
 unsigned pool_count(const struct pool *pool, enum record_kind kind);
 
@@ -131,7 +133,7 @@ struct pool_room {
 	uint64_t capacity_bytes, free_bytes; /* the file system's */
 	uint64_t provisioned_bytes;          /* sizes of all volumes */
 	uint64_t allocated_bytes;
-	uint64_t available_bytes;            /* for a thin volume */
+	uint64_t available_bytes; /* for a thin volume */
 	uint64_t available_thick_bytes;
 };
 /* As of the last measure and all creates since. */
@@ -145,10 +147,11 @@ struct pool_measure {
 	uint64_t max_age_ms;
 	struct pool_measure_job *job;
 };
-void pool_measure_init(struct pool_measure *m, struct reactor *reactor, struct pool *pool,
-	uint64_t max_age_ms);
+void pool_measure_init(
+	struct pool_measure *m, struct reactor *reactor, struct pool *pool, uint64_t max_age_ms);
 
-/* ---- child operations: each is durable when it ends well, and leaves nothing when it does not ---- */
+/* ---- child operations: each is durable when it ends well, and leaves nothing when it does not
+ * ---- */
 
 /*
  * admit (room) -> open unnamed -> size -> fill -> record -> data sync (if fill wrote) -> link
@@ -157,15 +160,15 @@ void pool_measure_init(struct pool_measure *m, struct reactor *reactor, struct p
 struct pool_build {
 	struct op op;
 	struct pool *pool;
-	struct record *rec;          /* complete but for key/random/created; taken over at commit.
-					pool_clone's outcome is put into shares_extents here */
+	struct record *rec; /* complete but for key/random/created; taken over at commit.
+			       pool_clone's outcome is put into shares_extents here */
 	/* Serves the current step of `op`; NULL: the image stays empty. dst_fd: read-write, direct
 	 * I/O where the pool has it. With fill_end, a pending fill ends there. */
 	int (*fill)(struct op *op, int dst_fd, void *arg);
 	int (*fill_end)(struct op *op, int res, void *arg);
 	void *fill_arg;
-	bool fill_writes;            /* fill writes data (not only shares extents) */
-	uint64_t need_bytes;         /* room to ask for; 0: rec->size_bytes for a volume */
+	bool fill_writes;    /* fill writes data (not only shares extents) */
+	uint64_t need_bytes; /* room to ask for; 0: rec->size_bytes for a volume */
 	struct pool_object *ret_object;
 	/* private */
 	struct pool_measure measure;
@@ -176,8 +179,8 @@ struct pool_build {
 	char record_text[RECORD_BYTES_MAX];
 };
 /* rec is copied; random, key and created_ns are drawn here. -ENOMEM. */
-int pool_build_init(struct pool_build *b, struct reactor *reactor, struct pool *pool,
-	const struct record *rec);
+int pool_build_init(
+	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec);
 void pool_build_free(struct pool_build *b); /* what is left after the end */
 
 /* Rename to trash, durable, out of the index (the object is freed at the end of the operation);
@@ -194,8 +197,8 @@ struct pool_remove {
 };
 void pool_remove_init(struct pool_remove *r, struct reactor *reactor, struct pool_object *object);
 
-/* Room for the difference, image grown (allocated when thick), durable, record, durable. Idempotent:
- * a larger image left by an attempt cut short is taken as it is. */
+/* Room for the difference, image grown (allocated when thick), durable, record, durable.
+ * Idempotent: a larger image left by an attempt cut short is taken as it is. */
 struct pool_grow {
 	struct op op;
 	struct pool_object *object;
@@ -216,8 +219,8 @@ void pool_grow_init(struct pool_grow *g, struct reactor *reactor, struct pool_ob
 struct pool_template {
 	struct op op;
 	struct pool *pool;
-	struct fsimg_spec spec;      /* mkfs_options must live as long */
-	int fd;                      /* out; -1 on failure; the caller closes it */
+	struct fsimg_spec spec; /* mkfs_options must live as long */
+	int fd;                 /* out; -1 on failure; the caller closes it */
 	struct pool_template_state *state;
 };
 void pool_template_init(struct pool_template *t, struct reactor *reactor, struct pool *pool,
@@ -226,6 +229,11 @@ void pool_template_init(struct pool_template *t, struct reactor *reactor, struct
 /* Private to the two fills below: the argument of their work job. */
 struct pool_reflink {
 	int src_fd, dst_fd;
+};
+
+struct pool_verify {
+	const char *path;
+	struct fsimg_probe probe;
 };
 
 /*
@@ -243,10 +251,11 @@ struct pool_format {
 	struct fsimg_spec spec;
 	uint8_t uuid[16];
 	bool thick;
-	bool wrote;      /* out: data was written, not only shared; pool_build then syncs it */
+	bool wrote; /* out: data was written, not only shared; pool_build then syncs it */
 	/* private */
 	bool must_copy;
 	struct pool_reflink reflink;
+	struct pool_verify verify;
 	int dst_fd;
 	char path[64], mem[2048];
 };
@@ -264,8 +273,8 @@ struct pool_clone {
 	struct copy copy;
 	struct pool_object *source;
 	bool thick;
-	bool shared;     /* out: extents are shared; pool_build puts it into the record */
-	bool wrote;      /* out: data was written; pool_build then syncs it */
+	bool shared; /* out: extents are shared; pool_build puts it into the record */
+	bool wrote;  /* out: data was written; pool_build then syncs it */
 	/* private */
 	bool must_copy;
 	struct pool_reflink reflink;
@@ -279,7 +288,7 @@ int pool_clone_fill_end(struct op *op, int res, void *clone);
 
 /* Makes an empty (or missing) directory on a mounted file system a pool. ERR_PRECONDITION: not
  * empty, or the file system cannot hold one; a pool already is 0 with *ret_existed. */
-int pool_init_dir(const char *path, struct bytes_features *ret_features, bool *ret_existed,
-	struct err *err);
+int pool_init_dir(
+	const char *path, struct bytes_features *ret_features, bool *ret_existed, struct err *err);
 
 #endif

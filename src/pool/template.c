@@ -33,6 +33,7 @@ struct pool_template_state {
 	char path[64], mem[2048];
 	uint8_t uuid[16];
 	struct proc proc;
+	struct pool_verify verify;
 	unsigned keep_count;
 	char keep[POOL_TEMPLATES_MAX][RECORD_KEY_MAX]; /* used lately */
 };
@@ -279,6 +280,16 @@ static int mkfs_end(struct op *op, int res)
 	return pool_mkfs_end(op, &state_of(op)->proc, &state_of(op)->spec, res);
 }
 
+static int verify_run(struct op *op)
+{
+	return pool_verify_run(op, &state_of(op)->verify, state_of(op)->path);
+}
+
+static int verify_end(struct op *op, int res)
+{
+	return pool_verify_end(op, &state_of(op)->verify, &state_of(op)->spec, res);
+}
+
 static int sync_run(struct op *op)
 {
 	io_uring_prep_fsync(op_sqe(op), state_of(op)->fd, 0);
@@ -399,6 +410,7 @@ static const struct op_step template_steps[] = {
 	{"open", .run = open_run, .end = open_end, .done = have_one},
 	{"make", .run = make_run, .end = make_end, .done = have_one},
 	{"mkfs", .run = mkfs_run, .end = mkfs_end, .done = is_found},
+	{"verify", .run = verify_run, .end = verify_end, .done = is_found},
 	{"sync", .run = sync_run, .done = is_found},
 	{"link", .run = link_run, .end = link_end, .done = is_found},
 	{"evict", .run = evict_run, .end = evict_end, .done = is_found},

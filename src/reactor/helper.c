@@ -416,8 +416,6 @@ static void call_on_posted(struct ring_req *req, int res, uint32_t flags)
 		call->resp_len = call->resp_cap;
 		res = helpers->table[call->fn](
 			call->req, call->req_len, call->resp, &call->resp_len);
-		if (res < 0 && call->resp_len == call->resp_cap)
-			call->resp_len = 0;
 	}
 	call->on_end(call, res);
 }

@@ -25,7 +25,8 @@ enum {
 };
 
 /* One entry of the table both sides are compiled with; index = call->fn. Runs in the helper, may
- * block. req has req_len bytes; resp has room for *resp_len, which is set to what was written.
+ * block. req has req_len bytes; resp is zeroed and has room for *resp_len, which is set to what was
+ * written, also on failure.
  * Returns 0 or -errno. */
 typedef int helper_fn(const void *req, size_t req_len, void *resp, size_t *resp_len);
 

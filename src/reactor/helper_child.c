@@ -35,8 +35,8 @@ static int serve_one(
 	struct helper_answer answer = {0};
 	answer.res = table[request.fn](
 		message + sizeof(request), len - sizeof(request), resp, &resp_len);
-	/* A function that failed early has not set the length. */
-	if (resp_len > resp_cap || (answer.res < 0 && resp_len == resp_cap))
+	/* A function that failed early has not set the length; what it sends back then is zeros. */
+	if (resp_len > resp_cap)
 		resp_len = 0;
 	struct iovec iov[] = {{&answer, sizeof(answer)}, {resp, resp_len}};
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
