@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The copy in a simulated ring: seeded order, short transfers, and a failure at each request. */
+#include "blockio/bytes.h"
+
+#include "reactor/sim.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { KIB = 1 << 10, MIB = 1 << 20, SIZE = 6 * MIB + 777, COPIES = 6, LIMIT_MS = 1000000 };
+
+static uint8_t model[SIZE], got[SIZE];
+
+struct world {
+	struct ring_sim sim;
+	struct reactor reactor;
+	unsigned running;
+	uint64_t fail_at;
+	int fail_with;
+};
+
+static struct world *world; /* for on_end */
+
+static void on_end(struct op *op)
+{
+	(void)op;
+	world->running--;
+}
+
+static int fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	const struct world *w = arg;
+	(void)sqe;
+	return nth == w->fail_at ? w->fail_with : 0;
+}
+
+static void world_open(struct world *w, uint64_t seed)
+{
+	*w = (struct world){
+		.sim = {.seed = seed, .short_every = 3, .eintr_every = 5},
+		.fail_at = UINT64_MAX,
+	};
+	w->sim.fault = fault;
+	w->sim.fault_arg = w;
+	cr_assert(ring_open(&w->reactor.ring, &(struct ring_config){.sim = &w->sim}) == 0);
+	cr_assert(work_open(&w->reactor.work, w->reactor.ring, 1) == 0);
+	world = w;
+}
+
+static void world_close(struct world *w)
+{
+	work_close(w->reactor.work);
+	ring_close(w->reactor.ring);
+}
+
+static int memory_file(void)
+{
+	int fd = memfd_create("copy", MFD_CLOEXEC);
+	cr_assert(fd >= 0 && ftruncate(fd, SIZE) == 0);
+	return fd;
+}
+
+/* A source with holes, and what it reads as in `model`. */
+static int source(uint64_t seed)
+{
+	int fd = memory_file();
+	memset(model, 0, sizeof model);
+	srand((unsigned)seed);
+	for (int i = 0; i < 25; i++) {
+		size_t at = (size_t)rand() % SIZE, len = 1 + (size_t)rand() % (200 * KIB);
+		if (at + len > SIZE)
+			len = SIZE - at;
+		for (size_t j = 0; j < len; j++)
+			model[at + j] = (uint8_t)(rand() % 256);
+		cr_assert(pwrite(fd, model + at, len, (off_t)at) == (ssize_t)len);
+	}
+	return fd;
+}
+
+static void start(struct world *w, struct copy *copy, int src_fd, int dst_fd)
+{
+	memset(copy, 0, sizeof *copy);
+	copy->src_fd = src_fd;
+	copy->dst_fd = dst_fd;
+	copy->size = SIZE;
+	copy_init(copy, &w->reactor);
+	copy->op.on_end = on_end;
+	op_start(&copy->op);
+	w->running++;
+}
+
+static void settle(struct world *w, uint64_t seed)
+{
+	cr_assert(ring_sim_settle(w->reactor.ring, LIMIT_MS) == 0, "seed %llu",
+		(unsigned long long)seed);
+	cr_assert(w->running == 0, "seed %llu: something never ended", (unsigned long long)seed);
+}
+
+static bool is_model(int fd)
+{
+	cr_assert(pread(fd, got, SIZE, 0) == SIZE);
+	return memcmp(model, got, SIZE) == 0;
+}
+
+Test(copy_sim, short_transfers_in_any_order)
+{
+	for (uint64_t seed = 1; seed <= 100; seed++) {
+		struct world w;
+		struct copy copy;
+		world_open(&w, seed);
+		int src = source(seed), dst = memory_file();
+		start(&w, &copy, src, dst);
+		settle(&w, seed);
+		cr_assert(!op_failed(&copy.op), "seed %llu: %s", (unsigned long long)seed,
+			copy.op.err.message);
+		cr_assert(is_model(dst), "seed %llu", (unsigned long long)seed);
+		cr_assert(copy.looked_bytes == SIZE && copy.state == NULL);
+		close(src);
+		close(dst);
+		world_close(&w);
+	}
+}
+
+/* Each request in turn fails once. Nothing is left in flight, and the error is the one injected. */
+Test(copy_sim, a_failure_at_each_request)
+{
+	static const int errors[] = {-EIO, -ENOSPC};
+	for (uint64_t nth = 0;; nth++) {
+		struct world w;
+		struct copy copy;
+		world_open(&w, 42);
+		w.fail_at = nth;
+		w.fail_with = errors[nth % 2];
+		int src = source(42), dst = memory_file();
+		start(&w, &copy, src, dst);
+		settle(&w, 42);
+		bool reached = w.sim.served > nth;
+		cr_assert(copy.state == NULL);
+		cr_assert(op_failed(&copy.op) == reached, "request %llu", (unsigned long long)nth);
+		if (reached)
+			cr_assert(copy.op.err.errnum == -w.fail_with, "request %llu: %s",
+				(unsigned long long)nth, copy.op.err.message);
+		close(src);
+		close(dst);
+		world_close(&w);
+		if (!reached) {
+			cr_assert(nth > 10, "only %llu requests", (unsigned long long)nth);
+			return;
+		}
+	}
+}
+
+/* Copies wait for each other's buffers; one of them fails, one is stopped, the others are whole. */
+Test(copy_sim, many_with_one_failing_and_one_stopped)
+{
+	for (uint64_t seed = 1; seed <= 100; seed++) {
+		struct world w;
+		struct copy copies[COPIES];
+		int dst[COPIES];
+		world_open(&w, seed);
+		int src = source(seed);
+		for (int i = 0; i < COPIES; i++) {
+			dst[i] = memory_file();
+			start(&w, &copies[i], src, dst[i]);
+		}
+		w.fail_at = 20 + seed % 60;
+		w.fail_with = -EIO;
+		for (uint64_t i = 0; i < seed % 30; i++)
+			cr_assert(ring_turn(w.reactor.ring, false) == 0);
+		copies[0].stop = true;
+		settle(&w, seed);
+		int failed = 0;
+		for (int i = 0; i < COPIES; i++) {
+			if (op_failed(&copies[i].op)) {
+				int errnum = copies[i].op.err.errnum;
+				cr_assert(errnum == EIO || (i == 0 && errnum == ECANCELED));
+				failed += errnum == EIO;
+			} else {
+				cr_assert(is_model(dst[i]), "seed %llu copy %d",
+					(unsigned long long)seed, i);
+			}
+			cr_assert(copies[i].state == NULL);
+			close(dst[i]);
+		}
+		cr_assert(failed <= 1, "one request failed");
+		close(src);
+		world_close(&w);
+	}
+}

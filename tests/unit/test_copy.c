@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The copy on the kernel's ring: real files, direct I/O, many at once. Faults are in sim/. */
+#include "blockio/bytes.h"
+
+#include "blockio_env.h"
+
+#include <time.h>
+
+enum { KIB = 1 << 10, MIB = 1 << 20, COPIES = 12 };
+
+static struct reactor reactor;
+static unsigned running;
+
+static void open_all(void)
+{
+	env_open();
+	cr_assert(ring_open(&reactor.ring, &(struct ring_config){0}) == 0);
+	cr_assert(work_open(&reactor.work, reactor.ring, 2) == 0);
+}
+
+static void close_all(void)
+{
+	work_close(reactor.work);
+	ring_close(reactor.ring);
+	env_close();
+}
+
+TestSuite(copy, .init = open_all, .fini = close_all);
+
+static void on_end(struct op *op)
+{
+	(void)op;
+	running--;
+}
+
+static void start(struct copy *copy, int src_fd, int dst_fd, uint64_t size)
+{
+	copy->src_fd = src_fd;
+	copy->dst_fd = dst_fd;
+	copy->size = size;
+	copy_init(copy, &reactor);
+	copy->op.on_end = on_end;
+	op_start(&copy->op);
+	running++;
+}
+
+static void run(void)
+{
+	while (running > 0)
+		cr_assert(ring_turn(reactor.ring, true) == 0);
+}
+
+static int open_file(const char *name, int flags)
+{
+	int fd = openat(env.dirfd, name, O_RDWR | O_CREAT | O_CLOEXEC | flags, 0600);
+	cr_assert(fd >= 0);
+	return fd;
+}
+
+/* Data in random places; what is written is never zero. */
+static void fill(const char *name, uint64_t size, unsigned extents, unsigned seed)
+{
+	static uint8_t mem[512 * KIB];
+	int fd = open_file(name, 0);
+	cr_assert(ftruncate(fd, (off_t)size) == 0);
+	srand(seed);
+	for (unsigned i = 0; i < extents; i++) {
+		uint64_t len = 1 + (uint64_t)rand() % sizeof mem, at = (uint64_t)rand() % size;
+		if (at + len > size)
+			len = size - at;
+		for (uint64_t j = 0; j < len; j++)
+			mem[j] = (uint8_t)(1 + (seed + i + j * 7) % 255);
+		cr_assert(pwrite(fd, mem, len, (off_t)at) == (ssize_t)len);
+	}
+	cr_assert(fsync(fd) == 0);
+	close(fd);
+}
+
+static bool same(const char *a, const char *b, uint64_t size)
+{
+	static uint8_t mem_a[MIB], mem_b[MIB];
+	int fd_a = open_file(a, 0), fd_b = open_file(b, 0);
+	bool equal = true;
+	for (uint64_t at = 0; at < size && equal; at += MIB) {
+		size_t len = size - at < MIB ? size - at : MIB;
+		memset(mem_a, 0, sizeof mem_a);
+		memset(mem_b, 0, sizeof mem_b);
+		cr_assert(pread(fd_a, mem_a, len, (off_t)at) >= 0);
+		cr_assert(pread(fd_b, mem_b, len, (off_t)at) >= 0);
+		equal = memcmp(mem_a, mem_b, len) == 0;
+	}
+	close(fd_a);
+	close(fd_b);
+	return equal;
+}
+
+static uint64_t allocated(const char *name)
+{
+	struct stat st;
+	cr_assert(fstatat(env.dirfd, name, &st, 0) == 0);
+	return (uint64_t)st.st_blocks * 512;
+}
+
+static void check_copy(uint64_t size, unsigned extents, unsigned seed, int flags)
+{
+	struct copy copy;
+	unlinkat(env.dirfd, "src", 0);
+	unlinkat(env.dirfd, "dst", 0);
+	fill("src", size, extents, seed);
+	int src = open_file("src", flags), dst = open_file("dst", flags);
+	cr_assert(ftruncate(dst, (off_t)size) == 0);
+	start(&copy, src, dst, size);
+	run();
+	cr_assert(!op_failed(&copy.op), "seed %u: %s", seed, copy.op.err.message);
+	cr_assert(copy.looked_bytes == size && copy.done_bytes <= size);
+	cr_assert(copy.state == NULL);
+	cr_assert((fcntl(dst, F_GETFL) & O_DIRECT) == flags);
+	struct stat st;
+	cr_assert(fstat(dst, &st) == 0 && (uint64_t)st.st_size == size);
+	close(src);
+	close(dst);
+	cr_assert(same("src", "dst", size), "seed %u size %llu", seed, (unsigned long long)size);
+	/* Holes stay holes; the file system may round, and so do we, to 4096 each side. */
+	cr_assert(allocated("dst") <= allocated("src") + extents * 16 * KIB, "seed %u", seed);
+}
+
+Test(copy, random_extents_buffered_and_direct)
+{
+	unsigned seed = (unsigned)time(NULL);
+	printf("seed %u\n", seed);
+	for (unsigned i = 0; i < 6; i++) {
+		check_copy(24 * MIB, 5 + 20 * i, seed + i, 0);
+		check_copy(24 * MIB, 5 + 20 * i, seed + i, O_DIRECT);
+	}
+}
+
+Test(copy, more_extents_than_a_batch)
+{
+	struct copy copy;
+	int src = open_file("src", 0), dst = open_file("dst", 0);
+	for (off_t at = 0; at < 64 * MIB; at += 128 * KIB)
+		cr_assert(pwrite(src, &at, sizeof at, at + 8) == sizeof at);
+	cr_assert(ftruncate(src, 64 * MIB) == 0 && ftruncate(dst, 64 * MIB) == 0);
+	start(&copy, src, dst, 64 * MIB);
+	run();
+	cr_assert(!op_failed(&copy.op) && same("src", "dst", 64 * MIB));
+	cr_assert(copy.done_bytes == 512 * 4 * KIB, "%llu", (unsigned long long)copy.done_bytes);
+	cr_assert(allocated("dst") <= 3 * MIB);
+	close(src);
+	close(dst);
+}
+
+Test(copy, odd_sizes)
+{
+	static const uint64_t sizes[] = {
+		1, 511, 512, 4095, 4096, 4097, MIB - 1, MIB + 1, 3 * MIB + 700, 9 * MIB + 4095};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		check_copy(sizes[i], 40, 7, 0);
+		check_copy(sizes[i], 40, 7, O_DIRECT);
+	}
+}
+
+Test(copy, nothing_to_copy)
+{
+	struct copy copy;
+	int src = open_file("src", 0), dst = open_file("dst", 0);
+	start(&copy, src, dst, 0);
+	run();
+	cr_assert(!op_failed(&copy.op));
+	cr_assert(ftruncate(src, 8 * MIB) == 0 && ftruncate(dst, 8 * MIB) == 0);
+	start(&copy, src, dst, 8 * MIB);
+	run();
+	cr_assert(!op_failed(&copy.op) && copy.done_bytes == 0 && copy.looked_bytes == 8 * MIB);
+	cr_assert(allocated("dst") == 0);
+	close(src);
+	close(dst);
+}
+
+Test(copy, zeros_are_not_written)
+{
+	struct copy copy;
+	int src = open_file("src", 0), dst = open_file("dst", 0);
+	static uint8_t zeros[MIB];
+	for (int i = 0; i < 4; i++)
+		cr_assert(pwrite(src, zeros, MIB, i * MIB) == MIB);
+	cr_assert(pwrite(src, "x", 1, 2 * MIB + 5) == 1);
+	cr_assert(ftruncate(dst, 4 * MIB) == 0);
+	start(&copy, src, dst, 4 * MIB);
+	run();
+	cr_assert(!op_failed(&copy.op) && copy.done_bytes == 4 * MIB);
+	cr_assert(same("src", "dst", 4 * MIB));
+	cr_assert(allocated("dst") <= MIB + 64 * KIB);
+	close(src);
+	close(dst);
+}
+
+Test(copy, src_shorter_than_size)
+{
+	struct copy copy;
+	fill("src", 3 * MIB + 100, 30, 3);
+	int src = open_file("src", 0), dst = open_file("dst", 0);
+	cr_assert(ftruncate(dst, 8 * MIB) == 0);
+	start(&copy, src, dst, 8 * MIB);
+	run();
+	cr_assert(!op_failed(&copy.op) && same("src", "dst", 8 * MIB));
+	close(src);
+	close(dst);
+}
+
+/* More copies than there are buffers for; all are served, a short one before a long one ends. */
+Test(copy, many_share_the_buffers)
+{
+	static struct copy copies[COPIES];
+	char src_name[16], dst_name[16];
+	for (unsigned i = 0; i < COPIES; i++) {
+		uint64_t size = (i % 2 ? 2 : 16) * MIB;
+		snprintf(src_name, sizeof src_name, "src%u", i);
+		snprintf(dst_name, sizeof dst_name, "dst%u", i);
+		fill(src_name, size, 20, i);
+		int src = open_file(src_name, O_DIRECT), dst = open_file(dst_name, O_DIRECT);
+		cr_assert(ftruncate(dst, (off_t)size) == 0);
+		start(&copies[i], src, dst, size);
+	}
+	run();
+	for (unsigned i = 0; i < COPIES; i++) {
+		snprintf(src_name, sizeof src_name, "src%u", i);
+		snprintf(dst_name, sizeof dst_name, "dst%u", i);
+		cr_assert(!op_failed(&copies[i].op), "%s", copies[i].op.err.message);
+		cr_assert(same(src_name, dst_name, copies[i].size));
+		close(copies[i].src_fd);
+		close(copies[i].dst_fd);
+	}
+}
+
+Test(copy, stop_ends_it)
+{
+	struct copy copy;
+	fill("src", 64 * MIB, 400, 1);
+	int src = open_file("src", 0), dst = open_file("dst", 0);
+	cr_assert(ftruncate(dst, 64 * MIB) == 0);
+	start(&copy, src, dst, 64 * MIB);
+	while (copy.done_bytes == 0)
+		cr_assert(ring_turn(reactor.ring, true) == 0);
+	copy.stop = true;
+	run();
+	cr_assert(op_failed(&copy.op) && copy.op.err.errnum == ECANCELED);
+	cr_assert(copy.done_bytes < 64 * MIB && copy.state == NULL);
+	close(src);
+	close(dst);
+}
+
+Test(copy, failures_are_reported)
+{
+	struct copy copy;
+	fill("src", 4 * MIB, 10, 1);
+	int src = open_file("src", 0);
+	int read_only = openat(env.dirfd, "src", O_RDONLY | O_CLOEXEC);
+	start(&copy, src, read_only, 4 * MIB);
+	run();
+	cr_assert(copy.op.err.errnum == EBADF && copy.op.err.message[0] != '\0');
+	start(&copy, src, -1, 4 * MIB);
+	run();
+	cr_assert(copy.op.err.errnum == EBADF);
+	start(&copy, -1, src, 4 * MIB);
+	run();
+	cr_assert(copy.op.err.errnum == EBADF);
+	start(&copy, src, read_only, UINT64_MAX);
+	run();
+	cr_assert(copy.op.err.errnum == EFBIG);
+	close(src);
+	close(read_only);
+}
+
+Test(copy, full_disk)
+{
+	ENV_NEEDS_LOOP();
+	struct copy copy;
+	env_fresh("img", FSIMG_EXT4, 16 * MIB, "mnt0");
+	fill("src", 32 * MIB, 300, 1);
+	int src = open_file("src", O_DIRECT), dst = open_file("mnt0/dst", O_DIRECT);
+	cr_assert(ftruncate(dst, 32 * MIB) == 0);
+	start(&copy, src, dst, 32 * MIB);
+	run();
+	cr_assert(copy.op.err.code == ERR_NO_ROOM, "%s", copy.op.err.message);
+	close(src);
+	close(dst);
+}
