@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -102,6 +103,18 @@ int bytes_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size)
 		return -errno;
 	*ret_allocated = (uint64_t)st.st_blocks * 512;
 	*ret_size = (uint64_t)st.st_size;
+	return 0;
+}
+
+int bytes_lock(int fd)
+{
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return -errno;
+	/* The kernel grants a write lease only on a file that nobody else has open, kernel users such
+	 * as loop included. File systems without leases cannot tell. */
+	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+		return errno == EAGAIN ? 1 : 0;
+	fcntl(fd, F_SETLEASE, F_UNLCK);
 	return 0;
 }
 

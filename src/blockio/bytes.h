@@ -23,6 +23,12 @@ int bytes_hint_extent_size(int fd, uint32_t extent_bytes);
 /* Allocated bytes (st_blocks * 512) and size. */
 int bytes_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size);
 
+/* Takes the image's lock, flock(LOCK_EX), and looks for users who do not know of it (a loop device or
+ * a copy made by hand). fd is open read-write. 0: locked and open nowhere else; 1: locked, but
+ * somebody has it open; -EWOULDBLOCK: somebody has the lock. The lock lives as long as fd. SIGIO
+ * must be ignored: an open at the wrong moment sends one. */
+int bytes_lock(int fd);
+
 /* Alignment direct I/O on this file needs, in bytes; 0 when it has none or nobody can tell. */
 uint32_t bytes_dio_align(int fd);
 

@@ -138,6 +138,23 @@ static uint64_t queue_read(uint32_t minor, const char *name)
 	return n < 0 ? 0 : strtoull(text, NULL, 10);
 }
 
+/* The lock is ours, but somebody who does not know of it has the image open. A mere reader does no
+ * harm; a loop device would write beside ours. */
+static int image_open_elsewhere(
+	const struct lodev_spec *spec, const struct stat *st, struct err *err)
+{
+	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino};
+	int r = lodev_each(find_on_device, &f);
+	if (r < 0)
+		return err_sys(err, r, "listing loop devices");
+	if (!f.found)
+		return 0;
+	return err_set(err, ERR_PRECONDITION,
+		"image %s is attached to /dev/loop%u by somebody else (tag \"%s\"); "
+		"detach it with 'losetup -d /dev/loop%u'",
+		spec->image, f.dev.minor, f.dev.tag, f.dev.minor);
+}
+
 static int device_forbid_discard(uint32_t minor)
 {
 	char path[80];
@@ -206,13 +223,16 @@ int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *e
 	int r = image_open(spec, &st, &fd, err);
 	if (r < 0)
 		return r;
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		if (errno != EWOULDBLOCK)
-			return err_sys(err, -errno, "locking image %s", spec->image);
+	r = bytes_lock(fd);
+	if (r < 0 && r != -EWOULDBLOCK)
+		return err_sys(err, r, "locking image %s", spec->image);
+	if (r == -EWOULDBLOCK) {
 		r = image_locked(spec, fd, &st, ret, err);
 		if (r <= 0)
 			return r;
 	}
+	if (r == 1 && (r = image_open_elsewhere(spec, &st, err)) < 0)
+		return r;
 	/* The device keeps the locked open file when ours is closed on return. */
 	return attach_locked(spec, fd, ret, err);
 }

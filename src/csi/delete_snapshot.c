@@ -7,8 +7,7 @@
  */
 #include "csi/controller.h"
 
-struct delete
-{
+struct deletion {
 	struct csi_task task;
 	struct pool_object *snapshot;
 	struct pool_remove remove;
@@ -16,14 +15,14 @@ struct delete
 
 static int remove_run(struct op *op)
 {
-	struct delete *d = csi_task_of(op, struct delete);
+	struct deletion *d = csi_task_of(op, struct deletion);
 	pool_remove_init(&d->remove, op->reactor, d->snapshot);
 	return op_child(op, &d->remove.op);
 }
 
 static int answer_run(struct op *op)
 {
-	struct delete *d = csi_task_of(op, struct delete);
+	struct deletion *d = csi_task_of(op, struct deletion);
 	csi_task_response(
 		&d->task, Csi__V1__DeleteSnapshotResponse, csi__v1__delete_snapshot_response__init);
 	return 0;
@@ -56,7 +55,7 @@ void csi_delete_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 		csi_refuse(csi, call, &err);
 		return;
 	}
-	struct delete *d = csi_task_new(call, request, sizeof(*d));
+	struct deletion *d = csi_task_new(call, request, sizeof(*d));
 	if (d == NULL)
 		return;
 	d->snapshot = snapshot;

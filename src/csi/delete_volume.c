@@ -11,15 +11,21 @@
 #include "csi/controller.h"
 #include "csi/node.h"
 
-struct delete
-{
+enum {
+	REMOVE_ATTEMPTS = 5,
+	REMOVE_PAUSE_MS = 20, /* doubled each time: 300 ms in all */
+};
+
+struct deletion {
 	struct csi_task task;
 	struct pool_object *volume;
+	unsigned attempts;
+	bool paused;
 	struct node_owner owner;
 	struct pool_remove remove;
 };
 
-#define delete_of(op_ptr) csi_task_of(op_ptr, struct delete)
+#define delete_of(op_ptr) csi_task_of(op_ptr, struct deletion)
 
 static void reply_deleted(struct grpc_call *call)
 {
@@ -34,7 +40,7 @@ static bool device_done(struct op *op)
 
 static int device_run(struct op *op)
 {
-	struct delete *d = delete_of(op);
+	struct deletion *d = delete_of(op);
 	const struct node_volume *node = node_volume_find(d->volume);
 	node_owner_init(&d->owner, op->reactor, node->dev.major, node->dev.minor);
 	return op_child(op, &d->owner.op);
@@ -42,7 +48,7 @@ static int device_run(struct op *op)
 
 static int device_end(struct op *op, int res)
 {
-	struct delete *d = delete_of(op);
+	struct deletion *d = delete_of(op);
 	struct node_volume *node = node_volume_find(d->volume);
 	const char *name = d->volume->rec->name;
 	char tag[64];
@@ -66,7 +72,7 @@ static int device_end(struct op *op, int res)
 
 static int remove_run(struct op *op)
 {
-	struct delete *d = delete_of(op);
+	struct deletion *d = delete_of(op);
 	pool_remove_init(&d->remove, op->reactor, d->volume);
 	return op_child(op, &d->remove.op);
 }
@@ -75,7 +81,7 @@ static int remove_run(struct op *op)
  * the image's lock with it. */
 static int remove_end(struct op *op, int res)
 {
-	struct delete *d = delete_of(op);
+	struct deletion *d = delete_of(op);
 	if (d->paused) {
 		d->paused = false;
 		return remove_run(op);
@@ -88,7 +94,7 @@ static int remove_end(struct op *op, int res)
 
 static int answer_run(struct op *op)
 {
-	struct delete *d = delete_of(op);
+	struct deletion *d = delete_of(op);
 	csi_task_response(
 		&d->task, Csi__V1__DeleteVolumeResponse, csi__v1__delete_volume_response__init);
 	return 0;
@@ -121,7 +127,7 @@ void csi_delete_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		csi_refuse(csi, call, &err);
 		return;
 	}
-	struct delete *d = csi_task_new(call, request, sizeof(*d));
+	struct deletion *d = csi_task_new(call, request, sizeof(*d));
 	if (d == NULL)
 		return;
 	d->volume = volume;

@@ -24,6 +24,8 @@
 #include <sys/xattr.h>
 
 enum {
+	LOCK_ATTEMPTS = 6,
+	LOCK_PAUSE_MS = 50,
 	THAW_ATTEMPTS = 3,
 	THAW_PAUSE_MS = 500,
 };
@@ -131,9 +133,17 @@ static int lock_run(struct op *op)
 	return op_work(op, lock_job, quiesce_of(op));
 }
 
+/* A device just cleared lives on for a moment while somebody looks at it (udev, losetup -a), and
+ * the image's lock with it. */
 static int lock_end(struct op *op, int res)
 {
-	const char *name = quiesce_of(op)->volume->rec->name;
+	struct csi_quiesce *q = quiesce_of(op);
+	const char *name = q->volume->rec->name;
+	bool paused = q->attempts % 2 == 1;
+	if (paused || (res == -EWOULDBLOCK && q->attempts / 2 + 1 < LOCK_ATTEMPTS)) {
+		q->attempts++;
+		return paused ? op_work(op, lock_job, q) : op_sleep(op, LOCK_PAUSE_MS);
+	}
 	if (res == -EWOULDBLOCK)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s: its image is attached elsewhere; detach it first", name);

@@ -25,7 +25,7 @@ struct csi_quiesce {
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
 	bool overstayed;          /* the freeze did; it may still come about */
 	bool frozen;              /* csi_thaw has to run */
-	unsigned attempts;        /* thaws tried */
+	unsigned attempts;        /* of the lock or of thaws, and the pauses between */
 	struct mnt_path_req path; /* what is synced or frozen; "" for nothing */
 	struct mnt_info info;
 	struct mnt_result result;

@@ -70,7 +70,7 @@ static bool is_gone(struct op *op)
 static int lock_job(void *arg)
 {
 	struct pool_remove *r = arg;
-	return flock(r->fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+	return bytes_lock(r->fd);
 }
 
 static int lock_run(struct op *op)
@@ -84,6 +84,10 @@ static int lock_end(struct op *op, int res)
 	if (res == -EWOULDBLOCK)
 		return op_fail(op, ERR_PRECONDITION, "%s is attached to a device: detach it first",
 			r->object->rec->name);
+	if (res == 1)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s: its image is open in another process, or attached by hand; fuser and losetup -j name them: %s",
+			r->object->rec->name, r->object->key);
 	return res < 0 ? op_fail_sys(op, res, "locking the image of %s", r->object->rec->name) : 0;
 }
 

@@ -26,6 +26,8 @@
 enum {
 	LISTEN_BACKLOG = 4096, /* the kernel cuts it to net.core.somaxconn */
 	LOCK_TRIES = 40,
+	LIVE_TRIES = 25,
+	LIVE_WAIT_MS = 20,
 	LOCK_WAIT_MS = 50,
 };
 
@@ -72,7 +74,7 @@ static int dir_lock(int dir)
 }
 
 /* Whether somebody listens on the socket file. 0: nobody; -EADDRINUSE; another -errno. */
-static int probe_live(const struct sockaddr_un *address)
+static int probe_once(const struct sockaddr_un *address)
 {
 	_cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
@@ -82,6 +84,18 @@ static int probe_live(const struct sockaddr_un *address)
 	if (errno == ECONNREFUSED || errno == ENOENT)
 		return 0;
 	return errno == EAGAIN ? -EADDRINUSE : -errno; /* EAGAIN: its backlog is full */
+}
+
+/* The kernel takes an io_uring down some time after its process has gone, and with it the socket an
+ * accept was armed on: a driver started right after a kill -9 meets the dead one's listener. */
+static int probe_live(const struct sockaddr_un *address)
+{
+	int res = probe_once(address);
+	for (int i = 0; res == -EADDRINUSE && i < LIVE_TRIES; i++) {
+		nanosleep(&(struct timespec){.tv_nsec = LIVE_WAIT_MS * 1000000L}, NULL);
+		res = probe_once(address);
+	}
+	return res;
 }
 
 static int stale_remove(

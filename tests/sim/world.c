@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +103,7 @@ struct world *world_open(enum world_fs fs, uint64_t seed, const char **why)
 		return NULL;
 	}
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
+	signal(SIGIO, SIG_IGN);
 	struct world *w = calloc(1, sizeof(*w));
 	assert(w != NULL);
 	snprintf(w->dir, sizeof(w->dir), "/tmp/ringvol-world-XXXXXX");
