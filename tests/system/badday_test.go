@@ -382,17 +382,22 @@ func TestTwoDriversOnOnePool(t *testing.T) {
 		w := second.Volume("theirs", rig.BlockCap(), 16*mib)
 		b.must(w.Create())
 		b.must(w.Delete())
+		b.must(second.Leaks()) // nobody reclaims the trash after it
 		second.Disconnect()
 		b.must(second.Term())
 	}
 }
 
-// No loop device can be had.
+// No loop device can be had. The kernel adds devices as they are asked for, so they cannot be used
+// up from outside; what is left to see is that the test machine is such a one.
 func TestNoFreeLoopDevice(t *testing.T) {
-	text, err := os.ReadFile("/sys/module/loop/parameters/max_loop")
-	if err != nil {
-		t.Skipf("the loop driver makes devices as needed: %v", err)
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		b := open(t, "xfs", 1<<30)
+		v := b.volume("none", "block")
+		b.must(v.Create())
+		b.refused("staging", v.Stage(), codes.ResourceExhausted, codes.FailedPrecondition)
+		b.must(v.Delete())
+		return
 	}
-	t.Skipf("devices are added on demand (max_loop %s); the fault backend of the sim lane has this case",
-		strings.TrimSpace(string(text)))
+	t.Skip("loop devices are added on demand here, they cannot be used up")
 }
