@@ -79,6 +79,15 @@ int node_check_path(const char *field, const char *path, struct err *err)
 	return 0;
 }
 
+int node_check_volume_path(const struct node_op *n, const char *path, struct err *err)
+{
+	struct err why = {0};
+	if (node_check_path("volume_path", path, &why) == 0)
+		return 0;
+	return err_set(err, ERR_NOT_FOUND, "volume %s is not there: %.300s", n->volume->rec->name,
+		why.message);
+}
+
 void node_op_lock(struct node_op *n)
 {
 	struct record_id id;

@@ -31,6 +31,10 @@ int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct
 /* 0, or ERR_INVALID naming the field: an absolute path of sane length. */
 int node_check_path(const char *field, const char *path, struct err *err);
 
+/* For RPCs that look for a volume at a path: one that cannot be a path is where no volume is,
+ * ERR_NOT_FOUND (csi-sanity asks so). */
+int node_check_volume_path(const struct node_op *n, const char *path, struct err *err);
+
 /* A helper call for this volume; the result goes to the step's end. */
 int node_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
 	size_t resp_cap, uint64_t timeout_ms);

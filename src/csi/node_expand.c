@@ -138,10 +138,12 @@ void csi_node_expand(struct grpc_call *call, const ProtobufCMessage *request)
 	e->n.id = csi_str(req->volume_id);
 	e->path = csi_str(req->volume_path);
 	int r = e->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (r == 0)
-		r = node_check_path("volume_path", e->path, &err);
+	if (r == 0 && e->path[0] == '\0')
+		r = err_set(&err, ERR_INVALID, "volume_path is missing");
 	if (r == 0)
 		r = node_op_find(&e->n, req->volume_capability, &err);
+	if (r == 0)
+		r = node_check_volume_path(&e->n, e->path, &err);
 	if (r == 0)
 		r = csi_capacity(req->capacity_range, e->n.volume->rec->size_bytes,
 			e->n.volume->rec->size_bytes, &e->size_bytes, &limit, &err);

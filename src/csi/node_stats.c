@@ -161,10 +161,12 @@ void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
 	s->n.id = csi_str(req->volume_id);
 	s->path = csi_str(req->volume_path);
 	int r = s->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (r == 0)
-		r = node_check_path("volume_path", s->path, &err);
+	if (r == 0 && s->path[0] == '\0')
+		r = err_set(&err, ERR_INVALID, "volume_path is missing");
 	if (r == 0)
 		r = node_op_find(&s->n, NULL, &err);
+	if (r == 0)
+		r = node_check_volume_path(&s->n, s->path, &err);
 	if (r < 0) {
 		csi_refuse(csi, call, &err);
 		return;
