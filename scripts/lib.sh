@@ -40,7 +40,7 @@ build_tree() {
 	shift
 	if [ ! -f "$dir/build.ninja" ]; then
 		say "configuring $dir"
-		rm -rf "$dir"
+		rm -rf "$dir"/meson-* # of an attempt cut short; logs may lie in there already
 		quietly "$dir.setup.log" meson setup "$dir" "$@" || return 1
 		mv "$dir.setup.log" "$dir/setup.log"
 	fi

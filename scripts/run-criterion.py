@@ -63,8 +63,11 @@ def run(test, lane, logs):
 
 def main():
     build, suite, lane, logs, out = sys.argv[1:]
+    tests = list(tests_of(build, suite))
     with open(out, "a", encoding="utf-8") as f:
-        for test in tests_of(build, suite):
+        if not tests:
+            f.write(f"{lane}\tfail\t{suite}\tno test program was built; is criterion there?\n")
+        for test in tests:
             for result, name, reason in run(test, lane, logs):
                 f.write(f"{lane}\t{result}\t{test['name']}/{name}\t{reason}\n")
 

@@ -45,7 +45,8 @@ build_or_fail() {
 # criterion DIR SUITE LANE
 criterion() {
 	say "lane $3"
-	as_root python3 scripts/run-criterion.py "$1" "$2" "$3" "$logs" "$results" || true
+	as_root python3 scripts/run-criterion.py "$1" "$2" "$3" "$logs" "$results" ||
+		result "$3" fail "$3" "the lane could not be run"
 }
 
 # golang LANE TIMEOUT PACKAGE [go test argument...]
@@ -65,7 +66,8 @@ golang() {
 			>"$logs/$lane.log" 2>&1
 	) || true
 	go tool test2json <"$logs/$lane.log" >"$logs/$lane.json"
-	python3 scripts/count-go.py "$lane" "$logs/$lane.json" "$results"
+	python3 scripts/count-go.py "$lane" "$logs/$lane.json" "$results" ||
+		result "$lane" fail "$lane" "the results could not be read"
 }
 
 deps_ensure build test go
