@@ -34,7 +34,7 @@ struct fsimg_probe {
 	char found[32];          /* blkid's type of the first signature, "" when there is none; a
 				    partition table reads as "PTTYPE=gpt" */
 	bool ambivalent;         /* several signatures contradict each other */
-	enum fsimg_type type;    /* FSIMG_NONE unless `found` is one of ours */
+	enum fsimg_type type;    /* FSIMG_NONE unless `found` is one of ours and not ambivalent */
 	uint64_t fs_bytes;       /* size the superblock claims */
 	uint8_t uuid[16];
 	bool errors;             /* the superblock is marked as having errors: fsck before mount */

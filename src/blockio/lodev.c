@@ -27,16 +27,19 @@
 #include <time.h>
 
 enum {
-	/* How long a device that was told to go may take before it counts as kept by somebody. */
-	SETTLE_STEP_MS = 5,
-	SETTLE_STEPS = 10,
+	/* The longest of the waits, each twice the one before, until a device that was told to go
+	 * counts as kept by somebody: 63 ms in all after a detach, 255 ms before an attach fails.
+	 * On a busy machine a process that only looked at the device may take that long to close
+	 * it. */
+	DETACH_SETTLE_MS = 32,
+	LOCK_SETTLE_MS = 128,
 	/* Numbers tried before giving up; each that fails is some other process being quicker. */
 	ATTACH_TRIES = 128,
 };
 
-static void settle_sleep(void)
+static void settle_sleep(unsigned ms)
 {
-	nanosleep(&(struct timespec){.tv_nsec = SETTLE_STEP_MS * 1000000L}, NULL);
+	nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
 }
 
 /* ---- attach ---- */
@@ -77,24 +80,34 @@ static bool find_on_device(void *arg, const struct lodev *dev)
 	return false;
 }
 
+/* Where the image is attached. A device that was found is asked again itself: opening all of them
+ * would keep others' from going away. */
+static int image_find(struct find *f)
+{
+	struct lodev now;
+	if (f->found && lodev_status(f->dev.minor, &now) == 0 && !find_on_device(f, &now))
+		return 0;
+	f->found = false;
+	return lodev_each(find_on_device, f);
+}
+
 /* Somebody has the lock. 1: it was let go meanwhile and is ours now; 0: the image is on a device of
  * ours, *ret; else an error that says who has it. */
 static int image_locked(const struct lodev_spec *spec, int fd, const struct stat *st,
 	struct lodev *ret, struct err *err)
 {
 	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino};
-	for (int i = 0;; i++) {
-		f.found = false;
-		int r = lodev_each(find_on_device, &f);
+	for (unsigned ms = 1; ms <= LOCK_SETTLE_MS; ms *= 2) {
+		int r = image_find(&f);
 		if (r < 0)
 			return err_sys(err, r, "listing loop devices");
-		if (f.found && strcmp(f.dev.tag, spec->tag) == 0 && !f.dev.going_away) {
+		if (f.found && !f.dev.going_away) {
+			if (strcmp(f.dev.tag, spec->tag) != 0)
+				break;
 			*ret = f.dev;
 			return 0;
 		}
-		if (i == SETTLE_STEPS)
-			break;
-		settle_sleep();
+		settle_sleep(ms);
 		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
 			return 1;
 	}
@@ -155,13 +168,6 @@ static int image_open_elsewhere(
 		spec->image, f.dev.minor, f.dev.tag, f.dev.minor);
 }
 
-static int device_forbid_discard(uint32_t minor)
-{
-	char path[80];
-	snprintf(path, sizeof path, "/sys/block/loop%u/queue/discard_max_bytes", minor);
-	return fd_write_file(AT_FDCWD, path, "0");
-}
-
 /* A limit of 0 outlives the volume it was set for, and Linux 6.18 does not let it be raised again
  * (it zeroes the granularity, and then no value is a multiple of it): such a device serves thick
  * volumes only, or is made anew. */
@@ -171,20 +177,29 @@ static bool device_lost_discard(uint32_t minor)
 	       queue_read(minor, "discard_max_hw_bytes") != 0;
 }
 
+static int device_forbid_discard(uint32_t minor)
+{
+	if (device_lost_discard(minor))
+		return 0;
+	char path[80];
+	snprintf(path, sizeof path, "/sys/block/loop%u/queue/discard_max_bytes", minor);
+	return fd_write_file(AT_FDCWD, path, "0");
+}
+
 /* Tries one number. -EAGAIN: take the next. */
 static int attach_once(
 	const struct lodev_spec *spec, int image_fd, struct lodev *ret, struct err *err)
 {
 	uint32_t minor;
 	_cleanup_fd_ int loop_fd = -1;
-	int r = lodev_minor_take(&minor, &loop_fd, err);
+	int r = lodev_minor_take(spec->no_discard, &minor, &loop_fd, err);
 	if (r < 0)
 		return r;
 	r = device_configure(loop_fd, spec, image_fd);
 	if (r == -EBUSY || r == -ENXIO)
 		return -EAGAIN;
 	if (r < 0) {
-		lodev_minor_put(minor);
+		lodev_minor_put(minor, spec->no_discard);
 		return err_sys(err, r, "attaching image %s to /dev/loop%u", spec->image, minor);
 	}
 	if (!spec->no_discard && device_lost_discard(minor)) {
@@ -199,7 +214,7 @@ static int attach_once(
 		err_sys(err, r, "reading the state of /dev/loop%u", minor);
 	if (r < 0) {
 		ioctl(loop_fd, LOOP_CLR_FD);
-		lodev_minor_put(minor);
+		lodev_minor_put(minor, spec->no_discard);
 	}
 	return r == -EAGAIN ? -EIO : r;
 }
@@ -275,6 +290,7 @@ int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err
 	}
 	if (r < 0)
 		return err_sys(err, r, "opening /dev/loop%u", dev->minor);
+	bool lost_discard = device_lost_discard(dev->minor);
 	/* With other users the kernel answers 0 too, and clears the device when the last of them
 	 * lets go. Newer kernels do that even for us, at our close. */
 	r = ioctl(fd, LOOP_CLR_FD) < 0 && errno != ENXIO ? -errno : 0;
@@ -283,12 +299,12 @@ int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err
 		return err_sys(err, r, "detaching /dev/loop%u", dev->minor);
 
 	bool bound = device_is_same(dev);
-	for (int i = 0; bound && i < SETTLE_STEPS; i++) {
-		settle_sleep();
+	for (unsigned ms = 1; bound && ms <= DETACH_SETTLE_MS; ms *= 2) {
+		settle_sleep(ms);
 		bound = device_is_same(dev);
 	}
 	/* Also when it is still bound: numbers that are not free yet are passed over. */
-	lodev_minor_put(dev->minor);
+	lodev_minor_put(dev->minor, lost_discard);
 	*ret_still_bound = bound;
 	return 0;
 }

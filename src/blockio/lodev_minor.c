@@ -26,52 +26,79 @@ enum {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* A ring buffer: numbers that are still bound when their turn comes go back to its end. */
-static uint32_t free_minors[FREE_MAX];
-static unsigned free_first, free_count;
+/* A ring buffer: numbers that are still bound when their turn comes go back to its end. Devices
+ * that lost discard (see lodev_minor_put) have their own, for forbidding and regaining it is dear.
+ */
+struct minors {
+	uint32_t at[FREE_MAX];
+	unsigned first, count;
+};
+static struct minors with_discard, without_discard;
 static uint32_t next_minor;
 
-static void free_push(uint32_t minor)
+static void minors_push(struct minors *m, uint32_t minor)
 {
-	if (free_count < FREE_MAX)
-		free_minors[(free_first + free_count++) % FREE_MAX] = minor;
+	if (m->count < FREE_MAX)
+		m->at[(m->first + m->count++) % FREE_MAX] = minor;
 }
 
-void lodev_minor_put(uint32_t minor)
+static bool minors_has(const struct minors *m, uint32_t minor)
+{
+	for (unsigned i = 0; i < m->count; i++)
+		if (m->at[(m->first + i) % FREE_MAX] == minor)
+			return true;
+	return false;
+}
+
+/* The first that is not bound. */
+static bool minors_pop(struct minors *m, uint32_t *ret_minor)
+{
+	for (unsigned n = m->count; n > 0; n--) {
+		uint32_t minor = m->at[m->first];
+		m->first = (m->first + 1) % FREE_MAX;
+		m->count--;
+		if (!lodev_is_bound(minor)) {
+			*ret_minor = minor;
+			return true;
+		}
+		minors_push(m, minor);
+	}
+	return false;
+}
+
+static bool next_pop(uint32_t *ret_minor)
+{
+	while (next_minor < MINOR_END && lodev_is_bound(next_minor))
+		next_minor++;
+	if (next_minor == MINOR_END)
+		return false;
+	*ret_minor = next_minor++;
+	return true;
+}
+
+void lodev_minor_put(uint32_t minor, bool lost_discard)
 {
 	pthread_mutex_lock(&mutex);
-	bool known = minor >= next_minor; /* the counter will come by */
-	for (unsigned i = 0; i < free_count && !known; i++)
-		known = free_minors[(free_first + i) % FREE_MAX] == minor;
-	if (!known)
-		free_push(minor);
+	/* From next_minor on, the counter will come by. */
+	if (minor < next_minor && !minors_has(&with_discard, minor) &&
+		!minors_has(&without_discard, minor))
+		minors_push(lost_discard ? &without_discard : &with_discard, minor);
 	pthread_mutex_unlock(&mutex);
 }
 
 /* A number that is probably free; nobody else gets the same. */
-static int choose(uint32_t *ret_minor)
+static bool choose(bool no_discard, uint32_t *ret_minor)
 {
-	int r = 0;
 	pthread_mutex_lock(&mutex);
-	for (unsigned n = free_count; n > 0; n--) {
-		uint32_t minor = free_minors[free_first];
-		free_first = (free_first + 1) % FREE_MAX;
-		free_count--;
-		if (!lodev_is_bound(minor)) {
-			*ret_minor = minor;
-			goto out;
-		}
-		free_push(minor);
-	}
-	while (next_minor < MINOR_END && lodev_is_bound(next_minor))
-		next_minor++;
-	if (next_minor < MINOR_END)
-		*ret_minor = next_minor++;
+	bool found;
+	if (no_discard)
+		found = minors_pop(&without_discard, ret_minor) ||
+			minors_pop(&with_discard, ret_minor) || next_pop(ret_minor);
 	else
-		r = -ENOSPC;
-out:
+		found = minors_pop(&with_discard, ret_minor) || next_pop(ret_minor) ||
+			minors_pop(&without_discard, ret_minor);
 	pthread_mutex_unlock(&mutex);
-	return r;
+	return found;
 }
 
 static int control(unsigned long call, uint32_t minor)
@@ -85,7 +112,7 @@ static int control(unsigned long call, uint32_t minor)
 void lodev_minor_renew(uint32_t minor)
 {
 	control(LOOP_CTL_REMOVE, minor);
-	lodev_minor_put(minor);
+	lodev_minor_put(minor, false);
 }
 
 static int open_device(uint32_t minor)
@@ -96,17 +123,17 @@ static int open_device(uint32_t minor)
 	return fd < 0 ? -errno : fd;
 }
 
-int lodev_minor_take(uint32_t *ret_minor, int *ret_fd, struct err *err)
+int lodev_minor_take(bool no_discard, uint32_t *ret_minor, int *ret_fd, struct err *err)
 {
 	uint32_t minor;
-	if (choose(&minor) < 0)
+	if (!choose(no_discard, &minor))
 		return err_set(err, ERR_NO_ROOM, "all %d loop devices are in use", MINOR_END);
 
 	int fd = open_device(minor);
 	if (fd == -ENOENT) {
 		int r = control(LOOP_CTL_ADD, minor);
 		if (r < 0 && r != -EEXIST) {
-			lodev_minor_put(minor);
+			lodev_minor_put(minor, false);
 			return err_sys(err, r, "making /dev/loop%u with /dev/loop-control", minor);
 		}
 		fd = open_device(minor);
@@ -118,7 +145,7 @@ int lodev_minor_take(uint32_t *ret_minor, int *ret_fd, struct err *err)
 	if (fd == -ENXIO || fd == -ENODEV)
 		return -EAGAIN; /* somebody is just removing it: theirs */
 	if (fd < 0) {
-		lodev_minor_put(minor);
+		lodev_minor_put(minor, false);
 		if (fd != -ENOENT)
 			return err_sys(err, fd, "opening /dev/loop%u", minor);
 		return err_set(err, ERR_PRECONDITION,

@@ -226,6 +226,32 @@ Test(mnt, life_of_btrfs)
 	check_life(FSIMG_BTRFS, 256LL * MIB, BTRFS_SUPER_MAGIC);
 }
 
+/* After an error ext4 refuses writes; since Linux 6.15 statfs does not show it any more. */
+Test(mnt, inspect_sees_ext4_turned_read_only)
+{
+	ENV_NEEDS_LOOP();
+	env_image("img", 32 * MIB);
+	env_mkfs("img", FSIMG_EXT4, 32 * MIB, "");
+	struct lodev dev = env_attach("img");
+	make_dir("mnt0");
+	int r = env_mount(&dev, env_path("mnt0"), FSIMG_EXT4, "errors=remount-ro", &result);
+	cr_assert(r == 0, "%d %s", r, result.why);
+	cr_assert(!inspect("mnt0").fs_read_only);
+	char path[64];
+	snprintf(path, sizeof path, "/sys/fs/ext4/loop%u/trigger_fs_error", dev.minor);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	cr_assert(fd >= 0 && write(fd, "test", 4) == 4);
+	close(fd);
+	struct mnt_info info = inspect("mnt0");
+	cr_assert(info.is_mount && info.fs_read_only && info.read_only);
+	cr_assert(env_unmount(env_path("mnt0"), &dev, true, &result) == 0);
+	fd = openat(env.dirfd, "img", O_RDONLY | O_CLOEXEC);
+	struct fsimg_probe p;
+	cr_assert(fsimg_probe_fd(fd, &p) == 0 && p.errors);
+	close(fd);
+	env_detach(&dev);
+}
+
 /* ---- mount ---- */
 
 Test(mnt, mount_refusals)
