@@ -110,8 +110,8 @@ int bytes_lock(int fd)
 {
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
 		return -errno;
-	/* The kernel grants a write lease only on a file that nobody else has open, kernel users such
-	 * as loop included. File systems without leases cannot tell. */
+	/* The kernel grants a write lease only on a file that nobody else has open, kernel users
+	 * such as loop included. File systems without leases cannot tell. */
 	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
 		return errno == EAGAIN ? 1 : 0;
 	fcntl(fd, F_SETLEASE, F_UNLCK);

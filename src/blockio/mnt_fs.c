@@ -130,7 +130,7 @@ static int btrfs_bytes(int fd, uint64_t *ret)
 
 static int grow_btrfs(int fd, uint64_t size_bytes, char *why)
 {
-	uint64_t now;
+	uint64_t now = 0;
 	int r = btrfs_bytes(fd, &now);
 	if (r < 0)
 		return mnt_why(why, r, "cannot read the size of the btrfs");

@@ -5,6 +5,7 @@
 
 #include <linux/falloc.h>
 #include <linux/fs.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 
@@ -328,4 +329,40 @@ Test(lodev, scan_finds_ours_only)
 	cr_assert(found.ino[0] + found.ino[1] == a.image_ino + b.image_ino);
 	env_detach(&a);
 	env_detach(&b);
+}
+
+enum { THREADS = 4, ROUNDS = 5 };
+
+/* As work threads do: each takes its own image through attach and detach, thin and thick in turn.
+ */
+static void *attach_rounds(void *arg)
+{
+	struct lodev_spec spec = env_spec(arg);
+	for (int i = 0; i < ROUNDS; i++) {
+		struct lodev dev;
+		struct err err = {0};
+		bool still = true;
+		spec.no_discard = i % 2;
+		if (lodev_attach(&spec, &dev, &err) < 0 || lodev_detach(&dev, &still, &err) < 0)
+			return strdup(err.message);
+		if (still)
+			return strdup("still bound");
+	}
+	return NULL;
+}
+
+Test(lodev, threads_share_the_numbers)
+{
+	ENV_NEEDS_LOOP();
+	static char names[THREADS][4] = {"t0", "t1", "t2", "t3"};
+	pthread_t threads[THREADS];
+	for (int i = 0; i < THREADS; i++) {
+		env_image(names[i], 4 * MIB);
+		cr_assert(pthread_create(&threads[i], NULL, attach_rounds, names[i]) == 0);
+	}
+	for (int i = 0; i < THREADS; i++) {
+		void *failure;
+		cr_assert(pthread_join(threads[i], &failure) == 0);
+		cr_assert(failure == NULL, "%s", (char *)failure);
+	}
 }
