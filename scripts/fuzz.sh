@@ -1,0 +1,73 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ./dev fuzz [TARGET|all] [SECONDS]: libFuzzer with ASan and UBSan on the targets of tests/fuzz. Each
+# input of the corpus is run first, then new ones for SECONDS (20). The seed is fixed, so that a run
+# can be repeated; FUZZ_SEED=N sets another. Inputs found go to build-fuzz/found/TARGET and stay
+# there; a finding is kept as build-fuzz/found/TARGET/crash-*. With FUZZ_MERGE=1 what a target has
+# found is added to its corpus, as little as covers as much.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+. scripts/lib.sh
+. scripts/deps.sh
+
+all=(h2_bytes h2_frames csi record options fsimg mountinfo)
+target=${1:-all} seconds=${2:-20}
+targets=("$target")
+[ "$target" != all ] || targets=("${all[@]}")
+for target in "${targets[@]}"; do
+	[ -f "tests/fuzz/fuzz_$target.c" ] || die "no target '$target': all ${all[*]}"
+done
+[[ $seconds =~ ^[0-9]+$ ]] || die "'$seconds' is no number of seconds"
+
+deps_ensure build lint run
+export CC=clang
+build_tree build-fuzz -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 \
+	-Dc_args=-fsanitize=fuzzer-no-link || die "build-fuzz does not build, see build-fuzz/build.log"
+
+# No target needs a privilege, and root's are too many for a program that is fed garbage.
+unprivileged() {
+	if [ "$(id -u)" -eq 0 ]; then
+		setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+	else
+		"$@"
+	fi
+}
+
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+failed=()
+for target in "${targets[@]}"; do
+	found=build-fuzz/found/$target
+	mkdir -p "$found" "$work/$target/new"
+	cp "build-fuzz/tests/fuzz/fuzz_$target" "$work/$target/run"
+	cp -r "tests/fuzz/corpus/$target" "$work/$target/corpus"
+	dictionary=()
+	if [ -f "tests/fuzz/$target.dict" ]; then
+		cp "tests/fuzz/$target.dict" "$work/$target/dict"
+		dictionary=(-dict=dict)
+	fi
+	[ "$(id -u)" -ne 0 ] || chown -R 65534:65534 "$work/$target"
+	if ! (cd "$work/$target" && unprivileged ./run -seed="${FUZZ_SEED:-1}" -max_total_time="$seconds" \
+		-max_len=4096 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 "${dictionary[@]}" \
+		new corpus) >"$found/log" 2>&1; then
+		failed+=("$target")
+	fi
+	find "$work/$target" -maxdepth 1 -name '*-*' -type f -exec cp {} "$found/" \;
+	if [ "${FUZZ_MERGE:-}" = 1 ]; then
+		(cd "$work/$target" && mkdir merged && chown --reference=new merged &&
+			unprivileged ./run -merge=1 -max_len=1024 merged corpus new) >>"$found/log" 2>&1
+		find "$work/$target/merged" -type f -exec cp {} "tests/fuzz/corpus/$target/" \;
+	fi
+	find "$work/$target/new" -type f -exec cp {} "$found/" \;
+	runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log")
+	case " ${failed[*]-} " in
+	*" $target "*)
+		echo "FAILED  $target: see $found/log and the input beside it"
+		grep -E 'does not hold|runtime error|ERROR: |SUMMARY' "$found/log" | head -n 5
+		;;
+	*) echo "ok      $target: $runs inputs" ;;
+	esac
+done
+[ ${#failed[@]} -eq 0 ]

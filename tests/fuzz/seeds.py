@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the seeds that are made by hand into corpus/<target>/seed-*: seeds.py
+
+Inputs the fuzzers found (named by their digest) and those that once failed (fix-*) lie beside them.
+"""
+import hashlib
+import pathlib
+import struct
+import subprocess
+import tempfile
+
+CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
+
+
+def write(target, name, data):
+    directory = CORPUS / target
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"seed-{name}").write_bytes(data)
+
+
+# ---- HTTP/2 ----
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def header(name, value):
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def request(stream, path, body=None, extra=b""):
+    block = (b"\x83\x86" + header(b":path", path) + header(b"content-type", b"application/grpc")
+             + header(b"te", b"trailers") + extra)
+    out = frame(1, 4 if body is not None else 5, stream, block)
+    return out + (frame(0, 1, stream, body) if body is not None else b"")
+
+
+def message(body=b""):
+    return b"\0" + struct.pack(">I", len(body)) + body
+
+
+def h2_bytes():
+    probe = request(1, b"/csi.v1.Identity/Probe", message())
+    write("h2_bytes", "probe", b"\x01" + probe)
+    write("h2_bytes", "preface", b"\x20" + PREFACE + frame(4, 0, 0) + probe)
+    write("h2_bytes", "by-one", b"\x23" + probe)
+    write("h2_bytes", "echo", b"\x21" + request(1, b"/toy.Toy/Echo", message(b"\n\x05hello"))
+          + request(3, b"/toy.Toy/Echo", message(b"\n\x05again"), header(b"grpc-timeout", b"1S")))
+    write("h2_bytes", "flood", b"\x31" + request(1, b"/toy.Toy/Flood", message(b"\n\x7f" + 127 * b"x"))
+          + frame(8, 0, 0, struct.pack(">I", 1 << 20)) + frame(8, 0, 1, struct.pack(">I", 1 << 20)))
+    write("h2_bytes", "chat", b"\x61" + request(1, b"/toy.Toy/Chat", message(b"\n\1a") + message(b"\n\1b")))
+    write("h2_bytes", "watch", b"\xe1" + request(1, b"/grpc.health.v1.Health/Watch", message())
+          + frame(6, 0, 0, bytes(8)) + frame(3, 0, 1, struct.pack(">I", 8)))
+    write("h2_bytes", "reflection", b"\x21" + request(
+        1, b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        message(b"\x22\x10csi.v1.Controller") + message(b"\x3a\0")))
+    write("h2_bytes", "settings", b"\x21" + frame(4, 0, 0, struct.pack(">HIHI", 1, 0, 4, 100)) + probe
+          + frame(7, 0, 0, bytes(8)))
+
+
+def h2_frames():
+    # limits, then operations of the program in fuzz_h2_frames.c
+    unary = bytes([0, 0, 0, 0, 2, 1, 0, 5]) + b"hello" + bytes([7, 0])
+    write("h2_frames", "echo", b"\0" + unary)
+    write("h2_frames", "many", b"\0" + 6 * unary)
+    for path in range(16):
+        write("h2_frames", f"path-{path:02}",
+              b"\1" + bytes([0, 0, 0, path, 2, 1, 0, 5]) + b"hello" + bytes([7, 0, 7, 0x1a, 7, 3, 7, 0]))
+    write("h2_frames", "drain", b"\0" + bytes([0, 0, 0, 2, 2, 1, 0, 2]) + b"xx" + bytes([7, 5, 7, 0, 5, 2, 7, 3, 7, 0]))
+    write("h2_frames", "flood-reset", b"\0" + bytes([0, 0, 0, 3, 2, 1, 0, 0xc0, 60]) + 60 * b"f"
+          + bytes([7, 1, 5, 4, 0, 1, 0, 0, 7, 0, 5, 7, 8, 0, 7, 0]))
+    write("h2_frames", "chat", b"\1" + bytes([0, 0, 0, 4, 2, 0xc0, 0, 1]) + b"a" + bytes([1]) + b"b" + bytes([1])
+          + b"!" + bytes([7, 0]))
+
+
+# ---- text ----
+
+def records():
+    body = (b"ringvol-record 1\nkind=volume\nname=pvc-0a1b\nrandom=0badcafe\nsize_bytes=1073741824\n"
+            b"created_ns=1795183200123456789\nfs=ext4\nblock_size=4096\nthick=true\ndevice=1\nerase=zero\n"
+            b"snapshot_freeze=true\nmkfs_options=-m 1 %25\nsource=snapshot\n"
+            b"source_id=01234567.snap.89abcdef\nshares_extents=true\nfamily=01234567.golden.00000000\n")
+    write("record", "whole", b"\0" + body + b"sum=" + hashlib.sha256(body).hexdigest()[:16].encode() + b"\n")
+    write("record", "unsummed", b"\1" + body)
+    write("record", "short", b"\1" + b"ringvol-record 1\nkind=snapshot\nname=x\n")
+    for i, name in enumerate([b"pvc-1", b"..", b"a/b", b"a" * 64, "\u20ac\n%".encode(), b"=" + b"0" * 40]):
+        write("record", f"name-{i}", b"\2" + name)
+    for i, text in enumerate([b"01234567.used.0badcafe", b"01234567.=" + b"0" * 40 + b".0badcafe", b"01234567.a..b.0badcafe"]):
+        write("record", f"id-{i}", b"\3" + text)
+
+
+def options():
+    write("options", "serve", b"\0--pool\nfast=/srv/fast,overcommit=2.5,reserve=10,init\n--pool=b=/b\n"
+          b"--endpoint\nunix:///run/x.sock\n--node-id\nn1\n--log-level=debug\n--csi-version\n1.13")
+    write("options", "services", b"\0--services\nidentity,node\n--endpoint=tcp://127.0.0.1:9000\n"
+          b"--controller-expand=node\n--max-volumes-per-node=100\n--driver-name=a.b-c.example")
+    write("options", "wrong", b"\0--pol\nx\n--help")
+    for kind, texts in {1: [b"-m 1 -O ^has_journal,^64bit", b"-E stride=16,lazy_itable_init=1 -b 4096 -i 16384 -T small -J size=4"],
+                        2: [b"-d agcount=4,su=64k -i size=512 -m reflink=1,rmapbt=0", b"-l size=16m -n ftype=1"],
+                        3: [b"--csum xxhash -d single -m dup -O no-holes", b"--mixed -n4096"], 0: [b" ", b"x"]}.items():
+        for i, text in enumerate(texts):
+            write("options", f"mkfs-{kind}-{i}", bytes([4 * kind + 2]) + text)
+    for kind, texts in {1: [b"noatime", b"data=writeback", b"bind", b"commit=5"], 2: [b"logbsize=64k", b"logdev=x"],
+                        3: [b"compress=zstd:3", b"subvol=x", b"discard=async"]}.items():
+        for i, text in enumerate(texts):
+            write("options", f"mount-{kind}-{i}", bytes([4 * kind + 3]) + text)
+
+
+def mountinfo():
+    write("mountinfo", "usual", b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+          b"36 22 7:4 / /pods/a\\040b rw,noatime shared:1 master:2 - ext4 /dev/loop4 rw\n"
+          b"37 22 0:5 /loop4 /pods/raw ro - devtmpfs udev rw,size=4k\n"
+          b"38 22 0:40 / /b ro,x - btrfs /dev/loop5 rw,ro\n")
+    write("mountinfo", "short", b"36 22 7:4 /\n\n- - - -\n1 2 x:y / / rw - a b c\n")
+
+
+def fsimg():
+    for place, kind, args, at, size in [(0, "ext4", ["mkfs.ext4", "-q", "-F"], 1024, 1024),
+                                        (1, "xfs", ["mkfs.xfs", "-q", "-f"], 0, 512),
+                                        (2, "btrfs", ["mkfs.btrfs", "-q", "-f"], 65536, 4096)]:
+        with tempfile.NamedTemporaryFile() as image:
+            image.truncate(320 << 20)
+            subprocess.run(args + [image.name], check=True)
+            image.seek(at)
+            write("fsimg", kind, bytes([place | 8]) + image.read(size))
+    write("fsimg", "mbr", bytes([3 | 8]) + bytes(14) + b"\x80\0\0\0\x83" + bytes(59) + b"\x55\xaa")
+    write("fsimg", "swap", bytes([1 | 4]) + bytes(4086) + b"SWAPSPACE2")
+    write("fsimg", "luks", bytes([1 | 4]) + b"LUKS\xba\xbe\0\1aes")
+
+
+def csi():
+    # Built requests: which service, which method, then choices; see fuzz_csi.c. And raw ones.
+    for service, count in [(0, 16), (1, 8), (2, 3)]:
+        for method in range(count):
+            filler = bytes((7 * i + 131 * method) % 256 for i in range(90))
+            write("csi", f"{service}-{method:02}", b"\0\x08" + bytes(8) + bytes([service, method]) + filler)
+    name = b"\n\3new"
+    capability = b"\x1a\x08\x12\0\x1a\2\x08\1"
+    raw = name + capability
+    write("csi", "raw-create", b"\0\0" + bytes([0x81, 0, 0, len(raw)]) + raw)
+
+
+if __name__ == "__main__":
+    h2_bytes()
+    h2_frames()
+    records()
+    options()
+    mountinfo()
+    fsimg()
+    csi()
