@@ -532,7 +532,6 @@ static const struct op_step copy_steps[] = {
 
 void copy_init(struct copy *copy, struct reactor *reactor)
 {
-	copy->stop = false;
 	copy->state = NULL;
 	copy->done_bytes = copy->looked_bytes = 0;
 	op_init(&copy->op, reactor, "copy", copy_steps, NULL);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "blockio/mnt.h"
 #include "csi/node_state.h"
+#include "csi/quiesce.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
-
-#define FROZEN_XATTR "trusted.ringvol.frozen"
 
 struct found_dev {
 	const struct backend *backend;
@@ -231,7 +230,7 @@ static int mark_job(void *arg)
 	_cleanup_fd_ int fd = openat(t->dirfd, t->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	t->marked = fgetxattr(fd, FROZEN_XATTR, NULL, 0) >= 0;
+	t->marked = fgetxattr(fd, CSI_FROZEN_XATTR, NULL, 0) >= 0;
 	return 0;
 }
 
@@ -239,7 +238,7 @@ static int unmark_job(void *arg)
 {
 	struct thaw *t = arg;
 	_cleanup_fd_ int fd = openat(t->dirfd, t->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 || fremovexattr(fd, FROZEN_XATTR) < 0 || fsync(fd) < 0)
+	if (fd < 0 || fremovexattr(fd, CSI_FROZEN_XATTR) < 0 || fsync(fd) < 0)
 		return -errno;
 	return 0;
 }
@@ -257,7 +256,8 @@ static int mark_run(struct op *op)
 static int thaw_run(struct op *op)
 {
 	struct thaw *t = container_of(op, struct thaw, op);
-	return op_helper(op, MNT_THAW, t->id, &t->path, sizeof(t->path), &t->result,
+	/* Without a key: a call that hangs on the frozen file system must not keep the thaw away. */
+	return op_helper(op, MNT_THAW, NULL, &t->path, sizeof(t->path), &t->result,
 		sizeof(t->result), CSI_FREEZE_TIMEOUT_MS);
 }
 

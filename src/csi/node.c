@@ -70,7 +70,7 @@ int node_check_path(const char *field, const char *path, struct err *err)
 		return err_set(err, ERR_INVALID, "%s is missing", field);
 	if (path[0] != '/')
 		return err_set(
-			err, ERR_INVALID, "%s: '%.100s' is not an absolute path", field, path);
+			err, ERR_INVALID, "%s is not an absolute path: %s", field, path);
 	if (path[1] == '\0')
 		return err_set(err, ERR_INVALID, "%s: '/' cannot be a volume's path", field);
 	for (const char *p = path; (p = strstr(p, "/..")) != NULL; p += 3)

@@ -98,6 +98,7 @@ static int fill_end(struct op *op, int res, void *arg)
 void csi_source_fill(struct csi_source *source, struct pool_build *build)
 {
 	pool_clone_init(&source->clone, source->object, !source->share);
+	source->clone.copy.stop = source->parked;
 	source->build = build;
 	build->fill = fill;
 	build->fill_end = fill_end;

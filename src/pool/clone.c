@@ -73,8 +73,11 @@ static bool copy_done(struct op *op)
 static int copy_run(struct op *op)
 {
 	struct pool_clone *c = clone_of(op);
-	c->copy = (struct copy){
-		.src_fd = c->src_fd, .dst_fd = c->dst_fd, .size = c->source->rec->size_bytes};
+	/* It may have been stopped before it began. */
+	c->copy = (struct copy){.src_fd = c->src_fd,
+		.dst_fd = c->dst_fd,
+		.size = c->source->rec->size_bytes,
+		.stop = c->copy.stop};
 	copy_init(&c->copy, op->reactor);
 	c->wrote = true;
 	return op_child(op, &c->copy.op);

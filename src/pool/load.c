@@ -262,6 +262,25 @@ static int compare_found(const void *a, const void *b)
 	return x->kind != y->kind ? (x->kind < y->kind ? -1 : 1) : strcmp(x->key, y->key);
 }
 
+/* An earlier run may have been killed between a link or rename and the sync after it. What is read
+ * now is acknowledged to whoever asks, so it has to be durable first: a create repeated after the
+ * restart is answered from the index. btrfs keeps no order between directories, so there it takes
+ * all of it. */
+static int make_durable(struct pool_load *load)
+{
+	if (load->features.nocow_lies && syncfs(load->fds[POOL_FD_ROOT]) < 0) {
+		load_end_sys(load, -errno, "");
+		return -1;
+	}
+	for (unsigned i = POOL_FD_VOLUMES; i < POOL_FDS; i++) {
+		if (fsync(load->fds[i]) < 0 && errno != EROFS) {
+			load_end_sys(load, -errno, pool_dir_names[i]);
+			return -1;
+		}
+	}
+	return 0;
+}
+
 void pool_load_run(struct pool_load *load)
 {
 	load->fds[POOL_FD_ROOT] = open(load->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -274,7 +293,8 @@ void pool_load_run(struct pool_load *load)
 		return;
 	}
 	load_end(load, POOL_READY, "%s", "");
-	if (open_lock(load) < 0 || open_dirs(load) < 0 || probe(load) < 0)
+	if (open_lock(load) < 0 || open_dirs(load) < 0 || probe(load) < 0 ||
+		make_durable(load) < 0)
 		return;
 	for (unsigned kind = 0; kind < 2; kind++) {
 		int r = read_dir(load, kind);
