@@ -11,12 +11,12 @@ top=$PWD
 logs=$top/build/test-logs
 results=$logs/results.tsv
 lanes=("$@")
-[ ${#lanes[@]} -gt 0 ] || lanes=(unit wire sim asan system conformance)
+[ ${#lanes[@]} -gt 0 ] || lanes=(unit wire sim asan system crash conformance)
 for lane in "${lanes[@]}"; do
 	case $lane in
-	unit | wire | sim | asan | system | conformance) ;;
+	unit | wire | sim | asan | system | crash | conformance) ;;
 	*)
-		say "no lane '$lane': unit wire sim asan system conformance"
+		say "no lane '$lane': unit wire sim asan system crash conformance"
 		exit 2
 		;;
 	esac
@@ -75,7 +75,7 @@ mkdir -p "$logs"
 rm -rf "${logs:?}"/*
 : >"$results"
 
-if wants unit || wants wire || wants sim || wants system || wants conformance; then
+if wants unit || wants wire || wants sim || wants system || wants crash || wants conformance; then
 	if build_or_fail build; then
 		for lane in unit wire sim; do
 			if wants $lane; then criterion build $lane $lane; fi
@@ -85,6 +85,7 @@ if wants unit || wants wire || wants sim || wants system || wants conformance; t
 			golang proto 2m proto
 			golang system 15m system
 		fi
+		if wants crash; then golang crash 10m crash; fi
 		if wants conformance; then golang conformance 10m conformance; fi
 	fi
 fi

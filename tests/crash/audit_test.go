@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"ringvol.dev/tests/rig"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+)
+
+// audit compares what is with what was acknowledged. The workers stand: between two operations, or
+// in the middle of one that was cut short; what that one may have done is allowed either way.
+func (t *torture) audit() error {
+	if err := t.auditListed(); err != nil {
+		return err
+	}
+	// The dead driver's helpers end, and devices and trash go, within moments.
+	if err := rig.Eventually(10*time.Second, t.auditLeft); err != nil {
+		return err
+	}
+	return t.auditData()
+}
+
+// ---- what the driver says ----
+
+func (t *torture) auditListed() error {
+	ctx, cancel := callContext()
+	defer cancel()
+	volumes, err := t.client.ListVolumes(ctx, &csi.ListVolumesRequest{})
+	if err != nil {
+		return fmt.Errorf("ListVolumes: %w", err)
+	}
+	snapshots, err := t.client.ListSnapshots(ctx, &csi.ListSnapshotsRequest{})
+	if err != nil {
+		return fmt.Errorf("ListSnapshots: %w", err)
+	}
+	t.model.mu.Lock()
+	defer t.model.mu.Unlock()
+	return errors.Join(t.compareVolumes(volumes), t.compareSnapshots(snapshots))
+}
+
+func (t *torture) compareVolumes(reply *csi.ListVolumesResponse) error {
+	var errs []error
+	listed := map[string]bool{}
+	for _, entry := range reply.GetEntries() {
+		id := entry.GetVolume().GetVolumeId()
+		v := t.model.volumes[keyOf(id)]
+		switch {
+		case t.model.gone[id]:
+			errs = append(errs, fmt.Errorf("volume %s is back after its deletion", id))
+		case v == nil || listed[v.Name]:
+			errs = append(errs, fmt.Errorf("volume %s was never acknowledged and nobody asks for it", id))
+		case v.ID == "":
+			v.seen = id
+			listed[v.Name] = true
+		default:
+			errs = append(errs, v.matches(entry.GetVolume(), entry.GetStatus().GetPublishedNodeIds()))
+			listed[v.Name] = true
+		}
+	}
+	for _, v := range t.model.volumes {
+		if v.certain() && !listed[v.Name] {
+			errs = append(errs, fmt.Errorf("volume %s (%s) is lost", v.Name, v.ID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t *torture) compareSnapshots(reply *csi.ListSnapshotsResponse) error {
+	var errs []error
+	listed := map[string]bool{}
+	for _, entry := range reply.GetEntries() {
+		id := entry.GetSnapshot().GetSnapshotId()
+		s := t.model.snapshots[keyOf(id)]
+		switch {
+		case t.model.gone[id]:
+			errs = append(errs, fmt.Errorf("snapshot %s is back after its deletion", id))
+		case s == nil || listed[s.name]:
+			errs = append(errs, fmt.Errorf("snapshot %s was never acknowledged and nobody asks for it", id))
+		case s.id == "":
+			s.seen = id
+			listed[s.name] = true
+		default:
+			errs = append(errs, s.matches(entry.GetSnapshot()))
+			listed[s.name] = true
+		}
+	}
+	for _, s := range t.model.snapshots {
+		if s.id != "" && s.busy != "delete" && !listed[s.name] {
+			errs = append(errs, fmt.Errorf("snapshot %s (%s) is lost", s.name, s.id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ---- what is left on the node ----
+
+func (t *torture) auditLeft() error {
+	t.model.mu.Lock()
+	defer t.model.mu.Unlock()
+	return errors.Join(t.auditMounts(), t.auditDevices(), t.auditFiles(), t.auditProcesses())
+}
+
+func (t *torture) auditMounts() error {
+	var errs []error
+	must, may := map[string]bool{}, map[string]bool{}
+	for _, v := range t.model.volumes {
+		is, maybe := v.mounts()
+		for _, path := range is {
+			must[path] = true
+		}
+		for _, path := range maybe {
+			may[path] = true
+		}
+	}
+	seen := map[string]bool{}
+	for _, path := range rig.MountsBelow(t.rig.Dir) {
+		if seen[path] {
+			errs = append(errs, fmt.Errorf("mounted twice: %s", path))
+		}
+		seen[path] = true
+		if !must[path] && !may[path] && path != t.pools[0].Path {
+			errs = append(errs, fmt.Errorf("mounted, but nobody has asked for it: %s", path))
+		}
+	}
+	for path := range must {
+		if !seen[path] {
+			errs = append(errs, fmt.Errorf("not mounted any more: %s", path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loops maps images of the pools to the devices bound to them.
+func (t *torture) loops() map[string][]string {
+	found := map[string][]string{}
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		image := strings.TrimSuffix(string(text), "\n")
+		if strings.HasPrefix(image, t.pools[0].Path+"/") || strings.HasPrefix(image, t.pools[1].Path+"/") {
+			found[image] = append(found[image], filepath.Base(filepath.Dir(filepath.Dir(file))))
+		}
+	}
+	return found
+}
+
+func (t *torture) auditDevices() error {
+	var errs []error
+	loops := t.loops()
+	for _, v := range t.model.volumes {
+		devices := loops[v.image()]
+		delete(loops, v.image())
+		must, may := v.device()
+		switch {
+		case len(devices) > 1:
+			errs = append(errs, fmt.Errorf("%s is attached %d times: %v", v.Name, len(devices), devices))
+		case must && len(devices) == 0:
+			errs = append(errs, fmt.Errorf("%s is staged and not attached", v.Name))
+		case !may && len(devices) == 1:
+			errs = append(errs, fmt.Errorf("%s is not staged, but attached: %v", v.Name, devices))
+		case must && v.thick && discards(devices[0]):
+			errs = append(errs, fmt.Errorf("%s is thick, and %s discards", v.Name, devices[0]))
+		}
+	}
+	for image, devices := range loops {
+		errs = append(errs, fmt.Errorf("%v bound to %s, which is no volume", devices, image))
+	}
+	return errors.Join(errs...)
+}
+
+func discards(device string) bool {
+	text, err := os.ReadFile("/sys/block/" + device + "/queue/discard_max_bytes")
+	return err != nil || strings.TrimSpace(string(text)) != "0"
+}
+
+var templateName = regexp.MustCompile(`^(ext4|xfs|btrfs)-[0-9a-f]{40}$`)
+
+func (t *torture) auditFiles() error {
+	var errs []error
+	for _, pool := range t.pools {
+		certain, possible := map[string]bool{}, map[string]bool{}
+		for _, v := range t.model.volumes {
+			if v.pool == pool {
+				certain["volumes/"+v.Name] = v.certain()
+				possible["volumes/"+v.Name] = true
+			}
+		}
+		for _, s := range t.model.snapshots {
+			if s.pool == pool {
+				certain["snapshots/"+s.name] = s.id != "" && s.busy != "delete"
+				possible["snapshots/"+s.name] = true
+			}
+		}
+		for _, dir := range []string{"volumes", "snapshots"} {
+			names := pool.Names(dir)
+			for _, name := range names {
+				if !possible[dir+"/"+name] {
+					errs = append(errs, fmt.Errorf("pool %s: %s/%s is nobody's", pool.Name, dir, name))
+				}
+				if attr := frozenMark(filepath.Join(pool.Path, dir, name)); attr {
+					errs = append(errs, fmt.Errorf("pool %s: %s/%s is marked as frozen", pool.Name, dir, name))
+				}
+				delete(certain, dir+"/"+name)
+			}
+		}
+		for path, is := range certain {
+			if is {
+				errs = append(errs, fmt.Errorf("pool %s: %s is not there", pool.Name, path))
+			}
+		}
+		if names := pool.Names("trash"); len(names) > 0 {
+			errs = append(errs, fmt.Errorf("pool %s: trash: %v", pool.Name, names))
+		}
+		for _, name := range pool.Names("templates") {
+			if !templateName.MatchString(name) {
+				errs = append(errs, fmt.Errorf("pool %s: templates/%s", pool.Name, name))
+			}
+		}
+		want := []string{"ringvol.pool", "snapshots", "templates", "trash", "volumes"}
+		if names := pool.Names("."); !slices.Equal(names, want) {
+			errs = append(errs, fmt.Errorf("pool %s holds %v", pool.Name, names))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func frozenMark(path string) bool {
+	_, err := unix.Lgetxattr(path, "trusted.ringvol.frozen", nil)
+	return err == nil
+}
+
+// auditProcesses: helpers carry our environment's mark, and are the living driver's children. (Tools
+// have an environment of their own; what they hold open is found by the devices and the free space.)
+func (t *torture) auditProcesses() error {
+	var errs []error
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(text), t.mark) {
+			continue
+		}
+		dir := filepath.Dir(file)
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		if parent := parentOf(dir); pid != t.d.Pid() && parent != t.d.Pid() && parent != 0 {
+			line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+			errs = append(errs, fmt.Errorf("process %d (%s) is left, its parent is %d", pid,
+				strings.ReplaceAll(string(line), "\x00", " "), parent))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// parentOf is 0 for a process that is gone.
+func parentOf(dir string) int {
+	text, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[strings.LastIndex(string(text), ")")+1:]))
+	parent, _ := strconv.Atoi(fields[1])
+	return parent
+}
+
+// ---- data ----
+
+// auditData reads what is published, and the snapshots of devices.
+func (t *torture) auditData() error {
+	t.model.mu.Lock()
+	defer t.model.mu.Unlock()
+	var errs []error
+	for _, v := range t.model.volumes {
+		// A new size is checked by the owner, when all of it is there.
+		if v.published && v.busy == "" && !t.isPod(v) {
+			if err := v.check(); err != nil {
+				errs = append(errs, fmt.Errorf("volume %s: %w", v.Name, err))
+			}
+		}
+	}
+	for _, s := range t.model.snapshots {
+		if s.source.kind == "block" && s.id != "" && s.busy == "" && s.has.sum != "" {
+			image := filepath.Join(s.pool.Path, "snapshots", s.name)
+			if err := rig.Check(image, s.has.size, s.has.sum); err != nil {
+				errs = append(errs, fmt.Errorf("snapshot %s: %w", s.name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

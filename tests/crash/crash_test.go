@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crash kills the driver at random instants under a mixed load of every call, starts it
+// again, and compares what is there with a model of everything that was acknowledged.
+//
+//	go test ./crash -crash.kills=300 -crash.seed=7 -crash.trace=/tmp/trace
+package crash
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ringvol.dev/tests/rig"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+)
+
+var (
+	kills    = flag.Int("crash.kills", 25, "how many times the driver is killed")
+	seed     = flag.Uint64("crash.seed", 0, "seed of a run to repeat; 0 draws one")
+	traceOut = flag.String("crash.trace", "", "file for what each worker did")
+)
+
+const workers = 4
+
+type torture struct {
+	t       *testing.T
+	rig     *rig.Rig
+	d       *rig.Driver
+	client  *rig.Client
+	pools   []*rig.Pool // the first shares extents, the second cannot
+	pods    []*pod
+	workers []*worker
+	keeper  *worker
+	model   *model
+	gate    *gate
+	random  *rand.Rand
+	seed    uint64
+	mark    string
+	began   time.Time
+	resizes bool // the kernel lets us grow a mounted ext4
+
+	lastKillNs atomic.Int64
+	killed     int
+	inFlight   map[string]int
+	starts     []time.Duration // from the start to ready
+	logRead    int64
+
+	mu    sync.Mutex
+	found []string // violations
+}
+
+func (t *torture) lastKill() int64 {
+	return t.lastKillNs.Load()
+}
+
+// violation notes what must not be; the first one ends the test.
+func (t *torture) violation(format string, args ...any) {
+	t.mu.Lock()
+	t.found = append(t.found, fmt.Sprintf("after %d kills, %.4f s: ", t.killed,
+		time.Since(t.began).Seconds())+fmt.Sprintf(format, args...))
+	t.mu.Unlock()
+	t.gate.stop()
+}
+
+func (t *torture) must(err error) {
+	t.t.Helper()
+	if err != nil {
+		t.t.Fatal(err)
+	}
+}
+
+func TestCrash(t *testing.T) {
+	r, err := rig.New()
+	if err != nil {
+		t.Skip(err)
+	}
+	c := &torture{t: t, rig: r, model: newModel(), gate: newGate(workers + 1), seed: *seed,
+		began: time.Now(), inFlight: map[string]int{}}
+	if c.seed == 0 {
+		c.seed = uint64(time.Now().UnixNano()) % 1000000
+	}
+	c.random = rand.New(rand.NewPCG(c.seed, 1000))
+	t.Logf("seed %d, %d kills", c.seed, *kills)
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("cleaning up: %v", err)
+		}
+	})
+	c.setUp()
+	free := c.free()
+	done := c.startLoad()
+	for c.killed < *kills && c.round() {
+	}
+	c.gate.stop()
+	<-done
+	if len(c.found) == 0 {
+		c.finish(free)
+	}
+	c.report()
+}
+
+// ---- before and after ----
+
+func (t *torture) setUp() {
+	shared, err := t.rig.NewPool("default", "xfs", 8<<30)
+	t.must(err)
+	plain := &rig.Pool{Name: "plain", FS: "ext4", Path: t.rig.Path("pool-plain")}
+	t.must(os.Mkdir(plain.Path, 0o755))
+	t.pools = []*rig.Pool{shared, plain}
+	t.d = t.rig.NewDriver(t.pools...)
+	t.d.PoolOptions = ",init,overcommit=50"
+	t.mark = "RINGVOL_CRASH_TEST=" + t.rig.Dir
+	t.d.Env = append(t.d.Env, t.mark)
+	t.resizes = haveSysResource()
+	t.must(t.d.Start())
+	t.must(t.d.AwaitReady())
+	t.client, err = t.d.Client()
+	t.must(err)
+	t.keeper, err = t.newWorker("keeper", 0)
+	t.must(err)
+	for i := range uint64(workers) {
+		w, err := t.newWorker(fmt.Sprintf("w%d", i+1), i+1)
+		t.must(err)
+		t.workers = append(t.workers, w)
+	}
+}
+
+func haveSysResource() bool {
+	text, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(text)) {
+		var caps uint64
+		if _, err := fmt.Sscanf(line, "CapEff: %x", &caps); err == nil {
+			return caps>>unix.CAP_SYS_RESOURCE&1 != 0
+		}
+	}
+	return false
+}
+
+// free is what the first pool's file system has, and what templates keep of it.
+func (t *torture) free() int64 {
+	var st unix.Statfs_t
+	unix.Sync()
+	t.must(unix.Statfs(t.pools[0].Path, &st))
+	free := int64(st.Bfree) * st.Bsize
+	for _, name := range t.pools[0].Names("templates") {
+		bytes, err := rig.Allocated(filepath.Join(t.pools[0].Path, "templates", name))
+		t.must(err)
+		free += bytes
+	}
+	return free
+}
+
+// startLoad brings the pods up and lets the workers go.
+func (t *torture) startLoad() <-chan struct{} {
+	for i, plan := range []struct {
+		kind, freeze string
+		pool         int
+	}{{"ext4", "", 0}, {"ext4", "true", 0}, {"xfs", "", 0}, {"block", "", 0}, {"ext4", "", 1}} {
+		pool := t.pools[plan.pool]
+		v := t.keeper.newVolume(fmt.Sprintf("pod-%d", i), pool, plan.kind, sizeFor(plan.kind))
+		if plan.freeze != "" {
+			v.Params["snapshotFreeze"] = plan.freeze
+		}
+		v.frozen = plan.freeze != "" || !pool.Reflink()
+		t.must(v.Up())
+		sum, err := rig.Fill(v.Target, mib, t.seed+uint64(i))
+		t.must(err)
+		v.has = content{size: mib, sum: sum}
+		v.staged, v.published = true, true
+		t.model.volumes[v.Name] = v
+		t.pods = append(t.pods, &pod{volume: v, writer: startWriter(v.Target)})
+	}
+	done := make(chan struct{})
+	var wait sync.WaitGroup
+	for _, w := range t.workers {
+		wait.Go(w.run)
+	}
+	wait.Go(func() {
+		for t.keeper.t.gate.passes() {
+			t.keeper.keep()
+			time.Sleep(time.Millisecond)
+		}
+	})
+	go func() {
+		wait.Wait()
+		close(done)
+	}()
+	return done
+}
+
+// finish takes everything down and looks for what is left.
+func (t *torture) finish(free int64) {
+	t.gate = newGate(workers)
+	t.gate.set(false, false)
+	var wait sync.WaitGroup
+	for _, w := range t.workers {
+		wait.Go(w.finish)
+	}
+	wait.Wait()
+	for _, p := range t.pods {
+		if err := p.writer.finish(); err != nil {
+			t.violation("the writer in %s saw: %v", p.Name, err)
+			return
+		}
+		if err := checkLog(p.Target, p.writer.synced.Load()); err != nil {
+			t.violation("%v", err)
+			return
+		}
+		if p.extra != "" {
+			t.must(p.UnpublishAt(p.extra))
+		}
+		if err := errors.Join(p.check(), p.Gone()); err != nil {
+			t.violation("%s: %v", p.Name, err)
+			return
+		}
+		delete(t.model.volumes, p.Name)
+	}
+	if len(t.found) > 0 {
+		return
+	}
+	if err := errors.Join(t.audit(), t.d.Leaks()); err != nil {
+		t.violation("at the end: %v", err)
+		return
+	}
+	if err := rig.Eventually(20*time.Second, func() error {
+		if now := t.free(); now < free-8*mib {
+			return fmt.Errorf("the pool has %d KiB less than at the start", (free-now)/1024)
+		}
+		return nil
+	}); err != nil {
+		t.violation("at the end: %v", err)
+		return
+	}
+	t.t.Logf("free space at the end: %+d KiB", (t.free()-free)/1024)
+	if err := t.d.Term(); err != nil {
+		t.violation("%v", err)
+	}
+}
+
+// ---- a round ----
+
+// round lets the load run for a while, kills, starts again, and audits. Every other time the audit
+// comes before any call is repeated, else the calls are repeated as soon as somebody answers.
+func (t *torture) round() bool {
+	auditFirst := t.random.IntN(2) == 0
+	after := time.Duration(t.random.IntN(250_000)) * time.Microsecond
+	if t.random.IntN(4) == 0 {
+		after /= 20 // while they come back
+	}
+	t.gate.set(false, false)
+	time.Sleep(after)
+	if !t.kill(auditFirst, after) {
+		return false
+	}
+	if t.random.IntN(4) == 0 && !t.podsMove() {
+		return false
+	}
+	for t.random.IntN(3) == 0 {
+		if !t.killStarting() {
+			return false
+		}
+	}
+	if !t.start() {
+		return false
+	}
+	if auditFirst && (!t.quiet(true) || !t.audited("before anything was repeated")) {
+		return false
+	}
+	t.gate.set(true, false)
+	return t.quiet(false) && t.podsMove() && t.audited("after everything was repeated") && t.readLog()
+}
+
+func (t *torture) kill(hold bool, after time.Duration) bool {
+	if !t.d.Running() {
+		t.violation("the driver ended by itself:\n%s", t.d.LogTail(40))
+		return false
+	}
+	t.gate.set(true, hold)
+	t.lastKillNs.Store(time.Now().UnixNano())
+	var calls []string
+	for _, w := range append([]*worker{t.keeper}, t.workers...) {
+		if op := *w.current.Load(); op != "" {
+			calls = append(calls, op)
+			t.inFlight[op]++
+		}
+	}
+	_ = t.d.Kill()
+	t.killed++
+	t.keeper.note("KILL %d, %v after the load went on; under way: %v; audit first: %v", t.killed, after,
+		calls, hold)
+	return !t.gate.isStopped()
+}
+
+// killStarting kills the driver again somewhere in its start.
+func (t *torture) killStarting() bool {
+	after := time.Duration(t.random.IntN(40_000)) * time.Microsecond
+	if err := t.d.Launch(); err != nil {
+		t.violation("%v", err)
+		return false
+	}
+	time.Sleep(after)
+	if !t.d.Running() {
+		t.violation("the driver ended while it started:\n%s", t.d.LogTail(20))
+		return false
+	}
+	t.lastKillNs.Store(time.Now().UnixNano())
+	_ = t.d.Kill()
+	t.killed++
+	t.inFlight["(start)"]++
+	t.keeper.note("KILL %d, %v after the start", t.killed, after)
+	return true
+}
+
+func (t *torture) start() bool {
+	began := time.Now()
+	t.client.Conn.ResetConnectBackoff()
+	if err := t.d.Launch(); err != nil {
+		t.violation("%v", err)
+		return false
+	}
+	if err := rig.Eventually(30*time.Second, func() error {
+		if !t.d.Running() {
+			return rig.Stop(fmt.Errorf("the driver ended:\n%s", t.d.LogTail(20)))
+		}
+		t.client.Conn.ResetConnectBackoff()
+		ctx, cancel := callContext()
+		defer cancel()
+		reply, err := t.client.Probe(ctx, &csi.ProbeRequest{})
+		if err == nil && !reply.GetReady().GetValue() {
+			err = errors.New("serving, but not ready")
+		}
+		return err
+	}); err != nil {
+		t.violation("starting again: %v", err)
+		return false
+	}
+	t.starts = append(t.starts, time.Since(began))
+	t.keeper.note("READY after %v", time.Since(began))
+	return true
+}
+
+func (t *torture) quiet(heldToo bool) bool {
+	err := t.gate.awaitQuiet(heldToo, patience+30*time.Second)
+	if err != nil && !errors.Is(err, errStopped) {
+		t.violation("%v", err)
+	}
+	return err == nil
+}
+
+// podsMove: volumes in use work on, whether there is a driver or not. Where a copy freezes a volume
+// it stands until the next start.
+func (t *torture) podsMove() bool {
+	for _, p := range t.pods {
+		from := p.writer.synced.Load()
+		if err := rig.Eventually(20*time.Second, func() error {
+			if err := p.writer.failure(); err != nil {
+				return rig.Stop(err)
+			}
+			if p.writer.synced.Load() == from && !(p.frozen && !t.d.Running()) {
+				return fmt.Errorf("it stands at block %d", from)
+			}
+			return nil
+		}); err != nil {
+			t.violation("the writer in %s: %v", p.Name, err)
+			return false
+		}
+	}
+	return true
+}
+
+func (t *torture) audited(when string) bool {
+	if err := t.audit(); err != nil {
+		t.violation("%s:\n%v", when, err)
+		return false
+	}
+	return true
+}
+
+// readLog looks at what the driver said since the last time.
+func (t *torture) readLog() bool {
+	text, err := os.ReadFile(t.d.Log)
+	t.must(err)
+	said := string(text[t.logRead:])
+	t.logRead = int64(len(text))
+	for _, bad := range []string{"runtime error", "Sanitizer", "Assertion", "served by another driver",
+		"state=sick", "level=error"} {
+		if at := strings.Index(said, bad); at >= 0 {
+			line := said[strings.LastIndex(said[:at], "\n")+1:]
+			line, _, _ = strings.Cut(line, "\n")
+			t.violation("the driver said: %s", line)
+			return false
+		}
+	}
+	return true
+}
+
+// ---- telling ----
+
+func (t *torture) report() {
+	slices.Sort(t.starts)
+	if n := len(t.starts); n > 0 {
+		t.t.Logf("seed %d: %d kills in %.1f s; ready again after p50 %v, max %v", t.seed, t.killed,
+			time.Since(t.began).Seconds(), t.starts[n/2].Round(time.Millisecond/10),
+			t.starts[n-1].Round(time.Millisecond/10))
+	}
+	var calls []string
+	for _, op := range slices.Sorted(maps.Keys(t.inFlight)) {
+		calls = append(calls, fmt.Sprintf("%s %d", op, t.inFlight[op]))
+	}
+	t.t.Logf("under way when killed: %s", strings.Join(calls, ", "))
+	var file *os.File
+	if *traceOut != "" {
+		var err error
+		file, err = os.Create(*traceOut)
+		t.must(err)
+		defer file.Close()
+	}
+	for _, w := range append([]*worker{t.keeper}, t.workers...) {
+		tail := w.writeTrace(file, 25)
+		if len(t.found) > 0 {
+			t.t.Logf("== the last of %s:\n%s", w.name, tail)
+		}
+	}
+	if file != nil {
+		log, _ := os.ReadFile(t.d.Log)
+		fmt.Fprintf(file, "== driver\n%s", log)
+	}
+	if len(t.found) > 0 {
+		t.t.Logf("== mounts: %v\n== devices: %v\n== the driver:\n%s",
+			rig.MountsBelow(t.rig.Dir), t.loops(), t.d.LogTail(25))
+	}
+	for _, line := range t.found {
+		t.t.Error(line)
+	}
+}

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"ringvol.dev/tests/rig"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+)
+
+// How long a call may be repeated after the last kill until it has to have succeeded.
+const patience = 60 * time.Second
+
+// worker takes its own volumes and snapshots through their lives, one call at a time.
+type worker struct {
+	t       *torture
+	name    string
+	random  *rand.Rand
+	client  *rig.Client
+	current atomic.Pointer[string] // the call under way
+	trace   []string               // under the model's lock
+	volumes []*volume
+	snaps   []*snapshot
+	gone    []string
+	serial  int
+}
+
+func (t *torture) newWorker(name string, number uint64) (*worker, error) {
+	client, err := rig.Dial(t.d.Socket)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{t: t, name: name, client: client, random: rand.New(rand.NewPCG(t.seed, number))}
+	w.current.Store(new(string))
+	return w, nil
+}
+
+func (w *worker) chance(percent int) bool {
+	return w.random.IntN(100) < percent
+}
+
+func (w *worker) note(format string, args ...any) {
+	line := fmt.Sprintf("%9.4f ", time.Since(w.t.began).Seconds()) + fmt.Sprintf(format, args...)
+	w.t.model.with(func() { w.trace = append(w.trace, line) })
+}
+
+// do calls until it succeeds, as kubelet and the sidecars do, whoever is killed meanwhile. Only an
+// answer that says "later" or none at all may come before. false: the test is over.
+func (w *worker) do(op, subject string, call func() error) bool {
+	return w.doOr(op, subject, call, nil)
+}
+
+// doOr may give up after a failed attempt when instead() says so; it then returns false as well.
+func (w *worker) doOr(op, subject string, call func() error, instead func() bool) bool {
+	w.current.Store(&op)
+	defer w.current.Store(new(string))
+	last := w.t.lastKill()
+	began := time.Now()
+	for attempt := 1; ; attempt++ {
+		w.note("%s %s ...", op, subject)
+		err := call()
+		code := rig.Code(err)
+		w.note("%s %s: %v%s", op, subject, code, reason(err))
+		if err == nil {
+			return true
+		}
+		if code != codes.Unavailable && code != codes.Aborted {
+			w.t.violation("%s: %s %s (attempt %d): %v", w.name, op, subject, attempt, err)
+			return false
+		}
+		if !w.t.gate.retries() {
+			return false
+		}
+		if instead != nil && code == codes.Unavailable && instead() {
+			return false
+		}
+		if kill := w.t.lastKill(); kill != last {
+			last, began = kill, time.Now()
+		}
+		if time.Since(began) > patience {
+			w.t.violation("%s: %s %s does not converge: attempt %d: %v", w.name, op, subject, attempt, err)
+			return false
+		}
+		w.client.Conn.ResetConnectBackoff()
+		time.Sleep(time.Duration(1+w.random.IntN(4)) * time.Millisecond)
+	}
+}
+
+func reason(err error) string {
+	if err == nil {
+		return ""
+	}
+	return " (" + err.Error() + ")"
+}
+
+// change is do for a change of a volume: under way, then acknowledged.
+func (w *worker) change(op string, v *volume, call func() error, acknowledged func()) bool {
+	w.t.model.with(func() { v.busy = op })
+	if !w.do(op, v.Name, call) {
+		return false
+	}
+	w.t.model.with(func() {
+		acknowledged()
+		v.busy = ""
+	})
+	return true
+}
+
+func (w *worker) run() {
+	for w.t.gate.passes() {
+		w.step()
+	}
+}
+
+func (w *worker) step() {
+	n := w.random.IntN(100)
+	switch {
+	case len(w.volumes) == 0 || (n < 18 && len(w.volumes) < 4):
+		w.create()
+	case n < 24 && len(w.snaps) > 0 && (len(w.snaps) >= 3 || w.chance(40)):
+		w.deleteSnapshot(w.snaps[w.random.IntN(len(w.snaps))])
+	case n < 30 && len(w.snaps) < 3:
+		w.snapshotPod()
+	case n < 34:
+		w.ask()
+	case n < 36 && len(w.gone) > 0:
+		w.deleteAgain()
+	default:
+		w.advance(w.volumes[w.random.IntN(len(w.volumes))])
+	}
+}
+
+// advance does something to a volume that its state allows.
+func (w *worker) advance(v *volume) {
+	n := w.random.IntN(100)
+	switch {
+	case !v.staged && n < 60:
+		w.stage(v)
+	case !v.staged && n < 75:
+		w.expand(v)
+	case !v.staged && n < 85:
+		w.snapshot(v)
+	case !v.staged:
+		w.delete(v)
+	case !v.published && n < 65:
+		w.publish(v)
+	case !v.published && n < 85:
+		w.unstage(v)
+	case !v.published:
+		w.snapshot(v)
+	case n < 25:
+		w.fill(v)
+	case n < 40:
+		w.check(v)
+	case n < 48:
+		w.stats(v)
+	case n < 63:
+		w.snapshot(v)
+	case n < 73:
+		w.expand(v)
+	default:
+		w.unpublish(v)
+	}
+}
+
+// ---- creating ----
+
+// freeName reuses the names of what was deleted.
+func (w *worker) freeName() string {
+	for {
+		w.serial++
+		name := fmt.Sprintf("%s-v%d", w.name, w.serial%8)
+		taken := false
+		for _, v := range w.volumes {
+			taken = taken || v.Name == name
+		}
+		if !taken {
+			return name
+		}
+	}
+}
+
+func (w *worker) create() {
+	v := w.plan()
+	if v == nil {
+		return
+	}
+	w.t.model.with(func() {
+		v.busy = "create"
+		w.t.model.volumes[v.Name] = v
+	})
+	made := v.Volume
+	if !w.do("create", v.Name+" "+describe(v), made.Create) {
+		return
+	}
+	w.t.model.with(func() {
+		if v.seen != "" && v.seen != made.ID {
+			w.t.violation("%s: %s was made as %s before the kill and as %s by the retry", w.name,
+				v.Name, v.seen, made.ID)
+		}
+		if keyOf(made.ID) != v.Name || w.t.model.gone[made.ID] {
+			w.t.violation("%s: %s has the id %s", w.name, v.Name, made.ID)
+		}
+		v.Volume, v.busy, v.overhead = made, "", -1
+	})
+	w.volumes = append(w.volumes, v)
+	if w.chance(20) { // the same arguments: the same volume
+		again := made
+		if w.do("create again", v.Name, again.Create) && (again.ID != made.ID || again.Got != made.Got) {
+			w.t.violation("%s: the same creation of %s gave %s and %s", w.name, v.Name, made.ID, again.ID)
+		}
+	}
+	if err := v.Paths(); err != nil {
+		w.t.violation("%v", err)
+	}
+}
+
+func describe(v *volume) string {
+	text := fmt.Sprintf("%s %s %d MiB %s", v.pool.Name, v.kind, v.Size/mib, sourceOf(v.Source))
+	for _, key := range []string{"provisioning", "eraseOnDelete", "snapshotFreeze"} {
+		if value := v.Params[key]; value != "" {
+			text += " " + key + "=" + value
+		}
+	}
+	return strings.TrimSpace(text)
+}
+
+func (w *worker) newVolume(name string, pool *rig.Pool, kind string, size int64) *volume {
+	v := &volume{kind: kind, pool: pool, copyable: true, overhead: -1}
+	v.Volume = *w.t.d.Volume(name, rig.CapFor(kind), size).On(w.client)
+	v.Params = map[string]string{"pool": pool.Name}
+	return v
+}
+
+func sizeFor(kind string) int64 {
+	return map[string]int64{"ext4": 24 * mib, "block": 16 * mib, "xfs": 300 * mib}[kind]
+}
+
+// plan decides what to create: empty, from a snapshot, or from a volume (a pod's, too).
+func (w *worker) plan() *volume {
+	name := w.freeName()
+	switch n := w.random.IntN(100); {
+	case n < 22 && len(w.snaps) > 0:
+		s := w.snaps[w.random.IntN(len(w.snaps))]
+		v := w.newVolume(name, s.pool, s.source.kind, s.size)
+		v.Source, v.has = rig.FromSnapshot(s.id), s.has
+		return v
+	case n < 34:
+		source := w.t.pods[w.random.IntN(len(w.t.pods))]
+		return w.planClone(name, source.volume)
+	case n < 46 && len(w.volumes) > 0:
+		if source := w.volumes[w.random.IntN(len(w.volumes))]; mayCopy(source) {
+			return w.planClone(name, source)
+		}
+	}
+	pool, kind := w.t.pools[0], "ext4"
+	if w.chance(30) {
+		pool = w.t.pools[1]
+	}
+	switch n := w.random.IntN(100); {
+	case n < 35:
+		kind = "block"
+	case n < 50 && pool.Reflink():
+		kind = "xfs"
+	}
+	v := w.newVolume(name, pool, kind, sizeFor(kind)+int64(w.random.IntN(2))*8*mib)
+	switch n := w.random.IntN(100); {
+	case n < 12 && kind != "xfs":
+		v.Params["provisioning"], v.thick = "thick", true
+	case n < 20 && kind != "xfs":
+		v.Params["eraseOnDelete"] = []string{"zero", "discard"}[n%2]
+		v.copyable = false
+	case n < 26:
+		v.Params["snapshotFreeze"] = "true"
+	}
+	return v
+}
+
+// mayCopy: a raw device in use would be torn without reflink and is refused.
+func mayCopy(v *volume) bool {
+	return v.copyable && (v.pool.Reflink() || v.kind != "block" || !v.staged)
+}
+
+func (w *worker) planClone(name string, source *volume) *volume {
+	var v *volume
+	w.t.model.with(func() {
+		v = w.newVolume(name, source.pool, source.kind, source.Got)
+		v.Source, v.has = rig.FromVolume(source.ID), w.t.contentOf(source)
+	})
+	// A pod may grow meanwhile; less than the source has is refused, and a repeat has to be equal.
+	if w.t.isPod(source) || w.chance(30) {
+		v.Size += 64 * mib
+	}
+	return v
+}
+
+// ---- the life ----
+
+func (w *worker) stage(v *volume) {
+	w.t.model.with(func() { v.busy = "stage" })
+	instead := false
+	ok := w.doOr("stage", v.Name, v.Stage, func() bool {
+		instead = w.chance(20)
+		return instead
+	})
+	if instead { // kubelet has changed its mind
+		w.change("unstage instead", v, v.Unstage, func() {})
+		return
+	}
+	if !ok {
+		return
+	}
+	w.t.model.with(func() { v.staged, v.busy = true, "" })
+	if w.chance(15) {
+		w.do("stage again", v.Name, v.Stage)
+	}
+}
+
+func (w *worker) publish(v *volume) {
+	w.t.model.with(func() { v.busy = "publish" })
+	instead := false
+	ok := w.doOr("publish", v.Name, v.Publish, func() bool {
+		instead = w.chance(20)
+		return instead
+	})
+	if instead {
+		w.change("unpublish instead", v, v.Unpublish, func() {})
+		return
+	}
+	if !ok {
+		return
+	}
+	w.t.model.with(func() { v.published, v.busy = true, "" })
+	if w.chance(15) {
+		w.do("publish again", v.Name, v.Publish)
+	}
+	w.check(v)
+}
+
+func (w *worker) unpublish(v *volume) {
+	w.change("unpublish", v, v.Unpublish, func() { v.published = false })
+	if w.chance(15) {
+		w.do("unpublish again", v.Name, v.Unpublish)
+	}
+}
+
+func (w *worker) unstage(v *volume) {
+	w.change("unstage", v, v.Unstage, func() { v.staged = false })
+	if w.chance(15) {
+		w.do("unstage again", v.Name, v.Unstage)
+	}
+}
+
+func (w *worker) delete(v *volume) {
+	if !w.change("delete", v, v.Delete, func() {
+		delete(w.t.model.volumes, v.Name)
+		w.t.model.gone[v.ID] = true
+	}) {
+		return
+	}
+	for i := range w.volumes {
+		if w.volumes[i] == v {
+			w.volumes = append(w.volumes[:i], w.volumes[i+1:]...)
+			break
+		}
+	}
+	w.gone = append(w.gone, v.ID)
+}
+
+// deleteAgain: a late repeat means the volume of then, also where the name is taken again.
+func (w *worker) deleteAgain() {
+	late := w.t.d.Volume("", nil, 0).On(w.client)
+	late.ID = w.gone[w.random.IntN(len(w.gone))]
+	w.do("delete again", late.ID, late.Delete)
+}
+
+func (w *worker) expand(v *volume) {
+	if v.kind == "ext4" && v.staged && !w.t.resizes {
+		return // the kernel refuses without CAP_SYS_RESOURCE
+	}
+	if v.Got > sizeFor(v.kind)+96*mib {
+		return
+	}
+	want := v.Got + int64(1+w.random.IntN(3))*8*mib
+	w.t.model.with(func() { v.want = want })
+	grown := v.Volume
+	if w.change("expand", v, func() error { return grown.Expand(want, v.staged) }, func() { v.Got = grown.Got }) &&
+		v.Got != want {
+		w.t.violation("%s: %s has %d bytes after it grew to %d", w.name, v.Name, v.Got, want)
+	}
+	if v.published {
+		w.check(v)
+	}
+}
+
+// ---- snapshots ----
+
+func (w *worker) snapshotPod() {
+	w.snapshotOf(w.t.pods[w.random.IntN(len(w.t.pods))].volume)
+}
+
+func (w *worker) snapshot(v *volume) {
+	if mayCopy(v) && len(w.snaps) < 3 {
+		w.snapshotOf(v)
+	}
+}
+
+func (w *worker) snapshotOf(v *volume) {
+	w.serial++
+	s := &snapshot{name: fmt.Sprintf("%s-s%d", w.name, w.serial), pool: v.pool, busy: "create"}
+	w.t.model.with(func() {
+		copied := volume{Volume: *v.Volume.On(w.client), kind: v.kind, pool: v.pool}
+		s.source, s.size, s.has = &copied, v.Got, w.t.contentOf(v)
+		w.t.model.snapshots[s.name] = s
+	})
+	var id string
+	var size int64
+	if !w.do("snapshot", s.name+" of "+v.Name, func() error {
+		got, err := s.source.Snapshot(s.name)
+		id, size = got.GetSnapshotId(), got.GetSizeBytes()
+		return err
+	}) {
+		return
+	}
+	w.t.model.with(func() {
+		if s.seen != "" && s.seen != id {
+			w.t.violation("%s: %s was made as %s before the kill and as %s by the retry", w.name,
+				s.name, s.seen, id)
+		}
+		// A pod may have grown between.
+		if size < s.size || keyOf(id) != s.name {
+			w.t.violation("%s: %s has the id %s and %d bytes of %d", w.name, s.name, id, size, s.size)
+		}
+		s.id, s.size, s.busy = id, size, ""
+	})
+	w.snaps = append(w.snaps, s)
+}
+
+func (w *worker) deleteSnapshot(s *snapshot) {
+	w.t.model.with(func() { s.busy = "delete" })
+	if !w.do("delete snapshot", s.name, func() error { return w.t.deleteSnapshot(w.client, s.id) }) {
+		return
+	}
+	w.t.model.with(func() {
+		delete(w.t.model.snapshots, s.name)
+		w.t.model.gone[s.id] = true
+	})
+	for i := range w.snaps {
+		if w.snaps[i] == s {
+			w.snaps = append(w.snaps[:i], w.snaps[i+1:]...)
+			return
+		}
+	}
+}
+
+// ---- data ----
+
+func (w *worker) fill(v *volume) {
+	size := int64(1+w.random.IntN(8)) * mib / 4
+	w.note("fill %s with %d bytes", v.Name, size)
+	sum, err := rig.Fill(v.Target, size, w.random.Uint64())
+	if err != nil {
+		w.t.violation("%s: writing into %s: %v", w.name, v.Name, err)
+		return
+	}
+	w.t.model.with(func() { v.has.size, v.has.sum = size, sum })
+}
+
+func (w *worker) check(v *volume) {
+	w.note("check %s", v.Name)
+	if err := v.check(); err != nil {
+		w.t.violation("%s: %s: %v", w.name, v.Name, err)
+	}
+}
+
+// check reads a published volume.
+func (v *volume) check() error {
+	if v.has.sum != "" {
+		if err := rig.Check(v.Target, v.has.size, v.has.sum); err != nil {
+			return err
+		}
+	}
+	if v.has.log > 0 {
+		if err := checkLog(v.Target, v.has.log); err != nil {
+			return err
+		}
+	}
+	space, err := rig.Space(v.Target)
+	if err != nil {
+		return err
+	}
+	switch {
+	case v.kind == "block" && space != v.Got:
+		return fmt.Errorf("the device has %d bytes of %d", space, v.Got)
+	case v.kind != "block" && v.overhead < 0 && v.Source == nil:
+		v.overhead = v.Got - space
+	case v.kind != "block" && v.overhead >= 0 && v.Got-space > v.overhead+4*mib:
+		return fmt.Errorf("the file system has %d bytes of %d, %d less than at first", space, v.Got,
+			v.Got-space-v.overhead)
+	}
+	return nil
+}
+
+func (w *worker) stats(v *volume) {
+	w.do("stats", v.Name, func() error {
+		reply, err := v.Stats()
+		if err == nil && (len(reply.GetUsage()) == 0 || reply.GetUsage()[0].GetTotal() == 0 ||
+			reply.GetVolumeCondition().GetAbnormal()) {
+			return fmt.Errorf("stats of %s: %v", v.Name, reply)
+		}
+		return err
+	})
+}
+
+func (t *torture) deleteSnapshot(client *rig.Client, id string) error {
+	ctx, cancel := callContext()
+	defer cancel()
+	_, err := client.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
+	return err
+}
+
+// ---- the end ----
+
+// finish takes everything down, and looks once more at each byte: volumes where they are,
+// snapshots in a volume restored from them.
+func (w *worker) finish() {
+	for _, s := range append([]*snapshot(nil), w.snaps...) {
+		v := w.newVolume(w.name+"-restored", s.pool, s.source.kind, s.size)
+		v.Source, v.has = rig.FromSnapshot(s.id), s.has
+		if v.Create() != nil || v.Up() != nil {
+			w.t.violation("%s: %s cannot be restored", w.name, s.name)
+			return
+		}
+		if err := v.check(); err != nil {
+			w.t.violation("%s: restored from %s (of %s): %v", w.name, s.name, s.source.Name, err)
+			return
+		}
+		if err := v.Gone(); err != nil {
+			w.t.violation("%s: %v", w.name, err)
+			return
+		}
+		w.deleteSnapshot(s)
+	}
+	for len(w.volumes) > 0 && !w.t.gate.isStopped() {
+		v := w.volumes[0]
+		if !v.staged {
+			w.stage(v)
+		}
+		if v.staged && !v.published {
+			w.publish(v)
+		}
+		w.check(v)
+		w.unpublish(v)
+		w.unstage(v)
+		w.delete(v)
+	}
+}
+
+// writeTrace appends what the worker did to a file; the last lines are returned.
+func (w *worker) writeTrace(file *os.File, last int) string {
+	lines := w.trace
+	if file != nil {
+		fmt.Fprintf(file, "== %s\n%s\n", w.name, strings.Join(lines, "\n"))
+	}
+	return strings.Join(lines[max(0, len(lines)-last):], "\n")
+}
