@@ -18,8 +18,9 @@ TREE = "/ringvol"  # where the source tree is in the guest
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
+# dash: busybox's own shell prefers its applets to the real tools.
 REQUIRED = """
-    bash losetup mount umount blkid findmnt lsblk blockdev dmesg fsfreeze fstrim wipefs fallocate
+    dash bash losetup mount umount blkid findmnt lsblk blockdev dmesg fsfreeze fstrim wipefs fallocate
     mkfs.ext4 mke2fs e2fsck fsck.ext4 resize2fs tune2fs dumpe2fs debugfs
     mkfs.xfs xfs_repair xfs_growfs xfs_db xfs_io
     mkfs.btrfs btrfs btrfstune dmsetup
@@ -219,10 +220,11 @@ def base(cache, kernel, libraries):
     for path in FILES:
         if os.path.exists(path):
             layer.add(path, path)
+    layer.links["/usr/bin/sh"] = "dash"
     layer.add(which("busybox"), "/usr/bin/busybox")
     have = {os.path.basename(path) for path in layer.files}
     for applet in applets():
-        if applet not in have:
+        if applet not in have and applet != "sh":
             layer.links["/usr/bin/" + applet] = "busybox"
     # Where the kernel looks for it.
     layer.links["/usr/sbin/modprobe"] = "../bin/busybox"

@@ -16,7 +16,7 @@ case ${1:-} in
 -h | --help) ;;
 *)
 	[ "$(uname -m)" = x86_64 ] || skip "the guest is built of this machine's programs, which are not x86_64"
-	packages=(qemu-system-x86 busybox-static debian-archive-keyring python3 bash zstd
+	packages=(qemu-system-x86 busybox-static debian-archive-keyring python3 bash dash zstd
 		util-linux mount e2fsprogs xfsprogs btrfs-progs dmsetup)
 	mapfile -t missing < <(deps_missing "${packages[@]}")
 	if [ ${#missing[@]} -gt 0 ]; then
