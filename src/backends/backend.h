@@ -20,28 +20,28 @@ enum backend_type { BACKEND_LOOP, BACKEND_UBLK, BACKEND_TYPES };
 struct backend_dev {
 	bool attached;
 	uint32_t major, minor;
-	char path[32];            /* /dev/loop7 */
+	char path[32]; /* /dev/loop7 */
 	uint64_t size_bytes;
 	uint64_t image_dev, image_ino;
 	char tag[64];
 	bool direct_io, read_only;
-	bool going_away;          /* still bound, but only until its last user elsewhere lets go */
+	bool going_away; /* still bound, but only until its last user elsewhere lets go */
 };
 
 /* Parameters and results of one call; lives until the step's end. */
 struct backend_req {
-	int dirfd;                /* where the image is */
-	const char *image;        /* its name there */
-	char tag[64];             /* "ringvol:<pool uuid>:<random>" */
+	int dirfd;         /* where the image is */
+	const char *image; /* its name there */
+	char tag[64];      /* "ringvol:<pool uuid>:<random>" */
 	uint32_t block_size;
 	bool read_only, no_discard, direct_io;
-	struct backend_dev dev;   /* out of attach; in and out of detach and resize */
+	struct backend_dev dev; /* out of attach; in and out of detach and resize */
 	struct err err;
 };
 
 struct backend {
 	enum backend_type type;
-	const char *name;         /* the StorageClass parameter's value */
+	const char *name; /* the StorageClass parameter's value */
 	/* Converges: an image attached by us already is returned as it is. */
 	int (*attach)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* A device that is gone, or not ours any more, is success. Afterwards dev.attached tells
@@ -53,8 +53,8 @@ struct backend {
 	int (*scan)(const struct backend *backend,
 		void (*each)(void *arg, const struct backend_dev *dev), void *arg);
 	/* Blocking, for work jobs. */
-	int (*set_read_only)(const struct backend *backend, const struct backend_dev *dev,
-		bool read_only);
+	int (*set_read_only)(
+		const struct backend *backend, const struct backend_dev *dev, bool read_only);
 };
 
 /* NULL for a type this build or kernel does not have. */

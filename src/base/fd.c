@@ -36,3 +36,16 @@ int fd_write_file(int dirfd, const char *path, const char *buf)
 		return -errno;
 	return (size_t)n == strlen(buf) ? 0 : -EIO;
 }
+
+int fd_open_dir(int dirfd, DIR **ret_dir)
+{
+	_cleanup_fd_ int own = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (own < 0)
+		return -errno;
+	DIR *dir = fdopendir(own);
+	if (dir == NULL)
+		return -errno;
+	own = -1; /* closedir() closes it */
+	*ret_dir = dir;
+	return 0;
+}

@@ -38,4 +38,8 @@ ssize_t fd_read_file(int dirfd, const char *path, char *buf, size_t cap);
 /* Writes all of buf to an existing file; for /sys. 0 or -errno. */
 int fd_write_file(int dirfd, const char *path, const char *buf);
 
+/* Opens a directory again for reading its names, from the start, with an offset of its own.
+ * 0 or -errno. */
+int fd_open_dir(int dirfd, DIR **ret_dir);
+
 #endif

@@ -23,8 +23,8 @@ int bytes_hint_extent_size(int fd, uint32_t extent_bytes);
 /* Allocated bytes (st_blocks * 512) and size. */
 int bytes_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size);
 
-/* Takes the image's lock, flock(LOCK_EX), and looks for users who do not know of it (a loop device or
- * a copy made by hand). fd is open read-write. 0: locked and open nowhere else; 1: locked, but
+/* Takes the image's lock, flock(LOCK_EX), and looks for users who do not know of it (a loop device
+ * or a copy made by hand). fd is open read-write. 0: locked and open nowhere else; 1: locked, but
  * somebody has it open; -EWOULDBLOCK: somebody has the lock. The lock lives as long as fd. SIGIO
  * must be ignored: an open at the wrong moment sends one. */
 int bytes_lock(int fd);
@@ -35,17 +35,17 @@ uint32_t bytes_dio_align(int fd);
 /* What a directory's file system can do, found by trying on an unnamed file (blocking, leaves
  * nothing). */
 struct bytes_features {
-	bool reflink;        /* FICLONE works */
-	bool direct_io;      /* O_DIRECT opens */
-	bool tmpfile;        /* O_TMPFILE and linking it works; pools need it */
-	bool xattr;          /* trusted.* attributes work; pools need them */
-	bool fallocate;      /* thick volumes need it */
-	bool nocow_lies;     /* copy-on-write by nature (btrfs): thick and eraseOnDelete are refused */
-	uint32_t dio_align;  /* bytes: alignment of direct I/O, 512 or 4096; 0 without direct_io */
+	bool reflink;    /* FICLONE works */
+	bool direct_io;  /* O_DIRECT opens */
+	bool tmpfile;    /* O_TMPFILE and linking it works; pools need it */
+	bool xattr;      /* trusted.* attributes work; pools need them */
+	bool fallocate;  /* thick volumes need it */
+	bool nocow_lies; /* copy-on-write by nature (btrfs): thick and eraseOnDelete are refused */
+	uint32_t dio_align; /* bytes: alignment of direct I/O, 512 or 4096; 0 without direct_io */
 	/* The same for a file that shares extents: XFS asks for whole blocks there (as of Linux
 	 * 6.18), and loop drops direct I/O without a word for smaller sectors. */
 	uint32_t shared_dio_align;
-	uint64_t fs_type;    /* statfs f_type */
+	uint64_t fs_type; /* statfs f_type */
 };
 int bytes_probe(int dirfd, struct bytes_features *ret);
 
@@ -64,10 +64,10 @@ struct copy {
 	struct op op;
 	/* set before copy_init() */
 	int src_fd, dst_fd;
-	uint64_t size;          /* bytes of src to look at */
+	uint64_t size; /* bytes of src to look at */
 	/* progress, readable at any time from the loop */
-	uint64_t done_bytes;    /* data copied */
-	uint64_t looked_bytes;  /* offset up to which src is done */
+	uint64_t done_bytes;   /* data copied */
+	uint64_t looked_bytes; /* offset up to which src is done */
 	bool stop;
 	/* private */
 	struct copy_state *state;

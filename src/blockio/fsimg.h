@@ -26,27 +26,29 @@ enum fsimg_type {
 const char *fsimg_name(enum fsimg_type type);
 /* 0, or -EINVAL for a name that is none of ours. "" is -EINVAL too: the default is the caller's. */
 int fsimg_parse_name(const char *name, enum fsimg_type *ret);
-/* Smallest image mkfs accepts, rounded up to 1 MiB (16 MiB for ext4, 300 for xfs, 128 for btrfs). */
+/* Smallest image mkfs accepts, rounded up to 1 MiB (16 MiB for ext4, 300 for xfs, 128 for btrfs).
+ */
 uint64_t fsimg_min_bytes(enum fsimg_type type);
 
 /* What an image (or device) holds. Blocking: reads up to a few MiB. */
 struct fsimg_probe {
-	char found[32];          /* blkid's type of the first signature, "" when there is none; a
-				    partition table reads as "PTTYPE=gpt" */
-	bool ambivalent;         /* several signatures contradict each other */
-	enum fsimg_type type;    /* FSIMG_NONE unless `found` is one of ours and not ambivalent */
-	uint64_t fs_bytes;       /* size the superblock claims */
+	char found[32];       /* blkid's type of the first signature, "" when there is none; a
+				 partition table reads as "PTTYPE=gpt" */
+	bool ambivalent;      /* several signatures contradict each other */
+	enum fsimg_type type; /* FSIMG_NONE unless `found` is one of ours and not ambivalent */
+	uint64_t fs_bytes;    /* size the superblock claims */
 	uint8_t uuid[16];
-	bool errors;             /* the superblock is marked as having errors: fsck before mount */
-	bool dirty;              /* a journal waits to be replayed (ext4 only) */
+	bool errors; /* the superblock is marked as having errors: fsck before mount */
+	bool dirty;  /* a journal waits to be replayed (ext4 only) */
 };
 int fsimg_probe_fd(int fd, struct fsimg_probe *ret);
 
 struct fsimg_spec {
 	enum fsimg_type type;
 	uint64_t size_bytes;
-	uint32_t block_size;       /* logical block size of the device it will live on: 512 or 4096 */
-	const char *mkfs_options;  /* blank-separated, already checked by fsimg_check_mkfs_options() */
+	uint32_t block_size; /* logical block size of the device it will live on: 512 or 4096 */
+	const char
+		*mkfs_options; /* blank-separated, already checked by fsimg_check_mkfs_options() */
 };
 /* A blank-separated list from the allow list of that type (e.g. ext4: -m -i -I -N -O -E -J -T -b,
  * xfs: -d -i -l -m -n with safe suboptions, btrfs: -d -m -n -O -R --csum) ; anything that names

@@ -18,23 +18,23 @@
 enum { LODEV_TAG_BYTES = 64, LODEV_MAJOR = 7 };
 
 struct lodev_spec {
-	int dirfd;              /* the image is opened below it, without following links */
+	int dirfd; /* the image is opened below it, without following links */
 	const char *image;
 	char tag[LODEV_TAG_BYTES];
-	uint32_t block_size;    /* logical, 512 or 4096: what the image was made for */
-	bool direct_io;         /* ask for it; lost silently on some kernels, see lodev.direct_io */
+	uint32_t block_size; /* logical, 512 or 4096: what the image was made for */
+	bool direct_io;      /* ask for it; lost silently on some kernels, see lodev.direct_io */
 	bool read_only;
-	bool no_discard;        /* thick volumes: discards must not give space back */
+	bool no_discard; /* thick volumes: discards must not give space back */
 };
 
 struct lodev {
-	uint32_t minor;         /* /dev/loop<minor> */
-	uint64_t image_dev;     /* st_dev (as in stat) and inode of the image */
+	uint32_t minor;     /* /dev/loop<minor> */
+	uint64_t image_dev; /* st_dev (as in stat) and inode of the image */
 	uint64_t image_ino;
 	uint64_t size_bytes;
 	char tag[LODEV_TAG_BYTES];
 	bool direct_io, read_only;
-	bool going_away;        /* autoclear is set: somebody else's mount or open keeps it alive */
+	bool going_away; /* autoclear is set: somebody else's mount or open keeps it alive */
 };
 
 /* 0 and the device; an image already attached to a device of this tag that is not going away is

@@ -25,16 +25,17 @@ enum {
 };
 
 enum mnt_call {
-	MNT_INSPECT,   /* mnt_path_req -> mnt_info */
-	MNT_MOUNT,     /* mnt_mount_req -> mnt_result */
-	MNT_BIND,      /* mnt_bind_req -> mnt_result */
-	MNT_UNMOUNT,   /* mnt_unmount_req -> mnt_result */
-	MNT_STATS,     /* mnt_path_req -> mnt_info with the statfs fields */
-	MNT_GROW,      /* mnt_grow_req -> mnt_result: the file system to its device's size */
-	MNT_SET_UUID,  /* mnt_uuid_req -> mnt_result: of a mounted ext4 */
-	MNT_SYNC,      /* mnt_path_req -> mnt_result: syncfs, or fsync of a block device */
-	MNT_FREEZE,    /* mnt_path_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze holds */
-	MNT_THAW,      /* mnt_path_req -> mnt_result: FITHAW; not frozen is 0 */
+	MNT_INSPECT,  /* mnt_path_req -> mnt_info */
+	MNT_MOUNT,    /* mnt_mount_req -> mnt_result */
+	MNT_BIND,     /* mnt_bind_req -> mnt_result */
+	MNT_UNMOUNT,  /* mnt_unmount_req -> mnt_result */
+	MNT_STATS,    /* mnt_path_req -> mnt_info with the statfs fields */
+	MNT_GROW,     /* mnt_grow_req -> mnt_result: the file system to its device's size */
+	MNT_SET_UUID, /* mnt_uuid_req -> mnt_result: of a mounted ext4 */
+	MNT_SYNC,     /* mnt_path_req -> mnt_result: syncfs, or fsync of a block device */
+	MNT_FREEZE,   /* mnt_path_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze
+			 holds */
+	MNT_THAW,     /* mnt_path_req -> mnt_result: FITHAW; not frozen is 0 */
 	MNT_CALLS,
 };
 extern helper_fn *const mnt_calls[MNT_CALLS];
@@ -49,13 +50,13 @@ struct mnt_result {
 };
 
 struct mnt_info {
-	bool exists;        /* false: nothing at the path, the rest is zero */
+	bool exists; /* false: nothing at the path, the rest is zero */
 	bool is_dir, is_block, is_file, is_symlink;
-	bool is_mount;      /* the root of a mount (statx mount-root attribute) */
-	bool read_only;     /* of that mount or its file system */
-	bool fs_read_only;  /* of the file system itself (superblock) */
-	uint32_t dev_major, dev_minor;   /* of the block device below: for a mounted file system its
-					    device (btrfs asked by ioctl), for a block node its own */
+	bool is_mount;                 /* the root of a mount (statx mount-root attribute) */
+	bool read_only;                /* of that mount or its file system */
+	bool fs_read_only;             /* of the file system itself (superblock) */
+	uint32_t dev_major, dev_minor; /* of the block device below: for a mounted file system its
+					  device (btrfs asked by ioctl), for a block node its own */
 	uint64_t fs_magic;
 	/* MNT_STATS only */
 	uint64_t total_bytes, free_bytes, avail_bytes, used_bytes;
@@ -64,11 +65,12 @@ struct mnt_info {
 };
 
 struct mnt_mount_req {
-	char device[64];              /* /dev/loopN */
-	char target[MNT_PATH_BYTES];  /* an existing directory, not a mount */
+	char device[64];             /* /dev/loopN */
+	char target[MNT_PATH_BYTES]; /* an existing directory, not a mount */
 	enum fsimg_type type;
 	bool read_only;
-	char options[MNT_OPTIONS_BYTES]; /* comma-separated, checked; nouuid for xfs is added here */
+	char options[MNT_OPTIONS_BYTES]; /* comma-separated, checked; nouuid for xfs is added here
+					  */
 };
 
 /* Binds source (a directory that is a mount, or a block device node) to target, which is created
@@ -90,9 +92,9 @@ struct mnt_unmount_req {
 };
 
 struct mnt_grow_req {
-	char path[MNT_PATH_BYTES];    /* where it is mounted */
+	char path[MNT_PATH_BYTES]; /* where it is mounted */
 	enum fsimg_type type;
-	uint64_t size_bytes;          /* of the device */
+	uint64_t size_bytes; /* of the device */
 };
 
 struct mnt_uuid_req {
@@ -102,10 +104,10 @@ struct mnt_uuid_req {
 
 /* One line of /proc/self/mountinfo whose device or bound node is a loop or ublk block device. */
 struct mnt_entry {
-	uint32_t dev_major, dev_minor;  /* of the device */
-	bool bound_node;                /* the device's node, bound to a file (a block volume) */
+	uint32_t dev_major, dev_minor; /* of the device */
+	bool bound_node;               /* the device's node, bound to a file (a block volume) */
 	bool read_only;
-	const char *path;               /* unescaped; valid during the call */
+	const char *path; /* unescaped; valid during the call */
 };
 /* Blocking (9 ms at 4,000 mounts): at start, and when memory and kernel disagree. 0 or -errno. */
 int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);

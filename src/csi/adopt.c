@@ -256,7 +256,8 @@ static int mark_run(struct op *op)
 static int thaw_run(struct op *op)
 {
 	struct thaw *t = container_of(op, struct thaw, op);
-	/* Without a key: a call that hangs on the frozen file system must not keep the thaw away. */
+	/* Without a key: a call that hangs on the frozen file system must not keep the thaw away.
+	 */
 	return op_helper(op, MNT_THAW, NULL, &t->path, sizeof(t->path), &t->result,
 		sizeof(t->result), CSI_FREEZE_TIMEOUT_MS);
 }

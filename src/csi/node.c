@@ -69,8 +69,7 @@ int node_check_path(const char *field, const char *path, struct err *err)
 	if (path[0] == '\0')
 		return err_set(err, ERR_INVALID, "%s is missing", field);
 	if (path[0] != '/')
-		return err_set(
-			err, ERR_INVALID, "%s is not an absolute path: %s", field, path);
+		return err_set(err, ERR_INVALID, "%s is not an absolute path: %s", field, path);
 	if (path[1] == '\0')
 		return err_set(err, ERR_INVALID, "%s: '/' cannot be a volume's path", field);
 	for (const char *p = path; (p = strstr(p, "/..")) != NULL; p += 3)

@@ -148,6 +148,10 @@ static int unmount_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: %s is in use: a process has files open or its working directory there",
 			r->field, r->path);
+	if (res == -ENOTEMPTY)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s: %s is no mount and holds files, which are not ours to remove; move them away",
+			r->field, r->path);
 	return res == 0 ? 0 : node_fail(op, res, "unmounting", r->path);
 }
 

@@ -70,14 +70,10 @@ static bool is_our_dir(const char *name)
 /* 0, -ENOTEMPTY with the name of what is in the way, another -errno. */
 static int check_empty(int dirfd, bool top, char ret_name[256])
 {
-	int own = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (own < 0)
-		return -errno;
-	_cleanup_dir_ DIR *dir = fdopendir(own);
-	if (dir == NULL) {
-		close(own);
-		return -ENOMEM;
-	}
+	_cleanup_dir_ DIR *dir = NULL;
+	int opened = fd_open_dir(dirfd, &dir);
+	if (opened < 0)
+		return opened;
 	for (;;) {
 		errno = 0;
 		struct dirent *entry = readdir(dir);

@@ -221,15 +221,10 @@ int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct p
 static int read_dir(struct pool_load *load, enum record_kind kind)
 {
 	int dirfd = load->fds[kind == RECORD_VOLUME ? POOL_FD_VOLUMES : POOL_FD_SNAPSHOTS];
-	/* A description of its own: fdopendir() moves the offset, and closedir() closes. */
-	int own = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (own < 0)
-		return -errno;
-	_cleanup_dir_ DIR *dir = fdopendir(own);
-	if (dir == NULL) {
-		close(own);
-		return -ENOMEM;
-	}
+	_cleanup_dir_ DIR *dir = NULL;
+	int opened = fd_open_dir(dirfd, &dir);
+	if (opened < 0)
+		return opened;
 	for (;;) {
 		errno = 0;
 		struct dirent *entry = readdir(dir);
@@ -293,8 +288,7 @@ void pool_load_run(struct pool_load *load)
 		return;
 	}
 	load_end(load, POOL_READY, "%s", "");
-	if (open_lock(load) < 0 || open_dirs(load) < 0 || probe(load) < 0 ||
-		make_durable(load) < 0)
+	if (open_lock(load) < 0 || open_dirs(load) < 0 || probe(load) < 0 || make_durable(load) < 0)
 		return;
 	for (unsigned kind = 0; kind < 2; kind++) {
 		int r = read_dir(load, kind);

@@ -39,22 +39,22 @@ enum record_source { RECORD_SOURCE_NONE, RECORD_SOURCE_VOLUME, RECORD_SOURCE_SNA
  * change is a new record. */
 struct record {
 	enum record_kind kind;
-	const char *name;           /* as the client gave it */
-	const char *key;            /* derived from name; the file's name */
-	char random[9];             /* 8 hex digits, drawn at creation */
+	const char *name; /* as the client gave it */
+	const char *key;  /* derived from name; the file's name */
+	char random[9];   /* 8 hex digits, drawn at creation */
 	uint64_t size_bytes;
-	uint64_t created_ns;        /* CLOCK_REALTIME */
+	uint64_t created_ns; /* CLOCK_REALTIME */
 	/* volumes; snapshots keep their source's, so that a restore knows what the bytes are */
-	enum fsimg_type fs;         /* FSIMG_NONE: raw block, the tenant's bytes */
-	uint32_t block_size;        /* logical block size of its device */
+	enum fsimg_type fs;  /* FSIMG_NONE: raw block, the tenant's bytes */
+	uint32_t block_size; /* logical block size of its device */
 	bool thick;
-	uint8_t device;             /* enum backend_type */
+	uint8_t device; /* enum backend_type */
 	enum record_erase erase;
 	bool snapshot_freeze;
-	const char *mkfs_options;   /* "" if none */
+	const char *mkfs_options; /* "" if none */
 	enum record_source source;
-	const char *source_id;      /* "" if none; a snapshot's source volume */
-	bool shares_extents;        /* made by reflink from its source */
+	const char *source_id; /* "" if none; a snapshot's source volume */
+	bool shares_extents;   /* made by reflink from its source */
 	/* The id of the oldest ancestor it shares extents with, where that is not its source: it
 	 * tells who still shares when what lay between is deleted. "" otherwise. pool_build's. */
 	const char *family;
@@ -78,7 +78,7 @@ void record_key(const char *name, char ret_key[RECORD_KEY_MAX]);
 bool record_key_valid(const char *key);
 
 struct record_id {
-	char pool[9];               /* first 8 hex digits of the pool's uuid */
+	char pool[9]; /* first 8 hex digits of the pool's uuid */
 	char key[RECORD_KEY_MAX];
 	char random[9];
 };

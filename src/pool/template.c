@@ -341,14 +341,10 @@ static int evict_job(void *arg)
 	struct pool_template_state *st = arg;
 	unsigned count = 0, total = 0, cap = 0;
 	_cleanup_free_ struct old_template *old = NULL;
-	int own = openat(st->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (own < 0)
-		return -errno;
-	_cleanup_dir_ DIR *dir = fdopendir(own);
-	if (dir == NULL) {
-		close(own);
-		return -ENOMEM;
-	}
+	_cleanup_dir_ DIR *dir = NULL;
+	int opened = fd_open_dir(st->dirfd, &dir);
+	if (opened < 0)
+		return opened;
 	for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
 		struct stat file;
 		if (entry->d_name[0] == '.' || strlen(entry->d_name) >= RECORD_KEY_MAX)

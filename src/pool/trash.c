@@ -47,14 +47,10 @@ static bool is_trash_name(const char *name)
 
 static int read_names(struct pool_trash *t)
 {
-	int own = openat(t->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (own < 0)
-		return -errno;
-	_cleanup_dir_ DIR *dir = fdopendir(own);
-	if (dir == NULL) {
-		close(own);
-		return -ENOMEM;
-	}
+	_cleanup_dir_ DIR *dir = NULL;
+	int opened = fd_open_dir(t->dirfd, &dir);
+	if (opened < 0)
+		return opened;
 	t->names = calloc(TRASH_NAMES_MAX, sizeof(*t->names));
 	if (t->names == NULL)
 		return -ENOMEM;

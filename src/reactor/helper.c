@@ -60,10 +60,10 @@ struct helpers {
 	unsigned count;
 	struct list slots[SLOT_ENDING + 1]; /* by state; the idle ones latest first */
 	unsigned slot_count[SLOT_ENDING + 1];
-	struct list queue;     /* helper_call.link: no helper yet */
-	struct list behind;    /* helper_call.link: another call for the same key goes first */
-	struct list answering; /* helper_call.link: the answer is posted (hung key; simulation) */
-	unsigned queued;       /* on queue and behind */
+	struct list queue;      /* helper_call.link: no helper yet */
+	struct list behind;     /* helper_call.link: another call for the same key goes first */
+	struct list answering;  /* helper_call.link: the answer is posted (hung key; simulation) */
+	unsigned queued;        /* on queue and behind */
 	struct ring_timer tick; /* armed when there are helpers too many or too few */
 };
 

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helper processes for calls that may hang for ever (statfs, mount, umount, syncfs, freeze on a sick
- * device). Each is this binary started again (/proc/self/exe helper FD) with nothing open but one
- * end of a SOCK_SEQPACKET pair: it holds no pool lock, so the driver can be killed and restarted
- * while one is stuck in D state. A few are kept warm; a request costs a round trip on the pair.
+ * Helper processes for calls that may hang for ever (statfs, mount, umount, syncfs, freeze on a
+ * sick device). Each is this binary started again (/proc/self/exe helper FD) with nothing open but
+ * one end of a SOCK_SEQPACKET pair: it holds no pool lock, so the driver can be killed and
+ * restarted while one is stuck in D state. A few are kept warm; a request costs a round trip on the
+ * pair.
  *
- * One call per key (volume) at a time, others for it wait their turn. A call that overstays its deadline ends with -ETIMEDOUT; its
- * helper is killed and replaced, and until the kernel lets it die the key is *hung*: further
- * calls for it answer -ETIMEDOUT at once. When all helpers are busy another is started, up to
- * HELPER_MAX processes, hung ones included, so that healthy volumes do not wait behind sick ones.
+ * One call per key (volume) at a time, others for it wait their turn. A call that overstays its
+ * deadline ends with -ETIMEDOUT; its helper is killed and replaced, and until the kernel lets it
+ * die the key is *hung*: further calls for it answer -ETIMEDOUT at once. When all helpers are busy
+ * another is started, up to HELPER_MAX processes, hung ones included, so that healthy volumes do
+ * not wait behind sick ones.
  */
 #ifndef RINGVOL_REACTOR_HELPER_H
 #define RINGVOL_REACTOR_HELPER_H
@@ -17,9 +19,9 @@
 #include "reactor/ring.h"
 
 enum {
-	HELPER_WARM = 4,           /* kept idle */
-	HELPER_MAX = 256,          /* processes, busy and hung included */
-	HELPER_QUEUE_MAX = 4096,   /* calls waiting */
+	HELPER_WARM = 4,         /* kept idle */
+	HELPER_MAX = 256,        /* processes, busy and hung included */
+	HELPER_QUEUE_MAX = 4096, /* calls waiting */
 	HELPER_MESSAGE_BYTES = 16384,
 	HELPER_KEY_BYTES = 160,
 };
@@ -38,14 +40,15 @@ extern const char *helper_exe;
 
 /* Embed it; lives until on_end. */
 struct helper_call {
-	unsigned fn;                 /* index into the table */
-	const char *key;             /* the volume; NULL: never counted as hung */
-	const void *req;             /* POD, at most HELPER_MESSAGE_BYTES - 16 */
+	unsigned fn;     /* index into the table */
+	const char *key; /* the volume; NULL: never counted as hung */
+	const void *req; /* POD, at most HELPER_MESSAGE_BYTES - 16 */
 	size_t req_len;
-	void *resp;                  /* filled before on_end when res >= 0 or resp_len > 0 */
+	void *resp; /* filled before on_end when res >= 0 or resp_len > 0 */
 	size_t resp_cap, resp_len;
 	uint64_t timeout_ms;
-	/* res: the function's; -ETIMEDOUT: overstayed, or the key is hung; -EPIPE: the helper died */
+	/* res: the function's; -ETIMEDOUT: overstayed, or the key is hung; -EPIPE: the helper died
+	 */
 	void (*on_end)(struct helper_call *call, int res);
 	/* private */
 	struct list link;
@@ -58,8 +61,8 @@ struct helper_call {
 int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *table, unsigned count);
 /* Kills the idle and the busy; calls in flight get no on_end. NULL is legal. */
 void helpers_close(struct helpers *helpers);
-/* 0; -EAGAIN when HELPER_QUEUE_MAX is reached (on_end is not called then). Calls for one key run one
- * after the other; the deadline counts from here. */
+/* 0; -EAGAIN when HELPER_QUEUE_MAX is reached (on_end is not called then). Calls for one key run
+ * one after the other; the deadline counts from here. */
 int helpers_submit(struct helpers *helpers, struct helper_call *call);
 /* Since when (ring_now_ns) a call for this key has been hanging, 0 if none is. */
 uint64_t helpers_hung_since(const struct helpers *helpers, const char *key);

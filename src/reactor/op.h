@@ -33,7 +33,8 @@ struct reactor {
 	struct ring *ring;
 	struct work *work;
 	struct helpers *helpers;
-	/* Tests: called before a step's run(); a negative errno fails the step without running it. */
+	/* Tests: called before a step's run(); a negative errno fails the step without running it.
+	 */
 	int (*op_fault)(void *arg, const char *op_name, const char *step_name);
 	void *op_fault_arg;
 	/* Called after each step that ran, for metrics; NULL: nobody listens. */
@@ -66,8 +67,8 @@ struct op {
 	void (*on_end)(struct op *op); /* may free the op */
 	struct err err;
 	/* private */
-	unsigned at;       /* index of the current step */
-	uint64_t ran;      /* bit i: step i ran and is not undone; 64 steps at most */
+	unsigned at;  /* index of the current step */
+	uint64_t ran; /* bit i: step i ran and is not undone; 64 steps at most */
 	bool running, undoing, committed, waiting;
 	uint64_t step_start_ns;
 	struct op *child;
@@ -112,7 +113,7 @@ void op_complete(struct op *op, int res);
 
 /* Shorthands for a step that fails: set op->err and return a negative errno. The step's name is
  * added by the engine. */
-#define op_fail(op, code, ...) err_set(&(op)->err, (code), __VA_ARGS__)
+#define op_fail(op, code, ...)    err_set(&(op)->err, (code), __VA_ARGS__)
 #define op_fail_sys(op, res, ...) err_sys(&(op)->err, (res), __VA_ARGS__)
 
 #endif

@@ -18,8 +18,8 @@ struct work;
 
 /* Embed it; lives until on_end. */
 struct work_job {
-	int (*run)(struct work_job *job);               /* on a thread; 0 or -errno */
-	void (*on_end)(struct work_job *job, int res);  /* on the loop */
+	int (*run)(struct work_job *job);              /* on a thread; 0 or -errno */
+	void (*on_end)(struct work_job *job, int res); /* on the loop */
 	struct list link;
 	int res;
 	struct ring_req posted; /* carries the result in a simulation */

@@ -42,8 +42,9 @@ enum grpc_status {
 enum {
 	GRPC_MESSAGE_MAX_BYTES = 4 << 20, /* what grpc-go accepts by default, both ways */
 	GRPC_METHODS_MAX = 96,            /* over all services */
-	GRPC_ARENA_MAX_BYTES = 16 << 20,  /* of one call: the decoded request and what the method adds */
-	GRPC_CALLS_MAX = 8192,            /* in flight over all connections, those left by clients included */
+	GRPC_ARENA_MAX_BYTES =
+		16 << 20,      /* of one call: the decoded request and what the method adds */
+	GRPC_CALLS_MAX = 8192, /* in flight over all connections, those left by clients included */
 };
 
 struct grpc_call;
@@ -51,9 +52,9 @@ struct grpc_call;
 typedef void grpc_method_fn(struct grpc_call *call, const ProtobufCMessage *request);
 
 enum grpc_method_flags {
-	/* The client streams: fn is called for each message, then once with NULL when it has sent its
-	 * last. No message is delivered after the call has ended or while grpc_send() said to wait. The
-	 * arena is a fresh one for each message. */
+	/* The client streams: fn is called for each message, then once with NULL when it has sent
+	 * its last. No message is delivered after the call has ended or while grpc_send() said to
+	 * wait. The arena is a fresh one for each message. */
 	GRPC_STREAM_IN = 1 << 0,
 	/* The stream ends only when the client wishes (a watch). A drain does not wait for it: the
 	 * client is told UNAVAILABLE, and to the method it is gone. */
@@ -79,8 +80,8 @@ struct grpc_service {
 typedef enum grpc_status grpc_check_fn(const ProtobufCMessage *request, struct err *err);
 
 /* Every ended call, for metrics; method is the full path or "unknown". */
-typedef void grpc_observe_fn(void *arg, const char *method, enum grpc_status status,
-	uint64_t duration_ns);
+typedef void grpc_observe_fn(
+	void *arg, const char *method, enum grpc_status status, uint64_t duration_ns);
 
 struct grpc_registry; /* the services of one server */
 
@@ -88,8 +89,8 @@ struct grpc_registry *grpc_registry_new(void);
 void grpc_registry_free(struct grpc_registry *registry);
 /* The service must outlive the registry. 0, -EEXIST, -ENOSPC (GRPC_METHODS_MAX), -ENOENT (a line
  * names no method of the descriptor). */
-int grpc_registry_add(struct grpc_registry *registry, const struct grpc_service *service,
-	grpc_check_fn *check);
+int grpc_registry_add(
+	struct grpc_registry *registry, const struct grpc_service *service, grpc_check_fn *check);
 void grpc_registry_observe(struct grpc_registry *registry, grpc_observe_fn *fn, void *arg);
 /* The i-th service in the order added, NULL past the end. For reflection. */
 const struct grpc_service *grpc_registry_at(const struct grpc_registry *registry, unsigned i);
@@ -116,8 +117,8 @@ void grpc_end(struct grpc_call *call, enum grpc_status status, const char *messa
 /* Server streaming: queues a message. True: send more; false: wait, on_writable is called (from
  * the loop) when the client has read enough, or at once when it is gone. */
 bool grpc_send(struct grpc_call *call, const ProtobufCMessage *message);
-void grpc_on_writable(struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg),
-	void *arg);
+void grpc_on_writable(
+	struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg), void *arg);
 /* Called once when the client goes away before the call has ended. */
 void grpc_on_gone(struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg), void *arg);
 

@@ -13,14 +13,14 @@
 struct server;
 
 struct server_limits {
-	unsigned connections;        /* at once; one more is accepted and closed */
-	unsigned streams;            /* at once on a connection (SETTINGS) */
-	unsigned header_bytes;       /* of one request's header list */
-	unsigned half_open_ms;       /* from accept to preface, and from HEADERS to END_STREAM */
-	unsigned idle_ms;            /* a connection without streams gets GOAWAY; 0: never */
-	unsigned write_stall_ms;     /* a client that reads nothing for so long is closed */
-	unsigned ping_min_ms;        /* pings closer than this are strikes; three end in GOAWAY */
-	size_t send_buffer_bytes;    /* queued on one connection before streams are paused */
+	unsigned connections;     /* at once; one more is accepted and closed */
+	unsigned streams;         /* at once on a connection (SETTINGS) */
+	unsigned header_bytes;    /* of one request's header list */
+	unsigned half_open_ms;    /* from accept to preface, and from HEADERS to END_STREAM */
+	unsigned idle_ms;         /* a connection without streams gets GOAWAY; 0: never */
+	unsigned write_stall_ms;  /* a client that reads nothing for so long is closed */
+	unsigned ping_min_ms;     /* pings closer than this are strikes; three end in GOAWAY */
+	size_t send_buffer_bytes; /* queued on one connection before streams are paused */
 };
 extern const struct server_limits server_limits_default;
 
@@ -40,8 +40,8 @@ int server_listen(struct server *server, const char *endpoint, struct err *err);
 
 /* GOAWAY on every connection, listeners closed and unlinked, on_drained once no stream is left or
  * after timeout_ms, when the rest is cut off. */
-void server_drain(struct server *server, uint64_t timeout_ms, void (*on_drained)(void *arg),
-	void *arg);
+void server_drain(
+	struct server *server, uint64_t timeout_ms, void (*on_drained)(void *arg), void *arg);
 /* Cuts off what is left and turns the ring until the kernel has let go of it, so not from a
  * callback. NULL is legal. */
 void server_close(struct server *server);

@@ -53,8 +53,8 @@ static Csi__V1__VolumeCapability *capability(void)
 	return &cap;
 }
 
-static enum grpc_status call(const char *method, const ProtobufCMessage *request,
-	struct world_answer *answer)
+static enum grpc_status call(
+	const char *method, const ProtobufCMessage *request, struct world_answer *answer)
 {
 	return world_call(w, method, request, answer);
 }
@@ -109,8 +109,7 @@ static enum grpc_status create(const char *name, enum source source, char *ret_i
 	return status;
 }
 
-static enum grpc_status delete(const char *id)
-{
+static enum grpc_status delete (const char *id) {
 	Csi__V1__DeleteVolumeRequest req = CSI__V1__DELETE_VOLUME_REQUEST__INIT;
 	req.volume_id = csi_bytes(id);
 	enum grpc_status status = simple("Controller/DeleteVolume", &req.base);
@@ -218,7 +217,8 @@ static uint64_t grow_to = 17 * MIB;
 
 static enum grpc_status do_expand(void)
 {
-	Csi__V1__ControllerExpandVolumeRequest req = CSI__V1__CONTROLLER_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__ControllerExpandVolumeRequest req =
+		CSI__V1__CONTROLLER_EXPAND_VOLUME_REQUEST__INIT;
 	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
 	range.required_bytes = (int64_t)grow_to;
 	req.volume_id = csi_bytes(volume_id);
@@ -260,7 +260,8 @@ struct trial {
 	const char *name;
 	enum grpc_status (*run)(void);
 	enum grpc_status (*back)(void);
-	bool all_or_nothing; /* a failure leaves the machine as it was, or the operation committed */
+	bool all_or_nothing; /* a failure leaves the machine as it was, or the operation committed
+			      */
 };
 
 /* Fails run()'s n-th step for every n. Returns how many steps there were. */
@@ -268,7 +269,8 @@ static unsigned fail_each_step(const struct trial *t)
 {
 	char before[INVENTORY_BYTES], after[INVENTORY_BYTES], failed[INVENTORY_BYTES];
 
-	/* Once without a fault: warms caches (templates, helper descriptors) and shows the end state. */
+	/* Once without a fault: warms caches (templates, helper descriptors) and shows the end
+	 * state. */
 	cr_assert_eq(t->run(), GRPC_OK, "%s", t->name);
 	world_inventory(w, after, sizeof(after));
 	cr_assert_eq(t->back(), GRPC_OK, "%s: opposite", t->name);
@@ -285,20 +287,20 @@ static unsigned fail_each_step(const struct trial *t)
 			cr_assert_eq(t->back(), GRPC_OK);
 			return n;
 		}
-		cr_assert(status == GRPC_INTERNAL || status == GRPC_OK, "%s failed at %s: status %d",
-			t->name, w->fault_at, status);
+		cr_assert(status == GRPC_INTERNAL || status == GRPC_OK,
+			"%s failed at %s: status %d", t->name, w->fault_at, status);
 		world_settle(w);
 		world_inventory(w, failed, sizeof(failed));
 		if (t->all_or_nothing && status != GRPC_OK)
 			cr_assert(strcmp(failed, before) == 0 || strcmp(failed, after) == 0,
-				"%s failed at %s and left\n%s\nbefore it was\n%s", t->name, w->fault_at, failed,
-				before);
+				"%s failed at %s and left\n%s\nbefore it was\n%s", t->name,
+				w->fault_at, failed, before);
 		cr_assert_eq(t->run(), GRPC_OK, "%s: the retry after %s", t->name, w->fault_at);
 		cr_assert_eq(t->back(), GRPC_OK, "%s: opposite after %s", t->name, w->fault_at);
 		world_settle(w);
 		world_inventory(w, failed, sizeof(failed));
-		cr_assert_str_eq(failed, before, "%s failed at %s, retried, undone", t->name,
-			w->fault_at);
+		cr_assert_str_eq(
+			failed, before, "%s failed at %s, retried, undone", t->name, w->fault_at);
 	}
 	cr_assert_fail("%s never ended without a fault", t->name);
 	return 0;
@@ -331,7 +333,8 @@ static void fail_all(void)
 			cr_assert_eq(undo_create(), GRPC_OK);
 	}
 	cr_assert_eq(do_snapshot(), GRPC_OK);
-	fail_each_step(&(struct trial){"CreateVolume from a snapshot", do_restore, undo_create, true});
+	fail_each_step(
+		&(struct trial){"CreateVolume from a snapshot", do_restore, undo_create, true});
 	fail_each_step(&(struct trial){"DeleteSnapshot", undo_snapshot, do_snapshot, false});
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
 
@@ -344,7 +347,8 @@ static void fail_all(void)
 		fail_each_step(&on_published_volume[i]);
 	cr_assert_eq(do_publish(), GRPC_OK);
 	if (block) /* ext4's online growth needs CAP_SYS_RESOURCE: it is failed in the VM lane */
-		fail_each_step(&(struct trial){"NodeExpandVolume", do_node_expand, undo_expand, false});
+		fail_each_step(
+			&(struct trial){"NodeExpandVolume", do_node_expand, undo_expand, false});
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 }

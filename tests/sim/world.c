@@ -55,8 +55,11 @@ static void up(struct world *w)
 	assert(ring_open(&w->reactor.ring, &config) == 0);
 	assert(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
 	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, mnt_calls, MNT_CALLS) == 0);
-	struct pool_config pool = {
-		.name = "default", .path = w->pool_path, .overcommit = 1.0, .reserve_pct = 5, .init = true};
+	struct pool_config pool = {.name = "default",
+		.path = w->pool_path,
+		.overcommit = 1.0,
+		.reserve_pct = 5,
+		.init = true};
 	assert(pools_open(&w->pools, &w->reactor, &pool, 1) == 0);
 	bool done = false;
 	pools_start(w->pools, loaded, NULL, &done);
@@ -111,9 +114,10 @@ struct world *world_open(enum world_fs fs, uint64_t seed, const char **why)
 	snprintf(w->pool_path, sizeof(w->pool_path), "%s/pool", w->dir);
 	assert(mkdir(w->pool_path, 0700) == 0);
 	if (fs == WORLD_XFS) {
-		w->mounted = shell("truncate -s 600M %1$s/disk && mkfs.xfs -q %1$s/disk && mount -o loop "
-				   "%1$s/disk %1$s/pool",
-				     w->dir) == 0;
+		w->mounted =
+			shell("truncate -s 600M %1$s/disk && mkfs.xfs -q %1$s/disk && mount -o loop "
+			      "%1$s/disk %1$s/pool",
+				w->dir) == 0;
 		if (!w->mounted) {
 			*why = "an XFS image cannot be made or mounted here";
 			shell("rm -rf %s", w->dir);
@@ -250,8 +254,8 @@ static void put_mount(void *arg, const struct mnt_entry *entry)
 {
 	struct inventory *inv = arg;
 	size_t len = strlen(inv->world->dir);
-	if (strncmp(entry->path, inv->world->dir, len) == 0
-		&& strcmp(entry->path, inv->world->pool_path) != 0)
+	if (strncmp(entry->path, inv->world->dir, len) == 0 &&
+		strcmp(entry->path, inv->world->pool_path) != 0)
 		put(inv, "mount", entry->path);
 }
 

@@ -13,7 +13,7 @@
 enum world_fs { WORLD_EXT4, WORLD_XFS }; /* without and with reflink */
 
 struct world {
-	char dir[64];         /* temporary; pool, staging and target paths lie below */
+	char dir[64]; /* temporary; pool, staging and target paths lie below */
 	char pool_path[80];
 	bool mounted;
 	struct ring_sim sim;
@@ -22,9 +22,9 @@ struct world {
 	struct csi *csi;
 	struct grpc_registry *registry;
 	/* the fault armed: the n-th step from now fails with -EIO */
-	int fault_after;      /* -1: none */
+	int fault_after; /* -1: none */
 	bool fault_hit;
-	char fault_at[96];    /* "operation/step" it hit */
+	char fault_at[96]; /* "operation/step" it hit */
 };
 
 /* NULL with a reason in *why when this machine cannot run it. */
@@ -55,7 +55,8 @@ void world_answer_free(struct world_answer *answer);
 void world_settle(struct world *w);
 
 /* What is left behind, as one string to compare: names in volumes/, snapshots/, trash/, bound loop
- * devices and mounts of this world, open descriptors of the process. Static buffer of the caller. */
+ * devices and mounts of this world, open descriptors of the process. Static buffer of the caller.
+ */
 void world_inventory(struct world *w, char *text, size_t cap);
 
 #endif

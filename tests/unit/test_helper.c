@@ -309,7 +309,8 @@ Test(helper, the_number_of_processes_has_a_limit)
 		cr_assert_eq(calls[i].ends, 0);
 }
 
-/* FN_NAP holds the key for a while; FN_DOUBLE for the same key waits its turn, another key's not. */
+/* FN_NAP holds the key for a while; FN_DOUBLE for the same key waits its turn, another key's not.
+ */
 Test(helper, one_call_a_key_at_a_time)
 {
 	struct call first, second, third, other;
