@@ -1,0 +1,19 @@
+module ringvol.dev/bench
+
+go 1.25.0
+
+require (
+	github.com/container-storage-interface/spec v1.12.0
+	golang.org/x/sys v0.46.0
+	google.golang.org/grpc v1.82.0
+	google.golang.org/protobuf v1.36.11
+	ringvol.dev/tests v0.0.0
+)
+
+require (
+	golang.org/x/net v0.56.0 // indirect
+	golang.org/x/text v0.38.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260414002931-afd174a4e478 // indirect
+)
+
+replace ringvol.dev/tests => ../tests
