@@ -35,6 +35,16 @@ var (
 
 const workers = 4
 
+// watched are the calls that are waited for before a kill.
+var watched = []string{"create", "delete", "snapshot", "delete snapshot", "expand", "stage", "unstage",
+	"publish", "unpublish"}
+
+// watch is a call somebody waits for.
+type watch struct {
+	op    string
+	begun chan struct{}
+}
+
 type torture struct {
 	t       *testing.T
 	rig     *rig.Rig
@@ -53,6 +63,7 @@ type torture struct {
 	resizes bool // the kernel lets us grow a mounted ext4
 
 	lastKillNs atomic.Int64
+	watch      atomic.Pointer[watch]
 	killed     int
 	inFlight   map[string]int
 	starts     []time.Duration // from the start to ready
@@ -95,6 +106,7 @@ func TestCrash(t *testing.T) {
 	c.random = rand.New(rand.NewPCG(c.seed, 1000))
 	t.Logf("seed %d, %d kills", c.seed, *kills)
 	t.Cleanup(func() {
+		c.endPods()
 		if err := r.Close(); err != nil {
 			t.Errorf("cleaning up: %v", err)
 		}
@@ -245,9 +257,25 @@ func (t *torture) finish(free int64) {
 		return
 	}
 	t.t.Logf("free space at the end: %+d KiB", (t.free()-free)/1024)
+	if files := deletedFiles(t.d.Pid()); len(files) > 0 {
+		t.violation("at the end the driver holds %v", files)
+		return
+	}
 	if err := t.d.Term(); err != nil {
 		t.violation("%v", err)
 	}
+}
+
+// deletedFiles lists what a process has open that has no name.
+func deletedFiles(pid int) []string {
+	var found []string
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, file := range files {
+		if path, err := os.Readlink(file); err == nil && strings.HasSuffix(path, " (deleted)") {
+			found = append(found, path)
+		}
+	}
+	return found
 }
 
 // ---- a round ----
@@ -262,6 +290,9 @@ func (t *torture) round() bool {
 	}
 	t.gate.set(false, false)
 	time.Sleep(after)
+	if t.random.IntN(2) == 0 {
+		t.await(watched[t.random.IntN(len(watched))], time.Duration(t.random.IntN(4_000))*time.Microsecond)
+	}
 	if !t.kill(auditFirst, after) {
 		return false
 	}
@@ -281,6 +312,28 @@ func (t *torture) round() bool {
 	}
 	t.gate.set(true, false)
 	return t.quiet(false) && t.podsMove() && t.audited("after everything was repeated") && t.readLog()
+}
+
+// await waits for somebody's call, not for long, and then a moment.
+func (t *torture) await(op string, moment time.Duration) {
+	w := &watch{op: op, begun: make(chan struct{}, 1)}
+	t.watch.Store(w)
+	select {
+	case <-w.begun:
+		time.Sleep(moment)
+	case <-time.After(400 * time.Millisecond):
+	}
+	t.watch.Store(nil)
+}
+
+// tell is called at the begin of each call.
+func (t *torture) tell(op string) {
+	if w := t.watch.Load(); w != nil && w.op == op {
+		select {
+		case w.begun <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func (t *torture) kill(hold bool, after time.Duration) bool {
@@ -306,7 +359,11 @@ func (t *torture) kill(hold bool, after time.Duration) bool {
 
 // killStarting kills the driver again somewhere in its start.
 func (t *torture) killStarting() bool {
-	after := time.Duration(t.random.IntN(40_000)) * time.Microsecond
+	usual := 20 * time.Millisecond
+	if n := len(t.starts); n > 0 {
+		usual += t.starts[n-1]
+	}
+	after := time.Duration(t.random.Float64() * float64(usual))
 	if err := t.d.Launch(); err != nil {
 		t.violation("%v", err)
 		return false
@@ -380,6 +437,22 @@ func (t *torture) podsMove() bool {
 	}
 	return true
 }
+
+// endPods ends writers of a test that failed: they keep mounts busy, and one that a dead driver has
+// frozen would wait for ever.
+func (t *torture) endPods() {
+	_ = t.d.Kill()
+	for _, p := range t.pods {
+		p.writer.stop.Store(true)
+		if dir, err := os.Open(p.Staging); err == nil {
+			_ = unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
+			dir.Close()
+		}
+		<-p.writer.done
+	}
+}
+
+const fiThaw = 0xc0045878 // FITHAW
 
 func (t *torture) audited(when string) bool {
 	if err := t.audit(); err != nil {

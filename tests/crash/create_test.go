@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"fmt"
+	"strings"
+
+	"ringvol.dev/tests/rig"
+)
+
+// freeName reuses the names of what was deleted.
+func (w *worker) freeName() string {
+	for {
+		w.serial++
+		name := fmt.Sprintf("%s-v%d", w.name, w.serial%8)
+		taken := false
+		for _, v := range w.volumes {
+			taken = taken || v.Name == name
+		}
+		if !taken {
+			return name
+		}
+	}
+}
+
+func (w *worker) create() {
+	v := w.plan()
+	if v == nil {
+		return
+	}
+	w.t.model.with(func() {
+		v.busy = "create"
+		w.t.model.volumes[v.Name] = v
+	})
+	made := v.Volume
+	if !w.do("create", v.Name+" "+describe(v), made.Create) {
+		return
+	}
+	w.t.model.with(func() {
+		if v.seen != "" && v.seen != made.ID {
+			w.t.violation("%s: %s was made as %s before the kill and as %s by the retry", w.name,
+				v.Name, v.seen, made.ID)
+		}
+		if keyOf(made.ID) != v.Name || w.t.model.gone[made.ID] {
+			w.t.violation("%s: %s has the id %s", w.name, v.Name, made.ID)
+		}
+		v.Volume, v.busy, v.overhead = made, "", -1
+	})
+	w.volumes = append(w.volumes, v)
+	if w.chance(20) { // the same arguments: the same volume
+		again := made
+		if w.do("create again", v.Name, again.Create) && (again.ID != made.ID || again.Got != made.Got) {
+			w.t.violation("%s: the same creation of %s gave %s and %s", w.name, v.Name, made.ID, again.ID)
+		}
+	}
+	if err := v.Paths(); err != nil {
+		w.t.violation("%v", err)
+	}
+}
+
+func describe(v *volume) string {
+	text := fmt.Sprintf("%s %s %d MiB %s", v.pool.Name, v.kind, v.Size/mib, sourceOf(v.Source))
+	for _, key := range []string{"provisioning", "eraseOnDelete", "snapshotFreeze"} {
+		if value := v.Params[key]; value != "" {
+			text += " " + key + "=" + value
+		}
+	}
+	return strings.TrimSpace(text)
+}
+
+func (w *worker) newVolume(name string, pool *rig.Pool, kind string, size int64) *volume {
+	v := &volume{kind: kind, pool: pool, copyable: true, overhead: -1}
+	v.Volume = *w.t.d.Volume(name, rig.CapFor(kind), size).On(w.client)
+	v.Params = map[string]string{"pool": pool.Name}
+	return v
+}
+
+func sizeFor(kind string) int64 {
+	return map[string]int64{"ext4": 24 * mib, "block": 16 * mib, "xfs": 300 * mib}[kind]
+}
+
+// plan decides what to create: empty, from a snapshot, or from a volume (a pod's, too).
+func (w *worker) plan() *volume {
+	name := w.freeName()
+	switch n := w.random.IntN(100); {
+	case n < 22 && len(w.snaps) > 0:
+		s := w.snaps[w.random.IntN(len(w.snaps))]
+		v := w.newVolume(name, s.pool, s.source.kind, s.size)
+		v.Source, v.has = rig.FromSnapshot(s.id), s.has
+		return v
+	case n < 34:
+		source := w.t.pods[w.random.IntN(len(w.t.pods))]
+		return w.planClone(name, source.volume)
+	case n < 46 && len(w.volumes) > 0:
+		if source := w.volumes[w.random.IntN(len(w.volumes))]; mayCopy(source) {
+			return w.planClone(name, source)
+		}
+	}
+	pool, kind := w.t.pools[0], "ext4"
+	if w.chance(30) {
+		pool = w.t.pools[1]
+	}
+	switch n := w.random.IntN(100); {
+	case n < 35:
+		kind = "block"
+	case n < 50 && pool.Reflink():
+		kind = "xfs"
+	}
+	v := w.newVolume(name, pool, kind, sizeFor(kind)+int64(w.random.IntN(2))*8*mib)
+	switch n := w.random.IntN(100); {
+	case n < 12 && kind != "xfs":
+		v.Params["provisioning"], v.thick = "thick", true
+	case n < 20 && kind != "xfs":
+		v.Params["eraseOnDelete"] = []string{"zero", "discard"}[n%2]
+		v.copyable = false
+	case n < 26:
+		v.Params["snapshotFreeze"] = "true"
+	}
+	return v
+}
+
+// mayCopy: a raw device in use would be torn without reflink and is refused.
+func mayCopy(v *volume) bool {
+	return v.copyable && (v.pool.Reflink() || v.kind != "block" || !v.staged)
+}
+
+func (w *worker) planClone(name string, source *volume) *volume {
+	var v *volume
+	w.t.model.with(func() {
+		v = w.newVolume(name, source.pool, source.kind, source.Got)
+		v.Source, v.has = rig.FromVolume(source.ID), w.t.contentOf(source)
+	})
+	// A pod may grow meanwhile; less than the source has is refused, and a repeat has to be equal.
+	if w.t.isPod(source) || w.chance(30) {
+		v.Size += 64 * mib
+	}
+	return v
+}
