@@ -237,8 +237,8 @@ Test(pool, names)
 	fixture_open(&f, FIXTURE_DIR);
 	static const char *const names[] = {"..", ".", "/", "a/../b", "\xF0\x9F\x92\xBE", "a b\n%",
 		"=0123456789abcdef0123456789abcdef01234567",
-		"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
-		"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"};
+		("nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
+		 "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn")};
 	enum { COUNT = sizeof(names) / sizeof(names[0]) };
 	for (unsigned i = 0; i < COUNT; i++)
 		fixture_make_volume(&f, names[i], MIB);
