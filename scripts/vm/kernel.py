@@ -74,6 +74,7 @@ Dir::State::status "/dev/null";
 Dir::Cache "{apt}";
 APT::Architecture "amd64";
 APT::Sandbox::User "root";
+APT::Update::Error-Mode "any";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";
 """)
