@@ -25,4 +25,4 @@ case ${1:-} in
 	fi
 	;;
 esac
-exec python3 "$top/scripts/vm/vm.py" "$@"
+PYTHONDONTWRITEBYTECODE=1 exec python3 "$top/scripts/vm/vm.py" "$@"
