@@ -33,6 +33,7 @@ struct stage {
 	const char *image;
 	struct fsimg_probe probe;
 	uint8_t uuid[16];
+	char uuid_text[40];
 	struct proc proc;
 	struct node_others others;
 	union {
@@ -270,6 +271,38 @@ static int grow_offline_end(struct op *op, int res)
 		s->n.volume->rec->name, res, s->proc.output);
 }
 
+/* A btrfs copy (clone or restore) carries its source's id, and older kernels (before 6.7) refuse to
+ * mount both. Its superblock gets an id of its own; the tool refuses while a log waits to be
+ * replayed, and then the kernel has to tell them apart, see mount_end(). */
+static bool retag_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.access.block || s->mounted || s->n.volume->rec->fs != FSIMG_BTRFS ||
+	       memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
+}
+
+static int retag_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	const uint8_t *u = s->uuid;
+	snprintf(s->uuid_text, sizeof(s->uuid_text),
+		"%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+		u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+		u[15]);
+	s->proc = (struct proc){
+		.argv = {"btrfstune", "-f", "-M", s->uuid_text, s->n.dev.dev.path, NULL},
+		.timeout_ms = FSCK_TIMEOUT_MS,
+	};
+	return op_proc(op, &s->proc);
+}
+
+static int retag_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
+}
+
 /* ---- the mount ---- */
 
 static bool mount_done(struct op *op)
@@ -295,6 +328,10 @@ static int mount_run(struct op *op)
 static int mount_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
+	if (res == -EEXIST && s->n.volume->rec->fs == FSIMG_BTRFS)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s: a copy of this btrfs is mounted, and this kernel cannot mount both (6.7 and newer can): unstage that one first",
+			s->n.volume->rec->name);
 	if (res < 0)
 		return node_fail(op, res, "mount", s->staging_path);
 	struct node_volume *node = node_volume_find(s->n.volume);
@@ -319,8 +356,8 @@ static int mount_undo(struct op *op)
 		CSI_MOUNT_TIMEOUT_MS);
 }
 
-/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs is made afresh
- * or told apart by the kernel; ext4 gets its own while mounted. */
+/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs got its own
+ * before the mount; ext4 gets it while mounted. */
 static bool identity_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
@@ -412,6 +449,7 @@ static const struct op_step stage_steps[] = {
 	{"mend", .done = mend_done, .run = mend_run, .end = mend_end},
 	{"grow offline", .done = grow_offline_done, .run = grow_offline_run,
 		.end = grow_offline_end},
+	{"retag", .done = retag_done, .run = retag_run, .end = retag_end},
 	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .undo = mount_undo},
 	{"identity", .done = identity_done, .run = identity_run, .end = identity_end},
 	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
