@@ -18,7 +18,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -32,6 +31,8 @@ enum {
 /* statfs types <linux/magic.h> does not have. */
 #define MAGIC_BCACHEFS 0xca451a4eUL
 #define MAGIC_ZFS      0x2fc12fc1UL
+
+#define PROBE_NAME ".ringvol-probe"
 
 /* glibc's struct statx ends before the fields of STATX_DIOALIGN (Linux 6.1), the C library of
  * Debian 12 included; the kernel's layout is fixed, so they are read by offset. */
@@ -144,20 +145,20 @@ static int probe_tmpfile(int dirfd, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* True if the unnamed file can be given a name; the name is taken away again. */
+/* True if the unnamed file can be given a name; the name is taken away again. It is always the
+ * same, so that one left by a driver killed in between goes with the next probe, and does not keep
+ * a directory from being empty. */
 static bool probe_link(int dirfd, int fd)
 {
-	uint64_t random;
-	char name[48], path[40];
-	if (getrandom(&random, sizeof random, 0) != sizeof random)
-		return false;
-	snprintf(name, sizeof name, ".probe-%016llx", (unsigned long long)random);
+	char path[40];
+	unlinkat(dirfd, PROBE_NAME, 0);
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	if (linkat(fd, "", dirfd, name, AT_EMPTY_PATH) < 0 &&
-		linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW) < 0)
-		return false;
-	unlinkat(dirfd, name, 0);
-	return true;
+	/* Taken again already: by another's probe, for which it worked. */
+	bool linked = linkat(fd, "", dirfd, PROBE_NAME, AT_EMPTY_PATH) == 0 || errno == EEXIST ||
+		      linkat(AT_FDCWD, path, dirfd, PROBE_NAME, AT_SYMLINK_FOLLOW) == 0 ||
+		      errno == EEXIST;
+	unlinkat(dirfd, PROBE_NAME, 0);
+	return linked;
 }
 
 /* The smallest aligned read that works, 0 if none does. Holes are read without any check, so the

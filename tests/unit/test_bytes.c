@@ -85,6 +85,18 @@ Test(bytes, probe_leaves_nothing)
 		f.xattr, f.fallocate);
 }
 
+Test(bytes, probe_takes_away_what_a_crash_left)
+{
+	struct bytes_features f;
+	unsigned before = count_entries();
+	int fd = openat(env.dirfd, ".ringvol-probe", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	cr_assert(fd >= 0);
+	close(fd);
+	cr_assert(bytes_probe(env.dirfd, &f) == 0);
+	cr_assert(f.tmpfile);
+	cr_assert(count_entries() == before);
+}
+
 static struct bytes_features probe_at(const char *target)
 {
 	struct bytes_features f;
