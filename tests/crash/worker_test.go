@@ -73,7 +73,7 @@ func (w *worker) doOr(op, subject string, call func() error, instead func() bool
 		if err == nil {
 			return true
 		}
-		if code != codes.Unavailable && code != codes.Aborted {
+		if code != codes.Unavailable && code != codes.Aborted && !w.t.heldByOthers(err) {
 			w.t.violation("%s: %s %s (attempt %d): %v", w.name, op, subject, attempt, err)
 			return false
 		}
@@ -93,6 +93,21 @@ func (w *worker) doOr(op, subject string, call func() error, instead func() bool
 		w.client.Conn.ResetConnectBackoff()
 		time.Sleep(time.Duration(1+w.random.IntN(4)) * time.Millisecond)
 	}
+}
+
+// heldByOthers: an image that was let go may still be on its device while another's mount namespace
+// has a copy of the mount; the driver says so, and the call is repeated.
+func (t *torture) heldByOthers(err error) bool {
+	if rig.Code(err) != codes.FailedPrecondition {
+		return false
+	}
+	for _, words := range []string{"elsewhere", "attached to a device", "open in another process"} {
+		if strings.Contains(err.Error(), words) {
+			t.kept.Add(1)
+			return true
+		}
+	}
+	return false
 }
 
 func reason(err error) string {
