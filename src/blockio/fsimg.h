@@ -39,7 +39,7 @@ struct fsimg_probe {
 	uint64_t fs_bytes;    /* size the superblock claims */
 	uint8_t uuid[16];
 	bool errors; /* the superblock is marked as having errors: fsck before mount */
-	bool dirty;  /* a journal waits to be replayed (ext4 only) */
+	bool dirty;  /* a journal or log tree waits to be replayed (ext4, btrfs) */
 };
 int fsimg_probe_fd(int fd, struct fsimg_probe *ret);
 

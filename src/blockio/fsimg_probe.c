@@ -98,6 +98,8 @@ static bool read_btrfs(const uint8_t *sb, struct fsimg_probe *ret)
 		return false;
 	ret->fs_bytes = le64_at(sb + 0x70);
 	memcpy(ret->uuid, sb + 0x20, 16);
+	/* A log tree: fsyncs since the last commit, replayed by the next mount. */
+	ret->dirty = le64_at(sb + 0x60) != 0;
 	return true;
 }
 

@@ -12,8 +12,8 @@
 #include "csi/node.h"
 
 enum {
-	REMOVE_ATTEMPTS = 5,
-	REMOVE_PAUSE_MS = 20, /* doubled each time: 300 ms in all */
+	REMOVE_ATTEMPTS = 7,
+	REMOVE_PAUSE_MS = 20, /* doubled each time: 1.3 s in all */
 };
 
 struct deletion {

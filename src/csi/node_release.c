@@ -6,9 +6,9 @@
  * they work from the path: nothing there is success, a mount of one of our devices is unmounted
  * whether the volume is known or not, a mount of anything else is never touched.
  *
- * Happy path: look at the path -> whose device is it -> unmount -> (unstage only) detach.
- * How it can fail: the mount is busy, still published elsewhere, or hangs. Each is repeatable; what
- * was released stays released.
+ * Happy path: look at the path -> whose device is it -> (unstage only) sync -> unmount -> (unstage
+ * only) detach. How it can fail: the mount is busy, still published elsewhere, or hangs. Each is
+ * repeatable; what was released stays released.
  */
 #include "csi/node.h"
 
@@ -123,6 +123,28 @@ static int others_end(struct op *op, int res)
 
 /* ---- let go ---- */
 
+/* What was written has to reach the image now: a mount that another namespace holds would keep the
+ * file system alive, and its dirty pages out of a snapshot taken after this. The last unmount would
+ * have to write them anyway. */
+static bool sync_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	return !r->unstage || !r->n.info.is_mount || r->n.info.fs_read_only;
+}
+
+static int sync_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	return node_helper(op, MNT_SYNC, &r->n.path, sizeof(r->n.path), &r->n.result,
+		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+}
+
+static int sync_end(struct op *op, int res)
+{
+	/* A file system that cannot write must still be let go; one that hangs says so. */
+	return res == -ETIMEDOUT ? node_fail(op, res, "sync", release_of(op)->path) : 0;
+}
+
 static bool unmount_done(struct op *op)
 {
 	struct release *r = release_of(op);
@@ -206,6 +228,7 @@ static const struct op_step release_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"owner", .done = owner_done, .run = owner_run, .end = owner_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
+	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"answer", .run = answer_run},

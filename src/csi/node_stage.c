@@ -272,12 +272,14 @@ static int grow_offline_end(struct op *op, int res)
 }
 
 /* A btrfs copy (clone or restore) carries its source's id, and older kernels (before 6.7) refuse to
- * mount both. Its superblock gets an id of its own; the tool refuses while a log waits to be
- * replayed, and then the kernel has to tell them apart, see mount_end(). */
+ * mount both. Its superblock gets an id of its own. Not while a log tree waits to be replayed: the
+ * tool commits a transaction, which writes over the log's blocks. Then the kernel has to tell them
+ * apart, see mount_end(), and the next stage does it. */
 static bool retag_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return s->n.access.block || s->mounted || s->n.volume->rec->fs != FSIMG_BTRFS ||
+	       s->probe.dirty || s->probe.errors ||
 	       memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
 }
 
