@@ -123,6 +123,13 @@ static int open_device(uint32_t minor)
 	return fd < 0 ? -errno : fd;
 }
 
+static bool device_exists(uint32_t minor)
+{
+	char path[40];
+	snprintf(path, sizeof path, "/sys/block/loop%u", minor);
+	return access(path, F_OK) == 0;
+}
+
 int lodev_minor_take(bool no_discard, uint32_t *ret_minor, int *ret_fd, struct err *err)
 {
 	uint32_t minor;
@@ -142,7 +149,7 @@ int lodev_minor_take(bool no_discard, uint32_t *ret_minor, int *ret_fd, struct e
 			fd = open_device(minor);
 		}
 	}
-	if (fd == -ENXIO || fd == -ENODEV)
+	if (fd == -ENXIO || fd == -ENODEV || (fd == -ENOENT && !device_exists(minor)))
 		return -EAGAIN; /* somebody is just removing it: theirs */
 	if (fd < 0) {
 		lodev_minor_put(minor, false);

@@ -57,7 +57,7 @@ static int register_shared(struct ring_bufs *bufs)
 static void give(struct ring_bufs *bufs, unsigned id)
 {
 	if (bufs->shared == NULL) {
-		assert(bufs->free_count < bufs->count);
+		assert(bufs->free_ids != NULL && bufs->free_count < bufs->count);
 		bufs->free_ids[bufs->free_count++] = (uint16_t)id;
 		return;
 	}
