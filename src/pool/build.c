@@ -11,14 +11,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <time.h>
-
-#include "reactor/ring_compat.h"
 
 enum {
 	/* Extents of an image are kept at least this long where the file system can (XFS): a
@@ -103,23 +100,45 @@ static int admit_undo(struct op *op)
 	return 0;
 }
 
-/* ---- open, size, fill, record ---- */
+/* ---- open, fill, record ---- */
+
+/* One job for what takes microseconds each: a hop to a thread costs more than the calls. */
+static int open_job(void *arg)
+{
+	struct pool_build *b = arg;
+	uint64_t size = b->rec->size_bytes;
+	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->direct_io ? O_DIRECT : 0);
+	b->fd = openat(b->dirfd, ".", flags, 0600);
+	if (b->fd < 0)
+		return -errno;
+	/* The hint must come before the first extent. */
+	bool large = size >= (uint64_t)EXTENT_LARGE_FROM_GIB << 30;
+	int r = bytes_hint_extent_size(b->fd, large ? EXTENT_BYTES : EXTENT_SMALL_BYTES);
+	if (r == 0)
+		r = bytes_resize(b->fd, size, b->rec->thick);
+	if (r < 0)
+		fd_close(&b->fd);
+	return r;
+}
 
 static int open_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
-	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->pool->features.direct_io ? O_DIRECT : 0);
-	io_uring_prep_openat(op_sqe(op), pool_fd_of(b->pool, b->rec->kind), ".", flags, 0600);
-	return op_submit(op);
+	b->dirfd = pool_fd_of(b->pool, b->rec->kind);
+	b->direct_io = b->pool->features.direct_io;
+	return op_work(op, open_job, b);
 }
 
 static int open_end(struct op *op, int res)
 {
 	struct pool_build *b = build_of(op);
-	if (res < 0)
-		return op_fail_sys(op, res, "making a file in pool %s", b->pool->name);
-	b->fd = res;
-	return 0;
+	if (res == -EOPNOTSUPP && b->rec->thick)
+		return op_fail(op, ERR_PRECONDITION,
+			"the file system of pool %s cannot allocate ahead: use provisioning thin",
+			b->pool->name);
+	return res < 0 ? op_fail_sys(op, res, "making a file for %s in pool %s", b->rec->name,
+				 b->pool->name)
+		       : 0;
 }
 
 /* The last close of an unnamed file gives its blocks back, which may take long: not on the loop. */
@@ -133,38 +152,6 @@ static int close_job(void *arg)
 static int open_undo(struct op *op)
 {
 	return op_work(op, close_job, build_of(op));
-}
-
-/* The hint must come before the first extent. */
-static int size_job(void *arg)
-{
-	struct pool_build *b = arg;
-	uint64_t size = b->rec->size_bytes;
-	bool large = size >= (uint64_t)EXTENT_LARGE_FROM_GIB << 30;
-	int r = bytes_hint_extent_size(b->fd, large ? EXTENT_BYTES : EXTENT_SMALL_BYTES);
-	return r < 0 ? r : bytes_resize(b->fd, size, b->rec->thick);
-}
-
-static int size_run(struct op *op)
-{
-	struct pool_build *b = build_of(op);
-	if (b->rec->thick || b->pool->features.fs_type == XFS_SUPER_MAGIC ||
-		!ring_features(op->reactor->ring)->ftruncate)
-		return op_work(op, size_job, b);
-	ring_prep_ftruncate(op_sqe(op), b->fd, b->rec->size_bytes);
-	return op_submit(op);
-}
-
-static int size_end(struct op *op, int res)
-{
-	struct pool_build *b = build_of(op);
-	if (res == -EOPNOTSUPP && b->rec->thick)
-		return op_fail(op, ERR_PRECONDITION,
-			"the file system of pool %s cannot allocate ahead: use provisioning thin",
-			b->pool->name);
-	return res < 0 ? op_fail_sys(op, res, "giving %s its size in pool %s", b->rec->name,
-				 b->pool->name)
-		       : 0;
 }
 
 static bool fill_done(struct op *op)
@@ -386,7 +373,6 @@ static const struct op_step build_steps[] = {
 	{"measure", .run = measure_run, .done = measure_done},
 	{"admit", .run = admit_run, .undo = admit_undo},
 	{"open", .run = open_run, .end = open_end, .undo = open_undo},
-	{"size", .run = size_run, .end = size_end},
 	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},
 	{"record", .run = record_run, .end = record_end},
 	{"data", .run = data_run, .end = data_end, .done = data_done},

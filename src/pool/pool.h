@@ -154,7 +154,7 @@ void pool_measure_init(
  * ---- */
 
 /*
- * admit (room) -> open unnamed -> size -> fill -> record -> data sync (if fill wrote) -> link
+ * admit (room) -> open unnamed, size -> fill -> record -> data sync (if fill wrote) -> link
  * [commit] -> sync -> index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
  */
 struct pool_build {
@@ -173,7 +173,8 @@ struct pool_build {
 	/* private */
 	struct pool_measure measure;
 	struct pool_build_learn *learn;
-	int fd;
+	int fd, dirfd;
+	bool direct_io;
 	bool indexed, synced_file;
 	uint64_t reserved;
 	char record_text[RECORD_BYTES_MAX];

@@ -98,6 +98,10 @@ int ring_open(struct ring **ret_ring, const struct ring_config *config)
 	}
 	/* Saves looking up the ring's fd at each entry; without it nothing else changes. */
 	(void)io_uring_register_ring_fd(&ring->uring);
+	/* Operations on regular files that block (fsync above all) wait in kernel threads, 4 a CPU
+	 * by default: too few for syncs of many creates to share one flush of the log. Threads come
+	 * when needed and go after 5 s without work. */
+	(void)io_uring_register_iowq_max_workers(&ring->uring, (unsigned[]){RING_BLOCKING_MAX, 0});
 	probe_features(ring);
 	ring->now_ns = ring_clock_ns(ring);
 	*ret_ring = ring;

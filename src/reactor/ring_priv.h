@@ -16,6 +16,7 @@ enum {
 	RING_ENTRIES_MAX = 4096,
 	RING_CQ_PER_SQ = 16, /* completions the kernel can park before it has to allocate */
 	RING_CQ_MAX = 65536,
+	RING_BLOCKING_MAX = 64, /* kernel threads for operations that block */
 };
 
 /* A completion, reaped and not yet dispatched. req is NULL once it was discarded. */

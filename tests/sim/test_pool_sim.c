@@ -217,7 +217,7 @@ static bool build_body(struct sim *s, const struct sweep *sweep)
 
 Test(sim_pool, build_fails_anywhere, .timeout = 250)
 {
-	each_seed(build_body, 15);
+	each_seed(build_body, 12);
 }
 
 /* ---- remove ---- */
