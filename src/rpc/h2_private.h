@@ -100,7 +100,7 @@ void h2_stream_to(struct h2_stream *s, enum h2_stream_state state);
 /* Whether its method takes a stream of messages. */
 bool h2_stream_is_in(const struct h2_stream *s);
 
-/* ---- h2_input.c ---- */
+/* ---- h2_stream.c: the request's messages ---- */
 
 void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data, size_t len);
 void h2_stream_on_input_end(struct h2_stream *s);
