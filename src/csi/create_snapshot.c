@@ -53,7 +53,7 @@ static bool exists(struct op *op)
 static int measure_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	pool_measure_init(&c->measure, op->reactor, c->source.object->pool, 0);
+	pool_measure_init(&c->measure, op->reactor, c->source.object->pool, CSI_SOURCE_MEASURE_MS);
 	return op_child(op, &c->measure.op);
 }
 
