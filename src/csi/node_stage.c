@@ -21,7 +21,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { FSCK_TIMEOUT_MS = 600000 };
+enum {
+	FSCK_TIMEOUT_MS = 600000,
+	TOOLS_ATTEMPTS = 60,
+	TOOLS_PAUSE_MS = 50,
+};
 
 struct stage {
 	struct node_op n;
@@ -29,6 +33,7 @@ struct stage {
 	bool mounted;        /* found mounted as it should be */
 	bool attached_here;  /* this attempt attached the device */
 	bool offline_growth; /* no CAP_SYS_RESOURCE: ext4 grows only before it is mounted */
+	unsigned attempts;   /* to have the device alone, and the pauses between */
 	int dirfd;
 	const char *image;
 	struct fsimg_probe probe;
@@ -108,6 +113,46 @@ static int elsewhere_end(struct op *op, int res)
 	/* Unmounted behind our back. */
 	node_volume_remove_mount(node_volume_find(s->n.volume), mount->path);
 	return 0;
+}
+
+/* ---- tools of a run that was killed ---- */
+
+/* A check or growth that a driver has started goes on when the driver is killed, and has the device
+ * for itself; what it leaves is only looked at when it has ended. Whoever has it for longer than we
+ * wait is told of by the mount. */
+static int tools_job(void *arg)
+{
+	const struct stage *s = arg;
+	_cleanup_fd_ int fd = open(s->n.dev.dev.path, O_RDONLY | O_EXCL | O_CLOEXEC);
+	return fd < 0 && errno == EBUSY ? -EBUSY : 0;
+}
+
+/* A fresh device is nobody's, and a mounted one is the file system's. */
+static bool tools_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	return s->n.access.block || node == NULL || !node->dev.attached ||
+	       !list_empty(&node->mounts) || node_info_is_dev(&s->n.info, &node->dev);
+}
+
+static int tools_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	s->n.dev.dev = node_volume_find(s->n.volume)->dev;
+	s->attempts = 0;
+	return op_work(op, tools_job, s);
+}
+
+/* Looks and pauses alternate. */
+static int tools_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	bool paused = s->attempts % 2 == 1;
+	if (!paused && (res != -EBUSY || s->attempts / 2 == TOOLS_ATTEMPTS))
+		return 0;
+	s->attempts++;
+	return paused ? op_work(op, tools_job, s) : op_sleep(op, TOOLS_PAUSE_MS);
 }
 
 /* ---- the image ---- */
@@ -334,6 +379,10 @@ static int mount_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s: a copy of this btrfs is mounted, and this kernel cannot mount both (6.7 and newer can): unstage that one first",
 			s->n.volume->rec->name);
+	if (res == -EBUSY)
+		return op_fail(op, ERR_PENDING,
+			"volume %s: %s is in use, by a tool of an earlier run or by somebody else (fuser -v %s names the process); try again later",
+			s->n.volume->rec->name, s->n.dev.dev.path, s->n.dev.dev.path);
 	if (res < 0)
 		return node_fail(op, res, "mount", s->staging_path);
 	struct node_volume *node = node_volume_find(s->n.volume);
@@ -445,6 +494,7 @@ static int answer_run(struct op *op)
 static const struct op_step stage_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
+	{"tools", .done = tools_done, .run = tools_run, .end = tools_end},
 	{"probe", .done = probe_done, .run = probe_run, .end = probe_end},
 	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo},
 	{"decide", .done = mount_done, .run = decide_run},
