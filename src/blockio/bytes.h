@@ -62,7 +62,7 @@ enum {
  */
 struct copy {
 	struct op op;
-	/* set before copy_init() */
+	/* set before copy_init(); stop too: true ends it before it begins */
 	int src_fd, dst_fd;
 	uint64_t size; /* bytes of src to look at */
 	/* progress, readable at any time from the loop */

@@ -89,6 +89,7 @@ static void start(struct world *w, struct copy *copy, int src_fd, int dst_fd)
 	copy->src_fd = src_fd;
 	copy->dst_fd = dst_fd;
 	copy->size = SIZE;
+	copy->stop = false;
 	copy_init(copy, &w->reactor);
 	copy->op.on_end = on_end;
 	op_start(&copy->op);

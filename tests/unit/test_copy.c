@@ -38,6 +38,7 @@ static void start(struct copy *copy, int src_fd, int dst_fd, uint64_t size)
 	copy->src_fd = src_fd;
 	copy->dst_fd = dst_fd;
 	copy->size = size;
+	copy->stop = false;
 	copy_init(copy, &reactor);
 	copy->op.on_end = on_end;
 	op_start(&copy->op);
