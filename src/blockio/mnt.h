@@ -35,7 +35,8 @@ enum mnt_call {
 	MNT_SYNC,     /* mnt_path_req -> mnt_result: syncfs, or fsync of a block device */
 	MNT_FREEZE,   /* mnt_path_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze
 			 holds */
-	MNT_THAW,     /* mnt_path_req -> mnt_result: FITHAW; not frozen is 0 */
+	MNT_THAW, /* mnt_path_req -> mnt_result: FITHAW, also of a freeze that is on its way; not
+		   * frozen is 0 */
 	MNT_CALLS,
 };
 extern helper_fn *const mnt_calls[MNT_CALLS];

@@ -17,11 +17,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 
 enum {
 	UUID_BYTES = 16,
 	BTRFS_SECTOR = 4096,
 	BTRFS_RESIZE_MIN_BYTES = 256 << 20, /* the kernel's, also for growing */
+	THAW_TRIES = 160,                   /* 4 s; the callers wait 5 */
+	THAW_PAUSE_MS = 25,
 };
 
 #define EXT4_RESIZE _IOW('f', 16, uint64_t)
@@ -262,10 +265,22 @@ int mnt_call_freeze(const void *req, size_t req_len, void *resp, size_t *resp_le
 		res == -EBUSY ? "it is frozen already" : "freezing failed");
 }
 
+/* A helper that is killed in the middle of a freeze dies only when the freeze is done, and until
+ * then there is nothing to thaw. A freeze of our own tells that apart from a file system that is at
+ * rest: it is refused, or waits, while the other is on its way. */
 int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
-	int res, r = mounted_ioctl(FITHAW, req, req_len, resp, resp_len, &res);
-	if (r < 0 || res == 0 || res == -EINVAL) /* EINVAL: it is not frozen */
-		return r;
-	return mnt_why(((struct mnt_result *)resp)->why, res, "thawing failed");
+	for (unsigned i = 0;; i++) {
+		int res, r = mounted_ioctl(FITHAW, req, req_len, resp, resp_len, &res);
+		if (r < 0 || res == 0)
+			return r;
+		if (res == -EINVAL) /* not frozen, or not yet */
+			r = mounted_ioctl(FIFREEZE, req, req_len, resp, resp_len, &res);
+		if (r < 0)
+			return r;
+		if (res == -EBUSY && i < THAW_TRIES)
+			nanosleep(&(struct timespec){.tv_nsec = THAW_PAUSE_MS * 1000000L}, NULL);
+		else if (res < 0)
+			return mnt_why(((struct mnt_result *)resp)->why, res, "thawing failed");
+	}
 }
