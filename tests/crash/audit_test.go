@@ -191,9 +191,19 @@ func (t *torture) auditDevices() error {
 // machine made meanwhile has a copy of its mount. The kernel clears it with the last of them.
 func (t *torture) keptElsewhere(device string) bool {
 	flag, err := os.ReadFile("/sys/block/" + device + "/loop/autoclear")
-	number, err2 := os.ReadFile("/sys/block/" + device + "/dev")
-	if err != nil || err2 != nil || strings.TrimSpace(string(flag)) != "1" {
+	if err != nil || strings.TrimSpace(string(flag)) != "1" || len(keepers(device)) == 0 {
 		return false
+	}
+	t.kept.Add(1)
+	return true
+}
+
+// keepers lists processes of other mount namespaces that see a mount of the device.
+func keepers(device string) []string {
+	var found []string
+	number, err := os.ReadFile("/sys/block/" + device + "/dev")
+	if err != nil {
+		return nil
 	}
 	ours, _ := os.Readlink("/proc/self/ns/mnt")
 	links, _ := filepath.Glob("/proc/[0-9]*/ns/mnt")
@@ -202,13 +212,28 @@ func (t *torture) keptElsewhere(device string) bool {
 		if err != nil || namespace == ours {
 			continue
 		}
-		mounts, _ := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(link)), "mountinfo"))
+		dir := filepath.Dir(filepath.Dir(link))
+		mounts, _ := os.ReadFile(filepath.Join(dir, "mountinfo"))
 		if strings.Contains(string(mounts), " "+strings.TrimSpace(string(number))+" ") {
-			t.kept.Add(1)
-			return true
+			line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+			found = append(found, fmt.Sprintf("%s (%.60s)", dir, strings.ReplaceAll(string(line), "\x00", " ")))
 		}
 	}
-	return false
+	return found
+}
+
+// openers lists who has the device open.
+func openers(device string) []string {
+	var found []string
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, link := range links {
+		if path, err := os.Readlink(link); err == nil && path == "/dev/"+device {
+			dir := filepath.Dir(filepath.Dir(link))
+			line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+			found = append(found, fmt.Sprintf("%s (%.60s)", dir, strings.ReplaceAll(string(line), "\x00", " ")))
+		}
+	}
+	return found
 }
 
 func discards(device string) bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -73,7 +74,7 @@ func (w *worker) doOr(op, subject string, call func() error, instead func() bool
 		if err == nil {
 			return true
 		}
-		if code != codes.Unavailable && code != codes.Aborted && !w.t.heldByOthers(err) {
+		if code != codes.Unavailable && code != codes.Aborted && !w.heldByOthers(err) {
 			w.t.violation("%s: %s %s (attempt %d): %v", w.name, op, subject, attempt, err)
 			return false
 		}
@@ -97,13 +98,21 @@ func (w *worker) doOr(op, subject string, call func() error, instead func() bool
 
 // heldByOthers: an image that was let go may still be on its device while another's mount namespace
 // has a copy of the mount; the driver says so, and the call is repeated.
-func (t *torture) heldByOthers(err error) bool {
+func (w *worker) heldByOthers(err error) bool {
+	t := w.t
 	if rig.Code(err) != codes.FailedPrecondition {
 		return false
 	}
 	for _, words := range []string{"elsewhere", "attached to a device", "open in another process"} {
 		if strings.Contains(err.Error(), words) {
 			t.kept.Add(1)
+			for image, devices := range t.loops() {
+				for _, device := range devices {
+					if by := append(keepers(device), openers(device)...); len(by) > 0 {
+						w.note("%s (%s) is kept by %v", device, filepath.Base(image), by)
+					}
+				}
+			}
 			return true
 		}
 	}
