@@ -30,9 +30,9 @@ enum {
 	CSI_SYNC_TIMEOUT_MS = 30000,  /* syncfs before a snapshot */
 	CSI_FREEZE_TIMEOUT_MS = 5000,
 	CSI_GROW_TIMEOUT_MS = 60000,
-	/* How old a measure of the pool may be: it looks at every attached image (29 ms at 4,000). */
-	CSI_CAPACITY_MEASURE_MS = 100, /* for GetCapacity */
-	CSI_SOURCE_MEASURE_MS = 1000,  /* for what a source holds */
+	/* How old the measure of the pool may be that says what a source holds: it costs by the
+	 * attached image (29 ms at 4,000). */
+	CSI_SOURCE_MEASURE_MS = 1000,
 };
 /* Sizes in bytes; the contract's numbers. */
 #define CSI_SIZE_MIN     (16ULL << 20)

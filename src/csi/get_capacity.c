@@ -40,7 +40,7 @@ static bool measure_done(struct op *op)
 static int measure_run(struct op *op)
 {
 	struct capacity *c = capacity_of(op);
-	pool_measure_init(&c->measure, op->reactor, c->pool, CSI_CAPACITY_MEASURE_MS);
+	pool_measure_init(&c->measure, op->reactor, c->pool, 0);
 	return op_child(op, &c->measure.op);
 }
 
