@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"ringvol.dev/tests/rig"
 
@@ -61,7 +62,7 @@ func density(b *bench) error {
 	}
 	b.addPairs(row{What: fmt.Sprintf("the kernel's own: bare LOOP_CONFIGURE + mount with %d mounted volumes", b.dense), Unit: "us",
 		Beside: fmt.Sprintf("with %d", few)}, floorLarge, floorSmall, ratios)
-	return each(len(all), 16, func(i int) error { return all[i].Gone() })
+	return each(len(all), 16, func(i int) error { return down(all[i], all[i].Down) })
 }
 
 var densityCalls = []string{"CreateVolume", "NodeStageVolume", "NodePublishVolume", "NodeGetVolumeStats",
@@ -110,7 +111,7 @@ func densityRounds(b *bench, d *rig.Driver, f *stageFloor, prefix string) (calls
 			func(i int) error { return blocks[i].Expand(volumeSize+rig.MiB, false) },
 			func(i int) error { return vs[i].Unpublish() },
 			func(i int) error { return vs[i].Unstage() },
-			func(i int) error { return vs[i].Delete() },
+			func(i int) error { return rig.Eventually(30*time.Second, vs[i].Delete) },
 			func(i int) error { _, err := c.GetCapacity(ctx, &csi.GetCapacityRequest{}); return err },
 			func(i int) error { _, err := c.ListVolumes(ctx, &csi.ListVolumesRequest{MaxEntries: 100}); return err },
 			func(i int) error {

@@ -107,12 +107,13 @@ func runGroup(g group, stop chan os.Signal) error {
 	case <-stop:
 		err = errInterrupted
 	}
-	if closed := r.Close(); closed != nil {
+	closed := r.Close()
+	devices.removeAdded()
+	if err == nil {
+		err = save(*outPath, g.name, b.rows)
+	}
+	if closed != nil {
 		err = errors.Join(err, fmt.Errorf("cleaning up: %w", closed))
 	}
-	devices.removeAdded()
-	if err != nil {
-		return err
-	}
-	return save(*outPath, g.name, b.rows)
+	return err
 }

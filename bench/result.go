@@ -34,7 +34,7 @@ type row struct {
 
 type report struct {
 	Machine map[string]string `json:"machine"`
-	Load    map[string]string `json:"load"` // of the machine before and after each group
+	Load    map[string]string `json:"load"` // of the machine before and after each group, and where its pools were
 	Rows    []row             `json:"rows"`
 }
 
@@ -174,7 +174,7 @@ func save(path, group string, rows []row) error {
 	}
 	all.Machine = machine()
 	after := load()
-	all.Load[group] = loadBefore + " to " + after
+	all.Load[group] = fmt.Sprintf("%s to %s, pools below %s", loadBefore, after, os.TempDir())
 	loadBefore = after
 	var kept []row
 	for _, g := range groups {

@@ -47,7 +47,7 @@ func snapshot(b *bench) error {
 	}
 	b.add(row{What: "extents a GiB of image after 256 MiB of random 4 KiB writes (fio)", Unit: "", Ours: extents[0] * 1000,
 		Note: "a reflink costs time by the extent; the image has an extent size hint"})
-	return shots(b, d, v, image, dir, "after fio", 4, []int{0})
+	return shots(b, d, v, image, dir, "after fio", 2, []int{0})
 }
 
 func shots(b *bench, d *rig.Driver, v *rig.Volume, image, dir, state string, count int, dirtyKiB []int) error {

@@ -45,7 +45,7 @@ func (b *bench) stageFloor(d *rig.Driver, p *rig.Pool) (*stageFloor, error) {
 		return nil, err
 	}
 	f.template = p.Image(source.ID)
-	return f, look.Delete()
+	return f, rig.Eventually(30*time.Second, look.Delete)
 }
 
 // stage: NodeStageVolume of volumes never staged before, their template warm.
@@ -82,12 +82,7 @@ func stage(b *bench) error {
 			return 0, err
 		}
 		started = append(started, float64(forked))
-		return middle, each(count, 1, func(i int) error {
-			if err := all[i].Unstage(); err != nil {
-				return err
-			}
-			return all[i].Delete()
-		})
+		return middle, each(count, 1, func(i int) error { return down(all[i], all[i].Unstage) })
 	}
 	floor := func(kind string) func() (float64, error) {
 		return func() (float64, error) { return floorMedian(kind, f.dir, count, f.template, f.mount, f.sector) }
@@ -135,7 +130,7 @@ func many(b *bench) error {
 			parts[k] = append(parts[k], float64(time.Since(begin).Microseconds())/1e3/count)
 		}
 		took := float64(time.Since(start).Microseconds()) / 1e3 / count
-		return took, each(count, atATime, func(i int) error { return all[i].Gone() })
+		return took, each(count, atATime, func(i int) error { return down(all[i], all[i].Down) })
 	}
 	floor := func() (float64, error) {
 		us, err := floorMedian("life", f.dir, count, f.template, f.mount, f.sector)

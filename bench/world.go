@@ -69,6 +69,15 @@ func volumes(d *rig.Driver, prefix string, count int, c *csi.VolumeCapability, s
 	return all
 }
 
+// down takes a volume from its staging path and deletes it. Who looks into a device, as udev or another
+// driver's scan, keeps it for a moment, and the delete is refused until then: the caller retries.
+func down(v *rig.Volume, take func() error) error {
+	if err := take(); err != nil {
+		return err
+	}
+	return rig.Eventually(30*time.Second, v.Delete)
+}
+
 // makePaths does what kubelet does before it calls.
 func makePaths(all []*rig.Volume) error {
 	for _, v := range all {
@@ -180,19 +189,25 @@ func newDevices() devices {
 	return known
 }
 
-// removeAdded removes those that came since and are free; the kernel refuses any in use.
+// removeAdded removes those that came since and are free; the kernel refuses any in use. Each removal
+// waits for a grace period, hence many at a time.
 func (known devices) removeAdded() {
 	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
 	defer unix.Close(control)
+	var added []int
 	for name := range newDevices() {
 		minor, err := strconv.Atoi(strings.TrimPrefix(name, "loop"))
 		if err == nil && !known[name] && minor >= 64 {
-			_ = unix.IoctlSetInt(control, unix.LOOP_CTL_REMOVE, minor)
+			added = append(added, minor)
 		}
 	}
+	_ = each(len(added), 32, func(i int) error {
+		_ = unix.IoctlSetInt(control, unix.LOOP_CTL_REMOVE, added[i])
+		return nil
+	})
 }
 
 // process is a peer; it is ended with the rig.

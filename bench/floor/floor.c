@@ -9,7 +9,7 @@
  *                                     fsync of the file and of the directory
  *   stage DIR N TEMPLATE MOUNT SECTOR LOOP_CONFIGURE and mount of a formatted image
  *   uuid DIR N TEMPLATE MOUNT SECTOR  the same and a UUID of its own
- *   life DIR N TEMPLATE MOUNTS SECTOR create + LOOP_CTL_ADD + stage + bind; one line, the sum of
+ *   life DIR N TEMPLATE MOUNTS SECTOR create + a free device + stage + bind; one line, the sum of
  * all snapshot IMAGE DIR N MOUNT KIB    KIB of new data in MOUNT (not timed), syncfs, FICLONE
  *   durable IMAGE DIR N MOUNT KIB     the same, with a record and a name, durable
  *   extents FILE                      prints the number of extents instead
@@ -33,8 +33,8 @@
 #include <unistd.h>
 
 enum {
-	RECORD_BYTES = 400,  /* as long as a volume's record is */
-	MINOR_BASE = 200000, /* far from the numbers a driver takes */
+	RECORD_BYTES = 400, /* as long as a volume's record is */
+	MINOR_BASE = 64,    /* below are the machine's own */
 	MANY_MAX = 16384,
 };
 
@@ -51,7 +51,7 @@ struct own_uuid {
 struct bound {
 	char mount[256], bind[256];
 	unsigned minor;
-	bool added, attached, mounted, is_bound;
+	bool attached, mounted, is_bound;
 };
 
 static struct bound bounds[MANY_MAX];
@@ -72,12 +72,6 @@ static void bound_undo(struct bound *b)
 			ioctl(fd, LOOP_CLR_FD);
 			close(fd);
 		}
-	}
-	for (int i = 0; b->added && i < 100; i++) {
-		if (ioctl(control_fd, LOOP_CTL_REMOVE, (unsigned long)b->minor) >= 0 ||
-			errno != EBUSY)
-			break;
-		usleep(1000);
 	}
 	*b = (struct bound){0};
 }
@@ -161,15 +155,22 @@ static void run_create(char **arg, int args)
 
 /* ---- a device and its mount ---- */
 
-static unsigned add_device(void)
+/* A device that is there and free, as a driver that runs for long has them; else a new one. They
+ * stay: who called this program removes what it added. */
+static unsigned take_device(void)
 {
-	static unsigned next;
-	if (next == 0)
-		next = MINOR_BASE + (unsigned)(getpid() % 1000) * 256;
+	static unsigned next = MINOR_BASE;
 	for (;; next++) {
-		if (ioctl(control_fd, LOOP_CTL_ADD, (unsigned long)next) >= 0)
-			return next++;
-		check(errno == EEXIST, "LOOP_CTL_ADD");
+		char path[64];
+		snprintf(path, sizeof path, "/sys/block/loop%u/loop/backing_file", next);
+		if (access(path, F_OK) == 0)
+			continue;
+		snprintf(path, sizeof path, "/dev/loop%u", next);
+		check(access(path, F_OK) == 0 ||
+				ioctl(control_fd, LOOP_CTL_ADD, (unsigned long)next) >= 0 ||
+				errno == EEXIST,
+			"LOOP_CTL_ADD");
+		return next++;
 	}
 }
 
@@ -179,11 +180,17 @@ static void attach(struct bound *b, int dir, const char *name, unsigned sector)
 	snprintf(path, sizeof path, "/dev/loop%u", b->minor);
 	int image = openat(dir, name, O_RDWR | O_CLOEXEC);
 	check(image >= 0, name);
-	int loop = open(path, O_RDWR | O_CLOEXEC);
-	check(loop >= 0, path);
 	struct loop_config config = {.fd = (uint32_t)image, .block_size = sector};
 	config.info.lo_flags = LO_FLAGS_DIRECT_IO;
-	check(ioctl(loop, LOOP_CONFIGURE, &config) == 0, "LOOP_CONFIGURE");
+	int loop = open(path, O_RDWR | O_CLOEXEC);
+	while (loop < 0 || ioctl(loop, LOOP_CONFIGURE, &config) < 0) {
+		check(errno == EBUSY || errno == ENXIO || errno == ENOENT, "LOOP_CONFIGURE");
+		if (loop >= 0)
+			close(loop);
+		b->minor = take_device(); /* another process was quicker */
+		snprintf(path, sizeof path, "/dev/loop%u", b->minor);
+		loop = open(path, O_RDWR | O_CLOEXEC);
+	}
 	b->attached = true;
 	close(loop);
 	close(image);
@@ -222,15 +229,17 @@ static void run_stage(char **arg, bool uuid)
 		close(create(dir, source, 0, image_name(i), true));
 	struct bound *b = &bounds[bound_count++];
 	for (unsigned i = 0; i < n; i++) {
-		b->minor = add_device();
-		b->added = true;
+		if (b->minor == 0)
+			b->minor = take_device();
 		uint64_t start = now_ns();
 		attach(b, dir, image_name(i), sector);
 		mount_on(b, arg[3]);
 		if (uuid)
 			set_uuid(arg[3], i);
 		printf("%llu\n", (unsigned long long)(now_ns() - start));
+		unsigned minor = b->minor;
 		bound_undo(b);
+		b->minor = minor;
 	}
 	unlink_all(dir, n);
 }
@@ -250,8 +259,7 @@ static void run_life(char **arg)
 		char path[256];
 		struct bound *b = &bounds[bound_count++];
 		close(create(dir, source, 0, image_name(i), true));
-		b->minor = add_device();
-		b->added = true;
+		b->minor = take_device();
 		attach(b, dir, image_name(i), sector);
 		snprintf(path, sizeof path, "%s/s%u", arg[3], i);
 		mount_on(b, path);
