@@ -32,7 +32,7 @@ func memory(b *bench) error {
 	bars := []struct {
 		count int
 		bar   string
-	}{{0, "<= 4"}, {1000, "<= 6"}, {b.known, "<= 12"}}
+	}{{0, "<= 4"}, {min(1000, b.known), "<= 6"}, {b.known, "<= 12"}}
 	have := 0
 	for _, step := range bars {
 		if err := b.createAll(d, fmt.Sprintf("mem%05d", step.count), step.count-have); err != nil {
