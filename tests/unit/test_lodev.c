@@ -262,6 +262,24 @@ Test(lodev, block_size_is_never_raised)
 	env_detach(&dev);
 }
 
+/* No device to be had (an empty /dev hides them all, the control device too): said clearly, and the
+ * image is free again at once. */
+Test(lodev, no_device_to_be_had)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev_spec spec = env_spec("a");
+	struct lodev dev;
+	struct err err = {0};
+	cr_assert(mount("none", "/dev", "tmpfs", 0, NULL) == 0);
+	cr_assert(lodev_attach(&spec, &dev, &err) < 0);
+	cr_assert(strstr(err.message, "/dev/loop") != NULL, "%s", err.message);
+	cr_assert(umount2("/dev", MNT_DETACH) == 0);
+	err_clear(&err);
+	cr_assert(lodev_attach(&spec, &dev, &err) == 0, "%s", err.message);
+	env_detach(&dev);
+}
+
 Test(lodev, without_discard_space_stays)
 {
 	ENV_NEEDS_LOOP();
