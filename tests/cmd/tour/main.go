@@ -28,7 +28,7 @@ const (
 )
 
 func main() {
-	interrupted, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	interrupted, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE)
 	defer stop()
 	r, err := rig.New()
 	if err != nil {
