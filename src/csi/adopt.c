@@ -144,7 +144,7 @@ static bool split_tag(const char *tag, char ret_pool[9], char ret_random[9])
 	       sscanf(tag, "ringvol:%8[0-9a-f]:%8[0-9a-f]", ret_pool, ret_random) == 2;
 }
 
-static void adopt_mounts(struct adopt *a, struct pool_object *volume, struct node_volume *node)
+static void adopt_mounts(struct adopt *a, struct node_volume *node)
 {
 	for (size_t i = 0; i < a->mount_count; i++) {
 		const struct found_mount *m = &a->mounts[i];
@@ -152,7 +152,6 @@ static void adopt_mounts(struct adopt *a, struct pool_object *volume, struct nod
 			node_volume_mount_at(node, m->path) == NULL)
 			node_volume_add_mount(node, m->path, m->read_only, false);
 	}
-	(void)volume;
 }
 
 /* ---- clearing devices whose volume is gone ---- */
@@ -332,7 +331,7 @@ static void adopt_device(
 		return;
 	if (!known || !node->dev.attached)
 		node->dev = found->dev;
-	adopt_mounts(a, *hit, node);
+	adopt_mounts(a, node);
 	if (!known) {
 		a->adopted++;
 		start_thaw(a, *hit, node);
