@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +63,13 @@ func density(b *bench) error {
 	}
 	b.addPairs(row{What: fmt.Sprintf("the kernel's own: bare LOOP_CONFIGURE + mount with %d mounted volumes", b.dense), Unit: "us",
 		Beside: fmt.Sprintf("with %d", few)}, floorLarge, floorSmall, ratios)
+	stage := large[slices.Index(densityCalls, "NodeStageVolume")]
+	fair := make([]float64, len(stage))
+	for k := range fair {
+		fair[k] = stage[k] / floorLarge[k]
+	}
+	b.addPairs(row{What: fmt.Sprintf("NodeStageVolume p50 with %d mounted volumes, the kernel's own as floor", b.dense), Unit: "us",
+		Beside: fmt.Sprintf("LOOP_CONFIGURE + mount with %d", b.dense)}, stage, floorLarge, fair)
 	return each(len(all), 16, func(i int) error { return down(all[i], all[i].Down) })
 }
 

@@ -32,9 +32,13 @@ var groups = []group{
 	{"stage", stage},
 	{"many", many},
 	{"snapshot", snapshot},
+	{"copy", copying},
 	{"hang", hang},
 	{"hang-all", hangAll},
 	{"density", density},
+	{"metrics", metrics},
+	{"stats", stats},
+	{"probes", probes},
 }
 
 // bench is one group's run: a private directory and where to put results.

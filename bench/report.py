@@ -20,9 +20,13 @@ TITLES = {
     "stage": "NodeStageVolume",
     "many": "A thousand volumes",
     "snapshot": "Snapshots and clones",
+    "copy": "Copying without reflink",
     "hang": "Beside hanging volumes: twice as many as helpers are kept warm",
     "hang-all": "Beside hanging volumes: twice as many as there can be helpers",
     "density": "With thousands of mounted volumes",
+    "stats": "Watching a thousand volumes",
+    "metrics": "Scraping /metrics",
+    "probes": "Counting what devices do",
 }
 
 HEAD = """# Benchmarks

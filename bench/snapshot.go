@@ -112,6 +112,10 @@ func shots(b *bench, d *rig.Driver, v *rig.Volume, image, dir, state string, cou
 			Beside: "syncfs + FICLONE + record, name, fsyncs"}, middle(snap, kib), floor("durable")); err != nil {
 			return err
 		}
+		if err := b.paired(row{What: "clone, " + what + ", the floor as durable", Unit: "us",
+			Beside: "syncfs + FICLONE + record, name, fsyncs"}, middle(clone, kib), floor("durable")); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # Packages of Debian 12 and newer and Ubuntu 24.04; sourced after lib.sh. Nothing is asked of apt,
-# and no network is used, when nothing is missing. llhttp and libbpf come with the work that uses
-# them.
+# and no network is used, when nothing is missing.
 
 deps_build=(meson ninja-build pkg-config gcc libc6-dev python3 liburing-dev libnghttp2-dev
 	libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libprotobuf-dev libblkid-dev
-	libmd-dev libcriterion-dev)
+	libmd-dev libbpf-dev clang libcriterion-dev)
+# llhttp is a library from Debian 13 and Ubuntu 24.04 on; Debian 12 has its generated sources.
+case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
+bookworm) deps_build+=(node-llhttp) ;;
+*) deps_build+=(libllhttp-dev) ;;
+esac
 deps_run=(xfsprogs btrfs-progs e2fsprogs util-linux mount ca-certificates)
-deps_test=("${deps_run[@]}" attr valgrind)
+deps_test=("${deps_run[@]}" attr fio)
 deps_lint=(clang clang-format clang-tidy)
-deps_optional=(libclang-rt-14-dev) # clang's sanitizers, a package of their own on Debian 12
+deps_fuzz=(clang)
+deps_valgrind=(valgrind libc6-dbg)
 
 deps_missing() {
 	local package
@@ -34,7 +39,7 @@ deps_apt_install() {
 		as_root apt-get install -y --no-install-recommends "$@"
 }
 
-# deps_ensure GROUP...: build, run, test, lint, go
+# deps_ensure GROUP...: build, run, test, lint, fuzz, valgrind, go
 deps_ensure() {
 	local group package missing=() wanted=()
 	for group in "$@"; do
@@ -42,14 +47,9 @@ deps_ensure() {
 		build) wanted+=("${deps_build[@]}") ;;
 		run) wanted+=("${deps_run[@]}") ;;
 		test) wanted+=("${deps_test[@]}") ;;
-		lint)
-			wanted+=("${deps_lint[@]}")
-			for package in "${deps_optional[@]}"; do
-				if apt-cache show "$package" >/dev/null 2>&1; then
-					wanted+=("$package")
-				fi
-			done
-			;;
+		lint) wanted+=("${deps_lint[@]}") ;;
+		fuzz) wanted+=("${deps_fuzz[@]}") ;;
+		valgrind) wanted+=("${deps_valgrind[@]}") ;;
 		go) ;;
 		esac
 	done
@@ -58,8 +58,39 @@ deps_ensure() {
 		deps_apt_install "${missing[@]}" || die "packages could not be installed"
 	fi
 	for group in "$@"; do
-		[ "$group" != go ] || deps_ensure_go
+		case $group in
+		go) deps_ensure_go ;;
+		fuzz) deps_ensure_fuzzer ;;
+		esac
 	done
+}
+
+# clang's libFuzzer and sanitizers are a package of their own, named after the clang that there is.
+deps_ensure_fuzzer() {
+	deps_fuzzer_usable && return
+	deps_apt_install "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev" && deps_fuzzer_usable ||
+		die "there is no clang with libFuzzer"
+}
+
+deps_fuzzer_usable() {
+	printf 'int LLVMFuzzerTestOneInput(void);\nint LLVMFuzzerTestOneInput(void) { return 0; }\n' |
+		clang -fsanitize=fuzzer,address,undefined -x c -o /dev/null - 2>/dev/null
+}
+
+# promtool and prometheus for the tests of metrics, taken out of their package: installing it would start
+# a server. Without them those tests are skipped.
+deps_prometheus() {
+	local dir=$PWD/.cache/prometheus
+	command -v promtool >/dev/null && command -v prometheus >/dev/null && return
+	if [ ! -x "$dir/usr/bin/promtool" ]; then
+		mkdir -p "$dir"
+		deps_apt_update || return 0
+		if ! (cd "$dir" && quietly /tmp/ringvol-prometheus.log apt-get download prometheus &&
+			dpkg -x prometheus_*.deb . && rm prometheus_*.deb); then
+			return 0
+		fi
+	fi
+	PATH=$PATH:$dir/usr/bin
 }
 
 # True when the go command is new enough to fetch the toolchain that tests/go.mod asks for.

@@ -10,22 +10,25 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 top=$PWD
 logs=$top/build/test-logs
 results=$logs/results.tsv
+all=(unit wire sim system crash conformance valgrind guest ublk power asan fuzz)
 lanes=("$@")
-[ ${#lanes[@]} -gt 0 ] || lanes=(unit wire sim asan system crash conformance)
+[ ${#lanes[@]} -gt 0 ] || lanes=("${all[@]}")
 for lane in "${lanes[@]}"; do
-	case $lane in
-	unit | wire | sim | asan | system | crash | conformance) ;;
+	case " ${all[*]} " in
+	*" $lane "*) ;;
 	*)
-		say "no lane '$lane': unit wire sim asan system crash conformance"
+		say "no lane '$lane': ${all[*]}"
 		exit 2
 		;;
 	esac
 done
 
-wants() {
-	local lane
+wants() { # LANE...: whether one of these is to be run
+	local lane wanted
 	for lane in "${lanes[@]}"; do
-		[ "$lane" != "$1" ] || return 0
+		for wanted in "$@"; do
+			[ "$lane" != "$wanted" ] || return 0
+		done
 	done
 	return 1
 }
@@ -70,23 +73,80 @@ golang() {
 		result "$lane" fail "$lane" "the results could not be read"
 }
 
+# counted LANE COMMAND...: a script that says a line for each of its tests, "ok NAME", "FAILED NAME: why"
+# or "skipped NAME: why", or exits with 77 and the reason where it cannot run at all.
+counted() {
+	local lane=$1 code=0
+	shift
+	say "lane $lane"
+	"$@" >"$logs/$lane.log" 2>&1 || code=$?
+	if [ $code -eq 77 ]; then
+		result "$lane" skip "$lane" "$(tail -n 1 "$logs/$lane.log")"
+		return
+	fi
+	sed -nE -e "s/^ok +([^ :]+).*/$lane\tpass\t\1\t/p" \
+		-e "s/^FAILED +([^ :]+):? ?(.*)/$lane\tfail\t\1\t\2/p" \
+		-e "s/^skipped +([^ :]+):? ?(.*)/$lane\tskip\t\1\t\2/p" "$logs/$lane.log" >>"$results"
+	accounted "$lane" $code
+}
+
+# accounted LANE EXIT-STATUS: a failure that no test of the lane is named for counts as well.
+accounted() {
+	if [ "$2" -ne 0 ] && ! grep -q "^$1"$'\tfail\t' "$results"; then
+		result "$1" fail "$1" "exit status $2, see $logs/$1.log"
+	elif ! grep -q "^$1"$'\t' "$results"; then
+		result "$1" fail "$1" "ran no test, see $logs/$1.log"
+	fi
+}
+
+# guest LANE SCRIPT ARGUMENT...: a script that runs Go tests in a guest.
+guest() {
+	local lane=$1 code=0
+	shift
+	say "lane $lane"
+	bash "$@" >"$logs/$lane.log" 2>"$logs/$lane.vm.log" || code=$?
+	if [ $code -eq 77 ]; then
+		result "$lane" skip "$lane" "$(grep '^vm: skipped' "$logs/$lane.vm.log" | tail -n 1)"
+		return
+	fi
+	say "$(grep '^vm: ' "$logs/$lane.vm.log" | tail -n 1)"
+	go tool test2json <"$logs/$lane.log" >"$logs/$lane.json"
+	python3 scripts/count-go.py "$lane" "$logs/$lane.json" "$results" || code=1
+	accounted "$lane" $code
+}
+
+# A part of it: all of it takes half an hour (docs/power-loss.md).
+power_loss() {
+	RINGVOL_BIN=$ringvol_bin guest power scripts/vm/power-loss.sh 6.1 -test.short -test.run=/xfs \
+		-power.points=40
+}
+
 deps_ensure build test go
 mkdir -p "$logs"
 rm -rf "${logs:?}"/*
 : >"$results"
 
-if wants unit || wants wire || wants sim || wants system || wants crash || wants conformance; then
+if wants unit wire sim system crash conformance valgrind guest ublk power; then
 	if build_or_fail build; then
 		for lane in unit wire sim; do
 			if wants $lane; then criterion build $lane $lane; fi
 		done
 		ringvol_bin=$top/build/ringvol
 		if wants system; then
+			deps_prometheus
 			golang proto 2m proto
 			golang system 15m system
 		fi
 		if wants crash; then golang crash 10m crash; fi
 		if wants conformance; then golang conformance 10m conformance; fi
+		if wants valgrind; then counted valgrind bash scripts/valgrind.sh; fi
+		if wants guest; then
+			for kernel in 6.1 6.12; do guest guest-$kernel scripts/vm/system-tests.sh $kernel; done
+		fi
+		if wants ublk; then
+			for kernel in 6.12 7.2; do guest ublk-$kernel scripts/vm/ublk-tests.sh $kernel; done
+		fi
+		if wants power; then power_loss; fi
 	fi
 fi
 if wants asan && build_or_fail build-asan "${asan_options[@]}"; then
@@ -96,5 +156,6 @@ if wants asan && build_or_fail build-asan "${asan_options[@]}"; then
 	ringvol_bin=$top/build-asan/ringvol
 	golang asan-system 15m system -test.short
 fi
+if wants fuzz; then counted fuzz bash scripts/fuzz.sh all 10; fi
 
 python3 scripts/summary.py "$results" "$logs"

@@ -8,6 +8,8 @@
 #include "pool_init_cmd.h"
 #include "reactor/helper.h"
 #include "serve.h"
+#include "tools/tools.h"
+#include "ublkd.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -18,16 +20,21 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char help[] = "usage: ringvol COMMAND [OPTION...]\n"
-			   "\n"
-			   "A CSI driver for storage that lives on the node.\n"
-			   "\n"
-			   "commands:\n"
-			   "  serve           the driver\n"
-			   "  pool init PATH  makes a directory a pool and says what it can do\n"
-			   "\n"
-			   "  --version       prints the version\n"
-			   "  --help          this text; each command has its own\n";
+static const char help[] =
+	"usage: ringvol COMMAND [OPTION...]\n"
+	"\n"
+	"A CSI driver for storage that lives on the node.\n"
+	"\n"
+	"commands:\n"
+	"  serve           the driver\n"
+	"  ublkd           the data process of ublk devices\n"
+	"  doctor          what this node can do, and what to do about the rest\n"
+	"  ls              volumes and snapshots, and how they are\n"
+	"  top             what attached volumes do, live\n"
+	"  pool init PATH  makes a directory a pool and says what it can do\n"
+	"\n"
+	"  --version       prints the version\n"
+	"  --help          this text; each command has its own\n";
 
 static const char pool_help[] = "usage: ringvol pool COMMAND\n"
 				"\n"
@@ -72,34 +79,57 @@ static int pool_command(int argc, char *const *argv)
 	return 2;
 }
 
-static int command(int argc, char *const *argv)
+static const struct {
+	const char *name;
+	int (*main)(int argc, char *const *argv); /* what follows the name */
+} commands[] = {
+	{"serve", serve_main},
+	{"ublkd", ublkd_main},
+	{"check", tools_check_main},
+	{"doctor", tools_doctor_main},
+	{"ls", tools_ls_main},
+	{"top", tools_top_main},
+	{"pool", pool_command},
+	{"helper", helper_command},
+};
+enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
+
+static int fail_unknown(const char *name)
 {
-	static const char *const names[] = {"serve", "pool", "--version", "--help", NULL};
-	if (argc < 2) {
-		fprintf(stderr, "ringvol: no command; see 'ringvol --help'\n");
-		return 2;
-	}
-	const char *name = argv[1];
-	if (strcmp(name, "serve") == 0)
-		return serve_main(argc - 2, argv + 2);
-	if (strcmp(name, "helper") == 0)
-		return helper_command(argc - 2, argv + 2);
-	if (strcmp(name, "pool") == 0)
-		return pool_command(argc - 2, argv + 2);
-	if (strcmp(name, "--version") == 0) {
-		puts("ringvol " RINGVOL_VERSION);
-		return 0;
-	}
-	if (strcmp(name, "--help") == 0) {
-		fputs(help, stdout);
-		return 0;
-	}
+	const char *names[COMMANDS + 3];
+	unsigned count = 0;
+	for (unsigned i = 0; i < COMMANDS; i++)
+		if (commands[i].main != helper_command)
+			names[count++] = commands[i].name;
+	names[count++] = "--version";
+	names[count++] = "--help";
+	names[count] = NULL;
 	const char *near = strcmp(name, "-h") == 0 ? "--help" : options_nearest(name, names);
 	fprintf(stderr, "ringvol: unknown %s '%s'; %s'%s'%s\n",
 		name[0] == '-' ? "option" : "command", name,
 		near != NULL ? "did you mean " : "see ", near != NULL ? near : "ringvol --help",
 		near != NULL ? "?" : "");
 	return 2;
+}
+
+static int command(int argc, char *const *argv)
+{
+	if (argc < 2) {
+		fprintf(stderr, "ringvol: no command; see 'ringvol --help'\n");
+		return 2;
+	}
+	for (unsigned i = 0; i < COMMANDS; i++)
+		if (strcmp(argv[1], commands[i].name) == 0)
+			return commands[i].main(argc - 2, argv + 2);
+	if (strcmp(argv[1], "--version") == 0) {
+		puts("ringvol " RINGVOL_VERSION);
+		return 0;
+	}
+	if (strcmp(argv[1], "--help") == 0) {
+		fputs(help, stdout);
+		return 0;
+	}
+	return fail_unknown(argv[1]);
 }
 
 int main(int argc, char **argv)

@@ -5,7 +5,6 @@
 #include "options.h"
 #include "pool/pool.h"
 
-#include <linux/magic.h>
 #include <stdio.h>
 
 static const struct option_row no_rows[] = {{NULL}};
@@ -19,31 +18,9 @@ static const struct command pool_init_command = {
 	.options = no_rows,
 };
 
-/* NULL for one without a name here. */
-static const char *fs_name(uint64_t magic)
-{
-	static const struct {
-		uint64_t magic;
-		const char *name;
-	} names[] = {
-		{XFS_SUPER_MAGIC, "xfs"},
-		{EXT4_SUPER_MAGIC, "ext4"},
-		{BTRFS_SUPER_MAGIC, "btrfs"},
-		{F2FS_SUPER_MAGIC, "f2fs"},
-		{TMPFS_MAGIC, "tmpfs"},
-		{OVERLAYFS_SUPER_MAGIC, "overlay"},
-		{0x2fc12fc1, "zfs"}, /* not in linux/magic.h */
-		{0xca451a4e, "bcachefs"},
-	};
-	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (names[i].magic == magic)
-			return names[i].name;
-	return NULL;
-}
-
 static void print_features(const struct bytes_features *f)
 {
-	const char *name = fs_name(f->fs_type);
+	const char *name = bytes_fs_name(f->fs_type);
 	if (name != NULL)
 		printf("  file system    %s\n", name);
 	else

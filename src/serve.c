@@ -4,11 +4,11 @@
  *
  * The happy path: options, log, signals, limits; then the ring, work threads and helpers; the
  * pools load and the devices and mounts of earlier runs are adopted, each for START_WAIT_MS at
- * most; sockets, READY=1, and turns of the ring until SIGTERM. The drain: health says not serving,
- * no new operations, connections end, background work stops between two steps; when all of it is
- * idle everything is closed and the status is 0. What has not ended after DRAIN_MS, or at a second
- * SIGTERM, is cut off: every commit is durable or has not happened, so that is a crash like any
- * other, and the status is 0 as well.
+ * most; sockets, READY=1, the probes, and turns of the ring until SIGTERM. The drain: health says
+ * not serving, no new operations, connections end, background work stops between two steps; when
+ * all of it is idle everything is closed and the status is 0. What has not ended after DRAIN_MS, or
+ * at a second SIGTERM, is cut off: every commit is durable or has not happened, so that is a crash
+ * like any other, and the status is 0 as well.
  *
  * It fails to start for want of io_uring, memory or an endpoint. Pools do not matter: one that is
  * missing, sick or slow is waited for while the driver serves, and health says so.
@@ -20,14 +20,20 @@
 #include "base/log.h"
 #include "blockio/mnt.h"
 #include "csi/csi.h"
+#include "csi/registration.h"
 #include "csi/task.h"
+#include "csi/watch.h"
 #include "descriptor_set.h"
+#include "metrics/endpoints.h"
 #include "notify.h"
 #include "pool/pool.h"
+#include "probes/probes.h"
+#include "process.h"
 #include "reactor/op.h"
 #include "rpc/health.h"
 #include "rpc/reflection.h"
 #include "rpc/server.h"
+#include "serve_http.h"
 #include "serve_options.h"
 
 #include <errno.h>
@@ -54,11 +60,16 @@ struct serve {
 	uint64_t start_ns; /* CLOCK_MONOTONIC */
 	struct reactor reactor;
 	struct pools *pools;
+	struct probes *probes;
 	struct csi *csi;
 	struct grpc_registry *registry;
 	struct health *health;
 	struct reflection *reflection;
+	struct metrics *metrics;
+	struct endpoints endpoints;
 	struct server *server;
+	struct registration *registration; /* NULL: not asked for */
+	struct serve_http http;
 
 	int signal_fd;
 	struct ring_req signal_req;
@@ -66,7 +77,7 @@ struct serve {
 	uint64_t drain_end_ns;
 	bool waited_enough;
 	bool pools_loaded, adopting, adopt_again, adopted;
-	bool serving, draining, csi_idle, server_drained;
+	bool serving, draining, csi_idle, server_drained, registration_drained;
 	bool cut_off;
 };
 
@@ -79,45 +90,15 @@ static uint64_t clock_ns(void)
 
 /* ---- the process ---- */
 
-/* Failures are nobody's fault and change nothing that is promised. */
 static void process_harden(void)
 {
-	struct rlimit files;
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-		files.rlim_cur = files.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &files);
-	}
-	/* Where nobody has decided yet (systemd and kubelet do): everything on the node waits for
-	 * its volumes, so let the kernel kill others first. Needs CAP_SYS_RESOURCE. */
-	char score[16];
-	if (fd_read_file(AT_FDCWD, "/proc/self/oom_score_adj", score, sizeof(score)) > 0 &&
-		strcmp(score, "0\n") == 0)
-		(void)fd_write_file(AT_FDCWD, "/proc/self/oom_score_adj", "-900");
+	process_claim_resources();
 #ifndef RINGVOL_DEBUG
 	/* Requests carry secrets: no core dump, no ptrace by the unprivileged. */
 	const struct rlimit no_core = {0, 0};
 	(void)setrlimit(RLIMIT_CORE, &no_core);
 	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 #endif
-}
-
-/* Before any thread is started, so that all of them block what the signalfd is to get. */
-static int process_take_signals(int *ret_fd)
-{
-	sigset_t set;
-	signal(SIGPIPE, SIG_IGN);
-	signal(SIGIO, SIG_IGN); /* bytes_lock() */
-	signal(SIGHUP, SIG_IGN);
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-		return -errno;
-	int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (fd < 0)
-		return -errno;
-	*ret_fd = fd;
-	return 0;
 }
 
 /* ---- health ---- */
@@ -144,11 +125,8 @@ static void log_pool(const struct pool *pool)
 
 static void update_health(struct serve *s)
 {
-	bool ready = s->serving && !s->draining;
-	struct pool *pool;
-	for (unsigned i = 0; (pool = pools_at(s->pools, i)) != NULL; i++)
-		ready = ready && pool_state(pool) == POOL_READY;
-	health_set(s->health, ready);
+	struct err why = {0};
+	health_set(s->health, s->serving && csi_check_ready(s->csi, &why) == 0);
 }
 
 /* ---- adoption ---- */
@@ -160,6 +138,8 @@ static void on_adopted(void *arg)
 	struct serve *s = arg;
 	s->adopting = false;
 	s->adopted = true;
+	if (s->serving && !s->draining)
+		update_health(s);
 	if (s->adopt_again && !s->draining)
 		adopt(s);
 }
@@ -233,12 +213,18 @@ static void on_server_drained(void *arg)
 	((struct serve *)arg)->server_drained = true;
 }
 
+static void on_registration_drained(void *arg)
+{
+	((struct serve *)arg)->registration_drained = true;
+}
+
 static void on_drain_tick(struct ring_timer *timer)
 {
 	struct serve *s = container_of(timer, struct serve, timer);
 	/* Calls whose client went away are still in flight. */
 	bool calls_over = s->registry == NULL || grpc_registry_in_flight(s->registry) == 0;
-	if (calls_over && s->csi_idle && s->server_drained && !s->adopting && pools_idle(s->pools))
+	if (calls_over && s->csi_idle && s->server_drained && s->registration_drained &&
+		!s->adopting && pools_idle(s->pools) && metrics_idle(s->metrics))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
 		cut_off(s, "the time for draining is over");
@@ -255,11 +241,18 @@ static void drain(struct serve *s, const char *why)
 	s->drain_end_ns = ring_now_ns(s->reactor.ring) + DRAIN_MS * UINT64_C(1000000);
 	s->csi_idle = s->csi == NULL;
 	s->server_drained = s->server == NULL;
+	s->registration_drained = s->registration == NULL;
 	if (s->health != NULL)
 		health_set(s->health, false);
+	/* Kubelet first: it is to call nobody who is about to go. */
+	if (s->registration != NULL)
+		registration_drain(s->registration, DRAIN_MS, on_registration_drained, s);
 	pools_drain(s->pools);
 	if (s->csi != NULL)
 		csi_drain(s->csi, on_csi_idle, s);
+	serve_http_stop(&s->http);
+	if (s->metrics != NULL)
+		metrics_drain(s->metrics);
 	if (s->server != NULL)
 		server_drain(s->server, DRAIN_MS, on_server_drained, s);
 	s->timer.fn = on_drain_tick;
@@ -293,32 +286,11 @@ static void watch_signals(struct serve *s)
 
 /* ---- start ---- */
 
-/* The remedy differs, so find out which lock is on. */
-static int fail_ring(int r, struct err *err)
-{
-	char disabled[16] = "";
-	(void)fd_read_file(
-		AT_FDCWD, "/proc/sys/kernel/io_uring_disabled", disabled, sizeof(disabled));
-	if (r == -EPERM && disabled[0] != '\0' && disabled[0] != '0')
-		return err_set(err, ERR_PRECONDITION,
-			"io_uring is switched off on this node (kernel.io_uring_disabled is %c): "
-			"sysctl -w kernel.io_uring_disabled=0",
-			disabled[0]);
-	if (r == -EPERM || r == -ENOSYS)
-		return err_set(err, ERR_PRECONDITION,
-			"io_uring is not allowed here, probably by the container's seccomp "
-			"profile: "
-			"run it privileged or with a profile that has the io_uring_* calls, on "
-			"Linux "
-			"6.1 or newer");
-	return err_sys(err, r, "io_uring cannot be set up");
-}
-
 static int open_reactor(struct serve *s, struct err *err)
 {
 	int r = ring_open(&s->reactor.ring, &(struct ring_config){0});
 	if (r < 0)
-		return fail_ring(r, err);
+		return ring_open_why(r, err);
 	watch_signals(s);
 	r = work_open(&s->reactor.work, s->reactor.ring, WORK_THREADS);
 	if (r < 0)
@@ -357,11 +329,32 @@ static int open_pools(struct serve *s, struct err *err)
 	return wait_for(s, &s->pools_loaded, err);
 }
 
+static void on_ublkd_returned(void *arg)
+{
+	struct serve *s = arg;
+	if (s->csi != NULL && !s->draining)
+		adopt(s);
+}
+
 static int open_csi(struct serve *s, struct err *err)
 {
-	int r = csi_open(&s->csi, &s->options.csi, &s->reactor, s->pools);
+	int r = 0;
+	if (s->options.ublk) {
+		s->options.ublkd.on_returned = on_ublkd_returned;
+		s->options.ublkd.arg = s;
+		r = backend_ublk_open(&s->reactor, &s->options.ublkd);
+	}
+	if (r < 0)
+		return err_sys(err, r, "ublk volumes cannot be served");
+	r = probes_open(&s->probes, &s->reactor);
+	if (r >= 0)
+		r = csi_open(&s->csi, &s->options.csi, &s->reactor, s->pools);
 	if (r < 0)
 		return err_sys(err, r, "the services cannot be opened");
+	s->csi->probes = s->probes;
+	r = csi_watch_open(s->csi);
+	if (r < 0)
+		return err_sys(err, r, "the volumes in use cannot be watched");
 	adopt(s);
 	return wait_for(s, &s->adopted, err);
 }
@@ -382,7 +375,13 @@ static int open_server(struct serve *s, struct err *err)
 		.ring = s->reactor.ring,
 		.registry = s->registry,
 		.limits = server_limits_default,
+		.http_routes = s->endpoints.routes,
+		.http_limits = server_http_limits_default,
 	};
+	r = metrics_open(&s->metrics, &s->reactor, s->csi, s->registry);
+	if (r < 0)
+		return err_sys(err, r, "metrics cannot be kept");
+	endpoints_init(&s->endpoints, s->csi, s->metrics);
 	r = server_open(&s->server, &config);
 	if (r < 0)
 		return err_sys(err, r, "the server cannot be opened");
@@ -391,7 +390,31 @@ static int open_server(struct serve *s, struct err *err)
 		if (r < 0)
 			return err_sys(err, r, "cannot listen on %s", s->options.endpoints[i]);
 	}
-	return 0;
+	if (s->options.http == NULL)
+		return 0;
+	return serve_http_start(&s->http, s->reactor.ring, s->server, s->options.http, err);
+}
+
+static int open_registration(struct serve *s, struct err *err)
+{
+	if (s->options.kubelet_registration == NULL)
+		return 0;
+	const struct registration_config config = {
+		.dir = s->options.kubelet_registration,
+		.driver_name = s->options.csi.driver_name,
+		.endpoint = s->options.kubelet_endpoint,
+	};
+	int r = registration_open(&s->registration, &s->reactor, &config);
+	return r < 0 ? err_sys(err, r, "registration with kubelet") : 0;
+}
+
+static void on_probes_loaded(void *arg)
+{
+	struct serve *s = arg;
+	if (probes_state(s->probes) == PROBES_SYSFS)
+		log_event(LOG_LEVEL_WARN,
+			"volumes are counted without BPF: no latency histograms, no I/O errors",
+			log_fields({"why", probes_why(s->probes)}));
 }
 
 static void say_serving(struct serve *s)
@@ -414,6 +437,7 @@ static void say_serving(struct serve *s)
 	log_event(LOG_LEVEL_INFO, "serving",
 		log_fields({"version", RINGVOL_VERSION}, {"driver", s->options.csi.driver_name},
 			{"node", s->options.csi.node_id}, {"endpoints", (char *)endpoints.data},
+			{"http", s->http.listening ? s->http.address : NULL},
 			{"pools", (char *)pools.data}, {"startup_ms", startup_ms}));
 	buf_free(&endpoints);
 	buf_free(&pools);
@@ -437,6 +461,9 @@ static int start(struct serve *s, struct err *err)
 	r = open_server(s, err);
 	if (r < 0)
 		return r;
+	r = open_registration(s, err);
+	if (r < 0)
+		return r;
 	s->serving = true;
 	update_health(s);
 	say_serving(s);
@@ -444,20 +471,27 @@ static int start(struct serve *s, struct err *err)
 	if (r < 0)
 		log_event(LOG_LEVEL_WARN, "the service manager cannot be told READY=1",
 			log_fields({"error", strerrordesc_np(-r)}));
+	/* Not before: it takes longer than all of the start. */
+	probes_start(s->probes, on_probes_loaded, s);
 	return 0;
 }
 
 /* Top down; half of it may be missing. */
 static void stop(struct serve *s)
 {
+	registration_close(s->registration);
+	serve_http_stop(&s->http);
 	server_close(s->server);
+	metrics_close(s->metrics);
 	reflection_free(s->reflection);
 	health_free(s->health);
 	grpc_registry_free(s->registry);
 	csi_close(s->csi);
+	backend_ublk_close();
 	pools_close(s->pools);
 	helpers_close(s->reactor.helpers);
 	work_close(s->reactor.work);
+	probes_close(s->probes);
 	ring_close(s->reactor.ring);
 	fd_close(&s->signal_fd);
 	serve_options_free(&s->options);

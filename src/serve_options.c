@@ -5,6 +5,9 @@
  */
 #include "serve_options.h"
 
+#include "blockio/ublkd_proto.h"
+#include "rpc/listen.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
@@ -295,13 +298,61 @@ static int set_max_volumes(void *target, const char *value, struct err *err)
 	return 0;
 }
 
+static int set_registration(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (value[0] != '/')
+		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
+	return keep(o, value, &o->kubelet_registration, err);
+}
+
+static int set_kubelet_endpoint(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r = check_unix_path(value, err);
+	return r < 0 ? r : keep(o, value, &o->kubelet_endpoint, err);
+}
+
 static int set_http(void *target, const char *value, struct err *err)
 {
-	(void)target;
-	if (strcmp(value, "off") == 0)
+	struct serve_options *o = target;
+	struct sockaddr_storage address;
+	socklen_t len;
+	if (strcmp(value, "off") == 0) {
+		o->http = NULL;
 		return 0;
-	return err_set(err, ERR_INVALID,
-		"health and metrics over HTTP are not in this version; only 'off' is accepted");
+	}
+	if (listen_parse_address(value, &address, &len) < 0)
+		return err_set(err, ERR_INVALID,
+			"not ADDR:PORT (as 127.0.0.1:9808, 0.0.0.0:9808 or [::]:9808) or off");
+	return keep(o, value, &o->http, err);
+}
+
+static int set_ublkd(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"off", "external", "start", NULL};
+	int i = parse_choice(value, names, "start, external, off", err);
+	if (i < 0)
+		return i;
+	struct serve_options *o = target;
+	o->ublk = i != 0;
+	o->ublkd.start = i == 2;
+	return 0;
+}
+
+static int set_ublkd_socket(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r = check_unix_path(value, err);
+	return r < 0 ? r : keep(o, value, &o->ublkd.socket_path, err);
+}
+
+static int set_ublkd_state_dir(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (value[0] != '/')
+		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
+	return keep(o, value, &o->ublkd.state_dir, err);
 }
 
 static int set_log_level(void *target, const char *value, struct err *err)
@@ -342,8 +393,18 @@ static const struct option_row rows[] = {
 	{"--services", "LIST", {"RINGVOL_SERVICES"}, .fallback = "identity,controller,node",
 		.help = "the services to serve, commas between; identity always is",
 		.set = set_services},
-	{"--http", "off", {"RINGVOL_HTTP"}, .fallback = "off",
-		.help = "health and metrics over HTTP: not in this version", .set = set_http},
+	{"--http", "ADDR:PORT|off", {"RINGVOL_HTTP"}, .fallback = "127.0.0.1:9808",
+		.help = "where /healthz, /readyz and /metrics are served; an address in use is "
+			"waited for",
+		.set = set_http},
+	{"--kubelet-registration", "DIR", {"RINGVOL_KUBELET_REGISTRATION"}, .fallback_help = "off",
+		.help = "register with kubelet, whose registry directory this is\n"
+			"(/var/lib/kubelet/plugins_registry)",
+		.set = set_registration},
+	{"--kubelet-endpoint", "PATH", {"RINGVOL_KUBELET_ENDPOINT"},
+		.fallback_help = "the first unix socket of --endpoint",
+		.help = "our socket as kubelet sees it, from outside the container",
+		.set = set_kubelet_endpoint},
 	{"--controller-expand", "on|node", {"RINGVOL_CONTROLLER_EXPAND"}, .fallback = "on",
 		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
 		.set = set_controller_expand},
@@ -353,6 +414,17 @@ static const struct option_row rows[] = {
 	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
 		.help = "what NodeGetInfo tells the scheduler; 0: no limit",
 		.set = set_max_volumes},
+	{"--ublkd", "start|external|off", {"RINGVOL_UBLKD"}, .fallback = "start",
+		.help = "the data process of ublk volumes\n"
+			"start: started when one is needed and none answers\n"
+			"external: a service or pod of its own runs 'ringvol ublkd'\n"
+			"off: no ublk volumes on this node",
+		.set = set_ublkd},
+	{"--ublkd-socket", "PATH", {"RINGVOL_UBLKD_SOCKET"}, .fallback = UBLKD_SOCKET,
+		.help = "where the data process listens", .set = set_ublkd_socket},
+	{"--ublkd-state-dir", "PATH", {"RINGVOL_UBLKD_STATE_DIR"}, .fallback = UBLKD_STATE_DIR,
+		.help = "where it keeps what it knows of its devices; not across a reboot",
+		.set = set_ublkd_state_dir},
 	{"--log-level", "error|warn|info|debug", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
 		.help = "what is logged, on standard error", .set = set_log_level},
 	{"--log-format", "logfmt|json", {"RINGVOL_LOG_FORMAT"}, .fallback = "logfmt",
@@ -370,6 +442,30 @@ const struct command serve_command = {
 	.options = rows,
 };
 
+/* Kubelet is told of a unix socket, and the socket in its directory has a name of a limited length.
+ */
+static int complete_registration(struct serve_options *o, struct err *err)
+{
+	size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+	if (o->kubelet_registration == NULL)
+		return 0;
+	if (strlen(o->kubelet_registration) + strlen("/") + strlen(o->csi.driver_name) +
+			strlen("-reg.sock") >
+		max)
+		return err_set(err, ERR_INVALID,
+			"--kubelet-registration: the socket's path in it would be longer than %zu bytes",
+			max);
+	for (unsigned i = 0; i < o->endpoint_count && o->kubelet_endpoint == NULL; i++) {
+		const char *e = o->endpoints[i];
+		if (strncmp(e, "unix:", 5) == 0)
+			o->kubelet_endpoint = strncmp(e, "unix://", 7) == 0 ? e + 7 : e + 5;
+	}
+	if (o->kubelet_endpoint == NULL)
+		return err_set(err, ERR_INVALID,
+			"--kubelet-registration: kubelet needs a unix socket; give one as --endpoint or --kubelet-endpoint");
+	return 0;
+}
+
 int serve_options_parse(struct serve_options *ret, struct options_result *ret_result, int argc,
 	char *const *argv, struct err *err)
 {
@@ -377,6 +473,8 @@ int serve_options_parse(struct serve_options *ret, struct options_result *ret_re
 	if (ret->arena == NULL)
 		return err_set(err, ERR_NO_ROOM, "out of memory");
 	int r = options_parse(&serve_command, argc, argv, ret, ret_result, err);
+	if (r == 0 && !ret_result->help)
+		r = complete_registration(ret, err);
 	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)
 		return r;
 	char host[HOST_NAME_MAX + 1];

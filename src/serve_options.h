@@ -3,6 +3,7 @@
 #ifndef RINGVOL_SERVE_OPTIONS_H
 #define RINGVOL_SERVE_OPTIONS_H
 
+#include "backends/ublk.h"
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -21,9 +22,14 @@ struct serve_options {
 	struct arena *arena; /* holds every string below */
 	const char *endpoints[SERVE_ENDPOINTS_MAX];
 	unsigned endpoint_count;
+	const char *http; /* ADDR:PORT; NULL: off */
 	struct pool_config pools[POOLS_MAX];
 	unsigned pool_count;
 	struct csi_config csi;
+	bool ublk;
+	struct backend_ublk_config ublkd; /* socket_path, state_dir, start */
+	const char *kubelet_registration; /* directory; NULL: none */
+	const char *kubelet_endpoint;     /* with it: a path */
 	enum log_level log_level;
 	enum log_format log_format;
 };

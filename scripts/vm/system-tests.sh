@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The system tests that say most about a kernel, in guests: scripts/vm/system-tests.sh [KERNEL...]
 # (6.1 and 6.12). RINGVOL_BIN is the driver under test, build/ringvol by default. Standard output is
-# that of `go test -v`, kernel by kernel. Exit status 0, 1 when something failed, 77 when no guest
-# can be had here and nothing has failed.
+# that of `go test -v` for test2json, kernel by kernel. Exit status 0, 1 when something failed, 77 when
+# no guest can be had here and nothing has failed.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 . scripts/lib.sh
@@ -11,9 +11,9 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 
 kernels=("$@")
 [ ${#kernels[@]} -gt 0 ] || kernels=(6.1 6.12)
-# Everything on each pool and file system, ext4's online growth among it, which needs a capability
+# What needs the device mapper; everything on each pool and file system, ext4's online growth among it, which needs a capability
 # that development machines may lack.
-selected='^(TestLifecycle|TestExpand|TestThickStaysThick|TestFreshVolumesAreEmpty|TestSnapshotsAndLists|TestRawStaysRaw)$'
+selected='^(TestHealthDisk.*|TestHealthIOErrors|TestLifecycle|TestExpand|TestThickStaysThick|TestFreshVolumesAreEmpty|TestSnapshotsAndLists|TestRawStaysRaw)$'
 
 deps_ensure go
 binary=$(readlink -f "${RINGVOL_BIN:-build/ringvol}") && [ -x "$binary" ] ||

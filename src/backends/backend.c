@@ -4,16 +4,30 @@
 
 #include <stddef.h>
 
+static const struct backend *table[BACKEND_TYPES] = {[BACKEND_LOOP] = &backend_loop};
+
 const struct backend *backend_get(enum backend_type type)
 {
-	switch (type) {
-	case BACKEND_LOOP:
-		return &backend_loop;
-	case BACKEND_UBLK: /* not in this build */
-	case BACKEND_TYPES:
-		break;
-	}
-	return NULL;
+	return type < BACKEND_TYPES ? table[type] : NULL;
+}
+
+int backend_check(enum backend_type type, struct err *err)
+{
+	const struct backend *backend = backend_get(type);
+	if (backend == NULL)
+		return err_set(err, ERR_PRECONDITION,
+			"volumes of this device type are switched off on this node (--ublkd off)");
+	return backend->check == NULL ? 0 : backend->check(backend, err);
+}
+
+void backend_add(const struct backend *backend)
+{
+	table[backend->type] = backend;
+}
+
+void backend_remove(const struct backend *backend)
+{
+	table[backend->type] = NULL;
 }
 
 int backend_end(struct op *op, struct backend_req *req, int res)

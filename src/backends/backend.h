@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How a volume's bytes become a block device. One vtable and one file (or folder) per backend:
- * loop now, ublk and lvm later; tests wrap one to inject faults.
+ * loop and ublk, lvm later; tests wrap one to inject faults.
  *
  * Each function serves the current step of `op`: it returns 0, OP_PENDING or a negative errno with
  * op->err set, like a step's run(), so a backend may take a work job or a whole child operation.
@@ -42,6 +42,17 @@ struct backend_req {
 struct backend {
 	enum backend_type type;
 	const char *name; /* the StorageClass parameter's value */
+	/* What serves the device may start anew without the image: a driver that finds a device of
+	 * an earlier run, or is told so, attaches it once more, which brings the image along. */
+	bool needs_image_again;
+	/* Since when (ring_now_ns) whoever serves all these devices has not answered; 0: it does.
+	 * NULL: the kernel serves them. */
+	uint64_t (*away_since_ns)(const struct backend *backend);
+	/* Whether this node can have such devices: 0, or ERR_PRECONDITION naming what is missing
+	 * and the remedy. Does not block. NULL: always. */
+	int (*check)(const struct backend *backend, struct err *err);
+	/* attach is one op_work() and nothing besides, so a step that calls it may go along. */
+	bool attach_is_job;
 	/* Converges: an image attached by us already is returned as it is. */
 	int (*attach)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* A device that is gone, or not ours any more, is success. Afterwards dev.attached tells
@@ -57,8 +68,14 @@ struct backend {
 		const struct backend *backend, const struct backend_dev *dev, bool read_only);
 };
 
-/* NULL for a type this build or kernel does not have. */
+/* NULL for a type nobody has added. Loop is there from the start. */
 const struct backend *backend_get(enum backend_type type);
+/* Whether volumes of this type can be made and used on this node: 0, or ERR_PRECONDITION naming
+ * what is missing. Does not block. */
+int backend_check(enum backend_type type, struct err *err);
+/* Before the services open, and after they closed. */
+void backend_add(const struct backend *backend);
+void backend_remove(const struct backend *backend);
 extern const struct backend backend_loop;
 
 /* The end() of every step that called a backend: moves req->err into op->err. Returns res. */

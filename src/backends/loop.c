@@ -134,6 +134,7 @@ static int loop_set_read_only(
 const struct backend backend_loop = {
 	.type = BACKEND_LOOP,
 	.name = "loop",
+	.attach_is_job = true,
 	.attach = loop_attach,
 	.detach = loop_detach,
 	.resize = loop_resize,

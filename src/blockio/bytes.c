@@ -32,8 +32,6 @@ enum {
 #define MAGIC_BCACHEFS 0xca451a4eUL
 #define MAGIC_ZFS      0x2fc12fc1UL
 
-#define PROBE_NAME ".ringvol-probe"
-
 /* glibc's struct statx ends before the fields of STATX_DIOALIGN (Linux 6.1), the C library of
  * Debian 12 included; the kernel's layout is fixed, so they are read by offset. */
 enum {
@@ -151,13 +149,14 @@ static int probe_tmpfile(int dirfd, int flags)
 static bool probe_link(int dirfd, int fd)
 {
 	char path[40];
-	unlinkat(dirfd, PROBE_NAME, 0);
+	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
 	/* Taken again already: by another's probe, for which it worked. */
-	bool linked = linkat(fd, "", dirfd, PROBE_NAME, AT_EMPTY_PATH) == 0 || errno == EEXIST ||
-		      linkat(AT_FDCWD, path, dirfd, PROBE_NAME, AT_SYMLINK_FOLLOW) == 0 ||
+	bool linked = linkat(fd, "", dirfd, BYTES_PROBE_NAME, AT_EMPTY_PATH) == 0 ||
+		      errno == EEXIST ||
+		      linkat(AT_FDCWD, path, dirfd, BYTES_PROBE_NAME, AT_SYMLINK_FOLLOW) == 0 ||
 		      errno == EEXIST;
-	unlinkat(dirfd, PROBE_NAME, 0);
+	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
 	return linked;
 }
 
@@ -238,4 +237,25 @@ int bytes_probe(int dirfd, struct bytes_features *ret)
 	probe_reflink(dirfd, fd, &f);
 	*ret = f;
 	return 0;
+}
+
+const char *bytes_fs_name(uint64_t fs_type)
+{
+	static const struct {
+		uint64_t magic;
+		const char *name;
+	} names[] = {
+		{XFS_SUPER_MAGIC, "xfs"},
+		{EXT4_SUPER_MAGIC, "ext4"},
+		{BTRFS_SUPER_MAGIC, "btrfs"},
+		{F2FS_SUPER_MAGIC, "f2fs"},
+		{TMPFS_MAGIC, "tmpfs"},
+		{OVERLAYFS_SUPER_MAGIC, "overlay"},
+		{MAGIC_ZFS, "zfs"},
+		{MAGIC_BCACHEFS, "bcachefs"},
+	};
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (names[i].magic == fs_type)
+			return names[i].name;
+	return NULL;
 }

@@ -48,6 +48,10 @@ struct bytes_features {
 	uint64_t fs_type; /* statfs f_type */
 };
 int bytes_probe(int dirfd, struct bytes_features *ret);
+/* A name that is linked and unlinked meanwhile; a probe that was killed may leave it. */
+#define BYTES_PROBE_NAME ".ringvol-probe"
+/* "xfs" for XFS's fs_type and so on; NULL for one without a name here. */
+const char *bytes_fs_name(uint64_t fs_type);
 
 enum {
 	COPY_BUFFER_BYTES = 1 << 20,
@@ -58,11 +62,16 @@ enum {
  * Copies the data of src to dst through the ring, COPY_IN_FLIGHT buffers at once; holes of src stay
  * holes of dst (dst: fresh, or preallocated when the volume is thick). Direct I/O when both fds
  * were opened with O_DIRECT. Ends after the last write; making it durable is the caller's.
+ * With COPY_ZEROS it overwrites the data of dst in place instead, and src_fd is not looked at; what
+ * was never written holds nothing, and stays so.
  * Run as a child operation. Cancel by setting `stop`; the copy then ends with -ECANCELED.
  */
+enum copy_kind { COPY_DATA, COPY_ZEROS };
+
 struct copy {
 	struct op op;
 	/* set before copy_init(); stop too: true ends it before it begins */
+	enum copy_kind kind;
 	int src_fd, dst_fd;
 	uint64_t size; /* bytes of src to look at */
 	/* progress, readable at any time from the loop */

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies the data of one image to another through the ring.
+ * Copies the data of one image to another, or overwrites it with zeros, through the ring.
  *
- * A work job looks up data extents (SEEK_DATA, SEEK_HOLE) in batches, one batch ahead. Each buffer
- * takes the next chunk of an extent through its own little life: read, then write, then the next
- * chunk. Up to COPY_IN_FLIGHT buffers of a copy are under way; all copies together share
- * COPY_POOL_BUFFERS, and whoever gives a buffer back goes behind those who wait, so that a long
- * copy does not hold up a short one. Chunks that read as zeros are not written: a fresh or
- * preallocated dst reads so anyway.
+ * The walk (copy_walk.h) looks up data extents in batches, one ahead. Each buffer takes the next
+ * chunk of an extent through its own little life: read, then write, then the next
+ * chunk; one of zeros is only written. Up to COPY_IN_FLIGHT buffers of a copy are under way; all
+ * copies together share COPY_POOL_BUFFERS, and whoever gives a buffer back goes behind those who
+ * wait, so that a long copy does not hold up a short one. Chunks that read as zeros are not
+ * written: a fresh or preallocated dst reads so anyway.
  *
  * A failure, or `stop`, starts no more chunks; the copy ends when the last request and the last job
  * have come back, with the first error. Short transfers are continued. With direct I/O a size that
  * is no multiple of 4096 leaves a tail, which is written last and through the page cache.
  *
- * The buffers belong to the loop's thread, of which there is one.
+ * The buffers belong to the loop's thread, of which there is one. They are registered with its ring
+ * where the kernel lets us, which saves looking up 256 pages for each transfer.
  */
 #include "blockio/bytes.h"
+#include "blockio/copy_walk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -28,19 +30,7 @@
 
 enum {
 	COPY_POOL_BUFFERS = 32, /* of all copies together: 32 MiB */
-	COPY_ALIGN = 4096,      /* of offsets, lengths and memory */
 	COPY_SECTOR = 512,      /* the least a short direct transfer can be continued at */
-	EXTENTS_PER_BATCH = 64,
-};
-
-struct extent {
-	uint64_t start, end;
-};
-
-struct batch {
-	struct extent extents[EXTENTS_PER_BATCH];
-	unsigned count, at;
-	bool ready;
 };
 
 /* A buffer and its chunk: `len` bytes from `offset`, `done` of them read, or written. */
@@ -52,6 +42,8 @@ struct copy_buf {
 	uint64_t offset;
 	uint32_t len, done;
 	bool tail;
+	bool zeros; /* that is all `mem` holds */
+	int fixed;  /* its place among the ring's registered buffers, or negative */
 };
 
 struct copy_state {
@@ -62,30 +54,25 @@ struct copy_state {
 	bool waiting;
 	int res; /* the first failure */
 
-	/* the walk */
-	struct work_job job;
-	bool job_running, walk_done;
-	struct batch batches[2];
-	unsigned batch; /* the one being copied; the other is looked up meanwhile */
-	uint64_t walk_from;
+	struct copy_walk walk;
 	uint64_t next; /* everything before it was handed to a buffer or is a hole */
-	int src_fd;
-	uint64_t size;
-
 	bool direct_dst;
-	struct extent tail; /* unaligned end, empty if there is none */
+	struct copy_extent tail; /* unaligned end, empty if there is none */
 };
 
 /* ---- the buffers of all copies ---- */
 
 static struct {
+	struct ring *ring;
 	struct list free, waiting;
 	unsigned made, copies;
 	bool ready;
 } pool;
 
-static void pool_enter(void)
+static void pool_enter(struct ring *ring)
 {
+	assert(pool.copies == 0 || pool.ring == ring);
+	pool.ring = ring;
 	if (!pool.ready) {
 		list_init(&pool.free);
 		list_init(&pool.waiting);
@@ -100,6 +87,7 @@ static void pool_leave(void)
 		return;
 	for (struct list *l; (l = list_pop(&pool.free)) != NULL;) {
 		struct copy_buf *buf = container_of(l, struct copy_buf, link);
+		ring_fixed_remove(pool.ring, buf->fixed);
 		free(buf->mem);
 		free(buf);
 		pool.made--;
@@ -115,6 +103,7 @@ static struct copy_buf *pool_make(void)
 		return NULL;
 	}
 	buf->mem = mem;
+	buf->fixed = ring_fixed_add(pool.ring, mem, COPY_BUFFER_BYTES);
 	pool.made++;
 	return buf;
 }
@@ -128,59 +117,17 @@ static struct copy_buf *pool_take(void)
 	return pool.made < COPY_POOL_BUFFERS ? pool_make() : NULL;
 }
 
-/* ---- the walk: on a work thread ---- */
-
-static uint64_t round_down(uint64_t n)
-{
-	return n & ~(uint64_t)(COPY_ALIGN - 1);
-}
-
-static uint64_t round_up(uint64_t n)
-{
-	return round_down(n + COPY_ALIGN - 1);
-}
-
-/* Fills the batch that is not being copied. File system blocks may be smaller than COPY_ALIGN, so
- * extents are widened to it; where that makes two of them touch, they become one. */
-static int walk_run(struct work_job *job)
-{
-	struct copy_state *s = container_of(job, struct copy_state, job);
-	struct batch *b = &s->batches[s->batch ^ 1];
-	b->count = b->at = 0;
-	while (s->walk_from < s->size) {
-		off_t data = lseek(s->src_fd, (off_t)s->walk_from, SEEK_DATA);
-		if (data < 0 && errno != ENXIO)
-			return -errno;
-		if (data < 0 || (uint64_t)data >= s->size) {
-			s->walk_from = s->size;
-			break;
-		}
-		off_t hole = lseek(s->src_fd, data, SEEK_HOLE);
-		if (hole < 0)
-			return -errno;
-		struct extent e = {round_down((uint64_t)data), round_up((uint64_t)hole)};
-		if (e.start < s->walk_from)
-			e.start = s->walk_from;
-		if (e.end > s->size)
-			e.end = s->size;
-		struct extent *last = b->count > 0 ? &b->extents[b->count - 1] : NULL;
-		if (last != NULL && last->end == e.start)
-			last->end = e.end;
-		else if (b->count < EXTENTS_PER_BATCH)
-			b->extents[b->count++] = e;
-		else
-			break;
-		s->walk_from = e.end;
-	}
-	return 0;
-}
-
-/* ---- the copy: on the loop ---- */
+/* ---- the copy ---- */
 
 static void copy_go_on(struct copy_state *s);
 static void pool_hand_out(void);
 static void chunk_on_read(struct ring_req *req, int res, uint32_t flags);
 static void chunk_on_write(struct ring_req *req, int res, uint32_t flags);
+
+static const char *copy_doing(const struct copy *copy)
+{
+	return copy->kind == COPY_ZEROS ? "overwriting an image" : "copying an image";
+}
 
 static void copy_fail(struct copy_state *s, int res, const char *what)
 {
@@ -188,63 +135,24 @@ static void copy_fail(struct copy_state *s, int res, const char *what)
 		return;
 	s->res = res;
 	if (res == -ECANCELED)
-		err_sys(&s->copy->op.err, res, "copying an image was stopped");
+		err_sys(&s->copy->op.err, res, "%s was stopped", copy_doing(s->copy));
 	else
-		err_sys(&s->copy->op.err, res, "copying an image: %s", what);
+		err_sys(&s->copy->op.err, res, "%s: %s", copy_doing(s->copy), what);
 }
 
 static bool copy_stopped(struct copy_state *s)
 {
 	if (s->copy->stop)
 		copy_fail(s, -ECANCELED, "");
+	else if (s->walk.res < 0)
+		copy_fail(s, s->walk.res, "looking for data");
 	return s->res < 0;
-}
-
-static void walk_on_end(struct work_job *job, int res)
-{
-	struct copy_state *s = container_of(job, struct copy_state, job);
-	s->job_running = false;
-	if (res < 0)
-		copy_fail(s, res, "looking for data");
-	else
-		s->batches[s->batch ^ 1].ready = true;
-	copy_go_on(s);
-}
-
-static void walk_start(struct copy_state *s)
-{
-	s->job = (struct work_job){.run = walk_run, .on_end = walk_on_end};
-	int r = work_submit(s->copy->op.reactor->work, &s->job);
-	if (r < 0)
-		copy_fail(s, r, "looking for data");
-	else
-		s->job_running = true;
-}
-
-/* The extent to take the next chunk from; NULL: none now, or none at all. Keeps the walk going. */
-static struct extent *walk_extent(struct copy_state *s)
-{
-	struct batch *b = &s->batches[s->batch];
-	if (b->at == b->count && !s->job_running && s->batches[s->batch ^ 1].ready) {
-		b->ready = false;
-		s->batch ^= 1;
-		b = &s->batches[s->batch];
-		s->walk_done = s->walk_from >= s->size;
-		if (!s->walk_done)
-			walk_start(s);
-	}
-	return b->at < b->count ? &b->extents[b->at] : NULL;
-}
-
-/* True when there is nothing left to hand out. */
-static bool walk_at_end(const struct copy_state *s)
-{
-	return s->walk_done && s->batches[s->batch].at == s->batches[s->batch].count;
 }
 
 static void progress_update(struct copy_state *s)
 {
-	uint64_t looked = walk_at_end(s) && s->tail.start == s->tail.end ? s->size : s->next;
+	uint64_t looked =
+		copy_walk_at_end(&s->walk) && s->tail.start == s->tail.end ? s->walk.size : s->next;
 	list_for_each (l, &s->busy) {
 		const struct copy_buf *buf = container_of(l, struct copy_buf, link);
 		if (buf->offset < looked)
@@ -257,9 +165,15 @@ static void chunk_read(struct copy_buf *buf)
 {
 	struct copy_state *s = buf->owner;
 	/* A direct read has to ask for whole blocks; past the end it stops by itself. */
-	uint64_t end = round_up(buf->len);
-	io_uring_prep_read(&buf->req.sqe, s->copy->src_fd, buf->mem + buf->done,
-		(unsigned)(end - buf->done), buf->offset + buf->done);
+	unsigned len = (unsigned)copy_round_up(buf->len) - buf->done;
+	uint8_t *mem = buf->mem + buf->done;
+	uint64_t offset = buf->offset + buf->done;
+	buf->zeros = false;
+	if (buf->fixed >= 0)
+		io_uring_prep_read_fixed(
+			&buf->req.sqe, s->copy->src_fd, mem, len, offset, buf->fixed);
+	else
+		io_uring_prep_read(&buf->req.sqe, s->copy->src_fd, mem, len, offset);
 	buf->req.fn = chunk_on_read;
 	ring_submit(s->copy->op.reactor->ring, &buf->req);
 }
@@ -267,20 +181,46 @@ static void chunk_read(struct copy_buf *buf)
 static void chunk_write(struct copy_buf *buf)
 {
 	struct copy_state *s = buf->owner;
-	io_uring_prep_write(&buf->req.sqe, s->copy->dst_fd, buf->mem + buf->done,
-		buf->len - buf->done, buf->offset + buf->done);
+	uint8_t *mem = buf->mem + buf->done;
+	unsigned len = buf->len - buf->done;
+	uint64_t offset = buf->offset + buf->done;
+	if (buf->fixed >= 0)
+		io_uring_prep_write_fixed(
+			&buf->req.sqe, s->copy->dst_fd, mem, len, offset, buf->fixed);
+	else
+		io_uring_prep_write(&buf->req.sqe, s->copy->dst_fd, mem, len, offset);
 	buf->req.fn = chunk_on_write;
 	ring_submit(s->copy->op.reactor->ring, &buf->req);
+}
+
+static int set_flag(int fd, int flag, bool on)
+{
+	int flags = fcntl(fd, F_GETFL);
+	if (flags < 0)
+		return -errno;
+	flags = on ? flags | flag : flags & ~flag;
+	return fcntl(fd, F_SETFL, flags) < 0 ? -errno : 0;
 }
 
 /* Switches dst between direct I/O and the page cache, which the tail needs. */
 static int dst_set_direct(struct copy_state *s, bool direct)
 {
-	int flags = fcntl(s->copy->dst_fd, F_GETFL);
-	if (flags < 0)
-		return -errno;
-	flags = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
-	return fcntl(s->copy->dst_fd, F_SETFL, flags) < 0 ? -errno : 0;
+	return set_flag(s->copy->dst_fd, O_DIRECT, direct);
+}
+
+static void chunk_end(struct copy_buf *buf);
+
+static void chunk_write_start(struct copy_buf *buf)
+{
+	struct copy_state *s = buf->owner;
+	buf->done = 0;
+	int r = buf->tail ? dst_set_direct(s, false) : 0;
+	if (r < 0) {
+		copy_fail(s, r, "leaving direct I/O");
+		chunk_end(buf);
+		return;
+	}
+	chunk_write(buf);
 }
 
 /* The chunk is over, well or not: its buffer goes to who has waited longest. */
@@ -306,7 +246,7 @@ static uint32_t short_progress(const struct copy_buf *buf, int fd, uint32_t done
 	int flags = fcntl(fd, F_GETFL);
 	if (done >= buf->len || flags < 0 || !(flags & O_DIRECT))
 		return done;
-	uint32_t aligned = (uint32_t)round_down(done);
+	uint32_t aligned = (uint32_t)copy_round_down(done);
 	return aligned > buf->done ? aligned : done & ~(uint32_t)(COPY_SECTOR - 1);
 }
 
@@ -350,16 +290,7 @@ static void chunk_on_read(struct ring_req *req, int res, uint32_t flags)
 		chunk_end(buf);
 		return;
 	}
-	buf->done = 0;
-	if (buf->tail) {
-		int r = dst_set_direct(s, false);
-		if (r < 0) {
-			copy_fail(s, r, "leaving direct I/O");
-			chunk_end(buf);
-			return;
-		}
-	}
-	chunk_write(buf);
+	chunk_write_start(buf);
 }
 
 static void chunk_on_write(struct ring_req *req, int res, uint32_t flags)
@@ -387,12 +318,12 @@ static void chunk_on_write(struct ring_req *req, int res, uint32_t flags)
 
 /* What the next chunk is, 0 bytes if there is none (yet). Cuts an unaligned end off into `tail`,
  * whose turn is when nothing else is in flight. */
-static uint64_t chunk_next(struct copy_state *s, struct extent **ret)
+static uint64_t chunk_next(struct copy_state *s, struct copy_extent **ret)
 {
-	struct extent *e;
-	while ((e = walk_extent(s)) != NULL) {
-		if (s->direct_dst && e->end != round_down(e->end)) {
-			s->tail = (struct extent){round_down(e->end), e->end};
+	struct copy_extent *e;
+	while ((e = copy_walk_extent(&s->walk)) != NULL) {
+		if (s->direct_dst && e->end != copy_round_down(e->end)) {
+			s->tail = (struct copy_extent){copy_round_down(e->end), e->end};
 			if (s->tail.start < e->start)
 				s->tail.start = e->start;
 			e->end = s->tail.start;
@@ -402,9 +333,9 @@ static uint64_t chunk_next(struct copy_state *s, struct extent **ret)
 			*ret = e;
 			return len < COPY_BUFFER_BYTES ? len : COPY_BUFFER_BYTES;
 		}
-		s->batches[s->batch].at++;
+		copy_walk_next(&s->walk);
 	}
-	if (walk_at_end(s) && s->in_flight == 0 && s->tail.start < s->tail.end) {
+	if (copy_walk_at_end(&s->walk) && s->in_flight == 0 && s->tail.start < s->tail.end) {
 		*ret = &s->tail;
 		return s->tail.end - s->tail.start;
 	}
@@ -426,7 +357,7 @@ static void copy_end(struct copy_state *s)
 /* Starts the next chunk in `buf`; false if there is none. */
 static bool chunk_start(struct copy_state *s, struct copy_buf *buf)
 {
-	struct extent *e;
+	struct copy_extent *e;
 	uint64_t len = chunk_next(s, &e);
 	if (len == 0)
 		return false;
@@ -439,23 +370,31 @@ static bool chunk_start(struct copy_state *s, struct copy_buf *buf)
 	s->in_flight++;
 	e->start += len;
 	s->next = e->start;
-	chunk_read(buf);
+	if (s->copy->kind == COPY_DATA) {
+		chunk_read(buf);
+		return true;
+	}
+	if (!buf->zeros)
+		memset(buf->mem, 0, COPY_BUFFER_BYTES);
+	buf->zeros = true;
+	chunk_write_start(buf);
 	return true;
 }
 
 static bool copy_wants_buffer(struct copy_state *s)
 {
-	struct extent *e;
+	struct copy_extent *e;
 	return !copy_stopped(s) && s->in_flight < COPY_IN_FLIGHT && chunk_next(s, &e) > 0;
 }
 
 /* Ends the copy when nothing is under way and nothing is left. */
 static void copy_settle(struct copy_state *s)
 {
+	bool failed = copy_stopped(s);
 	progress_update(s);
-	if (s->in_flight > 0 || s->job_running || (s->waiting && s->res == 0))
+	if (s->in_flight > 0 || s->walk.running || (s->waiting && !failed))
 		return;
-	assert(s->res < 0 || (walk_at_end(s) && s->tail.start == s->tail.end));
+	assert(failed || (copy_walk_at_end(&s->walk) && s->tail.start == s->tail.end));
 	copy_end(s);
 }
 
@@ -492,36 +431,45 @@ static void pool_hand_out(void)
 	}
 }
 
+static void copy_on_extents(struct copy_walk *walk)
+{
+	copy_go_on(container_of(walk, struct copy_state, walk));
+}
+
 static int copy_run(struct op *op)
 {
 	struct copy *copy = container_of(op, struct copy, op);
 	copy->done_bytes = copy->looked_bytes = 0;
 	if (copy->stop)
-		return op_fail_sys(op, -ECANCELED, "copying an image was stopped");
+		return op_fail_sys(op, -ECANCELED, "%s was stopped", copy_doing(copy));
 	if (copy->size > INT64_MAX - COPY_ALIGN)
-		return op_fail_sys(op, -EFBIG, "copying an image");
+		return op_fail_sys(op, -EFBIG, "%s", copy_doing(copy));
 	int flags = fcntl(copy->dst_fd, F_GETFL);
 	if (flags < 0)
-		return op_fail_sys(op, -errno, "copying an image");
+		return op_fail_sys(op, -errno, "%s", copy_doing(copy));
+	/* An image is opened with O_NONBLOCK, lest what is none holds us up; but then the ring
+	 * does not wait for its disk either, and direct I/O of one that cannot be asked without
+	 * waiting (most of device mapper: crypt, thin) ends with EAGAIN each time it is tried. */
+	int fd = copy->kind == COPY_ZEROS ? copy->dst_fd : copy->src_fd;
+	int r = set_flag(fd, O_NONBLOCK, false);
+	if (r < 0)
+		return op_fail_sys(op, r, "%s", copy_doing(copy));
 	if (copy->size == 0)
 		return 0;
 	struct copy_state *s = calloc(1, sizeof *s);
 	if (s == NULL)
-		return op_fail_sys(op, -ENOMEM, "copying an image");
+		return op_fail_sys(op, -ENOMEM, "%s", copy_doing(copy));
 	s->copy = copy;
-	s->src_fd = copy->src_fd;
-	s->size = copy->size;
 	s->direct_dst = flags & O_DIRECT;
 	list_init(&s->busy);
 	list_init(&s->waiting_link);
-	walk_start(s);
-	if (s->res < 0) {
-		int r = s->res;
+	r = copy_walk_start(&s->walk, op->reactor->work, fd, copy->size, copy_on_extents);
+	if (r < 0) {
 		free(s);
-		return r;
+		return op_fail_sys(op, r, "%s: looking for data", copy_doing(copy));
 	}
 	copy->state = s;
-	pool_enter();
+	pool_enter(op->reactor->ring);
 	return op_wait(op);
 }
 

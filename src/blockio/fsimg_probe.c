@@ -25,6 +25,7 @@ enum {
 	XFS_SB_BYTES = 512,
 	BTRFS_SB_OFFSET = 64 * 1024,
 	BTRFS_SB_BYTES = 4096,
+	HEAD_BYTES = 4096,
 };
 
 /* ---- superblocks: false when it is not one after all ---- */
@@ -129,6 +130,47 @@ static int read_superblock(int fd, struct fsimg_probe *p, bool *ret_ok)
 		len += (size_t)n;
 	}
 	*ret_ok = len == want && superblocks[p->type].read(sb, p);
+	return 0;
+}
+
+/* ---- what is expected ---- */
+
+static bool is_zero(const uint8_t *p, size_t len)
+{
+	while (len > 0 && *p == 0) {
+		p++;
+		len--;
+	}
+	return len == 0;
+}
+
+/* Whatever else has been made here since (a partition table, LUKS, swap, another file system) has
+ * written before the ext4's superblock, or over the XFS's. */
+static bool is_expected(const uint8_t head[HEAD_BYTES], struct fsimg_probe *p)
+{
+	switch (p->type) {
+	case FSIMG_EXT4:
+		return is_zero(head, EXT4_SB_OFFSET) && read_ext4(head + EXT4_SB_OFFSET, p);
+	case FSIMG_XFS:
+		return read_xfs(head, p) && le16_at(head + EXT4_SB_OFFSET + 0x38) != EXT4_MAGIC;
+	case FSIMG_NONE:
+	case FSIMG_BTRFS: /* its first 64 KiB are free for anybody's signature */
+	case FSIMG_TYPES:
+		break;
+	}
+	return false;
+}
+
+int fsimg_probe_expected(int fd, enum fsimg_type type, struct fsimg_probe *ret)
+{
+	uint8_t head[HEAD_BYTES];
+	struct fsimg_probe p = {.type = type};
+	/* Or the kernel reads on, from a disk and into a cache that nobody asks again. */
+	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+	if (pread(fd, head, sizeof head, 0) != sizeof head || !is_expected(head, &p))
+		return fsimg_probe_fd(fd, ret);
+	snprintf(p.found, sizeof p.found, "%s", fsimg_name(type));
+	*ret = p;
 	return 0;
 }
 

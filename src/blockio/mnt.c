@@ -13,10 +13,11 @@ helper_fn *const mnt_calls[MNT_CALLS] = {
 	[MNT_UNMOUNT] = mnt_call_unmount,
 	[MNT_STATS] = mnt_call_stats,
 	[MNT_GROW] = mnt_call_grow,
-	[MNT_SET_UUID] = mnt_call_set_uuid,
 	[MNT_SYNC] = mnt_call_sync,
 	[MNT_FREEZE] = mnt_call_freeze,
 	[MNT_THAW] = mnt_call_thaw,
+	[MNT_STATS_MANY] = mnt_call_stats_many,
+	[MNT_TRY_READ] = mnt_call_try_read,
 };
 
 int mnt_why(char *why, int res, const char *fmt, ...)

@@ -25,18 +25,19 @@ enum {
 };
 
 enum mnt_call {
-	MNT_INSPECT,  /* mnt_path_req -> mnt_info */
-	MNT_MOUNT,    /* mnt_mount_req -> mnt_result */
-	MNT_BIND,     /* mnt_bind_req -> mnt_result */
-	MNT_UNMOUNT,  /* mnt_unmount_req -> mnt_result */
-	MNT_STATS,    /* mnt_path_req -> mnt_info with the statfs fields */
-	MNT_GROW,     /* mnt_grow_req -> mnt_result: the file system to its device's size */
-	MNT_SET_UUID, /* mnt_uuid_req -> mnt_result: of a mounted ext4 */
-	MNT_SYNC,     /* mnt_path_req -> mnt_result: syncfs, or fsync of a block device */
-	MNT_FREEZE,   /* mnt_path_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze
-			 holds */
-	MNT_THAW, /* mnt_path_req -> mnt_result: FITHAW, also of a freeze that is on its way; not
-		   * frozen is 0 */
+	MNT_INSPECT, /* mnt_path_req -> mnt_info */
+	MNT_MOUNT,   /* mnt_mount_req -> mnt_result */
+	MNT_BIND,    /* mnt_bind_req -> mnt_result */
+	MNT_UNMOUNT, /* mnt_unmount_req -> mnt_result */
+	MNT_STATS,   /* mnt_path_req -> mnt_info with the statfs fields */
+	MNT_GROW,    /* mnt_grow_req -> mnt_result: the file system to its device's size */
+	MNT_SYNC,    /* mnt_path_req -> mnt_result: syncfs, or fsync of a block device */
+	MNT_FREEZE,  /* mnt_path_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze
+			holds */
+	MNT_THAW,    /* mnt_path_req -> mnt_result: FITHAW, also of a freeze that is on its way; not
+		      * frozen is 0 */
+	MNT_STATS_MANY, /* mnt_many_req -> mnt_many_info each: MNT_STATS one after the other */
+	MNT_TRY_READ, /* mnt_try_req -> mnt_result: reads a block of the device, past all caches */
 	MNT_CALLS,
 };
 extern helper_fn *const mnt_calls[MNT_CALLS];
@@ -53,9 +54,10 @@ struct mnt_result {
 struct mnt_info {
 	bool exists; /* false: nothing at the path, the rest is zero */
 	bool is_dir, is_block, is_file, is_symlink;
-	bool is_mount;                 /* the root of a mount (statx mount-root attribute) */
-	bool read_only;                /* of that mount or its file system */
-	bool fs_read_only;             /* of the file system itself (superblock) */
+	bool is_mount;     /* the root of a mount (statx mount-root attribute) */
+	bool read_only;    /* of that mount or its file system */
+	bool fs_read_only; /* of the file system itself (superblock) */
+	bool shut_down;    /* the file system answers (almost) everything with EIO since an error */
 	uint32_t dev_major, dev_minor; /* of the block device below: for a mounted file system its
 					  device (btrfs asked by ioctl), for a block node its own */
 	uint64_t fs_magic;
@@ -65,6 +67,18 @@ struct mnt_info {
 	char why[MNT_WHY_BYTES];
 };
 
+/* The paths one behind the other, each with its NUL; sent only as far as it is used. */
+enum { MNT_MANY_MAX = 16 };
+struct mnt_many_req {
+	uint32_t count;
+	char paths[8192];
+};
+
+struct mnt_many_info {
+	int32_t res; /* what MNT_STATS would have answered */
+	struct mnt_info info;
+};
+
 struct mnt_mount_req {
 	char device[64];             /* /dev/loopN */
 	char target[MNT_PATH_BYTES]; /* an existing directory, not a mount */
@@ -72,6 +86,11 @@ struct mnt_mount_req {
 	bool read_only;
 	char options[MNT_OPTIONS_BYTES]; /* comma-separated, checked; nouuid for xfs is added here
 					  */
+	/* ext4: it gets this UUID before anybody can see the mount. One that cannot change its UUID
+	 * (made elsewhere, without metadata_csum_seed) keeps what it has, which only matters to who
+	 * mounts by UUID. */
+	bool set_uuid;
+	uint8_t uuid[16];
 };
 
 /* Binds source (a directory that is a mount, or a block device node) to target, which is created
@@ -98,19 +117,22 @@ struct mnt_grow_req {
 	uint64_t size_bytes; /* of the device */
 };
 
-struct mnt_uuid_req {
-	char path[MNT_PATH_BYTES];
-	uint8_t uuid[16];
+struct mnt_try_req {
+	char device[64];
 };
 
 /* One line of /proc/self/mountinfo whose device or bound node is a loop or ublk block device. */
 struct mnt_entry {
 	uint32_t dev_major, dev_minor; /* of the device */
 	bool bound_node;               /* the device's node, bound to a file (a block volume) */
-	bool read_only;
-	const char *path; /* unescaped; valid during the call */
+	bool read_only;                /* the mount itself; its file system may be so without it */
+	const char *path;              /* unescaped; valid during the call */
 };
 /* Blocking (9 ms at 4,000 mounts): at start, and when memory and kernel disagree. 0 or -errno. */
 int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
+/* A mount's path as mountinfo has it, where links above it (the kubelet root is often one) are
+ * gone: for comparing, not for opening. Allocated; as given where its directory does not exist,
+ * NULL when out of memory. Blocking; the mount itself is not touched. */
+char *mnt_scan_name(const char *path);
 
 #endif

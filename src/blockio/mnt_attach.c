@@ -133,6 +133,17 @@ static int open_mount_target(const struct mnt_place *place, char *why)
 	return mnt_place_open(place, O_PATH | O_DIRECTORY);
 }
 
+/* mount_fd is a mount that is at no place yet. */
+static int give_uuid(const struct mnt_mount_req *req, int mount_fd, char *why)
+{
+	_cleanup_fd_ int root = openat(mount_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int r = root < 0 ? -errno : mnt_set_uuid(root, req->uuid, why);
+	if (r != -EOPNOTSUPP && r != -ENOTTY)
+		return r;
+	why[0] = '\0';
+	return 0;
+}
+
 static int mount_place(const struct mnt_mount_req *req, const struct mnt_place *place, char *why)
 {
 	uint64_t attrs = 0;
@@ -148,6 +159,8 @@ static int mount_place(const struct mnt_mount_req *req, const struct mnt_place *
 		mount_fd = fsmount(fs_fd, FSMOUNT_CLOEXEC, (unsigned)attrs);
 		r = mount_fd < 0 ? -errno : 0;
 	}
+	if (r == 0 && req->set_uuid)
+		r = give_uuid(req, mount_fd, why);
 	if (r == 0 && move_mount(mount_fd, "", target, "",
 			      MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
 		r = -errno;

@@ -25,6 +25,7 @@ enum {
 	BTRFS_RESIZE_MIN_BYTES = 256 << 20, /* the kernel's, also for growing */
 	THAW_TRIES = 160,                   /* 4 s; the callers wait 5 */
 	THAW_PAUSE_MS = 25,
+	TRY_BYTES = 4096,
 };
 
 #define EXT4_RESIZE _IOW('f', 16, uint64_t)
@@ -36,7 +37,6 @@ struct ext4_uuid {
 	struct ext4_uuid_head head;
 	uint8_t uuid[UUID_BYTES];
 };
-#define EXT4_GET_UUID _IOR('f', 44, struct ext4_uuid_head)
 #define EXT4_SET_UUID _IOW('f', 44, struct ext4_uuid_head)
 
 struct xfs_geometry {
@@ -73,7 +73,7 @@ static int ext4_probe(const struct mnt_look *look, struct fsimg_probe *ret)
 	_cleanup_fd_ int fd = open(node, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	int r = fsimg_probe_fd(fd, ret);
+	int r = fsimg_probe_expected(fd, FSIMG_EXT4, ret);
 	return r == 0 && ret->type != FSIMG_EXT4 ? -EUCLEAN : r;
 }
 
@@ -175,29 +175,13 @@ int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
 
 /* ---- uuid ---- */
 
-int mnt_call_set_uuid(const void *req, size_t req_len, void *resp, size_t *resp_len)
+int mnt_set_uuid(int fd, const uint8_t uuid[16], char *why)
 {
-	const struct mnt_uuid_req *set = req;
-	struct mnt_result *result = resp;
-	if (req_len != sizeof *set || *resp_len < sizeof *result)
-		return -EINVAL;
-	*resp_len = sizeof *result;
-	*result = (struct mnt_result){0};
-	struct mnt_look look;
-	_cleanup_fd_ int fd = mnt_open_mounted(set->path, sizeof set->path, &look, result->why);
-	if (fd < 0)
-		return fd;
-	struct ext4_uuid now = {.head.len = UUID_BYTES}, wanted = {.head.len = UUID_BYTES};
-	memcpy(wanted.uuid, set->uuid, UUID_BYTES);
-	if (ioctl(fd, EXT4_GET_UUID, &now) == 0 && memcmp(now.uuid, set->uuid, UUID_BYTES) == 0)
-		return 0;
+	struct ext4_uuid wanted = {.head.len = UUID_BYTES};
+	memcpy(wanted.uuid, uuid, UUID_BYTES);
 	if (ioctl(fd, EXT4_SET_UUID, &wanted) == 0)
 		return 0;
-	int r = -errno;
-	if (r == -ENOTTY)
-		return mnt_why(result->why, -EOPNOTSUPP,
-			"this kernel or file system cannot change a UUID while mounted");
-	return mnt_why(result->why, r, "changing the UUID of the ext4 failed");
+	return mnt_why(why, -errno, "changing the UUID of the ext4 failed");
 }
 
 /* ---- sync, freeze, thaw ---- */
@@ -283,4 +267,23 @@ int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len)
 		else if (res < 0)
 			return mnt_why(((struct mnt_result *)resp)->why, res, "thawing failed");
 	}
+}
+
+/* ---- the device itself ---- */
+
+int mnt_call_try_read(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_try_req *try_req = req;
+	struct mnt_result *result = resp;
+	_Alignas(TRY_BYTES) char block[TRY_BYTES];
+	if (req_len != sizeof *try_req || *resp_len < sizeof *result ||
+		memchr(try_req->device, '\0', sizeof try_req->device) == NULL)
+		return -EINVAL;
+	*resp_len = sizeof *result;
+	*result = (struct mnt_result){0};
+	_cleanup_fd_ int fd = open(try_req->device, O_RDONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return mnt_why(result->why, -errno, "the device cannot be opened");
+	ssize_t n = pread(fd, block, sizeof block, 0);
+	return n < 0 ? mnt_why(result->why, -errno, "the device cannot be read") : 0;
 }

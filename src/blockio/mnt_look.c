@@ -41,7 +41,7 @@ static int fd_mount_id(int fd, uint64_t *ret)
 
 struct by_id {
 	uint64_t id;
-	bool found, fs_read_only;
+	bool found, fs_read_only, shut_down;
 	uint32_t dev_major, dev_minor;
 };
 
@@ -55,6 +55,7 @@ static bool by_id_on_line(void *arg, const struct mnt_line *line)
 	/* emergency_ro: what ext4 of Linux 6.15 and newer is after an error. */
 	b->fs_read_only = mnt_has_option(line->fs_options, "ro") ||
 			  mnt_has_option(line->fs_options, "emergency_ro");
+	b->shut_down = mnt_has_option(line->fs_options, "shutdown"); /* ext4, likewise */
 	mnt_line_device(line, &b->dev_major, &b->dev_minor, &bound);
 	return false;
 }
@@ -144,6 +145,7 @@ static int look_at_sick(const struct mnt_place *place, int statx_res, struct mnt
 	*ret = (struct mnt_look){
 		.exists = true,
 		.is_mount = true,
+		.shut_down = statx_res == -EIO,
 		.mode = S_IFDIR,
 		.dev_major = line.dev_major,
 		.dev_minor = line.dev_minor,
@@ -230,7 +232,7 @@ struct statmount_head {
 };
 
 /* 0, or -errno where the kernel is too old. */
-static int statmount_read_only(int fd, bool *ret)
+static int statmount_state(int fd, bool *ret_read_only, bool *ret_shut_down)
 {
 	struct statx stx;
 	_Alignas(8) char mem[STATMOUNT_TEXT_AT + 4096];
@@ -250,9 +252,12 @@ static int statmount_read_only(int fd, bool *ret)
 		return -errno;
 	memcpy(&head, mem, sizeof head);
 	mem[sizeof mem - 1] = '\0';
-	*ret = head.mask & STATMOUNT_WANT_SB && head.sb_flags & SB_FLAG_READ_ONLY;
+	const char *options = "";
 	if (head.mask & STATMOUNT_WANT_OPTIONS && head.options_at < 4096)
-		*ret |= mnt_has_option(mem + STATMOUNT_TEXT_AT + head.options_at, "emergency_ro");
+		options = mem + STATMOUNT_TEXT_AT + head.options_at;
+	*ret_read_only = (head.mask & STATMOUNT_WANT_SB && head.sb_flags & SB_FLAG_READ_ONLY) ||
+			 mnt_has_option(options, "emergency_ro");
+	*ret_shut_down = mnt_has_option(options, "shutdown");
 	return 0;
 }
 
@@ -263,17 +268,22 @@ static int fill_fs(const struct mnt_place *place, const struct mnt_look *look, b
 	_cleanup_fd_ int fd = mnt_place_open(place, O_PATH);
 	if (fd < 0)
 		return fd;
+	info->shut_down = look->shut_down;
 	if (fstatfs(fd, &fs) < 0)
-		return -errno;
+		return look->shut_down ? 0 : -errno;
 	info->fs_magic = (unsigned long)fs.f_type;
 	info->read_only = fs.f_flags & ST_RDONLY;
 	/* Before Linux 6.8: statfs says when either is read-only, the table says which. */
 	struct by_id line;
+	bool shut_down = false;
 	if (look->is_mount && S_ISDIR(look->mode) &&
-		statmount_read_only(fd, &info->fs_read_only) < 0)
-		info->fs_read_only =
-			info->read_only && find_line(fd, &line) == 0 && line.fs_read_only;
+		statmount_state(fd, &info->fs_read_only, &shut_down) < 0 && info->read_only &&
+		find_line(fd, &line) == 0) {
+		info->fs_read_only = line.fs_read_only;
+		shut_down = line.shut_down;
+	}
 	info->read_only |= info->fs_read_only;
+	info->shut_down |= shut_down;
 	if (!stats)
 		return 0;
 	uint64_t unit = (uint64_t)(fs.f_frsize > 0 ? fs.f_frsize : fs.f_bsize);
@@ -299,11 +309,11 @@ static int fill_block_size(const struct mnt_look *look, struct mnt_info *info)
 	return 0;
 }
 
-static int fill_info(const struct mnt_path_req *req, bool stats, struct mnt_info *info)
+static int fill_info(const char *path, size_t size, bool stats, struct mnt_info *info)
 {
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	struct mnt_look look;
-	int r = mnt_place_find(req->path, sizeof req->path, &place, info->why);
+	int r = mnt_place_find(path, size, &place, info->why);
 	if (r == -ENOENT) {
 		info->why[0] = '\0';
 		return 0;
@@ -335,7 +345,8 @@ static int call_info(const void *req, size_t req_len, void *resp, size_t *resp_l
 		return -EINVAL;
 	*resp_len = sizeof *info;
 	*info = (struct mnt_info){0};
-	return fill_info(req, stats, info);
+	const struct mnt_path_req *path = req;
+	return fill_info(path->path, sizeof path->path, stats, info);
 }
 
 int mnt_call_inspect(const void *req, size_t req_len, void *resp, size_t *resp_len)
@@ -346,4 +357,24 @@ int mnt_call_inspect(const void *req, size_t req_len, void *resp, size_t *resp_l
 int mnt_call_stats(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	return call_info(req, req_len, resp, resp_len, true);
+}
+
+int mnt_call_stats_many(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_many_req *many = req;
+	struct mnt_many_info *infos = resp;
+	if (req_len < offsetof(struct mnt_many_req, paths) || many->count == 0 ||
+		many->count > MNT_MANY_MAX || *resp_len < many->count * sizeof *infos)
+		return -EINVAL;
+	const char *path = many->paths, *end = (const char *)req + req_len;
+	for (uint32_t i = 0; i < many->count; i++) {
+		size_t len = strnlen(path, (size_t)(end - path));
+		if (path + len == end)
+			return -EINVAL;
+		infos[i] = (struct mnt_many_info){0};
+		infos[i].res = fill_info(path, len + 1, true, &infos[i].info);
+		path += len + 1;
+	}
+	*resp_len = many->count * sizeof *infos;
+	return 0;
 }

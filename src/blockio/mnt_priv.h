@@ -43,6 +43,7 @@ int mnt_place_open(const struct mnt_place *place, int flags);
 /* What statx says of the entry at a place, and which device it stands for. */
 struct mnt_look {
 	bool exists, is_mount;
+	bool shut_down; /* a file system that says EIO even of its root */
 	mode_t mode;
 	uint64_t size_bytes;
 	/* The device below a mount, or a block node's own; 0:0 for anything else. */
@@ -54,6 +55,7 @@ int mnt_open_mounted(const char *path, size_t size, struct mnt_look *ret_look, c
 
 int mnt_call_inspect(const void *req, size_t req_len, void *resp, size_t *resp_len);
 int mnt_call_stats(const void *req, size_t req_len, void *resp, size_t *resp_len);
+int mnt_call_stats_many(const void *req, size_t req_len, void *resp, size_t *resp_len);
 
 /* ---- mnt_attach.c: mount, bind, unmount ---- */
 
@@ -64,9 +66,11 @@ int mnt_call_unmount(const void *req, size_t req_len, void *resp, size_t *resp_l
 /* ---- mnt_fs.c: ioctls on mounted file systems ---- */
 
 int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len);
-int mnt_call_set_uuid(const void *req, size_t req_len, void *resp, size_t *resp_len);
+/* A mounted ext4's, given by its directory. */
+int mnt_set_uuid(int fd, const uint8_t uuid[16], char *why);
 int mnt_call_sync(const void *req, size_t req_len, void *resp, size_t *resp_len);
 int mnt_call_freeze(const void *req, size_t req_len, void *resp, size_t *resp_len);
+int mnt_call_try_read(const void *req, size_t req_len, void *resp, size_t *resp_len);
 int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len);
 
 /* ---- mnt_scan.c: /proc/self/mountinfo ---- */

@@ -155,8 +155,7 @@ static bool scan_on_line(void *arg, const struct mnt_line *line)
 {
 	const struct scan *scan = arg;
 	struct mnt_entry entry = {
-		.read_only = mnt_has_option(line->options, "ro") ||
-			     mnt_has_option(line->fs_options, "ro"),
+		.read_only = mnt_has_option(line->options, "ro"),
 		.path = line->path,
 	};
 	mnt_line_device(line, &entry.dev_major, &entry.dev_minor, &entry.bound_node);
@@ -169,4 +168,17 @@ int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg)
 {
 	struct scan scan = {each, arg};
 	return mnt_each_line(scan_on_line, &scan);
+}
+
+char *mnt_scan_name(const char *path)
+{
+	const char *name = strrchr(path, '/');
+	_cleanup_free_ char *parent =
+		name == NULL ? NULL : strndup(path, (size_t)(name - path) + 1);
+	_cleanup_free_ char *real = parent == NULL ? NULL : realpath(parent, NULL);
+	if (real == NULL)
+		return strdup(path);
+	char *listed;
+	return asprintf(&listed, "%s%s", strcmp(real, "/") == 0 ? "" : real, name) < 0 ? NULL
+										       : listed;
 }

@@ -4,15 +4,17 @@
  * pods keep their volumes while the driver restarts; afterwards it has to know them again.
  *
  * Happy path: scan devices with a ringvol tag and the mounts of them (one work job) -> match tags
- * with volumes -> clear devices whose volume is gone from a pool that is here -> thaw what a run
- * cut short left frozen by our own hand.
+ * with volumes -> clear devices whose volume is gone from a pool that is here -> bring their images
+ * to the data process that serves the others -> look for our marks: thaw what a run cut short left
+ * frozen by our own hand, know the single writers again.
  * How it can fail: the scan fails, and nothing is adopted until the next one; what cannot be
  * cleared stays as it is. A device of a pool that is not here is left alone.
  */
 #include "base/fd.h"
 #include "base/log.h"
+#include "blockio/boot_mark.h"
 #include "blockio/mnt.h"
-#include "csi/node_state.h"
+#include "csi/node.h"
 #include "csi/quiesce.h"
 
 #include <errno.h>
@@ -20,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/xattr.h>
 
 struct found_dev {
 	const struct backend *backend;
@@ -43,7 +44,7 @@ struct adopt {
 	size_t dev_count, dev_cap;
 	struct found_mount *mounts;
 	size_t mount_count, mount_cap;
-	unsigned pending; /* clears and thaws under way */
+	unsigned pending; /* clears and looks at marks under way */
 	unsigned adopted, cleared;
 };
 
@@ -211,95 +212,175 @@ static void start_clear(struct adopt *a, const struct found_dev *found)
 	op_start(&c->op);
 }
 
-/* ---- thawing what we froze ---- */
+/* ---- bringing the image to who serves the device ---- */
 
-struct thaw {
+struct resume {
+	struct op op;
+	struct adopt *adopt;
+	const struct backend *backend;
+	struct backend_req req;
+	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
+};
+
+static int resume_run(struct op *op)
+{
+	struct resume *r = container_of(op, struct resume, op);
+	return r->backend->attach(r->backend, op, &r->req);
+}
+
+static int resume_end(struct op *op, int res)
+{
+	return backend_end(op, &container_of(op, struct resume, op)->req, res);
+}
+
+static const struct op_step resume_steps[] = {
+	{"attach", .run = resume_run, .end = resume_end},
+	{NULL},
+};
+
+static void resume_finished(struct op *op)
+{
+	struct resume *r = container_of(op, struct resume, op);
+	struct pool_object *volume;
+	struct err gone = {0};
+	if (op_failed(op))
+		log_event(LOG_LEVEL_WARN, "a device in use waits for its image",
+			log_fields({"volume", r->id}, {"error", op->err.message}));
+	else if (pools_find_id(r->adopt->csi->pools, RECORD_VOLUME, r->id, &volume, &gone) == 0 &&
+		 node_volume_find(volume) != NULL)
+		node_volume_set_dev(r->adopt->csi, node_volume_find(volume), &r->req.dev);
+	settle(r->adopt);
+	free(r);
+}
+
+static void start_resume(
+	struct adopt *a, const struct pool_object *volume, const struct found_dev *found)
+{
+	struct resume *r = calloc(1, sizeof(*r));
+	if (r == NULL)
+		return;
+	r->adopt = a;
+	r->backend = found->backend;
+	node_volume_request(volume, &r->req);
+	memcpy(r->image, volume->key, sizeof(r->image)); /* the volume may go meanwhile */
+	r->req.image = r->image;
+	r->req.read_only = found->dev.read_only;
+	pool_object_id(volume, r->id);
+	a->pending++;
+	op_init(&r->op, a->csi->reactor, "resume device", resume_steps, resume_finished);
+	op_start(&r->op);
+}
+
+/* ---- our marks: thawing what we froze, and who is to stay the only writer ---- */
+
+struct marks {
 	struct op op;
 	struct adopt *adopt;
 	int dirfd;
 	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
-	bool marked;
+	bool mountable; /* no raw block volume */
+	bool frozen, written;
+	struct boot_mark writer;
 	struct mnt_path_req path;
 	struct mnt_result result;
 };
 
-static int mark_job(void *arg)
+static int look_job(void *arg)
 {
-	struct thaw *t = arg;
-	_cleanup_fd_ int fd = openat(t->dirfd, t->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	struct marks *m = arg;
+	_cleanup_fd_ int fd = openat(m->dirfd, m->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	t->marked = fgetxattr(fd, CSI_FROZEN_XATTR, NULL, 0) >= 0;
+	m->frozen = m->mountable && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
+	m->written = boot_mark_get(fd, BOOT_MARK_WRITER, &m->writer);
 	return 0;
 }
 
 static int unmark_job(void *arg)
 {
-	struct thaw *t = arg;
-	_cleanup_fd_ int fd = openat(t->dirfd, t->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 || fremovexattr(fd, CSI_FROZEN_XATTR) < 0 || fsync(fd) < 0)
-		return -errno;
-	return 0;
+	struct marks *m = arg;
+	_cleanup_fd_ int fd = openat(m->dirfd, m->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : boot_mark_remove(fd, BOOT_MARK_FROZEN);
 }
 
 static bool thaw_done(struct op *op)
 {
-	return !container_of(op, struct thaw, op)->marked;
+	return !container_of(op, struct marks, op)->frozen;
 }
 
-static int mark_run(struct op *op)
+static int look_run(struct op *op)
 {
-	return op_work(op, mark_job, container_of(op, struct thaw, op));
+	return op_work(op, look_job, container_of(op, struct marks, op));
 }
 
 static int thaw_run(struct op *op)
 {
-	struct thaw *t = container_of(op, struct thaw, op);
+	struct marks *m = container_of(op, struct marks, op);
 	/* Without a key: a call that hangs on the frozen file system must not keep the thaw away.
 	 */
-	return op_helper(op, MNT_THAW, NULL, &t->path, sizeof(t->path), &t->result,
-		sizeof(t->result), CSI_FREEZE_TIMEOUT_MS);
+	return op_helper(op, MNT_THAW, NULL, &m->path, sizeof(m->path), &m->result,
+		sizeof(m->result), CSI_FREEZE_TIMEOUT_MS);
 }
 
 static int unmark_run(struct op *op)
 {
-	return op_work(op, unmark_job, container_of(op, struct thaw, op));
+	return op_work(op, unmark_job, container_of(op, struct marks, op));
 }
 
-static const struct op_step thaw_steps[] = {
-	{"look for our mark", .run = mark_run},
+static const struct op_step marks_steps[] = {
+	{"look for our marks", .run = look_run},
 	{"thaw", .done = thaw_done, .run = thaw_run},
-	{"remove the mark", .done = thaw_done, .run = unmark_run},
+	{"unmark", .done = thaw_done, .run = unmark_run},
 	{NULL},
 };
 
-static void thaw_finished(struct op *op)
+/* A mark may be older than the mounts that are there, so it counts for the path it says. */
+static void restore_writer(struct marks *m)
 {
-	struct thaw *t = container_of(op, struct thaw, op);
-	if (t->marked || op_failed(op))
-		log_event(LOG_LEVEL_WARN, "a snapshot cut short had left a volume frozen",
-			log_fields({"volume", t->id},
-				{"error", op_failed(op) ? op->err.message : NULL}));
-	settle(t->adopt);
-	free(t);
+	struct pool_object *volume;
+	struct err gone = {0};
+	if (!m->written ||
+		pools_find_id(m->adopt->csi->pools, RECORD_VOLUME, m->id, &volume, &gone) < 0 ||
+		node_volume_find(volume) == NULL)
+		return;
+	list_for_each (link, &node_volume_find(volume)->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (boot_mark_says(&m->writer, mount->path))
+			mount->single_writer = true;
+	}
 }
 
-static void start_thaw(struct adopt *a, struct pool_object *volume, struct node_volume *node)
+static void marks_finished(struct op *op)
 {
-	if (list_empty(&node->mounts) || volume->rec->fs == FSIMG_NONE)
+	struct marks *m = container_of(op, struct marks, op);
+	if (m->frozen || op_failed(op))
+		log_event(LOG_LEVEL_WARN,
+			m->frozen ? "a snapshot cut short had left a volume frozen"
+				  : "whether a volume is frozen cannot be seen",
+			log_fields({"volume", m->id},
+				{"error", op_failed(op) ? op->err.message : NULL}));
+	restore_writer(m);
+	settle(m->adopt);
+	free(m);
+}
+
+static void start_marks(struct adopt *a, struct pool_object *volume, struct node_volume *node)
+{
+	if (list_empty(&node->mounts))
 		return;
-	struct thaw *t = calloc(1, sizeof(*t));
-	if (t == NULL)
+	struct marks *m = calloc(1, sizeof(*m));
+	if (m == NULL)
 		return;
-	t->adopt = a;
-	t->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
-	memcpy(t->image, volume->key, sizeof(t->image));
-	pool_object_id(volume, t->id);
-	snprintf(t->path.path, sizeof(t->path.path), "%s",
+	m->adopt = a;
+	m->mountable = volume->rec->fs != FSIMG_NONE;
+	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
+	memcpy(m->image, volume->key, sizeof(m->image));
+	pool_object_id(volume, m->id);
+	snprintf(m->path.path, sizeof(m->path.path), "%s",
 		container_of(node->mounts.next, struct node_mount, link)->path);
 	a->pending++;
-	op_init(&t->op, a->csi->reactor, "thaw", thaw_steps, thaw_finished);
-	op_start(&t->op);
+	op_init(&m->op, a->csi->reactor, "marks", marks_steps, marks_finished);
+	op_start(&m->op);
 }
 
 /* ---- the step that does it all ---- */
@@ -330,11 +411,13 @@ static void adopt_device(
 	if (node == NULL)
 		return;
 	if (!known || !node->dev.attached)
-		node->dev = found->dev;
+		node_volume_set_dev(a->csi, node, &found->dev);
 	adopt_mounts(a, node);
+	if (found->backend->needs_image_again)
+		start_resume(a, *hit, found);
 	if (!known) {
 		a->adopted++;
-		start_thaw(a, *hit, node);
+		start_marks(a, *hit, node);
 	}
 }
 

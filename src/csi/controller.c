@@ -27,6 +27,8 @@ static void get_capabilities(struct grpc_call *call, const ProtobufCMessage *req
 		{CAP(GET_VOLUME), true},
 		{CAP(SINGLE_NODE_MULTI_WRITER), true},
 		{CAP(GET_SNAPSHOT), true},
+		{CAP(GET_VOLUME_HEALTH), csi->config.csi_minor >= 13},
+		{CAP(LIST_VOLUME_HEALTH), csi->config.csi_minor >= 13},
 #undef CAP
 	};
 	enum { COUNT = sizeof(all) / sizeof(all[0]) };
@@ -139,5 +141,7 @@ const struct grpc_method csi_controller_methods[] = {
 	{"GetSnapshot", csi_get_snapshot},
 	{"ControllerExpandVolume", csi_controller_expand_volume},
 	{"ControllerGetVolume", csi_get_volume},
+	{"ControllerGetVolumeHealth", csi_get_volume_health},
+	{"ControllerListVolumeHealth", csi_list_health},
 	{NULL},
 };

@@ -26,6 +26,14 @@ int csi_params_compare(const struct csi_params *params, const struct csi_access 
 /* ---- controller_list.c ---- */
 
 grpc_method_fn csi_list_volumes, csi_list_snapshots, csi_get_snapshot, csi_get_volume;
+grpc_method_fn csi_list_health;
+
+/* ---- health.c ---- */
+
+grpc_method_fn csi_get_volume_health;
+/* In `arena`; NULL when out of memory. */
+Csi__V1__VolumeHealth *csi_health_message(
+	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
 
 /* ---- objects.c ---- */
 

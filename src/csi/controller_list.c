@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading what exists: ListVolumes, ListSnapshots, ControllerGetVolume, GetSnapshot. All of it is
+ * Reading what exists: ListVolumes, ControllerListVolumeHealth, ListSnapshots, ControllerGetVolume,
+ * GetSnapshot. All of it is
  * in memory, so each answers at once.
  *
  * A page ends after max_entries, or LIST_PAGE_MAX where the client leaves it open: that many fit
@@ -16,7 +17,8 @@
 enum {
 	LIST_PAGE_MAX =
 		4096, /* entries; each at most 1000 bytes, GRPC_MESSAGE_MAX_BYTES is 4 MiB */
-	LIST_SCAN_MAX = 10000, /* objects looked at for one page: the loop serves others, too */
+	LIST_HEALTH_MAX = 1024, /* a health entry may have several sentences */
+	LIST_SCAN_MAX = 10000,  /* objects looked at for one page: the loop serves others, too */
 	TOKEN_BYTES = 2 + 8 + 1 + RECORD_ID_MAX,
 };
 
@@ -60,6 +62,8 @@ struct page {
 	struct csi *csi;
 	struct arena *arena;
 	enum record_kind kind;
+	size_t most; /* entries; 0: LIST_PAGE_MAX */
+	bool only_abnormal;
 	const char *source_id; /* only snapshots of this volume, NULL: all */
 	struct pool_object **objects;
 	size_t count;
@@ -68,6 +72,8 @@ struct page {
 
 static bool page_wants(const struct page *page, const struct pool_object *object)
 {
+	if (page->only_abnormal)
+		return csi_volume_abnormal(page->arena, page->csi, object) != NULL;
 	return page->source_id == NULL || strcmp(object->rec->source_id, page->source_id) == 0;
 }
 
@@ -82,14 +88,14 @@ static int check_loaded(const struct csi *csi, struct err *err)
 	return 0;
 }
 
-static size_t page_room(const struct csi *csi, enum record_kind kind, int32_t max_entries)
+static size_t page_room(const struct page *page, int32_t max_entries)
 {
-	size_t total = 0;
+	size_t total = 0, most = page->most != 0 ? page->most : LIST_PAGE_MAX;
 	struct pool *pool;
-	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
-		total += pool_count(pool, kind);
-	if (total > LIST_PAGE_MAX)
-		total = LIST_PAGE_MAX;
+	for (unsigned i = 0; (pool = pools_at(page->csi->pools, i)) != NULL; i++)
+		total += pool_count(pool, page->kind);
+	if (total > most)
+		total = most;
 	return max_entries != 0 && (size_t)max_entries < total ? (size_t)max_entries : total;
 }
 
@@ -112,7 +118,7 @@ static int page_fill(struct page *page, int32_t max_entries, const char *token, 
 		r = check_loaded(page->csi, err);
 	if (r < 0)
 		return r;
-	size_t room = page_room(page->csi, page->kind, max_entries);
+	size_t room = page_room(page, max_entries);
 	page->objects = arena_alloc(page->arena, room * sizeof(struct pool_object *));
 	if (page->objects == NULL)
 		return err_set(err, ERR_NO_ROOM, "out of memory; ask for fewer entries");
@@ -176,6 +182,39 @@ void csi_list_volumes(struct grpc_call *call, const ProtobufCMessage *request)
 	for (; response.entries != NULL && response.n_entries < page.count; response.n_entries++) {
 		size_t i = response.n_entries;
 		response.entries[i] = volume_entry(&page, page.objects[i]);
+		if (response.entries[i] == NULL)
+			break;
+	}
+	if (response.n_entries < page.count) {
+		refuse_memory(csi, call);
+		return;
+	}
+	if (page.next_token != NULL)
+		response.next_token = csi_bytes(page.next_token);
+	grpc_reply(call, &response.base);
+}
+
+void csi_list_health(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Csi__V1__ControllerListVolumeHealthRequest *req = (const void *)request;
+	struct csi *csi = grpc_call_context(call);
+	struct page page = {.csi = csi,
+		.arena = grpc_call_arena(call),
+		.kind = RECORD_VOLUME,
+		.most = LIST_HEALTH_MAX,
+		.only_abnormal = true};
+	struct err err = {0};
+	Csi__V1__ControllerListVolumeHealthResponse response =
+		CSI__V1__CONTROLLER_LIST_VOLUME_HEALTH_RESPONSE__INIT;
+
+	if (page_fill(&page, req->max_entries, csi_str(req->starting_token), &err) < 0) {
+		csi_refuse(csi, call, &err);
+		return;
+	}
+	response.entries = arena_alloc(page.arena, page.count * sizeof(*response.entries));
+	for (; response.entries != NULL && response.n_entries < page.count; response.n_entries++) {
+		size_t i = response.n_entries;
+		response.entries[i] = csi_health_message(page.arena, csi, page.objects[i]);
 		if (response.entries[i] == NULL)
 			break;
 	}

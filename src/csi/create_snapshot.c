@@ -2,7 +2,8 @@
 /*
  * CreateSnapshot. Idempotent by name.
  *
- * Happy path: look the name up (found, of the same volume: the same answer) -> find the volume ->
+ * Happy path: look the name up (found, of the same volume: the same answer, once it is durable) ->
+ * find the volume ->
  * measure the pool -> hold the volume still -> build (share or copy; the link is the commit) ->
  * release the volume -> answer.
  * How it can fail: the name is another volume's snapshot; no room; the volume is in use in a way
@@ -20,6 +21,7 @@ struct create {
 	struct csi_source source;
 	struct pool_object *snapshot; /* found or made */
 	struct pool_measure measure;
+	struct pool_settle settle;
 	struct pool_build build;
 	bool building;
 };
@@ -49,11 +51,25 @@ static bool exists(struct op *op)
 	return create_of(op)->snapshot != NULL;
 }
 
+static bool settle_done(struct op *op)
+{
+	const struct create *c = create_of(op);
+	return c->snapshot == NULL || !c->snapshot->unsynced;
+}
+
+static int settle_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	pool_settle_init(
+		&c->settle, op->reactor, c->snapshot->pool, c->snapshot->kind, c->snapshot);
+	return op_child(op, &c->settle.op);
+}
+
 /* How much it takes, and whether a copy fits under a freeze, is only known from a fresh measure. */
 static int measure_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	pool_measure_init(&c->measure, op->reactor, c->source.object->pool, CSI_SOURCE_MEASURE_MS);
+	pool_measure_init(&c->measure, op->reactor, c->source.object->pool, CSI_MEASURE_MS);
 	return op_child(op, &c->measure.op);
 }
 
@@ -119,6 +135,7 @@ static int answer_run(struct op *op)
 
 static const struct op_step create_steps[] = {
 	{"look up", .run = look_up_run},
+	{"settle", .done = settle_done, .run = settle_run},
 	{"measure", .done = exists, .run = measure_run},
 	{"hold volume", .done = exists, .run = hold_run, .undo = release_run},
 	{"build", .done = exists, .run = build_run, .end = build_end, .flags = OP_COMMIT},
@@ -126,13 +143,6 @@ static const struct op_step create_steps[] = {
 	{"answer", .run = answer_run},
 	{NULL},
 };
-
-static void create_park(struct csi_task *task)
-{
-	struct create *c = container_of(task, struct create, task);
-	if (c->source.object != NULL)
-		csi_source_park(&c->source);
-}
 
 static void create_cleanup(struct csi_task *task)
 {
@@ -169,7 +179,7 @@ void csi_create_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 	record_key(c->name, key);
 	csi_task_lock(&c->task, CSI_EXCLUSIVE, "snapshot", key);
 	csi_source_lock(&c->task, RECORD_VOLUME, c->volume_id);
-	c->task.park = create_park;
+	c->task.source = &c->source;
 	c->task.cleanup = create_cleanup;
 	csi_task_start(&c->task, c->name, create_steps);
 }

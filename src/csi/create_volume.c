@@ -27,6 +27,7 @@ struct create {
 	struct csi_source source;
 	struct pool_object *volume; /* found or made */
 	struct pool_measure measure;
+	struct pool_settle settle;
 	struct pool_build build;
 	bool building;
 	struct pool_format format;
@@ -135,6 +136,19 @@ static bool exists(struct op *op)
 	return create_of(op)->volume != NULL;
 }
 
+static bool settle_done(struct op *op)
+{
+	const struct create *c = create_of(op);
+	return c->volume == NULL || !c->volume->unsynced;
+}
+
+static int settle_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	pool_settle_init(&c->settle, op->reactor, c->volume->pool, c->volume->kind, c->volume);
+	return op_child(op, &c->settle.op);
+}
+
 /* ---- plan ---- */
 
 static int plan_source(struct create *c, struct err *err)
@@ -194,12 +208,7 @@ static int plan_pool(struct create *c, struct err *err)
 		return err_set(err, ERR_INVALID,
 			"parameters: blockSize %u is less than the disk of pool %s takes, %u",
 			params->block_size, pool_name(c->pool), features->dio_align);
-	if (backend_get(params->device) == NULL)
-		return err_set(err, ERR_PRECONDITION,
-			"parameters: device %s is not available on this node: it needs the kernel module %s",
-			params->device == BACKEND_UBLK ? "ublk" : "loop",
-			params->device == BACKEND_UBLK ? "ublk_drv" : "loop");
-	return 0;
+	return backend_check(params->device, err);
 }
 
 /* What the volume will be: c->rec, and c->pool. */
@@ -265,7 +274,7 @@ static bool measure_done(struct op *op)
 static int measure_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	pool_measure_init(&c->measure, op->reactor, c->pool, CSI_SOURCE_MEASURE_MS);
+	pool_measure_init(&c->measure, op->reactor, c->pool, CSI_MEASURE_MS);
 	return op_child(op, &c->measure.op);
 }
 
@@ -299,9 +308,7 @@ static void fill_format(struct create *c)
 	record_id_print(pool_uuid8(c->pool), c->build.rec, id);
 	fsimg_uuid_of(id, uuid);
 	pool_format_init(&c->format, c->pool, &spec, uuid, c->rec.thick);
-	c->build.fill = pool_format_fill;
-	c->build.fill_end = pool_format_fill_end;
-	c->build.fill_arg = &c->format;
+	pool_build_format(&c->build, &c->format);
 }
 
 static int build_run(struct op *op)
@@ -349,6 +356,7 @@ static bool release_done(struct op *op)
 
 static const struct op_step create_steps[] = {
 	{"look up", .run = look_up_run},
+	{"settle", .done = settle_done, .run = settle_run},
 	{"plan", .done = exists, .run = plan_run},
 	{"measure", .done = measure_done, .run = measure_run},
 	{"hold source", .done = hold_done, .run = hold_run, .undo = release_run},
@@ -357,13 +365,6 @@ static const struct op_step create_steps[] = {
 	{"answer", .run = answer_run},
 	{NULL},
 };
-
-static void create_park(struct csi_task *task)
-{
-	struct create *c = container_of(task, struct create, task);
-	if (c->source.object != NULL)
-		csi_source_park(&c->source);
-}
 
 static void create_cleanup(struct csi_task *task)
 {
@@ -390,7 +391,7 @@ void csi_create_volume(struct grpc_call *call, const ProtobufCMessage *request)
 	csi_task_lock(&c->task, CSI_EXCLUSIVE, "volume", key);
 	if (c->source_kind != RECORD_SOURCE_NONE)
 		csi_source_lock(&c->task, source_object_kind(c), c->source_id);
-	c->task.park = create_park;
+	c->task.source = &c->source;
 	c->task.cleanup = create_cleanup;
 	csi_task_start(&c->task, c->name, create_steps);
 }

@@ -7,7 +7,11 @@
 
 #include "base/log.h"
 #include "csi.pb-c.h"
+#include "csi/condition.h"
 #include "csi/node_state.h"
+#include "csi/task.h"
+#include "csi/watch.h"
+#include "inspect.pb-c.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +25,13 @@ int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *
 	csi->config = *config;
 	csi->reactor = reactor;
 	csi->pools = pools;
+	csi->start_ns = ring_now_ns(reactor->ring);
 	list_init(&csi->tasks);
+	list_init(&csi->refreshes);
+	list_init(&csi->attached);
+	list_init(&csi->troubled);
+	csi->long_timer.fn = csi_task_on_timer;
+	csi_follow_clock(csi);
 	*ret = csi;
 	return 0;
 }
@@ -30,6 +40,8 @@ void csi_close(struct csi *csi)
 {
 	if (csi == NULL)
 		return;
+	csi_watch_close(csi);
+	ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
 	char id[RECORD_ID_MAX] = "";
 	struct pool_object *volume;
 	while ((volume = pools_next(csi->pools, RECORD_VOLUME, id)) != NULL) {
@@ -46,11 +58,13 @@ int csi_register(struct csi *csi, struct grpc_registry *registry)
 		{&csi__v1__identity__descriptor, csi_identity_methods, NULL},
 		{&csi__v1__controller__descriptor, csi_controller_methods, NULL},
 		{&csi__v1__node__descriptor, csi_node_methods, NULL},
+		{&ringvol__v1__inspect__descriptor, csi_inspect_methods, NULL},
 	};
-	static const unsigned bits[] = {CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE};
+	/* 0: not CSI, always served. */
+	static const unsigned bits[] = {CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE, 0};
 
 	for (unsigned i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
-		if (!(csi->config.services & bits[i]))
+		if (bits[i] != 0 && !(csi->config.services & bits[i]))
 			continue;
 		services[i].context = csi;
 		int r = grpc_registry_add(registry, &services[i], csi_check_request);

@@ -30,9 +30,9 @@ enum {
 	CSI_SYNC_TIMEOUT_MS = 30000,  /* syncfs before a snapshot */
 	CSI_FREEZE_TIMEOUT_MS = 5000,
 	CSI_GROW_TIMEOUT_MS = 60000,
-	/* How old the measure of the pool may be that says what a source holds: it costs by the
-	 * attached image (29 ms at 4,000). */
-	CSI_SOURCE_MEASURE_MS = 1000,
+	/* How old the look at attached images may be that says what they use: it costs by the
+	 * image (29 ms at 4,000). */
+	CSI_MEASURE_MS = 1000,
 };
 /* Sizes in bytes; the contract's numbers. */
 #define CSI_SIZE_MIN     (16ULL << 20)
@@ -40,6 +40,9 @@ enum {
 #define CSI_SIZE_MAX     (1ULL << 50)
 /* A mounted volume without reflink is copied under a freeze only up to this much data. */
 #define CSI_FREEZE_COPY_MAX (256ULL << 20)
+
+struct csi_watch;
+struct stats_batch;
 
 struct csi_config {
 	const char *driver_name;
@@ -54,10 +57,21 @@ struct csi {
 	struct csi_config config; /* strings are main()'s */
 	struct reactor *reactor;
 	struct pools *pools;
-	struct list tasks; /* running, task.h */
+	struct probes *probes;   /* what devices do; set by main() before csi_adopt(), or NULL */
+	struct csi_watch *watch; /* NULL: nobody watches */
+	struct list attached;    /* node_health.link: the volumes in use */
+	struct list troubled;    /* node_health.troubled: have I/O errors, or hang */
+	struct stats_batch *stats_open; /* stats_batch.h; NULL: none */
+	struct list tasks;              /* running, task.h */
 	unsigned task_count;
+	struct ring_timer long_timer; /* task.c: looks at what has been running for long */
+	uint64_t task_number;         /* of the last one */
+	struct list refreshes;        /* waiting, refresh.h */
+	unsigned refreshing;          /* measures under way for them */
+	uint64_t start_ns;            /* ring_now_ns() */
 	bool draining;
-	bool adopted; /* devices and mounts of earlier runs are known, node_state.h */
+	int64_t clock_zero_unix; /* condition.h: when the ring's clock was 0 */
+	bool adopted;            /* devices and mounts of earlier runs are known, node_state.h */
 	void (*on_idle)(void *arg);
 	void *on_idle_arg;
 };
@@ -66,7 +80,7 @@ struct csi {
 int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *reactor,
 	struct pools *pools);
 void csi_close(struct csi *csi); /* no task may run; NULL is legal */
-/* Adds the services that config.services names. */
+/* Adds the services that config.services names, and Inspect. */
 int csi_register(struct csi *csi, struct grpc_registry *registry);
 
 /* Finds the devices and mounts that earlier runs left (a work job), clears devices of volumes that
@@ -77,6 +91,11 @@ void csi_adopt(struct csi *csi, void (*on_done)(void *arg), void *arg);
 /* No new operations (UNAVAILABLE); copies are stopped and undone, the rest finishes. on_idle runs
  * when nothing is left. */
 void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg);
+
+/* 0 when everything that was asked of the driver at its start is there: earlier devices and mounts
+ * are known, every pool is ready, no drain. ERR_UNAVAILABLE: it will be by itself;
+ * ERR_PRECONDITION: a pool needs somebody's hand. */
+int csi_check_ready(const struct csi *csi, struct err *err);
 
 /* The edge: UTF-8, no NUL, CSI's size limits, maps sorted by key. A grpc_check_fn. */
 enum grpc_status csi_check_request(const ProtobufCMessage *request, struct err *err);
@@ -89,12 +108,13 @@ void csi_refuse(struct csi *csi, struct grpc_call *call, const struct err *err);
 extern const struct grpc_method csi_identity_methods[];
 extern const struct grpc_method csi_controller_methods[];
 extern const struct grpc_method csi_node_methods[];
+extern const struct grpc_method csi_inspect_methods[];
 
 /* ---- one file per long operation; each is a grpc_method_fn ---- */
 grpc_method_fn csi_create_volume, csi_delete_volume, csi_controller_expand_volume;
 grpc_method_fn csi_create_snapshot, csi_delete_snapshot;
 grpc_method_fn csi_get_capacity;
 grpc_method_fn csi_node_stage, csi_node_unstage, csi_node_publish, csi_node_unpublish;
-grpc_method_fn csi_node_expand, csi_node_stats;
+grpc_method_fn csi_node_expand, csi_node_stats, csi_node_volume_health, csi_node_storage_health;
 
 #endif

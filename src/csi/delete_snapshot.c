@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeleteSnapshot: what is not there is deleted. Volumes made from it do not stand in the way.
+ * DeleteSnapshot: what is not there is deleted, once that is durable. Volumes made from it do not
+ * stand in the way.
  *
  * Happy path: rename to trash, durable [pool_remove] -> answer. It fails when a volume is being
  * made from it right now (its lock is taken), or when its pool is away.
@@ -11,6 +12,8 @@ struct deletion {
 	struct csi_task task;
 	struct pool_object *snapshot;
 	struct pool_remove remove;
+	struct pool *pool; /* where it was, if it is gone already */
+	struct pool_settle settle;
 };
 
 static int remove_run(struct op *op)
@@ -18,6 +21,13 @@ static int remove_run(struct op *op)
 	struct deletion *d = csi_task_of(op, struct deletion);
 	pool_remove_init(&d->remove, op->reactor, d->snapshot);
 	return op_child(op, &d->remove.op);
+}
+
+static int settle_run(struct op *op)
+{
+	struct deletion *d = csi_task_of(op, struct deletion);
+	pool_settle_init(&d->settle, op->reactor, d->pool, RECORD_SNAPSHOT, NULL);
+	return op_child(op, &d->settle.op);
 }
 
 static int answer_run(struct op *op)
@@ -34,6 +44,13 @@ static const struct op_step delete_steps[] = {
 	{NULL},
 };
 
+/* It is gone, by a call that has not ended yet, or not well. */
+static const struct op_step gone_steps[] = {
+	{"settle", .run = settle_run},
+	{"answer", .run = answer_run},
+	{NULL},
+};
+
 void csi_delete_snapshot(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Csi__V1__DeleteSnapshotRequest *req = (const void *)request;
@@ -46,18 +63,26 @@ void csi_delete_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 		r = pools_find_id(csi->pools, RECORD_SNAPSHOT, id, &snapshot, &err);
 	if (r == 0)
 		r = pool_check_ready(snapshot->pool, &err);
-	if (err.code == ERR_NOT_FOUND) {
+	struct pool *gone_from =
+		err.code == ERR_NOT_FOUND ? pools_unsettled(csi->pools, RECORD_SNAPSHOT, id) : NULL;
+	if (err.code == ERR_NOT_FOUND && gone_from == NULL) {
 		Csi__V1__DeleteSnapshotResponse response = CSI__V1__DELETE_SNAPSHOT_RESPONSE__INIT;
 		grpc_reply(call, &response.base);
 		return;
 	}
-	if (r < 0) {
+	if (r < 0 && gone_from == NULL) {
 		csi_refuse(csi, call, &err);
 		return;
 	}
 	struct deletion *d = csi_task_new(call, request, sizeof(*d));
 	if (d == NULL)
 		return;
+	if (gone_from != NULL) {
+		d->pool = gone_from;
+		csi_lock_id(&d->task, CSI_EXCLUSIVE, RECORD_SNAPSHOT, id);
+		csi_task_start(&d->task, id, gone_steps);
+		return;
+	}
 	d->snapshot = snapshot;
 	csi_task_lock(&d->task, CSI_EXCLUSIVE, "snapshot", snapshot->key);
 	csi_task_start(&d->task, snapshot->rec->name, delete_steps);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeleteVolume: what is not there is deleted. Clones and snapshots do not stand in the way: each
- * image is whole by itself, shared extents are the file system's affair.
+ * DeleteVolume: what is not there is deleted, once that is durable. Clones and snapshots do not
+ * stand in the way: each image is whole by itself, shared extents are the file system's affair.
  *
- * Happy path: look for its device (only when memory says that it is attached) -> rename to trash,
- * durable [pool_remove] -> answer; the bytes are reclaimed in the background.
- * How it can fail: the volume is attached, here or by anybody else (the image is locked then); its
- * pool is away, which is never "already deleted".
+ * Happy path: look for its device (when memory says that it is attached, or cannot know) -> rename
+ * to trash, durable [pool_remove] -> answer; the bytes are reclaimed in the background. How it can
+ * fail: the volume is attached, here or by anybody else (the image is locked then); its pool is
+ * away, which is never "already deleted".
  */
 #include "csi/controller.h"
 #include "csi/node.h"
@@ -23,6 +23,8 @@ struct deletion {
 	bool paused;
 	struct node_owner owner;
 	struct pool_remove remove;
+	struct pool *pool; /* where it was, if it is gone already */
+	struct pool_settle settle;
 };
 
 #define delete_of(op_ptr) csi_task_of(op_ptr, struct deletion)
@@ -33,16 +35,23 @@ static void reply_deleted(struct grpc_call *call)
 	grpc_reply(call, &response.base);
 }
 
+/* The image's lock tells of a device nobody remembers, but for those that live on without it. */
 static bool device_done(struct op *op)
 {
-	return node_volume_find(delete_of(op)->volume) == NULL;
+	const struct deletion *d = delete_of(op);
+	const struct backend *backend = backend_get(d->volume->rec->device);
+	return node_volume_find(d->volume) == NULL &&
+	       (backend == NULL || !backend->needs_image_again);
 }
 
 static int device_run(struct op *op)
 {
 	struct deletion *d = delete_of(op);
 	const struct node_volume *node = node_volume_find(d->volume);
-	node_owner_init(&d->owner, op->reactor, node->dev.major, node->dev.minor);
+	node_owner_init(&d->owner, op->reactor, node == NULL ? 0 : node->dev.major,
+		node == NULL ? 0 : node->dev.minor);
+	if (node == NULL)
+		node_volume_tag(d->volume, d->owner.tag);
 	return op_child(op, &d->owner.op);
 }
 
@@ -56,7 +65,7 @@ static int device_end(struct op *op, int res)
 		return res;
 	node_volume_tag(d->volume, tag);
 	if (d->owner.found && strcmp(d->owner.dev.tag, tag) == 0) {
-		if (list_empty(&node->mounts))
+		if (node == NULL || list_empty(&node->mounts))
 			return op_fail(op, ERR_PRECONDITION,
 				"volume %s is in use: attached as %s; unstage it first", name,
 				d->owner.dev.path);
@@ -65,7 +74,10 @@ static int device_end(struct op *op, int res)
 			container_of(node->mounts.next, struct node_mount, link)->path);
 	}
 	/* Memory was wrong: the device went behind our back, and all mounts with it. */
-	node_volume_free(node);
+	if (node != NULL) {
+		node_volume_clear_dev(d->task.csi, node);
+		node_volume_free(node);
+	}
 	d->volume->node = NULL;
 	return 0;
 }
@@ -92,6 +104,13 @@ static int remove_end(struct op *op, int res)
 	return op_sleep(op, (uint64_t)REMOVE_PAUSE_MS << (d->attempts - 1));
 }
 
+static int settle_run(struct op *op)
+{
+	struct deletion *d = delete_of(op);
+	pool_settle_init(&d->settle, op->reactor, d->pool, RECORD_VOLUME, NULL);
+	return op_child(op, &d->settle.op);
+}
+
 static int answer_run(struct op *op)
 {
 	struct deletion *d = delete_of(op);
@@ -103,6 +122,13 @@ static int answer_run(struct op *op)
 static const struct op_step delete_steps[] = {
 	{"look for device", .done = device_done, .run = device_run, .end = device_end},
 	{"remove", .run = remove_run, .end = remove_end, .flags = OP_COMMIT},
+	{"answer", .run = answer_run},
+	{NULL},
+};
+
+/* It is gone, by a call that has not ended yet, or not well. */
+static const struct op_step gone_steps[] = {
+	{"settle", .run = settle_run},
 	{"answer", .run = answer_run},
 	{NULL},
 };
@@ -119,17 +145,25 @@ void csi_delete_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		r = pools_find_id(csi->pools, RECORD_VOLUME, id, &volume, &err);
 	if (r == 0)
 		r = pool_check_ready(volume->pool, &err);
-	if (err.code == ERR_NOT_FOUND) {
+	struct pool *gone_from =
+		err.code == ERR_NOT_FOUND ? pools_unsettled(csi->pools, RECORD_VOLUME, id) : NULL;
+	if (err.code == ERR_NOT_FOUND && gone_from == NULL) {
 		reply_deleted(call);
 		return;
 	}
-	if (r < 0) {
+	if (r < 0 && gone_from == NULL) {
 		csi_refuse(csi, call, &err);
 		return;
 	}
 	struct deletion *d = csi_task_new(call, request, sizeof(*d));
 	if (d == NULL)
 		return;
+	if (gone_from != NULL) {
+		d->pool = gone_from;
+		csi_lock_id(&d->task, CSI_EXCLUSIVE, RECORD_VOLUME, id);
+		csi_task_start(&d->task, id, gone_steps);
+		return;
+	}
 	d->volume = volume;
 	csi_task_lock(&d->task, CSI_EXCLUSIVE, "volume", volume->key);
 	csi_task_start(&d->task, volume->rec->name, delete_steps);

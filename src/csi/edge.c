@@ -5,6 +5,7 @@
  * map 4 KiB in all), and maps are sorted by key, so that equal requests are equal bytes. The first
  * thing wrong is answered INVALID_ARGUMENT with the field's name, never its value.
  */
+#include "base/utf8.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 
@@ -18,29 +19,6 @@ enum {
 	MAP_MAX = 4096,
 	DEPTH_MAX = 16,
 };
-
-static bool is_utf8(const uint8_t *s, size_t len)
-{
-	for (size_t i = 0; i < len;) {
-		uint8_t c = s[i];
-		size_t more = c < 0x80                ? 0
-			      : c >= 0xC2 && c < 0xE0 ? 1
-			      : c >= 0xE0 && c < 0xF0 ? 2
-			      : c >= 0xF0 && c < 0xF5 ? 3
-						      : SIZE_MAX;
-		if (more == SIZE_MAX || len - i <= more)
-			return false;
-		for (size_t k = 1; k <= more; k++)
-			if ((s[i + k] & 0xC0) != 0x80)
-				return false;
-		/* overlong forms, surrogates, past U+10FFFF */
-		if ((c == 0xE0 && s[i + 1] < 0xA0) || (c == 0xED && s[i + 1] > 0x9F) ||
-			(c == 0xF0 && s[i + 1] < 0x90) || (c == 0xF4 && s[i + 1] > 0x8F))
-			return false;
-		i += more + 1;
-	}
-	return true;
-}
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -68,7 +46,7 @@ static int check_string(
 			s->len, limit);
 	if (s->len != 0 && memchr(s->data, '\0', s->len) != NULL)
 		return err_set(err, ERR_INVALID, "%s: contains a NUL byte", field);
-	if (!is_utf8(s->data, s->len))
+	if (!utf8_valid(s->data, s->len))
 		return err_set(err, ERR_INVALID, "%s: is not valid UTF-8", field);
 	return 0;
 }

@@ -56,7 +56,7 @@ static int device_end(struct op *op, int res)
 	int r = backend_end(op, &e->n.dev, res);
 	struct node_volume *node = node_volume_find(e->n.volume);
 	if (r == 0 && node != NULL)
-		node->dev = e->n.dev.dev;
+		node_volume_set_dev(e->n.task.csi, node, &e->n.dev.dev);
 	return r;
 }
 

@@ -7,6 +7,7 @@
 #define RINGVOL_CSI_FIELDS_H
 
 #include "csi.pb-c.h"
+#include "csi/condition.h"
 #include "csi/csi.h"
 
 #include <string.h>
@@ -75,9 +76,6 @@ Csi__V1__Volume *csi_volume_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
 Csi__V1__Snapshot *csi_snapshot_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *snapshot);
-/* Why the volume is abnormal, a sentence in `arena`; NULL when it is well. */
-const char *csi_volume_abnormal(
-	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
 Csi__V1__Topology *csi_topology_message(struct arena *arena, const struct csi *csi);
 /* True when the requirement (NULL: none) can be met by this node: it is in requisite, or there is
  * none. */

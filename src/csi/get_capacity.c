@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GetCapacity: what CreateVolume with these parameters could still promise, measured now (a cached
- * number would be stale after every create). Where such a volume can never be made here, another
- * node, a pool that is not here or not well, a feature it lacks, the answer is 0 and no error, so
- * that a scheduler looks elsewhere; parameters that no node understands are an error.
+ * GetCapacity: what CreateVolume with these parameters could still promise: what is free is asked
+ * now, what attached volumes use may have been looked at up to a second ago. Where such a volume
+ * can never be made here, another node, a pool that is not here or not well, a feature it lacks,
+ * the answer is 0 and no error, so that a scheduler looks elsewhere; parameters that no node
+ * understands are an error.
  */
 #include "csi/controller.h"
 
@@ -29,7 +30,8 @@ static bool pool_serves(const struct pool *pool, const struct csi_params *params
 	if (params->block_size != 0 && features->direct_io &&
 		params->block_size < features->dio_align)
 		return false;
-	return backend_get(params->device) != NULL;
+	struct err ignored = {0};
+	return backend_check(params->device, &ignored) == 0;
 }
 
 static bool measure_done(struct op *op)
@@ -40,7 +42,8 @@ static bool measure_done(struct op *op)
 static int measure_run(struct op *op)
 {
 	struct capacity *c = capacity_of(op);
-	pool_measure_init(&c->measure, op->reactor, c->pool, 0);
+	pool_measure_init(&c->measure, op->reactor, c->pool, CSI_MEASURE_MS);
+	c->measure.free_now = true;
 	return op_child(op, &c->measure.op);
 }
 

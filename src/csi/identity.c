@@ -48,28 +48,40 @@ static void get_plugin_capabilities(struct grpc_call *call, const ProtobufCMessa
 	grpc_reply(call, &response.base);
 }
 
+int csi_check_ready(const struct csi *csi, struct err *err)
+{
+	const struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
+		enum pool_state state = pool_state(pool);
+		if (state == POOL_MISSING || state == POOL_SICK)
+			return err_set(err, ERR_PRECONDITION, "pool %s (%s) is %s: %s",
+				pool_name(pool), pool_path(pool),
+				state == POOL_MISSING ? "missing" : "sick", pool_why(pool));
+	}
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
+		if (pool_state(pool) == POOL_LOADING)
+			return err_set(err, ERR_UNAVAILABLE, "%s", pool_why(pool));
+	if (csi->draining)
+		return err_set(err, ERR_UNAVAILABLE, "the driver is shutting down");
+	if (!csi->adopted)
+		return err_set(err, ERR_UNAVAILABLE,
+			"devices and mounts of earlier runs are still looked for");
+	return 0;
+}
+
 static void probe(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	(void)request;
 	struct csi *csi = grpc_call_context(call);
 	Csi__V1__BoolValue ready = CSI__V1__BOOL_VALUE__INIT;
 	Csi__V1__ProbeResponse response = CSI__V1__PROBE_RESPONSE__INIT;
-	struct pool *pool;
+	struct err err = {0};
 
-	ready.value = true;
-	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
-		enum pool_state state = pool_state(pool);
-		if (state == POOL_LOADING) {
-			ready.value = false;
-		} else if (state != POOL_READY) {
-			struct err err = {0};
-			err_set(&err, ERR_PRECONDITION, "pool %s (%s) is %s: %s", pool_name(pool),
-				pool_path(pool), state == POOL_MISSING ? "missing" : "sick",
-				pool_why(pool));
-			/* Probed every few seconds: the pool's own change of state was logged. */
-			grpc_end(call, csi_status(err.code), err.message);
-			return;
-		}
+	ready.value = csi_check_ready(csi, &err) == 0;
+	if (err.code == ERR_PRECONDITION) {
+		/* Probed every few seconds: the pool's own change of state was logged. */
+		grpc_end(call, csi_status(err.code), err.message);
+		return;
 	}
 	response.ready = &ready;
 	grpc_reply(call, &response.base);

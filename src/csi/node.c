@@ -6,6 +6,8 @@
  */
 #include "csi/node.h"
 
+#include "base/fd.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,27 +27,38 @@ static void node_get_capabilities(struct grpc_call *call, const ProtobufCMessage
 {
 	(void)request;
 	const struct csi *csi = grpc_call_context(call);
-	static const Csi__V1__NodeServiceCapability__RPC__Type types[] = {
-		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__STAGE_UNSTAGE_VOLUME,
-		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__GET_VOLUME_STATS,
-		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__EXPAND_VOLUME,
-		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__SINGLE_NODE_MULTI_WRITER,
-		CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__VOLUME_CONDITION, /* last: 1.12 only */
+	const bool to_1_12 = csi->config.csi_minor <= 12;
+	const struct {
+		int type;
+		bool served;
+	} all[] = {
+#define CAP(name) CSI__V1__NODE_SERVICE_CAPABILITY__RPC__TYPE__##name
+		{CAP(STAGE_UNSTAGE_VOLUME), true},
+		{CAP(GET_VOLUME_STATS), true},
+		{CAP(EXPAND_VOLUME), true},
+		{CAP(VOLUME_CONDITION), to_1_12},
+		{CAP(SINGLE_NODE_MULTI_WRITER), true},
+		{CAP(GET_VOLUME_HEALTH), !to_1_12},
+		{CAP(GET_STORAGE_HEALTH), !to_1_12},
+#undef CAP
 	};
-	enum { COUNT = sizeof(types) / sizeof(types[0]) };
+	enum { COUNT = sizeof(all) / sizeof(all[0]) };
 	Csi__V1__NodeServiceCapability caps[COUNT], *list[COUNT];
 	Csi__V1__NodeServiceCapability__RPC rpcs[COUNT];
-	for (unsigned i = 0; i < COUNT; i++) {
-		csi__v1__node_service_capability__rpc__init(&rpcs[i]);
-		rpcs[i].type = types[i];
-		csi__v1__node_service_capability__init(&caps[i]);
-		caps[i].type_case = CSI__V1__NODE_SERVICE_CAPABILITY__TYPE_RPC;
-		caps[i].rpc = &rpcs[i];
-		list[i] = &caps[i];
-	}
 	Csi__V1__NodeGetCapabilitiesResponse response =
 		CSI__V1__NODE_GET_CAPABILITIES_RESPONSE__INIT;
-	response.n_capabilities = csi->config.csi_minor == 12 ? COUNT : COUNT - 1;
+	for (unsigned i = 0; i < COUNT; i++) {
+		size_t n = response.n_capabilities;
+		if (!all[i].served)
+			continue;
+		csi__v1__node_service_capability__rpc__init(&rpcs[n]);
+		rpcs[n].type = all[i].type;
+		csi__v1__node_service_capability__init(&caps[n]);
+		caps[n].type_case = CSI__V1__NODE_SERVICE_CAPABILITY__TYPE_RPC;
+		caps[n].rpc = &rpcs[n];
+		list[n] = &caps[n];
+		response.n_capabilities++;
+	}
 	response.capabilities = list;
 	grpc_reply(call, &response.base);
 }
@@ -57,6 +70,8 @@ const struct grpc_method csi_node_methods[] = {
 	{"NodeUnpublishVolume", csi_node_unpublish},
 	{"NodeGetVolumeStats", csi_node_stats},
 	{"NodeExpandVolume", csi_node_expand},
+	{"NodeGetVolumeHealth", csi_node_volume_health},
+	{"NodeGetStorageHealth", csi_node_storage_health},
 	{"NodeGetCapabilities", node_get_capabilities},
 	{"NodeGetInfo", node_get_info},
 	{NULL, NULL},
@@ -175,20 +190,25 @@ int node_inspect_end(struct op *op, int res)
 	return node_fail(op, res, "looking", n->path.path);
 }
 
-void node_prepare_backend(struct node_op *n)
+void node_volume_request(const struct pool_object *volume, struct backend_req *ret)
 {
-	const struct record *rec = n->volume->rec;
-	struct node_volume *node = node_volume_find(n->volume);
-	n->dev = (struct backend_req){
-		.dirfd = pool_dirfd(n->volume->pool, RECORD_VOLUME),
-		.image = n->volume->key,
+	const struct record *rec = volume->rec;
+	struct node_volume *node = node_volume_find(volume);
+	*ret = (struct backend_req){
+		.dirfd = pool_dirfd(volume->pool, RECORD_VOLUME),
+		.image = volume->key,
 		.block_size = rec->block_size,
 		.no_discard = rec->thick,
-		.direct_io = pool_features(n->volume->pool)->direct_io,
+		.direct_io = pool_features(volume->pool)->direct_io,
 	};
-	node_volume_tag(n->volume, n->dev.tag);
+	node_volume_tag(volume, ret->tag);
 	if (node != NULL)
-		n->dev.dev = node->dev;
+		ret->dev = node->dev;
+}
+
+void node_prepare_backend(struct node_op *n)
+{
+	node_volume_request(n->volume, &n->dev);
 }
 
 bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev)
@@ -202,7 +222,9 @@ bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev
 static void owner_each(void *arg, const struct backend_dev *dev)
 {
 	struct node_owner *owner = arg;
-	if (dev->major == owner->major && dev->minor == owner->minor) {
+	bool it = owner->tag[0] != '\0' ? strcmp(dev->tag, owner->tag) == 0
+					: dev->major == owner->major && dev->minor == owner->minor;
+	if (it) {
 		owner->found = true;
 		owner->dev = *dev;
 	}
@@ -245,23 +267,44 @@ void node_owner_init(
 
 /* ---- where else is it mounted? ---- */
 
+/* The paths to compare with, as the kernel's list has them. */
+struct others_scan {
+	struct node_others *others;
+	const char *except[2], *only;
+};
+
 static void others_each(void *arg, const struct mnt_entry *entry)
 {
-	struct node_others *others = arg;
+	const struct others_scan *scan = arg;
+	struct node_others *others = scan->others;
 	if (entry->dev_major != others->major || entry->dev_minor != others->minor)
 		return;
-	if (others->only != NULL && strcmp(others->only, entry->path) != 0)
+	if (scan->only != NULL && strcmp(scan->only, entry->path) != 0)
 		return;
 	for (unsigned i = 0; i < 2; i++)
-		if (others->except[i] != NULL && strcmp(others->except[i], entry->path) == 0)
+		if (scan->except[i] != NULL && strcmp(scan->except[i], entry->path) == 0)
 			return;
 	if (others->count++ == 0)
 		snprintf(others->path, sizeof(others->path), "%s", entry->path);
 }
 
+static char *listed_name(const char *path, int *res)
+{
+	char *name = path == NULL ? NULL : mnt_scan_name(path);
+	if (name == NULL && path != NULL)
+		*res = -ENOMEM;
+	return name;
+}
+
 static int others_job(void *arg)
 {
-	return mnt_scan(others_each, arg);
+	struct node_others *others = arg;
+	int res = 0;
+	_cleanup_free_ char *except = listed_name(others->except[0], &res);
+	_cleanup_free_ char *except_too = listed_name(others->except[1], &res);
+	_cleanup_free_ char *only = listed_name(others->only, &res);
+	struct others_scan scan = {others, {except, except_too}, only};
+	return res < 0 ? res : mnt_scan(others_each, &scan);
 }
 
 static int others_run(struct op *op)

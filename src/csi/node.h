@@ -44,6 +44,8 @@ int node_inspect_end(struct op *op, int res);
 /* The message of a failed helper call: what was tried on what, and what the helper said. */
 int node_fail(struct op *op, int res, const char *what, const char *path);
 
+/* What to ask the volume's backend. */
+void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
 /* Fills n->dev for the volume (n->volume must be set). */
 void node_prepare_backend(struct node_op *n);
 /* True when n->info is a mount (or bound node) of the device n->dev describes. */
@@ -57,7 +59,8 @@ struct node_owner {
 	struct op op;
 	const struct backend *backend;
 	uint32_t major, minor;
-	bool found; /* out: it carries a ringvol tag */
+	char tag[64]; /* not empty: the device of this tag is looked for, whatever its number */
+	bool found;   /* out: it carries a ringvol tag */
 	struct backend_dev dev;
 };
 void node_owner_init(

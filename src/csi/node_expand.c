@@ -77,7 +77,7 @@ static int device_end(struct op *op, int res)
 	struct expand *e = expand_of(op);
 	int r = backend_end(op, &e->n.dev, res);
 	if (r == 0)
-		node_volume_find(e->n.volume)->dev = e->n.dev.dev;
+		node_volume_set_dev(e->n.task.csi, node_volume_find(e->n.volume), &e->n.dev.dev);
 	return r;
 }
 

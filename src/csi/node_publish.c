@@ -7,9 +7,12 @@
  * How it can fail: not staged, the target is something else's, a second writer where one is
  * allowed. The bind removes what it created when it fails; a repeat finds what is done already.
  */
+#include "base/fd.h"
+#include "blockio/boot_mark.h"
 #include "csi/node.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,7 +81,7 @@ static int device_end(struct op *op, int res)
 	struct publish *p = publish_of(op);
 	int r = backend_end(op, &p->n.dev, res);
 	if (r == 0)
-		node_volume_find(p->n.volume)->dev = p->n.dev.dev;
+		node_volume_set_dev(p->n.task.csi, node_volume_find(p->n.volume), &p->n.dev.dev);
 	return r;
 }
 
@@ -122,11 +125,15 @@ static bool is_other(const struct publish *p, const struct node_mount *mount)
 	       strcmp(mount->path, p->staging_path) != 0;
 }
 
-/* Nobody else has it, or everybody is allowed to: then there is nothing to look up. */
+/* Nobody else has it, or everybody is allowed to: then there is nothing to look up. Nor for a
+ * repeat, which adds no place (and which an adopted mount may know by another path, see
+ * writer_job). */
 static bool others_done(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
+	if (p->published)
+		return true;
 	list_for_each (link, &node->mounts) {
 		struct node_mount *mount = container_of(link, struct node_mount, link);
 		if (is_other(p, mount) &&
@@ -212,6 +219,52 @@ static int mode_end(struct op *op, int res)
 	return 0;
 }
 
+/* ---- a single writer is one for the next run of the driver as well ---- */
+
+struct writer_job {
+	int dirfd;
+	const char *image, *target_path;
+};
+
+/* The next run knows the path from the kernel's list of mounts. */
+static int writer_job(void *arg)
+{
+	struct writer_job *job = arg;
+	_cleanup_free_ char *path = mnt_scan_name(job->target_path);
+	if (path == NULL)
+		return -ENOMEM;
+	_cleanup_fd_ int fd = openat(job->dirfd, job->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : boot_mark_set(fd, BOOT_MARK_WRITER, path);
+}
+
+static bool writer_done(struct op *op)
+{
+	struct publish *p = publish_of(op);
+	struct node_mount *mount =
+		node_volume_mount_at(node_volume_find(p->n.volume), p->target_path);
+	return !p->n.access.single_writer || (mount != NULL && mount->single_writer);
+}
+
+static int writer_run(struct op *op)
+{
+	struct publish *p = publish_of(op);
+	struct writer_job *job = arena_new_of(p->n.task.arena, struct writer_job);
+	if (job == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	/* The volume's lock keeps it from being deleted meanwhile. */
+	*job = (struct writer_job){
+		pool_dirfd(p->n.volume->pool, RECORD_VOLUME), p->n.volume->key, p->target_path};
+	return op_work(op, writer_job, job);
+}
+
+/* A pool that cannot take the mark (it is full, or read-only) keeps no pod from its volume. */
+static int writer_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
+}
+
 /* ---- the bind ---- */
 
 static bool bind_done(struct op *op)
@@ -271,6 +324,7 @@ static const struct op_step publish_steps[] = {
 	{"target", .run = target_run, .end = target_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"mode", .done = mode_done, .run = mode_run, .end = mode_end},
+	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
 	{"bind", .done = bind_done, .run = bind_run, .end = bind_end, .undo = bind_undo},
 	{"answer", .run = answer_run},
 	{NULL},

@@ -10,9 +10,13 @@
  * only) detach. How it can fail: the mount is busy, still published elsewhere, or hangs. Each is
  * repeatable; what was released stays released.
  */
+#include "base/fd.h"
+#include "blockio/boot_mark.h"
+#include "csi/look.h"
 #include "csi/node.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +29,8 @@ struct release {
 	struct node_owner owner;
 	struct node_others others;
 	struct mnt_unmount_req unmount;
+	bool after_looks;
+	char look_key[HELPER_KEY_BYTES];
 };
 
 #define release_of(op_ptr) container_of(node_op_of(op_ptr), struct release, n)
@@ -163,9 +169,24 @@ static int unmount_run(struct op *op)
 		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
+/* It may be busy because we look at it: the watch does so beside everything else. */
+static int unmount_after_looks(struct op *op)
+{
+	struct release *r = release_of(op);
+	r->after_looks = true;
+	csi_look_key(r->n.id, r->look_key);
+	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
+		&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+}
+
 static int unmount_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
+	if (res == -EBUSY && !r->after_looks) {
+		int again = unmount_after_looks(op);
+		if (again >= 0)
+			return again;
+	}
 	if (res == -EBUSY)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: %s is in use: a process has files open or its working directory there",
@@ -175,6 +196,44 @@ static int unmount_end(struct op *op, int res)
 			"%s: %s is no mount and holds files, which are not ours to remove; move them away",
 			r->field, r->path);
 	return res == 0 ? 0 : node_fail(op, res, "unmounting", r->path);
+}
+
+/* What marked the path as the only writer's goes with it. */
+struct writer_job {
+	int dirfd;
+	const char *image;
+};
+
+static int writer_job(void *arg)
+{
+	struct writer_job *job = arg;
+	_cleanup_fd_ int fd = openat(job->dirfd, job->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : boot_mark_remove(fd, BOOT_MARK_WRITER);
+}
+
+static bool writer_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
+	return mount == NULL || !mount->single_writer;
+}
+
+static int writer_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct writer_job *job = arena_new_of(r->n.task.arena, struct writer_job);
+	if (job == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	*job = (struct writer_job){pool_dirfd(r->n.volume->pool, RECORD_VOLUME), r->n.volume->key};
+	return op_work(op, writer_job, job);
+}
+
+/* One that stays is only believed where the volume is mounted. */
+static int writer_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
 }
 
 /* Detach what unstage released: the volume's device, or that of a volume nobody knows any more. */
@@ -206,7 +265,7 @@ static int detach_end(struct op *op, int res)
 	 * meanwhile. That is not a reason to make kubelet repeat this for ever. */
 	struct node_volume *node = state_of(r);
 	if (node != NULL) {
-		node->dev.attached = false;
+		node_volume_clear_dev(r->n.task.csi, node);
 		node_volume_settle(r->n.volume);
 	}
 	return 0;
@@ -230,6 +289,7 @@ static const struct op_step release_steps[] = {
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
+	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"answer", .run = answer_run},
 	{NULL},

@@ -3,14 +3,14 @@
  * NodeStageVolume: the image becomes a device, and for a mount volume the device is mounted at the
  * staging path.
  *
- * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount -> own UUID ->
- * grow. Nothing is ever formatted here: a volume got its file system before it had a name, and an
- * image that does not hold what its record says is refused.
- * How it can fail: another's mount at the path, an image held elsewhere, a damaged file system, a
- * device that hangs. A device that this attempt attached is detached again; everything else stays
- * and is found by the retry.
+ * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount, with a UUID of
+ * its own -> grow. Nothing is ever formatted here: a volume got its file system before it had a
+ * name, and an image that does not hold what its record says is refused. How it can fail: another's
+ * mount at the path, an image held elsewhere, a damaged file system, a device that hangs. A device
+ * that this attempt attached is detached again; everything else stays and is found by the retry.
  */
 #include "base/fd.h"
+#include "blockio/holder.h"
 #include "csi/node.h"
 
 #include <errno.h>
@@ -33,9 +33,13 @@ struct stage {
 	bool mounted;        /* found mounted as it should be */
 	bool attached_here;  /* this attempt attached the device */
 	bool offline_growth; /* no CAP_SYS_RESOURCE: ext4 grows only before it is mounted */
-	unsigned attempts;   /* to have the device alone, and the pauses between */
+	bool held;           /* somebody has the device for itself */
+	bool asked;          /* who that is was looked for, for the mount that was refused */
+	struct holder holder;
+	unsigned attempts; /* to have the device alone, and the pauses between */
 	int dirfd;
 	const char *image;
+	enum fsimg_type fs;
 	struct fsimg_probe probe;
 	uint8_t uuid[16];
 	char uuid_text[40];
@@ -43,7 +47,6 @@ struct stage {
 	struct node_others others;
 	union {
 		struct mnt_mount_req mount;
-		struct mnt_uuid_req uuid;
 		struct mnt_grow_req grow;
 		struct mnt_unmount_req unmount;
 	} req;
@@ -120,7 +123,7 @@ static int elsewhere_end(struct op *op, int res)
 /* A check or growth that a driver has started goes on when the driver is killed, and has the device
  * for itself; what it leaves is only looked at when it has ended. Whoever has it for longer than we
  * wait is told of by the mount. */
-static int tools_job(void *arg)
+static int held_job(void *arg)
 {
 	const struct stage *s = arg;
 	_cleanup_fd_ int fd = open(s->n.dev.dev.path, O_RDONLY | O_EXCL | O_CLOEXEC);
@@ -141,7 +144,7 @@ static int tools_run(struct op *op)
 	struct stage *s = stage_of(op);
 	s->n.dev.dev = node_volume_find(s->n.volume)->dev;
 	s->attempts = 0;
-	return op_work(op, tools_job, s);
+	return op_work(op, held_job, s);
 }
 
 /* Looks and pauses alternate. */
@@ -152,18 +155,20 @@ static int tools_end(struct op *op, int res)
 	if (!paused && (res != -EBUSY || s->attempts / 2 == TOOLS_ATTEMPTS))
 		return 0;
 	s->attempts++;
-	return paused ? op_work(op, tools_job, s) : op_sleep(op, TOOLS_PAUSE_MS);
+	return paused ? op_work(op, held_job, s) : op_sleep(op, TOOLS_PAUSE_MS);
 }
 
 /* ---- the image ---- */
 
+/* -EUCLEAN: it holds something else, so that nothing is attached. */
 static int probe_job(void *arg)
 {
 	struct stage *s = arg;
 	_cleanup_fd_ int fd = openat(s->dirfd, s->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	return fsimg_probe_fd(fd, &s->probe);
+	int r = fsimg_probe_expected(fd, s->fs, &s->probe);
+	return r == 0 && (s->probe.ambivalent || s->probe.type != s->fs) ? -EUCLEAN : r;
 }
 
 static bool probe_done(struct op *op)
@@ -175,25 +180,27 @@ static bool probe_done(struct op *op)
 
 static int probe_run(struct op *op)
 {
-	return op_work(op, probe_job, stage_of(op));
+	struct stage *s = stage_of(op);
+	s->fs = s->n.volume->rec->fs;
+	return op_work(op, probe_job, s);
 }
 
 static int probe_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
-	if (res < 0)
+	if (res == 0)
+		return 0;
+	if (res != -EUCLEAN)
 		return op_fail_sys(op, res, "volume %s: reading its image", rec->name);
 	if (s->probe.ambivalent)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: its image holds contradicting signatures; nothing is touched, look at it with blkid",
 			rec->name);
-	if (s->probe.type != rec->fs)
-		return op_fail(op, ERR_DATA_LOSS,
-			"volume %s: its record says %s, its image holds %s; nothing is formatted, restore it from a snapshot or delete it",
-			rec->name, fsimg_name(rec->fs),
-			s->probe.found[0] != '\0' ? s->probe.found : "no file system");
-	return 0;
+	return op_fail(op, ERR_DATA_LOSS,
+		"volume %s: its record says %s, its image holds %s; nothing is formatted, restore it from a snapshot or delete it",
+		rec->name, fsimg_name(rec->fs),
+		s->probe.found[0] != '\0' ? s->probe.found : "no file system");
 }
 
 /* ---- the device ---- */
@@ -201,6 +208,8 @@ static int probe_end(struct op *op, int res)
 static int attach_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
+	if (op_goes_along(op) && !s->n.backend->attach_is_job)
+		return -EAGAIN;
 	if (s->n.volume->truncated)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: its image is shorter than its record says",
@@ -221,7 +230,7 @@ static int attach_end(struct op *op, int res)
 	struct node_volume *node = node_volume_get(s->n.volume);
 	if (node == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	node->dev = s->n.dev.dev;
+	node_volume_set_dev(s->n.task.csi, node, &s->n.dev.dev);
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
 	if (s->n.info.is_mount && !s->mounted)
 		return op_fail(op, ERR_PRECONDITION,
@@ -240,17 +249,36 @@ static int attach_undo(struct op *op)
 	struct node_volume *node = node_volume_find(s->n.volume);
 	if (!s->attached_here || s->mounted || node == NULL)
 		return 0;
-	node->dev.attached = false;
+	node_volume_clear_dev(s->n.task.csi, node);
 	node_volume_settle(s->n.volume);
 	return s->n.backend->detach(s->n.backend, op, &s->n.dev);
 }
 
 /* ---- mending and growing before the mount ---- */
 
-static bool mend_done(struct op *op)
+/* No tool is let at a device that somebody has: it would only fail and look like a damaged file
+ * system. If it is another namespace's mount that has it, ours succeeds; if it is a tool, the mount
+ * is refused. */
+static bool held_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return s->n.access.block || s->mounted || !(s->probe.errors || s->offline_growth);
+}
+
+static int held_run(struct op *op)
+{
+	return op_work(op, held_job, stage_of(op));
+}
+
+static int held_end(struct op *op, int res)
+{
+	stage_of(op)->held = res == -EBUSY;
+	return 0;
+}
+
+static bool mend_done(struct op *op)
+{
+	return held_done(op) || stage_of(op)->held;
 }
 
 static int mend_run(struct op *op)
@@ -292,7 +320,7 @@ static int mend_end(struct op *op, int res)
 static bool grow_offline_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	return s->mounted || !s->offline_growth;
+	return s->mounted || s->held || !s->offline_growth;
 }
 
 static int grow_offline_run(struct op *op)
@@ -368,8 +396,33 @@ static int mount_run(struct op *op)
 	snprintf(req->options, sizeof(req->options), "%s", s->n.access.options);
 	req->type = s->n.volume->rec->fs;
 	req->read_only = s->n.access.read_only;
+	/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs got its
+	 * own before; ext4 gets it with the mount. */
+	req->set_uuid = req->type == FSIMG_EXT4 && !req->read_only &&
+			memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) != 0;
+	memcpy(req->uuid, s->uuid, sizeof(req->uuid));
 	return node_helper(op, MNT_MOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
 		CSI_MOUNT_TIMEOUT_MS);
+}
+
+static int holder_job(void *arg)
+{
+	struct stage *s = arg;
+	return holder_find(s->n.dev.dev.path, &s->holder);
+}
+
+/* The holder's pid is 0 when it is not seen from here. */
+static int mount_in_use(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	const char *device = s->n.dev.dev.path;
+	if (s->holder.pid == 0)
+		return op_fail(op, ERR_PENDING,
+			"volume %s: %s is in use by somebody who is not seen from here (fuser -v %s on the node); try again later",
+			s->n.volume->rec->name, device, device);
+	return op_fail(op, ERR_PENDING,
+		"volume %s: %s is in use by %s (pid %d), perhaps a tool of an earlier run; try again when it has ended",
+		s->n.volume->rec->name, device, s->holder.name, (int)s->holder.pid);
 }
 
 static int mount_end(struct op *op, int res)
@@ -379,10 +432,12 @@ static int mount_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s: a copy of this btrfs is mounted, and this kernel cannot mount both (6.7 and newer can): unstage that one first",
 			s->n.volume->rec->name);
-	if (res == -EBUSY)
-		return op_fail(op, ERR_PENDING,
-			"volume %s: %s is in use, by a tool of an earlier run or by somebody else (fuser -v %s names the process); try again later",
-			s->n.volume->rec->name, s->n.dev.dev.path, s->n.dev.dev.path);
+	if (s->asked)
+		return mount_in_use(op);
+	if (res == -EBUSY) {
+		s->asked = true;
+		return op_work(op, holder_job, s);
+	}
 	if (res < 0)
 		return node_fail(op, res, "mount", s->staging_path);
 	struct node_volume *node = node_volume_find(s->n.volume);
@@ -405,35 +460,6 @@ static int mount_undo(struct op *op)
 	req->dev_minor = s->n.dev.dev.minor;
 	return node_helper(op, MNT_UNMOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
 		CSI_MOUNT_TIMEOUT_MS);
-}
-
-/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs got its own
- * before the mount; ext4 gets it while mounted. */
-static bool identity_done(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	return s->mounted || s->n.volume->rec->fs != FSIMG_EXT4 || s->n.access.read_only ||
-	       memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
-}
-
-static int identity_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	struct mnt_uuid_req *req = &s->req.uuid;
-	memset(req, 0, sizeof(*req));
-	snprintf(req->path, sizeof(req->path), "%s", s->staging_path);
-	memcpy(req->uuid, s->uuid, sizeof(req->uuid));
-	return node_helper(op, MNT_SET_UUID, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
-		CSI_GROW_TIMEOUT_MS);
-}
-
-static int identity_end(struct op *op, int res)
-{
-	/* A file system made elsewhere may lack metadata_csum_seed: it keeps its UUID, which only
-	 * matters to who mounts by UUID. */
-	if (res == 0 || res == -EOPNOTSUPP || res == -ENOTTY)
-		return 0;
-	return node_fail(op, res, "giving a UUID to the file system", stage_of(op)->staging_path);
 }
 
 static bool grow_done(struct op *op)
@@ -496,14 +522,14 @@ static const struct op_step stage_steps[] = {
 	{"elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
 	{"tools", .done = tools_done, .run = tools_run, .end = tools_end},
 	{"probe", .done = probe_done, .run = probe_run, .end = probe_end},
-	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo},
+	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo, .flags = OP_ALONG},
 	{"decide", .done = mount_done, .run = decide_run},
+	{"held", .done = held_done, .run = held_run, .end = held_end},
 	{"mend", .done = mend_done, .run = mend_run, .end = mend_end},
 	{"grow offline", .done = grow_offline_done, .run = grow_offline_run,
 		.end = grow_offline_end},
 	{"retag", .done = retag_done, .run = retag_run, .end = retag_end},
 	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .undo = mount_undo},
-	{"identity", .done = identity_done, .run = identity_run, .end = identity_end},
 	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
 	{"answer", .run = answer_run},
 	{NULL},

@@ -2,6 +2,9 @@
 /* The per-volume node state: a device and a short list of mounts, allocated while attached. */
 #include "csi/node_state.h"
 
+#include "csi/condition.h"
+#include "probes/probes.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +22,26 @@ struct node_volume *node_volume_get(struct pool_object *volume)
 		if (node == NULL)
 			return NULL;
 		list_init(&node->mounts);
+		list_init(&node->health.link);
+		list_init(&node->health.wanted);
+		list_init(&node->health.troubled);
+		node->volume = volume;
 		volume->node = node;
 	}
 	return volume->node;
+}
+
+/* Another device has had no errors yet. */
+static void health_forget(struct node_volume *node)
+{
+	struct node_health *health = &node->health;
+	list_remove(&health->link);
+	list_remove(&health->wanted);
+	list_remove(&health->troubled);
+	*health = (struct node_health){0};
+	list_init(&health->link);
+	list_init(&health->wanted);
+	list_init(&health->troubled);
 }
 
 void node_volume_free(struct node_volume *node)
@@ -30,7 +50,32 @@ void node_volume_free(struct node_volume *node)
 		return;
 	for (struct list *link; (link = list_pop(&node->mounts)) != NULL;)
 		free(container_of(link, struct node_mount, link));
+	health_forget(node);
 	free(node);
+}
+
+void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct backend_dev *dev)
+{
+	if (node->dev.attached && (node->dev.major != dev->major || node->dev.minor != dev->minor))
+		node_volume_clear_dev(csi, node);
+	node->dev = *dev;
+	/* It may be the same number and yet bound anew. */
+	node->health.seq = 0;
+	if (node->health.gone_ns != 0)
+		csi_find(csi, node, CSI_DEVICE_GONE, &node->health.gone_ns, false);
+	if (list_empty(&node->health.link))
+		list_push(&csi->attached, &node->health.link);
+	/* Without memory for it there are no counters, which is no reason to fail. */
+	if (csi->probes != NULL)
+		(void)probes_track(csi->probes, dev->major, dev->minor, node);
+}
+
+void node_volume_clear_dev(struct csi *csi, struct node_volume *node)
+{
+	if (node->dev.attached && csi->probes != NULL)
+		probes_untrack(csi->probes, node->dev.major, node->dev.minor, node);
+	node->dev.attached = false;
+	health_forget(node);
 }
 
 void node_volume_settle(struct pool_object *volume)

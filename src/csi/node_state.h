@@ -9,27 +9,63 @@
 
 #include "backends/backend.h"
 #include "csi/csi.h"
+#include "probes/probes.h"
 
 struct node_mount {
 	struct list link;
 	bool staging; /* made by NodeStage (unknown, false, after a restart) */
 	bool read_only;
-	bool single_writer; /* published as SINGLE_NODE_SINGLE_WRITER (unknown after a restart) */
+	bool single_writer; /* published as SINGLE_NODE_SINGLE_WRITER; marked on the image, too */
 	char path[];
 };
 
+/* What the watch has found wrong with a volume in use (watch.h). Times are ring_now_ns(), 0: all is
+ * well. */
+struct node_health {
+	struct list link;     /* csi->attached: who was looked at longest ago first */
+	struct list wanted;   /* watch's: to be looked at now */
+	struct list troubled; /* csi->troubled */
+	uint64_t seq;         /* blkdev.seq of what was attached; 0: not looked at yet */
+	uint64_t looked_ns;   /* at its file system, by whomever */
+	uint64_t checked_ns;  /* by the watch; 0: as soon as may be */
+	uint64_t judged_ns;   /* its latencies, by the watch */
+	bool device_due;      /* something was bound or unbound under its number */
+	bool try_read;        /* errors are over if the driver can read from it */
+	/* What is wrong with it. */
+	uint64_t gone_ns;      /* its device is not bound any more, or is another's */
+	uint64_t shut_down_ns; /* its file system answers EIO to everything */
+	uint64_t read_only_ns; /* its file system turned read-only by itself */
+	uint64_t hung_ns;      /* a look at it overstayed */
+	uint64_t slow_ns;
+	uint64_t slow_p99_ns, slow_ops; /* of the last minute looked at */
+	uint64_t errors_ns;             /* the first I/O error of this episode */
+	uint64_t errors[PROBE_OPS];     /* of this episode */
+	int32_t last_errno;             /* positive */
+	/* What the watch remembers of the probes' counters. */
+	uint64_t last_error_ns, seen_errors[PROBE_OPS], good_ops;
+	uint64_t well_ns,
+		quiet_ns; /* the end of the last episode, and how long it had to be quiet */
+	uint32_t latency[HIST_BUCKETS];
+};
+
 struct node_volume {
+	struct pool_object *volume;
 	struct backend_dev dev;
 	struct list mounts; /* node_mount: staging and publish paths alike */
 	/* Since when (ring_now_ns) calls on it have overstayed, 0 when the last one ended in time.
 	 * A helper that could be killed hangs no longer, but the volume is no better for it. */
 	uint64_t overstayed_ns;
+	struct node_health health;
 };
 
 /* The volume's state, made when missing. NULL when out of memory. */
 struct node_volume *node_volume_get(struct pool_object *volume);
 /* NULL when nothing is attached. */
 struct node_volume *node_volume_find(const struct pool_object *volume);
+/* The one place that knows of a device from attach, adoption or resize until its detach; the probes
+ * count for it meanwhile. */
+void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct backend_dev *dev);
+void node_volume_clear_dev(struct csi *csi, struct node_volume *node);
 /* Forgets the state when nothing is attached any more. */
 void node_volume_settle(struct pool_object *volume);
 int node_volume_add_mount(

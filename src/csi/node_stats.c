@@ -6,7 +6,10 @@
  * It takes no lock and holds no pointer to the volume across a wait, so it is served beside any
  * other operation; a statfs that hangs ends as DEADLINE_EXCEEDED and makes the volume abnormal.
  */
+#include "csi/condition.h"
+#include "csi/look.h"
 #include "csi/node.h"
+#include "csi/stats_batch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,18 +20,44 @@ struct stats {
 	struct node_op n;
 	const char *path;
 	bool block;
+	bool batched;
+	struct stats_member member;
 	struct statx image;
 	char image_name[RECORD_KEY_MAX];
 };
 
 #define stats_of(op_ptr) container_of(node_op_of(op_ptr), struct stats, n)
 
-static int stats_run(struct op *op)
+static int ask_alone(struct op *op)
 {
 	struct stats *s = stats_of(op);
+	s->batched = false;
 	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
 	return node_helper(op, MNT_STATS, &s->n.path, sizeof(s->n.path), &s->n.info,
 		sizeof(s->n.info), CSI_STAT_TIMEOUT_MS);
+}
+
+/* Who is known to hang is asked alone, so that nobody waits for it. */
+static bool may_hang(const struct csi *csi, const struct stats *s)
+{
+	struct pool_object *volume;
+	struct err gone = {0};
+	if (helpers_hung_since(csi->reactor->helpers, s->n.id) != 0 ||
+		pools_find_id(csi->pools, RECORD_VOLUME, s->n.id, &volume, &gone) < 0)
+		return true;
+	const struct node_volume *node = node_volume_find(volume);
+	return node == NULL || node->overstayed_ns != 0 || node->health.hung_ns != 0;
+}
+
+static int stats_run(struct op *op)
+{
+	struct stats *s = stats_of(op);
+	struct csi *csi = s->n.task.csi;
+	if (may_hang(csi, s))
+		return ask_alone(op);
+	s->batched = true;
+	int r = stats_batch_join(csi, &s->member, op, s->path, &s->n.info);
+	return r == -ENOMEM ? ask_alone(op) : r;
 }
 
 /* The volume may go while we wait: the pointer is not kept, see csi_node_stats(). */
@@ -42,12 +71,16 @@ static int stats_end(struct op *op, int res)
 {
 	struct stats *s = stats_of(op);
 	struct pool_object *volume;
+	if (s->batched && res == -EAGAIN)
+		return ask_alone(op);
 	int r = find_again(op, &volume);
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(volume);
 	if (node != NULL && (res != -ETIMEDOUT || node->overstayed_ns == 0))
 		node->overstayed_ns = res == -ETIMEDOUT ? ring_now_ns(op->reactor->ring) : 0;
+	if (node != NULL)
+		csi_look_fs(s->n.task.csi, node, s->path, res, &s->n.info);
 	r = node_inspect_end(op, res);
 	if (r < 0)
 		return r;
@@ -94,7 +127,8 @@ static void fill_usage(struct stats *s, Csi__V1__NodeGetVolumeStatsResponse *res
 	struct arena *arena = s->n.task.arena;
 	const struct mnt_info *info = &s->n.info;
 	Csi__V1__VolumeUsage **usage = arena_alloc(arena, 2 * sizeof(*usage));
-	if (usage == NULL)
+	/* A file system that has shut down may not say. */
+	if (usage == NULL || (!s->block && info->shut_down && info->total_bytes == 0))
 		return;
 	if (s->block) {
 		uint64_t used = s->image.stx_blocks * 512, total = s->image.stx_size;
@@ -128,11 +162,6 @@ static int answer_run(struct op *op)
 	if (csi->config.csi_minor != 12)
 		return 0;
 	const char *why = csi_volume_abnormal(s->n.task.arena, csi, volume);
-	struct node_volume *node = node_volume_find(volume);
-	struct node_mount *mount = node_volume_mount_at(node, s->path);
-	if (why == NULL && !s->block && s->n.info.fs_read_only && mount != NULL &&
-		!mount->read_only)
-		why = "the file system turned read-only; see the kernel log";
 	response->volume_condition = arena_new_of(s->n.task.arena, Csi__V1__VolumeCondition);
 	if (response->volume_condition != NULL) {
 		csi__v1__volume_condition__init(response->volume_condition);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Volumes and snapshots as messages, and whether a volume is well. All lies in the answer's arena;
- * nothing here can fail but for want of memory.
+ * Volumes and snapshots as messages. All lies in the answer's arena; nothing here can fail but for
+ * want of memory.
  */
 #include "csi/controller.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 
 static const char *const kinds[] = {[RECORD_VOLUME] = "volume", [RECORD_SNAPSHOT] = "snapshot"};
@@ -117,36 +116,7 @@ Csi__V1__Snapshot *csi_snapshot_message(
 	return message;
 }
 
-/* ---- condition ---- */
-
-const char *csi_volume_abnormal(
-	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
-{
-	char id[RECORD_ID_MAX];
-	if (volume->truncated)
-		return "the image is shorter than its record says: data is missing; restore it from a snapshot";
-	if (pool_state(volume->pool) != POOL_READY)
-		return arena_printf(
-			arena, "pool %s: %s", pool_name(volume->pool), pool_why(volume->pool));
-	pool_object_id(volume, id);
-	uint64_t since_ns = helpers_hung_since(csi->reactor->helpers, id);
-	struct node_volume *node = node_volume_find(volume);
-	if (since_ns == 0 && node != NULL)
-		since_ns = node->overstayed_ns;
-	if (since_ns != 0)
-		return arena_printf(arena,
-			"a call on its device has been hanging for %" PRIu64
-			" s; see the kernel log",
-			(ring_now_ns(csi->reactor->ring) - since_ns) / 1000000000);
-	struct pool_room room;
-	pool_room(volume->pool, &room);
-	if (!volume->rec->thick && room.capacity_bytes != 0 && room.free_bytes < CSI_SIZE_MIN)
-		return arena_printf(arena,
-			"pool %s is full (%" PRIu64
-			" bytes free): writes to new blocks fail; delete volumes or snapshots, or grow it",
-			pool_name(volume->pool), room.free_bytes);
-	return NULL;
-}
+/* ---- usage and condition ---- */
 
 int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool_object *volume,
 	struct csi_usage *ret)

@@ -16,12 +16,14 @@
 #include "csi/quiesce.h"
 
 #include "base/fd.h"
+#include "blockio/boot_mark.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/file.h>
-#include <sys/xattr.h>
+#include <unistd.h>
 
 enum {
 	LOCK_ATTEMPTS = 6,
@@ -213,25 +215,20 @@ static int look_job(void *arg)
 	_cleanup_fd_ int fd = open_image(q);
 	if (fd < 0)
 		return fd;
-	q->marked = fgetxattr(fd, CSI_FROZEN_XATTR, NULL, 0) >= 0;
+	q->marked = boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
 	return 0;
 }
 
 static int mark_job(void *arg)
 {
 	_cleanup_fd_ int fd = open_image(arg);
-	if (fd < 0)
-		return fd;
-	return fsetxattr(fd, CSI_FROZEN_XATTR, "1", 1, 0) < 0 || fsync(fd) < 0 ? -errno : 0;
+	return fd < 0 ? fd : boot_mark_set(fd, BOOT_MARK_FROZEN, "");
 }
 
-/* Not synced: a freeze does not outlive the kernel, and until then the page cache knows. */
 static int unmark_job(void *arg)
 {
 	_cleanup_fd_ int fd = open_image(arg);
-	if (fd < 0)
-		return fd;
-	return fremovexattr(fd, CSI_FROZEN_XATTR) < 0 && errno != ENODATA ? -errno : 0;
+	return fd < 0 ? fd : boot_mark_remove(fd, BOOT_MARK_FROZEN);
 }
 
 static bool freeze_not_wanted(struct op *op)

@@ -8,9 +8,6 @@
 
 #include "csi/node.h"
 
-/* On the image of a volume that is frozen by us; adopt.c thaws what a run cut short left. */
-#define CSI_FROZEN_XATTR "trusted.ringvol.frozen"
-
 struct csi_quiesce {
 	struct op op;
 	/* set by csi_quiesce_init() */

@@ -86,23 +86,18 @@ static int fill(struct op *op, int dst_fd, void *arg)
 static int fill_end(struct op *op, int res, void *arg)
 {
 	struct csi_source *source = arg;
-	int r = pool_clone_fill_end(op, res, &source->clone);
-	if (r == 0) {
-		/* A reflink that the kernel refused has become a copy. */
-		source->build->rec->shares_extents = source->clone.shared;
-		source->build->fill_writes = source->clone.wrote;
-	}
-	return r;
+	return pool_clone_fill_end(op, res, &source->clone);
 }
 
 void csi_source_fill(struct csi_source *source, struct pool_build *build)
 {
-	pool_clone_init(&source->clone, source->object, !source->share);
+	pool_clone_init(&source->clone, source->object);
 	source->clone.copy.stop = source->parked;
-	source->build = build;
+	build->share_object = source->share ? source->object : NULL;
 	build->fill = fill;
 	build->fill_end = fill_end;
 	build->fill_arg = source;
+	build->fill_writes = true;
 }
 
 int csi_source_end(struct op *op, const struct csi_source *source, int res)
@@ -114,4 +109,14 @@ void csi_source_park(struct csi_source *source)
 {
 	source->parked = true;
 	source->clone.copy.stop = true;
+}
+
+bool csi_source_progress(const struct csi_source *source, uint64_t *ret_done, uint64_t *ret_total)
+{
+	const struct copy *copy = &source->clone.copy;
+	if (copy->size == 0)
+		return false;
+	*ret_done = copy->looked_bytes;
+	*ret_total = copy->size;
+	return true;
 }

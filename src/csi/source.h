@@ -16,7 +16,6 @@ struct csi_source {
 	bool parked; /* shutting down: the copy is to stop */
 	struct csi_quiesce quiesce;
 	struct pool_clone clone;
-	struct pool_build *build;
 };
 
 /* Locks what the id names: shared, but exclusive for a volume that has to be held still. */
@@ -36,6 +35,9 @@ int csi_source_release(struct op *op, struct csi_source *source);
 void csi_source_fill(struct csi_source *source, struct pool_build *build);
 /* The end of the build's step. */
 int csi_source_end(struct op *op, const struct csi_source *source, int res);
+/* Stops a copy, also one that has not begun. */
 void csi_source_park(struct csi_source *source);
+/* Bytes looked at and in all; false while nothing is copied. */
+bool csi_source_progress(const struct csi_source *source, uint64_t *ret_done, uint64_t *ret_total);
 
 #endif

@@ -14,8 +14,11 @@
 #include "csi/task.h"
 
 #include "base/log.h"
+#include "csi/source.h"
+#include "csi/watch.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <sha256.h>
 #include <stdio.h>
 #include <string.h>
@@ -161,6 +164,13 @@ static void answer(const struct csi_task *task, struct grpc_call *call)
 		call_out_of_memory(call);
 }
 
+void csi_tell_idle(struct csi *csi)
+{
+	if (csi->draining && csi->task_count == 0 && csi->refreshing == 0 &&
+		csi_watch_idle(csi->watch) && csi->on_idle != NULL)
+		csi->on_idle(csi->on_idle_arg);
+}
+
 static void task_end(struct op *op)
 {
 	struct csi_task *task = container_of(op, struct csi_task, op);
@@ -169,6 +179,8 @@ static void task_end(struct op *op)
 	/* The locks go first: an answered client may call again at once. */
 	list_remove(&task->link);
 	csi->task_count--;
+	if (csi->task_count == 0)
+		ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
 	log_end(task);
 	for (struct list *node; (node = list_pop(&task->waiters)) != NULL;) {
 		/* The waiter lies in its call's arena: nothing of it may be read afterwards. */
@@ -178,8 +190,35 @@ static void task_end(struct op *op)
 	if (task->cleanup != NULL)
 		task->cleanup(task);
 	arena_unref(task->arena);
-	if (csi->draining && csi->task_count == 0 && csi->on_idle != NULL)
-		csi->on_idle(csi->on_idle_arg);
+	csi_tell_idle(csi);
+}
+
+/* ---- what takes long ---- */
+
+static void log_long(const struct csi_task *task, uint64_t ns)
+{
+	char seconds[24], done[32] = "";
+	uint64_t bytes, total;
+	snprintf(seconds, sizeof(seconds), "%" PRIu64, ns / UINT64_C(1000000000));
+	if (task->source != NULL && csi_source_progress(task->source, &bytes, &total))
+		snprintf(done, sizeof(done), "%.1f%%", (double)bytes * 100 / (double)total);
+	log_event(LOG_LEVEL_INFO, "operation is still running",
+		log_fields({"op", task->method}, {"subject", task->subject},
+			{"step", task->op.steps[task->op.at].name}, {"s", seconds},
+			{"copied", done[0] != '\0' ? done : NULL}));
+}
+
+void csi_task_on_timer(struct ring_timer *timer)
+{
+	struct csi *csi = container_of(timer, struct csi, long_timer);
+	uint64_t now_ns = ring_now_ns(csi->reactor->ring);
+	list_for_each (node, &csi->tasks) {
+		const struct csi_task *task = container_of(node, struct csi_task, link);
+		if (now_ns - task->start_ns >= CSI_LONG_MS * UINT64_C(1000000))
+			log_long(task, now_ns - task->start_ns);
+	}
+	if (csi->task_count > 0)
+		ring_timer_arm(csi->reactor->ring, timer, CSI_LONG_MS);
 }
 
 /* ---- the start ---- */
@@ -213,7 +252,8 @@ void csi_task_start(struct csi_task *task, const char *subject, const struct op_
 	struct csi *csi = task->csi;
 	struct err err = {0};
 	task->subject = arena_strdup(task->arena, subject);
-	if (task->subject == NULL || !take_fingerprint(task)) {
+	/* Nobody can be in the way of one without locks, nor join it. */
+	if (task->subject == NULL || (task->lock_count != 0 && !take_fingerprint(task))) {
 		err_set(&err, ERR_NO_ROOM, "%s: the request does not fit its arena", task->method);
 		refuse(task, &err);
 		return;
@@ -245,8 +285,11 @@ void csi_task_start(struct csi_task *task, const char *subject, const struct op_
 	}
 	arena_ref(task->arena);
 	task->start_ns = ring_now_ns(csi->reactor->ring);
+	task->number = ++csi->task_number;
 	list_push(&csi->tasks, &task->link);
 	csi->task_count++;
+	if (!ring_timer_armed(&csi->long_timer))
+		ring_timer_arm(csi->reactor->ring, &csi->long_timer, CSI_LONG_MS);
 	op_init(&task->op, csi->reactor, task->method, steps, task_end);
 	op_start(&task->op);
 }
@@ -258,9 +301,8 @@ void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg)
 	csi->on_idle_arg = arg;
 	list_for_each_safe (node, &csi->tasks) {
 		struct csi_task *task = container_of(node, struct csi_task, link);
-		if (task->park != NULL)
-			task->park(task);
+		if (task->source != NULL)
+			csi_source_park(task->source);
 	}
-	if (csi->task_count == 0 && on_idle != NULL)
-		on_idle(arg);
+	csi_tell_idle(csi);
 }

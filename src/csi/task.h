@@ -15,8 +15,14 @@
 
 #include "csi/csi.h"
 
+struct csi_source; /* source.h */
+
 enum csi_lock_mode { CSI_SHARED, CSI_EXCLUSIVE };
-enum { CSI_LOCKS_MAX = 3, CSI_LOCK_BYTES = 224 };
+enum {
+	CSI_LOCKS_MAX = 3,
+	CSI_LOCK_BYTES = 224,
+	CSI_LONG_MS = 30000, /* an operation that runs longer is logged, again and again */
+};
 
 struct csi_lock {
 	enum csi_lock_mode mode;
@@ -34,8 +40,10 @@ struct csi_task {
 	const char *subject;        /* what the log line names: a volume's name or id; in arena */
 	/* Called once after the answer was sent, NULL if there is nothing to free. */
 	void (*cleanup)(struct csi_task *task);
-	/* Called when draining: stop what takes long. NULL: it is short. */
-	void (*park)(struct csi_task *task);
+	/* What it may copy from: a copy is stopped when draining, and its progress can be told.
+	 * NULL: it copies nothing. */
+	struct csi_source *source;
+	uint64_t number; /* counts up from 1 */
 	/* private */
 	struct csi_lock locks[CSI_LOCKS_MAX];
 	unsigned lock_count;
@@ -58,6 +66,10 @@ void csi_task_lock(
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
  * of. subject: copied. */
 void csi_task_start(struct csi_task *task, const char *subject, const struct op_step *steps);
+/* For who has ended something that a drain waits for. */
+void csi_tell_idle(struct csi *csi);
+/* Logs what has been running for long; csi_open() makes it the timer's. */
+void csi_task_on_timer(struct ring_timer *timer);
 /* Allocates and initialises a response in the task's arena (init: csi__v1__..._response__init). */
 #define csi_task_response(task_ptr, Type, init)                                                    \
 	({                                                                                         \

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Building an object: an unnamed file gets its size, its bytes and its record, and is then linked
- * under its key. The link is the commit. Before it, a failure closes the file and nothing is left;
+ * under its key; where bytes are shared or there are none, in one trip to a thread. The link is the
+ * commit. Before it, a failure closes the file and nothing is left;
  * with it the object is in the index, whatever becomes of the syncs that follow, because its name
  * is taken on disk from then on and a retry must find it. ERR_EXISTS comes from the link itself; a
  * file the index does not know (nobody but us writes here: it is left from a link whose answer was
@@ -124,8 +125,10 @@ static int open_job(void *arg)
 static int open_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
-	b->dirfd = pool_fd_of(b->pool, b->rec->kind);
+	b->kind = b->rec->kind;
+	b->dirfd = pool_fd_of(b->pool, b->kind);
 	b->direct_io = b->pool->features.direct_io;
+	b->sharing = b->share_object != NULL || b->share_template[0] != '\0';
 	return op_work(op, open_job, b);
 }
 
@@ -154,9 +157,63 @@ static int open_undo(struct op *op)
 	return op_work(op, close_job, build_of(op));
 }
 
+/* -ESTALE: not the template it was. */
+static int share_job(void *arg)
+{
+	struct pool_build *b = arg;
+	struct stat st;
+	_cleanup_fd_ int fd = openat(
+		b->share_dirfd, b->share_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	uint64_t size = b->rec->size_bytes;
+	bool template = b->share_object == NULL;
+	if (template && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size))
+		return -ESTALE;
+	int r = bytes_reflink(fd, b->fd);
+	if (r == 0 && (uint64_t)st.st_size != size && ftruncate(b->fd, (off_t)size) < 0)
+		r = -errno;
+	return r;
+}
+
+static bool share_done(struct op *op)
+{
+	return !build_of(op)->sharing;
+}
+
+static int share_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	const struct pool_object *source = b->share_object;
+	b->share_name = source != NULL ? source->key : b->share_template;
+	b->share_dirfd = source != NULL ? pool_fd_of(source->pool, source->kind)
+					: b->pool->fds[POOL_FD_TEMPLATES];
+	if (source != NULL && (source->rec == NULL || source->truncated))
+		return op_fail(op, ERR_DATA_LOSS, "%s in pool %s cannot be copied: %s", source->key,
+			b->pool->name,
+			source->rec == NULL ? source->why
+					    : "its image is shorter than it should be");
+	return op_work(op, share_job, b);
+}
+
+static int share_end(struct op *op, int res)
+{
+	struct pool_build *b = build_of(op);
+	bool template = b->share_object == NULL;
+	if (res == 0)
+		return 0;
+	/* A template that is gone is made again. */
+	if (res == -EOPNOTSUPP || res == -EXDEV ||
+		(template && (res == -ENOENT || res == -ESTALE || res == -ELOOP))) {
+		b->sharing = false;
+		return 0;
+	}
+	return op_fail_sys(op, res, "sharing the extents of %s", b->share_name);
+}
+
 static bool fill_done(struct op *op)
 {
-	return build_of(op)->fill == NULL;
+	return build_of(op)->fill == NULL || build_of(op)->sharing;
 }
 
 static int fill_run(struct op *op)
@@ -171,14 +228,13 @@ static int fill_end(struct op *op, int res)
 	return b->fill_end != NULL ? b->fill_end(op, res, b->fill_arg) : res;
 }
 
-/* What our own fills found out: whether extents are shared, and if so with what family. */
+/* Whether extents are shared, and if so with what family. */
 static int complete_record(struct pool_build *b)
 {
 	struct record rec = *b->rec;
 	struct pool_object *source;
 	struct err ignored = {0};
-	if (b->fill == pool_clone_fill)
-		rec.shares_extents = ((struct pool_clone *)b->fill_arg)->shared;
+	rec.shares_extents = b->sharing && b->share_object != NULL;
 	rec.family = "";
 	bool of_snapshot = rec.source == RECORD_SOURCE_SNAPSHOT;
 	if (rec.shares_extents &&
@@ -193,6 +249,13 @@ static int complete_record(struct pool_build *b)
 	return 0;
 }
 
+static int record_job(void *arg)
+{
+	const struct pool_build *b = arg;
+	int r = fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, XATTR_CREATE);
+	return r < 0 ? -errno : 0;
+}
+
 static int record_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
@@ -204,9 +267,8 @@ static int record_run(struct op *op)
 			b->rec->name, RECORD_BYTES_MAX);
 	if (len < 0)
 		return op_fail_sys(op, len, "recording %s", b->rec->name);
-	io_uring_prep_fsetxattr(
-		op_sqe(op), b->fd, RECORD_XATTR, b->record_text, XATTR_CREATE, (unsigned)len);
-	return op_submit(op);
+	b->record_len = (unsigned)len;
+	return op_work(op, record_job, b);
 }
 
 static int record_end(struct op *op, int res)
@@ -223,12 +285,7 @@ static int record_end(struct op *op, int res)
  * durable, and the sharing is in the log before the link. */
 static bool data_done(struct op *op)
 {
-	struct pool_build *b = build_of(op);
-	if (b->fill == pool_clone_fill)
-		return !((struct pool_clone *)b->fill_arg)->wrote && !b->fill_writes;
-	if (b->fill == pool_format_fill)
-		return !((struct pool_format *)b->fill_arg)->wrote && !b->fill_writes;
-	return !b->fill_writes;
+	return build_of(op)->sharing || !build_of(op)->fill_writes;
 }
 
 static int data_run(struct op *op)
@@ -245,15 +302,19 @@ static int data_end(struct op *op, int res)
 		       : 0;
 }
 
+static int link_job(void *arg)
+{
+	const struct pool_build *b = arg;
+	return linkat(b->fd, "", b->dirfd, b->rec->key, AT_EMPTY_PATH) < 0 ? -errno : 0;
+}
+
 static int link_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
 	if (pool_index_find(b->pool, b->rec->kind, b->rec->key) != NULL)
 		return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name,
 			b->pool->name);
-	io_uring_prep_linkat(op_sqe(op), b->fd, "", pool_fd_of(b->pool, b->rec->kind), b->rec->key,
-		AT_EMPTY_PATH);
-	return op_submit(op);
+	return op_work(op, link_job, b);
 }
 
 static int learn_job(void *arg)
@@ -281,6 +342,8 @@ static void learn_end(struct pool_build *b, int res)
 	struct pool_found *found = &b->learn->found;
 	if (res == 0 && pool->loaded && pool_index_find(pool, found->kind, found->key) == NULL) {
 		struct pool_object *o = pool_index_insert(pool, found);
+		if (o != NULL)
+			o->unsynced = true;
 		if (o != NULL && o->rec != NULL)
 			pool_family_update(pool, pool_family(o->rec));
 		pool_room_stale(pool);
@@ -309,6 +372,7 @@ static int enter_index(struct pool_build *b)
 	b->ret_object = pool_index_insert(pool, &found);
 	if (b->ret_object == NULL)
 		return -ENOMEM;
+	b->ret_object->unsynced = true;
 	b->rec = NULL;
 	if (!b->ret_object->rec->shares_extents)
 		pool_room_used(pool, b->ret_object->allocated_bytes);
@@ -338,16 +402,13 @@ static int link_end(struct op *op, int res)
 	return 0;
 }
 
-/*
- * File first, then directory. The link changed both in one transaction, so the first fsync flushes
- * the log once and the second finds nothing to do (counted in the block layer on Linux 6.18, 200
- * creates each, device flushes and writes: XFS 2 and 1, then 0 and 0; ext4 2 and 2, then 0 and 0).
- * The other way round costs a second log write: 3 and 2 on XFS, 3 and 3 on ext4.
- */
+/* Where the directory's sync takes all before it along, the file needs none of its own. */
 static int sync_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
-	b->synced_file = false;
+	b->synced_file = pool_one_log(b->pool);
+	if (b->synced_file)
+		return pool_sync_dir(op, b->pool, b->kind, &b->sync);
 	io_uring_prep_fsync(op_sqe(op), b->fd, 0);
 	return op_submit(op);
 }
@@ -355,17 +416,18 @@ static int sync_run(struct op *op)
 static int sync_end(struct op *op, int res)
 {
 	struct pool_build *b = build_of(op);
-	struct pool *pool = b->pool;
 	if (res < 0)
-		return op_fail_sys(op, res, "making the creation durable in pool %s", pool->name);
+		return op_fail_sys(
+			op, res, "making the creation durable in pool %s", b->pool->name);
 	if (!b->synced_file) {
 		b->synced_file = true;
-		enum record_kind kind = b->ret_object != NULL ? b->ret_object->kind : b->rec->kind;
-		io_uring_prep_fsync(op_sqe(op), pool_fd_of(pool, kind), 0);
-		return op_submit(op);
+		return pool_sync_dir(op, b->pool, b->kind, &b->sync);
 	}
 	fd_close(&b->fd);
-	return b->indexed ? 0 : op_fail_sys(op, -ENOMEM, "taking note of a new object");
+	if (!b->indexed)
+		return op_fail_sys(op, -ENOMEM, "taking note of a new object");
+	b->ret_object->unsynced = false;
+	return 0;
 }
 
 static const struct op_step build_steps[] = {
@@ -373,10 +435,11 @@ static const struct op_step build_steps[] = {
 	{"measure", .run = measure_run, .done = measure_done},
 	{"admit", .run = admit_run, .undo = admit_undo},
 	{"open", .run = open_run, .end = open_end, .undo = open_undo},
+	{"share", .run = share_run, .end = share_end, .done = share_done, .flags = OP_ALONG},
 	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},
-	{"record", .run = record_run, .end = record_end},
+	{"record", .run = record_run, .end = record_end, .flags = OP_ALONG},
 	{"data", .run = data_run, .end = data_end, .done = data_done},
-	{"link", .run = link_run, .end = link_end, .flags = OP_COMMIT},
+	{"link", .run = link_run, .end = link_end, .flags = OP_ALONG | OP_COMMIT},
 	{"sync", .run = sync_run, .end = sync_end},
 	{NULL},
 };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fill that copies another image: by one FICLONE, which the kernel makes atomic against writes
- * to the source, or where that cannot be (another pool, no reflink, a thick target) by copying its
- * data through the ring. A target larger than its source ends in a hole.
+ * The fill that copies another image's data through the ring, where its extents cannot be shared
+ * (no reflink, a thick target). A target larger than its source ends in a hole.
  */
 #include "pool/private.h"
 
@@ -43,33 +42,6 @@ static int open_end(struct op *op, int res)
 	return 0;
 }
 
-static bool reflink_done(struct op *op)
-{
-	return clone_of(op)->must_copy;
-}
-
-static int reflink_run(struct op *op)
-{
-	struct pool_clone *c = clone_of(op);
-	c->reflink = (struct pool_reflink){c->src_fd, c->dst_fd};
-	return op_work(op, pool_reflink_keep_size, &c->reflink);
-}
-
-static int reflink_end(struct op *op, int res)
-{
-	struct pool_clone *c = clone_of(op);
-	c->must_copy = res == -EOPNOTSUPP || res == -EXDEV;
-	c->shared = res == 0;
-	return res < 0 && !c->must_copy
-		       ? op_fail_sys(op, res, "sharing the extents of %s", c->source->rec->name)
-		       : 0;
-}
-
-static bool copy_done(struct op *op)
-{
-	return !clone_of(op)->must_copy;
-}
-
 static int copy_run(struct op *op)
 {
 	struct pool_clone *c = clone_of(op);
@@ -79,20 +51,18 @@ static int copy_run(struct op *op)
 		.size = c->source->rec->size_bytes,
 		.stop = c->copy.stop};
 	copy_init(&c->copy, op->reactor);
-	c->wrote = true;
 	return op_child(op, &c->copy.op);
 }
 
 static const struct op_step clone_steps[] = {
 	{"open", .run = open_run, .end = open_end},
-	{"reflink", .run = reflink_run, .end = reflink_end, .done = reflink_done},
-	{"copy", .run = copy_run, .done = copy_done},
+	{"copy", .run = copy_run},
 	{NULL},
 };
 
-void pool_clone_init(struct pool_clone *c, struct pool_object *source, bool thick)
+void pool_clone_init(struct pool_clone *c, struct pool_object *source)
 {
-	*c = (struct pool_clone){.source = source, .thick = thick, .src_fd = -1, .dst_fd = -1};
+	*c = (struct pool_clone){.source = source, .src_fd = -1, .dst_fd = -1};
 }
 
 int pool_clone_fill(struct op *op, int dst_fd, void *arg)
@@ -100,8 +70,6 @@ int pool_clone_fill(struct op *op, int dst_fd, void *arg)
 	struct pool_clone *c = arg;
 	c->dst_fd = dst_fd;
 	c->src_fd = -1;
-	c->shared = c->wrote = false;
-	c->must_copy = c->thick || !c->source->pool->features.reflink;
 	op_init(&c->op, op->reactor, "pool_clone", clone_steps, NULL);
 	return op_child(op, &c->op);
 }

@@ -122,7 +122,7 @@ void pool_format_init(struct pool_format *f, struct pool *pool, const struct fsi
 	memcpy(f->uuid, uuid, sizeof(f->uuid));
 }
 
-int pool_format_fill(struct op *op, int dst_fd, void *arg)
+static int format_fill(struct op *op, int dst_fd, void *arg)
 {
 	struct pool_format *f = arg;
 	f->dst_fd = dst_fd;
@@ -133,10 +133,21 @@ int pool_format_fill(struct op *op, int dst_fd, void *arg)
 	return op_child(op, &f->op);
 }
 
-int pool_format_fill_end(struct op *op, int res, void *arg)
+static int format_fill_end(struct op *op, int res, void *arg)
 {
 	struct pool_format *f = arg;
 	(void)op;
 	fd_close(&f->tpl.fd);
+	f->build->fill_writes = f->wrote;
 	return res;
+}
+
+void pool_build_format(struct pool_build *b, struct pool_format *f)
+{
+	f->build = b;
+	b->fill = format_fill;
+	b->fill_end = format_fill_end;
+	b->fill_arg = f;
+	if (f->thick || !pool_template_known(f->pool, &f->spec, b->share_template))
+		b->share_template[0] = '\0';
 }

@@ -184,7 +184,8 @@ static int apply_run(struct op *op)
 	record_free(o->rec);
 	o->rec = g->rec;
 	g->rec = NULL;
-	o->truncated = false;
+	pool_image_found(o, false, false);
+	o->pool->images_grown++;
 	pool_room_add(o);
 	if (o->allocated_bytes > before)
 		pool_room_used(o->pool, o->allocated_bytes - before);

@@ -72,6 +72,7 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 	memmove(&index->at[at + 1], &index->at[at], (index->count - at) * sizeof(*index->at));
 	index->at[at] = &e->object;
 	index->count++;
+	pool->images_wrong += e->object.truncated;
 	pool_room_add(&e->object);
 	return &e->object;
 }
@@ -83,6 +84,7 @@ void pool_index_remove(struct pool_object *object)
 	if (!index_search(index, object->key, &at) || index->at[at] != object)
 		return;
 	pool_room_sub(object);
+	object->pool->images_wrong -= object->missing || object->truncated;
 	index->count--;
 	memmove(&index->at[at], &index->at[at + 1], (index->count - at) * sizeof(*index->at));
 }
@@ -272,6 +274,16 @@ struct pool_object *pools_next(
 			if (pool->index[kind].at[at]->rec != NULL)
 				return pool->index[kind].at[at];
 	return NULL;
+}
+
+struct pool_object *pool_next_object(
+	const struct pool *pool, enum record_kind kind, const char *after_key)
+{
+	const struct pool_index *index = &pool->index[kind];
+	unsigned at;
+	if (index_search(index, after_key, &at))
+		at++;
+	return at < index->count ? index->at[at] : NULL;
 }
 
 void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX])

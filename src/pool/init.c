@@ -129,7 +129,9 @@ static int make_file(int root)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (linkat(AT_FDCWD, path, root, POOL_FILE, AT_SYMLINK_FOLLOW) < 0)
 		return -errno;
-	return fsync(root) < 0 ? -errno : 0;
+	/* Again: the log of btrfs takes no note of a file without a name, and with the directory
+	 * only of the name. */
+	return fsync(fd) < 0 || fsync(root) < 0 ? -errno : 0;
 }
 
 int pool_init_dir(

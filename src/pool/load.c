@@ -94,7 +94,7 @@ static int open_lock(struct pool_load *load)
 static int open_dirs(struct pool_load *load)
 {
 	int root = load->fds[POOL_FD_ROOT];
-	for (unsigned i = POOL_FD_VOLUMES; i < POOL_FDS; i++) {
+	for (unsigned i = POOL_FD_VOLUMES; i < POOL_DIRS_END; i++) {
 		const char *name = pool_dir_names[i];
 		if (i >= POOL_FD_TEMPLATES && mkdirat(root, name, 0700) < 0 && errno != EEXIST &&
 			errno != EROFS) {
@@ -267,13 +267,21 @@ static int make_durable(struct pool_load *load)
 		load_end_sys(load, -errno, "");
 		return -1;
 	}
-	for (unsigned i = POOL_FD_VOLUMES; i < POOL_FDS; i++) {
+	for (unsigned i = POOL_FD_VOLUMES; i < POOL_DIRS_END; i++) {
 		if (fsync(load->fds[i]) < 0 && errno != EROFS) {
 			load_end_sys(load, -errno, pool_dir_names[i]);
 			return -1;
 		}
 	}
 	return 0;
+}
+
+/* Before they are read, so that nothing happens unseen. */
+static void watch_images(struct pool_load *load)
+{
+	int fd = pool_images_watch(load->fds[POOL_FD_VOLUMES], load->fds[POOL_FD_SNAPSHOTS]);
+	load->unwatched = fd < 0;
+	load->fds[POOL_FD_EVENTS] = fd >= 0 ? fd : open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 void pool_load_run(struct pool_load *load)
@@ -290,6 +298,7 @@ void pool_load_run(struct pool_load *load)
 	load_end(load, POOL_READY, "%s", "");
 	if (open_lock(load) < 0 || open_dirs(load) < 0 || probe(load) < 0 || make_durable(load) < 0)
 		return;
+	watch_images(load);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		int r = read_dir(load, kind);
 		if (r < 0) {
@@ -351,7 +360,7 @@ static void refresh(struct pool_object *o, struct pool_found *found)
 		found->rec = NULL;
 	}
 	o->allocated_bytes = found->allocated_bytes;
-	o->truncated = found->truncated;
+	pool_image_found(o, false, found->truncated);
 	pool_entry(o)->image_bytes = found->image_bytes;
 	pool_room_add(o);
 }
@@ -374,7 +383,7 @@ static void reconcile(struct pool_load *load, struct pool *pool)
 			else if (o->node == NULL)
 				put_aside(o);
 			else
-				o->truncated = true; /* in use, and its image is not there */
+				pool_image_found(o, true, false); /* in use all the same */
 		}
 }
 
@@ -425,6 +434,7 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	strcpy(pool->uuid, load->uuid);
 	snprintf(pool->uuid8, sizeof(pool->uuid8), "%.8s", load->uuid);
 	take_fds(load, pool);
+	pool->images_unwatched = load->unwatched;
 	if (load->probed) {
 		pool->features = load->features;
 		pool->probed = true;
@@ -437,6 +447,7 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	pool_family_update_all(pool);
 	pool->capacity_bytes = load->capacity_bytes;
 	pool->free_bytes = load->free_bytes;
+	pool_fill_see(pool, load->capacity_bytes, load->free_bytes);
 	pool->measured_ns = ring_now_ns(pool->pools->reactor->ring);
 	if (!complete) {
 		/* Not the whole truth: as good as not loaded. The next look reads it again. */

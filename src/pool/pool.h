@@ -60,6 +60,9 @@ struct pool_object {
 	bool shared;              /* other objects share its extents: a clone or snapshot was taken
 				   * and one of that family is left */
 	bool truncated;           /* the image is shorter than its record says */
+	bool missing;             /* the image is not there any more */
+	uint64_t wrong_since_ns;  /* since when (ring_now_ns) it is either; 0: since it was read */
+	bool unsynced;            /* its creation is not known to be durable: see pool_settle */
 	void *node;               /* csi's: what is attached and mounted; NULL if nothing */
 };
 
@@ -90,6 +93,10 @@ const char *pool_path(const struct pool *pool);
 enum pool_state pool_state(const struct pool *pool);
 /* Why it is not ready, in a sentence with the remedy; "" when it is. */
 const char *pool_why(const struct pool *pool);
+/* False while calls on it hang or fail; pool_why() then says so. */
+bool pool_answers(const struct pool *pool);
+/* Since when (ring_now_ns) it has been in this state. */
+uint64_t pool_state_since_ns(const struct pool *pool);
 /* First 8 hex digits of its uuid; "" until it was loaded once. */
 const char *pool_uuid8(const struct pool *pool);
 const struct bytes_features *pool_features(const struct pool *pool);
@@ -118,6 +125,12 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 struct pool_object *pools_next(
 	const struct pools *pools, enum record_kind kind, const char *after_id);
 void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]);
+/* Of one pool, quarantined ones included: the first whose key is behind `after_key` ("" starts),
+ * NULL at the end. */
+struct pool_object *pool_next_object(
+	const struct pool *pool, enum record_kind kind, const char *after_key);
+/* Whether a deleted image is being overwritten (eraseOnDelete: zero), and how far it is. */
+bool pool_erasing(const struct pool *pool, uint64_t *ret_done_bytes, uint64_t *ret_size_bytes);
 unsigned pool_count(const struct pool *pool, enum record_kind kind);
 
 /* ---- room ---- */
@@ -139,12 +152,30 @@ struct pool_room {
 /* As of the last measure and all creates since. */
 void pool_room(const struct pool *pool, struct pool_room *ret);
 
+/* How full the file system is, as seen every POOL_CHECK_MS and by each measure. */
+enum pool_fill_level {
+	POOL_ROOMY,
+	POOL_NEARLY_FULL, /* less than 3% free, until 4% are */
+	POOL_FULL,        /* less than 16 MiB (of a small one 1/256) free, until twice that is */
+};
+struct pool_fill {
+	enum pool_fill_level level;
+	uint64_t since_ns;                   /* ring_now_ns() when the level changed; 0: never */
+	uint64_t capacity_bytes, free_bytes; /* 0 until seen */
+};
+const struct pool_fill *pool_fill(const struct pool *pool);
+
 /* Child operation: measures now (statfs, attached images' usage), unless done less than
- * max_age_ms ago. */
+ * max_age_ms ago. Looking at the attached images costs 7 us each. */
 struct pool_measure {
 	struct op op;
 	struct pool *pool;
 	uint64_t max_age_ms;
+	/* Set it after init: what is free is asked for now, however old the images' usage is. What
+	 * has gone since then then counts as gone, though it may be a volume's that was promised
+	 * it; what has come back does not count yet, for it may be a volume's to use again. */
+	bool free_now;
+	/* private */
 	struct pool_measure_job *job;
 };
 void pool_measure_init(
@@ -153,15 +184,26 @@ void pool_measure_init(
 /* ---- child operations: each is durable when it ends well, and leaves nothing when it does not
  * ---- */
 
+/* Private to those below: a place among those who wait for a directory to be durable. */
+struct pool_sync_wait {
+	struct list link;
+	struct op *op;
+};
+
 /*
- * admit (room) -> open unnamed, size -> fill -> record -> data sync (if fill wrote) -> link
- * [commit] -> sync -> index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
+ * admit (room) -> open unnamed, size -> share or fill -> record -> data sync (if fill wrote) ->
+ * link [commit] -> index -> sync. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
  */
 struct pool_build {
 	struct op op;
 	struct pool *pool;
 	struct record *rec; /* complete but for key/random/created; taken over at commit.
-			       pool_clone's outcome is put into shares_extents here */
+			       shares_extents is as it came to be */
+	/* Where the image's extents come from, if they can be shared: an image of this pool, or a
+	 * template that is known to be good. Where nothing is shared, or the file system refuses it
+	 * after all, fill makes the image. */
+	struct pool_object *share_object;
+	char share_template[RECORD_KEY_MAX];
 	/* Serves the current step of `op`; NULL: the image stays empty. dst_fd: read-write, direct
 	 * I/O where the pool has it. With fill_end, a pending fill ends there. */
 	int (*fill)(struct op *op, int dst_fd, void *arg);
@@ -173,10 +215,14 @@ struct pool_build {
 	/* private */
 	struct pool_measure measure;
 	struct pool_build_learn *learn;
-	int fd, dirfd;
+	struct pool_sync_wait sync;
+	enum record_kind kind;
+	int fd, dirfd, share_dirfd;
+	const char *share_name;
 	bool direct_io;
-	bool indexed, synced_file;
+	bool sharing, indexed, synced_file;
 	uint64_t reserved;
+	unsigned record_len;
 	char record_text[RECORD_BYTES_MAX];
 };
 /* rec is copied; random, key and created_ns are drawn here. -ENOMEM. */
@@ -192,11 +238,33 @@ struct pool_remove {
 	struct pool_object *object;
 	/* private */
 	struct pool *pool;
-	int fd;
+	struct pool_sync_wait sync;
+	int fd, dirfd, trash_fd;
+	const char *key;
 	bool gone, synced_from;
 	char trash_name[24];
 };
 void pool_remove_init(struct pool_remove *r, struct reactor *reactor, struct pool_object *object);
+
+/*
+ * The sync that a build or a removal ended without, made up for: before it, a repeat must not be
+ * told that what it asks for is done. Needed where object->unsynced, or pools_unsettled.
+ */
+struct pool_settle {
+	struct op op;
+	struct pool *pool;
+	enum record_kind kind;
+	struct pool_object *object; /* NULL: what was removed is gone for good */
+	/* private */
+	struct pool_sync_wait sync;
+	int dirfd;
+	const char *key;
+};
+void pool_settle_init(struct pool_settle *s, struct reactor *reactor, struct pool *pool,
+	enum record_kind kind, struct pool_object *object);
+/* The pool of an id that names nothing there any more, but whose removal, for all that is known,
+ * may not be durable yet; NULL: it is. */
+struct pool *pools_unsettled(const struct pools *pools, enum record_kind kind, const char *id);
 
 /* Room for the difference, image grown (allocated when thick), durable, record, durable.
  * Idempotent: a larger image left by an attempt cut short is taken as it is. */
@@ -237,11 +305,17 @@ struct pool_verify {
 	struct fsimg_probe probe;
 };
 
+/* Private to the build: whether extents can be shared with a template that was looked at before,
+ * and its name below templates/. */
+bool pool_template_known(
+	struct pool *pool, const struct fsimg_spec *spec, char ret_name[RECORD_KEY_MAX]);
+
 /*
- * A fill for pool_build: formats the unnamed image. From a template by reflink, or by copying the
- * template's few data extents where there is no reflink or the volume is thick; btrfs, whose copies
- * cannot be told apart, gets an mkfs of its own. Because the image has no name until it is
- * formatted, an interrupted mkfs leaves nothing, and nothing that has a name is ever formatted.
+ * Formats the unnamed image of a build: a template that is known is shared. The fill makes or
+ * checks it first, then shares it, or copies its few data extents where there is no reflink or the
+ * volume is thick; btrfs, whose copies cannot be told apart, gets an mkfs of its own. Because the
+ * image has no name until it is formatted, an interrupted mkfs leaves nothing, and nothing that has
+ * a name is ever formatted.
  */
 struct pool_format {
 	struct pool_template tpl;
@@ -252,9 +326,9 @@ struct pool_format {
 	struct fsimg_spec spec;
 	uint8_t uuid[16];
 	bool thick;
-	bool wrote; /* out: data was written, not only shared; pool_build then syncs it */
 	/* private */
-	bool must_copy;
+	struct pool_build *build;
+	bool must_copy, wrote;
 	struct pool_reflink reflink;
 	struct pool_verify verify;
 	int dst_fd;
@@ -262,26 +336,19 @@ struct pool_format {
 };
 void pool_format_init(struct pool_format *f, struct pool *pool, const struct fsimg_spec *spec,
 	const uint8_t uuid[16], bool thick);
-int pool_format_fill(struct op *op, int dst_fd, void *format);
-int pool_format_fill_end(struct op *op, int res, void *format);
+/* Format lives until the build's end. */
+void pool_build_format(struct pool_build *b, struct pool_format *format);
 
-/*
- * A fill for pool_build: the bytes of another image, by reflink where the pool can and the target
- * is thin, else by a sparse copy through the ring. Sets *shared on success of a reflink.
- */
+/* A fill for pool_build: the bytes of another image, by a sparse copy through the ring. It writes:
+ * set fill_writes. */
 struct pool_clone {
 	struct op op;
 	struct copy copy;
 	struct pool_object *source;
-	bool thick;
-	bool shared; /* out: extents are shared; pool_build puts it into the record */
-	bool wrote;  /* out: data was written; pool_build then syncs it */
 	/* private */
-	bool must_copy;
-	struct pool_reflink reflink;
 	int src_fd, dst_fd;
 };
-void pool_clone_init(struct pool_clone *c, struct pool_object *source, bool thick);
+void pool_clone_init(struct pool_clone *c, struct pool_object *source);
 int pool_clone_fill(struct op *op, int dst_fd, void *clone);
 int pool_clone_fill_end(struct op *op, int res, void *clone);
 

@@ -96,7 +96,10 @@ void pool_set_state(struct pool *pool, enum pool_state state, const char *fmt, .
 	va_start(ap, fmt);
 	vsnprintf(pool->why, sizeof(pool->why), fmt, ap);
 	va_end(ap);
+	if (old != state || pool->state_since_ns == 0)
+		pool->state_since_ns = ring_now_ns(pool->pools->reactor->ring);
 	pool->state = state;
+	pool->mute = false;
 	tell_when_loaded(pool->pools);
 	if (old != state && pool->pools->on_changed != NULL)
 		pool->pools->on_changed(pool->pools->arg, pool);
@@ -130,11 +133,13 @@ struct pool_task {
 	int fds[POOL_FDS];
 	bool gone, read_only, probed;
 	struct bytes_features features;
+	struct pool_images images;
 };
 
 static void task_free(struct pool_task *task)
 {
 	pool_load_clean(&task->load);
+	pool_images_free(&task->images);
 	free(task);
 }
 
@@ -171,6 +176,7 @@ static int check_run(struct pool_task *task)
 			return r;
 		task->probed = true;
 	}
+	pool_images_look(&task->images, task->fds);
 	return 0;
 }
 
@@ -189,6 +195,7 @@ static void check_apply(struct pool *pool, const struct pool_task *task, int res
 	if (res < 0) {
 		pool_set_state(pool, POOL_SICK, "pool %s: calls on %s fail: %s", pool->name,
 			pool->path, strerrordesc_np(-res));
+		pool->mute = true;
 	} else if (task->gone) {
 		pool->loaded = false;
 		pool_set_state(pool, POOL_MISSING,
@@ -206,6 +213,8 @@ static void check_apply(struct pool *pool, const struct pool_task *task, int res
 		}
 		pool_set_state(pool, POOL_READY, "%s", "");
 	}
+	if (res == 0 && !task->gone)
+		pool_images_apply(pool, &task->images);
 }
 
 static void task_on_end(struct pool_job *job, int res)
@@ -232,6 +241,7 @@ static void not_answering(struct pool *pool)
 	pool_set_state(pool, POOL_SICK,
 		"pool %s: %s does not answer: look for errors of its disk in the kernel log",
 		pool->name, pool->path);
+	pool->mute = true;
 }
 
 static void task_on_timer(struct ring_timer *timer)
@@ -263,6 +273,8 @@ static void task_on_answer(struct helper_call *call, int res)
 			not_answering(pool);
 		task_free(task);
 	} else {
+		if (res == 0 && pool->loaded)
+			pool_fill_see(pool, task->info.total_bytes, task->info.avail_bytes);
 		task_submit(task);
 	}
 }
@@ -303,6 +315,8 @@ static void pool_look(struct pool *pool)
 	memset(task->load.fds, 0xff, sizeof(task->load.fds));
 	memcpy(task->fds, pool->fds, sizeof(task->fds));
 	task->probed = pool->probed;
+	if (pool->loaded)
+		pool_images_ask(pool, &task->images);
 	task->load.init = pool->init;
 	task->load.name = strdup(pool->name);
 	task->load.path = strdup(pool->path);
@@ -341,6 +355,7 @@ static struct pool *pool_new(struct pools *pools, const struct pool_config *conf
 	list_init(&pool->dead);
 	list_init(&pool->dead_records);
 	list_init(&pool->templates);
+	pool_sync_open(pool);
 	snprintf(pool->why, sizeof(pool->why), "pool %s is being loaded", config->name);
 	return pool;
 }
@@ -417,6 +432,8 @@ void pools_drain(struct pools *pools)
 {
 	pools->draining = true;
 	ring_timer_cancel(pools->reactor->ring, &pools->timer);
+	for (unsigned i = 0; i < pools->count; i++)
+		pool_trash_stop(pools->at[i]);
 	for (struct list *l; (l = list_pop(&pools->queue)) != NULL;) {
 		struct pool_job *job = container_of(l, struct pool_job, link);
 		job->on_end(job, -ECANCELED);
@@ -480,9 +497,19 @@ enum pool_state pool_state(const struct pool *pool)
 	return pool->state;
 }
 
+uint64_t pool_state_since_ns(const struct pool *pool)
+{
+	return pool->state_since_ns;
+}
+
 const char *pool_why(const struct pool *pool)
 {
 	return pool->why;
+}
+
+bool pool_answers(const struct pool *pool)
+{
+	return !pool->mute;
 }
 
 const char *pool_uuid8(const struct pool *pool)

@@ -28,6 +28,8 @@ enum pool_fd {
 	POOL_FD_SNAPSHOTS,
 	POOL_FD_TEMPLATES,
 	POOL_FD_TRASH,
+	POOL_DIRS_END,
+	POOL_FD_EVENTS = POOL_DIRS_END, /* inotify on volumes/ and snapshots/ */
 	POOL_FDS,
 };
 
@@ -58,6 +60,16 @@ struct pool_template_entry {
 	struct list waiters; /* pool_template_state.link */
 };
 
+/* Syncs of one directory. */
+struct pool_sync {
+	struct pool *pool;
+	enum record_kind kind;
+	struct ring_req req;
+	struct list running, waiting; /* pool_sync_wait.link */
+	/* Removals, numbered: made, covered by the sync that runs, known to be durable. */
+	uint64_t removed, removed_running, removed_durable;
+};
+
 struct pool_task;
 struct pool_trash;
 
@@ -70,6 +82,8 @@ struct pool {
 
 	enum pool_state state;
 	char why[POOL_WHY_BYTES];
+	bool mute; /* sick because calls on it hang or fail */
+	uint64_t state_since_ns;
 	bool loaded;   /* fds are the pool's (not /dev/null's) and the index is true */
 	bool fds_held; /* fds are numbers of ours */
 	int fds[POOL_FDS];
@@ -80,7 +94,8 @@ struct pool {
 	struct pool_index index[2]; /* by enum record_kind */
 	struct list dead; /* pool_entry: gone after a reload, somebody may still read it */
 	struct list dead_records;
-	unsigned ops; /* changing operations under way; a reload waits for them */
+	struct pool_sync sync[2]; /* by enum record_kind */
+	unsigned ops;             /* changing operations under way; a reload waits for them */
 
 	struct pool_task *task;   /* the load or check under way */
 	struct pool_trash *trash; /* the reclaim under way */
@@ -95,6 +110,14 @@ struct pool {
 	uint64_t reserved_bytes;
 	uint64_t used_bytes; /* by creates, since a measure began */
 	struct pool_measure_job *measuring;
+
+	struct pool_fill fill;
+
+	/* images.c's */
+	unsigned images_wrong; /* objects whose image is missing or truncated */
+	unsigned images_sweep; /* how many are still to be asked for in turn; 0: no need */
+	unsigned images_grown; /* counts growths */
+	bool images_unwatched;
 };
 
 struct pools {
@@ -155,7 +178,7 @@ struct pool_load {
 	int fds[POOL_FDS];
 	char uuid[POOL_UUID_BYTES];
 	struct bytes_features features;
-	bool probed;
+	bool probed, unwatched;
 	uint64_t capacity_bytes, free_bytes;
 	struct pool_found *found;
 	unsigned found_count, found_cap;
@@ -209,10 +232,50 @@ bool pool_room_known(const struct pool *pool, uint64_t max_age_ms);
 /* The next admission measures again. */
 void pool_room_stale(struct pool *pool);
 
+/* ---- fill.c ---- */
+
+void pool_fill_see(struct pool *pool, uint64_t capacity_bytes, uint64_t free_bytes);
+
+/* ---- images.c ---- */
+
+enum { POOL_IMAGES_MAX = 256 }; /* asked for in turn by one look */
+
+struct pool_image {
+	enum record_kind kind;
+	char key[RECORD_KEY_MAX];
+	int res;
+	uint64_t size_bytes;
+};
+struct pool_images {
+	struct pool_image *at;
+	unsigned count, cap, grown;
+	bool lost; /* there were more */
+};
+/* The watch's descriptor or -errno. Blocking. */
+int pool_images_watch(int volumes_fd, int snapshots_fd);
+/* A look: ask on the loop, look on a thread, apply on the loop. */
+void pool_images_ask(struct pool *pool, struct pool_images *images);
+void pool_images_look(struct pool_images *images, const int fds[POOL_FDS]);
+void pool_images_apply(struct pool *pool, const struct pool_images *images);
+void pool_images_free(struct pool_images *images);
+/* Notes how an object's image is. */
+void pool_image_found(struct pool_object *o, bool missing, bool truncated);
+
+/* ---- sync.c ---- */
+
+void pool_sync_open(struct pool *pool);
+/* True where a sync of a directory makes all earlier changes of the file system durable. */
+bool pool_one_log(const struct pool *pool);
+/* Makes what was changed in volumes/ or snapshots/ durable: waits for the current step of `op`. */
+int pool_sync_dir(
+	struct op *op, struct pool *pool, enum record_kind kind, struct pool_sync_wait *wait);
+
 /* ---- trash.c ---- */
 
 /* Starts reclaiming unless it runs. */
 void pool_trash_kick(struct pool *pool);
+/* Overwriting is stopped, to be begun again by the next reclaim. */
+void pool_trash_stop(struct pool *pool);
 /* The pool is being freed; a reclaim under way (true) ends on its own. */
 bool pool_trash_detach(struct pool *pool);
 

@@ -34,12 +34,19 @@ static int begin_undo(struct op *op)
 	return 0;
 }
 
+static int open_job(void *arg)
+{
+	struct pool_remove *r = arg;
+	r->fd = openat(r->dirfd, r->key, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	return r->fd < 0 ? -errno : 0;
+}
+
 static int open_run(struct op *op)
 {
 	struct pool_remove *r = remove_of(op);
-	io_uring_prep_openat(op_sqe(op), pool_fd_of(r->pool, r->object->kind), r->object->key,
-		O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
-	return op_submit(op);
+	r->dirfd = pool_fd_of(r->pool, r->object->kind);
+	r->key = r->object->key;
+	return op_work(op, open_job, r);
 }
 
 static int open_end(struct op *op, int res)
@@ -52,7 +59,6 @@ static int open_end(struct op *op, int res)
 	if (res < 0)
 		return op_fail_sys(op, res, "opening the image of %s in pool %s",
 			r->object->rec->name, r->pool->name);
-	r->fd = res;
 	return 0;
 }
 
@@ -98,11 +104,19 @@ static void leave_index(struct pool_remove *r)
 	strcpy(family, pool_family(r->object->rec));
 	pool_object_id(r->object, id);
 	pool_index_remove(r->object);
+	r->pool->sync[r->object->kind].removed++;
 	list_push(&r->pool->dead, &pool_entry(r->object)->link);
 	pool_op_finish(r->pool);
 	/* It may have been one of a family or the founder of one. */
 	pool_family_update(r->pool, family);
 	pool_family_update(r->pool, id);
+}
+
+static int rename_job(void *arg)
+{
+	const struct pool_remove *r = arg;
+	int res = renameat2(r->dirfd, r->key, r->trash_fd, r->trash_name, RENAME_NOREPLACE);
+	return res < 0 ? -errno : 0;
 }
 
 static int rename_run(struct op *op)
@@ -113,9 +127,8 @@ static int rename_run(struct op *op)
 		return 0;
 	}
 	pool_random_hex(r->trash_name, POOL_TRASH_NAME_BYTES - 1);
-	io_uring_prep_renameat(op_sqe(op), pool_fd_of(r->pool, r->object->kind), r->object->key,
-		r->pool->fds[POOL_FD_TRASH], r->trash_name, RENAME_NOREPLACE);
-	return op_submit(op);
+	r->trash_fd = r->pool->fds[POOL_FD_TRASH];
+	return op_work(op, rename_job, r);
 }
 
 static int rename_end(struct op *op, int res)
@@ -129,19 +142,17 @@ static int rename_end(struct op *op, int res)
 	return 0;
 }
 
-/* Both directories changed in one transaction: as in build.c, the second fsync is free. */
 static int sync_run(struct op *op)
 {
 	struct pool_remove *r = remove_of(op);
 	r->synced_from = false;
-	io_uring_prep_fsync(op_sqe(op), pool_fd_of(r->pool, r->object->kind), 0);
-	return op_submit(op);
+	return pool_sync_dir(op, r->pool, r->object->kind, &r->sync);
 }
 
 static int sync_end(struct op *op, int res)
 {
 	struct pool_remove *r = remove_of(op);
-	if (res == 0 && !r->synced_from) {
+	if (res == 0 && !r->synced_from && !pool_one_log(r->pool)) {
 		r->synced_from = true;
 		io_uring_prep_fsync(op_sqe(op), r->pool->fds[POOL_FD_TRASH], 0);
 		return op_submit(op);
@@ -156,8 +167,8 @@ static int sync_end(struct op *op, int res)
 static const struct op_step remove_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
 	{"open", .run = open_run, .end = open_end, .undo = open_undo},
-	{"lock", .run = lock_run, .end = lock_end, .done = is_gone},
-	{"rename", .run = rename_run, .end = rename_end, .flags = OP_COMMIT},
+	{"lock", .run = lock_run, .end = lock_end, .done = is_gone, .flags = OP_ALONG},
+	{"rename", .run = rename_run, .end = rename_end, .flags = OP_ALONG | OP_COMMIT},
 	{"sync", .run = sync_run, .end = sync_end},
 	{NULL},
 };

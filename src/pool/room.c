@@ -4,7 +4,8 @@
  * system has free, and what attached volumes have come to use, is measured by a work job: by
  * admissions that find the last measure too old, and by who asks. Between two measures the numbers
  * only err towards too little: blocks a create used are taken off at once, blocks a delete will
- * give back are free when they are.
+ * give back are free when they are. Who wants to know what is free at this moment is told without a
+ * look at every attached image, by the same rule.
  *
  * A create reserves what it asks for before it begins and gives it back when its volume counts.
  */
@@ -178,6 +179,8 @@ static void measure_apply(struct pool *pool, const struct pool_measure_job *job,
 	pool->free_bytes =
 		minus((uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize, pool->used_bytes);
 	pool->measured_ns = now_ns;
+	pool_fill_see(
+		pool, pool->capacity_bytes, (uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize);
 	for (unsigned i = 0; i < job->count; i++) {
 		struct pool_object *o = pool_index_find(pool, job->at[i].kind, job->at[i].key);
 		if (o == NULL || job->at[i].res < 0)
@@ -250,8 +253,48 @@ static int measure_end(struct op *op, int res)
 	return res < 0 ? op_fail_sys(op, res, "measuring pool %s", pool->name) : 0;
 }
 
+static bool free_done(struct op *op)
+{
+	const struct pool_measure *m = measure_of(op);
+	return !m->free_now || m->pool->measured_ns == ring_now_ns(op->reactor->ring);
+}
+
+static int free_job(void *arg)
+{
+	struct pool_measure_job *job = arg;
+	return fstatfs(job->root_fd, &job->fs) < 0 ? -errno : 0;
+}
+
+static int free_run(struct op *op)
+{
+	struct pool_measure *m = measure_of(op);
+	m->job = calloc(1, sizeof(*m->job));
+	if (m->job == NULL)
+		return -ENOMEM;
+	m->job->root_fd = m->pool->fds[POOL_FD_ROOT];
+	int r = op_work(op, free_job, m->job);
+	if (r < 0) {
+		free(m->job);
+		m->job = NULL;
+	}
+	return r;
+}
+
+static int free_end(struct op *op, int res)
+{
+	struct pool_measure *m = measure_of(op);
+	const struct statfs *fs = &m->job->fs;
+	uint64_t free_bytes = (uint64_t)fs->f_bavail * (uint64_t)fs->f_bsize;
+	if (res == 0 && free_bytes < m->pool->free_bytes)
+		m->pool->free_bytes = free_bytes;
+	free(m->job);
+	m->job = NULL;
+	return res < 0 ? op_fail_sys(op, res, "measuring pool %s", m->pool->name) : 0;
+}
+
 static const struct op_step measure_steps[] = {
 	{"measure", .run = measure_run, .end = measure_end, .done = measure_done},
+	{"free", .run = free_run, .end = free_end, .done = free_done},
 	{NULL},
 };
 

@@ -414,6 +414,21 @@ static const struct op_step template_steps[] = {
 	{NULL},
 };
 
+bool pool_template_known(
+	struct pool *pool, const struct fsimg_spec *spec, char ret_name[RECORD_KEY_MAX])
+{
+	char name[RECORD_KEY_MAX];
+	if (!pool->features.reflink || spec->type == FSIMG_BTRFS)
+		return false;
+	name_of(spec, name);
+	struct pool_template_entry *e = entry_find(pool, name);
+	if (e == NULL || !e->checked || e->busy)
+		return false;
+	entry_use(pool, name);
+	strcpy(ret_name, name);
+	return true;
+}
+
 void pool_template_init(struct pool_template *t, struct reactor *reactor, struct pool *pool,
 	const struct fsimg_spec *spec)
 {

@@ -2,7 +2,8 @@
 /*
  * Giving back what was deleted. One file of a pool's trash at a time, in bounded pieces, each a job
  * of its own, so that a drain need not wait long and no thread is kept: erase where the record asks
- * for it, cut the file shorter from its end, unlink it. Every piece can be done twice, so
+ * for it (zeros are an operation on the ring, beside the copies), cut the file shorter from its
+ * end, unlink it. Every piece can be done twice, so
  * a crash costs nothing but to begin the file again. A file that fails is left for the next look
  * after the pool. Files that are not named as ours are left alone.
  *
@@ -20,11 +21,11 @@
 #include <sys/xattr.h>
 
 enum {
-	TRASH_NAMES_MAX = 1024,      /* of one pass */
-	TRASH_ZERO_BYTES = 64 << 20, /* written by one job */
-	TRASH_CUT_BYTES = 1 << 30,   /* freed by one job */
-	TRASH_BUFFER_BYTES = 1 << 20,
-	TRASH_MORE = 1, /* a job's answer: there is more to do */
+	TRASH_NAMES_MAX = 1024,    /* of one pass */
+	TRASH_CUT_BYTES = 1 << 30, /* freed by one job */
+	/* A job's answers. */
+	TRASH_MORE = 1,  /* there is more to do */
+	TRASH_ZEROS = 2, /* the file is to be overwritten, on the loop */
 };
 
 struct pool_trash {
@@ -32,11 +33,14 @@ struct pool_trash {
 	int dirfd;
 	char (*names)[POOL_TRASH_NAME_BYTES];
 	unsigned count, at;
-	bool read, freed;
+	bool read, freed, direct_io;
 	/* the file at names[at] */
 	int fd;
 	off_t size, erased;
 	enum record_erase erase;
+	struct op zeros; /* overwrites it: the child, then a sync */
+	struct copy copy;
+	bool zeroing;
 };
 
 static bool is_trash_name(const char *name)
@@ -77,7 +81,8 @@ static enum record_erase erase_of(int fd)
 static int open_file(struct pool_trash *t)
 {
 	struct stat st;
-	t->fd = openat(t->dirfd, t->names[t->at], O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	t->fd = openat(t->dirfd, t->names[t->at], flags | (t->direct_io ? O_DIRECT : 0));
 	if (t->fd < 0)
 		return -errno;
 	if (fstat(t->fd, &st) < 0)
@@ -88,49 +93,6 @@ static int open_file(struct pool_trash *t)
 	t->erased = 0;
 	t->erase = erase_of(t->fd);
 	return 0;
-}
-
-static int write_zeros(int fd, const char *zeros, off_t at, off_t end)
-{
-	while (at < end) {
-		size_t len = end - at < TRASH_BUFFER_BYTES ? (size_t)(end - at)
-							   : (size_t)TRASH_BUFFER_BYTES;
-		ssize_t n = pwrite(fd, zeros, len, at);
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		at += n > 0 ? n : 0;
-	}
-	return 0;
-}
-
-/* Overwrites data in place, as much as one job may; what was never written holds nothing. */
-static int zero_piece(struct pool_trash *t)
-{
-	off_t left = TRASH_ZERO_BYTES, from = t->erased;
-	_cleanup_free_ char *zeros = calloc(1, TRASH_BUFFER_BYTES);
-	if (zeros == NULL)
-		return -ENOMEM;
-	while (left > 0 && t->erased < t->size) {
-		off_t data = lseek(t->fd, t->erased, SEEK_DATA);
-		if (data < 0 && errno == ENXIO) {
-			t->erased = t->size;
-			break;
-		}
-		off_t end = data < 0 ? -1 : lseek(t->fd, data, SEEK_HOLE);
-		if (end < 0)
-			return -errno;
-		if (end - data > left)
-			end = data + left;
-		int r = write_zeros(t->fd, zeros, data, end);
-		if (r < 0)
-			return r;
-		left -= end - data;
-		t->erased = end;
-	}
-	if (fdatasync(t->fd) < 0)
-		return -errno;
-	posix_fadvise(t->fd, from, t->erased - from, POSIX_FADV_DONTNEED);
-	return TRASH_MORE;
 }
 
 static int discard_piece(struct pool_trash *t)
@@ -150,7 +112,7 @@ static int file_piece(struct pool_trash *t)
 	if (t->fd < 0)
 		return open_file(t) < 0 ? -EIO : TRASH_MORE;
 	if (t->erase == RECORD_ERASE_ZERO && t->erased < t->size)
-		return zero_piece(t);
+		return TRASH_ZEROS;
 	if (t->erase == RECORD_ERASE_DISCARD && t->erased < t->size)
 		return discard_piece(t);
 	/* To nothing, before it goes: XFS frees the blocks of an unlinked file some time later, and
@@ -176,12 +138,48 @@ static int trash_run(struct pool_job *job)
 		if (r < 0)
 			return r;
 	}
-	if (t->at < t->count && file_piece(t) != TRASH_MORE) {
+	int r = t->at < t->count ? file_piece(t) : 0;
+	if (r == TRASH_ZEROS)
+		return r;
+	if (t->at < t->count && r != TRASH_MORE) {
 		fd_close(&t->fd);
 		t->at++;
 	}
 	return t->at < t->count ? TRASH_MORE : 0;
 }
+
+/* ---- overwriting: on the loop ---- */
+
+static struct pool_trash *zeros_of(struct op *op)
+{
+	return container_of(op, struct pool_trash, zeros);
+}
+
+static int zeros_run(struct op *op)
+{
+	struct pool_trash *t = zeros_of(op);
+	/* It may have been stopped before it began. */
+	t->copy = (struct copy){.kind = COPY_ZEROS,
+		.src_fd = -1,
+		.dst_fd = t->fd,
+		.size = (uint64_t)t->size,
+		.stop = t->copy.stop};
+	copy_init(&t->copy, op->reactor);
+	return op_child(op, &t->copy.op);
+}
+
+/* Before the blocks are given back: else the zeros may never reach the disk. */
+static int zeros_sync_run(struct op *op)
+{
+	io_uring_prep_fsync(op_sqe(op), zeros_of(op)->fd, IORING_FSYNC_DATASYNC);
+	return op_submit(op);
+}
+
+static const struct op_step zeros_steps[] = {
+	{"zeros", .run = zeros_run},
+	{"sync", .run = zeros_sync_run},
+	{NULL},
+};
 
 static void trash_free(struct pool_trash *t)
 {
@@ -190,10 +188,25 @@ static void trash_free(struct pool_trash *t)
 	free(t);
 }
 
-static void trash_on_end(struct pool_job *job, int res)
+static void trash_go_on(struct pool_trash *t, int res);
+
+static void zeros_on_end(struct op *op)
 {
-	struct pool_trash *t = container_of(job, struct pool_trash, job);
-	struct pool *pool = job->pool;
+	struct pool_trash *t = zeros_of(op);
+	t->zeroing = false;
+	if (op_failed(op)) {
+		/* The next look after the pool tries again. */
+		fd_close(&t->fd);
+		t->at++;
+	} else {
+		t->erased = t->size;
+	}
+	trash_go_on(t, t->at < t->count ? TRASH_MORE : 0);
+}
+
+static void trash_go_on(struct pool_trash *t, int res)
+{
+	struct pool *pool = t->job.pool;
 	if (pool == NULL) {
 		trash_free(t);
 		return;
@@ -201,8 +214,14 @@ static void trash_on_end(struct pool_job *job, int res)
 	if (t->freed)
 		pool_room_stale(pool);
 	t->freed = false;
-	if (res == TRASH_MORE && pool->loaded && !pool->pools->draining) {
-		pool_job_submit(pool, job);
+	if (res > 0 && pool->loaded && !pool->pools->draining) {
+		if (res == TRASH_MORE) {
+			pool_job_submit(pool, &t->job);
+			return;
+		}
+		t->zeroing = true;
+		op_init(&t->zeros, pool->pools->reactor, "pool_erase", zeros_steps, zeros_on_end);
+		op_start(&t->zeros);
 		return;
 	}
 	/* A full pass may have left some; what was deleted meanwhile was not in it. */
@@ -211,6 +230,11 @@ static void trash_on_end(struct pool_job *job, int res)
 	trash_free(t);
 	if (again)
 		pool_trash_kick(pool);
+}
+
+static void trash_on_end(struct pool_job *job, int res)
+{
+	trash_go_on(container_of(job, struct pool_trash, job), res);
 }
 
 void pool_trash_kick(struct pool *pool)
@@ -225,11 +249,28 @@ void pool_trash_kick(struct pool *pool)
 		return; /* the next look after the pool comes here again */
 	t->fd = -1;
 	t->dirfd = pool->fds[POOL_FD_TRASH];
+	t->direct_io = pool->features.direct_io;
 	t->job.run = trash_run;
 	t->job.on_end = trash_on_end;
 	list_init(&t->job.link);
 	pool->trash = t;
 	pool_job_submit(pool, &t->job);
+}
+
+void pool_trash_stop(struct pool *pool)
+{
+	if (pool->trash != NULL)
+		pool->trash->copy.stop = true;
+}
+
+bool pool_erasing(const struct pool *pool, uint64_t *ret_done_bytes, uint64_t *ret_size_bytes)
+{
+	const struct pool_trash *t = pool->trash;
+	if (t == NULL || !t->zeroing)
+		return false;
+	*ret_done_bytes = t->copy.looked_bytes;
+	*ret_size_bytes = (uint64_t)t->size;
+	return true;
 }
 
 bool pool_trash_detach(struct pool *pool)
@@ -238,6 +279,7 @@ bool pool_trash_detach(struct pool *pool)
 		return false;
 	pool->trash->job.pool = NULL;
 	pool->trash->job.pools = NULL;
+	pool->trash->copy.stop = true;
 	pool->trash = NULL;
 	return true;
 }

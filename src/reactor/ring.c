@@ -15,11 +15,13 @@
  */
 #include "reactor/ring.h"
 
+#include "base/fd.h"
 #include "reactor/ring_compat.h"
 #include "reactor/ring_priv.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -106,6 +108,26 @@ int ring_open(struct ring **ret_ring, const struct ring_config *config)
 	ring->now_ns = ring_clock_ns(ring);
 	*ret_ring = ring;
 	return 0;
+}
+
+int ring_open_why(int res, struct err *err)
+{
+	char disabled[16] = "";
+	(void)fd_read_file(
+		AT_FDCWD, "/proc/sys/kernel/io_uring_disabled", disabled, sizeof(disabled));
+	if (res == -EPERM && disabled[0] != '\0' && disabled[0] != '0')
+		return err_set(err, ERR_PRECONDITION,
+			"io_uring is switched off on this node (kernel.io_uring_disabled is %c): "
+			"sysctl -w kernel.io_uring_disabled=0",
+			disabled[0]);
+	if (res == -EPERM || res == -ENOSYS)
+		return err_set(err, ERR_PRECONDITION,
+			"io_uring is not allowed here, probably by the container's seccomp "
+			"profile: "
+			"run it privileged or with a profile that has the io_uring_* calls, on "
+			"Linux "
+			"6.1 or newer");
+	return err_sys(err, res, "io_uring cannot be set up");
 }
 
 /* ---- submission ---- */
@@ -349,6 +371,8 @@ int ring_turn(struct ring *ring, bool wait)
 	dispatch_posted(ring);
 	dispatch_done(ring);
 	uint64_t spent_ns = ring_clock_ns(ring) - start_ns;
+	ring->stats.turn.count[hist_bucket(spent_ns)]++;
+	ring->stats.turn_ns += spent_ns;
 	if (spent_ns > ring->stats.longest_turn_ns)
 		ring->stats.longest_turn_ns = spent_ns;
 	return 0;

@@ -18,6 +18,8 @@
 #ifndef RINGVOL_REACTOR_RING_H
 #define RINGVOL_REACTOR_RING_H
 
+#include "base/err.h"
+#include "base/hist.h"
 #include "base/list.h"
 
 #include <liburing.h>
@@ -48,6 +50,9 @@ struct ring_config {
 
 /* 0 or -errno: -EPERM when io_uring is disabled (kernel.io_uring_disabled, seccomp), -ENOSYS. */
 int ring_open(struct ring **ret_ring, const struct ring_config *config);
+/* Says in *err why it failed with `res`, and the remedy, which differs with what forbids it. Reads
+ * /proc. Returns res's errno. */
+int ring_open_why(int res, struct err *err);
 /* Legal with requests in flight only for the kernel's ring; they are cancelled and reaped, their
  * callbacks not called. NULL is legal. */
 void ring_close(struct ring *ring);
@@ -77,7 +82,9 @@ const struct ring_features *ring_features(const struct ring *ring);
 
 struct ring_stats {
 	uint64_t turns, submitted, completed, sq_full, rearmed;
-	uint64_t longest_turn_ns; /* dispatch time of one turn, waiting not counted; since start */
+	/* dispatch time of turns, waiting not counted; since start */
+	uint64_t longest_turn_ns, turn_ns;
+	struct hist turn;
 };
 const struct ring_stats *ring_stats(const struct ring *ring);
 
@@ -93,6 +100,15 @@ int ring_bufs_group(const struct ring_bufs *bufs);
 uint8_t *ring_bufs_at(struct ring_bufs *bufs, uint32_t cqe_flags);
 /* Gives that buffer back to the kernel. */
 void ring_bufs_put(struct ring_bufs *bufs, uint32_t cqe_flags);
+
+/* ---- registered buffers: for direct I/O with IORING_OP_READ_FIXED and _WRITE_FIXED ---- */
+
+enum { RING_FIXED_MAX = 64 };
+/* Pins [mem, mem + len) and returns its index (sqe->buf_index), or -errno: then the plain opcodes
+ * do as well. The memory must stay until ring_fixed_remove(). */
+int ring_fixed_add(struct ring *ring, void *mem, size_t len);
+/* No transfer may use it any more. A negative index is left alone. */
+void ring_fixed_remove(struct ring *ring, int index);
 
 /* ---- timers ---- */
 

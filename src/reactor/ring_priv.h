@@ -54,6 +54,9 @@ struct ring {
 	struct list bufs; /* ring_bufs.link */
 	int next_group;
 
+	bool fixed_table;     /* ring_fixed.c: the table is registered */
+	uint64_t fixed_taken; /* its places in use, a bit each */
+
 	/* the simulated ring */
 	struct ring_sim *sim;
 	uint64_t rng;

@@ -33,12 +33,14 @@ static short wanted_events(const struct io_uring_sqe *sqe)
 {
 	switch (sqe->opcode) {
 	case IORING_OP_READ:
+	case IORING_OP_READ_FIXED:
 	case IORING_OP_READV:
 	case IORING_OP_RECV:
 	case IORING_OP_RECVMSG:
 	case IORING_OP_ACCEPT:
 		return POLLIN;
 	case IORING_OP_WRITE:
+	case IORING_OP_WRITE_FIXED:
 	case IORING_OP_WRITEV:
 	case IORING_OP_SEND:
 	case IORING_OP_SENDMSG:
@@ -76,7 +78,9 @@ bool ring_sim_may_be_short(const struct io_uring_sqe *sqe)
 	socklen_t len = sizeof(type);
 	switch (sqe->opcode) {
 	case IORING_OP_READ:
+	case IORING_OP_READ_FIXED:
 	case IORING_OP_WRITE:
+	case IORING_OP_WRITE_FIXED:
 		/* An eventfd or pidfd takes whole records, and so does direct I/O. */
 		return sqe->len > 1 && fstat(sqe->fd, &st) == 0 &&
 		       (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)) &&
@@ -97,7 +101,8 @@ bool ring_sim_may_be_short(const struct io_uring_sqe *sqe)
 static int transfer(const struct io_uring_sqe *sqe, uint32_t len_max)
 {
 	bool vector = sqe->opcode == IORING_OP_READV || sqe->opcode == IORING_OP_WRITEV;
-	bool write = sqe->opcode == IORING_OP_WRITE || sqe->opcode == IORING_OP_WRITEV;
+	bool write = sqe->opcode == IORING_OP_WRITE || sqe->opcode == IORING_OP_WRITE_FIXED ||
+		     sqe->opcode == IORING_OP_WRITEV;
 	struct iovec one = {ptr(sqe->addr), sqe->len < len_max ? sqe->len : len_max};
 	const struct iovec *iov = vector ? ptr(sqe->addr) : &one;
 	int count = vector ? (int)sqe->len : 1;
@@ -210,8 +215,10 @@ int ring_sim_execute(
 	case IORING_OP_NOP:
 		return 0;
 	case IORING_OP_READ:
+	case IORING_OP_READ_FIXED:
 	case IORING_OP_READV:
 	case IORING_OP_WRITE:
+	case IORING_OP_WRITE_FIXED:
 	case IORING_OP_WRITEV:
 		return transfer(sqe, len_max);
 	case IORING_OP_SEND:

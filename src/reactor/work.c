@@ -206,8 +206,9 @@ int work_submit(struct work *work, struct work_job *job)
 	work->waiting_count++;
 	/* idle_threads counts those signalled and not yet awake too, hence the comparison. */
 	bool busy = work->waiting_count > work->idle_threads;
-	pthread_cond_signal(&work->more);
 	pthread_mutex_unlock(&work->lock);
+	/* After the lock, or the thread would wake up only to wait for it. */
+	pthread_cond_signal(&work->more);
 	work->depth++;
 	if (busy && work->thread_count < work->thread_max && !work_start_thread(work) &&
 		work->thread_count == 0) {

@@ -20,6 +20,7 @@
 
 static const uint8_t drain_ping[8] = {'d', 'r', 'a', 'i', 'n'};
 static const uint8_t no_debug_data[1];
+static const struct session_ops base_ops;
 
 void h2_conn_wake(struct h2_conn *conn)
 {
@@ -39,12 +40,13 @@ static uint64_t ms_ns(uint64_t ms)
 }
 
 /* Gives the connection up with a reason the peer can read. */
-static void conn_give_up(struct h2_conn *conn, enum h2_end end, uint32_t code, const char *reason)
+static void conn_give_up(
+	struct h2_conn *conn, enum session_end end, uint32_t code, const char *reason)
 {
 	if (conn->closing)
 		return;
 	conn->closing = true;
-	conn->end = end;
+	conn->base.end = end;
 	int res = nghttp2_submit_goaway(conn->session, NGHTTP2_FLAG_NONE,
 		nghttp2_session_get_last_proc_stream_id(conn->session), code,
 		reason != NULL ? (const uint8_t *)reason : no_debug_data,
@@ -118,14 +120,14 @@ static void on_timer(struct ring_timer *timer)
 		return;
 	conn->busy = true;
 	if (!conn->greeted && now >= conn->created_ns + ms_ns(limits->half_open_ms))
-		conn_give_up(conn, H2_END_HALF_OPEN, NGHTTP2_NO_ERROR, "no preface in time");
+		conn_give_up(conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR, "no preface in time");
 	while (!list_empty(&conn->half_open)) {
 		struct h2_stream *s =
 			container_of(conn->half_open.next, struct h2_stream, half_open);
 		if (now < s->half_open_ns + ms_ns(limits->half_open_ms))
 			break;
 		if (s->state == H2_STREAM_HEADERS) { /* nothing else can come before the rest */
-			conn_give_up(conn, H2_END_HALF_OPEN, NGHTTP2_NO_ERROR,
+			conn_give_up(conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR,
 				"headers not complete in time");
 			break;
 		}
@@ -138,7 +140,8 @@ static void on_timer(struct ring_timer *timer)
 	if (conn->draining && now >= conn->drain_ns + ms_ns(H2_DRAIN_PING_MS))
 		drain_finish(conn);
 	if (conn->queued_bytes > 0 && now >= conn->progress_ns + ms_ns(limits->write_stall_ms))
-		conn_give_up(conn, H2_END_STALLED, NGHTTP2_ENHANCE_YOUR_CALM, "nothing is read");
+		conn_give_up(
+			conn, SESSION_END_STALLED, NGHTTP2_ENHANCE_YOUR_CALM, "nothing is read");
 	conn->busy = false;
 	timer_update(conn);
 	h2_conn_wake(conn);
@@ -202,8 +205,8 @@ static void on_ping(struct h2_conn *conn)
 	if (last == 0 || now >= last + ms_ns(conn->config.limits->ping_min_ms))
 		return;
 	if (++conn->ping_strikes >= H2_PING_STRIKES)
-		conn_give_up(
-			conn, H2_END_TOO_MANY_PINGS, NGHTTP2_ENHANCE_YOUR_CALM, "too_many_pings");
+		conn_give_up(conn, SESSION_END_TOO_MANY_PINGS, NGHTTP2_ENHANCE_YOUR_CALM,
+			"too_many_pings");
 }
 
 static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, void *arg)
@@ -325,6 +328,7 @@ int h2_conn_new(struct h2_conn **ret, const struct h2_config *config)
 	struct h2_conn *conn = calloc(1, sizeof(*conn));
 	if (conn == NULL)
 		return -ENOMEM;
+	conn->base.ops = &base_ops;
 	conn->config = *config;
 	list_init(&conn->streams);
 	list_init(&conn->half_open);
@@ -429,7 +433,52 @@ unsigned h2_conn_streams(const struct h2_conn *conn)
 	return conn->stream_count;
 }
 
-enum h2_end h2_conn_end(const struct h2_conn *conn)
+enum session_end h2_conn_end(const struct h2_conn *conn)
 {
-	return conn->end;
+	return conn->base.end;
+}
+
+/* ---- as a session ---- */
+
+static struct h2_conn *conn_of(struct session *session)
+{
+	return container_of(session, struct h2_conn, base);
+}
+
+static int base_feed(struct session *session, const uint8_t *data, size_t len)
+{
+	return h2_conn_feed(conn_of(session), data, len);
+}
+
+static int base_output(struct session *session, struct buf *out, size_t limit)
+{
+	return h2_conn_output(conn_of(session), out, limit);
+}
+
+static bool base_finished(const struct session *session)
+{
+	return h2_conn_finished(container_of(session, const struct h2_conn, base));
+}
+
+static void base_drain(struct session *session)
+{
+	h2_conn_drain(conn_of(session));
+}
+
+static void base_free(struct session *session)
+{
+	h2_conn_free(conn_of(session));
+}
+
+static const struct session_ops base_ops = {
+	.feed = base_feed,
+	.output = base_output,
+	.finished = base_finished,
+	.drain = base_drain,
+	.free = base_free,
+};
+
+struct session *h2_conn_session(struct h2_conn *conn)
+{
+	return &conn->base;
 }

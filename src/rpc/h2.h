@@ -9,6 +9,7 @@
 #include "reactor/ring.h"
 #include "rpc/grpc.h"
 #include "rpc/server.h"
+#include "rpc/session.h"
 
 struct h2_conn;
 
@@ -16,9 +17,7 @@ struct h2_config {
 	struct ring *ring; /* timers */
 	struct grpc_registry *registry;
 	const struct server_limits *limits;
-	/* There may be bytes to send or the connection may want to close; called from the loop,
-	 * never from inside h2_conn_feed() or h2_conn_output(). */
-	void (*on_wake)(void *arg);
+	session_wake_fn *on_wake;
 	void *arg;
 };
 
@@ -30,7 +29,6 @@ void h2_conn_free(struct h2_conn *conn);
  * the output, which may hold a GOAWAY, then close). */
 int h2_conn_feed(struct h2_conn *conn, const uint8_t *data, size_t len);
 /* Appends pending output to `out` until it holds limit bytes. 0 or -errno. */
-struct buf;
 int h2_conn_output(struct h2_conn *conn, struct buf *out, size_t limit);
 bool h2_conn_wants_write(const struct h2_conn *conn);
 /* True when nothing is left to read or write: close the socket. */
@@ -39,13 +37,9 @@ bool h2_conn_finished(const struct h2_conn *conn);
 void h2_conn_drain(struct h2_conn *conn);
 unsigned h2_conn_streams(const struct h2_conn *conn);
 
-/* Why this side gave the connection up. */
-enum h2_end {
-	H2_END_NONE, /* it did not */
-	H2_END_TOO_MANY_PINGS,
-	H2_END_HALF_OPEN, /* no preface and SETTINGS within half_open_ms */
-	H2_END_STALLED,   /* responses wait and the client's windows stay shut */
-};
-enum h2_end h2_conn_end(const struct h2_conn *conn);
+enum session_end h2_conn_end(const struct h2_conn *conn);
+
+/* For who does not care which protocol it is: the functions above behind session.h. */
+struct session *h2_conn_session(struct h2_conn *conn);
 
 #endif

@@ -19,6 +19,7 @@ enum {
 };
 
 struct h2_conn {
+	struct session base;
 	struct h2_config config;
 	nghttp2_session *session;
 	struct list streams;   /* open */
@@ -33,7 +34,6 @@ struct h2_conn {
 	bool closing;           /* given up: only the GOAWAY is still sent */
 	bool goaway_sent;       /* that one */
 	bool draining, drained; /* GOAWAY announced; final GOAWAY queued */
-	enum h2_end end;
 	unsigned ping_strikes;
 	uint64_t last_ping_ns; /* 0: none yet */
 	bool answered_since_ping;

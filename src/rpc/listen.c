@@ -2,7 +2,8 @@
 /*
  * Makes listening sockets. A unix socket: its directory is made, the directory is locked (so that
  * two starting drivers do not take each other's fresh socket for a stale one), what is in the way
- * is looked at, and the new socket is bound 0600 and listens. TCP: loopback addresses only.
+ * is looked at, and the new socket is bound 0600 and listens. TCP: loopback addresses only, but for
+ * HTTP.
  *
  * It fails on addresses it does not understand or serve (ERR_INVALID), on a path that is taken by
  * a live server or by something that is no socket, and on what the system calls say.
@@ -164,12 +165,11 @@ static int listen_unix(const char *path, struct listen_socket *ret, struct err *
 	return 0;
 }
 
-/* Splits "127.0.0.1:10" or "[::1]:10". 0 or -EINVAL. */
-static int parse_tcp(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len)
+int listen_parse_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len)
 {
 	char host[64];
 	const char *colon = strrchr(text, ':');
-	if (colon == NULL || (size_t)(colon - text) >= sizeof(host))
+	if (colon == NULL || colon == text || (size_t)(colon - text) >= sizeof(host))
 		return -EINVAL;
 	memcpy(host, text, (size_t)(colon - text));
 	host[colon - text] = '\0';
@@ -180,37 +180,40 @@ static int parse_tcp(const char *text, struct sockaddr_storage *ret, socklen_t *
 		port > 65535)
 		return -EINVAL;
 
-	*ret = (struct sockaddr_storage){0};
+	struct sockaddr_storage address = {0};
 	size_t len = strlen(host);
 	if (host[0] == '[' && host[len - 1] == ']') {
-		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)ret;
+		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&address;
 		host[len - 1] = '\0';
 		in6->sin6_family = AF_INET6;
 		in6->sin6_port = htons((uint16_t)port);
-		*ret_len = sizeof(*in6);
 		if (inet_pton(AF_INET6, host + 1, &in6->sin6_addr) != 1)
 			return -EINVAL;
-		return IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr) ? 0 : -EINVAL;
+		*ret_len = sizeof(*in6);
+	} else {
+		struct sockaddr_in *in = (struct sockaddr_in *)&address;
+		in->sin_family = AF_INET;
+		in->sin_port = htons((uint16_t)port);
+		if (inet_pton(AF_INET, host, &in->sin_addr) != 1)
+			return -EINVAL;
+		*ret_len = sizeof(*in);
 	}
-	struct sockaddr_in *in = (struct sockaddr_in *)ret;
-	in->sin_family = AF_INET;
-	in->sin_port = htons((uint16_t)port);
-	*ret_len = sizeof(*in);
-	if (inet_pton(AF_INET, host, &in->sin_addr) != 1)
-		return -EINVAL;
-	return ntohl(in->sin_addr.s_addr) >> 24 == 127 ? 0 : -EINVAL;
+	*ret = address;
+	return 0;
 }
 
-static int listen_tcp(const char *text, struct listen_socket *ret, struct err *err)
+static bool is_loopback(const struct sockaddr_storage *address)
 {
-	struct sockaddr_storage address;
-	socklen_t len;
-	if (parse_tcp(text, &address, &len) < 0)
-		return err_set(err, ERR_INVALID,
-			"tcp://%s is not a loopback address and port (tcp://127.0.0.1:PORT or "
-			"tcp://[::1]:PORT); there is no authentication on TCP",
-			text);
-	_cleanup_fd_ int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (address->ss_family == AF_INET6)
+		return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+	return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+}
+
+/* text: as the user wrote it, for messages. */
+static int listen_tcp(const struct sockaddr_storage *address, socklen_t len, const char *text,
+	struct listen_socket *ret, struct err *err)
+{
+	_cleanup_fd_ int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return err_sys(err, -errno, "cannot make a socket");
 	int one = 1;
@@ -218,11 +221,33 @@ static int listen_tcp(const char *text, struct listen_socket *ret, struct err *e
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
 		return err_sys(
 			err, -errno, "cannot set up a socket"); /* accepted ones inherit it */
-	if (bind(fd, (struct sockaddr *)&address, len) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
-		return err_sys(err, -errno, "cannot listen on tcp://%s", text);
+	if (bind(fd, (const struct sockaddr *)address, len) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
+		return err_sys(err, -errno, "cannot listen on %s", text);
 	*ret = (struct listen_socket){.fd = fd};
 	fd = -1;
 	return 0;
+}
+
+static int listen_loopback(const char *endpoint, struct listen_socket *ret, struct err *err)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+	if (listen_parse_address(endpoint + strlen("tcp://"), &address, &len) < 0 ||
+		!is_loopback(&address))
+		return err_set(err, ERR_INVALID,
+			"%s is not a loopback address and port (tcp://127.0.0.1:PORT or "
+			"tcp://[::1]:PORT); there is no authentication on TCP",
+			endpoint);
+	return listen_tcp(&address, len, endpoint, ret, err);
+}
+
+int listen_open_http(const char *text, struct listen_socket *ret, struct err *err)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+	if (listen_parse_address(text, &address, &len) < 0)
+		return err_set(err, ERR_INVALID, "\"%s\" is not ADDR:PORT or [ADDR]:PORT", text);
+	return listen_tcp(&address, len, text, ret, err);
 }
 
 int listen_open(const char *endpoint, struct listen_socket *ret, struct err *err)
@@ -232,7 +257,7 @@ int listen_open(const char *endpoint, struct listen_socket *ret, struct err *err
 	if (strncmp(endpoint, "unix:", 5) == 0)
 		return listen_unix(endpoint + 5, ret, err);
 	if (strncmp(endpoint, "tcp://", 6) == 0)
-		return listen_tcp(endpoint + 6, ret, err);
+		return listen_loopback(endpoint, ret, err);
 	return err_set(err, ERR_INVALID,
 		"\"%s\" is not an endpoint; use unix:///PATH or tcp://127.0.0.1:PORT", endpoint);
 }

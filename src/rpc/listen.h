@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints: from "unix:///run/x.sock" to a listening socket. Blocking, before the loop starts. */
+/* Endpoints: from "unix:///run/x.sock" to a listening socket. */
 #ifndef RINGVOL_RPC_LISTEN_H
 #define RINGVOL_RPC_LISTEN_H
 
 #include "base/err.h"
 
 #include <stdbool.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
 
@@ -18,8 +19,13 @@ struct listen_socket {
 	ino_t ino;
 };
 
-/* 0 or a negative errno with `err` filled; see server_listen(). */
+/* 0 or a negative errno with `err` filled; see server_listen(). Blocking, before the loop starts.
+ */
 int listen_open(const char *endpoint, struct listen_socket *ret, struct err *err);
+/* ADDR:PORT, see server_listen_http(). Does not block. */
+int listen_open_http(const char *address, struct listen_socket *ret, struct err *err);
+/* Splits "127.0.0.1:10" or "[::1]:10". 0 or -EINVAL. */
+int listen_parse_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len);
 /* Unlinks the socket file, so that no client finds it any more; the fd stays open. */
 void listen_unlink(struct listen_socket *socket);
 

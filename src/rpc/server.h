@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listening sockets, connections and drain. Bytes go between sockets and h2.h here; nothing else
- * in ringvol knows that there are sockets below HTTP/2.
+ * Listening sockets, connections and drain. Bytes go between sockets and sessions (session.h) here;
+ * nothing else in ringvol knows that there are sockets below HTTP.
  */
 #ifndef RINGVOL_RPC_SERVER_H
 #define RINGVOL_RPC_SERVER_H
@@ -11,6 +11,7 @@
 #include "rpc/grpc.h"
 
 struct server;
+struct listen_socket; /* listen.h */
 
 struct server_limits {
 	unsigned connections;     /* at once; one more is accepted and closed */
@@ -22,12 +23,19 @@ struct server_limits {
 	unsigned ping_min_ms;     /* pings closer than this are strikes; three end in GOAWAY */
 	size_t send_buffer_bytes; /* queued on one connection before streams are paused */
 };
-extern const struct server_limits server_limits_default;
+extern const struct server_limits server_limits_default, server_http_limits_default;
+
+enum { SERVER_RECV_BYTES = 8192 }; /* what a session is fed at most in one go */
+
+struct http1_route; /* http1.h */
 
 struct server_config {
 	struct ring *ring;
 	struct grpc_registry *registry;
 	struct server_limits limits;
+	/* For server_listen_http(): ends with a NULL path; NULL: there is no HTTP. */
+	const struct http1_route *http_routes;
+	struct server_limits http_limits; /* streams, pings and send_buffer_bytes are not used */
 };
 
 int server_open(struct server **ret, const struct server_config *config);
@@ -36,7 +44,16 @@ int server_open(struct server **ret, const struct server_config *config);
  * The unix socket is made 0600 in a directory created (0750) as needed; a stale socket is
  * replaced, a live one is -EADDRINUSE. Blocking, so before the loop starts. May be called often. */
 int server_listen(struct server *server, const char *endpoint, struct err *err);
+/* The same on a socket that listen_open() made elsewhere, on a thread for instance. 0, or -ENOMEM:
+ * the socket is removed and closed. */
+int server_listen_on(struct server *server, const struct listen_socket *socket);
+/* Removes and closes the listening sockets; connections stay. */
+void server_unlisten(struct server *server);
 /* Peers on unix sockets must be uid 0 or the driver's own (SO_PEERCRED); others are closed. */
+
+/* HTTP on ADDR:PORT, any address of this host: what is served there changes nothing. Does not
+ * block, so that an address in use (-EADDRINUSE) can be tried again from the loop. */
+int server_listen_http(struct server *server, const char *address, struct err *err);
 
 /* GOAWAY on every connection, listeners closed and unlinked, on_drained once no stream is left or
  * after timeout_ms, when the rest is cut off. */

@@ -93,3 +93,28 @@ size_t grpc_wire_encode_message(const char *message, char *out)
 	}
 	return n;
 }
+
+static int hex_digit(uint8_t c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 0x20;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+void grpc_wire_decode_message(const uint8_t *value, size_t len, char *out, size_t cap)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < len && n + 1 < cap; i++) {
+		uint8_t c = value[i];
+		int high = c == '%' && i + 2 < len ? hex_digit(value[i + 1]) : -1;
+		int low = high >= 0 ? hex_digit(value[i + 2]) : -1;
+		if (low >= 0) {
+			c = (uint8_t)(high << 4 | low);
+			i += 2;
+		}
+		out[n++] = (char)c;
+	}
+	if (cap > 0)
+		out[n] = '\0';
+}

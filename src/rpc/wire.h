@@ -19,6 +19,8 @@ int grpc_wire_parse_timeout(const uint8_t *value, size_t len, uint64_t *ret_ns);
 /* Percent-encodes a UTF-8 message for grpc-message into out (GRPC_ENCODED_MESSAGE_MAX bytes, not
  * NUL-terminated) and returns its length. A message that is too long is cut at a character. */
 size_t grpc_wire_encode_message(const char *message, char *out);
+/* The reverse, for clients, into cap bytes with a NUL; what does not fit is cut off. */
+void grpc_wire_decode_message(const uint8_t *value, size_t len, char *out, size_t cap);
 
 static inline uint32_t grpc_wire_get_length(const uint8_t *prefix)
 {

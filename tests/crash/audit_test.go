@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,7 +14,6 @@ import (
 	"ringvol.dev/tests/rig"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 )
 
 // audit compares what is with what was acknowledged. The workers stand: between two operations, or
@@ -55,7 +52,7 @@ func (t *torture) compareVolumes(reply *csi.ListVolumesResponse) error {
 	listed := map[string]bool{}
 	for _, entry := range reply.GetEntries() {
 		id := entry.GetVolume().GetVolumeId()
-		v := t.model.volumes[keyOf(id)]
+		v := t.model.volumes[rig.KeyOf(id)]
 		switch {
 		case t.model.gone[id]:
 			errs = append(errs, fmt.Errorf("volume %s is back after its deletion", id))
@@ -82,7 +79,7 @@ func (t *torture) compareSnapshots(reply *csi.ListSnapshotsResponse) error {
 	listed := map[string]bool{}
 	for _, entry := range reply.GetEntries() {
 		id := entry.GetSnapshot().GetSnapshotId()
-		s := t.model.snapshots[keyOf(id)]
+		s := t.model.snapshots[rig.KeyOf(id)]
 		switch {
 		case t.model.gone[id]:
 			errs = append(errs, fmt.Errorf("snapshot %s is back after its deletion", id))
@@ -241,8 +238,6 @@ func discards(device string) bool {
 	return err != nil || strings.TrimSpace(string(text)) != "0"
 }
 
-var templateName = regexp.MustCompile(`^(ext4|xfs|btrfs)-[0-9a-f]{40}$`)
-
 func (t *torture) auditFiles() error {
 	var errs []error
 	for _, pool := range t.pools {
@@ -265,9 +260,6 @@ func (t *torture) auditFiles() error {
 				if !possible[dir+"/"+name] {
 					errs = append(errs, fmt.Errorf("pool %s: %s/%s is nobody's", pool.Name, dir, name))
 				}
-				if attr := frozenMark(filepath.Join(pool.Path, dir, name)); attr {
-					errs = append(errs, fmt.Errorf("pool %s: %s/%s is marked as frozen", pool.Name, dir, name))
-				}
 				delete(certain, dir+"/"+name)
 			}
 		}
@@ -276,25 +268,9 @@ func (t *torture) auditFiles() error {
 				errs = append(errs, fmt.Errorf("pool %s: %s is not there", pool.Name, path))
 			}
 		}
-		if names := pool.Names("trash"); len(names) > 0 {
-			errs = append(errs, fmt.Errorf("pool %s: trash: %v", pool.Name, names))
-		}
-		for _, name := range pool.Names("templates") {
-			if !templateName.MatchString(name) {
-				errs = append(errs, fmt.Errorf("pool %s: templates/%s", pool.Name, name))
-			}
-		}
-		want := []string{"ringvol.pool", "snapshots", "templates", "trash", "volumes"}
-		if names := pool.Names("."); !slices.Equal(names, want) {
-			errs = append(errs, fmt.Errorf("pool %s holds %v", pool.Name, names))
-		}
+		errs = append(errs, pool.Strays())
 	}
 	return errors.Join(errs...)
-}
-
-func frozenMark(path string) bool {
-	_, err := unix.Lgetxattr(path, "trusted.ringvol.frozen", nil)
-	return err == nil
 }
 
 // auditProcesses: helpers carry our environment's mark, and are the living driver's children. (Tools

@@ -42,7 +42,7 @@ func (w *worker) create() {
 			w.t.violation("%s: %s was made as %s before the kill and as %s by the retry", w.name,
 				v.Name, v.seen, made.ID)
 		}
-		if keyOf(made.ID) != v.Name || w.t.model.gone[made.ID] {
+		if rig.KeyOf(made.ID) != v.Name || w.t.model.gone[made.ID] {
 			w.t.violation("%s: %s has the id %s", w.name, v.Name, made.ID)
 		}
 		v.Volume, v.busy, v.overhead = made, "", -1
@@ -60,7 +60,7 @@ func (w *worker) create() {
 }
 
 func describe(v *volume) string {
-	text := fmt.Sprintf("%s %s %d MiB %s", v.pool.Name, v.kind, v.Size/mib, sourceOf(v.Source))
+	text := fmt.Sprintf("%s %s %d MiB %s", v.pool.Name, v.kind, v.Size/mib, rig.SourceOf(v.Source))
 	for _, key := range []string{"provisioning", "eraseOnDelete", "snapshotFreeze"} {
 		if value := v.Params[key]; value != "" {
 			text += " " + key + "=" + value

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"ringvol.dev/tests/rig"
@@ -77,15 +76,6 @@ func (m *model) with(change func()) {
 	change()
 }
 
-// keyOf is the name of the file behind an id.
-func keyOf(id string) string {
-	first, last := strings.Index(id, "."), strings.LastIndex(id, ".")
-	if first < 0 || last <= first {
-		return ""
-	}
-	return id[first+1 : last]
-}
-
 // key is also that of a volume that may be there already; names here are short and safe.
 func (v *volume) key() string {
 	return v.Name
@@ -148,9 +138,9 @@ func (v *volume) matches(got *csi.Volume, nodes []string) error {
 		errs = append(errs, fmt.Errorf("%d bytes, acknowledged were %d (under way: %q %d)", size, v.Got,
 			v.busy, v.want))
 	}
-	if sourceOf(got.GetContentSource()) != sourceOf(v.Source) {
-		errs = append(errs, fmt.Errorf("source %q, acknowledged was %q", sourceOf(got.GetContentSource()),
-			sourceOf(v.Source)))
+	if rig.SourceOf(got.GetContentSource()) != rig.SourceOf(v.Source) {
+		errs = append(errs, fmt.Errorf("source %q, acknowledged was %q", rig.SourceOf(got.GetContentSource()),
+			rig.SourceOf(v.Source)))
 	}
 	must, may := v.device()
 	if must && len(nodes) != 1 {
@@ -163,16 +153,6 @@ func (v *volume) matches(got *csi.Volume, nodes []string) error {
 		return fmt.Errorf("volume %s: %w", v.Name, err)
 	}
 	return nil
-}
-
-func sourceOf(source *csi.VolumeContentSource) string {
-	switch {
-	case source.GetSnapshot() != nil:
-		return "snapshot " + source.GetSnapshot().GetSnapshotId()
-	case source.GetVolume() != nil:
-		return "volume " + source.GetVolume().GetVolumeId()
-	}
-	return ""
 }
 
 func (s *snapshot) matches(got *csi.Snapshot) error {

@@ -3,7 +3,9 @@
 package crash
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,18 +42,20 @@ func TestToolOutlivesItsDriver(t *testing.T) {
 	must(v.Create())
 	must(v.Stage())
 	device := rig.LoopsBelow(pool.Path)[0]
+	take := func() (tool *os.File) {
+		must(rig.Eventually(10*time.Second, func() (err error) {
+			tool, err = os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
+			return err
+		}))
+		return tool
+	}
 	// Attached and not mounted, as a kill during the check leaves it.
 	interrupt := func() *os.File {
 		must(d.Kill())
 		must(unix.Unmount(v.Staging, 0))
 		must(d.Start())
 		must(d.AwaitReady())
-		var tool *os.File
-		must(rig.Eventually(10*time.Second, func() (err error) {
-			tool, err = os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
-			return err
-		}))
-		return tool
+		return take()
 	}
 	tool := interrupt()
 	ended := time.AfterFunc(300*time.Millisecond, func() { tool.Close() })
@@ -59,10 +63,28 @@ func TestToolOutlivesItsDriver(t *testing.T) {
 	if ended.Stop() {
 		t.Error("staged beside the tool")
 	}
-	tool = interrupt()
-	if err := v.Stage(); rig.Code(err) != codes.Aborted {
-		t.Errorf("staging while a tool has the device: %v", err)
+	held := func() {
+		t.Helper()
+		err := v.Stage()
+		if rig.Code(err) != codes.Aborted {
+			t.Errorf("staging while a tool has the device: %v", err)
+		} else if pid := fmt.Sprintf("(pid %d)", os.Getpid()); !strings.Contains(err.Error(), pid) {
+			t.Errorf("%v does not say %q", err, pid)
+		}
 	}
+	tool = interrupt()
+	held()
+	tool.Close()
+	must(v.Stage())
+	// A file system that needs a check is not one that is lost, as long as it cannot be checked.
+	must(d.Kill())
+	must(unix.Unmount(v.Staging, 0))
+	_, err = rig.Run("debugfs", "-w", "-R", "set_super_value state 2", pool.Image(v.ID))
+	must(err)
+	must(d.Start())
+	must(d.AwaitReady())
+	tool = take()
+	held()
 	tool.Close()
 	must(v.Stage())
 	must(v.Unstage())

@@ -330,7 +330,7 @@ func (w *worker) snapshotOf(v *volume) {
 				s.name, s.seen, id)
 		}
 		// A pod may have grown between.
-		if size < s.size || keyOf(id) != s.name {
+		if size < s.size || rig.KeyOf(id) != s.name {
 			w.t.violation("%s: %s has the id %s and %d bytes of %d", w.name, s.name, id, size, s.size)
 		}
 		s.id, s.size, s.busy = id, size, ""

@@ -86,7 +86,6 @@ static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_UNMOUNT] = fake_do,
 	[MNT_STATS] = fake_look,
 	[MNT_GROW] = fake_do,
-	[MNT_SET_UUID] = fake_do,
 	[MNT_SYNC] = fake_do,
 	[MNT_FREEZE] = fake_do,
 	[MNT_THAW] = fake_do,

@@ -144,7 +144,29 @@ def csi():
     write("csi", "raw-create", b"\0\0" + bytes([0x81, 0, 0, len(raw)]) + raw)
 
 
+# ---- HTTP/1 ----
+
+
+def http1():
+    def get(path, version=b"1.1", more=b"Host: a\r\n"):
+        return b"GET " + path + b" HTTP/" + version + b"\r\n" + more + b"\r\n"
+
+    write("http1", "get", b"\0" + get(b"/text"))
+    write("http1", "pieces", b"\3" + get(b"/text?x") + get(b"http://a/text"))
+    write("http1", "pipelined", b"\x48" + get(b"/body") + get(b"/slow") + get(b"/seldom") + get(b"/none"))
+    write("http1", "old", b"\0" + get(b"/body", b"1.0", b"Connection: keep-alive\r\n"))
+    write("http1", "head", b"\0" + get(b"/body").replace(b"GET", b"HEAD") + get(b"/text"))
+    write("http1", "fail", b"\x08" + get(b"/fail"))
+    write("http1", "body", b"\0" + get(b"/text", more=b"Host: a\r\nTransfer-Encoding: chunked\r\n") + b"3\r\nabc\r\n0\r\n\r\n")
+    write("http1", "length", b"\0" + get(b"/text", more=b"Host: a\r\nContent-Length: 3\r\n") + b"abc")
+    write("http1", "upgrade", b"\0" + get(b"/text", more=b"Host: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"))
+    write("http1", "h2", b"\0" + PREFACE)
+    write("http1", "late", b"\xa2" + get(b"/text") + get(b"/slow")[:-3])
+    write("http1", "drain", b"\x17" + get(b"/text") + get(b"/body") + get(b"/text"))
+
+
 if __name__ == "__main__":
+    http1()
     h2_bytes()
     h2_frames()
     records()

@@ -103,6 +103,9 @@ func (d *Driver) Leaks() error {
 		for _, mount := range MountsBelow(d.Kubelet) {
 			errs = append(errs, fmt.Errorf("still mounted: %s", mount))
 		}
+		for _, name := range d.Ublkd.Devices() {
+			errs = append(errs, fmt.Errorf("still a ublk device: %s", name))
+		}
 		for _, p := range d.Pools {
 			for _, loop := range LoopsBelow(p.Path) {
 				errs = append(errs, fmt.Errorf("still bound: %s", loop))

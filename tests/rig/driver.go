@@ -38,6 +38,7 @@ func isFile(path string) bool {
 // Driver is one `ringvol serve` with its arguments; it can be ended and started again.
 type Driver struct {
 	Socket  string
+	HTTP    string // address and port; "": none is served
 	Kubelet string // a kubelet root: what staging and target paths lie below
 	Node    string
 	Env     []string // added to our own
@@ -47,11 +48,12 @@ type Driver struct {
 
 	PoolOptions string // after the path, ",init" at first
 
-	rig  *Rig
-	cmd  *exec.Cmd
-	done chan struct{}
-	exit error
-	conn *grpc.ClientConn
+	rig   *Rig
+	Ublkd *Ublkd // the data process of ublk volumes, at paths of this driver's own
+	cmd   *exec.Cmd
+	done  chan struct{}
+	exit  error
+	conn  *grpc.ClientConn
 }
 
 // NewDriver prepares a driver on these pools; Start starts it.
@@ -66,6 +68,7 @@ func (r *Rig) NewDriver(pools ...*Pool) *Driver {
 
 		PoolOptions: ",init",
 	}
+	d.Ublkd = r.newUblkd()
 	r.Defer(func() error {
 		d.Disconnect()
 		return d.Kill()
@@ -94,7 +97,8 @@ func (d *Driver) AwaitReady() error {
 
 // Launch runs the driver and does not wait.
 func (d *Driver) Launch() error {
-	args := []string{"serve", "--endpoint", "unix://" + d.Socket, "--node-id", d.Node, "--http", "off"}
+	args := []string{"serve", "--endpoint", "unix://" + d.Socket, "--node-id", d.Node, "--http", "off",
+		"--ublkd-socket", d.Ublkd.Socket, "--ublkd-state-dir", d.Ublkd.State}
 	for _, p := range d.Pools {
 		args = append(args, "--pool", fmt.Sprintf("%s=%s%s", p.Name, p.Path, d.PoolOptions))
 	}

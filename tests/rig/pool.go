@@ -18,6 +18,8 @@ type Pool struct {
 	Path   string
 	image  string
 	device string
+	// AttachFlags go to losetup with the next Mount, such as --direct-io=on.
+	AttachFlags []string
 }
 
 // Reflink tells whether the pool's file system shares extents.
@@ -63,7 +65,7 @@ func (r *Rig) NewPool(name, fs string, size int64) (*Pool, error) {
 
 // Mount attaches and mounts the pool's image.
 func (p *Pool) Mount() error {
-	device, err := Attach(p.image)
+	device, err := Attach(p.image, p.AttachFlags...)
 	if err != nil {
 		return err
 	}

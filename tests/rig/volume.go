@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -98,6 +99,10 @@ func FromVolume(id string) *csi.VolumeContentSource {
 	}}
 }
 
+// Device is what volumes are attached as when a test does not say: "" is the driver's default, "ublk"
+// where RINGVOL_TEST_DEVICE says so.
+func Device() string { return os.Getenv("RINGVOL_TEST_DEVICE") }
+
 // Volume prepares one; Create makes it.
 func (d *Driver) Volume(name string, c *csi.VolumeCapability, size int64) *Volume {
 	return &Volume{Name: name, Cap: c, Size: size, driver: d}
@@ -126,6 +131,13 @@ func (v *Volume) Request() *csi.CreateVolumeRequest {
 		VolumeCapabilities:  []*csi.VolumeCapability{v.Cap},
 		Parameters:          v.Params,
 		VolumeContentSource: v.Source,
+	}
+	if device := Device(); device != "" && v.Params["device"] == "" {
+		req.Parameters = maps.Clone(v.Params)
+		if req.Parameters == nil {
+			req.Parameters = map[string]string{}
+		}
+		req.Parameters["device"] = device
 	}
 	if v.Size != 0 || v.Limit != 0 {
 		req.CapacityRange = &csi.CapacityRange{RequiredBytes: v.Size, LimitBytes: v.Limit}

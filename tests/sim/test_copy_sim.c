@@ -83,13 +83,14 @@ static int source(uint64_t seed)
 	return fd;
 }
 
+/* src_fd < 0: overwrites dst with zeros. */
 static void start(struct world *w, struct copy *copy, int src_fd, int dst_fd)
 {
 	memset(copy, 0, sizeof *copy);
+	copy->kind = src_fd < 0 ? COPY_ZEROS : COPY_DATA;
 	copy->src_fd = src_fd;
 	copy->dst_fd = dst_fd;
 	copy->size = SIZE;
-	copy->stop = false;
 	copy_init(copy, &w->reactor);
 	copy->op.on_end = on_end;
 	op_start(&copy->op);
@@ -123,6 +124,24 @@ Test(copy_sim, short_transfers_in_any_order)
 		cr_assert(is_model(dst), "seed %llu", (unsigned long long)seed);
 		cr_assert(copy.looked_bytes == SIZE && copy.state == NULL);
 		close(src);
+		close(dst);
+		world_close(&w);
+	}
+}
+
+Test(copy_sim, zeros_in_any_order)
+{
+	for (uint64_t seed = 1; seed <= 50; seed++) {
+		struct world w;
+		struct copy copy;
+		world_open(&w, seed);
+		int dst = source(seed);
+		memset(model, 0, sizeof model);
+		start(&w, &copy, -1, dst);
+		settle(&w, seed);
+		cr_assert(!op_failed(&copy.op), "seed %llu: %s", (unsigned long long)seed,
+			copy.op.err.message);
+		cr_assert(is_model(dst), "seed %llu", (unsigned long long)seed);
 		close(dst);
 		world_close(&w);
 	}

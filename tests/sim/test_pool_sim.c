@@ -10,7 +10,7 @@
 
 enum { MIB = 1 << 20, SEEDS = 50 };
 
-/* Fails the nth step of operations called `name`, or the nth request from now on. */
+/* Fails the nth step of operations called `name`, or the nth request or job from now on. */
 struct faults {
 	const char *name;
 	int step_left;     /* -1: none */
@@ -44,6 +44,19 @@ static int request_fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe
 	return -EIO;
 }
 
+static int job_fault(void *arg, const char *op_name, const char *step_name)
+{
+	struct faults *faults = arg;
+	if (!faults->counting || faults->request_left < 0)
+		return 0;
+	/* Too many templates are no reason to have none. */
+	if (strcmp(step_name, "evict") == 0 || faults->request_left-- > 0)
+		return 0;
+	faults->hit = true;
+	snprintf(faults->what, sizeof(faults->what), "job of %s %s", op_name, step_name);
+	return -EIO;
+}
+
 struct sim {
 	struct fixture f;
 	struct ring_sim ring;
@@ -64,6 +77,8 @@ static void sim_open(struct sim *s, uint64_t seed)
 	fixture_open_ring(&s->f, &s->ring);
 	s->f.reactor.op_fault = step_fault;
 	s->f.reactor.op_fault_arg = &s->faults;
+	s->f.reactor.job_fault = job_fault;
+	s->f.reactor.job_fault_arg = &s->faults;
 	fixture_open_pools(&s->f);
 	cr_assert_eq(pool_state(s->f.pool), POOL_READY, "%s", pool_why(s->f.pool));
 }
@@ -304,11 +319,12 @@ static bool clone_body(struct sim *s, const struct sweep *sweep)
 		struct pool_clone c;
 		if (attempt == 0)
 			arm(s, sweep, "pool_clone");
-		pool_clone_init(&c, source, false);
+		pool_clone_init(&c, source);
 		cr_assert_eq(pool_build_init(&b, &s->f.reactor, s->f.pool, &rec), 0);
 		b.fill = pool_clone_fill;
 		b.fill_end = pool_clone_fill_end;
 		b.fill_arg = &c;
+		b.fill_writes = true;
 		code = fixture_run(&s->f, &b.op);
 		pool_build_free(&b);
 		hit |= s->faults.hit;
@@ -355,9 +371,7 @@ static enum err_code format(struct sim *s)
 	struct pool_build b;
 	pool_format_init(&fill, s->f.pool, &spec, uuid, false);
 	cr_assert_eq(pool_build_init(&b, &s->f.reactor, s->f.pool, &rec), 0);
-	b.fill = pool_format_fill;
-	b.fill_end = pool_format_fill_end;
-	b.fill_arg = &fill;
+	pool_build_format(&b, &fill);
 	enum err_code code = fixture_run(&s->f, &b.op);
 	if (code == ERR_OK) {
 		struct fsimg_probe probe;
@@ -421,6 +435,13 @@ static int random_fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
 	return s->faults.counting && rand() % 10 == 0 ? -EIO : 0;
 }
 
+static int random_job_fault(void *arg, const char *op_name, const char *step_name)
+{
+	(void)op_name;
+	(void)step_name;
+	return random_fault(arg, 0, NULL);
+}
+
 Test(sim_pool, crowd, .timeout = 250)
 {
 	static struct pool_build builds[CROWD];
@@ -429,6 +450,8 @@ Test(sim_pool, crowd, .timeout = 250)
 	sim_open(&s, 1);
 	s.ring.fault = random_fault;
 	s.ring.fault_arg = &s;
+	s.f.reactor.job_fault = random_job_fault;
+	s.f.reactor.job_fault_arg = &s;
 	for (unsigned seed = 1; seed <= SEEDS; seed++) {
 		srand(seed);
 		sim_reopen(&s, seed);
@@ -478,6 +501,7 @@ Test(sim_pool, crowd, .timeout = 250)
 			while (crowd_ended < started)
 				fixture_turn(&s.f);
 		}
+		s.faults.counting = false;
 		/* A sync that failed kept its reclaim from starting. */
 		cr_assert_eq(build(&s, "last"), ERR_OK);
 		remove_named(&s, "last");

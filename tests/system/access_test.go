@@ -114,13 +114,30 @@ func TestSingleWriter(t *testing.T) {
 			if _, err := os.Lstat(other); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the refused publish left %s", other)
 			}
+			// Nor does a new run of the driver forget, and the second one's mode does not matter.
+			many := *v
+			many.Cap = rig.WithMode(v.Cap, multiWriter)
+			b.restart()
+			b.refused("a second publish after a restart", many.PublishAt(other, false),
+				codes.FailedPrecondition)
+			b.must(v.Publish())
 			b.must(v.Unpublish())
-			b.must(v.PublishAt(other, false))
+			b.must(many.PublishAt(other, false))
+			b.restart()
+			b.must(many.Publish()) // there is no single writer any more
+			b.must(many.Unpublish())
 			b.must(v.UnpublishAt(other))
 			b.must(v.Unstage())
 			b.must(v.Delete())
 		})
 	}
+}
+
+// restart kills the driver and starts another.
+func (b *bed) restart() {
+	b.t.Helper()
+	b.must(b.d.Kill())
+	b.start()
 }
 
 func TestManyWriters(t *testing.T) {
@@ -308,6 +325,7 @@ func TestKubeletRootIsALink(t *testing.T) {
 	b.must(os.Mkdir(real, 0o755))
 	b.must(os.Symlink(real, b.Path("kubelet-link")))
 	v := b.volume("linked", "ext4")
+	v.Cap = rig.WithMode(v.Cap, singleWriter)
 	b.d.Kubelet = b.Path("kubelet-link")
 	b.must(v.Up())
 	sum, err := rig.Fill(v.Target, dataBytes, 10)
@@ -316,6 +334,14 @@ func TestKubeletRootIsALink(t *testing.T) {
 	if _, err := v.Stats(); err != nil {
 		t.Error(err)
 	}
+	// A new run of the driver knows its mounts by their other paths.
+	b.restart()
+	b.must(v.Publish())
+	many := *v
+	many.Cap = rig.WithMode(v.Cap, multiWriter)
+	b.restart()
+	b.refused("a second publish after a restart", many.PublishAt(b.otherTarget(v), false),
+		codes.FailedPrecondition)
 	b.must(v.Gone())
 	if mounts := rig.MountsBelow(real); len(mounts) > 0 {
 		t.Errorf("left mounted: %v", mounts)

@@ -3,6 +3,7 @@
 package system
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -400,4 +401,44 @@ func TestNoFreeLoopDevice(t *testing.T) {
 		return
 	}
 	t.Skip("loop devices are added on demand here, they cannot be used up")
+}
+
+// A snapshot may thaw what an attempt of ours cut short has left frozen; what somebody else has
+// frozen it leaves alone, also where a mark of an earlier boot lies on the image.
+func TestOnlyOurOwnFreezeIsThawed(t *testing.T) {
+	b := open(t, "ext4", 1<<30)
+	v := b.volume("frozen", "ext4")
+	b.must(v.Up())
+	root, err := os.Open(v.Staging)
+	b.must(err)
+	defer root.Close()
+	const freeze, thaw = 0xc0045877, 0xc0045878 // FIFREEZE, FITHAW
+	t.Cleanup(func() {
+		if root, err := os.Open(v.Staging); err == nil {
+			_ = unix.IoctlSetInt(int(root.Fd()), thaw, 0)
+			root.Close()
+		}
+	})
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	b.must(err)
+	mark := func(boot string) { // src/blockio/boot_mark.c: the boot's id and a digest of the text, here none
+		digest := sha256.Sum256(nil)
+		b.must(unix.Setxattr(b.pool.Image(v.ID), "trusted.ringvol.frozen", append([]byte(boot), digest[:16]...), 0))
+	}
+	b.must(unix.IoctlSetInt(int(root.Fd()), freeze, 0))
+	_, err = v.Snapshot("s")
+	b.refused("a snapshot of what somebody else froze", err, codes.FailedPrecondition)
+	mark("00000000-0000-4000-8000-000000000000")
+	_, err = v.Snapshot("s")
+	b.refused("the same with a mark of an earlier boot", err, codes.FailedPrecondition)
+	mark(strings.TrimSpace(string(boot)))
+	s, err := v.Snapshot("s")
+	b.must(err)
+	if err := unix.IoctlSetInt(int(root.Fd()), thaw, 0); err != unix.EINVAL {
+		t.Errorf("thawing what a snapshot has thawed: %v", err)
+	}
+	root.Close() // or the volume stays in use
+	b.must(b.pool.Strays())
+	b.must(b.d.DeleteSnapshot(s.GetSnapshotId()))
+	b.must(v.Gone())
 }

@@ -421,7 +421,7 @@ func TestErrorCodes(t *testing.T) {
 			&csi.ProbeResponse{}), codes.Unimplemented},
 		{"a service that is not", c.Conn.Invoke(ctx, "/csi.v9.Nothing/NoSuch", &csi.ProbeRequest{},
 			&csi.ProbeResponse{}), codes.Unimplemented},
-		{"a 1.13 method of later work", c.Conn.Invoke(ctx, "/csi.v1.Controller/ControllerListVolumeHealth",
+		{"a method of later work", c.Conn.Invoke(ctx, "/csi.v1.SnapshotMetadata/GetMetadataDelta",
 			&csi.ProbeRequest{}, &csi.ProbeResponse{}), codes.Unimplemented},
 	} {
 		b.refused(x.what, x.err, x.want)

@@ -190,8 +190,10 @@ func reboot(b *bed) {
 		if left := rig.LoopsBelow(b.pool.Path); len(left) > 0 {
 			return fmt.Errorf("still bound: %v", left)
 		}
-		return nil
+		return b.d.Ublkd.DetachAll()
 	})
+	b.d.Ublkd.Kill()
+	b.must(os.RemoveAll(filepath.Dir(b.d.Ublkd.State))) // as /run after a boot
 }
 
 // The driver is killed while it works; whatever it did, the retries succeed and nothing is left.

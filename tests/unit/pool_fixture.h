@@ -220,15 +220,21 @@ static inline struct record fixture_volume(const char *name, uint64_t size_bytes
 		.kind = RECORD_VOLUME, .name = name, .size_bytes = size_bytes, .block_size = 512};
 }
 
+/* source: NULL builds an empty image; it is shared unless the record says thick. */
 static inline enum err_code fixture_build(struct fixture *f, const struct record *rec,
-	int (*fill)(struct op *, int, void *), int (*fill_end)(struct op *, int, void *), void *arg,
-	struct pool_object **ret)
+	struct pool_object *source, struct pool_object **ret)
 {
 	struct pool_build b;
+	struct pool_clone c;
 	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, rec), 0);
-	b.fill = fill;
-	b.fill_end = fill_end;
-	b.fill_arg = arg;
+	if (source != NULL) {
+		pool_clone_init(&c, source);
+		b.share_object = rec->thick ? NULL : source;
+		b.fill = pool_clone_fill;
+		b.fill_end = pool_clone_fill_end;
+		b.fill_arg = &c;
+		b.fill_writes = true;
+	}
 	enum err_code code = fixture_run(f, &b.op);
 	if (ret != NULL)
 		*ret = b.ret_object;
@@ -243,7 +249,7 @@ static inline struct pool_object *fixture_make_volume(
 {
 	struct record rec = fixture_volume(name, size_bytes);
 	struct pool_object *o = NULL;
-	cr_assert_eq(fixture_build(f, &rec, NULL, NULL, NULL, &o), ERR_OK);
+	cr_assert_eq(fixture_build(f, &rec, NULL, &o), ERR_OK);
 	cr_assert_not_null(o);
 	return o;
 }

@@ -44,6 +44,19 @@ static struct fsimg_probe probe(const char *name)
 	return p;
 }
 
+/* Whatever is expected, it is found out what the full probe finds. */
+static void check_expected(const char *name, enum fsimg_type type, const struct fsimg_probe *want)
+{
+	struct fsimg_probe p;
+	int fd = openat(env.dirfd, name, O_RDONLY | O_CLOEXEC);
+	cr_assert(fsimg_probe_expected(fd, type, &p) == 0);
+	close(fd);
+	cr_assert_str_eq(p.found, want->found);
+	cr_assert(p.type == want->type && p.ambivalent == want->ambivalent);
+	cr_assert(p.fs_bytes == want->fs_bytes && memcmp(p.uuid, want->uuid, 16) == 0);
+	cr_assert(p.errors == want->errors && p.dirty == want->dirty);
+}
+
 /* Every type, really made, at its least size, and found again. */
 Test(fsimg, mkfs_and_probe)
 {
@@ -75,6 +88,8 @@ Test(fsimg, mkfs_and_probe)
 		cr_assert(p.fs_bytes == cases[i].mib * MIB, "%llu", (unsigned long long)p.fs_bytes);
 		env_uuid(name, uuid);
 		cr_assert(memcmp(uuid, p.uuid, 16) == 0);
+		for (enum fsimg_type type = FSIMG_NONE; type < FSIMG_TYPES; type++)
+			check_expected(name, type, &p);
 	}
 }
 
@@ -208,6 +223,27 @@ Test(fsimg, probe_of_contradictions)
 	write_at("a", 0, sb, 1024);
 	struct fsimg_probe p = probe("a");
 	cr_assert(p.ambivalent && p.found[0] != '\0' && p.type == FSIMG_NONE);
+	check_expected("a", FSIMG_EXT4, &p);
+	check_expected("a", FSIMG_XFS, &p);
+}
+
+/* What tools leave when they are let loose on an ext4 that they do not wipe. */
+Test(fsimg, signatures_before_the_expected)
+{
+	static const struct {
+		long offset;
+		const char *bytes;
+	} cases[] = {{510, "\x55\xaa"}, {512, "EFI PART"}, {512, "LABELONE"}, {0, "LUKS"}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char name[16];
+		snprintf(name, sizeof name, "img%zu", i);
+		env_image(name, 32 * MIB);
+		env_mkfs(name, FSIMG_EXT4, 32 * MIB, "");
+		write_at(name, cases[i].offset, (const uint8_t *)cases[i].bytes,
+			strlen(cases[i].bytes));
+		struct fsimg_probe p = probe(name);
+		check_expected(name, FSIMG_EXT4, &p);
+	}
 }
 
 Test(fsimg, ext4_errors_and_fsck)
@@ -219,7 +255,9 @@ Test(fsimg, ext4_errors_and_fsck)
 	cr_assert(env_runs("debugfs", "-w", "-R", "set_super_value state 3", env_path("a")) == 0);
 	read_at("a", 1024 + 0x3a, state, 2);
 	cr_assert(state[0] == 3);
-	cr_assert(probe("a").errors);
+	struct fsimg_probe p = probe("a");
+	cr_assert(p.errors);
+	check_expected("a", FSIMG_EXT4, &p);
 	cr_assert(fsimg_fsck_argv(FSIMG_EXT4, env_path("a"), &proc) == 0);
 	int r = env_run(proc.argv);
 	cr_assert(fsimg_fsck_result(FSIMG_EXT4, r) == 0);

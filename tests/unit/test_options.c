@@ -70,6 +70,7 @@ Test(options, defaults_are_the_contract)
 	cr_assert_eq(o.csi.max_volumes, 0);
 	cr_assert_eq(o.log_level, LOG_LEVEL_INFO);
 	cr_assert_eq(o.log_format, LOG_FORMAT_LOGFMT);
+	cr_assert_str_eq(o.http, "127.0.0.1:9808");
 }
 
 Test(options, flags_in_both_forms)
@@ -92,6 +93,7 @@ Test(options, flags_in_both_forms)
 	cr_assert_eq(o.csi.max_volumes, 110);
 	cr_assert_eq(o.log_level, LOG_LEVEL_DEBUG);
 	cr_assert_eq(o.log_format, LOG_FORMAT_JSON);
+	cr_assert_null(o.http);
 }
 
 Test(options, the_last_of_a_single_flag_counts)
@@ -216,7 +218,12 @@ Test(options, choices_refused_with_a_hint)
 	REFUSED("not a number", "--max-volumes-per-node=-1");
 	REFUSED("not a number", "--max-volumes-per-node=99999999999999999999");
 	REFUSED("not a number", "--max-volumes-per-node=");
-	REFUSED("not in this version", "--http=127.0.0.1:9808");
+	REFUSED("ADDR:PORT", "--http=localhost:9808");
+	REFUSED("ADDR:PORT", "--http=:9808");
+	REFUSED("ADDR:PORT", "--http=127.0.0.1:0");
+	REFUSED("ADDR:PORT", "--http=127.0.0.1:65536");
+	REFUSED("ADDR:PORT", "--http=[::1:9808");
+	REFUSED("ADDR:PORT", "--http=");
 }
 
 Test(options, unknown_words_refused)
@@ -275,8 +282,8 @@ Test(options, environment_is_refused_by_its_name)
 	setenv("RINGVOL_POOLS", "a=/a;b=rel", 1);
 	REFUSED("RINGVOL_POOLS 'b=rel': a pool's path must be absolute");
 	unsetenv("RINGVOL_POOLS");
-	setenv("RINGVOL_HTTP", "127.0.0.1:9808", 1);
-	REFUSED("RINGVOL_HTTP '127.0.0.1:9808'");
+	setenv("RINGVOL_HTTP", "localhost:9808", 1);
+	REFUSED("RINGVOL_HTTP 'localhost:9808'");
 	/* What a flag replaces is not looked at, nor is anything after --help. */
 	cr_assert_eq(PARSE("--http=off"), 0, "%s", err.message);
 	cr_assert_eq(PARSE("--help", "--bogus"), 0);

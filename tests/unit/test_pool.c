@@ -135,7 +135,7 @@ Test(pool, quarantine)
 		cr_assert_not_null(o->why);
 		cr_assert_eq(fixture_remove(&f, o), ERR_DATA_LOSS);
 		struct record rec = fixture_volume(bad[i], MIB);
-		cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_EXISTS);
+		cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_EXISTS);
 		char id[RECORD_ID_MAX];
 		struct err err = {0};
 		snprintf(id, sizeof(id), "%s.%s.00000000", pool_uuid8(f.pool), bad[i]);
@@ -178,7 +178,7 @@ static void check_build(enum fixture_fs fs)
 	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "pvc-1"), o);
 	cr_assert_null(pools_find_name(f.pools, RECORD_SNAPSHOT, "pvc-1"));
 	struct record rec = fixture_volume("pvc-1", MIB);
-	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_EXISTS);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_EXISTS);
 	cr_assert_eq(fixture_count_fds(&f), fds);
 
 	fixture_reopen_pools(&f);
@@ -265,7 +265,7 @@ Test(pool, leftover_is_learned)
 	fixture_sh("cp -a --sparse=always %s/keep %s/volumes/known", f.top, f.path);
 	unsigned fds = fixture_count_fds(&f);
 	struct record rec = fixture_volume("known", MIB);
-	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_EXISTS);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_EXISTS);
 	struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, "known");
 	cr_assert_not_null(o);
 	cr_assert_not_null(o->rec);
@@ -332,7 +332,7 @@ static void check_erase(enum record_erase erase, bool stays)
 	struct record rec = fixture_volume("secret", 70 * MIB);
 	rec.erase = erase;
 	struct pool_object *o;
-	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, &o), ERR_OK);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, &o), ERR_OK);
 	char data[4096];
 	for (unsigned i = 0; i < sizeof(data); i += 16)
 		memcpy(data + i, "the-secret-bytes", 16);
@@ -396,7 +396,7 @@ Test(pool, grow)
 	struct record thick = fixture_volume("thick", 4 * MIB);
 	thick.thick = true;
 	struct pool_object *o = fixture_make_volume(&f, "thin", 4 * MIB), *t;
-	cr_assert_eq(fixture_build(&f, &thick, NULL, NULL, NULL, &t), ERR_OK);
+	cr_assert_eq(fixture_build(&f, &thick, NULL, &t), ERR_OK);
 	cr_assert_geq(t->allocated_bytes, 4 * MIB);
 	unsigned fds = fixture_count_fds(&f);
 	cr_assert_eq(grow(&f, o, 8 * MIB), ERR_OK);
@@ -445,7 +445,6 @@ static char read_at(struct fixture *f, const char *sub, const char *name, off_t 
 static struct pool_object *clone_of(struct fixture *f, enum record_kind kind, const char *name,
 	struct pool_object *source, uint64_t size_bytes, bool thick)
 {
-	struct pool_clone c;
 	char id[RECORD_ID_MAX];
 	pool_object_id(source, id);
 	struct record rec = fixture_volume(name, size_bytes);
@@ -454,9 +453,8 @@ static struct pool_object *clone_of(struct fixture *f, enum record_kind kind, co
 	rec.source_id = id;
 	rec.thick = thick;
 	struct pool_object *o = NULL;
-	pool_clone_init(&c, source, thick);
-	cr_assert_eq(fixture_build(f, &rec, pool_clone_fill, pool_clone_fill_end, &c, &o), ERR_OK);
-	cr_assert_eq(o->rec->shares_extents, c.shared);
+	cr_assert_eq(fixture_build(f, &rec, source, &o), ERR_OK);
+	cr_assert_eq(o->rec->shares_extents, !thick && pool_features(f->pool)->reflink);
 	return o;
 }
 
@@ -549,7 +547,7 @@ Test(pool, goes_and_comes_back)
 	pools_find_id(f.pools, RECORD_VOLUME, id, &o, &err);
 	cr_assert_eq(err.code, ERR_UNAVAILABLE, "%s", err.message);
 	struct record rec = fixture_volume("new", MIB);
-	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_UNAVAILABLE);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_UNAVAILABLE);
 	cr_assert_eq(fixture_remove(&f, used), ERR_UNAVAILABLE);
 	/* Its lock is free: another driver might serve it, and does, and changes it. */
 	fixture_sh("rm %s/aside/volumes/idle", f.top);
@@ -564,7 +562,7 @@ Test(pool, goes_and_comes_back)
 	cr_assert_null(pools_find_name(f.pools, RECORD_VOLUME, "idle"));
 	cr_assert_str_eq(idle->rec->name, "idle"); /* whoever held it may still read it */
 	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), 2);
-	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL, NULL, NULL), ERR_OK);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_OK);
 
 	/* Another pool in its place is not it. */
 	fixture_sh("mv %s %s/aside", f.path, f.top);

@@ -48,9 +48,7 @@ static enum err_code format(struct fixture *f, const char *name, const struct fs
 	rec.fs = spec->type;
 	pool_format_init(fill, f->pool, spec, uuid, thick);
 	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, &rec), 0);
-	b.fill = pool_format_fill;
-	b.fill_end = pool_format_fill_end;
-	b.fill_arg = fill;
+	pool_build_format(&b, fill);
 	enum err_code code = fixture_run(f, &b.op);
 	if (ret_err != NULL)
 		*ret_err = b.op.err;
@@ -239,6 +237,45 @@ Test(template, bad_ones_are_replaced)
 	fixture_sh("rm %s/templates/*", f.path);
 	format(&f, "last", &spec, false, NULL);
 	check_image(&f, "last", &spec);
+	fixture_close(&f);
+}
+
+/* The extents of a template that is known are shared without another look; what happened to it
+ * meanwhile is noticed all the same. */
+Test(template, known_ones_that_went_bad_are_made_again)
+{
+	struct fixture f;
+	static const char *const damages[] = {
+		"truncate -s 1M %s/templates/*",
+		"t=$(echo %s/templates/*); rm $t; ln -s /etc/passwd $t",
+		"rm %s/templates/*",
+	};
+	if (!have("mkfs.ext4"))
+		cr_skip_test("mkfs is not installed");
+	fixture_open(&f, FIXTURE_XFS);
+	if (!pool_features(f.pool)->reflink) {
+		fixture_close(&f);
+		cr_skip_test("no reflink here");
+	}
+	f.reactor.op_step_timed = count_mkfs;
+	struct fsimg_spec spec = spec_of(FSIMG_EXT4);
+	format(&f, "v0", &spec, false, NULL);
+	unsigned fds = fixture_count_fds(&f);
+	for (unsigned i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
+		char name[8];
+		mkfs_runs = 0;
+		snprintf(name, sizeof(name), "k%u", i + 1);
+		format(&f, name, &spec, false, NULL);
+		check_image(&f, name, &spec);
+		cr_assert_eq(mkfs_runs, 0);
+		fixture_sh(damages[i], f.path);
+		snprintf(name, sizeof(name), "v%u", i + 1);
+		format(&f, name, &spec, false, NULL);
+		check_image(&f, name, &spec);
+		cr_assert_eq(mkfs_runs, 1);
+		cr_assert_eq(fixture_count(&f, "templates"), 1);
+		cr_assert_eq(fixture_count_fds(&f), fds);
+	}
 	fixture_close(&f);
 }
 

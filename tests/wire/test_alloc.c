@@ -359,6 +359,105 @@ Test(alloc, all_fail_from_one_on)
 	session(true);
 }
 
+/* ---- HTTP/1 ---- */
+
+#define http_must(condition) cr_assert(condition)
+#define http_enter()         heap.inside++
+#define http_leave()         heap.inside--
+#include "http1_peer.h"
+
+static void nothing(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)req;
+	(void)res;
+	(void)flags;
+}
+
+/* The simulated ring's book and its list of completions. */
+static void grow_book(struct ring *ring)
+{
+	struct ring_req req = {.fn = nothing};
+	ring_post(ring, &req, 0);
+	while (req.armed)
+		cr_assert_eq(ring_turn(ring, false), 0);
+}
+
+static void http_say(struct http_peer *p, const char *text)
+{
+	http_peer_feed(p, text, strlen(text));
+	http_peer_settle(p);
+	while (p->waiting != NULL) {
+		http1_source_wake(&p->waiting->source);
+		http_peer_settle(p);
+	}
+}
+
+/* Requests of each kind; what comes back is whole answers, or the connection is over. */
+static void http_script(struct http_peer *p, unsigned long n)
+{
+	static const char get[] = "GET /text HTTP/1.1\r\nHost: a\r\n\r\n"
+				  "GET /body HTTP/1.1\r\nHost: a\r\n\r\n";
+	http_say(p, get);
+	http_say(p, "GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET /seldom HTTP/1.1\r\n");
+	http_say(p, "Host: a\r\n\r\nGET /none HTTP/1.1\r\nHost: a\r\n\r\n");
+	http_say(p, "GET /body HTTP/1.0\r\n\r\n");
+	bool armed = heap.armed;
+	heap.armed = false;
+	struct http_answer a;
+	size_t at = 0, answers = 0;
+	while (at < p->out.len && http_answer_parse(&a, p->out.data + at, p->out.len - at, false)) {
+		at += a.all;
+		answers++;
+	}
+	cr_assert((answers == 6 && at == p->out.len) || p->session->dead || p->res < 0,
+		"allocation %lu: %zu answers and the connection goes on", n, answers);
+	heap.armed = armed;
+}
+
+static bool http_pass(unsigned long n, bool lasting)
+{
+	long live = heap.live;
+	struct http_peer *p = http_peer_new();
+	grow_timers(p->ring);
+	grow_book(p->ring);
+	heap.fail_at = n;
+	heap.count = heap.failed = 0;
+	heap.lasting = lasting;
+
+	heap.armed = true;
+	heap.inside++;
+	int res = http1_new(&p->http1, p->ring, &p->limits, p->routes);
+	heap.inside--;
+	if (res == 0)
+		res = http_peer_connect(p);
+	if (res == 0)
+		http_script(p, n);
+	heap.armed = false;
+
+	bool met = heap.failed > 0;
+	cr_assert(res == 0 || met);
+	if (p->http1 == NULL)
+		cr_assert_eq(http1_new(&p->http1, p->ring, &p->limits, p->routes), 0);
+	http_peer_disconnect(p);
+	cr_assert_eq(http_peer_connect(p), 0);
+	http_script(p, 0);
+	cr_assert_eq(p->res, 0);
+	http_peer_free(p);
+	cr_assert_eq(heap.live, live, "allocation %lu: %ld left", n, heap.live - live);
+	return met;
+}
+
+Test(alloc, http)
+{
+	for (unsigned lasting = 0; lasting < 2; lasting++) {
+		unsigned long n = 1;
+		while (http_pass(n, lasting))
+			n++;
+		fprintf(stderr, "%lu allocations\n", n - 1);
+		cr_assert_gt(n, 20);
+	}
+}
+
 /* ---- before there is a session ---- */
 
 static bool start_up(unsigned long n, bool lasting)

@@ -50,7 +50,7 @@ Test(connection, too_many_pings)
 	cr_assert_eq(p->goaway_code, NGHTTP2_ENHANCE_YOUR_CALM);
 	cr_assert_str_eq(p->goaway_debug, "too_many_pings");
 	cr_assert(h2_conn_finished(p->conn));
-	cr_assert_eq(h2_conn_end(p->conn), H2_END_TOO_MANY_PINGS);
+	cr_assert_eq(h2_conn_end(p->conn), SESSION_END_TOO_MANY_PINGS);
 }
 
 Test(connection, pings_after_answers_are_no_strikes)
@@ -73,7 +73,7 @@ Test(connection, no_preface)
 	struct buf out = {0};
 	h2_conn_output(p->conn, &out, 65536);
 	cr_assert(h2_conn_finished(p->conn));
-	cr_assert_eq(h2_conn_end(p->conn), H2_END_HALF_OPEN);
+	cr_assert_eq(h2_conn_end(p->conn), SESSION_END_HALF_OPEN);
 	buf_free(&out);
 }
 
@@ -185,7 +185,7 @@ Test(connection, responses_that_nobody_reads)
 	peer_call(p, "/test.v1.Test/Echo", "x", NULL);
 	peer_advance(p, p->limits.write_stall_ms + 1);
 	cr_assert(p->goaway);
-	cr_assert_eq(h2_conn_end(p->conn), H2_END_STALLED);
+	cr_assert_eq(h2_conn_end(p->conn), SESSION_END_STALLED);
 }
 
 /* ---- limits ---- */

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Times for people and protocols. */
+#ifndef RINGVOL_BASE_WHEN_H
+#define RINGVOL_BASE_WHEN_H
+
+#include <stdint.h>
+
+enum { WHEN_BYTES = 40 };
+
+/* CLOCK_REALTIME and CLOCK_MONOTONIC, ns. */
+uint64_t when_now_ns(void);
+uint64_t when_monotonic_ns(void);
+/* What CLOCK_REALTIME was at a CLOCK_MONOTONIC, as the two stand now; 0 for 0 and for the future.
+ */
+uint64_t when_of_monotonic(uint64_t monotonic_ns);
+/* A CLOCK_REALTIME as RFC 3339 has it, UTC, with nanoseconds; "" for 0. */
+void when_print(uint64_t realtime_ns, char ret[WHEN_BYTES]);
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The walk over an image's data: SEEK_DATA and SEEK_HOLE in a work job, a batch of extents at a
+ * time, while the batch before is being copied. It fails with what lseek() says, or with -EAGAIN
+ * when there is no room for a job; `res` then says so and no more extents come.
+ */
+#include "blockio/copy_walk.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+/* Fills the batch that is not being taken from. File system blocks may be smaller than COPY_ALIGN,
+ * so extents are widened to it; where that makes two of them touch, they become one. */
+static int walk_run(struct work_job *job)
+{
+	struct copy_walk *w = container_of(job, struct copy_walk, job);
+	struct copy_batch *b = &w->batches[w->batch ^ 1];
+	b->count = b->at = 0;
+	while (w->from < w->size) {
+		off_t data = lseek(w->fd, (off_t)w->from, SEEK_DATA);
+		if (data < 0 && errno != ENXIO)
+			return -errno;
+		if (data < 0 || (uint64_t)data >= w->size) {
+			w->from = w->size;
+			break;
+		}
+		off_t hole = lseek(w->fd, data, SEEK_HOLE);
+		if (hole < 0)
+			return -errno;
+		struct copy_extent e = {
+			copy_round_down((uint64_t)data), copy_round_up((uint64_t)hole)};
+		if (e.start < w->from)
+			e.start = w->from;
+		if (e.end > w->size)
+			e.end = w->size;
+		struct copy_extent *last = b->count > 0 ? &b->extents[b->count - 1] : NULL;
+		if (last != NULL && last->end == e.start)
+			last->end = e.end;
+		else if (b->count < COPY_WALK_BATCH)
+			b->extents[b->count++] = e;
+		else
+			break;
+		w->from = e.end;
+	}
+	return 0;
+}
+
+static void walk_on_end(struct work_job *job, int res)
+{
+	struct copy_walk *w = container_of(job, struct copy_walk, job);
+	w->running = false;
+	if (res < 0)
+		w->res = res;
+	else
+		w->batches[w->batch ^ 1].ready = true;
+	w->on_extents(w);
+}
+
+static int look_up(struct copy_walk *w)
+{
+	w->job = (struct work_job){.run = walk_run, .on_end = walk_on_end};
+	w->res = work_submit(w->work, &w->job);
+	w->running = w->res == 0;
+	return w->res;
+}
+
+int copy_walk_start(struct copy_walk *walk, struct work *work, int fd, uint64_t size,
+	void (*on_extents)(struct copy_walk *walk))
+{
+	*walk = (struct copy_walk){.fd = fd, .size = size, .on_extents = on_extents, .work = work};
+	return look_up(walk);
+}
+
+struct copy_extent *copy_walk_extent(struct copy_walk *walk)
+{
+	struct copy_batch *b = &walk->batches[walk->batch];
+	if (b->at == b->count && !walk->running && walk->batches[walk->batch ^ 1].ready) {
+		b->ready = false;
+		walk->batch ^= 1;
+		b = &walk->batches[walk->batch];
+		walk->done = walk->from >= walk->size;
+		if (!walk->done)
+			(void)look_up(walk);
+	}
+	return b->at < b->count ? &b->extents[b->at] : NULL;
+}
+
+void copy_walk_next(struct copy_walk *walk)
+{
+	walk->batches[walk->batch].at++;
+}
+
+bool copy_walk_at_end(const struct copy_walk *walk)
+{
+	const struct copy_batch *b = &walk->batches[walk->batch];
+	return walk->done && b->at == b->count;
+}

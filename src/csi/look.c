@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking at one volume in use.
+ *
+ * Happy path: the device by sysfs -> the file system by a helper, at one of its mounts -> what was
+ * found goes to memory, and what has changed is logged. How it can fail: the helper's call hangs,
+ * which is a finding; the volume goes meanwhile, and nothing is left to say.
+ *
+ * The helper's call has a key of its own: it must not wait behind an unmount that writes back for
+ * a minute, and be taken for hanging.
+ */
+#include "csi/look.h"
+
+#include "base/log.h"
+#include "blockio/blkdev.h"
+#include "csi/condition.h"
+#include "csi/node.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Notes a finding, or that it is over, and logs either once. */
+void csi_find(struct csi *csi, struct node_volume *node, enum csi_condition_kind kind,
+	uint64_t *since_ns, bool wrong)
+{
+	char id[RECORD_ID_MAX];
+	if (wrong == (*since_ns != 0))
+		return;
+	*since_ns = wrong ? ring_now_ns(csi->reactor->ring) : 0;
+	if ((kind == CSI_IO_ERRORS || kind == CSI_HANGING) && list_empty(&node->health.troubled))
+		list_push(&csi->troubled, &node->health.troubled);
+	pool_object_id(node->volume, id);
+	log_event(wrong ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+		wrong ? "volume abnormal" : "volume well again",
+		log_fields({"volume", id}, {"condition", csi_condition_names[kind]},
+			{"device", node->dev.path}));
+}
+
+void csi_look_device(struct csi *csi, struct node_volume *node)
+{
+	struct node_health *health = &node->health;
+	struct blkdev dev = {0};
+	int r = blkdev_look(node->dev.major, node->dev.minor, &dev);
+	if (r < 0 && r != -ENOENT)
+		return;
+	bool gone =
+		r == -ENOENT || dev.size_bytes == 0 || (health->seq != 0 && health->seq != dev.seq);
+	if (health->seq == 0)
+		health->seq = dev.seq;
+	csi_find(csi, node, CSI_DEVICE_GONE, &health->gone_ns, gone);
+}
+
+void csi_look_fs(struct csi *csi, struct node_volume *node, const char *path, int res,
+	const struct mnt_info *info)
+{
+	struct node_health *health = &node->health;
+	const struct node_mount *mount = node_volume_mount_at(node, path);
+	bool here =
+		res == 0 && mount != NULL && !info->is_block && node_info_is_dev(info, &node->dev);
+	health->looked_ns = ring_now_ns(csi->reactor->ring);
+	if (!here)
+		return;
+	csi_find(csi, node, CSI_FS_SHUT_DOWN, &health->shut_down_ns, info->shut_down);
+	/* A read-only mount sees its file system as what it is, and cannot tell whether it was
+	 * meant to be. */
+	if (!mount->read_only)
+		csi_find(csi, node, CSI_FS_READ_ONLY, &health->read_only_ns, info->fs_read_only);
+}
+
+/* ---- the operation ---- */
+
+static struct csi_look *look_of(struct op *op)
+{
+	return container_of(op, struct csi_look, op);
+}
+
+static struct node_volume *node_of(const struct csi_look *look)
+{
+	struct pool_object *volume;
+	struct err gone = {0};
+	if (pools_find_id(look->csi->pools, RECORD_VOLUME, look->id, &volume, &gone) < 0)
+		return NULL;
+	struct node_volume *node = node_volume_find(volume);
+	return node == NULL || !node->dev.attached ? NULL : node;
+}
+
+static bool device_done(struct op *op)
+{
+	return node_of(look_of(op)) == NULL;
+}
+
+static int device_run(struct op *op)
+{
+	struct csi_look *look = look_of(op);
+	csi_look_device(look->csi, node_of(look));
+	return 0;
+}
+
+static bool fs_done(struct op *op)
+{
+	return look_of(op)->path.path[0] == '\0';
+}
+
+static int fs_run(struct op *op)
+{
+	struct csi_look *look = look_of(op);
+	int r = op_helper(op, MNT_STATS, look->key, &look->path, sizeof(look->path), &look->info,
+		sizeof(look->info), CSI_STAT_TIMEOUT_MS);
+	/* No helper to be had: another time. */
+	if (r == -EAGAIN)
+		return 0;
+	return r < 0 ? op_fail_sys(op, r, "volume %s: helper process", look->id) : r;
+}
+
+static int fs_end(struct op *op, int res)
+{
+	struct csi_look *look = look_of(op);
+	struct node_volume *node = node_of(look);
+	if (node == NULL)
+		return 0;
+	csi_find(look->csi, node, CSI_HANGING, &node->health.hung_ns, res == -ETIMEDOUT);
+	csi_look_fs(look->csi, node, look->path.path, res, &look->info);
+	return 0;
+}
+
+/* Whatever comes of it, the probes have seen it. */
+static bool read_done(struct op *op)
+{
+	const struct node_volume *node = node_of(look_of(op));
+	return node == NULL || !node->health.try_read;
+}
+
+static int read_run(struct op *op)
+{
+	struct csi_look *look = look_of(op);
+	struct node_volume *node = node_of(look);
+	node->health.try_read = false;
+	snprintf(look->try_req.device, sizeof(look->try_req.device), "%s", node->dev.path);
+	int r = op_helper(op, MNT_TRY_READ, look->key, &look->try_req, sizeof(look->try_req),
+		&look->result, sizeof(look->result), CSI_STAT_TIMEOUT_MS);
+	return r == -EAGAIN ? 0 : r;
+}
+
+static int read_end(struct op *op, int res)
+{
+	struct csi_look *look = look_of(op);
+	struct node_volume *node = node_of(look);
+	if (node != NULL && res == -ETIMEDOUT)
+		csi_find(look->csi, node, CSI_HANGING, &node->health.hung_ns, true);
+	return 0;
+}
+
+static const struct op_step look_steps[] = {
+	{"device", .done = device_done, .run = device_run},
+	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
+	{"read", .done = read_done, .run = read_run, .end = read_end},
+	{NULL},
+};
+
+/* Where to look: a writable mount if there is one, the staging path first. */
+static const struct node_mount *best_mount(const struct node_volume *node)
+{
+	const struct node_mount *best = NULL;
+	list_for_each (link, &node->mounts) {
+		const struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (best == NULL || (best->read_only && !mount->read_only) ||
+			(mount->staging && best->read_only == mount->read_only))
+			best = mount;
+	}
+	return best;
+}
+
+void csi_look_key(const char *id, char ret_key[HELPER_KEY_BYTES])
+{
+	snprintf(ret_key, HELPER_KEY_BYTES, "look/%s", id);
+}
+
+void csi_look_init(struct csi_look *look, struct csi *csi, const struct pool_object *volume)
+{
+	const struct node_volume *node = node_volume_find(volume);
+	const struct node_mount *mount = node == NULL ? NULL : best_mount(node);
+	*look = (struct csi_look){.csi = csi};
+	pool_object_id(volume, look->id);
+	csi_look_key(look->id, look->key);
+	if (mount != NULL && volume->rec->fs != FSIMG_NONE)
+		snprintf(look->path.path, sizeof(look->path.path), "%s", mount->path);
+	op_init(&look->op, csi->reactor, "look", look_steps, NULL);
+}

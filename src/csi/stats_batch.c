@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The open batch (csi->stats_open) and those under way, which belong to their helper call.
+ *
+ * Happy path: the first to come opens a batch and posts its departure for the next turn -> others
+ * of this turn join -> one helper call -> each member's step ends with its own result.
+ * How it can fail: the call overstays, its helper dies or cannot be had: -EAGAIN for all members.
+ * One alone is not worth a batch and gets -EAGAIN, too.
+ */
+#include "csi/stats_batch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct stats_batch {
+	struct csi *csi;
+	struct ring_req departure;
+	struct helper_call call;
+	struct list members;
+	size_t path_bytes;
+	struct mnt_many_req req;
+	struct mnt_many_info infos[MNT_MANY_MAX];
+};
+
+static void end_all(struct stats_batch *batch, bool answered)
+{
+	for (unsigned i = 0; !list_empty(&batch->members); i++) {
+		struct list *link = list_pop(&batch->members);
+		struct stats_member *member = container_of(link, struct stats_member, link);
+		if (answered)
+			*member->info = batch->infos[i].info;
+		op_complete(member->op, answered ? batch->infos[i].res : -EAGAIN);
+	}
+	free(batch);
+}
+
+static void on_answer(struct helper_call *call, int res)
+{
+	struct stats_batch *batch = container_of(call, struct stats_batch, call);
+	end_all(batch, res == 0 && call->resp_len == batch->req.count * sizeof(batch->infos[0]));
+}
+
+static void on_departure(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)res;
+	(void)flags;
+	struct stats_batch *batch = container_of(req, struct stats_batch, departure);
+	if (batch->csi->stats_open == batch)
+		batch->csi->stats_open = NULL;
+	batch->call = (struct helper_call){
+		.fn = MNT_STATS_MANY,
+		.req = &batch->req,
+		.req_len = offsetof(struct mnt_many_req, paths) + batch->path_bytes,
+		.resp = batch->infos,
+		.resp_cap = batch->req.count * sizeof(batch->infos[0]),
+		.timeout_ms = STATS_BATCH_MS,
+		.on_end = on_answer,
+	};
+	if (batch->req.count == 1 || helpers_submit(batch->csi->reactor->helpers, &batch->call) < 0)
+		end_all(batch, false);
+}
+
+static struct stats_batch *open_batch(struct csi *csi, size_t path_bytes)
+{
+	struct stats_batch *batch = csi->stats_open;
+	if (batch != NULL && batch->req.count < MNT_MANY_MAX &&
+		path_bytes <= sizeof(batch->req.paths) - batch->path_bytes)
+		return batch;
+	batch = calloc(1, sizeof(*batch));
+	if (batch == NULL)
+		return NULL;
+	batch->csi = csi;
+	list_init(&batch->members);
+	batch->departure.fn = on_departure;
+	ring_post(csi->reactor->ring, &batch->departure, 0);
+	csi->stats_open = batch;
+	return batch;
+}
+
+int stats_batch_join(struct csi *csi, struct stats_member *member, struct op *op, const char *path,
+	struct mnt_info *ret_info)
+{
+	size_t path_bytes = strlen(path) + 1;
+	struct stats_batch *batch =
+		path_bytes > MNT_PATH_BYTES ? NULL : open_batch(csi, path_bytes);
+	if (batch == NULL)
+		return -ENOMEM;
+	int r = op_wait(op);
+	if (r < 0)
+		return r;
+	*member = (struct stats_member){.op = op, .info = ret_info};
+	memcpy(batch->req.paths + batch->path_bytes, path, path_bytes);
+	batch->path_bytes += path_bytes;
+	batch->req.count++;
+	list_push(&batch->members, &member->link);
+	return r;
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The watch: owns a timer, the socket of uevents, and the few looks under way.
+ *
+ * Happy path, every CSI_WATCH_MS: nothing has failed and nothing was bound or unbound, which are
+ * two reads; of the volumes in use the one checked longest ago is due each CSI_LOOK_MS, so with n
+ * of them n a minute are checked. What is found wrong goes to node_health (condition.h says it).
+ * How it can fail: no socket (said once; devices are then looked at in turn), no BPF (nobody knows
+ * of I/O errors), events lost for want of room (all devices are looked at).
+ *
+ * I/O errors end when none has come for a while *and* I/O has succeeded since. The while is short
+ * at first, so that a volume that is well again is called so, and doubles with each relapse, so
+ * that one error a minute does not flap for ever.
+ */
+#include "csi/watch.h"
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "csi/condition.h"
+#include "csi/look.h"
+#include "csi/task.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/netlink.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum {
+	NS_PER_MS = 1000000,
+	CHECKS_MAX = 64, /* of one tick: 1,000 volumes are due in turn, not at once */
+	UEVENT_BYTES = 2048,
+	UEVENTS_MAX = 4096, /* read in one tick */
+	UEVENTS_ROOM = 512 << 10,
+};
+
+struct csi_watch {
+	struct csi *csi;
+	struct ring_timer timer;
+	int uevents; /* -1: none */
+	struct list wanted;
+	unsigned looking;
+	struct watch_look {
+		struct csi_watch *watch;
+		struct csi_look look;
+		bool busy;
+	} looks[CSI_LOOKS_MAX];
+};
+
+static struct node_volume *node_of_link(struct list *link, size_t offset)
+{
+	struct node_health *health = (struct node_health *)((char *)link - offset);
+	return container_of(health, struct node_volume, health);
+}
+
+#define node_linked(link, member) node_of_link((link), offsetof(struct node_health, member))
+
+static void want_look(struct csi_watch *watch, struct node_volume *node)
+{
+	if (list_empty(&node->health.wanted))
+		list_push(&watch->wanted, &node->health.wanted);
+}
+
+/* ---- I/O errors ---- */
+
+static void begin_episode(struct node_health *health, uint64_t now_ns)
+{
+	uint64_t quiet_ns = CSI_ERRORS_QUIET_MS * (uint64_t)NS_PER_MS;
+	uint64_t most_ns = CSI_ERRORS_QUIET_MAX_MS * (uint64_t)NS_PER_MS;
+	if (health->well_ns != 0 &&
+		now_ns - health->well_ns < CSI_ERRORS_RELAPSE_MS * (uint64_t)NS_PER_MS)
+		quiet_ns = health->quiet_ns * 2;
+	health->quiet_ns = quiet_ns < most_ns ? quiet_ns : most_ns;
+}
+
+/* Whether there are errors that were not seen before; counts them. */
+static bool count_errors(struct node_health *health, const struct probe_counters *now)
+{
+	bool news = false;
+	for (unsigned op = 0; op < PROBE_OPS; op++) {
+		const struct probe_op_counters *c = &now->op[op];
+		/* Counting may have begun anew. */
+		uint64_t seen = c->errors < health->seen_errors[op] ? 0 : health->seen_errors[op];
+		health->errors[op] += c->errors - seen;
+		news |= c->errors != seen;
+		health->seen_errors[op] = c->errors;
+		if (c->last_error_ns > health->last_error_ns) {
+			health->last_error_ns = c->last_error_ns;
+			health->last_errno = c->last_errno;
+		}
+	}
+	return news;
+}
+
+static uint64_t good_ops(const struct probe_counters *now)
+{
+	uint64_t good = 0;
+	for (unsigned op = 0; op < PROBE_OPS; op++)
+		if (now->op[op].ops > now->op[op].errors)
+			good += now->op[op].ops - now->op[op].errors;
+	return good;
+}
+
+static void errors_came(
+	struct csi_watch *watch, struct node_volume *node, const struct probe_counters *now)
+{
+	struct node_health *health = &node->health;
+	if (health->errors_ns == 0)
+		begin_episode(health, ring_now_ns(watch->csi->reactor->ring));
+	csi_find(watch->csi, node, CSI_IO_ERRORS, &health->errors_ns, true);
+	health->good_ops = good_ops(now);
+	/* It may find out why: an image cut short, a device taken away, a file system that gave up.
+	 */
+	want_look(watch, node);
+}
+
+static void errors_quiet(
+	struct csi_watch *watch, struct node_volume *node, const struct probe_counters *now)
+{
+	struct node_health *health = &node->health;
+	uint64_t now_ns = ring_now_ns(watch->csi->reactor->ring);
+	uint64_t quiet_ns = now_ns < health->last_error_ns ? 0 : now_ns - health->last_error_ns;
+	if (health->errors_ns == 0 || quiet_ns < health->quiet_ns)
+		return;
+	if (good_ops(now) <= health->good_ops) {
+		/* Nobody uses it, so the driver tries. */
+		health->try_read = true;
+		want_look(watch, node);
+		return;
+	}
+	csi_find(watch->csi, node, CSI_IO_ERRORS, &health->errors_ns, false);
+	health->well_ns = now_ns;
+	health->try_read = false;
+}
+
+static bool read_counters(
+	struct csi_watch *watch, struct node_volume *node, struct probe_counters *ret)
+{
+	struct probes *probes = watch->csi->probes;
+	return probes != NULL && probes_read(probes, node->dev.major, node->dev.minor, ret) == 0 &&
+	       ret->exact;
+}
+
+static void judge_errors(struct csi_watch *watch, struct node_volume *node)
+{
+	struct probe_counters now;
+	if (!read_counters(watch, node, &now))
+		return;
+	if (node->health.errors_ns == 0)
+		memset(node->health.errors, 0, sizeof(node->health.errors));
+	if (count_errors(&node->health, &now))
+		errors_came(watch, node, &now);
+	else
+		errors_quiet(watch, node, &now);
+}
+
+static void on_failed(void *arg, const void *owner)
+{
+	struct csi_watch *watch = arg;
+	/* The owner the device was tracked with, node_state.c. */
+	judge_errors(watch, (struct node_volume *)(uintptr_t)owner);
+}
+
+/* ---- latency ---- */
+
+/* Reads and writes; flushes wait for the disk's cache and are slow by nature. */
+static void judge_latency(struct csi_watch *watch, struct node_volume *node)
+{
+	struct node_health *health = &node->health;
+	struct probe_counters now;
+	struct hist minute;
+	if (!read_counters(watch, node, &now))
+		return;
+	for (unsigned i = 0; i < HIST_BUCKETS; i++) {
+		uint64_t sum =
+			now.op[PROBE_READ].latency.count[i] + now.op[PROBE_WRITE].latency.count[i];
+		/* Counting may have begun anew. */
+		uint32_t before = (uint32_t)sum < health->latency[i] ? 0 : health->latency[i];
+		minute.count[i] = (uint32_t)sum - before;
+		health->latency[i] = (uint32_t)sum;
+	}
+	uint64_t ops = hist_total(&minute), p99_ns = hist_quantile_ns(&minute, 0.99);
+	bool slow = ops >= CSI_SLOW_OPS_MIN && p99_ns >= CSI_SLOW_MS * (uint64_t)NS_PER_MS;
+	health->slow_ops = ops;
+	health->slow_p99_ns = p99_ns;
+	csi_find(watch->csi, node, CSI_SLOW, &health->slow_ns, slow);
+}
+
+/* ---- uevents ---- */
+
+/* "change@/devices/virtual/block/loop7" and "remove@..." of loop and ublk devices; what else
+ * happens on the node does not wake anybody and takes no room. */
+static int uevents_open(void)
+{
+	static const struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 23),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x2f626c6f /* "/blo" */, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 30),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x6c6f6f70 /* "loop" */, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x75626c6b /* "ublk" */, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, 0),
+		BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+	};
+	const struct sock_fprog filter = {
+		.len = sizeof(code) / sizeof(code[0]),
+		.filter = (struct sock_filter *)(uintptr_t)code,
+	};
+	const struct sockaddr_nl kernel = {.nl_family = AF_NETLINK, .nl_groups = 1};
+	const int room = UEVENTS_ROOM;
+	_cleanup_fd_ int fd = socket(
+		AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT);
+	if (fd < 0)
+		return -errno;
+	/* Less room only means that all devices are looked at sooner. */
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
+	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) < 0 ||
+		bind(fd, (const struct sockaddr *)&kernel, sizeof(kernel)) < 0)
+		return -errno;
+	int taken = fd;
+	fd = -1;
+	return taken;
+}
+
+/* The value of "KEY=value" among the event's strings. */
+static bool uevent_number(const char *text, size_t len, const char *key, uint32_t *ret)
+{
+	size_t key_len = strlen(key);
+	for (const char *p = text; p < text + len; p += strlen(p) + 1) {
+		if (strncmp(p, key, key_len) == 0) {
+			*ret = (uint32_t)strtoul(p + key_len, NULL, 10);
+			return true;
+		}
+	}
+	return false;
+}
+
+struct changed {
+	uint32_t major, minor;
+};
+
+static int compare_changed(const void *a, const void *b)
+{
+	const struct changed *x = a, *y = b;
+	if (x->major != y->major)
+		return x->major < y->major ? -1 : 1;
+	return x->minor < y->minor ? -1 : x->minor > y->minor;
+}
+
+/* To be checked in this tick or one of the next. */
+static void check_first(struct csi_watch *watch, struct node_volume *node)
+{
+	list_remove(&node->health.link);
+	list_push_front(&watch->csi->attached, &node->health.link);
+	node->health.checked_ns = 0;
+	node->health.device_due = true;
+}
+
+/* Returns how many devices have changed, -ENOBUFS when some were lost. */
+static int read_uevents(struct csi_watch *watch, struct changed changed[UEVENTS_MAX])
+{
+	char text[UEVENT_BYTES + 1];
+	int count = 0;
+	bool lost = false;
+	while (count < UEVENTS_MAX) {
+		struct changed now;
+		ssize_t n = recv(watch->uevents, text, UEVENT_BYTES, MSG_DONTWAIT);
+		if (n < 0 && errno == ENOBUFS) {
+			lost = true;
+			continue;
+		}
+		if (n <= 0)
+			break;
+		text[n] = '\0';
+		if (!uevent_number(text, (size_t)n, "MAJOR=", &now.major) ||
+			!uevent_number(text, (size_t)n, "MINOR=", &now.minor))
+			continue;
+		/* They come in threes. */
+		if (count == 0 || compare_changed(&now, &changed[count - 1]) != 0)
+			changed[count++] = now;
+	}
+	return lost || count == UEVENTS_MAX ? -ENOBUFS : count;
+}
+
+static void follow_uevents(struct csi_watch *watch)
+{
+	struct changed changed[UEVENTS_MAX];
+	int count = watch->uevents < 0 ? 0 : read_uevents(watch, changed);
+	if (count == 0)
+		return;
+	if (count > 0)
+		qsort(changed, (size_t)count, sizeof(changed[0]), compare_changed);
+	list_for_each_safe (link, &watch->csi->attached) {
+		struct node_volume *node = node_linked(link, link);
+		struct changed key = {node->dev.major, node->dev.minor};
+		if (count < 0 ||
+			bsearch(&key, changed, (size_t)count, sizeof(key), compare_changed) != NULL)
+			check_first(watch, node);
+	}
+}
+
+/* ---- looks ---- */
+
+static void start_looks(struct csi_watch *watch);
+
+static void look_finished(struct op *op)
+{
+	struct csi_look *look = container_of(op, struct csi_look, op);
+	struct watch_look *slot = container_of(look, struct watch_look, look);
+	struct csi_watch *watch = slot->watch;
+	slot->busy = false;
+	watch->looking--;
+	if (!watch->csi->draining)
+		start_looks(watch);
+	csi_tell_idle(watch->csi);
+}
+
+static void start_looks(struct csi_watch *watch)
+{
+	for (unsigned i = 0; i < CSI_LOOKS_MAX && !list_empty(&watch->wanted); i++) {
+		struct watch_look *slot = &watch->looks[i];
+		if (slot->busy)
+			continue;
+		struct node_volume *node = node_linked(list_pop(&watch->wanted), wanted);
+		slot->busy = true;
+		slot->watch = watch;
+		watch->looking++;
+		csi_look_init(&slot->look, watch->csi, node->volume);
+		slot->look.op.on_end = look_finished;
+		op_start(&slot->look.op);
+	}
+}
+
+/* ---- the tick ---- */
+
+static void check(struct csi_watch *watch, struct node_volume *node, uint64_t now_ns)
+{
+	struct node_health *health = &node->health;
+	const uint64_t period_ns = CSI_LOOK_MS * (uint64_t)NS_PER_MS;
+	if (health->device_due || watch->uevents < 0 || health->seq == 0)
+		csi_look_device(watch->csi, node);
+	health->device_due = false;
+	if (now_ns - health->judged_ns >= period_ns) {
+		judge_latency(watch, node);
+		health->judged_ns = now_ns;
+	}
+	/* kubelet asks once a minute, and that is a look. */
+	if (now_ns - health->looked_ns >= 2 * period_ns)
+		want_look(watch, node);
+	health->checked_ns = now_ns;
+	list_remove(&health->link);
+	list_push(&watch->csi->attached, &health->link);
+}
+
+static void check_due(struct csi_watch *watch)
+{
+	uint64_t now_ns = ring_now_ns(watch->csi->reactor->ring);
+	for (unsigned i = 0; i < CHECKS_MAX && !list_empty(&watch->csi->attached); i++) {
+		struct node_volume *node = node_linked(watch->csi->attached.next, link);
+		uint64_t age_ns = now_ns - node->health.checked_ns;
+		if (node->health.checked_ns != 0 && age_ns < CSI_LOOK_MS * (uint64_t)NS_PER_MS)
+			return;
+		check(watch, node, now_ns);
+	}
+}
+
+/* What is over by itself, without anybody telling. */
+static void follow_troubled(struct csi_watch *watch)
+{
+	uint64_t now_ns = ring_now_ns(watch->csi->reactor->ring);
+	list_for_each_safe (link, &watch->csi->troubled) {
+		struct node_volume *node = node_linked(link, troubled);
+		struct node_health *health = &node->health;
+		if (health->errors_ns != 0)
+			judge_errors(watch, node);
+		if (health->hung_ns != 0 &&
+			now_ns - health->looked_ns >= CSI_HUNG_LOOK_MS * (uint64_t)NS_PER_MS)
+			want_look(watch, node);
+		if (health->errors_ns == 0 && health->hung_ns == 0)
+			list_remove(link);
+	}
+}
+
+static void on_tick(struct ring_timer *timer)
+{
+	struct csi_watch *watch = container_of(timer, struct csi_watch, timer);
+	struct csi *csi = watch->csi;
+	if (csi->draining)
+		return;
+	csi_follow_clock(csi);
+	if (csi->probes != NULL)
+		probes_each_failed(csi->probes, on_failed, watch);
+	follow_troubled(watch);
+	follow_uevents(watch);
+	check_due(watch);
+	start_looks(watch);
+	ring_timer_arm(csi->reactor->ring, timer, CSI_WATCH_MS);
+}
+
+bool csi_watch_idle(const struct csi_watch *watch)
+{
+	return watch == NULL || watch->looking == 0;
+}
+
+int csi_watch_open(struct csi *csi)
+{
+	struct csi_watch *watch = calloc(1, sizeof(*watch));
+	if (watch == NULL)
+		return -ENOMEM;
+	watch->csi = csi;
+	watch->timer.fn = on_tick;
+	list_init(&watch->wanted);
+	watch->uevents = uevents_open();
+	if (watch->uevents < 0)
+		log_event(LOG_LEVEL_WARN, "devices are looked at in turn, as there are no uevents",
+			log_fields({"error", strerrordesc_np(-watch->uevents)}));
+	csi->watch = watch;
+	ring_timer_arm(csi->reactor->ring, &watch->timer, CSI_WATCH_MS);
+	return 0;
+}
+
+void csi_watch_close(struct csi *csi)
+{
+	struct csi_watch *watch = csi->watch;
+	if (watch == NULL)
+		return;
+	ring_timer_cancel(csi->reactor->ring, &watch->timer);
+	for (struct list *l; (l = list_pop(&watch->wanted)) != NULL;)
+		continue;
+	fd_close(&watch->uevents);
+	free(watch);
+	csi->watch = NULL;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the driver tells Prometheus, docs/metrics.md lists it. Calls, steps and turns of the loop
+ * are counted as they happen; pools and volumes are looked at while a scrape is rendered, a slice
+ * at a time (rpc/http1.h), so that neither many volumes nor many scrapers make a long turn.
+ *
+ * Memory is bounded: one histogram for each method and status met and for each step met, up to
+ * METRICS_STEPS_MAX; nothing is kept for a volume.
+ */
+#ifndef RINGVOL_METRICS_METRICS_H
+#define RINGVOL_METRICS_METRICS_H
+
+#include "csi/csi.h"
+#include "rpc/http1.h"
+
+enum {
+	METRICS_STEPS_MAX = 512, /* (operation, step) pairs; what is past them counts as "other" */
+	METRICS_MEASURE_MS = 10 * 1000, /* how old a scrape lets the measure of a pool be */
+	METRICS_WAIT_MS = 250,          /* how long a scrape waits for a new one */
+};
+
+struct metrics;
+
+/* Takes the hooks of the registry and the reactor. All must outlive it. 0 or -ENOMEM. */
+int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
+	struct grpc_registry *registry);
+/* A handler for /metrics; arg is the struct metrics. */
+http1_handler_fn metrics_scrape;
+/* No more measures; metrics_idle() once none is under way. */
+void metrics_drain(struct metrics *metrics);
+bool metrics_idle(const struct metrics *metrics); /* NULL is idle */
+void metrics_close(struct metrics *metrics);      /* no scrape may be left; NULL is legal */
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of src/metrics share. */
+#ifndef RINGVOL_METRICS_PRIVATE_H
+#define RINGVOL_METRICS_PRIVATE_H
+
+#include "base/hist.h"
+#include "metrics/metrics.h"
+#include "metrics/text.h"
+
+enum {
+	METRICS_CODES = GRPC_UNAUTHENTICATED + 1,
+	METRICS_METHODS_MAX = GRPC_METHODS_MAX + 1, /* and "unknown" */
+	METRICS_STEP_SLOTS = 4 * METRICS_STEPS_MAX,
+	METRICS_FEATURES_MAX = 120,
+	SCRAPE_WORK_MAX = 500, /* about a microsecond each, in one piece */
+};
+
+struct metrics_histogram {
+	uint64_t counts[TEXT_BOUNDS_MAX + 1];
+	uint64_t sum_ns;
+};
+
+struct metrics_method {
+	const char *path;                               /* the registry's */
+	struct metrics_histogram *codes[METRICS_CODES]; /* NULL: never met */
+};
+
+struct metrics_step {
+	const char *operation, *step;
+	struct metrics_histogram histogram;
+};
+
+/* Where a pair of addresses leads: equal names of different files share a series. */
+struct metrics_step_slot {
+	const char *operation, *step;
+	struct metrics_step *to;
+};
+
+/* A pool's measure under way. */
+struct metrics_measure {
+	struct pool_measure measure;
+	struct metrics *metrics;
+	bool running;
+};
+
+struct metrics {
+	struct reactor *reactor;
+	struct csi *csi;
+	struct grpc_registry *registry;
+	char kernel[65], features[METRICS_FEATURES_MAX];
+	uint64_t start_ns; /* CLOCK_REALTIME */
+
+	struct metrics_method methods[METRICS_METHODS_MAX];
+	unsigned method_count;
+	struct metrics_step *steps[METRICS_STEPS_MAX];
+	unsigned step_count;
+	struct metrics_step other;
+	struct metrics_step_slot slots[METRICS_STEP_SLOTS];
+	unsigned slots_used;
+
+	struct metrics_measure measures[POOLS_MAX];
+	unsigned measuring;
+	bool impatient; /* a measure under way has been waited for long enough */
+	bool draining;
+	struct ring_timer patience;
+	struct list waiting; /* scrape.waiting */
+};
+
+extern const struct text_scale metrics_rpc_scale, metrics_step_scale;
+
+/* One /metrics being answered. */
+struct scrape {
+	struct http1_source source;
+	struct metrics *metrics;
+	struct list waiting;        /* on metrics->waiting */
+	bool measured;              /* the pools are, or were waited for */
+	unsigned table, family;     /* what is rendered */
+	bool begun;                 /* its HELP and TYPE are out */
+	unsigned at;                /* how far the family is, where it counts */
+	char cursor[RECORD_ID_MAX]; /* the last volume looked at, "" at first */
+	unsigned work;              /* done in this piece, of SCRAPE_WORK_MAX */
+	struct arena *arena;        /* of this piece */
+};
+
+/* render is called until it answers true, and appends a bounded amount each time. */
+struct family {
+	const char *name, *type, *help;
+	bool (*render)(struct scrape *s, struct text *t);
+};
+
+/* volumes.c: what there is of every attached volume; ends with a NULL render. */
+extern const struct family volume_families[];
+/* values.c: the rest. */
+extern const struct family value_families[];
+
+/* values.c: the buckets of base/hist.h in those of a scale whose bounds are ends of them. */
+void metrics_regroup(const struct hist *hist, const struct text_scale *scale, uint64_t *ret_counts);
+
+/* metrics.c: measures the pools whose last measure is too old. True when there is something to wait
+ * for; then http1_source_wake() follows. */
+bool metrics_measure(struct scrape *s);
+
+#endif

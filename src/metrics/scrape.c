@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One /metrics being answered: the families one after the other, in pieces that http1.c asks for. A
+ * piece ends when it is long enough or has looked at SCRAPE_WORK_MAX volumes, whichever comes
+ * first; the next goes on where it ended, in another turn of the loop. Before the first piece the
+ * pools are measured, or were waited for.
+ *
+ * Out of memory the connection is cut: half a scrape must not pass for a whole one.
+ */
+#include "metrics/private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static const struct family *const tables[] = {value_families, volume_families};
+
+/* The next family to render; NULL: all are. */
+static const struct family *current(struct scrape *s)
+{
+	while (s->table < sizeof(tables) / sizeof(tables[0])) {
+		const struct family *family = &tables[s->table][s->family];
+		if (family->render != NULL)
+			return family;
+		s->table++;
+		s->family = 0;
+	}
+	return NULL;
+}
+
+static int render(struct scrape *s, struct buf *out, size_t limit)
+{
+	struct text t = {.out = out};
+	const struct family *family;
+	size_t end = out->len + limit;
+	while ((family = current(s)) != NULL) {
+		if (out->len >= end || s->work >= SCRAPE_WORK_MAX)
+			return 1;
+		if (!s->begun)
+			text_family(&t, family->name, family->type, family->help);
+		s->begun = true;
+		if (family->render(s, &t)) {
+			s->family++;
+			s->begun = false;
+			s->at = 0;
+		}
+		if (t.failed)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+static int scrape_more(struct http1_source *source, struct buf *out, size_t limit)
+{
+	struct scrape *s = container_of(source, struct scrape, source);
+	if (!s->measured) {
+		s->measured = true;
+		if (metrics_measure(s))
+			return -EAGAIN;
+	}
+	s->work = 0;
+	s->arena = arena_new(0);
+	int res = s->arena != NULL ? render(s, out, limit) : -ENOMEM;
+	arena_unref(s->arena);
+	return res;
+}
+
+static void scrape_free(struct http1_source *source)
+{
+	struct scrape *s = container_of(source, struct scrape, source);
+	list_remove(&s->waiting);
+	free(s);
+}
+
+void metrics_scrape(struct http1_call *call, void *arg)
+{
+	struct scrape *s = calloc(1, sizeof(*s));
+	if (s == NULL) {
+		http1_reply(call, 503, "out of memory");
+		return;
+	}
+	s->metrics = arg;
+	s->source.more = scrape_more;
+	s->source.free = scrape_free;
+	list_init(&s->waiting);
+	http1_stream(call, TEXT_CONTENT_TYPE, &s->source);
+}

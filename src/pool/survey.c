@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a pool from outside. Happy path: open the directory, read ringvol.pool, open what lies
+ * below, then names and records as they are asked for. What is missing or damaged is said in the
+ * driver's words and the rest is read all the same.
+ */
+#include "pool/survey.h"
+
+#include "pool/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+
+const char *const survey_dir_names[SURVEY_DIRS] = {
+	"", "volumes", "snapshots", "templates", "trash"};
+
+static void fail(struct survey *s, enum pool_state state, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+static void fail(struct survey *s, enum pool_state state, const char *fmt, ...)
+{
+	if (s->state != POOL_READY)
+		return; /* the first reason is the cause of the others */
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(s->why, sizeof(s->why), fmt, ap);
+	va_end(ap);
+	s->state = state;
+}
+
+static void open_pool_file(struct survey *s, bool lock)
+{
+	_cleanup_fd_ int fd =
+		openat(s->fds[SURVEY_ROOT], POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT) {
+		fail(s, POOL_MISSING,
+			"%s has no " POOL_FILE " file: mount the pool's file system there, or run "
+			"'ringvol pool init %s'",
+			s->path, s->path);
+		return;
+	}
+	if (fd < 0) {
+		fail(s, POOL_SICK, "%s/" POOL_FILE ": %s", s->path, strerrordesc_np(errno));
+		return;
+	}
+	int r = pool_file_read(fd, s->uuid);
+	if (r < 0)
+		fail(s, POOL_SICK,
+			"the file %s/" POOL_FILE " is damaged or of a later version (%s)", s->path,
+			strerrordesc_np(-r));
+	if (!lock)
+		return;
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		s->served = errno == EWOULDBLOCK;
+		return;
+	}
+	s->lock_fd = fd;
+	fd = -1;
+}
+
+void survey_open(struct survey *ret, const char *path, bool lock)
+{
+	struct survey s = {.path = path, .state = POOL_READY, .lock_fd = -1};
+	memset(s.fds, 0xff, sizeof(s.fds));
+	s.fds[SURVEY_ROOT] = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s.fds[SURVEY_ROOT] < 0) {
+		fail(&s, errno == ENOENT || errno == ENOTDIR ? POOL_MISSING : POOL_SICK, "%s: %s",
+			path, strerrordesc_np(errno));
+		*ret = s;
+		return;
+	}
+	struct statvfs fs;
+	struct statfs type;
+	if (fstatvfs(s.fds[SURVEY_ROOT], &fs) < 0 || fstatfs(s.fds[SURVEY_ROOT], &type) < 0) {
+		fail(&s, POOL_SICK, "%s: %s", path, strerrordesc_np(errno));
+	} else {
+		s.read_only = (fs.f_flag & ST_RDONLY) != 0;
+		s.capacity_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+		s.free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+		s.fs_type = (unsigned long)type.f_type;
+	}
+	open_pool_file(&s, lock);
+	for (unsigned i = SURVEY_VOLUMES; i < SURVEY_DIRS; i++) {
+		s.fds[i] = openat(s.fds[SURVEY_ROOT], survey_dir_names[i],
+			O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		/* The others are caches and leftovers, made again. */
+		if (s.fds[i] < 0 && i <= SURVEY_SNAPSHOTS)
+			fail(&s, POOL_SICK, "the directory %s/%s: %s", path, survey_dir_names[i],
+				strerrordesc_np(errno));
+	}
+	if (s.read_only)
+		fail(&s, POOL_SICK,
+			"%s is read-only: look for errors of its disk in the kernel log", path);
+	*ret = s;
+}
+
+void survey_close(struct survey *s)
+{
+	for (unsigned i = 0; i < SURVEY_DIRS; i++)
+		fd_close(&s->fds[i]);
+	fd_close(&s->lock_fd);
+}
+
+int survey_each(const struct survey *s, enum survey_dir dir,
+	int (*each)(void *arg, const char *name), void *arg)
+{
+	_cleanup_dir_ DIR *d = NULL;
+	if (s->fds[dir] < 0)
+		return 0;
+	int r = fd_open_dir(s->fds[dir], &d);
+	while (r == 0) {
+		errno = 0;
+		const struct dirent *entry = readdir(d);
+		if (entry == NULL)
+			return -errno;
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			r = each(arg, entry->d_name);
+	}
+	return r;
+}
+
+static bool is_hex(const char *s, size_t digits)
+{
+	return strlen(s) == digits && strspn(s, "0123456789abcdef") == digits;
+}
+
+static bool is_template_name(const char *name)
+{
+	const char *dash = strchr(name, '-');
+	enum fsimg_type type;
+	char fs[16];
+	if (dash == NULL || (size_t)(dash - name) >= sizeof(fs))
+		return false;
+	snprintf(fs, sizeof(fs), "%.*s", (int)(dash - name), name);
+	return fsimg_parse_name(fs, &type) == 0 && is_hex(dash + 1, 40);
+}
+
+bool survey_name_is_ours(enum survey_dir dir, const char *name)
+{
+	switch (dir) {
+	case SURVEY_ROOT:
+		for (unsigned i = SURVEY_VOLUMES; i < SURVEY_DIRS; i++)
+			if (strcmp(name, survey_dir_names[i]) == 0)
+				return true;
+		return strcmp(name, POOL_FILE) == 0;
+	case SURVEY_VOLUMES:
+	case SURVEY_SNAPSHOTS:
+		return record_key_valid(name);
+	case SURVEY_TEMPLATES:
+		return is_template_name(name);
+	case SURVEY_TRASH:
+		return is_hex(name, POOL_TRASH_NAME_BYTES - 1);
+	case SURVEY_DIRS:
+		break;
+	}
+	return false;
+}
+
+int survey_object(
+	const struct survey *s, enum record_kind kind, const char *name, struct survey_object *ret)
+{
+	struct pool_found found;
+	if (!record_key_valid(name))
+		return -EINVAL;
+	int r = pool_read_object(s->fds[kind == RECORD_VOLUME ? SURVEY_VOLUMES : SURVEY_SNAPSHOTS],
+		name, kind, &found);
+	if (r < 0)
+		return r;
+	*ret = (struct survey_object){
+		.kind = kind,
+		.rec = found.rec,
+		.why = found.why,
+		.image_bytes = found.image_bytes,
+		.allocated_bytes = found.allocated_bytes,
+		.truncated = found.truncated,
+	};
+	memcpy(ret->key, found.key, sizeof(ret->key));
+	return 0;
+}
+
+void survey_object_free(struct survey_object *object)
+{
+	record_free(object->rec);
+	object->rec = NULL;
+}
+
+struct collect {
+	const struct survey *survey;
+	enum record_kind kind;
+	struct survey_object *at;
+	size_t count, cap;
+};
+
+static int collect_name(void *arg, const char *name)
+{
+	struct collect *c = arg;
+	if (c->count == c->cap) {
+		size_t cap = c->cap == 0 ? 64 : c->cap * 2;
+		struct survey_object *at = reallocarray(c->at, cap, sizeof(*at));
+		if (at == NULL)
+			return -ENOMEM;
+		c->at = at;
+		c->cap = cap;
+	}
+	int r = survey_object(c->survey, c->kind, name, &c->at[c->count]);
+	if (r == 0)
+		c->count++;
+	return r == -ENOENT || r == -EINVAL ? 0 : r;
+}
+
+static int compare_key(const void *a, const void *b)
+{
+	return strcmp(
+		((const struct survey_object *)a)->key, ((const struct survey_object *)b)->key);
+}
+
+int survey_objects(const struct survey *s, enum record_kind kind, struct survey_object **ret,
+	size_t *ret_count)
+{
+	struct collect c = {.survey = s, .kind = kind};
+	int r = survey_each(
+		s, kind == RECORD_VOLUME ? SURVEY_VOLUMES : SURVEY_SNAPSHOTS, collect_name, &c);
+	if (r < 0) {
+		for (size_t i = 0; i < c.count; i++)
+			survey_object_free(&c.at[i]);
+		free(c.at);
+		return r;
+	}
+	if (c.count > 0)
+		qsort(c.at, c.count, sizeof(*c.at), compare_key);
+	*ret = c.at;
+	*ret_count = c.count;
+	return 0;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pool as its directory tree shows it, for the tools: read from outside the driver, beside it or
+ * without one. Blocking. Nothing is made or changed.
+ */
+#ifndef RINGVOL_POOL_SURVEY_H
+#define RINGVOL_POOL_SURVEY_H
+
+#include "pool/pool.h"
+
+#include <sys/stat.h>
+
+enum survey_dir {
+	SURVEY_ROOT,
+	SURVEY_VOLUMES,
+	SURVEY_SNAPSHOTS,
+	SURVEY_TEMPLATES,
+	SURVEY_TRASH,
+	SURVEY_DIRS,
+};
+/* "", "volumes", ... */
+extern const char *const survey_dir_names[SURVEY_DIRS];
+
+struct survey {
+	const char *path;
+	/* READY, or what a driver would call it and why; a pool that a driver serves is READY. */
+	enum pool_state state;
+	char why[512];
+	char uuid[37]; /* "" unless ringvol.pool could be read */
+	bool served;   /* asked for the lock, and a driver has it */
+	bool read_only;
+	uint64_t capacity_bytes, free_bytes, fs_type;
+	int fds[SURVEY_DIRS]; /* -1: not there */
+	/* private */
+	int lock_fd;
+};
+
+/* lock: takes the pool's lock, so that no driver begins to serve it until survey_close(), unless
+ * one has it (served). Only memory can fail it; look at state. */
+void survey_open(struct survey *ret, const char *path, bool lock);
+void survey_close(struct survey *survey);
+
+/* Each name in a directory but . and .., in no order, until each() answers other than 0. Its
+ * answer, or -errno. */
+int survey_each(const struct survey *survey, enum survey_dir dir,
+	int (*each)(void *arg, const char *name), void *arg);
+
+/* Whether a name in that directory is one that ringvol gives. */
+bool survey_name_is_ours(enum survey_dir dir, const char *name);
+
+/* What a file of volumes/ or snapshots/ is. */
+struct survey_object {
+	enum record_kind kind;
+	char key[RECORD_KEY_MAX];
+	struct record *rec; /* NULL: quarantined, see why */
+	const char *why;    /* static */
+	uint64_t image_bytes, allocated_bytes;
+	bool truncated; /* the image is shorter than its record says */
+};
+/* -ENOENT: it is gone; -EINVAL: the name is no key; -ENOMEM, -EMFILE. */
+int survey_object(const struct survey *survey, enum record_kind kind, const char *name,
+	struct survey_object *ret);
+void survey_object_free(struct survey_object *object);
+
+/* All objects of one kind by key. 0 or -errno; free each, then the array. */
+int survey_objects(const struct survey *survey, enum record_kind kind, struct survey_object **ret,
+	size_t *ret_count);
+
+#endif

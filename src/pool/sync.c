@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making changes of a directory durable, many at a time: who asks while a sync is under way waits
+ * for the next one, which is everybody's who came meanwhile. A sync counts only for changes made
+ * before it began.
+ *
+ * Fails with what fsync fails with, for all who shared it. What they changed is done, then, and not
+ * known to be durable; the file system may go on. Who repeats such a call settles it first: syncs
+ * once more, and is answered when that succeeds.
+ */
+#include "pool/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <unistd.h>
+
+enum { MAGIC_XFS = 0x58465342 };
+
+/*
+ * XFS and ext4 write all changes of metadata to one log, in order: what is durable makes durable
+ * what came before. A directory's fsync then covers the file that was linked into it, with its
+ * size, its shared extents and its record, and both directories of a rename. Counted in the block
+ * layer (Linux 6.18, flushes and writes of the device for each create): 2 and 1 on XFS, 2 and 2 on
+ * ext4, as with the file's fsync before it; with the file's after it 3 and 2, 3 and 3.
+ */
+bool pool_one_log(const struct pool *pool)
+{
+	return pool->features.fs_type == MAGIC_XFS || pool->features.fs_type == EXT4_SUPER_MAGIC;
+}
+
+static void sync_begin(struct pool_sync *sync)
+{
+	list_splice(&sync->running, &sync->waiting);
+	sync->removed_running = sync->removed;
+	io_uring_prep_fsync(&sync->req.sqe, pool_fd_of(sync->pool, sync->kind), 0);
+	ring_submit(sync->pool->pools->reactor->ring, &sync->req);
+}
+
+static void sync_on_end(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct pool_sync *sync = container_of(req, struct pool_sync, req);
+	struct list ended, *node;
+	list_init(&ended);
+	list_splice(&ended, &sync->running);
+	if (res == 0)
+		sync->removed_durable = sync->removed_running;
+	if (!list_empty(&sync->waiting))
+		sync_begin(sync);
+	while ((node = list_pop(&ended)) != NULL)
+		op_complete(container_of(node, struct pool_sync_wait, link)->op, res);
+}
+
+void pool_sync_open(struct pool *pool)
+{
+	for (enum record_kind kind = RECORD_VOLUME; kind <= RECORD_SNAPSHOT; kind++) {
+		struct pool_sync *sync = &pool->sync[kind];
+		sync->pool = pool;
+		sync->kind = kind;
+		sync->req.fn = sync_on_end;
+		list_init(&sync->running);
+		list_init(&sync->waiting);
+	}
+}
+
+int pool_sync_dir(
+	struct op *op, struct pool *pool, enum record_kind kind, struct pool_sync_wait *wait)
+{
+	struct pool_sync *sync = &pool->sync[kind];
+	wait->op = op;
+	list_push(&sync->waiting, &wait->link);
+	if (list_empty(&sync->running))
+		sync_begin(sync);
+	return op_wait(op);
+}
+
+/* ---- settling ---- */
+
+#define settle_of(op_ptr) container_of(op_ptr, struct pool_settle, op)
+
+struct pool *pools_unsettled(const struct pools *pools, enum record_kind kind, const char *id)
+{
+	struct record_id parsed;
+	if (record_id_parse(id, &parsed) < 0)
+		return NULL;
+	struct pool *pool = pools_by_uuid8(pools, parsed.pool);
+	return pool != NULL && pool->sync[kind].removed_durable < pool->sync[kind].removed ? pool
+											   : NULL;
+}
+
+static int settle_end(struct op *op, int res)
+{
+	return res < 0 ? op_fail_sys(op, res,
+				 "making durable in pool %s what an earlier call changed",
+				 settle_of(op)->pool->name)
+		       : 0;
+}
+
+static int ready_run(struct op *op)
+{
+	return pool_check_ready(settle_of(op)->pool, &op->err);
+}
+
+static bool image_done(struct op *op)
+{
+	return settle_of(op)->object == NULL || pool_one_log(settle_of(op)->pool);
+}
+
+static int image_job(void *arg)
+{
+	const struct pool_settle *s = arg;
+	_cleanup_fd_ int fd =
+		openat(s->dirfd, s->key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+static int image_run(struct op *op)
+{
+	struct pool_settle *s = settle_of(op);
+	s->dirfd = pool_fd_of(s->pool, s->kind);
+	s->key = s->object->key;
+	return op_work(op, image_job, s);
+}
+
+static int directory_run(struct op *op)
+{
+	struct pool_settle *s = settle_of(op);
+	return pool_sync_dir(op, s->pool, s->kind, &s->sync);
+}
+
+static int directory_end(struct op *op, int res)
+{
+	struct pool_settle *s = settle_of(op);
+	if (res == 0 && s->object != NULL)
+		s->object->unsynced = false;
+	return settle_end(op, res);
+}
+
+static const struct op_step settle_steps[] = {
+	{"ready", .run = ready_run},
+	{"image", .run = image_run, .end = settle_end, .done = image_done},
+	{"directory", .run = directory_run, .end = directory_end},
+	{NULL},
+};
+
+void pool_settle_init(struct pool_settle *s, struct reactor *reactor, struct pool *pool,
+	enum record_kind kind, struct pool_object *object)
+{
+	*s = (struct pool_settle){.pool = pool, .kind = kind, .object = object};
+	op_init(&s->op, reactor, "pool_settle", settle_steps, NULL);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every volume's device does: operations, bytes, errors, times. Counted in the kernel by BPF
+ * programs on the block layer's tracepoints (bpf/), for tracked devices only; where BPF cannot be
+ * had, by the block layer's own counters (/sys/dev/block/M:N/stat), which know neither errors nor
+ * histograms. What neither counts are merges and splits: an operation is a request as the device
+ * gets it, as in iostat.
+ *
+ * Loading takes 13 ms and 14 MB for a moment, so it is a work job after the socket serves;
+ * devices tracked before it has ended are counted from then on.
+ */
+#ifndef RINGVOL_PROBES_PROBES_H
+#define RINGVOL_PROBES_PROBES_H
+
+#include "base/hist.h"
+#include "reactor/op.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum probe_op { PROBE_READ, PROBE_WRITE, PROBE_FLUSH, PROBE_DISCARD, PROBE_OPS };
+extern const char *const probe_op_names[PROBE_OPS]; /* "read", "write", "flush", "discard" */
+
+enum probes_state {
+	PROBES_LOADING,
+	PROBES_BPF,
+	PROBES_SYSFS, /* probes_why() says why not BPF, and the remedy */
+};
+
+struct probe_op_counters {
+	uint64_t ops;   /* completed, failed ones included */
+	uint64_t bytes; /* of those that did not fail */
+	uint64_t errors;
+	uint64_t busy_ns;       /* sum of the times from issue to completion */
+	uint32_t in_flight;     /* issued and not completed */
+	int32_t last_errno;     /* of the last error, positive (EIO); 0: none yet */
+	uint64_t last_error_ns; /* CLOCK_MONOTONIC; 0: none yet */
+	struct hist latency;    /* from issue to the driver until completion */
+	struct hist queue;      /* from insertion until issue */
+};
+
+struct probe_counters {
+	bool exact;        /* from BPF: errors and histograms are known */
+	uint64_t since_ns; /* CLOCK_MONOTONIC, when counting began */
+	struct probe_op_counters op[PROBE_OPS];
+};
+
+enum {
+	PROBES_DEVICES_MAX = 16384, /* tracked at once; one more is counted from sysfs alone */
+	PROBES_WHY_MAX = 384,
+};
+
+struct probes;
+
+/* 0 or -ENOMEM. Devices can be tracked at once; nothing is loaded before probes_start(). */
+int probes_open(struct probes **ret, struct reactor *reactor);
+/* Starts loading in a work job; on_loaded (may be NULL) runs from the loop when the state is known,
+ * or at once when there is no room for the job. */
+void probes_start(struct probes *probes, void (*on_loaded)(void *arg), void *arg);
+/* The probes leave the kernel. To be called when no job can run any more, after work_close(). NULL
+ * is legal. */
+void probes_close(struct probes *probes);
+enum probes_state probes_state(const struct probes *probes);
+const char *probes_why(const struct probes *probes); /* "" unless PROBES_SYSFS */
+
+/* For `doctor`: loads the probes and takes them out again. Blocking. 0, or -errno with the reason
+ * and the remedy. */
+int probes_try(char ret_why[PROBES_WHY_MAX]);
+
+/* Counting starts from zero. The owner is whose device it is, any pointer of its own: tracking
+ * again for the same one changes nothing, for another it begins anew, as the number was given away
+ * behind the former owner's back, whose untracking then does nothing. 0 or -ENOMEM. Neither blocks
+ * (a BPF map update costs a microsecond). */
+int probes_track(struct probes *probes, uint32_t major, uint32_t minor, const void *owner);
+void probes_untrack(struct probes *probes, uint32_t major, uint32_t minor, const void *owner);
+
+/* One system call that copies 8 KiB (2 us); without BPF two files of sysfs (10 us), which wait for
+ * no device. -ENOENT for what is not tracked or gone. */
+int probes_read(struct probes *probes, uint32_t major, uint32_t minor, struct probe_counters *ret);
+
+/* Calls each for every device that has had I/O errors since the last call, by its owner; some may
+ * be named that had none. Costs a read of memory when there were none; without BPF nobody knows. */
+void probes_each_failed(
+	struct probes *probes, void (*each)(void *arg, const void *owner), void *arg);
+
+/* Bytes of kernel memory (maps) and of the driver's, for metrics and docs. */
+struct probes_memory {
+	uint64_t kernel_bytes, driver_bytes, devices;
+};
+void probes_memory(const struct probes *probes, struct probes_memory *ret);
+
+#endif

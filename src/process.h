@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every long-lived process of ringvol does with itself before it starts a thread. */
+#ifndef RINGVOL_PROCESS_H
+#define RINGVOL_PROCESS_H
+
+/* As many open files as allowed, and where nobody has decided yet, the last to be killed for
+ * memory. Failures are nobody's fault and change nothing that is promised. */
+void process_claim_resources(void);
+/* SIGTERM and SIGINT come to a signalfd (*ret_fd), SIGPIPE, SIGIO and SIGHUP nowhere; threads
+ * started later block them too. 0 or -errno. */
+int process_take_signals(int *ret_fd);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections of a server, whatever they speak; shared by server.c and conn.c. */
+#ifndef RINGVOL_RPC_CONN_H
+#define RINGVOL_RPC_CONN_H
+
+#include "base/list.h"
+#include "rpc/server.h"
+#include "rpc/session.h"
+
+/* What is spoken on the connections of a listener. */
+struct speaks {
+	/* 0 or -ENOMEM. on_wake(arg) is the session's to call. */
+	int (*open)(
+		struct server *server, session_wake_fn *on_wake, void *arg, struct session **ret);
+	const struct server_limits *limits;
+	unsigned connections;
+};
+
+struct server {
+	struct server_config config;
+	struct speaks grpc, http;
+	struct http1 *http1; /* what HTTP connections share; NULL: none is served */
+	struct ring_bufs *bufs;
+	struct list listeners, conns;
+	unsigned open; /* connections that may still carry calls */
+	bool draining;
+	struct ring_timer drain_timer;
+	struct ring_req drained;
+	void (*on_drained)(void *arg);
+	void *on_drained_arg;
+	struct server_stats stats;
+};
+
+/* Takes fd over, also when it fails. */
+void conn_open(struct server *server, struct speaks *speaks, int fd);
+/* GOAWAY or its like; no more calls. */
+void conns_drain(struct server *server);
+/* Closes all at once. */
+void conns_cut(struct server *server);
+
+/* server.c: tells the owner when the last call of a drain is over. */
+void server_drain_check(struct server *server);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one connection speaks, without sockets: bytes in, bytes out. h2.c and http1.c are the two;
+ * conn.c feeds them from the ring, tests and fuzzers from memory.
+ */
+#ifndef RINGVOL_RPC_SESSION_H
+#define RINGVOL_RPC_SESSION_H
+
+#include "base/buf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct session;
+
+struct session_ops {
+	/* Bytes from the peer. 0, or -errno when the connection is beyond repair: send what is left
+	 * of the output, then close. */
+	int (*feed)(struct session *session, const uint8_t *data, size_t len);
+	/* Whether it can take more bytes. NULL: it always can, because the protocol has a flow
+	 * control of its own. Else one receive at a time is made, while this holds. */
+	bool (*wants_input)(const struct session *session);
+	/* The peer sends no more but may still read. NULL: then the connection is over. */
+	void (*input_ended)(struct session *session);
+	/* Appends pending output to `out` until it holds about limit bytes. 0 or -errno. */
+	int (*output)(struct session *session, struct buf *out, size_t limit);
+	/* True when nothing is left to read or write: close the socket. */
+	bool (*finished)(const struct session *session);
+	/* What runs may end, nothing new begins, then it is finished. */
+	void (*drain)(struct session *session);
+	void (*free)(struct session *session);
+};
+
+/* Why this side gave the connection up. */
+enum session_end {
+	SESSION_END_NONE, /* it did not */
+	SESSION_END_TOO_MANY_PINGS,
+	SESSION_END_HALF_OPEN, /* no beginning of a conversation within half_open_ms */
+	SESSION_END_STALLED,   /* responses wait and the client reads nothing */
+};
+
+/* The first member of what implements it. */
+struct session {
+	const struct session_ops *ops;
+	enum session_end end;
+	bool dead; /* given up: what is not sent yet is not worth waiting for */
+};
+
+/* Called from the loop, never from inside feed() or output(): there may be bytes to send, room for
+ * input, or the session may be finished. */
+typedef void session_wake_fn(void *arg);
+
+#endif

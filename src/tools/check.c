@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ringvol check`: reads pools and says everything that is wrong, at once; with --repair mends what
+ * a start of the driver would.
+ *
+ * Happy path: each pool is locked (a driver's lock means: only read), read, mended if asked,
+ * printed. Status 0: nothing is wrong (notes aside); 4: something was, all of it is mended; 1:
+ * something is left, or a pool could not be read; 2: the command line.
+ */
+#include "tools/check.h"
+
+#include "options.h"
+#include "tools/json.h"
+#include "tools/pool_args.h"
+#include "tools/text.h"
+#include "tools/tools.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+	STATUS_CLEAN = 0,
+	STATUS_FINDINGS = 1,
+	STATUS_USAGE = 2,
+	STATUS_REPAIRED = 4,
+};
+
+struct check_options {
+	struct pool_args pools;
+	bool json, repair;
+};
+
+static int set_json(void *target, const char *value, struct err *err)
+{
+	(void)value;
+	(void)err;
+	((struct check_options *)target)->json = true;
+	return 0;
+}
+
+static int set_repair(void *target, const char *value, struct err *err)
+{
+	(void)value;
+	(void)err;
+	((struct check_options *)target)->repair = true;
+	return 0;
+}
+
+static int set_pool(void *target, const char *value, struct err *err)
+{
+	return pool_args_add(&((struct check_options *)target)->pools, value, err);
+}
+
+static const struct option_row rows[] = {
+	{"--pool", "NAME=PATH", {"RINGVOL_POOLS"}, .separator = ';',
+		.fallback = "default=/var/lib/ringvol", .help = POOL_ARGS_HELP, .set = set_pool},
+	{"--repair",
+		.help = "mend what a crash left, as the driver's start does; not beside a driver",
+		.set = set_repair},
+	{"--json", .help = "for programs", .set = set_json},
+	{NULL},
+};
+
+static const struct command check_command = {
+	.name = "check",
+	.summary =
+		"Reads pools, beside a driver or without one, and says everything that is wrong.\n"
+		"Nothing that holds a tenant's data is ever removed. Exit status: 0 nothing is wrong,\n"
+		"1 something is, 4 something was and all of it is repaired, 2 the command line.",
+	.options = rows,
+};
+
+/* ---- printing ---- */
+
+static const char *const severities[] = {
+	[CHECK_PROBLEM] = "problem",
+	[CHECK_LEFTOVER] = "leftover",
+	[CHECK_NOTE] = "note",
+};
+
+static void json_finding(struct json *j, const struct check_finding *f)
+{
+	j->by_line = true;
+	json_open(j, '{');
+	j->by_line = false;
+	json_key(j, "severity");
+	json_string(j, severities[f->severity]);
+	json_key(j, "kind");
+	json_string(j, f->kind);
+	json_key(j, "path");
+	json_string(j, f->path);
+	json_key(j, "message");
+	json_string(j, f->message);
+	json_key(j, "remedy");
+	json_string(j, f->remedy);
+	json_key(j, "repairable");
+	json_bool(j, f->repair != NULL);
+	json_key(j, "repaired");
+	json_bool(j, f->repaired);
+	json_close(j, '}');
+}
+
+static void json_pool(struct json *j, const struct check *c)
+{
+	json_open(j, '{');
+	json_key(j, "name");
+	json_string(j, c->name);
+	json_key(j, "path");
+	json_string(j, c->survey.path);
+	json_key(j, "uuid");
+	json_string(j, c->survey.uuid);
+	json_key(j, "served");
+	json_bool(j, c->survey.served);
+	json_key(j, "volumes");
+	json_uint(j, c->counts[RECORD_VOLUME]);
+	json_key(j, "snapshots");
+	json_uint(j, c->counts[RECORD_SNAPSHOT]);
+	json_key(j, "findings");
+	json_open(j, '[');
+	for (size_t i = 0; i < c->count; i++)
+		json_finding(j, &c->findings[i]);
+	json_close(j, ']');
+	json_close(j, '}');
+}
+
+/* Clean text in the check's arena. */
+static const char *shown(const struct check *c, const char *text)
+{
+	const char *clean = text_clean(c->arena, text);
+	return clean != NULL ? clean : "";
+}
+
+static void print_finding(
+	const struct check *c, const struct check_finding *f, const struct text_stream *stream)
+{
+	static const char *const colours[] = {
+		[CHECK_PROBLEM] = "\033[31m",
+		[CHECK_LEFTOVER] = "\033[33m",
+		[CHECK_NOTE] = "\033[2m",
+	};
+	bool colour = stream->colour;
+	printf("  %s%s%s %s%s", colour ? colours[f->severity] : "",
+		f->repaired ? "repaired" : severities[f->severity], colour ? "\033[0m" : "",
+		f->kind, f->path[0] != '\0' ? " " : "");
+	text_print_wrapped(shown(c, f->path), 4, stream->columns);
+	fputs("    ", stdout);
+	text_print_wrapped(shown(c, f->message), 4, stream->columns);
+	if (f->remedy[0] != '\0' && !f->repaired) {
+		fputs("    ", stdout);
+		text_print_wrapped(shown(c, check_text((struct check *)c, "-> %s", f->remedy)), 4,
+			stream->columns);
+	}
+}
+
+static void print_pool(const struct check *c, const struct text_stream *stream)
+{
+	size_t left[3] = {0}, repaired = 0;
+	for (size_t i = 0; i < c->count; i++) {
+		if (c->findings[i].repaired)
+			repaired++;
+		else
+			left[c->findings[i].severity]++;
+	}
+	text_print_wrapped(
+		shown(c, check_text((struct check *)c,
+				 "pool %s at %s, read %s; volumes: %zu, snapshots: %zu", c->name,
+				 c->survey.path,
+				 c->survey.served ? "beside its driver" : "without a driver",
+				 c->counts[RECORD_VOLUME], c->counts[RECORD_SNAPSHOT])),
+		2, stream->columns);
+	for (size_t i = 0; i < c->count; i++)
+		print_finding(c, &c->findings[i], stream);
+	fputs("  ", stdout);
+	text_print_wrapped(
+		check_text((struct check *)c,
+			"problems: %zu, leftovers: %zu, repaired: %zu, notes: %zu",
+			left[CHECK_PROBLEM], left[CHECK_LEFTOVER], repaired, left[CHECK_NOTE]),
+		2, stream->columns);
+}
+
+/* ---- running ---- */
+
+static int status_of(const struct check *c)
+{
+	int status = STATUS_CLEAN;
+	for (size_t i = 0; i < c->count; i++) {
+		if (c->findings[i].repaired)
+			status = status == STATUS_CLEAN ? STATUS_REPAIRED : status;
+		else if (c->findings[i].severity != CHECK_NOTE)
+			status = STATUS_FINDINGS;
+	}
+	return c->failed ? STATUS_FINDINGS : status;
+}
+
+/* The worse of two. */
+static int worse(int a, int b)
+{
+	if (a == STATUS_FINDINGS || b == STATUS_FINDINGS)
+		return STATUS_FINDINGS;
+	return a == STATUS_REPAIRED || b == STATUS_REPAIRED ? STATUS_REPAIRED : STATUS_CLEAN;
+}
+
+static int run_pool(const struct check_options *o, const struct inventory_pool *pool,
+	const struct text_stream *stream, struct json *j)
+{
+	struct check c = {.arena = arena_new(0)};
+	if (c.arena == NULL) {
+		fprintf(stderr, "ringvol check: out of memory\n");
+		return STATUS_FINDINGS;
+	}
+	check_pool(&c, pool->name, pool->path);
+	bool refused = o->repair && c.survey.served;
+	if (refused)
+		fprintf(stderr,
+			"ringvol check: a driver serves pool %s: it is only read; stop the driver "
+			"to repair it, or start it again, which does the same\n",
+			shown(&c, pool->name));
+	else if (o->repair)
+		check_repair(&c);
+	if (o->json)
+		json_pool(j, &c);
+	else
+		print_pool(&c, stream);
+	if (c.failed)
+		fprintf(stderr, "ringvol check: out of memory, something is left out\n");
+	int status = refused ? STATUS_FINDINGS : status_of(&c);
+	check_close(&c);
+	arena_unref(c.arena);
+	return status;
+}
+
+static int run(const struct check_options *o)
+{
+	struct text_stream stream;
+	struct json j = {.out = stdout};
+	int status = STATUS_CLEAN;
+	text_stream_of(STDOUT_FILENO, &stream);
+	if (o->json) {
+		json_open(&j, '{');
+		json_key(&j, "pools");
+		json_open(&j, '[');
+	}
+	for (unsigned i = 0; i < o->pools.count; i++)
+		status = worse(status, run_pool(o, &o->pools.pools[i], &stream, &j));
+	if (o->json) {
+		json_close(&j, ']');
+		json_close(&j, '}');
+		fputc('\n', stdout);
+	}
+	return status;
+}
+
+int tools_check_main(int argc, char *const *argv)
+{
+	struct check_options o = {.pools.arena = arena_new(0)};
+	struct options_result result = {0};
+	struct err err = {0};
+	int status;
+	if (o.pools.arena == NULL) {
+		fprintf(stderr, "ringvol check: out of memory\n");
+		return STATUS_FINDINGS;
+	}
+	if (options_parse(&check_command, argc, argv, &o, &result, &err) < 0) {
+		fprintf(stderr, "ringvol check: %s\n", err.message);
+		status = STATUS_USAGE;
+	} else if (result.help) {
+		options_print_help(&check_command, stdout);
+		status = 0;
+	} else {
+		status = run(&o);
+	}
+	arena_unref(o.pools.arena);
+	return status;
+}

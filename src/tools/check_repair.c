@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What `ringvol check --repair` may do: no more than the driver does at its start, and nothing that
+ * removes what a tenant wrote. The pool's lock is held all the while. What fails stays as it is,
+ * and the next attempt or the driver mends it.
+ */
+#include "tools/check.h"
+
+#include "base/fd.h"
+#include "blockio/boot_mark.h"
+#include "blockio/lodev.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+int check_unlink(struct check *c, const struct check_finding *f)
+{
+	/* Templates are a cache, a probe's file is its own. */
+	assert(f->dir == SURVEY_TEMPLATES || f->dir == SURVEY_ROOT);
+	int dirfd = c->survey.fds[f->dir];
+	return unlinkat(dirfd, f->name, 0) < 0 || fsync(dirfd) < 0 ? -errno : 0;
+}
+
+int check_make_directory(struct check *c, const struct check_finding *f)
+{
+	int root = c->survey.fds[SURVEY_ROOT];
+	if (mkdirat(root, survey_dir_names[f->dir], 0700) < 0 && errno != EEXIST)
+		return -errno;
+	return fsync(root) < 0 ? -errno : 0;
+}
+
+int check_detach(struct check *c, const struct check_finding *f)
+{
+	(void)c;
+	const struct backend_dev *dev = &f->device->dev;
+	struct lodev lo = {
+		.minor = dev->minor, .image_dev = dev->image_dev, .image_ino = dev->image_ino};
+	struct err err = {0};
+	bool still_bound = false;
+	memcpy(lo.tag, dev->tag, sizeof(lo.tag));
+	int r = lodev_detach(&lo, &still_bound, &err);
+	return r == 0 && still_bound ? -EBUSY : r;
+}
+
+static int thaw(const struct check *c, const struct device *device)
+{
+	for (size_t i = 0; i < c->devices.mount_count; i++) {
+		const struct device_mount *mount = &c->devices.mounts[i];
+		if (mount->major != device->dev.major || mount->minor != device->dev.minor)
+			continue;
+		_cleanup_fd_ int fd = open(mount->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (fd < 0)
+			return -errno;
+		/* EINVAL: it is not frozen. */
+		return ioctl(fd, FITHAW, 0) < 0 && errno != EINVAL ? -errno : 0;
+	}
+	return 0;
+}
+
+int check_thaw(struct check *c, const struct check_finding *f)
+{
+	int r = f->device != NULL ? thaw(c, f->device) : 0;
+	_cleanup_fd_ int fd =
+		openat(c->survey.fds[f->dir], f->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (r == 0 && fd < 0)
+		r = -errno;
+	return r < 0 ? r : boot_mark_remove(fd, BOOT_MARK_FROZEN);
+}
+
+void check_repair(struct check *c)
+{
+	assert(!c->survey.served);
+	for (size_t i = 0; i < c->count; i++) {
+		struct check_finding *f = &c->findings[i];
+		if (f->repair == NULL)
+			continue;
+		int r = f->repair(c, f);
+		f->repaired = r == 0;
+		if (r < 0)
+			f->remedy = check_text(
+				c, "repairing it failed (%s); %s", strerrordesc_np(-r), f->remedy);
+	}
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Devices by their tags: loop devices from the kernel, ublk devices from their data process or, if
+ * there is none, from its state files; then the mounts of all of them. Fails as these do.
+ */
+#include "tools/devices.h"
+
+#include "blockio/mnt.h"
+#include "blockio/ublkc.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { UBLK_TIMEOUT_MS = 2000 };
+
+static void *grow(void *items, size_t *cap, size_t count, size_t size)
+{
+	if (count < *cap)
+		return items;
+	size_t larger = *cap == 0 ? 64 : *cap * 2;
+	void *moved = reallocarray(items, larger, size);
+	if (moved != NULL)
+		*cap = larger;
+	return moved;
+}
+
+static void add(struct devices *d, const char *type, const struct backend_dev *dev)
+{
+	void *moved = grow(d->at, &d->cap, d->count, sizeof(*d->at));
+	if (moved == NULL) {
+		d->failed = true;
+		return;
+	}
+	d->at = moved;
+	d->at[d->count++] = (struct device){type, *dev};
+}
+
+static void on_loop(void *arg, const struct backend_dev *dev)
+{
+	add(arg, "loop", dev);
+}
+
+static void on_ublk(void *arg, const struct ublkd_device *from)
+{
+	struct backend_dev dev = {
+		.attached = true,
+		.major = from->major,
+		.minor = from->minor,
+		.size_bytes = from->size_bytes,
+		.image_dev = from->image_dev,
+		.image_ino = from->image_ino,
+		.direct_io = from->flags & UBLKD_DIRECT_IO,
+		.read_only = from->flags & UBLKD_READ_ONLY,
+	};
+	snprintf(dev.path, sizeof(dev.path), "%.*s", (int)sizeof(from->node) - 1, from->node);
+	snprintf(dev.tag, sizeof(dev.tag), "%.*s", (int)sizeof(from->tag) - 1, from->tag);
+	add(arg, "ublk", &dev);
+}
+
+static void on_mount(void *arg, const struct mnt_entry *entry)
+{
+	struct devices *d = arg;
+	void *moved = grow(d->mounts, &d->mount_cap, d->mount_count, sizeof(*d->mounts));
+	char *path = strdup(entry->path);
+	if (moved != NULL)
+		d->mounts = moved;
+	if (moved == NULL || path == NULL) {
+		free(path);
+		d->failed = true;
+		return;
+	}
+	d->mounts[d->mount_count++] =
+		(struct device_mount){entry->dev_major, entry->dev_minor, entry->read_only, path};
+}
+
+int devices_scan(struct devices *ret)
+{
+	struct err err = {0};
+	int loops = backend_loop.scan(&backend_loop, on_loop, ret);
+	int ublks = ublkc_scan(UBLKD_SOCKET, UBLKD_STATE_DIR, UBLK_TIMEOUT_MS, on_ublk, ret, &err);
+	int mounts = ret->count == 0 ? 0 : mnt_scan(on_mount, ret);
+	if (ret->failed)
+		return -ENOMEM;
+	return loops < 0 ? loops : ublks < 0 ? ublks : mounts;
+}
+
+void devices_free(struct devices *d)
+{
+	for (size_t i = 0; i < d->mount_count; i++)
+		free(d->mounts[i].path);
+	free(d->mounts);
+	free(d->at);
+	*d = (struct devices){0};
+}
+
+const struct device *devices_find(const struct devices *d, const char *uuid8, const char *random)
+{
+	char tag[64];
+	snprintf(tag, sizeof(tag), "ringvol:%s:%s", uuid8, random);
+	for (size_t i = 0; i < d->count; i++)
+		if (strcmp(d->at[i].dev.tag, tag) == 0)
+			return &d->at[i];
+	return NULL;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ringvol's devices on this node and where they are mounted, as the kernel has them. Blocking. */
+#ifndef RINGVOL_TOOLS_DEVICES_H
+#define RINGVOL_TOOLS_DEVICES_H
+
+#include "backends/backend.h"
+
+#include <stddef.h>
+
+struct devices {
+	struct device {
+		const char *type; /* "loop", "ublk" */
+		struct backend_dev dev;
+	} * at;
+	size_t count, cap;
+	struct device_mount {
+		uint32_t major, minor;
+		bool read_only;
+		char *path;
+	} * mounts;
+	size_t mount_count, mount_cap;
+	bool failed; /* for want of memory something is left out */
+};
+
+/* 0, or -errno with what was found until then. Free it in every case. */
+int devices_scan(struct devices *ret);
+void devices_free(struct devices *devices);
+/* The device with the tag "ringvol:<uuid8>:<random>", NULL if there is none. */
+const struct device *devices_find(
+	const struct devices *devices, const char *uuid8, const char *random);
+
+#endif

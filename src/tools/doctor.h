@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What `ringvol doctor` found, one finding for each thing looked at. A check asks the system, by
+ * trying where that leaves nothing, and adds what it found; a check never fails.
+ */
+#ifndef RINGVOL_TOOLS_DOCTOR_H
+#define RINGVOL_TOOLS_DOCTOR_H
+
+#include "tools/pool_args.h"
+
+enum doctor_verdict {
+	DOCTOR_OK,
+	DOCTOR_LIMITED, /* it works, but not all of it or not as well */
+	DOCTOR_MISSING,
+};
+
+struct doctor_finding {
+	const char *check; /* "pool default" */
+	enum doctor_verdict verdict;
+	bool needed; /* without it there are no volumes at all */
+	const char *found, *remedy;
+};
+
+struct doctor {
+	struct arena *arena;
+	struct pool_args pools;
+	const char *endpoint, *kubelet_root;
+	struct doctor_finding *findings;
+	unsigned count, cap;
+	bool failed;      /* out of memory */
+	bool pool_usable; /* one at least */
+	bool loop_usable;
+	uint64_t capabilities; /* effective */
+};
+
+/* found, remedy: copied; remedy "" where there is nothing to do. */
+void doctor_add(struct doctor *d, const char *check, enum doctor_verdict verdict, bool needed,
+	const char *found, const char *remedy);
+/* In d's arena; "" when memory is short. */
+const char *doctor_text(struct doctor *d, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* ---- the kernel ---- */
+
+void doctor_kernel(struct doctor *d);
+void doctor_capabilities(struct doctor *d);
+void doctor_io_uring(struct doctor *d);
+void doctor_file_systems(struct doctor *d);
+void doctor_ublk(struct doctor *d);
+void doctor_probes(struct doctor *d);
+
+/* ---- devices and pools ---- */
+
+void doctor_loop(struct doctor *d);
+void doctor_pools(struct doctor *d);
+
+/* ---- what is around ---- */
+
+void doctor_tools(struct doctor *d);
+void doctor_limits(struct doctor *d);
+void doctor_kubelet(struct doctor *d);
+void doctor_driver(struct doctor *d);
+
+#endif

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package power
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"unsafe"
+
+	"ringvol.dev/tests/rig"
+)
+
+const (
+	mib     = rig.MiB
+	payload = mib / 4
+)
+
+// recorder runs the load, each call between two marks in the log.
+type recorder struct {
+	d      *rig.Driver
+	pool   *rig.Pool
+	marker func(number int) error
+
+	mu      sync.Mutex
+	last    int
+	acks    map[int]string // mark -> what was acknowledged
+	objects []*object
+}
+
+func (r *recorder) mark(ack string) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last++
+	if ack != "" {
+		r.acks[r.last] = ack
+	}
+	return r.last, r.marker(r.last)
+}
+
+// call notes when it was asked for and when it was answered. Calls that change one object follow
+// each other; those on different ones may run at once.
+func (r *recorder) call(s *span, what string, call func() error) (err error) {
+	s.what = what
+	if s.begun, err = r.mark(""); err != nil {
+		return err
+	}
+	if err = call(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	s.end, err = r.mark(what)
+	return err
+}
+
+func (r *recorder) add(o *object) *object {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.objects = append(r.objects, o)
+	return o
+}
+
+func (r *recorder) copied(source *object) content {
+	if source == nil {
+		return content{}
+	}
+	r.mu.Lock()
+	now := r.last
+	r.mu.Unlock()
+	c, _ := source.holds(now)
+	return c
+}
+
+func (r *recorder) plan(name, kind string, size int64, params ...string) *object {
+	o := &object{name: name, kind: kind, size: size, params: map[string]string{}}
+	for i := 0; i+1 < len(params); i += 2 {
+		o.params[params[i]] = params[i+1]
+	}
+	return r.add(o)
+}
+
+func (r *recorder) planFrom(name string, source *object) *object {
+	sizes := source.sizes(1 << 30)
+	o := r.plan(name, source.kind, sizes[len(sizes)-1])
+	o.source = source
+	return o
+}
+
+func (r *recorder) planSnapshot(name string, source *object) *object {
+	o := r.planFrom(name, source)
+	o.snapshot = true
+	return o
+}
+
+func (r *recorder) create(o *object) error {
+	o.copied = r.copied(o.source)
+	if o.snapshot {
+		return r.call(&o.born, "snapshot "+o.name, func() error {
+			s, err := o.source.volume(r.d).Snapshot(o.name)
+			o.id = s.GetSnapshotId()
+			return err
+		})
+	}
+	v := o.volume(r.d)
+	return r.call(&o.born, "create "+o.name, func() error {
+		err := v.Create()
+		o.id, o.context = v.ID, v.Context
+		return err
+	})
+}
+
+func (r *recorder) grow(o *object, size int64) error {
+	g := &growth{size: size}
+	v := o.up
+	if v == nil {
+		v = o.volume(r.d)
+	}
+	o.grown = append(o.grown, g)
+	return r.call(&g.span, "grow "+o.name, func() error { return v.Expand(size, o.up != nil) })
+}
+
+// fill mounts the volume, unless it is, and writes into it.
+func (r *recorder) fill(o *object, seed uint64) error {
+	f := &filling{}
+	o.filled = append(o.filled, f)
+	return r.call(&f.span, "fill "+o.name, func() (err error) {
+		if o.up == nil {
+			v := o.volume(r.d)
+			if err = v.Up(); err != nil {
+				return err
+			}
+			o.up = v
+		}
+		f.size = payload
+		if f.sum, err = rig.Fill(o.up.Target, payload, seed); err != nil {
+			return err
+		}
+		f.uuid, err = uuidOf(o.up.Target)
+		return err
+	})
+}
+
+func (r *recorder) down(o *object) error {
+	err := o.up.Down()
+	o.up = nil
+	return err
+}
+
+func (r *recorder) remove(o *object) error {
+	if o.snapshot {
+		return r.call(&o.died, "delete snapshot "+o.name, func() error { return r.d.DeleteSnapshot(o.id) })
+	}
+	v := o.volume(r.d)
+	return r.call(&o.died, "delete "+o.name, v.Delete)
+}
+
+// atOnce runs calls side by side.
+func atOnce(calls ...func() error) error {
+	errs := make([]error, len(calls))
+	var all sync.WaitGroup
+	for i, call := range calls {
+		all.Go(func() { errs[i] = call() })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// run is the load: three or more of each operation, alone and side by side. It ends at the first
+// error.
+func (r *recorder) run(short bool) error {
+	var failed error
+	do := func(err error) {
+		if failed == nil {
+			failed = err
+		}
+	}
+	step := func(call func() error) {
+		if failed == nil {
+			do(call())
+		}
+	}
+	create := func(o *object) *object {
+		step(func() error { return r.create(o) })
+		return o
+	}
+	fill := func(o *object, seed uint64) { step(func() error { return r.fill(o, seed) }) }
+	down := func(o *object) { step(func() error { return r.down(o) }) }
+	grow := func(o *object, size int64) { step(func() error { return r.grow(o, size) }) }
+	remove := func(o *object) { step(func() error { return r.remove(o) }) }
+
+	a := create(r.plan("a", "ext4", 32*mib)) // the first one makes the template
+	b := create(r.plan("b", "block", 16*mib))
+	fill(a, 1)
+	fill(b, 2)
+	down(b)
+	s1 := create(r.planSnapshot("s1", a)) // of a volume in use
+	s2 := create(r.planSnapshot("s2", b))
+	c := create(r.planFrom("c", a))
+	fill(a, 3) // what s1 and c hold stays
+	grow(b, 24*mib)
+	grow(a, 48*mib)
+	remove(s2)
+	remove(b)
+	if short {
+		down(a)
+		remove(a)
+		return failed
+	}
+	d := create(r.planFrom("d", s1))
+	fill(d, 4)
+	again := create(r.plan("b", "block", 16*mib)) // the name anew
+	fill(again, 5)
+	down(again)
+	if r.pool.FS != "btrfs" { // which has no thick volumes
+		e := create(r.plan("e", "block", 16*mib, "provisioning", "thick", "eraseOnDelete", "zero"))
+		fill(e, 6)
+		down(e)
+		grow(e, 24*mib)
+		remove(e)
+	}
+	down(d)
+	f, g, h := r.plan("f", "ext4", 32*mib), r.plan("g", "block", 16*mib), r.planFrom("h", c)
+	s3, s4 := r.planSnapshot("s3", again), r.planSnapshot("s4", d)
+	step(func() error {
+		return atOnce(
+			func() error { return r.create(f) },
+			func() error { return r.create(g) },
+			func() error { return r.create(h) },
+			func() error { return r.create(s3) },
+			func() error { return r.create(s4) })
+	})
+	fill(h, 7)
+	down(h)
+	step(func() error {
+		return atOnce(
+			func() error { return r.remove(f) },
+			func() error { return r.remove(s4) },
+			func() error { return r.remove(d) },
+			func() error { return r.grow(h, 64*mib) },
+			func() error { return r.grow(g, 24*mib) })
+	})
+	down(a)
+	remove(a) // what was copied from it stays
+	remove(s1)
+	return failed
+}
+
+// uuidOf is the id of the file system that is mounted at path; "" for a device.
+func uuidOf(path string) (string, error) {
+	const get = 0x8008662c // EXT4_IOC_GETFSUUID, since Linux 6.0
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.IsDir() {
+		return "", err
+	}
+	answer := struct {
+		length, flags uint32
+		uuid          [16]byte
+	}{length: 16}
+	if err := ioctl(file, get, unsafe.Pointer(&answer)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(answer.uuid[:]), nil
+}

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's half of ublk against a data process made up here: a thread that takes requests off a
+ * socket, keeps them for the test to look at, and answers what the test has prepared.
+ */
+#include "backends/ublk.h"
+#include "base/fd.h"
+#include "blockio/ublkc_wire.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { SEEN_MAX = 64, PATIENCE_TURNS = 2000 };
+
+/* ---- the made-up data process ---- */
+
+static struct {
+	int listener, conn, stop[2];
+	pthread_t thread;
+	atomic_int pid, devices, hellos;
+	/* Written by the thread before it answers, read by the test after the answer. */
+	struct ublkd_request seen[SEEN_MAX];
+	ino_t seen_ino[SEEN_MAX];
+	atomic_int count;
+	/* What the next request that is no HELLO gets. */
+	struct ublkd_device device;
+	struct err err;
+} fake;
+
+static void take_image(struct msghdr *msg, ino_t *ret_ino)
+{
+	struct cmsghdr *c = CMSG_FIRSTHDR(msg);
+	struct stat st;
+	int fd;
+	*ret_ino = 0;
+	if (c == NULL || c->cmsg_type != SCM_RIGHTS)
+		return;
+	memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+	if (fstat(fd, &st) == 0)
+		*ret_ino = st.st_ino;
+	close(fd);
+}
+
+static bool answer_one(void)
+{
+	struct ublkd_request request = {0};
+	char control[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = {&request, sizeof(request)};
+	struct msghdr msg = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control)};
+	ssize_t n = recvmsg(fake.conn, &msg, MSG_CMSG_CLOEXEC);
+	if (n <= 0)
+		return false;
+	struct ublkd_reply reply = {.head = request.head};
+	reply.pid = atomic_load(&fake.pid);
+	if (request.head.type == UBLKD_HELLO) {
+		reply.devices = (uint32_t)atomic_load(&fake.devices);
+		reply.flags = UBLKD_HAS_UBLK;
+		atomic_fetch_add(&fake.hellos, 1);
+	} else {
+		int at = atomic_load(&fake.count) % SEEN_MAX;
+		fake.seen[at] = request;
+		take_image(&msg, &fake.seen_ino[at]);
+		atomic_fetch_add(&fake.count, 1);
+		if (fake.err.code != ERR_OK)
+			ublkc_wire_fail(&reply, -EBUSY, &fake.err);
+		else
+			reply.device = fake.device;
+	}
+	return send(fake.conn, &reply, sizeof(reply), MSG_NOSIGNAL) == sizeof(reply);
+}
+
+static void *fake_main(void *arg)
+{
+	(void)arg;
+	for (;;) {
+		struct pollfd fds[] = {{.fd = fake.stop[0], .events = POLLIN},
+			{.fd = fake.conn >= 0 ? fake.conn : fake.listener, .events = POLLIN}};
+		if (poll(fds, 2, -1) < 0 || fds[0].revents != 0)
+			break;
+		if (fake.conn < 0)
+			fake.conn = accept4(fake.listener, NULL, NULL, SOCK_CLOEXEC);
+		else if (!answer_one())
+			fd_close(&fake.conn);
+	}
+	fd_close(&fake.conn);
+	fd_close(&fake.listener);
+	return NULL;
+}
+
+/* ---- the test's side ---- */
+
+static char dir[] = "/tmp/test-backend-ublk-XXXXXX";
+static char socket_path[64], control_path[64], image_path[64];
+static struct reactor reactor;
+static const struct backend *backend;
+static atomic_int returned;
+
+static void fake_start(int pid)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", socket_path);
+	unlink(socket_path);
+	fake.conn = -1;
+	fake.pid = pid;
+	fake.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	cr_assert(bind(fake.listener, (struct sockaddr *)&address, sizeof(address)) == 0);
+	cr_assert(listen(fake.listener, 8) == 0);
+	cr_assert(pipe2(fake.stop, O_CLOEXEC) == 0);
+	cr_assert(pthread_create(&fake.thread, NULL, fake_main, NULL) == 0);
+}
+
+static void fake_stop(void)
+{
+	close(fake.stop[1]);
+	pthread_join(fake.thread, NULL);
+	close(fake.stop[0]);
+}
+
+static void on_returned(void *arg)
+{
+	(void)arg;
+	returned++;
+}
+
+static void open_backend(bool start)
+{
+	struct backend_ublk_config config = {
+		.socket_path = socket_path,
+		.state_dir = dir,
+		.control_path = control_path,
+		.start = start,
+		.on_returned = on_returned,
+	};
+	cr_assert(backend_ublk_open(&reactor, &config) == 0);
+	backend = backend_get(BACKEND_UBLK);
+	cr_assert(backend != NULL);
+}
+
+static void touch(const char *path, off_t size)
+{
+	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	cr_assert(fd >= 0 && ftruncate(fd, size) == 0);
+	close(fd);
+}
+
+static void setup(void)
+{
+	memset(&fake, 0, sizeof(fake));
+	returned = 0;
+	cr_assert(mkdtemp(dir) != NULL);
+	snprintf(socket_path, sizeof(socket_path), "%s/ublkd.sock", dir);
+	snprintf(control_path, sizeof(control_path), "%s/ublk-control", dir);
+	snprintf(image_path, sizeof(image_path), "%s/image", dir);
+	touch(control_path, 0);
+	touch(image_path, 1 << 20);
+	cr_assert(ring_open(&reactor.ring, &(struct ring_config){0}) == 0);
+	cr_assert(work_open(&reactor.work, reactor.ring, 1) == 0);
+}
+
+static void teardown(void)
+{
+	backend_ublk_close();
+	work_close(reactor.work);
+	ring_close(reactor.ring);
+	unlink(socket_path);
+	unlink(control_path);
+	unlink(image_path);
+	rmdir(dir);
+}
+
+TestSuite(backend_ublk, .init = setup, .fini = teardown);
+
+struct probe {
+	struct op op;
+	struct backend_req req;
+	int (*call)(const struct backend *backend, struct op *op, struct backend_req *req);
+	bool ended;
+};
+
+static int probe_run(struct op *op)
+{
+	struct probe *p = container_of(op, struct probe, op);
+	return p->call(backend, op, &p->req);
+}
+
+static int probe_end(struct op *op, int res)
+{
+	return backend_end(op, &container_of(op, struct probe, op)->req, res);
+}
+
+static const struct op_step probe_steps[] = {
+	{"call", .run = probe_run, .end = probe_end},
+	{NULL},
+};
+
+static void probe_on_end(struct op *op)
+{
+	container_of(op, struct probe, op)->ended = true;
+}
+
+static void run(struct probe *p)
+{
+	p->ended = false;
+	op_init(&p->op, &reactor, "probe", probe_steps, probe_on_end);
+	op_start(&p->op);
+	while (!p->ended)
+		cr_assert(ring_turn(reactor.ring, true) == 0);
+}
+
+static void prepare(struct probe *p, int dirfd)
+{
+	*p = (struct probe){.call = backend->attach,
+		.req = {.dirfd = dirfd,
+			.image = "image",
+			.tag = "ringvol:01234567:89abcdef",
+			.block_size = 4096,
+			.no_discard = true}};
+}
+
+static void prepare_device(uint32_t state)
+{
+	fake.device = (struct ublkd_device){.state = state,
+		.dev_id = 7,
+		.major = 259,
+		.minor = 3,
+		.node = "/dev/ublkb7",
+		.tag = "ringvol:01234567:89abcdef",
+		.image_dev = 1,
+		.image_ino = 2,
+		.size_bytes = 1 << 20,
+		.flags = UBLKD_DIRECT_IO};
+}
+
+Test(backend_ublk, attach_brings_the_image)
+{
+	struct probe p;
+	struct stat st;
+	open_backend(false);
+	fake_start(100);
+	int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	prepare(&p, dirfd);
+	prepare_device(UBLKD_DEV_LIVE);
+	run(&p);
+	cr_assert(!op_failed(&p.op), "%s", p.op.err.message);
+	cr_assert(fake.count == 1 && stat(image_path, &st) == 0);
+	const struct ublkd_request *r = &fake.seen[0];
+	cr_assert_eq(r->head.type, UBLKD_ATTACH);
+	cr_assert_str_eq(r->tag, p.req.tag);
+	cr_assert_str_eq(r->path, image_path);
+	cr_assert(r->image_ino == st.st_ino && r->image_dev == st.st_dev);
+	cr_assert_eq(fake.seen_ino[0], st.st_ino);
+	cr_assert(r->block_size == 4096 && r->flags == UBLKD_NO_DISCARD);
+	cr_assert(p.req.dev.attached && p.req.dev.major == 259 && p.req.dev.minor == 3);
+	cr_assert_str_eq(p.req.dev.path, "/dev/ublkb7");
+	cr_assert(p.req.dev.direct_io && !p.req.dev.read_only && !p.req.dev.going_away);
+
+	/* Its device again, by number. */
+	p.call = backend->resize;
+	fake.device.size_bytes = 2 << 20;
+	run(&p);
+	cr_assert(!op_failed(&p.op) && p.req.dev.size_bytes == 2 << 20);
+	cr_assert(fake.seen[1].head.type == UBLKD_RESIZE && fake.seen[1].dev_id == 7);
+	cr_assert(fake.seen[1].image_dev == 1 && fake.seen[1].image_ino == 2);
+	cr_assert_eq(fake.seen_ino[1], 0);
+
+	/* Somebody still has it open, then not. */
+	p.call = backend->detach;
+	fake.device.state = UBLKD_DEV_DETACHING;
+	run(&p);
+	cr_assert(!op_failed(&p.op) && p.req.dev.attached && p.req.dev.going_away);
+	fake.device = (struct ublkd_device){0};
+	run(&p);
+	cr_assert(!op_failed(&p.op) && !p.req.dev.attached);
+	close(dirfd);
+	fake_stop();
+}
+
+Test(backend_ublk, its_errors_are_ours)
+{
+	struct probe p;
+	open_backend(false);
+	fake_start(100);
+	int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	prepare(&p, dirfd);
+	err_set(&fake.err, ERR_NO_ROOM, "no more devices; detach some");
+	run(&p);
+	cr_assert(p.op.err.code == ERR_NO_ROOM, "%s", p.op.err.message);
+	cr_assert(strstr(p.op.err.message, "detach some") != NULL, "%s", p.op.err.message);
+	cr_assert(!p.req.dev.attached);
+	close(dirfd);
+	fake_stop();
+}
+
+Test(backend_ublk, no_image_no_question)
+{
+	struct probe p;
+	open_backend(false);
+	fake_start(100);
+	int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	prepare(&p, dirfd);
+	p.req.image = "no-image";
+	run(&p);
+	cr_assert(p.op.err.errnum == ENOENT && fake.count == 0, "%s", p.op.err.message);
+	close(dirfd);
+	fake_stop();
+}
+
+Test(backend_ublk, nobody_answers)
+{
+	struct probe p;
+	open_backend(false);
+	int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	prepare(&p, dirfd);
+	run(&p);
+	cr_assert(p.op.err.code == ERR_UNAVAILABLE, "%s", p.op.err.message);
+	cr_assert(strstr(p.op.err.message, socket_path) != NULL, "%s", p.op.err.message);
+	close(dirfd);
+}
+
+/* The program that would be started is this test, which does not know the command. */
+Test(backend_ublk, the_data_process_does_not_start)
+{
+	struct probe p;
+	open_backend(true);
+	int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	prepare(&p, dirfd);
+	run(&p);
+	cr_assert(op_failed(&p.op));
+	cr_assert(strstr(p.op.err.message, "data process") != NULL, "%s", p.op.err.message);
+	close(dirfd);
+}
+
+Test(backend_ublk, no_ublk_in_the_kernel)
+{
+	struct probe p;
+	struct err err = {0};
+	open_backend(false);
+	unlink(control_path);
+	int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	prepare(&p, dirfd);
+	run(&p);
+	cr_assert(p.op.err.code == ERR_PRECONDITION, "%s", p.op.err.message);
+	cr_assert(strstr(p.op.err.message, "ublk_drv") != NULL, "%s", p.op.err.message);
+	cr_assert(backend_check(BACKEND_UBLK, &err) < 0 && err.code == ERR_PRECONDITION);
+	close(dirfd);
+	backend_ublk_close();
+	err_clear(&err);
+	cr_assert(backend_check(BACKEND_UBLK, &err) < 0 && err.code == ERR_PRECONDITION);
+}
+
+/* Looks for the end of something the watch does. */
+static bool turn_until(atomic_int *value, int wanted)
+{
+	for (int i = 0; i < PATIENCE_TURNS && atomic_load(value) < wanted; i++)
+		cr_assert(ring_turn(reactor.ring, true) == 0);
+	return atomic_load(value) >= wanted;
+}
+
+Test(backend_ublk, another_data_process_is_noticed)
+{
+	struct probe p;
+	open_backend(false);
+	fake.devices = 1;
+	fake_start(100);
+	int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	prepare(&p, dirfd);
+	prepare_device(UBLKD_DEV_LIVE);
+	run(&p);
+	/* The watch has to meet the first before there can be another. */
+	cr_assert(turn_until(&fake.hellos, 2), "nobody watches");
+	cr_assert(backend->away_since_ns(backend) == 0);
+	fake_stop();
+	for (int i = 0; i < PATIENCE_TURNS && backend->away_since_ns(backend) == 0; i++)
+		cr_assert(ring_turn(reactor.ring, true) == 0);
+	cr_assert(backend->away_since_ns(backend) != 0, "its absence is not noticed");
+	fake_start(200);
+	fake.devices = 1;
+	cr_assert(turn_until(&returned, 1), "nobody was told");
+	cr_assert(backend->away_since_ns(backend) == 0);
+	close(dirfd);
+	fake_stop();
+}
