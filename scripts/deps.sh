@@ -36,7 +36,7 @@ deps_apt_install() {
 	say "installing $*"
 	deps_apt_update || return 1
 	DEBIAN_FRONTEND=noninteractive quietly /tmp/ringvol-apt-install.log \
-		as_root apt-get install -y --no-install-recommends "$@"
+		as_root apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
 }
 
 # deps_ensure GROUP...: build, run, test, lint, fuzz, valgrind, go

@@ -10,7 +10,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 top=$PWD
 logs=$top/build/test-logs
 results=$logs/results.tsv
-all=(unit wire sim system crash conformance valgrind guest ublk power asan fuzz)
+all=(unit wire sim deploy system crash conformance valgrind guest ublk power asan fuzz)
 lanes=("$@")
 [ ${#lanes[@]} -gt 0 ] || lanes=("${all[@]}")
 for lane in "${lanes[@]}"; do
@@ -126,6 +126,7 @@ mkdir -p "$logs"
 rm -rf "${logs:?}"/*
 : >"$results"
 
+if wants deploy; then counted deploy python3 scripts/run-unittest.py tests/image; fi
 if wants unit wire sim system crash conformance valgrind guest ublk power; then
 	if build_or_fail build; then
 		for lane in unit wire sim; do
