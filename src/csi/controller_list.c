@@ -143,6 +143,24 @@ static void refuse_memory(struct csi *csi, struct grpc_call *call)
 	csi_refuse(csi, call, &err);
 }
 
+/* Makes the object's entry and puts it into the response; false: out of memory. */
+typedef bool page_add_fn(
+	const struct page *page, const struct pool_object *object, ProtobufCMessage *response);
+
+/* The response's entries have room for page->count, or are NULL for want of memory. */
+static void page_reply(const struct page *page, struct grpc_call *call, page_add_fn *add,
+	ProtobufCMessage *response, ProtobufCBinaryData *next_token)
+{
+	for (size_t i = 0; i < page->count; i++)
+		if (!add(page, page->objects[i], response)) {
+			refuse_memory(page->csi, call);
+			return;
+		}
+	if (page->next_token != NULL)
+		*next_token = csi_bytes(page->next_token);
+	grpc_reply(call, response);
+}
+
 /* ---- volumes ---- */
 
 static Csi__V1__ListVolumesResponse__Entry *volume_entry(
@@ -166,6 +184,17 @@ static Csi__V1__ListVolumesResponse__Entry *volume_entry(
 	return entry->volume == NULL ? NULL : entry;
 }
 
+static bool add_volume(
+	const struct page *page, const struct pool_object *object, ProtobufCMessage *message)
+{
+	Csi__V1__ListVolumesResponse *response = (void *)message;
+	Csi__V1__ListVolumesResponse__Entry *entry = volume_entry(page, object);
+	if (response->entries == NULL || entry == NULL)
+		return false;
+	response->entries[response->n_entries++] = entry;
+	return true;
+}
+
 void csi_list_volumes(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Csi__V1__ListVolumesRequest *req = (const void *)request;
@@ -179,19 +208,18 @@ void csi_list_volumes(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	response.entries = arena_alloc(page.arena, page.count * sizeof(*response.entries));
-	for (; response.entries != NULL && response.n_entries < page.count; response.n_entries++) {
-		size_t i = response.n_entries;
-		response.entries[i] = volume_entry(&page, page.objects[i]);
-		if (response.entries[i] == NULL)
-			break;
-	}
-	if (response.n_entries < page.count) {
-		refuse_memory(csi, call);
-		return;
-	}
-	if (page.next_token != NULL)
-		response.next_token = csi_bytes(page.next_token);
-	grpc_reply(call, &response.base);
+	page_reply(&page, call, add_volume, &response.base, &response.next_token);
+}
+
+static bool add_health(
+	const struct page *page, const struct pool_object *object, ProtobufCMessage *message)
+{
+	Csi__V1__ControllerListVolumeHealthResponse *response = (void *)message;
+	Csi__V1__VolumeHealth *entry = csi_health_message(page->arena, page->csi, object);
+	if (response->entries == NULL || entry == NULL)
+		return false;
+	response->entries[response->n_entries++] = entry;
+	return true;
 }
 
 void csi_list_health(struct grpc_call *call, const ProtobufCMessage *request)
@@ -212,19 +240,7 @@ void csi_list_health(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	response.entries = arena_alloc(page.arena, page.count * sizeof(*response.entries));
-	for (; response.entries != NULL && response.n_entries < page.count; response.n_entries++) {
-		size_t i = response.n_entries;
-		response.entries[i] = csi_health_message(page.arena, csi, page.objects[i]);
-		if (response.entries[i] == NULL)
-			break;
-	}
-	if (response.n_entries < page.count) {
-		refuse_memory(csi, call);
-		return;
-	}
-	if (page.next_token != NULL)
-		response.next_token = csi_bytes(page.next_token);
-	grpc_reply(call, &response.base);
+	page_reply(&page, call, add_health, &response.base, &response.next_token);
 }
 
 void csi_get_volume(struct grpc_call *call, const ProtobufCMessage *request)
@@ -295,6 +311,17 @@ static Csi__V1__ListSnapshotsResponse__Entry *snapshot_entry(
 	return entry->snapshot == NULL ? NULL : entry;
 }
 
+static bool add_snapshot(
+	const struct page *page, const struct pool_object *object, ProtobufCMessage *message)
+{
+	Csi__V1__ListSnapshotsResponse *response = (void *)message;
+	Csi__V1__ListSnapshotsResponse__Entry *entry = snapshot_entry(page, object);
+	if (response->entries == NULL || entry == NULL)
+		return false;
+	response->entries[response->n_entries++] = entry;
+	return true;
+}
+
 void csi_list_snapshots(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Csi__V1__ListSnapshotsRequest *req = (const void *)request;
@@ -314,19 +341,7 @@ void csi_list_snapshots(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	response.entries = arena_alloc(page.arena, page.count * sizeof(*response.entries));
-	for (; response.entries != NULL && response.n_entries < page.count; response.n_entries++) {
-		size_t i = response.n_entries;
-		response.entries[i] = snapshot_entry(&page, page.objects[i]);
-		if (response.entries[i] == NULL)
-			break;
-	}
-	if (response.n_entries < page.count) {
-		refuse_memory(csi, call);
-		return;
-	}
-	if (page.next_token != NULL)
-		response.next_token = csi_bytes(page.next_token);
-	grpc_reply(call, &response.base);
+	page_reply(&page, call, add_snapshot, &response.base, &response.next_token);
 }
 
 void csi_get_snapshot(struct grpc_call *call, const ProtobufCMessage *request)

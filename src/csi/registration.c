@@ -245,8 +245,3 @@ void registration_close(struct registration *r)
 	grpc_registry_free(r->registry);
 	free(r);
 }
-
-bool registration_registered(const struct registration *r)
-{
-	return r->registered;
-}

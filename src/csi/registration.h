@@ -13,8 +13,6 @@
 
 #include "reactor/op.h"
 
-#include <stdbool.h>
-
 struct registration;
 
 struct registration_config {
@@ -39,7 +37,5 @@ void registration_drain(struct registration *registration, uint64_t timeout_ms,
 	void (*on_drained)(void *arg), void *arg);
 /* Turns the ring, so not from a callback. NULL is legal. */
 void registration_close(struct registration *registration);
-/* Kubelet's last word; false before it said anything. */
-bool registration_registered(const struct registration *registration);
 
 #endif
