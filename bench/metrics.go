@@ -72,16 +72,8 @@ func metrics(b *bench) error {
 	if err != nil {
 		return err
 	}
-	all := volumes(d, "metrics0", count, rig.MountCap("ext4"), volumeSize)
-	if err := makePaths(all); err != nil {
-		return err
-	}
-	if err := each(count, 16, func(i int) error {
-		if err := all[i].Create(); err != nil {
-			return err
-		}
-		return all[i].Stage()
-	}); err != nil {
+	all, err := stagedVolumes(d, "metrics0", count, rig.MountCap("ext4"), volumeSize)
+	if err != nil {
 		return err
 	}
 	unscraped := statusKiB(d.Pid(), "VmRSS") / 1024

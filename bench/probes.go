@@ -294,16 +294,8 @@ func probesCost(b *bench, d *rig.Driver, p *rig.Pool, v *rig.Volume) error {
 // probesMemory is what the kernel counts for 1,000 volumes.
 func probesMemory(b *bench, d *rig.Driver) error {
 	count := min(1000, b.known)
-	all := volumes(d, "probed00", count, rig.BlockCap(), volumeSize)
-	if err := makePaths(all); err != nil {
-		return err
-	}
-	if err := each(count, 16, func(i int) error {
-		if err := all[i].Create(); err != nil {
-			return err
-		}
-		return all[i].Stage()
-	}); err != nil {
+	all, err := stagedVolumes(d, "probed00", count, rig.BlockCap(), volumeSize)
+	if err != nil {
 		return err
 	}
 	time.Sleep(2 * time.Second) // for the last chunk of slots

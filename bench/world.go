@@ -88,6 +88,20 @@ func makePaths(all []*rig.Volume) error {
 	return nil
 }
 
+// stagedVolumes are new ones, created and staged, none published.
+func stagedVolumes(d *rig.Driver, prefix string, count int, c *csi.VolumeCapability, size int64) ([]*rig.Volume, error) {
+	all := volumes(d, prefix, count, c, size)
+	if err := makePaths(all); err != nil {
+		return nil, err
+	}
+	return all, each(count, 16, func(i int) error {
+		if err := all[i].Create(); err != nil {
+			return err
+		}
+		return all[i].Stage()
+	})
+}
+
 // floorRun runs the C program and returns its microseconds.
 func floorRun(args ...any) ([]float64, error) {
 	words := make([]string, len(args))

@@ -8,17 +8,16 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 . scripts/lib.sh
 . scripts/deps.sh
+. scripts/vm/lib.sh
 
 boots=${1:-5}
 shift || true
 kernels=("$@")
 [ ${#kernels[@]} -gt 0 ] || kernels=(6.12 7.2)
-deps_ensure go
 [ -x build/ringvol ] || die "there is no data process to measure: ./dev build"
-mkdir -p build/vm build/bench-ublk
+mkdir -p build/bench-ublk
+guest_tests ublk
 cc -O2 -Wall -o build/vm/count bench/ublk/count.c
-(cd tests && CGO_ENABLED=0 quietly ../build/vm/ublk.log \
-	go test -c -ldflags=-s -o ../build/vm/ublk.test ./ublk) || exit 1
 peer=() files=()
 if [ -n "${RINGVOL_BENCH_UBLKSRV:-}" ]; then
 	tool=$(readlink -f "$RINGVOL_BENCH_UBLKSRV")
