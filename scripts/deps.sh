@@ -15,6 +15,7 @@ deps_test=("${deps_run[@]}" attr fio)
 deps_lint=(clang clang-format clang-tidy)
 deps_fuzz=(clang)
 deps_valgrind=(valgrind libc6-dbg)
+deps_e2e=(iproute2 libseccomp2)
 
 deps_missing() {
 	local package
@@ -39,7 +40,7 @@ deps_apt_install() {
 		as_root apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
 }
 
-# deps_ensure GROUP...: build, run, test, lint, fuzz, valgrind, go
+# deps_ensure GROUP...: build, run, test, lint, fuzz, valgrind, e2e, go
 deps_ensure() {
 	local group package missing=() wanted=()
 	for group in "$@"; do
@@ -50,6 +51,7 @@ deps_ensure() {
 		lint) wanted+=("${deps_lint[@]}") ;;
 		fuzz) wanted+=("${deps_fuzz[@]}") ;;
 		valgrind) wanted+=("${deps_valgrind[@]}") ;;
+		e2e) wanted+=("${deps_e2e[@]}") ;;
 		go) ;;
 		esac
 	done

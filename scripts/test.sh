@@ -10,7 +10,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 top=$PWD
 logs=$top/build/test-logs
 results=$logs/results.tsv
-all=(unit wire sim deploy system crash conformance valgrind guest ublk power asan fuzz)
+all=(unit wire sim deploy system crash conformance valgrind guest ublk power asan fuzz e2e)
 lanes=("$@")
 [ ${#lanes[@]} -gt 0 ] || lanes=("${all[@]}")
 for lane in "${lanes[@]}"; do
@@ -99,17 +99,19 @@ accounted() {
 	fi
 }
 
-# guest LANE SCRIPT ARGUMENT...: a script that runs Go tests in a guest.
+# guest LANE SCRIPT ARGUMENT...: a script that runs Go tests in a guest or on a node that it makes; it says "vm: ..."
+# or "e2e: ..." how that went, and exits with 77 where there can be none.
 guest() {
-	local lane=$1 code=0
+	local lane=$1 code=0 said
 	shift
 	say "lane $lane"
 	bash "$@" >"$logs/$lane.log" 2>"$logs/$lane.vm.log" || code=$?
+	said=$(grep -E '^(vm|e2e): ' "$logs/$lane.vm.log" | tail -n 1)
 	if [ $code -eq 77 ]; then
-		result "$lane" skip "$lane" "$(grep '^vm: skipped' "$logs/$lane.vm.log" | tail -n 1)"
+		result "$lane" skip "$lane" "$said"
 		return
 	fi
-	say "$(grep '^vm: ' "$logs/$lane.vm.log" | tail -n 1)"
+	say "$said"
 	go tool test2json <"$logs/$lane.log" >"$logs/$lane.json"
 	python3 scripts/count-go.py "$lane" "$logs/$lane.json" "$results" || code=1
 	accounted "$lane" $code
@@ -158,5 +160,6 @@ if wants asan && build_or_fail build-asan "${asan_options[@]}"; then
 	golang asan-system 15m system -test.short
 fi
 if wants fuzz; then counted fuzz bash scripts/fuzz.sh all 10; fi
+if wants e2e; then guest e2e scripts/e2e.sh; fi
 
 python3 scripts/summary.py "$results" "$logs"

@@ -9,8 +9,9 @@
  */
 #include "tools/check.h"
 
-#include "tools/args.h"
+#include "options.h"
 #include "tools/json.h"
+#include "tools/pool_args.h"
 #include "tools/text.h"
 #include "tools/tools.h"
 
@@ -20,14 +21,23 @@
 
 enum {
 	STATUS_CLEAN = 0,
-	STATUS_FINDINGS = TOOL_FAILED,
+	STATUS_FINDINGS = 1,
+	STATUS_USAGE = 2,
 	STATUS_REPAIRED = 4,
 };
 
 struct check_options {
-	struct tool_args args;
-	bool repair;
+	struct pool_args pools;
+	bool json, repair;
 };
+
+static int set_json(void *target, const char *value, struct err *err)
+{
+	(void)value;
+	(void)err;
+	((struct check_options *)target)->json = true;
+	return 0;
+}
 
 static int set_repair(void *target, const char *value, struct err *err)
 {
@@ -37,12 +47,18 @@ static int set_repair(void *target, const char *value, struct err *err)
 	return 0;
 }
 
+static int set_pool(void *target, const char *value, struct err *err)
+{
+	return pool_args_add(&((struct check_options *)target)->pools, value, err);
+}
+
 static const struct option_row rows[] = {
-	TOOL_POOL_ROW(""),
+	{"--pool", "NAME=PATH", {"RINGVOL_POOLS"}, .separator = ';',
+		.fallback = "default=/var/lib/ringvol", .help = POOL_ARGS_HELP, .set = set_pool},
 	{"--repair",
 		.help = "mend what a crash left, as the driver's start does; not beside a driver",
 		.set = set_repair},
-	{"--json", .help = "for programs", .set = tool_set_json},
+	{"--json", .help = "for programs", .set = set_json},
 	{NULL},
 };
 
@@ -189,8 +205,10 @@ static int run_pool(const struct check_options *o, const struct inventory_pool *
 	const struct text_stream *stream, struct json *j)
 {
 	struct check c = {.arena = arena_new(0)};
-	if (c.arena == NULL)
-		return tool_fail(&check_command, "out of memory");
+	if (c.arena == NULL) {
+		fprintf(stderr, "ringvol check: out of memory\n");
+		return STATUS_FINDINGS;
+	}
 	check_pool(&c, pool->name, pool->path);
 	bool refused = o->repair && c.survey.served;
 	if (refused)
@@ -200,33 +218,32 @@ static int run_pool(const struct check_options *o, const struct inventory_pool *
 			shown(&c, pool->name));
 	else if (o->repair)
 		check_repair(&c);
-	if (o->args.json)
+	if (o->json)
 		json_pool(j, &c);
 	else
 		print_pool(&c, stream);
 	if (c.failed)
-		tool_fail(&check_command, "out of memory, something is left out");
+		fprintf(stderr, "ringvol check: out of memory, something is left out\n");
 	int status = refused ? STATUS_FINDINGS : status_of(&c);
 	check_close(&c);
 	arena_unref(c.arena);
 	return status;
 }
 
-static int run(struct tool_args *args)
+static int run(const struct check_options *o)
 {
-	const struct check_options *o = container_of(args, struct check_options, args);
 	struct text_stream stream;
 	struct json j = {.out = stdout};
 	int status = STATUS_CLEAN;
 	text_stream_of(STDOUT_FILENO, &stream);
-	if (args->json) {
+	if (o->json) {
 		json_open(&j, '{');
 		json_key(&j, "pools");
 		json_open(&j, '[');
 	}
-	for (unsigned i = 0; i < args->pool_count; i++)
-		status = worse(status, run_pool(o, &args->pools[i], &stream, &j));
-	if (args->json) {
+	for (unsigned i = 0; i < o->pools.count; i++)
+		status = worse(status, run_pool(o, &o->pools.pools[i], &stream, &j));
+	if (o->json) {
 		json_close(&j, ']');
 		json_close(&j, '}');
 		fputc('\n', stdout);
@@ -236,6 +253,23 @@ static int run(struct tool_args *args)
 
 int tools_check_main(int argc, char *const *argv)
 {
-	struct check_options o = {0};
-	return tool_main(&check_command, argc, argv, &o.args, run);
+	struct check_options o = {.pools.arena = arena_new(0)};
+	struct options_result result = {0};
+	struct err err = {0};
+	int status;
+	if (o.pools.arena == NULL) {
+		fprintf(stderr, "ringvol check: out of memory\n");
+		return STATUS_FINDINGS;
+	}
+	if (options_parse(&check_command, argc, argv, &o, &result, &err) < 0) {
+		fprintf(stderr, "ringvol check: %s\n", err.message);
+		status = STATUS_USAGE;
+	} else if (result.help) {
+		options_print_help(&check_command, stdout);
+		status = 0;
+	} else {
+		status = run(&o);
+	}
+	arena_unref(o.pools.arena);
+	return status;
 }

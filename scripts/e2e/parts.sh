@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# scripts/e2e/parts.sh: the real parts of a cluster in .cache/e2e/bin: Kubernetes, etcd, the CSI sidecars and helm
+# built as the Go modules of tests/e2e/parts, containerd, runc and the CNI plugins out of Debian's packages, which
+# are unpacked and not installed (an installed containerd would be started). A part is made again when what it is
+# made from has changed, and not before. The first time takes the better part of an hour on two cores.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+. scripts/lib.sh
+. scripts/deps.sh
+
+top=$PWD
+cache=$top/.cache/e2e
+packages=(containerd runc containernetworking-plugins)
+
+# made PART KEY: whether the part was made from this already. remember PART KEY: it is from now on.
+made() {
+	[ "$(cat "$cache/$1.made" 2>/dev/null)" = "$2" ]
+}
+remember() {
+	echo "$2" >"$cache/$1.made"
+}
+
+# module PART [LINKER FLAG...]
+module() {
+	local part=$1 key
+	shift
+	key=$({ cat "tests/e2e/parts/$part/go.mod" "tests/e2e/parts/$part/go.sum" && echo "$*"; } | sha256sum)
+	! made "$part" "$key" || return 0
+	say "building $part"
+	(cd "tests/e2e/parts/$part" && CGO_ENABLED=0 GOFLAGS="$GOFLAGS -trimpath" \
+		quietly "$cache/$part.log" nice -n 10 go build -ldflags "-s -w $*" -o "$cache/bin/" tool)
+	remember "$part" "$key"
+}
+
+# Kubernetes learns its version from the linker; a kubelet without one is turned away.
+kubernetes() {
+	local version package=k8s.io/component-base/version
+	version=$(sed -nE 's/^.*k8s\.io\/kubernetes (v[0-9.]+).*/\1/p' tests/e2e/parts/kubernetes/go.mod)
+	module kubernetes -X "$package.gitVersion=$version" -X "$package.gitMajor=$(cut -d. -f1 <<<"${version#v}")" \
+		-X "$package.gitMinor=$(cut -d. -f2 <<<"$version")"
+}
+
+candidates() {
+	apt-cache policy "${packages[@]}" | grep Candidate
+}
+
+debian() {
+	local key
+	key=$(candidates)
+	[ -n "$key" ] || { deps_apt_update && key=$(candidates); }
+	! made debian "$key" || return 0
+	say "unpacking ${packages[*]}"
+	rm -rf "$cache/debian" && mkdir -p "$cache/debian"
+	deps_apt_update
+	(cd "$cache/debian" && quietly "$cache/debian.log" apt-get download "${packages[@]}" &&
+		for file in *.deb; do dpkg -x "$file" .; done && rm ./*.deb)
+	remember debian "$key"
+}
+
+deps_ensure go
+mkdir -p "$cache/bin"
+debian
+module etcd
+[ ! -e "$cache/bin/server" ] || mv "$cache/bin/server" "$cache/bin/etcd" # named after its directory
+kubernetes
+module sidecars
+module helm

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"ringvol.dev/tests/rig"
+)
+
+// The names that pods ask for. Nothing is pulled: images are made here and imported under these names.
+const (
+	pauseImage    = "registry.k8s.io/pause:3.10"
+	WorkloadImage = "ringvol.dev/e2e-workload:1"
+	sidecars      = "registry.k8s.io/sig-storage/"
+)
+
+// program is an image with one static program in it.
+type program struct {
+	name, path string
+	arguments  []string
+}
+
+// images gives containerd what pods are made of anyway: the workload, which also does what the pause image does.
+func (c *Cluster) images() error {
+	workload := filepath.Join(c.Top, "build/e2e/workload")
+	return c.packPrograms(program{pauseImage, workload, []string{"pause"}}, program{WorkloadImage, workload, nil})
+}
+
+// SidecarImages gives containerd the sidecars.
+func (c *Cluster) SidecarImages() error {
+	return c.packPrograms(program{sidecars + "csi-provisioner:v6.4.0", c.bin("csi-provisioner"), nil},
+		program{sidecars + "csi-resizer:v2.3.0", c.bin("csi-resizer"), nil},
+		program{sidecars + "csi-snapshotter:v8.7.0", c.bin("csi-snapshotter"), nil},
+		program{sidecars + "snapshot-controller:v8.7.0", c.bin("snapshot-controller"), nil})
+}
+
+func (c *Cluster) packPrograms(programs ...program) error {
+	for _, p := range programs {
+		if err := c.packProgram(p); err != nil {
+			return fmt.Errorf("image %s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) packProgram(p program) error {
+	root := c.path("images", "root")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	defer os.RemoveAll(root)
+	entrypoint := "/" + filepath.Base(p.path)
+	if _, err := rig.Run("cp", p.path, root+entrypoint); err != nil {
+		return err
+	}
+	archive := c.path("images", "image.tar")
+	defer os.Remove(archive)
+	args := []string{filepath.Join(c.Top, "scripts/image/oci.py"), "--root", root, "--name", p.name,
+		"--output", archive, "--compress", "none", "--entrypoint", entrypoint}
+	for _, argument := range p.arguments {
+		args = append(args, "--entrypoint", argument)
+	}
+	if _, err := rig.Run("python3", args...); err != nil {
+		return err
+	}
+	return c.ImportImage(archive)
+}
+
+// ImportImage gives containerd an image archive; an image of the same name is replaced.
+func (c *Cluster) ImportImage(archive string) error {
+	_, err := c.ctr("images", "import", archive)
+	return err
+}
+
+// TagImage gives an image one more name.
+func (c *Cluster) TagImage(name, also string) error {
+	_, err := c.ctr("images", "tag", "--force", name, also)
+	return err
+}
+
+// DriverImage is the name of the image that ./dev image makes.
+func (c *Cluster) DriverImage() (string, error) {
+	text, err := os.ReadFile(filepath.Join(c.Top, "meson.build"))
+	if err != nil {
+		return "", err
+	}
+	version := regexp.MustCompile(`(?s)project\(.*?version: '([^']+)'`).FindSubmatch(text)
+	if version == nil {
+		return "", fmt.Errorf("meson.build names no version")
+	}
+	return "ringvol.dev/ringvol:" + string(version[1]), nil
+}

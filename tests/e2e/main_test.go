@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e runs ringvol on a real Kubernetes node: pods get their volumes from the API server, the scheduler,
+// the sidecars and kubelet, and lose none of them in what happens to a node. One cluster serves all tests; each
+// has a namespace of its own in it (world.go).
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"ringvol.dev/tests/e2e/cluster"
+)
+
+// node is the cluster that all tests share.
+var node *cluster.Cluster
+
+func TestMain(m *testing.M) {
+	os.Exit(cluster.Isolate(func(dir string) int {
+		top, err := filepath.Abs("../..")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		node, err = cluster.Start(dir, top)
+		code := 1
+		if err == nil {
+			code = m.Run()
+		} else {
+			fmt.Fprintln(os.Stderr, "the cluster does not come up:", err)
+		}
+		if err := node.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "stopping the cluster:", err)
+			code = 1
+		}
+		if err := node.KeepLogs(filepath.Join(top, "build/test-logs/e2e")); err != nil {
+			fmt.Fprintln(os.Stderr, "keeping the logs:", err)
+		}
+		return code
+	}))
+}
