@@ -321,7 +321,7 @@ static int parse_line(struct record *rec, char *line, uint32_t *seen)
 	for (unsigned i = 0; i < FIELDS; i++) {
 		if (strcmp(fields[i].name, line) != 0)
 			continue;
-		if (*seen & (1u << i))
+		if (*seen >> i != 0) /* given twice, or out of order: one text for one value */
 			return -EBADMSG;
 		*seen |= 1u << i;
 		return parse_value(rec, &fields[i], value);

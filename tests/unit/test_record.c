@@ -131,6 +131,8 @@ Test(record, the_future_is_not_guessed_at)
 	cr_assert_eq(parse_summed("ringvol-record 2\n" BODY), -EPROTONOSUPPORT);
 	cr_assert_eq(parse_summed("ringvol-recorb 1\n" BODY), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "thick=true\n"), -EBADMSG); /* twice */
+	cr_assert_eq(parse_summed(BODY "family=f\n"), 0);
+	cr_assert_eq(parse_summed(BODY "mkfs_options=o\n"), -EBADMSG); /* out of order */
 	cr_assert_eq(parse_summed(BODY "colour\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "family=a%0ab\n"), -EBADMSG); /* lower case */
 	cr_assert_eq(parse_summed(BODY "family=a%41b\n"), -EBADMSG); /* needless */
