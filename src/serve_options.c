@@ -196,6 +196,8 @@ static int set_pool_setting(struct pool_config *pool, char *setting, struct err 
 static int set_pool(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
+	if (strcmp(value, "none") == 0)
+		return 0;
 	char *name = arena_strdup(o->arena, value);
 	if (name == NULL)
 		return err_set(err, ERR_NO_ROOM, "out of memory");
@@ -205,7 +207,7 @@ static int set_pool(void *target, const char *value, struct err *err)
 	char *path = strchr(name, '=');
 	if (path == NULL)
 		return err_set(
-			err, ERR_INVALID, "not NAME=PATH[,overcommit=F][,reserve=PCT][,init]");
+			err, ERR_INVALID, "not NAME=PATH[,overcommit=F][,reserve=PCT][,init] or none");
 	*path++ = '\0';
 
 	struct pool_config pool = {.name = name, .path = path, .overcommit = 1.0, .reserve_pct = 5};
@@ -383,12 +385,13 @@ static const struct option_row rows[] = {
 		.help = "the name storage classes call it by", .set = set_driver_name},
 	{"--node-id", "ID", {"NODE_ID", "KUBE_NODE_NAME"}, .fallback_help = "the host name",
 		.help = "this node's name", .set = set_node_id},
-	{"--pool", "NAME=PATH[,overcommit=F][,reserve=PCT][,init]", {"RINGVOL_POOLS"},
+	{"--pool", "NAME=PATH[,overcommit=F][,reserve=PCT][,init]|none", {"RINGVOL_POOLS"},
 		.separator = ';', .fallback = "default=/var/lib/ringvol",
 		.help = "a directory to keep volumes in; repeatable\n"
 			"overcommit: how often its space may be promised (1.0)\n"
 			"reserve: percent of its file system never promised (5)\n"
-			"init: make it a pool if the directory is empty",
+			"init: make it a pool if the directory is empty\n"
+			"none: a driver that only says what it can do, as a central sidecar asks",
 		.set = set_pool},
 	{"--services", "LIST", {"RINGVOL_SERVICES"}, .fallback = "identity,controller,node",
 		.help = "the services to serve, commas between; identity always is",

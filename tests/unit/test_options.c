@@ -117,6 +117,9 @@ Test(options, pools)
 	cr_assert(o.pools[0].init);
 	cr_assert_str_eq(o.pools[1].path, "/");
 
+	cr_assert_eq(PARSE("--pool=none"), 0, "%s", err.message);
+	cr_assert_eq(o.pool_count, 0, "the default is not added");
+
 	REFUSED("NAME=PATH", "--pool=fast");
 	REFUSED("NAME=PATH", "--pool=");
 	REFUSED("name has", "--pool==/a");
