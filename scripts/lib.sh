@@ -38,6 +38,13 @@ quietly() {
 build_tree() {
 	local dir=$1
 	shift
+	build_target "$dir" all "$@"
+}
+
+# build_target DIR TARGET [MESON OPTION...]: no more of a tree than that.
+build_target() {
+	local dir=$1 target=$2
+	shift 2
 	if [ ! -f "$dir/build.ninja" ]; then
 		say "configuring $dir"
 		rm -rf "$dir"/meson-* # of an attempt cut short; logs may lie in there already
@@ -45,7 +52,7 @@ build_tree() {
 		mv "$dir.setup.log" "$dir/setup.log"
 	fi
 	say "building $dir"
-	quietly "$dir/build.log" ninja -C "$dir"
+	quietly "$dir/build.log" ninja -C "$dir" "$target"
 }
 
 asan_options=(-Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1)

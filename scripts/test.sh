@@ -106,7 +106,7 @@ guest() {
 	shift
 	say "lane $lane"
 	bash "$@" >"$logs/$lane.log" 2>"$logs/$lane.vm.log" || code=$?
-	said=$(grep -E '^(vm|e2e): ' "$logs/$lane.vm.log" | tail -n 1)
+	said=$(grep -E '^(vm|e2e): ' "$logs/$lane.vm.log" | tail -n 1) || true
 	if [ $code -eq 77 ]; then
 		result "$lane" skip "$lane" "$said"
 		return

@@ -58,7 +58,7 @@ static struct ublk {
 
 /* ---- devices ---- */
 
-static void dev_from_ublkd(const struct ublkd_device *from, struct backend_dev *to)
+void backend_ublk_dev(const struct ublkd_device *from, struct backend_dev *to)
 {
 	*to = (struct backend_dev){
 		.attached = from->state != UBLKD_DEV_NONE,
@@ -126,7 +126,7 @@ static int asked(struct op *op, int res)
 		c->call.reply.device.state == UBLKD_DEV_NONE)
 		c->req->dev.attached = false;
 	else if (c->req != NULL)
-		dev_from_ublkd(&c->call.reply.device, &c->req->dev);
+		backend_ublk_dev(&c->call.reply.device, &c->req->dev);
 	return 0;
 }
 
@@ -356,7 +356,7 @@ static void scan_on_device(void *arg, const struct ublkd_device *from)
 {
 	const struct scan *scan = arg;
 	struct backend_dev dev;
-	dev_from_ublkd(from, &dev);
+	backend_ublk_dev(from, &dev);
 	scan->each(scan->arg, &dev);
 }
 

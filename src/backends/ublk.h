@@ -34,4 +34,8 @@ int backend_ublk_open(struct reactor *reactor, const struct backend_ublk_config 
 /* No operation may run; the data process and its devices stay. */
 void backend_ublk_close(void);
 
+/* A device as the data process tells of it. */
+struct ublkd_device;
+void backend_ublk_dev(const struct ublkd_device *from, struct backend_dev *ret);
+
 #endif

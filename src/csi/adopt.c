@@ -10,6 +10,7 @@
  * How it can fail: the scan fails, and nothing is adopted until the next one; what cannot be
  * cleared stays as it is. A device of a pool that is not here is left alone.
  */
+#include "base/array.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "blockio/boot_mark.h"
@@ -50,35 +51,20 @@ struct adopt {
 
 /* ---- the scan, on a work thread ---- */
 
-static void *grow_array(void *items, size_t *cap, size_t count, size_t size)
-{
-	if (count < *cap)
-		return items;
-	size_t larger = *cap == 0 ? 64 : *cap * 2;
-	void *moved = reallocarray(items, larger, size);
-	if (moved != NULL)
-		*cap = larger;
-	return moved;
-}
-
 static void scan_dev(void *arg, const struct backend_dev *dev)
 {
 	struct adopt *a = arg;
-	void *moved = grow_array(a->devs, &a->dev_cap, a->dev_count, sizeof(*a->devs));
-	if (moved == NULL)
+	if (array_grow(&a->devs, &a->dev_cap, a->dev_count, sizeof(*a->devs)) < 0)
 		return; /* not adopted now; the next scan finds it */
-	a->devs = moved;
 	a->devs[a->dev_count++] = (struct found_dev){a->scanning, *dev};
 }
 
 static void scan_mount(void *arg, const struct mnt_entry *entry)
 {
 	struct adopt *a = arg;
-	void *moved = grow_array(a->mounts, &a->mount_cap, a->mount_count, sizeof(*a->mounts));
 	char *path = strdup(entry->path);
-	if (moved != NULL)
-		a->mounts = moved;
-	if (moved == NULL || path == NULL) {
+	if (path == NULL ||
+		array_grow(&a->mounts, &a->mount_cap, a->mount_count, sizeof(*a->mounts)) < 0) {
 		free(path);
 		return;
 	}

@@ -6,6 +6,7 @@
  */
 #include "pool/survey.h"
 
+#include "base/array.h"
 #include "pool/private.h"
 
 #include <errno.h>
@@ -200,14 +201,8 @@ struct collect {
 static int collect_name(void *arg, const char *name)
 {
 	struct collect *c = arg;
-	if (c->count == c->cap) {
-		size_t cap = c->cap == 0 ? 64 : c->cap * 2;
-		struct survey_object *at = reallocarray(c->at, cap, sizeof(*at));
-		if (at == NULL)
-			return -ENOMEM;
-		c->at = at;
-		c->cap = cap;
-	}
+	if (array_grow(&c->at, &c->cap, c->count, sizeof(*c->at)) < 0)
+		return -ENOMEM;
 	int r = survey_object(c->survey, c->kind, name, &c->at[c->count]);
 	if (r == 0)
 		c->count++;

@@ -9,9 +9,8 @@
  */
 #include "tools/check.h"
 
-#include "options.h"
+#include "tools/args.h"
 #include "tools/json.h"
-#include "tools/pool_args.h"
 #include "tools/text.h"
 #include "tools/tools.h"
 
@@ -21,23 +20,14 @@
 
 enum {
 	STATUS_CLEAN = 0,
-	STATUS_FINDINGS = 1,
-	STATUS_USAGE = 2,
+	STATUS_FINDINGS = TOOL_FAILED,
 	STATUS_REPAIRED = 4,
 };
 
 struct check_options {
-	struct pool_args pools;
-	bool json, repair;
+	struct tool_args args;
+	bool repair;
 };
-
-static int set_json(void *target, const char *value, struct err *err)
-{
-	(void)value;
-	(void)err;
-	((struct check_options *)target)->json = true;
-	return 0;
-}
 
 static int set_repair(void *target, const char *value, struct err *err)
 {
@@ -47,18 +37,12 @@ static int set_repair(void *target, const char *value, struct err *err)
 	return 0;
 }
 
-static int set_pool(void *target, const char *value, struct err *err)
-{
-	return pool_args_add(&((struct check_options *)target)->pools, value, err);
-}
-
 static const struct option_row rows[] = {
-	{"--pool", "NAME=PATH", {"RINGVOL_POOLS"}, .separator = ';',
-		.fallback = "default=/var/lib/ringvol", .help = POOL_ARGS_HELP, .set = set_pool},
+	TOOL_POOL_ROW(""),
 	{"--repair",
 		.help = "mend what a crash left, as the driver's start does; not beside a driver",
 		.set = set_repair},
-	{"--json", .help = "for programs", .set = set_json},
+	{"--json", .help = "for programs", .set = tool_set_json},
 	{NULL},
 };
 
@@ -205,10 +189,8 @@ static int run_pool(const struct check_options *o, const struct inventory_pool *
 	const struct text_stream *stream, struct json *j)
 {
 	struct check c = {.arena = arena_new(0)};
-	if (c.arena == NULL) {
-		fprintf(stderr, "ringvol check: out of memory\n");
-		return STATUS_FINDINGS;
-	}
+	if (c.arena == NULL)
+		return tool_fail(&check_command, "out of memory");
 	check_pool(&c, pool->name, pool->path);
 	bool refused = o->repair && c.survey.served;
 	if (refused)
@@ -218,32 +200,33 @@ static int run_pool(const struct check_options *o, const struct inventory_pool *
 			shown(&c, pool->name));
 	else if (o->repair)
 		check_repair(&c);
-	if (o->json)
+	if (o->args.json)
 		json_pool(j, &c);
 	else
 		print_pool(&c, stream);
 	if (c.failed)
-		fprintf(stderr, "ringvol check: out of memory, something is left out\n");
+		tool_fail(&check_command, "out of memory, something is left out");
 	int status = refused ? STATUS_FINDINGS : status_of(&c);
 	check_close(&c);
 	arena_unref(c.arena);
 	return status;
 }
 
-static int run(const struct check_options *o)
+static int run(struct tool_args *args)
 {
+	const struct check_options *o = container_of(args, struct check_options, args);
 	struct text_stream stream;
 	struct json j = {.out = stdout};
 	int status = STATUS_CLEAN;
 	text_stream_of(STDOUT_FILENO, &stream);
-	if (o->json) {
+	if (args->json) {
 		json_open(&j, '{');
 		json_key(&j, "pools");
 		json_open(&j, '[');
 	}
-	for (unsigned i = 0; i < o->pools.count; i++)
-		status = worse(status, run_pool(o, &o->pools.pools[i], &stream, &j));
-	if (o->json) {
+	for (unsigned i = 0; i < args->pool_count; i++)
+		status = worse(status, run_pool(o, &args->pools[i], &stream, &j));
+	if (args->json) {
 		json_close(&j, ']');
 		json_close(&j, '}');
 		fputc('\n', stdout);
@@ -253,23 +236,6 @@ static int run(const struct check_options *o)
 
 int tools_check_main(int argc, char *const *argv)
 {
-	struct check_options o = {.pools.arena = arena_new(0)};
-	struct options_result result = {0};
-	struct err err = {0};
-	int status;
-	if (o.pools.arena == NULL) {
-		fprintf(stderr, "ringvol check: out of memory\n");
-		return STATUS_FINDINGS;
-	}
-	if (options_parse(&check_command, argc, argv, &o, &result, &err) < 0) {
-		fprintf(stderr, "ringvol check: %s\n", err.message);
-		status = STATUS_USAGE;
-	} else if (result.help) {
-		options_print_help(&check_command, stdout);
-		status = 0;
-	} else {
-		status = run(&o);
-	}
-	arena_unref(o.pools.arena);
-	return status;
+	struct check_options o = {0};
+	return tool_main(&check_command, argc, argv, &o.args, run);
 }

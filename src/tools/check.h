@@ -49,9 +49,16 @@ void check_pool(struct check *c, const char *name, const char *path);
 void check_repair(struct check *c);
 void check_close(struct check *c);
 
-/* Private to both files: the fields of f that are set are copied. */
+/* ---- private to the files of check ---- */
+
+/* The fields of f that are set are copied. */
 void check_add(struct check *c, const struct check_finding *f);
 const char *check_text(struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Where the device is mounted; NULL: nowhere, or there is no device. */
+const char *check_mounted_at(const struct check *c, const struct device *device);
+/* check_objects.c: the pool's objects of a kind, which have been read. */
+void check_objects(struct check *c, enum record_kind kind);
 
 /* ---- check_repair.c ---- */
 

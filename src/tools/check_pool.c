@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reading a whole pool and saying all that is wrong with it at once. Happy path: names of each
- * directory, each object by itself, objects against each other, devices against volumes. Nothing is
- * changed here.
+ * directory, the objects (check_objects.c), devices against volumes. Nothing is changed here.
  *
  * Beside a driver the pool changes while it is read: what is gone when it is looked at is no
  * finding, and what the driver is about to do (trash) is a note. What cannot be read is a finding
@@ -10,36 +9,23 @@
  */
 #include "tools/check.h"
 
+#include "base/array.h"
 #include "base/fd.h"
-#include "blockio/boot_mark.h"
 #include "tools/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fiemap.h>
-#include <linux/fs.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-
-enum {
-	EXTENTS = 128,         /* of one FIEMAP */
-	EXTENTS_MAX = 1 << 16, /* looked at of one image */
-};
+#include <sys/stat.h>
 
 void check_add(struct check *c, const struct check_finding *f)
 {
-	if (c->count == c->cap) {
-		size_t cap = c->cap == 0 ? 32 : c->cap * 2;
-		struct check_finding *findings = reallocarray(c->findings, cap, sizeof(*findings));
-		if (findings == NULL) {
-			c->failed = true;
-			return;
-		}
-		c->findings = findings;
-		c->cap = cap;
+	if (array_grow(&c->findings, &c->cap, c->count, sizeof(*c->findings)) < 0) {
+		c->failed = true;
+		return;
 	}
 	struct check_finding copy = *f;
 	copy.path = check_text(c, "%s", f->path != NULL ? f->path : "");
@@ -197,84 +183,9 @@ static void look_at_names(struct check *c)
 	}
 }
 
-/* ---- one object ---- */
+/* ---- devices against volumes ---- */
 
-/* Whether extents of the image are shared with another file; *ret_known false where the file system
- * does not tell. */
-static bool has_shared_extents(int fd, bool *ret_known)
-{
-	union {
-		struct fiemap map;
-		char bytes[sizeof(struct fiemap) + EXTENTS * sizeof(struct fiemap_extent)];
-	} u;
-	uint64_t at = 0;
-	*ret_known = false;
-	for (unsigned looked = 0; looked < EXTENTS_MAX; looked += EXTENTS) {
-		memset(&u.map, 0, sizeof(u.map));
-		u.map.fm_start = at;
-		u.map.fm_length = FIEMAP_MAX_OFFSET - at;
-		u.map.fm_extent_count = EXTENTS;
-		if (ioctl(fd, FS_IOC_FIEMAP, &u.map) < 0)
-			return false;
-		*ret_known = true;
-		for (unsigned i = 0; i < u.map.fm_mapped_extents; i++) {
-			const struct fiemap_extent *e = &u.map.fm_extents[i];
-			if ((e->fe_flags & FIEMAP_EXTENT_SHARED) != 0)
-				return true;
-			at = e->fe_logical + e->fe_length;
-			if ((e->fe_flags & FIEMAP_EXTENT_LAST) != 0)
-				return false;
-		}
-		if (u.map.fm_mapped_extents == 0)
-			return false;
-	}
-	*ret_known = false; /* too fragmented to say */
-	return false;
-}
-
-/* Somebody was made from it by sharing and is left. */
-static bool is_founder(const struct check *c, const struct survey_object *o)
-{
-	char uuid8[9], id[RECORD_ID_MAX];
-	snprintf(uuid8, sizeof(uuid8), "%.8s", c->survey.uuid);
-	record_id_print(uuid8, o->rec, id);
-	for (unsigned kind = 0; kind < 2; kind++)
-		for (size_t i = 0; i < c->counts[kind]; i++) {
-			const struct record *rec = c->objects[kind][i].rec;
-			if (rec != NULL && rec->shares_extents &&
-				(strcmp(rec->source_id, id) == 0 || strcmp(rec->family, id) == 0))
-				return true;
-		}
-	return false;
-}
-
-/* Only raw volumes can be told: formatted ones share with their template, and what once shared may
- * have been overwritten since. */
-static void look_at_sharing(
-	struct check *c, const struct survey_object *o, int fd, const char *path)
-{
-	bool known;
-	if (o->rec->fs != FSIMG_NONE || o->rec->shares_extents || !has_shared_extents(fd, &known) ||
-		is_founder(c, o))
-		return;
-	check_add(c,
-		&(struct check_finding){.kind = "SharesExtents",
-			.path = path,
-			.message = "blocks of it are shared with another file, and its record says "
-				   "that none are",
-			.remedy =
-				"somebody copied it by reflink outside of ringvol (cp): remove the "
-				"copy; until then erasing it erases nothing there"});
-}
-
-static const struct device *device_of(const struct check *c, const struct record *rec)
-{
-	char uuid8[9];
-	snprintf(uuid8, sizeof(uuid8), "%.8s", c->survey.uuid);
-	return devices_find(&c->devices, uuid8, rec->random);
-}
-
-static const char *mounted_at(const struct check *c, const struct device *device)
+const char *check_mounted_at(const struct check *c, const struct device *device)
 {
 	for (size_t i = 0; device != NULL && i < c->devices.mount_count; i++)
 		if (c->devices.mounts[i].major == device->dev.major &&
@@ -282,183 +193,6 @@ static const char *mounted_at(const struct check *c, const struct device *device
 			return c->devices.mounts[i].path;
 	return NULL;
 }
-
-static void look_at_marks(struct check *c, const struct survey_object *o, int fd, const char *path)
-{
-	const struct device *device = device_of(c, o->rec);
-	const char *mount = mounted_at(c, device);
-	/* A driver that is at it has it for the time of a snapshot. */
-	if (c->survey.served || !boot_mark_get(fd, BOOT_MARK_FROZEN, NULL))
-		return;
-	check_add(c,
-		&(struct check_finding){.severity = CHECK_LEFTOVER,
-			.kind = "FrozenMark",
-			.path = path,
-			.message = mount != NULL
-					   ? "a snapshot was cut short: the file system may be "
-					     "frozen, and its users wait"
-					   : "a snapshot was cut short; it is not mounted any more",
-			.remedy = "the driver thaws it at its start",
-			.repair = check_thaw,
-			.dir = SURVEY_VOLUMES,
-			.name = o->key,
-			.device = mount != NULL ? device : NULL});
-}
-
-/* Of what is attached, the bytes on disk are not what its user sees. */
-static void look_at_file_system(
-	struct check *c, const struct survey_object *o, int fd, const char *path)
-{
-	struct fsimg_probe probe;
-	if (o->rec->fs == FSIMG_NONE || o->truncated || device_of(c, o->rec) != NULL ||
-		fsimg_probe_expected(fd, o->rec->fs, &probe) < 0)
-		return;
-	if (probe.type != o->rec->fs)
-		check_add(c, &(struct check_finding){.kind = "FileSystemMissing",
-				     .path = path,
-				     .message = check_text(c, "its record says %s, it holds %s",
-					     fsimg_name(o->rec->fs),
-					     probe.found[0] != '\0' ? probe.found : "none"),
-				     .remedy = "restore it from a snapshot"});
-	else if (probe.errors)
-		check_add(c,
-			&(struct check_finding){.kind = "FileSystemErrors",
-				.path = path,
-				.message = check_text(c, "its %s is marked as having errors",
-					fsimg_name(o->rec->fs)),
-				.remedy =
-					o->rec->fs == FSIMG_EXT4
-						? "the next NodeStageVolume runs e2fsck -p; look "
-						  "for errors of the disk in the kernel log"
-						: "look for errors of the disk in the kernel log"});
-}
-
-static void look_at_sizes(struct check *c, const struct survey_object *o, const char *path)
-{
-	const struct record *rec = o->rec;
-	unsigned long long image = o->image_bytes, said = rec->size_bytes;
-	if (o->truncated)
-		check_add(c,
-			&(struct check_finding){.kind = "ImageTruncated",
-				.path = path,
-				.message = check_text(c,
-					"the image has %llu bytes, its record says %llu: the rest "
-					"is lost",
-					image, said),
-				.remedy = "restore it from a snapshot"});
-	else if (image > said)
-		check_add(c,
-			&(struct check_finding){.severity = CHECK_NOTE,
-				.kind = "ImageLarger",
-				.path = path,
-				.message = check_text(c,
-					"the image has %llu bytes, its record says %llu: growing it "
-					"was cut short",
-					image, said),
-				.remedy = "grow it again"});
-	if (said == 0 || said % POOL_SIZE_ALIGN != 0)
-		check_add(c,
-			&(struct check_finding){.kind = "SizeOdd",
-				.path = path,
-				.message = check_text(c,
-					"its record says %llu bytes, no multiple of 1 MiB", said),
-				.remedy = "no ringvol made this: look who wrote the record"});
-	if (rec->thick && o->kind == RECORD_VOLUME && !o->truncated &&
-		o->allocated_bytes < rec->size_bytes)
-		check_add(c,
-			&(struct check_finding){.kind = "ThickNotAllocated",
-				.path = path,
-				.message = check_text(c,
-					"it is thick, but only %llu of %llu bytes are allocated",
-					(unsigned long long)o->allocated_bytes, said),
-				.remedy = "fallocate it while it is detached, or copy it to a new "
-					  "thick volume"});
-}
-
-static void add_quarantined(struct check *c, const struct survey_object *o, const char *path)
-{
-	char size[TEXT_NUMBER_BYTES];
-	text_size(o->allocated_bytes, size);
-	check_add(c,
-		&(struct check_finding){.kind = "Quarantined",
-			.path = path,
-			.message = check_text(c,
-				"%s; its name stays taken, nobody touches it (%s on disk)", o->why,
-				size),
-			.remedy = check_text(c,
-				"copy what is in it elsewhere, then move the file away; a copy made "
-				"without attributes (trusted.ringvol) looks like this")});
-}
-
-static void look_at_object(struct check *c, const struct survey_object *o)
-{
-	enum survey_dir dir = o->kind == RECORD_VOLUME ? SURVEY_VOLUMES : SURVEY_SNAPSHOTS;
-	const char *path = check_text(c, "%s/%s", survey_dir_names[dir], o->key);
-	struct stat st;
-	if (o->rec == NULL) {
-		add_quarantined(c, o, path);
-		return;
-	}
-	look_at_sizes(c, o, path);
-	_cleanup_fd_ int fd =
-		openat(c->survey.fds[dir], o->key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return; /* deleted meanwhile */
-	if (st.st_nlink > 1)
-		check_add(c,
-			&(struct check_finding){.kind = "HardLinked",
-				.path = path,
-				.message = check_text(
-					c, "the image has %ju names", (uintmax_t)st.st_nlink),
-				.remedy =
-					"remove the others: a deleted volume would live on there"});
-	look_at_sharing(c, o, fd, path);
-	if (o->kind == RECORD_VOLUME) {
-		look_at_marks(c, o, fd, path);
-		look_at_file_system(c, o, fd, path);
-	}
-}
-
-/* ---- objects against each other ---- */
-
-static int compare_random(const void *a, const void *b)
-{
-	const struct survey_object *x = *(const struct survey_object *const *)a;
-	const struct survey_object *y = *(const struct survey_object *const *)b;
-	return strcmp(x->rec->random, y->rec->random);
-}
-
-static void look_for_twins(struct check *c, enum record_kind kind)
-{
-	const struct survey_object **all =
-		calloc(c->counts[kind] + 1, sizeof(const struct survey_object *));
-	size_t count = 0;
-	for (size_t i = 0; all != NULL && i < c->counts[kind]; i++)
-		if (c->objects[kind][i].rec != NULL)
-			all[count++] = &c->objects[kind][i];
-	if (all == NULL) {
-		c->failed = true;
-		return;
-	}
-	qsort(all, count, sizeof(const struct survey_object *), compare_random);
-	for (size_t i = 1; i < count; i++)
-		if (compare_random(&all[i - 1], &all[i]) == 0)
-			check_add(c,
-				&(struct check_finding){.kind = "SameRandom",
-					.path = check_text(c, "%s/%s",
-						kind == RECORD_VOLUME ? "volumes" : "snapshots",
-						all[i]->key),
-					.message = check_text(c,
-						"it has the random part (%s) of %s: their devices "
-						"cannot be told apart",
-						all[i]->rec->random, all[i - 1]->key),
-					.remedy =
-						"one is a copy made by hand: move it away while no "
-						"driver serves the pool"});
-	free(all);
-}
-
-/* ---- devices against volumes ---- */
 
 static const struct survey_object *volume_of(const struct check *c, const struct device *device)
 {
@@ -474,7 +208,7 @@ static const struct survey_object *volume_of(const struct check *c, const struct
 static void look_at_device(struct check *c, const struct device *device)
 {
 	const struct survey_object *o = volume_of(c, device);
-	const char *mount = mounted_at(c, device);
+	const char *mount = check_mounted_at(c, device);
 	struct stat st;
 	/* Beside a driver: a volume that was made after the directory was read. */
 	if (o == NULL && !c->survey.served)
@@ -539,11 +273,8 @@ void check_pool(struct check *c, const char *name, const char *path)
 					     .message = strerrordesc_np(-r),
 					     .remedy = "see the kernel log"});
 	}
-	for (unsigned kind = 0; kind < 2; kind++) {
-		for (size_t i = 0; i < c->counts[kind]; i++)
-			look_at_object(c, &c->objects[kind][i]);
-		look_for_twins(c, kind);
-	}
+	for (unsigned kind = 0; kind < 2; kind++)
+		check_objects(c, kind);
 	look_at_devices(c);
 }
 

@@ -5,6 +5,8 @@
  */
 #include "tools/devices.h"
 
+#include "backends/ublk.h"
+#include "base/array.h"
 #include "blockio/mnt.h"
 #include "blockio/ublkc.h"
 
@@ -15,26 +17,12 @@
 
 enum { UBLK_TIMEOUT_MS = 2000 };
 
-static void *grow(void *items, size_t *cap, size_t count, size_t size)
-{
-	if (count < *cap)
-		return items;
-	size_t larger = *cap == 0 ? 64 : *cap * 2;
-	void *moved = reallocarray(items, larger, size);
-	if (moved != NULL)
-		*cap = larger;
-	return moved;
-}
-
 static void add(struct devices *d, const char *type, const struct backend_dev *dev)
 {
-	void *moved = grow(d->at, &d->cap, d->count, sizeof(*d->at));
-	if (moved == NULL) {
+	if (array_grow(&d->at, &d->cap, d->count, sizeof(*d->at)) < 0)
 		d->failed = true;
-		return;
-	}
-	d->at = moved;
-	d->at[d->count++] = (struct device){type, *dev};
+	else
+		d->at[d->count++] = (struct device){type, *dev};
 }
 
 static void on_loop(void *arg, const struct backend_dev *dev)
@@ -44,29 +32,17 @@ static void on_loop(void *arg, const struct backend_dev *dev)
 
 static void on_ublk(void *arg, const struct ublkd_device *from)
 {
-	struct backend_dev dev = {
-		.attached = true,
-		.major = from->major,
-		.minor = from->minor,
-		.size_bytes = from->size_bytes,
-		.image_dev = from->image_dev,
-		.image_ino = from->image_ino,
-		.direct_io = from->flags & UBLKD_DIRECT_IO,
-		.read_only = from->flags & UBLKD_READ_ONLY,
-	};
-	snprintf(dev.path, sizeof(dev.path), "%.*s", (int)sizeof(from->node) - 1, from->node);
-	snprintf(dev.tag, sizeof(dev.tag), "%.*s", (int)sizeof(from->tag) - 1, from->tag);
+	struct backend_dev dev;
+	backend_ublk_dev(from, &dev);
 	add(arg, "ublk", &dev);
 }
 
 static void on_mount(void *arg, const struct mnt_entry *entry)
 {
 	struct devices *d = arg;
-	void *moved = grow(d->mounts, &d->mount_cap, d->mount_count, sizeof(*d->mounts));
 	char *path = strdup(entry->path);
-	if (moved != NULL)
-		d->mounts = moved;
-	if (moved == NULL || path == NULL) {
+	if (path == NULL ||
+		array_grow(&d->mounts, &d->mount_cap, d->mount_count, sizeof(*d->mounts)) < 0) {
 		free(path);
 		d->failed = true;
 		return;

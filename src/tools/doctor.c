@@ -8,8 +8,7 @@
  */
 #include "tools/doctor.h"
 
-#include "base/buf.h"
-#include "options.h"
+#include "base/array.h"
 #include "tools/json.h"
 #include "tools/text.h"
 #include "tools/tools.h"
@@ -29,18 +28,12 @@ enum {
 void doctor_add(struct doctor *d, const char *check, enum doctor_verdict verdict, bool needed,
 	const char *found, const char *remedy)
 {
-	if (d->count == d->cap) {
-		unsigned cap = d->cap == 0 ? 32 : d->cap * 2;
-		struct doctor_finding *findings = reallocarray(d->findings, cap, sizeof(*findings));
-		if (findings == NULL) {
-			d->failed = true;
-			return;
-		}
-		d->findings = findings;
-		d->cap = cap;
+	if (array_grow(&d->findings, &d->cap, d->count, sizeof(*d->findings)) < 0) {
+		d->failed = true;
+		return;
 	}
-	struct doctor_finding f = {text_clean(d->arena, check), verdict, needed,
-		text_clean(d->arena, found), text_clean(d->arena, remedy)};
+	struct doctor_finding f = {text_clean(d->args.arena, check), verdict, needed,
+		text_clean(d->args.arena, found), text_clean(d->args.arena, remedy)};
 	if (f.check == NULL || f.found == NULL || f.remedy == NULL)
 		d->failed = true;
 	else
@@ -54,7 +47,7 @@ const char *doctor_text(struct doctor *d, const char *fmt, ...)
 	va_start(ap, fmt);
 	int len = vasprintf(&text, fmt, ap);
 	va_end(ap);
-	const char *copy = len < 0 ? NULL : arena_strdup(d->arena, text);
+	const char *copy = len < 0 ? NULL : arena_strdup(d->args.arena, text);
 	if (len >= 0)
 		free(text);
 	if (copy == NULL)
@@ -64,56 +57,18 @@ const char *doctor_text(struct doctor *d, const char *fmt, ...)
 
 /* ---- options ---- */
 
-struct doctor_options {
-	struct doctor doctor;
-	bool json;
-};
-
-static int set_json(void *target, const char *value, struct err *err)
-{
-	(void)value;
-	(void)err;
-	((struct doctor_options *)target)->json = true;
-	return 0;
-}
-
-static int keep(void *target, const char *value, const char **ret, struct err *err)
-{
-	struct doctor_options *o = target;
-	char *copy = arena_strdup(o->doctor.arena, value);
-	if (copy == NULL)
-		return err_set(err, ERR_NO_ROOM, "out of memory");
-	*ret = copy;
-	return 0;
-}
-
-static int set_endpoint(void *target, const char *value, struct err *err)
-{
-	struct doctor_options *o = target;
-	int r = keep(target, value, &o->doctor.endpoint, err);
-	if (r == 0)
-		((char *)o->doctor.endpoint)[strcspn(value, ",;")] = '\0';
-	return r;
-}
-
 static int set_kubelet_root(void *target, const char *value, struct err *err)
 {
+	struct doctor *d = target;
 	if (value[0] != '/')
 		return err_set(err, ERR_INVALID, "the path must be absolute");
-	return keep(target, value, &((struct doctor_options *)target)->doctor.kubelet_root, err);
-}
-
-static int set_pool(void *target, const char *value, struct err *err)
-{
-	return pool_args_add(&((struct doctor_options *)target)->doctor.pools, value, err);
+	return tool_keep(&d->args, value, &d->kubelet_root, err);
 }
 
 static const struct option_row rows[] = {
-	{"--json", .help = "for programs", .set = set_json},
-	{"--pool", "NAME=PATH", {"RINGVOL_POOLS"}, .separator = ';',
-		.fallback = "default=/var/lib/ringvol", .help = POOL_ARGS_HELP, .set = set_pool},
-	{"--endpoint", "unix:///PATH", {"CSI_ENDPOINT"}, .fallback = "unix:///run/ringvol/csi.sock",
-		.help = "where the driver serves CSI", .set = set_endpoint},
+	{"--json", .help = "for programs", .set = tool_set_json},
+	TOOL_POOL_ROW(""),
+	TOOL_ENDPOINT_ROW,
 	{"--kubelet-root", "PATH", .fallback = "/var/lib/kubelet",
 		.help = "where kubelet keeps its pods", .set = set_kubelet_root},
 	{NULL},
@@ -139,7 +94,7 @@ static const char *const verdicts[] = {
 
 static bool can_run(const struct doctor *d)
 {
-	for (unsigned i = 0; i < d->count; i++)
+	for (size_t i = 0; i < d->count; i++)
 		if (d->findings[i].needed && d->findings[i].verdict == DOCTOR_MISSING)
 			return false;
 	return true;
@@ -153,7 +108,7 @@ static void print_json(const struct doctor *d)
 	json_bool(&j, can_run(d));
 	json_key(&j, "checks");
 	json_open(&j, '[');
-	for (unsigned i = 0; i < d->count; i++) {
+	for (size_t i = 0; i < d->count; i++) {
 		const struct doctor_finding *f = &d->findings[i];
 		j.by_line = true;
 		json_open(&j, '{');
@@ -186,7 +141,7 @@ static void print_finding(
 	bool narrow = stream->columns != 0 && stream->columns < NARROW;
 	unsigned indent = narrow ? 2 : CHECK_COLUMNS + 2 + VERDICT_COLUMNS;
 	const char *check =
-		narrow ? text_shorten(d->arena, f->check,
+		narrow ? text_shorten(d->args.arena, f->check,
 				 stream->columns > 12 ? stream->columns - 9 : 4, stream->utf8)
 		       : f->check;
 	check = check != NULL ? check : "";
@@ -210,21 +165,22 @@ static void print_table(const struct doctor *d)
 {
 	struct text_stream stream;
 	text_stream_of(STDOUT_FILENO, &stream);
-	unsigned limited = 0, missing = 0;
-	for (unsigned i = 0; i < d->count; i++) {
+	size_t limited = 0, missing = 0;
+	for (size_t i = 0; i < d->count; i++) {
 		print_finding(d, &d->findings[i], &stream);
 		limited += d->findings[i].verdict == DOCTOR_LIMITED;
 		missing += d->findings[i].verdict == DOCTOR_MISSING;
 	}
-	text_print_wrapped(doctor_text((struct doctor *)d, "%s: %u ok, %u limited, %u missing",
+	text_print_wrapped(doctor_text((struct doctor *)d, "%s: %zu ok, %zu limited, %zu missing",
 				   can_run(d) ? "Volumes can be made and mounted here"
 					      : "No volumes can be made and mounted here",
 				   d->count - limited - missing, limited, missing),
 		0, stream.columns);
 }
 
-static void look(struct doctor *d)
+static int run(struct tool_args *args)
 {
+	struct doctor *d = container_of(args, struct doctor, args);
 	doctor_kernel(d);
 	doctor_capabilities(d);
 	doctor_io_uring(d);
@@ -237,36 +193,19 @@ static void look(struct doctor *d)
 	doctor_limits(d);
 	doctor_kubelet(d);
 	doctor_driver(d);
+	if (args->json)
+		print_json(d);
+	else
+		print_table(d);
+	if (d->failed)
+		tool_fail(&doctor_command, "out of memory, something is left out");
+	int status = can_run(d) && !d->failed ? 0 : TOOL_FAILED;
+	free(d->findings);
+	return status;
 }
 
 int tools_doctor_main(int argc, char *const *argv)
 {
-	struct arena *arena = arena_new(0);
-	struct doctor_options o = {.doctor = {.arena = arena, .pools = {.arena = arena}}};
-	struct options_result result = {0};
-	struct err err = {0};
-	int status = 1;
-	if (arena == NULL) {
-		fprintf(stderr, "ringvol doctor: out of memory\n");
-		return 1;
-	}
-	if (options_parse(&doctor_command, argc, argv, &o, &result, &err) < 0) {
-		fprintf(stderr, "ringvol doctor: %s\n", err.message);
-		status = 2;
-	} else if (result.help) {
-		options_print_help(&doctor_command, stdout);
-		status = 0;
-	} else {
-		look(&o.doctor);
-		if (o.json)
-			print_json(&o.doctor);
-		else
-			print_table(&o.doctor);
-		status = can_run(&o.doctor) && !o.doctor.failed ? 0 : 1;
-		if (o.doctor.failed)
-			fprintf(stderr, "ringvol doctor: out of memory, something is left out\n");
-	}
-	free(o.doctor.findings);
-	arena_unref(arena);
-	return status;
+	struct doctor d = {0};
+	return tool_main(&doctor_command, argc, argv, &d.args, run);
 }

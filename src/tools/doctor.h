@@ -6,7 +6,7 @@
 #ifndef RINGVOL_TOOLS_DOCTOR_H
 #define RINGVOL_TOOLS_DOCTOR_H
 
-#include "tools/pool_args.h"
+#include "tools/args.h"
 
 enum doctor_verdict {
 	DOCTOR_OK,
@@ -22,11 +22,10 @@ struct doctor_finding {
 };
 
 struct doctor {
-	struct arena *arena;
-	struct pool_args pools;
-	const char *endpoint, *kubelet_root;
+	struct tool_args args;
+	char *kubelet_root;
 	struct doctor_finding *findings;
-	unsigned count, cap;
+	size_t count, cap;
 	bool failed;      /* out of memory */
 	bool pool_usable; /* one at least */
 	bool loop_usable;

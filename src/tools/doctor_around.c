@@ -275,7 +275,7 @@ void doctor_driver(struct doctor *d)
 	struct err err = {0};
 	request.kinds = kinds;
 	request.n_kinds = 2;
-	int r = grpc_client_open(&client, d->endpoint, &err);
+	int r = grpc_client_open(&client, d->args.endpoint, &err);
 	if (r == 0)
 		r = inventory_ask(&inv, client, &request, &err);
 	if (r == 0)

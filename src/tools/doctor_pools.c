@@ -204,8 +204,8 @@ static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 /* One usable pool is enough; each by itself may be missing. */
 void doctor_pools(struct doctor *d)
 {
-	for (unsigned i = 0; i < d->pools.count; i++)
-		look_at_pool(d, &d->pools.pools[i]);
+	for (unsigned i = 0; i < d->args.pool_count; i++)
+		look_at_pool(d, &d->args.pools[i]);
 	if (!d->pool_usable)
 		doctor_add(d, "pools", DOCTOR_MISSING, true, "no pool can be used",
 			"ringvol pool init PATH, then name it with --pool or RINGVOL_POOLS");

@@ -5,6 +5,8 @@
  */
 #include "tools/inventory.h"
 
+#include "base/array.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -21,15 +23,8 @@ static void unpack_free(void *arena, void *p)
 
 int inventory_add(struct inventory_list *list, const ProtobufCMessage *message)
 {
-	if (list->count == list->cap) {
-		size_t cap = list->cap == 0 ? 64 : list->cap * 2;
-		const ProtobufCMessage **at =
-			reallocarray(list->at, cap, sizeof(const ProtobufCMessage *));
-		if (at == NULL)
-			return -ENOMEM;
-		list->at = at;
-		list->cap = cap;
-	}
+	if (array_grow(&list->at, &list->cap, list->count, sizeof(list->at[0])) < 0)
+		return -ENOMEM;
 	list->at[list->count++] = message;
 	return 0;
 }

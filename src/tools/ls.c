@@ -10,10 +10,9 @@
 #include "tools/tools.h"
 
 #include "base/when.h"
-#include "options.h"
+#include "tools/args.h"
 #include "tools/inventory.h"
 #include "tools/json.h"
-#include "tools/pool_args.h"
 #include "tools/table.h"
 
 #include <errno.h>
@@ -22,44 +21,10 @@
 #include <time.h>
 #include <unistd.h>
 
-struct ls_options {
-	bool json;
-	const char *endpoint;
-	struct pool_args pools;
-};
-
-static int set_json(void *target, const char *value, struct err *err)
-{
-	(void)value;
-	(void)err;
-	((struct ls_options *)target)->json = true;
-	return 0;
-}
-
-/* The first of several: the driver serves the same on each. */
-static int set_endpoint(void *target, const char *value, struct err *err)
-{
-	struct ls_options *o = target;
-	char *copy = arena_strdup(o->pools.arena, value);
-	if (copy == NULL)
-		return err_set(err, ERR_NO_ROOM, "out of memory");
-	copy[strcspn(copy, ",;")] = '\0';
-	o->endpoint = copy;
-	return 0;
-}
-
-static int set_pool(void *target, const char *value, struct err *err)
-{
-	return pool_args_add(&((struct ls_options *)target)->pools, value, err);
-}
-
 static const struct option_row rows[] = {
-	{"--json", .help = "all that is known, for programs", .set = set_json},
-	{"--endpoint", "unix:///PATH", {"CSI_ENDPOINT"}, .fallback = "unix:///run/ringvol/csi.sock",
-		.help = "where the driver serves CSI", .set = set_endpoint},
-	{"--pool", "NAME=PATH", {"RINGVOL_POOLS"}, .separator = ';',
-		.fallback = "default=/var/lib/ringvol",
-		.help = POOL_ARGS_HELP ";\nused when no driver answers", .set = set_pool},
+	{"--json", .help = "all that is known, for programs", .set = tool_set_json},
+	TOOL_ENDPOINT_ROW,
+	TOOL_POOL_ROW(";\nused when no driver answers"),
 	{NULL},
 };
 
@@ -415,10 +380,10 @@ static bool any_pool_read(const struct inventory *inv)
 	return false;
 }
 
-static int gather(const struct ls_options *o, struct inventory *inv, struct err *err)
+static int gather(const struct tool_args *args, struct inventory *inv, struct err *err)
 {
 	struct grpc_client *client = NULL;
-	int r = grpc_client_open(&client, o->endpoint, err);
+	int r = grpc_client_open(&client, args->endpoint, err);
 	if (r == 0)
 		r = inventory_ask(inv, client, NULL, err);
 	grpc_client_close(client);
@@ -431,49 +396,29 @@ static int gather(const struct ls_options *o, struct inventory *inv, struct err 
 		err->message);
 	err_clear(err);
 	inventory_free(inv);
-	r = inventory_read(inv, o->pools.pools, o->pools.count);
+	r = inventory_read(inv, args->pools, args->pool_count);
 	return r < 0 ? err_sys(err, r, "reading the pools") : 0;
 }
 
-static int run(const struct ls_options *o)
+static int run(struct tool_args *args)
 {
 	struct inventory inv = {0};
 	struct err err = {0};
 	int status = 0;
-	if (gather(o, &inv, &err) < 0) {
-		fprintf(stderr, "ringvol ls: %s\n", err.message);
-		status = 1;
-	} else if (o->json) {
+	if (gather(args, &inv, &err) < 0)
+		status = tool_fail(&ls_command, err.message);
+	else if (args->json)
 		print_json(&inv);
-	} else if (print_tables(&inv) < 0) {
-		fprintf(stderr, "ringvol ls: out of memory\n");
-		status = 1;
-	}
+	else if (print_tables(&inv) < 0)
+		status = tool_fail(&ls_command, "out of memory");
 	if (status == 0 && inv.offline && !any_pool_read(&inv))
-		status = 1;
+		status = TOOL_FAILED;
 	inventory_free(&inv);
 	return status;
 }
 
 int tools_ls_main(int argc, char *const *argv)
 {
-	struct ls_options o = {.pools.arena = arena_new(0)};
-	struct options_result result = {0};
-	struct err err = {0};
-	int status;
-	if (o.pools.arena == NULL) {
-		fprintf(stderr, "ringvol ls: out of memory\n");
-		return 1;
-	}
-	if (options_parse(&ls_command, argc, argv, &o, &result, &err) < 0) {
-		fprintf(stderr, "ringvol ls: %s\n", err.message);
-		status = 2;
-	} else if (result.help) {
-		options_print_help(&ls_command, stdout);
-		status = 0;
-	} else {
-		status = run(&o);
-	}
-	arena_unref(o.pools.arena);
-	return status;
+	struct tool_args args = {0};
+	return tool_main(&ls_command, argc, argv, &args, run);
 }

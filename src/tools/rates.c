@@ -6,6 +6,8 @@
  */
 #include "tools/rates.h"
 
+#include "base/array.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,14 +163,8 @@ static struct rates_volume *find(struct rates *rates, size_t known, const char *
 
 static struct rates_volume *add(struct rates *rates, const Ringvol__V1__Volume *from)
 {
-	if (rates->count == rates->cap) {
-		size_t cap = rates->cap == 0 ? 32 : rates->cap * 2;
-		struct rates_volume *at = reallocarray(rates->at, cap, sizeof(*at));
-		if (at == NULL)
-			return NULL;
-		rates->at = at;
-		rates->cap = cap;
-	}
+	if (array_grow(&rates->at, &rates->cap, rates->count, sizeof(*rates->at)) < 0)
+		return NULL;
 	struct rates_volume *v = &rates->at[rates->count];
 	memset(v, 0, sizeof(*v));
 	snprintf(v->id, sizeof(v->id), "%s", inventory_str(from->id));

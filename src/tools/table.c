@@ -5,6 +5,8 @@
  */
 #include "tools/table.h"
 
+#include "base/array.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,7 +31,7 @@ struct table {
 	unsigned column_count;
 	struct arena *arena;
 	struct row *rows;
-	unsigned count, cap;
+	size_t count, cap;
 	bool failed;
 };
 
@@ -60,15 +62,9 @@ void table_free(struct table *t)
 
 void table_row(struct table *t)
 {
-	if (t->count == t->cap) {
-		unsigned cap = t->cap == 0 ? 64 : t->cap * 2;
-		struct row *rows = reallocarray(t->rows, cap, sizeof(*rows));
-		if (rows == NULL) {
-			t->failed = true;
-			return;
-		}
-		t->rows = rows;
-		t->cap = cap;
+	if (array_grow(&t->rows, &t->cap, t->count, sizeof(*t->rows)) < 0) {
+		t->failed = true;
+		return;
 	}
 	t->rows[t->count++] = (struct row){0};
 }
@@ -231,7 +227,7 @@ int table_print(struct table *t, const struct text_stream *stream, unsigned rows
 	struct buf *out)
 {
 	struct layout layout;
-	unsigned count = rows != 0 && rows < t->count ? rows : t->count;
+	size_t count = rows != 0 && rows < t->count ? rows : t->count;
 	natural(t, count, &layout);
 	if (stream->columns != 0)
 		fit(t, stream->columns, &layout);
@@ -245,7 +241,7 @@ int table_print(struct table *t, const struct text_stream *stream, unsigned rows
 						   : "\033[1m");
 	if (r == 0)
 		r = buf_append(out, "\n", 1);
-	for (unsigned k = 0; r == 0 && k < count; k++) {
+	for (size_t k = 0; r == 0 && k < count; k++) {
 		const struct row *row = &t->rows[k];
 		line = (struct line){t, &layout, stream, out, 0, false};
 		for (unsigned i = 0; r == 0 && i < row->count; i++)

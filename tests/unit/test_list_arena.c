@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list and the arena: what everything else is built from. */
+/* The list, the arena and the array: what everything else is built from. */
 #include "base/arena.h"
+#include "base/array.h"
 #include "base/list.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct item {
@@ -118,4 +121,30 @@ Test(arena, lives_until_the_last_reference)
 	cr_assert_str_eq(s, "still here");
 	arena_unref(second);
 	arena_unref(NULL);
+}
+
+/* ---- arrays ---- */
+
+Test(array, grows_and_keeps_what_is_in_it)
+{
+	unsigned *items = NULL;
+	size_t cap = 0, count = 0;
+	for (; count < 1000; count++) {
+		cr_assert_eq(array_grow(&items, &cap, count, sizeof(*items)), 0);
+		cr_assert_gt(cap, count);
+		items[count] = (unsigned)count;
+	}
+	for (size_t i = 0; i < count; i++)
+		cr_assert_eq(items[i], i);
+	free(items);
+}
+
+Test(array, stays_as_it_was_without_memory)
+{
+	char *items = malloc(8), *before = items;
+	size_t cap = 8;
+	cr_assert_eq(array_grow(&items, &cap, 8, SIZE_MAX / 8), -ENOMEM);
+	cr_assert_eq(items, before);
+	cr_assert_eq(cap, 8);
+	free(items);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the tools show: clean text, numbers in few columns, tables that fit, rates, JSON. */
 #include "base/when.h"
+#include "tools/args.h"
 #include "tools/json.h"
-#include "tools/pool_args.h"
 #include "tools/rates.h"
 #include "tools/table.h"
 
@@ -403,15 +403,15 @@ Test(tools, when)
 
 Test(tools, pool_args)
 {
-	struct pool_args args = {.arena = arena};
+	struct tool_args args = {.arena = arena};
 	struct err err = {0};
-	cr_assert_eq(pool_args_add(&args, "fast=/mnt/a,overcommit=2,init", &err), 0);
-	cr_assert_eq(pool_args_add(&args, "/mnt/b=c", &err), 0);
-	cr_assert_eq(pool_args_add(&args, "/", &err), 0);
+	cr_assert_eq(tool_set_pool(&args, "fast=/mnt/a,overcommit=2,init", &err), 0);
+	cr_assert_eq(tool_set_pool(&args, "/mnt/b=c", &err), 0);
+	cr_assert_eq(tool_set_pool(&args, "/", &err), 0);
 	cr_assert_str_eq(args.pools[0].name, "fast");
 	cr_assert_str_eq(args.pools[0].path, "/mnt/a");
 	cr_assert_str_eq(args.pools[1].name, "b=c");
 	cr_assert_str_eq(args.pools[1].path, "/mnt/b=c");
 	cr_assert_str_eq(args.pools[2].path, "/");
-	cr_assert_lt(pool_args_add(&args, "x=relative", &err), 0);
+	cr_assert_lt(tool_set_pool(&args, "x=relative", &err), 0);
 }

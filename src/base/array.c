@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Growing doubles the room, so that n items are moved fewer than n times. */
+#include "base/array.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST = 32 };
+
+int array_grow(void *array, size_t *cap, size_t count, size_t size)
+{
+	void *items;
+	if (count < *cap)
+		return 0;
+	size_t larger = *cap == 0 ? FIRST : *cap * 2;
+	memcpy(&items, array, sizeof(items)); /* whatever it points to */
+	items = reallocarray(items, larger, size);
+	if (items == NULL)
+		return -ENOMEM;
+	memcpy(array, &items, sizeof(items));
+	*cap = larger;
+	return 0;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ringvol top` on a terminal: a head, the table, a foot with the keys, drawn anew after each
+ * interval and each key. A driver that does not answer is said in the head; want of memory ends it,
+ * with the terminal as it was.
+ */
+#include "base/when.h"
+#include "tools/screen.h"
+#include "tools/top.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum {
+	FIRST_MS = 500, /* a screen does not stay empty for a long interval */
+	SCROLL_PAGE = 10,
+};
+
+static int add_line(
+	const struct text_stream *stream, struct buf *out, const char *colour, const char *text)
+{
+	struct arena *arena = arena_new(0);
+	const char *clean = arena != NULL ? text_clean(arena, text) : NULL;
+	size_t len = clean != NULL ? text_fit(clean, stream->columns) : 0;
+	int r = clean == NULL ? -ENOMEM
+			      : buf_printf(out, "%s%.*s%s\n", stream->colour ? colour : "",
+					(int)len, clean, stream->colour ? "\033[0m" : "");
+	arena_unref(arena);
+	return r;
+}
+
+static int draw_head(struct top *top, const struct text_stream *stream, struct buf *out)
+{
+	uint64_t ops = 0, read = 0, written = 0, errors = 0;
+	char text[512], iops[TEXT_NUMBER_BYTES], reads[TEXT_NUMBER_BYTES],
+		writes[TEXT_NUMBER_BYTES], up[TEXT_NUMBER_BYTES];
+	double seconds = 1;
+	for (size_t i = 0; i < top->rates.count; i++) {
+		const struct rates_volume *v = &top->rates.at[i];
+		ops += v->all.ops;
+		read += v->op[0].bytes;
+		written += v->op[1].bytes;
+		errors += v->all.errors_total;
+		if (v->seconds > 0)
+			seconds = v->seconds;
+	}
+	text_count((double)ops / seconds, iops);
+	text_size((uint64_t)((double)read / seconds), reads);
+	text_size((uint64_t)((double)written / seconds), writes);
+	text_age((uint64_t)top->uptime_seconds, up);
+	snprintf(text, sizeof(text),
+		"ringvol top  %s  up %s  %zu attached  %s IOPS  %s read  %s written  %" PRIu64
+		" error%s",
+		top->node, up, top->rates.count, iops, reads, writes, errors,
+		errors == 1 ? "" : "s");
+	int r = add_line(stream, out, "\033[1m", text);
+	if (r == 0 && top->err.code != ERR_OK) {
+		snprintf(text, sizeof(text), "%s; asking again", top->err.message);
+		r = add_line(stream, out, "\033[31m", text);
+	} else if (r == 0 && !top->exact) {
+		snprintf(text, sizeof(text), "latency and errors are not known: %s",
+			top->probes_why[0] != '\0' ? top->probes_why : "probes are being loaded");
+		r = add_line(stream, out, "\033[33m", text);
+	}
+	return r;
+}
+
+static unsigned count_lines(const struct buf *text)
+{
+	unsigned lines = 0;
+	for (size_t i = 0; i < text->len; i++)
+		lines += text->data[i] == '\n';
+	return lines;
+}
+
+static int draw(struct top *top)
+{
+	struct text_stream stream;
+	struct buf out = {0};
+	text_stream_of(STDOUT_FILENO, &stream);
+	int r = draw_head(top, &stream, &out);
+	unsigned head = count_lines(&out) + 1; /* the table's titles */
+	bool foot = stream.lines > head + 2;
+	unsigned room = stream.lines > head + foot ? stream.lines - head - foot : 1;
+	if (top->scrolled + room > top->rates.count)
+		top->scrolled = top->rates.count > room ? top->rates.count - room : 0;
+	if (r == 0)
+		r = top_print_table(top, &stream, room, &out);
+	while (r == 0 && foot && count_lines(&out) + 1 < stream.lines)
+		r = buf_append(&out, "\n", 1);
+	if (r == 0 && foot)
+		r = add_line(&stream, &out, "\033[2m",
+			"q quit   < > sort by   r reverse   arrows scroll");
+	if (r == 0)
+		r = screen_draw(&out, stream.lines);
+	buf_free(&out);
+	return r;
+}
+
+static void on_key(struct top *top, int key)
+{
+	switch (key) {
+	case 'q':
+	case 'Q':
+		top->quit = true;
+		return;
+	case '>':
+	case SCREEN_RIGHT:
+		top->key = (enum rates_key)((top->key + 1) % RATES_KEYS);
+		return;
+	case '<':
+	case SCREEN_LEFT:
+		top->key = (enum rates_key)((top->key + RATES_KEYS - 1) % RATES_KEYS);
+		return;
+	case 'r':
+		top->reverse = !top->reverse;
+		return;
+	case SCREEN_DOWN:
+	case 'j':
+		top->scrolled++;
+		return;
+	case SCREEN_UP:
+	case 'k':
+		top->scrolled -= top->scrolled > 0;
+		return;
+	case SCREEN_PAGE_DOWN:
+	case ' ':
+		top->scrolled += SCROLL_PAGE;
+		return;
+	case SCREEN_PAGE_UP:
+		top->scrolled -= top->scrolled < SCROLL_PAGE ? top->scrolled : SCROLL_PAGE;
+		return;
+	case SCREEN_HOME:
+		top->scrolled = 0;
+		return;
+	}
+}
+
+int top_screen(struct top *top)
+{
+	if (top_ask(top) < 0)
+		return top_fail(top->err.message); /* the words stay when the screen would go */
+	int r = screen_open();
+	uint64_t wait_ms = top->interval_ms < FIRST_MS ? top->interval_ms : FIRST_MS;
+	while (r == 0 && !top->quit) {
+		uint64_t due_ns = when_monotonic_ns() + wait_ms * 1000000;
+		r = draw(top);
+		while (r == 0 && !top->quit) {
+			uint64_t now_ns = when_monotonic_ns();
+			int key = now_ns >= due_ns
+					  ? SCREEN_NONE
+					  : screen_key((due_ns - now_ns + 999999) / 1000000);
+			if (key == SCREEN_NONE)
+				break;
+			on_key(top, key);
+			r = draw(top);
+		}
+		if (!top->quit)
+			(void)top_ask(top); /* what went wrong is on the screen */
+		wait_ms = top->interval_ms;
+	}
+	screen_close();
+	if (r < 0)
+		return top_fail("out of memory");
+	return 0;
+}
