@@ -440,7 +440,7 @@ static const struct op_step build_steps[] = {
 	{"record", .run = record_run, .end = record_end, .flags = OP_ALONG},
 	{"data", .run = data_run, .end = data_end, .done = data_done},
 	{"link", .run = link_run, .end = link_end, .flags = OP_ALONG | OP_COMMIT},
-	{"sync", .run = sync_run, .end = sync_end},
+	{"sync", .run = sync_run, .end = sync_end, .flags = OP_ALONG},
 	{NULL},
 };
 

@@ -188,11 +188,15 @@ void pool_measure_init(
 struct pool_sync_wait {
 	struct list link;
 	struct op *op;
+	/* it goes along, shared by nobody */
+	bool alone;
+	int fd;
+	uint64_t removed; /* removals before it */
 };
 
 /*
  * admit (room) -> open unnamed, size -> share or fill -> record -> data sync (if fill wrote) ->
- * link [commit] -> index -> sync. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
+ * link [commit] -> sync, index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
  */
 struct pool_build {
 	struct op op;

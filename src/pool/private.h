@@ -266,9 +266,12 @@ void pool_image_found(struct pool_object *o, bool missing, bool truncated);
 void pool_sync_open(struct pool *pool);
 /* True where a sync of a directory makes all earlier changes of the file system durable. */
 bool pool_one_log(const struct pool *pool);
-/* Makes what was changed in volumes/ or snapshots/ durable: waits for the current step of `op`. */
+/* Makes what was changed in volumes/ or snapshots/ durable: waits for the current step of `op`.
+ * Goes along with the steps before it where no other operation changes the pool. */
 int pool_sync_dir(
 	struct op *op, struct pool *pool, enum record_kind kind, struct pool_sync_wait *wait);
+/* In the end() of a removal's sync that succeeded. */
+void pool_sync_removed(struct pool *pool, enum record_kind kind, const struct pool_sync_wait *wait);
 
 /* ---- trash.c ---- */
 

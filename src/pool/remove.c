@@ -152,6 +152,8 @@ static int sync_run(struct op *op)
 static int sync_end(struct op *op, int res)
 {
 	struct pool_remove *r = remove_of(op);
+	if (res == 0)
+		pool_sync_removed(r->pool, r->object->kind, &r->sync);
 	if (res == 0 && !r->synced_from && !pool_one_log(r->pool)) {
 		r->synced_from = true;
 		io_uring_prep_fsync(op_sqe(op), r->pool->fds[POOL_FD_TRASH], 0);
@@ -169,7 +171,7 @@ static const struct op_step remove_steps[] = {
 	{"open", .run = open_run, .end = open_end, .undo = open_undo},
 	{"lock", .run = lock_run, .end = lock_end, .done = is_gone, .flags = OP_ALONG},
 	{"rename", .run = rename_run, .end = rename_end, .flags = OP_ALONG | OP_COMMIT},
-	{"sync", .run = sync_run, .end = sync_end},
+	{"sync", .run = sync_run, .end = sync_end, .flags = OP_ALONG},
 	{NULL},
 };
 

@@ -2,7 +2,7 @@
 /*
  * Making changes of a directory durable, many at a time: who asks while a sync is under way waits
  * for the next one, which is everybody's who came meanwhile. A sync counts only for changes made
- * before it began.
+ * before it began. Who is alone in the pool syncs in the same trip to a thread as it changes.
  *
  * Fails with what fsync fails with, for all who shared it. What they changed is done, then, and not
  * known to be durable; the file system may go on. Who repeats such a call settles it first: syncs
@@ -64,15 +64,37 @@ void pool_sync_open(struct pool *pool)
 	}
 }
 
+static int alone_job(void *arg)
+{
+	const struct pool_sync_wait *wait = arg;
+	return fsync(wait->fd) < 0 ? -errno : 0;
+}
+
 int pool_sync_dir(
 	struct op *op, struct pool *pool, enum record_kind kind, struct pool_sync_wait *wait)
 {
 	struct pool_sync *sync = &pool->sync[kind];
 	wait->op = op;
+	wait->alone = op_goes_along(op) && pool->ops == 1 && list_empty(&sync->running);
+	if (wait->alone) {
+		wait->fd = pool_fd_of(pool, kind);
+		wait->removed = sync->removed;
+		return op_work(op, alone_job, wait);
+	}
+	if (op_goes_along(op))
+		return -EAGAIN;
 	list_push(&sync->waiting, &wait->link);
 	if (list_empty(&sync->running))
 		sync_begin(sync);
 	return op_wait(op);
+}
+
+void pool_sync_removed(struct pool *pool, enum record_kind kind, const struct pool_sync_wait *wait)
+{
+	struct pool_sync *sync = &pool->sync[kind];
+	/* Another one's removal may have been made too late for it. */
+	if (wait->alone && sync->removed == wait->removed + 1)
+		sync->removed_durable = sync->removed;
 }
 
 /* ---- settling ---- */

@@ -483,23 +483,41 @@ static int no_sync(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
 	return -EIO;
 }
 
+/* A change that nobody shares a sync with syncs in its own trip to a thread. */
+static int no_sync_job(void *arg, const char *op_name, const char *step_name)
+{
+	(void)op_name;
+	unsigned *failed = arg;
+	if (strcmp(step_name, "sync") != 0)
+		return 0;
+	(*failed)++;
+	return -EIO;
+}
+
+static void syncs_fail(unsigned *failed)
+{
+	w->sim.fault_arg = failed;
+	w->sim.fault = failed != NULL ? no_sync : NULL;
+	w->reactor.job_fault_arg = failed;
+	w->reactor.job_fault = failed != NULL ? no_sync_job : NULL;
+}
+
 /* Called twice while every sync fails: the first one changes the disk, the second one finds it so,
  * and neither may be answered with OK. When syncs succeed again, a repeat does. */
 static void repeat_without_sync(const char *what, enum grpc_status (*again)(void))
 {
 	unsigned failed = 0, before;
-	w->sim.fault_arg = &failed;
-	w->sim.fault = no_sync;
+	syncs_fail(&failed);
 	for (unsigned i = 0; i < 3; i++) {
 		before = failed;
 		cr_assert_neq(again(), GRPC_OK, "%s, call %u", what, i);
 		cr_assert_gt(failed, before, "%s, call %u tried no sync", what, i);
 	}
-	w->sim.fault = NULL;
+	syncs_fail(NULL);
 	cr_assert_eq(again(), GRPC_OK, "%s", what);
-	w->sim.fault = no_sync;
+	syncs_fail(&failed);
 	cr_assert_eq(again(), GRPC_OK, "%s: what is durable needs no sync", what);
-	w->sim.fault = NULL;
+	syncs_fail(NULL);
 }
 
 static char other_id[RECORD_ID_MAX];
