@@ -52,7 +52,7 @@ go_format() {
 }
 
 go_vet() {
-	(cd tests && go vet ./...)
+	(cd tests && go vet ./...) && (cd tests/deploy && go vet .)
 }
 
 check format format

@@ -52,12 +52,12 @@ criterion() {
 		result "$3" fail "$3" "the lane could not be run"
 }
 
-# golang LANE TIMEOUT PACKAGE [go test argument...]
+# golang LANE TIMEOUT PACKAGE [go test argument...]: a directory of tests/, which may be a module of its own.
 golang() {
 	local lane=$1 timeout=$2 package=$3
 	shift 3
 	say "lane $lane"
-	if ! (cd tests && quietly "$logs/$lane.build.log" go test -c -o "../build/$lane.test" "./$package"); then
+	if ! (cd "tests/$package" && quietly "$logs/$lane.build.log" go test -c -o "$top/build/$lane.test" .); then
 		result "$lane" fail "$package" "does not compile, see $logs/$lane.build.log"
 		return
 	fi
@@ -99,6 +99,14 @@ accounted() {
 	fi
 }
 
+# The image and what deploy/ has for Kubernetes. Without helm, which is built of Go modules, the chart's tests are skipped.
+deployment() {
+	counted image env RINGVOL_BIN="$ringvol_bin" python3 scripts/run-unittest.py tests/image
+	. scripts/helm.sh
+	helm_ensure || true
+	golang deploy 5m deploy
+}
+
 # guest LANE SCRIPT ARGUMENT...: a script that runs Go tests in a guest or on a node that it makes; it says "vm: ..."
 # or "e2e: ..." how that went, and exits with 77 where there can be none.
 guest() {
@@ -128,13 +136,13 @@ mkdir -p "$logs"
 rm -rf "${logs:?}"/*
 : >"$results"
 
-if wants deploy; then counted deploy python3 scripts/run-unittest.py tests/image; fi
-if wants unit wire sim system crash conformance valgrind guest ublk power; then
+if wants unit wire sim deploy system crash conformance valgrind guest ublk power; then
 	if build_or_fail build; then
 		for lane in unit wire sim; do
 			if wants $lane; then criterion build $lane $lane; fi
 		done
 		ringvol_bin=$top/build/ringvol
+		if wants deploy; then deployment; fi
 		if wants system; then
 			deps_prometheus
 			golang proto 2m proto

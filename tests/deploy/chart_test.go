@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deploy tests what deploy/ has for Kubernetes: that the chart renders objects the API server's own types take,
+// that its schema refuses what would not work, that real binaries take the flags in it, and that nobody is given
+// more rights than the sidecars' own manifests ask for.
+package deploy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+const (
+	top   = "../.."
+	chart = top + "/deploy/helm/ringvol"
+)
+
+// variants are combinations of values that all have to render to sound objects.
+var variants = map[string][]string{
+	"as it is":  nil,
+	"snapshots": {"snapshots.enabled=true", "snapshots.class.default=true"},
+	"ublk":      {"ublk.enabled=true", "snapshots.enabled=true"},
+	"everything": {"ublk.enabled=true", "snapshots.enabled=true", "snapshotController.enabled=true",
+		"monitoring.podMonitor.enabled=true", "monitoring.rules.enabled=true", "monitoring.dashboard.enabled=true",
+		"storageClasses[0].name=fast", "storageClasses[0].default=true", "storageClasses[0].mountOptions[0]=noatime", "node.maxVolumes=500",
+		"imagePullSecrets[0].name=registry", "node.podLabels.team=storage", "node.podAnnotations.a=b"},
+	"two pools elsewhere": {"kubeletDir=/data/kubelet", "driverName=local.example.org",
+		"pools[0].name=fast", "pools[0].hostPath=/mnt/nvme", "pools[0].options=overcommit=2.5\\,reserve=0",
+		"pools[1].name=slow", "pools[1].hostPath=/mnt/disks/0", "ublk.enabled=true",
+		"storageClasses[0].name=slow", "storageClasses[0].parameters.pool=slow", "node.http=[::]:9808", "node.maxUnavailable=3"},
+	"without classes": {"storageClasses=null", "node.tolerations=null", "image.tag=v9"},
+}
+
+func helm(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs(top + "/.cache/e2e/bin/helm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("no helm: %v (it is built by ./dev test deploy)", err)
+	}
+	return path
+}
+
+// The chart's links to the dashboard and the rules are meant.
+var withoutLinks = regexp.MustCompile(`(?m)^walk\.go:.*found symbolic link.*\n`)
+
+// render returns what helm says on standard output, or its error.
+func render(t *testing.T, values ...string) ([]byte, error) {
+	t.Helper()
+	args := []string{"template", "ringvol", chart, "--namespace", "storage", "--kube-version", "1.35.0"}
+	for _, value := range values {
+		args = append(args, "--set", value)
+	}
+	var out, words bytes.Buffer
+	cmd := exec.Command(helm(t), args...)
+	cmd.Stdout, cmd.Stderr = &out, &words
+	if err := cmd.Run(); err != nil {
+		return nil, errors.New(strings.TrimSpace(withoutLinks.ReplaceAllString(words.String(), "")))
+	}
+	return out.Bytes(), nil
+}
+
+func newScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme,
+		storagev1.AddToScheme, snapshotv1.AddToScheme, monitoringv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return scheme
+}
+
+// decode takes manifests apart with the API's own types; a field that they do not have is an error.
+func decode(t *testing.T, manifests []byte) ([]runtime.Object, error) {
+	t.Helper()
+	codecs := serializer.NewCodecFactory(newScheme(t), serializer.EnableStrict)
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifests)))
+	var objects []runtime.Object
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(stripComments(document))) == 0 {
+			continue
+		}
+		object, _, err := codecs.UniversalDeserializer().Decode(document, nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("%w\n%s", err, document)
+		}
+		objects = append(objects, object)
+	}
+}
+
+func stripComments(document []byte) []byte {
+	var kept [][]byte
+	for line := range bytes.Lines(document) {
+		if !bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) && !bytes.HasPrefix(line, []byte("---")) {
+			kept = append(kept, line)
+		}
+	}
+	return bytes.Join(kept, nil)
+}
+
+func objects(t *testing.T, values ...string) []runtime.Object {
+	t.Helper()
+	out, err := render(t, values...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := decode(t, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// all returns the objects of one type.
+func all[T runtime.Object](from []runtime.Object) []T {
+	var found []T
+	for _, object := range from {
+		if one, ok := object.(T); ok {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+func only[T runtime.Object](t *testing.T, from []runtime.Object) T {
+	t.Helper()
+	found := all[T](from)
+	if len(found) != 1 {
+		t.Fatalf("%d objects of %T, one is wanted", len(found), *new(T))
+	}
+	return found[0]
+}
+
+func TestLint(t *testing.T) {
+	for name, values := range variants {
+		args := []string{"lint", "--strict", "--kube-version", "1.35.0", chart}
+		for _, value := range values {
+			args = append(args, "--set", value)
+		}
+		if out, err := exec.Command(helm(t), args...).CombinedOutput(); err != nil {
+			t.Errorf("%s: %s", name, out)
+		}
+	}
+}
+
+// Every variant is decoded strictly, and names within it are unique.
+func TestObjectsAreSound(t *testing.T) {
+	for name, values := range variants {
+		t.Run(name, func(t *testing.T) {
+			seen := map[string]bool{}
+			for _, object := range objects(t, values...) {
+				fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				meta := unstructured.Unstructured{Object: fields}
+				key := fmt.Sprint(object.GetObjectKind().GroupVersionKind().Kind, " ", meta.GetNamespace(), "/", meta.GetName())
+				if seen[key] {
+					t.Errorf("%s twice", key)
+				}
+				seen[key] = true
+				if meta.GetLabels()["app.kubernetes.io/instance"] != "ringvol" {
+					t.Errorf("%s does not say which release it is of", key)
+				}
+			}
+			if len(seen) < 10 {
+				t.Errorf("only %d objects", len(seen))
+			}
+		})
+	}
+}
+
+// What the decoder would say of a mistake: else the test above could not fail.
+func TestDecodingIsStrict(t *testing.T) {
+	out, err := render(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for wrong, with := range map[string]string{
+		"attachRequired: false":      "attachRequired: false\n  attachNeeded: true",
+		"mountPropagation: Bidirect": "mountPropagations: Bidirect",
+		"kind: CSIDriver":            "kind: CSIDrivers",
+	} {
+		spoiled := bytes.Replace(out, []byte(wrong), []byte(with), 1)
+		if bytes.Equal(spoiled, out) {
+			t.Fatalf("%q is not in the manifests", wrong)
+		}
+		if _, err := decode(t, spoiled); err == nil {
+			t.Errorf("%q was taken", with)
+		}
+	}
+}
+
+func TestSchemaRefuses(t *testing.T) {
+	pool := "pools[0].name=a,pools[0].hostPath=/a,"
+	class := "storageClasses[0].name=a,"
+	for value, place := range map[string]string{
+		"kubletDir=/x":                                         "''",
+		"kubeletDir=var/lib/kubelet":                           "'/kubeletDir'",
+		"kubeletDir=/var/lib/kubelet/":                         "'/kubeletDir'",
+		"driverName=Ring Vol":                                  "'/driverName'",
+		"pools=null":                                           "''",
+		"pools[0]=null":                                        "'/pools/0'",
+		"node.http=null":                                       "'/node'",
+		"pools[0].name=a":                                      "'/pools/0'",
+		pool + "pools[0].hostPath=relative":                    "'/pools/0/hostPath'",
+		pool + "pools[0].hostPath=/a;b=/c":                     "'/pools/0/hostPath'",
+		pool + "pools[0].name=Upper":                           "'/pools/0/name'",
+		pool + "pools[0].options=inti":                         "'/pools/0/options'",
+		pool + "pools[0].options=init\\,":                      "'/pools/0/options'",
+		pool + "pools[0].options=overcommit=":                  "'/pools/0/options'",
+		pool + "pools[0].path=/x":                              "'/pools/0'",
+		class + "storageClasses[0].parameters.x=y":             "'/storageClasses/0/parameters'",
+		class + "storageClasses[0].parameters.device=loopback": "'/storageClasses/0/parameters/device'",
+		class + "storageClasses[0].reclaimPolicy=Recycle":      "'/storageClasses/0/reclaimPolicy'",
+		"snapshots.enabled=maybe":                              "'/snapshots/enabled'",
+		"snapshots.class.deletionPolicy=Keep":                  "'/snapshots/class/deletionPolicy'",
+		"ublk.enabled=yes":                                     "'/ublk/enabled'",
+		"node.logLevel=loud":                                   "'/node/logLevel'",
+		"node.http=off":                                        "'/node/http'",
+		"node.maxUnavailable=0":                                "'/node/maxUnavailable'",
+		"node.maxVolumes=-1":                                   "'/node/maxVolumes'",
+		"image.pullPolicy=Sometimes":                           "'/image/pullPolicy'",
+		"sidecars.registrar.image=x":                           "'/sidecars'",
+		"monitoring.podMonitor.interval=often":                 "'/monitoring/podMonitor/interval'",
+		"controller.replicas=2":                                "'/controller'",
+	} {
+		out, err := render(t, value)
+		if err == nil {
+			t.Errorf("%s was taken:\n%.200s", value, out)
+		} else if strings.Count(err.Error(), "- at ") != 1 || !strings.Contains(err.Error(), "- at "+place+":") {
+			t.Errorf("%s: refused for another reason: %v", value, err)
+		}
+	}
+}
+
+// auto goes by what the cluster has.
+func TestSnapshotsByTheClusterAPI(t *testing.T) {
+	run := func(more ...string) []runtime.Object {
+		out, err := exec.Command(helm(t), append([]string{"template", "r", chart, "--kube-version", "1.35.0"}, more...)...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := decode(t, out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	api := []string{"--api-versions", "snapshot.storage.k8s.io/v1"}
+	for _, c := range []struct {
+		name   string
+		args   []string
+		wanted int
+	}{
+		{"auto, no API", nil, 0},
+		{"auto, API", api, 1},
+		{"off, API", append([]string{"--set", "snapshots.enabled=false"}, api...), 0},
+	} {
+		found := run(c.args...)
+		if got := len(all[*snapshotv1.VolumeSnapshotClass](found)); got != c.wanted {
+			t.Errorf("%s: %d snapshot classes", c.name, got)
+		}
+		node := only[*appsv1.DaemonSet](t, found)
+		if got := len(node.Spec.Template.Spec.Containers) - 2; got != c.wanted {
+			t.Errorf("%s: %d snapshotters", c.name, got)
+		}
+	}
+}
+
+func TestVersionsAgree(t *testing.T) {
+	meson := read(t, top+"/meson.build")
+	version := strings.Split(strings.SplitAfterN(meson, "version: '", 2)[1], "'")[0]
+	for _, line := range []string{"version: " + version, "appVersion: " + version} {
+		if !strings.Contains(read(t, chart+"/Chart.yaml"), "\n"+line+"\n") {
+			t.Errorf("Chart.yaml has not %q", line)
+		}
+	}
+	mod := read(t, top+"/tests/e2e/parts/sidecars/go.mod")
+	for _, name := range []string{"csi-provisioner", "csi-snapshotter", "csi-resizer", "snapshot-controller"} {
+		module := map[string]string{"csi-provisioner": "external-provisioner/v6", "csi-resizer": "external-resizer/v2"}[name]
+		if module == "" {
+			module = "external-snapshotter/v8"
+		}
+		tried := strings.Fields(strings.SplitAfterN(mod, "github.com/kubernetes-csi/"+module+" ", 2)[1])[0]
+		if !strings.Contains(read(t, chart+"/values.yaml"), "registry.k8s.io/sig-storage/"+name+":"+tried+"\n") {
+			t.Errorf("the chart's %s is not %s, which ./dev e2e runs", name, tried)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// deploy/kubernetes is what the chart renders today.
+func TestManifestsAreRendered(t *testing.T) {
+	helm(t)
+	dir := t.TempDir()
+	if out, err := exec.Command("bash", top+"/scripts/render-manifests.sh", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%s", out)
+	}
+	fresh, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := os.ReadDir(top + "/deploy/kubernetes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(fresh) != len(kept) {
+		t.Errorf("%d files are rendered, %d are kept", len(fresh), len(kept))
+	}
+	for _, file := range fresh {
+		manifests := read(t, filepath.Join(dir, file.Name()))
+		if manifests != read(t, filepath.Join(top, "deploy/kubernetes", file.Name())) {
+			t.Errorf("%s is not what the chart renders: run scripts/render-manifests.sh", file.Name())
+		}
+		if _, err := decode(t, []byte(manifests)); err != nil {
+			t.Errorf("%s: %v", file.Name(), err)
+		}
+	}
+}

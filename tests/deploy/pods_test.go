@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// pods returns the pod templates by the component that they are.
+func pods(from []runtime.Object) map[string]corev1.PodSpec {
+	found := map[string]corev1.PodSpec{}
+	for _, set := range all[*appsv1.DaemonSet](from) {
+		found[set.Labels["app.kubernetes.io/component"]] = set.Spec.Template.Spec
+	}
+	for _, deployment := range all[*appsv1.Deployment](from) {
+		found[deployment.Labels["app.kubernetes.io/component"]] = deployment.Spec.Template.Spec
+	}
+	return found
+}
+
+// expanded are a container's arguments as it gets them: $(NAME) is its variable, or some name for what the node fills in.
+func expanded(container corev1.Container) []string {
+	var args []string
+	for _, arg := range container.Args {
+		for _, variable := range container.Env {
+			value := variable.Value
+			if variable.ValueFrom != nil {
+				value = "node-a"
+			}
+			arg = strings.ReplaceAll(arg, "$("+variable.Name+")", value)
+		}
+		args = append(args, arg)
+	}
+	return args
+}
+
+func environment(container corev1.Container, name string) string {
+	for _, variable := range container.Env {
+		if variable.Name == name {
+			return variable.Value
+		}
+	}
+	return ""
+}
+
+// ringvol checks all that stands before --help and opens nothing. What comes by the environment is given as flags.
+func TestDriverTakesItsFlags(t *testing.T) {
+	ringvol := os.Getenv("RINGVOL_BIN")
+	if ringvol == "" {
+		t.Skip("RINGVOL_BIN names no ringvol")
+	}
+	accepts := func(args ...string) (string, bool) {
+		out, err := exec.Command(ringvol, append(args, "--help")...).CombinedOutput()
+		return string(out), err == nil
+	}
+	for name, values := range variants {
+		seen := 0
+		for component, pod := range pods(objects(t, values...)) {
+			for _, container := range pod.Containers {
+				if !strings.HasPrefix(container.Image, "ringvol.dev/") {
+					continue
+				}
+				seen++
+				args := expanded(container)
+				if endpoint := environment(container, "CSI_ENDPOINT"); endpoint != "" {
+					args = append(args, "--endpoint="+endpoint)
+				}
+				if list := environment(container, "RINGVOL_POOLS"); list != "" {
+					for pool := range strings.SplitSeq(list, ";") {
+						args = append(args, "--pool="+pool)
+					}
+				}
+				if out, ok := accepts(args...); !ok {
+					t.Errorf("%s: %s: %q: %s", name, component, args, out)
+				}
+				if out, ok := accepts(append(args, "--no-such-flag")...); ok {
+					t.Errorf("an unknown flag was taken: %s", out)
+				}
+			}
+		}
+		if seen < 2 {
+			t.Errorf("%s: %d containers of ringvol", name, seen)
+		}
+	}
+}
+
+// Sidecars parse all flags before they look at --version.
+func TestSidecarsTakeTheirFlags(t *testing.T) {
+	for component, pod := range pods(objects(t, variants["everything"]...)) {
+		for _, container := range pod.Containers {
+			name := strings.Split(filepath.Base(container.Image), ":")[0]
+			if name == "ringvol" {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				binary := filepath.Join(top, ".cache/e2e/bin", name)
+				if _, err := os.Stat(binary); err != nil {
+					t.Skipf("no %s: %v (./dev e2e builds it)", name, err)
+				}
+				cmd := exec.Command(binary, append(expanded(container), "--version")...)
+				cmd.Env = append(os.Environ(), "NODE_NAME=node-a")
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%s: %q: %v\n%s", component, container.Args, err, out)
+				}
+				if out, err := exec.Command(binary, "--no-such-flag", "--version").CombinedOutput(); err == nil {
+					t.Errorf("an unknown flag was taken: %s", out)
+				}
+			})
+		}
+	}
+}
+
+// Who may do what to the node: the driver and the data process, and nobody else anything.
+func TestPrivileges(t *testing.T) {
+	hostPaths := map[string][]string{
+		"node":                {"/dev", "/run/ringvol", "/var/lib/kubelet", "/var/lib/kubelet/plugins/csi.ringvol.dev", "/var/lib/ringvol"},
+		"ublkd":               {"/dev", "/run/ringvol", "/var/lib/ringvol"},
+		"resizer":             nil,
+		"snapshot-controller": nil,
+	}
+	found := pods(objects(t, variants["everything"]...))
+	if len(found) != len(hostPaths) {
+		t.Errorf("%d kinds of pods", len(found))
+	}
+	for component, pod := range found {
+		wanted := map[string]bool{}
+		for _, path := range hostPaths[component] {
+			wanted[path] = true
+		}
+		for _, volume := range pod.Volumes {
+			if volume.HostPath != nil && !wanted[volume.HostPath.Path] {
+				t.Errorf("%s has the node's %s", component, volume.HostPath.Path)
+			}
+			if volume.HostPath != nil {
+				delete(wanted, volume.HostPath.Path)
+			}
+		}
+		if len(wanted) != 0 {
+			t.Errorf("%s lacks %v", component, wanted)
+		}
+		if pod.HostNetwork || pod.HostPID || pod.HostIPC {
+			t.Errorf("%s has a namespace of the node", component)
+		}
+		for _, container := range pod.Containers {
+			security := container.SecurityContext
+			if security == nil || security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
+				t.Errorf("%s: %s may write to its image", component, container.Name)
+				continue
+			}
+			needs := component == "node" && container.Name == "ringvol" || component == "ublkd"
+			privileged := security.Privileged != nil && *security.Privileged
+			if privileged != needs {
+				t.Errorf("%s: %s: privileged is %v", component, container.Name, privileged)
+			}
+			if !needs && (security.AllowPrivilegeEscalation == nil || *security.AllowPrivilegeEscalation ||
+				security.Capabilities == nil || len(security.Capabilities.Add) != 0 ||
+				len(security.Capabilities.Drop) != 1 || security.Capabilities.Drop[0] != "ALL") {
+				t.Errorf("%s: %s keeps capabilities", component, container.Name)
+			}
+			for _, mount := range container.VolumeMounts {
+				both := mount.MountPropagation != nil && *mount.MountPropagation == corev1.MountPropagationBidirectional
+				if both != (component == "node" && mount.Name == "kubelet") {
+					t.Errorf("%s: %s: %s: Bidirectional is %v", component, container.Name, mount.Name, both)
+				}
+			}
+			if container.Resources.Requests.Memory().IsZero() || container.Resources.Requests.Cpu().IsZero() {
+				t.Errorf("%s: %s asks for no resources", component, container.Name)
+			}
+		}
+	}
+	if token := found["ublkd"].AutomountServiceAccountToken; token == nil || *token {
+		t.Error("ublkd has a token")
+	}
+}
+
+// Two drivers never meet on a node, and the data process is left alone.
+func TestUpdates(t *testing.T) {
+	for _, set := range all[*appsv1.DaemonSet](objects(t, variants["ublk"]...)) {
+		strategy := set.Spec.UpdateStrategy
+		switch set.Labels["app.kubernetes.io/component"] {
+		case "node":
+			if strategy.Type != appsv1.RollingUpdateDaemonSetStrategyType || strategy.RollingUpdate.MaxSurge.IntValue() != 0 {
+				t.Errorf("node: %+v", strategy)
+			}
+			// The drain takes 10 s.
+			if *set.Spec.Template.Spec.TerminationGracePeriodSeconds < 11 {
+				t.Error("node: killed before it has drained")
+			}
+		case "ublkd":
+			if strategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
+				t.Errorf("ublkd: %+v", strategy)
+			}
+		}
+	}
+}
+
+// A pool is made only where that was asked for: a directory that is not there is never made a pool on the root disk.
+func TestPools(t *testing.T) {
+	found := pods(objects(t, "pools[0].name=a", "pools[0].hostPath=/mnt/a", "pools[0].options=reserve=3\\,init",
+		"pools[1].name=b", "pools[1].hostPath=/mnt/b", "ublk.enabled=true"))
+	for _, component := range []string{"node", "ublkd"} {
+		types := map[string]corev1.HostPathType{}
+		mounted := map[string]bool{}
+		for _, volume := range found[component].Volumes {
+			if volume.HostPath != nil {
+				types[volume.HostPath.Path] = *volume.HostPath.Type
+			}
+		}
+		for _, mount := range found[component].Containers[0].VolumeMounts {
+			mounted[mount.MountPath] = mount.MountPropagation != nil &&
+				*mount.MountPropagation == corev1.MountPropagationHostToContainer
+		}
+		if types["/mnt/a"] != corev1.HostPathDirectoryOrCreate || types["/mnt/b"] != corev1.HostPathUnset {
+			t.Errorf("%s: %v", component, types)
+		}
+		if !mounted["/mnt/a"] || !mounted["/mnt/b"] {
+			t.Errorf("%s: disks mounted later are not seen: %v", component, mounted)
+		}
+	}
+	driver := found["node"].Containers[0]
+	if got := environment(driver, "RINGVOL_POOLS"); got != "a=/mnt/a,reserve=3,init;b=/mnt/b" {
+		t.Errorf("RINGVOL_POOLS is %q", got)
+	}
+}
