@@ -17,8 +17,8 @@ def main():
         counts = [sum(1 for r in rows if r[0] == lane and r[1] == kind)
                   for kind in ("pass", "fail", "skip")]
         print(f"{lane:{width}}  {counts[0]:6}  {counts[1]:6}  {counts[2]:7}")
-    for kind, title in (("skip", "skipped"), ("fail", "failed")):
-        chosen = [r for r in rows if r[1] == kind]
+    for kind, title in (("skip", "skipped"), ("pass", "passed at the second attempt only"), ("fail", "failed")):
+        chosen = [r for r in rows if r[1] == kind and (kind != "pass" or r[3])]
         if chosen:
             print(f"\n{title}:")
         for lane, _, name, reason in chosen:
