@@ -16,9 +16,10 @@ enum { UBLK_IO_UNIT = 16 }; /* buffers and lent entries are handed out in runs o
 struct ublk_tag {
 	struct ublk_queue *queue;
 	uint16_t number;
-	bool linked;  /* the commit was submitted together with the I/O */
-	bool write;   /* which of the queue's two ublk_link it belongs to */
-	int32_t want; /* what the I/O's result has to be for the commit to follow */
+	bool linked;      /* the commit was submitted together with the I/O */
+	bool write;       /* which of the queue's two ublk_link it belongs to */
+	int32_t want;     /* what the I/O's result has to be for the commit to follow */
+	uint64_t tick_ns; /* of a write: CLOCK_REALTIME_COARSE when it came */
 };
 
 /* Whether reads (or writes) are worth a link: one that would have had to sleep was tried in vain.
@@ -40,6 +41,7 @@ struct ublk_queue {
 	uint32_t first_buf;  /* in the ring's table of buffers; with zero copy */
 	uint32_t first_sqe;  /* lent entries for its commands, one a tag; UINT32_MAX: none */
 	struct ublk_link link_of[2]; /* reads, writes */
+	uint64_t noted_ns;           /* the tick in which the image's time of change is noted */
 	unsigned out;                /* tags the kernel has, or that are being served */
 	int broken;                  /* the first refusal of the kernel that was no stop */
 	struct list link;            /* on its thread's inbox, or on the loop's news */

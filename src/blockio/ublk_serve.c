@@ -14,11 +14,15 @@
  * the commit is sent with what really came: a short transfer is continued by the block layer, an
  * error goes to that request only and is counted.
  *
- * Linked I/O must not sleep (RWF_NOWAIT; -EAGAIN sends it again, alone). I/O that sleeps ends in a
- * thread of the kernel's, and from there Linux 6.12 would still run a linked commit while the
- * process is being killed: after it has taken the tag back and perhaps given it to another request,
- * which would then count as done and be lost. A commit behind I/O that does not sleep runs in our
- * own thread or, if that is being killed, not at all.
+ * Linked I/O must not sleep (RWF_NOWAIT; -EAGAIN sends it again, alone). A write sleeps when the
+ * file's time of change is to be noted: with the first write in each tick of the kernel's coarse
+ * clock, which can be read here. So a write is linked only in a tick in which another one, alone,
+ * has come through.
+ *
+ * I/O that sleeps ends in a thread of the kernel's, and from there Linux 6.12 would still run a
+ * linked commit while the process is being killed: after it has taken the tag back and perhaps
+ * given it to another request, which would then count as done and be lost. A commit behind I/O that
+ * does not sleep runs in our own thread or, if that is being killed, not at all.
  */
 #include "blockio/ublk_io_priv.h"
 
@@ -177,14 +181,22 @@ static void serve_linked(struct ublk_tag *tag)
 
 #define COUNT(counter, n) __atomic_store_n(&(counter), (counter) + (n), __ATOMIC_RELAXED)
 
-/* A write has to sleep whenever the file's time of change is to be noted, once in a tick of the
- * clock: seldom among many, always when there are few. So each failure in a row makes twice as many
- * go without a link, and a success makes them few again. */
+static uint64_t tick_now(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* What else makes I/O sleep, blocks to be allocated above all, cannot be known. So each failure in
+ * a row makes twice as many go without a link, and a success makes them few again. */
 static bool wants_link(struct ublk_tag *tag, uint32_t len)
 {
 	struct ublk_queue *q = tag->queue;
 	struct ublk_link *link = &q->link_of[tag->write];
 	if (len > LINK_BYTES_MAX || !q->spec.direct_io || q->first_sqe == UINT32_MAX)
+		return false;
+	if (tag->write && tag->tick_ns != q->noted_ns)
 		return false;
 	if (link->alone == 0)
 		return true;
@@ -207,17 +219,18 @@ static void serve(struct ublk_tag *tag)
 	uint32_t len = desc->sectors << 9;
 
 	tag->want = 0;
+	tag->write = false;
 	switch (desc->op_flags & 0xff) {
 	case UBLK_ABI_OP_READ:
 		COUNT(c->reads, 1);
 		COUNT(c->read_bytes, len);
-		tag->write = false;
 		tag->want = (int32_t)len;
 		break;
 	case UBLK_ABI_OP_WRITE:
 		COUNT(c->writes, 1);
 		COUNT(c->written_bytes, len);
 		tag->write = true;
+		tag->tick_ns = tick_now();
 		tag->want = (int32_t)len;
 		break;
 	case UBLK_ABI_OP_FLUSH:
@@ -259,6 +272,8 @@ static void io_ended(struct ublk_tag *tag, int res)
 		serve_alone(tag);
 		return;
 	}
+	if (res > 0 && tag->write)
+		tag->queue->noted_ns = tag->tick_ns;
 	/* Nothing at all of a transfer: the image is shorter than its device. */
 	if (res == 0 && tag->want > 0)
 		res = -EIO;
