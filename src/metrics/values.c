@@ -6,6 +6,8 @@
 #include "metrics/private.h"
 
 #include "base/fd.h"
+#include "csi/source.h"
+#include "csi/task.h"
 #include "probes/probes.h"
 
 #include <fcntl.h>
@@ -181,6 +183,44 @@ static bool render_snapshots(struct scrape *s, struct text *t)
 	return true;
 }
 
+/* ---- copies ---- */
+
+/* Each copy or erasure under way; `size`: how much it is to look at, not how far it has come. */
+static void each_copy(struct scrape *s, struct text *t, const char *name, bool size)
+{
+	const struct csi *csi = s->metrics->csi;
+	const struct pool *pool;
+	uint64_t done, total;
+	char labels[TEXT_LABELS_MAX];
+	list_for_each (node, &csi->tasks) {
+		const struct csi_task *task = container_of(node, struct csi_task, link);
+		if (task->source == NULL || !csi_source_progress(task->source, &done, &total))
+			continue;
+		text_label(labels, false, "operation", task->method);
+		text_label(labels, true, "name", task->subject);
+		text_u64(t, name, labels, NULL, size ? total : done);
+	}
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
+		if (!pool_erasing(pool, &done, &total))
+			continue;
+		text_label(labels, false, "operation", "erase");
+		text_label(labels, true, "name", pool_name(pool));
+		text_u64(t, name, labels, NULL, size ? total : done);
+	}
+}
+
+static bool render_copy_done(struct scrape *s, struct text *t)
+{
+	each_copy(s, t, "ringvol_copy_done_bytes", false);
+	return true;
+}
+
+static bool render_copy_size(struct scrape *s, struct text *t)
+{
+	each_copy(s, t, "ringvol_copy_size_bytes", true);
+	return true;
+}
+
 /* ---- the process ---- */
 
 static bool render_build(struct scrape *s, struct text *t)
@@ -253,6 +293,10 @@ const struct family value_families[] = {
 		render_allocated_bytes},
 	{"ringvol_pool_volumes", "gauge", "Volumes of the pool, attached or not.", render_volumes},
 	{"ringvol_pool_snapshots", "gauge", "Snapshots of the pool.", render_snapshots},
+	{"ringvol_copy_done_bytes", "gauge",
+		"How far a copy, or the erasure of a deleted volume, has come in its image.",
+		render_copy_done},
+	{"ringvol_copy_size_bytes", "gauge", "The size of that image.", render_copy_size},
 	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
 	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
 	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",

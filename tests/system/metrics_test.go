@@ -62,6 +62,9 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for name := range documented {
+		if strings.HasPrefix(name, "ringvol_copy_") {
+			continue // there is no copy: TestMetricsOfCopies
+		}
 		family := m[name]
 		if family == nil {
 			t.Errorf("%s of docs/metrics.md is not there", name)
@@ -144,6 +147,53 @@ func TestMetricsLint(t *testing.T) {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)
 	}
 	b.must(v.Gone())
+}
+
+// How far a copy is, while it runs and no longer.
+func TestMetricsOfCopies(t *testing.T) {
+	b := newBed(t, "ext4", 4<<30)
+	b.must(b.d.ServeHTTP())
+	b.start()
+	source := b.d.Volume("source", rig.BlockCap(), 512*mib)
+	b.must(source.Up())
+	_, err := rig.Fill(source.Target, 256*mib, 61)
+	b.must(err)
+	b.must(source.Down())
+	seen := 0.0
+	for round := 0; seen == 0 && round < 20; round++ {
+		clone := b.d.Volume(fmt.Sprintf("clone-%d", round), rig.BlockCap(), 512*mib)
+		clone.Source = rig.FromVolume(source.ID)
+		made := make(chan error, 1)
+		go func() { made <- clone.Create() }()
+		for running := true; running; {
+			select {
+			case err := <-made:
+				b.must(err)
+				running = false
+			default:
+			}
+			m, err := b.d.Scrape()
+			b.must(err)
+			labels := []string{"operation", "CreateVolume", "name", clone.Name}
+			size, done := m.Find("ringvol_copy_size_bytes", labels...), m.Value("ringvol_copy_done_bytes", labels...)
+			if size != nil && (size.GetGauge().GetValue() != float64(512*mib) || done > float64(512*mib)) {
+				t.Errorf("%v of %v bytes are copied", done, size)
+			}
+			if size != nil && done < float64(512*mib) {
+				seen = max(seen, done)
+			}
+		}
+		b.must(clone.Delete())
+	}
+	if seen == 0 {
+		t.Error("no scrape saw a copy under way")
+	}
+	m, err := b.d.Scrape()
+	b.must(err)
+	if m["ringvol_copy_size_bytes"] != nil || m["ringvol_copy_done_bytes"] != nil {
+		t.Error("a copy that is over has series")
+	}
+	b.must(source.Delete())
 }
 
 // The measure of a pool a scrape asks for: new data is seen without any call between.
