@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests of the data process, and system tests with ublk volumes, in a guest:
 # scripts/vm/ublk-tests.sh [KERNEL] (7.2; 6.1 has no ublk). RINGVOL_UBLK_TESTS selects tests of the data
-# process. RINGVOL_BIN is the driver under test, build/ringvol by default. Standard output is that of
-# `go test -v`. Exit status 0, 77 when no guest can be had here, another when something failed.
+# process, RINGVOL_UBLK_SYSTEM_TESTS system tests; RINGVOL_UBLK_LONG=1 asks for 200 devices and 30 kills
+# where the lane has fewer. RINGVOL_BIN is the driver under test, build/ringvol by default. Standard
+# output is that of `go test -v`. Exit status 0, 77 when no guest can be had here, another when something failed.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 . scripts/lib.sh
@@ -16,6 +17,9 @@ kernel=${1:-7.2}
 lives='^TestLifecycle$/^xfs_pool_(ext4|block)_volume$'
 selected='^(TestUblk.*|TestExpand|TestRestart|TestReboot|TestSnapshotsAndLists|TestThickStaysThick)$'
 [ "$kernel" = 7.2 ] || selected='^(TestUblkProcessesDie|TestUblkExternal|TestExpand)$'
+if [ -n "${RINGVOL_UBLK_SYSTEM_TESTS:-}" ]; then
+	selected=$RINGVOL_UBLK_SYSTEM_TESTS lives='^$'
+fi
 
 driver_under_test
 guest_tests ublk system
@@ -23,4 +27,4 @@ cc -O2 -Wall -shared -fPIC -o build/vm/allocs.so tests/ublk/preload/allocs.c
 exec bash scripts/vm/vm.sh --kernel "$kernel" --timeout 1800 --disk 8G \
 	--file "$binary:build/ringvol" --file build/vm/ublk.test --file build/vm/system.test \
 	--file build/vm/allocs.so \
-	-- sh scripts/vm/guest/ublk-tests "${RINGVOL_UBLK_TESTS:-.}" "$selected" "$lives"
+	-- sh scripts/vm/guest/ublk-tests "${RINGVOL_UBLK_TESTS:-.}" "$selected" "$lives" "${RINGVOL_UBLK_LONG:-}"

@@ -112,64 +112,107 @@ func (u *Ublkd) Devices() []string {
 	return names
 }
 
-// The messages of src/blockio/ublkd_proto.h, as far as DetachAll needs them: what is left out at the end
+// The messages of src/blockio/ublkd_proto.h, as far as they are needed here: what is left out at the end
 // reads as zeros.
 const (
 	ublkdMagic, ublkdVersion                   = 0x6b627672, 1
 	ublkdHello, ublkdDetach, ublkdList         = 1, 3, 5
 	ublkdRequestBytes                          = 16 + 8 + 8 + 64 + 16
 	ublkdReplyDevice                           = 16 + 8 + 24 + 384 + 16 + 32
-	ublkdDeviceTag, ublkdDeviceImage, ublkdEnd = ublkdReplyDevice + 48, ublkdReplyDevice + 112, ublkdReplyDevice + 128
+	ublkdDeviceTag, ublkdDeviceImage, ublkdEnd = ublkdReplyDevice + 48, ublkdReplyDevice + 112, ublkdReplyDevice + 184
+	ublkdDeviceReads                           = ublkdReplyDevice + 152 // then writes, flushes, discards
 )
+
+// A conversation with the data process; reply is its last answer.
+type ublkdTalk struct {
+	conn  net.Conn
+	reply []byte
+}
+
+func (u *Ublkd) talk() (*ublkdTalk, error) {
+	conn, err := net.Dial("unixpacket", u.Socket)
+	if err != nil {
+		return nil, err
+	}
+	t := &ublkdTalk{conn, make([]byte, 8192)}
+	if err := t.call(ublkdHello, 0, nil); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// call sends a request for a device by its number, and if it is known, with what a reply said of it.
+func (t *ublkdTalk) call(kind uint16, number uint32, device []byte) error {
+	request := make([]byte, ublkdRequestBytes)
+	binary.NativeEndian.PutUint32(request, ublkdMagic)
+	binary.NativeEndian.PutUint16(request[4:], ublkdVersion)
+	binary.NativeEndian.PutUint16(request[6:], kind)
+	if device != nil {
+		copy(request[16:], device[ublkdDeviceImage:ublkdDeviceImage+16])
+		copy(request[32:], device[ublkdDeviceTag:ublkdDeviceTag+64])
+	}
+	binary.NativeEndian.PutUint32(request[96:], number)
+	if _, err := t.conn.Write(request); err != nil {
+		return err
+	}
+	n, err := t.conn.Read(t.reply)
+	if err != nil {
+		return err
+	}
+	if n < ublkdEnd {
+		return fmt.Errorf("a reply of %d bytes", n)
+	}
+	if res := int32(binary.NativeEndian.Uint32(t.reply[16:])); res < 0 {
+		return fmt.Errorf("request %d: %s", kind, strings.TrimRight(string(t.reply[48:432]), "\x00"))
+	}
+	return nil
+}
+
+// next finds the first device from this number on; false: there is none.
+func (t *ublkdTalk) next(from uint32) (number uint32, found bool, err error) {
+	if err := t.call(ublkdList, from, nil); err != nil {
+		return 0, false, err
+	}
+	return binary.NativeEndian.Uint32(t.reply[ublkdReplyDevice+4:]),
+		binary.NativeEndian.Uint32(t.reply[ublkdReplyDevice:]) != 0, nil
+}
 
 // DetachAll takes every device away, as a reboot does. Nothing may be mounted of them.
 func (u *Ublkd) DetachAll() error {
 	if u.Pid() == 0 {
 		return nil
 	}
-	conn, err := net.Dial("unixpacket", u.Socket)
+	t, err := u.talk()
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	reply := make([]byte, 8192)
-	call := func(kind uint16, device []byte) error {
-		request := make([]byte, ublkdRequestBytes)
-		binary.NativeEndian.PutUint32(request, ublkdMagic)
-		binary.NativeEndian.PutUint16(request[4:], ublkdVersion)
-		binary.NativeEndian.PutUint16(request[6:], kind)
-		if device != nil {
-			copy(request[16:], device[ublkdDeviceImage:ublkdEnd])
-			copy(request[32:], device[ublkdDeviceTag:ublkdDeviceTag+64])
-			copy(request[96:], device[ublkdReplyDevice+4:ublkdReplyDevice+8])
-		}
-		if _, err := conn.Write(request); err != nil {
-			return err
-		}
-		n, err := conn.Read(reply)
-		if err != nil {
-			return err
-		}
-		if n < ublkdEnd {
-			return fmt.Errorf("a reply of %d bytes", n)
-		}
-		if res := int32(binary.NativeEndian.Uint32(reply[16:])); res < 0 {
-			return fmt.Errorf("request %d: %s", kind, strings.TrimRight(string(reply[48:432]), "\x00"))
-		}
-		return nil
-	}
-	if err := call(ublkdHello, nil); err != nil {
-		return err
-	}
+	defer t.conn.Close()
 	for {
-		if err := call(ublkdList, nil); err != nil {
+		number, found, err := t.next(0)
+		if err != nil || !found {
 			return err
 		}
-		if binary.NativeEndian.Uint32(reply[ublkdReplyDevice:]) == 0 {
-			return nil
-		}
-		if err := call(ublkdDetach, slices.Clone(reply)); err != nil {
+		if err := t.call(ublkdDetach, number, slices.Clone(t.reply)); err != nil {
 			return err
+		}
+	}
+}
+
+// Served counts the requests of all devices that the data process has served since it started.
+func (u *Ublkd) Served() (count uint64, err error) {
+	t, err := u.talk()
+	if err != nil {
+		return 0, err
+	}
+	defer t.conn.Close()
+	for number := uint32(0); ; number++ {
+		var found bool
+		if number, found, err = t.next(number); err != nil || !found {
+			return count, err
+		}
+		for i := range 4 {
+			count += binary.NativeEndian.Uint64(t.reply[ublkdDeviceReads+8*i:])
 		}
 	}
 }

@@ -5,6 +5,10 @@ package system
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,24 +143,138 @@ func TestUblkDeleteWhileDown(t *testing.T) {
 	b.must(v.Delete())
 }
 
+// long: RINGVOL_UBLK_LONG asks for the full numbers; without it fewer do, for the lane's sake.
+func long() bool { return os.Getenv("RINGVOL_UBLK_LONG") != "" }
+
+// The driver is killed again and again while fio writes and verifies. The data process serves on while
+// there is no driver.
+func TestUblkDriverKilledUnderLoad(t *testing.T) {
+	needUblk(t)
+	if _, err := exec.LookPath("fio"); err != nil {
+		t.Skip("fio is not installed")
+	}
+	kills, interval := 5, time.Duration(0)
+	if long() {
+		kills, interval = 30, 2*time.Second
+	}
+	b := open(t, "xfs", 1<<30)
+	v := b.ublk("load", "block")
+	b.must(v.Up())
+	pid := b.d.Ublkd.Pid()
+	done, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- rig.FioVerifies(v.Target, done) }()
+	b.servesOn(0)
+	for range kills {
+		begin := time.Now()
+		b.must(b.d.Kill())
+		b.servesOn(100)
+		b.start()
+		b.servesOn(100)
+		select {
+		case err := <-ended:
+			t.Fatal("fio ended: ", err)
+		case <-time.After(time.Until(begin.Add(interval))):
+		}
+	}
+	close(done)
+	b.must(<-ended)
+	if now := b.d.Ublkd.Pid(); now != pid {
+		t.Errorf("the data process was %d and is %d", pid, now)
+	}
+	served, err := b.d.Ublkd.Served()
+	b.must(err)
+	t.Logf("%d kills of the driver, %d requests served", kills, served)
+	b.must(v.Gone())
+}
+
+// servesOn waits until the data process has served so many more requests than it had.
+func (b *bed) servesOn(more uint64) {
+	b.t.Helper()
+	before, err := b.d.Ublkd.Served()
+	b.must(err)
+	b.eventually(func() error {
+		now, err := b.d.Ublkd.Served()
+		if err == nil && now <= before+more {
+			err = fmt.Errorf("%d requests served, and then no more than %d", before, now)
+		}
+		return err
+	})
+}
+
+// More devices than ublks_max (64), which some kernels enforce for all.
 func TestUblkManyDevices(t *testing.T) {
 	needUblk(t)
-	const count = 70 // more than ublks_max, which some kernels enforce for all
-	b := open(t, "xfs", 4<<30)
-	var all []*rig.Volume
-	for i := range count {
+	count := 70
+	if long() {
+		count = 200
+	}
+	b := open(t, "xfs", 8<<30)
+	kernel := kernelUblks()
+	first := b.ublk("many-0", "block")
+	b.must(first.Up()) // starts the data process
+	pid := b.d.Ublkd.Pid()
+	resident, available := residentBytes(t, pid), availableBytes(t)
+	all := []*rig.Volume{first}
+	for i := 1; i < count; i++ {
 		v := b.ublk(fmt.Sprintf("many-%d", i), "block")
-		b.must(v.Create())
-		b.must(v.Stage())
+		b.must(v.Up())
 		all = append(all, v)
 	}
+	idle := residentBytes(t, pid)
+	var sums []string
+	for i, v := range all {
+		sum, err := rig.Fill(v.Target, 256<<10, uint64(i))
+		b.must(err)
+		sums = append(sums, sum)
+	}
+	for i, v := range all {
+		b.must(rig.Check(v.Target, 256<<10, sums[i]))
+	}
+	n := int64(count - 1)
+	t.Logf("%d devices, each: %d KiB resident in the data process, %d KiB once written to; "+
+		"the machine has %d KiB less available", count, (idle-resident)/n>>10,
+		(residentBytes(t, pid)-resident)/n>>10, (available-availableBytes(t))/n>>10)
 	for _, v := range all {
-		b.must(v.Unstage())
-		b.must(v.Delete())
+		b.must(v.Gone())
 	}
 	if left := b.d.Ublkd.Devices(); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
+	if now := kernelUblks(); now != kernel {
+		t.Errorf("the kernel had %d ublk devices and has %d", kernel, now)
+	}
+}
+
+func kernelUblks() int {
+	names, _ := filepath.Glob("/sys/class/ublk-char/ublkc*")
+	return len(names)
+}
+
+func residentBytes(t *testing.T, pid int) int64 {
+	return kilobytes(t, fmt.Sprintf("/proc/%d/status", pid), "VmRSS:")
+}
+
+func availableBytes(t *testing.T) int64 {
+	return kilobytes(t, "/proc/meminfo", "MemAvailable:")
+}
+
+// kilobytes reads "NAME: N kB" from a file of the kernel's, as bytes.
+func kilobytes(t *testing.T, file, name string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var n int64
+		if rest, found := strings.CutPrefix(line, name); found {
+			if _, err := fmt.Sscan(rest, &n); err == nil {
+				return n << 10
+			}
+		}
+	}
+	t.Fatalf("%s has no %s", file, name)
+	return 0
 }
 
 func TestUblkOff(t *testing.T) {

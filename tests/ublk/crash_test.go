@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ringvol.dev/tests/rig"
 )
 
 // fio writes and verifies while the data process is killed again and again.
@@ -35,7 +37,7 @@ func killUnderLoad(t *testing.T, queues uint16) {
 	// fio runs again and again until all kills are done; each run verifies all it wrote.
 	done := make(chan struct{})
 	ended := make(chan error, 1)
-	go func() { ended <- fioUntil(d.node(), done) }()
+	go func() { ended <- rig.FioVerifies(d.node(), done) }()
 	for i := 0; i < 10; i++ {
 		// It has done something since the last kill.
 		waitWrites(t, p, v, 100)
@@ -77,24 +79,6 @@ func whereAmI(p *process) string {
 	out, _ := exec.Command("sh", "-c", script).CombinedOutput()
 	all, err := p.client.list()
 	return fmt.Sprintf("%s\n%+v %v\n%s", out, all, err, p.log.String())
-}
-
-// fioUntil writes with four jobs, each in a part of its own, and verifies.
-func fioUntil(node string, done chan struct{}) error {
-	for seed := 1; ; seed++ {
-		fio := exec.Command("fio", "--name=verify", "--filename="+node, "--direct=1",
-			"--ioengine=libaio", "--rw=randwrite", "--bs=4k", "--iodepth=16", "--numjobs=4",
-			"--size=4m", "--offset_increment=8m", "--verify=crc32c", "--verify_fatal=1",
-			"--do_verify=1", fmt.Sprintf("--randseed=%d", seed), "--fsync=64", "--thread")
-		if out, err := fio.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w\n%s", err, out)
-		}
-		select {
-		case <-done:
-			return nil
-		default:
-		}
-	}
 }
 
 func waitWrites(t *testing.T, p *process, v *volume, count uint64) {
