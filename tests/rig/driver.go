@@ -46,6 +46,7 @@ type Driver struct {
 	Pools   []*Pool
 	Log     string
 
+	Binary      string // "": the binary under test; or a copy of it
 	PoolOptions string // after the path, ",init" at first
 
 	rig   *Rig
@@ -107,7 +108,11 @@ func (d *Driver) Launch() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(Binary(), append(args, d.Args...)...)
+	binary := d.Binary
+	if binary == "" {
+		binary = Binary()
+	}
+	cmd := exec.Command(binary, append(args, d.Args...)...)
 	cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=1:abort_on_error=0",
 		"UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
 	cmd.Env = append(cmd.Env, d.Env...)
