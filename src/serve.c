@@ -224,7 +224,7 @@ static void on_drain_tick(struct ring_timer *timer)
 	/* Calls whose client went away are still in flight. */
 	bool calls_over = s->registry == NULL || grpc_registry_in_flight(s->registry) == 0;
 	if (calls_over && s->csi_idle && s->server_drained && s->registration_drained &&
-		!s->adopting && pools_idle(s->pools) && metrics_idle(s->metrics))
+		!s->adopting && pools_idle(s->pools))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
 		cut_off(s, "the time for draining is over");
@@ -251,8 +251,6 @@ static void drain(struct serve *s, const char *why)
 	if (s->csi != NULL)
 		csi_drain(s->csi, on_csi_idle, s);
 	serve_http_stop(&s->http);
-	if (s->metrics != NULL)
-		metrics_drain(s->metrics);
 	if (s->server != NULL)
 		server_drain(s->server, DRAIN_MS, on_server_drained, s);
 	s->timer.fn = on_drain_tick;

@@ -28,6 +28,7 @@ int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *
 	csi->start_ns = ring_now_ns(reactor->ring);
 	list_init(&csi->tasks);
 	list_init(&csi->refreshes);
+	list_init(&csi->measures);
 	list_init(&csi->attached);
 	list_init(&csi->troubled);
 	csi->long_timer.fn = csi_task_on_timer;

@@ -67,7 +67,7 @@ struct csi {
 	struct ring_timer long_timer; /* task.c: looks at what has been running for long */
 	uint64_t task_number;         /* of the last one */
 	struct list refreshes;        /* waiting, refresh.h */
-	unsigned refreshing;          /* measures under way for them */
+	struct list measures;         /* under way for them */
 	uint64_t start_ns;            /* ring_now_ns() */
 	bool draining;
 	int64_t clock_zero_unix; /* condition.h: when the ring's clock was 0 */

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One round of measures at a time, one child operation for each pool; who asks meanwhile joins. The
- * round ends when the last pool has answered, well or not: what could not be measured stays as it
- * was known. A drain waits for the round (csi_drain).
+ * Measures under way (csi->measures, one a pool at most) and who waits for them (csi->refreshes).
+ *
+ * Happy path: a measure for each pool whose last one is too old -> the last of them ends -> all who
+ * wait are told. How it can fail: what could not be measured stays as it was known. A measure that
+ * somebody lost patience with is overdue, and nobody waits for it any more; it may end when it
+ * likes. A drain waits for all of them (csi_tell_idle).
  */
 #include "csi/refresh.h"
 
@@ -10,49 +13,87 @@
 
 #include <stdlib.h>
 
-struct measure {
-	struct pool_measure measure;
-	struct csi *csi;
-};
+static bool worth_waiting(const struct csi *csi)
+{
+	list_for_each (link, &csi->measures)
+		if (!container_of(link, struct csi_measure, link)->overdue)
+			return true;
+	return false;
+}
+
+static void end_waits(struct csi *csi)
+{
+	while (!worth_waiting(csi) && !list_empty(&csi->refreshes)) {
+		struct csi_refresh *refresh =
+			container_of(csi->refreshes.next, struct csi_refresh, link);
+		csi_refresh_cancel(refresh);
+		refresh->on_end(refresh);
+	}
+}
 
 static void on_measured(struct op *op)
 {
-	struct measure *m = container_of(op, struct measure, measure.op);
+	struct csi_measure *m = container_of(op, struct csi_measure, measure.op);
 	struct csi *csi = m->csi;
+	list_remove(&m->link);
 	free(m);
-	if (--csi->refreshing > 0)
-		return;
-	for (struct list *l; (l = list_pop(&csi->refreshes)) != NULL;) {
-		struct csi_refresh *refresh = container_of(l, struct csi_refresh, link);
-		refresh->waiting = false;
-		refresh->on_end(refresh);
-	}
+	end_waits(csi);
 	csi_tell_idle(csi);
 }
 
-static void start_round(struct csi *csi)
+static void on_patience(struct ring_timer *timer)
+{
+	struct csi_refresh *refresh = container_of(timer, struct csi_refresh, patience);
+	struct csi *csi = refresh->csi;
+	list_for_each (link, &csi->measures) {
+		struct csi_measure *m = container_of(link, struct csi_measure, link);
+		m->overdue |= m->start_ns <= refresh->start_ns;
+	}
+	csi_refresh_cancel(refresh);
+	refresh->on_end(refresh);
+	end_waits(csi);
+}
+
+static bool is_measured(const struct csi *csi, const struct pool *pool)
+{
+	list_for_each (link, &csi->measures)
+		if (container_of(link, struct csi_measure, link)->measure.pool == pool)
+			return true;
+	return false;
+}
+
+static void start_measures(struct csi *csi, uint64_t max_age_ms)
 {
 	struct pool *pool;
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
-		struct measure *m = pool_state(pool) == POOL_READY ? calloc(1, sizeof(*m)) : NULL;
+		if (pool_state(pool) != POOL_READY || pool_room_known(pool, max_age_ms) ||
+			is_measured(csi, pool))
+			continue;
+		struct csi_measure *m = calloc(1, sizeof(*m));
 		if (m == NULL)
 			continue;
 		m->csi = csi;
-		csi->refreshing++;
-		pool_measure_init(&m->measure, csi->reactor, pool, CSI_REFRESH_AGE_MS);
+		m->start_ns = ring_now_ns(csi->reactor->ring);
+		list_push(&csi->measures, &m->link);
+		pool_measure_init(&m->measure, csi->reactor, pool, max_age_ms);
 		m->measure.op.on_end = on_measured;
 		op_start(&m->measure.op);
 	}
 }
 
-bool csi_refresh_start(struct csi *csi, struct csi_refresh *refresh)
+bool csi_refresh_start(
+	struct csi *csi, struct csi_refresh *refresh, uint64_t max_age_ms, uint64_t patience_ms)
 {
-	if (csi->refreshing == 0 && !csi->draining)
-		start_round(csi);
-	if (csi->refreshing == 0)
+	if (!csi->draining)
+		start_measures(csi, max_age_ms);
+	if (!worth_waiting(csi))
 		return false;
+	refresh->csi = csi;
+	refresh->start_ns = ring_now_ns(csi->reactor->ring);
+	refresh->patience.fn = on_patience;
 	refresh->waiting = true;
 	list_push(&csi->refreshes, &refresh->link);
+	ring_timer_arm(csi->reactor->ring, &refresh->patience, patience_ms);
 	return true;
 }
 
@@ -62,4 +103,5 @@ void csi_refresh_cancel(struct csi_refresh *refresh)
 		return;
 	refresh->waiting = false;
 	list_remove(&refresh->link);
+	ring_timer_cancel(refresh->csi->reactor->ring, &refresh->patience);
 }

@@ -166,7 +166,7 @@ static void answer(const struct csi_task *task, struct grpc_call *call)
 
 void csi_tell_idle(struct csi *csi)
 {
-	if (csi->draining && csi->task_count == 0 && csi->refreshing == 0 &&
+	if (csi->draining && csi->task_count == 0 && list_empty(&csi->measures) &&
 		csi_watch_idle(csi->watch) && csi->on_idle != NULL)
 		csi->on_idle(csi->on_idle_arg);
 }

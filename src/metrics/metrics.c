@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counting: the hooks that calls, steps and turns run through, and the measures of pools that a
- * scrape asks for. Out of memory an observation is lost, never a call.
- *
- * A measure runs beside the scrapes, one a pool at most, and however many wait for it. One that
- * takes long (a sick disk) is waited for once and METRICS_WAIT_MS; until it ends, scrapes tell what
- * was measured before.
+ * Counting: the hooks that calls, steps and turns run through. Out of memory an observation is
+ * lost, never a call.
  */
 #include "metrics/private.h"
 
@@ -102,57 +98,6 @@ static void on_step(void *arg, const char *operation, const char *step, uint64_t
 	add(&step_of(arg, operation, step)->histogram, &metrics_step_scale, ns);
 }
 
-/* ---- measures ---- */
-
-static void wake_all(struct metrics *m)
-{
-	for (struct list *l; (l = list_pop(&m->waiting)) != NULL;)
-		http1_source_wake(&container_of(l, struct scrape, waiting)->source);
-}
-
-static void on_measured(struct op *op)
-{
-	struct metrics_measure *measure = container_of(op, struct metrics_measure, measure.op);
-	struct metrics *m = measure->metrics;
-	measure->running = false;
-	if (--m->measuring > 0)
-		return;
-	m->impatient = false;
-	ring_timer_cancel(m->reactor->ring, &m->patience);
-	wake_all(m);
-}
-
-static void on_patience(struct ring_timer *timer)
-{
-	struct metrics *m = container_of(timer, struct metrics, patience);
-	m->impatient = true;
-	wake_all(m);
-}
-
-bool metrics_measure(struct scrape *s)
-{
-	struct metrics *m = s->metrics;
-	struct pool *pool;
-	bool was_idle = m->measuring == 0;
-	for (unsigned i = 0; (pool = pools_at(m->csi->pools, i)) != NULL && !m->draining; i++) {
-		struct metrics_measure *measure = &m->measures[i];
-		if (measure->running || pool_state(pool) != POOL_READY)
-			continue;
-		measure->metrics = m;
-		measure->running = true;
-		m->measuring++;
-		pool_measure_init(&measure->measure, m->reactor, pool, METRICS_MEASURE_MS);
-		measure->measure.op.on_end = on_measured;
-		op_start(&measure->measure.op);
-	}
-	if (m->measuring == 0 || m->impatient)
-		return false;
-	if (was_idle)
-		ring_timer_arm(m->reactor->ring, &m->patience, METRICS_WAIT_MS);
-	list_push(&m->waiting, &s->waiting);
-	return true;
-}
-
 /* ---- life ---- */
 
 static void name_features(struct metrics *m)
@@ -188,8 +133,6 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	m->csi = csi;
 	m->registry = registry;
 	m->other.operation = m->other.step = "other";
-	m->patience.fn = on_patience;
-	list_init(&m->waiting);
 	name_features(m);
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
@@ -201,23 +144,12 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	return 0;
 }
 
-void metrics_drain(struct metrics *m)
-{
-	m->draining = true;
-}
-
-bool metrics_idle(const struct metrics *m)
-{
-	return m == NULL || m->measuring == 0;
-}
-
 void metrics_close(struct metrics *m)
 {
 	if (m == NULL)
 		return;
 	grpc_registry_observe(m->registry, NULL, NULL);
 	m->reactor->op_step_timed = NULL;
-	ring_timer_cancel(m->reactor->ring, &m->patience);
 	for (unsigned i = 0; i < m->method_count; i++)
 		for (unsigned code = 0; code < METRICS_CODES; code++)
 			free(m->methods[i].codes[code]);

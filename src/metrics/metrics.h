@@ -26,9 +26,6 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	struct grpc_registry *registry);
 /* A handler for /metrics; arg is the struct metrics. */
 http1_handler_fn metrics_scrape;
-/* No more measures; metrics_idle() once none is under way. */
-void metrics_drain(struct metrics *metrics);
-bool metrics_idle(const struct metrics *metrics); /* NULL is idle */
-void metrics_close(struct metrics *metrics);      /* no scrape may be left; NULL is legal */
+void metrics_close(struct metrics *metrics); /* no scrape may be left; NULL is legal */
 
 #endif

@@ -4,6 +4,7 @@
 #define RINGVOL_METRICS_PRIVATE_H
 
 #include "base/hist.h"
+#include "csi/refresh.h"
 #include "metrics/metrics.h"
 #include "metrics/text.h"
 
@@ -36,13 +37,6 @@ struct metrics_step_slot {
 	struct metrics_step *to;
 };
 
-/* A pool's measure under way. */
-struct metrics_measure {
-	struct pool_measure measure;
-	struct metrics *metrics;
-	bool running;
-};
-
 struct metrics {
 	struct reactor *reactor;
 	struct csi *csi;
@@ -57,13 +51,6 @@ struct metrics {
 	struct metrics_step other;
 	struct metrics_step_slot slots[METRICS_STEP_SLOTS];
 	unsigned slots_used;
-
-	struct metrics_measure measures[POOLS_MAX];
-	unsigned measuring;
-	bool impatient; /* a measure under way has been waited for long enough */
-	bool draining;
-	struct ring_timer patience;
-	struct list waiting; /* scrape.waiting */
 };
 
 extern const struct text_scale metrics_rpc_scale, metrics_step_scale;
@@ -72,7 +59,7 @@ extern const struct text_scale metrics_rpc_scale, metrics_step_scale;
 struct scrape {
 	struct http1_source source;
 	struct metrics *metrics;
-	struct list waiting;        /* on metrics->waiting */
+	struct csi_refresh refresh;
 	bool measured;              /* the pools are, or were waited for */
 	unsigned table, family;     /* what is rendered */
 	bool begun;                 /* its HELP and TYPE are out */
@@ -95,9 +82,5 @@ extern const struct family value_families[];
 
 /* values.c: the buckets of base/hist.h in those of a scale whose bounds are ends of them. */
 void metrics_regroup(const struct hist *hist, const struct text_scale *scale, uint64_t *ret_counts);
-
-/* metrics.c: measures the pools whose last measure is too old. True when there is something to wait
- * for; then http1_source_wake() follows. */
-bool metrics_measure(struct scrape *s);
 
 #endif

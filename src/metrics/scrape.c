@@ -49,12 +49,18 @@ static int render(struct scrape *s, struct buf *out, size_t limit)
 	return 0;
 }
 
+static void on_refreshed(struct csi_refresh *refresh)
+{
+	http1_source_wake(&container_of(refresh, struct scrape, refresh)->source);
+}
+
 static int scrape_more(struct http1_source *source, struct buf *out, size_t limit)
 {
 	struct scrape *s = container_of(source, struct scrape, source);
 	if (!s->measured) {
 		s->measured = true;
-		if (metrics_measure(s))
+		if (csi_refresh_start(
+			    s->metrics->csi, &s->refresh, METRICS_MEASURE_MS, METRICS_WAIT_MS))
 			return -EAGAIN;
 	}
 	s->work = 0;
@@ -67,7 +73,7 @@ static int scrape_more(struct http1_source *source, struct buf *out, size_t limi
 static void scrape_free(struct http1_source *source)
 {
 	struct scrape *s = container_of(source, struct scrape, source);
-	list_remove(&s->waiting);
+	csi_refresh_cancel(&s->refresh);
 	free(s);
 }
 
@@ -81,6 +87,6 @@ void metrics_scrape(struct http1_call *call, void *arg)
 	s->metrics = arg;
 	s->source.more = scrape_more;
 	s->source.free = scrape_free;
-	list_init(&s->waiting);
+	s->refresh.on_end = on_refreshed;
 	http1_stream(call, TEXT_CONTENT_TYPE, &s->source);
 }

@@ -180,6 +180,8 @@ struct pool_measure {
 };
 void pool_measure_init(
 	struct pool_measure *m, struct reactor *reactor, struct pool *pool, uint64_t max_age_ms);
+/* True while a measure of at most that age is known. */
+bool pool_room_known(const struct pool *pool, uint64_t max_age_ms);
 
 /* ---- child operations: each is durable when it ends well, and leaves nothing when it does not
  * ---- */

@@ -227,8 +227,6 @@ int pool_room_reserve(struct pool *pool, uint64_t bytes, bool thick, struct err 
 void pool_room_release(struct pool *pool, uint64_t bytes);
 /* Blocks were used (by something measured as an object's) since the last measure. */
 void pool_room_used(struct pool *pool, uint64_t bytes);
-/* True while a measure of at most that age is known. */
-bool pool_room_known(const struct pool *pool, uint64_t max_age_ms);
 /* The next admission measures again. */
 void pool_room_stale(struct pool *pool);
 

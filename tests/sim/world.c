@@ -156,6 +156,8 @@ void world_close(struct world *w)
 static void answer_message(struct grpc_local *local, const uint8_t *data, size_t len)
 {
 	struct world_answer *answer = container_of(local, struct world_answer, local);
+	free(answer->data); /* of a stream the last one is kept */
+	answer->messages++;
 	answer->data = malloc(len + 1);
 	assert(answer->data != NULL);
 	if (len != 0)
@@ -180,7 +182,7 @@ void world_send(struct world *w, const char *method, const ProtobufCMessage *req
 	assert(packed != NULL);
 	protobuf_c_message_pack(request, packed);
 	char path[128];
-	snprintf(path, sizeof(path), "/csi.v1.%s", method);
+	snprintf(path, sizeof(path), "%s%s", method[0] == '/' ? "" : "/csi.v1.", method);
 	grpc_dispatch_local(w->registry, path, packed, len, &answer->local);
 	free(packed);
 }

@@ -37,12 +37,13 @@ struct world_answer {
 	bool ended;
 	enum grpc_status status;
 	char message[512];
-	uint8_t *data; /* packed response, NULL if none; freed by world_answer_free */
+	unsigned messages;
+	uint8_t *data; /* packed response, the last one; NULL if none; freed by world_answer_free */
 	size_t len;
 	struct grpc_local local;
 };
 
-/* Dispatches and does not wait. */
+/* Dispatches and does not wait. method: "Node/NodeStageVolume", or a whole path. */
 void world_send(struct world *w, const char *method, const ProtobufCMessage *request,
 	struct world_answer *answer);
 /* Turns until the answer is there (a test fails when it never comes). */

@@ -213,8 +213,8 @@ Test(scrapes, steps_are_bounded)
 Test(scrapes, a_measure_that_hangs)
 {
 	static const char request[] = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
-	metrics->measuring = 1;
-	ring_timer_arm(p->ring, &metrics->patience, METRICS_WAIT_MS);
+	struct csi_measure hangs = {.csi = csi, .start_ns = ring_now_ns(p->ring)};
+	list_push(&csi->measures, &hangs.link);
 	http_peer_feed(p, request, strlen(request));
 	http_peer_settle(p);
 	struct http_answer a;
@@ -224,17 +224,31 @@ Test(scrapes, a_measure_that_hangs)
 	cr_assert(http_answer_parse(&a, p->out.data, p->out.len, false));
 	http_peer_disconnect(p);
 	cr_assert_eq(http_peer_connect(p), 0);
+	cr_assert(hangs.overdue);
 	cr_assert_eq(get("/metrics"), 200); /* at once */
 
-	/* A client that leaves while it waits is forgotten. */
-	metrics->impatient = false;
+	/* Who came later waits for a measure that began later, and for that alone. */
+	struct csi_measure begun = {.csi = csi, .start_ns = ring_now_ns(p->ring) + 100000000};
+	list_push(&csi->measures, &begun.link);
 	http_peer_feed(p, request, strlen(request));
 	http_peer_settle(p);
-	cr_assert_not(list_empty(&metrics->waiting));
+	cr_assert_not(list_empty(&csi->refreshes));
+	http_peer_advance(p, METRICS_WAIT_MS + 1);
+	http_peer_settle(p);
+	cr_assert(list_empty(&csi->refreshes));
+	cr_assert_not(begun.overdue, "the first who waited has not waited for all of it");
+
+	/* A client that leaves while it waits is forgotten. */
 	http_peer_disconnect(p);
-	cr_assert(list_empty(&metrics->waiting));
 	cr_assert_eq(http_peer_connect(p), 0);
-	metrics->measuring = 0;
+	http_peer_feed(p, request, strlen(request));
+	http_peer_settle(p);
+	cr_assert_not(list_empty(&csi->refreshes));
+	http_peer_disconnect(p);
+	cr_assert(list_empty(&csi->refreshes));
+	cr_assert_eq(http_peer_connect(p), 0);
+	list_remove(&begun.link);
+	list_remove(&hangs.link);
 }
 
 Test(scrapes, readiness)
