@@ -10,8 +10,16 @@
 #include <time.h>
 #include <unistd.h>
 
+enum {
+	HELD_BYTES = 4096, /* what a pipe that polls writable takes at once */
+	TS_BYTES = 64,
+};
+
 static enum log_level max_level = LOG_LEVEL_INFO;
 static enum log_format format = LOG_FORMAT_LOGFMT;
+static _Thread_local bool holding;
+static char held[HELD_BYTES]; /* the holding thread's */
+static size_t held_len;
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
@@ -71,7 +79,10 @@ static void put_field(struct buf *b, const char *key, const char *value)
 		put_quoted(b, value);
 		return;
 	}
-	buf_printf(b, "%s%s=", b->len == 0 ? "" : " ", key);
+	if (b->len != 0)
+		buf_append(b, " ", 1);
+	buf_append(b, key, strlen(key));
+	buf_append(b, "=", 1);
 	if (is_bare(value))
 		buf_append(b, value, strlen(value));
 	else
@@ -88,31 +99,84 @@ static size_t line_max(const char *msg, const struct log_field *fields)
 	return max;
 }
 
+/* ---- writing ---- */
+
+static void put_out(const void *data, size_t len)
+{
+	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+	if (poll(&out, 1, 0) == 1 && (out.revents & POLLOUT))
+		(void)!write(STDERR_FILENO, data, len);
+}
+
+void log_hold(void)
+{
+	holding = true;
+}
+
+void log_flush(void)
+{
+	if (!holding || held_len == 0)
+		return;
+	put_out(held, held_len);
+	held_len = 0;
+}
+
+void log_unhold(void)
+{
+	log_flush();
+	holding = false;
+}
+
+static void put_line(enum log_level level, const struct buf *line)
+{
+	if (holding && held_len + line->len > sizeof(held))
+		log_flush();
+	if (!holding || line->len > sizeof(held)) {
+		put_out(line->data, line->len);
+		return;
+	}
+	memcpy(held + held_len, line->data, line->len);
+	held_len += line->len;
+	if (level < LOG_LEVEL_INFO)
+		log_flush();
+}
+
+/* The calendar is asked once a second: it costs as much as the rest of a line. */
+static void put_time(char ret[TS_BYTES])
+{
+	static _Thread_local time_t second;
+	static _Thread_local char text[TS_BYTES];
+	struct timespec now;
+	struct tm tm;
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (now.tv_sec != second && gmtime_r(&now.tv_sec, &tm) != NULL) {
+		strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S.000Z", &tm);
+		second = now.tv_sec;
+	}
+	memcpy(ret, text, sizeof(text));
+	char *dot = strrchr(ret, '.');
+	for (long ms = now.tv_nsec / 1000000, i = 3; dot != NULL && i > 0; i--, ms /= 10)
+		dot[i] = (char)('0' + ms % 10);
+}
+
 void log_event(enum log_level level, const char *msg, const struct log_field *fields)
 {
 	if (!log_enabled(level))
 		return;
-	struct timespec now;
-	struct tm tm;
-	char ts[64], full[80];
-	clock_gettime(CLOCK_REALTIME, &now);
-	gmtime_r(&now.tv_sec, &tm);
-	strftime(ts, sizeof(ts), "%Y-%m-%dT%H:%M:%S", &tm);
-	snprintf(full, sizeof(full), "%s.%03ldZ", ts, now.tv_nsec / 1000000);
+	char ts[TS_BYTES];
+	put_time(ts);
 
 	/* Room for all of it first: half a line is no JSON either. */
 	struct buf b = {0};
 	if (buf_reserve(&b, line_max(msg, fields)) == NULL)
 		return;
-	put_field(&b, "ts", full);
+	put_field(&b, "ts", ts);
 	put_field(&b, "level", level_names[level]);
 	put_field(&b, "msg", msg);
 	for (; fields != NULL && fields->key != NULL; fields++)
 		if (fields->value != NULL)
 			put_field(&b, fields->key, fields->value);
 	buf_append(&b, format == LOG_FORMAT_JSON ? "}\n" : "\n", format == LOG_FORMAT_JSON ? 2 : 1);
-	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-	if (poll(&out, 1, 0) == 1 && (out.revents & POLLOUT))
-		(void)!write(STDERR_FILENO, b.data, b.len);
+	put_line(level, &b);
 	buf_free(&b);
 }

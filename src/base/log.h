@@ -20,9 +20,16 @@ struct log_field {
 	const char *value; /* NULL: the field is left out */
 };
 
-/* fields ends with an entry whose key is NULL. The line is written with one write(2); stderr that
- * would block loses the line, never the loop's time. */
+/* fields ends with an entry whose key is NULL. A line is written whole, by one write(2) of its own
+ * or with others; stderr that would block loses lines, never the loop's time. */
 void log_event(enum log_level level, const char *msg, const struct log_field *fields);
+
+/* The calling thread (one at most) holds its lines of level info and debug back until log_flush(),
+ * or until they are many or a worse one follows, whose writer may not live on. */
+void log_hold(void);
+void log_flush(void);
+/* Flushes, and holds no more. */
+void log_unhold(void);
 
 #define log_fields(...) ((const struct log_field[]){__VA_ARGS__, {NULL, NULL}})
 

@@ -9,6 +9,7 @@
 
 #include "backends/backend.h"
 #include "csi/csi.h"
+#include "csi/watch.h"
 #include "probes/probes.h"
 
 struct node_mount {
@@ -45,7 +46,8 @@ struct node_health {
 	uint64_t last_error_ns, seen_errors[PROBE_OPS], good_ops;
 	uint64_t well_ns,
 		quiet_ns; /* the end of the last episode, and how long it had to be quiet */
-	uint32_t latency[HIST_BUCKETS];
+	/* Reads and writes that were fast enough, and the buckets from CSI_SLOW_MS on. */
+	uint32_t latency[CSI_SLOW_BUCKETS + 1];
 };
 
 struct node_volume {

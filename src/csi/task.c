@@ -140,7 +140,8 @@ static void log_end(const struct csi_task *task)
 {
 	char duration[32], waiters[16];
 	uint64_t ns = ring_now_ns(task->csi->reactor->ring) - task->start_ns;
-	snprintf(duration, sizeof(duration), "%.3f", (double)ns / 1e6);
+	snprintf(duration, sizeof(duration), "%" PRIu64 ".%03u", ns / 1000000,
+		(unsigned)(ns / 1000 % 1000));
 	snprintf(waiters, sizeof(waiters), "%u", task->waiter_count);
 	const struct err *err = &task->op.err;
 	bool failed = err->code != ERR_OK;

@@ -20,6 +20,7 @@
 #include "csi/look.h"
 #include "csi/task.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/netlink.h>
@@ -170,16 +171,21 @@ static void judge_latency(struct csi_watch *watch, struct node_volume *node)
 {
 	struct node_health *health = &node->health;
 	struct probe_counters now;
-	struct hist minute;
+	struct hist minute = {0};
 	if (!read_counters(watch, node, &now))
 		return;
-	for (unsigned i = 0; i < HIST_BUCKETS; i++) {
-		uint64_t sum =
+	const uint32_t from = hist_bucket(CSI_SLOW_MS * (uint64_t)NS_PER_MS);
+	assert(HIST_BUCKETS - from <= CSI_SLOW_BUCKETS);
+	uint64_t sums[CSI_SLOW_BUCKETS + 1] = {0};
+	for (unsigned i = 0; i < HIST_BUCKETS; i++)
+		sums[i < from ? 0 : i - from + 1] +=
 			now.op[PROBE_READ].latency.count[i] + now.op[PROBE_WRITE].latency.count[i];
+	for (unsigned i = 0; i <= HIST_BUCKETS - from; i++) {
 		/* Counting may have begun anew. */
-		uint32_t before = (uint32_t)sum < health->latency[i] ? 0 : health->latency[i];
-		minute.count[i] = (uint32_t)sum - before;
-		health->latency[i] = (uint32_t)sum;
+		uint32_t sum = (uint32_t)sums[i];
+		uint32_t before = sum < health->latency[i] ? 0 : health->latency[i];
+		minute.count[i == 0 ? 0 : from + i - 1] = sum - before;
+		health->latency[i] = sum;
 	}
 	uint64_t ops = hist_total(&minute), p99_ns = hist_quantile_ns(&minute, 0.99);
 	bool slow = ops >= CSI_SLOW_OPS_MIN && p99_ns >= CSI_SLOW_MS * (uint64_t)NS_PER_MS;
@@ -236,18 +242,6 @@ static bool uevent_number(const char *text, size_t len, const char *key, uint32_
 	return false;
 }
 
-struct changed {
-	uint32_t major, minor;
-};
-
-static int compare_changed(const void *a, const void *b)
-{
-	const struct changed *x = a, *y = b;
-	if (x->major != y->major)
-		return x->major < y->major ? -1 : 1;
-	return x->minor < y->minor ? -1 : x->minor > y->minor;
-}
-
 /* To be checked in this tick or one of the next. */
 static void check_first(struct csi_watch *watch, struct node_volume *node)
 {
@@ -257,47 +251,41 @@ static void check_first(struct csi_watch *watch, struct node_volume *node)
 	node->health.device_due = true;
 }
 
-/* Returns how many devices have changed, -ENOBUFS when some were lost. */
-static int read_uevents(struct csi_watch *watch, struct changed changed[UEVENTS_MAX])
+/* The volume in use whose device has the number, as it was tracked with (node_state.c). */
+static struct node_volume *owner_of(struct csi_watch *watch, uint32_t major, uint32_t minor)
 {
-	char text[UEVENT_BYTES + 1];
-	int count = 0;
-	bool lost = false;
-	while (count < UEVENTS_MAX) {
-		struct changed now;
-		ssize_t n = recv(watch->uevents, text, UEVENT_BYTES, MSG_DONTWAIT);
-		if (n < 0 && errno == ENOBUFS) {
-			lost = true;
-			continue;
-		}
-		if (n <= 0)
-			break;
-		text[n] = '\0';
-		if (!uevent_number(text, (size_t)n, "MAJOR=", &now.major) ||
-			!uevent_number(text, (size_t)n, "MINOR=", &now.minor))
-			continue;
-		/* They come in threes. */
-		if (count == 0 || compare_changed(&now, &changed[count - 1]) != 0)
-			changed[count++] = now;
-	}
-	return lost || count == UEVENTS_MAX ? -ENOBUFS : count;
+	return (struct node_volume *)(uintptr_t)probes_owner(watch->csi->probes, major, minor);
+}
+
+static void read_uevent(struct csi_watch *watch, const char *text, size_t len)
+{
+	uint32_t major, minor;
+	struct node_volume *node = NULL;
+	if (uevent_number(text, len, "MAJOR=", &major) &&
+		uevent_number(text, len, "MINOR=", &minor))
+		node = owner_of(watch, major, minor);
+	if (node != NULL)
+		check_first(watch, node);
 }
 
 static void follow_uevents(struct csi_watch *watch)
 {
-	struct changed changed[UEVENTS_MAX];
-	int count = watch->uevents < 0 ? 0 : read_uevents(watch, changed);
-	if (count == 0)
-		return;
-	if (count > 0)
-		qsort(changed, (size_t)count, sizeof(changed[0]), compare_changed);
-	list_for_each_safe (link, &watch->csi->attached) {
-		struct node_volume *node = node_linked(link, link);
-		struct changed key = {node->dev.major, node->dev.minor};
-		if (count < 0 ||
-			bsearch(&key, changed, (size_t)count, sizeof(key), compare_changed) != NULL)
-			check_first(watch, node);
+	char text[UEVENT_BYTES + 1];
+	bool lost = false;
+	for (unsigned i = 0; watch->uevents >= 0 && i < UEVENTS_MAX; i++) {
+		ssize_t n = recv(watch->uevents, text, UEVENT_BYTES, MSG_DONTWAIT);
+		if (n <= 0 && errno != ENOBUFS)
+			break;
+		lost |= n <= 0;
+		if (n > 0) {
+			text[n] = '\0';
+			read_uevent(watch, text, (size_t)n);
+		}
 	}
+	if (!lost)
+		return;
+	list_for_each_safe (link, &watch->csi->attached)
+		check_first(watch, node_linked(link, link));
 }
 
 /* ---- looks ---- */

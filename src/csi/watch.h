@@ -20,6 +20,7 @@ enum {
 	CSI_ERRORS_RELAPSE_MS = 3600000, /* back within this long: twice as long next time */
 	CSI_SLOW_MS = 1000,              /* 99th percentile of a minute's reads and writes */
 	CSI_SLOW_OPS_MIN = 100,
+	CSI_SLOW_BUCKETS = 14, /* of base/hist.h, from that of CSI_SLOW_MS on */
 };
 
 /* 0 or -ENOMEM. Starts at once; without uevents (said in the log) devices are looked at in turn. */

@@ -272,6 +272,12 @@ static struct device *find(struct probes *p, uint32_t major, uint32_t minor)
 	return NULL;
 }
 
+const void *probes_owner(struct probes *p, uint32_t major, uint32_t minor)
+{
+	const struct device *device = p == NULL ? NULL : find(p, major, minor);
+	return device == NULL ? NULL : device->owner;
+}
+
 /* From now on sysfs counts for it. */
 static int begin_sysfs(struct device *device)
 {

@@ -74,6 +74,9 @@ int probes_try(char ret_why[PROBES_WHY_MAX]);
 int probes_track(struct probes *probes, uint32_t major, uint32_t minor, const void *owner);
 void probes_untrack(struct probes *probes, uint32_t major, uint32_t minor, const void *owner);
 
+/* Whose the device is; NULL: nobody's, it is not tracked. probes may be NULL. */
+const void *probes_owner(struct probes *probes, uint32_t major, uint32_t minor);
+
 /* One system call that copies 8 KiB (2 us); without BPF two files of sysfs (10 us), which wait for
  * no device. -ENOENT for what is not tracked or gone. */
 int probes_read(struct probes *probes, uint32_t major, uint32_t minor, struct probe_counters *ret);

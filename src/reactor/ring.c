@@ -16,6 +16,7 @@
 #include "reactor/ring.h"
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "reactor/ring_compat.h"
 #include "reactor/ring_priv.h"
 
@@ -370,6 +371,7 @@ int ring_turn(struct ring *ring, bool wait)
 	ring_timer_run(ring);
 	dispatch_posted(ring);
 	dispatch_done(ring);
+	log_flush(); /* before what was answered is sent */
 	uint64_t spent_ns = ring_clock_ns(ring) - start_ns;
 	ring->stats.turn.count[hist_bucket(spent_ns)]++;
 	ring->stats.turn_ns += spent_ns;
@@ -381,8 +383,10 @@ int ring_turn(struct ring *ring, bool wait)
 int ring_run(struct ring *ring)
 {
 	int r = 0;
+	log_hold();
 	while (r == 0 && !ring->stop)
 		r = ring_turn(ring, true);
+	log_unhold();
 	ring->stop = false;
 	return r;
 }

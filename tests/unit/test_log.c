@@ -4,7 +4,9 @@
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static int from_log;
@@ -90,4 +92,96 @@ Test(log, a_full_pipe_loses_lines)
 	cr_assert_lt(all, 1000 * 1000);
 	log_event(LOG_LEVEL_INFO, "again", NULL);
 	cr_assert_str_eq(logged(), "level=info msg=again\n");
+}
+
+/* ---- lines that are held back ---- */
+
+static unsigned lines(char *text, size_t cap)
+{
+	unsigned count = 0;
+	ssize_t n = read(from_log, text, cap - 1);
+	for (ssize_t i = 0; i < n; i++)
+		count += text[i] == '\n';
+	text[n < 0 ? 0 : n] = '\0';
+	return count;
+}
+
+Test(log, held_lines_come_together)
+{
+	char text[16384];
+	log_open(LOG_LEVEL_INFO, LOG_FORMAT_LOGFMT);
+	log_hold();
+	for (unsigned i = 0; i < 10; i++)
+		log_event(LOG_LEVEL_INFO, "held", NULL);
+	cr_assert_eq(lines(text, sizeof(text)), 0);
+	log_flush();
+	cr_assert_eq(lines(text, sizeof(text)), 10);
+	log_flush();
+	cr_assert_eq(lines(text, sizeof(text)), 0);
+
+	/* Who warns may be about to fall; the order stays. */
+	log_event(LOG_LEVEL_INFO, "first", NULL);
+	log_event(LOG_LEVEL_WARN, "second", NULL);
+	cr_assert_eq(lines(text, sizeof(text)), 2);
+	cr_assert_lt(strstr(text, "first"), strstr(text, "second"));
+
+	log_event(LOG_LEVEL_INFO, "last", NULL);
+	log_unhold();
+	cr_assert_eq(lines(text, sizeof(text)), 1);
+	log_event(LOG_LEVEL_INFO, "at once", NULL);
+	cr_assert_eq(lines(text, sizeof(text)), 1);
+}
+
+/* More than is held goes out before it is told to, whole lines in their order, and a line longer
+ * than all that is held as well. */
+Test(log, held_lines_have_a_limit)
+{
+	static char text[65536], longer[5000];
+	char number[16];
+	unsigned seen = 0;
+	log_open(LOG_LEVEL_INFO, LOG_FORMAT_LOGFMT);
+	log_hold();
+	for (unsigned i = 0; i < 200; i++) {
+		snprintf(number, sizeof(number), "n%u", i);
+		log_event(LOG_LEVEL_INFO, number, NULL);
+	}
+	cr_assert_gt(seen = lines(text, sizeof(text)), 0);
+	cr_assert_lt(seen, 200);
+	memset(longer, 'x', sizeof(longer) - 1);
+	log_event(LOG_LEVEL_INFO, longer, NULL);
+	seen += lines(text + strlen(text), sizeof(text) - strlen(text));
+	cr_assert_eq(seen, 201);
+	const char *at = text;
+	for (unsigned i = 0; i < 200; i++) {
+		snprintf(number, sizeof(number), "msg=n%u\n", i);
+		at = strstr(at, number);
+		cr_assert_not_null(at, "%s", number);
+	}
+	cr_assert_not_null(strstr(at, longer));
+	log_unhold();
+}
+
+Test(log, the_time_is_now)
+{
+	char text[4096], zone;
+	struct tm tm = {0};
+	int ms;
+	log_open(LOG_LEVEL_INFO, LOG_FORMAT_LOGFMT);
+	for (unsigned i = 0; i < 3; i++) {
+		struct timespec before, after;
+		clock_gettime(CLOCK_REALTIME, &before);
+		log_event(LOG_LEVEL_INFO, "now", NULL);
+		clock_gettime(CLOCK_REALTIME, &after);
+		cr_assert_eq(lines(text, sizeof(text)), 1);
+		cr_assert_eq(sscanf(text, "ts=%d-%d-%dT%d:%d:%d.%3d%c", &tm.tm_year, &tm.tm_mon,
+				     &tm.tm_mday, &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &ms, &zone),
+			8, "%s", text);
+		cr_assert_eq(zone, 'Z');
+		tm.tm_year -= 1900;
+		tm.tm_mon--;
+		long long at = (long long)timegm(&tm) * 1000 + ms;
+		cr_assert_geq(at, before.tv_sec * 1000LL + before.tv_nsec / 1000000);
+		cr_assert_leq(at, after.tv_sec * 1000LL + after.tv_nsec / 1000000);
+		usleep(600000); /* into another second */
+	}
 }
