@@ -28,14 +28,21 @@ SUITES = {
 }
 
 
+NO_PACKAGES = 77  # the exit status where packages cannot be had; tests are skipped then
+
+
 class Failed(Exception):
     """Something is missing; the message says what to do."""
 
 
-def run(*argv, **keys):
+class Unreachable(Failed):
+    """Packages cannot be downloaded."""
+
+
+def run(*argv, error=Failed, **keys):
     done = subprocess.run(argv, capture_output=True, text=True, check=False, **keys)
     if done.returncode != 0:
-        raise Failed(f'{" ".join(map(str, argv))}:\n{done.stderr.strip() or done.stdout.strip()}')
+        raise error(f'{" ".join(map(str, argv))}:\n{done.stderr.strip() or done.stdout.strip()}')
     return done.stdout
 
 
@@ -89,7 +96,7 @@ class Apt:
         if known.exists() and time.time() - known.stat().st_mtime < LISTS_KEPT:
             self.known = json.loads(known.read_text(encoding='utf-8'))
         if self.known.get('sources') != wanted:
-            run('apt-get', *self.options, '-o=APT::Update::Error-Mode=any', 'update')
+            run('apt-get', *self.options, '-o=APT::Update::Error-Mode=any', 'update', error=Unreachable)
             self.known = {'sources': wanted}
             known.unlink(missing_ok=True)
 
@@ -113,7 +120,7 @@ class Apt:
         version, name = self.newest(package)
         target = self.dir / 'unpacked' / name
         if not target.exists():
-            run('apt-get', *self.options, 'download', package, cwd=self.dir / 'debs')
+            run('apt-get', *self.options, 'download', package, cwd=self.dir / 'debs', error=Unreachable)
             partial = target.with_name(name + '.partial')
             shutil.rmtree(partial, ignore_errors=True)
             run('dpkg-deb', '--extract', self.dir / 'debs' / (name + '.deb'), partial)
@@ -290,7 +297,7 @@ def main():
         root.add_list()
     except (Failed, OSError) as error:
         print(f'root.py: {error}', file=sys.stderr)
-        return 1
+        return NO_PACKAGES if isinstance(error, Unreachable) else 1
     finally:
         if apt:
             apt.remember()
