@@ -6,11 +6,11 @@
 #include "tools/text.h"
 
 #include "base/buf.h"
+#include "base/hist.h"
 #include "base/utf8.h"
 
 #include <langinfo.h>
 #include <locale.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,7 +177,8 @@ static void print_scaled(double value, const char *const *units, unsigned count,
 		value /= step;
 		unit++;
 	}
-	bool whole = value >= 9.95 || fabs(value - round(value)) < 0.05;
+	double over = value - (double)(uint64_t)value; /* 0 to 1 */
+	bool whole = value >= 9.95 || over < 0.05 || over > 0.95;
 	snprintf(ret, TEXT_NUMBER_BYTES, whole ? "%.0f%s" : "%.1f%s", value, units[unit]);
 }
 
@@ -219,20 +220,18 @@ void text_sparkline(const uint64_t *values, size_t count, bool utf8, char *ret)
 {
 	static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 	static const char *const ascii[] = {"_", ".", "-", "~", "=", "+", "*", "#"};
-	uint64_t least = UINT64_MAX, most = 0;
+	uint32_t least = UINT32_MAX, most = 0;
 	for (size_t i = 0; i < count; i++) {
-		if (values[i] != 0 && values[i] < least)
-			least = values[i];
-		if (values[i] > most)
-			most = values[i];
+		uint32_t bucket = hist_bucket(values[i]);
+		if (values[i] != 0 && bucket < least)
+			least = bucket;
+		if (values[i] != 0 && bucket > most)
+			most = bucket;
 	}
-	double low = most == 0 ? 0 : log2((double)least),
-	       range = most == 0 ? 0 : log2((double)most) - low;
 	for (size_t i = 0; i < count; i++) {
-		unsigned level =
-			range > 0 && values[i] != 0
-				? (unsigned)((log2((double)values[i]) - low) / range * 7.999)
-				: 0;
+		unsigned level = values[i] != 0 && most > least
+					 ? (hist_bucket(values[i]) - least) * 7 / (most - least)
+					 : 0;
 		const char *s = values[i] == 0 ? " " : (utf8 ? blocks : ascii)[level];
 		size_t len = strlen(s);
 		memcpy(ret, s, len);

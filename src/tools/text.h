@@ -46,9 +46,9 @@ void text_duration(uint64_t ns, char ret[TEXT_NUMBER_BYTES]);
 /* "3s", "12m", "5h", "3d", "2y": whole units, rounded down. */
 void text_age(uint64_t seconds, char ret[TEXT_NUMBER_BYTES]);
 
-/* One character for each value, the highest the full block (ASCII without utf8); 0 is a blank.
- * A value is shown by its logarithm between the least and the greatest, for latencies differ by
- * powers. ret: 3 * count + 1 bytes. */
+/* One character for each value in ns, the highest the full block (ASCII without utf8); 0 is a
+ * blank. A value is shown by its logarithm between the least and the greatest, for latencies differ
+ * by powers. ret: 3 * count + 1 bytes. */
 void text_sparkline(const uint64_t *values, size_t count, bool utf8, char *ret);
 
 #endif

@@ -128,9 +128,11 @@ Test(tools, numbers)
 Test(tools, sparkline)
 {
 	char text[64];
-	text_sparkline((const uint64_t[]){1, 2, 4, 8, 16, 32, 64, 128}, 8, true, text);
+	text_sparkline((const uint64_t[]){512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}, 8,
+		true, text);
 	cr_assert_str_eq(text, "▁▂▃▄▅▆▇█");
-	text_sparkline((const uint64_t[]){1, 2, 4, 8, 16, 32, 64, 128}, 8, false, text);
+	text_sparkline((const uint64_t[]){512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}, 8,
+		false, text);
 	cr_assert_str_eq(text, "_.-~=+*#");
 	text_sparkline((const uint64_t[]){0, 5, 0}, 3, true, text);
 	cr_assert_str_eq(text, " ▁ ");
