@@ -18,9 +18,9 @@ for option in "$@"; do
 	esac
 done
 
-deps_ensure build run e2e go
-build_tree build
+deps_ensure run e2e go
 bash scripts/e2e/parts.sh
+bash scripts/image.sh >/dev/null
 say "building the tests"
 mkdir -p build/e2e
 (cd tests/e2e && export CGO_ENABLED=0 GOFLAGS="$GOFLAGS -trimpath" &&

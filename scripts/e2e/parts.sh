@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 . scripts/lib.sh
 . scripts/deps.sh
+. scripts/helm.sh
 
 top=$PWD
 cache=$top/.cache/e2e
@@ -41,6 +42,15 @@ kubernetes() {
 		-X "$package.gitMinor=$(cut -d. -f2 <<<"$version")"
 }
 
+# What a cluster has to know of snapshots comes with the sidecars' module of types.
+definitions() {
+	local from
+	from=$(cd tests/e2e/parts/sidecars && go mod download -json github.com/kubernetes-csi/external-snapshotter/client/v8 |
+		sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	rm -rf "$cache/crds" && mkdir -p "$cache/crds"
+	cp "$from"/config/crd/snapshot.storage.k8s.io_*.yaml "$cache/crds/"
+}
+
 candidates() {
 	apt-cache policy "${packages[@]}" | grep Candidate
 }
@@ -65,4 +75,5 @@ module etcd
 [ ! -e "$cache/bin/server" ] || mv "$cache/bin/server" "$cache/bin/etcd" # named after its directory
 kubernetes
 module sidecars
-module helm
+definitions
+helm_ensure

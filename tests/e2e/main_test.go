@@ -25,11 +25,14 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		node, err = cluster.Start(dir, top)
+		if err == nil {
+			err = node.Install()
+		}
 		code := 1
 		if err == nil {
 			code = m.Run()
 		} else {
-			fmt.Fprintln(os.Stderr, "the cluster does not come up:", err)
+			fmt.Fprintln(os.Stderr, "e2e: the cluster does not come up:", err)
 		}
 		if err := node.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stopping the cluster:", err)

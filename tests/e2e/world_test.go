@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 
+	"ringvol.dev/tests/e2e/cluster"
 	"ringvol.dev/tests/rig"
 )
 
@@ -106,14 +108,7 @@ func (w *world) remains() string {
 
 // explain logs what a reader of a failure wants to know first: pods that are not well, and the events.
 func (w *world) explain() {
-	pods, err := node.Client.CoreV1().Pods("").List(w.ctx(), metav1.ListOptions{})
-	if err == nil {
-		for _, pod := range pods.Items {
-			if unwell := podUnwell(&pod); unwell != nil {
-				w.t.Logf("pod %s/%s: %v", pod.Namespace, pod.Name, unwell)
-			}
-		}
-	}
+	w.t.Log(node.Unwell(""))
 	for _, event := range w.events() {
 		w.t.Logf("event %s %s: %s: %s", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Message)
 	}
@@ -149,29 +144,6 @@ func (w *world) awaitEvent(object string, words ...string) {
 	})
 }
 
-// podUnwell is why a pod is not running and ready, nil if it is.
-func podUnwell(pod *corev1.Pod) error {
-	why := []string{string(pod.Status.Phase)}
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
-			return nil
-		}
-		if condition.Status != corev1.ConditionTrue && condition.Message != "" {
-			why = append(why, condition.Message)
-		}
-	}
-	for _, status := range pod.Status.ContainerStatuses {
-		if status.State.Waiting != nil {
-			why = append(why, status.Name+" "+status.State.Waiting.Reason+" "+status.State.Waiting.Message)
-		}
-		if status.State.Terminated != nil {
-			why = append(why, fmt.Sprintf("%s ended with %d %s", status.Name, status.State.Terminated.ExitCode,
-				status.State.Terminated.Message))
-		}
-	}
-	return fmt.Errorf("%s", strings.Join(why, ", "))
-}
-
 // awaitPod waits for a pod to run and be ready.
 func (w *world) awaitPod(name string) *corev1.Pod {
 	w.t.Helper()
@@ -182,7 +154,7 @@ func (w *world) awaitPod(name string) *corev1.Pod {
 			return err
 		}
 		found = pod
-		return podUnwell(pod)
+		return cluster.Unready(pod)
 	})
 	return found
 }
@@ -226,4 +198,99 @@ func (w *world) run(pod string, args ...string) string {
 	out, err := w.try(pod, args...)
 	w.must("run", err)
 	return out
+}
+
+// stat is what a pod sees of a path.
+func (w *world) stat(pod, path string) seen {
+	w.t.Helper()
+	var s seen
+	w.must("stat", json.Unmarshal([]byte(w.run(pod, "stat", path)), &s))
+	return s
+}
+
+// seen is what 'workload stat' prints, done what 'workload status' prints.
+type (
+	seen struct {
+		UID, GID, Mode       uint32
+		FSBytes, DeviceBytes int64
+		ReadOnly             bool
+	}
+	done struct {
+		Writes, Reads uint64
+		Error         string
+	}
+)
+
+// progress is what a pod that runs 'workload io' has done; an error that it has seen ends the test.
+func (w *world) progress(pod string) done {
+	w.t.Helper()
+	var d done
+	w.must("status", json.Unmarshal([]byte(w.run(pod, "status")), &d))
+	if d.Error != "" {
+		w.t.Fatalf("I/O in pod %s: %s", pod, d.Error)
+	}
+	return d
+}
+
+// goesOn waits until a pod has written and read on since then.
+func (w *world) goesOn(pod string, since done) done {
+	w.t.Helper()
+	var now done
+	w.eventually("I/O of pod "+pod, func() error {
+		now = w.progress(pod)
+		if now.Writes <= since.Writes+10 || now.Reads <= since.Reads {
+			return fmt.Errorf("%d writes and %d reads, before %d and %d", now.Writes, now.Reads, since.Writes, since.Reads)
+		}
+		return nil
+	})
+	return now
+}
+
+// busyPod makes a claim and a pod that does verified I/O on it.
+func (w *world) busyPod(name, class string) done {
+	w.t.Helper()
+	w.claim(name, class, "400Mi")
+	w.pod(name, mounts(name), command("io", dataDir+"/busy", "256"))
+	w.awaitPod(name)
+	return w.goesOn(name, done{})
+}
+
+// volume is the volume a claim is bound to.
+func (w *world) volume(claim string) *corev1.PersistentVolume {
+	w.t.Helper()
+	var volume *corev1.PersistentVolume
+	w.eventually("claim "+claim, func() error {
+		found, err := node.Client.CoreV1().PersistentVolumeClaims(w.namespace).Get(w.ctx(), claim, metav1.GetOptions{})
+		if err == nil && found.Status.Phase != corev1.ClaimBound {
+			err = fmt.Errorf("is %s", found.Status.Phase)
+		}
+		if err != nil {
+			return err
+		}
+		volume, err = node.Client.CoreV1().PersistentVolumes().Get(w.ctx(), found.Spec.VolumeName, metav1.GetOptions{})
+		return err
+	})
+	return volume
+}
+
+// deleteClaim deletes a claim and waits until its volume is gone.
+func (w *world) deleteClaim(name string) {
+	w.t.Helper()
+	volume := w.volume(name)
+	w.must("deleting claim "+name, node.Client.CoreV1().PersistentVolumeClaims(w.namespace).Delete(w.ctx(), name,
+		metav1.DeleteOptions{}))
+	w.volumeGone(volume.Name)
+}
+
+func (w *world) volumeGone(name string) {
+	w.t.Helper()
+	w.eventually("volume "+name+" gone", func() error {
+		volume, err := node.Client.CoreV1().PersistentVolumes().Get(w.ctx(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		} else if err == nil {
+			err = fmt.Errorf("it is %s: %s", volume.Status.Phase, volume.Status.Message)
+		}
+		return err
+	})
 }

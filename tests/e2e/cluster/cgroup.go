@@ -3,8 +3,10 @@
 package cluster
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -84,24 +86,25 @@ func removeCgroup(group string) {
 	}
 }
 
-// CgroupValue reads a memory figure of a process's group: version 1's file or version 2's.
-func CgroupValue(pid, version1, version2 string) (string, error) {
-	text, err := os.ReadFile("/proc/" + pid + "/cgroup")
+// cgroupValue reads a memory figure of a process's group: version 1's file or version 2's.
+func cgroupValue(pid int, version1, version2 string) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
-		return "", err
+		return 0, err
 	}
+	var file string
 	for line := range strings.Lines(string(text)) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) == 3 && fields[1] == "memory" {
-			value, err := os.ReadFile(filepath.Join(cgroupTop, "memory", fields[2], version1))
-			return strings.TrimSpace(string(value)), err
+		switch {
+		case len(fields) == 3 && fields[1] == "memory":
+			file = filepath.Join(cgroupTop, "memory", fields[2], version1)
+		case len(fields) == 3 && fields[0] == "0" && file == "":
+			file = filepath.Join(cgroupTop, fields[2], version2)
 		}
 	}
-	for line := range strings.Lines(string(text)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			value, err := os.ReadFile(filepath.Join(cgroupTop, path, version2))
-			return strings.TrimSpace(string(value)), err
-		}
+	value, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
 	}
-	return "", os.ErrNotExist
+	return strconv.ParseInt(strings.TrimSpace(string(value)), 10, 64)
 }

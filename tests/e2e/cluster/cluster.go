@@ -6,15 +6,19 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"ringvol.dev/tests/rig"
 )
 
 // Cluster is one that runs.
@@ -26,6 +30,7 @@ type Cluster struct {
 	Client     *kubernetes.Clientset
 	Dynamic    *dynamic.DynamicClient
 	Kubelet    *Process
+	Pool       *rig.Pool // the driver's
 
 	containerd *Process
 	pki        *authority
@@ -49,20 +54,21 @@ func Start(dir, top string) (*Cluster, error) {
 		{"control plane", c.control},
 		{"node", c.node},
 		{"pods' image", c.images},
+		{"what ringvol needs", c.Prepare},
 	} {
 		if err := step.run(); err != nil {
 			return c, fmt.Errorf("%s: %w", step.name, err)
 		}
-		fmt.Fprintf(os.Stderr, "e2e: %s is up, %.1f s\n", step.name, time.Since(begin).Seconds())
+		fmt.Fprintf(os.Stderr, "e2e: %s: %.1f s\n", step.name, time.Since(begin).Seconds())
 	}
 	return c, nil
 }
 
-// Stop ends all parts, the last first.
+// Stop ends all parts, the last first. It is the namespaces that tidy up: nothing is asked to end well.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for i := len(c.processes) - 1; i >= 0; i-- {
-		errs = append(errs, c.processes[i].Stop())
+		errs = append(errs, c.processes[i].Kill())
 	}
 	return errors.Join(errs...)
 }
@@ -86,6 +92,16 @@ func (c *Cluster) bin(name string) string {
 
 func (c *Cluster) debian(path string) string {
 	return filepath.Join(c.Top, ".cache/e2e/debian", path)
+}
+
+// run runs a program as a part of the cluster and returns what it printed.
+func (c *Cluster) run(limit time.Duration, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = c.environment()
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // environment is what the parts are started with: containerd finds its shim and runc on the path.

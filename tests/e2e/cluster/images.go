@@ -30,9 +30,9 @@ func (c *Cluster) images() error {
 	return c.packPrograms(program{pauseImage, workload, []string{"pause"}}, program{WorkloadImage, workload, nil})
 }
 
-// SidecarImages gives containerd the sidecars.
-func (c *Cluster) SidecarImages() error {
-	return c.packPrograms(program{sidecars + "csi-provisioner:v6.4.0", c.bin("csi-provisioner"), nil},
+// sidecarImages gives containerd the sidecars.
+func (c *Cluster) sidecarImages() error {
+	return c.packPrograms(program{sidecars + "csi-provisioner:v6.3.0", c.bin("csi-provisioner"), nil},
 		program{sidecars + "csi-resizer:v2.3.0", c.bin("csi-resizer"), nil},
 		program{sidecars + "csi-snapshotter:v8.7.0", c.bin("csi-snapshotter"), nil},
 		program{sidecars + "snapshot-controller:v8.7.0", c.bin("snapshot-controller"), nil})

@@ -93,6 +93,10 @@ func (c *Cluster) startContainerd() error {
 	if err := c.containerd.Start(); err != nil {
 		return err
 	}
+	return c.waitContainerd()
+}
+
+func (c *Cluster) waitContainerd() error {
 	return rig.Eventually(time.Minute, func() error {
 		if err := c.containerd.Ended(); err != nil {
 			return rig.Stop(err)

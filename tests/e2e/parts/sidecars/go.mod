@@ -53,7 +53,7 @@ require (
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/kubernetes-csi/csi-lib-utils v0.25.0 // indirect
-	github.com/kubernetes-csi/external-provisioner/v6 v6.4.0 // indirect
+	github.com/kubernetes-csi/external-provisioner/v6 v6.3.0 // indirect
 	github.com/kubernetes-csi/external-resizer/v2 v2.3.0 // indirect
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0 // indirect
 	github.com/kubernetes-csi/external-snapshotter/v8 v8.7.0 // indirect
@@ -120,12 +120,13 @@ require (
 	sigs.k8s.io/gateway-api v1.6.2 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
-	sigs.k8s.io/sig-storage-lib-external-provisioner/v13 v13.1.0 // indirect
+	sigs.k8s.io/sig-storage-lib-external-provisioner/v13 v13.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-// external-provisioner is made with these; the others are made with them as well.
+// external-provisioner is made with these; the others are made with them as well. Its 6.4.0 needs version 13.1.0 of
+// sig-storage-lib-external-provisioner, which the module proxy does not have.
 replace (
 	k8s.io/api => k8s.io/api v0.36.1
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.1
@@ -160,5 +161,4 @@ replace (
 	k8s.io/sample-cli-plugin => k8s.io/sample-cli-plugin v0.36.1
 	k8s.io/sample-controller => k8s.io/sample-controller v0.36.1
 	k8s.io/streaming => k8s.io/streaming v0.36.1
-	sigs.k8s.io/sig-storage-lib-external-provisioner/v13 => sigs.k8s.io/sig-storage-lib-external-provisioner/v13 v13.0.0
 )
