@@ -299,10 +299,14 @@ func TestSnapshotsByTheClusterAPI(t *testing.T) {
 	}
 }
 
+// version is ringvol's.
+func version(t *testing.T) string {
+	t.Helper()
+	return strings.Split(strings.SplitAfterN(read(t, top+"/meson.build"), "version: '", 2)[1], "'")[0]
+}
+
 func TestVersionsAgree(t *testing.T) {
-	meson := read(t, top+"/meson.build")
-	version := strings.Split(strings.SplitAfterN(meson, "version: '", 2)[1], "'")[0]
-	for _, line := range []string{"version: " + version, "appVersion: " + version} {
+	for _, line := range []string{"version: " + version(t), "appVersion: " + version(t)} {
 		if !strings.Contains(read(t, chart+"/Chart.yaml"), "\n"+line+"\n") {
 			t.Errorf("Chart.yaml has not %q", line)
 		}
