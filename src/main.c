@@ -6,6 +6,7 @@
 #include "blockio/mnt.h"
 #include "options.h"
 #include "pool_init_cmd.h"
+#include "probes/probes.h"
 #include "reactor/helper.h"
 #include "serve.h"
 #include "tools/tools.h"
@@ -31,6 +32,7 @@ static const char help[] =
 	"  doctor          what this node can do, and what to do about the rest\n"
 	"  ls              volumes and snapshots, and how they are\n"
 	"  top             what attached volumes do, live\n"
+	"  check           what is wrong in a pool, and repairs what a crash left\n"
 	"  pool init PATH  makes a directory a pool and says what it can do\n"
 	"\n"
 	"  --version       prints the version\n"
@@ -41,22 +43,35 @@ static const char pool_help[] = "usage: ringvol pool COMMAND\n"
 				"commands:\n"
 				"  init PATH  makes a directory a pool and says what it can do\n";
 
-/* Started by the driver with its end of a socket pair, see reactor/helper.h; not for people. */
-static int helper_command(int argc, char *const *argv)
+/* Commands that the driver starts with their end of a socket pair (reactor/self.h), not people. */
+static int socket_of(const char *command, int argc, char *const *argv)
 {
 	char *end;
 	errno = 0;
 	long fd = argc == 1 ? strtol(argv[0], &end, 10) : -1;
-	if (fd < 0 || fd > INT_MAX || errno != 0 || *argv[0] == '\0' || *end != '\0') {
-		fprintf(stderr, "ringvol helper: started by the driver only\n");
+	if (fd >= 0 && fd <= INT_MAX && errno == 0 && *argv[0] != '\0' && *end == '\0')
+		return (int)fd;
+	fprintf(stderr, "ringvol %s: started by the driver only\n", command);
+	return -1;
+}
+
+static int helper_command(int argc, char *const *argv)
+{
+	int fd = socket_of("helper", argc, argv);
+	if (fd < 0)
 		return 2;
-	}
 	/* It lives as long as the driver's end is open: a Ctrl-C or SIGTERM for all of the process
 	 * group must not break what a draining driver is about to finish. */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
-	return helper_main((int)fd, mnt_calls, MNT_CALLS);
+	return helper_main(fd, mnt_calls, MNT_CALLS);
+}
+
+static int probes_command(int argc, char *const *argv)
+{
+	int fd = socket_of("probes", argc, argv);
+	return fd < 0 ? 2 : probes_loader_main(fd);
 }
 
 static int pool_command(int argc, char *const *argv)
@@ -91,6 +106,7 @@ static const struct {
 	{"top", tools_top_main},
 	{"pool", pool_command},
 	{"helper", helper_command},
+	{"probes", probes_command},
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
@@ -99,7 +115,7 @@ static int fail_unknown(const char *name)
 	const char *names[COMMANDS + 3];
 	unsigned count = 0;
 	for (unsigned i = 0; i < COMMANDS; i++)
-		if (commands[i].main != helper_command)
+		if (commands[i].main != helper_command && commands[i].main != probes_command)
 			names[count++] = commands[i].name;
 	names[count++] = "--version";
 	names[count++] = "--help";

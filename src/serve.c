@@ -470,7 +470,7 @@ static int start(struct serve *s, struct err *err)
 		log_event(LOG_LEVEL_WARN, "the service manager cannot be told READY=1",
 			log_fields({"error", strerrordesc_np(-r)}));
 	/* Not before: it takes longer than all of the start. */
-	probes_start(s->probes, on_probes_loaded, s);
+	probes_start(s->probes, true, on_probes_loaded, s);
 	return 0;
 }
 

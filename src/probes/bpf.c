@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The probes in the kernel (bpf/probes.bpf.c), as the driver sees them: owns the loaded programs,
- * the table of tracked devices (mapped memory) and the chunks of slots (one descriptor each).
+ * The probes in the kernel (bpf/probes.bpf.c), as the driver sees them: owns the loaded programs
+ * (descriptors), the table of tracked devices (mapped memory) and the chunks of slots (one
+ * descriptor each).
  *
- * Happy path: open the embedded object, load, attach three programs; a first chunk. A device is
+ * Happy path: what load.c has loaded and attached; a first chunk. A device is
  * bound by clearing a slot and writing its number into the table, which programs read without a
  * lock; it is read with one system call, which copies the slot. Slots are not mapped: the kernel
  * puts all pages of such a mapping into the driver's resident memory, 7.7 KiB a volume.
@@ -12,97 +13,63 @@
  * counted from sysfs.
  */
 #include "base/fd.h"
-#include "probes/bpf_object.h"
 #include "probes/private.h"
 
-#include <assert.h>
 #include <bpf/bpf.h>
-#include <bpf/libbpf.h>
 #include <errno.h>
-#include <malloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PROGRAMS = 5, PAGE_BYTES = 4096 };
+enum { PAGE_BYTES = 4096 };
 
 struct probe_bpf {
-	struct bpf_object *object;
-	struct bpf_link *links[PROGRAMS];
+	struct probe_loaded loaded;
 	struct probe_tracked *tracked; /* the programs' .bss */
-	int table_fd;
 	uint64_t errors_seen;
 	unsigned chunk_count;
 	int chunk_fds[PROBE_CHUNKS];
 };
 
-/* ---- loading ---- */
+/* ---- taking over what was loaded ---- */
 
-static int attach(struct probe_bpf *bpf)
+static int take_over(struct probe_bpf *bpf)
 {
-	struct bpf_program *program;
-	unsigned i = 0;
-	bpf_object__for_each_program(program, bpf->object)
-	{
-		bpf->links[i] = bpf_program__attach(program);
-		if (bpf->links[i++] == NULL)
-			return -errno;
-	}
-	return 0;
-}
-
-static int load(struct probe_bpf *bpf, probe_spoil_fn *spoil)
-{
-	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = "ringvol");
-	bpf->object = bpf_object__open_mem(probes_bpf_object, probes_bpf_object_len, &options);
-	if (bpf->object == NULL)
-		return -errno;
-	if (spoil != NULL)
-		spoil(bpf->object);
-	int r = bpf_object__load(bpf->object);
-	if (r < 0)
-		return r;
-	struct bpf_map *table = bpf_object__find_map_by_name(bpf->object, "chunks");
-	struct bpf_map *variables = bpf_object__find_map_by_name(bpf->object, ".bss");
-	assert(table != NULL && bpf_map__value_size(variables) == sizeof(*bpf->tracked));
-	bpf->table_fd = bpf_map__fd(table);
 	void *memory = mmap(NULL, sizeof(*bpf->tracked), PROT_READ | PROT_WRITE, MAP_SHARED,
-		bpf_map__fd(variables), 0);
+		bpf->loaded.fd[PROBE_FD_VARIABLES], 0);
 	if (memory == MAP_FAILED)
 		return -errno;
 	bpf->tracked = memory;
-	r = probe_bpf_grow(bpf, 1);
-	return r < 0 ? r : attach(bpf);
+	return probe_bpf_grow(bpf, 1);
 }
 
-int probe_bpf_open(struct probe_bpf **ret, probe_spoil_fn *spoil, char ret_why[PROBES_WHY_MAX])
+int probe_bpf_open(struct probe_bpf **ret, probe_load_fn *load, char ret_why[PROBES_WHY_MAX])
 {
 	struct probe_bpf *bpf = calloc(1, sizeof(*bpf));
-	probe_why_begin();
-	int r = bpf == NULL ? -ENOMEM : load(bpf, spoil);
-	probe_why_end(r, ret_why);
+	if (bpf == NULL)
+		return -ENOMEM;
+	int r = load(&bpf->loaded, ret_why);
+	if (r == 0 && (r = take_over(bpf)) < 0)
+		snprintf(ret_why, PROBES_WHY_MAX, "memory for the probes: %s", strerrordesc_np(-r));
 	if (r < 0) {
 		probe_bpf_close(bpf);
-		bpf = NULL;
+		return r;
 	}
-	/* Loading takes 14 MB for a moment. */
-	malloc_trim(0);
-	if (r == 0)
-		*ret = bpf;
-	return r;
+	*ret = bpf;
+	return 0;
 }
 
 void probe_bpf_close(struct probe_bpf *bpf)
 {
 	if (bpf == NULL)
 		return;
-	for (unsigned i = 0; i < PROGRAMS; i++)
-		bpf_link__destroy(bpf->links[i]);
-	for (unsigned i = 0; i < bpf->chunk_count; i++)
-		close(bpf->chunk_fds[i]);
 	if (bpf->tracked != NULL)
 		munmap(bpf->tracked, sizeof(*bpf->tracked));
-	bpf_object__close(bpf->object);
+	for (unsigned i = 0; i < bpf->chunk_count; i++)
+		close(bpf->chunk_fds[i]);
+	for (unsigned i = 0; i < bpf->loaded.count; i++)
+		close(bpf->loaded.fd[i]);
 	free(bpf);
 }
 
@@ -127,8 +94,9 @@ int probe_bpf_grow(struct probe_bpf *bpf, unsigned chunks)
 	}
 	/* What could be made is of use. */
 	uint32_t added = made;
-	int batch =
-		made == 0 ? 0 : bpf_map_update_batch(bpf->table_fd, keys, fds, &added, &options);
+	int batch = made == 0 ? 0
+			      : bpf_map_update_batch(bpf->loaded.fd[PROBE_FD_TABLE], keys, fds,
+					&added, &options);
 	if (batch < 0)
 		r = batch;
 	for (uint32_t i = added; i < made; i++)
@@ -140,7 +108,7 @@ int probe_bpf_grow(struct probe_bpf *bpf, unsigned chunks)
 int probe_bpf_shrink(struct probe_bpf *bpf)
 {
 	uint32_t at = bpf->chunk_count - 1;
-	int r = bpf_map_delete_elem(bpf->table_fd, &at);
+	int r = bpf_map_delete_elem(bpf->loaded.fd[PROBE_FD_TABLE], &at);
 	if (r < 0)
 		return r;
 	bpf->chunk_count--;
@@ -260,7 +228,8 @@ uint64_t probe_bpf_kernel_bytes(const struct probe_bpf *bpf)
 	enum { MAP_HEAD_BYTES = 320 }; /* struct bpf_array, in front of its elements */
 	uint64_t chunk = pages(MAP_HEAD_BYTES + PROBE_CHUNK_SLOTS * sizeof(struct probe_slot));
 	return bpf->chunk_count * chunk + pages(sizeof(struct probe_tracked)) +
-	       pages(MAP_HEAD_BYTES + PROBE_CHUNKS * sizeof(void *)) + PROGRAMS * 2 * PAGE_BYTES;
+	       pages(MAP_HEAD_BYTES + PROBE_CHUNKS * sizeof(void *)) +
+	       PROBE_PROGRAMS * 2 * PAGE_BYTES;
 }
 
 uint64_t probe_bpf_driver_bytes(const struct probe_bpf *bpf)

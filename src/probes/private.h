@@ -6,17 +6,37 @@
 #include "bpf/probe_slot.h"
 #include "probes/probes.h"
 
+/* ---- load.c: what takes libbpf and memory ---- */
+
+enum { PROBE_PROGRAMS = 5 };
+enum probe_fd {
+	PROBE_FD_TABLE,     /* the map of chunks */
+	PROBE_FD_VARIABLES, /* the programs' .bss, struct probe_tracked, to be mapped */
+	PROBE_FD_LINKS,     /* the attached programs: gone with their last descriptor */
+	PROBE_FDS = PROBE_FD_LINKS + PROBE_PROGRAMS,
+};
+struct probe_loaded {
+	int fd[PROBE_FDS];
+	unsigned count; /* open; all, or none */
+};
+/* Blocking, for work jobs. 0, or -errno with the reason and the remedy. */
+typedef int probe_load_fn(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX]);
+/* In this process: 14 MB for a moment, and 0.5 MiB of libraries' pages that stay. */
+probe_load_fn probe_load_here;
+/* In a process of its own. */
+probe_load_fn probe_load_apart;
+
+/* For tests: looks at the opened object, or spoils it, before it is loaded. */
 struct bpf_object;
+typedef void probe_spoil_fn(struct bpf_object *object);
+extern probe_spoil_fn *probe_spoil;
 
 /* ---- bpf.c: the loaded programs and their slots, numbered from 0 ---- */
 
 struct probe_bpf;
 
-/* For tests: looks at the opened object, or spoils it, before it is loaded. */
-typedef void probe_spoil_fn(struct bpf_object *object);
-
-/* Blocking, for work jobs. 0 or -errno with the reason and the remedy. */
-int probe_bpf_open(struct probe_bpf **ret, probe_spoil_fn *spoil, char ret_why[PROBES_WHY_MAX]);
+/* Blocking. 0, or -errno with the reason and the remedy. */
+int probe_bpf_open(struct probe_bpf **ret, probe_load_fn *load, char ret_why[PROBES_WHY_MAX]);
 void probe_bpf_close(struct probe_bpf *bpf); /* NULL is legal */
 /* That many chunks more, or one less; they come and go at the end. Blocking: the kernel waits until
  * no program uses the old table (20 ms; before Linux 6.8 for each chunk). The caller has one such
@@ -54,10 +74,5 @@ struct probe_sysfs {
 /* -EINVAL for what is not such a file. */
 int probe_sysfs_parse(const char *stat, const char *inflight, struct probe_sysfs *ret);
 int probe_sysfs_read(uint32_t major, uint32_t minor, struct probe_sysfs *ret);
-
-/* ---- probes.c ---- */
-
-/* probes_start() with a spoiled object. */
-void probes_start_spoiled(struct probes *probes, probe_spoil_fn *spoil);
 
 #endif

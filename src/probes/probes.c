@@ -45,7 +45,7 @@ struct probes {
 	void *on_loaded_arg;
 	enum probes_state state;
 	char why[PROBES_WHY_MAX];
-	probe_spoil_fn *spoil;
+	probe_load_fn *load;
 
 	struct list devices[BUCKETS];
 	unsigned device_count, beyond_count;
@@ -171,7 +171,7 @@ static void make_room(struct probes *p)
 static int load_run(struct work_job *job)
 {
 	struct probes *p = container_of(job, struct probes, job);
-	return probe_bpf_open(&p->bpf, p->spoil, p->why);
+	return probe_bpf_open(&p->bpf, p->load, p->why);
 }
 
 static void on_load(struct work_job *job, int res)
@@ -188,14 +188,9 @@ static void on_load(struct work_job *job, int res)
 		p->on_loaded(p->on_loaded_arg);
 }
 
-void probes_start_spoiled(struct probes *p, probe_spoil_fn *spoil)
+void probes_start(struct probes *p, bool apart, void (*on_loaded)(void *arg), void *arg)
 {
-	p->spoil = spoil;
-	probes_start(p, NULL, NULL);
-}
-
-void probes_start(struct probes *p, void (*on_loaded)(void *arg), void *arg)
-{
+	p->load = apart ? probe_load_apart : probe_load_here;
 	p->on_loaded = on_loaded;
 	p->on_loaded_arg = arg;
 	p->job = (struct work_job){.run = load_run, .on_end = on_load};
@@ -211,7 +206,7 @@ void probes_start(struct probes *p, void (*on_loaded)(void *arg), void *arg)
 int probes_try(char ret_why[PROBES_WHY_MAX])
 {
 	struct probe_bpf *bpf = NULL;
-	int r = probe_bpf_open(&bpf, NULL, ret_why);
+	int r = probe_bpf_open(&bpf, probe_load_here, ret_why);
 	probe_bpf_close(bpf);
 	return r;
 }

@@ -6,8 +6,9 @@
  * histograms. What neither counts are merges and splits: an operation is a request as the device
  * gets it, as in iostat.
  *
- * Loading takes 13 ms and 14 MB for a moment, so it is a work job after the socket serves;
- * devices tracked before it has ended are counted from then on.
+ * Loading takes 20 ms and 14 MB for a moment, so it is a work job after the socket serves, and the
+ * memory is that of a process of its own; devices tracked before it has ended are counted from then
+ * on.
  */
 #ifndef RINGVOL_PROBES_PROBES_H
 #define RINGVOL_PROBES_PROBES_H
@@ -54,14 +55,18 @@ struct probes;
 
 /* 0 or -ENOMEM. Devices can be tracked at once; nothing is loaded before probes_start(). */
 int probes_open(struct probes **ret, struct reactor *reactor);
-/* Starts loading in a work job; on_loaded (may be NULL) runs from the loop when the state is known,
+/* Starts loading in a work job, apart: by this program started again, whose main() calls
+ * probes_loader_main(); on_loaded (may be NULL) runs from the loop when the state is known,
  * or at once when there is no room for the job. */
-void probes_start(struct probes *probes, void (*on_loaded)(void *arg), void *arg);
+void probes_start(struct probes *probes, bool apart, void (*on_loaded)(void *arg), void *arg);
 /* The probes leave the kernel. To be called when no job can run any more, after work_close(). NULL
  * is legal. */
 void probes_close(struct probes *probes);
 enum probes_state probes_state(const struct probes *probes);
 const char *probes_why(const struct probes *probes); /* "" unless PROBES_SYSFS */
+
+/* The loading process's side: loads, sends what there is over fd. Returns the exit status. */
+int probes_loader_main(int fd);
 
 /* For `doctor`: loads the probes and takes them out again. Blocking. 0, or -errno with the reason
  * and the remedy. */

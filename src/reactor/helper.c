@@ -19,6 +19,7 @@
 #include "base/fd.h"
 #include "reactor/helper_wire.h"
 #include "reactor/ring_priv.h"
+#include "reactor/self.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -224,7 +225,7 @@ static int helpers_start_one(struct helpers *helpers)
 	struct helper_slot *slot = calloc(1, sizeof(*slot));
 	if (slot == NULL)
 		return -ENOMEM;
-	int r = helper_spawn(&slot->pid, &slot->pidfd, &slot->fd);
+	int r = self_spawn("helper", &slot->pid, &slot->pidfd, &slot->fd);
 	if (r < 0) {
 		free(slot);
 		return r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Helper processes for calls that may hang for ever (statfs, mount, umount, syncfs, freeze on a
- * sick device). Each is this binary started again (/proc/self/exe helper FD) with nothing open but
+ * sick device). Each is this binary started again (reactor/self.h) with nothing open but
  * one end of a SOCK_SEQPACKET pair: it holds no pool lock, so the driver can be killed and
  * restarted while one is stuck in D state. A few are kept warm; a request costs a round trip on the
  * pair.
@@ -34,10 +34,6 @@ typedef int helper_fn(const void *req, size_t req_len, void *resp, size_t *resp_
 
 struct helpers;
 
-/* The program started as a helper, "/proc/self/exe" unless a test sets it. Its main() calls
- * helper_main() when argv[1] is "helper"; argv[2] is the descriptor. */
-extern const char *helper_exe;
-
 /* Embed it; lives until on_end. */
 struct helper_call {
 	unsigned fn;     /* index into the table */
@@ -68,7 +64,8 @@ int helpers_submit(struct helpers *helpers, struct helper_call *call);
 uint64_t helpers_hung_since(const struct helpers *helpers, const char *key);
 unsigned helpers_hung_count(const struct helpers *helpers);
 
-/* The helper's side: serves requests from fd until it is closed. Returns the exit status. */
+/* The helper's side, which main() calls when argv[1] is "helper", argv[2] being the fd: serves
+ * requests until it is closed. Returns the exit status. */
 int helper_main(int fd, helper_fn *const *table, unsigned count);
 
 #endif

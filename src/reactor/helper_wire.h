@@ -5,7 +5,6 @@
 #define RINGVOL_REACTOR_HELPER_WIRE_H
 
 #include <stdint.h>
-#include <sys/types.h>
 
 struct helper_request {
 	uint32_t fn;
@@ -16,8 +15,5 @@ struct helper_answer {
 	int32_t res;
 	uint32_t reserved;
 };
-
-/* helper_spawn.c: the process, its pidfd and the driver's end of the socket. 0 or -errno. */
-int helper_spawn(pid_t *ret_pid, int *ret_pidfd, int *ret_fd);
 
 #endif

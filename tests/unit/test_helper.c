@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Helper processes: this program started again is the helper. */
 #include "reactor/helper.h"
+#include "reactor/self.h"
 #include "reactor/sim.h"
 
 #include <criterion/criterion.h>
@@ -522,7 +523,7 @@ Test(helper, dies_with_the_driver)
 Test(helper_open, a_program_that_cannot_be_started)
 {
 	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
-	helper_exe = "/nonexistent/ringvol";
+	self_exe = "/nonexistent/ringvol";
 	helpers = NULL;
 	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), -ENOENT);
 	cr_assert_null(helpers);
@@ -533,7 +534,7 @@ Test(helper_open, a_program_that_cannot_be_started)
 Test(helper_open, a_program_that_ends_at_once_fails_calls_and_nothing_else)
 {
 	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
-	helper_exe = "/bin/false";
+	self_exe = "/bin/false";
 	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
 	struct call c;
 	for (int i = 0; i < 10; i++) {

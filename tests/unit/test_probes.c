@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "blockio_env.h"
 #include "probes/private.h"
+#include "reactor/self.h"
 
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>
@@ -13,6 +14,7 @@
 #include <linux/capability.h>
 #include <linux/fs.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -50,7 +52,7 @@ static void on_loaded(void *arg)
 
 static void load(void)
 {
-	probes_start(probes, on_loaded, &loaded);
+	probes_start(probes, false, on_loaded, &loaded);
 	while (!loaded)
 		cr_assert_eq(ring_turn(reactor.ring, true), 0);
 }
@@ -662,13 +664,90 @@ Test(probes, refused_by_the_verifier_sysfs_counts)
 	char why[PROBES_WHY_MAX];
 	if (probes_try(why) < 0)
 		cr_skip("%s", why);
-	probes_start_spoiled(probes, spoil_program);
+	probe_spoil = spoil_program;
+	probes_start(probes, false, NULL, NULL);
 	while (probes_state(probes) == PROBES_LOADING)
 		cr_assert_eq(ring_turn(reactor.ring, true), 0);
 	cr_assert_eq(probes_state(probes), PROBES_SYSFS);
 	cr_expect(strstr(probes_why(probes), "verifier") != NULL, "%s", probes_why(probes));
 	cr_expect(strstr(probes_why(probes), "R5 !read_ok") != NULL, "%s", probes_why(probes));
 	expect_sysfs_counts();
+}
+
+/* ---- the process that loads them ---- */
+
+/* This program started again by probes_start(). */
+__attribute__((constructor)) static void loader(int argc, char **argv)
+{
+	if (argc == 3 && strcmp(argv[1], "probes") == 0)
+		_exit(probes_loader_main(atoi(argv[2])));
+}
+
+static void load_apart(void)
+{
+	probes_start(probes, true, on_loaded, &loaded);
+	while (!loaded)
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+}
+
+Test(probes, loaded_by_a_process_of_its_own)
+{
+	ENV_NEEDS_LOOP();
+	char why[PROBES_WHY_MAX];
+	if (probes_try(why) < 0)
+		cr_skip("%s", why);
+	load_apart();
+	cr_assert_eq(probes_state(probes), PROBES_BPF, "%s", probes_why(probes));
+	struct lodev dev = tracked_device("a");
+	int fd = open_device(&dev);
+	read_blocks(fd, 5);
+	struct probe_counters c = counters_of(&dev);
+	cr_expect(c.exact);
+	cr_expect_eq(c.op[PROBE_READ].ops, 5);
+	close(fd);
+	probes_untrack(probes, LODEV_MAJOR, dev.minor, &probes);
+	env_detach(&dev);
+}
+
+Test(probes, the_loading_process_ends_without_an_answer)
+{
+	self_exe = "/bin/false";
+	load_apart();
+	cr_expect_eq(probes_state(probes), PROBES_SYSFS);
+	cr_expect(
+		strstr(probes_why(probes), "without an answer") != NULL, "%s", probes_why(probes));
+}
+
+Test(probes, the_loading_process_cannot_be_started)
+{
+	self_exe = "/nonexistent/ringvol";
+	load_apart();
+	cr_expect_eq(probes_state(probes), PROBES_SYSFS);
+	cr_expect(
+		strstr(probes_why(probes), "cannot be started") != NULL, "%s", probes_why(probes));
+}
+
+/* Its reason is the driver's: here that nothing is allowed. */
+static void *load_apart_without_capabilities(void *arg)
+{
+	struct probe_loaded none;
+	/* Else a program that root starts has them all again. */
+	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_BPF), 0);
+	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_PERFMON), 0);
+	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN), 0);
+	cr_expect_eq(probe_load_apart(&none, arg), -EPERM);
+	cr_expect_eq(none.count, 0);
+	return NULL;
+}
+
+Test(probes, the_loading_process_says_why_not)
+{
+	ENV_NEEDS_LOOP();
+	char why[PROBES_WHY_MAX] = "";
+	pthread_t thread;
+	cr_assert_eq(pthread_create(&thread, NULL, load_apart_without_capabilities, why), 0);
+	pthread_join(thread, NULL);
+	cr_expect(strstr(why, "CAP_BPF") != NULL, "%s", why);
 }
 
 Test(probes_why, each_reason_has_its_remedy)

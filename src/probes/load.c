@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loading the probes with libbpf: open the embedded object, load, attach; what is left of it are
+ * descriptors. That takes 14 MB for a moment and the pages of three libraries for good, so the
+ * driver has it done by a process of its own, which sends the descriptors and ends.
+ *
+ * How it can fail: see bpf_why.c; and the process cannot be started, dies, or takes longer than
+ * LOAD_TIMEOUT_MS. Nothing is left in the kernel then, as nobody has a descriptor.
+ */
+#include "base/fd.h"
+#include "probes/bpf_object.h"
+#include "probes/private.h"
+#include "reactor/self.h"
+
+#include <assert.h>
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+enum { LOAD_TIMEOUT_MS = 60000 }; /* 20 ms is what it takes; an emulated machine is slower */
+
+probe_spoil_fn *probe_spoil;
+
+/* ---- in this process ---- */
+
+/* A copy that stays when libbpf closes its own. */
+static int keep(struct probe_loaded *loaded, int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (copy < 0)
+		return -errno;
+	loaded->fd[loaded->count++] = copy;
+	return 0;
+}
+
+static void drop(struct probe_loaded *loaded)
+{
+	while (loaded->count > 0)
+		close(loaded->fd[--loaded->count]);
+}
+
+static int attach(struct bpf_object *object, struct probe_loaded *ret)
+{
+	struct bpf_program *program;
+	bpf_object__for_each_program(program, object)
+	{
+		struct bpf_link *link = bpf_program__attach(program);
+		if (link == NULL)
+			return -errno;
+		int r = keep(ret, bpf_link__fd(link));
+		bpf_link__destroy(link);
+		if (r < 0)
+			return r;
+	}
+	assert(ret->count == PROBE_FDS);
+	return 0;
+}
+
+static int load_object(struct bpf_object *object, struct probe_loaded *ret)
+{
+	if (probe_spoil != NULL)
+		probe_spoil(object);
+	int r = bpf_object__load(object);
+	if (r < 0)
+		return r;
+	struct bpf_map *table = bpf_object__find_map_by_name(object, "chunks");
+	struct bpf_map *variables = bpf_object__find_map_by_name(object, ".bss");
+	assert(table != NULL && bpf_map__value_size(variables) == sizeof(struct probe_tracked));
+	r = keep(ret, bpf_map__fd(table));
+	if (r == 0)
+		r = keep(ret, bpf_map__fd(variables));
+	return r == 0 ? attach(object, ret) : r;
+}
+
+int probe_load_here(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
+{
+	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = "ringvol");
+	ret->count = 0;
+	probe_why_begin();
+	struct bpf_object *object =
+		bpf_object__open_mem(probes_bpf_object, probes_bpf_object_len, &options);
+	int r = object == NULL ? -errno : load_object(object, ret);
+	bpf_object__close(object);
+	probe_why_end(r, ret_why);
+	if (r < 0)
+		drop(ret);
+	malloc_trim(0);
+	return r;
+}
+
+/* ---- in a process of its own: one message, and the descriptors with it ---- */
+
+struct loader_message {
+	int32_t res;
+	char why[PROBES_WHY_MAX];
+};
+
+union loader_control {
+	char space[CMSG_SPACE(PROBE_FDS * sizeof(int))];
+	struct cmsghdr align;
+};
+
+int probes_loader_main(int fd)
+{
+	struct loader_message message = {0};
+	struct probe_loaded loaded;
+	union loader_control control = {0};
+	message.res = probe_load_here(&loaded, message.why);
+	struct iovec iov = {&message, sizeof(message)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	if (message.res == 0) {
+		msg.msg_control = control.space;
+		msg.msg_controllen = sizeof(control.space);
+		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(loaded.fd));
+		memcpy(CMSG_DATA(c), loaded.fd, sizeof(loaded.fd));
+	}
+	return sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(message) ? 0 : 1;
+}
+
+/* The message and its descriptors; -EPIPE: the process ended without a word. */
+static int receive(int fd, struct loader_message *message, struct probe_loaded *ret)
+{
+	union loader_control control;
+	struct iovec iov = {message, sizeof(*message)};
+	struct msghdr msg = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.space,
+		.msg_controllen = sizeof(control.space)};
+	struct pollfd ready = {.fd = fd, .events = POLLIN};
+	int n = poll(&ready, 1, LOAD_TIMEOUT_MS);
+	if (n <= 0)
+		return n == 0 ? -ETIMEDOUT : -errno;
+	ssize_t len = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+	if (len < 0)
+		return -errno;
+	const struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	if (c != NULL && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(ret->fd))) {
+		memcpy(ret->fd, CMSG_DATA(c), sizeof(ret->fd));
+		ret->count = PROBE_FDS;
+	}
+	if (len != (ssize_t)sizeof(*message) || (message->res == 0 && ret->count == 0))
+		return -EPIPE;
+	message->why[PROBES_WHY_MAX - 1] = '\0';
+	return 0;
+}
+
+int probe_load_apart(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
+{
+	struct loader_message message;
+	_cleanup_fd_ int pidfd = -1, fd = -1;
+	pid_t pid;
+	ret->count = 0;
+	int r = self_spawn("probes", &pid, &pidfd, &fd);
+	if (r < 0) {
+		snprintf(ret_why, PROBES_WHY_MAX,
+			"the process that loads the probes cannot be started: %s",
+			strerrordesc_np(-r));
+		return r;
+	}
+	r = receive(fd, &message, ret);
+	if (r < 0)
+		kill(pid, SIGKILL);
+	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	if (r < 0) {
+		drop(ret);
+		snprintf(ret_why, PROBES_WHY_MAX,
+			"the process that loads the probes %s: restart the driver",
+			r == -ETIMEDOUT ? "took too long" : "ended without an answer");
+		return r;
+	}
+	if (message.res < 0)
+		memcpy(ret_why, message.why, PROBES_WHY_MAX);
+	return message.res;
+}
