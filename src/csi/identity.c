@@ -69,20 +69,30 @@ int csi_check_ready(const struct csi *csi, struct err *err)
 	return 0;
 }
 
+/* Sidecars ask at their start and wait for a yes, or end at an error; some restart the driver when
+ * it stays away. So a pool that is missing stops nothing as long as another one is there, and says
+ * so elsewhere (csi_check_ready). */
+static bool can_serve(const struct csi *csi)
+{
+	const struct pool *pool = pools_at(csi->pools, 0);
+	if (csi->draining || !csi->adopted)
+		return false;
+	if (pool == NULL)
+		return true;
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
+		if (pool_state(pool) == POOL_READY)
+			return true;
+	return false;
+}
+
 static void probe(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	(void)request;
 	struct csi *csi = grpc_call_context(call);
 	Csi__V1__BoolValue ready = CSI__V1__BOOL_VALUE__INIT;
 	Csi__V1__ProbeResponse response = CSI__V1__PROBE_RESPONSE__INIT;
-	struct err err = {0};
 
-	ready.value = csi_check_ready(csi, &err) == 0;
-	if (err.code == ERR_PRECONDITION) {
-		/* Probed every few seconds: the pool's own change of state was logged. */
-		grpc_end(call, csi_status(err.code), err.message);
-		return;
-	}
+	ready.value = can_serve(csi);
 	response.ready = &ready;
 	grpc_reply(call, &response.base);
 }

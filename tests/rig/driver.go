@@ -85,7 +85,7 @@ func (d *Driver) Start() error {
 	return d.AwaitServing()
 }
 
-// AwaitReady waits until Probe says that every pool is there.
+// AwaitReady waits until Probe says that a pool is there.
 func (d *Driver) AwaitReady() error {
 	return Eventually(30*time.Second, func() error {
 		ready, err := d.Probe()

@@ -114,13 +114,10 @@ func (b *bed) notReady() {
 	b.t.Helper()
 	b.eventually(func() error {
 		ready, err := b.d.Probe()
-		if err != nil && rig.Code(err) != codes.FailedPrecondition {
-			return err
-		}
 		if err == nil && ready {
-			return errors.New("Probe says ready")
+			err = errors.New("Probe says ready")
 		}
-		return nil
+		return err
 	})
 }
 
@@ -159,6 +156,7 @@ func TestPoolMissing(t *testing.T) {
 	other, err := b.NewPool("other", "xfs", 1<<30)
 	b.must(err)
 	b.d.Pools = append(b.d.Pools, other)
+	b.must(b.d.ServeHTTP())
 	b.start()
 	v := b.volume("waits", "ext4")
 	b.must(v.Up())
@@ -172,7 +170,8 @@ func TestPoolMissing(t *testing.T) {
 	b.d.PoolOptions = ""
 	b.must(b.d.Start())
 	b.connect()
-	b.notReady()
+	b.must(b.d.AwaitReady()) // sidecars go on for the other pool
+	b.readyz(503, "pool default", "missing")
 	b.refused("deleting a volume of a missing pool", v.Delete(), codes.Unavailable)
 	b.refused("deleting a snapshot of a missing pool", b.d.DeleteSnapshot(s.GetSnapshotId()), codes.Unavailable)
 	b.refused("staging a volume of a missing pool", v.Stage(), codes.Unavailable)
@@ -189,11 +188,31 @@ func TestPoolMissing(t *testing.T) {
 		t.Errorf("written below the mount point: %v", names)
 	}
 	b.must(b.pool.Mount())
-	b.must(b.d.AwaitReady())
+	b.readyz(200, "ready")
 	b.must(v.Up())
 	b.must(rig.Check(v.Target, dataBytes, sum))
 	b.must(v.Gone())
 	b.must(b.d.DeleteSnapshot(s.GetSnapshotId()))
+	b.must(b.d.Term())
+	b.must(b.pool.Unmount())
+	b.must(other.Unmount())
+	b.must(b.d.Start())
+	b.connect()
+	b.notReady()
+}
+
+// readyz waits for a status with words in its text.
+func (b *bed) readyz(wanted int, words ...string) {
+	b.t.Helper()
+	b.eventually(func() error {
+		status, body, err := b.d.Get("/readyz")
+		for _, word := range words {
+			if err == nil && (status != wanted || !strings.Contains(body, word)) {
+				err = fmt.Errorf("status %d: %s", status, body)
+			}
+		}
+		return err
+	})
 }
 
 // A pool vanishes below a running driver.
