@@ -59,6 +59,7 @@ struct ublkd_server {
 	struct ublk_devs *devs;
 	const char *path;
 	int fd, lock_fd;
+	bool closing;
 	struct ring_req accept;
 	struct list sessions;
 	unsigned session_count;
@@ -320,8 +321,11 @@ static void on_accept(struct ring_req *req, int res, uint32_t flags)
 {
 	struct ublkd_server *server = container_of(req, struct ublkd_server, accept);
 	(void)flags;
-	if (res == -ECANCELED)
+	if (server->closing) {
+		/* Somebody may still have come. */
+		fd_close(&res);
 		return;
+	}
 	if (res >= 0)
 		session_open(server, res);
 	else
@@ -411,6 +415,7 @@ void ublkd_server_close(struct ublkd_server *server)
 	if (server == NULL)
 		return;
 	unlink(server->path);
+	server->closing = true;
 	ring_cancel(server->ring, &server->accept);
 	list_for_each_safe (node, &server->sessions)
 		session_close(container_of(node, struct session, link));

@@ -129,6 +129,16 @@ int ublk_state_write(int dirfd, struct ublk_record *record)
 	return replace(dirfd, tmp, name, record, sizeof(*record));
 }
 
+/* What no build of ours writes. The sum is no proof: it guards against accidents. */
+static bool record_sound(const struct ublk_record *r)
+{
+	return r->phase >= UBLK_PHASE_MAKING && r->phase <= UBLK_PHASE_ENDING &&
+	       (r->block_size == 512 || r->block_size == 4096) && r->queues > 0 &&
+	       r->queues <= UBLKD_QUEUES_MAX && r->depth > 0 && r->depth <= UBLKD_DEPTH_MAX &&
+	       strnlen(r->tag, sizeof(r->tag)) < sizeof(r->tag) && r->tag[0] != '\0' &&
+	       strnlen(r->path, sizeof(r->path)) < sizeof(r->path);
+}
+
 /* A record of a newer build is longer; this one knows the head of it. A shorter one is completed
  * with zeros, which mean "as before". */
 int ublk_state_read(int dirfd, uint32_t dev_id, struct ublk_record *ret)
@@ -147,8 +157,7 @@ int ublk_state_read(int dirfd, uint32_t dev_id, struct ublk_record *ret)
 	if (record.magic != STATE_MAGIC || record.version != STATE_VERSION || record.bytes != len ||
 		record.dev_id != dev_id ||
 		record.check != record_sum((const struct ublk_record *)raw, len) ||
-		record.tag[sizeof(record.tag) - 1] != '\0' ||
-		record.path[sizeof(record.path) - 1] != '\0')
+		!record_sound(&record))
 		return -EBADMSG;
 	*ret = record;
 	return 0;

@@ -165,8 +165,38 @@ def http1():
     write("http1", "drain", b"\x17" + get(b"/text") + get(b"/body") + get(b"/text"))
 
 
+# ---- the data process ----
+
+
+def ublkd():
+    # Choices in the order in which fuzz_ublkd.c makes them.
+    def record(phase=1, size=b"\0", image=0, damage=b"\3"):
+        return bytes([phase, image, 0]) + size + bytes([0, 0, image, 1, 1 + image, 8 + image]) + damage
+
+    def packet(kind, named=1, length=0, descriptors=0, image=0, block=0, path=8):
+        return bytes([5, kind, 7, 0, block, 0, 0, 0, image, 1, 1 + image, path, named, length, descriptors])
+
+    hello, attach, detach, resize, listing, settle = 0, 1, 2, 3, 4, b"\2"
+    good = packet(attach, descriptors=1)
+    write("ublkd", "empty", b"\0")
+    write("ublkd", "life", b"\0\0" + packet(hello) + good + settle + packet(listing) + packet(resize, 0)
+          + good + packet(detach, 0) + settle + packet(detach, 0))
+    write("ublkd", "recover", b"\0\2" + record() + record(image=1) + settle + packet(listing) + packet(detach, 0))
+    write("ublkd", "unfinished", b"\0\2" + record(0) + record(2, image=1) + settle)
+    write("ublkd", "no-block-size", b"\0\1" + record(size=b"\2\0\0\0\0") + settle)
+    write("ublkd", "damaged", b"\0\2" + record(damage=b"\1" + bytes(range(16)) + b"\x10") +
+          record(image=1, damage=b"\2" + bytes(32) + b"\0\7") + settle)
+    write("ublkd", "out-of-sight", b"\0\1" + record()[:-2] + b"\0\3" + settle + good + settle)
+    write("ublkd", "held", b"\4\0\0\0\xf0\0" + good + settle + packet(listing) + good + b"\0" + settle)
+    write("ublkd", "refused", b"\5\0\xc0\xc1\xc5\xc6\0" + good + settle + good + settle)
+    write("ublkd", "many-descriptors", b"\0\0" + packet(attach, descriptors=7) + packet(hello, descriptors=6))
+    write("ublkd", "short", b"\0\0" + b"".join(packet(attach, length=n, descriptors=1) for n in range(8)))
+    write("ublkd", "raw", b"\0\0\4\x10rvbk" + bytes(12) + b"\0\x84\0\0" + b"\1\x81" + settle)
+
+
 if __name__ == "__main__":
     http1()
+    ublkd()
     h2_bytes()
     h2_frames()
     records()

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data process without ublk: control commands against a made-up kernel, state files, messages,
- * and what is left of a device whose making fails at each step. */
+/* The data process without ublk: control commands against a made-up kernel, and what is left of a
+ * device whose making fails at each step. */
 #include "base/fd.h"
 #include "blockio/bytes.h"
 #include "blockio/ublk_dev.h"
-#include "blockio/ublkc_wire.h"
+#include "ublk_dir.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -182,126 +182,6 @@ Test(ublk, no_module_is_named)
 	cr_expect_not_null(strstr(err.message, "ublk_drv"));
 	ublk_ctl_close(ctl);
 	ring_close(ring);
-}
-
-/* ---- state files ---- */
-
-static int temp_dir(char path[32])
-{
-	strcpy(path, "/tmp/ublk-unit-XXXXXX");
-	cr_assert_not_null(mkdtemp(path));
-	int fd = ublk_state_open_dir(path, true);
-	cr_assert_geq(fd, 0);
-	return fd;
-}
-
-static void remove_dir(const char *path)
-{
-	char command[64];
-	snprintf(command, sizeof(command), "rm -r %s", path);
-	cr_assert_eq(system(command), 0);
-}
-
-struct seen {
-	unsigned good, damaged;
-};
-
-static void on_seen(void *arg, uint32_t dev_id, const struct ublk_record *record)
-{
-	struct seen *seen = arg;
-	cr_expect(record == NULL || record->dev_id == dev_id);
-	if (record != NULL)
-		seen->good++;
-	else
-		seen->damaged++;
-}
-
-Test(ublk, a_record_is_read_as_written)
-{
-	char path[32];
-	int dir = temp_dir(path);
-	struct ublk_record record = {
-		.phase = UBLK_PHASE_LIVE, .dev_id = 7, .tag = "ringvol:a:b", .path = "/x/y"};
-	struct ublk_record back;
-	cr_assert_eq(ublk_state_write(dir, &record), 0);
-	cr_assert_eq(ublk_state_read(dir, 7, &back), 0);
-	cr_expect_eq(memcmp(&record, &back, sizeof(back)), 0);
-	cr_expect_eq(ublk_state_read(dir, 8, &back), -ENOENT);
-
-	/* Every byte that is changed is found; so is one too few. */
-	int fd = openat(dir, "dev-7", O_RDWR);
-	for (off_t at = 0; at < (off_t)offsetof(struct ublk_record, path) + 8; at++) {
-		uint8_t byte, changed;
-		cr_assert_eq(pread(fd, &byte, 1, at), 1);
-		changed = byte ^ 0x10;
-		cr_assert_eq(pwrite(fd, &changed, 1, at), 1);
-		cr_expect_eq(ublk_state_read(dir, 7, &back), -EBADMSG, "byte %ld", (long)at);
-		cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
-	}
-	struct seen seen = {0};
-	cr_assert_eq(ublk_state_each(dir, on_seen, &seen), 0);
-	cr_expect(seen.good == 1 && seen.damaged == 0);
-	cr_assert_eq(ftruncate(fd, sizeof(record) - 1), 0);
-	seen = (struct seen){0};
-	cr_assert_eq(ublk_state_each(dir, on_seen, &seen), 0);
-	cr_expect(seen.good == 0 && seen.damaged == 1);
-	close(fd);
-	cr_expect_eq(ublk_state_remove(dir, 7), 0);
-	cr_expect_eq(ublk_state_remove(dir, 7), 0);
-	cr_expect_eq(ublk_state_read(dir, 7, &back), -ENOENT);
-	close(dir);
-	remove_dir(path);
-}
-
-Test(ublk, a_directory_has_one_process_and_one_number)
-{
-	char path[32];
-	int dir = temp_dir(path), first, second;
-	uint32_t a, b;
-	cr_assert_eq(ublk_state_lock(dir, &first), 0);
-	cr_expect_eq(ublk_state_lock(dir, &second), -EWOULDBLOCK);
-	close(first);
-	cr_expect_eq(ublk_state_lock(dir, &second), 0);
-	cr_assert_eq(ublk_state_instance(dir, &a), 0);
-	cr_assert_eq(ublk_state_instance(dir, &b), 0);
-	cr_expect_eq(a, b);
-	close(second);
-	close(dir);
-	remove_dir(path);
-}
-
-/* ---- messages ---- */
-
-Test(ublk, a_shorter_message_is_completed)
-{
-	struct ublkd_request r;
-	memset(&r, 0xff, sizeof(r));
-	r.head = (struct ublkd_head){.magic = UBLKD_MAGIC, .version = 1, .type = UBLKD_LIST};
-	cr_expect_eq(ublkc_wire_check_request(&r, sizeof(r.head)), 0);
-	cr_expect(r.dev_id == 0 && r.path[0] == '\0' && r.path[UBLKD_PATH_BYTES - 1] == '\0');
-	memset(r.tag, 'x', sizeof(r.tag));
-	cr_expect_eq(ublkc_wire_check_request(&r, sizeof(r)), 0);
-	cr_expect_eq(strlen(r.tag), sizeof(r.tag) - 1);
-	cr_expect_eq(ublkc_wire_check_request(&r, sizeof(r.head) - 1), -EPROTO);
-	r.head.magic++;
-	cr_expect_eq(ublkc_wire_check_request(&r, sizeof(r)), -EPROTO);
-}
-
-Test(ublk, an_error_crosses_the_socket)
-{
-	struct ublkd_reply reply = {.head.magic = UBLKD_MAGIC};
-	struct err in = {0}, out = {0};
-	int r = err_set(&in, ERR_NO_ROOM, "no room for %s", "this");
-	ublkc_wire_fail(&reply, r, &in);
-	cr_assert_eq(ublkc_wire_check(&reply, sizeof(reply)), 0);
-	cr_expect_eq(ublkc_wire_result(&reply, &out), -ENOSPC);
-	cr_expect_eq(out.code, ERR_NO_ROOM);
-	cr_expect_str_eq(out.message, "no room for this");
-	/* A code of a later build. */
-	strcpy(reply.code, "on_fire");
-	out = (struct err){0};
-	cr_expect_eq(ublkc_wire_result(&reply, &out), -ENOSPC);
-	cr_expect_eq(out.code, ERR_INTERNAL);
 }
 
 /* ---- making a device ---- */
@@ -530,8 +410,7 @@ Test(ublk, files_without_devices_are_removed)
 	w.kernel.fail = UBLK_ABI_GET_INFO;
 	w.kernel.fail_res = -ENODEV;
 	for (unsigned phase = UBLK_PHASE_MAKING; phase <= UBLK_PHASE_ENDING; phase++) {
-		struct ublk_record record = {
-			.phase = phase, .dev_id = 2000000 + phase, .tag = "ringvol:0:1"};
+		struct ublk_record record = good_record(2000000 + phase, phase);
 		cr_assert_eq(ublk_state_write(w.dir, &record), 0);
 	}
 	struct err err = {0};
@@ -547,8 +426,7 @@ Test(ublk, anothers_device_is_left_alone)
 {
 	struct world w;
 	world_open(&w);
-	struct ublk_record record = {
-		.phase = UBLK_PHASE_LIVE, .dev_id = 2000000, .tag = "ringvol:0:1"};
+	struct ublk_record record = good_record(2000000, UBLK_PHASE_LIVE);
 	cr_assert_eq(ublk_state_write(w.dir, &record), 0);
 	struct err err = {0};
 	cr_assert_eq(ublk_devs_adopt(w.devs, &err), 0);
