@@ -21,8 +21,16 @@ import (
 
 // copying: what a pool without reflink does for a clone, beside fio on the same file system. The pool's
 // disk is a loop device with direct I/O, so that no second page cache flatters either side.
+// RINGVOL_BENCH_COPY_GIB sets the image's size; the disk needs twice that and a third more.
 func copying(b *bench) error {
-	const size = 2 << 30
+	size := int64(2 << 30)
+	if text := os.Getenv("RINGVOL_BENCH_COPY_GIB"); text != "" {
+		gib, err := strconv.Atoi(text)
+		if err != nil {
+			return err
+		}
+		size = int64(gib) << 30
+	}
 	p, err := b.NewPool("default", "ext4", 6*size)
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ const char *bytes_fs_name(uint64_t fs_type);
 
 enum {
 	COPY_BUFFER_BYTES = 1 << 20,
-	COPY_IN_FLIGHT = 8, /* buffers of one copy */
+	COPY_IN_FLIGHT = 16, /* buffers of one copy: some are being read while others are written */
 };
 
 /*
