@@ -176,8 +176,13 @@ func (w *world) deletePod(name string) {
 
 // try runs the workload's command in a pod of its.
 func (w *world) try(pod string, args ...string) (string, error) {
-	request := node.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(w.namespace).Name(pod).
-		SubResource("exec").VersionedParams(&corev1.PodExecOptions{Command: append([]string{"/workload"}, args...),
+	return w.exec(w.namespace, pod, "workload", append([]string{"/workload"}, args...)...)
+}
+
+// exec runs a command in a container of any pod, and returns what it says on standard output.
+func (w *world) exec(namespace, pod, container string, command ...string) (string, error) {
+	request := node.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).
+		SubResource("exec").VersionedParams(&corev1.PodExecOptions{Container: container, Command: command,
 		Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	executor, err := remotecommand.NewWebSocketExecutor(node.Config, "GET", request.URL().String())
 	if err != nil {
@@ -187,7 +192,7 @@ func (w *world) try(pod string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(w.ctx(), patience)
 	defer cancel()
 	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
-		return stdout.String(), fmt.Errorf("%s in pod %s: %w: %s", strings.Join(args, " "), pod, err, stderr.String())
+		return stdout.String(), fmt.Errorf("%s in pod %s: %w: %s", strings.Join(command, " "), pod, err, stderr.String())
 	}
 	return stdout.String(), nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 
 	"ringvol.dev/tests/rig"
 )
@@ -57,11 +58,35 @@ func (c *Cluster) packProgram(p program) error {
 	if _, err := rig.Run("cp", p.path, root+entrypoint); err != nil {
 		return err
 	}
+	return c.packRoot(root, p.name, append([]string{entrypoint}, p.arguments...)...)
+}
+
+// ImageWithout is the driver's image without one of its files, under a name of its own.
+func (c *Cluster) ImageWithout(path string) (string, error) {
+	name, err := c.DriverImage()
+	if err != nil {
+		return "", err
+	}
+	name += "-without-" + filepath.Base(path)
+	root := c.path("images", "without")
+	defer os.RemoveAll(root)
+	whole := filepath.Join(c.Top, "build/image", runtime.GOARCH, "root")
+	if _, err := rig.Run("cp", "-a", whole, root); err != nil {
+		return "", err
+	}
+	if err := os.Remove(filepath.Join(root, path)); err != nil {
+		return "", err
+	}
+	return name, c.packRoot(root, name, "/usr/bin/ringvol")
+}
+
+// packRoot makes an image of a directory and gives it to containerd.
+func (c *Cluster) packRoot(root, name string, entrypoint ...string) error {
 	archive := c.path("images", "image.tar")
 	defer os.Remove(archive)
-	args := []string{filepath.Join(c.Top, "scripts/image/oci.py"), "--root", root, "--name", p.name,
-		"--output", archive, "--compress", "none", "--entrypoint", entrypoint}
-	for _, argument := range p.arguments {
+	args := []string{filepath.Join(c.Top, "scripts/image/oci.py"), "--root", root, "--name", name,
+		"--output", archive, "--compress", "none", "--env", "PATH=/usr/sbin:/usr/bin"}
+	for _, argument := range entrypoint {
 		args = append(args, "--entrypoint", argument)
 	}
 	if _, err := rig.Run("python3", args...); err != nil {

@@ -93,15 +93,24 @@ func (c *Cluster) snapshotAPI() error {
 
 // Install installs the chart, or changes what is installed, and waits until all of it runs.
 func (c *Cluster) Install(settings ...string) error {
-	args := []string{"upgrade", "--install", release, filepath.Join(c.Top, "deploy/helm/ringvol"),
-		"--create-namespace", "--values", c.path("values.yaml"), "--wait", "--timeout", "4m"}
-	for _, setting := range settings {
-		args = append(args, "--set", setting)
-	}
-	if err := c.helm(args...); err != nil {
+	if err := c.upgrade(settings, "--wait", "--timeout", "4m"); err != nil {
 		return fmt.Errorf("%w\n%s", err, c.Unwell(Namespace))
 	}
 	return c.WaitDriver()
+}
+
+// Change changes what is installed to something that may never be ready.
+func (c *Cluster) Change(settings ...string) error {
+	return c.upgrade(settings)
+}
+
+func (c *Cluster) upgrade(settings []string, options ...string) error {
+	args := append([]string{"upgrade", "--install", release, filepath.Join(c.Top, "deploy/helm/ringvol"),
+		"--create-namespace", "--values", c.path("values.yaml")}, options...)
+	for _, setting := range settings {
+		args = append(args, "--set", setting)
+	}
+	return c.helm(args...)
 }
 
 // Uninstall takes the chart away, and waits until its pods are gone.
