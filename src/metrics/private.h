@@ -13,7 +13,7 @@ enum {
 	METRICS_METHODS_MAX = GRPC_METHODS_MAX + 1, /* and "unknown" */
 	METRICS_STEP_SLOTS = 4 * METRICS_STEPS_MAX,
 	METRICS_FEATURES_MAX = 120,
-	SCRAPE_WORK_MAX = 500, /* about a microsecond each, in one piece */
+	SCRAPE_WORK_MAX = 500, /* about a microsecond each, in one turn of the loop */
 };
 
 struct metrics_histogram {
@@ -51,6 +51,9 @@ struct metrics {
 	struct metrics_step other;
 	struct metrics_step_slot slots[METRICS_STEP_SLOTS];
 	unsigned slots_used;
+
+	uint64_t turn_ns; /* when scrapes last had a turn, and the work they did in it */
+	unsigned turn_work;
 };
 
 extern const struct text_scale metrics_rpc_scale, metrics_step_scale;
@@ -65,7 +68,7 @@ struct scrape {
 	bool begun;                 /* its HELP and TYPE are out */
 	unsigned at;                /* how far the family is, where it counts */
 	char cursor[RECORD_ID_MAX]; /* the last volume looked at, "" at first */
-	unsigned work;              /* done in this piece, of SCRAPE_WORK_MAX */
+	unsigned work;              /* of SCRAPE_WORK_MAX, by all scrapes in this turn */
 	struct arena *arena;        /* of this piece */
 };
 

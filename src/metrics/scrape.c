@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One /metrics being answered: the families one after the other, in pieces that http1.c asks for. A
- * piece ends when it is long enough or has looked at SCRAPE_WORK_MAX volumes, whichever comes
- * first; the next goes on where it ended, in another turn of the loop. Before the first piece the
- * pools are measured, or were waited for.
+ * piece ends when it is long enough or all scrapes together have done SCRAPE_WORK_MAX in this turn
+ * of the loop, whichever comes first; the next goes on where it ended, in another turn. Before the
+ * first piece the pools are measured, or were waited for.
  *
  * Out of memory the connection is cut: half a scrape must not pass for a whole one.
  */
@@ -63,10 +63,14 @@ static int scrape_more(struct http1_source *source, struct buf *out, size_t limi
 			    s->metrics->csi, &s->refresh, METRICS_MEASURE_MS, METRICS_WAIT_MS))
 			return -EAGAIN;
 	}
-	s->work = 0;
+	struct metrics *m = s->metrics;
+	uint64_t now_ns = ring_now_ns(m->reactor->ring);
+	s->work = m->turn_ns == now_ns ? m->turn_work : 0;
 	s->arena = arena_new(0);
 	int res = s->arena != NULL ? render(s, out, limit) : -ENOMEM;
 	arena_unref(s->arena);
+	m->turn_ns = now_ns;
+	m->turn_work = s->work;
 	return res;
 }
 
