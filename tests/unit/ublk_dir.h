@@ -6,6 +6,7 @@
 #include "blockio/ublk_state.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
