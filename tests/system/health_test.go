@@ -128,7 +128,7 @@ func (b *bed) provoke(v *rig.Volume) {
 // needsProbes skips where I/O errors cannot be seen.
 func (b *bed) needsProbes() {
 	b.t.Helper()
-	if strings.Contains(b.d.LogTail(200), "probes") {
+	if !b.probesSettled() {
 		b.t.Skip("no BPF here: I/O errors cannot be seen")
 	}
 }

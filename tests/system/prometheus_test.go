@@ -198,7 +198,7 @@ func TestPrometheus(t *testing.T) {
 	b.must(err)
 	config := b.Path("prometheus.yml")
 	b.must(os.WriteFile(config, fmt.Appendf(nil, `
-global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
+global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 500ms}
 rule_files: [%s]
 scrape_configs:
   - job_name: ringvol

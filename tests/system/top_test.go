@@ -90,8 +90,9 @@ func TestTopOnce(t *testing.T) {
 	b.must(idle.Up())
 	b.must(detached.Create())
 	stop := b.load(busy)
+	b.probesSettled() // or counting may begin anew between the two looks
 
-	r := tool(t, nil, "top", "--json", "--once", "--interval", "0.3", "--endpoint", b.endpoint())
+	r := tool(t, nil, "top", "--json", "--once", "--interval", "1", "--endpoint", b.endpoint())
 	var s topSample
 	if err := json.Unmarshal([]byte(r.out), &s); err != nil || r.code != 0 {
 		t.Fatalf("%v: %+v", err, r)
@@ -371,6 +372,7 @@ func TestTopScreen(t *testing.T) {
 	b.must(busy.Up())
 	b.must(evil.Up())
 	stop := b.load(busy)
+	b.probesSettled()
 	args := []string{"top", "--interval", "0.1", "--endpoint", b.endpoint()}
 	drawn := func(lines []string) bool {
 		return len(lines) > 3 && slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "bus") })
