@@ -23,20 +23,22 @@ const (
 type program struct {
 	name, path string
 	arguments  []string
+	usesNode   bool // it starts programs of the node (nodesPrograms)
 }
 
 // images gives containerd what pods are made of anyway: the workload, which also does what the pause image does.
 func (c *Cluster) images() error {
 	workload := filepath.Join(c.Top, "build/e2e/workload")
-	return c.packPrograms(program{pauseImage, workload, []string{"pause"}}, program{WorkloadImage, workload, nil})
+	return c.packPrograms(program{name: pauseImage, path: workload, arguments: []string{"pause"}},
+		program{name: WorkloadImage, path: workload})
 }
 
 // sidecarImages gives containerd the sidecars.
 func (c *Cluster) sidecarImages() error {
-	return c.packPrograms(program{sidecars + "csi-provisioner:v6.3.0", c.bin("csi-provisioner"), nil},
-		program{sidecars + "csi-resizer:v2.3.0", c.bin("csi-resizer"), nil},
-		program{sidecars + "csi-snapshotter:v8.7.0", c.bin("csi-snapshotter"), nil},
-		program{sidecars + "snapshot-controller:v8.7.0", c.bin("snapshot-controller"), nil})
+	return c.packPrograms(program{name: ProvisionerImage, path: c.bin("csi-provisioner")},
+		program{name: sidecars + "csi-resizer:v2.3.0", path: c.bin("csi-resizer")},
+		program{name: sidecars + "csi-snapshotter:v8.7.0", path: c.bin("csi-snapshotter")},
+		program{name: sidecars + "snapshot-controller:v8.7.0", path: c.bin("snapshot-controller")})
 }
 
 func (c *Cluster) packPrograms(programs ...program) error {
@@ -57,6 +59,11 @@ func (c *Cluster) packProgram(p program) error {
 	entrypoint := "/" + filepath.Base(p.path)
 	if _, err := rig.Run("cp", p.path, root+entrypoint); err != nil {
 		return err
+	}
+	if p.usesNode {
+		if err := nodesPrograms(root); err != nil {
+			return err
+		}
 	}
 	return c.packRoot(root, p.name, append([]string{entrypoint}, p.arguments...)...)
 }
