@@ -41,7 +41,7 @@ func (w *world) snapshot(name, claim string) {
 // A snapshot of a volume in use holds what was there, whatever is written afterwards; a volume made from it has that, and
 // so has a volume made from a volume. Copies outlive what they were made from.
 func TestSnapshotRestoreClone(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	w.claim("source", "ringvol-xfs", "400Mi")
 	w.pod("source", mounts("source"))
 	w.awaitPod("source")
@@ -70,7 +70,7 @@ func TestSnapshotRestoreClone(t *testing.T) {
 
 // The same with devices, whose content the driver knows nothing of.
 func TestSnapshotOfBlockVolume(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	w.claim("source", "ringvol", "64Mi", asBlock)
 	w.pod("source", device("source"))
 	w.awaitPod("source")

@@ -39,7 +39,7 @@ func (w *world) awaitSize(claim, size string) {
 // A volume grows under a pod that writes to it. (XFS: for ext4 the kernel asks for CAP_SYS_RESOURCE, which
 // not every machine that runs this has.)
 func TestGrowInUse(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	before := w.busyPod("busy", "ringvol-xfs")
 	was := w.stat("busy", dataDir).FSBytes
 	w.grow("busy", "600Mi")
@@ -52,7 +52,7 @@ func TestGrowInUse(t *testing.T) {
 
 // A device grows under its pod.
 func TestGrowBlockVolume(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	w.claim("data", "ringvol", "64Mi", asBlock)
 	w.pod("pod", device("data"))
 	w.awaitPod("pod")
@@ -67,7 +67,7 @@ func TestGrowBlockVolume(t *testing.T) {
 
 // A claim that asks for more than there is waits, and the scheduler says why; one that fits is not disturbed.
 func TestNoRoom(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	capacities, err := node.Client.StorageV1().CSIStorageCapacities("").List(w.ctx(), metav1.ListOptions{})
 	w.must("capacities", err)
 	classes := map[string]bool{}

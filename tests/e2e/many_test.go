@@ -20,7 +20,7 @@ import (
 
 // kubelet's metrics have the volume's figures, as NodeGetVolumeStats tells them.
 func TestVolumeStats(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	w.claim("data", "ringvol", "64Mi")
 	w.pod("pod", mounts("data"))
 	w.awaitPod("pod")

@@ -17,7 +17,7 @@ const mebibyte = 1 << 20
 func TestVolumeKeepsData(t *testing.T) {
 	for _, class := range []string{"ringvol", "ringvol-xfs", "ringvol-btrfs"} {
 		t.Run(class, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorldBeside(t)
 			w.claim("data", class, "320Mi")
 			w.pod("writer", mounts("data"))
 			w.awaitPod("writer")
@@ -38,7 +38,7 @@ func TestVolumeKeepsData(t *testing.T) {
 
 // A raw device, as large as asked for, that keeps what is written to it.
 func TestBlockVolume(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	w.claim("data", "ringvol", "64Mi", asBlock)
 	w.pod("writer", device("data"))
 	w.awaitPod("writer")
@@ -55,7 +55,7 @@ func TestBlockVolume(t *testing.T) {
 // kubelet gives the volume to the pod's group, so that a process without rights can write to it.
 func TestGroupOfVolume(t *testing.T) {
 	const user, group = int64(65532), int64(4711)
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	w.claim("data", "ringvol", "64Mi")
 	w.pod("pod", mounts("data"), func(pod *corev1.Pod) {
 		id, gid := user, group
@@ -73,7 +73,7 @@ func TestGroupOfVolume(t *testing.T) {
 
 // ReadWriteOncePod: the second pod waits until the first is gone.
 func TestOnePodOnly(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	w.claim("data", "ringvol", "64Mi", onePod)
 	w.pod("first", mounts("data"))
 	w.awaitPod("first")
@@ -85,7 +85,7 @@ func TestOnePodOnly(t *testing.T) {
 
 // A volume that is written in the pod's own specification, and goes with it.
 func TestEphemeralVolume(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	w.pod("pod", func(pod *corev1.Pod) {
 		template := &corev1.PersistentVolumeClaimTemplate{Spec: claimObject("", "ringvol", "64Mi").Spec}
 		addVolume(pod, corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: template}})
@@ -101,7 +101,7 @@ func TestEphemeralVolume(t *testing.T) {
 // Each replica of a StatefulSet has a volume of its own and finds it again.
 func TestStatefulSet(t *testing.T) {
 	const replicas = 3
-	w := newWorld(t)
+	w := newWorldBeside(t)
 	count := int32(replicas)
 	labels := map[string]string{"app": "set"}
 	pod := podObject("", func(pod *corev1.Pod) {

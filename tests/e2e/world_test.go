@@ -31,6 +31,13 @@ type world struct {
 	namespace string
 }
 
+// newWorldBeside is newWorld for a test that changes nothing but its own namespace: it runs beside others.
+func newWorldBeside(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	return newWorld(t)
+}
+
 // newWorld makes a namespace. At the end of the test it is deleted, and every volume of it has to go.
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -109,6 +116,7 @@ func (w *world) remains() string {
 // explain logs what a reader of a failure wants to know first: pods that are not well, and the events.
 func (w *world) explain() {
 	w.t.Log(node.Unwell(""))
+	w.t.Log(node.DriverLogs())
 	for _, event := range w.events() {
 		w.t.Logf("event %s %s: %s: %s", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Message)
 	}
@@ -226,15 +234,20 @@ type (
 	}
 )
 
-// progress is what a pod that runs 'workload io' has done; an error that it has seen ends the test.
-func (w *world) progress(pod string) done {
-	w.t.Helper()
+// progress is what a pod that runs 'workload io' has done; an I/O error that it has seen is final.
+func (w *world) progress(pod string) (done, error) {
 	var d done
-	w.must("status", json.Unmarshal([]byte(w.run(pod, "status")), &d))
-	if d.Error != "" {
-		w.t.Fatalf("I/O in pod %s: %s", pod, d.Error)
+	out, err := w.try(pod, "status")
+	if err != nil {
+		return d, err
 	}
-	return d
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		return d, err
+	}
+	if d.Error != "" {
+		return d, rig.Stop(fmt.Errorf("I/O in pod %s: %s", pod, d.Error))
+	}
+	return d, nil
 }
 
 // goesOn waits until a pod has written and read on since then.
@@ -242,7 +255,10 @@ func (w *world) goesOn(pod string, since done) done {
 	w.t.Helper()
 	var now done
 	w.eventually("I/O of pod "+pod, func() error {
-		now = w.progress(pod)
+		var err error
+		if now, err = w.progress(pod); err != nil {
+			return err
+		}
 		if now.Writes <= since.Writes+10 || now.Reads <= since.Reads {
 			return fmt.Errorf("%d writes and %d reads, before %d and %d", now.Writes, now.Reads, since.Writes, since.Reads)
 		}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -198,29 +199,40 @@ func sweep(dir string) error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// loopsOf lists the cluster's loop devices: those of pools, whose images lie below dir, and before them those of
-// volumes, whose images lie on those.
+// loopsOf lists the cluster's loop devices, what stands on another one first: those of pools, whose images lie below
+// dir, those of volumes, whose images lie on those, and those with which kubelet holds block volumes.
 func loopsOf(dir string) []string {
-	pools := rig.LoopsBelow(dir)
-	var found []string
-	for _, pool := range pools {
-		var st unix.Stat_t
-		if unix.Stat(pool, &st) != nil {
-			continue
-		}
-		loops, _ := filepath.Glob("/sys/block/loop*/loop")
-		for _, loop := range loops {
-			device := "/dev/" + filepath.Base(filepath.Dir(loop))
-			fd, err := unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				continue
-			}
-			info, err := unix.IoctlLoopGetStatus64(fd)
-			unix.Close(fd)
-			if err == nil && info.Device == st.Rdev {
+	found := rig.LoopsBelow(dir)
+	for i := 0; i < len(found); i++ {
+		for _, device := range loopsOn(found[i]) {
+			if !slices.Contains(found, device) {
 				found = append(found, device)
 			}
 		}
 	}
-	return append(found, pools...)
+	slices.Reverse(found)
+	return found
+}
+
+// loopsOn lists loop devices whose file lies on a device, or is it.
+func loopsOn(below string) []string {
+	var st unix.Stat_t
+	if unix.Stat(below, &st) != nil {
+		return nil
+	}
+	var found []string
+	loops, _ := filepath.Glob("/sys/block/loop*/loop")
+	for _, loop := range loops {
+		device := "/dev/" + filepath.Base(filepath.Dir(loop))
+		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		info, err := unix.IoctlLoopGetStatus64(fd)
+		unix.Close(fd)
+		if err == nil && (info.Device == st.Rdev || info.Rdevice == st.Rdev) {
+			found = append(found, device)
+		}
+	}
+	return found
 }

@@ -142,6 +142,10 @@ func (c *Cluster) WaitNode() error {
 		if err := c.Kubelet.Ended(); err != nil {
 			return rig.Stop(err)
 		}
+		// What the API server knows may be from before kubelet was started again.
+		if err := ready(c.Client.CoreV1().RESTClient(), "/api/v1/nodes/"+NodeName+"/proxy/healthz"); err != nil {
+			return err
+		}
 		node, err := c.Client.CoreV1().Nodes().Get(context.Background(), NodeName, metav1.GetOptions{})
 		if err != nil {
 			return err

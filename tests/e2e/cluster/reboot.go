@@ -26,16 +26,22 @@ func (c *Cluster) Reboot() error {
 	if err := killContainers(cgroupName(c.Dir)); err != nil {
 		return err
 	}
-	for _, dir := range []string{"/var/lib/kubelet", "/run"} {
+	for _, dir := range []string{"/var/lib/kubelet", "/run", c.Dir} {
 		mounts := rig.MountsBelow(dir)
 		for i := len(mounts) - 1; i >= 0; i-- {
 			_ = unix.Unmount(mounts[i], unix.MNT_DETACH)
 		}
 	}
-	for _, loop := range loopsOf(c.Dir) {
-		_ = rig.Detach(loop)
-	}
-	if err := rig.Eventually(time.Minute, c.Pool.Unmount); err != nil {
+	if err := rig.Eventually(time.Minute, func() error {
+		left := loopsOf(c.Dir)
+		for _, loop := range left {
+			_ = rig.Detach(loop)
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("devices are left: %s", strings.Join(left, ", "))
+		}
+		return nil
+	}); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir("/run")
@@ -51,9 +57,6 @@ func (c *Cluster) Reboot() error {
 }
 
 func (c *Cluster) boot() error {
-	if left := loopsOf(c.Dir); len(left) > 0 {
-		return fmt.Errorf("devices are left: %s", strings.Join(left, ", "))
-	}
 	if err := c.Pool.Mount(); err != nil {
 		return err
 	}

@@ -148,19 +148,22 @@ func (c *Cluster) DriverPods() ([]corev1.Pod, error) {
 
 // WaitDriver waits until there is one driver pod, ready, and kubelet knows the driver.
 func (c *Cluster) WaitDriver() error {
-	return rig.Eventually(3*time.Minute, func() error {
-		pods, err := c.DriverPods()
-		if err != nil {
-			return err
-		}
-		if len(pods) != 1 || pods[0].DeletionTimestamp != nil {
-			return fmt.Errorf("%d driver pods, or one that ends", len(pods))
-		}
-		if err := Unready(&pods[0]); err != nil {
-			return fmt.Errorf("driver pod: %w", err)
-		}
-		return c.registered()
-	})
+	return rig.Eventually(3*time.Minute, c.DriverReady)
+}
+
+// DriverReady is nil if that is so now.
+func (c *Cluster) DriverReady() error {
+	pods, err := c.DriverPods()
+	if err != nil {
+		return err
+	}
+	if len(pods) != 1 || pods[0].DeletionTimestamp != nil {
+		return fmt.Errorf("%d driver pods, or one that ends", len(pods))
+	}
+	if err := Unready(&pods[0]); err != nil {
+		return fmt.Errorf("driver pod: %w", err)
+	}
+	return c.registered()
 }
 
 func (c *Cluster) registered() error {
@@ -240,6 +243,24 @@ func (c *Cluster) Unwell(namespace string) string {
 				said = append(said, fmt.Sprintf("event %s %s: %s: %s", event.InvolvedObject.Kind,
 					event.InvolvedObject.Name, event.Reason, event.Message))
 			}
+		}
+	}
+	return strings.Join(said, "\n")
+}
+
+// DriverLogs is the end of all that the driver's pods have said.
+func (c *Cluster) DriverLogs() string {
+	pods, err := c.DriverPods()
+	if err != nil {
+		return err.Error()
+	}
+	var said []string
+	for _, pod := range pods {
+		for _, container := range pod.Spec.Containers {
+			lines := int64(25)
+			text, err := c.Client.CoreV1().Pods(Namespace).GetLogs(pod.Name,
+				&corev1.PodLogOptions{Container: container.Name, TailLines: &lines}).DoRaw(context.Background())
+			said = append(said, fmt.Sprintf("log of %s/%s: %v", pod.Name, container.Name, err), string(text))
 		}
 	}
 	return strings.Join(said, "\n")
