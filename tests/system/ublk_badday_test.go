@@ -99,7 +99,11 @@ func TestUblkKilledWhileGrowing(t *testing.T) {
 	b := open(t, "xfs", 2<<30)
 	volumes, writers, check := b.writers("block")
 	v := volumes[0]
-	for round := range 8 {
+	rounds := 4
+	if long() {
+		rounds = 12
+	}
+	for round := range rounds {
 		want := v.Got + 16*mib
 		grown := make(chan error, 1)
 		go func() {
