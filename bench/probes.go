@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"ringvol.dev/tests/rig"
 
@@ -99,17 +100,8 @@ func descriptors(pid int, key string) []map[string]float64 {
 	seen := map[float64]bool{}
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
 	for _, file := range files {
-		text, _ := os.ReadFile(file)
-		fields := map[string]float64{}
-		for line := range strings.Lines(string(text)) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			if n, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil {
-				fields[name] = n
-			}
-		}
-		// Links name their program, too.
-		_, isLink := fields["link_id"]
-		if id, ok := fields[key]; ok && !isLink && !seen[id] {
+		fields := fdinfo(file)
+		if id, ok := fields[key]; ok && !seen[id] {
 			seen[id] = true
 			all = append(all, fields)
 		}
@@ -117,7 +109,32 @@ func descriptors(pid int, key string) []map[string]float64 {
 	return all
 }
 
-func programs(pid int) []map[string]float64 { return descriptors(pid, "prog_id") }
+func fdinfo(file string) map[string]float64 {
+	text, _ := os.ReadFile(file)
+	fields := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if n, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil {
+			fields[name] = n
+		}
+	}
+	return fields
+}
+
+// programs that a process has attached. It holds their links, which name them; the kernel opens them for us.
+func programs(pid int) []map[string]float64 {
+	const progGetFdByID = 13
+	var all []map[string]float64
+	for _, link := range descriptors(pid, "link_id") {
+		request := [3]uint32{uint32(link["prog_id"])}
+		fd, _, errno := unix.Syscall(unix.SYS_BPF, progGetFdByID, uintptr(unsafe.Pointer(&request)), unsafe.Sizeof(request))
+		if errno == 0 {
+			all = append(all, fdinfo(fmt.Sprintf("/proc/self/fdinfo/%d", fd)))
+			unix.Close(int(fd))
+		}
+	}
+	return all
+}
 
 func total(objects []map[string]float64, field string) float64 {
 	sum := 0.0

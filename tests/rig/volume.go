@@ -305,12 +305,19 @@ func (v *Volume) Down() error {
 	return v.Unstage()
 }
 
-// Gone is Down and Delete.
+// Gone is Down and Delete. Who looks into a device, as another driver's scan does, keeps it for a moment, and
+// the delete is refused until then: the caller retries.
 func (v *Volume) Gone() error {
 	if err := v.Down(); err != nil {
 		return err
 	}
-	return v.Delete()
+	return Eventually(30*time.Second, func() error {
+		err := v.Delete()
+		if err != nil && Code(err) != codes.FailedPrecondition {
+			err = Stop(err)
+		}
+		return err
+	})
 }
 
 // Stats asks for usage at the target path.

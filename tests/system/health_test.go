@@ -353,6 +353,10 @@ func TestHealthHanging(t *testing.T) {
 	b.must(v.Up())
 	b.must(w.Up())
 	end := b.hang(v.Staging)
+	// The watch may have looked just before, and comes again in two minutes; who asks looks.
+	if h, err := b.c.NodeGetVolumeHealth(short(t), v.ID, v.Target, v.Staging); err != nil || !h.Has("Hanging") {
+		t.Errorf("asked while it hangs: %v, %v", h, err)
+	}
 	b.found(v, "Hanging", inaccessible, "since")
 	b.well(w)
 	end()
