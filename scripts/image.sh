@@ -42,12 +42,13 @@ epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null ||
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 
 # A tree of its own, whose binary does not know where it was built.
-options=(-Dc_args=-ffile-prefix-map="$PWD"=.)
-strip=strip
-if [ "$arch" != "$native" ]; then
+if [ "$arch" = "$native" ]; then
+	options=(-Dc_args=-ffile-prefix-map="$PWD"=.)
+	strip=strip
+else
 	. scripts/image/cross.sh
 	cross_ensure "$arch" "$triplet" "$work"
-	options+=(--cross-file "$work/cross.ini")
+	options=(--cross-file "$work/cross.ini")
 	strip=$triplet-strip
 fi
 build_target "$work/build" ringvol "${options[@]}"

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,9 @@ class Apt:
         since = path.stat().st_mtime if path.exists() else time.time()
         path.write_text(json.dumps(self.known), encoding='utf-8')
         os.utime(path, (since, since))
+
+    def has(self, package):
+        return package in self.known or bool(run('apt-cache', *self.options, 'search', '--names-only', f'^{re.escape(package)}$'))
 
     def newest(self, package):
         """Its version and the name of its file."""
@@ -208,15 +212,17 @@ class Root:
     def owners(self):
         """Which packages of this machine have a library of which name."""
         if not self.owned:
-            for line in run('dpkg-query', '--search', '*/lib*.so.*', '*/ld-linux*').splitlines():
+            for line in run('dpkg-query', '--search', '*/lib*.so.*').splitlines():
                 packages, _, path = line.partition(': ')
                 self.owned.setdefault(os.path.basename(path), set()).update(
                     package.split(':')[0] for package in packages.split(', ') if '-cross' not in package)
         return self.owned
 
-    def library(self, soname):
-        """Adds the library, from the package that has it for the machine of the programs."""
-        for name in sorted(self.owners().get(soname, ())):
+    def library(self, soname, beside=None):
+        """Adds the library, from the package that has it for the machine of the programs, or has the one it is beside."""
+        for name in sorted(self.owners().get(beside or soname, ())):
+            if not self.apt.has(name):
+                continue  # lib32gcc-s1 and the like
             unpacked, version = self.apt.unpack(name)
             for found in sorted(unpacked.rglob(soname)):
                 real = found.parent / os.readlink(found) if found.is_symlink() else found
@@ -228,7 +234,7 @@ class Root:
 
     def add_loader(self, path):
         """The loader has to be found under the very path that is in the programs."""
-        placed = self.library(os.path.basename(path))
+        placed = self.library(os.path.basename(path), beside='libc.so.6')  # its name is another on each architecture
         name = self.dir / merged(path)
         if not name.exists():
             name.symlink_to(os.path.relpath(placed, name.parent))

@@ -37,8 +37,8 @@ exec chroot "$root" "$@"
 '''
 
 
-def build(tree, output):
-    done = subprocess.run(['bash', tree / 'scripts/image.sh', '-o', output], capture_output=True, text=True, check=False,
+def build(tree, output, *more):
+    done = subprocess.run(['bash', tree / 'scripts/image.sh', '-o', output, *more], capture_output=True, text=True, check=False,
                           env=os.environ | {'SOURCE_DATE_EPOCH': EPOCH})
     if done.returncode == 77:
         raise unittest.SkipTest('packages cannot be downloaded: ' + done.stderr.strip().splitlines()[-1])
@@ -156,6 +156,29 @@ class Image(unittest.TestCase):
         """The layer's. The configuration has the commit's name, which a copy without git does not know."""
         with tarfile.open(archive) as tar:
             return json.load(tar.extractfile('manifest.json'))[0]['Layers']
+
+    def test_another_architecture(self):
+        """Where the cross compiler is: all programs are of that machine, and start where qemu can run them."""
+        if platform.machine() != 'x86_64' or not shutil.which('aarch64-linux-gnu-gcc'):
+            self.skipTest('no aarch64-linux-gnu-gcc; ./dev image --arch arm64 installs it')
+        archive = self.scratch / 'arm64.tar'
+        build(TOP, archive, '--arch', 'arm64')
+        with tarfile.open(archive) as tar:
+            platforms = [image['platform'] for image in json.load(tar.extractfile('index.json'))['manifests']]
+        self.assertEqual(platforms, [{'architecture': 'arm64', 'os': 'linux', 'variant': 'v8'}])
+        root = TOP / 'build/image/arm64/root'
+        programs = [path for path in root.rglob('*') if path.is_file() and path.open('rb').read(4) == b'\x7fELF']
+        self.assertGreater(len(programs), len(VERSIONS))
+        for path in programs:
+            self.assertEqual(path.read_bytes()[18:20], b'\xb7\x00', path)  # EM_AARCH64
+        qemu = shutil.which('qemu-aarch64-static')
+        if not qemu:
+            return
+        for program, argument in VERSIONS.items():
+            path = next(path for path in (root / 'usr/bin' / program, root / 'usr/sbin' / program) if path.exists())
+            done = subprocess.run([qemu, '-L', root, path, *([argument] if argument else [])], capture_output=True, text=True,
+                                  check=False)
+            self.assertEqual(done.returncode, 0 if argument else 1, f'{program}: {done.stderr}')
 
     def test_options(self):
         for wrong in (['--arch', 'vax'], ['--arch'], ['--no-such-option', 'x']):
