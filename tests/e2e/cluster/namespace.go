@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -47,7 +48,11 @@ func Isolate(run func(dir string) int) int {
 		fmt.Fprintln(os.Stderr, "e2e: skipped: "+reason)
 		return NoRights
 	}
-	dir, err := os.MkdirTemp("", "ringvol-e2e-")
+	sweepAbandoned()
+	dir, err := os.MkdirTemp("", dirPattern)
+	if err == nil {
+		err = claim(dir)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -93,7 +98,9 @@ func again(stage, dir string) *exec.Cmd {
 
 func outerStage(dir string) int {
 	cmd := again("init", dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	// Process 1 goes when this thread does, so that not even kill -9 leaves a node behind.
+	runtime.LockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -168,6 +175,37 @@ func enter(dir string) error {
 		return fmt.Errorf("shared mounts: %w", err)
 	}
 	return unix.Sethostname([]byte(NodeName))
+}
+
+const dirPattern = "ringvol-e2e-*"
+
+// claim locks the directory for as long as this program lives. The lock is there before its name is.
+func claim(dir string) error {
+	fd, err := unix.Open(filepath.Join(dir, "lock.new"), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(dir, "lock.new"), filepath.Join(dir, "lock"))
+}
+
+// sweepAbandoned removes what programs have left that were killed themselves: nobody holds their lock.
+func sweepAbandoned() {
+	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPattern, "lock"))
+	for _, lock := range locks {
+		fd, err := unix.Open(lock, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+			if err := sweep(filepath.Dir(lock)); err != nil {
+				fmt.Fprintln(os.Stderr, "e2e: what an earlier run has left:", err)
+			}
+		}
+		unix.Close(fd)
+	}
 }
 
 // leftovers names what outlives the namespaces though nothing should: devices, and control groups that are in use
