@@ -711,6 +711,7 @@ Test(probes, loaded_by_a_process_of_its_own)
 
 Test(probes, the_loading_process_ends_without_an_answer)
 {
+	ENV_NEEDS_LOOP(); /* as the suite does */
 	self_exe = "/bin/false";
 	load_apart();
 	cr_expect_eq(probes_state(probes), PROBES_SYSFS);
@@ -720,6 +721,7 @@ Test(probes, the_loading_process_ends_without_an_answer)
 
 Test(probes, the_loading_process_cannot_be_started)
 {
+	ENV_NEEDS_LOOP(); /* as the suite does */
 	self_exe = "/nonexistent/ringvol";
 	load_apart();
 	cr_expect_eq(probes_state(probes), PROBES_SYSFS);
