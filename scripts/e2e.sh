@@ -37,4 +37,4 @@ mkdir -p build/e2e
 	quietly "$top/build/e2e/workload.log" nice -n 5 go build -ldflags "-s -w" -o "$top/build/e2e/workload" ./workload &&
 	quietly "$top/build/e2e/tests.log" nice -n 5 go test -c -o "$top/build/e2e/tests" .)
 cd tests/e2e
-as_root env PATH="$PATH:/usr/sbin:/sbin" "$top/build/e2e/tests" -test.v=test2json -test.timeout=40m -test.parallel=6 "${options[@]}"
+as_root env PATH="$PATH:/usr/sbin:/sbin" "$top/build/e2e/tests" -test.v=test2json -test.timeout=90m -test.parallel=6 "${options[@]}"

@@ -22,8 +22,8 @@ import (
 	"ringvol.dev/tests/rig"
 )
 
-// How long anything may take before a test gives up on it; no test asks how long it took.
-const patience = 3 * time.Minute
+// How long anything may take before a test gives up on it, on a machine that does much else; no test asks how long it took.
+const patience = 10 * time.Minute
 
 // world is a test's namespace and what is done in it. What it asks for it gets, or the test ends.
 type world struct {
