@@ -206,8 +206,8 @@ static int set_pool(void *target, const char *value, struct err *err)
 		*settings++ = '\0';
 	char *path = strchr(name, '=');
 	if (path == NULL)
-		return err_set(
-			err, ERR_INVALID, "not NAME=PATH[,overcommit=F][,reserve=PCT][,init] or none");
+		return err_set(err, ERR_INVALID,
+			"not NAME=PATH[,overcommit=F][,reserve=PCT][,init] or none");
 	*path++ = '\0';
 
 	struct pool_config pool = {.name = name, .path = path, .overcommit = 1.0, .reserve_pct = 5};

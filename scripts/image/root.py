@@ -152,7 +152,7 @@ def machine(path):
     """The part of an ELF file's head that says which machine it is for; None for other files."""
     if not path.is_file():
         return None
-    head = path.open('rb').read(20)
+    head = path.read_bytes()[:20]
     return (head[4:6], head[18:20]) if head[:4] == b'\x7fELF' else None
 
 

@@ -167,7 +167,7 @@ class Image(unittest.TestCase):
             platforms = [image['platform'] for image in json.load(tar.extractfile('index.json'))['manifests']]
         self.assertEqual(platforms, [{'architecture': 'arm64', 'os': 'linux', 'variant': 'v8'}])
         root = TOP / 'build/image/arm64/root'
-        programs = [path for path in root.rglob('*') if path.is_file() and path.open('rb').read(4) == b'\x7fELF']
+        programs = [path for path in root.rglob('*') if path.is_file() and path.read_bytes()[:4] == b'\x7fELF']
         self.assertGreater(len(programs), len(VERSIONS))
         for path in programs:
             self.assertEqual(path.read_bytes()[18:20], b'\xb7\x00', path)  # EM_AARCH64
