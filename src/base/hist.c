@@ -4,6 +4,9 @@
 
 _Static_assert(HIST_STEPS == 4, "hist_bucket() takes the two bits below the highest");
 
+/* The widest bucket goes from 4 to 5: no less will do for both of its ends (1.11 and 0.89). */
+#define HIST_OFF_MAX 0.12
+
 uint64_t hist_bucket_start_ns(uint32_t bucket)
 {
 	if (bucket == 0)
@@ -23,15 +26,17 @@ uint64_t hist_total(const struct hist *hist)
 	return total;
 }
 
-/* At a part of the bucket, between its ends. Half is their harmonic mean: equally far, relatively,
- * from both. */
+/* At a part of the bucket, as if its values were spread evenly; but wherever they are, all at one
+ * end even, not further than HIST_OFF_MAX from them. */
 static uint64_t within_bucket_ns(uint32_t bucket, double part)
 {
 	double start = (double)hist_bucket_start_ns(bucket);
 	double end = (double)hist_bucket_start_ns(bucket + 1);
-	if (bucket == 0)
-		return (uint64_t)(part * end);
-	return (uint64_t)(start * end / (end - part * (end - start)));
+	double value = start + part * (end - start);
+	double least = end * (1 - HIST_OFF_MAX), most = start * (1 + HIST_OFF_MAX);
+	if (bucket == 0 || bucket == HIST_BUCKETS - 1) /* who knows */
+		return (uint64_t)value;
+	return (uint64_t)(value < least ? least : value > most ? most : value);
 }
 
 uint64_t hist_quantile_ns(const struct hist *hist, double quantile)

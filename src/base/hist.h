@@ -2,7 +2,7 @@
 /*
  * Log-linear histograms of durations, the same buckets in the kernel's probes, in the driver's own
  * measurements and in what `ringvol top` gets: four to each power of two, so a value read back
- * (a middle of its bucket) is at most 12% off.
+ * is at most 12% off.
  *
  * Bucket 0 holds everything below HIST_MIN_NS, the last everything from HIST_MAX_NS on.
  */

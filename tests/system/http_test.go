@@ -232,6 +232,9 @@ func TestManyScrapers(t *testing.T) {
 		scrapers.Go(func() {
 			for range 3 {
 				m, err := b.d.Scrape()
+				if errors.Is(err, io.EOF) { // on a busy machine it connected and sent nothing for 10 s
+					m, err = b.d.Scrape()
+				}
 				if err != nil {
 					t.Error(err)
 				} else if m.Value("ringvol_pool_ready", "pool", "default") != 1 {
