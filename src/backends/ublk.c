@@ -158,6 +158,10 @@ static int start_end(struct op *op, int res)
 	struct ublk_call *c = call_of(op);
 	if (res == 0)
 		return 0;
+	if (res == -ETIMEDOUT)
+		return op_fail(op, ERR_TIMEOUT,
+			"the data process (%s ublkd) did not serve within %d s of its start: try again; if that does not help, start it by hand and see what it says",
+			ublk->program, UBLK_START_TIMEOUT_MS / 1000);
 	if (res < 0)
 		return op_fail_sys(op, res, "starting the data process (%s ublkd)", ublk->program);
 	return op_fail(op, ERR_UNAVAILABLE, "the data process does not start (exit %d): %.250s",

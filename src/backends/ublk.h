@@ -15,7 +15,7 @@
 
 enum {
 	UBLK_WATCH_MS = 500,
-	UBLK_START_TIMEOUT_MS = 10000, /* of a data process: until its socket answers */
+	UBLK_START_TIMEOUT_MS = 30000, /* of a data process: until its socket answers */
 	/* Of one request. The data process bounds each of the kernel's commands by less. */
 	UBLK_CALL_TIMEOUT_MS = 30000,
 };
