@@ -44,7 +44,7 @@ tidy() {
 
 go_format() {
 	local unformatted
-	unformatted=$(gofmt -l tests)
+	unformatted=$(gofmt -l tests bench)
 	[ -z "$unformatted" ] || {
 		echo "gofmt -w these: $unformatted"
 		return 1
@@ -52,7 +52,7 @@ go_format() {
 }
 
 go_vet() {
-	(cd tests && go vet ./...) && (cd tests/deploy && go vet .)
+	(cd tests && go vet ./...) && (cd tests/deploy && go vet .) && (cd bench && go vet ./...)
 }
 
 check format format
