@@ -69,12 +69,12 @@ go_run() {
 		printf '%s\tfail\t%s\t%s\n' "$lane" "$lane" "the results could not be read" >>"$into"
 }
 
-# golang LANE TIMEOUT PACKAGE [go test argument...]
+# golang LANE TIMEOUT PACKAGE [go test argument...]: a directory of tests/, which may be a module of its own.
 golang() {
 	local lane=$1 timeout=$2 package=$3
 	shift 3
 	say "lane $lane"
-	if ! (cd tests && quietly "$logs/$lane.build.log" go test -c -o "../build/$lane.test" "./$package"); then
+	if ! (cd "tests/$package" && quietly "$logs/$lane.build.log" go test -c -o "$top/build/$lane.test" .); then
 		result "$lane" fail "$package" "does not compile, see $logs/$lane.build.log"
 		return
 	fi
