@@ -29,7 +29,7 @@ left_out() {
 	pool | room | template)
 		echo "pools that do not answer within 2 s are sick, and mkfs is waited for by pidfd_open;" \
 			"under valgrind both are the rule" ;;
-	backend_ublk | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
+	backend_ublk | op_along | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
 	esac
 }
 
