@@ -13,9 +13,11 @@ int array_grow(void *array, size_t *cap, size_t count, size_t size)
 	void *items;
 	if (count < *cap)
 		return 0;
-	size_t larger = *cap == 0 ? FIRST : *cap * 2;
+	size_t larger = *cap == 0 ? FIRST : *cap * 2, bytes;
+	if (__builtin_mul_overflow(larger, size, &bytes))
+		return -ENOMEM;
 	memcpy(&items, array, sizeof(items)); /* whatever it points to */
-	items = reallocarray(items, larger, size);
+	items = realloc(items, bytes);
 	if (items == NULL)
 		return -ENOMEM;
 	memcpy(array, &items, sizeof(items));
