@@ -2,10 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Appends a line per test of a `go test -json` stream to the results: count-go.py LANE JSON RESULTS.
 
-A test with subtests counts as its subtests, unless it failed by itself.
+A test with subtests counts as its subtests, unless it failed by itself. What a failed test printed is kept
+beside the stream, and the line names that file.
 """
 import json
+import os
 import sys
+
+
+def keep(stream, test, output):
+    """Keeps what a failed test printed; returns the file's name."""
+    path = f"{stream[:-5]}.{test.replace('/', '_')[:100]}.failed.log"
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(output)
+    return os.path.abspath(path)
 
 
 def main():
@@ -45,14 +55,15 @@ def main():
             said = [s for s in said if s and not s.startswith(("===", "---"))]
             reason = said[-1] if result == "skip" and said else (said[0] if said else "")
             reason = reason.split(": ", 1)[-1] if ".go:" in reason.split(": ", 1)[0] else reason
-        lines.append((result, test, reason.replace("\t", " ")))
-    if ended != "pass" and not any(r == "fail" for r, _, _ in lines):
-        lines.append(("fail", lane, f"the test program failed, see the end of {stream[:-5]}.log"))
+        detail = keep(stream, test, output.get(test, [])) if result == "fail" else ""
+        lines.append((result, test, reason.replace("\t", " "), detail))
+    if ended != "pass" and not any(line[0] == "fail" for line in lines):
+        lines.append(("fail", lane, "the test program failed", f"{stream[:-5]}.log"))
     if not lines:
-        lines.append(("fail", lane, "ran no test"))
+        lines.append(("fail", lane, "ran no test", f"{stream[:-5]}.log"))
     with open(out, "a", encoding="utf-8") as f:
-        for result, test, reason in lines:
-            f.write(f"{lane}\t{result}\t{test}\t{reason}\n")
+        for result, test, reason, detail in lines:
+            f.write(f"{lane}\t{result}\t{test}\t{reason}\t{detail}\n")
 
 
 main()

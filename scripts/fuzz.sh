@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ./dev fuzz [TARGET|all] [SECONDS]: libFuzzer with ASan and UBSan on the targets of tests/fuzz. Each
 # input of the corpus is run first, then new ones for SECONDS (20). The seed is fixed, so that a run
-# can be repeated; FUZZ_SEED=N sets another. Inputs found go to build-fuzz/found/TARGET and stay
+# can be repeated; FUZZ_SEED=N sets another. FUZZ_RUNS=N ends a target after N inputs: such a run is the same
+# wherever it is made, as ./dev test wants it. Inputs found go to build-fuzz/found/TARGET and stay
 # there; a finding is kept as build-fuzz/found/TARGET/crash-*. With FUZZ_MERGE=1 what a target has
 # found is added to its corpus, as little as covers as much. Exit status 77 where there is no libFuzzer.
 set -euo pipefail
@@ -55,6 +56,7 @@ for target in "${targets[@]}"; do
 	fi
 	[ "$(id -u)" -ne 0 ] || chown -R 65534:65534 "$work/$target"
 	if ! (cd "$work/$target" && unprivileged ./run -seed="${FUZZ_SEED:-1}" -max_total_time="$seconds" \
+		-runs="${FUZZ_RUNS:--1}" \
 		-max_len=4096 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 "${dictionary[@]}" \
 		new corpus) >"$found/log" 2>&1; then
 		failed+=("$target")
@@ -70,7 +72,8 @@ for target in "${targets[@]}"; do
 	case " ${failed[*]-} " in
 	*" $target "*)
 		echo "FAILED  $target: see $found/log and the input beside it"
-		grep -E 'does not hold|runtime error|ERROR: |SUMMARY' "$found/log" | head -n 5
+		grep -E 'does not hold|runtime error|ERROR: |SUMMARY|#[0-9]+ .*(src|tests/fuzz)/|Base64' "$found/log" |
+			head -n 20
 		;;
 	*) echo "ok      $target: $runs inputs" ;;
 	esac

@@ -48,16 +48,16 @@ def run(test, lane, logs):
                 rest = m[3].strip()
                 if re.search(r"#\s*SKIP", rest, re.I):
                     reason = re.sub(r".*#\s*SKIP\S*\s*", "", rest, flags=re.I) or "no reason given"
-                    results.append(("skip", m[2], reason))
+                    results.append(("skip", m[2], reason, ""))
                 elif m[1] == "ok":
-                    results.append(("pass", m[2], ""))
+                    results.append(("pass", m[2], "", ""))
                 else:
-                    results.append(("fail", m[2], f"see {base}.log"))
+                    results.append(("fail", m[2], "", base + ".log"))
     if code != 0 and not any(r[0] == "fail" for r in results):
         why = "timed out" if code is None else f"exit status {code}"
-        results.append(("fail", name, f"{why}, see {base}.log"))
+        results.append(("fail", name, why, base + ".log"))
     if code == 0 and not results:
-        results.append(("fail", name, f"ran no test, see {base}.log"))
+        results.append(("fail", name, "ran no test", base + ".log"))
     return results
 
 
@@ -68,8 +68,8 @@ def main():
         if not tests:
             f.write(f"{lane}\tfail\t{suite}\tno test program was built; is criterion there?\n")
         for test in tests:
-            for result, name, reason in run(test, lane, logs):
-                f.write(f"{lane}\t{result}\t{test['name']}/{name}\t{reason}\n")
+            for result, name, reason, detail in run(test, lane, logs):
+                f.write(f"{lane}\t{result}\t{test['name']}/{name}\t{reason}\t{detail}\n")
 
 
 main()

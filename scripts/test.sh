@@ -34,13 +34,13 @@ wants() { # LANE...: whether one of these is to be run
 }
 
 # A build that fails is one failure; the lanes that need it are left out.
-result() { # lane, pass|fail|skip, name, reason
-	printf '%s\t%s\t%s\t%s\n' "$@" >>"$results"
+result() { # lane, pass|fail|skip, name, reason[, log]
+	printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "${5:-}" >>"$results"
 }
 
 build_or_fail() {
 	build_tree "$@" || {
-		result build fail "$1" "does not build, see $1/build.log"
+		result build fail "$1" "does not build" "$1/build.log"
 		return 1
 	}
 }
@@ -75,7 +75,7 @@ golang() {
 	shift 3
 	say "lane $lane"
 	if ! (cd "tests/$package" && quietly "$logs/$lane.build.log" go test -c -o "$top/build/$lane.test" .); then
-		result "$lane" fail "$package" "does not compile, see $logs/$lane.build.log"
+		result "$lane" fail "$package" "does not compile" "$logs/$lane.build.log"
 		return
 	fi
 	go_run "$lane" "$package" "$timeout" "$results" "" "$@"
@@ -113,7 +113,7 @@ counted() {
 		return
 	fi
 	sed -nE -e "s/^ok +([^ :]+).*/$lane\tpass\t\1\t/p" \
-		-e "s/^FAILED +([^ :]+):? ?(.*)/$lane\tfail\t\1\t\2/p" \
+		-e "s|^FAILED +([^ :]+):? ?(.*)|$lane\tfail\t\1\t\2\t$logs/$lane.log|p" \
 		-e "s/^skipped +([^ :]+):? ?(.*)/$lane\tskip\t\1\t\2/p" "$logs/$lane.log" >>"$results"
 	accounted "$lane" $code
 }
@@ -121,9 +121,9 @@ counted() {
 # accounted LANE EXIT-STATUS: a failure that no test of the lane is named for counts as well.
 accounted() {
 	if [ "$2" -ne 0 ] && ! grep -q "^$1"$'\tfail\t' "$results"; then
-		result "$1" fail "$1" "exit status $2, see $logs/$1.log"
+		result "$1" fail "$1" "exit status $2" "$logs/$1.log"
 	elif ! grep -q "^$1"$'\t' "$results"; then
-		result "$1" fail "$1" "ran no test, see $logs/$1.log"
+		result "$1" fail "$1" "ran no test" "$logs/$1.log"
 	fi
 }
 
@@ -195,7 +195,7 @@ if wants asan && build_or_fail build-asan "${asan_options[@]}"; then
 	ringvol_bin=$top/build-asan/ringvol
 	golang asan-system 15m system -test.short
 fi
-if wants fuzz; then counted fuzz bash scripts/fuzz.sh all 10; fi
+if wants fuzz; then counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 60; fi
 if wants e2e; then guest e2e scripts/e2e.sh; fi
 
 python3 scripts/summary.py "$results" "$logs"

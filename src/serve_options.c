@@ -196,7 +196,11 @@ static int set_pool_setting(struct pool_config *pool, char *setting, struct err 
 static int set_pool(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
-	if (strcmp(value, "none") == 0)
+	bool none = strcmp(value, "none") == 0;
+	if (o->no_pools || (none && o->pool_count > 0))
+		return err_set(err, ERR_INVALID, "none leaves no room for other pools");
+	o->no_pools = none;
+	if (none)
 		return 0;
 	char *name = arena_strdup(o->arena, value);
 	if (name == NULL)

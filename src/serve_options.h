@@ -25,6 +25,7 @@ struct serve_options {
 	const char *http; /* ADDR:PORT; NULL: off */
 	struct pool_config pools[POOLS_MAX];
 	unsigned pool_count;
+	bool no_pools; /* said with "none"; without it there is one at least */
 	struct csi_config csi;
 	bool ublk;
 	struct backend_ublk_config ublkd; /* socket_path, state_dir, start */

@@ -231,6 +231,13 @@ static int attach_locked(
 		err, ERR_NO_ROOM, "%d loop devices in a row were taken by others", ATTACH_TRIES);
 }
 
+/* A driver that was killed may have bound the image and no more. */
+static int attached_before(const struct lodev_spec *spec, const struct lodev *dev, struct err *err)
+{
+	int r = spec->no_discard ? device_forbid_discard(dev->minor) : 0;
+	return r < 0 ? err_sys(err, r, "forbidding discards on /dev/loop%u", dev->minor) : 0;
+}
+
 int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *err)
 {
 	struct stat st;
@@ -243,7 +250,9 @@ int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *e
 		return err_sys(err, r, "locking image %s", spec->image);
 	if (r == -EWOULDBLOCK) {
 		r = image_locked(spec, fd, &st, ret, err);
-		if (r <= 0)
+		if (r == 0)
+			return attached_before(spec, ret, err);
+		if (r < 0)
 			return r;
 	}
 	if (r == 1 && (r = image_open_elsewhere(spec, &st, err)) < 0)

@@ -22,8 +22,8 @@ func (t *torture) audit() error {
 	if err := t.auditListed(); err != nil {
 		return err
 	}
-	// The dead driver's helpers end, and devices and trash go, within moments.
-	if err := rig.Eventually(10*time.Second, t.auditLeft); err != nil {
+	// The dead driver's helpers end, and devices and trash go, in their time.
+	if err := rig.Eventually(60*time.Second, t.auditLeft); err != nil {
 		return err
 	}
 	return t.auditData()

@@ -246,7 +246,7 @@ func (t *torture) finish(free int64) {
 		t.violation("at the end: %v", err)
 		return
 	}
-	if err := rig.Eventually(20*time.Second, func() error {
+	if err := rig.Eventually(60*time.Second, func() error {
 		if now := t.free(); now < free-8*mib {
 			return fmt.Errorf("the pool has %d KiB less than at the start", (free-now)/1024)
 		}
@@ -387,7 +387,7 @@ func (t *torture) start() bool {
 		t.violation("%v", err)
 		return false
 	}
-	if err := rig.Eventually(30*time.Second, func() error {
+	if err := rig.Eventually(60*time.Second, func() error {
 		if !t.d.Running() {
 			return rig.Stop(fmt.Errorf("the driver ended:\n%s", t.d.LogTail(20)))
 		}
@@ -421,7 +421,7 @@ func (t *torture) quiet(heldToo bool) bool {
 func (t *torture) podsMove() bool {
 	for _, p := range t.pods {
 		from := p.writer.synced.Load()
-		if err := rig.Eventually(20*time.Second, func() error {
+		if err := rig.Eventually(60*time.Second, func() error {
 			if err := p.writer.failure(); err != nil {
 				return rig.Stop(err)
 			}

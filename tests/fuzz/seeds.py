@@ -98,6 +98,8 @@ def options():
           b"--endpoint\nunix:///run/x.sock\n--node-id\nn1\n--log-level=debug\n--csi-version\n1.13")
     write("options", "services", b"\0--services\nidentity,node\n--endpoint=tcp://127.0.0.1:9000\n"
           b"--controller-expand=node\n--max-volumes-per-node=100\n--driver-name=a.b-c.example")
+    write("options", "none", b"\0--pool\nnone\n--services\nidentity,controller")
+    write("options", "none-and-one", b"\0--pool\nnone\n--pool\nb=/b")
     write("options", "wrong", b"\0--pol\nx\n--help")
     for kind, texts in {1: [b"-m 1 -O ^has_journal,^64bit", b"-E stride=16,lazy_itable_init=1 -b 4096 -i 16384 -T small -J size=4"],
                         2: [b"-d agcount=4,su=64k -i size=512 -m reflink=1,rmapbt=0", b"-l size=16m -n ftype=1"],

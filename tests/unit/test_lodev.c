@@ -314,6 +314,24 @@ Test(lodev, without_discard_space_stays)
 	close(image);
 }
 
+/* A driver was killed between binding the image and forbidding discards. */
+Test(lodev, discards_are_forbidden_on_a_device_found)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 8 * MIB);
+	struct lodev first = env_attach("a"), dev;
+	struct lodev_spec spec = env_spec("a");
+	spec.no_discard = true;
+	struct err err = {0};
+	cr_assert(lodev_attach(&spec, &dev, &err) == 0, "%s", err.message);
+	cr_assert(dev.minor == first.minor);
+	int fd = open_device(&dev, O_RDWR);
+	uint64_t range[2] = {0, 4 * MIB};
+	cr_assert(ioctl(fd, BLKDISCARD, range) < 0 && errno == EOPNOTSUPP);
+	close(fd);
+	env_detach(&dev);
+}
+
 struct found {
 	uint64_t ino[2];
 	unsigned count, others;

@@ -119,6 +119,9 @@ Test(options, pools)
 
 	cr_assert_eq(PARSE("--pool=none"), 0, "%s", err.message);
 	cr_assert_eq(o.pool_count, 0, "the default is not added");
+	cr_assert(o.no_pools);
+	REFUSED("other pools", "--pool=none", "--pool=a=/a");
+	REFUSED("other pools", "--pool=a=/a", "--pool=none");
 
 	REFUSED("NAME=PATH", "--pool=fast");
 	REFUSED("NAME=PATH", "--pool=");
