@@ -28,7 +28,8 @@ static void try_serve(char *text)
 	must(r == 0 ? err.code == ERR_OK : r < 0 && err.code != ERR_OK && err.message[0] != '\0');
 	must(strlen(err.message) < sizeof(err.message));
 	if (r == 0 && !result.help) {
-		must(o.no_pools ? o.pool_count == 0 : o.pool_count >= 1 && o.pool_count <= POOLS_MAX);
+		must(o.no_pools ? o.pool_count == 0
+				: o.pool_count >= 1 && o.pool_count <= POOLS_MAX);
 		must(o.endpoint_count >= 1 && o.endpoint_count <= SERVE_ENDPOINTS_MAX);
 		for (unsigned i = 0; i < o.pool_count; i++) {
 			const struct pool_config *pool = &o.pools[i];
