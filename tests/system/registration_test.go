@@ -13,6 +13,7 @@ import (
 
 	"ringvol.dev/tests/rig"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	reg "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -137,6 +138,35 @@ func TestRegistrationSocketVanishes(t *testing.T) {
 	r.awaitLog("cannot register with kubelet yet", "not a socket")
 	r.must(os.Remove(r.socket))
 	r.await(&reg.RegistrationStatus{PluginRegistered: true})
+}
+
+// An older kubelet registers by v1beta1, which has the names and messages of v1; it stages below .../pv/NAME (until 1.23),
+// makes the target itself, and knows of fewer fields: no staging path with NodeGetVolumeStats (until 1.19), nothing but
+// one path with NodeExpandVolume.
+func TestRegistrationOfOlderKubelet(t *testing.T) {
+	r := newRegistering(t)
+	r.start()
+	r.await(&reg.RegistrationStatus{PluginRegistered: true})
+	r.awaitLog("registered with kubelet")
+
+	v := r.volume("older", "xfs")
+	r.must(v.Create())
+	v.Staging = filepath.Join(r.d.Kubelet, "plugins/kubernetes.io/csi/pv/older/globalmount")
+	v.Target = filepath.Join(r.d.Kubelet, "pods/pod-1/volumes/kubernetes.io~csi/older/mount")
+	r.must(errors.Join(os.MkdirAll(v.Staging, 0o750), os.MkdirAll(v.Target, 0o750)))
+	r.must(v.Stage())
+	r.must(v.Publish())
+	_, err := v.Stats()
+	r.must(err)
+	grown, err := r.c.ControllerExpandVolume(short(t), &csi.ControllerExpandVolumeRequest{VolumeId: v.ID,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: v.Size + 16*mib}})
+	r.must(err)
+	if !grown.NodeExpansionRequired {
+		t.Error("nothing is left for the node to do")
+	}
+	_, err = r.c.NodeExpandVolume(short(t), &csi.NodeExpandVolumeRequest{VolumeId: v.ID, VolumePath: v.Target})
+	r.must(err)
+	r.must(v.Gone())
 }
 
 // Kubelet refuses, and looks at a socket again only when it appears.
