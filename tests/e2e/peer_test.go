@@ -121,7 +121,8 @@ func peerPod() *corev1.Pod {
 				Name:  "provisioner",
 				Image: cluster.ProvisionerImage,
 				Args: []string{"--csi-address=/csi/csi.sock", "--node-deployment", "--strict-topology",
-					"--immediate-topology=false", "--timeout=60s"},
+					"--immediate-topology=false", "--timeout=60s",
+					"--kube-api-qps=25", "--kube-api-burst=50"}, // as ringvol's
 				Env:          []corev1.EnvVar{name},
 				VolumeMounts: []corev1.VolumeMount{socket},
 			}},
