@@ -98,11 +98,6 @@ int probe_load_here(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
 
 /* ---- in a process of its own: one message, and the descriptors with it ---- */
 
-struct loader_message {
-	int32_t res;
-	char why[PROBES_WHY_MAX];
-};
-
 union loader_control {
 	char space[CMSG_SPACE(PROBE_FDS * sizeof(int))];
 	struct cmsghdr align;
@@ -110,7 +105,7 @@ union loader_control {
 
 int probes_loader_main(int fd)
 {
-	struct loader_message message = {0};
+	struct probe_message message = {0};
 	struct probe_loaded loaded;
 	union loader_control control = {0};
 	message.res = probe_load_here(&loaded, message.why);
@@ -128,8 +123,30 @@ int probes_loader_main(int fd)
 	return sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(message) ? 0 : 1;
 }
 
-/* The message and its descriptors; -EPIPE: the process ended without a word. */
-static int receive(int fd, struct loader_message *message, struct probe_loaded *ret)
+/* Returns how many came. What is more than an answer has is closed: the space for control messages
+ * is rounded up, and one more fits. */
+static size_t take_descriptors(struct msghdr *msg, struct probe_loaded *ret)
+{
+	size_t came = 0;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c != NULL; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < count; i++, came++) {
+			int fd;
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			if (ret->count < PROBE_FDS)
+				ret->fd[ret->count++] = fd;
+			else
+				close(fd);
+		}
+	}
+	return came;
+}
+
+/* The message and its descriptors, which are the caller's also when this fails. -EPIPE: the process
+ * ended without a word; -EPROTO: not all of an answer, or more than one. */
+static int receive(int fd, struct probe_message *message, struct probe_loaded *ret)
 {
 	union loader_control control;
 	struct iovec iov = {message, sizeof(*message)};
@@ -142,22 +159,31 @@ static int receive(int fd, struct loader_message *message, struct probe_loaded *
 	if (n <= 0)
 		return n == 0 ? -ETIMEDOUT : -errno;
 	ssize_t len = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
-	if (len < 0)
-		return -errno;
-	const struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-	if (c != NULL && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(ret->fd))) {
-		memcpy(ret->fd, CMSG_DATA(c), sizeof(ret->fd));
-		ret->count = PROBE_FDS;
-	}
-	if (len != (ssize_t)sizeof(*message) || (message->res == 0 && ret->count == 0))
-		return -EPIPE;
+	if (len <= 0)
+		return len == 0 ? -EPIPE : -errno;
+	size_t came = take_descriptors(&msg, ret);
+	if (len != (ssize_t)sizeof(*message) || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+		message->res > 0 || came != (message->res == 0 ? PROBE_FDS : 0))
+		return -EPROTO;
 	message->why[PROBES_WHY_MAX - 1] = '\0';
 	return 0;
 }
 
+static const char *receive_why(int r)
+{
+	switch (r) {
+	case -ETIMEDOUT:
+		return "took too long";
+	case -EPROTO:
+		return "gave an answer that is none";
+	default:
+		return "ended without an answer";
+	}
+}
+
 int probe_load_apart(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
 {
-	struct loader_message message;
+	struct probe_message message;
 	_cleanup_fd_ int pidfd = -1, fd = -1;
 	pid_t pid;
 	ret->count = 0;
@@ -176,8 +202,7 @@ int probe_load_apart(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
 	if (r < 0) {
 		drop(ret);
 		snprintf(ret_why, PROBES_WHY_MAX,
-			"the process that loads the probes %s: restart the driver",
-			r == -ETIMEDOUT ? "took too long" : "ended without an answer");
+			"the process that loads the probes %s: restart the driver", receive_why(r));
 		return r;
 	}
 	if (message.res < 0)

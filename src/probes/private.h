@@ -26,6 +26,12 @@ probe_load_fn probe_load_here;
 /* In a process of its own. */
 probe_load_fn probe_load_apart;
 
+/* What that process answers with: res 0 and PROBE_FDS descriptors, or -errno, why, and none. */
+struct probe_message {
+	int32_t res;
+	char why[PROBES_WHY_MAX];
+};
+
 /* For tests: looks at the opened object, or spoils it, before it is loaded. */
 struct bpf_object;
 typedef void probe_spoil_fn(struct bpf_object *object);

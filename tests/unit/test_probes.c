@@ -10,12 +10,14 @@
 
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>
+#include <dirent.h>
 #include <linux/bpf.h>
 #include <linux/capability.h>
 #include <linux/fs.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
@@ -676,11 +678,43 @@ Test(probes, refused_by_the_verifier_sysfs_counts)
 
 /* ---- the process that loads them ---- */
 
+/* What the loading process answers instead of loading anything: it is told in its environment. */
+#define ANSWER "RINGVOL_TEST_ANSWER"
+
+enum { MANY = 2 * PROBE_FDS }; /* more than the receiver has room for */
+
+static int answer(int fd, const char *how)
+{
+	int res, fds[MANY];
+	unsigned count, bytes;
+	char control[CMSG_SPACE(sizeof(fds))] __attribute__((aligned(8))) = {0};
+	char message[2 * sizeof(struct probe_message)] = {0};
+	if (sscanf(how, "%d %u %u", &res, &count, &bytes) != 3)
+		return 1;
+	((struct probe_message *)message)->res = res;
+	struct iovec iov = {message, bytes};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	if (count != 0) {
+		msg.msg_control = control;
+		msg.msg_controllen = CMSG_SPACE(count * sizeof(int));
+		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+		*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(count * sizeof(int)),
+			.cmsg_level = SOL_SOCKET,
+			.cmsg_type = SCM_RIGHTS};
+		for (unsigned i = 0; i < count; i++)
+			fds[i] = STDIN_FILENO;
+		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+	}
+	return sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)bytes ? 0 : 1;
+}
+
 /* This program started again by probes_start(). */
 __attribute__((constructor)) static void loader(int argc, char **argv)
 {
-	if (argc == 3 && strcmp(argv[1], "probes") == 0)
-		_exit(probes_loader_main(atoi(argv[2])));
+	if (argc != 3 || strcmp(argv[1], "probes") != 0)
+		return;
+	const char *how = getenv(ANSWER);
+	_exit(how == NULL ? probes_loader_main(atoi(argv[2])) : answer(atoi(argv[2]), how));
 }
 
 static void load_apart(void)
@@ -750,6 +784,55 @@ Test(probes, the_loading_process_says_why_not)
 	cr_assert_eq(pthread_create(&thread, NULL, load_apart_without_capabilities, why), 0);
 	pthread_join(thread, NULL);
 	cr_expect(strstr(why, "CAP_BPF") != NULL, "%s", why);
+}
+
+static unsigned open_descriptors(void)
+{
+	unsigned count = 0;
+	DIR *open = opendir("/proc/self/fd");
+	cr_assert(open != NULL);
+	while (readdir(open) != NULL)
+		count++;
+	closedir(open);
+	return count;
+}
+
+static int loaded_from(int res, unsigned count, size_t bytes, char why[PROBES_WHY_MAX])
+{
+	char how[64];
+	struct probe_loaded got;
+	snprintf(how, sizeof(how), "%d %u %zu", res, count, bytes);
+	cr_assert_eq(setenv(ANSWER, how, 1), 0);
+	int r = probe_load_apart(&got, why);
+	cr_expect_eq(got.count, r == 0 ? PROBE_FDS : 0, "%s", how);
+	for (unsigned i = 0; i < got.count; i++)
+		cr_expect_eq(close(got.fd[i]), 0);
+	return r;
+}
+
+/* No descriptor of an answer that is none stays here. */
+Test(probes_load, a_wrong_answer_leaves_nothing)
+{
+	enum { ALL = sizeof(struct probe_message) };
+	static const struct {
+		int res;
+		unsigned count;
+		size_t bytes;
+	} wrong[] = {{0, 0, ALL}, {1, 0, ALL}, {0, 1, ALL}, {0, PROBE_FDS - 1, ALL},
+		{0, PROBE_FDS + 1, ALL}, {0, PROBE_FDS + 2, ALL}, {0, MANY, ALL}, {-EPERM, 1, ALL},
+		{-EPERM, PROBE_FDS, ALL}, {0, PROBE_FDS, ALL - 1}, {0, PROBE_FDS, 1},
+		{0, PROBE_FDS, ALL + 1}};
+	char why[PROBES_WHY_MAX];
+	unsigned before = open_descriptors();
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		int r = loaded_from(wrong[i].res, wrong[i].count, wrong[i].bytes, why);
+		cr_expect_eq(r, -EPROTO, "answer %zu: %d", i, r);
+		cr_expect(strstr(why, "an answer that is none") != NULL, "%s", why);
+		cr_expect_eq(open_descriptors(), before, "answer %zu", i);
+	}
+	cr_expect_eq(loaded_from(0, PROBE_FDS, ALL, why), 0, "the right one");
+	cr_expect_eq(loaded_from(-ENOMEM, 0, ALL, why), -ENOMEM, "its refusal");
+	cr_expect_eq(open_descriptors(), before);
 }
 
 Test(probes_why, each_reason_has_its_remedy)
