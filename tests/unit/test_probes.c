@@ -622,10 +622,15 @@ static void expect_sysfs_counts(void)
 	env_detach(&dev);
 }
 
+/* Of this thread, and of what it starts: a program that root starts has them all again otherwise.
+ */
 static void drop_capabilities(void)
 {
 	struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct data[2];
+	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_BPF), 0);
+	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_PERFMON), 0);
+	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN), 0);
 	cr_assert_eq(syscall(SYS_capget, &head, data), 0);
 	for (int i = 0; i < 2; i++)
 		data[i].effective = data[i].permitted = data[i].inheritable = 0;
@@ -634,22 +639,32 @@ static void drop_capabilities(void)
 	cr_assert_eq(syscall(SYS_capset, &head, data), 0);
 }
 
-static void *load_without_capabilities(void *arg)
+struct powerless {
+	int (*try)(char ret_why[PROBES_WHY_MAX]);
+	char why[PROBES_WHY_MAX];
+};
+
+static void *powerless_run(void *arg)
 {
-	char *why = arg;
-	drop_capabilities(); /* of this thread */
-	cr_expect_eq(probes_try(why), -EPERM);
+	struct powerless *p = arg;
+	drop_capabilities();
+	cr_expect_eq(p->try(p->why), -EPERM);
 	return NULL;
+}
+
+static void expect_says_which(int (*try)(char ret_why[PROBES_WHY_MAX]))
+{
+	struct powerless p = {.try = try};
+	pthread_t thread;
+	cr_assert_eq(pthread_create(&thread, NULL, powerless_run, &p), 0);
+	pthread_join(thread, NULL);
+	cr_expect(strstr(p.why, "CAP_BPF") != NULL, "%s", p.why);
 }
 
 Test(probes, without_capabilities_says_which)
 {
 	ENV_NEEDS_LOOP();
-	char why[PROBES_WHY_MAX] = "";
-	pthread_t thread;
-	cr_assert_eq(pthread_create(&thread, NULL, load_without_capabilities, why), 0);
-	pthread_join(thread, NULL);
-	cr_expect(strstr(why, "CAP_BPF") != NULL, "%s", why);
+	expect_says_which(probes_try);
 }
 
 /* r5 was never set. */
@@ -688,10 +703,10 @@ static int answer(int fd, const char *how)
 	int res, fds[MANY];
 	unsigned count, bytes;
 	char control[CMSG_SPACE(sizeof(fds))] __attribute__((aligned(8))) = {0};
-	char message[2 * sizeof(struct probe_message)] = {0};
+	struct probe_message message[2] = {0}; /* and more bytes than one has */
 	if (sscanf(how, "%d %u %u", &res, &count, &bytes) != 3)
 		return 1;
-	((struct probe_message *)message)->res = res;
+	message->res = res;
 	struct iovec iov = {message, bytes};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 	if (count != 0) {
@@ -763,27 +778,19 @@ Test(probes, the_loading_process_cannot_be_started)
 		strstr(probes_why(probes), "cannot be started") != NULL, "%s", probes_why(probes));
 }
 
-/* Its reason is the driver's: here that nothing is allowed. */
-static void *load_apart_without_capabilities(void *arg)
+static int try_apart(char ret_why[PROBES_WHY_MAX])
 {
 	struct probe_loaded none;
-	/* Else a program that root starts has them all again. */
-	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_BPF), 0);
-	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_PERFMON), 0);
-	cr_assert_eq(prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN), 0);
-	cr_expect_eq(probe_load_apart(&none, arg), -EPERM);
+	int r = probe_load_apart(&none, ret_why);
 	cr_expect_eq(none.count, 0);
-	return NULL;
+	return r;
 }
 
+/* Its reason is the driver's: here that nothing is allowed. */
 Test(probes, the_loading_process_says_why_not)
 {
 	ENV_NEEDS_LOOP();
-	char why[PROBES_WHY_MAX] = "";
-	pthread_t thread;
-	cr_assert_eq(pthread_create(&thread, NULL, load_apart_without_capabilities, why), 0);
-	pthread_join(thread, NULL);
-	cr_expect(strstr(why, "CAP_BPF") != NULL, "%s", why);
+	expect_says_which(try_apart);
 }
 
 static unsigned open_descriptors(void)
