@@ -142,13 +142,15 @@ static bool present(struct op *op)
 	return !call_of(op)->absent;
 }
 
+/* The bound ends what has not gone to the background. What has goes on: if it was only slow, the
+ * next request finds it serving. */
 static int start_run(struct op *op)
 {
 	struct ublk_call *c = call_of(op);
 	c->start = (struct proc){
 		.argv = {ublk->program, "ublkd", "--detach", "--socket", ublk->config.socket_path,
 			"--state-dir", ublk->config.state_dir, NULL},
-		.timeout_ms = UBLK_START_TIMEOUT_MS,
+		.timeout_ms = ublk->config.start_timeout_ms,
 	};
 	return op_proc(op, &c->start);
 }
@@ -160,8 +162,8 @@ static int start_end(struct op *op, int res)
 		return 0;
 	if (res == -ETIMEDOUT)
 		return op_fail(op, ERR_TIMEOUT,
-			"the data process (%s ublkd) did not serve within %d s of its start: try again; if that does not help, start it by hand and see what it says",
-			ublk->program, UBLK_START_TIMEOUT_MS / 1000);
+			"the data process (%s ublkd) did not serve within %g s of its start: try again; if that does not help, start it by hand and see what it says",
+			ublk->program, (double)ublk->config.start_timeout_ms / 1000);
 	if (res < 0)
 		return op_fail_sys(op, res, "starting the data process (%s ublkd)", ublk->program);
 	return op_fail(op, ERR_UNAVAILABLE, "the data process does not start (exit %d): %.250s",
@@ -409,6 +411,8 @@ int backend_ublk_open(struct reactor *reactor, const struct backend_ublk_config 
 	u->config = *config;
 	if (config->control_path == NULL)
 		u->config.control_path = UBLK_CONTROL_PATH;
+	if (config->start_timeout_ms == 0)
+		u->config.start_timeout_ms = UBLK_START_TIMEOUT_MS;
 	list_init(&u->calls);
 	u->watch_timer.fn = watch_on_timer;
 	/* Not the link itself: an upgraded driver is to start the data process of its version. */

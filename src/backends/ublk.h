@@ -25,6 +25,7 @@ struct backend_ublk_config {
 	const char *socket_path, *state_dir;
 	const char *control_path; /* what tells that the kernel has ublk; NULL: UBLK_CONTROL_PATH */
 	bool start; /* a data process that is missing is started; else somebody else does that */
+	uint64_t start_timeout_ms; /* 0: UBLK_START_TIMEOUT_MS */
 	void (*on_returned)(void *arg);
 	void *arg;
 };

@@ -12,13 +12,16 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { SEEN_MAX = 64, PATIENCE_TURNS = 2000 };
@@ -109,16 +112,21 @@ static struct reactor reactor;
 static const struct backend *backend;
 static atomic_int returned;
 
-static void fake_start(int pid)
+static bool fake_listen(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	snprintf(address.sun_path, sizeof(address.sun_path), "%s", socket_path);
-	unlink(socket_path);
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	unlink(path);
 	fake.conn = -1;
-	fake.pid = pid;
 	fake.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	cr_assert(bind(fake.listener, (struct sockaddr *)&address, sizeof(address)) == 0);
-	cr_assert(listen(fake.listener, 8) == 0);
+	return bind(fake.listener, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+	       listen(fake.listener, 8) == 0;
+}
+
+static void fake_start(int pid)
+{
+	fake.pid = pid;
+	cr_assert(fake_listen(socket_path));
 	cr_assert(pipe2(fake.stop, O_CLOEXEC) == 0);
 	cr_assert(pthread_create(&fake.thread, NULL, fake_main, NULL) == 0);
 }
@@ -136,6 +144,8 @@ static void on_returned(void *arg)
 	returned++;
 }
 
+static uint64_t start_timeout_ms; /* 0: as long as in earnest */
+
 static void open_backend(bool start)
 {
 	struct backend_ublk_config config = {
@@ -143,6 +153,7 @@ static void open_backend(bool start)
 		.state_dir = dir,
 		.control_path = control_path,
 		.start = start,
+		.start_timeout_ms = start_timeout_ms,
 		.on_returned = on_returned,
 	};
 	cr_assert(backend_ublk_open(&reactor, &config) == 0);
@@ -331,7 +342,119 @@ Test(backend_ublk, nobody_answers)
 	close(dirfd);
 }
 
-/* The program that would be started is this test, which does not know the command. */
+/* ---- a data process that is started: this program again, and a file of the test's says how it
+ * goes; without one it does not know the command ---- */
+
+enum { STARTED_LIVES_S = 60 }; /* when the test does not end it */
+
+/* Never says a word, and neither does what it started itself. */
+static void started_silent(int dirfd)
+{
+	(void)fork();
+	alarm(STARTED_LIVES_S);
+	(void)close(openat(dirfd, "reached", O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	for (;;)
+		pause();
+}
+
+/* In the background, one connection to its end. It has left the first one's group before that ends,
+ * and listens itself: the client looks whether who did so is alive. */
+static void started_serves(const char *path)
+{
+	int ready[2];
+	char word = 0;
+	if (pipe2(ready, O_CLOEXEC) < 0)
+		_exit(1);
+	pid_t pid = fork();
+	close(ready[pid == 0 ? 0 : 1]);
+	if (pid != 0)
+		_exit(pid > 0 && read(ready[0], &word, 1) == 1 ? 0 : 1);
+	alarm(STARTED_LIVES_S);
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (setsid() < 0 || dup2(null, STDOUT_FILENO) < 0 || dup2(null, STDERR_FILENO) < 0 ||
+		!fake_listen(path) || write(ready[1], &word, 1) != 1)
+		_exit(1);
+	prepare_device(UBLKD_DEV_LIVE);
+	atomic_store(&fake.pid, getpid());
+	fake.conn = accept4(fake.listener, NULL, NULL, SOCK_CLOEXEC);
+	while (answer_one())
+		;
+	_exit(0);
+}
+
+__attribute__((constructor)) static void started(int argc, char **argv)
+{
+	if (argc != 7 || strcmp(argv[1], "ublkd") != 0)
+		return;
+	int dirfd = open(argv[6], O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (faccessat(dirfd, "silent", F_OK, 0) == 0)
+		started_silent(dirfd);
+	if (faccessat(dirfd, "serves", F_OK, 0) == 0)
+		started_serves(argv[4]);
+}
+
+static void in_dir(const char *name, bool there)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	if (there)
+		touch(path, 0);
+	else
+		cr_assert(unlink(path) == 0);
+}
+
+static bool is_in_dir(const char *name)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	return access(path, F_OK) == 0;
+}
+
+/* A resize: unlike an attach it does not begin the watch, which would start others. */
+static void run_resize(struct probe *p)
+{
+	*p = (struct probe){.call = backend->resize,
+		.req = {.tag = "ringvol:01234567:89abcdef", .dev = {.path = "/dev/ublkb7"}}};
+	run(p);
+}
+
+/* The bound is made longer until the process gets as far as being silent. */
+Test(backend_ublk, a_data_process_that_never_answers_is_ended)
+{
+	struct probe p;
+	int status;
+	/* What the process leaves behind is ours to wait for, and to miss. */
+	cr_assert(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+	in_dir("silent", true);
+	for (start_timeout_ms = 50; !is_in_dir("reached"); start_timeout_ms *= 2) {
+		backend_ublk_close();
+		open_backend(true);
+		run_resize(&p);
+		cr_assert(p.op.err.code == ERR_TIMEOUT, "%s", p.op.err.message);
+		cr_assert(strstr(p.op.err.message, "the data process (/") != NULL, "%s",
+			p.op.err.message);
+		cr_assert(strstr(p.op.err.message, "start it by hand") != NULL, "%s",
+			p.op.err.message);
+		while (waitpid(-1, &status, 0) > 0)
+			cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		cr_assert(errno == ECHILD);
+	}
+	in_dir("silent", false);
+	in_dir("reached", false);
+
+	/* The next attempt meets one that works. */
+	in_dir("serves", true);
+	start_timeout_ms = 0;
+	backend_ublk_close();
+	open_backend(true);
+	run_resize(&p);
+	cr_assert(!op_failed(&p.op), "%s", p.op.err.message);
+	cr_assert(p.req.dev.attached && p.req.dev.size_bytes == 1 << 20);
+	in_dir("serves", false);
+	backend_ublk_close();
+	cr_assert(waitpid(-1, &status, 0) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 Test(backend_ublk, the_data_process_does_not_start)
 {
 	struct probe p;
