@@ -37,7 +37,7 @@ left_out() {
 only() {
 	case $1 in
 	sim) echo 'sim/!(files)' ;; # openat2
-	probes) echo 'probes_*/*' ;;  # those of loop devices: ioctls and bpf() fill things in
+	probes) echo 'probes_*/*' ;;  # else loop devices and processes: ioctls and bpf() fill things in, pidfd_open
 	*) echo '*/*' ;;
 	esac
 }

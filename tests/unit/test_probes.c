@@ -818,7 +818,7 @@ static int loaded_from(int res, unsigned count, size_t bytes, char why[PROBES_WH
 }
 
 /* No descriptor of an answer that is none stays here. */
-Test(probes_load, a_wrong_answer_leaves_nothing)
+Test(loading_process, a_wrong_answer_leaves_nothing)
 {
 	enum { ALL = sizeof(struct probe_message) };
 	static const struct {
