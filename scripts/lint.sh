@@ -55,6 +55,16 @@ go_vet() {
 	(cd tests && go vet ./...) && (cd tests/deploy && go vet .) && (cd bench && go vet ./...)
 }
 
+# Kubernetes' client is a long way to fetch: looked at where ./dev e2e has been, with its flags and so
+# with what it has compiled.
+e2e_modules_here() {
+	(cd tests/e2e && GOPROXY=off go list -deps -test ./...) >/dev/null 2>&1
+}
+
+go_vet_e2e() {
+	(cd tests/e2e && GOPROXY=off GOFLAGS="$GOFLAGS -trimpath" CGO_ENABLED=0 go vet ./...)
+}
+
 check format format
 check layers python3 scripts/check-layers
 check duplicates python3 scripts/check-duplicates.py
@@ -63,6 +73,11 @@ check clang compile clang
 check clang-tidy tidy
 check gofmt go_format
 check go-vet go_vet
+if e2e_modules_here; then
+	check go-vet-e2e go_vet_e2e
+else
+	printf 'left out go-vet-e2e: its modules are not here (./dev e2e fetches them)\n'
+fi
 
 if [ ${#failed[@]} -gt 0 ]; then
 	echo "lint: failed: ${failed[*]} (logs in $logs)"
