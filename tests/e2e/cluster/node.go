@@ -9,6 +9,9 @@ import (
 	"os"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -101,9 +104,22 @@ func (c *Cluster) waitContainerd() error {
 		if err := c.containerd.Ended(); err != nil {
 			return rig.Stop(err)
 		}
-		_, err := c.ctr("version")
-		return err
+		return askCRI()
 	})
+}
+
+// askCRI makes the call with which kubelet begins. containerd answers others before it is ready for this one, and a kubelet
+// that comes too early ends; where there is systemd it starts it again.
+func askCRI() error {
+	conn, err := grpc.NewClient("unix://"+containerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	// An empty message is a VersionRequest, and of the answer it only matters that there is one.
+	return conn.Invoke(ctx, "/runtime.v1.RuntimeService/Version", &emptypb.Empty{}, &emptypb.Empty{})
 }
 
 func (c *Cluster) ctr(args ...string) (string, error) {
