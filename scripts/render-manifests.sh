@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 . scripts/lib.sh
 . scripts/deps.sh
-. scripts/helm.sh
+. scripts/e2e/module.sh
 
 dir=${1:-deploy/kubernetes}
 deps_ensure go

@@ -130,7 +130,7 @@ accounted() {
 # The image and what deploy/ has for Kubernetes. Without helm, which is built of Go modules, the chart's tests are skipped.
 deployment() {
 	counted image env RINGVOL_BIN="$ringvol_bin" python3 scripts/run-unittest.py tests/image
-	. scripts/helm.sh
+	. scripts/e2e/module.sh
 	helm_ensure || true
 	golang deploy 5m deploy
 }

@@ -8,31 +8,11 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 . scripts/lib.sh
 . scripts/deps.sh
-. scripts/helm.sh
+. scripts/e2e/module.sh
 
 top=$PWD
 cache=$top/.cache/e2e
 packages=(containerd runc containernetworking-plugins)
-
-# made PART KEY: whether the part was made from this already. remember PART KEY: it is from now on.
-made() {
-	[ "$(cat "$cache/$1.made" 2>/dev/null)" = "$2" ]
-}
-remember() {
-	echo "$2" >"$cache/$1.made"
-}
-
-# module PART [LINKER FLAG...]
-module() {
-	local part=$1 key
-	shift
-	key=$({ cat "tests/e2e/parts/$part/go.mod" "tests/e2e/parts/$part/go.sum" && echo "$*"; } | sha256sum)
-	! made "$part" "$key" || return 0
-	say "building $part"
-	(cd "tests/e2e/parts/$part" && CGO_ENABLED=0 GOFLAGS="$GOFLAGS -trimpath" \
-		quietly "$cache/$part.log" nice -n 10 go build -ldflags "-s -w $*" -o "$cache/bin/" tool)
-	remember "$part" "$key"
-}
 
 # Kubernetes learns its version from the linker; a kubelet without one is turned away.
 kubernetes() {
