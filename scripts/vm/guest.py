@@ -59,10 +59,11 @@ def die_with_parent():
 
 
 class Guest:
-    """kernel, initrd: files; disks: (file, serial or None, read-only) in the order of /dev/vda..."""
+    """kernel, initrd: files; disks: (file, serial or None, read-only) in the order of /dev/vda...;
+    parallel: its two CPUs run at once, not in turns."""
 
-    def __init__(self, kernel, initrd, disks, token, console, archive):
-        self.arguments = arguments(kernel, initrd, disks)
+    def __init__(self, kernel, initrd, disks, token, console, archive, parallel):
+        self.arguments = arguments(kernel, initrd, disks, parallel)
         self.token = token
         self.console_path = console
         self.archive = archive
@@ -183,9 +184,11 @@ class Silent(Exception):
     """Nothing heard, or gone, before the command was started: another attempt is harmless."""
 
 
-def arguments(kernel, initrd, disks):
-    """The flags of the recipe in docs/vm.md; with plain `-cpu max` guests fault at random."""
-    line = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,-cx16", "-M", "q35",
+def arguments(kernel, initrd, disks, parallel):
+    """The flags of the recipe in docs/vm.md; with plain `-cpu max` guests fault at random, and with CPUs that
+    run at once where the kernel patches code that the other one runs, as it does when a probe comes or goes."""
+    threads = "multi" if parallel else "single"
+    line = ["qemu-system-x86_64", "-accel", f"tcg,thread={threads}", "-cpu", "max,-cx16", "-M", "q35",
             "-smp", "2", "-m", "2048", "-nodefaults", "-display", "none", "-no-reboot",
             "-serial", "stdio", "-kernel", kernel, "-initrd", initrd,
             "-append", "console=ttyS0 quiet panic=-1 nokaslr mitigations=off",

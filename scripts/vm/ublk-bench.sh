@@ -27,7 +27,7 @@ fi
 for kernel in "${kernels[@]}"; do
 	for boot in $(seq "$boots"); do
 		say "ublk benchmark on Linux $kernel, boot $boot of $boots"
-		bash scripts/vm/vm.sh --kernel "$kernel" --timeout 1800 --disk 2G \
+		bash scripts/vm/vm.sh --kernel "$kernel" --parallel --timeout 1800 --disk 2G \
 			--file build/vm/ublk.test --file build/vm/count "${files[@]}" \
 			-- bash bench/ublk/guest.sh "${RINGVOL_BENCH_SECONDS:-4}" "${RINGVOL_BENCH_ROUNDS:-1}" "${peer[@]}" \
 			| tee "build/bench-ublk/$kernel-$boot"

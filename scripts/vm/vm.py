@@ -40,6 +40,8 @@ def options():
                         help="an empty disk, /dev/vdb and so on (512M, 2G)")
     parser.add_argument("--out", metavar="DIR",
                         help="receives what CMD leaves in the directory $RINGVOL_OUT")
+    parser.add_argument("--parallel", action="store_true",
+                        help="the guest's CPUs run at once, for measurements (see docs/vm.md)")
     parser.add_argument("command", nargs="+", metavar="CMD")
     chosen = parser.parse_args()
     chosen.disk = [size_of(parser, text) for text in chosen.disk]
@@ -108,7 +110,8 @@ def run(chosen):
         disks.append((project, "project", True))
         archive = stack.enter_context(open(os.path.join(work, "archive"), "w+b"))
         console = os.path.join(work, "console")
-        box = guest.Guest(vmlinux, initrd, disks, token, console, archive.write)
+        box = guest.Guest(vmlinux, initrd, disks, token, console, archive.write,
+                          chosen.parallel)
         try:
             code = box.run(chosen.timeout)
         except guest.Failed as error:
