@@ -43,11 +43,6 @@ func probes(b *bench) error {
 	if err := awaitProbes(d); err != nil {
 		return err
 	}
-	end, err := keepAwake()
-	if err != nil {
-		return err
-	}
-	defer end()
 	if err := probesTimes(b, d, v); err != nil {
 		return err
 	}
