@@ -12,7 +12,8 @@ import (
 
 // keepAwake occupies every processor at the lowest priority there is (SCHED_IDLE) until the function it returns is called.
 // A virtual processor with nothing to do goes back to the hypervisor, and to get it again when a request completes takes
-// longer, here 20 us to 2 ms, than what is to be measured.
+// longer, here 20 us and more, than what is to be measured. Only for what runs at a real-time priority: where the kernel
+// preempts lazily, others wait for these processes until the next tick, and so does each RCU grace period.
 func keepAwake() (end func(), err error) {
 	var spinners []*exec.Cmd
 	end = func() {

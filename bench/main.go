@@ -59,7 +59,6 @@ var (
 	outPath   = flag.String("out", "results.json", "results are merged into this file")
 	rounds    = flag.Int("rounds", 7, "paired repetitions")
 	dense     = flag.Int("dense", 4000, "mounted volumes of the density group")
-	awake     = flag.Bool("awake", true, "keep the processors from idling; adds one to the load for each")
 	known     = flag.Int("known", 10000, "volumes of the memory and start groups")
 )
 
@@ -83,14 +82,6 @@ func main() {
 	}
 	// A machine that pages out what is idle is not to be measured in this program.
 	_ = unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT)
-	end := func() {}
-	if *awake {
-		var err error
-		if end, err = keepAwake(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	status := 0
@@ -103,7 +94,6 @@ func main() {
 			}
 		}
 	}
-	end()
 	os.Exit(status)
 }
 

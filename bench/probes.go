@@ -156,6 +156,11 @@ func total(objects []map[string]float64, field string) float64 {
 
 // probesTimes compares the quantiles with fio's while it runs.
 func probesTimes(b *bench, d *rig.Driver, v *rig.Volume) error {
+	end, err := keepAwake()
+	if err != nil {
+		return err
+	}
+	defer end()
 	for _, load := range []struct {
 		what string
 		cold bool

@@ -175,9 +175,6 @@ func save(path, group string, rows []row) error {
 	all.Machine = machine()
 	after := load()
 	all.Load[group] = fmt.Sprintf("%s to %s, pools below %s", loadBefore, after, os.TempDir())
-	if *awake {
-		all.Load[group] += ", processors kept awake"
-	}
 	loadBefore = after
 	var kept []row
 	for _, g := range groups {
