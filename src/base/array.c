@@ -14,6 +14,7 @@ int array_grow(void *array, size_t *cap, size_t count, size_t size)
 	if (count < *cap)
 		return 0;
 	size_t larger = *cap == 0 ? FIRST : *cap * 2, bytes;
+	/* Not reallocarray(): with AddressSanitizer that ends the program instead of failing. */
 	if (__builtin_mul_overflow(larger, size, &bytes))
 		return -ENOMEM;
 	memcpy(&items, array, sizeof(items)); /* whatever it points to */

@@ -177,13 +177,15 @@ static bool device_lost_discard(uint32_t minor)
 	       queue_read(minor, "discard_max_hw_bytes") != 0;
 }
 
-static int device_forbid_discard(uint32_t minor)
+/* What the spec asks for and LOOP_CONFIGURE does not know. */
+static int device_restrict(const struct lodev_spec *spec, uint32_t minor, struct err *err)
 {
-	if (device_lost_discard(minor))
+	if (!spec->no_discard || device_lost_discard(minor))
 		return 0;
 	char path[80];
 	snprintf(path, sizeof path, "/sys/block/loop%u/queue/discard_max_bytes", minor);
-	return fd_write_file(AT_FDCWD, path, "0");
+	int r = fd_write_file(AT_FDCWD, path, "0");
+	return r < 0 ? err_sys(err, r, "forbidding discards on /dev/loop%u", minor) : 0;
 }
 
 /* Tries one number. -EAGAIN: take the next. */
@@ -208,9 +210,8 @@ static int attach_once(
 		lodev_minor_renew(minor);
 		return -EAGAIN;
 	}
-	if (spec->no_discard && (r = device_forbid_discard(minor)) < 0)
-		err_sys(err, r, "forbidding discards on /dev/loop%u", minor);
-	else if ((r = lodev_read(loop_fd, minor, ret)) < 0)
+	r = device_restrict(spec, minor, err);
+	if (r == 0 && (r = lodev_read(loop_fd, minor, ret)) < 0)
 		err_sys(err, r, "reading the state of /dev/loop%u", minor);
 	if (r < 0) {
 		ioctl(loop_fd, LOOP_CLR_FD);
@@ -231,13 +232,6 @@ static int attach_locked(
 		err, ERR_NO_ROOM, "%d loop devices in a row were taken by others", ATTACH_TRIES);
 }
 
-/* A driver that was killed may have bound the image and no more. */
-static int attached_before(const struct lodev_spec *spec, const struct lodev *dev, struct err *err)
-{
-	int r = spec->no_discard ? device_forbid_discard(dev->minor) : 0;
-	return r < 0 ? err_sys(err, r, "forbidding discards on /dev/loop%u", dev->minor) : 0;
-}
-
 int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *err)
 {
 	struct stat st;
@@ -250,8 +244,9 @@ int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *e
 		return err_sys(err, r, "locking image %s", spec->image);
 	if (r == -EWOULDBLOCK) {
 		r = image_locked(spec, fd, &st, ret, err);
+		/* A driver that was killed may have bound the image and no more. */
 		if (r == 0)
-			return attached_before(spec, ret, err);
+			return device_restrict(spec, ret->minor, err);
 		if (r < 0)
 			return r;
 	}

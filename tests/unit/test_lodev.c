@@ -332,6 +332,28 @@ Test(lodev, discards_are_forbidden_on_a_device_found)
 	env_detach(&dev);
 }
 
+/* A /sys that nobody can write to: a thick volume does not get a device that discards, and one that
+ * was there already stays. */
+Test(lodev, discards_that_cannot_be_forbidden)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 8 * MIB);
+	struct lodev dev = env_attach("a"), now; /* one that discards */
+	struct lodev_spec spec = env_spec("a");
+	struct err err = {0};
+	spec.no_discard = true;
+	cr_assert(mount("/sys", "/sys", NULL, MS_BIND | MS_REC, NULL) == 0);
+	cr_assert(mount(NULL, "/sys", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) == 0);
+	assert_refused(&spec, ERR_INTERNAL, "forbidding discards");
+	cr_assert(lodev_status(dev.minor, &now) == 0 && now.image_ino == dev.image_ino);
+	env_detach(&dev);
+	assert_refused(&spec, ERR_INTERNAL, "forbidding discards");
+	cr_assert(lodev_status(dev.minor, &now) == -ENXIO);
+	cr_assert(umount2("/sys", MNT_DETACH) == 0);
+	cr_assert(lodev_attach(&spec, &dev, &err) == 0, "%s", err.message);
+	env_detach(&dev);
+}
+
 struct found {
 	uint64_t ino[2];
 	unsigned count, others;
