@@ -3,7 +3,7 @@
 package main
 
 import (
-	"errors"
+	"fmt"
 	"os/exec"
 	"runtime"
 	"strconv"
@@ -27,7 +27,7 @@ func keepAwake() (end func(), err error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := cmd.Start(); err != nil {
 			end()
-			return nil, errors.Join(errors.New("keeping the processors awake"), err)
+			return nil, fmt.Errorf("keeping the processors awake: %w", err)
 		}
 		spinners = append(spinners, cmd)
 	}

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ./dev fuzz [TARGET|all] [SECONDS]: libFuzzer with ASan and UBSan on the targets of tests/fuzz. Each
 # input of the corpus is run first, then new ones for SECONDS (20). The seed is fixed, so that a run
-# can be repeated; FUZZ_SEED=N sets another. FUZZ_RUNS=N ends a target after N inputs: such a run is the same
-# wherever it is made, as ./dev test wants it. Inputs found go to build-fuzz/found/TARGET and stay
+# can be repeated; FUZZ_SEED=N sets another. FUZZ_RUNS=N ends a target after N inputs, the
+# corpus among them: a run that SECONDS do not end first is the same wherever it is made, as ./dev test wants it. Inputs found go to build-fuzz/found/TARGET and stay
 # there; a finding is kept as build-fuzz/found/TARGET/crash-*. With FUZZ_MERGE=1 what a target has
 # found is added to its corpus, as little as covers as much. Exit status 77 where there is no libFuzzer.
 set -euo pipefail

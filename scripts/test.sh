@@ -195,7 +195,7 @@ if wants asan && build_or_fail build-asan "${asan_options[@]}"; then
 	ringvol_bin=$top/build-asan/ringvol
 	golang asan-system 15m system -test.short
 fi
-if wants fuzz; then counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 60; fi
+if wants fuzz; then counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 180; fi
 if wants e2e; then guest e2e scripts/e2e.sh; fi
 
 python3 scripts/summary.py "$results" "$logs"

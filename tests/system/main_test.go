@@ -6,6 +6,9 @@ package system
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +67,18 @@ func (b *bed) connect() {
 func open(t *testing.T, fs string, size int64) *bed {
 	t.Helper()
 	return newBed(t, fs, size).start()
+}
+
+// beside runs another program until the test ends; its log is in the test's directory.
+func (b *bed) beside(program string, args ...string) {
+	b.t.Helper()
+	log, err := os.Create(b.Path(filepath.Base(program) + ".log"))
+	b.must(err)
+	defer log.Close()
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	b.must(cmd.Start())
+	b.Defer(func() error { _ = cmd.Process.Kill(); _ = cmd.Wait(); return nil })
 }
 
 func (b *bed) finish() {

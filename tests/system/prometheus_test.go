@@ -204,14 +204,8 @@ scrape_configs:
   - job_name: ringvol
     static_configs: [{targets: ["%s"]}]
 `, deployFile(t, "prometheus", "rules.yml"), b.d.HTTP), 0o600))
-	cmd := exec.Command(prometheus, "--config.file="+config, "--web.listen-address="+address,
+	b.beside(prometheus, "--config.file="+config, "--web.listen-address="+address,
 		"--storage.tsdb.path="+b.Path("tsdb"), "--log.level=warn")
-	log, err := os.Create(b.Path("prometheus.log"))
-	b.must(err)
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
-	b.must(cmd.Start())
-	b.Defer(func() error { _ = cmd.Process.Kill(); _ = cmd.Wait(); return nil })
 
 	query := func(expr string) (values []string, err error) {
 		client := &http.Client{Timeout: 10 * time.Second}

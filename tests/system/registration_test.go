@@ -19,7 +19,7 @@ import (
 	reg "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// registering is a driver that registers with the test, which plays kubelet.
+// registering is a driver that registers, itself or by a sidecar, with the test, which plays kubelet.
 type registering struct {
 	*bed
 	dir, socket string

@@ -8,14 +8,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	reg "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"ringvol.dev/tests/rig"
 )
@@ -31,30 +26,16 @@ func sidecar(t *testing.T, name string) string {
 	return path
 }
 
-func (b *bed) run(program string, args ...string) {
-	b.t.Helper()
-	log, err := os.Create(b.Path(filepath.Base(program) + ".log"))
-	b.must(err)
-	defer log.Close()
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	b.must(cmd.Start())
-	b.Defer(func() error { _ = cmd.Process.Kill(); _ = cmd.Wait(); return nil })
-}
-
 func TestNodeDriverRegistrar(t *testing.T) {
 	program := sidecar(t, "csi-node-driver-registrar")
 	b := open(t, "xfs", 512*mib)
 	dir := b.Path("registry")
 	b.must(os.Mkdir(dir, 0o700))
 	const kubelets = "/var/lib/kubelet/plugins/x/csi.sock"
-	b.run(program, "--csi-address="+b.d.Socket, "--kubelet-registration-path="+kubelets, "--plugin-registration-path="+dir)
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "csi.ringvol.dev-reg.sock"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	b.must(err)
-	defer conn.Close()
+	b.beside(program, "--csi-address="+b.d.Socket, "--kubelet-registration-path="+kubelets, "--plugin-registration-path="+dir)
+	r := &registering{bed: b, socket: filepath.Join(dir, "csi.ringvol.dev-reg.sock")}
 	b.eventually(func() error {
-		info, err := reg.NewRegistrationClient(conn).GetInfo(short(t), &reg.InfoRequest{})
+		info, err := r.ask(nil)
 		if err == nil && (info.Name != "csi.ringvol.dev" || info.Endpoint != kubelets) {
 			err = rig.Stop(errors.New(info.String()))
 		}
@@ -70,7 +51,7 @@ func TestLivenessProbe(t *testing.T) {
 	b.must(err)
 	_, port, err := net.SplitHostPort(address)
 	b.must(err)
-	b.run(program, "--csi-address="+b.d.Socket, "--health-port="+port, "--probe-timeout=10s")
+	b.beside(program, "--csi-address="+b.d.Socket, "--health-port="+port, "--probe-timeout=10s")
 	says := func(want bool) {
 		t.Helper()
 		client := &http.Client{Timeout: 20 * time.Second}
