@@ -121,8 +121,7 @@ func peerPod() *corev1.Pod {
 				Name:  "provisioner",
 				Image: cluster.ProvisionerImage,
 				Args: []string{"--csi-address=/csi/csi.sock", "--node-deployment", "--strict-topology",
-					"--immediate-topology=false", "--timeout=60s",
-					"--kube-api-qps=25", "--kube-api-burst=50"}, // as ringvol's
+					"--immediate-topology=false", "--timeout=60s"},
 				Env:          []corev1.EnvVar{name},
 				VolumeMounts: []corev1.VolumeMount{socket},
 			}},
