@@ -61,10 +61,15 @@ static void *work_thread(void *arg)
 		job->res = res;
 		bool first = list_empty(&work->finished);
 		list_push(&work->finished, &job->link);
-		/* Under the lock, so that the descriptor is still open. It cannot block: the count
-		 * is far from its limit. */
-		if (first && eventfd_write(work->wake_fd, 1) < 0)
+		if (!first)
+			continue;
+		/* Without the lock, or the loop would wake up only to wait for it; work_close()
+		 * joins this thread before it closes the descriptor. It cannot block: the count is
+		 * far from its limit. */
+		pthread_mutex_unlock(&work->lock);
+		if (eventfd_write(work->wake_fd, 1) < 0)
 			abort();
+		pthread_mutex_lock(&work->lock);
 	}
 	pthread_mutex_unlock(&work->lock);
 	return NULL;
