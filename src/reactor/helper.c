@@ -33,7 +33,8 @@
 
 enum {
 	HELPER_IDLE_MS = 10000, /* above HELPER_WARM, an idle helper goes after this long */
-	HELPER_START_MS = 1,    /* between two starts */
+	HELPER_START_MS = 1,    /* between two starts for calls that wait */
+	HELPER_WARM_MS = 25,    /* between two that nobody waits for yet: the driver starts first */
 	HELPER_RETRY_MS = 500,  /* after a failed start, or one that died before its first call */
 	HELPER_CLOSE_MS = 2000, /* for all that were not hung to die */
 };
@@ -279,7 +280,8 @@ static bool helpers_too_few(const struct helpers *helpers)
 static void helpers_plan(struct helpers *helpers)
 {
 	if (helpers_too_few(helpers)) {
-		helpers_tick_in(helpers, alive_count(helpers) == 0 ? 0 : HELPER_START_MS);
+		unsigned delay_ms = list_empty(&helpers->queue) ? HELPER_WARM_MS : HELPER_START_MS;
+		helpers_tick_in(helpers, alive_count(helpers) == 0 ? 0 : delay_ms);
 		return;
 	}
 	uint64_t now_ns = ring_clock_ns(helpers->ring);
