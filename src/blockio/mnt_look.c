@@ -124,6 +124,17 @@ static int made_up_device(const struct mnt_place *place, struct mnt_look *look)
 
 /* ---- the look ---- */
 
+/* Linux 6.8: the mount's id for statmount(). Older kernels take the bit and ignore it. */
+enum { STATX_WANT_UNIQUE_ID = 0x4000 };
+
+static uint64_t unique_id(const struct statx *stx)
+{
+	uint64_t id = 0;
+	if (stx->stx_mask & STATX_WANT_UNIQUE_ID)
+		memcpy(&id, (const char *)stx + 0x90, sizeof id); /* stx_mnt_id */
+	return id;
+}
+
 /* The entry does not say. It is a mount if it is on another one than its directory. */
 static int look_at_sick(const struct mnt_place *place, int statx_res, struct mnt_look *ret)
 {
@@ -158,7 +169,7 @@ int mnt_place_look(const struct mnt_place *place, struct mnt_look *ret, char *wh
 	struct statx stx;
 	struct mnt_look look = {0};
 	if (statx(place->parent_fd, place->name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT,
-		    STATX_TYPE | STATX_MODE | STATX_SIZE, &stx) < 0) {
+		    STATX_TYPE | STATX_MODE | STATX_SIZE | STATX_WANT_UNIQUE_ID, &stx) < 0) {
 		int r = -errno;
 		if (r == -ENOENT)
 			*ret = look;
@@ -174,6 +185,7 @@ int mnt_place_look(const struct mnt_place *place, struct mnt_look *ret, char *wh
 	look.is_mount = stx.stx_attributes & STATX_ATTR_MOUNT_ROOT;
 	look.mode = stx.stx_mode;
 	look.size_bytes = stx.stx_size;
+	look.mount_id = unique_id(&stx);
 	if (S_ISBLK(look.mode)) {
 		look.dev_major = stx.stx_rdev_major;
 		look.dev_minor = stx.stx_rdev_minor;
@@ -211,7 +223,6 @@ int mnt_open_mounted(const char *path, size_t size, struct mnt_look *ret_look, c
  * are in no header of Debian 12. */
 enum {
 	SYS_STATMOUNT = 457,
-	STATX_WANT_UNIQUE_ID = 0x4000,
 	STATMOUNT_WANT_SB = 0x1,
 	STATMOUNT_WANT_OPTIONS = 0x80,
 	SB_FLAG_READ_ONLY = 1,
@@ -232,19 +243,14 @@ struct statmount_head {
 };
 
 /* 0, or -errno where the kernel is too old. */
-static int statmount_state(int fd, bool *ret_read_only, bool *ret_shut_down)
+static int statmount_state(uint64_t mount_id, bool *ret_read_only, bool *ret_shut_down)
 {
-	struct statx stx;
 	_Alignas(8) char mem[STATMOUNT_TEXT_AT + 4096];
-	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_WANT_UNIQUE_ID, &stx) < 0)
-		return -errno;
-	if (!(stx.stx_mask & STATX_WANT_UNIQUE_ID))
+	if (mount_id == 0)
 		return -ENOSYS;
-	uint64_t id;
-	memcpy(&id, (const char *)&stx + 0x90, sizeof id); /* stx_mnt_id */
 	struct statmount_req req = {
 		.size = sizeof req,
-		.mnt_id = id,
+		.mnt_id = mount_id,
 		.param = STATMOUNT_WANT_SB | STATMOUNT_WANT_OPTIONS,
 	};
 	struct statmount_head head;
@@ -277,8 +283,8 @@ static int fill_fs(const struct mnt_place *place, const struct mnt_look *look, b
 	struct by_id line;
 	bool shut_down = false;
 	if (look->is_mount && S_ISDIR(look->mode) &&
-		statmount_state(fd, &info->fs_read_only, &shut_down) < 0 && info->read_only &&
-		find_line(fd, &line) == 0) {
+		statmount_state(look->mount_id, &info->fs_read_only, &shut_down) < 0 &&
+		info->read_only && find_line(fd, &line) == 0) {
 		info->fs_read_only = line.fs_read_only;
 		shut_down = line.shut_down;
 	}
@@ -309,11 +315,12 @@ static int fill_block_size(const struct mnt_look *look, struct mnt_info *info)
 	return 0;
 }
 
-static int fill_info(const char *path, size_t size, bool stats, struct mnt_info *info)
+static int fill_info(struct mnt_prefix *prefix, const char *path, size_t size, bool stats,
+	struct mnt_info *info)
 {
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	struct mnt_look look;
-	int r = mnt_place_find(path, size, &place, info->why);
+	int r = mnt_place_find_below(prefix, path, size, &place, info->why);
 	if (r == -ENOENT) {
 		info->why[0] = '\0';
 		return 0;
@@ -340,13 +347,14 @@ static int fill_info(const char *path, size_t size, bool stats, struct mnt_info 
 
 static int call_info(const void *req, size_t req_len, void *resp, size_t *resp_len, bool stats)
 {
+	_cleanup_prefix_ struct mnt_prefix prefix = {.fd = -1};
 	struct mnt_info *info = resp;
 	if (req_len != sizeof(struct mnt_path_req) || *resp_len < sizeof *info)
 		return -EINVAL;
 	*resp_len = sizeof *info;
 	*info = (struct mnt_info){0};
 	const struct mnt_path_req *path = req;
-	return fill_info(path->path, sizeof path->path, stats, info);
+	return fill_info(&prefix, path->path, sizeof path->path, stats, info);
 }
 
 int mnt_call_inspect(const void *req, size_t req_len, void *resp, size_t *resp_len)
@@ -361,6 +369,7 @@ int mnt_call_stats(const void *req, size_t req_len, void *resp, size_t *resp_len
 
 int mnt_call_stats_many(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
+	_cleanup_prefix_ struct mnt_prefix prefix = {.fd = -1};
 	const struct mnt_many_req *many = req;
 	struct mnt_many_info *infos = resp;
 	if (req_len < offsetof(struct mnt_many_req, paths) || many->count == 0 ||
@@ -372,7 +381,7 @@ int mnt_call_stats_many(const void *req, size_t req_len, void *resp, size_t *res
 		if (path + len == end)
 			return -EINVAL;
 		infos[i] = (struct mnt_many_info){0};
-		infos[i].res = fill_info(path, len + 1, true, &infos[i].info);
+		infos[i].res = fill_info(&prefix, path, len + 1, true, &infos[i].info);
 		path += len + 1;
 	}
 	*resp_len = many->count * sizeof *infos;

@@ -153,27 +153,41 @@ static size_t prefix_length(const char *path)
 	return 0;
 }
 
-static int open_parent(char *path)
+/* Opens the prefix, path[0..len), or takes what was opened of the same one before. fd or -errno. */
+static int open_prefix(char *path, size_t len, struct mnt_prefix *prefix)
 {
-	size_t prefix_len = prefix_length(path);
-	_cleanup_fd_ int prefix = -1;
-	const char *below = path + prefix_len + strspn(path + prefix_len, "/");
-	if (prefix_len == 0) {
-		prefix = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-		if (prefix < 0)
+	if (prefix->fd >= 0 && prefix->len == len && memcmp(prefix->path, path, len) == 0)
+		return prefix->fd;
+	mnt_prefix_close(prefix);
+	if (len == 0) {
+		prefix->fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (prefix->fd < 0)
 			return -errno;
 	} else {
-		path[prefix_len] = '\0';
-		prefix = open_strict(AT_FDCWD, path, O_PATH | O_DIRECTORY);
-		if (prefix == -ELOOP)
-			prefix = open_trusted(path);
-		if (prefix < 0)
-			return prefix;
+		char next = path[len];
+		path[len] = '\0';
+		prefix->fd = open_strict(AT_FDCWD, path, O_PATH | O_DIRECTORY);
+		if (prefix->fd == -ELOOP)
+			prefix->fd = open_trusted(path);
+		path[len] = next;
 	}
-	return open_strict(prefix, below[0] != '\0' ? below : ".", O_PATH | O_DIRECTORY);
+	memcpy(prefix->path, path, len);
+	prefix->len = len;
+	return prefix->fd;
 }
 
-int mnt_place_find(const char *path, size_t size, struct mnt_place *ret, char *why)
+static int open_parent(char *path, struct mnt_prefix *prefix)
+{
+	size_t prefix_len = prefix_length(path);
+	const char *below = path + prefix_len + strspn(path + prefix_len, "/");
+	int fd = open_prefix(path, prefix_len, prefix);
+	if (fd < 0)
+		return fd;
+	return open_strict(fd, below[0] != '\0' ? below : ".", O_PATH | O_DIRECTORY);
+}
+
+int mnt_place_find_below(struct mnt_prefix *prefix, const char *path, size_t size,
+	struct mnt_place *ret, char *why)
 {
 	char copy[MNT_PATH_BYTES];
 	struct mnt_place place = MNT_PLACE_NONE;
@@ -184,7 +198,7 @@ int mnt_place_find(const char *path, size_t size, struct mnt_place *ret, char *w
 	int r = split_path(copy, place.name);
 	if (r < 0)
 		return mnt_why(why, r, "a path has to be absolute, without . and ..");
-	place.parent_fd = open_parent(copy);
+	place.parent_fd = open_parent(copy, prefix);
 	switch (place.parent_fd) {
 	case -ENOENT:
 		return mnt_why(why, -ENOENT, "the parent directory is missing");
@@ -198,6 +212,12 @@ int mnt_place_find(const char *path, size_t size, struct mnt_place *ret, char *w
 		return place.parent_fd;
 	*ret = place;
 	return 0;
+}
+
+int mnt_place_find(const char *path, size_t size, struct mnt_place *ret, char *why)
+{
+	_cleanup_prefix_ struct mnt_prefix prefix = {.fd = -1};
+	return mnt_place_find_below(&prefix, path, size, ret, why);
 }
 
 int mnt_place_open(const struct mnt_place *place, int flags)

@@ -35,6 +35,22 @@ static inline void mnt_place_close(struct mnt_place *place)
 /* path is a request's field of `size` bytes. -ENOENT: a directory on the way is missing; -ELOOP: a
  * link where none may be; -EINVAL: no absolute path, "..", or "/". */
 int mnt_place_find(const char *path, size_t size, struct mnt_place *ret, char *why);
+/* The same for paths one after the other: what they have in common before "plugins" or "pods" is
+ * resolved once. Begin with an fd of -1. */
+struct mnt_prefix {
+	int fd; /* O_PATH; negative: none */
+	size_t len;
+	char path[MNT_PATH_BYTES];
+};
+static inline void mnt_prefix_close(struct mnt_prefix *prefix)
+{
+	if (prefix->fd >= 0)
+		close(prefix->fd);
+	prefix->fd = -1;
+}
+#define _cleanup_prefix_ __attribute__((cleanup(mnt_prefix_close)))
+int mnt_place_find_below(struct mnt_prefix *prefix, const char *path, size_t size,
+	struct mnt_place *ret, char *why);
 /* Opens what is at the place; never follows a link (-ELOOP). fd or -errno. */
 int mnt_place_open(const struct mnt_place *place, int flags);
 
@@ -46,6 +62,7 @@ struct mnt_look {
 	bool shut_down; /* a file system that says EIO even of its root */
 	mode_t mode;
 	uint64_t size_bytes;
+	uint64_t mount_id; /* for statmount(); 0: Linux before 6.8, or too sick to say */
 	/* The device below a mount, or a block node's own; 0:0 for anything else. */
 	uint32_t dev_major, dev_minor;
 };

@@ -522,6 +522,51 @@ Test(mnt, statistics_of_many_are_those_of_each)
 	env_detach(&dev);
 }
 
+/* What comes before "pods" is resolved once for neighbours that have it in common, and for no other. */
+Test(mnt, prefixes_of_many)
+{
+	ENV_NEEDS_LOOP();
+	static struct mnt_many_req req;
+	static struct mnt_many_info infos[MNT_MANY_MAX];
+	static const char *const dirs[] = {"a", "a/pods", "a/pods/x", "b", "b/pods", "plain"};
+	for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++)
+		make_dir(dirs[i]);
+	cr_assert(mknodat(env.dirfd, "b/pods/x", S_IFREG | 0600, 0) == 0);
+	cr_assert(symlinkat("a", env.dirfd, "l") == 0);
+	cr_assert(fchownat(env.dirfd, "l", 1000, 1000, AT_SYMLINK_NOFOLLOW) == 0);
+	static const struct {
+		const char *name;
+		int res;
+		bool is_dir, is_file;
+	} cases[] = {
+		{"a/pods/x", 0, true, false},
+		{"a/pods/x", 0, true, false},
+		{"b/pods/x", 0, false, true},
+		{"l/pods/x", -ELOOP, false, false},
+		{"b/pods/x", 0, false, true},
+		{"plain", 0, true, false},
+		{"c/pods/x", 0, false, false},
+		{"a/pods/x", 0, true, false},
+		{"a/pods/none", 0, false, false},
+		{"a/pods/x/..", -EINVAL, false, false},
+		{"a/pods/x", 0, true, false},
+	};
+	enum { COUNT = sizeof cases / sizeof cases[0] };
+	char text[COUNT][128];
+	const char *paths[COUNT];
+	for (unsigned i = 0; i < COUNT; i++) {
+		snprintf(text[i], sizeof text[i], "%s", env_path(cases[i].name));
+		paths[i] = text[i];
+	}
+	size_t len = many_request(&req, paths, COUNT);
+	cr_assert(env_call(MNT_STATS_MANY, &req, len, infos, COUNT * sizeof infos[0]) == 0);
+	for (unsigned i = 0; i < COUNT; i++) {
+		cr_assert(infos[i].res == cases[i].res, "%u: %d", i, infos[i].res);
+		cr_assert(infos[i].info.is_dir == cases[i].is_dir, "%u", i);
+		cr_assert(infos[i].info.is_file == cases[i].is_file, "%u", i);
+	}
+}
+
 Test(mnt, a_device_is_read_past_all_caches)
 {
 	ENV_NEEDS_LOOP();
