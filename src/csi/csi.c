@@ -50,6 +50,7 @@ void csi_close(struct csi *csi)
 		node_volume_free(volume->node);
 		volume->node = NULL;
 	}
+	free(csi->stats_spare);
 	free(csi);
 }
 

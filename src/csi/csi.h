@@ -61,7 +61,7 @@ struct csi {
 	struct csi_watch *watch; /* NULL: nobody watches */
 	struct list attached;    /* node_health.link: the volumes in use */
 	struct list troubled;    /* node_health.troubled: have I/O errors, or hang */
-	struct stats_batch *stats_open; /* stats_batch.h; NULL: none */
+	struct stats_batch *stats_open, *stats_spare; /* stats_batch.h; NULL: none */
 	struct list tasks;              /* running, task.h */
 	unsigned task_count;
 	struct ring_timer long_timer; /* task.c: looks at what has been running for long */

@@ -102,9 +102,10 @@ static bool fs_done(struct op *op)
 	return look_of(op)->path.path[0] == '\0';
 }
 
-static int fs_run(struct op *op)
+static int ask_alone(struct op *op)
 {
 	struct csi_look *look = look_of(op);
+	look->batched = false;
 	int r = op_helper(op, MNT_STATS, look->key, &look->path, sizeof(look->path), &look->info,
 		sizeof(look->info), CSI_STAT_TIMEOUT_MS);
 	/* No helper to be had: another time. */
@@ -113,9 +114,23 @@ static int fs_run(struct op *op)
 	return r < 0 ? op_fail_sys(op, r, "volume %s: helper process", look->id) : r;
 }
 
+/* With others, unless somebody would have to wait for it. */
+static int fs_run(struct op *op)
+{
+	struct csi_look *look = look_of(op);
+	const struct node_volume *node = node_of(look);
+	if (node == NULL || stats_may_hang(look->csi, node, look->id))
+		return ask_alone(op);
+	look->batched = true;
+	int r = stats_batch_join(look->csi, &look->member, op, look->path.path, &look->info);
+	return r == -ENOMEM ? ask_alone(op) : r;
+}
+
 static int fs_end(struct op *op, int res)
 {
 	struct csi_look *look = look_of(op);
+	if (look->batched && res == -EAGAIN)
+		return ask_alone(op);
 	struct node_volume *node = node_of(look);
 	if (node == NULL)
 		return 0;

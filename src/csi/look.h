@@ -9,6 +9,7 @@
 
 #include "blockio/mnt.h"
 #include "csi/node_state.h"
+#include "csi/stats_batch.h"
 
 /* A child operation, or one by itself; lives until its end. A volume that hangs ends it well, after
  * CSI_STAT_TIMEOUT_MS at most. */
@@ -18,6 +19,8 @@ struct csi_look {
 	char id[RECORD_ID_MAX]; /* the volume may go while we look */
 	char key[HELPER_KEY_BYTES];
 	struct mnt_path_req path;
+	bool batched;
+	struct stats_member member;
 	struct mnt_info info;
 	struct mnt_try_req try_req;
 	struct mnt_result result;

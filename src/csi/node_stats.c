@@ -42,11 +42,10 @@ static bool may_hang(const struct csi *csi, const struct stats *s)
 {
 	struct pool_object *volume;
 	struct err gone = {0};
-	if (helpers_hung_since(csi->reactor->helpers, s->n.id) != 0 ||
-		pools_find_id(csi->pools, RECORD_VOLUME, s->n.id, &volume, &gone) < 0)
+	if (pools_find_id(csi->pools, RECORD_VOLUME, s->n.id, &volume, &gone) < 0)
 		return true;
 	const struct node_volume *node = node_volume_find(volume);
-	return node == NULL || node->overstayed_ns != 0 || node->health.hung_ns != 0;
+	return node == NULL || stats_may_hang(csi, node, s->n.id);
 }
 
 static int stats_run(struct op *op)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The open batch (csi->stats_open) and those under way, which belong to their helper call.
+ * The open batch (csi->stats_open) and those under way, which belong to their helper call; one that
+ * is over is kept for the next (csi->stats_spare).
  *
  * Happy path: the first to come opens a batch and posts its departure for the next turn -> others
  * of this turn join -> one helper call -> each member's step ends with its own result.
@@ -25,6 +26,7 @@ struct stats_batch {
 
 static void end_all(struct stats_batch *batch, bool answered)
 {
+	struct csi *csi = batch->csi;
 	for (unsigned i = 0; !list_empty(&batch->members); i++) {
 		struct list *link = list_pop(&batch->members);
 		struct stats_member *member = container_of(link, struct stats_member, link);
@@ -32,7 +34,10 @@ static void end_all(struct stats_batch *batch, bool answered)
 			*member->info = batch->infos[i].info;
 		op_complete(member->op, answered ? batch->infos[i].res : -EAGAIN);
 	}
-	free(batch);
+	if (csi->stats_spare == NULL)
+		csi->stats_spare = batch;
+	else
+		free(batch);
 }
 
 static void on_answer(struct helper_call *call, int res)
@@ -67,15 +72,24 @@ static struct stats_batch *open_batch(struct csi *csi, size_t path_bytes)
 	if (batch != NULL && batch->req.count < MNT_MANY_MAX &&
 		path_bytes <= sizeof(batch->req.paths) - batch->path_bytes)
 		return batch;
-	batch = calloc(1, sizeof(*batch));
+	batch = csi->stats_spare != NULL ? csi->stats_spare : malloc(sizeof(*batch));
 	if (batch == NULL)
 		return NULL;
+	csi->stats_spare = NULL;
 	batch->csi = csi;
+	batch->departure = (struct ring_req){.fn = on_departure};
+	batch->path_bytes = 0;
+	batch->req.count = 0;
 	list_init(&batch->members);
-	batch->departure.fn = on_departure;
 	ring_post(csi->reactor->ring, &batch->departure, 0);
 	csi->stats_open = batch;
 	return batch;
+}
+
+bool stats_may_hang(const struct csi *csi, const struct node_volume *node, const char *id)
+{
+	return node->overstayed_ns != 0 || node->health.hung_ns != 0 ||
+	       helpers_hung_since(csi->reactor->helpers, id) != 0;
 }
 
 int stats_batch_join(struct csi *csi, struct stats_member *member, struct op *op, const char *path,

@@ -12,8 +12,12 @@
 
 #include "blockio/mnt.h"
 #include "csi/csi.h"
+#include "csi/node_state.h"
 
 enum { STATS_BATCH_MS = 50 };
+
+/* Whether a call on the volume may take long, as far as is known: it is to be asked alone. */
+bool stats_may_hang(const struct csi *csi, const struct node_volume *node, const char *id);
 
 /* Embed it; lives until the step's end. */
 struct stats_member {

@@ -3,10 +3,11 @@
  * The watch: owns a timer, the socket of uevents, and the few looks under way.
  *
  * Happy path, every CSI_WATCH_MS: nothing has failed and nothing was bound or unbound, which are
- * two reads; of the volumes in use the one checked longest ago is due each CSI_LOOK_MS, so with n
- * of them n a minute are checked. What is found wrong goes to node_health (condition.h says it).
- * How it can fail: no socket (said once; devices are then looked at in turn), no BPF (nobody knows
- * of I/O errors), events lost for want of room (all devices are looked at).
+ * two reads. Each volume in use is checked once in CSI_LOOK_MS, with those that are due in the same
+ * CSI_ROUND_MS: their looks share a call to a helper process. What is found wrong goes to
+ * node_health (condition.h says it). How it can fail: no socket (said once; devices are then looked
+ * at in turn), no BPF (nobody knows of I/O errors), events lost for want of room (all devices are
+ * looked at).
  *
  * I/O errors end when none has come for a while *and* I/O has succeeded since. The while is short
  * at first, so that a volume that is well again is called so, and doubles with each relapse, so
@@ -45,6 +46,7 @@ struct csi_watch {
 	struct ring_timer timer;
 	int uevents; /* -1: none */
 	struct list wanted;
+	uint64_t round_ns; /* what was due then is checked */
 	unsigned looking;
 	struct watch_look {
 		struct csi_watch *watch;
@@ -296,8 +298,6 @@ static bool follow_uevents(struct csi_watch *watch)
 
 /* ---- looks ---- */
 
-static void start_looks(struct csi_watch *watch);
-
 static void look_finished(struct op *op)
 {
 	struct csi_look *look = container_of(op, struct csi_look, op);
@@ -305,8 +305,9 @@ static void look_finished(struct op *op)
 	struct csi_watch *watch = slot->watch;
 	slot->busy = false;
 	watch->looking--;
-	if (!watch->csi->draining)
-		start_looks(watch);
+	/* The next ones together, when the others of this turn have ended as well. */
+	if (!watch->csi->draining && !list_empty(&watch->wanted))
+		ring_timer_arm(watch->csi->reactor->ring, &watch->timer, SOON_MS);
 	csi_tell_idle(watch->csi);
 }
 
@@ -351,12 +352,15 @@ static void check(struct csi_watch *watch, struct node_volume *node, uint64_t no
 static bool check_due(struct csi_watch *watch)
 {
 	uint64_t now_ns = ring_now_ns(watch->csi->reactor->ring);
+	if (now_ns - watch->round_ns >= CSI_ROUND_MS * (uint64_t)NS_PER_MS)
+		watch->round_ns = now_ns;
 	for (unsigned i = 0; i < CHECKS_MAX; i++) {
 		if (list_empty(&watch->csi->attached))
 			return false;
 		struct node_volume *node = node_linked(watch->csi->attached.next, link);
-		uint64_t age_ns = now_ns - node->health.checked_ns;
-		if (node->health.checked_ns != 0 && age_ns < CSI_LOOK_MS * (uint64_t)NS_PER_MS)
+		uint64_t checked_ns = node->health.checked_ns;
+		if (checked_ns != 0 &&
+			checked_ns + CSI_LOOK_MS * (uint64_t)NS_PER_MS > watch->round_ns)
 			return false;
 		check(watch, node, now_ns);
 	}

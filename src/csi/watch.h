@@ -8,14 +8,16 @@
 #ifndef RINGVOL_CSI_WATCH_H
 #define RINGVOL_CSI_WATCH_H
 
+#include "blockio/mnt.h"
 #include "csi/csi.h"
 
 enum {
 	CSI_WATCH_MS = 500,
-	CSI_LOOK_MS = 60000,         /* each volume: latencies, and its file system if nobody did */
-	CSI_HUNG_LOOK_MS = 10000,    /* a volume that hangs */
-	CSI_LOOKS_MAX = 4,           /* at once */
-	CSI_ERRORS_QUIET_MS = 10000, /* I/O errors are over after this long without a new one */
+	CSI_LOOK_MS = 60000,      /* each volume: latencies, and its file system if nobody did */
+	CSI_ROUND_MS = 2000,      /* those due meanwhile are looked at together */
+	CSI_HUNG_LOOK_MS = 10000, /* a volume that hangs */
+	CSI_LOOKS_MAX = MNT_MANY_MAX, /* at once */
+	CSI_ERRORS_QUIET_MS = 10000,  /* I/O errors are over after this long without a new one */
 	CSI_ERRORS_QUIET_MAX_MS = 600000,
 	CSI_ERRORS_RELAPSE_MS = 3600000, /* back within this long: twice as long next time */
 	CSI_SLOW_MS = 1000,              /* 99th percentile of a minute's reads and writes */

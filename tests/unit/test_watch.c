@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The watch on volumes that nobody asks for: that each is looked at, together with others, and how
+ * it goes when such a call does not come back. */
+#include "base/log.h"
+#include "csi/condition.h"
+#include "csi/node_state.h"
+#include "pool/private.h"
+#include "reactor/sim.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	VOLUMES = 40,
+	MAJOR = 7,
+	MINOR_BASE = 900000, /* no machine has these; their devices read as gone */
+	PERIOD_MS = 2 * CSI_LOOK_MS + 4 * CSI_ROUND_MS, /* of looks, from the start on */
+};
+
+static struct ring_sim sim;
+static struct reactor reactor;
+static struct pools pools;
+static struct pool pool;
+static struct csi *csi;
+static struct pool_object *volumes[VOLUMES];
+
+/* What the helpers are asked, and what they say. */
+static unsigned alone_calls, many_calls, paths_asked;
+static bool asked_alone[VOLUMES];
+static int many_res;
+
+static unsigned answer(const char *path, struct mnt_info *info)
+{
+	unsigned i;
+	cr_assert_eq(sscanf(path, "/m/%u", &i), 1);
+	*info = (struct mnt_info){
+		.exists = true,
+		.is_dir = true,
+		.is_mount = true,
+		.dev_major = MAJOR,
+		.dev_minor = MINOR_BASE + i,
+		.shut_down = i == 7,
+	};
+	paths_asked++;
+	return i;
+}
+
+static int fake_stats(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_path_req *path = req;
+	(void)req_len;
+	alone_calls++;
+	*resp_len = sizeof(struct mnt_info);
+	asked_alone[answer(path->path, resp)] = true;
+	return 0;
+}
+
+static int fake_stats_many(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_many_req *many = req;
+	struct mnt_many_info *infos = resp;
+	const char *path = many->paths;
+	(void)req_len;
+	many_calls++;
+	if (many_res < 0)
+		return many_res;
+	for (unsigned i = 0; i < many->count; i++, path += strlen(path) + 1)
+		(void)answer(path, &infos[i].info);
+	*resp_len = many->count * sizeof(infos[0]);
+	return 0;
+}
+
+static helper_fn *const fake_calls[MNT_CALLS] = {
+	[MNT_STATS] = fake_stats,
+	[MNT_STATS_MANY] = fake_stats_many,
+};
+
+static void later(struct ring_timer *timer)
+{
+	*(bool *)(timer + 1) = true;
+}
+
+static void pass_ms(uint64_t ms)
+{
+	struct {
+		struct ring_timer timer;
+		bool fired;
+	} wait = {.timer = {.fn = later}};
+	ring_timer_arm(reactor.ring, &wait.timer, ms);
+	while (!wait.fired)
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+}
+
+static void add_volume(unsigned i)
+{
+	char name[32], path[32];
+	snprintf(name, sizeof(name), "pvc-%u", i);
+	snprintf(path, sizeof(path), "/m/%u", i);
+	struct record rec = {
+		.kind = RECORD_VOLUME,
+		.name = name,
+		.size_bytes = 1 << 20,
+		.fs = FSIMG_EXT4,
+		.mkfs_options = "",
+		.source_id = "",
+		.family = "",
+	};
+	snprintf(rec.random, sizeof(rec.random), "%08x", i);
+	struct pool_found found = {.rec = record_new(&rec), .kind = RECORD_VOLUME};
+	cr_assert_not_null(found.rec);
+	strcpy(found.key, found.rec->key);
+	volumes[i] = pool_index_insert(&pool, &found);
+	cr_assert_not_null(volumes[i]);
+	struct node_volume *node = node_volume_get(volumes[i]);
+	struct backend_dev dev = {.attached = true, .major = MAJOR, .minor = MINOR_BASE + i};
+	snprintf(dev.path, sizeof(dev.path), "/dev/loop%u", dev.minor);
+	node_volume_set_dev(csi, node, &dev);
+	cr_assert_eq(node_volume_add_mount(node, path, false, false), 0);
+}
+
+static void setup(void)
+{
+	struct ring_config config = {.sim = &sim};
+	struct csi_config csi_config = {.csi_minor = 13};
+	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
+	cr_assert_eq(ring_open(&reactor.ring, &config), 0);
+	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, fake_calls, MNT_CALLS), 0);
+	pools.reactor = &reactor;
+	pools.at[0] = &pool;
+	pools.count = 1;
+	pool = (struct pool){.pools = &pools, .name = "default", .path = "/pool", .loaded = true};
+	strcpy(pool.uuid8, "01234567");
+	pass_ms(5);
+	pool_set_state(&pool, POOL_READY, "%s", "");
+	cr_assert_eq(csi_open(&csi, &csi_config, &reactor, &pools), 0);
+	for (unsigned i = 0; i < VOLUMES; i++)
+		add_volume(i);
+	cr_assert_eq(csi_watch_open(csi), 0);
+}
+
+static void teardown(void)
+{
+	csi_close(csi);
+	for (unsigned i = 0; i < VOLUMES; i++) {
+		pool_index_remove(volumes[i]);
+		pool_object_free(volumes[i]);
+	}
+	free(pool.index[RECORD_VOLUME].at);
+	helpers_close(reactor.helpers);
+	ring_close(reactor.ring);
+}
+
+TestSuite(watch, .init = setup, .fini = teardown);
+
+static struct node_health *health_of(unsigned i)
+{
+	return &node_volume_find(volumes[i])->health;
+}
+
+static unsigned looked_at(void)
+{
+	unsigned count = 0;
+	for (unsigned i = 0; i < VOLUMES; i++)
+		count += health_of(i)->looked_ns != 0;
+	return count;
+}
+
+Test(watch, who_is_due_is_looked_at_together)
+{
+	pass_ms(PERIOD_MS);
+	cr_assert_eq(looked_at(), VOLUMES);
+	/* The simulated ring delays at will, so that not all of them meet. */
+	cr_expect_lt(many_calls + alone_calls, VOLUMES / 2);
+	cr_expect_eq(paths_asked, VOLUMES);
+	for (unsigned i = 0; i < VOLUMES; i++)
+		cr_expect_eq(health_of(i)->shut_down_ns != 0, i == 7);
+	/* And again, each once. */
+	pass_ms(PERIOD_MS);
+	cr_expect_eq(paths_asked, 2 * VOLUMES);
+}
+
+Test(watch, who_has_been_looked_at_is_left_alone)
+{
+	pass_ms(CSI_LOOK_MS);
+	for (unsigned i = 0; i < VOLUMES; i++)
+		health_of(i)->looked_ns = ring_now_ns(reactor.ring);
+	pass_ms(CSI_LOOK_MS);
+	cr_assert_eq(paths_asked, 0);
+}
+
+Test(watch, who_may_hang_is_asked_alone)
+{
+	node_volume_find(volumes[3])->overstayed_ns = 1;
+	pass_ms(PERIOD_MS);
+	cr_assert_eq(looked_at(), VOLUMES);
+	cr_expect(asked_alone[3]);
+	cr_expect_lt(alone_calls, VOLUMES / 2);
+	cr_expect_eq(paths_asked, VOLUMES);
+}
+
+Test(watch, a_call_that_does_not_come_back_is_made_for_each_alone)
+{
+	many_res = -EPIPE;
+	pass_ms(PERIOD_MS);
+	cr_assert_eq(looked_at(), VOLUMES);
+	cr_expect_eq(alone_calls, VOLUMES);
+	cr_expect_gt(many_calls, 0);
+	cr_expect_eq(health_of(0)->hung_ns, 0);
+	cr_expect_neq(health_of(7)->shut_down_ns, 0);
+}
+
+/* Something was bound or unbound: that does not wait for the others. */
+Test(watch, what_is_urgent_is_checked_in_the_next_tick)
+{
+	pass_ms(PERIOD_MS);
+	struct node_health *health = health_of(5);
+	health->gone_ns = 0;
+	list_remove(&health->link);
+	list_push_front(&csi->attached, &health->link);
+	health->checked_ns = 0;
+	health->device_due = true;
+	pass_ms(CSI_WATCH_MS + 1);
+	cr_assert_neq(health->gone_ns, 0);
+}
