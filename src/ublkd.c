@@ -269,8 +269,8 @@ static int take_lock(struct ublkd *u, struct err *err)
 	}
 	if (r == -EWOULDBLOCK)
 		return err_set(err, ERR_EXISTS,
-			"another data process has the state directory %s: end it, or give "
-			"--state-dir",
+			"another data process has the state directory %s: wait for it if it is "
+			"starting or ending, else end it, or give --state-dir",
 			dir);
 	return r < 0 ? err_sys(err, r, "locking the state directory %s", dir) : 0;
 }
