@@ -73,8 +73,9 @@ func copying(b *bench) error {
 		rate, err := clone(full)()
 		return 2 * rate, err
 	}
-	if err := b.paired(row{What: "the same, bytes read and written", Unit: "MiB/s", Beside: "fio, sequential direct write",
-		Bar: "ratio >= 0.9"}, moved, fioRate(p, size, "write")); err != nil {
+	// As many bytes on both sides: a virtual disk lets a short run go faster than a long one.
+	if err := b.paired(row{What: "the same, bytes read and written", Unit: "MiB/s", Beside: "fio, sequential direct write of as many",
+		Bar: "ratio >= 0.9"}, moved, fioRate(p, 2*size, "write")); err != nil {
 		return err
 	}
 	if err := b.paired(row{What: "the same", Unit: "MiB/s", Beside: "fio, reading one file and writing another"},

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"ringvol.dev/tests/rig"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
 const creates = 200
@@ -24,6 +27,11 @@ func create(b *bench) error {
 		return err
 	}
 	var serial atomic.Int64
+	// With a client that adds as little as can be, and with grpc-go.
+	lean := func(kind string) (float64, error) {
+		times, err := timesOf(*clientPath, "create", "unix://"+d.Socket, creates, fmt.Sprintf("c%07d", serial.Add(1)), volumeSize, kind)
+		return median(times), err
+	}
 	batch := func(kind string, many int) (float64, error) {
 		all := volumes(d, fmt.Sprintf("c%07d", serial.Add(1)), creates, rig.CapFor(kind), volumeSize)
 		start := time.Now()
@@ -58,6 +66,12 @@ func create(b *bench) error {
 		}
 		err := b.paired(row{What: "CreateVolume thin, " + what + ", one at a time, p50", Unit: "us",
 			Beside: "bare calls", Bar: "ratio <= 1.5"},
+			func() (float64, error) { return lean(kind) },
+			func() (float64, error) { return floorMedian(floorArgs...) })
+		if err != nil {
+			return err
+		}
+		err = b.paired(row{What: "CreateVolume thin, " + what + ", one at a time, p50, by grpc-go", Unit: "us", Beside: "bare calls"},
 			func() (float64, error) { return batch(kind, 1) },
 			func() (float64, error) { return floorMedian(floorArgs...) })
 		if err != nil {
@@ -71,6 +85,33 @@ func create(b *bench) error {
 			return err
 		}
 	}
+	return callsAtPace(b, d)
+}
+
+// callsAtPace is what any call takes that comes as seldom as creates one after the other do: client, socket and
+// driver have gone to sleep each time, and have to be woken.
+func callsAtPace(b *bench, d *rig.Driver) error {
+	c, err := d.Client()
+	if err != nil {
+		return err
+	}
+	const pause = 400 * time.Microsecond
+	lean, err := timesOf(*clientPath, "info", "unix://"+d.Socket, 5*creates, pause.Microseconds())
+	if err != nil {
+		return err
+	}
+	var times []float64
+	for range 5 * creates {
+		time.Sleep(pause)
+		start := time.Now()
+		if _, err := c.GetPluginInfo(context.Background(), &csi.GetPluginInfoRequest{}); err != nil {
+			return err
+		}
+		times = append(times, float64(time.Since(start).Nanoseconds())/1000)
+	}
+	const what = "GetPluginInfo p50, each 400 us after the answer before: of a create, what is no create's"
+	b.add(row{What: what, Unit: "us", Ours: median(lean)})
+	b.add(row{What: what + ", by grpc-go", Unit: "us", Ours: median(times)})
 	return nil
 }
 

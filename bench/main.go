@@ -54,12 +54,13 @@ type bench struct {
 }
 
 var (
-	floorPath = flag.String("floor", "", "the program of floor.c")
-	peerPath  = flag.String("peer", os.Getenv("RINGVOL_BENCH_PEER"), "a built csi-driver-host-path; rows against it are skipped without")
-	outPath   = flag.String("out", "results.json", "results are merged into this file")
-	rounds    = flag.Int("rounds", 7, "paired repetitions")
-	dense     = flag.Int("dense", 4000, "mounted volumes of the density group")
-	known     = flag.Int("known", 10000, "volumes of the memory and start groups")
+	floorPath  = flag.String("floor", "", "the program of floor.c")
+	clientPath = flag.String("client", "", "the program of bench/client")
+	peerPath   = flag.String("peer", os.Getenv("RINGVOL_BENCH_PEER"), "a built csi-driver-host-path; rows against it are skipped without")
+	outPath    = flag.String("out", "results.json", "results are merged into this file")
+	rounds     = flag.Int("rounds", 7, "paired repetitions")
+	dense      = flag.Int("dense", 4000, "mounted volumes of the density group")
+	known      = flag.Int("known", 10000, "volumes of the memory and start groups")
 )
 
 func main() {

@@ -15,6 +15,7 @@ import (
 
 	"ringvol.dev/tests/rig"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,34 +41,53 @@ func stats(b *bench) error {
 	time.Sleep(15 * time.Second) // helpers that were too many have gone
 
 	idle := busyMeanwhile(d.Pid(), func() { time.Sleep(time.Minute) })
-	var times []float64
-	var lock sync.Mutex
-	var errs []error
-	asking := busyMeanwhile(d.Pid(), func() {
+	// As kubelet does; the share of calls/count of a minute.
+	ask := func(calls int, one func(i int) error) (times []float64, err error) {
+		var lock sync.Mutex
 		tick := time.NewTicker(period)
 		defer tick.Stop()
-		for from := 0; from < count; from += together {
+		for from := 0; from < calls; from += together {
 			<-tick.C
 			var wait sync.WaitGroup
-			for _, v := range all[from : from+together] {
+			for i := from; i < from+together; i++ {
 				wait.Go(func() {
 					start := time.Now()
-					_, err := v.Stats()
+					failed := one(i)
 					took := float64(time.Since(start).Nanoseconds()) / 1000
 					lock.Lock()
 					defer lock.Unlock()
-					times, errs = append(times, took), append(errs, err)
+					times, err = append(times, took), errors.Join(err, failed)
 				})
 			}
 			wait.Wait()
 		}
+		return times, err
+	}
+	var times []float64
+	asking := busyMeanwhile(d.Pid(), func() {
+		times, err = ask(count, func(i int) error { _, err := all[i].Stats(); return err })
 	})
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
+		return err
+	}
+	c, err := d.Client()
+	if err != nil {
+		return err
+	}
+	nothing, err := ask(count/2, func(int) error {
+		_, err := c.GetPluginInfo(context.Background(), &csi.GetPluginInfoRequest{})
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	what := fmt.Sprintf("%d mounted volumes, each asked once a minute, %d at a time", count, together)
 	b.add(row{What: "NodeGetVolumeStats p99, " + what, Unit: "us", Ours: quantile(times, 0.99), Bar: "<= 1000"})
 	b.add(row{What: "NodeGetVolumeStats p50, " + what, Unit: "us", Ours: median(times)})
+	for _, q := range []float64{0.99, 0.5} {
+		b.add(row{What: fmt.Sprintf("GetPluginInfo p%.0f, the same way: what client, socket and a machine at rest take of it", 100*q), Unit: "us",
+			Ours: quantile(nothing, q)})
+	}
 	b.add(row{What: "CPU of driver and helpers meanwhile, percent of one core", Unit: "%", Ours: asking, Bar: "<= 0.1"})
 	b.add(row{What: "of it the same with nobody asking: the watch", Unit: "%", Ours: idle})
 	return each(count, 8, func(i int) error { return down(all[i], all[i].Down) })

@@ -102,17 +102,22 @@ func stagedVolumes(d *rig.Driver, prefix string, count int, c *csi.VolumeCapabil
 	})
 }
 
-// floorRun runs the C program and returns its microseconds.
+// floorRun runs the program of the bare calls and returns its microseconds.
 func floorRun(args ...any) ([]float64, error) {
+	return timesOf(*floorPath, args...)
+}
+
+// timesOf runs a C program that prints nanoseconds, and returns microseconds.
+func timesOf(program string, args ...any) ([]float64, error) {
 	words := make([]string, len(args))
 	for i, a := range args {
 		words[i] = fmt.Sprint(a)
 	}
-	out, err := exec.Command(*floorPath, words...).Output()
+	out, err := exec.Command(program, words...).Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			err = fmt.Errorf("floor %s: %s", words[0], exit.Stderr)
+			err = fmt.Errorf("%s %s: %s", filepath.Base(program), words[0], exit.Stderr)
 		}
 		return nil, err
 	}

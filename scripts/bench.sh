@@ -14,17 +14,15 @@ if [ ${#missing[@]} -gt 0 ]; then
 	deps_apt_install "${missing[@]}" || die "packages could not be installed"
 fi
 dir=build-bench
-if [ -z "${RINGVOL_BIN:-}" ]; then
-	build_tree $dir --buildtype=release
-	RINGVOL_BIN=$PWD/$dir/ringvol
-fi
+build_tree $dir --buildtype=release
+RINGVOL_BIN=${RINGVOL_BIN:-$PWD/$dir/ringvol}
 mkdir -p $dir
 gcc -std=gnu17 -O2 -Wall -Wextra -D_GNU_SOURCE bench/floor/floor.c -o $dir/floor
 (cd bench && quietly "../$dir/bench.log" go build -o "../$dir/bench" .)
 status=0
 # shellcheck disable=SC2086
 as_root env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_BIN="$RINGVOL_BIN" \
-	RINGVOL_BENCH_PEER="${RINGVOL_BENCH_PEER:-}" "$dir/bench" -floor "$dir/floor" \
+	RINGVOL_BENCH_PEER="${RINGVOL_BENCH_PEER:-}" "$dir/bench" -floor "$dir/floor" -client $dir/bench-client \
 	-out bench/results.json ${BENCH_ARGS:-} "$@" || status=$?
 [ ! -f bench/results.json ] || python3 bench/report.py bench/results.json docs
 exit $status

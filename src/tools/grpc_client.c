@@ -38,6 +38,7 @@ struct grpc_client {
 	struct buf request;
 	size_t request_at;
 	struct buf answer; /* what is not yet a whole message */
+	struct buf out;
 	int (*on_message)(void *arg, const uint8_t *data, size_t len);
 	void *arg;
 	int result; /* what on_message or the framing said */
@@ -235,6 +236,7 @@ void grpc_client_close(struct grpc_client *c)
 	nghttp2_session_del(c->session);
 	buf_free(&c->request);
 	buf_free(&c->answer);
+	buf_free(&c->out);
 	fd_close(&c->fd);
 	free(c);
 }
@@ -276,25 +278,23 @@ static int submit(struct grpc_client *c, const char *path, const ProtobufCMessag
 	return c->stream < 0 ? -ENOMEM : 0;
 }
 
+/* All frames in one piece: a server is woken by each. */
 static int write_out(struct grpc_client *c)
 {
-	for (;;) {
-		const uint8_t *data;
-		ssize_t len = nghttp2_session_mem_send(c->session, &data);
-		if (len < 0)
-			return -EPROTO;
-		if (len == 0)
-			return 0;
-		while (len > 0) {
-			ssize_t n = send(c->fd, data, (size_t)len, MSG_NOSIGNAL);
-			if (n < 0 && errno != EINTR)
-				return -errno;
-			if (n > 0) {
-				data += n;
-				len -= n;
-			}
-		}
+	const uint8_t *data;
+	ssize_t len;
+	int r = 0;
+	c->out.len = 0;
+	while (r == 0 && (len = nghttp2_session_mem_send(c->session, &data)) != 0)
+		r = len < 0 ? -EPROTO : buf_append(&c->out, data, (size_t)len);
+	for (size_t at = 0; r == 0 && at < c->out.len;) {
+		ssize_t n = send(c->fd, c->out.data + at, c->out.len - at, MSG_NOSIGNAL);
+		if (n < 0 && errno != EINTR)
+			r = -errno;
+		if (n > 0)
+			at += (size_t)n;
 	}
+	return r;
 }
 
 static int read_in(struct grpc_client *c)
