@@ -11,13 +11,14 @@ top=$PWD
 logs=$top/build/test-logs
 results=$logs/results.tsv
 all=(unit wire sim deploy system crash conformance valgrind guest ublk power asan fuzz e2e)
+parts=(guest-6.1 guest-6.12 ublk-6.12 ublk-7.2) # guest and ublk on one kernel alone
 lanes=("$@")
 [ ${#lanes[@]} -gt 0 ] || lanes=("${all[@]}")
 for lane in "${lanes[@]}"; do
-	case " ${all[*]} " in
+	case " ${all[*]} ${parts[*]} " in
 	*" $lane "*) ;;
 	*)
-		say "no lane '$lane': ${all[*]}"
+		say "no lane '$lane': ${all[*]} ${parts[*]}"
 		exit 2
 		;;
 	esac
@@ -164,7 +165,7 @@ mkdir -p "$logs"
 rm -rf "${logs:?}"/*
 : >"$results"
 
-if wants unit wire sim deploy system crash conformance valgrind guest ublk power; then
+if wants unit wire sim deploy system crash conformance valgrind guest ublk power "${parts[@]}"; then
 	if build_or_fail build; then
 		for lane in unit wire sim; do
 			if wants $lane; then criterion build $lane $lane; fi
@@ -179,12 +180,12 @@ if wants unit wire sim deploy system crash conformance valgrind guest ublk power
 		if wants crash; then golang crash 10m crash; fi
 		if wants conformance; then golang conformance 10m conformance; fi
 		if wants valgrind; then counted valgrind bash scripts/valgrind.sh; fi
-		if wants guest; then
-			for kernel in 6.1 6.12; do guest guest-$kernel scripts/vm/system-tests.sh $kernel; done
-		fi
-		if wants ublk; then
-			for kernel in 6.12 7.2; do guest ublk-$kernel scripts/vm/ublk-tests.sh $kernel; done
-		fi
+		for kernel in 6.1 6.12; do
+			if wants guest guest-$kernel; then guest guest-$kernel scripts/vm/system-tests.sh $kernel; fi
+		done
+		for kernel in 6.12 7.2; do
+			if wants ublk ublk-$kernel; then guest ublk-$kernel scripts/vm/ublk-tests.sh $kernel; fi
+		done
 		if wants power; then power_loss; fi
 	fi
 fi
