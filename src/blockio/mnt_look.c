@@ -315,8 +315,8 @@ static int fill_block_size(const struct mnt_look *look, struct mnt_info *info)
 	return 0;
 }
 
-static int fill_info(struct mnt_prefix *prefix, const char *path, size_t size, bool stats,
-	struct mnt_info *info)
+static int fill_info(
+	struct mnt_prefix *prefix, const char *path, size_t size, bool stats, struct mnt_info *info)
 {
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	struct mnt_look look;

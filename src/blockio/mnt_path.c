@@ -186,8 +186,8 @@ static int open_parent(char *path, struct mnt_prefix *prefix)
 	return open_strict(fd, below[0] != '\0' ? below : ".", O_PATH | O_DIRECTORY);
 }
 
-int mnt_place_find_below(struct mnt_prefix *prefix, const char *path, size_t size,
-	struct mnt_place *ret, char *why)
+int mnt_place_find_below(
+	struct mnt_prefix *prefix, const char *path, size_t size, struct mnt_place *ret, char *why)
 {
 	char copy[MNT_PATH_BYTES];
 	struct mnt_place place = MNT_PLACE_NONE;

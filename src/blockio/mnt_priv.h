@@ -49,8 +49,8 @@ static inline void mnt_prefix_close(struct mnt_prefix *prefix)
 	prefix->fd = -1;
 }
 #define _cleanup_prefix_ __attribute__((cleanup(mnt_prefix_close)))
-int mnt_place_find_below(struct mnt_prefix *prefix, const char *path, size_t size,
-	struct mnt_place *ret, char *why);
+int mnt_place_find_below(
+	struct mnt_prefix *prefix, const char *path, size_t size, struct mnt_place *ret, char *why);
 /* Opens what is at the place; never follows a link (-ELOOP). fd or -errno. */
 int mnt_place_open(const struct mnt_place *place, int flags);
 

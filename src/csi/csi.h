@@ -62,7 +62,7 @@ struct csi {
 	struct list attached;    /* node_health.link: the volumes in use */
 	struct list troubled;    /* node_health.troubled: have I/O errors, or hang */
 	struct stats_batch *stats_open, *stats_spare; /* stats_batch.h; NULL: none */
-	struct list tasks;              /* running, task.h */
+	struct list tasks;                            /* running, task.h */
 	unsigned task_count;
 	struct ring_timer long_timer; /* task.c: looks at what has been running for long */
 	uint64_t task_number;         /* of the last one */

@@ -24,6 +24,7 @@ import (
 var (
 	seed   = flag.Uint64("power.seed", 0, "seed of a run to repeat; 0 draws one")
 	most   = flag.Int("power.points", 0, "look at so many states, drawn by the seed; 0: all of them")
+	from   = flag.Int("power.from", 0, "leave out so many of the first states, which another run has looked at")
 	keepOn = flag.Int("power.failures", 5, "give a file system up after so many bad states")
 )
 
@@ -174,6 +175,7 @@ func (r *run) replay(load *recorder, points []point) {
 		}
 		return x - y
 	})
+	chosen = chosen[min(*from, len(chosen)):]
 	began, bad := time.Now(), 0
 	for at, i := range chosen {
 		if at%50 == 49 {

@@ -522,7 +522,8 @@ Test(mnt, statistics_of_many_are_those_of_each)
 	env_detach(&dev);
 }
 
-/* What comes before "pods" is resolved once for neighbours that have it in common, and for no other. */
+/* What comes before "pods" is resolved once for neighbours that have it in common, and for no
+ * other. */
 Test(mnt, prefixes_of_many)
 {
 	ENV_NEEDS_LOOP();
