@@ -417,6 +417,8 @@ static void call_on_posted(struct ring_req *req, int res, uint32_t flags)
 	list_remove(&call->link);
 	if (ring_simulated(helpers->ring)) {
 		call->resp_len = call->resp_cap;
+		if (call->resp_cap != 0)
+			memset(call->resp, 0, call->resp_cap);
 		res = helpers->table[call->fn](
 			call->req, call->req_len, call->resp, &call->resp_len);
 	}

@@ -17,7 +17,7 @@ import unittest
 TOP = pathlib.Path(__file__).parents[2]
 ARCHES = {'x86_64': 'amd64', 'aarch64': 'arm64'}
 EPOCH = '1700000000'
-SOURCES = ('src', 'bpf', 'proto', 'scripts', 'tests', 'meson.build', 'LICENSE')
+SOURCES = ('src', 'bpf', 'proto', 'scripts', 'tests', 'bench', 'meson.build', 'LICENSE')
 VERSIONS = {  # how each program is made to say something and end well
     'ringvol': '--version', 'mke2fs': '-V', 'mkfs.ext4': '-V', 'e2fsck': '-V', 'resize2fs': None, 'mkfs.xfs': '-V',
     'xfs_repair': '-V', 'mkfs.btrfs': '--version', 'btrfs': '--version', 'btrfstune': '--help'}
