@@ -119,7 +119,7 @@ static int fs_run(struct op *op)
 {
 	struct csi_look *look = look_of(op);
 	const struct node_volume *node = node_of(look);
-	if (node == NULL || stats_may_hang(look->csi, node, look->id))
+	if (node == NULL || stats_alone(look->csi, node, look->id))
 		return ask_alone(op);
 	look->batched = true;
 	int r = stats_batch_join(look->csi, &look->member, op, look->path.path, &look->info);

@@ -14,6 +14,7 @@
 #include "blockio/boot_mark.h"
 #include "csi/look.h"
 #include "csi/node.h"
+#include "csi/stats_batch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +30,7 @@ struct release {
 	struct node_owner owner;
 	struct node_others others;
 	struct mnt_unmount_req unmount;
-	bool after_looks;
+	enum { UNMOUNT_FIRST, UNMOUNT_WAITS, UNMOUNT_AFTER_LOOKS, UNMOUNT_LAST } attempt;
 	char look_key[HELPER_KEY_BYTES];
 };
 
@@ -158,6 +159,13 @@ static bool unmount_done(struct op *op)
 	return !r->n.info.exists || (r->unstage && !r->n.info.is_mount);
 }
 
+static int unmount_call(struct op *op)
+{
+	struct release *r = release_of(op);
+	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
+		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+}
+
 static int unmount_run(struct op *op)
 {
 	struct release *r = release_of(op);
@@ -165,27 +173,39 @@ static int unmount_run(struct op *op)
 	r->unmount.dev_major = r->n.info.is_mount ? r->mine.major : 0;
 	r->unmount.dev_minor = r->n.info.is_mount ? r->mine.minor : 0;
 	r->unmount.remove = !r->unstage;
-	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
-		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+	return unmount_call(op);
 }
 
-/* It may be busy because we look at it: the watch does so beside everything else. */
-static int unmount_after_looks(struct op *op)
+/* It may be busy because we look at it: the watch and statistics do so beside everything else.
+ * From now on they ask for this volume alone; then those that asked together have their answer;
+ * then once behind a look, and once behind a call for statistics. */
+static int unmount_again(struct op *op)
 {
 	struct release *r = release_of(op);
-	r->after_looks = true;
-	csi_look_key(r->n.id, r->look_key);
-	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
-		&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+	struct node_volume *node = state_of(r);
+	switch (r->attempt++) {
+	case UNMOUNT_FIRST:
+		if (node != NULL)
+			node->alone_until_ns =
+				ring_now_ns(op->reactor->ring) + CSI_ALONE_MS * UINT64_C(1000000);
+		return op_sleep(op, STATS_BATCH_MS);
+	case UNMOUNT_WAITS:
+		csi_look_key(r->n.id, r->look_key);
+		return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
+			&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+	default:
+		return unmount_call(op);
+	}
 }
 
 static int unmount_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
-	if (res == -EBUSY && !r->after_looks) {
-		int again = unmount_after_looks(op);
+	if (r->attempt == UNMOUNT_WAITS || (res == -EBUSY && r->attempt != UNMOUNT_LAST)) {
+		int again = unmount_again(op);
 		if (again >= 0)
 			return again;
+		res = -EBUSY;
 	}
 	if (res == -EBUSY)
 		return op_fail(op, ERR_PRECONDITION,

@@ -12,6 +12,8 @@
 #include "csi/watch.h"
 #include "probes/probes.h"
 
+enum { CSI_ALONE_MS = 10000 };
+
 struct node_mount {
 	struct list link;
 	bool staging; /* made by NodeStage (unknown, false, after a restart) */
@@ -57,6 +59,9 @@ struct node_volume {
 	/* Since when (ring_now_ns) calls on it have overstayed, 0 when the last one ended in time.
 	 * A helper that could be killed hangs no longer, but the volume is no better for it. */
 	uint64_t overstayed_ns;
+	/* Until then (ring_now_ns) who asks for its file system does so alone: it is being
+	 * unmounted (node_release.c). */
+	uint64_t alone_until_ns;
 	struct node_health health;
 };
 

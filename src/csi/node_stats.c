@@ -45,7 +45,7 @@ static bool may_hang(const struct csi *csi, const struct stats *s)
 	if (pools_find_id(csi->pools, RECORD_VOLUME, s->n.id, &volume, &gone) < 0)
 		return true;
 	const struct node_volume *node = node_volume_find(volume);
-	return node == NULL || stats_may_hang(csi, node, s->n.id);
+	return node == NULL || stats_alone(csi, node, s->n.id);
 }
 
 static int stats_run(struct op *op)

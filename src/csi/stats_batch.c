@@ -86,10 +86,10 @@ static struct stats_batch *open_batch(struct csi *csi, size_t path_bytes)
 	return batch;
 }
 
-bool stats_may_hang(const struct csi *csi, const struct node_volume *node, const char *id)
+bool stats_alone(const struct csi *csi, const struct node_volume *node, const char *id)
 {
-	return node->overstayed_ns != 0 || node->health.hung_ns != 0 ||
-	       helpers_hung_since(csi->reactor->helpers, id) != 0;
+	return ring_now_ns(csi->reactor->ring) < node->alone_until_ns || node->overstayed_ns != 0 ||
+	       node->health.hung_ns != 0 || helpers_hung_since(csi->reactor->helpers, id) != 0;
 }
 
 int stats_batch_join(struct csi *csi, struct stats_member *member, struct op *op, const char *path,

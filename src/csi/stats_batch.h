@@ -16,8 +16,9 @@
 
 enum { STATS_BATCH_MS = 50 };
 
-/* Whether a call on the volume may take long, as far as is known: it is to be asked alone. */
-bool stats_may_hang(const struct csi *csi, const struct node_volume *node, const char *id);
+/* Whether it is to be asked alone: a call on it may take long, as far as is known, or somebody
+ * unmounts it, who can wait for a call of its own and for no other. */
+bool stats_alone(const struct csi *csi, const struct node_volume *node, const char *id);
 
 /* Embed it; lives until the step's end. */
 struct stats_member {

@@ -502,14 +502,22 @@ func TestReleaseBesideLooks(t *testing.T) {
 	var looks atomic.Int64
 	stop := make(chan struct{})
 	var lookers sync.WaitGroup
-	for range 4 {
+	look := func() error {
+		_, err := b.c.NodeGetVolumeHealth(short(t), v.ID, v.Staging, v.Staging)
+		return err
+	}
+	statistics := func() error {
+		_, err := b.c.NodeGetVolumeStats(short(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.Staging})
+		return err
+	}
+	for _, ask := range []func() error{look, look, look, look, statistics, statistics, statistics} {
 		lookers.Go(func() {
 			for {
 				select {
 				case <-stop:
 					return
 				default:
-					if _, err := b.c.NodeGetVolumeHealth(short(t), v.ID, v.Staging, v.Staging); err == nil {
+					if ask() == nil {
 						looks.Add(1)
 					}
 				}
