@@ -4,6 +4,7 @@
 #include "csi/node_state.h"
 #include "pool/private.h"
 #include "reactor/sim.h"
+#include "sim_time.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -22,22 +23,6 @@ static struct record record;
 static struct pool_object volume;
 static struct csi_condition found[CSI_CONDITION_KINDS];
 
-static void later(struct ring_timer *timer)
-{
-	*(bool *)(timer + 1) = true;
-}
-
-static void pass_ms(uint64_t ms)
-{
-	struct {
-		struct ring_timer timer;
-		bool fired;
-	} wait = {.timer = {.fn = later}};
-	ring_timer_arm(reactor.ring, &wait.timer, ms);
-	while (!wait.fired)
-		cr_assert_eq(ring_turn(reactor.ring, true), 0);
-}
-
 static void setup(void)
 {
 	struct ring_config config = {.sim = &sim};
@@ -47,7 +32,7 @@ static void setup(void)
 	pools.reactor = &reactor;
 	pool = (struct pool){.pools = &pools, .name = "default", .path = "/pool"};
 	strcpy(pool.uuid8, "01234567");
-	pass_ms(5);
+	sim_pass_ms(reactor.ring, 5);
 	pool_set_state(&pool, POOL_READY, "%s", "");
 	cr_assert_eq(csi_open(&csi, &csi_config, &reactor, &pools), 0);
 	record = (struct record){.kind = RECORD_VOLUME, .name = "pvc-1", .size_bytes = 64 * MIB};
@@ -86,7 +71,7 @@ Test(condition, all_at_once_are_told_worst_first_and_each_once)
 	struct node_volume *node = node_volume_get(&volume);
 	struct node_health *h = &node->health;
 	strcpy(node->dev.path, "/dev/loop7");
-	pass_ms(1000);
+	sim_pass_ms(reactor.ring, 1000);
 	uint64_t now_ns = ring_now_ns(reactor.ring);
 	pool_image_found(&volume, true, false);
 	h->gone_ns = h->hung_ns = h->shut_down_ns = h->read_only_ns = h->errors_ns = now_ns;
@@ -140,7 +125,7 @@ Test(condition, what_has_its_room_needs_none)
 Test(condition, a_pool_that_is_away_hides_how_full_it_was)
 {
 	pool_fill_see(&pool, 1000 * MIB, 1 * MIB);
-	pass_ms(70);
+	sim_pass_ms(reactor.ring, 70);
 	pool_set_state(&pool, POOL_MISSING, "pool default has gone from /pool");
 	cr_assert_eq(look(), 1);
 	cr_assert_eq(found[0].kind, CSI_POOL_MISSING);
@@ -180,9 +165,9 @@ Test(condition, who_serves_the_device_is_away)
 Test(condition, the_clock_jumps)
 {
 	struct node_volume *node = node_volume_get(&volume);
-	pass_ms(60000);
+	sim_pass_ms(reactor.ring, 60000);
 	node->health.read_only_ns = ring_now_ns(reactor.ring);
-	pass_ms(30000);
+	sim_pass_ms(reactor.ring, 30000);
 	/* The ring's clock is virtual: to the wall's it goes too fast, which is a jump. */
 	csi_follow_clock(csi);
 	cr_assert_eq(look(), 1);
@@ -213,7 +198,7 @@ Test(condition, a_pool_fills_and_empties_without_flapping)
 	uint64_t since_ns = 0;
 	enum pool_fill_level was = POOL_ROOMY;
 	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-		pass_ms(1000);
+		sim_pass_ms(reactor.ring, 1000);
 		pool_fill_see(&pool, 10000 * MIB, steps[i].free_mib * MIB);
 		if (steps[i].level != was)
 			since_ns = ring_now_ns(reactor.ring);

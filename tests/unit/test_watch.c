@@ -6,6 +6,7 @@
 #include "csi/node_state.h"
 #include "pool/private.h"
 #include "reactor/sim.h"
+#include "sim_time.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -78,22 +79,6 @@ static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_STATS_MANY] = fake_stats_many,
 };
 
-static void later(struct ring_timer *timer)
-{
-	*(bool *)(timer + 1) = true;
-}
-
-static void pass_ms(uint64_t ms)
-{
-	struct {
-		struct ring_timer timer;
-		bool fired;
-	} wait = {.timer = {.fn = later}};
-	ring_timer_arm(reactor.ring, &wait.timer, ms);
-	while (!wait.fired)
-		cr_assert_eq(ring_turn(reactor.ring, true), 0);
-}
-
 static void add_volume(unsigned i)
 {
 	char name[32], path[32];
@@ -133,7 +118,7 @@ static void setup(void)
 	pools.count = 1;
 	pool = (struct pool){.pools = &pools, .name = "default", .path = "/pool", .loaded = true};
 	strcpy(pool.uuid8, "01234567");
-	pass_ms(5);
+	sim_pass_ms(reactor.ring, 5);
 	pool_set_state(&pool, POOL_READY, "%s", "");
 	cr_assert_eq(csi_open(&csi, &csi_config, &reactor, &pools), 0);
 	for (unsigned i = 0; i < VOLUMES; i++)
@@ -170,7 +155,7 @@ static unsigned looked_at(void)
 
 Test(watch, who_is_due_is_looked_at_together)
 {
-	pass_ms(PERIOD_MS);
+	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_assert_eq(looked_at(), VOLUMES);
 	/* The simulated ring delays at will, so that not all of them meet. */
 	cr_expect_lt(many_calls + alone_calls, VOLUMES / 2);
@@ -178,33 +163,44 @@ Test(watch, who_is_due_is_looked_at_together)
 	for (unsigned i = 0; i < VOLUMES; i++)
 		cr_expect_eq(health_of(i)->shut_down_ns != 0, i == 7);
 	/* And again, each once. */
-	pass_ms(PERIOD_MS);
+	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_expect_eq(paths_asked, 2 * VOLUMES);
 }
 
 Test(watch, who_has_been_looked_at_is_left_alone)
 {
-	pass_ms(CSI_LOOK_MS);
+	sim_pass_ms(reactor.ring, CSI_LOOK_MS);
 	for (unsigned i = 0; i < VOLUMES; i++)
 		health_of(i)->looked_ns = ring_now_ns(reactor.ring);
-	pass_ms(CSI_LOOK_MS);
+	sim_pass_ms(reactor.ring, CSI_LOOK_MS);
 	cr_assert_eq(paths_asked, 0);
 }
 
 Test(watch, who_may_hang_is_asked_alone)
 {
 	node_volume_find(volumes[3])->overstayed_ns = 1;
-	pass_ms(PERIOD_MS);
+	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_assert_eq(looked_at(), VOLUMES);
 	cr_expect(asked_alone[3]);
 	cr_expect_lt(alone_calls, VOLUMES / 2);
 	cr_expect_eq(paths_asked, VOLUMES);
 }
 
+/* Who unmounts can wait for a call on the volume alone. */
+Test(watch, who_is_being_unmounted_is_asked_alone)
+{
+	node_volume_find(volumes[3])->alone_until_ns = UINT64_MAX;
+	node_volume_find(volumes[4])->alone_until_ns = 1;
+	sim_pass_ms(reactor.ring, PERIOD_MS);
+	cr_assert_eq(looked_at(), VOLUMES);
+	cr_expect(asked_alone[3]);
+	cr_expect_lt(alone_calls, VOLUMES / 2);
+}
+
 Test(watch, a_call_that_does_not_come_back_is_made_for_each_alone)
 {
 	many_res = -EPIPE;
-	pass_ms(PERIOD_MS);
+	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_assert_eq(looked_at(), VOLUMES);
 	cr_expect_eq(alone_calls, VOLUMES);
 	cr_expect_gt(many_calls, 0);
@@ -215,13 +211,13 @@ Test(watch, a_call_that_does_not_come_back_is_made_for_each_alone)
 /* Something was bound or unbound: that does not wait for the others. */
 Test(watch, what_is_urgent_is_checked_in_the_next_tick)
 {
-	pass_ms(PERIOD_MS);
+	sim_pass_ms(reactor.ring, PERIOD_MS);
 	struct node_health *health = health_of(5);
 	health->gone_ns = 0;
 	list_remove(&health->link);
 	list_push_front(&csi->attached, &health->link);
 	health->checked_ns = 0;
 	health->device_due = true;
-	pass_ms(CSI_WATCH_MS + 1);
+	sim_pass_ms(reactor.ring, CSI_WATCH_MS + 1);
 	cr_assert_neq(health->gone_ns, 0);
 }
