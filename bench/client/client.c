@@ -57,10 +57,9 @@ static int keep_id(void *arg, const uint8_t *data, size_t len)
 {
 	char **id = arg;
 	Csi__V1__CreateVolumeResponse *r = csi__v1__create_volume_response__unpack(NULL, len, data);
-	if (r == NULL || r->volume == NULL)
-		return -1;
-	*id = strndup((const char *)r->volume->volume_id.data, r->volume->volume_id.len);
-	csi__v1__create_volume_response__free_unpacked(r, NULL);
+	if (r != NULL && r->volume != NULL)
+		*id = strndup((const char *)r->volume->volume_id.data, r->volume->volume_id.len);
+	csi__v1__create_volume_response__free_unpacked(r, NULL); /* NULL is legal */
 	return *id != NULL ? 0 : -1;
 }
 

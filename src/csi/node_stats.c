@@ -37,8 +37,8 @@ static int ask_alone(struct op *op)
 		sizeof(s->n.info), CSI_STAT_TIMEOUT_MS);
 }
 
-/* Who is known to hang is asked alone, so that nobody waits for it. */
-static bool may_hang(const struct csi *csi, const struct stats *s)
+/* So that nobody waits for it; it may be gone as well. */
+static bool alone(const struct csi *csi, const struct stats *s)
 {
 	struct pool_object *volume;
 	struct err gone = {0};
@@ -52,7 +52,7 @@ static int stats_run(struct op *op)
 {
 	struct stats *s = stats_of(op);
 	struct csi *csi = s->n.task.csi;
-	if (may_hang(csi, s))
+	if (alone(csi, s))
 		return ask_alone(op);
 	s->batched = true;
 	int r = stats_batch_join(csi, &s->member, op, s->path, &s->n.info);
