@@ -39,14 +39,9 @@ static struct fuzz answers; /* what helpers say */
 
 /* As after MNT_INSPECT or MNT_STATS of a path that is a mount of the volume's device, a directory,
  * nothing, or trouble. */
-static int fake_look(const void *req, size_t req_len, void *resp, size_t *resp_len)
+static int fake_info(struct mnt_info *info)
 {
 	static const int errors[] = {-EIO, -ELOOP, -ETIMEDOUT, -ENOTDIR};
-	const struct mnt_path_req *path = req;
-	struct mnt_info *info = resp;
-	must(req_len == sizeof(*path) && *resp_len >= sizeof(*info));
-	must(strnlen(path->path, sizeof(path->path)) < sizeof(path->path));
-	*resp_len = sizeof(*info);
 	*info = (struct mnt_info){0};
 	uint8_t b = fuzz_byte(&answers);
 	if (b >= 0xf0) {
@@ -65,6 +60,39 @@ static int fake_look(const void *req, size_t req_len, void *resp, size_t *resp_l
 	}
 	info->total_bytes = 1 << 30;
 	info->total_inodes = b;
+	return 0;
+}
+
+static int fake_look(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_path_req *path = req;
+	must(req_len == sizeof(*path) && *resp_len >= sizeof(struct mnt_info));
+	must(strnlen(path->path, sizeof(path->path)) < sizeof(path->path));
+	*resp_len = sizeof(struct mnt_info);
+	return fake_info(resp);
+}
+
+/* All of them, or the call overstays, or it answers less than was asked. */
+static int fake_stats_many(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_many_req *many = req;
+	struct mnt_many_info *infos = resp;
+	must(req_len >= offsetof(struct mnt_many_req, paths) && req_len <= sizeof(*many));
+	must(many->count <= MNT_MANY_MAX && *resp_len >= many->count * sizeof(*infos));
+	const char *path = many->paths, *end = (const char *)req + req_len;
+	for (unsigned i = 0; i < many->count; i++) {
+		size_t len = strnlen(path, (size_t)(end - path));
+		must(path + len < end && len < MNT_PATH_BYTES);
+		path += len + 1;
+	}
+	must(path == end);
+	uint8_t b = fuzz_byte(&answers);
+	*resp_len = 0;
+	if (b >= 0xe0)
+		return b % 2 == 0 ? -ETIMEDOUT : 0;
+	for (unsigned i = 0; i < many->count; i++)
+		infos[i].res = fake_info(&infos[i].info);
+	*resp_len = many->count * sizeof(*infos);
 	return 0;
 }
 
@@ -89,6 +117,8 @@ static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_SYNC] = fake_do,
 	[MNT_FREEZE] = fake_do,
 	[MNT_THAW] = fake_do,
+	[MNT_STATS_MANY] = fake_stats_many,
+	[MNT_TRY_READ] = fake_do,
 };
 
 /* Nothing of this machine is touched. */
@@ -177,6 +207,8 @@ static void world_open(struct world *w, uint8_t how)
 		.controller_expand = (how & 1) != 0,
 		.csi_minor = (how & 2) != 0 ? 13 : 12,
 	};
+	for (unsigned i = 0; i < MNT_CALLS; i++)
+		must(fake_calls[i] != NULL);
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
 	w->sim.seed = how;
 	w->reactor.op_fault = fault;
