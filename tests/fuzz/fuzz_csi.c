@@ -5,9 +5,10 @@
  * descriptors are closed ones, helpers that answer what the input says, and steps that would reach
  * for devices or processes failed before they run.
  *
- * A request is raw bytes, or is built along its descriptor with values that make sense or nearly
- * do. Several are sent at once. Every call ends; each message of an error is UTF-8.
+ * A request is raw bytes or built along its descriptor (csi_requests.h). Several are sent at once.
+ * Every call ends; each message of an error is UTF-8.
  */
+#include "csi_requests.h"
 #include "fuzz.h"
 
 #include "base/buf.h"
@@ -23,7 +24,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { CALLS_MAX = 8, TURNS_MAX = 20000, DEPTH_MAX = 4, DEVICE_MAJOR = 7, DEVICE_MINOR = 4000 };
+enum { CALLS_MAX = 8, TURNS_MAX = 20000, DEVICE_MAJOR = 7, DEVICE_MINOR = 4000 };
 
 /* ---- the world ---- */
 
@@ -129,7 +130,7 @@ static int fault(void *arg, const char *op_name, const char *step_name)
 		"grow offline", "link", "rename"};
 	(void)arg;
 	(void)op_name;
-	for (unsigned i = 0; i < sizeof(kept_out) / sizeof(kept_out[0]); i++)
+	for (unsigned i = 0; i < COUNT(kept_out); i++)
 		if (strcmp(step_name, kept_out[i]) == 0)
 			return -EIO;
 	return 0;
@@ -184,7 +185,7 @@ static void fill_pool(struct pool *pool)
 	pool->probed = true;
 	pool->capacity_bytes = pool->free_bytes = 100ULL << 30;
 	pool->measured_ns = 1;
-	for (unsigned i = 0; i < sizeof(objects) / sizeof(objects[0]); i++) {
+	for (unsigned i = 0; i < COUNT(objects); i++) {
 		struct record rec = objects[i];
 		strcpy(rec.random, "0badcafe");
 		rec.block_size = 4096;
@@ -234,92 +235,6 @@ static void world_close(struct world *w)
 	helpers_close(w->reactor.helpers);
 	work_close(w->reactor.work);
 	ring_close(w->reactor.ring);
-}
-
-/* ---- requests along their descriptors ---- */
-
-static const char *const texts[] = {"", "used", "raw", "copy", "snap", "new", "broken",
-	"01234567.used.0badcafe", "01234567.raw.0badcafe", "01234567.copy.0badcafe",
-	"01234567.snap.0badcafe", "01234567.broken.00000000", "01234567.gone.00000000",
-	"fedcba98.used.0badcafe", "/stage/used", "/pods/target", "/a/../b", "relative", "/", "ext4",
-	"xfs", "btrfs", "ntfs", "default", "other", "node-1", "node-2", "pool", "device", "loop",
-	"ublk", "provisioning", "thick", "thin", "mkfsOptions", "-O ^has_journal", "blockSize",
-	"512", "4096", "eraseOnDelete", "discard", "zero", "none", "snapshotFreeze", "true",
-	"false", "csi.storage.k8s.io/fstype", "csi.storage.k8s.io/pvc/name", CSI_TOPOLOGY_KEY, "ro",
-	"noatime", "bind", "s:00000000:01234567.snap.0badcafe", "v:", "\xE2\x82\xAC / odd", "\xff"};
-static const uint64_t numbers[] = {0, 1, 2, 5, 6, 7, 16 << 20, 64 << 20, (64 << 20) + 1, 1 << 30,
-	1ULL << 50, (1ULL << 50) + 1, INT64_MAX, UINT64_MAX /* -1 */, 1ULL << 63, 100};
-
-static void put_varint(struct buf *b, uint64_t v)
-{
-	uint8_t bytes[10];
-	size_t n = 0;
-	do {
-		bytes[n++] = (uint8_t)((v & 0x7f) | (v > 0x7f ? 0x80 : 0));
-		v >>= 7;
-	} while (v != 0);
-	must(buf_append(b, bytes, n) == 0);
-}
-
-static void put_bytes(struct buf *b, uint32_t id, const void *data, size_t len)
-{
-	put_varint(b, id << 3 | 2);
-	put_varint(b, len);
-	must(buf_append(b, data, len) == 0);
-}
-
-static void put_message(
-	struct buf *b, const ProtobufCMessageDescriptor *type, struct fuzz *f, unsigned depth);
-
-static void put_text(struct buf *b, uint32_t id, struct fuzz *f)
-{
-	static char filler[4200];
-	uint8_t choice = fuzz_byte(f);
-	if (choice < 0xe0) {
-		const char *text = texts[choice % (sizeof(texts) / sizeof(texts[0]))];
-		put_bytes(b, id, text, strlen(text));
-	} else if (choice < 0xf8) {
-		struct fuzz part = fuzz_take(f, fuzz_below(f, 200));
-		put_bytes(b, id, part.data, part.len);
-	} else {
-		memset(filler, 'a', sizeof(filler));
-		filler[0] = '/';
-		put_bytes(b, id, filler, 120u + 16u * fuzz_byte(f));
-	}
-}
-
-static void put_field(
-	struct buf *b, const ProtobufCFieldDescriptor *field, struct fuzz *f, unsigned depth)
-{
-	struct buf inner = {0};
-	switch (field->type) {
-	case PROTOBUF_C_TYPE_BYTES:
-	case PROTOBUF_C_TYPE_STRING:
-		put_text(b, field->id, f);
-		break;
-	case PROTOBUF_C_TYPE_MESSAGE:
-		if (depth < DEPTH_MAX)
-			put_message(&inner, field->descriptor, f, depth + 1);
-		put_bytes(b, field->id, inner.data, inner.len);
-		buf_free(&inner);
-		break;
-	default: /* csi.v1 has integers, booleans and enums only */
-		put_varint(b, field->id << 3);
-		put_varint(b, numbers[fuzz_below(f, sizeof(numbers) / sizeof(numbers[0]))]);
-		break;
-	}
-}
-
-static void put_message(
-	struct buf *b, const ProtobufCMessageDescriptor *type, struct fuzz *f, unsigned depth)
-{
-	for (unsigned i = 0; i < type->n_fields && b->len < 1 << 16; i++) {
-		bool often = depth == 0 || type->n_fields <= 2;
-		uint8_t how = fuzz_byte(f);
-		unsigned times = how < (often ? 0x40 : 0x80) ? 0 : how < 0xf0 ? 1 : how & 7;
-		for (; times > 0; times--)
-			put_field(b, &type->fields[i], f, depth);
-	}
 }
 
 /* ---- calls ---- */
@@ -392,7 +307,7 @@ static void send_call(struct world *w, struct fuzz *f, struct answer *a)
 		return;
 	}
 	struct buf request = {0};
-	put_message(&request, method->input, f, 0);
+	csi_requests_put(&request, method->input, f, (which & 0x40) != 0);
 	grpc_dispatch_local(w->registry, path, request.data, request.len, &a->local);
 	buf_free(&request);
 }

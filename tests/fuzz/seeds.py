@@ -140,6 +140,14 @@ def csi():
         for method in range(count):
             filler = bytes((7 * i + 131 * method) % 256 for i in range(90))
             write("csi", f"{service}-{method:02}", b"\0\x08" + bytes(8) + bytes([service, method]) + filler)
+    # Sound ones: what an input that has ended gives is right. Each alone, two at once, one after the other.
+    for service, count in [(0, 16), (1, 9), (2, 3)]:
+        for method in range(count):
+            call = bytes([0x40 + (service + 2) % 3, method])
+            write("csi", f"sound-{service}-{method:02}", b"\0\x00" + call)
+            pad = bytes(64)
+            write("csi", f"sound-twice-{service}-{method:02}", b"\0\x10" + bytes(16) + 2 * (call + pad))
+            write("csi", f"sound-again-{service}-{method:02}", b"\x02\x10" + bytes(16) + 2 * (call + pad + b"\7" * 8))
     name = b"\n\3new"
     capability = b"\x1a\x08\x12\0\x1a\2\x08\1"
     raw = name + capability
