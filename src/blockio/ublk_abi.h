@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <linux/ioctl.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* ---- control commands, to /dev/ublk-control ---- */
@@ -98,14 +99,21 @@ struct ublk_abi_params {
 		uint32_t char_major, char_minor, disk_major, disk_minor;
 	} devt;
 	struct {
-		uint32_t open, active, append_sectors, reserved;
-		uint64_t reserved2, reserved3;
+		uint32_t open, active, append_sectors;
+		uint8_t reserved[20];
 	} zoned;
 	struct {
-		uint32_t mask, pad; /* alignment of memory, less one */
+		uint32_t mask; /* alignment of memory, less one */
+		uint8_t pad[4];
 	} dma;
 };
-static_assert(sizeof(struct ublk_abi_params) == 8 + 32 + 20 + 16 + 4 + 32 + 8, "the kernel's");
+/* Each part has its place: the size alone says nothing, for its end is padded to 8 bytes. */
+static_assert(offsetof(struct ublk_abi_params, basic) == 8, "the kernel's");
+static_assert(offsetof(struct ublk_abi_params, discard) == 40, "the kernel's");
+static_assert(offsetof(struct ublk_abi_params, devt) == 60, "the kernel's");
+static_assert(offsetof(struct ublk_abi_params, zoned) == 76, "the kernel's");
+static_assert(offsetof(struct ublk_abi_params, dma) == 108, "the kernel's");
+static_assert(sizeof(struct ublk_abi_params) == 120, "the kernel's");
 
 /* ---- commands of one request, to /dev/ublkcN ---- */
 

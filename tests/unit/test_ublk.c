@@ -32,6 +32,7 @@ struct kernel {
 	int fail_res;
 	uint64_t features;
 	unsigned made, deleted;
+	uint8_t params[sizeof(struct ublk_abi_params)]; /* as SET_PARAMS came */
 };
 
 static void kernel_answer(struct kernel *k, unsigned i)
@@ -43,6 +44,8 @@ static void kernel_answer(struct kernel *k, unsigned i)
 		memcpy(k->call[i].buffer, &k->features, sizeof(k->features));
 	else if (k->call[i].command == UBLK_ABI_ADD_DEV)
 		((struct ublk_abi_info *)k->call[i].buffer)->dev_id = 1000000 + k->made++;
+	else if (k->call[i].command == UBLK_ABI_SET_PARAMS)
+		memcpy(k->params, k->call[i].buffer, sizeof(k->params));
 	else if (k->call[i].command == UBLK_ABI_DEL_DEV)
 		k->deleted++;
 	ublk_ctl_answer(k->call[i].slot, res);
@@ -193,8 +196,8 @@ struct world {
 	struct ublk_io *io;
 	struct ublk_devs *devs;
 	char path[32], image[64];
-	int dir;
-	const char *fault; /* the step that fails */
+	int dir, open_flags; /* of the image, beside O_RDWR */
+	const char *fault;   /* the step that fails */
 	unsigned faults;
 	/* the answer */
 	struct ublk_wait wait;
@@ -259,7 +262,7 @@ static void on_attached(struct ublk_wait *wait, const struct ublk_dev *dev, int 
 static void attach(struct world *w, struct ublkd_request *request)
 {
 	struct stat st;
-	int fd = open(w->image, O_RDWR | O_CLOEXEC);
+	int fd = open(w->image, O_RDWR | O_CLOEXEC | w->open_flags);
 	cr_assert(fd >= 0 && fstat(fd, &st) == 0);
 	request->image_dev = st.st_dev;
 	request->image_ino = st.st_ino;
@@ -302,6 +305,35 @@ Test(ublk, an_attach_that_fails_leaves_nothing)
 		cr_expect_eq(w.faults, steps[i] != NULL);
 		if (steps[i] == NULL)
 			cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000000"));
+		expect_nothing_left(&w);
+		world_close(&w);
+	}
+}
+
+/* Where the kernel looks: struct ublk_param_dma_align is at byte 108 of struct ublk_params, behind
+ * a struct ublk_param_zoned of 32 bytes that is aligned to 4. */
+Test(ublk, zero_copy_wants_memory_as_aligned_as_its_blocks)
+{
+	for (uint32_t block_size = 512; block_size <= 4096; block_size *= 8) {
+		struct world w;
+		world_open(&w);
+		int fd = open(w.image, O_RDONLY | O_DIRECT | O_CLOEXEC);
+		uint32_t align = fd >= 0 ? bytes_dio_align(fd) : UINT32_MAX;
+		fd_close(&fd);
+		if (align > block_size) {
+			world_close(&w);
+			cr_skip("/tmp has no direct I/O by %u bytes", block_size);
+		}
+		w.kernel.features |= UBLK_ABI_F_ZERO_COPY | UBLK_ABI_F_AUTO_BUF;
+		w.open_flags = O_DIRECT;
+		struct ublkd_request request = good_request();
+		request.block_size = block_size;
+		attach(&w, &request);
+		uint32_t types, mask;
+		memcpy(&types, w.kernel.params + 4, sizeof(types));
+		memcpy(&mask, w.kernel.params + 108, sizeof(mask));
+		cr_expect(types & UBLK_ABI_PARAM_DMA_ALIGN);
+		cr_expect_eq(mask, block_size - 1);
 		expect_nothing_left(&w);
 		world_close(&w);
 	}
