@@ -8,7 +8,8 @@
  * reactor's poll sees; the buffer is copied back and the call ends.
  *
  * It fails for want of the module, of a slot, or of an answer in time. A late answer frees the
- * slot.
+ * slot, and what waited for it is submitted: a device has one command in the kernel at most, so
+ * that one that hangs takes one thread, however often its end is tried again.
  */
 #include "blockio/ublk_ctl.h"
 
@@ -25,6 +26,8 @@ enum {
 	CTL_ENTRIES = UBLK_CTL_SLOTS,
 	OP_URING_CMD = 46, /* IORING_OP_URING_CMD, Linux 5.19 */
 };
+
+#define NO_DEVICE UINT32_MAX /* that of a command about none: ADD_DEV, GET_FEATURES */
 
 struct ublk_ctl_slot {
 	struct ublk_ctl *ctl;
@@ -48,6 +51,7 @@ struct ublk_ctl {
 	struct io_uring uring;
 	struct ring_req poll;
 	struct list free, busy; /* ublk_ctl_slot.link */
+	struct list held;       /* ublk_ctl_call.link: their devices have a slot that is busy */
 	unsigned hanging;
 	struct ublk_ctl_slot slots[UBLK_CTL_SLOTS];
 };
@@ -168,6 +172,64 @@ static struct ublk_ctl_slot *slot_take(struct ublk_ctl *ctl, uint32_t command, u
 	return slot;
 }
 
+/* ---- calls ---- */
+
+static void on_refused(struct ring_req *req, int res, uint32_t flags)
+{
+	struct ublk_ctl_call *call = container_of(req, struct ublk_ctl_call, turn);
+	(void)flags;
+	call->on_end(call, res);
+}
+
+static void call_refuse(struct ublk_ctl_call *call, int res)
+{
+	call->turn = (struct ring_req){.fn = on_refused};
+	ring_post(call->ctl->ring, &call->turn, res);
+}
+
+static void call_send(struct ublk_ctl_call *call)
+{
+	struct ublk_ctl_slot *slot = slot_take(call->ctl, call->command, call->dev_id);
+	if (slot == NULL) {
+		ring_timer_cancel(call->ctl->ring, &call->timer);
+		call_refuse(call, -EBUSY);
+		return;
+	}
+	slot->data = call->data;
+	memcpy(&slot->params, &call->params, sizeof(slot->params));
+	slot->call = call;
+	call->slot = slot;
+	slot_submit(slot);
+}
+
+static bool device_is_busy(const struct ublk_ctl *ctl, uint32_t dev_id)
+{
+	list_for_each (node, &ctl->busy)
+		if (container_of(node, struct ublk_ctl_slot, link)->dev_id == dev_id)
+			return dev_id != NO_DEVICE;
+	return false;
+}
+
+static struct ublk_ctl_call *held_next(struct ublk_ctl *ctl)
+{
+	list_for_each (node, &ctl->held) {
+		struct ublk_ctl_call *call = container_of(node, struct ublk_ctl_call, link);
+		if (!device_is_busy(ctl, call->dev_id))
+			return call;
+	}
+	return NULL;
+}
+
+/* A call that is answered at once may end others or begin some: looked at from the start again. */
+static void held_send(struct ublk_ctl *ctl)
+{
+	struct ublk_ctl_call *call;
+	while ((call = held_next(ctl)) != NULL) {
+		list_remove(&call->link);
+		call_send(call);
+	}
+}
+
 /* Nobody waits for it any more. */
 static void answer_late(struct ublk_ctl_slot *slot, int res)
 {
@@ -176,12 +238,13 @@ static void answer_late(struct ublk_ctl_slot *slot, int res)
 	uint32_t dev_id = slot->info.dev_id;
 	ctl->hanging--;
 	slot_free(slot);
-	if (!added)
-		return;
-	/* The slot just freed is there for it. */
-	struct ublk_ctl_slot *undo = slot_take(ctl, UBLK_ABI_DEL_DEV, dev_id);
-	ctl->hanging++;
-	slot_submit(undo);
+	if (added) {
+		/* The slot just freed is there for it. */
+		struct ublk_ctl_slot *undo = slot_take(ctl, UBLK_ABI_DEL_DEV, dev_id);
+		ctl->hanging++;
+		slot_submit(undo);
+	}
+	held_send(ctl);
 }
 
 void ublk_ctl_answer(struct ublk_ctl_slot *slot, int res)
@@ -195,22 +258,20 @@ void ublk_ctl_answer(struct ublk_ctl_slot *slot, int res)
 	static_assert(sizeof(call->params) >= sizeof(call->info), "params is the largest");
 	memcpy(&call->params, &slot->params, sizeof(call->params));
 	slot_free(slot);
+	held_send(call->ctl);
 	call->on_end(call, res);
 }
 
 static void on_bound(struct ring_timer *timer)
 {
 	struct ublk_ctl_call *call = container_of(timer, struct ublk_ctl_call, timer);
-	call->slot->call = NULL;
-	call->ctl->hanging++;
+	if (call->slot != NULL) {
+		call->slot->call = NULL;
+		call->ctl->hanging++;
+	} else {
+		list_remove(&call->link);
+	}
 	call->on_end(call, -ETIMEDOUT);
-}
-
-static void on_refused(struct ring_req *req, int res, uint32_t flags)
-{
-	struct ublk_ctl_call *call = container_of(req, struct ublk_ctl_call, turn);
-	(void)flags;
-	call->on_end(call, res);
 }
 
 /* ---- entry points ---- */
@@ -227,6 +288,10 @@ static int ring_setup(struct ublk_ctl *ctl)
 	if (r < 0)
 		return r;
 	ctl->ring_open = true;
+	/* Each command that hangs keeps one of the kernel's threads, and by default there are four
+	 * a processor for all rings of this thread. Linux 5.15; it limits, and makes none. */
+	unsigned workers[2] = {UBLK_CTL_SLOTS, 0};
+	(void)io_uring_register_iowq_max_workers(&ctl->uring, workers);
 	watch(ctl);
 	return 0;
 }
@@ -258,20 +323,20 @@ void ublk_ctl_submit(struct ublk_ctl *ctl, struct ublk_ctl_call *call)
 {
 	struct err err = {0};
 	call->ctl = ctl;
+	call->slot = NULL;
+	if (call->command == UBLK_ABI_GET_FEATURES)
+		call->dev_id = NO_DEVICE;
 	int r = ublk_ctl_ready(ctl, &err);
-	struct ublk_ctl_slot *slot = r == 0 ? slot_take(ctl, call->command, call->dev_id) : NULL;
-	if (slot == NULL) {
-		call->turn = (struct ring_req){.fn = on_refused};
-		ring_post(ctl->ring, &call->turn, r < 0 ? r : -EBUSY);
+	if (r < 0) {
+		call_refuse(call, r);
 		return;
 	}
-	slot->data = call->data;
-	memcpy(&slot->params, &call->params, sizeof(slot->params));
-	slot->call = call;
-	call->slot = slot;
 	call->timer = (struct ring_timer){.fn = on_bound};
 	ring_timer_arm(ctl->ring, &call->timer, ctl->bound_ms);
-	slot_submit(slot);
+	if (device_is_busy(ctl, call->dev_id))
+		list_push(&ctl->held, &call->link);
+	else
+		call_send(call);
 }
 
 unsigned ublk_ctl_hanging(const struct ublk_ctl *ctl)
@@ -290,6 +355,7 @@ int ublk_ctl_open(struct ublk_ctl **ret, const struct ublk_ctl_config *config)
 	ctl->control_fd = -1;
 	list_init(&ctl->free);
 	list_init(&ctl->busy);
+	list_init(&ctl->held);
 	for (unsigned i = 0; i < UBLK_CTL_SLOTS; i++) {
 		ctl->slots[i].ctl = ctl;
 		list_push(&ctl->free, &ctl->slots[i].link);

@@ -5,9 +5,10 @@
  * They go through a ring of their own (they need SQEs of 128 bytes) whose commands the kernel runs
  * in threads of its own; the reactor only polls that ring. Some kernels never return from a command
  * (ADD_DEV of 6.17 and others): when the bound is over the call ends with -ETIMEDOUT, and what it
- * left in the kernel keeps a slot here until the kernel lets go, if ever. Commands for other
- * devices go on as far as the kernel lets them. An ADD_DEV that succeeds after its bound is undone
- * here, for nobody else knows of that device.
+ * left in the kernel keeps a slot here until the kernel lets go, if ever. The next command for the
+ * same device is not given to the kernel before that, it waits here within its own bound; those for
+ * other devices go on as far as the kernel lets them. An ADD_DEV that succeeds after its bound is
+ * undone here, for nobody else knows of that device.
  */
 #ifndef RINGVOL_BLOCKIO_UBLK_CTL_H
 #define RINGVOL_BLOCKIO_UBLK_CTL_H
@@ -37,7 +38,8 @@ struct ublk_ctl_call {
 	};
 	ublk_ctl_fn *on_end; /* from the loop; res: what the kernel said, or -ETIMEDOUT */
 	/* private */
-	struct ublk_ctl_slot *slot;
+	struct ublk_ctl_slot *slot; /* NULL: it waits for the one before it */
+	struct list link;           /* while it waits */
 	struct ring_timer timer;
 	struct ring_req turn;
 	struct ublk_ctl *ctl;

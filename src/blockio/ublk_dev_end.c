@@ -6,7 +6,8 @@
  * The happy path: see that nobody has it (a detach only), the state file ("ending"), STOP_DEV, the
  * queues end, close everything, DEL_DEV, remove the file, close the image and with it the lock.
  * Every step is skipped when it holds already. Once the file says "ending" there is no way back: a
- * step that fails is tried again, for ever, and the device says why; those who wait are told.
+ * step that fails is tried again, for ever, and the device says why; those who wait are told. A
+ * command that the kernel still has is not given to it again meanwhile (ublk_ctl.h).
  */
 #include "blockio/ublk_dev_priv.h"
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data process without ublk: control commands against a made-up kernel, and what is left of a
- * device whose making fails at each step. */
+/* The data process without ublk, against a made-up kernel: what is left of a device whose making
+ * fails at each step. */
 #include "base/fd.h"
 #include "blockio/bytes.h"
 #include "blockio/ublk_dev.h"
 #include "ublk_dir.h"
+#include "ublk_kernel.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -15,180 +16,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-/* ---- a made-up kernel ---- */
-
-enum { KERNEL_CALLS = 64 };
-
-struct kernel {
-	struct ublk_ctl_fake fake;
-	struct {
-		struct ublk_ctl_slot *slot;
-		uint32_t command, dev_id;
-		void *buffer;
-	} call[KERNEL_CALLS];
-	unsigned calls;
-	/* how each command is answered at once; a command named in `hang` is not */
-	uint32_t fail, hang;
-	int fail_res;
-	uint64_t features;
-	unsigned made, deleted;
-	uint8_t params[sizeof(struct ublk_abi_params)]; /* as SET_PARAMS came */
-};
-
-static void kernel_answer(struct kernel *k, unsigned i)
-{
-	int res = 0;
-	if (k->call[i].command == k->fail)
-		res = k->fail_res;
-	else if (k->call[i].command == UBLK_ABI_GET_FEATURES)
-		memcpy(k->call[i].buffer, &k->features, sizeof(k->features));
-	else if (k->call[i].command == UBLK_ABI_ADD_DEV)
-		((struct ublk_abi_info *)k->call[i].buffer)->dev_id = 1000000 + k->made++;
-	else if (k->call[i].command == UBLK_ABI_SET_PARAMS)
-		memcpy(k->params, k->call[i].buffer, sizeof(k->params));
-	else if (k->call[i].command == UBLK_ABI_DEL_DEV)
-		k->deleted++;
-	ublk_ctl_answer(k->call[i].slot, res);
-}
-
-static void kernel_submit(struct ublk_ctl_fake *fake, struct ublk_ctl_slot *slot, uint32_t command,
-	uint32_t dev_id, void *buffer)
-{
-	struct kernel *k = container_of(fake, struct kernel, fake);
-	cr_assert_lt(k->calls, KERNEL_CALLS);
-	k->call[k->calls].slot = slot;
-	k->call[k->calls].command = command;
-	k->call[k->calls].dev_id = dev_id;
-	k->call[k->calls].buffer = buffer;
-	k->calls++;
-	if (command != k->hang)
-		kernel_answer(k, k->calls - 1);
-}
-
-static struct kernel kernel_good(void)
-{
-	return (struct kernel){
-		.fake.submit = kernel_submit,
-		.features = UBLK_ABI_F_RECOVERY | UBLK_ABI_F_RECOVERY_REISSUE,
-	};
-}
-
-/* ---- control commands ---- */
-
-struct ended {
-	struct ublk_ctl_call call;
-	unsigned times;
-	int res;
-};
-
-static void on_end(struct ublk_ctl_call *call, int res)
-{
-	struct ended *e = container_of(call, struct ended, call);
-	e->times++;
-	e->res = res;
-}
-
-static struct ring *open_ring(void)
-{
-	struct ring *ring;
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
-	return ring;
-}
-
-static void wait_end(struct ring *ring, const struct ended *e)
-{
-	while (e->times == 0)
-		cr_assert_eq(ring_turn(ring, true), 0);
-}
-
-static struct ublk_ctl *open_ctl(struct ring *ring, struct kernel *k, uint64_t bound_ms)
-{
-	struct ublk_ctl *ctl;
-	const struct ublk_ctl_config config = {
-		.ring = ring, .bound_ms = bound_ms, .fake = &k->fake};
-	cr_assert_eq(ublk_ctl_open(&ctl, &config), 0);
-	return ctl;
-}
-
-Test(ublk, a_command_is_answered)
-{
-	struct kernel k = kernel_good();
-	struct ring *ring = open_ring();
-	struct ublk_ctl *ctl = open_ctl(ring, &k, 1000);
-	struct ended e = {.call = {.command = UBLK_ABI_GET_FEATURES, .on_end = on_end}};
-	ublk_ctl_submit(ctl, &e.call);
-	wait_end(ring, &e);
-	cr_expect_eq(e.res, 0);
-	cr_expect_eq(e.call.features, k.features);
-	cr_expect_eq(ublk_ctl_hanging(ctl), 0);
-	ublk_ctl_close(ctl);
-	ring_close(ring);
-}
-
-Test(ublk, a_command_that_hangs_ends_and_hinders_nobody)
-{
-	struct kernel k = kernel_good();
-	k.hang = UBLK_ABI_ADD_DEV;
-	struct ring *ring = open_ring();
-	struct ublk_ctl *ctl = open_ctl(ring, &k, 10);
-	struct ended add = {.call = {.command = UBLK_ABI_ADD_DEV, .on_end = on_end}};
-	struct ended other = {.call = {.command = UBLK_ABI_STOP_DEV, .on_end = on_end}};
-	ublk_ctl_submit(ctl, &add.call);
-	ublk_ctl_submit(ctl, &other.call);
-	wait_end(ring, &other);
-	cr_expect_eq(other.res, 0);
-	wait_end(ring, &add);
-	cr_expect_eq(add.res, -ETIMEDOUT);
-	cr_expect_eq(ublk_ctl_hanging(ctl), 1);
-
-	/* It comes back after all: nobody knows of its device, so it is deleted. */
-	kernel_answer(&k, 0);
-	cr_expect_eq(add.times, 1);
-	cr_expect_eq(k.calls, 3);
-	cr_expect_eq(k.call[2].command, UBLK_ABI_DEL_DEV);
-	cr_expect_eq(k.call[2].dev_id, 1000000);
-	cr_expect_eq(ublk_ctl_hanging(ctl), 0);
-	ublk_ctl_close(ctl);
-	ring_close(ring);
-}
-
-Test(ublk, commands_that_hang_use_slots_up)
-{
-	struct kernel k = kernel_good();
-	k.hang = UBLK_ABI_STOP_DEV;
-	struct ring *ring = open_ring();
-	struct ublk_ctl *ctl = open_ctl(ring, &k, 1);
-	for (unsigned i = 0; i < UBLK_CTL_SLOTS; i++) {
-		struct ended e = {.call = {.command = UBLK_ABI_STOP_DEV, .on_end = on_end}};
-		k.calls = 0;
-		ublk_ctl_submit(ctl, &e.call);
-		wait_end(ring, &e);
-		cr_assert_eq(e.res, -ETIMEDOUT);
-	}
-	struct ended last = {.call = {.command = UBLK_ABI_STOP_DEV, .on_end = on_end}};
-	ublk_ctl_submit(ctl, &last.call);
-	wait_end(ring, &last);
-	cr_expect_eq(last.res, -EBUSY);
-	ublk_ctl_close(ctl);
-	ring_close(ring);
-}
-
-Test(ublk, no_module_is_named)
-{
-	struct kernel k = kernel_good();
-	k.fake.missing = -ENOENT;
-	struct ring *ring = open_ring();
-	struct ublk_ctl *ctl = open_ctl(ring, &k, 1000);
-	struct err err = {0};
-	cr_expect_lt(ublk_ctl_ready(ctl, &err), 0);
-	cr_expect_eq(err.code, ERR_PRECONDITION);
-	cr_expect_not_null(strstr(err.message, "ublk_drv"));
-	ublk_ctl_close(ctl);
-	ring_close(ring);
-}
-
-/* ---- making a device ---- */
-
 struct world {
 	struct kernel kernel;
 	struct reactor reactor;
@@ -198,7 +25,7 @@ struct world {
 	char path[32], image[64];
 	int dir, open_flags; /* of the image, beside O_RDWR */
 	const char *fault;   /* the step that fails */
-	unsigned faults;
+	unsigned faults, events;
 	/* the answer */
 	struct ublk_wait wait;
 	bool ended;
@@ -213,6 +40,15 @@ static int fault_step(void *arg, const char *op_name, const char *step_name)
 		return 0;
 	w->faults++;
 	return -EIO;
+}
+
+static void on_event(void *arg, const struct ublk_dev *dev, const char *what, const struct err *err)
+{
+	struct world *w = arg;
+	(void)dev;
+	(void)what;
+	(void)err;
+	w->events++;
 }
 
 static void world_open(struct world *w)
@@ -235,7 +71,9 @@ static void world_open(struct world *w)
 		.ctl = w->ctl,
 		.io = w->io,
 		.state_dirfd = w->dir,
-		.devices_max = 1,
+		.devices_max = 2,
+		.on_event = on_event,
+		.arg = w,
 	};
 	cr_assert_eq(ublk_devs_open(&w->devs, &config), 0);
 }
@@ -337,6 +175,50 @@ Test(ublk, zero_copy_wants_memory_as_aligned_as_its_blocks)
 		expect_nothing_left(&w);
 		world_close(&w);
 	}
+}
+
+static unsigned calls_of(const struct kernel *k, uint32_t command)
+{
+	unsigned count = 0;
+	for (unsigned i = 0; i < k->calls; i++)
+		count += k->call[i].command == command;
+	return count;
+}
+
+/* Its end is tried again and again, but the kernel is asked once: each command that hangs keeps one
+ * of its threads. Another device is made (as far as one is here) and removed meanwhile. */
+Test(ublk, a_device_that_hangs_is_stopped_once)
+{
+	struct world w;
+	world_open(&w);
+	w.kernel.hang = UBLK_ABI_STOP_DEV;
+	struct ublkd_request request = good_request();
+	attach(&w, &request);
+	while (w.events < 4)
+		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
+	cr_expect_eq(calls_of(&w.kernel, UBLK_ABI_STOP_DEV), 1);
+	cr_expect_eq(ublk_ctl_hanging(w.ctl), 1);
+
+	unsigned hangs = w.kernel.calls;
+	while (w.kernel.call[--hangs].command != UBLK_ABI_STOP_DEV)
+		;
+	w.kernel.hang = 0;
+	struct ublkd_request other = good_request();
+	strcpy(other.tag, "ringvol:0:2");
+	strcat(w.image, "2");
+	int fd = open(w.image, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	cr_assert(fd >= 0 && ftruncate(fd, 1 << 20) == 0);
+	close(fd);
+	attach(&w, &other);
+	cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000001"));
+	cr_expect_eq(ublk_devs_count(w.devs), 1);
+	cr_expect_eq(w.kernel.deleted, 1);
+
+	kernel_answer(&w.kernel, hangs);
+	while (ublk_devs_count(w.devs) != 0)
+		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
+	expect_nothing_left(&w);
+	world_close(&w);
 }
 
 Test(ublk, what_the_kernel_refuses_is_told)
