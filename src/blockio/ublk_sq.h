@@ -30,8 +30,9 @@ struct ublk_sq {
 /* For the calling thread alone. 0 or -errno. */
 int ublk_sq_open(struct ublk_sq *sq);
 void ublk_sq_close(struct ublk_sq *sq);
-/* Submits what is queued and waits for so many completions. Ends the process when the ring is
- * broken: the next process recovers the devices. */
+/* Submits what is queued and waits for so many completions; both may fall short, so it is called in
+ * a loop. Ends the process when the ring is broken, or when a link was cut in two: the next process
+ * recovers the devices. */
 void ublk_sq_enter(struct ublk_sq *sq, unsigned wait);
 
 static inline unsigned ublk_sq_pending(const struct ublk_sq *sq)
