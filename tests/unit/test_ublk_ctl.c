@@ -105,6 +105,8 @@ Test(ublk_ctl, a_device_that_hangs_has_one_command_in_the_kernel)
 	cr_expect(features.times == 1 && features.res == 0);
 	cr_expect(add.times == 1 && add.res == 0);
 	cr_expect_eq(k.calls, 4);
+	kernel_answer(&k, 0);
+	cr_expect_eq(ublk_ctl_hanging(ctl), 0);
 	ublk_ctl_close(ctl);
 	ring_close(ring);
 }
@@ -145,7 +147,6 @@ Test(ublk_ctl, commands_that_hang_use_slots_up)
 	struct ublk_ctl *ctl = open_ctl(ring, &k, 1);
 	for (unsigned i = 0; i < UBLK_CTL_SLOTS; i++) {
 		struct ended e = stop_of(i);
-		k.calls = 0;
 		ublk_ctl_submit(ctl, &e.call);
 		wait_end(ring, &e);
 		cr_assert_eq(e.res, -ETIMEDOUT);
@@ -154,6 +155,16 @@ Test(ublk_ctl, commands_that_hang_use_slots_up)
 	ublk_ctl_submit(ctl, &last.call);
 	wait_end(ring, &last);
 	cr_expect_eq(last.res, -EBUSY);
+	cr_expect_eq(ublk_ctl_hanging(ctl), UBLK_CTL_SLOTS);
+
+	/* Each that is answered gives its slot back. */
+	for (unsigned i = 0; i < UBLK_CTL_SLOTS; i++)
+		kernel_answer(&k, i);
+	cr_expect_eq(ublk_ctl_hanging(ctl), 0);
+	k.hang = 0;
+	last = stop_of(UBLK_CTL_SLOTS);
+	ublk_ctl_submit(ctl, &last.call);
+	cr_expect(last.times == 1 && last.res == 0);
 	ublk_ctl_close(ctl);
 	ring_close(ring);
 }

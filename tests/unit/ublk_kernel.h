@@ -8,7 +8,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-enum { KERNEL_CALLS = 64 };
+enum { KERNEL_CALLS = UBLK_CTL_SLOTS + 64 };
 
 struct kernel {
 	struct ublk_ctl_fake fake;
