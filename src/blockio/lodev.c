@@ -177,7 +177,9 @@ static bool device_lost_discard(uint32_t minor)
 	       queue_read(minor, "discard_max_hw_bytes") != 0;
 }
 
-/* What the spec asks for and LOOP_CONFIGURE does not know. */
+/* What the spec asks for and LOOP_CONFIGURE does not know. Without discard loop refuses zeroes that
+ * would be holes as well (lo_fallocate(); the limit for them stays and means nothing), and who
+ * asked for them writes zeroes. */
 static int device_restrict(const struct lodev_spec *spec, uint32_t minor, struct err *err)
 {
 	if (!spec->no_discard || device_lost_discard(minor))

@@ -296,9 +296,12 @@ Test(lodev, without_discard_space_stays)
 	cr_assert(allocated("a") >= 8 * MIB);
 	cr_assert(ioctl(fd, BLKZEROOUT, range) == 0);
 	cr_assert(allocated("a") >= 8 * MIB, "zeroing keeps the space");
+	/* Zeroes that may be holes, as ext4 writes them too (sb_issue_zeroout): loop refuses what
+	 * would be a hole where it has no discard, and the kernel writes zeroes instead for all but
+	 * this call, which asks for none. */
 	int r = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4 * MIB);
-	printf("punching the device: %s, image holds %llu KiB of 8192\n",
-		r < 0 ? strerror(errno) : "done", (unsigned long long)allocated("a") >> 10);
+	cr_assert(r < 0 && errno == EOPNOTSUPP, "%s", r < 0 ? strerror(errno) : "done");
+	cr_assert(allocated("a") >= 8 * MIB);
 	close(fd);
 	env_detach(&dev);
 
