@@ -4,7 +4,8 @@
  * pods keep their volumes while the driver restarts; afterwards it has to know them again.
  *
  * Happy path: scan devices with a ringvol tag and the mounts of them (one work job) -> match tags
- * with volumes -> clear devices whose volume is gone from a pool that is here -> bring their images
+ * with volumes -> clear devices whose volume is gone from a pool that is here, unless somebody has
+ * them mounted or a volume there cannot be read, for it may be that one's -> bring their images
  * to the data process that serves the others -> look for our marks: thaw what a run cut short left
  * frozen by our own hand, know the single writers again.
  * How it can fail: the scan fails, and nothing is adopted until the next one; what cannot be
@@ -180,6 +181,39 @@ static void clear_finished(struct op *op)
 			{"error", op_failed(op) ? op->err.message : NULL}));
 	settle(c->adopt);
 	free(c);
+}
+
+/* Why the device cannot be known to be a deleted volume's; NULL: it can. A tag without a volume may
+ * also be the tag of one whose record cannot be read now, or whose image somebody has moved away,
+ * and a pod may have either in use. */
+static const char *why_keep(
+	const struct adopt *a, const struct pool *pool, const struct found_dev *found)
+{
+	for (size_t i = 0; i < a->mount_count; i++)
+		if (a->mounts[i].major == found->dev.major &&
+			a->mounts[i].minor == found->dev.minor)
+			return "it is mounted or published";
+	char key[RECORD_KEY_MAX] = "";
+	const struct pool_object *object;
+	while ((object = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
+		if (object->rec == NULL)
+			return "it may be of one of the pool's volumes whose records cannot be read";
+		memcpy(key, object->key, sizeof(key));
+	}
+	return NULL;
+}
+
+static bool keep(const struct adopt *a, const struct pool *pool, const struct found_dev *found)
+{
+	const char *why = why_keep(a, pool, found);
+	if (why != NULL)
+		log_event(LOG_LEVEL_WARN, "a device of no known volume is left alone",
+			log_fields({"device", found->dev.path}, {"tag", found->dev.tag},
+				{"pool", pool_name(pool)}, {"why", why},
+				{"remedy",
+					"mend the records that 'ringvol check' names and restart the "
+					"driver, or end the device's users and detach it"}));
+	return why != NULL;
 }
 
 static void start_clear(struct adopt *a, const struct found_dev *found)
@@ -387,7 +421,8 @@ static void adopt_device(
 	if (volumes == NULL)
 		return;
 	if (hit == NULL) {
-		start_clear(a, found);
+		if (!found->dev.going_away && !keep(a, pool, found))
+			start_clear(a, found);
 		return;
 	}
 	if (found->dev.going_away || (*hit)->pool != pool)
