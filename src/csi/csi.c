@@ -41,6 +41,7 @@ void csi_close(struct csi *csi)
 {
 	if (csi == NULL)
 		return;
+	csi_adopt_no_more(csi);
 	csi_watch_close(csi);
 	ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
 	char id[RECORD_ID_MAX] = "";

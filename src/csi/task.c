@@ -300,6 +300,7 @@ void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg)
 	csi->draining = true;
 	csi->on_idle = on_idle;
 	csi->on_idle_arg = arg;
+	csi_adopt_no_more(csi);
 	list_for_each_safe (node, &csi->tasks) {
 		struct csi_task *task = container_of(node, struct csi_task, link);
 		if (task->source != NULL)

@@ -5,6 +5,7 @@ package system
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -101,4 +102,49 @@ func TestDamagedRecordsInUse(t *testing.T) {
 		b.must(v.Unstage())
 		b.must(v.Delete())
 	}
+}
+
+// A data process that accepts and says nothing: loop volumes are known all the same, and the rest once it
+// is gone.
+func TestMuteDataProcess(t *testing.T) {
+	needUblk(t) // or nobody is asked
+	b := newBed(t, "xfs", 1<<30)
+	b.must(b.d.ServeHTTP())
+	b.d.Args = append(b.d.Args, "--ublkd", "external")
+	b.start()
+	v := b.volume("loop", "ext4")
+	v.Params = map[string]string{"device": "loop"}
+	b.must(v.Up())
+	b.must(b.d.Term())
+	b.must(os.MkdirAll(filepath.Dir(b.d.Ublkd.Socket), 0o755))
+	mute, err := net.Listen("unixpacket", b.d.Ublkd.Socket)
+	b.must(err)
+	accepted := make(chan net.Conn, 16)
+	go func() {
+		for {
+			conn, err := mute.Accept()
+			if err != nil {
+				close(accepted)
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	b.must(b.d.Start())
+	b.connect()
+	conn := <-accepted // the look is under way, and stays so
+	_, err = v.Stats()
+	b.must(err)
+	b.readyz(503, "device: ublk", "still looked for")
+	s, err := v.Snapshot("beside")
+	b.must(err)
+	b.must(b.d.AwaitReady()) // sidecars go on for the loop volumes
+	b.must(mute.Close())
+	conn.Close()
+	for conn := range accepted {
+		conn.Close()
+	}
+	b.readyz(200, "ready")
+	b.must(b.d.DeleteSnapshot(s.GetSnapshotId()))
+	b.must(v.Gone())
 }
