@@ -8,6 +8,7 @@
  * them mounted or a volume there cannot be read, for it may be that one's -> bring their images
  * to the data process that serves the others -> look for our marks: thaw what a run cut short left
  * frozen by our own hand, know the single writers again.
+ * A volume that a task has for itself, or had since the scan began, is left to another look.
  * How it can fail: the scan fails, and nothing of its backend is known until the next one
  * (adoption.c); what cannot be cleared stays as it is. A device of a pool that is not here is left
  * alone.
@@ -18,7 +19,9 @@
 #include "base/log.h"
 #include "blockio/mnt.h"
 #include "csi/node.h"
+#include "csi/task.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,6 +249,7 @@ struct resume {
 	struct adopt *adopt;
 	const struct backend *backend;
 	struct backend_req req;
+	struct csi_hold hold; /* or a detach meanwhile would be undone by it */
 	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
 };
 
@@ -276,6 +280,7 @@ static void resume_finished(struct op *op)
 	else if (pools_find_id(r->adopt->csi->pools, RECORD_VOLUME, r->id, &volume, &gone) == 0 &&
 		 node_volume_find(volume) != NULL)
 		node_volume_set_dev(r->adopt->csi, node_volume_find(volume), &r->req.dev);
+	csi_hold_release(&r->hold);
 	settle(r->adopt);
 	free(r);
 }
@@ -295,6 +300,10 @@ static void start_resume(
 	r->req.image = r->image;
 	r->req.read_only = found->read_only;
 	pool_object_id(volume, r->id);
+	bool held = csi_hold_take(
+		a->csi, &r->hold, "volume", volume->key, "its device is being taken over");
+	assert(held); /* is_worked_on() has just looked */
+	(void)held;
 	a->pending++;
 	op_init(&r->op, a->csi->reactor, "resume device", resume_steps, resume_finished);
 	op_start(&r->op);
@@ -310,6 +319,18 @@ static void start_marks(struct adopt *a, struct pool_object *volume)
 		a->res = r;
 	if (r != OP_PENDING)
 		a->pending--;
+}
+
+/* What the scan saw of such a volume may be over: unstaged since, its device would be taken for its
+ * own again, or even be made again. */
+static bool is_worked_on(struct adopt *a, const struct pool_object *volume)
+{
+	struct csi_hold hold;
+	if (csi_look_stale(a->adoption, csi_lock_hash("volume", volume->key)) ||
+		!csi_hold_take(a->csi, &hold, "volume", volume->key, ""))
+		return true;
+	csi_hold_release(&hold);
+	return false;
 }
 
 static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t count,
@@ -331,6 +352,13 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 	if (found->going_away || (*hit)->pool != pool)
 		return;
 	bool known = (*hit)->node != NULL;
+	if (is_worked_on(a, *hit)) {
+		a->look.again = true;
+		if (!known && a->look.left_out_count < CSI_TOUCHED_MAX)
+			a->look.left_out[a->look.left_out_count++] =
+				csi_lock_hash("volume", (*hit)->key);
+		return;
+	}
 	struct node_volume *node = node_volume_get(*hit);
 	if (node == NULL) {
 		a->res = -ENOMEM;

@@ -11,6 +11,8 @@
 #include "csi/adopt.h"
 
 #include "base/log.h"
+#include "csi/node_state.h"
+#include "csi/task.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -38,10 +40,10 @@ static void log_look(const struct csi_adoption *adoption, const struct csi_look 
 			{"cleared", cleared}, {"error", failed ? err->message : NULL}));
 }
 
-static void retry(struct csi_adoption *adoption)
+static void retry(struct csi_adoption *adoption, uint64_t delay_ms)
 {
 	if (!adoption->csi->draining)
-		ring_timer_arm(adoption->csi->reactor->ring, &adoption->retry, CSI_ADOPT_RETRY_MS);
+		ring_timer_arm(adoption->csi->reactor->ring, &adoption->retry, delay_ms);
 }
 
 void csi_look_over(struct csi_adoption *adoption, const struct csi_look *look)
@@ -53,9 +55,11 @@ void csi_look_over(struct csi_adoption *adoption, const struct csi_look *look)
 	if (look->err.code == ERR_OK) {
 		adoption->known = true;
 		memcpy(adoption->pool_known, look->pool_known, sizeof(look->pool_known));
-	} else {
-		retry(adoption);
+		memcpy(adoption->left_out, look->left_out, sizeof(look->left_out));
+		adoption->left_out_count = look->left_out_count;
 	}
+	if (look->err.code != ERR_OK || look->again)
+		retry(adoption, look->again ? CSI_ADOPT_AGAIN_MS : CSI_ADOPT_RETRY_MS);
 	if (adoption->again && !csi->draining)
 		start(adoption);
 	if (!csi_adopting(csi) && csi->on_adopted != NULL)
@@ -75,11 +79,12 @@ static void start(struct csi_adoption *adoption)
 		return;
 	adoption->retry.fn = on_retry;
 	ring_timer_cancel(adoption->csi->reactor->ring, &adoption->retry);
+	adoption->touched_count = 0;
 	int r = csi_look_start(adoption);
 	adoption->running = r == 0;
 	if (r < 0) {
 		err_sys(&adoption->why, r, "looking for devices of earlier runs");
-		retry(adoption);
+		retry(adoption, CSI_ADOPT_RETRY_MS);
 	}
 }
 
@@ -112,6 +117,30 @@ void csi_adopt_no_more(struct csi *csi)
 		ring_timer_cancel(csi->reactor->ring, &csi->adoption[type].retry);
 }
 
+/* ---- volumes that are worked on meanwhile ---- */
+
+void csi_adopt_touch(struct csi *csi, uint64_t hash)
+{
+	for (unsigned type = 0; type < BACKEND_TYPES; type++) {
+		struct csi_adoption *adoption = &csi->adoption[type];
+		if (adoption->running && adoption->touched_count < CSI_TOUCHED_MAX)
+			adoption->touched[adoption->touched_count++] = hash;
+	}
+}
+
+static bool has(const uint64_t *list, unsigned count, uint64_t hash)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (list[i] == hash)
+			return true;
+	return count == CSI_TOUCHED_MAX; /* not all of them are listed */
+}
+
+bool csi_look_stale(const struct csi_adoption *adoption, uint64_t hash)
+{
+	return has(adoption->touched, adoption->touched_count, hash);
+}
+
 /* ---- what is known ---- */
 
 static bool is_known(const struct csi *csi, const struct pool *pool, unsigned type)
@@ -126,7 +155,11 @@ static bool is_known(const struct csi *csi, const struct pool *pool, unsigned ty
 
 bool csi_knows_volume(const struct csi *csi, const struct pool_object *volume)
 {
-	return is_known(csi, volume->pool, volume->rec->device);
+	const struct csi_adoption *adoption = &csi->adoption[volume->rec->device];
+	return is_known(csi, volume->pool, volume->rec->device) &&
+	       (adoption->left_out_count == 0 || node_volume_find(volume) != NULL ||
+		       !has(adoption->left_out, adoption->left_out_count,
+			       csi_lock_hash("volume", volume->key)));
 }
 
 bool csi_knows_pool(const struct csi *csi, const struct pool *pool)

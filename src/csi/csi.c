@@ -27,6 +27,7 @@ int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *
 	csi->pools = pools;
 	csi->start_ns = ring_now_ns(reactor->ring);
 	list_init(&csi->tasks);
+	list_init(&csi->holds);
 	list_init(&csi->refreshes);
 	list_init(&csi->measures);
 	list_init(&csi->attached);

@@ -32,6 +32,8 @@ enum {
 	CSI_FREEZE_TIMEOUT_MS = 5000,
 	CSI_GROW_TIMEOUT_MS = 60000,
 	CSI_ADOPT_RETRY_MS = 5000,
+	CSI_ADOPT_AGAIN_MS = 1000, /* for volumes that were being worked on */
+	CSI_TOUCHED_MAX = 256,     /* of them during one look; then it is repeated for all */
 	/* How old the look at attached images may be that says what they use: it costs by the
 	 * image (29 ms at 4,000). */
 	CSI_MEASURE_MS = 1000,
@@ -66,6 +68,10 @@ struct csi_adoption {
 	bool running, again;     /* again: asked for while one is running */
 	struct ring_timer retry; /* the next try after one that failed */
 	struct err why;          /* why the last one failed; ERR_OK: it did not */
+	/* csi_lock_hash() of volumes. What a look saw of the first may be over: somebody has had
+	 * them alone since it began. The others were therefore left out by the last one. */
+	uint64_t touched[CSI_TOUCHED_MAX], left_out[CSI_TOUCHED_MAX];
+	unsigned touched_count, left_out_count;
 };
 
 struct csi {
@@ -78,6 +84,7 @@ struct csi {
 	struct list troubled;    /* node_health.troubled: have I/O errors, or hang */
 	struct stats_batch *stats_open, *stats_spare; /* stats_batch.h; NULL: none */
 	struct list tasks;                            /* running, task.h */
+	struct list holds;                            /* task.h */
 	unsigned task_count;
 	struct ring_timer long_timer; /* task.c: looks at what has been running for long */
 	uint64_t task_number;         /* of the last one */
@@ -114,6 +121,8 @@ bool csi_adopted(const struct csi *csi, struct err *why);
 bool csi_knows_volume(const struct csi *csi, const struct pool_object *volume);
 /* Whether those of any backend are known in this pool. */
 bool csi_knows_pool(const struct csi *csi, const struct pool *pool);
+/* A task has ended that had this object (csi_lock_hash) for itself. */
+void csi_adopt_touch(struct csi *csi, uint64_t hash);
 void csi_adopt_no_more(struct csi *csi); /* no repeats: a drain, or the end */
 
 /* No new operations (UNAVAILABLE); copies are stopped and undone, the rest finishes. on_idle runs

@@ -85,14 +85,19 @@ static void stage(void)
 	cr_assert_eq(simple("Node/NodeStageVolume", &req.base), GRPC_OK);
 }
 
-static void unstage(void)
+static enum grpc_status do_unstage(void)
 {
 	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
 	char path[96];
 	snprintf(path, sizeof(path), "%s/stage", w->dir);
 	req.volume_id = csi_bytes(volume_id);
 	req.staging_target_path = csi_bytes(path);
-	cr_assert_eq(simple("Node/NodeUnstageVolume", &req.base), GRPC_OK);
+	return simple("Node/NodeUnstageVolume", &req.base);
+}
+
+static void unstage(void)
+{
+	cr_assert_eq(do_unstage(), GRPC_OK);
 }
 
 static enum grpc_status snapshot(void)
@@ -214,4 +219,127 @@ Test(adopt, a_backend_that_is_mute_is_alone_with_it, .timeout = 120)
 	cr_expect_eq(snapshot(), GRPC_OK);
 	world_close(w);
 	backend_remove(&mute);
+}
+
+/* ---- beside what is being done to a volume ---- */
+
+static struct pool_object *find_volume(void)
+{
+	struct pool_object *volume;
+	struct err err = {0};
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	return volume;
+}
+
+static struct backend_dev slow_dev, slow_seen; /* what is there, what a look under way saw */
+static unsigned slow_attaches;
+
+static int slow_scan(const struct backend *backend,
+	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
+{
+	(void)backend;
+	(void)err;
+	if (slow_seen.attached)
+		each(arg, &slow_seen);
+	slow_seen = slow_dev;
+	return 0;
+}
+
+/* A device that is there takes longer. */
+static int slow_attach(const struct backend *backend, struct op *op, struct backend_req *req)
+{
+	(void)backend;
+	bool there = slow_dev.attached;
+	slow_dev = (struct backend_dev){
+		.attached = true, .major = 259, .minor = 7, .path = "/dev/ublkb7"};
+	memcpy(slow_dev.tag, req->tag, sizeof(slow_dev.tag));
+	req->dev = slow_seen = slow_dev;
+	slow_attaches++;
+	return op_sleep(op, there ? 100 : 1);
+}
+
+static int slow_detach(const struct backend *backend, struct op *op, struct backend_req *req)
+{
+	(void)backend;
+	slow_dev.attached = req->dev.attached = false;
+	return op_sleep(op, 1);
+}
+
+static const struct backend slow = {
+	.type = BACKEND_UBLK,
+	.name = "ublk",
+	.needs_image_again = true,
+	.scan = slow_scan,
+	.attach = slow_attach,
+	.detach = slow_detach,
+};
+
+static bool beside;
+
+static void see_resume(const char *op_name, const char *step_name)
+{
+	(void)step_name;
+	beside = beside || strcmp(op_name, "resume device") == 0;
+}
+
+/* A device that is taken over is nobody's to detach meanwhile, or the take-over would make it anew.
+ */
+Test(adopt, a_device_that_is_taken_over_is_held, .timeout = 120)
+{
+	backend_add(&slow);
+	if (!open_world())
+		return;
+	create("base", "ublk");
+	stage();
+	w->on_step = see_resume;
+	csi_adopt(w->csi, NULL, NULL);
+	while (!beside)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_expect_eq(do_unstage(), GRPC_ABORTED);
+	cr_expect_eq(slow_attaches, 2);
+	world_settle(w);
+	unstage();
+	world_settle(w);
+	cr_expect_not(slow_dev.attached);
+	cr_expect_null(find_volume()->node);
+	world_close(w);
+	backend_remove(&slow);
+}
+
+static const char *look_at;
+
+static void look_before_it_goes(const char *op_name, const char *step_name)
+{
+	if (look_at == NULL || strcmp(op_name, "NodeUnstageVolume") != 0 ||
+		strcmp(step_name, look_at) != 0)
+		return;
+	look_at = NULL;
+	csi_adopt(w->csi, NULL, NULL);
+}
+
+/* The look saw the device, which is detached before, or right after, it is matched: it is not to be
+ * the volume's again, nor to be made anew. */
+Test(adopt, a_device_that_went_meanwhile_is_not_taken_over, .timeout = 120)
+{
+	backend_add(&slow);
+	if (!open_world())
+		return;
+	create("base", "ublk");
+	static const char *const steps[] = {"detach", "answer"};
+	for (unsigned i = 0; i < 2; i++) {
+		stage();
+		slow_attaches = 0;
+		look_at = steps[i];
+		w->on_step = look_before_it_goes;
+		unstage();
+		w->on_step = NULL;
+		cr_assert_null(look_at);
+		world_settle(w);
+		cr_expect_eq(slow_attaches, 0, "at %s: it was made anew", steps[i]);
+		cr_expect_not(slow_dev.attached);
+		cr_expect_null(find_volume()->node, "at %s", steps[i]);
+		cr_expect(csi_knows_volume(w->csi, find_volume()));
+	}
+	world_close(w);
+	backend_remove(&slow);
 }

@@ -23,6 +23,8 @@ enum { TURNS_MAX = 200000 };
 static int fault_hook(void *arg, const char *op_name, const char *step_name)
 {
 	struct world *w = arg;
+	if (w->on_step != NULL)
+		w->on_step(op_name, step_name);
 	if (w->scan_faults > 0 && strcmp(op_name, "adopt") == 0 && strcmp(step_name, "scan") == 0) {
 		w->scan_faults--;
 		return -EIO;

@@ -26,6 +26,8 @@ struct world {
 	bool fault_hit;
 	unsigned scan_faults; /* looks for devices of earlier runs that fail, from now on */
 	bool adopted;
+	/* Called before each step, if set. */
+	void (*on_step)(const char *op_name, const char *step_name);
 	char fault_at[96]; /* "operation/step" it hit */
 };
 
