@@ -76,7 +76,7 @@ struct serve {
 	struct ring_timer timer; /* start: patience is over; drain: the next look */
 	uint64_t drain_end_ns;
 	bool waited_enough;
-	bool pools_loaded, adopting, adopt_again, adopted;
+	bool pools_loaded, adopted;
 	bool serving, draining, csi_idle, server_drained, registration_drained;
 	bool cut_off;
 };
@@ -131,27 +131,17 @@ static void update_health(struct serve *s)
 
 /* ---- adoption ---- */
 
-static void adopt(struct serve *s);
-
 static void on_adopted(void *arg)
 {
 	struct serve *s = arg;
-	s->adopting = false;
 	s->adopted = true;
 	if (s->serving && !s->draining)
 		update_health(s);
-	if (s->adopt_again && !s->draining)
-		adopt(s);
 }
 
-/* A pool that appears while an adoption runs may be too late for it: another one follows. */
-static void adopt(struct serve *s)
+static bool adopting(const struct serve *s)
 {
-	s->adopt_again = s->adopting;
-	if (s->adopting)
-		return;
-	s->adopting = true;
-	csi_adopt(s->csi, on_adopted, s);
+	return s->csi != NULL && csi_adopting(s->csi);
 }
 
 static void on_pools_loaded(void *arg)
@@ -166,7 +156,7 @@ static void on_pool_changed(void *arg, struct pool *pool)
 	if (s->draining)
 		return;
 	if (s->csi != NULL && pool_state(pool) == POOL_READY)
-		adopt(s);
+		csi_adopt(s->csi, on_adopted, s);
 	if (!s->serving)
 		return; /* the start says how all of them are */
 	log_pool(pool);
@@ -185,7 +175,7 @@ static void log_cut_off(struct serve *s, const char *why)
 	log_event(LOG_LEVEL_WARN, "stopped before all was idle",
 		log_fields({"why", why}, {"calls", calls}, {"connections", connections},
 			{"pools", pools_idle(s->pools) ? "idle" : "busy"},
-			{"adoption", s->adopting ? "running" : "idle"}));
+			{"adoption", adopting(s) ? "running" : "idle"}));
 	if (s->csi == NULL)
 		return;
 	list_for_each (node, &s->csi->tasks) {
@@ -224,7 +214,7 @@ static void on_drain_tick(struct ring_timer *timer)
 	/* Calls whose client went away are still in flight. */
 	bool calls_over = s->registry == NULL || grpc_registry_in_flight(s->registry) == 0;
 	if (calls_over && s->csi_idle && s->server_drained && s->registration_drained &&
-		!s->adopting && pools_idle(s->pools))
+		!adopting(s) && pools_idle(s->pools))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
 		cut_off(s, "the time for draining is over");
@@ -331,7 +321,7 @@ static void on_ublkd_returned(void *arg)
 {
 	struct serve *s = arg;
 	if (s->csi != NULL && !s->draining)
-		adopt(s);
+		csi_adopt(s->csi, on_adopted, s);
 }
 
 static int open_csi(struct serve *s, struct err *err)
@@ -353,7 +343,7 @@ static int open_csi(struct serve *s, struct err *err)
 	r = csi_watch_open(s->csi);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
-	adopt(s);
+	csi_adopt(s->csi, on_adopted, s);
 	return wait_for(s, &s->adopted, err);
 }
 

@@ -60,9 +60,10 @@ struct backend {
 	int (*detach)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* The image has grown. */
 	int (*resize)(const struct backend *backend, struct op *op, struct backend_req *req);
-	/* Blocking, for work jobs: calls each for every device that carries a ringvol tag. */
+	/* Blocking, for work jobs: calls each for every device that carries a ringvol tag. 0, or
+	 * -errno with *err set: then it may not have been called for all of them. */
 	int (*scan)(const struct backend *backend,
-		void (*each)(void *arg, const struct backend_dev *dev), void *arg);
+		void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err);
 	/* Blocking, for work jobs. */
 	int (*set_read_only)(
 		const struct backend *backend, const struct backend_dev *dev, bool read_only);

@@ -117,11 +117,12 @@ static void scan_on_device(void *arg, const struct lodev *lo)
 }
 
 static int loop_scan(const struct backend *backend,
-	void (*each)(void *arg, const struct backend_dev *dev), void *arg)
+	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
 {
 	(void)backend;
 	struct scan scan = {each, arg};
-	return lodev_scan(scan_on_device, &scan);
+	int r = lodev_scan(scan_on_device, &scan);
+	return r < 0 ? err_sys(err, r, "looking through the loop devices in /sys/block") : 0;
 }
 
 static int loop_set_read_only(

@@ -367,15 +367,14 @@ static void scan_on_device(void *arg, const struct ublkd_device *from)
 }
 
 static int ublk_scan(const struct backend *backend,
-	void (*each)(void *arg, const struct backend_dev *dev), void *arg)
+	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
 {
 	(void)backend;
 	struct scan scan = {each, arg};
-	struct err err = {0};
 	if (access(ublk->config.control_path, F_OK) < 0)
 		return 0; /* no driver in the kernel, no devices */
 	return ublkc_scan(ublk->config.socket_path, ublk->config.state_dir, UBLK_CALL_TIMEOUT_MS,
-		scan_on_device, &scan, &err);
+		scan_on_device, &scan, err);
 }
 
 static int ublk_set_read_only(

@@ -39,6 +39,7 @@ struct ublk_devs_config {
 	struct ublk_io *io;
 	int state_dirfd;
 	unsigned devices_max;
+	const char *sys_block; /* where the kernel tells of disks; NULL: /sys/block */
 	/* For the log: what ended by itself, not by a request. err: what went wrong, or no error.
 	 */
 	void (*on_event)(

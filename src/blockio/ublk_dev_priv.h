@@ -105,6 +105,9 @@ int dev_open_run(struct op *op);
 int dev_serve_run(struct op *op);
 int dev_serve_end(struct op *op, int res);
 int dev_settle_run(struct op *op);
+/* Blocking: the number and the size of its disk, from sysfs; 0, or -errno with *err set. The disk
+ * is there from START_DEV to the end, also while nobody serves it. */
+int ublk_dev_read_disk(struct ublk_dev *dev, struct err *err);
 /* Jobs. */
 int dev_image_job(void *dev); /* opens the image by path unless there is one, and locks it */
 int dev_close_job(void *dev); /* queues and the control device; no queue is out */

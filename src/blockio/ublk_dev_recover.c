@@ -215,6 +215,10 @@ static void on_record(void *arg, uint32_t dev_id, const struct ublk_record *reco
 		return;
 	}
 	dev->record = *record;
+	/* Who asks before it is recovered is to know its mounts, and a detach whether it has any.
+	 * A device that is gone has no disk. */
+	struct err gone = {0};
+	(void)ublk_dev_read_disk(dev, &gone);
 }
 
 static bool is_known(const struct ublk_devs *devs, uint32_t dev_id)

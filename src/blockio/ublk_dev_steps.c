@@ -326,24 +326,38 @@ static void tune(const struct ublk_dev *dev)
 	(void)fd_write_file(AT_FDCWD, path, text);
 }
 
+int ublk_dev_read_disk(struct ublk_dev *dev, struct err *err)
+{
+	const char *dir = dev->devs->config.sys_block;
+	char path[128], text[32];
+	unsigned long long sectors;
+	uint32_t major, minor;
+	if (dir == NULL)
+		dir = "/sys/block";
+	snprintf(path, sizeof(path), "%s/ublkb%u/dev", dir, dev->record.dev_id);
+	ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
+	if (n < 0 || sscanf(text, "%u:%u", &major, &minor) != 2)
+		return err_sys(err, n < 0 ? (int)n : -EIO, "reading %s", path);
+	snprintf(path, sizeof(path), "%s/ublkb%u/size", dir, dev->record.dev_id);
+	n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
+	if (n < 0 || sscanf(text, "%llu", &sectors) != 1)
+		return err_sys(err, n < 0 ? (int)n : -EIO, "reading %s", path);
+	dev->major = major;
+	dev->minor = minor;
+	dev->size_bytes = sectors * 512;
+	return 0;
+}
+
 static int settle_job(void *arg)
 {
 	struct ublk_dev *dev = arg;
-	char path[64], text[32];
-	unsigned long long sectors;
-	snprintf(path, sizeof(path), "/sys/block/ublkb%u/dev", dev->record.dev_id);
-	ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
-	if (n < 0 || sscanf(text, "%u:%u", &dev->major, &dev->minor) != 2)
-		return err_sys(&dev->job_err, n < 0 ? (int)n : -EIO, "reading %s", path);
-	snprintf(path, sizeof(path), "/sys/block/ublkb%u/size", dev->record.dev_id);
-	n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
-	if (n < 0 || sscanf(text, "%llu", &sectors) != 1)
-		return err_sys(&dev->job_err, n < 0 ? (int)n : -EIO, "reading %s", path);
-	dev->size_bytes = sectors * 512;
+	int r = ublk_dev_read_disk(dev, &dev->job_err);
+	if (r < 0)
+		return r;
 	if (dev->record.phase == UBLK_PHASE_MAKING)
 		tune(dev);
 	dev->record.phase = UBLK_PHASE_LIVE;
-	int r = ublk_state_write(dev->devs->config.state_dirfd, &dev->record);
+	r = ublk_state_write(dev->devs->config.state_dirfd, &dev->record);
 	return r < 0 ? err_sys(&dev->job_err, r, "writing the state file of device %u",
 			       dev->record.dev_id)
 		     : 0;

@@ -27,6 +27,7 @@ int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *
 	csi->pools = pools;
 	csi->start_ns = ring_now_ns(reactor->ring);
 	list_init(&csi->tasks);
+	list_init(&csi->holds);
 	list_init(&csi->refreshes);
 	list_init(&csi->measures);
 	list_init(&csi->attached);
@@ -41,6 +42,7 @@ void csi_close(struct csi *csi)
 {
 	if (csi == NULL)
 		return;
+	csi_adopt_no_more(csi);
 	csi_watch_close(csi);
 	ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
 	char id[RECORD_ID_MAX] = "";

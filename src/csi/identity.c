@@ -5,6 +5,8 @@
  */
 #include "csi/fields.h"
 
+#include <errno.h>
+
 static void get_plugin_info(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	(void)request;
@@ -63,24 +65,22 @@ int csi_check_ready(const struct csi *csi, struct err *err)
 			return err_set(err, ERR_UNAVAILABLE, "%s", pool_why(pool));
 	if (csi->draining)
 		return err_set(err, ERR_UNAVAILABLE, "the driver is shutting down");
-	if (!csi->adopted)
-		return err_set(err, ERR_UNAVAILABLE,
-			"devices and mounts of earlier runs are still looked for");
-	return 0;
+	return csi_adopted(csi, err) ? 0 : -EAGAIN;
 }
 
 /* Sidecars ask at their start and wait for a yes, or end at an error; some restart the driver when
- * it stays away. So a pool that is missing stops nothing as long as another one is there, and says
- * so elsewhere (csi_check_ready). */
+ * it stays away. So a pool that is missing stops nothing as long as another one is there, nor does
+ * a data process that does not answer, as long as loop volumes are known; that is said elsewhere
+ * (csi_check_ready). */
 static bool can_serve(const struct csi *csi)
 {
 	const struct pool *pool = pools_at(csi->pools, 0);
-	if (csi->draining || !csi->adopted)
+	if (csi->draining)
 		return false;
 	if (pool == NULL)
-		return true;
+		return csi_adopted(csi, NULL);
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
-		if (pool_state(pool) == POOL_READY)
+		if (pool_state(pool) == POOL_READY && csi_knows_pool(csi, pool))
 			return true;
 	return false;
 }

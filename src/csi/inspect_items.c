@@ -86,7 +86,7 @@ Ringvol__V1__Driver *inspect_driver(struct arena *arena, const struct csi *csi)
 		driver->probes = states[probes_state(csi->probes)];
 		driver->probes_why = text(arena, probes_why(csi->probes));
 	}
-	driver->adopted = csi->adopted;
+	driver->adopted = csi_adopted(csi, NULL);
 	driver->draining = csi->draining;
 	return driver;
 }

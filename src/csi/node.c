@@ -237,7 +237,7 @@ static int owner_job(void *arg)
 		const struct backend *backend = backend_get(type);
 		if (backend == NULL)
 			continue;
-		int r = backend->scan(backend, owner_each, owner);
+		int r = backend->scan(backend, owner_each, owner, &owner->why);
 		if (r < 0)
 			return r;
 		if (owner->found) {
@@ -253,8 +253,16 @@ static int owner_run(struct op *op)
 	return op_work(op, owner_job, container_of(op, struct node_owner, op));
 }
 
+static int owner_end(struct op *op, int res)
+{
+	const struct node_owner *owner = container_of(op, struct node_owner, op);
+	if (res < 0 && owner->why.code != ERR_OK)
+		op->err = owner->why;
+	return res;
+}
+
 static const struct op_step owner_steps[] = {
-	{"scan devices", .run = owner_run},
+	{"scan devices", .run = owner_run, .end = owner_end},
 	{NULL},
 };
 

@@ -62,6 +62,7 @@ struct node_owner {
 	char tag[64]; /* not empty: the device of this tag is looked for, whatever its number */
 	bool found;   /* out: it carries a ringvol tag */
 	struct backend_dev dev;
+	struct err why; /* the job's */
 };
 void node_owner_init(
 	struct node_owner *owner, struct reactor *reactor, uint32_t major, uint32_t minor);

@@ -90,7 +90,7 @@ static int decide_run(struct op *op)
 	struct csi_quiesce *q = quiesce_of(op);
 	const struct record *rec = q->volume->rec;
 	const struct node_volume *node = node_volume_find(q->volume);
-	if (!q->csi->adopted)
+	if (!csi_knows_volume(q->csi, q->volume))
 		return op_fail(op, ERR_UNAVAILABLE,
 			"devices of an earlier run are still being looked for; try again");
 	if (node == NULL || !node->dev.attached)

@@ -65,11 +65,9 @@ static uint64_t hash_name(const char *name)
 	return hash;
 }
 
-void csi_task_lock(
-	struct csi_task *task, enum csi_lock_mode mode, const char *kind, const char *key)
+static void lock_init(
+	struct csi_lock *lock, enum csi_lock_mode mode, const char *kind, const char *key)
 {
-	assert(task->lock_count < CSI_LOCKS_MAX);
-	struct csi_lock *lock = &task->locks[task->lock_count++];
 	lock->mode = mode;
 	int len = snprintf(lock->name, sizeof(lock->name), "%s/%s", kind, key);
 	assert(len > 0 && (size_t)len < sizeof(lock->name));
@@ -77,19 +75,70 @@ void csi_task_lock(
 	lock->hash = hash_name(lock->name);
 }
 
+void csi_task_lock(
+	struct csi_task *task, enum csi_lock_mode mode, const char *kind, const char *key)
+{
+	assert(task->lock_count < CSI_LOCKS_MAX);
+	lock_init(&task->locks[task->lock_count++], mode, kind, key);
+}
+
+static bool in_the_way(const struct csi_lock *a, const struct csi_lock *b)
+{
+	return (a->mode != CSI_SHARED || b->mode != CSI_SHARED) && a->hash == b->hash &&
+	       strcmp(a->name, b->name) == 0;
+}
+
+/* The one of the task's locks that is in the way of `wanted`, or NULL. */
+static const struct csi_lock *conflict_with(
+	const struct csi_task *task, const struct csi_lock *wanted)
+{
+	for (unsigned i = 0; i < task->lock_count; i++)
+		if (in_the_way(&task->locks[i], wanted))
+			return &task->locks[i];
+	return NULL;
+}
+
 static const struct csi_lock *conflict_between(
 	const struct csi_task *running, const struct csi_task *wanted)
 {
-	for (unsigned i = 0; i < running->lock_count; i++) {
-		for (unsigned j = 0; j < wanted->lock_count; j++) {
-			const struct csi_lock *a = &running->locks[i], *b = &wanted->locks[j];
-			if (a->mode == CSI_SHARED && b->mode == CSI_SHARED)
-				continue;
-			if (a->hash == b->hash && strcmp(a->name, b->name) == 0)
-				return a;
-		}
+	const struct csi_lock *lock = NULL;
+	for (unsigned i = 0; lock == NULL && i < wanted->lock_count; i++)
+		lock = conflict_with(running, &wanted->locks[i]);
+	return lock;
+}
+
+static const struct csi_hold *find_hold(struct csi *csi, const struct csi_task *task)
+{
+	list_for_each (node, &csi->holds) {
+		const struct csi_hold *hold = container_of(node, struct csi_hold, link);
+		if (conflict_with(task, &hold->lock) != NULL)
+			return hold;
 	}
 	return NULL;
+}
+
+bool csi_hold_take(
+	struct csi *csi, struct csi_hold *hold, const char *kind, const char *key, const char *what)
+{
+	lock_init(&hold->lock, CSI_SHARED, kind, key);
+	hold->what = what;
+	list_for_each (node, &csi->tasks)
+		if (conflict_with(container_of(node, struct csi_task, link), &hold->lock) != NULL)
+			return false;
+	list_push(&csi->holds, &hold->link);
+	return true;
+}
+
+void csi_hold_release(struct csi_hold *hold)
+{
+	list_remove(&hold->link);
+}
+
+uint64_t csi_lock_hash(const char *kind, const char *key)
+{
+	struct csi_lock lock;
+	lock_init(&lock, CSI_SHARED, kind, key);
+	return lock.hash;
 }
 
 static struct csi_task *find_conflict(
@@ -179,6 +228,9 @@ static void task_end(struct op *op)
 
 	/* The locks go first: an answered client may call again at once. */
 	list_remove(&task->link);
+	for (unsigned i = 0; i < task->lock_count; i++)
+		if (task->locks[i].mode == CSI_EXCLUSIVE)
+			csi_adopt_touch(csi, task->locks[i].hash);
 	csi->task_count--;
 	if (csi->task_count == 0)
 		ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
@@ -274,6 +326,13 @@ void csi_task_start(struct csi_task *task, const char *subject, const struct op_
 		refuse(task, &err);
 		return;
 	}
+	const struct csi_hold *hold = find_hold(csi, task);
+	if (hold != NULL) {
+		err_set(&err, ERR_PENDING, "an operation is pending for %s: %s; try again later",
+			hold->lock.name, hold->what);
+		refuse(task, &err);
+		return;
+	}
 	if (csi->draining) {
 		err_set(&err, ERR_UNAVAILABLE, "the driver is shutting down");
 		refuse(task, &err);
@@ -300,6 +359,7 @@ void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg)
 	csi->draining = true;
 	csi->on_idle = on_idle;
 	csi->on_idle_arg = arg;
+	csi_adopt_no_more(csi);
 	list_for_each_safe (node, &csi->tasks) {
 		struct csi_task *task = container_of(node, struct csi_task, link);
 		if (task->source != NULL)

@@ -30,6 +30,13 @@ struct csi_lock {
 	char name[CSI_LOCK_BYTES]; /* "volume/<key>", "snapshot/<key>", "path/<hash>" */
 };
 
+/* A shared lock of who is no task: it keeps those away that want the object alone. */
+struct csi_hold {
+	struct list link; /* csi->holds */
+	struct csi_lock lock;
+	const char *what; /* static: what is being done, for those who are refused */
+};
+
 struct csi_task {
 	struct op op;
 	struct csi *csi;
@@ -66,6 +73,12 @@ void csi_task_lock(
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
  * of. subject: copied. */
 void csi_task_start(struct csi_task *task, const char *subject, const struct op_step *steps);
+/* Nothing is waited for: false, and nothing is held, if a task has the object alone. */
+bool csi_hold_take(struct csi *csi, struct csi_hold *hold, const char *kind, const char *key,
+	const char *what);
+void csi_hold_release(struct csi_hold *hold);
+/* What csi_adoption remembers objects by. */
+uint64_t csi_lock_hash(const char *kind, const char *key);
 /* For who has ended something that a drain waits for. */
 void csi_tell_idle(struct csi *csi);
 /* Logs what has been running for long; csi_open() makes it the timer's. */

@@ -54,7 +54,7 @@ static void on_mount(void *arg, const struct mnt_entry *entry)
 int devices_scan(struct devices *ret)
 {
 	struct err err = {0};
-	int loops = backend_loop.scan(&backend_loop, on_loop, ret);
+	int loops = backend_loop.scan(&backend_loop, on_loop, ret, &err);
 	int ublks = ublkc_scan(UBLKD_SOCKET, UBLKD_STATE_DIR, UBLK_TIMEOUT_MS, on_ublk, ret, &err);
 	int mounts = ret->count == 0 ? 0 : mnt_scan(on_mount, ret);
 	if (ret->failed)

@@ -220,7 +220,8 @@ static void world_open(struct world *w, uint8_t how)
 	if ((how & 0x0c) != 0x0c)
 		fill_pool(w->pools->at[0]);
 	must(csi_open(&w->csi, &csi, &w->reactor, w->pools) == 0);
-	w->csi->adopted = true;
+	w->csi->adoption[BACKEND_LOOP].known = true;
+	w->csi->adoption[BACKEND_LOOP].pool_known[0] = pool_state_since_ns(w->pools->at[0]) + 1;
 	w->registry = grpc_registry_new();
 	must(w->registry != NULL && csi_register(w->csi, w->registry) == 0);
 }

@@ -23,6 +23,12 @@ enum { TURNS_MAX = 200000 };
 static int fault_hook(void *arg, const char *op_name, const char *step_name)
 {
 	struct world *w = arg;
+	if (w->on_step != NULL)
+		w->on_step(op_name, step_name);
+	if (w->scan_faults > 0 && strcmp(op_name, "adopt") == 0 && strcmp(step_name, "scan") == 0) {
+		w->scan_faults--;
+		return -EIO;
+	}
 	if (w->fault_after < 0 || w->fault_after-- != 0)
 		return 0;
 	w->fault_hit = true;
@@ -72,9 +78,7 @@ static void up(struct world *w)
 		.csi_minor = 12,
 	};
 	assert(csi_open(&w->csi, &csi, &w->reactor, w->pools) == 0);
-	done = false;
-	csi_adopt(w->csi, loaded, &done);
-	turn_until(w, &done);
+	world_adopt(w);
 	w->registry = grpc_registry_new();
 	assert(csi_register(w->csi, w->registry) == 0);
 	w->fault_after = -1;
@@ -82,8 +86,18 @@ static void up(struct world *w)
 	w->reactor.op_fault_arg = w;
 }
 
+void world_adopt(struct world *w)
+{
+	w->adopted = false;
+	csi_adopt(w->csi, loaded, &w->adopted);
+	turn_until(w, &w->adopted);
+}
+
 static void down(struct world *w)
 {
+	csi_adopt_no_more(w->csi);
+	for (unsigned i = 0; i < TURNS_MAX && csi_adopting(w->csi); i++)
+		assert(ring_turn(w->reactor.ring, true) == 0);
 	pools_drain(w->pools);
 	for (unsigned i = 0; i < TURNS_MAX && !pools_idle(w->pools); i++)
 		assert(ring_turn(w->reactor.ring, true) == 0);

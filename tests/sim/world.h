@@ -24,6 +24,10 @@ struct world {
 	/* the fault armed: the n-th step from now fails with -EIO */
 	int fault_after; /* -1: none */
 	bool fault_hit;
+	unsigned scan_faults; /* looks for devices of earlier runs that fail, from now on */
+	bool adopted;
+	/* Called before each step, if set. */
+	void (*on_step)(const char *op_name, const char *step_name);
 	char fault_at[96]; /* "operation/step" it hit */
 };
 
@@ -31,6 +35,8 @@ struct world {
 struct world *world_open(enum world_fs fs, uint64_t seed, const char **why);
 /* As after kill -9: everything in memory goes, devices and mounts stay; and up again. */
 void world_restart(struct world *w);
+/* Looks for devices once more, as when a pool appears. */
+void world_adopt(struct world *w);
 void world_close(struct world *w);
 
 struct world_answer {

@@ -22,7 +22,7 @@ struct world {
 	struct ublk_ctl *ctl;
 	struct ublk_io *io;
 	struct ublk_devs *devs;
-	char path[32], image[64];
+	char path[32], image[64], sys[64];
 	int dir, open_flags; /* of the image, beside O_RDWR */
 	const char *fault;   /* the step that fails */
 	unsigned faults, events;
@@ -57,6 +57,7 @@ static void world_open(struct world *w)
 	*w = (struct world){.kernel = kernel_good()};
 	w->dir = temp_dir(w->path);
 	snprintf(w->image, sizeof(w->image), "%s/image", w->path);
+	snprintf(w->sys, sizeof(w->sys), "%s/sys", w->path);
 	int fd = open(w->image, O_RDWR | O_CREAT, 0600);
 	cr_assert(fd >= 0 && ftruncate(fd, 1 << 20) == 0);
 	close(fd);
@@ -72,6 +73,7 @@ static void world_open(struct world *w)
 		.io = w->io,
 		.state_dirfd = w->dir,
 		.devices_max = 2,
+		.sys_block = w->sys,
 		.on_event = on_event,
 		.arg = w,
 	};
@@ -349,6 +351,43 @@ Test(ublk, anothers_device_is_left_alone)
 	cr_assert_eq(w.kernel.calls, 2);
 	cr_expect_eq(w.kernel.call[0].command, UBLK_ABI_GET_FEATURES);
 	cr_expect_eq(w.kernel.call[1].command, UBLK_ABI_GET_INFO);
+	expect_nothing_left(&w);
+	world_close(&w);
+}
+
+static void put_text(const char *dir, const char *name, const char *text)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	_cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	cr_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+}
+
+/* A driver asks before the recovery is through: it is told the number its mounts have. */
+Test(ublk, a_device_to_be_recovered_has_its_number)
+{
+	struct world w;
+	world_open(&w);
+	w.kernel.fail = UBLK_ABI_GET_INFO;
+	w.kernel.fail_res = -ENODEV;
+	char disk[96];
+	snprintf(disk, sizeof(disk), "%s/ublkb2000000", w.sys);
+	cr_assert(mkdir(w.sys, 0700) == 0 && mkdir(disk, 0700) == 0);
+	put_text(disk, "dev", "259:7\n");
+	put_text(disk, "size", "2048\n");
+	struct ublk_record record = good_record(2000000, UBLK_PHASE_LIVE);
+	cr_assert_eq(ublk_state_write(w.dir, &record), 0);
+	struct err err = {0};
+	cr_assert_eq(ublk_devs_adopt(w.devs, &err), 0);
+	struct ublkd_device told;
+	cr_assert_not_null(ublk_devs_next(w.devs, 0));
+	ublk_dev_describe(ublk_devs_next(w.devs, 0), &told);
+	cr_expect_eq(told.state, UBLKD_DEV_RECOVERING);
+	cr_expect_eq(told.major, 259);
+	cr_expect_eq(told.minor, 7);
+	cr_expect_eq(told.size_bytes, 1 << 20);
+	while (ublk_devs_count(w.devs) != 0)
+		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
 	expect_nothing_left(&w);
 	world_close(&w);
 }

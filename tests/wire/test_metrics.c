@@ -256,7 +256,7 @@ Test(scrapes, readiness)
 	cr_assert_eq(get("/healthz"), 200);
 	cr_assert_eq(get("/readyz"), 503);
 	cr_assert_not_null(strstr(body, "still looked for"), "%s", body);
-	csi->adopted = true;
+	csi->adoption[BACKEND_LOOP].known = true;
 	cr_assert_eq(get("/readyz"), 200);
 	csi->draining = true;
 	cr_assert_eq(get("/readyz"), 503);
