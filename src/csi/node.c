@@ -233,17 +233,15 @@ static void owner_each(void *arg, const struct backend_dev *dev)
 static int owner_job(void *arg)
 {
 	struct node_owner *owner = arg;
-	for (unsigned type = 0; type < BACKEND_TYPES; type++) {
+	const struct backend *only = owner->backend;
+	for (unsigned type = 0; type < BACKEND_TYPES && !owner->found; type++) {
 		const struct backend *backend = backend_get(type);
-		if (backend == NULL)
+		if (backend == NULL || (only != NULL && backend != only))
 			continue;
+		owner->backend = backend;
 		int r = backend->scan(backend, owner_each, owner);
 		if (r < 0)
 			return r;
-		if (owner->found) {
-			owner->backend = backend;
-			break;
-		}
 	}
 	return 0;
 }
@@ -253,8 +251,19 @@ static int owner_run(struct op *op)
 	return op_work(op, owner_job, container_of(op, struct node_owner, op));
 }
 
+static int owner_end(struct op *op, int res)
+{
+	const struct backend *backend = container_of(op, struct node_owner, op)->backend;
+	if (res == 0 || backend == NULL)
+		return res;
+	return op_fail(op, res == -ETIMEDOUT ? ERR_TIMEOUT : ERR_UNAVAILABLE,
+		"which %s devices this node has cannot be told (%s)%s", backend->name,
+		strerrordesc_np(-res),
+		backend->away_since_ns != NULL ? "; see the log of their data process" : "");
+}
+
 static const struct op_step owner_steps[] = {
-	{"scan devices", .run = owner_run},
+	{"scan devices", .run = owner_run, .end = owner_end},
 	{NULL},
 };
 

@@ -125,7 +125,12 @@ void node_volume_remove_mount(struct node_volume *node, const char *path)
 	}
 }
 
+void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64])
+{
+	snprintf(ret_tag, 64, "ringvol:%s:%s", pool_uuid8, random);
+}
+
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64])
 {
-	snprintf(ret_tag, 64, "ringvol:%s:%s", pool_uuid8(volume->pool), volume->rec->random);
+	node_tag(pool_uuid8(volume->pool), volume->rec->random, ret_tag);
 }

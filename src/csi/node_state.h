@@ -81,7 +81,8 @@ void node_volume_remove_mount(struct node_volume *node, const char *path);
 struct node_mount *node_volume_mount_at(const struct node_volume *node, const char *path);
 void node_volume_free(struct node_volume *node);
 
-/* "ringvol:<pool uuid8>:<random>" */
+/* "ringvol:<pool uuid8>:<random>"; both parts are in the volume's id, too. */
+void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64]);
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64]);
 
 #endif

@@ -11,10 +11,12 @@
  */
 #include "world.h"
 
+#include "backends/backend.h"
 #include "csi/fields.h"
 #include "inspect.pb-c.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -593,5 +595,72 @@ Test(csi, restart_adopts_devices_and_mounts, .timeout = 300)
 	cr_assert_null(strstr(left, "device "));
 	cr_assert_null(strstr(left, "mount "));
 	cr_assert_null(strstr(left, "volumes "));
+	world_close(w);
+}
+
+/* ---- a device that memory does not know of ---- */
+
+static int silent_scan(const struct backend *backend,
+	void (*each)(void *arg, const struct backend_dev *dev), void *arg)
+{
+	(void)backend;
+	(void)each;
+	(void)arg;
+	return -ETIMEDOUT;
+}
+
+static uint64_t silent_since_ns(const struct backend *backend)
+{
+	(void)backend;
+	return 1;
+}
+
+/* Adoption fails for it, and so does everything that has to see all devices. */
+static const struct backend silent = {
+	.type = BACKEND_UBLK,
+	.name = "ublk",
+	.scan = silent_scan,
+	.away_since_ns = silent_since_ns,
+};
+
+static enum grpc_status unstage_id(const char *id, struct world_answer *answer)
+{
+	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(id);
+	req.staging_target_path = csi_bytes(staging_path);
+	return call("Node/NodeUnstageVolume", &req.base, answer);
+}
+
+Test(csi, unstage_looks_for_a_device_that_memory_does_not_know, .timeout = 300)
+{
+	const char *why = NULL;
+	char left[INVENTORY_BYTES];
+	struct world_answer answer;
+	w = world_open(WORLD_XFS, 1, &why);
+	if (w == NULL)
+		cr_skip_test("%s", why);
+	block = true;
+	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	backend_add(&silent);
+	world_restart(w);
+	/* Its record says where to look. */
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	world_inventory(w, left, sizeof(left));
+	cr_assert_null(strstr(left, "device "), "%s", left);
+	cr_assert_eq(undo_stage(), GRPC_OK, "a repeat");
+	/* One that nobody knows may be anything's. */
+	snprintf(other_id, sizeof(other_id), "%.9sunknown.0123abcd", volume_id);
+	cr_assert_eq(unstage_id(other_id, &answer), GRPC_DEADLINE_EXCEEDED);
+	cr_assert_not_null(strstr(answer.message, "ublk devices"), "%s", answer.message);
+	cr_assert_not_null(strstr(answer.message, "data process"), "%s", answer.message);
+	world_answer_free(&answer);
+	cr_assert_eq(unstage_id("nonsense", &answer), GRPC_OK);
+	world_answer_free(&answer);
+	backend_remove(&silent);
+	cr_assert_eq(unstage_id(other_id, &answer), GRPC_OK);
+	world_answer_free(&answer);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	world_close(w);
 }
