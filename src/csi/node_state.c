@@ -75,6 +75,7 @@ void node_volume_clear_dev(struct csi *csi, struct node_volume *node)
 	if (node->dev.attached && csi->probes != NULL)
 		probes_untrack(csi->probes, node->dev.major, node->dev.minor, node);
 	node->dev.attached = false;
+	node->fitted_bytes = 0;
 	health_forget(node);
 }
 

@@ -17,9 +17,12 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,6 +34,8 @@ static struct world *w;
 static char volume_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
 static char staging_path[96], target_path[96];
 static bool block;
+static const char *fs_type = "ext4";
+static uint64_t create_bytes = 16 * MIB;
 
 /* ---- requests ---- */
 
@@ -50,7 +55,7 @@ static Csi__V1__VolumeCapability *capability(void)
 		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
 		cap.block = &block_volume;
 	} else {
-		mount.fs_type = csi_bytes("ext4");
+		mount.fs_type = csi_bytes(fs_type);
 		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_MOUNT;
 		cap.mount = &mount;
 	}
@@ -83,7 +88,7 @@ static enum grpc_status create(const char *name, enum source source, char *ret_i
 	Csi__V1__VolumeContentSource__SnapshotSource from_snapshot =
 		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
-	range.required_bytes = 16 * MIB;
+	range.required_bytes = (int64_t)create_bytes;
 	req.name = csi_bytes(name);
 	req.capacity_range = &range;
 	req.n_volume_capabilities = 1;
@@ -661,6 +666,102 @@ Test(csi, unstage_looks_for_a_device_that_memory_does_not_know, .timeout = 300)
 	backend_remove(&silent);
 	cr_assert_eq(unstage_id(other_id, &answer), GRPC_OK);
 	world_answer_free(&answer);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- a stage that came no further than the mount ---- */
+
+enum { XFS_MIN_MIB = 300, GROWN_MIB = 340 };
+
+static int busy = -1; /* keeps the staging path from being unmounted */
+
+static int grow_fails(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	(void)op_name;
+	if (strcmp(step_name, "grow") != 0)
+		return 0;
+	busy = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return -EIO;
+}
+
+static uint64_t staged_bytes(void)
+{
+	struct statvfs fs;
+	cr_assert_eq(statvfs(staging_path, &fs), 0);
+	return fs.f_blocks * fs.f_frsize;
+}
+
+/* A larger copy whose growth fails at its first stage. */
+static void stage_without_growth(void)
+{
+	int (*hook)(void *, const char *, const char *) = w->reactor.op_fault;
+	w->reactor.op_fault = grow_fails;
+	cr_assert_eq(do_stage(), GRPC_INTERNAL);
+	w->reactor.op_fault = hook;
+	cr_assert_geq(busy, 0, "it was not mounted");
+	close(busy);
+	busy = -1;
+}
+
+enum after { RETRY, RESTART_AND_RETRY, UNSTAGE, AFTERS };
+
+Test(csi, stage_goes_on_from_a_failed_growth, .timeout = 300)
+{
+	const char *why = NULL;
+	char before[INVENTORY_BYTES], left[INVENTORY_BYTES], base_id[RECORD_ID_MAX];
+	w = world_open(WORLD_EXT4, 1, &why);
+	if (w == NULL)
+		cr_skip_test("%s", why);
+	block = false;
+	fs_type = "xfs"; /* ext4's online growth needs CAP_SYS_RESOURCE */
+	create_bytes = XFS_MIN_MIB * MIB;
+	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	cr_assert_eq(create("base", EMPTY, base_id), GRPC_OK);
+	for (enum after after = RETRY; after < AFTERS; after++) {
+		memcpy(volume_id, base_id, sizeof(volume_id));
+		create_bytes = GROWN_MIB * MIB;
+		cr_assert_eq(create("larger", FROM_VOLUME, other_id), GRPC_OK);
+		memcpy(volume_id, other_id, sizeof(volume_id));
+		world_inventory(w, before, sizeof(before));
+		stage_without_growth();
+		uint64_t ungrown = staged_bytes();
+		if (after == RESTART_AND_RETRY)
+			world_restart(w);
+		if (after != UNSTAGE) {
+			cr_assert_eq(do_stage(), GRPC_OK, "the retry");
+			cr_assert_gt(staged_bytes(), ungrown, "OK, and not grown");
+			cr_assert_eq(do_stage(), GRPC_OK);
+		}
+		cr_assert_eq(undo_stage(), GRPC_OK);
+		world_inventory(w, left, sizeof(left));
+		*strstr(left, "descriptors") = '\0'; /* a first stage opens some to keep */
+		*strstr(before, "descriptors") = '\0';
+		cr_assert_str_eq(left, before);
+		cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	}
+	cr_assert_eq(delete (base_id), GRPC_OK);
+	world_close(w);
+}
+
+Test(csi, stage_at_a_strange_mount_leaves_no_device, .timeout = 300)
+{
+	const char *why = NULL;
+	char left[INVENTORY_BYTES];
+	w = world_open(WORLD_EXT4, 1, &why);
+	if (w == NULL)
+		cr_skip_test("%s", why);
+	block = false;
+	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(mount("tmpfs", staging_path, "tmpfs", 0, "size=64k"), 0);
+	cr_assert_eq(do_stage(), GRPC_FAILED_PRECONDITION);
+	world_inventory(w, left, sizeof(left));
+	cr_assert_null(strstr(left, "device "), "%s", left);
+	cr_assert_eq(umount(staging_path), 0);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	world_close(w);
 }
