@@ -18,6 +18,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -208,12 +209,15 @@ static enum grpc_status undo_stage(void)
 	return simple("Node/NodeUnstageVolume", &req.base);
 }
 
+static bool publish_read_only;
+
 static enum grpc_status do_publish(void)
 {
 	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
 	req.volume_id = csi_bytes(volume_id);
 	req.staging_target_path = csi_bytes(staging_path);
 	req.target_path = csi_bytes(target_path);
+	req.readonly = publish_read_only;
 	req.volume_capability = capability();
 	return simple("Node/NodePublishVolume", &req.base);
 }
@@ -763,5 +767,51 @@ Test(csi, stage_at_a_strange_mount_leaves_no_device, .timeout = 300)
 	cr_assert_eq(do_stage(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- a block device is told what it is to be ---- */
+
+static atomic_int told; /* 1: read-only, 0: writable, -1: nothing */
+
+static int set_told(const struct backend *backend, const struct backend_dev *dev, bool read_only)
+{
+	(void)backend;
+	told = read_only;
+	return backend_loop.set_read_only(&backend_loop, dev, read_only);
+}
+
+/* Whatever a backend says that it was: ublk's does not know what it was made since. */
+Test(csi, every_publish_sets_the_mode_of_a_block_device, .timeout = 300)
+{
+	const char *why = NULL;
+	w = world_open(WORLD_EXT4, 1, &why);
+	if (w == NULL)
+		cr_skip_test("%s", why);
+	block = true;
+	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	snprintf(target_path, sizeof(target_path), "%s/target", w->dir);
+	struct backend telling = backend_loop;
+	telling.set_read_only = set_told;
+	backend_remove(&backend_loop);
+	backend_add(&telling);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	static const bool modes[] = {false, true, true, false, false};
+	for (unsigned i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+		told = -1;
+		publish_read_only = modes[i];
+		cr_assert_eq(do_publish(), GRPC_OK);
+		cr_assert_eq(told, modes[i], "publish %u", i);
+		told = -1;
+		cr_assert_eq(do_publish(), GRPC_OK);
+		cr_assert_eq(told, -1, "a repeat finds it published");
+		cr_assert_eq(undo_publish(), GRPC_OK);
+	}
+	publish_read_only = false;
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	backend_remove(&telling);
+	backend_add(&backend_loop);
 	world_close(w);
 }
