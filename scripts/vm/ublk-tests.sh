@@ -15,7 +15,8 @@ kernel=${1:-7.2}
 # What goes through the device, its growth, restarts and a reboot; on older kernels what they do
 # differently.
 lives='^TestLifecycle$/^xfs_pool_(ext4|block)_volume$'
-selected='^(TestUblk.*|TestExpand|TestRestart|TestReboot|TestSnapshotsAndLists|TestThickStaysThick)$'
+selected='^(TestUblk.*|TestExpand|TestRestart|TestReboot|TestSnapshotsAndLists|TestThickStaysThick'
+selected+='|TestReadOnlyPublish|TestUnstageWhileThePoolIsAway)$'
 [ "$kernel" = 7.2 ] || selected='^(TestUblkProcessesDie|TestUblkExternal|TestExpand)$'
 if [ -n "${RINGVOL_UBLK_SYSTEM_TESTS:-}" ]; then
 	selected=$RINGVOL_UBLK_SYSTEM_TESTS lives='^$'

@@ -233,17 +233,15 @@ static void owner_each(void *arg, const struct backend_dev *dev)
 static int owner_job(void *arg)
 {
 	struct node_owner *owner = arg;
-	for (unsigned type = 0; type < BACKEND_TYPES; type++) {
+	const struct backend *only = owner->backend;
+	for (unsigned type = 0; type < BACKEND_TYPES && !owner->found; type++) {
 		const struct backend *backend = backend_get(type);
-		if (backend == NULL)
+		if (backend == NULL || (only != NULL && backend != only))
 			continue;
+		owner->backend = backend;
 		int r = backend->scan(backend, owner_each, owner, &owner->why);
 		if (r < 0)
 			return r;
-		if (owner->found) {
-			owner->backend = backend;
-			break;
-		}
 	}
 	return 0;
 }

@@ -57,6 +57,7 @@ bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev
  */
 struct node_owner {
 	struct op op;
+	/* in: the only one to look at, NULL: all; out: whose the device is */
 	const struct backend *backend;
 	uint32_t major, minor;
 	char tag[64]; /* not empty: the device of this tag is looked for, whatever its number */

@@ -195,8 +195,9 @@ static int mode_job(void *arg)
 static bool mode_done(struct op *op)
 {
 	struct publish *p = publish_of(op);
-	/* A device attached read-only stays so; flags are only touched where they differ. */
-	return !p->n.access.block || p->published || p->n.dev.dev.read_only == p->read_only;
+	/* Also where nothing seems to change: ublk's data process knows how a device was attached,
+	 * not what it was made since. */
+	return !p->n.access.block || p->published;
 }
 
 static int mode_run(struct op *op)

@@ -4,11 +4,13 @@
  *
  * kubelet repeats these for ever on any error and calls them for volumes that are long gone, so
  * they work from the path: nothing there is success, a mount of one of our devices is unmounted
- * whether the volume is known or not, a mount of anything else is never touched.
+ * whether the volume is known or not, a mount of anything else is never touched. A device that no
+ * mount and no memory tells of (a raw block volume's, when its pool is away) is looked for by its
+ * tag, which the volume's id has.
  *
  * Happy path: look at the path -> whose device is it -> (unstage only) sync -> unmount -> (unstage
- * only) detach. How it can fail: the mount is busy, still published elsewhere, or hangs. Each is
- * repeatable; what was released stays released.
+ * only) detach. How it can fail: the mount is busy, still published elsewhere, or hangs; it cannot
+ * be told which devices there are. Each is repeatable; what was released stays released.
  */
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
@@ -88,14 +90,50 @@ static int owner_end(struct op *op, int res)
 	return 0;
 }
 
+/* ---- unstage: no mount, and no device known ---- */
+
+static bool device_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct record_id id;
+	return !r->unstage || r->n.info.is_mount || r->mine.attached ||
+	       (r->n.volume != NULL && r->n.backend == NULL) || record_id_parse(r->n.id, &id) < 0;
+}
+
+static int device_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct record_id id;
+	node_owner_init(&r->owner, op->reactor, 0, 0);
+	if (record_id_parse(r->n.id, &id) == 0)
+		node_tag(id.pool, id.random, r->owner.tag);
+	r->owner.backend = r->n.backend;
+	return op_child(op, &r->owner.op);
+}
+
+static int device_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	if (res < 0)
+		return res;
+	/* One that goes away waits for users elsewhere, see detach_end(). */
+	if (!r->owner.found || r->owner.dev.going_away)
+		return 0;
+	r->mine = r->owner.dev;
+	r->n.backend = r->owner.backend;
+	return 0;
+}
+
 /* ---- unstage: nothing may still be published ---- */
 
 static bool others_done(struct op *op)
 {
 	struct release *r = release_of(op);
 	struct node_volume *node = state_of(r);
-	if (!r->unstage || node == NULL)
+	if (!r->unstage)
 		return true;
+	if (node == NULL) /* there may be a device that memory has no mounts of */
+		return !r->mine.attached;
 	list_for_each (link, &node->mounts)
 		if (strcmp(container_of(link, struct node_mount, link)->path, r->path) != 0)
 			return false;
@@ -120,6 +158,8 @@ static int others_end(struct op *op, int res)
 			r->others.path);
 	/* Memory was wrong: they were unmounted behind our back. */
 	struct node_volume *node = state_of(r);
+	if (node == NULL)
+		return 0;
 	list_for_each_safe (link, &node->mounts) {
 		struct node_mount *mount = container_of(link, struct node_mount, link);
 		if (strcmp(mount->path, r->path) != 0)
@@ -283,6 +323,10 @@ static int detach_end(struct op *op, int res)
 	/* When somebody elsewhere (another mount namespace) still holds the device, the kernel
 	 * keeps it until they let go, and the image's lock with it: nothing can attach or delete it
 	 * meanwhile. That is not a reason to make kubelet repeat this for ever. */
+	struct err gone = {0};
+	if (r->n.volume == NULL) /* its pool may have come meanwhile */
+		(void)pools_find_id(
+			r->n.task.csi->pools, RECORD_VOLUME, r->n.id, &r->n.volume, &gone);
 	struct node_volume *node = state_of(r);
 	if (node != NULL) {
 		node_volume_clear_dev(r->n.task.csi, node);
@@ -306,6 +350,7 @@ static int answer_run(struct op *op)
 static const struct op_step release_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"owner", .done = owner_done, .run = owner_run, .end = owner_end},
+	{"look for device", .done = device_done, .run = device_run, .end = device_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},

@@ -6,8 +6,10 @@
  * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount, with a UUID of
  * its own -> grow. Nothing is ever formatted here: a volume got its file system before it had a
  * name, and an image that does not hold what its record says is refused. How it can fail: another's
- * mount at the path, an image held elsewhere, a damaged file system, a device that hangs. A device
- * that this attempt attached is detached again; everything else stays and is found by the retry.
+ * mount at the path, an image held elsewhere, a damaged file system, a device that hangs. Before
+ * the mount, a device that this attempt attached is detached again. What is mounted stays, whatever
+ * fails then (what hangs in a growth cannot be unmounted either): the retry finds it and grows it,
+ * or an unstage takes it away.
  */
 #include "base/fd.h"
 #include "blockio/holder.h"
@@ -48,7 +50,6 @@ struct stage {
 	union {
 		struct mnt_mount_req mount;
 		struct mnt_grow_req grow;
-		struct mnt_unmount_req unmount;
 	} req;
 };
 
@@ -232,14 +233,6 @@ static int attach_end(struct op *op, int res)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	node_volume_set_dev(s->n.task.csi, node, &s->n.dev.dev);
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
-	if (s->n.info.is_mount && !s->mounted)
-		return op_fail(op, ERR_PRECONDITION,
-			"staging_target_path: something else is mounted at %s; unmount it first",
-			s->staging_path);
-	if (s->mounted && s->n.info.read_only != s->n.access.read_only)
-		return op_fail(op, ERR_EXISTS, "volume %s is staged at %s already, but %s",
-			s->n.volume->rec->name, s->staging_path,
-			s->n.info.read_only ? "read-only" : "writable");
 	return 0;
 }
 
@@ -252,6 +245,27 @@ static int attach_undo(struct op *op)
 	node_volume_clear_dev(s->n.task.csi, node);
 	node_volume_settle(s->n.volume);
 	return s->n.backend->detach(s->n.backend, op, &s->n.dev);
+}
+
+/* ---- what is mounted at the path ---- */
+
+static bool found_done(struct op *op)
+{
+	return !stage_of(op)->n.info.is_mount;
+}
+
+static int found_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	if (!s->mounted)
+		return op_fail(op, ERR_PRECONDITION,
+			"staging_target_path: something else is mounted at %s; unmount it first",
+			s->staging_path);
+	if (s->n.info.read_only != s->n.access.read_only)
+		return op_fail(op, ERR_EXISTS, "volume %s is staged at %s already, but %s",
+			s->n.volume->rec->name, s->staging_path,
+			s->n.info.read_only ? "read-only" : "writable");
+	return 0;
 }
 
 /* ---- mending and growing before the mount ---- */
@@ -438,8 +452,17 @@ static int mount_end(struct op *op, int res)
 		s->asked = true;
 		return op_work(op, holder_job, s);
 	}
-	if (res < 0)
-		return node_fail(op, res, "mount", s->staging_path);
+	return res < 0 ? node_fail(op, res, "mount", s->staging_path) : 0;
+}
+
+static bool remember_done(struct op *op)
+{
+	return stage_of(op)->n.access.block;
+}
+
+static int remember_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
 	struct node_volume *node = node_volume_find(s->n.volume);
 	if (node_volume_add_mount(node, s->staging_path, s->n.access.read_only, false) < 0)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
@@ -447,27 +470,19 @@ static int mount_end(struct op *op, int res)
 	return 0;
 }
 
-static int mount_undo(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	struct node_volume *node = node_volume_find(s->n.volume);
-	struct mnt_unmount_req *req = &s->req.unmount;
-	if (node != NULL)
-		node_volume_remove_mount(node, s->staging_path);
-	memset(req, 0, sizeof(*req));
-	snprintf(req->target, sizeof(req->target), "%s", s->staging_path);
-	req->dev_major = s->n.dev.dev.major;
-	req->dev_minor = s->n.dev.dev.minor;
-	return node_helper(op, MNT_UNMOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
-		CSI_MOUNT_TIMEOUT_MS);
-}
+/* ---- growing what is mounted ---- */
 
+/* A mount that was found may be that of an attempt that came no further. */
 static bool grow_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
-	return s->n.access.block || s->mounted || s->n.access.read_only || s->offline_growth ||
-	       s->probe.fs_bytes + POOL_SIZE_ALIGN > rec->size_bytes;
+	if (s->n.access.block || s->n.access.read_only)
+		return true;
+	if (s->mounted)
+		return s->n.info.fs_read_only ||
+		       node_volume_find(s->n.volume)->fitted_bytes == s->n.dev.dev.size_bytes;
+	return s->offline_growth || s->probe.fs_bytes + POOL_SIZE_ALIGN > rec->size_bytes;
 }
 
 static int grow_run(struct op *op)
@@ -484,7 +499,11 @@ static int grow_run(struct op *op)
 
 static int grow_end(struct op *op, int res)
 {
-	return res == 0 ? 0 : node_fail(op, res, "growth", stage_of(op)->staging_path);
+	struct stage *s = stage_of(op);
+	/* Of a mount that was found: NodeExpandVolume has left it so, and said why. */
+	if (res == -EPERM && s->mounted)
+		return 0;
+	return res == 0 ? 0 : node_fail(op, res, "growth", s->staging_path);
 }
 
 /* Without CAP_SYS_RESOURCE the kernel refuses to grow a mounted ext4 (a restricted container): an
@@ -512,6 +531,8 @@ static int decide_run(struct op *op)
 static int answer_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
+	if (!s->n.access.read_only && !s->n.info.fs_read_only)
+		node_volume_find(s->n.volume)->fitted_bytes = s->n.dev.dev.size_bytes;
 	csi_task_response(&s->n.task, Csi__V1__NodeStageVolumeResponse,
 		csi__v1__node_stage_volume_response__init);
 	return 0;
@@ -523,13 +544,15 @@ static const struct op_step stage_steps[] = {
 	{"tools", .done = tools_done, .run = tools_run, .end = tools_end},
 	{"probe", .done = probe_done, .run = probe_run, .end = probe_end},
 	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo, .flags = OP_ALONG},
+	{"found", .done = found_done, .run = found_run},
 	{"decide", .done = mount_done, .run = decide_run},
 	{"held", .done = held_done, .run = held_run, .end = held_end},
 	{"mend", .done = mend_done, .run = mend_run, .end = mend_end},
 	{"grow offline", .done = grow_offline_done, .run = grow_offline_run,
 		.end = grow_offline_end},
 	{"retag", .done = retag_done, .run = retag_run, .end = retag_end},
-	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .undo = mount_undo},
+	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .flags = OP_COMMIT},
+	{"remember", .done = remember_done, .run = remember_run},
 	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
 	{"answer", .run = answer_run},
 	{NULL},

@@ -75,6 +75,7 @@ void node_volume_clear_dev(struct csi *csi, struct node_volume *node)
 	if (node->dev.attached && csi->probes != NULL)
 		probes_untrack(csi->probes, node->dev.major, node->dev.minor, node);
 	node->dev.attached = false;
+	node->fitted_bytes = 0;
 	health_forget(node);
 }
 
@@ -125,7 +126,12 @@ void node_volume_remove_mount(struct node_volume *node, const char *path)
 	}
 }
 
+void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64])
+{
+	snprintf(ret_tag, 64, "ringvol:%s:%s", pool_uuid8, random);
+}
+
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64])
 {
-	snprintf(ret_tag, 64, "ringvol:%s:%s", pool_uuid8(volume->pool), volume->rec->random);
+	node_tag(pool_uuid8(volume->pool), volume->rec->random, ret_tag);
 }

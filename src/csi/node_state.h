@@ -56,6 +56,9 @@ struct node_volume {
 	struct pool_object *volume;
 	struct backend_dev dev;
 	struct list mounts; /* node_mount: staging and publish paths alike */
+	/* NodeStage has seen to it that the file system fills a device of so many bytes; 0: not in
+	 * this run of the driver. */
+	uint64_t fitted_bytes;
 	/* Since when (ring_now_ns) calls on it have overstayed, 0 when the last one ended in time.
 	 * A helper that could be killed hangs no longer, but the volume is no better for it. */
 	uint64_t overstayed_ns;
@@ -81,7 +84,8 @@ void node_volume_remove_mount(struct node_volume *node, const char *path);
 struct node_mount *node_volume_mount_at(const struct node_volume *node, const char *path);
 void node_volume_free(struct node_volume *node);
 
-/* "ringvol:<pool uuid8>:<random>" */
+/* "ringvol:<pool uuid8>:<random>"; both parts are in the volume's id, too. */
+void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64]);
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64]);
 
 #endif

@@ -201,6 +201,59 @@ func TestPoolMissing(t *testing.T) {
 	b.notReady()
 }
 
+// NodeUnstageVolume is asked of a driver whose memory has no such volume, as its pool is away: nothing but
+// the kernel tells of the device, which has to go all the same, for nobody will ask again.
+func TestUnstageWhileThePoolIsAway(t *testing.T) {
+	away := map[string]func(b *bed) (back func()){
+		"missing": func(b *bed) func() {
+			b.must(unix.Mount("tmpfs", b.pool.Path, "tmpfs", 0, "size=64k"))
+			b.Defer(func() error { _ = unix.Unmount(b.pool.Path, unix.MNT_DETACH); return nil })
+			return func() { b.must(unix.Unmount(b.pool.Path, 0)) }
+		},
+		"served by another driver": func(b *bed) func() {
+			second := b.NewDriver(b.pool)
+			second.Socket, second.Log, second.Kubelet = b.Path("csi2", "csi.sock"), b.Path("second.log"), b.Path("kubelet2")
+			b.must(second.Start())
+			b.must(second.AwaitReady())
+			return func() {
+				second.Disconnect()
+				b.must(second.Term())
+			}
+		},
+	}
+	for why, leave := range away {
+		for _, kind := range []string{"block", "ext4"} {
+			t.Run(kind+", "+why, func(t *testing.T) {
+				b := open(t, "xfs", 1<<30)
+				v := b.volume("staged", kind)
+				b.must(v.Up())
+				b.must(b.d.Kill())
+				back := leave(b)
+				b.d.PoolOptions = ""
+				b.must(b.d.Start())
+				b.connect()
+				b.notReady()
+				b.refused("unstaging what is published", v.Unstage(), codes.FailedPrecondition)
+				b.must(v.Unpublish())
+				if kind != "block" { // as by a driver that was killed in the middle of it
+					b.must(unix.Unmount(v.Staging, 0))
+				}
+				b.must(v.Unstage())
+				b.eventually(func() error {
+					if left := append(rig.LoopsBelow(b.pool.Path), b.d.Ublkd.Devices()...); len(left) != 0 {
+						return fmt.Errorf("still bound: %v", left)
+					}
+					return nil
+				})
+				b.must(v.Unstage())
+				back()
+				b.must(b.d.AwaitReady())
+				b.must(v.Delete())
+			})
+		}
+	}
+}
+
 // readyz waits for a status with words in its text.
 func (b *bed) readyz(wanted int, words ...string) {
 	b.t.Helper()
