@@ -10,6 +10,10 @@
  * thaw, so whoever finds it and no operation running may thaw. Somebody else's freeze is never
  * thawed: the kernel refuses a second freeze with EBUSY, and then the mark goes again.
  *
+ * Who froze it tries to thaw it until it is thawed, also when the answer is an error and however
+ * long nobody can be asked; only a refusal ends that, and a shutdown. Then the mark stays, and the
+ * repeat of the request, the next snapshot with a freeze or the next start thaws.
+ *
  * A freeze that overstays may still come about when the device answers again. It is thawed once
  * behind it, and the mark stays unless that is certain to have helped.
  */
@@ -34,7 +38,9 @@ enum {
 
 #define quiesce_of(op_ptr) container_of(op_ptr, struct csi_quiesce, op)
 
-/* A call for this volume. Thaws go without a key: nothing may keep them from being tried. */
+/* A call for this volume. Thaws go by a key of their own: no other call that hangs may keep them
+ * from being tried, and they themselves do not pile up; while one hangs, it is all that is tried.
+ */
 static int call_helper(struct op *op, enum mnt_call call, const char *key, uint64_t timeout_ms)
 {
 	struct csi_quiesce *q = quiesce_of(op);
@@ -70,6 +76,12 @@ static const char *remedy(const struct csi_quiesce *q)
 		       : "detach it first, or use a pool on XFS or btrfs";
 }
 
+static void take_mount(struct csi_quiesce *q, const struct node_volume *node)
+{
+	snprintf(q->path.path, sizeof(q->path.path), "%s",
+		container_of(node->mounts.next, struct node_mount, link)->path);
+}
+
 static int decide_mounted(struct op *op, const struct node_volume *node)
 {
 	struct csi_quiesce *q = quiesce_of(op);
@@ -80,8 +92,7 @@ static int decide_mounted(struct op *op, const struct node_volume *node)
 			"volume %s is mounted and holds %llu MiB, too much to copy under a freeze (%llu MiB): %s",
 			volume->rec->name, (unsigned long long)(volume->allocated_bytes >> 20),
 			CSI_FREEZE_COPY_MAX >> 20, remedy(q));
-	snprintf(q->path.path, sizeof(q->path.path), "%s",
-		container_of(node->mounts.next, struct node_mount, link)->path);
+	take_mount(q, node);
 	return 0;
 }
 
@@ -203,7 +214,7 @@ static int find_end(struct op *op, int res)
 	bool mounted = q->others.count != 0;
 	snprintf(q->path.path, sizeof(q->path.path), "%s", mounted ? q->others.path : q->dev.path);
 	if (!mounted)
-		q->freeze = false;
+		q->freeze = q->marked = false;
 	return 0;
 }
 
@@ -239,6 +250,18 @@ static bool freeze_not_wanted(struct op *op)
 static int look_run(struct op *op)
 {
 	return op_work(op, look_job, quiesce_of(op));
+}
+
+/* Without a mark there is nothing to be thawed, nor to look for where. */
+static int look_leftover_end(struct op *op, int res)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	if (res < 0 && res != -ENOENT)
+		return op_fail_sys(op, res, "volume %s: looking whether it was left frozen",
+			q->volume->rec->name);
+	if (!q->marked)
+		q->path.path[0] = '\0';
+	return 0;
 }
 
 /* ---- sync ---- */
@@ -312,7 +335,7 @@ static bool overstay_done(struct op *op)
 
 static int overstay_run(struct op *op)
 {
-	return call_helper(op, MNT_THAW, NULL, CSI_FREEZE_TIMEOUT_MS);
+	return call_helper(op, MNT_THAW, quiesce_of(op)->thaw_key, CSI_FREEZE_TIMEOUT_MS);
 }
 
 static int overstay_end(struct op *op, int res)
@@ -326,26 +349,55 @@ static int overstay_end(struct op *op, int res)
 
 /* ---- thaw ---- */
 
+/* Who has frozen a volume does not go away and leave it so, as long as a thaw may yet come about:
+ * its writers hang. At a shutdown the next run thaws. */
+static bool thaw_insists(const struct csi_quiesce *q, int res)
+{
+	return q->frozen && !q->csi->draining &&
+	       (res == -EAGAIN || res == -ETIMEDOUT || res == -EPIPE);
+}
+
+static int thaw_failed(struct op *op, int res)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	struct node_volume *node = node_volume_find(q->volume);
+	if (q->attempts / 2 + 1 >= THAW_ATTEMPTS && !thaw_insists(q, res))
+		return call_failed(op, res, "thaw");
+	if (res == -ETIMEDOUT && node != NULL && node->overstayed_ns == 0)
+		node->overstayed_ns = ring_now_ns(op->reactor->ring);
+	err_clear(&op->err);
+	q->attempts++;
+	return op_sleep(op, THAW_PAUSE_MS);
+}
+
+/* One that finds no room among the calls that wait has failed like any other. */
+static int thaw_try(struct op *op)
+{
+	int r = call_helper(op, MNT_THAW, quiesce_of(op)->thaw_key, CSI_FREEZE_TIMEOUT_MS);
+	return r < 0 ? thaw_failed(op, r) : r;
+}
+
 static int thaw_run(struct op *op)
 {
 	quiesce_of(op)->attempts = 0;
-	return call_helper(op, MNT_THAW, NULL, CSI_FREEZE_TIMEOUT_MS);
+	return thaw_try(op);
 }
 
 /* Each failure is followed by a pause and another attempt; the results alternate. */
 static int thaw_end(struct op *op, int res)
 {
 	struct csi_quiesce *q = quiesce_of(op);
-	bool paused = q->attempts % 2 == 1;
-	if (!paused && res == 0) {
-		q->frozen = false;
-		return 0;
+	if (q->attempts % 2 == 1) {
+		q->attempts++;
+		return thaw_try(op);
 	}
-	if (!paused && q->attempts / 2 + 1 >= THAW_ATTEMPTS)
-		return call_failed(op, res, "thaw");
-	q->attempts++;
-	return paused ? call_helper(op, MNT_THAW, NULL, CSI_FREEZE_TIMEOUT_MS)
-		      : op_sleep(op, THAW_PAUSE_MS);
+	if (res < 0)
+		return thaw_failed(op, res);
+	struct node_volume *node = node_volume_find(q->volume);
+	if (node != NULL)
+		node->overstayed_ns = 0;
+	q->frozen = false;
+	return 0;
 }
 
 static bool thaw_done(struct op *op)
@@ -382,6 +434,15 @@ static const struct op_step quiesce_steps[] = {
 	{NULL},
 };
 
+static const struct op_step leftover_steps[] = {
+	{"look for mark", .done = sync_done, .run = look_run, .end = look_leftover_end},
+	{"inspect", .done = inspect_done, .run = inspect_run, .end = inspect_end},
+	{"find mount", .done = find_done, .run = find_run, .end = find_end},
+	{"thaw leftover", .done = unmark_done, .run = thaw_run, .end = thaw_end},
+	{"unmark leftover", .done = unmark_done, .run = unmark_run, .end = unmark_end},
+	{NULL},
+};
+
 static const struct op_step thaw_steps[] = {
 	{"thaw", .done = thaw_done, .run = thaw_run, .end = thaw_end},
 	{"unmark", .done = unmark_done, .run = unmark_run, .end = unmark_end},
@@ -397,10 +458,23 @@ void csi_quiesce_init(
 	q->reflink = reflink;
 	q->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	pool_object_id(volume, q->id);
+	snprintf(q->thaw_key, sizeof(q->thaw_key), "%s thaw", q->id);
 	op_init(&q->op, csi->reactor, "quiesce", quiesce_steps, NULL);
 }
 
 void csi_thaw_init(struct csi_quiesce *q)
 {
 	op_init(&q->op, q->csi->reactor, "thaw", thaw_steps, NULL);
+}
+
+void csi_thaw_leftover_init(struct csi_quiesce *q, struct csi *csi, struct pool_object *volume)
+{
+	csi_quiesce_init(q, csi, volume, true);
+	const struct node_volume *node = node_volume_find(volume);
+	if (volume->rec->fs != FSIMG_NONE && node != NULL && node->dev.attached &&
+		!list_empty(&node->mounts)) {
+		q->dev = node->dev;
+		take_mount(q, node);
+	}
+	op_init(&q->op, csi->reactor, "thaw leftover", leftover_steps, NULL);
 }

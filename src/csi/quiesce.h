@@ -16,7 +16,7 @@ struct csi_quiesce {
 	bool reflink;
 	/* private */
 	int dirfd;
-	char id[RECORD_ID_MAX];
+	char id[RECORD_ID_MAX], thaw_key[RECORD_ID_MAX + sizeof(" thaw")];
 	struct backend_dev dev;
 	bool freeze;              /* decided: a freeze is needed */
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
@@ -39,7 +39,11 @@ struct csi_quiesce {
 void csi_quiesce_init(
 	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool reflink);
 /* Ends what csi_quiesce began; nothing to do unless q->frozen. Uses q's memory, whose own operation
- * must have ended. When it fails the mark stays, and the next attempt or start thaws. */
+ * must have ended. Tries until it is thawed; when it fails all the same (refused, or the driver
+ * shuts down) the mark stays, and the next attempt or start thaws. */
 void csi_thaw_init(struct csi_quiesce *q);
+/* For who finds that its work was done by an earlier attempt: thaws what that one may have left
+ * frozen. Nothing to do where nothing is mounted. Errors as csi_quiesce_init(). */
+void csi_thaw_leftover_init(struct csi_quiesce *q, struct csi *csi, struct pool_object *volume);
 
 #endif

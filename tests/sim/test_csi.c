@@ -11,12 +11,17 @@
  */
 #include "world.h"
 
+#include "blockio/mnt.h"
 #include "csi/fields.h"
 #include "inspect.pb-c.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,6 +86,12 @@ static enum grpc_status create(const char *name, enum source source, char *ret_i
 	Csi__V1__VolumeContentSource__SnapshotSource from_snapshot =
 		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
+	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT;
+	Csi__V1__StringPair *parameters[1] = {&freeze};
+	freeze.key = csi_bytes("snapshotFreeze");
+	freeze.value = csi_bytes("true");
+	req.n_parameters = 1;
+	req.parameters = parameters;
 	range.required_bytes = 16 * MIB;
 	req.name = csi_bytes(name);
 	req.capacity_range = &range;
@@ -563,6 +574,153 @@ Test(csi, what_was_not_synced_is_not_acknowledged, .timeout = 300)
 		cr_assert_eq(delete (volume_id), GRPC_OK);
 		world_close(w);
 	}
+}
+
+/* ---- a volume is not left frozen ---- */
+
+/* A thaw that can be tried ends with -EINVAL when nothing was frozen; a freeze tells without a
+ * change. */
+static bool is_frozen(void)
+{
+	int fd = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	bool frozen = ioctl(fd, FIFREEZE, 0) < 0;
+	cr_assert(!frozen || errno == EBUSY);
+	cr_assert(frozen || ioctl(fd, FITHAW, 0) == 0);
+	close(fd);
+	return frozen;
+}
+
+static unsigned thaws;
+enum { THAWS_MAX = 10 };
+static struct helper_call crowd[HELPER_QUEUE_MAX];
+
+static int thaw_fails(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (strcmp(op_name, "thaw") != 0 || strcmp(step_name, "thaw") != 0)
+		return 0;
+	thaws++;
+	return -EIO;
+}
+
+static void crowd_ends(struct helper_call *call, int res)
+{
+	(void)call;
+	(void)res;
+}
+
+/* No more calls can wait when the volume is to be thawed. */
+static int thaw_finds_a_crowd(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (strcmp(op_name, "thaw") != 0 || strcmp(step_name, "thaw") != 0)
+		return 0;
+	thaws++;
+	for (unsigned i = 0; i < HELPER_QUEUE_MAX; i++) {
+		/* Refused when its turn comes: there is no request. */
+		crowd[i] = (struct helper_call){.fn = MNT_INSPECT, .on_end = crowd_ends};
+		cr_assert_eq(helpers_submit(w->reactor.helpers, &crowd[i]), 0);
+	}
+	return 0;
+}
+
+static void open_staged(void)
+{
+	const char *why = NULL;
+	w = world_open(WORLD_EXT4, 1, &why);
+	if (w == NULL)
+		cr_skip_test("%s", why);
+	block = false;
+	thaws = 0;
+	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+}
+
+static void close_staged(void)
+{
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* CreateSnapshot and CreateVolume of a volume in use, the thaw met by the fault. */
+static void with_frozen_volume(enum grpc_status (*make)(void), enum grpc_status (*back)(void),
+	int (*fault)(void *arg, const char *op_name, const char *step_name),
+	enum grpc_status expected)
+{
+	open_staged();
+	int (*none)(void *arg, const char *op_name, const char *step_name) = w->reactor.op_fault;
+	w->reactor.op_fault = fault;
+	cr_assert_eq(make(), expected);
+	cr_assert_eq(thaws, 1);
+	cr_assert_eq(is_frozen(), expected != GRPC_OK);
+	w->reactor.op_fault = none;
+	cr_assert_eq(make(), GRPC_OK);
+	cr_assert(!is_frozen(), "it is answered with OK and the volume is frozen");
+	cr_assert_eq(back(), GRPC_OK);
+	close_staged();
+}
+
+Test(csi, a_repeated_snapshot_thaws_what_the_first_one_left_frozen, .timeout = 300)
+{
+	with_frozen_volume(do_snapshot, undo_snapshot, thaw_fails, GRPC_INTERNAL);
+}
+
+Test(csi, a_repeated_clone_thaws_what_the_first_one_left_frozen, .timeout = 300)
+{
+	with_frozen_volume(do_clone, undo_create, thaw_fails, GRPC_INTERNAL);
+}
+
+Test(csi, a_thaw_waits_for_room_among_the_calls, .timeout = 300)
+{
+	with_frozen_volume(do_snapshot, undo_snapshot, thaw_finds_a_crowd, GRPC_OK);
+}
+
+static int thaw_overstays(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	if (++thaws > THAWS_MAX)
+		return mnt_calls[MNT_THAW](req, req_len, resp, resp_len);
+	*resp_len = 0;
+	return -ETIMEDOUT;
+}
+
+Test(csi, a_thaw_that_overstays_is_tried_until_it_comes_about, .timeout = 300)
+{
+	open_staged();
+	w->calls[MNT_THAW] = thaw_overstays;
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(thaws, THAWS_MAX + 1);
+	cr_assert(!is_frozen());
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	close_staged();
+}
+
+static int thaw_overstays_and_all_ends(
+	const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	if (++thaws == THAWS_MAX)
+		csi_drain(w->csi, NULL, NULL);
+	return -ETIMEDOUT;
+}
+
+Test(csi, a_thaw_is_left_to_the_next_run_at_a_shutdown, .timeout = 300)
+{
+	open_staged();
+	w->calls[MNT_THAW] = thaw_overstays_and_all_ends;
+	cr_assert_eq(do_snapshot(), GRPC_DEADLINE_EXCEEDED);
+	cr_assert_eq(thaws, THAWS_MAX);
+	cr_assert(is_frozen());
+	world_restart(w);
+	cr_assert(!is_frozen());
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	close_staged();
 }
 
 /* ---- a restart finds everything again ---- */

@@ -54,7 +54,8 @@ static void up(struct world *w)
 	struct ring_config config = {.sim = &w->sim};
 	assert(ring_open(&w->reactor.ring, &config) == 0);
 	assert(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
-	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, mnt_calls, MNT_CALLS) == 0);
+	memcpy(w->calls, mnt_calls, sizeof(w->calls));
+	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, w->calls, MNT_CALLS) == 0);
 	struct pool_config pool = {.name = "default",
 		.path = w->pool_path,
 		.overcommit = 1.0,

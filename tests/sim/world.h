@@ -6,6 +6,7 @@
 #ifndef RINGVOL_TESTS_WORLD_H
 #define RINGVOL_TESTS_WORLD_H
 
+#include "blockio/mnt.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 #include "reactor/sim.h"
@@ -19,6 +20,7 @@ struct world {
 	struct ring_sim sim;
 	struct reactor reactor;
 	struct pools *pools;
+	helper_fn *calls[MNT_CALLS]; /* a test may put its own in; a restart puts ours back */
 	struct csi *csi;
 	struct grpc_registry *registry;
 	/* the fault armed: the n-th step from now fails with -EIO */
