@@ -2,7 +2,8 @@
 /*
  * Holding a volume still. Happy path of a mounted volume: make sure that the path remembered is a
  * mount of its device -> sync. With a freeze: thaw what an earlier attempt left -> sync (so that
- * the freeze is short: 49 ms with 30 MB dirty) -> mark the image -> freeze; later thaw -> unmark. A
+ * the freeze is short: 49 ms with 30 MB dirty) -> measure the image, which has grown by what was
+ * synced -> mark the image -> freeze; later thaw -> unmark. A
  * raw device is only synced.
  *
  * How it can fail: the file system is busy or sick and a call overstays; somebody else froze it; it
@@ -27,6 +28,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -38,9 +40,8 @@ enum {
 
 #define quiesce_of(op_ptr) container_of(op_ptr, struct csi_quiesce, op)
 
-/* A call for this volume. Thaws go by a key of their own: no other call that hangs may keep them
- * from being tried, and they themselves do not pile up; while one hangs, it is all that is tried.
- */
+/* A call for this volume. Thaws go by a key of their own: no call that hangs may keep them from
+ * being tried, and while one of them hangs no more are. */
 static int call_helper(struct op *op, enum mnt_call call, const char *key, uint64_t timeout_ms)
 {
 	struct csi_quiesce *q = quiesce_of(op);
@@ -76,24 +77,17 @@ static const char *remedy(const struct csi_quiesce *q)
 		       : "detach it first, or use a pool on XFS or btrfs";
 }
 
-static void take_mount(struct csi_quiesce *q, const struct node_volume *node)
+/* False when none is known, or it is a raw device's. */
+static bool take_mount(struct csi_quiesce *q)
 {
+	const struct node_volume *node = node_volume_find(q->volume);
+	if (node == NULL || !node->dev.attached || q->volume->rec->fs == FSIMG_NONE ||
+		list_empty(&node->mounts))
+		return false;
+	q->dev = node->dev;
 	snprintf(q->path.path, sizeof(q->path.path), "%s",
 		container_of(node->mounts.next, struct node_mount, link)->path);
-}
-
-static int decide_mounted(struct op *op, const struct node_volume *node)
-{
-	struct csi_quiesce *q = quiesce_of(op);
-	const struct pool_object *volume = q->volume;
-	q->freeze = !q->reflink || volume->rec->snapshot_freeze;
-	if (!q->reflink && volume->allocated_bytes > CSI_FREEZE_COPY_MAX)
-		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is mounted and holds %llu MiB, too much to copy under a freeze (%llu MiB): %s",
-			volume->rec->name, (unsigned long long)(volume->allocated_bytes >> 20),
-			CSI_FREEZE_COPY_MAX >> 20, remedy(q));
-	take_mount(q, node);
-	return 0;
+	return true;
 }
 
 static int decide_run(struct op *op)
@@ -107,8 +101,10 @@ static int decide_run(struct op *op)
 	if (node == NULL || !node->dev.attached)
 		return 0;
 	q->dev = node->dev;
-	if (rec->fs != FSIMG_NONE && !list_empty(&node->mounts))
-		return decide_mounted(op, node);
+	if (take_mount(q)) {
+		q->freeze = !q->reflink || rec->snapshot_freeze;
+		return 0;
+	}
 	if (rec->fs == FSIMG_NONE && !q->reflink)
 		return op_fail(op, ERR_PRECONDITION,
 			"block volume %s is attached (%s), and a copy of it would be torn: %s",
@@ -213,8 +209,8 @@ static int find_end(struct op *op, int res)
 	/* Without any mount the bytes are the device's and its page cache's. */
 	bool mounted = q->others.count != 0;
 	snprintf(q->path.path, sizeof(q->path.path), "%s", mounted ? q->others.path : q->dev.path);
-	if (!mounted)
-		q->freeze = q->marked = false;
+	q->freeze &= mounted;
+	q->marked &= mounted;
 	return 0;
 }
 
@@ -264,7 +260,44 @@ static int look_leftover_end(struct op *op, int res)
 	return 0;
 }
 
-/* ---- sync ---- */
+/* ---- sync, and what there is to copy before and after it ---- */
+
+static int size_run(struct op *op)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	uint64_t bytes = q->volume->allocated_bytes;
+	if (q->reflink || !q->freeze || bytes <= CSI_FREEZE_COPY_MAX)
+		return 0;
+	return op_fail(op, ERR_PRECONDITION,
+		"volume %s is mounted and holds %llu MiB, too much to copy under a freeze (%llu MiB): %s",
+		q->volume->rec->name, (unsigned long long)(bytes >> 20), CSI_FREEZE_COPY_MAX >> 20,
+		remedy(q));
+}
+
+static int measure_job(void *arg)
+{
+	struct csi_quiesce *q = arg;
+	struct stat st;
+	_cleanup_fd_ int fd = open_image(q);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return fd < 0 ? fd : -errno;
+	q->allocated_bytes = (uint64_t)st.st_blocks * 512;
+	return 0;
+}
+
+static int measure_run(struct op *op)
+{
+	return op_work(op, measure_job, quiesce_of(op));
+}
+
+static int measure_end(struct op *op, int res)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	if (res < 0)
+		return op_fail_sys(op, res, "volume %s: measuring its image", q->volume->rec->name);
+	pool_object_measured(q->volume, q->allocated_bytes);
+	return size_run(op);
+}
 
 static bool sync_done(struct op *op)
 {
@@ -351,20 +384,14 @@ static int overstay_end(struct op *op, int res)
 
 /* Who has frozen a volume does not go away and leave it so, as long as a thaw may yet come about:
  * its writers hang. At a shutdown the next run thaws. */
-static bool thaw_insists(const struct csi_quiesce *q, int res)
-{
-	return q->frozen && !q->csi->draining &&
-	       (res == -EAGAIN || res == -ETIMEDOUT || res == -EPIPE);
-}
-
 static int thaw_failed(struct op *op, int res)
 {
 	struct csi_quiesce *q = quiesce_of(op);
-	struct node_volume *node = node_volume_find(q->volume);
-	if (q->attempts / 2 + 1 >= THAW_ATTEMPTS && !thaw_insists(q, res))
-		return call_failed(op, res, "thaw");
-	if (res == -ETIMEDOUT && node != NULL && node->overstayed_ns == 0)
-		node->overstayed_ns = ring_now_ns(op->reactor->ring);
+	bool may_come = res == -EAGAIN || res == -ETIMEDOUT || res == -EPIPE;
+	bool insists = may_come && q->frozen && !q->csi->draining;
+	int r = call_failed(op, res, "thaw");
+	if (q->attempts / 2 + 1 >= THAW_ATTEMPTS && !insists)
+		return r;
 	err_clear(&op->err);
 	q->attempts++;
 	return op_sleep(op, THAW_PAUSE_MS);
@@ -400,11 +427,6 @@ static int thaw_end(struct op *op, int res)
 	return 0;
 }
 
-static bool thaw_done(struct op *op)
-{
-	return !quiesce_of(op)->frozen;
-}
-
 static bool unmark_done(struct op *op)
 {
 	return !quiesce_of(op)->marked;
@@ -412,10 +434,8 @@ static bool unmark_done(struct op *op)
 
 static int unmark_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
-	/* A mark left behind costs a needless thaw, no more. */
-	(void)res;
-	q->marked = false;
+	(void)res; /* A mark left behind costs a needless thaw, no more. */
+	quiesce_of(op)->marked = false;
 	return 0;
 }
 
@@ -427,7 +447,9 @@ static const struct op_step quiesce_steps[] = {
 	{"look for mark", .done = freeze_not_wanted, .run = look_run},
 	{"thaw leftover", .done = unmark_done, .run = thaw_run, .end = thaw_end},
 	{"unmark leftover", .done = unmark_done, .run = unmark_run, .end = unmark_end},
+	{"check size", .run = size_run},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
+	{"measure", .done = sync_done, .run = measure_run, .end = measure_end},
 	{"mark", .done = freeze_not_wanted, .run = mark_run, .end = mark_end, .undo = unmark_run},
 	{"freeze", .done = freeze_not_wanted, .run = freeze_run, .end = freeze_end},
 	{"thaw overstayed", .done = overstay_done, .run = overstay_run, .end = overstay_end},
@@ -444,7 +466,7 @@ static const struct op_step leftover_steps[] = {
 };
 
 static const struct op_step thaw_steps[] = {
-	{"thaw", .done = thaw_done, .run = thaw_run, .end = thaw_end},
+	{"thaw", .done = unmark_done, .run = thaw_run, .end = thaw_end},
 	{"unmark", .done = unmark_done, .run = unmark_run, .end = unmark_end},
 	{NULL},
 };
@@ -470,11 +492,6 @@ void csi_thaw_init(struct csi_quiesce *q)
 void csi_thaw_leftover_init(struct csi_quiesce *q, struct csi *csi, struct pool_object *volume)
 {
 	csi_quiesce_init(q, csi, volume, true);
-	const struct node_volume *node = node_volume_find(volume);
-	if (volume->rec->fs != FSIMG_NONE && node != NULL && node->dev.attached &&
-		!list_empty(&node->mounts)) {
-		q->dev = node->dev;
-		take_mount(q, node);
-	}
+	(void)take_mount(q);
 	op_init(&q->op, csi->reactor, "thaw leftover", leftover_steps, NULL);
 }

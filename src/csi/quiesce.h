@@ -22,6 +22,7 @@ struct csi_quiesce {
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
 	bool overstayed;          /* the freeze did; it may still come about */
 	bool frozen;              /* csi_thaw has to run */
+	uint64_t allocated_bytes; /* of the image after the sync */
 	unsigned attempts;        /* of the lock or of thaws, and the pauses between */
 	struct mnt_path_req path; /* what is synced or frozen; "" for nothing */
 	struct mnt_info info;
@@ -32,9 +33,9 @@ struct csi_quiesce {
 /*
  * reflink: the bytes will be shared, at one instant by the kernel's doing: a sync is enough, unless
  * the volume's snapshotFreeze wants a freeze. Otherwise they will be read over some time: a mounted
- * volume is frozen where that lasts no longer than CSI_FREEZE_COPY_MAX bytes do.
- * ERR_PRECONDITION: it cannot be held still (names the remedy), or somebody else has frozen it.
- * ERR_TIMEOUT: it does not answer.
+ * volume is frozen where that lasts no longer than CSI_FREEZE_COPY_MAX bytes do. What is attached
+ * is measured after its sync (volume->allocated_bytes). ERR_PRECONDITION: it cannot be held still
+ * (names the remedy), or somebody else has frozen it. ERR_TIMEOUT: it does not answer.
  */
 void csi_quiesce_init(
 	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool reflink);

@@ -34,6 +34,7 @@ static struct world *w;
 static char volume_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
 static char staging_path[96], target_path[96];
 static bool block;
+static uint64_t size_bytes = 16 * MIB;
 
 /* ---- requests ---- */
 
@@ -92,7 +93,7 @@ static enum grpc_status create(const char *name, enum source source, char *ret_i
 	freeze.value = csi_bytes("true");
 	req.n_parameters = 1;
 	req.parameters = parameters;
-	range.required_bytes = 16 * MIB;
+	range.required_bytes = (int64_t)size_bytes;
 	req.name = csi_bytes(name);
 	req.capacity_range = &range;
 	req.n_volume_capabilities = 1;
@@ -625,15 +626,16 @@ static int thaw_finds_a_crowd(void *arg, const char *op_name, const char *step_n
 	return 0;
 }
 
-static void open_staged(void)
+static void open_staged(enum world_fs fs, uint64_t size)
 {
 	const char *why = NULL;
-	w = world_open(WORLD_EXT4, 1, &why);
+	w = world_open(fs, 1, &why);
 	if (w == NULL)
 		cr_skip_test("%s", why);
 	block = false;
 	thaws = 0;
 	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	size_bytes = size;
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 	cr_assert_eq(do_stage(), GRPC_OK);
 }
@@ -650,7 +652,7 @@ static void with_frozen_volume(enum grpc_status (*make)(void), enum grpc_status 
 	int (*fault)(void *arg, const char *op_name, const char *step_name),
 	enum grpc_status expected)
 {
-	open_staged();
+	open_staged(WORLD_EXT4, 16 * MIB);
 	int (*none)(void *arg, const char *op_name, const char *step_name) = w->reactor.op_fault;
 	w->reactor.op_fault = fault;
 	cr_assert_eq(make(), expected);
@@ -688,7 +690,7 @@ static int thaw_overstays(const void *req, size_t req_len, void *resp, size_t *r
 
 Test(csi, a_thaw_that_overstays_is_tried_until_it_comes_about, .timeout = 300)
 {
-	open_staged();
+	open_staged(WORLD_EXT4, 16 * MIB);
 	w->calls[MNT_THAW] = thaw_overstays;
 	cr_assert_eq(do_snapshot(), GRPC_OK);
 	cr_assert_eq(thaws, THAWS_MAX + 1);
@@ -711,7 +713,7 @@ static int thaw_overstays_and_all_ends(
 
 Test(csi, a_thaw_is_left_to_the_next_run_at_a_shutdown, .timeout = 300)
 {
-	open_staged();
+	open_staged(WORLD_EXT4, 16 * MIB);
 	w->calls[MNT_THAW] = thaw_overstays_and_all_ends;
 	cr_assert_eq(do_snapshot(), GRPC_DEADLINE_EXCEEDED);
 	cr_assert_eq(thaws, THAWS_MAX);
@@ -721,6 +723,53 @@ Test(csi, a_thaw_is_left_to_the_next_run_at_a_shutdown, .timeout = 300)
 	cr_assert_eq(do_snapshot(), GRPC_OK);
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
 	close_staged();
+}
+
+/* ---- a volume is measured after its sync ---- */
+
+static uint64_t dirty_bytes;
+
+/* What writing back a page cache does to the image. */
+static int sync_writes(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/volumes/base", w->pool_path);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)dirty_bytes), 0);
+	close(fd);
+	return mnt_calls[MNT_SYNC](req, req_len, resp, resp_len);
+}
+
+static int freeze_is_counted(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	thaws++;
+	return mnt_calls[MNT_FREEZE](req, req_len, resp, resp_len);
+}
+
+static void refuse_dirty(enum world_fs fs, uint64_t size, uint64_t dirty, enum grpc_status expected)
+{
+	open_staged(fs, size);
+	dirty_bytes = dirty;
+	w->calls[MNT_SYNC] = sync_writes;
+	w->calls[MNT_FREEZE] = freeze_is_counted;
+	cr_assert_eq(do_snapshot(), expected);
+	cr_assert(!is_frozen());
+	if (expected == GRPC_FAILED_PRECONDITION)
+		cr_assert_eq(thaws, 0, "it was frozen in vain");
+	close_staged();
+}
+
+Test(csi, what_a_sync_writes_counts_for_the_freeze, .timeout = 300)
+{
+	refuse_dirty(WORLD_EXT4, 512 * MIB, 300 * MIB, GRPC_FAILED_PRECONDITION);
+}
+
+/* 600 MiB of XFS have 510 to promise; with 300 of them for the volume, a snapshot that may cost 220
+ * has no room. */
+Test(csi, what_a_sync_writes_counts_for_the_room, .timeout = 300)
+{
+	refuse_dirty(WORLD_XFS, 300 * MIB, 220 * MIB, GRPC_RESOURCE_EXHAUSTED);
 }
 
 /* ---- a restart finds everything again ---- */
