@@ -3,6 +3,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "blockio/boot_mark.h"
 #include "blockio/lodev.h"
 #include "blockio/mnt.h"
 
@@ -245,6 +246,23 @@ static void put_directory(struct inventory *inv, const char *kind)
 	free(names);
 }
 
+static void put_frozen(struct inventory *inv)
+{
+	char path[512];
+	struct dirent **names = NULL;
+	snprintf(path, sizeof(path), "%s/volumes", inv->world->pool_path);
+	int n = scandir(path, &names, not_hidden, alphasort);
+	for (int i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s/volumes/%s", inv->world->pool_path,
+			names[i]->d_name);
+		_cleanup_fd_ int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+		if (fd >= 0 && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL))
+			put(inv, "frozen", names[i]->d_name);
+		free(names[i]);
+	}
+	free(names);
+}
+
 static void put_device(void *arg, const struct lodev *dev)
 {
 	struct inventory *inv = arg;
@@ -278,4 +296,5 @@ void world_inventory(struct world *w, char *text, size_t cap)
 	char number[16];
 	snprintf(number, sizeof(number), "%d", fds);
 	put(&inv, "descriptors", number);
+	put_frozen(&inv);
 }

@@ -58,8 +58,8 @@ void world_answer_free(struct world_answer *answer);
 void world_settle(struct world *w);
 
 /* What is left behind, as one string to compare: names in volumes/, snapshots/, trash/, bound loop
- * devices and mounts of this world, open descriptors of the process. Static buffer of the caller.
- */
+ * devices and mounts of this world, open descriptors of the process; last the volumes that are
+ * marked as frozen. Static buffer of the caller. */
 void world_inventory(struct world *w, char *text, size_t cap);
 
 #endif
