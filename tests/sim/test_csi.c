@@ -292,6 +292,7 @@ static enum grpc_status do_expand(void)
 static enum grpc_status undo_expand(void)
 {
 	grow_to += MIB;
+	w->size_zero = (int64_t)grow_to;
 	return GRPC_OK;
 }
 
@@ -354,6 +355,7 @@ static unsigned fail_each_step(const struct trial *t)
 	/* Once without a fault: warms caches (templates, helper descriptors) and shows the end
 	 * state. */
 	cr_assert_eq(t->run(), GRPC_OK, "%s", t->name);
+	world_settle(w);
 	world_inventory(w, after, sizeof(after));
 	cr_assert_eq(t->back(), GRPC_OK, "%s: opposite", t->name);
 	world_settle(w);
@@ -376,6 +378,10 @@ static unsigned fail_each_step(const struct trial *t)
 		char *frozen = strstr(failed, "frozen ");
 		if (frozen != NULL && status != GRPC_OK && is_thaw(w->fault_at))
 			*frozen = '\0';
+		if (status == GRPC_OK)
+			cr_assert_str_eq(failed, after,
+				"%s failed at %s, answered OK, and left\n%s\ninstead of\n%s",
+				t->name, w->fault_at, failed, after);
 		if (t->all_or_nothing && status != GRPC_OK)
 			cr_assert(strcmp(failed, before) == 0 || strcmp(failed, after) == 0,
 				"%s failed at %s and left\n%s\nbefore it was\n%s", t->name,
@@ -468,6 +474,7 @@ static void run(enum world_fs fs, bool as_block)
 		printf("seed %llu\n", (unsigned long long)seed);
 		block = as_block;
 		grow_to = 17 * MIB;
+		w->size_zero = (int64_t)grow_to;
 		snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
 		snprintf(target_path, sizeof(target_path), "%s/target", w->dir);
 		world_settle(w);

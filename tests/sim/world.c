@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,6 +229,13 @@ static void put(struct inventory *inv, const char *kind, const char *name)
 	inv->len += (size_t)n;
 }
 
+static void put_size(struct inventory *inv, const char *kind, const char *name, int64_t size)
+{
+	char text[320];
+	snprintf(text, sizeof(text), "%s %+" PRId64, name, size - inv->world->size_zero);
+	put(inv, kind, text);
+}
+
 static int not_hidden(const struct dirent *entry)
 {
 	return entry->d_name[0] != '.';
@@ -235,12 +243,16 @@ static int not_hidden(const struct dirent *entry)
 
 static void put_directory(struct inventory *inv, const char *kind)
 {
-	char path[128];
+	char path[512];
 	struct dirent **names = NULL;
 	snprintf(path, sizeof(path), "%s/%s", inv->world->pool_path, kind);
 	int n = scandir(path, &names, not_hidden, alphasort);
 	for (int i = 0; i < n; i++) {
-		put(inv, kind, names[i]->d_name);
+		struct stat st = {0};
+		snprintf(path, sizeof(path), "%s/%s/%s", inv->world->pool_path, kind,
+			names[i]->d_name);
+		assert(lstat(path, &st) == 0);
+		put_size(inv, kind, names[i]->d_name, st.st_size);
 		free(names[i]);
 	}
 	free(names);
