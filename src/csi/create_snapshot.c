@@ -2,8 +2,8 @@
 /*
  * CreateSnapshot. Idempotent by name.
  *
- * Happy path: look the name up (found, of the same volume: the same answer, once it is durable) ->
- * find the volume ->
+ * Happy path: look the name up (found, of the same volume: the same answer, once it is durable and
+ * the volume is not left frozen) -> find the volume ->
  * measure the pool -> hold the volume still -> build (share or copy; the link is the commit) ->
  * release the volume -> answer.
  * How it can fail: the name is another volume's snapshot; no room; the volume is in use in a way
@@ -88,6 +88,17 @@ static bool release_done(struct op *op)
 	return !create_of(op)->source.quiesce.frozen;
 }
 
+static bool leftover_done(struct op *op)
+{
+	return !exists(op);
+}
+
+static int leftover_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	return csi_source_leftover(op, &c->source, c->task.csi, c->volume_id);
+}
+
 static int build_run(struct op *op)
 {
 	struct create *c = create_of(op);
@@ -136,6 +147,7 @@ static int answer_run(struct op *op)
 static const struct op_step create_steps[] = {
 	{"look up", .run = look_up_run},
 	{"settle", .done = settle_done, .run = settle_run},
+	{"thaw leftover", .done = leftover_done, .run = leftover_run},
 	{"measure", .done = exists, .run = measure_run},
 	{"hold volume", .done = exists, .run = hold_run, .undo = release_run},
 	{"build", .done = exists, .run = build_run, .end = build_end, .flags = OP_COMMIT},

@@ -2,12 +2,13 @@
 /*
  * CreateVolume: empty, from a snapshot, or a clone of a volume. Idempotent by name.
  *
- * Happy path: look the name up (found and alike: the same answer) -> plan: pool, size, file system
- * -> (clone: measure, hold the source still) -> build (format, share or copy; the link is the
- * commit) -> (release the source) -> answer.
- * How it can fail: the request contradicts itself, the pool, the source or an existing volume of
- * that name; no room; the source cannot be held still. Until the commit nothing has a name, so
- * nothing is left; a source is released whatever happens.
+ * Happy path: look the name up (found and alike: the same answer, once its source is not left
+ * frozen) -> plan: pool, size, file
+ * system -> (clone: measure, hold the source still) -> build (format, share or copy; the link is
+ * the commit) -> (release the source) -> answer. How it can fail: the request contradicts itself,
+ * the pool, the source or an existing volume of that name; no room; the source cannot be held
+ * still. Until the commit nothing has a name, so nothing is left; a source is released whatever
+ * happens.
  */
 #include "csi/source.h"
 
@@ -147,6 +148,17 @@ static int settle_run(struct op *op)
 	struct create *c = create_of(op);
 	pool_settle_init(&c->settle, op->reactor, c->volume->pool, c->volume->kind, c->volume);
 	return op_child(op, &c->settle.op);
+}
+
+static bool leftover_done(struct op *op)
+{
+	return !exists(op) || create_of(op)->source_kind != RECORD_SOURCE_VOLUME;
+}
+
+static int leftover_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	return csi_source_leftover(op, &c->source, c->task.csi, c->source_id);
 }
 
 /* ---- plan ---- */
@@ -357,6 +369,7 @@ static bool release_done(struct op *op)
 static const struct op_step create_steps[] = {
 	{"look up", .run = look_up_run},
 	{"settle", .done = settle_done, .run = settle_run},
+	{"thaw leftover", .done = leftover_done, .run = leftover_run},
 	{"plan", .done = exists, .run = plan_run},
 	{"measure", .done = measure_done, .run = measure_run},
 	{"hold source", .done = hold_done, .run = hold_run, .undo = release_run},

@@ -2,13 +2,18 @@
 /*
  * Holding a volume still. Happy path of a mounted volume: make sure that the path remembered is a
  * mount of its device -> sync. With a freeze: thaw what an earlier attempt left -> sync (so that
- * the freeze is short: 49 ms with 30 MB dirty) -> mark the image -> freeze; later thaw -> unmark. A
+ * the freeze is short: 49 ms with 30 MB dirty) -> measure the image, which has grown by what was
+ * synced -> mark the image -> freeze; later thaw -> unmark. A
  * raw device is only synced.
  *
  * How it can fail: the file system is busy or sick and a call overstays; somebody else froze it; it
  * is in use in a way that no freeze covers. The mark is set before the freeze and removed after the
  * thaw, so whoever finds it and no operation running may thaw. Somebody else's freeze is never
  * thawed: the kernel refuses a second freeze with EBUSY, and then the mark goes again.
+ *
+ * Who froze it tries to thaw it until it is thawed, also when the answer is an error and however
+ * long nobody can be asked; only a refusal ends that, and a shutdown. Then the mark stays, and the
+ * repeat of the request, the next snapshot with a freeze or the next start thaws.
  *
  * A freeze that overstays may still come about when the device answers again. It is thawed once
  * behind it, and the mark stays unless that is certain to have helped.
@@ -23,6 +28,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -34,7 +40,8 @@ enum {
 
 #define quiesce_of(op_ptr) container_of(op_ptr, struct csi_quiesce, op)
 
-/* A call for this volume. Thaws go without a key: nothing may keep them from being tried. */
+/* A call for this volume. Thaws go by a key of their own: no call that hangs may keep them from
+ * being tried, and while one of them hangs no more are. */
 static int call_helper(struct op *op, enum mnt_call call, const char *key, uint64_t timeout_ms)
 {
 	struct csi_quiesce *q = quiesce_of(op);
@@ -70,19 +77,17 @@ static const char *remedy(const struct csi_quiesce *q)
 		       : "detach it first, or use a pool on XFS or btrfs";
 }
 
-static int decide_mounted(struct op *op, const struct node_volume *node)
+/* False when none is known, or it is a raw device's. */
+static bool take_mount(struct csi_quiesce *q)
 {
-	struct csi_quiesce *q = quiesce_of(op);
-	const struct pool_object *volume = q->volume;
-	q->freeze = !q->reflink || volume->rec->snapshot_freeze;
-	if (!q->reflink && volume->allocated_bytes > CSI_FREEZE_COPY_MAX)
-		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is mounted and holds %llu MiB, too much to copy under a freeze (%llu MiB): %s",
-			volume->rec->name, (unsigned long long)(volume->allocated_bytes >> 20),
-			CSI_FREEZE_COPY_MAX >> 20, remedy(q));
+	const struct node_volume *node = node_volume_find(q->volume);
+	if (node == NULL || !node->dev.attached || q->volume->rec->fs == FSIMG_NONE ||
+		list_empty(&node->mounts))
+		return false;
+	q->dev = node->dev;
 	snprintf(q->path.path, sizeof(q->path.path), "%s",
 		container_of(node->mounts.next, struct node_mount, link)->path);
-	return 0;
+	return true;
 }
 
 static int decide_run(struct op *op)
@@ -96,8 +101,10 @@ static int decide_run(struct op *op)
 	if (node == NULL || !node->dev.attached)
 		return 0;
 	q->dev = node->dev;
-	if (rec->fs != FSIMG_NONE && !list_empty(&node->mounts))
-		return decide_mounted(op, node);
+	if (take_mount(q)) {
+		q->freeze = !q->reflink || rec->snapshot_freeze;
+		return 0;
+	}
 	if (rec->fs == FSIMG_NONE && !q->reflink)
 		return op_fail(op, ERR_PRECONDITION,
 			"block volume %s is attached (%s), and a copy of it would be torn: %s",
@@ -202,8 +209,8 @@ static int find_end(struct op *op, int res)
 	/* Without any mount the bytes are the device's and its page cache's. */
 	bool mounted = q->others.count != 0;
 	snprintf(q->path.path, sizeof(q->path.path), "%s", mounted ? q->others.path : q->dev.path);
-	if (!mounted)
-		q->freeze = false;
+	q->freeze &= mounted;
+	q->marked &= mounted;
 	return 0;
 }
 
@@ -241,7 +248,56 @@ static int look_run(struct op *op)
 	return op_work(op, look_job, quiesce_of(op));
 }
 
-/* ---- sync ---- */
+/* Without a mark there is nothing to be thawed, nor to look for where. */
+static int look_leftover_end(struct op *op, int res)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	if (res < 0 && res != -ENOENT)
+		return op_fail_sys(op, res, "volume %s: looking whether it was left frozen",
+			q->volume->rec->name);
+	if (!q->marked)
+		q->path.path[0] = '\0';
+	return 0;
+}
+
+/* ---- sync, and what there is to copy before and after it ---- */
+
+static int size_run(struct op *op)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	uint64_t bytes = q->volume->allocated_bytes;
+	if (q->reflink || !q->freeze || bytes <= CSI_FREEZE_COPY_MAX)
+		return 0;
+	return op_fail(op, ERR_PRECONDITION,
+		"volume %s is mounted and holds %llu MiB, too much to copy under a freeze (%llu MiB): %s",
+		q->volume->rec->name, (unsigned long long)(bytes >> 20), CSI_FREEZE_COPY_MAX >> 20,
+		remedy(q));
+}
+
+static int measure_job(void *arg)
+{
+	struct csi_quiesce *q = arg;
+	struct stat st;
+	_cleanup_fd_ int fd = open_image(q);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return fd < 0 ? fd : -errno;
+	q->allocated_bytes = (uint64_t)st.st_blocks * 512;
+	return 0;
+}
+
+static int measure_run(struct op *op)
+{
+	return op_work(op, measure_job, quiesce_of(op));
+}
+
+static int measure_end(struct op *op, int res)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	if (res < 0)
+		return op_fail_sys(op, res, "volume %s: measuring its image", q->volume->rec->name);
+	pool_object_measured(q->volume, q->allocated_bytes);
+	return size_run(op);
+}
 
 static bool sync_done(struct op *op)
 {
@@ -312,7 +368,7 @@ static bool overstay_done(struct op *op)
 
 static int overstay_run(struct op *op)
 {
-	return call_helper(op, MNT_THAW, NULL, CSI_FREEZE_TIMEOUT_MS);
+	return call_helper(op, MNT_THAW, quiesce_of(op)->thaw_key, CSI_FREEZE_TIMEOUT_MS);
 }
 
 static int overstay_end(struct op *op, int res)
@@ -326,31 +382,49 @@ static int overstay_end(struct op *op, int res)
 
 /* ---- thaw ---- */
 
+/* Who has frozen a volume does not go away and leave it so, as long as a thaw may yet come about:
+ * its writers hang. At a shutdown the next run thaws. */
+static int thaw_failed(struct op *op, int res)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	bool may_come = res == -EAGAIN || res == -ETIMEDOUT || res == -EPIPE;
+	bool insists = may_come && q->frozen && !q->csi->draining;
+	int r = call_failed(op, res, "thaw");
+	if (q->attempts / 2 + 1 >= THAW_ATTEMPTS && !insists)
+		return r;
+	err_clear(&op->err);
+	q->attempts++;
+	return op_sleep(op, THAW_PAUSE_MS);
+}
+
+/* One that finds no room among the calls that wait has failed like any other. */
+static int thaw_try(struct op *op)
+{
+	int r = call_helper(op, MNT_THAW, quiesce_of(op)->thaw_key, CSI_FREEZE_TIMEOUT_MS);
+	return r < 0 ? thaw_failed(op, r) : r;
+}
+
 static int thaw_run(struct op *op)
 {
 	quiesce_of(op)->attempts = 0;
-	return call_helper(op, MNT_THAW, NULL, CSI_FREEZE_TIMEOUT_MS);
+	return thaw_try(op);
 }
 
 /* Each failure is followed by a pause and another attempt; the results alternate. */
 static int thaw_end(struct op *op, int res)
 {
 	struct csi_quiesce *q = quiesce_of(op);
-	bool paused = q->attempts % 2 == 1;
-	if (!paused && res == 0) {
-		q->frozen = false;
-		return 0;
+	if (q->attempts % 2 == 1) {
+		q->attempts++;
+		return thaw_try(op);
 	}
-	if (!paused && q->attempts / 2 + 1 >= THAW_ATTEMPTS)
-		return call_failed(op, res, "thaw");
-	q->attempts++;
-	return paused ? call_helper(op, MNT_THAW, NULL, CSI_FREEZE_TIMEOUT_MS)
-		      : op_sleep(op, THAW_PAUSE_MS);
-}
-
-static bool thaw_done(struct op *op)
-{
-	return !quiesce_of(op)->frozen;
+	if (res < 0)
+		return thaw_failed(op, res);
+	struct node_volume *node = node_volume_find(q->volume);
+	if (node != NULL)
+		node->overstayed_ns = 0;
+	q->frozen = false;
+	return 0;
 }
 
 static bool unmark_done(struct op *op)
@@ -360,10 +434,8 @@ static bool unmark_done(struct op *op)
 
 static int unmark_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
-	/* A mark left behind costs a needless thaw, no more. */
-	(void)res;
-	q->marked = false;
+	(void)res; /* A mark left behind costs a needless thaw, no more. */
+	quiesce_of(op)->marked = false;
 	return 0;
 }
 
@@ -375,15 +447,26 @@ static const struct op_step quiesce_steps[] = {
 	{"look for mark", .done = freeze_not_wanted, .run = look_run},
 	{"thaw leftover", .done = unmark_done, .run = thaw_run, .end = thaw_end},
 	{"unmark leftover", .done = unmark_done, .run = unmark_run, .end = unmark_end},
+	{"check size", .run = size_run},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
+	{"measure", .done = sync_done, .run = measure_run, .end = measure_end},
 	{"mark", .done = freeze_not_wanted, .run = mark_run, .end = mark_end, .undo = unmark_run},
 	{"freeze", .done = freeze_not_wanted, .run = freeze_run, .end = freeze_end},
 	{"thaw overstayed", .done = overstay_done, .run = overstay_run, .end = overstay_end},
 	{NULL},
 };
 
+static const struct op_step leftover_steps[] = {
+	{"look for mark", .done = sync_done, .run = look_run, .end = look_leftover_end},
+	{"inspect", .done = inspect_done, .run = inspect_run, .end = inspect_end},
+	{"find mount", .done = find_done, .run = find_run, .end = find_end},
+	{"thaw leftover", .done = unmark_done, .run = thaw_run, .end = thaw_end},
+	{"unmark leftover", .done = unmark_done, .run = unmark_run, .end = unmark_end},
+	{NULL},
+};
+
 static const struct op_step thaw_steps[] = {
-	{"thaw", .done = thaw_done, .run = thaw_run, .end = thaw_end},
+	{"thaw", .done = unmark_done, .run = thaw_run, .end = thaw_end},
 	{"unmark", .done = unmark_done, .run = unmark_run, .end = unmark_end},
 	{NULL},
 };
@@ -397,10 +480,18 @@ void csi_quiesce_init(
 	q->reflink = reflink;
 	q->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	pool_object_id(volume, q->id);
+	snprintf(q->thaw_key, sizeof(q->thaw_key), "%s thaw", q->id);
 	op_init(&q->op, csi->reactor, "quiesce", quiesce_steps, NULL);
 }
 
 void csi_thaw_init(struct csi_quiesce *q)
 {
 	op_init(&q->op, q->csi->reactor, "thaw", thaw_steps, NULL);
+}
+
+void csi_thaw_leftover_init(struct csi_quiesce *q, struct csi *csi, struct pool_object *volume)
+{
+	csi_quiesce_init(q, csi, volume, true);
+	(void)take_mount(q);
+	op_init(&q->op, csi->reactor, "thaw leftover", leftover_steps, NULL);
 }

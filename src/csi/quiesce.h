@@ -16,12 +16,13 @@ struct csi_quiesce {
 	bool reflink;
 	/* private */
 	int dirfd;
-	char id[RECORD_ID_MAX];
+	char id[RECORD_ID_MAX], thaw_key[RECORD_ID_MAX + sizeof(" thaw")];
 	struct backend_dev dev;
 	bool freeze;              /* decided: a freeze is needed */
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
 	bool overstayed;          /* the freeze did; it may still come about */
 	bool frozen;              /* csi_thaw has to run */
+	uint64_t allocated_bytes; /* of the image after the sync */
 	unsigned attempts;        /* of the lock or of thaws, and the pauses between */
 	struct mnt_path_req path; /* what is synced or frozen; "" for nothing */
 	struct mnt_info info;
@@ -32,14 +33,18 @@ struct csi_quiesce {
 /*
  * reflink: the bytes will be shared, at one instant by the kernel's doing: a sync is enough, unless
  * the volume's snapshotFreeze wants a freeze. Otherwise they will be read over some time: a mounted
- * volume is frozen where that lasts no longer than CSI_FREEZE_COPY_MAX bytes do.
- * ERR_PRECONDITION: it cannot be held still (names the remedy), or somebody else has frozen it.
- * ERR_TIMEOUT: it does not answer.
+ * volume is frozen where that lasts no longer than CSI_FREEZE_COPY_MAX bytes do. What is attached
+ * is measured after its sync (volume->allocated_bytes). ERR_PRECONDITION: it cannot be held still
+ * (names the remedy), or somebody else has frozen it. ERR_TIMEOUT: it does not answer.
  */
 void csi_quiesce_init(
 	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool reflink);
 /* Ends what csi_quiesce began; nothing to do unless q->frozen. Uses q's memory, whose own operation
- * must have ended. When it fails the mark stays, and the next attempt or start thaws. */
+ * must have ended. Tries until it is thawed; when it fails all the same (refused, or the driver
+ * shuts down) the mark stays, and the next attempt or start thaws. */
 void csi_thaw_init(struct csi_quiesce *q);
+/* For who finds that its work was done by an earlier attempt: thaws what that one may have left
+ * frozen. Nothing to do where nothing is mounted. Errors as csi_quiesce_init(). */
+void csi_thaw_leftover_init(struct csi_quiesce *q, struct csi *csi, struct pool_object *volume);
 
 #endif

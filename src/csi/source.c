@@ -67,6 +67,21 @@ int csi_source_release(struct op *op, struct csi_source *source)
 	return op_child(op, &source->quiesce.op);
 }
 
+int csi_source_leftover(struct op *op, struct csi_source *source, struct csi *csi, const char *id)
+{
+	struct pool_object *volume;
+	struct err gone = {0};
+	/* Adoption looks for itself. */
+	if (pools_find_id(csi->pools, RECORD_VOLUME, id, &volume, &gone) < 0 ||
+		!csi_knows_volume(csi, volume) || node_volume_find(volume) == NULL)
+		return 0;
+	int r = pool_check_ready(volume->pool, &op->err);
+	if (r < 0)
+		return r;
+	csi_thaw_leftover_init(&source->quiesce, csi, volume);
+	return op_child(op, &source->quiesce.op);
+}
+
 static int refuse_parked(struct op *op, const struct csi_source *source)
 {
 	err_clear(&op->err);

@@ -31,6 +31,9 @@ uint64_t csi_source_shared_room(const struct csi_source *source);
 /* For steps: before and after the build. release is the undo of hold as well. */
 int csi_source_hold(struct op *op, struct csi_source *source);
 int csi_source_release(struct op *op, struct csi_source *source);
+/* Instead of all these where what was to be built is there already: the attempt that built it may
+ * have left the volume of that id frozen. */
+int csi_source_leftover(struct op *op, struct csi_source *source, struct csi *csi, const char *id);
 /* Makes the source's bytes the build's. */
 void csi_source_fill(struct csi_source *source, struct pool_build *build);
 /* The end of the build's step. */

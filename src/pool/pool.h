@@ -180,6 +180,9 @@ struct pool_measure {
 };
 void pool_measure_init(
 	struct pool_measure *m, struct reactor *reactor, struct pool *pool, uint64_t max_age_ms);
+/* What somebody has just seen one image use, without a measure of the pool: what it has grown by is
+ * no longer free. */
+void pool_object_measured(struct pool_object *object, uint64_t allocated_bytes);
 /* True while a measure of at most that age is known. */
 bool pool_room_known(const struct pool *pool, uint64_t max_age_ms);
 

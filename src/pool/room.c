@@ -99,6 +99,15 @@ void pool_room_used(struct pool *pool, uint64_t bytes)
 	pool->used_bytes += bytes;
 }
 
+void pool_object_measured(struct pool_object *o, uint64_t allocated_bytes)
+{
+	if (allocated_bytes > o->allocated_bytes)
+		pool_room_used(o->pool, allocated_bytes - o->allocated_bytes);
+	pool_room_sub(o);
+	o->allocated_bytes = allocated_bytes;
+	pool_room_add(o);
+}
+
 void pool_room_stale(struct pool *pool)
 {
 	pool->measured_ns = 0;

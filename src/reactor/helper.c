@@ -416,6 +416,7 @@ static void call_on_posted(struct ring_req *req, int res, uint32_t flags)
 	struct helpers *helpers = call->slot;
 	list_remove(&call->link);
 	if (ring_simulated(helpers->ring)) {
+		helpers->queued--;
 		call->resp_len = call->resp_cap;
 		if (call->resp_cap != 0)
 			memset(call->resp, 0, call->resp_cap);
@@ -437,6 +438,7 @@ int helpers_submit(struct helpers *helpers, struct helper_call *call)
 	call->timer = (struct ring_timer){.fn = call_on_deadline};
 	call->posted = (struct ring_req){.fn = call_on_posted};
 	if (ring_simulated(helpers->ring) || helpers_hung_since(helpers, call->key) != 0) {
+		helpers->queued += ring_simulated(helpers->ring);
 		call_enlist(helpers, call, &helpers->answering);
 		ring_post(helpers->ring, &call->posted, -ETIMEDOUT);
 		return 0;

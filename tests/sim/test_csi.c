@@ -12,15 +12,19 @@
 #include "world.h"
 
 #include "backends/backend.h"
+#include "blockio/boot_mark.h"
+#include "blockio/mnt.h"
 #include "csi/fields.h"
 #include "inspect.pb-c.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -89,6 +93,12 @@ static enum grpc_status create(const char *name, enum source source, char *ret_i
 	Csi__V1__VolumeContentSource__SnapshotSource from_snapshot =
 		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
+	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT;
+	Csi__V1__StringPair *parameters[1] = {&freeze};
+	freeze.key = csi_bytes("snapshotFreeze");
+	freeze.value = csi_bytes("true");
+	req.n_parameters = 1;
+	req.parameters = parameters;
 	range.required_bytes = (int64_t)create_bytes;
 	req.name = csi_bytes(name);
 	req.capacity_range = &range;
@@ -183,6 +193,33 @@ static enum grpc_status do_snapshot(void)
 	return status;
 }
 
+/* A freeze tells, and changes nothing that a thaw does not take back. */
+static bool is_frozen(void)
+{
+	int fd = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	bool frozen = ioctl(fd, FIFREEZE, 0) < 0;
+	cr_assert(!frozen || errno == EBUSY);
+	cr_assert(frozen || ioctl(fd, FITHAW, 0) == 0);
+	close(fd);
+	return frozen;
+}
+
+/* Frozen by us, as an attempt cut short leaves it. */
+static enum grpc_status do_snapshot_of_frozen(void)
+{
+	char image[128];
+	snprintf(image, sizeof(image), "%s/volumes/base", w->pool_path);
+	int fd = open(image, O_RDONLY | O_CLOEXEC);
+	int root = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert(fd >= 0 && root >= 0);
+	cr_assert_eq(boot_mark_set(fd, BOOT_MARK_FROZEN, ""), 0);
+	cr_assert(ioctl(root, FIFREEZE, 0) == 0 || errno == EBUSY);
+	close(root);
+	close(fd);
+	return do_snapshot();
+}
+
 static enum grpc_status undo_snapshot(void)
 {
 	Csi__V1__DeleteSnapshotRequest req = CSI__V1__DELETE_SNAPSHOT_REQUEST__INIT;
@@ -263,6 +300,7 @@ static enum grpc_status do_expand(void)
 static enum grpc_status undo_expand(void)
 {
 	grow_to += MIB;
+	w->size_zero = (int64_t)grow_to;
 	return GRPC_OK;
 }
 
@@ -311,6 +349,12 @@ struct trial {
 			      */
 };
 
+/* A step whose failure may leave the volume frozen, with a mark for the retry. */
+static bool is_thaw(const char *step)
+{
+	return strstr(step, "/release ") != NULL || strncmp(step, "thaw/", strlen("thaw/")) == 0;
+}
+
 /* Fails run()'s n-th step for every n. Returns how many steps there were. */
 static unsigned fail_each_step(const struct trial *t)
 {
@@ -319,6 +363,7 @@ static unsigned fail_each_step(const struct trial *t)
 	/* Once without a fault: warms caches (templates, helper descriptors) and shows the end
 	 * state. */
 	cr_assert_eq(t->run(), GRPC_OK, "%s", t->name);
+	world_settle(w);
 	world_inventory(w, after, sizeof(after));
 	cr_assert_eq(t->back(), GRPC_OK, "%s: opposite", t->name);
 	world_settle(w);
@@ -338,6 +383,13 @@ static unsigned fail_each_step(const struct trial *t)
 			"%s failed at %s: status %d", t->name, w->fault_at, status);
 		world_settle(w);
 		world_inventory(w, failed, sizeof(failed));
+		char *frozen = strstr(failed, "frozen ");
+		if (frozen != NULL && status != GRPC_OK && is_thaw(w->fault_at))
+			*frozen = '\0';
+		if (status == GRPC_OK)
+			cr_assert_str_eq(failed, after,
+				"%s failed at %s, answered OK, and left\n%s\ninstead of\n%s",
+				t->name, w->fault_at, failed, after);
 		if (t->all_or_nothing && status != GRPC_OK)
 			cr_assert(strcmp(failed, before) == 0 || strcmp(failed, after) == 0,
 				"%s failed at %s and left\n%s\nbefore it was\n%s", t->name,
@@ -374,6 +426,11 @@ static void fail_all(void)
 		{"Inspect.List", do_inspect, nothing, true},
 		{"NodeUnpublishVolume", undo_publish, do_publish, false},
 	};
+	/* A mounted volume is frozen for them. */
+	static const struct trial on_volume_in_use[] = {
+		{"CreateSnapshot in use", do_snapshot, undo_snapshot, true},
+		{"CreateVolume from a volume in use", do_clone, undo_create, true},
+	};
 	for (unsigned i = 0; i < sizeof(on_idle_volume) / sizeof(on_idle_volume[0]); i++) {
 		if (on_idle_volume[i].run == undo_create)
 			cr_assert_eq(do_create(), GRPC_OK);
@@ -395,6 +452,18 @@ static void fail_all(void)
 	for (unsigned i = 0; i < sizeof(on_published_volume) / sizeof(on_published_volume[0]); i++)
 		cr_assert_gt(fail_each_step(&on_published_volume[i]), 0);
 	cr_assert_eq(do_publish(), GRPC_OK);
+	/* A copy of an attached block volume is refused. */
+	for (unsigned i = 0; (!block || w->mounted) && i < 2; i++)
+		fail_each_step(&on_volume_in_use[i]);
+	if (!block) {
+		fail_each_step(&(struct trial){"CreateSnapshot of what is frozen",
+			do_snapshot_of_frozen, undo_snapshot, false});
+		cr_assert_eq(do_snapshot(), GRPC_OK);
+		fail_each_step(&(struct trial){
+			"CreateSnapshot again", do_snapshot_of_frozen, nothing, false});
+		cr_assert(!is_frozen());
+		cr_assert_eq(undo_snapshot(), GRPC_OK);
+	}
 	if (block) /* ext4's online growth needs CAP_SYS_RESOURCE: it is failed in the VM lane */
 		fail_each_step(
 			&(struct trial){"NodeExpandVolume", do_node_expand, undo_expand, false});
@@ -413,6 +482,7 @@ static void run(enum world_fs fs, bool as_block)
 		printf("seed %llu\n", (unsigned long long)seed);
 		block = as_block;
 		grow_to = 17 * MIB;
+		w->size_zero = (int64_t)grow_to;
 		snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
 		snprintf(target_path, sizeof(target_path), "%s/target", w->dir);
 		world_settle(w);
@@ -574,6 +644,188 @@ Test(csi, what_was_not_synced_is_not_acknowledged, .timeout = 300)
 		cr_assert_eq(delete (volume_id), GRPC_OK);
 		world_close(w);
 	}
+}
+
+/* ---- a volume is not left frozen ---- */
+
+static unsigned thaws;
+enum { THAWS_MAX = 10 };
+static struct helper_call crowd[HELPER_QUEUE_MAX];
+
+static int thaw_fails(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (strcmp(op_name, "thaw") != 0 || strcmp(step_name, "thaw") != 0)
+		return 0;
+	thaws++;
+	return -EIO;
+}
+
+static void crowd_ends(struct helper_call *call, int res)
+{
+	(void)call;
+	(void)res;
+}
+
+/* No more calls can wait when the volume is to be thawed. */
+static int thaw_finds_a_crowd(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (strcmp(op_name, "thaw") != 0 || strcmp(step_name, "thaw") != 0)
+		return 0;
+	thaws++;
+	for (unsigned i = 0; i < HELPER_QUEUE_MAX; i++) {
+		/* Refused when its turn comes: there is no request. */
+		crowd[i] = (struct helper_call){.fn = MNT_INSPECT, .on_end = crowd_ends};
+		cr_assert_eq(helpers_submit(w->reactor.helpers, &crowd[i]), 0);
+	}
+	return 0;
+}
+
+static void open_staged(enum world_fs fs, uint64_t size)
+{
+	const char *why = NULL;
+	w = world_open(fs, 1, &why);
+	if (w == NULL)
+		cr_skip_test("%s", why);
+	block = false;
+	thaws = 0;
+	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	create_bytes = size;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+}
+
+static void close_staged(void)
+{
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* CreateSnapshot and CreateVolume of a volume in use, the thaw met by the fault. */
+static void with_frozen_volume(enum grpc_status (*make)(void), enum grpc_status (*back)(void),
+	int (*fault)(void *arg, const char *op_name, const char *step_name),
+	enum grpc_status expected)
+{
+	open_staged(WORLD_EXT4, 16 * MIB);
+	int (*none)(void *arg, const char *op_name, const char *step_name) = w->reactor.op_fault;
+	w->reactor.op_fault = fault;
+	cr_assert_eq(make(), expected);
+	cr_assert_eq(thaws, 1);
+	cr_assert_eq(is_frozen(), expected != GRPC_OK);
+	w->reactor.op_fault = none;
+	cr_assert_eq(make(), GRPC_OK);
+	cr_assert(!is_frozen(), "it is answered with OK and the volume is frozen");
+	cr_assert_eq(back(), GRPC_OK);
+	close_staged();
+}
+
+Test(csi, a_repeated_snapshot_thaws_what_the_first_one_left_frozen, .timeout = 300)
+{
+	with_frozen_volume(do_snapshot, undo_snapshot, thaw_fails, GRPC_INTERNAL);
+}
+
+Test(csi, a_repeated_clone_thaws_what_the_first_one_left_frozen, .timeout = 300)
+{
+	with_frozen_volume(do_clone, undo_create, thaw_fails, GRPC_INTERNAL);
+}
+
+Test(csi, a_thaw_waits_for_room_among_the_calls, .timeout = 300)
+{
+	with_frozen_volume(do_snapshot, undo_snapshot, thaw_finds_a_crowd, GRPC_OK);
+}
+
+static int thaw_overstays(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	if (++thaws > THAWS_MAX)
+		return mnt_calls[MNT_THAW](req, req_len, resp, resp_len);
+	*resp_len = 0;
+	return -ETIMEDOUT;
+}
+
+Test(csi, a_thaw_that_overstays_is_tried_until_it_comes_about, .timeout = 300)
+{
+	open_staged(WORLD_EXT4, 16 * MIB);
+	w->calls[MNT_THAW] = thaw_overstays;
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(thaws, THAWS_MAX + 1);
+	cr_assert(!is_frozen());
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	close_staged();
+}
+
+static int thaw_overstays_and_all_ends(
+	const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	if (++thaws == THAWS_MAX)
+		csi_drain(w->csi, NULL, NULL);
+	return -ETIMEDOUT;
+}
+
+Test(csi, a_thaw_is_left_to_the_next_run_at_a_shutdown, .timeout = 300)
+{
+	open_staged(WORLD_EXT4, 16 * MIB);
+	w->calls[MNT_THAW] = thaw_overstays_and_all_ends;
+	cr_assert_eq(do_snapshot(), GRPC_DEADLINE_EXCEEDED);
+	cr_assert_eq(thaws, THAWS_MAX);
+	cr_assert(is_frozen());
+	world_restart(w);
+	cr_assert(!is_frozen());
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	close_staged();
+}
+
+/* ---- a volume is measured after its sync ---- */
+
+static uint64_t dirty_bytes;
+
+/* What writing back a page cache does to the image. */
+static int sync_writes(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/volumes/base", w->pool_path);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)dirty_bytes), 0);
+	close(fd);
+	return mnt_calls[MNT_SYNC](req, req_len, resp, resp_len);
+}
+
+static int freeze_is_counted(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	thaws++;
+	return mnt_calls[MNT_FREEZE](req, req_len, resp, resp_len);
+}
+
+static void refuse_dirty(enum world_fs fs, uint64_t size, uint64_t dirty, enum grpc_status expected)
+{
+	open_staged(fs, size);
+	dirty_bytes = dirty;
+	w->calls[MNT_SYNC] = sync_writes;
+	w->calls[MNT_FREEZE] = freeze_is_counted;
+	cr_assert_eq(do_snapshot(), expected);
+	cr_assert(!is_frozen());
+	if (expected == GRPC_FAILED_PRECONDITION)
+		cr_assert_eq(thaws, 0, "it was frozen in vain");
+	close_staged();
+}
+
+Test(csi, what_a_sync_writes_counts_for_the_freeze, .timeout = 300)
+{
+	refuse_dirty(WORLD_EXT4, 512 * MIB, 300 * MIB, GRPC_FAILED_PRECONDITION);
+}
+
+/* 600 MiB of XFS have 510 to promise; with 300 of them for the volume, a snapshot that may cost 220
+ * has no room. */
+Test(csi, what_a_sync_writes_counts_for_the_room, .timeout = 300)
+{
+	refuse_dirty(WORLD_XFS, 300 * MIB, 220 * MIB, GRPC_RESOURCE_EXHAUSTED);
 }
 
 /* ---- a restart finds everything again ---- */

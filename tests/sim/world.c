@@ -3,12 +3,14 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "blockio/boot_mark.h"
 #include "blockio/lodev.h"
 #include "blockio/mnt.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +62,8 @@ static void up(struct world *w)
 	struct ring_config config = {.sim = &w->sim};
 	assert(ring_open(&w->reactor.ring, &config) == 0);
 	assert(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
-	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, mnt_calls, MNT_CALLS) == 0);
+	memcpy(w->calls, mnt_calls, sizeof(w->calls));
+	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, w->calls, MNT_CALLS) == 0);
 	struct pool_config pool = {.name = "default",
 		.path = w->pool_path,
 		.overcommit = 1.0,
@@ -240,6 +243,13 @@ static void put(struct inventory *inv, const char *kind, const char *name)
 	inv->len += (size_t)n;
 }
 
+static void put_size(struct inventory *inv, const char *kind, const char *name, int64_t size)
+{
+	char text[320];
+	snprintf(text, sizeof(text), "%s %+" PRId64, name, size - inv->world->size_zero);
+	put(inv, kind, text);
+}
+
 static int not_hidden(const struct dirent *entry)
 {
 	return entry->d_name[0] != '.';
@@ -247,12 +257,33 @@ static int not_hidden(const struct dirent *entry)
 
 static void put_directory(struct inventory *inv, const char *kind)
 {
-	char path[128];
+	char path[512];
 	struct dirent **names = NULL;
 	snprintf(path, sizeof(path), "%s/%s", inv->world->pool_path, kind);
 	int n = scandir(path, &names, not_hidden, alphasort);
 	for (int i = 0; i < n; i++) {
-		put(inv, kind, names[i]->d_name);
+		struct stat st = {0};
+		snprintf(path, sizeof(path), "%s/%s/%s", inv->world->pool_path, kind,
+			names[i]->d_name);
+		assert(lstat(path, &st) == 0);
+		put_size(inv, kind, names[i]->d_name, st.st_size);
+		free(names[i]);
+	}
+	free(names);
+}
+
+static void put_frozen(struct inventory *inv)
+{
+	char path[512];
+	struct dirent **names = NULL;
+	snprintf(path, sizeof(path), "%s/volumes", inv->world->pool_path);
+	int n = scandir(path, &names, not_hidden, alphasort);
+	for (int i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s/volumes/%s", inv->world->pool_path,
+			names[i]->d_name);
+		_cleanup_fd_ int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+		if (fd >= 0 && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL))
+			put(inv, "frozen", names[i]->d_name);
 		free(names[i]);
 	}
 	free(names);
@@ -291,4 +322,5 @@ void world_inventory(struct world *w, char *text, size_t cap)
 	char number[16];
 	snprintf(number, sizeof(number), "%d", fds);
 	put(&inv, "descriptors", number);
+	put_frozen(&inv);
 }

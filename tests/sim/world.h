@@ -6,6 +6,7 @@
 #ifndef RINGVOL_TESTS_WORLD_H
 #define RINGVOL_TESTS_WORLD_H
 
+#include "blockio/mnt.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 #include "reactor/sim.h"
@@ -19,8 +20,12 @@ struct world {
 	struct ring_sim sim;
 	struct reactor reactor;
 	struct pools *pools;
+	helper_fn *calls[MNT_CALLS]; /* a test may put its own in; a restart puts ours back */
 	struct csi *csi;
 	struct grpc_registry *registry;
+	/* What the inventory counts sizes from, for an operation whose opposite is that it is asked
+	 * for more the next time. */
+	int64_t size_zero;
 	/* the fault armed: the n-th step from now fails with -EIO */
 	int fault_after; /* -1: none */
 	bool fault_hit;
@@ -61,9 +66,9 @@ void world_answer_free(struct world_answer *answer);
 /* Turns until nothing but look-after timers is left: trash reclaimed, children ended. */
 void world_settle(struct world *w);
 
-/* What is left behind, as one string to compare: names in volumes/, snapshots/, trash/, bound loop
- * devices and mounts of this world, open descriptors of the process. Static buffer of the caller.
- */
+/* What is left behind, as one string to compare: names and sizes in volumes/, snapshots/, trash/,
+ * bound loop devices and mounts of this world, open descriptors of the process; last the volumes
+ * that are marked as frozen. Static buffer of the caller. */
 void world_inventory(struct world *w, char *text, size_t cap);
 
 #endif
