@@ -273,7 +273,8 @@ void pool_settle_init(struct pool_settle *s, struct reactor *reactor, struct poo
 struct pool *pools_unsettled(const struct pools *pools, enum record_kind kind, const char *id);
 
 /* Room for the difference, image grown (allocated when thick), durable, record, durable.
- * Idempotent: a larger image left by an attempt cut short is taken as it is. */
+ * Idempotent: a larger image left by an attempt cut short is taken as it is. ERR_DATA_LOSS: the
+ * image is shorter than its record; it stays as it is. */
 struct pool_grow {
 	struct op op;
 	struct pool_object *object;
@@ -281,7 +282,8 @@ struct pool_grow {
 	/* private */
 	struct pool_measure measure;
 	int fd;
-	uint64_t reserved;
+	uint64_t reserved, had_bytes;
+	bool truncated;
 	struct record *rec;
 	char record_text[RECORD_BYTES_MAX];
 };
