@@ -73,8 +73,7 @@ static uint64_t need_bytes(const struct pool_build *b)
 
 static bool measure_done(struct op *op)
 {
-	struct pool_build *b = build_of(op);
-	return need_bytes(b) == 0 || pool_room_known(b->pool, POOL_MEASURE_MS);
+	return pool_room_known(build_of(op)->pool, POOL_MEASURE_MS);
 }
 
 static int measure_run(struct op *op)

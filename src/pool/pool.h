@@ -140,7 +140,8 @@ unsigned pool_count(const struct pool *pool, enum record_kind kind);
  *   (free + allocated by volumes that share nothing - reserve) * overcommit
  *       - sizes of all volumes - what running creates have reserved
  * Snapshots' blocks are not free any more; a snapshot makes its volume's blocks shared, so every
- * block may be needed again. Thick volumes are limited by really free space as well.
+ * block may be needed again. A further snapshot of that volume changes nothing here, and is taken
+ * while this is not below 0. Thick volumes are limited by really free space as well.
  */
 struct pool_room {
 	uint64_t capacity_bytes, free_bytes; /* the file system's */
