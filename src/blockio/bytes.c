@@ -143,21 +143,36 @@ static int probe_tmpfile(int dirfd, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* True if the unnamed file can be given a name; the name is taken away again. It is always the
+/* What failed for want of room says nothing about what would work with it. */
+static bool is_full(int res)
+{
+	return res == -ENOSPC || res == -EDQUOT;
+}
+
+/* 0: *ret is the answer; -ENOSPC or -EDQUOT: there is none. The same for those below. */
+static int probe_told(int res, bool *ret)
+{
+	if (is_full(res))
+		return res;
+	*ret = res >= 0;
+	return 0;
+}
+
+/* Whether the unnamed file can be given a name; the name is taken away again. It is always the
  * same, so that one left by a driver killed in between goes with the next probe, and does not keep
  * a directory from being empty. */
-static bool probe_link(int dirfd, int fd)
+static int probe_link(int dirfd, int fd, struct bytes_features *f)
 {
 	char path[40];
 	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
 	/* Taken again already: by another's probe, for which it worked. */
-	bool linked = linkat(fd, "", dirfd, BYTES_PROBE_NAME, AT_EMPTY_PATH) == 0 ||
-		      errno == EEXIST ||
-		      linkat(AT_FDCWD, path, dirfd, BYTES_PROBE_NAME, AT_SYMLINK_FOLLOW) == 0 ||
-		      errno == EEXIST;
+	int r = linkat(fd, "", dirfd, BYTES_PROBE_NAME, AT_EMPTY_PATH) < 0 ? -errno : 0;
+	if (r < 0 && r != -EEXIST && !is_full(r))
+		r = linkat(AT_FDCWD, path, dirfd, BYTES_PROBE_NAME, AT_SYMLINK_FOLLOW) < 0 ? -errno
+											   : 0;
 	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
-	return linked;
+	return probe_told(r == -EEXIST ? 0 : r, &f->tmpfile);
 }
 
 /* The smallest aligned read that works, 0 if none does. Holes are read without any check, so the
@@ -173,11 +188,15 @@ static uint32_t probe_dio_read(int fd)
 	return 0;
 }
 
-static void probe_direct_io(int dirfd, const void *data, struct bytes_features *f)
+/* All of it, or -errno. */
+static int probe_write(int fd, const void *data)
 {
-	_cleanup_fd_ int fd = probe_tmpfile(dirfd, O_DIRECT);
-	if (fd < 0 || pwrite(fd, data, PROBE_BYTES, 0) != PROBE_BYTES || fdatasync(fd) < 0)
-		return;
+	ssize_t n = pwrite(fd, data, PROBE_BYTES, 0);
+	return n == PROBE_BYTES ? 0 : n < 0 ? -errno : -ENOSPC;
+}
+
+static void set_direct_io(int fd, struct bytes_features *f)
+{
 	uint32_t align = bytes_dio_align(fd);
 	if (align == 0)
 		align = probe_dio_read(fd);
@@ -187,32 +206,55 @@ static void probe_direct_io(int dirfd, const void *data, struct bytes_features *
 	f->dio_align = align <= 512 ? 512 : 4096;
 }
 
-static void probe_reflink(int dirfd, int src_fd, struct bytes_features *f)
+static int probe_direct_io(int dirfd, const void *data, struct bytes_features *f)
+{
+	_cleanup_fd_ int fd = probe_tmpfile(dirfd, O_DIRECT);
+	bool works = false;
+	int r = fd < 0 ? fd : probe_write(fd, data);
+	if (r == 0)
+		r = fdatasync(fd) < 0 ? -errno : 0;
+	r = probe_told(r, &works);
+	if (works)
+		set_direct_io(fd, f);
+	return r;
+}
+
+static int probe_reflink(int dirfd, int src_fd, struct bytes_features *f)
 {
 	_cleanup_fd_ int dst_fd = probe_tmpfile(dirfd, 0);
-	f->reflink = dst_fd >= 0 && bytes_reflink(src_fd, dst_fd) == 0;
+	int r = probe_told(dst_fd < 0 ? dst_fd : bytes_reflink(src_fd, dst_fd), &f->reflink);
 	if (f->reflink && f->direct_io && bytes_dio_align(dst_fd) > f->dio_align)
 		f->shared_dio_align = 4096;
 	else
 		f->shared_dio_align = f->dio_align;
+	return r;
 }
 
-static void probe_fallocate(int dirfd, struct bytes_features *f)
+static int probe_fallocate(int dirfd, struct bytes_features *f)
 {
 	_cleanup_fd_ int fd = probe_tmpfile(dirfd, 0);
-	f->fallocate = fd >= 0 && fallocate(fd, 0, 0, PROBE_BYTES) == 0;
+	int r = fd < 0 ? fd : fallocate(fd, 0, 0, PROBE_BYTES) < 0 ? -errno : 0;
+	return probe_told(r, &f->fallocate);
+}
+
+/* What is told without trying. */
+static int probe_type(int dirfd, struct bytes_features *f)
+{
+	struct statfs fs;
+	if (fstatfs(dirfd, &fs) < 0)
+		return -errno;
+	f->fs_type = (unsigned long)fs.f_type;
+	f->nocow_lies = f->fs_type == BTRFS_SUPER_MAGIC || f->fs_type == MAGIC_BCACHEFS ||
+			f->fs_type == MAGIC_ZFS;
+	return 0;
 }
 
 int bytes_probe(int dirfd, struct bytes_features *ret)
 {
 	struct bytes_features f = {0};
-	struct statfs fs;
-	if (fstatfs(dirfd, &fs) < 0)
-		return -errno;
-	f.fs_type = (unsigned long)fs.f_type;
-	f.nocow_lies = f.fs_type == BTRFS_SUPER_MAGIC || f.fs_type == MAGIC_BCACHEFS ||
-		       f.fs_type == MAGIC_ZFS;
-
+	int r = probe_type(dirfd, &f);
+	if (r < 0)
+		return r;
 	_cleanup_fd_ int fd = probe_tmpfile(dirfd, 0);
 	if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -EINVAL) {
 		*ret = f; /* no unnamed files: not a pool, and nothing else can be tried */
@@ -226,15 +268,36 @@ int bytes_probe(int dirfd, struct bytes_features *ret)
 	if (posix_memalign(&data, DIO_ALIGN_MAX, PROBE_BYTES) != 0)
 		return -ENOMEM;
 	memset(data, 0x5a, PROBE_BYTES);
-	ssize_t n = pwrite(fd, data, PROBE_BYTES, 0);
-	if (n != PROBE_BYTES)
-		return n < 0 ? -errno : -ENOSPC;
+	r = probe_write(fd, data);
+	if (r == 0)
+		r = probe_link(dirfd, fd, &f);
+	if (r == 0)
+		r = probe_told(fsetxattr(fd, "trusted.ringvol.probe", "1", 1, 0) < 0 ? -errno : 0,
+			&f.xattr);
+	if (r == 0)
+		r = probe_fallocate(dirfd, &f);
+	if (r == 0)
+		r = probe_direct_io(dirfd, data, &f);
+	if (r == 0)
+		r = probe_reflink(dirfd, fd, &f);
+	if (r == 0)
+		*ret = f;
+	return r;
+}
 
-	f.tmpfile = probe_link(dirfd, fd);
-	f.xattr = fsetxattr(fd, "trusted.ringvol.probe", "1", 1, 0) == 0;
-	probe_fallocate(dirfd, &f);
-	probe_direct_io(dirfd, data, &f);
-	probe_reflink(dirfd, fd, &f);
+int bytes_probe_full(int dirfd, const char *name, struct bytes_features *ret)
+{
+	struct bytes_features f = {
+		.tmpfile = true, .xattr = true, .fallocate = true, .reflink = true};
+	int r = probe_type(dirfd, &f);
+	if (r < 0)
+		return r;
+	_cleanup_fd_ int fd = openat(dirfd, name, O_RDONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 && errno != EINVAL)
+		return -errno;
+	if (fd >= 0)
+		set_direct_io(fd, &f);
+	f.shared_dio_align = f.dio_align;
 	*ret = f;
 	return 0;
 }

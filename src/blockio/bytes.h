@@ -47,7 +47,11 @@ struct bytes_features {
 	uint32_t shared_dio_align;
 	uint64_t fs_type; /* statfs f_type */
 };
+/* -ENOSPC, -EDQUOT: it is too full to try. */
 int bytes_probe(int dirfd, struct bytes_features *ret);
+/* What can be told of a full one, by a file that is there: fs_type, nocow_lies, direct_io. The rest
+ * is assumed to be there, until there is room to try. */
+int bytes_probe_full(int dirfd, const char *name, struct bytes_features *ret);
 /* A name that is linked and unlinked meanwhile; a probe that was killed may leave it. */
 #define BYTES_PROBE_NAME ".ringvol-probe"
 /* "xfs" for XFS's fs_type and so on; NULL for one without a name here. */

@@ -3,8 +3,9 @@
  * ControllerExpandVolume: the image grows, and its device where it has one, so that a block volume
  * sees it at once; the file system follows in NodeExpandVolume.
  *
- * How it can fail: no room, a range below the volume's size. Repeatable: a larger image under a
- * smaller device or file system is sound, and each step finds what is large enough already.
+ * How it can fail: no room, a range below the volume's size, an image that was cut short.
+ * Repeatable: a larger image under a smaller device or file system is sound, and each step finds
+ * what is large enough already.
  */
 #include "csi/controller.h"
 #include "csi/node.h"

@@ -43,6 +43,7 @@ int csi_source_find(struct csi_source *source, struct csi *csi, enum record_kind
 uint64_t csi_source_shared_room(const struct csi_source *source)
 {
 	const struct pool_object *object = source->object;
+	/* What is shared already counts as needed again: see pool_room. */
 	if (!source->share || object->shared || object->kind != RECORD_VOLUME)
 		return 0;
 	uint64_t size = object->rec->size_bytes;

@@ -48,6 +48,11 @@ static int begin_run(struct op *op)
 	int r = pool_check_ready(pool, &op->err);
 	if (r < 0)
 		return r;
+	if (!pool->probed)
+		return op_fail(op, ERR_NO_ROOM,
+			"pool %s has been too full since the driver started to find out what its file system can do: "
+			"delete volumes or snapshots, or grow its file system",
+			pool->name);
 	if (pool_index_find(pool, b->rec->kind, b->rec->key) != NULL)
 		return op_fail(
 			op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name, pool->name);
@@ -73,8 +78,7 @@ static uint64_t need_bytes(const struct pool_build *b)
 
 static bool measure_done(struct op *op)
 {
-	struct pool_build *b = build_of(op);
-	return need_bytes(b) == 0 || pool_room_known(b->pool, POOL_MEASURE_MS);
+	return pool_room_known(build_of(op)->pool, POOL_MEASURE_MS);
 }
 
 static int measure_run(struct op *op)

@@ -3,7 +3,8 @@
  * Growing an object: the image first, then its record, each made durable before the next, so that a
  * record never promises what the image has not got. There is no way back and none is needed: an
  * image larger than its record is what an attempt cut short leaves, and the next one takes it as it
- * is. The new record takes the old one's place in memory at the very end.
+ * is. One smaller than its record has lost data: growing it would put zeros in their place and call
+ * it well, so that is refused. The new record takes the old one's place in memory at the very end.
  */
 #include "pool/private.h"
 
@@ -104,21 +105,32 @@ static int size_job(void *arg)
 	int r = bytes_usage(g->fd, &allocated, &size);
 	if (r < 0)
 		return r;
+	g->truncated = size < g->had_bytes;
+	if (g->truncated)
+		return 0;
 	return bytes_resize(
 		g->fd, size > g->size_bytes ? size : g->size_bytes, g->object->rec->thick);
 }
 
 static int size_run(struct op *op)
 {
-	return op_work(op, size_job, grow_of(op));
+	struct pool_grow *g = grow_of(op);
+	g->had_bytes = g->object->rec->size_bytes;
+	return op_work(op, size_job, g);
 }
 
 static int size_end(struct op *op, int res)
 {
 	struct pool_grow *g = grow_of(op);
-	return res < 0 ? op_fail_sys(op, res, "growing the image of %s in pool %s",
-				 g->object->rec->name, pool_name(g->object->pool))
-		       : 0;
+	if (res < 0)
+		return op_fail_sys(op, res, "growing the image of %s in pool %s",
+			g->object->rec->name, pool_name(g->object->pool));
+	if (!g->truncated)
+		return 0;
+	pool_image_found(g->object, false, true);
+	return op_fail(op, ERR_DATA_LOSS,
+		"%s in pool %s cannot grow: its image is shorter than its record says, data is missing: restore it from a snapshot",
+		g->object->rec->name, pool_name(g->object->pool));
 }
 
 static int sync_run(struct op *op)

@@ -111,11 +111,17 @@ static int open_dirs(struct pool_load *load)
 	return 0;
 }
 
-/* What the file system can do. One that is read-only is asked again by the check that finds it
- * writable. */
+int pool_probe(int root, struct bytes_features *ret, bool *ret_probed)
+{
+	int r = bytes_probe(root, ret);
+	*ret_probed = r == 0;
+	return r == -ENOSPC || r == -EDQUOT ? bytes_probe_full(root, POOL_FILE, ret) : r;
+}
+
+/* One that is read-only or full is asked again by each check until it can tell. */
 static int probe(struct pool_load *load)
 {
-	int r = bytes_probe(load->fds[POOL_FD_ROOT], &load->features);
+	int r = pool_probe(load->fds[POOL_FD_ROOT], &load->features, &load->probed);
 	struct statfs fs;
 	if (fstatfs(load->fds[POOL_FD_ROOT], &fs) < 0) {
 		load_end_sys(load, -errno, "");
@@ -134,7 +140,6 @@ static int probe(struct pool_load *load)
 		load_end_sys(load, r, "");
 		return -1;
 	}
-	load->probed = true;
 	if (!load->features.tmpfile || !load->features.xattr) {
 		load_end(load, POOL_SICK,
 			"pool %s: the file system of %s has no %s, a pool needs it", load->name,
@@ -435,10 +440,9 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	snprintf(pool->uuid8, sizeof(pool->uuid8), "%.8s", load->uuid);
 	take_fds(load, pool);
 	pool->images_unwatched = load->unwatched;
-	if (load->probed) {
+	if (load->probed || !pool->probed)
 		pool->features = load->features;
-		pool->probed = true;
-	}
+	pool->probed |= load->probed;
 	reconcile(load, pool);
 	bool complete = true;
 	for (unsigned i = 0; i < load->found_count; i++)

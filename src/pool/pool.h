@@ -140,7 +140,8 @@ unsigned pool_count(const struct pool *pool, enum record_kind kind);
  *   (free + allocated by volumes that share nothing - reserve) * overcommit
  *       - sizes of all volumes - what running creates have reserved
  * Snapshots' blocks are not free any more; a snapshot makes its volume's blocks shared, so every
- * block may be needed again. Thick volumes are limited by really free space as well.
+ * block may be needed again. A further snapshot of that volume changes nothing here, and is taken
+ * while this is not below 0. Thick volumes are limited by really free space as well.
  */
 struct pool_room {
 	uint64_t capacity_bytes, free_bytes; /* the file system's */
@@ -276,7 +277,8 @@ void pool_settle_init(struct pool_settle *s, struct reactor *reactor, struct poo
 struct pool *pools_unsettled(const struct pools *pools, enum record_kind kind, const char *id);
 
 /* Room for the difference, image grown (allocated when thick), durable, record, durable.
- * Idempotent: a larger image left by an attempt cut short is taken as it is. */
+ * Idempotent: a larger image left by an attempt cut short is taken as it is. ERR_DATA_LOSS: the
+ * image is shorter than its record; it stays as it is. */
 struct pool_grow {
 	struct op op;
 	struct pool_object *object;
@@ -284,7 +286,8 @@ struct pool_grow {
 	/* private */
 	struct pool_measure measure;
 	int fd;
-	uint64_t reserved;
+	uint64_t reserved, had_bytes;
+	bool truncated;
 	struct record *rec;
 	char record_text[RECORD_BYTES_MAX];
 };

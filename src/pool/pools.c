@@ -171,10 +171,9 @@ static int check_run(struct pool_task *task)
 		return -errno;
 	task->read_only = (fs.f_flag & ST_RDONLY) != 0;
 	if (!task->read_only && !task->probed) {
-		int r = bytes_probe(task->fds[POOL_FD_ROOT], &task->features);
+		int r = pool_probe(task->fds[POOL_FD_ROOT], &task->features, &task->probed);
 		if (r < 0)
 			return r;
-		task->probed = true;
 	}
 	pool_images_look(&task->images, task->fds);
 	return 0;
@@ -209,7 +208,7 @@ static void check_apply(struct pool *pool, const struct pool_task *task, int res
 	} else {
 		if (!pool->probed) {
 			pool->features = task->features;
-			pool->probed = true;
+			pool->probed = task->probed;
 		}
 		pool_set_state(pool, POOL_READY, "%s", "");
 	}

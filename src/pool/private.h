@@ -89,7 +89,7 @@ struct pool {
 	int fds[POOL_FDS];
 	char uuid[POOL_UUID_BYTES], uuid8[9];
 	struct bytes_features features;
-	bool probed; /* features are known */
+	bool probed; /* features are known; else nothing is made here */
 
 	struct pool_index index[2]; /* by enum record_kind */
 	struct list dead; /* pool_entry: gone after a reload, somebody may still read it */
@@ -185,6 +185,9 @@ struct pool_load {
 };
 /* Blocking: opens, locks and reads a pool. */
 void pool_load_run(struct pool_load *load);
+/* What the file system can do; blocking. One that is full is served, or nothing could be deleted
+ * from it: 0, with *ret_probed false and what can be told without room. */
+int pool_probe(int root, struct bytes_features *ret, bool *ret_probed);
 /* Takes what was read into the pool; on the loop. */
 void pool_load_adopt(struct pool_load *load, struct pool *pool);
 void pool_load_clean(struct pool_load *load);

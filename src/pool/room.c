@@ -7,7 +7,9 @@
  * give back are free when they are. Who wants to know what is free at this moment is told without a
  * look at every attached image, by the same rule.
  *
- * A create reserves what it asks for before it begins and gives it back when its volume counts.
+ * A create reserves what it asks for before it begins and gives it back when its volume counts. A
+ * pool that has promised more than it has, as snapshots came to hold what volumes wrote anew, takes
+ * nothing on, not even what asks for no room.
  */
 #include "pool/private.h"
 
@@ -54,13 +56,23 @@ static uint64_t minus(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
+static uint64_t kept_bytes(const struct pool *pool)
+{
+	return pool->capacity_bytes / 100 * pool->reserve_pct;
+}
+
+/* What may be promised in all. */
+static uint64_t most_bytes(const struct pool *pool)
+{
+	uint64_t usable = minus(pool->free_bytes + pool->sum_own, kept_bytes(pool));
+	double space = (double)usable * pool->overcommit;
+	return space < 9e18 ? (uint64_t)space : (uint64_t)9e18;
+}
+
 void pool_room(const struct pool *pool, struct pool_room *ret)
 {
-	uint64_t kept = pool->capacity_bytes / 100 * pool->reserve_pct;
-	double space = (double)minus(pool->free_bytes + pool->sum_own, kept) * pool->overcommit;
-	uint64_t most = space < 9e18 ? (uint64_t)space : (uint64_t)9e18;
-	uint64_t thin = minus(most, pool->sum_size + pool->reserved_bytes);
-	uint64_t thick = minus(pool->free_bytes, kept + pool->reserved_bytes);
+	uint64_t thin = minus(most_bytes(pool), pool->sum_size + pool->reserved_bytes);
+	uint64_t thick = minus(pool->free_bytes, kept_bytes(pool) + pool->reserved_bytes);
 	if (thick > thin)
 		thick = thin;
 	*ret = (struct pool_room){
@@ -76,6 +88,15 @@ void pool_room(const struct pool *pool, struct pool_room *ret)
 int pool_room_reserve(struct pool *pool, uint64_t bytes, bool thick, struct err *err)
 {
 	struct pool_room room;
+	uint64_t most = most_bytes(pool), promised = pool->sum_size + pool->reserved_bytes;
+	/* Also who asks for nothing, the snapshot of a volume that shares its blocks already: what
+	 * it holds could not be had back, and each one would take a volume's writes with it. */
+	if (promised > most)
+		return err_set(err, ERR_NO_ROOM,
+			"pool %s has promised its volumes %llu MiB more than it has, as snapshots or others on "
+			"its file system hold it: delete volumes or snapshots, grow its file system, or "
+			"raise overcommit",
+			pool->name, (unsigned long long)((promised - most + (1 << 20) - 1) >> 20));
 	pool_room(pool, &room);
 	uint64_t left = thick ? room.available_thick_bytes : room.available_bytes;
 	if (bytes > left)

@@ -99,6 +99,12 @@ func TestPoolFull(t *testing.T) {
 			}
 			b.must(rig.Check(v.Target, dataBytes, sum))
 			b.must(v.Down())
+			// A driver that starts lets go of what is there, and makes nothing before it knows how.
+			b.must(b.d.Term())
+			b.start()
+			for _, w := range []*rig.Volume{thick, b.volume("thin", "ext4")} {
+				b.refused("creating in a pool that was full at the start", w.Create(), codes.ResourceExhausted)
+			}
 			b.must(v.Delete()) // deleting needs no room
 			b.must(os.Remove(filepath.Join(b.pool.Path, "hog")))
 			_, err = rig.Run("sync", "-f", b.pool.Path) // btrfs gives back with its next transaction

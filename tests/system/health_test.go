@@ -414,6 +414,8 @@ func TestHealthImage(t *testing.T) {
 	b.must(file.Truncate(cut.Got / 2))
 	b.must(file.Close())
 	b.found(cut, "ImageTruncated", dataLoss, "snapshot", "since")
+	b.refused("growing what was cut short", cut.Expand(cut.Got+32*mib, false), codes.DataLoss)
+	b.found(cut, "ImageTruncated", dataLoss, "snapshot", "since")
 	b.must(os.Rename(b.pool.Image(gone.ID), filepath.Join(b.pool.Path, "kept-gone")))
 	b.must(os.Rename(b.pool.Image(idle.ID), filepath.Join(b.pool.Path, "kept-idle")))
 	b.found(gone, "ImageMissing", dataLoss, "snapshot")

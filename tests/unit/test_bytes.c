@@ -125,6 +125,52 @@ Test(bytes, probe_tells_file_systems_apart)
 	cr_assert(f.xattr && f.fallocate && f.nocow_lies && f.dio_align == 4096);
 }
 
+/* Whatever little is left: what is told is what an empty one tells, or that it is too full. */
+static void check_full(const char *target)
+{
+	struct bytes_features empty = probe_at(target), f;
+	unsigned full = 0, told = 0;
+	int dirfd = open(env_path(target), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int file = openat(dirfd, "file", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	cr_assert(file >= 0 && write(file, "some text", 9) == 9 && fsync(file) == 0);
+	close(file);
+	int hog = openat(dirfd, "hog", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	uint64_t size = 0;
+	for (uint64_t step = 64 * MIB; step >= 4096; step /= 2)
+		while (fallocate(hog, 0, (off_t)size, (off_t)step) == 0)
+			size += step;
+	for (unsigned i = 0; i < 80; i++) {
+		memset(&f, 0xff, sizeof(f));
+		int r = bytes_probe(dirfd, &f);
+		cr_assert(r == 0 || r == -ENOSPC, "%d with %u KiB given back", r, i * 4);
+		full += r == -ENOSPC;
+		told += r == 0;
+		if (r == 0)
+			cr_assert(memcmp(&f, &empty, sizeof(f)) == 0, "%u KiB given back", i * 4);
+		cr_assert(bytes_probe_full(dirfd, "file", &f) == 0);
+		cr_assert(f.fs_type == empty.fs_type && f.nocow_lies == empty.nocow_lies);
+		cr_assert(f.direct_io == empty.direct_io && f.dio_align == empty.dio_align);
+		size -= 4096;
+		cr_assert(ftruncate(hog, (off_t)size) == 0 && syncfs(hog) == 0);
+	}
+	close(hog);
+	close(dirfd);
+	printf("%s: %u times full, %u times not\n", target, full, told);
+	cr_assert(full > 0 && told > 0);
+}
+
+Test(bytes, probe_of_a_full_one_is_right_or_none)
+{
+	ENV_NEEDS_LOOP();
+	env_fresh("ext4", FSIMG_EXT4, 32 * MIB, "mnt0");
+	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt1");
+	check_full("mnt0");
+	check_full("mnt1");
+	struct bytes_features f;
+	cr_assert(bytes_probe_full(-1, "file", &f) == -EBADF);
+	cr_assert(bytes_probe_full(env.dirfd, "nothing", &f) == -ENOENT);
+}
+
 static int file_in(const char *target, const char *name)
 {
 	char path[128];

@@ -421,6 +421,36 @@ Test(pool, grow)
 	fixture_close(&f);
 }
 
+/* What was cut off would come back as zeros, under a record that says all is well. */
+Test(pool, grow_refuses_what_was_cut_short)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	struct pool_object *o = fixture_make_volume(&f, "cut", 4 * MIB);
+	struct pool_room before = fixture_room(&f);
+	unsigned fds = fixture_count_fds(&f);
+	/* Before the watch has seen it, and when it is known. */
+	cr_assert_eq(fixture_sh("truncate -s 2M %s/volumes/cut", f.path), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(grow(&f, o, 8 * MIB), ERR_DATA_LOSS);
+		cr_assert(o->truncated);
+		cr_assert_eq(o->rec->size_bytes, 4 * MIB);
+	}
+	struct stat st;
+	cr_assert_eq(fstatat(pool_dirfd(f.pool, RECORD_VOLUME), "cut", &st, 0), 0);
+	cr_assert_eq(st.st_size, 2 * MIB, "it stays as it is");
+	cr_assert_eq(fixture_count_fds(&f), fds);
+	cr_assert_eq(fixture_room(&f).available_bytes, before.available_bytes);
+	fixture_reopen_pools(&f);
+	o = pools_find_name(f.pools, RECORD_VOLUME, "cut");
+	cr_assert(o->truncated);
+	/* Mended by whoever cut it, it grows. */
+	cr_assert_eq(fixture_sh("truncate -s 4M %s/volumes/cut", f.path), 0);
+	cr_assert_eq(grow(&f, o, 8 * MIB), ERR_OK);
+	cr_assert_not(o->truncated);
+	fixture_close(&f);
+}
+
 /* ---- clones ---- */
 
 static void write_at(struct fixture *f, const char *sub, const char *name, off_t at, char c)

@@ -255,3 +255,91 @@ Test(room, snapshots)
 	same_as_before(&f, before);
 	fixture_close(&f);
 }
+
+static void write_all(struct fixture *f, const char *name, unsigned mib, char c)
+{
+	char *data = malloc(MIB);
+	memset(data, c, MIB);
+	int fd = openat(pool_dirfd(f->pool, RECORD_VOLUME), name, O_WRONLY | O_CLOEXEC);
+	for (unsigned i = 0; i < mib; i++)
+		cr_assert_eq(pwrite(fd, data, MIB, (off_t)i * MIB), MIB);
+	cr_assert_eq(fsync(fd), 0);
+	close(fd);
+	free(data);
+	available(f);
+}
+
+static enum err_code snapshot(
+	struct fixture *f, const char *name, struct pool_object *v, uint64_t need_bytes)
+{
+	struct pool_build b;
+	char id[RECORD_ID_MAX];
+	struct record rec = fixture_volume(name, v->rec->size_bytes);
+	rec.kind = RECORD_SNAPSHOT;
+	rec.source = RECORD_SOURCE_VOLUME;
+	pool_object_id(v, id);
+	rec.source_id = id;
+	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, &rec), 0);
+	b.share_object = v;
+	b.need_bytes = need_bytes;
+	enum err_code code = fixture_run(f, &b.op);
+	pool_build_free(&b);
+	return code;
+}
+
+/* One snapshot after another of a volume that is written anew in between: each asks for nothing, as
+ * its volume shares all it has already, and yet they end before they take what was promised. */
+Test(room, snapshots_end)
+{
+	enum { V = 64, LEFT = 96 };
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	if (!pool_features(f.pool)->reflink) {
+		fixture_close(&f);
+		cr_skip_test("no reflink here");
+	}
+	struct pool_object *v = fixture_make_volume(&f, "v", V * MIB);
+	v->node = &f; /* is measured */
+	write_all(&f, "v", V, 'a');
+	uint64_t w_bytes = available(&f) - (uint64_t)(V + LEFT) * MIB;
+	fixture_make_volume(&f, "w", w_bytes);
+	cr_assert_eq(snapshot(&f, "s1", v, V * MIB), ERR_OK);
+	cr_assert_eq(v->shared, true);
+	write_all(&f, "v", V, 'b');
+	cr_assert_eq(snapshot(&f, "s2", v, 0), ERR_OK);
+	write_all(&f, "v", V, 'c');
+	cr_assert_eq(available(&f), 0);
+	cr_assert_eq(snapshot(&f, "s3", v, 0), ERR_NO_ROOM);
+	/* What a snapshot held is there again when it is gone. */
+	cr_assert_eq(fixture_remove(&f, pools_find_name(f.pools, RECORD_SNAPSHOT, "s1")), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_gt(available(&f), 0);
+	cr_assert_eq(snapshot(&f, "s3", v, 0), ERR_OK);
+	write_all(&f, "v", V, 'd');
+	cr_assert_eq(snapshot(&f, "s4", v, 0), ERR_NO_ROOM);
+	/* Everybody gets what was promised. */
+	write_all(&f, "v", V, 'e');
+	int fd = openat(pool_dirfd(f.pool, RECORD_VOLUME), "w", O_RDWR | O_CLOEXEC);
+	cr_assert_eq(posix_fallocate(fd, 0, (off_t)w_bytes), 0);
+	close(fd);
+	v->node = NULL;
+	fixture_close(&f);
+}
+
+/* A volume that shares all it has can be snapshot again where nothing else fits any more. */
+Test(room, snapshot_at_the_limit)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	if (!pool_features(f.pool)->reflink) {
+		fixture_close(&f);
+		cr_skip_test("no reflink here");
+	}
+	struct pool_object *v = fixture_make_volume(&f, "v", MIB);
+	write_all(&f, "v", 1, 'a');
+	cr_assert_eq(snapshot(&f, "s1", v, MIB), ERR_OK);
+	fixture_make_volume(&f, "all", available(&f) - MIB);
+	cr_assert_leq(available(&f), MIB);
+	cr_assert_eq(snapshot(&f, "s2", v, 0), ERR_OK);
+	fixture_close(&f);
+}
