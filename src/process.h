@@ -6,8 +6,8 @@
 /* As many open files as allowed, and where nobody has decided yet, the last to be killed for
  * memory. Failures are nobody's fault and change nothing that is promised. */
 void process_claim_resources(void);
-/* SIGTERM and SIGINT come to a signalfd (*ret_fd), SIGPIPE, SIGIO and SIGHUP nowhere; threads
- * started later block them too. 0 or -errno. */
+/* SIGTERM and SIGINT come to a signalfd (*ret_fd), SIGPIPE, SIGIO and SIGHUP nowhere, children
+ * wait to be reaped; threads started later block them too. 0 or -errno. */
 int process_take_signals(int *ret_fd);
 
 #endif

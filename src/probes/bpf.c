@@ -195,19 +195,30 @@ int probe_bpf_read(struct probe_bpf *bpf, uint32_t slot, struct probe_counters *
 	return 0;
 }
 
+/* Programs move the count first and put the device in after, so what is wiped here has been counted
+ * when the count is read again behind the barrier; what is counted later stays. */
+static int failed_too_many(struct probe_bpf *bpf)
+{
+	for (unsigned i = 0; i < PROBE_FAILED; i++)
+		__atomic_store_n(&bpf->tracked->failed[i], 0, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	bpf->errors_seen = __atomic_load_n(&bpf->tracked->errors, __ATOMIC_ACQUIRE);
+	return -EOVERFLOW;
+}
+
 int probe_bpf_failed(struct probe_bpf *bpf, uint32_t *ret_major, uint32_t *ret_minor)
 {
-	uint64_t errors = __atomic_load_n(&bpf->tracked->errors, __ATOMIC_ACQUIRE);
-	if (errors == bpf->errors_seen)
+	const uint64_t *errors = &bpf->tracked->errors;
+	uint64_t waiting = __atomic_load_n(errors, __ATOMIC_ACQUIRE) - bpf->errors_seen;
+	if (waiting == 0)
 		return -EAGAIN;
-	if (errors - bpf->errors_seen > PROBE_FAILED) {
-		for (unsigned i = 0; i < PROBE_FAILED; i++)
-			__atomic_store_n(&bpf->tracked->failed[i], 0, __ATOMIC_RELAXED);
-		bpf->errors_seen = errors;
-		return -EOVERFLOW;
-	}
+	if (waiting > PROBE_FAILED)
+		return failed_too_many(bpf);
 	uint32_t device = __atomic_exchange_n(
 		&bpf->tracked->failed[bpf->errors_seen % PROBE_FAILED], 0, __ATOMIC_ACQ_REL);
+	/* Meanwhile the place may have been taken by an error that many later. */
+	if (__atomic_load_n(errors, __ATOMIC_ACQUIRE) - bpf->errors_seen > PROBE_FAILED)
+		return failed_too_many(bpf);
 	if (device == 0)
 		return -EAGAIN;
 	bpf->errors_seen++;

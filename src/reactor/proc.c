@@ -123,16 +123,24 @@ static int proc_result(struct proc *proc, int status)
 	return proc->timed_out ? -ETIMEDOUT : -EINTR;
 }
 
-/* The exited child: its leftovers first, while its pid is still taken. */
+/* The exited child: its leftovers first, while its pid is still taken. If somebody else has reaped
+ * it, nobody knows how it ended, and the number may be another group's by now. */
 static void proc_reap(struct proc *proc)
 {
-	int status = 0;
-	kill(-proc->pid, SIGKILL);
-	while (waitpid(proc->pid, &status, 0) < 0 && errno == EINTR)
-		;
+	siginfo_t info;
+	int status = 0, r;
+	do
+		r = waitid(P_PID, (id_t)proc->pid, &info, WEXITED | WNOWAIT) < 0 ? -errno : 0;
+	while (r == -EINTR);
+	if (r == 0) {
+		kill(-proc->pid, SIGKILL);
+		do
+			r = waitpid(proc->pid, &status, 0) < 0 ? -errno : 0;
+		while (r == -EINTR);
+	}
 	fd_close(&proc->pidfd);
 	proc->exited = true;
-	proc->status = proc_result(proc, status);
+	proc->status = r < 0 ? r : proc_result(proc, status);
 }
 
 static void proc_try_end(struct proc *proc)

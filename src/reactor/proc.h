@@ -3,6 +3,7 @@
  * Child processes: posix_spawn by argv (no shell), pidfd polled on the ring, a deadline, standard
  * output and error captured together up to PROC_OUTPUT_BYTES (the rest is read and dropped).
  * Environment: PATH and LC_ALL=C only. The child's own process group is killed at the deadline.
+ * SIGCHLD must not be ignored (process_take_signals() sees to it): the kernel would reap children.
  */
 #ifndef RINGVOL_REACTOR_PROC_H
 #define RINGVOL_REACTOR_PROC_H
@@ -23,7 +24,8 @@ struct proc {
 	const char *argv[PROC_ARGS_MAX]; /* argv[0] is looked up in PATH; ends with NULL */
 	uint64_t timeout_ms;
 	/* res: the exit status 0..255; -ETIMEDOUT (killed at the deadline), -EINTR (died of another
-	 * signal, see signal), -ENOENT (no such program), another -errno. */
+	 * signal, see signal), -ENOENT (no such program), -ECHILD (it has ended, and somebody else
+	 * has taken its status), another -errno. */
 	void (*on_end)(struct proc *proc, int res);
 	void *owner; /* the caller's own */
 	/* results */

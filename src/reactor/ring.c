@@ -3,9 +3,10 @@
  * The loop on the kernel's ring; the requests and their queues also serve the simulated one.
  *
  * The happy path of a turn: copy what waits into the submission queue, enter the kernel once to
- * submit and wait, copy every completion to ring->done and free its slot, run the timers that are
- * due, then the callbacks. Callbacks only queue. A request is on exactly one of: ring->queued,
- * the kernel (perhaps also on ring->cancels), ring->posted, ring->done.
+ * submit and wait, copy every completion to ring->done and free its slot, run the callbacks, then
+ * the timers that were due before the kernel was entered. Callbacks only queue. A request is on
+ * exactly one of: ring->queued, the kernel (perhaps also on ring->cancels), ring->posted,
+ * ring->done.
  *
  * A cancellation is an SQE of its own without user_data, so that its completion is dropped and it
  * refers to no memory. Order matters: it goes in before anything queued after it, because a
@@ -336,6 +337,7 @@ static int enter(struct ring *ring, bool wait)
 {
 	push_waiting(ring);
 	uint64_t next_ns = ring_timer_next_ns(ring), now_ns = ring_clock_ns(ring);
+	ring->asked_ns = now_ns;
 	if (!list_empty(&ring->posted) || !list_empty(&ring->queued) ||
 		!list_empty(&ring->cancels) || ring->done_len != 0 || next_ns <= now_ns)
 		wait = false;
@@ -360,6 +362,7 @@ int ring_turn(struct ring *ring, bool wait)
 	ring->stats.turns++;
 	if (ring_simulated(ring)) {
 		ring_sim_collect(ring, wait);
+		ring->asked_ns = ring->now_ns;
 	} else {
 		int r = enter(ring, wait);
 		if (r < 0)
@@ -367,10 +370,10 @@ int ring_turn(struct ring *ring, bool wait)
 		reap(ring);
 		ring->now_ns = ring_clock_ns(ring);
 	}
-	uint64_t start_ns = ring->now_ns;
-	ring_timer_run(ring);
+	uint64_t start_ns = ring->now_ns, order = ring->timer_order;
 	dispatch_posted(ring);
 	dispatch_done(ring);
+	ring_timer_run(ring, order);
 	log_flush(); /* before what was answered is sent */
 	uint64_t spent_ns = ring_clock_ns(ring) - start_ns;
 	ring->stats.turn.count[hist_bucket(spent_ns)]++;

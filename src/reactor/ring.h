@@ -65,7 +65,9 @@ void ring_cancel(struct ring *ring, struct ring_req *req);
 void ring_post(struct ring *ring, struct ring_req *req, int res);
 
 /* One turn: submit, wait for a completion or the next timer (or not at all if wait is false), reap,
- * run timers, dispatch. Returns 0, or -errno when the ring itself is broken. */
+ * dispatch, run timers. What has completed before a timer is due goes before it, however long this
+ * process did not run: what was answered in time did not hang. So the turn that has waited for a
+ * timer only leads to the one that runs it. Returns 0, or -errno when the ring itself is broken. */
 int ring_turn(struct ring *ring, bool wait);
 /* Turns until ring_stop(). */
 int ring_run(struct ring *ring);
@@ -116,7 +118,8 @@ struct ring_timer;
 typedef void ring_timer_fn(struct ring_timer *timer);
 
 /* Embed it; zero-initialised it is idle. Arming and cancelling take effect at once: after
- * ring_timer_cancel() the callback does not run, and the memory may go. */
+ * ring_timer_cancel() the callback does not run, and the memory may go. One armed from a callback
+ * runs in a later turn, even with no delay. */
 struct ring_timer {
 	ring_timer_fn *fn;
 	uint64_t due_ns;

@@ -36,6 +36,7 @@ struct ring {
 	struct ring_features features;
 	struct ring_stats stats;
 	uint64_t now_ns;
+	uint64_t asked_ns; /* before the kernel was entered in this turn; in a sim now_ns */
 	bool stop;
 	unsigned in_kernel; /* requests submitted whose last completion was not reaped */
 	unsigned children;  /* proc.c */
@@ -108,7 +109,8 @@ static inline bool ring_simulated(const struct ring *ring)
 
 /* ring_timer.c */
 uint64_t ring_timer_next_ns(const struct ring *ring); /* UINT64_MAX: none */
-void ring_timer_run(struct ring *ring);
+/* order: the ring's at the start of the turn; what was armed in it waits, even with no delay. */
+void ring_timer_run(struct ring *ring, uint64_t order);
 
 /* ring_bufs.c */
 struct ring_bufs *ring_bufs_find(struct ring *ring, unsigned group);

@@ -3,8 +3,8 @@
  * The simulated ring: an order book of requests and posts, and a virtual clock.
  *
  * A turn draws one to four entries from the book in seeded order, carries them out, and leaves
- * their completions on ring->done, where the common code dispatches them after the timers. An entry
- * that would block stays in the book. When all would block and the caller wants to wait, the
+ * their completions on ring->done, where the common code dispatches them before the timers. An
+ * entry that would block stays in the book. When all would block and the caller wants to wait, the
  * clock jumps to the next timer. Every draw costs some virtual microseconds, so that timers also
  * fire between completions. Nothing here can fail but for memory, which ends the process.
  */

@@ -88,11 +88,13 @@ uint64_t ring_timer_next_ns(const struct ring *ring)
 	return ring->timer_count != 0 ? ring->timers[0].due_ns : UINT64_MAX;
 }
 
-/* Timers armed by these callbacks wait for the next turn, even with no delay. */
-void ring_timer_run(struct ring *ring)
+/*
+ * What was due when the kernel was last asked, and no more: this process may have stood still since
+ * then, after the kernel had let go of it, and what completed meanwhile is not in hand yet.
+ */
+void ring_timer_run(struct ring *ring, uint64_t order)
 {
-	uint64_t order = ring->timer_order;
-	while (ring->timer_count != 0 && ring->timers[0].due_ns <= ring->now_ns &&
+	while (ring->timer_count != 0 && ring->timers[0].due_ns <= ring->asked_ns &&
 		ring->timers[0].order < order) {
 		struct ring_timer *timer = ring->timers[0].timer;
 		ring_timer_cancel(ring, timer);

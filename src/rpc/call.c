@@ -223,6 +223,18 @@ void grpc_end(struct grpc_call *call, enum grpc_status status, const char *messa
 	grpc_call_unref(call);
 }
 
+static const char *message_why(int res)
+{
+	switch (res) {
+	case -EMSGSIZE:
+		return "a message is larger than 4 MiB";
+	case -ENOBUFS:
+		return "too many large answers wait to be read on this connection: read them first";
+	default:
+		return "out of memory";
+	}
+}
+
 void grpc_reply(struct grpc_call *call, const ProtobufCMessage *response)
 {
 	if (call->gone) {
@@ -230,10 +242,13 @@ void grpc_reply(struct grpc_call *call, const ProtobufCMessage *response)
 		return;
 	}
 	size_t size = protobuf_c_message_get_packed_size(response);
-	if (size > GRPC_MESSAGE_MAX_BYTES)
+	if (size > GRPC_MESSAGE_MAX_BYTES) {
 		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "the response is larger than 4 MiB");
-	else if (call->carrier->message(call, response, size, true) < 0)
-		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+		return;
+	}
+	int res = call->carrier->message(call, response, size, true);
+	if (res < 0)
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, message_why(res));
 	else
 		grpc_end(call, GRPC_OK, NULL);
 }
@@ -252,8 +267,7 @@ bool grpc_send(struct grpc_call *call, const ProtobufCMessage *message)
 		 * learns it when the stream is closed, not in the middle of its own call. */
 		call->cut = true;
 		call->gone_status = GRPC_RESOURCE_EXHAUSTED;
-		call->carrier->end(call, GRPC_RESOURCE_EXHAUSTED,
-			res == -EMSGSIZE ? "a message is larger than 4 MiB" : "out of memory");
+		call->carrier->end(call, GRPC_RESOURCE_EXHAUSTED, message_why(res));
 		return true;
 	}
 	call->waiting = !call->carrier->writable(call);

@@ -369,6 +369,8 @@ int h2_conn_feed(struct h2_conn *conn, const uint8_t *data, size_t len)
 	conn->busy = false;
 	if (n < 0)
 		h2_conn_broke(conn, (int)n);
+	else if (nghttp2_session_get_outbound_queue_size(conn->session) > H2_FRAMES_MAX)
+		h2_conn_broke(conn, NGHTTP2_ERR_FLOODED); /* it asks and does not read */
 	timer_update(conn);
 	return conn->broken;
 }

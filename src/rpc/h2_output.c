@@ -6,7 +6,8 @@
  * on when half of that is gone.
  *
  * It fails by memory: a message that does not fit ends its call, an nghttp2 call that fails breaks
- * the connection.
+ * the connection. A client that asks on all its streams for much and reads nothing would have all
+ * of it kept here: above H2_QUEUED_MAX_BYTES only messages are taken that are small.
  */
 #include "rpc/h2_private.h"
 
@@ -160,6 +161,8 @@ static int carrier_message(
 	struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last)
 {
 	struct h2_stream *s = (struct h2_stream *)call;
+	if (size > H2_STREAM_QUEUE_BYTES && s->conn->queued_bytes + size > H2_QUEUED_MAX_BYTES)
+		return -ENOBUFS;
 	if (s->out_at > 0) {
 		buf_consume(&s->out, s->out_at);
 		s->out_at = 0;

@@ -14,6 +14,10 @@ enum {
 	H2_CONN_WINDOW_BYTES = 1 << 20,     /* and on all streams of a connection */
 	H2_PARTIAL_MAX_BYTES = 8 << 20,     /* requests not yet complete, of one connection */
 	H2_STREAM_QUEUE_BYTES = 64 << 10,   /* of answers; more pauses a streaming method */
+	H2_QUEUED_MAX_BYTES = 16 << 20, /* of all answers: four of the largest; see h2_output.c */
+	/* Frames that wait to be fetched, beside DATA. Each stream has one or two, a client that
+	 * has not heard of the limit of streams yet has one for each it opens beyond. */
+	H2_FRAMES_MAX = 4096,
 	H2_PING_STRIKES = 3,
 	H2_DRAIN_PING_MS = 1000, /* how long a drain waits for the client to have heard of it */
 };

@@ -283,7 +283,7 @@ void server_close(struct server *server)
 	ring_timer_cancel(ring, &server->drain_timer);
 	conns_cut(server);
 	while (!list_empty(&server->listeners) || !list_empty(&server->conns) ||
-		server->drained.armed) {
+		server->drained.armed || !http1_idle(server->http1)) {
 		if (ring_turn(ring, true) < 0)
 			return; /* the kernel may still write to this memory */
 	}

@@ -15,6 +15,7 @@
 #include <linux/capability.h>
 #include <linux/fs.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -431,6 +432,97 @@ Test(probes, errors_are_counted_with_code_and_time)
 	cr_expect_eq(failed_now(), 1);
 	close(fd);
 	env_detach(&dev);
+}
+
+/* ---- errors while the driver takes them out ---- */
+
+/* In place of the programs' variables: their page is read-only until the driver first writes to it,
+ * and right then a request fails. */
+static struct {
+	int fd;
+	struct probe_tracked *programs; /* their view */
+	void *page;                     /* the driver's */
+} shared;
+
+static int load_shared(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
+{
+	int r = probe_load_here(ret, ret_why);
+	if (r < 0)
+		return r;
+	close(ret->fd[PROBE_FD_VARIABLES]);
+	ret->fd[PROBE_FD_VARIABLES] = shared.fd = memfd_create("tracked", MFD_CLOEXEC);
+	cr_assert_eq(ftruncate(shared.fd, sizeof(struct probe_tracked)), 0);
+	return 0;
+}
+
+static void fail_one(uint32_t minor)
+{
+	uint64_t at = __atomic_fetch_add(&shared.programs->errors, 1, __ATOMIC_SEQ_CST);
+	shared.programs->failed[at % PROBE_FAILED] = LODEV_MAJOR << 20 | minor;
+}
+
+static void on_first_write(int sig)
+{
+	(void)sig;
+	if (mprotect(shared.page, IO, PROT_READ | PROT_WRITE) < 0)
+		_exit(1);
+	fail_one(1000);
+}
+
+static struct probe_bpf *open_shared(void)
+{
+	struct probe_bpf *bpf;
+	char why[PROBES_WHY_MAX], line[512];
+	uintptr_t start = 0;
+	cr_assert_eq(probe_bpf_open(&bpf, load_shared, why), 0, "%s", why);
+	FILE *maps = fopen("/proc/self/maps", "re");
+	cr_assert_not_null(maps);
+	while (fgets(line, sizeof(line), maps) != NULL)
+		if (strstr(line, "memfd:tracked") != NULL)
+			start = strtoul(line, NULL, 16);
+	fclose(maps);
+	cr_assert_neq(start, 0);
+	size_t in_page = offsetof(struct probe_tracked, errors) / IO * IO;
+	cr_assert_leq(sizeof(struct probe_tracked), in_page + IO);
+	shared.page = (void *)(start + in_page);
+	shared.programs = mmap(NULL, sizeof(struct probe_tracked), PROT_READ | PROT_WRITE,
+		MAP_SHARED, shared.fd, 0);
+	cr_assert_neq(shared.programs, MAP_FAILED);
+	struct sigaction action = {.sa_handler = on_first_write};
+	cr_assert_eq(sigaction(SIGSEGV, &action, NULL), 0);
+	return bpf;
+}
+
+/* Nobody hears of less because one more request fails in the middle of being told. */
+static void told_while_failing(uint32_t before)
+{
+	uint32_t major, minor;
+	NEEDS_BPF();
+	struct probe_bpf *bpf = open_shared();
+	for (uint32_t i = 0; i < before; i++)
+		fail_one(i);
+	cr_assert_eq(mprotect(shared.page, IO, PROT_READ), 0);
+	cr_expect_eq(probe_bpf_failed(bpf, &major, &minor), -EOVERFLOW);
+	cr_expect_eq(shared.programs->errors, before + 1, "one has failed meanwhile");
+	cr_expect_eq(probe_bpf_failed(bpf, &major, &minor), -EAGAIN, "all were told");
+	for (uint32_t i = 2000; i < 2000 + PROBE_FAILED; i++) {
+		fail_one(i);
+		cr_assert_eq(probe_bpf_failed(bpf, &major, &minor), 0, "%u", i);
+		cr_expect_eq(major, LODEV_MAJOR);
+		cr_expect_eq(minor, i);
+	}
+	munmap(shared.programs, sizeof(struct probe_tracked));
+	probe_bpf_close(bpf);
+}
+
+Test(probes, an_error_while_too_many_are_forgotten)
+{
+	told_while_failing(PROBE_FAILED + 36);
+}
+
+Test(probes, an_error_that_makes_them_too_many)
+{
+	told_while_failing(PROBE_FAILED);
 }
 
 Test(probes, a_number_given_to_another_starts_from_zero)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Child processes: each way to end, and that nothing is left behind. Each test runs on the kernel's
  * ring and, where it makes sense, on the simulated one. */
+#include "process.h"
 #include "reactor/proc.h"
 #include "reactor/sim.h"
 
@@ -107,6 +108,40 @@ Test(proc, all_endings_simulated)
 	open_ring(true);
 	all_endings();
 	close_ring();
+}
+
+/* Reaped by somebody else, as the kernel does it where SIGCHLD is ignored: how it ended is lost. */
+Test(proc, a_status_that_is_lost_is_no_success)
+{
+	static const char *const scripts[] = {"exit 0", "echo some; exit 4", "kill -SEGV $$"};
+	open_ring(false);
+	for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+		c = (struct child){.proc = {.argv = {"sh", "-c", scripts[i], NULL},
+					   .timeout_ms = 10000,
+					   .on_end = on_end}};
+		cr_assert_eq(proc_start(ring, &c.proc), 0);
+		cr_assert_eq(waitpid(c.proc.pid, NULL, 0), c.proc.pid);
+		while (c.ends == 0)
+			cr_assert_eq(ring_turn(ring, true), 0);
+		cr_expect_eq(c.ends, 1);
+		cr_expect_eq(c.res, -ECHILD, "%s: %d", scripts[i], c.res);
+		cr_expect_str_eq(c.proc.output, i == 1 ? "some\n" : "");
+	}
+	close_ring();
+}
+
+/* As a shell's trap '' CHLD leaves it to what it executes. */
+Test(proc, an_inherited_ignored_sigchld)
+{
+	int fd;
+	signal(SIGCHLD, SIG_IGN);
+	cr_assert_eq(process_take_signals(&fd), 0);
+	open_ring(false);
+	cr_expect_eq(run_shell(&c, "exit 0", 10000), 0);
+	cr_expect_eq(run_shell(&c, "exit 4", 10000), 4);
+	cr_expect_eq(run_shell(&c, "sleep 1000", 200), -ETIMEDOUT);
+	close_ring();
+	close(fd);
 }
 
 static void output_cap(void)

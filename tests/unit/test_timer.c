@@ -4,10 +4,15 @@
 #include "reactor/sim.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 
 struct probe {
 	struct ring_timer timer;
@@ -201,5 +206,156 @@ Test(timer, on_the_kernels_ring)
 	cr_assert_arr_eq(order, want, sizeof(want));
 	cr_assert_geq(p[0].fired_ns, p[0].timer.due_ns);
 	ring_timer_cancel(ring, &p[2].timer);
+	ring_close(ring);
+}
+
+/* ---- a deadline and what it is for, in one turn ---- */
+
+struct waiter {
+	struct ring_req recv;
+	struct ring_timer deadline;
+	struct ring *ring;
+	int fds[2];
+	int received, timed_out;
+	char byte;
+};
+
+static struct waiter waiter;
+static volatile sig_atomic_t in_time, alarmed;
+
+static uint64_t clock_now_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+static void on_received(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	struct waiter *w = container_of(req, struct waiter, recv);
+	cr_assert(res == 1 || res == -ECANCELED);
+	w->received += res == 1;
+	ring_timer_cancel(w->ring, &w->deadline);
+}
+
+static void on_deadline(struct ring_timer *timer)
+{
+	container_of(timer, struct waiter, deadline)->timed_out++;
+}
+
+static void wait_for_byte(struct waiter *w, struct ring *ring, uint64_t timeout_ms)
+{
+	*w = (struct waiter){
+		.recv = {.fn = on_received}, .deadline = {.fn = on_deadline}, .ring = ring};
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, w->fds), 0);
+	io_uring_prep_recv(&w->recv.sqe, w->fds[0], &w->byte, 1, 0);
+	ring_submit(ring, &w->recv);
+	cr_assert_eq(ring_turn(ring, false), 0);
+	ring_timer_arm(ring, &w->deadline, timeout_ms);
+}
+
+static void waiter_end(struct waiter *w)
+{
+	ring_timer_cancel(w->ring, &w->deadline);
+	ring_cancel(w->ring, &w->recv);
+	while (w->recv.armed)
+		cr_assert_eq(ring_turn(w->ring, true), 0);
+	close(w->fds[0]);
+	close(w->fds[1]);
+}
+
+/* The byte comes; then nothing runs here until the deadline has passed. */
+static void comes_and_stalls(struct waiter *w)
+{
+	cr_assert_eq(write(w->fds[1], "x", 1), 1);
+	in_time = clock_now_ns() < w->deadline.due_ns;
+	while (clock_now_ns() <= w->deadline.due_ns)
+		;
+}
+
+static void on_alarm(int sig)
+{
+	(void)sig;
+	comes_and_stalls(&waiter);
+	alarmed = 1;
+}
+
+Test(timer, what_came_in_time_goes_before_its_deadline)
+{
+	struct ring *ring;
+	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
+	wait_for_byte(&waiter, ring, 1);
+	comes_and_stalls(&waiter);
+	while (waiter.received + waiter.timed_out == 0)
+		cr_assert_eq(ring_turn(ring, true), 0);
+	cr_expect_eq(waiter.received, 1);
+	cr_expect_eq(waiter.timed_out, 0);
+	waiter_end(&waiter);
+	ring_close(ring);
+}
+
+/* The same while the kernel waits for us, as when the process is stopped: it comes back with
+ * nothing, and late. */
+Test(timer, what_came_in_time_while_the_process_stood_still)
+{
+	struct ring *ring;
+	struct sigaction action = {.sa_handler = on_alarm};
+	cr_assert_eq(sigaction(SIGALRM, &action, NULL), 0);
+	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
+	/* On a busy machine the alarm itself may be late: then again, with more time. */
+	for (uint64_t ms = 50; !in_time; ms *= 2) {
+		if (ms != 50)
+			waiter_end(&waiter);
+		alarmed = 0;
+		wait_for_byte(&waiter, ring, ms);
+		struct itimerval soon = {.it_value.tv_usec = 10000};
+		cr_assert_eq(setitimer(ITIMER_REAL, &soon, NULL), 0);
+		while (waiter.received + waiter.timed_out == 0)
+			cr_assert_eq(ring_turn(ring, true), 0);
+		while (!alarmed) /* it is for this waiter */
+			usleep(1000);
+	}
+	cr_expect_eq(waiter.received, 1);
+	cr_expect_eq(waiter.timed_out, 0);
+	waiter_end(&waiter);
+	ring_close(ring);
+}
+
+/* Simulated time passes with what is served, and may pass the deadline with it. */
+Test(timer, what_came_in_time_simulated)
+{
+	for (uint64_t seed = 0; seed < 200; seed++) {
+		struct ring *ring = open_sim(seed);
+		wait_for_byte(&waiter, ring, 0);
+		cr_assert_eq(write(waiter.fds[1], "x", 1), 1);
+		cr_assert_eq(ring_turn(ring, true), 0);
+		cr_expect_eq(waiter.received, 1, "seed %llu", (unsigned long long)seed);
+		cr_expect_eq(waiter.timed_out, 0, "seed %llu", (unsigned long long)seed);
+		waiter_end(&waiter);
+		ring_close(ring);
+	}
+}
+
+static void on_armed_in_turn(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)res;
+	(void)flags;
+	struct waiter *w = container_of(req, struct waiter, recv);
+	w->received++;
+	ring_timer_arm(w->ring, &w->deadline, 0);
+}
+
+Test(timer, armed_by_a_completion_without_delay_waits_for_the_next_turn)
+{
+	struct ring *ring = open_sim(1);
+	struct waiter w = {
+		.recv = {.fn = on_armed_in_turn}, .deadline = {.fn = on_deadline}, .ring = ring};
+	ring_post(ring, &w.recv, 0);
+	cr_assert_eq(ring_turn(ring, true), 0);
+	cr_expect_eq(w.received, 1);
+	cr_expect_eq(w.timed_out, 0);
+	cr_assert_eq(ring_turn(ring, true), 0);
+	cr_expect_eq(w.timed_out, 1);
 	ring_close(ring);
 }

@@ -190,6 +190,40 @@ Test(connection, responses_that_nobody_reads)
 
 /* ---- limits ---- */
 
+/* Large answers wait for their windows up to a limit; small ones are given all the same. */
+Test(connection, large_answers_that_nobody_reads)
+{
+	enum { LARGE = 4000000, KEPT = 4, ALL = 8 };
+	nghttp2_settings_entry shut = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
+	cr_assert_eq(nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &shut, 1), 0);
+	struct buf b = {0};
+	uint8_t *text = calloc(1, LARGE);
+	text_frame(&b, text, LARGE);
+	int32_t ids[ALL];
+	for (unsigned i = 0; i < ALL; i++) {
+		ids[i] = peer_request(
+			p, &(struct request){
+				   .path = "/test.v1.Test/Echo", .body = b.data, .len = b.len});
+		peer_pump(p);
+	}
+	int32_t small = peer_call(p, "/test.v1.Test/Echo", "x", NULL);
+	for (unsigned i = KEPT; i < ALL; i++)
+		assert_answer(p, ids[i], GRPC_RESOURCE_EXHAUSTED);
+	nghttp2_settings_entry wide = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0x7FFFFFFF};
+	cr_assert_eq(nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &wide, 1), 0);
+	peer_pump(p);
+	for (unsigned i = 0; i < KEPT; i++)
+		assert_text(p, ids[i], text, LARGE);
+	assert_text(p, small, "x", 1);
+	/* And there is room again. */
+	int32_t id = peer_request(
+		p, &(struct request){.path = "/test.v1.Test/Echo", .body = b.data, .len = b.len});
+	peer_pump(p);
+	assert_text(p, id, text, LARGE);
+	free(text);
+	buf_free(&b);
+}
+
 Test(connection, streams)
 {
 	p->limits.streams = 3;
@@ -387,6 +421,42 @@ Test(connection, a_flood_of_resets)
 	buf_free(&in);
 	buf_free(&out);
 	buf_free(&headers);
+}
+
+/* Streams opened beyond the limit by a client that never says it has heard of it, and reads
+ * nothing. Returns how many were refused before the connection ended, `most` if it did not. */
+static unsigned open_refused(unsigned most)
+{
+	struct buf in = {0}, headers = {0};
+	request_headers(&headers);
+	raw_start(&in);
+	peer_reconnect(p);
+	peer_feed(p, in.data, in.len);
+	unsigned opened = 0;
+	for (uint32_t i = 0; p->fed == 0 && i < p->limits.streams + most; i++, opened++) {
+		in.len = 0;
+		frame(&in, NGHTTP2_HEADERS, NGHTTP2_FLAG_END_HEADERS, 1 + 2 * i, headers.data,
+			headers.len);
+		peer_feed(p, in.data, in.len);
+	}
+	buf_free(&in);
+	buf_free(&headers);
+	return opened - p->limits.streams;
+}
+
+Test(connection, a_flood_of_refused_streams)
+{
+	cr_expect_lt(open_refused(100000), 5000);
+	cr_expect_eq(p->fed, -EPROTO);
+	cr_assert(h2_conn_finished(p->conn));
+	/* A burst of calls that were under way before our SETTINGS arrived is no flood. */
+	cr_expect_eq(open_refused(2000), 2000);
+	cr_expect_eq(p->fed, 0);
+	struct buf out = {0};
+	cr_assert_eq(h2_conn_output(p->conn, &out, 1 << 20), 0);
+	cr_assert(has_frame(&out, NGHTTP2_RST_STREAM));
+	cr_assert_not(has_frame(&out, NGHTTP2_GOAWAY));
+	buf_free(&out);
 }
 
 Test(connection, http_1)

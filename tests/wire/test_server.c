@@ -2,6 +2,7 @@
 /* The server on real sockets and the kernel's ring: endpoints, admission, limits, drain. */
 #include "peer.h"
 
+#include "rpc/http1.h"
 #include "rpc/server.h"
 
 #include <arpa/inet.h>
@@ -388,6 +389,98 @@ Test(server, closing_with_calls_running)
 	close(fd);
 	buf_free(&b);
 	peer_free(p);
+}
+
+/* ---- HTTP ---- */
+
+static struct sockaddr_in http_address;
+
+/* A body that is never more than looked over. */
+static unsigned looks;
+
+static int endless_more(struct http1_source *source, struct buf *out, size_t limit)
+{
+	(void)source;
+	(void)out;
+	(void)limit;
+	looks++;
+	return 1;
+}
+
+static void endless_free(struct http1_source *source)
+{
+	source->call = NULL;
+}
+
+static void http_endless(struct http1_call *call, void *arg)
+{
+	http1_stream(call, "text/plain", arg);
+}
+
+static void http_text(struct http1_call *call, void *arg)
+{
+	(void)arg;
+	http1_reply(call, 200, "text");
+}
+
+static struct http1_source endless = {.more = endless_more, .free = endless_free};
+static const struct http1_route routes[] = {
+	{"/text", http_text, NULL}, {"/endless", http_endless, &endless}, {NULL, NULL, NULL}};
+
+static void serve_http(unsigned connections)
+{
+	struct server_config config = {.ring = ring,
+		.registry = registry,
+		.limits = server_limits_default,
+		.http_routes = routes,
+		.http_limits = server_http_limits_default};
+	struct err err = {0};
+	socklen_t len = sizeof(http_address);
+	char address[64];
+	config.http_limits.connections = connections;
+	http_address = (struct sockaddr_in){
+		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	cr_assert_eq(bind(fd, (struct sockaddr *)&http_address, len), 0);
+	cr_assert_eq(getsockname(fd, (struct sockaddr *)&http_address, &len), 0);
+	close(fd); /* a port that was free a moment ago */
+	snprintf(address, sizeof(address), "127.0.0.1:%u", ntohs(http_address.sin_port));
+	cr_assert_eq(server_open(&server, &config), 0);
+	cr_assert_eq(server_listen_http(server, address, &err), 0, "%s", err.message);
+}
+
+static int dial_http(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	cr_assert_eq(connect(fd, (struct sockaddr *)&http_address, sizeof(http_address)), 0, "%m");
+	cr_assert_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+	return fd;
+}
+
+static void http_get(int fd, const char *what)
+{
+	char request[128];
+	int len = snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", what);
+	cr_assert_eq(send(fd, request, (size_t)len, MSG_NOSIGNAL), len);
+}
+
+/* A second signal during a drain: nothing of the connection is in the kernel while its body is
+ * made, only a turn is posted. */
+Test(server, closing_while_a_body_is_made)
+{
+	serve_http(8);
+	int fd = dial_http();
+	http_get(fd, "/endless");
+	turn_until(looks > 0);
+	unsigned drained = 0;
+	server_drain(server, 3600000, on_drained, &drained);
+	unsigned before = looks;
+	turn_until(looks > before + 10); /* the listener is gone by now */
+	cr_assert_eq(drained, 0);
+	server_close(server);
+	server = NULL;
+	cr_expect_null(endless.call, "it was told");
+	close(fd);
 }
 
 /* ---- faults, on the simulated ring ---- */
