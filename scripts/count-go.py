@@ -3,7 +3,8 @@
 """Appends a line per test of a `go test -json` stream to the results: count-go.py LANE JSON RESULTS.
 
 A test with subtests counts as its subtests, unless it failed by itself. What a failed test printed is kept
-beside the stream, and the line names that file.
+beside the stream, and the line names that file. A program that did not come to its own end has a failure of the
+lane's name besides: what it did not begin is in no line.
 """
 import json
 import os
@@ -20,7 +21,7 @@ def keep(stream, test, output):
 
 def main():
     lane, stream, out = sys.argv[1:]
-    status, output, parents, ended = {}, {}, set(), None
+    status, output, parents, ended, whole = {}, {}, set(), None, False
     with open(stream, encoding="utf-8", errors="replace") as f:
         for line in f:
             try:
@@ -30,7 +31,9 @@ def main():
             test, action = event.get("Test"), event["Action"]
             if not test:
                 if action in ("pass", "fail", "skip"):
-                    ended = action
+                    ended = action  # test2json says "fail" of a stream that breaks off, too
+                elif action == "output" and event["Output"].strip() in ("PASS", "FAIL"):
+                    whole = True
                 continue
             if "/" in test:
                 parents.add(test.rsplit("/", 1)[0])
@@ -57,7 +60,9 @@ def main():
             reason = reason.split(": ", 1)[-1] if ".go:" in reason.split(": ", 1)[0] else reason
         detail = keep(stream, test, output.get(test, [])) if result == "fail" else ""
         lines.append((result, test, reason.replace("\t", " "), detail))
-    if ended != "pass" and not any(line[0] == "fail" for line in lines):
+    if lines and (not whole or "run" in status.values()):
+        lines.append(("fail", lane, "it broke off: tests after that did not run", f"{stream[:-5]}.log"))
+    elif ended != "pass" and not any(line[0] == "fail" for line in lines):
         lines.append(("fail", lane, "the test program failed", f"{stream[:-5]}.log"))
     if not lines:
         lines.append(("fail", lane, "ran no test", f"{stream[:-5]}.log"))

@@ -84,22 +84,18 @@ golang() {
 }
 
 # again LANE PACKAGE TIMEOUT [go test argument...]: where nobody watches, system tests that failed, three at most, have a
-# second attempt, with real devices, kernel threads and clocks in them as they are. What passes then is named
-# in the summary. Tests of what a crash leaves get none.
+# second attempt, with real devices, kernel threads and clocks in them as they are, if the lane came to its end at all.
+# What passes then is named in the summary. Tests of what a crash leaves get none.
 again() {
 	local lane=$1 package=$2 timeout=$3 names
 	shift 3
 	[ "$package" = system ] || return 0
-	mapfile -t names < <(awk -F'\t' -v lane="$lane" '$1 == lane && $2 == "fail" { sub("/.*", "", $3); print $3 }' \
-		"$results" | sort -u)
-	if [ ${#names[@]} -eq 0 ] || [ ${#names[@]} -gt 3 ]; then return 0; fi
+	mapfile -t names < <(python3 scripts/again.py names "$lane" "$results" | grep .)
+	if [ ${#names[@]} -eq 0 ]; then return 0; fi
 	say "lane $lane: once more ${names[*]}"
 	go_run "$lane" "$package" "$timeout" "$logs/$lane.again.tsv" .again "$@" \
 		-test.run="^($(IFS='|' && echo "${names[*]}"))\$"
-	! grep -q $'\tfail\t' "$logs/$lane.again.tsv" || return 0
-	awk -F'\t' -v OFS='\t' -v lane="$lane" \
-		'$1 == lane && $2 == "fail" { $2 = "pass"; $4 = "the first time: " $4 } { print }' \
-		"$results" >"$results.new" && mv "$results.new" "$results"
+	python3 scripts/again.py merge "$lane" "$results" "$logs/$lane.again.tsv"
 }
 
 # counted LANE COMMAND...: a script that says a line for each of its tests, "ok NAME", "FAILED NAME: why"
@@ -170,6 +166,7 @@ if wants unit wire sim deploy system crash conformance valgrind guest ublk power
 		for lane in unit wire sim; do
 			if wants $lane; then criterion build $lane $lane; fi
 		done
+		if wants unit; then counted scripts python3 scripts/run-unittest.py tests/scripts; fi
 		ringvol_bin=$top/build/ringvol
 		if wants deploy; then deployment; fi
 		if wants system; then

@@ -38,6 +38,8 @@ struct check {
 	struct devices devices;
 	struct survey_object *objects[2]; /* by enum record_kind */
 	size_t counts[2];
+	bool devices_known; /* all of them and their mounts: else none is let go or thawed */
+	bool volumes_known; /* all were read: else none is missed */
 	struct check_finding *findings;
 	size_t count, cap;
 	bool failed; /* out of memory */
@@ -66,9 +68,10 @@ void check_objects(struct check *c, enum record_kind kind);
 check_repair_fn check_unlink;
 /* Makes a missing directory again. */
 check_repair_fn check_make_directory;
-/* Lets go of a loop device nobody uses. */
+/* Lets go of a loop device nobody uses. All devices, mounts and volumes are known. */
 check_repair_fn check_detach;
-/* Ends our freeze of a mounted volume, and takes its mark away. */
+/* Ends our freeze of a mounted volume, and takes its mark away. -EBUSY: its image is attached where
+ * no mount of it is seen. */
 check_repair_fn check_thaw;
 
 #endif

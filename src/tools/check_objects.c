@@ -114,12 +114,12 @@ static void look_at_marks(struct check *c, const struct survey_object *o, int fd
 		&(struct check_finding){.severity = CHECK_LEFTOVER,
 			.kind = "FrozenMark",
 			.path = path,
-			.message = mount != NULL
+			.message = mount != NULL || !c->devices_known
 					   ? "a snapshot was cut short: the file system may be "
 					     "frozen, and its users wait"
-					   : "a snapshot was cut short; it is not mounted any more",
+					   : "a snapshot was cut short; it is mounted nowhere here",
 			.remedy = "the driver thaws it at its start",
-			.repair = check_thaw,
+			.repair = c->devices_known ? check_thaw : NULL,
 			.dir = SURVEY_VOLUMES,
 			.name = o->key,
 			.device = mount != NULL ? device : NULL});

@@ -205,27 +205,40 @@ static const struct survey_object *volume_of(const struct check *c, const struct
 	return NULL;
 }
 
+/* Its volume may be one of those whose records cannot be read. */
+static bool holds_quarantined(const struct check *c)
+{
+	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++)
+		if (c->objects[RECORD_VOLUME][i].rec == NULL)
+			return true;
+	return false;
+}
+
 static void look_at_device(struct check *c, const struct device *device)
 {
 	const struct survey_object *o = volume_of(c, device);
 	const char *mount = check_mounted_at(c, device);
+	bool quarantined = holds_quarantined(c);
 	struct stat st;
 	/* Beside a driver: a volume that was made after the directory was read. */
-	if (o == NULL && !c->survey.served)
-		check_add(
-			c, &(struct check_finding){.severity = CHECK_LEFTOVER,
-				   .kind = "OrphanDevice",
-				   .path = device->dev.path,
-				   .message = check_text(c, "bound to a volume that is no more%s%s",
-					   mount != NULL ? ", and mounted at " : "",
-					   mount != NULL ? mount : ""),
-				   .remedy = mount != NULL
-						     ? "unmount it; the driver lets go of it then"
-						     : "the driver lets go of it at its start",
-				   .repair = mount == NULL && strcmp(device->type, "loop") == 0
-						     ? check_detach
-						     : NULL,
-				   .device = device});
+	if (o == NULL && !c->survey.served && c->volumes_known)
+		check_add(c,
+			&(struct check_finding){.severity = CHECK_LEFTOVER,
+				.kind = "OrphanDevice",
+				.path = device->dev.path,
+				.message = check_text(c, "bound to a volume that is no more%s%s%s",
+					quarantined ? ", or to a quarantined one" : "",
+					mount != NULL ? ", and mounted at " : "",
+					mount != NULL ? mount : ""),
+				.remedy = mount != NULL
+						  ? "unmount it; the driver lets go of it then"
+					  : quarantined ? "see to the quarantined volumes first"
+							: "the driver lets go of it at its start",
+				.repair = mount == NULL && !quarantined && c->devices_known &&
+							  strcmp(device->type, "loop") == 0
+						  ? check_detach
+						  : NULL,
+				.device = device});
 	if (o != NULL && fstatat(c->survey.fds[SURVEY_VOLUMES], o->key, &st, 0) == 0 &&
 		st.st_ino != device->dev.image_ino)
 		check_add(c,
@@ -257,6 +270,7 @@ void check_pool(struct check *c, const char *name, const char *path)
 	if (c->survey.uuid[0] == '\0')
 		return;
 	int r = devices_scan(&c->devices);
+	c->devices_known = r == 0;
 	if (r < 0)
 		check_add(c,
 			&(struct check_finding){.kind = "DevicesUnknown",
@@ -267,6 +281,8 @@ void check_pool(struct check *c, const char *name, const char *path)
 	look_at_names(c);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		r = survey_objects(&c->survey, kind, &c->objects[kind], &c->counts[kind]);
+		if (kind == RECORD_VOLUME)
+			c->volumes_known = r == 0 && c->survey.state == POOL_READY;
 		if (r < 0)
 			check_add(c, &(struct check_finding){.kind = "DirectoryUnreadable",
 					     .path = survey_dir_names[SURVEY_VOLUMES + kind],

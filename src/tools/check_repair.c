@@ -16,6 +16,7 @@
 #include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 
 int check_unlink(struct check *c, const struct check_finding *f)
@@ -64,11 +65,17 @@ static int thaw(const struct check *c, const struct device *device)
 
 int check_thaw(struct check *c, const struct check_finding *f)
 {
-	int r = f->device != NULL ? thaw(c, f->device) : 0;
 	_cleanup_fd_ int fd =
 		openat(c->survey.fds[f->dir], f->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	if (r == 0 && fd < 0)
-		r = -errno;
+	if (fd < 0)
+		return -errno;
+	int r = 0;
+	/* Without the mark nobody thaws it again. Whatever holds the image's lock is a device, and
+	 * its file system may be frozen where it is not seen. */
+	if (f->device != NULL)
+		r = thaw(c, f->device);
+	else if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		r = errno == EWOULDBLOCK ? -EBUSY : -errno;
 	return r < 0 ? r : boot_mark_remove(fd, BOOT_MARK_FROZEN);
 }
 

@@ -51,11 +51,20 @@ static void on_mount(void *arg, const struct mnt_entry *entry)
 		(struct device_mount){entry->dev_major, entry->dev_minor, entry->read_only, path};
 }
 
+/* As `serve` and `ublkd` take them; the tools have no options for them. */
+static const char *setting(const char *name, const char *fallback)
+{
+	const char *value = getenv(name);
+	return value != NULL && value[0] != '\0' ? value : fallback;
+}
+
 int devices_scan(struct devices *ret)
 {
 	struct err err = {0};
+	const char *socket = setting("RINGVOL_UBLKD_SOCKET", UBLKD_SOCKET);
+	const char *state_dir = setting("RINGVOL_UBLKD_STATE_DIR", UBLKD_STATE_DIR);
 	int loops = backend_loop.scan(&backend_loop, on_loop, ret, &err);
-	int ublks = ublkc_scan(UBLKD_SOCKET, UBLKD_STATE_DIR, UBLK_TIMEOUT_MS, on_ublk, ret, &err);
+	int ublks = ublkc_scan(socket, state_dir, UBLK_TIMEOUT_MS, on_ublk, ret, &err);
 	int mounts = ret->count == 0 ? 0 : mnt_scan(on_mount, ret);
 	if (ret->failed)
 		return -ENOMEM;

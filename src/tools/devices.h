@@ -22,7 +22,8 @@ struct devices {
 	bool failed; /* for want of memory something is left out */
 };
 
-/* 0, or -errno with what was found until then. Free it in every case. */
+/* The data process is where RINGVOL_UBLKD_SOCKET and RINGVOL_UBLKD_STATE_DIR say, if they are set.
+ * 0, or -errno with what was found until then. Free it in every case. */
 int devices_scan(struct devices *ret);
 void devices_free(struct devices *devices);
 /* The device with the tag "ringvol:<uuid8>:<random>", NULL if there is none. */

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,5 +47,55 @@ func TestUnits(t *testing.T) {
 	}
 	if verify(func(text string) string { return strings.Replace(text, "TasksMax=", "TasksMost=", 1) }) == "" {
 		t.Error("a setting that does not exist was taken")
+	}
+}
+
+// settings of a unit; what is set more than once adds up.
+func settings(t *testing.T, unit string) map[string][]string {
+	all := map[string][]string{}
+	for line := range strings.Lines(read(t, top+"/deploy/"+unit)) {
+		if key, value, found := strings.Cut(strings.TrimSpace(line), "="); found && !strings.HasPrefix(key, "#") {
+			if key == "DeviceAllow" {
+				all[key] = append(all[key], value)
+			} else {
+				all[key] = append(all[key], strings.Fields(value)...)
+			}
+		}
+	}
+	return all
+}
+
+// The driver starts a data process by itself where none runs as a unit of its own, and it lives with what
+// the driver's unit allows: no less than its own unit does.
+func TestDriversUnitHoldsADataProcess(t *testing.T) {
+	driver, ublkd := settings(t, "ringvol.service"), settings(t, "ringvol-ublkd.service")
+	for _, key := range []string{"DeviceAllow", "RestrictAddressFamilies", "SystemCallFilter", "CapabilityBoundingSet", "LimitMEMLOCK"} {
+		if len(ublkd[key]) == 0 {
+			t.Errorf("ringvol-ublkd.service has no %s", key)
+		}
+		for _, value := range ublkd[key] {
+			if value == "char-misc rw" { // of all of them it needs this one
+				value = "/dev/ublk-control rw"
+			}
+			if !slices.Contains(driver[key], value) {
+				t.Errorf("ringvol.service: %s has %q, but not %s", key, driver[key], value)
+			}
+		}
+	}
+	// What takes from it what it needs (the comments in the units say why).
+	for unit, set := range map[string]map[string][]string{"ringvol.service": driver, "ringvol-ublkd.service": ublkd} {
+		for _, key := range []string{"ProtectKernelTunables", "ProtectHome"} {
+			if value, found := set[key]; found {
+				t.Errorf("%s: %s=%s", unit, key, value)
+			}
+		}
+	}
+	for key := range driver {
+		switch key {
+		// Each gives the service a mount namespace, in which its mounts would stay; RestrictSUIDSGID takes openat2.
+		case "RestrictSUIDSGID", "PrivateTmp", "PrivateDevices", "PrivateMounts", "ProtectSystem", "ProtectProc", "ProtectKernelModules",
+			"ProtectKernelLogs", "ProtectControlGroups", "ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths":
+			t.Errorf("ringvol.service: %s=%s", key, driver[key])
+		}
 	}
 }

@@ -24,10 +24,11 @@ const mib = rig.MiB
 // bed is a running driver on one pool, and what a test needs around it.
 type bed struct {
 	*rig.Rig
-	t    *testing.T
-	d    *rig.Driver
-	c    *rig.Client
-	pool *rig.Pool
+	t       *testing.T
+	d       *rig.Driver
+	c       *rig.Client
+	pool    *rig.Pool
+	toolEnv []string // of tools that are run
 	// untidy: the test leaves volumes behind on purpose, nobody looks for leaks.
 	untidy bool
 }

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ./dev test makes of the output of Go tests: what counts as passed, and what has a second attempt."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPTS = pathlib.Path(__file__).parents[2] / 'scripts'
+
+
+def event(action, test=None, output=None):
+    return {'Action': action} | ({'Test': test} if test else {}) | ({'Output': output} if output else {})
+
+
+def ran(name, how, said=''):
+    return [event('run', name), event('output', name, f'    x_test.go:1: {said}\n'), event(how, name)]
+
+
+def ended(how):
+    return [event('output', output=how.upper() + '\n'), event(how)]
+
+
+class Results(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.dir = pathlib.Path(directory.name)
+
+    def script(self, name, *args):
+        return subprocess.run([sys.executable, SCRIPTS / name, *args], check=True, capture_output=True, text=True).stdout
+
+    def count(self, name, *events):
+        stream, results = self.dir / f'{name}.json', self.dir / f'{name}.tsv'
+        stream.write_text(''.join(json.dumps(e) + '\n' for part in events for e in part))
+        self.script('count-go.py', 'system', stream, results)
+        return results
+
+    def rows(self, results):
+        return {row[2]: row[1] for row in (line.split('\t') for line in results.read_text().splitlines())}
+
+    def names(self, results):
+        return self.script('again.py', 'names', 'system', results).split()
+
+    def twice(self, first, second):
+        first, second = self.count('first', *first), self.count('second', *second)
+        self.script('again.py', 'merge', 'system', first, second)
+        return self.rows(first)
+
+    def test_failed_then_passed(self):
+        first = ran('TestA', 'pass'), ran('TestB', 'fail', 'why'), ended('fail')
+        results = self.count('x', *first)
+        self.assertEqual(self.rows(results), {'TestA': 'pass', 'TestB': 'fail'})
+        self.assertEqual(self.names(results), ['TestB'])
+        self.assertEqual(self.twice(first, (ran('TestB', 'pass'), ended('pass'))), {'TestA': 'pass', 'TestB': 'pass'})
+
+    def test_stopped_half_way(self):
+        # The program panics at its time limit: test2json says "fail" of its own at the end of what there is.
+        results = self.count('x', ran('TestA', 'pass'), [event('run', 'TestB'), event('output', 'TestB', 'panic: time\n')],
+                             [event('fail')])
+        self.assertEqual(self.rows(results), {'TestA': 'pass', 'TestB': 'fail', 'system': 'fail'})
+        self.assertEqual(self.names(results), [])
+
+    def test_died_between_tests(self):
+        results = self.count('x', ran('TestA', 'pass'), ran('TestB', 'fail'), [event('fail')])
+        self.assertEqual(self.rows(results)['system'], 'fail')
+        self.assertEqual(self.names(results), [])
+
+    def test_panic_that_test2json_lays_to_the_test(self):
+        results = self.count('x', ran('TestA', 'pass'), [event('run', 'TestB'), event('fail', 'TestB')], [event('fail')])
+        self.assertEqual(self.names(results), [])
+
+    def test_failed_then_skipped(self):
+        first = ran('TestA', 'pass'), ran('TestB', 'fail'), ended('fail')
+        self.assertEqual(self.twice(first, (ran('TestB', 'skip'), ended('pass')))['TestB'], 'fail')
+
+    def test_failed_then_not_run(self):
+        first = ran('TestA', 'fail'), ran('TestB', 'fail'), ended('fail')
+        rows = self.twice(first, (ran('TestA', 'pass'), ended('pass')))
+        self.assertEqual((rows['TestA'], rows['TestB']), ('pass', 'fail'))
+
+    def test_second_attempt_stopped(self):
+        first = ran('TestA', 'fail'), ran('TestB', 'fail'), ended('fail')
+        rows = self.twice(first, (ran('TestA', 'pass'), [event('run', 'TestB')], [event('fail')]))
+        self.assertEqual((rows['TestA'], rows['TestB']), ('fail', 'fail'))
+
+    def test_subtests(self):
+        first = [event('run', 'TestA')], ran('TestA/x', 'fail'), ran('TestA/y', 'pass'), [event('fail', 'TestA')], ended('fail')
+        second = [event('run', 'TestA')], ran('TestA/x', 'pass'), ran('TestA/y', 'skip'), [event('pass', 'TestA')], ended('pass')
+        self.assertEqual(self.twice(first, second), {'TestA/x': 'pass', 'TestA/y': 'pass'})
+        by_itself = [event('run', 'TestA')], ran('TestA/x', 'pass'), [event('fail', 'TestA')], ended('fail')
+        self.assertEqual(self.twice(by_itself, second)['TestA'], 'pass')
+
+    def test_too_many(self):
+        results = self.count('x', *(ran(f'Test{i}', 'fail') for i in range(4)), ended('fail'))
+        self.assertEqual(self.names(results), [])
