@@ -201,6 +201,7 @@ def ublkd():
     write("ublkd", "refused", b"\5\0\xc0\xc1\xc5\xc6\0" + good + settle + good + settle)
     write("ublkd", "many-descriptors", b"\0\0" + packet(attach, descriptors=7) + packet(hello, descriptors=6))
     write("ublkd", "short", b"\0\0" + b"".join(packet(attach, length=n, descriptors=1) for n in range(8)))
+    write("ublkd", "nothing-but-descriptors", b"\0\0" + b"\4\0\1" + b"\2")
     write("ublkd", "raw", b"\0\0\4\x10rvbk" + bytes(12) + b"\0\x84\0\0" + b"\1\x81" + settle)
 
 
