@@ -121,6 +121,7 @@ def mountinfo():
 
 
 def fsimg():
+    made = {}
     for place, kind, args, at, size in [(0, "ext4", ["mkfs.ext4", "-q", "-F"], 1024, 1024),
                                         (1, "xfs", ["mkfs.xfs", "-q", "-f"], 0, 512),
                                         (2, "btrfs", ["mkfs.btrfs", "-q", "-f"], 65536, 4096)]:
@@ -128,7 +129,18 @@ def fsimg():
             image.truncate(320 << 20)
             subprocess.run(args + [image.name], check=True)
             image.seek(at)
-            write("fsimg", kind, bytes([place | 8]) + image.read(size))
+            made[kind] = place, image.read(size)
+            write("fsimg", kind, bytes([place | 8]) + made[kind][1])
+    # Two on one image: neither tool would leave the other's, but a tenant may.
+    for one, other in [("ext4", "xfs"), ("ext4", "btrfs"), ("xfs", "btrfs")]:
+        (place, first), (second_place, second) = made[one], made[other]
+        write("fsimg", f"{one}-{other}", bytes([place | 8 | 0x10, second_place])
+              + struct.pack(">H", len(first)) + first + second)
+    place, first = made["ext4"]
+    for name, second_place, second in [
+            ("mbr", 3, bytes(14) + b"\x80\0\0\0\x83" + bytes(59) + b"\x55\xaa"), ("luks", 1, b"LUKS\xba\xbe\0\1aes")]:
+        write("fsimg", f"ext4-{name}", bytes([place | 8 | 0x10, second_place])
+              + struct.pack(">H", len(first)) + first + second)
     write("fsimg", "mbr", bytes([3 | 8]) + bytes(14) + b"\x80\0\0\0\x83" + bytes(59) + b"\x55\xaa")
     write("fsimg", "swap", bytes([1 | 4]) + bytes(4086) + b"SWAPSPACE2")
     write("fsimg", "luks", bytes([1 | 4]) + b"LUKS\xba\xbe\0\1aes")
