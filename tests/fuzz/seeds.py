@@ -6,6 +6,7 @@ Inputs the fuzzers found (named by their digest) and those that once failed (fix
 """
 import hashlib
 import pathlib
+import re
 import struct
 import subprocess
 import tempfile
@@ -100,6 +101,25 @@ def options():
           b"--controller-expand=node\n--max-volumes-per-node=100\n--driver-name=a.b-c.example")
     write("options", "none", b"\0--pool\nnone\n--services\nidentity,controller")
     write("options", "none-and-one", b"\0--pool\nnone\n--pool\nb=/b")
+    # Every option that there is, by its place in the table and by its name.
+    source = (CORPUS.parents[2] / "src/serve_options.c").read_text()
+    flags = re.findall(r'^\t\{"(--[a-z-]+)"', source, re.MULTILINE)
+    values = {"--endpoint": "unix:///run/x.sock", "--driver-name": "a.b", "--node-id": "n1", "--pool": "a=/a,init",
+              "--services": "node", "--http": "[::]:9808", "--kubelet-registration": "/registry",
+              "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node", "--csi-version": "1.13",
+              "--max-volumes-per-node": "9", "--ublkd": "external", "--ublkd-socket": "/run/u.sock",
+              "--ublkd-state-dir": "/run/u", "--log-level": "warn", "--log-format": "json"}
+    assert flags == list(values), "the table of serve_options.c has other options"
+    lines = [bytes([i + 2 * len(values)]) + v.encode() for i, v in enumerate(values.values())]
+    assert not any(b"\n" in line for line in lines)
+    write("options", "serve-every-value", b"\1" + b"\n".join(lines))
+    write("options", "serve-every-flag", b"\0" + "\n".join(f"{f}={v}" for f, v in values.items()).encode())
+    longest = [("--kubelet-endpoint", 106), ("--ublkd-socket", 106), ("--kubelet-registration", 81)]
+    for name, more in [("long", 0), ("too-long", 1)]:
+        lines = [bytes([flags.index(f) + 2 * len(flags)]) + b"/" + (n + more) * b"x" for f, n in longest]
+        write("options", f"serve-{name}-paths", b"\1" + b"\n".join(lines))
+        for line, (flag, _) in zip(lines, longest):
+            write("options", f"serve-{name}{flag[1:]}", b"\1" + line)
     write("options", "wrong", b"\0--pol\nx\n--help")
     for kind, texts in {1: [b"-m 1 -O ^has_journal,^64bit", b"-E stride=16,lazy_itable_init=1 -b 4096 -i 16384 -T small -J size=4"],
                         2: [b"-d agcount=4,su=64k -i size=512 -m reflink=1,rmapbt=0", b"-l size=16m -n ftype=1"],
