@@ -166,20 +166,74 @@ def fsimg():
     write("fsimg", "luks", bytes([1 | 4]) + b"LUKS\xba\xbe\0\1aes")
 
 
+METHODS = [(0, 17), (1, 10), (2, 3)]  # of Controller, Node, Identity
+
+
 def csi():
     # Built requests: which service, which method, then choices; see fuzz_csi.c. And raw ones.
-    for service, count in [(0, 16), (1, 8), (2, 3)]:
+    for service, count in METHODS:
         for method in range(count):
             filler = bytes((7 * i + 131 * method) % 256 for i in range(90))
             write("csi", f"{service}-{method:02}", b"\0\x08" + bytes(8) + bytes([service, method]) + filler)
     # Sound ones: what an input that has ended gives is right. Each alone, two at once, one after the other.
-    for service, count in [(0, 16), (1, 9), (2, 3)]:
+    for service, count in METHODS:
         for method in range(count):
             call = bytes([0x40 + (service + 2) % 3, method])
             write("csi", f"sound-{service}-{method:02}", b"\0\x00" + call)
             pad = bytes(64)
             write("csi", f"sound-twice-{service}-{method:02}", b"\0\x10" + bytes(16) + 2 * (call + pad))
             write("csi", f"sound-again-{service}-{method:02}", b"\x02\x10" + bytes(16) + 2 * (call + pad + b"\7" * 8))
+    # What goes further than all being well: answers of the world (csi_world.c), then one sound call.
+    ids = ["used", "raw", "copy", "gone", "broken", "frozen", "busy", "served"]
+    paths = ["/stage/used", "/stage/new", "/stage/frozen"]
+    block, mount = b"\0\1\0", b"\0\0\0"  # of an access type's two choices
+    unmounted = 0x10
+
+    def steps(name, answers, service, method, choices, how=0):
+        call = bytes([0x40 + (service + 2) % 3, method])
+        write("csi", f"steps-{name}", bytes([how, len(answers)]) + bytes(answers) + call + choices)
+
+    def volume(name):
+        return bytes([0, ids.index(name)])
+
+    def stage(name, volume_name, answers, path="/stage/new", access=mount):
+        steps(f"stage-{name}", answers, 1, 0, volume(volume_name) + b"\0\0" + bytes([0, paths.index(path)]) + access)
+
+    def publish(name, volume_name, answers, access=mount):
+        steps(f"publish-{name}", answers, 1, 2, volume(volume_name) + b"\0\0" + b"\0\0" + b"\0\0" + access)
+
+    stage("grow", "copy", [unmounted])
+    stage("mend", "used", [unmounted, 0, 8], "/stage/used")
+    stage("held", "used", [unmounted, 0, 8, 0, 0xc1], "/stage/used")
+    stage("in-use", "copy", [unmounted, 0, 0, 0, 0xc0, 0x80])
+    stage("tools", "used", [unmounted, 0, 0xc1, 0xc1, 0])
+    stage("elsewhere", "used", [unmounted, 1, 0])
+    stage("retag", "served", [unmounted, 0, 0x10])
+    stage("damaged", "copy", [unmounted, 0, 0xf0])
+    stage("attach-fails", "copy", [unmounted, 0, 0, 0xe1])
+    stage("mount-fails", "copy", [unmounted, 0, 0, 0, 0xc3])
+    stage("block", "raw", [unmounted], access=block)
+    publish("bind", "used", [0, unmounted])
+    publish("bind-fails", "used", [0, unmounted, 0xc1])
+    publish("block", "busy", [0, 3], access=block)
+    publish("mode", "busy", [0x41, 1], access=block)
+    steps("unstage-owner", [0x80, 1, 0], 1, 1, volume("used") + b"\0\0")
+    steps("unstage-others", [0, 0], 1, 1, volume("frozen") + b"\0\2")
+    steps("delete-attached", [1, 0], 0, 1, volume("used"))
+    steps("delete-forgotten", [0], 0, 1, volume("busy"))
+    steps("expand-node", [0], 1, 7, volume("used") + b"\0\0")
+    steps("expand-node-size", [0, 2], 1, 7, volume("used") + b"\0\0" + b"\0\0\2")
+    for name, answers in [("well", []), ("freeze-fails", 7 * [0] + [0xc0]), ("overstays", 7 * [0] + [0xc2]),
+                          ("marked", [0, 0, 0, 0x80]), ("moved", [0, unmounted, 1, 1])]:
+        for how, source in [(0, 3), (0x20, 3), (0x20, 0), (0x20, 4)]:
+            # CreateSnapshot
+            steps(f"snapshot-{name}-{how:02x}-{source}", answers, 0, 10, bytes([0, source]), how)
+    for volume_name in ids[:1] + ids[5:]:
+        steps(f"health-{volume_name}", [], 1, 5, volume(volume_name), 0x10)
+    steps("stats-many", [], 1, 4, volume("used") + b"\0\0\0\0" + b"\0" + bytes([0x40, 4]) + volume("frozen") + b"\0\2")
+    steps("stats-served", [], 1, 4, volume("served") + b"\0\0\0\0")
+    steps("create-served", [], 0, 0, b"\0\0" + b"\0\0" + b"\0" + 2 * b"\0" + b"\xb0\1\1")
+    steps("health-gone", [0xe0], 1, 5, volume("used"), 0x10)
     name = b"\n\3new"
     capability = b"\x1a\x08\x12\0\x1a\2\x08\1"
     raw = name + capability
