@@ -200,7 +200,14 @@ static void on_csi_idle(void *arg)
 
 static void on_server_drained(void *arg)
 {
-	((struct serve *)arg)->server_drained = true;
+	struct serve *s = arg;
+	char count[16];
+	s->server_drained = true;
+	snprintf(count, sizeof(count), "%u", server_stats(s->server)->drain_cut);
+	if (server_stats(s->server)->drain_cut != 0)
+		log_event(LOG_LEVEL_WARN, "connections cut off",
+			log_fields(
+				{"why", "the time for draining is over"}, {"connections", count}));
 }
 
 static void on_registration_drained(void *arg)

@@ -270,7 +270,8 @@ static void on_recv(struct ring_req *req, int res, uint32_t flags)
 	struct session *s = container_of(req, struct session, recv);
 	(void)flags;
 	if (s->closing || res <= 0) {
-		int fd = res > 0 ? take_descriptor(&s->msg) : -1;
+		/* An empty packet reads as an end, and descriptors may have come with it. */
+		int fd = take_descriptor(&s->msg);
 		fd_close(&fd);
 		session_close(s);
 		return;
@@ -281,6 +282,7 @@ static void on_recv(struct ring_req *req, int res, uint32_t flags)
 static void session_recv(struct session *s)
 {
 	s->iov = (struct iovec){&s->incoming, sizeof(s->incoming)};
+	memset(s->control, 0, sizeof(s->control)); /* a failed receive leaves what was there */
 	s->msg = (struct msghdr){
 		.msg_iov = &s->iov,
 		.msg_iovlen = 1,

@@ -255,6 +255,7 @@ int server_open(struct server **ret, const struct server_config *config)
 static void on_drain_timeout(struct ring_timer *timer)
 {
 	struct server *server = container_of(timer, struct server, drain_timer);
+	server->stats.drain_cut = server->stats.connections;
 	conns_cut(server);
 	server_drain_check(server);
 }

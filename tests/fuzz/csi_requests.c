@@ -17,7 +17,9 @@ static const char *const texts[] = {"", "used", "raw", "copy", "snap", "new", "b
 	"ublk", "provisioning", "thick", "thin", "mkfsOptions", "-O ^has_journal", "blockSize",
 	"512", "4096", "eraseOnDelete", "discard", "zero", "none", "snapshotFreeze", "true",
 	"false", "csi.storage.k8s.io/fstype", "csi.storage.k8s.io/pvc/name", CSI_TOPOLOGY_KEY, "ro",
-	"noatime", "bind", "s:00000000:01234567.snap.0badcafe", "v:", "\xE2\x82\xAC / odd", "\xff"};
+	"noatime", "bind", "s:00000000:01234567.snap.0badcafe", "v:", "\xE2\x82\xAC / odd", "\xff",
+	"frozen", "busy", "01234567.frozen.0badcafe", "01234567.busy.0badcafe",
+	"01234567.served.0badcafe", "/stage/frozen"};
 static const uint64_t numbers[] = {0, 1, 2, 5, 6, 7, 16 << 20, 64 << 20, (64 << 20) + 1, 1 << 30,
 	1ULL << 50, (1ULL << 50) + 1, INT64_MAX, UINT64_MAX /* -1 */, 1ULL << 63, 100};
 
@@ -100,7 +102,7 @@ static void put_message(
 
 /* ---- sound ---- */
 
-enum { CHOICES_MAX = 6 };
+enum { CHOICES_MAX = 8 };
 
 /* What a field of this name may hold; the first is what an input that has ended gives. */
 static const struct {
@@ -112,15 +114,20 @@ static const struct {
 	{"name", false, {"new", "used", "raw", "copy", "snap"}, {0}},
 	{"volume_id", false,
 		{"01234567.used.0badcafe", "01234567.raw.0badcafe", "01234567.copy.0badcafe",
-			"01234567.gone.00000000", "01234567.broken.00000000"},
+			"01234567.gone.00000000", "01234567.broken.00000000",
+			"01234567.frozen.0badcafe", "01234567.busy.0badcafe",
+			"01234567.served.0badcafe"},
 		{0}},
 	{"source_volume_id", false,
-		{"01234567.used.0badcafe", "01234567.raw.0badcafe", "01234567.copy.0badcafe"}, {0}},
+		{"01234567.used.0badcafe", "01234567.raw.0badcafe", "01234567.copy.0badcafe",
+			"01234567.frozen.0badcafe", "01234567.busy.0badcafe",
+			"01234567.served.0badcafe"},
+		{0}},
 	{"snapshot_id", false, {"01234567.snap.0badcafe", "01234567.used.0badcafe"}, {0}},
 	{"node_id", false, {"node-1", "node-2"}, {0}},
-	{"staging_target_path", false, {"/stage/used", "/stage/new"}, {0}},
+	{"staging_target_path", false, {"/stage/used", "/stage/new", "/stage/frozen"}, {0}},
 	{"target_path", false, {"/pods/target", "/stage/used"}, {0}},
-	{"volume_path", false, {"/stage/used", "/pods/target"}, {0}},
+	{"volume_path", false, {"/stage/used", "/pods/target", "/stage/frozen"}, {0}},
 	{"volume_publish_path", true, {"/pods/target"}, {0}},
 	{"fs_type", true, {"ext4", "xfs", "btrfs"}, {0}},
 	{"mount_flags", true, {"noatime", "ro", "discard", "nodev"}, {0}},

@@ -16,6 +16,7 @@
 enum {
 	FILES_MAX = 4,
 	OPS_MAX = 24,
+	DESCRIPTORS_SEEN = 256,
 	PACKET_MAX = sizeof(struct ublkd_request) + 64,
 };
 
@@ -160,6 +161,15 @@ static void one_op(struct world *w, struct fuzz *f)
 	}
 }
 
+/* Of the first numbers, which are given first. */
+static unsigned open_descriptors(void)
+{
+	unsigned count = 0;
+	for (int fd = 0; fd < DESCRIPTORS_SEEN; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	static struct world world;
@@ -167,6 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	struct fuzz f = {data, len};
 	if (w->reactor.ring == NULL)
 		world_open(w);
+	unsigned open_before = open_descriptors();
 	w->answers = fuzz_take(&f, fuzz_below(&f, 64));
 	for (unsigned i = 0; i < IMAGES; i++)
 		must(truncate(image_path[i], 1 << 20) == 0);
@@ -176,5 +187,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	for (unsigned i = 0; i < OPS_MAX && f.len > 0; i++)
 		one_op(w, &f);
 	world_end(w);
+	must(open_descriptors() == open_before);
 	return 0;
 }

@@ -6,6 +6,7 @@ Inputs the fuzzers found (named by their digest) and those that once failed (fix
 """
 import hashlib
 import pathlib
+import re
 import struct
 import subprocess
 import tempfile
@@ -100,6 +101,25 @@ def options():
           b"--controller-expand=node\n--max-volumes-per-node=100\n--driver-name=a.b-c.example")
     write("options", "none", b"\0--pool\nnone\n--services\nidentity,controller")
     write("options", "none-and-one", b"\0--pool\nnone\n--pool\nb=/b")
+    # Every option that there is, by its place in the table and by its name.
+    source = (CORPUS.parents[2] / "src/serve_options.c").read_text()
+    flags = re.findall(r'^\t\{"(--[a-z-]+)"', source, re.MULTILINE)
+    values = {"--endpoint": "unix:///run/x.sock", "--driver-name": "a.b", "--node-id": "n1", "--pool": "a=/a,init",
+              "--services": "node", "--http": "[::]:9808", "--kubelet-registration": "/registry",
+              "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node", "--csi-version": "1.13",
+              "--max-volumes-per-node": "9", "--ublkd": "external", "--ublkd-socket": "/run/u.sock",
+              "--ublkd-state-dir": "/run/u", "--log-level": "warn", "--log-format": "json"}
+    assert flags == list(values), "the table of serve_options.c has other options"
+    lines = [bytes([i + 2 * len(values)]) + v.encode() for i, v in enumerate(values.values())]
+    assert not any(b"\n" in line for line in lines)
+    write("options", "serve-every-value", b"\1" + b"\n".join(lines))
+    write("options", "serve-every-flag", b"\0" + "\n".join(f"{f}={v}" for f, v in values.items()).encode())
+    longest = [("--kubelet-endpoint", 106), ("--ublkd-socket", 106), ("--kubelet-registration", 81)]
+    for name, more in [("long", 0), ("too-long", 1)]:
+        lines = [bytes([flags.index(f) + 2 * len(flags)]) + b"/" + (n + more) * b"x" for f, n in longest]
+        write("options", f"serve-{name}-paths", b"\1" + b"\n".join(lines))
+        for line, (flag, _) in zip(lines, longest):
+            write("options", f"serve-{name}{flag[1:]}", b"\1" + line)
     write("options", "wrong", b"\0--pol\nx\n--help")
     for kind, texts in {1: [b"-m 1 -O ^has_journal,^64bit", b"-E stride=16,lazy_itable_init=1 -b 4096 -i 16384 -T small -J size=4"],
                         2: [b"-d agcount=4,su=64k -i size=512 -m reflink=1,rmapbt=0", b"-l size=16m -n ftype=1"],
@@ -121,6 +141,7 @@ def mountinfo():
 
 
 def fsimg():
+    made = {}
     for place, kind, args, at, size in [(0, "ext4", ["mkfs.ext4", "-q", "-F"], 1024, 1024),
                                         (1, "xfs", ["mkfs.xfs", "-q", "-f"], 0, 512),
                                         (2, "btrfs", ["mkfs.btrfs", "-q", "-f"], 65536, 4096)]:
@@ -128,26 +149,91 @@ def fsimg():
             image.truncate(320 << 20)
             subprocess.run(args + [image.name], check=True)
             image.seek(at)
-            write("fsimg", kind, bytes([place | 8]) + image.read(size))
+            made[kind] = place, image.read(size)
+            write("fsimg", kind, bytes([place | 8]) + made[kind][1])
+    # Two on one image: neither tool would leave the other's, but a tenant may.
+    for one, other in [("ext4", "xfs"), ("ext4", "btrfs"), ("xfs", "btrfs")]:
+        (place, first), (second_place, second) = made[one], made[other]
+        write("fsimg", f"{one}-{other}", bytes([place | 8 | 0x10, second_place])
+              + struct.pack(">H", len(first)) + first + second)
+    place, first = made["ext4"]
+    for name, second_place, second in [
+            ("mbr", 3, bytes(14) + b"\x80\0\0\0\x83" + bytes(59) + b"\x55\xaa"), ("luks", 1, b"LUKS\xba\xbe\0\1aes")]:
+        write("fsimg", f"ext4-{name}", bytes([place | 8 | 0x10, second_place])
+              + struct.pack(">H", len(first)) + first + second)
     write("fsimg", "mbr", bytes([3 | 8]) + bytes(14) + b"\x80\0\0\0\x83" + bytes(59) + b"\x55\xaa")
     write("fsimg", "swap", bytes([1 | 4]) + bytes(4086) + b"SWAPSPACE2")
     write("fsimg", "luks", bytes([1 | 4]) + b"LUKS\xba\xbe\0\1aes")
 
 
+METHODS = [(0, 17), (1, 10), (2, 3)]  # of Controller, Node, Identity
+
+
 def csi():
     # Built requests: which service, which method, then choices; see fuzz_csi.c. And raw ones.
-    for service, count in [(0, 16), (1, 8), (2, 3)]:
+    for service, count in METHODS:
         for method in range(count):
             filler = bytes((7 * i + 131 * method) % 256 for i in range(90))
             write("csi", f"{service}-{method:02}", b"\0\x08" + bytes(8) + bytes([service, method]) + filler)
     # Sound ones: what an input that has ended gives is right. Each alone, two at once, one after the other.
-    for service, count in [(0, 16), (1, 9), (2, 3)]:
+    for service, count in METHODS:
         for method in range(count):
             call = bytes([0x40 + (service + 2) % 3, method])
             write("csi", f"sound-{service}-{method:02}", b"\0\x00" + call)
             pad = bytes(64)
             write("csi", f"sound-twice-{service}-{method:02}", b"\0\x10" + bytes(16) + 2 * (call + pad))
             write("csi", f"sound-again-{service}-{method:02}", b"\x02\x10" + bytes(16) + 2 * (call + pad + b"\7" * 8))
+    # What goes further than all being well: answers of the world (csi_world.c), then one sound call.
+    ids = ["used", "raw", "copy", "gone", "broken", "frozen", "busy", "served"]
+    paths = ["/stage/used", "/stage/new", "/stage/frozen"]
+    block, mount = b"\0\1\0", b"\0\0\0"  # of an access type's two choices
+    unmounted = 0x10
+
+    def steps(name, answers, service, method, choices, how=0):
+        call = bytes([0x40 + (service + 2) % 3, method])
+        write("csi", f"steps-{name}", bytes([how, len(answers)]) + bytes(answers) + call + choices)
+
+    def volume(name):
+        return bytes([0, ids.index(name)])
+
+    def stage(name, volume_name, answers, path="/stage/new", access=mount):
+        steps(f"stage-{name}", answers, 1, 0, volume(volume_name) + b"\0\0" + bytes([0, paths.index(path)]) + access)
+
+    def publish(name, volume_name, answers, access=mount):
+        steps(f"publish-{name}", answers, 1, 2, volume(volume_name) + b"\0\0" + b"\0\0" + b"\0\0" + access)
+
+    stage("grow", "copy", [unmounted])
+    stage("mend", "used", [unmounted, 0, 8], "/stage/used")
+    stage("held", "used", [unmounted, 0, 8, 0, 0xc1], "/stage/used")
+    stage("in-use", "copy", [unmounted, 0, 0, 0, 0xc0, 0x80])
+    stage("tools", "used", [unmounted, 0, 0xc1, 0xc1, 0])
+    stage("elsewhere", "used", [unmounted, 1, 0])
+    stage("retag", "served", [unmounted, 0, 0x10])
+    stage("damaged", "copy", [unmounted, 0, 0xf0])
+    stage("attach-fails", "copy", [unmounted, 0, 0, 0xe1])
+    stage("mount-fails", "copy", [unmounted, 0, 0, 0, 0xc3])
+    stage("block", "raw", [unmounted], access=block)
+    publish("bind", "used", [0, unmounted])
+    publish("bind-fails", "used", [0, unmounted, 0xc1])
+    publish("block", "busy", [0, 3], access=block)
+    publish("mode", "busy", [0x41, 1], access=block)
+    steps("unstage-owner", [0x80, 1, 0], 1, 1, volume("used") + b"\0\0")
+    steps("unstage-others", [0, 0], 1, 1, volume("frozen") + b"\0\2")
+    steps("delete-attached", [1, 0], 0, 1, volume("used"))
+    steps("delete-forgotten", [0], 0, 1, volume("busy"))
+    steps("expand-node", [0], 1, 7, volume("used") + b"\0\0")
+    steps("expand-node-size", [0, 2], 1, 7, volume("used") + b"\0\0" + b"\0\0\2")
+    for name, answers in [("well", []), ("freeze-fails", 7 * [0] + [0xc0]), ("overstays", 7 * [0] + [0xc2]),
+                          ("marked", [0, 0, 0, 0x80]), ("moved", [0, unmounted, 1, 1])]:
+        for how, source in [(0, 3), (0x20, 3), (0x20, 0), (0x20, 4)]:
+            # CreateSnapshot
+            steps(f"snapshot-{name}-{how:02x}-{source}", answers, 0, 10, bytes([0, source]), how)
+    for volume_name in ids[:1] + ids[5:]:
+        steps(f"health-{volume_name}", [], 1, 5, volume(volume_name), 0x10)
+    steps("stats-many", [], 1, 4, volume("used") + b"\0\0\0\0" + b"\0" + bytes([0x40, 4]) + volume("frozen") + b"\0\2")
+    steps("stats-served", [], 1, 4, volume("served") + b"\0\0\0\0")
+    steps("create-served", [], 0, 0, b"\0\0" + b"\0\0" + b"\0" + 2 * b"\0" + b"\xb0\1\1")
+    steps("health-gone", [0xe0], 1, 5, volume("used"), 0x10)
     name = b"\n\3new"
     capability = b"\x1a\x08\x12\0\x1a\2\x08\1"
     raw = name + capability
@@ -201,6 +287,7 @@ def ublkd():
     write("ublkd", "refused", b"\5\0\xc0\xc1\xc5\xc6\0" + good + settle + good + settle)
     write("ublkd", "many-descriptors", b"\0\0" + packet(attach, descriptors=7) + packet(hello, descriptors=6))
     write("ublkd", "short", b"\0\0" + b"".join(packet(attach, length=n, descriptors=1) for n in range(8)))
+    write("ublkd", "nothing-but-descriptors", b"\0\0" + b"\4\0\1" + b"\2")
     write("ublkd", "raw", b"\0\0\4\x10rvbk" + bytes(12) + b"\0\x84\0\0" + b"\1\x81" + settle)
 
 
