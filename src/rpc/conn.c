@@ -299,6 +299,26 @@ void conn_open(struct server *server, struct speaks *speaks, int fd)
 	conn_wake(c);
 }
 
+bool conns_make_room(struct server *server, const struct speaks *speaks)
+{
+	struct conn *idlest = NULL;
+	uint64_t since_ns = UINT64_MAX;
+	list_for_each (n, &server->conns) {
+		struct conn *c = container_of(n, struct conn, link);
+		if (c->speaks != speaks || c->state != CONN_OPEN || c->send.armed ||
+			c->session->ops->idle_since_ns == NULL)
+			continue;
+		uint64_t ns = c->session->ops->idle_since_ns(c->session);
+		if (ns < since_ns) {
+			since_ns = ns;
+			idlest = c;
+		}
+	}
+	if (idlest != NULL)
+		conn_close(idlest);
+	return idlest != NULL;
+}
+
 void conns_drain(struct server *server)
 {
 	list_for_each_safe (n, &server->conns) {

@@ -33,6 +33,8 @@ struct server {
 
 /* Takes fd over, also when it fails. */
 void conn_open(struct server *server, struct speaks *speaks, int fd);
+/* Closes the connection that has been idle longest, for another. False: none is. */
+bool conns_make_room(struct server *server, const struct speaks *speaks);
 /* GOAWAY or its like; no more calls. */
 void conns_drain(struct server *server);
 /* Closes all at once. */

@@ -53,6 +53,7 @@ struct http1_call {
 	bool last;        /* no request after this one */
 	bool draining;    /* nor after the one that is on its way in */
 	bool input_ended; /* the client sends no more */
+	uint64_t idle_since_ns;
 	struct ring_timer timer;
 	struct buf in; /* received, not parsed */
 
@@ -444,6 +445,7 @@ static void next_request(struct http1_call *c)
 		return;
 	}
 	to_state(c, HTTP1_IDLE, c->http1->limits->idle_ms);
+	c->idle_since_ns = ring_now_ns(c->http1->ring);
 	if (c->in.len > 0)
 		buf_consume(&c->in, parse(c, c->in.data, c->in.len));
 	if (c->in.len == 0)
@@ -513,6 +515,12 @@ static bool http1_finished(const struct session *session)
 	return c->broken < 0 || c->state == HTTP1_OVER;
 }
 
+static uint64_t http1_idle_since_ns(const struct session *session)
+{
+	const struct http1_call *c = container_of(session, const struct http1_call, base);
+	return c->state == HTTP1_IDLE && c->served ? c->idle_since_ns : UINT64_MAX;
+}
+
 static void http1_drain(struct session *session)
 {
 	struct http1_call *c = call_of(session);
@@ -554,6 +562,7 @@ static const struct session_ops http1_ops = {
 	.input_ended = http1_input_ended,
 	.output = http1_output,
 	.finished = http1_finished,
+	.idle_since_ns = http1_idle_since_ns,
 	.drain = http1_drain,
 	.free = http1_session_free,
 };

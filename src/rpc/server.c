@@ -110,14 +110,21 @@ static void on_pause_end(struct ring_timer *timer)
 	accept_arm(container_of(timer, struct listener, pause));
 }
 
+/* At the limit of connections, one that only waits makes room: whoever opens many and keeps them
+ * would shut out everybody else for as long as it likes, kubelet's probes first. */
+static bool room_for_one(struct listener *l)
+{
+	return l->speaks->connections < l->speaks->limits->connections ||
+	       conns_make_room(l->server, l->speaks);
+}
+
 static void on_accept(struct ring_req *req, int res, uint32_t flags)
 {
 	struct listener *l = container_of(req, struct listener, accept);
 	struct server *server = l->server;
 
 	if (res >= 0) {
-		if (l->closing || l->speaks->connections >= l->speaks->limits->connections ||
-			(l->is_unix && !peer_admitted(res))) {
+		if (l->closing || (l->is_unix && !peer_admitted(res)) || !room_for_one(l)) {
 			server->stats.refused++;
 			close(res);
 		} else {

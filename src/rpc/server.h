@@ -14,7 +14,8 @@ struct server;
 struct listen_socket; /* listen.h */
 
 struct server_limits {
-	unsigned connections;     /* at once; one more is accepted and closed */
+	/* At once. One more is accepted and closed; on HTTP the one idle longest is, instead. */
+	unsigned connections;
 	unsigned streams;         /* at once on a connection (SETTINGS) */
 	unsigned header_bytes;    /* of one request's header list */
 	unsigned half_open_ms;    /* from accept to preface, and from HEADERS to END_STREAM */

@@ -27,6 +27,10 @@ struct session_ops {
 	int (*output)(struct session *session, struct buf *out, size_t limit);
 	/* True when nothing is left to read or write: close the socket. */
 	bool (*finished)(const struct session *session);
+	/* Since when it has waited for another request with nothing under way, in the ring's time:
+	 * then it may be closed for one that has something to say. UINT64_MAX: it has not, or was
+	 * of no use yet. NULL: never. */
+	uint64_t (*idle_since_ns)(const struct session *session);
 	/* What runs may end, nothing new begins, then it is finished. */
 	void (*drain)(struct session *session);
 	void (*free)(struct session *session);

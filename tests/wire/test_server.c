@@ -423,9 +423,19 @@ static void http_text(struct http1_call *call, void *arg)
 	http1_reply(call, 200, "text");
 }
 
-static struct http1_source endless = {.more = endless_more, .free = endless_free};
-static const struct http1_route routes[] = {
-	{"/text", http_text, NULL}, {"/endless", http_endless, &endless}, {NULL, NULL, NULL}};
+static struct http1_source endless = {.more = endless_more, .free = endless_free}, many[16];
+static unsigned many_count;
+
+static void http_many(struct http1_call *call, void *arg)
+{
+	(void)arg;
+	cr_assert_lt(many_count, 16);
+	many[many_count] = endless;
+	http1_stream(call, "text/plain", &many[many_count++]);
+}
+
+static const struct http1_route routes[] = {{"/text", http_text, NULL},
+	{"/endless", http_endless, &endless}, {"/many", http_many, NULL}, {NULL, NULL, NULL}};
 
 static void serve_http(unsigned connections)
 {
@@ -462,6 +472,69 @@ static void http_get(int fd, const char *what)
 	char request[128];
 	int len = snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", what);
 	cr_assert_eq(send(fd, request, (size_t)len, MSG_NOSIGNAL), len);
+}
+
+/* Whether the server has closed it; what it has sent is thrown away. */
+static bool http_closed(int fd)
+{
+	char in[512];
+	ssize_t n;
+	while ((n = recv(fd, in, sizeof(in), 0)) > 0)
+		;
+	return n == 0 || errno != EAGAIN;
+}
+
+static bool http_answered(int fd)
+{
+	struct pollfd wait = {.fd = fd, .events = POLLIN};
+	return poll(&wait, 1, 0) == 1;
+}
+
+/* Connections that are kept and say nothing do not shut out others; those that are busy, or have
+ * not asked yet, stay. */
+Test(server, idle_http_connections_make_room)
+{
+	enum { MANY = 8, BUSY = 0, MUTE = 1, MORE = 3 };
+	int fds[MANY], more[MORE];
+	const struct server_stats *stats;
+	serve_http(MANY);
+	stats = server_stats(server);
+	for (unsigned i = 0; i < MANY; i++)
+		fds[i] = dial_http();
+	turn_until(stats->accepted == MANY);
+	http_get(fds[BUSY], "/many");
+	turn_until(http_answered(fds[BUSY]));
+	/* The last one asks first, so it is idle longest. */
+	for (unsigned i = MANY - 1; i > MUTE; i--) {
+		http_get(fds[i], "/text");
+		turn_until(http_answered(fds[i]));
+		cr_assert_not(http_closed(fds[i]));
+		for (unsigned turn = 0; turn < 3; turn++)
+			cr_assert_eq(ring_turn(ring, false), 0);
+	}
+	for (unsigned i = 0; i < MORE; i++) {
+		more[i] = dial_http();
+		turn_until(stats->accepted + stats->refused == MANY + i + 1);
+		cr_assert_eq(stats->refused, 0);
+		http_get(more[i], "/many");
+		turn_until(http_answered(more[i]));
+		turn_until(stats->connections == MANY);
+		for (unsigned k = 0; k < MANY; k++)
+			cr_expect_eq(http_closed(fds[k]), k >= MANY - 1 - i, "%u after %u", k, i);
+	}
+	/* When none is idle the newcomer goes. */
+	for (unsigned i = MUTE; i < MANY - MORE; i++)
+		http_get(fds[i], "/many");
+	for (unsigned i = MUTE; i < MANY - MORE; i++)
+		turn_until(http_answered(fds[i]));
+	int last = dial_http();
+	turn_until(stats->refused == 1);
+	turn_until(http_closed(last));
+	close(last);
+	for (unsigned i = 0; i < MANY; i++)
+		close(fds[i]);
+	for (unsigned i = 0; i < MORE; i++)
+		close(more[i]);
 }
 
 /* A second signal during a drain: nothing of the connection is in the kernel while its body is
