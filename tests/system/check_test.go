@@ -4,6 +4,7 @@ package system
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -288,6 +290,14 @@ var damages = []damage{
 	{"no trash", func(b *checkBed) {
 		b.must(os.Remove(b.path("trash")))
 	}, "DirectoryMissing", "trash", "leftover", true},
+	{"a link in the place of trash", func(b *checkBed) {
+		b.must(os.Remove(b.path("trash")))
+		b.must(os.Symlink("/tmp", b.path("trash")))
+	}, "DirectoryUnreadable", "trash", "problem", false},
+	{"a file in the place of trash", func(b *checkBed) {
+		b.must(os.Remove(b.path("trash")))
+		b.write(b.path("trash"), 0, []byte("x"))
+	}, "DirectoryUnreadable", "trash", "problem", false},
 	{"no snapshots", func(b *checkBed) {
 		b.must(os.Rename(b.path("snapshots"), b.path("elsewhere")))
 	}, "PoolSick", "", "problem", false},
@@ -341,7 +351,8 @@ func TestCheckSaysItAll(t *testing.T) {
 	together := map[string]bool{}
 	for _, d := range damages {
 		switch d.name {
-		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no trash", "one random part twice",
+		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no trash",
+			"a link in the place of trash", "a file in the place of trash", "one random part twice",
 			"a record without its sum", "a record of the future", "no file system", "a damaged record",
 			"a truncated snapshot", "an image that has grown", "an odd size":
 			continue // they exclude others
@@ -421,6 +432,25 @@ func TestCheckBesideADriver(t *testing.T) {
 	// The driver goes on as if nothing had been.
 	b.must(v.Gone())
 	b.must(other.Delete())
+}
+
+// An image that cannot be read is no clean one. Without /proc no file system but a sound one can be looked for: it
+// stands for a disk that cannot be read there.
+func TestCheckUnreadable(t *testing.T) {
+	b := newCheckBed(t)
+	b.write(b.path("volumes", "fs"), 0, make([]byte, 65536))
+	cmd := toolCommand(context.Background(), nil, "check", "--json", "--pool", b.poolArg())
+	inside := exec.Command("unshare", append([]string{"--mount", "sh", "-c",
+		"mount -t tmpfs none /proc && exec \"$@\"", "sh", cmd.Path}, cmd.Args[1:]...)...)
+	inside.Env = cmd.Env
+	r := finish(t, inside)
+	var all struct{ Pools []checkedPool }
+	if err := json.Unmarshal([]byte(r.out), &all); err != nil || len(all.Pools) != 1 {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	if f := all.Pools[0].find("ImageUnreadable", "volumes/fs"); r.code != 1 || f == nil || f.Severity != "problem" || f.Repairable {
+		t.Errorf("%+v", r)
+	}
 }
 
 // What --repair cannot see it leaves alone: a device with its binding, a freeze with its mark.
