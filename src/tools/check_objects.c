@@ -10,6 +10,7 @@
 #include "blockio/boot_mark.h"
 #include "tools/text.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
@@ -96,6 +97,16 @@ static void look_at_sharing(
 
 /* ---- one object ---- */
 
+static void add_unreadable(struct check *c, const char *path, int error)
+{
+	check_add(c,
+		&(struct check_finding){.kind = "ImageUnreadable",
+			.path = path,
+			.message = check_text(c, "it cannot be read: %s", strerrordesc_np(-error)),
+			.remedy = "look for errors of the disk in the kernel log; restore it "
+				  "from a snapshot where blocks are lost"});
+}
+
 static const struct device *device_of(const struct check *c, const struct record *rec)
 {
 	char uuid8[9];
@@ -130,9 +141,13 @@ static void look_at_file_system(
 	struct check *c, const struct survey_object *o, int fd, const char *path)
 {
 	struct fsimg_probe probe;
-	if (o->rec->fs == FSIMG_NONE || o->truncated || device_of(c, o->rec) != NULL ||
-		fsimg_probe_expected(fd, o->rec->fs, &probe) < 0)
+	if (o->rec->fs == FSIMG_NONE || o->truncated || device_of(c, o->rec) != NULL)
 		return;
+	int r = fsimg_probe_expected(fd, o->rec->fs, &probe);
+	if (r < 0) {
+		add_unreadable(c, path, r);
+		return;
+	}
 	if (probe.type != o->rec->fs)
 		check_add(c, &(struct check_finding){.kind = "FileSystemMissing",
 				     .path = path,
@@ -222,8 +237,11 @@ static void look_at_object(struct check *c, const struct survey_object *o)
 	look_at_sizes(c, o, path);
 	_cleanup_fd_ int fd =
 		openat(c->survey.fds[dir], o->key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return; /* deleted meanwhile */
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		if (errno != ENOENT) /* deleted meanwhile */
+			add_unreadable(c, path, -errno);
+		return;
+	}
 	if (st.st_nlink > 1)
 		check_add(c,
 			&(struct check_finding){.kind = "HardLinked",

@@ -65,6 +65,34 @@ static const char *pool_remedy(const struct survey *s)
 	return "";
 }
 
+/* A directory that could not be opened: made anew only where its name is free. */
+static void look_at_absent(struct check *c, enum survey_dir dir)
+{
+	_cleanup_fd_ int fd = openat(c->survey.fds[SURVEY_ROOT], survey_dir_names[dir],
+		O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int error = fd < 0 ? errno : 0;
+	if (fd >= 0)
+		return; /* a driver has just made it */
+	if (error == ENOENT)
+		check_add(c, &(struct check_finding){.severity = CHECK_LEFTOVER,
+				     .kind = "DirectoryMissing",
+				     .path = survey_dir_names[dir],
+				     .message = "the directory is not there",
+				     .remedy = "the driver makes it",
+				     .repair = check_make_directory,
+				     .dir = dir});
+	else
+		check_add(c,
+			&(struct check_finding){.kind = "DirectoryUnreadable",
+				.path = survey_dir_names[dir],
+				.message = check_text(c, "it cannot be opened as a directory: %s",
+					strerrordesc_np(error)),
+				.remedy = error == ENOTDIR || error == ELOOP
+						  ? "move away what has its name; the driver makes "
+						    "the directory"
+						  : "see the kernel log"});
+}
+
 static void look_at_root(struct check *c)
 {
 	const struct survey *s = &c->survey;
@@ -75,13 +103,7 @@ static void look_at_root(struct check *c)
 				     .remedy = pool_remedy(s)});
 	for (unsigned i = SURVEY_TEMPLATES; s->uuid[0] != '\0' && i < SURVEY_DIRS; i++)
 		if (s->fds[i] < 0)
-			check_add(c, &(struct check_finding){.severity = CHECK_LEFTOVER,
-					     .kind = "DirectoryMissing",
-					     .path = survey_dir_names[i],
-					     .message = "the directory is not there",
-					     .remedy = "the driver makes it",
-					     .repair = check_make_directory,
-					     .dir = i});
+			look_at_absent(c, i);
 }
 
 struct names {

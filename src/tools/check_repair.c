@@ -30,7 +30,12 @@ int check_unlink(struct check *c, const struct check_finding *f)
 int check_make_directory(struct check *c, const struct check_finding *f)
 {
 	int root = c->survey.fds[SURVEY_ROOT];
-	if (mkdirat(root, survey_dir_names[f->dir], 0700) < 0 && errno != EEXIST)
+	const char *name = survey_dir_names[f->dir];
+	if (mkdirat(root, name, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	/* What is there already need not be a directory. */
+	_cleanup_fd_ int fd = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
 		return -errno;
 	return fsync(root) < 0 ? -errno : 0;
 }

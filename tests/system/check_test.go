@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -288,6 +287,14 @@ var damages = []damage{
 	{"no trash", func(b *checkBed) {
 		b.must(os.Remove(b.path("trash")))
 	}, "DirectoryMissing", "trash", "leftover", true},
+	{"a link in the place of trash", func(b *checkBed) {
+		b.must(os.Remove(b.path("trash")))
+		b.must(os.Symlink("/tmp", b.path("trash")))
+	}, "DirectoryUnreadable", "trash", "problem", false},
+	{"a file in the place of trash", func(b *checkBed) {
+		b.must(os.Remove(b.path("trash")))
+		b.write(b.path("trash"), 0, []byte("x"))
+	}, "DirectoryUnreadable", "trash", "problem", false},
 	{"no snapshots", func(b *checkBed) {
 		b.must(os.Rename(b.path("snapshots"), b.path("elsewhere")))
 	}, "PoolSick", "", "problem", false},
@@ -341,7 +348,8 @@ func TestCheckSaysItAll(t *testing.T) {
 	together := map[string]bool{}
 	for _, d := range damages {
 		switch d.name {
-		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no trash", "one random part twice",
+		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no trash",
+			"a link in the place of trash", "a file in the place of trash", "one random part twice",
 			"a record without its sum", "a record of the future", "no file system", "a damaged record",
 			"a truncated snapshot", "an image that has grown", "an odd size":
 			continue // they exclude others
@@ -421,107 +429,4 @@ func TestCheckBesideADriver(t *testing.T) {
 	// The driver goes on as if nothing had been.
 	b.must(v.Gone())
 	b.must(other.Delete())
-}
-
-// What --repair cannot see it leaves alone: a device with its binding, a freeze with its mark.
-func TestCheckKeepsWhatItCannotSee(t *testing.T) {
-	const mark = "trusted.ringvol.frozen"
-	marked := func(b *checkBed) bool {
-		_, err := unix.Getxattr(b.path("volumes", "fs"), mark, make([]byte, 256))
-		return err == nil
-	}
-	random := func(id string) string { return id[strings.LastIndex(id, ".")+1:] }
-	bound := func(b *checkBed, device string) bool {
-		_, err := os.Stat("/sys/block/" + filepath.Base(device) + "/loop/backing_file")
-		return err == nil
-	}
-	t.Run("no volumes", func(t *testing.T) {
-		b := newCheckBed(t)
-		device := b.bind(b.path("volumes", "raw"), random(b.raw.ID))
-		b.must(os.Rename(b.path("volumes"), b.path("elsewhere")))
-		if p := b.check(1, "--repair"); p.find("PoolSick", "") == nil || p.find("OrphanDevice", "") != nil {
-			t.Errorf("%+v", p)
-		}
-		if !bound(b, device) {
-			t.Errorf("%s was let go", device)
-		}
-	})
-	t.Run("a quarantined volume", func(t *testing.T) {
-		b := newCheckBed(t)
-		device := b.bind(b.path("volumes", "raw"), random(b.raw.ID))
-		b.setRecord(b.path("volumes", "raw"), []byte("ringvol-record 1\n"))
-		if f := b.check(1, "--repair").find("OrphanDevice", device); f == nil || f.Repairable || f.Repaired {
-			t.Errorf("%+v", f)
-		}
-		if !bound(b, device) {
-			t.Errorf("%s was let go", device)
-		}
-	})
-	t.Run("a silent data process", func(t *testing.T) {
-		b := newCheckBed(t)
-		socket := b.Path("silent.sock")
-		listener, err := net.Listen("unixpacket", socket)
-		b.must(err)
-		defer listener.Close()
-		b.toolEnv = []string{"RINGVOL_UBLKD_SOCKET=" + socket, "RINGVOL_UBLKD_STATE_DIR=" + b.Path("none")}
-		b.write(b.Path("gone.img"), 0, make([]byte, mib))
-		device := b.bind(b.Path("gone.img"), "deadbeef")
-		b.must(unix.Setxattr(b.path("volumes", "fs"), mark, bootMark(t), 0))
-		p := b.check(1, "--repair")
-		if p.find("DevicesUnknown", "") == nil {
-			t.Errorf("%+v", p)
-		}
-		for _, kind := range []string{"FrozenMark", "OrphanDevice"} {
-			if f := p.find(kind, ""); f == nil || f.Repairable || f.Repaired {
-				t.Errorf("%s: %+v", kind, f)
-			}
-		}
-		if !bound(b, device) || !marked(b) {
-			t.Errorf("bound %v, marked %v", bound(b, device), marked(b))
-		}
-	})
-	t.Run("a device that is not found", func(t *testing.T) {
-		b := newCheckBed(t)
-		// As a data process at another socket has it: the image's lock tells that there is a device.
-		image, err := os.Open(b.path("volumes", "fs"))
-		b.must(err)
-		defer image.Close()
-		b.must(unix.Flock(int(image.Fd()), unix.LOCK_EX))
-		b.must(unix.Setxattr(b.path("volumes", "fs"), mark, bootMark(t), 0))
-		if f := b.check(1, "--repair").find("FrozenMark", ""); f == nil || f.Repaired || !strings.Contains(f.Remedy, "busy") {
-			t.Errorf("%+v", f)
-		}
-		if !marked(b) {
-			t.Error("the mark was taken away")
-		}
-		b.must(unix.Flock(int(image.Fd()), unix.LOCK_UN))
-		b.check(4, "--repair")
-	})
-}
-
-// A snapshot that was cut short has left a mounted volume frozen: its users wait until it is thawed.
-func TestCheckThaws(t *testing.T) {
-	b := open(t, "xfs", 1<<30)
-	v := b.volume("v", "xfs")
-	b.must(v.Up())
-	b.must(b.d.Kill())
-	dir, err := os.Open(v.Target)
-	b.must(err)
-	const fiFreeze, fiThaw = 0xC0045877, 0xC0045878
-	b.must(unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
-	defer unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
-	image := b.pool.Image(v.ID)
-	b.must(unix.Setxattr(image, "trusted.ringvol.frozen", bootMark(t), 0))
-	if f := b.check(1).find("FrozenMark", "volumes/v"); f == nil || !strings.Contains(f.Message, "may be frozen") {
-		t.Errorf("%+v", f)
-	}
-	b.check(4, "--repair")
-	if err := unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0); err == nil {
-		t.Error("it was still frozen")
-	}
-	dir.Close()
-	b.check(0)
-	b.d.PoolOptions = ""
-	b.start()
-	b.must(v.Gone())
 }
