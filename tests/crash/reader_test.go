@@ -18,7 +18,7 @@ func callContext() (context.Context, context.CancelFunc) {
 
 // ask makes one of the calls that change nothing.
 func (w *worker) ask() {
-	switch w.random.IntN(8) {
+	switch w.random.IntN(10) {
 	case 0, 1:
 		w.list()
 	case 2:
@@ -29,6 +29,8 @@ func (w *worker) ask() {
 		w.capacity()
 	case 5:
 		w.validate()
+	case 6, 7:
+		w.health()
 	default:
 		w.introduce()
 	}
@@ -176,6 +178,79 @@ func (w *worker) validate() {
 			return fmt.Errorf("%s: not confirmed: %s", v.Name, reply.GetMessage())
 		}
 		return err
+	})
+}
+
+// health asks for it in one of the four ways. Nothing is wrong with the disks under this test, so
+// nothing may be found; a volume that may be taken from under a question is left out.
+func (w *worker) health() {
+	var published []*volume
+	for _, v := range w.volumes {
+		if v.published {
+			published = append(published, v)
+		}
+	}
+	n := w.random.IntN(4)
+	if len(published) == 0 {
+		n %= 2
+	}
+	switch n {
+	case 0:
+		w.listHealth()
+	case 1:
+		w.do("storage health", "", func() error {
+			ctx, cancel := callContext()
+			defer cancel()
+			return well(w.client.NodeGetStorageHealth(ctx))
+		})
+	case 2:
+		v := published[w.random.IntN(len(published))]
+		w.do("volume health", v.Name, func() error {
+			ctx, cancel := callContext()
+			defer cancel()
+			return well(w.client.ControllerGetVolumeHealth(ctx, v.ID))
+		})
+	case 3:
+		v := published[w.random.IntN(len(published))]
+		w.do("node volume health", v.Name, func() error {
+			ctx, cancel := callContext()
+			defer cancel()
+			return well(w.client.NodeGetVolumeHealth(ctx, v.ID, v.Target, v.Staging))
+		})
+	}
+}
+
+// well: what the machine's disk is like (full, slow) is no finding of this test.
+func well(h *rig.Health, err error) error {
+	if err != nil {
+		return err
+	}
+	for _, f := range h.Findings {
+		switch f.Reason {
+		case "PoolFull", "PoolNearlyFull", "Slow":
+		default:
+			return fmt.Errorf("findings: %v", h)
+		}
+	}
+	return nil
+}
+
+// listHealth goes through all pages; this worker's own published volumes are well in any.
+func (w *worker) listHealth() {
+	own := map[string]bool{}
+	for _, v := range w.volumes {
+		own[v.ID] = v.published
+	}
+	w.pages("list health", func(max int32, token string) (string, error) {
+		ctx, cancel := callContext()
+		defer cancel()
+		page, next, err := w.client.ControllerListVolumeHealth(ctx, max, token)
+		for _, h := range page {
+			if err == nil && own[h.ID] {
+				err = well(h, nil)
+			}
+		}
+		return next, err
 	})
 }
 
