@@ -65,7 +65,8 @@ type torture struct {
 	watch      atomic.Pointer[watch]
 	killed     int
 	inFlight   map[string]int
-	starts     []time.Duration // from the start to ready
+	overhead   map[string]int64 // of fresh volumes, by kind; written before the load starts
+	starts     []time.Duration  // from the start to ready
 	logRead    int64
 
 	mu    sync.Mutex
@@ -98,7 +99,7 @@ func TestCrash(t *testing.T) {
 		t.Skip(err)
 	}
 	c := &torture{t: t, rig: r, model: newModel(), gate: newGate(workers + 1), seed: *seed,
-		began: time.Now(), inFlight: map[string]int{}}
+		began: time.Now(), inFlight: map[string]int{}, overhead: map[string]int64{}}
 	if c.seed == 0 {
 		c.seed = uint64(time.Now().UnixNano()) % 1000000
 	}
@@ -174,6 +175,17 @@ func (t *torture) free() int64 {
 	return free
 }
 
+// learnOverhead measures a fresh volume: what any other of its kind, copies too, is compared with.
+func (t *torture) learnOverhead(v *volume) error {
+	if v.kind == "block" {
+		return nil
+	}
+	space, err := rig.Space(v.Target)
+	v.overhead = v.Got - space
+	t.overhead[v.kind] = max(t.overhead[v.kind], v.overhead)
+	return err
+}
+
 // startLoad brings the pods up and lets the workers go.
 func (t *torture) startLoad() <-chan struct{} {
 	for i, plan := range []struct {
@@ -187,6 +199,7 @@ func (t *torture) startLoad() <-chan struct{} {
 		}
 		v.frozen = plan.freeze != "" || !pool.Reflink()
 		t.must(v.Up())
+		t.must(t.learnOverhead(v))
 		sum, err := rig.Fill(v.Target, mib, t.seed+uint64(i))
 		t.must(err)
 		v.has = content{size: mib, sum: sum}

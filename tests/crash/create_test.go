@@ -45,7 +45,7 @@ func (w *worker) create() {
 		if rig.KeyOf(made.ID) != v.Name || w.t.model.gone[made.ID] {
 			w.t.violation("%s: %s has the id %s", w.name, v.Name, made.ID)
 		}
-		v.Volume, v.busy, v.overhead = made, "", -1
+		v.Volume, v.busy = made, ""
 	})
 	w.volumes = append(w.volumes, v)
 	if w.chance(20) { // the same arguments: the same volume
@@ -70,7 +70,7 @@ func describe(v *volume) string {
 }
 
 func (w *worker) newVolume(name string, pool *rig.Pool, kind string, size int64) *volume {
-	v := &volume{kind: kind, pool: pool, copyable: true, overhead: -1}
+	v := &volume{kind: kind, pool: pool, copyable: true, overhead: w.t.overhead[kind]}
 	v.Volume = *w.t.d.Volume(name, rig.CapFor(kind), size).On(w.client)
 	v.Params = map[string]string{"pool": pool.Name}
 	return v

@@ -38,7 +38,7 @@ type volume struct {
 	published bool
 	extra     string // a second, read-only target
 	has       content
-	overhead  int64 // capacity less what the file system offers, -1: not measured yet
+	overhead  int64 // capacity less what a fresh file system of its kind offers
 
 	busy  string
 	want  int64  // the size an expansion under way asks for
