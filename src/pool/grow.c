@@ -101,6 +101,7 @@ static int open_undo(struct op *op)
 static int size_job(void *arg)
 {
 	struct pool_grow *g = arg;
+	_cleanup_call_ struct pool_call call = pool_call(g->object->pool);
 	uint64_t allocated, size;
 	int r = bytes_usage(g->fd, &allocated, &size);
 	if (r < 0)

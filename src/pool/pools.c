@@ -7,7 +7,9 @@
  * A look asks a helper process first, where there are helpers, whether the path answers at all, and
  * only then gives a work job to it; at most one look a pool is under way. One that does not end
  * within POOL_ANSWER_MS makes the pool sick; it keeps its thread and its memory until it ends, and
- * what it then found counts. Background jobs of all pools together leave one work thread alone.
+ * what it then found counts. Operations on a pool that hangs may have all threads, so that its look
+ * does not even begin; it is sick then, too, and nobody else goes in. Background jobs of all pools
+ * together leave one work thread alone.
  */
 #include "pool/private.h"
 
@@ -23,6 +25,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 
 /* ---- background jobs ---- */
 
@@ -67,6 +70,45 @@ void pool_job_submit(struct pool *pool, struct pool_job *job)
 	job->job.on_end = job_on_end;
 	list_push(&pool->pools->queue, &job->link);
 	jobs_pump(pool->pools);
+}
+
+/* ---- calls of operations ---- */
+
+static uint64_t clock_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+struct pool_call pool_call(struct pool *pool)
+{
+	uint64_t now_ns = clock_ns();
+	for (unsigned i = 0; i < WORK_THREADS; i++) {
+		uint64_t none = 0;
+		atomic_uint_least64_t *place = &pool->calls.began_ns[i];
+		if (atomic_compare_exchange_strong(place, &none, now_ns))
+			return (struct pool_call){place};
+	}
+	return (struct pool_call){NULL};
+}
+
+void pool_call_end(struct pool_call *call)
+{
+	if (call->place != NULL)
+		atomic_store(call->place, 0);
+}
+
+/* One call of its operations has been in a thread for so long. */
+static bool is_stuck(const struct pool *pool)
+{
+	uint64_t now_ns = clock_ns();
+	for (unsigned i = 0; i < WORK_THREADS; i++) {
+		uint64_t began_ns = atomic_load(&pool->calls.began_ns[i]);
+		if (began_ns != 0 && now_ns - began_ns > (uint64_t)POOL_STUCK_MS * 1000000)
+			return true;
+	}
+	return false;
 }
 
 /* ---- states ---- */
@@ -246,7 +288,7 @@ static void not_answering(struct pool *pool)
 static void task_on_timer(struct ring_timer *timer)
 {
 	struct pool_task *task = container_of(timer, struct pool_task, timer);
-	if (atomic_load(&task->running))
+	if (atomic_load(&task->running) || is_stuck(task->job.pool))
 		not_answering(task->job.pool);
 	else
 		ring_timer_arm(task->job.pools->reactor->ring, timer, POOL_ANSWER_MS);

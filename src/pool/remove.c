@@ -37,6 +37,7 @@ static int begin_undo(struct op *op)
 static int open_job(void *arg)
 {
 	struct pool_remove *r = arg;
+	_cleanup_call_ struct pool_call call = pool_call(r->pool);
 	r->fd = openat(r->dirfd, r->key, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	return r->fd < 0 ? -errno : 0;
 }
@@ -76,6 +77,7 @@ static bool is_gone(struct op *op)
 static int lock_job(void *arg)
 {
 	struct pool_remove *r = arg;
+	_cleanup_call_ struct pool_call call = pool_call(r->pool);
 	return bytes_lock(r->fd);
 }
 
@@ -115,6 +117,7 @@ static void leave_index(struct pool_remove *r)
 static int rename_job(void *arg)
 {
 	const struct pool_remove *r = arg;
+	_cleanup_call_ struct pool_call call = pool_call(r->pool);
 	int res = renameat2(r->dirfd, r->key, r->trash_fd, r->trash_name, RENAME_NOREPLACE);
 	return res < 0 ? -errno : 0;
 }

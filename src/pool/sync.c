@@ -132,6 +132,7 @@ static bool image_done(struct op *op)
 static int image_job(void *arg)
 {
 	const struct pool_settle *s = arg;
+	_cleanup_call_ struct pool_call call = pool_call(s->pool);
 	_cleanup_fd_ int fd =
 		openat(s->dirfd, s->key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;

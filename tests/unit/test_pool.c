@@ -648,6 +648,50 @@ Test(pool, hanging)
 	fixture_close(&f);
 }
 
+static unsigned builds_ended;
+
+static void on_build_end(struct op *op)
+{
+	(void)op;
+	builds_ended++;
+}
+
+/* A pool that is loaded hangs below operations that have all threads, and its look cannot begin. */
+Test(pool, hanging_below_operations)
+{
+	static struct pool_build builds[WORK_THREADS];
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	fixture_make_volume(&f, "before", MIB);
+	int fd = open(f.path, O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(ioctl(fd, FIFREEZE, 0), 0);
+	for (unsigned i = 0; i < WORK_THREADS; i++) {
+		char name[8];
+		snprintf(name, sizeof(name), "v%u", i);
+		struct record rec = fixture_volume(name, MIB);
+		cr_assert_eq(pool_build_init(&builds[i], &f.reactor, f.pool, &rec), 0);
+		builds[i].op.on_end = on_build_end;
+		op_start(&builds[i].op);
+	}
+	wait_state(&f, POOL_SICK);
+	cr_assert_not_null(strstr(pool_why(f.pool), "does not answer"), "%s", pool_why(f.pool));
+	cr_assert_not(pool_answers(f.pool));
+	struct record rec = fixture_volume("more", MIB);
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_UNAVAILABLE, "nobody else goes in");
+	cr_assert_eq(builds_ended, 0);
+	cr_assert_eq(ioctl(fd, FITHAW, 0), 0);
+	close(fd);
+	while (builds_ended < WORK_THREADS)
+		fixture_turn(&f);
+	wait_state(&f, POOL_READY);
+	for (unsigned i = 0; i < WORK_THREADS; i++) {
+		cr_assert_eq(builds[i].op.err.code, ERR_OK, "%s", builds[i].op.err.message);
+		pool_build_free(&builds[i]);
+	}
+	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), 1 + WORK_THREADS);
+	fixture_close(&f);
+}
+
 /* ---- many ---- */
 
 Test(pool, ten_thousand)
