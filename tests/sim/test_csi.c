@@ -862,12 +862,12 @@ Test(csi, restart_adopts_devices_and_mounts, .timeout = 300)
 /* ---- a device that memory does not know of ---- */
 
 static int silent_scan(const struct backend *backend,
-	void (*each)(void *arg, const struct backend_dev *dev), void *arg)
+	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
 {
 	(void)backend;
 	(void)each;
 	(void)arg;
-	return -ETIMEDOUT;
+	return err_set(err, ERR_TIMEOUT, "ublk devices: the data process does not answer");
 }
 
 static uint64_t silent_since_ns(const struct backend *backend)
