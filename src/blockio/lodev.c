@@ -190,6 +190,16 @@ static int device_restrict(const struct lodev_spec *spec, uint32_t minor, struct
 	return r < 0 ? err_sys(err, r, "forbidding discards on /dev/loop%u", minor) : 0;
 }
 
+/* A flag that lodev_set_read_only() set for the number's last volume outlives that: a file system
+ * could not be mounted then. What the spec wants read-only is so by another flag. */
+static int device_unflag(int loop_fd, uint32_t minor, struct err *err)
+{
+	int off = 0;
+	return ioctl(loop_fd, BLKROSET, &off) < 0
+		       ? err_sys(err, -errno, "clearing the read-only flag of /dev/loop%u", minor)
+		       : 0;
+}
+
 /* Tries one number. -EAGAIN: take the next. */
 static int attach_once(
 	const struct lodev_spec *spec, int image_fd, struct lodev *ret, struct err *err)
@@ -212,7 +222,9 @@ static int attach_once(
 		lodev_minor_renew(minor);
 		return -EAGAIN;
 	}
-	r = device_restrict(spec, minor, err);
+	r = device_unflag(loop_fd, minor, err);
+	if (r == 0)
+		r = device_restrict(spec, minor, err);
 	if (r == 0 && (r = lodev_read(loop_fd, minor, ret)) < 0)
 		err_sys(err, r, "reading the state of /dev/loop%u", minor);
 	if (r < 0) {

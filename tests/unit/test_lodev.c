@@ -230,6 +230,28 @@ Test(lodev, read_only_by_spec_and_by_flag)
 	cr_assert(lodev_set_read_only(dev.minor, true) == -ENXIO);
 }
 
+/* The kernel keeps the flag with the number. */
+Test(lodev, the_next_volume_of_a_number_can_be_written)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev_spec spec = env_spec("a");
+	struct err err = {0};
+	struct lodev first = env_attach("a");
+	cr_assert(lodev_set_read_only(first.minor, true) == 0);
+	env_detach(&first);
+	struct lodev next = env_attach("a");
+	if (next.minor != first.minor) {
+		env_detach(&next);
+		cr_skip_test("somebody else has taken the number");
+	}
+	cr_expect(!next.read_only);
+	env_detach(&next);
+	spec.read_only = true;
+	cr_assert(lodev_attach(&spec, &next, &err) == 0 && next.read_only);
+	env_detach(&next);
+}
+
 Test(lodev, block_size_is_what_was_asked_for)
 {
 	ENV_NEEDS_LOOP();
