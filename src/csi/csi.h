@@ -57,7 +57,7 @@ struct csi_config {
 	int64_t max_volumes;    /* 0: no limit */
 };
 
-/* What is known of one backend's devices of earlier runs, and the look for them; adopt.c's. */
+/* What is known of one backend's devices of earlier runs, and the look for them; adoption.c's. */
 struct csi_adoption {
 	struct csi *csi;
 	const struct backend *backend;

@@ -3,8 +3,7 @@
  * Holding a volume still. Happy path of a mounted volume: make sure that the path remembered is a
  * mount of its device -> sync. With a freeze: thaw what an earlier attempt left -> sync (so that
  * the freeze is short: 49 ms with 30 MB dirty) -> measure the image, which has grown by what was
- * synced -> mark the image -> freeze; later thaw -> unmark. A
- * raw device is only synced.
+ * synced -> mark the image -> freeze; later thaw -> unmark. A raw device is only synced.
  *
  * How it can fail: the file system is busy or sick and a call overstays; somebody else froze it; it
  * is in use in a way that no freeze covers. The mark is set before the freeze and removed after the
