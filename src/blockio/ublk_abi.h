@@ -41,6 +41,7 @@ static_assert(sizeof(struct ublk_abi_ctrl) == 32, "the kernel's");
 #define UBLK_ABI_END_RECOVERY   UBLK_ABI_WR(0x11) /* data: our pid */
 #define UBLK_ABI_GET_INFO       UBLK_ABI_R(0x02)
 #define UBLK_ABI_GET_FEATURES   UBLK_ABI_R(0x13)  /* addr: 8 bytes; Linux 6.5 */
+#define UBLK_ABI_DEL_ASYNC      UBLK_ABI_R(0x14)  /* as DEL_DEV; Linux 6.11 */
 #define UBLK_ABI_UPDATE_SIZE    UBLK_ABI_WR(0x15) /* data: sectors; UBLK_ABI_F_UPDATE_SIZE */
 #define UBLK_ABI_TRY_STOP_DEV   UBLK_ABI_WR(0x17) /* -EBUSY while it is open; _F_SAFE_STOP */
 

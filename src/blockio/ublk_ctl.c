@@ -24,10 +24,11 @@
 
 enum {
 	CTL_ENTRIES = UBLK_CTL_SLOTS,
-	OP_URING_CMD = 46, /* IORING_OP_URING_CMD, Linux 5.19 */
+	OP_URING_CMD = 46,     /* IORING_OP_URING_CMD, Linux 5.19 */
+	KERNEL_ENOTSUPP = 524, /* what ublk says to commands it does not know, up to 6.11 */
 };
 
-#define NO_DEVICE UINT32_MAX /* that of a command about none: ADD_DEV, GET_FEATURES */
+#define NO_DEVICE UINT32_MAX /* that of a command about none: GET_FEATURES */
 
 struct ublk_ctl_slot {
 	struct ublk_ctl *ctl;
@@ -63,6 +64,7 @@ static const struct {
 } commands[] = {
 	{UBLK_ABI_ADD_DEV, "ADD_DEV", sizeof(struct ublk_abi_info)},
 	{UBLK_ABI_DEL_DEV, "DEL_DEV", 0},
+	{UBLK_ABI_DEL_ASYNC, "DEL_DEV_ASYNC", 0},
 	{UBLK_ABI_START_DEV, "START_DEV", 0},
 	{UBLK_ABI_STOP_DEV, "STOP_DEV", 0},
 	{UBLK_ABI_TRY_STOP_DEV, "TRY_STOP_DEV", 0},
@@ -202,7 +204,7 @@ static void call_send(struct ublk_ctl_call *call)
 	slot_submit(slot);
 }
 
-static bool device_is_busy(const struct ublk_ctl *ctl, uint32_t dev_id)
+bool ublk_ctl_busy(const struct ublk_ctl *ctl, uint32_t dev_id)
 {
 	list_for_each (node, &ctl->busy)
 		if (container_of(node, struct ublk_ctl_slot, link)->dev_id == dev_id)
@@ -214,7 +216,7 @@ static struct ublk_ctl_call *held_next(struct ublk_ctl *ctl)
 {
 	list_for_each (node, &ctl->held) {
 		struct ublk_ctl_call *call = container_of(node, struct ublk_ctl_call, link);
-		if (!device_is_busy(ctl, call->dev_id))
+		if (!ublk_ctl_busy(ctl, call->dev_id))
 			return call;
 	}
 	return NULL;
@@ -235,12 +237,12 @@ static void answer_late(struct ublk_ctl_slot *slot, int res)
 {
 	struct ublk_ctl *ctl = slot->ctl;
 	bool added = slot->command == UBLK_ABI_ADD_DEV && res >= 0;
-	uint32_t dev_id = slot->info.dev_id;
+	uint32_t dev_id = slot->dev_id;
 	ctl->hanging--;
 	slot_free(slot);
 	if (added) {
 		/* The slot just freed is there for it. */
-		struct ublk_ctl_slot *undo = slot_take(ctl, UBLK_ABI_DEL_DEV, dev_id);
+		struct ublk_ctl_slot *undo = slot_take(ctl, UBLK_ABI_DEL_ASYNC, dev_id);
 		ctl->hanging++;
 		slot_submit(undo);
 	}
@@ -250,6 +252,12 @@ static void answer_late(struct ublk_ctl_slot *slot, int res)
 void ublk_ctl_answer(struct ublk_ctl_slot *slot, int res)
 {
 	struct ublk_ctl_call *call = slot->call;
+	if (slot->command == UBLK_ABI_DEL_ASYNC &&
+		(res == -EOPNOTSUPP || res == -KERNEL_ENOTSUPP)) {
+		slot->command = UBLK_ABI_DEL_DEV;
+		slot_submit(slot);
+		return;
+	}
 	if (call == NULL) {
 		answer_late(slot, res);
 		return;
@@ -333,7 +341,7 @@ void ublk_ctl_submit(struct ublk_ctl *ctl, struct ublk_ctl_call *call)
 	}
 	call->timer = (struct ring_timer){.fn = on_bound};
 	ring_timer_arm(ctl->ring, &call->timer, ctl->bound_ms);
-	if (device_is_busy(ctl, call->dev_id))
+	if (ublk_ctl_busy(ctl, call->dev_id))
 		list_push(&ctl->held, &call->link);
 	else
 		call_send(call);

@@ -9,6 +9,10 @@
  * same device is not given to the kernel before that, it waits here within its own bound; those for
  * other devices go on as far as the kernel lets them. An ADD_DEV that succeeds after its bound is
  * undone here, for nobody else knows of that device.
+ *
+ * Devices are deleted by DEL_ASYNC. DEL_DEV, which kernels without it are given instead, returns
+ * when nobody has the device's number any more; if somebody is given that number before it looks,
+ * it waits for the end of that device.
  */
 #ifndef RINGVOL_BLOCKIO_UBLK_CTL_H
 #define RINGVOL_BLOCKIO_UBLK_CTL_H
@@ -29,7 +33,7 @@ typedef void ublk_ctl_fn(struct ublk_ctl_call *call, int res);
 /* Embed it; lives until on_end. */
 struct ublk_ctl_call {
 	uint32_t command; /* UBLK_ABI_ADD_DEV, ... */
-	uint32_t dev_id;  /* ADD_DEV: UINT32_MAX lets the kernel choose */
+	uint32_t dev_id;
 	uint64_t data;
 	union { /* in, out or both, as the command has it */
 		struct ublk_abi_info info;
@@ -66,6 +70,8 @@ void ublk_ctl_close(struct ublk_ctl *ctl);
 int ublk_ctl_ready(struct ublk_ctl *ctl, struct err *err);
 /* Ends with -EBUSY when all slots hang, and with what ublk_ctl_ready() would say. */
 void ublk_ctl_submit(struct ublk_ctl *ctl, struct ublk_ctl_call *call);
+/* True while the kernel has a command about the device. */
+bool ublk_ctl_busy(const struct ublk_ctl *ctl, uint32_t dev_id);
 /* Commands whose bound is over and that the kernel still has. */
 unsigned ublk_ctl_hanging(const struct ublk_ctl *ctl);
 /* "ADD_DEV", for messages. */

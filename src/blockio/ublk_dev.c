@@ -94,6 +94,14 @@ void ublk_dev_start(struct ublk_dev *dev, const char *name, const struct op_step
 	op_start(&dev->op);
 }
 
+bool ublk_dev_has_id(const struct ublk_devs *devs, uint32_t dev_id)
+{
+	list_for_each (node, &devs->all)
+		if (container_of(node, struct ublk_dev, link)->record.dev_id == dev_id)
+			return true;
+	return false;
+}
+
 /* ---- those who wait ---- */
 
 static void wait_call(struct ublk_wait *wait, const struct ublk_dev *dev)

@@ -8,6 +8,10 @@
  * anybody is told of it. So a start finds: a file that says "live": recovered, and tried again
  * until it succeeds; "making" or "ending", or a device of ours without a file: nobody uses it,
  * removed.
+ *
+ * We choose a device's number, and give it to no other as long as anything is left of the device
+ * here: its state file has that name, and a late command would be about the other. The kernel's
+ * choice would be the least that is free there, which is that of the last device just removed.
  */
 #ifndef RINGVOL_BLOCKIO_UBLK_DEV_H
 #define RINGVOL_BLOCKIO_UBLK_DEV_H
@@ -39,6 +43,7 @@ struct ublk_devs_config {
 	struct ublk_io *io;
 	int state_dirfd;
 	unsigned devices_max;
+	uint32_t first_id;     /* numbers of new devices begin here; 0 but in tests */
 	const char *sys_block; /* where the kernel tells of disks; NULL: /sys/block */
 	/* For the log: what ended by itself, not by a request. err: what went wrong, or no error.
 	 */

@@ -29,6 +29,39 @@ static bool can_zero_copy(const struct ublk_dev *dev)
 	       ublk_io_has_room(devs->config.io, dev->record.depth * dev->record.queues, true);
 }
 
+/* The least number from `from` on that nothing here is about. Others' devices are the kernel's to
+ * know: it answers -EEXIST. */
+static uint32_t id_choose(const struct ublk_devs *devs, uint32_t from)
+{
+	while (ublk_dev_has_id(devs, from) || ublk_ctl_busy(devs->config.ctl, from))
+		from++;
+	return from;
+}
+
+static void on_added(struct ublk_ctl_call *call, int res);
+
+static void add_send(struct ublk_dev *dev, uint32_t from)
+{
+	uint32_t dev_id = id_choose(dev->devs, from);
+	dev->call.command = UBLK_ABI_ADD_DEV;
+	dev->call.dev_id = dev->call.info.dev_id = dev_id;
+	dev->call.data = 0;
+	dev->call.on_end = on_added;
+	ublk_ctl_submit(dev->devs->config.ctl, &dev->call);
+}
+
+static void on_added(struct ublk_ctl_call *call, int res)
+{
+	struct ublk_dev *dev = container_of(call, struct ublk_dev, call);
+	if (res == -EEXIST) {
+		add_send(dev, call->dev_id + 1);
+		return;
+	}
+	if (res >= 0)
+		dev->record.dev_id = call->dev_id; /* at once: nobody else is to choose it */
+	op_complete(&dev->op, res);
+}
+
 static int add_run(struct op *op)
 {
 	struct ublk_dev *dev = dev_of(op);
@@ -42,12 +75,13 @@ static int add_run(struct op *op)
 		.queues = dev->record.queues,
 		.depth = dev->record.depth,
 		.max_io_bytes = UBLK_IO_BYTES,
-		.dev_id = UINT32_MAX,
 		.pid = getpid(),
 		.flags = flags,
 		.server_flags = ublk_dev_server_flags(devs),
 	};
-	return ublk_dev_command(op, UBLK_ABI_ADD_DEV, 0);
+	int pending = op_wait(op);
+	add_send(dev, devs->config.first_id);
+	return pending;
 }
 
 static int add_end(struct op *op, int res)
@@ -57,7 +91,6 @@ static int add_end(struct op *op, int res)
 		return ublk_dev_command_end(op, res);
 	const struct ublk_abi_info *info = &dev->call.info;
 	dev->made = true;
-	dev->record.dev_id = info->dev_id;
 	dev->record.queues = info->queues;
 	dev->record.depth = info->depth;
 	dev->zero_copy = info->flags & UBLK_ABI_F_AUTO_BUF;

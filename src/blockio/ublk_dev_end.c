@@ -7,7 +7,8 @@
  * queues end, close everything, DEL_DEV, remove the file, close the image and with it the lock.
  * Every step is skipped when it holds already. Once the file says "ending" there is no way back: a
  * step that fails is tried again, for ever, and the device says why; those who wait are told. A
- * command that the kernel still has is not given to it again meanwhile (ublk_ctl.h).
+ * command that the kernel still has is not given to it again meanwhile (ublk_ctl.h), and after a
+ * DEL_DEV that was not answered in time the kernel is asked first whether the device is still ours.
  */
 #include "blockio/ublk_dev_priv.h"
 
@@ -83,6 +84,32 @@ static int gone_is_fine(struct op *op, int res)
 	return res == -ENODEV || res == -ENOENT ? 0 : ublk_dev_command_end(op, res);
 }
 
+/* ---- whose the number is ---- */
+
+static bool sure_done(struct op *op)
+{
+	return !dev_of(op)->unsure;
+}
+
+static int sure_run(struct op *op)
+{
+	dev_of(op)->call.info = (struct ublk_abi_info){0};
+	return ublk_dev_command(op, UBLK_ABI_GET_INFO, 0);
+}
+
+/* Ours is gone if another's has its number: we give it to no other device of ours before this one
+ * is forgotten. */
+static int sure_end(struct op *op, int res)
+{
+	struct ublk_dev *dev = dev_of(op);
+	int r = gone_is_fine(op, res);
+	if (r < 0)
+		return r;
+	dev->unsure = false;
+	dev->made = res >= 0 && dev->call.info.server_flags == ublk_dev_server_flags(dev->devs);
+	return 0;
+}
+
 /* ---- queues ---- */
 
 static bool queues_done(struct op *op)
@@ -124,13 +151,14 @@ static int close_run(struct op *op)
 
 static int delete_run(struct op *op)
 {
-	return ublk_dev_command(op, UBLK_ABI_DEL_DEV, 0);
+	return ublk_dev_command(op, UBLK_ABI_DEL_ASYNC, 0);
 }
 
 static int delete_end(struct op *op, int res)
 {
 	int r = gone_is_fine(op, res);
 	dev_of(op)->made = r < 0;
+	dev_of(op)->unsure = res == -ETIMEDOUT;
 	return r;
 }
 
@@ -153,6 +181,7 @@ static int forget_run(struct op *op)
 static const struct op_step end_steps[] = {
 	{"use", .done = use_done, .run = use_run, .end = ublk_dev_job_end},
 	{"mark", .done = mark_done, .run = mark_run, .end = ublk_dev_job_end},
+	{"sure", .done = sure_done, .run = sure_run, .end = sure_end},
 	{"stop", .done = stop_done, .run = stop_run, .end = gone_is_fine},
 	{"queues", .done = queues_done, .run = queues_run, .end = queues_end},
 	{"close", .run = close_run, .end = ublk_dev_job_end},

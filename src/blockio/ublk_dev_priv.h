@@ -37,6 +37,8 @@ struct ublk_dev {
 	enum dev_state before; /* DETACHING: where it goes back to when it is in use */
 	struct ublk_record record;
 	bool made;     /* the kernel has it */
+	bool unsure;   /* it may have none by now, and somebody else its number: a DEL was not
+			* answered in time */
 	bool recorded; /* a state file exists */
 	bool zero_copy;
 	int image_fd, char_fd;
@@ -77,6 +79,8 @@ struct ublk_devs {
 
 struct ublk_dev *ublk_dev_new(struct ublk_devs *devs, enum dev_state state);
 void ublk_dev_free(struct ublk_dev *dev);
+/* True while anything is left of a device with that number. */
+bool ublk_dev_has_id(const struct ublk_devs *devs, uint32_t dev_id);
 /* Asserts that the transition is one of the table. */
 void ublk_dev_set_state(struct ublk_dev *dev, enum dev_state state);
 /* Ends all who wait; with a device that stays, those who wait for its end only if `ends`. */

@@ -221,14 +221,6 @@ static void on_record(void *arg, uint32_t dev_id, const struct ublk_record *reco
 	(void)ublk_dev_read_disk(dev, &gone);
 }
 
-static bool is_known(const struct ublk_devs *devs, uint32_t dev_id)
-{
-	list_for_each (node, &devs->all)
-		if (container_of(node, struct ublk_dev, link)->record.dev_id == dev_id)
-			return true;
-	return false;
-}
-
 /* Devices the kernel has; an empty directory, or none, without the module. */
 static int find_devices(struct ublk_devs *devs)
 {
@@ -243,7 +235,7 @@ static int find_devices(struct ublk_devs *devs)
 		unsigned dev_id;
 		char rest;
 		if (sscanf(entry->d_name, "ublkc%u%c", &dev_id, &rest) != 1 ||
-			is_known(devs, dev_id))
+			ublk_dev_has_id(devs, dev_id))
 			continue;
 		struct ublk_dev *dev = ublk_dev_new(devs, DEV_FOUND);
 		if (dev == NULL)

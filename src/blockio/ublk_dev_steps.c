@@ -55,7 +55,7 @@ int ublk_dev_command_end(struct op *op, int res)
 		return err_set(&op->err, ERR_TIMEOUT,
 			"the kernel does not return from ublk's %s (device %d); it may never: see "
 			"'dmesg', and reboot the node if devices cannot be made any more",
-			name, (int)dev->record.dev_id);
+			name, (int)dev->call.dev_id);
 	if (dev->call.command == UBLK_ABI_ADD_DEV && (res == -EACCES || res == -ENOSPC))
 		return err_set(&op->err, ERR_NO_ROOM,
 			"the kernel makes no more ublk devices (%s): detach some, or raise the "
@@ -64,7 +64,7 @@ int ublk_dev_command_end(struct op *op, int res)
 	/* The module is missing: it says so better. */
 	if (ublk_ctl_ready(dev->devs->config.ctl, &op->err) < 0)
 		return res;
-	return op_fail_sys(op, res, "ublk's %s for device %d", name, (int)dev->record.dev_id);
+	return op_fail_sys(op, res, "ublk's %s for device %d", name, (int)dev->call.dev_id);
 }
 
 int ublk_dev_job(struct op *op, int (*fn)(void *dev))

@@ -97,7 +97,8 @@ static void kernel_info(struct world *w, uint32_t dev_id, struct ublk_abi_info *
 static void kernel_submit(struct ublk_ctl_fake *fake, struct ublk_ctl_slot *slot, uint32_t command,
 	uint32_t dev_id, void *buffer)
 {
-	static const int errors[] = {-EIO, -ENODEV, -EBUSY, -EINVAL, -ENOMEM, -EACCES, -EOPNOTSUPP};
+	static const int errors[] = {
+		-EIO, -ENODEV, -EBUSY, -EINVAL, -ENOMEM, -EACCES, -EOPNOTSUPP, -EEXIST};
 	struct world *w = container_of(fake, struct world, kernel);
 	struct ublk_abi_info *info = buffer;
 	uint8_t b = w->well ? 0 : fuzz_byte(&w->answers);
@@ -115,8 +116,6 @@ static void kernel_submit(struct ublk_ctl_fake *fake, struct ublk_ctl_slot *slot
 				      (b & 1 ? UBLK_ABI_F_UPDATE_SIZE : 0);
 	else if (command == UBLK_ABI_GET_INFO)
 		kernel_info(w, dev_id, info);
-	else if (command == UBLK_ABI_ADD_DEV)
-		info->dev_id = FIRST_ID + IDS + ublk_devs_count(w->devs);
 	ublk_ctl_answer(slot, 0);
 }
 
@@ -243,6 +242,7 @@ void world_start(struct world *w)
 		.ctl = w->ctl,
 		.state_dirfd = w->state_dir,
 		.devices_max = IDS + 2,
+		.first_id = FIRST_ID,
 		.on_event = on_event,
 	};
 	struct err err = {0};

@@ -73,6 +73,7 @@ static void world_open(struct world *w)
 		.io = w->io,
 		.state_dirfd = w->dir,
 		.devices_max = 2,
+		.first_id = 1000000, /* no node in /dev has that number */
 		.sys_block = w->sys,
 		.on_event = on_event,
 		.arg = w,
@@ -187,6 +188,22 @@ static unsigned calls_of(const struct kernel *k, uint32_t command)
 	return count;
 }
 
+static unsigned last_call_of(const struct kernel *k, uint32_t command)
+{
+	unsigned i = k->calls;
+	while (k->call[--i].command != command)
+		;
+	return i;
+}
+
+static void other_image(struct world *w)
+{
+	strcat(w->image, "2");
+	int fd = open(w->image, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	cr_assert(fd >= 0 && ftruncate(fd, 1 << 20) == 0);
+	close(fd);
+}
+
 /* Its end is tried again and again, but the kernel is asked once: each command that hangs keeps one
  * of its threads. Another device is made (as far as one is here) and removed meanwhile. */
 Test(ublk, a_device_that_hangs_is_stopped_once)
@@ -201,16 +218,11 @@ Test(ublk, a_device_that_hangs_is_stopped_once)
 	cr_expect_eq(calls_of(&w.kernel, UBLK_ABI_STOP_DEV), 1);
 	cr_expect_eq(ublk_ctl_hanging(w.ctl), 1);
 
-	unsigned hangs = w.kernel.calls;
-	while (w.kernel.call[--hangs].command != UBLK_ABI_STOP_DEV)
-		;
+	unsigned hangs = last_call_of(&w.kernel, UBLK_ABI_STOP_DEV);
 	w.kernel.hang = 0;
 	struct ublkd_request other = good_request();
 	strcpy(other.tag, "ringvol:0:2");
-	strcat(w.image, "2");
-	int fd = open(w.image, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	cr_assert(fd >= 0 && ftruncate(fd, 1 << 20) == 0);
-	close(fd);
+	other_image(&w);
 	attach(&w, &other);
 	cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000001"));
 	cr_expect_eq(ublk_devs_count(w.devs), 1);
@@ -219,6 +231,55 @@ Test(ublk, a_device_that_hangs_is_stopped_once)
 	kernel_answer(&w.kernel, hangs);
 	while (ublk_devs_count(w.devs) != 0)
 		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
+	expect_nothing_left(&w);
+	world_close(&w);
+}
+
+/* Until a device is forgotten, for the file is named by it, and so are commands. When the kernel
+ * answers late, it is asked whether the device of that number is still this one. */
+Test(ublk, a_number_is_given_to_one_device_at_a_time)
+{
+	for (int still_ours = 0; still_ours < 2; still_ours++) {
+		struct world w;
+		world_open(&w);
+		w.kernel.hang = UBLK_ABI_DEL_ASYNC;
+		struct ublkd_request request = good_request();
+		attach(&w, &request);
+		cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000000"));
+		while (w.events == 0)
+			cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
+		unsigned hangs = last_call_of(&w.kernel, UBLK_ABI_DEL_ASYNC);
+
+		w.kernel.hang = 0;
+		w.kernel.ours = still_ours;
+		struct ublkd_request other = good_request();
+		strcpy(other.tag, "ringvol:0:2");
+		other_image(&w);
+		attach(&w, &other);
+		cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000001"));
+
+		unsigned stops = calls_of(&w.kernel, UBLK_ABI_STOP_DEV);
+		kernel_answer(&w.kernel, hangs);
+		while (ublk_devs_count(w.devs) != 0)
+			cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
+		cr_expect_eq(calls_of(&w.kernel, UBLK_ABI_GET_INFO), 1);
+		cr_expect_eq(calls_of(&w.kernel, UBLK_ABI_STOP_DEV), stops + still_ours);
+		/* It was told twice to delete it where it says that it is still there. */
+		w.kernel.deleted -= still_ours;
+		expect_nothing_left(&w);
+		world_close(&w);
+	}
+}
+
+Test(ublk, others_numbers_are_passed_over)
+{
+	struct world w;
+	world_open(&w);
+	w.kernel.taken = 1000003;
+	struct ublkd_request request = good_request();
+	attach(&w, &request);
+	cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000003"));
+	cr_expect_eq(calls_of(&w.kernel, UBLK_ABI_ADD_DEV), 4);
 	expect_nothing_left(&w);
 	world_close(&w);
 }

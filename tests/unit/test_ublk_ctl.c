@@ -47,7 +47,7 @@ Test(ublk_ctl, a_command_that_hangs_ends_and_hinders_nobody)
 	struct ring *ring = open_ring();
 	struct ublk_ctl *ctl = open_ctl(ring, &k, 10);
 	struct ended add = {
-		.call = {.command = UBLK_ABI_ADD_DEV, .dev_id = UINT32_MAX, .on_end = on_end}};
+		.call = {.command = UBLK_ABI_ADD_DEV, .dev_id = 1000000, .on_end = on_end}};
 	struct ended other = {.call = {.command = UBLK_ABI_STOP_DEV, .on_end = on_end}};
 	ublk_ctl_submit(ctl, &add.call);
 	ublk_ctl_submit(ctl, &other.call);
@@ -61,7 +61,7 @@ Test(ublk_ctl, a_command_that_hangs_ends_and_hinders_nobody)
 	kernel_answer(&k, 0);
 	cr_expect_eq(add.times, 1);
 	cr_expect_eq(k.calls, 3);
-	cr_expect_eq(k.call[2].command, UBLK_ABI_DEL_DEV);
+	cr_expect_eq(k.call[2].command, UBLK_ABI_DEL_ASYNC);
 	cr_expect_eq(k.call[2].dev_id, 1000000);
 	cr_expect_eq(ublk_ctl_hanging(ctl), 0);
 	ublk_ctl_close(ctl);
@@ -97,7 +97,7 @@ Test(ublk_ctl, a_device_that_hangs_has_one_command_in_the_kernel)
 	struct ended features = {
 		.call = {.command = UBLK_ABI_GET_FEATURES, .dev_id = 7, .on_end = on_end}};
 	struct ended add = {
-		.call = {.command = UBLK_ABI_ADD_DEV, .dev_id = UINT32_MAX, .on_end = on_end}};
+		.call = {.command = UBLK_ABI_ADD_DEV, .dev_id = 1000000, .on_end = on_end}};
 	ublk_ctl_submit(ctl, &other.call);
 	ublk_ctl_submit(ctl, &features.call);
 	ublk_ctl_submit(ctl, &add.call);
@@ -118,7 +118,8 @@ Test(ublk_ctl, a_late_answer_lets_the_next_command_go)
 	struct ring *ring = open_ring();
 	struct ublk_ctl *ctl = open_ctl(ring, &k, 10);
 	struct ended stop = stop_of(7), again = stop_of(7);
-	struct ended last = {.call = {.command = UBLK_ABI_DEL_DEV, .dev_id = 7, .on_end = on_end}};
+	struct ended last = {
+		.call = {.command = UBLK_ABI_DEL_ASYNC, .dev_id = 7, .on_end = on_end}};
 	ublk_ctl_submit(ctl, &stop.call);
 	wait_end(ring, &stop);
 	ublk_ctl_submit(ctl, &again.call);
@@ -134,7 +135,25 @@ Test(ublk_ctl, a_late_answer_lets_the_next_command_go)
 	cr_expect(again.times == 1 && again.res == 0);
 	cr_expect(last.times == 1 && last.res == 0);
 	cr_expect_eq(k.calls, 3);
-	cr_expect_eq(k.call[2].command, UBLK_ABI_DEL_DEV);
+	cr_expect_eq(k.call[2].command, UBLK_ABI_DEL_ASYNC);
+	ublk_ctl_close(ctl);
+	ring_close(ring);
+}
+
+/* Linux before 6.11: the caller does not notice. */
+Test(ublk_ctl, a_kernel_that_only_deletes_in_step_is_asked_so)
+{
+	struct kernel k = kernel_good();
+	k.no_async = true;
+	struct ring *ring = open_ring();
+	struct ublk_ctl *ctl = open_ctl(ring, &k, 1000);
+	struct ended e = {.call = {.command = UBLK_ABI_DEL_ASYNC, .dev_id = 7, .on_end = on_end}};
+	ublk_ctl_submit(ctl, &e.call);
+	cr_expect(e.times == 1 && e.res == 0);
+	cr_expect_eq(k.calls, 2);
+	cr_expect_eq(k.call[1].command, UBLK_ABI_DEL_DEV);
+	cr_expect_eq(k.call[1].dev_id, 7);
+	cr_expect_not(ublk_ctl_busy(ctl, 7));
 	ublk_ctl_close(ctl);
 	ring_close(ring);
 }

@@ -23,8 +23,18 @@ struct kernel {
 	int fail_res;
 	uint64_t features;
 	unsigned made, deleted;
+	bool no_async;  /* a kernel before DEL_ASYNC */
+	bool ours;      /* GET_INFO: the device carries what its ADD_DEV had, or nothing */
+	uint64_t added; /* what that was */
+	uint32_t taken; /* ADD_DEV: numbers below this are others' */
 	uint8_t params[sizeof(struct ublk_abi_params)]; /* as SET_PARAMS came */
 };
+
+static inline void kernel_add(struct kernel *k, const struct ublk_abi_info *info)
+{
+	k->added = info->server_flags;
+	k->made++;
+}
 
 static inline void kernel_answer(struct kernel *k, unsigned i)
 {
@@ -33,11 +43,17 @@ static inline void kernel_answer(struct kernel *k, unsigned i)
 		res = k->fail_res;
 	else if (k->call[i].command == UBLK_ABI_GET_FEATURES)
 		memcpy(k->call[i].buffer, &k->features, sizeof(k->features));
+	else if (k->call[i].command == UBLK_ABI_ADD_DEV && k->call[i].dev_id < k->taken)
+		res = -EEXIST;
 	else if (k->call[i].command == UBLK_ABI_ADD_DEV)
-		((struct ublk_abi_info *)k->call[i].buffer)->dev_id = 1000000 + k->made++;
+		kernel_add(k, k->call[i].buffer);
+	else if (k->call[i].command == UBLK_ABI_GET_INFO && k->ours)
+		((struct ublk_abi_info *)k->call[i].buffer)->server_flags = k->added;
+	else if (k->call[i].command == UBLK_ABI_DEL_ASYNC && k->no_async)
+		res = -EOPNOTSUPP;
 	else if (k->call[i].command == UBLK_ABI_SET_PARAMS)
 		memcpy(k->params, k->call[i].buffer, sizeof(k->params));
-	else if (k->call[i].command == UBLK_ABI_DEL_DEV)
+	else if (k->call[i].command == UBLK_ABI_DEL_ASYNC || k->call[i].command == UBLK_ABI_DEL_DEV)
 		k->deleted++;
 	ublk_ctl_answer(k->call[i].slot, res);
 }
