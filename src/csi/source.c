@@ -91,11 +91,23 @@ static int refuse_parked(struct op *op, const struct csi_source *source)
 		source->object->rec->name);
 }
 
+/* It is held still for the instant that sharing takes, which the file system has refused. */
+static bool held_too_short(const struct csi_source *source)
+{
+	return source->share && source->quiesce.dev.attached;
+}
+
 static int fill(struct op *op, int dst_fd, void *arg)
 {
 	struct csi_source *source = arg;
 	if (source->parked)
 		return refuse_parked(op, source);
+	if (held_too_short(source))
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is in use (%s), and pool %s refuses to share its extents: detach "
+			"it first, then it can be copied",
+			source->object->rec->name, source->quiesce.dev.path,
+			pool_name(source->object->pool));
 	return pool_clone_fill(op, dst_fd, &source->clone);
 }
 

@@ -828,6 +828,37 @@ Test(csi, what_a_sync_writes_counts_for_the_room, .timeout = 300)
 	refuse_dirty(WORLD_XFS, 300 * MIB, 220 * MIB, GRPC_RESOURCE_EXHAUSTED);
 }
 
+/* ---- extents that the file system does not share after all ---- */
+
+static unsigned sharings;
+
+static int share_refused(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	bool share = strcmp(op_name, "pool_build") == 0 && strcmp(step_name, "share") == 0;
+	sharings += share;
+	return share ? -EOPNOTSUPP : 0;
+}
+
+/* What was to be shared is not copied while it is in use; detached, it is. */
+Test(csi, what_cannot_be_shared_is_not_copied_from_under_its_users, .timeout = 300)
+{
+	open_staged(WORLD_XFS, 16 * MIB);
+	w->reactor.job_fault = share_refused;
+	cr_assert_eq(do_snapshot(), GRPC_FAILED_PRECONDITION);
+	cr_assert(!is_frozen());
+	cr_assert_eq(do_clone(), GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(do_clone(), GRPC_OK);
+	cr_assert_eq(sharings, 4, "sharing was tried %u times", sharings);
+	cr_assert_eq(undo_create(), GRPC_OK);
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	w->reactor.job_fault = NULL;
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
 /* ---- a restart finds everything again ---- */
 
 Test(csi, restart_adopts_devices_and_mounts, .timeout = 300)
