@@ -46,6 +46,7 @@ struct ublk_ctl_slot {
 struct ublk_ctl {
 	struct ring *ring;
 	struct ublk_ctl_fake *fake;
+	const char *path;
 	uint64_t bound_ms;
 	int control_fd;
 	bool ring_open;
@@ -109,7 +110,12 @@ static void slot_submit(struct ublk_ctl_slot *slot)
 		.data = slot->data,
 	};
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&ctl->uring);
-	assert(sqe != NULL); /* each is submitted at once */
+	if (sqe == NULL) {
+		/* Each is submitted at once: that many were refused. */
+		(void)io_uring_submit(&ctl->uring);
+		ublk_ctl_answer(slot, -EBUSY);
+		return;
+	}
 	memset(sqe, 0, 2 * sizeof(*sqe));
 	sqe->opcode = OP_URING_CMD;
 	/* It will sleep anyhow; and Linux before 6.14 reads the entry of a command that it only
@@ -123,8 +129,12 @@ static void slot_submit(struct ublk_ctl_slot *slot)
 	do
 		r = io_uring_submit(&ctl->uring);
 	while (r == -EINTR);
-	if (r < 0)
+	if (r < 0) {
+		/* The kernel has not taken the entry, and would with the next one. */
+		io_uring_prep_nop(sqe);
+		io_uring_sqe_set_data(sqe, NULL);
 		ublk_ctl_answer(slot, r);
+	}
 }
 
 static void watch(struct ublk_ctl *ctl);
@@ -138,7 +148,8 @@ static void on_poll(struct ring_req *req, int res, uint32_t flags)
 		struct ublk_ctl_slot *slot = io_uring_cqe_get_data(cqe);
 		int answer = cqe->res;
 		io_uring_cqe_seen(&ctl->uring, cqe);
-		ublk_ctl_answer(slot, answer);
+		if (slot != NULL)
+			ublk_ctl_answer(slot, answer);
 	}
 	if (res >= 0)
 		watch(ctl);
@@ -308,7 +319,7 @@ int ublk_ctl_ready(struct ublk_ctl *ctl, struct err *err)
 {
 	if (ctl->control_fd >= 0)
 		return 0;
-	int fd = ctl->fake == NULL ? open("/dev/ublk-control", O_RDWR | O_CLOEXEC) : -1;
+	int fd = ctl->fake == NULL ? open(ctl->path, O_RDWR | O_CLOEXEC) : -1;
 	int r = ctl->fake != NULL ? ctl->fake->missing : fd < 0 ? -errno : 0;
 	if (r == -ENOENT || r == -ENXIO || r == -ENODEV)
 		return err_set(err, ERR_PRECONDITION,
@@ -359,6 +370,7 @@ int ublk_ctl_open(struct ublk_ctl **ret, const struct ublk_ctl_config *config)
 		return -ENOMEM;
 	ctl->ring = config->ring;
 	ctl->fake = config->fake;
+	ctl->path = config->path != NULL ? config->path : "/dev/ublk-control";
 	ctl->bound_ms = config->bound_ms != 0 ? config->bound_ms : UBLK_CTL_BOUND_MS;
 	ctl->control_fd = -1;
 	list_init(&ctl->free);

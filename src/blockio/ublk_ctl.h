@@ -60,6 +60,8 @@ struct ublk_ctl_config {
 	struct ring *ring;
 	uint64_t bound_ms;          /* 0: UBLK_CTL_BOUND_MS */
 	struct ublk_ctl_fake *fake; /* NULL: the kernel */
+	const char *path;           /* NULL: /dev/ublk-control; tests have /dev/null, whose
+				       driver answers every command with 0 */
 };
 
 int ublk_ctl_open(struct ublk_ctl **ret, const struct ublk_ctl_config *config);
