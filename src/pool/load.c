@@ -20,6 +20,9 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/xattr.h>
+#include <time.h>
+
+enum { LOCK_SETTLE_MS = 256 }; /* the longest of the waits, each twice the one before */
 
 /* ---- the job: opening ---- */
 
@@ -40,6 +43,18 @@ static void load_end_sys(struct pool_load *load, int res, const char *what)
 	load_end(load, res == -ENOENT || res == -ENOTDIR ? POOL_MISSING : POOL_SICK,
 		"pool %s: %s %s%s: %s", load->name, load->path, what[0] != '\0' ? "/ " : "", what,
 		strerrordesc_np(-res));
+}
+
+/* A driver that was killed keeps its lock for a moment: until the kernel is through with its
+ * requests. Waits 511 ms in all. */
+static int lock_take(int fd)
+{
+	int r = flock(fd, LOCK_EX | LOCK_NB);
+	for (unsigned ms = 1; r < 0 && errno == EWOULDBLOCK && ms <= LOCK_SETTLE_MS; ms *= 2) {
+		nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
+		r = flock(fd, LOCK_EX | LOCK_NB);
+	}
+	return r;
 }
 
 /* The lock file; makes the directory a pool first where that is wanted. */
@@ -69,7 +84,7 @@ static int open_lock(struct pool_load *load)
 		load_end_sys(load, -errno, POOL_FILE);
 		return -1;
 	}
-	if (flock(*lock, LOCK_EX | LOCK_NB) < 0) {
+	if (lock_take(*lock) < 0) {
 		if (errno == EWOULDBLOCK)
 			load_end(load, POOL_MISSING,
 				"pool %s at %s is served by another driver: stop it, or give this "

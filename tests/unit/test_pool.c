@@ -4,6 +4,7 @@
 #include "pool_fixture.h"
 
 #include <linux/fs.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
@@ -101,6 +102,31 @@ Test(pool, missing_and_locked)
 	cr_assert_eq(pool_state(pools_at(second, 0)), POOL_MISSING);
 	cr_assert_not_null(strstr(pool_why(pools_at(second, 0)), "another driver"));
 	pools_close(second);
+	fixture_close(&f);
+}
+
+static void *let_go(void *arg)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+	close(*(int *)arg);
+	return NULL;
+}
+
+/* As that of a driver just killed. */
+Test(pool, a_lock_on_its_way_out_is_waited_for)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	fixture_close_pools(&f);
+	char path[160];
+	snprintf(path, sizeof(path), "%s/ringvol.pool", f.path);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	cr_assert(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0);
+	pthread_t other;
+	cr_assert_eq(pthread_create(&other, NULL, let_go, &fd), 0);
+	fixture_open_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	pthread_join(other, NULL);
 	fixture_close(&f);
 }
 
