@@ -32,9 +32,6 @@ int process_take_signals(int *ret_fd)
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGIO, SIG_IGN); /* bytes_lock() */
 	signal(SIGHUP, SIG_IGN);
-	/* Whoever started us may have ignored it, and that survives exec: the kernel would reap our
-	 * children, and nobody would know how they ended. */
-	signal(SIGCHLD, SIG_DFL);
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);

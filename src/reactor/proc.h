@@ -3,7 +3,7 @@
  * Child processes: posix_spawn by argv (no shell), pidfd polled on the ring, a deadline, standard
  * output and error captured together up to PROC_OUTPUT_BYTES (the rest is read and dropped).
  * Environment: PATH and LC_ALL=C only. The child's own process group is killed at the deadline.
- * SIGCHLD must not be ignored (process_take_signals() sees to it): the kernel would reap children.
+ * SIGCHLD must not be ignored (main() sees to it): the kernel would reap children.
  */
 #ifndef RINGVOL_REACTOR_PROC_H
 #define RINGVOL_REACTOR_PROC_H

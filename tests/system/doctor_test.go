@@ -120,6 +120,21 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// An ignored SIGCHLD survives exec, and with it nobody would know how a tool has ended.
+func TestDoctorStartedWithoutChildSignals(t *testing.T) {
+	b := open(t, "xfs", 1<<30)
+	cmd := toolCommand(context.Background(), nil, "doctor", "--json", "--pool", b.poolArg())
+	env, err := exec.LookPath("env")
+	b.must(err)
+	cmd.Path, cmd.Args = env, append([]string{"env", "--ignore-signal=CHLD"}, cmd.Args...)
+	d := parseDoctor(t, finish(t, cmd))
+	for _, name := range []string{"ext4 tools", "xfs tools", "btrfs tools"} {
+		if f := d.check(name); f.Verdict != "ok" {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
 func TestDoctorWithoutAPool(t *testing.T) {
 	b := newBed(t, "xfs", 1<<30) // a directory that nobody made a pool
 	d := b.doctor(nil)
