@@ -11,8 +11,9 @@ struct holder {
 };
 
 /* Looks for a process other than this one that has `path` open, by that name, and is seen from
- * here: not one of another pid namespace, and a mount is no process. Reads all of /proc (some
- * milliseconds, a work job). 0, -ENOENT or -errno. */
+ * here: not one of another pid namespace, without CAP_SYS_PTRACE none of another user or with more
+ * capabilities than this one, and a mount is no process. Reads all of /proc (some milliseconds, a
+ * work job). 0, -ENOENT or -errno. */
 int holder_find(const char *path, struct holder *ret);
 
 #endif

@@ -8,7 +8,6 @@
 #include "pool/private.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -84,9 +83,8 @@ static bool mkfs_done(struct op *op)
 static int mkfs_run(struct op *op)
 {
 	struct pool_format *f = format_of(op);
-	snprintf(f->path, sizeof(f->path), "/proc/%d/fd/%d", (int)getpid(), f->dst_fd);
 	f->wrote = true;
-	return pool_mkfs_run(op, &f->proc, &f->spec, f->path, f->uuid, f->mem, sizeof(f->mem));
+	return pool_mkfs_run(op, &f->proc, &f->spec, f->dst_fd, f->uuid, f->mem, sizeof(f->mem));
 }
 
 static int mkfs_end(struct op *op, int res)
@@ -97,7 +95,7 @@ static int mkfs_end(struct op *op, int res)
 static int verify_run(struct op *op)
 {
 	struct pool_format *f = format_of(op);
-	return pool_verify_run(op, &f->verify, f->path);
+	return pool_verify_run(op, &f->verify, f->dst_fd);
 }
 
 static int verify_end(struct op *op, int res)

@@ -3,14 +3,13 @@
 #include "pool/private.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
-int pool_mkfs_run(struct op *op, struct proc *proc, const struct fsimg_spec *spec, const char *path,
+int pool_mkfs_run(struct op *op, struct proc *proc, const struct fsimg_spec *spec, int fd,
 	const uint8_t uuid[16], char *mem, size_t mem_len)
 {
-	*proc = (struct proc){0};
-	int r = fsimg_mkfs_argv(spec, path, uuid, proc, mem, mem_len);
+	*proc = (struct proc){.files = {fd}, .file_count = 1};
+	int r = fsimg_mkfs_argv(spec, PROC_FILE_PATH, uuid, proc, mem, mem_len);
 	if (r < 0)
 		return op_fail(op, ERR_INVALID, "the mkfs options for %s cannot be used: %s",
 			fsimg_name(spec->type), strerrordesc_np(-r));
@@ -64,13 +63,12 @@ int pool_mkfs_end(struct op *op, struct proc *proc, const struct fsimg_spec *spe
 static int verify_job(void *arg)
 {
 	struct pool_verify *verify = arg;
-	_cleanup_fd_ int fd = open(verify->path, O_RDONLY | O_CLOEXEC);
-	return fd < 0 ? -errno : fsimg_probe_fd(fd, &verify->probe);
+	return fsimg_probe_fd(verify->fd, &verify->probe);
 }
 
-int pool_verify_run(struct op *op, struct pool_verify *verify, const char *path)
+int pool_verify_run(struct op *op, struct pool_verify *verify, int fd)
 {
-	*verify = (struct pool_verify){.path = path};
+	*verify = (struct pool_verify){.fd = fd};
 	return op_work(op, verify_job, verify);
 }
 

@@ -313,7 +313,7 @@ struct pool_reflink {
 };
 
 struct pool_verify {
-	const char *path;
+	int fd;
 	struct fsimg_probe probe;
 };
 
@@ -344,7 +344,7 @@ struct pool_format {
 	struct pool_reflink reflink;
 	struct pool_verify verify;
 	int dst_fd;
-	char path[64], mem[2048];
+	char mem[2048];
 };
 void pool_format_init(struct pool_format *f, struct pool *pool, const struct fsimg_spec *spec,
 	const uint8_t uuid[16], bool thick);

@@ -304,13 +304,13 @@ bool pool_trash_detach(struct pool *pool);
 
 /* ---- mkfs.c ---- */
 
-/* Runs mkfs for the step: proc is filled. */
-int pool_mkfs_run(struct op *op, struct proc *proc, const struct fsimg_spec *spec, const char *path,
+/* Runs mkfs on the open image for the step: proc is filled. */
+int pool_mkfs_run(struct op *op, struct proc *proc, const struct fsimg_spec *spec, int fd,
 	const uint8_t uuid[16], char *mem, size_t mem_len);
 /* The step's end. */
 int pool_mkfs_end(struct op *op, struct proc *proc, const struct fsimg_spec *spec, int res);
-/* The step after mkfs: whether it made what it said. path as given to mkfs. */
-int pool_verify_run(struct op *op, struct pool_verify *verify, const char *path);
+/* The step after mkfs: whether it made what it said. */
+int pool_verify_run(struct op *op, struct pool_verify *verify, int fd);
 int pool_verify_end(
 	struct op *op, const struct pool_verify *verify, const struct fsimg_spec *spec, int res);
 

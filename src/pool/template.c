@@ -30,7 +30,7 @@ struct pool_template_state {
 	bool direct_io, checked, made;
 	int fd;
 	char name[RECORD_KEY_MAX];
-	char path[64], mem[2048];
+	char mem[2048];
 	uint8_t uuid[16];
 	struct proc proc;
 	struct pool_verify verify;
@@ -268,11 +268,9 @@ static bool is_found(struct op *op)
 static int mkfs_run(struct op *op)
 {
 	struct pool_template_state *st = state_of(op);
-	snprintf(st->path, sizeof(st->path), "/proc/%d/fd/%d", (int)getpid(), st->fd);
 	/* Its own UUID each volume gets later; this one is the same for the same template. */
 	fsimg_uuid_of(st->name, st->uuid);
-	return pool_mkfs_run(
-		op, &st->proc, &st->spec, st->path, st->uuid, st->mem, sizeof(st->mem));
+	return pool_mkfs_run(op, &st->proc, &st->spec, st->fd, st->uuid, st->mem, sizeof(st->mem));
 }
 
 static int mkfs_end(struct op *op, int res)
@@ -282,7 +280,7 @@ static int mkfs_end(struct op *op, int res)
 
 static int verify_run(struct op *op)
 {
-	return pool_verify_run(op, &state_of(op)->verify, state_of(op)->path);
+	return pool_verify_run(op, &state_of(op)->verify, state_of(op)->fd);
 }
 
 static int verify_end(struct op *op, int res)

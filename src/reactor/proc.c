@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Child processes. Started by posix_spawnp() as the leader of a process group of its own, input
- * from /dev/null, both outputs into one pipe. Two requests are armed: a poll of its pidfd and a
- * read of the pipe; the child is done when both have ended. What it left behind in its group is
- * killed before it is reaped (its pid, and so the group's, cannot be another's until then), so the
- * pipe normally ends with it; a stray that left the group can hold it open until the deadline.
+ * from /dev/null, both outputs into one pipe, the files it is given behind them. Two requests are
+ * armed: a poll of its pidfd and a read of the pipe; the child is done when both have ended. What
+ * it left behind in its group is killed before it is reaped (its pid, and so the group's, cannot be
+ * another's until then), so the pipe normally ends with it; a stray that left the group can hold it
+ * open until the deadline.
  *
  * Fails when nothing could be started. After that on_end always comes. In a simulated ring the
  * child is run to its end when its post is dispatched.
@@ -46,15 +47,31 @@ static int proc_spawn_attr(posix_spawnattr_t *attr)
 	return -r;
 }
 
-static int proc_spawn_files(posix_spawn_file_actions_t *files, int out_fd)
+/* The files once more, above the numbers that the child has them under, where none is in the way of
+ * another one's. */
+static int proc_copy_files(const struct proc *proc, int copies[PROC_FILES_MAX])
+{
+	for (unsigned i = 0; i < proc->file_count; i++) {
+		copies[i] = fcntl(proc->files[i], F_DUPFD_CLOEXEC, PROC_FILE + PROC_FILES_MAX);
+		if (copies[i] < 0)
+			return -errno;
+	}
+	return 0;
+}
+
+/* The output first: its number may be one that a file gets. */
+static int proc_spawn_files(
+	posix_spawn_file_actions_t *files, int out_fd, const int *copies, unsigned count)
 {
 	int r = posix_spawn_file_actions_addopen(files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
 	if (r == 0)
 		r = posix_spawn_file_actions_adddup2(files, out_fd, STDOUT_FILENO);
 	if (r == 0)
 		r = posix_spawn_file_actions_adddup2(files, STDOUT_FILENO, STDERR_FILENO);
+	for (unsigned i = 0; r == 0 && i < count; i++)
+		r = posix_spawn_file_actions_adddup2(files, copies[i], PROC_FILE + (int)i);
 	if (r == 0)
-		r = posix_spawn_file_actions_addclosefrom_np(files, STDERR_FILENO + 1);
+		r = posix_spawn_file_actions_addclosefrom_np(files, PROC_FILE + (int)count);
 	return -r;
 }
 
@@ -66,6 +83,8 @@ static int proc_spawn_child(struct proc *proc, int out_fd)
 	if (inherited == NULL || len < 0 || (size_t)len >= sizeof(path))
 		strcpy(path, "PATH=/usr/sbin:/usr/bin:/sbin:/bin");
 	char *env[] = {path, (char[]){"LC_ALL=C"}, NULL};
+	int copies[PROC_FILES_MAX];
+	memset(copies, -1, sizeof(copies));
 
 	posix_spawnattr_t attr;
 	posix_spawn_file_actions_t files;
@@ -73,12 +92,16 @@ static int proc_spawn_child(struct proc *proc, int out_fd)
 	posix_spawn_file_actions_init(&files);
 	int r = proc_spawn_attr(&attr);
 	if (r == 0)
-		r = proc_spawn_files(&files, out_fd);
+		r = proc_copy_files(proc, copies);
+	if (r == 0)
+		r = proc_spawn_files(&files, out_fd, copies, proc->file_count);
 	if (r == 0)
 		r = -posix_spawnp(&proc->pid, proc->argv[0], &files, &attr,
 			(char *const *)(uintptr_t)proc->argv, env);
 	posix_spawn_file_actions_destroy(&files);
 	posix_spawnattr_destroy(&attr);
+	for (unsigned i = 0; i < PROC_FILES_MAX; i++)
+		fd_close(&copies[i]);
 	return r;
 }
 
@@ -288,7 +311,7 @@ static void proc_on_posted(struct ring_req *req, int res, uint32_t flags)
 
 int proc_start(struct ring *ring, struct proc *proc)
 {
-	assert(proc->argv[0] != NULL && proc->on_end != NULL);
+	assert(proc->argv[0] != NULL && proc->on_end != NULL && proc->file_count <= PROC_FILES_MAX);
 	if (ring->children >= PROC_MAX)
 		return -EAGAIN;
 	proc->ring = ring;

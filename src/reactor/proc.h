@@ -2,8 +2,9 @@
 /*
  * Child processes: posix_spawn by argv (no shell), pidfd polled on the ring, a deadline, standard
  * output and error captured together up to PROC_OUTPUT_BYTES (the rest is read and dropped).
- * Environment: PATH and LC_ALL=C only. The child's own process group is killed at the deadline.
- * SIGCHLD must not be ignored (main() sees to it): the kernel would reap children.
+ * Environment: PATH and LC_ALL=C only. Of this process's descriptors it has those it is given and
+ * no others. The child's own process group is killed at the deadline. SIGCHLD must not be ignored
+ * (main() sees to it): the kernel would reap children.
  */
 #ifndef RINGVOL_REACTOR_PROC_H
 #define RINGVOL_REACTOR_PROC_H
@@ -16,13 +17,27 @@ enum {
 	PROC_OUTPUT_BYTES = 2048,
 	PROC_MAX = 64, /* children at once; more get -EAGAIN */
 	PROC_ARGS_MAX = 64,
+	PROC_FILE = 3, /* the number a child has its first file under */
+	PROC_FILES_MAX = 2,
 };
+
+/* The name a child has for its first file. It opens the same inode anew, even one without a name,
+ * and is in the child's own /proc: a look into ours would need CAP_SYS_PTRACE, as we cannot be
+ * dumped. */
+#define PROC_FILE_PATH "/proc/self/fd/3"
 
 /* Embed it (zeroed); lives until on_end. */
 struct proc {
 	/* set by the caller */
 	const char *argv[PROC_ARGS_MAX]; /* argv[0] is looked up in PATH; ends with NULL */
 	uint64_t timeout_ms;
+	/* Descriptors handed to the child: files[i] becomes its PROC_FILE + i, whatever its number
+	 * and its close-on-exec flag are here. They are the caller's, open until on_end. What the
+	 * child gets is the same open file (position, O_DIRECT, flock), which lasts as long as
+	 * anybody has it: at on_end the child is gone and its group killed, but a stray that left
+	 * the group may have it still. */
+	int files[PROC_FILES_MAX];
+	unsigned file_count;
 	/* res: the exit status 0..255; -ETIMEDOUT (killed at the deadline), -EINTR (died of another
 	 * signal, see signal), -ENOENT (no such program), -ECHILD (it has ended, and somebody else
 	 * has taken its status), another -errno. */

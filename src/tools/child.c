@@ -7,6 +7,7 @@
 
 #include "base/fd.h"
 #include "base/when.h"
+#include "reactor/proc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,13 +18,15 @@
 #include <stdint.h>
 #include <sys/wait.h>
 
-static int spawn(char *const argv[], int out_fd, pid_t *ret_pid)
+static int spawn(char *const argv[], int file, int out_fd, pid_t *ret_pid)
 {
 	posix_spawn_file_actions_t files;
 	posix_spawn_file_actions_init(&files);
 	posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
 	posix_spawn_file_actions_adddup2(&files, out_fd, STDOUT_FILENO);
 	posix_spawn_file_actions_adddup2(&files, out_fd, STDERR_FILENO);
+	if (file >= 0)
+		posix_spawn_file_actions_adddup2(&files, file, PROC_FILE);
 	int r = -posix_spawnp(ret_pid, argv[0], &files, NULL, argv, environ);
 	posix_spawn_file_actions_destroy(&files);
 	return r;
@@ -74,7 +77,7 @@ static int reap(pid_t pid, uint64_t end_ns)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -EINTR;
 }
 
-int child_run(char *const argv[], int timeout_ms, char *out, size_t cap)
+int child_run(char *const argv[], int file, int timeout_ms, char *out, size_t cap)
 {
 	int ends[2];
 	pid_t pid;
@@ -82,7 +85,7 @@ int child_run(char *const argv[], int timeout_ms, char *out, size_t cap)
 		return -errno;
 	_cleanup_fd_ int from = ends[0];
 	_cleanup_fd_ int to = ends[1];
-	int r = spawn(argv, to, &pid);
+	int r = spawn(argv, file, to, &pid);
 	fd_close(&to);
 	if (r < 0)
 		return r;

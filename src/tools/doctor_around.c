@@ -7,6 +7,7 @@
 #include "tools/doctor.h"
 
 #include "base/fd.h"
+#include "reactor/proc.h"
 #include "tools/child.h"
 #include "tools/grpc_client.h"
 #include "tools/text.h"
@@ -52,14 +53,12 @@ static const char *version_in(struct doctor *d, const char *output)
 /* What this version of mkfs.ext4 must understand, on a file that is not written to. */
 static int try_mkfs_ext4(char *output, size_t cap)
 {
-	char path[64];
 	_cleanup_fd_ int image = memfd_create("ringvol-doctor", MFD_CLOEXEC);
 	if (image < 0 || ftruncate(image, TRY_MKFS_BYTES) < 0)
 		return -errno;
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), image);
 	char *argv[] = {"mkfs.ext4", "-n", "-q", "-F", "-O", "metadata_csum_seed", "-E",
-		"nodiscard,assume_storage_prezeroed=1", path, NULL};
-	return child_run(argv, TOOL_TIMEOUT_MS, output, cap);
+		"nodiscard,assume_storage_prezeroed=1", PROC_FILE_PATH, NULL};
+	return child_run(argv, image, TOOL_TIMEOUT_MS, output, cap);
 }
 
 struct tool_set {
@@ -84,7 +83,7 @@ static void look_at_tools(struct doctor *d, const struct tool_set *set)
 	bool mkfs = true;
 	for (unsigned i = 0; i < 3 && set->tools[i].name != NULL; i++) {
 		char *argv[] = {set->tools[i].name, set->tools[i].option, NULL};
-		int r = child_run(argv, TOOL_TIMEOUT_MS, output, sizeof(output));
+		int r = child_run(argv, -1, TOOL_TIMEOUT_MS, output, sizeof(output));
 		/* One that is run without an option ends with its usage. */
 		if (r < 0 || (r != 0 && set->tools[i].option != NULL)) {
 			absent = doctor_text(d, "%s%s%s", absent, absent[0] != '\0' ? ", " : "",

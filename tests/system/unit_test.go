@@ -353,7 +353,7 @@ func TestInsideTheUnit(t *testing.T) {
 
 	all := func(u *unitLimits) (steps, warnings []string) {
 		b := unitBed(t, u)
-		for _, kind := range []string{"ext4", "xfs", "block"} {
+		for _, kind := range []string{"ext4", "xfs", "btrfs", "block"} {
 			steps = append(steps, b.life(kind)...)
 		}
 		return steps, b.warnings()

@@ -8,10 +8,12 @@
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,11 +60,14 @@ static void close_ring(void)
 	ring_close(ring);
 }
 
-/* Starts `sh -c script` and turns until it has ended. */
-static int run_shell(struct child *c, const char *script, uint64_t timeout_ms)
+/* Starts `sh -c script` and turns until it has ended. Its files, from PROC_FILE on: a and b, or
+ * fewer (-1). */
+static int run_with_files(struct child *c, const char *script, uint64_t timeout_ms, int a, int b)
 {
 	*c = (struct child){.proc = {.argv = {"sh", "-c", script, NULL},
 				    .timeout_ms = timeout_ms,
+				    .files = {a, b},
+				    .file_count = (a >= 0) + (b >= 0),
 				    .on_end = on_end}};
 	cr_assert_eq(proc_start(ring, &c->proc), 0);
 	cr_assert_eq(c->ends, 0);
@@ -72,6 +77,11 @@ static int run_shell(struct child *c, const char *script, uint64_t timeout_ms)
 		cr_assert_eq(ring_turn(ring, false), 0);
 	cr_assert_eq(c->ends, 1);
 	return c->res;
+}
+
+static int run_shell(struct child *c, const char *script, uint64_t timeout_ms)
+{
+	return run_with_files(c, script, timeout_ms, -1, -1);
 }
 
 static struct child c;
@@ -191,6 +201,128 @@ Test(proc, environment_descriptors_and_signals_are_clean)
 	close(leak);
 	fds_before--;
 	close_ring();
+}
+
+/* ---- files ---- */
+
+static int file_of(const char *text)
+{
+	int fd = memfd_create("file", MFD_CLOEXEC);
+	cr_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	return fd;
+}
+
+static void files_handed_over(bool simulated)
+{
+	int a = file_of("a's text\n"), b = file_of("b's text\n");
+	/* As a careless library would leave it. */
+	int leak = fcntl(a, F_DUPFD, 77);
+	open_ring(simulated);
+	/* The shell has what it is given and no more; what it starts has it too. */
+	cr_expect_eq(run_shell(&c, "ls /proc/$$/fd; exit 1", 10000), 1);
+	cr_expect_str_eq(c.proc.output, "0\n1\n2\n");
+	cr_expect_eq(run_with_files(&c, "ls /proc/$$/fd; exit 1", 10000, a, -1), 1);
+	cr_expect_str_eq(c.proc.output, "0\n1\n2\n3\n");
+	cr_expect_eq(run_with_files(&c, "ls /proc/$$/fd; exit 1", 10000, a, b), 1);
+	cr_expect_str_eq(c.proc.output, "0\n1\n2\n3\n4\n");
+	cr_expect_eq(run_with_files(&c, "cat " PROC_FILE_PATH " /proc/self/fd/4", 10000, b, a), 0);
+	cr_expect_str_eq(c.proc.output, "b's text\na's text\n");
+	/* The name opens the file anew, the number is the open file itself. */
+	cr_expect_eq(run_with_files(&c, "cat <&3; echo more >&3", 10000, a, -1), 0);
+	cr_expect_str_eq(c.proc.output, "");
+	cr_expect_eq(lseek(a, 0, SEEK_CUR), 14);
+	/* One file may be given twice. */
+	cr_expect_eq(run_with_files(&c, "cmp " PROC_FILE_PATH " /proc/self/fd/4", 10000, a, a), 0);
+	cr_expect_eq(fcntl(a, F_GETFD), FD_CLOEXEC);
+	close_ring();
+	close(leak);
+	close(a);
+	close(b);
+}
+
+Test(proc, files_handed_over)
+{
+	files_handed_over(false);
+}
+
+Test(proc, files_handed_over_simulated)
+{
+	files_handed_over(true);
+}
+
+/* Hands a and b over where the numbers they get are those of b and a, or of the pipe for the
+ * output. In a process of its own, as they are criterion's in this one. */
+static int status_with_low_numbers(int a, int b, bool swapped)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		if (ring_open(&ring, &(struct ring_config){0}) < 0)
+			_exit(2);
+		close(PROC_FILE);
+		close(PROC_FILE + 1);
+		if (swapped) {
+			a = dup3(a, PROC_FILE + 1, O_CLOEXEC);
+			b = dup3(b, PROC_FILE, O_CLOEXEC);
+		}
+		c = (struct child){
+			.proc = {.argv = {"cat", PROC_FILE_PATH, "/proc/self/fd/4", NULL},
+				.timeout_ms = 10000,
+				.files = {a, b},
+				.file_count = 2,
+				.on_end = on_end}};
+		if (proc_start(ring, &c.proc) < 0)
+			_exit(3);
+		while (c.ends == 0)
+			ring_turn(ring, true);
+		_exit(c.res == 0 && strcmp(c.proc.output, "a\nb\n") == 0 ? 0 : 1);
+	}
+	int status = -1;
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+Test(proc, files_get_numbers_in_use)
+{
+	int a = file_of("a\n"), b = file_of("b\n");
+	cr_expect_eq(status_with_low_numbers(a, b, true), 0);
+	cr_expect_eq(status_with_low_numbers(a, b, false), 0);
+	close(a);
+	close(b);
+}
+
+/* Nobody has it once a child that overstayed has ended, nor what that left behind. */
+Test(proc, a_file_goes_with_the_child)
+{
+	int ends[2];
+	char byte;
+	cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+	open_ring(false);
+	cr_expect_eq(run_with_files(&c, "sleep 1000 & sleep 1000", 200, ends[1], -1), -ETIMEDOUT);
+	close(ends[1]);
+	fds_before--;
+	close_ring();
+	cr_expect_eq(read(ends[0], &byte, 1), 0);
+	close(ends[0]);
+}
+
+/* Nothing is started, and the copy of the one before is closed. */
+Test(proc, a_file_that_is_not_open)
+{
+	for (int simulated = 0; simulated < 2; simulated++) {
+		int a = file_of("a\n");
+		open_ring(simulated != 0);
+		struct child none = {.proc = {.argv = {"sh", "-c", "exit 0", NULL},
+					     .files = {a, -1},
+					     .file_count = 2,
+					     .on_end = on_end}};
+		cr_expect_eq(proc_start(ring, &none.proc), simulated ? 0 : -EBADF);
+		if (simulated)
+			cr_assert_eq(ring_sim_settle(ring, 1000), 0);
+		cr_expect_eq(none.ends, simulated);
+		cr_expect_eq(none.res, simulated ? -EBADF : 0);
+		close_ring();
+		close(a);
+	}
 }
 
 Test(proc, no_such_program)

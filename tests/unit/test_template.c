@@ -3,7 +3,9 @@
  * makes a template for all who wait, a bad one is made again, and a failure leaves nothing. */
 #include "pool_fixture.h"
 
+#include <linux/capability.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 
 enum { MIB = 1 << 20 };
 
@@ -104,6 +106,33 @@ Test(template, xfs_by_reflink)
 
 Test(template, btrfs_is_made_afresh)
 {
+	check_format(FIXTURE_DIR, FSIMG_BTRFS, "mkfs.btrfs", false);
+}
+
+/* As serve leaves itself, below a bounding set as ringvol.service's: this process cannot be dumped,
+ * and no child of it has the capability to look into it all the same. */
+static void be_closed(void)
+{
+	cr_assert_eq(prctl(PR_SET_DUMPABLE, 0), 0);
+	if (prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE) < 0)
+		cr_skip_test("needs CAP_SETPCAP to give up another one");
+}
+
+Test(template, ext4_and_mkfs_may_not_look_into_us)
+{
+	be_closed();
+	check_format(FIXTURE_DIR, FSIMG_EXT4, "mkfs.ext4", false);
+}
+
+Test(template, xfs_and_mkfs_may_not_look_into_us)
+{
+	be_closed();
+	check_format(FIXTURE_DIR, FSIMG_XFS, "mkfs.xfs", false);
+}
+
+Test(template, btrfs_and_mkfs_may_not_look_into_us)
+{
+	be_closed();
 	check_format(FIXTURE_DIR, FSIMG_BTRFS, "mkfs.btrfs", false);
 }
 
