@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Child processes: each way to end, and that nothing is left behind. Each test runs on the kernel's
  * ring and, where it makes sense, on the simulated one. */
-#include "process.h"
 #include "reactor/proc.h"
 #include "reactor/sim.h"
 
@@ -138,20 +137,6 @@ Test(proc, a_status_that_is_lost_is_no_success)
 		cr_expect_str_eq(c.proc.output, i == 1 ? "some\n" : "");
 	}
 	close_ring();
-}
-
-/* As a shell's trap '' CHLD leaves it to what it executes. */
-Test(proc, an_inherited_ignored_sigchld)
-{
-	int fd;
-	signal(SIGCHLD, SIG_IGN);
-	cr_assert_eq(process_take_signals(&fd), 0);
-	open_ring(false);
-	cr_expect_eq(run_shell(&c, "exit 0", 10000), 0);
-	cr_expect_eq(run_shell(&c, "exit 4", 10000), 4);
-	cr_expect_eq(run_shell(&c, "sleep 1000", 200), -ETIMEDOUT);
-	close_ring();
-	close(fd);
 }
 
 static void output_cap(void)
