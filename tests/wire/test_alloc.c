@@ -18,7 +18,7 @@
 
 static struct health *health;
 static struct reflection *reflection;
-static struct buf one_text, two_texts;
+static struct buf one_text, two_texts, many_texts;
 
 static void end_held(void)
 {
@@ -96,6 +96,17 @@ static void script_calls(struct peer *p)
 	heap.inside--;
 	peer_pump(p);
 	nghttp2_submit_ping(p->client, NGHTTP2_FLAG_NONE, NULL);
+	peer_pump(p);
+}
+
+/* A method that waits for room, and a client that has sent meanwhile all it may: it goes on only
+ * when the stream's window is opened again. */
+static void script_pause(struct peer *p)
+{
+	peer_pump(p);
+	p->deaf = true;
+	ask(p, "/test.v1.Test/Chat", &many_texts, 0, false, NULL);
+	p->deaf = false;
 	peer_pump(p);
 }
 
@@ -200,9 +211,14 @@ static struct peer *run_once(script_fn *calls, bool drain)
 
 static void texts_make(void)
 {
+	static uint8_t text[8192];
 	text_frame(&one_text, "memory", 6);
 	text_frame(&two_texts, "memory", 6);
 	text_frame(&two_texts, "runs out", 8);
+	for (unsigned i = 0; i < 40; i++) {
+		memset(text, (int)i, sizeof(text));
+		text_frame(&many_texts, text, sizeof(text));
+	}
 }
 
 static void sweep(script_fn *calls, unsigned long least)
@@ -220,11 +236,17 @@ static void sweep(script_fn *calls, unsigned long least)
 	peer_free(right.drained);
 	buf_free(&one_text);
 	buf_free(&two_texts);
+	buf_free(&many_texts);
 }
 
 Test(alloc, calls)
 {
 	sweep(script_calls, 200);
+}
+
+Test(alloc, a_pause)
+{
+	sweep(script_pause, 100);
 }
 
 /* ---- HTTP/1 ---- */
