@@ -266,7 +266,7 @@ static void http_say(struct http_peer *p, const char *text)
 	}
 }
 
-/* Requests of each kind; what comes back is whole answers, or the connection is over. */
+/* Requests of each kind; what comes back is right, or an error, or the connection is over. */
 static void http_script(struct http_peer *p, unsigned long n)
 {
 	static const char get[] = "GET /text HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -278,11 +278,20 @@ static void http_script(struct http_peer *p, unsigned long n)
 	bool armed = heap_hold();
 	struct http_answer a;
 	size_t at = 0, answers = 0;
+	bool over = p->session->dead || p->res < 0;
 	while (at < p->out.len && http_answer_parse(&a, p->out.data + at, p->out.len - at, false)) {
+		cr_assert_lt(answers, 6, "allocation %lu", n);
+		bool right = a.status == (answers == 4 ? 404 : 200);
+		right &= answers == 4 || a.length == (answers == 0 ? strlen("text\n") : p->size);
+		/* To an end that is the connection's: there it is for conn.c to tell. */
+		right |= a.body_is_end && over;
+		cr_assert(right || (n != 0 && a.status == 503),
+			"allocation %lu: answer %zu is %u with %zu bytes", n, answers, a.status,
+			a.length);
 		at += a.all;
 		answers++;
 	}
-	cr_assert((answers == 6 && at == p->out.len) || p->session->dead || p->res < 0,
+	cr_assert(over || (answers == 6 && at == p->out.len),
 		"allocation %lu: %zu answers and the connection goes on", n, answers);
 	heap_release(armed);
 }
