@@ -9,8 +9,9 @@
  *
  * A connection that is finished lingers for a moment: its last bytes (a GOAWAY with the reason) are
  * out, its own side is shut, and what still comes in is thrown away, because closing a socket with
- * unread data destroys what the peer has not read yet. CLOSED waits for the kernel to let go of
- * the requests. Connections fail on their own.
+ * unread data destroys what the peer has not read yet. One that is given up in the middle of an
+ * answer of HTTP is reset instead, because a body may end where its connection does. CLOSED waits
+ * for the kernel to let go of the requests. Connections fail on their own.
  */
 #include "rpc/conn.h"
 
@@ -79,11 +80,22 @@ static void conn_end_session(struct conn *c)
 	server_drain_check(server);
 }
 
+/* Whether the peer might take the end of the connection for that of an answer. */
+static bool conn_mid_answer(const struct conn *c)
+{
+	if (c->state != CONN_OPEN || c->session->ops->mid_answer == NULL)
+		return false;
+	return c->send.armed || c->session->ops->mid_answer(c->session);
+}
+
 /* May free the connection. */
 static void conn_close(struct conn *c)
 {
+	static const struct linger reset = {.l_onoff = 1, .l_linger = 0};
 	struct ring *ring = c->server->config.ring;
 	if (c->state != CONN_CLOSED) {
+		if (conn_mid_answer(c))
+			setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 		c->state = CONN_CLOSED;
 		conn_end_session(c);
 		ring_timer_cancel(ring, &c->timer);
@@ -97,7 +109,7 @@ static void conn_close(struct conn *c)
 /* May free the connection. */
 static void conn_linger(struct conn *c)
 {
-	if (c->ended) { /* there is no unread data to wait for */
+	if (c->ended || conn_mid_answer(c)) { /* no unread data to wait for; no end to show */
 		conn_close(c);
 		return;
 	}

@@ -183,10 +183,13 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
 	size_t len, void *arg)
 {
 	struct h2_stream *s = stream_at(arg, id);
-	if (s != NULL)
+	if (s != NULL) {
 		h2_stream_on_data(s, (flags & NGHTTP2_FLAG_END_STREAM) != 0, data, len);
-	else
-		nghttp2_session_consume(session, id, len);
+		return 0;
+	}
+	int res = nghttp2_session_consume(session, id, len);
+	if (res != 0)
+		h2_conn_broke(arg, res);
 	return 0;
 }
 

@@ -243,6 +243,19 @@ void h2_stream_closed(struct h2_stream *s)
 
 /* ---- the request's messages ---- */
 
+/* Without the memory for a WINDOW_UPDATE the client would wait for one for ever. */
+static void in_consumed(struct h2_stream *s, int res)
+{
+	if (res != 0)
+		h2_conn_broke(s->conn, res);
+}
+
+static void in_consume(struct h2_stream *s, size_t len)
+{
+	if (len > 0)
+		in_consumed(s, nghttp2_session_consume_stream(s->conn->session, s->id, len));
+}
+
 void h2_stream_drop_input(struct h2_stream *s)
 {
 	list_remove(&s->half_open);
@@ -250,8 +263,7 @@ void h2_stream_drop_input(struct h2_stream *s)
 	buf_free(&s->in);
 	s->in_at = 0;
 	s->call.request = NULL;
-	if (s->unconsumed > 0)
-		nghttp2_session_consume_stream(s->conn->session, s->id, s->unconsumed);
+	in_consume(s, s->unconsumed);
 	s->unconsumed = 0;
 }
 
@@ -277,12 +289,6 @@ static bool in_decode(struct h2_stream *s, const uint8_t *data, size_t len)
 	if (status != GRPC_OK)
 		h2_stream_abort(s, status, message);
 	return status == GRPC_OK;
-}
-
-static void in_consume(struct h2_stream *s, size_t len)
-{
-	if (len > 0)
-		nghttp2_session_consume_stream(s->conn->session, s->id, len);
 }
 
 static void stream_run(struct h2_stream *s)
@@ -347,7 +353,7 @@ void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data
 {
 	struct h2_conn *conn = s->conn;
 
-	nghttp2_session_consume_connection(conn->session, len);
+	in_consumed(s, nghttp2_session_consume_connection(conn->session, len));
 	if (h2_stream_is_in(s) && s->call.waiting)
 		s->unconsumed += len; /* the client waits, too */
 	else

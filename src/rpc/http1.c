@@ -515,6 +515,13 @@ static bool http1_finished(const struct session *session)
 	return c->broken < 0 || c->state == HTTP1_OVER;
 }
 
+/* A body of HTTP/1.0 ends with the connection. */
+static bool http1_mid_answer(const struct session *session)
+{
+	const struct http1_call *c = container_of(session, const struct http1_call, base);
+	return c->state == HTTP1_ANSWER;
+}
+
 static uint64_t http1_idle_since_ns(const struct session *session)
 {
 	const struct http1_call *c = container_of(session, const struct http1_call, base);
@@ -562,6 +569,7 @@ static const struct session_ops http1_ops = {
 	.input_ended = http1_input_ended,
 	.output = http1_output,
 	.finished = http1_finished,
+	.mid_answer = http1_mid_answer,
 	.idle_since_ns = http1_idle_since_ns,
 	.drain = http1_drain,
 	.free = http1_session_free,

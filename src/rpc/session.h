@@ -27,6 +27,10 @@ struct session_ops {
 	int (*output)(struct session *session, struct buf *out, size_t limit);
 	/* True when nothing is left to read or write: close the socket. */
 	bool (*finished)(const struct session *session);
+	/* Whether an answer is under way that has no end yet. Given up there, the connection is
+	 * reset, so that the peer does not take the end of it for the answer's. NULL: its protocol
+	 * tells them apart. */
+	bool (*mid_answer)(const struct session *session);
 	/* Since when it has waited for another request with nothing under way, in the ring's time:
 	 * then it may be closed for one that has something to say. UINT64_MAX: it has not, or was
 	 * of no use yet. NULL: never. */

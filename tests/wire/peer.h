@@ -79,11 +79,12 @@ static void flood_go(struct grpc_call *call, void *arg)
 	(void)arg;
 	text_message text = TEXT_INIT;
 	text.service.len = world.flood_bytes;
-	static uint8_t zeros[16384];
-	text.service.data = zeros;
+	static uint8_t bytes[16384];
+	text.service.data = bytes;
 	bool more = true;
 	while (more && world.flood_left > 0 && !grpc_call_gone(call)) {
 		world.flood_left--;
+		memset(bytes, (int)(world.flood_left % 256), world.flood_bytes);
 		more = grpc_send(call, &text.base);
 	}
 	if (world.flood_left == 0 || grpc_call_gone(call))
@@ -316,7 +317,7 @@ static void peer_connect(struct peer *p)
 		p->answers[i] = (struct answer){.http = -1, .grpc = -1};
 }
 
-static struct peer *peer_new(void)
+static inline struct peer *peer_new(void)
 {
 	struct peer *p = calloc(1, sizeof(*p));
 	p->sim.seed = 1;
@@ -327,7 +328,7 @@ static struct peer *peer_new(void)
 	return p;
 }
 
-static void peer_free(struct peer *p)
+static inline void peer_free(struct peer *p)
 {
 	h2_conn_free(p->conn);
 	nghttp2_session_del(p->client);
@@ -346,6 +347,8 @@ static inline void peer_reconnect(struct peer *p)
 	for (unsigned i = 0; i < PEER_STREAMS; i++)
 		buf_free(&p->answers[i].data);
 	p->goaway = false;
+	p->goaway_code = 0;
+	p->pongs = 0;
 	p->fed = 0;
 	peer_connect(p);
 }

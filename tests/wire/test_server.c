@@ -434,8 +434,25 @@ static void http_many(struct http1_call *call, void *arg)
 	http1_stream(call, "text/plain", &many[many_count++]);
 }
 
+/* One that says "half" and fails. */
+static bool torn_began;
+
+static int torn_more(struct http1_source *source, struct buf *out, size_t limit)
+{
+	(void)source;
+	(void)limit;
+	if (torn_began)
+		return -EIO;
+	torn_began = true;
+	cr_assert_eq(buf_append(out, "half", 4), 0);
+	return 1;
+}
+
+static struct http1_source torn = {.more = torn_more, .free = endless_free};
+
 static const struct http1_route routes[] = {{"/text", http_text, NULL},
-	{"/endless", http_endless, &endless}, {"/many", http_many, NULL}, {NULL, NULL, NULL}};
+	{"/endless", http_endless, &endless}, {"/many", http_many, NULL},
+	{"/torn", http_endless, &torn}, {NULL, NULL, NULL}};
 
 static void serve_http(unsigned connections)
 {
@@ -535,6 +552,45 @@ Test(server, idle_http_connections_make_room)
 		close(fds[i]);
 	for (unsigned i = 0; i < MORE; i++)
 		close(more[i]);
+}
+
+/* Reads to the end of the connection; 0 or -errno, as it ends. */
+static int http_end(int fd)
+{
+	char in[512];
+	ssize_t n;
+	while ((n = recv(fd, in, sizeof(in), 0)) != 0 && (n > 0 || errno == EAGAIN)) {
+		cr_assert_eq(ring_turn(ring, false), 0);
+		usleep(50);
+	}
+	int res = n < 0 ? -errno : 0;
+	close(fd);
+	return res;
+}
+
+static int http_old_get(const char *request)
+{
+	int fd = dial_http();
+	cr_assert_eq(send(fd, request, strlen(request), MSG_NOSIGNAL), (ssize_t)strlen(request));
+	return http_end(fd);
+}
+
+/* A body of HTTP/1.0 ends with the connection: where that is not the end of the body the client has
+ * to see an error. */
+Test(server, half_a_body_is_no_whole_one)
+{
+	serve_http(8);
+	cr_assert_eq(http_old_get("GET /text HTTP/1.0\r\n\r\n"), 0);
+	cr_assert_eq(http_old_get("GET /torn HTTP/1.0\r\n\r\n"), -ECONNRESET);
+	turn_until(server_stats(server)->connections == 0);
+	/* Cut off by a drain that lasts too long. */
+	int fd = dial_http();
+	http_get(fd, "/many");
+	turn_until(http_answered(fd));
+	unsigned drained = 0;
+	server_drain(server, 20, on_drained, &drained);
+	turn_until(drained == 1);
+	cr_assert_eq(http_end(fd), -ECONNRESET);
 }
 
 /* A second signal during a drain: nothing of the connection is in the kernel while its body is
