@@ -3,6 +3,8 @@
  * copied only where they can be held still for it. */
 #include "csi_calls.h"
 
+#include "csi/node_state.h"
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -137,6 +139,113 @@ Test(csi, a_thaw_is_left_to_the_next_run_at_a_shutdown, .timeout = 300)
 	cr_assert(!is_frozen());
 	cr_assert_eq(do_snapshot(), GRPC_OK);
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	close_staged();
+}
+
+/* ---- adoption thaws as well ---- */
+
+/* As after a restart: nothing is known of the volume. */
+static void forget(void)
+{
+	struct pool_object *volume;
+	struct err err = {0};
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	node_volume_free(volume->node);
+	volume->node = NULL;
+}
+
+static int thaw_fails_twice(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	if (++thaws > 2)
+		return mnt_calls[MNT_THAW](req, req_len, resp, resp_len);
+	*resp_len = 0;
+	return -EIO;
+}
+
+static int inspect_overstays(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	return -ETIMEDOUT;
+}
+
+/* Meanwhile nobody unstages it. Where it is mounted has just been read: no other call on what is
+ * frozen is in the thaw's way. */
+Test(csi, adoption_tries_a_thaw_again_and_holds_the_volume, .timeout = 300)
+{
+	open_staged(WORLD_EXT4, 16 * MIB);
+	leave_frozen();
+	forget();
+	w->calls[MNT_THAW] = thaw_fails_twice;
+	w->calls[MNT_INSPECT] = inspect_overstays;
+	csi_adopt(w->csi, NULL, NULL);
+	while (thaws == 0)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_assert_eq(undo_stage(), GRPC_ABORTED);
+	while (csi_adopting(w->csi))
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_assert_eq(thaws, 3);
+	cr_assert(!is_frozen());
+	w->calls[MNT_INSPECT] = mnt_calls[MNT_INSPECT];
+	close_staged();
+}
+
+/* All that is to be known waits for adoption, so it waits for one thaw's bound and no longer. */
+Test(csi, adoption_waits_for_one_thaw_that_overstays, .timeout = 300)
+{
+	open_staged(WORLD_EXT4, 16 * MIB);
+	leave_frozen();
+	forget();
+	w->calls[MNT_THAW] = thaw_overstays;
+	world_adopt(w);
+	cr_assert_eq(thaws, 1);
+	cr_assert(is_frozen());
+	cr_assert(csi_adopted(w->csi, NULL));
+	w->calls[MNT_THAW] = mnt_calls[MNT_THAW];
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert(!is_frozen());
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	close_staged();
+}
+
+static const char *fault_op, *fault_step;
+
+static int named_step_fails(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (fault_op == NULL || strcmp(op_name, fault_op) != 0 ||
+		strcmp(step_name, fault_step) != 0)
+		return 0;
+	fault_op = NULL;
+	return -EIO;
+}
+
+/* Whatever of it fails, everything is known afterwards, and the next snapshot thaws. */
+Test(csi, adoption_leaves_what_it_cannot_thaw_to_the_next_snapshot, .timeout = 300)
+{
+	static const char *const steps[][2] = {
+		{"marks", "look for our marks"},
+		{"marks", "thaw leftover"},
+		{"thaw leftover", "look for mark"},
+		{"thaw leftover", "thaw leftover"},
+		{"thaw leftover", "unmark leftover"},
+	};
+	open_staged(WORLD_EXT4, 16 * MIB);
+	w->reactor.op_fault = named_step_fails;
+	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		leave_frozen();
+		forget();
+		fault_op = steps[i][0];
+		fault_step = steps[i][1];
+		world_adopt(w);
+		cr_assert_null(fault_op, "%s/%s did not run", steps[i][0], steps[i][1]);
+		cr_assert(csi_adopted(w->csi, NULL));
+		cr_assert_eq(do_snapshot(), GRPC_OK, "after %s", steps[i][1]);
+		cr_assert(!is_frozen(), "after %s", steps[i][1]);
+		cr_assert_eq(undo_snapshot(), GRPC_OK);
+	}
 	close_staged();
 }
 
