@@ -316,7 +316,7 @@ static void peer_connect(struct peer *p)
 		p->answers[i] = (struct answer){.http = -1, .grpc = -1};
 }
 
-static struct peer *peer_new(void)
+static inline struct peer *peer_new(void)
 {
 	struct peer *p = calloc(1, sizeof(*p));
 	p->sim.seed = 1;
@@ -327,7 +327,7 @@ static struct peer *peer_new(void)
 	return p;
 }
 
-static void peer_free(struct peer *p)
+static inline void peer_free(struct peer *p)
 {
 	h2_conn_free(p->conn);
 	nghttp2_session_del(p->client);
