@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/when.h"
 #include "blockio/mnt.h"
 #include "csi/csi.h"
 #include "csi/registration.h"
@@ -46,7 +47,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <time.h>
 
 enum {
 	START_WAIT_MS =
@@ -80,13 +80,6 @@ struct serve {
 	bool serving, draining, csi_idle, server_drained, registration_drained;
 	bool cut_off;
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 /* ---- the process ---- */
 
@@ -428,7 +421,8 @@ static void say_serving(struct serve *s)
 	if (!s->adopted)
 		log_event(LOG_LEVEL_WARN, "devices and mounts of earlier runs are still looked for",
 			NULL);
-	snprintf(startup_ms, sizeof(startup_ms), "%.1f", (double)(clock_ns() - s->start_ns) / 1e6);
+	snprintf(startup_ms, sizeof(startup_ms), "%.1f",
+		(double)(when_monotonic_ns() - s->start_ns) / 1e6);
 	log_event(LOG_LEVEL_INFO, "serving",
 		log_fields({"version", RINGVOL_VERSION}, {"driver", s->options.csi.driver_name},
 			{"node", s->options.csi.node_id}, {"endpoints", (char *)endpoints.data},
@@ -494,7 +488,7 @@ static void stop(struct serve *s)
 
 int serve_main(int argc, char *const *argv)
 {
-	struct serve s = {.signal_fd = -1, .start_ns = clock_ns()};
+	struct serve s = {.signal_fd = -1, .start_ns = when_monotonic_ns()};
 	struct options_result result = {0};
 	struct err err = {0};
 	if (serve_options_parse(&s.options, &result, argc, argv, &err) < 0) {

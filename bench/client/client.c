@@ -7,6 +7,7 @@
  *   create ENDPOINT N PREFIX BYTES block|FS  CreateVolume of PREFIX-0 and so on; deleted at the end
  *   info ENDPOINT N PAUSE_US                 GetPluginInfo, each a while after the answer before
  */
+#include "base/when.h"
 #include "csi.pb-c.h"
 #include "tools/grpc_client.h"
 
@@ -14,17 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct grpc_client *client;
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static int ignore(void *arg, const uint8_t *data, size_t len)
 {
@@ -39,12 +32,12 @@ static uint64_t call(const char *path, const ProtobufCMessage *request,
 	int (*on_message)(void *arg, const uint8_t *data, size_t len), void *arg)
 {
 	struct err err = {0};
-	uint64_t start = now_ns();
+	uint64_t start = when_monotonic_ns();
 	if (grpc_client_call(client, path, request, on_message, arg, &err) < 0) {
 		fprintf(stderr, "client: %s: %s\n", path, err.message);
 		exit(1);
 	}
-	return now_ns() - start;
+	return when_monotonic_ns() - start;
 }
 
 static ProtobufCBinaryData bytes(char *text)

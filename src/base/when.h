@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times for people and protocols. */
+/* The clocks, and times for people and protocols. */
 #ifndef RINGVOL_BASE_WHEN_H
 #define RINGVOL_BASE_WHEN_H
 

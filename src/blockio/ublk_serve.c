@@ -26,6 +26,8 @@
  */
 #include "blockio/ublk_io_priv.h"
 
+#include "base/when.h"
+
 #include <errno.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
@@ -254,12 +256,9 @@ static void serve(struct ublk_tag *tag)
 
 static void count_error(struct ublk_queue *q, int res)
 {
-	struct timespec now;
-	clock_gettime(CLOCK_REALTIME, &now);
 	COUNT(q->counters.errors, 1);
 	__atomic_store_n(&q->counters.last_errno, (uint32_t)-res, __ATOMIC_RELAXED);
-	__atomic_store_n(&q->counters.last_error_ns,
-		(uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, __ATOMIC_RELAXED);
+	__atomic_store_n(&q->counters.last_error_ns, when_now_ns(), __ATOMIC_RELAXED);
 }
 
 /* Of linked I/O it comes only when the link was broken. */

@@ -24,8 +24,9 @@ int csi_look_start(struct csi_adoption *adoption);
 bool csi_look_stale(const struct csi_adoption *adoption, uint64_t hash);
 void csi_look_over(struct csi_adoption *adoption, const struct csi_look *look);
 
-/* Thaws, and restores single writers, of a volume that has a node state. OP_PENDING: on_end follows
- * from the loop, whatever came of it; 0: there is nothing to do; -ENOMEM. */
+/* Thaws, and restores single writers, of a volume that has a node state and that no task has alone;
+ * it is held meanwhile. OP_PENDING: on_end follows from the loop, whatever came of it; 0: there is
+ * nothing to do; -ENOMEM. */
 int csi_marks_start(
 	struct csi *csi, struct pool_object *volume, void (*on_end)(void *arg), void *arg);
 

@@ -1,41 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Our marks on the image of a volume just adopted: thaws what a run cut short left frozen by our
- * own hand, and who was to stay the only writer is known again. Happy path: look -> thaw -> unmark.
+ * Our marks on the image of a volume just adopted: who was to stay the only writer is known again,
+ * and what a run cut short left frozen by our own hand is thawed. Happy path: look for both -> thaw
+ * the leftover (thaw.c). The volume is held meanwhile: nobody unmounts or deletes it.
  * What fails is said in the log; a mark that stays is looked at by the next snapshot and the next
  * start.
  */
 #include "base/fd.h"
 #include "base/log.h"
 #include "blockio/boot_mark.h"
-#include "blockio/mnt.h"
 #include "csi/adopt.h"
 #include "csi/node_state.h"
+#include "csi/quiesce.h"
+#include "csi/task.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct marks {
 	struct op op;
 	struct csi *csi;
+	struct pool_object *volume;
+	struct csi_hold hold;
 	void (*on_end)(void *arg);
 	void *arg;
 	int dirfd;
-	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
 	bool mountable; /* no raw block volume */
 	bool frozen, written;
 	struct boot_mark writer;
-	struct mnt_path_req path;
-	struct mnt_result result;
+	/* Made where there is one: a thousand volumes are looked at together, and this is 9 KiB. */
+	struct csi_quiesce *leftover;
 };
+
+#define marks_of(op_ptr) container_of(op_ptr, struct marks, op)
 
 static int look_job(void *arg)
 {
 	struct marks *m = arg;
-	_cleanup_fd_ int fd = openat(m->dirfd, m->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	_cleanup_fd_ int fd = openat(m->dirfd, m->volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
 	m->frozen = m->mountable && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
@@ -43,53 +47,39 @@ static int look_job(void *arg)
 	return 0;
 }
 
-static int unmark_job(void *arg)
+static int look_run(struct op *op)
 {
-	struct marks *m = arg;
-	_cleanup_fd_ int fd = openat(m->dirfd, m->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? -errno : boot_mark_remove(fd, BOOT_MARK_FROZEN);
+	return op_work(op, look_job, marks_of(op));
 }
 
 static bool thaw_done(struct op *op)
 {
-	return !container_of(op, struct marks, op)->frozen;
-}
-
-static int look_run(struct op *op)
-{
-	return op_work(op, look_job, container_of(op, struct marks, op));
+	return !marks_of(op)->frozen;
 }
 
 static int thaw_run(struct op *op)
 {
-	struct marks *m = container_of(op, struct marks, op);
-	/* Without a key: a call that hangs on the frozen file system must not keep the thaw away.
-	 */
-	return op_helper(op, MNT_THAW, NULL, &m->path, sizeof(m->path), &m->result,
-		sizeof(m->result), CSI_FREEZE_TIMEOUT_MS);
-}
-
-static int unmark_run(struct op *op)
-{
-	return op_work(op, unmark_job, container_of(op, struct marks, op));
+	struct marks *m = marks_of(op);
+	m->leftover = malloc(sizeof(*m->leftover));
+	if (m->leftover == NULL)
+		return -ENOMEM;
+	csi_thaw_leftover_init(m->leftover, m->csi, m->volume, true);
+	return op_child(op, &m->leftover->op);
 }
 
 static const struct op_step marks_steps[] = {
 	{"look for our marks", .run = look_run},
-	{"thaw", .done = thaw_done, .run = thaw_run},
-	{"unmark", .done = thaw_done, .run = unmark_run},
+	{"thaw leftover", .done = thaw_done, .run = thaw_run},
 	{NULL},
 };
 
 /* A mark may be older than the mounts that are there, so it counts for the path it says. */
-static void restore_writer(struct marks *m)
+static void restore_writer(const struct marks *m)
 {
-	struct pool_object *volume;
-	struct err gone = {0};
-	if (!m->written || pools_find_id(m->csi->pools, RECORD_VOLUME, m->id, &volume, &gone) < 0 ||
-		node_volume_find(volume) == NULL)
+	const struct node_volume *node = node_volume_find(m->volume);
+	if (!m->written || node == NULL)
 		return;
-	list_for_each (link, &node_volume_find(volume)->mounts) {
+	list_for_each (link, &node->mounts) {
 		struct node_mount *mount = container_of(link, struct node_mount, link);
 		if (boot_mark_says(&m->writer, mount->path))
 			mount->single_writer = true;
@@ -98,36 +88,40 @@ static void restore_writer(struct marks *m)
 
 static void marks_finished(struct op *op)
 {
-	struct marks *m = container_of(op, struct marks, op);
+	struct marks *m = marks_of(op);
+	char id[RECORD_ID_MAX];
+	pool_object_id(m->volume, id);
 	if (m->frozen || op_failed(op))
 		log_event(LOG_LEVEL_WARN,
 			m->frozen ? "a snapshot cut short had left a volume frozen"
 				  : "whether a volume is frozen cannot be seen",
-			log_fields({"volume", m->id},
-				{"error", op_failed(op) ? op->err.message : NULL}));
+			log_fields(
+				{"volume", id}, {"error", op_failed(op) ? op->err.message : NULL}));
 	restore_writer(m);
+	csi_hold_release(&m->hold);
 	m->on_end(m->arg);
+	free(m->leftover);
 	free(m);
 }
 
 int csi_marks_start(
 	struct csi *csi, struct pool_object *volume, void (*on_end)(void *arg), void *arg)
 {
-	const struct node_volume *node = node_volume_find(volume);
-	if (list_empty(&node->mounts))
+	if (list_empty(&node_volume_find(volume)->mounts))
 		return 0;
 	struct marks *m = calloc(1, sizeof(*m));
 	if (m == NULL)
 		return -ENOMEM;
 	m->csi = csi;
+	m->volume = volume;
 	m->on_end = on_end;
 	m->arg = arg;
 	m->mountable = volume->rec->fs != FSIMG_NONE;
 	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
-	memcpy(m->image, volume->key, sizeof(m->image));
-	pool_object_id(volume, m->id);
-	snprintf(m->path.path, sizeof(m->path.path), "%s",
-		container_of(node->mounts.next, struct node_mount, link)->path);
+	bool held = csi_hold_take(csi, &m->hold, "volume", volume->key,
+		"what an earlier run left of it is being looked at");
+	assert(held); /* adopt.c has just looked */
+	(void)held;
 	op_init(&m->op, csi->reactor, "marks", marks_steps, marks_finished);
 	op_start(&m->op);
 	return OP_PENDING;

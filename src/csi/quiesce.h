@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holding a volume still while it is copied or shared. Child operations; the caller holds the
- * volume's lock (exclusive where it is attached), so nothing is attached or mounted meanwhile.
+ * Holding a volume still while it is copied or shared (quiesce.c), and thawing it (thaw.c). Child
+ * operations; the caller holds the volume's lock (exclusive where it is to be frozen), so nothing
+ * is attached or mounted meanwhile.
  */
 #ifndef RINGVOL_CSI_QUIESCE_H
 #define RINGVOL_CSI_QUIESCE_H
@@ -18,6 +19,7 @@ struct csi_quiesce {
 	int dirfd;
 	char id[RECORD_ID_MAX], thaw_key[RECORD_ID_MAX + sizeof(" thaw")];
 	struct backend_dev dev;
+	bool adopting;            /* csi_thaw_leftover_init()'s */
 	bool freeze;              /* decided: a freeze is needed */
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
 	bool overstayed;          /* the freeze did; it may still come about */
@@ -44,7 +46,10 @@ void csi_quiesce_init(
  * shuts down) the mark stays, and the next attempt or start thaws. */
 void csi_thaw_init(struct csi_quiesce *q);
 /* For who finds that its work was done by an earlier attempt: thaws what that one may have left
- * frozen. Nothing to do where nothing is mounted. Errors as csi_quiesce_init(). */
-void csi_thaw_leftover_init(struct csi_quiesce *q, struct csi *csi, struct pool_object *volume);
+ * frozen. Nothing to do where nothing is mounted. Errors as csi_quiesce_init(). adopting: what
+ * memory says of its mounts was read from the kernel just now, and is not looked at again; a thaw
+ * that overstays is not tried again either. */
+void csi_thaw_leftover_init(
+	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool adopting);
 
 #endif

@@ -79,7 +79,7 @@ int csi_source_leftover(struct op *op, struct csi_source *source, struct csi *cs
 	int r = pool_check_ready(volume->pool, &op->err);
 	if (r < 0)
 		return r;
-	csi_thaw_leftover_init(&source->quiesce, csi, volume);
+	csi_thaw_leftover_init(&source->quiesce, csi, volume, false);
 	return op_child(op, &source->quiesce.op);
 }
 

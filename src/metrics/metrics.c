@@ -5,12 +5,13 @@
  */
 #include "metrics/private.h"
 
+#include "base/when.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 
 const struct text_scale metrics_rpc_scale = {
 	.count = 12,
@@ -134,9 +135,7 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	m->registry = registry;
 	m->other.operation = m->other.step = "other";
 	name_features(m);
-	struct timespec now;
-	clock_gettime(CLOCK_REALTIME, &now);
-	m->start_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	m->start_ns = when_now_ns();
 	grpc_registry_observe(registry, on_call, m);
 	reactor->op_step_timed = on_step;
 	reactor->op_step_timed_arg = m;

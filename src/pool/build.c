@@ -10,13 +10,14 @@
  */
 #include "pool/private.h"
 
+#include "base/when.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
-#include <time.h>
 
 enum {
 	/* Extents of an image are kept at least this long where the file system can (XFS): a
@@ -456,10 +457,8 @@ static const struct op_step build_steps[] = {
 int pool_build_init(
 	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
 {
-	struct timespec now;
 	struct record draft = *rec;
-	clock_gettime(CLOCK_REALTIME, &now);
-	draft.created_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	draft.created_ns = when_now_ns();
 	pool_random_hex(draft.random, 8);
 	struct record *made = record_new(&draft);
 	if (made == NULL)

@@ -13,6 +13,7 @@
  */
 #include "pool/private.h"
 
+#include "base/when.h"
 #include "blockio/mnt.h"
 
 #include <errno.h>
@@ -25,7 +26,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
 /* ---- background jobs ---- */
 
@@ -74,16 +74,9 @@ void pool_job_submit(struct pool *pool, struct pool_job *job)
 
 /* ---- calls of operations ---- */
 
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 struct pool_call pool_call(struct pool *pool)
 {
-	uint64_t now_ns = clock_ns();
+	uint64_t now_ns = when_monotonic_ns();
 	for (unsigned i = 0; i < WORK_THREADS; i++) {
 		uint64_t none = 0;
 		atomic_uint_least64_t *place = &pool->calls.began_ns[i];
@@ -102,7 +95,7 @@ void pool_call_end(struct pool_call *call)
 /* One call of its operations has been in a thread for so long. */
 static bool is_stuck(const struct pool *pool)
 {
-	uint64_t now_ns = clock_ns();
+	uint64_t now_ns = when_monotonic_ns();
 	for (unsigned i = 0; i < WORK_THREADS; i++) {
 		uint64_t began_ns = atomic_load(&pool->calls.began_ns[i]);
 		if (began_ns != 0 && now_ns - began_ns > (uint64_t)POOL_STUCK_MS * 1000000)

@@ -12,11 +12,12 @@
  */
 #include "probes/private.h"
 
+#include "base/when.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
 	BUCKETS = 512,
@@ -59,13 +60,6 @@ struct probes {
 	unsigned grow_by;
 };
 
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* ---- slots ---- */
 
 static int lowest_free(const struct probes *p)
@@ -81,7 +75,7 @@ static void device_bind(struct probes *p, struct device *device)
 	int slot = lowest_free(p);
 	if (slot == NO_SLOT || device->beyond)
 		return;
-	uint64_t now = clock_ns();
+	uint64_t now = when_monotonic_ns();
 	int r = probe_bpf_bind(p->bpf, (uint32_t)slot, device->major, device->minor, now);
 	if (r == -ENOSPC) {
 		device->beyond = true;
@@ -285,7 +279,7 @@ static int begin_sysfs(struct device *device)
 		return r;
 	}
 	device->base = base;
-	device->since_ns = clock_ns();
+	device->since_ns = when_monotonic_ns();
 	return 0;
 }
 

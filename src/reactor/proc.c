@@ -13,6 +13,7 @@
 #include "reactor/proc.h"
 
 #include "base/fd.h"
+#include "base/when.h"
 #include "reactor/ring_priv.h"
 
 #include <assert.h>
@@ -25,7 +26,6 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 
 /* ---- starting ---- */
 
@@ -253,9 +253,7 @@ static void proc_on_deadline(struct ring_timer *timer)
 
 static uint64_t real_ms(void)
 {
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	return when_monotonic_ns() / 1000000;
 }
 
 /* Reads until the pipe and the child have ended, or the deadline. */

@@ -18,6 +18,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/when.h"
 #include "reactor/ring_compat.h"
 #include "reactor/ring_priv.h"
 
@@ -26,15 +27,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 uint64_t ring_clock_ns(const struct ring *ring)
 {
-	if (ring_simulated(ring))
-		return ring->now_ns;
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+	return ring_simulated(ring) ? ring->now_ns : when_monotonic_ns();
 }
 
 /* ---- opening ---- */

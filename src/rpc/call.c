@@ -9,18 +9,11 @@
  */
 #include "rpc/call.h"
 
+#include "base/when.h"
 #include "rpc/registry.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <time.h>
-
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
 
 void grpc_call_init(
 	struct grpc_call *call, const struct grpc_carrier *carrier, struct grpc_registry *registry)
@@ -30,7 +23,7 @@ void grpc_call_init(
 	call->refs = 1;
 	call->deadline_ns = UINT64_MAX;
 	if (registry->observe != NULL)
-		call->start_ns = clock_ns();
+		call->start_ns = when_monotonic_ns();
 }
 
 void grpc_call_unref(struct grpc_call *call)
@@ -48,7 +41,7 @@ static void observe(struct grpc_call *call, enum grpc_status status)
 	struct grpc_registry *r = call->registry;
 	if (r->observe != NULL)
 		r->observe(r->observe_arg, call->entry != NULL ? call->entry->path : "unknown",
-			status, clock_ns() - call->start_ns);
+			status, when_monotonic_ns() - call->start_ns);
 }
 
 /* ---- decoding ---- */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timers, on the virtual clock where order is exact, and once on the kernel's ring. */
+#include "base/when.h"
 #include "reactor/ring.h"
 #include "reactor/sim.h"
 
@@ -223,13 +224,6 @@ struct waiter {
 static struct waiter waiter;
 static volatile sig_atomic_t in_time, alarmed;
 
-static uint64_t clock_now_ns(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 static void on_received(struct ring_req *req, int res, uint32_t flags)
 {
 	(void)flags;
@@ -269,8 +263,8 @@ static void waiter_end(struct waiter *w)
 static void comes_and_stalls(struct waiter *w)
 {
 	cr_assert_eq(write(w->fds[1], "x", 1), 1);
-	in_time = clock_now_ns() < w->deadline.due_ns;
-	while (clock_now_ns() <= w->deadline.due_ns)
+	in_time = when_monotonic_ns() < w->deadline.due_ns;
+	while (when_monotonic_ns() <= w->deadline.due_ns)
 		;
 }
 

@@ -16,7 +16,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-struct world {
+static struct world {
 	struct kernel kernel;
 	struct reactor reactor;
 	struct ublk_ctl *ctl;
@@ -30,101 +30,108 @@ struct world {
 	struct ublk_wait wait;
 	bool ended;
 	int res;
-};
+} w;
 
 static int fault_step(void *arg, const char *op_name, const char *step_name)
 {
-	struct world *w = arg;
-	if (w->fault == NULL || strcmp(op_name, "ublk attach") != 0 ||
-		strcmp(step_name, w->fault) != 0)
+	(void)arg;
+	if (w.fault == NULL || strcmp(op_name, "ublk attach") != 0 ||
+		strcmp(step_name, w.fault) != 0)
 		return 0;
-	w->faults++;
+	w.faults++;
 	return -EIO;
 }
 
 static void on_event(void *arg, const struct ublk_dev *dev, const char *what, const struct err *err)
 {
-	struct world *w = arg;
+	(void)arg;
 	(void)dev;
 	(void)what;
 	(void)err;
-	w->events++;
+	w.events++;
 }
 
-static void world_open(struct world *w)
+static void setup(void)
 {
 	signal(SIGIO, SIG_IGN);
-	*w = (struct world){.kernel = kernel_good()};
-	w->dir = temp_dir(w->path);
-	snprintf(w->image, sizeof(w->image), "%s/image", w->path);
-	snprintf(w->sys, sizeof(w->sys), "%s/sys", w->path);
-	int fd = open(w->image, O_RDWR | O_CREAT, 0600);
+	w = (struct world){.kernel = kernel_good()};
+	w.dir = temp_dir(w.path);
+	snprintf(w.image, sizeof(w.image), "%s/image", w.path);
+	snprintf(w.sys, sizeof(w.sys), "%s/sys", w.path);
+	int fd = open(w.image, O_RDWR | O_CREAT, 0600);
 	cr_assert(fd >= 0 && ftruncate(fd, 1 << 20) == 0);
 	close(fd);
-	w->reactor.ring = open_ring();
-	w->reactor.op_fault = fault_step;
-	w->reactor.op_fault_arg = w;
-	cr_assert_eq(work_open(&w->reactor.work, w->reactor.ring, 1), 0);
-	cr_assert_eq(ublk_io_open(&w->io, w->reactor.ring, 2), 0);
-	w->ctl = open_ctl(w->reactor.ring, &w->kernel, 20);
+	w.reactor.ring = open_ring();
+	w.reactor.op_fault = fault_step;
+	cr_assert_eq(work_open(&w.reactor.work, w.reactor.ring, 1), 0);
+	cr_assert_eq(ublk_io_open(&w.io, w.reactor.ring, 2), 0);
+	w.ctl = open_ctl(w.reactor.ring, &w.kernel, 20);
 	const struct ublk_devs_config config = {
-		.reactor = &w->reactor,
-		.ctl = w->ctl,
-		.io = w->io,
-		.state_dirfd = w->dir,
+		.reactor = &w.reactor,
+		.ctl = w.ctl,
+		.io = w.io,
+		.state_dirfd = w.dir,
 		.devices_max = 2,
 		.first_id = 1000000, /* no node in /dev has that number */
-		.sys_block = w->sys,
+		.sys_block = w.sys,
 		.on_event = on_event,
-		.arg = w,
 	};
-	cr_assert_eq(ublk_devs_open(&w->devs, &config), 0);
+	cr_assert_eq(ublk_devs_open(&w.devs, &config), 0);
 }
 
-static void world_close(struct world *w)
+static void teardown(void)
 {
-	ublk_devs_close(w->devs);
-	ublk_io_close(w->io);
-	ublk_ctl_close(w->ctl);
-	work_close(w->reactor.work);
-	ring_close(w->reactor.ring);
-	close(w->dir);
-	remove_dir(w->path);
+	ublk_devs_close(w.devs);
+	ublk_io_close(w.io);
+	ublk_ctl_close(w.ctl);
+	work_close(w.reactor.work);
+	ring_close(w.reactor.ring);
+	close(w.dir);
+	remove_dir(w.path);
+}
+
+TestSuite(ublk, .init = setup, .fini = teardown);
+
+/* For the next case. */
+static void again(void)
+{
+	teardown();
+	setup();
 }
 
 static void on_attached(struct ublk_wait *wait, const struct ublk_dev *dev, int res)
 {
-	struct world *w = container_of(wait, struct world, wait);
+	(void)wait;
 	(void)dev;
-	w->ended = true;
-	w->res = res;
+	w.ended = true;
+	w.res = res;
 }
 
-static void attach(struct world *w, struct ublkd_request *request)
+static void attach(struct ublkd_request *request)
 {
 	struct stat st;
-	int fd = open(w->image, O_RDWR | O_CLOEXEC | w->open_flags);
+	int fd = open(w.image, O_RDWR | O_CLOEXEC | w.open_flags);
 	cr_assert(fd >= 0 && fstat(fd, &st) == 0);
 	request->image_dev = st.st_dev;
 	request->image_ino = st.st_ino;
-	w->ended = false;
-	w->wait = (struct ublk_wait){.on_end = on_attached};
-	ublk_devs_attach(w->devs, request, fd, &w->wait);
-	while (!w->ended)
-		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	w.ended = false;
+	w.wait = (struct ublk_wait){.on_end = on_attached};
+	ublk_devs_attach(w.devs, request, fd, &w.wait);
+	while (!w.ended)
+		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
 }
 
 /* No device, no file, no lock, and the kernel was told to forget what it made. */
-static void expect_nothing_left(struct world *w)
+static void expect_nothing_left(void)
 {
 	struct seen seen = {0};
-	cr_expect_eq(ublk_devs_count(w->devs), 0);
-	cr_expect_eq(ublk_state_each(w->dir, on_seen, &seen), 0);
+	cr_expect_eq(ublk_devs_count(w.devs), 0);
+	cr_expect_eq(ublk_state_each(w.dir, on_seen, &seen), 0);
 	cr_expect_eq(seen.good + seen.damaged, 0);
-	int fd = open(w->image, O_RDWR | O_CLOEXEC);
+	int fd = open(w.image, O_RDWR | O_CLOEXEC);
 	cr_expect_eq(bytes_lock(fd), 0, "the image is still open or locked");
 	close(fd);
-	cr_expect_eq(w->kernel.made, w->kernel.deleted);
+	cr_expect_eq(w.kernel.made, w.kernel.deleted);
 }
 
 static struct ublkd_request good_request(void)
@@ -137,17 +144,15 @@ Test(ublk, an_attach_that_fails_leaves_nothing)
 {
 	static const char *const steps[] = {"features", "image", "add", "record", "params", NULL};
 	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-		struct world w;
-		world_open(&w);
+		again();
 		w.fault = steps[i];
 		struct ublkd_request request = good_request();
-		attach(&w, &request);
+		attach(&request);
 		cr_expect_lt(w.res, 0);
 		cr_expect_eq(w.faults, steps[i] != NULL);
 		if (steps[i] == NULL)
 			cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000000"));
-		expect_nothing_left(&w);
-		world_close(&w);
+		expect_nothing_left();
 	}
 }
 
@@ -156,27 +161,23 @@ Test(ublk, an_attach_that_fails_leaves_nothing)
 Test(ublk, zero_copy_wants_memory_as_aligned_as_its_blocks)
 {
 	for (uint32_t block_size = 512; block_size <= 4096; block_size *= 8) {
-		struct world w;
-		world_open(&w);
+		again();
 		int fd = open(w.image, O_RDONLY | O_DIRECT | O_CLOEXEC);
 		uint32_t align = fd >= 0 ? bytes_dio_align(fd) : UINT32_MAX;
 		fd_close(&fd);
-		if (align > block_size) {
-			world_close(&w);
+		if (align > block_size)
 			cr_skip("/tmp has no direct I/O by %u bytes", block_size);
-		}
 		w.kernel.features |= UBLK_ABI_F_ZERO_COPY | UBLK_ABI_F_AUTO_BUF;
 		w.open_flags = O_DIRECT;
 		struct ublkd_request request = good_request();
 		request.block_size = block_size;
-		attach(&w, &request);
+		attach(&request);
 		uint32_t types, mask;
 		memcpy(&types, w.kernel.params + 4, sizeof(types));
 		memcpy(&mask, w.kernel.params + 108, sizeof(mask));
 		cr_expect(types & UBLK_ABI_PARAM_DMA_ALIGN);
 		cr_expect_eq(mask, block_size - 1);
-		expect_nothing_left(&w);
-		world_close(&w);
+		expect_nothing_left();
 	}
 }
 
@@ -196,10 +197,10 @@ static unsigned last_call_of(const struct kernel *k, uint32_t command)
 	return i;
 }
 
-static void other_image(struct world *w)
+static void other_image(void)
 {
-	strcat(w->image, "2");
-	int fd = open(w->image, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	strcat(w.image, "2");
+	int fd = open(w.image, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	cr_assert(fd >= 0 && ftruncate(fd, 1 << 20) == 0);
 	close(fd);
 }
@@ -208,11 +209,9 @@ static void other_image(struct world *w)
  * of its threads. Another device is made (as far as one is here) and removed meanwhile. */
 Test(ublk, a_device_that_hangs_is_stopped_once)
 {
-	struct world w;
-	world_open(&w);
 	w.kernel.hang = UBLK_ABI_STOP_DEV;
 	struct ublkd_request request = good_request();
-	attach(&w, &request);
+	attach(&request);
 	while (w.events < 4)
 		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
 	cr_expect_eq(calls_of(&w.kernel, UBLK_ABI_STOP_DEV), 1);
@@ -222,8 +221,8 @@ Test(ublk, a_device_that_hangs_is_stopped_once)
 	w.kernel.hang = 0;
 	struct ublkd_request other = good_request();
 	strcpy(other.tag, "ringvol:0:2");
-	other_image(&w);
-	attach(&w, &other);
+	other_image();
+	attach(&other);
 	cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000001"));
 	cr_expect_eq(ublk_devs_count(w.devs), 1);
 	cr_expect_eq(w.kernel.deleted, 1);
@@ -231,8 +230,7 @@ Test(ublk, a_device_that_hangs_is_stopped_once)
 	kernel_answer(&w.kernel, hangs);
 	while (ublk_devs_count(w.devs) != 0)
 		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
-	expect_nothing_left(&w);
-	world_close(&w);
+	expect_nothing_left();
 }
 
 /* Until a device is forgotten, for the file is named by it, and so are commands. When the kernel
@@ -240,11 +238,10 @@ Test(ublk, a_device_that_hangs_is_stopped_once)
 Test(ublk, a_number_is_given_to_one_device_at_a_time)
 {
 	for (int still_ours = 0; still_ours < 2; still_ours++) {
-		struct world w;
-		world_open(&w);
+		again();
 		w.kernel.hang = UBLK_ABI_DEL_ASYNC;
 		struct ublkd_request request = good_request();
-		attach(&w, &request);
+		attach(&request);
 		cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000000"));
 		while (w.events == 0)
 			cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
@@ -254,8 +251,8 @@ Test(ublk, a_number_is_given_to_one_device_at_a_time)
 		w.kernel.ours = still_ours;
 		struct ublkd_request other = good_request();
 		strcpy(other.tag, "ringvol:0:2");
-		other_image(&w);
-		attach(&w, &other);
+		other_image();
+		attach(&other);
 		cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000001"));
 
 		unsigned stops = calls_of(&w.kernel, UBLK_ABI_STOP_DEV);
@@ -266,22 +263,18 @@ Test(ublk, a_number_is_given_to_one_device_at_a_time)
 		cr_expect_eq(calls_of(&w.kernel, UBLK_ABI_STOP_DEV), stops + still_ours);
 		/* It was told twice to delete it where it says that it is still there. */
 		w.kernel.deleted -= still_ours;
-		expect_nothing_left(&w);
-		world_close(&w);
+		expect_nothing_left();
 	}
 }
 
 Test(ublk, others_numbers_are_passed_over)
 {
-	struct world w;
-	world_open(&w);
 	w.kernel.taken = 1000003;
 	struct ublkd_request request = good_request();
-	attach(&w, &request);
+	attach(&request);
 	cr_expect_not_null(strstr(w.wait.err.message, "/dev/ublkc1000003"));
 	cr_expect_eq(calls_of(&w.kernel, UBLK_ABI_ADD_DEV), 4);
-	expect_nothing_left(&w);
-	world_close(&w);
+	expect_nothing_left();
 }
 
 Test(ublk, what_the_kernel_refuses_is_told)
@@ -299,40 +292,35 @@ Test(ublk, what_the_kernel_refuses_is_told)
 		{UBLK_ABI_SET_PARAMS, -EINVAL, ERR_INTERNAL, "SET_PARAMS"},
 	};
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct world w;
-		world_open(&w);
+		again();
 		w.kernel.fail = cases[i].command;
 		w.kernel.fail_res = cases[i].res;
 		struct ublkd_request request = good_request();
-		attach(&w, &request);
+		attach(&request);
 		cr_expect_eq(w.wait.err.code, cases[i].code, "case %u: %s", i, w.wait.err.message);
 		cr_expect_not_null(strstr(w.wait.err.message, cases[i].word), "case %u: %s", i,
 			w.wait.err.message);
-		expect_nothing_left(&w);
-		world_close(&w);
+		expect_nothing_left();
 	}
 }
 
 /* ADD_DEV that never returns: an answer in time, and the next volume is served as before. */
 Test(ublk, an_add_that_hangs_is_answered)
 {
-	struct world w;
-	world_open(&w);
 	w.kernel.hang = UBLK_ABI_ADD_DEV;
 	struct ublkd_request request = good_request();
-	attach(&w, &request);
+	attach(&request);
 	cr_expect_eq(w.wait.err.code, ERR_TIMEOUT);
 	cr_expect_not_null(strstr(w.wait.err.message, "ADD_DEV"));
-	expect_nothing_left(&w);
+	expect_nothing_left();
 	w.kernel.hang = 0;
-	attach(&w, &request);
+	attach(&request);
 	cr_expect_eq(w.wait.err.code, ERR_PRECONDITION); /* no node: it went past ADD_DEV */
-	expect_nothing_left(&w);
+	expect_nothing_left();
 	/* The first one comes back. */
 	kernel_answer(&w.kernel, 1);
 	cr_expect_eq(w.kernel.made, 2);
-	expect_nothing_left(&w);
-	world_close(&w);
+	expect_nothing_left();
 }
 
 Test(ublk, what_is_no_request_for_a_device_is_refused)
@@ -349,41 +337,34 @@ Test(ublk, what_is_no_request_for_a_device_is_refused)
 		{"ringvol:0:1", "/image", 512, UBLKD_QUEUES_MAX + 1, ERR_RANGE},
 	};
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct world w;
-		world_open(&w);
+		again();
 		struct ublkd_request request = good_request();
 		strcpy(request.tag, cases[i].tag);
 		strcpy(request.path, cases[i].path);
 		request.block_size = cases[i].block_size;
 		request.queues = cases[i].queues;
-		attach(&w, &request);
+		attach(&request);
 		cr_expect_eq(w.wait.err.code, cases[i].code, "case %u: %s", i, w.wait.err.message);
 		cr_expect_eq(w.kernel.calls, 0);
-		expect_nothing_left(&w);
-		world_close(&w);
+		expect_nothing_left();
 	}
 }
 
 Test(ublk, an_image_in_use_is_refused)
 {
-	struct world w;
-	world_open(&w);
 	int fd = open(w.image, O_RDWR | O_CLOEXEC);
 	cr_assert_eq(flock(fd, LOCK_EX), 0);
 	struct ublkd_request request = good_request();
-	attach(&w, &request);
+	attach(&request);
 	cr_expect_eq(w.wait.err.code, ERR_PRECONDITION);
 	cr_expect_not_null(strstr(w.wait.err.message, "locked"));
 	close(fd);
-	expect_nothing_left(&w);
-	world_close(&w);
+	expect_nothing_left();
 }
 
 /* Files of devices that the kernel does not have, as after a reboot: only the files go. */
 Test(ublk, files_without_devices_are_removed)
 {
-	struct world w;
-	world_open(&w);
 	w.kernel.fail = UBLK_ABI_GET_INFO;
 	w.kernel.fail_res = -ENODEV;
 	for (unsigned phase = UBLK_PHASE_MAKING; phase <= UBLK_PHASE_ENDING; phase++) {
@@ -394,15 +375,12 @@ Test(ublk, files_without_devices_are_removed)
 	cr_assert_eq(ublk_devs_adopt(w.devs, &err), 0);
 	while (ublk_devs_count(w.devs) != 0)
 		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
-	expect_nothing_left(&w);
-	world_close(&w);
+	expect_nothing_left();
 }
 
 /* A device of that number that carries another's mark: never touched, though a file names it. */
 Test(ublk, anothers_device_is_left_alone)
 {
-	struct world w;
-	world_open(&w);
 	struct ublk_record record = good_record(2000000, UBLK_PHASE_LIVE);
 	cr_assert_eq(ublk_state_write(w.dir, &record), 0);
 	struct err err = {0};
@@ -412,8 +390,7 @@ Test(ublk, anothers_device_is_left_alone)
 	cr_assert_eq(w.kernel.calls, 2);
 	cr_expect_eq(w.kernel.call[0].command, UBLK_ABI_GET_FEATURES);
 	cr_expect_eq(w.kernel.call[1].command, UBLK_ABI_GET_INFO);
-	expect_nothing_left(&w);
-	world_close(&w);
+	expect_nothing_left();
 }
 
 static void put_text(const char *dir, const char *name, const char *text)
@@ -427,8 +404,6 @@ static void put_text(const char *dir, const char *name, const char *text)
 /* A driver asks before the recovery is through: it is told the number its mounts have. */
 Test(ublk, a_device_to_be_recovered_has_its_number)
 {
-	struct world w;
-	world_open(&w);
 	w.kernel.fail = UBLK_ABI_GET_INFO;
 	w.kernel.fail_res = -ENODEV;
 	char disk[96];
@@ -449,6 +424,5 @@ Test(ublk, a_device_to_be_recovered_has_its_number)
 	cr_expect_eq(told.size_bytes, 1 << 20);
 	while (ublk_devs_count(w.devs) != 0)
 		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
-	expect_nothing_left(&w);
-	world_close(&w);
+	expect_nothing_left();
 }

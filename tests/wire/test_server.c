@@ -1,53 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The server on real sockets and the kernel's ring: endpoints, admission, limits, drain. */
-#include "peer.h"
-
-#include "rpc/http1.h"
-#include "rpc/server.h"
+#include "server_env.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
-
-static struct ring *ring;
-static struct grpc_registry *registry;
-static struct server *server;
-static char dir[] = "/tmp/ringvol-wire-XXXXXX";
-static char path[64], endpoint[80];
-
-static void setup_with(struct ring_sim *sim)
-{
-	cr_assert_not_null(mkdtemp(dir));
-	snprintf(path, sizeof(path), "%s/sub/csi.sock", dir);
-	snprintf(endpoint, sizeof(endpoint), "unix://%s", path);
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = sim}), 0);
-	registry = test_registry();
-}
-
-static void setup(void)
-{
-	setup_with(NULL);
-}
-
-static void teardown(void)
-{
-	server_close(server);
-	grpc_registry_free(registry);
-	ring_close(ring);
-	unlink(path);
-	char sub[64];
-	snprintf(sub, sizeof(sub), "%s/sub", dir);
-	rmdir(sub);
-	rmdir(dir);
-}
 
 TestSuite(server, .init = setup, .fini = teardown);
 
@@ -68,15 +30,6 @@ static int dial(void)
 	cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0, "%m");
 	return fd;
 }
-
-/* Turns the server's ring until `done` or, when it never comes, the test's own timeout. */
-#define turn_until(done)                                                                           \
-	do {                                                                                       \
-		while (!(done)) {                                                                  \
-			cr_assert_eq(ring_turn(ring, false), 0);                                   \
-			usleep(50);                                                                \
-		}                                                                                  \
-	} while (0)
 
 /* The peer's session over a socket: moves what can be moved without waiting. False when the server
  * has closed. */
@@ -303,11 +256,6 @@ Test(server, a_client_that_stops_reading)
 
 /* ---- drain ---- */
 
-static void on_drained(void *arg)
-{
-	(*(unsigned *)arg)++;
-}
-
 Test(server, drain_when_idle)
 {
 	serve(&server_limits_default);
@@ -389,227 +337,6 @@ Test(server, closing_with_calls_running)
 	close(fd);
 	buf_free(&b);
 	peer_free(p);
-}
-
-/* ---- HTTP ---- */
-
-static struct sockaddr_in http_address;
-
-/* A body that is never more than looked over. */
-static unsigned looks;
-
-static int endless_more(struct http1_source *source, struct buf *out, size_t limit)
-{
-	(void)source;
-	(void)out;
-	(void)limit;
-	looks++;
-	return 1;
-}
-
-static void endless_free(struct http1_source *source)
-{
-	source->call = NULL;
-}
-
-static void http_endless(struct http1_call *call, void *arg)
-{
-	http1_stream(call, "text/plain", arg);
-}
-
-static void http_text(struct http1_call *call, void *arg)
-{
-	(void)arg;
-	http1_reply(call, 200, "text");
-}
-
-static struct http1_source endless = {.more = endless_more, .free = endless_free}, many[16];
-static unsigned many_count;
-
-static void http_many(struct http1_call *call, void *arg)
-{
-	(void)arg;
-	cr_assert_lt(many_count, 16);
-	many[many_count] = endless;
-	http1_stream(call, "text/plain", &many[many_count++]);
-}
-
-/* One that says "half" and fails. */
-static bool torn_began;
-
-static int torn_more(struct http1_source *source, struct buf *out, size_t limit)
-{
-	(void)source;
-	(void)limit;
-	if (torn_began)
-		return -EIO;
-	torn_began = true;
-	cr_assert_eq(buf_append(out, "half", 4), 0);
-	return 1;
-}
-
-static struct http1_source torn = {.more = torn_more, .free = endless_free};
-
-static const struct http1_route routes[] = {{"/text", http_text, NULL},
-	{"/endless", http_endless, &endless}, {"/many", http_many, NULL},
-	{"/torn", http_endless, &torn}, {NULL, NULL, NULL}};
-
-static void serve_http(unsigned connections)
-{
-	struct server_config config = {.ring = ring,
-		.registry = registry,
-		.limits = server_limits_default,
-		.http_routes = routes,
-		.http_limits = server_http_limits_default};
-	struct err err = {0};
-	socklen_t len = sizeof(http_address);
-	char address[64];
-	config.http_limits.connections = connections;
-	http_address = (struct sockaddr_in){
-		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	cr_assert_eq(bind(fd, (struct sockaddr *)&http_address, len), 0);
-	cr_assert_eq(getsockname(fd, (struct sockaddr *)&http_address, &len), 0);
-	close(fd); /* a port that was free a moment ago */
-	snprintf(address, sizeof(address), "127.0.0.1:%u", ntohs(http_address.sin_port));
-	cr_assert_eq(server_open(&server, &config), 0);
-	cr_assert_eq(server_listen_http(server, address, &err), 0, "%s", err.message);
-}
-
-static int dial_http(void)
-{
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	cr_assert_eq(connect(fd, (struct sockaddr *)&http_address, sizeof(http_address)), 0, "%m");
-	cr_assert_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
-	return fd;
-}
-
-static void http_get(int fd, const char *what)
-{
-	char request[128];
-	int len = snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", what);
-	cr_assert_eq(send(fd, request, (size_t)len, MSG_NOSIGNAL), len);
-}
-
-/* Whether the server has closed it; what it has sent is thrown away. */
-static bool http_closed(int fd)
-{
-	char in[512];
-	ssize_t n;
-	while ((n = recv(fd, in, sizeof(in), 0)) > 0)
-		;
-	return n == 0 || errno != EAGAIN;
-}
-
-static bool http_answered(int fd)
-{
-	struct pollfd wait = {.fd = fd, .events = POLLIN};
-	return poll(&wait, 1, 0) == 1;
-}
-
-/* Connections that are kept and say nothing do not shut out others; those that are busy, or have
- * not asked yet, stay. */
-Test(server, idle_http_connections_make_room)
-{
-	enum { MANY = 8, BUSY = 0, MUTE = 1, MORE = 3 };
-	int fds[MANY], more[MORE];
-	const struct server_stats *stats;
-	serve_http(MANY);
-	stats = server_stats(server);
-	for (unsigned i = 0; i < MANY; i++)
-		fds[i] = dial_http();
-	turn_until(stats->accepted == MANY);
-	http_get(fds[BUSY], "/many");
-	turn_until(http_answered(fds[BUSY]));
-	/* The last one asks first, so it is idle longest. */
-	for (unsigned i = MANY - 1; i > MUTE; i--) {
-		http_get(fds[i], "/text");
-		turn_until(http_answered(fds[i]));
-		cr_assert_not(http_closed(fds[i]));
-		for (unsigned turn = 0; turn < 3; turn++)
-			cr_assert_eq(ring_turn(ring, false), 0);
-	}
-	for (unsigned i = 0; i < MORE; i++) {
-		more[i] = dial_http();
-		turn_until(stats->accepted + stats->refused == MANY + i + 1);
-		cr_assert_eq(stats->refused, 0);
-		http_get(more[i], "/many");
-		turn_until(http_answered(more[i]));
-		turn_until(stats->connections == MANY);
-		for (unsigned k = 0; k < MANY; k++)
-			cr_expect_eq(http_closed(fds[k]), k >= MANY - 1 - i, "%u after %u", k, i);
-	}
-	/* When none is idle the newcomer goes. */
-	for (unsigned i = MUTE; i < MANY - MORE; i++)
-		http_get(fds[i], "/many");
-	for (unsigned i = MUTE; i < MANY - MORE; i++)
-		turn_until(http_answered(fds[i]));
-	int last = dial_http();
-	turn_until(stats->refused == 1);
-	turn_until(http_closed(last));
-	close(last);
-	for (unsigned i = 0; i < MANY; i++)
-		close(fds[i]);
-	for (unsigned i = 0; i < MORE; i++)
-		close(more[i]);
-}
-
-/* Reads to the end of the connection; 0 or -errno, as it ends. */
-static int http_end(int fd)
-{
-	char in[512];
-	ssize_t n;
-	while ((n = recv(fd, in, sizeof(in), 0)) != 0 && (n > 0 || errno == EAGAIN)) {
-		cr_assert_eq(ring_turn(ring, false), 0);
-		usleep(50);
-	}
-	int res = n < 0 ? -errno : 0;
-	close(fd);
-	return res;
-}
-
-static int http_old_get(const char *request)
-{
-	int fd = dial_http();
-	cr_assert_eq(send(fd, request, strlen(request), MSG_NOSIGNAL), (ssize_t)strlen(request));
-	return http_end(fd);
-}
-
-/* A body of HTTP/1.0 ends with the connection: where that is not the end of the body the client has
- * to see an error. */
-Test(server, half_a_body_is_no_whole_one)
-{
-	serve_http(8);
-	cr_assert_eq(http_old_get("GET /text HTTP/1.0\r\n\r\n"), 0);
-	cr_assert_eq(http_old_get("GET /torn HTTP/1.0\r\n\r\n"), -ECONNRESET);
-	turn_until(server_stats(server)->connections == 0);
-	/* Cut off by a drain that lasts too long. */
-	int fd = dial_http();
-	http_get(fd, "/many");
-	turn_until(http_answered(fd));
-	unsigned drained = 0;
-	server_drain(server, 20, on_drained, &drained);
-	turn_until(drained == 1);
-	cr_assert_eq(http_end(fd), -ECONNRESET);
-}
-
-/* A second signal during a drain: nothing of the connection is in the kernel while its body is
- * made, only a turn is posted. */
-Test(server, closing_while_a_body_is_made)
-{
-	serve_http(8);
-	int fd = dial_http();
-	http_get(fd, "/endless");
-	turn_until(looks > 0);
-	unsigned drained = 0;
-	server_drain(server, 3600000, on_drained, &drained);
-	unsigned before = looks;
-	turn_until(looks > before + 10); /* the listener is gone by now */
-	cr_assert_eq(drained, 0);
-	server_close(server);
-	server = NULL;
-	cr_expect_null(endless.call, "it was told");
-	close(fd);
 }
 
 /* ---- faults, on the simulated ring ---- */

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "csi_calls.h"
+
+#include "blockio/boot_mark.h"
+#include "csi/fields.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+struct world *w;
+char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
+char staging_path[96], target_path[96];
+bool block, publish_read_only;
+const char *fs_type = "ext4";
+uint64_t create_bytes = 16 * MIB;
+
+void open_world(enum world_fs fs, uint64_t seed, bool as_block)
+{
+	const char *why = NULL;
+	w = world_open(fs, seed, &why);
+	if (w == NULL)
+		cr_skip_test("%s", why);
+	block = as_block;
+	snprintf(staging_path, sizeof(staging_path), "%s/stage", w->dir);
+	snprintf(target_path, sizeof(target_path), "%s/target", w->dir);
+}
+
+Csi__V1__VolumeCapability *capability(void)
+{
+	static Csi__V1__VolumeCapability cap;
+	static Csi__V1__VolumeCapability__MountVolume mount;
+	static Csi__V1__VolumeCapability__BlockVolume block_volume;
+	static Csi__V1__VolumeCapability__AccessMode mode;
+	csi__v1__volume_capability__init(&cap);
+	csi__v1__volume_capability__mount_volume__init(&mount);
+	csi__v1__volume_capability__block_volume__init(&block_volume);
+	csi__v1__volume_capability__access_mode__init(&mode);
+	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_WRITER;
+	cap.access_mode = &mode;
+	if (block) {
+		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
+		cap.block = &block_volume;
+	} else {
+		mount.fs_type = csi_bytes(fs_type);
+		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_MOUNT;
+		cap.mount = &mount;
+	}
+	return &cap;
+}
+
+enum grpc_status call(
+	const char *method, const ProtobufCMessage *request, struct world_answer *answer)
+{
+	return world_call(w, method, request, answer);
+}
+
+enum grpc_status call_status(const char *method, const ProtobufCMessage *request)
+{
+	struct world_answer answer;
+	enum grpc_status status = call(method, request, &answer);
+	world_answer_free(&answer);
+	return status;
+}
+
+enum grpc_status create(const char *name, enum source source, char *ret_id)
+{
+	Csi__V1__CreateVolumeRequest req = CSI__V1__CREATE_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	Csi__V1__VolumeContentSource content = CSI__V1__VOLUME_CONTENT_SOURCE__INIT;
+	Csi__V1__VolumeContentSource__VolumeSource from_volume =
+		CSI__V1__VOLUME_CONTENT_SOURCE__VOLUME_SOURCE__INIT;
+	Csi__V1__VolumeContentSource__SnapshotSource from_snapshot =
+		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
+	Csi__V1__VolumeCapability *caps[1] = {capability()};
+	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT;
+	Csi__V1__StringPair *parameters[1] = {&freeze};
+	freeze.key = csi_bytes("snapshotFreeze");
+	freeze.value = csi_bytes("true");
+	req.n_parameters = 1;
+	req.parameters = parameters;
+	range.required_bytes = (int64_t)create_bytes;
+	req.name = csi_bytes(name);
+	req.capacity_range = &range;
+	req.n_volume_capabilities = 1;
+	req.volume_capabilities = caps;
+	if (source == FROM_VOLUME) {
+		from_volume.volume_id = csi_bytes(volume_id);
+		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME;
+		content.volume = &from_volume;
+		req.volume_content_source = &content;
+	} else if (source == FROM_SNAPSHOT) {
+		from_snapshot.snapshot_id = csi_bytes(snapshot_id);
+		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT;
+		content.snapshot = &from_snapshot;
+		req.volume_content_source = &content;
+	}
+	struct world_answer answer;
+	enum grpc_status status = call("Controller/CreateVolume", &req.base, &answer);
+	if (status == GRPC_OK) {
+		Csi__V1__CreateVolumeResponse *response =
+			csi__v1__create_volume_response__unpack(NULL, answer.len, answer.data);
+		cr_assert_not_null(response);
+		snprintf(ret_id, RECORD_ID_MAX, "%.*s", (int)response->volume->volume_id.len,
+			(char *)response->volume->volume_id.data);
+		csi__v1__create_volume_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+enum grpc_status delete (const char *id) {
+	Csi__V1__DeleteVolumeRequest req = CSI__V1__DELETE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(id);
+	enum grpc_status status = call_status("Controller/DeleteVolume", &req.base);
+	world_settle(w);
+	return status;
+}
+
+enum grpc_status delete_patiently(const char *id)
+{
+	enum grpc_status status = delete (id);
+	for (int i = 0; status == GRPC_FAILED_PRECONDITION && i < 200; i++) {
+		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+		status = delete (id);
+	}
+	return status;
+}
+
+enum grpc_status do_create(void)
+{
+	return create("other", EMPTY, other_id);
+}
+
+enum grpc_status undo_create(void)
+{
+	return delete (other_id);
+}
+
+enum grpc_status do_clone(void)
+{
+	return create("other", FROM_VOLUME, other_id);
+}
+
+enum grpc_status do_snapshot(void)
+{
+	Csi__V1__CreateSnapshotRequest req = CSI__V1__CREATE_SNAPSHOT_REQUEST__INIT;
+	req.name = csi_bytes("snap");
+	req.source_volume_id = csi_bytes(volume_id);
+	struct world_answer answer;
+	enum grpc_status status = call("Controller/CreateSnapshot", &req.base, &answer);
+	if (status == GRPC_OK) {
+		Csi__V1__CreateSnapshotResponse *response =
+			csi__v1__create_snapshot_response__unpack(NULL, answer.len, answer.data);
+		snprintf(snapshot_id, sizeof(snapshot_id), "%.*s",
+			(int)response->snapshot->snapshot_id.len,
+			(char *)response->snapshot->snapshot_id.data);
+		csi__v1__create_snapshot_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+bool is_frozen(void)
+{
+	int fd = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	bool frozen = ioctl(fd, FIFREEZE, 0) < 0;
+	cr_assert(!frozen || errno == EBUSY);
+	cr_assert(frozen || ioctl(fd, FITHAW, 0) == 0);
+	close(fd);
+	return frozen;
+}
+
+enum grpc_status undo_snapshot(void)
+{
+	Csi__V1__DeleteSnapshotRequest req = CSI__V1__DELETE_SNAPSHOT_REQUEST__INIT;
+	req.snapshot_id = csi_bytes(snapshot_id);
+	enum grpc_status status = call_status("Controller/DeleteSnapshot", &req.base);
+	world_settle(w);
+	return status;
+}
+
+enum grpc_status do_stage(void)
+{
+	Csi__V1__NodeStageVolumeRequest req = CSI__V1__NODE_STAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	req.volume_capability = capability();
+	return call_status("Node/NodeStageVolume", &req.base);
+}
+
+enum grpc_status undo_stage(void)
+{
+	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	return call_status("Node/NodeUnstageVolume", &req.base);
+}
+
+enum grpc_status do_publish(void)
+{
+	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	req.target_path = csi_bytes(target_path);
+	req.readonly = publish_read_only;
+	req.volume_capability = capability();
+	return call_status("Node/NodePublishVolume", &req.base);
+}
+
+enum grpc_status undo_publish(void)
+{
+	Csi__V1__NodeUnpublishVolumeRequest req = CSI__V1__NODE_UNPUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.target_path = csi_bytes(target_path);
+	return call_status("Node/NodeUnpublishVolume", &req.base);
+}
+
+enum grpc_status do_stats(void)
+{
+	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_path = csi_bytes(target_path);
+	return call_status("Node/NodeGetVolumeStats", &req.base);
+}
+
+void leave_frozen(void)
+{
+	char image[128];
+	snprintf(image, sizeof(image), "%s/volumes/base", w->pool_path);
+	int fd = open(image, O_RDONLY | O_CLOEXEC);
+	int root = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert(fd >= 0 && root >= 0);
+	cr_assert_eq(boot_mark_set(fd, BOOT_MARK_FROZEN, ""), 0);
+	cr_assert(ioctl(root, FIFREEZE, 0) == 0 || errno == EBUSY);
+	close(root);
+	close(fd);
+}

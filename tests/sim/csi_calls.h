@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of test_csi ask a world's driver for, and of what; each test has a process of its
+ * own, and so all of this to itself. */
+#ifndef RINGVOL_TESTS_CSI_CALLS_H
+#define RINGVOL_TESTS_CSI_CALLS_H
+
+#include "world.h"
+
+enum { INVENTORY_BYTES = 8192 };
+
+#define MIB (1ULL << 20)
+
+extern struct world *w;
+extern char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
+extern char staging_path[96], target_path[96];
+/* What volumes are asked for as, and published. */
+extern bool block, publish_read_only;
+extern const char *fs_type;
+extern uint64_t create_bytes;
+
+/* The test is skipped where there can be none. */
+void open_world(enum world_fs fs, uint64_t seed, bool as_block);
+
+Csi__V1__VolumeCapability *capability(void);
+enum grpc_status call(
+	const char *method, const ProtobufCMessage *request, struct world_answer *answer);
+enum grpc_status call_status(const char *method, const ProtobufCMessage *request);
+
+enum source { EMPTY, FROM_VOLUME, FROM_SNAPSHOT }; /* volume_id, snapshot_id */
+enum grpc_status create(const char *name, enum source source, char *ret_id);
+enum grpc_status delete (const char *id);
+/* A device that was just cleared lives on while somebody on this machine looks at it (losetup -a,
+ * another driver that starts), and the image's lock with it. The driver waits for that, but here
+ * its clock is not the one on the wall. */
+enum grpc_status delete_patiently(const char *id);
+
+/* Of a volume "other" (other_id), and of a clone of volume_id. */
+enum grpc_status do_create(void), do_clone(void), undo_create(void);
+/* Of volume_id. */
+enum grpc_status do_snapshot(void), undo_snapshot(void);
+enum grpc_status do_stage(void), undo_stage(void);
+enum grpc_status do_publish(void), undo_publish(void);
+enum grpc_status do_stats(void);
+/* Of what is staged. A freeze tells, and changes nothing that a thaw does not take back. */
+bool is_frozen(void);
+/* Frozen by us, as an attempt cut short leaves it. Its name is "base". */
+void leave_frozen(void);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is attached on this node: after a restart, after a stage that came half way, and of what
+ * memory does not know. */
+#include "csi_calls.h"
+
+#include "backends/backend.h"
+#include "csi/fields.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* ---- a restart finds everything again ---- */
+
+Test(csi, restart_adopts_devices_and_mounts, .timeout = 300)
+{
+	open_world(WORLD_XFS, 1, false);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	world_restart(w);
+	cr_assert_eq(do_stats(), GRPC_OK);
+	cr_assert_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_FAILED_PRECONDITION, "still published");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	char left[INVENTORY_BYTES];
+	world_inventory(w, left, sizeof(left));
+	cr_assert_null(strstr(left, "device "));
+	cr_assert_null(strstr(left, "mount "));
+	cr_assert_null(strstr(left, "volumes "));
+	world_close(w);
+}
+
+/* ---- a device that memory does not know of ---- */
+
+static int silent_scan(const struct backend *backend,
+	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
+{
+	(void)backend;
+	(void)each;
+	(void)arg;
+	return err_set(err, ERR_TIMEOUT, "ublk devices: the data process does not answer");
+}
+
+static uint64_t silent_since_ns(const struct backend *backend)
+{
+	(void)backend;
+	return 1;
+}
+
+/* Adoption fails for it, and so does everything that has to see all devices. */
+static const struct backend silent = {
+	.type = BACKEND_UBLK,
+	.name = "ublk",
+	.scan = silent_scan,
+	.away_since_ns = silent_since_ns,
+};
+
+static enum grpc_status unstage_id(const char *id, struct world_answer *answer)
+{
+	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(id);
+	req.staging_target_path = csi_bytes(staging_path);
+	return call("Node/NodeUnstageVolume", &req.base, answer);
+}
+
+Test(csi, unstage_looks_for_a_device_that_memory_does_not_know, .timeout = 300)
+{
+	char left[INVENTORY_BYTES];
+	struct world_answer answer;
+	open_world(WORLD_XFS, 1, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	backend_add(&silent);
+	world_restart(w);
+	/* Its record says where to look. */
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	world_inventory(w, left, sizeof(left));
+	cr_assert_null(strstr(left, "device "), "%s", left);
+	cr_assert_eq(undo_stage(), GRPC_OK, "a repeat");
+	/* One that nobody knows may be anything's. */
+	snprintf(other_id, sizeof(other_id), "%.9sunknown.0123abcd", volume_id);
+	cr_assert_eq(unstage_id(other_id, &answer), GRPC_DEADLINE_EXCEEDED);
+	cr_assert_not_null(strstr(answer.message, "ublk devices"), "%s", answer.message);
+	cr_assert_not_null(strstr(answer.message, "data process"), "%s", answer.message);
+	world_answer_free(&answer);
+	cr_assert_eq(unstage_id("nonsense", &answer), GRPC_OK);
+	world_answer_free(&answer);
+	backend_remove(&silent);
+	cr_assert_eq(unstage_id(other_id, &answer), GRPC_OK);
+	world_answer_free(&answer);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- a stage that came no further than the mount ---- */
+
+enum { XFS_MIN_MIB = 300, GROWN_MIB = 340 };
+
+static int busy = -1; /* keeps the staging path from being unmounted */
+
+static int grow_fails(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	(void)op_name;
+	if (strcmp(step_name, "grow") != 0)
+		return 0;
+	busy = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return -EIO;
+}
+
+static uint64_t staged_bytes(void)
+{
+	struct statvfs fs;
+	cr_assert_eq(statvfs(staging_path, &fs), 0);
+	return fs.f_blocks * fs.f_frsize;
+}
+
+/* A larger copy whose growth fails at its first stage. */
+static void stage_without_growth(void)
+{
+	int (*hook)(void *, const char *, const char *) = w->reactor.op_fault;
+	w->reactor.op_fault = grow_fails;
+	cr_assert_eq(do_stage(), GRPC_INTERNAL);
+	w->reactor.op_fault = hook;
+	cr_assert_geq(busy, 0, "it was not mounted");
+	close(busy);
+	busy = -1;
+}
+
+enum after { RETRY, RESTART_AND_RETRY, UNSTAGE, AFTERS };
+
+Test(csi, stage_goes_on_from_a_failed_growth, .timeout = 300)
+{
+	char before[INVENTORY_BYTES], left[INVENTORY_BYTES], base_id[RECORD_ID_MAX];
+	open_world(WORLD_EXT4, 1, false);
+	fs_type = "xfs"; /* ext4's online growth needs CAP_SYS_RESOURCE */
+	create_bytes = XFS_MIN_MIB * MIB;
+	cr_assert_eq(create("base", EMPTY, base_id), GRPC_OK);
+	for (enum after after = RETRY; after < AFTERS; after++) {
+		memcpy(volume_id, base_id, sizeof(volume_id));
+		create_bytes = GROWN_MIB * MIB;
+		cr_assert_eq(create("larger", FROM_VOLUME, other_id), GRPC_OK);
+		memcpy(volume_id, other_id, sizeof(volume_id));
+		world_inventory(w, before, sizeof(before));
+		stage_without_growth();
+		uint64_t ungrown = staged_bytes();
+		if (after == RESTART_AND_RETRY)
+			world_restart(w);
+		if (after != UNSTAGE) {
+			cr_assert_eq(do_stage(), GRPC_OK, "the retry");
+			cr_assert_gt(staged_bytes(), ungrown, "OK, and not grown");
+			cr_assert_eq(do_stage(), GRPC_OK);
+		}
+		cr_assert_eq(undo_stage(), GRPC_OK);
+		world_inventory(w, left, sizeof(left));
+		*strstr(left, "descriptors") = '\0'; /* a first stage opens some to keep */
+		*strstr(before, "descriptors") = '\0';
+		cr_assert_str_eq(left, before);
+		cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	}
+	cr_assert_eq(delete (base_id), GRPC_OK);
+	world_close(w);
+}
+
+Test(csi, stage_at_a_strange_mount_leaves_no_device, .timeout = 300)
+{
+	char left[INVENTORY_BYTES];
+	open_world(WORLD_EXT4, 1, false);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(mount("tmpfs", staging_path, "tmpfs", 0, "size=64k"), 0);
+	cr_assert_eq(do_stage(), GRPC_FAILED_PRECONDITION);
+	world_inventory(w, left, sizeof(left));
+	cr_assert_null(strstr(left, "device "), "%s", left);
+	cr_assert_eq(umount(staging_path), 0);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- a block device is told what it is to be ---- */
+
+static atomic_int told; /* 1: read-only, 0: writable, -1: nothing */
+
+static int set_told(const struct backend *backend, const struct backend_dev *dev, bool read_only)
+{
+	(void)backend;
+	told = read_only;
+	return backend_loop.set_read_only(&backend_loop, dev, read_only);
+}
+
+/* Whatever a backend says that it was: ublk's does not know what it was made since. */
+Test(csi, every_publish_sets_the_mode_of_a_block_device, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, true);
+	struct backend telling = backend_loop;
+	telling.set_read_only = set_told;
+	backend_remove(&backend_loop);
+	backend_add(&telling);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	static const bool modes[] = {false, true, true, false, false};
+	for (unsigned i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+		told = -1;
+		publish_read_only = modes[i];
+		cr_assert_eq(do_publish(), GRPC_OK);
+		cr_assert_eq(told, modes[i], "publish %u", i);
+		told = -1;
+		cr_assert_eq(do_publish(), GRPC_OK);
+		cr_assert_eq(told, -1, "a repeat finds it published");
+		cr_assert_eq(undo_publish(), GRPC_OK);
+	}
+	publish_read_only = false;
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	backend_remove(&telling);
+	backend_add(&backend_loop);
+	world_close(w);
+}
