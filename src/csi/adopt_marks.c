@@ -129,6 +129,7 @@ int csi_marks_start(
 	snprintf(m->path.path, sizeof(m->path.path), "%s",
 		container_of(node->mounts.next, struct node_mount, link)->path);
 	op_init(&m->op, csi->reactor, "marks", marks_steps, marks_finished);
+	m->op.lane = pool_lane(volume->pool);
 	op_start(&m->op);
 	return OP_PENDING;
 }

@@ -470,6 +470,12 @@ static const struct op_step thaw_steps[] = {
 	{NULL},
 };
 
+static void init_op(struct csi_quiesce *q, const char *name, const struct op_step *steps)
+{
+	op_init(&q->op, q->csi->reactor, name, steps, NULL);
+	q->op.lane = pool_lane(q->volume->pool);
+}
+
 void csi_quiesce_init(
 	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool reflink)
 {
@@ -480,17 +486,17 @@ void csi_quiesce_init(
 	q->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	pool_object_id(volume, q->id);
 	snprintf(q->thaw_key, sizeof(q->thaw_key), "%s thaw", q->id);
-	op_init(&q->op, csi->reactor, "quiesce", quiesce_steps, NULL);
+	init_op(q, "quiesce", quiesce_steps);
 }
 
 void csi_thaw_init(struct csi_quiesce *q)
 {
-	op_init(&q->op, q->csi->reactor, "thaw", thaw_steps, NULL);
+	init_op(q, "thaw", thaw_steps);
 }
 
 void csi_thaw_leftover_init(struct csi_quiesce *q, struct csi *csi, struct pool_object *volume)
 {
 	csi_quiesce_init(q, csi, volume, true);
 	(void)take_mount(q);
-	op_init(&q->op, csi->reactor, "thaw leftover", leftover_steps, NULL);
+	init_op(q, "thaw leftover", leftover_steps);
 }
