@@ -463,7 +463,7 @@ static int copy_run(struct op *op)
 	s->direct_dst = flags & O_DIRECT;
 	list_init(&s->busy);
 	list_init(&s->waiting_link);
-	r = copy_walk_start(&s->walk, op->reactor->work, fd, copy->size, copy_on_extents);
+	r = copy_walk_start(&s->walk, op->reactor->work, op->lane, fd, copy->size, copy_on_extents);
 	if (r < 0) {
 		free(s);
 		return op_fail_sys(op, r, "%s: looking for data", copy_doing(copy));

@@ -58,16 +58,17 @@ static void walk_on_end(struct work_job *job, int res)
 
 static int look_up(struct copy_walk *w)
 {
-	w->job = (struct work_job){.run = walk_run, .on_end = walk_on_end};
+	w->job = (struct work_job){.run = walk_run, .on_end = walk_on_end, .lane = w->lane};
 	w->res = work_submit(w->work, &w->job);
 	w->running = w->res == 0;
 	return w->res;
 }
 
-int copy_walk_start(struct copy_walk *walk, struct work *work, int fd, uint64_t size,
-	void (*on_extents)(struct copy_walk *walk))
+int copy_walk_start(struct copy_walk *walk, struct work *work, struct work_lane *lane, int fd,
+	uint64_t size, void (*on_extents)(struct copy_walk *walk))
 {
-	*walk = (struct copy_walk){.fd = fd, .size = size, .on_extents = on_extents, .work = work};
+	*walk = (struct copy_walk){
+		.fd = fd, .size = size, .on_extents = on_extents, .work = work, .lane = lane};
 	return look_up(walk);
 }
 

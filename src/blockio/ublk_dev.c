@@ -9,6 +9,7 @@
  */
 #include "blockio/ublk_dev_priv.h"
 
+#include "base/array.h"
 #include "base/fd.h"
 
 #include <errno.h>
@@ -83,6 +84,22 @@ void ublk_dev_retry(struct ublk_dev *dev, ring_timer_fn *fn)
 	dev->retry_ms = dev->retry_ms * 2 < DEV_RETRY_MS ? dev->retry_ms * 2 : DEV_RETRY_MS;
 }
 
+/* What hangs with one image may hang with all of its file system. NULL: out of memory. */
+static struct work_lane *lane_of(struct ublk_devs *devs, uint64_t image_dev)
+{
+	for (size_t i = 0; i < devs->lane_count; i++)
+		if (devs->lanes[i].image_dev == image_dev)
+			return devs->lanes[i].lane;
+	if (array_grow(&devs->lanes, &devs->lane_cap, devs->lane_count, sizeof(*devs->lanes)) < 0)
+		return NULL;
+	struct ublk_lane *lane = &devs->lanes[devs->lane_count];
+	lane->image_dev = image_dev;
+	if (work_lane_open(&lane->lane, devs->config.reactor->work) < 0)
+		return NULL;
+	devs->lane_count++;
+	return lane->lane;
+}
+
 void ublk_dev_start(struct ublk_dev *dev, const char *name, const struct op_step *steps,
 	void (*on_end)(struct op *op))
 {
@@ -91,6 +108,7 @@ void ublk_dev_start(struct ublk_dev *dev, const char *name, const struct op_step
 	dev->busy = true;
 	err_clear(&dev->job_err);
 	op_init(&dev->op, dev->devs->config.reactor, name, steps, on_end);
+	dev->op.lane = lane_of(dev->devs, dev->record.image_dev);
 	op_start(&dev->op);
 }
 
@@ -426,5 +444,7 @@ void ublk_devs_close(struct ublk_devs *devs)
 	while (devs != NULL && devs->features_asked)
 		if (ring_turn(devs->config.reactor->ring, true) < 0)
 			return;
+	if (devs != NULL)
+		free(devs->lanes);
 	free(devs);
 }

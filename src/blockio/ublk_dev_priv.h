@@ -64,6 +64,12 @@ struct ublk_dev {
 	struct list waits; /* ublk_wait.link */
 };
 
+/* Whose threads the jobs of devices have; work's. */
+struct ublk_lane {
+	uint64_t image_dev;
+	struct work_lane *lane;
+};
+
 struct ublk_devs {
 	struct ublk_devs_config config;
 	uint32_t instance;
@@ -73,6 +79,8 @@ struct ublk_devs {
 	struct ublk_ctl_call features_call; /* at the start; an attach asks again if need be */
 	struct list all;                    /* ublk_dev.link */
 	unsigned count;
+	struct ublk_lane *lanes;
+	size_t lane_count, lane_cap;
 };
 
 /* ---- ublk_dev.c ---- */

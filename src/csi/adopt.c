@@ -224,7 +224,7 @@ static bool keep(const struct adopt *a, const struct pool *pool, const struct ba
 	return why != NULL;
 }
 
-static void start_clear(struct adopt *a, const struct backend_dev *found)
+static void start_clear(struct adopt *a, const struct pool *pool, const struct backend_dev *found)
 {
 	struct clear *c = calloc(1, sizeof(*c));
 	if (c == NULL) {
@@ -239,6 +239,7 @@ static void start_clear(struct adopt *a, const struct backend_dev *found)
 	a->pending++;
 	a->look.cleared++;
 	op_init(&c->op, a->csi->reactor, "clear device", clear_steps, clear_finished);
+	c->op.lane = pool_lane(pool);
 	op_start(&c->op);
 }
 
@@ -306,6 +307,7 @@ static void start_resume(
 	(void)held;
 	a->pending++;
 	op_init(&r->op, a->csi->reactor, "resume device", resume_steps, resume_finished);
+	r->op.lane = pool_lane(volume->pool);
 	op_start(&r->op);
 }
 
@@ -346,7 +348,7 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 		bsearch(random, volumes, count, sizeof(struct pool_object *), compare_tag);
 	if (hit == NULL) {
 		if (!found->going_away && !keep(a, pool, found))
-			start_clear(a, found);
+			start_clear(a, pool, found);
 		return;
 	}
 	if (found->going_away || (*hit)->pool != pool)

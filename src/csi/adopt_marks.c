@@ -123,6 +123,7 @@ int csi_marks_start(
 	assert(held); /* adopt.c has just looked */
 	(void)held;
 	op_init(&m->op, csi->reactor, "marks", marks_steps, marks_finished);
+	m->op.lane = pool_lane(volume->pool);
 	op_start(&m->op);
 	return OP_PENDING;
 }

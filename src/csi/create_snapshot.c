@@ -192,5 +192,5 @@ void csi_create_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 	csi_source_lock(&c->task, RECORD_VOLUME, c->volume_id);
 	c->task.source = &c->source;
 	c->task.cleanup = create_cleanup;
-	csi_task_start(&c->task, c->name, create_steps);
+	csi_task_start(&c->task, c->name, pools_lane_of_id(csi->pools, c->volume_id), create_steps);
 }

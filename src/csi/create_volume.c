@@ -406,5 +406,6 @@ void csi_create_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		csi_source_lock(&c->task, source_object_kind(c), c->source_id);
 	c->task.source = &c->source;
 	c->task.cleanup = create_cleanup;
-	csi_task_start(&c->task, c->name, create_steps);
+	/* Its children know theirs. */
+	csi_task_start(&c->task, c->name, NULL, create_steps);
 }

@@ -80,10 +80,10 @@ void csi_delete_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 	if (gone_from != NULL) {
 		d->pool = gone_from;
 		csi_lock_id(&d->task, CSI_EXCLUSIVE, RECORD_SNAPSHOT, id);
-		csi_task_start(&d->task, id, gone_steps);
+		csi_task_start(&d->task, id, pool_lane(gone_from), gone_steps);
 		return;
 	}
 	d->snapshot = snapshot;
 	csi_task_lock(&d->task, CSI_EXCLUSIVE, "snapshot", snapshot->key);
-	csi_task_start(&d->task, snapshot->rec->name, delete_steps);
+	csi_task_start(&d->task, snapshot->rec->name, pool_lane(snapshot->pool), delete_steps);
 }

@@ -161,10 +161,10 @@ void csi_delete_volume(struct grpc_call *call, const ProtobufCMessage *request)
 	if (gone_from != NULL) {
 		d->pool = gone_from;
 		csi_lock_id(&d->task, CSI_EXCLUSIVE, RECORD_VOLUME, id);
-		csi_task_start(&d->task, id, gone_steps);
+		csi_task_start(&d->task, id, pool_lane(gone_from), gone_steps);
 		return;
 	}
 	d->volume = volume;
 	csi_task_lock(&d->task, CSI_EXCLUSIVE, "volume", volume->key);
-	csi_task_start(&d->task, volume->rec->name, delete_steps);
+	csi_task_start(&d->task, volume->rec->name, pool_lane(volume->pool), delete_steps);
 }

@@ -121,5 +121,5 @@ void csi_get_capacity(struct grpc_call *call, const ProtobufCMessage *request)
 		c->pool = pools_by_name(csi->pools, c->params.pool);
 	if (!pool_serves(c->pool, &c->params))
 		c->pool = NULL;
-	csi_task_start(&c->task, c->params.pool, capacity_steps);
+	csi_task_start(&c->task, c->params.pool, pool_lane(c->pool), capacity_steps);
 }

@@ -192,8 +192,8 @@ void csi_node_volume_health(struct grpc_call *call, const ProtobufCMessage *requ
 		csi_refuse(csi, call, &err);
 		return;
 	}
-	csi_task_start(
-		&h->n.task, h->n.volume != NULL ? h->n.volume->rec->name : h->n.id, health_steps);
+	csi_task_start(&h->n.task, h->n.volume != NULL ? h->n.volume->rec->name : h->n.id,
+		node_lane(&h->n), health_steps);
 }
 
 /* ---- the pools ---- */

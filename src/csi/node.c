@@ -113,6 +113,11 @@ void node_op_lock(struct node_op *n)
 	csi_task_lock(&n->task, CSI_EXCLUSIVE, "volume", key);
 }
 
+struct work_lane *node_lane(const struct node_op *n)
+{
+	return pools_lane_of_id(n->task.csi->pools, n->id);
+}
+
 int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct err *err)
 {
 	int r = pools_find_id(n->task.csi->pools, RECORD_VOLUME, n->id, &n->volume, err);

@@ -26,6 +26,8 @@ struct node_op {
 /* Takes the volume's lock, whether the volume is known or not, so that operations by id and by name
  * meet. */
 void node_op_lock(struct node_op *n);
+/* What csi_task_start() asks for, known volume or not. */
+struct work_lane *node_lane(const struct node_op *n);
 /* Looks the volume up and checks that the capability asked for fits what it was made as. */
 int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct err *err);
 /* 0, or ERR_INVALID naming the field: an absolute path of sane length. */

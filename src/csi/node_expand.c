@@ -152,5 +152,5 @@ void csi_node_expand(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	node_op_lock(&e->n);
-	csi_task_start(&e->n.task, e->n.volume->rec->name, expand_steps);
+	csi_task_start(&e->n.task, e->n.volume->rec->name, node_lane(&e->n), expand_steps);
 }

@@ -360,5 +360,5 @@ void csi_node_publish(struct grpc_call *call, const ProtobufCMessage *request)
 	}
 	p->read_only = req->readonly || p->n.access.read_only;
 	node_op_lock(&p->n);
-	csi_task_start(&p->n.task, p->n.volume->rec->name, publish_steps);
+	csi_task_start(&p->n.task, p->n.volume->rec->name, node_lane(&p->n), publish_steps);
 }

@@ -384,7 +384,7 @@ static void release_start(struct grpc_call *call, const ProtobufCMessage *reques
 		r->n.backend = backend_get(r->n.volume->rec->device);
 	node_op_lock(&r->n);
 	csi_task_start(&r->n.task, r->n.volume != NULL ? r->n.volume->rec->name : volume_id,
-		release_steps);
+		node_lane(&r->n), release_steps);
 }
 
 void csi_node_unpublish(struct grpc_call *call, const ProtobufCMessage *request)

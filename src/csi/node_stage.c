@@ -583,5 +583,5 @@ void csi_node_stage(struct grpc_call *call, const ProtobufCMessage *request)
 	s->image = s->n.volume->key;
 	fsimg_uuid_of(s->n.id, s->uuid);
 	node_op_lock(&s->n);
-	csi_task_start(&s->n.task, s->n.volume->rec->name, stage_steps);
+	csi_task_start(&s->n.task, s->n.volume->rec->name, node_lane(&s->n), stage_steps);
 }

@@ -202,5 +202,5 @@ void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
 	s->block = s->n.volume->rec->fs == FSIMG_NONE;
 	const char *name = s->n.volume->rec->name;
 	s->n.volume = NULL;
-	csi_task_start(&s->n.task, name, stats_steps);
+	csi_task_start(&s->n.task, name, node_lane(&s->n), stats_steps);
 }

@@ -246,6 +246,12 @@ static const struct op_step quiesce_steps[] = {
 	{NULL},
 };
 
+void quiesce_op_init(struct csi_quiesce *q, const char *name, const struct op_step *steps)
+{
+	op_init(&q->op, q->csi->reactor, name, steps, NULL);
+	q->op.lane = pool_lane(q->volume->pool);
+}
+
 void csi_quiesce_init(
 	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool reflink)
 {
@@ -256,5 +262,5 @@ void csi_quiesce_init(
 	q->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	pool_object_id(volume, q->id);
 	snprintf(q->thaw_key, sizeof(q->thaw_key), "%s thaw", q->id);
-	op_init(&q->op, csi->reactor, "quiesce", quiesce_steps, NULL);
+	quiesce_op_init(q, "quiesce", quiesce_steps);
 }

@@ -7,6 +7,8 @@
 
 #define quiesce_of(op_ptr) container_of(op_ptr, struct csi_quiesce, op)
 
+/* Jobs have the pool's threads. */
+void quiesce_op_init(struct csi_quiesce *q, const char *name, const struct op_step *steps);
 /* A call for this volume. Thaws go by a key of their own (thaw_key): no call that hangs may keep
  * them from being tried, and while one of them hangs no more are. */
 int quiesce_call(struct op *op, enum mnt_call call, const char *key, uint64_t timeout_ms);

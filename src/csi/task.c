@@ -300,7 +300,8 @@ static void refuse(struct csi_task *task, struct err *err)
 	csi_refuse(task->csi, only_call(task), err);
 }
 
-void csi_task_start(struct csi_task *task, const char *subject, const struct op_step *steps)
+void csi_task_start(struct csi_task *task, const char *subject, struct work_lane *lane,
+	const struct op_step *steps)
 {
 	struct csi *csi = task->csi;
 	struct err err = {0};
@@ -351,6 +352,7 @@ void csi_task_start(struct csi_task *task, const char *subject, const struct op_
 	if (!ring_timer_armed(&csi->long_timer))
 		ring_timer_arm(csi->reactor->ring, &csi->long_timer, CSI_LONG_MS);
 	op_init(&task->op, csi->reactor, task->method, steps, task_end);
+	task->op.lane = lane;
 	op_start(&task->op);
 }
 

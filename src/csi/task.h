@@ -5,7 +5,7 @@
  *
  *   struct create *c = csi_task_new(call, sizeof(*c));       // struct csi_task task; is its first
  *   csi_task_lock(&c->task, CSI_EXCLUSIVE, "volume", key);   // member
- *   csi_task_start(&c->task, name, steps);
+ *   csi_task_start(&c->task, name, pool_lane(pool), steps);
  *
  * In a step: struct create *c = csi_task_of(op, struct create). The operation leaves its answer in
  * task.response (in task.arena). Everything it allocated is in task.arena or freed by task.cleanup.
@@ -71,8 +71,10 @@ void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size
 void csi_task_lock(
 	struct csi_task *task, enum csi_lock_mode mode, const char *kind, const char *key);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
- * of. subject: copied. */
-void csi_task_start(struct csi_task *task, const char *subject, const struct op_step *steps);
+ * of. subject: copied. lane: whose threads its jobs have, those of child operations without a lane
+ * of their own included; NULL: those of who has none. */
+void csi_task_start(struct csi_task *task, const char *subject, struct work_lane *lane,
+	const struct op_step *steps);
 /* Nothing is waited for: false, and nothing is held, if a task has the object alone. */
 bool csi_hold_take(struct csi *csi, struct csi_hold *hold, const char *kind, const char *key,
 	const char *what);

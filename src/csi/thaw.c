@@ -256,7 +256,7 @@ static const struct op_step thaw_steps[] = {
 
 void csi_thaw_init(struct csi_quiesce *q)
 {
-	op_init(&q->op, q->csi->reactor, "thaw", thaw_steps, NULL);
+	quiesce_op_init(q, "thaw", thaw_steps);
 }
 
 void csi_thaw_leftover_init(
@@ -265,5 +265,5 @@ void csi_thaw_leftover_init(
 	csi_quiesce_init(q, csi, volume, true);
 	q->adopting = adopting;
 	(void)quiesce_take_mount(q);
-	op_init(&q->op, csi->reactor, "thaw leftover", leftover_steps, NULL);
+	quiesce_op_init(q, "thaw leftover", leftover_steps);
 }

@@ -112,7 +112,6 @@ static int admit_undo(struct op *op)
 static int open_job(void *arg)
 {
 	struct pool_build *b = arg;
-	_cleanup_call_ struct pool_call call = pool_call(b->pool);
 	uint64_t size = b->rec->size_bytes;
 	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->direct_io ? O_DIRECT : 0);
 	b->fd = openat(b->dirfd, ".", flags, 0600);
@@ -154,7 +153,6 @@ static int open_end(struct op *op, int res)
 static int close_job(void *arg)
 {
 	struct pool_build *b = arg;
-	_cleanup_call_ struct pool_call call = pool_call(b->pool);
 	fd_close(&b->fd);
 	return 0;
 }
@@ -168,7 +166,6 @@ static int open_undo(struct op *op)
 static int share_job(void *arg)
 {
 	struct pool_build *b = arg;
-	_cleanup_call_ struct pool_call call = pool_call(b->pool);
 	struct stat st;
 	_cleanup_fd_ int fd = openat(
 		b->share_dirfd, b->share_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -260,7 +257,6 @@ static int complete_record(struct pool_build *b)
 static int record_job(void *arg)
 {
 	const struct pool_build *b = arg;
-	_cleanup_call_ struct pool_call call = pool_call(b->pool);
 	int r = fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, XATTR_CREATE);
 	return r < 0 ? -errno : 0;
 }
@@ -314,7 +310,6 @@ static int data_end(struct op *op, int res)
 static int link_job(void *arg)
 {
 	const struct pool_build *b = arg;
-	_cleanup_call_ struct pool_call call = pool_call(b->pool);
 	return linkat(b->fd, "", b->dirfd, b->rec->key, AT_EMPTY_PATH) < 0 ? -errno : 0;
 }
 
@@ -465,6 +460,7 @@ int pool_build_init(
 		return -ENOMEM;
 	*b = (struct pool_build){.pool = pool, .rec = made, .fd = -1};
 	op_init(&b->op, reactor, "pool_build", build_steps, NULL);
+	b->op.lane = b->pool->lane;
 	return 0;
 }
 

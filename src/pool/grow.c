@@ -101,7 +101,6 @@ static int open_undo(struct op *op)
 static int size_job(void *arg)
 {
 	struct pool_grow *g = arg;
-	_cleanup_call_ struct pool_call call = pool_call(g->object->pool);
 	uint64_t allocated, size;
 	int r = bytes_usage(g->fd, &allocated, &size);
 	if (r < 0)
@@ -226,4 +225,5 @@ void pool_grow_init(struct pool_grow *g, struct reactor *reactor, struct pool_ob
 {
 	*g = (struct pool_grow){.object = object, .size_bytes = size_bytes, .fd = -1};
 	op_init(&g->op, reactor, "pool_grow", grow_steps, NULL);
+	g->op.lane = g->object->pool->lane;
 }

@@ -7,9 +7,13 @@
  * A look asks a helper process first, where there are helpers, whether the path answers at all, and
  * only then gives a work job to it; at most one look a pool is under way. One that does not end
  * within POOL_ANSWER_MS makes the pool sick; it keeps its thread and its memory until it ends, and
- * what it then found counts. Operations on a pool that hangs may have all threads, so that its look
- * does not even begin; it is sick then, too, and nobody else goes in. Background jobs of all pools
- * together leave one work thread alone.
+ * what it then found counts.
+ *
+ * All calls on the files of a pool, these and those of operations, share a lane of the work threads
+ * (reactor/work.h), so that a pool that hangs keeps its own threads and nobody else's. Operations
+ * on it may have all of them, so that its look does not even begin; it is sick then, too, and
+ * nobody else goes in. Of the looks and reclaims there are two at once at most, which leaves
+ * threads to the operations.
  */
 #include "pool/private.h"
 
@@ -35,30 +39,28 @@ static int job_run(struct work_job *work_job)
 	return job->run(job);
 }
 
-static void jobs_pump(struct pools *pools);
-
 static void job_on_end(struct work_job *work_job, int res)
 {
 	struct pool_job *job = container_of(work_job, struct pool_job, job);
-	struct pools *pools = job->pools;
-	if (pools != NULL)
-		pools->jobs--;
+	if (job->pools != NULL)
+		job->pools->jobs--;
 	job->on_end(job, res);
-	if (pools != NULL)
-		jobs_pump(pools);
 }
 
-static void jobs_pump(struct pools *pools)
+static bool job_start(struct pool_job *job)
 {
-	while (pools->jobs < POOL_JOBS_MAX && !list_empty(&pools->queue)) {
-		struct list *l = list_pop(&pools->queue);
-		struct pool_job *job = container_of(l, struct pool_job, link);
-		if (work_submit(pools->reactor->work, &job->job) < 0) {
-			/* Full of other people's jobs: the next tick tries again. */
-			list_push_front(&pools->queue, &job->link);
-			return;
-		}
-		pools->jobs++;
+	struct pools *pools = job->pools;
+	if (work_submit(pools->reactor->work, &job->job) < 0)
+		return false;
+	pools->jobs++;
+	return true;
+}
+
+static void jobs_retry(struct pools *pools)
+{
+	list_for_each_safe (l, &pools->queue) {
+		if (job_start(container_of(l, struct pool_job, link)))
+			list_remove(l);
 	}
 }
 
@@ -68,40 +70,24 @@ void pool_job_submit(struct pool *pool, struct pool_job *job)
 	job->pools = pool->pools;
 	job->job.run = job_run;
 	job->job.on_end = job_on_end;
-	list_push(&pool->pools->queue, &job->link);
-	jobs_pump(pool->pools);
+	job->job.lane = pool->lane;
+	if (!job_start(job))
+		list_push(&pool->pools->queue, &job->link); /* the next tick tries again */
 }
 
-/* ---- calls of operations ---- */
+/* ---- whose threads ---- */
 
-struct pool_call pool_call(struct pool *pool)
+struct work_lane *pool_lane(const struct pool *pool)
 {
-	uint64_t now_ns = when_monotonic_ns();
-	for (unsigned i = 0; i < WORK_THREADS; i++) {
-		uint64_t none = 0;
-		atomic_uint_least64_t *place = &pool->calls.began_ns[i];
-		if (atomic_compare_exchange_strong(place, &none, now_ns))
-			return (struct pool_call){place};
-	}
-	return (struct pool_call){NULL};
+	return pool == NULL ? NULL : pool->lane;
 }
 
-void pool_call_end(struct pool_call *call)
+struct work_lane *pools_lane_of_id(const struct pools *pools, const char *id)
 {
-	if (call->place != NULL)
-		atomic_store(call->place, 0);
-}
-
-/* One call of its operations has been in a thread for so long. */
-static bool is_stuck(const struct pool *pool)
-{
-	uint64_t now_ns = when_monotonic_ns();
-	for (unsigned i = 0; i < WORK_THREADS; i++) {
-		uint64_t began_ns = atomic_load(&pool->calls.began_ns[i]);
-		if (began_ns != 0 && now_ns - began_ns > (uint64_t)POOL_STUCK_MS * 1000000)
-			return true;
-	}
-	return false;
+	struct record_id parsed;
+	struct pool *pool =
+		record_id_parse(id, &parsed) < 0 ? NULL : pools_by_uuid8(pools, parsed.pool);
+	return pool == NULL ? pools->strays : pool->lane;
 }
 
 /* ---- states ---- */
@@ -281,7 +267,7 @@ static void not_answering(struct pool *pool)
 static void task_on_timer(struct ring_timer *timer)
 {
 	struct pool_task *task = container_of(timer, struct pool_task, timer);
-	if (atomic_load(&task->running) || is_stuck(task->job.pool))
+	if (atomic_load(&task->running) || work_lane_stuck(task->job.pool->lane, POOL_STUCK_MS))
 		not_answering(task->job.pool);
 	else
 		ring_timer_arm(task->job.pools->reactor->ring, timer, POOL_ANSWER_MS);
@@ -368,7 +354,7 @@ static void pools_on_timer(struct ring_timer *timer)
 	struct pools *pools = container_of(timer, struct pools, timer);
 	for (unsigned i = 0; i < pools->count; i++)
 		pool_look(pools->at[i]);
-	jobs_pump(pools);
+	jobs_retry(pools);
 	ring_timer_arm(pools->reactor->ring, &pools->timer, POOL_CHECK_MS);
 }
 
@@ -437,15 +423,20 @@ int pools_open(struct pools **ret, struct reactor *reactor, const struct pool_co
 	pools->timer.fn = pools_on_timer;
 	pools->told.fn = told_on_timer;
 	list_init(&pools->queue);
-	for (unsigned i = 0; i < count; i++) {
+	int r = work_lane_open(&pools->strays, reactor->work);
+	for (unsigned i = 0; r == 0 && i < count; i++) {
 		pools->at[i] = pool_new(pools, &configs[i]);
 		if (pools->at[i] != NULL)
 			pools->count++;
 		if (pools->at[i] == NULL || pools->at[i]->name == NULL ||
-			pools->at[i]->path == NULL) {
-			pools_close(pools);
-			return -ENOMEM;
-		}
+			pools->at[i]->path == NULL)
+			r = -ENOMEM;
+		else
+			r = work_lane_open(&pools->at[i]->lane, reactor->work);
+	}
+	if (r < 0) {
+		pools_close(pools);
+		return r;
 	}
 	*ret = pools;
 	return 0;

@@ -7,15 +7,12 @@
 #include "base/list.h"
 #include "pool/pool.h"
 
-#include <stdatomic.h>
-
 #define POOL_FILE "ringvol.pool"
 
 enum {
-	POOL_ANSWER_MS = 2000,            /* a load or check that takes longer: sick */
-	POOL_STUCK_MS = 6000,             /* a call that keeps a check from beginning: likewise */
-	POOL_JOBS_MAX = WORK_THREADS - 1, /* background jobs at once: one thread is never ours */
-	POOL_MEASURE_MS = 1000,           /* admission trusts a measure this long */
+	POOL_ANSWER_MS = 2000,  /* a load or check that takes longer: sick */
+	POOL_STUCK_MS = 6000,   /* a check that cannot begin, as calls have all threads: likewise */
+	POOL_MEASURE_MS = 1000, /* admission trusts a measure this long */
 	POOL_UUID_BYTES = 37,
 	POOL_WHY_BYTES = 512,
 	POOL_TRASH_NAME_BYTES = 17,
@@ -73,12 +70,6 @@ struct pool_sync {
 	uint64_t removed, removed_running, removed_durable;
 };
 
-/* The calls of operations that threads are in, by when each began (CLOCK_MONOTONIC); 0: a free
- * place. The thread fills it in and empties it, the loop reads. */
-struct pool_calls {
-	atomic_uint_least64_t began_ns[WORK_THREADS];
-};
-
 struct pool_task;
 struct pool_trash;
 
@@ -106,7 +97,7 @@ struct pool {
 	struct pool_sync sync[2]; /* by enum record_kind */
 	unsigned ops;             /* changing operations under way; a reload waits for them */
 
-	struct pool_calls calls;
+	struct work_lane *lane;   /* of all jobs on its files */
 	struct pool_task *task;   /* the load or check under way */
 	struct pool_trash *trash; /* the reclaim under way */
 	bool trash_wanted;
@@ -141,7 +132,8 @@ struct pools {
 	struct ring_timer told; /* on_loaded runs from the loop, also when nothing is to load */
 	bool started, loaded_told, draining;
 	unsigned jobs;     /* background jobs handed to work */
-	struct list queue; /* pool_job.link: waiting for one of POOL_JOBS_MAX */
+	struct list queue; /* pool_job.link: work had no room for them */
+	struct work_lane *strays;
 };
 
 /* ---- background jobs (pools.c) ---- */
@@ -159,15 +151,6 @@ struct pool_job {
 void pool_job_submit(struct pool *pool, struct pool_job *job);
 void pool_set_state(struct pool *pool, enum pool_state state, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-
-/* On a thread, for a job of an operation on the pool: _cleanup_call_ struct pool_call call =
- * pool_call(pool). */
-struct pool_call {
-	atomic_uint_least64_t *place; /* NULL: there was none */
-};
-struct pool_call pool_call(struct pool *pool);
-void pool_call_end(struct pool_call *call);
-#define _cleanup_call_ __attribute__((cleanup(pool_call_end), unused))
 
 /* For the first and the last step of a changing operation. */
 int pool_op_begin(struct pool *pool, struct err *err);

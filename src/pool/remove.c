@@ -37,7 +37,6 @@ static int begin_undo(struct op *op)
 static int open_job(void *arg)
 {
 	struct pool_remove *r = arg;
-	_cleanup_call_ struct pool_call call = pool_call(r->pool);
 	r->fd = openat(r->dirfd, r->key, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	return r->fd < 0 ? -errno : 0;
 }
@@ -77,7 +76,6 @@ static bool is_gone(struct op *op)
 static int lock_job(void *arg)
 {
 	struct pool_remove *r = arg;
-	_cleanup_call_ struct pool_call call = pool_call(r->pool);
 	return bytes_lock(r->fd);
 }
 
@@ -117,7 +115,6 @@ static void leave_index(struct pool_remove *r)
 static int rename_job(void *arg)
 {
 	const struct pool_remove *r = arg;
-	_cleanup_call_ struct pool_call call = pool_call(r->pool);
 	int res = renameat2(r->dirfd, r->key, r->trash_fd, r->trash_name, RENAME_NOREPLACE);
 	return res < 0 ? -errno : 0;
 }
@@ -182,4 +179,5 @@ void pool_remove_init(struct pool_remove *r, struct reactor *reactor, struct poo
 {
 	*r = (struct pool_remove){.object = object, .pool = object->pool, .fd = -1};
 	op_init(&r->op, reactor, "pool_remove", remove_steps, NULL);
+	r->op.lane = r->pool->lane;
 }

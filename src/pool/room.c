@@ -333,4 +333,5 @@ void pool_measure_init(
 {
 	*m = (struct pool_measure){.pool = pool, .max_age_ms = max_age_ms};
 	op_init(&m->op, reactor, "pool_measure", measure_steps, NULL);
+	m->op.lane = m->pool->lane;
 }

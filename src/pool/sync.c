@@ -132,7 +132,6 @@ static bool image_done(struct op *op)
 static int image_job(void *arg)
 {
 	const struct pool_settle *s = arg;
-	_cleanup_call_ struct pool_call call = pool_call(s->pool);
 	_cleanup_fd_ int fd =
 		openat(s->dirfd, s->key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
@@ -172,4 +171,5 @@ void pool_settle_init(struct pool_settle *s, struct reactor *reactor, struct poo
 {
 	*s = (struct pool_settle){.pool = pool, .kind = kind, .object = object};
 	op_init(&s->op, reactor, "pool_settle", settle_steps, NULL);
+	s->op.lane = s->pool->lane;
 }

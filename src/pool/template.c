@@ -432,4 +432,5 @@ void pool_template_init(struct pool_template *t, struct reactor *reactor, struct
 {
 	*t = (struct pool_template){.pool = pool, .spec = *spec, .fd = -1};
 	op_init(&t->op, reactor, "pool_template", template_steps, NULL);
+	t->op.lane = t->pool->lane;
 }

@@ -221,6 +221,7 @@ static void trash_go_on(struct pool_trash *t, int res)
 		}
 		t->zeroing = true;
 		op_init(&t->zeros, pool->pools->reactor, "pool_erase", zeros_steps, zeros_on_end);
+		t->zeros.lane = pool->lane;
 		op_start(&t->zeros);
 		return;
 	}

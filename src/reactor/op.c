@@ -316,7 +316,7 @@ int op_work(struct op *op, int (*fn)(void *arg), void *arg)
 	add_job(op, op->at, fn, arg);
 	if (op->starting)
 		gather(op);
-	op->wait.job = (struct work_job){.run = on_job_run, .on_end = on_job_end};
+	op->wait.job = (struct work_job){.run = on_job_run, .on_end = on_job_end, .lane = op->lane};
 	int r = work_submit(op->reactor->work, &op->wait.job);
 	return r < 0 ? refuse_wait(op, r, "blocking calls") : OP_PENDING;
 }
@@ -386,6 +386,8 @@ int op_child(struct op *op, struct op *child)
 	op->child = child;
 	child->parent = op;
 	child->on_end = on_child_end;
+	if (child->lane == NULL)
+		child->lane = op->lane;
 	op_start(child);
 	return OP_PENDING;
 }

@@ -91,6 +91,9 @@ struct op {
 	const char *name;
 	const struct op_step *steps;
 	void (*on_end)(struct op *op); /* may free the op */
+	/* Set it after op_init() where calls on something of their own may hang together: whose
+	 * threads op_work() has. NULL: its parent's, or those of who has none. */
+	struct work_lane *lane;
 	struct err err;
 	/* private */
 	unsigned at;  /* index of the current step */

@@ -2,14 +2,20 @@
 /*
  * Worker threads. A job goes to `waiting`, a thread runs it and moves it to `finished`, writes the
  * eventfd if that list was empty, and the loop, which always has a read of the eventfd armed, calls
- * on_end. Threads start when there is more to do than idle threads, and stay. In a simulated ring
- * there are none: a job runs when its post is dispatched.
+ * on_end. Threads start when there is more to do than idle threads. In a simulated ring there are
+ * none: a job runs when its post is dispatched.
  *
- * Fails at WORK_QUEUE_MAX jobs, or when not even one thread can be started.
+ * A lane lets so many of its jobs into `waiting` as it may have threads, and the next when one of
+ * them has run. All threads serve all lanes, and there are enough for all that lanes let in:
+ * whatever waits gets a thread, though every job of other lanes hangs. Beyond what one lane needs,
+ * a thread that has nothing to do ends.
+ *
+ * Fails at WORK_QUEUE_MAX jobs of a lane, or when not even one thread can be started.
  */
 #include "reactor/work.h"
 
 #include "base/fd.h"
+#include "base/when.h"
 #include "reactor/ring_priv.h"
 
 #include <assert.h>
@@ -21,6 +27,23 @@
 
 enum { WORK_STACK_BYTES = 256 * 1024 };
 
+/* Guarded by the work's lock but for depth, which is the loop's. */
+struct work_lane {
+	struct work *work;
+	struct list link; /* work.lanes */
+	unsigned depth;   /* submitted, on_end not called */
+	unsigned let_in;  /* waiting for a thread or in one */
+	struct list held; /* work_job.link: not let in yet */
+	uint64_t last_ns; /* when the last one was let in (CLOCK_MONOTONIC) */
+};
+
+struct worker {
+	struct work *work;
+	struct list link; /* work.workers */
+	pthread_t thread;
+	bool ended; /* guarded by the work's lock */
+};
+
 struct work {
 	struct ring *ring;
 	unsigned depth;        /* submitted, on_end not called; the loop's */
@@ -30,34 +53,80 @@ struct work {
 	uint64_t wake_count;
 	struct ring_req wake_req;
 
-	pthread_t *threads;
-	unsigned thread_count, thread_max;
+	unsigned lane_threads, lane_count;
+	struct work_lane common;
+	struct list lanes;
+	struct list workers; /* the loop's; also those that have ended and not been joined */
 
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t more;
 	struct list waiting, finished;
-	unsigned waiting_count, idle_threads;
+	unsigned waiting_count, idle_threads, thread_count;
 	bool closing;
 };
 
+/* ---- lanes; with the lock held ---- */
+
+static void lane_init(struct work_lane *lane, struct work *work)
+{
+	*lane = (struct work_lane){.work = work};
+	list_init(&lane->link);
+	list_init(&lane->held);
+	work->lane_count++;
+}
+
+static void lane_let_in(struct work_lane *lane, struct work_job *job)
+{
+	lane->let_in++;
+	lane->last_ns = when_monotonic_ns();
+	list_push(&lane->work->waiting, &job->link);
+	lane->work->waiting_count++;
+}
+
+static void lane_take_back(struct work_lane *lane, struct work_job *job)
+{
+	lane->let_in--;
+	list_remove(&job->link);
+	lane->work->waiting_count--;
+}
+
+/* One of its jobs has run. */
+static void lane_go_on(struct work_lane *lane)
+{
+	lane->let_in--;
+	struct list *next = list_pop(&lane->held);
+	if (next != NULL)
+		lane_let_in(lane, container_of(next, struct work_job, link));
+}
+
+/* ---- threads ---- */
+
+/* NULL: the thread is not needed any more. */
+static struct work_job *work_next(struct work *work)
+{
+	while (list_empty(&work->waiting) && !work->closing &&
+		work->idle_threads < work->lane_threads) {
+		work->idle_threads++;
+		pthread_cond_wait(&work->more, &work->lock);
+		work->idle_threads--;
+	}
+	if (work->closing || list_empty(&work->waiting))
+		return NULL;
+	work->waiting_count--;
+	return container_of(list_pop(&work->waiting), struct work_job, link);
+}
+
 static void *work_thread(void *arg)
 {
-	struct work *work = arg;
+	struct worker *worker = arg;
+	struct work *work = worker->work;
+	struct work_job *job;
 	pthread_mutex_lock(&work->lock);
-	for (;;) {
-		while (list_empty(&work->waiting) && !work->closing) {
-			work->idle_threads++;
-			pthread_cond_wait(&work->more, &work->lock);
-			work->idle_threads--;
-		}
-		if (work->closing)
-			break;
-		struct work_job *job =
-			container_of(list_pop(&work->waiting), struct work_job, link);
-		work->waiting_count--;
+	while ((job = work_next(work)) != NULL) {
 		pthread_mutex_unlock(&work->lock);
 		int res = job->run(job);
 		pthread_mutex_lock(&work->lock);
+		lane_go_on(job->lane);
 		job->res = res;
 		bool first = list_empty(&work->finished);
 		list_push(&work->finished, &job->link);
@@ -71,6 +140,8 @@ static void *work_thread(void *arg)
 			abort();
 		pthread_mutex_lock(&work->lock);
 	}
+	work->thread_count--;
+	worker->ended = true;
 	pthread_mutex_unlock(&work->lock);
 	return NULL;
 }
@@ -97,12 +168,12 @@ static void work_on_wake(struct ring_req *req, int res, uint32_t flags)
 	while ((node = list_pop(&finished)) != NULL) {
 		struct work_job *job = container_of(node, struct work_job, link);
 		work->depth--;
+		job->lane->depth--;
 		job->on_end(job, job->res);
 	}
 }
 
-/* Needs the lock not held. False when the system refuses another thread. */
-static bool work_start_thread(struct work *work)
+static int worker_create(struct worker *worker)
 {
 	pthread_attr_t attr;
 	sigset_t all, old;
@@ -111,13 +182,48 @@ static bool work_start_thread(struct work *work)
 	pthread_attr_setstacksize(&attr, WORK_STACK_BYTES);
 	/* A thread inherits the mask: signals are the loop's. */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int r = pthread_create(&work->threads[work->thread_count], &attr, work_thread, work);
+	int r = pthread_create(&worker->thread, &attr, work_thread, worker);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
-	if (r == 0)
-		work->thread_count++;
-	return r == 0;
+	return -r;
 }
+
+static void worker_join(struct worker *worker)
+{
+	pthread_join(worker->thread, NULL);
+	list_remove(&worker->link);
+	free(worker);
+}
+
+static bool worker_ended(struct worker *worker)
+{
+	pthread_mutex_lock(&worker->work->lock);
+	bool ended = worker->ended;
+	pthread_mutex_unlock(&worker->work->lock);
+	return ended;
+}
+
+/* Needs the lock not held, and the thread counted. False when the system refuses another one. */
+static bool work_start_thread(struct work *work)
+{
+	list_for_each_safe (node, &work->workers) {
+		struct worker *worker = container_of(node, struct worker, link);
+		if (worker_ended(worker))
+			worker_join(worker);
+	}
+	struct worker *worker = calloc(1, sizeof(*worker));
+	if (worker == NULL)
+		return false;
+	worker->work = work;
+	if (worker_create(worker) < 0) {
+		free(worker);
+		return false;
+	}
+	list_push(&work->workers, &worker->link);
+	return true;
+}
+
+/* ---- opening and closing ---- */
 
 int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 {
@@ -127,27 +233,39 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 	if (work == NULL)
 		return -ENOMEM;
 	work->ring = ring;
+	work->lane_threads = threads;
 	list_init(&work->simulated);
+	list_init(&work->lanes);
+	list_init(&work->workers);
+	lane_init(&work->common, work);
 	list_init(&work->waiting);
 	list_init(&work->finished);
 	pthread_mutex_init(&work->lock, NULL);
 	pthread_cond_init(&work->more, NULL);
-	work->thread_max = threads;
-	work->threads = calloc(threads, sizeof(*work->threads));
-	int r = work->threads != NULL ? 0 : -ENOMEM;
 	work->wake_fd = -1;
-	if (r == 0 && !ring_simulated(ring)) {
+	if (!ring_simulated(ring)) {
 		work->wake_fd = eventfd(0, EFD_CLOEXEC);
-		r = work->wake_fd >= 0 ? 0 : -errno;
-	}
-	if (r < 0) {
-		work_close(work);
-		return r;
+		if (work->wake_fd < 0) {
+			int r = -errno;
+			work_close(work);
+			return r;
+		}
 	}
 	work->wake_req.fn = work_on_wake;
 	if (!ring_simulated(ring))
 		work_arm_wake(work);
 	*ret_work = work;
+	return 0;
+}
+
+int work_lane_open(struct work_lane **ret_lane, struct work *work)
+{
+	struct work_lane *lane = calloc(1, sizeof(*lane));
+	if (lane == NULL)
+		return -ENOMEM;
+	lane_init(lane, work);
+	list_push(&work->lanes, &lane->link);
+	*ret_lane = lane;
 	return 0;
 }
 
@@ -159,16 +277,17 @@ void work_close(struct work *work)
 	work->closing = true;
 	pthread_cond_broadcast(&work->more);
 	pthread_mutex_unlock(&work->lock);
-	for (unsigned i = 0; i < work->thread_count; i++)
-		pthread_join(work->threads[i], NULL);
-	ring_discard(work->ring, &work->wake_req);
 	struct list *node;
+	list_for_each_safe (worker, &work->workers)
+		worker_join(container_of(worker, struct worker, link));
+	ring_discard(work->ring, &work->wake_req);
 	while ((node = list_pop(&work->simulated)) != NULL)
 		ring_discard(work->ring, &container_of(node, struct work_job, link)->posted);
 	fd_close(&work->wake_fd);
 	pthread_cond_destroy(&work->more);
 	pthread_mutex_destroy(&work->lock);
-	free(work->threads);
+	while ((node = list_pop(&work->lanes)) != NULL)
+		free(container_of(node, struct work_lane, link));
 	free(work);
 }
 
@@ -193,34 +312,62 @@ unsigned work_queue_depth(const struct work *work)
 	return depth;
 }
 
+bool work_lane_stuck(struct work_lane *lane, uint64_t ms)
+{
+	pthread_mutex_lock(&lane->work->lock);
+	bool stuck = !list_empty(&lane->held) && when_monotonic_ns() - lane->last_ns > ms * 1000000;
+	pthread_mutex_unlock(&lane->work->lock);
+	return stuck;
+}
+
+static int submit_simulated(struct work *work, struct work_job *job)
+{
+	unsigned depth = 0;
+	list_for_each (pos, &work->simulated)
+		depth += container_of(pos, struct work_job, link)->lane == job->lane;
+	if (depth >= WORK_QUEUE_MAX)
+		return -EAGAIN;
+	list_push(&work->simulated, &job->link);
+	job->posted = (struct ring_req){.fn = work_on_posted};
+	ring_post(work->ring, &job->posted, 0);
+	return 0;
+}
+
 int work_submit(struct work *work, struct work_job *job)
 {
 	assert(job->run != NULL && job->on_end != NULL);
-	if (ring_simulated(work->ring)) {
-		if (work_queue_depth(work) >= WORK_QUEUE_MAX)
-			return -EAGAIN;
-		list_push(&work->simulated, &job->link);
-		job->posted = (struct ring_req){.fn = work_on_posted};
-		ring_post(work->ring, &job->posted, 0);
-		return 0;
-	}
-	if (work->depth >= WORK_QUEUE_MAX)
+	if (job->lane == NULL)
+		job->lane = &work->common;
+	struct work_lane *lane = job->lane;
+	assert(lane->work == work);
+	if (ring_simulated(work->ring))
+		return submit_simulated(work, job);
+	if (lane->depth >= WORK_QUEUE_MAX)
 		return -EAGAIN;
 	pthread_mutex_lock(&work->lock);
-	list_push(&work->waiting, &job->link);
-	work->waiting_count++;
+	bool let_in = lane->let_in < work->lane_threads;
+	if (let_in)
+		lane_let_in(lane, job);
+	else
+		list_push(&lane->held, &job->link);
 	/* idle_threads counts those signalled and not yet awake too, hence the comparison. */
-	bool busy = work->waiting_count > work->idle_threads;
+	bool start = let_in && work->waiting_count > work->idle_threads &&
+		     work->thread_count < work->lane_threads * work->lane_count;
+	work->thread_count += start;
 	pthread_mutex_unlock(&work->lock);
 	/* After the lock, or the thread would wake up only to wait for it. */
-	pthread_cond_signal(&work->more);
+	if (let_in)
+		pthread_cond_signal(&work->more);
 	work->depth++;
-	if (busy && work->thread_count < work->thread_max && !work_start_thread(work) &&
-		work->thread_count == 0) {
-		work->depth--;
-		list_remove(&job->link);
-		work->waiting_count--;
-		return -EAGAIN;
-	}
-	return 0;
+	lane->depth++;
+	if (!start || work_start_thread(work))
+		return 0;
+	pthread_mutex_lock(&work->lock);
+	bool none = --work->thread_count == 0;
+	if (none)
+		lane_take_back(lane, job);
+	pthread_mutex_unlock(&work->lock);
+	work->depth -= none;
+	lane->depth -= none;
+	return none ? -EAGAIN : 0;
 }

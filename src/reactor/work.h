@@ -2,6 +2,10 @@
 /*
  * A few threads for calls that block but do not hang: loop and reflink ioctls, statfs of a healthy
  * pool, directory scans. A job touches its own struct and nothing of the reactor's.
+ *
+ * They hang all the same when a disk does. So that this holds up nobody else, jobs come in lanes:
+ * those of one lane have WORK_THREADS threads at most, and there are as many for every lane. What
+ * may hang together shares a lane, such as all calls on one pool.
  */
 #ifndef RINGVOL_REACTOR_WORK_H
 #define RINGVOL_REACTOR_WORK_H
@@ -10,27 +14,35 @@
 #include "reactor/ring.h"
 
 enum {
-	WORK_THREADS = 4,
-	WORK_QUEUE_MAX = 4096, /* jobs waiting or running */
+	WORK_THREADS = 4,      /* that one lane may have */
+	WORK_QUEUE_MAX = 4096, /* jobs of one lane waiting or running */
 };
 
 struct work;
+struct work_lane;
 
 /* Embed it; lives until on_end. */
 struct work_job {
 	int (*run)(struct work_job *job);              /* on a thread; 0 or -errno */
 	void (*on_end)(struct work_job *job, int res); /* on the loop */
+	struct work_lane *lane;                        /* NULL: that of who has none */
 	struct list link;
 	int res;
 	struct ring_req posted; /* carries the result in a simulation */
 };
 
-/* In a simulated ring, jobs run on the loop's thread at a seeded moment. 0 or -errno. */
+/* In a simulated ring, jobs run on the loop's thread at a seeded moment. threads: of each lane, and
+ * started when they are needed. 0 or -errno. */
 int work_open(struct work **ret_work, struct ring *ring, unsigned threads);
 /* Waits for the running jobs; those still queued are dropped without on_end. NULL is legal. */
 void work_close(struct work *work);
+/* It goes with the work. 0 or -ENOMEM. */
+int work_lane_open(struct work_lane **ret_lane, struct work *work);
+/* A job of the lane waits, and for so long none could begin: those that run do not end. */
+bool work_lane_stuck(struct work_lane *lane, uint64_t ms);
 /* 0, or -EAGAIN when WORK_QUEUE_MAX is reached (on_end is not called then). */
 int work_submit(struct work *work, struct work_job *job);
+/* Of all lanes. */
 unsigned work_queue_depth(const struct work *work);
 
 #endif

@@ -5,6 +5,7 @@ package system
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -116,6 +117,97 @@ func TestHangingVolumes(t *testing.T) {
 			return nil
 		})
 		b.eventually(v.Gone)
+	}
+}
+
+// freezePool stops every write to the pool's file system, whose callers hang until the result is called.
+func (b *bed) freezePool(p *rig.Pool) func() {
+	b.t.Helper()
+	const freeze, thaw = 0xc0045877, 0xc0045878 // FIFREEZE, FITHAW
+	root, err := os.Open(p.Path)
+	b.must(err)
+	b.must(unix.IoctlSetInt(int(root.Fd()), freeze, 0))
+	ended := false
+	end := func() {
+		if !ended {
+			ended = true
+			_ = unix.IoctlSetInt(int(root.Fd()), thaw, 0)
+			root.Close()
+		}
+	}
+	b.Defer(func() error { end(); return nil })
+	return end
+}
+
+// A pool hangs below more calls than there are work threads; volumes of another pool live their whole lives meanwhile,
+// and what is no pool's affair is answered.
+func TestHangingPool(t *testing.T) {
+	const hanging = 8 // of each call
+	b := newBed(t, "xfs", 1<<30)
+	fine, err := b.NewPool("fine", "xfs", 1<<30)
+	b.must(err)
+	b.d.Pools = append(b.d.Pools, fine)
+	b.must(b.d.ServeHTTP())
+	b.start()
+	in := func(pool, name string) *rig.Volume {
+		v := b.volume(name, "ext4")
+		v.Params = map[string]string{"pool": pool}
+		return v
+	}
+	var marked, made []*rig.Volume
+	for i := range hanging {
+		v := in("default", fmt.Sprintf("marked-%d", i))
+		v.Cap = rig.WithMode(v.Cap, csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER)
+		b.must(v.Create())
+		b.must(v.Stage())
+		marked = append(marked, v)
+		made = append(made, in("default", fmt.Sprintf("made-%d", i)))
+	}
+	before := in("fine", "before")
+	b.must(before.Up())
+
+	thaw := b.freezePool(b.pool)
+	var wait sync.WaitGroup
+	for i := range hanging {
+		wait.Go(func() { _ = marked[i].Publish() }) // its mark on the image
+		wait.Go(func() { _ = made[i].Create() })
+	}
+	b.eventually(func() error {
+		m, err := b.d.Scrape()
+		if err == nil && m.Value("ringvol_work_queue_depth") < 2*hanging {
+			err = errors.New("the calls do not hang yet")
+		}
+		return err
+	})
+	for i := range 3 {
+		v := in("fine", fmt.Sprintf("beside-%d", i))
+		b.must(v.Up())
+		s, err := v.Snapshot(fmt.Sprintf("snapshot-%d", i))
+		b.must(err)
+		w := in("fine", fmt.Sprintf("restored-%d", i))
+		w.Source = rig.FromSnapshot(s.GetSnapshotId())
+		b.must(w.Up())
+		b.must(w.Expand(64*mib, false))
+		b.must(w.Gone())
+		b.must(b.d.DeleteSnapshot(s.GetSnapshotId()))
+		b.must(v.Gone())
+	}
+	_, err = b.c.GetCapacity(short(t), &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "fine"}})
+	b.must(err)
+	b.must(before.Gone())
+	b.eventually(func() error { // by itself, and it alone
+		m, err := b.d.Scrape()
+		if err == nil && m.Value("ringvol_pool_ready", "pool", "default") != 0 {
+			err = errors.New("the pool that hangs does not read as sick")
+		}
+		return err
+	})
+	thaw()
+	wait.Wait()
+	for i := range hanging {
+		b.eventually(marked[i].Gone)
+		b.eventually(made[i].Create)
+		b.must(made[i].Delete())
 	}
 }
 

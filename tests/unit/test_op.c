@@ -61,6 +61,96 @@ static void note(const char *what)
 	strcat(strcat(trace, what), " ");
 }
 
+/* ---- whose threads ---- */
+
+static sem_t gate;
+
+static int pass_gate(void *arg)
+{
+	(void)arg;
+	return sem_wait(&gate) < 0 ? -errno : 0;
+}
+
+static int pass(void *arg)
+{
+	(void)arg;
+	return 0;
+}
+
+static int at_gate_run(struct op *op)
+{
+	return op_work(op, pass_gate, NULL);
+}
+
+static int pass_run(struct op *op)
+{
+	return op_work(op, pass, NULL);
+}
+
+static const struct op_step at_gate_steps[] = {{"wait at the gate", .run = at_gate_run}, {NULL}};
+static const struct op_step pass_steps[] = {{"pass", .run = pass_run}, {NULL}};
+
+static struct op inner[2];
+
+static int inner_run(struct op *op)
+{
+	struct op *child = &inner[op->name[0] == 'o'];
+	return op_child(op, child);
+}
+
+static const struct op_step outer_steps[] = {{"child", .run = inner_run}, {NULL}};
+
+static const char *ended_names[8];
+
+static void note_end(struct op *op)
+{
+	cr_assert_not(op_failed(op), "%s", op->err.message);
+	ended_names[ended++] = op->name;
+}
+
+static void start_in(
+	struct op *op, struct work_lane *lane, const char *name, const struct op_step *steps)
+{
+	op_init(op, &reactor, name, steps, note_end);
+	op->lane = lane;
+	op_start(op);
+}
+
+/* An operation's jobs are in its lane, those of a child in its parent's, unless it has its own. */
+Test(op, jobs_wait_for_those_of_their_lane_alone)
+{
+	static struct op blocked[2], outer, other, none;
+	struct work_lane *hangs, *well;
+	open_reactor(&(struct ring_config){0});
+	sem_init(&gate, 0, 0);
+	cr_assert_eq(work_lane_open(&hangs, reactor.work), 0);
+	cr_assert_eq(work_lane_open(&well, reactor.work), 0);
+	start_in(&blocked[0], hangs, "blocked", at_gate_steps);
+	start_in(&blocked[1], hangs, "blocked", at_gate_steps);
+	op_init(&inner[1], &reactor, "inner", pass_steps, NULL);
+	start_in(&outer, hangs, "outer", outer_steps);
+	while (work_queue_depth(reactor.work) < 3)
+		cr_assert_eq(ring_turn(reactor.ring, false), 0);
+
+	op_init(&inner[0], &reactor, "inner", pass_steps, NULL);
+	inner[0].lane = well;
+	start_in(&other, hangs, "with a child of another lane", outer_steps);
+	while (ended < 1)
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+	start_in(&none, NULL, "none", pass_steps);
+	while (ended < 2)
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+	cr_assert_str_eq(ended_names[0], "with a child of another lane");
+	cr_assert_str_eq(ended_names[1], "none");
+	cr_assert_eq(work_queue_depth(reactor.work), 3);
+	sem_post(&gate);
+	sem_post(&gate);
+	while (ended < 5)
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+	sem_destroy(&gate);
+	close_reactor();
+}
+
 /* ---- six steps, one of each wait ---- */
 
 struct six {

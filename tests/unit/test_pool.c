@@ -719,6 +719,69 @@ Test(pool, hanging_below_operations)
 	fixture_close(&f);
 }
 
+static enum err_code make_in(struct fixture *f, unsigned pool, const char *name)
+{
+	struct pool *first = f->pool;
+	struct record rec = fixture_volume(name, MIB);
+	struct pool_object *made;
+	f->pool = pools_at(f->pools, pool);
+	enum err_code code = fixture_build(f, &rec, NULL, &made);
+	f->pool = first;
+	return code;
+}
+
+/* Operations on it have all the threads of their pool and more wait; another pool is worked on,
+ * measured and looked after as if nothing were. */
+Test(pool, hanging_holds_up_no_other_pool)
+{
+	enum { HANGING = 3 * WORK_THREADS };
+	static struct pool_build builds[HANGING];
+	struct fixture f;
+	fixture_make(&f, FIXTURE_XFS, false);
+	fixture_open_ring(&f, NULL);
+	char other[128];
+	snprintf(other, sizeof(other), "%s/other", f.top);
+	struct pool_config configs[] = {
+		{.name = "frozen", .path = f.path}, {.name = "fine", .path = other, .init = true}};
+	fixture_open_configs(&f, configs, 2);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	int fd = open(f.path, O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(ioctl(fd, FIFREEZE, 0), 0);
+	builds_ended = 0;
+	for (unsigned i = 0; i < HANGING; i++) {
+		char name[8];
+		snprintf(name, sizeof(name), "v%u", i);
+		struct record rec = fixture_volume(name, MIB);
+		cr_assert_eq(pool_build_init(&builds[i], &f.reactor, f.pool, &rec), 0);
+		builds[i].op.on_end = on_build_end;
+		op_start(&builds[i].op);
+	}
+	while (work_queue_depth(f.reactor.work) < HANGING)
+		fixture_turn(&f);
+
+	struct pool *fine = pools_at(f.pools, 1);
+	cr_assert_eq(make_in(&f, 1, "w"), ERR_OK);
+	struct pool_measure measure;
+	pool_measure_init(&measure, &f.reactor, fine, 0);
+	cr_assert_eq(fixture_run(&f, &measure.op), ERR_OK);
+	struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, "w");
+	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
+	/* Until the one is found to be sick, which takes looks after both. */
+	wait_state(&f, POOL_SICK);
+	cr_assert_eq(pool_state(fine), POOL_READY, "%s", pool_why(fine));
+	cr_assert_eq(make_in(&f, 1, "x"), ERR_OK);
+	cr_assert_eq(builds_ended, 0);
+
+	cr_assert_eq(ioctl(fd, FITHAW, 0), 0);
+	close(fd);
+	while (builds_ended < HANGING)
+		fixture_turn(&f);
+	for (unsigned i = 0; i < HANGING; i++)
+		pool_build_free(&builds[i]);
+	wait_state(&f, POOL_READY);
+	fixture_close(&f);
+}
+
 /* ---- many ---- */
 
 Test(pool, ten_thousand)

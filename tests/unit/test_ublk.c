@@ -10,7 +10,9 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -265,6 +267,59 @@ Test(ublk, a_number_is_given_to_one_device_at_a_time)
 		w.kernel.deleted -= still_ours;
 		expect_nothing_left();
 	}
+}
+
+static sem_t gate;
+static atomic_uint at_gate;
+
+/* The jobs of the devices attached first. */
+static int hang_job(void *arg, const char *op_name, const char *step_name)
+{
+	(void)op_name;
+	(void)step_name;
+	bool hangs = atomic_fetch_add(&at_gate, 1) < *(const unsigned *)arg;
+	if (hangs)
+		sem_wait(&gate);
+	return hangs ? -EIO : 0;
+}
+
+static void on_hung_attached(struct ublk_wait *wait, const struct ublk_dev *dev, int res)
+{
+	cr_expect_null(dev);
+	cr_expect_eq(res, -EIO);
+	wait->ends = true;
+}
+
+/* All threads that one file system's images may have are in calls that hang. */
+Test(ublk, an_image_that_hangs_holds_up_no_other_file_system)
+{
+	struct world w;
+	world_open(&w);
+	unsigned hanging = 1; /* the threads of world_open() */
+	sem_init(&gate, 0, 0);
+	w.reactor.job_fault = hang_job;
+	w.reactor.job_fault_arg = &hanging;
+	struct ublkd_request request = good_request();
+	request.image_dev = 1; /* of no file system */
+	struct ublk_wait hung = {.on_end = on_hung_attached};
+	int fd = open(w.image, O_RDWR | O_CLOEXEC);
+	ublk_devs_attach(w.devs, &request, fd, &hung);
+	while (atomic_load(&at_gate) < hanging)
+		cr_assert_eq(ring_turn(w.reactor.ring, false), 0);
+
+	struct ublkd_request other = good_request();
+	strcpy(other.tag, "ringvol:0:2");
+	other_image(&w);
+	attach(&w, &other);
+	cr_expect_not_null(
+		strstr(w.wait.err.message, "/dev/ublkc1000000"), "%s", w.wait.err.message);
+	cr_expect_eq(ublk_devs_count(w.devs), 1);
+	sem_post(&gate);
+	while (!hung.ends || ublk_devs_count(w.devs) != 0)
+		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
+	expect_nothing_left(&w);
+	sem_destroy(&gate);
+	world_close(&w);
 }
 
 Test(ublk, others_numbers_are_passed_over)
