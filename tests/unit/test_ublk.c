@@ -293,9 +293,7 @@ static void on_hung_attached(struct ublk_wait *wait, const struct ublk_dev *dev,
 /* All threads that one file system's images may have are in calls that hang. */
 Test(ublk, an_image_that_hangs_holds_up_no_other_file_system)
 {
-	struct world w;
-	world_open(&w);
-	unsigned hanging = 1; /* the threads of world_open() */
+	unsigned hanging = 1; /* the threads of setup() */
 	sem_init(&gate, 0, 0);
 	w.reactor.job_fault = hang_job;
 	w.reactor.job_fault_arg = &hanging;
@@ -309,17 +307,16 @@ Test(ublk, an_image_that_hangs_holds_up_no_other_file_system)
 
 	struct ublkd_request other = good_request();
 	strcpy(other.tag, "ringvol:0:2");
-	other_image(&w);
-	attach(&w, &other);
+	other_image();
+	attach(&other);
 	cr_expect_not_null(
 		strstr(w.wait.err.message, "/dev/ublkc1000000"), "%s", w.wait.err.message);
 	cr_expect_eq(ublk_devs_count(w.devs), 1);
 	sem_post(&gate);
 	while (!hung.ends || ublk_devs_count(w.devs) != 0)
 		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
-	expect_nothing_left(&w);
+	expect_nothing_left();
 	sem_destroy(&gate);
-	world_close(&w);
 }
 
 Test(ublk, others_numbers_are_passed_over)
