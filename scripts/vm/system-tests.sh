@@ -12,11 +12,11 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 
 # What needs the device mapper; everything on each pool and file system, ext4's online growth among it, which needs a capability
 # that development machines may lack.
-selected='^(TestHealthDisk.*|TestHealthIOErrors|TestLifecycle|TestExpand|TestThickStaysThick|TestFreshVolumesAreEmpty|TestSnapshotsAndLists|TestRawStaysRaw)$'
+selected='^(TestHealthDisk.*|TestHealthIOErrors|TestLifecycle|TestExpand|TestThickStaysThick|TestFreshVolumesAreEmpty|TestSnapshotsAndLists|TestRawStaysRaw|TestWithTheUnitsCapabilities)$'
 
 driver_under_test
 guest_tests system conformance
 exec bash scripts/vm/vm.sh --kernel "${1:-6.1}" --timeout 1800 --disk 8G \
 	--file "$binary:build/ringvol" \
-	--file build/vm/system.test --file build/vm/conformance.test \
+	--file deploy/ringvol.service --file build/vm/system.test --file build/vm/conformance.test \
 	-- sh scripts/vm/guest/system-tests "$selected"

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 ssize_t fd_read_file(int dirfd, const char *path, char *buf, size_t cap)
@@ -35,6 +36,17 @@ int fd_write_file(int dirfd, const char *path, const char *buf)
 	if (n < 0)
 		return -errno;
 	return (size_t)n == strlen(buf) ? 0 : -EIO;
+}
+
+int fd_link(int fd, int dirfd, const char *name)
+{
+	char path[40];
+	if (linkat(fd, "", dirfd, name, AT_EMPTY_PATH) == 0)
+		return 0;
+	if (errno != ENOENT)
+		return -errno;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
 }
 
 int fd_open_dir(int dirfd, DIR **ret_dir)

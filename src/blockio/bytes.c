@@ -163,15 +163,10 @@ static int probe_told(int res, bool *ret)
  * a directory from being empty. */
 static int probe_link(int dirfd, int fd, struct bytes_features *f)
 {
-	char path[40];
 	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	int r = fd_link(fd, dirfd, BYTES_PROBE_NAME);
+	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
 	/* Taken again already: by another's probe, for which it worked. */
-	int r = linkat(fd, "", dirfd, BYTES_PROBE_NAME, AT_EMPTY_PATH) < 0 ? -errno : 0;
-	if (r < 0 && r != -EEXIST && !is_full(r))
-		r = linkat(AT_FDCWD, path, dirfd, BYTES_PROBE_NAME, AT_SYMLINK_FOLLOW) < 0 ? -errno
-											   : 0;
-	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
 	return probe_told(r == -EEXIST ? 0 : r, &f->tmpfile);
 }
 

@@ -310,7 +310,7 @@ static int data_end(struct op *op, int res)
 static int link_job(void *arg)
 {
 	const struct pool_build *b = arg;
-	return linkat(b->fd, "", b->dirfd, b->rec->key, AT_EMPTY_PATH) < 0 ? -errno : 0;
+	return fd_link(b->fd, b->dirfd, b->rec->key);
 }
 
 static int link_run(struct op *op)

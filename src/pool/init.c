@@ -113,7 +113,7 @@ static int make_dirs(int root)
 
 static int make_file(int root)
 {
-	char uuid[POOL_UUID_BYTES], text[128], path[32];
+	char uuid[POOL_UUID_BYTES], text[128];
 	uuid_draw(uuid);
 	int len = snprintf(text, sizeof(text), "%s%s\n", POOL_HEAD, uuid);
 	_cleanup_fd_ int fd = openat(root, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -126,9 +126,9 @@ static int make_file(int root)
 		return -ENOSPC;
 	if (fsync(fd) < 0)
 		return -errno;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (linkat(AT_FDCWD, path, root, POOL_FILE, AT_SYMLINK_FOLLOW) < 0)
-		return -errno;
+	int r = fd_link(fd, root, POOL_FILE);
+	if (r < 0)
+		return r;
 	/* Again: the log of btrfs takes no note of a file without a name, and with the directory
 	 * only of the name. */
 	return fsync(fd) < 0 || fsync(root) < 0 ? -errno : 0;

@@ -294,11 +294,15 @@ static int sync_run(struct op *op)
 	return op_submit(op);
 }
 
+static int link_job(void *arg)
+{
+	const struct pool_template_state *st = arg;
+	return fd_link(st->fd, st->dirfd, st->name);
+}
+
 static int link_run(struct op *op)
 {
-	struct pool_template_state *st = state_of(op);
-	io_uring_prep_linkat(op_sqe(op), st->fd, "", st->dirfd, st->name, AT_EMPTY_PATH);
-	return op_submit(op);
+	return op_work(op, link_job, state_of(op));
 }
 
 static int link_end(struct op *op, int res)
