@@ -16,6 +16,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 )
 
 // audit looks at one state of the pool, served by a driver that has just started on it.
@@ -52,11 +53,23 @@ func (a *audit) run() error {
 		{"capacity after the repeats", a.capacity},
 		{"emptied", a.emptied},
 	} {
-		if err := step.run(); err != nil {
+		if err := patiently(step.run); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
 	return nil
+}
+
+// patiently repeats what was answered with "try again": a pool that is slow for a moment, in a guest on a busy
+// machine, is sick until it answers.
+func patiently(step func() error) error {
+	return rig.Eventually(time.Minute, func() error {
+		err := step()
+		if err != nil && rig.Code(err) != codes.Unavailable {
+			return rig.Stop(err)
+		}
+		return err
+	})
 }
 
 func callContext() (context.Context, context.CancelFunc) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -197,16 +198,36 @@ func (d *Driver) end(sig syscall.Signal, limit time.Duration) error {
 	select {
 	case <-d.done:
 	case <-time.After(limit):
+		where := threadsOf(d.cmd.Process.Pid)
 		_ = d.cmd.Process.Kill()
 		<-d.done
 		d.cmd = nil
-		return fmt.Errorf("the driver did not end on %v in %v", sig, limit)
+		return fmt.Errorf("the driver did not end on %v in %v\n%s", sig, limit, where)
 	}
 	d.cmd = nil
 	if d.exit != nil && sig == syscall.SIGTERM {
 		return fmt.Errorf("the driver ended on SIGTERM with %v\n%s", d.exit, d.LogTail(30))
 	}
 	return nil
+}
+
+// threadsOf tells what the threads of a process and of its children wait for in the kernel.
+func threadsOf(pid int) string {
+	var all strings.Builder
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	for _, task := range tasks {
+		for _, name := range []string{"comm", "syscall", "stack"} {
+			text, _ := os.ReadFile(filepath.Join(task, name))
+			all.Write(text)
+		}
+		children, _ := os.ReadFile(filepath.Join(task, "children"))
+		for _, child := range strings.Fields(string(children)) {
+			if n, err := strconv.Atoi(child); err == nil {
+				fmt.Fprintf(&all, "child %d\n%s", n, threadsOf(n))
+			}
+		}
+	}
+	return all.String()
 }
 
 func exitStatus(err error) int {
