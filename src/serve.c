@@ -238,6 +238,7 @@ static void drain(struct serve *s, const char *why)
 	if (s->registration != NULL)
 		registration_drain(s->registration, DRAIN_MS, on_registration_drained, s);
 	pools_drain(s->pools);
+	probes_stop();
 	if (s->csi != NULL)
 		csi_drain(s->csi, on_csi_idle, s);
 	serve_http_stop(&s->http);

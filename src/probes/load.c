@@ -4,8 +4,8 @@
  * descriptors. That takes 14 MB for a moment and the pages of three libraries for good, so the
  * driver has it done by a process of its own, which sends the descriptors and ends.
  *
- * How it can fail: see bpf_why.c; and the process cannot be started, dies, or takes longer than
- * LOAD_TIMEOUT_MS. Nothing is left in the kernel then, as nobody has a descriptor.
+ * How it can fail: see bpf_why.c; and the process cannot be started, dies, is stopped, or takes
+ * longer than LOAD_TIMEOUT_MS. Nothing is left in the kernel then, as nobody has a descriptor.
  */
 #include "base/fd.h"
 #include "probes/bpf_object.h"
@@ -19,13 +19,18 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
-enum { LOAD_TIMEOUT_MS = 60000 }; /* 20 ms is what it takes; an emulated machine is slower */
+enum {
+	LOAD_TIMEOUT_MS = 60000, /* 20 ms is what it takes; an emulated machine is slower */
+	LOAD_END_MS = 2000,      /* for the process to be gone; else it is init's at our own end */
+};
 
 probe_spoil_fn *probe_spoil;
 
@@ -144,6 +149,38 @@ static size_t take_descriptors(struct msghdr *msg, struct probe_loaded *ret)
 	return came;
 }
 
+/* The process under way, for who stops it. */
+static struct {
+	pthread_mutex_t lock;
+	int pidfd; /* -1: none */
+	bool stopped;
+} loader = {.lock = PTHREAD_MUTEX_INITIALIZER, .pidfd = -1};
+
+static void loader_is(int pidfd)
+{
+	pthread_mutex_lock(&loader.lock);
+	loader.pidfd = pidfd;
+	if (pidfd >= 0 && loader.stopped)
+		syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
+	pthread_mutex_unlock(&loader.lock);
+}
+
+void probe_load_stop(void)
+{
+	pthread_mutex_lock(&loader.lock);
+	loader.stopped = true;
+	if (loader.pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, loader.pidfd, SIGKILL, NULL, 0);
+	pthread_mutex_unlock(&loader.lock);
+}
+
+static void reap(pid_t pid, int pidfd)
+{
+	struct pollfd ended = {.fd = pidfd, .events = POLLIN};
+	(void)poll(&ended, 1, LOAD_END_MS);
+	(void)waitpid(pid, NULL, WNOHANG);
+}
+
 /* The message and its descriptors, which are the caller's also when this fails. -EPIPE: the process
  * ended without a word; -EPROTO: not all of an answer, or more than one. */
 static int receive(int fd, struct probe_message *message, struct probe_loaded *ret)
@@ -194,11 +231,12 @@ int probe_load_apart(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
 			strerrordesc_np(-r));
 		return r;
 	}
+	loader_is(pidfd);
 	r = receive(fd, &message, ret);
+	loader_is(-1);
 	if (r < 0)
 		kill(pid, SIGKILL);
-	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
+	reap(pid, pidfd);
 	if (r < 0) {
 		drop(ret);
 		snprintf(ret_why, PROBES_WHY_MAX,

@@ -25,6 +25,8 @@ typedef int probe_load_fn(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX]
 probe_load_fn probe_load_here;
 /* In a process of its own. */
 probe_load_fn probe_load_apart;
+/* That process is killed, and each that comes; from any thread. */
+void probe_load_stop(void);
 
 /* What that process answers with: res 0 and PROBE_FDS descriptors, or -errno, why, and none. */
 struct probe_message {

@@ -197,6 +197,11 @@ void probes_start(struct probes *p, bool apart, void (*on_loaded)(void *arg), vo
 	}
 }
 
+void probes_stop(void)
+{
+	probe_load_stop();
+}
+
 int probes_try(char ret_why[PROBES_WHY_MAX])
 {
 	struct probe_bpf *bpf = NULL;

@@ -59,6 +59,9 @@ int probes_open(struct probes **ret, struct reactor *reactor);
  * probes_loader_main(); on_loaded (may be NULL) runs from the loop when the state is known,
  * or at once when there is no room for the job. */
 void probes_start(struct probes *probes, bool apart, void (*on_loaded)(void *arg), void *arg);
+/* For a shutdown: loading that is under way ends as failed, soon, and so does each that begins. On
+ * a slow machine it takes a while, and work_close() waits for it. */
+void probes_stop(void);
 /* The probes leave the kernel. To be called when no job can run any more, after work_close(). NULL
  * is legal. */
 void probes_close(struct probes *probes);

@@ -796,6 +796,8 @@ static int answer(int fd, const char *how)
 	unsigned count, bytes;
 	char control[CMSG_SPACE(sizeof(fds))] __attribute__((aligned(8))) = {0};
 	struct probe_message message[2] = {0}; /* and more bytes than one has */
+	if (strcmp(how, "none") == 0)
+		pause();
 	if (sscanf(how, "%d %u %u", &res, &count, &bytes) != 3)
 		return 1;
 	message->res = res;
@@ -868,6 +870,20 @@ Test(probes, the_loading_process_cannot_be_started)
 	cr_expect_eq(probes_state(probes), PROBES_SYSFS);
 	cr_expect(
 		strstr(probes_why(probes), "cannot be started") != NULL, "%s", probes_why(probes));
+}
+
+/* By a shutdown, which would have to wait for it; the signal may come before there is a process. */
+Test(probes, the_loading_process_is_stopped)
+{
+	ENV_NEEDS_LOOP(); /* as the suite does */
+	cr_assert_eq(setenv(ANSWER, "none", 1), 0);
+	probes_start(probes, true, on_loaded, &loaded);
+	probes_stop();
+	while (!loaded)
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+	cr_expect_eq(probes_state(probes), PROBES_SYSFS);
+	cr_expect(
+		strstr(probes_why(probes), "without an answer") != NULL, "%s", probes_why(probes));
 }
 
 static int try_apart(char ret_why[PROBES_WHY_MAX])
