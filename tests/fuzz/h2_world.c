@@ -162,6 +162,7 @@ static void services_open(struct ring *ring)
 	};
 	services.registry = grpc_registry_new();
 	must(services.registry != NULL);
+	must(work_open(&services.reactor.work, ring, 1) == 0); /* no job comes */
 	must(pools_open(&pools, &services.reactor, NULL, 0) == 0);
 	must(csi_open(&services.csi, &config, &services.reactor, pools) == 0);
 	must(csi_register(services.csi, services.registry) == 0);
