@@ -17,7 +17,7 @@ struct world *w;
 char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
 char staging_path[96], target_path[96];
 bool block, publish_read_only;
-const char *fs_type = "ext4";
+const char *fs_type = "ext4", *device_type = "loop", *snapshot_name = "snap";
 uint64_t create_bytes = 16 * MIB;
 
 void open_world(enum world_fs fs, uint64_t seed, bool as_block)
@@ -78,11 +78,13 @@ enum grpc_status create(const char *name, enum source source, char *ret_id)
 	Csi__V1__VolumeContentSource__SnapshotSource from_snapshot =
 		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
-	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT;
-	Csi__V1__StringPair *parameters[1] = {&freeze};
+	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT, device = freeze;
+	Csi__V1__StringPair *parameters[2] = {&freeze, &device};
 	freeze.key = csi_bytes("snapshotFreeze");
 	freeze.value = csi_bytes("true");
-	req.n_parameters = 1;
+	device.key = csi_bytes("device");
+	device.value = csi_bytes(device_type);
+	req.n_parameters = 2;
 	req.parameters = parameters;
 	range.required_bytes = (int64_t)create_bytes;
 	req.name = csi_bytes(name);
@@ -150,7 +152,7 @@ enum grpc_status do_clone(void)
 enum grpc_status do_snapshot(void)
 {
 	Csi__V1__CreateSnapshotRequest req = CSI__V1__CREATE_SNAPSHOT_REQUEST__INIT;
-	req.name = csi_bytes("snap");
+	req.name = csi_bytes(snapshot_name);
 	req.source_volume_id = csi_bytes(volume_id);
 	struct world_answer answer;
 	enum grpc_status status = call("Controller/CreateSnapshot", &req.base, &answer);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of test_csi ask a world's driver for, and of what; each test has a process of its
- * own, and so all of this to itself. */
+/* What the tests of test_csi and test_adopt ask a world's driver for, and of what; each test has a
+ * process of its own, and so all of this to itself. */
 #ifndef RINGVOL_TESTS_CSI_CALLS_H
 #define RINGVOL_TESTS_CSI_CALLS_H
 
@@ -15,8 +15,9 @@ extern char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECOR
 extern char staging_path[96], target_path[96];
 /* What volumes are asked for as, and published. */
 extern bool block, publish_read_only;
-extern const char *fs_type;
+extern const char *fs_type, *device_type;
 extern uint64_t create_bytes;
+extern const char *snapshot_name;
 
 /* The test is skipped where there can be none. */
 void open_world(enum world_fs fs, uint64_t seed, bool as_block);
@@ -36,7 +37,7 @@ enum grpc_status delete_patiently(const char *id);
 
 /* Of a volume "other" (other_id), and of a clone of volume_id. */
 enum grpc_status do_create(void), do_clone(void), undo_create(void);
-/* Of volume_id. */
+/* Of volume_id; the snapshot's name is snapshot_name. */
 enum grpc_status do_snapshot(void), undo_snapshot(void);
 enum grpc_status do_stage(void), undo_stage(void);
 enum grpc_status do_publish(void), undo_publish(void);

@@ -3,7 +3,7 @@
  * What the driver says of volumes of which it does not know yet whether an earlier run attached
  * them: nothing is copied of them as if they were not, and the look is repeated until it succeeds.
  */
-#include "world.h"
+#include "csi_calls.h"
 
 #include "csi/fields.h"
 #include "pool/private.h"
@@ -12,100 +12,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct world *w;
-static char volume_id[RECORD_ID_MAX];
-static const char *snapshot_name = "snap";
-
-static bool open_world(void)
+static void make(const char *name, const char *device)
 {
-	const char *why = NULL;
-	w = world_open(WORLD_XFS, 1, &why);
-	if (w == NULL)
-		cr_skip_test("%s", why);
-	return w != NULL;
-}
-
-static void create(const char *name, const char *device)
-{
-	Csi__V1__CreateVolumeRequest req = CSI__V1__CREATE_VOLUME_REQUEST__INIT;
-	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
-	Csi__V1__VolumeCapability cap = CSI__V1__VOLUME_CAPABILITY__INIT, *caps[1] = {&cap};
-	Csi__V1__VolumeCapability__BlockVolume block =
-		CSI__V1__VOLUME_CAPABILITY__BLOCK_VOLUME__INIT;
-	Csi__V1__VolumeCapability__AccessMode mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__INIT;
-	Csi__V1__StringPair param = CSI__V1__STRING_PAIR__INIT, *params[1] = {&param};
-	struct world_answer answer;
-	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_WRITER;
-	cap.access_mode = &mode;
-	cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
-	cap.block = &block;
-	range.required_bytes = 16 << 20;
-	param.key = csi_bytes("device");
-	param.value = csi_bytes(device);
-	req.name = csi_bytes(name);
-	req.capacity_range = &range;
-	req.volume_capabilities = caps;
-	req.n_volume_capabilities = 1;
-	req.parameters = params;
-	req.n_parameters = 1;
-	cr_assert_eq(world_call(w, "Controller/CreateVolume", &req.base, &answer), GRPC_OK, "%s",
-		answer.message);
-	Csi__V1__CreateVolumeResponse *response =
-		csi__v1__create_volume_response__unpack(NULL, answer.len, answer.data);
-	snprintf(volume_id, sizeof(volume_id), "%.*s", (int)response->volume->volume_id.len,
-		(char *)response->volume->volume_id.data);
-	csi__v1__create_volume_response__free_unpacked(response, NULL);
-	world_answer_free(&answer);
-}
-
-static enum grpc_status simple(const char *method, const ProtobufCMessage *request)
-{
-	struct world_answer answer;
-	enum grpc_status status = world_call(w, method, request, &answer);
-	world_answer_free(&answer);
-	return status;
+	device_type = device;
+	cr_assert_eq(create(name, EMPTY, volume_id), GRPC_OK);
 }
 
 static void stage(void)
 {
-	Csi__V1__NodeStageVolumeRequest req = CSI__V1__NODE_STAGE_VOLUME_REQUEST__INIT;
-	Csi__V1__VolumeCapability cap = CSI__V1__VOLUME_CAPABILITY__INIT;
-	Csi__V1__VolumeCapability__BlockVolume block =
-		CSI__V1__VOLUME_CAPABILITY__BLOCK_VOLUME__INIT;
-	Csi__V1__VolumeCapability__AccessMode mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__INIT;
-	char path[96];
-	snprintf(path, sizeof(path), "%s/stage", w->dir);
-	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_WRITER;
-	cap.access_mode = &mode;
-	cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
-	cap.block = &block;
-	req.volume_id = csi_bytes(volume_id);
-	req.staging_target_path = csi_bytes(path);
-	req.volume_capability = &cap;
-	cr_assert_eq(simple("Node/NodeStageVolume", &req.base), GRPC_OK);
-}
-
-static enum grpc_status do_unstage(void)
-{
-	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
-	char path[96];
-	snprintf(path, sizeof(path), "%s/stage", w->dir);
-	req.volume_id = csi_bytes(volume_id);
-	req.staging_target_path = csi_bytes(path);
-	return simple("Node/NodeUnstageVolume", &req.base);
+	cr_assert_eq(do_stage(), GRPC_OK);
 }
 
 static void unstage(void)
 {
-	cr_assert_eq(do_unstage(), GRPC_OK);
-}
-
-static enum grpc_status snapshot(void)
-{
-	Csi__V1__CreateSnapshotRequest req = CSI__V1__CREATE_SNAPSHOT_REQUEST__INIT;
-	req.name = csi_bytes(snapshot_name);
-	req.source_volume_id = csi_bytes(volume_id);
-	return simple("Controller/CreateSnapshot", &req.base);
+	cr_assert_eq(undo_stage(), GRPC_OK);
 }
 
 static bool probe_says_ready(void)
@@ -131,15 +51,14 @@ static bool all_is_ready(const char *word)
 
 Test(adopt, a_look_that_fails_is_repeated, .timeout = 120)
 {
-	if (!open_world())
-		return;
-	create("base", "loop");
+	open_world(WORLD_XFS, 1, true);
+	make("base", "loop");
 	stage();
 	w->scan_faults = 2;
 	world_restart(w);
 	for (int i = 0; i < 2; i++) {
-		cr_expect_eq(
-			snapshot(), GRPC_UNAVAILABLE, "look %d: it is attached, and not known", i);
+		cr_expect_eq(do_snapshot(), GRPC_UNAVAILABLE,
+			"look %d: it is attached, and not known", i);
 		cr_expect_not(probe_says_ready());
 		cr_expect_not(all_is_ready("still looked for"));
 		world_settle(w);
@@ -147,25 +66,24 @@ Test(adopt, a_look_that_fails_is_repeated, .timeout = 120)
 	cr_expect_eq(w->scan_faults, 0);
 	cr_expect(probe_says_ready());
 	cr_expect(all_is_ready(""));
-	cr_expect_eq(snapshot(), GRPC_OK);
+	cr_expect_eq(do_snapshot(), GRPC_OK);
 	unstage();
 	world_close(w);
 }
 
 Test(adopt, a_pool_that_came_back_is_not_known_yet, .timeout = 120)
 {
-	if (!open_world())
-		return;
-	create("base", "loop");
+	open_world(WORLD_XFS, 1, true);
+	make("base", "loop");
 	struct pool *pool = pools_at(w->pools, 0);
 	pool_set_state(pool, POOL_SICK, "%s", "made so by a test");
 	world_settle(w); /* it is well when it is looked after */
 	cr_assert_eq(pool_state(pool), POOL_READY);
-	cr_expect_eq(snapshot(), GRPC_UNAVAILABLE);
+	cr_expect_eq(do_snapshot(), GRPC_UNAVAILABLE);
 	cr_expect_not(probe_says_ready());
 	cr_expect_not(all_is_ready("still looked for"));
 	world_adopt(w);
-	cr_expect_eq(snapshot(), GRPC_OK);
+	cr_expect_eq(do_snapshot(), GRPC_OK);
 	cr_expect(probe_says_ready());
 	cr_expect(all_is_ready(""));
 	world_close(w);
@@ -193,19 +111,18 @@ static const struct backend mute = {.type = BACKEND_UBLK, .name = "ublk", .scan 
 Test(adopt, a_backend_that_is_mute_is_alone_with_it, .timeout = 120)
 {
 	backend_add(&mute);
-	if (!open_world())
-		return;
-	create("other", "ublk");
+	open_world(WORLD_XFS, 1, true);
+	make("other", "ublk");
 	char ublk_id[RECORD_ID_MAX];
 	memcpy(ublk_id, volume_id, sizeof(ublk_id));
-	create("base", "loop");
+	make("base", "loop");
 	stage();
 	mute_scans = 1;
 	world_restart(w);
 	cr_expect_eq(mute_scans, 0);
 	cr_expect(probe_says_ready());
 	cr_expect_not(all_is_ready("the data process says nothing"));
-	cr_expect_eq(snapshot(), GRPC_OK);
+	cr_expect_eq(do_snapshot(), GRPC_OK);
 	struct pool_object *volume;
 	struct err err = {0};
 	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
@@ -213,10 +130,10 @@ Test(adopt, a_backend_that_is_mute_is_alone_with_it, .timeout = 120)
 	unstage();
 	memcpy(volume_id, ublk_id, sizeof(ublk_id));
 	snapshot_name = "of-the-other";
-	cr_expect_eq(snapshot(), GRPC_UNAVAILABLE);
+	cr_expect_eq(do_snapshot(), GRPC_UNAVAILABLE);
 	world_settle(w);
 	cr_expect(all_is_ready(""));
-	cr_expect_eq(snapshot(), GRPC_OK);
+	cr_expect_eq(do_snapshot(), GRPC_OK);
 	world_close(w);
 	backend_remove(&mute);
 }
@@ -287,15 +204,14 @@ static void see_resume(const char *op_name, const char *step_name)
 Test(adopt, a_device_that_is_taken_over_is_held, .timeout = 120)
 {
 	backend_add(&slow);
-	if (!open_world())
-		return;
-	create("base", "ublk");
+	open_world(WORLD_XFS, 1, true);
+	make("base", "ublk");
 	stage();
 	w->on_step = see_resume;
 	csi_adopt(w->csi, NULL, NULL);
 	while (!beside)
 		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
-	cr_expect_eq(do_unstage(), GRPC_ABORTED);
+	cr_expect_eq(undo_stage(), GRPC_ABORTED);
 	cr_expect_eq(slow_attaches, 2);
 	world_settle(w);
 	unstage();
@@ -322,9 +238,8 @@ static void look_before_it_goes(const char *op_name, const char *step_name)
 Test(adopt, a_device_that_went_meanwhile_is_not_taken_over, .timeout = 120)
 {
 	backend_add(&slow);
-	if (!open_world())
-		return;
-	create("base", "ublk");
+	open_world(WORLD_XFS, 1, true);
+	make("base", "ublk");
 	static const char *const steps[] = {"detach", "answer"};
 	for (unsigned i = 0; i < 2; i++) {
 		stage();
