@@ -400,6 +400,8 @@ static int open_registration(struct serve *s, struct err *err)
 static void on_probes_loaded(void *arg)
 {
 	struct serve *s = arg;
+	if (s->draining) /* which stopped it */
+		return;
 	if (probes_state(s->probes) == PROBES_SYSFS)
 		log_event(LOG_LEVEL_WARN,
 			"volumes are counted without BPF: no latency histograms, no I/O errors",

@@ -19,6 +19,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/when.h"
 #include "notify.h"
 #include "options.h"
 #include "process.h"
@@ -36,7 +37,6 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 
 enum {
 	DRAIN_MS = 5000,
@@ -264,7 +264,7 @@ static int take_lock(struct ublkd *u, struct err *err)
 		return err_sys(err, u->state_dirfd, "making the state directory %s", dir);
 	int r = ublk_state_lock(u->state_dirfd, &u->lock_fd);
 	for (int ms = 0; r == -EWOULDBLOCK && ms < LOCK_WAIT_MS; ms += LOCK_TICK_MS) {
-		nanosleep(&(struct timespec){.tv_nsec = LOCK_TICK_MS * 1000000L}, NULL);
+		when_sleep_ms(LOCK_TICK_MS);
 		r = ublk_state_lock(u->state_dirfd, &u->lock_fd);
 	}
 	if (r == -EWOULDBLOCK)

@@ -23,6 +23,11 @@ uint64_t when_monotonic_ns(void)
 	return clock_of(CLOCK_MONOTONIC);
 }
 
+void when_sleep_ms(unsigned ms)
+{
+	nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+}
+
 uint64_t when_of_monotonic(uint64_t monotonic_ns)
 {
 	uint64_t now_ns = when_monotonic_ns(), realtime_ns = when_now_ns();

@@ -10,6 +10,9 @@ enum { WHEN_BYTES = 40 };
 /* CLOCK_REALTIME and CLOCK_MONOTONIC, ns. */
 uint64_t when_now_ns(void);
 uint64_t when_monotonic_ns(void);
+/* Sleeps; less if a signal comes. Never on the loop: for threads of work, helpers, tools, and
+ * starts. */
+void when_sleep_ms(unsigned ms);
 /* What CLOCK_REALTIME was at a CLOCK_MONOTONIC, as the two stand now; 0 for 0 and for the future.
  */
 uint64_t when_of_monotonic(uint64_t monotonic_ns);

@@ -12,6 +12,7 @@
 #include "blockio/lodev_priv.h"
 
 #include "base/fd.h"
+#include "base/when.h"
 #include "blockio/bytes.h"
 
 #include <errno.h>
@@ -24,7 +25,6 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
 
 enum {
 	/* The longest of the waits, each twice the one before, until a device that was told to go
@@ -36,11 +36,6 @@ enum {
 	/* Numbers tried before giving up; each that fails is some other process being quicker. */
 	ATTACH_TRIES = 128,
 };
-
-static void settle_sleep(unsigned ms)
-{
-	nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
-}
 
 /* ---- attach ---- */
 
@@ -107,7 +102,7 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 			*ret = f.dev;
 			return 0;
 		}
-		settle_sleep(ms);
+		when_sleep_ms(ms);
 		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
 			return 1;
 	}
@@ -318,7 +313,7 @@ int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err
 
 	bool bound = device_is_same(dev);
 	for (unsigned ms = 1; bound && ms <= DETACH_SETTLE_MS; ms *= 2) {
-		settle_sleep(ms);
+		when_sleep_ms(ms);
 		bound = device_is_same(dev);
 	}
 	/* Also when it is still bound: numbers that are not free yet are passed over. */

@@ -10,6 +10,7 @@
 #include "blockio/lodev_priv.h"
 
 #include "base/fd.h"
+#include "base/when.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +18,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
-#include <time.h>
 
 enum {
 	MINOR_END = 1 << 20, /* the kernel's minor numbers have 20 bits */
@@ -145,7 +145,7 @@ int lodev_minor_take(bool no_discard, uint32_t *ret_minor, int *ret_fd, struct e
 		}
 		fd = open_device(minor);
 		for (int ms = 0; fd == -ENOENT && ms < NODE_WAIT_MS; ms++) {
-			nanosleep(&(struct timespec){.tv_nsec = 1000000L}, NULL);
+			when_sleep_ms(1);
 			fd = open_device(minor);
 		}
 	}

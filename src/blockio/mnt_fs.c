@@ -9,6 +9,7 @@
 #include "blockio/mnt_priv.h"
 
 #include "base/fd.h"
+#include "base/when.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 
 enum {
 	UUID_BYTES = 16,
@@ -263,7 +263,7 @@ int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len)
 		if (r < 0)
 			return r;
 		if (res == -EBUSY && i < THAW_TRIES)
-			nanosleep(&(struct timespec){.tv_nsec = THAW_PAUSE_MS * 1000000L}, NULL);
+			when_sleep_ms(THAW_PAUSE_MS);
 		else if (res < 0)
 			return mnt_why(((struct mnt_result *)resp)->why, res, "thawing failed");
 	}

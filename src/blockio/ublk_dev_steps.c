@@ -6,6 +6,7 @@
 #include "blockio/ublk_dev_priv.h"
 
 #include "base/fd.h"
+#include "base/when.h"
 #include "blockio/bytes.h"
 
 #include <errno.h>
@@ -14,17 +15,11 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 
 enum {
 	LOCK_SETTLE_MS = 128, /* the longest of the waits, each twice the one before */
 	NODE_WAIT_MS = 100,   /* for /dev/ublkcN, where udev makes it */
 };
-
-static void pause_ms(unsigned ms)
-{
-	nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
-}
 
 /* ---- commands and jobs ---- */
 
@@ -136,7 +131,7 @@ static int image_lock(struct ublk_dev *dev)
 {
 	int r = bytes_lock(dev->image_fd);
 	for (unsigned ms = 1; r != 0 && ms <= LOCK_SETTLE_MS; ms *= 2) {
-		pause_ms(ms);
+		when_sleep_ms(ms);
 		r = bytes_lock(dev->image_fd);
 	}
 	if (r == -EWOULDBLOCK)
@@ -236,7 +231,7 @@ static int open_job(void *arg)
 	snprintf(node, sizeof(node), "/dev/ublkc%u", dev->record.dev_id);
 	dev->char_fd = open(node, O_RDWR | O_CLOEXEC);
 	for (unsigned ms = 0; dev->char_fd < 0 && errno == ENOENT && ms < NODE_WAIT_MS; ms++) {
-		pause_ms(1);
+		when_sleep_ms(1);
 		dev->char_fd = open(node, O_RDWR | O_CLOEXEC);
 	}
 	if (dev->char_fd < 0 && errno == ENOENT)

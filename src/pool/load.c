@@ -8,6 +8,7 @@
  * still be reading (an operation cut short keeps pointers) is put aside until the pools are closed,
  * never freed; an object that is attached or mounted (`node`) stays as it is.
  */
+#include "base/when.h"
 #include "pool/private.h"
 
 #include <errno.h>
@@ -20,7 +21,6 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/xattr.h>
-#include <time.h>
 
 enum { LOCK_SETTLE_MS = 256 }; /* the longest of the waits, each twice the one before */
 
@@ -51,7 +51,7 @@ static int lock_take(int fd)
 {
 	int r = flock(fd, LOCK_EX | LOCK_NB);
 	for (unsigned ms = 1; r < 0 && errno == EWOULDBLOCK && ms <= LOCK_SETTLE_MS; ms *= 2) {
-		nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
+		when_sleep_ms(ms);
 		r = flock(fd, LOCK_EX | LOCK_NB);
 	}
 	return r;

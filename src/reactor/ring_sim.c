@@ -10,6 +10,7 @@
  */
 #include "reactor/sim.h"
 
+#include "base/when.h"
 #include "reactor/ring_priv.h"
 
 #include <assert.h>
@@ -202,7 +203,7 @@ void ring_sim_collect(struct ring *ring, bool wait)
 	}
 	/* Whatever is armed waits for another thread or process: give it real time. */
 	ring->sim_stuck = true;
-	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	when_sleep_ms(1);
 }
 
 int ring_sim_settle(struct ring *ring, uint64_t limit_ms)

@@ -11,6 +11,7 @@
 #include "rpc/listen.h"
 
 #include "base/fd.h"
+#include "base/when.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,7 +23,6 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
 
 enum {
 	LISTEN_BACKLOG = 4096, /* the kernel cuts it to net.core.somaxconn */
@@ -69,7 +69,7 @@ static int dir_lock(int dir)
 			return 0;
 		if (errno != EWOULDBLOCK && errno != EINTR)
 			return -errno;
-		nanosleep(&(struct timespec){.tv_nsec = LOCK_WAIT_MS * 1000000L}, NULL);
+		when_sleep_ms(LOCK_WAIT_MS);
 	}
 	return -EBUSY;
 }
@@ -93,7 +93,7 @@ static int probe_live(const struct sockaddr_un *address)
 {
 	int res = probe_once(address);
 	for (int i = 0; res == -EADDRINUSE && i < LIVE_TRIES; i++) {
-		nanosleep(&(struct timespec){.tv_nsec = LIVE_WAIT_MS * 1000000L}, NULL);
+		when_sleep_ms(LIVE_WAIT_MS);
 		res = probe_once(address);
 	}
 	return res;

@@ -9,6 +9,7 @@
 #include "tools/doctor.h"
 
 #include "base/fd.h"
+#include "base/when.h"
 #include "pool/survey.h"
 #include "tools/text.h"
 
@@ -19,7 +20,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <time.h>
 
 enum {
 	TRY_BYTES = 1 << 20,
@@ -30,11 +30,6 @@ enum {
 	NODE_WAIT_MS = 500,
 	REMOVE_WAIT_MS = 2000, /* while udev looks at it */
 };
-
-static void pause_ms(long ms)
-{
-	nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
 
 /* ---- a loop device of our own ---- */
 
@@ -54,7 +49,7 @@ static int make_device(int control, uint32_t *ret_minor)
 		int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 		if (fd >= 0 || errno != ENOENT || ms >= NODE_WAIT_MS)
 			return fd >= 0 ? fd : -errno;
-		pause_ms(10);
+		when_sleep_ms(10);
 	}
 }
 
@@ -63,7 +58,7 @@ static void remove_device(int control, uint32_t minor)
 	for (int ms = 0; ms < REMOVE_WAIT_MS; ms += 10) {
 		if (ioctl(control, LOOP_CTL_REMOVE, (unsigned long)minor) >= 0 || errno != EBUSY)
 			return;
-		pause_ms(10);
+		when_sleep_ms(10);
 	}
 }
 

@@ -159,9 +159,7 @@ func TestPoolReadOnly(t *testing.T) {
 // A pool that is not mounted is missing, not empty; it may come later, and its volumes with it.
 func TestPoolMissing(t *testing.T) {
 	b := newBed(t, "xfs", 1<<30)
-	other, err := b.NewPool("other", "xfs", 1<<30)
-	b.must(err)
-	b.d.Pools = append(b.d.Pools, other)
+	other := b.another("other")
 	b.must(b.d.ServeHTTP())
 	b.start()
 	v := b.volume("waits", "ext4")

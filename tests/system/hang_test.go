@@ -144,9 +144,7 @@ func (b *bed) freezePool(p *rig.Pool) func() {
 func TestHangingPool(t *testing.T) {
 	const hanging = 8 // of each call
 	b := newBed(t, "xfs", 1<<30)
-	fine, err := b.NewPool("fine", "xfs", 1<<30)
-	b.must(err)
-	b.d.Pools = append(b.d.Pools, fine)
+	b.another("fine")
 	b.must(b.d.ServeHTTP())
 	b.start()
 	in := func(pool, name string) *rig.Volume {
@@ -192,7 +190,7 @@ func TestHangingPool(t *testing.T) {
 		b.must(b.d.DeleteSnapshot(s.GetSnapshotId()))
 		b.must(v.Gone())
 	}
-	_, err = b.c.GetCapacity(short(t), &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "fine"}})
+	_, err := b.c.GetCapacity(short(t), &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "fine"}})
 	b.must(err)
 	b.must(before.Gone())
 	b.eventually(func() error { // by itself, and it alone

@@ -70,6 +70,15 @@ func open(t *testing.T, fs string, size int64) *bed {
 	return newBed(t, fs, size).start()
 }
 
+// another is a second pool of a bed that is not started yet.
+func (b *bed) another(name string) *rig.Pool {
+	b.t.Helper()
+	pool, err := b.NewPool(name, "xfs", 1<<30)
+	b.must(err)
+	b.d.Pools = append(b.d.Pools, pool)
+	return pool
+}
+
 // beside runs another program until the test ends; its log is in the test's directory.
 func (b *bed) beside(program string, args ...string) {
 	b.t.Helper()

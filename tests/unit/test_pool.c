@@ -651,16 +651,23 @@ Test(pool, read_only)
 	fixture_close(&f);
 }
 
+/* "frozen", which is to be that, and "fine"; not opened yet. */
+static void make_two(struct fixture *f, char other[128], struct pool_config configs[2])
+{
+	fixture_make(f, FIXTURE_XFS, false);
+	fixture_open_ring(f, NULL);
+	snprintf(other, 128, "%s/other", f->top);
+	configs[0] = (struct pool_config){.name = "frozen", .path = f->path};
+	configs[1] = (struct pool_config){.name = "fine", .path = other, .init = true};
+}
+
 /* A frozen file system lets the load's first write wait. The other pool does not wait with it. */
 Test(pool, hanging)
 {
 	struct fixture f;
-	fixture_make(&f, FIXTURE_XFS, false);
-	fixture_open_ring(&f, NULL);
 	char other[128];
-	snprintf(other, sizeof(other), "%s/other", f.top);
-	struct pool_config configs[] = {
-		{.name = "frozen", .path = f.path}, {.name = "fine", .path = other, .init = true}};
+	struct pool_config configs[2];
+	make_two(&f, other, configs);
 	int fd = open(f.path, O_RDONLY | O_CLOEXEC);
 	cr_assert_eq(ioctl(fd, FIFREEZE, 0), 0);
 	fixture_open_configs(&f, configs, 2);
@@ -737,12 +744,9 @@ Test(pool, hanging_holds_up_no_other_pool)
 	enum { HANGING = 3 * WORK_THREADS };
 	static struct pool_build builds[HANGING];
 	struct fixture f;
-	fixture_make(&f, FIXTURE_XFS, false);
-	fixture_open_ring(&f, NULL);
 	char other[128];
-	snprintf(other, sizeof(other), "%s/other", f.top);
-	struct pool_config configs[] = {
-		{.name = "frozen", .path = f.path}, {.name = "fine", .path = other, .init = true}};
+	struct pool_config configs[2];
+	make_two(&f, other, configs);
 	fixture_open_configs(&f, configs, 2);
 	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
 	int fd = open(f.path, O_RDONLY | O_CLOEXEC);

@@ -1,18 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections: what a slow, greedy or leaving client meets. Fed from memory, on a virtual clock. */
-#include "peer.h"
-
-static struct peer *p;
-
-static void setup(void)
-{
-	p = peer_new();
-}
-
-static void teardown(void)
-{
-	peer_free(p);
-}
+#include "peer_env.h"
 
 TestSuite(connection, .init = setup, .fini = teardown);
 

@@ -1,22 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections: bytes by hand, what no client's library would send. */
-#include "peer.h"
+#include "peer_env.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
-
-static struct peer *p;
-
-static void setup(void)
-{
-	p = peer_new();
-}
-
-static void teardown(void)
-{
-	peer_free(p);
-}
 
 TestSuite(connection, .init = setup, .fini = teardown);
 
