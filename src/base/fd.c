@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 
 ssize_t fd_read_file(int dirfd, const char *path, char *buf, size_t cap)
 {
@@ -47,6 +49,16 @@ int fd_link(int fd, int dirfd, const char *name)
 		return -errno;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	return linkat(AT_FDCWD, path, dirfd, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+}
+
+int fd_stat_cached(int dirfd, const char *name, struct stat *ret)
+{
+	const struct open_how how = {
+		.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
+		.resolve = RESOLVE_CACHED | RESOLVE_BENEATH,
+	};
+	_cleanup_fd_ int fd = (int)syscall(SYS_openat2, dirfd, name, &how, sizeof(how));
+	return fd < 0 || fstat(fd, ret) < 0 ? -errno : 0;
 }
 
 int fd_open_dir(int dirfd, DIR **ret_dir)

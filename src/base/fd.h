@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -41,6 +42,11 @@ int fd_write_file(int dirfd, const char *path, const char *buf);
 /* Gives an unnamed file (O_TMPFILE) its name. 0, -EEXIST or another -errno. Works without
  * CAP_DAC_READ_SEARCH, which linkat() by descriptor needs before Linux 6.10, where /proc is. */
 int fd_link(int fd, int dirfd, const char *name);
+
+/* What the file `name` in a directory is, if the kernel can tell at once: never waits for a disk or
+ * for anybody. 0; -EAGAIN (a lookup would be needed) or another -errno: ask where waiting is fine.
+ */
+int fd_stat_cached(int dirfd, const char *name, struct stat *ret);
 
 /* Opens a directory again for reading its names, from the start, with an offset of its own.
  * 0 or -errno. */

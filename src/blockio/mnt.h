@@ -31,10 +31,10 @@ enum mnt_call {
 	MNT_UNMOUNT, /* mnt_unmount_req -> mnt_result */
 	MNT_STATS,   /* mnt_path_req -> mnt_info with the statfs fields */
 	MNT_GROW,    /* mnt_grow_req -> mnt_result: the file system to its device's size */
-	MNT_SYNC,    /* mnt_path_req -> mnt_result: syncfs, or fsync of a block device */
-	MNT_FREEZE,  /* mnt_path_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze
+	MNT_SYNC,    /* mnt_on_req -> mnt_result: syncfs, or fsync of a block device */
+	MNT_FREEZE,  /* mnt_on_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze
 			holds */
-	MNT_THAW,    /* mnt_path_req -> mnt_result: FITHAW, also of a freeze that is on its way; not
+	MNT_THAW,    /* mnt_on_req -> mnt_result: FITHAW, also of a freeze that is on its way; not
 		      * frozen is 0 */
 	MNT_STATS_MANY, /* mnt_many_req -> mnt_many_info each: MNT_STATS one after the other */
 	MNT_TRY_READ, /* mnt_try_req -> mnt_result: reads a block of the device, past all caches */
@@ -44,6 +44,13 @@ extern helper_fn *const mnt_calls[MNT_CALLS];
 
 struct mnt_path_req {
 	char path[MNT_PATH_BYTES];
+};
+
+/* A mount of that device, or its block node: with dev_major != 0, -EXDEV for whatever else is at
+ * the path, nothing included. */
+struct mnt_on_req {
+	struct mnt_path_req at;
+	uint32_t dev_major, dev_minor;
 };
 
 /* Every response may carry a sentence of the kernel's or ours about a failure. */
@@ -112,7 +119,7 @@ struct mnt_unmount_req {
 };
 
 struct mnt_grow_req {
-	char path[MNT_PATH_BYTES]; /* where it is mounted */
+	struct mnt_on_req on;
 	enum fsimg_type type;
 	uint64_t size_bytes; /* of the device */
 };

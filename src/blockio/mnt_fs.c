@@ -54,6 +54,33 @@ struct xfs_grow {
 #define XFS_GEOMETRY _IOR('X', 100, struct xfs_geometry)
 #define XFS_GROW     _IOW('X', 110, struct xfs_grow)
 
+/* ---- the mount of a device ---- */
+
+/* Finds what the request is about: what is there is looked at, and is the device's it names. */
+static int find_on(const struct mnt_on_req *req, struct mnt_place *ret_place,
+	struct mnt_look *ret_look, char *why)
+{
+	int r = mnt_place_find(req->at.path, sizeof req->at.path, ret_place, why);
+	if (r == 0)
+		r = mnt_place_look(ret_place, ret_look, why);
+	if (req->dev_major == 0)
+		return r;
+	if (r < 0)
+		return -EXDEV;
+	if (ret_look->dev_major != req->dev_major || ret_look->dev_minor != req->dev_minor)
+		return mnt_why(why, -EXDEV, "device %u:%u is not mounted there", req->dev_major,
+			req->dev_minor);
+	return 0;
+}
+
+/* A mounted directory, for ioctls. fd or -errno. */
+static int open_on(const struct mnt_on_req *req, struct mnt_look *ret_look, char *why)
+{
+	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
+	int r = find_on(req, &place, ret_look, why);
+	return r < 0 ? r : mnt_place_open_mounted(&place, ret_look, why);
+}
+
 /* ---- grow ---- */
 
 /* The superblock as the mounted file system has it: its buffer is in the device's page cache. */
@@ -156,7 +183,7 @@ int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
 	*resp_len = sizeof *result;
 	*result = (struct mnt_result){0};
 	struct mnt_look look;
-	_cleanup_fd_ int fd = mnt_open_mounted(grow->path, sizeof grow->path, &look, result->why);
+	_cleanup_fd_ int fd = open_on(&grow->on, &look, result->why);
 	if (fd < 0)
 		return fd;
 	switch (grow->type) {
@@ -195,18 +222,16 @@ static int sync_node(const struct mnt_place *place, char *why)
 	return fsync(fd) < 0 ? mnt_why(why, -errno, "syncing the device failed") : 0;
 }
 
-static int sync_path(const struct mnt_path_req *req, char *why)
+static int sync_on(const struct mnt_on_req *req, char *why)
 {
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	struct mnt_look look;
-	int r = mnt_place_find(req->path, sizeof req->path, &place, why);
-	if (r == 0)
-		r = mnt_place_look(&place, &look, why);
+	int r = find_on(req, &place, &look, why);
 	if (r < 0)
 		return r;
 	if (look.exists && S_ISBLK(look.mode))
 		return sync_node(&place, why);
-	_cleanup_fd_ int fd = mnt_open_mounted(req->path, sizeof req->path, &look, why);
+	_cleanup_fd_ int fd = mnt_place_open_mounted(&place, &look, why);
 	if (fd < 0)
 		return fd;
 	return syncfs(fd) < 0 ? mnt_why(why, -errno, "syncing the file system failed") : 0;
@@ -215,25 +240,24 @@ static int sync_path(const struct mnt_path_req *req, char *why)
 int mnt_call_sync(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	struct mnt_result *result = resp;
-	if (req_len != sizeof(struct mnt_path_req) || *resp_len < sizeof *result)
+	if (req_len != sizeof(struct mnt_on_req) || *resp_len < sizeof *result)
 		return -EINVAL;
 	*resp_len = sizeof *result;
 	*result = (struct mnt_result){0};
-	return sync_path(req, result->why);
+	return sync_on(req, result->why);
 }
 
 /* The ioctl on the mount at a request's path; *ret_res is the ioctl's own result. */
 static int mounted_ioctl(unsigned long call, const void *req, size_t req_len, void *resp,
 	size_t *resp_len, int *ret_res)
 {
-	const struct mnt_path_req *path = req;
 	struct mnt_result *result = resp;
-	if (req_len != sizeof *path || *resp_len < sizeof *result)
+	if (req_len != sizeof(struct mnt_on_req) || *resp_len < sizeof *result)
 		return -EINVAL;
 	*resp_len = sizeof *result;
 	*result = (struct mnt_result){0};
 	struct mnt_look look;
-	_cleanup_fd_ int fd = mnt_open_mounted(path->path, sizeof path->path, &look, result->why);
+	_cleanup_fd_ int fd = open_on(req, &look, result->why);
 	if (fd < 0)
 		return fd;
 	*ret_res = ioctl(fd, call, 0) < 0 ? -errno : 0;

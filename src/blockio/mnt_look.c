@@ -200,21 +200,13 @@ int mnt_place_look(const struct mnt_place *place, struct mnt_look *ret, char *wh
 	return 0;
 }
 
-int mnt_open_mounted(const char *path, size_t size, struct mnt_look *ret_look, char *why)
+int mnt_place_open_mounted(const struct mnt_place *place, const struct mnt_look *look, char *why)
 {
-	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
-	struct mnt_look look;
-	int r = mnt_place_find(path, size, &place, why);
-	if (r == 0)
-		r = mnt_place_look(&place, &look, why);
-	if (r < 0)
-		return r;
-	if (!look.exists)
+	if (!look->exists)
 		return mnt_why(why, -ENOENT, "nothing is there");
-	if (!look.is_mount || !S_ISDIR(look.mode))
+	if (!look->is_mount || !S_ISDIR(look->mode))
 		return mnt_why(why, -EINVAL, "no file system is mounted there");
-	*ret_look = look;
-	return mnt_place_open(&place, O_RDONLY | O_DIRECTORY);
+	return mnt_place_open(place, O_RDONLY | O_DIRECTORY);
 }
 
 /* ---- inspect and stats ---- */

@@ -67,8 +67,9 @@ struct mnt_look {
 	uint32_t dev_major, dev_minor;
 };
 int mnt_place_look(const struct mnt_place *place, struct mnt_look *ret, char *why);
-/* Opens a mounted directory for ioctls; -EINVAL if it is not a mount. fd or -errno. */
-int mnt_open_mounted(const char *path, size_t size, struct mnt_look *ret_look, char *why);
+/* Opens a mounted directory, looked at just now, for ioctls; -EINVAL if it is not a mount. fd or
+ * -errno. */
+int mnt_place_open_mounted(const struct mnt_place *place, const struct mnt_look *look, char *why);
 
 int mnt_call_inspect(const void *req, size_t req_len, void *resp, size_t *resp_len);
 int mnt_call_stats(const void *req, size_t req_len, void *resp, size_t *resp_len);

@@ -216,6 +216,13 @@ void node_prepare_backend(struct node_op *n)
 	node_volume_request(n->volume, &n->dev);
 }
 
+void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *dev)
+{
+	snprintf(on->at.path, sizeof(on->at.path), "%s", path);
+	on->dev_major = dev->major;
+	on->dev_minor = dev->minor;
+}
+
 bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev)
 {
 	return info->is_mount && dev->attached && info->dev_major == dev->major &&

@@ -50,6 +50,8 @@ int node_fail(struct op *op, int res, const char *what, const char *path);
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
 /* Fills n->dev for the volume (n->volume must be set). */
 void node_prepare_backend(struct node_op *n);
+/* Fills a request about the mount of a device, or its node. */
+void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *dev);
 /* True when n->info is a mount (or bound node) of the device n->dev describes. */
 bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev);
 

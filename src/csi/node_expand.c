@@ -89,7 +89,7 @@ static bool fs_done(struct op *op)
 static int fs_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
-	snprintf(e->grow_fs.path, sizeof(e->grow_fs.path), "%s", e->path);
+	node_on(&e->grow_fs.on, e->path, &e->n.dev.dev);
 	e->grow_fs.type = e->n.volume->rec->fs;
 	e->grow_fs.size_bytes = e->n.dev.dev.size_bytes;
 	return node_helper(op, MNT_GROW, &e->grow_fs, sizeof(e->grow_fs), &e->n.result,

@@ -31,6 +31,7 @@ struct release {
 	struct backend_dev mine; /* the device behind the path, or the volume's */
 	struct node_owner owner;
 	struct node_others others;
+	struct mnt_on_req on;
 	struct mnt_unmount_req unmount;
 	enum { UNMOUNT_FIRST, UNMOUNT_WAITS, UNMOUNT_AFTER_LOOKS, UNMOUNT_LAST } attempt;
 	char look_key[HELPER_KEY_BYTES];
@@ -182,8 +183,9 @@ static bool sync_done(struct op *op)
 static int sync_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	return node_helper(op, MNT_SYNC, &r->n.path, sizeof(r->n.path), &r->n.result,
-		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+	node_on(&r->on, r->path, &r->mine);
+	return node_helper(op, MNT_SYNC, &r->on, sizeof(r->on), &r->n.result, sizeof(r->n.result),
+		CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int sync_end(struct op *op, int res)

@@ -490,7 +490,7 @@ static int grow_run(struct op *op)
 	struct stage *s = stage_of(op);
 	struct mnt_grow_req *req = &s->req.grow;
 	memset(req, 0, sizeof(*req));
-	snprintf(req->path, sizeof(req->path), "%s", s->staging_path);
+	node_on(&req->on, s->staging_path, &s->n.dev.dev);
 	req->type = s->n.volume->rec->fs;
 	req->size_bytes = s->n.dev.dev.size_bytes;
 	return node_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),

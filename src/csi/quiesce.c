@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holding a volume still. Happy path of a mounted volume: make sure that the path remembered is a
- * mount of its device -> sync. With a freeze: thaw what an earlier attempt left -> sync (so that
- * the freeze is short: 49 ms with 30 MB dirty) -> measure the image, which has grown by what was
- * synced -> mark the image -> freeze; later thaw -> unmark (thaw.c). A raw device is only synced.
+ * Holding a volume still. Happy path of a mounted volume: sync at the path remembered -> measure
+ * the image, which has grown by what was synced. With a freeze: thaw what an earlier attempt left
+ * -> sync (so that the freeze is short: 49 ms with 30 MB dirty) -> measure -> mark the image ->
+ * freeze; later thaw -> unmark (thaw.c). A raw device is only synced and measured.
+ *
+ * Memory is a hint: every call names the device and is refused where another is mounted. Then the
+ * kernel's list of mounts says where the device's is, and it is synced there.
  *
  * How it can fail: the file system is busy or sick and a call overstays; somebody else froze it; it
  * is in use in a way that no freeze covers. The mark is set before the freeze and removed after the
@@ -60,7 +63,7 @@ static int decide_run(struct op *op)
 		return op_fail(op, ERR_PRECONDITION,
 			"block volume %s is attached (%s), and a copy of it would be torn: %s",
 			rec->name, q->dev.path, remedy(q));
-	snprintf(q->path.path, sizeof(q->path.path), "%s", q->dev.path);
+	quiesce_set_path(q, q->dev.path);
 	return 0;
 }
 
@@ -103,6 +106,24 @@ static int lock_end(struct op *op, int res)
 	return res < 0 ? op_fail_sys(op, res, "volume %s: opening its image", name) : 0;
 }
 
+/* ---- where is it mounted? ---- */
+
+/* A thaw is tried where the device is mounted for sure; a sync finds out by itself. */
+static bool inspect_done(struct op *op)
+{
+	return quiesce_unmarked(op) || quiesce_inspect_done(op);
+}
+
+static bool find_done(struct op *op)
+{
+	return quiesce_unmarked(op) || quiesce_find_done(op);
+}
+
+static bool not_moved(struct op *op)
+{
+	return !quiesce_of(op)->moved;
+}
+
 /* ---- the mark ---- */
 
 static int mark_job(void *arg)
@@ -141,18 +162,30 @@ static int measure_job(void *arg)
 	return 0;
 }
 
+static int measured(struct op *op)
+{
+	struct csi_quiesce *q = quiesce_of(op);
+	pool_object_measured(q->volume, q->allocated_bytes);
+	return size_run(op);
+}
+
+/* Its device has the image open: the kernel tells without a disk, and a thread is not worth it. */
 static int measure_run(struct op *op)
 {
-	return op_work(op, measure_job, quiesce_of(op));
+	struct csi_quiesce *q = quiesce_of(op);
+	struct stat st;
+	if (fd_stat_cached(q->dirfd, q->volume->key, &st) < 0)
+		return op_work(op, measure_job, q);
+	q->allocated_bytes = (uint64_t)st.st_blocks * 512;
+	return measured(op);
 }
 
 static int measure_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	const struct csi_quiesce *q = quiesce_of(op);
 	if (res < 0)
 		return op_fail_sys(op, res, "volume %s: measuring its image", q->volume->rec->name);
-	pool_object_measured(q->volume, q->allocated_bytes);
-	return size_run(op);
+	return measured(op);
 }
 
 static int sync_run(struct op *op)
@@ -162,7 +195,12 @@ static int sync_run(struct op *op)
 
 static int sync_end(struct op *op, int res)
 {
-	struct node_volume *node = node_volume_find(quiesce_of(op)->volume);
+	struct csi_quiesce *q = quiesce_of(op);
+	struct node_volume *node = node_volume_find(q->volume);
+	bool moved = res == -EXDEV && !q->moved;
+	q->moved = moved;
+	if (moved)
+		return 0;
 	if (res < 0)
 		return quiesce_call_failed(op, res, "sync");
 	if (node != NULL)
@@ -199,7 +237,7 @@ static int freeze_end(struct op *op, int res)
 	if (res == -EBUSY)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is frozen by somebody else; thaw it (fsfreeze -u %s) and try again",
-			q->volume->rec->name, q->path.path);
+			q->volume->rec->name, q->on.at.path);
 	if (res < 0 && !q->overstayed)
 		return quiesce_call_failed(op, res, "freeze");
 	q->frozen = !q->overstayed;
@@ -228,16 +266,17 @@ static int overstay_end(struct op *op, int res)
 static const struct op_step quiesce_steps[] = {
 	{"decide", .run = decide_run},
 	{"check lock", .done = lock_done, .run = lock_run, .end = lock_end},
-	{"inspect", .done = quiesce_inspect_done, .run = quiesce_inspect_run,
-		.end = quiesce_inspect_end},
-	{"find mount", .done = quiesce_find_done, .run = quiesce_find_run, .end = quiesce_find_end},
 	{"look for mark", .done = freeze_not_wanted, .run = quiesce_look_run},
+	{"inspect", .done = inspect_done, .run = quiesce_inspect_run, .end = quiesce_inspect_end},
+	{"find mount", .done = find_done, .run = quiesce_find_run, .end = quiesce_find_end},
 	{"thaw leftover", .done = quiesce_unmarked, .run = quiesce_thaw_run,
 		.end = quiesce_thaw_end},
 	{"unmark leftover", .done = quiesce_unmarked, .run = quiesce_unmark_run,
 		.end = quiesce_unmark_end},
 	{"check size", .run = size_run},
 	{"sync", .done = quiesce_no_path, .run = sync_run, .end = sync_end},
+	{"find where else", .done = not_moved, .run = quiesce_find_run, .end = quiesce_find_end},
+	{"sync there", .done = not_moved, .run = sync_run, .end = sync_end},
 	{"measure", .done = quiesce_no_path, .run = measure_run, .end = measure_end},
 	{"mark", .done = freeze_not_wanted, .run = mark_run, .end = mark_end,
 		.undo = quiesce_unmark_run},

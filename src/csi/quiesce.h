@@ -22,11 +22,12 @@ struct csi_quiesce {
 	bool adopting;            /* csi_thaw_leftover_init()'s */
 	bool freeze;              /* decided: a freeze is needed */
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
+	bool moved;               /* the device is not mounted where memory says */
 	bool overstayed;          /* the freeze did; it may still come about */
 	bool frozen;              /* csi_thaw has to run */
 	uint64_t allocated_bytes; /* of the image after the sync */
 	unsigned attempts;        /* of the lock or of thaws, and the pauses between */
-	struct mnt_path_req path; /* what is synced or frozen; "" for nothing */
+	struct mnt_on_req on;     /* what is synced or frozen; path "" for nothing */
 	struct mnt_info info;
 	struct mnt_result result;
 	struct node_others others;

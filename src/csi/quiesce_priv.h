@@ -16,6 +16,8 @@ int quiesce_call(struct op *op, enum mnt_call call, const char *key, uint64_t ti
 int quiesce_call_failed(struct op *op, int res, const char *what);
 /* A descriptor or -errno. For work jobs: the volume's lock keeps key and directory as they are. */
 int quiesce_open_image(const struct csi_quiesce *q);
+/* What calls are about from now on. */
+void quiesce_set_path(struct csi_quiesce *q, const char *path);
 /* Device and path from memory. False when none is known, or it is a raw device's. */
 bool quiesce_take_mount(struct csi_quiesce *q);
 bool quiesce_no_path(struct op *op);

@@ -30,8 +30,8 @@ int quiesce_call(struct op *op, enum mnt_call call, const char *key, uint64_t ti
 {
 	struct csi_quiesce *q = quiesce_of(op);
 	memset(&q->result, 0, sizeof(q->result));
-	return op_helper(op, call, key, &q->path, sizeof(q->path), &q->result, sizeof(q->result),
-		timeout_ms);
+	return op_helper(
+		op, call, key, &q->on, sizeof(q->on), &q->result, sizeof(q->result), timeout_ms);
 }
 
 int quiesce_call_failed(struct op *op, int res, const char *what)
@@ -45,6 +45,10 @@ int quiesce_call_failed(struct op *op, int res, const char *what)
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s does not end in time; see the kernel log for %s, then try again",
 			q->volume->rec->name, what, q->dev.path);
+	if (res == -EXDEV)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"volume %s: %s: %s is mounted elsewhere every time; try again",
+			q->volume->rec->name, what, q->dev.path);
 	if (q->result.why[0] != '\0')
 		return op_fail_sys(
 			op, res, "volume %s: %s: %s", q->volume->rec->name, what, q->result.why);
@@ -53,6 +57,11 @@ int quiesce_call_failed(struct op *op, int res, const char *what)
 
 /* ---- where it is mounted ---- */
 
+void quiesce_set_path(struct csi_quiesce *q, const char *path)
+{
+	node_on(&q->on, path, &q->dev);
+}
+
 bool quiesce_take_mount(struct csi_quiesce *q)
 {
 	const struct node_volume *node = node_volume_find(q->volume);
@@ -60,20 +69,19 @@ bool quiesce_take_mount(struct csi_quiesce *q)
 		list_empty(&node->mounts))
 		return false;
 	q->dev = node->dev;
-	snprintf(q->path.path, sizeof(q->path.path), "%s",
-		container_of(node->mounts.next, struct node_mount, link)->path);
+	quiesce_set_path(q, container_of(node->mounts.next, struct node_mount, link)->path);
 	return true;
 }
 
 bool quiesce_no_path(struct op *op)
 {
-	return quiesce_of(op)->path.path[0] == '\0';
+	return quiesce_of(op)->on.at.path[0] == '\0';
 }
 
 /* Memory is a hint: is the path a mount of the device? Adoption has just read that. */
 static bool is_sure(const struct csi_quiesce *q)
 {
-	bool mounted = q->path.path[0] != '\0' && strcmp(q->path.path, q->dev.path) != 0;
+	bool mounted = q->on.at.path[0] != '\0' && strcmp(q->on.at.path, q->dev.path) != 0;
 	return !mounted || q->adopting;
 }
 
@@ -85,7 +93,7 @@ bool quiesce_inspect_done(struct op *op)
 int quiesce_inspect_run(struct op *op)
 {
 	struct csi_quiesce *q = quiesce_of(op);
-	return op_helper(op, MNT_INSPECT, q->id, &q->path, sizeof(q->path), &q->info,
+	return op_helper(op, MNT_INSPECT, q->id, &q->on.at, sizeof(q->on.at), &q->info,
 		sizeof(q->info), CSI_STAT_TIMEOUT_MS);
 }
 
@@ -119,7 +127,7 @@ int quiesce_find_end(struct op *op, int res)
 		return res;
 	/* Without any mount the bytes are the device's and its page cache's. */
 	bool mounted = q->others.count != 0;
-	snprintf(q->path.path, sizeof(q->path.path), "%s", mounted ? q->others.path : q->dev.path);
+	quiesce_set_path(q, mounted ? q->others.path : q->dev.path);
 	q->freeze &= mounted;
 	q->marked &= mounted;
 	return 0;
@@ -162,7 +170,7 @@ static int look_leftover_end(struct op *op, int res)
 		return op_fail_sys(op, res, "volume %s: looking whether it was left frozen",
 			q->volume->rec->name);
 	if (!q->marked)
-		q->path.path[0] = '\0';
+		q->on.at.path[0] = '\0';
 	return 0;
 }
 

@@ -127,6 +127,15 @@ static int fake_do(const void *req, size_t req_len, void *resp, size_t *resp_len
 	return b >= 0xc0 ? errors[b % 4] : 0;
 }
 
+/* None of these goes without the device it is for. */
+static int fake_on(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_on_req *on = req;
+	must(req_len == sizeof(*on) && on->dev_major == CSI_WORLD_MAJOR);
+	must(on->at.path[0] == '/' && strnlen(on->at.path, sizeof(on->at.path)) < MNT_PATH_BYTES);
+	return fake_do(req, req_len, resp, resp_len);
+}
+
 static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_INSPECT] = fake_look,
 	[MNT_MOUNT] = fake_do,
@@ -134,9 +143,9 @@ static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_UNMOUNT] = fake_do,
 	[MNT_STATS] = fake_look,
 	[MNT_GROW] = fake_do,
-	[MNT_SYNC] = fake_do,
-	[MNT_FREEZE] = fake_do,
-	[MNT_THAW] = fake_do,
+	[MNT_SYNC] = fake_on,
+	[MNT_FREEZE] = fake_on,
+	[MNT_THAW] = fake_on,
 	[MNT_STATS_MANY] = fake_stats_many,
 	[MNT_TRY_READ] = fake_do,
 };

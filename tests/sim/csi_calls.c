@@ -168,15 +168,20 @@ enum grpc_status do_snapshot(void)
 	return status;
 }
 
-bool is_frozen(void)
+bool is_frozen_at(const char *path)
 {
-	int fd = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	cr_assert_geq(fd, 0);
 	bool frozen = ioctl(fd, FIFREEZE, 0) < 0;
 	cr_assert(!frozen || errno == EBUSY);
 	cr_assert(frozen || ioctl(fd, FITHAW, 0) == 0);
 	close(fd);
 	return frozen;
+}
+
+bool is_frozen(void)
+{
+	return is_frozen_at(staging_path);
 }
 
 enum grpc_status undo_snapshot(void)

@@ -42,8 +42,9 @@ enum grpc_status do_snapshot(void), undo_snapshot(void);
 enum grpc_status do_stage(void), undo_stage(void);
 enum grpc_status do_publish(void), undo_publish(void);
 enum grpc_status do_stats(void);
-/* Of what is staged. A freeze tells, and changes nothing that a thaw does not take back. */
-bool is_frozen(void);
+/* Of what is staged, or mounted at path. A freeze tells, and changes nothing that a thaw does not
+ * take back. */
+bool is_frozen(void), is_frozen_at(const char *path);
 /* Frozen by us, as an attempt cut short leaves it. Its name is "base". */
 void leave_frozen(void);
 

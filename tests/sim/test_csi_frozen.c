@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 /* ---- a volume is not left frozen ---- */
@@ -246,6 +247,84 @@ Test(csi, adoption_leaves_what_it_cannot_thaw_to_the_next_snapshot, .timeout = 3
 		cr_assert(!is_frozen(), "after %s", steps[i][1]);
 		cr_assert_eq(undo_snapshot(), GRPC_OK);
 	}
+	close_staged();
+}
+
+/* ---- a volume is held still where it is mounted, whatever memory says ---- */
+
+static char synced_at[4][MNT_PATH_BYTES];
+static unsigned syncs;
+
+static int sync_is_noted(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_on_req *on = req;
+	cr_assert_lt(syncs, 4);
+	strcpy(synced_at[syncs++], on->at.path);
+	return mnt_calls[MNT_SYNC](req, req_len, resp, resp_len);
+}
+
+static void snapshot_syncs(unsigned expected)
+{
+	syncs = 0;
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(syncs, expected, "%u syncs", syncs);
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+}
+
+static void unmounted_behind_our_back(enum world_fs fs)
+{
+	open_staged(fs, 16 * MIB);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	w->calls[MNT_SYNC] = sync_is_noted;
+	snapshot_syncs(1);
+	char known[MNT_PATH_BYTES];
+	strcpy(known, synced_at[0]);
+	const char *other = strcmp(known, staging_path) == 0 ? target_path : staging_path;
+	cr_assert_eq(umount2(known, 0), 0);
+	snapshot_syncs(2);
+	cr_assert_str_eq(synced_at[0], known);
+	cr_assert_str_eq(synced_at[1], other);
+	cr_assert(!is_frozen_at(other));
+	/* Another's mount is there. */
+	cr_assert_eq(mount("none", known, "tmpfs", 0, NULL), 0);
+	snapshot_syncs(2);
+	cr_assert_str_eq(synced_at[1], other);
+	cr_assert_eq(umount2(known, 0), 0);
+	/* It is mounted nowhere: what there is to sync is the device's. */
+	cr_assert_eq(umount2(other, 0), 0);
+	snapshot_syncs(2);
+	cr_assert_eq(strncmp(synced_at[1], "/dev/", 5), 0, "%s", synced_at[1]);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	close_staged();
+}
+
+Test(csi, a_volume_unmounted_behind_our_back_is_shared, .timeout = 300)
+{
+	unmounted_behind_our_back(WORLD_XFS);
+}
+
+Test(csi, a_volume_unmounted_behind_our_back_is_copied, .timeout = 300)
+{
+	unmounted_behind_our_back(WORLD_EXT4);
+}
+
+static int sync_finds_another(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	syncs++;
+	*resp_len = sizeof(struct mnt_result);
+	*(struct mnt_result *)resp = (struct mnt_result){0};
+	return -EXDEV;
+}
+
+Test(csi, a_volume_that_is_never_where_it_was_is_to_be_tried_again, .timeout = 300)
+{
+	open_staged(WORLD_XFS, 16 * MIB);
+	w->calls[MNT_SYNC] = sync_finds_another;
+	cr_assert_eq(do_snapshot(), GRPC_UNAVAILABLE);
+	cr_assert_eq(syncs, 2);
+	w->calls[MNT_SYNC] = mnt_calls[MNT_SYNC];
 	close_staged();
 }
 

@@ -45,9 +45,22 @@ static int call_bind(const char *source, const char *target, bool block, bool re
 	return env_call(MNT_BIND, &req, sizeof req, &result, sizeof result);
 }
 
+/* About the mount of a device, or of any (NULL). */
+static int call_on(enum mnt_call call, const char *name, const struct lodev *dev)
+{
+	static struct mnt_on_req req;
+	memset(&req, 0, sizeof req);
+	snprintf(req.at.path, sizeof req.at.path, "%s", env_path(name));
+	if (dev != NULL) {
+		req.dev_major = LODEV_MAJOR;
+		req.dev_minor = dev->minor;
+	}
+	return env_call(call, &req, sizeof req, &result, sizeof result);
+}
+
 static int call_path(enum mnt_call call, const char *name)
 {
-	return env_path_call(call, env_path(name), &result, sizeof result);
+	return call_on(call, name, NULL);
 }
 
 static void make_dir(const char *name)
@@ -598,7 +611,7 @@ static int grow(const struct lodev *dev, enum fsimg_type type, uint64_t size)
 	close(fd);
 	cr_assert(lodev_resize(dev, &now, &err) == 0 && now == size);
 	memset(&req, 0, sizeof req);
-	snprintf(req.path, sizeof req.path, "%s", env_path("mnt0"));
+	snprintf(req.on.at.path, sizeof req.on.at.path, "%s", env_path("mnt0"));
 	req.type = type;
 	req.size_bytes = size;
 	return env_call(MNT_GROW, &req, sizeof req, &result, sizeof result);
@@ -753,9 +766,49 @@ Test(mnt, file_system_calls_want_a_mount)
 		cr_assert(call_path(calls[i], "none") == -ENOENT);
 		cr_assert(call_path(calls[i], "none/none") == -ENOENT);
 	}
-	snprintf(grow_req.path, sizeof grow_req.path, "%s", env_path("dir"));
+	snprintf(grow_req.on.at.path, sizeof grow_req.on.at.path, "%s", env_path("dir"));
 	int r = env_call(MNT_GROW, &grow_req, sizeof grow_req, &result, sizeof result);
 	cr_assert(r == -EINVAL);
+}
+
+/* Who names a device reaches its mount, or its node, and nothing else that is at the path by now.
+ */
+Test(mnt, file_system_calls_are_about_one_device)
+{
+	ENV_NEEDS_LOOP();
+	static const enum mnt_call calls[] = {MNT_SYNC, MNT_FREEZE, MNT_THAW};
+	static const char *const not_it[] = {"dir", "file", "link", "none", "none/none", "mnt1"};
+	struct lodev dev = env_fresh("a", FSIMG_EXT4, 32 * MIB, "mnt0");
+	struct lodev other = env_fresh("b", FSIMG_BTRFS, 128 * MIB, "mnt1");
+	make_dir("dir");
+	env_image("file", 0);
+	cr_assert(symlinkat(env_path("mnt0"), env.dirfd, "link") == 0);
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+		for (size_t j = 0; j < sizeof not_it / sizeof *not_it; j++) {
+			int r = call_on(calls[i], not_it[j], &dev);
+			cr_assert(r == -EXDEV && result.why[0] != '\0', "%s: %d %s", not_it[j], r,
+				result.why);
+		}
+		cr_assert(call_on(calls[i], "mnt0", &dev) == 0, "%s", result.why);
+		cr_assert(call_on(calls[i], "mnt1", &other) == 0, "%s", result.why);
+	}
+	static struct mnt_grow_req grow_req;
+	grow_req = (struct mnt_grow_req){.type = FSIMG_EXT4, .size_bytes = 32 * MIB};
+	grow_req.on.dev_major = LODEV_MAJOR;
+	grow_req.on.dev_minor = other.minor;
+	snprintf(grow_req.on.at.path, sizeof grow_req.on.at.path, "%s", env_path("mnt0"));
+	int r = env_call(MNT_GROW, &grow_req, sizeof grow_req, &result, sizeof result);
+	cr_assert(r == -EXDEV, "%d %s", r, result.why);
+
+	env_image("node", 0);
+	cr_assert(call_bind(device_path(&dev), env_path("node"), true, false) == 0);
+	cr_assert(call_on(MNT_SYNC, "node", &dev) == 0, "%s", result.why);
+	cr_assert(call_on(MNT_SYNC, "node", &other) == -EXDEV);
+	cr_assert(env_unmount(env_path("node"), &dev, true, &result) == 0);
+	cr_assert(env_unmount(env_path("mnt0"), &dev, true, &result) == 0);
+	cr_assert(env_unmount(env_path("mnt1"), &other, true, &result) == 0);
+	env_detach(&dev);
+	env_detach(&other);
 }
 
 /* ---- scan ---- */
