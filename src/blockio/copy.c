@@ -6,8 +6,9 @@
  * chunk of an extent through its own little life: read, then write, then the next
  * chunk; one of zeros is only written. Up to COPY_IN_FLIGHT buffers of a copy are under way; all
  * copies together share COPY_POOL_BUFFERS, and whoever gives a buffer back goes behind those who
- * wait, so that a long copy does not hold up a short one. Chunks that read as zeros are not
- * written: a fresh or preallocated dst reads so anyway.
+ * wait, so that a long copy does not hold up a short one. A pool that hangs keeps what its copies
+ * have; those of another lane have COPY_LANE_BUFFERS however many are out. Chunks that read as
+ * zeros are not written: a fresh or preallocated dst reads so anyway.
  *
  * A failure, or `stop`, starts no more chunks; the copy ends when the last request and the last job
  * have come back, with the first error. Short transfers are continued. With direct I/O a size that
@@ -30,6 +31,7 @@
 
 enum {
 	COPY_POOL_BUFFERS = 32, /* of all copies together: 32 MiB */
+	COPY_LANE_BUFFERS = 2,  /* of a lane's beyond that: one is read into, one written from */
 	COPY_SECTOR = 512,      /* the least a short direct transfer can be continued at */
 };
 
@@ -46,8 +48,16 @@ struct copy_buf {
 	int fixed;  /* its place among the ring's registered buffers, or negative */
 };
 
+/* The copies of one lane of work threads. */
+struct copy_lane {
+	struct list link;
+	struct work_lane *of;
+	unsigned copies, in_flight;
+};
+
 struct copy_state {
 	struct copy *copy;
+	struct copy_lane *lane;
 	struct list busy;         /* buffers under way */
 	struct list waiting_link; /* in the pool's queue */
 	unsigned in_flight;
@@ -64,34 +74,58 @@ struct copy_state {
 
 static struct {
 	struct ring *ring;
-	struct list free, waiting;
-	unsigned made, copies;
+	struct list free, waiting, lanes;
+	unsigned made, in_flight;
 	bool ready;
 } pool;
 
-static void pool_enter(struct ring *ring)
+/* NULL when out of memory. */
+static struct copy_lane *pool_enter(struct ring *ring, struct work_lane *of)
 {
-	assert(pool.copies == 0 || pool.ring == ring);
-	pool.ring = ring;
 	if (!pool.ready) {
 		list_init(&pool.free);
 		list_init(&pool.waiting);
+		list_init(&pool.lanes);
 		pool.ready = true;
 	}
-	pool.copies++;
+	assert(list_empty(&pool.lanes) || pool.ring == ring);
+	pool.ring = ring;
+	list_for_each (l, &pool.lanes) {
+		struct copy_lane *lane = container_of(l, struct copy_lane, link);
+		if (lane->of == of) {
+			lane->copies++;
+			return lane;
+		}
+	}
+	struct copy_lane *lane = calloc(1, sizeof *lane);
+	if (lane == NULL)
+		return NULL;
+	lane->of = of;
+	lane->copies = 1;
+	list_push(&pool.lanes, &lane->link);
+	return lane;
 }
 
-static void pool_leave(void)
+/* Free buffers above `keep` of all that were made. */
+static void pool_trim(unsigned keep)
 {
-	if (--pool.copies > 0)
-		return;
-	for (struct list *l; (l = list_pop(&pool.free)) != NULL;) {
-		struct copy_buf *buf = container_of(l, struct copy_buf, link);
+	while (pool.made > keep && !list_empty(&pool.free)) {
+		struct copy_buf *buf = container_of(list_pop(&pool.free), struct copy_buf, link);
 		ring_fixed_remove(pool.ring, buf->fixed);
 		free(buf->mem);
 		free(buf);
 		pool.made--;
 	}
+}
+
+static void pool_leave(struct copy_lane *lane)
+{
+	if (--lane->copies == 0) {
+		list_remove(&lane->link);
+		free(lane);
+	}
+	if (list_empty(&pool.lanes))
+		pool_trim(0);
 }
 
 static struct copy_buf *pool_make(void)
@@ -109,12 +143,24 @@ static struct copy_buf *pool_make(void)
 }
 
 /* A buffer, or NULL: at the limit, or out of memory. */
-static struct copy_buf *pool_take(void)
+static struct copy_buf *pool_take(struct copy_lane *lane)
 {
+	if (pool.in_flight >= COPY_POOL_BUFFERS && lane->in_flight >= COPY_LANE_BUFFERS)
+		return NULL;
 	struct list *l = list_pop(&pool.free);
-	if (l != NULL)
-		return container_of(l, struct copy_buf, link);
-	return pool.made < COPY_POOL_BUFFERS ? pool_make() : NULL;
+	struct copy_buf *buf = l != NULL ? container_of(l, struct copy_buf, link) : pool_make();
+	if (buf == NULL)
+		return NULL;
+	pool.in_flight++;
+	lane->in_flight++;
+	return buf;
+}
+
+static void pool_give(struct copy_lane *lane, struct copy_buf *buf)
+{
+	pool.in_flight--;
+	lane->in_flight--;
+	list_push_front(&pool.free, &buf->link);
 }
 
 /* ---- the copy ---- */
@@ -233,11 +279,12 @@ static void chunk_end(struct copy_buf *buf)
 			copy_fail(s, r, "going back to direct I/O");
 	}
 	list_remove(&buf->link);
-	list_push_front(&pool.free, &buf->link);
+	pool_give(s->lane, buf);
 	buf->owner = NULL;
 	s->in_flight--;
 	copy_go_on(s);
 	pool_hand_out();
+	pool_trim(COPY_POOL_BUFFERS);
 }
 
 /* How far a direct transfer that came up short can count: it goes on at an aligned place. */
@@ -348,7 +395,7 @@ static void copy_end(struct copy_state *s)
 	int res = s->res;
 	if (s->waiting)
 		list_remove(&s->waiting_link);
-	pool_leave();
+	pool_leave(s->lane);
 	copy->state = NULL;
 	free(s);
 	op_complete(&copy->op, res);
@@ -402,7 +449,8 @@ static void copy_settle(struct copy_state *s)
 static void copy_go_on(struct copy_state *s)
 {
 	while (!s->waiting && copy_wants_buffer(s)) {
-		struct copy_buf *buf = list_empty(&pool.waiting) ? pool_take() : NULL;
+		bool first = list_empty(&pool.waiting) || s->lane->in_flight < COPY_LANE_BUFFERS;
+		struct copy_buf *buf = first ? pool_take(s->lane) : NULL;
 		if (buf != NULL) {
 			chunk_start(s, buf);
 		} else if (pool.made == 0) {
@@ -415,18 +463,28 @@ static void copy_go_on(struct copy_state *s)
 	copy_settle(s);
 }
 
+/* Who has waited longest among those that may have a buffer now; *ret_buf is theirs. */
+static struct copy_state *pool_next(struct copy_buf **ret_buf)
+{
+	list_for_each (l, &pool.waiting) {
+		struct copy_state *s = container_of(l, struct copy_state, waiting_link);
+		*ret_buf = pool_take(s->lane);
+		if (*ret_buf != NULL)
+			return s;
+	}
+	return NULL;
+}
+
 /* Gives free buffers to those who wait, one each, in turn. */
 static void pool_hand_out(void)
 {
-	while (!list_empty(&pool.waiting)) {
-		struct copy_buf *buf = pool_take();
-		if (buf == NULL)
-			return;
-		struct list *l = list_pop(&pool.waiting);
-		struct copy_state *s = container_of(l, struct copy_state, waiting_link);
+	struct copy_buf *buf;
+	struct copy_state *s;
+	while ((s = pool_next(&buf)) != NULL) {
+		list_remove(&s->waiting_link);
 		s->waiting = false;
 		if (!copy_wants_buffer(s) || !chunk_start(s, buf))
-			list_push_front(&pool.free, &buf->link);
+			pool_give(s->lane, buf);
 		copy_go_on(s);
 	}
 }
@@ -463,13 +521,18 @@ static int copy_run(struct op *op)
 	s->direct_dst = flags & O_DIRECT;
 	list_init(&s->busy);
 	list_init(&s->waiting_link);
+	s->lane = pool_enter(op->reactor->ring, op->lane);
+	if (s->lane == NULL) {
+		free(s);
+		return op_fail_sys(op, -ENOMEM, "%s", copy_doing(copy));
+	}
 	r = copy_walk_start(&s->walk, op->reactor->work, op->lane, fd, copy->size, copy_on_extents);
 	if (r < 0) {
+		pool_leave(s->lane);
 		free(s);
 		return op_fail_sys(op, r, "%s: looking for data", copy_doing(copy));
 	}
 	copy->state = s;
-	pool_enter(op->reactor->ring);
 	return op_wait(op);
 }
 

@@ -4,6 +4,8 @@
 
 #include "blockio_env.h"
 
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 enum { KIB = 1 << 10, MIB = 1 << 20, COPIES = 12, ZEROS = -2 };
@@ -34,15 +36,22 @@ static void on_end(struct op *op)
 }
 
 /* src_fd ZEROS: overwrites dst with zeros. */
-static void start(struct copy *copy, int src_fd, int dst_fd, uint64_t size)
+static void start_in(
+	struct work_lane *lane, struct copy *copy, int src_fd, int dst_fd, uint64_t size)
 {
 	*copy = (struct copy){.src_fd = src_fd, .dst_fd = dst_fd, .size = size};
 	if (src_fd == ZEROS)
 		copy->kind = COPY_ZEROS;
 	copy_init(copy, &reactor);
 	copy->op.on_end = on_end;
+	copy->op.lane = lane;
 	op_start(&copy->op);
 	running++;
+}
+
+static void start(struct copy *copy, int src_fd, int dst_fd, uint64_t size)
+{
+	start_in(NULL, copy, src_fd, dst_fd, size);
 }
 
 static void run(void)
@@ -231,6 +240,76 @@ Test(copy, many_share_the_buffers)
 		close(copies[i].src_fd);
 		close(copies[i].dst_fd);
 	}
+}
+
+static bool waited;
+
+static void on_time(struct ring_timer *timer)
+{
+	(void)timer;
+	waited = true;
+}
+
+static void turn_for(uint64_t ms, unsigned left)
+{
+	struct ring_timer timer = {.fn = on_time};
+	waited = false;
+	ring_timer_arm(reactor.ring, &timer, ms);
+	while (!waited && running > left)
+		cr_assert(ring_turn(reactor.ring, true) == 0);
+	ring_timer_cancel(reactor.ring, &timer);
+}
+
+/* A file system that hangs keeps the buffers of its copies, all there are; another lane's copies go
+ * on. */
+Test(copy, one_lane_cannot_keep_all_buffers, .timeout = 120)
+{
+	enum { HANGING = 3, FINE = 3 };
+	static struct copy hanging[HANGING], fine[FINE];
+	struct work_lane *lanes[2];
+	ENV_NEEDS_LOOP();
+	struct lodev dev = env_fresh("img", FSIMG_EXT4, 128 * MIB, "mnt0");
+	for (unsigned i = 0; i < 2; i++)
+		cr_assert(work_lane_open(&lanes[i], reactor.work) == 0);
+	fill("src", 24 * MIB, 400, 1);
+	int mnt = open(env_path("mnt0"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int src = open_file("src", 0);
+	int dst[HANGING + FINE];
+	for (unsigned i = 0; i < HANGING + FINE; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "%sdst%u", i < HANGING ? "mnt0/" : "", i);
+		dst[i] = open_file(name, 0);
+		cr_assert(ftruncate(dst[i], 24 * MIB) == 0);
+	}
+	cr_assert(ioctl(mnt, FIFREEZE, 0) == 0);
+	for (unsigned i = 0; i < HANGING; i++)
+		start_in(lanes[0], &hanging[i], src, dst[i], 24 * MIB);
+	turn_for(500, 0);
+	uint64_t hung_bytes = 0;
+	for (unsigned i = 0; i < HANGING; i++)
+		hung_bytes += hanging[i].done_bytes;
+	for (unsigned i = 0; i < FINE; i++)
+		start_in(lanes[1], &fine[i], src, dst[HANGING + i], 24 * MIB);
+	turn_for(60000, HANGING);
+	bool all_fine = running == HANGING;
+	/* Nothing that waits for it could be killed before. */
+	cr_assert(ioctl(mnt, FITHAW, 0) == 0);
+	cr_assert(hung_bytes == 0, "they did not hang");
+	cr_assert(all_fine);
+	run();
+	for (unsigned i = 0; i < HANGING + FINE; i++) {
+		const struct copy *copy = i < HANGING ? &hanging[i] : &fine[i - HANGING];
+		char name[32];
+		snprintf(name, sizeof name, "%sdst%u", i < HANGING ? "mnt0/" : "", i);
+		cr_assert(!op_failed(&copy->op), "%s", copy->op.err.message);
+		cr_assert(same("src", name, 24 * MIB));
+		close(dst[i]);
+	}
+	close(src);
+	close(mnt);
+	struct mnt_result result;
+	cr_assert(env_unmount(env_path("mnt0"), &dev, true, &result) == 0, "%s", result.why);
+	env_detach(&dev);
 }
 
 Test(copy, stop_ends_it)
