@@ -47,8 +47,8 @@ int quiesce_call_failed(struct op *op, int res, const char *what)
 			q->volume->rec->name, what, q->dev.path);
 	if (res == -EXDEV)
 		return op_fail(op, ERR_UNAVAILABLE,
-			"volume %s: %s: %s is mounted elsewhere every time; try again",
-			q->volume->rec->name, what, q->dev.path);
+			"volume %s: %s: the mount of %s is not found at %s (%s); try again",
+			q->volume->rec->name, what, q->dev.path, q->on.at.path, q->result.why);
 	if (q->result.why[0] != '\0')
 		return op_fail_sys(
 			op, res, "volume %s: %s: %s", q->volume->rec->name, what, q->result.why);
