@@ -59,6 +59,14 @@ func (b *bed) end(volumes []*rig.Volume, writers []*writer) {
 		b.must(w.finish())
 	}
 	for _, v := range volumes {
+		// I/O goes on before the driver has seen its take-over of the device end.
+		b.eventually(func() error {
+			err := v.Down()
+			if err != nil && rig.Code(err) != codes.Aborted {
+				err = rig.Stop(err)
+			}
+			return err
+		})
 		b.must(v.Gone())
 	}
 }
