@@ -453,7 +453,8 @@ static void copy_go_on(struct copy_state *s)
 		struct copy_buf *buf = first ? pool_take(s->lane) : NULL;
 		if (buf != NULL) {
 			chunk_start(s, buf);
-		} else if (pool.made == 0) {
+		} else if (s->lane->in_flight == 0) {
+			/* Not the limit, and what other lanes have may never come back. */
 			copy_fail(s, -ENOMEM, "no memory for buffers");
 		} else {
 			list_push(&pool.waiting, &s->waiting_link);
