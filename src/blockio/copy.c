@@ -207,6 +207,14 @@ static void progress_update(struct copy_state *s)
 	s->copy->looked_bytes = looked;
 }
 
+static void chunk_submit(struct copy_buf *buf, ring_fn *fn)
+{
+	struct op *op = &buf->owner->copy->op;
+	buf->req.fn = fn;
+	buf->req.lane = work_lane_of_ring(op->lane);
+	ring_submit(op->reactor->ring, &buf->req);
+}
+
 static void chunk_read(struct copy_buf *buf)
 {
 	struct copy_state *s = buf->owner;
@@ -220,8 +228,7 @@ static void chunk_read(struct copy_buf *buf)
 			&buf->req.sqe, s->copy->src_fd, mem, len, offset, buf->fixed);
 	else
 		io_uring_prep_read(&buf->req.sqe, s->copy->src_fd, mem, len, offset);
-	buf->req.fn = chunk_on_read;
-	ring_submit(s->copy->op.reactor->ring, &buf->req);
+	chunk_submit(buf, chunk_on_read);
 }
 
 static void chunk_write(struct copy_buf *buf)
@@ -235,8 +242,7 @@ static void chunk_write(struct copy_buf *buf)
 			&buf->req.sqe, s->copy->dst_fd, mem, len, offset, buf->fixed);
 	else
 		io_uring_prep_write(&buf->req.sqe, s->copy->dst_fd, mem, len, offset);
-	buf->req.fn = chunk_on_write;
-	ring_submit(s->copy->op.reactor->ring, &buf->req);
+	chunk_submit(buf, chunk_on_write);
 }
 
 static int set_flag(int fd, int flag, bool on)

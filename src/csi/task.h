@@ -71,7 +71,7 @@ void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size
 void csi_task_lock(
 	struct csi_task *task, enum csi_lock_mode mode, const char *kind, const char *key);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
- * of. subject: copied. lane: whose threads its jobs have, those of child operations without a lane
+ * of. subject: copied. lane: whose threads its calls have, those of child operations without a lane
  * of their own included; NULL: those of who has none. */
 void csi_task_start(struct csi_task *task, const char *subject, struct work_lane *lane,
 	const struct op_step *steps);

@@ -103,7 +103,7 @@ const struct bytes_features *pool_features(const struct pool *pool);
 uint32_t pool_block_size(const struct pool *pool); /* default logical block size of its devices */
 /* Directory fd of volumes/ or snapshots/; -1 unless ready. */
 int pool_dirfd(const struct pool *pool, enum record_kind kind);
-/* Whose threads jobs on its files have: op->lane of every operation with such jobs. NULL: of none.
+/* Whose threads calls on its files have: op->lane of every operation with such calls. NULL: of none.
  */
 struct work_lane *pool_lane(const struct pool *pool);
 /* Likewise for the pool an id names; those of pools that are not known share one. */

@@ -97,7 +97,7 @@ struct pool {
 	struct pool_sync sync[2]; /* by enum record_kind */
 	unsigned ops;             /* changing operations under way; a reload waits for them */
 
-	struct work_lane *lane;   /* of all jobs on its files */
+	struct work_lane *lane;   /* of all calls on its files */
 	struct pool_task *task;   /* the load or check under way */
 	struct pool_trash *trash; /* the reclaim under way */
 	bool trash_wanted;

@@ -230,6 +230,7 @@ int op_submit(struct op *op)
 	if (op->gathering)
 		return -EAGAIN;
 	begin_wait(op);
+	op->wait.req.lane = work_lane_of_ring(op->lane);
 	ring_submit(op->reactor->ring, &op->wait.req);
 	return OP_PENDING;
 }

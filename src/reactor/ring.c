@@ -5,8 +5,8 @@
  * The happy path of a turn: copy what waits into the submission queue, enter the kernel once to
  * submit and wait, copy every completion to ring->done and free its slot, run the callbacks, then
  * the timers that were due before the kernel was entered. Callbacks only queue. A request is on
- * exactly one of: ring->queued, the kernel (perhaps also on ring->cancels), ring->posted,
- * ring->done.
+ * exactly one of: its lane's held, ring->queued, the kernel (perhaps also on ring->cancels),
+ * ring->posted, ring->done.
  *
  * A cancellation is an SQE of its own without user_data, so that its completion is dropped and it
  * refers to no memory. Order matters: it goes in before anything queued after it, because a
@@ -74,6 +74,17 @@ static void probe_features(struct ring *ring)
 	f->buf_ring = ring_bufs_probe(ring) == 0;
 }
 
+/* Operations on regular files that block (fsync above all) wait in kernel threads, 4 a CPU by
+ * default: too few for syncs of many creates to share one flush of the log. Threads come when
+ * needed and go after 5 s without work. */
+static void allow_threads(struct ring *ring)
+{
+	if (ring_simulated(ring))
+		return;
+	unsigned max[] = {RING_LANE_MAX * (1 + ring->lane_count), 0};
+	(void)io_uring_register_iowq_max_workers(&ring->uring, max);
+}
+
 int ring_open(struct ring **ret_ring, const struct ring_config *config)
 {
 	unsigned entries = config->entries != 0 ? config->entries : RING_ENTRIES_DEFAULT;
@@ -82,6 +93,7 @@ int ring_open(struct ring **ret_ring, const struct ring_config *config)
 	struct ring *ring = calloc(1, sizeof(*ring));
 	if (ring == NULL)
 		return -ENOMEM;
+	list_init(&ring->lanes);
 	list_init(&ring->queued);
 	list_init(&ring->cancels);
 	list_init(&ring->posted);
@@ -98,10 +110,7 @@ int ring_open(struct ring **ret_ring, const struct ring_config *config)
 	}
 	/* Saves looking up the ring's fd at each entry; without it nothing else changes. */
 	(void)io_uring_register_ring_fd(&ring->uring);
-	/* Operations on regular files that block (fsync above all) wait in kernel threads, 4 a CPU
-	 * by default: too few for syncs of many creates to share one flush of the log. Threads come
-	 * when needed and go after 5 s without work. */
-	(void)io_uring_register_iowq_max_workers(&ring->uring, (unsigned[]){RING_BLOCKING_MAX, 0});
+	allow_threads(ring);
 	probe_features(ring);
 	ring->now_ns = ring_clock_ns(ring);
 	*ret_ring = ring;
@@ -197,10 +206,60 @@ static void start(struct ring *ring, struct ring_req *req)
 	list_push(&ring->queued, &req->link);
 }
 
+/* ---- lanes ---- */
+
+int ring_lane_open(struct ring_lane **ret_lane, struct ring *ring)
+{
+	struct ring_lane *lane = calloc(1, sizeof(*lane));
+	if (lane == NULL)
+		return -ENOMEM;
+	list_init(&lane->held);
+	list_push(&ring->lanes, &lane->link);
+	ring->lane_count++;
+	allow_threads(ring);
+	*ret_lane = lane;
+	return 0;
+}
+
+static bool held(const struct ring_req *req)
+{
+	return req->lane != NULL && !req->let_in && ring_req_state(req) == RING_QUEUED;
+}
+
+static void lane_let_in(struct ring *ring, struct ring_req *req)
+{
+	req->lane->let_in++;
+	req->let_in = true;
+	start(ring, req);
+}
+
+static void lane_enter(struct ring *ring, struct ring_req *req)
+{
+	if (req->lane->let_in < RING_LANE_MAX)
+		lane_let_in(ring, req);
+	else
+		list_push(&req->lane->held, &req->link);
+}
+
+/* The request has ended, and another may begin. One that was never let in leaves nothing. */
+static void lane_leave(struct ring *ring, struct ring_req *req)
+{
+	if (!req->let_in)
+		return;
+	req->let_in = false;
+	req->lane->let_in--;
+	struct list *next = list_pop(&req->lane->held);
+	if (next != NULL)
+		lane_let_in(ring, container_of(next, struct ring_req, link));
+}
+
+/* ---- the owner's side ---- */
+
 static void arm(struct ring_req *req)
 {
 	assert(!req->armed && req->fn != NULL);
 	req->armed = true;
+	req->let_in = false;
 	req->cancelled = false;
 	list_init(&req->link);
 }
@@ -211,7 +270,10 @@ void ring_submit(struct ring *ring, struct ring_req *req)
 	assert(!(req->sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS)));
 	arm(req);
 	ring_req_set(req, RING_QUEUED, 0);
-	start(ring, req);
+	if (req->lane != NULL)
+		lane_enter(ring, req);
+	else
+		start(ring, req);
 }
 
 static void post(struct ring *ring, struct ring_req *req, int res)
@@ -234,12 +296,12 @@ void ring_cancel(struct ring *ring, struct ring_req *req)
 	if (!req->armed || req->cancelled)
 		return;
 	req->cancelled = true;
-	if (ring_simulated(ring) || ring_req_state(req) == RING_POSTED)
-		return;
-	if (ring_req_state(req) == RING_QUEUED) {
+	enum ring_state state = ring_req_state(req);
+	if (ring_simulated(ring) ? held(req) : state == RING_QUEUED) {
 		list_remove(&req->link);
 		post(ring, req, -ECANCELED);
-	} else if (!list_empty(&ring->cancels) || !push_cancel(ring, req)) {
+	} else if (state == RING_IN_KERNEL &&
+		   (!list_empty(&ring->cancels) || !push_cancel(ring, req))) {
 		list_push(&ring->cancels, &req->link);
 	}
 }
@@ -292,6 +354,7 @@ static void dispatch(struct ring *ring, struct ring_req *req, int res, uint32_t 
 		}
 		list_remove(&req->link);
 		req->armed = false;
+		lane_leave(ring, req);
 	}
 	req->fn(req, res, flags);
 }
@@ -444,6 +507,7 @@ void ring_discard(struct ring *ring, struct ring_req *req)
 	}
 	list_remove(&req->link);
 	req->armed = false;
+	lane_leave(ring, req);
 }
 
 /* The kernel may write to the memory of what it still has, so this waits for all of it. */
@@ -478,6 +542,9 @@ void ring_close(struct ring *ring)
 		cancel_all(ring);
 		io_uring_queue_exit(&ring->uring);
 	}
+	struct list *node;
+	while ((node = list_pop(&ring->lanes)) != NULL)
+		free(container_of(node, struct ring_lane, link));
 	free(ring->book);
 	free(ring->done);
 	free(ring->timers);

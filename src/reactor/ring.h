@@ -28,6 +28,7 @@
 
 struct ring;
 struct ring_req;
+struct ring_lane;
 
 /* res and flags are the CQE's. */
 typedef void ring_fn(struct ring_req *req, int res, uint32_t flags);
@@ -36,9 +37,11 @@ typedef void ring_fn(struct ring_req *req, int res, uint32_t flags);
 struct ring_req {
 	ring_fn *fn;
 	struct io_uring_sqe sqe; /* prepared by the owner; user_data is the ring's */
-	struct list link;        /* the ring's: waiting for a submission slot */
+	struct ring_lane *lane;  /* the owner's choice; NULL: none */
+	struct list link;        /* the ring's: waiting for its lane or a submission slot */
 	bool armed;              /* from ring_submit() to the start of the last callback */
 	bool cancelled;          /* ring_cancel() was called */
+	bool let_in;             /* the ring's: one of the RING_LANE_MAX of its lane */
 };
 
 struct ring_sim; /* sim.h */
@@ -89,6 +92,19 @@ struct ring_stats {
 	struct hist turn;
 };
 const struct ring_stats *ring_stats(const struct ring *ring);
+
+/* ---- lanes: what may hang together ---- */
+
+/*
+ * A request on a file may block in a thread of the kernel's, and on a disk that hangs it never
+ * ends. So that such requests leave their threads to those on other disks, a request can name a
+ * lane: RING_LANE_MAX of a lane are under way at once, the others wait for one of them to end, and
+ * the ring has that many threads for each lane and for what has none. Threads start when they are
+ * needed.
+ */
+enum { RING_LANE_MAX = 64 };
+/* It goes with the ring. 0 or -ENOMEM. */
+int ring_lane_open(struct ring_lane **ret_lane, struct ring *ring);
 
 /* ---- provided buffers: one group, for receiving ---- */
 

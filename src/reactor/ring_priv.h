@@ -16,7 +16,12 @@ enum {
 	RING_ENTRIES_MAX = 4096,
 	RING_CQ_PER_SQ = 16, /* completions the kernel can park before it has to allocate */
 	RING_CQ_MAX = 65536,
-	RING_BLOCKING_MAX = 64, /* kernel threads for operations that block */
+};
+
+struct ring_lane {
+	struct list link; /* ring.lanes */
+	unsigned let_in;  /* requests in the kernel or on their way there */
+	struct list held; /* ring_req.link: the others, in order */
 };
 
 /* A completion, reaped and not yet dispatched. req is NULL once it was discarded. */
@@ -40,6 +45,9 @@ struct ring {
 	bool stop;
 	unsigned in_kernel; /* requests submitted whose last completion was not reaped */
 	unsigned children;  /* proc.c */
+
+	struct list lanes; /* ring_lane.link */
+	unsigned lane_count;
 
 	struct list queued;  /* ring_req.link: waiting for a submission slot */
 	struct list cancels; /* ring_req.link: in the kernel, cancellation not submitted yet */
@@ -72,7 +80,7 @@ struct ring {
  * a sim the due time of a timeout or 1 once the request was interrupted.
  */
 enum ring_state {
-	RING_QUEUED, /* on ring->queued, or in the order book of a sim */
+	RING_QUEUED, /* on its lane's list or ring->queued, or in the order book of a sim */
 	RING_IN_KERNEL,
 	RING_POSTED,
 };

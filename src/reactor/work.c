@@ -31,6 +31,7 @@ enum { WORK_STACK_BYTES = 256 * 1024 };
 struct work_lane {
 	struct work *work;
 	struct list link; /* work.lanes */
+	struct ring_lane *of_ring;
 	unsigned depth;   /* submitted, on_end not called */
 	unsigned let_in;  /* waiting for a thread or in one */
 	struct list held; /* work_job.link: not let in yet */
@@ -69,7 +70,7 @@ struct work {
 
 static void lane_init(struct work_lane *lane, struct work *work)
 {
-	*lane = (struct work_lane){.work = work};
+	lane->work = work;
 	list_init(&lane->link);
 	list_init(&lane->held);
 	work->lane_count++;
@@ -263,10 +264,20 @@ int work_lane_open(struct work_lane **ret_lane, struct work *work)
 	struct work_lane *lane = calloc(1, sizeof(*lane));
 	if (lane == NULL)
 		return -ENOMEM;
+	int r = ring_lane_open(&lane->of_ring, work->ring);
+	if (r < 0) {
+		free(lane);
+		return r;
+	}
 	lane_init(lane, work);
 	list_push(&work->lanes, &lane->link);
 	*ret_lane = lane;
 	return 0;
+}
+
+struct ring_lane *work_lane_of_ring(struct work_lane *lane)
+{
+	return lane == NULL ? NULL : lane->of_ring;
 }
 
 void work_close(struct work *work)

@@ -5,7 +5,8 @@
  *
  * They hang all the same when a disk does. So that this holds up nobody else, jobs come in lanes:
  * those of one lane have WORK_THREADS threads at most, and there are as many for every lane. What
- * may hang together shares a lane, such as all calls on one pool.
+ * may hang together shares a lane, such as all calls on one pool, be they jobs or requests of the
+ * ring.
  */
 #ifndef RINGVOL_REACTOR_WORK_H
 #define RINGVOL_REACTOR_WORK_H
@@ -38,6 +39,8 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads);
 void work_close(struct work *work);
 /* It goes with the work. 0 or -ENOMEM. */
 int work_lane_open(struct work_lane **ret_lane, struct work *work);
+/* The lane of the same calls in the ring, which it goes with. NULL: none. */
+struct ring_lane *work_lane_of_ring(struct work_lane *lane);
 /* A job of the lane waits, and for so long none could begin: those that run do not end. */
 bool work_lane_stuck(struct work_lane *lane, uint64_t ms);
 /* 0, or -EAGAIN when WORK_QUEUE_MAX is reached (on_end is not called then). */

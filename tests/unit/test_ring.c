@@ -402,6 +402,127 @@ Test(ring, bufs_refuse_nonsense)
 	ring_bufs_close(NULL);
 }
 
+/* ---- lanes ---- */
+
+enum { LANE_READS = RING_LANE_MAX + 20 };
+
+static struct ring_lane *lane_open(void)
+{
+	struct ring_lane *lane;
+	cr_assert_eq(ring_lane_open(&lane, ring), 0);
+	return lane;
+}
+
+/* Reads of an eventfd that counts down by one for each: they wait until it is written. */
+static void lane_read(struct probe *p, int count, struct ring_lane *lane, int fd)
+{
+	static uint64_t value;
+	for (int i = 0; i < count; i++) {
+		p[i].req.lane = lane;
+		io_uring_prep_read(&p[i].req.sqe, fd, &value, sizeof(value), 0);
+		submit(&p[i]);
+	}
+	turn_idle();
+}
+
+Test(ring, a_lane_lets_so_many_in_and_the_next_when_one_has_ended)
+{
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	static struct probe p[LANE_READS];
+	lane_read(p, LANE_READS, lane_open(), fd);
+	cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX);
+	cr_assert_eq(eventfd_write(fd, 3), 0);
+	while (ring_stats(ring)->completed < 3)
+		cr_assert_eq(ring_turn(ring, true), 0);
+	turn_idle();
+	cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX + 3);
+	cr_assert_eq(eventfd_write(fd, LANE_READS - 3), 0);
+	for (int i = 0; i < LANE_READS; i++) {
+		turn_until(&p[i], 1);
+		cr_assert_eq(p[i].res, 8);
+	}
+	close(fd);
+}
+
+Test(ring, cancelling_what_waits_for_its_lane)
+{
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	static struct probe p[LANE_READS];
+	struct ring_lane *lane = lane_open();
+	lane_read(p, LANE_READS, lane, fd);
+	for (int i = RING_LANE_MAX; i < LANE_READS; i++) {
+		cancel(&p[i]);
+		cancel(&p[i]);
+	}
+	for (int i = RING_LANE_MAX; i < LANE_READS; i++) {
+		turn_until(&p[i], 1);
+		cr_assert_eq(p[i].res, -ECANCELED);
+	}
+	/* Those had no place to leave to another. */
+	lane_read(&p[RING_LANE_MAX], 1, lane, fd);
+	cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX);
+	/* One that has, does. */
+	cancel(&p[0]);
+	turn_until(&p[0], 1);
+	turn_idle();
+	cr_assert_eq(p[0].res, -ECANCELED);
+	cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX + 1);
+	cr_assert_eq(eventfd_write(fd, RING_LANE_MAX), 0);
+	for (int i = 1; i < RING_LANE_MAX; i++)
+		turn_until(&p[i], 1);
+	turn_until(&p[RING_LANE_MAX], 2);
+	turn_idle();
+	close(fd);
+}
+
+static void on_opened(struct ring_req *req, int res, uint32_t flags)
+{
+	on_done(req, res, flags);
+	if (res >= 0)
+		close(res);
+}
+
+/* Opening a fifo that nobody writes to blocks its thread. More such requests than the ring has
+ * threads for both lanes and for what has none. */
+Test(ring, a_lane_that_hangs_leaves_the_others_their_threads)
+{
+	enum { HUNG = 4 * RING_LANE_MAX };
+	char dir[] = "/tmp/ringvol-ring-XXXXXX";
+	cr_assert_not_null(mkdtemp(dir));
+	int dir_fd = open(dir, O_DIRECTORY | O_CLOEXEC);
+	cr_assert_eq(mkfifoat(dir_fd, "fifo", 0600), 0);
+	struct ring_lane *hangs = lane_open(), *answers = lane_open();
+	static struct probe p[HUNG];
+	for (int i = 0; i < HUNG; i++) {
+		p[i].req.lane = hangs;
+		io_uring_prep_openat(&p[i].req.sqe, dir_fd, "fifo", O_RDONLY | O_CLOEXEC, 0);
+		io_uring_sqe_set_flags(&p[i].req.sqe, IOSQE_ASYNC);
+		p[i].req.fn = on_opened;
+		ring_submit(ring, &p[i].req);
+	}
+	turn_idle();
+	struct probe others[] = {{.req.lane = answers}, {.req.lane = NULL}};
+	for (int i = 0; i < 2; i++) {
+		io_uring_prep_fsync(&others[i].req.sqe, dir_fd, 0);
+		io_uring_sqe_set_flags(&others[i].req.sqe, IOSQE_ASYNC);
+		submit(&others[i]);
+		turn_until(&others[i], 1);
+		cr_assert_eq(others[i].res, 0);
+	}
+	for (int i = 0; i < HUNG; i++)
+		cr_assert_eq(p[i].calls, 0);
+	int writer = openat(dir_fd, "fifo", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	cr_assert_geq(writer, 0);
+	for (int i = 0; i < HUNG; i++) {
+		turn_until(&p[i], 1);
+		cr_assert_geq(p[i].res, 0);
+	}
+	close(writer);
+	cr_assert_eq(unlinkat(dir_fd, "fifo", 0), 0);
+	close(dir_fd);
+	cr_assert_eq(rmdir(dir), 0);
+}
+
 /* ---- closing ---- */
 
 Test(ring_small, closing_waits_for_what_is_in_flight_and_calls_nobody)

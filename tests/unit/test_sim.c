@@ -213,6 +213,33 @@ Test(sim, cancelled_requests_end_once_usually_cancelled)
 	cr_assert_gt(done, 0);
 }
 
+Test(sim, a_lane_lets_so_many_in_and_what_waits_for_it_can_be_cancelled)
+{
+	enum { COUNT = 2 * RING_LANE_MAX };
+	for (uint64_t seed = 0; seed < 20; seed++) {
+		open_sim((struct ring_sim){.seed = seed, .eintr_every = 5});
+		struct ring_lane *lane;
+		cr_assert_eq(ring_lane_open(&lane, ring), 0);
+		static struct probe p[COUNT];
+		for (int i = 0; i < COUNT; i++) {
+			p[i] = (struct probe){.req.lane = lane};
+			io_uring_prep_nop(&p[i].req.sqe);
+			submit(&p[i]);
+		}
+		cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX);
+		ring_cancel(ring, &p[COUNT - 1].req);
+		cr_assert_eq(ring_sim_settle(ring, 100), 0);
+		for (int i = 0; i < COUNT; i++) {
+			cr_assert_eq(p[i].calls, 1);
+			cr_assert_eq(p[i].res, i < COUNT - 1 ? 0 : -ECANCELED);
+		}
+		/* Interrupted ones are carried out again in their place. */
+		cr_assert_eq(ring_stats(ring)->submitted, COUNT - 1 + ring_stats(ring)->rearmed);
+		cr_assert_gt(ring_stats(ring)->rearmed, 0);
+		ring_close(ring);
+	}
+}
+
 /* ---- what blocks ---- */
 
 Test(sim, a_request_waits_until_it_can_be_served)
