@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// HELPER_WARM and HELPER_MAX of reactor/helper.h.
+// HELPER_WARM and HELPER_LANE_MAX of reactor/helper.h.
 const helpersWarm, helpersMax = 4, 256
 
 // swallower is a FUSE server that says hello and then takes requests without ever answering: who asks

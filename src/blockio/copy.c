@@ -14,6 +14,9 @@
  * have come back, with the first error. Short transfers are continued. With direct I/O a size that
  * is no multiple of 4096 leaves a tail, which is written last and through the page cache.
  *
+ * Writes that the ring would not keep apart from those to other disks (see direct_writes) are jobs
+ * of the copy's lane.
+ *
  * The buffers belong to the loop's thread, of which there is one. They are registered with its ring
  * where the kernel lets us, which saves looking up 256 pages for each transfer.
  */
@@ -37,8 +40,9 @@ enum {
 
 /* A buffer and its chunk: `len` bytes from `offset`, `done` of them read, or written. */
 struct copy_buf {
-	struct list link; /* in the pool's free list, or the copy's `busy` */
-	struct ring_req req;
+	struct list link;    /* in the pool's free list, or the copy's `busy` */
+	struct ring_req req; /* what is under way with it: one of these */
+	struct work_job job;
 	struct copy_state *owner;
 	uint8_t *mem;
 	uint64_t offset;
@@ -169,6 +173,7 @@ static void copy_go_on(struct copy_state *s);
 static void pool_hand_out(void);
 static void chunk_on_read(struct ring_req *req, int res, uint32_t flags);
 static void chunk_on_write(struct ring_req *req, int res, uint32_t flags);
+static void chunk_written(struct copy_buf *buf, int res);
 
 static const char *copy_doing(const struct copy *copy)
 {
@@ -231,9 +236,47 @@ static void chunk_read(struct copy_buf *buf)
 	chunk_submit(buf, chunk_on_read);
 }
 
+/* A write that could not begin; it ends like others, never inside the call. */
+static void chunk_refuse(struct copy_buf *buf, int res)
+{
+	buf->req.fn = chunk_on_write;
+	ring_post(buf->owner->copy->op.reactor->ring, &buf->req, res);
+}
+
+static int chunk_job_run(struct work_job *job)
+{
+	struct copy_buf *buf = container_of(job, struct copy_buf, job);
+	ssize_t n;
+	do
+		n = pwrite(buf->owner->copy->dst_fd, buf->mem + buf->done, buf->len - buf->done,
+			(off_t)(buf->offset + buf->done));
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : (int)n;
+}
+
+static void chunk_job_end(struct work_job *job, int res)
+{
+	chunk_written(container_of(job, struct copy_buf, job), res);
+}
+
+static bool chunk_by_ring(const struct copy_buf *buf)
+{
+	const struct copy_state *s = buf->owner;
+	return s->direct_dst && !buf->tail &&
+	       ring_features(s->copy->op.reactor->ring)->direct_writes;
+}
+
 static void chunk_write(struct copy_buf *buf)
 {
 	struct copy_state *s = buf->owner;
+	if (!chunk_by_ring(buf)) {
+		buf->job = (struct work_job){
+			.run = chunk_job_run, .on_end = chunk_job_end, .lane = s->copy->op.lane};
+		int r = work_submit(s->copy->op.reactor->work, &buf->job);
+		if (r < 0)
+			chunk_refuse(buf, r);
+		return;
+	}
 	uint8_t *mem = buf->mem + buf->done;
 	unsigned len = buf->len - buf->done;
 	uint64_t offset = buf->offset + buf->done;
@@ -269,7 +312,7 @@ static void chunk_write_start(struct copy_buf *buf)
 	int r = buf->tail ? dst_set_direct(s, false) : 0;
 	if (r < 0) {
 		copy_fail(s, r, "leaving direct I/O");
-		chunk_end(buf);
+		chunk_refuse(buf, r);
 		return;
 	}
 	chunk_write(buf);
@@ -348,9 +391,13 @@ static void chunk_on_read(struct ring_req *req, int res, uint32_t flags)
 
 static void chunk_on_write(struct ring_req *req, int res, uint32_t flags)
 {
-	struct copy_buf *buf = container_of(req, struct copy_buf, req);
-	struct copy_state *s = buf->owner;
 	(void)flags;
+	chunk_written(container_of(req, struct copy_buf, req), res);
+}
+
+static void chunk_written(struct copy_buf *buf, int res)
+{
+	struct copy_state *s = buf->owner;
 	if (res <= 0) {
 		copy_fail(s, res < 0 ? res : -EIO, "writing");
 	} else if (!copy_stopped(s)) {

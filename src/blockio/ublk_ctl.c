@@ -307,10 +307,8 @@ static int ring_setup(struct ublk_ctl *ctl)
 	if (r < 0)
 		return r;
 	ctl->ring_open = true;
-	/* Each command that hangs keeps one of the kernel's threads, and by default there are four
-	 * a processor for all rings of this thread. Linux 5.15; it limits, and makes none. */
-	unsigned workers[2] = {UBLK_CTL_SLOTS, 0};
-	(void)io_uring_register_iowq_max_workers(&ctl->uring, workers);
+	/* Each command that hangs keeps one of the kernel's threads. */
+	ring_add_threads(ctl->ring, UBLK_CTL_SLOTS);
 	watch(ctl);
 	return 0;
 }

@@ -112,7 +112,7 @@ static void name_features(struct metrics *m)
 		{f->multishot_accept, "multishot_accept"},
 		{f->multishot_recv, "multishot_recv"},
 		{f->buf_ring, "buf_ring"},
-		{f->ftruncate, "ftruncate"},
+		{f->direct_writes, "direct_writes"},
 	};
 	size_t len = 0;
 	for (unsigned i = 0; i < sizeof(features) / sizeof(features[0]); i++)

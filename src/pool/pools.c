@@ -306,6 +306,7 @@ static bool task_ask(struct pool_task *task)
 		return false;
 	strcpy(task->req.path, task->load.path);
 	task->call = (struct helper_call){
+		.lane = work_lane_of_ring(task->job.pool->lane),
 		.fn = MNT_STATS,
 		.key = task->load.path, /* no volume's key begins with a slash */
 		.req = &task->req,

@@ -12,7 +12,8 @@
  *   HUNG, ENDING -> freed         its process has exited and its receive has completed
  *
  * A call can fail by its deadline (queued or running), by the death of its helper (-EPIPE), or at
- * once because its key is hung. If no helper can be started, calls wait for the next one that can.
+ * once because its key is hung. If no helper can be started, calls wait for the next one that can,
+ * and those of a lane that has all it may have for one of these.
  */
 #include "reactor/helper.h"
 
@@ -48,6 +49,7 @@ struct helper_slot {
 	pid_t pid;
 	int pidfd, fd;
 	struct helper_call *call;   /* SLOT_BUSY */
+	struct ring_lane *lane;     /* that of its call, until it has ended or the process has */
 	bool served;                /* at least one call */
 	bool exited;                /* and reaped */
 	uint64_t since_ns;          /* idle: since when; busy and hung: when the call was sent */
@@ -102,6 +104,13 @@ static unsigned process_count(const struct helpers *helpers)
 	       helpers->slot_count[SLOT_ENDING];
 }
 
+static void slot_leave_lane(struct helper_slot *slot)
+{
+	if (slot->lane != NULL)
+		slot->lane->helpers--;
+	slot->lane = NULL;
+}
+
 static void slot_kill(struct helper_slot *slot)
 {
 	syscall(SYS_pidfd_send_signal, slot->pidfd, SIGKILL, NULL, 0);
@@ -111,6 +120,7 @@ static void slot_kill(struct helper_slot *slot)
 static void slot_free(struct helper_slot *slot)
 {
 	slot->helpers->slot_count[slot->state]--;
+	slot_leave_lane(slot);
 	list_remove(&slot->link);
 	fd_close(&slot->fd);
 	fd_close(&slot->pidfd);
@@ -158,6 +168,7 @@ static void slot_on_answer(struct helper_slot *slot, size_t len)
 	slot->served = true;
 	slot->since_ns = ring_now_ns(slot->helpers->ring);
 	slot_enter(slot, SLOT_IDLE);
+	slot_leave_lane(slot);
 	slot_arm_recv(slot);
 	struct helpers *helpers = slot->helpers;
 	slot_end_call(slot, answer.res);
@@ -268,10 +279,21 @@ static bool slot_send(struct helper_slot *slot, const struct helper_call *call)
 
 /* ---- the number of helpers ---- */
 
+/* The first call that may go, or NULL: the lanes of all that wait have as many as they may. */
+static struct helper_call *helpers_next(const struct helpers *helpers)
+{
+	list_for_each (pos, &helpers->queue) {
+		struct helper_call *call = container_of(pos, struct helper_call, link);
+		if (call->lane == NULL || call->lane->helpers < HELPER_LANE_MAX)
+			return call;
+	}
+	return NULL;
+}
+
 static bool helpers_too_few(const struct helpers *helpers)
 {
 	return alive_count(helpers) < HELPER_WARM ||
-	       (!list_empty(&helpers->queue) && list_empty(&helpers->slots[SLOT_IDLE]));
+	       (list_empty(&helpers->slots[SLOT_IDLE]) && helpers_next(helpers) != NULL);
 }
 
 /* Sets the tick for what is to be done about too few or too many. Starting one takes a millisecond
@@ -299,17 +321,19 @@ static void helpers_plan(struct helpers *helpers)
 /* Gives waiting calls to idle helpers. */
 static void helpers_dispatch(struct helpers *helpers)
 {
-	while (!list_empty(&helpers->queue) && !list_empty(&helpers->slots[SLOT_IDLE])) {
+	struct helper_call *call;
+	while (!list_empty(&helpers->slots[SLOT_IDLE]) && (call = helpers_next(helpers)) != NULL) {
 		struct helper_slot *slot = slot_of(helpers->slots[SLOT_IDLE].next);
-		struct helper_call *call =
-			container_of(helpers->queue.next, struct helper_call, link);
 		if (!slot_send(slot, call)) {
 			/* It died idle, and the call was not begun: the next one takes it. */
 			slot_retire(slot);
 			continue;
 		}
-		list_pop(&helpers->queue);
+		list_remove(&call->link);
 		helpers->queued--;
+		slot->lane = call->lane;
+		if (slot->lane != NULL)
+			slot->lane->helpers++;
 		slot->call = call;
 		call->slot = slot;
 		slot->since_ns = ring_clock_ns(helpers->ring);

@@ -336,6 +336,7 @@ int op_helper(struct op *op, unsigned fn, const char *key, const void *req, size
 	op->wait.call = (struct helper_call){
 		.fn = fn,
 		.key = key,
+		.lane = work_lane_of_ring(op->lane),
 		.req = req,
 		.req_len = req_len,
 		.resp = resp,
@@ -361,6 +362,7 @@ int op_proc(struct op *op, struct proc *proc)
 	begin_wait(op);
 	op->proc = proc;
 	proc->owner = op;
+	proc->lane = work_lane_of_ring(op->lane);
 	proc->on_end = on_proc_end;
 	int r = proc_start(op->reactor->ring, proc);
 	return r < 0 ? refuse_wait(op, r, "child processes") : OP_PENDING;

@@ -92,7 +92,8 @@ struct op {
 	const struct op_step *steps;
 	void (*on_end)(struct op *op); /* may free the op */
 	/* Set it after op_init() where calls on something of their own may hang together: whose
-	 * threads op_work() and op_submit() have. NULL: its parent's, or those of who has none. */
+	 * threads op_work() and op_submit() have, whose children op_proc() starts, and whose
+	 * helpers op_helper() calls. NULL: its parent's, or those of who has none. */
 	struct work_lane *lane;
 	struct err err;
 	/* private */

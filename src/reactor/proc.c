@@ -7,8 +7,8 @@
  * another's until then), so the pipe normally ends with it; a stray that left the group can hold it
  * open until the deadline.
  *
- * Fails when nothing could be started. After that on_end always comes. In a simulated ring the
- * child is run to its end when its post is dispatched.
+ * Fails when nothing could be started. After that, or when its lane holds it, on_end always comes.
+ * In a simulated ring the child is run to its end when its post is dispatched.
  */
 #include "reactor/proc.h"
 
@@ -166,15 +166,31 @@ static void proc_reap(struct proc *proc)
 	proc->status = r < 0 ? r : proc_result(proc, status);
 }
 
+static void proc_leave_lane(struct proc *proc);
+
 static void proc_try_end(struct proc *proc)
 {
 	if (!proc->exited || !proc->drained)
 		return;
 	ring_timer_cancel(proc->ring, &proc->timer);
 	fd_close(&proc->out_fd);
-	proc->ring->children--;
+	proc_leave_lane(proc);
 	proc->output[proc->output_len] = '\0';
 	proc->on_end(proc, proc->status);
+}
+
+/* It could not be started: what a child would have to end by, has ended. */
+static void proc_fail(struct proc *proc, int res)
+{
+	proc->status = res;
+	proc->exited = proc->drained = true;
+}
+
+static void proc_on_failed(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)res;
+	(void)flags;
+	proc_try_end(container_of(req, struct proc, exit_req));
 }
 
 /* Where the next output goes; it is dropped once the buffer is full. */
@@ -295,24 +311,58 @@ static void proc_run_blocking(struct proc *proc)
 
 static void proc_on_posted(struct ring_req *req, int res, uint32_t flags)
 {
+	(void)res;
 	(void)flags;
 	struct proc *proc = container_of(req, struct proc, exit_req);
-	res = proc_spawn(proc);
-	if (res == 0) {
+	int r = proc_spawn(proc);
+	if (r == 0)
 		proc_run_blocking(proc);
-		proc_try_end(proc);
-		return;
+	else
+		proc_fail(proc, r);
+	proc_try_end(proc);
+}
+
+/* ---- entry ---- */
+
+/* 0 or -errno. Its lane has let it in. */
+static int proc_begin(struct proc *proc)
+{
+	struct ring *ring = proc->ring;
+	if (ring_simulated(ring)) {
+		proc->exit_req.fn = proc_on_posted;
+		ring_post(ring, &proc->exit_req, 0);
+		return 0;
 	}
-	proc->ring->children--;
-	proc->on_end(proc, res);
+	int r = proc_spawn(proc);
+	if (r < 0)
+		return r;
+	proc_arm_poll(proc);
+	proc_arm_read(proc);
+	ring_timer_arm(ring, &proc->timer, proc->timeout_ms);
+	return 0;
+}
+
+static void proc_leave_lane(struct proc *proc)
+{
+	struct list *node = gate_leave(&proc->lane->children);
+	if (node == NULL)
+		return;
+	struct proc *next = container_of(node, struct proc, link);
+	int r = proc_begin(next);
+	if (r == 0)
+		return;
+	/* It was accepted, and so it ends like others, from a callback of its own. */
+	proc_fail(next, r);
+	next->exit_req.fn = proc_on_failed;
+	ring_post(next->ring, &next->exit_req, 0);
 }
 
 int proc_start(struct ring *ring, struct proc *proc)
 {
 	assert(proc->argv[0] != NULL && proc->on_end != NULL && proc->file_count <= PROC_FILES_MAX);
-	if (ring->children >= PROC_MAX)
-		return -EAGAIN;
 	proc->ring = ring;
+	if (proc->lane == NULL)
+		proc->lane = &ring->common;
 	proc->pidfd = proc->out_fd = -1;
 	proc->signal = proc->status = 0;
 	proc->output_len = 0;
@@ -321,18 +371,10 @@ int proc_start(struct ring *ring, struct proc *proc)
 	proc->exit_req.fn = proc_on_exit;
 	proc->read_req.fn = proc_on_read;
 	proc->timer.fn = proc_on_deadline;
-	if (ring_simulated(ring)) {
-		proc->exit_req.fn = proc_on_posted;
-		ring->children++;
-		ring_post(ring, &proc->exit_req, 0);
+	if (!gate_enter(&proc->lane->children, &proc->link))
 		return 0;
-	}
-	int r = proc_spawn(proc);
+	int r = proc_begin(proc);
 	if (r < 0)
-		return r;
-	ring->children++;
-	proc_arm_poll(proc);
-	proc_arm_read(proc);
-	ring_timer_arm(ring, &proc->timer, proc->timeout_ms);
-	return 0;
+		proc_leave_lane(proc);
+	return r;
 }

@@ -5,6 +5,9 @@
  * Environment: PATH and LC_ALL=C only. Of this process's descriptors it has those it is given and
  * no others. The child's own process group is killed at the deadline. SIGCHLD must not be ignored
  * (main() sees to it): the kernel would reap children.
+ *
+ * A child on a disk that hangs cannot be killed. So a lane has its own children, RING_LANE_CHILDREN
+ * at once; others of the lane wait for one to end, and their deadline counts from their start.
  */
 #ifndef RINGVOL_REACTOR_PROC_H
 #define RINGVOL_REACTOR_PROC_H
@@ -15,7 +18,6 @@
 
 enum {
 	PROC_OUTPUT_BYTES = 2048,
-	PROC_MAX = 64, /* children at once; more get -EAGAIN */
 	PROC_ARGS_MAX = 64,
 	PROC_FILE = 3, /* the number a child has its first file under */
 	PROC_FILES_MAX = 2,
@@ -31,6 +33,7 @@ struct proc {
 	/* set by the caller */
 	const char *argv[PROC_ARGS_MAX]; /* argv[0] is looked up in PATH; ends with NULL */
 	uint64_t timeout_ms;
+	struct ring_lane *lane; /* NULL: that of who has none */
 	/* Descriptors handed to the child: files[i] becomes its PROC_FILE + i, whatever its number
 	 * and its close-on-exec flag are here. They are the caller's, open until on_end. What the
 	 * child gets is the same open file (position, O_DIRECT, flock), which lasts as long as
@@ -49,6 +52,7 @@ struct proc {
 	size_t output_len;
 	/* private */
 	struct ring *ring;
+	struct list link;
 	pid_t pid;
 	int pidfd, out_fd;
 	bool timed_out, exited, drained;

@@ -5,7 +5,7 @@
  * The happy path of a turn: copy what waits into the submission queue, enter the kernel once to
  * submit and wait, copy every completion to ring->done and free its slot, run the callbacks, then
  * the timers that were due before the kernel was entered. Callbacks only queue. A request is on
- * exactly one of: its lane's held, ring->queued, the kernel (perhaps also on ring->cancels),
+ * exactly one of: its lane's gate, ring->queued, the kernel (perhaps also on ring->cancels),
  * ring->posted, ring->done.
  *
  * A cancellation is an SQE of its own without user_data, so that its completion is dropped and it
@@ -68,21 +68,40 @@ static void probe_features(struct ring *ring)
 		 * sockets (5.19) for accept, zero copy send (6.0) for receive. */
 		f->multishot_accept = io_uring_opcode_supported(probe, IORING_OP_SOCKET);
 		f->multishot_recv = io_uring_opcode_supported(probe, IORING_OP_SEND_ZC);
-		f->ftruncate = io_uring_opcode_supported(probe, RING_OP_FTRUNCATE);
 		io_uring_free_probe(probe);
 	}
 	f->buf_ring = ring_bufs_probe(ring) == 0;
+	/* Told by a feature of the same release. */
+	f->direct_writes = ring->uring.features & RING_FEAT_MIN_TIMEOUT;
 }
 
 /* Operations on regular files that block (fsync above all) wait in kernel threads, 4 a CPU by
  * default: too few for syncs of many creates to share one flush of the log. Threads come when
  * needed and go after 5 s without work. */
-static void allow_threads(struct ring *ring)
+void ring_add_threads(struct ring *ring, unsigned count)
 {
-	if (ring_simulated(ring))
-		return;
-	unsigned max[] = {RING_LANE_MAX * (1 + ring->lane_count), 0};
-	(void)io_uring_register_iowq_max_workers(&ring->uring, max);
+	ring->threads += count;
+	if (!ring_simulated(ring))
+		(void)io_uring_register_iowq_max_workers(
+			&ring->uring, (unsigned[]){ring->threads, 0});
+}
+
+static void lane_init(struct ring_lane *lane)
+{
+	gate_init(&lane->requests, RING_LANE_MAX);
+	gate_init(&lane->children, RING_LANE_CHILDREN);
+}
+
+int ring_lane_open(struct ring_lane **ret_lane, struct ring *ring)
+{
+	struct ring_lane *lane = calloc(1, sizeof(*lane));
+	if (lane == NULL)
+		return -ENOMEM;
+	lane_init(lane);
+	list_push(&ring->lanes, &lane->link);
+	ring_add_threads(ring, RING_LANE_MAX);
+	*ret_lane = lane;
+	return 0;
 }
 
 int ring_open(struct ring **ret_ring, const struct ring_config *config)
@@ -93,6 +112,7 @@ int ring_open(struct ring **ret_ring, const struct ring_config *config)
 	struct ring *ring = calloc(1, sizeof(*ring));
 	if (ring == NULL)
 		return -ENOMEM;
+	lane_init(&ring->common);
 	list_init(&ring->lanes);
 	list_init(&ring->queued);
 	list_init(&ring->cancels);
@@ -110,7 +130,7 @@ int ring_open(struct ring **ret_ring, const struct ring_config *config)
 	}
 	/* Saves looking up the ring's fd at each entry; without it nothing else changes. */
 	(void)io_uring_register_ring_fd(&ring->uring);
-	allow_threads(ring);
+	ring_add_threads(ring, RING_LANE_MAX);
 	probe_features(ring);
 	ring->now_ns = ring_clock_ns(ring);
 	*ret_ring = ring;
@@ -208,49 +228,15 @@ static void start(struct ring *ring, struct ring_req *req)
 
 /* ---- lanes ---- */
 
-int ring_lane_open(struct ring_lane **ret_lane, struct ring *ring)
-{
-	struct ring_lane *lane = calloc(1, sizeof(*lane));
-	if (lane == NULL)
-		return -ENOMEM;
-	list_init(&lane->held);
-	list_push(&ring->lanes, &lane->link);
-	ring->lane_count++;
-	allow_threads(ring);
-	*ret_lane = lane;
-	return 0;
-}
-
-static bool held(const struct ring_req *req)
-{
-	return req->lane != NULL && !req->let_in && ring_req_state(req) == RING_QUEUED;
-}
-
-static void lane_let_in(struct ring *ring, struct ring_req *req)
-{
-	req->lane->let_in++;
-	req->let_in = true;
-	start(ring, req);
-}
-
-static void lane_enter(struct ring *ring, struct ring_req *req)
-{
-	if (req->lane->let_in < RING_LANE_MAX)
-		lane_let_in(ring, req);
-	else
-		list_push(&req->lane->held, &req->link);
-}
-
-/* The request has ended, and another may begin. One that was never let in leaves nothing. */
+/* The request is off its way into the kernel or back from there, and the next may go. */
 static void lane_leave(struct ring *ring, struct ring_req *req)
 {
-	if (!req->let_in)
+	struct list *node = req->lane != NULL ? gate_leave(&req->lane->requests) : NULL;
+	if (node == NULL)
 		return;
-	req->let_in = false;
-	req->lane->let_in--;
-	struct list *next = list_pop(&req->lane->held);
-	if (next != NULL)
-		lane_let_in(ring, container_of(next, struct ring_req, link));
+	struct ring_req *next = container_of(node, struct ring_req, link);
+	ring_req_set(next, RING_QUEUED, 0);
+	start(ring, next);
 }
 
 /* ---- the owner's side ---- */
@@ -259,7 +245,6 @@ static void arm(struct ring_req *req)
 {
 	assert(!req->armed && req->fn != NULL);
 	req->armed = true;
-	req->let_in = false;
 	req->cancelled = false;
 	list_init(&req->link);
 }
@@ -269,11 +254,11 @@ void ring_submit(struct ring *ring, struct ring_req *req)
 	/* Links and suppressed completions would break re-arming and the count of what is out. */
 	assert(!(req->sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS)));
 	arm(req);
+	ring_req_set(req, RING_HELD, 0);
+	if (req->lane != NULL && !gate_enter(&req->lane->requests, &req->link))
+		return;
 	ring_req_set(req, RING_QUEUED, 0);
-	if (req->lane != NULL)
-		lane_enter(ring, req);
-	else
-		start(ring, req);
+	start(ring, req);
 }
 
 static void post(struct ring *ring, struct ring_req *req, int res)
@@ -296,13 +281,24 @@ void ring_cancel(struct ring *ring, struct ring_req *req)
 	if (!req->armed || req->cancelled)
 		return;
 	req->cancelled = true;
-	enum ring_state state = ring_req_state(req);
-	if (ring_simulated(ring) ? held(req) : state == RING_QUEUED) {
+	switch (ring_req_state(req)) {
+	case RING_HELD:
 		list_remove(&req->link);
 		post(ring, req, -ECANCELED);
-	} else if (state == RING_IN_KERNEL &&
-		   (!list_empty(&ring->cancels) || !push_cancel(ring, req))) {
-		list_push(&ring->cancels, &req->link);
+		break;
+	case RING_QUEUED:
+		if (ring_simulated(ring))
+			break;
+		list_remove(&req->link);
+		post(ring, req, -ECANCELED);
+		lane_leave(ring, req);
+		break;
+	case RING_IN_KERNEL:
+		if (!list_empty(&ring->cancels) || !push_cancel(ring, req))
+			list_push(&ring->cancels, &req->link);
+		break;
+	case RING_POSTED:
+		break;
 	}
 }
 
@@ -354,7 +350,8 @@ static void dispatch(struct ring *ring, struct ring_req *req, int res, uint32_t 
 		}
 		list_remove(&req->link);
 		req->armed = false;
-		lane_leave(ring, req);
+		if (!posted)
+			lane_leave(ring, req);
 	}
 	req->fn(req, res, flags);
 }
@@ -507,7 +504,8 @@ void ring_discard(struct ring *ring, struct ring_req *req)
 	}
 	list_remove(&req->link);
 	req->armed = false;
-	lane_leave(ring, req);
+	if (ring_req_state(req) == RING_QUEUED || ring_req_state(req) == RING_IN_KERNEL)
+		lane_leave(ring, req);
 }
 
 /* The kernel may write to the memory of what it still has, so this waits for all of it. */

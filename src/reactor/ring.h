@@ -41,7 +41,6 @@ struct ring_req {
 	struct list link;        /* the ring's: waiting for its lane or a submission slot */
 	bool armed;              /* from ring_submit() to the start of the last callback */
 	bool cancelled;          /* ring_cancel() was called */
-	bool let_in;             /* the ring's: one of the RING_LANE_MAX of its lane */
 };
 
 struct ring_sim; /* sim.h */
@@ -81,7 +80,11 @@ uint64_t ring_now_ns(const struct ring *ring);
 
 /* What this kernel has, found by probing at ring_open(). */
 struct ring_features {
-	bool defer_taskrun, single_issuer, multishot_accept, multishot_recv, ftruncate, buf_ring;
+	bool defer_taskrun, single_issuer, multishot_accept, multishot_recv, buf_ring;
+	/* A direct write to a regular file waits for no other file's (but on btrfs), and never
+	 * inside the call that submits it: Linux 6.12. Without it a frozen or hanging file system
+	 * can hold up the writes to others, or the loop; buffered writes it can on all kernels. */
+	bool direct_writes;
 };
 const struct ring_features *ring_features(const struct ring *ring);
 
@@ -100,11 +103,17 @@ const struct ring_stats *ring_stats(const struct ring *ring);
  * ends. So that such requests leave their threads to those on other disks, a request can name a
  * lane: RING_LANE_MAX of a lane are under way at once, the others wait for one of them to end, and
  * the ring has that many threads for each lane and for what has none. Threads start when they are
- * needed.
+ * needed. Children (proc.h) and helpers (helper.h) are counted by lane likewise.
  */
-enum { RING_LANE_MAX = 64 };
+enum {
+	RING_LANE_MAX = 64,
+	RING_LANE_CHILDREN = 16,
+};
 /* It goes with the ring. 0 or -ENOMEM. */
 int ring_lane_open(struct ring_lane **ret_lane, struct ring *ring);
+/* The kernel counts threads by the thread that submits: another ring of this one adds here how many
+ * its requests may block. */
+void ring_add_threads(struct ring *ring, unsigned count);
 
 /* ---- provided buffers: one group, for receiving ---- */
 

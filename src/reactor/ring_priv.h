@@ -6,6 +6,7 @@
 #ifndef RINGVOL_REACTOR_RING_PRIV_H
 #define RINGVOL_REACTOR_RING_PRIV_H
 
+#include "base/gate.h"
 #include "reactor/ring.h"
 #include "reactor/sim.h"
 
@@ -19,9 +20,10 @@ enum {
 };
 
 struct ring_lane {
-	struct list link; /* ring.lanes */
-	unsigned let_in;  /* requests in the kernel or on their way there */
-	struct list held; /* ring_req.link: the others, in order */
+	struct list link;     /* ring.lanes */
+	struct gate requests; /* by ring_req.link */
+	struct gate children; /* by proc.link */
+	unsigned helpers;     /* processes busy or hung with its calls */
 };
 
 /* A completion, reaped and not yet dispatched. req is NULL once it was discarded. */
@@ -44,10 +46,10 @@ struct ring {
 	uint64_t asked_ns; /* before the kernel was entered in this turn; in a sim now_ns */
 	bool stop;
 	unsigned in_kernel; /* requests submitted whose last completion was not reaped */
-	unsigned children;  /* proc.c */
 
-	struct list lanes; /* ring_lane.link */
-	unsigned lane_count;
+	struct ring_lane common; /* children of who has no lane */
+	struct list lanes;       /* ring_lane.link */
+	unsigned threads;        /* the kernel's, for what blocks */
 
 	struct list queued;  /* ring_req.link: waiting for a submission slot */
 	struct list cancels; /* ring_req.link: in the kernel, cancellation not submitted yet */
@@ -80,7 +82,8 @@ struct ring {
  * a sim the due time of a timeout or 1 once the request was interrupted.
  */
 enum ring_state {
-	RING_QUEUED, /* on its lane's list or ring->queued, or in the order book of a sim */
+	RING_HELD,   /* by its lane's gate */
+	RING_QUEUED, /* on ring->queued, or in the order book of a sim */
 	RING_IN_KERNEL,
 	RING_POSTED,
 };

@@ -48,8 +48,8 @@ void ring_sim_open(struct ring *ring, struct ring_sim *sim)
 		.single_issuer = true,
 		.multishot_accept = true,
 		.multishot_recv = true,
-		.ftruncate = true,
 		.buf_ring = true,
+		.direct_writes = true,
 	};
 }
 

@@ -4,7 +4,6 @@
  * Files are taken as always ready, everything else is polled first. Results are those of a CQE.
  * Opcodes nobody here uses answer -EINVAL, as an old kernel would.
  */
-#include "reactor/ring_compat.h"
 #include "reactor/ring_priv.h"
 
 #include <errno.h>
@@ -241,8 +240,6 @@ int ring_sim_execute(
 		return sync_file(sqe);
 	case IORING_OP_FALLOCATE:
 		return result(fallocate(sqe->fd, (int)sqe->len, (off_t)sqe->off, (off_t)sqe->addr));
-	case RING_OP_FTRUNCATE:
-		return result(ftruncate(sqe->fd, (off_t)sqe->off));
 	case IORING_OP_CLOSE:
 		return result(close(sqe->fd));
 	default:

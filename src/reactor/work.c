@@ -33,8 +33,7 @@ struct work_lane {
 	struct list link; /* work.lanes */
 	struct ring_lane *of_ring;
 	unsigned depth;   /* submitted, on_end not called */
-	unsigned let_in;  /* waiting for a thread or in one */
-	struct list held; /* work_job.link: not let in yet */
+	struct gate gate; /* by work_job.link; inside: waiting for a thread or in one */
 	uint64_t last_ns; /* when the last one was let in (CLOCK_MONOTONIC) */
 };
 
@@ -72,13 +71,12 @@ static void lane_init(struct work_lane *lane, struct work *work)
 {
 	lane->work = work;
 	list_init(&lane->link);
-	list_init(&lane->held);
+	gate_init(&lane->gate, work->lane_threads);
 	work->lane_count++;
 }
 
 static void lane_let_in(struct work_lane *lane, struct work_job *job)
 {
-	lane->let_in++;
 	lane->last_ns = when_monotonic_ns();
 	list_push(&lane->work->waiting, &job->link);
 	lane->work->waiting_count++;
@@ -86,7 +84,7 @@ static void lane_let_in(struct work_lane *lane, struct work_job *job)
 
 static void lane_take_back(struct work_lane *lane, struct work_job *job)
 {
-	lane->let_in--;
+	lane->gate.inside--;
 	list_remove(&job->link);
 	lane->work->waiting_count--;
 }
@@ -94,8 +92,7 @@ static void lane_take_back(struct work_lane *lane, struct work_job *job)
 /* One of its jobs has run. */
 static void lane_go_on(struct work_lane *lane)
 {
-	lane->let_in--;
-	struct list *next = list_pop(&lane->held);
+	struct list *next = gate_leave(&lane->gate);
 	if (next != NULL)
 		lane_let_in(lane, container_of(next, struct work_job, link));
 }
@@ -326,7 +323,8 @@ unsigned work_queue_depth(const struct work *work)
 bool work_lane_stuck(struct work_lane *lane, uint64_t ms)
 {
 	pthread_mutex_lock(&lane->work->lock);
-	bool stuck = !list_empty(&lane->held) && when_monotonic_ns() - lane->last_ns > ms * 1000000;
+	bool stuck =
+		!list_empty(&lane->gate.held) && when_monotonic_ns() - lane->last_ns > ms * 1000000;
 	pthread_mutex_unlock(&lane->work->lock);
 	return stuck;
 }
@@ -356,11 +354,9 @@ int work_submit(struct work *work, struct work_job *job)
 	if (lane->depth >= WORK_QUEUE_MAX)
 		return -EAGAIN;
 	pthread_mutex_lock(&work->lock);
-	bool let_in = lane->let_in < work->lane_threads;
+	bool let_in = gate_enter(&lane->gate, &job->link);
 	if (let_in)
 		lane_let_in(lane, job);
-	else
-		list_push(&lane->held, &job->link);
 	/* idle_threads counts those signalled and not yet awake too, hence the comparison. */
 	bool start = let_in && work->waiting_count > work->idle_threads &&
 		     work->thread_count < work->lane_threads * work->lane_count;

@@ -8,10 +8,11 @@
 #include <sys/ioctl.h>
 #include <time.h>
 
-enum { KIB = 1 << 10, MIB = 1 << 20, COPIES = 12, ZEROS = -2 };
+enum { KIB = 1 << 10, MIB = 1 << 20, SMALL = 2 * MIB, COPIES = 12, ZEROS = -2 };
 
 static struct reactor reactor;
 static unsigned running;
+static unsigned beside_last_small; /* copies that still ran when the last small one ended */
 
 static void open_all(void)
 {
@@ -31,8 +32,10 @@ TestSuite(copy, .init = open_all, .fini = close_all);
 
 static void on_end(struct op *op)
 {
-	(void)op;
+	struct copy *copy = container_of(op, struct copy, op);
 	running--;
+	if (copy->size <= SMALL)
+		beside_last_small = running;
 }
 
 /* src_fd ZEROS: overwrites dst with zeros. */
@@ -223,7 +226,7 @@ Test(copy, many_share_the_buffers)
 	static struct copy copies[COPIES];
 	char src_name[16], dst_name[16];
 	for (unsigned i = 0; i < COPIES; i++) {
-		uint64_t size = (i % 2 ? 2 : 16) * MIB;
+		uint64_t size = i % 2 ? SMALL : 16 * MIB;
 		snprintf(src_name, sizeof src_name, "src%u", i);
 		snprintf(dst_name, sizeof dst_name, "dst%u", i);
 		fill(src_name, size, 20, i);
@@ -232,6 +235,7 @@ Test(copy, many_share_the_buffers)
 		start(&copies[i], src, dst, size);
 	}
 	run();
+	cr_assert_gt(beside_last_small, 0);
 	for (unsigned i = 0; i < COPIES; i++) {
 		snprintf(src_name, sizeof src_name, "src%u", i);
 		snprintf(dst_name, sizeof dst_name, "dst%u", i);
@@ -273,12 +277,11 @@ static void turn_for(uint64_t ms, unsigned left)
 
 /* A file system that hangs keeps the buffers of its copies, all there are; another lane's copies go
  * on, or fail where there is no memory, and do not wait for what it has. */
-Test(copy, one_lane_cannot_keep_all_buffers, .timeout = 120)
+static void check_one_lane_hangs(int flags)
 {
 	enum { HANGING = 3, FINE = 3 };
 	static struct copy hanging[HANGING], fine[FINE];
 	struct work_lane *lanes[2];
-	ENV_NEEDS_LOOP();
 	struct lodev dev = env_fresh("img", FSIMG_EXT4, 128 * MIB, "mnt0");
 	for (unsigned i = 0; i < 2; i++)
 		cr_assert(work_lane_open(&lanes[i], reactor.work) == 0);
@@ -289,7 +292,7 @@ Test(copy, one_lane_cannot_keep_all_buffers, .timeout = 120)
 	for (unsigned i = 0; i < HANGING + FINE; i++) {
 		char name[32];
 		snprintf(name, sizeof name, "%sdst%u", i < HANGING ? "mnt0/" : "", i);
-		dst[i] = open_file(name, 0);
+		dst[i] = open_file(name, flags);
 		cr_assert(ftruncate(dst[i], 24 * MIB) == 0);
 	}
 	cr_assert(ioctl(mnt, FIFREEZE, 0) == 0);
@@ -327,6 +330,19 @@ Test(copy, one_lane_cannot_keep_all_buffers, .timeout = 120)
 	struct mnt_result result;
 	cr_assert(env_unmount(env_path("mnt0"), &dev, true, &result) == 0, "%s", result.why);
 	env_detach(&dev);
+}
+
+/* Direct writes are the ring's where it keeps them apart, buffered ones are jobs. */
+Test(copy, one_lane_cannot_keep_all_buffers, .timeout = 120)
+{
+	ENV_NEEDS_LOOP();
+	check_one_lane_hangs(O_DIRECT);
+}
+
+Test(copy, one_lane_cannot_keep_buffered_writes, .timeout = 120)
+{
+	ENV_NEEDS_LOOP();
+	check_one_lane_hangs(0);
 }
 
 Test(copy, stop_ends_it)

@@ -151,6 +151,61 @@ Test(op, jobs_wait_for_those_of_their_lane_alone)
 	close_reactor();
 }
 
+static int req_run(struct op *op)
+{
+	io_uring_prep_nop(op_sqe(op));
+	int r = op_submit(op);
+	cr_assert_eq(op->wait.req.lane, work_lane_of_ring(op->lane));
+	return r;
+}
+
+static int job_step_run(struct op *op)
+{
+	int r = op_work(op, pass, NULL);
+	cr_assert_eq(op->wait.job.lane, op->lane);
+	return r;
+}
+
+static int call_run(struct op *op)
+{
+	static int request = 1, answer;
+	int r = op_helper(op, 0, NULL, &request, sizeof(request), &answer, sizeof(answer), 10000);
+	cr_assert_eq(op->wait.call.lane, work_lane_of_ring(op->lane));
+	return r;
+}
+
+static int proc_run(struct op *op)
+{
+	static struct proc proc;
+	proc = (struct proc){.argv = {"true", NULL}, .timeout_ms = 10000};
+	int r = op_proc(op, &proc);
+	cr_assert_eq(proc.lane, work_lane_of_ring(op->lane));
+	return r;
+}
+
+/* Whatever an operation and its children wait for is counted by its lane. */
+Test(op, all_that_is_waited_for_is_in_the_lane)
+{
+	static const struct op_step steps[] = {{"request", .run = req_run},
+		{"job", .run = job_step_run}, {"call", .run = call_run},
+		{"child process", .run = proc_run}, {NULL}};
+	static struct op alone, outer;
+	struct work_lane *lane;
+	open_reactor(&(struct ring_config){0});
+	cr_assert_eq(work_lane_open(&lane, reactor.work), 0);
+	cr_assert_not_null(work_lane_of_ring(lane));
+	cr_assert_null(work_lane_of_ring(NULL));
+	start_in(&alone, lane, "alone", steps);
+	while (ended < 1)
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+	op_init(&inner[1], &reactor, "inner", steps, NULL);
+	start_in(&outer, lane, "outer", outer_steps);
+	while (ended < 2)
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+	cr_assert_eq(inner[1].lane, lane);
+	close_reactor();
+}
+
 /* ---- six steps, one of each wait ---- */
 
 struct six {

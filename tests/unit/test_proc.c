@@ -325,21 +325,42 @@ Test(proc, no_such_program)
 	close_ring();
 }
 
-Test(proc, many_at_once_up_to_the_limit)
+/* Children that hang keep their lane's places, and no other's; what waits starts when one ends. */
+Test(proc, a_lane_has_so_many_and_the_others_wait)
 {
-	open_ring(false);
-	static struct child many[PROC_MAX + 1];
-	for (int i = 0; i <= PROC_MAX; i++) {
-		many[i] = (struct child){.proc = {.argv = {"sleep", "1000", NULL},
-						 .timeout_ms = 300,
-						 .on_end = on_end}};
-		cr_assert_eq(proc_start(ring, &many[i].proc), i < PROC_MAX ? 0 : -EAGAIN);
+	enum { MANY = RING_LANE_CHILDREN + 3 };
+	for (int simulated = 0; simulated < 2; simulated++) {
+		open_ring(simulated);
+		struct ring_lane *lanes[2];
+		for (int i = 0; i < 2; i++)
+			cr_assert_eq(ring_lane_open(&lanes[i], ring), 0);
+		static struct child many[MANY];
+		for (int i = 0; i < MANY; i++) {
+			many[i] = (struct child){.proc = {.argv = {"sleep", "1000", NULL},
+							 .timeout_ms = 300,
+							 .lane = lanes[0],
+							 .on_end = on_end}};
+			/* One that waits, and cannot be started when its turn comes. */
+			if (i == RING_LANE_CHILDREN)
+				many[i].proc.argv[0] = "no-such-tool-anywhere";
+			cr_assert_eq(proc_start(ring, &many[i].proc), 0);
+		}
+		struct child other = {.proc = {.argv = {"true", NULL},
+					      .timeout_ms = 10000,
+					      .lane = lanes[1],
+					      .on_end = on_end}};
+		cr_assert_eq(proc_start(ring, &other.proc), 0);
+		if (!simulated) {
+			while (other.ends == 0)
+				cr_assert_eq(ring_turn(ring, true), 0);
+			cr_assert_eq(other.res, 0);
+			cr_assert_eq(run_shell(&c, "exit 7", 10000), 7);
+		}
+		for (int i = 0; i < MANY; i++) {
+			while (many[i].ends == 0)
+				cr_assert_eq(ring_turn(ring, true), 0);
+			cr_assert_eq(many[i].res, i == RING_LANE_CHILDREN ? -ENOENT : -ETIMEDOUT);
+		}
+		close_ring();
 	}
-	for (int i = 0; i < PROC_MAX; i++) {
-		while (many[i].ends == 0)
-			cr_assert_eq(ring_turn(ring, true), 0);
-		cr_assert_eq(many[i].res, -ETIMEDOUT);
-	}
-	cr_assert_eq(run_shell(&c, "exit 7", 10000), 7);
-	close_ring();
 }

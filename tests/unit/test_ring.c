@@ -2,7 +2,6 @@
 /* The kernel's ring: what holds whatever the kernel does. */
 #include "base/fd.h"
 #include "reactor/ring.h"
-#include "reactor/ring_compat.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -283,22 +282,6 @@ Test(ring, every_other_errno_reaches_the_owner)
 	submit(&p);
 	turn_until(&p, 1);
 	cr_assert_eq(p.res, -EBADF);
-}
-
-Test(ring, ftruncate_where_the_kernel_has_it)
-{
-	if (!ring_features(ring)->ftruncate)
-		cr_skip("no IORING_OP_FTRUNCATE in this kernel");
-	int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	struct probe p = {0};
-	ring_prep_ftruncate(&p.req.sqe, fd, 12345);
-	submit(&p);
-	turn_until(&p, 1);
-	cr_assert_eq(p.res, 0);
-	struct stat st;
-	fstat(fd, &st);
-	cr_assert_eq(st.st_size, 12345);
-	close(fd);
 }
 
 /* ---- receiving with provided buffers ---- */

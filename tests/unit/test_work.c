@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Worker threads: results come back on the loop, the queue has a limit, closing is clean. */
+#include "base/when.h"
 #include "reactor/work.h"
 
 #include <criterion/criterion.h>
@@ -306,16 +307,37 @@ Test(work, threads_come_when_needed_and_go)
 	}
 }
 
+static atomic_int passed;
+
+static int job_run_slow(struct work_job *job)
+{
+	int r = job_run_counted(job);
+	when_sleep_ms(20); /* so that a close which did not wait would be through before */
+	atomic_fetch_add(&passed, 1);
+	return r;
+}
+
+static void *open_gate_soon(void *arg)
+{
+	when_sleep_ms(20); /* for work_close() to have begun */
+	open_gate(20);
+	return arg;
+}
+
 Test(work, closing_waits_for_the_running_and_drops_the_queued)
 {
 	static struct job jobs[20];
-	for (int i = 0; i < 20; i++) {
-		jobs[i] = (struct job){.job = {.run = job_run_gated, .on_end = job_end}};
-		cr_assert_eq(work_submit(work, &jobs[i].job), 0);
-	}
-	for (int i = 0; i < 20; i++)
-		sem_post(&gate);
+	pthread_t opener;
+	atomic_store(&inside, 0);
+	submit(jobs, 20, NULL, job_run_slow);
+	while (atomic_load(&inside) < WORK_THREADS)
+		sched_yield();
+	cr_assert_eq(pthread_create(&opener, NULL, open_gate_soon, NULL), 0);
 	work_close(work);
+	/* Those that ran have ended, and no other has begun. */
+	cr_assert_eq(atomic_load(&passed), WORK_THREADS);
+	cr_assert_eq(atomic_load(&inside), WORK_THREADS);
+	pthread_join(opener, NULL);
 	cr_assert_eq(ring_turn(ring, false), 0);
 	cr_assert_eq(ended, 0);
 	cr_assert_eq(work_open(&work, ring, 1), 0);
