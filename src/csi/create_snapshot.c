@@ -41,6 +41,9 @@ static int look_up_run(struct op *op)
 	if (strcmp(snapshot->rec->source_id, c->volume_id) != 0)
 		return op_fail(op, ERR_EXISTS, "snapshot %s exists, of another volume: %s", c->name,
 			snapshot->rec->source_id);
+	r = csi_check_whole(snapshot, &op->err);
+	if (r < 0)
+		return r;
 	c->snapshot = snapshot;
 	return 0;
 }

@@ -128,6 +128,8 @@ static int look_up_run(struct op *op)
 	if (r == 0)
 		r = compare_size(c, volume->rec, &op->err);
 	if (r == 0)
+		r = csi_check_whole(volume, &op->err);
+	if (r == 0)
 		c->volume = volume;
 	return r;
 }

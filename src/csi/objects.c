@@ -32,6 +32,14 @@ int csi_check_quarantine(const struct pool_object *object, const char *name, str
 		object->why != NULL ? object->why : "damaged");
 }
 
+int csi_check_whole(const struct pool_object *object, struct err *err)
+{
+	if (!object->truncated && !object->missing)
+		return 0;
+	return err_set(err, ERR_DATA_LOSS, "%s: its image %s", object->rec->name,
+		object->missing ? "is not there any more" : "is shorter than its record says");
+}
+
 static char *object_id(struct arena *arena, const struct pool_object *object)
 {
 	char id[RECORD_ID_MAX];

@@ -29,9 +29,9 @@ int csi_source_find(struct csi_source *source, struct csi *csi, enum record_kind
 	if (r < 0)
 		return r;
 	const struct record *rec = object->rec;
-	if (object->truncated)
-		return err_set(err, ERR_DATA_LOSS, "%s: its image is shorter than its record says",
-			rec->name);
+	r = csi_check_whole(object, err);
+	if (r < 0)
+		return r;
 	source->csi = csi;
 	source->object = object;
 	/* What shares extents with a volume that is erased on delete would keep its bytes. */

@@ -7,6 +7,11 @@
  * is taken on disk from then on and a retry must find it. ERR_EXISTS comes from the link itself; a
  * file the index does not know (nobody but us writes here: it is left from a link whose answer was
  * lost) is read into it first.
+ *
+ * Where there is not one log (sync.c), another one's sync of the directory can make the name
+ * durable before the file is: on btrfs with the record and without its size and bytes. There the
+ * file is named in the trash first and made durable, which needs a name, and its key is a rename.
+ * What is left of that by a crash is trash at the next load.
  */
 #include "pool/private.h"
 
@@ -14,6 +19,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -286,11 +292,43 @@ static int record_end(struct op *op, int res)
 
 /* ---- data, link, sync ---- */
 
-/* Data that was written must be there before the name is. Shared extents are: their owner's are
- * durable, and the sharing is in the log before the link. */
+static bool stage_done(struct op *op)
+{
+	return pool_one_log(build_of(op)->pool);
+}
+
+static int stage_job(void *arg)
+{
+	const struct pool_build *b = arg;
+	return fd_link(b->fd, b->trash_fd, b->stage_name);
+}
+
+static int stage_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	strcpy(b->stage_name, POOL_STAGE_PREFIX);
+	pool_random_hex(b->stage_name + strlen(POOL_STAGE_PREFIX), POOL_TRASH_NAME_BYTES - 1);
+	b->trash_fd = b->pool->fds[POOL_FD_TRASH];
+	return op_work(op, stage_job, b);
+}
+
+static int unstage_job(void *arg)
+{
+	const struct pool_build *b = arg;
+	return unlinkat(b->trash_fd, b->stage_name, 0) < 0 ? -errno : 0;
+}
+
+static int stage_undo(struct op *op)
+{
+	return op_work(op, unstage_job, build_of(op));
+}
+
+/* Data that was written must be there before the name is. Shared extents are where there is one
+ * log: their owner's are durable, and the sharing is in the log before the link. */
 static bool data_done(struct op *op)
 {
-	return build_of(op)->sharing || !build_of(op)->fill_writes;
+	const struct pool_build *b = build_of(op);
+	return pool_one_log(b->pool) && (b->sharing || !b->fill_writes);
 }
 
 static int data_run(struct op *op)
@@ -310,7 +348,10 @@ static int data_end(struct op *op, int res)
 static int link_job(void *arg)
 {
 	const struct pool_build *b = arg;
-	return fd_link(b->fd, b->dirfd, b->rec->key);
+	if (b->stage_name[0] == '\0')
+		return fd_link(b->fd, b->dirfd, b->rec->key);
+	int r = renameat2(b->trash_fd, b->stage_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
+	return r < 0 ? -errno : 0;
 }
 
 static int link_run(struct op *op)
@@ -407,15 +448,11 @@ static int link_end(struct op *op, int res)
 	return 0;
 }
 
-/* Where the directory's sync takes all before it along, the file needs none of its own. */
+/* The file needs no sync of its own: it has had one, or the directory's takes it along. */
 static int sync_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
-	b->synced_file = pool_one_log(b->pool);
-	if (b->synced_file)
-		return pool_sync_dir(op, b->pool, b->kind, &b->sync);
-	io_uring_prep_fsync(op_sqe(op), b->fd, 0);
-	return op_submit(op);
+	return pool_sync_dir(op, b->pool, b->kind, &b->sync);
 }
 
 static int sync_end(struct op *op, int res)
@@ -424,10 +461,6 @@ static int sync_end(struct op *op, int res)
 	if (res < 0)
 		return op_fail_sys(
 			op, res, "making the creation durable in pool %s", b->pool->name);
-	if (!b->synced_file) {
-		b->synced_file = true;
-		return pool_sync_dir(op, b->pool, b->kind, &b->sync);
-	}
 	fd_close(&b->fd);
 	if (!b->indexed)
 		return op_fail_sys(op, -ENOMEM, "taking note of a new object");
@@ -443,6 +476,7 @@ static const struct op_step build_steps[] = {
 	{"share", .run = share_run, .end = share_end, .done = share_done, .flags = OP_ALONG},
 	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},
 	{"record", .run = record_run, .end = record_end, .flags = OP_ALONG},
+	{"stage", .run = stage_run, .done = stage_done, .undo = stage_undo, .flags = OP_ALONG},
 	{"data", .run = data_run, .end = data_end, .done = data_done},
 	{"link", .run = link_run, .end = link_end, .flags = OP_ALONG | OP_COMMIT},
 	{"sync", .run = sync_run, .end = sync_end, .flags = OP_ALONG},

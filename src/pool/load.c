@@ -10,6 +10,7 @@
  */
 #include "base/when.h"
 #include "pool/private.h"
+#include "pool/survey.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -124,6 +125,28 @@ static int open_dirs(struct pool_load *load)
 		}
 	}
 	return 0;
+}
+
+/* What was being built is trash: nobody has been told of it. Of an operation that is still under
+ * way when a pool comes back, the rename fails. */
+static int drop_staged(struct pool_load *load)
+{
+	int trash = load->fds[POOL_FD_TRASH];
+	_cleanup_dir_ DIR *dir = NULL;
+	int r = fd_open_dir(trash, &dir);
+	struct dirent *entry;
+	while (r == 0 && (entry = readdir(dir)) != NULL) {
+		const char *name = entry->d_name;
+		if (strncmp(name, POOL_STAGE_PREFIX, strlen(POOL_STAGE_PREFIX)) == 0 &&
+			survey_name_is_ours(SURVEY_TRASH, name) &&
+			renameat2(trash, name, trash, name + strlen(POOL_STAGE_PREFIX),
+				RENAME_NOREPLACE) < 0 &&
+			errno != EROFS && errno != EEXIST)
+			r = -errno;
+	}
+	if (r < 0)
+		load_end_sys(load, r, pool_dir_names[POOL_FD_TRASH]);
+	return r;
 }
 
 int pool_probe(int root, struct bytes_features *ret, bool *ret_probed)
@@ -316,7 +339,8 @@ void pool_load_run(struct pool_load *load)
 		return;
 	}
 	load_end(load, POOL_READY, "%s", "");
-	if (open_lock(load) < 0 || open_dirs(load) < 0 || probe(load) < 0 || make_durable(load) < 0)
+	if (open_lock(load) < 0 || open_dirs(load) < 0 || drop_staged(load) < 0 ||
+		probe(load) < 0 || make_durable(load) < 0)
 		return;
 	watch_images(load);
 	for (unsigned kind = 0; kind < 2; kind++) {

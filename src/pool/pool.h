@@ -103,7 +103,8 @@ const struct bytes_features *pool_features(const struct pool *pool);
 uint32_t pool_block_size(const struct pool *pool); /* default logical block size of its devices */
 /* Directory fd of volumes/ or snapshots/; -1 unless ready. */
 int pool_dirfd(const struct pool *pool, enum record_kind kind);
-/* Whose threads calls on its files have: op->lane of every operation with such calls. NULL: of none.
+/* Whose threads calls on its files have: op->lane of every operation with such calls. NULL: of
+ * none.
  */
 struct work_lane *pool_lane(const struct pool *pool);
 /* Likewise for the pool an id names; those of pools that are not known share one. */
@@ -206,8 +207,9 @@ struct pool_sync_wait {
 };
 
 /*
- * admit (room) -> open unnamed, size -> share or fill -> record -> data sync (if fill wrote) ->
- * link [commit] -> sync, index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
+ * admit (room) -> open unnamed, size -> share or fill -> record -> a name in the trash (if there is
+ * not one log) -> data sync (if fill wrote, or there is not) -> link [commit] -> sync, index.
+ * ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
  */
 struct pool_build {
 	struct op op;
@@ -235,7 +237,9 @@ struct pool_build {
 	int fd, dirfd, share_dirfd;
 	const char *share_name;
 	bool direct_io;
-	bool sharing, indexed, synced_file;
+	bool sharing, indexed;
+	int trash_fd;
+	char stage_name[24]; /* "": the file has no name before its key */
 	uint64_t reserved;
 	unsigned record_len;
 	char record_text[RECORD_BYTES_MAX];

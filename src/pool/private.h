@@ -8,6 +8,8 @@
 #include "pool/pool.h"
 
 #define POOL_FILE "ringvol.pool"
+/* In trash/, before a trash file's name: being built (build.c). */
+#define POOL_STAGE_PREFIX "new-"
 
 enum {
 	POOL_ANSWER_MS = 2000,  /* a load or check that takes longer: sick */

@@ -156,6 +156,8 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 	case SURVEY_TEMPLATES:
 		return is_template_name(name);
 	case SURVEY_TRASH:
+		if (strncmp(name, POOL_STAGE_PREFIX, strlen(POOL_STAGE_PREFIX)) == 0)
+			name += strlen(POOL_STAGE_PREFIX);
 		return is_hex(name, POOL_TRASH_NAME_BYTES - 1);
 	case SURVEY_DIRS:
 		break;

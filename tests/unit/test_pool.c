@@ -258,6 +258,85 @@ Test(pool, build_xfs)
 	check_build(FIXTURE_XFS);
 }
 
+/* ---- where there is not one log ---- */
+
+static struct fixture *staging;
+static const char *fails_at;
+static unsigned seen_staged;
+
+static unsigned count_staged(struct fixture *f)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/trash", f->path);
+	DIR *dir = opendir(path);
+	unsigned count = 0;
+	for (struct dirent *e; (e = readdir(dir)) != NULL;)
+		count += strncmp(e->d_name, "new-", 4) == 0;
+	closedir(dir);
+	return count;
+}
+
+/* Before the file's own sync its key is not there, whatever else makes the directory durable. */
+static int look_at_step(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (strcmp(op_name, "pool_build") != 0)
+		return 0;
+	if (strcmp(step_name, "data") == 0) {
+		cr_assert_eq(fixture_count(staging, "volumes"), 0);
+		seen_staged += count_staged(staging) == 1;
+	}
+	return fails_at != NULL && strcmp(step_name, fails_at) == 0 ? -EIO : 0;
+}
+
+static void check_staging(enum fixture_fs fs)
+{
+	static const char *const fails[] = {"stage", "data", "link"};
+	struct fixture f;
+	fixture_open(&f, fs);
+	staging = &f;
+	f.reactor.op_fault = look_at_step;
+	struct record rec = fixture_volume("pvc-1", MIB);
+	for (unsigned i = 0; i < sizeof(fails) / sizeof(fails[0]); i++) {
+		fails_at = fails[i];
+		cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_INTERNAL);
+		cr_assert_eq(fixture_count(&f, "trash"), 0);
+		cr_assert_eq(fixture_count(&f, "volumes"), 0);
+	}
+	fails_at = NULL;
+	seen_staged = 0;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_OK);
+	cr_assert_eq(seen_staged, 1);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	cr_assert_eq(fixture_count(&f, "volumes"), 1);
+	/* A file the index does not know has the name. */
+	fixture_close_pools(&f);
+	fixture_open_pools(&f);
+	fixture_sh("touch %s/volumes/pvc-2", f.path);
+	rec = fixture_volume("pvc-2", MIB);
+	f.reactor.op_fault = NULL;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_EXISTS);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	/* What a crash leaves. */
+	fixture_close_pools(&f);
+	fixture_sh("cd %s/trash && touch new-0123456789abcdef new-mine", f.path);
+	fixture_open_pools(&f);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 1);
+	cr_assert_eq(fixture_count(&f, "volumes"), 2);
+	fixture_close(&f);
+}
+
+Test(pool, staged_on_btrfs)
+{
+	check_staging(FIXTURE_BTRFS);
+}
+
+Test(pool, staged_on_tmpfs)
+{
+	check_staging(FIXTURE_TMPFS);
+}
+
 Test(pool, names)
 {
 	struct fixture f;
