@@ -369,7 +369,7 @@ static enum err_code format(struct sim *s)
 		.mkfs_options = ""};
 	struct record rec = fixture_volume("v", spec.size_bytes);
 	struct pool_build b;
-	pool_format_init(&fill, s->f.pool, &spec, uuid, false);
+	pool_format_init(&fill, s->f.pool, &spec, uuid);
 	cr_assert_eq(pool_build_init(&b, &s->f.reactor, s->f.pool, &rec), 0);
 	pool_build_format(&b, &fill);
 	enum err_code code = fixture_run(&s->f, &b.op);
