@@ -3,9 +3,10 @@
  * Giving back what was deleted. One file of a pool's trash at a time, in bounded pieces, each a job
  * of its own, so that a drain need not wait long and no thread is kept: erase where the record asks
  * for it (zeros are an operation on the ring, beside the copies), cut the file shorter from its
- * end, unlink it. Every piece can be done twice, so
- * a crash costs nothing but to begin the file again. A file that fails is left for the next look
- * after the pool. Files that are not named as ours are left alone.
+ * end, unlink it. Every piece can be done twice, so a crash costs nothing but to begin the file
+ * again. Only zeros could reach the disk before the rename to trash does, so they wait for it. A
+ * file that fails is left for the next look after the pool. Files that are not named as ours are
+ * left alone.
  *
  * `discard` punches holes; that the disk below hears of it is the mount option discard's, or
  * fstrim's.
@@ -38,7 +39,7 @@ struct pool_trash {
 	int fd;
 	off_t size, erased;
 	enum record_erase erase;
-	struct op zeros; /* overwrites it: the child, then a sync */
+	struct op zeros; /* overwrites it: a sync, the child, a sync */
 	struct copy copy;
 	bool zeroing;
 };
@@ -155,6 +156,15 @@ static struct pool_trash *zeros_of(struct op *op)
 	return container_of(op, struct pool_trash, zeros);
 }
 
+/* Nothing says that the rename is durable: a sync may have failed, or be under way. With the zeros
+ * on disk and not the rename, a power loss would bring the volume back empty. A full sync of a file
+ * that was renamed forces the log up to that (XFS, ext4: the rename changed its ctime). */
+static int zeros_settle_run(struct op *op)
+{
+	io_uring_prep_fsync(op_sqe(op), zeros_of(op)->fd, 0);
+	return op_submit(op);
+}
+
 static int zeros_run(struct op *op)
 {
 	struct pool_trash *t = zeros_of(op);
@@ -176,6 +186,7 @@ static int zeros_sync_run(struct op *op)
 }
 
 static const struct op_step zeros_steps[] = {
+	{"settle", .run = zeros_settle_run},
 	{"zeros", .run = zeros_run},
 	{"sync", .run = zeros_sync_run},
 	{NULL},
@@ -220,6 +231,7 @@ static void trash_go_on(struct pool_trash *t, int res)
 			return;
 		}
 		t->zeroing = true;
+		t->copy.looked_bytes = 0; /* of the file before */
 		op_init(&t->zeros, pool->pools->reactor, "pool_erase", zeros_steps, zeros_on_end);
 		t->zeros.lane = pool->lane;
 		op_start(&t->zeros);
