@@ -35,6 +35,7 @@ struct pool_trash {
 	char (*names)[POOL_TRASH_NAME_BYTES];
 	unsigned count, at;
 	bool read, freed, direct_io;
+	bool removed; /* a file, in this pass */
 	/* the file at names[at] */
 	int fd;
 	off_t size, erased;
@@ -128,6 +129,7 @@ static int file_piece(struct pool_trash *t)
 	}
 	if (unlinkat(t->dirfd, t->names[t->at], 0) < 0 && errno != ENOENT)
 		return -errno;
+	t->removed = true;
 	return 0;
 }
 
@@ -237,8 +239,10 @@ static void trash_go_on(struct pool_trash *t, int res)
 		op_start(&t->zeros);
 		return;
 	}
-	/* A full pass may have left some; what was deleted meanwhile was not in it. */
-	bool again = res >= 0 && (pool->trash_wanted || t->count == TRASH_NAMES_MAX);
+	/* A full pass may have left some, and if it removed none the next one would meet the same;
+	 * what was deleted meanwhile was not in it. */
+	bool full = t->count == TRASH_NAMES_MAX && t->removed;
+	bool again = res >= 0 && (pool->trash_wanted || full);
 	pool->trash = NULL;
 	trash_free(t);
 	if (again)
