@@ -68,16 +68,20 @@ static int read_names(struct pool_trash *t)
 	return 0;
 }
 
-/* How its last wish reads. The key is not known any more, but the record's sum is. */
-static enum record_erase erase_of(int fd)
+/* How its last wish reads. The key is not known any more, but the record's sum is. -ENODATA alone
+ * says that there is none: what cannot be read may ask for anything. */
+static int read_erase(int fd, enum record_erase *ret_erase)
 {
 	char text[RECORD_BYTES_MAX + 1] = {0};
-	ssize_t len = fgetxattr(fd, RECORD_XATTR, text, sizeof(text) - 1);
-	if (len <= 0)
-		return RECORD_ERASE_NONE;
+	enum record_erase erase = RECORD_ERASE_NONE;
+	if (fgetxattr(fd, RECORD_XATTR, text, sizeof(text) - 1) < 0 && errno != ENODATA)
+		return -errno;
 	if (strstr(text, "\nerase=zero\n") != NULL)
-		return RECORD_ERASE_ZERO;
-	return strstr(text, "\nerase=discard\n") != NULL ? RECORD_ERASE_DISCARD : RECORD_ERASE_NONE;
+		erase = RECORD_ERASE_ZERO;
+	else if (strstr(text, "\nerase=discard\n") != NULL)
+		erase = RECORD_ERASE_DISCARD;
+	*ret_erase = erase;
+	return 0;
 }
 
 static int open_file(struct pool_trash *t)
@@ -93,8 +97,7 @@ static int open_file(struct pool_trash *t)
 		return -EMEDIUMTYPE;
 	t->size = st.st_size;
 	t->erased = 0;
-	t->erase = erase_of(t->fd);
-	return 0;
+	return read_erase(t->fd, &t->erase);
 }
 
 static int discard_piece(struct pool_trash *t)

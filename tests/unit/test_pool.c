@@ -511,6 +511,33 @@ Test(pool, trash_is_swept_at_start)
 	fixture_close(&f);
 }
 
+/* As EIO would, a record longer than any fails to be read. No record is another thing. */
+Test(pool, trash_whose_record_cannot_be_read_stays)
+{
+	static char text[2 * RECORD_BYTES_MAX];
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	fixture_close_pools(&f);
+	int fd = sub_open(&f, "trash", "0123456789abcdef", O_RDWR | O_CREAT);
+	close(sub_open(&f, "trash", "fedcba9876543210", O_RDWR | O_CREAT));
+	cr_assert_eq(ftruncate(fd, MIB), 0);
+	memset(text, 'x', sizeof(text));
+	cr_assert_eq(fsetxattr(fd, RECORD_XATTR, text, sizeof(text), 0), 0);
+	fixture_open_pools(&f);
+	fixture_settle(&f);
+	struct stat st;
+	cr_assert_eq(fixture_count(&f, "trash"), 1);
+	cr_assert_eq(fstat(fd, &st), 0);
+	cr_assert_eq(st.st_size, MIB);
+	/* Not for ever. */
+	cr_assert_eq(fsetxattr(fd, RECORD_XATTR, text, RECORD_BYTES_MAX, 0), 0);
+	close(fd);
+	cr_assert_eq(fixture_remove(&f, fixture_make_volume(&f, "v", MIB)), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	fixture_close(&f);
+}
+
 /* More than one pass takes. Where all of it fails, there is no next one at once. */
 Test(pool, trash_of_more_than_one_pass)
 {
