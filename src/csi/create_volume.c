@@ -321,7 +321,7 @@ static void fill_format(struct create *c)
 	/* The build has drawn the random part of the id. */
 	record_id_print(pool_uuid8(c->pool), c->build.rec, id);
 	fsimg_uuid_of(id, uuid);
-	pool_format_init(&c->format, c->pool, &spec, uuid, c->rec.thick);
+	pool_format_init(&c->format, c->pool, &spec, uuid);
 	pool_build_format(&c->build, &c->format);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fill that formats: a template's extents are shared, or its data copied where there is no
- * reflink or the volume must have blocks of its own; btrfs, whose copies cannot be told apart, is
+ * reflink or the volume must have blocks of its own (thick, or overwritten when it is deleted: what
+ * is written over shared blocks goes to others); btrfs, whose copies cannot be told apart, is
  * made by mkfs on the unnamed image itself. What fails leaves an image without a name, which its
  * builder drops.
  */
@@ -113,9 +114,9 @@ static const struct op_step format_steps[] = {
 };
 
 void pool_format_init(struct pool_format *f, struct pool *pool, const struct fsimg_spec *spec,
-	const uint8_t uuid[16], bool thick)
+	const uint8_t uuid[16])
 {
-	*f = (struct pool_format){.pool = pool, .spec = *spec, .thick = thick, .dst_fd = -1};
+	*f = (struct pool_format){.pool = pool, .spec = *spec, .dst_fd = -1};
 	f->tpl.fd = -1;
 	memcpy(f->uuid, uuid, sizeof(f->uuid));
 }
@@ -126,7 +127,7 @@ static int format_fill(struct op *op, int dst_fd, void *arg)
 	f->dst_fd = dst_fd;
 	f->tpl.fd = -1;
 	f->wrote = false;
-	f->must_copy = f->thick || !f->pool->features.reflink;
+	f->must_copy = f->own_blocks || !f->pool->features.reflink;
 	op_init(&f->op, op->reactor, "pool_format", format_steps, NULL);
 	return op_child(op, &f->op);
 }
@@ -143,9 +144,10 @@ static int format_fill_end(struct op *op, int res, void *arg)
 void pool_build_format(struct pool_build *b, struct pool_format *f)
 {
 	f->build = b;
+	f->own_blocks = b->rec->thick || b->rec->erase == RECORD_ERASE_ZERO;
 	b->fill = format_fill;
 	b->fill_end = format_fill_end;
 	b->fill_arg = f;
-	if (f->thick || !pool_template_known(f->pool, &f->spec, b->share_template))
+	if (f->own_blocks || !pool_template_known(f->pool, &f->spec, b->share_template))
 		b->share_template[0] = '\0';
 }

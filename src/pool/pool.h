@@ -104,8 +104,7 @@ uint32_t pool_block_size(const struct pool *pool); /* default logical block size
 /* Directory fd of volumes/ or snapshots/; -1 unless ready. */
 int pool_dirfd(const struct pool *pool, enum record_kind kind);
 /* Whose threads calls on its files have: op->lane of every operation with such calls. NULL: of
- * none.
- */
+ * none. */
 struct work_lane *pool_lane(const struct pool *pool);
 /* Likewise for the pool an id names; those of pools that are not known share one. */
 struct work_lane *pools_lane_of_id(const struct pools *pools, const char *id);
@@ -334,9 +333,9 @@ bool pool_template_known(
 /*
  * Formats the unnamed image of a build: a template that is known is shared. The fill makes or
  * checks it first, then shares it, or copies its few data extents where there is no reflink or the
- * volume is thick; btrfs, whose copies cannot be told apart, gets an mkfs of its own. Because the
- * image has no name until it is formatted, an interrupted mkfs leaves nothing, and nothing that has
- * a name is ever formatted.
+ * volume is thick or has eraseOnDelete: zero; btrfs, whose copies cannot be told apart, gets an
+ * mkfs of its own. Because the image has no name until it is formatted, an interrupted mkfs leaves
+ * nothing, and nothing that has a name is ever formatted.
  */
 struct pool_format {
 	struct pool_template tpl;
@@ -346,17 +345,16 @@ struct pool_format {
 	struct pool *pool;
 	struct fsimg_spec spec;
 	uint8_t uuid[16];
-	bool thick;
 	/* private */
 	struct pool_build *build;
-	bool must_copy, wrote;
+	bool own_blocks, must_copy, wrote;
 	struct pool_reflink reflink;
 	struct pool_verify verify;
 	int dst_fd;
 	char mem[2048];
 };
 void pool_format_init(struct pool_format *f, struct pool *pool, const struct fsimg_spec *spec,
-	const uint8_t uuid[16], bool thick);
+	const uint8_t uuid[16]);
 /* Format lives until the build's end. */
 void pool_build_format(struct pool_build *b, struct pool_format *format);
 

@@ -3,9 +3,10 @@
  * Giving back what was deleted. One file of a pool's trash at a time, in bounded pieces, each a job
  * of its own, so that a drain need not wait long and no thread is kept: erase where the record asks
  * for it (zeros are an operation on the ring, beside the copies), cut the file shorter from its
- * end, unlink it. Every piece can be done twice, so
- * a crash costs nothing but to begin the file again. A file that fails is left for the next look
- * after the pool. Files that are not named as ours are left alone.
+ * end, unlink it. Every piece can be done twice, so a crash costs nothing but to begin the file
+ * again. Only zeros could reach the disk before the rename to trash does, so they wait for it. A
+ * file that fails is left for the next look after the pool. Files that are not named as ours are
+ * left alone.
  *
  * `discard` punches holes; that the disk below hears of it is the mount option discard's, or
  * fstrim's.
@@ -34,11 +35,12 @@ struct pool_trash {
 	char (*names)[POOL_TRASH_NAME_BYTES];
 	unsigned count, at;
 	bool read, freed, direct_io;
+	bool removed; /* a file, in this pass */
 	/* the file at names[at] */
 	int fd;
 	off_t size, erased;
 	enum record_erase erase;
-	struct op zeros; /* overwrites it: the child, then a sync */
+	struct op zeros; /* overwrites it: a sync, the child, a sync */
 	struct copy copy;
 	bool zeroing;
 };
@@ -66,16 +68,20 @@ static int read_names(struct pool_trash *t)
 	return 0;
 }
 
-/* How its last wish reads. The key is not known any more, but the record's sum is. */
-static enum record_erase erase_of(int fd)
+/* How its last wish reads. The key is not known any more, but the record's sum is. -ENODATA alone
+ * says that there is none: what cannot be read may ask for anything. */
+static int read_erase(int fd, enum record_erase *ret_erase)
 {
 	char text[RECORD_BYTES_MAX + 1] = {0};
-	ssize_t len = fgetxattr(fd, RECORD_XATTR, text, sizeof(text) - 1);
-	if (len <= 0)
-		return RECORD_ERASE_NONE;
+	enum record_erase erase = RECORD_ERASE_NONE;
+	if (fgetxattr(fd, RECORD_XATTR, text, sizeof(text) - 1) < 0 && errno != ENODATA)
+		return -errno;
 	if (strstr(text, "\nerase=zero\n") != NULL)
-		return RECORD_ERASE_ZERO;
-	return strstr(text, "\nerase=discard\n") != NULL ? RECORD_ERASE_DISCARD : RECORD_ERASE_NONE;
+		erase = RECORD_ERASE_ZERO;
+	else if (strstr(text, "\nerase=discard\n") != NULL)
+		erase = RECORD_ERASE_DISCARD;
+	*ret_erase = erase;
+	return 0;
 }
 
 static int open_file(struct pool_trash *t)
@@ -91,8 +97,7 @@ static int open_file(struct pool_trash *t)
 		return -EMEDIUMTYPE;
 	t->size = st.st_size;
 	t->erased = 0;
-	t->erase = erase_of(t->fd);
-	return 0;
+	return read_erase(t->fd, &t->erase);
 }
 
 static int discard_piece(struct pool_trash *t)
@@ -127,6 +132,7 @@ static int file_piece(struct pool_trash *t)
 	}
 	if (unlinkat(t->dirfd, t->names[t->at], 0) < 0 && errno != ENOENT)
 		return -errno;
+	t->removed = true;
 	return 0;
 }
 
@@ -155,6 +161,15 @@ static struct pool_trash *zeros_of(struct op *op)
 	return container_of(op, struct pool_trash, zeros);
 }
 
+/* Nothing says that the rename is durable: a sync may have failed, or be under way. With the zeros
+ * on disk and not the rename, a power loss would bring the volume back empty. A full sync of a file
+ * that was renamed forces the log up to that (XFS, ext4: the rename changed its ctime). */
+static int zeros_settle_run(struct op *op)
+{
+	io_uring_prep_fsync(op_sqe(op), zeros_of(op)->fd, 0);
+	return op_submit(op);
+}
+
 static int zeros_run(struct op *op)
 {
 	struct pool_trash *t = zeros_of(op);
@@ -176,6 +191,7 @@ static int zeros_sync_run(struct op *op)
 }
 
 static const struct op_step zeros_steps[] = {
+	{"settle", .run = zeros_settle_run},
 	{"zeros", .run = zeros_run},
 	{"sync", .run = zeros_sync_run},
 	{NULL},
@@ -220,13 +236,16 @@ static void trash_go_on(struct pool_trash *t, int res)
 			return;
 		}
 		t->zeroing = true;
+		t->copy.looked_bytes = 0; /* of the file before */
 		op_init(&t->zeros, pool->pools->reactor, "pool_erase", zeros_steps, zeros_on_end);
 		t->zeros.lane = pool->lane;
 		op_start(&t->zeros);
 		return;
 	}
-	/* A full pass may have left some; what was deleted meanwhile was not in it. */
-	bool again = res >= 0 && (pool->trash_wanted || t->count == TRASH_NAMES_MAX);
+	/* A full pass may have left some, and if it removed none the next one would meet the same;
+	 * what was deleted meanwhile was not in it. */
+	bool full = t->count == TRASH_NAMES_MAX && t->removed;
+	bool again = res >= 0 && (pool->trash_wanted || full);
 	pool->trash = NULL;
 	trash_free(t);
 	if (again)

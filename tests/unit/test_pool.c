@@ -5,6 +5,7 @@
 
 #include "base/when.h"
 
+#include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -430,7 +431,75 @@ Test(pool, remove_refuses_what_is_attached)
 	fixture_close(&f);
 }
 
-/* The bytes are looked for in the image the pool's file system lives in. */
+static enum err_code format(struct fixture *f, const struct record *rec, struct pool_object **ret)
+{
+	static struct pool_format fill;
+	static const uint8_t uuid[16] = {1};
+	struct fsimg_spec spec = {.type = rec->fs,
+		.size_bytes = rec->size_bytes,
+		.block_size = rec->block_size,
+		.mkfs_options = ""};
+	struct pool_build b;
+	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, rec), 0);
+	pool_format_init(&fill, f->pool, &spec, uuid);
+	pool_build_format(&b, &fill);
+	enum err_code code = fixture_run(f, &b.op);
+	*ret = b.ret_object;
+	pool_build_free(&b);
+	return code;
+}
+
+static unsigned count_shared_extents(int fd)
+{
+	static union {
+		struct fiemap map;
+		char room[sizeof(struct fiemap) + 256 * sizeof(struct fiemap_extent)];
+	} f;
+	f.map = (struct fiemap){.fm_length = FIEMAP_MAX_OFFSET,
+		.fm_flags = FIEMAP_FLAG_SYNC,
+		.fm_extent_count = 256};
+	cr_assert_eq(ioctl(fd, FS_IOC_FIEMAP, &f.map), 0);
+	cr_assert_gt(f.map.fm_mapped_extents, 0);
+	cr_assert_lt(f.map.fm_mapped_extents, 256);
+	unsigned count = 0;
+	for (unsigned i = 0; i < f.map.fm_mapped_extents; i++)
+		count += (f.map.fm_extents[i].fe_flags & FIEMAP_EXTENT_SHARED) != 0;
+	return count;
+}
+
+static void fill_up(struct fixture *f)
+{
+	int fd = sub_open(f, ".", "filler", O_RDWR | O_CREAT);
+	off_t at = 0;
+	for (off_t len = 256 * MIB; len >= 4096;)
+		if (fallocate(fd, 0, at, len) == 0)
+			at += len;
+		else
+			len /= 2;
+	cr_assert_eq(errno, ENOSPC);
+	close(fd);
+}
+
+static const char secret[] = "the-secret-bytes";
+
+static void write_secrets(struct fixture *f, const char *name)
+{
+	char data[4096];
+	for (unsigned i = 0; i < sizeof(data); i += 16)
+		memcpy(data + i, secret, 16);
+	int fd = sub_open(f, "volumes", name, O_RDWR);
+	for (off_t at = 0; at < 70 * MIB; at += MIB)
+		cr_assert_eq(pwrite(fd, data, sizeof(data), at), sizeof(data));
+	cr_assert_eq(fsync(fd), 0);
+	close(fd);
+}
+
+/* In the image the pool's file system lives in. */
+static bool find_secrets(struct fixture *f)
+{
+	return fixture_sh("sync -f %s; grep -q %s %s", f->path, secret, f->image) == 0;
+}
+
 static void check_erase(enum record_erase erase, bool stays)
 {
 	struct fixture f;
@@ -439,20 +508,12 @@ static void check_erase(enum record_erase erase, bool stays)
 	rec.erase = erase;
 	struct pool_object *o;
 	cr_assert_eq(fixture_build(&f, &rec, NULL, &o), ERR_OK);
-	char data[4096];
-	for (unsigned i = 0; i < sizeof(data); i += 16)
-		memcpy(data + i, "the-secret-bytes", 16);
-	int fd = sub_open(&f, "volumes", "secret", O_RDWR);
-	for (off_t at = 0; at < 70 * MIB; at += MIB)
-		cr_assert_eq(pwrite(fd, data, sizeof(data), at), sizeof(data));
-	cr_assert_eq(fsync(fd), 0);
-	close(fd);
-	cr_assert_eq(fixture_sh("sync -f %s; grep -q the-secret-bytes %s", f.path, f.image), 0);
+	write_secrets(&f, "secret");
+	cr_assert(find_secrets(&f));
 	cr_assert_eq(fixture_remove(&f, o), ERR_OK);
 	fixture_settle(&f);
 	cr_assert_eq(fixture_count(&f, "trash"), 0);
-	int found = fixture_sh("sync -f %s; grep -q the-secret-bytes %s", f.path, f.image) == 0;
-	cr_assert_eq(found, stays);
+	cr_assert_eq(find_secrets(&f), stays);
 	fixture_close(&f);
 }
 
@@ -465,6 +526,49 @@ Test(pool, erase_none)
 Test(pool, erase_zero)
 {
 	check_erase(RECORD_ERASE_ZERO, false);
+}
+
+/* Zeros over an extent that is shared with the template would go elsewhere, if there is room. */
+Test(pool, erase_zero_of_what_was_formatted)
+{
+	struct fixture f;
+	if (fixture_sh("command -v mkfs.ext4 >/dev/null 2>&1") != 0)
+		cr_skip_test("mkfs is not installed");
+	fixture_open(&f, FIXTURE_XFS);
+	if (!pool_features(f.pool)->reflink) {
+		fixture_close(&f);
+		cr_skip_test("no reflink here");
+	}
+	/* With a template that is made first, one that is known, and as others have it. */
+	static const struct {
+		const char *name;
+		enum record_erase erase;
+	} volumes[] = {{"new", RECORD_ERASE_ZERO}, {"known", RECORD_ERASE_ZERO},
+		{"plain", RECORD_ERASE_NONE}};
+	struct pool_object *o[3];
+	for (unsigned i = 0; i < 3; i++) {
+		struct record rec = fixture_volume(volumes[i].name, 70 * MIB);
+		rec.fs = FSIMG_EXT4;
+		rec.erase = volumes[i].erase;
+		cr_assert_eq(format(&f, &rec, &o[i]), ERR_OK);
+		int fd = sub_open(&f, "volumes", volumes[i].name, O_RDONLY);
+		cr_assert_eq(count_shared_extents(fd) > 0, rec.erase == RECORD_ERASE_NONE, "%s",
+			rec.name);
+		close(fd);
+	}
+	write_secrets(&f, "new");
+	write_secrets(&f, "known");
+	cr_assert(find_secrets(&f));
+	fill_up(&f);
+	cr_assert_eq(fixture_remove(&f, o[0]), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	fill_up(&f);
+	cr_assert_eq(fixture_remove(&f, o[1]), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	cr_assert_not(find_secrets(&f));
+	fixture_close(&f);
 }
 
 /* Without the mount option, the disk below is not told. */
@@ -483,6 +587,57 @@ Test(pool, trash_is_swept_at_start)
 	fixture_open_pools(&f);
 	fixture_settle(&f);
 	cr_assert_eq(fixture_count(&f, "trash"), 1); /* what is not named as ours */
+	fixture_close(&f);
+}
+
+/* As EIO would, a record longer than any fails to be read. No record is another thing. */
+Test(pool, trash_whose_record_cannot_be_read_stays)
+{
+	static char text[2 * RECORD_BYTES_MAX];
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	fixture_close_pools(&f);
+	int fd = sub_open(&f, "trash", "0123456789abcdef", O_RDWR | O_CREAT);
+	close(sub_open(&f, "trash", "fedcba9876543210", O_RDWR | O_CREAT));
+	cr_assert_eq(ftruncate(fd, MIB), 0);
+	memset(text, 'x', sizeof(text));
+	cr_assert_eq(fsetxattr(fd, RECORD_XATTR, text, sizeof(text), 0), 0);
+	fixture_open_pools(&f);
+	fixture_settle(&f);
+	struct stat st;
+	cr_assert_eq(fixture_count(&f, "trash"), 1);
+	cr_assert_eq(fstat(fd, &st), 0);
+	cr_assert_eq(st.st_size, MIB);
+	/* Not for ever. */
+	cr_assert_eq(fsetxattr(fd, RECORD_XATTR, text, RECORD_BYTES_MAX, 0), 0);
+	close(fd);
+	cr_assert_eq(fixture_remove(&f, fixture_make_volume(&f, "v", MIB)), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	fixture_close(&f);
+}
+
+/* More than one pass takes. Where all of it fails, there is no next one at once. */
+Test(pool, trash_of_more_than_one_pass)
+{
+	enum { PASS = 1024 };
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	/* What is no file cannot be opened as one. */
+	fixture_sh("cd %s/trash && seq -f '%%016.0f' %d | xargs mkdir", f.path, PASS + 6);
+	cr_assert_eq(fixture_remove(&f, fixture_make_volume(&f, "v", MIB)), ERR_OK);
+	/* Each look at a name ends a turn, and so may what looks after the pool. */
+	for (unsigned turns = 0; !pools_idle(f.pools); turns++) {
+		cr_assert_lt(turns, 4 * PASS);
+		fixture_turn(&f);
+	}
+	unsigned left = fixture_count(&f, "trash");
+	cr_assert(left == PASS + 6 || left == PASS + 7, "%u", left); /* v may not be in the pass */
+	fixture_sh(
+		"cd %s/trash && rmdir 0* && seq -f '%%016.0f' %d | xargs touch", f.path, PASS + 6);
+	cr_assert_eq(fixture_remove(&f, fixture_make_volume(&f, "w", MIB)), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
 	fixture_close(&f);
 }
 

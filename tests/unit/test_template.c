@@ -48,7 +48,7 @@ static enum err_code format(struct fixture *f, const char *name, const struct fs
 	struct record rec = fixture_volume(name, spec->size_bytes);
 	rec.thick = thick;
 	rec.fs = spec->type;
-	pool_format_init(fill, f->pool, spec, uuid, thick);
+	pool_format_init(fill, f->pool, spec, uuid);
 	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, &rec), 0);
 	pool_build_format(&b, fill);
 	enum err_code code = fixture_run(f, &b.op);
