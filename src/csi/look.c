@@ -6,8 +6,8 @@
  * found goes to memory, and what has changed is logged. How it can fail: the helper's call hangs,
  * which is a finding; the volume goes meanwhile, and nothing is left to say.
  *
- * The helper's call has a key of its own: it must not wait behind an unmount that writes back for
- * a minute, and be taken for hanging.
+ * The helper's call has a key of its own, as that of NodeGetVolumeStats has: it must not wait
+ * behind a sync or an unmount that writes back for a minute, and be taken for hanging.
  */
 #include "csi/look.h"
 
@@ -119,7 +119,7 @@ static int fs_run(struct op *op)
 {
 	struct csi_look *look = look_of(op);
 	const struct node_volume *node = node_of(look);
-	if (node == NULL || stats_alone(look->csi, node, look->id))
+	if (node == NULL || stats_alone(look->csi, node))
 		return ask_alone(op);
 	look->batched = true;
 	int r = stats_batch_join(look->csi, &look->member, op, look->path.path, &look->info);
@@ -189,6 +189,20 @@ static const struct node_mount *best_mount(const struct node_volume *node)
 void csi_look_key(const char *id, char ret_key[HELPER_KEY_BYTES])
 {
 	snprintf(ret_key, HELPER_KEY_BYTES, "look/%s", id);
+}
+
+uint64_t csi_hung_since(const struct csi *csi, const struct pool_object *volume)
+{
+	const struct helpers *helpers = csi->reactor->helpers;
+	char id[RECORD_ID_MAX], key[HELPER_KEY_BYTES];
+	if (helpers_hung_count(helpers) == 0)
+		return 0;
+	pool_object_id(volume, id);
+	csi_look_key(id, key);
+	uint64_t since_ns = helpers_hung_since(helpers, id);
+	uint64_t look_since_ns = helpers_hung_since(helpers, key);
+	return since_ns == 0 || (look_since_ns != 0 && look_since_ns < since_ns) ? look_since_ns
+										 : since_ns;
 }
 
 void csi_look_init(struct csi_look *look, struct csi *csi, const struct pool_object *volume)

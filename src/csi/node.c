@@ -147,9 +147,16 @@ int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct
 int node_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
 	size_t resp_cap, uint64_t timeout_ms)
 {
+	return node_helper_by(
+		op, node_op_of(op)->id, call, req, req_len, resp, resp_cap, timeout_ms);
+}
+
+int node_helper_by(struct op *op, const char *key, enum mnt_call call, const void *req,
+	size_t req_len, void *resp, size_t resp_cap, uint64_t timeout_ms)
+{
 	struct node_op *n = node_op_of(op);
 	memset(resp, 0, resp_cap);
-	int r = op_helper(op, call, n->id, req, req_len, resp, resp_cap, timeout_ms);
+	int r = op_helper(op, call, key, req, req_len, resp, resp_cap, timeout_ms);
 	if (r == -EAGAIN)
 		return op_fail(op, ERR_NO_ROOM, "too many calls wait for a helper process");
 	if (r < 0)

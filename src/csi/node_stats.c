@@ -3,8 +3,9 @@
  * NodeGetVolumeStats: bytes and inodes of a mounted file system, size and allocated bytes of a
  * block volume, and (1.12) the volume's condition.
  *
- * It takes no lock and holds no pointer to the volume across a wait, so it is served beside any
- * other operation; a statfs that hangs ends as DEADLINE_EXCEEDED and makes the volume abnormal.
+ * It takes no lock, holds no pointer to the volume across a wait, and its helper call has the key
+ * of looks, so it is served beside any other operation; a statfs that hangs ends as
+ * DEADLINE_EXCEEDED and makes the volume abnormal.
  */
 #include "csi/condition.h"
 #include "csi/look.h"
@@ -22,6 +23,7 @@ struct stats {
 	bool block;
 	bool batched;
 	struct stats_member member;
+	char look_key[HELPER_KEY_BYTES];
 	struct statx image;
 	char image_name[RECORD_KEY_MAX];
 };
@@ -33,7 +35,8 @@ static int ask_alone(struct op *op)
 	struct stats *s = stats_of(op);
 	s->batched = false;
 	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
-	return node_helper(op, MNT_STATS, &s->n.path, sizeof(s->n.path), &s->n.info,
+	csi_look_key(s->n.id, s->look_key);
+	return node_helper_by(op, s->look_key, MNT_STATS, &s->n.path, sizeof(s->n.path), &s->n.info,
 		sizeof(s->n.info), CSI_STAT_TIMEOUT_MS);
 }
 
@@ -45,7 +48,7 @@ static bool alone(const struct csi *csi, const struct stats *s)
 	if (pools_find_id(csi->pools, RECORD_VOLUME, s->n.id, &volume, &gone) < 0)
 		return true;
 	const struct node_volume *node = node_volume_find(volume);
-	return node == NULL || stats_alone(csi, node, s->n.id);
+	return node == NULL || stats_alone(csi, node);
 }
 
 static int stats_run(struct op *op)
