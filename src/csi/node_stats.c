@@ -24,7 +24,7 @@ struct stats {
 	bool batched;
 	struct stats_member member;
 	char look_key[HELPER_KEY_BYTES];
-	struct statx image;
+	struct statx image; /* stx_mask 0: it could not be looked at */
 	char image_name[RECORD_KEY_MAX];
 };
 
@@ -104,10 +104,21 @@ static int image_run(struct op *op)
 	int r = find_again(op, &volume);
 	if (r < 0)
 		return r;
+	int dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
+	if (dirfd < 0)
+		return 0;
 	memcpy(s->image_name, volume->key, sizeof(s->image_name));
-	io_uring_prep_statx(op_sqe(op), pool_dirfd(volume->pool, RECORD_VOLUME), s->image_name,
-		AT_SYMLINK_NOFOLLOW, STATX_SIZE | STATX_BLOCKS, &s->image);
+	io_uring_prep_statx(op_sqe(op), dirfd, s->image_name, AT_SYMLINK_NOFOLLOW,
+		STATX_SIZE | STATX_BLOCKS, &s->image);
 	return op_submit(op);
+}
+
+/* An image or a pool that is gone is a condition, which the answer has. */
+static int image_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
 }
 
 static Csi__V1__VolumeUsage *usage_new(struct arena *arena, Csi__V1__VolumeUsage__Unit unit,
@@ -132,7 +143,10 @@ static void fill_usage(struct stats *s, Csi__V1__NodeGetVolumeStatsResponse *res
 	/* A file system that has shut down may not say. */
 	if (usage == NULL || (!s->block && info->shut_down && info->total_bytes == 0))
 		return;
-	if (s->block) {
+	if (s->block && s->image.stx_mask == 0) {
+		usage[0] = usage_new(
+			arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, info->total_bytes, 0, 0);
+	} else if (s->block) {
 		uint64_t used = s->image.stx_blocks * 512, total = s->image.stx_size;
 		usage[0] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, total,
 			used < total ? used : total, used < total ? total - used : 0);
@@ -176,7 +190,7 @@ static int answer_run(struct op *op)
 
 static const struct op_step stats_steps[] = {
 	{"stats", .run = stats_run, .end = stats_end},
-	{"image", .done = image_done, .run = image_run},
+	{"image", .done = image_done, .run = image_run, .end = image_end},
 	{"answer", .run = answer_run},
 	{NULL},
 };
