@@ -59,6 +59,9 @@ struct node_volume {
 	/* NodeStage has seen to it that the file system fills a device of so many bytes; 0: not in
 	 * this run of the driver. */
 	uint64_t fitted_bytes;
+	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
+	 * there can be none. */
+	bool marks_read;
 	/* Since when (ring_now_ns) calls on it have overstayed, 0 when the last one ended in time.
 	 * A helper that could be killed hangs no longer, but the volume is no better for it. */
 	uint64_t overstayed_ns;
