@@ -160,7 +160,7 @@ static void add_hanging(
 	char since[SINCE_BYTES];
 	uint64_t since_ns = csi_hung_since(list->csi, volume);
 	if (since_ns == 0 && node != NULL)
-		since_ns = node->overstayed_ns != 0 ? node->overstayed_ns : node->health.hung_ns;
+		since_ns = node->health.hung_ns;
 	if (since_ns != 0)
 		add(list, CSI_HANGING, since_ns,
 			"a call on its file system has been hanging%s: look for its device and the pool's disk in the kernel log",

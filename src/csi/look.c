@@ -37,6 +37,12 @@ void csi_find(struct csi *csi, struct node_volume *node, enum csi_condition_kind
 			{"device", node->dev.path}));
 }
 
+void csi_find_hanging(struct csi *csi, struct node_volume *node, bool wrong)
+{
+	if (node != NULL)
+		csi_find(csi, node, CSI_HANGING, &node->health.hung_ns, wrong);
+}
+
 void csi_look_device(struct csi *csi, struct node_volume *node)
 {
 	struct node_health *health = &node->health;
@@ -134,16 +140,18 @@ static int fs_end(struct op *op, int res)
 	struct node_volume *node = node_of(look);
 	if (node == NULL)
 		return 0;
-	csi_find(look->csi, node, CSI_HANGING, &node->health.hung_ns, res == -ETIMEDOUT);
+	csi_find_hanging(look->csi, node, res == -ETIMEDOUT);
 	csi_look_fs(look->csi, node, look->path.path, res, &look->info);
 	return 0;
 }
 
-/* Whatever comes of it, the probes have seen it. */
+/* Whatever comes of it, the probes have seen it. Without a file system to ask it also tells whether
+ * the volume still hangs. */
 static bool read_done(struct op *op)
 {
 	const struct node_volume *node = node_of(look_of(op));
-	return node == NULL || !node->health.try_read;
+	return node == NULL ||
+	       !(node->health.try_read || (fs_done(op) && node->health.hung_ns != 0));
 }
 
 static int read_run(struct op *op)
@@ -161,8 +169,12 @@ static int read_end(struct op *op, int res)
 {
 	struct csi_look *look = look_of(op);
 	struct node_volume *node = node_of(look);
-	if (node != NULL && res == -ETIMEDOUT)
-		csi_find(look->csi, node, CSI_HANGING, &node->health.hung_ns, true);
+	if (node == NULL)
+		return 0;
+	if (res == -ETIMEDOUT || fs_done(op))
+		csi_find_hanging(look->csi, node, res == -ETIMEDOUT);
+	if (fs_done(op))
+		node->health.looked_ns = ring_now_ns(look->csi->reactor->ring);
 	return 0;
 }
 

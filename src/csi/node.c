@@ -7,6 +7,7 @@
 #include "csi/node.h"
 
 #include "base/fd.h"
+#include "csi/condition.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -169,12 +170,12 @@ int node_fail(struct op *op, int res, const char *what, const char *path)
 	struct node_op *n = node_op_of(op);
 	struct node_volume *node = n->volume == NULL ? NULL : node_volume_find(n->volume);
 	n->result.why[sizeof(n->result.why) - 1] = '\0';
-	if (res == -ETIMEDOUT && node != NULL && node->overstayed_ns == 0)
-		node->overstayed_ns = ring_now_ns(op->reactor->ring);
-	if (res == -ETIMEDOUT)
+	if (res == -ETIMEDOUT) {
+		csi_find_hanging(n->task.csi, node, true);
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s of %s hangs; see the kernel log for its device", n->id, what,
 			path);
+	}
 	if (n->result.why[0] != '\0' && (res == -EINVAL || res == -ENOTDIR || res == -ELOOP))
 		return op_fail(op, ERR_INVALID, "%s of %s: %s", what, path, n->result.why);
 	if (n->result.why[0] != '\0')

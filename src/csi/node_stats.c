@@ -79,9 +79,10 @@ static int stats_end(struct op *op, int res)
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(volume);
-	if (node != NULL && (res != -ETIMEDOUT || node->overstayed_ns == 0))
-		node->overstayed_ns = res == -ETIMEDOUT ? ring_now_ns(op->reactor->ring) : 0;
-	if (node != NULL)
+	/* Of a block volume nothing was asked that its device answers: that is left to a look. */
+	if (res == -ETIMEDOUT || !s->block)
+		csi_find_hanging(s->n.task.csi, node, res == -ETIMEDOUT);
+	if (node != NULL && !s->block)
 		csi_look_fs(s->n.task.csi, node, s->path, res, &s->n.info);
 	r = node_inspect_end(op, res);
 	if (r < 0)

@@ -90,7 +90,7 @@ static struct stats_batch *open_batch(struct csi *csi, size_t path_bytes)
 
 bool stats_alone(const struct csi *csi, const struct node_volume *node)
 {
-	return ring_now_ns(csi->reactor->ring) < node->alone_until_ns || node->overstayed_ns != 0 ||
+	return ring_now_ns(csi->reactor->ring) < node->alone_until_ns ||
 	       node->health.hung_ns != 0 || csi_hung_since(csi, node->volume) != 0;
 }
 

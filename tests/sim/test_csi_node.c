@@ -4,7 +4,9 @@
 #include "csi_calls.h"
 
 #include "backends/backend.h"
+#include "csi/condition.h"
 #include "csi/fields.h"
+#include "csi/node_state.h"
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
@@ -131,6 +133,28 @@ Test(csi, statistics_of_a_block_volume_tell_that_its_pool_is_sick, .timeout = 30
 	world_answer_free(&answer);
 	world_settle(w); /* it is well when it is looked after */
 	world_adopt(w);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* They come from memory, whatever its device does: a volume that hangs is no better for them, and
+ * they do not put off who reads from it to see. */
+Test(csi, statistics_of_a_block_volume_are_no_look, .timeout = 300)
+{
+	struct pool_object *volume;
+	struct err err = {0};
+	open_world(WORLD_XFS, 1, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	const struct node_health *health = &node_volume_find(volume)->health;
+	csi_find_hanging(w->csi, node_volume_find(volume), true);
+	cr_assert_eq(do_stats(), GRPC_OK);
+	cr_expect_neq(health->hung_ns, 0);
+	cr_expect_eq(health->looked_ns, 0);
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
