@@ -317,6 +317,7 @@ static void start_marks(struct adopt *a, struct pool_object *volume)
 {
 	a->pending++;
 	int r = csi_marks_start(a->csi, volume, settle, a);
+	node_volume_find(volume)->marks_read = r >= 0;
 	if (r < 0)
 		a->res = r;
 	if (r != OP_PENDING)
@@ -371,10 +372,10 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 	adopt_mounts(a, node);
 	if (a->backend->needs_image_again)
 		start_resume(a, *hit, found);
-	if (!known) {
-		a->look.adopted++;
+	a->look.adopted += !known;
+	/* Somebody may have staged what an earlier run left before we came to it. */
+	if (!node->marks_read)
 		start_marks(a, *hit);
-	}
 }
 
 static int match_run(struct op *op)

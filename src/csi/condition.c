@@ -8,6 +8,7 @@
  */
 #include "csi/condition.h"
 
+#include "csi/look.h"
 #include "csi/node_state.h"
 
 #include <inttypes.h>
@@ -156,15 +157,10 @@ static void add_device(
 static void add_hanging(
 	struct list_of *list, const struct pool_object *volume, const struct node_volume *node)
 {
-	const struct helpers *helpers = list->csi->reactor->helpers;
-	char id[RECORD_ID_MAX], since[SINCE_BYTES];
-	uint64_t since_ns = 0;
-	if (helpers_hung_count(helpers) != 0) {
-		pool_object_id(volume, id);
-		since_ns = helpers_hung_since(helpers, id);
-	}
+	char since[SINCE_BYTES];
+	uint64_t since_ns = csi_hung_since(list->csi, volume);
 	if (since_ns == 0 && node != NULL)
-		since_ns = node->overstayed_ns != 0 ? node->overstayed_ns : node->health.hung_ns;
+		since_ns = node->health.hung_ns;
 	if (since_ns != 0)
 		add(list, CSI_HANGING, since_ns,
 			"a call on its file system has been hanging%s: look for its device and the pool's disk in the kernel log",

@@ -56,6 +56,8 @@ const char *csi_volume_abnormal(
 struct node_volume;
 void csi_find(struct csi *csi, struct node_volume *node, enum csi_condition_kind kind,
 	uint64_t *since_ns, bool wrong);
+/* Likewise of a call on the volume: it has overstayed, or come back in time. node may be NULL. */
+void csi_find_hanging(struct csi *csi, struct node_volume *node, bool wrong);
 
 /* A moment of ring_now_ns() in seconds of the wall clock: always the same number for the same
  * moment, until the clock jumps. */

@@ -6,8 +6,8 @@
  * found goes to memory, and what has changed is logged. How it can fail: the helper's call hangs,
  * which is a finding; the volume goes meanwhile, and nothing is left to say.
  *
- * The helper's call has a key of its own: it must not wait behind an unmount that writes back for
- * a minute, and be taken for hanging.
+ * The helper's call has a key of its own, as that of NodeGetVolumeStats has: it must not wait
+ * behind a sync or an unmount that writes back for a minute, and be taken for hanging.
  */
 #include "csi/look.h"
 
@@ -35,6 +35,12 @@ void csi_find(struct csi *csi, struct node_volume *node, enum csi_condition_kind
 		wrong ? "volume abnormal" : "volume well again",
 		log_fields({"volume", id}, {"condition", csi_condition_names[kind]},
 			{"device", node->dev.path}));
+}
+
+void csi_find_hanging(struct csi *csi, struct node_volume *node, bool wrong)
+{
+	if (node != NULL)
+		csi_find(csi, node, CSI_HANGING, &node->health.hung_ns, wrong);
 }
 
 void csi_look_device(struct csi *csi, struct node_volume *node)
@@ -119,7 +125,7 @@ static int fs_run(struct op *op)
 {
 	struct csi_look *look = look_of(op);
 	const struct node_volume *node = node_of(look);
-	if (node == NULL || stats_alone(look->csi, node, look->id))
+	if (node == NULL || stats_alone(look->csi, node))
 		return ask_alone(op);
 	look->batched = true;
 	int r = stats_batch_join(look->csi, &look->member, op, look->path.path, &look->info);
@@ -134,16 +140,18 @@ static int fs_end(struct op *op, int res)
 	struct node_volume *node = node_of(look);
 	if (node == NULL)
 		return 0;
-	csi_find(look->csi, node, CSI_HANGING, &node->health.hung_ns, res == -ETIMEDOUT);
+	csi_find_hanging(look->csi, node, res == -ETIMEDOUT);
 	csi_look_fs(look->csi, node, look->path.path, res, &look->info);
 	return 0;
 }
 
-/* Whatever comes of it, the probes have seen it. */
+/* Whatever comes of it, the probes have seen it. Without a file system to ask it also tells whether
+ * the volume still hangs. */
 static bool read_done(struct op *op)
 {
 	const struct node_volume *node = node_of(look_of(op));
-	return node == NULL || !node->health.try_read;
+	return node == NULL ||
+	       !(node->health.try_read || (fs_done(op) && node->health.hung_ns != 0));
 }
 
 static int read_run(struct op *op)
@@ -161,8 +169,12 @@ static int read_end(struct op *op, int res)
 {
 	struct csi_look *look = look_of(op);
 	struct node_volume *node = node_of(look);
-	if (node != NULL && res == -ETIMEDOUT)
-		csi_find(look->csi, node, CSI_HANGING, &node->health.hung_ns, true);
+	if (node == NULL)
+		return 0;
+	if (res == -ETIMEDOUT || fs_done(op))
+		csi_find_hanging(look->csi, node, res == -ETIMEDOUT);
+	if (fs_done(op))
+		node->health.looked_ns = ring_now_ns(look->csi->reactor->ring);
 	return 0;
 }
 
@@ -189,6 +201,20 @@ static const struct node_mount *best_mount(const struct node_volume *node)
 void csi_look_key(const char *id, char ret_key[HELPER_KEY_BYTES])
 {
 	snprintf(ret_key, HELPER_KEY_BYTES, "look/%s", id);
+}
+
+uint64_t csi_hung_since(const struct csi *csi, const struct pool_object *volume)
+{
+	const struct helpers *helpers = csi->reactor->helpers;
+	char id[RECORD_ID_MAX], key[HELPER_KEY_BYTES];
+	if (helpers_hung_count(helpers) == 0)
+		return 0;
+	pool_object_id(volume, id);
+	csi_look_key(id, key);
+	uint64_t since_ns = helpers_hung_since(helpers, id);
+	uint64_t look_since_ns = helpers_hung_since(helpers, key);
+	return since_ns == 0 || (look_since_ns != 0 && look_since_ns < since_ns) ? look_since_ns
+										 : since_ns;
 }
 
 void csi_look_init(struct csi_look *look, struct csi *csi, const struct pool_object *volume)

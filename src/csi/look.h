@@ -26,8 +26,12 @@ struct csi_look {
 	struct mnt_result result;
 };
 void csi_look_init(struct csi_look *look, struct csi *csi, const struct pool_object *volume);
-/* The key of its helper calls: another call with it begins when none of them is under way. */
+/* The key of its helper calls and of those for statistics: another call with it begins when none of
+ * them is under way. */
 void csi_look_key(const char *id, char ret_key[HELPER_KEY_BYTES]);
+/* Since when (ring_now_ns) a call on the volume has been hanging, of an operation or of a look; 0
+ * if none is. */
+uint64_t csi_hung_since(const struct csi *csi, const struct pool_object *volume);
 
 /* The part that asks for the device: costs 10 us and does not wait. */
 void csi_look_device(struct csi *csi, struct node_volume *node);

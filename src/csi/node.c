@@ -7,6 +7,7 @@
 #include "csi/node.h"
 
 #include "base/fd.h"
+#include "csi/condition.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -147,9 +148,16 @@ int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct
 int node_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
 	size_t resp_cap, uint64_t timeout_ms)
 {
+	return node_helper_by(
+		op, node_op_of(op)->id, call, req, req_len, resp, resp_cap, timeout_ms);
+}
+
+int node_helper_by(struct op *op, const char *key, enum mnt_call call, const void *req,
+	size_t req_len, void *resp, size_t resp_cap, uint64_t timeout_ms)
+{
 	struct node_op *n = node_op_of(op);
 	memset(resp, 0, resp_cap);
-	int r = op_helper(op, call, n->id, req, req_len, resp, resp_cap, timeout_ms);
+	int r = op_helper(op, call, key, req, req_len, resp, resp_cap, timeout_ms);
 	if (r == -EAGAIN)
 		return op_fail(op, ERR_NO_ROOM, "too many calls wait for a helper process");
 	if (r < 0)
@@ -162,12 +170,12 @@ int node_fail(struct op *op, int res, const char *what, const char *path)
 	struct node_op *n = node_op_of(op);
 	struct node_volume *node = n->volume == NULL ? NULL : node_volume_find(n->volume);
 	n->result.why[sizeof(n->result.why) - 1] = '\0';
-	if (res == -ETIMEDOUT && node != NULL && node->overstayed_ns == 0)
-		node->overstayed_ns = ring_now_ns(op->reactor->ring);
-	if (res == -ETIMEDOUT)
+	if (res == -ETIMEDOUT) {
+		csi_find_hanging(n->task.csi, node, true);
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s of %s hangs; see the kernel log for its device", n->id, what,
 			path);
+	}
 	if (n->result.why[0] != '\0' && (res == -EINVAL || res == -ENOTDIR || res == -ELOOP))
 		return op_fail(op, ERR_INVALID, "%s of %s: %s", what, path, n->result.why);
 	if (n->result.why[0] != '\0')

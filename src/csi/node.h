@@ -40,6 +40,9 @@ int node_check_volume_path(const struct node_op *n, const char *path, struct err
 /* A helper call for this volume; the result goes to the step's end. */
 int node_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
 	size_t resp_cap, uint64_t timeout_ms);
+/* The same by another key than the volume's id; it lives until the step's end. */
+int node_helper_by(struct op *op, const char *key, enum mnt_call call, const void *req,
+	size_t req_len, void *resp, size_t resp_cap, uint64_t timeout_ms);
 /* MNT_INSPECT of path into n->info. Its end is node_inspect_end. */
 int node_inspect(struct op *op, const char *path);
 int node_inspect_end(struct op *op, int res);

@@ -33,7 +33,7 @@ struct release {
 	struct node_others others;
 	struct mnt_on_req on;
 	struct mnt_unmount_req unmount;
-	enum { UNMOUNT_FIRST, UNMOUNT_WAITS, UNMOUNT_AFTER_LOOKS, UNMOUNT_LAST } attempt;
+	enum { UNMOUNT_FIRST, UNMOUNT_WAITS, UNMOUNT_LAST } attempt;
 	char look_key[HELPER_KEY_BYTES];
 };
 
@@ -201,13 +201,6 @@ static bool unmount_done(struct op *op)
 	return !r->n.info.exists || (r->unstage && !r->n.info.is_mount);
 }
 
-static int unmount_call(struct op *op)
-{
-	struct release *r = release_of(op);
-	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
-		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
-}
-
 static int unmount_run(struct op *op)
 {
 	struct release *r = release_of(op);
@@ -215,29 +208,26 @@ static int unmount_run(struct op *op)
 	r->unmount.dev_major = r->n.info.is_mount ? r->mine.major : 0;
 	r->unmount.dev_minor = r->n.info.is_mount ? r->mine.minor : 0;
 	r->unmount.remove = !r->unstage;
-	return unmount_call(op);
+	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
+		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
 /* It may be busy because we look at it: the watch and statistics do so beside everything else.
- * From now on they ask for this volume alone; then those that asked together have their answer;
- * then once behind a look, and once behind a call for statistics. */
+ * From now on they ask for this volume alone, by the key of looks; then those that asked together
+ * have their answer; then once behind who asks alone. */
 static int unmount_again(struct op *op)
 {
 	struct release *r = release_of(op);
 	struct node_volume *node = state_of(r);
-	switch (r->attempt++) {
-	case UNMOUNT_FIRST:
+	if (r->attempt++ == UNMOUNT_FIRST) {
 		if (node != NULL)
 			node->alone_until_ns =
 				ring_now_ns(op->reactor->ring) + CSI_ALONE_MS * UINT64_C(1000000);
 		return op_sleep(op, STATS_BATCH_MS);
-	case UNMOUNT_WAITS:
-		csi_look_key(r->n.id, r->look_key);
-		return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
-			&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
-	default:
-		return unmount_call(op);
 	}
+	csi_look_key(r->n.id, r->look_key);
+	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
+		&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int unmount_end(struct op *op, int res)

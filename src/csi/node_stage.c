@@ -34,6 +34,7 @@ struct stage {
 	const char *staging_path;
 	bool mounted;        /* found mounted as it should be */
 	bool attached_here;  /* this attempt attached the device */
+	bool attached_first; /* likewise, and no earlier run had */
 	bool offline_growth; /* no CAP_SYS_RESOURCE: ext4 grows only before it is mounted */
 	bool held;           /* somebody has the device for itself */
 	bool asked;          /* who that is was looked for, for the mount that was refused */
@@ -217,6 +218,7 @@ static int attach_run(struct op *op)
 			s->n.volume->rec->name);
 	struct node_volume *node = node_volume_find(s->n.volume);
 	s->attached_here = node == NULL || !node->dev.attached;
+	s->attached_first = s->attached_here && csi_knows_volume(s->n.task.csi, s->n.volume);
 	node_prepare_backend(&s->n);
 	s->n.dev.read_only = s->n.access.block && s->n.access.read_only;
 	return s->n.backend->attach(s->n.backend, op, &s->n.dev);
@@ -232,6 +234,7 @@ static int attach_end(struct op *op, int res)
 	if (node == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	node_volume_set_dev(s->n.task.csi, node, &s->n.dev.dev);
+	node->marks_read |= s->attached_first;
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
 	return 0;
 }

@@ -29,7 +29,7 @@ struct node_health {
 	struct list wanted;   /* watch's: to be looked at now */
 	struct list troubled; /* csi->troubled */
 	uint64_t seq;         /* blkdev.seq of what was attached; 0: not looked at yet */
-	uint64_t looked_ns;   /* at its file system, by whomever */
+	uint64_t looked_ns;   /* at its file system, by whomever; of one without, read from */
 	uint64_t checked_ns;  /* by the watch; 0: as soon as may be */
 	uint64_t judged_ns;   /* its latencies, by the watch */
 	bool device_due;      /* something was bound or unbound under its number */
@@ -38,7 +38,9 @@ struct node_health {
 	uint64_t gone_ns;      /* its device is not bound any more, or is another's */
 	uint64_t shut_down_ns; /* its file system answers EIO to everything */
 	uint64_t read_only_ns; /* its file system turned read-only by itself */
-	uint64_t hung_ns;      /* a look at it overstayed */
+	/* Calls on it have overstayed, whoever's; none has come back in time since. A helper that
+	 * could be killed hangs no longer, but the volume is no better for it. */
+	uint64_t hung_ns;
 	uint64_t slow_ns;
 	uint64_t slow_p99_ns, slow_ops; /* of the last minute looked at */
 	uint64_t errors_ns;             /* the first I/O error of this episode */
@@ -59,9 +61,9 @@ struct node_volume {
 	/* NodeStage has seen to it that the file system fills a device of so many bytes; 0: not in
 	 * this run of the driver. */
 	uint64_t fitted_bytes;
-	/* Since when (ring_now_ns) calls on it have overstayed, 0 when the last one ended in time.
-	 * A helper that could be killed hangs no longer, but the volume is no better for it. */
-	uint64_t overstayed_ns;
+	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
+	 * there can be none. */
+	bool marks_read;
 	/* Until then (ring_now_ns) who asks for its file system does so alone: it is being
 	 * unmounted (node_release.c). */
 	uint64_t alone_until_ns;

@@ -3,8 +3,9 @@
  * NodeGetVolumeStats: bytes and inodes of a mounted file system, size and allocated bytes of a
  * block volume, and (1.12) the volume's condition.
  *
- * It takes no lock and holds no pointer to the volume across a wait, so it is served beside any
- * other operation; a statfs that hangs ends as DEADLINE_EXCEEDED and makes the volume abnormal.
+ * It takes no lock, holds no pointer to the volume across a wait, and its helper call has the key
+ * of looks, so it is served beside any other operation; a statfs that hangs ends as
+ * DEADLINE_EXCEEDED and makes the volume abnormal.
  */
 #include "csi/condition.h"
 #include "csi/look.h"
@@ -22,7 +23,8 @@ struct stats {
 	bool block;
 	bool batched;
 	struct stats_member member;
-	struct statx image;
+	char look_key[HELPER_KEY_BYTES];
+	struct statx image; /* stx_mask 0: it could not be looked at */
 	char image_name[RECORD_KEY_MAX];
 };
 
@@ -33,7 +35,8 @@ static int ask_alone(struct op *op)
 	struct stats *s = stats_of(op);
 	s->batched = false;
 	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
-	return node_helper(op, MNT_STATS, &s->n.path, sizeof(s->n.path), &s->n.info,
+	csi_look_key(s->n.id, s->look_key);
+	return node_helper_by(op, s->look_key, MNT_STATS, &s->n.path, sizeof(s->n.path), &s->n.info,
 		sizeof(s->n.info), CSI_STAT_TIMEOUT_MS);
 }
 
@@ -45,7 +48,7 @@ static bool alone(const struct csi *csi, const struct stats *s)
 	if (pools_find_id(csi->pools, RECORD_VOLUME, s->n.id, &volume, &gone) < 0)
 		return true;
 	const struct node_volume *node = node_volume_find(volume);
-	return node == NULL || stats_alone(csi, node, s->n.id);
+	return node == NULL || stats_alone(csi, node);
 }
 
 static int stats_run(struct op *op)
@@ -76,9 +79,10 @@ static int stats_end(struct op *op, int res)
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(volume);
-	if (node != NULL && (res != -ETIMEDOUT || node->overstayed_ns == 0))
-		node->overstayed_ns = res == -ETIMEDOUT ? ring_now_ns(op->reactor->ring) : 0;
-	if (node != NULL)
+	/* Of a block volume nothing was asked that its device answers: that is left to a look. */
+	if (res == -ETIMEDOUT || !s->block)
+		csi_find_hanging(s->n.task.csi, node, res == -ETIMEDOUT);
+	if (node != NULL && !s->block)
 		csi_look_fs(s->n.task.csi, node, s->path, res, &s->n.info);
 	r = node_inspect_end(op, res);
 	if (r < 0)
@@ -101,10 +105,21 @@ static int image_run(struct op *op)
 	int r = find_again(op, &volume);
 	if (r < 0)
 		return r;
+	int dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
+	if (dirfd < 0)
+		return 0;
 	memcpy(s->image_name, volume->key, sizeof(s->image_name));
-	io_uring_prep_statx(op_sqe(op), pool_dirfd(volume->pool, RECORD_VOLUME), s->image_name,
-		AT_SYMLINK_NOFOLLOW, STATX_SIZE | STATX_BLOCKS, &s->image);
+	io_uring_prep_statx(op_sqe(op), dirfd, s->image_name, AT_SYMLINK_NOFOLLOW,
+		STATX_SIZE | STATX_BLOCKS, &s->image);
 	return op_submit(op);
+}
+
+/* An image or a pool that is gone is a condition, which the answer has. */
+static int image_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
 }
 
 static Csi__V1__VolumeUsage *usage_new(struct arena *arena, Csi__V1__VolumeUsage__Unit unit,
@@ -129,7 +144,10 @@ static void fill_usage(struct stats *s, Csi__V1__NodeGetVolumeStatsResponse *res
 	/* A file system that has shut down may not say. */
 	if (usage == NULL || (!s->block && info->shut_down && info->total_bytes == 0))
 		return;
-	if (s->block) {
+	if (s->block && s->image.stx_mask == 0) {
+		usage[0] = usage_new(
+			arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, info->total_bytes, 0, 0);
+	} else if (s->block) {
 		uint64_t used = s->image.stx_blocks * 512, total = s->image.stx_size;
 		usage[0] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, total,
 			used < total ? used : total, used < total ? total - used : 0);
@@ -173,7 +191,7 @@ static int answer_run(struct op *op)
 
 static const struct op_step stats_steps[] = {
 	{"stats", .run = stats_run, .end = stats_end},
-	{"image", .done = image_done, .run = image_run},
+	{"image", .done = image_done, .run = image_run, .end = image_end},
 	{"answer", .run = answer_run},
 	{NULL},
 };

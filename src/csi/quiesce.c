@@ -20,6 +20,7 @@
 
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
+#include "csi/condition.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -196,15 +197,13 @@ static int sync_run(struct op *op)
 static int sync_end(struct op *op, int res)
 {
 	struct csi_quiesce *q = quiesce_of(op);
-	struct node_volume *node = node_volume_find(q->volume);
 	bool moved = res == -EXDEV && !q->moved;
 	q->moved = moved;
 	if (moved)
 		return 0;
 	if (res < 0)
 		return quiesce_call_failed(op, res, "sync");
-	if (node != NULL)
-		node->overstayed_ns = 0;
+	csi_find_hanging(q->csi, node_volume_find(q->volume), false);
 	return 0;
 }
 

@@ -10,6 +10,8 @@
  */
 #include "csi/stats_batch.h"
 
+#include "csi/look.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,10 +88,10 @@ static struct stats_batch *open_batch(struct csi *csi, size_t path_bytes)
 	return batch;
 }
 
-bool stats_alone(const struct csi *csi, const struct node_volume *node, const char *id)
+bool stats_alone(const struct csi *csi, const struct node_volume *node)
 {
-	return ring_now_ns(csi->reactor->ring) < node->alone_until_ns || node->overstayed_ns != 0 ||
-	       node->health.hung_ns != 0 || helpers_hung_since(csi->reactor->helpers, id) != 0;
+	return ring_now_ns(csi->reactor->ring) < node->alone_until_ns ||
+	       node->health.hung_ns != 0 || csi_hung_since(csi, node->volume) != 0;
 }
 
 int stats_batch_join(struct csi *csi, struct stats_member *member, struct op *op, const char *path,

@@ -18,7 +18,7 @@ enum { STATS_BATCH_MS = 50 };
 
 /* Whether it is to be asked alone: a call on it may take long, as far as is known, or somebody
  * unmounts it, who can wait for a call of its own and for no other. */
-bool stats_alone(const struct csi *csi, const struct node_volume *node, const char *id);
+bool stats_alone(const struct csi *csi, const struct node_volume *node);
 
 /* Embed it; lives until the step's end. */
 struct stats_member {

@@ -13,6 +13,7 @@
 
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
+#include "csi/condition.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,12 +40,12 @@ int quiesce_call_failed(struct op *op, int res, const char *what)
 	struct csi_quiesce *q = quiesce_of(op);
 	struct node_volume *node = node_volume_find(q->volume);
 	q->result.why[sizeof(q->result.why) - 1] = '\0';
-	if (res == -ETIMEDOUT && node != NULL && node->overstayed_ns == 0)
-		node->overstayed_ns = ring_now_ns(op->reactor->ring);
-	if (res == -ETIMEDOUT)
+	if (res == -ETIMEDOUT) {
+		csi_find_hanging(q->csi, node, true);
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s does not end in time; see the kernel log for %s, then try again",
 			q->volume->rec->name, what, q->dev.path);
+	}
 	if (res == -EXDEV)
 		return op_fail(op, ERR_UNAVAILABLE,
 			"volume %s: %s: the mount of %s is not found at %s (%s); try again",
@@ -222,9 +223,7 @@ int quiesce_thaw_end(struct op *op, int res)
 	}
 	if (res < 0)
 		return thaw_failed(op, res);
-	struct node_volume *node = node_volume_find(q->volume);
-	if (node != NULL)
-		node->overstayed_ns = 0;
+	csi_find_hanging(q->csi, node_volume_find(q->volume), false);
 	q->frozen = false;
 	return 0;
 }

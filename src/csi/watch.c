@@ -376,7 +376,7 @@ static void follow_troubled(struct csi_watch *watch)
 		struct node_health *health = &node->health;
 		if (health->errors_ns != 0)
 			judge_errors(watch, node);
-		if (health->hung_ns != 0 &&
+		if (health->hung_ns != 0 && node->dev.attached &&
 			now_ns - health->looked_ns >= CSI_HUNG_LOOK_MS * (uint64_t)NS_PER_MS)
 			want_look(watch, node);
 		if (health->errors_ns == 0 && health->hung_ns == 0)

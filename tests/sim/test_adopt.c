@@ -6,6 +6,7 @@
 #include "csi_calls.h"
 
 #include "csi/fields.h"
+#include "csi/node_state.h"
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
@@ -222,12 +223,11 @@ Test(adopt, a_device_that_is_taken_over_is_held, .timeout = 120)
 	backend_remove(&slow);
 }
 
-static const char *look_at;
+static const char *look_in = "NodeUnstageVolume", *look_at;
 
-static void look_before_it_goes(const char *op_name, const char *step_name)
+static void look_beside_it(const char *op_name, const char *step_name)
 {
-	if (look_at == NULL || strcmp(op_name, "NodeUnstageVolume") != 0 ||
-		strcmp(step_name, look_at) != 0)
+	if (look_at == NULL || strcmp(op_name, look_in) != 0 || strcmp(step_name, look_at) != 0)
 		return;
 	look_at = NULL;
 	csi_adopt(w->csi, NULL, NULL);
@@ -245,7 +245,7 @@ Test(adopt, a_device_that_went_meanwhile_is_not_taken_over, .timeout = 120)
 		stage();
 		slow_attaches = 0;
 		look_at = steps[i];
-		w->on_step = look_before_it_goes;
+		w->on_step = look_beside_it;
 		unstage();
 		w->on_step = NULL;
 		cr_assert_null(look_at);
@@ -257,4 +257,34 @@ Test(adopt, a_device_that_went_meanwhile_is_not_taken_over, .timeout = 120)
 	}
 	world_close(w);
 	backend_remove(&slow);
+}
+
+/* It is left to another look, which finds it known and has the marks of the earlier run to read all
+ * the same. What was attached by nobody before is held for no such thing. */
+Test(adopt, what_is_staged_meanwhile_is_thawed, .timeout = 120)
+{
+	open_world(WORLD_XFS, 1, false);
+	make("base", "loop");
+	stage();
+	cr_expect(node_volume_find(find_volume())->marks_read);
+	leave_frozen();
+	/* As after a restart: nothing is known. */
+	node_volume_free(find_volume()->node);
+	find_volume()->node = NULL;
+	pool_set_state(pools_at(w->pools, 0), POOL_SICK, "%s", "made so by a test");
+	world_settle(w);
+	cr_assert_not(csi_knows_volume(w->csi, find_volume()));
+	look_in = "NodeStageVolume";
+	look_at = "inspect";
+	w->on_step = look_beside_it;
+	stage();
+	w->on_step = NULL;
+	cr_assert_null(look_at);
+	cr_assert(is_frozen());
+	world_settle(w);
+	cr_expect(csi_knows_volume(w->csi, find_volume()));
+	cr_assert(!is_frozen());
+	unstage();
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
 }

@@ -3,6 +3,8 @@
  * copied only where they can be held still for it. */
 #include "csi_calls.h"
 
+#include "../unit/sim_time.h"
+#include "csi/condition.h"
 #include "csi/node_state.h"
 
 #include <criterion/criterion.h>
@@ -324,6 +326,43 @@ Test(csi, a_volume_that_is_never_where_it_was_is_to_be_tried_again, .timeout = 3
 	w->calls[MNT_SYNC] = sync_finds_another;
 	cr_assert_eq(do_snapshot(), GRPC_UNAVAILABLE);
 	cr_assert_eq(syncs, 2);
+	w->calls[MNT_SYNC] = mnt_calls[MNT_SYNC];
+	close_staged();
+}
+
+/* ---- a sync that overstays is not the last word ---- */
+
+static int sync_overstays(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	return -ETIMEDOUT;
+}
+
+static bool hangs(void)
+{
+	struct pool_object *volume;
+	struct err err = {0};
+	struct arena *arena = arena_new(0);
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	const char *why = csi_volume_abnormal(arena, w->csi, volume);
+	bool hanging = why != NULL && strstr(why, "hanging") != NULL;
+	arena_unref(arena);
+	return hanging;
+}
+
+Test(csi, a_volume_whose_sync_overstayed_is_looked_at, .timeout = 300)
+{
+	open_staged(WORLD_XFS, 16 * MIB);
+	w->calls[MNT_SYNC] = sync_overstays;
+	cr_assert_eq(do_snapshot(), GRPC_DEADLINE_EXCEEDED);
+	cr_assert(hangs());
+	cr_assert_eq(csi_watch_open(w->csi), 0);
+	sim_pass_ms(w->reactor.ring, CSI_HUNG_LOOK_MS + 2 * CSI_WATCH_MS);
+	cr_assert(!hangs());
+	csi_watch_close(w->csi);
 	w->calls[MNT_SYNC] = mnt_calls[MNT_SYNC];
 	close_staged();
 }

@@ -4,7 +4,10 @@
 #include "csi_calls.h"
 
 #include "backends/backend.h"
+#include "csi/condition.h"
 #include "csi/fields.h"
+#include "csi/node_state.h"
+#include "pool/private.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -99,6 +102,61 @@ Test(csi, unstage_looks_for_a_device_that_memory_does_not_know, .timeout = 300)
 	backend_remove(&silent);
 	cr_assert_eq(unstage_id(other_id, &answer), GRPC_OK);
 	world_answer_free(&answer);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- statistics of a block volume whose pool is away ---- */
+
+Test(csi, statistics_of_a_block_volume_tell_that_its_pool_is_sick, .timeout = 300)
+{
+	struct world_answer answer;
+	open_world(WORLD_XFS, 1, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	pool_set_state(pools_at(w->pools, 0), POOL_SICK, "%s", "made so by a test");
+	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_path = csi_bytes(target_path);
+	cr_assert_eq(
+		call("Node/NodeGetVolumeStats", &req.base, &answer), GRPC_OK, "%s", answer.message);
+	Csi__V1__NodeGetVolumeStatsResponse *response =
+		csi__v1__node_get_volume_stats_response__unpack(NULL, answer.len, answer.data);
+	cr_assert_not_null(response);
+	cr_expect(response->volume_condition->abnormal);
+	cr_assert_eq(response->n_usage, 1);
+	cr_expect_eq(response->usage[0]->total, 16 * MIB);
+	cr_expect_eq(response->usage[0]->used, 0);
+	cr_expect_eq(response->usage[0]->available, 0);
+	csi__v1__node_get_volume_stats_response__free_unpacked(response, NULL);
+	world_answer_free(&answer);
+	world_settle(w); /* it is well when it is looked after */
+	world_adopt(w);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* They come from memory, whatever its device does: a volume that hangs is no better for them, and
+ * they do not put off who reads from it to see. */
+Test(csi, statistics_of_a_block_volume_are_no_look, .timeout = 300)
+{
+	struct pool_object *volume;
+	struct err err = {0};
+	open_world(WORLD_XFS, 1, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	const struct node_health *health = &node_volume_find(volume)->health;
+	csi_find_hanging(w->csi, node_volume_find(volume), true);
+	cr_assert_eq(do_stats(), GRPC_OK);
+	cr_expect_neq(health->hung_ns, 0);
+	cr_expect_eq(health->looked_ns, 0);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	world_close(w);
 }

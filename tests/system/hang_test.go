@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -207,6 +209,50 @@ func TestHangingPool(t *testing.T) {
 		b.eventually(made[i].Create)
 		b.must(made[i].Delete())
 	}
+}
+
+// syncing tells whether a helper process of the driver is in syncfs.
+func (b *bed) syncing() error {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", b.d.Pid(), b.d.Pid()))
+	if err != nil {
+		return rig.Stop(err)
+	}
+	for _, pid := range strings.Fields(string(children)) {
+		call, _ := os.ReadFile("/proc/" + pid + "/syscall")
+		if strings.HasPrefix(string(call), fmt.Sprintf("%d ", unix.SYS_SYNCFS)) {
+			return nil
+		}
+	}
+	return errors.New("no helper is in syncfs")
+}
+
+// A snapshot waits for a sync that takes long, and who asks for statistics waits for neither: the volume does not hang.
+func TestStatsBesideSync(t *testing.T) {
+	b := open(t, "xfs", 1<<30)
+	v := b.volume("dirty", "ext4")
+	b.must(v.Up())
+	b.must(os.WriteFile(filepath.Join(v.Target, "file"), make([]byte, 8*mib), 0o600))
+	thaw := b.freezePool(b.pool)
+	taken := make(chan error, 1)
+	go func() {
+		_, err := v.Snapshot("slow")
+		taken <- err
+	}()
+	b.eventually(b.syncing)
+	reply, err := v.Stats()
+	b.must(err)
+	if c := reply.GetVolumeCondition(); strings.Contains(c.GetMessage(), "hanging") {
+		t.Errorf("beside a sync: %v", c)
+	}
+	b.must(b.syncing()) // still
+	thaw()
+	b.must(<-taken)
+	snapshots, err := b.c.ListSnapshots(short(t), &csi.ListSnapshotsRequest{SourceVolumeId: v.ID})
+	b.must(err)
+	for _, s := range snapshots.GetEntries() {
+		b.must(b.d.DeleteSnapshot(s.GetSnapshot().GetSnapshotId()))
+	}
+	b.must(v.Gone())
 }
 
 // A driver with hanging helpers ends on SIGTERM, and its successor can have the pool.

@@ -420,6 +420,14 @@ func TestHealthImage(t *testing.T) {
 	b.must(os.Rename(b.pool.Image(idle.ID), filepath.Join(b.pool.Path, "kept-idle")))
 	b.found(gone, "ImageMissing", dataLoss, "snapshot")
 	b.found(idle, "ImageMissing", dataLoss, "snapshot")
+	reply, err := gone.Stats()
+	b.must(err)
+	if c := reply.GetVolumeCondition(); !c.GetAbnormal() || !strings.Contains(c.GetMessage(), "put it back") {
+		t.Errorf("statistics say %v", c)
+	}
+	if u := reply.GetUsage(); len(u) != 1 || u[0].GetTotal() != gone.Got || u[0].GetUsed() != 0 || u[0].GetAvailable() != 0 {
+		t.Errorf("statistics without the image: %v", u)
+	}
 	b.must(os.Rename(filepath.Join(b.pool.Path, "kept-gone"), b.pool.Image(gone.ID)))
 	b.must(os.Rename(filepath.Join(b.pool.Path, "kept-idle"), b.pool.Image(idle.ID)))
 	b.must(os.Truncate(b.pool.Image(cut.ID), cut.Got))

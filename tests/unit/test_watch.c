@@ -3,7 +3,7 @@
  * it goes when such a call does not come back. */
 #include "base/log.h"
 #include "csi/condition.h"
-#include "csi/node_state.h"
+#include "csi/node.h"
 #include "pool/private.h"
 #include "reactor/sim.h"
 #include "sim_time.h"
@@ -32,6 +32,7 @@ static struct pool_object *volumes[VOLUMES];
 static unsigned alone_calls, many_calls, paths_asked;
 static bool asked_alone[VOLUMES];
 static int many_res;
+static unsigned reads, reads_overstay;
 
 static unsigned answer(const char *path, struct mnt_info *info)
 {
@@ -74,9 +75,19 @@ static int fake_stats_many(const void *req, size_t req_len, void *resp, size_t *
 	return 0;
 }
 
+static int fake_read(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	return ++reads <= reads_overstay ? -ETIMEDOUT : 0;
+}
+
 static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_STATS] = fake_stats,
 	[MNT_STATS_MANY] = fake_stats_many,
+	[MNT_TRY_READ] = fake_read,
 };
 
 static void add_volume(unsigned i)
@@ -178,7 +189,7 @@ Test(watch, who_has_been_looked_at_is_left_alone)
 
 Test(watch, who_may_hang_is_asked_alone)
 {
-	node_volume_find(volumes[3])->overstayed_ns = 1;
+	health_of(3)->hung_ns = 1;
 	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_assert_eq(looked_at(), VOLUMES);
 	cr_expect(asked_alone[3]);
@@ -220,4 +231,58 @@ Test(watch, what_is_urgent_is_checked_in_the_next_tick)
 	health->device_due = true;
 	sim_pass_ms(reactor.ring, CSI_WATCH_MS + 1);
 	cr_assert_neq(health->gone_ns, 0);
+}
+
+/* ---- hanging ---- */
+
+static bool hangs(unsigned i)
+{
+	struct csi_condition found[CSI_CONDITION_KINDS];
+	struct arena *arena = arena_new(0);
+	unsigned count = csi_volume_conditions(arena, csi, volumes[i], found);
+	bool hanging = false;
+	for (unsigned c = 0; c < count; c++)
+		hanging |= found[c].kind == CSI_HANGING;
+	arena_unref(arena);
+	return hanging;
+}
+
+/* As an operation does that gave up a call of its own. */
+static void overstay(unsigned i)
+{
+	static const struct op_step none[] = {{NULL}};
+	struct node_op n = {.task.csi = csi, .volume = volumes[i], .id = "overstayed"};
+	op_init(&n.task.op, &reactor, "test", none, NULL);
+	cr_assert_lt(node_fail(&n.task.op, -ETIMEDOUT, "mount", "/m"), 0);
+	cr_assert(hangs(i));
+}
+
+/* Nobody asks for it; the watch's own look is what tells. */
+Test(watch, what_an_operation_found_hanging_is_looked_at_until_it_is_well)
+{
+	sim_pass_ms(reactor.ring, PERIOD_MS);
+	unsigned asked = paths_asked;
+	overstay(3);
+	sim_pass_ms(reactor.ring, CSI_HUNG_LOOK_MS + 2 * CSI_WATCH_MS);
+	cr_expect_not(hangs(3));
+	cr_expect(asked_alone[3]);
+	cr_expect_eq(paths_asked, asked + 1);
+	cr_expect(list_empty(&csi->troubled));
+}
+
+/* There is no file system to ask: it hangs until a read comes back. */
+Test(watch, a_block_volume_that_hangs_is_read_from)
+{
+	volumes[3]->rec->fs = FSIMG_NONE;
+	reads_overstay = 2;
+	sim_pass_ms(reactor.ring, PERIOD_MS);
+	cr_expect_eq(reads, 0);
+	overstay(3);
+	sim_pass_ms(reactor.ring, 2 * CSI_WATCH_MS);
+	cr_expect_eq(reads, 1);
+	cr_expect(hangs(3));
+	sim_pass_ms(reactor.ring, 2 * CSI_HUNG_LOOK_MS + 4 * CSI_WATCH_MS);
+	cr_expect_eq(reads, 3);
+	cr_expect_not(hangs(3));
+	cr_expect(list_empty(&csi->troubled));
 }
