@@ -411,7 +411,7 @@ static int link_end(struct op *op, int res)
 static int sync_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
-	b->synced_file = pool_one_log(b->pool);
+	b->synced_file = pool_one_log(&b->pool->features);
 	if (b->synced_file)
 		return pool_sync_dir(op, b->pool, b->kind, &b->sync);
 	io_uring_prep_fsync(op_sqe(op), b->fd, 0);

@@ -23,7 +23,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum fixture_fs { FIXTURE_DIR, FIXTURE_XFS, FIXTURE_EXT4, FIXTURE_TMPFS };
+enum fixture_fs { FIXTURE_DIR, FIXTURE_XFS, FIXTURE_EXT4, FIXTURE_NO_JOURNAL, FIXTURE_TMPFS };
 
 struct fixture {
 	char top[64];  /* the temp directory */
@@ -57,11 +57,13 @@ static inline bool fixture_mount(struct fixture *f, enum fixture_fs fs)
 	if (fs == FIXTURE_TMPFS)
 		f->mounted = mount("tmpfs", f->path, "tmpfs", 0, "size=256m") == 0;
 	else
-		f->mounted =
-			fixture_sh("truncate -s 2G %s && mkfs.%s -q %s %s && mount -o loop "
-				   "%s %s",
-				f->image, fs == FIXTURE_XFS ? "xfs" : "ext4",
-				fs == FIXTURE_XFS ? "-f" : "-F", f->image, f->image, f->path) == 0;
+		f->mounted = fixture_sh("truncate -s 2G %s && mkfs.%s -q %s %s && mount -o loop "
+					"%s %s",
+				     f->image, fs == FIXTURE_XFS ? "xfs" : "ext4",
+				     fs == FIXTURE_XFS    ? "-f"
+				     : fs == FIXTURE_EXT4 ? "-F"
+							  : "-F -O ^has_journal",
+				     f->image, f->image, f->path) == 0;
 	return f->mounted;
 }
 

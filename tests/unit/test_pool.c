@@ -557,6 +557,58 @@ Test(pool, grow_refuses_what_was_cut_short)
 	fixture_close(&f);
 }
 
+/* ---- what is durable without a journal ---- */
+
+/* Read past the file system: from the device's own bytes. */
+static bool is_on_disk(struct fixture *f, const char *name)
+{
+	return fixture_sh("debugfs -R 'ea_get /volumes/%s " RECORD_XATTR "' %s 2>/dev/null | "
+			  "grep -q ringvol-record",
+		       name, f->image) == 0;
+}
+
+static int fail_sync(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	return strcmp(op_name, "pool_build") == 0 && strcmp(step_name, "sync") == 0 ? -EIO : 0;
+}
+
+static struct pool_object *make_unsynced(struct fixture *f, const char *name)
+{
+	struct record rec = fixture_volume(name, MIB);
+	f->reactor.op_fault = fail_sync;
+	cr_assert_neq(fixture_build(f, &rec, NULL, NULL), ERR_OK);
+	f->reactor.op_fault = NULL;
+	struct pool_object *o = pools_find_name(f->pools, RECORD_VOLUME, name);
+	cr_assert(o != NULL && o->unsynced);
+	return o;
+}
+
+Test(pool, without_a_journal_each_file_is_made_durable)
+{
+	struct fixture f;
+	struct pool_settle s;
+	char name[16];
+	fixture_open(&f, FIXTURE_NO_JOURNAL);
+	cr_assert(pool_features(f.pool)->no_journal);
+	if (fixture_sh("debugfs -R quit %s 2>/dev/null", f.image) != 0)
+		cr_skip_test("needs debugfs");
+	/* More inodes than one block has: the directory's is not written with the last one's. */
+	for (unsigned i = 0; i < 40; i++) {
+		snprintf(name, sizeof(name), "v%u", i);
+		fixture_make_volume(&f, name, MIB);
+	}
+	cr_expect(is_on_disk(&f, "v39"), "made");
+	struct pool_object *o = make_unsynced(&f, "settled");
+	pool_settle_init(&s, &f.reactor, f.pool, RECORD_VOLUME, o);
+	cr_assert_eq(fixture_run(&f, &s.op), ERR_OK);
+	cr_expect(is_on_disk(&f, "settled"));
+	make_unsynced(&f, "loaded");
+	fixture_reopen_pools(&f);
+	cr_expect(is_on_disk(&f, "loaded"));
+	fixture_close(&f);
+}
+
 /* ---- clones ---- */
 
 static void write_at(struct fixture *f, const char *sub, const char *name, off_t at, char c)
@@ -727,6 +779,24 @@ Test(pool, read_only)
 	wait_state(&f, POOL_READY);
 	cr_assert(pool_features(f.pool)->tmpfile);
 	fixture_make_volume(&f, "w", MIB);
+	fixture_close(&f);
+}
+
+/* It may have gone while the pool was away, and a read-only one is not asked. */
+Test(pool, a_journal_is_looked_for_again)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_EXT4);
+	cr_assert_not(pool_features(f.pool)->no_journal);
+	cr_assert_eq(umount2(f.path, MNT_DETACH), 0);
+	wait_state(&f, POOL_MISSING);
+	cr_assert_eq(fixture_sh("tune2fs -f -O ^has_journal %s >/dev/null", f.image), 0);
+	cr_assert_eq(fixture_sh("mount -o loop %s %s", f.image, f.path), 0);
+	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+	wait_state(&f, POOL_SICK);
+	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT, NULL), 0);
+	wait_state(&f, POOL_READY);
+	cr_assert(pool_features(f.pool)->no_journal);
 	fixture_close(&f);
 }
 
