@@ -25,6 +25,9 @@ static void print_features(const struct bytes_features *f)
 		printf("  file system    %s\n", name);
 	else
 		printf("  file system    type 0x%llx\n", (unsigned long long)f->fs_type);
+	if (f->no_journal)
+		printf("  journal        no: after a loss of power it needs e2fsck and may have lost "
+		       "more than was being written\n");
 	printf("  reflink        %s\n",
 		f->reflink ? "yes: snapshots, clones and fresh volumes share their bytes"
 			   : "no: snapshots and clones copy their bytes");

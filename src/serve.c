@@ -77,6 +77,7 @@ struct serve {
 	uint64_t drain_end_ns;
 	bool waited_enough;
 	bool pools_loaded, adopted;
+	bool no_journal_said[POOLS_MAX];
 	bool serving, draining, csi_idle, server_drained, registration_drained;
 	bool cut_off;
 };
@@ -116,6 +117,22 @@ static void log_pool(const struct pool *pool)
 			{"why", *why != '\0' ? why : NULL}));
 }
 
+/* Once of each pool. Its files are made durable one by one, but nothing mends the file system. */
+static void log_no_journal(struct serve *s, const struct pool *pool)
+{
+	unsigned i = 0;
+	while (pools_at(s->pools, i) != pool)
+		i++;
+	if (pool_state(pool) != POOL_READY || !pool_features(pool)->no_journal ||
+		s->no_journal_said[i])
+		return;
+	s->no_journal_said[i] = true;
+	log_event(LOG_LEVEL_WARN,
+		"the pool's file system has no journal that sysfs tells of: after a loss of power it needs e2fsck and may have lost more than was being written",
+		log_fields({"pool", pool_name(pool)}, {"path", pool_path(pool)},
+			{"remedy", "tune2fs -O has_journal, while it is not mounted"}));
+}
+
 static void update_health(struct serve *s)
 {
 	struct err why = {0};
@@ -153,6 +170,7 @@ static void on_pool_changed(void *arg, struct pool *pool)
 	if (!s->serving)
 		return; /* the start says how all of them are */
 	log_pool(pool);
+	log_no_journal(s, pool);
 	update_health(s);
 }
 
@@ -420,6 +438,7 @@ static void say_serving(struct serve *s)
 			state_name(pool_state(pool)));
 		if (pool_state(pool) != POOL_READY)
 			log_pool(pool);
+		log_no_journal(s, pool);
 	}
 	if (!s->adopted)
 		log_event(LOG_LEVEL_WARN, "devices and mounts of earlier runs are still looked for",

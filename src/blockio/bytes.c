@@ -20,8 +20,10 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 enum {
 	PROBE_BYTES = 64 * 1024, /* more than any file system keeps inside its inode */
@@ -232,6 +234,26 @@ static int probe_fallocate(int dirfd, struct bytes_features *f)
 	return probe_told(r, &f->fallocate);
 }
 
+/* Sysfs tells the journal's thread, and "<none>" where there is no journal. The thread has a number
+ * in its own pid namespace alone, and is 0 in others. */
+static bool has_journal(int dirfd)
+{
+	struct stat st;
+	char link[64], device[512], path[600], task[16];
+	if (fstat(dirfd, &st) < 0)
+		return false;
+	snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(st.st_dev), minor(st.st_dev));
+	ssize_t len = readlink(link, device, sizeof(device) - 1);
+	if (len < 0)
+		return false;
+	device[len] = '\0';
+	const char *slash = strrchr(device, '/');
+	snprintf(path, sizeof(path), "/sys/fs/ext4/%s/journal_task",
+		slash != NULL ? slash + 1 : device);
+	_cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd >= 0 && read(fd, task, sizeof(task)) > 0 && task[0] >= '0' && task[0] <= '9';
+}
+
 /* What is told without trying. */
 static int probe_type(int dirfd, struct bytes_features *f)
 {
@@ -241,6 +263,7 @@ static int probe_type(int dirfd, struct bytes_features *f)
 	f->fs_type = (unsigned long)fs.f_type;
 	f->nocow_lies = f->fs_type == BTRFS_SUPER_MAGIC || f->fs_type == MAGIC_BCACHEFS ||
 			f->fs_type == MAGIC_ZFS;
+	f->no_journal = f->fs_type == EXT4_SUPER_MAGIC && !has_journal(dirfd);
 	return 0;
 }
 

@@ -46,11 +46,14 @@ struct bytes_features {
 	 * 6.18), and loop drops direct I/O without a word for smaller sectors. */
 	uint32_t shared_dio_align;
 	uint64_t fs_type; /* statfs f_type */
+	/* ext2, and ext4 made without a journal, which have ext4's fs_type. Also true of an ext4 of
+	 * which sysfs does not tell. */
+	bool no_journal;
 };
 /* -ENOSPC, -EDQUOT: it is too full to try. */
 int bytes_probe(int dirfd, struct bytes_features *ret);
-/* What can be told of a full one, by a file that is there: fs_type, nocow_lies, direct_io. The rest
- * is assumed to be there, until there is room to try. */
+/* What can be told of a full one, by a file that is there: fs_type, no_journal, nocow_lies,
+ * direct_io. The rest is assumed to be there, until there is room to try. */
 int bytes_probe_full(int dirfd, const char *name, struct bytes_features *ret);
 /* A name that is linked and unlinked meanwhile; a probe that was killed may leave it. */
 #define BYTES_PROBE_NAME ".ringvol-probe"

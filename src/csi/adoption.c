@@ -153,6 +153,8 @@ static bool is_known(const struct csi *csi, const struct pool *pool, unsigned ty
 	return i < POOLS_MAX && csi->adoption[type].pool_known[i] == pool_state_since_ns(pool) + 1;
 }
 
+_Static_assert(RECORD_DEVICE_MAX == BACKEND_TYPES - 1, "a record's device is an index");
+
 bool csi_knows_volume(const struct csi *csi, const struct pool_object *volume)
 {
 	const struct csi_adoption *adoption = &csi->adoption[volume->rec->device];

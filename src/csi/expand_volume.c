@@ -3,9 +3,9 @@
  * ControllerExpandVolume: the image grows, and its device where it has one, so that a block volume
  * sees it at once; the file system follows in NodeExpandVolume.
  *
- * How it can fail: no room, a range below the volume's size, an image that was cut short.
- * Repeatable: a larger image under a smaller device or file system is sound, and each step finds
- * what is large enough already.
+ * How it can fail: no room, a range below the volume's size, an image that was cut short; whether
+ * it has a device is not known yet. Repeatable: a larger image under a smaller device or file
+ * system is sound, and each step finds what is large enough already.
  */
 #include "csi/controller.h"
 #include "csi/node.h"
@@ -96,6 +96,10 @@ static int check(
 	int r = node_op_find(&e->n, req->volume_capability, err);
 	if (r == 0)
 		r = pool_check_ready(e->n.volume->pool, err);
+	/* It may have a device, which would not grow with it. */
+	if (r == 0 && !csi_knows_volume(e->n.task.csi, e->n.volume))
+		r = err_set(err, ERR_UNAVAILABLE,
+			"devices of an earlier run are still being looked for; try again");
 	if (r < 0)
 		return r;
 	/* A volume never shrinks: less than its size is its size. */

@@ -14,8 +14,10 @@ void csi_source_lock(struct csi_task *task, enum record_kind kind, const char *i
 {
 	struct pool_object *object;
 	struct err ignored = {0};
+	/* One that may be in use will be known to be when it is to be held still. */
 	bool in_use = pools_find_id(task->csi->pools, kind, id, &object, &ignored) == 0 &&
-		      kind == RECORD_VOLUME && node_volume_find(object) != NULL;
+		      kind == RECORD_VOLUME &&
+		      (node_volume_find(object) != NULL || !csi_knows_volume(task->csi, object));
 	csi_lock_id(task, in_use ? CSI_EXCLUSIVE : CSI_SHARED, kind, id);
 }
 

@@ -18,7 +18,8 @@ struct csi_source {
 	struct pool_clone clone;
 };
 
-/* Locks what the id names: shared, but exclusive for a volume that has to be held still. */
+/* Locks what the id names: shared, but exclusive for a volume that has, or may have, to be held
+ * still. */
 void csi_source_lock(struct csi_task *task, enum record_kind kind, const char *id);
 /* Finds and checks it. thick: the target's. Errors as pools_find_id(), ERR_UNAVAILABLE, and
  * ERR_DATA_LOSS (its image is short). */

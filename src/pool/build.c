@@ -294,7 +294,7 @@ static int record_end(struct op *op, int res)
 
 static bool stage_done(struct op *op)
 {
-	return pool_one_log(build_of(op)->pool);
+	return pool_one_log(&build_of(op)->pool->features);
 }
 
 static int stage_job(void *arg)
@@ -328,7 +328,7 @@ static int stage_undo(struct op *op)
 static bool data_done(struct op *op)
 {
 	const struct pool_build *b = build_of(op);
-	return pool_one_log(b->pool) && (b->sharing || !b->fill_writes);
+	return pool_one_log(&b->pool->features) && (b->sharing || !b->fill_writes);
 }
 
 static int data_run(struct op *op)

@@ -3,8 +3,9 @@
  * Growing an object: the image first, then its record, each made durable before the next, so that a
  * record never promises what the image has not got. There is no way back and none is needed: an
  * image larger than its record is what an attempt cut short leaves, and the next one takes it as it
- * is. One smaller than its record has lost data: growing it would put zeros in their place and call
- * it well, so that is refused. The new record takes the old one's place in memory at the very end.
+ * is, and needs no more room for the blocks it has. One smaller than its record has lost
+ * data: growing it would put zeros in their place and call it well, so that is refused. The new
+ * record takes the old one's place in memory at the very end.
  */
 #include "pool/private.h"
 
@@ -57,24 +58,6 @@ static int measure_run(struct op *op)
 	return op_child(op, &g->measure.op);
 }
 
-static int admit_run(struct op *op)
-{
-	struct pool_grow *g = grow_of(op);
-	uint64_t more = g->size_bytes - g->object->rec->size_bytes;
-	int r = pool_room_reserve(g->object->pool, more, g->object->rec->thick, &op->err);
-	if (r == 0)
-		g->reserved = more;
-	return r;
-}
-
-static int admit_undo(struct op *op)
-{
-	struct pool_grow *g = grow_of(op);
-	pool_room_release(g->object->pool, g->reserved);
-	g->reserved = 0;
-	return 0;
-}
-
 static int open_run(struct op *op)
 {
 	struct pool_grow *g = grow_of(op);
@@ -92,9 +75,50 @@ static int open_end(struct op *op, int res)
 	return 0;
 }
 
+/* A growth cut short keeps what it has allocated, which is free for nobody else. */
 static int open_undo(struct op *op)
 {
-	fd_close(&grow_of(op)->fd);
+	struct pool_grow *g = grow_of(op);
+	uint64_t allocated, size;
+	if (bytes_usage(g->fd, &allocated, &size) == 0)
+		pool_object_measured(g->object, allocated);
+	pool_entry(g->object)->watch = true;
+	fd_close(&g->fd);
+	return 0;
+}
+
+/* Of the growth, what an attempt cut short has allocated already. What is shared may be needed once
+ * more, and counts for nothing. */
+static uint64_t got_bytes(const struct pool_grow *g, uint64_t more)
+{
+	const struct record *rec = g->object->rec;
+	uint64_t allocated, size;
+	if (!rec->thick || g->object->shared || bytes_usage(g->fd, &allocated, &size) < 0 ||
+		allocated <= rec->size_bytes)
+		return 0;
+	return allocated - rec->size_bytes < more ? allocated - rec->size_bytes : more;
+}
+
+static int admit_run(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	struct pool *pool = pool_of(op);
+	uint64_t more = g->size_bytes - g->object->rec->size_bytes;
+	/* There was room for what it has got: asked again as if that were free. */
+	uint64_t got = got_bytes(g, more);
+	pool->free_bytes += got;
+	int r = pool_room_reserve(pool, more, g->object->rec->thick, &op->err);
+	pool->free_bytes -= got;
+	if (r == 0)
+		g->reserved = more;
+	return r;
+}
+
+static int admit_undo(struct op *op)
+{
+	struct pool_grow *g = grow_of(op);
+	pool_room_release(g->object->pool, g->reserved);
+	g->reserved = 0;
 	return 0;
 }
 
@@ -210,8 +234,8 @@ static int apply_run(struct op *op)
 static const struct op_step grow_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo, .done = is_grown},
 	{"measure", .run = measure_run, .done = measure_done},
-	{"admit", .run = admit_run, .undo = admit_undo, .done = is_grown},
 	{"open", .run = open_run, .end = open_end, .undo = open_undo, .done = is_grown},
+	{"admit", .run = admit_run, .undo = admit_undo, .done = is_grown},
 	{"size", .run = size_run, .end = size_end, .done = is_grown},
 	{"sync_image", .run = sync_run, .end = sync_end, .done = is_grown},
 	{"record", .run = record_run, .end = record_end, .undo = record_undo, .done = is_grown},

@@ -302,11 +302,12 @@ static int compare_found(const void *a, const void *b)
 
 /* An earlier run may have been killed between a link or rename and the sync after it. What is read
  * now is acknowledged to whoever asks, so it has to be durable first: a create repeated after the
- * restart is answered from the index. btrfs keeps no order between directories, so there it takes
- * all of it. */
+ * restart is answered from the index. Where no one log keeps the order (btrfs, ext4 without a
+ * journal), that takes all of it. */
 static int make_durable(struct pool_load *load)
 {
-	if (load->features.nocow_lies && syncfs(load->fds[POOL_FD_ROOT]) < 0) {
+	if (load->state == POOL_READY && !pool_one_log(&load->features) &&
+		syncfs(load->fds[POOL_FD_ROOT]) < 0) {
 		load_end_sys(load, -errno, "");
 		return -1;
 	}
@@ -481,7 +482,10 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	pool->images_unwatched = load->unwatched;
 	if (load->probed || !pool->probed)
 		pool->features = load->features;
-	pool->probed |= load->probed;
+	else /* of a full one, too */
+		pool->features.no_journal |= load->features.no_journal;
+	/* One that came back read-only is asked when it can be written to. */
+	pool->probed = load->probed || (pool->probed && load->state == POOL_READY);
 	reconcile(load, pool);
 	bool complete = true;
 	for (unsigned i = 0; i < load->found_count; i++)

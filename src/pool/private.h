@@ -270,7 +270,7 @@ void pool_image_found(struct pool_object *o, bool missing, bool truncated);
 
 void pool_sync_open(struct pool *pool);
 /* True where a sync of a directory makes all earlier changes of the file system durable. */
-bool pool_one_log(const struct pool *pool);
+bool pool_one_log(const struct bytes_features *features);
 /* Makes what was changed in volumes/ or snapshots/ durable: waits for the current step of `op`.
  * Goes along with the steps before it where no other operation changes the pool. */
 int pool_sync_dir(

@@ -42,7 +42,7 @@ static const struct field {
 	enum field_type type;
 	size_t at;
 	bool required;
-	size_t max;                /* strings: bytes without the NUL */
+	size_t max;                /* strings: bytes without the NUL; U8: the last one known */
 	const char *const *values; /* enums */
 } fields[] = {
 #define AT(member) offsetof(struct record, member)
@@ -54,7 +54,7 @@ static const struct field {
 	{"fs", FIELD_ENUM, AT(fs), true, 0, types},
 	{"block_size", FIELD_U32, AT(block_size), true},
 	{"thick", FIELD_BOOL, AT(thick), true},
-	{"device", FIELD_U8, AT(device), true},
+	{"device", FIELD_U8, AT(device), true, RECORD_DEVICE_MAX},
 	{"erase", FIELD_ENUM, AT(erase), true, 0, erases},
 	{"snapshot_freeze", FIELD_BOOL, AT(snapshot_freeze), true},
 	{"mkfs_options", FIELD_STRING, AT(mkfs_options), false, RECORD_OPTIONS_MAX},
@@ -302,7 +302,7 @@ static int parse_value(struct record *rec, const struct field *f, char *s)
 	case FIELD_U8:
 		r = parse_number(s, UINT8_MAX, &n);
 		*(uint8_t *)at = (uint8_t)n;
-		return r;
+		return r == 0 && n > f->max ? -EPROTONOSUPPORT : r;
 	case FIELD_BOOL:
 		*(bool *)at = s[0] == 't';
 		return strcmp(s, "true") == 0 || strcmp(s, "false") == 0 ? 0 : -EPROTONOSUPPORT;

@@ -29,6 +29,7 @@ enum {
 	RECORD_KEY_MAX = 64,
 	RECORD_ID_MAX = 128,
 	RECORD_OPTIONS_MAX = 512,
+	RECORD_DEVICE_MAX = 1, /* the last of enum backend_type */
 };
 
 enum record_kind { RECORD_VOLUME, RECORD_SNAPSHOT };

@@ -154,7 +154,7 @@ static int sync_end(struct op *op, int res)
 	struct pool_remove *r = remove_of(op);
 	if (res == 0)
 		pool_sync_removed(r->pool, r->object->kind, &r->sync);
-	if (res == 0 && !r->synced_from && !pool_one_log(r->pool)) {
+	if (res == 0 && !r->synced_from && !pool_one_log(&r->pool->features)) {
 		r->synced_from = true;
 		io_uring_prep_fsync(op_sqe(op), r->pool->fds[POOL_FD_TRASH], 0);
 		return op_submit(op);

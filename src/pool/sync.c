@@ -18,15 +18,17 @@
 enum { MAGIC_XFS = 0x58465342 };
 
 /*
- * XFS and ext4 write all changes of metadata to one log, in order: what is durable makes durable
- * what came before. A directory's fsync then covers the file that was linked into it, with its
- * size, its shared extents and its record, and both directories of a rename. Counted in the block
- * layer (Linux 6.18, flushes and writes of the device for each create): 2 and 1 on XFS, 2 and 2 on
- * ext4, as with the file's fsync before it; with the file's after it 3 and 2, 3 and 3.
+ * XFS, and ext4 with its journal, write all changes of metadata to one log, in order: what is
+ * durable makes durable what came before. A directory's fsync then covers the file that was linked
+ * into it, with its size, its shared extents and its record, and both directories of a rename.
+ * Counted in the block layer (Linux 6.18, flushes and writes of the device for each create): 2 and
+ * 1 on XFS, 2 and 2 on ext4, as with the file's fsync before it; with the file's after it 3 and 2,
+ * 3 and 3.
  */
-bool pool_one_log(const struct pool *pool)
+bool pool_one_log(const struct bytes_features *features)
 {
-	return pool->features.fs_type == MAGIC_XFS || pool->features.fs_type == EXT4_SUPER_MAGIC;
+	return features->fs_type == MAGIC_XFS ||
+	       (features->fs_type == EXT4_SUPER_MAGIC && !features->no_journal);
 }
 
 static void sync_begin(struct pool_sync *sync)
@@ -127,7 +129,7 @@ static int ready_run(struct op *op)
 
 static bool image_done(struct op *op)
 {
-	return settle_of(op)->object == NULL || pool_one_log(settle_of(op)->pool);
+	return settle_of(op)->object == NULL || pool_one_log(&settle_of(op)->pool->features);
 }
 
 static int image_job(void *arg)

@@ -70,6 +70,7 @@ static void try_text(const char *text, size_t len)
 	must(strcmp(rec->key, key) == 0);
 	must(strlen(rec->name) > 0 && strlen(rec->name) <= RECORD_NAME_MAX);
 	must(rec->fs < FSIMG_TYPES && strlen(rec->random) == 8);
+	must(rec->device <= RECORD_DEVICE_MAX);
 	check_printed(rec, text, len);
 	struct record *other = NULL;
 	must(record_parse(text, len, "another-key", &other) == -EBADMSG);

@@ -72,6 +72,68 @@ Test(adopt, a_look_that_fails_is_repeated, .timeout = 120)
 	world_close(w);
 }
 
+static struct pool_object *find_volume(void)
+{
+	struct pool_object *volume;
+	struct err err = {0};
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	return volume;
+}
+
+static enum grpc_status expand(uint64_t size_bytes)
+{
+	Csi__V1__ControllerExpandVolumeRequest req =
+		CSI__V1__CONTROLLER_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	range.required_bytes = (int64_t)size_bytes;
+	req.volume_id = csi_bytes(volume_id);
+	req.capacity_range = &range;
+	return call_status("Controller/ControllerExpandVolume", &req.base);
+}
+
+/* Or its device would stay as it is, and nobody be told to see to it. */
+Test(adopt, what_may_have_a_device_does_not_grow_yet, .timeout = 120)
+{
+	open_world(WORLD_XFS, 1, true);
+	make("base", "loop");
+	stage();
+	w->scan_faults = 1;
+	world_restart(w);
+	cr_expect_eq(expand(32 * MIB), GRPC_UNAVAILABLE);
+	cr_expect_eq(find_volume()->rec->size_bytes, create_bytes);
+	world_settle(w);
+	cr_expect_eq(expand(32 * MIB), GRPC_OK);
+	cr_expect_eq(node_volume_find(find_volume())->dev.size_bytes, 32 * MIB);
+	unstage();
+	world_close(w);
+}
+
+/* Each would hold it still, when it turns out to be mounted. */
+Test(adopt, what_may_be_mounted_has_one_snapshot_at_a_time, .timeout = 120)
+{
+	open_world(WORLD_XFS, 1, false);
+	make("base", "loop");
+	stage();
+	w->scan_faults = 1;
+	world_restart(w);
+	Csi__V1__CreateSnapshotRequest req = CSI__V1__CREATE_SNAPSHOT_REQUEST__INIT;
+	struct world_answer answers[2];
+	req.source_volume_id = csi_bytes(volume_id);
+	req.name = csi_bytes("one");
+	world_send(w, "Controller/CreateSnapshot", &req.base, &answers[0]);
+	req.name = csi_bytes("two");
+	world_send(w, "Controller/CreateSnapshot", &req.base, &answers[1]);
+	for (unsigned i = 0; i < 2; i++)
+		world_wait(w, &answers[i]);
+	cr_expect_eq(answers[0].status, GRPC_UNAVAILABLE);
+	cr_expect_eq(answers[1].status, GRPC_ABORTED, "%s", answers[1].message);
+	for (unsigned i = 0; i < 2; i++)
+		world_answer_free(&answers[i]);
+	world_settle(w);
+	unstage();
+	world_close(w);
+}
+
 Test(adopt, a_pool_that_came_back_is_not_known_yet, .timeout = 120)
 {
 	open_world(WORLD_XFS, 1, true);
@@ -140,14 +202,6 @@ Test(adopt, a_backend_that_is_mute_is_alone_with_it, .timeout = 120)
 }
 
 /* ---- beside what is being done to a volume ---- */
-
-static struct pool_object *find_volume(void)
-{
-	struct pool_object *volume;
-	struct err err = {0};
-	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
-	return volume;
-}
 
 static struct backend_dev slow_dev, slow_seen; /* what is there, what a look under way saw */
 static unsigned slow_attaches;

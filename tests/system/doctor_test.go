@@ -120,6 +120,29 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// The driver says it once, the doctor each time.
+func TestPoolWithoutJournal(t *testing.T) {
+	b := newBed(t, "ext4", 1<<30)
+	b.must(b.pool.Unmount())
+	_, err := rig.Run("tune2fs", "-O", "^has_journal", b.Path("pool-default.img"))
+	b.must(err)
+	b.must(b.pool.Mount())
+	b.start()
+	if f := b.doctor(nil).check("pool default"); f.Verdict != "limited" || !strings.Contains(f.Found, "no journal") ||
+		!strings.Contains(f.Remedy, "tune2fs") {
+		t.Errorf("%+v", f)
+	}
+	b.must(b.pool.Remount(true))
+	b.notReady()
+	b.must(b.pool.Remount(false))
+	b.must(b.d.AwaitReady())
+	log, err := os.ReadFile(b.d.Log)
+	b.must(err)
+	if said := strings.Count(string(log), "has no journal"); said != 1 {
+		t.Errorf("said %d times: %s", said, log)
+	}
+}
+
 // An ignored SIGCHLD survives exec, and with it nobody would know how a tool has ended.
 func TestDoctorStartedWithoutChildSignals(t *testing.T) {
 	b := open(t, "xfs", 1<<30)

@@ -23,7 +23,14 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum fixture_fs { FIXTURE_DIR, FIXTURE_XFS, FIXTURE_EXT4, FIXTURE_BTRFS, FIXTURE_TMPFS };
+enum fixture_fs {
+	FIXTURE_DIR,
+	FIXTURE_XFS,
+	FIXTURE_EXT4,
+	FIXTURE_NO_JOURNAL,
+	FIXTURE_BTRFS,
+	FIXTURE_TMPFS
+};
 
 struct fixture {
 	char top[64];  /* the temp directory */
@@ -50,8 +57,10 @@ static inline int fixture_sh(const char *fmt, ...)
 
 static inline bool fixture_mount(struct fixture *f, enum fixture_fs fs)
 {
-	static const char *const mkfs[] = {
-		[FIXTURE_XFS] = "xfs -f", [FIXTURE_EXT4] = "ext4 -F", [FIXTURE_BTRFS] = "btrfs -f"};
+	static const char *const mkfs[] = {[FIXTURE_XFS] = "xfs -f",
+		[FIXTURE_EXT4] = "ext4 -F",
+		[FIXTURE_NO_JOURNAL] = "ext4 -F -O ^has_journal",
+		[FIXTURE_BTRFS] = "btrfs -f"};
 	if (fs == FIXTURE_DIR)
 		return true;
 	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
@@ -59,8 +68,10 @@ static inline bool fixture_mount(struct fixture *f, enum fixture_fs fs)
 	if (fs == FIXTURE_TMPFS)
 		f->mounted = mount("tmpfs", f->path, "tmpfs", 0, "size=256m") == 0;
 	else
-		f->mounted = fixture_sh("truncate -s 2G %s && mkfs.%s -q %s >/dev/null && mount -o loop %s %s",
-				     f->image, mkfs[fs], f->image, f->image, f->path) == 0;
+		f->mounted =
+			fixture_sh(
+				"truncate -s 2G %s && mkfs.%s -q %s >/dev/null && mount -o loop %s %s",
+				f->image, mkfs[fs], f->image, f->image, f->path) == 0;
 	return f->mounted;
 }
 

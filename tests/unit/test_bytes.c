@@ -107,6 +107,13 @@ static struct bytes_features probe_at(const char *target)
 	return f;
 }
 
+static int file_in(const char *target, const char *name)
+{
+	char path[128];
+	snprintf(path, sizeof path, "%s/%s", target, name);
+	return env_file(path, 0);
+}
+
 Test(bytes, probe_tells_file_systems_apart)
 {
 	ENV_NEEDS_LOOP();
@@ -123,6 +130,44 @@ Test(bytes, probe_tells_file_systems_apart)
 	f = probe_at("mnt2");
 	cr_assert(f.fs_type == BTRFS_SUPER_MAGIC && f.reflink && f.direct_io && f.tmpfile);
 	cr_assert(f.xattr && f.fallocate && f.nocow_lies && f.dio_align == 4096);
+}
+
+/* By an ext4 driver or an ext2 one, whichever the kernel has. */
+Test(bytes, probe_looks_for_a_journal)
+{
+	ENV_NEEDS_LOOP();
+	struct bytes_features f;
+	static const struct {
+		const char *mkfs, *options;
+		bool no_journal;
+	} made[] = {
+		{"mkfs.ext4", "has_journal", false},
+		{"mkfs.ext4", "^has_journal", true},
+		{"mkfs.ext2", "ext_attr", true},
+	};
+	for (unsigned i = 0; i < 3; i++) {
+		char image[] = "image0", target[] = "mnt0";
+		image[5] = target[3] = (char)('0' + i);
+		env_image(image, 64 * MIB);
+		cr_assert(env_runs(made[i].mkfs, "-q", "-F", "-O", made[i].options,
+				  env_path(image)) == 0);
+		struct lodev dev = env_attach(image);
+		char path[32];
+		snprintf(path, sizeof path, "/dev/loop%u", dev.minor);
+		cr_assert(mkdirat(env.dirfd, target, 0755) == 0);
+		cr_assert(mount(path, env_path(target), made[i].mkfs + 5, 0, "") == 0);
+		f = probe_at(target);
+		cr_assert(f.fs_type == EXT4_SUPER_MAGIC && f.tmpfile && f.xattr);
+		cr_assert(f.no_journal == made[i].no_journal, "%s -O %s", made[i].mkfs,
+			made[i].options);
+		close(file_in(target, "file"));
+		int dirfd = open(env_path(target), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		cr_assert(bytes_probe_full(dirfd, "file", &f) == 0);
+		cr_assert(f.no_journal == made[i].no_journal);
+		close(dirfd);
+	}
+	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt5");
+	cr_assert(!probe_at("mnt5").no_journal);
 }
 
 /* Whatever little is left: what is told is what an empty one tells, or that it is too full. */
@@ -169,13 +214,6 @@ Test(bytes, probe_of_a_full_one_is_right_or_none)
 	struct bytes_features f;
 	cr_assert(bytes_probe_full(-1, "file", &f) == -EBADF);
 	cr_assert(bytes_probe_full(env.dirfd, "nothing", &f) == -ENOENT);
-}
-
-static int file_in(const char *target, const char *name)
-{
-	char path[128];
-	snprintf(path, sizeof path, "%s/%s", target, name);
-	return env_file(path, 0);
 }
 
 Test(bytes, reflink_shares_or_says_that_it_cannot)

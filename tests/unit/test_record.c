@@ -82,7 +82,7 @@ Test(record, round_trip)
 	rec = sample();
 	rec.size_bytes = rec.created_ns = UINT64_MAX;
 	rec.block_size = UINT32_MAX;
-	rec.device = UINT8_MAX;
+	rec.device = RECORD_DEVICE_MAX;
 	rec.kind = RECORD_SNAPSHOT;
 	round_trip(&rec);
 	rec.name = "100%\n\x7f\x01=; \xF0\x9F\x92\xBE";
@@ -149,6 +149,8 @@ Test(record, the_future_is_not_guessed_at)
 		{"fs=ext4", "fs=zfs"},
 		{"erase=none", "erase=burn"},
 		{"thick=false", "thick=maybe"},
+		{"device=0", "device=2"},
+		{"device=0", "device=255"},
 	};
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		char text[RECORD_BYTES_MAX];
