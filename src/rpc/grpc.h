@@ -4,9 +4,9 @@
  * descriptors; a new RPC is one function and one line in a service's method table.
  *
  * A method gets a decoded, edge-checked request and must end the call exactly once, now or later,
- * with grpc_reply() or grpc_fail(). A call whose client went away (RST_STREAM, deadline, lost
- * connection) stays valid until it is ended; what is sent then goes nowhere. That is how an
- * operation outlives its RPC.
+ * with grpc_reply() or grpc_end(). A call whose client went away (RST_STREAM, deadline, lost
+ * connection) stays valid until it is ended; what is sent then goes nowhere. Until then it counts
+ * against GRPC_CALLS_MAX and keeps its request: who waits for long ends it in grpc_on_gone().
  */
 #ifndef RINGVOL_RPC_GRPC_H
 #define RINGVOL_RPC_GRPC_H
@@ -44,7 +44,7 @@ enum {
 	GRPC_METHODS_MAX = 96,            /* over all services */
 	GRPC_ARENA_MAX_BYTES =
 		16 << 20,      /* of one call: the decoded request and what the method adds */
-	GRPC_CALLS_MAX = 8192, /* in flight over all connections, those left by clients included */
+	GRPC_CALLS_MAX = 8192, /* that methods have and have not ended, over all connections */
 };
 
 struct grpc_call;
