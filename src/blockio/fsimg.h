@@ -72,7 +72,7 @@ int fsimg_fsck_result(enum fsimg_type type, int exit_status);
 
 /* Checks mount flags (a CSI capability's) against the allow list of that type: none that names
  * another device or path, none that changes what a mount is (bind, remount, loop, ...).
- * Read-only ("ro") and "rw" are allowed. */
+ * Read-only ("ro") and "rw" are allowed: what "ro" means for a volume is the caller's affair. */
 int fsimg_check_mount_flag(enum fsimg_type type, const char *flag, struct err *err);
 
 /* A UUID (version 8) derived from a volume id, so that no record of it is needed. */

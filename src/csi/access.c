@@ -6,6 +6,7 @@
  * What storage on one node cannot give (several nodes at once) and what is not ours (file systems,
  * mount flags outside their allow list) is refused by name.
  */
+#include "blockio/mnt.h"
 #include "csi/fields.h"
 
 #include <errno.h>
@@ -101,6 +102,11 @@ static int parse_mount(const Csi__V1__VolumeCapability__MountVolume *mount,
 		if (r < 0)
 			return r;
 	}
+	if (!mnt_has_option(ret->options, "ro"))
+		return 0;
+	if (mnt_has_option(ret->options, "rw"))
+		return err_set(err, ERR_INVALID, "mount_flags: ro and rw cannot both be had");
+	ret->read_only = true;
 	return 0;
 }
 

@@ -145,6 +145,31 @@ Test(access, mount_flags)
 	}
 }
 
+Test(access, mount_flag_ro)
+{
+	struct cap c;
+	struct csi_access access;
+	struct err err = {0};
+	static const char *const read_only[] = {"ro", "noatime,ro", "ro,nodev", "ro,ro"};
+	for (size_t i = 0; i < sizeof(read_only) / sizeof(read_only[0]); i++) {
+		mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+		flag(&c, read_only[i]);
+		cr_assert_eq(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0);
+		cr_expect(access.read_only, "%s", read_only[i]);
+	}
+	static const char *const writable[] = {"rw", "errors=remount-ro", "noatime"};
+	for (size_t i = 0; i < sizeof(writable) / sizeof(writable[0]); i++) {
+		mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+		flag(&c, writable[i]);
+		cr_assert_eq(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0);
+		cr_expect(!access.read_only, "%s", writable[i]);
+	}
+	mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+	flag(&c, "ro");
+	flag(&c, "noatime,rw");
+	refused(&c.cap, "ro and rw");
+}
+
 Test(access, mount_flags_too_long)
 {
 	struct cap c;
