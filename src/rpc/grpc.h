@@ -41,6 +41,7 @@ enum grpc_status {
 
 enum {
 	GRPC_MESSAGE_MAX_BYTES = 4 << 20, /* what grpc-go accepts by default, both ways */
+	GRPC_ENDLESS_MAX_BYTES = 1 << 10, /* a request that is kept as long as the client wishes */
 	GRPC_METHODS_MAX = 96,            /* over all services */
 	GRPC_ARENA_MAX_BYTES =
 		16 << 20,      /* of one call: the decoded request and what the method adds */
@@ -57,7 +58,8 @@ enum grpc_method_flags {
 	 * wait. The arena is a fresh one for each message. */
 	GRPC_STREAM_IN = 1 << 0,
 	/* The stream ends only when the client wishes (a watch). A drain does not wait for it: the
-	 * client is told UNAVAILABLE, and to the method it is gone. */
+	 * client is told UNAVAILABLE, and to the method it is gone. A request larger than
+	 * GRPC_ENDLESS_MAX_BYTES is INVALID_ARGUMENT. */
 	GRPC_ENDLESS = 1 << 1,
 };
 
