@@ -229,7 +229,7 @@ static void on_registration_drained(void *arg)
 static void on_drain_tick(struct ring_timer *timer)
 {
 	struct serve *s = container_of(timer, struct serve, timer);
-	/* Calls whose client went away are still in flight. */
+	/* A call whose client went away is in flight until its method ends it. */
 	bool calls_over = s->registry == NULL || grpc_registry_in_flight(s->registry) == 0;
 	if (calls_over && s->csi_idle && s->server_drained && s->registration_drained &&
 		!adopting(s) && pools_idle(s->pools))

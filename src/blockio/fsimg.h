@@ -70,10 +70,10 @@ int fsimg_fsck_argv(enum fsimg_type type, const char *path, struct proc *proc);
 /* 0 when the file system is sound now, else -EUCLEAN. */
 int fsimg_fsck_result(enum fsimg_type type, int exit_status);
 
-/* Checks mount flags (a CSI capability's) against the allow list of that type: none that names
+/* Looks a mount flag (a CSI capability's) up in the allow list of that type: none that names
  * another device or path, none that changes what a mount is (bind, remount, loop, ...).
- * Read-only ("ro") and "rw" are allowed. */
-int fsimg_check_mount_flag(enum fsimg_type type, const char *flag, struct err *err);
+ * Read-only ("ro") and "rw" are allowed: what "ro" means for a volume is the caller's affair. */
+bool fsimg_mount_flag_ok(enum fsimg_type type, const char *flag);
 
 /* A UUID (version 8) derived from a volume id, so that no record of it is needed. */
 void fsimg_uuid_of(const char *volume_id, uint8_t ret_uuid[16]);

@@ -272,11 +272,11 @@ static bool check_option(const struct word *list, struct span text, const char *
 	return check_value(word, value);
 }
 
-static int refuse(struct err *err, enum fsimg_type type, const char *what, struct span text)
+static int refuse(struct err *err, enum fsimg_type type, struct span text)
 {
 	/* What a tenant wrote goes into the message only as far as it is plain text. */
 	int len = all_of(text, DIGITS LETTERS " _-.:+^=,/%") && text.len < 100 ? (int)text.len : 0;
-	return err_set(err, ERR_INVALID, "%s \"%.*s\" is not allowed for %s", what, len, text.s,
+	return err_set(err, ERR_INVALID, "mkfsOptions: \"%.*s\" is not allowed for %s", len, text.s,
 		type == FSIMG_NONE ? "a raw block volume" : fsimg_name(type));
 }
 
@@ -290,8 +290,7 @@ int fsimg_check_mkfs_options(enum fsimg_type type, const char *options, struct e
 	for (struct span word; next_span(&options, &word);) {
 		const char *before = word.s;
 		if (list == NULL || !check_option(list, word, &options))
-			return refuse(err, type,
-				"mkfsOptions:", (struct span){before, (size_t)(options - before)});
+			return refuse(err, type, (struct span){before, (size_t)(options - before)});
 		if (++seen > OPTIONS_WORDS_MAX / 2)
 			return err_set(err, ERR_INVALID, "mkfsOptions has more than %d options",
 				OPTIONS_WORDS_MAX / 2);
@@ -299,11 +298,9 @@ int fsimg_check_mkfs_options(enum fsimg_type type, const char *options, struct e
 	return 0;
 }
 
-int fsimg_check_mount_flag(enum fsimg_type type, const char *flag, struct err *err)
+bool fsimg_mount_flag_ok(enum fsimg_type type, const char *flag)
 {
 	struct span text = {flag, strlen(flag)};
-	if (lists[type].mount != NULL &&
-		(check_pair(any_mount, text) || check_pair(lists[type].mount, text)))
-		return 0;
-	return refuse(err, type, "mount flag", text);
+	return lists[type].mount != NULL &&
+	       (check_pair(any_mount, text) || check_pair(lists[type].mount, text));
 }

@@ -141,5 +141,7 @@ int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
  * gone: for comparing, not for opening. Allocated; as given where its directory does not exist,
  * NULL when out of memory. Blocking; the mount itself is not touched. */
 char *mnt_scan_name(const char *path);
+/* True if a comma list has this word. */
+bool mnt_has_option(const char *options, const char *word);
 
 #endif

@@ -102,8 +102,6 @@ struct mnt_line {
 };
 /* Calls each for every line until it answers false. 0 or -errno. */
 int mnt_each_line(bool (*each)(void *arg, const struct mnt_line *line), void *arg);
-/* True if a comma list has this word. */
-bool mnt_has_option(const char *options, const char *word);
 /* The device a line is about, 0:0 if it is none of ours; *ret_bound_node as in mnt_entry. */
 void mnt_line_device(const struct mnt_line *line, uint32_t *ret_major, uint32_t *ret_minor,
 	bool *ret_bound_node);

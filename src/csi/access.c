@@ -3,9 +3,10 @@
  * Volume capabilities: how a volume is to be used. One is taken apart into a struct csi_access;
  * a list must agree with itself and is merged into one.
  *
- * What storage on one node cannot give (several nodes at once) and what is not ours (file systems,
- * mount flags outside their allow list) is refused by name.
+ * What storage on one node cannot give (several nodes at once) and what is not ours (file systems)
+ * is refused by name; mount flags outside their allow list by their place, as they may be secrets.
  */
+#include "blockio/mnt.h"
 #include "csi/fields.h"
 
 #include <errno.h>
@@ -51,11 +52,10 @@ static int parse_mode(
 }
 
 /* One option, which the client may have given in a list with commas: each is looked at. */
-static int add_option(struct csi_access *ret, char *option, struct err *err)
+static int add_option(struct csi_access *ret, char *option, size_t nth, struct err *err)
 {
-	int r = fsimg_check_mount_flag(ret->fs, option, err);
-	if (r < 0)
-		return err_set(err, ERR_INVALID, "mount_flags: a flag is not allowed for %s",
+	if (!fsimg_mount_flag_ok(ret->fs, option))
+		return err_set(err, ERR_INVALID, "mount_flags: flag %zu is not allowed for %s", nth,
 			fsimg_name(ret->fs));
 	size_t used = strlen(ret->options), len = strlen(option);
 	if (used + 1 + len >= sizeof(ret->options))
@@ -67,16 +67,17 @@ static int add_option(struct csi_access *ret, char *option, struct err *err)
 	return 0;
 }
 
-static int add_flag(struct csi_access *ret, const char *flag, struct err *err)
+/* nth: of the capability's flags, from 1 */
+static int add_flag(struct csi_access *ret, const char *flag, size_t nth, struct err *err)
 {
 	char copy[sizeof(ret->options)];
 	if (strlen(flag) >= sizeof(copy))
-		return err_set(
-			err, ERR_INVALID, "mount_flags: longer than %zu bytes", sizeof(copy) - 1);
+		return err_set(err, ERR_INVALID, "mount_flags: flag %zu is longer than %zu bytes",
+			nth, sizeof(copy) - 1);
 	strcpy(copy, flag);
 	char *rest = copy, *option;
 	while ((option = strsep(&rest, ",")) != NULL) {
-		int r = add_option(ret, option, err);
+		int r = add_option(ret, option, nth, err);
 		if (r < 0)
 			return r;
 	}
@@ -97,10 +98,15 @@ static int parse_mount(const Csi__V1__VolumeCapability__MountVolume *mount,
 		return err_set(err, ERR_INVALID,
 			"volume_capability: volume_mount_group is not served (VOLUME_MOUNT_GROUP is not advertised)");
 	for (size_t i = 0; i < mount->n_mount_flags; i++) {
-		int r = add_flag(ret, csi_str(mount->mount_flags[i]), err);
+		int r = add_flag(ret, csi_str(mount->mount_flags[i]), i + 1, err);
 		if (r < 0)
 			return r;
 	}
+	if (!mnt_has_option(ret->options, "ro"))
+		return 0;
+	if (mnt_has_option(ret->options, "rw"))
+		return err_set(err, ERR_INVALID, "mount_flags: ro and rw cannot both be had");
+	ret->read_only = true;
 	return 0;
 }
 

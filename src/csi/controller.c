@@ -2,7 +2,9 @@
 /*
  * The Controller service: its method table, its capabilities, and ValidateVolumeCapabilities.
  * Listings are in controller_list.c, each long operation in a file of its own. An RPC without a
- * line in the table answers UNIMPLEMENTED, and no capability of it is advertised.
+ * line in the table answers UNIMPLEMENTED, and no capability of it is advertised. Volumes tell the
+ * node that has them, but LIST_VOLUMES_PUBLISHED_NODES is only for who has
+ * PUBLISH_UNPUBLISH_VOLUME as well.
  */
 #include "csi/controller.h"
 
@@ -22,7 +24,6 @@ static void get_capabilities(struct grpc_call *call, const ProtobufCMessage *req
 		{CAP(LIST_SNAPSHOTS), true},
 		{CAP(CLONE_VOLUME), true},
 		{CAP(EXPAND_VOLUME), csi->config.controller_expand},
-		{CAP(LIST_VOLUMES_PUBLISHED_NODES), true},
 		{CAP(VOLUME_CONDITION), csi->config.csi_minor == 12},
 		{CAP(GET_VOLUME), true},
 		{CAP(SINGLE_NODE_MULTI_WRITER), true},

@@ -25,7 +25,7 @@ enum csi_services {
 
 enum {
 	CSI_TASKS_MAX = 4096,         /* long operations at once; then RESOURCE_EXHAUSTED */
-	CSI_WAITERS_MAX = 1024,       /* calls joined to one operation */
+	CSI_WAITERS_MAX = 1024,       /* calls that wait for one operation; then ABORTED */
 	CSI_STAT_TIMEOUT_MS = 2000,   /* inspect and statfs */
 	CSI_MOUNT_TIMEOUT_MS = 60000, /* mount (may replay a journal), umount (may write back) */
 	CSI_SYNC_TIMEOUT_MS = 30000,  /* syncfs before a snapshot */

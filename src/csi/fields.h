@@ -36,7 +36,7 @@ int csi_capacity(const Csi__V1__CapacityRange *range, uint64_t default_bytes, ui
 
 struct csi_access {
 	bool block;
-	bool read_only;     /* SINGLE_NODE_READER_ONLY */
+	bool read_only;     /* SINGLE_NODE_READER_ONLY, or mount flag ro */
 	bool single_writer; /* SINGLE_NODE_SINGLE_WRITER: one publish only */
 	bool fs_given;      /* the client named a type */
 	enum fsimg_type fs; /* the type named, ext4 when none was; FSIMG_NONE for block */

@@ -4,7 +4,8 @@
  *
  * Happy path: csi_task_new() in the call's arena, locks named, csi_task_start() finds no task in
  * the way and starts the operation; at its end every waiting call gets the same answer, one line
- * is logged, cleanup runs, the arena goes.
+ * is logged, cleanup runs, the arena goes. A call whose client leaves before ends there, and leaves
+ * the task to go on, with or without others that wait.
  * How it can fail: a lock is taken. Then a call with equal arguments joins the task that has it,
  * any other gets ABORTED at once; nothing ever waits for a lock, so nothing can deadlock.
  *
@@ -23,15 +24,25 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Lies in its call's arena. */
 struct waiter {
 	struct list link;
 	struct grpc_call *call;
+	struct csi_task *task; /* the one it waits for */
 };
 
 static void call_out_of_memory(struct grpc_call *call)
 {
 	grpc_end(
 		call, GRPC_RESOURCE_EXHAUSTED, "out of memory: the request does not fit its arena");
+}
+
+static void waiter_on_gone(struct grpc_call *call, void *arg)
+{
+	struct waiter *w = arg;
+	list_remove(&w->link);
+	w->task->waiter_count--;
+	grpc_end(call, GRPC_CANCELLED, NULL);
 }
 
 void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size_t size)
@@ -50,8 +61,10 @@ void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size
 	list_init(&task->link);
 	list_init(&task->waiters);
 	first->call = call;
+	first->task = task;
 	list_push(&task->waiters, &first->link);
 	task->waiter_count = 1;
+	grpc_on_gone(call, waiter_on_gone, first);
 	return task;
 }
 
@@ -276,28 +289,31 @@ void csi_task_on_timer(struct ring_timer *timer)
 
 /* ---- the start ---- */
 
-/* The call, which is the only waiter of a task that does not start. */
-static struct grpc_call *only_call(struct csi_task *task)
+/* The only one of a task that does not start. */
+static struct waiter *only_waiter(struct csi_task *task)
 {
-	return container_of(list_pop(&task->waiters), struct waiter, link)->call;
+	return container_of(list_pop(&task->waiters), struct waiter, link);
+}
+
+static void refuse(struct csi_task *task, struct err *err)
+{
+	csi_refuse(task->csi, only_waiter(task)->call, err);
 }
 
 static void join(struct csi_task *running, struct csi_task *task)
 {
 	if (running->waiter_count >= CSI_WAITERS_MAX) {
 		struct err err = {0};
-		err_set(&err, ERR_NO_ROOM, "%s of %s: %u calls wait for it already", task->method,
-			running->subject, running->waiter_count);
-		csi_refuse(task->csi, only_call(task), &err);
+		err_set(&err, ERR_PENDING,
+			"an operation is pending for %s: %u calls wait for this %s already; try again later",
+			running->subject, running->waiter_count, running->method);
+		refuse(task, &err);
 		return;
 	}
+	struct waiter *w = only_waiter(task);
+	w->task = running;
+	list_push(&running->waiters, &w->link);
 	running->waiter_count++;
-	list_splice(&running->waiters, &task->waiters);
-}
-
-static void refuse(struct csi_task *task, struct err *err)
-{
-	csi_refuse(task->csi, only_call(task), err);
 }
 
 void csi_task_start(struct csi_task *task, const char *subject, struct work_lane *lane,

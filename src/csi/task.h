@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A task is an operation that outlives its RPC. It holds locks on what it works on; calls that ask
- * for the same thing with equal arguments join it and get its answer, others get ABORTED.
+ * for the same thing with equal arguments join it and get its answer, others get ABORTED. A call
+ * ends when its client leaves; the task goes on to its end, whoever still waits for it.
  *
  *   struct create *c = csi_task_new(call, sizeof(*c));       // struct csi_task task; is its first
  *   csi_task_lock(&c->task, CSI_EXCLUSIVE, "volume", key);   // member

@@ -300,22 +300,19 @@ static int compare_found(const void *a, const void *b)
 	return x->kind != y->kind ? (x->kind < y->kind ? -1 : 1) : strcmp(x->key, y->key);
 }
 
-/* An earlier run may have been killed between a link or rename and the sync after it. What is read
- * now is acknowledged to whoever asks, so it has to be durable first: a create repeated after the
- * restart is answered from the index. Where no one log keeps the order (btrfs, ext4 without a
- * journal), that takes all of it. */
+/* An earlier run may have been killed between a change and the sync after it. What is read now is
+ * acknowledged to whoever asks, so it has to be durable first: a call repeated after the restart is
+ * answered from the index. In one log a change made now comes after all of those; else (btrfs, ext4
+ * without a journal) it takes all of the file system. */
 static int make_durable(struct pool_load *load)
 {
-	if (load->state == POOL_READY && !pool_one_log(&load->features) &&
-		syncfs(load->fds[POOL_FD_ROOT]) < 0) {
-		load_end_sys(load, -errno, "");
+	int lock = load->fds[POOL_FD_LOCK];
+	if (load->state != POOL_READY)
+		return 0; /* read-only: nothing can be done about it, nor made there */
+	if (pool_one_log(&load->features) ? futimens(lock, NULL) < 0 || fsync(lock) < 0
+					  : syncfs(load->fds[POOL_FD_ROOT]) < 0) {
+		load_end_sys(load, -errno, POOL_FILE);
 		return -1;
-	}
-	for (unsigned i = POOL_FD_VOLUMES; i < POOL_DIRS_END; i++) {
-		if (fsync(load->fds[i]) < 0 && errno != EROFS) {
-			load_end_sys(load, -errno, pool_dir_names[i]);
-			return -1;
-		}
 	}
 	return 0;
 }

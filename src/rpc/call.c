@@ -5,7 +5,8 @@
  * away first only marks the call gone; answers then go nowhere.
  *
  * It fails by undecodable bytes (INTERNAL, as grpc-go has it), by memory or a limit
- * (RESOURCE_EXHAUSTED), and by what the check and the method say.
+ * (RESOURCE_EXHAUSTED), by a large request of an endless call (INVALID_ARGUMENT), and by what the
+ * check and the method say.
  */
 #include "rpc/call.h"
 
@@ -69,6 +70,11 @@ static void decode_free(void *data, void *p)
 enum grpc_status grpc_call_decode(
 	struct grpc_call *call, const uint8_t *data, size_t len, const char **ret_message)
 {
+	/* By its bytes: fields that come twice or are not known take memory as well. */
+	if ((call->entry->flags & GRPC_ENDLESS) != 0 && len > GRPC_ENDLESS_MAX_BYTES) {
+		*ret_message = "a request of a call without an end is larger than 1 KiB";
+		return GRPC_INVALID_ARGUMENT;
+	}
 	if (call->arena != NULL && (call->entry->flags & GRPC_STREAM_IN) != 0) {
 		arena_unref(call->arena);
 		call->arena = NULL;

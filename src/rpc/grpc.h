@@ -4,9 +4,9 @@
  * descriptors; a new RPC is one function and one line in a service's method table.
  *
  * A method gets a decoded, edge-checked request and must end the call exactly once, now or later,
- * with grpc_reply() or grpc_fail(). A call whose client went away (RST_STREAM, deadline, lost
- * connection) stays valid until it is ended; what is sent then goes nowhere. That is how an
- * operation outlives its RPC.
+ * with grpc_reply() or grpc_end(). A call whose client went away (RST_STREAM, deadline, lost
+ * connection) stays valid until it is ended; what is sent then goes nowhere. Until then it counts
+ * against GRPC_CALLS_MAX and keeps its request: who waits for long ends it in grpc_on_gone().
  */
 #ifndef RINGVOL_RPC_GRPC_H
 #define RINGVOL_RPC_GRPC_H
@@ -41,10 +41,11 @@ enum grpc_status {
 
 enum {
 	GRPC_MESSAGE_MAX_BYTES = 4 << 20, /* what grpc-go accepts by default, both ways */
+	GRPC_ENDLESS_MAX_BYTES = 1 << 10, /* a request that is kept as long as the client wishes */
 	GRPC_METHODS_MAX = 96,            /* over all services */
 	GRPC_ARENA_MAX_BYTES =
 		16 << 20,      /* of one call: the decoded request and what the method adds */
-	GRPC_CALLS_MAX = 8192, /* in flight over all connections, those left by clients included */
+	GRPC_CALLS_MAX = 8192, /* that methods have and have not ended, over all connections */
 };
 
 struct grpc_call;
@@ -57,7 +58,8 @@ enum grpc_method_flags {
 	 * wait. The arena is a fresh one for each message. */
 	GRPC_STREAM_IN = 1 << 0,
 	/* The stream ends only when the client wishes (a watch). A drain does not wait for it: the
-	 * client is told UNAVAILABLE, and to the method it is gone. */
+	 * client is told UNAVAILABLE, and to the method it is gone. A request larger than
+	 * GRPC_ENDLESS_MAX_BYTES is INVALID_ARGUMENT. */
 	GRPC_ENDLESS = 1 << 1,
 };
 

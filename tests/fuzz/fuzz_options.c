@@ -165,10 +165,7 @@ static void try_mount(enum fsimg_type type, const char *flag)
 		"device", "logdev", "rtdev", "journal_dev", "journal_path", "subvol", "subvolid",
 		"degraded", "usrjquota", "grpjquota", "private", "shared", "context", "helper",
 		"X-mount.mkdir", "user", "users", "rescue", "sb", "init"};
-	struct err err = {0};
-	int r = fsimg_check_mount_flag(type, flag, &err);
-	must(r == 0 ? err.code == ERR_OK : err.code == ERR_INVALID && err.message[0] != '\0');
-	if (r != 0)
+	if (!fsimg_mount_flag_ok(type, flag))
 		return;
 	check_harmless(flag);
 	must(flag[0] != '\0' && strchr(flag, ',') == NULL && strchr(flag, ' ') == NULL);

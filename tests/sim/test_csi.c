@@ -13,10 +13,13 @@
 #include "world.h"
 
 #include "csi/fields.h"
+#include "csi/task.h"
 #include "inspect.pb-c.h"
+#include "rpc/call.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SEEDS = 3, STEPS_MAX = 80 };
@@ -314,4 +317,147 @@ Test(csi, equal_calls_join_and_different_ones_abort, .timeout = 300)
 			world_answer_free(&answers[i]);
 		world_close(w);
 	}
+}
+
+/* ---- calls whose clients leave ---- */
+
+struct leaver {
+	struct grpc_call call;
+	enum grpc_status status; /* the answer; GRPC_UNKNOWN: none yet */
+};
+
+static int leaver_message(
+	struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last)
+{
+	(void)call, (void)message, (void)size, (void)last;
+	return 0;
+}
+
+static bool leaver_writable(struct grpc_call *call)
+{
+	(void)call;
+	return true;
+}
+
+static void leaver_end(struct grpc_call *call, enum grpc_status status, const char *message)
+{
+	(void)message;
+	((struct leaver *)call)->status = status;
+}
+
+static void leaver_free(struct grpc_call *call)
+{
+	free(call);
+}
+
+static const struct grpc_carrier leaver_carrier = {
+	leaver_message, leaver_writable, leaver_end, leaver_free};
+
+static struct leaver *leaver_send(const ProtobufCMessage *request)
+{
+	static const char path[] = "/csi.v1.Controller/CreateVolume";
+	static uint8_t packed[1024];
+	struct leaver *l = calloc(1, sizeof(*l));
+	const char *message;
+	cr_assert_not_null(l);
+	cr_assert_lt(protobuf_c_message_get_packed_size(request), sizeof(packed));
+	size_t len = protobuf_c_message_pack(request, packed);
+	grpc_call_init(&l->call, &leaver_carrier, w->registry);
+	l->status = GRPC_UNKNOWN;
+	l->call.entry = grpc_registry_find(w->registry, path, strlen(path));
+	cr_assert_eq(grpc_call_decode(&l->call, packed, len, &message), GRPC_OK);
+	grpc_call_run(&l->call);
+	return l;
+}
+
+/* Its client leaves; what it was answered before. */
+static enum grpc_status leave(struct leaver *l)
+{
+	enum grpc_status status = l->status;
+	grpc_call_lose(&l->call, GRPC_DEADLINE_EXCEEDED);
+	grpc_call_unref(&l->call);
+	return status;
+}
+
+static const struct csi_task *only_task(void)
+{
+	cr_assert_eq(w->csi->task_count, 1);
+	return container_of(w->csi->tasks.next, struct csi_task, link);
+}
+
+/* Nothing turns meanwhile: the operation hangs. */
+Test(csi, calls_whose_clients_leave_end_and_the_operation_goes_on, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, true);
+	Csi__V1__CreateVolumeRequest req;
+	Csi__V1__CapacityRange range;
+	Csi__V1__VolumeCapability *caps[1];
+	static struct world_answer before, after;
+	fill_create(&req, &range, caps, 16 * MIB);
+	struct leaver *first = leaver_send(&req.base);
+	world_send(w, "Controller/CreateVolume", &req.base, &before);
+	for (unsigned i = 0; i < GRPC_CALLS_MAX + 10; i++)
+		cr_assert_eq(leave(leaver_send(&req.base)), GRPC_UNKNOWN, "call %u", i);
+	cr_assert_eq(grpc_registry_in_flight(w->registry), 2);
+	cr_assert_eq(only_task()->waiter_count, 2);
+
+	/* The one that started it as well; the task lies in its memory. */
+	cr_assert_eq(leave(first), GRPC_UNKNOWN);
+	world_send(w, "Controller/CreateVolume", &req.base, &after);
+	cr_assert_eq(grpc_registry_in_flight(w->registry), 2);
+	cr_assert_eq(only_task()->waiter_count, 2);
+	world_wait(w, &before);
+	world_wait(w, &after);
+	cr_expect_eq(before.status, GRPC_OK);
+	cr_expect_eq(after.status, GRPC_OK);
+	cr_assert_eq(after.len, before.len);
+	cr_expect_arr_eq(after.data, before.data, before.len);
+	world_answer_free(&before);
+	world_answer_free(&after);
+	world_close(w);
+}
+
+Test(csi, an_operation_that_nobody_waits_for_goes_on)
+{
+	open_world(WORLD_EXT4, 1, true);
+	Csi__V1__CreateVolumeRequest req;
+	Csi__V1__CapacityRange range;
+	Csi__V1__VolumeCapability *caps[1];
+	static struct world_answer again;
+	fill_create(&req, &range, caps, 16 * MIB);
+	struct leaver *first = leaver_send(&req.base), *second = leaver_send(&req.base);
+	leave(first);
+	leave(second);
+	cr_assert_eq(grpc_registry_in_flight(w->registry), 0);
+	cr_assert_eq(only_task()->waiter_count, 0);
+	char inventory[INVENTORY_BYTES];
+	world_settle(w);
+	cr_assert_eq(w->csi->task_count, 0);
+	world_inventory(w, inventory, sizeof(inventory));
+	cr_expect_not_null(strstr(inventory, "volumes same +16777216"), "%s", inventory);
+	cr_expect_eq(call("Controller/CreateVolume", &req.base, &again), GRPC_OK);
+	world_answer_free(&again);
+	world_close(w);
+}
+
+Test(csi, more_calls_than_may_wait_are_told_that_it_is_pending)
+{
+	open_world(WORLD_EXT4, 1, true);
+	Csi__V1__CreateVolumeRequest req;
+	Csi__V1__CapacityRange range;
+	Csi__V1__VolumeCapability *caps[1];
+	static struct world_answer answers[CSI_WAITERS_MAX], over;
+	fill_create(&req, &range, caps, 16 * MIB);
+	for (unsigned i = 0; i < CSI_WAITERS_MAX; i++)
+		world_send(w, "Controller/CreateVolume", &req.base, &answers[i]);
+	world_send(w, "Controller/CreateVolume", &req.base, &over);
+	cr_assert(over.ended);
+	cr_expect_eq(over.status, GRPC_ABORTED);
+	cr_expect_not_null(strstr(over.message, "pending for same"), "%s", over.message);
+	for (unsigned i = 0; i < CSI_WAITERS_MAX; i++) {
+		world_wait(w, &answers[i]);
+		cr_assert_eq(answers[i].status, GRPC_OK);
+		world_answer_free(&answers[i]);
+	}
+	world_close(w);
 }

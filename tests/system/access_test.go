@@ -225,6 +225,55 @@ func TestMountFlags(t *testing.T) {
 	b.must(v.Delete())
 }
 
+// The flag makes the volume read-only as a whole: its file system, a fresh one as well, and what is published of it.
+func TestMountFlagsReadOnly(t *testing.T) {
+	for _, kind := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(kind, func(t *testing.T) {
+			b := open(t, "xfs", 2<<30)
+			v := b.volume("flag-ro", kind)
+			readOnly := func() {
+				v.Cap = rig.MountCap(kind, "noatime", "ro")
+				for range 2 { // each call, and its repeat
+					b.must(v.Stage())
+				}
+				for range 2 {
+					b.must(v.Publish())
+				}
+				for _, path := range []string{v.Staging, v.Target} {
+					if options := mountOptions(t, path); !strings.HasPrefix(options, "ro,") || !strings.Contains(options, "noatime") {
+						t.Errorf("%s is mounted with %s", path, options)
+					}
+				}
+				if writable(v.Target) == nil {
+					t.Error("a volume with mount flag ro can be written to")
+				}
+				reply, err := b.c.ControllerGetVolume(short(t), &csi.ControllerGetVolumeRequest{VolumeId: v.ID})
+				b.must(err)
+				if c := reply.GetStatus().GetVolumeCondition(); c.GetAbnormal() {
+					t.Errorf("abnormal: %s", c.GetMessage())
+				}
+			}
+			b.must(v.Create())
+			readOnly()
+			b.must(v.Down())
+
+			v.Cap = rig.MountCap(kind)
+			b.must(v.Stage())
+			b.must(v.Publish())
+			sum, err := rig.Fill(v.Target, dataBytes, 9)
+			b.must(err)
+			b.must(v.Down())
+
+			readOnly()
+			b.must(rig.Check(v.Target, dataBytes, sum))
+			w := *v
+			w.Cap = rig.MountCap(kind, "ro", "rw")
+			b.refused("ro and rw", w.Stage(), codes.InvalidArgument)
+			b.must(v.Gone())
+		})
+	}
+}
+
 // Target paths that are not what they should be.
 func TestTargetPaths(t *testing.T) {
 	b := open(t, "xfs", 1<<30)

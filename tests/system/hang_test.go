@@ -3,6 +3,7 @@
 package system
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -253,6 +254,46 @@ func TestStatsBesideSync(t *testing.T) {
 		b.must(b.d.DeleteSnapshot(s.GetSnapshot().GetSnapshotId()))
 	}
 	b.must(v.Gone())
+}
+
+// Clients leave a create that hangs: their calls are over, the operation is not.
+func TestClientsLeaveAHangingPool(t *testing.T) {
+	const clients = 20
+	b := newBed(t, "xfs", 1<<30)
+	b.must(b.d.ServeHTTP())
+	b.start()
+	v := b.volume("left", "ext4")
+	inFlight := func(want float64) {
+		t.Helper()
+		b.eventually(func() error {
+			m, err := b.d.Scrape()
+			if err == nil && m.Value("ringvol_rpc_in_flight") != want {
+				err = fmt.Errorf("%v calls in flight, not %v", m.Value("ringvol_rpc_in_flight"), want)
+			}
+			return err
+		})
+	}
+	thaw := b.freezePool(b.pool)
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	var wait sync.WaitGroup
+	for range clients {
+		wait.Go(func() {
+			_, err := b.c.CreateVolume(ctx, v.Request())
+			refused(t, "a create that was left", err, codes.Canceled)
+		})
+	}
+	inFlight(clients)
+	leave()
+	wait.Wait()
+	inFlight(0)
+	thaw()
+	b.eventually(func() error { // nobody asks for it
+		_, err := os.Stat(filepath.Join(b.pool.Path, "volumes", v.Name))
+		return err
+	})
+	b.eventually(v.Create)
+	b.must(v.Delete())
 }
 
 // A driver with hanging helpers ends on SIGTERM, and its successor can have the pool.

@@ -149,6 +149,26 @@ func (b *bed) snapshotInUse(v *rig.Volume, name, kind string) *csi.Snapshot {
 	return snapshot
 }
 
+// What is advertised is served, and nothing is that presupposes what is not: LIST_VOLUMES_PUBLISHED_NODES does
+// PUBLISH_UNPUBLISH_VOLUME.
+func TestControllerCapabilities(t *testing.T) {
+	b := open(t, "xfs", 1<<30)
+	reply, err := b.c.ControllerGetCapabilities(short(t), &csi.ControllerGetCapabilitiesRequest{})
+	b.must(err)
+	var got []string
+	for _, c := range reply.GetCapabilities() {
+		got = append(got, c.GetRpc().GetType().String())
+	}
+	slices.Sort(got)
+	want := []string{
+		"CLONE_VOLUME", "CREATE_DELETE_SNAPSHOT", "CREATE_DELETE_VOLUME", "EXPAND_VOLUME", "GET_CAPACITY", "GET_SNAPSHOT",
+		"GET_VOLUME", "LIST_SNAPSHOTS", "LIST_VOLUMES", "SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
 // Growing while published, with data; and offline.
 func TestExpand(t *testing.T) {
 	for _, kind := range []string{"ext4", "xfs", "btrfs", "block"} {

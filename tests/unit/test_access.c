@@ -145,6 +145,47 @@ Test(access, mount_flags)
 	}
 }
 
+Test(access, mount_flags_are_not_told)
+{
+	struct cap c;
+	struct csi_access access;
+	static const char *const secrets[] = {"password=hunter2", "hunter2", "commit=hunter2",
+		"noatime,hunter2", "hunter2=commit,noatime"};
+	for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++) {
+		struct err err = {0};
+		mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+		flag(&c, "noatime");
+		flag(&c, secrets[i]);
+		cr_expect_lt(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0);
+		cr_expect_str_eq(err.message, "mount_flags: flag 2 is not allowed for ext4");
+	}
+}
+
+Test(access, mount_flag_ro)
+{
+	struct cap c;
+	struct csi_access access;
+	struct err err = {0};
+	static const char *const read_only[] = {"ro", "noatime,ro", "ro,nodev", "ro,ro"};
+	for (size_t i = 0; i < sizeof(read_only) / sizeof(read_only[0]); i++) {
+		mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+		flag(&c, read_only[i]);
+		cr_assert_eq(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0);
+		cr_expect(access.read_only, "%s", read_only[i]);
+	}
+	static const char *const writable[] = {"rw", "errors=remount-ro", "noatime"};
+	for (size_t i = 0; i < sizeof(writable) / sizeof(writable[0]); i++) {
+		mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+		flag(&c, writable[i]);
+		cr_assert_eq(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0);
+		cr_expect(!access.read_only, "%s", writable[i]);
+	}
+	mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+	flag(&c, "ro");
+	flag(&c, "noatime,rw");
+	refused(&c.cap, "ro and rw");
+}
+
 Test(access, mount_flags_too_long)
 {
 	struct cap c;

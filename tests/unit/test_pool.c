@@ -259,6 +259,43 @@ Test(pool, build_xfs)
 	check_build(FIXTURE_XFS);
 }
 
+/* ---- what a loss of power leaves ---- */
+
+/* A change of an earlier run that was not synced is durable when the pool is ready: seen in a copy
+ * of the disk, which has what was written to it by then. */
+static void check_load_makes_durable(enum fixture_fs fs, const char *options)
+{
+	struct fixture f;
+	char path[160], value[4] = "";
+	fixture_open(&f, fs);
+	fixture_make_volume(&f, "pvc-1", MIB);
+	fixture_close_pools(&f);
+	snprintf(path, sizeof(path), "%s/volumes/pvc-1", f.path);
+	cr_assert_eq(setxattr(path, "trusted.changed", "yes", 3, 0), 0);
+	fixture_open_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	cr_assert_eq(fixture_sh("cp --sparse=always %s %s.copy && mkdir %s/copy && "
+				"mount -o loop,%s %s.copy %s/copy",
+			     f.image, f.image, f.top, options, f.image, f.top),
+		0);
+	snprintf(path, sizeof(path), "%s/copy/volumes/pvc-1", f.top);
+	ssize_t len = getxattr(path, "trusted.changed", value, sizeof(value));
+	snprintf(path, sizeof(path), "%s/copy", f.top);
+	umount2(path, MNT_DETACH);
+	cr_assert_eq(len, 3, "the change is not on the disk");
+	fixture_close(&f);
+}
+
+Test(pool, loading_makes_durable_on_xfs)
+{
+	check_load_makes_durable(FIXTURE_XFS, "nouuid");
+}
+
+Test(pool, loading_makes_durable_on_ext4)
+{
+	check_load_makes_durable(FIXTURE_EXT4, "rw");
+}
+
 /* ---- where there is not one log ---- */
 
 static struct fixture *staging;

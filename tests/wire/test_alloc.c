@@ -211,11 +211,11 @@ static struct peer *run_once(script_fn *calls, bool drain)
 
 static void texts_make(void)
 {
-	static uint8_t text[8192];
+	static uint8_t text[1000];
 	text_frame(&one_text, "memory", 6);
 	text_frame(&two_texts, "memory", 6);
 	text_frame(&two_texts, "runs out", 8);
-	for (unsigned i = 0; i < 40; i++) {
+	for (unsigned i = 0; i < 320; i++) {
 		memset(text, (int)i, sizeof(text));
 		text_frame(&many_texts, text, sizeof(text));
 	}

@@ -114,6 +114,73 @@ Test(services, health_watch_of_a_deaf_client)
 	cr_assert_eq(health_status(&answer_at(p, id)->data, 7), 1);
 }
 
+/* ---- what an endless call keeps ---- */
+
+static int32_t endless(const char *path, const struct buf *body, bool stay_open)
+{
+	int32_t id = peer_request(p, &(struct request){.path = path,
+					     .body = body->data,
+					     .len = body->len,
+					     .stay_open = stay_open});
+	peer_pump(p);
+	return id;
+}
+
+/* The text is the service's name for health and the host for reflection; both are field 1. */
+Test(services, endless_calls_have_small_requests)
+{
+	static const char *const paths[] = {"/grpc.health.v1.Health/Watch",
+		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"};
+	enum { FIELD = 3 /* tag and length */, REPEATS = 20 };
+	static const char name[GRPC_ENDLESS_MAX_BYTES] = "";
+	struct buf fits = {0}, large = {0}, largest = {0}, repeated = {0}, then = {0};
+	uint8_t *most = calloc(1, GRPC_MESSAGE_MAX_BYTES);
+	text_frame(&fits, name, GRPC_ENDLESS_MAX_BYTES - FIELD);
+	text_frame(&large, name, GRPC_ENDLESS_MAX_BYTES - FIELD + 1);
+	text_frame(&largest, most, GRPC_MESSAGE_MAX_BYTES - 5);
+	/* One small field again and again: the last one counts, all are kept. */
+	size_t len = REPEATS * (FIELD - 1 + 100);
+	grpc_wire_put_prefix(buf_reserve(&repeated, GRPC_PREFIX_BYTES + len), (uint32_t)len);
+	repeated.len = GRPC_PREFIX_BYTES;
+	for (unsigned i = 0; i < REPEATS; i++) {
+		memcpy(repeated.data + repeated.len, "\x0A\x64", 2);
+		memset(repeated.data + repeated.len + 2, 'x', 100);
+		repeated.len += 102;
+	}
+	cr_assert_eq(repeated.len, GRPC_PREFIX_BYTES + len);
+
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		bool is_stream = i == 1;
+		struct buf *refused[] = {&large, &largest, &repeated};
+		for (size_t k = 0; k < sizeof(refused) / sizeof(refused[0]); k++) {
+			int32_t id = endless(paths[i], refused[k], false);
+			assert_answer(p, id, GRPC_INVALID_ARGUMENT);
+			cr_assert_eq(grpc_registry_in_flight(p->registry), 0);
+		}
+		int32_t id = endless(paths[i], &fits, is_stream);
+		cr_assert_eq(answer_at(p, id)->grpc, -1);
+		cr_assert_gt(answer_at(p, id)->data.len, 0);
+		cr_assert_eq(grpc_registry_in_flight(p->registry), 1);
+		nghttp2_submit_rst_stream(p->client, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+		peer_pump(p);
+		cr_assert_eq(grpc_registry_in_flight(p->registry), 0);
+	}
+
+	/* A later message of a stream ends it. */
+	buf_append(&then, fits.data, fits.len);
+	buf_append(&then, large.data, large.len);
+	int32_t id = endless(paths[1], &then, true);
+	assert_answer(p, id, GRPC_INVALID_ARGUMENT);
+	cr_assert_gt(answer_at(p, id)->data.len, 0);
+	cr_assert_eq(grpc_registry_in_flight(p->registry), 0);
+	buf_free(&fits);
+	buf_free(&large);
+	buf_free(&largest);
+	buf_free(&repeated);
+	buf_free(&then);
+	free(most);
+}
+
 /* ---- reflection ---- */
 
 static told *reflect(const char *service, ask *request)
