@@ -200,6 +200,18 @@ func (r *recorder) run(short bool) error {
 	fill(a, 3) // what s1 and c hold stays
 	grow(b, 24*mib)
 	grow(a, 48*mib)
+	// So many that each is named while the names of others are made durable.
+	var crowd []func() error
+	for i := range 12 {
+		var o *object
+		if i%4 == 3 {
+			o = r.planSnapshot(fmt.Sprintf("y%d", i), b)
+		} else {
+			o = r.plan(fmt.Sprintf("x%d", i), "block", 16*mib)
+		}
+		crowd = append(crowd, func() error { return r.create(o) })
+	}
+	step(func() error { return atOnce(crowd...) })
 	remove(s2)
 	remove(b)
 	if short {
