@@ -342,9 +342,14 @@ static int proc_begin(struct proc *proc)
 	return 0;
 }
 
+static struct ring_lane *proc_lane(const struct proc *proc)
+{
+	return proc->lane != NULL ? proc->lane : &proc->ring->common;
+}
+
 static void proc_leave_lane(struct proc *proc)
 {
-	struct list *node = gate_leave(&proc->lane->children);
+	struct list *node = gate_leave(&proc_lane(proc)->children);
 	if (node == NULL)
 		return;
 	struct proc *next = container_of(node, struct proc, link);
@@ -361,8 +366,6 @@ int proc_start(struct ring *ring, struct proc *proc)
 {
 	assert(proc->argv[0] != NULL && proc->on_end != NULL && proc->file_count <= PROC_FILES_MAX);
 	proc->ring = ring;
-	if (proc->lane == NULL)
-		proc->lane = &ring->common;
 	proc->pidfd = proc->out_fd = -1;
 	proc->signal = proc->status = 0;
 	proc->output_len = 0;
@@ -371,7 +374,7 @@ int proc_start(struct ring *ring, struct proc *proc)
 	proc->exit_req.fn = proc_on_exit;
 	proc->read_req.fn = proc_on_read;
 	proc->timer.fn = proc_on_deadline;
-	if (!gate_enter(&proc->lane->children, &proc->link))
+	if (!gate_enter(&proc_lane(proc)->children, &proc->link))
 		return 0;
 	int r = proc_begin(proc);
 	if (r < 0)
