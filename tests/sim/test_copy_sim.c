@@ -66,24 +66,20 @@ static int memory_file(void)
 	return fd;
 }
 
-/* Its writes are the ring's, to be failed and cut short; buffered ones are jobs. */
-static void set_direct(int fd)
-{
-	if (fcntl(fd, F_SETFL, O_DIRECT) < 0)
-		cr_skip("no direct I/O to files in memory before Linux 6.6");
-}
-
+/* Its writes are the ring's, to be failed and cut short anywhere (a tmpfs asks for no alignment);
+ * buffered ones are jobs. */
 static int direct_file(void)
 {
-	int fd = memory_file();
-	set_direct(fd);
+	int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		cr_skip("no tmpfs with direct I/O (Linux 6.6) at /dev/shm");
+	cr_assert(ftruncate(fd, SIZE) == 0);
 	return fd;
 }
 
 /* A source with holes, and what it reads as in `model`. */
-static int source(uint64_t seed)
+static int source_in(int fd, uint64_t seed)
 {
-	int fd = memory_file();
 	memset(model, 0, sizeof model);
 	srand((unsigned)seed);
 	for (int i = 0; i < 25; i++) {
@@ -95,6 +91,11 @@ static int source(uint64_t seed)
 		cr_assert(pwrite(fd, model + at, len, (off_t)at) == (ssize_t)len);
 	}
 	return fd;
+}
+
+static int source(uint64_t seed)
+{
+	return source_in(memory_file(), seed);
 }
 
 /* src_fd < 0: overwrites dst with zeros. */
@@ -149,9 +150,7 @@ Test(copy_sim, zeros_in_any_order)
 		struct world w;
 		struct copy copy;
 		world_open(&w, seed);
-		int dst = source(seed);
-		if (seed % 2)
-			set_direct(dst);
+		int dst = source_in(seed % 2 ? memory_file() : direct_file(), seed);
 		memset(model, 0, sizeof model);
 		start(&w, &copy, -1, dst);
 		settle(&w, seed);
