@@ -98,7 +98,7 @@ static int measure_run(struct op *op)
 static int admit_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
-	int r = pool_room_reserve(b->pool, need_bytes(b), b->rec->thick, &op->err);
+	int r = pool_room_reserve(b->pool, need_bytes(b), 0, b->rec->thick, &op->err);
 	if (r == 0)
 		b->reserved = need_bytes(b);
 	return r;

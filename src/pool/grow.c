@@ -102,13 +102,9 @@ static uint64_t got_bytes(const struct pool_grow *g, uint64_t more)
 static int admit_run(struct op *op)
 {
 	struct pool_grow *g = grow_of(op);
-	struct pool *pool = pool_of(op);
 	uint64_t more = g->size_bytes - g->object->rec->size_bytes;
-	/* There was room for what it has got: asked again as if that were free. */
-	uint64_t got = got_bytes(g, more);
-	pool->free_bytes += got;
-	int r = pool_room_reserve(pool, more, g->object->rec->thick, &op->err);
-	pool->free_bytes -= got;
+	int r = pool_room_reserve(
+		g->object->pool, more, got_bytes(g, more), g->object->rec->thick, &op->err);
 	if (r == 0)
 		g->reserved = more;
 	return r;

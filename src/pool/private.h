@@ -229,8 +229,9 @@ void pool_family_update_all(struct pool *pool);
 
 void pool_room_add(struct pool_object *object);
 void pool_room_sub(struct pool_object *object);
-/* 0 and reserved, or ERR_NO_ROOM. */
-int pool_room_reserve(struct pool *pool, uint64_t bytes, bool thick, struct err *err);
+/* 0 and reserved, or ERR_NO_ROOM. has: of bytes, what is allocated for it already, beyond what its
+ * object was promised. */
+int pool_room_reserve(struct pool *pool, uint64_t bytes, uint64_t has, bool thick, struct err *err);
 void pool_room_release(struct pool *pool, uint64_t bytes);
 /* Blocks were used (by something measured as an object's) since the last measure. */
 void pool_room_used(struct pool *pool, uint64_t bytes);

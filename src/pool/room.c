@@ -62,17 +62,18 @@ static uint64_t kept_bytes(const struct pool *pool)
 }
 
 /* What may be promised in all. */
-static uint64_t most_bytes(const struct pool *pool)
+static uint64_t most_bytes(const struct pool *pool, uint64_t free_bytes)
 {
-	uint64_t usable = minus(pool->free_bytes + pool->sum_own, kept_bytes(pool));
+	uint64_t usable = minus(free_bytes + pool->sum_own, kept_bytes(pool));
 	double space = (double)usable * pool->overcommit;
 	return space < 9e18 ? (uint64_t)space : (uint64_t)9e18;
 }
 
-void pool_room(const struct pool *pool, struct pool_room *ret)
+/* If so much were free. */
+static void room_of(const struct pool *pool, uint64_t free_bytes, struct pool_room *ret)
 {
-	uint64_t thin = minus(most_bytes(pool), pool->sum_size + pool->reserved_bytes);
-	uint64_t thick = minus(pool->free_bytes, kept_bytes(pool) + pool->reserved_bytes);
+	uint64_t thin = minus(most_bytes(pool, free_bytes), pool->sum_size + pool->reserved_bytes);
+	uint64_t thick = minus(free_bytes, kept_bytes(pool) + pool->reserved_bytes);
 	if (thick > thin)
 		thick = thin;
 	*ret = (struct pool_room){
@@ -85,10 +86,17 @@ void pool_room(const struct pool *pool, struct pool_room *ret)
 	};
 }
 
-int pool_room_reserve(struct pool *pool, uint64_t bytes, bool thick, struct err *err)
+void pool_room(const struct pool *pool, struct pool_room *ret)
+{
+	room_of(pool, pool->free_bytes, ret);
+}
+
+int pool_room_reserve(struct pool *pool, uint64_t bytes, uint64_t has, bool thick, struct err *err)
 {
 	struct pool_room room;
-	uint64_t most = most_bytes(pool), promised = pool->sum_size + pool->reserved_bytes;
+	uint64_t free_bytes = pool->free_bytes + has; /* as when it was allocated */
+	uint64_t most = most_bytes(pool, free_bytes);
+	uint64_t promised = pool->sum_size + pool->reserved_bytes;
 	/* Also who asks for nothing, the snapshot of a volume that shares its blocks already: what
 	 * it holds could not be had back, and each one would take a volume's writes with it. */
 	if (promised > most)
@@ -97,7 +105,7 @@ int pool_room_reserve(struct pool *pool, uint64_t bytes, bool thick, struct err 
 			"its file system hold it: delete volumes or snapshots, grow its file system, or "
 			"raise overcommit",
 			pool->name, (unsigned long long)((promised - most + (1 << 20) - 1) >> 20));
-	pool_room(pool, &room);
+	room_of(pool, free_bytes, &room);
 	uint64_t left = thick ? room.available_thick_bytes : room.available_bytes;
 	if (bytes > left)
 		return err_set(err, ERR_NO_ROOM,
