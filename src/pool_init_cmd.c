@@ -26,8 +26,7 @@ static void print_features(const struct bytes_features *f)
 	else
 		printf("  file system    type 0x%llx\n", (unsigned long long)f->fs_type);
 	if (f->no_journal)
-		printf("  journal        no: after a loss of power it needs e2fsck and may have lost "
-		       "more than was being written\n");
+		printf("  journal        no: " BYTES_NO_JOURNAL "\n");
 	printf("  reflink        %s\n",
 		f->reflink ? "yes: snapshots, clones and fresh volumes share their bytes"
 			   : "no: snapshots and clones copy their bytes");

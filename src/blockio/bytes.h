@@ -50,6 +50,10 @@ struct bytes_features {
 	 * which sysfs does not tell. */
 	bool no_journal;
 };
+/* What that means to who runs it, and what to do. */
+#define BYTES_NO_JOURNAL                                                                           \
+	"after a loss of power it needs e2fsck and may have lost more than was being written"
+#define BYTES_NO_JOURNAL_REMEDY "tune2fs -O has_journal, while it is not mounted"
 /* -ENOSPC, -EDQUOT: it is too full to try. */
 int bytes_probe(int dirfd, struct bytes_features *ret);
 /* What can be told of a full one, by a file that is there: fs_type, no_journal, nocow_lies,

@@ -152,9 +152,7 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 	bool direct_io = f->direct_io && d->loop_usable && loop_direct_io(survey, align);
 	d->pool_usable = true;
 	const char *found = doctor_text(d, "%s, %s; %s%s; %s; %s", fs != NULL ? fs : "?", room,
-		f->no_journal ? "no journal: after a loss of power it needs e2fsck and may have "
-				"lost more than was being written; "
-			      : "",
+		f->no_journal ? "no journal: " BYTES_NO_JOURNAL "; " : "",
 		f->reflink ? "reflink: snapshots and clones share their bytes"
 			   : "no reflink: snapshots and clones copy their bytes",
 		direct_io         ? "loop with direct I/O"
@@ -163,9 +161,7 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 		f->nocow_lies  ? "no thick volumes: it copies on write"
 		: f->fallocate ? "thick volumes"
 			       : "no thick volumes: it has no fallocate");
-	const char *remedy = f->no_journal
-				     ? "tune2fs -O has_journal, while it is not mounted; XFS or "
-				       "btrfs for the pool"
+	const char *remedy = f->no_journal ? BYTES_NO_JOURNAL_REMEDY "; XFS or btrfs for the pool"
 			     : !f->reflink ? "XFS (mkfs.xfs -m reflink=1) or btrfs for the pool"
 			     : !direct_io && d->loop_usable
 				     ? "a file system and disk that take direct I/O of 4096 bytes"
