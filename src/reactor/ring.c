@@ -486,6 +486,7 @@ static bool forget_done(struct ring *ring, const struct ring_req *req)
 
 void ring_discard(struct ring *ring, struct ring_req *req)
 {
+	assert(req->lane == NULL); /* what may hang does not end promptly */
 	if (!req->armed)
 		return;
 	if (ring_simulated(ring)) {
@@ -504,8 +505,6 @@ void ring_discard(struct ring *ring, struct ring_req *req)
 	}
 	list_remove(&req->link);
 	req->armed = false;
-	if (ring_req_state(req) == RING_QUEUED || ring_req_state(req) == RING_IN_KERNEL)
-		lane_leave(ring, req);
 }
 
 /* The kernel may write to the memory of what it still has, so this waits for all of it. */

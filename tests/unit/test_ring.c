@@ -458,6 +458,40 @@ Test(ring, cancelling_what_waits_for_its_lane)
 	close(fd);
 }
 
+/* Of what is let in, some wait for a slot and have not begun either. */
+Test(ring_small, cancelling_what_was_let_in_and_waits_for_a_slot)
+{
+	open_ring(4);
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	static struct probe p[LANE_READS];
+	static uint64_t value;
+	struct ring_lane *lane = lane_open();
+	for (int i = 0; i < LANE_READS; i++) {
+		p[i].req.lane = lane;
+		io_uring_prep_read(&p[i].req.sqe, fd, &value, sizeof(value), 0);
+		submit(&p[i]);
+	}
+	cr_assert_lt(ring_stats(ring)->submitted, RING_LANE_MAX);
+	for (int i = 0; i < LANE_READS; i++)
+		cancel(&p[i]);
+	for (int i = 0; i < LANE_READS; i++) {
+		turn_until(&p[i], 1);
+		cr_assert_eq(p[i].res, -ECANCELED);
+	}
+	turn_idle();
+	/* All places are free again, and no more than these. */
+	uint64_t before = ring_stats(ring)->submitted;
+	lane_read(p, LANE_READS, lane, fd);
+	for (int i = 0; i < 100; i++)
+		cr_assert_eq(ring_turn(ring, false), 0);
+	cr_assert_eq(ring_stats(ring)->submitted - before, RING_LANE_MAX);
+	cr_assert_eq(eventfd_write(fd, LANE_READS), 0);
+	for (int i = 0; i < LANE_READS; i++)
+		turn_until(&p[i], 2);
+	close(fd);
+	ring_close(ring);
+}
+
 static void on_opened(struct ring_req *req, int res, uint32_t flags)
 {
 	on_done(req, res, flags);
