@@ -228,3 +228,44 @@ Test(copy_sim, many_with_one_failing_and_one_stopped)
 		world_close(&w);
 	}
 }
+
+static int nothing(struct work_job *job)
+{
+	(void)job;
+	return 0;
+}
+
+/* The queue stays full as long as the copy runs. */
+static void ended_nothing(struct work_job *job, int res)
+{
+	(void)res;
+	if (world->running > 0)
+		cr_assert_eq(work_submit(world->reactor.work, job), 0);
+}
+
+/* A write that is a job, and finds no room in its lane's queue. */
+Test(copy_sim, a_write_that_is_refused_fails_the_copy)
+{
+	static struct work_job jobs[WORK_QUEUE_MAX + 1];
+	struct world w;
+	struct copy copy;
+	world_open(&w, 7);
+	int src = source(7), dst = memory_file();
+	start(&w, &copy, src, dst);
+	while (w.sim.served == 0)
+		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
+	unsigned count = 0;
+	for (; count <= WORK_QUEUE_MAX; count++) {
+		jobs[count] = (struct work_job){.run = nothing, .on_end = ended_nothing};
+		if (work_submit(w.reactor.work, &jobs[count]) == -EAGAIN)
+			break;
+	}
+	cr_assert_leq(count, WORK_QUEUE_MAX);
+	settle(&w, 7);
+	cr_expect(op_failed(&copy.op));
+	cr_expect_eq(copy.op.err.errnum, EAGAIN, "%s", copy.op.err.message);
+	cr_expect_null(copy.state);
+	close(src);
+	close(dst);
+	world_close(&w);
+}
