@@ -134,6 +134,17 @@ enum grpc_status delete_patiently(const char *id)
 	return status;
 }
 
+enum grpc_status expand(uint64_t size_bytes)
+{
+	Csi__V1__ControllerExpandVolumeRequest req =
+		CSI__V1__CONTROLLER_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	range.required_bytes = (int64_t)size_bytes;
+	req.volume_id = csi_bytes(volume_id);
+	req.capacity_range = &range;
+	return call_status("Controller/ControllerExpandVolume", &req.base);
+}
+
 enum grpc_status do_create(void)
 {
 	return create("other", EMPTY, other_id);

@@ -35,6 +35,8 @@ enum grpc_status delete (const char *id);
  * its clock is not the one on the wall. */
 enum grpc_status delete_patiently(const char *id);
 
+/* Of volume_id. */
+enum grpc_status expand(uint64_t size_bytes);
 /* Of a volume "other" (other_id), and of a clone of volume_id. */
 enum grpc_status do_create(void), do_clone(void), undo_create(void);
 /* Of volume_id; the snapshot's name is snapshot_name. */

@@ -50,13 +50,19 @@ static bool all_is_ready(const char *word)
 	return ready;
 }
 
-Test(adopt, a_look_that_fails_is_repeated, .timeout = 120)
+/* A world after a restart, with a volume of before whose device so many looks do not find. */
+static void open_unknown(bool as_block, unsigned scan_faults)
 {
-	open_world(WORLD_XFS, 1, true);
+	open_world(WORLD_XFS, 1, as_block);
 	make("base", "loop");
 	stage();
-	w->scan_faults = 2;
+	w->scan_faults = scan_faults;
 	world_restart(w);
+}
+
+Test(adopt, a_look_that_fails_is_repeated, .timeout = 120)
+{
+	open_unknown(true, 2);
 	for (int i = 0; i < 2; i++) {
 		cr_expect_eq(do_snapshot(), GRPC_UNAVAILABLE,
 			"look %d: it is attached, and not known", i);
@@ -80,25 +86,10 @@ static struct pool_object *find_volume(void)
 	return volume;
 }
 
-static enum grpc_status expand(uint64_t size_bytes)
-{
-	Csi__V1__ControllerExpandVolumeRequest req =
-		CSI__V1__CONTROLLER_EXPAND_VOLUME_REQUEST__INIT;
-	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
-	range.required_bytes = (int64_t)size_bytes;
-	req.volume_id = csi_bytes(volume_id);
-	req.capacity_range = &range;
-	return call_status("Controller/ControllerExpandVolume", &req.base);
-}
-
 /* Or its device would stay as it is, and nobody be told to see to it. */
 Test(adopt, what_may_have_a_device_does_not_grow_yet, .timeout = 120)
 {
-	open_world(WORLD_XFS, 1, true);
-	make("base", "loop");
-	stage();
-	w->scan_faults = 1;
-	world_restart(w);
+	open_unknown(true, 1);
 	cr_expect_eq(expand(32 * MIB), GRPC_UNAVAILABLE);
 	cr_expect_eq(find_volume()->rec->size_bytes, create_bytes);
 	world_settle(w);
@@ -111,11 +102,7 @@ Test(adopt, what_may_have_a_device_does_not_grow_yet, .timeout = 120)
 /* Each would hold it still, when it turns out to be mounted. */
 Test(adopt, what_may_be_mounted_has_one_snapshot_at_a_time, .timeout = 120)
 {
-	open_world(WORLD_XFS, 1, false);
-	make("base", "loop");
-	stage();
-	w->scan_faults = 1;
-	world_restart(w);
+	open_unknown(false, 1);
 	Csi__V1__CreateSnapshotRequest req = CSI__V1__CREATE_SNAPSHOT_REQUEST__INIT;
 	struct world_answer answers[2];
 	req.source_volume_id = csi_bytes(volume_id);
@@ -186,10 +173,7 @@ Test(adopt, a_backend_that_is_mute_is_alone_with_it, .timeout = 120)
 	cr_expect(probe_says_ready());
 	cr_expect_not(all_is_ready("the data process says nothing"));
 	cr_expect_eq(do_snapshot(), GRPC_OK);
-	struct pool_object *volume;
-	struct err err = {0};
-	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
-	cr_expect_not_null(volume->node, "the loop volume is adopted");
+	cr_expect_not_null(find_volume()->node, "the loop volume is adopted");
 	unstage();
 	memcpy(volume_id, ublk_id, sizeof(ublk_id));
 	snapshot_name = "of-the-other";

@@ -50,13 +50,7 @@ static uint64_t grow_to = 17 * MIB;
 
 static enum grpc_status do_expand(void)
 {
-	Csi__V1__ControllerExpandVolumeRequest req =
-		CSI__V1__CONTROLLER_EXPAND_VOLUME_REQUEST__INIT;
-	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
-	range.required_bytes = (int64_t)grow_to;
-	req.volume_id = csi_bytes(volume_id);
-	req.capacity_range = &range;
-	return call_status("Controller/ControllerExpandVolume", &req.base);
+	return expand(grow_to);
 }
 
 static enum grpc_status undo_expand(void)
@@ -278,32 +272,41 @@ Test(csi, block_volume_without_reflink, .timeout = 300)
 
 enum { SAME = 50 };
 
-static void fill_create(Csi__V1__CreateVolumeRequest *req, Csi__V1__CapacityRange *range,
-	Csi__V1__VolumeCapability **caps, uint64_t size)
+/* CreateVolume "same". */
+struct same {
+	Csi__V1__CreateVolumeRequest req;
+	Csi__V1__CapacityRange range;
+	Csi__V1__VolumeCapability *caps[1];
+};
+
+static void fill_same(struct same *same, uint64_t size)
 {
-	csi__v1__create_volume_request__init(req);
-	csi__v1__capacity_range__init(range);
-	caps[0] = capability();
-	range->required_bytes = (int64_t)size;
-	req->name = csi_bytes("same");
-	req->capacity_range = range;
-	req->n_volume_capabilities = 1;
-	req->volume_capabilities = caps;
+	csi__v1__create_volume_request__init(&same->req);
+	csi__v1__capacity_range__init(&same->range);
+	same->caps[0] = capability();
+	same->range.required_bytes = (int64_t)size;
+	same->req.name = csi_bytes("same");
+	same->req.capacity_range = &same->range;
+	same->req.n_volume_capabilities = 1;
+	same->req.volume_capabilities = same->caps;
+}
+
+static void send_same(
+	struct same *same, uint64_t size, struct world_answer *answers, unsigned count)
+{
+	fill_same(same, size);
+	for (unsigned i = 0; i < count; i++)
+		world_send(w, "Controller/CreateVolume", &same->req.base, &answers[i]);
 }
 
 Test(csi, equal_calls_join_and_different_ones_abort, .timeout = 300)
 {
 	for (uint64_t seed = 1; seed <= 10; seed++) {
 		open_world(WORLD_EXT4, seed, true);
-		Csi__V1__CreateVolumeRequest req;
-		Csi__V1__CapacityRange range;
-		Csi__V1__VolumeCapability *caps[1];
+		struct same same;
 		static struct world_answer answers[SAME], different;
-		fill_create(&req, &range, caps, 16 * MIB);
-		for (unsigned i = 0; i < SAME; i++)
-			world_send(w, "Controller/CreateVolume", &req.base, &answers[i]);
-		fill_create(&req, &range, caps, 32 * MIB);
-		world_send(w, "Controller/CreateVolume", &req.base, &different);
+		send_same(&same, 16 * MIB, answers, SAME);
+		send_same(&same, 32 * MIB, &different, 1);
 		cr_assert(different.ended);
 		cr_assert_eq(different.status, GRPC_ABORTED);
 		cr_assert_not_null(strstr(different.message, "volume/same"));
@@ -389,21 +392,19 @@ static const struct csi_task *only_task(void)
 Test(csi, calls_whose_clients_leave_end_and_the_operation_goes_on, .timeout = 300)
 {
 	open_world(WORLD_EXT4, 1, true);
-	Csi__V1__CreateVolumeRequest req;
-	Csi__V1__CapacityRange range;
-	Csi__V1__VolumeCapability *caps[1];
+	struct same same;
 	static struct world_answer before, after;
-	fill_create(&req, &range, caps, 16 * MIB);
-	struct leaver *first = leaver_send(&req.base);
-	world_send(w, "Controller/CreateVolume", &req.base, &before);
+	fill_same(&same, 16 * MIB);
+	struct leaver *first = leaver_send(&same.req.base);
+	world_send(w, "Controller/CreateVolume", &same.req.base, &before);
 	for (unsigned i = 0; i < GRPC_CALLS_MAX + 10; i++)
-		cr_assert_eq(leave(leaver_send(&req.base)), GRPC_UNKNOWN, "call %u", i);
+		cr_assert_eq(leave(leaver_send(&same.req.base)), GRPC_UNKNOWN, "call %u", i);
 	cr_assert_eq(grpc_registry_in_flight(w->registry), 2);
 	cr_assert_eq(only_task()->waiter_count, 2);
 
 	/* The one that started it as well; the task lies in its memory. */
 	cr_assert_eq(leave(first), GRPC_UNKNOWN);
-	world_send(w, "Controller/CreateVolume", &req.base, &after);
+	world_send(w, "Controller/CreateVolume", &same.req.base, &after);
 	cr_assert_eq(grpc_registry_in_flight(w->registry), 2);
 	cr_assert_eq(only_task()->waiter_count, 2);
 	world_wait(w, &before);
@@ -420,12 +421,10 @@ Test(csi, calls_whose_clients_leave_end_and_the_operation_goes_on, .timeout = 30
 Test(csi, an_operation_that_nobody_waits_for_goes_on)
 {
 	open_world(WORLD_EXT4, 1, true);
-	Csi__V1__CreateVolumeRequest req;
-	Csi__V1__CapacityRange range;
-	Csi__V1__VolumeCapability *caps[1];
+	struct same same;
 	static struct world_answer again;
-	fill_create(&req, &range, caps, 16 * MIB);
-	struct leaver *first = leaver_send(&req.base), *second = leaver_send(&req.base);
+	fill_same(&same, 16 * MIB);
+	struct leaver *first = leaver_send(&same.req.base), *second = leaver_send(&same.req.base);
 	leave(first);
 	leave(second);
 	cr_assert_eq(grpc_registry_in_flight(w->registry), 0);
@@ -435,7 +434,7 @@ Test(csi, an_operation_that_nobody_waits_for_goes_on)
 	cr_assert_eq(w->csi->task_count, 0);
 	world_inventory(w, inventory, sizeof(inventory));
 	cr_expect_not_null(strstr(inventory, "volumes same +16777216"), "%s", inventory);
-	cr_expect_eq(call("Controller/CreateVolume", &req.base, &again), GRPC_OK);
+	cr_expect_eq(call("Controller/CreateVolume", &same.req.base, &again), GRPC_OK);
 	world_answer_free(&again);
 	world_close(w);
 }
@@ -443,14 +442,10 @@ Test(csi, an_operation_that_nobody_waits_for_goes_on)
 Test(csi, more_calls_than_may_wait_are_told_that_it_is_pending)
 {
 	open_world(WORLD_EXT4, 1, true);
-	Csi__V1__CreateVolumeRequest req;
-	Csi__V1__CapacityRange range;
-	Csi__V1__VolumeCapability *caps[1];
+	struct same same;
 	static struct world_answer answers[CSI_WAITERS_MAX], over;
-	fill_create(&req, &range, caps, 16 * MIB);
-	for (unsigned i = 0; i < CSI_WAITERS_MAX; i++)
-		world_send(w, "Controller/CreateVolume", &req.base, &answers[i]);
-	world_send(w, "Controller/CreateVolume", &req.base, &over);
+	send_same(&same, 16 * MIB, answers, CSI_WAITERS_MAX);
+	send_same(&same, 16 * MIB, &over, 1);
 	cr_assert(over.ended);
 	cr_expect_eq(over.status, GRPC_ABORTED);
 	cr_expect_not_null(strstr(over.message, "pending for same"), "%s", over.message);

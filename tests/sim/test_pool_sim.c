@@ -243,15 +243,29 @@ Test(sim_pool, build_fails_anywhere, .timeout = 250)
 
 /* ---- remove ---- */
 
+/* Of "v", while the operation of that name is failed. */
+static enum err_code remove_under(struct sim *s, const struct sweep *sweep, const char *op_name)
+{
+	struct pool_remove r;
+	arm(s, sweep, op_name);
+	pool_remove_init(&r, &s->f.reactor, pools_find_name(s->f.pools, RECORD_VOLUME, "v"));
+	return fixture_run(&s->f, &r.op);
+}
+
+/* Another removal starts what one that was failed has not, and all is as before. */
+static void reclaim(struct sim *s, const struct held *before)
+{
+	cr_assert_eq(build(s, "w"), ERR_OK);
+	remove_named(s, "w");
+	same(s, before);
+}
+
 static bool remove_body(struct sim *s, const struct sweep *sweep)
 {
 	struct held before = look(s);
 	cr_assert_eq(build(s, "v"), ERR_OK);
 	struct held with = look(s);
-	arm(s, sweep, "pool_remove");
-	struct pool_remove r;
-	pool_remove_init(&r, &s->f.reactor, pools_find_name(s->f.pools, RECORD_VOLUME, "v"));
-	enum err_code code = fixture_run(&s->f, &r.op);
+	enum err_code code = remove_under(s, sweep, "pool_remove");
 	bool hit = s->faults.hit;
 	disarm(s);
 	cr_assert_eq(hit, code != ERR_OK, "%s", s->faults.what);
@@ -261,9 +275,7 @@ static bool remove_body(struct sim *s, const struct sweep *sweep)
 		remove_named(s, "v");
 	}
 	/* A step that was failed after the commit did not start the reclaim; the next one does. */
-	cr_assert_eq(build(s, "w"), ERR_OK);
-	remove_named(s, "w");
-	same(s, &before);
+	reclaim(s, &before);
 	return hit;
 }
 
@@ -295,10 +307,7 @@ static bool erase_body(struct sim *s, const struct sweep *sweep)
 {
 	struct held before = look(s);
 	cr_assert_eq(build_erased(s, "v", RECORD_ERASE_ZERO), ERR_OK);
-	arm(s, sweep, "pool_erase");
-	struct pool_remove r;
-	pool_remove_init(&r, &s->f.reactor, pools_find_name(s->f.pools, RECORD_VOLUME, "v"));
-	fixture_run(&s->f, &r.op);
+	remove_under(s, sweep, "pool_erase");
 	fixture_settle(&s->f);
 	bool hit = s->faults.hit;
 	disarm(s);
@@ -308,9 +317,7 @@ static bool erase_body(struct sim *s, const struct sweep *sweep)
 	if (pools_find_name(s->f.pools, RECORD_VOLUME, "v") != NULL)
 		remove_named(s, "v");
 	/* What failed is left to the next pass. */
-	cr_assert_eq(build(s, "w"), ERR_OK);
-	remove_named(s, "w");
-	same(s, &before);
+	reclaim(s, &before);
 	return hit;
 }
 
@@ -349,9 +356,7 @@ Test(sim_pool, nothing_is_erased_that_may_come_back)
 	cr_assert(s.faults.hit);
 	cr_assert_eq(look_into_trash(&s), 'x');
 	disarm(&s);
-	cr_assert_eq(build(&s, "w"), ERR_OK);
-	remove_named(&s, "w");
-	same(&s, &before);
+	reclaim(&s, &before);
 	fixture_close(&s.f);
 }
 
