@@ -370,7 +370,7 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
 	w->sim.seed = how;
 	w->reactor.op_fault = fault;
-	must(ring_open(&w->reactor.ring, &(struct ring_config){.sim = &w->sim}) == 0);
+	must(ring_sim_open(&w->reactor.ring, &w->sim) == 0);
 	must(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
 	must(helpers_open(&w->reactor.helpers, w->reactor.ring, fake_calls, MNT_CALLS) == 0);
 	must(pools_open(&w->pools, &w->reactor, &pool, 1) == 0);

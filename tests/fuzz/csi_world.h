@@ -10,7 +10,7 @@
 #include "fuzz.h"
 
 #include "csi/csi.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 struct csi_world {
 	struct ring_sim sim;

@@ -299,7 +299,7 @@ struct h2_world *h2_world_open(bool small_limits)
 	struct h2_world *w = calloc(1, sizeof(*w));
 	must(w != NULL);
 	w->sim.seed = 1;
-	must(ring_open(&w->ring, &(struct ring_config){.sim = &w->sim}) == 0);
+	must(ring_sim_open(&w->ring, &w->sim) == 0);
 	services_open(w->ring);
 	h2_world_set_health(false);
 	limits = server_limits_default;

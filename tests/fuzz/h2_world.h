@@ -9,8 +9,8 @@
 
 #include "base/buf.h"
 #include "fuzz.h"
-#include "reactor/sim.h"
 #include "rpc/h2.h"
+#include "simring/sim.h"
 
 #include <nghttp2/nghttp2.h>
 

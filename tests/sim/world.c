@@ -59,8 +59,7 @@ static void turn_until(struct world *w, const bool *flag)
 
 static void up(struct world *w)
 {
-	struct ring_config config = {.sim = &w->sim};
-	assert(ring_open(&w->reactor.ring, &config) == 0);
+	assert(ring_sim_open(&w->reactor.ring, &w->sim) == 0);
 	assert(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
 	memcpy(w->calls, mnt_calls, sizeof(w->calls));
 	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, w->calls, MNT_CALLS) == 0);

@@ -7,9 +7,9 @@
 #define RINGVOL_TESTS_WIRE_PEER_H
 
 #include "base/buf.h"
-#include "reactor/sim.h"
 #include "rpc/h2.h"
 #include "rpc/wire.h"
+#include "simring/sim.h"
 
 #include "health.pb-c.h"
 
@@ -322,7 +322,7 @@ static inline struct peer *peer_new(void)
 	struct peer *p = calloc(1, sizeof(*p));
 	p->sim.seed = 1;
 	p->limits = server_limits_default;
-	cr_assert_eq(ring_open(&p->ring, &(struct ring_config){.sim = &p->sim}), 0);
+	cr_assert_eq(ring_sim_open(&p->ring, &p->sim), 0);
 	p->registry = test_registry();
 	peer_connect(p);
 	return p;

@@ -338,7 +338,7 @@ static bool start_up(unsigned long n, bool lasting)
 	long live = heap.live;
 	struct ring_sim sim = {.seed = 1};
 	struct ring *ring;
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = &sim}), 0);
+	cr_assert_eq(ring_sim_open(&ring, &sim), 0);
 	heap_spare_ring(ring);
 
 	heap_arm(n, lasting);

@@ -4,7 +4,7 @@
  * Files are taken as always ready, everything else is polled first. Results are those of a CQE.
  * Opcodes nobody here uses answer -EINVAL, as an old kernel would.
  */
-#include "reactor/ring_priv.h"
+#include "simring/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,7 +62,7 @@ static int poll_now(const struct io_uring_sqe *sqe)
 	return pfd.revents & POLLNVAL ? -EBADF : pfd.revents;
 }
 
-bool ring_sim_ready(const struct io_uring_sqe *sqe)
+bool sim_ready(const struct io_uring_sqe *sqe)
 {
 	if (wanted_events(sqe) == 0 && sqe->opcode != IORING_OP_POLL_ADD)
 		return true;
@@ -70,7 +70,7 @@ bool ring_sim_ready(const struct io_uring_sqe *sqe)
 	return r != 0 && r != -EINTR;
 }
 
-bool ring_sim_may_be_short(const struct io_uring_sqe *sqe)
+bool sim_may_be_short(const struct io_uring_sqe *sqe)
 {
 	struct stat st;
 	int type;
@@ -120,22 +120,21 @@ static int receive(
 {
 	void *data = ptr(sqe->addr);
 	unsigned len = sqe->len;
-	struct ring_bufs *bufs = NULL;
+	bool provided = sqe->flags & IOSQE_BUFFER_SELECT;
 	uint32_t taken = 0;
-	if (sqe->flags & IOSQE_BUFFER_SELECT) {
+	if (provided) {
 		unsigned size_bytes;
-		bufs = ring_bufs_find(ring, sqe->buf_group);
-		data = bufs != NULL ? ring_bufs_take(bufs, &size_bytes, &taken) : NULL;
+		data = sim_bufs_take(ring, sqe->buf_group, &size_bytes, &taken);
 		if (data == NULL)
 			return -ENOBUFS;
 		len = len == 0 || size_bytes < len ? size_bytes : len;
 	}
 	len = len < len_max ? len : len_max;
 	int r = result(recv(sqe->fd, data, len, (int)sqe->msg_flags | MSG_DONTWAIT));
-	if (bufs != NULL && r > 0)
+	if (provided && r > 0)
 		*ret_flags |= taken;
-	else if (bufs != NULL)
-		ring_bufs_untake(bufs, taken);
+	else if (provided)
+		sim_bufs_untake(ring, sqe->buf_group, taken);
 	return r;
 }
 
@@ -207,7 +206,7 @@ static int execute_name(const struct io_uring_sqe *sqe)
 	}
 }
 
-int ring_sim_execute(
+int sim_execute(
 	struct ring *ring, const struct io_uring_sqe *sqe, uint32_t len_max, uint32_t *ret_flags)
 {
 	switch (sqe->opcode) {

@@ -5,8 +5,8 @@
  * when nothing else is left to do. Work jobs, helper calls and children run in the same order book.
  * The same seed gives the same run.
  */
-#ifndef RINGVOL_REACTOR_SIM_H
-#define RINGVOL_REACTOR_SIM_H
+#ifndef RINGVOL_TESTS_SIM_H
+#define RINGVOL_TESTS_SIM_H
 
 #include "reactor/ring.h"
 
@@ -24,6 +24,9 @@ struct ring_sim {
 	uint64_t served;
 };
 
+/* A ring whose engine is the simulation; NULL for `sim`: the kernel's, as ring_open(). What `sim`
+ * says may change while the ring is open. 0 or -errno. */
+int ring_sim_open(struct ring **ret_ring, struct ring_sim *sim);
 /* Turns until nothing is armed, posted or queued (timers that keep re-arming do not count once
  * virtual time has passed `limit_ms`). Returns 0, or -ETIME when the limit was reached. */
 int ring_sim_settle(struct ring *ring, uint64_t limit_ms);
