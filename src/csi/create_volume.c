@@ -165,11 +165,29 @@ static int leftover_run(struct op *op)
 
 /* ---- plan ---- */
 
+/* The code is the one by which external-provisioner has the pod scheduled anew. A retry may choose
+ * this node again: what steers the scheduler is said to whoever reads the event. */
+static int refuse_elsewhere(const struct create *c, struct err *err)
+{
+	struct record_id id;
+	(void)record_id_parse(c->source_id, &id); /* it has just been parsed */
+	bool snapshot = c->source_kind == RECORD_SOURCE_SNAPSHOT;
+	return err_set(err, ERR_NO_ROOM,
+		"volume_content_source: the data of %s %s is not on node %s, none of its pools has the "
+		"uuid %s...; a copy is made where its source is. Schedule the pod there: %s",
+		snapshot ? "snapshot" : "volume", c->source_id, c->task.csi->config.node_id,
+		id.pool,
+		snapshot ? "snapshot topology does it, or a nodeSelector for the node that took it"
+			 : "the source's PersistentVolume names the node in its nodeAffinity");
+}
+
 static int plan_source(struct create *c, struct err *err)
 {
 	struct csi_source *source = &c->source;
 	if (c->source_kind == RECORD_SOURCE_NONE)
 		return 0;
+	if (pools_id_elsewhere(c->task.csi->pools, c->source_id))
+		return refuse_elsewhere(c, err);
 	int r = csi_source_find(
 		source, c->task.csi, source_object_kind(c), c->source_id, c->params.thick, err);
 	if (r < 0)
