@@ -56,6 +56,7 @@ struct mnt_on_req {
 /* Every response may carry a sentence of the kernel's or ours about a failure. */
 struct mnt_result {
 	char why[MNT_WHY_BYTES]; /* "" if there is nothing to add to the errno */
+	bool grown;              /* MNT_GROW: the file system was smaller */
 };
 
 struct mnt_info {

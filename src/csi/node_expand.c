@@ -2,11 +2,13 @@
 /*
  * NodeExpandVolume: everything grows to the volume's size, online: the image (where the
  * orchestrator asks for more than the controller already gave; with --controller-expand node that
- * is the whole growth, capacity check included), the device, the file system.
+ * is the whole growth, capacity check included), the device, the file system, whose log is clean
+ * at the end (clean_log.h).
  *
  * How it can fail: no room, a file system that cannot grow here. Repeatable: each step finds what
  * is large enough already. Nothing is undone, a larger image under a smaller file system is sound.
  */
+#include "csi/clean_log.h"
 #include "csi/node.h"
 
 #include <errno.h>
@@ -19,6 +21,7 @@ struct expand {
 	uint64_t size_bytes;
 	struct pool_measure measure;
 	struct pool_grow grow;
+	struct csi_clean_log clean;
 	struct mnt_grow_req grow_fs;
 };
 
@@ -86,6 +89,20 @@ static bool fs_done(struct op *op)
 	return expand_of(op)->n.volume->rec->fs == FSIMG_NONE;
 }
 
+static int prepare_run(struct op *op)
+{
+	struct expand *e = expand_of(op);
+	csi_clean_log_prepare_init(&e->clean, e->n.task.csi, e->n.volume);
+	return op_child(op, &e->clean.op);
+}
+
+static int clean_run(struct op *op)
+{
+	struct expand *e = expand_of(op);
+	csi_clean_log_init(&e->clean, e->n.result.grown);
+	return op_child(op, &e->clean.op);
+}
+
 static int fs_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
@@ -121,7 +138,9 @@ static const struct op_step expand_steps[] = {
 	{"measure", .done = image_done, .run = measure_run},
 	{"image", .done = image_done, .run = image_run},
 	{"device", .run = device_run, .end = device_end},
+	{"prepare", .done = fs_done, .run = prepare_run},
 	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
+	{"clean log", .done = fs_done, .run = clean_run},
 	{"answer", .run = answer_run},
 	{NULL},
 };

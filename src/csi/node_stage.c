@@ -4,15 +4,16 @@
  * staging path.
  *
  * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount, with a UUID of
- * its own -> grow. Nothing is ever formatted here: a volume got its file system before it had a
- * name, and an image that does not hold what its record says is refused. How it can fail: another's
- * mount at the path, an image held elsewhere, a damaged file system, a device that hangs. Before
- * the mount, a device that this attempt attached is detached again. What is mounted stays, whatever
- * fails then (what hangs in a growth cannot be unmounted either): the retry finds it and grows it,
- * or an unstage takes it away.
+ * its own -> grow, and clean its log (clean_log.h). Nothing is ever formatted here: a volume got
+ * its file system before it had a name, and an image that does not hold what its record says is
+ * refused. How it can fail: another's mount at the path, an image held elsewhere, a damaged file
+ * system, a device that hangs. Before the mount, a device that this attempt attached is detached
+ * again. What is mounted stays, whatever fails then (what hangs in a growth cannot be unmounted
+ * either): the retry finds it and grows it, or an unstage takes it away.
  */
 #include "base/fd.h"
 #include "blockio/holder.h"
+#include "csi/clean_log.h"
 #include "csi/node.h"
 
 #include <errno.h>
@@ -48,6 +49,7 @@ struct stage {
 	char uuid_text[40];
 	struct proc proc;
 	struct node_others others;
+	struct csi_clean_log clean;
 	union {
 		struct mnt_mount_req mount;
 		struct mnt_grow_req grow;
@@ -488,6 +490,20 @@ static bool grow_done(struct op *op)
 	return s->offline_growth || s->probe.fs_bytes + POOL_SIZE_ALIGN > rec->size_bytes;
 }
 
+static int prepare_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	csi_clean_log_prepare_init(&s->clean, s->n.task.csi, s->n.volume);
+	return op_child(op, &s->clean.op);
+}
+
+static int clean_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	csi_clean_log_init(&s->clean, s->n.result.grown);
+	return op_child(op, &s->clean.op);
+}
+
 static int grow_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
@@ -556,7 +572,9 @@ static const struct op_step stage_steps[] = {
 	{"retag", .done = retag_done, .run = retag_run, .end = retag_end},
 	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .flags = OP_COMMIT},
 	{"remember", .done = remember_done, .run = remember_run},
+	{"prepare growth", .done = grow_done, .run = prepare_run},
 	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
+	{"clean log", .done = grow_done, .run = clean_run},
 	{"answer", .run = answer_run},
 	{NULL},
 };

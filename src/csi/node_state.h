@@ -61,6 +61,9 @@ struct node_volume {
 	/* NodeStage has seen to it that the file system fills a device of so many bytes; 0: not in
 	 * this run of the driver. */
 	uint64_t fitted_bytes;
+	/* Its file system may have grown and its log not be clean (clean_log.h): it is frozen before
+	 * it is copied. */
+	bool grown;
 	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
 	 * there can be none. */
 	bool marks_read;
