@@ -14,10 +14,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/btrfs.h>
+#include <linux/capability.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 enum {
 	UUID_BYTES = 16,
@@ -127,6 +132,16 @@ static int grow_ext4(int fd, const struct mnt_look *look, uint64_t size_bytes, c
 		(unsigned long long)probe.fs_bytes, (unsigned long long)size_bytes);
 }
 
+bool mnt_can_grow_ext4(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	if (syscall(SYS_capget, &header, data) != 0)
+		return true;
+	return (data[CAP_TO_INDEX(CAP_SYS_RESOURCE)].effective & CAP_TO_MASK(CAP_SYS_RESOURCE)) !=
+	       0;
+}
+
 static int grow_xfs(int fd, uint64_t size_bytes, char *why)
 {
 	struct xfs_geometry geometry;
@@ -178,10 +193,28 @@ static int grow_btrfs(int fd, uint64_t size_bytes, char *why)
 	return mnt_why(why, -errno, "growing btrfs failed");
 }
 
+/* FSIMG_NONE for one that is none of ours. */
+static enum fsimg_type type_of_mounted(int fd)
+{
+	struct statfs fs;
+	if (fstatfs(fd, &fs) < 0)
+		return FSIMG_NONE;
+	switch ((unsigned long)fs.f_type) {
+	case EXT4_SUPER_MAGIC:
+		return FSIMG_EXT4;
+	case XFS_SUPER_MAGIC:
+		return FSIMG_XFS;
+	case BTRFS_SUPER_MAGIC:
+		return FSIMG_BTRFS;
+	default:
+		return FSIMG_NONE;
+	}
+}
+
 static int grow_type(
 	const struct mnt_grow_req *grow, int fd, const struct mnt_look *look, char *why)
 {
-	switch (grow->type) {
+	switch (grow->type == FSIMG_NONE ? type_of_mounted(fd) : grow->type) {
 	case FSIMG_EXT4:
 		return grow_ext4(fd, look, grow->size_bytes, why);
 	case FSIMG_XFS:

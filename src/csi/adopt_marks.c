@@ -125,7 +125,7 @@ int csi_marks_start(
 	m->volume = volume;
 	m->on_end = on_end;
 	m->arg = arg;
-	m->mountable = volume->rec->fs != FSIMG_NONE;
+	m->mountable = node_volume_has_fs(volume);
 	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	bool held = csi_hold_take(csi, &m->hold, "volume", volume->key,
 		"what an earlier run left of it is being looked at");

@@ -39,8 +39,7 @@ static int inspect_end(struct op *op, int res)
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(e->n.volume);
-	bool staged_block =
-		e->n.volume->rec->fs == FSIMG_NONE && node != NULL && node->dev.attached;
+	bool staged_block = !node_volume_has_fs(e->n.volume) && node != NULL && node->dev.attached;
 	if (node == NULL || !(node_info_is_dev(&e->n.info, &node->dev) || staged_block))
 		return op_fail(op, e->n.info.exists ? ERR_PRECONDITION : ERR_NOT_FOUND,
 			"volume %s is not staged or published at volume_path %s",
@@ -86,7 +85,7 @@ static int device_end(struct op *op, int res)
 
 static bool fs_done(struct op *op)
 {
-	return expand_of(op)->n.volume->rec->fs == FSIMG_NONE;
+	return !node_volume_has_fs(expand_of(op)->n.volume);
 }
 
 static int prepare_run(struct op *op)

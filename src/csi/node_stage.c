@@ -6,10 +6,12 @@
  * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount, with a UUID of
  * its own -> grow, and clean its log (clean_log.h). Nothing is ever formatted here: a volume got
  * its file system before it had a name, and an image that does not hold what its record says is
- * refused. How it can fail: another's mount at the path, an image held elsewhere, a damaged file
- * system, a device that hangs. Before the mount, a device that this attempt attached is detached
- * again. What is mounted stays, whatever fails then (what hangs in a growth cannot be unmounted
- * either): the retry finds it and grows it, or an unstage takes it away.
+ * refused. A volume that was made for block is mounted if its record allows it and the image holds
+ * a file system, and not while it is published as a device. How it can fail: another's mount at the
+ * path, an image held elsewhere, a damaged file system, a device that hangs. Before the mount, a
+ * device that this attempt attached is detached again. What is mounted stays, whatever fails then
+ * (what hangs in a growth cannot be unmounted either): the retry finds it and grows it, or an
+ * unstage takes it away.
  */
 #include "base/fd.h"
 #include "blockio/holder.h"
@@ -18,10 +20,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -36,17 +36,17 @@ struct stage {
 	bool mounted;        /* found mounted as it should be */
 	bool attached_here;  /* this attempt attached the device */
 	bool attached_first; /* likewise, and no earlier run had */
-	bool offline_growth; /* no CAP_SYS_RESOURCE: ext4 grows only before it is mounted */
+	bool offline_growth; /* ext4 grows only before it is mounted */
 	bool held;           /* somebody has the device for itself */
 	bool asked;          /* who that is was looked for, for the mount that was refused */
 	struct holder holder;
 	unsigned attempts; /* to have the device alone, and the pauses between */
 	int dirfd;
 	const char *image;
-	enum fsimg_type fs;
+	const Csi__V1__VolumeCapability *cap;
 	struct fsimg_probe probe;
 	uint8_t uuid[16];
-	char uuid_text[40];
+	char uuid_text[FSIMG_UUID_TEXT_BYTES];
 	struct proc proc;
 	struct node_others others;
 	struct csi_clean_log clean;
@@ -122,6 +122,41 @@ static int elsewhere_end(struct op *op, int res)
 	return 0;
 }
 
+/* ---- one mode at a time ---- */
+
+/* Only of a volume that may change its mode can it be used in the other one. */
+static bool mode_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	return node == NULL || list_empty(&node->mounts) ||
+	       node_volume_has_fs(s->n.volume) == !s->n.access.block;
+}
+
+static int mode_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	node_others_init(&s->others, op->reactor, &node_volume_find(s->n.volume)->dev, NULL, NULL);
+	return op_child(op, &s->others.op);
+}
+
+static int mode_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	if (res < 0)
+		return res;
+	if (s->others.count > 0)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is in use as a %s volume at %s and cannot be a %s volume meanwhile; unpublish and unstage it there first",
+			s->n.volume->rec->name, s->n.access.block ? "mount" : "block",
+			s->others.path, s->n.access.block ? "block" : "mount");
+	/* Unmounted behind our back. */
+	list_for_each_safe (link, &node->mounts)
+		node_volume_remove_mount(node, container_of(link, struct node_mount, link)->path);
+	return 0;
+}
+
 /* ---- tools of a run that was killed ---- */
 
 /* A check or growth that a driver has started goes on when the driver is killed, and has the device
@@ -164,15 +199,18 @@ static int tools_end(struct op *op, int res)
 
 /* ---- the image ---- */
 
-/* -EUCLEAN: it holds something else, so that nothing is attached. */
+/* -EUCLEAN: it holds something else, so that nothing is attached. What a tenant wrote into a block
+ * volume is looked through for all that it could be. */
 static int probe_job(void *arg)
 {
 	struct stage *s = arg;
 	_cleanup_fd_ int fd = openat(s->dirfd, s->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	int r = fsimg_probe_expected(fd, s->fs, &s->probe);
-	return r == 0 && (s->probe.ambivalent || s->probe.type != s->fs) ? -EUCLEAN : r;
+	int r = s->n.changes_mode ? fsimg_probe_fd(fd, &s->probe)
+				  : fsimg_probe_expected(fd, s->n.fs, &s->probe);
+	bool wrong = s->n.fs == FSIMG_NONE ? s->probe.type == FSIMG_NONE : s->probe.type != s->n.fs;
+	return r == 0 && (s->probe.ambivalent || wrong) ? -EUCLEAN : r;
 }
 
 static bool probe_done(struct op *op)
@@ -185,8 +223,15 @@ static bool probe_done(struct op *op)
 static int probe_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	s->fs = s->n.volume->rec->fs;
 	return op_work(op, probe_job, s);
+}
+
+/* The mount flags were looked up for ext4, as long as nobody knew. */
+static int change_mode(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	s->n.fs = s->probe.type;
+	return csi_access_parse(s->cap, s->n.fs, &s->n.access, &op->err);
 }
 
 static int probe_end(struct op *op, int res)
@@ -194,13 +239,18 @@ static int probe_end(struct op *op, int res)
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
 	if (res == 0)
-		return 0;
+		return s->n.changes_mode ? change_mode(op) : 0;
 	if (res != -EUCLEAN)
 		return op_fail_sys(op, res, "volume %s: reading its image", rec->name);
 	if (s->probe.ambivalent)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: its image holds contradicting signatures; nothing is touched, look at it with blkid",
 			rec->name);
+	if (s->n.changes_mode)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s was made as a block volume and holds %s, not %s; what is to be mounted has to be written to it first",
+			rec->name, s->probe.found[0] != '\0' ? s->probe.found : "no file system",
+			s->n.fs == FSIMG_NONE ? "ext4, xfs or btrfs" : fsimg_name(s->n.fs));
 	return op_fail(op, ERR_DATA_LOSS,
 		"volume %s: its record says %s, its image holds %s; nothing is formatted, restore it from a snapshot or delete it",
 		rec->name, fsimg_name(rec->fs),
@@ -237,6 +287,7 @@ static int attach_end(struct op *op, int res)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	node_volume_set_dev(s->n.task.csi, node, &s->n.dev.dev);
 	node->marks_read |= s->attached_first;
+	node->as_fs &= !list_empty(&node->mounts);
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
 	return 0;
 }
@@ -303,7 +354,7 @@ static bool mend_done(struct op *op)
 static int mend_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	int r = fsimg_fsck_argv(s->n.volume->rec->fs, s->n.dev.dev.path, &s->proc);
+	int r = fsimg_fsck_argv(s->n.fs, s->n.dev.dev.path, &s->proc);
 	if (r == -EOPNOTSUPP)
 		return 0;
 	if (r == 0 && s->offline_growth) {
@@ -329,7 +380,7 @@ static int mend_end(struct op *op, int res)
 	if (res < 0)
 		return op_fail_sys(op, res, "volume %s: %s on %s", rec->name, s->proc.argv[0],
 			s->n.dev.dev.path);
-	if (fsimg_fsck_result(rec->fs, res) < 0)
+	if (fsimg_fsck_result(s->n.fs, res) < 0)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: %s could not mend its file system (exit %d); run it by hand on the image",
 			rec->name, s->proc.argv[0], res);
@@ -370,23 +421,14 @@ static int grow_offline_end(struct op *op, int res)
 static bool retag_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	return s->n.access.block || s->mounted || s->n.volume->rec->fs != FSIMG_BTRFS ||
-	       s->probe.dirty || s->probe.errors ||
-	       memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
+	return s->n.access.block || s->mounted || s->n.fs != FSIMG_BTRFS || s->probe.dirty ||
+	       s->probe.errors || memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
 }
 
 static int retag_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	const uint8_t *u = s->uuid;
-	snprintf(s->uuid_text, sizeof(s->uuid_text),
-		"%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-		u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
-		u[15]);
-	s->proc = (struct proc){
-		.argv = {"btrfstune", "-f", "-M", s->uuid_text, s->n.dev.dev.path, NULL},
-		.timeout_ms = FSCK_TIMEOUT_MS,
-	};
+	fsimg_retag_argv(s->n.dev.dev.path, s->uuid, s->uuid_text, &s->proc);
 	return op_proc(op, &s->proc);
 }
 
@@ -413,7 +455,7 @@ static int mount_run(struct op *op)
 	snprintf(req->device, sizeof(req->device), "%s", s->n.dev.dev.path);
 	snprintf(req->target, sizeof(req->target), "%s", s->staging_path);
 	snprintf(req->options, sizeof(req->options), "%s", s->n.access.options);
-	req->type = s->n.volume->rec->fs;
+	req->type = s->n.fs;
 	req->read_only = s->n.access.read_only;
 	/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs got its
 	 * own before; ext4 gets it with the mount. */
@@ -447,7 +489,7 @@ static int mount_in_use(struct op *op)
 static int mount_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
-	if (res == -EEXIST && s->n.volume->rec->fs == FSIMG_BTRFS)
+	if (res == -EEXIST && s->n.fs == FSIMG_BTRFS)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s: a copy of this btrfs is mounted, and this kernel cannot mount both (6.7 and newer can): unstage that one first",
 			s->n.volume->rec->name);
@@ -472,6 +514,7 @@ static int remember_run(struct op *op)
 	if (node_volume_add_mount(node, s->staging_path, s->n.access.read_only, false) < 0)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	node_volume_mount_at(node, s->staging_path)->staging = true;
+	node->as_fs = s->n.changes_mode;
 	return 0;
 }
 
@@ -510,7 +553,7 @@ static int grow_run(struct op *op)
 	struct mnt_grow_req *req = &s->req.grow;
 	memset(req, 0, sizeof(*req));
 	node_on(&req->on, s->staging_path, &s->n.dev.dev);
-	req->type = s->n.volume->rec->fs;
+	req->type = s->n.fs;
 	req->size_bytes = s->n.dev.dev.size_bytes;
 	return node_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
 		CSI_GROW_TIMEOUT_MS);
@@ -525,25 +568,14 @@ static int grow_end(struct op *op, int res)
 	return res == 0 ? 0 : node_fail(op, res, "growth", s->staging_path);
 }
 
-/* Without CAP_SYS_RESOURCE the kernel refuses to grow a mounted ext4 (a restricted container): an
- * image larger than its file system then grows before it is mounted. */
-static bool lacks_sys_resource(void)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[2] = {0};
-	if (syscall(SYS_capget, &header, data) != 0)
-		return false;
-	return (data[CAP_TO_INDEX(CAP_SYS_RESOURCE)].effective & CAP_TO_MASK(CAP_SYS_RESOURCE)) ==
-	       0;
-}
-
+/* An image larger than its file system grows before it is mounted where it cannot afterwards. */
 static int decide_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
-	s->offline_growth = rec->fs == FSIMG_EXT4 && !s->n.access.read_only &&
+	s->offline_growth = s->n.fs == FSIMG_EXT4 && !s->n.access.read_only &&
 			    s->probe.fs_bytes + POOL_SIZE_ALIGN <= rec->size_bytes &&
-			    lacks_sys_resource();
+			    !mnt_can_grow_ext4();
 	return 0;
 }
 
@@ -560,6 +592,7 @@ static int answer_run(struct op *op)
 static const struct op_step stage_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
+	{"mode", .done = mode_done, .run = mode_run, .end = mode_end},
 	{"tools", .done = tools_done, .run = tools_run, .end = tools_end},
 	{"probe", .done = probe_done, .run = probe_run, .end = probe_end},
 	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo, .flags = OP_ALONG},
@@ -602,6 +635,7 @@ void csi_node_stage(struct grpc_call *call, const ProtobufCMessage *request)
 	}
 	s->dirfd = pool_dirfd(s->n.volume->pool, RECORD_VOLUME);
 	s->image = s->n.volume->key;
+	s->cap = req->volume_capability;
 	fsimg_uuid_of(s->n.id, s->uuid);
 	node_op_lock(&s->n);
 	csi_task_start(&s->n.task, s->n.volume->rec->name, node_lane(&s->n), stage_steps);

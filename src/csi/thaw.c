@@ -66,7 +66,7 @@ void quiesce_set_path(struct csi_quiesce *q, const char *path)
 bool quiesce_take_mount(struct csi_quiesce *q)
 {
 	const struct node_volume *node = node_volume_find(q->volume);
-	if (node == NULL || !node->dev.attached || q->volume->rec->fs == FSIMG_NONE ||
+	if (node == NULL || !node->dev.attached || !node_volume_has_fs(q->volume) ||
 		list_empty(&node->mounts))
 		return false;
 	q->dev = node->dev;
