@@ -14,7 +14,7 @@ extern struct world *w;
 extern char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
 extern char staging_path[96], target_path[96];
 /* What volumes are asked for as, and published. */
-extern bool block, publish_read_only;
+extern bool block, publish_read_only, mode_change;
 extern const char *fs_type, *device_type;
 extern uint64_t create_bytes;
 extern const char *snapshot_name, *snapshot_freeze;

@@ -282,6 +282,42 @@ Test(csi, growth_of_a_mounted_volume, .timeout = 300)
 	world_close(w);
 }
 
+/* What was made for block holds a file system, and is copied to be mounted, and mounted itself. */
+Test(csi, change_of_mode, .timeout = 300)
+{
+	char command[160];
+	open_world(WORLD_XFS, 1, true);
+	mode_change = true;
+	w->size_zero = (int64_t)create_bytes;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	snprintf(command, sizeof(command), "mkfs.ext4 -q -b 4096 -F %s/volumes/base", w->pool_path);
+	cr_assert_eq(system(command), 0);
+	block = false;
+	static const struct trial on_idle_volume[] = {
+		{"CreateVolume of another mode", do_clone, undo_create, true},
+		{"NodeStageVolume of another mode", do_stage, undo_stage, true},
+	};
+	for (unsigned i = 0; i < sizeof(on_idle_volume) / sizeof(on_idle_volume[0]); i++)
+		cr_assert_gt(fail_each_step(&on_idle_volume[i]), 0);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	fail_each_step(&(struct trial){
+		"NodePublishVolume of another mode", do_publish, undo_publish, true});
+	/* A driver that knows nothing of it finds out how it is used. */
+	cr_assert_eq(do_publish(), GRPC_OK);
+	world_restart(w);
+	cr_assert_eq(do_stats(), GRPC_OK);
+	fail_each_step(&(struct trial){
+		"CreateSnapshot of another mode", do_snapshot, undo_snapshot, true});
+	block = true;
+	cr_assert_eq(do_stage(), GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	fail_each_step(
+		&(struct trial){"NodeStageVolume of its own mode", do_stage, undo_stage, true});
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
 /* ---- equal and different calls at once, in many orders ---- */
 
 enum { SAME = 50 };
