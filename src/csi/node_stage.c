@@ -13,50 +13,13 @@
  * (what hangs in a growth cannot be unmounted either): the retry finds it and grows it, or an
  * unstage takes it away.
  */
-#include "base/fd.h"
-#include "blockio/holder.h"
-#include "csi/clean_log.h"
-#include "csi/node.h"
+#include "csi/stage_priv.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-enum {
-	FSCK_TIMEOUT_MS = 600000,
-	TOOLS_ATTEMPTS = 60,
-	TOOLS_PAUSE_MS = 50,
-};
-
-struct stage {
-	struct node_op n;
-	const char *staging_path;
-	bool mounted;        /* found mounted as it should be */
-	bool attached_here;  /* this attempt attached the device */
-	bool attached_first; /* likewise, and no earlier run had */
-	bool offline_growth; /* ext4 grows only before it is mounted */
-	bool held;           /* somebody has the device for itself */
-	bool asked;          /* who that is was looked for, for the mount that was refused */
-	struct holder holder;
-	unsigned attempts; /* to have the device alone, and the pauses between */
-	int dirfd;
-	const char *image;
-	const Csi__V1__VolumeCapability *cap;
-	struct fsimg_probe probe;
-	uint8_t uuid[16];
-	char uuid_text[FSIMG_UUID_TEXT_BYTES];
-	struct proc proc;
-	struct node_others others;
-	struct csi_clean_log clean;
-	union {
-		struct mnt_mount_req mount;
-		struct mnt_grow_req grow;
-	} req;
-};
-
-#define stage_of(op_ptr) container_of(node_op_of(op_ptr), struct stage, n)
+enum { FSCK_TIMEOUT_MS = 600000 };
 
 static int inspect_run(struct op *op)
 {
@@ -77,184 +40,6 @@ static int inspect_end(struct op *op, int res)
 		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
 			s->staging_path);
 	return 0;
-}
-
-/* ---- one staging path a volume ---- */
-
-static struct node_mount *staged_elsewhere(const struct stage *s)
-{
-	struct node_volume *node = node_volume_find(s->n.volume);
-	if (node == NULL)
-		return NULL;
-	list_for_each (link, &node->mounts) {
-		struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (mount->staging && strcmp(mount->path, s->staging_path) != 0)
-			return mount;
-	}
-	return NULL;
-}
-
-static bool elsewhere_done(struct op *op)
-{
-	return staged_elsewhere(stage_of(op)) == NULL;
-}
-
-static int elsewhere_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	node_others_init(&s->others, op->reactor, &node_volume_find(s->n.volume)->dev, NULL, NULL);
-	s->others.only = staged_elsewhere(s)->path;
-	return op_child(op, &s->others.op);
-}
-
-static int elsewhere_end(struct op *op, int res)
-{
-	struct stage *s = stage_of(op);
-	struct node_mount *mount = staged_elsewhere(s);
-	if (res < 0)
-		return res;
-	if (s->others.count > 0)
-		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is staged at %s already, and a volume is staged at one path only; unstage it there first",
-			s->n.volume->rec->name, mount->path);
-	/* Unmounted behind our back. */
-	node_volume_remove_mount(node_volume_find(s->n.volume), mount->path);
-	return 0;
-}
-
-/* ---- one mode at a time ---- */
-
-/* Only of a volume that may change its mode can it be used in the other one. */
-static bool mode_done(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	struct node_volume *node = node_volume_find(s->n.volume);
-	return node == NULL || list_empty(&node->mounts) ||
-	       node_volume_has_fs(s->n.volume) == !s->n.access.block;
-}
-
-static int mode_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	node_others_init(&s->others, op->reactor, &node_volume_find(s->n.volume)->dev, NULL, NULL);
-	return op_child(op, &s->others.op);
-}
-
-static int mode_end(struct op *op, int res)
-{
-	struct stage *s = stage_of(op);
-	struct node_volume *node = node_volume_find(s->n.volume);
-	if (res < 0)
-		return res;
-	if (s->others.count > 0)
-		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is in use as a %s volume at %s and cannot be a %s volume meanwhile; unpublish and unstage it there first",
-			s->n.volume->rec->name, s->n.access.block ? "mount" : "block",
-			s->others.path, s->n.access.block ? "block" : "mount");
-	/* Unmounted behind our back. */
-	list_for_each_safe (link, &node->mounts)
-		node_volume_remove_mount(node, container_of(link, struct node_mount, link)->path);
-	return 0;
-}
-
-/* ---- tools of a run that was killed ---- */
-
-/* A check or growth that a driver has started goes on when the driver is killed, and has the device
- * for itself; what it leaves is only looked at when it has ended. Whoever has it for longer than we
- * wait is told of by the mount. */
-static int held_job(void *arg)
-{
-	const struct stage *s = arg;
-	_cleanup_fd_ int fd = open(s->n.dev.dev.path, O_RDONLY | O_EXCL | O_CLOEXEC);
-	return fd < 0 && errno == EBUSY ? -EBUSY : 0;
-}
-
-/* A fresh device is nobody's, and a mounted one is the file system's. */
-static bool tools_done(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	struct node_volume *node = node_volume_find(s->n.volume);
-	return s->n.access.block || node == NULL || !node->dev.attached ||
-	       !list_empty(&node->mounts) || node_info_is_dev(&s->n.info, &node->dev);
-}
-
-static int tools_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	s->n.dev.dev = node_volume_find(s->n.volume)->dev;
-	s->attempts = 0;
-	return op_work(op, held_job, s);
-}
-
-/* Looks and pauses alternate. */
-static int tools_end(struct op *op, int res)
-{
-	struct stage *s = stage_of(op);
-	bool paused = s->attempts % 2 == 1;
-	if (!paused && (res != -EBUSY || s->attempts / 2 == TOOLS_ATTEMPTS))
-		return 0;
-	s->attempts++;
-	return paused ? op_work(op, held_job, s) : op_sleep(op, TOOLS_PAUSE_MS);
-}
-
-/* ---- the image ---- */
-
-/* -EUCLEAN: it holds something else, so that nothing is attached. What a tenant wrote into a block
- * volume is looked through for all that it could be. */
-static int probe_job(void *arg)
-{
-	struct stage *s = arg;
-	_cleanup_fd_ int fd = openat(s->dirfd, s->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	int r = s->n.changes_mode ? fsimg_probe_fd(fd, &s->probe)
-				  : fsimg_probe_expected(fd, s->n.fs, &s->probe);
-	bool wrong = s->n.fs == FSIMG_NONE ? s->probe.type == FSIMG_NONE : s->probe.type != s->n.fs;
-	return r == 0 && (s->probe.ambivalent || wrong) ? -EUCLEAN : r;
-}
-
-static bool probe_done(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	struct node_volume *node = node_volume_find(s->n.volume);
-	return s->n.access.block || (node != NULL && node_info_is_dev(&s->n.info, &node->dev));
-}
-
-static int probe_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	return op_work(op, probe_job, s);
-}
-
-/* The mount flags were looked up for ext4, as long as nobody knew. */
-static int change_mode(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	s->n.fs = s->probe.type;
-	return csi_access_parse(s->cap, s->n.fs, &s->n.access, &op->err);
-}
-
-static int probe_end(struct op *op, int res)
-{
-	struct stage *s = stage_of(op);
-	const struct record *rec = s->n.volume->rec;
-	if (res == 0)
-		return s->n.changes_mode ? change_mode(op) : 0;
-	if (res != -EUCLEAN)
-		return op_fail_sys(op, res, "volume %s: reading its image", rec->name);
-	if (s->probe.ambivalent)
-		return op_fail(op, ERR_DATA_LOSS,
-			"volume %s: its image holds contradicting signatures; nothing is touched, look at it with blkid",
-			rec->name);
-	if (s->n.changes_mode)
-		return op_fail(op, ERR_PRECONDITION,
-			"volume %s was made as a block volume and holds %s, not %s; what is to be mounted has to be written to it first",
-			rec->name, s->probe.found[0] != '\0' ? s->probe.found : "no file system",
-			s->n.fs == FSIMG_NONE ? "ext4, xfs or btrfs" : fsimg_name(s->n.fs));
-	return op_fail(op, ERR_DATA_LOSS,
-		"volume %s: its record says %s, its image holds %s; nothing is formatted, restore it from a snapshot or delete it",
-		rec->name, fsimg_name(rec->fs),
-		s->probe.found[0] != '\0' ? s->probe.found : "no file system");
 }
 
 /* ---- the device ---- */
@@ -337,7 +122,7 @@ static bool held_done(struct op *op)
 
 static int held_run(struct op *op)
 {
-	return op_work(op, held_job, stage_of(op));
+	return op_work(op, stage_held_job, stage_of(op));
 }
 
 static int held_end(struct op *op, int res)
@@ -591,10 +376,11 @@ static int answer_run(struct op *op)
 
 static const struct op_step stage_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
-	{"elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
-	{"mode", .done = mode_done, .run = mode_run, .end = mode_end},
-	{"tools", .done = tools_done, .run = tools_run, .end = tools_end},
-	{"probe", .done = probe_done, .run = probe_run, .end = probe_end},
+	{"elsewhere", .done = stage_elsewhere_done, .run = stage_elsewhere_run,
+		.end = stage_elsewhere_end},
+	{"mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
+	{"tools", .done = stage_tools_done, .run = stage_tools_run, .end = stage_tools_end},
+	{"probe", .done = stage_probe_done, .run = stage_probe_run, .end = stage_probe_end},
 	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo, .flags = OP_ALONG},
 	{"found", .done = found_done, .run = found_run},
 	{"decide", .done = mount_done, .run = decide_run},
