@@ -238,6 +238,10 @@ static int plan_pool(struct create *c, struct err *err)
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
 			pool_name(c->pool));
+	if (params->erase == RECORD_ERASE_DISCARD && !features->discard)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
+			pool_name(c->pool));
 	if (params->erase != RECORD_ERASE_NONE && c->source.share)
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: eraseOnDelete would erase nothing of what is shared with the content source; ask for provisioning thick, which copies");
