@@ -56,6 +56,7 @@ struct mnt_on_req {
 /* Every response may carry a sentence of the kernel's or ours about a failure. */
 struct mnt_result {
 	char why[MNT_WHY_BYTES]; /* "" if there is nothing to add to the errno */
+	bool grown;              /* MNT_GROW: the file system was smaller */
 };
 
 struct mnt_info {
@@ -120,8 +121,8 @@ struct mnt_unmount_req {
 
 struct mnt_grow_req {
 	struct mnt_on_req on;
-	enum fsimg_type type;
-	uint64_t size_bytes; /* of the device */
+	enum fsimg_type type; /* FSIMG_NONE: whatever is mounted there */
+	uint64_t size_bytes;  /* of the device */
 };
 
 struct mnt_try_req {
@@ -141,6 +142,9 @@ int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
  * gone: for comparing, not for opening. Allocated; as given where its directory does not exist,
  * NULL when out of memory. Blocking; the mount itself is not touched. */
 char *mnt_scan_name(const char *path);
+/* Whether the kernel lets us grow a mounted ext4: it takes CAP_SYS_RESOURCE, which a restricted
+ * container lacks. */
+bool mnt_can_grow_ext4(void);
 /* True if a comma list has this word. */
 bool mnt_has_option(const char *options, const char *word);
 

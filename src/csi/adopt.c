@@ -30,6 +30,7 @@
 struct found_mount {
 	uint32_t major, minor;
 	bool read_only;
+	bool is_fs; /* not the device's node */
 	char *path;
 };
 
@@ -70,8 +71,8 @@ static void scan_mount(void *arg, const struct mnt_entry *entry)
 		a->res = -ENOMEM;
 		return;
 	}
-	a->mounts[a->mount_count++] =
-		(struct found_mount){entry->dev_major, entry->dev_minor, entry->read_only, path};
+	a->mounts[a->mount_count++] = (struct found_mount){
+		entry->dev_major, entry->dev_minor, entry->read_only, !entry->bound_node, path};
 }
 
 /* All or nothing: of what was not seen nobody knows whether it is in use. */
@@ -143,8 +144,10 @@ static void adopt_mounts(struct adopt *a, struct node_volume *node)
 {
 	for (size_t i = 0; i < a->mount_count; i++) {
 		const struct found_mount *m = &a->mounts[i];
-		if (m->major == node->dev.major && m->minor == node->dev.minor &&
-			node_volume_mount_at(node, m->path) == NULL &&
+		if (m->major != node->dev.major || m->minor != node->dev.minor)
+			continue;
+		node->as_fs |= m->is_fs;
+		if (node_volume_mount_at(node, m->path) == NULL &&
 			node_volume_add_mount(node, m->path, m->read_only, false) < 0)
 			a->res = -ENOMEM;
 	}

@@ -344,7 +344,7 @@ Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 	message->id = text(arena, id);
 	message->name = text(arena, rec->name);
 	message->pool = text(arena, pool_name(volume->pool));
-	message->access_type = csi_bytes(rec->fs == FSIMG_NONE ? "block" : "mount");
+	message->access_type = csi_bytes(node_volume_has_fs(volume) ? "mount" : "block");
 	message->fs = csi_bytes(fsimg_name(rec->fs));
 	message->provisioning = csi_bytes(rec->thick ? "thick" : "thin");
 	message->size_bytes = rec->size_bytes;

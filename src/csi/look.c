@@ -224,7 +224,7 @@ void csi_look_init(struct csi_look *look, struct csi *csi, const struct pool_obj
 	*look = (struct csi_look){.csi = csi};
 	pool_object_id(volume, look->id);
 	csi_look_key(look->id, look->key);
-	if (mount != NULL && volume->rec->fs != FSIMG_NONE)
+	if (mount != NULL && node_volume_has_fs(volume))
 		snprintf(look->path.path, sizeof(look->path.path), "%s", mount->path);
 	op_init(&look->op, csi->reactor, "look", look_steps, NULL);
 }

@@ -134,12 +134,19 @@ int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct
 	r = csi_access_parse(cap, rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs, &n->access, err);
 	if (r < 0)
 		return r;
-	if (n->access.block != (rec->fs == FSIMG_NONE))
+	n->fs = rec->fs;
+	n->changes_mode = rec->fs == FSIMG_NONE && !n->access.block;
+	if (n->changes_mode && rec->allow_mode_change)
+		n->fs = n->access.fs_given ? n->access.fs : FSIMG_NONE;
+	else if (n->access.block != (rec->fs == FSIMG_NONE))
 		return err_set(err, ERR_PRECONDITION,
-			"volume %s was made as a %s volume and cannot be used as a %s volume",
+			"volume %s was made as a %s volume and cannot be used as a %s volume%s",
 			rec->name, rec->fs == FSIMG_NONE ? "block" : "mount",
-			n->access.block ? "block" : "mount");
-	if (!n->access.block && n->access.fs != rec->fs)
+			n->access.block ? "block" : "mount",
+			n->changes_mode
+				? ", as its class did not say allowVolumeModeChange: \"true\" when it was made"
+				: "");
+	else if (!n->access.block && n->access.fs != rec->fs)
 		return err_set(err, ERR_PRECONDITION, "volume %s holds %s, fs_type asks for %s",
 			rec->name, fsimg_name(rec->fs), fsimg_name(n->access.fs));
 	return pool_check_ready(n->volume->pool, err);

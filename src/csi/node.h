@@ -15,6 +15,10 @@ struct node_op {
 	struct pool_object *volume; /* NULL where the operation works from the path alone */
 	const struct backend *backend;
 	struct csi_access access;
+	/* What is mounted by this use. FSIMG_NONE: it is for block; for who changes the volume's
+	 * mode without naming a type: that of the image. */
+	enum fsimg_type fs;
+	bool changes_mode;        /* a mount of what was made for block, which its record allows */
 	struct mnt_path_req path; /* what is being inspected */
 	struct mnt_info info;     /* what was found */
 	struct mnt_result result; /* of the last helper call that changes something */
@@ -28,7 +32,8 @@ struct node_op {
 void node_op_lock(struct node_op *n);
 /* What csi_task_start() asks for, known volume or not. */
 struct work_lane *node_lane(const struct node_op *n);
-/* Looks the volume up and checks that the capability asked for fits what it was made as. */
+/* Looks the volume up and checks that the capability asked for fits what it was made as, or what
+ * its record allows besides. */
 int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct err *err);
 /* 0, or ERR_INVALID naming the field: an absolute path of sane length. */
 int node_check_path(const char *field, const char *path, struct err *err);

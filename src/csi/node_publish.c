@@ -68,9 +68,9 @@ static int device_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
-	if (node == NULL || !node->dev.attached)
+	if (node == NULL || !node->dev.attached || node_volume_has_fs(p->n.volume))
 		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is not staged; call NodeStageVolume first",
+			"volume %s is not staged as a block volume; call NodeStageVolume first",
 			p->n.volume->rec->name);
 	node_prepare_backend(&p->n);
 	return p->n.backend->attach(p->n.backend, op, &p->n.dev);

@@ -31,6 +31,12 @@ struct node_volume *node_volume_get(struct pool_object *volume)
 	return volume->node;
 }
 
+bool node_volume_has_fs(const struct pool_object *volume)
+{
+	const struct node_volume *node = node_volume_find(volume);
+	return volume->rec->fs != FSIMG_NONE || (node != NULL && node->as_fs);
+}
+
 /* Another device has had no errors yet. */
 static void health_forget(struct node_volume *node)
 {

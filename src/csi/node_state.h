@@ -58,9 +58,14 @@ struct node_volume {
 	struct pool_object *volume;
 	struct backend_dev dev;
 	struct list mounts; /* node_mount: staging and publish paths alike */
+	/* A block volume that may change its mode is mounted; see node_volume_has_fs(). */
+	bool as_fs;
 	/* NodeStage has seen to it that the file system fills a device of so many bytes; 0: not in
 	 * this run of the driver. */
 	uint64_t fitted_bytes;
+	/* Its file system may have grown and its log not be clean (clean_log.h): it is frozen
+	 * before it is copied. */
+	bool grown;
 	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
 	 * there can be none. */
 	bool marks_read;
@@ -74,6 +79,9 @@ struct node_volume {
 struct node_volume *node_volume_get(struct pool_object *volume);
 /* NULL when nothing is attached. */
 struct node_volume *node_volume_find(const struct pool_object *volume);
+/* Whether the volume is used as a file system, and not as a block device: what it was made as,
+ * unless its record allows a change of mode and it is mounted. */
+bool node_volume_has_fs(const struct pool_object *volume);
 /* The one place that knows of a device from attach, adoption or resize until its detach; the probes
  * count for it meanwhile. */
 void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct backend_dev *dev);

@@ -221,9 +221,10 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 				"%s %s may be in a pool that is not here: %s", nouns[kind], id,
 				pool_why(pools->at[i]));
 	if (pool == NULL)
-		return err_set(err, ERR_NOT_FOUND,
-			"%s %s does not exist: no pool here has the id %s", nouns[kind], id,
-			parsed.pool);
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s %s: no pool on this node has the uuid %s...; ask the node that has it, or "
+			"give its pool to this driver with --pool",
+			nouns[kind], id, parsed.pool);
 	if (!pool->loaded)
 		return err_set(err, ERR_UNAVAILABLE, "%s %s: %s", nouns[kind], id, pool_why(pool));
 	struct pool_object *o = pool_index_find(pool, kind, parsed.key);
@@ -235,6 +236,17 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
 	*ret = o;
 	return 0;
+}
+
+bool pools_id_elsewhere(const struct pools *pools, const char *id)
+{
+	struct record_id parsed;
+	if (record_id_parse(id, &parsed) < 0 || pools_by_uuid8(pools, parsed.pool) != NULL)
+		return false;
+	for (unsigned i = 0; i < pools->count; i++)
+		if (pools->at[i]->uuid8[0] == '\0')
+			return false;
+	return true;
 }
 
 /* The next pool by uuid; the first one for "". */

@@ -119,11 +119,13 @@ struct pool_object *pools_find_name(
 	const struct pools *pools, enum record_kind kind, const char *name);
 /* By id. ERR_INVALID: longer than RECORD_ID_MAX; ERR_NOT_FOUND: not an id of ours, or gone, or a
  * later object of the same name; ERR_UNAVAILABLE: its pool is not here or not loaded;
- * ERR_DATA_LOSS: quarantined. *ret is set only with 0. An id that is well-formed but of no pool
- * configured here is ERR_UNAVAILABLE too if a pool is missing and its uuid unknown, else not found.
- */
+ * ERR_DATA_LOSS: quarantined. *ret is set only with 0. "Not here" is not "gone": a well-formed id
+ * of a pool that is not configured here is ERR_UNAVAILABLE, too. */
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err);
+/* Whether an id is well-formed and its pool is none of those configured here. False while one of
+ * them has not told its uuid yet: it may be that one. */
+bool pools_id_elsewhere(const struct pools *pools, const char *id);
 /* Objects in order of (pool's uuid, key) across pools, for listing: the first one after `after_id`
  * ("" starts; it need not exist any more), NULL at the end or for what is no id. Quarantined
  * objects are left out. */

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -139,6 +140,23 @@ func Detach(device string) error {
 	defer unix.Close(fd)
 	if err := unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0); err != nil && err != unix.ENXIO {
 		return fmt.Errorf("detaching %s: %w", device, err)
+	}
+	return nil
+}
+
+// Remove takes a loop device away that is not bound, and what its number remembers.
+func Remove(device string) error {
+	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(control)
+	minor, err := strconv.Atoi(strings.TrimPrefix(device, "/dev/loop"))
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlSetInt(control, unix.LOOP_CTL_REMOVE, minor); err != nil {
+		return fmt.Errorf("removing %s: %w", device, err)
 	}
 	return nil
 }

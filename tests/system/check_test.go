@@ -174,8 +174,16 @@ func (b *checkBed) bind(path, random string) string {
 	return device
 }
 
-func (b *checkBed) uuid8() string {
-	return strings.Split(b.fs.ID, ".")[0]
+// uuid8 is what the ids of the pool's volumes and snapshots begin with.
+func (b *bed) uuid8() string {
+	b.t.Helper()
+	text, err := os.ReadFile(filepath.Join(b.pool.Path, "ringvol.pool"))
+	b.must(err)
+	_, uuid, found := strings.Cut(string(text), "uuid=")
+	if !found || len(uuid) < 8 {
+		b.t.Fatalf("no uuid in %q", text)
+	}
+	return uuid[:8]
 }
 
 func bootMark(t *testing.T) []byte {

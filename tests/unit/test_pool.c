@@ -236,7 +236,7 @@ static void check_build(enum fixture_fs fs)
 	} ids[] = {
 		{"", ERR_NOT_FOUND},
 		{"../../etc/passwd", ERR_NOT_FOUND},
-		{"00000000.pvc-1.00000000", ERR_NOT_FOUND},
+		{"00000000.pvc-1.00000000", ERR_UNAVAILABLE},
 		{"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 		 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 			ERR_INVALID},
