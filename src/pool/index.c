@@ -296,8 +296,7 @@ void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]
 bool pool_object_has_id(const struct pool_object *object, const char *id)
 {
 	struct record_id parsed;
-	return record_id_parse(id, &parsed) == 0 &&
-	       strcmp(parsed.pool, object->pool->uuid8) == 0 &&
+	return record_id_parse(id, &parsed) == 0 && strcmp(parsed.pool, object->pool->uuid8) == 0 &&
 	       strcmp(parsed.key, object->key) == 0 &&
 	       (object->rec == NULL || strcmp(parsed.random, object->rec->random) == 0);
 }

@@ -91,7 +91,8 @@ void survey_open(struct survey *ret, const char *path, bool lock)
 		s.fds[i] = openat(s.fds[SURVEY_ROOT], survey_dir_names[i],
 			O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		/* The others are caches and leftovers, made again. */
-		if (s.fds[i] < 0 && (i == SURVEY_VOLUMES || (i == SURVEY_SNAPSHOTS && errno != ENOENT)))
+		if (s.fds[i] < 0 &&
+			(i == SURVEY_VOLUMES || (i == SURVEY_SNAPSHOTS && errno != ENOENT)))
 			fail(&s, POOL_SICK, "the directory %s/%s: %s", path, survey_dir_names[i],
 				strerrordesc_np(errno));
 	}
