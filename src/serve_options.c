@@ -422,9 +422,10 @@ static const struct option_row rows[] = {
 			"waited for",
 		.set = set_http},
 	{"--target-root", "DIR", {"RINGVOL_TARGET_ROOTS"}, .separator = ':',
-		.fallback_help = "anywhere but in pools, /dev, /proc, /sys and /run/ringvol",
-		.help = "volumes are staged and published below it; repeatable\n"
-			"(/var/lib/kubelet/pods and /var/lib/kubelet/plugins)",
+		.fallback_help = "no limit",
+		.help = "where volumes are staged and published, below it; repeatable (kubelet's "
+			"directories\n"
+			"pods and plugins); never in pools, /dev, /proc, /sys or /run/ringvol",
 		.set = set_target_root},
 	{"--kubelet-registration", "DIR", {"RINGVOL_KUBELET_REGISTRATION"}, .fallback_help = "off",
 		.help = "register with kubelet, whose registry directory this is\n"
