@@ -194,7 +194,7 @@ static int fs_end(struct op *op, int res)
 static bool read_done(struct op *op)
 {
 	const struct node_volume *node = node_of(look_of(op));
-	return node == NULL || node->health.gone_ns != 0 ||
+	return node == NULL || node->health.other_file ||
 	       !(node->health.try_read || (fs_done(op) && node->health.hung_ns != 0));
 }
 

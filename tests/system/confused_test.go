@@ -84,7 +84,7 @@ func TestUnpublishTouchesNothing(t *testing.T) {
 	b.refused("what is not the volume", unpublish(b, v.ID, strange), codes.FailedPrecondition)
 	b.must(b.d.Term())
 	b.start() // and the pool is well
-	b.must(v.Gone())
+	b.must(v.Delete())
 }
 
 // Below a directory that --target-root names, what a target leaves behind is removed.
@@ -135,7 +135,7 @@ func TestUnknownIdOfAKnownVolume(t *testing.T) {
 			}
 			b.must(rig.Check(v.Target, dataBytes, sum))
 			b.must(v.Gone())
-			b.must(other.Gone())
+			b.must(other.Delete())
 		}
 	})
 }
@@ -198,7 +198,7 @@ func TestPoolMendsItsDirectories(t *testing.T) {
 	b.must(b.d.Term())
 	b.must(os.Rename(volumes+".away", volumes))
 	b.start()
-	b.must(v.Gone())
+	b.must(v.Delete())
 }
 
 // Publish and stage hide nothing.
@@ -264,7 +264,7 @@ func TestWhereNoTargetIs(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		filepath.Join(b.pool.Path, "snapshots"), filepath.Join(b.pool.Path, "trash"), linked, "/sys/fs/bpf",
+		filepath.Join(b.pool.Path, "snapshots"), filepath.Join(b.pool.Path, "trash"), "/sys/kernel",
 		filepath.Join(inside, "target"), filepath.Join(around.Staging, "target"), inside,
 	} {
 		err := v.PublishAt(path, false)
