@@ -302,6 +302,13 @@ static int open_reactor(struct serve *s, struct err *err)
 	r = work_open(&s->reactor.work, s->reactor.ring, WORK_THREADS);
 	if (r < 0)
 		return err_sys(err, r, "work threads cannot be started");
+	const char *kept[POOLS_MAX];
+	for (unsigned i = 0; i < s->options.pool_count; i++)
+		kept[i] = s->options.pools[i].path;
+	r = mnt_roots_set(
+		s->options.target_roots, s->options.target_root_count, kept, s->options.pool_count);
+	if (r < 0)
+		return err_sys(err, r, "taking note of where targets may be");
 	r = helpers_open(&s->reactor.helpers, s->reactor.ring, mnt_calls, MNT_CALLS);
 	if (r < 0)
 		return err_sys(err, r, "helper processes cannot be started");

@@ -304,6 +304,23 @@ static int set_max_volumes(void *target, const char *value, struct err *err)
 	return 0;
 }
 
+/* ':' is between roots in the environment, ours and the helper processes'. */
+static int set_target_root(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (value[0] != '/' || strlen(value) >= PATH_MAX)
+		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
+	if (strchr(value, ':') != NULL)
+		return err_set(err, ERR_INVALID, "a ':' cannot be in it");
+	if (value[strspn(value, "/")] == '\0')
+		return err_set(err, ERR_INVALID, "'/' holds everything; name a directory below it");
+	if (o->target_root_count == SERVE_TARGET_ROOTS_MAX)
+		return err_set(err, ERR_INVALID, "more than %d roots", SERVE_TARGET_ROOTS_MAX);
+	int r = keep(o, value, &o->target_roots[o->target_root_count], err);
+	o->target_root_count += r == 0;
+	return r;
+}
+
 static int set_registration(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
@@ -404,6 +421,12 @@ static const struct option_row rows[] = {
 		.help = "where /healthz, /readyz and /metrics are served; an address in use is "
 			"waited for",
 		.set = set_http},
+	{"--target-root", "DIR", {"RINGVOL_TARGET_ROOTS"}, .separator = ':',
+		.fallback_help = "no limit",
+		.help = "where volumes are staged and published, below it; repeatable (kubelet's "
+			"directories\n"
+			"pods and plugins); never in pools, /dev, /proc, /sys or /run/ringvol",
+		.set = set_target_root},
 	{"--kubelet-registration", "DIR", {"RINGVOL_KUBELET_REGISTRATION"}, .fallback_help = "off",
 		.help = "register with kubelet, whose registry directory this is\n"
 			"(/var/lib/kubelet/plugins_registry)",

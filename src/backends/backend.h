@@ -60,10 +60,15 @@ struct backend {
 	int (*detach)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* The image has grown. */
 	int (*resize)(const struct backend *backend, struct op *op, struct backend_req *req);
-	/* Blocking, for work jobs: calls each for every device that carries a ringvol tag. 0, or
-	 * -errno with *err set: then it may not have been called for all of them. */
+	/* Blocking, for work jobs: calls each for every device that is bound, whatever its tag. 0,
+	 * or -errno with *err set: then it may not have been called for all of them. */
 	int (*scan)(const struct backend *backend,
 		void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err);
+	/* Blocking, for work jobs: what the kernel says of that number now. 0; -ENXIO: nothing is
+	 * bound there; another -errno: it cannot be told. NULL: nobody but who serves the devices
+	 * can change what one is. */
+	int (*look)(const struct backend *backend, const struct backend_dev *dev,
+		struct backend_dev *ret);
 	/* Blocking, for work jobs. */
 	int (*set_read_only)(
 		const struct backend *backend, const struct backend_dev *dev, bool read_only);
@@ -78,6 +83,14 @@ int backend_check(enum backend_type type, struct err *err);
 void backend_add(const struct backend *backend);
 void backend_remove(const struct backend *backend);
 extern const struct backend backend_loop;
+
+/* Whose a device is, everywhere: an image's, if it is bound to that file (st_dev and inode). Its
+ * tag is a hint, which a tenant may have rewritten. */
+static inline bool backend_dev_serves(
+	const struct backend_dev *dev, uint64_t image_dev, uint64_t image_ino)
+{
+	return dev->attached && dev->image_ino == image_ino && dev->image_dev == image_dev;
+}
 
 /* The end() of every step that called a backend: moves req->err into op->err. Returns res. */
 int backend_end(struct op *op, struct backend_req *req, int res);

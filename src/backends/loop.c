@@ -8,6 +8,7 @@
 #include "blockio/lodev.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -125,6 +126,20 @@ static int loop_scan(const struct backend *backend,
 	return r < 0 ? err_sys(err, r, "looking through the loop devices in /sys/block") : 0;
 }
 
+static int loop_look(
+	const struct backend *backend, const struct backend_dev *dev, struct backend_dev *ret)
+{
+	(void)backend;
+	struct lodev lo;
+	if (dev->major != LODEV_MAJOR)
+		return -EOPNOTSUPP;
+	int r = lodev_status(dev->minor, &lo);
+	if (r < 0)
+		return r == -ENOENT ? -ENXIO : r;
+	dev_from_lodev(&lo, ret);
+	return 0;
+}
+
 static int loop_set_read_only(
 	const struct backend *backend, const struct backend_dev *dev, bool read_only)
 {
@@ -140,5 +155,6 @@ const struct backend backend_loop = {
 	.detach = loop_detach,
 	.resize = loop_resize,
 	.scan = loop_scan,
+	.look = loop_look,
 	.set_read_only = loop_set_read_only,
 };

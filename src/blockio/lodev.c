@@ -97,7 +97,7 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 		if (r < 0)
 			return err_sys(err, r, "listing loop devices");
 		if (f.found && !f.dev.going_away) {
-			if (strcmp(f.dev.tag, spec->tag) != 0)
+			if (f.dev.partial)
 				break;
 			*ret = f.dev;
 			return 0;
@@ -117,9 +117,10 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 			"end that mount (grep loop%u /proc/*/mountinfo) or process",
 			spec->image, f.dev.minor, f.dev.minor);
 	return err_set(err, ERR_PRECONDITION,
-		"image %s is attached to /dev/loop%u by another (tag \"%s\"); "
-		"detach it with 'losetup -d /dev/loop%u'",
-		spec->image, f.dev.minor, f.dev.tag, f.dev.minor);
+		"image %s is on /dev/loop%u, which shows a part of it only, by an offset or limit "
+		"that the driver did not set; unstage the volume, or detach it with 'losetup -d "
+		"/dev/loop%u'",
+		spec->image, f.dev.minor, f.dev.minor);
 }
 
 /* The sector size is what the image was formatted for, so it is never raised here, not even where
@@ -277,8 +278,7 @@ static int device_open_same(const struct lodev *dev, int *ret_fd, struct lodev *
 	int r = lodev_read(fd, dev->minor, ret_now);
 	if (r < 0)
 		return r;
-	if (ret_now->image_dev != dev->image_dev || ret_now->image_ino != dev->image_ino ||
-		strcmp(ret_now->tag, dev->tag) != 0)
+	if (ret_now->image_dev != dev->image_dev || ret_now->image_ino != dev->image_ino)
 		return -ENXIO;
 	*ret_fd = fd;
 	fd = -1;

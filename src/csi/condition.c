@@ -144,7 +144,11 @@ static void add_device(
 	uint64_t away_ns = 0;
 	if (node->dev.attached && backend != NULL && backend->away_since_ns != NULL)
 		away_ns = backend->away_since_ns(backend);
-	if (node->health.gone_ns != 0)
+	if (node->health.gone_ns != 0 && node->health.other_file)
+		add(list, CSI_DEVICE_GONE, node->health.gone_ns,
+			"its device %s serves another file than its image%s, which the driver did not do: stage the volume anew (restart its pods)",
+			node->dev.path, since_text(list->csi, node->health.gone_ns, since));
+	else if (node->health.gone_ns != 0)
 		add(list, CSI_DEVICE_GONE, node->health.gone_ns,
 			"its device %s was taken away%s, and not by the driver: stage the volume anew (restart its pods)",
 			node->dev.path, since_text(list->csi, node->health.gone_ns, since));

@@ -183,6 +183,10 @@ int node_fail(struct op *op, int res, const char *what, const char *path)
 			"volume %s: %s of %s hangs; see the kernel log for its device", n->id, what,
 			path);
 	}
+	if (res == -ENOTEMPTY)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s of %s: it is not empty, and what it holds would be hidden; move that away",
+			what, path);
 	if (n->result.why[0] != '\0' && (res == -EINVAL || res == -ENOTDIR || res == -ELOOP))
 		return op_fail(op, ERR_INVALID, "%s of %s: %s", what, path, n->result.why);
 	if (n->result.why[0] != '\0')
@@ -208,6 +212,22 @@ int node_inspect_end(struct op *op, int res)
 		return op_fail(op, ERR_INVALID,
 			"%s: a component is a symbolic link, which is refused", n->path.path);
 	return node_fail(op, res, "looking", n->path.path);
+}
+
+int node_check_not_nested(struct op *op, const char *field)
+{
+	const struct node_op *n = node_op_of(op);
+	if (n->info.on_major == 0)
+		return 0;
+	list_for_each (link, &n->task.csi->attached) {
+		const struct node_health *health = container_of(link, struct node_health, link);
+		const struct node_volume *node = container_of(health, struct node_volume, health);
+		if (node->dev.major == n->info.on_major && node->dev.minor == n->info.on_minor)
+			return op_fail(op, ERR_INVALID,
+				"%s: %s lies inside the mount of volume %s; give a path outside of volumes",
+				field, n->path.path, node->volume->rec->name);
+	}
+	return 0;
 }
 
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret)
@@ -242,60 +262,6 @@ bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev
 {
 	return info->is_mount && dev->attached && info->dev_major == dev->major &&
 	       info->dev_minor == dev->minor;
-}
-
-/* ---- whose device is it? ---- */
-
-static void owner_each(void *arg, const struct backend_dev *dev)
-{
-	struct node_owner *owner = arg;
-	bool it = owner->tag[0] != '\0' ? strcmp(dev->tag, owner->tag) == 0
-					: dev->major == owner->major && dev->minor == owner->minor;
-	if (it) {
-		owner->found = true;
-		owner->dev = *dev;
-	}
-}
-
-static int owner_job(void *arg)
-{
-	struct node_owner *owner = arg;
-	const struct backend *only = owner->backend;
-	for (unsigned type = 0; type < BACKEND_TYPES && !owner->found; type++) {
-		const struct backend *backend = backend_get(type);
-		if (backend == NULL || (only != NULL && backend != only))
-			continue;
-		owner->backend = backend;
-		int r = backend->scan(backend, owner_each, owner, &owner->why);
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
-static int owner_run(struct op *op)
-{
-	return op_work(op, owner_job, container_of(op, struct node_owner, op));
-}
-
-static int owner_end(struct op *op, int res)
-{
-	const struct node_owner *owner = container_of(op, struct node_owner, op);
-	if (res < 0 && owner->why.code != ERR_OK)
-		op->err = owner->why;
-	return res;
-}
-
-static const struct op_step owner_steps[] = {
-	{"scan devices", .run = owner_run, .end = owner_end},
-	{NULL},
-};
-
-void node_owner_init(
-	struct node_owner *owner, struct reactor *reactor, uint32_t major, uint32_t minor)
-{
-	*owner = (struct node_owner){.major = major, .minor = minor};
-	op_init(&owner->op, reactor, "node owner", owner_steps, NULL);
 }
 
 /* ---- where else is it mounted? ---- */

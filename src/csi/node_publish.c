@@ -97,6 +97,8 @@ static int target_end(struct op *op, int res)
 	struct publish *p = publish_of(op);
 	const struct mnt_info *info = &p->n.info;
 	int r = node_inspect_end(op, res);
+	if (r == 0)
+		r = node_check_not_nested(op, "target_path");
 	if (r < 0 || !info->exists)
 		return r;
 	struct node_volume *node = node_volume_find(p->n.volume);

@@ -39,7 +39,7 @@ static int inspect_end(struct op *op, int res)
 	if (!s->n.info.is_dir)
 		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
 			s->staging_path);
-	return 0;
+	return s->n.access.block ? 0 : node_check_not_nested(op, "staging_target_path");
 }
 
 /* ---- the device ---- */

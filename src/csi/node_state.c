@@ -67,6 +67,7 @@ void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct
 	node->dev = *dev;
 	/* It may be the same number and yet bound anew. */
 	node->health.seq = 0;
+	node->health.other_file = false;
 	if (node->health.gone_ns != 0)
 		csi_find(csi, node, CSI_DEVICE_GONE, &node->health.gone_ns, false);
 	if (list_empty(&node->health.link))
@@ -81,6 +82,7 @@ void node_volume_clear_dev(struct csi *csi, struct node_volume *node)
 	if (node->dev.attached && csi->probes != NULL)
 		probes_untrack(csi->probes, node->dev.major, node->dev.minor, node);
 	node->dev.attached = false;
+	node->detaching = false;
 	node->fitted_bytes = 0;
 	health_forget(node);
 }
@@ -135,6 +137,12 @@ void node_volume_remove_mount(struct node_volume *node, const char *path)
 void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64])
 {
 	snprintf(ret_tag, 64, "ringvol:%s:%s", pool_uuid8, random);
+}
+
+bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9])
+{
+	return strlen(tag) == strlen("ringvol:") + 8 + 1 + 8 &&
+	       sscanf(tag, "ringvol:%8[0-9a-f]:%8[0-9a-f]", ret_pool, ret_random) == 2;
 }
 
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64])

@@ -17,6 +17,7 @@ enum { CSI_ALONE_MS = 10000 };
 struct node_mount {
 	struct list link;
 	bool staging; /* made by NodeStage (unknown, false, after a restart) */
+	bool first;   /* found by adoption before its others, as the one of NodeStage would be */
 	bool read_only;
 	bool single_writer; /* published as SINGLE_NODE_SINGLE_WRITER; marked on the image, too */
 	char path[];
@@ -36,6 +37,7 @@ struct node_health {
 	bool try_read;        /* errors are over if the driver can read from it */
 	/* What is wrong with it. */
 	uint64_t gone_ns;      /* its device is not bound any more, or is another's */
+	bool other_file;       /* likewise: bound, and not to its image */
 	uint64_t shut_down_ns; /* its file system answers EIO to everything */
 	uint64_t read_only_ns; /* its file system turned read-only by itself */
 	/* Calls on it have overstayed, whoever's; none has come back in time since. A helper that
@@ -69,6 +71,8 @@ struct node_volume {
 	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
 	 * there can be none. */
 	bool marks_read;
+	/* Its device is being let go by us: that it goes is no finding. */
+	bool detaching;
 	/* Until then (ring_now_ns) who asks for its file system does so alone: it is being
 	 * unmounted (node_release.c). */
 	uint64_t alone_until_ns;
@@ -97,5 +101,7 @@ void node_volume_free(struct node_volume *node);
 /* "ringvol:<pool uuid8>:<random>"; both parts are in the volume's id, too. */
 void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64]);
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64]);
+/* False for what is no such tag. */
+bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9]);
 
 #endif

@@ -59,9 +59,9 @@ static const char *pool_remedy(const struct survey *s)
 		return ""; /* the message has it */
 	if (s->uuid[0] == '\0')
 		return "restore ringvol.pool from a backup: without its uuid no volume id is known";
-	if (s->fds[SURVEY_VOLUMES] < 0 || s->fds[SURVEY_SNAPSHOTS] < 0)
+	if (s->fds[SURVEY_VOLUMES] < 0)
 		return "restore the directory from a backup: an empty one would mean that all in it "
-		       "were deleted";
+		       "were deleted; if it never held a volume, make it by hand (mkdir -m 700)";
 	return "";
 }
 
@@ -101,7 +101,7 @@ static void look_at_root(struct check *c)
 				     .kind = s->state == POOL_MISSING ? "PoolMissing" : "PoolSick",
 				     .message = s->why,
 				     .remedy = pool_remedy(s)});
-	for (unsigned i = SURVEY_TEMPLATES; s->uuid[0] != '\0' && i < SURVEY_DIRS; i++)
+	for (unsigned i = SURVEY_SNAPSHOTS; s->uuid[0] != '\0' && i < SURVEY_DIRS; i++)
 		if (s->fds[i] < 0)
 			look_at_absent(c, i);
 }
@@ -216,7 +216,19 @@ const char *check_mounted_at(const struct check *c, const struct device *device)
 	return NULL;
 }
 
+/* The volume that is bound to it. */
 static const struct survey_object *volume_of(const struct check *c, const struct device *device)
+{
+	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++) {
+		const struct survey_object *o = &c->objects[RECORD_VOLUME][i];
+		if (backend_dev_serves(&device->dev, o->image_dev, o->image_ino))
+			return o;
+	}
+	return NULL;
+}
+
+/* The volume that it has the tag of, which is a hint. */
+static const struct survey_object *tagged_volume(const struct check *c, const struct device *device)
 {
 	const char *random = device->dev.tag + strlen("ringvol:") + 9;
 	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++) {
@@ -238,10 +250,11 @@ static bool holds_quarantined(const struct check *c)
 
 static void look_at_device(struct check *c, const struct device *device)
 {
-	const struct survey_object *o = volume_of(c, device);
+	if (volume_of(c, device) != NULL)
+		return;
+	const struct survey_object *o = tagged_volume(c, device);
 	const char *mount = check_mounted_at(c, device);
 	bool quarantined = holds_quarantined(c);
-	struct stat st;
 	/* Beside a driver: a volume that was made after the directory was read. */
 	if (o == NULL && !c->survey.served && c->volumes_known)
 		check_add(c,
@@ -261,8 +274,7 @@ static void look_at_device(struct check *c, const struct device *device)
 						  ? check_detach
 						  : NULL,
 				.device = device});
-	if (o != NULL && fstatat(c->survey.fds[SURVEY_VOLUMES], o->key, &st, 0) == 0 &&
-		st.st_ino != device->dev.image_ino)
+	if (o != NULL)
 		check_add(c,
 			&(struct check_finding){.kind = "DeviceOfAnotherFile",
 				.path = device->dev.path,

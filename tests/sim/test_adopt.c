@@ -10,8 +10,10 @@
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static void make(const char *name, const char *device)
 {
@@ -209,6 +211,10 @@ static int slow_attach(const struct backend *backend, struct op *op, struct back
 	slow_dev = (struct backend_dev){
 		.attached = true, .major = 259, .minor = 7, .path = "/dev/ublkb7"};
 	memcpy(slow_dev.tag, req->tag, sizeof(slow_dev.tag));
+	struct stat st;
+	cr_assert_eq(fstatat(req->dirfd, req->image, &st, AT_SYMLINK_NOFOLLOW), 0);
+	slow_dev.image_dev = st.st_dev;
+	slow_dev.image_ino = st.st_ino;
 	req->dev = slow_seen = slow_dev;
 	slow_attaches++;
 	return op_sleep(op, there ? 100 : 1);

@@ -305,6 +305,9 @@ var damages = []damage{
 	}, "DirectoryUnreadable", "trash", "problem", false},
 	{"no snapshots", func(b *checkBed) {
 		b.must(os.Rename(b.path("snapshots"), b.path("elsewhere")))
+	}, "DirectoryMissing", "snapshots", "leftover", true},
+	{"no volumes", func(b *checkBed) {
+		b.must(os.Rename(b.path("volumes"), b.path("elsewhere")))
 	}, "PoolSick", "", "problem", false},
 	{"a damaged ringvol.pool", func(b *checkBed) {
 		b.write(b.path("ringvol.pool"), 3, []byte("X"))
@@ -356,7 +359,7 @@ func TestCheckSaysItAll(t *testing.T) {
 	together := map[string]bool{}
 	for _, d := range damages {
 		switch d.name {
-		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no trash",
+		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no volumes", "no trash",
 			"a link in the place of trash", "a file in the place of trash", "one random part twice",
 			"a record without its sum", "a record of the future", "no file system", "a damaged record",
 			"a truncated snapshot", "an image that has grown", "an odd size":

@@ -123,6 +123,7 @@ static void setup(void)
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
 	cr_assert_eq(ring_sim_open(&reactor.ring, &sim), 0);
 	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, fake_calls, MNT_CALLS), 0);
+	backend_remove(&backend_loop); /* there are no devices to ask what they are bound to */
 	pools.reactor = &reactor;
 	pools.at[0] = &pool;
 	pools.count = 1;
