@@ -23,6 +23,13 @@ enum csi_services {
 	CSI_NODE = 1 << 2,
 };
 
+/* How a volume's health is told: by conditions within other answers, as up to 1.12, or by calls of
+ * its own, as from 1.13 on. The numbers of the two do not collide, so a driver can have both. */
+enum csi_health {
+	CSI_HEALTH_1_12 = 1 << 0,
+	CSI_HEALTH_1_13 = 1 << 1,
+};
+
 enum {
 	CSI_TASKS_MAX = 4096,         /* long operations at once; then RESOURCE_EXHAUSTED */
 	CSI_WAITERS_MAX = 1024,       /* calls that wait for one operation; then ABORTED */
@@ -53,7 +60,7 @@ struct csi_config {
 	const char *node_id;
 	unsigned services;      /* enum csi_services */
 	bool controller_expand; /* --controller-expand on */
-	unsigned csi_minor;     /* 12 or 13: --csi-version */
+	unsigned health;        /* enum csi_health: --csi-version */
 	int64_t max_volumes;    /* 0: no limit */
 };
 
