@@ -203,6 +203,7 @@ void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
 	struct stats *s = csi_task_new(call, request, sizeof(*s));
 	if (s == NULL)
 		return;
+	s->n.task.poll = true;
 	struct err err = {0};
 	s->n.id = csi_str(req->volume_id);
 	s->path = csi_str(req->volume_path);
