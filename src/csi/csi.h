@@ -136,6 +136,9 @@ void csi_adopt_no_more(struct csi *csi); /* no repeats: a drain, or the end */
  * when nothing is left. */
 void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg);
 
+/* 0 while the loop turns, or nobody could ask, and every pool answers. A pool that is missing or
+ * sick otherwise is no reason for a restart. */
+int csi_check_live(const struct csi *csi, struct err *err);
 /* 0 when everything that was asked of the driver at its start is there: earlier devices and mounts
  * are known, every pool is ready, no drain. ERR_UNAVAILABLE: it will be by itself;
  * ERR_PRECONDITION: a pool needs somebody's hand. */
