@@ -69,7 +69,7 @@ func info(b *bench) error {
 	if err != nil {
 		return err
 	}
-	d, _, err := b.open(2<<30, "--endpoint", fmt.Sprintf("tcp://127.0.0.1:%d", port))
+	d, _, err := b.open(2<<30, "--insecure-tcp", "--endpoint", fmt.Sprintf("tcp://127.0.0.1:%d", port))
 	if err != nil {
 		return err
 	}

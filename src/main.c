@@ -32,6 +32,7 @@ static const char help[] =
 	"  doctor          what this node can do, and what to do about the rest\n"
 	"  ls              volumes and snapshots, and how they are\n"
 	"  top             what attached volumes do, live\n"
+	"  health          whether the driver lives, for probes\n"
 	"  check           what is wrong in a pool, and repairs what a crash left\n"
 	"  pool init PATH  makes a directory a pool and says what it can do\n"
 	"\n"
@@ -102,6 +103,7 @@ static const struct {
 	{"ublkd", ublkd_main},
 	{"check", tools_check_main},
 	{"doctor", tools_doctor_main},
+	{"health", tools_health_main},
 	{"ls", tools_ls_main},
 	{"top", tools_top_main},
 	{"pool", pool_command},

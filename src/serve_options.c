@@ -46,6 +46,19 @@ static int keep(struct serve_options *o, const char *value, const char **ret, st
 	return 0;
 }
 
+/* The place of value in names, or -EINVAL with all of them in *err. */
+static int parse_choice(
+	const char *value, const char *const *names, const char *shown, struct err *err)
+{
+	for (int i = 0; names[i] != NULL; i++)
+		if (strcmp(value, names[i]) == 0)
+			return i;
+	const char *near = options_nearest(value, names);
+	return err_set(err, ERR_INVALID, "not one of %s%s%s%s", shown,
+		near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+		near != NULL ? "'?" : "");
+}
+
 /* ---- endpoint ---- */
 
 static int check_unix_path(const char *path, struct err *err)
@@ -103,6 +116,29 @@ static int set_endpoint(void *target, const char *value, struct err *err)
 	if (r < 0)
 		return r;
 	o->endpoint_count++;
+	return 0;
+}
+
+/* value: NULL for the flag, else its variable's. */
+static int set_insecure_tcp(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"false", "true", NULL};
+	int i = value == NULL ? 1 : parse_choice(value, names, "true, false", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->insecure_tcp = i == 1;
+	return 0;
+}
+
+/* Any user of the node, and any pod in its network, reaches a port of the loopback: the operator
+ * has to say that this is wanted. */
+static int check_insecure_tcp(const struct serve_options *o, struct err *err)
+{
+	for (unsigned i = 0; i < o->endpoint_count && !o->insecure_tcp; i++)
+		if (strncmp(o->endpoints[i], "tcp://", 6) == 0)
+			return err_set(err, ERR_INVALID,
+				"--endpoint '%s': every local user could call the driver there, DeleteVolume included; use unix:///PATH, or give --insecure-tcp to allow it",
+				o->endpoints[i]);
 	return 0;
 }
 
@@ -242,19 +278,6 @@ static int set_pool(void *target, const char *value, struct err *err)
 
 /* ---- choices ---- */
 
-/* The place of value in names, or -EINVAL with all of them in *err. */
-static int parse_choice(
-	const char *value, const char *const *names, const char *shown, struct err *err)
-{
-	for (int i = 0; names[i] != NULL; i++)
-		if (strcmp(value, names[i]) == 0)
-			return i;
-	const char *near = options_nearest(value, names);
-	return err_set(err, ERR_INVALID, "not one of %s%s%s%s", shown,
-		near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
-		near != NULL ? "'?" : "");
-}
-
 static int set_services(void *target, const char *value, struct err *err)
 {
 	static const char *const names[] = {"identity", "controller", "node", NULL};
@@ -287,11 +310,13 @@ static int set_controller_expand(void *target, const char *value, struct err *er
 
 static int set_csi_version(void *target, const char *value, struct err *err)
 {
-	static const char *const names[] = {"1.12", "1.13", NULL};
-	int i = parse_choice(value, names, "1.12, 1.13", err);
+	static const char *const names[] = {"both", "1.12", "1.13", NULL};
+	static const unsigned health[] = {
+		CSI_HEALTH_1_12 | CSI_HEALTH_1_13, CSI_HEALTH_1_12, CSI_HEALTH_1_13};
+	int i = parse_choice(value, names, "both, 1.12, 1.13", err);
 	if (i < 0)
 		return i;
-	((struct serve_options *)target)->csi.csi_minor = 12 + (unsigned)i;
+	((struct serve_options *)target)->csi.health = health[i];
 	return 0;
 }
 
@@ -401,7 +426,14 @@ static int set_log_format(void *target, const char *value, struct err *err)
 static const struct option_row rows[] = {
 	{"--endpoint", "unix:///PATH|tcp://127.0.0.1:PORT", {"CSI_ENDPOINT"},
 		.fallback = "unix:///run/ringvol/csi.sock",
-		.help = "where CSI is served; repeatable", .set = set_endpoint},
+		.help = "where CSI is served; repeatable\n"
+			"tcp needs --insecure-tcp",
+		.set = set_endpoint},
+	{"--insecure-tcp", .environment = {"RINGVOL_INSECURE_TCP"}, .fallback_help = "false",
+		.help = "allow tcp endpoints: they have neither encryption nor authentication,\n"
+			"so every local user and every pod in the host's network can call\n"
+			"the driver and delete volumes",
+		.set = set_insecure_tcp},
 	{"--driver-name", "NAME", {"RINGVOL_DRIVER_NAME"}, .fallback = "csi.ringvol.dev",
 		.help = "the name storage classes call it by", .set = set_driver_name},
 	{"--node-id", "ID", {"NODE_ID", "KUBE_NODE_NAME"}, .fallback_help = "the host name",
@@ -438,8 +470,9 @@ static const struct option_row rows[] = {
 	{"--controller-expand", "on|node", {"RINGVOL_CONTROLLER_EXPAND"}, .fallback = "on",
 		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
 		.set = set_controller_expand},
-	{"--csi-version", "1.12|1.13", {"RINGVOL_CSI_VERSION"}, .fallback = "1.12",
-		.help = "whose capabilities are advertised; the calls of both are served",
+	{"--csi-version", "both|1.12|1.13", {"RINGVOL_CSI_VERSION"}, .fallback = "both",
+		.help = "whose health capabilities are advertised; the calls of both are served\n"
+			"1.12: VOLUME_CONDITION; 1.13: GET_VOLUME_HEALTH and its like",
 		.set = set_csi_version},
 	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
 		.help = "what NodeGetInfo tells the scheduler; 0: no limit",
@@ -503,6 +536,8 @@ int serve_options_parse(struct serve_options *ret, struct options_result *ret_re
 	if (ret->arena == NULL)
 		return err_set(err, ERR_NO_ROOM, "out of memory");
 	int r = options_parse(&serve_command, argc, argv, ret, ret_result, err);
+	if (r == 0 && !ret_result->help)
+		r = check_insecure_tcp(ret, err);
 	if (r == 0 && !ret_result->help)
 		r = complete_registration(ret, err);
 	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)

@@ -23,6 +23,7 @@ struct serve_options {
 	struct arena *arena; /* holds every string below */
 	const char *endpoints[SERVE_ENDPOINTS_MAX];
 	unsigned endpoint_count;
+	bool insecure_tcp; /* without it no endpoint is TCP */
 	const char *http; /* ADDR:PORT; NULL: off */
 	struct pool_config pools[POOLS_MAX];
 	unsigned pool_count;

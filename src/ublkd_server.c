@@ -8,7 +8,9 @@
  * on when its connection goes; then nobody is told.
  *
  * It fails a session, never the process: another user, a packet that is none of ours, a client that
- * does not read. Requests above the limit are refused one by one.
+ * does not read. Requests above the limit are refused one by one. A session above the limit takes
+ * the place of one that has nothing under way, whose client connects again when it has something to
+ * say (blockio/ublkc.h); so nobody keeps the driver out by holding connections.
  */
 #include "ublkd_server.h"
 
@@ -22,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -35,8 +38,11 @@ struct session {
 	struct ublkd_server *server;
 	struct list link;
 	int fd;
+	pid_t pid; /* of the client, 0 if it is in another namespace */
 	bool closing;
-	unsigned requests; /* not freed yet */
+	bool served;            /* has asked something */
+	unsigned requests;      /* not freed yet */
+	uint64_t idle_since_ns; /* while there is none */
 	struct ring_req recv;
 	struct msghdr msg;
 	struct iovec iov;
@@ -94,6 +100,7 @@ static void request_free(struct request *r)
 	struct session *s = r->session;
 	ring_timer_cancel(s->server->ring, &r->stall);
 	s->requests--;
+	s->idle_since_ns = ring_now_ns(s->server->ring);
 	free(r);
 	session_reap(s);
 }
@@ -255,6 +262,7 @@ static void session_take(struct session *s, size_t len)
 	r->session = s;
 	r->in = s->incoming;
 	r->start_ns = ring_now_ns(s->server->ring);
+	s->served = true;
 	s->requests++;
 	session_recv(s);
 	if (s->requests <= UBLKD_REQUESTS_MAX) {
@@ -296,12 +304,59 @@ static void session_recv(struct session *s)
 
 /* ---- accepting ---- */
 
+static unsigned sessions_of(const struct ublkd_server *server, pid_t pid)
+{
+	unsigned count = 0;
+	list_for_each (node, &server->sessions)
+		count += container_of(node, struct session, link)->pid == pid;
+	return count;
+}
+
+/* Whether nothing is lost when it goes: no request is under way, none waits in the socket. */
+static bool session_idle(const struct session *s)
+{
+	int unread = 0;
+	return !s->closing && s->requests == 0 && ioctl(s->fd, FIONREAD, &unread) == 0 &&
+	       unread == 0;
+}
+
+/* Those that never asked go first, then those of the process that has most, then the one that has
+ * been idle longest. */
+static bool goes_before(
+	const struct ublkd_server *server, const struct session *a, const struct session *b)
+{
+	if (a->served != b->served)
+		return !a->served;
+	unsigned ours = sessions_of(server, a->pid), theirs = sessions_of(server, b->pid);
+	return ours != theirs ? ours > theirs : a->idle_since_ns < b->idle_since_ns;
+}
+
+/* False: something is under way in each. */
+static bool make_room(struct ublkd_server *server)
+{
+	struct session *last = NULL;
+	char pid[16];
+	if (server->session_count < UBLKD_SESSIONS_MAX)
+		return true;
+	list_for_each (node, &server->sessions) {
+		struct session *s = container_of(node, struct session, link);
+		if (session_idle(s) && (last == NULL || goes_before(server, s, last)))
+			last = s;
+	}
+	if (last == NULL)
+		return false;
+	snprintf(pid, sizeof(pid), "%d", last->pid);
+	log_event(LOG_LEVEL_INFO, "idle connection closed for another", log_fields({"pid", pid}));
+	session_close(last);
+	return true;
+}
+
 static void session_open(struct ublkd_server *server, int fd)
 {
 	struct ucred peer = {.uid = (uid_t)-1};
 	socklen_t len = sizeof(peer);
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != 0 ||
-		server->session_count >= UBLKD_SESSIONS_MAX) {
+		!make_room(server)) {
 		log_event(LOG_LEVEL_WARN, "connection refused",
 			log_fields({"why", peer.uid != 0 ? "not root's" : "too many connections"}));
 		close(fd);
@@ -314,6 +369,8 @@ static void session_open(struct ublkd_server *server, int fd)
 	}
 	s->server = server;
 	s->fd = fd;
+	s->pid = peer.pid;
+	s->idle_since_ns = ring_now_ns(server->ring);
 	list_push(&server->sessions, &s->link);
 	server->session_count++;
 	session_recv(s);

@@ -13,7 +13,7 @@ guest_tests() {
 	local package
 	deps_ensure go
 	for package in "$@"; do
-		(cd tests && CGO_ENABLED=0 quietly "../build/vm/$package.log" \
-			go test -c -ldflags=-s -o "../build/vm/$package.test" "./$package") || return 1
+		(cd "tests/$package" && CGO_ENABLED=0 quietly "../../build/vm/$package.log" \
+			go test -c -ldflags=-s -o "../../build/vm/$package.test" .) || return 1
 	done
 }

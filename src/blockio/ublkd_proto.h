@@ -43,7 +43,7 @@
 enum {
 	UBLKD_MAGIC = 0x6b627672, /* "rvbk" */
 	UBLKD_VERSION = 1,
-	UBLKD_SESSIONS_MAX = 16, /* connections; the next one is closed at once */
+	UBLKD_SESSIONS_MAX = 16, /* connections; for the next one an idle one is closed */
 	UBLKD_REQUESTS_MAX = 64, /* waiting for a reply, of one connection; then code "no_room" */
 	UBLKD_DEVICES_MAX = 1024,
 	UBLKD_QUEUES_MAX = 16,

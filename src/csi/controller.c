@@ -24,12 +24,12 @@ static void get_capabilities(struct grpc_call *call, const ProtobufCMessage *req
 		{CAP(LIST_SNAPSHOTS), true},
 		{CAP(CLONE_VOLUME), true},
 		{CAP(EXPAND_VOLUME), csi->config.controller_expand},
-		{CAP(VOLUME_CONDITION), csi->config.csi_minor == 12},
+		{CAP(VOLUME_CONDITION), csi->config.health & CSI_HEALTH_1_12},
 		{CAP(GET_VOLUME), true},
 		{CAP(SINGLE_NODE_MULTI_WRITER), true},
 		{CAP(GET_SNAPSHOT), true},
-		{CAP(GET_VOLUME_HEALTH), csi->config.csi_minor >= 13},
-		{CAP(LIST_VOLUME_HEALTH), csi->config.csi_minor >= 13},
+		{CAP(GET_VOLUME_HEALTH), csi->config.health & CSI_HEALTH_1_13},
+		{CAP(LIST_VOLUME_HEALTH), csi->config.health & CSI_HEALTH_1_13},
 #undef CAP
 	};
 	enum { COUNT = sizeof(all) / sizeof(all[0]) };

@@ -23,6 +23,13 @@ enum csi_services {
 	CSI_NODE = 1 << 2,
 };
 
+/* How a volume's health is told: by conditions within other answers, as up to 1.12, or by calls of
+ * its own, as from 1.13 on. The numbers of the two do not collide, so a driver can have both. */
+enum csi_health {
+	CSI_HEALTH_1_12 = 1 << 0,
+	CSI_HEALTH_1_13 = 1 << 1,
+};
+
 enum {
 	CSI_TASKS_MAX = 4096,         /* long operations at once; then RESOURCE_EXHAUSTED */
 	CSI_WAITERS_MAX = 1024,       /* calls that wait for one operation; then ABORTED */
@@ -53,7 +60,7 @@ struct csi_config {
 	const char *node_id;
 	unsigned services;      /* enum csi_services */
 	bool controller_expand; /* --controller-expand on */
-	unsigned csi_minor;     /* 12 or 13: --csi-version */
+	unsigned health;        /* enum csi_health: --csi-version */
 	int64_t max_volumes;    /* 0: no limit */
 };
 
@@ -129,6 +136,9 @@ void csi_adopt_no_more(struct csi *csi); /* no repeats: a drain, or the end */
  * when nothing is left. */
 void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg);
 
+/* 0 while the loop turns, or nobody could ask, and every pool answers. A pool that is missing or
+ * sick otherwise is no reason for a restart. */
+int csi_check_live(const struct csi *csi, struct err *err);
 /* 0 when everything that was asked of the driver at its start is there: earlier devices and mounts
  * are known, every pool is ready, no drain. ERR_UNAVAILABLE: it will be by itself;
  * ERR_PRECONDITION: a pool needs somebody's hand. */

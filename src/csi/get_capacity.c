@@ -112,6 +112,7 @@ void csi_get_capacity(struct grpc_call *call, const ProtobufCMessage *request)
 	struct capacity *c = csi_task_new(call, request, sizeof(*c));
 	if (c == NULL)
 		return;
+	c->task.poll = true;
 	struct err err = {0};
 	if (csi_params_parse(req->parameters, req->n_parameters, &c->params, &err) < 0) {
 		csi_refuse(csi, call, &err);

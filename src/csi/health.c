@@ -180,6 +180,7 @@ void csi_node_volume_health(struct grpc_call *call, const ProtobufCMessage *requ
 	struct node_health_op *h = csi_task_new(call, request, sizeof(*h));
 	if (h == NULL)
 		return;
+	h->n.task.poll = true;
 	struct err err = {0};
 	h->n.id = csi_str(req->volume_id);
 	int r = h->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;

@@ -50,6 +50,15 @@ static void get_plugin_capabilities(struct grpc_call *call, const ProtobufCMessa
 	grpc_reply(call, &response.base);
 }
 
+int csi_check_live(const struct csi *csi, struct err *err)
+{
+	const struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
+		if (!pool_answers(pool))
+			return err_set(err, ERR_UNAVAILABLE, "%s", pool_why(pool));
+	return 0;
+}
+
 int csi_check_ready(const struct csi *csi, struct err *err)
 {
 	const struct pool *pool;

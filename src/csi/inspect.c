@@ -276,7 +276,23 @@ static void inspect_list(struct grpc_call *call, const ProtobufCMessage *message
 		list_turn(l);
 }
 
+/* ---- Health ---- */
+
+static void inspect_health(struct grpc_call *call, const ProtobufCMessage *message)
+{
+	(void)message;
+	const struct csi *csi = grpc_call_context(call);
+	struct err live = {0}, ready = {0};
+	Ringvol__V1__HealthResponse response = RINGVOL__V1__HEALTH_RESPONSE__INIT;
+	response.live = csi_check_live(csi, &live) == 0;
+	response.ready = csi_check_ready(csi, &ready) == 0;
+	response.live_why = csi_bytes(live.message);
+	response.ready_why = csi_bytes(ready.message);
+	grpc_reply(call, &response.base);
+}
+
 const struct grpc_method csi_inspect_methods[] = {
 	{"List", inspect_list},
+	{"Health", inspect_health},
 	{NULL},
 };

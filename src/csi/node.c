@@ -28,7 +28,7 @@ static void node_get_capabilities(struct grpc_call *call, const ProtobufCMessage
 {
 	(void)request;
 	const struct csi *csi = grpc_call_context(call);
-	const bool to_1_12 = csi->config.csi_minor <= 12;
+	const unsigned health = csi->config.health;
 	const struct {
 		int type;
 		bool served;
@@ -37,10 +37,10 @@ static void node_get_capabilities(struct grpc_call *call, const ProtobufCMessage
 		{CAP(STAGE_UNSTAGE_VOLUME), true},
 		{CAP(GET_VOLUME_STATS), true},
 		{CAP(EXPAND_VOLUME), true},
-		{CAP(VOLUME_CONDITION), to_1_12},
+		{CAP(VOLUME_CONDITION), health & CSI_HEALTH_1_12},
 		{CAP(SINGLE_NODE_MULTI_WRITER), true},
-		{CAP(GET_VOLUME_HEALTH), !to_1_12},
-		{CAP(GET_STORAGE_HEALTH), !to_1_12},
+		{CAP(GET_VOLUME_HEALTH), health & CSI_HEALTH_1_13},
+		{CAP(GET_STORAGE_HEALTH), health & CSI_HEALTH_1_13},
 #undef CAP
 	};
 	enum { COUNT = sizeof(all) / sizeof(all[0]) };

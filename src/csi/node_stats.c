@@ -176,7 +176,7 @@ static int answer_run(struct op *op)
 	if (response == NULL)
 		return 0;
 	fill_usage(s, response);
-	if (csi->config.csi_minor != 12)
+	if (!(csi->config.health & CSI_HEALTH_1_12))
 		return 0;
 	const char *why = csi_volume_abnormal(s->n.task.arena, csi, volume);
 	response->volume_condition = arena_new_of(s->n.task.arena, Csi__V1__VolumeCondition);
@@ -203,6 +203,7 @@ void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
 	struct stats *s = csi_task_new(call, request, sizeof(*s));
 	if (s == NULL)
 		return;
+	s->n.task.poll = true;
 	struct err err = {0};
 	s->n.id = csi_str(req->volume_id);
 	s->path = csi_str(req->volume_path);

@@ -138,7 +138,7 @@ int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool
 		usage.nodes[0] = csi_bytes(csi->config.node_id);
 		usage.n_nodes = 1;
 	}
-	if (csi->config.csi_minor == 12) {
+	if (csi->config.health & CSI_HEALTH_1_12) {
 		usage.condition = arena_new_of(arena, Csi__V1__VolumeCondition);
 		if (usage.condition == NULL)
 			return -ENOMEM;

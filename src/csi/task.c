@@ -207,8 +207,12 @@ static void log_end(const struct csi_task *task)
 	snprintf(waiters, sizeof(waiters), "%u", task->waiter_count);
 	const struct err *err = &task->op.err;
 	bool failed = err->code != ERR_OK;
-	log_event(failed ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
-		failed ? "operation failed" : "operation done",
+	enum log_level level = failed       ? LOG_LEVEL_WARN
+			       : task->poll ? LOG_LEVEL_DEBUG
+					    : LOG_LEVEL_INFO;
+	if (!log_enabled(level))
+		return;
+	log_event(level, failed ? "operation failed" : "operation done",
 		log_fields({"op", task->method}, {"subject", task->subject},
 			{"step", failed ? err->step : NULL},
 			{"code", failed ? err_code_name(err->code) : NULL},

@@ -51,6 +51,8 @@ struct csi_task {
 	/* What it may copy from: a copy is stopped when draining, and its progress can be told.
 	 * NULL: it copies nothing. */
 	struct csi_source *source;
+	/* It only looks, and is asked again and again: what ends well is logged for debugging. */
+	bool poll;
 	uint64_t number; /* counts up from 1 */
 	/* private */
 	struct csi_lock locks[CSI_LOCKS_MAX];

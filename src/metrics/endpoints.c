@@ -11,13 +11,11 @@
 static void healthz(struct http1_call *call, void *arg)
 {
 	const struct endpoints *e = arg;
-	const struct pool *pool;
-	for (unsigned i = 0; (pool = pools_at(e->csi->pools, i)) != NULL; i++)
-		if (!pool_answers(pool)) {
-			http1_reply(call, 503, pool_why(pool));
-			return;
-		}
-	http1_reply(call, 200, "ok");
+	struct err why = {0};
+	if (csi_check_live(e->csi, &why) < 0)
+		http1_reply(call, 503, why.message);
+	else
+		http1_reply(call, 200, "ok");
 }
 
 static void readyz(struct http1_call *call, void *arg)

@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 enum {
@@ -32,6 +33,7 @@ enum conn_state { CONN_OPEN, CONN_LINGER, CONN_CLOSED };
 struct conn {
 	struct server *server;
 	struct speaks *speaks;
+	struct remote *remote; /* NULL once closed */
 	struct list link;
 	int fd;
 	enum conn_state state;
@@ -57,7 +59,6 @@ static void conn_reap(struct conn *c)
 		return;
 	fd_close(&c->fd);
 	list_remove(&c->link);
-	c->speaks->connections--;
 	c->server->stats.connections--;
 	buf_free(&c->out);
 	free(c);
@@ -97,6 +98,9 @@ static void conn_close(struct conn *c)
 		if (conn_mid_answer(c))
 			setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 		c->state = CONN_CLOSED;
+		c->speaks->connections--;
+		remote_drop(c->remote);
+		c->remote = NULL;
 		conn_end_session(c);
 		ring_timer_cancel(ring, &c->timer);
 		ring_cancel(ring, &c->recv);
@@ -285,11 +289,15 @@ static void on_recv(struct ring_req *req, int res, uint32_t flags)
 
 /* ---- for the server ---- */
 
-void conn_open(struct server *server, struct speaks *speaks, int fd)
+void conn_open(struct server *server, struct speaks *speaks, int fd, const struct remote_key *key)
 {
 	struct conn *c = calloc(1, sizeof(*c));
-	if (c == NULL || speaks->open(server, conn_wake, c, &c->session) < 0) {
+	if (c != NULL)
+		c->remote = remote_add(&speaks->remotes, key);
+	if (c == NULL || c->remote == NULL || speaks->open(server, conn_wake, c, &c->session) < 0) {
 		server->stats.refused++;
+		if (c != NULL && c->remote != NULL)
+			remote_drop(c->remote);
 		free(c);
 		close(fd);
 		return;
@@ -311,24 +319,79 @@ void conn_open(struct server *server, struct speaks *speaks, int fd)
 	conn_wake(c);
 }
 
-bool conns_make_room(struct server *server, const struct speaks *speaks)
+/* Why a connection may be closed for another, best reason first. */
+enum spare_class {
+	SPARE_OVER,   /* it lingers */
+	SPARE_MUTE,   /* no whole request for longer than a client needs to send one */
+	SPARE_IDLE,   /* it has asked before */
+	SPARE_FRESH,  /* its request may be on the way */
+	SPARE_UNREAD, /* a part of it is here, and was not looked at yet */
+	SPARE_NONE,
+};
+
+struct spare {
+	struct conn *conn;
+	enum spare_class class;
+	uint64_t since_ns;
+};
+
+/* A client sends its first request at once: a tenth of what it is allowed. */
+static uint64_t fresh_ns(const struct conn *c)
 {
-	struct conn *idlest = NULL;
-	uint64_t since_ns = UINT64_MAX;
+	return (uint64_t)c->speaks->limits->half_open_ms * (1000000 / 10);
+}
+
+static struct spare conn_spare(struct conn *c, uint64_t now_ns)
+{
+	struct spare spare = {.conn = c, .class = SPARE_NONE};
+	int unread = 0;
+	if (c->state == CONN_LINGER)
+		spare.class = SPARE_OVER;
+	if (c->state != CONN_OPEN || c->send.armed)
+		return spare;
+	enum session_wait waits = c->session->ops->waits(c->session, &spare.since_ns);
+	if (waits == SESSION_BUSY)
+		return spare;
+	if (ioctl(c->fd, FIONREAD, &unread) == 0 && unread > 0)
+		spare.class = SPARE_UNREAD;
+	else if (waits == SESSION_IDLE)
+		spare.class = SPARE_IDLE;
+	else
+		spare.class = now_ns - spare.since_ns < fresh_ns(c) ? SPARE_FRESH : SPARE_MUTE;
+	return spare;
+}
+
+/* Among those that may be of use yet, a remote end with more connections loses one first: so who
+ * opens many shuts out itself, and nobody else. */
+static bool spare_before(const struct spare *a, const struct spare *b)
+{
+	unsigned ours = a->conn->remote->connections, theirs = b->conn->remote->connections;
+	if ((a->class <= SPARE_MUTE || b->class <= SPARE_MUTE) && a->class != b->class)
+		return a->class < b->class;
+	if (ours != theirs)
+		return ours > theirs;
+	return a->class != b->class ? a->class < b->class : a->since_ns < b->since_ns;
+}
+
+bool conns_make_room(
+	struct server *server, const struct speaks *speaks, const struct remote *remote)
+{
+	struct spare best = {.class = SPARE_NONE};
+	uint64_t now_ns = ring_now_ns(server->config.ring);
 	list_for_each (n, &server->conns) {
 		struct conn *c = container_of(n, struct conn, link);
-		if (c->speaks != speaks || c->state != CONN_OPEN || c->send.armed ||
-			c->session->ops->idle_since_ns == NULL)
+		if (c->speaks != speaks || c->state == CONN_CLOSED ||
+			(remote != NULL && c->remote != remote))
 			continue;
-		uint64_t ns = c->session->ops->idle_since_ns(c->session);
-		if (ns < since_ns) {
-			since_ns = ns;
-			idlest = c;
-		}
+		struct spare spare = conn_spare(c, now_ns);
+		if (spare.class != SPARE_NONE && (best.conn == NULL || spare_before(&spare, &best)))
+			best = spare;
 	}
-	if (idlest != NULL)
-		conn_close(idlest);
-	return idlest != NULL;
+	if (best.conn == NULL)
+		return false;
+	server->stats.made_room++;
+	conn_close(best.conn);
+	return true;
 }
 
 void conns_drain(struct server *server)

@@ -4,6 +4,7 @@
 #define RINGVOL_RPC_CONN_H
 
 #include "base/list.h"
+#include "rpc/remote.h"
 #include "rpc/server.h"
 #include "rpc/session.h"
 
@@ -14,6 +15,7 @@ struct speaks {
 		struct server *server, session_wake_fn *on_wake, void *arg, struct session **ret);
 	const struct server_limits *limits;
 	unsigned connections;
+	struct list remotes; /* remote.h: who has them */
 };
 
 struct server {
@@ -32,9 +34,11 @@ struct server {
 };
 
 /* Takes fd over, also when it fails. */
-void conn_open(struct server *server, struct speaks *speaks, int fd);
-/* Closes the connection that has been idle longest, for another. False: none is. */
-bool conns_make_room(struct server *server, const struct speaks *speaks);
+void conn_open(struct server *server, struct speaks *speaks, int fd, const struct remote_key *key);
+/* Closes the connection that is worth least, for another. remote: one of its; NULL: one of
+ * all. False: a call is under way on each. */
+bool conns_make_room(
+	struct server *server, const struct speaks *speaks, const struct remote *remote);
 /* GOAWAY or its like; no more calls. */
 void conns_drain(struct server *server);
 /* Closes all at once. */

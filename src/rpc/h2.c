@@ -465,6 +465,22 @@ static bool base_finished(const struct session *session)
 	return h2_conn_finished(container_of(session, const struct h2_conn, base));
 }
 
+static enum session_wait base_waits(const struct session *session, uint64_t *ret_since_ns)
+{
+	const struct h2_conn *conn = container_of(session, const struct h2_conn, base);
+	/* A request that is complete has an answer, which is not all sent yet. */
+	list_for_each (node, &conn->streams)
+		if (container_of(node, struct h2_stream, link)->state >= H2_STREAM_RUNNING)
+			return SESSION_BUSY;
+	*ret_since_ns = conn->idle_since_ns;
+	if (conn->stream_count > 0)
+		*ret_since_ns =
+			container_of(conn->streams.next, struct h2_stream, link)->half_open_ns;
+	else if (nghttp2_session_get_last_proc_stream_id(conn->session) != 0)
+		return SESSION_IDLE;
+	return SESSION_HALF_OPEN;
+}
+
 static void base_drain(struct session *session)
 {
 	h2_conn_drain(conn_of(session));
@@ -479,6 +495,7 @@ static const struct session_ops base_ops = {
 	.feed = base_feed,
 	.output = base_output,
 	.finished = base_finished,
+	.waits = base_waits,
 	.drain = base_drain,
 	.free = base_free,
 };

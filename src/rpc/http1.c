@@ -47,13 +47,13 @@ struct http1_call {
 	session_wake_fn *on_wake;
 	void *on_wake_arg;
 	enum http1_state state;
-	int broken;       /* -errno */
-	bool busy;        /* inside feed() or output() */
-	bool served;      /* at least one request */
-	bool last;        /* no request after this one */
-	bool draining;    /* nor after the one that is on its way in */
-	bool input_ended; /* the client sends no more */
-	uint64_t idle_since_ns;
+	int broken;              /* -errno */
+	bool busy;               /* inside feed() or output() */
+	bool served;             /* at least one request */
+	bool last;               /* no request after this one */
+	bool draining;           /* nor after the one that is on its way in */
+	bool input_ended;        /* the client sends no more */
+	uint64_t waits_since_ns; /* for a request, or since its first byte for the rest of it */
 	struct ring_timer timer;
 	struct buf in; /* received, not parsed */
 
@@ -287,6 +287,7 @@ static void request_begin(struct http1_call *c)
 	c->request_bytes = c->target_len = c->field_len = 0;
 	c->hosts = c->refuse = 0;
 	to_state(c, HTTP1_REQUEST, c->http1->limits->half_open_ms);
+	c->waits_since_ns = ring_now_ns(c->http1->ring);
 }
 
 static int refuse(struct http1_call *c, unsigned status)
@@ -445,7 +446,7 @@ static void next_request(struct http1_call *c)
 		return;
 	}
 	to_state(c, HTTP1_IDLE, c->http1->limits->idle_ms);
-	c->idle_since_ns = ring_now_ns(c->http1->ring);
+	c->waits_since_ns = ring_now_ns(c->http1->ring);
 	if (c->in.len > 0)
 		buf_consume(&c->in, parse(c, c->in.data, c->in.len));
 	if (c->in.len == 0)
@@ -522,10 +523,13 @@ static bool http1_mid_answer(const struct session *session)
 	return c->state == HTTP1_ANSWER;
 }
 
-static uint64_t http1_idle_since_ns(const struct session *session)
+static enum session_wait http1_waits(const struct session *session, uint64_t *ret_since_ns)
 {
 	const struct http1_call *c = container_of(session, const struct http1_call, base);
-	return c->state == HTTP1_IDLE && c->served ? c->idle_since_ns : UINT64_MAX;
+	if (c->state > HTTP1_REQUEST)
+		return SESSION_BUSY;
+	*ret_since_ns = c->waits_since_ns;
+	return c->state == HTTP1_IDLE && c->served ? SESSION_IDLE : SESSION_HALF_OPEN;
 }
 
 static void http1_drain(struct session *session)
@@ -570,7 +574,7 @@ static const struct session_ops http1_ops = {
 	.output = http1_output,
 	.finished = http1_finished,
 	.mid_answer = http1_mid_answer,
-	.idle_since_ns = http1_idle_since_ns,
+	.waits = http1_waits,
 	.drain = http1_drain,
 	.free = http1_session_free,
 };
@@ -588,6 +592,7 @@ int http1_session_new(
 	c->timer.fn = on_timer;
 	list_init(&c->ready);
 	to_state(c, HTTP1_IDLE, http1->limits->half_open_ms);
+	c->waits_since_ns = ring_now_ns(http1->ring);
 	*ret = &c->base;
 	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listeners and drain. A multishot accept hands over a socket; the peer is checked; conn.c does the
- * rest. What is spoken is the listener's: gRPC over HTTP/2, or HTTP/1 for probes and metrics, each
- * with a limit of connections of its own, so that scrapers never shut out kubelet. A server fails
- * only at start.
+ * Listeners and drain. A multishot accept hands over a socket; the peer is checked; room is made if
+ * there are too many connections; conn.c does the rest. What is spoken is the listener's: gRPC over
+ * HTTP/2, or HTTP/1 for probes and metrics, each with limits of connections of its own, so that
+ * scrapers never shut out kubelet. A server fails only at start.
  */
 #include "rpc/server.h"
 
@@ -27,6 +27,7 @@ enum {
 /* idle_ms is 0 because the CSI sidecars exit when their connection is lost. */
 const struct server_limits server_limits_default = {
 	.connections = 1024,
+	.address_connections = 512,
 	.streams = 128,
 	.header_bytes = 16 << 10,
 	.half_open_ms = 10000,
@@ -39,6 +40,7 @@ const struct server_limits server_limits_default = {
 /* Prometheus keeps its connection between scrapes, a minute apart by default. */
 const struct server_limits server_http_limits_default = {
 	.connections = 256,
+	.address_connections = 64,
 	.header_bytes = 16 << 10,
 	.half_open_ms = 10000,
 	.idle_ms = 150000,
@@ -78,13 +80,27 @@ void server_drain_check(struct server *server)
 /* ---- accepting ---- */
 
 /* On a unix socket root and our own user may call. */
-static bool peer_admitted(int fd)
+static bool process_admitted(int fd, struct remote_key *ret)
 {
 	struct ucred peer;
 	socklen_t len = sizeof(peer);
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
 		return false;
+	*ret = remote_key_of_process(peer.pid);
 	return peer.uid == 0 || peer.uid == geteuid();
+}
+
+/* False also for a peer that is gone already. */
+static bool peer_admitted(const struct listener *l, int fd, struct remote_key *ret)
+{
+	struct sockaddr_storage address;
+	socklen_t len = sizeof(address);
+	if (l->is_unix)
+		return process_admitted(fd, ret);
+	if (getpeername(fd, (struct sockaddr *)&address, &len) < 0)
+		return false;
+	*ret = remote_key_of_address(&address);
+	return true;
 }
 
 static void listener_free(struct listener *l)
@@ -110,25 +126,30 @@ static void on_pause_end(struct ring_timer *timer)
 	accept_arm(container_of(timer, struct listener, pause));
 }
 
-/* At the limit of connections, one that only waits makes room: whoever opens many and keeps them
+/* At a limit of connections, one that only waits makes room: whoever opens many and keeps them
  * would shut out everybody else for as long as it likes, kubelet's probes first. */
-static bool room_for_one(struct listener *l)
+static bool room_for_one(struct listener *l, const struct remote_key *key)
 {
-	return l->speaks->connections < l->speaks->limits->connections ||
-	       conns_make_room(l->server, l->speaks);
+	const struct server_limits *limits = l->speaks->limits;
+	const struct remote *remote = l->is_unix ? NULL : remote_find(&l->speaks->remotes, key);
+	if (remote != NULL && remote->connections >= limits->address_connections)
+		return conns_make_room(l->server, l->speaks, remote);
+	return l->speaks->connections < limits->connections ||
+	       conns_make_room(l->server, l->speaks, NULL);
 }
 
 static void on_accept(struct ring_req *req, int res, uint32_t flags)
 {
 	struct listener *l = container_of(req, struct listener, accept);
 	struct server *server = l->server;
+	struct remote_key key;
 
 	if (res >= 0) {
-		if (l->closing || (l->is_unix && !peer_admitted(res)) || !room_for_one(l)) {
+		if (l->closing || !peer_admitted(l, res, &key) || !room_for_one(l, &key)) {
 			server->stats.refused++;
 			close(res);
 		} else {
-			conn_open(server, l->speaks, res);
+			conn_open(server, l->speaks, res, &key);
 		}
 	}
 	if ((flags & IORING_CQE_F_MORE) != 0)
@@ -243,6 +264,8 @@ int server_open(struct server **ret, const struct server_config *config)
 	server->config = *config;
 	server->grpc = (struct speaks){.open = open_grpc, .limits = &server->config.limits};
 	server->http = (struct speaks){.open = open_http, .limits = &server->config.http_limits};
+	list_init(&server->grpc.remotes);
+	list_init(&server->http.remotes);
 	list_init(&server->listeners);
 	list_init(&server->conns);
 	int res =

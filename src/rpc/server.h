@@ -14,15 +14,17 @@ struct server;
 struct listen_socket; /* listen.h */
 
 struct server_limits {
-	/* At once. One more is accepted and closed; on HTTP the one idle longest is, instead. */
+	/* At once. For one more another is closed: one without a call, those that have sent no
+	 * whole request first. With a call on each of them the new one is. */
 	unsigned connections;
-	unsigned streams;         /* at once on a connection (SETTINGS) */
-	unsigned header_bytes;    /* of one request's header list */
-	unsigned half_open_ms;    /* from accept to preface, and from HEADERS to END_STREAM */
-	unsigned idle_ms;         /* a connection without streams gets GOAWAY; 0: never */
-	unsigned write_stall_ms;  /* a client that reads nothing for so long is closed */
-	unsigned ping_min_ms;     /* pings closer than this are strikes; three end in GOAWAY */
-	size_t send_buffer_bytes; /* queued on one connection before streams are paused */
+	unsigned address_connections; /* the same for each IPv4 address or IPv6 /64 */
+	unsigned streams;             /* at once on a connection (SETTINGS) */
+	unsigned header_bytes;        /* of one request's header list */
+	unsigned half_open_ms;        /* from accept to preface, and from HEADERS to END_STREAM */
+	unsigned idle_ms;             /* a connection without streams gets GOAWAY; 0: never */
+	unsigned write_stall_ms;      /* a client that reads nothing for so long is closed */
+	unsigned ping_min_ms;         /* pings closer than this are strikes; three end in GOAWAY */
+	size_t send_buffer_bytes;     /* queued on one connection before streams are paused */
 };
 extern const struct server_limits server_limits_default, server_http_limits_default;
 
@@ -67,7 +69,8 @@ void server_close(struct server *server);
 struct server_stats {
 	unsigned connections;
 	unsigned drain_cut; /* that did not end by themselves in a drain's time */
-	uint64_t accepted, refused, bytes_in, bytes_out, too_many_pings, half_open_closed;
+	uint64_t accepted, refused, made_room, bytes_in, bytes_out, too_many_pings,
+		half_open_closed;
 };
 const struct server_stats *server_stats(const struct server *server);
 

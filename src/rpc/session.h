@@ -14,6 +14,12 @@
 
 struct session;
 
+enum session_wait {
+	SESSION_BUSY,      /* it does not: a call is under way */
+	SESSION_HALF_OPEN, /* for the rest of a request, or for its first one */
+	SESSION_IDLE,      /* for another request */
+};
+
 struct session_ops {
 	/* Bytes from the peer. 0, or -errno when the connection is beyond repair: send what is left
 	 * of the output, then close. */
@@ -31,10 +37,9 @@ struct session_ops {
 	 * reset, so that the peer does not take the end of it for the answer's. NULL: its protocol
 	 * tells them apart. */
 	bool (*mid_answer)(const struct session *session);
-	/* Since when it has waited for another request with nothing under way, in the ring's time:
-	 * then it may be closed for one that has something to say. UINT64_MAX: it has not, or was
-	 * of no use yet. NULL: never. */
-	uint64_t (*idle_since_ns)(const struct session *session);
+	/* What it waits for with no call under way, and since when in the ring's time: then it may
+	 * be closed for one that has something to say. *ret_since_ns: only if it waits. */
+	enum session_wait (*waits)(const struct session *session, uint64_t *ret_since_ns);
 	/* What runs may end, nothing new begins, then it is finished. */
 	void (*drain)(struct session *session);
 	void (*free)(struct session *session);

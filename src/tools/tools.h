@@ -9,6 +9,7 @@
 
 int tools_check_main(int argc, char *const *argv);
 int tools_doctor_main(int argc, char *const *argv);
+int tools_health_main(int argc, char *const *argv);
 int tools_ls_main(int argc, char *const *argv);
 int tools_top_main(int argc, char *const *argv);
 

@@ -3,6 +3,9 @@
 // Package conformance runs csi-test's sanity suite against the driver, once with mounted xfs volumes
 // and once with raw block volumes. Every case is a test of its own, so that passes, failures and
 // skips are counted by name.
+//
+// It is a module of its own: the suite brings the bindings of CSI 1.13, which have lost the condition
+// of 1.12 that other tests read, and one program cannot have both.
 package conformance
 
 import (

@@ -361,7 +361,7 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 		.node_id = "node-1",
 		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE,
 		.controller_expand = (how & 1) != 0,
-		.csi_minor = (how & 2) != 0 ? 13 : 12,
+		.health = (how & 2) != 0 ? CSI_HEALTH_1_13 : CSI_HEALTH_1_12,
 	};
 	for (unsigned i = 0; i < MNT_CALLS; i++)
 		must(fake_calls[i] != NULL);

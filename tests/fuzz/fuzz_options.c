@@ -47,6 +47,8 @@ static void check_serve(const struct serve_options *o)
 	must(o->endpoint_count >= 1 && o->endpoint_count <= SERVE_ENDPOINTS_MAX);
 	for (unsigned i = 0; i < o->endpoint_count; i++)
 		check_endpoint(o->endpoints[i]);
+	for (unsigned i = 0; i < o->endpoint_count; i++)
+		must(o->insecure_tcp || strncmp(o->endpoints[i], "tcp://", 6) != 0);
 	must(o->no_pools ? o->pool_count == 0 : o->pool_count >= 1 && o->pool_count <= POOLS_MAX);
 	for (unsigned i = 0; i < o->pool_count; i++)
 		check_pool(&o->pools[i]);
@@ -56,7 +58,7 @@ static void check_serve(const struct serve_options *o)
 	must(o->csi.node_id[0] != '\0' && strlen(o->csi.node_id) <= SERVE_NODE_ID_MAX);
 	must((o->csi.services & CSI_IDENTITY) != 0);
 	must((o->csi.services & ~(unsigned)(CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE)) == 0);
-	must(o->csi.csi_minor == 12 || o->csi.csi_minor == 13);
+	must(o->csi.health != 0 && o->csi.health <= (CSI_HEALTH_1_12 | CSI_HEALTH_1_13));
 	must(o->csi.max_volumes >= 0 && o->csi.max_volumes <= INT32_MAX);
 	must(o->log_level <= LOG_LEVEL_DEBUG && o->log_format <= LOG_FORMAT_JSON);
 	must(!o->ublkd.start || o->ublk);

@@ -158,7 +158,7 @@ static void services_open(struct ring *ring)
 		.driver_name = "csi.ringvol.dev",
 		.node_id = "node-1",
 		.services = CSI_IDENTITY,
-		.csi_minor = 12,
+		.health = CSI_HEALTH_1_12,
 	};
 	services.registry = grpc_registry_new();
 	must(services.registry != NULL);

@@ -97,14 +97,14 @@ def records():
 def options():
     write("options", "serve", b"\0--pool\nfast=/srv/fast,overcommit=2.5,reserve=10,init\n--pool=b=/b\n"
           b"--endpoint\nunix:///run/x.sock\n--node-id\nn1\n--log-level=debug\n--csi-version\n1.13")
-    write("options", "services", b"\0--services\nidentity,node\n--endpoint=tcp://127.0.0.1:9000\n"
+    write("options", "services", b"\0--services\nidentity,node\n--insecure-tcp\n--endpoint=tcp://127.0.0.1:9000\n"
           b"--controller-expand=node\n--max-volumes-per-node=100\n--driver-name=a.b-c.example")
     write("options", "none", b"\0--pool\nnone\n--services\nidentity,controller")
     write("options", "none-and-one", b"\0--pool\nnone\n--pool\nb=/b")
     # Every option that there is, by its place in the table and by its name.
     source = (CORPUS.parents[2] / "src/serve_options.c").read_text()
     flags = re.findall(r'^\t\{"(--[a-z-]+)"', source, re.MULTILINE)
-    values = {"--endpoint": "unix:///run/x.sock", "--driver-name": "a.b", "--node-id": "n1", "--pool": "a=/a,init",
+    values = {"--endpoint": "unix:///run/x.sock", "--insecure-tcp": "true", "--driver-name": "a.b", "--node-id": "n1", "--pool": "a=/a,init",
               "--services": "node", "--http": "[::]:9808", "--kubelet-registration": "/registry",
               "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node", "--csi-version": "1.13",
               "--max-volumes-per-node": "9", "--ublkd": "external", "--ublkd-socket": "/run/u.sock",
@@ -113,7 +113,8 @@ def options():
     lines = [bytes([i + 2 * len(values)]) + v.encode() for i, v in enumerate(values.values())]
     assert not any(b"\n" in line for line in lines)
     write("options", "serve-every-value", b"\1" + b"\n".join(lines))
-    write("options", "serve-every-flag", b"\0" + "\n".join(f"{f}={v}" for f, v in values.items()).encode())
+    write("options", "serve-every-flag", b"\0" + "\n".join(
+        f if f == "--insecure-tcp" else f"{f}={v}" for f, v in values.items()).encode())
     longest = [("--kubelet-endpoint", 106), ("--ublkd-socket", 106), ("--kubelet-registration", 81)]
     for name, more in [("long", 0), ("too-long", 1)]:
         lines = [bytes([flags.index(f) + 2 * len(flags)]) + b"/" + (n + more) * b"x" for f, n in longest]

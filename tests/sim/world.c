@@ -77,7 +77,7 @@ static void up(struct world *w)
 		.node_id = "node-1",
 		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE,
 		.controller_expand = true,
-		.csi_minor = 12,
+		.health = CSI_HEALTH_1_12,
 	};
 	assert(csi_open(&w->csi, &csi, &w->reactor, w->pools) == 0);
 	world_adopt(w);

@@ -366,10 +366,14 @@ func TestHealthHanging(t *testing.T) {
 }
 
 func TestHealthCapabilities(t *testing.T) {
-	for version, want := range map[string][3]bool{"1.12": {true, false, false}, "1.13": {false, true, true}} {
+	for version, want := range map[string][3]bool{
+		"": {true, true, true}, "both": {true, true, true}, "1.12": {true, false, false}, "1.13": {false, true, true},
+	} {
 		t.Run(version, func(t *testing.T) {
 			b := newBed(t, "xfs", 1<<30)
-			b.d.Args = []string{"--csi-version", version}
+			if version != "" {
+				b.d.Args = []string{"--csi-version", version}
+			}
 			b.start()
 			has := map[int32]bool{}
 			node, err := b.c.NodeGetCapabilities(short(t), &csi.NodeGetCapabilitiesRequest{})
@@ -393,7 +397,7 @@ func TestHealthCapabilities(t *testing.T) {
 			b.must(v.Up())
 			reply, err := v.Stats()
 			b.must(err)
-			if (reply.GetVolumeCondition() != nil) != (version == "1.12") {
+			if (reply.GetVolumeCondition() != nil) != (version != "1.13") {
 				t.Errorf("statistics: %v", reply)
 			}
 			b.well(v)

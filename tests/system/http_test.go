@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -167,11 +168,12 @@ func TestHTTPRaw(t *testing.T) {
 	}
 }
 
-// Clients that dawdle take all places of HTTP: gRPC does not notice, and the places are free again in time.
+// Clients that dawdle get no more places of HTTP than an address has: nobody notices, the oldest make room for those that
+// follow, and the others are told in time.
 func TestHTTPSlowClients(t *testing.T) {
 	b := openHTTP(t)
 	var slow []net.Conn
-	for range 300 { // the limit is 256
+	for range 300 { // the limit of an address is 64
 		conn, err := net.Dial("tcp", b.d.HTTP)
 		b.must(err)
 		defer conn.Close()
@@ -182,15 +184,16 @@ func TestHTTPSlowClients(t *testing.T) {
 	if _, err := b.d.Probe(); err != nil {
 		t.Errorf("gRPC suffers from slow HTTP clients: %v", err)
 	}
-	b.must(rig.Eventually(60*time.Second, func() error {
-		status, _, err := b.d.Get("/healthz")
-		if err == nil && status != 200 {
-			err = fmt.Errorf("status %d", status)
-		}
-		return err
-	}))
+	if status, _, err := b.d.Get("/healthz"); err != nil || status != 200 {
+		t.Errorf("/healthz: %d, %v", status, err)
+	}
 	_ = slow[0].SetReadDeadline(time.Now().Add(20 * time.Second))
-	reply, err := http.ReadResponse(bufio.NewReader(slow[0]), nil)
+	if n, err := slow[0].Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the oldest is still there: %d, %v", n, err)
+	}
+	last := slow[len(slow)-1]
+	_ = last.SetReadDeadline(time.Now().Add(20 * time.Second))
+	reply, err := http.ReadResponse(bufio.NewReader(last), nil)
 	b.must(err)
 	if reply.StatusCode != 408 {
 		t.Errorf("a slow client was told %s", reply.Status)
@@ -267,6 +270,8 @@ func TestHTTPHungPool(t *testing.T) {
 	if status != 503 || !strings.Contains(body, "does not answer") {
 		t.Errorf("/readyz: %d %q", status, body)
 	}
+	b.healthIs(1, "does not answer")
+	b.healthIs(1, "does not answer", "--ready")
 	m, err := b.d.Scrape()
 	b.must(err)
 	if m.Value("ringvol_pool_ready", "pool", "default") != 0 {
@@ -274,6 +279,7 @@ func TestHTTPHungPool(t *testing.T) {
 	}
 	end()
 	b.must(rig.Eventually(30*time.Second, reads(200, "ok")))
+	b.healthIs(0, "live")
 	b.must(rig.Eventually(30*time.Second, func() error {
 		status, _, err := b.d.Get("/readyz")
 		if err == nil && status != 200 {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -132,4 +133,71 @@ func TestLogs(t *testing.T) {
 		}
 	}
 	b.untidy = true
+}
+
+// What is asked again and again is no line at the default level while it goes well: in a cluster's hour 61% of the lines
+// were GetCapacity. What fails is one at any level but error, and at debug all is said.
+func TestPollsAreDebug(t *testing.T) {
+	for _, level := range []string{"info", "debug"} {
+		t.Run(level, func(t *testing.T) {
+			b := newBed(t, "xfs", 1<<30)
+			b.d.Args = []string{"--log-level", level, "--log-format", "json"}
+			b.start()
+			v := b.volume("polled", "ext4")
+			b.must(v.Up())
+			for range 3 {
+				_, err := b.c.GetCapacity(short(t), &csi.GetCapacityRequest{})
+				b.must(err)
+				_, err = v.Stats()
+				b.must(err)
+				_, err = b.c.NodeGetVolumeHealth(short(t), v.ID, v.Target, v.Staging)
+				b.must(err)
+				_, err = b.c.ListVolumes(short(t), &csi.ListVolumesRequest{})
+				b.must(err)
+				_, err = b.c.ListSnapshots(short(t), &csi.ListSnapshotsRequest{})
+				b.must(err)
+				_, err = b.c.Probe(short(t), &csi.ProbeRequest{})
+				b.must(err)
+				_, err = b.c.NodeGetCapabilities(short(t), &csi.NodeGetCapabilitiesRequest{})
+				b.must(err)
+			}
+			if _, err := b.c.NodeGetVolumeStats(short(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID + "0",
+				VolumePath: v.Target}); err == nil {
+				t.Error("statistics of no volume")
+			}
+			b.must(v.Gone())
+			b.must(b.d.Term())
+
+			text, err := os.ReadFile(b.d.Log)
+			b.must(err)
+			done, failed := map[string]int{}, 0
+			for line := range bytes.Lines(text) {
+				var fields map[string]string
+				b.must(json.Unmarshal(line, &fields))
+				if fields["code"] != "" {
+					failed++
+				} else if fields["op"] != "" {
+					done[fields["op"]]++
+				}
+			}
+			polls := 0
+			if level == "debug" {
+				polls = 3
+			}
+			for _, op := range []string{"GetCapacity", "NodeGetVolumeStats", "NodeGetVolumeHealth"} {
+				if done[op] != polls {
+					t.Errorf("%s that went well has %d lines", op, done[op])
+				}
+				delete(done, op)
+			}
+			want := map[string]int{"CreateVolume": 1, "NodeStageVolume": 1, "NodePublishVolume": 1,
+				"NodeUnpublishVolume": 1, "NodeUnstageVolume": 1, "DeleteVolume": 1}
+			if !maps.Equal(done, want) {
+				t.Errorf("lines of operations: %v", done)
+			}
+			if failed != 1 {
+				t.Errorf("%d lines of what failed", failed)
+			}
+		})
+	}
 }

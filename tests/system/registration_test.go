@@ -217,7 +217,7 @@ func TestRegistrationOfTwo(t *testing.T) {
 func TestRegistrationOptions(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"--kubelet-registration plugins", "absolute"},
-		{"--kubelet-registration /x --endpoint tcp://127.0.0.1:9", "unix socket"},
+		{"--kubelet-registration /x --insecure-tcp --endpoint tcp://127.0.0.1:9", "unix socket"},
 		{"--kubelet-registration /x --kubelet-endpoint unix:///x", "absolute"},
 		{"--kubelet-registration /" + strings.Repeat("x", 100), "longer than"},
 	} {

@@ -25,7 +25,7 @@ static struct csi_condition found[CSI_CONDITION_KINDS];
 
 static void setup(void)
 {
-	struct csi_config csi_config = {.csi_minor = 12};
+	struct csi_config csi_config = {.health = CSI_HEALTH_1_12};
 	cr_assert_eq(ring_sim_open(&reactor.ring, &sim), 0);
 	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, NULL, 0), 0);
 	pools.reactor = &reactor;

@@ -66,7 +66,8 @@ Test(options, defaults_are_the_contract)
 	cr_assert_not(o.pools[0].init);
 	cr_assert_eq(o.csi.services, CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE);
 	cr_assert(o.csi.controller_expand);
-	cr_assert_eq(o.csi.csi_minor, 12);
+	cr_assert_eq(o.csi.health, CSI_HEALTH_1_12 | CSI_HEALTH_1_13);
+	cr_assert_not(o.insecure_tcp);
 	cr_assert_eq(o.csi.max_volumes, 0);
 	cr_assert_eq(o.log_level, LOG_LEVEL_INFO);
 	cr_assert_eq(o.log_format, LOG_FORMAT_LOGFMT);
@@ -77,7 +78,7 @@ Test(options, flags_in_both_forms)
 {
 	cr_assert_eq(
 		PARSE("--endpoint", "unix:///a/b.sock", "--endpoint=tcp://127.0.0.1:1",
-			"--endpoint=tcp://[::1]:65535", "--endpoint", "unix:/c",
+			"--endpoint=tcp://[::1]:65535", "--endpoint", "unix:/c", "--insecure-tcp",
 			"--driver-name=a.b-c.D9", "--node-id", "n/1", "--services", "node,identity",
 			"--controller-expand=node", "--csi-version=1.13", "--max-volumes-per-node",
 			"110", "--log-level=debug", "--log-format", "json", "--http=off"),
@@ -89,7 +90,8 @@ Test(options, flags_in_both_forms)
 	cr_assert_str_eq(o.csi.node_id, "n/1");
 	cr_assert_eq(o.csi.services, CSI_IDENTITY | CSI_NODE);
 	cr_assert_not(o.csi.controller_expand);
-	cr_assert_eq(o.csi.csi_minor, 13);
+	cr_assert_eq(o.csi.health, CSI_HEALTH_1_13);
+	cr_assert(o.insecure_tcp);
 	cr_assert_eq(o.csi.max_volumes, 110);
 	cr_assert_eq(o.log_level, LOG_LEVEL_DEBUG);
 	cr_assert_eq(o.log_format, LOG_FORMAT_JSON);
@@ -185,6 +187,27 @@ Test(options, endpoints_refused)
 	REFUSED("twice", "--endpoint=unix:///a", "--endpoint=unix:///a");
 }
 
+/* Any local user could delete volumes through it. */
+Test(options, tcp_is_refused_unless_it_is_called_insecure)
+{
+	REFUSED("--insecure-tcp", "--endpoint=tcp://127.0.0.1:9000");
+	REFUSED("--insecure-tcp", "--endpoint=unix:///a", "--endpoint=tcp://[::1]:9000");
+	setenv("CSI_ENDPOINT", "tcp://127.0.0.1:9000", 1);
+	REFUSED("--insecure-tcp", "--http=off");
+	setenv("RINGVOL_INSECURE_TCP", "false", 1);
+	REFUSED("--insecure-tcp", "--http=off");
+	setenv("RINGVOL_INSECURE_TCP", "yes", 1);
+	REFUSED("not one of true, false", "--http=off");
+	setenv("RINGVOL_INSECURE_TCP", "true", 1);
+	cr_assert_eq(PARSE("--http=off"), 0, "%s", err.message);
+	cr_assert_str_eq(o.endpoints[0], "tcp://127.0.0.1:9000");
+	unsetenv("RINGVOL_INSECURE_TCP");
+	cr_assert_eq(PARSE("--insecure-tcp"), 0, "%s", err.message);
+	unsetenv("CSI_ENDPOINT");
+	cr_assert_eq(PARSE("--insecure-tcp"), 0, "%s", err.message);
+	REFUSED("takes no value", "--insecure-tcp=true");
+}
+
 Test(options, names_refused)
 {
 	char name[300];
@@ -218,7 +241,7 @@ Test(options, choices_refused_with_a_hint)
 	REFUSED("not one of identity", "--services=");
 	REFUSED("not one of identity", "--services=node,");
 	REFUSED("not one of on, node", "--controller-expand=off");
-	REFUSED("not one of 1.12, 1.13", "--csi-version=1.1");
+	REFUSED("not one of both, 1.12, 1.13", "--csi-version=1.1");
 	REFUSED("did you mean 'debug'", "--log-level=debgu");
 	REFUSED("not one of logfmt, json", "--log-format=xml");
 	REFUSED("not a number", "--max-volumes-per-node=-1");

@@ -8,8 +8,10 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 struct world {
@@ -117,5 +119,103 @@ Test(ublkd_server, no_descriptor_that_came_along_stays_open)
 		close(ends[0]);
 		close(client);
 	}
+	world_close(&w);
+}
+
+/* Whether the server has hung up, after it had its turns. */
+static bool client_cut(const struct world *w, int client)
+{
+	struct pollfd wait = {.fd = client, .events = POLLRDHUP};
+	for (unsigned turn = 0; turn < 10; turn++)
+		cr_assert_eq(ring_turn(w->reactor.ring, false), 0);
+	return poll(&wait, 1, 0) == 1;
+}
+
+static bool client_hello(const struct world *w, int client)
+{
+	struct ublkd_request request = {.head = {.magic = UBLKD_MAGIC, .type = UBLKD_HELLO}};
+	struct ublkd_reply reply;
+	return send(client, &request, sizeof(request), MSG_NOSIGNAL) == sizeof(request) &&
+	       client_take(w, client, &reply) > 0;
+}
+
+/* Another process that holds as many connections as there may be, each of which has said HELLO if
+ * `asked`. It lets go when its end of the pipe is closed. */
+static pid_t hoard(const struct world *w, bool asked, int *ret_end)
+{
+	int ends[2], up[2];
+	char byte;
+	cr_assert(pipe2(ends, O_CLOEXEC) == 0 && pipe2(up, O_CLOEXEC) == 0);
+	pid_t pid = fork();
+	cr_assert_geq(pid, 0);
+	if (pid == 0) {
+		const struct ublkd_request request = {
+			.head = {.magic = UBLKD_MAGIC, .type = UBLKD_HELLO}};
+		close(ends[1]);
+		for (unsigned i = 0; i < UBLKD_SESSIONS_MAX; i++) {
+			int fd = client_open(w);
+			if (asked && send(fd, &request, sizeof(request), MSG_NOSIGNAL) < 0)
+				_exit(1);
+		}
+		if (write(up[1], "", 1) == 1)
+			(void)!read(ends[0], &byte, 1);
+		_exit(0);
+	}
+	close(ends[0]);
+	close(up[1]);
+	cr_assert_eq(read(up[0], &byte, 1), 1);
+	close(up[0]);
+	*ret_end = ends[1];
+	return pid;
+}
+
+/* Sixteen idle sessions, whatever they have said, shut nobody out, and it is not the driver's that
+ * goes, however long it has been idle. */
+Test(ublkd_server, idle_sessions_make_room)
+{
+	if (geteuid() != 0)
+		cr_skip_test("the socket takes root's connections only");
+	for (unsigned asked = 0; asked < 2; asked++) {
+		struct world w;
+		int end, status;
+		world_open(&w);
+		int driver = client_open(&w);
+		cr_assert(client_hello(&w, driver));
+		pid_t pid = hoard(&w, asked == 1, &end);
+		cr_expect_not(client_cut(&w, driver), "the driver was shut out");
+		for (unsigned i = 0; i < 3; i++) {
+			int newcomer = client_open(&w);
+			cr_expect(client_hello(&w, newcomer), "newcomer %u", i);
+			close(newcomer);
+		}
+		cr_expect(client_hello(&w, driver));
+		close(end);
+		cr_assert_eq(waitpid(pid, &status, 0), pid);
+		cr_expect_eq(status, 0);
+		close(driver);
+		world_close(&w);
+	}
+}
+
+/* The one that asked longest ago. */
+Test(ublkd_server, the_longest_idle_session_goes_first)
+{
+	if (geteuid() != 0)
+		cr_skip_test("the socket takes root's connections only");
+	struct world w;
+	int clients[UBLKD_SESSIONS_MAX];
+	world_open(&w);
+	for (unsigned i = 0; i < UBLKD_SESSIONS_MAX; i++) {
+		clients[i] = client_open(&w);
+		cr_assert(client_hello(&w, clients[i]));
+	}
+	cr_assert(client_hello(&w, clients[0]));
+	int newcomer = client_open(&w);
+	cr_expect(client_hello(&w, newcomer));
+	for (unsigned i = 0; i < UBLKD_SESSIONS_MAX; i++) {
+		cr_expect_eq(client_cut(&w, clients[i]), i == 1, "%u", i);
+		close(clients[i]);
+	}
+	close(newcomer);
 	world_close(&w);
 }

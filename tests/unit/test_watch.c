@@ -119,7 +119,7 @@ static void add_volume(unsigned i)
 
 static void setup(void)
 {
-	struct csi_config csi_config = {.csi_minor = 13};
+	struct csi_config csi_config = {.health = CSI_HEALTH_1_13};
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
 	cr_assert_eq(ring_sim_open(&reactor.ring, &sim), 0);
 	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, fake_calls, MNT_CALLS), 0);

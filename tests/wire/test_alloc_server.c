@@ -307,7 +307,8 @@ static void http_talk(unsigned long n)
 	int fds[2];
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
 	heap.inside++;
-	conn_open(server, &server->http, fds[0]);
+	const struct remote_key key = remote_key_of_process(1);
+	conn_open(server, &server->http, fds[0], &key);
 	heap.inside--;
 	bool armed = heap_hold();
 	static uint8_t got[64 << 10];

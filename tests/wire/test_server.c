@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -70,6 +71,13 @@ static void client_call(struct peer *p, int fd)
 		cr_assert(client_move(p, fd));
 	assert_text(p, id, "socket", 6);
 	buf_free(&b);
+}
+
+/* Whether the server has hung up. */
+static bool client_closed(int fd)
+{
+	struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
+	return poll(&wait, 1, 0) == 1;
 }
 
 /* ---- endpoints ---- */
@@ -185,6 +193,7 @@ Test(server, what_is_no_socket_is_left_alone)
 
 /* ---- limits ---- */
 
+/* Idle ones, of any number, shut nobody out: the oldest that never called makes room. */
 Test(server, a_thousand_connections_and_no_more)
 {
 	enum { MANY = 1000, MORE = 20 };
@@ -203,11 +212,14 @@ Test(server, a_thousand_connections_and_no_more)
 		ring_turn(ring, false);
 	}
 	const struct server_stats *stats = server_stats(server);
-	turn_until(stats->accepted + stats->refused == MANY + MORE);
-	cr_assert_eq(stats->connections, MANY);
-	cr_assert_eq(stats->refused, MORE);
+	turn_until(stats->accepted == MANY + MORE);
+	turn_until(stats->connections == MANY);
+	cr_assert_eq(stats->refused, 0);
+	cr_assert_eq(stats->made_room, MORE);
 	struct peer *p = peer_new();
-	client_call(p, fds[0]);
+	cr_assert_not(client_closed(fds[MORE]));
+	cr_assert(client_closed(fds[MORE - 1]));
+	client_call(p, fds[MANY + MORE - 1]);
 	peer_free(p);
 	for (unsigned i = 0; i < MANY + MORE; i++)
 		close(fds[i]);
@@ -217,6 +229,46 @@ Test(server, a_thousand_connections_and_no_more)
 	client_call(p, fd); /* there is room again */
 	close(fd);
 	peer_free(p);
+}
+
+/* One that has called before goes after those that never did; one with a call under way stays. */
+Test(server, idle_connections_make_room)
+{
+	struct server_limits limits = server_limits_default;
+	limits.connections = 4;
+	limits.half_open_ms = 3600000;
+	serve(&limits);
+	const struct server_stats *stats = server_stats(server);
+	struct peer *busy = peer_new(), *p = peer_new(), *others[5] = {NULL};
+	struct buf b = {0};
+	int busy_fd = dial(), asked = dial(), fds[5];
+	int32_t id = client_ask(busy, "/test.v1.Test/Hold", &b, "");
+	while (world.held == NULL)
+		cr_assert(client_move(busy, busy_fd));
+	client_call(p, asked);
+	for (unsigned i = 0; i < 5; i++) {
+		others[i] = peer_new();
+		fds[i] = dial();
+		client_call(others[i], fds[i]);
+	}
+	/* The one that was asked longest ago goes first; of the others the last two are left. */
+	turn_until(stats->connections == 4);
+	cr_expect_eq(stats->refused, 0);
+	cr_expect(client_closed(asked));
+	for (unsigned i = 0; i < 5; i++)
+		cr_expect_eq(client_closed(fds[i]), i < 2, "%u", i);
+	cr_expect_not(client_closed(busy_fd));
+	(void)id;
+	close(busy_fd);
+	close(asked);
+	for (unsigned i = 0; i < 5; i++) {
+		close(fds[i]);
+		peer_free(others[i]);
+	}
+	turn_until(stats->connections == 0);
+	peer_free(busy);
+	peer_free(p);
+	buf_free(&b);
 }
 
 Test(server, a_connection_that_says_nothing)

@@ -73,7 +73,7 @@ static const struct http1_route routes[] = {{"/text", http_text, NULL},
 	{"/endless", http_endless, &endless}, {"/many", http_many, NULL},
 	{"/torn", http_endless, &torn}, {NULL, NULL, NULL}};
 
-static void serve_http(unsigned connections)
+static void serve_http_for(unsigned connections, unsigned address_connections)
 {
 	struct server_config config = {.ring = ring,
 		.registry = registry,
@@ -84,6 +84,8 @@ static void serve_http(unsigned connections)
 	socklen_t len = sizeof(http_address);
 	char address[64];
 	config.http_limits.connections = connections;
+	config.http_limits.address_connections = address_connections;
+	config.http_limits.half_open_ms = 3600000; /* nothing happens because time passes */
 	http_address = (struct sockaddr_in){
 		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -95,12 +97,26 @@ static void serve_http(unsigned connections)
 	cr_assert_eq(server_listen_http(server, address, &err), 0, "%s", err.message);
 }
 
-static int dial_http(void)
+static void serve_http(unsigned connections)
+{
+	serve_http_for(connections, connections);
+}
+
+/* host: the last byte of the loopback address that it comes from. */
+static int dial_http_from(unsigned host)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_in from = {
+		.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000000 | host)};
+	cr_assert_eq(bind(fd, (struct sockaddr *)&from, sizeof(from)), 0, "%m");
 	cr_assert_eq(connect(fd, (struct sockaddr *)&http_address, sizeof(http_address)), 0, "%m");
 	cr_assert_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
 	return fd;
+}
+
+static int dial_http(void)
+{
+	return dial_http_from(1);
 }
 
 static void http_get(int fd, const char *what)
@@ -171,6 +187,96 @@ Test(server, idle_http_connections_make_room)
 		close(fds[i]);
 	for (unsigned i = 0; i < MORE; i++)
 		close(more[i]);
+}
+
+/* Opens `count` connections that say nothing, one after the other. */
+static void dial_mute(int *fds, unsigned count, unsigned host)
+{
+	uint64_t before = server_stats(server)->accepted;
+	for (unsigned i = 0; i < count; i++) {
+		fds[i] = dial_http_from(host);
+		turn_until(server_stats(server)->accepted == before + i + 1);
+	}
+}
+
+/* A probe: a connection of its own, a request, the answer. */
+static void probe_from(unsigned host)
+{
+	int fd = dial_http_from(host);
+	http_get(fd, "/text");
+	turn_until(http_answered(fd));
+	cr_expect_not(http_closed(fd), "from 127.0.0.%u", host);
+	close(fd);
+}
+
+/* 300 half-open connections of one address: it has its own share and no more, and the oldest of
+ * them make room for what it asks itself. */
+Test(server, half_open_connections_lose_no_probe)
+{
+	enum { MUTE = 300, SHARE = 64 };
+	int fds[MUTE], kept = 0;
+	serve_http_for(256, SHARE);
+	const struct server_stats *stats = server_stats(server);
+	dial_mute(fds, MUTE, 1);
+	turn_until(stats->connections == SHARE);
+	cr_assert_eq(stats->made_room, MUTE - SHARE);
+	for (unsigned i = 0; i < MUTE; i++)
+		cr_expect_eq(http_closed(fds[i]), i < MUTE - SHARE, "%u", i);
+	for (unsigned i = 0; i < 20; i++) {
+		probe_from(2);
+		probe_from(1);
+		turn_until(stats->connections <= SHARE);
+	}
+	cr_assert_eq(stats->refused, 0);
+	for (unsigned i = 0; i < MUTE; i++) {
+		kept += !http_closed(fds[i]);
+		close(fds[i]);
+	}
+	/* The first probe of that address took the place of one, the others its own. */
+	cr_expect_eq(kept, SHARE - 1);
+}
+
+/* Many addresses fill all there is: those that have most lose first, then those that are oldest. */
+Test(server, half_open_connections_of_many_addresses)
+{
+	int few[2], most[4], one;
+	serve_http_for(7, 4);
+	dial_mute(few, 2, 2);
+	dial_mute(most, 4, 3);
+	dial_mute(&one, 1, 4);
+	probe_from(5);
+	cr_expect(http_closed(most[0]));
+	cr_expect_not(http_closed(most[1]));
+	cr_expect_not(http_closed(few[0]));
+	cr_expect_not(http_closed(one));
+	close(one);
+	for (unsigned i = 0; i < 4; i++)
+		close(most[i]);
+	close(few[0]);
+	close(few[1]);
+}
+
+/* A request that has begun and does not end is no more than none. */
+Test(server, half_a_request_makes_room)
+{
+	int half[2], whole;
+	serve_http_for(3, 3);
+	dial_mute(half, 2, 1);
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(send(half[i], "GET /te", 7, MSG_NOSIGNAL), 7);
+		for (unsigned turn = 0; turn < 3; turn++)
+			cr_assert_eq(ring_turn(ring, false), 0);
+	}
+	whole = dial_http();
+	http_get(whole, "/many");
+	turn_until(http_answered(whole));
+	probe_from(1);
+	cr_expect(http_closed(half[0]));
+	cr_expect_not(http_closed(half[1]));
+	cr_expect_not(http_closed(whole));
+	close(half[0]);
+	close(half[1]);
+	close(whole);
 }
 
 /* Reads to the end of the connection; 0 or -errno, as it ends. */

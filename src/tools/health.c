@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ringvol health`: whether the driver lives, or is ready, for those who start it again or send it
+ * work.
+ *
+ * Happy path: connect to the driver's socket, ask Inspect/Health, print one line. It asks over the
+ * unix socket because nobody on the network can be in its way there.
+ * How it can fail (1): no driver listens, it says that it is not well, or it has not answered when
+ * the time is over. A loop that hangs still has a kernel that accepts for it, and connect() waits
+ * where too many did before: so the time is one alarm for everything.
+ */
+#include "base/err.h"
+#include "inspect.pb-c.h"
+#include "tools/args.h"
+#include "tools/grpc_client.h"
+#include "tools/tools.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HEALTH_TIMEOUT_MAX_S = 3600 };
+
+struct health_args {
+	struct tool_args tool; /* first: tool_main()'s */
+	bool ready;
+	unsigned timeout_s;
+};
+
+struct health_answer {
+	bool given, well;
+	char why[256];
+	bool ready_asked;
+};
+
+static int set_ready(void *target, const char *value, struct err *err)
+{
+	(void)value;
+	(void)err;
+	((struct health_args *)target)->ready = true;
+	return 0;
+}
+
+static int set_timeout(void *target, const char *value, struct err *err)
+{
+	char *end;
+	errno = 0;
+	unsigned long seconds = strtoul(value, &end, 10);
+	if (value[0] < '0' || value[0] > '9' || *end != '\0' || errno != 0 || seconds == 0 ||
+		seconds > HEALTH_TIMEOUT_MAX_S)
+		return err_set(err, ERR_INVALID, "not a number of seconds from 1 to %d",
+			HEALTH_TIMEOUT_MAX_S);
+	((struct health_args *)target)->timeout_s = (unsigned)seconds;
+	return 0;
+}
+
+static const struct option_row rows[] = {
+	TOOL_ENDPOINT_ROW,
+	{"--ready", .help = "whether it is ready: every pool is, and earlier devices are known",
+		.set = set_ready},
+	{"--timeout", "SECONDS", .fallback = "3", .help = "a driver that takes longer is not well",
+		.set = set_timeout},
+	{NULL},
+};
+
+static const struct command health_command = {
+	.name = "health",
+	.summary = "Asks the driver whether it lives: its loop turns and every pool answers. A "
+		   "pool that is\n"
+		   "missing or read-only is no reason to start it again. Prints one line; the "
+		   "status is\n"
+		   "0 if it does, 1 if not or if nothing answers.",
+	.options = rows,
+};
+
+/* ---- the time ---- */
+
+/* Made before the alarm is set: its handler can only write. */
+static char late[256];
+
+static void on_alarm(int signal)
+{
+	(void)signal;
+	ssize_t n = write(STDERR_FILENO, late, strlen(late));
+	(void)n;
+	_exit(TOOL_FAILED);
+}
+
+static void limit_time(const struct health_args *args)
+{
+	const struct sigaction action = {.sa_handler = on_alarm};
+	snprintf(late, sizeof(late),
+		"ringvol health: %.150s: the driver has not answered for %u s\n",
+		args->tool.endpoint, args->timeout_s);
+	sigaction(SIGALRM, &action, NULL);
+	alarm(args->timeout_s);
+}
+
+/* ---- the question ---- */
+
+static int on_answer(void *arg, const uint8_t *data, size_t len)
+{
+	struct health_answer *answer = arg;
+	Ringvol__V1__HealthResponse *m = ringvol__v1__health_response__unpack(NULL, len, data);
+	if (m == NULL)
+		return -EPROTO;
+	answer->given = true;
+	answer->well = answer->ready_asked ? m->ready : m->live;
+	snprintf(answer->why, sizeof(answer->why), "%s",
+		inventory_str(answer->ready_asked ? m->ready_why : m->live_why));
+	ringvol__v1__health_response__free_unpacked(m, NULL);
+	return 0;
+}
+
+static int ask(const char *endpoint, struct health_answer *answer, struct err *err)
+{
+	const Ringvol__V1__HealthRequest request = RINGVOL__V1__HEALTH_REQUEST__INIT;
+	struct grpc_client *client = NULL;
+	int r = grpc_client_open(&client, endpoint, err);
+	if (r == 0)
+		r = grpc_client_call(client, "/ringvol.v1.Inspect/Health", &request.base, on_answer,
+			answer, err);
+	grpc_client_close(client);
+	return r;
+}
+
+static int run(struct tool_args *tool)
+{
+	const struct health_args *args = (struct health_args *)tool;
+	struct health_answer answer = {.ready_asked = args->ready};
+	struct err err = {0};
+	limit_time(args);
+	if (ask(tool->endpoint, &answer, &err) < 0)
+		return tool_fail(&health_command, err.message);
+	if (!answer.given)
+		return tool_fail(&health_command, "the driver answers nothing");
+	if (!answer.well)
+		return tool_fail(&health_command, answer.why);
+	puts(args->ready ? "ready" : "live");
+	return 0;
+}
+
+int tools_health_main(int argc, char *const *argv)
+{
+	struct health_args args = {0};
+	return tool_main(&health_command, argc, argv, &args.tool, run);
+}
