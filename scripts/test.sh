@@ -61,7 +61,7 @@ go_run() {
 	(
 		cd "tests/$package"
 		as_root env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_BIN="$ringvol_bin" \
-			RINGVOL_DESCRIPTORS="$top/build/proto/descriptor_set.pb" \
+			RINGVOL_DESCRIPTORS="$top/build/proto/descriptor_set.pb" RINGVOL_NODE_PACKAGES="${RINGVOL_NODE_PACKAGES:-}" \
 			"$top/build/$lane.test" -test.v=test2json -test.timeout="$timeout" "$@" \
 			>"$log.log" 2>&1
 	) || true
@@ -171,6 +171,7 @@ if wants unit wire sim deploy system crash conformance valgrind guest ublk power
 		if wants deploy; then deployment; fi
 		if wants system; then
 			deps_prometheus
+			deps_node
 			golang proto 2m proto
 			golang system 15m system
 		fi
