@@ -166,7 +166,7 @@ go_run() {
 	(
 		cd "tests/$package"
 		as_root env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_BIN="$ringvol_bin" \
-			RINGVOL_DESCRIPTORS="$top/build/proto/descriptor_set.pb" \
+			RINGVOL_DESCRIPTORS="$top/build/proto/descriptor_set.pb" RINGVOL_NODE_PACKAGES="${RINGVOL_NODE_PACKAGES:-}" \
 			"$top/build/$lane.test" -test.v=test2json -test.timeout="$timeout" "$@" \
 			>"$log.log" 2>&1
 	) || true
@@ -277,6 +277,7 @@ lane_proto() { golang proto 2m proto; }
 
 lane_system() {
 	deps_prometheus
+	deps_node
 	golang system 15m system
 }
 

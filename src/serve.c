@@ -44,8 +44,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 
 enum {
@@ -87,12 +85,7 @@ struct serve {
 static void process_harden(void)
 {
 	process_claim_resources();
-#ifndef RINGVOL_DEBUG
-	/* Requests carry secrets: no core dump, no ptrace by the unprivileged. */
-	const struct rlimit no_core = {0, 0};
-	(void)setrlimit(RLIMIT_CORE, &no_core);
-	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-#endif
+	process_hide_memory();
 }
 
 /* ---- health ---- */

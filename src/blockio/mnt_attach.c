@@ -91,6 +91,11 @@ static int configure(int fs_fd, const struct mnt_mount_req *req, uint64_t *attrs
 	bool read_only = req->read_only;
 	if (fsconfig(fs_fd, FSCONFIG_SET_STRING, "source", req->device, 0) < 0)
 		return -errno;
+	/* mkfs's own default. A superblock that a tenant wrote may say "panic", and the node would;
+	 * options that follow may say "remount-ro", but not that. */
+	if (req->type == FSIMG_EXT4 &&
+		fsconfig(fs_fd, FSCONFIG_SET_STRING, "errors", "continue", 0) < 0)
+		return -errno;
 	for (char *o = strtok_r(options, ",", &save); o != NULL; o = strtok_r(NULL, ",", &save)) {
 		if (strcmp(o, "ro") == 0)
 			read_only = true;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds that are made by hand into corpus/<target>/seed-*: seeds.py
+"""Writes the seeds that are made by hand into corpus/<target>/seed-*: seeds.py, then scripts/fuzz-corpus.py pack
 
-Inputs the fuzzers found (named by their digest) and those that once failed (fix-*) lie beside them.
+Inputs the fuzzers found (named by their digest) and those that once failed (fix-*) are in the archives with them.
 """
 import hashlib
 import pathlib
