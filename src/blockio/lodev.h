@@ -35,6 +35,7 @@ struct lodev {
 	char tag[LODEV_TAG_BYTES];
 	bool direct_io, read_only;
 	bool going_away; /* autoclear is set: somebody else's mount or open keeps it alive */
+	bool found;      /* of lodev_attach(): it was attached before */
 };
 
 /* 0 and the device; an image already attached to a device of this tag that is not going away is

@@ -213,6 +213,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 		.block_size = rec->block_size,
 		.no_discard = rec->thick,
 		.direct_io = pool_features(volume->pool)->direct_io,
+		.raw = rec->fs == FSIMG_NONE,
 	};
 	node_volume_tag(volume, ret->tag);
 	if (node != NULL)
