@@ -173,8 +173,8 @@ static int attach_below(
 {
 	struct guard guard;
 	int r = lodev_attach(spec, ret, err);
-	if (r < 0 && dm->fd >= 0 && err->code == ERR_PRECONDITION && guard_look(dm, spec->tag, &guard) == 0 &&
-		guard.going_away) {
+	if (r < 0 && dm->fd >= 0 && err->code == ERR_PRECONDITION &&
+		guard_look(dm, spec->tag, &guard) == 0 && guard.going_away) {
 		err_clear(err);
 		return err_set(err, ERR_PRECONDITION,
 			"the volume's device /dev/dm-%u was told to go and a process still has it open: end that process (fuser -v /dev/dm-%u)",
@@ -233,8 +233,9 @@ static int attach_plain(
 	if (r < 0)
 		return r;
 	dev_from_lodev(&lo, dev);
-	if (raw && dm_is_loaded() && dm_open(&dm, control_path()) == 0 && guard_look(&dm, lo.tag, &guard) == 0 &&
-		guard.below_major == LODEV_MAJOR && guard.below_minor == lo.minor)
+	if (raw && dm_is_loaded() && dm_open(&dm, control_path()) == 0 &&
+		guard_look(&dm, lo.tag, &guard) == 0 && guard.below_major == LODEV_MAJOR &&
+		guard.below_minor == lo.minor)
 		dev_add_guard(&guard, dev);
 	return 0;
 }
@@ -460,6 +461,14 @@ int backend_loop_stray_guards(void (*each)(void *arg, const struct guard *guard)
 			each(arg, &g.at[i]);
 	free(g.at);
 	return r;
+}
+
+int backend_loop_remove_stray(const char *tag, struct err *err)
+{
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	bool waits;
+	int r = open_dm(&dm, err);
+	return r < 0 ? r : guard_remove(&dm, tag, 0, 0, &waits, err);
 }
 
 /* Of a guard: on its own node, by what the kernel says that is now. */

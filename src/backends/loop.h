@@ -27,4 +27,8 @@ int backend_loop_detach(struct backend_dev *dev, struct err *err);
 struct guard;
 int backend_loop_stray_guards(void (*each)(void *arg, const struct guard *guard), void *arg);
 
+/* A stray guard that was made half, which nobody can have in use; one with a table is left alone.
+ */
+int backend_loop_remove_stray(const char *tag, struct err *err);
+
 #endif

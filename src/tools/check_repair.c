@@ -49,6 +49,13 @@ int check_detach(struct check *c, const struct check_finding *f)
 	return r == 0 && dev.attached ? -EBUSY : r;
 }
 
+int check_remove_guard(struct check *c, const struct check_finding *f)
+{
+	(void)c;
+	struct err err = {0};
+	return backend_loop_remove_stray(f->name, &err);
+}
+
 static int thaw(const struct check *c, const struct device *device)
 {
 	for (size_t i = 0; i < c->devices.mount_count; i++) {
