@@ -346,6 +346,7 @@ static void on_ublkd_returned(void *arg)
 static int open_csi(struct serve *s, struct err *err)
 {
 	int r = 0;
+	backend_loop_configure(&s->options.loop);
 	if (s->options.ublk) {
 		s->options.ublkd.on_returned = on_ublkd_returned;
 		s->options.ublkd.arg = s;

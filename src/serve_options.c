@@ -403,6 +403,17 @@ static int set_ublkd_state_dir(void *target, const char *value, struct err *err)
 	return keep(o, value, &o->ublkd.state_dir, err);
 }
 
+/* The flag has no value, the variable has one. */
+static int set_block_on_loop(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"false", "true", "0", "1", NULL};
+	int i = value == NULL ? 1 : parse_choice(value, names, "true, false", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->loop.block_on_loop = i % 2 == 1;
+	return 0;
+}
+
 static int set_log_level(void *target, const char *value, struct err *err)
 {
 	static const char *const names[] = {"error", "warn", "info", "debug", NULL};
@@ -488,6 +499,13 @@ static const struct option_row rows[] = {
 	{"--ublkd-state-dir", "PATH", {"RINGVOL_UBLKD_STATE_DIR"}, .fallback = UBLKD_STATE_DIR,
 		.help = "where it keeps what it knows of its devices; not across a reboot",
 		.set = set_ublkd_state_dir},
+	{"--block-on-loop", NULL, {"RINGVOL_BLOCK_ON_LOOP"}, .fallback_help = "off",
+		.help = "give pods with raw block volumes the loop node itself, where else a "
+			"device-mapper\n"
+			"device stands between. Whoever holds a loop node can make it serve "
+			"another image:\n"
+			"for nodes without device mapper whose pods are trusted",
+		.set = set_block_on_loop},
 	{"--log-level", "error|warn|info|debug", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
 		.help = "what is logged, on standard error", .set = set_log_level},
 	{"--log-format", "logfmt|json", {"RINGVOL_LOG_FORMAT"}, .fallback = "logfmt",

@@ -3,6 +3,7 @@
 #ifndef RINGVOL_SERVE_OPTIONS_H
 #define RINGVOL_SERVE_OPTIONS_H
 
+#include "backends/loop.h"
 #include "backends/ublk.h"
 #include "base/arena.h"
 #include "base/err.h"
@@ -29,6 +30,7 @@ struct serve_options {
 	unsigned pool_count;
 	bool no_pools; /* said with "none"; without it there is one at least */
 	struct csi_config csi;
+	struct backend_loop_config loop;
 	bool ublk;
 	struct backend_ublk_config ublkd; /* socket_path, state_dir, start */
 	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */

@@ -100,6 +100,7 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 			if (f.dev.partial)
 				break;
 			*ret = f.dev;
+			ret->found = true;
 			return 0;
 		}
 		when_sleep_ms(ms);

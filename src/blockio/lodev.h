@@ -37,6 +37,7 @@ struct lodev {
 	bool direct_io, read_only;
 	bool partial;    /* it shows a part of the image: somebody set an offset or a limit */
 	bool going_away; /* autoclear is set: somebody else's mount or open keeps it alive */
+	bool found;      /* of lodev_attach(): it was attached before */
 };
 
 /* 0 and the device; an image already attached to a device that keeps its lock, whole and not going

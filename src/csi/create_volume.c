@@ -218,6 +218,7 @@ static int plan_source(struct create *c, struct err *err)
 
 static int plan_pool(struct create *c, struct err *err)
 {
+	bool raw = csi_is_raw_here(c->task.csi, c->access.block);
 	const struct csi_params *params = &c->params;
 	if (c->pool == NULL)
 		c->pool = pools_by_name(c->task.csi->pools, params->pool);
@@ -250,7 +251,7 @@ static int plan_pool(struct create *c, struct err *err)
 		return err_set(err, ERR_INVALID,
 			"parameters: blockSize %u is less than the disk of pool %s takes, %u",
 			params->block_size, pool_name(c->pool), features->dio_align);
-	return backend_check(params->device, err);
+	return backend_check(params->device, raw, err);
 }
 
 /* What the volume will be: c->rec, and c->pool. */

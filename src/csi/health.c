@@ -33,6 +33,7 @@ static Csi__V1__VolumeHealthErrorType volume_status(enum csi_condition_kind kind
 	case CSI_POOL_FULL:
 	case CSI_POOL_NEARLY_FULL:
 	case CSI_SLOW:
+	case CSI_LOOP_NODE:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__DEGRADED;
 	case CSI_CONDITION_KINDS:
 		break;

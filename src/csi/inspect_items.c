@@ -207,6 +207,8 @@ static Ringvol__V1__Device *device_new(
 	device->minor = dev->minor;
 	device->direct_io = dev->direct_io;
 	device->read_only = dev->read_only;
+	device->below_major = dev->below_major;
+	device->below_minor = dev->below_minor;
 	return device;
 }
 
@@ -294,7 +296,9 @@ static bool add_io(struct arena *arena, Ringvol__V1__Volume *message, const stru
 	const struct backend_dev *dev, bool histograms)
 {
 	struct probe_counters counters;
-	if (csi->probes == NULL || probes_read(csi->probes, dev->major, dev->minor, &counters) < 0)
+	uint32_t major, minor;
+	backend_dev_below(dev, &major, &minor);
+	if (csi->probes == NULL || probes_read(csi->probes, major, minor, &counters) < 0)
 		return true;
 	Ringvol__V1__Io *io = arena_new_of(arena, Ringvol__V1__Io);
 	Ringvol__V1__IoOp *ops = arena_alloc(arena, PROBE_OPS * sizeof(*ops));

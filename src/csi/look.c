@@ -47,8 +47,15 @@ void csi_find_hanging(struct csi *csi, struct node_volume *node, bool wrong)
 void csi_look_device(struct csi *csi, struct node_volume *node)
 {
 	struct node_health *health = &node->health;
-	struct blkdev dev = {0};
-	int r = blkdev_look(node->dev.major, node->dev.minor, &dev);
+	struct blkdev dev = {0}, above;
+	uint32_t major, minor;
+	backend_dev_below(&node->dev, &major, &minor);
+	int r = blkdev_look(major, minor, &dev);
+	if (r == 0 && node->dev.below_major != 0) {
+		r = blkdev_look(node->dev.major, node->dev.minor, &above);
+		if (r == 0 && above.size_bytes == 0)
+			r = -ENOENT;
+	}
 	if (r < 0 && r != -ENOENT)
 		return;
 	if (node->detaching)

@@ -240,6 +240,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 		.block_size = rec->block_size,
 		.no_discard = rec->thick,
 		.direct_io = pool_features(volume->pool)->direct_io,
+		.raw = !node_volume_has_fs(volume),
 	};
 	node_volume_tag(volume, ret->tag);
 	if (node != NULL)
@@ -249,6 +250,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 void node_prepare_backend(struct node_op *n)
 {
 	node_volume_request(n->volume, &n->dev);
+	n->dev.raw &= !n->changes_mode;
 }
 
 void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *dev)

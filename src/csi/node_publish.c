@@ -92,6 +92,17 @@ static int target_run(struct op *op)
 	return node_inspect(op, publish_of(op)->target_path);
 }
 
+/* Never a loop node at a new path. */
+static int refuse_bare(struct op *op)
+{
+	struct publish *p = publish_of(op);
+	if (!p->n.access.block || p->published || !p->n.dev.dev.bare)
+		return 0;
+	return op_fail(op, ERR_PRECONDITION,
+		"volume %s: its loop node %s is published elsewhere, by an earlier version, and loop nodes are not published any more: delete the pods that have it, so that it is unstaged and staged again",
+		p->n.volume->rec->name, p->n.dev.dev.path);
+}
+
 static int target_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
@@ -99,8 +110,10 @@ static int target_end(struct op *op, int res)
 	int r = node_inspect_end(op, res);
 	if (r == 0)
 		r = node_check_not_nested(op, "target_path");
-	if (r < 0 || !info->exists)
+	if (r < 0)
 		return r;
+	if (!info->exists)
+		return refuse_bare(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
 	if (info->is_symlink)
 		return op_fail(
@@ -116,7 +129,7 @@ static int target_end(struct op *op, int res)
 			p->n.volume->rec->name, p->target_path,
 			info->read_only ? "read-only" : "writable");
 	p->published = info->is_mount;
-	return 0;
+	return refuse_bare(op);
 }
 
 /* ---- who else? ---- */

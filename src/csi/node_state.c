@@ -60,9 +60,17 @@ void node_volume_free(struct node_volume *node)
 	free(node);
 }
 
+static bool same_device(const struct backend_dev *a, const struct backend_dev *b)
+{
+	return a->major == b->major && a->minor == b->minor && a->below_major == b->below_major &&
+	       a->below_minor == b->below_minor;
+}
+
 void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct backend_dev *dev)
 {
-	if (node->dev.attached && (node->dev.major != dev->major || node->dev.minor != dev->minor))
+	uint32_t major, minor;
+	backend_dev_below(dev, &major, &minor);
+	if (node->dev.attached && !same_device(&node->dev, dev))
 		node_volume_clear_dev(csi, node);
 	node->dev = *dev;
 	/* It may be the same number and yet bound anew. */
@@ -74,13 +82,15 @@ void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct
 		list_push(&csi->attached, &node->health.link);
 	/* Without memory for it there are no counters, which is no reason to fail. */
 	if (csi->probes != NULL)
-		(void)probes_track(csi->probes, dev->major, dev->minor, node);
+		(void)probes_track(csi->probes, major, minor, node);
 }
 
 void node_volume_clear_dev(struct csi *csi, struct node_volume *node)
 {
+	uint32_t major, minor;
+	backend_dev_below(&node->dev, &major, &minor);
 	if (node->dev.attached && csi->probes != NULL)
-		probes_untrack(csi->probes, node->dev.major, node->dev.minor, node);
+		probes_untrack(csi->probes, major, minor, node);
 	node->dev.attached = false;
 	node->detaching = false;
 	node->fitted_bytes = 0;

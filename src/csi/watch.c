@@ -145,8 +145,9 @@ static bool read_counters(
 	struct csi_watch *watch, struct node_volume *node, struct probe_counters *ret)
 {
 	struct probes *probes = watch->csi->probes;
-	return probes != NULL && probes_read(probes, node->dev.major, node->dev.minor, ret) == 0 &&
-	       ret->exact;
+	uint32_t major, minor;
+	backend_dev_below(&node->dev, &major, &minor);
+	return probes != NULL && probes_read(probes, major, minor, ret) == 0 && ret->exact;
 }
 
 static void judge_errors(struct csi_watch *watch, struct node_volume *node)

@@ -9,6 +9,8 @@
  */
 #include "tools/check.h"
 
+#include "backends/dm/guard.h"
+#include "backends/loop.h"
 #include "base/array.h"
 #include "base/fd.h"
 #include "tools/text.h"
@@ -285,6 +287,32 @@ static void look_at_device(struct check *c, const struct device *device)
 				.remedy = "save what is in it, then unstage the volume"});
 }
 
+/* A guard with no loop device of ours below it: made half, or somebody has changed its loop device.
+ */
+static void on_stray_guard(void *arg, const struct guard *guard)
+{
+	struct check *c = arg;
+	char prefix[32], path[32];
+	int len = snprintf(prefix, sizeof(prefix), "ringvol:%.8s:", c->survey.uuid);
+	/* A driver may be just about to complete it. */
+	if (strncmp(guard->tag, prefix, (size_t)len) != 0 || c->survey.served)
+		return;
+	bool half = guard->below_major == 0 && !guard->foreign;
+	snprintf(path, sizeof(path), "/dev/dm-%u", guard->minor);
+	check_add(c,
+		&(struct check_finding){.severity = half ? CHECK_LEFTOVER : CHECK_PROBLEM,
+			.kind = "StrayGuard",
+			.path = path,
+			.message = half ? "a device-mapper device that was made for a volume and "
+					  "never completed"
+					: "a device-mapper device of a volume that does not stand "
+					  "over a loop device of ours",
+			.remedy = half ? "the driver completes it when the volume is staged"
+				       : "end what uses it, then 'dmsetup remove' it",
+			.repair = half ? check_remove_guard : NULL,
+			.name = guard->tag});
+}
+
 static void look_at_devices(struct check *c)
 {
 	char prefix[32];
@@ -326,6 +354,13 @@ void check_pool(struct check *c, const char *name, const char *path)
 	for (unsigned kind = 0; kind < 2; kind++)
 		check_objects(c, kind);
 	look_at_devices(c);
+	r = backend_loop_stray_guards(on_stray_guard, c);
+	if (r < 0)
+		check_add(c, &(struct check_finding){.kind = "DevicesUnknown",
+				     .message = check_text(c,
+					     "device-mapper devices cannot be looked at: %s",
+					     strerrordesc_np(-r)),
+				     .remedy = "run as root, with the host's /dev"});
 }
 
 void check_close(struct check *c)

@@ -194,6 +194,7 @@ static int run(struct tool_args *args)
 	doctor_pools(d);
 	doctor_tools(d);
 	doctor_file_systems(d);
+	doctor_device_mapper(d);
 	doctor_ublk(d);
 	doctor_probes(d);
 	doctor_limits(d);

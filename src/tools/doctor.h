@@ -46,6 +46,7 @@ void doctor_kernel(struct doctor *d);
 void doctor_capabilities(struct doctor *d);
 void doctor_io_uring(struct doctor *d);
 void doctor_file_systems(struct doctor *d);
+void doctor_device_mapper(struct doctor *d);
 void doctor_ublk(struct doctor *d);
 void doctor_probes(struct doctor *d);
 

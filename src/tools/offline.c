@@ -86,6 +86,8 @@ static int add_device(
 	v->device->minor = from->dev.minor;
 	v->device->direct_io = from->dev.direct_io;
 	v->device->read_only = from->dev.read_only;
+	v->device->below_major = from->dev.below_major;
+	v->device->below_minor = from->dev.below_minor;
 	return add_mounts(r, v, from);
 }
 

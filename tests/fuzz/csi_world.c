@@ -238,9 +238,10 @@ static uint64_t fake_away_since_ns(const struct backend *backend)
 	return csi_world_answer() >= 0xc0;
 }
 
-static int fake_check(const struct backend *backend, struct err *err)
+static int fake_check(const struct backend *backend, bool raw, struct err *err)
 {
 	(void)backend;
+	(void)raw;
 	return csi_world_answer() >= 0xc0 ? err_set(err, ERR_PRECONDITION, "a reason") : 0;
 }
 

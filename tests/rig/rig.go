@@ -71,6 +71,9 @@ func (r *Rig) Close() error {
 			_ = unix.Unmount(mounts[i], unix.MNT_DETACH)
 		}
 		for _, loop := range loops {
+			for _, guard := range HoldersOf(loop) {
+				_, _ = Run("dmsetup", "remove", "--deferred", "/dev/"+guard)
+			}
 			_ = Detach(loop)
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -122,6 +125,15 @@ func LoopsBelow(dir string) []string {
 		}
 	}
 	return found
+}
+
+// HoldersOf lists the device-mapper devices (dm-N) that stand over a block device.
+func HoldersOf(device string) []string {
+	links, _ := filepath.Glob("/sys/block/" + filepath.Base(device) + "/holders/dm-*")
+	for i, link := range links {
+		links[i] = filepath.Base(link)
+	}
+	return links
 }
 
 // Attach binds a file to a free loop device.
