@@ -127,7 +127,8 @@ static int grow_ext4(int fd, const struct mnt_look *look, uint64_t size_bytes, c
 		return 1;
 	r = -errno;
 	if (r == -EPERM)
-		return mnt_why(why, r, "online growth of ext4 needs CAP_SYS_RESOURCE");
+		return mnt_why(why, r,
+			"online growth of ext4 needs CAP_SYS_RESOURCE: give it to the driver, or stop all pods that use the volume until it is unstaged; it grows when it is staged again");
 	return mnt_why(why, r, "growing ext4 from %llu to %llu bytes failed",
 		(unsigned long long)probe.fs_bytes, (unsigned long long)size_bytes);
 }

@@ -62,7 +62,9 @@ void doctor_capabilities(struct doctor *d)
 		{CAP_FOWNER, "FOWNER", "flags of files that root does not own cannot be set",
 			false},
 		{CAP_SYS_RESOURCE, "SYS_RESOURCE",
-			"a mounted ext4 cannot grow (it grows at the next stage instead)", false},
+			"a mounted ext4 cannot grow (it grows when it is staged again, once no pod on "
+			"the node has it; a pod made anew at once is not enough)",
+			false},
 	};
 	char hex[32];
 	status_line("CapEff:", hex, sizeof(hex));

@@ -608,10 +608,10 @@ Test(pool, erase_zero_of_what_was_formatted)
 	fixture_close(&f);
 }
 
-/* Without the mount option, the disk below is not told. */
+/* The pool is not mounted with discard: the disk below is told by us. */
 Test(pool, erase_discard)
 {
-	check_erase(RECORD_ERASE_DISCARD, true);
+	check_erase(RECORD_ERASE_DISCARD, false);
 }
 
 Test(pool, trash_is_swept_at_start)
