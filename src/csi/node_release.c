@@ -396,7 +396,10 @@ static int detach_run(struct op *op)
 	r->n.dev = (struct backend_req){.dirfd = -1, .dev = r->mine};
 	memcpy(r->n.dev.tag, r->mine.tag, sizeof(r->n.dev.tag));
 	set_detaching(r, true);
-	return r->n.backend->detach(r->n.backend, op, &r->n.dev);
+	int result = r->n.backend->detach(r->n.backend, op, &r->n.dev);
+	if (result < 0)
+		set_detaching(r, false);
+	return result;
 }
 
 /* When somebody elsewhere (another mount namespace) still holds the device, the kernel keeps it
