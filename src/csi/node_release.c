@@ -88,7 +88,10 @@ static bool owner_done(struct op *op)
 static int owner_run(struct op *op)
 {
 	struct release *r = release_of(op);
+	const struct node_volume *node = state_of(r);
 	node_owner_by_number(&r->owner, op->reactor, r->n.info.dev_major, r->n.info.dev_minor);
+	if (node != NULL && node_info_is_dev(&r->n.info, &node->dev))
+		r->owner.was = node->dev;
 	return op_child(op, &r->owner.op);
 }
 
