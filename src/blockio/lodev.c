@@ -124,6 +124,20 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 		spec->image, f.dev.minor, f.dev.minor);
 }
 
+/* Somebody has rewritten the tag. It is a hint, so that nothing depends on this. */
+static void device_retag(const char *tag, struct lodev *dev)
+{
+	struct loop_info64 info;
+	_cleanup_fd_ int fd = lodev_open(dev->minor);
+	if (fd < 0 || ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || info.lo_device != dev->image_dev ||
+		info.lo_inode != dev->image_ino)
+		return;
+	memset(info.lo_file_name, 0, sizeof info.lo_file_name);
+	snprintf((char *)info.lo_file_name, LO_NAME_SIZE, "%s", tag);
+	if (ioctl(fd, LOOP_SET_STATUS64, &info) == 0)
+		snprintf(dev->tag, sizeof dev->tag, "%s", tag);
+}
+
 /* The sector size is what the image was formatted for, so it is never raised here, not even where
  * the kernel then drops direct I/O without a word: lodev.direct_io says whether it did. */
 static int device_configure(int loop_fd, const struct lodev_spec *spec, int image_fd)
@@ -255,6 +269,8 @@ int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *e
 		return err_sys(err, r, "locking image %s", spec->image);
 	if (r == -EWOULDBLOCK) {
 		r = image_locked(spec, fd, &st, ret, err);
+		if (r == 0 && strcmp(ret->tag, spec->tag) != 0)
+			device_retag(spec->tag, ret);
 		/* A driver that was killed may have bound the image and no more. */
 		if (r == 0)
 			return device_restrict(spec, ret->minor, err);

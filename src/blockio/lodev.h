@@ -41,9 +41,9 @@ struct lodev {
 };
 
 /* 0 and the device; an image already attached to a device that keeps its lock, whole and not going
- * away, is found and returned, and no_discard holds there too. Errors in *err: ERR_PRECONDITION
- * (held by another: names the device if one is found; remedy), ERR_NO_ROOM (no free device),
- * ERR_NOT_FOUND (no image), ERR_INTERNAL. */
+ * away, is found and returned, with its tag set right, and no_discard holds there too. Errors in
+ * *err: ERR_PRECONDITION (held by another: names the device if one is found; remedy), ERR_NO_ROOM
+ * (no free device), ERR_NOT_FOUND (no image), ERR_INTERNAL. */
 int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *err);
 /* Clears the device if it still is bound to that file; otherwise it is somebody else's by now and
  * left alone (0). *ret_still_bound: a mount or open elsewhere keeps it until it ends. */

@@ -88,7 +88,10 @@ static bool owner_done(struct op *op)
 static int owner_run(struct op *op)
 {
 	struct release *r = release_of(op);
+	const struct node_volume *node = state_of(r);
 	node_owner_by_number(&r->owner, op->reactor, r->n.info.dev_major, r->n.info.dev_minor);
+	if (node != NULL && node_info_is_dev(&r->n.info, &node->dev))
+		r->owner.was = node->dev;
 	return op_child(op, &r->owner.op);
 }
 
@@ -396,7 +399,10 @@ static int detach_run(struct op *op)
 	r->n.dev = (struct backend_req){.dirfd = -1, .dev = r->mine};
 	memcpy(r->n.dev.tag, r->mine.tag, sizeof(r->n.dev.tag));
 	set_detaching(r, true);
-	return r->n.backend->detach(r->n.backend, op, &r->n.dev);
+	int result = r->n.backend->detach(r->n.backend, op, &r->n.dev);
+	if (result < 0)
+		set_detaching(r, false);
+	return result;
 }
 
 /* When somebody elsewhere (another mount namespace) still holds the device, the kernel keeps it

@@ -252,7 +252,8 @@ static bool holds_quarantined(const struct check *c)
 
 static void look_at_device(struct check *c, const struct device *device)
 {
-	if (volume_of(c, device) != NULL)
+	const struct survey_object *whose = volume_of(c, device);
+	if (whose != NULL && whose->rec != NULL)
 		return;
 	const struct survey_object *o = tagged_volume(c, device);
 	const char *mount = check_mounted_at(c, device);

@@ -121,9 +121,10 @@ Test(lodev, a_device_is_known_by_its_file)
 	snprintf(name, sizeof name, "/dev/loop%u", dev.minor);
 	/* It is known by its file, whoever has rewritten its tag since. */
 	snprintf(spec.tag, sizeof spec.tag, "ringvol:another:pool");
-	struct lodev again;
+	struct lodev again, now;
 	struct err none = {0};
 	cr_assert(lodev_attach(&spec, &again, &none) == 0 && again.minor == dev.minor);
+	cr_assert(lodev_status(dev.minor, &now) == 0 && strcmp(now.tag, spec.tag) == 0);
 
 	/* But not if it shows another part of it. */
 	struct loop_info64 info;
@@ -137,7 +138,7 @@ Test(lodev, a_device_is_known_by_its_file)
 	close(loop_fd);
 
 	/* A late detach, by somebody who remembers another image. */
-	struct lodev wrong = dev, now;
+	struct lodev wrong = dev;
 	struct err err = {0};
 	bool still = true;
 	wrong.image_ino++;

@@ -37,8 +37,8 @@ func openTenant(t *testing.T) *bed {
 	return b.start()
 }
 
-// tenant does what a pod does with the node it has.
-func (b *bed) tenant(v *rig.Volume, do func(fd int) error) {
+// throughNode does what a pod does with the node it has.
+func (b *bed) throughNode(v *rig.Volume, do func(fd int) error) {
 	b.t.Helper()
 	node, err := os.OpenFile(v.Target, os.O_RDONLY, 0)
 	b.must(err)
@@ -60,7 +60,7 @@ func retag(tag string) func(fd int) error {
 
 func free(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }
 
-func tagNow(t *testing.T, v *rig.Volume) (tag string) {
+func tagOfNode(t *testing.T, v *rig.Volume) (tag string) {
 	t.Helper()
 	node, err := os.Open(v.Target)
 	if err != nil {
@@ -72,6 +72,15 @@ func tagNow(t *testing.T, v *rig.Volume) (tag string) {
 		t.Fatal(err)
 	}
 	return unix.ByteSliceToString(info.File_name[:])
+}
+
+func numberOfNode(t *testing.T, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Rdev
 }
 
 func isMounted(dir, path string) bool {
@@ -106,7 +115,7 @@ func TestTenantRewritesItsTag(t *testing.T) {
 				b.must(v.Up())
 				sum, err := rig.Fill(v.Target, dataBytes, 1)
 				b.must(err)
-				b.tenant(v, retag(tag))
+				b.throughNode(v, retag(tag))
 				b.perhapsRestart(restart)
 				b.refused("deleting it", v.Delete(), codes.FailedPrecondition)
 				b.must(v.Stage()) // its device is found
@@ -131,7 +140,7 @@ func TestTenantTakesTheTagOfAnother(t *testing.T) {
 		b.must(other.Up())
 		sum, err := rig.Fill(mine.Target, dataBytes, 2)
 		b.must(err)
-		b.tenant(mine, retag(tagNow(t, other)))
+		b.throughNode(mine, retag(tagOfNode(t, other)))
 		b.perhapsRestart(restart)
 		b.must(other.Down())
 		b.must(bound(b.pool.Image(mine.ID)))
@@ -148,7 +157,7 @@ func (b *bed) stageUnder(number uint64) *rig.Volume {
 	for _, name := range []string{"b", "c", "d", "e", "f", "g", "h", "i"} {
 		v := b.volume(name, "block")
 		b.must(v.Up())
-		if nodeNumber(b.t, v.Target) == number {
+		if numberOfNode(b.t, v.Target) == number {
 			return v
 		}
 	}
@@ -163,9 +172,9 @@ func TestTenantFreesItsDevice(t *testing.T) {
 		b.untidy = true // which of them has the number is known later
 		v := b.volume("a", "block")
 		b.must(v.Up())
-		number := nodeNumber(t, v.Target)
+		number := numberOfNode(t, v.Target)
 		b.perhapsRestart(true) // a driver counts numbers from 0
-		b.tenant(v, free)
+		b.throughNode(v, free)
 		other := b.stageUnder(number)
 		sum, err := rig.Fill(other.Target, dataBytes, 3)
 		b.must(err)
@@ -206,7 +215,7 @@ func TestTenantFreesItsDeviceAndNobodyHasIt(t *testing.T) {
 		b := openTenant(t)
 		v := b.volume("a", "block")
 		b.must(v.Up())
-		b.tenant(v, free)
+		b.throughNode(v, free)
 		b.perhapsRestart(restart)
 		b.must(v.Unpublish())
 		b.must(v.Unstage())
