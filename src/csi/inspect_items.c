@@ -344,6 +344,7 @@ Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 	message->id = text(arena, id);
 	message->name = text(arena, rec->name);
 	message->pool = text(arena, pool_name(volume->pool));
+	message->claim = text(arena, rec->claim);
 	message->access_type = csi_bytes(rec->fs == FSIMG_NONE ? "block" : "mount");
 	message->fs = csi_bytes(fsimg_name(rec->fs));
 	message->provisioning = csi_bytes(rec->thick ? "thick" : "thin");
@@ -377,6 +378,7 @@ Ringvol__V1__Snapshot *inspect_snapshot(struct arena *arena, const struct pool_o
 	message->id = text(arena, id);
 	message->name = text(arena, rec->name);
 	message->pool = text(arena, pool_name(snapshot->pool));
+	message->claim = text(arena, rec->claim);
 	message->source_volume_id = text(arena, rec->source_id);
 	message->size_bytes = rec->size_bytes;
 	message->allocated_bytes = snapshot->allocated_bytes;

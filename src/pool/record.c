@@ -62,6 +62,7 @@ static const struct field {
 	{"source_id", FIELD_STRING, AT(source_id), false, RECORD_ID_MAX - 1},
 	{"shares_extents", FIELD_BOOL, AT(shares_extents), true},
 	{"family", FIELD_STRING, AT(family), false, RECORD_ID_MAX - 1},
+	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX},
 #undef AT
 };
 enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };
