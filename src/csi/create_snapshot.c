@@ -115,6 +115,7 @@ static int build_run(struct op *op)
 	rec.source_id = c->volume_id;
 	rec.shares_extents = c->source.share;
 	rec.family = "";
+	rec.claim = c->task.claim;
 	int r = pool_build_init(&c->build, op->reactor, volume->pool, &rec);
 	if (r < 0)
 		return op_fail_sys(op, r, "snapshot %s", c->name);
@@ -194,6 +195,8 @@ void csi_create_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 	record_key(c->name, key);
 	csi_task_lock(&c->task, CSI_EXCLUSIVE, "snapshot", key);
 	csi_source_lock(&c->task, RECORD_VOLUME, c->volume_id);
+	c->task.claim = csi_params_claim(
+		c->task.arena, req->parameters, req->n_parameters, "volumesnapshot");
 	c->task.source = &c->source;
 	c->task.cleanup = create_cleanup;
 	csi_task_start(&c->task, c->name, pools_lane_of_id(csi->pools, c->volume_id), create_steps);

@@ -292,6 +292,7 @@ static int plan_record(struct create *c, struct err *err)
 		.source_id = c->source_id,
 		.shares_extents = c->source.share,
 		.family = "",
+		.claim = c->task.claim,
 	};
 	return r;
 }
@@ -478,6 +479,8 @@ void csi_create_volume(struct grpc_call *call, const ProtobufCMessage *request)
 	csi_task_lock(&c->task, CSI_EXCLUSIVE, "volume", key);
 	if (c->source_kind != RECORD_SOURCE_NONE)
 		csi_source_lock(&c->task, source_object_kind(c), c->source_id);
+	c->task.claim =
+		csi_params_claim(c->task.arena, c->req->parameters, c->req->n_parameters, "pvc");
 	c->task.source = &c->source;
 	c->task.cleanup = create_cleanup;
 	/* Its children know theirs. */

@@ -84,6 +84,7 @@ void csi_delete_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 		return;
 	}
 	d->snapshot = snapshot;
+	csi_task_claim(&d->task, snapshot->rec);
 	csi_task_lock(&d->task, CSI_EXCLUSIVE, "snapshot", snapshot->key);
 	csi_task_start(&d->task, snapshot->rec->name, pool_lane(snapshot->pool), delete_steps);
 }

@@ -208,6 +208,7 @@ void csi_delete_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	d->volume = volume;
+	csi_task_claim(&d->task, volume->rec);
 	csi_task_lock(&d->task, CSI_EXCLUSIVE, "volume", volume->key);
 	csi_task_start(&d->task, volume->rec->name, pool_lane(volume->pool), delete_steps);
 }

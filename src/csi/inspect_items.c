@@ -349,6 +349,7 @@ Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 	message->name = text(arena, rec->name);
 	message->pool = text(arena, pool_name(volume->pool));
 	message->access_type = csi_bytes(node_volume_has_fs(volume) ? "mount" : "block");
+	message->claim = text(arena, rec->claim);
 	message->fs = csi_bytes(fsimg_name(rec->fs));
 	message->provisioning = csi_bytes(rec->thick ? "thick" : "thin");
 	message->size_bytes = rec->size_bytes;
@@ -381,6 +382,7 @@ Ringvol__V1__Snapshot *inspect_snapshot(struct arena *arena, const struct pool_o
 	message->id = text(arena, id);
 	message->name = text(arena, rec->name);
 	message->pool = text(arena, pool_name(snapshot->pool));
+	message->claim = text(arena, rec->claim);
 	message->source_volume_id = text(arena, rec->source_id);
 	message->size_bytes = rec->size_bytes;
 	message->allocated_bytes = snapshot->allocated_bytes;

@@ -32,10 +32,11 @@ void csi_find(struct csi *csi, struct node_volume *node, enum csi_condition_kind
 	if ((kind == CSI_IO_ERRORS || kind == CSI_HANGING) && list_empty(&node->health.troubled))
 		list_push(&csi->troubled, &node->health.troubled);
 	pool_object_id(node->volume, id);
+	const char *claim = node->volume->rec->claim;
 	log_event(wrong ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
 		wrong ? "volume abnormal" : "volume well again",
-		log_fields({"volume", id}, {"condition", csi_condition_names[kind]},
-			{"device", node->dev.path}));
+		log_fields({"volume", id}, {"claim", claim[0] != '\0' ? claim : NULL},
+			{"condition", csi_condition_names[kind]}, {"device", node->dev.path}));
 }
 
 void csi_find_hanging(struct csi *csi, struct node_volume *node, bool wrong)

@@ -112,6 +112,8 @@ void node_op_lock(struct node_op *n)
 	else
 		record_key(n->id, key);
 	csi_task_lock(&n->task, CSI_EXCLUSIVE, "volume", key);
+	if (n->volume != NULL)
+		csi_task_claim(&n->task, n->volume->rec);
 }
 
 struct work_lane *node_lane(const struct node_op *n)

@@ -220,6 +220,7 @@ void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
 	}
 	s->block = !node_volume_has_fs(s->n.volume);
 	const char *name = s->n.volume->rec->name;
+	csi_task_claim(&s->n.task, s->n.volume->rec);
 	s->n.volume = NULL;
 	csi_task_start(&s->n.task, name, node_lane(&s->n), stats_steps);
 }

@@ -7,6 +7,8 @@
 #include "csi/controller.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #define OTHERS_PREFIX "csi.storage.k8s.io/"
 
@@ -238,4 +240,45 @@ int csi_params_compare(const struct csi_params *params, const struct csi_access 
 	if (fs != FSIMG_NONE && strcmp(params->mkfs_options, rec->mkfs_options) != 0)
 		return differs(rec, "mkfsOptions", err);
 	return 0;
+}
+
+/* ---- what a volume or snapshot is made for ---- */
+
+/* As Kubernetes has names (RFC 1123): lower case, digits, '-' and, not in a namespace's, '.'. */
+static bool is_kubernetes_name(const char *s, size_t max, bool dots)
+{
+	size_t len = strlen(s);
+	if (len == 0 || len > max)
+		return false;
+	for (size_t i = 0; i < len; i++) {
+		bool alnum = (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= '0' && s[i] <= '9');
+		bool inside = i > 0 && i + 1 < len;
+		if (!alnum && !(inside && (s[i] == '-' || (dots && s[i] == '.'))))
+			return false;
+	}
+	return true;
+}
+
+static const char *others_value(
+	Csi__V1__StringPair **pairs, size_t n, const char *kind, const char *what)
+{
+	char key[64];
+	snprintf(key, sizeof(key), OTHERS_PREFIX "%s/%s", kind, what);
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(csi_str(pairs[i]->key), key) == 0)
+			return csi_str(pairs[i]->value);
+	return "";
+}
+
+const char *csi_params_claim(
+	struct arena *arena, Csi__V1__StringPair **pairs, size_t n, const char *kind)
+{
+	enum { NAMESPACE_MAX = 63, NAME_MAX_BYTES = RECORD_CLAIM_MAX - NAMESPACE_MAX - 1 };
+	const char *namespace = others_value(pairs, n, kind, "namespace");
+	const char *name = others_value(pairs, n, kind, "name");
+	const char *claim = NULL;
+	if (is_kubernetes_name(namespace, NAMESPACE_MAX, false) &&
+		is_kubernetes_name(name, NAME_MAX_BYTES, true))
+		claim = arena_printf(arena, "%s/%s", namespace, name);
+	return claim != NULL ? claim : "";
 }

@@ -68,6 +68,12 @@ void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size
 	return task;
 }
 
+void csi_task_claim(struct csi_task *task, const struct record *rec)
+{
+	/* The record may be gone when the line is written. */
+	task->claim = arena_strdup(task->arena, rec->claim);
+}
+
 /* ---- locks ---- */
 
 static uint64_t hash_name(const char *name)
@@ -198,6 +204,11 @@ static bool take_fingerprint(struct csi_task *task)
 
 /* ---- the end ---- */
 
+static const char *claim_shown(const struct csi_task *task)
+{
+	return task->claim != NULL && task->claim[0] != '\0' ? task->claim : NULL;
+}
+
 static void log_end(const struct csi_task *task)
 {
 	char duration[32], waiters[16];
@@ -214,7 +225,7 @@ static void log_end(const struct csi_task *task)
 		return;
 	log_event(level, failed ? "operation failed" : "operation done",
 		log_fields({"op", task->method}, {"subject", task->subject},
-			{"step", failed ? err->step : NULL},
+			{"claim", claim_shown(task)}, {"step", failed ? err->step : NULL},
 			{"code", failed ? err_code_name(err->code) : NULL},
 			{"error", failed ? err->message : NULL}, {"ms", duration},
 			{"waiters", task->waiter_count > 1 ? waiters : NULL}));
@@ -274,8 +285,8 @@ static void log_long(const struct csi_task *task, uint64_t ns)
 		snprintf(done, sizeof(done), "%.1f%%", (double)bytes * 100 / (double)total);
 	log_event(LOG_LEVEL_INFO, "operation is still running",
 		log_fields({"op", task->method}, {"subject", task->subject},
-			{"step", task->op.steps[task->op.at].name}, {"s", seconds},
-			{"copied", done[0] != '\0' ? done : NULL}));
+			{"claim", claim_shown(task)}, {"step", task->op.steps[task->op.at].name},
+			{"s", seconds}, {"copied", done[0] != '\0' ? done : NULL}));
 }
 
 void csi_task_on_timer(struct ring_timer *timer)

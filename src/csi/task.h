@@ -46,6 +46,8 @@ struct csi_task {
 	ProtobufCMessage *response; /* in arena; needed when the operation ends well */
 	const char *method;         /* static */
 	const char *subject;        /* what the log line names: a volume's name or id; in arena */
+	/* What that was made for, as the record has it; in arena. NULL or "": nobody said. */
+	const char *claim;
 	/* Called once after the answer was sent, NULL if there is nothing to free. */
 	void (*cleanup)(struct csi_task *task);
 	/* What it may copy from: a copy is stopped when draining, and its progress can be told.
@@ -73,6 +75,8 @@ void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size
  * a delete by id meet. */
 void csi_task_lock(
 	struct csi_task *task, enum csi_lock_mode mode, const char *kind, const char *key);
+/* Names the claim of what it works on in its log line. */
+void csi_task_claim(struct csi_task *task, const struct record *rec);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
  * of. subject: copied. lane: whose threads its calls have, those of child operations without a lane
  * of their own included; NULL: those of who has none. */

@@ -63,6 +63,7 @@ static const struct field {
 	{"shares_extents", FIELD_BOOL, AT(shares_extents), true},
 	{"family", FIELD_STRING, AT(family), false, RECORD_ID_MAX - 1},
 	{"allow_mode_change", FIELD_BOOL, AT(allow_mode_change), false},
+	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX},
 #undef AT
 };
 enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };

@@ -29,7 +29,8 @@ enum {
 	RECORD_KEY_MAX = 64,
 	RECORD_ID_MAX = 128,
 	RECORD_OPTIONS_MAX = 512,
-	RECORD_DEVICE_MAX = 1, /* the last of enum backend_type */
+	RECORD_CLAIM_MAX = 63 + 1 + 253, /* Kubernetes' limits of a namespace and a name */
+	RECORD_DEVICE_MAX = 1,           /* the last of enum backend_type */
 };
 
 enum record_kind { RECORD_VOLUME, RECORD_SNAPSHOT };
@@ -62,6 +63,9 @@ struct record {
 	/* The id of the oldest ancestor it shares extents with, where that is not its source: it
 	 * tells who still shares when what lay between is deleted. "" otherwise. pool_build's. */
 	const char *family;
+	/* "namespace/name" of the PersistentVolumeClaim that a volume was made for, or of the
+	 * VolumeSnapshot of a snapshot; "" if nobody said. For people alone. */
+	const char *claim;
 };
 
 /* Copies everything, computes key. NULL when out of memory. */

@@ -186,6 +186,12 @@ static void condition_cell(
 		table_cell(t, TABLE_GOOD, "ok");
 }
 
+/* The last column, which is shown where anything is in it. */
+#define CLAIM_COLUMN(order)                                                                        \
+	{                                                                                          \
+		"CLAIM", .least = 12, .needed = (order)                                            \
+	}
+
 static const struct table_column volume_columns[] = {
 	{"VOLUME", .least = 8},
 	{"POOL", .least = 8, .needed = 2},
@@ -196,6 +202,7 @@ static const struct table_column volume_columns[] = {
 	{"AGE", .right = true, .needed = 1},
 	{"CONDITION", .least = 12, .needed = 9},
 	{"MOUNTED AT", .least = 16, .needed = 5},
+	CLAIM_COLUMN(3),
 	{NULL},
 };
 
@@ -213,7 +220,17 @@ static int print_volumes(const struct inventory *inv, const struct text_stream *
 {
 	if (inv->volumes.count == 0)
 		return 0;
-	struct table *t = table_new(volume_columns);
+	enum { LAST = sizeof(volume_columns) / sizeof(volume_columns[0]) - 2 };
+	struct table_column columns[LAST + 2];
+	memcpy(columns, volume_columns, sizeof(volume_columns));
+	bool claims = false;
+	for (size_t i = 0; i < inv->volumes.count; i++) {
+		const Ringvol__V1__Volume *v = (const void *)inv->volumes.at[i];
+		claims |= v->claim.len > 0;
+	}
+	if (!claims)
+		columns[LAST].title = NULL;
+	struct table *t = table_new(columns);
 	for (size_t i = 0; t != NULL && i < inv->volumes.count; i++) {
 		const Ringvol__V1__Volume *v = (const void *)inv->volumes.at[i];
 		const char *fs = inventory_str(v->fs);
@@ -227,6 +244,8 @@ static int print_volumes(const struct inventory *inv, const struct text_stream *
 		age_cell(t, v->created);
 		condition_cell(t, inv, v);
 		mounts_cell(t, v);
+		if (claims)
+			table_cell(t, TABLE_PLAIN, inventory_str(v->claim));
 	}
 	return print_table(t, stream, "\n");
 }
@@ -270,6 +289,7 @@ static const struct table_column snapshot_columns[] = {
 	{"USED", .right = true, .needed = 7},
 	{"AGE", .right = true, .needed = 3},
 	{"OF VOLUME", .least = 8, .needed = 6},
+	CLAIM_COLUMN(2),
 	{NULL},
 };
 
@@ -277,7 +297,17 @@ static int print_snapshots(const struct inventory *inv, const struct text_stream
 {
 	if (inv->snapshots.count == 0)
 		return 0;
-	struct table *t = table_new(snapshot_columns);
+	enum { LAST = sizeof(snapshot_columns) / sizeof(snapshot_columns[0]) - 2 };
+	struct table_column columns[LAST + 2];
+	memcpy(columns, snapshot_columns, sizeof(snapshot_columns));
+	bool claims = false;
+	for (size_t i = 0; i < inv->snapshots.count; i++) {
+		const Ringvol__V1__Snapshot *s = (const void *)inv->snapshots.at[i];
+		claims |= s->claim.len > 0;
+	}
+	if (!claims)
+		columns[LAST].title = NULL;
+	struct table *t = table_new(columns);
 	for (size_t i = 0; t != NULL && i < inv->snapshots.count; i++) {
 		const Ringvol__V1__Snapshot *s = (const void *)inv->snapshots.at[i];
 		table_row(t);
@@ -287,6 +317,8 @@ static int print_snapshots(const struct inventory *inv, const struct text_stream
 		size_cell(t, s->allocated_bytes);
 		age_cell(t, s->created);
 		table_cell(t, TABLE_PLAIN, volume_name(inv, inventory_str(s->source_volume_id)));
+		if (claims)
+			table_cell(t, TABLE_PLAIN, inventory_str(s->claim));
 	}
 	return print_table(t, stream, "\n");
 }

@@ -128,6 +128,7 @@ static int add_volume(struct reading *r, const struct survey_object *o)
 	v->id = copy(r->arena, id);
 	v->name = copy(r->arena, rec->name);
 	v->pool = bytes(r->pool);
+	v->claim = copy(r->arena, rec->claim);
 	v->access_type = bytes(rec->fs == FSIMG_NONE ? "block" : "mount");
 	v->fs = bytes(fsimg_name(rec->fs));
 	v->provisioning = bytes(rec->thick ? "thick" : "thin");
@@ -157,6 +158,7 @@ static int add_snapshot(struct reading *r, const struct survey_object *o)
 	s->id = copy(r->arena, id);
 	s->name = copy(r->arena, rec->name);
 	s->pool = bytes(r->pool);
+	s->claim = copy(r->arena, rec->claim);
 	s->source_volume_id = copy(r->arena, rec->source_id);
 	s->size_bytes = rec->size_bytes;
 	s->allocated_bytes = o->allocated_bytes;

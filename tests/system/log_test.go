@@ -167,6 +167,7 @@ func TestPollsAreDebug(t *testing.T) {
 			}
 			b.must(v.Gone())
 			b.must(b.d.Term())
+			b.untidy = true // the trash of a driver that has ended
 
 			text, err := os.ReadFile(b.d.Log)
 			b.must(err)

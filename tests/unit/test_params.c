@@ -164,3 +164,47 @@ Test(params, check_none)
 	cr_expect_eq(err.code, ERR_INVALID);
 	cr_expect_not_null(strstr(err.message, "freeze"));
 }
+
+/* What --extra-create-metadata says is for people: what is no name of Kubernetes is left out, and
+ * nothing is refused for it. */
+Test(params, claim)
+{
+	static const struct {
+		const char *namespace, *name, *claim;
+	} said[] = {
+		{"shop", "data-db-0", "shop/data-db-0"},
+		{"a", "0.a-b.c", "a/0.a-b.c"},
+		{NULL, "data", ""},
+		{"shop", NULL, ""},
+		{"", "data", ""},
+		{"shop", "", ""},
+		{"Shop", "data", ""},
+		{"my.shop", "data", ""},
+		{"shop", "a\nlevel=error", ""},
+		{"shop", "-a", ""},
+		{"shop", "a.", ""},
+		{"shop/x", "a", ""},
+	};
+	struct arena *arena = arena_new(0);
+	char longest[255];
+	for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+		struct pairs p = {.n = 0};
+		if (said[i].namespace != NULL)
+			add(&p, "csi.storage.k8s.io/pvc/namespace", said[i].namespace);
+		add(&p, "csi.storage.k8s.io/pv/name", "pvc-1");
+		if (said[i].name != NULL)
+			add(&p, "csi.storage.k8s.io/pvc/name", said[i].name);
+		cr_expect_str_eq(csi_params_claim(arena, p.list, p.n, "pvc"), said[i].claim);
+		cr_expect_str_eq(csi_params_claim(arena, p.list, p.n, "volumesnapshot"), "");
+	}
+	for (size_t len = 253; len <= 254; len++) {
+		struct pairs p = {.n = 0};
+		memset(longest, 'a', len);
+		longest[len] = '\0';
+		add(&p, "csi.storage.k8s.io/volumesnapshot/namespace", "n");
+		add(&p, "csi.storage.k8s.io/volumesnapshot/name", longest);
+		cr_expect_eq(strlen(csi_params_claim(arena, p.list, p.n, "volumesnapshot")),
+			len == 253 ? 2 + len : 0);
+	}
+	arena_unref(arena);
+}

@@ -30,6 +30,7 @@ static struct record sample(void)
 		.shares_extents = true,
 		.family = "01234567.golden.00000000",
 		.allow_mode_change = true,
+		.claim = "shop/data-db-0",
 	};
 }
 
@@ -60,6 +61,7 @@ static void same(const struct record *a, const struct record *b)
 	cr_assert_eq(a->shares_extents, b->shares_extents);
 	cr_assert_str_eq(a->family ? a->family : "", b->family);
 	cr_assert_eq(a->allow_mode_change, b->allow_mode_change);
+	cr_assert_str_eq(a->claim ? a->claim : "", b->claim);
 }
 
 static void round_trip(const struct record *rec)
@@ -140,6 +142,8 @@ Test(record, the_future_is_not_guessed_at)
 	cr_assert_eq(parse_summed(BODY "allow_mode_change=false\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "allow_mode_change=maybe\n"), -EPROTONOSUPPORT);
 	cr_assert_eq(parse_summed(BODY "family=f\n"), 0);
+	cr_assert_eq(parse_summed(BODY "claim=a/b\n"), 0);
+	cr_assert_eq(parse_summed(BODY "claim=\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "mkfs_options=o\n"), -EBADMSG); /* out of order */
 	cr_assert_eq(parse_summed(BODY "colour\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "family=a%0ab\n"), -EBADMSG); /* lower case */
@@ -187,7 +191,10 @@ Test(record, too_long_is_refused)
 	rec.mkfs_options = long_options;
 	cr_assert_eq(print(&rec, text), -E2BIG);
 	/* The longest of everything fits, also where every byte is encoded. */
-	char name[RECORD_NAME_MAX + 1], options[RECORD_OPTIONS_MAX + 1], id[RECORD_ID_MAX];
+	char name[RECORD_NAME_MAX + 1], options[RECORD_OPTIONS_MAX + 1], id[RECORD_ID_MAX],
+		claim[RECORD_CLAIM_MAX + 1];
+	memset(claim, 'a', sizeof(claim));
+	claim[RECORD_CLAIM_MAX] = '\0';
 	memset(name, '\n', sizeof(name));
 	memset(options, '%', sizeof(options));
 	memset(id, 'a', sizeof(id));
@@ -195,6 +202,7 @@ Test(record, too_long_is_refused)
 	rec.name = name;
 	rec.mkfs_options = options;
 	rec.source_id = rec.family = id;
+	rec.claim = claim;
 	round_trip(&rec);
 }
 

@@ -103,6 +103,7 @@ static void add_volume(unsigned i)
 		.mkfs_options = "",
 		.source_id = "",
 		.family = "",
+		.claim = "",
 	};
 	snprintf(rec.random, sizeof(rec.random), "%08x", i);
 	struct pool_found found = {.rec = record_new(&rec), .kind = RECORD_VOLUME};
