@@ -192,10 +192,8 @@ enum doctor_conf doctor_conf_md(char *text)
 			begins = false;
 		}
 	}
-	/* Either of them keeps a device out. */
-	return by_auto == DOCTOR_CONF_LEAVES || by_device == DOCTOR_CONF_LEAVES ? DOCTOR_CONF_LEAVES
-	       : by_auto != DOCTOR_CONF_SILENT                                  ? by_auto
-										: by_device;
+	/* Either of them keeps a device out; "DEVICE partitions" is no more than the default. */
+	return by_device == DOCTOR_CONF_LEAVES ? DOCTOR_CONF_LEAVES : by_auto;
 }
 
 /* ---- multipath ---- */

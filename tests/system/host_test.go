@@ -13,6 +13,9 @@ import (
 	"testing"
 
 	"ringvol.dev/tests/rig"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 )
 
 // node is this machine with the packages that a node may have unpacked over /usr, in a mount namespace of its
@@ -28,7 +31,8 @@ const nodeScript = `set -e
 mount --make-rprivate /
 [ -z "$1" ] || mount -t overlay overlay -o "lowerdir=$1/usr:/usr" /usr
 mount -t tmpfs tmpfs /run
-mkdir -p /run/udev/data /run/lock/lvm /run/lvm /run/mdadm
+mkdir -p /run/udev/data /run/lock/lvm /run/lvm /run/mdadm /run/ringvol/ublkd
+[ ! -d "$UBLKD_STATE" ] || mount --bind "$UBLKD_STATE" /run/ringvol/ublkd
 lower=$2; [ -z "$1" ] || [ ! -d "$1/etc" ] || lower=$2:$1/etc
 mount -t overlay overlay -o "lowerdir=$lower:/etc" /etc
 mkdir /run/cache
@@ -55,7 +59,9 @@ func newNode(b *bed) *node {
 func (n *node) run(args ...string) string {
 	n.b.t.Helper()
 	args = append([]string{"--mount", "--propagation", "private", "bash", "-c", nodeScript, "bash", n.root, n.etc}, args...)
-	out, err := exec.Command("unshare", args...).CombinedOutput()
+	cmd := exec.Command("unshare", args...)
+	cmd.Env = append(os.Environ(), "UBLKD_STATE="+n.b.d.Ublkd.State)
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("%s%v\n", out, err)
 	}
@@ -218,6 +224,39 @@ func TestNodeLeavesVolumesAlone(t *testing.T) {
 	b.must(err)
 	if out := n.udev(n.attached(image)); !strings.Contains(out, "disk/by-label/foreign") {
 		t.Errorf("a device that is not ours: %s", out)
+	}
+}
+
+// The same of a volume that the driver has published, whatever device it has: the test runs with loop, device mapper
+// and ublk.
+func TestNodeLeavesPublishedVolumesAlone(t *testing.T) {
+	b := open(t, "xfs", 2<<30)
+	n := newNode(b)
+	v := b.d.Volume("published", rig.BlockCap(), 128*mib)
+	b.must(v.Create())
+	if err := v.Stage(); rig.Code(err) == codes.FailedPrecondition {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	b.must(v.Publish())
+	t.Cleanup(func() { b.must(v.Down()) })
+	var st unix.Stat_t
+	b.must(unix.Stat(v.Target, &st))
+	sys, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(uint64(st.Rdev)), unix.Minor(uint64(st.Rdev))))
+	b.must(err)
+	device := "/dev/" + filepath.Base(sys)
+	// Of all that rules look for, this is what they look for on every device.
+	if out := n.run("make-bcache", "-B", device); !strings.Contains(out, "Set UUID") {
+		t.Fatalf("make-bcache: %s", out)
+	}
+	if out := n.udev(device); !strings.Contains(out, "bcache-register") {
+		t.Errorf("%s without the rules: %s", device, out)
+	}
+	n.installRules()
+	out := n.udev(device)
+	if acts := actsOnIt.FindString(out); acts != "" || !strings.Contains(out, "SYSTEMD_READY=0") {
+		t.Errorf("%s with the rules: %q in %s", device, acts, out)
 	}
 }
 

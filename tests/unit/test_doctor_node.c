@@ -120,7 +120,8 @@ Test(doctor_node, all_installed)
 	put("/etc/udev/rules.d/62-ringvol.rules", "");
 	put("/etc/lvm/lvmlocal.conf", "devices {\n\tglobal_filter = [ \"r|^/dev/loop[0-9]|\", "
 				      "\"r|^/dev/ublkb|\", \"r|^/dev/mapper/ringvol-|\" ]\n}\n");
-	put("/etc/mdadm/mdadm.conf", "HOMEHOST <system>\nARRAY /dev/md0 UUID=1:2:3:4\n");
+	put("/etc/mdadm/mdadm.conf",
+		"DEVICE partitions\nHOMEHOST <system>\nARRAY /dev/md0 UUID=1:2:3:4\n");
 	put("/etc/mdadm/mdadm.conf.d/ringvol.conf", "AUTO -all\n");
 	put("/etc/multipath/conf.d/ringvol.conf", "");
 	look(true, NULL, 0);
@@ -231,9 +232,10 @@ Test(doctor_node_conf, md)
 	conf(ask, "AUTO\n +1.x -all", DOCTOR_CONF_TAKES);
 	conf(ask, "AUTO homehost -all", DOCTOR_CONF_TAKES);
 	conf(ask, "# AUTO -all", DOCTOR_CONF_SILENT);
-	conf(ask, "DEVICE partitions containers", DOCTOR_CONF_TAKES);
+	conf(ask, "DEVICE partitions containers", DOCTOR_CONF_SILENT);
 	conf(ask, "DEVICE /dev/sd* /dev/nvme*", DOCTOR_CONF_LEAVES);
-	conf(ask, "DEV /dev/sd*\nDEVICE /dev/loop*", DOCTOR_CONF_TAKES);
+	conf(ask, "DEV /dev/sd*\nDEVICE /dev/loop*", DOCTOR_CONF_SILENT);
+	conf(ask, "DEVICE /dev/sd*\nAUTO +1.x -all", DOCTOR_CONF_LEAVES);
 	conf(ask, "DEVICE partitions\nAUTO -all", DOCTOR_CONF_LEAVES);
 }
 
