@@ -10,7 +10,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 top=$PWD
 logs=$top/build/test-logs
 results=$logs/results.tsv
-all=(unit wire sim deploy system crash conformance valgrind guest ublk power asan fuzz e2e)
+all=(unit wire sim deploy system crash conformance valgrind guest guest-dm ublk power asan fuzz e2e)
 parts=(guest-6.1 guest-6.12 ublk-6.12 ublk-7.2) # guest and ublk on one kernel alone
 lanes=("$@")
 [ ${#lanes[@]} -gt 0 ] || lanes=("${all[@]}")
@@ -161,7 +161,7 @@ mkdir -p "$logs"
 rm -rf "${logs:?}"/*
 : >"$results"
 
-if wants unit wire sim deploy system crash conformance valgrind guest ublk power "${parts[@]}"; then
+if wants unit wire sim deploy system crash conformance valgrind guest guest-dm ublk power "${parts[@]}"; then
 	if build_or_fail build; then
 		for lane in unit wire sim; do
 			if wants $lane; then criterion build $lane $lane; fi
@@ -180,6 +180,7 @@ if wants unit wire sim deploy system crash conformance valgrind guest ublk power
 		for kernel in 6.1 6.12; do
 			if wants guest guest-$kernel; then guest guest-$kernel scripts/vm/system-tests.sh $kernel; fi
 		done
+		if wants guest-dm; then guest guest-dm scripts/vm/dm-tests.sh 6.12; fi
 		for kernel in 6.12 7.2; do
 			if wants ublk ublk-$kernel; then guest ublk-$kernel scripts/vm/ublk-tests.sh $kernel; fi
 		done
