@@ -161,7 +161,7 @@ func TestGuardGrowsInUse(t *testing.T) {
 	defer unix.Close(fd)
 	writes := 0
 	writer.Go(func() {
-		block, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+		block, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
 			t.Error(err)
 			return
@@ -171,9 +171,8 @@ func TestGuardGrowsInUse(t *testing.T) {
 			for i := range block {
 				block[i] = byte(writes)
 			}
-			// The border between the two parts moves with each growth: it is written on both sides.
-			at := int64(31*mib) - 2048 + int64(writes%2)*2048
-			if _, err := unix.Pwrite(fd, block, at/512*512); err != nil {
+			// Across the border between the two parts, which moves with each growth.
+			if _, err := unix.Pwrite(fd, block, 31*mib-4096); err != nil {
 				t.Errorf("write %d: %v", writes, err)
 				return
 			}
