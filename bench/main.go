@@ -41,6 +41,7 @@ var groups = []group{
 	{"metrics", metrics},
 	{"stats", stats},
 	{"probes", probes},
+	{"guard", guard},
 }
 
 // bench is one group's run: a private directory and where to put results.

@@ -30,6 +30,7 @@ lanes_known=(
 	"fuzz|all|clang's libFuzzer|20,000 inputs for each fuzzer"
 	"guest-6.1|all|QEMU|system tests on Linux 6.1"
 	"guest-6.12|all|QEMU|system tests on Linux 6.12"
+	"guest-dm|all|QEMU|raw block volumes behind device mapper, and a tenant who attacks them, on Linux 6.12"
 	"ublk-6.12|all|QEMU|ublk volumes on Linux 6.12"
 	"ublk-7.2|all|QEMU|ublk volumes on Linux 7.2"
 	"power|all|QEMU|a short replay of power losses (docs/power-loss.md)"
@@ -297,6 +298,7 @@ lane_asan() {
 lane_fuzz() { counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 180; }
 lane_guest_6_1() { guest guest-6.1 scripts/vm/system-tests.sh 6.1; }
 lane_guest_6_12() { guest guest-6.12 scripts/vm/system-tests.sh 6.12; }
+lane_guest_dm() { guest guest-dm scripts/vm/dm-tests.sh 6.12; }
 lane_ublk_6_12() { guest ublk-6.12 scripts/vm/ublk-tests.sh 6.12; }
 lane_ublk_7_2() { guest ublk-7.2 scripts/vm/ublk-tests.sh 7.2; }
 

@@ -55,7 +55,7 @@ job "ringvol" {
         # Mounts, loop devices, io_uring and BPF (docs/kubernetes.md, "Privileges").
         privileged = true
 
-        # The host's own: loop devices appear and go.
+        # The host's own: loop and device-mapper devices appear and go.
         mount {
           type   = "bind"
           source = "/dev"
