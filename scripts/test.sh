@@ -10,7 +10,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 top=$PWD
 logs=$top/build/test-logs
 results=$logs/results.tsv
-all=(unit wire sim deploy system crash conformance valgrind guest ublk power asan fuzz e2e)
+all=(unit wire sim deploy system crash conformance h2spec valgrind guest ublk power asan fuzz e2e)
 parts=(guest-6.1 guest-6.12 ublk-6.12 ublk-7.2) # guest and ublk on one kernel alone
 lanes=("$@")
 [ ${#lanes[@]} -gt 0 ] || lanes=("${all[@]}")
@@ -161,7 +161,7 @@ mkdir -p "$logs"
 rm -rf "${logs:?}"/*
 : >"$results"
 
-if wants unit wire sim deploy system crash conformance valgrind guest ublk power "${parts[@]}"; then
+if wants unit wire sim deploy system crash conformance h2spec valgrind guest ublk power "${parts[@]}"; then
 	if build_or_fail build; then
 		for lane in unit wire sim; do
 			if wants $lane; then criterion build $lane $lane; fi
@@ -176,6 +176,7 @@ if wants unit wire sim deploy system crash conformance valgrind guest ublk power
 		fi
 		if wants crash; then golang crash 10m crash; fi
 		if wants conformance; then golang conformance 10m conformance; fi
+		if wants h2spec; then golang h2spec 5m h2spec; fi
 		if wants valgrind; then counted valgrind bash scripts/valgrind.sh; fi
 		for kernel in 6.1 6.12; do
 			if wants guest guest-$kernel; then guest guest-$kernel scripts/vm/system-tests.sh $kernel; fi
