@@ -161,6 +161,18 @@ static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *hd, 
 	return 0;
 }
 
+/* Of a kind that nobody here knows: it is ignored, but nghttp2 has told on_begin_frame() of it, as
+ * it would not without this. */
+static int on_unknown_frame(
+	nghttp2_session *session, void **payload, const nghttp2_frame_hd *hd, void *arg)
+{
+	(void)session;
+	(void)payload;
+	(void)hd;
+	(void)arg;
+	return NGHTTP2_ERR_CANCEL;
+}
+
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *arg)
 {
 	(void)session;
@@ -317,6 +329,9 @@ static int session_open(struct h2_conn *conn)
 	nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame_recv);
 	nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_frame_send);
 	nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
+	nghttp2_session_callbacks_set_unpack_extension_callback(callbacks, on_unknown_frame);
+	for (unsigned type = NGHTTP2_ALTSVC; type <= UINT8_MAX; type++)
+		nghttp2_option_set_user_recv_extension_type(option, (uint8_t)type);
 	nghttp2_option_set_no_auto_window_update(option, 1);
 	if (conn->config.host_may_be_path)
 		nghttp2_option_set_no_http_messaging(option, 1);
