@@ -45,6 +45,9 @@ static size_t status_nv(const struct h2_stream *s, nghttp2_nv *nv)
 	return 2;
 }
 
+/* The body of an HTTP error. It takes no memory: out has its length alone. */
+static const char http_text[] = "This is a gRPC server: POST application/grpc.\n";
+
 void h2_stream_drop_output(struct h2_stream *s)
 {
 	s->conn->queued_bytes -= s->out.len - s->out_at;
@@ -81,7 +84,8 @@ static ssize_t out_read(nghttp2_session *session, int32_t id, uint8_t *data, siz
 	if (n > length)
 		n = length;
 	if (n > 0) {
-		memcpy(data, s->out.data + s->out_at, n);
+		const uint8_t *from = s->http == NULL ? s->out.data : (const uint8_t *)http_text;
+		memcpy(data, from + s->out_at, n);
 		s->out_at += n;
 		conn->queued_bytes -= n;
 		conn->progress_ns = ring_now_ns(conn->config.ring);
@@ -185,14 +189,9 @@ void h2_stream_answer(struct h2_stream *s, enum grpc_status status, const char *
 
 void h2_stream_answer_http(struct h2_stream *s)
 {
-	static const char text[] = "This is a gRPC server: POST application/grpc.\n";
 	h2_stream_to(s, H2_STREAM_ANSWERED);
 	h2_stream_drop_input(s);
-	uint8_t *to = out_reserve(s, sizeof(text) - 1);
-	if (to != NULL) {
-		memcpy(to, text, sizeof(text) - 1);
-		out_queued(s, sizeof(text) - 1);
-	}
+	out_queued(s, sizeof(http_text) - 1);
 	out_start(s);
 	h2_conn_wake(s->conn);
 }

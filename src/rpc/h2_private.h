@@ -94,9 +94,10 @@ struct h2_stream {
 	/* the answer */
 	struct buf out;
 	size_t out_at;
-	const char *http; /* NULL: gRPC; else the code of an HTTP error, whose text is in out */
-	bool started;     /* response headers are submitted */
-	bool deferred;    /* nghttp2 waits for nghttp2_session_resume_data() */
+	const char
+		*http; /* NULL: gRPC; else the code of an HTTP error, with a text that is static */
+	bool started;  /* response headers are submitted */
+	bool deferred; /* nghttp2 waits for nghttp2_session_resume_data() */
 	enum grpc_status status;
 	char *message; /* percent-encoded */
 	size_t message_len;
@@ -124,7 +125,7 @@ void h2_stream_reset(struct h2_stream *s);
 void h2_stream_closed(struct h2_stream *s);
 /* The request took longer than half_open_ms. */
 void h2_stream_overstayed(struct h2_stream *s);
-/* Ends an endless call, because the connection drains. */
+/* The connection drains: ends an endless call, and what is no gRPC. */
 void h2_stream_drain(struct h2_stream *s);
 /* Ends a stream that cannot go on, whether its method runs or not. */
 void h2_stream_abort(struct h2_stream *s, enum grpc_status status, const char *message);

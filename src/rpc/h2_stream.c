@@ -153,8 +153,10 @@ void h2_stream_overstayed(struct h2_stream *s)
 
 void h2_stream_drain(struct h2_stream *s)
 {
-	if (s->call.entry != NULL && (s->call.entry->flags & GRPC_ENDLESS) != 0 &&
-		s->state != H2_STREAM_HEADERS && s->state != H2_STREAM_REFUSED)
+	if (s->state == H2_STREAM_REFUSED)
+		h2_stream_answer_http(s); /* the rest of it is not worth waiting for */
+	else if (s->call.entry != NULL && (s->call.entry->flags & GRPC_ENDLESS) != 0 &&
+		 s->state != H2_STREAM_HEADERS)
 		h2_stream_abort(s, GRPC_UNAVAILABLE, "the server shuts down");
 }
 
