@@ -29,6 +29,7 @@ var groups = []group{
 	{"memory", memory},
 	{"start", start},
 	{"info", info},
+	{"hostile", hostile},
 	{"node", node},
 	{"create", create},
 	{"stage", stage},

@@ -24,6 +24,7 @@ lanes_known=(
 	"proto|default|Go|the protocol against the specification's descriptors"
 	"system|default|root, Go, XFS, btrfs, ext4|a driver, real devices and file systems, a real gRPC client"
 	"conformance|default|root, Go|csi-sanity"
+	"h2spec|default|Go|HTTP/2 as h2spec reads its specification"
 	"crash|default|root, Go|kill -9 under a load of every RPC"
 	"valgrind|all|valgrind|unit and wire tests under memcheck"
 	"asan|all|root, Go|unit, wire, sim and system tests with ASan and UBSan"
@@ -283,6 +284,7 @@ lane_system() {
 }
 
 lane_conformance() { golang conformance 10m conformance; }
+lane_h2spec() { golang h2spec 5m h2spec; }
 lane_crash() { golang crash 10m crash; }
 lane_valgrind() { counted valgrind bash scripts/valgrind.sh; }
 

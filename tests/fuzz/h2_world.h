@@ -27,6 +27,7 @@ struct h2_sent {
 struct h2_world {
 	struct ring_sim sim;
 	struct ring *ring;
+	struct h2_turns turns;
 	struct h2_conn *conn;
 	bool inside;   /* in feed() or output(): on_wake is not allowed */
 	int fed;       /* the last result of feed() */

@@ -351,8 +351,12 @@ static bool start_up(unsigned long n, bool lasting)
 	reflection = registry != NULL ? reflection_new(registry, proto_descriptor_set,
 						proto_descriptor_set_len)
 				      : NULL;
-	struct h2_config config = {
-		.ring = ring, .registry = registry, .limits = &server_limits_default};
+	struct h2_turns turns;
+	h2_turns_init(&turns, ring);
+	struct h2_config config = {.ring = ring,
+		.registry = registry,
+		.limits = &server_limits_default,
+		.turns = &turns};
 	int res = registry != NULL ? h2_conn_new(&conn, &config) : -ENOMEM;
 	heap.inside--;
 	bool met = heap_disarm();
