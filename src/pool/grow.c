@@ -210,7 +210,7 @@ static int apply_run(struct op *op)
 	struct stat st;
 	pool_room_release(o->pool, g->reserved);
 	g->reserved = 0;
-	pool_room_sub(o);
+	pool_sums_sub(o);
 	if (fstat(g->fd, &st) == 0) /* of an open file: the kernel has it in memory */
 		o->allocated_bytes = (uint64_t)st.st_blocks * 512;
 	record_free(o->rec);
@@ -218,7 +218,7 @@ static int apply_run(struct op *op)
 	g->rec = NULL;
 	pool_image_found(o, false, false);
 	o->pool->images_grown++;
-	pool_room_add(o);
+	pool_sums_add(o);
 	if (o->allocated_bytes > before)
 		pool_room_used(o->pool, o->allocated_bytes - before);
 	pool_entry(o)->watch = true;

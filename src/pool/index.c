@@ -75,7 +75,7 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 	index->at[at] = &e->object;
 	index->count++;
 	pool->images_wrong += e->object.truncated;
-	pool_room_add(&e->object);
+	pool_sums_add(&e->object);
 	return &e->object;
 }
 
@@ -85,7 +85,7 @@ void pool_index_remove(struct pool_object *object)
 	unsigned at;
 	if (!index_search(index, object->key, &at) || index->at[at] != object)
 		return;
-	pool_room_sub(object);
+	pool_sums_sub(object);
 	object->pool->images_wrong -= object->missing || object->truncated;
 	index->count--;
 	memmove(&index->at[at], &index->at[at + 1], (index->count - at) * sizeof(*index->at));
@@ -125,9 +125,9 @@ static void set_shared(struct pool_object *object, bool shared)
 {
 	if (object->shared == shared)
 		return;
-	pool_room_sub(object);
+	pool_sums_sub(object);
 	object->shared = shared;
-	pool_room_add(object);
+	pool_sums_add(object);
 }
 
 static bool is_of_family(const struct pool_object *object, const char *family)

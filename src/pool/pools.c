@@ -22,122 +22,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-
-/* ---- background jobs ---- */
-
-static int job_run(struct work_job *work_job)
-{
-	struct pool_job *job = container_of(work_job, struct pool_job, job);
-	return job->run(job);
-}
-
-static void job_on_end(struct work_job *work_job, int res)
-{
-	struct pool_job *job = container_of(work_job, struct pool_job, job);
-	if (job->pools != NULL)
-		job->pools->jobs--;
-	job->on_end(job, res);
-}
-
-static bool job_start(struct pool_job *job)
-{
-	struct pools *pools = job->pools;
-	if (work_submit(pools->reactor->work, &job->job) < 0)
-		return false;
-	pools->jobs++;
-	return true;
-}
-
-static void jobs_retry(struct pools *pools)
-{
-	list_for_each_safe (l, &pools->queue) {
-		if (job_start(container_of(l, struct pool_job, link)))
-			list_remove(l);
-	}
-}
-
-void pool_job_submit(struct pool *pool, struct pool_job *job)
-{
-	job->pool = pool;
-	job->pools = pool->pools;
-	job->job.run = job_run;
-	job->job.on_end = job_on_end;
-	job->job.lane = pool->lane;
-	if (!job_start(job))
-		list_push(&pool->pools->queue, &job->link); /* the next tick tries again */
-}
-
-/* ---- whose threads ---- */
-
-struct work_lane *pool_lane(const struct pool *pool)
-{
-	return pool == NULL ? NULL : pool->lane;
-}
-
-struct work_lane *pools_lane_of_id(const struct pools *pools, const char *id)
-{
-	struct record_id parsed;
-	struct pool *pool =
-		record_id_parse(id, &parsed) < 0 ? NULL : pools_by_uuid8(pools, parsed.pool);
-	return pool == NULL ? pools->strays : pool->lane;
-}
-
-/* ---- states ---- */
-
-static void told_on_timer(struct ring_timer *timer)
-{
-	struct pools *pools = container_of(timer, struct pools, told);
-	if (!pools->loaded_told && pools->on_loaded != NULL) {
-		pools->loaded_told = true;
-		pools->on_loaded(pools->arg);
-	}
-}
-
-static void tell_when_loaded(struct pools *pools)
-{
-	for (unsigned i = 0; i < pools->count; i++)
-		if (pools->at[i]->state == POOL_LOADING)
-			return;
-	if (!pools->loaded_told && pools->started)
-		ring_timer_arm(pools->reactor->ring, &pools->told, 0);
-}
-
-void pool_set_state(struct pool *pool, enum pool_state state, const char *fmt, ...)
-{
-	enum pool_state old = pool->state;
-	va_list ap;
-	va_start(ap, fmt);
-	vsnprintf(pool->why, sizeof(pool->why), fmt, ap);
-	va_end(ap);
-	if (old != state || pool->state_since_ns == 0)
-		pool->state_since_ns = ring_now_ns(pool->pools->reactor->ring);
-	pool->state = state;
-	pool->mute = false;
-	tell_when_loaded(pool->pools);
-	if (old != state && pool->pools->on_changed != NULL)
-		pool->pools->on_changed(pool->pools->arg, pool);
-}
-
-int pool_op_begin(struct pool *pool, struct err *err)
-{
-	int r = pool_check_ready(pool, err);
-	if (r == 0)
-		pool->ops++;
-	return r;
-}
-
-void pool_op_finish(struct pool *pool)
-{
-	pool->ops--;
-}
 
 /* ---- looking after one pool ---- */
 
@@ -351,6 +241,14 @@ static void pool_look(struct pool *pool)
 		task_submit(task);
 }
 
+static void jobs_retry(struct pools *pools)
+{
+	list_for_each_safe (l, &pools->queue) {
+		if (pool_job_start(container_of(l, struct pool_job, link)))
+			list_remove(l);
+	}
+}
+
 static void pools_on_timer(struct ring_timer *timer)
 {
 	struct pools *pools = container_of(timer, struct pools, timer);
@@ -361,6 +259,15 @@ static void pools_on_timer(struct ring_timer *timer)
 }
 
 /* ---- opening and closing ---- */
+
+static void told_on_timer(struct ring_timer *timer)
+{
+	struct pools *pools = container_of(timer, struct pools, told);
+	if (!pools->loaded_told && pools->on_loaded != NULL) {
+		pools->loaded_told = true;
+		pools->on_loaded(pools->arg);
+	}
+}
 
 static struct pool *pool_new(struct pools *pools, const struct pool_config *config)
 {
@@ -452,7 +359,7 @@ void pools_start(struct pools *pools, void (*on_loaded)(void *arg),
 	pools->arg = arg;
 	pools->started = true;
 	pools_on_timer(&pools->timer);
-	tell_when_loaded(pools);
+	pools_tell_when_loaded(pools);
 }
 
 void pools_drain(struct pools *pools)
@@ -484,101 +391,4 @@ void pools_close(struct pools *pools)
 	for (unsigned i = 0; i < pools->count; i++)
 		pool_free(pools->at[i]);
 	free(pools);
-}
-
-/* ---- asked from above ---- */
-
-struct pool *pools_at(const struct pools *pools, unsigned i)
-{
-	return i < pools->count ? pools->at[i] : NULL;
-}
-
-struct pool *pools_by_name(const struct pools *pools, const char *name)
-{
-	for (unsigned i = 0; i < pools->count; i++)
-		if (strcmp(pools->at[i]->name, name) == 0)
-			return pools->at[i];
-	return NULL;
-}
-
-struct pool *pools_by_uuid8(const struct pools *pools, const char *uuid8)
-{
-	for (unsigned i = 0; i < pools->count; i++)
-		if (uuid8[0] != '\0' && strcmp(pools->at[i]->uuid8, uuid8) == 0)
-			return pools->at[i];
-	return NULL;
-}
-
-const char *pool_name(const struct pool *pool)
-{
-	return pool->name;
-}
-
-const char *pool_path(const struct pool *pool)
-{
-	return pool->path;
-}
-
-enum pool_state pool_state(const struct pool *pool)
-{
-	return pool->state;
-}
-
-uint64_t pool_state_since_ns(const struct pool *pool)
-{
-	return pool->state_since_ns;
-}
-
-const char *pool_why(const struct pool *pool)
-{
-	return pool->why;
-}
-
-bool pool_answers(const struct pool *pool)
-{
-	return !pool->mute;
-}
-
-const char *pool_uuid8(const struct pool *pool)
-{
-	return pool->uuid8;
-}
-
-const struct bytes_features *pool_features(const struct pool *pool)
-{
-	return &pool->features;
-}
-
-uint32_t pool_block_size(const struct pool *pool)
-{
-	const struct bytes_features *f = &pool->features;
-	return f->shared_dio_align > 512 ? f->shared_dio_align : 512;
-}
-
-int pool_fd_of(const struct pool *pool, enum record_kind kind)
-{
-	return pool->fds[kind == RECORD_VOLUME ? POOL_FD_VOLUMES : POOL_FD_SNAPSHOTS];
-}
-
-int pool_dirfd(const struct pool *pool, enum record_kind kind)
-{
-	return pool->state == POOL_READY ? pool_fd_of(pool, kind) : -1;
-}
-
-int pool_check_ready(const struct pool *pool, struct err *err)
-{
-	if (pool->state == POOL_READY)
-		return 0;
-	return err_set(err, ERR_UNAVAILABLE, "%s", pool->why);
-}
-
-void pool_random_hex(char *buf, unsigned digits)
-{
-	for (unsigned i = 0; i < digits; i += 2) {
-		unsigned char byte;
-		/* A byte never comes short once the kernel's generator is seeded. */
-		while (getrandom(&byte, 1, 0) != 1)
-			;
-		snprintf(buf + i, 3, "%02x", byte);
-	}
 }

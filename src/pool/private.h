@@ -107,7 +107,7 @@ struct pool {
 	struct list templates;
 	unsigned template_count;
 
-	/* room.c's: sums over the index, kept up by pool_room_add() and _sub() */
+	/* room.c's; the sums over the index are kept up by sums.c */
 	uint64_t capacity_bytes, free_bytes, measured_ns;
 	uint64_t sum_size, sum_allocated, sum_own;
 	uint64_t reserved_bytes;
@@ -138,7 +138,7 @@ struct pools {
 	struct work_lane *strays;
 };
 
-/* ---- background jobs (pools.c) ---- */
+/* ---- pool.c ---- */
 
 /* Embed it; heap-allocated by its owner. When the pools are closed first, `pool` is NULL at the
  * end and on_end only frees. */
@@ -151,6 +151,10 @@ struct pool_job {
 	void (*on_end)(struct pool_job *job, int res); /* on the loop; may free the job */
 };
 void pool_job_submit(struct pool *pool, struct pool_job *job);
+/* Once more one that waits in pools.queue. False: there still is no room. */
+bool pool_job_start(struct pool_job *job);
+/* on_loaded runs in the next turn if no pool is being loaded any more. */
+void pools_tell_when_loaded(struct pools *pools);
 void pool_set_state(struct pool *pool, enum pool_state state, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -158,7 +162,11 @@ void pool_set_state(struct pool *pool, enum pool_state state, const char *fmt, .
 int pool_op_begin(struct pool *pool, struct err *err);
 void pool_op_finish(struct pool *pool);
 
-/* ---- load.c ---- */
+/* Random hex digits, count of them (even), and a NUL. */
+void pool_random_hex(char *buf, unsigned digits);
+int pool_fd_of(const struct pool *pool, enum record_kind kind);
+
+/* ---- read.c ---- */
 
 /* What was read of one file of volumes/ or snapshots/. */
 struct pool_found {
@@ -171,6 +179,8 @@ struct pool_found {
 };
 /* Blocking. -ENOENT: nothing there. */
 int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct pool_found *ret);
+
+/* ---- load.c ---- */
 
 struct pool_load {
 	char *name, *path;
@@ -226,10 +236,14 @@ const char *pool_family(const struct record *rec);
 void pool_family_update(struct pool *pool, const char *family);
 void pool_family_update_all(struct pool *pool);
 
+/* ---- sums.c ---- */
+
+/* Before and after each change of what an object counts for. */
+void pool_sums_sub(struct pool_object *object);
+void pool_sums_add(struct pool_object *object);
+
 /* ---- room.c ---- */
 
-void pool_room_add(struct pool_object *object);
-void pool_room_sub(struct pool_object *object);
 /* 0 and reserved, or ERR_NO_ROOM. has: of bytes, what is allocated for it already, beyond what its
  * object was promised. */
 int pool_room_reserve(struct pool *pool, uint64_t bytes, uint64_t has, bool thick, struct err *err);
@@ -301,11 +315,8 @@ int pool_verify_run(struct op *op, struct pool_verify *verify, int fd);
 int pool_verify_end(
 	struct op *op, const struct pool_verify *verify, const struct fsimg_spec *spec, int res);
 
-/* ---- small things ---- */
+/* ---- format.c ---- */
 
-/* Random hex digits, count of them (even), and a NUL. */
-void pool_random_hex(char *buf, unsigned digits);
-int pool_fd_of(const struct pool *pool, enum record_kind kind);
 /* Makes dst the same bytes as src by sharing extents, and keeps dst's size. A work job. */
 int pool_reflink_keep_size(void *reflink);
 

@@ -20,36 +20,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 
-/* ---- sums ---- */
-
-static uint64_t promised_size(struct pool_object *o)
-{
-	if (o->kind != RECORD_VOLUME)
-		return 0;
-	return o->rec != NULL ? o->rec->size_bytes : pool_entry(o)->image_bytes;
-}
-
-/* What the object has already got of its promise. Never more than the promise: an image may take a
- * little more than its size. */
-static uint64_t own_bytes(struct pool_object *o)
-{
-	uint64_t promised = promised_size(o);
-	return o->shared ? 0 : o->allocated_bytes < promised ? o->allocated_bytes : promised;
-}
-
-void pool_room_add(struct pool_object *o)
-{
-	o->pool->sum_size += promised_size(o);
-	o->pool->sum_allocated += o->allocated_bytes;
-	o->pool->sum_own += own_bytes(o);
-}
-
-void pool_room_sub(struct pool_object *o)
-{
-	o->pool->sum_size -= promised_size(o);
-	o->pool->sum_allocated -= o->allocated_bytes;
-	o->pool->sum_own -= own_bytes(o);
-}
+/* ---- what may be promised ---- */
 
 static uint64_t minus(uint64_t a, uint64_t b)
 {
@@ -132,9 +103,9 @@ void pool_object_measured(struct pool_object *o, uint64_t allocated_bytes)
 {
 	if (allocated_bytes > o->allocated_bytes)
 		pool_room_used(o->pool, allocated_bytes - o->allocated_bytes);
-	pool_room_sub(o);
+	pool_sums_sub(o);
 	o->allocated_bytes = allocated_bytes;
-	pool_room_add(o);
+	pool_sums_add(o);
 }
 
 void pool_room_stale(struct pool *pool)
@@ -223,9 +194,9 @@ static void measure_apply(struct pool *pool, const struct pool_measure_job *job,
 		struct pool_object *o = pool_index_find(pool, job->at[i].kind, job->at[i].key);
 		if (o == NULL || job->at[i].res < 0)
 			continue;
-		pool_room_sub(o);
+		pool_sums_sub(o);
 		o->allocated_bytes = job->at[i].allocated_bytes;
-		pool_room_add(o);
+		pool_sums_add(o);
 	}
 }
 
