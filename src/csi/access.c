@@ -6,8 +6,8 @@
  * What storage on one node cannot give (several nodes at once) and what is not ours (file systems)
  * is refused by name; mount flags outside their allow list by their place, as they may be secrets.
  */
-#include "blockio/mnt.h"
 #include "csi/fields.h"
+#include "mount/mnt.h"
 
 #include <errno.h>
 

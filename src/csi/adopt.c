@@ -18,9 +18,9 @@
 
 #include "base/array.h"
 #include "base/log.h"
-#include "blockio/mnt.h"
 #include "csi/node.h"
 #include "csi/task.h"
+#include "mount/mnt.h"
 
 #include <assert.h>
 #include <errno.h>

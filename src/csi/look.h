@@ -7,9 +7,9 @@
 #ifndef RINGVOL_CSI_LOOK_H
 #define RINGVOL_CSI_LOOK_H
 
-#include "blockio/mnt.h"
 #include "csi/node_state.h"
 #include "csi/stats_batch.h"
+#include "mount/mnt.h"
 
 /* A child operation, or one by itself; lives until its end. A volume that hangs ends it well, after
  * CSI_STAT_TIMEOUT_MS at most. */

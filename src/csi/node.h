@@ -3,11 +3,11 @@
 #ifndef RINGVOL_CSI_NODE_H
 #define RINGVOL_CSI_NODE_H
 
-#include "blockio/mnt.h"
 #include "csi/fields.h"
 #include "csi/node_owner.h"
 #include "csi/node_state.h"
 #include "csi/task.h"
+#include "mount/mnt.h"
 
 /* The start of every node operation's struct. */
 struct node_op {

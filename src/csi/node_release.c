@@ -17,9 +17,9 @@
  * hangs; it cannot be told which devices there are. Each is repeatable; what was released stays
  * released.
  */
+#include "backends/loop/lodev.h"
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
-#include "blockio/lodev.h"
 #include "csi/look.h"
 #include "csi/node.h"
 #include "csi/stats_batch.h"

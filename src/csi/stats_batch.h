@@ -10,9 +10,9 @@
 #ifndef RINGVOL_CSI_STATS_BATCH_H
 #define RINGVOL_CSI_STATS_BATCH_H
 
-#include "blockio/mnt.h"
 #include "csi/csi.h"
 #include "csi/node_state.h"
+#include "mount/mnt.h"
 
 enum { STATS_BATCH_MS = 50 };
 

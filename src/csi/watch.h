@@ -8,8 +8,8 @@
 #ifndef RINGVOL_CSI_WATCH_H
 #define RINGVOL_CSI_WATCH_H
 
-#include "blockio/mnt.h"
 #include "csi/csi.h"
+#include "mount/mnt.h"
 
 enum {
 	CSI_WATCH_MS = 500,

@@ -18,7 +18,7 @@
 #include "pool/private.h"
 
 #include "base/when.h"
-#include "blockio/mnt.h"
+#include "mount/mnt.h"
 
 #include <errno.h>
 #include <fcntl.h>

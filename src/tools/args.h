@@ -7,7 +7,7 @@
 #define RINGVOL_TOOLS_ARGS_H
 
 #include "base/arena.h"
-#include "options.h"
+#include "base/options.h"
 #include "pool/pool.h"
 #include "tools/inventory.h"
 

@@ -6,7 +6,7 @@
  */
 #include "tools/check.h"
 
-#include "backends/loop.h"
+#include "backends/loop/loop.h"
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
 

@@ -6,10 +6,10 @@
  */
 #include "tools/devices.h"
 
-#include "backends/ublk.h"
+#include "backends/ublk/ublk.h"
+#include "backends/ublk/ublkc.h"
 #include "base/array.h"
-#include "blockio/mnt.h"
-#include "blockio/ublkc.h"
+#include "mount/mnt.h"
 
 #include <errno.h>
 #include <stdio.h>

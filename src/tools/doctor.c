@@ -13,7 +13,6 @@
 #include "tools/text.h"
 #include "tools/tools.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,36 +23,6 @@ enum {
 	VERDICT_COLUMNS = 9,
 	NARROW = 60, /* on fewer columns texts begin on a line of their own */
 };
-
-void doctor_add(struct doctor *d, const char *check, enum doctor_verdict verdict, bool needed,
-	const char *found, const char *remedy)
-{
-	if (array_grow(&d->findings, &d->cap, d->count, sizeof(*d->findings)) < 0) {
-		d->failed = true;
-		return;
-	}
-	struct doctor_finding f = {text_clean(d->args.arena, check), verdict, needed,
-		text_clean(d->args.arena, found), text_clean(d->args.arena, remedy)};
-	if (f.check == NULL || f.found == NULL || f.remedy == NULL)
-		d->failed = true;
-	else
-		d->findings[d->count++] = f;
-}
-
-const char *doctor_text(struct doctor *d, const char *fmt, ...)
-{
-	char *text = NULL;
-	va_list ap;
-	va_start(ap, fmt);
-	int len = vasprintf(&text, fmt, ap);
-	va_end(ap);
-	const char *copy = len < 0 ? NULL : arena_strdup(d->args.arena, text);
-	if (len >= 0)
-		free(text);
-	if (copy == NULL)
-		d->failed = true;
-	return copy != NULL ? copy : "";
-}
 
 /* ---- options ---- */
 

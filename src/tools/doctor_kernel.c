@@ -6,8 +6,8 @@
 #include "tools/doctor.h"
 
 #include "backends/dm/dm.h"
+#include "backends/ublk/ublk_ctl.h"
 #include "base/fd.h"
-#include "blockio/ublk_ctl.h"
 #include "probes/probes.h"
 #include "reactor/ring.h"
 

@@ -82,54 +82,6 @@ static const struct command top_command = {
 	.options = rows,
 };
 
-int top_fail(const char *why)
-{
-	return tool_fail(&top_command, why);
-}
-
-/* ---- asking ---- */
-
-static void take_driver(struct top *top, const Ringvol__V1__Driver *driver)
-{
-	if (driver == NULL)
-		return;
-	snprintf(top->node, sizeof(top->node), "%s", inventory_str(driver->node_id));
-	snprintf(top->probes_why, sizeof(top->probes_why), "%s", inventory_str(driver->probes_why));
-	top->exact = driver->probes == RINGVOL__V1__DRIVER__PROBES__BPF;
-	top->uptime_seconds = driver->uptime_seconds;
-}
-
-int top_ask(struct top *top)
-{
-	Ringvol__V1__ListRequest__Kind kinds[] = {
-		RINGVOL__V1__LIST_REQUEST__KIND__DRIVER, RINGVOL__V1__LIST_REQUEST__KIND__VOLUMES};
-	Ringvol__V1__ListRequest request = RINGVOL__V1__LIST_REQUEST__INIT;
-	struct inventory inv = {0};
-	struct err err = {0};
-	request.kinds = kinds;
-	request.n_kinds = 2;
-	request.attached_only = true;
-	request.histograms = true;
-	int r = 0;
-	if (top->client == NULL)
-		r = grpc_client_open(&top->client, top->args.endpoint, &err);
-	if (r == 0)
-		r = inventory_ask(&inv, top->client, &request, &err);
-	if (r == 0) {
-		take_driver(top, inv.driver);
-		r = rates_take(&top->rates, &inv, when_monotonic_ns());
-		if (r < 0)
-			err_sys(&err, r, "volumes");
-		top->answers++;
-	} else {
-		grpc_client_close(top->client);
-		top->client = NULL;
-	}
-	inventory_free(&inv);
-	top->err = err;
-	return r;
-}
-
 /* ---- lines ---- */
 
 static void sleep_ms(uint64_t ms)
@@ -148,12 +100,12 @@ static int run_lines(struct top *top)
 	text_stream_of(STDOUT_FILENO, &stream);
 	bool told = false;
 	if (top_ask(top) < 0)
-		return top_fail(top->err.message);
+		return tool_fail(&top_command, top->err.message);
 	for (;;) {
 		sleep_ms(top->interval_ms);
 		int r = top_ask(top);
 		if (r < 0 && top->once)
-			return top_fail(top->err.message);
+			return tool_fail(&top_command, top->err.message);
 		if (r < 0) {
 			if (!told)
 				fprintf(stderr, "ringvol top: %s; asking again\n",
@@ -164,7 +116,7 @@ static int run_lines(struct top *top)
 		told = false;
 		r = top->args.json ? top_print_json(top) : top_print_lines(top, &stream);
 		if (r < 0)
-			return top_fail("out of memory");
+			return tool_fail(&top_command, "out of memory");
 		if (fflush(stdout) != 0 || ferror(stdout))
 			return 1; /* nobody reads it any more */
 		if (top->once)
@@ -184,6 +136,6 @@ static int run(struct tool_args *args)
 
 int tools_top_main(int argc, char *const *argv)
 {
-	struct top top = {0};
+	struct top top = {.command = &top_command};
 	return tool_main(&top_command, argc, argv, &top.args, run);
 }

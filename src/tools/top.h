@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of `ringvol top` share: its state, from asking (top.c) to showing it as lines or
- * JSON (top_print.c) or on a screen with keys (top_screen.c).
+ * What the files of `ringvol top` share: its state, from asking (top_ask.c) to showing it as lines
+ * or JSON (top_print.c) or on a screen with keys (top_screen.c).
  */
 #ifndef RINGVOL_TOOLS_TOP_H
 #define RINGVOL_TOOLS_TOP_H
@@ -15,6 +15,7 @@
 struct top {
 	/* options */
 	struct tool_args args;
+	const struct command *command; /* for tool_fail() */
 	bool once;
 	enum rates_key key;
 	bool reverse;
@@ -34,8 +35,6 @@ struct top {
 
 /* Asks the driver anew. 0, or -errno with top->err set. */
 int top_ask(struct top *top);
-/* Says why; the exit status. */
-int top_fail(const char *why);
 
 /* ---- top_print.c: 0 or -ENOMEM ---- */
 

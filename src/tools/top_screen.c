@@ -141,7 +141,8 @@ static void on_key(struct top *top, int key)
 int top_screen(struct top *top)
 {
 	if (top_ask(top) < 0)
-		return top_fail(top->err.message); /* the words stay when the screen would go */
+		return tool_fail(top->command,
+			top->err.message); /* the words stay when the screen would go */
 	int r = screen_open();
 	uint64_t wait_ms = top->interval_ms < FIRST_MS ? top->interval_ms : FIRST_MS;
 	while (r == 0 && !top->quit) {
@@ -163,6 +164,6 @@ int top_screen(struct top *top)
 	}
 	screen_close();
 	if (r < 0)
-		return top_fail("out of memory");
+		return tool_fail(top->command, "out of memory");
 	return 0;
 }

@@ -9,7 +9,7 @@
 #include "blockio/boot_mark.h"
 #include "blockio/fsimg.h"
 #include "blockio/holder.h"
-#include "blockio/mnt.h"
+#include "mount/mnt.h"
 #include "reactor/op.h"
 
 #include <errno.h>

@@ -10,8 +10,8 @@
 
 #include "backends/backend.h"
 #include "base/log.h"
-#include "blockio/mnt.h"
 #include "csi/node_state.h"
+#include "mount/mnt.h"
 #include "pool/private.h"
 
 #include <errno.h>

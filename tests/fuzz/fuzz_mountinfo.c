@@ -6,7 +6,7 @@
  */
 #include "fuzz.h"
 
-#include "blockio/mnt_priv.h"
+#include "mount/mnt_priv.h"
 
 #include <string.h>
 

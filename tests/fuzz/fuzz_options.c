@@ -7,8 +7,8 @@
  */
 #include "fuzz.h"
 
+#include "app/serve_options.h"
 #include "blockio/fsimg.h"
-#include "serve_options.h"
 
 #include <errno.h>
 #include <limits.h>

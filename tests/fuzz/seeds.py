@@ -102,7 +102,7 @@ def options():
     write("options", "none", b"\0--pool\nnone\n--services\nidentity,controller")
     write("options", "none-and-one", b"\0--pool\nnone\n--pool\nb=/b")
     # Every option that there is, by its place in the table and by its name.
-    source = (CORPUS.parents[2] / "src/serve_options.c").read_text()
+    source = (CORPUS.parents[2] / "src/app/serve_options.c").read_text()
     flags = re.findall(r'^\t\{"(--[a-z-]+)"', source, re.MULTILINE)
     values = {"--endpoint": "unix:///run/x.sock", "--insecure-tcp": "true", "--driver-name": "a.b", "--node-id": "n1", "--pool": "a=/a,init",
               "--services": "node", "--http": "[::]:9808", "--kubelet-registration": "/registry",

@@ -8,9 +8,9 @@
  */
 #include "ublkd_world.h"
 
+#include "backends/ublk/ublkd_server.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "ublkd_server.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -112,7 +112,7 @@ func (u *Ublkd) Devices() []string {
 	return names
 }
 
-// The messages of src/blockio/ublkd_proto.h, as far as they are needed here: what is left out at the end
+// The messages of src/backends/ublk/ublkd_proto.h, as far as they are needed here: what is left out at the end
 // reads as zeros.
 const (
 	ublkdMagic, ublkdVersion                   = 0x6b627672, 1

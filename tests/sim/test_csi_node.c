@@ -5,7 +5,7 @@
 
 #include "../unit/sim_time.h"
 #include "backends/backend.h"
-#include "blockio/lodev.h"
+#include "backends/loop/lodev.h"
 #include "csi/condition.h"
 #include "csi/fields.h"
 #include "csi/node_state.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "world.h"
 
-#include "backends/loop.h"
+#include "backends/loop/lodev.h"
+#include "backends/loop/loop.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "blockio/boot_mark.h"
-#include "blockio/lodev.h"
-#include "blockio/mnt.h"
+#include "mount/mnt.h"
 
 #include <assert.h>
 #include <errno.h>

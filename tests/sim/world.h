@@ -6,9 +6,9 @@
 #ifndef RINGVOL_TESTS_WORLD_H
 #define RINGVOL_TESTS_WORLD_H
 
-#include "blockio/mnt.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
+#include "mount/mnt.h"
 #include "simring/sim.h"
 
 enum world_fs { WORLD_EXT4, WORLD_XFS }; /* without and with reflink */

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// The messages of src/blockio/ublkd_proto.h; every field is at its natural place, so that
+// The messages of src/backends/ublk/ublkd_proto.h; every field is at its natural place, so that
 // encoding/binary writes them without gaps.
 
 const (

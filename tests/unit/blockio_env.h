@@ -7,9 +7,9 @@
 #ifndef RINGVOL_TESTS_BLOCKIO_ENV_H
 #define RINGVOL_TESTS_BLOCKIO_ENV_H
 
+#include "backends/loop/lodev.h"
 #include "blockio/fsimg.h"
-#include "blockio/lodev.h"
-#include "blockio/mnt.h"
+#include "mount/mnt.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether raw volumes can be had as loop devices: only with a guard, or where that is not wanted.
  */
-#include "backends/loop.h"
+#include "backends/loop/loop.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

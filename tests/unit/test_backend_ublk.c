@@ -3,9 +3,9 @@
  * The driver's half of ublk against a data process made up here: a thread that takes requests off a
  * socket, keeps them for the test to look at, and answers what the test has prepared.
  */
-#include "backends/ublk.h"
+#include "backends/ublk/ublk.h"
+#include "backends/ublk/ublkc_wire.h"
 #include "base/fd.h"
-#include "blockio/ublkc_wire.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "blockio/lodev.h"
+#include "backends/loop/lodev.h"
 
 #include "blockio_env.h"
 

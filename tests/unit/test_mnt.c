@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "blockio/mnt.h"
+#include "mount/mnt.h"
 
 #include "blockio_env.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines of `serve`: flags, environment, defaults, each refusal, hints, and the help text.
  */
-#include "serve_options.h"
+#include "app/serve_options.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data process without ublk, against a made-up kernel: what is left of a device whose making
  * fails at each step. */
+#include "backends/ublk/ublk_dev.h"
 #include "base/fd.h"
 #include "blockio/bytes.h"
-#include "blockio/ublk_dev.h"
 #include "ublk_dir.h"
 #include "ublk_kernel.h"
 

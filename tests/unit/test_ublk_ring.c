@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control commands through their real ring, to a driver that answers each with 0: /dev/null's. */
-#include "blockio/ublk_ctl.h"
+#include "backends/ublk/ublk_ctl.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

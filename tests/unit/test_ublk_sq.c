@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The submission queue of ublk's threads when the kernel takes only a part. An entry that does not
  * exist makes it stop there, as one that it has no memory for does. */
-#include "blockio/ublk_sq.h"
+#include "backends/ublk/ublk_sq.h"
 
 #include <criterion/criterion.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the data process keeps in files and says on its socket. */
-#include "blockio/ublkc_wire.h"
+#include "backends/ublk/ublkc_wire.h"
 #include "ublk_dir.h"
 
 #include <errno.h>

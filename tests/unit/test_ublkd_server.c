@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data process's socket: no descriptor that comes along stays open, whatever it came with. */
+#include "backends/ublk/ublkd_server.h"
 #include "ublk_dir.h"
-#include "ublkd_server.h"
 
 #include "base/fd.h"
 

@@ -3,7 +3,7 @@
 #ifndef RINGVOL_TESTS_UBLK_DIR_H
 #define RINGVOL_TESTS_UBLK_DIR_H
 
-#include "blockio/ublk_state.h"
+#include "backends/ublk/ublk_state.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

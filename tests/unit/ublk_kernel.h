@@ -3,7 +3,7 @@
 #ifndef RINGVOL_TESTS_UBLK_KERNEL_H
 #define RINGVOL_TESTS_UBLK_KERNEL_H
 
-#include "blockio/ublk_ctl.h"
+#include "backends/ublk/ublk_ctl.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

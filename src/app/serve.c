@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's life: owns the reactor, the pools, the services and the server, and wires them.
+ *
+ * The happy path: options, log, signals, limits; then the ring, work threads and helpers; the
+ * pools load and the devices and mounts of earlier runs are adopted, each for START_WAIT_MS at
+ * most; sockets, READY=1, the probes, and turns of the ring until SIGTERM. The drain: health says
+ * not serving, no new operations, connections end, background work stops between two steps; when
+ * all of it is idle everything is closed and the status is 0. What has not ended after DRAIN_MS, or
+ * at a second SIGTERM, is cut off: every commit is durable or has not happened, so that is a crash
+ * like any other, and the status is 0 as well.
+ *
+ * It fails to start for want of io_uring, memory or an endpoint. Pools do not matter: one that is
+ * missing, sick or slow is waited for while the driver serves, and health says so.
+ */
+#include "app/serve.h"
+
+#include "app/serve_http.h"
+#include "app/serve_options.h"
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/notify.h"
+#include "base/process.h"
+#include "base/when.h"
+#include "csi/csi.h"
+#include "csi/registration.h"
+#include "csi/task.h"
+#include "csi/watch.h"
+#include "descriptor_set.h"
+#include "metrics/endpoints.h"
+#include "mount/mnt.h"
+#include "pool/pool.h"
+#include "probes/probes.h"
+#include "reactor/op.h"
+#include "rpc/health.h"
+#include "rpc/reflection.h"
+#include "rpc/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+
+enum {
+	START_WAIT_MS =
+		2500,    /* for the pools, and again for adoption; kubelet waits for the socket */
+	DRAIN_MS = 9000, /* the contract allows 10 s */
+	DRAIN_TICK_MS = 10, /* how often a drain looks whether all is idle */
+};
+
+struct serve {
+	struct serve_options options;
+	uint64_t start_ns; /* CLOCK_MONOTONIC */
+	struct reactor reactor;
+	struct pools *pools;
+	struct probes *probes;
+	struct csi *csi;
+	struct grpc_registry *registry;
+	struct health *health;
+	struct reflection *reflection;
+	struct metrics *metrics;
+	struct endpoints endpoints;
+	struct server *server;
+	struct registration *registration; /* NULL: not asked for */
+	struct serve_http http;
+
+	int signal_fd;
+	struct ring_req signal_req;
+	struct ring_timer timer; /* start: patience is over; drain: the next look */
+	uint64_t drain_end_ns;
+	bool waited_enough;
+	bool pools_loaded, adopted;
+	bool no_journal_said[POOLS_MAX];
+	bool serving, draining, csi_idle, server_drained, registration_drained;
+	bool cut_off;
+};
+
+/* ---- the process ---- */
+
+static void process_harden(void)
+{
+	process_claim_resources();
+	process_hide_memory();
+}
+
+/* ---- health ---- */
+
+static const char *state_name(enum pool_state state)
+{
+	static const char *const names[] = {
+		[POOL_LOADING] = "loading",
+		[POOL_READY] = "ready",
+		[POOL_MISSING] = "missing",
+		[POOL_SICK] = "sick",
+	};
+	return names[state];
+}
+
+static void log_pool(const struct pool *pool)
+{
+	const char *why = pool_why(pool);
+	log_event(pool_state(pool) == POOL_READY ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "pool",
+		log_fields({"pool", pool_name(pool)}, {"path", pool_path(pool)},
+			{"state", state_name(pool_state(pool))},
+			{"why", *why != '\0' ? why : NULL}));
+}
+
+/* Once of each pool. Its files are made durable one by one, but nothing mends the file system. */
+static void log_no_journal(struct serve *s, const struct pool *pool)
+{
+	unsigned i = 0;
+	while (pools_at(s->pools, i) != pool)
+		i++;
+	if (pool_state(pool) != POOL_READY || !pool_features(pool)->no_journal ||
+		s->no_journal_said[i])
+		return;
+	s->no_journal_said[i] = true;
+	log_event(LOG_LEVEL_WARN,
+		"the pool's file system has no journal that sysfs tells of: " BYTES_NO_JOURNAL,
+		log_fields({"pool", pool_name(pool)}, {"path", pool_path(pool)},
+			{"remedy", BYTES_NO_JOURNAL_REMEDY}));
+}
+
+static void update_health(struct serve *s)
+{
+	struct err why = {0};
+	health_set(s->health, s->serving && csi_check_ready(s->csi, &why) == 0);
+}
+
+/* ---- adoption ---- */
+
+static void on_adopted(void *arg)
+{
+	struct serve *s = arg;
+	s->adopted = true;
+	if (s->serving && !s->draining)
+		update_health(s);
+}
+
+static bool adopting(const struct serve *s)
+{
+	return s->csi != NULL && csi_adopting(s->csi);
+}
+
+static void on_pools_loaded(void *arg)
+{
+	struct serve *s = arg;
+	s->pools_loaded = true;
+}
+
+static void on_pool_changed(void *arg, struct pool *pool)
+{
+	struct serve *s = arg;
+	if (s->draining)
+		return;
+	if (s->csi != NULL && pool_state(pool) == POOL_READY)
+		csi_adopt(s->csi, on_adopted, s);
+	if (!s->serving)
+		return; /* the start says how all of them are */
+	log_pool(pool);
+	log_no_journal(s, pool);
+	update_health(s);
+}
+
+/* ---- drain ---- */
+
+static void log_cut_off(struct serve *s, const char *why)
+{
+	char calls[16], connections[16];
+	snprintf(calls, sizeof(calls), "%u",
+		s->registry != NULL ? grpc_registry_in_flight(s->registry) : 0);
+	snprintf(connections, sizeof(connections), "%u",
+		s->server != NULL ? server_stats(s->server)->connections : 0);
+	log_event(LOG_LEVEL_WARN, "stopped before all was idle",
+		log_fields({"why", why}, {"calls", calls}, {"connections", connections},
+			{"pools", pools_idle(s->pools) ? "idle" : "busy"},
+			{"adoption", adopting(s) ? "running" : "idle"}));
+	if (s->csi == NULL)
+		return;
+	list_for_each (node, &s->csi->tasks) {
+		const struct csi_task *task = container_of(node, struct csi_task, link);
+		log_event(LOG_LEVEL_WARN, "operation cut off",
+			log_fields({"op", task->method}, {"volume", task->subject},
+				{"step", task->op.steps[task->op.at].name}));
+	}
+}
+
+static void cut_off(struct serve *s, const char *why)
+{
+	log_cut_off(s, why);
+	s->cut_off = true;
+	ring_stop(s->reactor.ring);
+}
+
+static void on_csi_idle(void *arg)
+{
+	((struct serve *)arg)->csi_idle = true;
+}
+
+static void on_server_drained(void *arg)
+{
+	struct serve *s = arg;
+	char count[16];
+	s->server_drained = true;
+	snprintf(count, sizeof(count), "%u", server_stats(s->server)->drain_cut);
+	if (server_stats(s->server)->drain_cut != 0)
+		log_event(LOG_LEVEL_WARN, "connections cut off",
+			log_fields(
+				{"why", "the time for draining is over"}, {"connections", count}));
+}
+
+static void on_registration_drained(void *arg)
+{
+	((struct serve *)arg)->registration_drained = true;
+}
+
+static void on_drain_tick(struct ring_timer *timer)
+{
+	struct serve *s = container_of(timer, struct serve, timer);
+	/* A call whose client went away is in flight until its method ends it. */
+	bool calls_over = s->registry == NULL || grpc_registry_in_flight(s->registry) == 0;
+	if (calls_over && s->csi_idle && s->server_drained && s->registration_drained &&
+		!adopting(s) && pools_idle(s->pools))
+		ring_stop(s->reactor.ring);
+	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
+		cut_off(s, "the time for draining is over");
+	else
+		ring_timer_arm(s->reactor.ring, timer, DRAIN_TICK_MS);
+}
+
+/* Also during the start, when some of it is not there yet. */
+static void drain(struct serve *s, const char *why)
+{
+	s->draining = true;
+	log_event(LOG_LEVEL_INFO, "draining", log_fields({"why", why}));
+	(void)notify_send("STOPPING=1");
+	s->drain_end_ns = ring_now_ns(s->reactor.ring) + DRAIN_MS * UINT64_C(1000000);
+	s->csi_idle = s->csi == NULL;
+	s->server_drained = s->server == NULL;
+	s->registration_drained = s->registration == NULL;
+	if (s->health != NULL)
+		health_set(s->health, false);
+	/* Kubelet first: it is to call nobody who is about to go. */
+	if (s->registration != NULL)
+		registration_drain(s->registration, DRAIN_MS, on_registration_drained, s);
+	pools_drain(s->pools);
+	probes_stop();
+	if (s->csi != NULL)
+		csi_drain(s->csi, on_csi_idle, s);
+	serve_http_stop(&s->http);
+	if (s->server != NULL)
+		server_drain(s->server, DRAIN_MS, on_server_drained, s);
+	s->timer.fn = on_drain_tick;
+	ring_timer_arm(s->reactor.ring, &s->timer, 0);
+}
+
+static void watch_signals(struct serve *s);
+
+static void on_signal(struct ring_req *req, int res, uint32_t flags)
+{
+	struct serve *s = container_of(req, struct serve, signal_req);
+	struct signalfd_siginfo info;
+	(void)res; /* a failed poll finds nothing to read below */
+	(void)flags;
+	while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+		const char *name = info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
+		if (!s->draining)
+			drain(s, name);
+		else if (!s->cut_off)
+			cut_off(s, "a second signal");
+	}
+	watch_signals(s);
+}
+
+static void watch_signals(struct serve *s)
+{
+	s->signal_req.fn = on_signal;
+	io_uring_prep_poll_add(&s->signal_req.sqe, s->signal_fd, POLLIN);
+	ring_submit(s->reactor.ring, &s->signal_req);
+}
+
+/* ---- start ---- */
+
+static int open_reactor(struct serve *s, struct err *err)
+{
+	int r = ring_open(&s->reactor.ring, &(struct ring_config){0});
+	if (r < 0)
+		return ring_open_why(r, err);
+	watch_signals(s);
+	r = work_open(&s->reactor.work, s->reactor.ring, WORK_THREADS);
+	if (r < 0)
+		return err_sys(err, r, "work threads cannot be started");
+	const char *kept[POOLS_MAX];
+	for (unsigned i = 0; i < s->options.pool_count; i++)
+		kept[i] = s->options.pools[i].path;
+	r = mnt_roots_set(
+		s->options.target_roots, s->options.target_root_count, kept, s->options.pool_count);
+	if (r < 0)
+		return err_sys(err, r, "taking note of where targets may be");
+	r = helpers_open(&s->reactor.helpers, s->reactor.ring, mnt_calls, MNT_CALLS);
+	if (r < 0)
+		return err_sys(err, r, "helper processes cannot be started");
+	return 0;
+}
+
+static void on_waited_enough(struct ring_timer *timer)
+{
+	container_of(timer, struct serve, timer)->waited_enough = true;
+}
+
+/* Turns until *flag, for START_WAIT_MS at most, or until a signal asks for the end. */
+static int wait_for(struct serve *s, const bool *flag, struct err *err)
+{
+	int r = 0;
+	s->waited_enough = false;
+	s->timer.fn = on_waited_enough;
+	ring_timer_arm(s->reactor.ring, &s->timer, START_WAIT_MS);
+	while (r == 0 && !*flag && !s->waited_enough && !s->draining)
+		r = ring_turn(s->reactor.ring, true);
+	if (!s->draining) /* else the timer is the drain's */
+		ring_timer_cancel(s->reactor.ring, &s->timer);
+	return r < 0 ? err_sys(err, r, "the ring is broken") : 0;
+}
+
+static int open_pools(struct serve *s, struct err *err)
+{
+	int r = pools_open(&s->pools, &s->reactor, s->options.pools, s->options.pool_count);
+	if (r < 0)
+		return err_sys(err, r, "the pools cannot be opened");
+	pools_start(s->pools, on_pools_loaded, on_pool_changed, s);
+	return wait_for(s, &s->pools_loaded, err);
+}
+
+static void on_ublkd_returned(void *arg)
+{
+	struct serve *s = arg;
+	if (s->csi != NULL && !s->draining)
+		csi_adopt(s->csi, on_adopted, s);
+}
+
+static int open_csi(struct serve *s, struct err *err)
+{
+	int r = 0;
+	backend_loop_configure(&s->options.loop);
+	if (s->options.ublk) {
+		s->options.ublkd.on_returned = on_ublkd_returned;
+		s->options.ublkd.arg = s;
+		r = backend_ublk_open(&s->reactor, &s->options.ublkd);
+	}
+	if (r < 0)
+		return err_sys(err, r, "ublk volumes cannot be served");
+	r = probes_open(&s->probes, &s->reactor);
+	if (r >= 0)
+		r = csi_open(&s->csi, &s->options.csi, &s->reactor, s->pools);
+	if (r < 0)
+		return err_sys(err, r, "the services cannot be opened");
+	s->csi->probes = s->probes;
+	r = csi_watch_open(s->csi);
+	if (r < 0)
+		return err_sys(err, r, "the volumes in use cannot be watched");
+	csi_adopt(s->csi, on_adopted, s);
+	return wait_for(s, &s->adopted, err);
+}
+
+static int open_server(struct serve *s, struct err *err)
+{
+	s->registry = grpc_registry_new();
+	if (s->registry == NULL)
+		return err_sys(err, -ENOMEM, "the services cannot be registered");
+	int r = csi_register(s->csi, s->registry);
+	if (r < 0)
+		return err_sys(err, r, "the services cannot be registered");
+	s->health = health_new(s->registry);
+	s->reflection = reflection_new(s->registry, proto_descriptor_set, proto_descriptor_set_len);
+	if (s->health == NULL || s->reflection == NULL)
+		return err_sys(err, -ENOMEM, "the health and reflection services cannot be opened");
+	const struct server_config config = {
+		.ring = s->reactor.ring,
+		.registry = s->registry,
+		.limits = server_limits_default,
+		.http_routes = s->endpoints.routes,
+		.http_limits = server_http_limits_default,
+	};
+	r = metrics_open(&s->metrics, &s->reactor, s->csi, s->registry);
+	if (r < 0)
+		return err_sys(err, r, "metrics cannot be kept");
+	endpoints_init(&s->endpoints, s->csi, s->metrics);
+	r = server_open(&s->server, &config);
+	if (r < 0)
+		return err_sys(err, r, "the server cannot be opened");
+	for (unsigned i = 0; i < s->options.endpoint_count; i++) {
+		r = server_listen(s->server, s->options.endpoints[i], err);
+		if (r < 0)
+			return err_sys(err, r, "cannot listen on %s", s->options.endpoints[i]);
+	}
+	if (s->options.http == NULL)
+		return 0;
+	return serve_http_start(&s->http, s->reactor.ring, s->server, s->options.http, err);
+}
+
+static int open_registration(struct serve *s, struct err *err)
+{
+	if (s->options.kubelet_registration == NULL)
+		return 0;
+	const struct registration_config config = {
+		.dir = s->options.kubelet_registration,
+		.driver_name = s->options.csi.driver_name,
+		.endpoint = s->options.kubelet_endpoint,
+	};
+	int r = registration_open(&s->registration, &s->reactor, &config);
+	return r < 0 ? err_sys(err, r, "registration with kubelet") : 0;
+}
+
+static void on_probes_loaded(void *arg)
+{
+	struct serve *s = arg;
+	if (s->draining) /* which stopped it */
+		return;
+	if (probes_state(s->probes) == PROBES_SYSFS)
+		log_event(LOG_LEVEL_WARN,
+			"volumes are counted without BPF: no latency histograms, no I/O errors",
+			log_fields({"why", probes_why(s->probes)}));
+}
+
+static void say_serving(struct serve *s)
+{
+	struct buf endpoints = {0}, pools = {0};
+	char startup_ms[32];
+	struct pool *pool;
+	for (unsigned i = 0; i < s->options.endpoint_count; i++)
+		buf_printf(&endpoints, "%s%s", i == 0 ? "" : ",", s->options.endpoints[i]);
+	for (unsigned i = 0; (pool = pools_at(s->pools, i)) != NULL; i++) {
+		buf_printf(&pools, "%s%s:%s", i == 0 ? "" : ",", pool_name(pool),
+			state_name(pool_state(pool)));
+		if (pool_state(pool) != POOL_READY)
+			log_pool(pool);
+		log_no_journal(s, pool);
+	}
+	if (!s->adopted)
+		log_event(LOG_LEVEL_WARN, "devices and mounts of earlier runs are still looked for",
+			NULL);
+	snprintf(startup_ms, sizeof(startup_ms), "%.1f",
+		(double)(when_monotonic_ns() - s->start_ns) / 1e6);
+	log_event(LOG_LEVEL_INFO, "serving",
+		log_fields({"version", RINGVOL_VERSION}, {"driver", s->options.csi.driver_name},
+			{"node", s->options.csi.node_id}, {"endpoints", (char *)endpoints.data},
+			{"http", s->http.listening ? s->http.address : NULL},
+			{"pools", (char *)pools.data}, {"startup_ms", startup_ms}));
+	buf_free(&endpoints);
+	buf_free(&pools);
+}
+
+/* Ends early, with 0, when a signal came. */
+static int start(struct serve *s, struct err *err)
+{
+	process_harden();
+	int r = process_take_signals(&s->signal_fd);
+	if (r < 0)
+		return err_sys(err, r, "signals cannot be taken");
+	r = open_reactor(s, err);
+	if (r >= 0)
+		r = open_pools(s, err);
+	if (r < 0 || s->draining)
+		return r;
+	r = open_csi(s, err);
+	if (r < 0 || s->draining)
+		return r;
+	r = open_server(s, err);
+	if (r < 0)
+		return r;
+	r = open_registration(s, err);
+	if (r < 0)
+		return r;
+	s->serving = true;
+	update_health(s);
+	say_serving(s);
+	r = notify_send("READY=1");
+	if (r < 0)
+		log_event(LOG_LEVEL_WARN, "the service manager cannot be told READY=1",
+			log_fields({"error", strerrordesc_np(-r)}));
+	/* Not before: it takes longer than all of the start. */
+	probes_start(s->probes, true, on_probes_loaded, s);
+	return 0;
+}
+
+/* Top down; half of it may be missing. */
+static void stop(struct serve *s)
+{
+	registration_close(s->registration);
+	serve_http_stop(&s->http);
+	server_close(s->server);
+	metrics_close(s->metrics);
+	reflection_free(s->reflection);
+	health_free(s->health);
+	grpc_registry_free(s->registry);
+	csi_close(s->csi);
+	backend_ublk_close();
+	pools_close(s->pools);
+	helpers_close(s->reactor.helpers);
+	work_close(s->reactor.work);
+	probes_close(s->probes);
+	ring_close(s->reactor.ring);
+	fd_close(&s->signal_fd);
+	serve_options_free(&s->options);
+}
+
+int serve_main(int argc, char *const *argv)
+{
+	struct serve s = {.signal_fd = -1, .start_ns = when_monotonic_ns()};
+	struct options_result result = {0};
+	struct err err = {0};
+	if (serve_options_parse(&s.options, &result, argc, argv, &err) < 0) {
+		fprintf(stderr, "ringvol serve: %s\n", err.message);
+		serve_options_free(&s.options);
+		return 2;
+	}
+	if (result.help) {
+		options_print_help(&serve_command, stdout);
+		serve_options_free(&s.options);
+		return 0;
+	}
+	log_open(s.options.log_level, s.options.log_format);
+	int r = start(&s, &err);
+	if (r >= 0) {
+		r = ring_run(s.reactor.ring);
+		if (r < 0)
+			err_sys(&err, r, "the ring is broken");
+	}
+	if (r < 0)
+		log_event(LOG_LEVEL_ERROR, "cannot serve", log_fields({"error", err.message}));
+	/* What still runs uses memory that closing would free; a socket left by a start that failed
+	 * half way is stale and replaced by the next. */
+	if (s.cut_off || (r < 0 && s.pools != NULL)) {
+		server_close(s.server);
+		_exit(r < 0 ? 1 : 0);
+	}
+	stop(&s);
+	if (r >= 0)
+		log_event(LOG_LEVEL_INFO, "stopped", NULL);
+	return r < 0 ? 1 : 0;
+}

@@ -1,0 +1,579 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The options of `ringvol serve`: one setter for each row of the table at the end. A setter checks
+ * a value fully, so that what is wrong is said before anything is opened, and copies what it keeps.
+ */
+#include "app/serve_options.h"
+
+#include "backends/ublk/ublkd_proto.h"
+#include "rpc/listen.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static bool is_alnum(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* Decimal digits and nothing else: strtoull() would take a sign and blanks. */
+static bool parse_number(const char *s, uint64_t max, uint64_t *ret)
+{
+	uint64_t n = 0;
+	if (*s == '\0')
+		return false;
+	for (; *s >= '0' && *s <= '9'; s++)
+		if (__builtin_mul_overflow(n, 10, &n) ||
+			__builtin_add_overflow(n, (uint64_t)(*s - '0'), &n))
+			return false;
+	if (*s != '\0' || n > max)
+		return false;
+	*ret = n;
+	return true;
+}
+
+static int keep(struct serve_options *o, const char *value, const char **ret, struct err *err)
+{
+	const char *copy = arena_strdup(o->arena, value);
+	if (copy == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	*ret = copy;
+	return 0;
+}
+
+/* The place of value in names, or -EINVAL with all of them in *err. */
+static int parse_choice(
+	const char *value, const char *const *names, const char *shown, struct err *err)
+{
+	for (int i = 0; names[i] != NULL; i++)
+		if (strcmp(value, names[i]) == 0)
+			return i;
+	const char *near = options_nearest(value, names);
+	return err_set(err, ERR_INVALID, "not one of %s%s%s%s", shown,
+		near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+		near != NULL ? "'?" : "");
+}
+
+/* ---- endpoint ---- */
+
+static int check_unix_path(const char *path, struct err *err)
+{
+	if (path[0] != '/')
+		return err_set(err, ERR_INVALID,
+			"the socket's path must be absolute, as in unix:///run/ringvol/csi.sock");
+	if (path[strlen(path) - 1] == '/')
+		return err_set(err, ERR_INVALID, "the socket's path names a directory");
+	/* One byte is the ending NUL. */
+	size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+	if (strlen(path) > max)
+		return err_set(err, ERR_INVALID, "the socket's path is longer than %zu bytes", max);
+	return 0;
+}
+
+/* Other addresses than the loopback's are refused: there is no authentication. */
+static int check_tcp(const char *address, struct err *err)
+{
+	static const char *const hosts[] = {"127.0.0.1:", "[::1]:"};
+	for (unsigned i = 0; i < 2; i++) {
+		size_t len = strlen(hosts[i]);
+		uint64_t port;
+		if (strncmp(address, hosts[i], len) != 0)
+			continue;
+		if (!parse_number(address + len, 65535, &port) || port == 0)
+			return err_set(
+				err, ERR_INVALID, "the port must be a number from 1 to 65535");
+		return 0;
+	}
+	return err_set(err, ERR_INVALID,
+		"tcp is served on the loopback only: tcp://127.0.0.1:PORT or tcp://[::1]:PORT");
+}
+
+static int set_endpoint(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r;
+	if (strncmp(value, "unix://", 7) == 0)
+		r = check_unix_path(value + 7, err);
+	else if (strncmp(value, "unix:", 5) == 0)
+		r = check_unix_path(value + 5, err);
+	else if (strncmp(value, "tcp://", 6) == 0)
+		r = check_tcp(value + 6, err);
+	else
+		r = err_set(err, ERR_INVALID, "not unix:///PATH or tcp://127.0.0.1:PORT");
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < o->endpoint_count; i++)
+		if (strcmp(o->endpoints[i], value) == 0)
+			return err_set(err, ERR_INVALID, "given twice");
+	if (o->endpoint_count == SERVE_ENDPOINTS_MAX)
+		return err_set(err, ERR_INVALID, "more than %d endpoints", SERVE_ENDPOINTS_MAX);
+	r = keep(o, value, &o->endpoints[o->endpoint_count], err);
+	if (r < 0)
+		return r;
+	o->endpoint_count++;
+	return 0;
+}
+
+/* value: NULL for the flag, else its variable's. */
+static int set_insecure_tcp(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"false", "true", NULL};
+	int i = value == NULL ? 1 : parse_choice(value, names, "true, false", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->insecure_tcp = i == 1;
+	return 0;
+}
+
+/* Any user of the node, and any pod in its network, reaches a port of the loopback: the operator
+ * has to say that this is wanted. */
+static int check_insecure_tcp(const struct serve_options *o, struct err *err)
+{
+	for (unsigned i = 0; i < o->endpoint_count && !o->insecure_tcp; i++)
+		if (strncmp(o->endpoints[i], "tcp://", 6) == 0)
+			return err_set(err, ERR_INVALID,
+				"--endpoint '%s': every local user could call the driver there, DeleteVolume included; use unix:///PATH, or give --insecure-tcp to allow it",
+				o->endpoints[i]);
+	return 0;
+}
+
+/* ---- names ---- */
+
+/* A domain name as in RFC 1035, upper case allowed: what CSI asks of a driver's name. */
+static int set_driver_name(void *target, const char *value, struct err *err)
+{
+	size_t len = strlen(value);
+	if (len == 0 || len > SERVE_DRIVER_NAME_MAX)
+		return err_set(err, ERR_INVALID, "a driver's name has 1 to %d bytes",
+			SERVE_DRIVER_NAME_MAX);
+	for (size_t i = 0; i < len; i++) {
+		bool edge = i == 0 || i + 1 == len || value[i - 1] == '.' || value[i + 1] == '.';
+		if (is_alnum(value[i]) || (!edge && (value[i] == '-' || value[i] == '.')))
+			continue;
+		return err_set(err, ERR_INVALID,
+			"a driver's name is a domain name: letters, digits, '-' and '.', each part "
+			"beginning and ending with a letter or digit");
+	}
+	struct serve_options *o = target;
+	return keep(o, value, &o->csi.driver_name, err);
+}
+
+static int set_node_id(void *target, const char *value, struct err *err)
+{
+	size_t len = strlen(value);
+	if (len == 0 || len > SERVE_NODE_ID_MAX)
+		return err_set(
+			err, ERR_INVALID, "a node's id has 1 to %d bytes", SERVE_NODE_ID_MAX);
+	for (size_t i = 0; i < len; i++)
+		if (value[i] <= ' ' || value[i] >= 0x7f)
+			return err_set(err, ERR_INVALID,
+				"a node's id has printable ASCII characters and no blanks");
+	struct serve_options *o = target;
+	return keep(o, value, &o->csi.node_id, err);
+}
+
+/* ---- pool ---- */
+
+static int check_pool_name(const char *name, struct err *err)
+{
+	size_t len = strlen(name);
+	bool ok = len > 0 && len <= SERVE_POOL_NAME_MAX && is_alnum(name[0]);
+	for (size_t i = 1; ok && i < len; i++)
+		ok = is_alnum(name[i]) || strchr("-_.", name[i]) != NULL;
+	if (ok)
+		return 0;
+	return err_set(err, ERR_INVALID,
+		"a pool's name has 1 to %d letters, digits, '-', '_' or '.', a letter or digit "
+		"first",
+		SERVE_POOL_NAME_MAX);
+}
+
+/* A plain decimal number; strtod() would also take "inf", "nan" and hexadecimal. */
+static int parse_overcommit(const char *s, double *ret, struct err *err)
+{
+	char *end;
+	double f = s[strspn(s, "0123456789.")] == '\0' && *s != '\0' ? strtod(s, &end) : 0;
+	if (!(f >= 0.1 && f <= 1000) || *end != '\0')
+		return err_set(err, ERR_INVALID, "overcommit is a number from 0.1 to 1000");
+	*ret = f;
+	return 0;
+}
+
+static int set_pool_setting(struct pool_config *pool, char *setting, struct err *err)
+{
+	char *value = strchr(setting, '=');
+	if (value != NULL)
+		*value++ = '\0';
+	if (strcmp(setting, "init") == 0 && value == NULL) {
+		pool->init = true;
+		return 0;
+	}
+	if (strcmp(setting, "overcommit") == 0 && value != NULL)
+		return parse_overcommit(value, &pool->overcommit, err);
+	if (strcmp(setting, "reserve") == 0 && value != NULL) {
+		uint64_t pct;
+		if (!parse_number(value, 90, &pct))
+			return err_set(err, ERR_INVALID, "reserve is a percentage from 0 to 90");
+		pool->reserve_pct = (unsigned)pct;
+		return 0;
+	}
+	static const char *const names[] = {"overcommit", "reserve", "init", NULL};
+	const char *near = options_nearest(setting, names);
+	return err_set(err, ERR_INVALID, "'%.40s' is none of overcommit=F, reserve=PCT, init%s%s%s",
+		setting, near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+		near != NULL ? "'?" : "");
+}
+
+static int set_pool(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	bool none = strcmp(value, "none") == 0;
+	if (o->no_pools || (none && o->pool_count > 0))
+		return err_set(err, ERR_INVALID, "none leaves no room for other pools");
+	o->no_pools = none;
+	if (none)
+		return 0;
+	char *name = arena_strdup(o->arena, value);
+	if (name == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	char *settings = strchr(name, ',');
+	if (settings != NULL)
+		*settings++ = '\0';
+	char *path = strchr(name, '=');
+	if (path == NULL)
+		return err_set(err, ERR_INVALID,
+			"not NAME=PATH[,overcommit=F][,reserve=PCT][,init] or none");
+	*path++ = '\0';
+
+	struct pool_config pool = {.name = name, .path = path, .overcommit = 1.0, .reserve_pct = 5};
+	int r = check_pool_name(name, err);
+	if (r < 0)
+		return r;
+	if (path[0] != '/' || strlen(path) >= PATH_MAX)
+		return err_set(err, ERR_INVALID, "a pool's path must be absolute");
+	while (settings != NULL) {
+		char *setting = strsep(&settings, ",");
+		r = set_pool_setting(&pool, setting, err);
+		if (r < 0)
+			return r;
+	}
+	for (unsigned i = 0; i < o->pool_count; i++) {
+		if (strcmp(o->pools[i].name, name) == 0)
+			return err_set(
+				err, ERR_INVALID, "there are two pools of the name %s", name);
+		if (strcmp(o->pools[i].path, path) == 0)
+			return err_set(
+				err, ERR_INVALID, "it has the path of pool %s", o->pools[i].name);
+	}
+	if (o->pool_count == POOLS_MAX)
+		return err_set(err, ERR_INVALID, "more than %d pools", POOLS_MAX);
+	o->pools[o->pool_count++] = pool;
+	return 0;
+}
+
+/* ---- choices ---- */
+
+static int set_services(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"identity", "controller", "node", NULL};
+	static const unsigned bits[] = {CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE};
+	unsigned services = CSI_IDENTITY;
+	for (size_t len;; value += len + 1) {
+		char name[32];
+		len = strcspn(value, ",");
+		snprintf(name, sizeof(name), "%.*s", (int)len, value);
+		int i = parse_choice(name, names, "identity, controller, node", err);
+		if (i < 0)
+			return i;
+		services |= bits[i];
+		if (value[len] == '\0')
+			break;
+	}
+	((struct serve_options *)target)->csi.services = services;
+	return 0;
+}
+
+static int set_controller_expand(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"node", "on", NULL};
+	int i = parse_choice(value, names, "on, node", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->csi.controller_expand = i == 1;
+	return 0;
+}
+
+static int set_csi_version(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"both", "1.12", "1.13", NULL};
+	static const unsigned health[] = {
+		CSI_HEALTH_1_12 | CSI_HEALTH_1_13, CSI_HEALTH_1_12, CSI_HEALTH_1_13};
+	int i = parse_choice(value, names, "both, 1.12, 1.13", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->csi.health = health[i];
+	return 0;
+}
+
+static int set_max_volumes(void *target, const char *value, struct err *err)
+{
+	uint64_t n;
+	if (!parse_number(value, INT32_MAX, &n))
+		return err_set(err, ERR_INVALID, "not a number from 0 (no limit) to %d", INT32_MAX);
+	((struct serve_options *)target)->csi.max_volumes = (int64_t)n;
+	return 0;
+}
+
+/* ':' is between roots in the environment, ours and the helper processes'. */
+static int set_target_root(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (value[0] != '/' || strlen(value) >= PATH_MAX)
+		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
+	if (strchr(value, ':') != NULL)
+		return err_set(err, ERR_INVALID, "a ':' cannot be in it");
+	if (value[strspn(value, "/")] == '\0')
+		return err_set(err, ERR_INVALID, "'/' holds everything; name a directory below it");
+	if (o->target_root_count == SERVE_TARGET_ROOTS_MAX)
+		return err_set(err, ERR_INVALID, "more than %d roots", SERVE_TARGET_ROOTS_MAX);
+	int r = keep(o, value, &o->target_roots[o->target_root_count], err);
+	o->target_root_count += r == 0;
+	return r;
+}
+
+static int set_registration(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (value[0] != '/')
+		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
+	return keep(o, value, &o->kubelet_registration, err);
+}
+
+static int set_kubelet_endpoint(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r = check_unix_path(value, err);
+	return r < 0 ? r : keep(o, value, &o->kubelet_endpoint, err);
+}
+
+static int set_http(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	struct sockaddr_storage address;
+	socklen_t len;
+	if (strcmp(value, "off") == 0) {
+		o->http = NULL;
+		return 0;
+	}
+	if (listen_parse_address(value, &address, &len) < 0)
+		return err_set(err, ERR_INVALID,
+			"not ADDR:PORT (as 127.0.0.1:9808, 0.0.0.0:9808 or [::]:9808) or off");
+	return keep(o, value, &o->http, err);
+}
+
+static int set_ublkd(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"off", "external", "start", NULL};
+	int i = parse_choice(value, names, "start, external, off", err);
+	if (i < 0)
+		return i;
+	struct serve_options *o = target;
+	o->ublk = i != 0;
+	o->ublkd.start = i == 2;
+	return 0;
+}
+
+static int set_ublkd_socket(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r = check_unix_path(value, err);
+	return r < 0 ? r : keep(o, value, &o->ublkd.socket_path, err);
+}
+
+static int set_ublkd_state_dir(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (value[0] != '/')
+		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
+	return keep(o, value, &o->ublkd.state_dir, err);
+}
+
+/* The flag has no value, the variable has one. */
+static int set_block_on_loop(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"false", "true", "0", "1", NULL};
+	int i = value == NULL ? 1 : parse_choice(value, names, "true, false", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->loop.block_on_loop = i % 2 == 1;
+	return 0;
+}
+
+static int set_log_level(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"error", "warn", "info", "debug", NULL};
+	int i = parse_choice(value, names, "error, warn, info, debug", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->log_level = (enum log_level)i;
+	return 0;
+}
+
+static int set_log_format(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"logfmt", "json", NULL};
+	int i = parse_choice(value, names, "logfmt, json", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->log_format = (enum log_format)i;
+	return 0;
+}
+
+static const struct option_row rows[] = {
+	{"--endpoint", "unix:///PATH|tcp://127.0.0.1:PORT", {"CSI_ENDPOINT"},
+		.fallback = "unix:///run/ringvol/csi.sock",
+		.help = "where CSI is served; repeatable\n"
+			"tcp needs --insecure-tcp",
+		.set = set_endpoint},
+	{"--insecure-tcp", .environment = {"RINGVOL_INSECURE_TCP"}, .fallback_help = "false",
+		.help = "allow tcp endpoints: they have neither encryption nor authentication,\n"
+			"so every local user and every pod in the host's network can call\n"
+			"the driver and delete volumes",
+		.set = set_insecure_tcp},
+	{"--driver-name", "NAME", {"RINGVOL_DRIVER_NAME"}, .fallback = "csi.ringvol.dev",
+		.help = "the name storage classes call it by", .set = set_driver_name},
+	{"--node-id", "ID", {"NODE_ID", "KUBE_NODE_NAME"}, .fallback_help = "the host name",
+		.help = "this node's name", .set = set_node_id},
+	{"--pool", "NAME=PATH[,overcommit=F][,reserve=PCT][,init]|none", {"RINGVOL_POOLS"},
+		.separator = ';', .fallback = "default=/var/lib/ringvol",
+		.help = "a directory to keep volumes in; repeatable\n"
+			"overcommit: how often its space may be promised (1.0)\n"
+			"reserve: percent of its file system never promised (5)\n"
+			"init: make it a pool if the directory is empty\n"
+			"none: a driver that only says what it can do, as a central sidecar asks",
+		.set = set_pool},
+	{"--services", "LIST", {"RINGVOL_SERVICES"}, .fallback = "identity,controller,node",
+		.help = "the services to serve, commas between; identity always is",
+		.set = set_services},
+	{"--http", "ADDR:PORT|off", {"RINGVOL_HTTP"}, .fallback = "127.0.0.1:9808",
+		.help = "where /healthz, /readyz and /metrics are served; an address in use is "
+			"waited for",
+		.set = set_http},
+	{"--target-root", "DIR", {"RINGVOL_TARGET_ROOTS"}, .separator = ':',
+		.fallback_help = "no limit",
+		.help = "where volumes are staged and published, below it; repeatable (kubelet's "
+			"directories\n"
+			"pods and plugins); never in pools, /dev, /proc, /sys or /run/ringvol",
+		.set = set_target_root},
+	{"--kubelet-registration", "DIR", {"RINGVOL_KUBELET_REGISTRATION"}, .fallback_help = "off",
+		.help = "register with kubelet, whose registry directory this is\n"
+			"(/var/lib/kubelet/plugins_registry)",
+		.set = set_registration},
+	{"--kubelet-endpoint", "PATH", {"RINGVOL_KUBELET_ENDPOINT"},
+		.fallback_help = "the first unix socket of --endpoint",
+		.help = "our socket as kubelet sees it, from outside the container",
+		.set = set_kubelet_endpoint},
+	{"--controller-expand", "on|node", {"RINGVOL_CONTROLLER_EXPAND"}, .fallback = "on",
+		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
+		.set = set_controller_expand},
+	{"--csi-version", "both|1.12|1.13", {"RINGVOL_CSI_VERSION"}, .fallback = "both",
+		.help = "whose health capabilities are advertised; the calls of both are served\n"
+			"1.12: VOLUME_CONDITION; 1.13: GET_VOLUME_HEALTH and its like",
+		.set = set_csi_version},
+	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
+		.help = "what NodeGetInfo tells the scheduler; 0: no limit",
+		.set = set_max_volumes},
+	{"--ublkd", "start|external|off", {"RINGVOL_UBLKD"}, .fallback = "start",
+		.help = "the data process of ublk volumes\n"
+			"start: started when one is needed and none answers\n"
+			"external: a service or pod of its own runs 'ringvol ublkd'\n"
+			"off: no ublk volumes on this node",
+		.set = set_ublkd},
+	{"--ublkd-socket", "PATH", {"RINGVOL_UBLKD_SOCKET"}, .fallback = UBLKD_SOCKET,
+		.help = "where the data process listens", .set = set_ublkd_socket},
+	{"--ublkd-state-dir", "PATH", {"RINGVOL_UBLKD_STATE_DIR"}, .fallback = UBLKD_STATE_DIR,
+		.help = "where it keeps what it knows of its devices; not across a reboot",
+		.set = set_ublkd_state_dir},
+	{"--block-on-loop", NULL, {"RINGVOL_BLOCK_ON_LOOP"}, .fallback_help = "off",
+		.help = "give pods with raw block volumes the loop node itself, where else a "
+			"device-mapper\n"
+			"device stands between. Whoever holds a loop node can make it serve "
+			"another image:\n"
+			"for nodes without device mapper whose pods are trusted",
+		.set = set_block_on_loop},
+	{"--log-level", "error|warn|info|debug", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
+		.help = "what is logged, on standard error", .set = set_log_level},
+	{"--log-format", "logfmt|json", {"RINGVOL_LOG_FORMAT"}, .fallback = "logfmt",
+		.help = "how a line looks", .set = set_log_format},
+	{NULL},
+};
+
+const struct command serve_command = {
+	.name = "serve",
+	.summary = "Serves CSI for the pools of this node until SIGTERM, which lets running "
+		   "operations end\n"
+		   "(10 seconds at most; a second SIGTERM ends at once). A pool that is missing or "
+		   "sick\n"
+		   "does not stop it. A flag overrides its environment variable.",
+	.options = rows,
+};
+
+/* Kubelet is told of a unix socket, and the socket in its directory has a name of a limited length.
+ */
+static int complete_registration(struct serve_options *o, struct err *err)
+{
+	size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+	if (o->kubelet_registration == NULL)
+		return 0;
+	if (strlen(o->kubelet_registration) + strlen("/") + strlen(o->csi.driver_name) +
+			strlen("-reg.sock") >
+		max)
+		return err_set(err, ERR_INVALID,
+			"--kubelet-registration: the socket's path in it would be longer than %zu bytes",
+			max);
+	for (unsigned i = 0; i < o->endpoint_count && o->kubelet_endpoint == NULL; i++) {
+		const char *e = o->endpoints[i];
+		if (strncmp(e, "unix:", 5) == 0)
+			o->kubelet_endpoint = strncmp(e, "unix://", 7) == 0 ? e + 7 : e + 5;
+	}
+	if (o->kubelet_endpoint == NULL)
+		return err_set(err, ERR_INVALID,
+			"--kubelet-registration: kubelet needs a unix socket; give one as --endpoint or --kubelet-endpoint");
+	return 0;
+}
+
+int serve_options_parse(struct serve_options *ret, struct options_result *ret_result, int argc,
+	char *const *argv, struct err *err)
+{
+	ret->arena = arena_new(0);
+	if (ret->arena == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	int r = options_parse(&serve_command, argc, argv, ret, ret_result, err);
+	if (r == 0 && !ret_result->help)
+		r = check_insecure_tcp(ret, err);
+	if (r == 0 && !ret_result->help)
+		r = complete_registration(ret, err);
+	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)
+		return r;
+	char host[HOST_NAME_MAX + 1];
+	if (gethostname(host, sizeof(host)) < 0)
+		return err_sys(err, -errno, "--node-id: cannot ask for the host name");
+	host[HOST_NAME_MAX] = '\0';
+	struct err why = {0};
+	r = set_node_id(ret, host, &why);
+	if (r < 0)
+		err_set(err, ERR_INVALID, "--node-id is needed, the host name '%s' will not do: %s",
+			host, why.message);
+	return r;
+}
+
+void serve_options_free(struct serve_options *options)
+{
+	arena_unref(options->arena);
+	options->arena = NULL;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `ringvol serve` can be told, by flag or environment. */
+#ifndef RINGVOL_SERVE_OPTIONS_H
+#define RINGVOL_SERVE_OPTIONS_H
+
+#include "backends/loop/loop.h"
+#include "backends/ublk/ublk.h"
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "csi/csi.h"
+#include "pool/pool.h"
+
+enum {
+	SERVE_ENDPOINTS_MAX = 8,
+	SERVE_DRIVER_NAME_MAX = 63, /* bytes; the specification's */
+	SERVE_NODE_ID_MAX = 256,    /* bytes; the specification's */
+	SERVE_TARGET_ROOTS_MAX = 16,
+	SERVE_POOL_NAME_MAX = 63, /* bytes; it is a label of metrics and a StorageClass value */
+};
+
+struct serve_options {
+	struct arena *arena; /* holds every string below */
+	const char *endpoints[SERVE_ENDPOINTS_MAX];
+	unsigned endpoint_count;
+	bool insecure_tcp; /* without it no endpoint is TCP */
+	const char *http;  /* ADDR:PORT; NULL: off */
+	struct pool_config pools[POOLS_MAX];
+	unsigned pool_count;
+	bool no_pools; /* said with "none"; without it there is one at least */
+	struct csi_config csi;
+	struct backend_loop_config loop;
+	bool ublk;
+	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */
+	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */
+	unsigned target_root_count;
+	const char *kubelet_registration; /* directory; NULL: none */
+	const char *kubelet_endpoint;     /* with it: a path */
+	enum log_level log_level;
+	enum log_format log_format;
+};
+
+extern const struct command serve_command;
+
+/* Zeroed *ret is filled; with result.help nothing in it counts. 0, or a negative errno with one
+ * line in *err. Free it in every case. */
+int serve_options_parse(struct serve_options *ret, struct options_result *ret_result, int argc,
+	char *const *argv, struct err *err);
+void serve_options_free(struct serve_options *options);
+
+#endif

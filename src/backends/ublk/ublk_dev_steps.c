@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps that several operations on ublk devices have: control commands, jobs, the image and its
+ * lock, opening the device's queues and having them served, and the note that all of it is done.
+ */
+#include "backends/ublk/ublk_dev_priv.h"
+
+#include "base/fd.h"
+#include "base/when.h"
+#include "blockio/bytes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+enum {
+	LOCK_SETTLE_MS = 128, /* the longest of the waits, each twice the one before */
+	NODE_WAIT_MS = 100,   /* for /dev/ublkcN, where udev makes it */
+};
+
+/* ---- commands and jobs ---- */
+
+static void on_command(struct ublk_ctl_call *call, int res)
+{
+	op_complete(&container_of(call, struct ublk_dev, call)->op, res);
+}
+
+int ublk_dev_command(struct op *op, uint32_t command, uint64_t data)
+{
+	struct ublk_dev *dev = dev_of(op);
+	dev->call.command = command;
+	dev->call.dev_id = dev->record.dev_id;
+	dev->call.data = data;
+	dev->call.on_end = on_command;
+	int pending = op_wait(op);
+	ublk_ctl_submit(dev->devs->config.ctl, &dev->call);
+	return pending;
+}
+
+int ublk_dev_command_end(struct op *op, int res)
+{
+	struct ublk_dev *dev = dev_of(op);
+	const char *name = ublk_ctl_name(dev->call.command);
+	if (res >= 0)
+		return res;
+	if (res == -ETIMEDOUT)
+		return err_set(&op->err, ERR_TIMEOUT,
+			"the kernel does not return from ublk's %s (device %d); it may never: see "
+			"'dmesg', and reboot the node if devices cannot be made any more",
+			name, (int)dev->call.dev_id);
+	if (dev->call.command == UBLK_ABI_ADD_DEV && (res == -EACCES || res == -ENOSPC))
+		return err_set(&op->err, ERR_NO_ROOM,
+			"the kernel makes no more ublk devices (%s): detach some, or raise the "
+			"module parameter ublks_max of ublk_drv",
+			strerrordesc_np(-res));
+	/* The module is missing: it says so better. */
+	if (ublk_ctl_ready(dev->devs->config.ctl, &op->err) < 0)
+		return res;
+	return op_fail_sys(op, res, "ublk's %s for device %d", name, (int)dev->call.dev_id);
+}
+
+int ublk_dev_job(struct op *op, int (*fn)(void *dev))
+{
+	err_clear(&dev_of(op)->job_err);
+	return op_work(op, fn, dev_of(op));
+}
+
+int ublk_dev_job_end(struct op *op, int res)
+{
+	struct ublk_dev *dev = dev_of(op);
+	if (res < 0 && dev->job_err.code != ERR_OK)
+		op->err = dev->job_err;
+	return res;
+}
+
+/* ---- what the kernel can do ---- */
+
+bool dev_features_done(struct op *op)
+{
+	return dev_of(op)->devs->features_known;
+}
+
+int dev_features_run(struct op *op)
+{
+	dev_of(op)->call.features = 0;
+	return ublk_dev_command(op, UBLK_ABI_GET_FEATURES, 0);
+}
+
+int dev_features_end(struct op *op, int res)
+{
+	struct ublk_dev *dev = dev_of(op);
+	const uint64_t needed = UBLK_ABI_F_RECOVERY | UBLK_ABI_F_RECOVERY_REISSUE;
+	if (res == -EOPNOTSUPP || res == -EINVAL ||
+		(res >= 0 && (dev->call.features & needed) != needed))
+		return op_fail(op, ERR_PRECONDITION,
+			"this kernel's ublk is too old to outlive its server; Linux 6.5 or newer "
+			"is needed, or use loop devices");
+	if (res < 0)
+		return ublk_dev_command_end(op, res);
+	dev->devs->features = dev->call.features;
+	dev->devs->features_known = true;
+	return 0;
+}
+
+/* ---- the image ---- */
+
+static int image_open(struct ublk_dev *dev)
+{
+	const struct ublk_record *rec = &dev->record;
+	int flags = (rec->flags & UBLKD_READ_ONLY ? O_RDONLY : O_RDWR) |
+		    (rec->flags & UBLKD_DIRECT_IO ? O_DIRECT : 0) | O_NOFOLLOW | O_CLOEXEC |
+		    O_NONBLOCK;
+	if (rec->path[0] == '\0')
+		return err_set(&dev->job_err, ERR_NOT_FOUND,
+			"/dev/ublkb%u waits for the driver to bring its image", rec->dev_id);
+	dev->image_fd = open(rec->path, flags);
+	if (dev->image_fd < 0)
+		return err_set(&dev->job_err, ERR_NOT_FOUND,
+			"/dev/ublkb%u waits for its image %s (%s): mount its pool, or stage the "
+			"volume again",
+			rec->dev_id, rec->path, strerrordesc_np(errno));
+	return 0;
+}
+
+/* Its lock may be held for a moment by a device that is going, or by what the last data process
+ * still had in flight. */
+static int image_lock(struct ublk_dev *dev)
+{
+	int r = bytes_lock(dev->image_fd);
+	for (unsigned ms = 1; r != 0 && ms <= LOCK_SETTLE_MS; ms *= 2) {
+		when_sleep_ms(ms);
+		r = bytes_lock(dev->image_fd);
+	}
+	if (r == -EWOULDBLOCK)
+		return err_set(&dev->job_err, ERR_PRECONDITION,
+			"image %s is locked by a loop device or another process; 'lslocks' and "
+			"'losetup -a' name it: end it",
+			dev->record.path);
+	if (r == 1)
+		return err_set(&dev->job_err, ERR_PRECONDITION,
+			"image %s is open elsewhere, perhaps on a loop device ('losetup -a'); "
+			"detach it there",
+			dev->record.path);
+	return r < 0 ? err_sys(&dev->job_err, r, "locking image %s", dev->record.path) : 0;
+}
+
+static int image_check(struct ublk_dev *dev)
+{
+	struct ublk_record *rec = &dev->record;
+	struct stat st;
+	int flags = fcntl(dev->image_fd, F_GETFL);
+	if (flags < 0 || fstat(dev->image_fd, &st) < 0)
+		return err_sys(&dev->job_err, -errno, "looking at image %s", rec->path);
+	if (!S_ISREG(st.st_mode) || st.st_dev != rec->image_dev || st.st_ino != rec->image_ino)
+		return err_set(&dev->job_err, ERR_NOT_FOUND,
+			"%s is not the image that was attached: mount its pool again", rec->path);
+	if (st.st_size % rec->block_size != 0 || st.st_size == 0)
+		return err_set(&dev->job_err, ERR_DATA_LOSS,
+			"image %s has %lld bytes, no multiple of %u", rec->path,
+			(long long)st.st_size, rec->block_size);
+	if ((flags & O_ACCMODE) != (rec->flags & UBLKD_READ_ONLY ? O_RDONLY : O_RDWR))
+		return err_set(&dev->job_err, ERR_INVALID,
+			"the descriptor of image %s is not open as its device is to be", rec->path);
+	/* As loop does: smaller sectors than direct I/O can have go through the page cache. */
+	if (flags & O_DIRECT && bytes_dio_align(dev->image_fd) > rec->block_size) {
+		flags &= ~O_DIRECT;
+		if (fcntl(dev->image_fd, F_SETFL, flags) < 0)
+			return err_sys(&dev->job_err, -errno, "switching direct I/O off");
+	}
+	rec->flags &= ~(uint32_t)UBLKD_DIRECT_IO;
+	rec->flags |= flags & O_DIRECT ? UBLKD_DIRECT_IO : 0;
+	dev->size_bytes = (uint64_t)st.st_size;
+	dev->blksize = (uint32_t)st.st_blksize;
+	return 0;
+}
+
+int dev_image_job(void *arg)
+{
+	struct ublk_dev *dev = arg;
+	int r = dev->image_fd < 0 ? image_open(dev) : 0;
+	if (r == 0)
+		r = image_check(dev);
+	if (r == 0)
+		r = image_lock(dev);
+	if (r < 0)
+		fd_close(&dev->image_fd);
+	return r;
+}
+
+/* ---- queues ---- */
+
+static void on_queue_served(struct ublk_queue *queue, int res)
+{
+	struct ublk_dev *dev = ublk_queue_owner(queue);
+	if (res < 0) {
+		dev->queues_out--;
+		if (dev->queues_res == 0)
+			dev->queues_res = res;
+	}
+	if (--dev->queues_asked == 0)
+		op_complete(&dev->op, dev->queues_res);
+}
+
+static void on_queue_end(struct ublk_queue *queue, int res)
+{
+	struct ublk_dev *dev = ublk_queue_owner(queue);
+	struct err err = {0};
+	dev->queues_out--;
+	if (res < 0)
+		err_sys(&err, res, "the kernel refuses a queue of /dev/ublkb%u",
+			dev->record.dev_id);
+	else if (dev->state == DEV_LIVE)
+		err_set(&err, ERR_INTERNAL, "/dev/ublkb%u was stopped by somebody else",
+			dev->record.dev_id);
+	if (err.code != ERR_OK)
+		ublk_dev_event(dev, "a queue has ended", &err);
+	/* Whoever stopped the device waits for this with a bound (ublk_dev_end.c). */
+	if (dev->queues_out == 0 && ring_timer_armed(&dev->timer) && dev->busy) {
+		ring_timer_cancel(dev->devs->config.reactor->ring, &dev->timer);
+		op_complete(&dev->op, 0);
+	}
+}
+
+static int open_job(void *arg)
+{
+	struct ublk_dev *dev = arg;
+	char node[32];
+	snprintf(node, sizeof(node), "/dev/ublkc%u", dev->record.dev_id);
+	dev->char_fd = open(node, O_RDWR | O_CLOEXEC);
+	for (unsigned ms = 0; dev->char_fd < 0 && errno == ENOENT && ms < NODE_WAIT_MS; ms++) {
+		when_sleep_ms(1);
+		dev->char_fd = open(node, O_RDWR | O_CLOEXEC);
+	}
+	if (dev->char_fd < 0 && errno == ENOENT)
+		return err_set(&dev->job_err, ERR_PRECONDITION,
+			"%s does not appear in /dev: the data process needs the host's /dev", node);
+	if (dev->char_fd < 0)
+		return err_sys(&dev->job_err, -errno, "opening %s", node);
+	for (uint16_t i = 0; i < dev->record.queues; i++) {
+		const struct ublk_queue_spec spec = {
+			.char_fd = dev->char_fd,
+			.image_fd = dev->image_fd,
+			.id = i,
+			.depth = dev->record.depth,
+			.zero_copy = dev->zero_copy,
+			.direct_io = dev->record.flags & UBLKD_DIRECT_IO,
+			.keep_blocks = dev->record.flags & UBLKD_NO_DISCARD,
+			.on_served = on_queue_served,
+			.on_end = on_queue_end,
+			.owner = dev,
+		};
+		int r = ublk_queue_new(&dev->queue[i], &spec);
+		if (r < 0)
+			return err_sys(&dev->job_err, r, "mapping queue %u of %s", i, node);
+	}
+	return 0;
+}
+
+int dev_open_run(struct op *op)
+{
+	return ublk_dev_job(op, open_job);
+}
+
+int dev_serve_run(struct op *op)
+{
+	struct ublk_dev *dev = dev_of(op);
+	int r = 0;
+	dev->queues_asked = 0;
+	dev->queues_res = 0;
+	for (unsigned i = 0; i < dev->record.queues && r == 0; i++) {
+		r = ublk_queue_start(dev->devs->config.io, dev->queue[i]);
+		dev->queues_asked += r == 0;
+		dev->queues_out += r == 0;
+	}
+	if (r < 0)
+		dev->queues_res = r;
+	if (r < 0 && dev->queues_asked == 0)
+		return dev_serve_end(op, r);
+	return op_wait(op);
+}
+
+int dev_serve_end(struct op *op, int res)
+{
+	if (res == -ENOSPC)
+		return op_fail(op, ERR_NO_ROOM,
+			"the data process has no room for another queue: start it with more "
+			"--threads, or a higher limit on open files");
+	if (res < 0)
+		return op_fail_sys(
+			op, res, "serving the queues of device %u", dev_of(op)->record.dev_id);
+	return 0;
+}
+
+int dev_close_job(void *arg)
+{
+	struct ublk_dev *dev = arg;
+	for (unsigned i = 0; i < UBLKD_QUEUES_MAX; i++) {
+		ublk_queue_free(dev->queue[i]);
+		dev->queue[i] = NULL;
+	}
+	fd_close(&dev->char_fd);
+	return 0;
+}
+
+/* ---- the note ---- */
+
+/* Linux up to 6.12 sees that its server has died by the requests that it has to take back from it,
+ * and by the block layer's timeout of 30 s if it has none. So one tag is never given to a request.
+ * Requests are given tags only where no scheduler does (which ublk's single queues have by default,
+ * and loop devices have not). Where sysfs is read-only all works as well, but for that delay. */
+static void tune(const struct ublk_dev *dev)
+{
+	char path[64], text[16];
+	snprintf(path, sizeof(path), "/sys/block/ublkb%u/queue/scheduler", dev->record.dev_id);
+	(void)fd_write_file(AT_FDCWD, path, "none");
+	snprintf(path, sizeof(path), "/sys/block/ublkb%u/queue/nr_requests", dev->record.dev_id);
+	snprintf(text, sizeof(text), "%u", dev->record.depth - 1u);
+	(void)fd_write_file(AT_FDCWD, path, text);
+}
+
+int ublk_dev_read_disk(struct ublk_dev *dev, struct err *err)
+{
+	const char *dir = dev->devs->config.sys_block;
+	char path[128], text[32];
+	unsigned long long sectors;
+	uint32_t major, minor;
+	if (dir == NULL)
+		dir = "/sys/block";
+	snprintf(path, sizeof(path), "%s/ublkb%u/dev", dir, dev->record.dev_id);
+	ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
+	if (n < 0 || sscanf(text, "%u:%u", &major, &minor) != 2)
+		return err_sys(err, n < 0 ? (int)n : -EIO, "reading %s", path);
+	snprintf(path, sizeof(path), "%s/ublkb%u/size", dir, dev->record.dev_id);
+	n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
+	if (n < 0 || sscanf(text, "%llu", &sectors) != 1)
+		return err_sys(err, n < 0 ? (int)n : -EIO, "reading %s", path);
+	dev->major = major;
+	dev->minor = minor;
+	dev->size_bytes = sectors * 512;
+	return 0;
+}
+
+static int settle_job(void *arg)
+{
+	struct ublk_dev *dev = arg;
+	int r = ublk_dev_read_disk(dev, &dev->job_err);
+	if (r < 0)
+		return r;
+	if (dev->record.phase == UBLK_PHASE_MAKING)
+		tune(dev);
+	dev->record.phase = UBLK_PHASE_LIVE;
+	r = ublk_state_write(dev->devs->config.state_dirfd, &dev->record);
+	return r < 0 ? err_sys(&dev->job_err, r, "writing the state file of device %u",
+			       dev->record.dev_id)
+		     : 0;
+}
+
+int dev_settle_run(struct op *op)
+{
+	return ublk_dev_job(op, settle_job);
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client of the data process: owns one connection, what waits to be sent on it and what waits
+ * for a reply.
+ *
+ * The happy path: the first call connects (a unix socket answers at once), HELLO goes out and its
+ * reply opens the connection; calls are sent in order as far as the socket takes them, and each
+ * reply ends the call its id names. A connection that breaks ends what was sent on it with
+ * ERR_UNAVAILABLE; what was not sent yet gets a new connection. Nothing is sent twice from here:
+ * whether to ask again is the caller's to say.
+ *
+ * It fails when nobody listens, when the other end is not root's, or speaks another language.
+ */
+#include "backends/ublk/ublkc.h"
+
+#include "backends/ublk/ublkc_wire.h"
+#include "base/fd.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum {
+	HELLO_MS =
+		5000, /* for the first reply; a data process that recovers answers all the same */
+};
+
+enum conn_state { CONN_NONE, CONN_HELLO, CONN_OPEN, CONN_CLOSING };
+
+struct ublkc {
+	struct ring *ring;
+	const char *path;
+	enum conn_state state;
+	int fd;
+	struct list waiting, sent; /* ublkc_call.link */
+	uint64_t next_id;
+	struct ring_req recv, writable;
+	struct ring_timer hello_timer;
+	struct ublkd_reply incoming;
+	struct ublkd_reply hello;
+	bool hello_known;
+};
+
+/* ---- calls ---- */
+
+/* The call is on no list and its timer idle afterwards. */
+static void call_end(struct ublkc_call *call, int res)
+{
+	list_remove(&call->link);
+	ring_timer_cancel(call->client->ring, &call->timer);
+	call->on_end(call, res);
+}
+
+static void on_call_turn(struct ring_req *req, int res, uint32_t flags)
+{
+	struct ublkc_call *call = container_of(req, struct ublkc_call, turn);
+	(void)flags;
+	call_end(call, res);
+}
+
+/* Ends it from the loop; it stays on no list meanwhile. */
+static void call_post(struct ublkc_call *call, int res)
+{
+	list_remove(&call->link);
+	ring_timer_cancel(call->client->ring, &call->timer);
+	call->turn = (struct ring_req){.fn = on_call_turn};
+	ring_post(call->client->ring, &call->turn, res);
+}
+
+static void on_call_timeout(struct ring_timer *timer)
+{
+	struct ublkc_call *call = container_of(timer, struct ublkc_call, timer);
+	int r = err_set(&call->err, ERR_TIMEOUT,
+		call->sent ? "the data process does not answer in time; it goes on, ask again"
+			   : "the data process at %s takes no requests; see its log",
+		call->client->path);
+	call_end(call, r);
+}
+
+static void fail_all(struct ublkc *c, struct list *calls, const char *what)
+{
+	struct list *node;
+	while ((node = list_pop(calls)) != NULL) {
+		struct ublkc_call *call = container_of(node, struct ublkc_call, link);
+		call_post(call, err_set(&call->err, ERR_UNAVAILABLE,
+					"the data process at %s %s; ask again when 'ringvol ublkd' "
+					"is running",
+					c->path, what));
+	}
+}
+
+/* ---- the connection ---- */
+
+static void conn_start(struct ublkc *c);
+
+/* Called again as each request of the old connection completes; then the next may begin. */
+static void conn_closed(struct ublkc *c)
+{
+	if (c->recv.armed || c->writable.armed)
+		return;
+	fd_close(&c->fd);
+	c->state = CONN_NONE;
+	if (!list_empty(&c->waiting))
+		conn_start(c);
+}
+
+static void conn_break(struct ublkc *c, const char *what)
+{
+	bool greeted = c->state == CONN_OPEN;
+	c->state = CONN_CLOSING;
+	ring_timer_cancel(c->ring, &c->hello_timer);
+	fail_all(c, &c->sent, what);
+	/* One that never got through HELLO would not fare better the second time. */
+	if (!greeted)
+		fail_all(c, &c->waiting, what);
+	ring_cancel(c->ring, &c->recv);
+	ring_cancel(c->ring, &c->writable);
+	conn_closed(c);
+}
+
+static void conn_flush(struct ublkc *c);
+
+static void on_writable(struct ring_req *req, int res, uint32_t flags)
+{
+	struct ublkc *c = container_of(req, struct ublkc, writable);
+	(void)flags;
+	if (c->state == CONN_CLOSING)
+		conn_closed(c);
+	else if (res < 0)
+		conn_break(c, "cannot be written to");
+	else
+		conn_flush(c);
+}
+
+static void await_writable(struct ublkc *c)
+{
+	c->writable.fn = on_writable;
+	io_uring_prep_poll_add(&c->writable.sqe, c->fd, POLLOUT);
+	ring_submit(c->ring, &c->writable);
+}
+
+static void conn_flush(struct ublkc *c)
+{
+	while (c->state == CONN_OPEN && !c->writable.armed && !list_empty(&c->waiting)) {
+		struct ublkc_call *call = container_of(c->waiting.next, struct ublkc_call, link);
+		int r = ublkc_wire_send(c->fd, &call->request, call->fd, MSG_DONTWAIT);
+		if (r == -EAGAIN) {
+			await_writable(c);
+			return;
+		}
+		if (r < 0) {
+			conn_break(c, "has closed its connection");
+			return;
+		}
+		call->sent = true;
+		list_remove(&call->link);
+		list_push(&c->sent, &call->link);
+	}
+}
+
+static void take_hello(struct ublkc *c)
+{
+	ring_timer_cancel(c->ring, &c->hello_timer);
+	c->hello = c->incoming;
+	c->hello_known = true;
+	c->state = CONN_OPEN;
+	conn_flush(c);
+}
+
+static void take_reply(struct ublkc *c)
+{
+	list_for_each (node, &c->sent) {
+		struct ublkc_call *call = container_of(node, struct ublkc_call, link);
+		if (call->request.head.id != c->incoming.head.id)
+			continue;
+		call->reply = c->incoming;
+		call_end(call, ublkc_wire_result(&call->reply, &call->err));
+		return;
+	}
+	/* The reply to a call that has timed out. */
+}
+
+static void recv_arm(struct ublkc *c);
+
+static void on_recv(struct ring_req *req, int res, uint32_t flags)
+{
+	struct ublkc *c = container_of(req, struct ublkc, recv);
+	(void)flags;
+	if (c->state == CONN_CLOSING) {
+		conn_closed(c);
+		return;
+	}
+	if (res <= 0) {
+		conn_break(c, "has ended");
+		return;
+	}
+	if (ublkc_wire_check(&c->incoming, (size_t)res) < 0) {
+		conn_break(c, "answers in a language of its own: another program has the socket");
+		return;
+	}
+	if (c->state == CONN_HELLO)
+		take_hello(c);
+	else
+		take_reply(c);
+	if (c->state == CONN_OPEN)
+		recv_arm(c);
+}
+
+static void recv_arm(struct ublkc *c)
+{
+	c->recv.fn = on_recv;
+	io_uring_prep_recv(&c->recv.sqe, c->fd, &c->incoming, sizeof(c->incoming), 0);
+	ring_submit(c->ring, &c->recv);
+}
+
+static void on_hello_timeout(struct ring_timer *timer)
+{
+	conn_break(container_of(timer, struct ublkc, hello_timer), "does not answer");
+}
+
+static void conn_start(struct ublkc *c)
+{
+	const struct ublkd_request hello = {.head = {.type = UBLKD_HELLO}};
+	int fd = ublkc_wire_connect(c->path);
+	int r = fd < 0 ? fd : ublkc_wire_send(fd, &hello, -1, MSG_DONTWAIT);
+	if (r < 0) {
+		fd_close(&fd);
+		fail_all(c, &c->waiting, ublkc_wire_why(r));
+		return;
+	}
+	c->fd = fd;
+	c->state = CONN_HELLO;
+	c->hello_timer.fn = on_hello_timeout;
+	ring_timer_arm(c->ring, &c->hello_timer, HELLO_MS);
+	recv_arm(c);
+}
+
+/* ---- entry points ---- */
+
+int ublkc_open(struct ublkc **ret, struct ring *ring, const char *socket_path)
+{
+	struct ublkc *c = calloc(1, sizeof(*c));
+	if (c == NULL)
+		return -ENOMEM;
+	c->ring = ring;
+	c->path = socket_path;
+	c->fd = -1;
+	c->next_id = 1;
+	list_init(&c->waiting);
+	list_init(&c->sent);
+	*ret = c;
+	return 0;
+}
+
+void ublkc_close(struct ublkc *c)
+{
+	if (c == NULL)
+		return;
+	if (c->state == CONN_HELLO || c->state == CONN_OPEN)
+		conn_break(c, "is not needed any more");
+	while (c->state != CONN_NONE)
+		if (ring_turn(c->ring, true) < 0)
+			return; /* the kernel may still write to this memory */
+	free(c);
+}
+
+void ublkc_submit(struct ublkc *c, struct ublkc_call *call, uint64_t timeout_ms)
+{
+	call->client = c;
+	call->request.head.id = c->next_id++;
+	call->sent = false;
+	call->timer = (struct ring_timer){.fn = on_call_timeout};
+	list_init(&call->link);
+	list_push(&c->waiting, &call->link);
+	ring_timer_arm(c->ring, &call->timer, timeout_ms);
+	if (c->state == CONN_NONE)
+		conn_start(c);
+	else
+		conn_flush(c);
+}
+
+const struct ublkd_reply *ublkc_hello(const struct ublkc *c)
+{
+	return c->hello_known ? &c->hello : NULL;
+}
