@@ -48,8 +48,11 @@ func guard(b *bench) error {
 	var parts [2][4][]float64
 	cycle := func(which int, d *rig.Driver) (func() (float64, error), error) {
 		v := d.Volume(fmt.Sprintf("guarded-%d", which), rig.BlockCap(), 64*rig.MiB)
-		if err := errors.Join(v.Create(), v.Up(), v.Down()); err != nil { // a first time for all
-			return nil, err
+		v.Params = map[string]string{"pool": d.Pools[0].Name}
+		for _, once := range []func() error{v.Create, v.Up, v.Down} { // a first time for all
+			if err := once(); err != nil {
+				return nil, err
+			}
 		}
 		return func() (float64, error) {
 			var each [4][]float64
