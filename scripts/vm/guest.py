@@ -60,10 +60,10 @@ def die_with_parent():
 
 class Guest:
     """kernel, initrd: files; disks: (file, serial or None, read-only) in the order of /dev/vda...;
-    parallel: its two CPUs run at once, not in turns."""
+    parallel: its two CPUs run at once, not in turns; counted: its clock is the count of its instructions."""
 
-    def __init__(self, kernel, initrd, disks, token, console, archive, parallel):
-        self.arguments = arguments(kernel, initrd, disks, parallel)
+    def __init__(self, kernel, initrd, disks, token, console, archive, parallel, counted):
+        self.arguments = arguments(kernel, initrd, disks, parallel, counted)
         self.token = token
         self.console_path = console
         self.archive = archive
@@ -184,7 +184,7 @@ class Silent(Exception):
     """Nothing heard, or gone, before the command was started: another attempt is harmless."""
 
 
-def arguments(kernel, initrd, disks, parallel):
+def arguments(kernel, initrd, disks, parallel, counted):
     """The flags of the recipe in docs/vm.md; with plain `-cpu max` guests fault at random, and with CPUs that
     run at once where the kernel patches code that the other one runs, as it does when a probe comes or goes."""
     threads = "multi" if parallel else "single"
@@ -193,6 +193,8 @@ def arguments(kernel, initrd, disks, parallel):
             "-serial", "stdio", "-kernel", kernel, "-initrd", initrd,
             "-append", "console=ttyS0 quiet panic=-1 nokaslr mitigations=off",
             "-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
+    if counted:  # 2 ns each; while all CPUs wait, the clock goes to what they wait for at once
+        line += ["-icount", "shift=1,sleep=off"]
     for i, (path, serial, read_only) in enumerate(disks):
         # The guest's flushes need not reach this machine's disk; they are done in order.
         line += ["-drive", f"file={path},if=none,id=disk{i},format=raw,discard=unmap,"

@@ -42,6 +42,8 @@ def options():
                         help="receives what CMD leaves in the directory $RINGVOL_OUT")
     parser.add_argument("--parallel", action="store_true",
                         help="the guest's CPUs run at once, for measurements (see docs/vm.md)")
+    parser.add_argument("--counted", action="store_true",
+                        help="the guest's clock counts its instructions, for ratios that repeat")
     parser.add_argument("command", nargs="+", metavar="CMD")
     chosen = parser.parse_args()
     chosen.disk = [size_of(parser, text) for text in chosen.disk]
@@ -111,7 +113,7 @@ def run(chosen):
         archive = stack.enter_context(open(os.path.join(work, "archive"), "w+b"))
         console = os.path.join(work, "console")
         box = guest.Guest(vmlinux, initrd, disks, token, console, archive.write,
-                          chosen.parallel)
+                          chosen.parallel, chosen.counted)
         try:
             code = box.run(chosen.timeout)
         except guest.Failed as error:

@@ -258,7 +258,7 @@ static void on_stray_guard(void *arg, const struct guard *guard)
 	char prefix[32], path[32];
 	int len = snprintf(prefix, sizeof(prefix), "ringvol:%.8s:", c->survey.uuid);
 	/* A driver may be just about to complete it. */
-	if (strncmp(guard->tag, prefix, (size_t)len) != 0 || c->survey.served)
+	if (strncmp(guard->tag, prefix, (size_t)len) != 0 || c->survey.served || guard->going_away)
 		return;
 	bool half = guard->below_major == 0 && !guard->foreign;
 	snprintf(path, sizeof(path), "/dev/dm-%u", guard->minor);

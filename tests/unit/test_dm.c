@@ -391,7 +391,7 @@ Test(guard, the_device_below_is_in_use)
 Test(guard, every_call_may_fail)
 {
 	static const unsigned long requests[] = {
-		DM_DEV_STATUS, DM_DEV_CREATE, DM_TABLE_LOAD, DM_DEV_SUSPEND, DM_TABLE_STATUS};
+		DM_DEV_STATUS, DM_DEV_CREATE, DM_TABLE_LOAD, DM_DEV_SUSPEND};
 	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
 		struct guard guard;
 		struct err err = {0};
@@ -417,10 +417,30 @@ Test(guard, removal_waits_for_who_has_it_open)
 	only()->open = 1;
 	cr_assert_eq(guard_remove(&dm, TAG, LOOP, 3, &waits, &err), 0);
 	cr_expect(waits && only()->there);
+	cr_expect_eq(only()->now.count, 2, "it stays a device of two parts");
+	cr_expect_str_eq(only()->now.targets[0].type, "error", "and leads nowhere");
+	cr_expect_str_eq(only()->now.targets[1].type, "error");
+	expect_refused(&spec, "fuser");
+	only()->deferred = false; /* killed before it asked for that */
 	expect_refused(&spec, "fuser");
 	only()->open = 0;
 	cr_assert_eq(guard_remove(&dm, TAG, LOOP, 3, &waits, &err), 0);
 	cr_expect(!waits && !devices[0].there);
+}
+
+/* Killed between letting go and removing: nobody has it, so it comes back to life. */
+Test(guard, a_retired_one_is_used_again)
+{
+	struct dm_target table[2];
+	struct guard guard;
+	make_guard(&spec);
+	cr_assert_eq(guard_table_retired(spec.size_bytes, table), 0);
+	memcpy(only()->now.targets, table, sizeof(table));
+	cr_assert_eq(guard_look(&dm, TAG, &guard), 0);
+	cr_expect(guard.retired && !guard.foreign && guard.below_major == 0);
+	guard = make_guard(&spec);
+	cr_expect_eq(guard.below_minor, 3);
+	cr_expect_str_eq(only()->now.targets[0].type, "linear");
 }
 
 Test(guard, too_small_for_two)

@@ -4,7 +4,7 @@
  *
  * A call is one buffer: struct dm_ioctl, then what goes in or comes out. The happy path of each:
  * fill the head, append (targets of a table), call, read what came back. An answer that does not
- * fit says so by a flag, and is asked for again with twice the room, RETRY_MAX_BYTES at most.
+ * fit says so by a flag, and is asked for again with four times the room, RETRY_MAX_BYTES at most.
  * How it can fail: the kernel's errno; -EPROTO when what it returned points outside the buffer, as
  * nothing that the kernel wrote is believed before it was compared with the buffer's size.
  */

@@ -10,16 +10,28 @@
  */
 #include "backends/dm/guard.h"
 
+#include "base/fd.h"
+#include "base/when.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #define TAG_PREFIX  "ringvol:"
 #define NAME_PREFIX "ringvol-"
 #define UUID_PREFIX "RINGVOL-guard-"
 
-enum { GUARD_TARGETS = 2 };
+enum {
+	GUARD_TARGETS = 2,
+	/* The longest of the waits, each twice the one before, for the kernel to take away a guard
+	 * that was let go: 255 ms in all, until somebody counts as keeping it. */
+	SETTLE_MS = 128,
+};
 
 /* ---- names ---- */
 
@@ -103,29 +115,62 @@ bool guard_parse(const struct dm_target *targets, unsigned count, uint32_t *ret_
 	return true;
 }
 
+int guard_table_retired(uint64_t size_bytes, struct dm_target ret[2])
+{
+	const struct guard_spec spec = {.size_bytes = size_bytes};
+	int r = guard_table(&spec, ret);
+	for (unsigned i = 0; r == 0 && i < GUARD_TARGETS; i++) {
+		snprintf(ret[i].type, sizeof(ret[i].type), "error");
+		ret[i].params[0] = '\0';
+	}
+	return r;
+}
+
+static bool is_retired(const struct dm_target *targets, unsigned count)
+{
+	return count == GUARD_TARGETS && strcmp(targets[0].type, "error") == 0 &&
+	       strcmp(targets[1].type, "error") == 0 &&
+	       targets[1].length_sectors == GUARD_TAIL_SECTORS;
+}
+
 /* ---- looking ---- */
+
+static void put_device(const char *tag, const struct dm_device *device, struct guard *ret)
+{
+	*ret = (struct guard){
+		.major = device->major,
+		.minor = device->minor,
+		.suspended = device->suspended,
+		.read_only = device->read_only,
+		.going_away = device->going_away,
+		.open = device->open_count > 0,
+	};
+	snprintf(ret->tag, sizeof(ret->tag), "%s", tag);
+}
 
 static int look_at(
 	struct dm *dm, const char *tag, const struct dm_device *device, struct guard *ret)
 {
 	struct dm_target targets[GUARD_TARGETS];
 	unsigned count = 0;
-	*ret = (struct guard){
-		.major = device->major,
-		.minor = device->minor,
-		.read_only = device->read_only,
-		.going_away = device->going_away,
-		.open = device->open_count > 0,
-	};
-	snprintf(ret->tag, sizeof(ret->tag), "%s", tag);
-	int r = device->has_table ? dm_table(dm, device->uuid, targets, GUARD_TARGETS, &count) : 0;
+	put_device(tag, device, ret);
+	if (!device->has_table)
+		return 0;
+	int r = dm_table(dm, device->uuid, targets, GUARD_TARGETS, &count);
 	/* Parameters too long for a linear target are no guard's. */
 	if (r < 0 && r != -E2BIG)
 		return r;
-	ret->foreign =
-		device->has_table && !(r == 0 && guard_parse(targets, count, &ret->below_major,
-							 &ret->below_minor, &ret->size_bytes));
+	ret->retired = r == 0 && is_retired(targets, count);
+	ret->foreign = !ret->retired && !(r == 0 && guard_parse(targets, count, &ret->below_major,
+							    &ret->below_minor, &ret->size_bytes));
 	return 0;
+}
+
+bool guard_exists(struct dm *dm, const char *tag)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	struct dm_device device;
+	return names_of(tag, name, uuid) == 0 && dm_look(dm, uuid, &device) == 0;
 }
 
 int guard_look(struct dm *dm, const char *tag, struct guard *ret)
@@ -145,6 +190,17 @@ int guard_look(struct dm *dm, const char *tag, struct guard *ret)
 	return look_at(dm, tag, &device, ret);
 }
 
+/* The same, once the kernel has taken away the last one, or somebody keeps it from that. */
+static int look_settled(struct dm *dm, const char *tag, struct guard *ret)
+{
+	int r = guard_look(dm, tag, ret);
+	for (unsigned ms = 1; r == 0 && ret->going_away && ms <= SETTLE_MS; ms *= 2) {
+		when_sleep_ms(ms);
+		r = guard_look(dm, tag, ret);
+	}
+	return r;
+}
+
 /* ---- making ---- */
 
 static bool is_right(const struct guard_spec *spec, const struct guard *guard)
@@ -153,13 +209,14 @@ static bool is_right(const struct guard_spec *spec, const struct guard *guard)
 	       guard->size_bytes == spec->size_bytes;
 }
 
-/* A guard that is there and cannot be used. */
+/* A guard that is there and cannot be used. Who has had one open since before it was let go must
+ * not have the volume again by its coming back. */
 static int refuse(
 	const struct guard_spec *spec, const struct guard *guard, const char *name, struct err *err)
 {
-	if (guard->going_away)
+	if (guard->going_away || (guard->retired && guard->open))
 		return err_set(err, ERR_PRECONDITION,
-			"the volume's device /dev/dm-%u (%s) was told to go and a process still has it open: end that process (fuser -v /dev/dm-%u)",
+			"the volume's device /dev/dm-%u (%s) was let go and a process still has it open: end that process (fuser -v /dev/dm-%u)",
 			guard->minor, name, guard->minor);
 	if (guard->foreign)
 		return err_set(err, ERR_PRECONDITION,
@@ -206,7 +263,7 @@ static int find_or_create(struct dm *dm, const struct guard_spec *spec, const ch
 	const char *uuid, struct guard *guard, struct err *err)
 {
 	struct dm_device device;
-	int r = guard_look(dm, spec->tag, guard);
+	int r = look_settled(dm, spec->tag, guard);
 	if (r == -ENXIO) {
 		*guard = (struct guard){0};
 		r = dm_create(dm, name, uuid, &device);
@@ -228,23 +285,60 @@ int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, 
 	r = find_or_create(dm, spec, name, uuid, ret, err);
 	if (r == 0)
 		r = refuse(spec, ret, name, err);
-	if (r < 0)
+	if (r < 0 || (is_right(spec, ret) && !ret->suspended))
 		return r;
 	bool made = ret->tag[0] == '\0';
-	if (!is_right(spec, ret)) {
-		r = load(dm, spec, name, uuid, &device, err);
-		if (r < 0 && made) { /* or a name without a device stays behind */
-			bool waits;
-			(void)dm_remove(dm, uuid, &waits);
-		}
-	} else if ((r = dm_look(dm, uuid, &device)) == 0 && device.suspended) {
+	if (is_right(spec, ret)) {
 		r = dm_resume(dm, uuid, &device);
+		if (r < 0)
+			return err_sys(err, r, "resuming the device-mapper device %s", name);
+	} else {
+		r = load(dm, spec, name, uuid, &device, err);
 	}
+	if (r < 0 && made) { /* or a name without a device stays behind */
+		bool waits;
+		(void)dm_remove(dm, uuid, &waits);
+	}
+	if (r < 0)
+		return r;
+	/* What was loaded is what is there. */
+	put_device(spec->tag, &device, ret);
+	ret->below_major = spec->major;
+	ret->below_minor = spec->minor;
+	ret->size_bytes = spec->size_bytes;
+	return 0;
+}
+
+/* ---- removing ---- */
+
+/* The guard's node, if it is that, for holding it; -1: it cannot be had, and is not needed. */
+static int hold(const struct guard *guard)
+{
+	char path[32];
+	struct stat st;
+	snprintf(path, sizeof(path), "/dev/dm-%u", guard->minor);
+	_cleanup_fd_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISBLK(st.st_mode) ||
+		st.st_rdev != makedev(guard->major, guard->minor))
+		return -1;
+	int held = fd;
+	fd = -1;
+	return held;
+}
+
+/* Lets go of the device below. */
+static int retire(struct dm *dm, const char *uuid, const struct guard *guard, int node_fd)
+{
+	struct dm_target targets[GUARD_TARGETS];
+	struct dm_device device;
+	/* Who has it open may have written what is in memory yet. What cannot be written must still
+	 * be let go. */
+	if (guard->open && node_fd >= 0)
+		(void)fsync(node_fd);
+	int r = guard_table_retired(guard->size_bytes, targets);
 	if (r == 0)
-		r = look_at(dm, spec->tag, &device, ret);
-	if (r == 0 && !is_right(spec, ret))
-		r = -EIO;
-	return r < 0 ? err_sys(err, r, "the device-mapper device %s", name) : 0;
+		r = dm_load(dm, uuid, targets, GUARD_TARGETS, false);
+	return r == 0 ? dm_resume(dm, uuid, &device) : r;
 }
 
 int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t below_minor,
@@ -262,8 +356,17 @@ int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t 
 			    (guard.below_major != below_major || guard.below_minor != below_minor);
 	if (r == 0 && (guard.foreign || over_another))
 		return 0;
+	_cleanup_fd_ int node_fd = -1;
+	if (r == 0 && guard.below_major != 0) {
+		node_fd = hold(&guard);
+		/* Without its help the removal below frees the device, and waits for that. */
+		if (retire(dm, uuid, &guard, node_fd) < 0)
+			fd_close(&node_fd);
+	}
 	if (r == 0)
 		r = dm_remove(dm, uuid, ret_waits);
+	if (node_fd >= 0)
+		*ret_waits = guard.open;
 	return r < 0 ? err_sys(err, r, "removing the device-mapper device %s", name) : 0;
 }
 

@@ -32,11 +32,13 @@ struct guard_spec {
 struct guard {
 	char tag[64];                      /* as its name says */
 	uint32_t minor, major;             /* /dev/dm-<minor> */
-	uint32_t below_major, below_minor; /* 0:0: it has no table, or is foreign */
+	uint32_t below_major, below_minor; /* 0:0: it has no table, or is foreign or retired */
 	uint64_t size_bytes;
 	bool foreign;    /* its table is not a guard's: somebody else's device */
+	bool retired;    /* its table leads nowhere: it was let go */
+	bool suspended;  /* by somebody else: we never leave one so */
 	bool read_only;  /* also by BLKROSET */
-	bool going_away; /* somebody has it open; it goes when they let go */
+	bool going_away; /* the kernel removes it when nobody has it open any more */
 	bool open;       /* somebody has it open */
 };
 
@@ -46,14 +48,21 @@ int guard_table(const struct guard_spec *spec, struct dm_target ret[2]);
 bool guard_parse(const struct dm_target *targets, unsigned count, uint32_t *ret_major,
 	uint32_t *ret_minor, uint64_t *ret_size_bytes);
 
+/* The two targets of a guard that was let go: every request fails, and nothing is held. */
+int guard_table_retired(uint64_t size_bytes, struct dm_target ret[2]);
+
+/* Whether there is one of this tag's uuid; costs one call. */
+bool guard_exists(struct dm *dm, const char *tag);
 /* The guard of this tag. 0; -ENXIO: there is none; -EEXIST: its name is another's. */
 int guard_look(struct dm *dm, const char *tag, struct guard *ret);
 /* Makes what is missing, whatever half of it is there: device, table, the size of the table. Errors
  * in *err: ERR_PRECONDITION (the name is another's, the guard stands over another device or is
  * about to go, the device below is in use; each with the remedy), ERR_INTERNAL. */
 int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, struct err *err);
-/* Takes the guard of this tag away, if it stands over this device or has no table; else it is not
- * ours and left alone (0). *ret_waits: somebody has it open, and it goes when they let go. */
+/* Takes the guard of this tag away, if it stands over this device or over none; else it is not ours
+ * and left alone (0). Afterwards the device below is free, whoever still has the guard open: their
+ * requests fail, what they had written is on the device below. *ret_waits: there is such a one, and
+ * the guard goes when they let go; else it goes in a moment, by the kernel's own hand. */
 int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t below_minor,
 	bool *ret_waits, struct err *err);
 /* Every device with a guard's name and uuid. */

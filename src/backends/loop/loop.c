@@ -168,23 +168,6 @@ static int guard_loop(struct dm *dm, const struct lodev_spec *spec, const struct
 	return guard_make(dm, &guard, ret, err);
 }
 
-/* The loop device of a guard that somebody still has open is going away as well, which alone does
- * not tell whom to look for. */
-static int attach_below(
-	struct dm *dm, const struct lodev_spec *spec, struct lodev *ret, struct err *err)
-{
-	struct guard guard;
-	int r = lodev_attach(spec, ret, err);
-	if (r < 0 && dm->fd >= 0 && err->code == ERR_PRECONDITION &&
-		guard_look(dm, spec->tag, &guard) == 0 && guard.going_away) {
-		err_clear(err);
-		return err_set(err, ERR_PRECONDITION,
-			"the volume's device /dev/dm-%u was told to go and a process still has it open: end that process (fuser -v /dev/dm-%u)",
-			guard.minor, guard.minor);
-	}
-	return r;
-}
-
 /* Above a loop device that is bound. 0 without a guard: it stays bare, as it is published so. */
 static int guard_or_bare(struct dm *dm, const struct lodev_spec *spec, const struct lodev *lo,
 	struct backend_dev *dev, struct err *err)
@@ -192,7 +175,7 @@ static int guard_or_bare(struct dm *dm, const struct lodev_spec *spec, const str
 	struct guard guard;
 	bool bare = false;
 	int r = 0;
-	if (lo->found && (dm->fd < 0 || guard_look(dm, spec->tag, &guard) == -ENXIO))
+	if (lo->found && (dm->fd < 0 || !guard_exists(dm, spec->tag)))
 		r = is_published_bare(lo->minor, &bare);
 	if (r < 0)
 		return err_sys(err, r, "looking for mounts of /dev/loop%u", lo->minor);
@@ -214,7 +197,7 @@ static int attach_raw(const struct lodev_spec *spec, struct backend_dev *dev, st
 	if (r < 0 && !dm_is_absent(r))
 		return err_sys(err, r, "raw block volumes need the device mapper: opening %s",
 			control_path());
-	r = attach_below(&dm, spec, &lo, err);
+	r = lodev_attach(spec, &lo, err);
 	if (r < 0)
 		return r;
 	dev_from_lodev(&lo, dev);
@@ -522,6 +505,8 @@ static int guard_set_read_only(const struct backend_dev *dev, bool read_only)
 		return r;
 	if (guard.below_major != dev->below_major || guard.below_minor != dev->below_minor)
 		return -ENXIO;
+	if (guard.read_only == read_only)
+		return 0;
 	char path[32];
 	snprintf(path, sizeof path, "/dev/dm-%u", guard.minor);
 	_cleanup_fd_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
