@@ -60,13 +60,13 @@ struct pool_object {
 	/* st_dev and inode of the image, by which a device that is bound to it is known. They stay
 	 * while the image is missing. */
 	uint64_t image_dev, image_ino;
-	bool shared;              /* other objects share its extents: a clone or snapshot was taken
-				   * and one of that family is left */
-	bool truncated;           /* the image is shorter than its record says */
-	bool missing;             /* the image is not there any more */
-	uint64_t wrong_since_ns;  /* since when (ring_now_ns) it is either; 0: since it was read */
-	bool unsynced;            /* its creation is not known to be durable: see pool_settle */
-	void *node;               /* csi's: what is attached and mounted; NULL if nothing */
+	bool shared;             /* other objects share its extents: a clone or snapshot was taken
+				  * and one of that family is left */
+	bool truncated;          /* the image is shorter than its record says */
+	bool missing;            /* the image is not there any more */
+	uint64_t wrong_since_ns; /* since when (ring_now_ns) it is either; 0: since it was read */
+	bool unsynced;           /* its creation is not known to be durable: see pool_settle */
+	void *node;              /* csi's: what is attached and mounted; NULL if nothing */
 };
 
 /* ---- all pools ---- */
