@@ -255,12 +255,13 @@ func TestWhereNoTargetIs(t *testing.T) {
 		if !there(dir) {
 			continue
 		}
-		err := v.PublishAt(filepath.Join(dir, "ringvol-target"), false)
-		b.refused("in "+dir, err, codes.InvalidArgument)
-		b.refused("a file in "+dir, raw.PublishAt(filepath.Join(dir, "ringvol-target"), false),
-			codes.InvalidArgument)
-		if there(filepath.Join(dir, "ringvol-target")) {
+		target := filepath.Join(dir, "ringvol-target")
+		b.refused("in "+dir, v.PublishAt(target, false), codes.InvalidArgument)
+		b.refused("a file in "+dir, raw.PublishAt(target, false), codes.InvalidArgument)
+		if there(target) {
 			t.Errorf("a target was made in %s", dir)
+			_ = unix.Unmount(target, 0)
+			_ = os.Remove(target)
 		}
 	}
 	for _, path := range []string{

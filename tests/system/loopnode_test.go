@@ -185,6 +185,9 @@ func TestTenantFreesItsDevice(t *testing.T) {
 			b.refused("unstaging what is published", v.Unstage(), codes.FailedPrecondition)
 			b.refused("deleting what is published", v.Delete(), codes.FailedPrecondition)
 			otherIs("refused")
+			b.must(v.Stage()) // it is attached anew, and its old node is still published
+			b.refused("unstaging what is published", v.Unstage(), codes.FailedPrecondition)
+			otherIs("staged again")
 		}
 		err = unpublish(b, v.ID, v.Target)
 		if err == nil && isMounted(b.Dir, v.Target) {
