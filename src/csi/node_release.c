@@ -317,7 +317,9 @@ static int unmount_run(struct op *op)
 	snprintf(r->unmount.target, sizeof(r->unmount.target), "%s", r->path);
 	r->unmount.dev_major = r->n.info.is_mount ? r->n.info.dev_major : 0;
 	r->unmount.dev_minor = r->n.info.is_mount ? r->n.info.dev_minor : 0;
-	r->unmount.remove = !r->unstage;
+	/* What lies in a volume is a tenant's. */
+	r->unmount.remove = !r->unstage && node_nested_in(&r->n) == NULL;
+	r->unmount.trusted = r->n.volume != NULL;
 	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
 		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
