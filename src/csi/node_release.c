@@ -146,6 +146,10 @@ static int owner_end(struct op *op, int res)
 		take(r, &state_of(r)->dev, owner->dev_backend);
 		return 0;
 	}
+	if (owner->unclear)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"%s: the device that is mounted at %s (%u:%u) does not say what it is bound to; look for errors of its disk in the kernel log",
+			r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor);
 	r->at = AT_LEFT;
 	if (is_remembered(r) || is_dead_node(r))
 		return 0;

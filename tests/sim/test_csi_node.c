@@ -398,6 +398,12 @@ Test(csi, a_device_that_does_not_say_is_not_taken_for_gone, .timeout = 300)
 	look_res = -EIO;
 	cr_assert_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
 	cr_assert_eq(undo_stage(), GRPC_FAILED_PRECONDITION, "still published");
+	/* Of what memory does not know nothing is said. */
+	char id[RECORD_ID_MAX];
+	memcpy(id, volume_id, sizeof(id));
+	snprintf(volume_id, sizeof(volume_id), "nonsense");
+	cr_assert_eq(undo_publish(), GRPC_UNAVAILABLE);
+	memcpy(volume_id, id, sizeof(id));
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	look_res = 0;
