@@ -92,8 +92,10 @@ static bool mounts_done(struct op *op)
 static int mounts_run(struct op *op)
 {
 	struct deletion *d = delete_of(op);
-	node_others_init(&d->others, op->reactor, &node_volume_find(d->volume)->dev, NULL, NULL);
-	d->others.only = first_mount(d)->path;
+	const struct node_mount *mount = first_mount(d);
+	const struct backend_dev was = {.major = mount->major, .minor = mount->minor};
+	node_others_init(&d->others, op->reactor, &was, NULL, NULL);
+	d->others.only = mount->path;
 	return op_child(op, &d->others.op);
 }
 

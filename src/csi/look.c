@@ -150,8 +150,10 @@ static int image_end(struct op *op, int res)
 	node->health.other_file =
 		res == 0 &&
 		!backend_dev_serves(&look->dev, node->volume->image_dev, node->volume->image_ino);
-	if (res == -ENXIO || node->health.other_file)
+	if (res == -ENXIO)
 		csi_find(look->csi, node, CSI_DEVICE_GONE, &node->health.gone_ns, true);
+	else
+		csi_look_device(look->csi, node);
 	return 0;
 }
 

@@ -216,20 +216,28 @@ int node_inspect_end(struct op *op, int res)
 	return node_fail(op, res, "looking", n->path.path);
 }
 
-int node_check_not_nested(struct op *op, const char *field)
+const struct pool_object *node_nested_in(const struct node_op *n)
 {
-	const struct node_op *n = node_op_of(op);
 	if (n->info.on_major == 0)
-		return 0;
+		return NULL;
 	list_for_each (link, &n->task.csi->attached) {
 		const struct node_health *health = container_of(link, struct node_health, link);
 		const struct node_volume *node = container_of(health, struct node_volume, health);
 		if (node->dev.major == n->info.on_major && node->dev.minor == n->info.on_minor)
-			return op_fail(op, ERR_INVALID,
-				"%s: %s lies inside the mount of volume %s; give a path outside of volumes",
-				field, n->path.path, node->volume->rec->name);
+			return node->volume;
 	}
-	return 0;
+	return NULL;
+}
+
+int node_check_not_nested(struct op *op, const char *field)
+{
+	const struct node_op *n = node_op_of(op);
+	const struct pool_object *volume = node_nested_in(n);
+	if (volume == NULL)
+		return 0;
+	return op_fail(op, ERR_INVALID,
+		"%s: %s lies inside the mount of volume %s; give a path outside of volumes", field,
+		n->path.path, volume->rec->name);
 }
 
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret)

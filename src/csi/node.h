@@ -52,7 +52,9 @@ int node_helper_by(struct op *op, const char *key, enum mnt_call call, const voi
 /* MNT_INSPECT of path into n->info. Its end is node_inspect_end. */
 int node_inspect(struct op *op, const char *path);
 int node_inspect_end(struct op *op, int res);
-/* Of what node_inspect() looked at: 0, or a failure naming the volume whose mount it lies in. */
+/* The known volume whose mount the path lies in that node_inspect() looked at; NULL: none's. */
+const struct pool_object *node_nested_in(const struct node_op *n);
+/* 0, or a failure that names it. */
 int node_check_not_nested(struct op *op, const char *field);
 /* The message of a failed helper call: what was tried on what, and what the helper said. */
 int node_fail(struct op *op, int res, const char *what, const char *path);

@@ -28,11 +28,13 @@ static void scan_each(void *arg, const struct backend_dev *dev)
 {
 	const struct scan *scan = arg;
 	struct node_owner *owner = scan->owner;
-	if (is_it(owner, dev) && (!owner->found || owner->dev.going_away)) {
+	bool tagged = owner->tag[0] != '\0' && strcmp(dev->tag, owner->tag) == 0;
+	/* Two may be bound to an image, one of them by somebody's hand: the tag says which. */
+	if (is_it(owner, dev) && (!owner->found || owner->dev.going_away || tagged)) {
 		owner->found = true;
 		owner->dev = *dev;
 		owner->dev_backend = scan->backend;
-	} else if (owner->tag[0] != '\0' && strcmp(dev->tag, owner->tag) == 0) {
+	} else if (tagged && !is_it(owner, dev)) {
 		owner->tagged = true;
 		owner->tagged_dev = *dev;
 		owner->tagged_backend = scan->backend;

@@ -39,6 +39,7 @@ struct release {
 	struct backend_dev mine; /* attached: the volume's device, as the kernel has it */
 	struct node_owner owner;
 	struct node_others others;
+	bool all_others; /* of the volume's device; else the one that memory knows of first */
 	struct mnt_on_req on;
 	struct mnt_unmount_req unmount;
 	enum { UNMOUNT_FIRST, UNMOUNT_WAITS, UNMOUNT_LAST } attempt;
@@ -98,10 +99,9 @@ static int owner_run(struct op *op)
 /* Memory says that we mounted it there, of a device that had this number. */
 static bool is_remembered(struct release *r)
 {
-	const struct node_volume *node = state_of(r);
-	return node != NULL && node->dev.attached && node->dev.major == r->n.info.dev_major &&
-	       node->dev.minor == r->n.info.dev_minor &&
-	       node_volume_mount_at(node, r->path) != NULL;
+	const struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
+	return mount != NULL && mount->major == r->n.info.dev_major &&
+	       mount->minor == r->n.info.dev_minor;
 }
 
 /* A node at a block volume's path that leads to nothing: the device was freed, before this run of
@@ -146,6 +146,10 @@ static int owner_end(struct op *op, int res)
 		take(r, &state_of(r)->dev, owner->dev_backend);
 		return 0;
 	}
+	if (owner->unclear)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"%s: the device that is mounted at %s (%u:%u) does not say what it is bound to; look for errors of its disk in the kernel log",
+			r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor);
 	r->at = AT_LEFT;
 	if (is_remembered(r) || is_dead_node(r))
 		return 0;
@@ -208,6 +212,11 @@ static struct node_mount *other_mount(struct release *r)
 	return NULL;
 }
 
+static bool is_of(const struct node_mount *mount, const struct backend_dev *dev)
+{
+	return dev->attached && mount->major == dev->major && mount->minor == dev->minor;
+}
+
 /* Whether it is unstaged, if by the wrong call. */
 static bool is_unstaged(struct release *r)
 {
@@ -228,19 +237,38 @@ static bool others_done(struct op *op)
 static int others_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	if (r->mine.attached) {
+	const struct node_mount *mount = other_mount(r);
+	r->all_others = mount == NULL || is_of(mount, &r->mine);
+	if (r->all_others) {
 		node_others_init(&r->others, op->reactor, &r->mine, r->path, NULL);
 	} else {
-		node_others_init(&r->others, op->reactor, &state_of(r)->dev, NULL, NULL);
-		r->others.only = other_mount(r)->path;
+		const struct backend_dev was = {.major = mount->major, .minor = mount->minor};
+		node_others_init(&r->others, op->reactor, &was, NULL, NULL);
+		r->others.only = mount->path;
 	}
 	return op_child(op, &r->others.op);
+}
+
+/* Memory was wrong: they were unmounted behind our back. */
+static void forget_others(struct release *r)
+{
+	struct node_volume *node = state_of(r);
+	if (!r->all_others) {
+		node_volume_remove_mount(node, other_mount(r)->path);
+		return;
+	}
+	if (node == NULL)
+		return;
+	list_for_each_safe (link, &node->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, r->path) != 0 && is_of(mount, &r->mine))
+			node_volume_remove_mount(node, mount->path);
+	}
 }
 
 static int others_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
-	struct node_mount *mount;
 	if (res < 0)
 		return res;
 	if (r->others.count > 0 && !r->unstage)
@@ -251,13 +279,8 @@ static int others_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is still published at %s; unpublish it first", r->n.id,
 			r->others.path);
-	/* Memory was wrong: they were unmounted behind our back. */
-	while ((mount = other_mount(r)) != NULL) {
-		node_volume_remove_mount(state_of(r), mount->path);
-		if (!r->mine.attached && other_mount(r) != NULL)
-			return others_run(op);
-	}
-	return 0;
+	forget_others(r);
+	return other_mount(r) != NULL ? others_run(op) : 0;
 }
 
 /* ---- let go ---- */
@@ -298,7 +321,9 @@ static int unmount_run(struct op *op)
 	snprintf(r->unmount.target, sizeof(r->unmount.target), "%s", r->path);
 	r->unmount.dev_major = r->n.info.is_mount ? r->n.info.dev_major : 0;
 	r->unmount.dev_minor = r->n.info.is_mount ? r->n.info.dev_minor : 0;
-	r->unmount.remove = !r->unstage;
+	/* What lies in a volume is a tenant's. */
+	r->unmount.remove = !r->unstage && node_nested_in(&r->n) == NULL;
+	r->unmount.trusted = r->n.volume != NULL;
 	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
 		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }

@@ -130,6 +130,8 @@ int node_volume_add_mount(
 		memcpy(mount->path, path, len);
 		list_push(&node->mounts, &mount->link);
 	}
+	mount->major = node->dev.major;
+	mount->minor = node->dev.minor;
 	mount->read_only = read_only;
 	mount->single_writer = single_writer;
 	return 0;

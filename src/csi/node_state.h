@@ -19,6 +19,7 @@ struct node_mount {
 	bool staging; /* made by NodeStage (unknown, false, after a restart) */
 	bool first;   /* found by adoption before its others, as the one of NodeStage would be */
 	bool read_only;
+	uint32_t major, minor; /* of its device when it was mounted, which may be another's since */
 	bool single_writer; /* published as SINGLE_NODE_SINGLE_WRITER; marked on the image, too */
 	char path[];
 };

@@ -116,12 +116,14 @@ struct mnt_bind_req {
 
 /* Unmounts target if it is a mount (or bound node) of that device, else -EXDEV; with dev_major 0
  * nothing may be mounted there. Then removes target if remove is set, it is an empty directory or
- * file, and a mount was on it or it lies below a root that mnt_roots_set() was given; else it
- * stays, which is no failure. A missing target is 0. Not lazily: -EBUSY when in use. */
+ * file, and it lies below a root that mnt_roots_set() was given. Elsewhere it is removed if a mount
+ * was on it, or if there are no roots and it is trusted; but never where no target may be. What
+ * stays is no failure. A missing target is 0. Not lazily: -EBUSY when in use. */
 struct mnt_unmount_req {
 	char target[MNT_PATH_BYTES];
 	uint32_t dev_major, dev_minor;
 	bool remove;
+	bool trusted; /* the path was given for a volume that is known */
 };
 
 struct mnt_grow_req {

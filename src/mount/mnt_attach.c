@@ -391,7 +391,7 @@ int mnt_call_unmount(const void *req, size_t req_len, void *resp, size_t *resp_l
 	bool was_mount = r == 0 && look.exists && look.is_mount;
 	if (r == 0)
 		r = unmount_all(unmount, &place, &look, result->why);
-	if (r == 0 && unmount->remove && mnt_roots_let_remove(&place, was_mount))
+	if (r == 0 && unmount->remove && mnt_roots_let_remove(&place, was_mount, unmount->trusted))
 		r = remove_target(&place, &look, result->why);
 	return r;
 }

@@ -58,9 +58,8 @@ int mnt_place_open(const struct mnt_place *place, int flags);
 
 /* 0, or -EINVAL with why: a target at this place is refused. */
 int mnt_roots_check(const struct mnt_place *place, char *why);
-/* Whether an empty target may be removed there: below a root that was named, and where a mount was
- * on it everywhere but where no target may be. */
-bool mnt_roots_let_remove(const struct mnt_place *place, bool was_mount);
+/* Whether an empty target may be removed there: see mnt_unmount_req. */
+bool mnt_roots_let_remove(const struct mnt_place *place, bool was_mount, bool trusted);
 bool mnt_roots_given(void);
 /* How much of a path names the root that it is below; 0: none. */
 size_t mnt_roots_prefix(const char *path);

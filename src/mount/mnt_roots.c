@@ -169,11 +169,11 @@ int mnt_roots_check(const struct mnt_place *place, char *why)
 	return r < 0 ? mnt_why(why, r, "cannot tell where it lies") : 0;
 }
 
-bool mnt_roots_let_remove(const struct mnt_place *place, bool was_mount)
+bool mnt_roots_let_remove(const struct mnt_place *place, bool was_mount, bool trusted)
 {
 	char kept[64];
 	int r = judge(place, kept);
-	return r == 0 || (r == 1 && was_mount);
+	return r == 0 || (r == 1 && (was_mount || (trusted && !mnt_roots_given())));
 }
 
 /* ---- in the driver ---- */

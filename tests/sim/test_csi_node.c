@@ -398,11 +398,67 @@ Test(csi, a_device_that_does_not_say_is_not_taken_for_gone, .timeout = 300)
 	look_res = -EIO;
 	cr_assert_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
 	cr_assert_eq(undo_stage(), GRPC_FAILED_PRECONDITION, "still published");
+	/* Of what memory does not know nothing is said. */
+	char id[RECORD_ID_MAX];
+	memcpy(id, volume_id, sizeof(id));
+	snprintf(volume_id, sizeof(volume_id), "nonsense");
+	cr_assert_eq(undo_publish(), GRPC_UNAVAILABLE);
+	memcpy(volume_id, id, sizeof(id));
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	look_res = 0;
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	backend_remove(&silent_look);
+	backend_add(&backend_loop);
+	world_close(w);
+}
+
+/* ---- a device that serves another file ---- */
+
+static bool other_file;
+
+static int look_at_other(
+	const struct backend *backend, const struct backend_dev *dev, struct backend_dev *ret)
+{
+	(void)backend;
+	int r = backend_loop.look(&backend_loop, dev, ret);
+	ret->image_ino += other_file;
+	return r;
+}
+
+static bool is_told_of(const char *words)
+{
+	Csi__V1__NodeGetVolumeHealthRequest req = CSI__V1__NODE_GET_VOLUME_HEALTH_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_publish_path = csi_bytes(target_path);
+	cr_assert_eq(call_status("Node/NodeGetVolumeHealth", &req.base), GRPC_OK);
+	struct arena *arena = arena_new(0);
+	const char *why = csi_volume_abnormal(arena, w->csi, node_of_volume()->volume);
+	bool said = why != NULL && strstr(why, words) != NULL;
+	arena_unref(arena);
+	return said;
+}
+
+/* Whatever its number and its sequence say. */
+Test(csi, a_device_that_serves_another_file_is_found, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, true);
+	struct backend changed = backend_loop;
+	changed.look = look_at_other;
+	backend_remove(&backend_loop);
+	backend_add(&changed);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_expect_not(is_told_of("device"));
+	other_file = true;
+	cr_expect(is_told_of("serves another file than its image"));
+	other_file = false;
+	cr_expect_not(is_told_of("device"), "it is over");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	backend_remove(&changed);
 	backend_add(&backend_loop);
 	world_close(w);
 }

@@ -5,6 +5,7 @@ package system
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,37 +46,47 @@ func there(path string) bool {
 	return err == nil
 }
 
-// At a path that is no mount of ours nothing is touched, whatever the id.
+// At a path that is no mount of ours nothing is touched; in a pool, and what is not empty, whatever the id.
 func TestUnpublishTouchesNothing(t *testing.T) {
 	b := open(t, "xfs", 1<<30)
 	v := b.volume("known", "block")
 	b.must(v.Create())
-	paths := []string{
+	empty := []string{
 		b.makeDir(b.Path("elsewhere", "empty")),
 		b.makeFile(b.Path("elsewhere", "file"), ""),
 		b.makeDir(b.Path("elsewhere", "pods", "empty")),
+	}
+	kept := []string{
 		filepath.Join(b.pool.Path, "snapshots"),
 		filepath.Join(b.pool.Path, "templates"),
 		filepath.Join(b.pool.Path, "trash"),
+		b.Path("elsewhere", "full"),
+		b.Path("elsewhere", "not"),
 	}
 	b.makeFile(b.Path("elsewhere", "full", "file"), "x")
 	strange := b.makeDir(b.Path("elsewhere", "strange"))
 	b.must(unix.Mount("none", strange, "tmpfs", 0, "size=64k"))
 	b.Defer(func() error { return unix.Unmount(strange, 0) })
 	unknown := v.ID[:len(v.ID)-8] + "00000000"
-	for _, path := range append(paths, b.Path("elsewhere", "full"), b.Path("elsewhere", "not")) {
-		for _, id := range []string{"nonsense", unknown, v.ID} {
+	for _, path := range slices.Concat(empty, kept, []string{strange}) {
+		for _, id := range []string{"nonsense", unknown} {
 			b.must(unpublish(b, id, path))
 			b.must(unstage(b, id, path))
 		}
 	}
-	for _, id := range []string{"nonsense", unknown} {
-		b.must(unpublish(b, id, strange))
-		b.must(unstage(b, id, strange))
+	for _, path := range kept {
+		b.must(unpublish(b, v.ID, path))
+		b.must(unstage(b, v.ID, path))
 	}
-	for _, path := range append(paths, b.Path("elsewhere", "full", "file")) {
+	for _, path := range slices.Concat(empty, kept[:3], []string{b.Path("elsewhere", "full", "file")}) {
 		if !there(path) {
 			t.Errorf("%s is gone", path)
+		}
+	}
+	for _, path := range empty { // as the driver has left its target after a reboot
+		b.must(unpublish(b, v.ID, path))
+		if there(path) {
+			t.Errorf("%s is there", path)
 		}
 	}
 	if !isMounted(b.Dir, strange) {
@@ -96,18 +107,24 @@ func TestUnpublishTidiesBelowTargetRoots(t *testing.T) {
 	empty, file := b.makeDir(filepath.Join(root, "a", "empty")), b.makeFile(filepath.Join(root, "a", "file"), "")
 	full := b.makeFile(filepath.Join(root, "a", "full", "file"), "x")
 	written := b.makeFile(filepath.Join(root, "a", "written"), "x")
+	v := b.volume("around", "ext4")
+	v.Staging, v.Target = b.makeDir(filepath.Join(root, "staging")), filepath.Join(root, "target")
+	b.must(v.Up())
+	tenants := b.makeDir(filepath.Join(v.Target, "empty"))
 	link := filepath.Join(root, "a", "link")
 	b.must(os.Symlink("empty", link))
-	for _, path := range []string{file, filepath.Dir(full), written, link, empty, root} {
+	for _, path := range []string{file, filepath.Dir(full), written, link, empty, root, tenants} {
 		b.must(unpublish(b, "nonsense", path))
 	}
+	b.must(unpublish(b, v.ID, tenants))
 	for path, want := range map[string]bool{
-		empty: false, file: false, full: true, written: true, link: true, root: true,
+		empty: false, file: false, full: true, written: true, link: true, root: true, tenants: true,
 	} {
 		if there(path) != want {
 			t.Errorf("%s: there %v, want %v", path, !want, want)
 		}
 	}
+	b.must(v.Gone())
 }
 
 // What is a known volume's goes for its own id alone.
@@ -255,12 +272,13 @@ func TestWhereNoTargetIs(t *testing.T) {
 		if !there(dir) {
 			continue
 		}
-		err := v.PublishAt(filepath.Join(dir, "ringvol-target"), false)
-		b.refused("in "+dir, err, codes.InvalidArgument)
-		b.refused("a file in "+dir, raw.PublishAt(filepath.Join(dir, "ringvol-target"), false),
-			codes.InvalidArgument)
-		if there(filepath.Join(dir, "ringvol-target")) {
+		target := filepath.Join(dir, "ringvol-target")
+		b.refused("in "+dir, v.PublishAt(target, false), codes.InvalidArgument)
+		b.refused("a file in "+dir, raw.PublishAt(target, false), codes.InvalidArgument)
+		if there(target) {
 			t.Errorf("a target was made in %s", dir)
+			_ = unix.Unmount(target, 0)
+			_ = os.Remove(target)
 		}
 	}
 	for _, path := range []string{

@@ -191,6 +191,9 @@ func TestTenantFreesItsDevice(t *testing.T) {
 			b.refused("unstaging what is published", v.Unstage(), codes.FailedPrecondition)
 			b.refused("deleting what is published", v.Delete(), codes.FailedPrecondition)
 			otherIs("refused")
+			b.must(v.Stage()) // it is attached anew, and its old node is still published
+			b.refused("unstaging what is published", v.Unstage(), codes.FailedPrecondition)
+			otherIs("staged again")
 		}
 		err = unpublish(b, v.ID, v.Target)
 		if err == nil && isMounted(b.Dir, v.Target) {
@@ -258,4 +261,31 @@ func (b *bed) abnormal(v *rig.Volume, reason string) error {
 		err = os.ErrNotExist
 	}
 	return err
+}
+
+// Somebody has put the image on a second device by hand: the volume's is the one with its tag, and the other one is
+// left alone.
+func TestImageOnTwoDevices(t *testing.T) {
+	beforeAndAfterRestart(t, func(t *testing.T, restart bool) {
+		b := openTenant(t)
+		v := b.volume("a", "block")
+		b.must(v.Up())
+		sum, err := rig.Fill(v.Target, dataBytes, 4)
+		b.must(err)
+		second, err := rig.Attach(b.pool.Image(v.ID), "-r")
+		b.must(err)
+		defer rig.Detach(second)
+		b.perhapsRestart(restart)
+		b.must(v.Publish())
+		b.must(rig.Check(v.Target, dataBytes, sum))
+		b.must(v.Unpublish())
+		b.must(v.Unstage())
+		if loops := rig.LoopsBelow(b.pool.Path); len(loops) != 1 || loops[0] != second {
+			t.Errorf("bound: %v, by hand %s", loops, second)
+		}
+		b.must(rig.Detach(second))
+		b.must(v.Up())
+		b.must(rig.Check(v.Target, dataBytes, sum))
+		b.must(v.Gone())
+	})
 }

@@ -149,6 +149,22 @@ Test(lodev, a_device_is_known_by_its_file)
 	env_detach(&dev);
 }
 
+/* Its number may be somebody else's next. */
+Test(lodev, a_device_that_was_read_only_leaves_no_flag)
+{
+	ENV_NEEDS_LOOP();
+	env_image("a", 4 * MIB);
+	struct lodev dev = env_attach("a");
+	char path[64], text[8] = "";
+	cr_assert(lodev_set_read_only(dev.minor, true) == 0);
+	env_detach(&dev);
+	snprintf(path, sizeof path, "/sys/block/loop%u/ro", dev.minor);
+	FILE *file = fopen(path, "re");
+	cr_assert(file != NULL && fgets(text, sizeof text, file) != NULL);
+	fclose(file);
+	cr_expect_str_eq(text, "0\n");
+}
+
 Test(lodev, an_open_device_stays_bound_until_it_is_closed)
 {
 	ENV_NEEDS_LOOP();

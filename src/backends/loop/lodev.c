@@ -61,6 +61,7 @@ static int image_open(
 
 struct find {
 	uint64_t image_dev, image_ino;
+	const char *tag; /* of the one that is meant, if there is more than one */
 	bool found;
 	struct lodev dev;
 };
@@ -70,9 +71,12 @@ static bool find_on_device(void *arg, const struct lodev *dev)
 	struct find *f = arg;
 	if (dev->image_dev != f->image_dev || dev->image_ino != f->image_ino)
 		return true;
-	f->found = true;
-	f->dev = *dev;
-	return false;
+	bool meant = strcmp(dev->tag, f->tag) == 0;
+	if (!f->found || meant) {
+		f->found = true;
+		f->dev = *dev;
+	}
+	return !meant;
 }
 
 /* Where the image is attached. A device that was found is asked again itself: opening all of them
@@ -91,7 +95,7 @@ static int image_find(struct find *f)
 static int image_locked(const struct lodev_spec *spec, int fd, const struct stat *st,
 	struct lodev *ret, struct err *err)
 {
-	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino};
+	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino, .tag = spec->tag};
 	for (unsigned ms = 1; ms <= LOCK_SETTLE_MS; ms *= 2) {
 		int r = image_find(&f);
 		if (r < 0)
@@ -167,7 +171,7 @@ static uint64_t queue_read(uint32_t minor, const char *name)
 static int image_open_elsewhere(
 	const struct lodev_spec *spec, const struct stat *st, struct err *err)
 {
-	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino};
+	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino, .tag = spec->tag};
 	int r = lodev_each(find_on_device, &f);
 	if (r < 0)
 		return err_sys(err, r, "listing loop devices");
@@ -309,6 +313,15 @@ static bool device_is_same(const struct lodev *dev)
 	return lodev_is_bound(dev->minor) && device_open_same(dev, &fd, &now) == 0;
 }
 
+/* Whoever gets the number next, from us or not, could not write to it. */
+static void device_unflag_free(uint32_t minor)
+{
+	struct err ignored = {0};
+	_cleanup_fd_ int fd = lodev_open(minor);
+	if (fd >= 0 && !lodev_is_bound(minor))
+		(void)device_unflag(fd, minor, &ignored);
+}
+
 int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err)
 {
 	struct lodev now;
@@ -333,6 +346,8 @@ int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err
 		when_sleep_ms(ms);
 		bound = device_is_same(dev);
 	}
+	if (!bound && now.read_only)
+		device_unflag_free(dev->minor);
 	/* Also when it is still bound: numbers that are not free yet are passed over. */
 	lodev_minor_put(dev->minor, lost_discard);
 	*ret_still_bound = bound;
