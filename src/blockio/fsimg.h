@@ -38,8 +38,9 @@ struct fsimg_probe {
 	enum fsimg_type type; /* FSIMG_NONE unless `found` is one of ours and not ambivalent */
 	uint64_t fs_bytes;    /* size the superblock claims */
 	uint8_t uuid[16];
-	bool errors; /* the superblock is marked as having errors: fsck before mount */
-	bool dirty;  /* a journal or log tree waits to be replayed (ext4, btrfs) */
+	bool errors;     /* the superblock is marked as having errors: fsck before mount */
+	bool dirty;      /* a journal or log tree waits to be replayed (ext4, btrfs) */
+	bool needs_more; /* it names another device: for its journal, its log, or its data */
 };
 int fsimg_probe_fd(int fd, struct fsimg_probe *ret);
 /* The same where one type is expected: an ext4 or XFS that is there, with nothing before it, is
@@ -47,6 +48,10 @@ int fsimg_probe_fd(int fd, struct fsimg_probe *ret);
  * it could find besides, nothing is left by a tool that leaves this superblock). All else is
  * fsimg_probe_fd()'s. */
 int fsimg_probe_expected(int fd, enum fsimg_type type, struct fsimg_probe *ret);
+
+/* Why a file system that a tenant may have made is not handed to the kernel, in words that follow
+ * "its file system"; NULL: it is. It could name others' devices, or pass for another btrfs. */
+const char *fsimg_why_unfit(const struct fsimg_probe *probe);
 
 struct fsimg_spec {
 	enum fsimg_type type;

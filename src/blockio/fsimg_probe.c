@@ -20,6 +20,7 @@ enum {
 	EXT4_SB_BYTES = 1024,
 	EXT4_MAGIC = 0xef53,
 	EXT4_STATE_ERRORS = 2,
+	EXT4_COMPAT_HAS_JOURNAL = 0x4,
 	EXT4_INCOMPAT_RECOVER = 0x4,
 	EXT4_INCOMPAT_64BIT = 0x80,
 	XFS_SB_BYTES = 512,
@@ -85,6 +86,8 @@ static bool read_ext4(const uint8_t *sb, struct fsimg_probe *ret)
 	memcpy(ret->uuid, sb + 0x68, 16);
 	ret->errors = le16_at(sb + 0x3a) & EXT4_STATE_ERRORS;
 	ret->dirty = incompat & EXT4_INCOMPAT_RECOVER;
+	/* Without an inode the journal is on a device, which the superblock names by number. */
+	ret->needs_more = (le32_at(sb + 0x5c) & EXT4_COMPAT_HAS_JOURNAL) && le32_at(sb + 0xe0) == 0;
 	return true;
 }
 
@@ -94,6 +97,8 @@ static bool read_xfs(const uint8_t *sb, struct fsimg_probe *ret)
 		return false;
 	ret->fs_bytes = fs_bytes(be64_at(sb + 8), be32_at(sb + 4));
 	memcpy(ret->uuid, sb + 32, 16);
+	/* Blocks of a realtime device; the log does not begin here. */
+	ret->needs_more = be64_at(sb + 16) != 0 || be64_at(sb + 48) == 0;
 	return true;
 }
 
@@ -109,6 +114,7 @@ static bool read_btrfs(const uint8_t *sb, struct fsimg_probe *ret)
 	memcpy(ret->uuid, sb + 0x20, 16);
 	/* A log tree: fsyncs since the last commit, replayed by the next mount. */
 	ret->dirty = le64_at(sb + 0x60) != 0;
+	ret->needs_more = le64_at(sb + 0x88) != 1;
 	return true;
 }
 
@@ -260,4 +266,14 @@ int fsimg_probe_fd(int fd, struct fsimg_probe *ret)
 		p.type = FSIMG_NONE;
 	*ret = p;
 	return 0;
+}
+
+const char *fsimg_why_unfit(const struct fsimg_probe *probe)
+{
+	if (probe->needs_more)
+		return "needs another device besides";
+	/* Until its log is replayed it cannot be given a UUID of its own. */
+	if (probe->type == FSIMG_BTRFS && probe->dirty)
+		return "is a btrfs that was not unmounted; mount and unmount it where it was made";
+	return NULL;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Cleaning the log of a file system that grows. Happy path: (before) look for a freeze of ours that
- * is left -> mark the image; (after) hold the volume still with a freeze -> thaw, which takes the
- * marks away. A repeat that finds nothing to grow takes the mark away and freezes nobody. All of it
- * is quiesce.c's and thaw.c's, with their rules for a driver that is killed in between; the mark is
- * this file's.
+ * is left -> mark the image; (after) freeze and thaw in one call -> unmark. A helper that is at
+ * that call ends it, also when the driver is killed meanwhile. A repeat that finds nothing to grow
+ * takes the mark away and freezes nobody. All of it is quiesce.c's and thaw.c's, with their rules
+ * for calls that overstay; the mark is this file's.
  *
  * How it can fail: as any freeze. A volume stays marked then, and nothing is lost but time.
  */
@@ -79,19 +79,11 @@ static bool is_dirty(struct op *op)
 	return clean_of(op)->dirty;
 }
 
-static int hold_run(struct op *op)
+static int clean_run(struct op *op)
 {
 	struct csi_clean_log *c = clean_of(op);
 	csi_quiesce_init(&c->quiesce, c->csi, c->volume, true);
-	return op_child(op, &c->quiesce.op);
-}
-
-static int release_run(struct op *op)
-{
-	struct csi_clean_log *c = clean_of(op);
-	if (!c->quiesce.frozen)
-		return 0;
-	csi_thaw_init(&c->quiesce);
+	c->quiesce.brief = true;
 	return op_child(op, &c->quiesce.op);
 }
 
@@ -114,8 +106,7 @@ static int unmark_end(struct op *op, int res)
 }
 
 static const struct op_step clean_steps[] = {
-	{"hold volume", .done = is_clean, .run = hold_run, .undo = release_run},
-	{"release volume", .done = is_clean, .run = release_run},
+	{"freeze and thaw", .done = is_clean, .run = clean_run},
 	{"unmark growth", .done = is_dirty, .run = unmark_run, .end = unmark_end},
 	{NULL},
 };

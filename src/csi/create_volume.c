@@ -371,6 +371,11 @@ static int probe_end(struct op *op, int res)
 			given ? fsimg_name(c->rec.fs) : "ext4, xfs or btrfs",
 			probe->ambivalent ? "contradicting signatures, one of them " : "",
 			probe->found[0] != '\0' ? probe->found : "no file system");
+	const char *unfit = fsimg_why_unfit(probe);
+	if (unfit != NULL)
+		return op_fail(op, ERR_INVALID,
+			"volume_content_source: %s is not to be mounted: its file system %s", name,
+			unfit);
 	c->rec.fs = probe->type;
 	return 0;
 }

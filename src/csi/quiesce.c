@@ -57,7 +57,9 @@ static int decide_run(struct op *op)
 		return 0;
 	q->dev = node->dev;
 	if (quiesce_take_mount(q)) {
-		q->freeze = !q->reflink || rec->snapshot_freeze || node->grown;
+		bool hold = !q->reflink || (rec->snapshot_freeze && !q->brief);
+		q->freeze = hold || node->grown;
+		q->brief = !hold;
 		return 0;
 	}
 	if (rec->fs == FSIMG_NONE && !q->reflink)
@@ -226,7 +228,8 @@ static int mark_end(struct op *op, int res)
 
 static int freeze_run(struct op *op)
 {
-	return quiesce_call(op, MNT_FREEZE, quiesce_of(op)->id, CSI_FREEZE_TIMEOUT_MS);
+	const struct csi_quiesce *q = quiesce_of(op);
+	return quiesce_call(op, q->brief ? MNT_CLEAN : MNT_FREEZE, q->id, CSI_FREEZE_TIMEOUT_MS);
 }
 
 static int freeze_end(struct op *op, int res)
@@ -239,13 +242,20 @@ static int freeze_end(struct op *op, int res)
 			q->volume->rec->name, q->on.at.path);
 	if (res < 0 && !q->overstayed)
 		return quiesce_call_failed(op, res, "freeze");
-	q->frozen = q->cleaned = !q->overstayed;
+	q->cleaned = !q->overstayed;
+	q->frozen = q->cleaned && !q->brief;
 	return 0;
 }
 
 static bool overstay_done(struct op *op)
 {
 	return !quiesce_of(op)->overstayed;
+}
+
+static bool unmark_done(struct op *op)
+{
+	const struct csi_quiesce *q = quiesce_of(op);
+	return !q->brief || !q->marked;
 }
 
 static int overstay_run(struct op *op)
@@ -281,6 +291,7 @@ static const struct op_step quiesce_steps[] = {
 		.undo = quiesce_unmark_run},
 	{"freeze", .done = freeze_not_wanted, .run = freeze_run, .end = freeze_end},
 	{"thaw overstayed", .done = overstay_done, .run = overstay_run, .end = overstay_end},
+	{"unmark", .done = unmark_done, .run = quiesce_unmark_run, .end = quiesce_unmark_end},
 	{NULL},
 };
 

@@ -21,6 +21,7 @@ struct csi_quiesce {
 	struct backend_dev dev;
 	bool adopting;            /* csi_thaw_leftover_init()'s */
 	bool freeze;              /* decided: a freeze is needed */
+	bool brief;               /* decided: thawed at once, it is for the log alone */
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
 	bool moved;               /* the device is not mounted where memory says */
 	bool overstayed;          /* the freeze did; it may still come about */

@@ -140,8 +140,20 @@ int stage_tools_end(struct op *op, int res)
 
 /* ---- the image ---- */
 
-/* -EUCLEAN: it holds something else, so that nothing is attached. What a tenant wrote into a block
- * volume is looked through for all that it could be. */
+/* What a tenant wrote into a block volume is looked through for all that it could be. The mount
+ * flags were looked up for ext4, as long as nobody knew. */
+static int probe_other_mode(struct stage *s)
+{
+	s->unfit = fsimg_why_unfit(&s->probe);
+	if (s->unfit != NULL)
+		return -EMEDIUMTYPE;
+	return csi_access_parse(s->cap, s->probe.type, &s->other_access, &s->other_err) < 0 ? -EBADR
+											    : 0;
+}
+
+/* -EUCLEAN: it holds something else; -EMEDIUMTYPE: what it holds is not mounted, -EBADR: not with
+ * these flags. The attach goes along with this job, and nothing is attached because of any of it:
+ * so all is decided here. */
 static int probe_job(void *arg)
 {
 	struct stage *s = arg;
@@ -150,8 +162,12 @@ static int probe_job(void *arg)
 		return -errno;
 	int r = s->n.changes_mode ? fsimg_probe_fd(fd, &s->probe)
 				  : fsimg_probe_expected(fd, s->n.fs, &s->probe);
+	if (r < 0)
+		return r;
 	bool wrong = s->n.fs == FSIMG_NONE ? s->probe.type == FSIMG_NONE : s->probe.type != s->n.fs;
-	return r == 0 && (s->probe.ambivalent || wrong) ? -EUCLEAN : r;
+	if (s->probe.ambivalent || wrong)
+		return -EUCLEAN;
+	return s->n.changes_mode ? probe_other_mode(s) : 0;
 }
 
 bool stage_probe_done(struct op *op)
@@ -167,31 +183,40 @@ int stage_probe_run(struct op *op)
 	return op_work(op, probe_job, s);
 }
 
-/* The mount flags were looked up for ext4, as long as nobody knew. */
-static int change_mode(struct op *op)
+static int other_mode_failed(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
-	s->n.fs = s->probe.type;
-	return csi_access_parse(s->cap, s->n.fs, &s->n.access, &op->err);
+	const char *name = s->n.volume->rec->name;
+	if (res == -EBADR)
+		return op_fail(op, s->other_err.code, "%s", s->other_err.message);
+	if (res == -EMEDIUMTYPE)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s was made as a block volume and is not mounted: its file system %s",
+			name, s->unfit);
+	return op_fail(op, ERR_PRECONDITION,
+		"volume %s was made as a block volume and holds %s, not %s; what is to be mounted has to be written to it first",
+		name, s->probe.found[0] != '\0' ? s->probe.found : "no file system",
+		s->n.fs == FSIMG_NONE ? "ext4, xfs or btrfs" : fsimg_name(s->n.fs));
 }
 
 int stage_probe_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
+	if (res == 0 && s->n.changes_mode) {
+		s->n.fs = s->probe.type;
+		s->n.access = s->other_access;
+	}
 	if (res == 0)
-		return s->n.changes_mode ? change_mode(op) : 0;
-	if (res != -EUCLEAN)
+		return 0;
+	if (res != -EUCLEAN && res != -EMEDIUMTYPE && res != -EBADR)
 		return op_fail_sys(op, res, "volume %s: reading its image", rec->name);
 	if (s->probe.ambivalent)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: its image holds contradicting signatures; nothing is touched, look at it with blkid",
 			rec->name);
 	if (s->n.changes_mode)
-		return op_fail(op, ERR_PRECONDITION,
-			"volume %s was made as a block volume and holds %s, not %s; what is to be mounted has to be written to it first",
-			rec->name, s->probe.found[0] != '\0' ? s->probe.found : "no file system",
-			s->n.fs == FSIMG_NONE ? "ext4, xfs or btrfs" : fsimg_name(s->n.fs));
+		return other_mode_failed(op, res);
 	return op_fail(op, ERR_DATA_LOSS,
 		"volume %s: its record says %s, its image holds %s; nothing is formatted, restore it from a snapshot or delete it",
 		rec->name, fsimg_name(rec->fs),

@@ -21,7 +21,12 @@ struct stage {
 	unsigned attempts; /* to have the device alone, and the pauses between */
 	int dirfd;
 	const char *image;
+	/* Of a block volume that is to be mounted: its capability once more, when the type is
+	 * known, and why it is not. */
 	const Csi__V1__VolumeCapability *cap;
+	struct csi_access other_access;
+	struct err other_err;
+	const char *unfit;
 	struct fsimg_probe probe;
 	uint8_t uuid[16];
 	char uuid_text[FSIMG_UUID_TEXT_BYTES];

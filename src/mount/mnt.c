@@ -11,6 +11,7 @@ helper_fn *const mnt_calls[MNT_CALLS] = {
 	[MNT_UNMOUNT] = mnt_call_unmount,
 	[MNT_STATS] = mnt_call_stats,
 	[MNT_GROW] = mnt_call_grow,
+	[MNT_CLEAN] = mnt_call_clean,
 	[MNT_SYNC] = mnt_call_sync,
 	[MNT_FREEZE] = mnt_call_freeze,
 	[MNT_THAW] = mnt_call_thaw,

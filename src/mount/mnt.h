@@ -37,6 +37,8 @@ enum mnt_call {
 			holds */
 	MNT_THAW,    /* mnt_on_req -> mnt_result: FITHAW, also of a freeze that is on its way; not
 		      * frozen is 0 */
+	MNT_CLEAN,   /* mnt_on_req -> mnt_result: freezes and thaws, also if the driver dies
+		      * meanwhile; -EBUSY as MNT_FREEZE */
 	MNT_STATS_MANY, /* mnt_many_req -> mnt_many_info each: MNT_STATS one after the other */
 	MNT_TRY_READ, /* mnt_try_req -> mnt_result: reads a block of the device, past all caches */
 	MNT_CALLS,

@@ -17,9 +17,12 @@
 #include <linux/capability.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -310,13 +313,35 @@ static int mounted_ioctl(unsigned long call, const void *req, size_t req_len, vo
 	return 0;
 }
 
+static int freeze_failed(int res, char *why)
+{
+	return mnt_why(why, res, "%s", res == -EBUSY ? "it is frozen already" : "freezing failed");
+}
+
+/* A volume must not stand because a driver was killed: the helper, which would die with it, stays
+ * until it has thawed. */
+int mnt_call_clean(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	pid_t driver = getppid();
+	int res = 0;
+	prctl(PR_SET_PDEATHSIG, 0);
+	int r = mounted_ioctl(FIFREEZE, req, req_len, resp, resp_len, &res);
+	if (r == 0 && res < 0)
+		r = freeze_failed(res, ((struct mnt_result *)resp)->why);
+	else if (r == 0)
+		r = mnt_call_thaw(req, req_len, resp, resp_len);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != driver)
+		_exit(EXIT_SUCCESS);
+	return r;
+}
+
 int mnt_call_freeze(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	int res, r = mounted_ioctl(FIFREEZE, req, req_len, resp, resp_len, &res);
 	if (r < 0 || res == 0)
 		return r;
-	return mnt_why(((struct mnt_result *)resp)->why, res, "%s",
-		res == -EBUSY ? "it is frozen already" : "freezing failed");
+	return freeze_failed(res, ((struct mnt_result *)resp)->why);
 }
 
 /* A helper that is killed in the middle of a freeze dies only when the freeze is done, and until

@@ -97,6 +97,7 @@ int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
 /* A mounted ext4's, given by its directory. */
 int mnt_set_uuid(int fd, const uint8_t uuid[16], char *why);
 int mnt_call_sync(const void *req, size_t req_len, void *resp, size_t *resp_len);
+int mnt_call_clean(const void *req, size_t req_len, void *resp, size_t *resp_len);
 int mnt_call_freeze(const void *req, size_t req_len, void *resp, size_t *resp_len);
 int mnt_call_try_read(const void *req, size_t req_len, void *resp, size_t *resp_len);
 int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len);

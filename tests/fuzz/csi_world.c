@@ -145,6 +145,7 @@ static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_UNMOUNT] = fake_do,
 	[MNT_STATS] = fake_look,
 	[MNT_GROW] = fake_do,
+	[MNT_CLEAN] = fake_on,
 	[MNT_SYNC] = fake_on,
 	[MNT_FREEZE] = fake_on,
 	[MNT_THAW] = fake_on,

@@ -166,6 +166,10 @@ func TestModeOfAVolume(t *testing.T) {
 			b.refused("staging as a device what is staged as files", v.Stage(), codes.FailedPrecondition)
 			b.must(files.Down())
 
+			if kind != "ext4" {
+				flagged := b.as(v, rig.MountCap("", "data_err=abort"))
+				b.refused("an ext4's flag for "+kind, flagged.Stage(), codes.InvalidArgument)
+			}
 			b.must(untyped.Up()) // of whatever type it is
 			b.must(rig.Check(untyped.Target, dataBytes, sum))
 			b.must(untyped.Down())
@@ -180,6 +184,28 @@ func TestModeOfAVolume(t *testing.T) {
 			b.must(source.Delete())
 		})
 	}
+	t.Run("of two devices", func(t *testing.T) {
+		b := open(t, "xfs", 2<<30)
+		one, two := b.Path("one"), b.Path("two")
+		for _, path := range []string{one, two} {
+			b.must(os.WriteFile(path, nil, 0o600))
+			b.must(os.Truncate(path, 256*mib))
+		}
+		_, err := rig.Run("mkfs.btrfs", "-q", one, two)
+		b.must(err)
+		v := b.d.Volume("half", rig.BlockCap(), 256*mib)
+		v.Params = changesMode
+		b.must(v.Up())
+		b.write(v.Target, one)
+		b.must(v.Down())
+		err = b.as(v, rig.MountCap("btrfs")).Stage()
+		b.refused("mounting the half of a btrfs", err, codes.FailedPrecondition)
+		b.says("it", err, "another device")
+		err = b.copyOf("copy", "btrfs", rig.FromVolume(v.ID), changesMode).Create()
+		b.refused("copying the half of a btrfs", err, codes.InvalidArgument)
+		b.says("it", err, "another device")
+		b.must(v.Delete())
+	})
 	t.Run("not allowed", func(t *testing.T) {
 		b := open(t, "xfs", 1<<30)
 		v := b.volume("raw", "block")

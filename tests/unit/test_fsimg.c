@@ -435,3 +435,48 @@ Test(fsimg, mount_flags)
 		  fsimg_mount_flag_ok(FSIMG_BTRFS, "compress"));
 	cr_assert(!fsimg_mount_flag_ok(FSIMG_NONE, "ro"));
 }
+
+/* ---- what is not mounted when a tenant may have made it ---- */
+
+static void poke(const char *name, off_t at, const void *data, size_t len)
+{
+	int fd = openat(env.dirfd, name, O_WRONLY | O_CLOEXEC);
+	cr_assert(pwrite(fd, data, len, at) == (ssize_t)len);
+	close(fd);
+}
+
+Test(fsimg, other_devices_are_not_named)
+{
+	static const struct {
+		enum fsimg_type type;
+		uint64_t mib;
+		off_t at; /* what says where the journal or log begins, or how many devices there
+			     are */
+		uint8_t bytes[8];
+		size_t len;
+	} cases[] = {
+		{FSIMG_EXT4, 32, 1024 + 0xe0, {0}, 4},
+		{FSIMG_XFS, 300, 48, {0}, 8},
+		{FSIMG_XFS, 300, 16, {0, 0, 0, 0, 0, 0, 0, 9}, 8},
+		{FSIMG_BTRFS, 256, 65536 + 0x88, {2}, 8},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		env_image("img", cases[i].mib * MIB);
+		env_mkfs("img", cases[i].type, cases[i].mib * MIB, "");
+		struct fsimg_probe p = probe("img");
+		cr_assert(!p.needs_more && fsimg_why_unfit(&p) == NULL);
+		int fd = openat(env.dirfd, "img", O_RDONLY | O_CLOEXEC);
+		poke("img", cases[i].at, cases[i].bytes, cases[i].len);
+		/* Its sum is wrong by now, so blkid may not know it. */
+		struct fsimg_probe poked = {0};
+		cr_assert(fsimg_probe_expected(fd, cases[i].type, &poked) == 0);
+		close(fd);
+		cr_assert(poked.needs_more || poked.type == FSIMG_NONE, "case %zu", i);
+		cr_assert(poked.type == FSIMG_NONE || fsimg_why_unfit(&poked) != NULL);
+		cr_assert(unlinkat(env.dirfd, "img", 0) == 0);
+	}
+	struct fsimg_probe dirty = {.type = FSIMG_BTRFS, .dirty = true};
+	cr_assert_not_null(fsimg_why_unfit(&dirty));
+	dirty.type = FSIMG_EXT4; /* which the mount replays */
+	cr_assert_null(fsimg_why_unfit(&dirty));
+}
