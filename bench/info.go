@@ -106,7 +106,7 @@ func info(b *bench) error {
 		return err
 	}
 	err = b.paired(row{What: "GetPluginInfo, loopback TCP, 1 connection, 50 streams", Unit: "req/s", Beside: "nghttpd",
-		Bar: "ratio >= 0.7"},
+		Bar: "ratio >= 0.9"},
 		func() (float64, error) { return overTCP(port) }, func() (float64, error) { return overTCP(otherPort) })
 	if err != nil || !b.havePeer() {
 		return err

@@ -16,6 +16,9 @@
 #include <string.h>
 
 enum {
+	/* Comes with the arena. Both together fit what malloc keeps for each thread (1032 bytes),
+	 * and most calls need no more. */
+	ARENA_FIRST_BYTES = 896,
 	ARENA_BLOCK_BYTES = 2048,
 	ARENA_ALIGN = 16,
 };
@@ -31,23 +34,33 @@ struct arena {
 	size_t limit, total;
 	struct budget *budget; /* NULL: none counts */
 	struct block *head;
+	struct block first; /* the last member: its data follows */
 };
+
+static const size_t arena_bytes = sizeof(struct arena) + ARENA_FIRST_BYTES;
 
 struct arena *arena_new(size_t limit_bytes)
 {
-	struct arena *a = calloc(1, sizeof(*a));
+	struct arena *a = malloc(arena_bytes); /* calloc() would pass what malloc keeps by */
 	if (a == NULL)
 		return NULL;
+	memset(a, 0, arena_bytes);
 	a->refs = 1;
 	a->limit = limit_bytes;
+	a->first.size = ARENA_FIRST_BYTES;
+	a->head = &a->first;
 	return a;
 }
 
 struct arena *arena_new_in(size_t limit_bytes, struct budget *budget)
 {
+	if (!budget_has(budget, arena_bytes))
+		return NULL;
 	struct arena *a = arena_new(limit_bytes);
-	if (a != NULL)
-		a->budget = budget_ref(budget);
+	if (a == NULL)
+		return NULL;
+	a->budget = budget_ref(budget);
+	budget_add(budget, arena_bytes);
 	return a;
 }
 
@@ -67,10 +80,14 @@ void arena_unref(struct arena *a)
 	for (struct block *b = a->head, *next; b != NULL; b = next) {
 		next = b->next;
 		explicit_bzero(b->data, b->used);
+		if (b == &a->first)
+			continue;
 		if (a->budget != NULL)
 			budget_give(a->budget, sizeof(*b) + b->size);
 		free(b);
 	}
+	if (a->budget != NULL)
+		budget_give(a->budget, arena_bytes);
 	budget_unref(a->budget);
 	free(a);
 }
@@ -97,12 +114,12 @@ void *arena_alloc(struct arena *a, size_t size)
 		return NULL;
 
 	struct block *b = a->head;
-	if (b == NULL || b->size - b->used < need) {
+	if (b->size - b->used < need) {
 		bool large = need > ARENA_BLOCK_BYTES / 2;
 		b = block_new(a, large ? need : ARENA_BLOCK_BYTES);
 		if (b == NULL)
 			return NULL;
-		if (large && a->head != NULL) {
+		if (large) {
 			b->next = a->head->next;
 			a->head->next = b;
 		} else {

@@ -59,9 +59,10 @@ static void on_deadline(struct ring_timer *timer);
 
 int h2_stream_open(struct h2_conn *conn, int32_t id)
 {
-	struct h2_stream *s = calloc(1, sizeof(*s));
+	struct h2_stream *s = malloc(sizeof(*s)); /* calloc() would pass what malloc keeps by */
 	if (s == NULL)
 		return -ENOMEM;
+	memset(s, 0, sizeof(*s));
 	grpc_call_init(&s->call, &h2_stream_carrier, conn->config.registry);
 	s->conn = conn;
 	s->id = id;

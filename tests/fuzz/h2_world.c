@@ -262,12 +262,13 @@ static void check_frame(struct h2_world *w, const uint8_t *head, const uint8_t *
 		must(len == 4);
 		s->reset = true;
 	} else if (type == NGHTTP2_DATA) {
-		must(s->headers && s->grpc);
-		must(!end); /* trailers always follow */
+		must(s->headers);
 		must((flags & NGHTTP2_FLAG_PADDED) == 0);
-		check_data(s, data, len);
+		must(!end || !s->grpc); /* trailers follow messages */
+		if (s->grpc)
+			check_data(s, data, len); /* else the text of an HTTP error */
 	}
-	s->ended |= end && type == NGHTTP2_HEADERS;
+	s->ended |= end && type != NGHTTP2_RST_STREAM;
 }
 
 static void check_output(struct h2_world *w)
