@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { FSIMG_LABEL_BYTES = 256 }; /* of an SELinux label, with its NUL */
+
 /* The value is stored in records by name, see fsimg_name(). */
 enum fsimg_type {
 	FSIMG_NONE, /* raw: the tenant's bytes */
@@ -83,6 +85,9 @@ int fsimg_fsck_result(enum fsimg_type type, int exit_status);
  * another device or path, none that changes what a mount is (bind, remount, loop, ...).
  * Read-only ("ro") and "rw" are allowed: what "ro" means for a volume is the caller's affair. */
 bool fsimg_mount_flag_ok(enum fsimg_type type, const char *flag);
+/* An SELinux label as the flag context= has it: user:role:type, or with a level, which may hold
+ * commas. Whether the policy knows it the kernel says. */
+bool fsimg_label_ok(const char *label);
 
 /* A UUID (version 8) derived from a volume id, so that no record of it is needed. */
 void fsimg_uuid_of(const char *volume_id, uint8_t ret_uuid[16]);

@@ -304,3 +304,20 @@ bool fsimg_mount_flag_ok(enum fsimg_type type, const char *flag)
 	return lists[type].mount != NULL &&
 	       (check_pair(any_mount, text) || check_pair(lists[type].mount, text));
 }
+
+bool fsimg_label_ok(const char *label)
+{
+	enum { FIELDS = 3 };
+	if (strlen(label) >= FSIMG_LABEL_BYTES)
+		return false;
+	for (unsigned i = 0; i < FIELDS; i++) {
+		struct span field = {label, strcspn(label, ":")};
+		if (!all_of(field, DIGITS LETTERS "_-."))
+			return false;
+		label += field.len;
+		if (*label == '\0')
+			return i == FIELDS - 1;
+		label++;
+	}
+	return all_of((struct span){label, strlen(label)}, DIGITS LETTERS "_-.,:");
+}

@@ -51,9 +51,28 @@ static int parse_mode(
 		several);
 }
 
+/* "context=..." as kubelet writes it: in double quotes, because of its commas. */
+static int add_label(struct csi_access *ret, char *label, size_t nth, struct err *err)
+{
+	size_t len = strlen(label);
+	if (len >= 2 && label[0] == '"' && label[len - 1] == '"') {
+		label[len - 1] = '\0';
+		label++;
+	}
+	if (!fsimg_label_ok(label))
+		return err_set(err, ERR_INVALID,
+			"mount_flags: flag %zu is no SELinux label (user:role:type:level)", nth);
+	if (ret->label[0] != '\0' && strcmp(ret->label, label) != 0)
+		return err_set(err, ERR_INVALID, "mount_flags: flag %zu is a second context", nth);
+	strcpy(ret->label, label);
+	return 0;
+}
+
 /* One option, which the client may have given in a list with commas: each is looked at. */
 static int add_option(struct csi_access *ret, char *option, size_t nth, struct err *err)
 {
+	if (strncmp(option, "context=", strlen("context=")) == 0)
+		return add_label(ret, option + strlen("context="), nth, err);
 	if (!fsimg_mount_flag_ok(ret->fs, option))
 		return err_set(err, ERR_INVALID, "mount_flags: flag %zu is not allowed for %s", nth,
 			fsimg_name(ret->fs));
@@ -67,6 +86,17 @@ static int add_option(struct csi_access *ret, char *option, size_t nth, struct e
 	return 0;
 }
 
+/* Cuts the first option off a list. Commas in double quotes are its own. */
+static char *take_option(char **rest)
+{
+	char *option = *rest, *p = option;
+	for (bool quoted = false; *p != '\0' && (quoted || *p != ','); p++)
+		quoted ^= *p == '"';
+	*rest = *p == ',' ? p + 1 : NULL;
+	*p = '\0';
+	return option;
+}
+
 /* nth: of the capability's flags, from 1 */
 static int add_flag(struct csi_access *ret, const char *flag, size_t nth, struct err *err)
 {
@@ -75,13 +105,10 @@ static int add_flag(struct csi_access *ret, const char *flag, size_t nth, struct
 		return err_set(err, ERR_INVALID, "mount_flags: flag %zu is longer than %zu bytes",
 			nth, sizeof(copy) - 1);
 	strcpy(copy, flag);
-	char *rest = copy, *option;
-	while ((option = strsep(&rest, ",")) != NULL) {
-		int r = add_option(ret, option, nth, err);
-		if (r < 0)
-			return r;
-	}
-	return 0;
+	int r = 0;
+	for (char *rest = copy; r == 0 && rest != NULL;)
+		r = add_option(ret, take_option(&rest), nth, err);
+	return r;
 }
 
 static int parse_mount(const Csi__V1__VolumeCapability__MountVolume *mount,

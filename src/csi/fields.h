@@ -41,6 +41,9 @@ struct csi_access {
 	bool fs_given;      /* the client named a type */
 	enum fsimg_type fs; /* the type named, ext4 when none was; FSIMG_NONE for block */
 	char options[1024]; /* mount flags, comma-separated, checked */
+	/* The SELinux label of every file (mount flag context=), "" for none. Apart from the
+	 * others, as it may hold commas. */
+	char label[FSIMG_LABEL_BYTES];
 };
 /* One capability, as Node RPCs carry. default_fs: for a missing fs_type. ERR_INVALID: missing or
  * malformed; multi-node modes and unknown types are refused by name. */

@@ -240,6 +240,7 @@ static int mount_run(struct op *op)
 	snprintf(req->device, sizeof(req->device), "%s", s->n.dev.dev.path);
 	snprintf(req->target, sizeof(req->target), "%s", s->staging_path);
 	snprintf(req->options, sizeof(req->options), "%s", s->n.access.options);
+	snprintf(req->label, sizeof(req->label), "%s", s->n.access.label);
 	req->type = s->n.fs;
 	req->read_only = s->n.access.read_only;
 	/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs got its

@@ -99,6 +99,7 @@ struct mnt_mount_req {
 	bool read_only;
 	char options[MNT_OPTIONS_BYTES]; /* comma-separated, checked; nouuid for xfs is added here
 					  */
+	char label[FSIMG_LABEL_BYTES];   /* SELinux: of all files in it, checked; "" for none */
 	/* ext4: it gets this UUID before anybody can see the mount. One that cannot change its UUID
 	 * (made elsewhere, without metadata_csum_seed) keeps what it has, which only matters to who
 	 * mounts by UUID. */

@@ -84,6 +84,18 @@ static int set_option(int fs_fd, char *option)
 	return fsconfig(fs_fd, command, option, value, 0) < 0 ? -errno : 0;
 }
 
+/* It goes to the kernel as it is: only a list of options would need quotes around its commas. A
+ * kernel without SELinux leaves it to the file system, which knows no such option. */
+static int set_label(int fs_fd, const char *label, char *why)
+{
+	if (label[0] == '\0' || fsconfig(fs_fd, FSCONFIG_SET_STRING, "context", label, 0) == 0)
+		return 0;
+	int r = -errno;
+	return mnt_why(why, r,
+		"mount option context: this kernel does not take SELinux labels: "
+		"SELinux is off on this node, or has no policy");
+}
+
 static int configure(int fs_fd, const struct mnt_mount_req *req, uint64_t *attrs, char *why)
 {
 	char options[MNT_OPTIONS_BYTES], *save = NULL;
@@ -108,6 +120,9 @@ static int configure(int fs_fd, const struct mnt_mount_req *req, uint64_t *attrs
 			return mnt_why(why, r, "mount option %s", o);
 		}
 	}
+	int labelled = set_label(fs_fd, req->label, why);
+	if (labelled < 0)
+		return labelled;
 	if (read_only) {
 		*attrs |= MOUNT_ATTR_RDONLY;
 		if (fsconfig(fs_fd, FSCONFIG_SET_FLAG, "ro", NULL, 0) < 0)
@@ -215,7 +230,8 @@ int mnt_call_mount(const void *req, size_t req_len, void *resp, size_t *resp_len
 	*result = (struct mnt_result){0};
 	if (mount_req->type <= FSIMG_NONE || mount_req->type >= FSIMG_TYPES ||
 		!is_device_path(mount_req->device, sizeof mount_req->device) ||
-		strnlen(mount_req->options, MNT_OPTIONS_BYTES) == MNT_OPTIONS_BYTES)
+		strnlen(mount_req->options, MNT_OPTIONS_BYTES) == MNT_OPTIONS_BYTES ||
+		strnlen(mount_req->label, FSIMG_LABEL_BYTES) == FSIMG_LABEL_BYTES)
 		return mnt_why(result->why, -EINVAL, "not a device, type or options to mount");
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	int r = mnt_place_find(mount_req->target, sizeof mount_req->target, &place, result->why);

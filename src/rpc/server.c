@@ -44,7 +44,7 @@ const struct server_limits server_limits_default = {
 /* Prometheus keeps its connection between scrapes, a minute apart by default. */
 const struct server_limits server_http_limits_default = {
 	.connections = 256,
-	.address_connections = 64,
+	.address_connections = 128,
 	.header_bytes = 16 << 10,
 	.half_open_ms = 10000,
 	.idle_ms = 150000,

@@ -22,6 +22,7 @@ import (
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -33,6 +34,8 @@ import (
 const (
 	top   = "../.."
 	chart = top + "/deploy/helm/ringvol"
+
+	someDigest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
 
 // variants are combinations of values that all have to render to sound objects.
@@ -49,6 +52,9 @@ var variants = map[string][]string{
 		"pools[1].name=slow", "pools[1].hostPath=/mnt/disks/0", "ublk.enabled=true",
 		"storageClasses[0].name=slow", "storageClasses[0].parameters.pool=slow", "node.http=[::]:9808", "node.maxUnavailable=3"},
 	"without classes": {"storageClasses=null", "node.tolerations=null", "image.tag=v9"},
+	"guarded": {"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring", "image.digest=" + someDigest,
+		"sidecars.resizer.digest=" + someDigest, "ublk.enabled=true"},
+	"open": {"networkPolicy.enabled=false", "sidecars.provisioner.digest="},
 }
 
 func helm(t *testing.T) string {
@@ -85,7 +91,7 @@ func render(t *testing.T, values ...string) ([]byte, error) {
 func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme,
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme,
 		storagev1.AddToScheme, snapshotv1.AddToScheme, monitoringv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
@@ -255,6 +261,12 @@ func TestSchemaRefuses(t *testing.T) {
 		"sidecars.registrar.image=x":                           "'/sidecars'",
 		"monitoring.podMonitor.interval=often":                 "'/monitoring/podMonitor/interval'",
 		"controller.replicas=2":                                "'/controller'",
+		"node.csiVersion=2":                                    "'/node/csiVersion'",
+		"image.digest=latest":                                  "'/image/digest'",
+		"sidecars.resizer.digest=sha256:12":                    "'/sidecars/resizer/digest'",
+		"sidecars.resizer.image=a@" + someDigest:               "'/sidecars/resizer/image'",
+		"networkPolicy.metricsFrom[0].pods=x":                  "'/networkPolicy/metricsFrom/0'",
+		"networkPolicy.on=true":                                "'/networkPolicy'",
 	} {
 		out, err := render(t, value)
 		if err == nil {

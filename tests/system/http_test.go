@@ -173,7 +173,7 @@ func TestHTTPRaw(t *testing.T) {
 func TestHTTPSlowClients(t *testing.T) {
 	b := openHTTP(t)
 	var slow []net.Conn
-	for range 300 { // the limit of an address is 64
+	for range 300 { // the limit of an address is 128
 		conn, err := net.Dial("tcp", b.d.HTTP)
 		b.must(err)
 		defer conn.Close()

@@ -235,3 +235,66 @@ Test(access, lists)
 	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, &access, &err), 0);
 	cr_expect_not_null(strstr(err.message, "block"));
 }
+
+/* Kubelet writes context="..." as a flag of its own, an administrator may write it in a list. */
+Test(access, selinux_label)
+{
+	static const struct {
+		const char *flags[3], *label, *options;
+	} taken[] = {
+		{{"context=\"system_u:object_r:container_file_t:s0:c10,c25\""},
+			"system_u:object_r:container_file_t:s0:c10,c25", ""},
+		{{"noatime,context=\"system_u:object_r:container_file_t:s0:c10,c25\",nodev"},
+			"system_u:object_r:container_file_t:s0:c10,c25", "noatime,nodev"},
+		{{"noatime", "context=\"a:b:c:s0-s0:c0.c1023\"", "ro"}, "a:b:c:s0-s0:c0.c1023",
+			"noatime,ro"},
+		{{"context=u_u:r-r:t.t"}, "u_u:r-r:t.t", ""},
+		{{"context=\"a:b:c:s0\"", "context=a:b:c:s0"}, "a:b:c:s0", ""},
+	};
+	static const char *const wrong[] = {
+		"context=",
+		"context=\"\"",
+		"context",
+		"context=a:b",
+		"context=a::c:s0",
+		"context=a:b:c:",
+		"context=a:b:c:s0,c2",
+		"context=\"a:b:c:s0",
+		"context=a:b:c:s0\"",
+		"context=\"a:b:c:s0\"x",
+		"context=\"a:b:c:s0 ro\"",
+		"context=\"a:b:c/d:s0\"",
+		"context=\"a:b:c:s0\"\"x:y:z\"",
+		"fscontext=\"a:b:c:s0\"",
+		"rootcontext=a:b:c",
+		"defcontext=a:b:c",
+		"noatime\"",
+		"\"noatime\"",
+		"seclabel",
+		"context=\"a:b:c:s0\",context=\"a:b:c:s1\"",
+		"context=a:b:c\n:s0",
+	};
+	struct csi_access access;
+	struct err err = {0};
+	struct cap c = {0};
+	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+		mount(&c, MODE(SINGLE_NODE_WRITER), "xfs");
+		for (unsigned k = 0; k < 3 && taken[i].flags[k] != NULL; k++)
+			flag(&c, taken[i].flags[k]);
+		cr_assert_eq(csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err), 0, "%zu: %s", i,
+			err.message);
+		cr_expect_str_eq(access.label, taken[i].label);
+		cr_expect_str_eq(access.options, taken[i].options);
+	}
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+		flag(&c, wrong[i]);
+		refused(&c.cap, "mount_flags: flag 1 ");
+	}
+	char label[FSIMG_LABEL_BYTES + 1] = "a:b:";
+	memset(label + 4, 'c', sizeof(label) - 5);
+	label[FSIMG_LABEL_BYTES] = '\0';
+	cr_expect_not(fsimg_label_ok(label));
+	label[FSIMG_LABEL_BYTES - 1] = '\0';
+	cr_expect(fsimg_label_ok(label));
+}

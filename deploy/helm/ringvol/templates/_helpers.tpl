@@ -23,7 +23,29 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "ringvol.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* One of .Values.sidecars: with a digest it is that image, whatever its tag is moved to. */}}
+{{- define "ringvol.sidecarImage" -}}
+{{ .image }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* (dict "socket" "/csi/csi.sock", or "" where CSI_ENDPOINT says it; "ready" true or false): a probe over the driver's own
+socket. Nobody on the network can be in its way there, as with HTTP. */}}
+{{- define "ringvol.health" -}}
+exec:
+  command:
+    - ringvol
+    - health
+    {{- with .socket }}
+    - --endpoint=unix://{{ . }}
+    {{- end }}
+    {{- if .ready }}
+    - --ready
+    {{- end }}
+# More than its own 3 s, so that it says what is wrong.
+timeoutSeconds: 5
 {{- end }}
 
 {{/* "true" or nothing. */}}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+func containerOf(t *testing.T, pod corev1.PodSpec, name string) corev1.Container {
+	t.Helper()
+	for _, container := range pod.Containers {
+		if container.Name == name {
+			return container
+		}
+	}
+	t.Fatalf("no container %s", name)
+	return corev1.Container{}
+}
+
+// Whoever floods the driver's port starves no probe: they are asked over its socket, by a command that it has.
+func TestProbesAreNotOfTheNetwork(t *testing.T) {
+	ringvol := os.Getenv("RINGVOL_BIN")
+	for name, values := range variants {
+		for component, pod := range pods(objects(t, values...)) {
+			for _, container := range pod.Containers {
+				probes := map[string]*corev1.Probe{"liveness": container.LivenessProbe, "readiness": container.ReadinessProbe,
+					"startup": container.StartupProbe}
+				for kind, probe := range probes {
+					if probe == nil {
+						continue
+					}
+					if probe.Exec == nil || probe.HTTPGet != nil || !slices.Equal(probe.Exec.Command[:2], []string{"ringvol", "health"}) {
+						t.Errorf("%s: %s: the %s probe is no ringvol health", name, component, kind)
+						continue
+					}
+					if got := slices.Contains(probe.Exec.Command, "--ready"); got != (kind == "readiness") {
+						t.Errorf("%s: %s: the %s probe asks whether it is ready: %v", name, component, kind, got)
+					}
+					if ringvol == "" {
+						continue
+					}
+					args := append(slices.Clone(probe.Exec.Command[1:]), "--help")
+					if out, err := exec.Command(ringvol, args...).CombinedOutput(); err != nil {
+						t.Errorf("%s: %q: %s", component, args, out)
+					}
+					if endpoint := "--endpoint=" + argument(container, "--endpoint="); environment(container, "CSI_ENDPOINT") == "" &&
+						!slices.Contains(probe.Exec.Command, endpoint) {
+						t.Errorf("%s: %s: %q does not ask where the driver listens, %s", name, component, probe.Exec.Command, endpoint)
+					}
+				}
+				if container.Name == "ringvol" && container.LivenessProbe == nil {
+					t.Errorf("%s: %s: nobody asks whether it lives", name, component)
+				}
+			}
+		}
+	}
+}
+
+func argument(container corev1.Container, prefix string) string {
+	for _, arg := range container.Args {
+		if value, found := strings.CutPrefix(arg, prefix); found {
+			return value
+		}
+	}
+	return ""
+}
+
+// Every pod of ours has a policy of its own, that lets in metrics and nothing else.
+func TestNetworkPolicies(t *testing.T) {
+	for _, c := range []struct {
+		variant string
+		peers   int
+		pods    []string
+	}{
+		{"as it is", 0, []string{"node", "resizer"}},
+		{"guarded", 1, []string{"node", "resizer", "ublkd"}},
+		{"open", 0, nil},
+	} {
+		found := objects(t, variants[c.variant]...)
+		var named []string
+		for _, policy := range all[*networkingv1.NetworkPolicy](found) {
+			component := policy.Spec.PodSelector.MatchLabels["app.kubernetes.io/component"]
+			named = append(named, component)
+			if !slices.Equal(policy.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) {
+				t.Errorf("%s: %s: %v", c.variant, component, policy.Spec.PolicyTypes)
+			}
+			if component == "ublkd" {
+				if len(policy.Spec.Ingress) != 0 {
+					t.Errorf("%s: the data process can be reached: %v", c.variant, policy.Spec.Ingress)
+				}
+				continue
+			}
+			if len(policy.Spec.Ingress) != 1 || len(policy.Spec.Ingress[0].Ports) != 1 ||
+				policy.Spec.Ingress[0].Ports[0].Port.StrVal != "http" || len(policy.Spec.Ingress[0].From) != c.peers {
+				t.Errorf("%s: %s: %+v", c.variant, component, policy.Spec.Ingress)
+			}
+			pod := pods(found)[component]
+			if container := containerOf(t, pod, "ringvol"); len(container.Ports) != 1 || container.Ports[0].Name != "http" {
+				t.Errorf("%s: %s has no port of the name that is let in", c.variant, component)
+			}
+		}
+		slices.Sort(named)
+		if !slices.Equal(named, c.pods) {
+			t.Errorf("%s: policies for %v", c.variant, named)
+		}
+	}
+}
+
+func TestDigests(t *testing.T) {
+	found := pods(objects(t, variants["guarded"]...))
+	if image := containerOf(t, found["resizer"], "resizer").Image; !strings.HasSuffix(image, "@"+someDigest) {
+		t.Errorf("the resizer is %s", image)
+	}
+	if image := containerOf(t, found["ublkd"], "ublkd").Image; !strings.HasSuffix(image, ":"+version(t)+"@"+someDigest) {
+		t.Errorf("the data process is %s", image)
+	}
+	if image := containerOf(t, pods(objects(t, variants["open"]...))["node"], "provisioner").Image; strings.Contains(image, "@") {
+		t.Errorf("the provisioner without a digest is %s", image)
+	}
+}
+
+// What the sidecars and kubelet are told.
+func TestWhatIsTold(t *testing.T) {
+	found := objects(t, variants["everything"]...)
+	if driver := only[*storagev1.CSIDriver](t, found); driver.Spec.SELinuxMount == nil || !*driver.Spec.SELinuxMount {
+		t.Error("kubelet does not mount with a label")
+	}
+	node := pods(found)["node"]
+	for _, sidecar := range []string{"provisioner", "snapshotter"} {
+		if !slices.Contains(containerOf(t, node, sidecar).Args, "--extra-create-metadata") {
+			t.Errorf("%s does not say what it makes things for", sidecar)
+		}
+	}
+	if argument(containerOf(t, node, "ringvol"), "--csi-version=") != "both" {
+		t.Error("not both versions' health is told")
+	}
+	if len(all[*appsv1.DaemonSet](found)) == 0 {
+		t.Error("no node")
+	}
+}
+
+// The registry is one of the test's own: skopeo is a script.
+func TestPinImages(t *testing.T) {
+	dir := t.TempDir()
+	values := filepath.Join(dir, "values.yaml")
+	script := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "skopeo"), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(values, []byte(read(t, chart+"/values.yaml")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pin := func() (string, error) {
+		cmd := exec.Command("bash", top+"/scripts/pin-images.sh", values)
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	script("echo " + someDigest)
+	if out, err := pin(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got := strings.Count(read(t, values), "    digest: "+someDigest+"\n"); got != 4 {
+		t.Errorf("%d of 4 images are pinned", got)
+	}
+	if got := strings.Count(read(t, values), "\n"); got != strings.Count(read(t, chart+"/values.yaml"), "\n") {
+		t.Errorf("%d lines", got)
+	}
+	for name, text := range map[string]string{"no answer": "exit 1", "no digest": "echo latest"} {
+		script(text)
+		if out, err := pin(); err == nil || !strings.Contains(out, "registry.k8s.io/sig-storage/csi-provisioner") {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+		if read(t, values) != read(t, chart+"/values.yaml") {
+			t.Errorf("%s: the values were changed", name)
+		}
+	}
+}
