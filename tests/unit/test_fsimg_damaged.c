@@ -17,7 +17,7 @@
 enum {
 	MIB = 1 << 20,
 	IMAGE_BYTES = 16 * MIB,
-	SEEDS = 300,
+	SEEDS = 120,
 	INODES = 24,
 	CHECKER_HANGS_MS = 120 * 1000,  /* one of this size takes 10 ms */
 	MADE_AT = SUMS_EXT4_AT + 0x108, /* when mkfs made it */
