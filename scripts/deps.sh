@@ -136,8 +136,8 @@ deps_node() {
 		rm -rf "$dir"
 		mkdir -p "$dir/archives/partial" "$dir/usr"
 		deps_apt_update || return 0
-		quietly /tmp/ringvol-node.log as_root apt-get -y --no-install-recommends --download-only -o "Dir::Cache::archives=$dir/archives" \
-			install udev lvm2 mdadm bcache-tools || return 0
+		quietly /tmp/ringvol-node.log as_root apt-get -y --no-install-recommends --download-only --reinstall \
+			-o "Dir::Cache::archives=$dir/archives" install udev dmsetup lvm2 mdadm btrfs-progs bcache-tools || return 0
 		for package in "$dir"/archives/*.deb; do
 			dpkg -x "$package" "$dir" || return 0
 		done

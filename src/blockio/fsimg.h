@@ -71,9 +71,11 @@ int fsimg_check_mkfs_options(enum fsimg_type type, const char *options, struct e
  * assume_storage_prezeroed; nothing is discarded; every type gets the UUID given. */
 int fsimg_mkfs_argv(const struct fsimg_spec *spec, const char *path, const uint8_t uuid[16],
 	struct proc *proc, char *mem, size_t mem_len);
-/* The check-and-mend command for a device or image that is not mounted; exit codes differ by tool:
- * pass the result to fsimg_fsck_result(). -EOPNOTSUPP where mount does it all (xfs, btrfs). */
-int fsimg_fsck_argv(enum fsimg_type type, const char *path, struct proc *proc);
+/* The check-and-mend command for a device or image of size_bytes that is not mounted; exit codes
+ * differ by tool: pass the result to fsimg_fsck_result(). Its memory has a limit that grows with
+ * the size: damage may have e2fsck ask for gigabytes for an image of 16 MiB. -EOPNOTSUPP where
+ * mount does it all (xfs, btrfs). */
+int fsimg_fsck_argv(enum fsimg_type type, const char *path, uint64_t size_bytes, struct proc *proc);
 /* The command that gives a btrfs that is not mounted another UUID. `text` lives until its end. */
 enum { FSIMG_UUID_TEXT_BYTES = 37 };
 void fsimg_retag_argv(const char *path, const uint8_t uuid[16], char text[FSIMG_UUID_TEXT_BYTES],

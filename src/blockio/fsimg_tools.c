@@ -20,6 +20,10 @@
 enum {
 	MKFS_TIMEOUT_MS = 5 * 60 * 1000,
 	FSCK_TIMEOUT_MS = 60 * 60 * 1000,
+	/* e2fsck takes 10 MiB for small images, and for large ones some bytes for each inode, of
+	 * which there is one in 16 KiB by default and one in 1 KiB at most. */
+	FSCK_MEMORY_BYTES = 256 << 20,
+	FSCK_SHARE = 64,
 	BTRFS_MIXED_BELOW_BYTES = 256 << 20,
 	E2FSCK_UNCORRECTED = 4, /* and above: not mended, or the check itself failed */
 };
@@ -218,7 +222,7 @@ int fsimg_mkfs_argv(const struct fsimg_spec *spec, const char *path, const uint8
 	return a.res;
 }
 
-int fsimg_fsck_argv(enum fsimg_type type, const char *path, struct proc *proc)
+int fsimg_fsck_argv(enum fsimg_type type, const char *path, uint64_t size_bytes, struct proc *proc)
 {
 	if (type != FSIMG_EXT4)
 		return -EOPNOTSUPP;
@@ -227,6 +231,7 @@ int fsimg_fsck_argv(enum fsimg_type type, const char *path, struct proc *proc)
 	proc->argv[2] = path;
 	proc->argv[3] = NULL;
 	proc->timeout_ms = FSCK_TIMEOUT_MS;
+	proc->memory_bytes = FSCK_MEMORY_BYTES + size_bytes / FSCK_SHARE;
 	return 0;
 }
 

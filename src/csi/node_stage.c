@@ -139,7 +139,7 @@ static bool mend_done(struct op *op)
 static int mend_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	int r = fsimg_fsck_argv(s->n.fs, s->n.dev.dev.path, &s->proc);
+	int r = fsimg_fsck_argv(s->n.fs, s->n.dev.dev.path, s->n.volume->rec->size_bytes, &s->proc);
 	if (r == -EOPNOTSUPP)
 		return 0;
 	if (r == 0 && s->offline_growth) {

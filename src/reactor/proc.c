@@ -25,6 +25,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -99,6 +100,10 @@ static int proc_spawn_child(struct proc *proc, int out_fd)
 	if (r == 0)
 		r = -posix_spawnp(&proc->pid, proc->argv[0], &files, &attr,
 			(char *const *)(uintptr_t)proc->argv, env);
+	/* It is the program already, and has taken little so far. */
+	const struct rlimit memory = {proc->memory_bytes, proc->memory_bytes};
+	if (r == 0 && proc->memory_bytes != 0)
+		(void)prlimit(proc->pid, RLIMIT_DATA, &memory, NULL);
 	posix_spawn_file_actions_destroy(&files);
 	posix_spawnattr_destroy(&attr);
 	for (unsigned i = 0; i < PROC_FILES_MAX; i++)

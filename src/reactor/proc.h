@@ -41,6 +41,9 @@ struct proc {
 	 * the group may have it still. */
 	int files[PROC_FILES_MAX];
 	unsigned file_count;
+	/* Of its own (RLIMIT_DATA), at most; 0: no limit. What it reads may be made to cost memory.
+	 */
+	uint64_t memory_bytes;
 	/* res: the exit status 0..255; -ETIMEDOUT (killed at the deadline), -EINTR (died of another
 	 * signal, see signal), -ENOENT (no such program), -ECHILD (it has ended, and somebody else
 	 * has taken its status), another -errno. */

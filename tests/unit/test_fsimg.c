@@ -299,7 +299,7 @@ Test(fsimg, ext4_errors_and_fsck)
 	struct fsimg_probe p = probe("a");
 	cr_assert(p.errors);
 	check_expected("a", FSIMG_EXT4, &p);
-	cr_assert(fsimg_fsck_argv(FSIMG_EXT4, env_path("a"), &proc) == 0);
+	cr_assert(fsimg_fsck_argv(FSIMG_EXT4, env_path("a"), 16 * MIB, &proc) == 0);
 	int r = env_run(proc.argv);
 	cr_assert(fsimg_fsck_result(FSIMG_EXT4, r) == 0);
 	cr_assert(!probe("a").errors);
@@ -310,10 +310,10 @@ Test(fsimg, ext4_errors_and_fsck)
 	cr_assert(fsimg_fsck_result(FSIMG_EXT4, 8) == -EUCLEAN);
 	cr_assert(fsimg_fsck_result(FSIMG_EXT4, -ETIMEDOUT) == -EUCLEAN);
 	env_image("zero", 32 * MIB);
-	cr_assert(fsimg_fsck_argv(FSIMG_EXT4, env_path("zero"), &proc) == 0);
+	cr_assert(fsimg_fsck_argv(FSIMG_EXT4, env_path("zero"), 16 * MIB, &proc) == 0);
 	cr_assert(fsimg_fsck_result(FSIMG_EXT4, env_run(proc.argv)) == -EUCLEAN);
-	cr_assert(fsimg_fsck_argv(FSIMG_XFS, "x", &proc) == -EOPNOTSUPP);
-	cr_assert(fsimg_fsck_argv(FSIMG_BTRFS, "x", &proc) == -EOPNOTSUPP);
+	cr_assert(fsimg_fsck_argv(FSIMG_XFS, "x", 16 * MIB, &proc) == -EOPNOTSUPP);
+	cr_assert(fsimg_fsck_argv(FSIMG_BTRFS, "x", 16 * MIB, &proc) == -EOPNOTSUPP);
 }
 
 /* A crash of a mounted ext4: the journal waits, and the probe says so. */

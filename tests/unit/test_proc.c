@@ -364,3 +364,37 @@ Test(proc, a_lane_has_so_many_and_the_others_wait)
 		close_ring();
 	}
 }
+
+/* What it may take is the caller's to say. It waits for a line, so that the limit is there before
+ * it goes on. */
+static void check_memory(uint64_t memory_bytes, int want)
+{
+	int ends[2];
+	struct child dd = {
+		.proc = {.argv = {"sh", "-c",
+				 "read line <&3; exec dd if=/dev/zero of=/dev/null bs=64M "
+				 "count=1",
+				 NULL},
+			.timeout_ms = 60000,
+			.file_count = 1,
+			.memory_bytes = memory_bytes,
+			.on_end = on_end}};
+	cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+	dd.proc.files[0] = ends[0];
+	cr_assert_eq(proc_start(ring, &dd.proc), 0);
+	cr_assert_eq(write(ends[1], "\n", 1), 1);
+	while (dd.ends == 0)
+		cr_assert_eq(ring_turn(ring, true), 0);
+	close(ends[0]);
+	close(ends[1]);
+	cr_assert_eq(dd.res, want, "%d: %s", dd.res, dd.proc.output);
+}
+
+Test(proc, memory_has_a_limit)
+{
+	open_ring(false);
+	check_memory(0, 0);
+	check_memory(256 << 20, 0);
+	check_memory(16 << 20, 1);
+	close_ring();
+}
