@@ -216,9 +216,11 @@ static int fake_call(struct dm *dm, unsigned long request, struct dm_ioctl *head
 	case DM_TABLE_DEPS:
 		return fake_deps(head, d);
 	case DM_DEV_SUSPEND:
+		cr_expect_eq(head->event_nr, 0x6eu << 16); /* what udev is told */
 		fake_resume(head, d);
 		return 0;
 	case DM_DEV_REMOVE:
+		cr_expect_eq(head->event_nr, 0x6eu << 16);
 		fake_remove(head, d);
 		return 0;
 	case DM_DEV_STATUS:

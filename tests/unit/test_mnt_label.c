@@ -3,7 +3,7 @@
  * What the kernel is told when a file system is mounted with an SELinux label. The kernel's calls
  * are the test's own (the linker puts them there), as few machines run SELinux.
  */
-#include "blockio/mnt.h"
+#include "mount/mnt.h"
 
 #include "base/fd.h"
 

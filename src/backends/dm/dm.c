@@ -25,6 +25,14 @@ enum {
 		16 << 10, /* the kernel's own limit for a call without an allocation of pages */
 	RETRY_MAX_BYTES = 16 << 20,
 	ALIGN = 8,
+	/*
+	 * What goes with the uevents of a device, in the upper half of the event number, for udev's
+	 * rules (libdevmapper.h, DM_UDEV_*): no rules of subsystems (0x2), disks (0x4) and others
+	 * (0x8), no fallback of a library that waits (0x20), and we are the source (0x40). So
+	 * nobody probes what a tenant wrote, also where deploy/host is not installed. The lower
+	 * half is 0: nobody waits for a cookie.
+	 */
+	UDEV_FLAGS = 0x2 | 0x4 | 0x8 | 0x20 | 0x40,
 };
 
 /* ---- one call ---- */
@@ -57,6 +65,7 @@ static struct dm_ioctl *head_new(size_t bytes, const char *name, const char *uui
 	head->version[0] = DM_VERSION_MAJOR;
 	head->data_size = (uint32_t)bytes;
 	head->data_start = HEAD_BYTES;
+	head->event_nr = (uint32_t)UDEV_FLAGS << 16;
 	*res = put_text(head->name, sizeof(head->name), name);
 	if (*res == 0)
 		*res = put_text(head->uuid, sizeof(head->uuid), uuid);
