@@ -16,7 +16,7 @@ enum {
 	SERVE_DRIVER_NAME_MAX = 63, /* bytes; the specification's */
 	SERVE_NODE_ID_MAX = 256,    /* bytes; the specification's */
 	SERVE_TARGET_ROOTS_MAX = 16,
-	SERVE_POOL_NAME_MAX = 63,   /* bytes; it is a label of metrics and a StorageClass value */
+	SERVE_POOL_NAME_MAX = 63, /* bytes; it is a label of metrics and a StorageClass value */
 };
 
 struct serve_options {
@@ -29,7 +29,7 @@ struct serve_options {
 	bool no_pools; /* said with "none"; without it there is one at least */
 	struct csi_config csi;
 	bool ublk;
-	struct backend_ublk_config ublkd; /* socket_path, state_dir, start */
+	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */
 	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */
 	unsigned target_root_count;
 	const char *kubelet_registration; /* directory; NULL: none */
