@@ -3,7 +3,9 @@
 package system
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"ringvol.dev/tests/rig"
@@ -288,4 +290,25 @@ func TestImageOnTwoDevices(t *testing.T) {
 		b.must(rig.Check(v.Target, dataBytes, sum))
 		b.must(v.Gone())
 	})
+}
+
+// The tools go by the file a device is bound to as well.
+func TestToolsKnowARewrittenTag(t *testing.T) {
+	b := openTenant(t)
+	v := b.volume("a", "block")
+	b.must(v.Up())
+	b.throughNode(v, retag(tagOfNode(t, v)[:len("ringvol:01234567:")]+"deadbeef"))
+	b.must(b.d.Kill())
+	if f := b.check(0, "--repair"); len(f.Findings) != 0 {
+		t.Errorf("%+v", f)
+	}
+	b.must(bound(b.pool.Image(v.ID)))
+	ls := tool(t, nil, "ls", "--json", "--pool", "default="+b.pool.Path)
+	var st unix.Stat_t
+	b.must(unix.Stat(v.Target, &st))
+	if device := fmt.Sprintf("/dev/loop%d", unix.Minor(st.Rdev)); ls.code != 0 || !strings.Contains(ls.out, device) {
+		t.Errorf("ls does not know %s: %+v", device, ls)
+	}
+	b.start()
+	b.must(v.Gone())
 }
