@@ -41,10 +41,11 @@ static void credit_renew(struct h2_conn *conn)
 		conn->credit_bytes += (int64_t)passed * H2_TURN_SHARE;
 }
 
-/* Whether its client reads what it is sent. */
+/* Whether its client reads what it is sent, and will be sent more. */
 static bool conn_reads(const struct h2_conn *conn)
 {
-	return conn->queued_bytes < conn->config.limits->send_buffer_bytes;
+	return conn->broken == 0 && !conn->closing &&
+	       conn->queued_bytes < conn->config.limits->send_buffer_bytes;
 }
 
 static void turns_go(struct h2_turns *turns)

@@ -2,6 +2,7 @@
 /* The list, the arena and the array: what everything else is built from. */
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/budget.h"
 #include "base/list.h"
 
 #include <criterion/criterion.h>
@@ -121,6 +122,54 @@ Test(arena, lives_until_the_last_reference)
 	cr_assert_str_eq(s, "still here");
 	arena_unref(second);
 	arena_unref(NULL);
+}
+
+/* What arenas take together is bounded, and given back with the last reference of each; an arena
+ * may outlive who made the budget. */
+Test(arena, shares_a_budget)
+{
+	struct budget *budget = budget_new(64 << 10);
+	struct arena *a = arena_new_in(0, budget), *b = arena_new_in(0, budget);
+	cr_assert(a != NULL && b != NULL);
+	cr_assert_gt(budget->used_bytes, 0); /* an arena itself counts */
+	cr_assert_not_null(arena_alloc(a, 40 << 10));
+	cr_assert_null(arena_alloc(b, 40 << 10));
+	while (arena_alloc(b, 500) != NULL)
+		cr_assert_leq(budget->used_bytes, budget->max_bytes);
+	size_t high = budget->used_bytes;
+	while (arena_alloc(a, 1) != NULL) /* what a block has left counts already */
+		;
+	cr_assert_eq(budget->used_bytes, high);
+	arena_unref(a);
+	cr_assert_lt(budget->used_bytes, high);
+	cr_assert_eq(budget->high_bytes, high);
+	budget_add(budget, budget->max_bytes);
+	cr_assert_null(arena_new_in(0, budget));
+	budget_give(budget, budget->max_bytes);
+	size_t left = budget->used_bytes;
+	struct budget *watched = budget_ref(budget);
+	budget_unref(budget); /* who made it is gone */
+	cr_assert_eq(watched->used_bytes, left);
+	arena_unref(b);
+	cr_assert_eq(watched->used_bytes, 0);
+	budget_unref(watched);
+}
+
+Test(budget, leaves_a_quarter_to_the_small)
+{
+	struct budget *budget = budget_new(400);
+	cr_assert(budget_has_share(budget, 300));
+	cr_assert_not(budget_has_share(budget, 301));
+	budget_add(budget, 300);
+	cr_assert_not(budget_has_share(budget, 1));
+	cr_assert(budget_has(budget, 100));
+	cr_assert_not(budget_has(budget, 101));
+	budget_add(budget, 200); /* what is there already counts beyond the limit, too */
+	cr_assert_not(budget_has(budget, 0));
+	budget_give(budget, 500);
+	cr_assert_eq(budget->used_bytes, 0);
+	budget_unref(budget);
+	budget_unref(NULL);
 }
 
 /* ---- arrays ---- */

@@ -131,7 +131,11 @@ Test(calls, content_types)
 Test(calls, only_post)
 {
 	int32_t id = peer_call(p, "/test.v1.Test/Echo", "x", usual(":method", "GET"));
-	cr_assert_eq(answer_at(p, id)->http, 405);
+	const struct answer *a = answer_at(p, id);
+	cr_assert_eq(a->http, 405);
+	cr_assert_eq(a->headers, 1); /* a text for people follows, no trailers */
+	cr_assert_eq(memcmp(a->data.data, "This is a gRPC server", 21), 0);
+	cr_assert(a->closed);
 }
 
 Test(calls, authority_may_be_a_socket_path)
