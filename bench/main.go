@@ -29,6 +29,7 @@ var groups = []group{
 	{"memory", memory},
 	{"start", start},
 	{"info", info},
+	{"hostile", hostile},
 	{"node", node},
 	{"create", create},
 	{"stage", stage},
@@ -41,6 +42,7 @@ var groups = []group{
 	{"metrics", metrics},
 	{"stats", stats},
 	{"probes", probes},
+	{"guard", guard},
 }
 
 // bench is one group's run: a private directory and where to put results.

@@ -15,6 +15,7 @@ TITLES = {
     "memory": "Memory",
     "start": "Start",
     "info": "GetPluginInfo as fast as it goes",
+    "hostile": "Clients that ask for much and read nothing",
     "node": "What kubelet calls most",
     "create": "CreateVolume",
     "stage": "NodeStageVolume",

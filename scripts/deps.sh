@@ -127,3 +127,26 @@ deps_ensure_go() {
 	hash -r
 	deps_go_usable || die "go 1.21 or newer is needed; $(go version 2>&1)"
 }
+
+# udev, LVM and their like for the tests of what a node does with a tenant's bytes. They are unpacked, not installed: their
+# services would run on this machine. Sets RINGVOL_NODE_PACKAGES; without them those tests are skipped.
+deps_node() {
+	local dir=$PWD/.cache/node package
+	if [ ! -e "$dir/done" ]; then
+		rm -rf "$dir"
+		mkdir -p "$dir/archives/partial" "$dir/usr"
+		deps_apt_update || return 0
+		quietly /tmp/ringvol-node.log as_root apt-get -y --no-install-recommends --download-only -o "Dir::Cache::archives=$dir/archives" \
+			install udev lvm2 mdadm bcache-tools || return 0
+		for package in "$dir"/archives/*.deb; do
+			dpkg -x "$package" "$dir" || return 0
+		done
+		# /bin and its like are links into /usr on the machine.
+		for package in bin sbin lib; do
+			[ ! -d "$dir/$package" ] || cp -a "$dir/$package/." "$dir/usr/$package/"
+		done
+		rm -rf "$dir/archives"
+		touch "$dir/done"
+	fi
+	export RINGVOL_NODE_PACKAGES=$dir
+}

@@ -5,7 +5,7 @@
 # can be repeated; FUZZ_SEED=N sets another. FUZZ_RUNS=N ends a target after N inputs, the
 # corpus among them: a run that SECONDS do not end first is the same wherever it is made, as ./dev test wants it. Inputs found go to build-fuzz/found/TARGET and stay
 # there; a finding is kept as build-fuzz/found/TARGET/crash-*. With FUZZ_MERGE=1 what a target has
-# found is added to its corpus, as little as covers as much. Exit status 77 where there is no libFuzzer.
+# found is added to its archive, as little as covers as much. Exit status 77 where there is no libFuzzer.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 . scripts/lib.sh
@@ -48,7 +48,7 @@ for target in "${targets[@]}"; do
 	found=build-fuzz/found/$target
 	mkdir -p "$found" "$work/$target/new"
 	cp "build-fuzz/tests/fuzz/fuzz_$target" "$work/$target/run"
-	cp -r "tests/fuzz/corpus/$target" "$work/$target/corpus"
+	python3 scripts/fuzz-corpus.py unpack "$target" "$work/$target/corpus"
 	dictionary=()
 	if [ -f "tests/fuzz/$target.dict" ]; then
 		cp "tests/fuzz/$target.dict" "$work/$target/dict"
@@ -65,7 +65,9 @@ for target in "${targets[@]}"; do
 	if [ "${FUZZ_MERGE:-}" = 1 ]; then
 		(cd "$work/$target" && mkdir merged && chown --reference=new merged &&
 			unprivileged ./run -merge=1 -max_len=1024 merged corpus new) >>"$found/log" 2>&1
+		mkdir -p "tests/fuzz/corpus/$target"
 		find "$work/$target/merged" -type f -exec cp {} "tests/fuzz/corpus/$target/" \;
+		python3 scripts/fuzz-corpus.py pack "$target"
 	fi
 	find "$work/$target/new" -type f -exec cp {} "$found/" \;
 	runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log")

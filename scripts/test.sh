@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ./dev test [LANE...]: every lane this machine can run. Logs are kept in build/test-logs; the last
-# line is the count, before it the names of failures and the reasons of skips.
+# ./dev test [all|LANE...]: runs lanes, the default ones if none is named; ./dev test --list says which there are. A line
+# tells when a lane starts, how far it is, and how it ended. Logs are kept in build/test-logs. The last line is the
+# count; before it come the names of failures and the reasons of skips.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 . scripts/lib.sh
@@ -10,46 +11,152 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 top=$PWD
 logs=$top/build/test-logs
 results=$logs/results.tsv
-all=(unit wire sim deploy system crash conformance valgrind guest ublk power asan fuzz e2e)
-parts=(guest-6.1 guest-6.12 ublk-6.12 ublk-7.2) # guest and ublk on one kernel alone
-lanes=("$@")
-[ ${#lanes[@]} -gt 0 ] || lanes=("${all[@]}")
-for lane in "${lanes[@]}"; do
-	case " ${all[*]} ${parts[*]} " in
-	*" $lane "*) ;;
-	*)
-		say "no lane '$lane': ${all[*]} ${parts[*]}"
-		exit 2
-		;;
-	esac
-done
+times=$top/build/test-times.tsv # lane, seconds it took last
 
-wants() { # LANE...: whether one of these is to be run
-	local lane wanted
-	for lane in "${lanes[@]}"; do
-		for wanted in "$@"; do
-			[ "$lane" != "$wanted" ] || return 0
-		done
+# The lanes in the order in which they run: name, when it runs without being named (default or all), what it needs, what it
+# does. The function lane_NAME, with _ for - and ., runs it.
+lanes_known=(
+	"unit|default|root, loop devices|each module alone, over real files, devices and mounts"
+	"wire|default|-|HTTP/2, gRPC and HTTP/1 on a socket"
+	"sim|default|root|every operation, failed at each of its steps"
+	"scripts|default|-|what the scripts behind ./dev make of their input"
+	"deploy|default|Go|image, chart, manifests, unit files"
+	"proto|default|Go|the protocol against the specification's descriptors"
+	"system|default|root, Go, XFS, btrfs, ext4|a driver, real devices and file systems, a real gRPC client"
+	"conformance|default|root, Go|csi-sanity"
+	"h2spec|default|Go|HTTP/2 as h2spec reads its specification"
+	"crash|default|root, Go|kill -9 under a load of every RPC"
+	"valgrind|all|valgrind|unit and wire tests under memcheck"
+	"asan|all|root, Go|unit, wire, sim and system tests with ASan and UBSan"
+	"fuzz|all|clang's libFuzzer|20,000 inputs for each fuzzer"
+	"guest-6.1|all|QEMU|system tests on Linux 6.1"
+	"guest-6.12|all|QEMU|system tests on Linux 6.12"
+	"guest-dm|all|QEMU|raw block volumes behind device mapper, and a tenant who attacks them, on Linux 6.12"
+	"ublk-6.12|all|QEMU|ublk volumes on Linux 6.12"
+	"ublk-7.2|all|QEMU|ublk volumes on Linux 7.2"
+	"power|all|QEMU|a short replay of power losses (docs/power-loss.md)"
+	"e2e|all|containerd, an hour for its parts|a Kubernetes node of real parts (docs/e2e.md)"
+)
+
+lane_names() { # [default]
+	local lane name when _
+	for lane in "${lanes_known[@]}"; do
+		IFS='|' read -r name when _ <<<"$lane"
+		[ "${1:-}" = default ] && [ "$when" != default ] || echo "$name"
+	done
+}
+
+known() { # LANE
+	local name
+	for name in $(lane_names); do
+		[ "$name" != "$1" ] || return 0
 	done
 	return 1
 }
 
-# A build that fails is one failure; the lanes that need it are left out.
+took_last() { # LANE: minutes:seconds, or - if it has not run here
+	local seconds
+	seconds=$(awk -v lane="$1" '$1 == lane { s = $2 } END { print s }' "$times" 2>/dev/null) || true
+	if [ -n "$seconds" ]; then printf '%d:%02d' $((seconds / 60)) $((seconds % 60)); else printf -- -; fi
+}
+
+list() {
+	local lane name when needs what
+	printf '%-12s %-8s %8s  %-38s %s\n' lane runs "took" needs "what it tests"
+	for lane in "${lanes_known[@]}"; do
+		IFS='|' read -r name when needs what <<<"$lane"
+		printf '%-12s %-8s %8s  %-38s %s\n' "$name" "$when" "$(took_last "$name")" "$needs" "$what"
+	done
+	echo
+	echo "'default' lanes run without arguments, './dev test all' runs every lane, 'guest' and 'ublk' stand for those of all"
+	echo "kernels. 'took' is how long the lane took here last (minutes:seconds)."
+}
+
+# The lanes to run, in the order of the table.
+lanes=()
+choose() { # WORD...
+	local word name
+	local -A chosen=()
+	[ $# -gt 0 ] || set -- default
+	for word in "$@"; do
+		case $word in
+		default | all)
+			for name in $(lane_names "$word"); do chosen[$name]=1; done
+			;;
+		guest | ublk)
+			for name in $(lane_names | grep "^$word-[0-9]"); do chosen[$name]=1; done
+			;;
+		*)
+			if ! known "$word"; then
+				say "no lane '$word'; ./dev test --list names them"
+				exit 2
+			fi
+			chosen[$word]=1
+			;;
+		esac
+	done
+	for name in $(lane_names); do
+		if [ -n "${chosen[$name]:-}" ]; then lanes+=("$name"); fi
+	done
+}
+
+# ---- results and progress ----
+
 result() { # lane, pass|fail|skip, name, reason[, log]
 	printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "${5:-}" >>"$results"
 }
 
-build_or_fail() {
-	build_tree "$@" || {
-		result build fail "$1" "does not build" "$1/build.log"
-		return 1
-	}
+# progress LANE FILE PATTERN: until it is killed, says how many tests of the lane have ended, as lines of FILE that match
+# PATTERN tell: in place on a terminal, else once in a minute.
+progress() {
+	local start=$SECONDS pause=60 count
+	if [ -t 2 ]; then pause=2; fi
+	while sleep $pause; do
+		count=$(grep -cE -- "$3" "$2" 2>/dev/null) || true
+		if [ -t 2 ]; then
+			printf '\r  %s: %s tests, %d s \033[K' "$1" "${count:-0}" $((SECONDS - start)) >&2
+		else
+			say "  $1: ${count:-0} tests, $((SECONDS - start)) s"
+		fi
+	done
 }
+
+# watched LANE FILE PATTERN COMMAND...: the command, with its progress told meanwhile.
+watched() {
+	local lane=$1 file=$2 pattern=$3 code=0 watcher
+	shift 3
+	progress "$lane" "$file" "$pattern" &
+	watcher=$!
+	"$@" || code=$?
+	kill $watcher 2>/dev/null || true
+	wait $watcher 2>/dev/null || true
+	if [ -t 2 ]; then printf '\r\033[K' >&2; fi
+	return $code
+}
+
+# ---- builds ----
+
+# built DIR [MESON OPTION...]: builds a tree once in a run. A build that fails is one failure, and its lanes are left out.
+declare -A built_trees=()
+built() {
+	local dir=$1
+	if [ -z "${built_trees[$dir]:-}" ]; then
+		if build_tree "$@"; then
+			built_trees[$dir]=yes
+		else
+			built_trees[$dir]=no
+			result build fail "$dir" "does not build" "$dir/build.log"
+		fi
+	fi
+	[ "${built_trees[$dir]}" = yes ]
+}
+
+# ---- the kinds of lanes ----
 
 # criterion DIR SUITE LANE
 criterion() {
-	say "lane $3"
-	as_root python3 scripts/run-criterion.py "$1" "$2" "$3" "$logs" "$results" ||
+	watched "$3" "$results" "^$3"$'\t' \
+		as_root python3 scripts/run-criterion.py "$1" "$2" "$3" "$logs" "$results" ||
 		result "$3" fail "$3" "the lane could not be run"
 }
 
@@ -61,7 +168,7 @@ go_run() {
 	(
 		cd "tests/$package"
 		as_root env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_BIN="$ringvol_bin" \
-			RINGVOL_DESCRIPTORS="$top/build/proto/descriptor_set.pb" \
+			RINGVOL_DESCRIPTORS="$top/build/proto/descriptor_set.pb" RINGVOL_NODE_PACKAGES="${RINGVOL_NODE_PACKAGES:-}" \
 			"$top/build/$lane.test" -test.v=test2json -test.timeout="$timeout" "$@" \
 			>"$log.log" 2>&1
 	) || true
@@ -74,12 +181,12 @@ go_run() {
 golang() {
 	local lane=$1 timeout=$2 package=$3
 	shift 3
-	say "lane $lane"
 	if ! (cd "tests/$package" && quietly "$logs/$lane.build.log" go test -c -o "$top/build/$lane.test" .); then
 		result "$lane" fail "$package" "does not compile" "$logs/$lane.build.log"
 		return
 	fi
-	go_run "$lane" "$package" "$timeout" "$results" "" "$@"
+	watched "$lane" "$logs/$lane.log" '^ *--- (PASS|FAIL|SKIP)' \
+		go_run "$lane" "$package" "$timeout" "$results" "" "$@"
 	[ -z "${CI:-}" ] || again "$lane" "$package" "$timeout" "$@"
 }
 
@@ -98,13 +205,18 @@ again() {
 	python3 scripts/again.py merge "$lane" "$results" "$logs/$lane.again.tsv"
 }
 
+logged() { # LOG COMMAND...
+	local log=$1
+	shift
+	"$@" >"$log" 2>&1
+}
+
 # counted LANE COMMAND...: a script that says a line for each of its tests, "ok NAME", "FAILED NAME: why"
 # or "skipped NAME: why", or exits with 77 and the reason where it cannot run at all.
 counted() {
 	local lane=$1 code=0
 	shift
-	say "lane $lane"
-	"$@" >"$logs/$lane.log" 2>&1 || code=$?
+	watched "$lane" "$logs/$lane.log" '^(ok|FAILED|skipped) ' logged "$logs/$lane.log" "$@" || code=$?
 	if [ $code -eq 77 ]; then
 		result "$lane" skip "$lane" "$(tail -n 1 "$logs/$lane.log")"
 		return
@@ -124,21 +236,13 @@ accounted() {
 	fi
 }
 
-# The image and what deploy/ has for Kubernetes. Without helm, which is built of Go modules, the chart's tests are skipped.
-deployment() {
-	counted image env RINGVOL_BIN="$ringvol_bin" python3 scripts/run-unittest.py tests/image
-	. scripts/e2e/module.sh
-	helm_ensure || true
-	golang deploy 5m deploy
-}
-
 # guest LANE SCRIPT ARGUMENT...: a script that runs Go tests in a guest or on a node that it makes; it says "vm: ..."
 # or "e2e: ..." how that went, and exits with 77 where there can be none.
 guest() {
 	local lane=$1 code=0 said
 	shift
-	say "lane $lane"
-	bash "$@" >"$logs/$lane.log" 2>"$logs/$lane.vm.log" || code=$?
+	watched "$lane" "$logs/$lane.log" '^ *--- (PASS|FAIL|SKIP)' \
+		logged_apart "$logs/$lane.log" "$logs/$lane.vm.log" bash "$@" || code=$?
 	said=$(grep -E '^(vm|e2e): ' "$logs/$lane.vm.log" | tail -n 1) || true
 	if [ $code -eq 77 ]; then
 		result "$lane" skip "$lane" "$said"
@@ -150,50 +254,110 @@ guest() {
 	accounted "$lane" $code
 }
 
+logged_apart() { # LOG ERROR-LOG COMMAND...
+	local log=$1 errors=$2
+	shift 2
+	"$@" >"$log" 2>"$errors"
+}
+
+# ---- the lanes ----
+
+lane_unit() { criterion build unit unit; }
+lane_wire() { criterion build wire wire; }
+lane_sim() { criterion build sim sim; }
+lane_scripts() { counted scripts python3 scripts/run-unittest.py tests/scripts; }
+
+# The image and what deploy/ has for Kubernetes. Without helm, which is built of Go modules, the chart's tests are skipped.
+lane_deploy() {
+	counted image env RINGVOL_BIN="$ringvol_bin" python3 scripts/run-unittest.py tests/image
+	. scripts/e2e/module.sh
+	helm_ensure || true
+	golang deploy 5m deploy
+}
+
+lane_proto() { golang proto 2m proto; }
+
+lane_system() {
+	deps_prometheus
+	deps_node
+	golang system 15m system
+}
+
+lane_conformance() { golang conformance 10m conformance; }
+lane_h2spec() { golang h2spec 5m h2spec; }
+lane_crash() { golang crash 10m crash; }
+lane_valgrind() { counted valgrind bash scripts/valgrind.sh; }
+
+lane_asan() {
+	local lane
+	built build-asan "${asan_options[@]}" || return 0
+	for lane in unit wire sim; do
+		criterion build-asan $lane asan-$lane
+	done
+	ringvol_bin=$top/build-asan/ringvol golang asan-system 15m system -test.short
+}
+
+lane_fuzz() { counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 180; }
+lane_guest_6_1() { guest guest-6.1 scripts/vm/system-tests.sh 6.1; }
+lane_guest_6_12() { guest guest-6.12 scripts/vm/system-tests.sh 6.12; }
+lane_guest_dm() { guest guest-dm scripts/vm/dm-tests.sh 6.12; }
+lane_ublk_6_12() { guest ublk-6.12 scripts/vm/ublk-tests.sh 6.12; }
+lane_ublk_7_2() { guest ublk-7.2 scripts/vm/ublk-tests.sh 7.2; }
+
 # A part of it: all of it takes half an hour (docs/power-loss.md).
-power_loss() {
+lane_power() {
 	RINGVOL_BIN=$ringvol_bin guest power scripts/vm/power-loss.sh 6.1 -test.short -test.run=/xfs \
 		-power.points=40
 }
 
+lane_e2e() { guest e2e scripts/e2e.sh; }
+
+# ---- one run ----
+
+# What a lane's tests are built from; asan and fuzz have trees of their own, and e2e builds its image.
+needs_build() {
+	case $1 in
+	asan | fuzz | e2e) return 1 ;;
+	esac
+}
+
+run_lane() { # NUMBER LANE
+	local lane=$2 start=$SECONDS before after
+	say "[$1/${#lanes[@]}] $lane (took $(took_last "$lane") last)"
+	before=$(wc -l <"$results")
+	if needs_build "$lane" && ! built build; then
+		return
+	fi
+	"lane_${lane//[-.]/_}"
+	after=$(tail -n +$((before + 1)) "$results" | awk -F '\t' '{ n[$2]++ }
+		END { printf "%d passed, %d failed, %d skipped", n["pass"], n["fail"], n["skip"] }')
+	say "  $lane: $after, $((SECONDS - start)) s"
+	{
+		grep -v "^$lane " "$times" 2>/dev/null || true
+		echo "$lane $((SECONDS - start))"
+	} >"$times.new"
+	mv "$times.new" "$times"
+}
+
+case "${1:-}" in
+--list)
+	list
+	exit 0
+	;;
+-h | --help)
+	echo "usage: ./dev test [all|LANE...]; ./dev test --list names the lanes"
+	exit 0
+	;;
+esac
+choose "$@"
 deps_ensure build test go
 mkdir -p "$logs"
 rm -rf "${logs:?}"/*
 : >"$results"
-
-if wants unit wire sim deploy system crash conformance valgrind guest ublk power "${parts[@]}"; then
-	if build_or_fail build; then
-		for lane in unit wire sim; do
-			if wants $lane; then criterion build $lane $lane; fi
-		done
-		if wants unit; then counted scripts python3 scripts/run-unittest.py tests/scripts; fi
-		ringvol_bin=$top/build/ringvol
-		if wants deploy; then deployment; fi
-		if wants system; then
-			deps_prometheus
-			golang proto 2m proto
-			golang system 15m system
-		fi
-		if wants crash; then golang crash 10m crash; fi
-		if wants conformance; then golang conformance 10m conformance; fi
-		if wants valgrind; then counted valgrind bash scripts/valgrind.sh; fi
-		for kernel in 6.1 6.12; do
-			if wants guest guest-$kernel; then guest guest-$kernel scripts/vm/system-tests.sh $kernel; fi
-		done
-		for kernel in 6.12 7.2; do
-			if wants ublk ublk-$kernel; then guest ublk-$kernel scripts/vm/ublk-tests.sh $kernel; fi
-		done
-		if wants power; then power_loss; fi
-	fi
-fi
-if wants asan && build_or_fail build-asan "${asan_options[@]}"; then
-	for lane in unit wire sim; do
-		criterion build-asan $lane asan-$lane
-	done
-	ringvol_bin=$top/build-asan/ringvol
-	golang asan-system 15m system -test.short
-fi
-if wants fuzz; then counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 180; fi
-if wants e2e; then guest e2e scripts/e2e.sh; fi
-
+ringvol_bin=$top/build/ringvol
+number=0
+for lane in "${lanes[@]}"; do
+	number=$((number + 1))
+	run_lane $number "$lane"
+done
 python3 scripts/summary.py "$results" "$logs"

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 
@@ -24,6 +25,15 @@ void process_claim_resources(void)
 	if (fd_read_file(AT_FDCWD, "/proc/self/oom_score_adj", score, sizeof(score)) > 0 &&
 		strcmp(score, "0\n") == 0)
 		(void)fd_write_file(AT_FDCWD, "/proc/self/oom_score_adj", "-900");
+}
+
+void process_hide_memory(void)
+{
+#ifndef RINGVOL_DEBUG
+	const struct rlimit no_core = {0, 0};
+	(void)setrlimit(RLIMIT_CORE, &no_core);
+	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+#endif
 }
 
 int process_take_signals(int *ret_fd)

@@ -6,6 +6,9 @@
 /* As many open files as allowed, and where nobody has decided yet, the last to be killed for
  * memory. Failures are nobody's fault and change nothing that is promised. */
 void process_claim_resources(void);
+/* What is in memory (secrets of requests, bytes of tenants) goes into no core file, and nobody without
+ * CAP_SYS_PTRACE looks at it. A debug build may be looked at. */
+void process_hide_memory(void);
 /* SIGTERM and SIGINT come to a signalfd (*ret_fd), SIGPIPE, SIGIO and SIGHUP nowhere, children
  * wait to be reaped; threads started later block them too. 0 or -errno. */
 int process_take_signals(int *ret_fd);

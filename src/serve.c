@@ -44,8 +44,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 
 enum {
@@ -87,12 +85,7 @@ struct serve {
 static void process_harden(void)
 {
 	process_claim_resources();
-#ifndef RINGVOL_DEBUG
-	/* Requests carry secrets: no core dump, no ptrace by the unprivileged. */
-	const struct rlimit no_core = {0, 0};
-	(void)setrlimit(RLIMIT_CORE, &no_core);
-	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-#endif
+	process_hide_memory();
 }
 
 /* ---- health ---- */
@@ -302,6 +295,13 @@ static int open_reactor(struct serve *s, struct err *err)
 	r = work_open(&s->reactor.work, s->reactor.ring, WORK_THREADS);
 	if (r < 0)
 		return err_sys(err, r, "work threads cannot be started");
+	const char *kept[POOLS_MAX];
+	for (unsigned i = 0; i < s->options.pool_count; i++)
+		kept[i] = s->options.pools[i].path;
+	r = mnt_roots_set(
+		s->options.target_roots, s->options.target_root_count, kept, s->options.pool_count);
+	if (r < 0)
+		return err_sys(err, r, "taking note of where targets may be");
 	r = helpers_open(&s->reactor.helpers, s->reactor.ring, mnt_calls, MNT_CALLS);
 	if (r < 0)
 		return err_sys(err, r, "helper processes cannot be started");
@@ -346,6 +346,7 @@ static void on_ublkd_returned(void *arg)
 static int open_csi(struct serve *s, struct err *err)
 {
 	int r = 0;
+	backend_loop_configure(&s->options.loop);
 	if (s->options.ublk) {
 		s->options.ublkd.on_returned = on_ublkd_returned;
 		s->options.ublkd.arg = s;

@@ -329,6 +329,23 @@ static int set_max_volumes(void *target, const char *value, struct err *err)
 	return 0;
 }
 
+/* ':' is between roots in the environment, ours and the helper processes'. */
+static int set_target_root(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (value[0] != '/' || strlen(value) >= PATH_MAX)
+		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
+	if (strchr(value, ':') != NULL)
+		return err_set(err, ERR_INVALID, "a ':' cannot be in it");
+	if (value[strspn(value, "/")] == '\0')
+		return err_set(err, ERR_INVALID, "'/' holds everything; name a directory below it");
+	if (o->target_root_count == SERVE_TARGET_ROOTS_MAX)
+		return err_set(err, ERR_INVALID, "more than %d roots", SERVE_TARGET_ROOTS_MAX);
+	int r = keep(o, value, &o->target_roots[o->target_root_count], err);
+	o->target_root_count += r == 0;
+	return r;
+}
+
 static int set_registration(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
@@ -386,6 +403,17 @@ static int set_ublkd_state_dir(void *target, const char *value, struct err *err)
 	return keep(o, value, &o->ublkd.state_dir, err);
 }
 
+/* The flag has no value, the variable has one. */
+static int set_block_on_loop(void *target, const char *value, struct err *err)
+{
+	static const char *const names[] = {"false", "true", "0", "1", NULL};
+	int i = value == NULL ? 1 : parse_choice(value, names, "true, false", err);
+	if (i < 0)
+		return i;
+	((struct serve_options *)target)->loop.block_on_loop = i % 2 == 1;
+	return 0;
+}
+
 static int set_log_level(void *target, const char *value, struct err *err)
 {
 	static const char *const names[] = {"error", "warn", "info", "debug", NULL};
@@ -436,6 +464,12 @@ static const struct option_row rows[] = {
 		.help = "where /healthz, /readyz and /metrics are served; an address in use is "
 			"waited for",
 		.set = set_http},
+	{"--target-root", "DIR", {"RINGVOL_TARGET_ROOTS"}, .separator = ':',
+		.fallback_help = "no limit",
+		.help = "where volumes are staged and published, below it; repeatable (kubelet's "
+			"directories\n"
+			"pods and plugins); never in pools, /dev, /proc, /sys or /run/ringvol",
+		.set = set_target_root},
 	{"--kubelet-registration", "DIR", {"RINGVOL_KUBELET_REGISTRATION"}, .fallback_help = "off",
 		.help = "register with kubelet, whose registry directory this is\n"
 			"(/var/lib/kubelet/plugins_registry)",
@@ -465,6 +499,13 @@ static const struct option_row rows[] = {
 	{"--ublkd-state-dir", "PATH", {"RINGVOL_UBLKD_STATE_DIR"}, .fallback = UBLKD_STATE_DIR,
 		.help = "where it keeps what it knows of its devices; not across a reboot",
 		.set = set_ublkd_state_dir},
+	{"--block-on-loop", NULL, {"RINGVOL_BLOCK_ON_LOOP"}, .fallback_help = "off",
+		.help = "give pods with raw block volumes the loop node itself, where else a "
+			"device-mapper\n"
+			"device stands between. Whoever holds a loop node can make it serve "
+			"another image:\n"
+			"for nodes without device mapper whose pods are trusted",
+		.set = set_block_on_loop},
 	{"--log-level", "error|warn|info|debug", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
 		.help = "what is logged, on standard error", .set = set_log_level},
 	{"--log-format", "logfmt|json", {"RINGVOL_LOG_FORMAT"}, .fallback = "logfmt",

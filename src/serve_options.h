@@ -3,6 +3,7 @@
 #ifndef RINGVOL_SERVE_OPTIONS_H
 #define RINGVOL_SERVE_OPTIONS_H
 
+#include "backends/loop.h"
 #include "backends/ublk.h"
 #include "base/arena.h"
 #include "base/err.h"
@@ -15,6 +16,7 @@ enum {
 	SERVE_ENDPOINTS_MAX = 8,
 	SERVE_DRIVER_NAME_MAX = 63, /* bytes; the specification's */
 	SERVE_NODE_ID_MAX = 256,    /* bytes; the specification's */
+	SERVE_TARGET_ROOTS_MAX = 16,
 	SERVE_POOL_NAME_MAX = 63,   /* bytes; it is a label of metrics and a StorageClass value */
 };
 
@@ -28,8 +30,11 @@ struct serve_options {
 	unsigned pool_count;
 	bool no_pools; /* said with "none"; without it there is one at least */
 	struct csi_config csi;
+	struct backend_loop_config loop;
 	bool ublk;
 	struct backend_ublk_config ublkd; /* socket_path, state_dir, start */
+	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */
+	unsigned target_root_count;
 	const char *kubelet_registration; /* directory; NULL: none */
 	const char *kubelet_endpoint;     /* with it: a path */
 	enum log_level log_level;

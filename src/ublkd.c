@@ -199,6 +199,7 @@ static const struct command ublkd_command = {
 static void harden(void)
 {
 	process_claim_resources();
+	process_hide_memory();
 	/* Memory that is needed to write memory back must not wait for that. */
 	(void)prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
 }

@@ -46,6 +46,8 @@ job "ringvol" {
           "--node-id=${node.unique.name}",
           "--pool=default=${var.pool},init",
           "--ublkd=off",
+          # Nowhere else is anything staged, published or tidied away: the csi_plugin's stage_publish_base_dir.
+          "--target-root=/local/csi",
           # docker's own health checks are not needed: Nomad asks the plugin.
           "--http=127.0.0.1:9808",
         ]
@@ -53,7 +55,7 @@ job "ringvol" {
         # Mounts, loop devices, io_uring and BPF (docs/kubernetes.md, "Privileges").
         privileged = true
 
-        # The host's own: loop devices appear and go.
+        # The host's own: loop and device-mapper devices appear and go.
         mount {
           type   = "bind"
           source = "/dev"
@@ -72,12 +74,13 @@ job "ringvol" {
         }
       }
 
-      # Nomad mounts its own directory there, so that what is mounted in it reaches the client.
+      # Nomad mounts its own directories there, so that what is mounted in them reaches the client.
       csi_plugin {
-        id             = "ringvol-${var.node}"
-        type           = "monolith"
-        mount_dir      = "/csi"
-        health_timeout = "30s"
+        id                     = "ringvol-${var.node}"
+        type                   = "monolith"
+        mount_dir              = "/csi"
+        stage_publish_base_dir = "/local/csi"
+        health_timeout         = "30s"
       }
 
       # The driver drains within 10 s. Volumes in use do not notice that it is away.

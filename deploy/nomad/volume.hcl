@@ -19,7 +19,7 @@ mount_options {
   fs_type = "ext4"
 }
 
-# As in a storage class: pool, device, provisioning, blockSize, mkfsOptions, eraseOnDelete, snapshotFreeze.
+# As in a storage class: pool, device, provisioning, blockSize, mkfsOptions, eraseOnDelete, snapshotFreeze, allowVolumeModeChange.
 parameters {
   pool = "default"
 }

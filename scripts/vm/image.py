@@ -28,7 +28,7 @@ REQUIRED = """
 # busybox has some of these, without options that tests use.
 OPTIONAL = """
     fio strace perf filefrag e4crypt lsattr chattr e2image xfs_admin xfs_info xfs_spaceman fsck.xfs
-    setfattr getfattr setfacl unshare nsenter prlimit flock timeout stat dd cp truncate stdbuf od
+    setfattr getfattr setfacl realpath unshare nsenter prlimit flock timeout stat dd cp truncate stdbuf od
     sort find grep xargs ps curl socat ldd getconf
 """.split()
 FILES = ("/etc/mke2fs.conf", "/etc/xattr.conf", "/etc/protocols", "/etc/services")

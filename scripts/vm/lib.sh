@@ -17,3 +17,19 @@ guest_tests() {
 			go test -c -ldflags=-s -o "../../build/vm/$package.test" .) || return 1
 	done
 }
+
+# node_packages: sets node to the options that bring the packages of deps_node into the guest, with the libraries that
+# this machine has of theirs.
+node_packages() {
+	local program
+	deps_node
+	node=()
+	[ -n "${RINGVOL_NODE_PACKAGES:-}" ] || return 0
+	mkdir -p build/vm
+	tar -C "$RINGVOL_NODE_PACKAGES" -cf build/vm/node.tar --exclude=usr/share .
+	node=(--file build/vm/node.tar)
+	for program in udevadm dmsetup lvm mdadm make-bcache; do
+		program=$(PATH=$RINGVOL_NODE_PACKAGES/usr/bin:$RINGVOL_NODE_PACKAGES/usr/sbin:$PATH command -v "$program")
+		node+=(--file "$program:/usr/lib/node/${program##*/}")
+	done
+}

@@ -12,11 +12,12 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 
 # What needs the device mapper; everything on each pool and file system, ext4's online growth among it, which needs a capability
 # that development machines may lack.
-selected='^(TestHealthDisk.*|TestHealthIOErrors|TestLifecycle|TestExpand|TestThickStaysThick|TestFreshVolumesAreEmpty|TestSnapshotsAndLists|TestRawStaysRaw|TestWithTheUnitsCapabilities)$'
+selected='^(TestHealthDisk.*|TestHealthIOErrors|TestLifecycle|TestExpand|TestGrowthThen.*|TestThickStaysThick|TestFreshVolumesAreEmpty|TestSnapshotsAndLists|TestRawStaysRaw|TestWithTheUnitsCapabilities|TestNodeLeavesPublishedVolumesAlone)$'
 
 driver_under_test
+node_packages
 guest_tests system conformance
 exec bash scripts/vm/vm.sh --kernel "${1:-6.1}" --timeout 1800 --disk 8G \
 	--file "$binary:build/ringvol" \
 	--file deploy/ringvol.service --file build/vm/system.test --file build/vm/conformance.test \
-	-- sh scripts/vm/guest/system-tests "$selected"
+	"${node[@]}" -- sh scripts/vm/guest/system-tests "$selected"

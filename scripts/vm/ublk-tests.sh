@@ -16,16 +16,17 @@ kernel=${1:-7.2}
 # differently.
 lives='^TestLifecycle$/^xfs_pool_(ext4|block)_volume$'
 selected='^(TestUblk.*|TestExpand|TestRestart|TestReboot|TestSnapshotsAndLists|TestThickStaysThick'
-selected+='|TestReadOnlyPublish|TestUnstageWhileThePoolIsAway)$'
-[ "$kernel" = 7.2 ] || selected='^(TestUblkProcessesDie|TestUblkExternal|TestExpand)$'
+selected+='|TestReadOnlyPublish|TestUnstageWhileThePoolIsAway|TestNodeLeavesPublishedVolumesAlone)$'
+[ "$kernel" = 7.2 ] || selected='^(TestUblkProcessesDie|TestUblkExternal|TestExpand|TestNodeLeavesPublishedVolumesAlone)$'
 if [ -n "${RINGVOL_UBLK_SYSTEM_TESTS:-}" ]; then
 	selected=$RINGVOL_UBLK_SYSTEM_TESTS lives='^$'
 fi
 
 driver_under_test
+node_packages
 guest_tests ublk system
 cc -O2 -Wall -shared -fPIC -o build/vm/counts.so tests/ublk/preload/counts.c -ldl
 exec bash scripts/vm/vm.sh --kernel "$kernel" --timeout 1800 --disk 8G \
 	--file "$binary:build/ringvol" --file build/vm/ublk.test --file build/vm/system.test \
 	--file build/vm/counts.so \
-	-- sh scripts/vm/guest/ublk-tests "${RINGVOL_UBLK_TESTS:-.}" "$selected" "$lives" "${RINGVOL_UBLK_LONG:-}"
+	"${node[@]}" -- sh scripts/vm/guest/ublk-tests "${RINGVOL_UBLK_TESTS:-.}" "$selected" "$lives" "${RINGVOL_UBLK_LONG:-}"

@@ -11,13 +11,13 @@ const struct backend *backend_get(enum backend_type type)
 	return type < BACKEND_TYPES ? table[type] : NULL;
 }
 
-int backend_check(enum backend_type type, struct err *err)
+int backend_check(enum backend_type type, bool raw, struct err *err)
 {
 	const struct backend *backend = backend_get(type);
 	if (backend == NULL)
 		return err_set(err, ERR_PRECONDITION,
 			"volumes of this device type are switched off on this node (--ublkd off)");
-	return backend->check == NULL ? 0 : backend->check(backend, err);
+	return backend->check == NULL ? 0 : backend->check(backend, raw, err);
 }
 
 void backend_add(const struct backend *backend)

@@ -16,11 +16,17 @@
 
 enum backend_type { BACKEND_LOOP, BACKEND_UBLK, BACKEND_TYPES };
 
-/* A device as seen from above. */
+/* A device as seen from above: what is mounted, or published to a tenant. */
 struct backend_dev {
 	bool attached;
 	uint32_t major, minor;
-	char path[32]; /* /dev/loop7 */
+	char path[32]; /* /dev/loop7, /dev/dm-3 */
+	/* Of a guarded device: the one below it, which is bound to the image, and which the block
+	 * layer's tracepoints count. 0:0: the device itself. See backend_dev_below(). */
+	uint32_t below_major, below_minor;
+	/* Whoever has its node open may tell it to serve another image, without any capability; and
+	 * nobody has said that this is accepted. */
+	bool bare;
 	uint64_t size_bytes;
 	uint64_t image_dev, image_ino;
 	char tag[64];
@@ -35,6 +41,7 @@ struct backend_req {
 	char tag[64];      /* "ringvol:<pool uuid>:<random>" */
 	uint32_t block_size;
 	bool read_only, no_discard, direct_io;
+	bool raw; /* the device's node goes to a tenant: it has to obey nobody who has it open */
 	struct backend_dev dev; /* out of attach; in and out of detach and resize */
 	struct err err;
 };
@@ -48,22 +55,29 @@ struct backend {
 	/* Since when (ring_now_ns) whoever serves all these devices has not answered; 0: it does.
 	 * NULL: the kernel serves them. */
 	uint64_t (*away_since_ns)(const struct backend *backend);
-	/* Whether this node can have such devices: 0, or ERR_PRECONDITION naming what is missing
-	 * and the remedy. Does not block. NULL: always. */
-	int (*check)(const struct backend *backend, struct err *err);
+	/* Whether this node can have such devices (raw: for tenants, as in backend_req): 0, or
+	 * ERR_PRECONDITION naming what is missing and the remedy. Does not block. NULL: always. */
+	int (*check)(const struct backend *backend, bool raw, struct err *err);
 	/* attach is one op_work() and nothing besides, so a step that calls it may go along. */
 	bool attach_is_job;
-	/* Converges: an image attached by us already is returned as it is. */
+	/* Converges: an image attached by us already is returned as it is, after what is missing
+	 * for a raw one was added. A raw one that an earlier version has published bare stays so
+	 * (dev.bare) as long as it is published. */
 	int (*attach)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* A device that is gone, or not ours any more, is success. Afterwards dev.attached tells
 	 * whether a user elsewhere still keeps it bound. */
 	int (*detach)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* The image has grown. */
 	int (*resize)(const struct backend *backend, struct op *op, struct backend_req *req);
-	/* Blocking, for work jobs: calls each for every device that carries a ringvol tag. 0, or
-	 * -errno with *err set: then it may not have been called for all of them. */
+	/* Blocking, for work jobs: calls each for every device that is bound, whatever its tag. 0,
+	 * or -errno with *err set: then it may not have been called for all of them. */
 	int (*scan)(const struct backend *backend,
 		void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err);
+	/* Blocking, for work jobs: what the kernel says of that number now. 0; -ENXIO: nothing is
+	 * bound there; another -errno: it cannot be told. NULL: nobody but who serves the devices
+	 * can change what one is. */
+	int (*look)(const struct backend *backend, const struct backend_dev *dev,
+		struct backend_dev *ret);
 	/* Blocking, for work jobs. */
 	int (*set_read_only)(
 		const struct backend *backend, const struct backend_dev *dev, bool read_only);
@@ -71,13 +85,28 @@ struct backend {
 
 /* NULL for a type nobody has added. Loop is there from the start. */
 const struct backend *backend_get(enum backend_type type);
-/* Whether volumes of this type can be made and used on this node: 0, or ERR_PRECONDITION naming
- * what is missing. Does not block. */
-int backend_check(enum backend_type type, struct err *err);
+/* Whether volumes of this type (raw: whose device goes to tenants) can be made and used on this
+ * node: 0, or ERR_PRECONDITION naming what is missing. Does not block. */
+int backend_check(enum backend_type type, bool raw, struct err *err);
+/* The device that is bound to the image and that the probes count: below, or the device itself. */
+static inline void backend_dev_below(
+	const struct backend_dev *dev, uint32_t *ret_major, uint32_t *ret_minor)
+{
+	*ret_major = dev->below_major != 0 ? dev->below_major : dev->major;
+	*ret_minor = dev->below_major != 0 ? dev->below_minor : dev->minor;
+}
 /* Before the services open, and after they closed. */
 void backend_add(const struct backend *backend);
 void backend_remove(const struct backend *backend);
-extern const struct backend backend_loop;
+extern const struct backend backend_loop; /* loop.h has its settings */
+
+/* Whose a device is, everywhere: an image's, if it is bound to that file (st_dev and inode). Its
+ * tag is a hint, which a tenant may have rewritten. */
+static inline bool backend_dev_serves(
+	const struct backend_dev *dev, uint64_t image_dev, uint64_t image_ino)
+{
+	return dev->attached && dev->image_ino == image_ino && dev->image_dev == image_dev;
+}
 
 /* The end() of every step that called a backend: moves req->err into op->err. Returns res. */
 int backend_end(struct op *op, struct backend_req *req, int res);

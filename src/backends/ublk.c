@@ -82,9 +82,12 @@ static int dev_id(const struct backend_dev *dev, uint32_t *ret)
 	return sscanf(dev->path, "/dev/ublkb%u%c", ret, &extra) == 1 ? 0 : -EINVAL;
 }
 
-static int ublk_check(const struct backend *backend, struct err *err)
+/* A ublk block node takes no ioctl but the block layer's own (drivers/block/ublk_drv.c, ub_fops has
+ * none), so a raw one needs no guard. */
+static int ublk_check(const struct backend *backend, bool raw, struct err *err)
 {
 	(void)backend;
+	(void)raw;
 	if (access(ublk->config.control_path, F_OK) == 0)
 		return 0;
 	return err_set(err, ERR_PRECONDITION,
@@ -311,7 +314,7 @@ static uint64_t ublk_away_since_ns(const struct backend *backend)
 
 static int ublk_attach(const struct backend *backend, struct op *op, struct backend_req *req)
 {
-	int r = ublk_check(backend, &op->err);
+	int r = ublk_check(backend, req->raw, &op->err);
 	if (r < 0)
 		return r;
 	struct ublk_call *c = call_new(op, req, UBLKD_ATTACH);

@@ -6,6 +6,8 @@
  */
 #include "base/arena.h"
 
+#include "base/budget.h"
+
 #include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,6 +29,7 @@ struct block {
 struct arena {
 	unsigned refs;
 	size_t limit, total;
+	struct budget *budget; /* NULL: none counts */
 	struct block *head;
 };
 
@@ -37,6 +40,14 @@ struct arena *arena_new(size_t limit_bytes)
 		return NULL;
 	a->refs = 1;
 	a->limit = limit_bytes;
+	return a;
+}
+
+struct arena *arena_new_in(size_t limit_bytes, struct budget *budget)
+{
+	struct arena *a = arena_new(limit_bytes);
+	if (a != NULL)
+		a->budget = budget_ref(budget);
 	return a;
 }
 
@@ -56,16 +67,24 @@ void arena_unref(struct arena *a)
 	for (struct block *b = a->head, *next; b != NULL; b = next) {
 		next = b->next;
 		explicit_bzero(b->data, b->used);
+		if (a->budget != NULL)
+			budget_give(a->budget, sizeof(*b) + b->size);
 		free(b);
 	}
+	budget_unref(a->budget);
 	free(a);
 }
 
-static struct block *block_new(size_t size)
+static struct block *block_new(struct arena *a, size_t size)
 {
+	if (a->budget != NULL && !budget_has(a->budget, sizeof(struct block) + size))
+		return NULL;
 	struct block *b = calloc(1, sizeof(*b) + size);
-	if (b != NULL)
-		b->size = size;
+	if (b == NULL)
+		return NULL;
+	b->size = size;
+	if (a->budget != NULL)
+		budget_add(a->budget, sizeof(*b) + size);
 	return b;
 }
 
@@ -80,7 +99,7 @@ void *arena_alloc(struct arena *a, size_t size)
 	struct block *b = a->head;
 	if (b == NULL || b->size - b->used < need) {
 		bool large = need > ARENA_BLOCK_BYTES / 2;
-		b = block_new(large ? need : ARENA_BLOCK_BYTES);
+		b = block_new(a, large ? need : ARENA_BLOCK_BYTES);
 		if (b == NULL)
 			return NULL;
 		if (large && a->head != NULL) {

@@ -10,11 +10,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 
+struct budget;
+
 struct arena;
 
 /* limit_bytes: arena_alloc() answers NULL once this much was handed out (0: no limit).
  * Returns NULL when out of memory. The caller holds the first reference. */
 struct arena *arena_new(size_t limit_bytes);
+/* The same, and its blocks count in a budget (budget.h): NULL is answered beyond that, too. */
+struct arena *arena_new_in(size_t limit_bytes, struct budget *budget);
 struct arena *arena_ref(struct arena *a);
 /* Drops a reference; the last one wipes (explicit_bzero) and frees everything, because requests
  * carry secrets. NULL is legal. */

@@ -13,6 +13,8 @@
 
 /* The volume is frozen, and by us. */
 #define BOOT_MARK_FROZEN "trusted.ringvol.frozen"
+/* Its file system grows online, or has grown and was not frozen since (csi/clean_log.h). */
+#define BOOT_MARK_GROWN "trusted.ringvol.grown"
 /* It is published as SINGLE_NODE_SINGLE_WRITER, at the path that is the text. */
 #define BOOT_MARK_WRITER "trusted.ringvol.writer"
 

@@ -6,6 +6,7 @@
  * is made one errno here.
  */
 #include "blockio/bytes.h"
+#include "blockio/trim.h"
 
 #include "base/fd.h"
 
@@ -264,7 +265,7 @@ static int probe_type(int dirfd, struct bytes_features *f)
 	f->nocow_lies = f->fs_type == BTRFS_SUPER_MAGIC || f->fs_type == MAGIC_BCACHEFS ||
 			f->fs_type == MAGIC_ZFS;
 	f->no_journal = f->fs_type == EXT4_SUPER_MAGIC && !has_journal(dirfd);
-	return 0;
+	return trim_probe(dirfd, &f->discard);
 }
 
 int bytes_probe(int dirfd, struct bytes_features *ret)

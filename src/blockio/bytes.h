@@ -40,6 +40,7 @@ struct bytes_features {
 	bool tmpfile;    /* O_TMPFILE and linking it works; pools need it */
 	bool xattr;      /* trusted.* attributes work; pools need them */
 	bool fallocate;  /* thick volumes need it */
+	bool discard;    /* the disk below takes discards: eraseOnDelete: discard needs it */
 	bool nocow_lies; /* copy-on-write by nature (btrfs): thick and eraseOnDelete are refused */
 	uint32_t dio_align; /* bytes: alignment of direct I/O, 512 or 4096; 0 without direct_io */
 	/* The same for a file that shares extents: XFS asks for whole blocks there (as of Linux
@@ -57,7 +58,7 @@ struct bytes_features {
 /* -ENOSPC, -EDQUOT: it is too full to try. */
 int bytes_probe(int dirfd, struct bytes_features *ret);
 /* What can be told of a full one, by a file that is there: fs_type, no_journal, nocow_lies,
- * direct_io. The rest is assumed to be there, until there is room to try. */
+ * discard, direct_io. The rest is assumed to be there, until there is room to try. */
 int bytes_probe_full(int dirfd, const char *name, struct bytes_features *ret);
 /* A name that is linked and unlinked meanwhile; a probe that was killed may leave it. */
 #define BYTES_PROBE_NAME ".ringvol-probe"

@@ -69,6 +69,10 @@ int fsimg_mkfs_argv(const struct fsimg_spec *spec, const char *path, const uint8
 /* The check-and-mend command for a device or image that is not mounted; exit codes differ by tool:
  * pass the result to fsimg_fsck_result(). -EOPNOTSUPP where mount does it all (xfs, btrfs). */
 int fsimg_fsck_argv(enum fsimg_type type, const char *path, struct proc *proc);
+/* The command that gives a btrfs that is not mounted another UUID. `text` lives until its end. */
+enum { FSIMG_UUID_TEXT_BYTES = 37 };
+void fsimg_retag_argv(const char *path, const uint8_t uuid[16], char text[FSIMG_UUID_TEXT_BYTES],
+	struct proc *proc);
 /* 0 when the file system is sound now, else -EUCLEAN. */
 int fsimg_fsck_result(enum fsimg_type type, int exit_status);
 

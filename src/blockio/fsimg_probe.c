@@ -73,6 +73,10 @@ static bool read_ext4(const uint8_t *sb, struct fsimg_probe *ret)
 	uint32_t log_block = le32_at(sb + 0x18);
 	if (le16_at(sb + 0x38) != EXT4_MAGIC || log_block > 6)
 		return false;
+	/* Its journal is on another device, by number: whoever wrote this chose one of the node's.
+	 */
+	if (le32_at(sb + 0xe4) != 0)
+		return false;
 	uint32_t incompat = le32_at(sb + 0x60);
 	uint64_t blocks = le32_at(sb + 0x4);
 	if (incompat & EXT4_INCOMPAT_64BIT)
@@ -96,6 +100,10 @@ static bool read_xfs(const uint8_t *sb, struct fsimg_probe *ret)
 static bool read_btrfs(const uint8_t *sb, struct fsimg_probe *ret)
 {
 	if (memcmp(sb + 0x40, "_BHRfS_M", 8) != 0)
+		return false;
+	/* The others of a file system on several devices would be whatever the kernel has scanned.
+	 */
+	if (le64_at(sb + 0x88) != 1)
 		return false;
 	ret->fs_bytes = le64_at(sb + 0x70);
 	memcpy(ret->uuid, sb + 0x20, 16);

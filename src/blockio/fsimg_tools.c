@@ -183,6 +183,14 @@ static void btrfs_argv(const struct fsimg_spec *spec, const char *uuid, struct a
 	user_words(spec->mkfs_options, a);
 }
 
+static void print_uuid(const uint8_t u[16], char text[FSIMG_UUID_TEXT_BYTES])
+{
+	snprintf(text, FSIMG_UUID_TEXT_BYTES,
+		"%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+		u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+		u[15]);
+}
+
 int fsimg_mkfs_argv(const struct fsimg_spec *spec, const char *path, const uint8_t uuid[16],
 	struct proc *proc, char *mem, size_t mem_len)
 {
@@ -198,16 +206,12 @@ int fsimg_mkfs_argv(const struct fsimg_spec *spec, const char *path, const uint8
 	if (filled.mkfs_options == NULL)
 		filled.mkfs_options = "";
 
-	enum { UUID_TEXT_BYTES = 37 };
-	if (mem_len < UUID_TEXT_BYTES)
+	if (mem_len < FSIMG_UUID_TEXT_BYTES)
 		return -E2BIG;
-	const uint8_t *u = uuid;
-	snprintf(mem, UUID_TEXT_BYTES,
-		"%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-		u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
-		u[15]);
-	struct args a = {
-		.proc = proc, .mem = mem + UUID_TEXT_BYTES, .left = mem_len - UUID_TEXT_BYTES};
+	print_uuid(uuid, mem);
+	struct args a = {.proc = proc,
+		.mem = mem + FSIMG_UUID_TEXT_BYTES,
+		.left = mem_len - FSIMG_UUID_TEXT_BYTES};
 	fill[spec->type](&filled, mem, &a);
 	args_add(&a, path);
 	proc->timeout_ms = MKFS_TIMEOUT_MS;
@@ -224,6 +228,16 @@ int fsimg_fsck_argv(enum fsimg_type type, const char *path, struct proc *proc)
 	proc->argv[3] = NULL;
 	proc->timeout_ms = FSCK_TIMEOUT_MS;
 	return 0;
+}
+
+void fsimg_retag_argv(const char *path, const uint8_t uuid[16], char text[FSIMG_UUID_TEXT_BYTES],
+	struct proc *proc)
+{
+	print_uuid(uuid, text);
+	*proc = (struct proc){
+		.argv = {"btrfstune", "-f", "-M", text, path, NULL},
+		.timeout_ms = FSCK_TIMEOUT_MS,
+	};
 }
 
 int fsimg_fsck_result(enum fsimg_type type, int exit_status)

@@ -97,9 +97,10 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 		if (r < 0)
 			return err_sys(err, r, "listing loop devices");
 		if (f.found && !f.dev.going_away) {
-			if (strcmp(f.dev.tag, spec->tag) != 0)
+			if (f.dev.partial)
 				break;
 			*ret = f.dev;
+			ret->found = true;
 			return 0;
 		}
 		when_sleep_ms(ms);
@@ -117,9 +118,24 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 			"end that mount (grep loop%u /proc/*/mountinfo) or process",
 			spec->image, f.dev.minor, f.dev.minor);
 	return err_set(err, ERR_PRECONDITION,
-		"image %s is attached to /dev/loop%u by another (tag \"%s\"); "
-		"detach it with 'losetup -d /dev/loop%u'",
-		spec->image, f.dev.minor, f.dev.tag, f.dev.minor);
+		"image %s is on /dev/loop%u, which shows a part of it only, by an offset or limit "
+		"that the driver did not set; unstage the volume, or detach it with 'losetup -d "
+		"/dev/loop%u'",
+		spec->image, f.dev.minor, f.dev.minor);
+}
+
+/* Somebody has rewritten the tag. It is a hint, so that nothing depends on this. */
+static void device_retag(const char *tag, struct lodev *dev)
+{
+	struct loop_info64 info;
+	_cleanup_fd_ int fd = lodev_open(dev->minor);
+	if (fd < 0 || ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || info.lo_device != dev->image_dev ||
+		info.lo_inode != dev->image_ino)
+		return;
+	memset(info.lo_file_name, 0, sizeof info.lo_file_name);
+	snprintf((char *)info.lo_file_name, LO_NAME_SIZE, "%s", tag);
+	if (ioctl(fd, LOOP_SET_STATUS64, &info) == 0)
+		snprintf(dev->tag, sizeof dev->tag, "%s", tag);
 }
 
 /* The sector size is what the image was formatted for, so it is never raised here, not even where
@@ -253,6 +269,8 @@ int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *e
 		return err_sys(err, r, "locking image %s", spec->image);
 	if (r == -EWOULDBLOCK) {
 		r = image_locked(spec, fd, &st, ret, err);
+		if (r == 0 && strcmp(ret->tag, spec->tag) != 0)
+			device_retag(spec->tag, ret);
 		/* A driver that was killed may have bound the image and no more. */
 		if (r == 0)
 			return device_restrict(spec, ret->minor, err);
@@ -277,8 +295,7 @@ static int device_open_same(const struct lodev *dev, int *ret_fd, struct lodev *
 	int r = lodev_read(fd, dev->minor, ret_now);
 	if (r < 0)
 		return r;
-	if (ret_now->image_dev != dev->image_dev || ret_now->image_ino != dev->image_ino ||
-		strcmp(ret_now->tag, dev->tag) != 0)
+	if (ret_now->image_dev != dev->image_dev || ret_now->image_ino != dev->image_ino)
 		return -ENXIO;
 	*ret_fd = fd;
 	fd = -1;

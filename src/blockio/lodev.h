@@ -4,8 +4,9 @@
  *
  * An image is attached on an fd that holds flock(LOCK_EX). The kernel keeps that open file as long
  * as the device is bound, so the lock says "attached somewhere" across restarts, namespaces and
- * drivers. A device is recognised by lo_device + lo_inode and a tag in lo_file_name
- * ("ringvol:<pool uuid, 8>:<random, 8>"), never by its backing path.
+ * drivers. A device is recognised by lo_device + lo_inode alone. Its tag in lo_file_name
+ * ("ringvol:<pool uuid, 8>:<random, 8>") is a hint: whoever has the device open, a pod with a raw
+ * block volume among them, can rewrite it.
  */
 #ifndef RINGVOL_BLOCKIO_LODEV_H
 #define RINGVOL_BLOCKIO_LODEV_H
@@ -34,22 +35,24 @@ struct lodev {
 	uint64_t size_bytes;
 	char tag[LODEV_TAG_BYTES];
 	bool direct_io, read_only;
+	bool partial;    /* it shows a part of the image: somebody set an offset or a limit */
 	bool going_away; /* autoclear is set: somebody else's mount or open keeps it alive */
+	bool found;      /* of lodev_attach(): it was attached before */
 };
 
-/* 0 and the device; an image already attached to a device of this tag that is not going away is
- * found and returned, and no_discard holds there too. Errors in *err: ERR_PRECONDITION (held by
- * another: names the device if one is found; remedy), ERR_NO_ROOM (no free device), ERR_NOT_FOUND
- * (no image), ERR_INTERNAL. */
+/* 0 and the device; an image already attached to a device that keeps its lock, whole and not going
+ * away, is found and returned, with its tag set right, and no_discard holds there too. Errors in
+ * *err: ERR_PRECONDITION (held by another: names the device if one is found; remedy), ERR_NO_ROOM
+ * (no free device), ERR_NOT_FOUND (no image), ERR_INTERNAL. */
 int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *err);
-/* Clears the device if it still carries that tag and inode; otherwise it is somebody else's by now
- * and left alone (0). *ret_still_bound: a mount or open elsewhere keeps it until it ends. */
+/* Clears the device if it still is bound to that file; otherwise it is somebody else's by now and
+ * left alone (0). *ret_still_bound: a mount or open elsewhere keeps it until it ends. */
 int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err);
 /* After the image grew: LOOP_SET_CAPACITY. */
 int lodev_resize(const struct lodev *dev, uint64_t *ret_size_bytes, struct err *err);
 /* Refreshes what the kernel says of minor. -ENXIO: not bound. -ENOENT: no such device. */
 int lodev_status(uint32_t minor, struct lodev *ret);
-/* Every bound loop device whose tag starts with "ringvol:". */
+/* Every bound loop device, anybody's, whatever its tag. */
 int lodev_scan(void (*each)(void *arg, const struct lodev *dev), void *arg);
 /* Sets or clears the device's read-only flag (BLKROSET). */
 int lodev_set_read_only(uint32_t minor, bool read_only);

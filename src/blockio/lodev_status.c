@@ -41,6 +41,7 @@ int lodev_read(int fd, uint32_t minor, struct lodev *ret)
 	dev.image_ino = info.lo_inode;
 	dev.direct_io = info.lo_flags & LO_FLAGS_DIRECT_IO;
 	dev.read_only = read_only || info.lo_flags & LO_FLAGS_READ_ONLY;
+	dev.partial = info.lo_offset != 0 || info.lo_sizelimit != 0;
 	dev.going_away = info.lo_flags & LO_FLAGS_AUTOCLEAR;
 	static_assert(sizeof dev.tag == sizeof info.lo_file_name, "a tag is a loop file name");
 	memcpy(dev.tag, info.lo_file_name, sizeof dev.tag);
@@ -110,8 +111,7 @@ struct scan {
 static bool scan_on_device(void *arg, const struct lodev *dev)
 {
 	const struct scan *scan = arg;
-	if (lodev_has_tag(dev))
-		scan->each(scan->arg, dev);
+	scan->each(scan->arg, dev);
 	return true;
 }
 

@@ -6,7 +6,8 @@
  * Paths come from outside. They are resolved once, component by component from /: symlinks are
  * refused (ELOOP), except in the trusted prefix, which is what comes before a "/plugins/" or
  * "/pods/" component (the kubelet root is often a link) and is resolved with links when its
- * components are root's. ".." is refused (EINVAL).
+ * components are root's. A root that the operator named (mnt_roots_set) is such a prefix, and
+ * links in it are followed. ".." is refused (EINVAL).
  */
 #ifndef RINGVOL_BLOCKIO_MNT_H
 #define RINGVOL_BLOCKIO_MNT_H
@@ -56,6 +57,7 @@ struct mnt_on_req {
 /* Every response may carry a sentence of the kernel's or ours about a failure. */
 struct mnt_result {
 	char why[MNT_WHY_BYTES]; /* "" if there is nothing to add to the errno */
+	bool grown;              /* MNT_GROW: the file system was smaller */
 };
 
 struct mnt_info {
@@ -67,6 +69,8 @@ struct mnt_info {
 	bool shut_down;    /* the file system answers (almost) everything with EIO since an error */
 	uint32_t dev_major, dev_minor; /* of the block device below: for a mounted file system its
 					  device (btrfs asked by ioctl), for a block node its own */
+	uint32_t on_major, on_minor;   /* MNT_INSPECT: of the file system that the path's directory
+					  is on; 0:0 of one without */
 	uint64_t fs_magic;
 	/* MNT_STATS only */
 	uint64_t total_bytes, free_bytes, avail_bytes, used_bytes;
@@ -88,7 +92,7 @@ struct mnt_many_info {
 
 struct mnt_mount_req {
 	char device[64];             /* /dev/loopN */
-	char target[MNT_PATH_BYTES]; /* an existing directory, not a mount */
+	char target[MNT_PATH_BYTES]; /* an existing directory, empty, not a mount */
 	enum fsimg_type type;
 	bool read_only;
 	char options[MNT_OPTIONS_BYTES]; /* comma-separated, checked; nouuid for xfs is added here
@@ -102,7 +106,8 @@ struct mnt_mount_req {
 };
 
 /* Binds source (a directory that is a mount, or a block device node) to target, which is created
- * (directory or file, its parent must exist) and removed again when the bind fails. */
+ * (directory or file, its parent must exist) and removed again when the bind fails. One that is
+ * there has to be empty: -ENOTEMPTY. */
 struct mnt_bind_req {
 	char source[MNT_PATH_BYTES];
 	char target[MNT_PATH_BYTES];
@@ -110,9 +115,10 @@ struct mnt_bind_req {
 	bool read_only;
 };
 
-/* Unmounts target if it is a mount; never anything else's: with dev_major != 0 only a mount (or
- * bound node) of that device, else -EXDEV. Then removes target if remove is set (a directory only
- * when empty). A missing target is 0. Not lazily: -EBUSY when in use. */
+/* Unmounts target if it is a mount (or bound node) of that device, else -EXDEV; with dev_major 0
+ * nothing may be mounted there. Then removes target if remove is set, it is an empty directory or
+ * file, and a mount was on it or it lies below a root that mnt_roots_set() was given; else it
+ * stays, which is no failure. A missing target is 0. Not lazily: -EBUSY when in use. */
 struct mnt_unmount_req {
 	char target[MNT_PATH_BYTES];
 	uint32_t dev_major, dev_minor;
@@ -121,13 +127,21 @@ struct mnt_unmount_req {
 
 struct mnt_grow_req {
 	struct mnt_on_req on;
-	enum fsimg_type type;
-	uint64_t size_bytes; /* of the device */
+	enum fsimg_type type; /* FSIMG_NONE: whatever is mounted there */
+	uint64_t size_bytes;  /* of the device */
 };
 
 struct mnt_try_req {
 	char device[64];
 };
+
+/* Where MNT_MOUNT and MNT_BIND take targets, of helpers that are started from now on: strictly
+ * below one of the roots, which may be links themselves; without roots everywhere. Never in the
+ * kept directories, nor in /dev, /proc, /sys and /run/ringvol. -EINVAL is what others get. 0 or
+ * -ENOMEM.
+ */
+int mnt_roots_set(const char *const *roots, unsigned root_count, const char *const *kept,
+	unsigned kept_count);
 
 /* One line of /proc/self/mountinfo whose device or bound node is a loop or ublk block device. */
 struct mnt_entry {
@@ -142,6 +156,9 @@ int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
  * gone: for comparing, not for opening. Allocated; as given where its directory does not exist,
  * NULL when out of memory. Blocking; the mount itself is not touched. */
 char *mnt_scan_name(const char *path);
+/* Whether the kernel lets us grow a mounted ext4: it takes CAP_SYS_RESOURCE, which a restricted
+ * container lacks. */
+bool mnt_can_grow_ext4(void);
 /* True if a comma list has this word. */
 bool mnt_has_option(const char *options, const char *word);
 

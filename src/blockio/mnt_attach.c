@@ -5,7 +5,8 @@
  * walked twice. Only unmounting still wants a name: it is given relative to the directory that was
  * opened.
  *
- * A bind that fails removes the target it made, and nothing else. An unmount acts only on mounts of
+ * Targets lie where mnt_roots.c allows them, and what is mounted on is empty: nothing is hidden. A
+ * bind that fails removes the target it made, and nothing else. An unmount acts only on mounts of
  * the device it was told.
  */
 #include "blockio/mnt_priv.h"
@@ -102,6 +103,11 @@ static int configure(int fs_fd, const struct mnt_mount_req *req, uint64_t *attrs
 	bool read_only = req->read_only;
 	if (fsconfig(fs_fd, FSCONFIG_SET_STRING, "source", req->device, 0) < 0)
 		return -errno;
+	/* mkfs's own default. A superblock that a tenant wrote may say "panic", and the node would;
+	 * options that follow may say "remount-ro", but not that. */
+	if (req->type == FSIMG_EXT4 &&
+		fsconfig(fs_fd, FSCONFIG_SET_STRING, "errors", "continue", 0) < 0)
+		return -errno;
 	for (char *o = strtok_r(options, ",", &save); o != NULL; o = strtok_r(NULL, ",", &save)) {
 		if (strcmp(o, "ro") == 0)
 			read_only = true;
@@ -130,7 +136,22 @@ static int configure(int fs_fd, const struct mnt_mount_req *req, uint64_t *attrs
 	return 0;
 }
 
-/* A directory that is no mount, opened. fd or -errno. */
+/* 0, or -ENOTEMPTY. */
+static int check_empty(const struct mnt_place *place, char *why)
+{
+	_cleanup_dir_ DIR *dir = NULL;
+	_cleanup_fd_ int fd = mnt_place_open(place, O_RDONLY | O_DIRECTORY);
+	int r = fd < 0 ? fd : fd_open_dir(fd, &dir);
+	if (r < 0)
+		return mnt_why(why, r, "cannot look into the target directory");
+	const struct dirent *entry;
+	while ((entry = readdir(dir)) != NULL)
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			return mnt_why(why, -ENOTEMPTY, "the target directory is not empty");
+	return 0;
+}
+
+/* An empty directory that is no mount, opened. fd or -errno. */
 static int open_mount_target(const struct mnt_place *place, char *why)
 {
 	struct mnt_look look;
@@ -145,7 +166,10 @@ static int open_mount_target(const struct mnt_place *place, char *why)
 		return mnt_why(why, -ENOTDIR, "the target is not a directory");
 	if (look.is_mount)
 		return mnt_why(why, -EEXIST, "something is mounted on the target");
-	return mnt_place_open(place, O_PATH | O_DIRECTORY);
+	r = mnt_roots_check(place, why);
+	if (r == 0)
+		r = check_empty(place, why);
+	return r < 0 ? r : mnt_place_open(place, O_PATH | O_DIRECTORY);
 }
 
 /* mount_fd is a mount that is at no place yet. */
@@ -234,7 +258,7 @@ static int open_bind_source(const struct mnt_bind_req *req, char *why)
 	return mnt_place_open(&place, O_PATH);
 }
 
-/* Uses what is there if it is of the right type and no mount, else makes it. */
+/* Uses what is there if it is of the right type, empty and no mount, else makes it. */
 static int make_target(const struct mnt_place *place, bool block, bool *ret_made, char *why)
 {
 	struct mnt_look look;
@@ -246,14 +270,19 @@ static int make_target(const struct mnt_place *place, bool block, bool *ret_made
 		return mnt_why(why, -ELOOP, "the target is a symbolic link");
 	if (look.exists && look.is_mount)
 		return mnt_why(why, -EEXIST, "something is mounted on the target");
-	if (look.exists && !block)
-		return S_ISDIR(look.mode) ? 0
-					  : mnt_why(why, -ENOTDIR, "the target is not a directory");
-	if (look.exists && S_ISDIR(look.mode))
+	if (look.exists && !block && !S_ISDIR(look.mode))
+		return mnt_why(why, -ENOTDIR, "the target is not a directory");
+	if (look.exists && block && S_ISDIR(look.mode))
 		return mnt_why(why, -EISDIR, "the target is a directory");
+	if (look.exists && block && !S_ISREG(look.mode))
+		return mnt_why(why, -EEXIST, "the target is no regular file");
+	r = mnt_roots_check(place, why);
+	if (r < 0)
+		return r;
+	if (look.exists && block && look.size_bytes > 0)
+		return mnt_why(why, -ENOTEMPTY, "the target is a file with content");
 	if (look.exists)
-		return S_ISREG(look.mode) ? 0
-					  : mnt_why(why, -EEXIST, "the target is no regular file");
+		return block ? 0 : check_empty(place, why);
 	if (!block && mkdirat(place->parent_fd, place->name, TARGET_DIR_MODE) < 0)
 		return mnt_why(why, -errno, "cannot make the target directory");
 	if (block) {
@@ -327,8 +356,8 @@ static int unmount_all(const struct mnt_unmount_req *req, const struct mnt_place
 	struct mnt_look *look, char *why)
 {
 	for (int i = 0; look->exists && look->is_mount; i++) {
-		if (req->dev_major != 0 &&
-			(look->dev_major != req->dev_major || look->dev_minor != req->dev_minor))
+		if (req->dev_major == 0 || look->dev_major != req->dev_major ||
+			look->dev_minor != req->dev_minor)
 			return mnt_why(why, -EXDEV, "device %u:%u is mounted there, not %u:%u",
 				look->dev_major, look->dev_minor, req->dev_major, req->dev_minor);
 		if (i == STACKED_MAX)
@@ -345,19 +374,15 @@ static int unmount_all(const struct mnt_unmount_req *req, const struct mnt_place
 	return 0;
 }
 
-/* An empty directory or an empty file, as a bind makes them; anything else is somebody's. */
+/* An empty directory or an empty file, as a bind makes them; anything else is somebody's and stays.
+ */
 static int remove_target(const struct mnt_place *place, const struct mnt_look *look, char *why)
 {
-	if (!look->exists)
+	bool dir = S_ISDIR(look->mode), file = S_ISREG(look->mode) && look->size_bytes == 0;
+	if (!look->exists || (!dir && !file))
 		return 0;
-	if (S_ISREG(look->mode) && look->size_bytes > 0)
-		return mnt_why(why, -ENOTEMPTY, "the target is a file with content");
-	if (S_ISLNK(look->mode))
-		return mnt_why(why, -ELOOP, "the target is a symbolic link");
-	if (!S_ISREG(look->mode) && !S_ISDIR(look->mode))
-		return mnt_why(why, -EEXIST, "the target is neither a directory nor a file");
-	if (unlinkat(place->parent_fd, place->name, S_ISDIR(look->mode) ? AT_REMOVEDIR : 0) == 0 ||
-		errno == ENOENT)
+	if (unlinkat(place->parent_fd, place->name, dir ? AT_REMOVEDIR : 0) == 0 ||
+		errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST)
 		return 0;
 	return mnt_why(why, -errno, "removing the target failed");
 }
@@ -379,9 +404,10 @@ int mnt_call_unmount(const void *req, size_t req_len, void *resp, size_t *resp_l
 	}
 	if (r == 0)
 		r = mnt_place_look(&place, &look, result->why);
+	bool was_mount = r == 0 && look.exists && look.is_mount;
 	if (r == 0)
 		r = unmount_all(unmount, &place, &look, result->why);
-	if (r == 0 && unmount->remove)
+	if (r == 0 && unmount->remove && mnt_roots_let_remove(&place, was_mount))
 		r = remove_target(&place, &look, result->why);
 	return r;
 }

@@ -14,10 +14,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/btrfs.h>
+#include <linux/capability.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 enum {
 	UUID_BYTES = 16,
@@ -104,6 +109,8 @@ static int ext4_probe(const struct mnt_look *look, struct fsimg_probe *ret)
 	return r == 0 && ret->type != FSIMG_EXT4 ? -EUCLEAN : r;
 }
 
+/* Each grows to size_bytes: 1, 0 where it fills them already, or -errno. */
+
 static int grow_ext4(int fd, const struct mnt_look *look, uint64_t size_bytes, char *why)
 {
 	struct fsimg_probe probe;
@@ -117,12 +124,23 @@ static int grow_ext4(int fd, const struct mnt_look *look, uint64_t size_bytes, c
 	if (probe.fs_bytes / block_bytes >= blocks)
 		return 0;
 	if (ioctl(fd, EXT4_RESIZE, &blocks) == 0)
-		return 0;
+		return 1;
 	r = -errno;
 	if (r == -EPERM)
-		return mnt_why(why, r, "online growth of ext4 needs CAP_SYS_RESOURCE");
+		return mnt_why(why, r,
+			"online growth of ext4 needs CAP_SYS_RESOURCE: give it to the driver, or stop all pods that use the volume until it is unstaged; it grows when it is staged again");
 	return mnt_why(why, r, "growing ext4 from %llu to %llu bytes failed",
 		(unsigned long long)probe.fs_bytes, (unsigned long long)size_bytes);
+}
+
+bool mnt_can_grow_ext4(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	if (syscall(SYS_capget, &header, data) != 0)
+		return true;
+	return (data[CAP_TO_INDEX(CAP_SYS_RESOURCE)].effective & CAP_TO_MASK(CAP_SYS_RESOURCE)) !=
+	       0;
 }
 
 static int grow_xfs(int fd, uint64_t size_bytes, char *why)
@@ -134,8 +152,10 @@ static int grow_xfs(int fd, uint64_t size_bytes, char *why)
 		.newblocks = size_bytes / geometry.blocksize,
 		.imaxpct = geometry.imaxpct,
 	};
-	if (geometry.datablocks >= grow.newblocks || ioctl(fd, XFS_GROW, &grow) == 0)
+	if (geometry.datablocks >= grow.newblocks)
 		return 0;
+	if (ioctl(fd, XFS_GROW, &grow) == 0)
+		return 1;
 	return mnt_why(why, -errno, "growing XFS from %llu to %llu blocks failed",
 		(unsigned long long)geometry.datablocks, (unsigned long long)grow.newblocks);
 }
@@ -168,10 +188,45 @@ static int grow_btrfs(int fd, uint64_t size_bytes, char *why)
 		return 0;
 	struct btrfs_ioctl_vol_args args = {.name = "max"};
 	if (ioctl(fd, BTRFS_IOC_RESIZE, &args) == 0)
-		return 0;
+		return 1;
 	if (errno == EINVAL && size_bytes < BTRFS_RESIZE_MIN_BYTES)
 		return mnt_why(why, -EINVAL, "the kernel resizes btrfs to 256 MiB at least");
 	return mnt_why(why, -errno, "growing btrfs failed");
+}
+
+/* FSIMG_NONE for one that is none of ours. */
+static enum fsimg_type type_of_mounted(int fd)
+{
+	struct statfs fs;
+	if (fstatfs(fd, &fs) < 0)
+		return FSIMG_NONE;
+	switch ((unsigned long)fs.f_type) {
+	case EXT4_SUPER_MAGIC:
+		return FSIMG_EXT4;
+	case XFS_SUPER_MAGIC:
+		return FSIMG_XFS;
+	case BTRFS_SUPER_MAGIC:
+		return FSIMG_BTRFS;
+	default:
+		return FSIMG_NONE;
+	}
+}
+
+static int grow_type(
+	const struct mnt_grow_req *grow, int fd, const struct mnt_look *look, char *why)
+{
+	switch (grow->type == FSIMG_NONE ? type_of_mounted(fd) : grow->type) {
+	case FSIMG_EXT4:
+		return grow_ext4(fd, look, grow->size_bytes, why);
+	case FSIMG_XFS:
+		return grow_xfs(fd, grow->size_bytes, why);
+	case FSIMG_BTRFS:
+		return grow_btrfs(fd, grow->size_bytes, why);
+	case FSIMG_NONE:
+	case FSIMG_TYPES:
+		break;
+	}
+	return -EINVAL;
 }
 
 int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
@@ -186,18 +241,9 @@ int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
 	_cleanup_fd_ int fd = open_on(&grow->on, &look, result->why);
 	if (fd < 0)
 		return fd;
-	switch (grow->type) {
-	case FSIMG_EXT4:
-		return grow_ext4(fd, &look, grow->size_bytes, result->why);
-	case FSIMG_XFS:
-		return grow_xfs(fd, grow->size_bytes, result->why);
-	case FSIMG_BTRFS:
-		return grow_btrfs(fd, grow->size_bytes, result->why);
-	case FSIMG_NONE:
-	case FSIMG_TYPES:
-		break;
-	}
-	return -EINVAL;
+	int r = grow_type(grow, fd, &look, result->why);
+	result->grown = r > 0;
+	return r < 0 ? r : 0;
 }
 
 /* ---- uuid ---- */

@@ -307,6 +307,24 @@ static int fill_block_size(const struct mnt_look *look, struct mnt_info *info)
 	return 0;
 }
 
+/* Of the directory that the path's name is in. What cannot be told is none. */
+static void fill_parent(const struct mnt_place *place, struct mnt_info *info)
+{
+	struct stat st;
+	const struct mnt_place self = {.parent_fd = place->parent_fd, .name = "."};
+	struct mnt_look look = {0};
+	if (fstat(place->parent_fd, &st) < 0)
+		return;
+	look.dev_major = major(st.st_dev);
+	look.dev_minor = minor(st.st_dev);
+	if (look.dev_major == 0 && made_up_device(&self, &look) < 0)
+		return;
+	if (look.dev_major != 0) {
+		info->on_major = look.dev_major;
+		info->on_minor = look.dev_minor;
+	}
+}
+
 static int fill_info(
 	struct mnt_prefix *prefix, const char *path, size_t size, bool stats, struct mnt_info *info)
 {
@@ -319,6 +337,8 @@ static int fill_info(
 	}
 	if (r == 0)
 		r = mnt_place_look(&place, &look, info->why);
+	if (r == 0 && !stats)
+		fill_parent(&place, info);
 	if (r < 0 || !look.exists)
 		return r;
 	info->exists = true;

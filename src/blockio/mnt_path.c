@@ -3,8 +3,9 @@
  * Paths from outside, resolved so that nobody who may write below the kubelet's pod directories can
  * lead the driver elsewhere. What comes before a "plugins" or "pods" component is the trusted
  * prefix; openat2() takes it without links when it can, else a walk does that follows links, as
- * long as every directory and link on the way is root's and writable by root alone. Below the
- * prefix no link is followed, by openat2() again.
+ * long as every directory and link on the way is root's and writable by root alone. A root that
+ * the operator has named is a prefix, too. Below the prefix no link is followed, by openat2()
+ * again.
  */
 #include "blockio/mnt_priv.h"
 
@@ -139,9 +140,14 @@ static int split_path(char *path, char name[NAME_MAX + 1])
 	return 0;
 }
 
-/* Length of the part before the first "plugins" or "pods" component, 0 if there is none. */
-static size_t prefix_length(const char *path)
+/* Length of the root that the operator has named, else of the part before the first "plugins" or
+ * "pods" component, 0 if there is none. */
+static size_t prefix_length(const char *path, bool *ret_named)
 {
+	size_t root = mnt_roots_prefix(path);
+	*ret_named = root > 0;
+	if (root > 0)
+		return root;
 	for (const char *p = path; *p != '\0'; p += strcspn(p, "/")) {
 		const char *slash = p;
 		p += strspn(p, "/");
@@ -154,7 +160,7 @@ static size_t prefix_length(const char *path)
 }
 
 /* Opens the prefix, path[0..len), or takes what was opened of the same one before. fd or -errno. */
-static int open_prefix(char *path, size_t len, struct mnt_prefix *prefix)
+static int open_prefix(char *path, size_t len, bool named, struct mnt_prefix *prefix)
 {
 	if (prefix->fd >= 0 && prefix->len == len && memcmp(prefix->path, path, len) == 0)
 		return prefix->fd;
@@ -167,8 +173,12 @@ static int open_prefix(char *path, size_t len, struct mnt_prefix *prefix)
 		char next = path[len];
 		path[len] = '\0';
 		prefix->fd = open_strict(AT_FDCWD, path, O_PATH | O_DIRECTORY);
-		if (prefix->fd == -ELOOP)
+		if (prefix->fd == -ELOOP && named) {
+			prefix->fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+			prefix->fd = prefix->fd < 0 ? -errno : prefix->fd;
+		} else if (prefix->fd == -ELOOP) {
 			prefix->fd = open_trusted(path);
+		}
 		path[len] = next;
 	}
 	memcpy(prefix->path, path, len);
@@ -178,9 +188,10 @@ static int open_prefix(char *path, size_t len, struct mnt_prefix *prefix)
 
 static int open_parent(char *path, struct mnt_prefix *prefix)
 {
-	size_t prefix_len = prefix_length(path);
+	bool named;
+	size_t prefix_len = prefix_length(path, &named);
 	const char *below = path + prefix_len + strspn(path + prefix_len, "/");
-	int fd = open_prefix(path, prefix_len, prefix);
+	int fd = open_prefix(path, prefix_len, named, prefix);
 	if (fd < 0)
 		return fd;
 	return open_strict(fd, below[0] != '\0' ? below : ".", O_PATH | O_DIRECTORY);

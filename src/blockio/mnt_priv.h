@@ -54,6 +54,17 @@ int mnt_place_find_below(
 /* Opens what is at the place; never follows a link (-ELOOP). fd or -errno. */
 int mnt_place_open(const struct mnt_place *place, int flags);
 
+/* ---- mnt_roots.c: where targets may lie ---- */
+
+/* 0, or -EINVAL with why: a target at this place is refused. */
+int mnt_roots_check(const struct mnt_place *place, char *why);
+/* Whether an empty target may be removed there: below a root that was named, and where a mount was
+ * on it everywhere but where no target may be. */
+bool mnt_roots_let_remove(const struct mnt_place *place, bool was_mount);
+bool mnt_roots_given(void);
+/* How much of a path names the root that it is below; 0: none. */
+size_t mnt_roots_prefix(const char *path);
+
 /* ---- mnt_look.c: what is there ---- */
 
 /* What statx says of the entry at a place, and which device it stands for. */

@@ -15,6 +15,8 @@
 
 enum { LOOP_MAJOR_NUMBER = 7 };
 
+#define DM_UUID_PREFIX "RINGVOL-" /* as backends/dm/guard.c makes them */
+
 /* Undoes the kernel's octal escapes of blanks and backslashes, in place. */
 static void unescape(char *s)
 {
@@ -94,6 +96,15 @@ bool mnt_has_option(const char *options, const char *word)
 
 /* ---- which device ---- */
 
+/* A device-mapper device of ours says so in its uuid; other dm devices are somebody's disks. */
+static bool is_our_dm(uint32_t dev_major, uint32_t dev_minor)
+{
+	char path[64], uuid[160];
+	snprintf(path, sizeof path, "/sys/dev/block/%u:%u/dm/uuid", dev_major, dev_minor);
+	return fd_read_file(AT_FDCWD, path, uuid, sizeof uuid) > 0 &&
+	       strncmp(uuid, DM_UUID_PREFIX, sizeof DM_UUID_PREFIX - 1) == 0;
+}
+
 /* loop has a major number of its own; ublk shares the extended one, and only its name tells. */
 static bool is_ours(uint32_t dev_major, uint32_t dev_minor)
 {
@@ -108,6 +119,8 @@ static bool is_ours(uint32_t dev_major, uint32_t dev_minor)
 		return false;
 	target[n] = '\0';
 	const char *name = strrchr(target, '/');
+	if (name != NULL && strncmp(name, "/dm-", 4) == 0)
+		return is_our_dm(dev_major, dev_minor);
 	return name != NULL && strncmp(name, "/ublkb", 6) == 0;
 }
 

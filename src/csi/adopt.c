@@ -3,9 +3,10 @@
  * Adoption: what earlier runs of the driver left on this node. Devices belong to the kernel, so
  * pods keep their volumes while the driver restarts; afterwards it has to know them again.
  *
- * Happy path: scan devices with a ringvol tag and the mounts of them (one work job) -> match tags
- * with volumes -> clear devices whose volume is gone from a pool that is here, unless somebody has
- * them mounted or a volume there cannot be read, for it may be that one's -> bring their images
+ * Happy path: scan devices and the mounts of them (one work job) -> match the files they are bound
+ * to with the volumes' images, whatever their tags say -> clear devices with a tag of a volume that
+ * is gone from a pool that is here, unless somebody has them mounted, the volume is there and is
+ * bound to another file, or one cannot be read, for it may be that one's -> bring their images
  * to the data process that serves the others -> look for our marks: thaw what a run cut short left
  * frozen by our own hand, know the single writers again.
  * A volume that a task has for itself, or had since the scan began, is left to another look.
@@ -30,6 +31,7 @@
 struct found_mount {
 	uint32_t major, minor;
 	bool read_only;
+	bool is_fs; /* not the device's node */
 	char *path;
 };
 
@@ -70,8 +72,8 @@ static void scan_mount(void *arg, const struct mnt_entry *entry)
 		a->res = -ENOMEM;
 		return;
 	}
-	a->mounts[a->mount_count++] =
-		(struct found_mount){entry->dev_major, entry->dev_minor, entry->read_only, path};
+	a->mounts[a->mount_count++] = (struct found_mount){
+		entry->dev_major, entry->dev_minor, entry->read_only, !entry->bound_node, path};
 }
 
 /* All or nothing: of what was not seen nobody knows whether it is in use. */
@@ -101,19 +103,26 @@ static int scan_end(struct op *op, int res)
 
 /* ---- matching ---- */
 
-static int compare_random(const void *a, const void *b)
+static int compare_files(uint64_t dev, uint64_t ino, const struct pool_object *volume)
+{
+	if (ino != volume->image_ino)
+		return ino < volume->image_ino ? -1 : 1;
+	return dev == volume->image_dev ? 0 : dev < volume->image_dev ? -1 : 1;
+}
+
+static int compare_volumes(const void *a, const void *b)
 {
 	const struct pool_object *x = *(struct pool_object *const *)a;
-	const struct pool_object *y = *(struct pool_object *const *)b;
-	return strcmp(x->rec->random, y->rec->random);
+	return compare_files(x->image_dev, x->image_ino, *(struct pool_object *const *)b);
 }
 
-static int compare_tag(const void *random, const void *object)
+static int compare_device(const void *key, const void *volume)
 {
-	return strcmp(random, (*(struct pool_object *const *)object)->rec->random);
+	const struct backend_dev *dev = key;
+	return compare_files(dev->image_dev, dev->image_ino, *(struct pool_object *const *)volume);
 }
 
-/* All volumes, sorted by their random part, for looking up tags. */
+/* All volumes, sorted by their images' inodes, for looking up what devices are bound to. */
 static struct pool_object **sorted_volumes(struct csi *csi, size_t *ret_count)
 {
 	size_t count = 0, total = 0;
@@ -128,25 +137,25 @@ static struct pool_object **sorted_volumes(struct csi *csi, size_t *ret_count)
 		pool_object_id(object, id);
 	}
 	if (list != NULL)
-		qsort(list, count, sizeof(struct pool_object *), compare_random);
+		qsort(list, count, sizeof(struct pool_object *), compare_volumes);
 	*ret_count = count;
 	return list;
-}
-
-static bool split_tag(const char *tag, char ret_pool[9], char ret_random[9])
-{
-	return strlen(tag) == strlen("ringvol:") + 8 + 1 + 8 &&
-	       sscanf(tag, "ringvol:%8[0-9a-f]:%8[0-9a-f]", ret_pool, ret_random) == 2;
 }
 
 static void adopt_mounts(struct adopt *a, struct node_volume *node)
 {
 	for (size_t i = 0; i < a->mount_count; i++) {
 		const struct found_mount *m = &a->mounts[i];
-		if (m->major == node->dev.major && m->minor == node->dev.minor &&
-			node_volume_mount_at(node, m->path) == NULL &&
-			node_volume_add_mount(node, m->path, m->read_only, false) < 0)
+		if (m->major != node->dev.major || m->minor != node->dev.minor)
+			continue;
+		node->as_fs |= m->is_fs;
+		if (node_volume_mount_at(node, m->path) != NULL)
+			continue;
+		bool first = m->is_fs && list_empty(&node->mounts);
+		if (node_volume_add_mount(node, m->path, m->read_only, false) < 0)
 			a->res = -ENOMEM;
+		else /* the kernel lists them in the order they were made */
+			node_volume_mount_at(node, m->path)->first = first;
 	}
 }
 
@@ -195,8 +204,8 @@ static void clear_finished(struct op *op)
 /* Why the device cannot be known to be a deleted volume's; NULL: it can. A tag without a volume may
  * also be the tag of one whose record cannot be read now, or whose image somebody has moved away,
  * and a pod may have either in use. */
-static const char *why_keep(
-	const struct adopt *a, const struct pool *pool, const struct backend_dev *found)
+static const char *why_keep(const struct adopt *a, const struct pool *pool,
+	const struct backend_dev *found, const char *random)
 {
 	for (size_t i = 0; i < a->mount_count; i++)
 		if (a->mounts[i].major == found->major && a->mounts[i].minor == found->minor)
@@ -206,21 +215,25 @@ static const char *why_keep(
 	while ((object = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
 		if (object->rec == NULL)
 			return "it may be of one of the pool's volumes whose records cannot be read";
+		if (strcmp(object->rec->random, random) == 0)
+			return "it has the tag of a volume, and is not bound to its image";
 		memcpy(key, object->key, sizeof(key));
 	}
 	return NULL;
 }
 
-static bool keep(const struct adopt *a, const struct pool *pool, const struct backend_dev *found)
+static bool keep(const struct adopt *a, const struct pool *pool, const struct backend_dev *found,
+	const char *random)
 {
-	const char *why = why_keep(a, pool, found);
+	const char *why = why_keep(a, pool, found, random);
 	if (why != NULL)
 		log_event(LOG_LEVEL_WARN, "a device of no known volume is left alone",
 			log_fields({"device", found->path}, {"tag", found->tag},
 				{"pool", pool_name(pool)}, {"why", why},
 				{"remedy",
-					"mend the records that 'ringvol check' names and restart the "
-					"driver, or end the device's users and detach it"}));
+					"mend what 'ringvol check' names and restart the driver, or "
+					"unstage the volume, or end the device's users and detach "
+					"it"}));
 	return why != NULL;
 }
 
@@ -336,23 +349,39 @@ static bool is_worked_on(struct adopt *a, const struct pool_object *volume)
 	return false;
 }
 
+/* Bound to no known volume's image: if it has a tag of a pool that is here, it may be cleared. */
+static void strange_device(struct adopt *a, const struct backend_dev *found)
+{
+	char uuid8[9], random[9];
+	if (found->going_away || !node_split_tag(found->tag, uuid8, random))
+		return;
+	const struct pool *pool = pools_by_uuid8(a->csi->pools, uuid8);
+	if (pool != NULL && pool_state(pool) == POOL_READY && !keep(a, pool, found, random))
+		start_clear(a, pool, found);
+}
+
+/* Two devices may be bound to one image, one of them by somebody's hand: the tag says which is
+ * ours. */
+static bool is_second(const struct node_volume *node, const struct backend_dev *found)
+{
+	char tag[64];
+	if (!node->dev.attached ||
+		(node->dev.major == found->major && node->dev.minor == found->minor))
+		return false;
+	node_volume_tag(node->volume, tag);
+	return strcmp(found->tag, tag) != 0 || strcmp(node->dev.tag, tag) == 0;
+}
+
 static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t count,
 	const struct backend_dev *found)
 {
-	char uuid8[9], random[9];
-	if (!split_tag(found->tag, uuid8, random))
-		return;
-	struct pool *pool = pools_by_uuid8(a->csi->pools, uuid8);
-	if (pool == NULL || pool_state(pool) != POOL_READY)
-		return;
 	struct pool_object **hit =
-		bsearch(random, volumes, count, sizeof(struct pool_object *), compare_tag);
+		bsearch(found, volumes, count, sizeof(struct pool_object *), compare_device);
 	if (hit == NULL) {
-		if (!found->going_away && !keep(a, pool, found))
-			start_clear(a, pool, found);
+		strange_device(a, found);
 		return;
 	}
-	if (found->going_away || (*hit)->pool != pool)
+	if (found->going_away || pool_state((*hit)->pool) != POOL_READY)
 		return;
 	bool known = (*hit)->node != NULL;
 	if (is_worked_on(a, *hit)) {
@@ -367,7 +396,10 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 		a->res = -ENOMEM;
 		return;
 	}
-	if (!known || !node->dev.attached)
+	if (is_second(node, found))
+		return;
+	if (!known || !node->dev.attached || node->dev.major != found->major ||
+		node->dev.minor != found->minor)
 		node_volume_set_dev(a->csi, node, found);
 	adopt_mounts(a, node);
 	if (a->backend->needs_image_again)

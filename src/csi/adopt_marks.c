@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Our marks on the image of a volume just adopted: who was to stay the only writer is known again,
- * and what a run cut short left frozen by our own hand is thawed. Happy path: look for both -> thaw
- * the leftover (thaw.c). The volume is held meanwhile: nobody unmounts or deletes it.
- * What fails is said in the log; a mark that stays is looked at by the next snapshot and the next
- * start.
+ * and so is whose log is not clean after a growth; what a run cut short left frozen by our own hand
+ * is thawed. Happy path: look for all -> thaw the leftover (thaw.c). The volume is held meanwhile:
+ * nobody unmounts or deletes it. What fails is said in the log; a mark that stays is looked at by
+ * the next snapshot and the next start.
  */
 #include "base/fd.h"
 #include "base/log.h"
@@ -28,7 +28,7 @@ struct marks {
 	void *arg;
 	int dirfd;
 	bool mountable; /* no raw block volume */
-	bool frozen, written;
+	bool frozen, written, grown;
 	struct boot_mark writer;
 	/* Made where there is one: a thousand volumes are looked at together, and this is 9 KiB. */
 	struct csi_quiesce *leftover;
@@ -43,6 +43,7 @@ static int look_job(void *arg)
 	if (fd < 0)
 		return -errno;
 	m->frozen = m->mountable && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
+	m->grown = m->mountable && boot_mark_get(fd, BOOT_MARK_GROWN, NULL);
 	m->written = boot_mark_get(fd, BOOT_MARK_WRITER, &m->writer);
 	return 0;
 }
@@ -73,6 +74,13 @@ static const struct op_step marks_steps[] = {
 	{NULL},
 };
 
+static void restore_grown(const struct marks *m)
+{
+	struct node_volume *node = node_volume_find(m->volume);
+	if (node != NULL)
+		node->grown |= m->grown;
+}
+
 /* A mark may be older than the mounts that are there, so it counts for the path it says. */
 static void restore_writer(const struct marks *m)
 {
@@ -98,6 +106,7 @@ static void marks_finished(struct op *op)
 			log_fields(
 				{"volume", id}, {"error", op_failed(op) ? op->err.message : NULL}));
 	restore_writer(m);
+	restore_grown(m);
 	csi_hold_release(&m->hold);
 	m->on_end(m->arg);
 	free(m->leftover);
@@ -116,7 +125,7 @@ int csi_marks_start(
 	m->volume = volume;
 	m->on_end = on_end;
 	m->arg = arg;
-	m->mountable = volume->rec->fs != FSIMG_NONE;
+	m->mountable = node_volume_has_fs(volume);
 	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	bool held = csi_hold_take(csi, &m->hold, "volume", volume->key,
 		"what an earlier run left of it is being looked at");

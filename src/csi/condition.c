@@ -32,6 +32,7 @@ const char *const csi_condition_names[CSI_CONDITION_KINDS] = {
 	[CSI_POOL_FULL] = "PoolFull",
 	[CSI_POOL_NEARLY_FULL] = "PoolNearlyFull",
 	[CSI_SLOW] = "Slow",
+	[CSI_LOOP_NODE] = "LoopNodePublished",
 };
 
 struct list_of {
@@ -144,7 +145,11 @@ static void add_device(
 	uint64_t away_ns = 0;
 	if (node->dev.attached && backend != NULL && backend->away_since_ns != NULL)
 		away_ns = backend->away_since_ns(backend);
-	if (node->health.gone_ns != 0)
+	if (node->health.gone_ns != 0 && node->health.other_file)
+		add(list, CSI_DEVICE_GONE, node->health.gone_ns,
+			"its device %s serves another file than its image%s, which the driver did not do: stage the volume anew (restart its pods)",
+			node->dev.path, since_text(list->csi, node->health.gone_ns, since));
+	else if (node->health.gone_ns != 0)
 		add(list, CSI_DEVICE_GONE, node->health.gone_ns,
 			"its device %s was taken away%s, and not by the driver: stage the volume anew (restart its pods)",
 			node->dev.path, since_text(list->csi, node->health.gone_ns, since));
@@ -210,6 +215,17 @@ static void add_slow(struct list_of *list, const struct node_health *health)
 			health->slow_p99_ns / NS_PER_MS);
 }
 
+/* Not from now on, and not while no pod has it: the next stage or publish guards it. */
+static void add_loop_node(
+	struct list_of *list, const struct pool_object *volume, const struct node_volume *node)
+{
+	if (!node_volume_has_fs(volume) && node->dev.attached && node->dev.bare &&
+		!list_empty(&node->mounts))
+		add(list, CSI_LOOP_NODE, 0,
+			"an earlier version published volume %s as the loop node %s, which obeys whoever holds it: delete its pods, so that it is unstaged and staged again",
+			volume->rec->name, node->dev.path);
+}
+
 /* ---- all of it ---- */
 
 /* Whether it may still need blocks that the pool has not got. */
@@ -239,8 +255,10 @@ unsigned csi_volume_conditions(struct arena *arena, const struct csi *csi,
 	}
 	if (pool_state(volume->pool) == POOL_READY && needs_room(volume))
 		add_pool_fill(&list, volume->pool);
-	if (node != NULL)
+	if (node != NULL) {
 		add_slow(&list, &node->health);
+		add_loop_node(&list, volume, node);
+	}
 	return list.count;
 }
 

@@ -28,6 +28,7 @@ enum csi_condition_kind {
 	CSI_POOL_FULL,
 	CSI_POOL_NEARLY_FULL,
 	CSI_SLOW,
+	CSI_LOOP_NODE, /* a pod holds a loop node, as earlier versions published them */
 	CSI_CONDITION_KINDS,
 };
 

@@ -76,6 +76,11 @@ static int check_capabilities(const Csi__V1__ValidateVolumeCapabilitiesRequest *
 		rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs, &access, err);
 	if (r < 0)
 		return r;
+	/* What may change its mode is looked at when it is staged: it holds what its user writes.
+	 */
+	bool changes_mode = !access.block && rec->fs == FSIMG_NONE && rec->allow_mode_change;
+	if (changes_mode)
+		access = (struct csi_access){.block = true, .fs = FSIMG_NONE};
 	if (access.block != (rec->fs == FSIMG_NONE))
 		return err_set(err, ERR_INVALID, "volume_capabilities: volume %s is a %s volume",
 			rec->name, rec->fs == FSIMG_NONE ? "block" : "mount");

@@ -299,6 +299,18 @@ static int page_fill_one(struct page *page, const char *snapshot_id, struct err 
 	return 0;
 }
 
+/* A volume may be gone and its snapshots be there. They are in its pool: while that is not here, an
+ * empty list would say that there are none. */
+static int check_source(const struct csi *csi, const char *volume_id, struct err *err)
+{
+	struct pool_object *volume;
+	struct err found = {0};
+	if (pools_find_id(csi->pools, RECORD_VOLUME, volume_id, &volume, &found) == 0 ||
+		found.code != ERR_UNAVAILABLE)
+		return 0;
+	return err_set(err, ERR_UNAVAILABLE, "%s", found.message);
+}
+
 static Csi__V1__ListSnapshotsResponse__Entry *snapshot_entry(
 	const struct page *page, const struct pool_object *snapshot)
 {
@@ -333,9 +345,12 @@ void csi_list_snapshots(struct grpc_call *call, const ProtobufCMessage *request)
 
 	if (req->source_volume_id.len != 0)
 		page.source_id = csi_str(req->source_volume_id);
-	int r = id[0] != '\0' && req->max_entries >= 0
-			? page_fill_one(&page, id, &err)
-			: page_fill(&page, req->max_entries, csi_str(req->starting_token), &err);
+	int r = page.source_id == NULL ? 0 : check_source(csi, page.source_id, &err);
+	if (r == 0)
+		r = id[0] != '\0' && req->max_entries >= 0
+			    ? page_fill_one(&page, id, &err)
+			    : page_fill(
+				      &page, req->max_entries, csi_str(req->starting_token), &err);
 	if (r < 0) {
 		csi_refuse(csi, call, &err);
 		return;

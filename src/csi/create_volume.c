@@ -3,16 +3,19 @@
  * CreateVolume: empty, from a snapshot, or a clone of a volume. Idempotent by name.
  *
  * Happy path: look the name up (found and alike: the same answer, once its source is not left
- * frozen) -> plan: pool, size, file system -> (clone: measure, hold the source still) -> build
- * (format, share or copy; the link is the commit) -> (release the source) -> answer.
+ * frozen) -> plan: pool, size, file system -> (clone: measure, hold the source still) -> (a block
+ * volume becomes a mounted one: look what it holds) -> build (format, share or copy; the link is
+ * the commit) -> (release the source) -> answer.
  *
  * How it can fail: the request contradicts itself, the pool, the source or an existing volume of
  * that name; no room; the source cannot be held still. Until the commit nothing has a name, so
  * nothing is left; a source is released whatever happens.
  */
+#include "base/fd.h"
 #include "csi/source.h"
 
 #include <errno.h>
+#include <fcntl.h>
 
 struct create {
 	struct csi_task task;
@@ -26,6 +29,9 @@ struct create {
 	struct pool *pool;
 	struct record rec;
 	struct csi_source source;
+	bool changes_mode; /* the source is a block volume's, and is to be mounted */
+	int source_dirfd;
+	struct fsimg_probe probe;
 	struct pool_object *volume; /* found or made */
 	struct pool_measure measure;
 	struct pool_settle settle;
@@ -165,11 +171,29 @@ static int leftover_run(struct op *op)
 
 /* ---- plan ---- */
 
+/* The code is the one by which external-provisioner has the pod scheduled anew. A retry may choose
+ * this node again: what steers the scheduler is said to whoever reads the event. */
+static int refuse_elsewhere(const struct create *c, struct err *err)
+{
+	struct record_id id;
+	(void)record_id_parse(c->source_id, &id); /* it has just been parsed */
+	bool snapshot = c->source_kind == RECORD_SOURCE_SNAPSHOT;
+	return err_set(err, ERR_NO_ROOM,
+		"volume_content_source: the data of %s %s is not on node %s, none of its pools has the "
+		"uuid %s...; a copy is made where its source is. Schedule the pod there: %s",
+		snapshot ? "snapshot" : "volume", c->source_id, c->task.csi->config.node_id,
+		id.pool,
+		snapshot ? "snapshot topology does it, or a nodeSelector for the node that took it"
+			 : "the source's PersistentVolume names the node in its nodeAffinity");
+}
+
 static int plan_source(struct create *c, struct err *err)
 {
 	struct csi_source *source = &c->source;
 	if (c->source_kind == RECORD_SOURCE_NONE)
 		return 0;
+	if (pools_id_elsewhere(c->task.csi->pools, c->source_id))
+		return refuse_elsewhere(c, err);
 	int r = csi_source_find(
 		source, c->task.csi, source_object_kind(c), c->source_id, c->params.thick, err);
 	if (r < 0)
@@ -180,11 +204,11 @@ static int plan_source(struct create *c, struct err *err)
 		return err_set(err, ERR_INVALID,
 			"parameters: pool is %s, but the content source lies in pool %s; a copy stays in its pool",
 			c->params.pool, pool_name(c->pool));
-	if (c->access.block != (from->fs == FSIMG_NONE))
+	c->changes_mode = !c->access.block && from->fs == FSIMG_NONE;
+	if (c->changes_mode && !c->params.allow_mode_change)
 		return err_set(err, ERR_INVALID,
-			"volume_content_source: %s is a %s volume's, it cannot become a %s volume",
-			from->name, from->fs == FSIMG_NONE ? "block" : "mount",
-			c->access.block ? "block" : "mount");
+			"volume_content_source: %s is a block volume's; it becomes a mount volume only if the class says allowVolumeModeChange: \"true\", as the kernel will mount what the block volume's user wrote",
+			from->name);
 	if (c->params.block_size != 0 && c->params.block_size != from->block_size)
 		return err_set(err, ERR_INVALID,
 			"parameters: blockSize is %u, but the content source was made for %u",
@@ -194,6 +218,7 @@ static int plan_source(struct create *c, struct err *err)
 
 static int plan_pool(struct create *c, struct err *err)
 {
+	bool raw = csi_is_raw_here(c->task.csi, c->access.block);
 	const struct csi_params *params = &c->params;
 	if (c->pool == NULL)
 		c->pool = pools_by_name(c->task.csi->pools, params->pool);
@@ -214,6 +239,10 @@ static int plan_pool(struct create *c, struct err *err)
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
 			pool_name(c->pool));
+	if (params->erase == RECORD_ERASE_DISCARD && !features->discard)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
+			pool_name(c->pool));
 	if (params->erase != RECORD_ERASE_NONE && c->source.share)
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: eraseOnDelete would erase nothing of what is shared with the content source; ask for provisioning thick, which copies");
@@ -222,7 +251,7 @@ static int plan_pool(struct create *c, struct err *err)
 		return err_set(err, ERR_INVALID,
 			"parameters: blockSize %u is less than the disk of pool %s takes, %u",
 			params->block_size, pool_name(c->pool), features->dio_align);
-	return backend_check(params->device, err);
+	return backend_check(params->device, raw, err);
 }
 
 /* What the volume will be: c->rec, and c->pool. */
@@ -234,7 +263,7 @@ static int plan_record(struct create *c, struct err *err)
 		&c->params, &c->access, from != NULL ? from->fs : FSIMG_NONE, &fs, err);
 	if (r < 0)
 		return r;
-	if (from != NULL && fs != from->fs)
+	if (from != NULL && fs != from->fs && !c->access.block && !c->changes_mode)
 		return err_set(err, ERR_INVALID,
 			"volume_content_source: %s holds %s, the request asks for %s", from->name,
 			fsimg_name(from->fs), fsimg_name(fs));
@@ -257,6 +286,7 @@ static int plan_record(struct create *c, struct err *err)
 		.device = c->params.device,
 		.erase = c->params.erase,
 		.snapshot_freeze = c->params.snapshot_freeze,
+		.allow_mode_change = c->params.allow_mode_change,
 		.mkfs_options = fs == FSIMG_NONE ? "" : c->params.mkfs_options,
 		.source = c->source_kind,
 		.source_id = c->source_id,
@@ -302,6 +332,47 @@ static bool hold_done(struct op *op)
 static int hold_run(struct op *op)
 {
 	return csi_source_hold(op, &create_of(op)->source);
+}
+
+/* ---- from block to mount ---- */
+
+static bool probe_done(struct op *op)
+{
+	return exists(op) || !create_of(op)->changes_mode;
+}
+
+static int probe_job(void *arg)
+{
+	struct create *c = arg;
+	_cleanup_fd_ int fd =
+		openat(c->source_dirfd, c->source.object->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fsimg_probe_fd(fd, &c->probe);
+}
+
+static int probe_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	c->source_dirfd = pool_dirfd(c->pool, c->source.object->kind);
+	return op_work(op, probe_job, c);
+}
+
+/* The type asked for, or whatever it holds. */
+static int probe_end(struct op *op, int res)
+{
+	struct create *c = create_of(op);
+	const struct fsimg_probe *probe = &c->probe;
+	const char *name = c->source.object->rec->name;
+	if (res < 0)
+		return op_fail_sys(op, res, "%s: looking for a file system on it", name);
+	bool given = c->access.fs_given || c->params.fs_given;
+	if (probe->ambivalent || probe->type == FSIMG_NONE || (given && probe->type != c->rec.fs))
+		return op_fail(op, ERR_INVALID,
+			"volume_content_source: %s is to be mounted as %s and holds %s%s", name,
+			given ? fsimg_name(c->rec.fs) : "ext4, xfs or btrfs",
+			probe->ambivalent ? "contradicting signatures, one of them " : "",
+			probe->found[0] != '\0' ? probe->found : "no file system");
+	c->rec.fs = probe->type;
+	return 0;
 }
 
 static int release_run(struct op *op)
@@ -376,6 +447,7 @@ static const struct op_step create_steps[] = {
 	{"plan", .done = exists, .run = plan_run},
 	{"measure", .done = measure_done, .run = measure_run},
 	{"hold source", .done = hold_done, .run = hold_run, .undo = release_run},
+	{"look for file system", .done = probe_done, .run = probe_run, .end = probe_end},
 	{"build", .done = exists, .run = build_run, .end = build_end, .flags = OP_COMMIT},
 	{"release source", .done = release_done, .run = release_run},
 	{"answer", .run = answer_run},

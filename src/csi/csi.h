@@ -132,6 +132,12 @@ bool csi_knows_pool(const struct csi *csi, const struct pool *pool);
 void csi_adopt_touch(struct csi *csi, uint64_t hash);
 void csi_adopt_no_more(struct csi *csi); /* no repeats: a drain, or the end */
 
+/* Whether a volume's node would go to tenants of this process's node: for backend_check(). */
+static inline bool csi_is_raw_here(const struct csi *csi, bool block)
+{
+	return block && (csi->config.services & CSI_NODE) != 0;
+}
+
 /* No new operations (UNAVAILABLE); copies are stopped and undone, the rest finishes. on_idle runs
  * when nothing is left. */
 void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg);

@@ -3,10 +3,10 @@
  * DeleteVolume: what is not there is deleted, once that is durable. Clones and snapshots do not
  * stand in the way: each image is whole by itself, shared extents are the file system's affair.
  *
- * Happy path: look for its device (when memory says that it is attached, or cannot know) -> rename
- * to trash, durable [pool_remove] -> answer; the bytes are reclaimed in the background. How it can
- * fail: the volume is attached, here or by anybody else (the image is locked then); its pool is
- * away, which is never "already deleted".
+ * Happy path: look for its device, and for what was mounted of one that is gone (when memory says
+ * that it is attached, or cannot know) -> rename to trash, durable [pool_remove] -> answer; the
+ * bytes are reclaimed in the background. How it can fail: the volume is attached, here or by
+ * anybody else (the image is locked then); its pool is away, which is never "already deleted".
  */
 #include "csi/controller.h"
 #include "csi/node.h"
@@ -22,6 +22,7 @@ struct deletion {
 	unsigned attempts;
 	bool paused;
 	struct node_owner owner;
+	struct node_others others;
 	struct pool_remove remove;
 	struct pool *pool; /* where it was, if it is gone already */
 	struct pool_settle settle;
@@ -47,33 +48,73 @@ static bool device_done(struct op *op)
 static int device_run(struct op *op)
 {
 	struct deletion *d = delete_of(op);
-	const struct node_volume *node = node_volume_find(d->volume);
-	node_owner_init(&d->owner, op->reactor, node == NULL ? 0 : node->dev.major,
-		node == NULL ? 0 : node->dev.minor);
-	if (node == NULL)
-		node_volume_tag(d->volume, d->owner.tag);
+	node_owner_of_volume(&d->owner, op->reactor, d->volume, NULL);
 	return op_child(op, &d->owner.op);
 }
 
 static int device_end(struct op *op, int res)
 {
 	struct deletion *d = delete_of(op);
-	struct node_volume *node = node_volume_find(d->volume);
+	const struct node_volume *node = node_volume_find(d->volume);
 	const char *name = d->volume->rec->name;
-	char tag[64];
 	if (res < 0)
 		return res;
-	node_volume_tag(d->volume, tag);
-	if (d->owner.found && strcmp(d->owner.dev.tag, tag) == 0) {
-		if (node == NULL || list_empty(&node->mounts))
-			return op_fail(op, ERR_PRECONDITION,
-				"volume %s is in use: attached as %s; unstage it first", name,
-				d->owner.dev.path);
+	if ((d->owner.found || d->owner.unclear) && node != NULL && !list_empty(&node->mounts))
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is in use: mounted at %s; unpublish and unstage it first", name,
 			container_of(node->mounts.next, struct node_mount, link)->path);
-	}
-	/* Memory was wrong: the device went behind our back, and all mounts with it. */
+	if (d->owner.found || d->owner.unclear)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is in use: attached as %s; unstage it first", name,
+			d->owner.dev.path);
+	if (d->owner.tagged && node_dev_volume(d->task.csi, &d->owner.tagged_dev) == NULL)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is in use: its device %s was made to serve another file; unstage the volume first, which detaches it",
+			name, d->owner.tagged_dev.path);
+	return 0;
+}
+
+/* ---- its device went behind our back: what was mounted of it may be there all the same ---- */
+
+static struct node_mount *first_mount(const struct deletion *d)
+{
+	const struct node_volume *node = node_volume_find(d->volume);
+	return node == NULL || list_empty(&node->mounts)
+		       ? NULL
+		       : container_of(node->mounts.next, struct node_mount, link);
+}
+
+static bool mounts_done(struct op *op)
+{
+	return first_mount(delete_of(op)) == NULL;
+}
+
+static int mounts_run(struct op *op)
+{
+	struct deletion *d = delete_of(op);
+	node_others_init(&d->others, op->reactor, &node_volume_find(d->volume)->dev, NULL, NULL);
+	d->others.only = first_mount(d)->path;
+	return op_child(op, &d->others.op);
+}
+
+/* One after the other. */
+static int mounts_end(struct op *op, int res)
+{
+	struct deletion *d = delete_of(op);
+	if (res < 0)
+		return res;
+	if (d->others.count > 0)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is in use: its device was taken away, and is still published at %s; unpublish and unstage it first",
+			d->volume->rec->name, d->others.path);
+	node_volume_remove_mount(node_volume_find(d->volume), first_mount(d)->path);
+	return first_mount(d) == NULL ? 0 : mounts_run(op);
+}
+
+static int forget_run(struct op *op)
+{
+	struct deletion *d = delete_of(op);
+	struct node_volume *node = node_volume_find(d->volume);
 	if (node != NULL) {
 		node_volume_clear_dev(d->task.csi, node);
 		node_volume_free(node);
@@ -121,6 +162,8 @@ static int answer_run(struct op *op)
 
 static const struct op_step delete_steps[] = {
 	{"look for device", .done = device_done, .run = device_run, .end = device_end},
+	{"look for mounts", .done = mounts_done, .run = mounts_run, .end = mounts_end},
+	{"forget", .run = forget_run},
 	{"remove", .run = remove_run, .end = remove_end, .flags = OP_COMMIT},
 	{"answer", .run = answer_run},
 	{NULL},

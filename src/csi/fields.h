@@ -66,6 +66,7 @@ struct csi_params {
 	uint32_t block_size; /* 0: the pool's */
 	enum record_erase erase;
 	bool snapshot_freeze;
+	bool allow_mode_change;
 };
 /* StorageClass parameters; unknown keys are ERR_INVALID by name, except under csi.storage.k8s.io/.
  */

@@ -18,7 +18,7 @@ struct capacity {
 
 #define capacity_of(op_ptr) csi_task_of(op_ptr, struct capacity)
 
-static bool pool_serves(const struct pool *pool, const struct csi_params *params)
+static bool pool_serves(const struct pool *pool, const struct csi_params *params, bool raw)
 {
 	if (pool == NULL || pool_state(pool) != POOL_READY)
 		return false;
@@ -31,7 +31,7 @@ static bool pool_serves(const struct pool *pool, const struct csi_params *params
 		params->block_size < features->dio_align)
 		return false;
 	struct err ignored = {0};
-	return backend_check(params->device, &ignored) == 0;
+	return backend_check(params->device, raw, &ignored) == 0;
 }
 
 static bool measure_done(struct op *op)
@@ -120,7 +120,7 @@ void csi_get_capacity(struct grpc_call *call, const ProtobufCMessage *request)
 	}
 	if (choose_fs(c, req) && csi_topology_is_here(req->accessible_topology, csi))
 		c->pool = pools_by_name(csi->pools, c->params.pool);
-	if (!pool_serves(c->pool, &c->params))
+	if (!pool_serves(c->pool, &c->params, csi_is_raw_here(csi, c->fs == FSIMG_NONE)))
 		c->pool = NULL;
 	csi_task_start(&c->task, c->params.pool, pool_lane(c->pool), capacity_steps);
 }

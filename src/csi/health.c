@@ -33,6 +33,7 @@ static Csi__V1__VolumeHealthErrorType volume_status(enum csi_condition_kind kind
 	case CSI_POOL_FULL:
 	case CSI_POOL_NEARLY_FULL:
 	case CSI_SLOW:
+	case CSI_LOOP_NODE:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__DEGRADED;
 	case CSI_CONDITION_KINDS:
 		break;
@@ -88,7 +89,9 @@ static int find_health(struct arena *arena, const struct csi *csi, const char *i
 		.kind = found.code == ERR_DATA_LOSS ? CSI_QUARANTINED : CSI_POOL_MISSING,
 		.reason = arena_strdup(arena, found.message),
 	};
-	if (found.code != ERR_DATA_LOSS && found.code != ERR_UNAVAILABLE)
+	/* What was never here has no health here. */
+	if ((found.code != ERR_DATA_LOSS && found.code != ERR_UNAVAILABLE) ||
+		pools_id_elsewhere(csi->pools, id))
 		return err_set(err, found.code, "%s", found.message);
 	*ret = condition.reason == NULL ? NULL : health_message(arena, id, &condition, 1);
 	return 0;
@@ -189,7 +192,8 @@ void csi_node_volume_health(struct grpc_call *call, const ProtobufCMessage *requ
 	for (unsigned i = 0; r == 0 && i < 2; i++)
 		if (paths[i][0] != '\0')
 			r = node_check_volume_path(&h->n, paths[i], &err);
-	if (r < 0 && err.code != ERR_DATA_LOSS && err.code != ERR_UNAVAILABLE) {
+	bool has_health = err.code == ERR_DATA_LOSS || err.code == ERR_UNAVAILABLE;
+	if (r < 0 && (!has_health || pools_id_elsewhere(csi->pools, h->n.id))) {
 		csi_refuse(csi, call, &err);
 		return;
 	}

@@ -207,6 +207,8 @@ static Ringvol__V1__Device *device_new(
 	device->minor = dev->minor;
 	device->direct_io = dev->direct_io;
 	device->read_only = dev->read_only;
+	device->below_major = dev->below_major;
+	device->below_minor = dev->below_minor;
 	return device;
 }
 
@@ -294,7 +296,9 @@ static bool add_io(struct arena *arena, Ringvol__V1__Volume *message, const stru
 	const struct backend_dev *dev, bool histograms)
 {
 	struct probe_counters counters;
-	if (csi->probes == NULL || probes_read(csi->probes, dev->major, dev->minor, &counters) < 0)
+	uint32_t major, minor;
+	backend_dev_below(dev, &major, &minor);
+	if (csi->probes == NULL || probes_read(csi->probes, major, minor, &counters) < 0)
 		return true;
 	Ringvol__V1__Io *io = arena_new_of(arena, Ringvol__V1__Io);
 	Ringvol__V1__IoOp *ops = arena_alloc(arena, PROBE_OPS * sizeof(*ops));
@@ -344,8 +348,8 @@ Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 	message->id = text(arena, id);
 	message->name = text(arena, rec->name);
 	message->pool = text(arena, pool_name(volume->pool));
+	message->access_type = csi_bytes(node_volume_has_fs(volume) ? "mount" : "block");
 	message->claim = text(arena, rec->claim);
-	message->access_type = csi_bytes(rec->fs == FSIMG_NONE ? "block" : "mount");
 	message->fs = csi_bytes(fsimg_name(rec->fs));
 	message->provisioning = csi_bytes(rec->thick ? "thick" : "thin");
 	message->size_bytes = rec->size_bytes;

@@ -2,9 +2,10 @@
 /*
  * Looking at one volume in use.
  *
- * Happy path: the device by sysfs -> the file system by a helper, at one of its mounts -> what was
- * found goes to memory, and what has changed is logged. How it can fail: the helper's call hangs,
- * which is a finding; the volume goes meanwhile, and nothing is left to say.
+ * Happy path: the device by sysfs, and what it is bound to -> the file system by a helper, at one
+ * of its mounts -> what was found goes to memory, and what has changed is logged. How it can fail:
+ * the helper's call hangs, which is a finding; the volume goes meanwhile, and nothing is left to
+ * say.
  *
  * The helper's call has a key of its own, as that of NodeGetVolumeStats has: it must not wait
  * behind a sync or an unmount that writes back for a minute, and be taken for hanging.
@@ -47,12 +48,21 @@ void csi_find_hanging(struct csi *csi, struct node_volume *node, bool wrong)
 void csi_look_device(struct csi *csi, struct node_volume *node)
 {
 	struct node_health *health = &node->health;
-	struct blkdev dev = {0};
-	int r = blkdev_look(node->dev.major, node->dev.minor, &dev);
+	struct blkdev dev = {0}, above;
+	uint32_t major, minor;
+	backend_dev_below(&node->dev, &major, &minor);
+	int r = blkdev_look(major, minor, &dev);
+	if (r == 0 && node->dev.below_major != 0) {
+		r = blkdev_look(node->dev.major, node->dev.minor, &above);
+		if (r == 0 && above.size_bytes == 0)
+			r = -ENOENT;
+	}
 	if (r < 0 && r != -ENOENT)
 		return;
-	bool gone =
-		r == -ENOENT || dev.size_bytes == 0 || (health->seq != 0 && health->seq != dev.seq);
+	if (node->detaching)
+		return;
+	bool gone = r == -ENOENT || dev.size_bytes == 0 || health->other_file ||
+		    (health->seq != 0 && health->seq != dev.seq);
 	if (health->seq == 0)
 		health->seq = dev.seq;
 	csi_find(csi, node, CSI_DEVICE_GONE, &health->gone_ns, gone);
@@ -104,6 +114,47 @@ static int device_run(struct op *op)
 	return 0;
 }
 
+/* The number may be bound anew, or to another file; only the device itself tells. */
+static bool image_done(struct op *op)
+{
+	const struct node_volume *node = node_of(look_of(op));
+	return node == NULL || node->detaching || backend_get(node->volume->rec->device) == NULL ||
+	       backend_get(node->volume->rec->device)->look == NULL;
+}
+
+static int image_job(void *arg)
+{
+	struct csi_look *look = arg;
+	return look->backend->look(look->backend, &look->was, &look->dev);
+}
+
+static int image_run(struct op *op)
+{
+	struct csi_look *look = look_of(op);
+	const struct node_volume *node = node_of(look);
+	look->backend = backend_get(node->volume->rec->device);
+	look->was = node->dev;
+	op->lane = pool_lane(node->volume->pool);
+	return op_work(op, image_job, look);
+}
+
+static int image_end(struct op *op, int res)
+{
+	struct csi_look *look = look_of(op);
+	struct node_volume *node = node_of(look);
+	op->lane = NULL; /* the calls that follow are no pool's */
+	/* What was let go or attached meanwhile is not what was looked at. */
+	if (node == NULL || node->detaching || node->dev.major != look->was.major ||
+		node->dev.minor != look->was.minor || (res < 0 && res != -ENXIO))
+		return 0;
+	node->health.other_file =
+		res == 0 &&
+		!backend_dev_serves(&look->dev, node->volume->image_dev, node->volume->image_ino);
+	if (res == -ENXIO || node->health.other_file)
+		csi_find(look->csi, node, CSI_DEVICE_GONE, &node->health.gone_ns, true);
+	return 0;
+}
+
 static bool fs_done(struct op *op)
 {
 	return look_of(op)->path.path[0] == '\0';
@@ -151,7 +202,7 @@ static int fs_end(struct op *op, int res)
 static bool read_done(struct op *op)
 {
 	const struct node_volume *node = node_of(look_of(op));
-	return node == NULL ||
+	return node == NULL || node->health.other_file ||
 	       !(node->health.try_read || (fs_done(op) && node->health.hung_ns != 0));
 }
 
@@ -181,6 +232,7 @@ static int read_end(struct op *op, int res)
 
 static const struct op_step look_steps[] = {
 	{"device", .done = device_done, .run = device_run},
+	{"image", .done = image_done, .run = image_run, .end = image_end},
 	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
 	{"read", .done = read_done, .run = read_run, .end = read_end},
 	{NULL},
@@ -225,7 +277,7 @@ void csi_look_init(struct csi_look *look, struct csi *csi, const struct pool_obj
 	*look = (struct csi_look){.csi = csi};
 	pool_object_id(volume, look->id);
 	csi_look_key(look->id, look->key);
-	if (mount != NULL && volume->rec->fs != FSIMG_NONE)
+	if (mount != NULL && node_volume_has_fs(volume))
 		snprintf(look->path.path, sizeof(look->path.path), "%s", mount->path);
 	op_init(&look->op, csi->reactor, "look", look_steps, NULL);
 }

@@ -19,6 +19,8 @@ struct csi_look {
 	char id[RECORD_ID_MAX]; /* the volume may go while we look */
 	char key[HELPER_KEY_BYTES];
 	struct mnt_path_req path;
+	const struct backend *backend; /* of the device: what it was, and is */
+	struct backend_dev was, dev;
 	bool batched;
 	struct stats_member member;
 	struct mnt_info info;

@@ -136,12 +136,19 @@ int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct
 	r = csi_access_parse(cap, rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs, &n->access, err);
 	if (r < 0)
 		return r;
-	if (n->access.block != (rec->fs == FSIMG_NONE))
+	n->fs = rec->fs;
+	n->changes_mode = rec->fs == FSIMG_NONE && !n->access.block;
+	if (n->changes_mode && rec->allow_mode_change)
+		n->fs = n->access.fs_given ? n->access.fs : FSIMG_NONE;
+	else if (n->access.block != (rec->fs == FSIMG_NONE))
 		return err_set(err, ERR_PRECONDITION,
-			"volume %s was made as a %s volume and cannot be used as a %s volume",
+			"volume %s was made as a %s volume and cannot be used as a %s volume%s",
 			rec->name, rec->fs == FSIMG_NONE ? "block" : "mount",
-			n->access.block ? "block" : "mount");
-	if (!n->access.block && n->access.fs != rec->fs)
+			n->access.block ? "block" : "mount",
+			n->changes_mode
+				? ", as its class did not say allowVolumeModeChange: \"true\" when it was made"
+				: "");
+	else if (!n->access.block && n->access.fs != rec->fs)
 		return err_set(err, ERR_PRECONDITION, "volume %s holds %s, fs_type asks for %s",
 			rec->name, fsimg_name(rec->fs), fsimg_name(n->access.fs));
 	return pool_check_ready(n->volume->pool, err);
@@ -178,6 +185,10 @@ int node_fail(struct op *op, int res, const char *what, const char *path)
 			"volume %s: %s of %s hangs; see the kernel log for its device", n->id, what,
 			path);
 	}
+	if (res == -ENOTEMPTY)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s of %s: it is not empty, and what it holds would be hidden; move that away",
+			what, path);
 	if (n->result.why[0] != '\0' && (res == -EINVAL || res == -ENOTDIR || res == -ELOOP))
 		return op_fail(op, ERR_INVALID, "%s of %s: %s", what, path, n->result.why);
 	if (n->result.why[0] != '\0')
@@ -205,6 +216,22 @@ int node_inspect_end(struct op *op, int res)
 	return node_fail(op, res, "looking", n->path.path);
 }
 
+int node_check_not_nested(struct op *op, const char *field)
+{
+	const struct node_op *n = node_op_of(op);
+	if (n->info.on_major == 0)
+		return 0;
+	list_for_each (link, &n->task.csi->attached) {
+		const struct node_health *health = container_of(link, struct node_health, link);
+		const struct node_volume *node = container_of(health, struct node_volume, health);
+		if (node->dev.major == n->info.on_major && node->dev.minor == n->info.on_minor)
+			return op_fail(op, ERR_INVALID,
+				"%s: %s lies inside the mount of volume %s; give a path outside of volumes",
+				field, n->path.path, node->volume->rec->name);
+	}
+	return 0;
+}
+
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret)
 {
 	const struct record *rec = volume->rec;
@@ -215,6 +242,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 		.block_size = rec->block_size,
 		.no_discard = rec->thick,
 		.direct_io = pool_features(volume->pool)->direct_io,
+		.raw = !node_volume_has_fs(volume),
 	};
 	node_volume_tag(volume, ret->tag);
 	if (node != NULL)
@@ -224,6 +252,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 void node_prepare_backend(struct node_op *n)
 {
 	node_volume_request(n->volume, &n->dev);
+	n->dev.raw &= !n->changes_mode;
 }
 
 void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *dev)
@@ -237,60 +266,6 @@ bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev
 {
 	return info->is_mount && dev->attached && info->dev_major == dev->major &&
 	       info->dev_minor == dev->minor;
-}
-
-/* ---- whose device is it? ---- */
-
-static void owner_each(void *arg, const struct backend_dev *dev)
-{
-	struct node_owner *owner = arg;
-	bool it = owner->tag[0] != '\0' ? strcmp(dev->tag, owner->tag) == 0
-					: dev->major == owner->major && dev->minor == owner->minor;
-	if (it) {
-		owner->found = true;
-		owner->dev = *dev;
-	}
-}
-
-static int owner_job(void *arg)
-{
-	struct node_owner *owner = arg;
-	const struct backend *only = owner->backend;
-	for (unsigned type = 0; type < BACKEND_TYPES && !owner->found; type++) {
-		const struct backend *backend = backend_get(type);
-		if (backend == NULL || (only != NULL && backend != only))
-			continue;
-		owner->backend = backend;
-		int r = backend->scan(backend, owner_each, owner, &owner->why);
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
-static int owner_run(struct op *op)
-{
-	return op_work(op, owner_job, container_of(op, struct node_owner, op));
-}
-
-static int owner_end(struct op *op, int res)
-{
-	const struct node_owner *owner = container_of(op, struct node_owner, op);
-	if (res < 0 && owner->why.code != ERR_OK)
-		op->err = owner->why;
-	return res;
-}
-
-static const struct op_step owner_steps[] = {
-	{"scan devices", .run = owner_run, .end = owner_end},
-	{NULL},
-};
-
-void node_owner_init(
-	struct node_owner *owner, struct reactor *reactor, uint32_t major, uint32_t minor)
-{
-	*owner = (struct node_owner){.major = major, .minor = minor};
-	op_init(&owner->op, reactor, "node owner", owner_steps, NULL);
 }
 
 /* ---- where else is it mounted? ---- */

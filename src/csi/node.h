@@ -5,6 +5,7 @@
 
 #include "blockio/mnt.h"
 #include "csi/fields.h"
+#include "csi/node_owner.h"
 #include "csi/node_state.h"
 #include "csi/task.h"
 
@@ -15,6 +16,10 @@ struct node_op {
 	struct pool_object *volume; /* NULL where the operation works from the path alone */
 	const struct backend *backend;
 	struct csi_access access;
+	/* What is mounted by this use. FSIMG_NONE: it is for block; for who changes the volume's
+	 * mode without naming a type: that of the image. */
+	enum fsimg_type fs;
+	bool changes_mode;        /* a mount of what was made for block, which its record allows */
 	struct mnt_path_req path; /* what is being inspected */
 	struct mnt_info info;     /* what was found */
 	struct mnt_result result; /* of the last helper call that changes something */
@@ -28,7 +33,8 @@ struct node_op {
 void node_op_lock(struct node_op *n);
 /* What csi_task_start() asks for, known volume or not. */
 struct work_lane *node_lane(const struct node_op *n);
-/* Looks the volume up and checks that the capability asked for fits what it was made as. */
+/* Looks the volume up and checks that the capability asked for fits what it was made as, or what
+ * its record allows besides. */
 int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct err *err);
 /* 0, or ERR_INVALID naming the field: an absolute path of sane length. */
 int node_check_path(const char *field, const char *path, struct err *err);
@@ -46,6 +52,8 @@ int node_helper_by(struct op *op, const char *key, enum mnt_call call, const voi
 /* MNT_INSPECT of path into n->info. Its end is node_inspect_end. */
 int node_inspect(struct op *op, const char *path);
 int node_inspect_end(struct op *op, int res);
+/* Of what node_inspect() looked at: 0, or a failure naming the volume whose mount it lies in. */
+int node_check_not_nested(struct op *op, const char *field);
 /* The message of a failed helper call: what was tried on what, and what the helper said. */
 int node_fail(struct op *op, int res, const char *what, const char *path);
 
@@ -57,23 +65,6 @@ void node_prepare_backend(struct node_op *n);
 void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *dev);
 /* True when n->info is a mount (or bound node) of the device n->dev describes. */
 bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev);
-
-/*
- * A child operation that finds out whose the device behind a mount is, for operations that work
- * from a path: known volumes by their state, else by the device's tag.
- */
-struct node_owner {
-	struct op op;
-	/* in: the only one to look at, NULL: all; out: whose the device is */
-	const struct backend *backend;
-	uint32_t major, minor;
-	char tag[64]; /* not empty: the device of this tag is looked for, whatever its number */
-	bool found;   /* out: it carries a ringvol tag */
-	struct backend_dev dev;
-	struct err why; /* the job's */
-};
-void node_owner_init(
-	struct node_owner *owner, struct reactor *reactor, uint32_t major, uint32_t minor);
 
 /*
  * A child operation that counts the mounts of a device, from the kernel's own list, leaving out up

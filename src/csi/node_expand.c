@@ -2,11 +2,13 @@
 /*
  * NodeExpandVolume: everything grows to the volume's size, online: the image (where the
  * orchestrator asks for more than the controller already gave; with --controller-expand node that
- * is the whole growth, capacity check included), the device, the file system.
+ * is the whole growth, capacity check included), the device, the file system, whose log is clean
+ * at the end (clean_log.h).
  *
  * How it can fail: no room, a file system that cannot grow here. Repeatable: each step finds what
  * is large enough already. Nothing is undone, a larger image under a smaller file system is sound.
  */
+#include "csi/clean_log.h"
 #include "csi/node.h"
 
 #include <errno.h>
@@ -19,6 +21,7 @@ struct expand {
 	uint64_t size_bytes;
 	struct pool_measure measure;
 	struct pool_grow grow;
+	struct csi_clean_log clean;
 	struct mnt_grow_req grow_fs;
 };
 
@@ -36,8 +39,7 @@ static int inspect_end(struct op *op, int res)
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(e->n.volume);
-	bool staged_block =
-		e->n.volume->rec->fs == FSIMG_NONE && node != NULL && node->dev.attached;
+	bool staged_block = !node_volume_has_fs(e->n.volume) && node != NULL && node->dev.attached;
 	if (node == NULL || !(node_info_is_dev(&e->n.info, &node->dev) || staged_block))
 		return op_fail(op, e->n.info.exists ? ERR_PRECONDITION : ERR_NOT_FOUND,
 			"volume %s is not staged or published at volume_path %s",
@@ -83,7 +85,21 @@ static int device_end(struct op *op, int res)
 
 static bool fs_done(struct op *op)
 {
-	return expand_of(op)->n.volume->rec->fs == FSIMG_NONE;
+	return !node_volume_has_fs(expand_of(op)->n.volume);
+}
+
+static int prepare_run(struct op *op)
+{
+	struct expand *e = expand_of(op);
+	csi_clean_log_prepare_init(&e->clean, e->n.task.csi, e->n.volume);
+	return op_child(op, &e->clean.op);
+}
+
+static int clean_run(struct op *op)
+{
+	struct expand *e = expand_of(op);
+	csi_clean_log_init(&e->clean, e->n.result.grown);
+	return op_child(op, &e->clean.op);
 }
 
 static int fs_run(struct op *op)
@@ -121,7 +137,9 @@ static const struct op_step expand_steps[] = {
 	{"measure", .done = image_done, .run = measure_run},
 	{"image", .done = image_done, .run = image_run},
 	{"device", .run = device_run, .end = device_end},
+	{"prepare", .done = fs_done, .run = prepare_run},
 	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
+	{"clean log", .done = fs_done, .run = clean_run},
 	{"answer", .run = answer_run},
 	{NULL},
 };

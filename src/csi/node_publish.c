@@ -68,9 +68,9 @@ static int device_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
-	if (node == NULL || !node->dev.attached)
+	if (node == NULL || !node->dev.attached || node_volume_has_fs(p->n.volume))
 		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is not staged; call NodeStageVolume first",
+			"volume %s is not staged as a block volume; call NodeStageVolume first",
 			p->n.volume->rec->name);
 	node_prepare_backend(&p->n);
 	return p->n.backend->attach(p->n.backend, op, &p->n.dev);
@@ -92,13 +92,28 @@ static int target_run(struct op *op)
 	return node_inspect(op, publish_of(op)->target_path);
 }
 
+/* Never a loop node at a new path. */
+static int refuse_bare(struct op *op)
+{
+	struct publish *p = publish_of(op);
+	if (!p->n.access.block || p->published || !p->n.dev.dev.bare)
+		return 0;
+	return op_fail(op, ERR_PRECONDITION,
+		"volume %s: its loop node %s is published elsewhere, by an earlier version, and loop nodes are not published any more: delete the pods that have it, so that it is unstaged and staged again",
+		p->n.volume->rec->name, p->n.dev.dev.path);
+}
+
 static int target_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
 	const struct mnt_info *info = &p->n.info;
 	int r = node_inspect_end(op, res);
-	if (r < 0 || !info->exists)
+	if (r == 0)
+		r = node_check_not_nested(op, "target_path");
+	if (r < 0)
 		return r;
+	if (!info->exists)
+		return refuse_bare(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
 	if (info->is_symlink)
 		return op_fail(
@@ -114,7 +129,7 @@ static int target_end(struct op *op, int res)
 			p->n.volume->rec->name, p->target_path,
 			info->read_only ? "read-only" : "writable");
 	p->published = info->is_mount;
-	return 0;
+	return refuse_bare(op);
 }
 
 /* ---- who else? ---- */

@@ -3,17 +3,23 @@
  * NodeUnpublishVolume and NodeUnstageVolume: from a path, whatever else is known.
  *
  * kubelet repeats these for ever on any error and calls them for volumes that are long gone, so
- * they work from the path: nothing there is success, a mount of one of our devices is unmounted
- * whether the volume is known or not, a mount of anything else is never touched. A device that no
- * mount and no memory tells of (a raw block volume's, when its pool is away) is looked for by its
- * tag, which the volume's id has.
+ * they work from the path: nothing there is success, and a mount of one of our devices is unmounted
+ * whether the volume is known or not. But what is a known volume's is let go for its own id alone
+ * (node_owner.h says whose a device is), and a mount of anything else is never touched. A device
+ * that no mount and no memory tells of (a raw block volume's, when its pool is away) is looked for
+ * by its image, or by its tag, which the volume's id has.
+ *
+ * A device may have been freed behind our back, and its number given to another volume. What memory
+ * says that we mounted of it is unmounted all the same; the device is not touched.
  *
  * Happy path: look at the path -> whose device is it -> (unstage only) sync -> unmount -> (unstage
- * only) detach. How it can fail: the mount is busy, still published elsewhere, or hangs; it cannot
- * be told which devices there are. Each is repeatable; what was released stays released.
+ * only) detach. How it can fail: the mount is busy, still published elsewhere, another volume's, or
+ * hangs; it cannot be told which devices there are. Each is repeatable; what was released stays
+ * released.
  */
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
+#include "blockio/lodev.h"
 #include "csi/look.h"
 #include "csi/node.h"
 #include "csi/stats_batch.h"
@@ -28,7 +34,9 @@ struct release {
 	bool unstage; /* else unpublish */
 	const char *path;
 	const char *field;
-	struct backend_dev mine; /* the device behind the path, or the volume's */
+	/* What is mounted at the path. */
+	enum { AT_NOTHING, AT_OURS, AT_LEFT, AT_STRANGE } at;
+	struct backend_dev mine; /* attached: the volume's device, as the kernel has it */
 	struct node_owner owner;
 	struct node_others others;
 	struct mnt_on_req on;
@@ -49,65 +57,123 @@ static int inspect_run(struct op *op)
 	return node_inspect(op, release_of(op)->path);
 }
 
+/* Nobody can change what the device is but who serves it: then memory is right about it. */
+static bool is_trusted(struct release *r)
+{
+	const struct node_volume *node = state_of(r);
+	return node != NULL && node->dev.attached && r->n.backend != NULL &&
+	       r->n.backend->look == NULL;
+}
+
 static int inspect_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
-	struct node_volume *node = state_of(r);
-	if (node != NULL)
-		r->mine = node->dev;
-	return node_inspect_end(op, res);
+	int result = node_inspect_end(op, res);
+	if (result < 0 || !is_trusted(r))
+		return result;
+	r->mine = state_of(r)->dev;
+	if (node_info_is_dev(&r->n.info, &r->mine))
+		r->at = AT_OURS;
+	return 0;
 }
 
-/* ---- is the mount at the path ours? ---- */
+/* ---- whose is the mount at the path? ---- */
 
 static bool owner_done(struct op *op)
 {
-	struct release *r = release_of(op);
-	return !r->n.info.is_mount || node_info_is_dev(&r->n.info, &r->mine);
+	const struct release *r = release_of(op);
+	return !r->n.info.is_mount || r->at == AT_OURS;
 }
 
 static int owner_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	node_owner_init(
-		&r->owner, r->n.task.csi->reactor, r->n.info.dev_major, r->n.info.dev_minor);
+	const struct node_volume *node = state_of(r);
+	node_owner_by_number(&r->owner, op->reactor, r->n.info.dev_major, r->n.info.dev_minor);
+	if (node != NULL && node_info_is_dev(&r->n.info, &node->dev))
+		r->owner.was = node->dev;
 	return op_child(op, &r->owner.op);
+}
+
+/* Memory says that we mounted it there, of a device that had this number. */
+static bool is_remembered(struct release *r)
+{
+	const struct node_volume *node = state_of(r);
+	return node != NULL && node->dev.attached && node->dev.major == r->n.info.dev_major &&
+	       node->dev.minor == r->n.info.dev_minor &&
+	       node_volume_mount_at(node, r->path) != NULL;
+}
+
+/* A node at a block volume's path that leads to nothing: the device was freed, before this run of
+ * the driver perhaps. */
+static bool is_dead_node(const struct release *r)
+{
+	return r->n.info.is_block && !r->owner.found && r->n.volume != NULL &&
+	       r->n.volume->rec->fs == FSIMG_NONE && r->n.info.dev_major == LODEV_MAJOR;
+}
+
+static int refuse_owned(struct op *op, const struct pool_object *whose)
+{
+	struct release *r = release_of(op);
+	return op_fail(op, ERR_PRECONDITION,
+		"%s: what is mounted at %s (device %u:%u) is volume %s's, not volume %s's; it is not touched, call with the id of that volume if it should go",
+		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor,
+		whose->rec != NULL ? whose->rec->name : whose->key, r->n.id);
+}
+
+static void take(struct release *r, const struct backend_dev *dev, const struct backend *backend)
+{
+	r->mine = *dev;
+	r->n.backend = backend;
 }
 
 static int owner_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
+	const struct node_owner *owner = &r->owner;
 	if (res < 0)
 		return res;
-	char tag[64] = "";
-	if (r->n.volume != NULL)
-		node_volume_tag(r->n.volume, tag);
-	if (!r->owner.found || (tag[0] != '\0' && strcmp(tag, r->owner.dev.tag) != 0))
-		return op_fail(op, ERR_PRECONDITION,
-			"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not touched, unmount it by hand if it should go",
-			r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.id);
-	r->mine = r->owner.dev;
-	r->n.backend = r->owner.backend;
-	return 0;
+	const struct pool_object *whose =
+		owner->found ? node_dev_volume(r->n.task.csi, &owner->dev) : NULL;
+	bool its = whose != NULL && pool_object_has_id(whose, r->n.id);
+	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.id);
+	r->at = AT_OURS;
+	if (its || (nobodys && !is_remembered(r))) {
+		take(r, &owner->dev, owner->dev_backend);
+		return 0;
+	}
+	if (owner->unclear && is_remembered(r)) { /* a detach will ask it again */
+		take(r, &state_of(r)->dev, owner->dev_backend);
+		return 0;
+	}
+	r->at = AT_LEFT;
+	if (is_remembered(r) || is_dead_node(r))
+		return 0;
+	r->at = AT_STRANGE;
+	if (whose != NULL)
+		return refuse_owned(op, whose);
+	/* Of a volume that nobody knows it is not. */
+	if (r->n.volume == NULL)
+		return 0;
+	return op_fail(op, ERR_PRECONDITION,
+		"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not touched, unmount it by hand if it should go",
+		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.id);
 }
 
-/* ---- unstage: no mount, and no device known ---- */
+/* ---- unstage: where is the volume's device? ---- */
 
 static bool device_done(struct op *op)
 {
 	struct release *r = release_of(op);
 	struct record_id id;
-	return !r->unstage || r->n.info.is_mount || r->mine.attached ||
-	       (r->n.volume != NULL && r->n.backend == NULL) || record_id_parse(r->n.id, &id) < 0;
+	return !r->unstage || r->mine.attached || r->at == AT_STRANGE ||
+	       (r->n.volume != NULL ? r->n.backend == NULL : record_id_parse(r->n.id, &id) < 0);
 }
 
 static int device_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	struct record_id id;
-	node_owner_init(&r->owner, op->reactor, 0, 0);
-	if (record_id_parse(r->n.id, &id) == 0)
-		node_tag(id.pool, id.random, r->owner.tag);
+	node_owner_of_volume(&r->owner, op->reactor, r->n.volume, r->n.id);
 	r->owner.backend = r->n.backend;
 	return op_child(op, &r->owner.op);
 }
@@ -115,56 +181,81 @@ static int device_run(struct op *op)
 static int device_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
+	const struct node_owner *owner = &r->owner;
 	if (res < 0)
 		return res;
 	/* One that goes away waits for users elsewhere, see detach_end(). */
-	if (!r->owner.found || r->owner.dev.going_away)
-		return 0;
-	r->mine = r->owner.dev;
-	r->n.backend = r->owner.backend;
+	if ((owner->found && !owner->dev.going_away) || owner->unclear)
+		take(r, &owner->dev, owner->dev_backend);
+	else if (owner->tagged && !owner->tagged_dev.going_away &&
+		 node_dev_volume(r->n.task.csi, &owner->tagged_dev) == NULL)
+		take(r, &owner->tagged_dev, owner->tagged_backend);
 	return 0;
 }
 
-/* ---- unstage: nothing may still be published ---- */
+/* ---- nothing may still be published, of what is unstaged ---- */
+
+static struct node_mount *other_mount(struct release *r)
+{
+	const struct node_volume *node = state_of(r);
+	if (node == NULL)
+		return NULL;
+	list_for_each (link, &node->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, r->path) != 0)
+			return mount;
+	}
+	return NULL;
+}
+
+/* Whether it is unstaged, if by the wrong call. */
+static bool is_unstaged(struct release *r)
+{
+	const struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
+	return r->unstage || (mount != NULL && (mount->staging || mount->first));
+}
 
 static bool others_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	struct node_volume *node = state_of(r);
-	if (!r->unstage)
+	if (!is_unstaged(r) || r->at == AT_STRANGE)
 		return true;
-	if (node == NULL) /* there may be a device that memory has no mounts of */
-		return !r->mine.attached;
-	list_for_each (link, &node->mounts)
-		if (strcmp(container_of(link, struct node_mount, link)->path, r->path) != 0)
-			return false;
-	return true;
+	/* There may be a device that memory has no mounts of. */
+	return other_mount(r) == NULL && (state_of(r) != NULL || !r->mine.attached);
 }
 
+/* Of a device that is not the volume's any more only what memory knows of counts. */
 static int others_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	node_others_init(&r->others, op->reactor, &r->mine, r->path, NULL);
+	if (r->mine.attached) {
+		node_others_init(&r->others, op->reactor, &r->mine, r->path, NULL);
+	} else {
+		node_others_init(&r->others, op->reactor, &state_of(r)->dev, NULL, NULL);
+		r->others.only = other_mount(r)->path;
+	}
 	return op_child(op, &r->others.op);
 }
 
 static int others_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
+	struct node_mount *mount;
 	if (res < 0)
 		return res;
+	if (r->others.count > 0 && !r->unstage)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s: volume %s is staged at %s, and still published at %s; unpublish it there, then unstage it",
+			r->field, r->n.id, r->path, r->others.path);
 	if (r->others.count > 0)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is still published at %s; unpublish it first", r->n.id,
 			r->others.path);
 	/* Memory was wrong: they were unmounted behind our back. */
-	struct node_volume *node = state_of(r);
-	if (node == NULL)
-		return 0;
-	list_for_each_safe (link, &node->mounts) {
-		struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (strcmp(mount->path, r->path) != 0)
-			node_volume_remove_mount(node, mount->path);
+	while ((mount = other_mount(r)) != NULL) {
+		node_volume_remove_mount(state_of(r), mount->path);
+		if (!r->mine.attached && other_mount(r) != NULL)
+			return others_run(op);
 	}
 	return 0;
 }
@@ -177,7 +268,7 @@ static int others_end(struct op *op, int res)
 static bool sync_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	return !r->unstage || !r->n.info.is_mount || r->n.info.fs_read_only;
+	return !r->unstage || r->at != AT_OURS || r->n.info.fs_read_only;
 }
 
 static int sync_run(struct op *op)
@@ -197,16 +288,16 @@ static int sync_end(struct op *op, int res)
 static bool unmount_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	/* The staging directory is the orchestrator's; the target path is ours to remove. */
-	return !r->n.info.exists || (r->unstage && !r->n.info.is_mount);
+	/* The staging directory is the orchestrator's; the target path may be ours to remove. */
+	return !r->n.info.exists || r->at == AT_STRANGE || (r->unstage && !r->n.info.is_mount);
 }
 
 static int unmount_run(struct op *op)
 {
 	struct release *r = release_of(op);
 	snprintf(r->unmount.target, sizeof(r->unmount.target), "%s", r->path);
-	r->unmount.dev_major = r->n.info.is_mount ? r->mine.major : 0;
-	r->unmount.dev_minor = r->n.info.is_mount ? r->mine.minor : 0;
+	r->unmount.dev_major = r->n.info.is_mount ? r->n.info.dev_major : 0;
+	r->unmount.dev_minor = r->n.info.is_mount ? r->n.info.dev_minor : 0;
 	r->unmount.remove = !r->unstage;
 	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
 		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
@@ -242,10 +333,6 @@ static int unmount_end(struct op *op, int res)
 	if (res == -EBUSY)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: %s is in use: a process has files open or its working directory there",
-			r->field, r->path);
-	if (res == -ENOTEMPTY)
-		return op_fail(op, ERR_PRECONDITION,
-			"%s: %s is no mount and holds files, which are not ours to remove; move them away",
 			r->field, r->path);
 	return res == 0 ? 0 : node_fail(op, res, "unmounting", r->path);
 }
@@ -293,9 +380,17 @@ static bool detach_done(struct op *op)
 {
 	struct release *r = release_of(op);
 	struct node_volume *node = state_of(r);
-	if (node != NULL)
+	if (node != NULL && r->at != AT_STRANGE)
 		node_volume_remove_mount(node, r->path);
 	return !r->unstage || !r->mine.attached || r->n.backend == NULL;
+}
+
+/* The watch is not to take it for gone. */
+static void set_detaching(struct release *r, bool detaching)
+{
+	struct node_volume *node = state_of(r);
+	if (node != NULL)
+		node->detaching = detaching;
 }
 
 static int detach_run(struct op *op)
@@ -303,18 +398,34 @@ static int detach_run(struct op *op)
 	struct release *r = release_of(op);
 	r->n.dev = (struct backend_req){.dirfd = -1, .dev = r->mine};
 	memcpy(r->n.dev.tag, r->mine.tag, sizeof(r->n.dev.tag));
-	return r->n.backend->detach(r->n.backend, op, &r->n.dev);
+	set_detaching(r, true);
+	int result = r->n.backend->detach(r->n.backend, op, &r->n.dev);
+	if (result < 0)
+		set_detaching(r, false);
+	return result;
 }
 
+/* When somebody elsewhere (another mount namespace) still holds the device, the kernel keeps it
+ * until they let go, and the image's lock with it: nothing can attach or delete it meanwhile. That
+ * is not a reason to make kubelet repeat this for ever. */
 static int detach_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
 	int result = backend_end(op, &r->n.dev, res);
-	if (result < 0)
-		return result;
-	/* When somebody elsewhere (another mount namespace) still holds the device, the kernel
-	 * keeps it until they let go, and the image's lock with it: nothing can attach or delete it
-	 * meanwhile. That is not a reason to make kubelet repeat this for ever. */
+	set_detaching(r, result == 0);
+	return result;
+}
+
+/* What memory knew of a device that is not the volume's any more goes as well. */
+static bool forget_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	return !r->unstage || r->at == AT_STRANGE;
+}
+
+static int forget_run(struct op *op)
+{
+	struct release *r = release_of(op);
 	struct err gone = {0};
 	if (r->n.volume == NULL) /* its pool may have come meanwhile */
 		(void)pools_find_id(
@@ -348,6 +459,7 @@ static const struct op_step release_steps[] = {
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
 	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
+	{"forget", .done = forget_done, .run = forget_run},
 	{"answer", .run = answer_run},
 	{NULL},
 };

@@ -4,57 +4,22 @@
  * staging path.
  *
  * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount, with a UUID of
- * its own -> grow. Nothing is ever formatted here: a volume got its file system before it had a
- * name, and an image that does not hold what its record says is refused. How it can fail: another's
- * mount at the path, an image held elsewhere, a damaged file system, a device that hangs. Before
- * the mount, a device that this attempt attached is detached again. What is mounted stays, whatever
- * fails then (what hangs in a growth cannot be unmounted either): the retry finds it and grows it,
- * or an unstage takes it away.
+ * its own -> grow, and clean its log (clean_log.h). Nothing is ever formatted here: a volume got
+ * its file system before it had a name, and an image that does not hold what its record says is
+ * refused. A volume that was made for block is mounted if its record allows it and the image holds
+ * a file system, and not while it is published as a device. How it can fail: another's mount at the
+ * path, an image held elsewhere, a damaged file system, a device that hangs. Before the mount, a
+ * device that this attempt attached is detached again. What is mounted stays, whatever fails then
+ * (what hangs in a growth cannot be unmounted either): the retry finds it and grows it, or an
+ * unstage takes it away.
  */
-#include "base/fd.h"
-#include "blockio/holder.h"
-#include "csi/node.h"
+#include "csi/stage_priv.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-enum {
-	FSCK_TIMEOUT_MS = 600000,
-	TOOLS_ATTEMPTS = 60,
-	TOOLS_PAUSE_MS = 50,
-};
-
-struct stage {
-	struct node_op n;
-	const char *staging_path;
-	bool mounted;        /* found mounted as it should be */
-	bool attached_here;  /* this attempt attached the device */
-	bool attached_first; /* likewise, and no earlier run had */
-	bool offline_growth; /* no CAP_SYS_RESOURCE: ext4 grows only before it is mounted */
-	bool held;           /* somebody has the device for itself */
-	bool asked;          /* who that is was looked for, for the mount that was refused */
-	struct holder holder;
-	unsigned attempts; /* to have the device alone, and the pauses between */
-	int dirfd;
-	const char *image;
-	enum fsimg_type fs;
-	struct fsimg_probe probe;
-	uint8_t uuid[16];
-	char uuid_text[40];
-	struct proc proc;
-	struct node_others others;
-	union {
-		struct mnt_mount_req mount;
-		struct mnt_grow_req grow;
-	} req;
-};
-
-#define stage_of(op_ptr) container_of(node_op_of(op_ptr), struct stage, n)
+enum { FSCK_TIMEOUT_MS = 600000 };
 
 static int inspect_run(struct op *op)
 {
@@ -74,135 +39,7 @@ static int inspect_end(struct op *op, int res)
 	if (!s->n.info.is_dir)
 		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
 			s->staging_path);
-	return 0;
-}
-
-/* ---- one staging path a volume ---- */
-
-static struct node_mount *staged_elsewhere(const struct stage *s)
-{
-	struct node_volume *node = node_volume_find(s->n.volume);
-	if (node == NULL)
-		return NULL;
-	list_for_each (link, &node->mounts) {
-		struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (mount->staging && strcmp(mount->path, s->staging_path) != 0)
-			return mount;
-	}
-	return NULL;
-}
-
-static bool elsewhere_done(struct op *op)
-{
-	return staged_elsewhere(stage_of(op)) == NULL;
-}
-
-static int elsewhere_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	node_others_init(&s->others, op->reactor, &node_volume_find(s->n.volume)->dev, NULL, NULL);
-	s->others.only = staged_elsewhere(s)->path;
-	return op_child(op, &s->others.op);
-}
-
-static int elsewhere_end(struct op *op, int res)
-{
-	struct stage *s = stage_of(op);
-	struct node_mount *mount = staged_elsewhere(s);
-	if (res < 0)
-		return res;
-	if (s->others.count > 0)
-		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is staged at %s already, and a volume is staged at one path only; unstage it there first",
-			s->n.volume->rec->name, mount->path);
-	/* Unmounted behind our back. */
-	node_volume_remove_mount(node_volume_find(s->n.volume), mount->path);
-	return 0;
-}
-
-/* ---- tools of a run that was killed ---- */
-
-/* A check or growth that a driver has started goes on when the driver is killed, and has the device
- * for itself; what it leaves is only looked at when it has ended. Whoever has it for longer than we
- * wait is told of by the mount. */
-static int held_job(void *arg)
-{
-	const struct stage *s = arg;
-	_cleanup_fd_ int fd = open(s->n.dev.dev.path, O_RDONLY | O_EXCL | O_CLOEXEC);
-	return fd < 0 && errno == EBUSY ? -EBUSY : 0;
-}
-
-/* A fresh device is nobody's, and a mounted one is the file system's. */
-static bool tools_done(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	struct node_volume *node = node_volume_find(s->n.volume);
-	return s->n.access.block || node == NULL || !node->dev.attached ||
-	       !list_empty(&node->mounts) || node_info_is_dev(&s->n.info, &node->dev);
-}
-
-static int tools_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	s->n.dev.dev = node_volume_find(s->n.volume)->dev;
-	s->attempts = 0;
-	return op_work(op, held_job, s);
-}
-
-/* Looks and pauses alternate. */
-static int tools_end(struct op *op, int res)
-{
-	struct stage *s = stage_of(op);
-	bool paused = s->attempts % 2 == 1;
-	if (!paused && (res != -EBUSY || s->attempts / 2 == TOOLS_ATTEMPTS))
-		return 0;
-	s->attempts++;
-	return paused ? op_work(op, held_job, s) : op_sleep(op, TOOLS_PAUSE_MS);
-}
-
-/* ---- the image ---- */
-
-/* -EUCLEAN: it holds something else, so that nothing is attached. */
-static int probe_job(void *arg)
-{
-	struct stage *s = arg;
-	_cleanup_fd_ int fd = openat(s->dirfd, s->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	int r = fsimg_probe_expected(fd, s->fs, &s->probe);
-	return r == 0 && (s->probe.ambivalent || s->probe.type != s->fs) ? -EUCLEAN : r;
-}
-
-static bool probe_done(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	struct node_volume *node = node_volume_find(s->n.volume);
-	return s->n.access.block || (node != NULL && node_info_is_dev(&s->n.info, &node->dev));
-}
-
-static int probe_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	s->fs = s->n.volume->rec->fs;
-	return op_work(op, probe_job, s);
-}
-
-static int probe_end(struct op *op, int res)
-{
-	struct stage *s = stage_of(op);
-	const struct record *rec = s->n.volume->rec;
-	if (res == 0)
-		return 0;
-	if (res != -EUCLEAN)
-		return op_fail_sys(op, res, "volume %s: reading its image", rec->name);
-	if (s->probe.ambivalent)
-		return op_fail(op, ERR_DATA_LOSS,
-			"volume %s: its image holds contradicting signatures; nothing is touched, look at it with blkid",
-			rec->name);
-	return op_fail(op, ERR_DATA_LOSS,
-		"volume %s: its record says %s, its image holds %s; nothing is formatted, restore it from a snapshot or delete it",
-		rec->name, fsimg_name(rec->fs),
-		s->probe.found[0] != '\0' ? s->probe.found : "no file system");
+	return s->n.access.block ? 0 : node_check_not_nested(op, "staging_target_path");
 }
 
 /* ---- the device ---- */
@@ -235,6 +72,7 @@ static int attach_end(struct op *op, int res)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	node_volume_set_dev(s->n.task.csi, node, &s->n.dev.dev);
 	node->marks_read |= s->attached_first;
+	node->as_fs &= !list_empty(&node->mounts);
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
 	return 0;
 }
@@ -284,7 +122,7 @@ static bool held_done(struct op *op)
 
 static int held_run(struct op *op)
 {
-	return op_work(op, held_job, stage_of(op));
+	return op_work(op, stage_held_job, stage_of(op));
 }
 
 static int held_end(struct op *op, int res)
@@ -301,7 +139,7 @@ static bool mend_done(struct op *op)
 static int mend_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	int r = fsimg_fsck_argv(s->n.volume->rec->fs, s->n.dev.dev.path, &s->proc);
+	int r = fsimg_fsck_argv(s->n.fs, s->n.dev.dev.path, &s->proc);
 	if (r == -EOPNOTSUPP)
 		return 0;
 	if (r == 0 && s->offline_growth) {
@@ -327,7 +165,7 @@ static int mend_end(struct op *op, int res)
 	if (res < 0)
 		return op_fail_sys(op, res, "volume %s: %s on %s", rec->name, s->proc.argv[0],
 			s->n.dev.dev.path);
-	if (fsimg_fsck_result(rec->fs, res) < 0)
+	if (fsimg_fsck_result(s->n.fs, res) < 0)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: %s could not mend its file system (exit %d); run it by hand on the image",
 			rec->name, s->proc.argv[0], res);
@@ -368,23 +206,14 @@ static int grow_offline_end(struct op *op, int res)
 static bool retag_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	return s->n.access.block || s->mounted || s->n.volume->rec->fs != FSIMG_BTRFS ||
-	       s->probe.dirty || s->probe.errors ||
-	       memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
+	return s->n.access.block || s->mounted || s->n.fs != FSIMG_BTRFS || s->probe.dirty ||
+	       s->probe.errors || memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
 }
 
 static int retag_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	const uint8_t *u = s->uuid;
-	snprintf(s->uuid_text, sizeof(s->uuid_text),
-		"%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-		u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
-		u[15]);
-	s->proc = (struct proc){
-		.argv = {"btrfstune", "-f", "-M", s->uuid_text, s->n.dev.dev.path, NULL},
-		.timeout_ms = FSCK_TIMEOUT_MS,
-	};
+	fsimg_retag_argv(s->n.dev.dev.path, s->uuid, s->uuid_text, &s->proc);
 	return op_proc(op, &s->proc);
 }
 
@@ -412,7 +241,7 @@ static int mount_run(struct op *op)
 	snprintf(req->target, sizeof(req->target), "%s", s->staging_path);
 	snprintf(req->options, sizeof(req->options), "%s", s->n.access.options);
 	snprintf(req->label, sizeof(req->label), "%s", s->n.access.label);
-	req->type = s->n.volume->rec->fs;
+	req->type = s->n.fs;
 	req->read_only = s->n.access.read_only;
 	/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs got its
 	 * own before; ext4 gets it with the mount. */
@@ -446,7 +275,7 @@ static int mount_in_use(struct op *op)
 static int mount_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
-	if (res == -EEXIST && s->n.volume->rec->fs == FSIMG_BTRFS)
+	if (res == -EEXIST && s->n.fs == FSIMG_BTRFS)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s: a copy of this btrfs is mounted, and this kernel cannot mount both (6.7 and newer can): unstage that one first",
 			s->n.volume->rec->name);
@@ -471,6 +300,7 @@ static int remember_run(struct op *op)
 	if (node_volume_add_mount(node, s->staging_path, s->n.access.read_only, false) < 0)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	node_volume_mount_at(node, s->staging_path)->staging = true;
+	node->as_fs = s->n.changes_mode;
 	return 0;
 }
 
@@ -489,13 +319,27 @@ static bool grow_done(struct op *op)
 	return s->offline_growth || s->probe.fs_bytes + POOL_SIZE_ALIGN > rec->size_bytes;
 }
 
+static int prepare_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	csi_clean_log_prepare_init(&s->clean, s->n.task.csi, s->n.volume);
+	return op_child(op, &s->clean.op);
+}
+
+static int clean_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	csi_clean_log_init(&s->clean, s->n.result.grown);
+	return op_child(op, &s->clean.op);
+}
+
 static int grow_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	struct mnt_grow_req *req = &s->req.grow;
 	memset(req, 0, sizeof(*req));
 	node_on(&req->on, s->staging_path, &s->n.dev.dev);
-	req->type = s->n.volume->rec->fs;
+	req->type = s->n.fs;
 	req->size_bytes = s->n.dev.dev.size_bytes;
 	return node_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
 		CSI_GROW_TIMEOUT_MS);
@@ -510,25 +354,14 @@ static int grow_end(struct op *op, int res)
 	return res == 0 ? 0 : node_fail(op, res, "growth", s->staging_path);
 }
 
-/* Without CAP_SYS_RESOURCE the kernel refuses to grow a mounted ext4 (a restricted container): an
- * image larger than its file system then grows before it is mounted. */
-static bool lacks_sys_resource(void)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[2] = {0};
-	if (syscall(SYS_capget, &header, data) != 0)
-		return false;
-	return (data[CAP_TO_INDEX(CAP_SYS_RESOURCE)].effective & CAP_TO_MASK(CAP_SYS_RESOURCE)) ==
-	       0;
-}
-
+/* An image larger than its file system grows before it is mounted where it cannot afterwards. */
 static int decide_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
-	s->offline_growth = rec->fs == FSIMG_EXT4 && !s->n.access.read_only &&
+	s->offline_growth = s->n.fs == FSIMG_EXT4 && !s->n.access.read_only &&
 			    s->probe.fs_bytes + POOL_SIZE_ALIGN <= rec->size_bytes &&
-			    lacks_sys_resource();
+			    !mnt_can_grow_ext4();
 	return 0;
 }
 
@@ -544,9 +377,11 @@ static int answer_run(struct op *op)
 
 static const struct op_step stage_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
-	{"elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
-	{"tools", .done = tools_done, .run = tools_run, .end = tools_end},
-	{"probe", .done = probe_done, .run = probe_run, .end = probe_end},
+	{"elsewhere", .done = stage_elsewhere_done, .run = stage_elsewhere_run,
+		.end = stage_elsewhere_end},
+	{"mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
+	{"tools", .done = stage_tools_done, .run = stage_tools_run, .end = stage_tools_end},
+	{"probe", .done = stage_probe_done, .run = stage_probe_run, .end = stage_probe_end},
 	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo, .flags = OP_ALONG},
 	{"found", .done = found_done, .run = found_run},
 	{"decide", .done = mount_done, .run = decide_run},
@@ -557,7 +392,9 @@ static const struct op_step stage_steps[] = {
 	{"retag", .done = retag_done, .run = retag_run, .end = retag_end},
 	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .flags = OP_COMMIT},
 	{"remember", .done = remember_done, .run = remember_run},
+	{"prepare growth", .done = grow_done, .run = prepare_run},
 	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
+	{"clean log", .done = grow_done, .run = clean_run},
 	{"answer", .run = answer_run},
 	{NULL},
 };
@@ -585,6 +422,7 @@ void csi_node_stage(struct grpc_call *call, const ProtobufCMessage *request)
 	}
 	s->dirfd = pool_dirfd(s->n.volume->pool, RECORD_VOLUME);
 	s->image = s->n.volume->key;
+	s->cap = req->volume_capability;
 	fsimg_uuid_of(s->n.id, s->uuid);
 	node_op_lock(&s->n);
 	csi_task_start(&s->n.task, s->n.volume->rec->name, node_lane(&s->n), stage_steps);

@@ -31,6 +31,12 @@ struct node_volume *node_volume_get(struct pool_object *volume)
 	return volume->node;
 }
 
+bool node_volume_has_fs(const struct pool_object *volume)
+{
+	const struct node_volume *node = node_volume_find(volume);
+	return volume->rec->fs != FSIMG_NONE || (node != NULL && node->as_fs);
+}
+
 /* Another device has had no errors yet. */
 static void health_forget(struct node_volume *node)
 {
@@ -54,27 +60,39 @@ void node_volume_free(struct node_volume *node)
 	free(node);
 }
 
+static bool same_device(const struct backend_dev *a, const struct backend_dev *b)
+{
+	return a->major == b->major && a->minor == b->minor && a->below_major == b->below_major &&
+	       a->below_minor == b->below_minor;
+}
+
 void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct backend_dev *dev)
 {
-	if (node->dev.attached && (node->dev.major != dev->major || node->dev.minor != dev->minor))
+	uint32_t major, minor;
+	backend_dev_below(dev, &major, &minor);
+	if (node->dev.attached && !same_device(&node->dev, dev))
 		node_volume_clear_dev(csi, node);
 	node->dev = *dev;
 	/* It may be the same number and yet bound anew. */
 	node->health.seq = 0;
+	node->health.other_file = false;
 	if (node->health.gone_ns != 0)
 		csi_find(csi, node, CSI_DEVICE_GONE, &node->health.gone_ns, false);
 	if (list_empty(&node->health.link))
 		list_push(&csi->attached, &node->health.link);
 	/* Without memory for it there are no counters, which is no reason to fail. */
 	if (csi->probes != NULL)
-		(void)probes_track(csi->probes, dev->major, dev->minor, node);
+		(void)probes_track(csi->probes, major, minor, node);
 }
 
 void node_volume_clear_dev(struct csi *csi, struct node_volume *node)
 {
+	uint32_t major, minor;
+	backend_dev_below(&node->dev, &major, &minor);
 	if (node->dev.attached && csi->probes != NULL)
-		probes_untrack(csi->probes, node->dev.major, node->dev.minor, node);
+		probes_untrack(csi->probes, major, minor, node);
 	node->dev.attached = false;
+	node->detaching = false;
 	node->fitted_bytes = 0;
 	health_forget(node);
 }
@@ -129,6 +147,12 @@ void node_volume_remove_mount(struct node_volume *node, const char *path)
 void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64])
 {
 	snprintf(ret_tag, 64, "ringvol:%s:%s", pool_uuid8, random);
+}
+
+bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9])
+{
+	return strlen(tag) == strlen("ringvol:") + 8 + 1 + 8 &&
+	       sscanf(tag, "ringvol:%8[0-9a-f]:%8[0-9a-f]", ret_pool, ret_random) == 2;
 }
 
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64])

@@ -17,6 +17,7 @@ enum { CSI_ALONE_MS = 10000 };
 struct node_mount {
 	struct list link;
 	bool staging; /* made by NodeStage (unknown, false, after a restart) */
+	bool first;   /* found by adoption before its others, as the one of NodeStage would be */
 	bool read_only;
 	bool single_writer; /* published as SINGLE_NODE_SINGLE_WRITER; marked on the image, too */
 	char path[];
@@ -36,6 +37,7 @@ struct node_health {
 	bool try_read;        /* errors are over if the driver can read from it */
 	/* What is wrong with it. */
 	uint64_t gone_ns;      /* its device is not bound any more, or is another's */
+	bool other_file;       /* likewise: bound, and not to its image */
 	uint64_t shut_down_ns; /* its file system answers EIO to everything */
 	uint64_t read_only_ns; /* its file system turned read-only by itself */
 	/* Calls on it have overstayed, whoever's; none has come back in time since. A helper that
@@ -58,12 +60,19 @@ struct node_volume {
 	struct pool_object *volume;
 	struct backend_dev dev;
 	struct list mounts; /* node_mount: staging and publish paths alike */
+	/* A block volume that may change its mode is mounted; see node_volume_has_fs(). */
+	bool as_fs;
 	/* NodeStage has seen to it that the file system fills a device of so many bytes; 0: not in
 	 * this run of the driver. */
 	uint64_t fitted_bytes;
+	/* Its file system may have grown and its log not be clean (clean_log.h): it is frozen
+	 * before it is copied. */
+	bool grown;
 	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
 	 * there can be none. */
 	bool marks_read;
+	/* Its device is being let go by us: that it goes is no finding. */
+	bool detaching;
 	/* Until then (ring_now_ns) who asks for its file system does so alone: it is being
 	 * unmounted (node_release.c). */
 	uint64_t alone_until_ns;
@@ -74,6 +83,9 @@ struct node_volume {
 struct node_volume *node_volume_get(struct pool_object *volume);
 /* NULL when nothing is attached. */
 struct node_volume *node_volume_find(const struct pool_object *volume);
+/* Whether the volume is used as a file system, and not as a block device: what it was made as,
+ * unless its record allows a change of mode and it is mounted. */
+bool node_volume_has_fs(const struct pool_object *volume);
 /* The one place that knows of a device from attach, adoption or resize until its detach; the probes
  * count for it meanwhile. */
 void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct backend_dev *dev);
@@ -89,5 +101,7 @@ void node_volume_free(struct node_volume *node);
 /* "ringvol:<pool uuid8>:<random>"; both parts are in the volume's id, too. */
 void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64]);
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64]);
+/* False for what is no such tag. */
+bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9]);
 
 #endif

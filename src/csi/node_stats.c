@@ -218,7 +218,7 @@ void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
 		csi_refuse(csi, call, &err);
 		return;
 	}
-	s->block = s->n.volume->rec->fs == FSIMG_NONE;
+	s->block = !node_volume_has_fs(s->n.volume);
 	const char *name = s->n.volume->rec->name;
 	csi_task_claim(&s->n.task, s->n.volume->rec);
 	s->n.volume = NULL;

@@ -96,12 +96,23 @@ static int parse_erase(const char *key, const char *value, struct csi_params *re
 	return 0;
 }
 
-static int parse_freeze(const char *key, const char *value, struct csi_params *ret, struct err *err)
+static int parse_bool(const char *key, const char *value, bool *ret, struct err *err)
 {
-	ret->snapshot_freeze = strcmp(value, "true") == 0;
-	if (!ret->snapshot_freeze && strcmp(value, "false") != 0)
+	*ret = strcmp(value, "true") == 0;
+	if (!*ret && strcmp(value, "false") != 0)
 		return wrong_value(key, value, "true or false", err);
 	return 0;
+}
+
+static int parse_freeze(const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	return parse_bool(key, value, &ret->snapshot_freeze, err);
+}
+
+static int parse_mode_change(
+	const char *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	return parse_bool(key, value, &ret->allow_mode_change, err);
 }
 
 static const struct {
@@ -116,6 +127,7 @@ static const struct {
 	{"blockSize", parse_block_size},
 	{"eraseOnDelete", parse_erase},
 	{"snapshotFreeze", parse_freeze},
+	{"allowVolumeModeChange", parse_mode_change},
 };
 
 static bool is_others(const char *key)
@@ -223,6 +235,8 @@ int csi_params_compare(const struct csi_params *params, const struct csi_access 
 		return differs(rec, "eraseOnDelete", err);
 	if (params->snapshot_freeze != rec->snapshot_freeze)
 		return differs(rec, "snapshotFreeze", err);
+	if (params->allow_mode_change != rec->allow_mode_change)
+		return differs(rec, "allowVolumeModeChange", err);
 	if (fs != FSIMG_NONE && strcmp(params->mkfs_options, rec->mkfs_options) != 0)
 		return differs(rec, "mkfsOptions", err);
 	return 0;

@@ -57,7 +57,7 @@ static int decide_run(struct op *op)
 		return 0;
 	q->dev = node->dev;
 	if (quiesce_take_mount(q)) {
-		q->freeze = !q->reflink || rec->snapshot_freeze;
+		q->freeze = !q->reflink || rec->snapshot_freeze || node->grown;
 		return 0;
 	}
 	if (rec->fs == FSIMG_NONE && !q->reflink)
@@ -239,7 +239,7 @@ static int freeze_end(struct op *op, int res)
 			q->volume->rec->name, q->on.at.path);
 	if (res < 0 && !q->overstayed)
 		return quiesce_call_failed(op, res, "freeze");
-	q->frozen = !q->overstayed;
+	q->frozen = q->cleaned = !q->overstayed;
 	return 0;
 }
 

@@ -25,6 +25,7 @@ struct csi_quiesce {
 	bool moved;               /* the device is not mounted where memory says */
 	bool overstayed;          /* the freeze did; it may still come about */
 	bool frozen;              /* csi_thaw has to run */
+	bool cleaned;             /* the freeze has come about: the log is clean */
 	uint64_t allocated_bytes; /* of the image after the sync */
 	unsigned attempts;        /* of the lock or of thaws, and the pauses between */
 	struct mnt_on_req on;     /* what is synced or frozen; path "" for nothing */
@@ -35,10 +36,11 @@ struct csi_quiesce {
 
 /*
  * reflink: the bytes will be shared, at one instant by the kernel's doing: a sync is enough, unless
- * the volume's snapshotFreeze wants a freeze. Otherwise they will be read over some time: a mounted
- * volume is frozen where that lasts no longer than CSI_FREEZE_COPY_MAX bytes do. What is attached
- * is measured after its sync (volume->allocated_bytes). ERR_PRECONDITION: it cannot be held still
- * (names the remedy), or somebody else has frozen it. ERR_TIMEOUT: it does not answer.
+ * the volume's snapshotFreeze wants a freeze, or its log is not clean after a growth. Otherwise
+ * they will be read over some time: a mounted volume is frozen where that lasts no longer than
+ * CSI_FREEZE_COPY_MAX bytes do. What is attached is measured after its sync
+ * (volume->allocated_bytes). ERR_PRECONDITION: it cannot be held still (names the remedy), or
+ * somebody else has frozen it. ERR_TIMEOUT: it does not answer.
  */
 void csi_quiesce_init(
 	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool reflink);

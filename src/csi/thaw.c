@@ -66,7 +66,7 @@ void quiesce_set_path(struct csi_quiesce *q, const char *path)
 bool quiesce_take_mount(struct csi_quiesce *q)
 {
 	const struct node_volume *node = node_volume_find(q->volume);
-	if (node == NULL || !node->dev.attached || q->volume->rec->fs == FSIMG_NONE ||
+	if (node == NULL || !node->dev.attached || !node_volume_has_fs(q->volume) ||
 		list_empty(&node->mounts))
 		return false;
 	q->dev = node->dev;
@@ -154,8 +154,12 @@ static int look_job(void *arg)
 
 static int unmark_job(void *arg)
 {
-	_cleanup_fd_ int fd = quiesce_open_image(arg);
-	return fd < 0 ? fd : boot_mark_remove(fd, BOOT_MARK_FROZEN);
+	const struct csi_quiesce *q = arg;
+	_cleanup_fd_ int fd = quiesce_open_image(q);
+	if (fd < 0)
+		return fd;
+	int r = boot_mark_remove(fd, BOOT_MARK_FROZEN);
+	return r == 0 && q->cleaned ? boot_mark_remove(fd, BOOT_MARK_GROWN) : r;
 }
 
 int quiesce_look_run(struct op *op)
@@ -235,8 +239,12 @@ bool quiesce_unmarked(struct op *op)
 
 int quiesce_unmark_end(struct op *op, int res)
 {
-	(void)res; /* A mark left behind costs a needless thaw, no more. */
-	quiesce_of(op)->marked = false;
+	struct csi_quiesce *q = quiesce_of(op);
+	struct node_volume *node = node_volume_find(q->volume);
+	/* A mark left behind costs a needless thaw or freeze, no more. */
+	if (res == 0 && q->cleaned && node != NULL)
+		node->grown = false;
+	q->marked = false;
 	return 0;
 }
 

@@ -145,8 +145,9 @@ static bool read_counters(
 	struct csi_watch *watch, struct node_volume *node, struct probe_counters *ret)
 {
 	struct probes *probes = watch->csi->probes;
-	return probes != NULL && probes_read(probes, node->dev.major, node->dev.minor, ret) == 0 &&
-	       ret->exact;
+	uint32_t major, minor;
+	backend_dev_below(&node->dev, &major, &minor);
+	return probes != NULL && probes_read(probes, major, minor, ret) == 0 && ret->exact;
 }
 
 static void judge_errors(struct csi_watch *watch, struct node_volume *node)
@@ -335,6 +336,8 @@ static void check(struct csi_watch *watch, struct node_volume *node, uint64_t no
 	const uint64_t period_ns = CSI_LOOK_MS * (uint64_t)NS_PER_MS;
 	if (health->device_due || watch->uevents < 0 || health->seq == 0)
 		csi_look_device(watch->csi, node);
+	if (health->device_due && !node->detaching)
+		want_look(watch, node);
 	health->device_due = false;
 	if (now_ns - health->judged_ns >= period_ns) {
 		judge_latency(watch, node);

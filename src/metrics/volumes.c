@@ -127,7 +127,9 @@ static const char *const op_labels[PROBE_OPS] = {
 static bool read_counters(struct volume *v, struct probe_counters *ret)
 {
 	struct probes *probes = v->metrics->csi->probes;
-	if (probes == NULL || probes_read(probes, v->node->dev.major, v->node->dev.minor, ret) < 0)
+	uint32_t major, minor;
+	backend_dev_below(&v->node->dev, &major, &minor);
+	if (probes == NULL || probes_read(probes, major, minor, ret) < 0)
 		return false;
 	v->scrape->work += ret->exact ? BPF_WORK : SYSFS_WORK;
 	return true;

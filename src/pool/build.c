@@ -410,6 +410,8 @@ static int enter_index(struct pool_build *b)
 		.kind = b->rec->kind,
 		.image_bytes = (uint64_t)st.st_size,
 		.allocated_bytes = (uint64_t)st.st_blocks * 512,
+		.image_dev = st.st_dev,
+		.image_ino = st.st_ino,
 	};
 	strcpy(found.key, b->rec->key);
 	pool_room_release(pool, b->reserved);

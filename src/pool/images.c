@@ -132,7 +132,11 @@ void pool_images_look(struct pool_images *images, const int fds[POOL_FDS])
 		struct stat st;
 		int dirfd = fds[image->kind == RECORD_VOLUME ? POOL_FD_VOLUMES : POOL_FD_SNAPSHOTS];
 		image->res = fstatat(dirfd, image->key, &st, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
-		image->size_bytes = image->res == 0 ? (uint64_t)st.st_size : 0;
+		if (image->res < 0)
+			continue;
+		image->size_bytes = (uint64_t)st.st_size;
+		image->image_dev = st.st_dev;
+		image->image_ino = st.st_ino;
 	}
 }
 
@@ -162,6 +166,10 @@ void pool_images_apply(struct pool *pool, const struct pool_images *images)
 		if (o == NULL || o->rec == NULL || (image->res < 0 && image->res != -ENOENT))
 			continue;
 		bool truncated = image->res == 0 && image->size_bytes < o->rec->size_bytes;
+		if (image->res == 0) { /* maybe another file, put there by hand */
+			o->image_dev = image->image_dev;
+			o->image_ino = image->image_ino;
+		}
 		/* Its record may have grown since its file was looked at. */
 		if (truncated && images->grown != pool->images_grown)
 			continue;

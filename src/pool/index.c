@@ -62,6 +62,8 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 		.why = found->why,
 		.kind = found->kind,
 		.allocated_bytes = found->allocated_bytes,
+		.image_dev = found->image_dev,
+		.image_ino = found->image_ino,
 		.truncated = found->truncated,
 	};
 	strcpy(e->object.key, found->key);
@@ -221,9 +223,10 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 				"%s %s may be in a pool that is not here: %s", nouns[kind], id,
 				pool_why(pools->at[i]));
 	if (pool == NULL)
-		return err_set(err, ERR_NOT_FOUND,
-			"%s %s does not exist: no pool here has the id %s", nouns[kind], id,
-			parsed.pool);
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s %s: no pool on this node has the uuid %s...; ask the node that has it, or "
+			"give its pool to this driver with --pool",
+			nouns[kind], id, parsed.pool);
 	if (!pool->loaded)
 		return err_set(err, ERR_UNAVAILABLE, "%s %s: %s", nouns[kind], id, pool_why(pool));
 	struct pool_object *o = pool_index_find(pool, kind, parsed.key);
@@ -235,6 +238,17 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
 	*ret = o;
 	return 0;
+}
+
+bool pools_id_elsewhere(const struct pools *pools, const char *id)
+{
+	struct record_id parsed;
+	if (record_id_parse(id, &parsed) < 0 || pools_by_uuid8(pools, parsed.pool) != NULL)
+		return false;
+	for (unsigned i = 0; i < pools->count; i++)
+		if (pools->at[i]->uuid8[0] == '\0')
+			return false;
+	return true;
 }
 
 /* The next pool by uuid; the first one for "". */
@@ -289,6 +303,27 @@ struct pool_object *pool_next_object(
 void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX])
 {
 	record_id_print(object->pool->uuid8, object->rec, ret_id);
+}
+
+bool pool_object_has_id(const struct pool_object *object, const char *id)
+{
+	struct record_id parsed;
+	return record_id_parse(id, &parsed) == 0 && strcmp(parsed.pool, object->pool->uuid8) == 0 &&
+	       strcmp(parsed.key, object->key) == 0 &&
+	       (object->rec == NULL || strcmp(parsed.random, object->rec->random) == 0);
+}
+
+struct pool_object *pools_find_image(
+	const struct pools *pools, uint64_t image_dev, uint64_t image_ino)
+{
+	for (unsigned i = 0; i < pools->count; i++) {
+		const struct pool_index *index = &pools->at[i]->index[RECORD_VOLUME];
+		for (unsigned at = 0; at < index->count; at++)
+			if (index->at[at]->image_ino == image_ino &&
+				index->at[at]->image_dev == image_dev)
+				return index->at[at];
+	}
+	return NULL;
 }
 
 unsigned pool_count(const struct pool *pool, enum record_kind kind)

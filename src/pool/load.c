@@ -105,14 +105,20 @@ static int open_lock(struct pool_load *load)
 	return 0;
 }
 
-/* volumes/ and snapshots/ must be there: without them the pool is damaged, not empty. The others
- * are caches and leftovers, made again. */
+/* volumes/ must be there: without it the pool is damaged, not empty, and nothing could tell which.
+ * So is one without the snapshots/ whose snapshots memory knows. Else snapshots/ is made again, as
+ * somebody may have removed it when it was empty; and so are the others, caches and leftovers. */
+static bool may_make(const struct pool_load *load, unsigned i)
+{
+	return i >= POOL_FD_TEMPLATES || (i == POOL_FD_SNAPSHOTS && !load->had_snapshots);
+}
+
 static int open_dirs(struct pool_load *load)
 {
 	int root = load->fds[POOL_FD_ROOT];
 	for (unsigned i = POOL_FD_VOLUMES; i < POOL_DIRS_END; i++) {
 		const char *name = pool_dir_names[i];
-		if (i >= POOL_FD_TEMPLATES && mkdirat(root, name, 0700) < 0 && errno != EEXIST &&
+		if (may_make(load, i) && mkdirat(root, name, 0700) < 0 && errno != EEXIST &&
 			errno != EROFS) {
 			load_end_sys(load, -errno, name);
 			return -1;
@@ -256,6 +262,8 @@ int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct p
 		found.why = why_of(r);
 	found.image_bytes = (uint64_t)st.st_size;
 	found.allocated_bytes = (uint64_t)st.st_blocks * 512;
+	found.image_dev = st.st_dev;
+	found.image_ino = st.st_ino;
 	found.truncated = found.rec != NULL && found.image_bytes < found.rec->size_bytes;
 	*ret = found;
 	return 0;
@@ -402,6 +410,8 @@ static void refresh(struct pool_object *o, struct pool_found *found)
 		found->rec = NULL;
 	}
 	o->allocated_bytes = found->allocated_bytes;
+	o->image_dev = found->image_dev;
+	o->image_ino = found->image_ino;
 	pool_image_found(o, false, found->truncated);
 	pool_entry(o)->image_bytes = found->image_bytes;
 	pool_room_add(o);

@@ -57,6 +57,9 @@ struct pool_object {
 	const char *why;          /* static: what is wrong with a quarantined object */
 	enum record_kind kind;    /* from the directory it is in */
 	uint64_t allocated_bytes; /* as of the last measure */
+	/* st_dev and inode of the image, by which a device that is bound to it is known. They stay
+	 * while the image is missing. */
+	uint64_t image_dev, image_ino;
 	bool shared;              /* other objects share its extents: a clone or snapshot was taken
 				   * and one of that family is left */
 	bool truncated;           /* the image is shorter than its record says */
@@ -119,17 +122,25 @@ struct pool_object *pools_find_name(
 	const struct pools *pools, enum record_kind kind, const char *name);
 /* By id. ERR_INVALID: longer than RECORD_ID_MAX; ERR_NOT_FOUND: not an id of ours, or gone, or a
  * later object of the same name; ERR_UNAVAILABLE: its pool is not here or not loaded;
- * ERR_DATA_LOSS: quarantined. *ret is set only with 0. An id that is well-formed but of no pool
- * configured here is ERR_UNAVAILABLE too if a pool is missing and its uuid unknown, else not found.
- */
+ * ERR_DATA_LOSS: quarantined. *ret is set only with 0. "Not here" is not "gone": a well-formed id
+ * of a pool that is not configured here is ERR_UNAVAILABLE, too. */
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err);
+/* Whether an id is well-formed and its pool is none of those configured here. False while one of
+ * them has not told its uuid yet: it may be that one. */
+bool pools_id_elsewhere(const struct pools *pools, const char *id);
 /* Objects in order of (pool's uuid, key) across pools, for listing: the first one after `after_id`
  * ("" starts; it need not exist any more), NULL at the end or for what is no id. Quarantined
  * objects are left out. */
 struct pool_object *pools_next(
 	const struct pools *pools, enum record_kind kind, const char *after_id);
 void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]);
+/* Whether an id is this object's. Of a quarantined one nobody knows the random part. */
+bool pool_object_has_id(const struct pool_object *object, const char *id);
+/* The volume, maybe a quarantined one, whose image that file is; NULL: none's. Looks through all of
+ * them: 1 ms at 100,000. */
+struct pool_object *pools_find_image(
+	const struct pools *pools, uint64_t image_dev, uint64_t image_ino);
 /* Of one pool, quarantined ones included: the first whose key is behind `after_key` ("" starts),
  * NULL at the end. */
 struct pool_object *pool_next_object(

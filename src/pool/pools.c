@@ -339,6 +339,7 @@ static void pool_look(struct pool *pool)
 	if (pool->loaded)
 		pool_images_ask(pool, &task->images);
 	task->load.init = pool->init;
+	task->load.had_snapshots = pool->index[RECORD_SNAPSHOT].count > 0;
 	task->load.name = strdup(pool->name);
 	task->load.path = strdup(pool->path);
 	if (task->load.name == NULL || task->load.path == NULL) {

@@ -166,7 +166,7 @@ struct pool_found {
 	struct record *rec; /* NULL: quarantined */
 	const char *why;
 	enum record_kind kind;
-	uint64_t image_bytes, allocated_bytes;
+	uint64_t image_bytes, allocated_bytes, image_dev, image_ino;
 	bool truncated;
 };
 /* Blocking. -ENOENT: nothing there. */
@@ -175,6 +175,7 @@ int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct p
 struct pool_load {
 	char *name, *path;
 	bool init;
+	bool had_snapshots; /* as memory has it, of a pool that was here before */
 	/* out */
 	enum pool_state state;
 	char why[POOL_WHY_BYTES];
@@ -250,7 +251,7 @@ struct pool_image {
 	enum record_kind kind;
 	char key[RECORD_KEY_MAX];
 	int res;
-	uint64_t size_bytes;
+	uint64_t size_bytes, image_dev, image_ino;
 };
 struct pool_images {
 	struct pool_image *at;

@@ -62,6 +62,7 @@ static const struct field {
 	{"source_id", FIELD_STRING, AT(source_id), false, RECORD_ID_MAX - 1},
 	{"shares_extents", FIELD_BOOL, AT(shares_extents), true},
 	{"family", FIELD_STRING, AT(family), false, RECORD_ID_MAX - 1},
+	{"allow_mode_change", FIELD_BOOL, AT(allow_mode_change), false},
 	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX},
 #undef AT
 };
@@ -160,6 +161,8 @@ static void print_field(struct out *o, const struct record *rec, const struct fi
 		if (s == NULL || (s[0] == '\0' && !f->required))
 			return;
 	}
+	if (f->type == FIELD_BOOL && !f->required && !*(const bool *)at)
+		return;
 	out_text(o, f->name);
 	out_char(o, '=');
 	switch (f->type) {
@@ -306,6 +309,8 @@ static int parse_value(struct record *rec, const struct field *f, char *s)
 		return r == 0 && n > f->max ? -EPROTONOSUPPORT : r;
 	case FIELD_BOOL:
 		*(bool *)at = s[0] == 't';
+		if (!f->required && strcmp(s, "false") == 0) /* left out, then */
+			return -EBADMSG;
 		return strcmp(s, "true") == 0 || strcmp(s, "false") == 0 ? 0 : -EPROTONOSUPPORT;
 	case FIELD_ENUM:
 		return parse_enum(s, f->values, at);

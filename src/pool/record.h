@@ -53,6 +53,9 @@ struct record {
 	uint8_t device; /* enum backend_type */
 	enum record_erase erase;
 	bool snapshot_freeze;
+	/* Made for block, it may be used as a file system as well (Velero's restores). Written only
+	 * where it is true, so that a record without it is one that older drivers read. */
+	bool allow_mode_change;
 	const char *mkfs_options; /* "" if none */
 	enum record_source source;
 	const char *source_id; /* "" if none; a snapshot's source volume */

@@ -91,7 +91,8 @@ void survey_open(struct survey *ret, const char *path, bool lock)
 		s.fds[i] = openat(s.fds[SURVEY_ROOT], survey_dir_names[i],
 			O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		/* The others are caches and leftovers, made again. */
-		if (s.fds[i] < 0 && i <= SURVEY_SNAPSHOTS)
+		if (s.fds[i] < 0 &&
+			(i == SURVEY_VOLUMES || (i == SURVEY_SNAPSHOTS && errno != ENOENT)))
 			fail(&s, POOL_SICK, "the directory %s/%s: %s", path, survey_dir_names[i],
 				strerrordesc_np(errno));
 	}
@@ -181,6 +182,8 @@ int survey_object(
 		.why = found.why,
 		.image_bytes = found.image_bytes,
 		.allocated_bytes = found.allocated_bytes,
+		.image_dev = found.image_dev,
+		.image_ino = found.image_ino,
 		.truncated = found.truncated,
 	};
 	memcpy(ret->key, found.key, sizeof(ret->key));

@@ -54,7 +54,7 @@ struct survey_object {
 	char key[RECORD_KEY_MAX];
 	struct record *rec; /* NULL: quarantined, see why */
 	const char *why;    /* static */
-	uint64_t image_bytes, allocated_bytes;
+	uint64_t image_bytes, allocated_bytes, image_dev, image_ino;
 	bool truncated; /* the image is shorter than its record says */
 };
 /* -ENOENT: it is gone; -EINVAL: the name is no key; -ENOMEM, -EMFILE. */

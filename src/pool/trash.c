@@ -8,9 +8,11 @@
  * file that fails is left for the next look after the pool. Files that are not named as ours are
  * left alone.
  *
- * `discard` punches holes; that the disk below hears of it is the mount option discard's, or
- * fstrim's.
+ * `discard` has the disk below discard the blocks (trim.h). Where they are is known only until they
+ * are given back: a mark on the file says that this has begun, and one that is found marked, by an
+ * attempt that was cut short, has all that is free on the disk discarded instead.
  */
+#include "blockio/trim.h"
 #include "pool/private.h"
 
 #include <errno.h>
@@ -29,6 +31,8 @@ enum {
 	TRASH_ZEROS = 2, /* the file is to be overwritten, on the loop */
 };
 
+#define TRASH_PUNCHED "trusted.ringvol.punched"
+
 struct pool_trash {
 	struct pool_job job;
 	int dirfd;
@@ -40,7 +44,9 @@ struct pool_trash {
 	int fd;
 	off_t size, erased;
 	enum record_erase erase;
-	struct op zeros; /* overwrites it: a sync, the child, a sync */
+	bool punched;     /* by an earlier attempt: where its blocks were is not known */
+	uint64_t trimmed; /* the disk is, up to here */
+	struct op zeros;  /* overwrites it: a sync, the child, a sync */
 	struct copy copy;
 	bool zeroing;
 };
@@ -97,18 +103,32 @@ static int open_file(struct pool_trash *t)
 		return -EMEDIUMTYPE;
 	t->size = st.st_size;
 	t->erased = 0;
+	t->trimmed = 0;
+	t->punched = fgetxattr(t->fd, TRASH_PUNCHED, NULL, 0) >= 0;
 	return read_erase(t->fd, &t->erase);
 }
 
+/* A disk that takes no discards, which was not asked for when the volume was made, keeps nothing
+ * from being given back. */
 static int discard_piece(struct pool_trash *t)
 {
-	off_t len = t->size - t->erased < TRASH_CUT_BYTES ? t->size - t->erased
-							  : (off_t)TRASH_CUT_BYTES;
-	/* A file system without holes frees the blocks with the file. */
-	if (fallocate(t->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, t->erased, len) < 0 &&
-		errno != EOPNOTSUPP)
+	uint64_t at = (uint64_t)t->erased;
+	/* A full disk must not keep what would make room. */
+	if (at == 0 && fsetxattr(t->fd, TRASH_PUNCHED, "", 0, 0) < 0 && errno != ENOSPC)
 		return -errno;
-	t->erased += len;
+	int r = trim_punch(t->fd, &at, (uint64_t)t->size);
+	if (r < 0 && r != -EOPNOTSUPP)
+		return r;
+	t->erased = r < 0 ? t->size : (off_t)at;
+	t->freed = true;
+	return TRASH_MORE;
+}
+
+static int discard_rest(struct pool_trash *t)
+{
+	int r = trim_disk(t->fd, &t->trimmed);
+	if (r < 0 && r != -EOPNOTSUPP)
+		return r;
 	return TRASH_MORE;
 }
 
@@ -120,6 +140,8 @@ static int file_piece(struct pool_trash *t)
 		return TRASH_ZEROS;
 	if (t->erase == RECORD_ERASE_DISCARD && t->erased < t->size)
 		return discard_piece(t);
+	if (t->erase == RECORD_ERASE_DISCARD && t->punched && t->trimmed != UINT64_MAX)
+		return discard_rest(t);
 	/* To nothing, before it goes: XFS frees the blocks of an unlinked file some time later, and
 	 * what is free would not be known when the trash is empty. */
 	off_t rest = t->size > TRASH_CUT_BYTES ? t->size - TRASH_CUT_BYTES : 0;

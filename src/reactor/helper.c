@@ -66,7 +66,7 @@ struct helpers {
 	unsigned slot_count[SLOT_ENDING + 1];
 	struct list queue;      /* helper_call.link: no helper yet */
 	struct list behind;     /* helper_call.link: another call for the same key goes first */
-	struct list answering;  /* helper_call.link: the answer is posted (hung key; simulation) */
+	struct list answering;  /* helper_call.link: the answer is posted (hung key; run inline) */
 	unsigned queued;        /* on queue and behind */
 	struct ring_timer tick; /* armed when there are helpers too many or too few */
 };
@@ -439,7 +439,7 @@ static void call_on_posted(struct ring_req *req, int res, uint32_t flags)
 	struct helper_call *call = container_of(req, struct helper_call, posted);
 	struct helpers *helpers = call->slot;
 	list_remove(&call->link);
-	if (ring_simulated(helpers->ring)) {
+	if (ring_runs_inline(helpers->ring)) {
 		helpers->queued--;
 		call->resp_len = call->resp_cap;
 		if (call->resp_cap != 0)
@@ -461,8 +461,8 @@ int helpers_submit(struct helpers *helpers, struct helper_call *call)
 	list_init(&call->link);
 	call->timer = (struct ring_timer){.fn = call_on_deadline};
 	call->posted = (struct ring_req){.fn = call_on_posted};
-	if (ring_simulated(helpers->ring) || helpers_hung_since(helpers, call->key) != 0) {
-		helpers->queued += ring_simulated(helpers->ring);
+	if (ring_runs_inline(helpers->ring) || helpers_hung_since(helpers, call->key) != 0) {
+		helpers->queued += ring_runs_inline(helpers->ring);
 		call_enlist(helpers, call, &helpers->answering);
 		ring_post(helpers->ring, &call->posted, -ETIMEDOUT);
 		return 0;
@@ -492,12 +492,12 @@ int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *tabl
 	list_init(&helpers->behind);
 	list_init(&helpers->answering);
 	/* One must start now, or none ever will; the others follow when the loop runs. */
-	int r = ring_simulated(ring) ? 0 : helpers_start_one(helpers);
+	int r = ring_runs_inline(ring) ? 0 : helpers_start_one(helpers);
 	if (r < 0) {
 		helpers_close(helpers);
 		return r;
 	}
-	if (!ring_simulated(ring))
+	if (!ring_runs_inline(ring))
 		helpers_plan(helpers);
 	*ret = helpers;
 	return 0;

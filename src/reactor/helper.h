@@ -56,7 +56,8 @@ struct helper_call {
 	struct ring_req posted;
 };
 
-/* In a simulated ring the functions run on the loop's thread. 0 or -errno. */
+/* In a ring that runs inline (ring_engine.h) the functions run on the loop's thread. 0 or -errno.
+ */
 int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *table, unsigned count);
 /* Kills the idle and the busy; calls in flight get no on_end. NULL is legal. */
 void helpers_close(struct helpers *helpers);

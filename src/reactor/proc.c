@@ -8,7 +8,8 @@
  * open until the deadline.
  *
  * Fails when nothing could be started. After that, or when its lane holds it, on_end always comes.
- * In a simulated ring the child is run to its end when its post is dispatched.
+ * In a ring that runs inline (ring_engine.h) the child is run to its end when its post is
+ * dispatched.
  */
 #include "reactor/proc.h"
 
@@ -265,7 +266,7 @@ static void proc_on_deadline(struct ring_timer *timer)
 		kill(-proc->pid, SIGKILL);
 }
 
-/* ---- simulated ---- */
+/* ---- inline ---- */
 
 static uint64_t real_ms(void)
 {
@@ -328,7 +329,7 @@ static void proc_on_posted(struct ring_req *req, int res, uint32_t flags)
 static int proc_begin(struct proc *proc)
 {
 	struct ring *ring = proc->ring;
-	if (ring_simulated(ring)) {
+	if (ring_runs_inline(ring)) {
 		proc->exit_req.fn = proc_on_posted;
 		ring_post(ring, &proc->exit_req, 0);
 		return 0;

@@ -13,7 +13,8 @@
  * without IORING_CQE_F_MORE is its last, and re-arming is the owner's affair. The owner may free
  * or reuse a request from the callback of its last completion, not before.
  *
- * The same interface is served by a simulated ring (sim.h): seeded order, short transfers, faults.
+ * Requests are carried out by an engine (ring_engine.h): the kernel's io_uring, or one of the
+ * tests' own.
  */
 #ifndef RINGVOL_REACTOR_RING_H
 #define RINGVOL_REACTOR_RING_H
@@ -43,20 +44,18 @@ struct ring_req {
 	bool cancelled;          /* ring_cancel() was called */
 };
 
-struct ring_sim; /* sim.h */
-
 struct ring_config {
-	unsigned entries;     /* submission queue, 0: 256 */
-	struct ring_sim *sim; /* NULL: the kernel's ring */
+	unsigned entries; /* submission queue, 0: 256 */
 };
 
-/* 0 or -errno: -EPERM when io_uring is disabled (kernel.io_uring_disabled, seccomp), -ENOSYS. */
+/* A ring on the kernel's io_uring. 0 or -errno: -EPERM when io_uring is disabled
+ * (kernel.io_uring_disabled, seccomp), -ENOSYS. */
 int ring_open(struct ring **ret_ring, const struct ring_config *config);
 /* Says in *err why it failed with `res`, and the remedy, which differs with what forbids it. Reads
  * /proc. Returns res's errno. */
 int ring_open_why(int res, struct err *err);
-/* Legal with requests in flight only for the kernel's ring; they are cancelled and reaped, their
- * callbacks not called. NULL is legal. */
+/* Requests in flight are cancelled and reaped, and their callbacks are not called. NULL is legal.
+ */
 void ring_close(struct ring *ring);
 
 void ring_submit(struct ring *ring, struct ring_req *req);
@@ -75,7 +74,7 @@ int ring_turn(struct ring *ring, bool wait);
 int ring_run(struct ring *ring);
 void ring_stop(struct ring *ring);
 
-/* CLOCK_MONOTONIC in nanoseconds as of the start of this turn (the simulated clock in a sim). */
+/* The engine's clock in nanoseconds as of the start of this turn: CLOCK_MONOTONIC. */
 uint64_t ring_now_ns(const struct ring *ring);
 
 /* What this kernel has, found by probing at ring_open(). */

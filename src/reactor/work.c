@@ -2,8 +2,8 @@
 /*
  * Worker threads. A job goes to `waiting`, a thread runs it and moves it to `finished`, writes the
  * eventfd if that list was empty, and the loop, which always has a read of the eventfd armed, calls
- * on_end. Threads start when there is more to do than idle threads. In a simulated ring there are
- * none: a job runs when its post is dispatched.
+ * on_end. Threads start when there is more to do than idle threads. A ring that runs
+ * inline (ring_engine.h) has no threads: a job runs when its post is dispatched.
  *
  * A lane lets so many of its jobs into `waiting` as it may have threads, and the next when one of
  * them has run. All threads serve all lanes, and there are enough for all that lanes let in:
@@ -46,8 +46,8 @@ struct worker {
 
 struct work {
 	struct ring *ring;
-	unsigned depth;        /* submitted, on_end not called; the loop's */
-	struct list simulated; /* jobs posted in a simulated ring */
+	unsigned depth;     /* submitted, on_end not called; the loop's */
+	struct list posted; /* jobs of a ring that runs them inline */
 
 	int wake_fd;
 	uint64_t wake_count;
@@ -232,7 +232,7 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 		return -ENOMEM;
 	work->ring = ring;
 	work->lane_threads = threads;
-	list_init(&work->simulated);
+	list_init(&work->posted);
 	list_init(&work->lanes);
 	list_init(&work->workers);
 	lane_init(&work->common, work);
@@ -241,7 +241,7 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 	pthread_mutex_init(&work->lock, NULL);
 	pthread_cond_init(&work->more, NULL);
 	work->wake_fd = -1;
-	if (!ring_simulated(ring)) {
+	if (!ring_runs_inline(ring)) {
 		work->wake_fd = eventfd(0, EFD_CLOEXEC);
 		if (work->wake_fd < 0) {
 			int r = -errno;
@@ -250,7 +250,7 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 		}
 	}
 	work->wake_req.fn = work_on_wake;
-	if (!ring_simulated(ring))
+	if (!ring_runs_inline(ring))
 		work_arm_wake(work);
 	*ret_work = work;
 	return 0;
@@ -289,7 +289,7 @@ void work_close(struct work *work)
 	list_for_each_safe (worker, &work->workers)
 		worker_join(container_of(worker, struct worker, link));
 	ring_discard(work->ring, &work->wake_req);
-	while ((node = list_pop(&work->simulated)) != NULL)
+	while ((node = list_pop(&work->posted)) != NULL)
 		ring_discard(work->ring, &container_of(node, struct work_job, link)->posted);
 	fd_close(&work->wake_fd);
 	pthread_cond_destroy(&work->more);
@@ -299,7 +299,7 @@ void work_close(struct work *work)
 	free(work);
 }
 
-/* ---- simulated ---- */
+/* ---- inline ---- */
 
 static void work_on_posted(struct ring_req *req, int res, uint32_t flags)
 {
@@ -315,7 +315,7 @@ static void work_on_posted(struct ring_req *req, int res, uint32_t flags)
 unsigned work_queue_depth(const struct work *work)
 {
 	unsigned depth = work->depth;
-	list_for_each (pos, &work->simulated)
+	list_for_each (pos, &work->posted)
 		depth++;
 	return depth;
 }
@@ -329,14 +329,14 @@ bool work_lane_stuck(struct work_lane *lane, uint64_t ms)
 	return stuck;
 }
 
-static int submit_simulated(struct work *work, struct work_job *job)
+static int submit_inline(struct work *work, struct work_job *job)
 {
 	unsigned depth = 0;
-	list_for_each (pos, &work->simulated)
+	list_for_each (pos, &work->posted)
 		depth += container_of(pos, struct work_job, link)->lane == job->lane;
 	if (depth >= WORK_QUEUE_MAX)
 		return -EAGAIN;
-	list_push(&work->simulated, &job->link);
+	list_push(&work->posted, &job->link);
 	job->posted = (struct ring_req){.fn = work_on_posted};
 	ring_post(work->ring, &job->posted, 0);
 	return 0;
@@ -349,8 +349,8 @@ int work_submit(struct work *work, struct work_job *job)
 		job->lane = &work->common;
 	struct work_lane *lane = job->lane;
 	assert(lane->work == work);
-	if (ring_simulated(work->ring))
-		return submit_simulated(work, job);
+	if (ring_runs_inline(work->ring))
+		return submit_inline(work, job);
 	if (lane->depth >= WORK_QUEUE_MAX)
 		return -EAGAIN;
 	pthread_mutex_lock(&work->lock);

@@ -26,14 +26,14 @@ struct work_lane;
 struct work_job {
 	int (*run)(struct work_job *job);              /* on a thread; 0 or -errno */
 	void (*on_end)(struct work_job *job, int res); /* on the loop */
-	struct work_lane *lane;                        /* NULL: that of who has none */
+	struct work_lane *lane;                        /* NULL: the shared lane */
 	struct list link;
 	int res;
-	struct ring_req posted; /* carries the result in a simulation */
+	struct ring_req posted; /* the job's turn in a ring that runs it inline */
 };
 
-/* In a simulated ring, jobs run on the loop's thread at a seeded moment. threads: of each lane, and
- * started when they are needed. 0 or -errno. */
+/* threads: of each lane; they start when they are needed. In a ring that runs inline
+ * (ring_engine.h) there are none. 0 or -errno. */
 int work_open(struct work **ret_work, struct ring *ring, unsigned threads);
 /* Waits for the running jobs; those still queued are dropped without on_end. NULL is legal. */
 void work_close(struct work *work);

@@ -80,7 +80,7 @@ enum grpc_status grpc_call_decode(
 		call->arena = NULL;
 	}
 	if (call->arena == NULL)
-		call->arena = arena_new(GRPC_ARENA_MAX_BYTES);
+		call->arena = arena_new_in(GRPC_ARENA_MAX_BYTES, call->registry->memory);
 	if (call->arena == NULL) {
 		*ret_message = "out of memory";
 		return GRPC_RESOURCE_EXHAUSTED;
@@ -108,7 +108,7 @@ static bool call_begin(struct grpc_call *call)
 	if (call->registry->in_flight >= GRPC_CALLS_MAX)
 		return false;
 	if (call->arena == NULL) /* a client stream that ended before its first message */
-		call->arena = arena_new(GRPC_ARENA_MAX_BYTES);
+		call->arena = arena_new_in(GRPC_ARENA_MAX_BYTES, call->registry->memory);
 	if (call->arena == NULL)
 		return false;
 	call->running = true;
@@ -229,6 +229,8 @@ static const char *message_why(int res)
 		return "a message is larger than 4 MiB";
 	case -ENOBUFS:
 		return "too many large answers wait to be read on this connection: read them first";
+	case -ENOSPC:
+		return "too much of requests and answers, of all clients, is under way: try again";
 	default:
 		return "out of memory";
 	}

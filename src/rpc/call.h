@@ -24,8 +24,9 @@ struct grpc_entry {
 
 /* How a call's answers travel. None is called once the call is gone, except free. */
 struct grpc_carrier {
-	/* Queues a message of `size` packed bytes; last: the end follows at once. 0, -ENOMEM, or
-	 * -ENOBUFS: too much waits already for the client to read. */
+	/* Queues a message of `size` packed bytes; last: the end follows at once. 0, -ENOMEM,
+	 * -ENOBUFS: too much waits already for the client to read, or -ENOSPC: the budget of all
+	 * clients is used up. */
 	int (*message)(
 		struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last);
 	/* False when grpc_send() should answer "wait"; grpc_call_resume() is called later. */

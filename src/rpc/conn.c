@@ -16,6 +16,7 @@
 #include "rpc/conn.h"
 
 #include "base/fd.h"
+#include "rpc/registry.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -44,11 +45,21 @@ struct conn {
 	struct ring_req recv, send, wake;
 	struct ring_timer timer; /* a send without progress; then lingering */
 	struct buf out;
+	size_t out_counted; /* of out, in the budget of requests and answers */
 	size_t sent;
 	uint64_t progress_ns;
 };
 
 static void recv_next(struct conn *c);
+
+/* The output buffer has grown or gone. */
+static void out_count(struct conn *c)
+{
+	struct budget *memory = c->server->config.registry->memory;
+	budget_give(memory, c->out_counted);
+	budget_add(memory, c->out.cap);
+	c->out_counted = c->out.cap;
+}
 
 /* ---- how connections end ---- */
 
@@ -61,6 +72,7 @@ static void conn_reap(struct conn *c)
 	list_remove(&c->link);
 	c->server->stats.connections--;
 	buf_free(&c->out);
+	out_count(c);
 	free(c);
 }
 
@@ -75,6 +87,8 @@ static void conn_end_session(struct conn *c)
 		server->stats.too_many_pings++;
 	if (session->end == SESSION_END_HALF_OPEN)
 		server->stats.half_open_closed++;
+	if (session->end == SESSION_END_FLOODED)
+		server->stats.flooded++;
 	c->session = NULL;
 	session->ops->free(session);
 	server->open--;
@@ -120,6 +134,7 @@ static void conn_linger(struct conn *c)
 	c->state = CONN_LINGER;
 	conn_end_session(c);
 	buf_free(&c->out);
+	out_count(c);
 	shutdown(c->fd, SHUT_WR);
 	ring_timer_arm(c->server->config.ring, &c->timer, CONN_LINGER_MS);
 	recv_next(c);
@@ -161,8 +176,11 @@ static void conn_flush(struct conn *c)
 	if (c->state != CONN_OPEN || c->send.armed)
 		return;
 	const struct session_ops *ops = c->session->ops;
+	server_trim_later(c->server);
 	if (c->out.len == 0 && ops->output(c->session, &c->out, CONN_SEND_BYTES) < 0)
 		c->cut = true;
+	if (c->out.cap != c->out_counted)
+		out_count(c);
 	if (c->out.len > 0) {
 		c->sent = 0;
 		c->progress_ns = ring_now_ns(c->server->config.ring);
@@ -294,7 +312,8 @@ void conn_open(struct server *server, struct speaks *speaks, int fd, const struc
 	struct conn *c = calloc(1, sizeof(*c));
 	if (c != NULL)
 		c->remote = remote_add(&speaks->remotes, key);
-	if (c == NULL || c->remote == NULL || speaks->open(server, conn_wake, c, &c->session) < 0) {
+	if (c == NULL || c->remote == NULL ||
+		speaks->open(server, fd, conn_wake, c, &c->session) < 0) {
 		server->stats.refused++;
 		if (c != NULL && c->remote != NULL)
 			remote_drop(c->remote);

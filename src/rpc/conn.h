@@ -4,15 +4,16 @@
 #define RINGVOL_RPC_CONN_H
 
 #include "base/list.h"
+#include "rpc/h2_turn.h"
 #include "rpc/remote.h"
 #include "rpc/server.h"
 #include "rpc/session.h"
 
 /* What is spoken on the connections of a listener. */
 struct speaks {
-	/* 0 or -ENOMEM. on_wake(arg) is the session's to call. */
-	int (*open)(
-		struct server *server, session_wake_fn *on_wake, void *arg, struct session **ret);
+	/* For the connection fd. 0 or -ENOMEM. on_wake(arg) is the session's to call. */
+	int (*open)(struct server *server, int fd, session_wake_fn *on_wake, void *arg,
+		struct session **ret);
 	const struct server_limits *limits;
 	unsigned connections;
 	struct list remotes; /* remote.h: who has them */
@@ -22,6 +23,8 @@ struct server {
 	struct server_config config;
 	struct speaks grpc, http;
 	struct http1 *http1; /* what HTTP connections share; NULL: none is served */
+	struct h2_turns turns;
+	struct ring_timer trim_timer;
 	struct ring_bufs *bufs;
 	struct list listeners, conns;
 	unsigned open; /* connections that may still carry calls */
@@ -44,6 +47,8 @@ void conns_drain(struct server *server);
 /* Closes all at once. */
 void conns_cut(struct server *server);
 
+/* server.c: memory that a burst of calls needed goes back to the system soon after it. */
+void server_trim_later(struct server *server);
 /* server.c: tells the owner when the last call of a drain is over. */
 void server_drain_check(struct server *server);
 

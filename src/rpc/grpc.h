@@ -46,6 +46,10 @@ enum {
 	GRPC_ARENA_MAX_BYTES =
 		16 << 20,      /* of one call: the decoded request and what the method adds */
 	GRPC_CALLS_MAX = 8192, /* that methods have and have not ended, over all connections */
+	/* Of requests and answers, over all connections: what is received and not decoded, arenas,
+	 * what is packed and not sent. Beyond it a call ends in RESOURCE_EXHAUSTED. Requests in
+	 * parts and answers over 64 KiB leave a quarter of it to small calls. */
+	GRPC_MEMORY_MAX_BYTES = 64 << 20,
 };
 
 struct grpc_call;
@@ -97,6 +101,8 @@ void grpc_registry_observe(struct grpc_registry *registry, grpc_observe_fn *fn, 
 /* The i-th service in the order added, NULL past the end. For reflection. */
 const struct grpc_service *grpc_registry_at(const struct grpc_registry *registry, unsigned i);
 unsigned grpc_registry_in_flight(const struct grpc_registry *registry);
+/* What counts against GRPC_MEMORY_MAX_BYTES just now. */
+size_t grpc_registry_memory(const struct grpc_registry *registry);
 
 /* ---- the call ---- */
 

@@ -8,8 +8,9 @@
  * a ping to know it was heard, final GOAWAY, last stream closed), by being given up (closing: only
  * the GOAWAY with its reason is still sent), or broken: out of memory or flooded.
  *
- * nghttp2's HTTP semantics checks are off, because they reset requests whose :authority is a socket
- * path, as clients on unix sockets send it; h2_stream_on_header() makes the checks that matter.
+ * nghttp2 checks that requests are well-formed HTTP, but on unix sockets, where it would reset what
+ * older clients send (h2.h): there h2_headers.c makes the same checks. Frames that cost and ask for
+ * nothing are counted (h2_calm.c), calls run in turns with those of other connections (h2_turn.c).
  */
 #include "rpc/h2_private.h"
 
@@ -39,9 +40,7 @@ static uint64_t ms_ns(uint64_t ms)
 	return ms * 1000000;
 }
 
-/* Gives the connection up with a reason the peer can read. */
-static void conn_give_up(
-	struct h2_conn *conn, enum session_end end, uint32_t code, const char *reason)
+void h2_conn_give_up(struct h2_conn *conn, enum session_end end, uint32_t code, const char *reason)
 {
 	if (conn->closing)
 		return;
@@ -120,14 +119,15 @@ static void on_timer(struct ring_timer *timer)
 		return;
 	conn->busy = true;
 	if (!conn->greeted && now >= conn->created_ns + ms_ns(limits->half_open_ms))
-		conn_give_up(conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR, "no preface in time");
+		h2_conn_give_up(
+			conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR, "no preface in time");
 	while (!list_empty(&conn->half_open)) {
 		struct h2_stream *s =
 			container_of(conn->half_open.next, struct h2_stream, half_open);
 		if (now < s->half_open_ns + ms_ns(limits->half_open_ms))
 			break;
 		if (s->state == H2_STREAM_HEADERS) { /* nothing else can come before the rest */
-			conn_give_up(conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR,
+			h2_conn_give_up(conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR,
 				"headers not complete in time");
 			break;
 		}
@@ -140,7 +140,7 @@ static void on_timer(struct ring_timer *timer)
 	if (conn->draining && now >= conn->drain_ns + ms_ns(H2_DRAIN_PING_MS))
 		drain_finish(conn);
 	if (conn->queued_bytes > 0 && now >= conn->progress_ns + ms_ns(limits->write_stall_ms))
-		conn_give_up(
+		h2_conn_give_up(
 			conn, SESSION_END_STALLED, NGHTTP2_ENHANCE_YOUR_CALM, "nothing is read");
 	conn->busy = false;
 	timer_update(conn);
@@ -152,6 +152,25 @@ static void on_timer(struct ring_timer *timer)
 static struct h2_stream *stream_at(struct h2_conn *conn, int32_t id)
 {
 	return nghttp2_session_get_stream_user_data(conn->session, id);
+}
+
+static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *hd, void *arg)
+{
+	(void)session;
+	h2_calm_on_frame(arg, hd);
+	return 0;
+}
+
+/* Of a kind that nobody here knows: it is ignored, but nghttp2 has told on_begin_frame() of it, as
+ * it would not without this. */
+static int on_unknown_frame(
+	nghttp2_session *session, void **payload, const nghttp2_frame_hd *hd, void *arg)
+{
+	(void)session;
+	(void)payload;
+	(void)hd;
+	(void)arg;
+	return NGHTTP2_ERR_CANCEL;
 }
 
 static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame, void *arg)
@@ -171,12 +190,14 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
 	(void)session;
 	(void)flags;
 	struct h2_stream *s = stream_at(arg, frame->hd.stream_id);
-	/* Trailers of a request carry nothing that gRPC knows. */
-	if (s == NULL || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
+	if (s == NULL)
 		return 0;
-	return h2_stream_on_header(s, name, name_len, value, value_len) < 0
-		       ? NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE
-		       : 0;
+	if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) {
+		h2_stream_on_trailer(s, name, name_len);
+		return 0;
+	}
+	h2_stream_on_header(s, name, name_len, value, value_len);
+	return 0;
 }
 
 static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *data,
@@ -208,7 +229,7 @@ static void on_ping(struct h2_conn *conn)
 	if (last == 0 || now >= last + ms_ns(conn->config.limits->ping_min_ms))
 		return;
 	if (++conn->ping_strikes >= H2_PING_STRIKES)
-		conn_give_up(conn, SESSION_END_TOO_MANY_PINGS, NGHTTP2_ENHANCE_YOUR_CALM,
+		h2_conn_give_up(conn, SESSION_END_TOO_MANY_PINGS, NGHTTP2_ENHANCE_YOUR_CALM,
 			"too_many_pings");
 }
 
@@ -223,9 +244,15 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
 		s = stream_at(conn, frame->hd.stream_id);
 		if (s != NULL && frame->headers.cat == NGHTTP2_HCAT_REQUEST)
 			h2_stream_on_headers_end(s);
+		else if (s != NULL)
+			h2_stream_on_trailers_end(
+				s, (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0);
 		break;
 	case NGHTTP2_DATA:
 		s = stream_at(conn, frame->hd.stream_id);
+		if (frame->hd.length > 0 && frame->hd.length == frame->data.padlen &&
+			(frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0)
+			h2_calm_spend(conn); /* nothing but padding */
 		break;
 	case NGHTTP2_SETTINGS:
 		conn->greeted = true;
@@ -250,24 +277,27 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
 	switch (frame->hd.type) {
 	case NGHTTP2_GOAWAY:
 		conn->goaway_sent = conn->closing;
-		break;
+		return 0;
+	case NGHTTP2_RST_STREAM: /* a client that makes us reset makes work for nothing */
+		if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR &&
+			frame->rst_stream.error_code != NGHTTP2_REFUSED_STREAM)
+			h2_calm_spend(conn);
+		return 0;
 	case NGHTTP2_HEADERS:
-		/* An answer that is complete before its request: the rest is not wanted. */
-		if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
-			nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) ==
-				0) {
-			int res = nghttp2_submit_rst_stream(
-				session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
-			if (res != 0)
-				h2_conn_broke(conn, res);
-		}
-		conn->answered_since_ping = true;
-		break;
 	case NGHTTP2_DATA:
-		conn->answered_since_ping = true;
 		break;
 	default:
-		break;
+		return 0;
+	}
+	conn->answered_since_ping = true;
+	h2_calm_earn(conn);
+	/* An answer that is complete before its request: the rest is not wanted. */
+	if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
+		nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0) {
+		int res = nghttp2_submit_rst_stream(
+			session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
+		if (res != 0)
+			h2_conn_broke(conn, res);
 	}
 	return 0;
 }
@@ -292,15 +322,19 @@ static int session_open(struct h2_conn *conn)
 
 	if (nghttp2_session_callbacks_new(&callbacks) != 0 || nghttp2_option_new(&option) != 0)
 		goto out;
+	nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin_frame);
 	nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
 	nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
 	nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data_chunk);
 	nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame_recv);
 	nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_frame_send);
 	nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
+	nghttp2_session_callbacks_set_unpack_extension_callback(callbacks, on_unknown_frame);
+	for (unsigned type = NGHTTP2_ALTSVC; type <= UINT8_MAX; type++)
+		nghttp2_option_set_user_recv_extension_type(option, (uint8_t)type);
 	nghttp2_option_set_no_auto_window_update(option, 1);
-	nghttp2_option_set_no_http_messaging(option, 1);
-	nghttp2_option_set_no_closed_streams(option, 1);
+	if (conn->config.host_may_be_path)
+		nghttp2_option_set_no_http_messaging(option, 1);
 	if (nghttp2_session_server_new2(&conn->session, callbacks, conn, option) == 0)
 		res = 0;
 out:
@@ -315,7 +349,6 @@ static int session_greet(struct h2_conn *conn)
 		{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, conn->config.limits->streams},
 		{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, H2_STREAM_WINDOW_BYTES},
 		{NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, conn->config.limits->header_bytes},
-		{NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
 	};
 	if (nghttp2_submit_settings(conn->session, NGHTTP2_FLAG_NONE, settings,
 		    sizeof(settings) / sizeof(settings[0])) != 0)
@@ -336,6 +369,11 @@ int h2_conn_new(struct h2_conn **ret, const struct h2_config *config)
 	list_init(&conn->streams);
 	list_init(&conn->half_open);
 	list_init(&conn->paused);
+	list_init(&conn->ready);
+	list_init(&conn->turn);
+	conn->credit_bytes = H2_TURN_SHARE;
+	conn->credit_turn = config->turns->turn;
+	conn->calm_ns = ring_now_ns(config->ring);
 	conn->timer.fn = on_timer;
 	conn->created_ns = conn->idle_since_ns = ring_now_ns(config->ring);
 	int res = session_open(conn);
@@ -357,6 +395,7 @@ void h2_conn_free(struct h2_conn *conn)
 	conn->busy = true;
 	while (!list_empty(&conn->streams))
 		h2_stream_closed(container_of(conn->streams.next, struct h2_stream, link));
+	list_remove(&conn->turn);
 	ring_timer_cancel(conn->config.ring, &conn->timer);
 	nghttp2_session_del(conn->session);
 	free(conn);
@@ -395,6 +434,7 @@ int h2_conn_output(struct h2_conn *conn, struct buf *out, size_t limit)
 		}
 	} while (conn->broken == 0 && h2_stream_resume_paused(conn) && out->len < limit);
 	conn->busy = false;
+	h2_turn_room(conn);
 	timer_update(conn);
 	return conn->broken;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One HTTP/2 connection with gRPC on it, no sockets: bytes in, bytes out. server.c feeds it from
- * the ring, tests and fuzzers from memory.
+ * One HTTP/2 connection with gRPC on it, no sockets: bytes in, bytes out. conn.c feeds it from the
+ * ring, tests and fuzzers from memory.
  */
 #ifndef RINGVOL_RPC_H2_H
 #define RINGVOL_RPC_H2_H
 
 #include "reactor/ring.h"
 #include "rpc/grpc.h"
+#include "rpc/h2_turn.h"
 #include "rpc/server.h"
 #include "rpc/session.h"
 
@@ -17,6 +18,10 @@ struct h2_config {
 	struct ring *ring; /* timers */
 	struct grpc_registry *registry;
 	const struct server_limits *limits;
+	struct h2_turns *turns; /* h2_turn.h: shared by the connections of a ring */
+	/* Clients on unix sockets name the host by the socket's path (grpc-go before 1.57), which
+	 * nghttp2's checks of requests refuse: h2_headers.c makes them all instead. */
+	bool host_may_be_path;
 	session_wake_fn *on_wake;
 	void *arg;
 };

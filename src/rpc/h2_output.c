@@ -7,10 +7,12 @@
  *
  * It fails by memory: a message that does not fit ends its call, an nghttp2 call that fails breaks
  * the connection. A client that asks on all its streams for much and reads nothing would have all
- * of it kept here: above H2_QUEUED_MAX_BYTES only messages are taken that are small.
+ * of it kept here: above H2_QUEUED_MAX_BYTES only messages are taken that are small, and all
+ * connections have one budget (GRPC_MEMORY_MAX_BYTES).
  */
 #include "rpc/h2_private.h"
 
+#include "rpc/registry.h"
 #include "rpc/wire.h"
 
 #include <assert.h>
@@ -43,6 +45,35 @@ static size_t status_nv(const struct h2_stream *s, nghttp2_nv *nv)
 	return 2;
 }
 
+/* The body of an HTTP error. It takes no memory: out has its length alone. */
+static const char http_text[] = "This is a gRPC server: POST application/grpc.\n";
+
+void h2_stream_drop_output(struct h2_stream *s)
+{
+	s->conn->queued_bytes -= s->out.len - s->out_at;
+	budget_give(s->conn->config.registry->memory, s->out.cap);
+	buf_free(&s->out);
+	s->out_at = 0;
+}
+
+/* Room for a message of so many bytes. NULL when there is none. */
+static uint8_t *out_reserve(struct h2_stream *s, size_t size)
+{
+	size_t cap = s->out.cap;
+	uint8_t *to = buf_reserve(&s->out, size);
+	if (to != NULL)
+		budget_add(s->conn->config.registry->memory, s->out.cap - cap);
+	return to;
+}
+
+static void out_queued(struct h2_stream *s, size_t size)
+{
+	s->out.len += size;
+	if (s->conn->queued_bytes == 0)
+		s->conn->progress_ns = ring_now_ns(s->conn->config.ring);
+	s->conn->queued_bytes += size;
+}
+
 static ssize_t out_read(nghttp2_session *session, int32_t id, uint8_t *data, size_t length,
 	uint32_t *flags, nghttp2_data_source *source, void *arg)
 {
@@ -53,7 +84,8 @@ static ssize_t out_read(nghttp2_session *session, int32_t id, uint8_t *data, siz
 	if (n > length)
 		n = length;
 	if (n > 0) {
-		memcpy(data, s->out.data + s->out_at, n);
+		const uint8_t *from = s->http == NULL ? s->out.data : (const uint8_t *)http_text;
+		memcpy(data, from + s->out_at, n);
 		s->out_at += n;
 		conn->queued_bytes -= n;
 		conn->progress_ns = ring_now_ns(conn->config.ring);
@@ -62,10 +94,16 @@ static ssize_t out_read(nghttp2_session *session, int32_t id, uint8_t *data, siz
 		return (ssize_t)n;
 	s->out.len = s->out_at = 0;
 	if (s->state != H2_STREAM_ANSWERED) {
+		if (s->out.cap > H2_KEEP_BYTES)
+			h2_stream_drop_output(s);
 		if (n > 0)
 			return (ssize_t)n;
 		s->deferred = true;
 		return NGHTTP2_ERR_DEFERRED;
+	}
+	if (s->http != NULL) {
+		*flags |= NGHTTP2_DATA_FLAG_EOF;
+		return (ssize_t)n;
 	}
 	nghttp2_nv nv[2];
 	size_t count = status_nv(s, nv);
@@ -79,10 +117,15 @@ static ssize_t out_read(nghttp2_session *session, int32_t id, uint8_t *data, siz
 /* Submits the response headers; the messages in `out` follow. */
 static void out_start(struct h2_stream *s)
 {
-	static const nghttp2_nv nv[] = {
+	static const nghttp2_nv grpc[] = {
 		NV_STATIC(":status", "200"),
 		NV_STATIC("content-type", "application/grpc"),
 	};
+	const nghttp2_nv http[] = {
+		NV(":status", s->http, 3, NGHTTP2_NV_FLAG_NO_COPY_NAME),
+		NV_STATIC("content-type", "text/plain"),
+	};
+	const nghttp2_nv *nv = s->http == NULL ? grpc : http;
 	nghttp2_data_provider provider = {.source.ptr = s, .read_callback = out_read};
 	s->started = true;
 	int res = nghttp2_submit_response(s->conn->session, s->id, nv, 2, &provider);
@@ -144,15 +187,13 @@ void h2_stream_answer(struct h2_stream *s, enum grpc_status status, const char *
 	h2_conn_wake(s->conn);
 }
 
-void h2_stream_answer_http(struct h2_stream *s, const char *code)
+void h2_stream_answer_http(struct h2_stream *s)
 {
-	const nghttp2_nv nv[] = {
-		NV(":status", code, strlen(code), NGHTTP2_NV_FLAG_NO_COPY_NAME),
-		NV_STATIC("content-length", "0"),
-	};
 	h2_stream_to(s, H2_STREAM_ANSWERED);
 	h2_stream_drop_input(s);
-	submit_headers(s, nv, 2);
+	out_queued(s, sizeof(http_text) - 1);
+	out_start(s);
+	h2_conn_wake(s->conn);
 }
 
 /* ---- the call's carrier ---- */
@@ -161,21 +202,23 @@ static int carrier_message(
 	struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last)
 {
 	struct h2_stream *s = (struct h2_stream *)call;
-	if (size > H2_STREAM_QUEUE_BYTES && s->conn->queued_bytes + size > H2_QUEUED_MAX_BYTES)
+	const struct budget *memory = s->conn->config.registry->memory;
+	bool large = size > H2_STREAM_QUEUE_BYTES;
+	h2_turn_charge(s->conn, size); /* it was made, whether it can be sent or not */
+	if (large && s->conn->queued_bytes + size > H2_QUEUED_MAX_BYTES)
 		return -ENOBUFS;
+	if (large ? !budget_has_share(memory, size) : !budget_has(memory, size))
+		return -ENOSPC;
 	if (s->out_at > 0) {
 		buf_consume(&s->out, s->out_at);
 		s->out_at = 0;
 	}
-	uint8_t *to = buf_reserve(&s->out, GRPC_PREFIX_BYTES + size);
+	uint8_t *to = out_reserve(s, GRPC_PREFIX_BYTES + size);
 	if (to == NULL)
 		return -ENOMEM;
 	grpc_wire_put_prefix(to, (uint32_t)size);
 	protobuf_c_message_pack(message, to + GRPC_PREFIX_BYTES);
-	s->out.len += GRPC_PREFIX_BYTES + size;
-	if (s->conn->queued_bytes == 0)
-		s->conn->progress_ns = ring_now_ns(s->conn->config.ring);
-	s->conn->queued_bytes += GRPC_PREFIX_BYTES + size;
+	out_queued(s, GRPC_PREFIX_BYTES + size);
 	if (last)
 		return 0;
 	if (!s->started)

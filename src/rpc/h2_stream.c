@@ -7,13 +7,16 @@
  * for room the stream's window is not opened further.
  *
  *   HEADERS -> BODY -> RUNNING -> ANSWERED, and from each to ANSWERED when it is refused.
+ *   HEADERS -> REFUSED -> ANSWERED for what is no gRPC: an HTTP error, when the request has ended.
  *
  * A refusal is an answer without messages (trailers-only): what is malformed, compressed, too
- * large, too much in sum, or does not decode. RST_STREAM, a deadline or a lost connection end the
- * stream at any time; a call whose method runs stays until the method ends it.
+ * large, too much in sum, or does not decode. A malformed request is reset. RST_STREAM, a deadline
+ * or a lost connection end the stream at any time; a call whose method runs stays until the method
+ * ends it.
  */
 #include "rpc/h2_private.h"
 
+#include "rpc/registry.h"
 #include "rpc/wire.h"
 
 #include <assert.h>
@@ -21,8 +24,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const bool transitions[4][4] = {
-	[H2_STREAM_HEADERS] = {[H2_STREAM_BODY] = true, [H2_STREAM_ANSWERED] = true},
+static const bool transitions[5][5] = {
+	[H2_STREAM_HEADERS] =
+		{[H2_STREAM_REFUSED] = true, [H2_STREAM_BODY] = true, [H2_STREAM_ANSWERED] = true},
+	[H2_STREAM_REFUSED] = {[H2_STREAM_ANSWERED] = true},
 	[H2_STREAM_BODY] = {[H2_STREAM_RUNNING] = true, [H2_STREAM_ANSWERED] = true},
 	[H2_STREAM_RUNNING] = {[H2_STREAM_ANSWERED] = true},
 };
@@ -50,15 +55,6 @@ void h2_stream_abort(struct h2_stream *s, enum grpc_status status, const char *m
 
 /* ---- headers ---- */
 
-enum h2_seen {
-	SEEN_METHOD = 1 << 0,
-	SEEN_PATH = 1 << 1,
-	SEEN_SCHEME = 1 << 2,
-	SEEN_AUTHORITY = 1 << 3,
-	SEEN_REGULAR = 1 << 4,
-	SEEN_TOO_LARGE = 1 << 5,
-};
-
 static void on_deadline(struct ring_timer *timer);
 
 int h2_stream_open(struct h2_conn *conn, int32_t id)
@@ -70,9 +66,11 @@ int h2_stream_open(struct h2_conn *conn, int32_t id)
 	s->conn = conn;
 	s->id = id;
 	s->timeout_ns = UINT64_MAX;
+	s->content_length = -1;
 	s->deadline.fn = on_deadline;
 	s->half_open_ns = ring_now_ns(conn->config.ring);
 	list_init(&s->paused);
+	list_init(&s->ready);
 	list_push(&conn->streams, &s->link);
 	list_push(&conn->half_open, &s->half_open);
 	conn->stream_count++;
@@ -80,79 +78,18 @@ int h2_stream_open(struct h2_conn *conn, int32_t id)
 	return 0;
 }
 
-static bool is(const uint8_t *name, const char *want, size_t len)
+void h2_stream_reset(struct h2_stream *s)
 {
-	return memcmp(name, want, len) == 0;
-}
-
-/* A pseudo-header comes once, before all others, and is one of four. */
-static int on_pseudo_header(struct h2_stream *s, const uint8_t *name, size_t name_len,
-	const uint8_t *value, size_t value_len)
-{
-	unsigned bit = 0;
-	if (name_len == 5 && is(name, ":path", 5)) {
-		bit = SEEN_PATH;
-		s->call.entry = grpc_registry_find(
-			s->conn->config.registry, (const char *)value, value_len);
-	} else if (name_len == 7 && is(name, ":method", 7)) {
-		bit = SEEN_METHOD;
-		s->post = value_len == 4 && is(value, "POST", 4);
-	} else if (name_len == 7 && is(name, ":scheme", 7)) {
-		bit = SEEN_SCHEME;
-	} else if (name_len == 10 && is(name, ":authority", 10)) {
-		bit = SEEN_AUTHORITY;
-	}
-	if (bit == 0 || (s->seen & (bit | SEEN_REGULAR)) != 0)
-		return -EPROTO;
-	s->seen |= bit;
-	return 0;
-}
-
-int h2_stream_on_header(struct h2_stream *s, const uint8_t *name, size_t name_len,
-	const uint8_t *value, size_t value_len)
-{
-	s->header_bytes += name_len + value_len + 32; /* as SETTINGS_MAX_HEADER_LIST_SIZE counts */
-	if (s->header_bytes > s->conn->config.limits->header_bytes) {
-		s->seen |= SEEN_TOO_LARGE;
-		return 0;
-	}
-	if (name_len == 0)
-		return -EPROTO;
-	if (name[0] == ':')
-		return on_pseudo_header(s, name, name_len, value, value_len);
-	s->seen |= SEEN_REGULAR;
-	for (size_t i = 0; i < name_len; i++) {
-		if (name[i] <= ' ' || name[i] >= 0x7F || (name[i] >= 'A' && name[i] <= 'Z'))
-			return -EPROTO;
-	}
-	switch (name_len) {
-	case 2:
-		if (is(name, "te", 2) && !(value_len == 8 && is(value, "trailers", 8)))
-			return -EPROTO;
-		break;
-	case 10:
-		if (is(name, "connection", 10) || is(name, "keep-alive", 10))
-			return -EPROTO;
-		break;
-	case 12:
-		if (is(name, "content-type", 12))
-			s->content_type_ok = grpc_wire_content_type_ok(value, value_len);
-		else if (is(name, "grpc-timeout", 12))
-			s->timeout_bad =
-				grpc_wire_parse_timeout(value, value_len, &s->timeout_ns) < 0;
-		break;
-	case 13:
-		if (is(name, "grpc-encoding", 13))
-			s->encoded = !(value_len == 8 && is(value, "identity", 8));
-		break;
-	case 17:
-		if (is(name, "transfer-encoding", 17))
-			return -EPROTO;
-		break;
-	default:
-		break;
-	}
-	return 0;
+	int res = nghttp2_submit_rst_stream(
+		s->conn->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_PROTOCOL_ERROR);
+	if (res != 0)
+		h2_conn_broke(s->conn, res);
+	if (s->state == H2_STREAM_ANSWERED)
+		return;
+	h2_stream_to(s, H2_STREAM_ANSWERED);
+	ring_timer_cancel(s->conn->config.ring, &s->deadline);
+	list_remove(&s->paused);
+	h2_stream_drop_input(s);
 }
 
 static void deadline_start(struct h2_stream *s)
@@ -166,22 +103,15 @@ static void deadline_start(struct h2_stream *s)
 
 void h2_stream_on_headers_end(struct h2_stream *s)
 {
-	const unsigned required = SEEN_METHOD | SEEN_PATH | SEEN_SCHEME;
-
-	if ((s->seen & SEEN_TOO_LARGE) != 0) {
+	if (h2_stream_headers_too_large(s)) {
 		grpc_call_refuse(&s->call, GRPC_RESOURCE_EXHAUSTED,
 			"the request's header list is too large");
-	} else if ((s->seen & required) != required) {
-		int res = nghttp2_submit_rst_stream(
-			s->conn->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_PROTOCOL_ERROR);
-		if (res != 0)
-			h2_conn_broke(s->conn, res);
-		h2_stream_to(s, H2_STREAM_ANSWERED);
-		list_remove(&s->half_open);
-	} else if (!s->post) {
-		h2_stream_answer_http(s, "405");
-	} else if (!s->content_type_ok) {
-		h2_stream_answer_http(s, "415");
+	} else if (h2_stream_headers_malformed(s)) {
+		h2_stream_reset(s);
+	} else if (!s->post || !s->content_type_ok) {
+		/* Answered when the request has ended: what follows may be malformed, too. */
+		s->http = s->post ? "415" : "405";
+		h2_stream_to(s, H2_STREAM_REFUSED);
 	} else if (s->call.entry == NULL) {
 		grpc_call_refuse(&s->call, GRPC_UNIMPLEMENTED, "unknown service or method");
 	} else if (s->timeout_bad) {
@@ -199,6 +129,12 @@ void h2_stream_on_headers_end(struct h2_stream *s)
 	}
 }
 
+void h2_stream_on_trailers_end(struct h2_stream *s, bool last_frame)
+{
+	if (!last_frame || s->malformed)
+		h2_stream_reset(s);
+}
+
 /* ---- how streams end ---- */
 
 static void on_deadline(struct ring_timer *timer)
@@ -209,14 +145,27 @@ static void on_deadline(struct ring_timer *timer)
 
 void h2_stream_overstayed(struct h2_stream *s)
 {
-	h2_stream_abort(s, GRPC_DEADLINE_EXCEEDED, "the request was not complete in time");
+	if (s->state == H2_STREAM_REFUSED)
+		h2_stream_answer_http(s);
+	else
+		h2_stream_abort(s, GRPC_DEADLINE_EXCEEDED, "the request was not complete in time");
 }
 
 void h2_stream_drain(struct h2_stream *s)
 {
-	if (s->call.entry != NULL && (s->call.entry->flags & GRPC_ENDLESS) != 0 &&
-		s->state != H2_STREAM_HEADERS)
+	if (s->state == H2_STREAM_REFUSED)
+		h2_stream_answer_http(s); /* the rest of it is not worth waiting for */
+	else if (s->call.entry != NULL && (s->call.entry->flags & GRPC_ENDLESS) != 0 &&
+		 s->state != H2_STREAM_HEADERS)
 		h2_stream_abort(s, GRPC_UNAVAILABLE, "the server shuts down");
+}
+
+/* Forgets what is collected of the request. */
+static void in_free(struct h2_stream *s)
+{
+	s->conn->partial_bytes -= s->in.len;
+	budget_give(s->conn->config.registry->memory, s->in.cap);
+	buf_free(&s->in);
 }
 
 void h2_stream_closed(struct h2_stream *s)
@@ -226,13 +175,12 @@ void h2_stream_closed(struct h2_stream *s)
 	list_remove(&s->link);
 	list_remove(&s->half_open);
 	list_remove(&s->paused);
+	list_remove(&s->ready);
 	ring_timer_cancel(conn->config.ring, &s->deadline);
-	conn->partial_bytes -= s->in.len;
-	conn->queued_bytes -= s->out.len - s->out_at;
+	in_free(s);
+	h2_stream_drop_output(s);
 	if (--conn->stream_count == 0)
 		conn->idle_since_ns = ring_now_ns(conn->config.ring);
-	buf_free(&s->in);
-	buf_free(&s->out);
 	free(s->message);
 	s->message = NULL;
 	s->call.request = NULL;
@@ -259,8 +207,8 @@ static void in_consume(struct h2_stream *s, size_t len)
 void h2_stream_drop_input(struct h2_stream *s)
 {
 	list_remove(&s->half_open);
-	s->conn->partial_bytes -= s->in.len;
-	buf_free(&s->in);
+	list_remove(&s->ready);
+	in_free(s);
 	s->in_at = 0;
 	s->call.request = NULL;
 	in_consume(s, s->unconsumed);
@@ -341,6 +289,20 @@ static void run_input(struct h2_stream *s)
 	}
 }
 
+/* NULL, or why there is no room for more of the request. */
+static const char *in_append(struct h2_stream *s, const uint8_t *data, size_t len)
+{
+	struct budget *memory = s->conn->config.registry->memory;
+	size_t cap = s->in.cap;
+	if (!budget_has_share(memory, len))
+		return "too much of requests and answers, of all clients, is under way";
+	if (buf_append(&s->in, data, len) < 0)
+		return "out of memory";
+	budget_add(memory, s->in.cap - cap);
+	s->conn->partial_bytes += len;
+	return NULL;
+}
+
 /* True when this chunk is the whole of a unary request, which needs no copy. */
 static bool in_is_whole(const struct h2_stream *s, const uint8_t *data, size_t len)
 {
@@ -353,12 +315,19 @@ void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data
 {
 	struct h2_conn *conn = s->conn;
 
+	s->received_bytes += len;
 	in_consumed(s, nghttp2_session_consume_connection(conn->session, len));
 	if (h2_stream_is_in(s) && s->call.waiting)
 		s->unconsumed += len; /* the client waits, too */
 	else
 		in_consume(s, len);
 	if (s->state == H2_STREAM_ANSWERED || s->state == H2_STREAM_HEADERS)
+		return;
+	if (s->content_length >= 0 && s->received_bytes > (uint64_t)s->content_length) {
+		h2_stream_reset(s);
+		return;
+	}
+	if (s->state == H2_STREAM_REFUSED)
 		return;
 	if (!h2_stream_is_in(s) && last_frame && in_is_whole(s, data, len)) {
 		in_decode(s, data + GRPC_PREFIX_BYTES, len - GRPC_PREFIX_BYTES);
@@ -372,11 +341,11 @@ void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data
 		h2_stream_abort(s, GRPC_RESOURCE_EXHAUSTED, "too much of incomplete requests");
 		return;
 	}
-	if (buf_append(&s->in, data, len) < 0) {
-		h2_stream_abort(s, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+	const char *why = in_append(s, data, len);
+	if (why != NULL) {
+		h2_stream_abort(s, GRPC_RESOURCE_EXHAUSTED, why);
 		return;
 	}
-	conn->partial_bytes += len;
 	if (h2_stream_is_in(s)) {
 		run_input(s);
 		return;
@@ -393,6 +362,14 @@ void h2_stream_on_input_end(struct h2_stream *s)
 	list_remove(&s->half_open);
 	if (s->state == H2_STREAM_ANSWERED)
 		return;
+	if (s->content_length >= 0 && s->received_bytes != (uint64_t)s->content_length) {
+		h2_stream_reset(s);
+		return;
+	}
+	if (s->state == H2_STREAM_REFUSED) {
+		h2_stream_answer_http(s);
+		return;
+	}
 	if (h2_stream_is_in(s)) {
 		run_input(s);
 		return;
@@ -410,9 +387,8 @@ void h2_stream_on_input_end(struct h2_stream *s)
 		if (!in_decode(s, s->in.data + GRPC_PREFIX_BYTES, s->in.len - GRPC_PREFIX_BYTES))
 			return;
 	}
-	s->conn->partial_bytes -= s->in.len;
-	buf_free(&s->in);
-	stream_run(s);
+	in_free(s);
+	h2_turn_run(s);
 }
 
 void h2_stream_resume_input(struct h2_stream *s)

@@ -32,7 +32,15 @@ const struct grpc_entry *grpc_registry_find(
 
 struct grpc_registry *grpc_registry_new(void)
 {
-	return calloc(1, sizeof(struct grpc_registry));
+	struct grpc_registry *registry = calloc(1, sizeof(*registry));
+	if (registry == NULL)
+		return NULL;
+	registry->memory = budget_new(GRPC_MEMORY_MAX_BYTES);
+	if (registry->memory == NULL) {
+		free(registry);
+		return NULL;
+	}
+	return registry;
 }
 
 static void entries_drop(struct grpc_registry *registry, unsigned from)
@@ -48,6 +56,7 @@ void grpc_registry_free(struct grpc_registry *registry)
 		return;
 	entries_drop(registry, 0);
 	free(registry->services);
+	budget_unref(registry->memory);
 	free(registry);
 }
 
@@ -160,4 +169,9 @@ const struct grpc_service *grpc_registry_at(const struct grpc_registry *registry
 unsigned grpc_registry_in_flight(const struct grpc_registry *registry)
 {
 	return registry->in_flight;
+}
+
+size_t grpc_registry_memory(const struct grpc_registry *registry)
+{
+	return registry->memory->used_bytes;
 }

@@ -3,6 +3,7 @@
 #ifndef RINGVOL_RPC_REGISTRY_H
 #define RINGVOL_RPC_REGISTRY_H
 
+#include "base/budget.h"
 #include "rpc/call.h"
 
 enum { REGISTRY_SLOTS = 256 }; /* a power of two well over GRPC_METHODS_MAX, so probes are short */
@@ -17,6 +18,7 @@ struct grpc_registry {
 	grpc_observe_fn *observe;
 	void *observe_arg;
 	unsigned in_flight; /* calls that methods have and have not ended */
+	struct budget *memory;
 };
 
 /* Takes the service added last out again; for an owner that adds several. */

@@ -12,9 +12,11 @@
 #include "rpc/h2.h"
 #include "rpc/http1.h"
 #include "rpc/listen.h"
+#include "rpc/registry.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -22,6 +24,8 @@ enum {
 	SERVER_RECV_BUFFERS =
 		64, /* shared by all connections; they are held only while being fed */
 	SERVER_ACCEPT_PAUSE_MS = 100, /* after EMFILE and the like */
+	SERVER_TRIM_BYTES = 4 << 20,  /* of requests and answers, which malloc may have kept */
+	SERVER_TRIM_MS = 500,
 };
 
 /* idle_ms is 0 because the CSI sidecars exit when their connection is lost. */
@@ -231,13 +235,22 @@ void server_unlisten(struct server *server)
 
 /* ---- what is spoken ---- */
 
+static bool is_unix_socket(int fd)
+{
+	int domain = AF_UNSPEC;
+	socklen_t len = sizeof(domain);
+	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
+}
+
 static int open_grpc(
-	struct server *server, session_wake_fn *on_wake, void *arg, struct session **ret)
+	struct server *server, int fd, session_wake_fn *on_wake, void *arg, struct session **ret)
 {
 	struct h2_config config = {
 		.ring = server->config.ring,
 		.registry = server->config.registry,
 		.limits = &server->config.limits,
+		.turns = &server->turns,
+		.host_may_be_path = is_unix_socket(fd),
 		.on_wake = on_wake,
 		.arg = arg,
 	};
@@ -249,9 +262,33 @@ static int open_grpc(
 }
 
 static int open_http(
-	struct server *server, session_wake_fn *on_wake, void *arg, struct session **ret)
+	struct server *server, int fd, session_wake_fn *on_wake, void *arg, struct session **ret)
 {
+	(void)fd;
 	return http1_session_new(server->http1, on_wake, arg, ret);
+}
+
+/* ---- memory ---- */
+
+/* Freed pieces between those in use stay resident until malloc is told. That takes milliseconds
+ * after tens of megabytes, so it waits until little of them is in use, and is done once. */
+static void on_trim(struct ring_timer *timer)
+{
+	struct server *server = container_of(timer, struct server, trim_timer);
+	struct budget *memory = server->config.registry->memory;
+	if (memory->used_bytes <= memory->high_bytes / 4) {
+		malloc_trim(0);
+		memory->high_bytes = memory->used_bytes;
+		server->stats.trims++;
+	}
+	server_trim_later(server);
+}
+
+void server_trim_later(struct server *server)
+{
+	if (server->config.registry->memory->high_bytes >= SERVER_TRIM_BYTES &&
+		!ring_timer_armed(&server->trim_timer))
+		ring_timer_arm(server->config.ring, &server->trim_timer, SERVER_TRIM_MS);
 }
 
 /* ---- the server ---- */
@@ -268,6 +305,8 @@ int server_open(struct server **ret, const struct server_config *config)
 	list_init(&server->http.remotes);
 	list_init(&server->listeners);
 	list_init(&server->conns);
+	h2_turns_init(&server->turns, config->ring);
+	server->trim_timer.fn = on_trim;
 	int res =
 		ring_bufs_open(config->ring, SERVER_RECV_BUFFERS, SERVER_RECV_BYTES, &server->bufs);
 	if (res == 0 && config->http_routes != NULL)
@@ -313,8 +352,9 @@ void server_close(struct server *server)
 	server->on_drained = NULL;
 	ring_timer_cancel(ring, &server->drain_timer);
 	conns_cut(server);
+	ring_timer_cancel(ring, &server->trim_timer);
 	while (!list_empty(&server->listeners) || !list_empty(&server->conns) ||
-		server->drained.armed || !http1_idle(server->http1)) {
+		server->drained.armed || server->turns.go.armed || !http1_idle(server->http1)) {
 		if (ring_turn(ring, true) < 0)
 			return; /* the kernel may still write to this memory */
 	}

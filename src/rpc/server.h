@@ -70,7 +70,7 @@ struct server_stats {
 	unsigned connections;
 	unsigned drain_cut; /* that did not end by themselves in a drain's time */
 	uint64_t accepted, refused, made_room, bytes_in, bytes_out, too_many_pings,
-		half_open_closed;
+		half_open_closed, flooded, trims;
 };
 const struct server_stats *server_stats(const struct server *server);
 

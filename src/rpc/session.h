@@ -51,6 +51,7 @@ enum session_end {
 	SESSION_END_TOO_MANY_PINGS,
 	SESSION_END_HALF_OPEN, /* no beginning of a conversation within half_open_ms */
 	SESSION_END_STALLED,   /* responses wait and the client reads nothing */
+	SESSION_END_FLOODED,   /* too many frames that ask for nothing */
 };
 
 /* The first member of what implements it. */

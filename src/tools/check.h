@@ -70,6 +70,8 @@ check_repair_fn check_unlink;
 check_repair_fn check_make_directory;
 /* Lets go of a loop device nobody uses. All devices, mounts and volumes are known. */
 check_repair_fn check_detach;
+/* Removes a guard that was made half; its name is the tag. */
+check_repair_fn check_remove_guard;
 /* Ends our freeze of a mounted volume, and takes its mark away. -EBUSY: its image is attached where
  * no mount of it is seen. */
 check_repair_fn check_thaw;

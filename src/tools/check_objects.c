@@ -107,16 +107,14 @@ static void add_unreadable(struct check *c, const char *path, int error)
 				  "from a snapshot where blocks are lost"});
 }
 
-static const struct device *device_of(const struct check *c, const struct record *rec)
+static const struct device *device_of(const struct check *c, const struct survey_object *o)
 {
-	char uuid8[9];
-	snprintf(uuid8, sizeof(uuid8), "%.8s", c->survey.uuid);
-	return devices_find(&c->devices, uuid8, rec->random);
+	return devices_find(&c->devices, o->image_dev, o->image_ino);
 }
 
 static void look_at_marks(struct check *c, const struct survey_object *o, int fd, const char *path)
 {
-	const struct device *device = device_of(c, o->rec);
+	const struct device *device = device_of(c, o);
 	const char *mount = check_mounted_at(c, device);
 	/* A driver that is at it has it for the time of a snapshot. */
 	if (c->survey.served || !boot_mark_get(fd, BOOT_MARK_FROZEN, NULL))
@@ -141,7 +139,7 @@ static void look_at_file_system(
 	struct check *c, const struct survey_object *o, int fd, const char *path)
 {
 	struct fsimg_probe probe;
-	if (o->rec->fs == FSIMG_NONE || o->truncated || device_of(c, o->rec) != NULL)
+	if (o->rec->fs == FSIMG_NONE || o->truncated || device_of(c, o) != NULL)
 		return;
 	int r = fsimg_probe_expected(fd, o->rec->fs, &probe);
 	if (r < 0) {

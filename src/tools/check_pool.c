@@ -9,6 +9,8 @@
  */
 #include "tools/check.h"
 
+#include "backends/dm/guard.h"
+#include "backends/loop.h"
 #include "base/array.h"
 #include "base/fd.h"
 #include "tools/text.h"
@@ -59,9 +61,9 @@ static const char *pool_remedy(const struct survey *s)
 		return ""; /* the message has it */
 	if (s->uuid[0] == '\0')
 		return "restore ringvol.pool from a backup: without its uuid no volume id is known";
-	if (s->fds[SURVEY_VOLUMES] < 0 || s->fds[SURVEY_SNAPSHOTS] < 0)
+	if (s->fds[SURVEY_VOLUMES] < 0)
 		return "restore the directory from a backup: an empty one would mean that all in it "
-		       "were deleted";
+		       "were deleted; if it never held a volume, make it by hand (mkdir -m 700)";
 	return "";
 }
 
@@ -101,7 +103,7 @@ static void look_at_root(struct check *c)
 				     .kind = s->state == POOL_MISSING ? "PoolMissing" : "PoolSick",
 				     .message = s->why,
 				     .remedy = pool_remedy(s)});
-	for (unsigned i = SURVEY_TEMPLATES; s->uuid[0] != '\0' && i < SURVEY_DIRS; i++)
+	for (unsigned i = SURVEY_SNAPSHOTS; s->uuid[0] != '\0' && i < SURVEY_DIRS; i++)
 		if (s->fds[i] < 0)
 			look_at_absent(c, i);
 }
@@ -216,7 +218,19 @@ const char *check_mounted_at(const struct check *c, const struct device *device)
 	return NULL;
 }
 
+/* The volume that is bound to it. */
 static const struct survey_object *volume_of(const struct check *c, const struct device *device)
+{
+	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++) {
+		const struct survey_object *o = &c->objects[RECORD_VOLUME][i];
+		if (backend_dev_serves(&device->dev, o->image_dev, o->image_ino))
+			return o;
+	}
+	return NULL;
+}
+
+/* The volume that it has the tag of, which is a hint. */
+static const struct survey_object *tagged_volume(const struct check *c, const struct device *device)
 {
 	const char *random = device->dev.tag + strlen("ringvol:") + 9;
 	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++) {
@@ -238,10 +252,12 @@ static bool holds_quarantined(const struct check *c)
 
 static void look_at_device(struct check *c, const struct device *device)
 {
-	const struct survey_object *o = volume_of(c, device);
+	const struct survey_object *whose = volume_of(c, device);
+	if (whose != NULL && whose->rec != NULL)
+		return;
+	const struct survey_object *o = tagged_volume(c, device);
 	const char *mount = check_mounted_at(c, device);
 	bool quarantined = holds_quarantined(c);
-	struct stat st;
 	/* Beside a driver: a volume that was made after the directory was read. */
 	if (o == NULL && !c->survey.served && c->volumes_known)
 		check_add(c,
@@ -261,8 +277,7 @@ static void look_at_device(struct check *c, const struct device *device)
 						  ? check_detach
 						  : NULL,
 				.device = device});
-	if (o != NULL && fstatat(c->survey.fds[SURVEY_VOLUMES], o->key, &st, 0) == 0 &&
-		st.st_ino != device->dev.image_ino)
+	if (o != NULL)
 		check_add(c,
 			&(struct check_finding){.kind = "DeviceOfAnotherFile",
 				.path = device->dev.path,
@@ -271,6 +286,32 @@ static void look_at_device(struct check *c, const struct device *device)
 					"is written to it is not in the volume",
 					o->rec->name),
 				.remedy = "save what is in it, then unstage the volume"});
+}
+
+/* A guard with no loop device of ours below it: made half, or somebody has changed its loop device.
+ */
+static void on_stray_guard(void *arg, const struct guard *guard)
+{
+	struct check *c = arg;
+	char prefix[32], path[32];
+	int len = snprintf(prefix, sizeof(prefix), "ringvol:%.8s:", c->survey.uuid);
+	/* A driver may be just about to complete it. */
+	if (strncmp(guard->tag, prefix, (size_t)len) != 0 || c->survey.served)
+		return;
+	bool half = guard->below_major == 0 && !guard->foreign;
+	snprintf(path, sizeof(path), "/dev/dm-%u", guard->minor);
+	check_add(c,
+		&(struct check_finding){.severity = half ? CHECK_LEFTOVER : CHECK_PROBLEM,
+			.kind = "StrayGuard",
+			.path = path,
+			.message = half ? "a device-mapper device that was made for a volume and "
+					  "never completed"
+					: "a device-mapper device of a volume that does not stand "
+					  "over a loop device of ours",
+			.remedy = half ? "the driver completes it when the volume is staged"
+				       : "end what uses it, then 'dmsetup remove' it",
+			.repair = half ? check_remove_guard : NULL,
+			.name = guard->tag});
 }
 
 static void look_at_devices(struct check *c)
@@ -314,6 +355,13 @@ void check_pool(struct check *c, const char *name, const char *path)
 	for (unsigned kind = 0; kind < 2; kind++)
 		check_objects(c, kind);
 	look_at_devices(c);
+	r = backend_loop_stray_guards(on_stray_guard, c);
+	if (r < 0)
+		check_add(c, &(struct check_finding){.kind = "DevicesUnknown",
+				     .message = check_text(c,
+					     "device-mapper devices cannot be looked at: %s",
+					     strerrordesc_np(-r)),
+				     .remedy = "run as root, with the host's /dev"});
 }
 
 void check_close(struct check *c)

@@ -6,9 +6,9 @@
  */
 #include "tools/check.h"
 
+#include "backends/loop.h"
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
-#include "blockio/lodev.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -43,14 +43,17 @@ int check_make_directory(struct check *c, const struct check_finding *f)
 int check_detach(struct check *c, const struct check_finding *f)
 {
 	(void)c;
-	const struct backend_dev *dev = &f->device->dev;
-	struct lodev lo = {
-		.minor = dev->minor, .image_dev = dev->image_dev, .image_ino = dev->image_ino};
+	struct backend_dev dev = f->device->dev;
 	struct err err = {0};
-	bool still_bound = false;
-	memcpy(lo.tag, dev->tag, sizeof(lo.tag));
-	int r = lodev_detach(&lo, &still_bound, &err);
-	return r == 0 && still_bound ? -EBUSY : r;
+	int r = backend_loop_detach(&dev, &err);
+	return r == 0 && dev.attached ? -EBUSY : r;
+}
+
+int check_remove_guard(struct check *c, const struct check_finding *f)
+{
+	(void)c;
+	struct err err = {0};
+	return backend_loop_remove_stray(f->name, &err);
 }
 
 static int thaw(const struct check *c, const struct device *device)

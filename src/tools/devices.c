@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Devices by their tags: loop devices from the kernel, ublk devices from their data process or, if
- * there is none, from its state files; then the mounts of all of them. Fails as these do.
+ * Devices that are bound: loop devices from the kernel, anybody's, ublk devices from their data
+ * process or, if there is none, from its state files; then the mounts of all of them. Fails as
+ * these do.
  */
 #include "tools/devices.h"
 
@@ -80,12 +81,10 @@ void devices_free(struct devices *d)
 	*d = (struct devices){0};
 }
 
-const struct device *devices_find(const struct devices *d, const char *uuid8, const char *random)
+const struct device *devices_find(const struct devices *d, uint64_t image_dev, uint64_t image_ino)
 {
-	char tag[64];
-	snprintf(tag, sizeof(tag), "ringvol:%s:%s", uuid8, random);
 	for (size_t i = 0; i < d->count; i++)
-		if (strcmp(d->at[i].dev.tag, tag) == 0)
+		if (backend_dev_serves(&d->at[i].dev, image_dev, image_ino))
 			return &d->at[i];
 	return NULL;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ringvol's devices on this node and where they are mounted, as the kernel has them. Blocking. */
+/* The devices on this node that may be ringvol's, and where they are mounted, as the kernel has
+ * them. Blocking. */
 #ifndef RINGVOL_TOOLS_DEVICES_H
 #define RINGVOL_TOOLS_DEVICES_H
 
@@ -26,8 +27,8 @@ struct devices {
  * 0, or -errno with what was found until then. Free it in every case. */
 int devices_scan(struct devices *ret);
 void devices_free(struct devices *devices);
-/* The device with the tag "ringvol:<uuid8>:<random>", NULL if there is none. */
+/* The device bound to an image, whatever its tag says; NULL if there is none. */
 const struct device *devices_find(
-	const struct devices *devices, const char *uuid8, const char *random);
+	const struct devices *devices, uint64_t image_dev, uint64_t image_ino);
 
 #endif

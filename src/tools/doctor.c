@@ -90,6 +90,7 @@ static const char *const verdicts[] = {
 	[DOCTOR_OK] = "ok",
 	[DOCTOR_LIMITED] = "limited",
 	[DOCTOR_MISSING] = "missing",
+	[DOCTOR_UNKNOWN] = "unknown",
 };
 
 static bool can_run(const struct doctor *d)
@@ -137,6 +138,7 @@ static void print_finding(
 		[DOCTOR_OK] = "\033[32m",
 		[DOCTOR_LIMITED] = "\033[33m",
 		[DOCTOR_MISSING] = "\033[31m",
+		[DOCTOR_UNKNOWN] = "\033[36m",
 	};
 	bool narrow = stream->columns != 0 && stream->columns < NARROW;
 	unsigned indent = narrow ? 2 : CHECK_COLUMNS + 2 + VERDICT_COLUMNS;
@@ -165,16 +167,20 @@ static void print_table(const struct doctor *d)
 {
 	struct text_stream stream;
 	text_stream_of(STDOUT_FILENO, &stream);
-	size_t limited = 0, missing = 0;
+	size_t limited = 0, missing = 0, unknown = 0;
 	for (size_t i = 0; i < d->count; i++) {
 		print_finding(d, &d->findings[i], &stream);
 		limited += d->findings[i].verdict == DOCTOR_LIMITED;
 		missing += d->findings[i].verdict == DOCTOR_MISSING;
+		unknown += d->findings[i].verdict == DOCTOR_UNKNOWN;
 	}
-	text_print_wrapped(doctor_text((struct doctor *)d, "%s: %zu ok, %zu limited, %zu missing",
-				   can_run(d) ? "Volumes can be made and mounted here"
-					      : "No volumes can be made and mounted here",
-				   d->count - limited - missing, limited, missing),
+	const char *not_seen =
+		unknown == 0 ? "" : doctor_text((struct doctor *)d, ", %zu unknown", unknown);
+	text_print_wrapped(
+		doctor_text((struct doctor *)d, "%s: %zu ok, %zu limited, %zu missing%s",
+			can_run(d) ? "Volumes can be made and mounted here"
+				   : "No volumes can be made and mounted here",
+			d->count - limited - missing - unknown, limited, missing, not_seen),
 		0, stream.columns);
 }
 
@@ -188,10 +194,12 @@ static int run(struct tool_args *args)
 	doctor_pools(d);
 	doctor_tools(d);
 	doctor_file_systems(d);
+	doctor_device_mapper(d);
 	doctor_ublk(d);
 	doctor_probes(d);
 	doctor_limits(d);
 	doctor_kubelet(d);
+	doctor_node(d);
 	doctor_driver(d);
 	if (args->json)
 		print_json(d);

@@ -12,6 +12,7 @@ enum doctor_verdict {
 	DOCTOR_OK,
 	DOCTOR_LIMITED, /* it works, but not all of it or not as well */
 	DOCTOR_MISSING,
+	DOCTOR_UNKNOWN, /* it cannot be seen from where this runs */
 };
 
 struct doctor_finding {
@@ -45,6 +46,7 @@ void doctor_kernel(struct doctor *d);
 void doctor_capabilities(struct doctor *d);
 void doctor_io_uring(struct doctor *d);
 void doctor_file_systems(struct doctor *d);
+void doctor_device_mapper(struct doctor *d);
 void doctor_ublk(struct doctor *d);
 void doctor_probes(struct doctor *d);
 
@@ -59,5 +61,19 @@ void doctor_tools(struct doctor *d);
 void doctor_limits(struct doctor *d);
 void doctor_kubelet(struct doctor *d);
 void doctor_driver(struct doctor *d);
+
+/* ---- what on the node may act on a tenant's bytes ---- */
+
+/* Where to look: the node itself, or a directory that stands for it in a test. */
+struct doctor_node {
+	const char *root; /* "" or a directory; no '/' at its end */
+	bool own;         /* root is the node's: false in a container, which sees /dev alone */
+	const uint64_t *diskseqs; /* of our devices that are attached */
+	size_t count;
+};
+
+void doctor_node_look(struct doctor *d, const struct doctor_node *node);
+/* The same of this machine. */
+void doctor_node(struct doctor *d);
 
 #endif

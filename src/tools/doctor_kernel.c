@@ -5,6 +5,7 @@
  */
 #include "tools/doctor.h"
 
+#include "backends/dm/dm.h"
 #include "base/fd.h"
 #include "blockio/ublk_ctl.h"
 #include "probes/probes.h"
@@ -61,7 +62,9 @@ void doctor_capabilities(struct doctor *d)
 		{CAP_FOWNER, "FOWNER", "flags of files that root does not own cannot be set",
 			false},
 		{CAP_SYS_RESOURCE, "SYS_RESOURCE",
-			"a mounted ext4 cannot grow (it grows at the next stage instead)", false},
+			"a mounted ext4 cannot grow (it grows when it is staged again, once no pod on "
+			"the node has it; a pod made anew at once is not enough)",
+			false},
 	};
 	char hex[32];
 	status_line("CapEff:", hex, sizeof(hex));
@@ -180,6 +183,50 @@ void doctor_file_systems(struct doctor *d)
 		absent[0] != '\0' ? "volumes of that type cannot be mounted: use another, or a "
 				    "kernel with the module"
 				  : "nothing, if the host has the modules: mounting loads them");
+}
+
+/* ---- device mapper ---- */
+
+static void add_no_device_mapper(struct doctor *d)
+{
+	bool loaded = access("/sys/class/misc/device-mapper", F_OK) == 0;
+	enum module module = find_module("dm-mod");
+	if (loaded)
+		doctor_add(d, "device mapper", DOCTOR_LIMITED, false,
+			"it is in the kernel, but " DM_CONTROL_PATH
+			" is not here: raw block volumes are refused",
+			"give the container the host's /dev");
+	else if (module == MODULE_THERE)
+		doctor_add(d, "device mapper", DOCTOR_LIMITED, false,
+			"the module is there, not loaded: raw block volumes are refused",
+			"modprobe dm_mod");
+	else
+		doctor_add(d, "device mapper", DOCTOR_MISSING, false,
+			module == MODULE_NOT_THERE
+				? "this kernel has no module dm-mod: raw block volumes are refused"
+				: "no " DM_CONTROL_PATH ": raw block volumes are refused",
+			"modprobe dm_mod, or a kernel with it; 'device: ublk' needs none; or "
+			"accept that pods hold loop nodes (ringvol serve --block-on-loop)");
+}
+
+/* Opening it loads the module, where the node is there and kmod can. */
+void doctor_device_mapper(struct doctor *d)
+{
+	struct dm dm;
+	int r = dm_open(&dm, DM_CONTROL_PATH);
+	if (r == 0) {
+		dm_close(&dm);
+		doctor_add(d, "device mapper", DOCTOR_OK, false,
+			"pods with raw block volumes hold no loop node", "");
+	} else if (r == -ENOENT || r == -ENXIO || r == -ENODEV) {
+		add_no_device_mapper(d);
+	} else {
+		doctor_add(d, "device mapper", DOCTOR_LIMITED, false,
+			doctor_text(d,
+				DM_CONTROL_PATH " answers: %s: raw block volumes are refused",
+				strerrordesc_np(-r)),
+			"run as root, with the device allowed (deploy/ringvol.service)");
+	}
 }
 
 /* ---- ublk ---- */

@@ -151,7 +151,7 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 	uint32_t align = f->shared_dio_align > 512 ? f->shared_dio_align : 512;
 	bool direct_io = f->direct_io && d->loop_usable && loop_direct_io(survey, align);
 	d->pool_usable = true;
-	const char *found = doctor_text(d, "%s, %s; %s%s; %s; %s", fs != NULL ? fs : "?", room,
+	const char *found = doctor_text(d, "%s, %s; %s%s; %s; %s; %s", fs != NULL ? fs : "?", room,
 		f->no_journal ? "no journal: " BYTES_NO_JOURNAL "; " : "",
 		f->reflink ? "reflink: snapshots and clones share their bytes"
 			   : "no reflink: snapshots and clones copy their bytes",
@@ -160,7 +160,10 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 				  : "loop without direct I/O: data is cached twice",
 		f->nocow_lies  ? "no thick volumes: it copies on write"
 		: f->fallocate ? "thick volumes"
-			       : "no thick volumes: it has no fallocate");
+			       : "no thick volumes: it has no fallocate",
+		f->nocow_lies ? "no eraseOnDelete: it copies on write"
+		: f->discard  ? "eraseOnDelete: discard and zero"
+			      : "eraseOnDelete: zero alone, its disk takes no discards");
 	const char *remedy = f->no_journal ? BYTES_NO_JOURNAL_REMEDY "; XFS or btrfs for the pool"
 			     : !f->reflink ? "XFS (mkfs.xfs -m reflink=1) or btrfs for the pool"
 			     : !direct_io && d->loop_usable

@@ -70,9 +70,10 @@ static int add_mounts(const struct reading *r, Ringvol__V1__Volume *v, const str
 	return 0;
 }
 
-static int add_device(const struct reading *r, Ringvol__V1__Volume *v, const char *random)
+static int add_device(
+	const struct reading *r, Ringvol__V1__Volume *v, const struct survey_object *o)
 {
-	const struct device *from = devices_find(&r->devices, r->uuid8, random);
+	const struct device *from = devices_find(&r->devices, o->image_dev, o->image_ino);
 	if (from == NULL)
 		return 0;
 	v->device = arena_new_of(r->arena, Ringvol__V1__Device);
@@ -85,6 +86,8 @@ static int add_device(const struct reading *r, Ringvol__V1__Volume *v, const cha
 	v->device->minor = from->dev.minor;
 	v->device->direct_io = from->dev.direct_io;
 	v->device->read_only = from->dev.read_only;
+	v->device->below_major = from->dev.below_major;
+	v->device->below_minor = from->dev.below_minor;
 	return add_mounts(r, v, from);
 }
 
@@ -134,7 +137,7 @@ static int add_volume(struct reading *r, const struct survey_object *o)
 	v->block_size = rec->block_size;
 	v->created = when(r->arena, rec->created_ns);
 	v->shares_extents = rec->shares_extents;
-	int res = add_device(r, v, rec->random);
+	int res = add_device(r, v, o);
 	if (res == 0 && o->truncated)
 		res = add_truncated(r, v);
 	if (res == 0 && rec->source != RECORD_SOURCE_NONE)

@@ -45,7 +45,7 @@ var variants = map[string][]string{
 	"ublk":      {"ublk.enabled=true", "snapshots.enabled=true"},
 	"everything": {"ublk.enabled=true", "snapshots.enabled=true", "snapshotController.enabled=true",
 		"monitoring.podMonitor.enabled=true", "monitoring.rules.enabled=true", "monitoring.dashboard.enabled=true",
-		"storageClasses[0].name=fast", "storageClasses[0].default=true", "storageClasses[0].mountOptions[0]=noatime", "node.maxVolumes=500",
+		"storageClasses[0].name=fast", "storageClasses[0].default=true", "storageClasses[0].mountOptions[0]=noatime", "node.maxVolumes=500", "node.blockOnLoop=true",
 		"imagePullSecrets[0].name=registry", "node.podLabels.team=storage", "node.podAnnotations.a=b"},
 	"two pools elsewhere": {"kubeletDir=/data/kubelet", "driverName=local.example.org",
 		"pools[0].name=fast", "pools[0].hostPath=/mnt/nvme", "pools[0].options=overcommit=2.5\\,reserve=0",

@@ -82,6 +82,12 @@ func TestDriversUnitHoldsADataProcess(t *testing.T) {
 			}
 		}
 	}
+	// Raw block volumes are device-mapper devices, and other dm devices are LVM's: read, never written.
+	for _, value := range []string{"/dev/mapper/control rw", "block-device-mapper r"} {
+		if !slices.Contains(driver["DeviceAllow"], value) {
+			t.Errorf("ringvol.service does not allow %s", value)
+		}
+	}
 	// What takes from it what it needs (the comments in the units say why).
 	for unit, set := range map[string]map[string][]string{"ringvol.service": driver, "ringvol-ublkd.service": ublkd} {
 		for _, key := range []string{"ProtectKernelTunables", "ProtectHome"} {

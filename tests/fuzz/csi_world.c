@@ -50,6 +50,8 @@ static void fake_device(const char *key, struct backend_dev *dev)
 		.major = CSI_WORLD_MAJOR,
 		.minor = CSI_WORLD_MINOR + 2 * at,
 		.tag = "ringvol:01234567:0badcafe",
+		.image_dev = CSI_WORLD_IMAGE_DEV,
+		.image_ino = 1 + at,
 		.size_bytes = 64 << 20};
 	snprintf(dev->path, sizeof(dev->path), "/dev/loop%u", dev->minor);
 }
@@ -223,6 +225,22 @@ static int fake_scan(const struct backend *backend,
 	return 0;
 }
 
+/* Any of them, nothing, or trouble. */
+static int fake_device_look(
+	const struct backend *backend, const struct backend_dev *dev, struct backend_dev *ret)
+{
+	must(backend->name != NULL && dev->attached);
+	uint8_t b = csi_world_answer();
+	if (b >= 0xe0)
+		return b >= 0xf8 ? -EIO : b >= 0xf0 ? -EOPNOTSUPP : -ENXIO;
+	fake_device(b % 4 < COUNT(used) ? used[b % 4].key : "", ret);
+	if (b < 0xc0) { /* under the number that was asked for */
+		ret->major = dev->major;
+		ret->minor = dev->minor;
+	}
+	return 0;
+}
+
 static int fake_set_read_only(
 	const struct backend *backend, const struct backend_dev *dev, bool read_only)
 {
@@ -238,9 +256,10 @@ static uint64_t fake_away_since_ns(const struct backend *backend)
 	return csi_world_answer() >= 0xc0;
 }
 
-static int fake_check(const struct backend *backend, struct err *err)
+static int fake_check(const struct backend *backend, bool raw, struct err *err)
 {
 	(void)backend;
+	(void)raw;
 	return csi_world_answer() >= 0xc0 ? err_set(err, ERR_PRECONDITION, "a reason") : 0;
 }
 
@@ -252,6 +271,7 @@ static const struct backend fake_loop = {
 	.detach = fake_detach,
 	.resize = fake_resize,
 	.scan = fake_scan,
+	.look = fake_device_look,
 	.set_read_only = fake_set_read_only,
 };
 
@@ -265,6 +285,7 @@ static const struct backend fake_ublk = {
 	.detach = fake_detach,
 	.resize = fake_resize,
 	.scan = fake_scan,
+	.look = fake_device_look,
 	.set_read_only = fake_set_read_only,
 };
 
@@ -290,6 +311,10 @@ static void add_object(struct pool *pool, const struct record *from, bool try_re
 		.allocated_bytes = 4096};
 	must(found.rec != NULL);
 	strcpy(found.key, found.rec->key);
+	const struct used *known = used_find(found.key);
+	found.image_dev = CSI_WORLD_IMAGE_DEV;
+	found.image_ino =
+		known != NULL ? 1 + (uint64_t)(known - used) : 100 + pool_count(pool, from->kind);
 	struct pool_object *object = pool_index_insert(pool, &found);
 	must(object != NULL);
 	const struct used *at_first = used_find(object->key);
@@ -370,7 +395,7 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
 	w->sim.seed = how;
 	w->reactor.op_fault = fault;
-	must(ring_open(&w->reactor.ring, &(struct ring_config){.sim = &w->sim}) == 0);
+	must(ring_sim_open(&w->reactor.ring, &w->sim) == 0);
 	must(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
 	must(helpers_open(&w->reactor.helpers, w->reactor.ring, fake_calls, MNT_CALLS) == 0);
 	must(pools_open(&w->pools, &w->reactor, &pool, 1) == 0);

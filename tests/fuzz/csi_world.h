@@ -10,7 +10,7 @@
 #include "fuzz.h"
 
 #include "csi/csi.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 struct csi_world {
 	struct ring_sim sim;
@@ -29,7 +29,7 @@ static inline uint8_t csi_world_answer(void)
 }
 
 /* Numbers of devices that no machine has. */
-enum { CSI_WORLD_MAJOR = 7, CSI_WORLD_MINOR = 4000 };
+enum { CSI_WORLD_IMAGE_DEV = 77, CSI_WORLD_MAJOR = 7, CSI_WORLD_MINOR = 4000 };
 
 /* Of the device mounted at a path; where the path says nothing it is the first volume's. */
 uint32_t csi_world_minor_at(const char *path);

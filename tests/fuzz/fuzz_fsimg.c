@@ -4,7 +4,12 @@
  * expected, fsimg_probe_expected(), on bytes placed where the superblocks are. The first byte
  * chooses a place (and so a file system), the size of the image, and whether there is a second
  * piece: then its place and the length of the first follow.
+ *
+ * libblkid looks at a superblock's checksum first. So the mutator makes the sums right in seven of
+ * eight inputs (fsimg_sums.h), on the image as it will be: a piece may be shorter than what is
+ * summed.
  */
+#include "fsimg_sums.h"
 #include "fuzz.h"
 
 #include "blockio/fsimg.h"
@@ -49,11 +54,76 @@ static void check_expected(int fd, enum fsimg_type type, const struct fsimg_prob
 	must(type != FSIMG_EXT4 || is_zero(fd, 0, 1024));
 }
 
+/* Places of pieces, and what is summed at each: the bytes of a superblock, 0 for a partition table.
+ */
+static const struct {
+	uint32_t at, bytes, sum_at, sum_bytes;
+	void (*sum)(uint8_t *sb);
+} places[] = {
+	{SUMS_EXT4_AT, SUMS_EXT4_BYTES, 0x3fc, 4, sums_ext4},
+	{0, SUMS_XFS_BYTES, 224, 4, sums_xfs},
+	{SUMS_BTRFS_AT, SUMS_BTRFS_BYTES, 0, 32, sums_btrfs},
+	{0x1b0, 0, 0, 0, NULL},
+};
+
+/* An input taken apart: one piece or two. */
+struct pieces {
+	uint8_t how;
+	struct {
+		unsigned place;
+		const uint8_t *data;
+		size_t len;
+	} piece[2];
+};
+
+static struct pieces pieces_of(const uint8_t *data, size_t len)
+{
+	struct fuzz f = {data, len};
+	struct pieces p = {.how = fuzz_byte(&f)};
+	unsigned first = p.how & 3;
+	if ((p.how & 0x10) != 0) {
+		p.piece[1].place = fuzz_below(&f, 4);
+		size_t want = (size_t)fuzz_byte(&f) << 8;
+		struct fuzz part = fuzz_take(&f, want | fuzz_byte(&f));
+		p.piece[0].data = part.data, p.piece[0].len = part.len;
+		p.piece[1].data = f.data, p.piece[1].len = f.len;
+	} else {
+		p.piece[0].data = f.data, p.piece[0].len = f.len;
+	}
+	p.piece[0].place = first;
+	return p;
+}
+
 static void put(int fd, const uint8_t *data, size_t len, unsigned place)
 {
-	static const off_t places[] = {1024, 0, 64 * 1024, 0x1b0};
 	if (len > 0)
-		must(pwrite(fd, data, len, places[place]) == (ssize_t)len);
+		must(pwrite(fd, data, len, places[place].at) == (ssize_t)len);
+}
+
+/* The superblock's sum is right on an image that has nothing but this piece: what follows it is
+ * zero. A sum that lies behind the piece's end is left alone. */
+static void repair(uint8_t *data, size_t len, unsigned place)
+{
+	uint8_t sb[SUMS_BTRFS_BYTES] = {0};
+	size_t bytes = places[place].bytes;
+	if (bytes == 0 || len < places[place].sum_at + places[place].sum_bytes)
+		return;
+	memcpy(sb, data, len < bytes ? len : bytes);
+	places[place].sum(sb);
+	memcpy(data + places[place].sum_at, sb + places[place].sum_at, places[place].sum_bytes);
+}
+
+size_t LLVMFuzzerMutate(uint8_t *data, size_t len, size_t cap);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t len, size_t cap, unsigned seed);
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t len, size_t cap, unsigned seed)
+{
+	len = LLVMFuzzerMutate(data, len, cap);
+	struct pieces p = pieces_of(data, len);
+	for (unsigned i = 0; i < 2 && seed % 8 != 0; i++)
+		if (p.piece[i].len > 0)
+			repair(data + (p.piece[i].data - data), p.piece[i].len, p.piece[i].place);
+	return len;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
@@ -61,20 +131,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	static const off_t sizes[] = {0, 1 << 20, 16 << 20, 1LL << 40};
 	if (len == 0)
 		return 0;
-	struct fuzz f = {data, len};
-	uint8_t how = fuzz_byte(&f);
+	struct pieces p = pieces_of(data, len);
 	int fd = memfd_create("image", MFD_CLOEXEC);
 	must(fd >= 0);
-	must(ftruncate(fd, sizes[how >> 2 & 3]) == 0);
-	if ((how & 0x10) != 0) {
-		unsigned place = fuzz_below(&f, 4);
-		size_t want = (size_t)fuzz_byte(&f) << 8;
-		struct fuzz first = fuzz_take(&f, want | fuzz_byte(&f));
-		put(fd, first.data, first.len, how & 3);
-		put(fd, f.data, f.len, place);
-	} else {
-		put(fd, f.data, f.len, how & 3);
-	}
+	must(ftruncate(fd, sizes[p.how >> 2 & 3]) == 0);
+	for (unsigned i = 0; i < 2; i++)
+		put(fd, p.piece[i].data, p.piece[i].len, p.piece[i].place);
 	struct fsimg_probe full = {0};
 	if (fsimg_probe_fd(fd, &full) == 0) {
 		check(&full);

@@ -299,7 +299,7 @@ struct h2_world *h2_world_open(bool small_limits)
 	struct h2_world *w = calloc(1, sizeof(*w));
 	must(w != NULL);
 	w->sim.seed = 1;
-	must(ring_open(&w->ring, &(struct ring_config){.sim = &w->sim}) == 0);
+	must(ring_sim_open(&w->ring, &w->sim) == 0);
 	services_open(w->ring);
 	h2_world_set_health(false);
 	limits = server_limits_default;
@@ -310,10 +310,13 @@ struct h2_world *h2_world_open(bool small_limits)
 		limits.idle_ms = 15000;
 	}
 	must(nghttp2_hd_inflate_new(&w->inflater) == 0);
+	h2_turns_init(&w->turns, w->ring);
 	const struct h2_config config = {
 		.ring = w->ring,
 		.registry = services.registry,
 		.limits = &limits,
+		.turns = &w->turns,
+		.host_may_be_path = !small_limits,
 		.on_wake = on_wake,
 		.arg = w,
 	};
@@ -389,6 +392,9 @@ void h2_world_close(struct h2_world *w)
 	while (services.held_count > 0)
 		h2_world_end_held(w, 0);
 	must(grpc_registry_in_flight(services.registry) == 0);
+	must(grpc_registry_memory(services.registry) == 0);
+	while (w->turns.go.armed)
+		must(ring_turn(w->ring, false) == 0);
 	nghttp2_hd_inflate_del(w->inflater);
 	buf_free(&w->in);
 	ring_close(w->ring);

@@ -9,8 +9,8 @@
 
 #include "base/buf.h"
 #include "fuzz.h"
-#include "reactor/sim.h"
 #include "rpc/h2.h"
+#include "simring/sim.h"
 
 #include <nghttp2/nghttp2.h>
 
@@ -27,6 +27,7 @@ struct h2_sent {
 struct h2_world {
 	struct ring_sim sim;
 	struct ring *ring;
+	struct h2_turns turns;
 	struct h2_conn *conn;
 	bool inside;   /* in feed() or output(): on_wake is not allowed */
 	int fed;       /* the last result of feed() */

@@ -49,6 +49,7 @@ type Driver struct {
 
 	Binary      string // "": the binary under test; or a copy of it
 	PoolOptions string // after the path, ",init" at first
+	Guarded     bool   // loop nodes are not accepted, also where there is no device mapper
 
 	rig   *Rig
 	Ublkd *Ublkd // the data process of ublk volumes, at paths of this driver's own
@@ -56,6 +57,12 @@ type Driver struct {
 	done  chan struct{}
 	exit  error
 	conn  *grpc.ClientConn
+}
+
+// HasDeviceMapper tells whether the kernel can guard raw block volumes.
+func HasDeviceMapper() bool {
+	_, err := os.Stat("/sys/class/misc/device-mapper")
+	return err == nil
 }
 
 // NewDriver prepares a driver on these pools; Start starts it.
@@ -101,6 +108,9 @@ func (d *Driver) AwaitReady() error {
 func (d *Driver) Launch() error {
 	args := []string{"serve", "--endpoint", "unix://" + d.Socket, "--node-id", d.Node, "--http", "off",
 		"--ublkd-socket", d.Ublkd.Socket, "--ublkd-state-dir", d.Ublkd.State}
+	if !d.Guarded && !HasDeviceMapper() {
+		args = append(args, "--block-on-loop")
+	}
 	for _, p := range d.Pools {
 		args = append(args, "--pool", fmt.Sprintf("%s=%s%s", p.Name, p.Path, d.PoolOptions))
 	}

@@ -78,6 +78,10 @@ func (p *Pool) Mount() error {
 	return Detach(device)
 }
 
+// Disk is the file that stands for the pool's disk, Device the device it is attached as.
+func (p *Pool) Disk() string   { return p.image }
+func (p *Pool) Device() string { return p.device }
+
 // Unmount takes the pool away; EBUSY when something below is in use.
 func (p *Pool) Unmount() error {
 	if err := unix.Unmount(p.Path, 0); err != nil {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -70,6 +71,9 @@ func (r *Rig) Close() error {
 			_ = unix.Unmount(mounts[i], unix.MNT_DETACH)
 		}
 		for _, loop := range loops {
+			for _, guard := range HoldersOf(loop) {
+				_, _ = Run("dmsetup", "remove", "--deferred", "/dev/"+guard)
+			}
 			_ = Detach(loop)
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -123,6 +127,15 @@ func LoopsBelow(dir string) []string {
 	return found
 }
 
+// HoldersOf lists the device-mapper devices (dm-N) that stand over a block device.
+func HoldersOf(device string) []string {
+	links, _ := filepath.Glob("/sys/block/" + filepath.Base(device) + "/holders/dm-*")
+	for i, link := range links {
+		links[i] = filepath.Base(link)
+	}
+	return links
+}
+
 // Attach binds a file to a free loop device.
 func Attach(file string, flags ...string) (string, error) {
 	args := append([]string{"--find", "--show"}, flags...)
@@ -139,6 +152,23 @@ func Detach(device string) error {
 	defer unix.Close(fd)
 	if err := unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0); err != nil && err != unix.ENXIO {
 		return fmt.Errorf("detaching %s: %w", device, err)
+	}
+	return nil
+}
+
+// Remove takes a loop device away that is not bound, and what its number remembers.
+func Remove(device string) error {
+	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(control)
+	minor, err := strconv.Atoi(strings.TrimPrefix(device, "/dev/loop"))
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlSetInt(control, unix.LOOP_CTL_REMOVE, minor); err != nil {
+		return fmt.Errorf("removing %s: %w", device, err)
 	}
 	return nil
 }

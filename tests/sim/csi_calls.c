@@ -16,8 +16,9 @@
 struct world *w;
 char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
 char staging_path[96], target_path[96];
-bool block, publish_read_only;
+bool block, publish_read_only, mode_change;
 const char *fs_type = "ext4", *device_type = "loop", *snapshot_name = "snap";
+const char *snapshot_freeze = "true";
 uint64_t create_bytes = 16 * MIB;
 
 void open_world(enum world_fs fs, uint64_t seed, bool as_block)
@@ -78,13 +79,15 @@ enum grpc_status create(const char *name, enum source source, char *ret_id)
 	Csi__V1__VolumeContentSource__SnapshotSource from_snapshot =
 		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
-	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT, device = freeze;
-	Csi__V1__StringPair *parameters[2] = {&freeze, &device};
+	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT, device = freeze, change = freeze;
+	Csi__V1__StringPair *parameters[3] = {&freeze, &device, &change};
 	freeze.key = csi_bytes("snapshotFreeze");
-	freeze.value = csi_bytes("true");
+	freeze.value = csi_bytes(snapshot_freeze);
 	device.key = csi_bytes("device");
 	device.value = csi_bytes(device_type);
-	req.n_parameters = 2;
+	change.key = csi_bytes("allowVolumeModeChange");
+	change.value = csi_bytes(mode_change ? "true" : "false");
+	req.n_parameters = 3;
 	req.parameters = parameters;
 	range.required_bytes = (int64_t)create_bytes;
 	req.name = csi_bytes(name);
@@ -143,6 +146,17 @@ enum grpc_status expand(uint64_t size_bytes)
 	req.volume_id = csi_bytes(volume_id);
 	req.capacity_range = &range;
 	return call_status("Controller/ControllerExpandVolume", &req.base);
+}
+
+enum grpc_status node_expand(uint64_t size_bytes)
+{
+	Csi__V1__NodeExpandVolumeRequest req = CSI__V1__NODE_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	range.required_bytes = (int64_t)size_bytes;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_path = csi_bytes(target_path);
+	req.capacity_range = &range;
+	return call_status("Node/NodeExpandVolume", &req.base);
 }
 
 enum grpc_status do_create(void)

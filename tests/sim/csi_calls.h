@@ -14,10 +14,10 @@ extern struct world *w;
 extern char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
 extern char staging_path[96], target_path[96];
 /* What volumes are asked for as, and published. */
-extern bool block, publish_read_only;
+extern bool block, publish_read_only, mode_change;
 extern const char *fs_type, *device_type;
 extern uint64_t create_bytes;
-extern const char *snapshot_name;
+extern const char *snapshot_name, *snapshot_freeze;
 
 /* The test is skipped where there can be none. */
 void open_world(enum world_fs fs, uint64_t seed, bool as_block);
@@ -37,6 +37,8 @@ enum grpc_status delete_patiently(const char *id);
 
 /* Of volume_id. */
 enum grpc_status expand(uint64_t size_bytes);
+/* By its node alone, at its target. */
+enum grpc_status node_expand(uint64_t size_bytes);
 /* Of a volume "other" (other_id), and of a clone of volume_id. */
 enum grpc_status do_create(void), do_clone(void), undo_create(void);
 /* Of volume_id; the snapshot's name is snapshot_name. */

@@ -2,7 +2,7 @@
 /* The copy in a simulated ring: seeded order, short transfers, and a failure at each request. */
 #include "blockio/bytes.h"
 
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -48,7 +48,7 @@ static void world_open(struct world *w, uint64_t seed)
 	};
 	w->sim.fault = fault;
 	w->sim.fault_arg = w;
-	cr_assert(ring_open(&w->reactor.ring, &(struct ring_config){.sim = &w->sim}) == 0);
+	cr_assert(ring_sim_open(&w->reactor.ring, &w->sim) == 0);
 	cr_assert(work_open(&w->reactor.work, w->reactor.ring, 1) == 0);
 	world = w;
 }

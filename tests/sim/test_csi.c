@@ -62,13 +62,7 @@ static enum grpc_status undo_expand(void)
 
 static enum grpc_status do_node_expand(void)
 {
-	Csi__V1__NodeExpandVolumeRequest req = CSI__V1__NODE_EXPAND_VOLUME_REQUEST__INIT;
-	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
-	range.required_bytes = (int64_t)grow_to;
-	req.volume_id = csi_bytes(volume_id);
-	req.volume_path = csi_bytes(target_path);
-	req.capacity_range = &range;
-	return call_status("Node/NodeExpandVolume", &req.base);
+	return node_expand(grow_to);
 }
 
 static enum grpc_status do_capacity(void)
@@ -266,6 +260,62 @@ Test(csi, block_volume_on_reflink_pool, .timeout = 300)
 Test(csi, block_volume_without_reflink, .timeout = 300)
 {
 	run(WORLD_EXT4, true);
+}
+
+/* Whatever of it fails, the retry ends with a clean log and nothing frozen. */
+Test(csi, growth_of_a_mounted_volume, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, false);
+	fs_type = "xfs"; /* ext4's online growth needs CAP_SYS_RESOURCE */
+	create_bytes = 300 * MIB;
+	grow_to = create_bytes + MIB;
+	w->size_zero = (int64_t)grow_to;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	fail_each_step(&(struct trial){
+		"NodeExpandVolume of what is mounted", do_node_expand, undo_expand, false});
+	cr_assert(!is_frozen());
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* What was made for block holds a file system, and is copied to be mounted, and mounted itself. */
+Test(csi, change_of_mode, .timeout = 300)
+{
+	char command[160];
+	open_world(WORLD_XFS, 1, true);
+	mode_change = true;
+	w->size_zero = (int64_t)create_bytes;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	snprintf(command, sizeof(command), "mkfs.ext4 -q -b 4096 -F %s/volumes/base", w->pool_path);
+	cr_assert_eq(system(command), 0);
+	block = false;
+	static const struct trial on_idle_volume[] = {
+		{"CreateVolume of another mode", do_clone, undo_create, true},
+		{"NodeStageVolume of another mode", do_stage, undo_stage, true},
+	};
+	for (unsigned i = 0; i < sizeof(on_idle_volume) / sizeof(on_idle_volume[0]); i++)
+		cr_assert_gt(fail_each_step(&on_idle_volume[i]), 0);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	fail_each_step(&(struct trial){
+		"NodePublishVolume of another mode", do_publish, undo_publish, true});
+	/* A driver that knows nothing of it finds out how it is used. */
+	cr_assert_eq(do_publish(), GRPC_OK);
+	world_restart(w);
+	cr_assert_eq(do_stats(), GRPC_OK);
+	fail_each_step(&(struct trial){
+		"CreateSnapshot of another mode", do_snapshot, undo_snapshot, true});
+	block = true;
+	cr_assert_eq(do_stage(), GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	fail_each_step(
+		&(struct trial){"NodeStageVolume of its own mode", do_stage, undo_stage, true});
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
 }
 
 /* ---- equal and different calls at once, in many orders ---- */

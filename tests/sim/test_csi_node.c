@@ -3,7 +3,9 @@
  * memory does not know. */
 #include "csi_calls.h"
 
+#include "../unit/sim_time.h"
 #include "backends/backend.h"
+#include "blockio/lodev.h"
 #include "csi/condition.h"
 #include "csi/fields.h"
 #include "csi/node_state.h"
@@ -283,6 +285,124 @@ Test(csi, every_publish_sets_the_mode_of_a_block_device, .timeout = 300)
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	backend_remove(&telling);
+	backend_add(&backend_loop);
+	world_close(w);
+}
+
+/* ---- the watch, while a device is let go ---- */
+
+static struct node_volume *node_of_volume(void)
+{
+	struct pool_object *volume;
+	struct err err = {0};
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	return node_volume_find(volume);
+}
+
+/* It is not bound any more, and the operation goes on for some ticks of the watch. */
+static int detach_lingers(const struct backend *backend, struct op *op, struct backend_req *req)
+{
+	struct lodev dev = {.minor = req->dev.minor,
+		.image_dev = req->dev.image_dev,
+		.image_ino = req->dev.image_ino};
+	bool still_bound;
+	(void)backend;
+	memcpy(dev.tag, req->dev.tag, sizeof(dev.tag));
+	cr_assert_eq(lodev_detach(&dev, &still_bound, &req->err), 0);
+	cr_assert_not(still_bound);
+	node_of_volume()->health.device_due = true; /* as the kernel's event says */
+	node_of_volume()->health.checked_ns = 0;
+	return op_sleep(op, 4 * CSI_WATCH_MS);
+}
+
+Test(csi, a_device_that_is_let_go_is_not_taken_for_gone, .timeout = 300)
+{
+	struct world_answer answer;
+	open_world(WORLD_EXT4, 1, true);
+	struct backend lingering = backend_loop;
+	lingering.detach = detach_lingers;
+	backend_remove(&backend_loop);
+	backend_add(&lingering);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(csi_watch_open(w->csi), 0);
+	sim_pass_ms(w->reactor.ring, 2 * CSI_WATCH_MS);
+	cr_assert_neq(node_of_volume()->health.seq, 0, "the watch has not looked");
+	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	world_send(w, "Node/NodeUnstageVolume", &req.base, &answer);
+	while (!answer.ended) {
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+		if (node_of_volume() != NULL)
+			cr_assert_eq(node_of_volume()->health.gone_ns, 0);
+	}
+	cr_assert_eq(answer.status, GRPC_OK, "%s", answer.message);
+	cr_assert_null(node_of_volume());
+	world_answer_free(&answer);
+	csi_watch_close(w->csi);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	backend_remove(&lingering);
+	backend_add(&backend_loop);
+	world_close(w);
+}
+
+/* One that could not be let go is watched again. */
+static int detach_fails(const struct backend *backend, struct op *op, struct backend_req *req)
+{
+	(void)backend;
+	(void)req;
+	return err_set(&op->err, ERR_INTERNAL, "it does not go");
+}
+
+Test(csi, a_device_that_does_not_go_is_watched_again, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, true);
+	struct backend stubborn = backend_loop;
+	stubborn.detach = detach_fails;
+	backend_remove(&backend_loop);
+	backend_add(&stubborn);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_INTERNAL);
+	cr_assert_not(node_of_volume()->detaching);
+	backend_remove(&stubborn);
+	backend_add(&backend_loop);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- a device that cannot say what it is bound to ---- */
+
+static int look_res;
+
+static int look_fails(
+	const struct backend *backend, const struct backend_dev *dev, struct backend_dev *ret)
+{
+	(void)backend;
+	return look_res < 0 ? look_res : backend_loop.look(&backend_loop, dev, ret);
+}
+
+/* As when the pool's file system has shut down: it is the volume's as far as anybody knows. */
+Test(csi, a_device_that_does_not_say_is_not_taken_for_gone, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, false);
+	struct backend silent_look = backend_loop;
+	silent_look.look = look_fails;
+	backend_remove(&backend_loop);
+	backend_add(&silent_look);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	look_res = -EIO;
+	cr_assert_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(undo_stage(), GRPC_FAILED_PRECONDITION, "still published");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	look_res = 0;
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	backend_remove(&silent_look);
 	backend_add(&backend_loop);
 	world_close(w);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "world.h"
 
+#include "backends/loop.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "blockio/boot_mark.h"
@@ -59,8 +60,7 @@ static void turn_until(struct world *w, const bool *flag)
 
 static void up(struct world *w)
 {
-	struct ring_config config = {.sim = &w->sim};
-	assert(ring_open(&w->reactor.ring, &config) == 0);
+	assert(ring_sim_open(&w->reactor.ring, &w->sim) == 0);
 	assert(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
 	memcpy(w->calls, mnt_calls, sizeof(w->calls));
 	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, w->calls, MNT_CALLS) == 0);
@@ -122,6 +122,9 @@ struct world *world_open(enum world_fs fs, uint64_t seed, const char **why)
 		*why = "no /dev/loop-control";
 		return NULL;
 	}
+	/* Raw block volumes go without a guard where the kernel cannot make one. */
+	backend_loop_configure(&(struct backend_loop_config){
+		.block_on_loop = access("/sys/class/misc/device-mapper", F_OK) != 0});
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
 	signal(SIGIO, SIG_IGN);
 	struct world *w = calloc(1, sizeof(*w));

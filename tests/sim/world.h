@@ -9,7 +9,7 @@
 #include "blockio/mnt.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 enum world_fs { WORLD_EXT4, WORLD_XFS }; /* without and with reflink */
 

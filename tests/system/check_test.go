@@ -174,8 +174,16 @@ func (b *checkBed) bind(path, random string) string {
 	return device
 }
 
-func (b *checkBed) uuid8() string {
-	return strings.Split(b.fs.ID, ".")[0]
+// uuid8 is what the ids of the pool's volumes and snapshots begin with.
+func (b *bed) uuid8() string {
+	b.t.Helper()
+	text, err := os.ReadFile(filepath.Join(b.pool.Path, "ringvol.pool"))
+	b.must(err)
+	_, uuid, found := strings.Cut(string(text), "uuid=")
+	if !found || len(uuid) < 8 {
+		b.t.Fatalf("no uuid in %q", text)
+	}
+	return uuid[:8]
 }
 
 func bootMark(t *testing.T) []byte {
@@ -297,6 +305,9 @@ var damages = []damage{
 	}, "DirectoryUnreadable", "trash", "problem", false},
 	{"no snapshots", func(b *checkBed) {
 		b.must(os.Rename(b.path("snapshots"), b.path("elsewhere")))
+	}, "DirectoryMissing", "snapshots", "leftover", true},
+	{"no volumes", func(b *checkBed) {
+		b.must(os.Rename(b.path("volumes"), b.path("elsewhere")))
 	}, "PoolSick", "", "problem", false},
 	{"a damaged ringvol.pool", func(b *checkBed) {
 		b.write(b.path("ringvol.pool"), 3, []byte("X"))
@@ -348,7 +359,7 @@ func TestCheckSaysItAll(t *testing.T) {
 	together := map[string]bool{}
 	for _, d := range damages {
 		switch d.name {
-		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no trash",
+		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no volumes", "no trash",
 			"a link in the place of trash", "a file in the place of trash", "one random part twice",
 			"a record without its sum", "a record of the future", "no file system", "a damaged record",
 			"a truncated snapshot", "an image that has grown", "an odd size":

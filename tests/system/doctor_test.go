@@ -42,7 +42,7 @@ func parseDoctor(t *testing.T, r run) *doctorSays {
 	}
 	needed := true
 	for _, f := range d.Checks {
-		if !slices.Contains([]string{"ok", "limited", "missing"}, f.Verdict) || f.Found == "" ||
+		if !slices.Contains([]string{"ok", "limited", "missing", "unknown"}, f.Verdict) || f.Found == "" ||
 			(f.Remedy == "") != (f.Verdict == "ok") {
 			t.Errorf("%+v", f)
 		}

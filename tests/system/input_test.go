@@ -149,12 +149,12 @@ func TestSizes(t *testing.T) {
 // strangeIDs: none of these was ever a volume.
 func strangeIDs(b *bed) map[string]string {
 	return map[string]string{
-		"never existed":   "01234567.nothing.89abcdef",
+		"never existed":   b.uuid8() + ".nothing.89abcdef",
 		"another shape":   "pvc-0b1c2d3e",
 		"a path":          "../../etc/passwd",
 		"a path as key":   "01234567.../../x.89abcdef",
 		"emoji":           "\U0001f4a9",
-		"of 4 parts":      "01234567.a.b.89abcdef",
+		"of 4 parts":      b.uuid8() + ".a.b.89abcdef",
 		"upper case":      "ABCDEF01.x.ABCDEF01",
 		"only dots":       "...",
 		"of a percentage": "%s%n%x",
@@ -372,7 +372,7 @@ func TestErrorCodes(t *testing.T) {
 			codes.InvalidArgument},
 		{"GetSnapshot without an id", second(c.GetSnapshot(ctx, &csi.GetSnapshotRequest{})), codes.InvalidArgument},
 		{"GetSnapshot of nothing", second(c.GetSnapshot(ctx, &csi.GetSnapshotRequest{
-			SnapshotId: "01234567.nothing.89abcdef"})), codes.NotFound},
+			SnapshotId: b.uuid8() + ".nothing.89abcdef"})), codes.NotFound},
 		{"ControllerExpandVolume without an id", second(c.ControllerExpandVolume(ctx,
 			&csi.ControllerExpandVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 1}})),
 			codes.InvalidArgument},

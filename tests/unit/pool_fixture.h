@@ -8,7 +8,7 @@
 
 #include "base/fd.h"
 #include "pool/pool.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -107,8 +107,7 @@ static inline void fixture_make(struct fixture *f, enum fixture_fs fs, bool bare
 
 static inline void fixture_open_ring(struct fixture *f, struct ring_sim *sim)
 {
-	struct ring_config config = {.sim = sim};
-	int r = ring_open(&f->reactor.ring, &config);
+	int r = ring_sim_open(&f->reactor.ring, sim);
 	if (r == -EPERM || r == -ENOSYS)
 		cr_skip_test("io_uring is not available here");
 	cr_assert_eq(r, 0);

@@ -478,11 +478,11 @@ Test(backend_ublk, no_ublk_in_the_kernel)
 	run(&p);
 	cr_assert(p.op.err.code == ERR_PRECONDITION, "%s", p.op.err.message);
 	cr_assert(strstr(p.op.err.message, "ublk_drv") != NULL, "%s", p.op.err.message);
-	cr_assert(backend_check(BACKEND_UBLK, &err) < 0 && err.code == ERR_PRECONDITION);
+	cr_assert(backend_check(BACKEND_UBLK, true, &err) < 0 && err.code == ERR_PRECONDITION);
 	close(dirfd);
 	backend_ublk_close();
 	err_clear(&err);
-	cr_assert(backend_check(BACKEND_UBLK, &err) < 0 && err.code == ERR_PRECONDITION);
+	cr_assert(backend_check(BACKEND_UBLK, true, &err) < 0 && err.code == ERR_PRECONDITION);
 }
 
 /* Looks for the end of something the watch does. */

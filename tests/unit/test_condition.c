@@ -3,8 +3,8 @@
 #include "csi/condition.h"
 #include "csi/node_state.h"
 #include "pool/private.h"
-#include "reactor/sim.h"
 #include "sim_time.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -25,9 +25,8 @@ static struct csi_condition found[CSI_CONDITION_KINDS];
 
 static void setup(void)
 {
-	struct ring_config config = {.sim = &sim};
 	struct csi_config csi_config = {.health = CSI_HEALTH_1_12};
-	cr_assert_eq(ring_open(&reactor.ring, &config), 0);
+	cr_assert_eq(ring_sim_open(&reactor.ring, &sim), 0);
 	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, NULL, 0), 0);
 	pools.reactor = &reactor;
 	pool = (struct pool){.pools = &pools, .name = "default", .path = "/pool"};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "blockio/fsimg.h"
 
+#include "../fuzz/fsimg_sums.h"
 #include "blockio_env.h"
 
 enum { MIB = 1 << 20 };
@@ -114,6 +115,46 @@ static void write_at(const char *name, off_t at, const void *data, size_t len)
 	int fd = openat(env.dirfd, name, O_WRONLY | O_CLOEXEC);
 	cr_assert(fd >= 0 && pwrite(fd, data, len, at) == (ssize_t)len);
 	close(fd);
+}
+
+/* Changes a superblock and makes its checksum right. */
+static void change_superblock(const char *name, off_t at, size_t bytes, size_t field,
+	const void *value, size_t len, void (*sum)(uint8_t *))
+{
+	uint8_t sb[SUMS_BTRFS_BYTES];
+	int fd = openat(env.dirfd, name, O_RDONLY | O_CLOEXEC);
+	cr_assert(fd >= 0 && pread(fd, sb, bytes, at) == (ssize_t)bytes);
+	close(fd);
+	memcpy(sb + field, value, len);
+	sum(sb);
+	write_at(name, at, sb, bytes);
+}
+
+/* A file system that would have the kernel open another device of the node is nobody's: neither
+ * mounted nor checked. */
+Test(fsimg, a_superblock_that_names_other_devices)
+{
+	const uint32_t journal_dev = 0x0801; /* /dev/sda1 */
+	const uint64_t devices = 2;
+	env_image("ext4", 64 * MIB);
+	env_mkfs("ext4", FSIMG_EXT4, 64 * MIB, "");
+	cr_assert(probe("ext4").type == FSIMG_EXT4);
+	change_superblock("ext4", SUMS_EXT4_AT, SUMS_EXT4_BYTES, 0xe4, &journal_dev,
+		sizeof journal_dev, sums_ext4);
+	struct fsimg_probe p = probe("ext4");
+	cr_assert(p.type == FSIMG_NONE);
+	cr_assert_str_eq(p.found, "ext4");
+	check_expected("ext4", FSIMG_EXT4, &p);
+
+	env_image("btrfs", 128 * MIB);
+	env_mkfs("btrfs", FSIMG_BTRFS, 128 * MIB, "");
+	cr_assert(probe("btrfs").type == FSIMG_BTRFS);
+	change_superblock("btrfs", SUMS_BTRFS_AT, SUMS_BTRFS_BYTES, 0x88, &devices, sizeof devices,
+		sums_btrfs);
+	p = probe("btrfs");
+	cr_assert(p.type == FSIMG_NONE);
+	cr_assert_str_eq(p.found, "btrfs");
+	check_expected("btrfs", FSIMG_BTRFS, &p);
 }
 
 static uint32_t crc32_of(const uint8_t *data, size_t len)

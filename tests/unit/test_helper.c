@@ -2,7 +2,7 @@
 /* Helper processes: this program started again is the helper. */
 #include "reactor/helper.h"
 #include "reactor/self.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -593,7 +593,7 @@ Test(helper_open, a_program_that_ends_at_once_fails_calls_and_nothing_else)
 Test(helper_sim, runs_on_the_loop)
 {
 	struct ring_sim sim = {.seed = 11};
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = &sim}), 0);
+	cr_assert_eq(ring_sim_open(&ring, &sim), 0);
 	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
 	struct call c, second;
 	submit(&c, FN_DOUBLE, "volume", 1000);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The step engine, on simulated rings of many seeds and on the kernel's. */
 #include "reactor/op.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -32,12 +32,12 @@ __attribute__((constructor)) static void maybe_helper(int argc, char **argv)
 		_exit(helper_main(atoi(argv[2]), table, 1));
 }
 
-static void open_reactor(const struct ring_config *config)
+static void open_reactor(struct ring_sim *with)
 {
 	reactor = (struct reactor){0};
 	trace[0] = '\0';
 	ended = 0;
-	cr_assert_eq(ring_open(&reactor.ring, config), 0);
+	cr_assert_eq(ring_sim_open(&reactor.ring, with), 0);
 	cr_assert_eq(work_open(&reactor.work, reactor.ring, 2), 0);
 	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, table, 1), 0);
 }
@@ -45,7 +45,7 @@ static void open_reactor(const struct ring_config *config)
 static void open_sim(uint64_t seed)
 {
 	sim = (struct ring_sim){.seed = seed, .eintr_every = 3};
-	open_reactor(&(struct ring_config){.sim = &sim});
+	open_reactor(&sim);
 }
 
 static void close_reactor(void)
@@ -121,7 +121,7 @@ Test(op, jobs_wait_for_those_of_their_lane_alone)
 {
 	static struct op blocked[2], outer, other, none;
 	struct work_lane *hangs, *well;
-	open_reactor(&(struct ring_config){0});
+	open_reactor(NULL);
 	sem_init(&gate, 0, 0);
 	cr_assert_eq(work_lane_open(&hangs, reactor.work), 0);
 	cr_assert_eq(work_lane_open(&well, reactor.work), 0);
@@ -191,7 +191,7 @@ Test(op, all_that_is_waited_for_is_in_the_lane)
 		{"child process", .run = proc_run}, {NULL}};
 	static struct op alone, outer;
 	struct work_lane *lane;
-	open_reactor(&(struct ring_config){0});
+	open_reactor(NULL);
 	cr_assert_eq(work_lane_open(&lane, reactor.work), 0);
 	cr_assert_not_null(work_lane_of_ring(lane));
 	cr_assert_null(work_lane_of_ring(NULL));
@@ -409,7 +409,7 @@ Test(op, every_step_failed_in_turn)
 
 Test(op, every_step_failed_in_turn_on_the_kernels_ring, .timeout = 60)
 {
-	open_reactor(&(struct ring_config){0});
+	open_reactor(NULL);
 	for (int pending = 0; pending < 2; pending++) {
 		six.undo_pending = pending;
 		fail_each(six_steps, failed_at);
@@ -541,7 +541,7 @@ Test(op, a_waits_result_is_the_steps_unless_its_end_says_otherwise)
 {
 	for (int simulated = 0; simulated < 2; simulated++) {
 		sim = (struct ring_sim){.seed = 1};
-		open_reactor(&(struct ring_config){.sim = simulated ? &sim : NULL});
+		open_reactor(simulated ? &sim : NULL);
 		run_small(failing_wait);
 		cr_assert_eq(small.op.err.errnum, EBADF);
 		cr_assert_str_eq(small.op.err.step, "read");
@@ -706,7 +706,7 @@ Test(op, ten_thousand_rounds_in_constant_stack)
 {
 	for (int simulated = 0; simulated < 2; simulated++) {
 		sim = (struct ring_sim){.seed = 1};
-		open_reactor(&(struct ring_config){.sim = simulated ? &sim : NULL});
+		open_reactor(simulated ? &sim : NULL);
 		small = (struct small){.todo = 10000};
 		stack_low = UINTPTR_MAX;
 		stack_high = 0;
@@ -789,7 +789,7 @@ static void job_end(struct work_job *job, int res)
 Test(op, a_full_queue_fails_the_step_with_no_room)
 {
 	static struct work_job jobs[WORK_QUEUE_MAX];
-	open_reactor(&(struct ring_config){0});
+	open_reactor(NULL);
 	sem_init(&gate, 0, 0);
 	for (int i = 0; i < WORK_QUEUE_MAX; i++) {
 		jobs[i] = (struct work_job){.run = job_run, .on_end = job_end};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs that go together: one trip to a thread, ends in order, each step still failed in turn. */
 #include "reactor/op.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -153,9 +153,8 @@ static void run_four(struct four how)
 static void world_open(bool simulated)
 {
 	sim = (struct ring_sim){.seed = 1};
-	struct ring_config config = {.sim = simulated ? &sim : NULL};
 	reactor = (struct reactor){0};
-	cr_assert_eq(ring_open(&reactor.ring, &config), 0);
+	cr_assert_eq(ring_sim_open(&reactor.ring, simulated ? &sim : NULL), 0);
 	cr_assert_eq(work_open(&reactor.work, reactor.ring, 2), 0);
 }
 

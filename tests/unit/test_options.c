@@ -49,6 +49,25 @@ static void finish(void)
 
 TestSuite(options, .init = clean_environment, .fini = finish);
 
+Test(options, loop_nodes_in_pods_are_accepted_by_name)
+{
+	cr_assert_eq(PARSE(), 0);
+	cr_expect_not(o.loop.block_on_loop);
+	cr_assert_eq(PARSE("--block-on-loop"), 0, "%s", err.message);
+	cr_expect(o.loop.block_on_loop);
+	REFUSED("takes no value", "--block-on-loop=true");
+	static const char *const values[] = {"false", "true", "0", "1"};
+	for (unsigned i = 0; i < 4; i++) {
+		setenv("RINGVOL_BLOCK_ON_LOOP", values[i], 1);
+		cr_assert_eq(PARSE(), 0, "%s", err.message);
+		cr_expect_eq(o.loop.block_on_loop, i % 2 == 1, "%s", values[i]);
+	}
+	setenv("RINGVOL_BLOCK_ON_LOOP", "maybe", 1);
+	REFUSED("RINGVOL_BLOCK_ON_LOOP 'maybe'", NULL);
+	cr_assert_eq(PARSE("--block-on-loop"), 0, "the flag wins");
+	unsetenv("RINGVOL_BLOCK_ON_LOOP");
+}
+
 Test(options, defaults_are_the_contract)
 {
 	char host[256];

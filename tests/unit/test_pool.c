@@ -236,7 +236,7 @@ static void check_build(enum fixture_fs fs)
 	} ids[] = {
 		{"", ERR_NOT_FOUND},
 		{"../../etc/passwd", ERR_NOT_FOUND},
-		{"00000000.pvc-1.00000000", ERR_NOT_FOUND},
+		{"00000000.pvc-1.00000000", ERR_UNAVAILABLE},
 		{"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 		 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 			ERR_INVALID},
@@ -608,10 +608,10 @@ Test(pool, erase_zero_of_what_was_formatted)
 	fixture_close(&f);
 }
 
-/* Without the mount option, the disk below is not told. */
+/* The pool is not mounted with discard: the disk below is told by us. */
 Test(pool, erase_discard)
 {
-	check_erase(RECORD_ERASE_DISCARD, true);
+	check_erase(RECORD_ERASE_DISCARD, false);
 }
 
 Test(pool, trash_is_swept_at_start)
@@ -1031,6 +1031,37 @@ Test(pool, goes_and_comes_back)
 	wait_state(&f, POOL_MISSING);
 	while (strstr(pool_why(f.pool), "another pool") == NULL)
 		fixture_turn(&f);
+	fixture_close(&f);
+}
+
+/* Without memory it was empty, or nobody can know; with it, it is not. */
+Test(pool, missing_directories_are_made_again_where_nothing_is_known_of_them)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	fixture_make_volume(&f, "kept", MIB);
+	cr_assert_eq(fixture_sh("cd %s && rm -r snapshots templates trash", f.path), 0);
+	fixture_reopen_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), 1);
+	struct record rec = fixture_volume("snap", MIB);
+	rec.kind = RECORD_SNAPSHOT;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_OK);
+
+	/* It comes back without the directory of what memory knows. */
+	fixture_sh("mv %s %s/aside && mkdir %s", f.path, f.top, f.path);
+	wait_state(&f, POOL_MISSING);
+	fixture_sh("mv %s/aside/snapshots %s/snapshots && rmdir %s && mv %s/aside %s", f.top, f.top,
+		f.path, f.top, f.path);
+	wait_state(&f, POOL_SICK);
+	cr_assert_not_null(strstr(pool_why(f.pool), "snapshots"), "%s", pool_why(f.pool));
+	fixture_sh("mv %s/snapshots %s/snapshots", f.top, f.path);
+	wait_state(&f, POOL_READY);
+	cr_assert_eq(pool_count(f.pool, RECORD_SNAPSHOT), 1);
+	cr_assert_eq(fixture_sh("mv %s/volumes %s/volumes", f.path, f.top), 0);
+	fixture_reopen_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_SICK);
+	cr_assert_not_null(strstr(pool_why(f.pool), "volumes"), "%s", pool_why(f.pool));
 	fixture_close(&f);
 }
 

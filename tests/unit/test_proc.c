@@ -2,7 +2,7 @@
 /* Child processes: each way to end, and that nothing is left behind. Each test runs on the kernel's
  * ring and, where it makes sense, on the simulated one. */
 #include "reactor/proc.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -46,7 +46,7 @@ static int fds_before;
 static void open_ring(bool simulated)
 {
 	sim = (struct ring_sim){.seed = 5, .eintr_every = 3};
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = simulated ? &sim : NULL}), 0);
+	cr_assert_eq(ring_sim_open(&ring, simulated ? &sim : NULL), 0);
 	fds_before = open_fds();
 }
 

@@ -29,6 +29,7 @@ static struct record sample(void)
 		.source_id = "01234567.snap.89abcdef",
 		.shares_extents = true,
 		.family = "01234567.golden.00000000",
+		.allow_mode_change = true,
 		.claim = "shop/data-db-0",
 	};
 }
@@ -59,6 +60,7 @@ static void same(const struct record *a, const struct record *b)
 	cr_assert_str_eq(a->source_id ? a->source_id : "", b->source_id);
 	cr_assert_eq(a->shares_extents, b->shares_extents);
 	cr_assert_str_eq(a->family ? a->family : "", b->family);
+	cr_assert_eq(a->allow_mode_change, b->allow_mode_change);
 	cr_assert_str_eq(a->claim ? a->claim : "", b->claim);
 }
 
@@ -133,6 +135,12 @@ Test(record, the_future_is_not_guessed_at)
 	cr_assert_eq(parse_summed("ringvol-record 2\n" BODY), -EPROTONOSUPPORT);
 	cr_assert_eq(parse_summed("ringvol-recorb 1\n" BODY), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "thick=true\n"), -EBADMSG); /* twice */
+	/* One text for one value: what is false is left out, and what older drivers wrote is read.
+	 */
+	cr_assert_eq(parse_summed(BODY), 0);
+	cr_assert_eq(parse_summed(BODY "allow_mode_change=true\n"), 0);
+	cr_assert_eq(parse_summed(BODY "allow_mode_change=false\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "allow_mode_change=maybe\n"), -EPROTONOSUPPORT);
 	cr_assert_eq(parse_summed(BODY "family=f\n"), 0);
 	cr_assert_eq(parse_summed(BODY "claim=a/b\n"), 0);
 	cr_assert_eq(parse_summed(BODY "claim=\n"), -EBADMSG);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated ring: a run is a function of its seed, and what it does to files is real. */
-#include "reactor/sim.h"
 #include "reactor/work.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -42,7 +42,7 @@ static void open_sim(struct ring_sim config)
 {
 	sim = config;
 	trace_len = 0;
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = &sim}), 0);
+	cr_assert_eq(ring_sim_open(&ring, &sim), 0);
 }
 
 static void submit(struct probe *p)

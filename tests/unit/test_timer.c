@@ -2,7 +2,7 @@
 /* Timers, on the virtual clock where order is exact, and once on the kernel's ring. */
 #include "base/when.h"
 #include "reactor/ring.h"
-#include "reactor/sim.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -49,7 +49,7 @@ static struct ring *open_sim(uint64_t seed)
 	struct ring *ring;
 	sim = (struct ring_sim){.seed = seed};
 	order_len = 0;
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = &sim}), 0);
+	cr_assert_eq(ring_sim_open(&ring, &sim), 0);
 	return ring;
 }
 

@@ -5,8 +5,8 @@
 #include "csi/condition.h"
 #include "csi/node.h"
 #include "pool/private.h"
-#include "reactor/sim.h"
 #include "sim_time.h"
+#include "simring/sim.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -120,11 +120,11 @@ static void add_volume(unsigned i)
 
 static void setup(void)
 {
-	struct ring_config config = {.sim = &sim};
 	struct csi_config csi_config = {.health = CSI_HEALTH_1_13};
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
-	cr_assert_eq(ring_open(&reactor.ring, &config), 0);
+	cr_assert_eq(ring_sim_open(&reactor.ring, &sim), 0);
 	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, fake_calls, MNT_CALLS), 0);
+	backend_remove(&backend_loop); /* there are no devices to ask what they are bound to */
 	pools.reactor = &reactor;
 	pools.at[0] = &pool;
 	pools.count = 1;

@@ -7,8 +7,8 @@
 #define RINGVOL_TESTS_WIRE_HTTP1_PEER_H
 
 #include "base/list.h"
-#include "reactor/sim.h"
 #include "rpc/http1.h"
+#include "simring/sim.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -190,7 +190,7 @@ static inline struct http_peer *http_peer_new(void)
 	p->sim.seed = 1;
 	p->limits = server_http_limits_default;
 	p->size = 100000;
-	http_must(ring_open(&p->ring, &(struct ring_config){.sim = &p->sim}) == 0);
+	http_must(ring_sim_open(&p->ring, &p->sim) == 0);
 	struct http1_route routes[] = {{"/text", http_text, p}, {"/body", http_body, p},
 		{"/slow", http_slow, p}, {"/seldom", http_seldom, p}, {"/fail", http_fail, p},
 		{NULL, NULL, NULL}};

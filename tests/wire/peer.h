@@ -7,9 +7,9 @@
 #define RINGVOL_TESTS_WIRE_PEER_H
 
 #include "base/buf.h"
-#include "reactor/sim.h"
 #include "rpc/h2.h"
 #include "rpc/wire.h"
+#include "simring/sim.h"
 
 #include "health.pb-c.h"
 
@@ -196,6 +196,8 @@ struct peer {
 	struct ring *ring;
 	struct grpc_registry *registry;
 	struct server_limits limits;
+	struct h2_turns own_turns, *turns; /* its own, or another peer's */
+	bool tcp;                          /* nghttp2 makes its checks */
 	struct h2_conn *conn;
 	nghttp2_session *client;
 	size_t chunk; /* bytes fed at a time, 0: all */
@@ -309,6 +311,8 @@ static void peer_connect(struct peer *p)
 		.ring = p->ring,
 		.registry = p->registry,
 		.limits = &p->limits,
+		.turns = p->turns,
+		.host_may_be_path = !p->tcp,
 		.on_wake = peer_on_wake,
 		.arg = p,
 	};
@@ -322,8 +326,10 @@ static inline struct peer *peer_new(void)
 	struct peer *p = calloc(1, sizeof(*p));
 	p->sim.seed = 1;
 	p->limits = server_limits_default;
-	cr_assert_eq(ring_open(&p->ring, &(struct ring_config){.sim = &p->sim}), 0);
+	cr_assert_eq(ring_sim_open(&p->ring, &p->sim), 0);
 	p->registry = test_registry();
+	p->turns = &p->own_turns;
+	h2_turns_init(p->turns, p->ring);
 	peer_connect(p);
 	return p;
 }
@@ -332,8 +338,11 @@ static inline void peer_free(struct peer *p)
 {
 	h2_conn_free(p->conn);
 	nghttp2_session_del(p->client);
+	while (p->turns->go.armed)
+		ring_turn(p->ring, false);
 	for (unsigned i = 0; i < PEER_STREAMS; i++)
 		buf_free(&p->answers[i].data);
+	cr_assert_eq(grpc_registry_memory(p->registry), 0);
 	grpc_registry_free(p->registry);
 	ring_close(p->ring);
 	free(p);
@@ -387,6 +396,10 @@ static inline void peer_pump(struct peer *p)
 			moved = true;
 		}
 		buf_free(&out);
+		if (p->turns->go.armed) { /* calls wait for the next turn of the loop */
+			cr_assert_eq(ring_turn(p->ring, false), 0);
+			moved = true;
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ static void setup_with(struct ring_sim *sim)
 	cr_assert_not_null(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/sub/csi.sock", dir);
 	snprintf(endpoint, sizeof(endpoint), "unix://%s", path);
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = sim}), 0);
+	cr_assert_eq(ring_sim_open(&ring, sim), 0);
 	registry = test_registry();
 }
 

@@ -338,7 +338,7 @@ static bool start_up(unsigned long n, bool lasting)
 	long live = heap.live;
 	struct ring_sim sim = {.seed = 1};
 	struct ring *ring;
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = &sim}), 0);
+	cr_assert_eq(ring_sim_open(&ring, &sim), 0);
 	heap_spare_ring(ring);
 
 	heap_arm(n, lasting);
@@ -351,8 +351,12 @@ static bool start_up(unsigned long n, bool lasting)
 	reflection = registry != NULL ? reflection_new(registry, proto_descriptor_set,
 						proto_descriptor_set_len)
 				      : NULL;
-	struct h2_config config = {
-		.ring = ring, .registry = registry, .limits = &server_limits_default};
+	struct h2_turns turns;
+	h2_turns_init(&turns, ring);
+	struct h2_config config = {.ring = ring,
+		.registry = registry,
+		.limits = &server_limits_default,
+		.turns = &turns};
 	int res = registry != NULL ? h2_conn_new(&conn, &config) : -ENOMEM;
 	heap.inside--;
 	bool met = heap_disarm();

@@ -378,7 +378,7 @@ static void drain(struct client *c, const struct client *right, unsigned long n)
 static void world_open(void)
 {
 	sim = (struct ring_sim){.seed = 1, .short_every = 3, .eintr_every = 5};
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.sim = &sim}), 0);
+	cr_assert_eq(ring_sim_open(&ring, &sim), 0);
 	registry = test_registry();
 	health = health_new(registry);
 	cr_assert_not_null(health);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections: bytes by hand, what no client's library would send. */
+#include "frames.h"
 #include "peer_env.h"
 
 #include <errno.h>
@@ -7,42 +8,6 @@
 #include <time.h>
 
 TestSuite(connection, .init = setup, .fini = teardown);
-
-static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-static void frame(
-	struct buf *b, uint8_t type, uint8_t flags, uint32_t id, const void *payload, size_t len)
-{
-	uint8_t head[9] = {(uint8_t)(len >> 16), (uint8_t)(len >> 8), (uint8_t)len, type, flags,
-		(uint8_t)(id >> 24), (uint8_t)(id >> 16), (uint8_t)(id >> 8), (uint8_t)id};
-	buf_append(b, head, sizeof(head));
-	buf_append(b, payload, len);
-}
-
-static void raw_start(struct buf *b)
-{
-	buf_append(b, preface, sizeof(preface) - 1);
-	frame(b, NGHTTP2_SETTINGS, 0, 0, NULL, 0);
-}
-
-/* A header without indexing, names and values under 127 bytes. */
-static void literal(struct buf *b, const char *name, const char *value)
-{
-	uint8_t n = (uint8_t)strlen(name), v = (uint8_t)strlen(value);
-	buf_append(b, &(uint8_t){0}, 1);
-	buf_append(b, &n, 1);
-	buf_append(b, name, n);
-	buf_append(b, &v, 1);
-	buf_append(b, value, v);
-}
-
-static void request_headers(struct buf *b)
-{
-	literal(b, ":method", "POST");
-	literal(b, ":scheme", "http");
-	literal(b, ":path", "/test.v1.Test/Echo");
-	literal(b, "content-type", "application/grpc");
-}
 
 /* Feeds and collects what is answered. */
 static struct buf raw_exchange(const struct buf *in)
@@ -52,18 +17,6 @@ static struct buf raw_exchange(const struct buf *in)
 	peer_feed(p, in->data, in->len);
 	cr_assert(h2_conn_output(p->conn, &out, 1 << 20) <= 0);
 	return out;
-}
-
-static bool has_frame(const struct buf *out, uint8_t type)
-{
-	for (size_t at = 0; at + 9 <= out->len;) {
-		const uint8_t *f = out->data + at;
-		size_t len = (size_t)f[0] << 16 | (size_t)f[1] << 8 | f[2];
-		if (f[3] == type)
-			return true;
-		at += 9 + len;
-	}
-	return false;
 }
 
 Test(connection, upper_case_and_misplaced_headers)

@@ -40,6 +40,8 @@ storageClasses:
   - {name: ringvol, parameters: {csi.storage.k8s.io/fstype: ext4}}
   - {name: ringvol-xfs, parameters: {csi.storage.k8s.io/fstype: xfs}}
   - {name: ringvol-btrfs, parameters: {csi.storage.k8s.io/fstype: btrfs}}
+# Raw block volumes, also on machines without device mapper.
+node: {blockOnLoop: %t}
 snapshots: {enabled: true}
 snapshotController: {enabled: true}
 # The sidecar is the version that can be had as a module; its image is made here, so it has another digest.
@@ -59,7 +61,7 @@ func (c *Cluster) Prepare() error {
 	if err := c.ImportImage(filepath.Join(c.Top, "build/image/ringvol.tar")); err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.path("values.yaml"), fmt.Appendf(nil, values, pool.Path), 0o644); err != nil {
+	if err := os.WriteFile(c.path("values.yaml"), fmt.Appendf(nil, values, pool.Path, !rig.HasDeviceMapper()), 0o644); err != nil {
 		return err
 	}
 	return c.snapshotAPI()

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A guard's life: look, make, remove. Owns no memory; the kernel keeps all there is to know.
+ *
+ * Happy path of making: look (none) -> create -> load the table -> swap it in. Each can be
+ * repeated: a guard without a table gets one, a guard whose device below has grown gets a new
+ * table, and a guard that is as it should be costs two calls. How it can fail: its name belongs to
+ * another, it stands over another device, somebody still has it open after it was told to go, the
+ * device below is somebody's for himself.
+ */
+#include "backends/dm/guard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TAG_PREFIX  "ringvol:"
+#define NAME_PREFIX "ringvol-"
+#define UUID_PREFIX "RINGVOL-guard-"
+
+enum { GUARD_TARGETS = 2 };
+
+/* ---- names ---- */
+
+/* "ringvol:a:b" as "ringvol-a-b" and "RINGVOL-guard-a-b". */
+static int names_of(const char *tag, char ret_name[DM_NAME_LEN], char ret_uuid[DM_UUID_LEN])
+{
+	size_t len = strlen(tag);
+	if (len <= strlen(TAG_PREFIX) || len >= sizeof((struct guard){0}.tag) ||
+		strncmp(tag, TAG_PREFIX, strlen(TAG_PREFIX)) != 0 || strchr(tag, '/') != NULL)
+		return -EINVAL;
+	const char *rest = tag + strlen(TAG_PREFIX);
+	snprintf(ret_name, DM_NAME_LEN, NAME_PREFIX "%s", rest);
+	snprintf(ret_uuid, DM_UUID_LEN, UUID_PREFIX "%s", rest);
+	for (char *p = ret_name; (p = strchr(p, ':')) != NULL;)
+		*p = '-';
+	for (char *p = ret_uuid; (p = strchr(p, ':')) != NULL;)
+		*p = '-';
+	return 0;
+}
+
+/* The tag that a guard's name says: "ringvol-aaaaaaaa-bbbbbbbb". */
+static bool tag_of(const char *name, char ret_tag[64])
+{
+	char pool[9], random[9];
+	int end = 0;
+	if (sscanf(name, NAME_PREFIX "%8[0-9a-f]-%8[0-9a-f]%n", pool, random, &end) != 2 ||
+		name[end] != '\0' || strlen(pool) != 8 || strlen(random) != 8)
+		return false;
+	snprintf(ret_tag, 64, TAG_PREFIX "%s:%s", pool, random);
+	return true;
+}
+
+/* ---- tables ---- */
+
+int guard_table(const struct guard_spec *spec, struct dm_target ret[2])
+{
+	uint64_t sectors = spec->size_bytes / DM_SECTOR_BYTES;
+	if (sectors <= GUARD_TAIL_SECTORS)
+		return -EINVAL;
+	const uint64_t starts[] = {0, sectors - GUARD_TAIL_SECTORS};
+	const uint64_t lengths[] = {sectors - GUARD_TAIL_SECTORS, GUARD_TAIL_SECTORS};
+	for (unsigned i = 0; i < GUARD_TARGETS; i++) {
+		ret[i] = (struct dm_target){
+			.start_sectors = starts[i], .length_sectors = lengths[i], .type = "linear"};
+		snprintf(ret[i].params, sizeof(ret[i].params), "%u:%u %" PRIu64, spec->major,
+			spec->minor, starts[i]);
+	}
+	return 0;
+}
+
+bool guard_parse(const struct dm_target *targets, unsigned count, uint32_t *ret_major,
+	uint32_t *ret_minor, uint64_t *ret_size_bytes)
+{
+	uint32_t dev_major = 0, dev_minor = 0;
+	uint64_t end = 0;
+	if (count != GUARD_TARGETS)
+		return false;
+	for (unsigned i = 0; i < GUARD_TARGETS; i++) {
+		uint32_t major_now, minor_now;
+		uint64_t offset;
+		char extra;
+		if (strcmp(targets[i].type, "linear") != 0 ||
+			sscanf(targets[i].params, "%" SCNu32 ":%" SCNu32 " %" SCNu64 "%c",
+				&major_now, &minor_now, &offset, &extra) != 3)
+			return false;
+		if (i > 0 && (major_now != dev_major || minor_now != dev_minor))
+			return false;
+		if (targets[i].start_sectors != end || offset != end)
+			return false;
+		dev_major = major_now;
+		dev_minor = minor_now;
+		if (__builtin_add_overflow(end, targets[i].length_sectors, &end))
+			return false;
+	}
+	if (targets[1].length_sectors != GUARD_TAIL_SECTORS || targets[0].length_sectors == 0 ||
+		end > UINT64_MAX / DM_SECTOR_BYTES)
+		return false;
+	*ret_major = dev_major;
+	*ret_minor = dev_minor;
+	*ret_size_bytes = end * DM_SECTOR_BYTES;
+	return true;
+}
+
+/* ---- looking ---- */
+
+static int look_at(
+	struct dm *dm, const char *tag, const struct dm_device *device, struct guard *ret)
+{
+	struct dm_target targets[GUARD_TARGETS];
+	unsigned count = 0;
+	*ret = (struct guard){
+		.major = device->major,
+		.minor = device->minor,
+		.read_only = device->read_only,
+		.going_away = device->going_away,
+		.open = device->open_count > 0,
+	};
+	snprintf(ret->tag, sizeof(ret->tag), "%s", tag);
+	int r = device->has_table ? dm_table(dm, device->uuid, targets, GUARD_TARGETS, &count) : 0;
+	/* Parameters too long for a linear target are no guard's. */
+	if (r < 0 && r != -E2BIG)
+		return r;
+	ret->foreign =
+		device->has_table && !(r == 0 && guard_parse(targets, count, &ret->below_major,
+							 &ret->below_minor, &ret->size_bytes));
+	return 0;
+}
+
+int guard_look(struct dm *dm, const char *tag, struct guard *ret)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	struct dm_device device;
+	int r = names_of(tag, name, uuid);
+	if (r == 0)
+		r = dm_look(dm, uuid, &device);
+	if (r == -ENXIO && dm_look_name(dm, name, &device) == 0)
+		return -EEXIST;
+	if (r < 0)
+		return r;
+	/* Renamed by somebody. */
+	if (strcmp(device.name, name) != 0)
+		return -EEXIST;
+	return look_at(dm, tag, &device, ret);
+}
+
+/* ---- making ---- */
+
+static bool is_right(const struct guard_spec *spec, const struct guard *guard)
+{
+	return guard->below_major == spec->major && guard->below_minor == spec->minor &&
+	       guard->size_bytes == spec->size_bytes;
+}
+
+/* A guard that is there and cannot be used. */
+static int refuse(
+	const struct guard_spec *spec, const struct guard *guard, const char *name, struct err *err)
+{
+	if (guard->going_away)
+		return err_set(err, ERR_PRECONDITION,
+			"the volume's device /dev/dm-%u (%s) was told to go and a process still has it open: end that process (fuser -v /dev/dm-%u)",
+			guard->minor, name, guard->minor);
+	if (guard->foreign)
+		return err_set(err, ERR_PRECONDITION,
+			"the device %s (/dev/dm-%u) has a table that is not ours: see 'dmsetup table %s', and remove it with 'dmsetup remove %s'",
+			name, guard->minor, name, name);
+	if (guard->below_major != 0 &&
+		(guard->below_major != spec->major || guard->below_minor != spec->minor))
+		return err_set(err, ERR_PRECONDITION,
+			"the device %s (/dev/dm-%u) stands over %u:%u and not over %u:%u, where the volume's image is: remove it with 'dmsetup remove %s'",
+			name, guard->minor, guard->below_major, guard->below_minor, spec->major,
+			spec->minor, name);
+	return 0;
+}
+
+static int refuse_name(const char *name, struct err *err)
+{
+	return err_set(err, ERR_PRECONDITION,
+		"a device-mapper device has the name %s, or another name with its uuid, and is not ours: see 'dmsetup info -c' and remove or rename it with dmsetup",
+		name);
+}
+
+static int load(struct dm *dm, const struct guard_spec *spec, const char *name, const char *uuid,
+	struct dm_device *device, struct err *err)
+{
+	struct dm_target targets[GUARD_TARGETS];
+	int r = guard_table(spec, targets);
+	if (r < 0)
+		return err_set(err, ERR_INTERNAL, "%u:%u is too small to be guarded", spec->major,
+			spec->minor);
+	r = dm_load(dm, uuid, targets, GUARD_TARGETS, spec->read_only);
+	if (r == -EBUSY)
+		return err_set(err, ERR_PRECONDITION,
+			"the device %u:%u of the volume is mounted or held by somebody else, so that it cannot be given to a pod: end that use (lsblk, fuser -v)",
+			spec->major, spec->minor);
+	if (r < 0)
+		return err_sys(err, r, "loading the table of the device-mapper device %s", name);
+	r = dm_resume(dm, uuid, device);
+	return r < 0 ? err_sys(err, r, "swapping in the table of the device-mapper device %s", name)
+		     : 0;
+}
+
+/* The device itself, if it is not there. */
+static int find_or_create(struct dm *dm, const struct guard_spec *spec, const char *name,
+	const char *uuid, struct guard *guard, struct err *err)
+{
+	struct dm_device device;
+	int r = guard_look(dm, spec->tag, guard);
+	if (r == -ENXIO) {
+		*guard = (struct guard){0};
+		r = dm_create(dm, name, uuid, &device);
+		if (r == -EBUSY) /* somebody was quicker */
+			r = -EEXIST;
+	}
+	if (r == -EEXIST)
+		return refuse_name(name, err);
+	return r < 0 ? err_sys(err, r, "making the device-mapper device %s", name) : 0;
+}
+
+int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, struct err *err)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	struct dm_device device;
+	int r = names_of(spec->tag, name, uuid);
+	if (r < 0)
+		return err_sys(err, r, "a guard for the tag %s", spec->tag);
+	r = find_or_create(dm, spec, name, uuid, ret, err);
+	if (r == 0)
+		r = refuse(spec, ret, name, err);
+	if (r < 0)
+		return r;
+	bool made = ret->tag[0] == '\0';
+	if (!is_right(spec, ret)) {
+		r = load(dm, spec, name, uuid, &device, err);
+		if (r < 0 && made) { /* or a name without a device stays behind */
+			bool waits;
+			(void)dm_remove(dm, uuid, &waits);
+		}
+	} else if ((r = dm_look(dm, uuid, &device)) == 0 && device.suspended) {
+		r = dm_resume(dm, uuid, &device);
+	}
+	if (r == 0)
+		r = look_at(dm, spec->tag, &device, ret);
+	if (r == 0 && !is_right(spec, ret))
+		r = -EIO;
+	return r < 0 ? err_sys(err, r, "the device-mapper device %s", name) : 0;
+}
+
+int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t below_minor,
+	bool *ret_waits, struct err *err)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	struct guard guard = {0};
+	*ret_waits = false;
+	int r = names_of(tag, name, uuid);
+	if (r == 0)
+		r = guard_look(dm, tag, &guard);
+	if (r == -ENXIO || r == -EEXIST || r == -EINVAL)
+		return 0;
+	bool over_another = guard.below_major != 0 &&
+			    (guard.below_major != below_major || guard.below_minor != below_minor);
+	if (r == 0 && (guard.foreign || over_another))
+		return 0;
+	if (r == 0)
+		r = dm_remove(dm, uuid, ret_waits);
+	return r < 0 ? err_sys(err, r, "removing the device-mapper device %s", name) : 0;
+}
+
+/* ---- all of them ---- */
+
+struct names {
+	struct dm *dm;
+	void (*each)(void *arg, const struct guard *guard);
+	void *arg;
+	int res;
+};
+
+/* One that goes while it is looked at is not there. */
+static void on_name(void *arg, const char *name, uint32_t dev_major, uint32_t dev_minor)
+{
+	struct names *names = arg;
+	struct guard guard;
+	char tag[64];
+	(void)dev_major;
+	(void)dev_minor;
+	if (!tag_of(name, tag))
+		return;
+	int r = guard_look(names->dm, tag, &guard);
+	if (r == 0)
+		names->each(names->arg, &guard);
+	else if (r != -ENXIO && r != -EEXIST && names->res == 0)
+		names->res = r;
+}
+
+int guard_each(struct dm *dm, void (*each)(void *arg, const struct guard *guard), void *arg)
+{
+	struct names names = {dm, each, arg, 0};
+	int r = dm_list(dm, on_name, &names);
+	return r < 0 ? r : names.res;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The guard over a loop device: what a tenant gets of a raw block volume. A loop device obeys
+ * whoever has it open, without any capability (LOOP_CLR_FD, LOOP_CHANGE_FD, LOOP_SET_STATUS64). A
+ * guard is a device-mapper device whose table has two targets over the one loop device, and the
+ * kernel passes an ioctl on only where one target covers all of a device (Linux 6.1, 6.12, 7.2).
+ *
+ * A guard's name and uuid follow from the volume's tag. It is ours if both are so *and* its table
+ * is a guard's over the very loop device that is bound to the volume's image. Synchronous, for work
+ * jobs.
+ */
+#ifndef RINGVOL_BACKENDS_DM_GUARD_H
+#define RINGVOL_BACKENDS_DM_GUARD_H
+
+#include "backends/dm/dm.h"
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GUARD_TAIL_SECTORS = 2048 /* what the second target serves: 1 MiB */ };
+
+/* What a guard is to stand over. */
+struct guard_spec {
+	const char *tag;       /* "ringvol:<pool uuid, 8>:<random, 8>" */
+	uint32_t major, minor; /* the device below */
+	uint64_t size_bytes;   /* its size */
+	bool read_only;        /* whether it takes no writes */
+};
+
+struct guard {
+	char tag[64];                      /* as its name says */
+	uint32_t minor, major;             /* /dev/dm-<minor> */
+	uint32_t below_major, below_minor; /* 0:0: it has no table, or is foreign */
+	uint64_t size_bytes;
+	bool foreign;    /* its table is not a guard's: somebody else's device */
+	bool read_only;  /* also by BLKROSET */
+	bool going_away; /* somebody has it open; it goes when they let go */
+	bool open;       /* somebody has it open */
+};
+
+/* The two targets. -EINVAL: the device is too small for two. */
+int guard_table(const struct guard_spec *spec, struct dm_target ret[2]);
+/* Whether it is the table of a guard, and over what. */
+bool guard_parse(const struct dm_target *targets, unsigned count, uint32_t *ret_major,
+	uint32_t *ret_minor, uint64_t *ret_size_bytes);
+
+/* The guard of this tag. 0; -ENXIO: there is none; -EEXIST: its name is another's. */
+int guard_look(struct dm *dm, const char *tag, struct guard *ret);
+/* Makes what is missing, whatever half of it is there: device, table, the size of the table. Errors
+ * in *err: ERR_PRECONDITION (the name is another's, the guard stands over another device or is
+ * about to go, the device below is in use; each with the remedy), ERR_INTERNAL. */
+int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, struct err *err);
+/* Takes the guard of this tag away, if it stands over this device or has no table; else it is not
+ * ours and left alone (0). *ret_waits: somebody has it open, and it goes when they let go. */
+int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t below_minor,
+	bool *ret_waits, struct err *err);
+/* Every device with a guard's name and uuid. */
+int guard_each(struct dm *dm, void (*each)(void *arg, const struct guard *guard), void *arg);
+
+#endif
