@@ -104,17 +104,19 @@ def options():
     # Every option that there is, by its place in the table and by its name.
     source = (CORPUS.parents[2] / "src/app/serve_options.c").read_text()
     flags = re.findall(r'^\t\{"(--[a-z-]+)"', source, re.MULTILINE)
-    values = {"--endpoint": "unix:///run/x.sock", "--insecure-tcp": "true", "--driver-name": "a.b", "--node-id": "n1", "--pool": "a=/a,init",
-              "--services": "node", "--http": "[::]:9808", "--kubelet-registration": "/registry",
+    values = {"--endpoint": "unix:///run/x.sock", "--insecure-tcp": "true", "--driver-name": "a.b", "--node-id": "n1",
+              "--pool": "a=/a,init",
+              "--services": "node", "--http": "[::]:9808", "--target-root": "/kubelet",
+              "--kubelet-registration": "/registry",
               "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node", "--csi-version": "1.13",
               "--max-volumes-per-node": "9", "--ublkd": "external", "--ublkd-socket": "/run/u.sock",
-              "--ublkd-state-dir": "/run/u", "--log-level": "warn", "--log-format": "json"}
+              "--ublkd-state-dir": "/run/u", "--block-on-loop": "true", "--log-level": "warn", "--log-format": "json"}
     assert flags == list(values), "the table of serve_options.c has other options"
     lines = [bytes([i + 2 * len(values)]) + v.encode() for i, v in enumerate(values.values())]
     assert not any(b"\n" in line for line in lines)
     write("options", "serve-every-value", b"\1" + b"\n".join(lines))
     write("options", "serve-every-flag", b"\0" + "\n".join(
-        f if f == "--insecure-tcp" else f"{f}={v}" for f, v in values.items()).encode())
+        f if v == "true" else f"{f}={v}" for f, v in values.items()).encode())
     longest = [("--kubelet-endpoint", 106), ("--ublkd-socket", 106), ("--kubelet-registration", 81)]
     for name, more in [("long", 0), ("too-long", 1)]:
         lines = [bytes([flags.index(f) + 2 * len(flags)]) + b"/" + (n + more) * b"x" for f, n in longest]

@@ -69,7 +69,7 @@ static int mount_with(const char *label, const char *options, struct mnt_result 
 	size_t len = sizeof(*ret);
 	char dir[] = "/tmp/ringvol-label-XXXXXX";
 	cr_assert_not_null(mkdtemp(dir));
-	req = (struct mnt_mount_req){.type = FSIMG_EXT4};
+	req = (struct mnt_mount_req){.type = FSIMG_BTRFS};
 	strcpy(req.device, "/dev/loop0");
 	strcpy(req.target, dir);
 	strcpy(req.options, options);
