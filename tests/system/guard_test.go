@@ -372,7 +372,7 @@ func TestGuardKilled(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	for round := range 6 {
+	for round := range 4 {
 		done := make(chan error, 1)
 		go func() {
 			err := errors.Join(v.Stage(), v.Publish(), v.Unpublish(), v.Unstage())
