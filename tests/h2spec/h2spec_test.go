@@ -59,7 +59,7 @@ func start(t *testing.T, port int) *rig.Driver {
 	})
 	d := r.NewDriver(&rig.Pool{Name: "default", Path: r.Path("none")})
 	d.PoolOptions = ""
-	d.Args = []string{"--endpoint", fmt.Sprintf("tcp://127.0.0.1:%d", port)}
+	d.Args = []string{"--insecure-tcp", "--endpoint", fmt.Sprintf("tcp://127.0.0.1:%d", port)}
 	if err := d.Start(); err != nil {
 		t.Fatal(err)
 	}
