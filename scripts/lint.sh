@@ -18,7 +18,7 @@ check() { # name, command...
 		printf 'ok      %s\n' "$name"
 	else
 		printf 'FAILED  %s\n' "$name"
-		{ grep -E 'error|warning|undefined|: [0-9]+ lines or more|may not know' "$logs/$name.log" ||
+		{ grep -E 'error|warning|undefined|: [0-9]+ lines or more|may not know|KNOWN_RINGS' "$logs/$name.log" ||
 			tail -n 20 "$logs/$name.log"; } | head -n 40
 		failed+=("$name")
 	fi
@@ -66,10 +66,10 @@ go_vet_e2e() {
 }
 
 check format format
-check layers python3 scripts/check-layers
 check duplicates python3 scripts/check-duplicates.py
 check gcc compile gcc
 check clang compile clang
+check layers python3 scripts/check-layers "$logs/gcc"
 check clang-tidy tidy
 check gofmt go_format
 check go-vet go_vet
