@@ -3,7 +3,6 @@
  * whole response, so that `why` arrives with a failure too. */
 #include "mount/mnt_priv.h"
 
-
 helper_fn *const mnt_calls[MNT_CALLS] = {
 	[MNT_INSPECT] = mnt_call_inspect,
 	[MNT_MOUNT] = mnt_call_mount,
