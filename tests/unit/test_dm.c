@@ -4,6 +4,7 @@
  * as the kernel does (Linux 6.12, drivers/md/dm-ioctl.c), and against answers that no kernel gives.
  */
 #include "backends/dm/guard.h"
+#include "backends/dm/keeper.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -474,6 +475,37 @@ Test(guard, only_guards_are_listed)
 	make_guard(&spec);
 	cr_assert_eq(guard_each(&dm, on_guard, NULL), 0);
 	cr_expect_eq(seen, 1);
+}
+
+/* ---- the keeper ---- */
+
+Test(keeper, one_is_made_whatever_fails_and_is_no_guard)
+{
+	static const unsigned long requests[] = {
+		DM_DEV_STATUS, DM_DEV_CREATE, DM_TABLE_LOAD, DM_DEV_SUSPEND};
+	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+		devices[0].there = false;
+		fail_with = -ENOMEM;
+		fail_request = requests[i];
+		cr_expect_eq(keeper_make(&dm), -ENOMEM, "request %u", i);
+		cr_expect_eq(keeper_make(&dm), 0, "what is missing is made");
+		cr_expect_str_eq(only()->name, KEEPER_NAME);
+		cr_expect_eq(only()->now.count, 1);
+		cr_expect_str_eq(only()->now.targets[0].type, "error");
+	}
+	unsigned before = resumes;
+	cr_expect_eq(keeper_make(&dm), 0);
+	cr_expect_eq(resumes, before, "it is there");
+	cr_expect_not(devices[1].there);
+	cr_assert_eq(guard_each(&dm, on_guard, NULL), 0);
+	cr_expect_eq(seen, 0);
+}
+
+Test(keeper, another_has_its_name)
+{
+	cr_assert_eq(dm_create(&dm, KEEPER_NAME, "LVM-1", NULL), 0);
+	cr_expect_eq(keeper_make(&dm), -EBUSY);
+	cr_expect_eq(only()->now.count, 0);
 }
 
 /* ---- the ioctls ---- */

@@ -13,6 +13,7 @@
 #include "backends/loop/loop.h"
 
 #include "backends/dm/guard.h"
+#include "backends/dm/keeper.h"
 #include "backends/loop/lodev.h"
 #include "base/array.h"
 #include "base/fd.h"
@@ -22,6 +23,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,6 +189,14 @@ static int guard_or_bare(struct dm *dm, const struct lodev_spec *spec, const str
 	return r;
 }
 
+/* Tried until it is there once. */
+static void make_keeper(struct dm *dm)
+{
+	static atomic_bool made;
+	if (!atomic_load(&made) && keeper_make(dm) == 0)
+		atomic_store(&made, true);
+}
+
 static int attach_raw(const struct lodev_spec *spec, struct backend_dev *dev, struct err *err)
 {
 	_cleanup_dm_ struct dm dm = {.fd = -1};
@@ -197,6 +207,8 @@ static int attach_raw(const struct lodev_spec *spec, struct backend_dev *dev, st
 	if (r < 0 && !dm_is_absent(r))
 		return err_sys(err, r, "raw block volumes need the device mapper: opening %s",
 			control_path());
+	if (r == 0)
+		make_keeper(&dm);
 	r = lodev_attach(spec, &lo, err);
 	if (r < 0)
 		return r;
