@@ -101,6 +101,7 @@ func guard(b *bench) error {
 			if err := other.Up(); err != nil {
 				return err
 			}
+			defer other.Gone()
 		}
 	}
 	return nil

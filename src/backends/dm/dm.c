@@ -21,8 +21,7 @@
 
 enum {
 	HEAD_BYTES = sizeof(struct dm_ioctl),
-	FIRST_BYTES =
-		16 << 10, /* the kernel's own limit for a call without an allocation of pages */
+	FIRST_BYTES = 1 << 10, /* a guard's table fits; the kernel copies and clears it each time */
 	RETRY_MAX_BYTES = 16 << 20,
 	ALIGN = 8,
 	/*
