@@ -185,7 +185,7 @@ golang() {
 		result "$lane" fail "$package" "does not compile" "$logs/$lane.build.log"
 		return
 	fi
-	watched "$lane" "$logs/$lane.log" '^ *--- (PASS|FAIL|SKIP)' \
+	watched "$lane" "$logs/$lane.log" '--- (PASS|FAIL|SKIP): ' \
 		go_run "$lane" "$package" "$timeout" "$results" "" "$@"
 	[ -z "${CI:-}" ] || again "$lane" "$package" "$timeout" "$@"
 }
@@ -241,7 +241,7 @@ accounted() {
 guest() {
 	local lane=$1 code=0 said
 	shift
-	watched "$lane" "$logs/$lane.log" '^ *--- (PASS|FAIL|SKIP)' \
+	watched "$lane" "$logs/$lane.log" '--- (PASS|FAIL|SKIP): ' \
 		logged_apart "$logs/$lane.log" "$logs/$lane.vm.log" bash "$@" || code=$?
 	said=$(grep -E '^(vm|e2e): ' "$logs/$lane.vm.log" | tail -n 1) || true
 	if [ $code -eq 77 ]; then

@@ -92,7 +92,7 @@ static void conn_end_session(struct conn *c)
 	c->session = NULL;
 	session->ops->free(session);
 	server->open--;
-	server_drain_check(server);
+	server->on_conn_end(server);
 }
 
 /* Whether the peer might take the end of the connection for that of an answer. */
@@ -176,7 +176,7 @@ static void conn_flush(struct conn *c)
 	if (c->state != CONN_OPEN || c->send.armed)
 		return;
 	const struct session_ops *ops = c->session->ops;
-	server_trim_later(c->server);
+	c->server->on_conn_flush(c->server);
 	if (c->out.len == 0 && ops->output(c->session, &c->out, CONN_SEND_BYTES) < 0)
 		c->cut = true;
 	if (c->out.cap != c->out_counted)

@@ -33,6 +33,9 @@ struct server {
 	struct ring_req drained;
 	void (*on_drained)(void *arg);
 	void *on_drained_arg;
+	/* What connections tell their server: one carries no more calls; one is about to send. */
+	void (*on_conn_end)(struct server *server);
+	void (*on_conn_flush)(struct server *server);
 	struct server_stats stats;
 };
 
@@ -46,10 +49,5 @@ bool conns_make_room(
 void conns_drain(struct server *server);
 /* Closes all at once. */
 void conns_cut(struct server *server);
-
-/* server.c: memory that a burst of calls needed goes back to the system soon after it. */
-void server_trim_later(struct server *server);
-/* server.c: tells the owner when the last call of a drain is over. */
-void server_drain_check(struct server *server);
 
 #endif

@@ -71,7 +71,8 @@ static void on_drained_posted(struct ring_req *req, int res, uint32_t flags)
 		server->on_drained(server->on_drained_arg);
 }
 
-void server_drain_check(struct server *server)
+/* Tells the owner when the last call of a drain is over. */
+static void drain_check(struct server *server)
 {
 	if (!server->draining || server->open > 0 || server->on_drained == NULL ||
 		server->drained.fn != NULL)
@@ -270,6 +271,14 @@ static int open_http(
 
 /* ---- memory ---- */
 
+/* Memory that a burst of calls needed goes back to the system soon after it. */
+static void trim_later(struct server *server)
+{
+	if (server->config.registry->memory->high_bytes >= SERVER_TRIM_BYTES &&
+		!ring_timer_armed(&server->trim_timer))
+		ring_timer_arm(server->config.ring, &server->trim_timer, SERVER_TRIM_MS);
+}
+
 /* Freed pieces between those in use stay resident until malloc is told. That takes milliseconds
  * after tens of megabytes, so it waits until little of them is in use, and is done once. */
 static void on_trim(struct ring_timer *timer)
@@ -281,14 +290,7 @@ static void on_trim(struct ring_timer *timer)
 		memory->high_bytes = memory->used_bytes;
 		server->stats.trims++;
 	}
-	server_trim_later(server);
-}
-
-void server_trim_later(struct server *server)
-{
-	if (server->config.registry->memory->high_bytes >= SERVER_TRIM_BYTES &&
-		!ring_timer_armed(&server->trim_timer))
-		ring_timer_arm(server->config.ring, &server->trim_timer, SERVER_TRIM_MS);
+	trim_later(server);
 }
 
 /* ---- the server ---- */
@@ -307,6 +309,8 @@ int server_open(struct server **ret, const struct server_config *config)
 	list_init(&server->conns);
 	h2_turns_init(&server->turns, config->ring);
 	server->trim_timer.fn = on_trim;
+	server->on_conn_end = drain_check;
+	server->on_conn_flush = trim_later;
 	int res =
 		ring_bufs_open(config->ring, SERVER_RECV_BUFFERS, SERVER_RECV_BYTES, &server->bufs);
 	if (res == 0 && config->http_routes != NULL)
@@ -326,7 +330,7 @@ static void on_drain_timeout(struct ring_timer *timer)
 	struct server *server = container_of(timer, struct server, drain_timer);
 	server->stats.drain_cut = server->stats.connections;
 	conns_cut(server);
-	server_drain_check(server);
+	drain_check(server);
 }
 
 void server_drain(
@@ -340,7 +344,7 @@ void server_drain(
 	ring_timer_arm(server->config.ring, &server->drain_timer, timeout_ms);
 	server_unlisten(server);
 	conns_drain(server);
-	server_drain_check(server);
+	drain_check(server);
 }
 
 void server_close(struct server *server)
