@@ -41,6 +41,7 @@ struct conn {
 	bool paced; /* the session says when it wants input */
 	bool ended; /* the peer has sent its last byte */
 	bool cut;   /* nothing more can be sent */
+	bool asked; /* to leave, for another */
 	struct session *session;
 	struct ring_req recv, send, wake;
 	struct ring_timer timer; /* a send without progress; then lingering */
@@ -366,7 +367,7 @@ static struct spare conn_spare(struct conn *c, uint64_t now_ns)
 	int unread = 0;
 	if (c->state == CONN_LINGER)
 		spare.class = SPARE_OVER;
-	if (c->state != CONN_OPEN || c->send.armed)
+	if (c->state != CONN_OPEN || c->send.armed || c->asked)
 		return spare;
 	enum session_wait waits = c->session->ops->waits(c->session, &spare.since_ns);
 	if (waits == SESSION_BUSY)
@@ -392,6 +393,14 @@ static bool spare_before(const struct spare *a, const struct spare *b)
 	return a->class != b->class ? a->class < b->class : a->since_ns < b->since_ns;
 }
 
+/* Its next request may be here already, and not looked at yet: then it is answered. */
+static void ask_to_leave(struct conn *c)
+{
+	c->asked = true;
+	c->session->ops->drain(c->session);
+	conn_wake(c);
+}
+
 bool conns_make_room(
 	struct server *server, const struct speaks *speaks, const struct remote *remote)
 {
@@ -409,7 +418,10 @@ bool conns_make_room(
 	if (best.conn == NULL)
 		return false;
 	server->stats.made_room++;
-	conn_close(best.conn);
+	if (best.class == SPARE_IDLE)
+		ask_to_leave(best.conn);
+	else
+		conn_close(best.conn);
 	return true;
 }
 
