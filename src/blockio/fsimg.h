@@ -42,7 +42,8 @@ struct fsimg_probe {
 	uint8_t uuid[16];
 	bool errors;     /* the superblock is marked as having errors: fsck before mount */
 	bool dirty;      /* a journal or log tree waits to be replayed (ext4, btrfs) */
-	bool needs_more; /* it names another device: for its journal, its log, or its data */
+	bool needs_more; /* it names another device, for its journal, its log or its data, and so
+			    counts as no file system of ours */
 };
 int fsimg_probe_fd(int fd, struct fsimg_probe *ret);
 /* The same where one type is expected: an ext4 or XFS that is there, with nothing before it, is

@@ -74,10 +74,6 @@ static bool read_ext4(const uint8_t *sb, struct fsimg_probe *ret)
 	uint32_t log_block = le32_at(sb + 0x18);
 	if (le16_at(sb + 0x38) != EXT4_MAGIC || log_block > 6)
 		return false;
-	/* Its journal is on another device, by number: whoever wrote this chose one of the node's.
-	 */
-	if (le32_at(sb + 0xe4) != 0)
-		return false;
 	uint32_t incompat = le32_at(sb + 0x60);
 	uint64_t blocks = le32_at(sb + 0x4);
 	if (incompat & EXT4_INCOMPAT_64BIT)
@@ -86,9 +82,12 @@ static bool read_ext4(const uint8_t *sb, struct fsimg_probe *ret)
 	memcpy(ret->uuid, sb + 0x68, 16);
 	ret->errors = le16_at(sb + 0x3a) & EXT4_STATE_ERRORS;
 	ret->dirty = incompat & EXT4_INCOMPAT_RECOVER;
-	/* Without an inode the journal is on a device, which the superblock names by number. */
-	ret->needs_more = (le32_at(sb + 0x5c) & EXT4_COMPAT_HAS_JOURNAL) && le32_at(sb + 0xe0) == 0;
-	return true;
+	/* The journal is on another device, by number: whoever wrote this chose one of the node's.
+	 * Without an inode it is nowhere else. */
+	ret->needs_more =
+		le32_at(sb + 0xe4) != 0 ||
+		((le32_at(sb + 0x5c) & EXT4_COMPAT_HAS_JOURNAL) && le32_at(sb + 0xe0) == 0);
+	return !ret->needs_more;
 }
 
 static bool read_xfs(const uint8_t *sb, struct fsimg_probe *ret)
@@ -99,23 +98,21 @@ static bool read_xfs(const uint8_t *sb, struct fsimg_probe *ret)
 	memcpy(ret->uuid, sb + 32, 16);
 	/* Blocks of a realtime device; the log does not begin here. */
 	ret->needs_more = be64_at(sb + 16) != 0 || be64_at(sb + 48) == 0;
-	return true;
+	return !ret->needs_more;
 }
 
 static bool read_btrfs(const uint8_t *sb, struct fsimg_probe *ret)
 {
 	if (memcmp(sb + 0x40, "_BHRfS_M", 8) != 0)
 		return false;
-	/* The others of a file system on several devices would be whatever the kernel has scanned.
-	 */
-	if (le64_at(sb + 0x88) != 1)
-		return false;
 	ret->fs_bytes = le64_at(sb + 0x70);
 	memcpy(ret->uuid, sb + 0x20, 16);
 	/* A log tree: fsyncs since the last commit, replayed by the next mount. */
 	ret->dirty = le64_at(sb + 0x60) != 0;
+	/* The others of a file system on several devices would be whatever the kernel has scanned.
+	 */
 	ret->needs_more = le64_at(sb + 0x88) != 1;
-	return true;
+	return !ret->needs_more;
 }
 
 static const struct {

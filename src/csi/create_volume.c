@@ -365,17 +365,17 @@ static int probe_end(struct op *op, int res)
 	if (res < 0)
 		return op_fail_sys(op, res, "%s: looking for a file system on it", name);
 	bool given = c->access.fs_given || c->params.fs_given;
+	const char *unfit = fsimg_why_unfit(probe);
+	if (unfit != NULL)
+		return op_fail(op, ERR_INVALID,
+			"volume_content_source: %s is not to be mounted: its file system %s", name,
+			unfit);
 	if (probe->ambivalent || probe->type == FSIMG_NONE || (given && probe->type != c->rec.fs))
 		return op_fail(op, ERR_INVALID,
 			"volume_content_source: %s is to be mounted as %s and holds %s%s", name,
 			given ? fsimg_name(c->rec.fs) : "ext4, xfs or btrfs",
 			probe->ambivalent ? "contradicting signatures, one of them " : "",
 			probe->found[0] != '\0' ? probe->found : "no file system");
-	const char *unfit = fsimg_why_unfit(probe);
-	if (unfit != NULL)
-		return op_fail(op, ERR_INVALID,
-			"volume_content_source: %s is not to be mounted: its file system %s", name,
-			unfit);
 	c->rec.fs = probe->type;
 	return 0;
 }

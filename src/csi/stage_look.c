@@ -164,6 +164,10 @@ static int probe_job(void *arg)
 				  : fsimg_probe_expected(fd, s->n.fs, &s->probe);
 	if (r < 0)
 		return r;
+	if (s->probe.needs_more) {
+		s->unfit = fsimg_why_unfit(&s->probe);
+		return -EMEDIUMTYPE;
+	}
 	bool wrong = s->n.fs == FSIMG_NONE ? s->probe.type == FSIMG_NONE : s->probe.type != s->n.fs;
 	if (s->probe.ambivalent || wrong)
 		return -EUCLEAN;
@@ -217,6 +221,10 @@ int stage_probe_end(struct op *op, int res)
 			rec->name);
 	if (s->n.changes_mode)
 		return other_mode_failed(op, res);
+	if (res == -EMEDIUMTYPE)
+		return op_fail(op, ERR_DATA_LOSS,
+			"volume %s: its file system %s; nothing is mounted, restore it from a snapshot or delete it",
+			rec->name, s->unfit);
 	return op_fail(op, ERR_DATA_LOSS,
 		"volume %s: its record says %s, its image holds %s; nothing is formatted, restore it from a snapshot or delete it",
 		rec->name, fsimg_name(rec->fs),
