@@ -160,6 +160,11 @@ criterion() {
 		result "$3" fail "$3" "the lane could not be run"
 }
 
+# What a test mounts is in a mount namespace of its own, so that nobody else's copy of the machine's mounts holds its devices.
+own_mounts() {
+	as_root unshare --mount --propagation private -- "$@"
+}
+
 # go_run LANE PACKAGE TIMEOUT RESULTS SUFFIX [go test argument...]: runs what was compiled; its logs are LANE with SUFFIX.
 go_run() {
 	local lane=$1 package=$2 timeout=$3 into=$4 log
@@ -167,7 +172,7 @@ go_run() {
 	shift 5
 	(
 		cd "tests/$package"
-		as_root env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_BIN="$ringvol_bin" \
+		own_mounts env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_BIN="$ringvol_bin" \
 			RINGVOL_DESCRIPTORS="$top/build/proto/descriptor_set.pb" RINGVOL_NODE_PACKAGES="${RINGVOL_NODE_PACKAGES:-}" \
 			"$top/build/$lane.test" -test.v=test2json -test.timeout="$timeout" "$@" \
 			>"$log.log" 2>&1
