@@ -30,6 +30,7 @@ int __wrap_boot_mark_set(int fd, const char *name, const char *text);
 bool __wrap_boot_mark_get(int fd, const char *name, struct boot_mark *ret);
 int __wrap_boot_mark_remove(int fd, const char *name);
 int __wrap_fsimg_probe_expected(int fd, enum fsimg_type type, struct fsimg_probe *ret);
+int __wrap_fsimg_probe_fd(int fd, struct fsimg_probe *ret);
 
 /* A file of no name that a call may lock or close, or trouble. */
 static int open_answer(void)
@@ -166,7 +167,14 @@ int __wrap_fsimg_probe_expected(int fd, enum fsimg_type type, struct fsimg_probe
 		.fs_bytes = b & 0x20 ? 512 << 20 : 16 << 20,
 		.uuid = {b & 0x10},
 		.errors = (b & 0x08) != 0,
-		.dirty = (b & 0x04) != 0};
+		.dirty = (b & 0x04) != 0,
+		.needs_more = (b & 0x02) != 0};
 	snprintf(ret->found, sizeof(ret->found), "%s", fsimg_name(ret->type));
 	return 0;
+}
+
+/* Of a tenant's bytes anything is expected. */
+int __wrap_fsimg_probe_fd(int fd, struct fsimg_probe *ret)
+{
+	return __wrap_fsimg_probe_expected(fd, csi_world_answer() % FSIMG_TYPES, ret);
 }

@@ -161,6 +161,7 @@ static const struct {
 	{"snapshotFreeze", {"true", "false"}},
 	{CSI_TOPOLOGY_KEY, {"node-1", "node-2"}},
 	{"csi.storage.k8s.io/pvc/name", {"claim"}},
+	{"allowVolumeModeChange", {"true", "false"}},
 };
 
 static const char *choose(const char *const *texts, unsigned max, struct fuzz *f)

@@ -334,7 +334,11 @@ static void fill_pool(struct pool *pool, uint8_t how)
 {
 	static const struct record objects[] = {
 		{.name = "used", .size_bytes = 64 << 20, .fs = FSIMG_EXT4},
-		{.name = "raw", .size_bytes = 1 << 30, .fs = FSIMG_NONE, .thick = true},
+		{.name = "raw",
+			.size_bytes = 1 << 30,
+			.fs = FSIMG_NONE,
+			.thick = true,
+			.allow_mode_change = true},
 		{.name = "copy",
 			.size_bytes = 512 << 20,
 			.fs = FSIMG_XFS,
