@@ -10,7 +10,7 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 . scripts/deps.sh
 . scripts/vm/lib.sh
 
-selected='^(TestGuard.*|TestRawStaysRaw|TestDamagedRecordsInUse)$'
+selected='^(TestGuard.*|TestRawStaysRaw|TestDamagedRecordsInUse|TestModeOfA(Copy|Volume))$'
 # Of each volume's life on each pool, those of raw ones.
 lives='^(TestLifecycle|TestReadOnlyPublish)$/^(xfs_pool_block_volume|block)$'
 sanity=block

@@ -219,9 +219,9 @@ static int attach_raw(const struct lodev_spec *spec, struct backend_dev *dev, st
 	return r;
 }
 
-/* Where loop nodes are accepted, a guard of a run that did not accept them stays. */
-static int attach_plain(
-	const struct lodev_spec *spec, bool raw, struct backend_dev *dev, struct err *err)
+/* A guard that is there stays: one of a run that did not accept loop nodes, or of a block volume
+ * that is mounted now, which is mounted from it. */
+static int attach_plain(const struct lodev_spec *spec, struct backend_dev *dev, struct err *err)
 {
 	struct lodev lo;
 	struct guard guard;
@@ -230,7 +230,7 @@ static int attach_plain(
 	if (r < 0)
 		return r;
 	dev_from_lodev(&lo, dev);
-	if (raw && dm_is_loaded() && dm_open(&dm, control_path()) == 0 &&
+	if (lo.found && dm_is_loaded() && dm_open(&dm, control_path()) == 0 &&
 		guard_look(&dm, spec->tag, &guard) == 0 && guard.below_major == LODEV_MAJOR &&
 		guard.below_minor == lo.minor)
 		dev_add_guard(&guard, dev);
@@ -251,7 +251,7 @@ static int attach_job(void *arg)
 	memcpy(spec.tag, req->tag, sizeof spec.tag);
 	struct backend_dev dev;
 	int r = req->raw && !config.block_on_loop ? attach_raw(&spec, &dev, &req->err)
-						  : attach_plain(&spec, req->raw, &dev, &req->err);
+						  : attach_plain(&spec, &dev, &req->err);
 	if (r == 0)
 		req->dev = dev;
 	return r;
