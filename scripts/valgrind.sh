@@ -24,8 +24,8 @@ left_out() {
 	bytes | copy | fsimg | lodev)
 		echo "valgrind does not know what the ioctls of loop devices fill in: all of it reads as undefined"
 		;;
-	helper | op | proc) echo "processes are waited for by pidfd_open, which valgrind does not know" ;;
-	fd | mnt) echo "paths are opened by openat2, which valgrind does not know" ;;
+	fsimg_damaged | helper | op | proc) echo "processes are waited for by pidfd_open, which valgrind does not know" ;;
+	fd | mnt | mnt_label) echo "paths are opened by openat2, which valgrind does not know" ;;
 	pool | room | template)
 		echo "pools that do not answer within 2 s are sick, and mkfs is waited for by pidfd_open;" \
 			"under valgrind both are the rule" ;;
