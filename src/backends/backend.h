@@ -32,6 +32,7 @@ struct backend_dev {
 	char tag[64];
 	bool direct_io, read_only;
 	bool going_away; /* still bound, but only until its last user elsewhere lets go */
+	bool found;      /* of attach: it was there before */
 };
 
 /* Parameters and results of one call; lives until the step's end. */

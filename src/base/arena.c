@@ -21,6 +21,8 @@ enum {
 	ARENA_FIRST_BYTES = 896,
 	ARENA_BLOCK_BYTES = 2048,
 	ARENA_ALIGN = 16,
+	/* What most calls need at most. An arena that has more leaves a quarter of its budget. */
+	ARENA_SMALL_BYTES = 8 << 10,
 };
 
 struct block {
@@ -94,7 +96,10 @@ void arena_unref(struct arena *a)
 
 static struct block *block_new(struct arena *a, size_t size)
 {
-	if (a->budget != NULL && !budget_has(a->budget, sizeof(struct block) + size))
+	size_t bytes = sizeof(struct block) + size;
+	bool small = a->total + bytes <= ARENA_SMALL_BYTES;
+	if (a->budget != NULL &&
+		!(small ? budget_has(a->budget, bytes) : budget_has_share(a->budget, bytes)))
 		return NULL;
 	struct block *b = calloc(1, sizeof(*b) + size);
 	if (b == NULL)
@@ -103,6 +108,11 @@ static struct block *block_new(struct arena *a, size_t size)
 	if (a->budget != NULL)
 		budget_add(a->budget, sizeof(*b) + size);
 	return b;
+}
+
+size_t arena_size(const struct arena *a)
+{
+	return a->total;
 }
 
 void *arena_alloc(struct arena *a, size_t size)

@@ -17,13 +17,16 @@ struct arena;
 /* limit_bytes: arena_alloc() answers NULL once this much was handed out (0: no limit).
  * Returns NULL when out of memory. The caller holds the first reference. */
 struct arena *arena_new(size_t limit_bytes);
-/* The same, and its blocks count in a budget (budget.h): NULL is answered beyond that, too. */
+/* The same, and its blocks count in a budget (budget.h): NULL is answered beyond that, too, and by
+ * an arena of more than a few KiB beyond three quarters of it. */
 struct arena *arena_new_in(size_t limit_bytes, struct budget *budget);
 struct arena *arena_ref(struct arena *a);
 /* Drops a reference; the last one wipes (explicit_bzero) and frees everything, because requests
  * carry secrets. NULL is legal. */
 void arena_unref(struct arena *a);
 
+/* Bytes handed out so far. */
+size_t arena_size(const struct arena *a);
 /* NULL when out of memory or past the limit; size 0 is legal and returns a pointer. */
 void *arena_alloc(struct arena *a, size_t size);
 char *arena_strdup(struct arena *a, const char *s);

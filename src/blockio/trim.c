@@ -14,9 +14,11 @@
 #include <linux/falloc.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 enum {
@@ -135,8 +137,19 @@ int trim_punch(int fd, uint64_t *at, uint64_t size)
 	return count > 0 ? trim_places(fd, places, count) : 0;
 }
 
+/* btrfs takes a range of its own addresses, of which there is no end to be told by. */
+static bool has_no_end(int fd)
+{
+	struct statfs fs;
+	return fstatfs(fd, &fs) == 0 && fs.f_type == BTRFS_SUPER_MAGIC;
+}
+
 int trim_disk(int fd, uint64_t *at)
 {
+	if (has_no_end(fd)) {
+		*at = UINT64_MAX;
+		return trim_place(fd, 0, UINT64_MAX);
+	}
 	int r = trim_place(fd, *at, DISK_PIECE_BYTES);
 	*at = r == -EINVAL || r == -EOPNOTSUPP || r == -ENOTTY ? UINT64_MAX
 							       : *at + DISK_PIECE_BYTES;

@@ -148,7 +148,7 @@ static void adopt_mounts(struct adopt *a, struct node_volume *node)
 		const struct found_mount *m = &a->mounts[i];
 		if (m->major != node->dev.major || m->minor != node->dev.minor)
 			continue;
-		node->as_fs |= m->is_fs;
+		node->as_fs |= m->is_fs && node->volume->rec->allow_mode_change;
 		if (node_volume_mount_at(node, m->path) != NULL)
 			continue;
 		bool first = m->is_fs && list_empty(&node->mounts);

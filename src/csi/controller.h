@@ -10,13 +10,13 @@
 
 /* ---- parameters ---- */
 
-/* For requests whose parameters have no keys of ours: ERR_INVALID naming the first, except under
- * csi.storage.k8s.io/. */
 /* "namespace/name" of the Kubernetes object that this is made for, of kind "pvc" or
  * "volumesnapshot", as the sidecars' --extra-create-metadata names it; "" if they do not, or where
  * it is no such name. In the arena. */
 const char *csi_params_claim(
 	struct arena *arena, Csi__V1__StringPair **pairs, size_t n, const char *kind);
+/* For requests whose parameters have no keys of ours: ERR_INVALID naming the first, except under
+ * csi.storage.k8s.io/. */
 int csi_params_check_none(Csi__V1__StringPair **pairs, size_t n, struct err *err);
 /* The file system to make: the capability's, else the parameter's, else the source's (FSIMG_NONE:
  * there is no source), else ext4; FSIMG_NONE for block. ERR_INVALID: the two contradict each other,

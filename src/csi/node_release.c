@@ -19,6 +19,7 @@
  */
 #include "backends/loop/lodev.h"
 #include "base/fd.h"
+#include "blockio/blkdev.h"
 #include "blockio/boot_mark.h"
 #include "csi/look.h"
 #include "csi/node.h"
@@ -108,8 +109,11 @@ static bool is_remembered(struct release *r)
  * the driver perhaps. */
 static bool is_dead_node(const struct release *r)
 {
+	struct blkdev gone;
 	return r->n.info.is_block && !r->owner.found && r->n.volume != NULL &&
-	       r->n.volume->rec->fs == FSIMG_NONE && r->n.info.dev_major == LODEV_MAJOR;
+	       r->n.volume->rec->fs == FSIMG_NONE &&
+	       (r->n.info.dev_major == LODEV_MAJOR ||
+		       blkdev_look(r->n.info.dev_major, r->n.info.dev_minor, &gone) == -ENOENT);
 }
 
 static int refuse_owned(struct op *op, const struct pool_object *whose)

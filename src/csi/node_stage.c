@@ -70,6 +70,9 @@ static int attach_end(struct op *op, int res)
 	struct node_volume *node = node_volume_get(s->n.volume);
 	if (node == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	/* An earlier run's device is not this attempt's to detach. */
+	s->attached_here &= !s->n.dev.dev.found;
+	s->attached_first &= s->attached_here;
 	node_volume_set_dev(s->n.task.csi, node, &s->n.dev.dev);
 	node->marks_read |= s->attached_first;
 	node->as_fs &= !list_empty(&node->mounts);
@@ -416,6 +419,11 @@ void csi_node_stage(struct grpc_call *call, const ProtobufCMessage *request)
 		r = err_set(&err, ERR_INVALID, "volume_capability is missing");
 	if (r == 0)
 		r = node_op_find(&s->n, req->volume_capability, &err);
+	/* It may be in use in the other mode. */
+	if (r == 0 && s->n.volume->rec->allow_mode_change && !csi_knows_volume(csi, s->n.volume))
+		r = err_set(&err, ERR_UNAVAILABLE,
+			"volume %s: devices of an earlier run are still being looked for; try again",
+			s->n.volume->rec->name);
 	if (r < 0) {
 		csi_refuse(csi, call, &err);
 		return;

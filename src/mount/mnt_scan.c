@@ -105,8 +105,10 @@ static bool is_our_dm(uint32_t dev_major, uint32_t dev_minor)
 	       strncmp(uuid, DM_UUID_PREFIX, sizeof DM_UUID_PREFIX - 1) == 0;
 }
 
-/* loop has a major number of its own; ublk shares the extended one, and only its name tells. */
-static bool is_ours(uint32_t dev_major, uint32_t dev_minor)
+/* loop has a major number of its own; ublk shares the extended one, and only its name tells. A
+ * bound node may lead to a device that is gone, and to another's with its number later: it may have
+ * been ours. */
+static bool is_ours(uint32_t dev_major, uint32_t dev_minor, bool bound)
 {
 	if (dev_major == LOOP_MAJOR_NUMBER)
 		return true;
@@ -116,7 +118,7 @@ static bool is_ours(uint32_t dev_major, uint32_t dev_minor)
 	snprintf(path, sizeof path, "/sys/dev/block/%u:%u", dev_major, dev_minor);
 	ssize_t n = readlink(path, target, sizeof target - 1);
 	if (n < 0)
-		return false;
+		return bound && errno == ENOENT;
 	target[n] = '\0';
 	const char *name = strrchr(target, '/');
 	if (name != NULL && strncmp(name, "/dm-", 4) == 0)
@@ -150,7 +152,7 @@ void mnt_line_device(
 		if (!bound)
 			dev_major = dev_minor = 0;
 	}
-	if (!is_ours(dev_major, dev_minor)) {
+	if (!is_ours(dev_major, dev_minor, bound)) {
 		dev_major = dev_minor = 0;
 		bound = false;
 	}

@@ -67,6 +67,20 @@ static void decode_free(void *data, void *p)
 	(void)p;
 }
 
+static const char *message_why(int res)
+{
+	switch (res) {
+	case -EMSGSIZE:
+		return "a message is larger than 4 MiB";
+	case -ENOBUFS:
+		return "too many large answers wait to be read on this connection: read them first";
+	case -ENOSPC:
+		return "too much of requests and answers, of all clients, is under way: try again";
+	default:
+		return "out of memory";
+	}
+}
+
 enum grpc_status grpc_call_decode(
 	struct grpc_call *call, const uint8_t *data, size_t len, const char **ret_message)
 {
@@ -82,7 +96,7 @@ enum grpc_status grpc_call_decode(
 	if (call->arena == NULL)
 		call->arena = arena_new_in(GRPC_ARENA_MAX_BYTES, call->registry->memory);
 	if (call->arena == NULL) {
-		*ret_message = "out of memory";
+		*ret_message = message_why(-ENOSPC);
 		return GRPC_RESOURCE_EXHAUSTED;
 	}
 	struct decode_memory memory = {.arena = call->arena};
@@ -220,20 +234,6 @@ void grpc_end(struct grpc_call *call, enum grpc_status status, const char *messa
 	arena_unref(call->arena);
 	call->arena = NULL;
 	grpc_call_unref(call);
-}
-
-static const char *message_why(int res)
-{
-	switch (res) {
-	case -EMSGSIZE:
-		return "a message is larger than 4 MiB";
-	case -ENOBUFS:
-		return "too many large answers wait to be read on this connection: read them first";
-	case -ENOSPC:
-		return "too much of requests and answers, of all clients, is under way: try again";
-	default:
-		return "out of memory";
-	}
 }
 
 void grpc_reply(struct grpc_call *call, const ProtobufCMessage *response)

@@ -418,7 +418,9 @@ bool conns_make_room(
 	if (best.conn == NULL)
 		return false;
 	server->stats.made_room++;
-	if (best.class == SPARE_IDLE)
+	/* Not for ever: who does not go has to make room all the same. */
+	unsigned most = speaks->limits->connections;
+	if (best.class == SPARE_IDLE && speaks->connections < most + most / 8)
 		ask_to_leave(best.conn);
 	else
 		conn_close(best.conn);

@@ -41,8 +41,8 @@ struct server {
 
 /* Takes fd over, also when it fails. */
 void conn_open(struct server *server, struct speaks *speaks, int fd, const struct remote_key *key);
-/* Closes the connection that is worth least, for another; an idle one is asked to leave and may
- * still be served meanwhile, so that there are twice as many as allowed at most. remote: one of
+/* Closes the connection that is worth least, for another. An idle one is asked to leave and may
+ * still be served meanwhile, as long as there are not an eighth more than allowed. remote: one of
  * its; NULL: one of all. False: a call is under way on each, or it was asked already. */
 bool conns_make_room(
 	struct server *server, const struct speaks *speaks, const struct remote *remote);

@@ -508,14 +508,24 @@ static bool base_finished(const struct session *session)
 static enum session_wait base_waits(const struct session *session, uint64_t *ret_since_ns)
 {
 	const struct h2_conn *conn = container_of(session, const struct h2_conn, base);
-	/* A request that is complete has an answer, which is not all sent yet. */
-	list_for_each (node, &conn->streams)
-		if (container_of(node, struct h2_stream, link)->state >= H2_STREAM_RUNNING)
+	const struct h2_stream *half_open = NULL;
+	if (!list_empty(&conn->ready))
+		return SESSION_BUSY;
+	list_for_each (node, &conn->streams) {
+		const struct h2_stream *s = container_of(node, struct h2_stream, link);
+		/* A request that is complete has an answer, which is not all sent yet. What never
+		 * ends keeps no place. */
+		bool endless = s->call.entry != NULL && (s->call.entry->flags & GRPC_ENDLESS) != 0;
+		if (s->state >= H2_STREAM_RUNNING && !endless)
 			return SESSION_BUSY;
+		if (s->state < H2_STREAM_RUNNING && half_open == NULL)
+			half_open = s;
+	}
 	*ret_since_ns = conn->idle_since_ns;
-	if (conn->stream_count > 0)
-		*ret_since_ns =
-			container_of(conn->streams.next, struct h2_stream, link)->half_open_ns;
+	if (half_open != NULL)
+		*ret_since_ns = half_open->half_open_ns;
+	else if (conn->stream_count > 0)
+		return SESSION_IDLE;
 	else if (nghttp2_session_get_last_proc_stream_id(conn->session) != 0)
 		return SESSION_IDLE;
 	return SESSION_HALF_OPEN;

@@ -204,10 +204,12 @@ static int carrier_message(
 	struct h2_stream *s = (struct h2_stream *)call;
 	const struct budget *memory = s->conn->config.registry->memory;
 	bool large = size > H2_STREAM_QUEUE_BYTES;
+	/* Many small ones that are not read take as much. */
+	bool leaves = large || s->conn->queued_bytes > H2_STREAM_QUEUE_BYTES;
 	h2_turn_charge(s->conn, size); /* it was made, whether it can be sent or not */
 	if (large && s->conn->queued_bytes + size > H2_QUEUED_MAX_BYTES)
 		return -ENOBUFS;
-	if (large ? !budget_has_share(memory, size) : !budget_has(memory, size))
+	if (leaves ? !budget_has_share(memory, size) : !budget_has(memory, size))
 		return -ENOSPC;
 	if (s->out_at > 0) {
 		buf_consume(&s->out, s->out_at);

@@ -15,7 +15,8 @@ enum {
 	H2_PARTIAL_MAX_BYTES = 8 << 20,     /* requests not yet complete, of one connection */
 	H2_STREAM_QUEUE_BYTES = 64 << 10,   /* of answers; more pauses a streaming method */
 	H2_KEEP_BYTES = 16 << 10,           /* of a stream's buffer while nothing waits in it */
-	H2_QUEUED_MAX_BYTES = 16 << 20, /* of all answers: four of the largest; see h2_output.c */
+	H2_WAITING_MAX_BYTES = 32 << 20, /* decoded requests of a connection that wait for a turn */
+	H2_QUEUED_MAX_BYTES = 16 << 20,  /* of all answers: four of the largest; see h2_output.c */
 	/* Frames that wait to be fetched, beside DATA. Each stream has one or two, a client that
 	 * has not heard of the limit of streams yet has one for each it opens beyond. */
 	H2_FRAMES_MAX = 4096,
@@ -36,7 +37,8 @@ struct h2_conn {
 	struct list half_open; /* those whose request is not complete, oldest first */
 	struct list paused;    /* those whose method waits for room */
 	unsigned stream_count;
-	struct list ready; /* streams whose calls wait for their turn: h2_turn.c */
+	struct list ready;    /* streams whose calls wait for their turn: h2_turn.c */
+	size_t waiting_bytes; /* what their requests take */
 	struct list turn;
 	int64_t credit_bytes;
 	uint64_t credit_turn;
@@ -73,6 +75,7 @@ struct h2_stream {
 	int32_t id;
 	enum h2_stream_state state;
 	struct list link, half_open, paused, ready;
+	size_t waiting_bytes; /* while on `ready` */
 	uint64_t half_open_ns;
 	struct ring_timer deadline;
 

@@ -176,7 +176,7 @@ void h2_stream_closed(struct h2_stream *s)
 	list_remove(&s->link);
 	list_remove(&s->half_open);
 	list_remove(&s->paused);
-	list_remove(&s->ready);
+	h2_turn_leave(s);
 	ring_timer_cancel(conn->config.ring, &s->deadline);
 	in_free(s);
 	h2_stream_drop_output(s);
@@ -208,7 +208,7 @@ static void in_consume(struct h2_stream *s, size_t len)
 void h2_stream_drop_input(struct h2_stream *s)
 {
 	list_remove(&s->half_open);
-	list_remove(&s->ready);
+	h2_turn_leave(s);
 	in_free(s);
 	s->in_at = 0;
 	s->call.request = NULL;

@@ -3,10 +3,11 @@
  * The queue of calls that wait for their turn: deficit round robin over connections. A connection
  * has a credit in bytes; its calls cost H2_TURN_CALL_BYTES and what they pack. With credit the
  * first connection runs a call; without, it gets H2_TURN_SHARE more and goes to the end. A turn of
- * the loop ends this when it has done H2_TURN_BYTES of work, at least one call.
+ * the loop ends this when it has done H2_TURN_BYTES of work.
  *
  * A waiting call is a stream in BODY whose request is decoded, on its connection's `ready`. It
- * leaves by running, or with its stream: refused (deadline), reset, lost. Nothing here can fail.
+ * leaves by running, or with its stream: refused (deadline), reset, lost. A connection whose
+ * requests take too much while they wait is refused more of them.
  */
 #include "rpc/h2_turn.h"
 
@@ -80,6 +81,28 @@ static void run(struct h2_stream *s)
 	grpc_call_run(&s->call);
 }
 
+void h2_turn_leave(struct h2_stream *s)
+{
+	list_remove(&s->ready);
+	s->conn->waiting_bytes -= s->waiting_bytes;
+	s->waiting_bytes = 0;
+}
+
+/* False: too much of this connection's waits already. */
+static bool wait_for_turn(struct h2_stream *s)
+{
+	struct h2_conn *conn = s->conn;
+	size_t bytes = s->call.arena != NULL ? arena_size(s->call.arena) : 0;
+	if (!list_empty(&conn->ready) && conn->waiting_bytes + bytes > H2_WAITING_MAX_BYTES)
+		return false;
+	conn->config.turns->waited++;
+	conn->waiting_bytes += bytes;
+	s->waiting_bytes = bytes;
+	list_push(&conn->ready, &s->ready);
+	conn_join(conn);
+	return true;
+}
+
 void h2_turn_run(struct h2_stream *s)
 {
 	struct h2_conn *conn = s->conn;
@@ -90,9 +113,9 @@ void h2_turn_run(struct h2_stream *s)
 		run(s);
 		return;
 	}
-	turns->waited++;
-	list_push(&conn->ready, &s->ready);
-	conn_join(conn);
+	if (!wait_for_turn(s))
+		h2_stream_abort(s, GRPC_RESOURCE_EXHAUSTED,
+			"too much of this connection's requests waits for its turn: read answers first");
 }
 
 void h2_turn_room(struct h2_conn *conn)
@@ -118,7 +141,9 @@ static void on_go(struct ring_req *req, int res, uint32_t flags)
 			continue;
 		}
 		list_push_front(&turns->conns, &conn->turn);
-		run(container_of(list_pop(&conn->ready), struct h2_stream, ready));
+		struct h2_stream *s = container_of(conn->ready.next, struct h2_stream, ready);
+		h2_turn_leave(s);
+		run(s);
 	}
 	if (!list_empty(&turns->conns))
 		turns_go(turns);

@@ -33,6 +33,8 @@ void h2_turns_init(struct h2_turns *turns, struct ring *ring);
 
 /* Runs the stream's call, now or in its turn. */
 void h2_turn_run(struct h2_stream *s);
+/* It waits no more, if it did. */
+void h2_turn_leave(struct h2_stream *s);
 /* The connection's client has caused so much work. */
 void h2_turn_charge(struct h2_conn *conn, size_t bytes);
 /* Output has left the connection: its calls may go on. */

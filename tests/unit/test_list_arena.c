@@ -155,6 +155,22 @@ Test(arena, shares_a_budget)
 	budget_unref(watched);
 }
 
+/* One that has more than a call needs leaves a quarter to those that have not. */
+Test(arena, a_large_one_leaves_a_quarter)
+{
+	struct budget *budget = budget_new(256 << 10);
+	struct arena *large = arena_new_in(0, budget);
+	while (arena_alloc(large, 1000) != NULL)
+		;
+	cr_assert_leq(budget->used_bytes, 192 << 10);
+	struct arena *small = arena_new_in(0, budget);
+	cr_assert(small != NULL && arena_alloc(small, 5000) != NULL);
+	arena_unref(large);
+	arena_unref(small);
+	cr_assert_eq(budget->used_bytes, 0);
+	budget_unref(budget);
+}
+
 Test(budget, leaves_a_quarter_to_the_small)
 {
 	struct budget *budget = budget_new(400);

@@ -447,6 +447,35 @@ Test(hostile, a_bystander_waits_for_one_turn)
 	buf_free(&b);
 }
 
+/* What waits for a client that reads nothing is bounded, by connection, and others have their
+ * calls. */
+Test(hostile, requests_that_wait_are_bounded)
+{
+	struct peer *greedy = peer_beside();
+	struct buf b = {0};
+	uint8_t *text = calloc(1, LARGE);
+	text_frame(&b, text, LARGE);
+	shut_windows(greedy);
+	unsigned refused = 0;
+	for (unsigned i = 0; i < 14; i++) {
+		int32_t id = peer_request(greedy,
+			&(struct request){
+				.path = "/test.v1.Test/Echo", .body = b.data, .len = b.len});
+		peer_pump(greedy);
+		if (answer_at(greedy, id)->grpc == -1)
+			continue;
+		assert_answer(greedy, id, GRPC_RESOURCE_EXHAUSTED);
+		refused++;
+	}
+	cr_assert_geq(refused, 4, "%u refused", refused);
+	cr_assert_leq(grpc_registry_memory(p->registry), GRPC_MEMORY_MAX_BYTES / 4 * 3);
+	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "small", NULL), "small", 5);
+	peer_leave(greedy);
+	cr_assert_eq(grpc_registry_memory(p->registry), 0);
+	free(text);
+	buf_free(&b);
+}
+
 /* A call that waits for its turn ends with its deadline or its stream, and is never run. */
 Test(hostile, calls_that_wait_can_end)
 {

@@ -24,7 +24,6 @@
 
 #define TAG_PREFIX  "ringvol:"
 #define NAME_PREFIX "ringvol-"
-#define UUID_PREFIX "RINGVOL-guard-"
 
 enum {
 	GUARD_TARGETS = 2,
@@ -44,7 +43,7 @@ static int names_of(const char *tag, char ret_name[DM_NAME_LEN], char ret_uuid[D
 		return -EINVAL;
 	const char *rest = tag + strlen(TAG_PREFIX);
 	snprintf(ret_name, DM_NAME_LEN, NAME_PREFIX "%s", rest);
-	snprintf(ret_uuid, DM_UUID_LEN, UUID_PREFIX "%s", rest);
+	snprintf(ret_uuid, DM_UUID_LEN, GUARD_UUID_PREFIX "%s", rest);
 	for (char *p = ret_name; (p = strchr(p, ':')) != NULL;)
 		*p = '-';
 	for (char *p = ret_uuid; (p = strchr(p, ':')) != NULL;)

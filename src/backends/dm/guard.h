@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define GUARD_UUID_PREFIX "RINGVOL-guard-"
+
 enum { GUARD_TAIL_SECTORS = 2048 /* what the second target serves: 1 MiB */ };
 
 /* What a guard is to stand over. */

@@ -93,6 +93,7 @@ static void dev_from_lodev(const struct lodev *lo, struct backend_dev *dev)
 		.direct_io = lo->direct_io,
 		.read_only = lo->read_only,
 		.going_away = lo->going_away,
+		.found = lo->found,
 	};
 	snprintf(dev->path, sizeof dev->path, "/dev/loop%u", lo->minor);
 	memcpy(dev->tag, lo->tag, sizeof dev->tag);
@@ -259,15 +260,25 @@ static int attach_job(void *arg)
 
 /* ---- detach ---- */
 
-/* Any "dm-N" in a loop device's list of holders. */
-static bool has_dm_above(uint32_t minor)
+/* As sysfs has it, which can be asked without the control node. */
+static bool is_guard(const char *name)
+{
+	char path[288], uuid[DM_UUID_LEN];
+	snprintf(path, sizeof path, "/sys/block/%s/dm/uuid", name);
+	return strncmp(name, "dm-", 3) == 0 &&
+	       fd_read_file(AT_FDCWD, path, uuid, sizeof uuid) > 0 &&
+	       strncmp(uuid, GUARD_UUID_PREFIX, strlen(GUARD_UUID_PREFIX)) == 0;
+}
+
+/* A guard among a loop device's holders; what else stands on it is somebody else's. */
+static bool has_guard_above(uint32_t minor)
 {
 	char path[64];
 	snprintf(path, sizeof path, "/sys/block/loop%u/holders", minor);
 	_cleanup_dir_ DIR *dir = opendir(path);
 	const struct dirent *entry;
 	while (dir != NULL && (entry = readdir(dir)) != NULL)
-		if (strncmp(entry->d_name, "dm-", 3) == 0)
+		if (is_guard(entry->d_name))
 			return true;
 	return false;
 }
@@ -280,7 +291,7 @@ static int remove_guard(const struct lodev *lo, bool *ret_waits, struct err *err
 	if (!dm_is_loaded())
 		return 0;
 	int r = dm_open(&dm, control_path());
-	if (r < 0 && (dm_is_absent(r) || !has_dm_above(lo->minor)))
+	if (r < 0 && (dm_is_absent(r) || !has_guard_above(lo->minor)))
 		return 0;
 	if (r < 0)
 		return err_sys(err, r, "taking the guard off /dev/loop%u: opening %s", lo->minor,
@@ -414,7 +425,7 @@ static void scan_on_device(void *arg, const struct lodev *lo)
 	struct guard *guard = guards_over(&scan->guards, dev.major, dev.minor);
 	if (guard != NULL)
 		dev_add_guard(guard, &dev);
-	else if (scan->guards.unknown_res < 0 && has_dm_above(lo->minor))
+	else if (scan->guards.unknown_res < 0 && has_guard_above(lo->minor))
 		scan->guards.res = scan->guards.unknown_res;
 	scan->each(scan->arg, &dev);
 }

@@ -26,9 +26,9 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
-{{/* One of .Values.sidecars: with a digest it is that image, whatever its tag is moved to. */}}
+{{/* One of .Values.sidecars: with a digest, here or in its name, it is that image, whatever its tag is moved to. */}}
 {{- define "ringvol.sidecarImage" -}}
-{{ .image }}{{ with .digest }}@{{ . }}{{ end }}
+{{ .image }}{{ if and .digest (not (contains "@" .image)) }}@{{ .digest }}{{ end }}
 {{- end }}
 
 {{/* (dict "socket" "/csi/csi.sock", or "" where CSI_ENDPOINT says it; "ready" true or false): a probe over the driver's own
