@@ -109,8 +109,11 @@ static int on_answer(void *arg, const uint8_t *data, size_t len)
 		return -EPROTO;
 	answer->given = true;
 	answer->well = answer->ready_asked ? m->ready : m->live;
-	snprintf(answer->why, sizeof(answer->why), "%s",
-		inventory_str(answer->ready_asked ? m->ready_why : m->live_why));
+	ProtobufCBinaryData why = answer->ready_asked ? m->ready_why : m->live_why;
+	/* Bytes on the wire end without a NUL. */
+	snprintf(answer->why, sizeof(answer->why), "%.*s",
+		why.len < sizeof(answer->why) ? (int)why.len : (int)sizeof(answer->why) - 1,
+		why.data != NULL ? (const char *)why.data : "");
 	ringvol__v1__health_response__free_unpacked(m, NULL);
 	return 0;
 }
