@@ -264,7 +264,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"node.csiVersion=2":                                    "'/node/csiVersion'",
 		"image.digest=latest":                                  "'/image/digest'",
 		"sidecars.resizer.digest=sha256:12":                    "'/sidecars/resizer/digest'",
-		"sidecars.resizer.image=a@" + someDigest:               "'/sidecars/resizer/image'",
+		"sidecars.resizer.image=a b":                           "'/sidecars/resizer/image'",
 		"networkPolicy.metricsFrom[0].pods=x":                  "'/networkPolicy/metricsFrom/0'",
 		"networkPolicy.on=true":                                "'/networkPolicy'",
 	} {

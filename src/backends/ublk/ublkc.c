@@ -41,6 +41,7 @@ struct ublkc {
 	struct ublkd_reply incoming;
 	struct ublkd_reply hello;
 	bool hello_known;
+	bool ending; /* ublkc_close() was called */
 };
 
 /* ---- calls ---- */
@@ -102,7 +103,7 @@ static void conn_closed(struct ublkc *c)
 		return;
 	fd_close(&c->fd);
 	c->state = CONN_NONE;
-	if (!list_empty(&c->waiting))
+	if (!list_empty(&c->waiting) && !c->ending)
 		conn_start(c);
 }
 
@@ -258,6 +259,7 @@ void ublkc_close(struct ublkc *c)
 {
 	if (c == NULL)
 		return;
+	c->ending = true; /* or what waits would have it connect again, and nothing end that */
 	if (c->state == CONN_HELLO || c->state == CONN_OPEN)
 		conn_break(c, "is not needed any more");
 	while (c->state != CONN_NONE)
