@@ -142,7 +142,7 @@ static int queue_register(struct ublk_queue *q)
 	return r < 0 ? r : r == 1 ? 0 : -EMFILE;
 }
 
-void ublk_io_ended(struct ublk_queue *q)
+static void queue_ended(struct ublk_queue *q)
 {
 	const int none = -1;
 	(void)io_uring_register_files_update(&q->thread->sq.uring, q->image_slot, &none, 1);
@@ -399,7 +399,7 @@ void ublk_queue_count(const struct ublk_queue *q, struct ublk_counters *sum)
 static int thread_start(struct ublk_io *io, struct ublk_io_thread *t, unsigned number)
 {
 	char name[16];
-	*t = (struct ublk_io_thread){.io = io};
+	*t = (struct ublk_io_thread){.io = io, .on_ended = queue_ended};
 	pthread_mutex_init(&t->mutex, NULL);
 	list_init(&t->inbox);
 	t->event_fd = eventfd(0, EFD_CLOEXEC);

@@ -53,6 +53,7 @@ struct ublk_queue {
 struct ublk_io_thread {
 	struct ublk_io *io;
 	pthread_t thread;
+	void (*on_ended)(struct ublk_queue *queue); /* a queue's last completion was served */
 	struct ublk_sq sq;
 	bool bufs_registered;
 	int opened; /* what setting the ring up said */
@@ -73,11 +74,7 @@ struct ublk_io_thread {
 
 /* Asks the kernel for the queue's requests. */
 void ublk_serve_fetch(struct ublk_queue *queue);
-/* One completion; the queue's last one ends in ublk_io_ended(). */
+/* One completion; the queue's last one ends in its thread's on_ended. */
 void ublk_serve_cqe(uint64_t user_data, int res);
-
-/* ---- ublk_io.c ---- */
-
-void ublk_io_ended(struct ublk_queue *queue);
 
 #endif

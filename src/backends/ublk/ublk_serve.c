@@ -290,7 +290,7 @@ static void io_ended(struct ublk_tag *tag, int res)
 static void tag_retire(struct ublk_tag *tag)
 {
 	if (--tag->queue->out == 0)
-		ublk_io_ended(tag->queue);
+		tag->queue->thread->on_ended(tag->queue);
 }
 
 static void command_ended(struct ublk_tag *tag, int res)
