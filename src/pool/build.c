@@ -263,8 +263,12 @@ static int complete_record(struct pool_build *b)
 static int record_job(void *arg)
 {
 	const struct pool_build *b = arg;
-	int r = fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, XATTR_CREATE);
-	return r < 0 ? -errno : 0;
+	if (fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, XATTR_CREATE) < 0)
+		return -errno;
+	/* Without room for it nobody but people misses it. */
+	if (b->rec->claim[0] != '\0')
+		(void)fsetxattr(b->fd, RECORD_CLAIM_XATTR, b->rec->claim, strlen(b->rec->claim), 0);
+	return 0;
 }
 
 static int record_run(struct op *op)

@@ -31,6 +31,23 @@ static const char *why_of(int res)
 	return "its record cannot be read";
 }
 
+/* Adds the claim to a record, if there is one and memory for it. */
+static void read_claim(int fd, struct record **rec)
+{
+	char claim[RECORD_CLAIM_MAX + 1];
+	ssize_t len = fgetxattr(fd, RECORD_CLAIM_XATTR, claim, RECORD_CLAIM_MAX);
+	if (len <= 0)
+		return;
+	claim[len] = '\0';
+	struct record with = **rec;
+	with.claim = claim;
+	struct record *made = record_new(&with);
+	if (made == NULL)
+		return;
+	record_free(*rec);
+	*rec = made;
+}
+
 static int read_record(int fd, const char *key, enum record_kind kind, struct record **ret)
 {
 	char text[RECORD_BYTES_MAX + 1];
@@ -45,6 +62,7 @@ static int read_record(int fd, const char *key, enum record_kind kind, struct re
 		record_free(rec);
 		return -EDOM;
 	}
+	read_claim(fd, &rec);
 	*ret = rec;
 	return 0;
 }

@@ -44,6 +44,7 @@ static const struct field {
 	bool required;
 	size_t max;                /* strings: bytes without the NUL; U8: the last one known */
 	const char *const *values; /* enums */
+	bool aside;                /* in an attribute of its own, and not in the text */
 } fields[] = {
 #define AT(member) offsetof(struct record, member)
 	{"kind", FIELD_ENUM, AT(kind), true, 0, kinds},
@@ -63,7 +64,7 @@ static const struct field {
 	{"shares_extents", FIELD_BOOL, AT(shares_extents), true},
 	{"family", FIELD_STRING, AT(family), false, RECORD_ID_MAX - 1},
 	{"allow_mode_change", FIELD_BOOL, AT(allow_mode_change), false},
-	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX},
+	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX, NULL, true},
 #undef AT
 };
 enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };
@@ -205,7 +206,8 @@ int record_print(const struct record *rec, char *buf, size_t cap)
 	struct out o = {.buf = buf, .cap = cap};
 	out_text(&o, RECORD_HEAD);
 	for (unsigned i = 0; i < FIELDS; i++)
-		print_field(&o, rec, &fields[i]);
+		if (!fields[i].aside)
+			print_field(&o, rec, &fields[i]);
 	char sum[SUM_DIGITS + 1];
 	sum_of(buf, o.len, sum);
 	out_text(&o, "sum=");
@@ -325,7 +327,7 @@ static int parse_line(struct record *rec, char *line, uint32_t *seen)
 		return -EBADMSG;
 	*value++ = '\0';
 	for (unsigned i = 0; i < FIELDS; i++) {
-		if (strcmp(fields[i].name, line) != 0)
+		if (fields[i].aside || strcmp(fields[i].name, line) != 0)
 			continue;
 		if (*seen >> i != 0) /* given twice, or out of order: one text for one value */
 			return -EBADMSG;

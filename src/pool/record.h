@@ -22,6 +22,8 @@
 #include <stdint.h>
 
 #define RECORD_XATTR "trusted.ringvol"
+/* The claim, apart: a driver that does not know it reads the record all the same. */
+#define RECORD_CLAIM_XATTR "trusted.ringvol.claim"
 
 enum {
 	RECORD_BYTES_MAX = 3072, /* ext4 keeps attributes in one block */
@@ -64,7 +66,8 @@ struct record {
 	 * tells who still shares when what lay between is deleted. "" otherwise. pool_build's. */
 	const char *family;
 	/* "namespace/name" of the PersistentVolumeClaim that a volume was made for, or of the
-	 * VolumeSnapshot of a snapshot; "" if nobody said. For people alone. */
+	 * VolumeSnapshot of a snapshot; "" if nobody said. For people alone, and not in the text:
+	 * RECORD_CLAIM_XATTR has it. */
 	const char *claim;
 };
 
