@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data process without ublk, against a made-up kernel: what is left of a device whose making
  * fails at each step. */
-#include "backends/ublk/ublk_dev.h"
+#include "backends/ublk/ublk_devs.h"
 #include "base/fd.h"
 #include "blockio/bytes.h"
 #include "ublk_dir.h"
@@ -469,7 +469,7 @@ Test(ublk, a_device_to_be_recovered_has_its_number)
 	cr_assert_eq(ublk_devs_adopt(w.devs, &err), 0);
 	struct ublkd_device told;
 	cr_assert_not_null(ublk_devs_next(w.devs, 0));
-	ublk_dev_describe(ublk_devs_next(w.devs, 0), &told);
+	ublk_devs_describe(ublk_devs_next(w.devs, 0), &told);
 	cr_expect_eq(told.state, UBLKD_DEV_RECOVERING);
 	cr_expect_eq(told.major, 259);
 	cr_expect_eq(told.minor, 7);

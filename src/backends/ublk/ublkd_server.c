@@ -166,7 +166,7 @@ static void on_wait_end(struct ublk_wait *wait, const struct ublk_dev *dev, int 
 {
 	struct request *r = container_of(wait, struct request, wait);
 	if (dev != NULL)
-		ublk_dev_describe(dev, &r->reply.device);
+		ublk_devs_describe(dev, &r->reply.device);
 	if (res < 0)
 		ublkc_wire_fail(&r->reply, res, &wait->err);
 	log_request(r, dev != NULL ? &r->reply.device : NULL, res);
@@ -191,7 +191,7 @@ static void serve_list(struct request *r)
 {
 	const struct ublk_dev *dev = ublk_devs_next(r->session->server->devs, r->in.dev_id);
 	if (dev != NULL)
-		ublk_dev_describe(dev, &r->reply.device);
+		ublk_devs_describe(dev, &r->reply.device);
 	request_reply(r);
 }
 

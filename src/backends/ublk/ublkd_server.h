@@ -3,7 +3,7 @@
 #ifndef RINGVOL_UBLKD_SERVER_H
 #define RINGVOL_UBLKD_SERVER_H
 
-#include "backends/ublk/ublk_dev.h"
+#include "backends/ublk/ublk_devs.h"
 
 struct ublkd_server;
 
