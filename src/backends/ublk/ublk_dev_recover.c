@@ -12,11 +12,10 @@
  */
 #include "backends/ublk/ublk_dev_recover.h"
 
+#include "backends/ublk/ublk_dev_life.h"
 #include "base/fd.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- the steps ---- */
