@@ -20,7 +20,7 @@
  * The buffers belong to the loop's thread, of which there is one. They are registered with its ring
  * where the kernel lets us, which saves looking up 256 pages for each transfer.
  */
-#include "blockio/bytes.h"
+#include "blockio/copy.h"
 #include "blockio/copy_walk.h"
 
 #include <assert.h>

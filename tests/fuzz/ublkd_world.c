@@ -35,7 +35,7 @@ static void remove_all(void)
 /* ---- in other functions' place ---- */
 
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
-int __wrap_bytes_lock(int fd);
+int __wrap_image_lock(int fd);
 int __wrap_ublk_dev_open_run(struct op *op);
 int __wrap_ublk_dev_serve_run(struct op *op);
 int __wrap_ublk_dev_note_run(struct op *op);
@@ -50,7 +50,7 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 }
 
 /* Two state files may name one image, and then the second waits for its lock. */
-int __wrap_bytes_lock(int fd)
+int __wrap_image_lock(int fd)
 {
 	must(fd >= 0);
 	return 0;

@@ -17,7 +17,7 @@
 #include "backends/loop/lodev_minor.h"
 #include "base/fd.h"
 #include "base/when.h"
-#include "blockio/bytes.h"
+#include "blockio/image.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -351,7 +351,7 @@ int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *e
 	int r = image_open(spec, &st, &fd, err);
 	if (r < 0)
 		return r;
-	r = bytes_lock(fd);
+	r = image_lock(fd);
 	if (r < 0 && r != -EWOULDBLOCK)
 		return err_sys(err, r, "locking image %s", spec->image);
 	if (r == -EWOULDBLOCK) {

@@ -8,7 +8,7 @@
 #include "base/array.h"
 #include "base/fd.h"
 #include "base/when.h"
-#include "blockio/bytes.h"
+#include "blockio/image.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -259,12 +259,12 @@ static int image_open(struct ublk_dev *dev)
 
 /* Its lock may be held for a moment by a device that is going, or by what the last data process
  * still had in flight. */
-static int image_lock(struct ublk_dev *dev)
+static int lock_image(struct ublk_dev *dev)
 {
-	int r = bytes_lock(dev->image_fd);
+	int r = image_lock(dev->image_fd);
 	for (unsigned ms = 1; r != 0 && ms <= LOCK_WAIT_MS; ms *= 2) {
 		when_sleep_ms(ms);
-		r = bytes_lock(dev->image_fd);
+		r = image_lock(dev->image_fd);
 	}
 	if (r == -EWOULDBLOCK)
 		return err_set(&dev->job_err, ERR_PRECONDITION,
@@ -297,7 +297,7 @@ static int image_check(struct ublk_dev *dev)
 		return err_set(&dev->job_err, ERR_INVALID,
 			"the descriptor of image %s is not open as its device is to be", rec->path);
 	/* As loop does: smaller sectors than direct I/O can have go through the page cache. */
-	if (flags & O_DIRECT && bytes_dio_align(dev->image_fd) > rec->block_size) {
+	if (flags & O_DIRECT && image_dio_align(dev->image_fd) > rec->block_size) {
 		flags &= ~O_DIRECT;
 		if (fcntl(dev->image_fd, F_SETFL, flags) < 0)
 			return err_sys(&dev->job_err, -errno, "switching direct I/O off");
@@ -316,7 +316,7 @@ static int image_job(void *arg)
 	if (r == 0)
 		r = image_check(dev);
 	if (r == 0)
-		r = image_lock(dev);
+		r = lock_image(dev);
 	if (r < 0)
 		fd_close(&dev->image_fd);
 	return r;

@@ -17,7 +17,7 @@
  *
  * The image and its lock. ATTACH brings the image as a descriptor (SCM_RIGHTS), opened read-write
  * (or read-only), with O_DIRECT where direct I/O is wanted, and *not locked*: the data process
- * takes flock(LOCK_EX) on it and looks for users who do not know of the lock, as bytes_lock() does
+ * takes flock(LOCK_EX) on it and looks for users who do not know of the lock, as image_lock() does
  * for loop. The driver closes its copy when the reply is there. The lock then lives as long as the
  * device is served. It is let go when the data process dies, after the last of its reads and
  * writes: the kernel keeps the open file until then, so a recovery, which takes the lock again
