@@ -247,7 +247,7 @@ static void on_event(void *arg, const struct ublk_dev *dev, const char *what, co
 	struct ublkd_device d;
 	char id[16];
 	(void)arg;
-	ublk_dev_describe(dev, &d);
+	ublk_devs_describe(dev, &d);
 	snprintf(id, sizeof(id), "%u", d.dev_id);
 	log_event(err != NULL ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, what,
 		log_fields({"device", id}, {"tag", d.tag},
