@@ -347,7 +347,7 @@ static int open_csi(struct serve *s, struct err *err)
 {
 	int r = 0;
 	backend_loop_configure(&s->options.loop);
-	if (s->options.ublk) {
+	if (s->options.ublk != SERVE_UBLKD_OFF) {
 		s->options.ublkd.on_returned = on_ublkd_returned;
 		s->options.ublkd.arg = s;
 		r = backend_ublk_open(&s->reactor, &s->options.ublkd);
