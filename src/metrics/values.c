@@ -6,7 +6,6 @@
 #include "metrics/private.h"
 
 #include "base/fd.h"
-#include "csi/source.h"
 #include "csi/task.h"
 #include "probes/probes.h"
 
@@ -194,7 +193,7 @@ static void each_copy(struct scrape *s, struct text *t, const char *name, bool s
 	char labels[TEXT_LABELS_MAX];
 	list_for_each (node, &csi->tasks) {
 		const struct csi_task *task = container_of(node, struct csi_task, link);
-		if (task->source == NULL || !csi_source_progress(task->source, &done, &total))
+		if (!csi_task_progress(task, &done, &total))
 			continue;
 		text_label(labels, false, "operation", task->method);
 		text_label(labels, true, "name", task->subject);
@@ -226,7 +225,7 @@ static bool render_copy_size(struct scrape *s, struct text *t)
 static bool render_build(struct scrape *s, struct text *t)
 {
 	const struct metrics *m = s->metrics;
-	const struct probes *probes = m->csi->probes;
+	const struct probes *probes = m->csi->node->probes;
 	char features[METRICS_FEATURES_MAX + 8], labels[TEXT_LABELS_MAX];
 	bool bpf = probes != NULL && probes_state(probes) == PROBES_BPF;
 	snprintf(features, sizeof(features), "%s%s", m->features, bpf ? ",bpf" : "");
