@@ -67,7 +67,10 @@ struct pool_object {
 	bool missing;            /* the image is not there any more */
 	uint64_t wrong_since_ns; /* since when (ring_now_ns) it is either; 0: since it was read */
 	bool unsynced;           /* its creation is not known to be durable: see pool_settle */
-	void *node;              /* csi's: what is attached and mounted; NULL if nothing */
+	/* The node's: what is attached and mounted, NULL if nothing; the number of the last scan
+	 * for it that left it out, as somebody worked on it (node/adopt.h). */
+	void *node;
+	uint64_t left_out;
 };
 
 /* ---- all pools ---- */

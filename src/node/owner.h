@@ -4,11 +4,14 @@
  * (backend_dev_serves), whatever its tag says: a tenant with a raw block volume can rewrite that,
  * free the device, and swap its file. The tag is a hint for devices that no known volume owns.
  */
-#ifndef RINGVOL_CSI_NODE_OWNER_H
-#define RINGVOL_CSI_NODE_OWNER_H
+#ifndef RINGVOL_NODE_OWNER_H
+#define RINGVOL_NODE_OWNER_H
 
 #include "backends/backend.h"
-#include "csi/csi.h"
+#include "pool/pool.h"
+#include "reactor/op.h"
+
+struct node;
 
 /*
  * A child operation that looks for a device: by its number, or by an image and, failing that, by a
@@ -39,7 +42,7 @@ void node_owner_of_volume(struct node_owner *owner, struct reactor *reactor,
 	const struct pool_object *volume, const char *id);
 
 /* The known volume, maybe a quarantined one, that a device is bound to the image of; or NULL. */
-struct pool_object *node_dev_volume(const struct csi *csi, const struct backend_dev *dev);
+struct pool_object *node_dev_volume(const struct node *node, const struct backend_dev *dev);
 /* Whether it has a tag of ours, and of no other volume than that of the id, if that says one. */
 bool node_dev_may_be(const struct backend_dev *dev, const char *id);
 

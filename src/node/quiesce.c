@@ -16,11 +16,13 @@
  * A freeze that overstays may still come about when the device answers again. It is thawed once
  * behind it, and the mark stays unless that is certain to have helped.
  */
-#include "csi/quiesce_priv.h"
+#include "node/node.h"
+#include "node/quiesce_priv.h"
+#include "node/volume.h"
 
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
-#include "csi/condition.h"
+#include "node/health.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +40,7 @@ enum {
 /* ---- what is to be done? ---- */
 
 /* How else a volume that cannot be copied while it is in use could be. */
-static const char *remedy(const struct csi_quiesce *q)
+static const char *remedy(const struct node_quiesce *q)
 {
 	return pool_features(q->volume->pool)->reflink
 		       ? "detach it first (with eraseOnDelete no extents are shared)"
@@ -47,18 +49,18 @@ static const char *remedy(const struct csi_quiesce *q)
 
 static int decide_run(struct op *op)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	const struct record *rec = q->volume->rec;
-	const struct node_volume *node = node_volume_find(q->volume);
-	if (!csi_knows_volume(q->csi, q->volume))
+	const struct node_volume *nv = node_volume_find(q->volume);
+	if (!node_knows_volume(q->node, q->volume))
 		return op_fail(op, ERR_UNAVAILABLE,
 			"devices of an earlier run are still being looked for; try again");
-	if (node == NULL || !node->dev.attached)
+	if (nv == NULL || !nv->dev.attached)
 		return 0;
-	q->dev = node->dev;
+	q->dev = nv->dev;
 	if (quiesce_take_mount(q)) {
 		bool hold = !q->reflink || (rec->snapshot_freeze && !q->brief);
-		q->freeze = hold || node->grown;
+		q->freeze = hold || nv->grown;
 		q->brief = !hold;
 		return 0;
 	}
@@ -74,7 +76,7 @@ static int decide_run(struct op *op)
 
 static int lock_job(void *arg)
 {
-	const struct csi_quiesce *q = arg;
+	const struct node_quiesce *q = arg;
 	_cleanup_fd_ int fd = quiesce_open_image(q);
 	if (fd < 0)
 		return fd;
@@ -83,7 +85,7 @@ static int lock_job(void *arg)
 
 static bool lock_done(struct op *op)
 {
-	const struct csi_quiesce *q = quiesce_of(op);
+	const struct node_quiesce *q = quiesce_of(op);
 	return q->reflink || q->dev.attached;
 }
 
@@ -96,7 +98,7 @@ static int lock_run(struct op *op)
  * the image's lock with it. */
 static int lock_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	const char *name = q->volume->rec->name;
 	bool paused = q->attempts % 2 == 1;
 	if (paused || (res == -EWOULDBLOCK && q->attempts / 2 + 1 < LOCK_ATTEMPTS)) {
@@ -144,19 +146,19 @@ static bool freeze_not_wanted(struct op *op)
 
 static int size_run(struct op *op)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	uint64_t bytes = q->volume->allocated_bytes;
-	if (q->reflink || !q->freeze || bytes <= CSI_FREEZE_COPY_MAX)
+	if (q->reflink || !q->freeze || bytes <= NODE_FREEZE_COPY_MAX)
 		return 0;
 	return op_fail(op, ERR_PRECONDITION,
 		"volume %s is mounted and holds %llu MiB, too much to copy under a freeze (%llu MiB): %s",
-		q->volume->rec->name, (unsigned long long)(bytes >> 20), CSI_FREEZE_COPY_MAX >> 20,
+		q->volume->rec->name, (unsigned long long)(bytes >> 20), NODE_FREEZE_COPY_MAX >> 20,
 		remedy(q));
 }
 
 static int measure_job(void *arg)
 {
-	struct csi_quiesce *q = arg;
+	struct node_quiesce *q = arg;
 	struct stat st;
 	_cleanup_fd_ int fd = quiesce_open_image(q);
 	if (fd < 0 || fstat(fd, &st) < 0)
@@ -167,7 +169,7 @@ static int measure_job(void *arg)
 
 static int measured(struct op *op)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	pool_object_measured(q->volume, q->allocated_bytes);
 	return size_run(op);
 }
@@ -175,7 +177,7 @@ static int measured(struct op *op)
 /* Its device has the image open: the kernel tells without a disk, and a thread is not worth it. */
 static int measure_run(struct op *op)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	struct stat st;
 	if (fd_stat_cached(q->dirfd, q->volume->key, &st) < 0)
 		return op_work(op, measure_job, q);
@@ -185,7 +187,7 @@ static int measure_run(struct op *op)
 
 static int measure_end(struct op *op, int res)
 {
-	const struct csi_quiesce *q = quiesce_of(op);
+	const struct node_quiesce *q = quiesce_of(op);
 	if (res < 0)
 		return op_fail_sys(op, res, "volume %s: measuring its image", q->volume->rec->name);
 	return measured(op);
@@ -193,19 +195,19 @@ static int measure_end(struct op *op, int res)
 
 static int sync_run(struct op *op)
 {
-	return quiesce_call(op, MNT_SYNC, quiesce_of(op)->id, CSI_SYNC_TIMEOUT_MS);
+	return quiesce_call(op, MNT_SYNC, quiesce_of(op)->id, NODE_SYNC_TIMEOUT_MS);
 }
 
 static int sync_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	bool moved = res == -EXDEV && !q->moved;
 	q->moved = moved;
 	if (moved)
 		return 0;
 	if (res < 0)
 		return quiesce_call_failed(op, res, "sync");
-	csi_find_hanging(q->csi, node_volume_find(q->volume), false);
+	node_note_hanging(q->node, node_volume_find(q->volume), false);
 	return 0;
 }
 
@@ -218,7 +220,7 @@ static int mark_run(struct op *op)
 
 static int mark_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	if (res < 0)
 		return op_fail_sys(
 			op, res, "volume %s: marking its image as frozen", q->volume->rec->name);
@@ -228,13 +230,13 @@ static int mark_end(struct op *op, int res)
 
 static int freeze_run(struct op *op)
 {
-	const struct csi_quiesce *q = quiesce_of(op);
-	return quiesce_call(op, q->brief ? MNT_CLEAN : MNT_FREEZE, q->id, CSI_FREEZE_TIMEOUT_MS);
+	const struct node_quiesce *q = quiesce_of(op);
+	return quiesce_call(op, q->brief ? MNT_CLEAN : MNT_FREEZE, q->id, NODE_FREEZE_TIMEOUT_MS);
 }
 
 static int freeze_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	q->overstayed = res == -ETIMEDOUT || res == -EPIPE;
 	if (res == -EBUSY)
 		return op_fail(op, ERR_PRECONDITION,
@@ -254,18 +256,18 @@ static bool overstay_done(struct op *op)
 
 static bool unmark_done(struct op *op)
 {
-	const struct csi_quiesce *q = quiesce_of(op);
+	const struct node_quiesce *q = quiesce_of(op);
 	return !q->brief || !q->marked;
 }
 
 static int overstay_run(struct op *op)
 {
-	return quiesce_call(op, MNT_THAW, quiesce_of(op)->thaw_key, CSI_FREEZE_TIMEOUT_MS);
+	return quiesce_call(op, MNT_THAW, quiesce_of(op)->thaw_key, NODE_FREEZE_TIMEOUT_MS);
 }
 
 static int overstay_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	/* Only when the late freeze is over and done with may the mark go (mark's undo). */
 	if (res < 0 || helpers_hung_since(op->reactor->helpers, q->id) != 0)
 		q->marked = false;
@@ -295,17 +297,17 @@ static const struct op_step quiesce_steps[] = {
 	{NULL},
 };
 
-void quiesce_op_init(struct csi_quiesce *q, const char *name, const struct op_step *steps)
+void quiesce_op_init(struct node_quiesce *q, const char *name, const struct op_step *steps)
 {
-	op_init(&q->op, q->csi->reactor, name, steps, NULL);
+	op_init(&q->op, q->node->reactor, name, steps, NULL);
 	q->op.lane = pool_lane(q->volume->pool);
 }
 
-void csi_quiesce_init(
-	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool reflink)
+void node_quiesce_init(
+	struct node_quiesce *q, struct node *node, struct pool_object *volume, bool reflink)
 {
 	memset(q, 0, sizeof(*q));
-	q->csi = csi;
+	q->node = node;
 	q->volume = volume;
 	q->reflink = reflink;
 	q->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);

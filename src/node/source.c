@@ -6,35 +6,39 @@
  * A copy can be stopped when the driver shuts down: the unnamed target goes, the client gets
  * UNAVAILABLE and asks the next run.
  */
-#include "csi/source.h"
+#include "node/source.h"
+
+#include "node/node.h"
+#include "node/volume.h"
 
 #include <errno.h>
 
-void csi_source_lock(struct csi_task *task, enum record_kind kind, const char *id)
+enum node_lock_mode node_source_lock_mode(
+	const struct node *node, enum record_kind kind, const char *id)
 {
 	struct pool_object *object;
 	struct err ignored = {0};
 	/* One that may be in use will be known to be when it is to be held still. */
-	bool in_use = pools_find_id(task->csi->pools, kind, id, &object, &ignored) == 0 &&
+	bool in_use = pools_find_id(node->pools, kind, id, &object, &ignored) == 0 &&
 		      kind == RECORD_VOLUME &&
-		      (node_volume_find(object) != NULL || !csi_knows_volume(task->csi, object));
-	csi_lock_id(task, in_use ? CSI_EXCLUSIVE : CSI_SHARED, kind, id);
+		      (node_volume_find(object) != NULL || !node_knows_volume(node, object));
+	return in_use ? NODE_EXCLUSIVE : NODE_SHARED;
 }
 
-int csi_source_find(struct csi_source *source, struct csi *csi, enum record_kind kind,
+int node_source_find(struct node_source *source, struct node *node, enum record_kind kind,
 	const char *id, bool thick, struct err *err)
 {
 	struct pool_object *object;
-	int r = pools_find_id(csi->pools, kind, id, &object, err);
+	int r = pools_find_id(node->pools, kind, id, &object, err);
 	if (r == 0)
 		r = pool_check_ready(object->pool, err);
 	if (r < 0)
 		return r;
 	const struct record *rec = object->rec;
-	r = csi_check_whole(object, err);
+	r = node_check_whole(object, err);
 	if (r < 0)
 		return r;
-	source->csi = csi;
+	source->node = node;
 	source->object = object;
 	/* What shares extents with a volume that is erased on delete would keep its bytes. */
 	source->share =
@@ -42,7 +46,7 @@ int csi_source_find(struct csi_source *source, struct csi *csi, enum record_kind
 	return 0;
 }
 
-uint64_t csi_source_shared_room(const struct csi_source *source)
+uint64_t node_source_shared_room(const struct node_source *source)
 {
 	const struct pool_object *object = source->object;
 	/* What is shared already counts as needed again: see pool_room. */
@@ -54,38 +58,39 @@ uint64_t csi_source_shared_room(const struct csi_source *source)
 
 /* ---- steps ---- */
 
-int csi_source_hold(struct op *op, struct csi_source *source)
+int node_source_hold(struct op *op, struct node_source *source)
 {
 	if (source->object->kind != RECORD_VOLUME)
 		return 0;
-	csi_quiesce_init(&source->quiesce, source->csi, source->object, source->share);
+	node_quiesce_init(&source->quiesce, source->node, source->object, source->share);
 	return op_child(op, &source->quiesce.op);
 }
 
-int csi_source_release(struct op *op, struct csi_source *source)
+int node_source_release(struct op *op, struct node_source *source)
 {
 	if (!source->quiesce.frozen)
 		return 0;
-	csi_thaw_init(&source->quiesce);
+	node_thaw_init(&source->quiesce);
 	return op_child(op, &source->quiesce.op);
 }
 
-int csi_source_leftover(struct op *op, struct csi_source *source, struct csi *csi, const char *id)
+int node_source_leftover(
+	struct op *op, struct node_source *source, struct node *node, const char *id)
 {
 	struct pool_object *volume;
 	struct err gone = {0};
 	/* Adoption looks for itself. */
-	if (pools_find_id(csi->pools, RECORD_VOLUME, id, &volume, &gone) < 0 ||
-		!csi_knows_volume(csi, volume) || node_volume_find(volume) == NULL)
+	if (pools_find_id(node->pools, RECORD_VOLUME, id, &volume, &gone) < 0 ||
+		!node_knows_volume(node, volume) || node_volume_find(volume) == NULL)
 		return 0;
 	int r = pool_check_ready(volume->pool, &op->err);
 	if (r < 0)
 		return r;
-	csi_thaw_leftover_init(&source->quiesce, csi, volume, false);
+	node_thaw_leftover_init(&source->quiesce, node, volume, false);
 	return op_child(op, &source->quiesce.op);
 }
 
-static int refuse_parked(struct op *op, const struct csi_source *source)
+static int refuse_stopped(struct op *op, const struct node_source *source)
 {
 	err_clear(&op->err);
 	return op_fail(op, ERR_UNAVAILABLE,
@@ -94,16 +99,16 @@ static int refuse_parked(struct op *op, const struct csi_source *source)
 }
 
 /* It is held still for the instant that sharing takes, which the file system has refused. */
-static bool held_too_short(const struct csi_source *source)
+static bool held_too_short(const struct node_source *source)
 {
 	return source->share && source->quiesce.dev.attached;
 }
 
 static int fill(struct op *op, int dst_fd, void *arg)
 {
-	struct csi_source *source = arg;
-	if (source->parked)
-		return refuse_parked(op, source);
+	struct node_source *source = arg;
+	if (source->stopped)
+		return refuse_stopped(op, source);
 	if (held_too_short(source))
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is in use (%s), and pool %s refuses to share its extents: detach "
@@ -115,14 +120,14 @@ static int fill(struct op *op, int dst_fd, void *arg)
 
 static int fill_end(struct op *op, int res, void *arg)
 {
-	struct csi_source *source = arg;
+	struct node_source *source = arg;
 	return pool_clone_fill_end(op, res, &source->clone);
 }
 
-void csi_source_fill(struct csi_source *source, struct pool_build *build)
+void node_source_fill(struct node_source *source, struct pool_build *build)
 {
 	pool_clone_init(&source->clone, source->object);
-	source->clone.copy.stop = source->parked;
+	source->clone.copy.stop = source->stopped;
 	build->share_object = source->share ? source->object : NULL;
 	build->fill = fill;
 	build->fill_end = fill_end;
@@ -130,19 +135,21 @@ void csi_source_fill(struct csi_source *source, struct pool_build *build)
 	build->fill_writes = true;
 }
 
-int csi_source_end(struct op *op, const struct csi_source *source, int res)
+int node_source_end(struct op *op, const struct node_source *source, int res)
 {
-	return res < 0 && source->parked ? refuse_parked(op, source) : res;
+	return res < 0 && source->stopped ? refuse_stopped(op, source) : res;
 }
 
-void csi_source_park(struct csi_source *source)
+void node_source_stop(void *arg)
 {
-	source->parked = true;
+	struct node_source *source = arg;
+	source->stopped = true;
 	source->clone.copy.stop = true;
 }
 
-bool csi_source_progress(const struct csi_source *source, uint64_t *ret_done, uint64_t *ret_total)
+bool node_source_progress(const void *arg, uint64_t *ret_done, uint64_t *ret_total)
 {
+	const struct node_source *source = arg;
 	const struct copy *copy = &source->clone.copy;
 	if (copy->size == 0)
 		return false;

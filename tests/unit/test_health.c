@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is said of a volume: order, words, times; and when a pool is full. */
-#include "csi/condition.h"
-#include "csi/node_state.h"
+#include "node/health.h"
+#include "node/node.h"
+#include "node/volume.h"
 #include "pool/private.h"
 #include "sim_time.h"
 #include "simring/sim.h"
@@ -17,15 +18,14 @@ static struct ring_sim sim;
 static struct reactor reactor;
 static struct pools pools;
 static struct pool pool;
-static struct csi *csi;
+static struct node *node;
 static struct arena *arena;
 static struct record record;
 static struct pool_object volume;
-static struct csi_condition found[CSI_CONDITION_KINDS];
+static struct node_condition found[NODE_CONDITION_KINDS];
 
 static void setup(void)
 {
-	struct csi_config csi_config = {.health = CSI_HEALTH_1_12};
 	cr_assert_eq(ring_sim_open(&reactor.ring, &sim), 0);
 	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, NULL, 0), 0);
 	pools.reactor = &reactor;
@@ -33,7 +33,7 @@ static void setup(void)
 	strcpy(pool.uuid8, "01234567");
 	sim_pass_ms(reactor.ring, 5);
 	pool_set_state(&pool, POOL_READY, "%s", "");
-	cr_assert_eq(csi_open(&csi, &csi_config, &reactor, &pools), 0);
+	cr_assert_eq(node_open(&node, &reactor, &pools), 0);
 	record = (struct record){.kind = RECORD_VOLUME, .name = "pvc-1", .size_bytes = 64 * MIB};
 	strcpy(record.random, "89abcdef");
 	volume = (struct pool_object){.pool = &pool, .rec = &record, .key = "pvc-1"};
@@ -44,7 +44,7 @@ static void teardown(void)
 {
 	node_volume_free(volume.node);
 	arena_unref(arena);
-	csi_close(csi);
+	node_close(node);
 	helpers_close(reactor.helpers);
 	ring_close(reactor.ring);
 }
@@ -54,22 +54,22 @@ TestSuite(condition, .init = setup, .fini = teardown);
 static unsigned look(void)
 {
 	memset(found, 0, sizeof(found));
-	return csi_volume_conditions(arena, csi, &volume, found);
+	return node_volume_conditions(arena, node, &volume, found);
 }
 
 Test(condition, a_well_volume_has_none)
 {
 	cr_assert_eq(look(), 0);
-	cr_assert_null(csi_volume_abnormal(arena, csi, &volume));
+	cr_assert_null(node_volume_abnormal(arena, node, &volume));
 	cr_assert_not_null(node_volume_get(&volume));
 	cr_assert_eq(look(), 0);
 }
 
 Test(condition, all_at_once_are_told_worst_first_and_each_once)
 {
-	struct node_volume *node = node_volume_get(&volume);
-	struct node_health *h = &node->health;
-	strcpy(node->dev.path, "/dev/loop7");
+	struct node_volume *nv = node_volume_get(&volume);
+	struct node_health *h = &nv->health;
+	strcpy(nv->dev.path, "/dev/loop7");
 	sim_pass_ms(reactor.ring, 1000);
 	uint64_t now_ns = ring_now_ns(reactor.ring);
 	pool_image_found(&volume, true, false);
@@ -89,11 +89,11 @@ Test(condition, all_at_once_are_told_worst_first_and_each_once)
 		cr_expect_not_null(strchr(found[i].reason, ' '));
 		cr_expect_not_null(strstr(found[i].reason, " since 2"), "%s", found[i].reason);
 	}
-	cr_expect_eq(found[0].kind, CSI_IMAGE_MISSING);
-	cr_expect_str_eq(csi_volume_abnormal(arena, csi, &volume), found[0].reason);
+	cr_expect_eq(found[0].kind, NODE_IMAGE_MISSING);
+	cr_expect_str_eq(node_volume_abnormal(arena, node, &volume), found[0].reason);
 	const char *errors = NULL;
 	for (unsigned i = 0; i < count; i++)
-		if (found[i].kind == CSI_IO_ERRORS)
+		if (found[i].kind == NODE_IO_ERRORS)
 			errors = found[i].reason;
 	cr_assert_not_null(errors);
 	cr_expect_not_null(strstr(errors, "/dev/loop7"));
@@ -105,8 +105,8 @@ Test(condition, out_of_memory_keeps_the_condition)
 {
 	struct arena *small = arena_new(8);
 	pool_image_found(&volume, false, true);
-	cr_assert_eq(csi_volume_conditions(small, csi, &volume, found), 1);
-	cr_assert_str_eq(found[0].reason, csi_condition_names[CSI_IMAGE_TRUNCATED]);
+	cr_assert_eq(node_volume_conditions(small, node, &volume, found), 1);
+	cr_assert_str_eq(found[0].reason, node_condition_names[NODE_IMAGE_TRUNCATED]);
 	arena_unref(small);
 }
 
@@ -114,7 +114,7 @@ Test(condition, what_has_its_room_needs_none)
 {
 	pool_fill_see(&pool, 1000 * MIB, 1 * MIB);
 	cr_assert_eq(look(), 1);
-	cr_assert_eq(found[0].kind, CSI_POOL_FULL);
+	cr_assert_eq(found[0].kind, NODE_POOL_FULL);
 	record.thick = true;
 	cr_assert_eq(look(), 0);
 	volume.shared = true;
@@ -127,9 +127,9 @@ Test(condition, a_pool_that_is_away_hides_how_full_it_was)
 	sim_pass_ms(reactor.ring, 70);
 	pool_set_state(&pool, POOL_MISSING, "pool default has gone from /pool");
 	cr_assert_eq(look(), 1);
-	cr_assert_eq(found[0].kind, CSI_POOL_MISSING);
+	cr_assert_eq(found[0].kind, NODE_POOL_MISSING);
 	cr_assert_eq(found[0].since_ns, ring_now_ns(reactor.ring));
-	cr_assert_eq(csi_pool_conditions(arena, csi, &pool, found), 1);
+	cr_assert_eq(node_pool_conditions(arena, node, &pool, found), 1);
 	cr_assert_not_null(strstr(found[0].reason, "has gone from /pool"));
 }
 
@@ -145,17 +145,17 @@ Test(condition, who_serves_the_device_is_away)
 {
 	static const struct backend served = {
 		.type = BACKEND_UBLK, .name = "made up", .away_since_ns = away};
-	struct node_volume *node = node_volume_get(&volume);
+	struct node_volume *nv = node_volume_get(&volume);
 	backend_add(&served);
 	record.device = BACKEND_UBLK;
 	away_ns = 0;
-	node->dev.attached = true;
+	nv->dev.attached = true;
 	cr_assert_eq(look(), 0);
 	away_ns = ring_now_ns(reactor.ring);
 	cr_assert_eq(look(), 1);
-	cr_assert_eq(found[0].kind, CSI_DEVICE_UNSERVED);
+	cr_assert_eq(found[0].kind, NODE_DEVICE_UNSERVED);
 	cr_assert_eq(found[0].since_ns, away_ns);
-	node->dev.attached = false;
+	nv->dev.attached = false;
 	cr_assert_eq(look(), 0);
 	backend_remove(&served);
 }
@@ -163,22 +163,22 @@ Test(condition, who_serves_the_device_is_away)
 /* The same moment has the same name, until the clock jumps; what was kept of it stays. */
 Test(condition, the_clock_jumps)
 {
-	struct node_volume *node = node_volume_get(&volume);
+	struct node_volume *nv = node_volume_get(&volume);
 	sim_pass_ms(reactor.ring, 60000);
-	node->health.read_only_ns = ring_now_ns(reactor.ring);
+	nv->health.read_only_ns = ring_now_ns(reactor.ring);
 	sim_pass_ms(reactor.ring, 30000);
 	/* The ring's clock is virtual: to the wall's it goes too fast, which is a jump. */
-	csi_follow_clock(csi);
+	node_follow_clock(node);
 	cr_assert_eq(look(), 1);
-	struct csi_condition first = found[0];
+	struct node_condition first = found[0];
 	int64_t age_s = (int64_t)time(NULL) - first.since_unix;
 	cr_assert(age_s >= 29 && age_s <= 32, "%lld", (long long)age_s);
-	csi->clock_zero_unix += 1; /* a second off is no jump */
-	csi_follow_clock(csi);
+	node->clock_zero_unix += 1; /* a second off is no jump */
+	node_follow_clock(node);
 	cr_assert_eq(look(), 1);
 	cr_assert_eq(found[0].since_unix, first.since_unix + 1);
-	csi->clock_zero_unix -= 86400; /* as if the clock had been set a day ahead meanwhile */
-	csi_follow_clock(csi);
+	node->clock_zero_unix -= 86400; /* as if the clock had been set a day ahead meanwhile */
+	node_follow_clock(node);
 	cr_assert_eq(look(), 1);
 	cr_assert_eq(found[0].since_ns, first.since_ns);
 	age_s = (int64_t)time(NULL) - found[0].since_unix;

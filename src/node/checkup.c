@@ -10,96 +10,97 @@
  * The helper's call has a key of its own, as that of NodeGetVolumeStats has: it must not wait
  * behind a sync or an unmount that writes back for a minute, and be taken for hanging.
  */
-#include "csi/look.h"
+#include "node/checkup.h"
 
 #include "base/log.h"
 #include "blockio/blkdev.h"
-#include "csi/condition.h"
-#include "csi/node.h"
+#include "node/health.h"
+#include "node/mounts.h"
+#include "node/node.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 /* Notes a finding, or that it is over, and logs either once. */
-void csi_find(struct csi *csi, struct node_volume *node, enum csi_condition_kind kind,
+void node_note(struct node *node, struct node_volume *nv, enum node_condition_kind kind,
 	uint64_t *since_ns, bool wrong)
 {
 	char id[RECORD_ID_MAX];
 	if (wrong == (*since_ns != 0))
 		return;
-	*since_ns = wrong ? ring_now_ns(csi->reactor->ring) : 0;
-	if ((kind == CSI_IO_ERRORS || kind == CSI_HANGING) && list_empty(&node->health.troubled))
-		list_push(&csi->troubled, &node->health.troubled);
-	pool_object_id(node->volume, id);
-	const char *claim = node->volume->rec->claim;
+	*since_ns = wrong ? ring_now_ns(node->reactor->ring) : 0;
+	if ((kind == NODE_IO_ERRORS || kind == NODE_HANGING) && list_empty(&nv->health.troubled))
+		list_push(&node->troubled, &nv->health.troubled);
+	pool_object_id(nv->volume, id);
+	const char *claim = nv->volume->rec->claim;
 	log_event(wrong ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
 		wrong ? "volume abnormal" : "volume well again",
 		log_fields({"volume", id}, {"claim", claim[0] != '\0' ? claim : NULL},
-			{"condition", csi_condition_names[kind]}, {"device", node->dev.path}));
+			{"condition", node_condition_names[kind]}, {"device", nv->dev.path}));
 }
 
-void csi_find_hanging(struct csi *csi, struct node_volume *node, bool wrong)
+void node_note_hanging(struct node *node, struct node_volume *nv, bool wrong)
 {
-	if (node != NULL)
-		csi_find(csi, node, CSI_HANGING, &node->health.hung_ns, wrong);
+	if (nv != NULL)
+		node_note(node, nv, NODE_HANGING, &nv->health.hung_ns, wrong);
 }
 
-void csi_look_device(struct csi *csi, struct node_volume *node)
+void node_check_device(struct node *node, struct node_volume *nv)
 {
-	struct node_health *health = &node->health;
+	struct node_health *health = &nv->health;
 	struct blkdev dev = {0}, above;
 	uint32_t major, minor;
-	backend_dev_below(&node->dev, &major, &minor);
+	backend_dev_below(&nv->dev, &major, &minor);
 	int r = blkdev_look(major, minor, &dev);
-	if (r == 0 && node->dev.below_major != 0) {
-		r = blkdev_look(node->dev.major, node->dev.minor, &above);
+	if (r == 0 && nv->dev.below_major != 0) {
+		r = blkdev_look(nv->dev.major, nv->dev.minor, &above);
 		if (r == 0 && above.size_bytes == 0)
 			r = -ENOENT;
 	}
 	if (r < 0 && r != -ENOENT)
 		return;
-	if (node->detaching)
+	if (nv->detaching)
 		return;
 	bool gone = r == -ENOENT || dev.size_bytes == 0 || health->other_file ||
 		    (health->seq != 0 && health->seq != dev.seq);
 	if (health->seq == 0)
 		health->seq = dev.seq;
-	csi_find(csi, node, CSI_DEVICE_GONE, &health->gone_ns, gone);
+	node_note(node, nv, NODE_DEVICE_GONE, &health->gone_ns, gone);
 }
 
-void csi_look_fs(struct csi *csi, struct node_volume *node, const char *path, int res,
+void node_check_fs(struct node *node, struct node_volume *nv, const char *path, int res,
 	const struct mnt_info *info)
 {
-	struct node_health *health = &node->health;
-	const struct node_mount *mount = node_volume_mount_at(node, path);
+	struct node_health *health = &nv->health;
+	const struct node_mount *mount = node_volume_mount_at(nv, path);
 	bool here =
-		res == 0 && mount != NULL && !info->is_block && node_info_is_dev(info, &node->dev);
-	health->looked_ns = ring_now_ns(csi->reactor->ring);
+		res == 0 && mount != NULL && !info->is_block && node_info_is_dev(info, &nv->dev);
+	health->looked_ns = ring_now_ns(node->reactor->ring);
 	if (!here)
 		return;
-	csi_find(csi, node, CSI_FS_SHUT_DOWN, &health->shut_down_ns, info->shut_down);
+	node_note(node, nv, NODE_FS_SHUT_DOWN, &health->shut_down_ns, info->shut_down);
 	/* A read-only mount sees its file system as what it is, and cannot tell whether it was
 	 * meant to be. */
 	if (!mount->read_only)
-		csi_find(csi, node, CSI_FS_READ_ONLY, &health->read_only_ns, info->fs_read_only);
+		node_note(node, nv, NODE_FS_READ_ONLY, &health->read_only_ns, info->fs_read_only);
 }
 
 /* ---- the operation ---- */
 
-static struct csi_look *look_of(struct op *op)
+static struct node_checkup *look_of(struct op *op)
 {
-	return container_of(op, struct csi_look, op);
+	return container_of(op, struct node_checkup, op);
 }
 
-static struct node_volume *node_of(const struct csi_look *look)
+static struct node_volume *node_of(const struct node_checkup *look)
 {
 	struct pool_object *volume;
 	struct err gone = {0};
-	if (pools_find_id(look->csi->pools, RECORD_VOLUME, look->id, &volume, &gone) < 0)
+	if (pools_find_id(look->node->pools, RECORD_VOLUME, look->id, &volume, &gone) < 0)
 		return NULL;
-	struct node_volume *node = node_volume_find(volume);
-	return node == NULL || !node->dev.attached ? NULL : node;
+	struct node_volume *nv = node_volume_find(volume);
+	return nv == NULL || !nv->dev.attached ? NULL : nv;
 }
 
 static bool device_done(struct op *op)
@@ -109,51 +110,50 @@ static bool device_done(struct op *op)
 
 static int device_run(struct op *op)
 {
-	struct csi_look *look = look_of(op);
-	csi_look_device(look->csi, node_of(look));
+	struct node_checkup *look = look_of(op);
+	node_check_device(look->node, node_of(look));
 	return 0;
 }
 
 /* The number may be bound anew, or to another file; only the device itself tells. */
 static bool image_done(struct op *op)
 {
-	const struct node_volume *node = node_of(look_of(op));
-	return node == NULL || node->detaching || backend_get(node->volume->rec->device) == NULL ||
-	       backend_get(node->volume->rec->device)->look == NULL;
+	const struct node_volume *nv = node_of(look_of(op));
+	return nv == NULL || nv->detaching || backend_get(nv->volume->rec->device) == NULL ||
+	       backend_get(nv->volume->rec->device)->look == NULL;
 }
 
 static int image_job(void *arg)
 {
-	struct csi_look *look = arg;
+	struct node_checkup *look = arg;
 	return look->backend->look(look->backend, &look->was, &look->dev);
 }
 
 static int image_run(struct op *op)
 {
-	struct csi_look *look = look_of(op);
-	const struct node_volume *node = node_of(look);
-	look->backend = backend_get(node->volume->rec->device);
-	look->was = node->dev;
-	op->lane = pool_lane(node->volume->pool);
+	struct node_checkup *look = look_of(op);
+	const struct node_volume *nv = node_of(look);
+	look->backend = backend_get(nv->volume->rec->device);
+	look->was = nv->dev;
+	op->lane = pool_lane(nv->volume->pool);
 	return op_work(op, image_job, look);
 }
 
 static int image_end(struct op *op, int res)
 {
-	struct csi_look *look = look_of(op);
-	struct node_volume *node = node_of(look);
+	struct node_checkup *look = look_of(op);
+	struct node_volume *nv = node_of(look);
 	op->lane = NULL; /* the calls that follow are no pool's */
 	/* What was let go or attached meanwhile is not what was looked at. */
-	if (node == NULL || node->detaching || node->dev.major != look->was.major ||
-		node->dev.minor != look->was.minor || (res < 0 && res != -ENXIO))
+	if (nv == NULL || nv->detaching || nv->dev.major != look->was.major ||
+		nv->dev.minor != look->was.minor || (res < 0 && res != -ENXIO))
 		return 0;
-	node->health.other_file =
-		res == 0 &&
-		!backend_dev_serves(&look->dev, node->volume->image_dev, node->volume->image_ino);
+	nv->health.other_file = res == 0 && !backend_dev_serves(&look->dev, nv->volume->image_dev,
+						    nv->volume->image_ino);
 	if (res == -ENXIO)
-		csi_find(look->csi, node, CSI_DEVICE_GONE, &node->health.gone_ns, true);
+		node_note(look->node, nv, NODE_DEVICE_GONE, &nv->health.gone_ns, true);
 	else
-		csi_look_device(look->csi, node);
+		node_check_device(look->node, nv);
 	return 0;
 }
 
@@ -164,10 +164,10 @@ static bool fs_done(struct op *op)
 
 static int ask_alone(struct op *op)
 {
-	struct csi_look *look = look_of(op);
+	struct node_checkup *look = look_of(op);
 	look->batched = false;
 	int r = op_helper(op, MNT_STATS, look->key, &look->path, sizeof(look->path), &look->info,
-		sizeof(look->info), CSI_STAT_TIMEOUT_MS);
+		sizeof(look->info), NODE_STAT_TIMEOUT_MS);
 	/* No helper to be had: another time. */
 	if (r == -EAGAIN)
 		return 0;
@@ -177,25 +177,25 @@ static int ask_alone(struct op *op)
 /* With others, unless somebody would have to wait for it. */
 static int fs_run(struct op *op)
 {
-	struct csi_look *look = look_of(op);
-	const struct node_volume *node = node_of(look);
-	if (node == NULL || stats_alone(look->csi, node))
+	struct node_checkup *look = look_of(op);
+	const struct node_volume *nv = node_of(look);
+	if (nv == NULL || stats_alone(look->node, nv))
 		return ask_alone(op);
 	look->batched = true;
-	int r = stats_batch_join(look->csi, &look->member, op, look->path.path, &look->info);
+	int r = stats_batch_join(look->node, &look->member, op, look->path.path, &look->info);
 	return r == -ENOMEM ? ask_alone(op) : r;
 }
 
 static int fs_end(struct op *op, int res)
 {
-	struct csi_look *look = look_of(op);
+	struct node_checkup *look = look_of(op);
 	if (look->batched && res == -EAGAIN)
 		return ask_alone(op);
-	struct node_volume *node = node_of(look);
-	if (node == NULL)
+	struct node_volume *nv = node_of(look);
+	if (nv == NULL)
 		return 0;
-	csi_find_hanging(look->csi, node, res == -ETIMEDOUT);
-	csi_look_fs(look->csi, node, look->path.path, res, &look->info);
+	node_note_hanging(look->node, nv, res == -ETIMEDOUT);
+	node_check_fs(look->node, nv, look->path.path, res, &look->info);
 	return 0;
 }
 
@@ -203,32 +203,32 @@ static int fs_end(struct op *op, int res)
  * the volume still hangs. */
 static bool read_done(struct op *op)
 {
-	const struct node_volume *node = node_of(look_of(op));
-	return node == NULL || node->health.other_file ||
-	       !(node->health.try_read || (fs_done(op) && node->health.hung_ns != 0));
+	const struct node_volume *nv = node_of(look_of(op));
+	return nv == NULL || nv->health.other_file ||
+	       !(nv->health.try_read || (fs_done(op) && nv->health.hung_ns != 0));
 }
 
 static int read_run(struct op *op)
 {
-	struct csi_look *look = look_of(op);
-	struct node_volume *node = node_of(look);
-	node->health.try_read = false;
-	snprintf(look->try_req.device, sizeof(look->try_req.device), "%s", node->dev.path);
+	struct node_checkup *look = look_of(op);
+	struct node_volume *nv = node_of(look);
+	nv->health.try_read = false;
+	snprintf(look->try_req.device, sizeof(look->try_req.device), "%s", nv->dev.path);
 	int r = op_helper(op, MNT_TRY_READ, look->key, &look->try_req, sizeof(look->try_req),
-		&look->result, sizeof(look->result), CSI_STAT_TIMEOUT_MS);
+		&look->result, sizeof(look->result), NODE_STAT_TIMEOUT_MS);
 	return r == -EAGAIN ? 0 : r;
 }
 
 static int read_end(struct op *op, int res)
 {
-	struct csi_look *look = look_of(op);
-	struct node_volume *node = node_of(look);
-	if (node == NULL)
+	struct node_checkup *look = look_of(op);
+	struct node_volume *nv = node_of(look);
+	if (nv == NULL)
 		return 0;
 	if (res == -ETIMEDOUT || fs_done(op))
-		csi_find_hanging(look->csi, node, res == -ETIMEDOUT);
+		node_note_hanging(look->node, nv, res == -ETIMEDOUT);
 	if (fs_done(op))
-		node->health.looked_ns = ring_now_ns(look->csi->reactor->ring);
+		nv->health.looked_ns = ring_now_ns(look->node->reactor->ring);
 	return 0;
 }
 
@@ -241,10 +241,10 @@ static const struct op_step look_steps[] = {
 };
 
 /* Where to look: a writable mount if there is one, the staging path first. */
-static const struct node_mount *best_mount(const struct node_volume *node)
+static const struct node_mount *best_mount(const struct node_volume *nv)
 {
 	const struct node_mount *best = NULL;
-	list_for_each (link, &node->mounts) {
+	list_for_each (link, &nv->mounts) {
 		const struct node_mount *mount = container_of(link, struct node_mount, link);
 		if (best == NULL || (best->read_only && !mount->read_only) ||
 			(mount->staging && best->read_only == mount->read_only))
@@ -253,33 +253,34 @@ static const struct node_mount *best_mount(const struct node_volume *node)
 	return best;
 }
 
-void csi_look_key(const char *id, char ret_key[HELPER_KEY_BYTES])
+void node_stats_key(const char *id, char ret_key[HELPER_KEY_BYTES])
 {
 	snprintf(ret_key, HELPER_KEY_BYTES, "look/%s", id);
 }
 
-uint64_t csi_hung_since(const struct csi *csi, const struct pool_object *volume)
+uint64_t node_hung_since(const struct node *node, const struct pool_object *volume)
 {
-	const struct helpers *helpers = csi->reactor->helpers;
+	const struct helpers *helpers = node->reactor->helpers;
 	char id[RECORD_ID_MAX], key[HELPER_KEY_BYTES];
 	if (helpers_hung_count(helpers) == 0)
 		return 0;
 	pool_object_id(volume, id);
-	csi_look_key(id, key);
+	node_stats_key(id, key);
 	uint64_t since_ns = helpers_hung_since(helpers, id);
 	uint64_t look_since_ns = helpers_hung_since(helpers, key);
 	return since_ns == 0 || (look_since_ns != 0 && look_since_ns < since_ns) ? look_since_ns
 										 : since_ns;
 }
 
-void csi_look_init(struct csi_look *look, struct csi *csi, const struct pool_object *volume)
+void node_checkup_init(
+	struct node_checkup *look, struct node *node, const struct pool_object *volume)
 {
-	const struct node_volume *node = node_volume_find(volume);
-	const struct node_mount *mount = node == NULL ? NULL : best_mount(node);
-	*look = (struct csi_look){.csi = csi};
+	const struct node_volume *nv = node_volume_find(volume);
+	const struct node_mount *mount = nv == NULL ? NULL : best_mount(nv);
+	*look = (struct node_checkup){.node = node};
 	pool_object_id(volume, look->id);
-	csi_look_key(look->id, look->key);
+	node_stats_key(look->id, look->key);
 	if (mount != NULL && node_volume_has_fs(volume))
 		snprintf(look->path.path, sizeof(look->path.path), "%s", mount->path);
-	op_init(&look->op, csi->reactor, "look", look_steps, NULL);
+	op_init(&look->op, node->reactor, "look", look_steps, NULL);
 }

@@ -8,16 +8,17 @@
  * How it can fail: the call overstays, its helper dies or cannot be had: -EAGAIN for all members.
  * One alone is not worth a batch and gets -EAGAIN, too.
  */
-#include "csi/stats_batch.h"
+#include "node/stats.h"
 
-#include "csi/look.h"
+#include "node/checkup.h"
+#include "node/node.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct stats_batch {
-	struct csi *csi;
+	struct node *node;
 	struct ring_req departure;
 	struct helper_call call;
 	struct list members;
@@ -28,7 +29,7 @@ struct stats_batch {
 
 static void end_all(struct stats_batch *batch, bool answered)
 {
-	struct csi *csi = batch->csi;
+	struct node *node = batch->node;
 	for (unsigned i = 0; !list_empty(&batch->members); i++) {
 		struct list *link = list_pop(&batch->members);
 		struct stats_member *member = container_of(link, struct stats_member, link);
@@ -36,8 +37,8 @@ static void end_all(struct stats_batch *batch, bool answered)
 			*member->info = batch->infos[i].info;
 		op_complete(member->op, answered ? batch->infos[i].res : -EAGAIN);
 	}
-	if (csi->stats_spare == NULL)
-		csi->stats_spare = batch;
+	if (node->stats_spare == NULL)
+		node->stats_spare = batch;
 	else
 		free(batch);
 }
@@ -53,8 +54,8 @@ static void on_departure(struct ring_req *req, int res, uint32_t flags)
 	(void)res;
 	(void)flags;
 	struct stats_batch *batch = container_of(req, struct stats_batch, departure);
-	if (batch->csi->stats_open == batch)
-		batch->csi->stats_open = NULL;
+	if (batch->node->stats_open == batch)
+		batch->node->stats_open = NULL;
 	batch->call = (struct helper_call){
 		.fn = MNT_STATS_MANY,
 		.req = &batch->req,
@@ -64,42 +65,43 @@ static void on_departure(struct ring_req *req, int res, uint32_t flags)
 		.timeout_ms = STATS_BATCH_MS,
 		.on_end = on_answer,
 	};
-	if (batch->req.count == 1 || helpers_submit(batch->csi->reactor->helpers, &batch->call) < 0)
+	if (batch->req.count == 1 ||
+		helpers_submit(batch->node->reactor->helpers, &batch->call) < 0)
 		end_all(batch, false);
 }
 
-static struct stats_batch *open_batch(struct csi *csi, size_t path_bytes)
+static struct stats_batch *open_batch(struct node *node, size_t path_bytes)
 {
-	struct stats_batch *batch = csi->stats_open;
+	struct stats_batch *batch = node->stats_open;
 	if (batch != NULL && batch->req.count < MNT_MANY_MAX &&
 		path_bytes <= sizeof(batch->req.paths) - batch->path_bytes)
 		return batch;
-	batch = csi->stats_spare != NULL ? csi->stats_spare : malloc(sizeof(*batch));
+	batch = node->stats_spare != NULL ? node->stats_spare : malloc(sizeof(*batch));
 	if (batch == NULL)
 		return NULL;
-	csi->stats_spare = NULL;
-	batch->csi = csi;
+	node->stats_spare = NULL;
+	batch->node = node;
 	batch->departure = (struct ring_req){.fn = on_departure};
 	batch->path_bytes = 0;
 	batch->req.count = 0;
 	list_init(&batch->members);
-	ring_post(csi->reactor->ring, &batch->departure, 0);
-	csi->stats_open = batch;
+	ring_post(node->reactor->ring, &batch->departure, 0);
+	node->stats_open = batch;
 	return batch;
 }
 
-bool stats_alone(const struct csi *csi, const struct node_volume *node)
+bool stats_alone(const struct node *node, const struct node_volume *nv)
 {
-	return ring_now_ns(csi->reactor->ring) < node->alone_until_ns ||
-	       node->health.hung_ns != 0 || csi_hung_since(csi, node->volume) != 0;
+	return ring_now_ns(node->reactor->ring) < nv->alone_until_ns || nv->health.hung_ns != 0 ||
+	       node_hung_since(node, nv->volume) != 0;
 }
 
-int stats_batch_join(struct csi *csi, struct stats_member *member, struct op *op, const char *path,
-	struct mnt_info *ret_info)
+int stats_batch_join(struct node *node, struct stats_member *member, struct op *op,
+	const char *path, struct mnt_info *ret_info)
 {
 	size_t path_bytes = strlen(path) + 1;
 	struct stats_batch *batch =
-		path_bytes > MNT_PATH_BYTES ? NULL : open_batch(csi, path_bytes);
+		path_bytes > MNT_PATH_BYTES ? NULL : open_batch(node, path_bytes);
 	if (batch == NULL)
 		return -ENOMEM;
 	int r = op_wait(op);

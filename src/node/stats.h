@@ -7,18 +7,17 @@
  * One that hangs must not hold up the others: a volume known to hang is asked by itself, and a call
  * that is not back after STATS_BATCH_MS counts as not made; each member is then asked by itself.
  */
-#ifndef RINGVOL_CSI_STATS_BATCH_H
-#define RINGVOL_CSI_STATS_BATCH_H
+#ifndef RINGVOL_NODE_STATS_H
+#define RINGVOL_NODE_STATS_H
 
-#include "csi/csi.h"
-#include "csi/node_state.h"
 #include "mount/mnt.h"
+#include "node/volume.h"
 
 enum { STATS_BATCH_MS = 50 };
 
 /* Whether it is to be asked alone: a call on it may take long, as far as is known, or somebody
  * unmounts it, who can wait for a call of its own and for no other. */
-bool stats_alone(const struct csi *csi, const struct node_volume *node);
+bool stats_alone(const struct node *node, const struct node_volume *nv);
 
 /* Embed it; lives until the step's end. */
 struct stats_member {
@@ -29,7 +28,7 @@ struct stats_member {
 
 /* Waits for the current step of `op`. Its end gets what MNT_STATS of path gave, or -EAGAIN: to be
  * asked alone. -ENOMEM likewise, at once. */
-int stats_batch_join(struct csi *csi, struct stats_member *member, struct op *op, const char *path,
-	struct mnt_info *ret_info);
+int stats_batch_join(struct node *node, struct stats_member *member, struct op *op,
+	const char *path, struct mnt_info *ret_info);
 
 #endif

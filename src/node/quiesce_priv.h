@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What quiesce.c and thaw.c have in common: both are steps over a struct csi_quiesce. */
-#ifndef RINGVOL_CSI_QUIESCE_PRIV_H
-#define RINGVOL_CSI_QUIESCE_PRIV_H
+/* What quiesce.c and thaw.c have in common: both are steps over a struct node_quiesce. */
+#ifndef RINGVOL_NODE_QUIESCE_PRIV_H
+#define RINGVOL_NODE_QUIESCE_PRIV_H
 
-#include "csi/quiesce.h"
+#include "node/quiesce.h"
 
-#define quiesce_of(op_ptr) container_of(op_ptr, struct csi_quiesce, op)
+#define quiesce_of(op_ptr) container_of(op_ptr, struct node_quiesce, op)
 
 /* Jobs have the pool's threads. */
-void quiesce_op_init(struct csi_quiesce *q, const char *name, const struct op_step *steps);
+void quiesce_op_init(struct node_quiesce *q, const char *name, const struct op_step *steps);
 /* A call for this volume. Thaws go by a key of their own (thaw_key): no call that hangs may keep
  * them from being tried, and while one of them hangs no more are. */
 int quiesce_call(struct op *op, enum mnt_call call, const char *key, uint64_t timeout_ms);
 /* The message of one that failed; what: was tried. */
 int quiesce_call_failed(struct op *op, int res, const char *what);
 /* A descriptor or -errno. For work jobs: the volume's lock keeps key and directory as they are. */
-int quiesce_open_image(const struct csi_quiesce *q);
+int quiesce_open_image(const struct node_quiesce *q);
 /* What calls are about from now on. */
-void quiesce_set_path(struct csi_quiesce *q, const char *path);
+void quiesce_set_path(struct node_quiesce *q, const char *path);
 /* Device and path from memory. False when none is known, or it is a raw device's. */
-bool quiesce_take_mount(struct csi_quiesce *q);
+bool quiesce_take_mount(struct node_quiesce *q);
 bool quiesce_no_path(struct op *op);
 
 /* ---- steps, all of thaw.c ---- */

@@ -9,18 +9,18 @@
  * bound to another file, or one cannot be read, for it may be that one's -> bring their images
  * to the data process that serves the others -> look for our marks: thaw what a run cut short left
  * frozen by our own hand, know the single writers again.
- * A volume that a task has for itself, or had since the scan began, is left to another look.
+ * A volume that a task has for itself, or had since the scan began, is left to another scan.
  * How it can fail: the scan fails, and nothing of its backend is known until the next one
- * (adoption.c); what cannot be cleared stays as it is. A device of a pool that is not here is left
+ * (adopt.c); what cannot be cleared stays as it is. A device of a pool that is not here is left
  * alone.
  */
-#include "csi/adopt.h"
+#include "node/adopt_scan.h"
 
 #include "base/array.h"
 #include "base/log.h"
-#include "csi/node.h"
-#include "csi/task.h"
 #include "mount/mnt.h"
+#include "node/node.h"
+#include "node/volume.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,8 +37,8 @@ struct found_mount {
 
 struct adopt {
 	struct op op;
-	struct csi *csi;
-	struct csi_adoption *adoption;
+	struct node *node;
+	struct node_adoption *adoption;
 	const struct backend *backend;
 	struct err scan_err;
 	struct backend_dev *devs;
@@ -47,7 +47,9 @@ struct adopt {
 	size_t mount_count, mount_cap;
 	int res;          /* what has gone wrong besides */
 	unsigned pending; /* clears and looks at marks under way */
-	struct csi_look look;
+	uint64_t since;   /* node->locks.releases when the scan began */
+	void (*on_end)(struct node_adoption *adoption, const struct node_scan *scan);
+	struct node_scan scan;
 };
 
 /* ---- the scan, on a work thread ---- */
@@ -123,16 +125,16 @@ static int compare_device(const void *key, const void *volume)
 }
 
 /* All volumes, sorted by their images' inodes, for looking up what devices are bound to. */
-static struct pool_object **sorted_volumes(struct csi *csi, size_t *ret_count)
+static struct pool_object **sorted_volumes(struct node *node, size_t *ret_count)
 {
 	size_t count = 0, total = 0;
-	for (unsigned i = 0; pools_at(csi->pools, i) != NULL; i++)
-		total += pool_count(pools_at(csi->pools, i), RECORD_VOLUME);
+	for (unsigned i = 0; pools_at(node->pools, i) != NULL; i++)
+		total += pool_count(pools_at(node->pools, i), RECORD_VOLUME);
 	struct pool_object **list = calloc(total + 1, sizeof(struct pool_object *));
 	char id[RECORD_ID_MAX] = "";
 	struct pool_object *object;
 	while (list != NULL && count < total &&
-		(object = pools_next(csi->pools, RECORD_VOLUME, id)) != NULL) {
+		(object = pools_next(node->pools, RECORD_VOLUME, id)) != NULL) {
 		list[count++] = object;
 		pool_object_id(object, id);
 	}
@@ -142,20 +144,20 @@ static struct pool_object **sorted_volumes(struct csi *csi, size_t *ret_count)
 	return list;
 }
 
-static void adopt_mounts(struct adopt *a, struct node_volume *node)
+static void adopt_mounts(struct adopt *a, struct node_volume *nv)
 {
 	for (size_t i = 0; i < a->mount_count; i++) {
 		const struct found_mount *m = &a->mounts[i];
-		if (m->major != node->dev.major || m->minor != node->dev.minor)
+		if (m->major != nv->dev.major || m->minor != nv->dev.minor)
 			continue;
-		node->as_fs |= m->is_fs && node->volume->rec->allow_mode_change;
-		if (node_volume_mount_at(node, m->path) != NULL)
+		nv->as_fs |= m->is_fs && nv->volume->rec->allow_mode_change;
+		if (node_volume_mount_at(nv, m->path) != NULL)
 			continue;
-		bool first = m->is_fs && list_empty(&node->mounts);
-		if (node_volume_add_mount(node, m->path, m->read_only, false) < 0)
+		bool first = m->is_fs && list_empty(&nv->mounts);
+		if (node_volume_add_mount(nv, m->path, m->read_only, false) < 0)
 			a->res = -ENOMEM;
 		else /* the kernel lists them in the order they were made */
-			node_volume_mount_at(node, m->path)->first = first;
+			node_volume_mount_at(nv, m->path)->first = first;
 	}
 }
 
@@ -250,8 +252,8 @@ static void start_clear(struct adopt *a, const struct pool *pool, const struct b
 	c->req.dev = *found;
 	snprintf(c->req.tag, sizeof(c->req.tag), "%.63s", found->tag);
 	a->pending++;
-	a->look.cleared++;
-	op_init(&c->op, a->csi->reactor, "clear device", clear_steps, clear_finished);
+	a->scan.cleared++;
+	op_init(&c->op, a->node->reactor, "clear device", clear_steps, clear_finished);
 	c->op.lane = pool_lane(pool);
 	op_start(&c->op);
 }
@@ -263,7 +265,7 @@ struct resume {
 	struct adopt *adopt;
 	const struct backend *backend;
 	struct backend_req req;
-	struct csi_hold hold; /* or a detach meanwhile would be undone by it */
+	struct node_lock lock; /* or a detach meanwhile would be undone by it */
 	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
 };
 
@@ -291,10 +293,10 @@ static void resume_finished(struct op *op)
 	if (op_failed(op))
 		log_event(LOG_LEVEL_WARN, "a device in use waits for its image",
 			log_fields({"volume", r->id}, {"error", op->err.message}));
-	else if (pools_find_id(r->adopt->csi->pools, RECORD_VOLUME, r->id, &volume, &gone) == 0 &&
+	else if (pools_find_id(r->adopt->node->pools, RECORD_VOLUME, r->id, &volume, &gone) == 0 &&
 		 node_volume_find(volume) != NULL)
-		node_volume_set_dev(r->adopt->csi, node_volume_find(volume), &r->req.dev);
-	csi_hold_release(&r->hold);
+		node_volume_set_dev(r->adopt->node, node_volume_find(volume), &r->req.dev);
+	node_lock_release(&r->adopt->node->locks, &r->lock);
 	settle(r->adopt);
 	free(r);
 }
@@ -314,12 +316,12 @@ static void start_resume(
 	r->req.image = r->image;
 	r->req.read_only = found->read_only;
 	pool_object_id(volume, r->id);
-	bool held = csi_hold_take(
-		a->csi, &r->hold, "volume", volume->key, "its device is being taken over");
-	assert(held); /* is_worked_on() has just looked */
+	bool held = node_lock_share_volume(
+		&a->node->locks, &r->lock, volume->key, "its device is being taken over");
+	assert(held); /* adopt_device() has just looked */
 	(void)held;
 	a->pending++;
-	op_init(&r->op, a->csi->reactor, "resume device", resume_steps, resume_finished);
+	op_init(&r->op, a->node->reactor, "resume device", resume_steps, resume_finished);
 	r->op.lane = pool_lane(volume->pool);
 	op_start(&r->op);
 }
@@ -329,24 +331,12 @@ static void start_resume(
 static void start_marks(struct adopt *a, struct pool_object *volume)
 {
 	a->pending++;
-	int r = csi_marks_start(a->csi, volume, settle, a);
+	int r = node_marks_start(a->node, volume, settle, a);
 	node_volume_find(volume)->marks_read = r >= 0;
 	if (r < 0)
 		a->res = r;
 	if (r != OP_PENDING)
 		a->pending--;
-}
-
-/* What the scan saw of such a volume may be over: unstaged since, its device would be taken for its
- * own again, or even be made again. */
-static bool is_worked_on(struct adopt *a, const struct pool_object *volume)
-{
-	struct csi_hold hold;
-	if (csi_look_stale(a->adoption, csi_lock_hash("volume", volume->key)) ||
-		!csi_hold_take(a->csi, &hold, "volume", volume->key, ""))
-		return true;
-	csi_hold_release(&hold);
-	return false;
 }
 
 /* Bound to no known volume's image: if it has a tag of a pool that is here, it may be cleared. */
@@ -355,21 +345,20 @@ static void strange_device(struct adopt *a, const struct backend_dev *found)
 	char uuid8[9], random[9];
 	if (found->going_away || !node_split_tag(found->tag, uuid8, random))
 		return;
-	const struct pool *pool = pools_by_uuid8(a->csi->pools, uuid8);
+	const struct pool *pool = pools_by_uuid8(a->node->pools, uuid8);
 	if (pool != NULL && pool_state(pool) == POOL_READY && !keep(a, pool, found, random))
 		start_clear(a, pool, found);
 }
 
 /* Two devices may be bound to one image, one of them by somebody's hand: the tag says which is
  * ours. */
-static bool is_second(const struct node_volume *node, const struct backend_dev *found)
+static bool is_second(const struct node_volume *nv, const struct backend_dev *found)
 {
 	char tag[64];
-	if (!node->dev.attached ||
-		(node->dev.major == found->major && node->dev.minor == found->minor))
+	if (!nv->dev.attached || (nv->dev.major == found->major && nv->dev.minor == found->minor))
 		return false;
-	node_volume_tag(node->volume, tag);
-	return strcmp(found->tag, tag) != 0 || strcmp(node->dev.tag, tag) == 0;
+	node_volume_tag(nv->volume, tag);
+	return strcmp(found->tag, tag) != 0 || strcmp(nv->dev.tag, tag) == 0;
 }
 
 static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t count,
@@ -384,29 +373,30 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 	if (found->going_away || pool_state((*hit)->pool) != POOL_READY)
 		return;
 	bool known = (*hit)->node != NULL;
-	if (is_worked_on(a, *hit)) {
-		a->look.again = true;
-		if (!known && a->look.left_out_count < CSI_TOUCHED_MAX)
-			a->look.left_out[a->look.left_out_count++] =
-				csi_lock_hash("volume", (*hit)->key);
+	/* What the scan saw of it may be over: unstaged since, its device would be taken for its
+	 * own again, or even be made again. */
+	if (node_lock_alone_since(&a->node->locks, (*hit)->key, a->since)) {
+		a->scan.left_out++;
+		if (!known && backend_get((*hit)->rec->device) == a->backend)
+			(*hit)->left_out = a->scan.number;
 		return;
 	}
-	struct node_volume *node = node_volume_get(*hit);
-	if (node == NULL) {
+	struct node_volume *nv = node_volume_get(*hit);
+	if (nv == NULL) {
 		a->res = -ENOMEM;
 		return;
 	}
-	if (is_second(node, found))
+	if (is_second(nv, found))
 		return;
-	if (!known || !node->dev.attached || node->dev.major != found->major ||
-		node->dev.minor != found->minor)
-		node_volume_set_dev(a->csi, node, found);
-	adopt_mounts(a, node);
+	if (!known || !nv->dev.attached || nv->dev.major != found->major ||
+		nv->dev.minor != found->minor)
+		node_volume_set_dev(a->node, nv, found);
+	adopt_mounts(a, nv);
 	if (a->backend->needs_image_again)
 		start_resume(a, *hit, found);
-	a->look.adopted += !known;
+	a->scan.adopted += !known;
 	/* Somebody may have staged what an earlier run left before we came to it. */
-	if (!node->marks_read)
+	if (!nv->marks_read)
 		start_marks(a, *hit);
 }
 
@@ -414,13 +404,13 @@ static int match_run(struct op *op)
 {
 	struct adopt *a = container_of(op, struct adopt, op);
 	struct pool *pool;
-	for (unsigned i = 0; (pool = pools_at(a->csi->pools, i)) != NULL; i++)
+	for (unsigned i = 0; (pool = pools_at(a->node->pools, i)) != NULL; i++)
 		if (pool_state(pool) == POOL_READY)
-			a->look.pool_known[i] = pool_state_since_ns(pool) + 1;
+			a->scan.pool_known[i] = pool_state_since_ns(pool) + 1;
 	if (a->dev_count == 0)
 		return 0;
 	size_t count = 0;
-	struct pool_object **volumes = sorted_volumes(a->csi, &count);
+	struct pool_object **volumes = sorted_volumes(a->node, &count);
 	if (volumes == NULL)
 		return -ENOMEM;
 	a->pending = 1;
@@ -438,31 +428,33 @@ static const struct op_step adopt_steps[] = {
 	{NULL},
 };
 
-/* ---- one look ---- */
+/* ---- one scan ---- */
 
 static void adopt_finished(struct op *op)
 {
 	struct adopt *a = container_of(op, struct adopt, op);
-	struct csi_adoption *adoption = a->adoption;
-	struct csi_look look = a->look;
-	look.err = op->err;
+	a->scan.err = op->err;
 	for (size_t i = 0; i < a->mount_count; i++)
 		free(a->mounts[i].path);
 	free(a->mounts);
 	free(a->devs);
+	a->on_end(a->adoption, &a->scan);
 	free(a);
-	csi_look_over(adoption, &look);
 }
 
-int csi_look_start(struct csi_adoption *adoption)
+int node_scan_start(struct node_adoption *adoption,
+	void (*on_end)(struct node_adoption *adoption, const struct node_scan *scan))
 {
 	struct adopt *a = calloc(1, sizeof(*a));
 	if (a == NULL)
 		return -ENOMEM;
-	a->csi = adoption->csi;
+	a->node = adoption->node;
 	a->adoption = adoption;
 	a->backend = adoption->backend;
-	op_init(&a->op, a->csi->reactor, "adopt", adopt_steps, adopt_finished);
+	a->since = a->node->locks.releases;
+	a->on_end = on_end;
+	a->scan.number = ++a->node->scans;
+	op_init(&a->op, a->node->reactor, "adopt", adopt_steps, adopt_finished);
 	op_start(&a->op);
 	return 0;
 }

@@ -2,9 +2,9 @@
 /*
  * The watch: owns a timer, the socket of uevents, and the few looks under way.
  *
- * Happy path, every CSI_WATCH_MS: nothing has failed and nothing was bound or unbound, which are
- * two reads. Each volume in use is checked once in CSI_LOOK_MS, with those that are due in the same
- * CSI_ROUND_MS: their looks share a call to a helper process. What is found wrong goes to
+ * Happy path, every NODE_WATCH_MS: nothing has failed and nothing was bound or unbound, which are
+ * two reads. Each volume in use is checked once in NODE_CHECKUP_MS, with those that are due in the
+ * same NODE_ROUND_MS: their looks share a call to a helper process. What is found wrong goes to
  * node_health (condition.h says it). How it can fail: no socket (said once; devices are then looked
  * at in turn), no BPF (nobody knows of I/O errors), events lost for want of room (all devices are
  * looked at).
@@ -13,13 +13,13 @@
  * at first, so that a volume that is well again is called so, and doubles with each relapse, so
  * that one error a minute does not flap for ever.
  */
-#include "csi/watch.h"
+#include "node/watch.h"
 
 #include "base/fd.h"
 #include "base/log.h"
-#include "csi/condition.h"
-#include "csi/look.h"
-#include "csi/task.h"
+#include "node/checkup.h"
+#include "node/health.h"
+#include "node/node.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -41,18 +41,18 @@ enum {
 	UEVENTS_ROOM = 512 << 10,
 };
 
-struct csi_watch {
-	struct csi *csi;
+struct node_watch {
+	struct node *node;
 	struct ring_timer timer;
 	int uevents; /* -1: none */
 	struct list wanted;
 	uint64_t round_ns; /* what was due then is checked */
 	unsigned looking;
 	struct watch_look {
-		struct csi_watch *watch;
-		struct csi_look look;
+		struct node_watch *watch;
+		struct node_checkup look;
 		bool busy;
-	} looks[CSI_LOOKS_MAX];
+	} looks[NODE_CHECKUPS_MAX];
 };
 
 static struct node_volume *node_of_link(struct list *link, size_t offset)
@@ -63,20 +63,20 @@ static struct node_volume *node_of_link(struct list *link, size_t offset)
 
 #define node_linked(link, member) node_of_link((link), offsetof(struct node_health, member))
 
-static void want_look(struct csi_watch *watch, struct node_volume *node)
+static void want_look(struct node_watch *watch, struct node_volume *nv)
 {
-	if (list_empty(&node->health.wanted))
-		list_push(&watch->wanted, &node->health.wanted);
+	if (list_empty(&nv->health.wanted))
+		list_push(&watch->wanted, &nv->health.wanted);
 }
 
 /* ---- I/O errors ---- */
 
 static void begin_episode(struct node_health *health, uint64_t now_ns)
 {
-	uint64_t quiet_ns = CSI_ERRORS_QUIET_MS * (uint64_t)NS_PER_MS;
-	uint64_t most_ns = CSI_ERRORS_QUIET_MAX_MS * (uint64_t)NS_PER_MS;
+	uint64_t quiet_ns = NODE_ERRORS_QUIET_MS * (uint64_t)NS_PER_MS;
+	uint64_t most_ns = NODE_ERRORS_QUIET_MAX_MS * (uint64_t)NS_PER_MS;
 	if (health->well_ns != 0 &&
-		now_ns - health->well_ns < CSI_ERRORS_RELAPSE_MS * (uint64_t)NS_PER_MS)
+		now_ns - health->well_ns < NODE_ERRORS_RELAPSE_MS * (uint64_t)NS_PER_MS)
 		quiet_ns = health->quiet_ns * 2;
 	health->quiet_ns = quiet_ns < most_ns ? quiet_ns : most_ns;
 }
@@ -110,62 +110,62 @@ static uint64_t good_ops(const struct probe_counters *now)
 }
 
 static void errors_came(
-	struct csi_watch *watch, struct node_volume *node, const struct probe_counters *now)
+	struct node_watch *watch, struct node_volume *nv, const struct probe_counters *now)
 {
-	struct node_health *health = &node->health;
+	struct node_health *health = &nv->health;
 	if (health->errors_ns == 0)
-		begin_episode(health, ring_now_ns(watch->csi->reactor->ring));
-	csi_find(watch->csi, node, CSI_IO_ERRORS, &health->errors_ns, true);
+		begin_episode(health, ring_now_ns(watch->node->reactor->ring));
+	node_note(watch->node, nv, NODE_IO_ERRORS, &health->errors_ns, true);
 	health->good_ops = good_ops(now);
 	/* It may find out why: an image cut short, a device taken away, a file system that gave up.
 	 */
-	want_look(watch, node);
+	want_look(watch, nv);
 }
 
 static void errors_quiet(
-	struct csi_watch *watch, struct node_volume *node, const struct probe_counters *now)
+	struct node_watch *watch, struct node_volume *nv, const struct probe_counters *now)
 {
-	struct node_health *health = &node->health;
-	uint64_t now_ns = ring_now_ns(watch->csi->reactor->ring);
+	struct node_health *health = &nv->health;
+	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
 	uint64_t quiet_ns = now_ns < health->last_error_ns ? 0 : now_ns - health->last_error_ns;
 	if (health->errors_ns == 0 || quiet_ns < health->quiet_ns)
 		return;
 	if (good_ops(now) <= health->good_ops) {
 		/* Nobody uses it, so the driver tries. */
 		health->try_read = true;
-		want_look(watch, node);
+		want_look(watch, nv);
 		return;
 	}
-	csi_find(watch->csi, node, CSI_IO_ERRORS, &health->errors_ns, false);
+	node_note(watch->node, nv, NODE_IO_ERRORS, &health->errors_ns, false);
 	health->well_ns = now_ns;
 	health->try_read = false;
 }
 
 static bool read_counters(
-	struct csi_watch *watch, struct node_volume *node, struct probe_counters *ret)
+	struct node_watch *watch, struct node_volume *nv, struct probe_counters *ret)
 {
-	struct probes *probes = watch->csi->probes;
+	struct probes *probes = watch->node->probes;
 	uint32_t major, minor;
-	backend_dev_below(&node->dev, &major, &minor);
+	backend_dev_below(&nv->dev, &major, &minor);
 	return probes != NULL && probes_read(probes, major, minor, ret) == 0 && ret->exact;
 }
 
-static void judge_errors(struct csi_watch *watch, struct node_volume *node)
+static void judge_errors(struct node_watch *watch, struct node_volume *nv)
 {
 	struct probe_counters now;
-	if (!read_counters(watch, node, &now))
+	if (!read_counters(watch, nv, &now))
 		return;
-	if (node->health.errors_ns == 0)
-		memset(node->health.errors, 0, sizeof(node->health.errors));
-	if (count_errors(&node->health, &now))
-		errors_came(watch, node, &now);
+	if (nv->health.errors_ns == 0)
+		memset(nv->health.errors, 0, sizeof(nv->health.errors));
+	if (count_errors(&nv->health, &now))
+		errors_came(watch, nv, &now);
 	else
-		errors_quiet(watch, node, &now);
+		errors_quiet(watch, nv, &now);
 }
 
 static void on_failed(void *arg, const void *owner)
 {
-	struct csi_watch *watch = arg;
+	struct node_watch *watch = arg;
 	/* The owner the device was tracked with, node_state.c. */
 	judge_errors(watch, (struct node_volume *)(uintptr_t)owner);
 }
@@ -173,16 +173,16 @@ static void on_failed(void *arg, const void *owner)
 /* ---- latency ---- */
 
 /* Reads and writes; flushes wait for the disk's cache and are slow by nature. */
-static void judge_latency(struct csi_watch *watch, struct node_volume *node)
+static void judge_latency(struct node_watch *watch, struct node_volume *nv)
 {
-	struct node_health *health = &node->health;
+	struct node_health *health = &nv->health;
 	struct probe_counters now;
 	struct hist minute = {0};
-	if (!read_counters(watch, node, &now))
+	if (!read_counters(watch, nv, &now))
 		return;
-	const uint32_t from = hist_bucket(CSI_SLOW_MS * (uint64_t)NS_PER_MS);
-	assert(HIST_BUCKETS - from <= CSI_SLOW_BUCKETS);
-	uint64_t sums[CSI_SLOW_BUCKETS + 1] = {0};
+	const uint32_t from = hist_bucket(NODE_SLOW_MS * (uint64_t)NS_PER_MS);
+	assert(HIST_BUCKETS - from <= NODE_SLOW_BUCKETS);
+	uint64_t sums[NODE_SLOW_BUCKETS + 1] = {0};
 	for (unsigned i = 0; i < HIST_BUCKETS; i++)
 		sums[i < from ? 0 : i - from + 1] +=
 			now.op[PROBE_READ].latency.count[i] + now.op[PROBE_WRITE].latency.count[i];
@@ -194,10 +194,10 @@ static void judge_latency(struct csi_watch *watch, struct node_volume *node)
 		health->latency[i] = sum;
 	}
 	uint64_t ops = hist_total(&minute), p99_ns = hist_quantile_ns(&minute, 0.99);
-	bool slow = ops >= CSI_SLOW_OPS_MIN && p99_ns >= CSI_SLOW_MS * (uint64_t)NS_PER_MS;
+	bool slow = ops >= NODE_SLOW_OPS_MIN && p99_ns >= NODE_SLOW_MS * (uint64_t)NS_PER_MS;
 	health->slow_ops = ops;
 	health->slow_p99_ns = p99_ns;
-	csi_find(watch->csi, node, CSI_SLOW, &health->slow_ns, slow);
+	node_note(watch->node, nv, NODE_SLOW, &health->slow_ns, slow);
 }
 
 /* ---- uevents ---- */
@@ -249,33 +249,33 @@ static bool uevent_number(const char *text, size_t len, const char *key, uint32_
 }
 
 /* To be checked in this tick or one of the next. */
-static void check_first(struct csi_watch *watch, struct node_volume *node)
+static void check_first(struct node_watch *watch, struct node_volume *nv)
 {
-	list_remove(&node->health.link);
-	list_push_front(&watch->csi->attached, &node->health.link);
-	node->health.checked_ns = 0;
-	node->health.device_due = true;
+	list_remove(&nv->health.link);
+	list_push_front(&watch->node->attached, &nv->health.link);
+	nv->health.checked_ns = 0;
+	nv->health.device_due = true;
 }
 
 /* The volume in use whose device has the number, as it was tracked with (node_state.c). */
-static struct node_volume *owner_of(struct csi_watch *watch, uint32_t major, uint32_t minor)
+static struct node_volume *owner_of(struct node_watch *watch, uint32_t major, uint32_t minor)
 {
-	return (struct node_volume *)(uintptr_t)probes_owner(watch->csi->probes, major, minor);
+	return (struct node_volume *)(uintptr_t)probes_owner(watch->node->probes, major, minor);
 }
 
-static void read_uevent(struct csi_watch *watch, const char *text, size_t len)
+static void read_uevent(struct node_watch *watch, const char *text, size_t len)
 {
 	uint32_t major, minor;
-	struct node_volume *node = NULL;
+	struct node_volume *nv = NULL;
 	if (uevent_number(text, len, "MAJOR=", &major) &&
 		uevent_number(text, len, "MINOR=", &minor))
-		node = owner_of(watch, major, minor);
-	if (node != NULL)
-		check_first(watch, node);
+		nv = owner_of(watch, major, minor);
+	if (nv != NULL)
+		check_first(watch, nv);
 }
 
 /* True when there may be more. */
-static bool follow_uevents(struct csi_watch *watch)
+static bool follow_uevents(struct node_watch *watch)
 {
 	char text[UEVENT_BYTES + 1];
 	bool lost = false;
@@ -292,7 +292,7 @@ static bool follow_uevents(struct csi_watch *watch)
 		read_uevent(watch, text, (size_t)n);
 	}
 	if (lost)
-		list_for_each_safe (link, &watch->csi->attached)
+		list_for_each_safe (link, &watch->node->attached)
 			check_first(watch, node_linked(link, link));
 	return count == UEVENTS_MAX;
 }
@@ -301,28 +301,28 @@ static bool follow_uevents(struct csi_watch *watch)
 
 static void look_finished(struct op *op)
 {
-	struct csi_look *look = container_of(op, struct csi_look, op);
+	struct node_checkup *look = container_of(op, struct node_checkup, op);
 	struct watch_look *slot = container_of(look, struct watch_look, look);
-	struct csi_watch *watch = slot->watch;
+	struct node_watch *watch = slot->watch;
 	slot->busy = false;
 	watch->looking--;
 	/* The next ones together, when the others of this turn have ended as well. */
-	if (!watch->csi->draining && !list_empty(&watch->wanted))
-		ring_timer_arm(watch->csi->reactor->ring, &watch->timer, SOON_MS);
-	csi_tell_idle(watch->csi);
+	if (!watch->node->draining && !list_empty(&watch->wanted))
+		ring_timer_arm(watch->node->reactor->ring, &watch->timer, SOON_MS);
+	node_tell_quiet(watch->node);
 }
 
-static void start_looks(struct csi_watch *watch)
+static void start_looks(struct node_watch *watch)
 {
-	for (unsigned i = 0; i < CSI_LOOKS_MAX && !list_empty(&watch->wanted); i++) {
+	for (unsigned i = 0; i < NODE_CHECKUPS_MAX && !list_empty(&watch->wanted); i++) {
 		struct watch_look *slot = &watch->looks[i];
 		if (slot->busy)
 			continue;
-		struct node_volume *node = node_linked(list_pop(&watch->wanted), wanted);
+		struct node_volume *nv = node_linked(list_pop(&watch->wanted), wanted);
 		slot->busy = true;
 		slot->watch = watch;
 		watch->looking++;
-		csi_look_init(&slot->look, watch->csi, node->volume);
+		node_checkup_init(&slot->look, watch->node, nv->volume);
 		slot->look.op.on_end = look_finished;
 		op_start(&slot->look.op);
 	}
@@ -330,58 +330,58 @@ static void start_looks(struct csi_watch *watch)
 
 /* ---- the tick ---- */
 
-static void check(struct csi_watch *watch, struct node_volume *node, uint64_t now_ns)
+static void check(struct node_watch *watch, struct node_volume *nv, uint64_t now_ns)
 {
-	struct node_health *health = &node->health;
-	const uint64_t period_ns = CSI_LOOK_MS * (uint64_t)NS_PER_MS;
+	struct node_health *health = &nv->health;
+	const uint64_t period_ns = NODE_CHECKUP_MS * (uint64_t)NS_PER_MS;
 	if (health->device_due || watch->uevents < 0 || health->seq == 0)
-		csi_look_device(watch->csi, node);
-	if (health->device_due && !node->detaching)
-		want_look(watch, node);
+		node_check_device(watch->node, nv);
+	if (health->device_due && !nv->detaching)
+		want_look(watch, nv);
 	health->device_due = false;
 	if (now_ns - health->judged_ns >= period_ns) {
-		judge_latency(watch, node);
+		judge_latency(watch, nv);
 		health->judged_ns = now_ns;
 	}
 	/* kubelet asks once a minute, and that is a look. */
 	if (now_ns - health->looked_ns >= 2 * period_ns)
-		want_look(watch, node);
+		want_look(watch, nv);
 	health->checked_ns = now_ns;
 	list_remove(&health->link);
-	list_push(&watch->csi->attached, &health->link);
+	list_push(&watch->node->attached, &health->link);
 }
 
 /* True when there may be more. */
-static bool check_due(struct csi_watch *watch)
+static bool check_due(struct node_watch *watch)
 {
-	uint64_t now_ns = ring_now_ns(watch->csi->reactor->ring);
-	if (now_ns - watch->round_ns >= CSI_ROUND_MS * (uint64_t)NS_PER_MS)
+	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
+	if (now_ns - watch->round_ns >= NODE_ROUND_MS * (uint64_t)NS_PER_MS)
 		watch->round_ns = now_ns;
 	for (unsigned i = 0; i < CHECKS_MAX; i++) {
-		if (list_empty(&watch->csi->attached))
+		if (list_empty(&watch->node->attached))
 			return false;
-		struct node_volume *node = node_linked(watch->csi->attached.next, link);
-		uint64_t checked_ns = node->health.checked_ns;
+		struct node_volume *nv = node_linked(watch->node->attached.next, link);
+		uint64_t checked_ns = nv->health.checked_ns;
 		if (checked_ns != 0 &&
-			checked_ns + CSI_LOOK_MS * (uint64_t)NS_PER_MS > watch->round_ns)
+			checked_ns + NODE_CHECKUP_MS * (uint64_t)NS_PER_MS > watch->round_ns)
 			return false;
-		check(watch, node, now_ns);
+		check(watch, nv, now_ns);
 	}
 	return true;
 }
 
 /* What is over by itself, without anybody telling. */
-static void follow_troubled(struct csi_watch *watch)
+static void follow_troubled(struct node_watch *watch)
 {
-	uint64_t now_ns = ring_now_ns(watch->csi->reactor->ring);
-	list_for_each_safe (link, &watch->csi->troubled) {
-		struct node_volume *node = node_linked(link, troubled);
-		struct node_health *health = &node->health;
+	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
+	list_for_each_safe (link, &watch->node->troubled) {
+		struct node_volume *nv = node_linked(link, troubled);
+		struct node_health *health = &nv->health;
 		if (health->errors_ns != 0)
-			judge_errors(watch, node);
-		if (health->hung_ns != 0 && node->dev.attached &&
-			now_ns - health->looked_ns >= CSI_HUNG_LOOK_MS * (uint64_t)NS_PER_MS)
-			want_look(watch, node);
+			judge_errors(watch, nv);
+		if (health->hung_ns != 0 && nv->dev.attached &&
+			now_ns - health->looked_ns >= NODE_HUNG_CHECKUP_MS * (uint64_t)NS_PER_MS)
+			want_look(watch, nv);
 		if (health->errors_ns == 0 && health->hung_ns == 0)
 			list_remove(link);
 	}
@@ -389,51 +389,51 @@ static void follow_troubled(struct csi_watch *watch)
 
 static void on_tick(struct ring_timer *timer)
 {
-	struct csi_watch *watch = container_of(timer, struct csi_watch, timer);
-	struct csi *csi = watch->csi;
-	if (csi->draining)
+	struct node_watch *watch = container_of(timer, struct node_watch, timer);
+	struct node *node = watch->node;
+	if (node->draining)
 		return;
-	csi_follow_clock(csi);
-	if (csi->probes != NULL)
-		probes_each_failed(csi->probes, on_failed, watch);
+	node_follow_clock(node);
+	if (node->probes != NULL)
+		probes_each_failed(node->probes, on_failed, watch);
 	follow_troubled(watch);
 	bool more = follow_uevents(watch);
 	more |= check_due(watch);
 	start_looks(watch);
-	ring_timer_arm(csi->reactor->ring, timer, more ? SOON_MS : CSI_WATCH_MS);
+	ring_timer_arm(node->reactor->ring, timer, more ? SOON_MS : NODE_WATCH_MS);
 }
 
-bool csi_watch_idle(const struct csi_watch *watch)
+bool node_watch_idle(const struct node_watch *watch)
 {
 	return watch == NULL || watch->looking == 0;
 }
 
-int csi_watch_open(struct csi *csi)
+int node_watch_open(struct node *node)
 {
-	struct csi_watch *watch = calloc(1, sizeof(*watch));
+	struct node_watch *watch = calloc(1, sizeof(*watch));
 	if (watch == NULL)
 		return -ENOMEM;
-	watch->csi = csi;
+	watch->node = node;
 	watch->timer.fn = on_tick;
 	list_init(&watch->wanted);
 	watch->uevents = uevents_open();
 	if (watch->uevents < 0)
 		log_event(LOG_LEVEL_WARN, "devices are looked at in turn, as there are no uevents",
 			log_fields({"error", strerrordesc_np(-watch->uevents)}));
-	csi->watch = watch;
-	ring_timer_arm(csi->reactor->ring, &watch->timer, CSI_WATCH_MS);
+	node->watch = watch;
+	ring_timer_arm(node->reactor->ring, &watch->timer, NODE_WATCH_MS);
 	return 0;
 }
 
-void csi_watch_close(struct csi *csi)
+void node_watch_close(struct node *node)
 {
-	struct csi_watch *watch = csi->watch;
+	struct node_watch *watch = node->watch;
 	if (watch == NULL)
 		return;
-	ring_timer_cancel(csi->reactor->ring, &watch->timer);
+	ring_timer_cancel(node->reactor->ring, &watch->timer);
 	for (struct list *l; (l = list_pop(&watch->wanted)) != NULL;)
 		continue;
 	fd_close(&watch->uevents);
 	free(watch);
-	csi->watch = NULL;
+	node->watch = NULL;
 }

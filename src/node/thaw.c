@@ -9,11 +9,13 @@
  * ends that, and a shutdown. Then the mark stays, and the repeat of the request, the next snapshot
  * with a freeze or the next start thaws.
  */
-#include "csi/quiesce_priv.h"
+#include "node/node.h"
+#include "node/quiesce_priv.h"
+#include "node/volume.h"
 
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
-#include "csi/condition.h"
+#include "node/health.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +31,7 @@ enum {
 
 int quiesce_call(struct op *op, enum mnt_call call, const char *key, uint64_t timeout_ms)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	memset(&q->result, 0, sizeof(q->result));
 	return op_helper(
 		op, call, key, &q->on, sizeof(q->on), &q->result, sizeof(q->result), timeout_ms);
@@ -37,11 +39,11 @@ int quiesce_call(struct op *op, enum mnt_call call, const char *key, uint64_t ti
 
 int quiesce_call_failed(struct op *op, int res, const char *what)
 {
-	struct csi_quiesce *q = quiesce_of(op);
-	struct node_volume *node = node_volume_find(q->volume);
+	struct node_quiesce *q = quiesce_of(op);
+	struct node_volume *nv = node_volume_find(q->volume);
 	q->result.why[sizeof(q->result.why) - 1] = '\0';
 	if (res == -ETIMEDOUT) {
-		csi_find_hanging(q->csi, node, true);
+		node_note_hanging(q->node, nv, true);
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s does not end in time; see the kernel log for %s, then try again",
 			q->volume->rec->name, what, q->dev.path);
@@ -58,19 +60,19 @@ int quiesce_call_failed(struct op *op, int res, const char *what)
 
 /* ---- where it is mounted ---- */
 
-void quiesce_set_path(struct csi_quiesce *q, const char *path)
+void quiesce_set_path(struct node_quiesce *q, const char *path)
 {
 	node_on(&q->on, path, &q->dev);
 }
 
-bool quiesce_take_mount(struct csi_quiesce *q)
+bool quiesce_take_mount(struct node_quiesce *q)
 {
-	const struct node_volume *node = node_volume_find(q->volume);
-	if (node == NULL || !node->dev.attached || !node_volume_has_fs(q->volume) ||
-		list_empty(&node->mounts))
+	const struct node_volume *nv = node_volume_find(q->volume);
+	if (nv == NULL || !nv->dev.attached || !node_volume_has_fs(q->volume) ||
+		list_empty(&nv->mounts))
 		return false;
-	q->dev = node->dev;
-	quiesce_set_path(q, container_of(node->mounts.next, struct node_mount, link)->path);
+	q->dev = nv->dev;
+	quiesce_set_path(q, container_of(nv->mounts.next, struct node_mount, link)->path);
 	return true;
 }
 
@@ -80,7 +82,7 @@ bool quiesce_no_path(struct op *op)
 }
 
 /* Memory is a hint: is the path a mount of the device? Adoption has just read that. */
-static bool is_sure(const struct csi_quiesce *q)
+static bool is_sure(const struct node_quiesce *q)
 {
 	bool mounted = q->on.at.path[0] != '\0' && strcmp(q->on.at.path, q->dev.path) != 0;
 	return !mounted || q->adopting;
@@ -93,14 +95,14 @@ bool quiesce_inspect_done(struct op *op)
 
 int quiesce_inspect_run(struct op *op)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	return op_helper(op, MNT_INSPECT, q->id, &q->on.at, sizeof(q->on.at), &q->info,
-		sizeof(q->info), CSI_STAT_TIMEOUT_MS);
+		sizeof(q->info), NODE_STAT_TIMEOUT_MS);
 }
 
 int quiesce_inspect_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	if (res == -ETIMEDOUT)
 		return quiesce_call_failed(op, res, "looking at its mount");
 	if (res < 0)
@@ -110,20 +112,20 @@ int quiesce_inspect_end(struct op *op, int res)
 
 bool quiesce_find_done(struct op *op)
 {
-	const struct csi_quiesce *q = quiesce_of(op);
+	const struct node_quiesce *q = quiesce_of(op);
 	return is_sure(q) || node_info_is_dev(&q->info, &q->dev);
 }
 
 int quiesce_find_run(struct op *op)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	node_others_init(&q->others, op->reactor, &q->dev, NULL, NULL);
 	return op_child(op, &q->others.op);
 }
 
 int quiesce_find_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	if (res < 0)
 		return res;
 	/* Without any mount the bytes are the device's and its page cache's. */
@@ -136,7 +138,7 @@ int quiesce_find_end(struct op *op, int res)
 
 /* ---- the mark ---- */
 
-int quiesce_open_image(const struct csi_quiesce *q)
+int quiesce_open_image(const struct node_quiesce *q)
 {
 	int fd = openat(q->dirfd, q->volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
@@ -144,7 +146,7 @@ int quiesce_open_image(const struct csi_quiesce *q)
 
 static int look_job(void *arg)
 {
-	struct csi_quiesce *q = arg;
+	struct node_quiesce *q = arg;
 	_cleanup_fd_ int fd = quiesce_open_image(q);
 	if (fd < 0)
 		return fd;
@@ -154,7 +156,7 @@ static int look_job(void *arg)
 
 static int unmark_job(void *arg)
 {
-	const struct csi_quiesce *q = arg;
+	const struct node_quiesce *q = arg;
 	_cleanup_fd_ int fd = quiesce_open_image(q);
 	if (fd < 0)
 		return fd;
@@ -170,7 +172,7 @@ int quiesce_look_run(struct op *op)
 /* Without a mark there is nothing to be thawed, nor to look for where. */
 static int look_leftover_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	if (res < 0 && res != -ENOENT)
 		return op_fail_sys(op, res, "volume %s: looking whether it was left frozen",
 			q->volume->rec->name);
@@ -181,7 +183,7 @@ static int look_leftover_end(struct op *op, int res)
 
 int quiesce_unmark_run(struct op *op)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	return q->marked ? op_work(op, unmark_job, q) : 0;
 }
 
@@ -192,9 +194,9 @@ int quiesce_unmark_run(struct op *op)
  * overstays: nothing is copied of any volume until it is through. */
 static int thaw_failed(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	bool may_come = res == -EAGAIN || res == -ETIMEDOUT || res == -EPIPE;
-	bool insists = may_come && q->frozen && !q->csi->draining;
+	bool insists = may_come && q->frozen && !q->node->draining;
 	bool enough = q->attempts / 2 + 1 >= THAW_ATTEMPTS || (q->adopting && res == -ETIMEDOUT);
 	int r = quiesce_call_failed(op, res, "thaw");
 	if (enough && !insists)
@@ -207,7 +209,7 @@ static int thaw_failed(struct op *op, int res)
 /* One that finds no room among the calls that wait has failed like any other. */
 static int thaw_try(struct op *op)
 {
-	int r = quiesce_call(op, MNT_THAW, quiesce_of(op)->thaw_key, CSI_FREEZE_TIMEOUT_MS);
+	int r = quiesce_call(op, MNT_THAW, quiesce_of(op)->thaw_key, NODE_FREEZE_TIMEOUT_MS);
 	return r < 0 ? thaw_failed(op, r) : r;
 }
 
@@ -220,14 +222,14 @@ int quiesce_thaw_run(struct op *op)
 /* Each failure is followed by a pause and another attempt; the results alternate. */
 int quiesce_thaw_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
+	struct node_quiesce *q = quiesce_of(op);
 	if (q->attempts % 2 == 1) {
 		q->attempts++;
 		return thaw_try(op);
 	}
 	if (res < 0)
 		return thaw_failed(op, res);
-	csi_find_hanging(q->csi, node_volume_find(q->volume), false);
+	node_note_hanging(q->node, node_volume_find(q->volume), false);
 	q->frozen = false;
 	return 0;
 }
@@ -239,11 +241,11 @@ bool quiesce_unmarked(struct op *op)
 
 int quiesce_unmark_end(struct op *op, int res)
 {
-	struct csi_quiesce *q = quiesce_of(op);
-	struct node_volume *node = node_volume_find(q->volume);
+	struct node_quiesce *q = quiesce_of(op);
+	struct node_volume *nv = node_volume_find(q->volume);
 	/* A mark left behind costs a needless thaw or freeze, no more. */
-	if (res == 0 && q->cleaned && node != NULL)
-		node->grown = false;
+	if (res == 0 && q->cleaned && nv != NULL)
+		nv->grown = false;
 	q->marked = false;
 	return 0;
 }
@@ -269,15 +271,15 @@ static const struct op_step thaw_steps[] = {
 	{NULL},
 };
 
-void csi_thaw_init(struct csi_quiesce *q)
+void node_thaw_init(struct node_quiesce *q)
 {
 	quiesce_op_init(q, "thaw", thaw_steps);
 }
 
-void csi_thaw_leftover_init(
-	struct csi_quiesce *q, struct csi *csi, struct pool_object *volume, bool adopting)
+void node_thaw_leftover_init(
+	struct node_quiesce *q, struct node *node, struct pool_object *volume, bool adopting)
 {
-	csi_quiesce_init(q, csi, volume, true);
+	node_quiesce_init(q, node, volume, true);
 	q->adopting = adopting;
 	(void)quiesce_take_mount(q);
 	quiesce_op_init(q, "thaw leftover", leftover_steps);

@@ -4,9 +4,10 @@
  * the image, which is one ioctl. Else all devices are looked at. How it can fail: whoever serves
  * the devices does not answer. A device that cannot say what it is, is not taken for gone.
  */
-#include "csi/node_owner.h"
+#include "node/owner.h"
 
-#include "csi/node_state.h"
+#include "node/node.h"
+#include "node/volume.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -114,11 +115,11 @@ void node_owner_of_volume(struct node_owner *owner, struct reactor *reactor,
 	struct record_id parsed;
 	*owner = (struct node_owner){.major = 0};
 	if (volume != NULL) {
-		const struct node_volume *node = node_volume_find(volume);
+		const struct node_volume *nv = node_volume_find(volume);
 		owner->image_dev = volume->image_dev;
 		owner->image_ino = volume->image_ino;
-		if (node != NULL)
-			owner->was = node->dev;
+		if (nv != NULL)
+			owner->was = nv->dev;
 		node_volume_tag(volume, owner->tag);
 	} else if (record_id_parse(id, &parsed) == 0) {
 		node_tag(parsed.pool, parsed.random, owner->tag);
@@ -126,9 +127,9 @@ void node_owner_of_volume(struct node_owner *owner, struct reactor *reactor,
 	op_init(&owner->op, reactor, "node owner", owner_steps, NULL);
 }
 
-struct pool_object *node_dev_volume(const struct csi *csi, const struct backend_dev *dev)
+struct pool_object *node_dev_volume(const struct node *node, const struct backend_dev *dev)
 {
-	return dev->attached ? pools_find_image(csi->pools, dev->image_dev, dev->image_ino) : NULL;
+	return dev->attached ? pools_find_image(node->pools, dev->image_dev, dev->image_ino) : NULL;
 }
 
 bool node_dev_may_be(const struct backend_dev *dev, const char *id)

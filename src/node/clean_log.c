@@ -8,27 +8,29 @@
  *
  * How it can fail: as any freeze. A volume stays marked then, and nothing is lost but time.
  */
-#include "csi/clean_log.h"
+#include "node/clean_log.h"
 
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
+#include "node/node.h"
+#include "node/volume.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
-#define clean_of(op_ptr) container_of(op_ptr, struct csi_clean_log, op)
+#define clean_of(op_ptr) container_of(op_ptr, struct node_clean_log, op)
 
 /* ---- before ---- */
 
 static int leftover_run(struct op *op)
 {
-	struct csi_clean_log *c = clean_of(op);
-	csi_thaw_leftover_init(&c->quiesce, c->csi, c->volume, false);
+	struct node_clean_log *c = clean_of(op);
+	node_thaw_leftover_init(&c->quiesce, c->node, c->volume, false);
 	return op_child(op, &c->quiesce.op);
 }
 
-static int open_image(const struct csi_clean_log *c)
+static int open_image(const struct node_clean_log *c)
 {
 	int dirfd = pool_dirfd(c->volume->pool, RECORD_VOLUME);
 	int fd = openat(dirfd, c->volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
@@ -37,7 +39,7 @@ static int open_image(const struct csi_clean_log *c)
 
 static int mark_job(void *arg)
 {
-	struct csi_clean_log *c = arg;
+	struct node_clean_log *c = arg;
 	_cleanup_fd_ int fd = open_image(c);
 	if (fd < 0)
 		return fd;
@@ -53,7 +55,7 @@ static int mark_run(struct op *op)
 
 static int mark_end(struct op *op, int res)
 {
-	struct csi_clean_log *c = clean_of(op);
+	struct node_clean_log *c = clean_of(op);
 	if (res < 0)
 		return op_fail_sys(
 			op, res, "volume %s: marking its image as growing", c->volume->rec->name);
@@ -81,8 +83,8 @@ static bool is_dirty(struct op *op)
 
 static int clean_run(struct op *op)
 {
-	struct csi_clean_log *c = clean_of(op);
-	csi_quiesce_init(&c->quiesce, c->csi, c->volume, true);
+	struct node_clean_log *c = clean_of(op);
+	node_quiesce_init(&c->quiesce, c->node, c->volume, true);
 	c->quiesce.brief = true;
 	return op_child(op, &c->quiesce.op);
 }
@@ -113,21 +115,21 @@ static const struct op_step clean_steps[] = {
 
 /* ---- the operations ---- */
 
-static void clean_init(struct csi_clean_log *c, const struct op_step *steps)
+static void clean_init(struct node_clean_log *c, const struct op_step *steps)
 {
-	op_init(&c->op, c->csi->reactor, "clean log", steps, NULL);
+	op_init(&c->op, c->node->reactor, "clean log", steps, NULL);
 	c->op.lane = pool_lane(c->volume->pool);
 }
 
-void csi_clean_log_prepare_init(
-	struct csi_clean_log *c, struct csi *csi, struct pool_object *volume)
+void node_clean_log_prepare_init(
+	struct node_clean_log *c, struct node *node, struct pool_object *volume)
 {
-	c->csi = csi;
+	c->node = node;
 	c->volume = volume;
 	clean_init(c, prepare_steps);
 }
 
-void csi_clean_log_init(struct csi_clean_log *c, bool grown)
+void node_clean_log_init(struct node_clean_log *c, bool grown)
 {
 	c->dirty = grown || c->marked;
 	clean_init(c, clean_steps);

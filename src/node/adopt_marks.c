@@ -2,17 +2,17 @@
 /*
  * Our marks on the image of a volume just adopted: who was to stay the only writer is known again,
  * and so is whose log is not clean after a growth; what a run cut short left frozen by our own hand
- * is thawed. Happy path: look for all -> thaw the leftover (thaw.c). The volume is held meanwhile:
- * nobody unmounts or deletes it. What fails is said in the log; a mark that stays is looked at by
- * the next snapshot and the next start.
+ * is thawed. Happy path: look for all -> thaw the leftover (thaw.c). The volume is locked
+ * meanwhile: nobody unmounts or deletes it. What fails is said in the log; a mark that stays is
+ * looked at by the next snapshot and the next start.
  */
 #include "base/fd.h"
 #include "base/log.h"
 #include "blockio/boot_mark.h"
-#include "csi/adopt.h"
-#include "csi/node_state.h"
-#include "csi/quiesce.h"
-#include "csi/task.h"
+#include "node/adopt_scan.h"
+#include "node/node.h"
+#include "node/quiesce.h"
+#include "node/volume.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -21,9 +21,9 @@
 
 struct marks {
 	struct op op;
-	struct csi *csi;
+	struct node *node;
 	struct pool_object *volume;
-	struct csi_hold hold;
+	struct node_lock lock;
 	void (*on_end)(void *arg);
 	void *arg;
 	int dirfd;
@@ -31,7 +31,7 @@ struct marks {
 	bool frozen, written, grown;
 	struct boot_mark writer;
 	/* Made where there is one: a thousand volumes are looked at together, and this is 9 KiB. */
-	struct csi_quiesce *leftover;
+	struct node_quiesce *leftover;
 };
 
 #define marks_of(op_ptr) container_of(op_ptr, struct marks, op)
@@ -64,7 +64,7 @@ static int thaw_run(struct op *op)
 	m->leftover = malloc(sizeof(*m->leftover));
 	if (m->leftover == NULL)
 		return -ENOMEM;
-	csi_thaw_leftover_init(m->leftover, m->csi, m->volume, true);
+	node_thaw_leftover_init(m->leftover, m->node, m->volume, true);
 	return op_child(op, &m->leftover->op);
 }
 
@@ -76,18 +76,18 @@ static const struct op_step marks_steps[] = {
 
 static void restore_grown(const struct marks *m)
 {
-	struct node_volume *node = node_volume_find(m->volume);
-	if (node != NULL)
-		node->grown |= m->grown;
+	struct node_volume *nv = node_volume_find(m->volume);
+	if (nv != NULL)
+		nv->grown |= m->grown;
 }
 
 /* A mark may be older than the mounts that are there, so it counts for the path it says. */
 static void restore_writer(const struct marks *m)
 {
-	const struct node_volume *node = node_volume_find(m->volume);
-	if (!m->written || node == NULL)
+	const struct node_volume *nv = node_volume_find(m->volume);
+	if (!m->written || nv == NULL)
 		return;
-	list_for_each (link, &node->mounts) {
+	list_for_each (link, &nv->mounts) {
 		struct node_mount *mount = container_of(link, struct node_mount, link);
 		if (boot_mark_says(&m->writer, mount->path))
 			mount->single_writer = true;
@@ -107,31 +107,31 @@ static void marks_finished(struct op *op)
 				{"volume", id}, {"error", op_failed(op) ? op->err.message : NULL}));
 	restore_writer(m);
 	restore_grown(m);
-	csi_hold_release(&m->hold);
+	node_lock_release(&m->node->locks, &m->lock);
 	m->on_end(m->arg);
 	free(m->leftover);
 	free(m);
 }
 
-int csi_marks_start(
-	struct csi *csi, struct pool_object *volume, void (*on_end)(void *arg), void *arg)
+int node_marks_start(
+	struct node *node, struct pool_object *volume, void (*on_end)(void *arg), void *arg)
 {
 	if (list_empty(&node_volume_find(volume)->mounts))
 		return 0;
 	struct marks *m = calloc(1, sizeof(*m));
 	if (m == NULL)
 		return -ENOMEM;
-	m->csi = csi;
+	m->node = node;
 	m->volume = volume;
 	m->on_end = on_end;
 	m->arg = arg;
 	m->mountable = node_volume_has_fs(volume);
 	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
-	bool held = csi_hold_take(csi, &m->hold, "volume", volume->key,
+	bool held = node_lock_share_volume(&node->locks, &m->lock, volume->key,
 		"what an earlier run left of it is being looked at");
-	assert(held); /* adopt.c has just looked */
+	assert(held); /* adopt_scan.c has just looked */
 	(void)held;
-	op_init(&m->op, csi->reactor, "marks", marks_steps, marks_finished);
+	op_init(&m->op, node->reactor, "marks", marks_steps, marks_finished);
 	m->op.lane = pool_lane(volume->pool);
 	op_start(&m->op);
 	return OP_PENDING;

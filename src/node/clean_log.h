@@ -8,27 +8,27 @@
  * knows (node_volume.grown): whoever copies the volume then freezes it, also in the next run of the
  * driver. The caller has the volume for itself.
  */
-#ifndef RINGVOL_CSI_CLEAN_LOG_H
-#define RINGVOL_CSI_CLEAN_LOG_H
+#ifndef RINGVOL_NODE_CLEAN_LOG_H
+#define RINGVOL_NODE_CLEAN_LOG_H
 
-#include "csi/quiesce.h"
+#include "node/quiesce.h"
 
-struct csi_clean_log {
+struct node_clean_log {
 	struct op op;
-	struct csi *csi;
+	struct node *node;
 	struct pool_object *volume;
 	bool marked; /* by the operation before this growth: it is cleaned whatever this one does */
 	bool dirty;  /* there is something to clean */
-	struct csi_quiesce quiesce;
+	struct node_quiesce quiesce;
 };
 
 /* Before the growth: thaws what an earlier attempt left frozen, where a growth would hang, and
  * marks the image. */
-void csi_clean_log_prepare_init(
-	struct csi_clean_log *c, struct csi *csi, struct pool_object *volume);
+void node_clean_log_prepare_init(
+	struct node_clean_log *c, struct node *node, struct pool_object *volume);
 /* After it, by the same struct: sync, freeze, thaw, and the mark is gone. Nothing is frozen where
- * nothing has grown since the log was clean. Errors as csi_quiesce_init(); then the mark stays, and
- * the repeat or the next copy cleans the log. */
-void csi_clean_log_init(struct csi_clean_log *c, bool grown);
+ * nothing has grown since the log was clean. Errors as node_quiesce_init(); then the mark stays,
+ * and the repeat or the next copy cleans the log. */
+void node_clean_log_init(struct node_clean_log *c, bool grown);
 
 #endif

@@ -4,15 +4,18 @@
  * the devices and mounts found, so it survives any restart; a hint only: node operations look at
  * the kernel before they act.
  */
-#ifndef RINGVOL_CSI_NODE_STATE_H
-#define RINGVOL_CSI_NODE_STATE_H
+#ifndef RINGVOL_NODE_VOLUME_H
+#define RINGVOL_NODE_VOLUME_H
 
 #include "backends/backend.h"
-#include "csi/csi.h"
-#include "csi/watch.h"
+#include "base/list.h"
+#include "node/watch.h"
+#include "pool/pool.h"
 #include "probes/probes.h"
 
-enum { CSI_ALONE_MS = 10000 };
+struct node;
+
+enum { NODE_ALONE_MS = 10000 };
 
 struct node_mount {
 	struct list link;
@@ -27,9 +30,9 @@ struct node_mount {
 /* What the watch has found wrong with a volume in use (watch.h). Times are ring_now_ns(), 0: all is
  * well. */
 struct node_health {
-	struct list link;     /* csi->attached: who was looked at longest ago first */
+	struct list link;     /* node->attached: who was looked at longest ago first */
 	struct list wanted;   /* watch's: to be looked at now */
-	struct list troubled; /* csi->troubled */
+	struct list troubled; /* node->troubled */
 	uint64_t seq;         /* blkdev.seq of what was attached; 0: not looked at yet */
 	uint64_t looked_ns;   /* at its file system, by whomever; of one without, read from */
 	uint64_t checked_ns;  /* by the watch; 0: as soon as may be */
@@ -53,8 +56,8 @@ struct node_health {
 	uint64_t last_error_ns, seen_errors[PROBE_OPS], good_ops;
 	uint64_t well_ns,
 		quiet_ns; /* the end of the last episode, and how long it had to be quiet */
-	/* Reads and writes that were fast enough, and the buckets from CSI_SLOW_MS on. */
-	uint32_t latency[CSI_SLOW_BUCKETS + 1];
+	/* Reads and writes that were fast enough, and the buckets from NODE_SLOW_MS on. */
+	uint32_t latency[NODE_SLOW_BUCKETS + 1];
 };
 
 struct node_volume {
@@ -89,20 +92,25 @@ struct node_volume *node_volume_find(const struct pool_object *volume);
 bool node_volume_has_fs(const struct pool_object *volume);
 /* The one place that knows of a device from attach, adoption or resize until its detach; the probes
  * count for it meanwhile. */
-void node_volume_set_dev(struct csi *csi, struct node_volume *node, const struct backend_dev *dev);
-void node_volume_clear_dev(struct csi *csi, struct node_volume *node);
+void node_volume_set_dev(struct node *node, struct node_volume *nv, const struct backend_dev *dev);
+void node_volume_clear_dev(struct node *node, struct node_volume *nv);
 /* Forgets the state when nothing is attached any more. */
-void node_volume_settle(struct pool_object *volume);
+void node_volume_forget(struct pool_object *volume);
 int node_volume_add_mount(
-	struct node_volume *node, const char *path, bool read_only, bool single_writer);
-void node_volume_remove_mount(struct node_volume *node, const char *path);
-struct node_mount *node_volume_mount_at(const struct node_volume *node, const char *path);
-void node_volume_free(struct node_volume *node);
+	struct node_volume *nv, const char *path, bool read_only, bool single_writer);
+void node_volume_remove_mount(struct node_volume *nv, const char *path);
+struct node_mount *node_volume_mount_at(const struct node_volume *nv, const char *path);
+void node_volume_free(struct node_volume *nv);
 
 /* "ringvol:<pool uuid8>:<random>"; both parts are in the volume's id, too. */
 void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64]);
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64]);
 /* False for what is no such tag. */
 bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9]);
+
+/* What to ask the volume's backend. */
+void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
+/* ERR_DATA_LOSS for one whose image is gone or cut short: nothing is acknowledged of it. */
+int node_check_whole(const struct pool_object *object, struct err *err);
 
 #endif
