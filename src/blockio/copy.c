@@ -55,7 +55,7 @@ struct copy_buf {
 /* The copies of one lane of work threads. */
 struct copy_lane {
 	struct list link;
-	struct work_lane *of;
+	struct lane *of;
 	unsigned copies, in_flight;
 };
 
@@ -84,7 +84,7 @@ static struct {
 } pool;
 
 /* NULL when out of memory. */
-static struct copy_lane *pool_enter(struct ring *ring, struct work_lane *of)
+static struct copy_lane *pool_enter(struct ring *ring, struct lane *of)
 {
 	if (!pool.ready) {
 		list_init(&pool.free);
@@ -216,7 +216,7 @@ static void chunk_submit(struct copy_buf *buf, ring_fn *fn)
 {
 	struct op *op = &buf->owner->copy->op;
 	buf->req.fn = fn;
-	buf->req.lane = work_lane_of_ring(op->lane);
+	buf->req.lane = op->lane;
 	ring_submit(op->reactor->ring, &buf->req);
 }
 

@@ -331,8 +331,8 @@ static void join(struct csi_task *running, struct csi_task *task)
 	running->waiter_count++;
 }
 
-void csi_task_start(struct csi_task *task, const char *subject, struct work_lane *lane,
-	const struct op_step *steps)
+void csi_task_start(
+	struct csi_task *task, const char *subject, struct lane *lane, const struct op_step *steps)
 {
 	struct csi *csi = task->csi;
 	struct err err = {0};

@@ -80,8 +80,8 @@ void csi_task_claim(struct csi_task *task, const struct record *rec);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
  * of. subject: copied. lane: whose threads its calls have, those of child operations without a lane
  * of their own included; NULL: those of who has none. */
-void csi_task_start(struct csi_task *task, const char *subject, struct work_lane *lane,
-	const struct op_step *steps);
+void csi_task_start(
+	struct csi_task *task, const char *subject, struct lane *lane, const struct op_step *steps);
 /* Nothing is waited for: false, and nothing is held, if a task has the object alone. */
 bool csi_hold_take(struct csi *csi, struct csi_hold *hold, const char *kind, const char *key,
 	const char *what);

@@ -67,7 +67,7 @@ struct ublk_dev {
 /* Whose threads the jobs of devices have; work's. */
 struct ublk_lane {
 	uint64_t image_dev;
-	struct work_lane *lane;
+	struct lane *lane;
 };
 
 struct ublk_devs {
