@@ -26,10 +26,10 @@
 #include "csi/csi.h"
 #include "csi/registration.h"
 #include "csi/task.h"
-#include "csi/watch.h"
 #include "descriptor_set.h"
 #include "metrics/endpoints.h"
 #include "mount/mnt.h"
+#include "node/watch.h"
 #include "pool/pool.h"
 #include "probes/probes.h"
 #include "reactor/op.h"
@@ -144,7 +144,7 @@ static void on_adopted(void *arg)
 
 static bool adopting(const struct serve *s)
 {
-	return s->csi != NULL && csi_adopting(s->csi);
+	return s->csi != NULL && node_adopting(s->csi->node);
 }
 
 static void on_pools_loaded(void *arg)
@@ -159,7 +159,7 @@ static void on_pool_changed(void *arg, struct pool *pool)
 	if (s->draining)
 		return;
 	if (s->csi != NULL && pool_state(pool) == POOL_READY)
-		csi_adopt(s->csi, on_adopted, s);
+		node_adopt(s->csi->node, on_adopted, s);
 	if (!s->serving)
 		return; /* the start says how all of them are */
 	log_pool(pool);
@@ -340,7 +340,7 @@ static void on_ublkd_returned(void *arg)
 {
 	struct serve *s = arg;
 	if (s->csi != NULL && !s->draining)
-		csi_adopt(s->csi, on_adopted, s);
+		node_adopt(s->csi->node, on_adopted, s);
 }
 
 static int open_csi(struct serve *s, struct err *err)
@@ -359,11 +359,11 @@ static int open_csi(struct serve *s, struct err *err)
 		r = csi_open(&s->csi, &s->options.csi, &s->reactor, s->pools);
 	if (r < 0)
 		return err_sys(err, r, "the services cannot be opened");
-	s->csi->probes = s->probes;
-	r = csi_watch_open(s->csi);
+	s->csi->node->probes = s->probes;
+	r = node_watch_open(s->csi->node);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
-	csi_adopt(s->csi, on_adopted, s);
+	node_adopt(s->csi->node, on_adopted, s);
 	return wait_for(s, &s->adopted, err);
 }
 

@@ -5,8 +5,8 @@
 #define RINGVOL_CSI_STAGE_PRIV_H
 
 #include "blockio/blkdev.h"
-#include "csi/clean_log.h"
 #include "csi/node.h"
+#include "node/clean_log.h"
 
 struct stage {
 	struct node_op n;
@@ -32,7 +32,7 @@ struct stage {
 	char uuid_text[FSIMG_UUID_TEXT_BYTES];
 	struct proc proc;
 	struct node_others others;
-	struct csi_clean_log clean;
+	struct node_clean_log clean;
 	union {
 		struct mnt_mount_req mount;
 		struct mnt_grow_req grow;

@@ -4,9 +4,9 @@
 #define RINGVOL_METRICS_PRIVATE_H
 
 #include "base/hist.h"
-#include "csi/refresh.h"
 #include "metrics/metrics.h"
 #include "metrics/text.h"
+#include "node/refresh.h"
 
 enum {
 	METRICS_CODES = GRPC_UNAUTHENTICATED + 1,
@@ -62,7 +62,7 @@ extern const struct text_scale metrics_rpc_scale, metrics_step_scale;
 struct scrape {
 	struct http1_source source;
 	struct metrics *metrics;
-	struct csi_refresh refresh;
+	struct node_refresh refresh;
 	bool measured;              /* the pools are, or were waited for */
 	unsigned table, family;     /* what is rendered */
 	bool begun;                 /* its HELP and TYPE are out */

@@ -6,7 +6,6 @@
 #include "metrics/private.h"
 
 #include "base/fd.h"
-#include "csi/source.h"
 #include "csi/task.h"
 #include "probes/probes.h"
 
@@ -153,7 +152,7 @@ static bool render_copies(struct scrape *s, const struct family *f, struct text 
 	uint64_t done, total;
 	list_for_each (node, &csi->tasks) {
 		const struct csi_task *task = container_of(node, struct csi_task, link);
-		if (task->source != NULL && csi_source_progress(task->source, &done, &total))
+		if (csi_task_progress(task, &done, &total))
 			tell_copy(f, t, task->method, task->subject, f->copy_size ? total : done);
 	}
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
@@ -167,7 +166,7 @@ static bool render_copies(struct scrape *s, const struct family *f, struct text 
 static bool render_build(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct metrics *m = s->metrics;
-	const struct probes *probes = m->csi->probes;
+	const struct probes *probes = m->csi->node->probes;
 	char features[METRICS_FEATURES_MAX + 8], labels[TEXT_LABELS_MAX];
 	bool bpf = probes != NULL && probes_state(probes) == PROBES_BPF;
 	snprintf(features, sizeof(features), "%s%s", m->features, bpf ? ",bpf" : "");

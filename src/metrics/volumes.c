@@ -7,7 +7,7 @@
 #include "metrics/private.h"
 
 #include "csi/fields.h"
-#include "csi/node_state.h"
+#include "node/volume.h"
 #include "probes/probes.h"
 
 #include <string.h>
@@ -96,7 +96,7 @@ static void tell_allocated(struct text *t, const char *name, struct volume *v)
 
 static void tell_abnormal(struct text *t, const char *name, struct volume *v)
 {
-	const char *why = csi_volume_abnormal(v->scrape->arena, v->metrics->csi, v->object);
+	const char *why = node_volume_abnormal(v->scrape->arena, v->metrics->csi->node, v->object);
 	text_u64(t, name, v->labels, NULL, why != NULL);
 }
 
@@ -111,7 +111,7 @@ static const char *const op_labels[PROBE_OPS] = {
 
 static bool read_counters(struct volume *v, struct probe_counters *ret)
 {
-	struct probes *probes = v->metrics->csi->probes;
+	struct probes *probes = v->metrics->csi->node->probes;
 	uint32_t major, minor;
 	backend_dev_below(&v->node->dev, &major, &minor);
 	if (probes == NULL || probes_read(probes, major, minor, ret) < 0)
@@ -149,7 +149,7 @@ static void tell_errors(struct text *t, const char *name, struct volume *v)
 {
 	struct probe_counters c;
 	/* Without BPF errors are not known, and 0 would be a lie. */
-	struct probes *probes = v->metrics->csi->probes;
+	struct probes *probes = v->metrics->csi->node->probes;
 	if (probes == NULL || probes_state(probes) != PROBES_BPF || !read_counters(v, &c) ||
 		!c.exact)
 		return;
