@@ -41,6 +41,15 @@ class Docs(unittest.TestCase):
             for name in re.findall(rf'`([\w.-][\w./-]*\.(?:{ENDS}))`', p.read_text()):
                 self.assertTrue(any(f.endswith('/' + name) for f in files), f'{p.name} names {name}, which is not there')
 
+    def test_counts(self):
+        sections = re.findall(r'^### (.*): (\d+) files\n(.*?)(?=^##)', page('docs/architecture.md'), re.M | re.S)
+        self.assertEqual(len(sections), 3)
+        for title, count, text in sections:
+            files = set(re.findall(r'`(\w[\w/]*\.c)`', text))
+            self.assertEqual(len(files), int(count), f'{title}: {sorted(files)}')
+            for name in files:
+                self.assertTrue((TOP / 'src' / name).exists(), f'{title} tells of src/{name}, which is not there')
+
     def test_tests(self):
         known = set(re.findall(r'^func (Test\w+)', sources('tests', ends=('.go',)), re.M))
         for p in PAGES:
