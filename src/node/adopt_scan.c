@@ -288,14 +288,12 @@ static const struct op_step resume_steps[] = {
 static void resume_finished(struct op *op)
 {
 	struct resume *r = container_of(op, struct resume, op);
-	struct pool_object *volume;
-	struct err gone = {0};
+	struct node_volume *nv = node_volume_by_id(r->adopt->node, r->id);
 	if (op_failed(op))
 		log_event(LOG_LEVEL_WARN, "a device in use waits for its image",
 			log_fields({"volume", r->id}, {"error", op->err.message}));
-	else if (pools_find_id(r->adopt->node->pools, RECORD_VOLUME, r->id, &volume, &gone) == 0 &&
-		 node_volume_find(volume) != NULL)
-		node_volume_set_dev(r->adopt->node, node_volume_find(volume), &r->req.dev);
+	else if (nv != NULL)
+		node_volume_set_dev(r->adopt->node, nv, &r->req.dev);
 	node_lock_release(&r->adopt->node->locks, &r->lock);
 	settle(r->adopt);
 	free(r);

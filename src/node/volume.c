@@ -10,11 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct node_volume *node_volume_find(const struct pool_object *volume)
-{
-	return volume->node;
-}
-
 struct node_volume *node_volume_get(struct pool_object *volume)
 {
 	if (volume->node == NULL) {
@@ -31,10 +26,14 @@ struct node_volume *node_volume_get(struct pool_object *volume)
 	return volume->node;
 }
 
-bool node_volume_has_fs(const struct pool_object *volume)
+struct node_volume *node_volume_by_id(const struct node *node, const char *id)
 {
-	const struct node_volume *nv = node_volume_find(volume);
-	return volume->rec->fs != FSIMG_NONE || (nv != NULL && nv->as_fs);
+	struct pool_object *volume;
+	struct err gone = {0};
+	if (pools_find_id(node->pools, RECORD_VOLUME, id, &volume, &gone) < 0)
+		return NULL;
+	struct node_volume *nv = node_volume_find(volume);
+	return nv == NULL || !nv->dev.attached ? NULL : nv;
 }
 
 /* Another device has had no errors yet. */
