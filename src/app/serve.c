@@ -121,9 +121,9 @@ static void log_no_journal(struct serve *s, const struct pool *pool)
 		return;
 	s->no_journal_said[i] = true;
 	log_event(LOG_LEVEL_WARN,
-		"the pool's file system has no journal that sysfs tells of: " BYTES_NO_JOURNAL,
+		"the pool's file system has no journal that sysfs tells of: " FS_NO_JOURNAL,
 		log_fields({"pool", pool_name(pool)}, {"path", pool_path(pool)},
-			{"remedy", BYTES_NO_JOURNAL_REMEDY}));
+			{"remedy", FS_NO_JOURNAL_REMEDY}));
 }
 
 static void update_health(struct serve *s)
@@ -347,7 +347,7 @@ static int open_csi(struct serve *s, struct err *err)
 {
 	int r = 0;
 	backend_loop_configure(&s->options.loop);
-	if (s->options.ublk) {
+	if (s->options.ublk != SERVE_UBLKD_OFF) {
 		s->options.ublkd.on_returned = on_ublkd_returned;
 		s->options.ublkd.arg = s;
 		r = backend_ublk_open(&s->reactor, &s->options.ublkd);

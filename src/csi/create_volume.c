@@ -230,7 +230,7 @@ static int plan_pool(struct create *c, struct err *err)
 	int r = pool_check_ready(c->pool, err);
 	if (r < 0)
 		return r;
-	const struct bytes_features *features = pool_features(c->pool);
+	const struct fs_features *features = pool_features(c->pool);
 	if (params->thick && (features->nocow_lies || !features->fallocate))
 		return err_set(err, ERR_INVALID,
 			"parameters: provisioning thick cannot be had in pool %s, whose file system %s",

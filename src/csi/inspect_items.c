@@ -111,12 +111,12 @@ static Ringvol__V1__PoolRoom *room_new(struct arena *arena, const struct pool *p
 
 static Ringvol__V1__PoolFeatures *features_new(struct arena *arena, const struct pool *pool)
 {
-	const struct bytes_features *f = pool_features(pool);
+	const struct fs_features *f = pool_features(pool);
 	Ringvol__V1__PoolFeatures *message = arena_new_of(arena, Ringvol__V1__PoolFeatures);
 	if (message == NULL)
 		return NULL;
 	ringvol__v1__pool_features__init(message);
-	const char *fs = bytes_fs_name(f->fs_type);
+	const char *fs = fs_type_name(f->fs_type);
 	char number[32];
 	snprintf(number, sizeof(number), "0x%" PRIx64, f->fs_type);
 	message->fs = text(arena, fs != NULL ? fs : number);

@@ -258,7 +258,7 @@ static int mount_run(struct op *op)
 static int holder_job(void *arg)
 {
 	struct stage *s = arg;
-	return holder_find(s->n.dev.dev.path, &s->holder);
+	return blkdev_find_holder(s->n.dev.dev.path, &s->holder);
 }
 
 /* The holder's pid is 0 when it is not seen from here. */

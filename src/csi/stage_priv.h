@@ -4,7 +4,7 @@
 #ifndef RINGVOL_CSI_STAGE_PRIV_H
 #define RINGVOL_CSI_STAGE_PRIV_H
 
-#include "blockio/holder.h"
+#include "blockio/blkdev.h"
 #include "csi/node.h"
 #include "node/clean_log.h"
 
@@ -17,7 +17,7 @@ struct stage {
 	bool offline_growth; /* ext4 grows only before it is mounted */
 	bool held;           /* somebody has the device for itself */
 	bool asked;          /* who that is was looked for, for the mount that was refused */
-	struct holder holder;
+	struct blkdev_holder holder;
 	unsigned attempts; /* to have the device alone, and the pauses between */
 	int dirfd;
 	const char *image;

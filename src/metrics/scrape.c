@@ -38,7 +38,7 @@ static int render(struct scrape *s, struct buf *out, size_t limit)
 		if (!s->begun)
 			text_family(&t, family->name, family->type, family->help);
 		s->begun = true;
-		if (family->render(s, &t)) {
+		if (family->render(s, family, &t)) {
 			s->family++;
 			s->begun = false;
 			s->at = 0;

@@ -365,7 +365,7 @@ static void fill_pool(struct pool *pool, uint8_t how)
 	pool->loaded = true;
 	strcpy(pool->uuid, "01234567-89ab-cdef-0123-456789abcdef");
 	strcpy(pool->uuid8, "01234567");
-	pool->features = (struct bytes_features){
+	pool->features = (struct fs_features){
 		.tmpfile = true, .xattr = true, .fallocate = true, .reflink = (how & 0x20) == 0};
 	pool->probed = true;
 	pool->capacity_bytes = pool->free_bytes = 100ULL << 30;

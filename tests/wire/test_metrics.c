@@ -85,7 +85,7 @@ Test(metrics, regrouped_counts_are_exact)
 		0, 512, (1 << 14) - 1, 1 << 14, (1 << 20) - 1, 1 << 20, 1ULL << 50};
 	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
 		hist.count[hist_bucket(values[i])]++;
-	metrics_regroup(&hist, &powers, counts);
+	text_scale_regroup(&powers, &hist, counts);
 	cr_assert_eq(counts[0], 3);
 	cr_assert_eq(counts[1], 2);
 	cr_assert_eq(counts[2], 2);

@@ -3,7 +3,7 @@
  * Messages between driver and data process, one packet each. What comes in is checked here, once:
  * magic, type, length, ends of strings; behind it a message is as long as this build's struct.
  */
-#include "backends/ublk/ublkc_wire.h"
+#include "backends/ublk/ublkd_proto.h"
 
 #include "base/fd.h"
 
@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-int ublkc_wire_connect(const char *path)
+int ublkd_connect(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	if (strlen(path) >= sizeof(addr.sun_path))
@@ -39,7 +39,7 @@ int ublkc_wire_connect(const char *path)
 	return connected;
 }
 
-const char *ublkc_wire_why(int r)
+const char *ublkd_connect_why(int r)
 {
 	switch (r) {
 	case -ENOENT:
@@ -54,7 +54,7 @@ const char *ublkc_wire_why(int r)
 	}
 }
 
-int ublkc_wire_send(int fd, const struct ublkd_request *request, int image_fd, int flags)
+int ublkd_send(int fd, const struct ublkd_request *request, int image_fd)
 {
 	struct ublkd_request r = *request;
 	r.head.magic = UBLKD_MAGIC;
@@ -73,7 +73,7 @@ int ublkc_wire_send(int fd, const struct ublkd_request *request, int image_fd, i
 	}
 	ssize_t n;
 	do
-		n = sendmsg(fd, &msg, flags | MSG_NOSIGNAL);
+		n = sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : 0;
 }
@@ -85,7 +85,7 @@ static int check_head(const struct ublkd_head *head, size_t len)
 
 #define END_STRING(s) ((s)[sizeof(s) - 1] = '\0')
 
-int ublkc_wire_check(struct ublkd_reply *reply, size_t len)
+int ublkd_check_reply(struct ublkd_reply *reply, size_t len)
 {
 	if (check_head(&reply->head, len) < 0)
 		return -EPROTO;
@@ -100,7 +100,7 @@ int ublkc_wire_check(struct ublkd_reply *reply, size_t len)
 	return 0;
 }
 
-int ublkc_wire_check_request(struct ublkd_request *request, size_t len)
+int ublkd_check_request(struct ublkd_request *request, size_t len)
 {
 	if (check_head(&request->head, len) < 0)
 		return -EPROTO;
@@ -120,7 +120,7 @@ static enum err_code code_of(const char *name)
 	return ERR_INTERNAL;
 }
 
-int ublkc_wire_result(const struct ublkd_reply *reply, struct err *err)
+int ublkd_reply_result(const struct ublkd_reply *reply, struct err *err)
 {
 	if (reply->res >= 0)
 		return 0;
@@ -130,7 +130,7 @@ int ublkc_wire_result(const struct ublkd_reply *reply, struct err *err)
 	return reply->res;
 }
 
-void ublkc_wire_fail(struct ublkd_reply *reply, int res, const struct err *err)
+void ublkd_reply_fail(struct ublkd_reply *reply, int res, const struct err *err)
 {
 	enum err_code code = err->code != ERR_OK ? err->code : ERR_INTERNAL;
 	reply->res = res < 0 ? res : -EIO;

@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sizes, extents and abilities of image files: thin wrappers around one system call each, and the
- * probe, which tries everything a pool needs on unnamed files of the pool's own directory.
- * Failures are the system call's; what "not supported" is called differs between file systems and
- * is made one errno here.
+ * Tries everything that a pool needs on unnamed files of the pool's own directory. What fails for
+ * want of room says nothing about what would work with it, so that a probe without room has no
+ * answer.
  */
-#include "blockio/bytes.h"
-#include "blockio/trim.h"
+#include "blockio/fs_features.h"
 
 #include "base/fd.h"
+#include "blockio/image.h"
+#include "blockio/trim.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
@@ -35,118 +31,12 @@ enum {
 #define MAGIC_BCACHEFS 0xca451a4eUL
 #define MAGIC_ZFS      0x2fc12fc1UL
 
-/* glibc's struct statx ends before the fields of STATX_DIOALIGN (Linux 6.1), the C library of
- * Debian 12 included; the kernel's layout is fixed, so they are read by offset. */
-enum {
-	STATX_WANT_DIOALIGN = 0x2000,
-	STATX_OFFSET_MASK = 0,
-	STATX_OFFSET_DIO_OFFSET_ALIGN = 156,
-	STATX_BYTES = 256,
-};
-
-int bytes_resize(int fd, uint64_t size, bool thick)
-{
-	struct stat st;
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	if (size > INT64_MAX)
-		return -EFBIG;
-	if ((uint64_t)st.st_size > size)
-		return -EINVAL;
-	if (!thick) {
-		if ((uint64_t)st.st_size == size)
-			return 0;
-		return ftruncate(fd, (off_t)size) < 0 ? -errno : 0;
-	}
-	if (size == 0)
-		return 0;
-	int r;
-	do
-		r = fallocate(fd, 0, 0, (off_t)size) < 0 ? -errno : 0;
-	while (r == -EINTR);
-	/* A full disk can leave the file half grown; the part nobody was promised goes back. */
-	if (r < 0 && ftruncate(fd, st.st_size) < 0)
-		return -errno;
-	return r == -ENOSYS ? -EOPNOTSUPP : r;
-}
-
-int bytes_reflink(int src_fd, int dst_fd)
-{
-	if (ioctl(dst_fd, FICLONE, src_fd) == 0)
-		return 0;
-	return errno == ENOTTY || errno == ENOSYS ? -EOPNOTSUPP : -errno;
-}
-
-int bytes_hint_extent_size(int fd, uint32_t extent_bytes)
-{
-	struct fsxattr attr;
-	if (ioctl(fd, FS_IOC_FSGETXATTR, &attr) < 0)
-		return errno == ENOTTY || errno == EOPNOTSUPP ? 0 : -errno;
-
-	/* The copy-on-write hint keeps what is written after a reflink together too. XFS without
-	 * reflink refuses it, so there the plain hint alone is set. */
-	attr.fsx_xflags |= FS_XFLAG_EXTSIZE | FS_XFLAG_COWEXTSIZE;
-	attr.fsx_extsize = attr.fsx_cowextsize = extent_bytes;
-	if (ioctl(fd, FS_IOC_FSSETXATTR, &attr) == 0)
-		return 0;
-	if (errno == EINVAL) {
-		attr.fsx_xflags &= ~(uint32_t)FS_XFLAG_COWEXTSIZE;
-		attr.fsx_cowextsize = 0;
-		if (ioctl(fd, FS_IOC_FSSETXATTR, &attr) == 0)
-			return 0;
-	}
-	return errno == ENOTTY || errno == EOPNOTSUPP ? 0 : -errno;
-}
-
-int bytes_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size)
-{
-	struct stat st;
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	*ret_allocated = (uint64_t)st.st_blocks * 512;
-	*ret_size = (uint64_t)st.st_size;
-	return 0;
-}
-
-int bytes_lock(int fd)
-{
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-		return -errno;
-	/* The kernel grants a write lease only on a file that nobody else has open, kernel users
-	 * such as loop included. File systems without leases cannot tell. */
-	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
-		return errno == EAGAIN ? 1 : 0;
-	fcntl(fd, F_SETLEASE, F_UNLCK);
-	return 0;
-}
-
-uint32_t bytes_dio_align(int fd)
-{
-	_Alignas(8) uint8_t raw[STATX_BYTES] = {0};
-	if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_WANT_DIOALIGN, raw) == 0) {
-		uint32_t mask, align;
-		memcpy(&mask, raw + STATX_OFFSET_MASK, sizeof mask);
-		memcpy(&align, raw + STATX_OFFSET_DIO_OFFSET_ALIGN, sizeof align);
-		if (mask & STATX_WANT_DIOALIGN)
-			return align > 0 && align < 512 ? 512 : align;
-	}
-	/* btrfs does not say (6.18 neither) and quietly takes the page cache for anything less
-	 * aligned than its blocks. */
-	struct statfs fs;
-	if (fstatfs(fd, &fs) == 0 && (unsigned long)fs.f_type == BTRFS_SUPER_MAGIC)
-		return (uint32_t)fs.f_bsize;
-	return 0;
-}
-
-/* ---- the probe ---- */
-
 static int probe_tmpfile(int dirfd, int flags)
 {
 	int fd = openat(dirfd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
 	return fd < 0 ? -errno : fd;
 }
 
-/* What failed for want of room says nothing about what would work with it. */
 static bool is_full(int res)
 {
 	return res == -ENOSPC || res == -EDQUOT;
@@ -164,11 +54,11 @@ static int probe_told(int res, bool *ret)
 /* Whether the unnamed file can be given a name; the name is taken away again. It is always the
  * same, so that one left by a driver killed in between goes with the next probe, and does not keep
  * a directory from being empty. */
-static int probe_link(int dirfd, int fd, struct bytes_features *f)
+static int probe_link(int dirfd, int fd, struct fs_features *f)
 {
-	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
-	int r = fd_link(fd, dirfd, BYTES_PROBE_NAME);
-	unlinkat(dirfd, BYTES_PROBE_NAME, 0);
+	unlinkat(dirfd, FS_PROBE_NAME, 0);
+	int r = fd_link(fd, dirfd, FS_PROBE_NAME);
+	unlinkat(dirfd, FS_PROBE_NAME, 0);
 	/* Taken again already: by another's probe, for which it worked. */
 	return probe_told(r == -EEXIST ? 0 : r, &f->tmpfile);
 }
@@ -193,9 +83,9 @@ static int probe_write(int fd, const void *data)
 	return n == PROBE_BYTES ? 0 : n < 0 ? -errno : -ENOSPC;
 }
 
-static void set_direct_io(int fd, struct bytes_features *f)
+static void set_direct_io(int fd, struct fs_features *f)
 {
-	uint32_t align = bytes_dio_align(fd);
+	uint32_t align = image_dio_align(fd);
 	if (align == 0)
 		align = probe_dio_read(fd);
 	if (align == 0 || align > DIO_ALIGN_MAX)
@@ -204,7 +94,7 @@ static void set_direct_io(int fd, struct bytes_features *f)
 	f->dio_align = align <= 512 ? 512 : 4096;
 }
 
-static int probe_direct_io(int dirfd, const void *data, struct bytes_features *f)
+static int probe_direct_io(int dirfd, const void *data, struct fs_features *f)
 {
 	_cleanup_fd_ int fd = probe_tmpfile(dirfd, O_DIRECT);
 	bool works = false;
@@ -217,18 +107,18 @@ static int probe_direct_io(int dirfd, const void *data, struct bytes_features *f
 	return r;
 }
 
-static int probe_reflink(int dirfd, int src_fd, struct bytes_features *f)
+static int probe_reflink(int dirfd, int src_fd, struct fs_features *f)
 {
 	_cleanup_fd_ int dst_fd = probe_tmpfile(dirfd, 0);
-	int r = probe_told(dst_fd < 0 ? dst_fd : bytes_reflink(src_fd, dst_fd), &f->reflink);
-	if (f->reflink && f->direct_io && bytes_dio_align(dst_fd) > f->dio_align)
+	int r = probe_told(dst_fd < 0 ? dst_fd : image_reflink(src_fd, dst_fd), &f->reflink);
+	if (f->reflink && f->direct_io && image_dio_align(dst_fd) > f->dio_align)
 		f->shared_dio_align = 4096;
 	else
 		f->shared_dio_align = f->dio_align;
 	return r;
 }
 
-static int probe_fallocate(int dirfd, struct bytes_features *f)
+static int probe_fallocate(int dirfd, struct fs_features *f)
 {
 	_cleanup_fd_ int fd = probe_tmpfile(dirfd, 0);
 	int r = fd < 0 ? fd : fallocate(fd, 0, 0, PROBE_BYTES) < 0 ? -errno : 0;
@@ -256,7 +146,7 @@ static bool has_journal(int dirfd)
 }
 
 /* What is told without trying. */
-static int probe_type(int dirfd, struct bytes_features *f)
+static int probe_type(int dirfd, struct fs_features *f)
 {
 	struct statfs fs;
 	if (fstatfs(dirfd, &fs) < 0)
@@ -268,9 +158,9 @@ static int probe_type(int dirfd, struct bytes_features *f)
 	return trim_probe(dirfd, &f->discard);
 }
 
-int bytes_probe(int dirfd, struct bytes_features *ret)
+int fs_features_probe(int dirfd, struct fs_features *ret)
 {
-	struct bytes_features f = {0};
+	struct fs_features f = {0};
 	int r = probe_type(dirfd, &f);
 	if (r < 0)
 		return r;
@@ -304,10 +194,9 @@ int bytes_probe(int dirfd, struct bytes_features *ret)
 	return r;
 }
 
-int bytes_probe_full(int dirfd, const char *name, struct bytes_features *ret)
+int fs_features_probe_full(int dirfd, const char *name, struct fs_features *ret)
 {
-	struct bytes_features f = {
-		.tmpfile = true, .xattr = true, .fallocate = true, .reflink = true};
+	struct fs_features f = {.tmpfile = true, .xattr = true, .fallocate = true, .reflink = true};
 	int r = probe_type(dirfd, &f);
 	if (r < 0)
 		return r;
@@ -321,7 +210,7 @@ int bytes_probe_full(int dirfd, const char *name, struct bytes_features *ret)
 	return 0;
 }
 
-const char *bytes_fs_name(uint64_t fs_type)
+const char *fs_type_name(uint64_t fs_type)
 {
 	static const struct {
 		uint64_t magic;

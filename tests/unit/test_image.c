@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "blockio/bytes.h"
+#include "blockio/fs_features.h"
+#include "blockio/image.h"
 
 #include "blockio_env.h"
 
@@ -9,40 +10,40 @@
 
 enum { MIB = 1 << 20 };
 
-TestSuite(bytes, .init = env_open, .fini = env_close);
+TestSuite(image, .init = env_open, .fini = env_close);
 
 static uint64_t allocated(int fd)
 {
 	uint64_t bytes, size;
-	cr_assert(bytes_usage(fd, &bytes, &size) == 0);
+	cr_assert(image_usage(fd, &bytes, &size) == 0);
 	return bytes;
 }
 
 static uint64_t size_of(int fd)
 {
 	uint64_t bytes, size;
-	cr_assert(bytes_usage(fd, &bytes, &size) == 0);
+	cr_assert(image_usage(fd, &bytes, &size) == 0);
 	return size;
 }
 
-Test(bytes, resize_thin_leaves_holes_and_never_shrinks)
+Test(image, resize_thin_leaves_holes_and_never_shrinks)
 {
 	int fd = env_file("a", 0);
-	cr_assert(bytes_resize(fd, 3 * MIB, false) == 0);
+	cr_assert(image_resize(fd, 3 * MIB, false) == 0);
 	cr_assert(size_of(fd) == 3 * MIB && allocated(fd) < 64 * 1024);
-	cr_assert(bytes_resize(fd, 3 * MIB, false) == 0);
-	cr_assert(bytes_resize(fd, 2 * MIB, false) == -EINVAL);
-	cr_assert(bytes_resize(fd, 2 * MIB, true) == -EINVAL);
-	cr_assert(bytes_resize(fd, UINT64_MAX, false) == -EFBIG);
+	cr_assert(image_resize(fd, 3 * MIB, false) == 0);
+	cr_assert(image_resize(fd, 2 * MIB, false) == -EINVAL);
+	cr_assert(image_resize(fd, 2 * MIB, true) == -EINVAL);
+	cr_assert(image_resize(fd, UINT64_MAX, false) == -EFBIG);
 	cr_assert(size_of(fd) == 3 * MIB);
 	close(fd);
 }
 
-Test(bytes, resize_thick_allocates_holes_too)
+Test(image, resize_thick_allocates_holes_too)
 {
 	int fd = env_file("a", 2 * MIB);
 	cr_assert(pwrite(fd, "x", 1, MIB) == 1);
-	cr_assert(bytes_resize(fd, 4 * MIB, true) == 0);
+	cr_assert(image_resize(fd, 4 * MIB, true) == 0);
 	cr_assert(size_of(fd) == 4 * MIB && allocated(fd) >= 4 * MIB);
 	char c = 0;
 	cr_assert(pread(fd, &c, 1, MIB) == 1 && c == 'x');
@@ -50,16 +51,16 @@ Test(bytes, resize_thick_allocates_holes_too)
 	close(fd);
 }
 
-Test(bytes, calls_report_a_bad_descriptor)
+Test(image, calls_report_a_bad_descriptor)
 {
 	uint64_t a, b;
-	struct bytes_features f;
-	cr_assert(bytes_resize(-1, MIB, false) == -EBADF);
-	cr_assert(bytes_usage(-1, &a, &b) == -EBADF);
-	cr_assert(bytes_reflink(-1, -1) == -EBADF);
-	cr_assert(bytes_probe(-1, &f) == -EBADF);
-	cr_assert(bytes_hint_extent_size(-1, MIB) == -EBADF);
-	cr_assert(bytes_dio_align(-1) == 0);
+	struct fs_features f;
+	cr_assert(image_resize(-1, MIB, false) == -EBADF);
+	cr_assert(image_usage(-1, &a, &b) == -EBADF);
+	cr_assert(image_reflink(-1, -1) == -EBADF);
+	cr_assert(fs_features_probe(-1, &f) == -EBADF);
+	cr_assert(image_hint_extent_size(-1, MIB) == -EBADF);
+	cr_assert(image_dio_align(-1) == 0);
 }
 
 static unsigned count_entries(void)
@@ -73,11 +74,11 @@ static unsigned count_entries(void)
 	return n;
 }
 
-Test(bytes, probe_leaves_nothing)
+Test(image, probe_leaves_nothing)
 {
-	struct bytes_features f;
+	struct fs_features f;
 	unsigned before = count_entries();
-	cr_assert(bytes_probe(env.dirfd, &f) == 0);
+	cr_assert(fs_features_probe(env.dirfd, &f) == 0);
 	cr_assert(count_entries() == before);
 	cr_assert(f.direct_io == (f.dio_align != 0));
 	printf("/tmp: type %llx reflink %d direct %d align %u tmpfile %d xattr %d fallocate %d\n",
@@ -85,24 +86,24 @@ Test(bytes, probe_leaves_nothing)
 		f.xattr, f.fallocate);
 }
 
-Test(bytes, probe_takes_away_what_a_crash_left)
+Test(image, probe_takes_away_what_a_crash_left)
 {
-	struct bytes_features f;
+	struct fs_features f;
 	unsigned before = count_entries();
 	int fd = openat(env.dirfd, ".ringvol-probe", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
 	cr_assert(fd >= 0);
 	close(fd);
-	cr_assert(bytes_probe(env.dirfd, &f) == 0);
+	cr_assert(fs_features_probe(env.dirfd, &f) == 0);
 	cr_assert(f.tmpfile);
 	cr_assert(count_entries() == before);
 }
 
-static struct bytes_features probe_at(const char *target)
+static struct fs_features probe_at(const char *target)
 {
-	struct bytes_features f;
+	struct fs_features f;
 	int fd = open(env_path(target), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	cr_assert(fd >= 0);
-	cr_assert(bytes_probe(fd, &f) == 0);
+	cr_assert(fs_features_probe(fd, &f) == 0);
 	close(fd);
 	return f;
 }
@@ -114,14 +115,14 @@ static int file_in(const char *target, const char *name)
 	return env_file(path, 0);
 }
 
-Test(bytes, probe_tells_file_systems_apart)
+Test(image, probe_tells_file_systems_apart)
 {
 	ENV_NEEDS_LOOP();
 	env_fresh("ext4", FSIMG_EXT4, 32 * MIB, "mnt0");
 	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt1");
 	env_fresh("btrfs", FSIMG_BTRFS, 128 * MIB, "mnt2");
 
-	struct bytes_features f = probe_at("mnt0");
+	struct fs_features f = probe_at("mnt0");
 	cr_assert(f.fs_type == EXT4_SUPER_MAGIC && !f.reflink && f.direct_io && f.tmpfile);
 	cr_assert(f.xattr && f.fallocate && !f.nocow_lies && f.dio_align == 512);
 	f = probe_at("mnt1");
@@ -133,10 +134,10 @@ Test(bytes, probe_tells_file_systems_apart)
 }
 
 /* By an ext4 driver or an ext2 one, whichever the kernel has. */
-Test(bytes, probe_looks_for_a_journal)
+Test(image, probe_looks_for_a_journal)
 {
 	ENV_NEEDS_LOOP();
-	struct bytes_features f;
+	struct fs_features f;
 	static const struct {
 		const char *mkfs, *options;
 		bool no_journal;
@@ -162,7 +163,7 @@ Test(bytes, probe_looks_for_a_journal)
 			made[i].options);
 		close(file_in(target, "file"));
 		int dirfd = open(env_path(target), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		cr_assert(bytes_probe_full(dirfd, "file", &f) == 0);
+		cr_assert(fs_features_probe_full(dirfd, "file", &f) == 0);
 		cr_assert(f.no_journal == made[i].no_journal);
 		close(dirfd);
 	}
@@ -173,7 +174,7 @@ Test(bytes, probe_looks_for_a_journal)
 /* Whatever little is left: what is told is what an empty one tells, or that it is too full. */
 static void check_full(const char *target)
 {
-	struct bytes_features empty = probe_at(target), f;
+	struct fs_features empty = probe_at(target), f;
 	unsigned full = 0, told = 0;
 	int dirfd = open(env_path(target), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	int file = openat(dirfd, "file", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
@@ -186,13 +187,13 @@ static void check_full(const char *target)
 			size += step;
 	for (unsigned i = 0; i < 80; i++) {
 		memset(&f, 0xff, sizeof(f));
-		int r = bytes_probe(dirfd, &f);
+		int r = fs_features_probe(dirfd, &f);
 		cr_assert(r == 0 || r == -ENOSPC, "%d with %u KiB given back", r, i * 4);
 		full += r == -ENOSPC;
 		told += r == 0;
 		if (r == 0)
 			cr_assert(memcmp(&f, &empty, sizeof(f)) == 0, "%u KiB given back", i * 4);
-		cr_assert(bytes_probe_full(dirfd, "file", &f) == 0);
+		cr_assert(fs_features_probe_full(dirfd, "file", &f) == 0);
 		cr_assert(f.fs_type == empty.fs_type && f.nocow_lies == empty.nocow_lies);
 		cr_assert(f.direct_io == empty.direct_io && f.dio_align == empty.dio_align);
 		size -= 4096;
@@ -204,19 +205,19 @@ static void check_full(const char *target)
 	cr_assert(full > 0 && told > 0);
 }
 
-Test(bytes, probe_of_a_full_one_is_right_or_none)
+Test(image, probe_of_a_full_one_is_right_or_none)
 {
 	ENV_NEEDS_LOOP();
 	env_fresh("ext4", FSIMG_EXT4, 32 * MIB, "mnt0");
 	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt1");
 	check_full("mnt0");
 	check_full("mnt1");
-	struct bytes_features f;
-	cr_assert(bytes_probe_full(-1, "file", &f) == -EBADF);
-	cr_assert(bytes_probe_full(env.dirfd, "nothing", &f) == -ENOENT);
+	struct fs_features f;
+	cr_assert(fs_features_probe_full(-1, "file", &f) == -EBADF);
+	cr_assert(fs_features_probe_full(env.dirfd, "nothing", &f) == -ENOENT);
 }
 
-Test(bytes, reflink_shares_or_says_that_it_cannot)
+Test(image, reflink_shares_or_says_that_it_cannot)
 {
 	ENV_NEEDS_LOOP();
 	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt0");
@@ -225,18 +226,18 @@ Test(bytes, reflink_shares_or_says_that_it_cannot)
 	char mem[65536], back[65536];
 	memset(mem, 7, sizeof mem);
 	cr_assert(pwrite(src, mem, sizeof mem, MIB) == sizeof mem);
-	cr_assert(bytes_reflink(src, dst) == 0);
+	cr_assert(image_reflink(src, dst) == 0);
 	cr_assert(size_of(dst) == MIB + sizeof mem && allocated(dst) >= sizeof mem);
 	cr_assert(pread(dst, back, sizeof back, MIB) == sizeof back);
 	cr_assert(memcmp(mem, back, sizeof mem) == 0);
 
 	int other = file_in("mnt1", "other"), other2 = file_in("mnt1", "other2");
 	cr_assert(pwrite(other, mem, sizeof mem, 0) == sizeof mem);
-	cr_assert(bytes_reflink(src, other) == -EXDEV);
-	cr_assert(bytes_reflink(other, other2) == -EOPNOTSUPP);
+	cr_assert(image_reflink(src, other) == -EXDEV);
+	cr_assert(image_reflink(other, other2) == -EOPNOTSUPP);
 }
 
-Test(bytes, extent_hint_is_set_on_xfs_only)
+Test(image, extent_hint_is_set_on_xfs_only)
 {
 	ENV_NEEDS_LOOP();
 	env_fresh("xfs", FSIMG_XFS, 300LL * MIB, "mnt0");
@@ -244,21 +245,21 @@ Test(bytes, extent_hint_is_set_on_xfs_only)
 	env_fresh("btrfs", FSIMG_BTRFS, 128 * MIB, "mnt2");
 	int xfs = file_in("mnt0", "f"), ext4 = file_in("mnt1", "f"), btrfs = file_in("mnt2", "f");
 	struct fsxattr attr;
-	cr_assert(bytes_hint_extent_size(xfs, MIB) == 0);
+	cr_assert(image_hint_extent_size(xfs, MIB) == 0);
 	cr_assert(ioctl(xfs, FS_IOC_FSGETXATTR, &attr) == 0);
 	cr_assert(attr.fsx_extsize == MIB && attr.fsx_xflags & FS_XFLAG_EXTSIZE);
 	cr_assert(attr.fsx_cowextsize == MIB && attr.fsx_xflags & FS_XFLAG_COWEXTSIZE);
-	cr_assert(bytes_hint_extent_size(ext4, MIB) == 0);
-	cr_assert(bytes_hint_extent_size(btrfs, MIB) == 0);
+	cr_assert(image_hint_extent_size(ext4, MIB) == 0);
+	cr_assert(image_hint_extent_size(btrfs, MIB) == 0);
 }
 
-Test(bytes, thick_growth_on_a_full_disk_changes_no_size)
+Test(image, thick_growth_on_a_full_disk_changes_no_size)
 {
 	ENV_NEEDS_LOOP();
 	env_fresh("ext4", FSIMG_EXT4, 32 * MIB, "mnt0");
 	int fd = file_in("mnt0", "f");
-	cr_assert(bytes_resize(fd, MIB, true) == 0);
-	cr_assert(bytes_resize(fd, 1024LL * MIB, true) == -ENOSPC);
+	cr_assert(image_resize(fd, MIB, true) == 0);
+	cr_assert(image_resize(fd, 1024LL * MIB, true) == -ENOSPC);
 	cr_assert(size_of(fd) == MIB);
 	cr_assert(allocated(fd) < 2 * MIB, "the half-made growth was given back");
 }

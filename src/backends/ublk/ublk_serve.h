@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the threads (ublk_io.c) and the requests (ublk_serve.c) share. */
-#ifndef RINGVOL_BLOCKIO_UBLK_IO_PRIV_H
-#define RINGVOL_BLOCKIO_UBLK_IO_PRIV_H
+#ifndef RINGVOL_BACKENDS_UBLK_SERVE_H
+#define RINGVOL_BACKENDS_UBLK_SERVE_H
 
 #include "backends/ublk/ublk_io.h"
 #include "backends/ublk/ublk_sq.h"

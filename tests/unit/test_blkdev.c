@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* holder.c: another process that has a file open is found and named, until it has ended, and if it
+/* blkdev.c: another process that has a file open is found and named, until it has ended, and if it
  * may be looked at. */
-#include "blockio/holder.h"
+#include "blockio/blkdev.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -46,16 +46,16 @@ Test(holder, another_process)
 	char path[] = "/tmp/test-holder-XXXXXX";
 	int own = mkostemp(path, O_CLOEXEC);
 	cr_assert(own >= 0);
-	struct holder holder = {0};
-	cr_assert_eq(holder_find(path, &holder), -ENOENT, "this process does not count");
+	struct blkdev_holder holder = {0};
+	cr_assert_eq(blkdev_find_holder(path, &holder), -ENOENT, "this process does not count");
 
 	pid_t child = start_holder(path, own);
-	cr_expect_eq(holder_find(path, &holder), 0);
+	cr_expect_eq(blkdev_find_holder(path, &holder), 0);
 	cr_expect_eq(holder.pid, child);
 	cr_expect_str_eq(holder.name, "a rather long n");
 
 	end_holder(child);
-	cr_expect_eq(holder_find(path, &holder), -ENOENT);
+	cr_expect_eq(blkdev_find_holder(path, &holder), -ENOENT);
 	unlink(path);
 	close(own);
 }
@@ -79,13 +79,13 @@ Test(holder, without_cap_sys_ptrace)
 	char path[] = "/tmp/test-holder-XXXXXX";
 	int own = mkostemp(path, O_CLOEXEC);
 	cr_assert(own >= 0);
-	struct holder holder = {0};
+	struct blkdev_holder holder = {0};
 	pid_t mightier = start_holder(path, own);
 	bool gave_up = give_up_ptrace();
 	if (gave_up) {
-		cr_expect_eq(holder_find(path, &holder), -ENOENT);
+		cr_expect_eq(blkdev_find_holder(path, &holder), -ENOENT);
 		pid_t equal = start_holder(path, own);
-		cr_expect_eq(holder_find(path, &holder), 0);
+		cr_expect_eq(blkdev_find_holder(path, &holder), 0);
 		cr_expect_eq(holder.pid, equal);
 		end_holder(equal);
 	}
