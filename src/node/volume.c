@@ -36,6 +36,25 @@ struct node_volume *node_volume_by_id(const struct node *node, const char *id)
 	return nv == NULL || !nv->dev.attached ? NULL : nv;
 }
 
+bool node_knows_devices(const struct node *node, const struct pool *pool, enum backend_type type)
+{
+	if (backend_get(type) == NULL)
+		return true;
+	unsigned i = 0;
+	while (pools_at(node->pools, i) != NULL && pools_at(node->pools, i) != pool)
+		i++;
+	return i < POOLS_MAX && node->adoption[type].pool_known[i] == pool_state_since_ns(pool) + 1;
+}
+
+_Static_assert(RECORD_DEVICE_MAX == BACKEND_TYPES - 1, "a record's device is an index");
+
+bool node_knows_volume(const struct node *node, const struct pool_object *volume)
+{
+	return node_knows_devices(node, volume->pool, volume->rec->device) &&
+	       (volume->left_out < node->adoption[volume->rec->device].known_scan ||
+		       node_volume_find(volume) != NULL);
+}
+
 /* Another device has had no errors yet. */
 static void health_forget(struct node_volume *nv)
 {

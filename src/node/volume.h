@@ -92,6 +92,12 @@ static inline struct node_volume *node_volume_find(const struct pool_object *vol
 }
 /* That of the volume of an id; NULL: it is gone, or not attached. */
 struct node_volume *node_volume_by_id(const struct node *node, const char *id);
+/* Whether the devices and mounts that earlier runs left of a volume are known; while not, its state
+ * may lack them. Of a backend that is switched off nothing can be known, and nothing is waited for.
+ */
+bool node_knows_volume(const struct node *node, const struct pool_object *volume);
+/* Likewise those of one backend in a pool. */
+bool node_knows_devices(const struct node *node, const struct pool *pool, enum backend_type type);
 /* Whether the volume is used as a file system, and not as a block device: what it was made as,
  * unless its record allows a change of mode and it is mounted. */
 static inline bool node_volume_has_fs(const struct pool_object *volume)
