@@ -57,7 +57,7 @@ struct copy_buf {
 /* The copies of one lane of work threads. */
 struct copy_lane {
 	struct list link;
-	struct work_lane *of;
+	struct lane *of;
 	unsigned copies, in_flight;
 };
 
@@ -86,7 +86,7 @@ static struct {
 } buffers;
 
 /* NULL when out of memory. */
-static struct copy_lane *buffers_enter(struct ring *ring, struct work_lane *of)
+static struct copy_lane *buffers_enter(struct ring *ring, struct lane *of)
 {
 	if (!buffers.ready) {
 		list_init(&buffers.free);
@@ -224,7 +224,7 @@ static void chunk_submit(struct copy_buf *buf, int fd, bool write, unsigned len)
 	if (fixed)
 		buf->req.sqe.buf_index = (uint16_t)buf->fixed;
 	buf->req.fn = write ? chunk_on_write : chunk_on_read;
-	buf->req.lane = work_lane_of_ring(op->lane);
+	buf->req.lane = op->lane;
 	ring_submit(op->reactor->ring, &buf->req);
 }
 

@@ -116,7 +116,7 @@ void node_op_lock(struct node_op *n)
 		csi_task_claim(&n->task, n->volume->rec);
 }
 
-struct work_lane *node_lane(const struct node_op *n)
+struct lane *node_lane(const struct node_op *n)
 {
 	return pools_lane_of_id(n->task.csi->pools, n->id);
 }

@@ -33,7 +33,7 @@ struct node_op {
  * meet. */
 void node_op_lock(struct node_op *n);
 /* What csi_task_start() asks for, known volume or not. */
-struct work_lane *node_lane(const struct node_op *n);
+struct lane *node_lane(const struct node_op *n);
 /* Looks the volume up and checks that the capability asked for fits what it was made as, or what
  * its record allows besides. */
 int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct err *err);

@@ -288,8 +288,8 @@ static void pending(struct csi_task *task, const struct node_lock *lock)
 	refuse(task, &err);
 }
 
-void csi_task_start(struct csi_task *task, const char *subject, struct work_lane *lane,
-	const struct op_step *steps)
+void csi_task_start(
+	struct csi_task *task, const char *subject, struct lane *lane, const struct op_step *steps)
 {
 	struct csi *csi = task->csi;
 	struct err err = {0};

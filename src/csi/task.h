@@ -68,8 +68,8 @@ void csi_task_claim(struct csi_task *task, const struct record *rec);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
  * of. subject: copied. lane: whose threads its calls have, those of child operations without a lane
  * of their own included; NULL: those of who has none. */
-void csi_task_start(struct csi_task *task, const char *subject, struct work_lane *lane,
-	const struct op_step *steps);
+void csi_task_start(
+	struct csi_task *task, const char *subject, struct lane *lane, const struct op_step *steps);
 /* Bytes copied and in all; false while it copies nothing. */
 bool csi_task_progress(const struct csi_task *task, uint64_t *ret_done, uint64_t *ret_total);
 /* Allocates and initialises a response in the task's arena (init: csi__v1__..._response__init). */

@@ -52,12 +52,12 @@ void pool_job_submit(struct pool *pool, struct pool_job *job)
 
 /* ---- whose threads ---- */
 
-struct work_lane *pool_lane(const struct pool *pool)
+struct lane *pool_lane(const struct pool *pool)
 {
 	return pool == NULL ? NULL : pool->lane;
 }
 
-struct work_lane *pools_lane_of_id(const struct pools *pools, const char *id)
+struct lane *pools_lane_of_id(const struct pools *pools, const char *id)
 {
 	struct record_id parsed;
 	struct pool *pool =

@@ -112,9 +112,9 @@ uint32_t pool_block_size(const struct pool *pool); /* default logical block size
 int pool_dirfd(const struct pool *pool, enum record_kind kind);
 /* Whose threads calls on its files have: op->lane of every operation with such calls. NULL: of
  * none. */
-struct work_lane *pool_lane(const struct pool *pool);
+struct lane *pool_lane(const struct pool *pool);
 /* Likewise for the pool an id names; those of pools that are not known share one. */
-struct work_lane *pools_lane_of_id(const struct pools *pools, const char *id);
+struct lane *pools_lane_of_id(const struct pools *pools, const char *id);
 /* 0, or ERR_UNAVAILABLE with pool_why(). */
 int pool_check_ready(const struct pool *pool, struct err *err);
 

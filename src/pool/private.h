@@ -99,7 +99,7 @@ struct pool {
 	struct pool_sync sync[2]; /* by enum record_kind */
 	unsigned ops;             /* changing operations under way; a reload waits for them */
 
-	struct work_lane *lane;   /* of all calls on its files */
+	struct lane *lane;        /* of all calls on its files */
 	struct pool_task *task;   /* the load or check under way */
 	struct pool_trash *trash; /* the reclaim under way */
 	bool trash_wanted;
@@ -135,7 +135,7 @@ struct pools {
 	bool started, loaded_told, draining;
 	unsigned jobs;     /* background jobs handed to work */
 	struct list queue; /* pool_job.link: work had no room for them */
-	struct work_lane *strays;
+	struct lane *strays;
 };
 
 /* ---- pool.c ---- */

@@ -36,7 +36,7 @@ static void sync_begin(struct pool_sync *sync)
 	list_splice(&sync->running, &sync->waiting);
 	sync->removed_running = sync->removed;
 	io_uring_prep_fsync(&sync->req.sqe, pool_fd_of(sync->pool, sync->kind), 0);
-	sync->req.lane = work_lane_of_ring(sync->pool->lane);
+	sync->req.lane = sync->pool->lane;
 	ring_submit(sync->pool->pools->reactor->ring, &sync->req);
 }
 

@@ -92,7 +92,7 @@ void ublk_dev_retry(struct ublk_dev *dev, ring_timer_fn *fn)
 }
 
 /* What hangs with one image may hang with all of its file system. NULL: out of memory. */
-static struct work_lane *lane_of(struct ublk_devs *devs, uint64_t image_dev)
+static struct lane *lane_of(struct ublk_devs *devs, uint64_t image_dev)
 {
 	for (size_t i = 0; i < devs->lane_count; i++)
 		if (devs->lanes[i].image_dev == image_dev)
@@ -101,7 +101,7 @@ static struct work_lane *lane_of(struct ublk_devs *devs, uint64_t image_dev)
 		return NULL;
 	struct ublk_lane *lane = &devs->lanes[devs->lane_count];
 	lane->image_dev = image_dev;
-	if (work_lane_open(&lane->lane, devs->config.reactor->work) < 0)
+	if (ring_lane_open(&lane->lane, devs->config.reactor->ring) < 0)
 		return NULL;
 	devs->lane_count++;
 	return lane->lane;

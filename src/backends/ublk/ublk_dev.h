@@ -71,7 +71,7 @@ struct ublk_dev {
 /* The work threads that devices with images on one file system share. */
 struct ublk_lane {
 	uint64_t image_dev;
-	struct work_lane *lane;
+	struct lane *lane;
 };
 
 struct ublk_devs {
