@@ -5,8 +5,8 @@
 
 #include "backends/backend.h"
 #include "csi/fields.h"
-#include "csi/node_state.h"
 #include "csi/task.h"
+#include "node/volume.h"
 
 /* ---- parameters ---- */
 
@@ -44,11 +44,9 @@ Csi__V1__VolumeHealth *csi_health_message(
 
 /* The start of an operation on what an id names: its key, where there is one in the id. */
 void csi_lock_id(
-	struct csi_task *task, enum csi_lock_mode mode, enum record_kind kind, const char *id);
+	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *id);
 /* ERR_EXISTS naming a damaged object that has the name; 0 for a sound one. */
 int csi_check_quarantine(const struct pool_object *object, const char *name, struct err *err);
-/* ERR_DATA_LOSS for one whose image is gone or cut short: nothing is acknowledged of it. */
-int csi_check_whole(const struct pool_object *object, struct err *err);
 /* The node ids where the volume is in use, and (1.12) its condition; for the two messages that
  * carry them. */
 struct csi_usage {

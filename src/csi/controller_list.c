@@ -73,7 +73,7 @@ struct page {
 static bool page_wants(const struct page *page, const struct pool_object *object)
 {
 	if (page->only_abnormal)
-		return csi_volume_abnormal(page->arena, page->csi, object) != NULL;
+		return node_volume_abnormal(page->arena, page->csi->node, object) != NULL;
 	return page->source_id == NULL || strcmp(object->rec->source_id, page->source_id) == 0;
 }
 

@@ -9,7 +9,8 @@
  * that would tear the copy. A snapshot that has a name is whole; the volume is released whatever
  * happens.
  */
-#include "csi/source.h"
+#include "csi/controller.h"
+#include "node/source.h"
 
 #include <errno.h>
 
@@ -17,7 +18,7 @@ struct create {
 	struct csi_task task;
 	const char *name;
 	const char *volume_id;
-	struct csi_source source;
+	struct node_source source;
 	struct pool_object *snapshot; /* found or made */
 	struct pool_measure measure;
 	struct pool_settle settle;
@@ -33,15 +34,15 @@ static int look_up_run(struct op *op)
 	struct pool_object *snapshot =
 		pools_find_name(c->task.csi->pools, RECORD_SNAPSHOT, c->name);
 	if (snapshot == NULL)
-		return csi_source_find(
-			&c->source, c->task.csi, RECORD_VOLUME, c->volume_id, false, &op->err);
+		return node_source_find(&c->source, c->task.csi->node, RECORD_VOLUME, c->volume_id,
+			false, &op->err);
 	int r = csi_check_quarantine(snapshot, c->name, &op->err);
 	if (r < 0)
 		return r;
 	if (strcmp(snapshot->rec->source_id, c->volume_id) != 0)
 		return op_fail(op, ERR_EXISTS, "snapshot %s exists, of another volume: %s", c->name,
 			snapshot->rec->source_id);
-	r = csi_check_whole(snapshot, &op->err);
+	r = node_check_whole(snapshot, &op->err);
 	if (r < 0)
 		return r;
 	c->snapshot = snapshot;
@@ -77,12 +78,12 @@ static int measure_run(struct op *op)
 
 static int hold_run(struct op *op)
 {
-	return csi_source_hold(op, &create_of(op)->source);
+	return node_source_hold(op, &create_of(op)->source);
 }
 
 static int release_run(struct op *op)
 {
-	return csi_source_release(op, &create_of(op)->source);
+	return node_source_release(op, &create_of(op)->source);
 }
 
 static bool release_done(struct op *op)
@@ -98,7 +99,7 @@ static bool leftover_done(struct op *op)
 static int leftover_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	return csi_source_leftover(op, &c->source, c->task.csi, c->volume_id);
+	return node_source_leftover(op, &c->source, c->task.csi->node, c->volume_id);
 }
 
 static int build_run(struct op *op)
@@ -120,9 +121,9 @@ static int build_run(struct op *op)
 	if (r < 0)
 		return op_fail_sys(op, r, "snapshot %s", c->name);
 	c->building = true;
-	csi_source_fill(&c->source, &c->build);
+	node_source_fill(&c->source, &c->build);
 	c->build.need_bytes =
-		c->source.share ? csi_source_shared_room(&c->source) : volume->allocated_bytes;
+		c->source.share ? node_source_shared_room(&c->source) : volume->allocated_bytes;
 	return op_child(op, &c->build.op);
 }
 
@@ -130,7 +131,7 @@ static int build_end(struct op *op, int res)
 {
 	struct create *c = create_of(op);
 	if (res < 0)
-		return csi_source_end(op, &c->source, res);
+		return node_source_end(op, &c->source, res);
 	c->snapshot = c->build.ret_object;
 	return 0;
 }
@@ -193,11 +194,12 @@ void csi_create_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 	}
 	char key[RECORD_KEY_MAX];
 	record_key(c->name, key);
-	csi_task_lock(&c->task, CSI_EXCLUSIVE, "snapshot", key);
-	csi_source_lock(&c->task, RECORD_VOLUME, c->volume_id);
+	csi_task_lock(&c->task, NODE_EXCLUSIVE, "snapshot", key);
+	csi_lock_id(&c->task, node_source_lock_mode(c->task.csi->node, RECORD_VOLUME, c->volume_id),
+		RECORD_VOLUME, c->volume_id);
 	c->task.claim = csi_params_claim(
 		c->task.arena, req->parameters, req->n_parameters, "volumesnapshot");
-	c->task.source = &c->source;
+	c->task.copy = (struct csi_task_copy){node_source_stop, node_source_progress, &c->source};
 	c->task.cleanup = create_cleanup;
 	csi_task_start(&c->task, c->name, pools_lane_of_id(csi->pools, c->volume_id), create_steps);
 }

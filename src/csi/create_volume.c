@@ -12,7 +12,8 @@
  * nothing is left; a source is released whatever happens.
  */
 #include "base/fd.h"
-#include "csi/source.h"
+#include "csi/controller.h"
+#include "node/source.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,7 @@ struct create {
 	/* the plan */
 	struct pool *pool;
 	struct record rec;
-	struct csi_source source;
+	struct node_source source;
 	bool changes_mode; /* the source is a block volume's, and is to be mounted */
 	int source_dirfd;
 	struct fsimg_probe probe;
@@ -134,7 +135,7 @@ static int look_up_run(struct op *op)
 	if (r == 0)
 		r = compare_size(c, volume->rec, &op->err);
 	if (r == 0)
-		r = csi_check_whole(volume, &op->err);
+		r = node_check_whole(volume, &op->err);
 	if (r == 0)
 		c->volume = volume;
 	return r;
@@ -166,7 +167,7 @@ static bool leftover_done(struct op *op)
 static int leftover_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	return csi_source_leftover(op, &c->source, c->task.csi, c->source_id);
+	return node_source_leftover(op, &c->source, c->task.csi->node, c->source_id);
 }
 
 /* ---- plan ---- */
@@ -189,13 +190,13 @@ static int refuse_elsewhere(const struct create *c, struct err *err)
 
 static int plan_source(struct create *c, struct err *err)
 {
-	struct csi_source *source = &c->source;
+	struct node_source *source = &c->source;
 	if (c->source_kind == RECORD_SOURCE_NONE)
 		return 0;
 	if (pools_id_elsewhere(c->task.csi->pools, c->source_id))
 		return refuse_elsewhere(c, err);
-	int r = csi_source_find(
-		source, c->task.csi, source_object_kind(c), c->source_id, c->params.thick, err);
+	int r = node_source_find(source, c->task.csi->node, source_object_kind(c), c->source_id,
+		c->params.thick, err);
 	if (r < 0)
 		return r;
 	const struct record *from = source->object->rec;
@@ -229,7 +230,7 @@ static int plan_pool(struct create *c, struct err *err)
 	int r = pool_check_ready(c->pool, err);
 	if (r < 0)
 		return r;
-	const struct bytes_features *features = pool_features(c->pool);
+	const struct fs_features *features = pool_features(c->pool);
 	if (params->thick && (features->nocow_lies || !features->fallocate))
 		return err_set(err, ERR_INVALID,
 			"parameters: provisioning thick cannot be had in pool %s, whose file system %s",
@@ -331,7 +332,7 @@ static bool hold_done(struct op *op)
 
 static int hold_run(struct op *op)
 {
-	return csi_source_hold(op, &create_of(op)->source);
+	return node_source_hold(op, &create_of(op)->source);
 }
 
 /* ---- from block to mount ---- */
@@ -382,7 +383,7 @@ static int probe_end(struct op *op, int res)
 
 static int release_run(struct op *op)
 {
-	return csi_source_release(op, &create_of(op)->source);
+	return node_source_release(op, &create_of(op)->source);
 }
 
 static void fill_format(struct create *c)
@@ -410,8 +411,8 @@ static int build_run(struct op *op)
 		return op_fail_sys(op, r, "volume %s", c->name);
 	c->building = true;
 	if (c->source.object != NULL) {
-		csi_source_fill(&c->source, &c->build);
-		c->build.need_bytes = c->rec.size_bytes + csi_source_shared_room(&c->source);
+		node_source_fill(&c->source, &c->build);
+		c->build.need_bytes = c->rec.size_bytes + node_source_shared_room(&c->source);
 	} else if (c->rec.fs != FSIMG_NONE) {
 		fill_format(c);
 	}
@@ -422,7 +423,7 @@ static int build_end(struct op *op, int res)
 {
 	struct create *c = create_of(op);
 	if (res < 0)
-		return csi_source_end(op, &c->source, res);
+		return node_source_end(op, &c->source, res);
 	c->volume = c->build.ret_object;
 	return 0;
 }
@@ -481,12 +482,15 @@ void csi_create_volume(struct grpc_call *call, const ProtobufCMessage *request)
 	}
 	char key[RECORD_KEY_MAX];
 	record_key(c->name, key);
-	csi_task_lock(&c->task, CSI_EXCLUSIVE, "volume", key);
+	csi_task_lock(&c->task, NODE_EXCLUSIVE, "volume", key);
 	if (c->source_kind != RECORD_SOURCE_NONE)
-		csi_source_lock(&c->task, source_object_kind(c), c->source_id);
+		csi_lock_id(&c->task,
+			node_source_lock_mode(
+				c->task.csi->node, source_object_kind(c), c->source_id),
+			source_object_kind(c), c->source_id);
 	c->task.claim =
 		csi_params_claim(c->task.arena, c->req->parameters, c->req->n_parameters, "pvc");
-	c->task.source = &c->source;
+	c->task.copy = (struct csi_task_copy){node_source_stop, node_source_progress, &c->source};
 	c->task.cleanup = create_cleanup;
 	/* Its children know theirs. */
 	csi_task_start(&c->task, c->name, NULL, create_steps);

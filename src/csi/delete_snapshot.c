@@ -79,12 +79,12 @@ void csi_delete_snapshot(struct grpc_call *call, const ProtobufCMessage *request
 		return;
 	if (gone_from != NULL) {
 		d->pool = gone_from;
-		csi_lock_id(&d->task, CSI_EXCLUSIVE, RECORD_SNAPSHOT, id);
+		csi_lock_id(&d->task, NODE_EXCLUSIVE, RECORD_SNAPSHOT, id);
 		csi_task_start(&d->task, id, pool_lane(gone_from), gone_steps);
 		return;
 	}
 	d->snapshot = snapshot;
 	csi_task_claim(&d->task, snapshot->rec);
-	csi_task_lock(&d->task, CSI_EXCLUSIVE, "snapshot", snapshot->key);
+	csi_task_lock(&d->task, NODE_EXCLUSIVE, "snapshot", snapshot->key);
 	csi_task_start(&d->task, snapshot->rec->name, pool_lane(snapshot->pool), delete_steps);
 }

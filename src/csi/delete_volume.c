@@ -67,7 +67,7 @@ static int device_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is in use: attached as %s; unstage it first", name,
 			d->owner.dev.path);
-	if (d->owner.tagged && node_dev_volume(d->task.csi, &d->owner.tagged_dev) == NULL)
+	if (d->owner.tagged && node_dev_volume(d->task.csi->node, &d->owner.tagged_dev) == NULL)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is in use: its device %s was made to serve another file; unstage the volume first, which detaches it",
 			name, d->owner.tagged_dev.path);
@@ -118,7 +118,7 @@ static int forget_run(struct op *op)
 	struct deletion *d = delete_of(op);
 	struct node_volume *node = node_volume_find(d->volume);
 	if (node != NULL) {
-		node_volume_clear_dev(d->task.csi, node);
+		node_volume_clear_dev(d->task.csi->node, node);
 		node_volume_free(node);
 	}
 	d->volume->node = NULL;
@@ -205,12 +205,12 @@ void csi_delete_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	if (gone_from != NULL) {
 		d->pool = gone_from;
-		csi_lock_id(&d->task, CSI_EXCLUSIVE, RECORD_VOLUME, id);
+		csi_lock_id(&d->task, NODE_EXCLUSIVE, RECORD_VOLUME, id);
 		csi_task_start(&d->task, id, pool_lane(gone_from), gone_steps);
 		return;
 	}
 	d->volume = volume;
 	csi_task_claim(&d->task, volume->rec);
-	csi_task_lock(&d->task, CSI_EXCLUSIVE, "volume", volume->key);
+	csi_task_lock(&d->task, NODE_EXCLUSIVE, "volume", volume->key);
 	csi_task_start(&d->task, volume->rec->name, pool_lane(volume->pool), delete_steps);
 }

@@ -57,7 +57,7 @@ static int device_end(struct op *op, int res)
 	int r = backend_end(op, &e->n.dev, res);
 	struct node_volume *node = node_volume_find(e->n.volume);
 	if (r == 0 && node != NULL)
-		node_volume_set_dev(e->n.task.csi, node, &e->n.dev.dev);
+		node_volume_set_dev(e->n.task.csi->node, node, &e->n.dev.dev);
 	return r;
 }
 
@@ -97,7 +97,7 @@ static int check(
 	if (r == 0)
 		r = pool_check_ready(e->n.volume->pool, err);
 	/* It may have a device, which would not grow with it. */
-	if (r == 0 && !csi_knows_volume(e->n.task.csi, e->n.volume))
+	if (r == 0 && !node_knows_volume(e->n.task.csi->node, e->n.volume))
 		r = err_set(err, ERR_UNAVAILABLE,
 			"devices of an earlier run are still being looked for; try again");
 	if (r < 0)

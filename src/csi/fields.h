@@ -7,8 +7,8 @@
 #define RINGVOL_CSI_FIELDS_H
 
 #include "csi.pb-c.h"
-#include "csi/condition.h"
 #include "csi/csi.h"
+#include "node/health.h"
 
 #include <string.h>
 

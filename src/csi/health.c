@@ -7,42 +7,42 @@
  * How it can fail: the volume is not there, or memory runs out. A volume whose pool is away, or
  * whose record is damaged, is not healthy, and that is what is answered.
  */
-#include "csi/condition.h"
+#include "node/health.h"
 #include "csi/controller.h"
-#include "csi/look.h"
 #include "csi/node.h"
+#include "node/checkup.h"
 
 /* ---- messages ---- */
 
-static Csi__V1__VolumeHealthErrorType volume_status(enum csi_condition_kind kind)
+static Csi__V1__VolumeHealthErrorType volume_status(enum node_condition_kind kind)
 {
 	switch (kind) {
-	case CSI_QUARANTINED:
-	case CSI_IMAGE_MISSING:
-	case CSI_IMAGE_TRUNCATED:
+	case NODE_QUARANTINED:
+	case NODE_IMAGE_MISSING:
+	case NODE_IMAGE_TRUNCATED:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__DATA_LOSS;
-	case CSI_POOL_MISSING:
-	case CSI_POOL_SICK:
-	case CSI_DEVICE_GONE:
-	case CSI_DEVICE_UNSERVED:
-	case CSI_HANGING:
-	case CSI_FS_SHUT_DOWN:
+	case NODE_POOL_MISSING:
+	case NODE_POOL_SICK:
+	case NODE_DEVICE_GONE:
+	case NODE_DEVICE_UNSERVED:
+	case NODE_HANGING:
+	case NODE_FS_SHUT_DOWN:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__INACCESSIBLE;
-	case CSI_FS_READ_ONLY:
-	case CSI_IO_ERRORS:
-	case CSI_POOL_FULL:
-	case CSI_POOL_NEARLY_FULL:
-	case CSI_SLOW:
-	case CSI_LOOP_NODE:
+	case NODE_FS_READ_ONLY:
+	case NODE_IO_ERRORS:
+	case NODE_POOL_FULL:
+	case NODE_POOL_NEARLY_FULL:
+	case NODE_SLOW:
+	case NODE_LOOP_NODE:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__DEGRADED;
-	case CSI_CONDITION_KINDS:
+	case NODE_CONDITION_KINDS:
 		break;
 	}
 	return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__UNKNOWN_VOLUME_HEALTH_TYPE;
 }
 
-static Csi__V1__VolumeHealth *health_message(
-	struct arena *arena, const char *id, const struct csi_condition *conditions, unsigned count)
+static Csi__V1__VolumeHealth *health_message(struct arena *arena, const char *id,
+	const struct node_condition *conditions, unsigned count)
 {
 	Csi__V1__VolumeHealth *health = arena_new_of(arena, Csi__V1__VolumeHealth);
 	Csi__V1__VolumeHealth__VolumeHealthEntry *entries =
@@ -58,7 +58,7 @@ static Csi__V1__VolumeHealth *health_message(
 	for (unsigned i = 0; i < count; i++) {
 		csi__v1__volume_health__volume_health_entry__init(&entries[i]);
 		entries[i].status = volume_status(conditions[i].kind);
-		entries[i].reason = csi_bytes(csi_condition_names[conditions[i].kind]);
+		entries[i].reason = csi_bytes(node_condition_names[conditions[i].kind]);
 		entries[i].message = csi_bytes(conditions[i].reason);
 		health->health_statuses[health->n_health_statuses++] = &entries[i];
 	}
@@ -68,9 +68,9 @@ static Csi__V1__VolumeHealth *health_message(
 Csi__V1__VolumeHealth *csi_health_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
 {
-	struct csi_condition conditions[CSI_CONDITION_KINDS];
+	struct node_condition conditions[NODE_CONDITION_KINDS];
 	char id[RECORD_ID_MAX];
-	unsigned count = csi_volume_conditions(arena, csi, volume, conditions);
+	unsigned count = node_volume_conditions(arena, csi->node, volume, conditions);
 	pool_object_id(volume, id);
 	return health_message(arena, id, conditions, count);
 }
@@ -85,8 +85,8 @@ static int find_health(struct arena *arena, const struct csi *csi, const char *i
 		*ret = csi_health_message(arena, csi, volume);
 		return 0;
 	}
-	struct csi_condition condition = {
-		.kind = found.code == ERR_DATA_LOSS ? CSI_QUARANTINED : CSI_POOL_MISSING,
+	struct node_condition condition = {
+		.kind = found.code == ERR_DATA_LOSS ? NODE_QUARANTINED : NODE_POOL_MISSING,
 		.reason = arena_strdup(arena, found.message),
 	};
 	/* What was never here has no health here. */
@@ -129,7 +129,7 @@ void csi_get_volume_health(struct grpc_call *call, const ProtobufCMessage *reque
 
 struct node_health_op {
 	struct node_op n;
-	struct csi_look look;
+	struct node_checkup look;
 };
 
 #define health_of(op_ptr) container_of(node_op_of(op_ptr), struct node_health_op, n)
@@ -149,7 +149,7 @@ static bool look_done(struct op *op)
 static int look_run(struct op *op)
 {
 	struct node_health_op *h = health_of(op);
-	csi_look_init(&h->look, h->n.task.csi, h->n.volume);
+	node_checkup_init(&h->look, h->n.task.csi->node, h->n.volume);
 	return op_child(op, &h->look.op);
 }
 
@@ -203,22 +203,22 @@ void csi_node_volume_health(struct grpc_call *call, const ProtobufCMessage *requ
 
 /* ---- the pools ---- */
 
-static Csi__V1__StorageHealthErrorType storage_status(enum csi_condition_kind kind)
+static Csi__V1__StorageHealthErrorType storage_status(enum node_condition_kind kind)
 {
-	return kind == CSI_POOL_MISSING || kind == CSI_POOL_SICK
+	return kind == NODE_POOL_MISSING || kind == NODE_POOL_SICK
 		       ? CSI__V1__STORAGE_HEALTH_ERROR_TYPE__STORAGE_UNREACHABLE
 		       : CSI__V1__STORAGE_HEALTH_ERROR_TYPE__STORAGE_DEGRADED;
 }
 
 /* A kind is told once, whatever number of pools it is true of. */
 static const char *storage_message(
-	struct arena *arena, const struct csi *csi, enum csi_condition_kind kind)
+	struct arena *arena, const struct csi *csi, enum node_condition_kind kind)
 {
-	struct csi_condition conditions[CSI_CONDITION_KINDS];
+	struct node_condition conditions[NODE_CONDITION_KINDS];
 	const char *all = NULL;
 	struct pool *pool;
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
-		unsigned count = csi_pool_conditions(arena, csi, pool, conditions);
+		unsigned count = node_pool_conditions(arena, csi->node, pool, conditions);
 		for (unsigned c = 0; c < count; c++) {
 			if (conditions[c].kind != kind)
 				continue;
@@ -237,9 +237,9 @@ void csi_node_storage_health(struct grpc_call *call, const ProtobufCMessage *req
 	struct csi *csi = grpc_call_context(call);
 	Csi__V1__NodeGetStorageHealthResponse response =
 		CSI__V1__NODE_GET_STORAGE_HEALTH_RESPONSE__INIT;
-	Csi__V1__NodeGetStorageHealthResponse__StorageBackendHealth entries[CSI_CONDITION_KINDS],
-		*list[CSI_CONDITION_KINDS];
-	for (unsigned kind = 0; kind < CSI_CONDITION_KINDS; kind++) {
+	Csi__V1__NodeGetStorageHealthResponse__StorageBackendHealth entries[NODE_CONDITION_KINDS],
+		*list[NODE_CONDITION_KINDS];
+	for (unsigned kind = 0; kind < NODE_CONDITION_KINDS; kind++) {
 		const char *message = storage_message(grpc_call_arena(call), csi, kind);
 		if (message == NULL)
 			continue;
@@ -247,7 +247,7 @@ void csi_node_storage_health(struct grpc_call *call, const ProtobufCMessage *req
 		csi__v1__node_get_storage_health_response__storage_backend_health__init(
 			&entries[n]);
 		entries[n].status = storage_status(kind);
-		entries[n].reason = csi_bytes(csi_condition_names[kind]);
+		entries[n].reason = csi_bytes(node_condition_names[kind]);
 		entries[n].message = csi_bytes(message);
 		list[n] = &entries[n];
 	}

@@ -72,9 +72,9 @@ int csi_check_ready(const struct csi *csi, struct err *err)
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
 		if (pool_state(pool) == POOL_LOADING)
 			return err_set(err, ERR_UNAVAILABLE, "%s", pool_why(pool));
-	if (csi->draining)
+	if (csi->node->draining)
 		return err_set(err, ERR_UNAVAILABLE, "the driver is shutting down");
-	return csi_adopted(csi, err) ? 0 : -EAGAIN;
+	return node_adopted(csi->node, err) ? 0 : -EAGAIN;
 }
 
 /* Sidecars ask at their start and wait for a yes, or end at an error; some restart the driver when
@@ -84,12 +84,12 @@ int csi_check_ready(const struct csi *csi, struct err *err)
 static bool can_serve(const struct csi *csi)
 {
 	const struct pool *pool = pools_at(csi->pools, 0);
-	if (csi->draining)
+	if (csi->node->draining)
 		return false;
 	if (pool == NULL)
-		return csi_adopted(csi, NULL);
+		return node_adopted(csi->node, NULL);
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
-		if (pool_state(pool) == POOL_READY && csi_knows_pool(csi, pool))
+		if (pool_state(pool) == POOL_READY && node_knows_pool(csi->node, pool))
 			return true;
 	return false;
 }

@@ -7,7 +7,7 @@
 #include "csi/node.h"
 
 #include "base/fd.h"
-#include "csi/condition.h"
+#include "node/health.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -111,7 +111,7 @@ void node_op_lock(struct node_op *n)
 		memcpy(key, id.key, sizeof(key));
 	else
 		record_key(n->id, key);
-	csi_task_lock(&n->task, CSI_EXCLUSIVE, "volume", key);
+	csi_task_lock(&n->task, NODE_EXCLUSIVE, "volume", key);
 	if (n->volume != NULL)
 		csi_task_claim(&n->task, n->volume->rec);
 }
@@ -180,7 +180,7 @@ int node_fail(struct op *op, int res, const char *what, const char *path)
 	struct node_volume *node = n->volume == NULL ? NULL : node_volume_find(n->volume);
 	n->result.why[sizeof(n->result.why) - 1] = '\0';
 	if (res == -ETIMEDOUT) {
-		csi_find_hanging(n->task.csi, node, true);
+		node_note_hanging(n->task.csi->node, node, true);
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s of %s hangs; see the kernel log for its device", n->id, what,
 			path);
@@ -201,7 +201,7 @@ int node_inspect(struct op *op, const char *path)
 	struct node_op *n = node_op_of(op);
 	snprintf(n->path.path, sizeof(n->path.path), "%s", path);
 	return node_helper(op, MNT_INSPECT, &n->path, sizeof(n->path), &n->info, sizeof(n->info),
-		CSI_STAT_TIMEOUT_MS);
+		NODE_STAT_TIMEOUT_MS);
 }
 
 int node_inspect_end(struct op *op, int res)
@@ -220,7 +220,7 @@ const struct pool_object *node_nested_in(const struct node_op *n)
 {
 	if (n->info.on_major == 0)
 		return NULL;
-	list_for_each (link, &n->task.csi->attached) {
+	list_for_each (link, &n->task.csi->node->attached) {
 		const struct node_health *health = container_of(link, struct node_health, link);
 		const struct node_volume *node = container_of(health, struct node_volume, health);
 		if (node->dev.major == n->info.on_major && node->dev.minor == n->info.on_minor)
@@ -240,101 +240,8 @@ int node_check_not_nested(struct op *op, const char *field)
 		n->path.path, volume->rec->name);
 }
 
-void node_volume_request(const struct pool_object *volume, struct backend_req *ret)
-{
-	const struct record *rec = volume->rec;
-	struct node_volume *node = node_volume_find(volume);
-	*ret = (struct backend_req){
-		.dirfd = pool_dirfd(volume->pool, RECORD_VOLUME),
-		.image = volume->key,
-		.block_size = rec->block_size,
-		.no_discard = rec->thick,
-		.direct_io = pool_features(volume->pool)->direct_io,
-		.raw = !node_volume_has_fs(volume),
-	};
-	node_volume_tag(volume, ret->tag);
-	if (node != NULL)
-		ret->dev = node->dev;
-}
-
 void node_prepare_backend(struct node_op *n)
 {
 	node_volume_request(n->volume, &n->dev);
 	n->dev.raw &= !n->changes_mode;
-}
-
-void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *dev)
-{
-	snprintf(on->at.path, sizeof(on->at.path), "%s", path);
-	on->dev_major = dev->major;
-	on->dev_minor = dev->minor;
-}
-
-bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev)
-{
-	return info->is_mount && dev->attached && info->dev_major == dev->major &&
-	       info->dev_minor == dev->minor;
-}
-
-/* ---- where else is it mounted? ---- */
-
-/* The paths to compare with, as the kernel's list has them. */
-struct others_scan {
-	struct node_others *others;
-	const char *except[2], *only;
-};
-
-static void others_each(void *arg, const struct mnt_entry *entry)
-{
-	const struct others_scan *scan = arg;
-	struct node_others *others = scan->others;
-	if (entry->dev_major != others->major || entry->dev_minor != others->minor)
-		return;
-	if (scan->only != NULL && strcmp(scan->only, entry->path) != 0)
-		return;
-	for (unsigned i = 0; i < 2; i++)
-		if (scan->except[i] != NULL && strcmp(scan->except[i], entry->path) == 0)
-			return;
-	if (others->count++ == 0)
-		snprintf(others->path, sizeof(others->path), "%s", entry->path);
-}
-
-static char *listed_name(const char *path, int *res)
-{
-	char *name = path == NULL ? NULL : mnt_scan_name(path);
-	if (name == NULL && path != NULL)
-		*res = -ENOMEM;
-	return name;
-}
-
-static int others_job(void *arg)
-{
-	struct node_others *others = arg;
-	int res = 0;
-	_cleanup_free_ char *except = listed_name(others->except[0], &res);
-	_cleanup_free_ char *except_too = listed_name(others->except[1], &res);
-	_cleanup_free_ char *only = listed_name(others->only, &res);
-	struct others_scan scan = {others, {except, except_too}, only};
-	return res < 0 ? res : mnt_scan(others_each, &scan);
-}
-
-static int others_run(struct op *op)
-{
-	return op_work(op, others_job, container_of(op, struct node_others, op));
-}
-
-static const struct op_step others_steps[] = {
-	{"scan mounts", .run = others_run},
-	{NULL},
-};
-
-void node_others_init(struct node_others *others, struct reactor *reactor,
-	const struct backend_dev *dev, const char *except, const char *except_too)
-{
-	*others = (struct node_others){
-		.major = dev->major,
-		.minor = dev->minor,
-		.except = {except, except_too},
-	};
-	op_init(&others->op, reactor, "node others", others_steps, NULL);
 }

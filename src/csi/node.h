@@ -4,10 +4,11 @@
 #define RINGVOL_CSI_NODE_H
 
 #include "csi/fields.h"
-#include "csi/node_owner.h"
-#include "csi/node_state.h"
 #include "csi/task.h"
 #include "mount/mnt.h"
+#include "node/mounts.h"
+#include "node/owner.h"
+#include "node/volume.h"
 
 /* The start of every node operation's struct. */
 struct node_op {
@@ -59,28 +60,7 @@ int node_check_not_nested(struct op *op, const char *field);
 /* The message of a failed helper call: what was tried on what, and what the helper said. */
 int node_fail(struct op *op, int res, const char *what, const char *path);
 
-/* What to ask the volume's backend. */
-void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
 /* Fills n->dev for the volume (n->volume must be set). */
 void node_prepare_backend(struct node_op *n);
-/* Fills a request about the mount of a device, or its node. */
-void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *dev);
-/* True when n->info is a mount (or bound node) of the device n->dev describes. */
-bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev);
-
-/*
- * A child operation that counts the mounts of a device, from the kernel's own list, leaving out up
- * to two paths. For the rare moments when memory says there are some: it costs a read of mountinfo.
- */
-struct node_others {
-	struct op op;
-	uint32_t major, minor;
-	const char *except[2];     /* may be NULL */
-	const char *only;          /* not NULL: count this path alone */
-	unsigned count;            /* out */
-	char path[MNT_PATH_BYTES]; /* out: one of them */
-};
-void node_others_init(struct node_others *others, struct reactor *reactor,
-	const struct backend_dev *dev, const char *except, const char *except_too);
 
 #endif

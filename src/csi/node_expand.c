@@ -8,8 +8,8 @@
  * How it can fail: no room, a file system that cannot grow here. Repeatable: each step finds what
  * is large enough already. Nothing is undone, a larger image under a smaller file system is sound.
  */
-#include "csi/clean_log.h"
 #include "csi/node.h"
+#include "node/clean_log.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct expand {
 	uint64_t size_bytes;
 	struct pool_measure measure;
 	struct pool_grow grow;
-	struct csi_clean_log clean;
+	struct node_clean_log clean;
 	struct mnt_grow_req grow_fs;
 };
 
@@ -79,7 +79,8 @@ static int device_end(struct op *op, int res)
 	struct expand *e = expand_of(op);
 	int r = backend_end(op, &e->n.dev, res);
 	if (r == 0)
-		node_volume_set_dev(e->n.task.csi, node_volume_find(e->n.volume), &e->n.dev.dev);
+		node_volume_set_dev(
+			e->n.task.csi->node, node_volume_find(e->n.volume), &e->n.dev.dev);
 	return r;
 }
 
@@ -91,14 +92,14 @@ static bool fs_done(struct op *op)
 static int prepare_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
-	csi_clean_log_prepare_init(&e->clean, e->n.task.csi, e->n.volume);
+	node_clean_log_prepare_init(&e->clean, e->n.task.csi->node, e->n.volume);
 	return op_child(op, &e->clean.op);
 }
 
 static int clean_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
-	csi_clean_log_init(&e->clean, e->n.result.grown);
+	node_clean_log_init(&e->clean, e->n.result.grown);
 	return op_child(op, &e->clean.op);
 }
 

@@ -81,7 +81,8 @@ static int device_end(struct op *op, int res)
 	struct publish *p = publish_of(op);
 	int r = backend_end(op, &p->n.dev, res);
 	if (r == 0)
-		node_volume_set_dev(p->n.task.csi, node_volume_find(p->n.volume), &p->n.dev.dev);
+		node_volume_set_dev(
+			p->n.task.csi->node, node_volume_find(p->n.volume), &p->n.dev.dev);
 	return r;
 }
 

@@ -21,9 +21,9 @@
 #include "base/fd.h"
 #include "blockio/blkdev.h"
 #include "blockio/boot_mark.h"
-#include "csi/look.h"
 #include "csi/node.h"
-#include "csi/stats_batch.h"
+#include "node/checkup.h"
+#include "node/stats.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -138,7 +138,7 @@ static int owner_end(struct op *op, int res)
 	if (res < 0)
 		return res;
 	const struct pool_object *whose =
-		owner->found ? node_dev_volume(r->n.task.csi, &owner->dev) : NULL;
+		owner->found ? node_dev_volume(r->n.task.csi->node, &owner->dev) : NULL;
 	bool its = whose != NULL && pool_object_has_id(whose, r->n.id);
 	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.id);
 	r->at = AT_OURS;
@@ -196,7 +196,7 @@ static int device_end(struct op *op, int res)
 	if ((owner->found && !owner->dev.going_away) || owner->unclear)
 		take(r, &owner->dev, owner->dev_backend);
 	else if (owner->tagged && !owner->tagged_dev.going_away &&
-		 node_dev_volume(r->n.task.csi, &owner->tagged_dev) == NULL)
+		 node_dev_volume(r->n.task.csi->node, &owner->tagged_dev) == NULL)
 		take(r, &owner->tagged_dev, owner->tagged_backend);
 	return 0;
 }
@@ -342,10 +342,10 @@ static int unmount_again(struct op *op)
 	if (r->attempt++ == UNMOUNT_FIRST) {
 		if (node != NULL)
 			node->alone_until_ns =
-				ring_now_ns(op->reactor->ring) + CSI_ALONE_MS * UINT64_C(1000000);
+				ring_now_ns(op->reactor->ring) + NODE_ALONE_MS * UINT64_C(1000000);
 		return op_sleep(op, STATS_BATCH_MS);
 	}
-	csi_look_key(r->n.id, r->look_key);
+	node_stats_key(r->n.id, r->look_key);
 	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
 		&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
@@ -461,8 +461,8 @@ static int forget_run(struct op *op)
 			r->n.task.csi->pools, RECORD_VOLUME, r->n.id, &r->n.volume, &gone);
 	struct node_volume *node = state_of(r);
 	if (node != NULL) {
-		node_volume_clear_dev(r->n.task.csi, node);
-		node_volume_settle(r->n.volume);
+		node_volume_clear_dev(r->n.task.csi->node, node);
+		node_volume_forget(r->n.volume);
 	}
 	return 0;
 }

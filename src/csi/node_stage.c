@@ -53,7 +53,7 @@ static int prepare_attach(struct op *op)
 			s->n.volume->rec->name);
 	struct node_volume *node = node_volume_find(s->n.volume);
 	s->attached_here = node == NULL || !node->dev.attached;
-	s->attached_first = s->attached_here && csi_knows_volume(s->n.task.csi, s->n.volume);
+	s->attached_first = s->attached_here && node_knows_volume(s->n.task.csi->node, s->n.volume);
 	node_prepare_backend(&s->n);
 	s->n.dev.read_only = s->n.access.block && s->n.access.read_only;
 	return 0;
@@ -89,7 +89,7 @@ static int attach_end(struct op *op, int res)
 	/* An earlier run's device is not this attempt's to detach. */
 	s->attached_here &= !s->n.dev.dev.found;
 	s->attached_first &= s->attached_here;
-	node_volume_set_dev(s->n.task.csi, node, &s->n.dev.dev);
+	node_volume_set_dev(s->n.task.csi->node, node, &s->n.dev.dev);
 	node->marks_read |= s->attached_first;
 	node->as_fs &= !list_empty(&node->mounts);
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
@@ -103,8 +103,8 @@ static int attach_undo(struct op *op)
 	struct node_volume *node = node_volume_find(s->n.volume);
 	if (!s->attached_here || s->mounted || node == NULL)
 		return 0;
-	node_volume_clear_dev(s->n.task.csi, node);
-	node_volume_settle(s->n.volume);
+	node_volume_clear_dev(s->n.task.csi->node, node);
+	node_volume_forget(s->n.volume);
 	return s->n.backend->detach(s->n.backend, op, &s->n.dev);
 }
 
@@ -288,7 +288,7 @@ static int mount_run(struct op *op)
 static int holder_job(void *arg)
 {
 	struct stage *s = arg;
-	return holder_find(s->n.dev.dev.path, &s->holder);
+	return blkdev_find_holder(s->n.dev.dev.path, &s->holder);
 }
 
 /* The holder's pid is 0 when it is not seen from here. */
@@ -355,14 +355,14 @@ static bool grow_done(struct op *op)
 static int prepare_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	csi_clean_log_prepare_init(&s->clean, s->n.task.csi, s->n.volume);
+	node_clean_log_prepare_init(&s->clean, s->n.task.csi->node, s->n.volume);
 	return op_child(op, &s->clean.op);
 }
 
 static int clean_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	csi_clean_log_init(&s->clean, s->n.result.grown);
+	node_clean_log_init(&s->clean, s->n.result.grown);
 	return op_child(op, &s->clean.op);
 }
 
@@ -450,7 +450,8 @@ void csi_node_stage(struct grpc_call *call, const ProtobufCMessage *request)
 	if (r == 0)
 		r = node_op_find(&s->n, req->volume_capability, &err);
 	/* It may be in use in the other mode. */
-	if (r == 0 && s->n.volume->rec->allow_mode_change && !csi_knows_volume(csi, s->n.volume))
+	if (r == 0 && s->n.volume->rec->allow_mode_change &&
+		!node_knows_volume(csi->node, s->n.volume))
 		r = err_set(&err, ERR_UNAVAILABLE,
 			"volume %s: devices of an earlier run are still being looked for; try again",
 			s->n.volume->rec->name);

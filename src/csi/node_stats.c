@@ -7,10 +7,10 @@
  * of looks, so it is served beside any other operation; a statfs that hangs ends as
  * DEADLINE_EXCEEDED and makes the volume abnormal.
  */
-#include "csi/condition.h"
-#include "csi/look.h"
 #include "csi/node.h"
-#include "csi/stats_batch.h"
+#include "node/checkup.h"
+#include "node/health.h"
+#include "node/stats.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,9 +35,9 @@ static int ask_alone(struct op *op)
 	struct stats *s = stats_of(op);
 	s->batched = false;
 	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
-	csi_look_key(s->n.id, s->look_key);
+	node_stats_key(s->n.id, s->look_key);
 	return node_helper_by(op, s->look_key, MNT_STATS, &s->n.path, sizeof(s->n.path), &s->n.info,
-		sizeof(s->n.info), CSI_STAT_TIMEOUT_MS);
+		sizeof(s->n.info), NODE_STAT_TIMEOUT_MS);
 }
 
 /* So that nobody waits for it; it may be gone as well. */
@@ -48,7 +48,7 @@ static bool alone(const struct csi *csi, const struct stats *s)
 	if (pools_find_id(csi->pools, RECORD_VOLUME, s->n.id, &volume, &gone) < 0)
 		return true;
 	const struct node_volume *node = node_volume_find(volume);
-	return node == NULL || stats_alone(csi, node);
+	return node == NULL || stats_alone(csi->node, node);
 }
 
 static int stats_run(struct op *op)
@@ -58,7 +58,7 @@ static int stats_run(struct op *op)
 	if (alone(csi, s))
 		return ask_alone(op);
 	s->batched = true;
-	int r = stats_batch_join(csi, &s->member, op, s->path, &s->n.info);
+	int r = stats_batch_join(csi->node, &s->member, op, s->path, &s->n.info);
 	return r == -ENOMEM ? ask_alone(op) : r;
 }
 
@@ -81,9 +81,9 @@ static int stats_end(struct op *op, int res)
 	struct node_volume *node = node_volume_find(volume);
 	/* Of a block volume nothing was asked that its device answers: that is left to a look. */
 	if (res == -ETIMEDOUT || !s->block)
-		csi_find_hanging(s->n.task.csi, node, res == -ETIMEDOUT);
+		node_note_hanging(s->n.task.csi->node, node, res == -ETIMEDOUT);
 	if (node != NULL && !s->block)
-		csi_look_fs(s->n.task.csi, node, s->path, res, &s->n.info);
+		node_check_fs(s->n.task.csi->node, node, s->path, res, &s->n.info);
 	r = node_inspect_end(op, res);
 	if (r < 0)
 		return r;
@@ -178,7 +178,7 @@ static int answer_run(struct op *op)
 	fill_usage(s, response);
 	if (!(csi->config.health & CSI_HEALTH_1_12))
 		return 0;
-	const char *why = csi_volume_abnormal(s->n.task.arena, csi, volume);
+	const char *why = node_volume_abnormal(s->n.task.arena, csi->node, volume);
 	response->volume_condition = arena_new_of(s->n.task.arena, Csi__V1__VolumeCondition);
 	if (response->volume_condition != NULL) {
 		csi__v1__volume_condition__init(response->volume_condition);

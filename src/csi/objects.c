@@ -11,7 +11,7 @@
 static const char *const kinds[] = {[RECORD_VOLUME] = "volume", [RECORD_SNAPSHOT] = "snapshot"};
 
 void csi_lock_id(
-	struct csi_task *task, enum csi_lock_mode mode, enum record_kind kind, const char *id)
+	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *id)
 {
 	struct record_id parsed;
 	char key[RECORD_KEY_MAX];
@@ -30,14 +30,6 @@ int csi_check_quarantine(const struct pool_object *object, const char *name, str
 		"name %s is taken in pool %s by a quarantined %s (%s): %s; look at it with ringvol check",
 		name, pool_name(object->pool), kinds[object->kind], object->key,
 		object->why != NULL ? object->why : "damaged");
-}
-
-int csi_check_whole(const struct pool_object *object, struct err *err)
-{
-	if (!object->truncated && !object->missing)
-		return 0;
-	return err_set(err, ERR_DATA_LOSS, "%s: its image %s", object->rec->name,
-		object->missing ? "is not there any more" : "is shorter than its record says");
 }
 
 static char *object_id(struct arena *arena, const struct pool_object *object)
@@ -142,7 +134,7 @@ int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool
 		usage.condition = arena_new_of(arena, Csi__V1__VolumeCondition);
 		if (usage.condition == NULL)
 			return -ENOMEM;
-		const char *why = csi_volume_abnormal(arena, csi, volume);
+		const char *why = node_volume_abnormal(arena, csi->node, volume);
 		csi__v1__volume_condition__init(usage.condition);
 		usage.condition->abnormal = why != NULL;
 		usage.condition->message = csi_bytes(why != NULL ? why : "the volume is well");

@@ -4,9 +4,9 @@
 #ifndef RINGVOL_CSI_STAGE_PRIV_H
 #define RINGVOL_CSI_STAGE_PRIV_H
 
-#include "blockio/holder.h"
-#include "csi/clean_log.h"
+#include "blockio/blkdev.h"
 #include "csi/node.h"
+#include "node/clean_log.h"
 
 struct stage {
 	struct node_op n;
@@ -18,7 +18,7 @@ struct stage {
 	bool offline_growth; /* ext4 grows only before it is mounted */
 	bool held;           /* somebody has the device for itself */
 	bool asked;          /* who that is was looked for, for the mount that was refused */
-	struct holder holder;
+	struct blkdev_holder holder;
 	unsigned attempts; /* to have the device alone, and the pauses between */
 	int dirfd;
 	const char *image;
@@ -33,7 +33,7 @@ struct stage {
 	char uuid_text[FSIMG_UUID_TEXT_BYTES];
 	struct proc proc;
 	struct node_others others;
-	struct csi_clean_log clean;
+	struct node_clean_log clean;
 	union {
 		struct mnt_mount_req mount;
 		struct mnt_grow_req grow;

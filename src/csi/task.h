@@ -5,7 +5,7 @@
  * ends when its client leaves; the task goes on to its end, whoever still waits for it.
  *
  *   struct create *c = csi_task_new(call, sizeof(*c));       // struct csi_task task; is its first
- *   csi_task_lock(&c->task, CSI_EXCLUSIVE, "volume", key);   // member
+ *   csi_task_lock(&c->task, NODE_EXCLUSIVE, "volume", key);   // member
  *   csi_task_start(&c->task, name, pool_lane(pool), steps);
  *
  * In a step: struct create *c = csi_task_of(op, struct create). The operation leaves its answer in
@@ -16,26 +16,17 @@
 
 #include "csi/csi.h"
 
-struct csi_source; /* source.h */
-
-enum csi_lock_mode { CSI_SHARED, CSI_EXCLUSIVE };
 enum {
 	CSI_LOCKS_MAX = 3,
-	CSI_LOCK_BYTES = 224,
 	CSI_LONG_MS = 30000, /* an operation that runs longer is logged, again and again */
 };
 
-struct csi_lock {
-	enum csi_lock_mode mode;
-	uint64_t hash;
-	char name[CSI_LOCK_BYTES]; /* "volume/<key>", "snapshot/<key>", "path/<hash>" */
-};
-
-/* A shared lock of who is no task: it keeps those away that want the object alone. */
-struct csi_hold {
-	struct list link; /* csi->holds */
-	struct csi_lock lock;
-	const char *what; /* static: what is being done, for those who are refused */
+/* What of a task takes long: it is stopped when draining, and its progress can be told. */
+struct csi_task_copy {
+	void (*stop)(void *arg); /* NULL: there is nothing of the kind */
+	/* Bytes looked at and in all; false while nothing is copied. */
+	bool (*progress)(const void *arg, uint64_t *ret_done, uint64_t *ret_total);
+	void *arg;
 };
 
 struct csi_task {
@@ -50,14 +41,12 @@ struct csi_task {
 	const char *claim;
 	/* Called once after the answer was sent, NULL if there is nothing to free. */
 	void (*cleanup)(struct csi_task *task);
-	/* What it may copy from: a copy is stopped when draining, and its progress can be told.
-	 * NULL: it copies nothing. */
-	struct csi_source *source;
+	struct csi_task_copy copy;
 	/* It only looks, and is asked again and again: what ends well is logged for debugging. */
 	bool poll;
 	uint64_t number; /* counts up from 1 */
 	/* private */
-	struct csi_lock locks[CSI_LOCKS_MAX];
+	struct node_lock locks[CSI_LOCKS_MAX];
 	unsigned lock_count;
 	uint8_t fingerprint[32];
 	uint64_t start_ns;
@@ -71,10 +60,9 @@ struct csi_task {
 /* Zeroed, in the call's arena; the call is its first waiter. NULL: out of memory, and the call has
  * been ended. */
 void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size_t size);
-/* kind: "volume" or "snapshot", with the object's *key* (record_key), so that a create by name and
- * a delete by id meet. */
+/* kind and key: as node_lock_init(). */
 void csi_task_lock(
-	struct csi_task *task, enum csi_lock_mode mode, const char *kind, const char *key);
+	struct csi_task *task, enum node_lock_mode mode, const char *kind, const char *key);
 /* Names the claim of what it works on in its log line. */
 void csi_task_claim(struct csi_task *task, const struct record *rec);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
@@ -82,16 +70,8 @@ void csi_task_claim(struct csi_task *task, const struct record *rec);
  * of their own included; NULL: those of who has none. */
 void csi_task_start(
 	struct csi_task *task, const char *subject, struct lane *lane, const struct op_step *steps);
-/* Nothing is waited for: false, and nothing is held, if a task has the object alone. */
-bool csi_hold_take(struct csi *csi, struct csi_hold *hold, const char *kind, const char *key,
-	const char *what);
-void csi_hold_release(struct csi_hold *hold);
-/* What csi_adoption remembers objects by. */
-uint64_t csi_lock_hash(const char *kind, const char *key);
-/* For who has ended something that a drain waits for. */
-void csi_tell_idle(struct csi *csi);
-/* Logs what has been running for long; csi_open() makes it the timer's. */
-void csi_task_on_timer(struct ring_timer *timer);
+/* Bytes copied and in all; false while it copies nothing. */
+bool csi_task_progress(const struct csi_task *task, uint64_t *ret_done, uint64_t *ret_total);
 /* Allocates and initialises a response in the task's arena (init: csi__v1__..._response__init). */
 #define csi_task_response(task_ptr, Type, init)                                                    \
 	({                                                                                         \

@@ -163,14 +163,14 @@ const char *pool_uuid8(const struct pool *pool)
 	return pool->uuid8;
 }
 
-const struct bytes_features *pool_features(const struct pool *pool)
+const struct fs_features *pool_features(const struct pool *pool)
 {
 	return &pool->features;
 }
 
 uint32_t pool_block_size(const struct pool *pool)
 {
-	const struct bytes_features *f = &pool->features;
+	const struct fs_features *f = &pool->features;
 	return f->shared_dio_align > 512 ? f->shared_dio_align : 512;
 }
 

@@ -43,7 +43,7 @@ struct pool_task {
 	/* of a check; its path is load.path */
 	int fds[POOL_FDS];
 	bool gone, read_only, probed;
-	struct bytes_features features;
+	struct fs_features features;
 	struct pool_images images;
 };
 

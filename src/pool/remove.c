@@ -7,6 +7,8 @@
  */
 #include "pool/private.h"
 
+#include "blockio/image.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -62,7 +64,7 @@ static int open_undo(struct op *op)
 
 static int lock_call(struct op *op)
 {
-	return bytes_lock(remove_of(op)->fd);
+	return image_lock(remove_of(op)->fd);
 }
 
 static int lock_end(struct op *op, int res)

@@ -25,7 +25,7 @@ enum { MAGIC_XFS = 0x58465342 };
  * 1 on XFS, 2 and 2 on ext4, as with the file's fsync before it; with the file's after it 3 and 2,
  * 3 and 3.
  */
-bool pool_one_log(const struct bytes_features *features)
+bool pool_one_log(const struct fs_features *features)
 {
 	return features->fs_type == MAGIC_XFS ||
 	       (features->fs_type == EXT4_SUPER_MAGIC && !features->no_journal);

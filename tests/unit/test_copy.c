@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The copy on the kernel's ring: real files, direct I/O, many at once. Faults are in sim/. */
-#include "blockio/bytes.h"
+#include "blockio/copy.h"
 
 #include "blockio_env.h"
 
