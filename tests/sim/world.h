@@ -19,6 +19,7 @@ struct world {
 	bool mounted;
 	struct ring_sim sim;
 	struct reactor reactor;
+	struct op_observer observer;
 	struct pools *pools;
 	helper_fn *calls[MNT_CALLS]; /* a test may put its own in; a restart puts ours back */
 	struct csi *csi;
