@@ -303,15 +303,15 @@ lane_asan() {
 }
 
 lane_fuzz() { counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 180; }
-lane_guest_6_1() { guest guest-6.1 scripts/vm/system-tests.sh 6.1; }
-lane_guest_6_12() { guest guest-6.12 scripts/vm/system-tests.sh 6.12; }
-lane_guest_dm() { guest guest-dm scripts/vm/dm-tests.sh 6.12; }
-lane_ublk_6_12() { guest ublk-6.12 scripts/vm/ublk-tests.sh 6.12; }
-lane_ublk_7_2() { guest ublk-7.2 scripts/vm/ublk-tests.sh 7.2; }
+lane_guest_6_1() { guest guest-6.1 scripts/vm/tests.sh system 6.1; }
+lane_guest_6_12() { guest guest-6.12 scripts/vm/tests.sh system 6.12; }
+lane_guest_dm() { guest guest-dm scripts/vm/tests.sh dm 6.12; }
+lane_ublk_6_12() { guest ublk-6.12 scripts/vm/tests.sh ublk 6.12; }
+lane_ublk_7_2() { guest ublk-7.2 scripts/vm/tests.sh ublk 7.2; }
 
 # A part of it: all of it takes half an hour (docs/power-loss.md).
 lane_power() {
-	RINGVOL_BIN=$ringvol_bin guest power scripts/vm/power-loss.sh 6.1 -test.short -test.run=/xfs \
+	RINGVOL_BIN=$ringvol_bin guest power scripts/vm/tests.sh power 6.1 -test.short -test.run=/xfs \
 		-power.points=40
 }
 

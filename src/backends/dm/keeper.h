@@ -3,7 +3,7 @@
  * The keeper: one small device-mapper device of ours that stays on the node. All devices of the
  * device mapper share caches of the kernel's, which come with the first and go with the last one.
  * The first creation and the last removal wait for grace periods, 15 to 50 ms (Linux 6.12, by a
- * clock that counts instructions; scripts/vm/dm-bench.sh). With a keeper no guard is the first or
+ * clock that counts instructions; scripts/vm/bench.sh dm). With a keeper no guard is the first or
  * the last. It serves no sector: its table is one `error` target. `dmsetup remove ringvol-keeper`
  * takes it away.
  */
