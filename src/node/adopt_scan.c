@@ -19,6 +19,7 @@
 #include "base/array.h"
 #include "base/log.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 #include "node/node.h"
 #include "node/volume.h"
 
