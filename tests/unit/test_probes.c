@@ -5,7 +5,9 @@
 
 #include "base/fd.h"
 #include "blockio_env.h"
-#include "probes/private.h"
+#include "probes/bpf.h"
+#include "probes/load.h"
+#include "probes/sysfs.h"
 #include "reactor/self.h"
 
 #include <bpf/btf.h>
