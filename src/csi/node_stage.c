@@ -14,6 +14,7 @@
  * unstage takes it away.
  */
 #include "csi/stage_priv.h"
+#include "mount/mnt_fs.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "blockio/boot_mark.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <assert.h>
 #include <errno.h>
