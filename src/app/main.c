@@ -10,7 +10,7 @@
 #include "mount/mnt.h"
 #include "probes/probes.h"
 #include "reactor/helper.h"
-#include "tools/tools.h"
+#include "tools/tool.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -98,14 +98,15 @@ static int pool_command(int argc, char *const *argv)
 static const struct {
 	const char *name;
 	int (*main)(int argc, char *const *argv); /* what follows the name */
+	const struct tool *tool;                  /* where main is NULL */
 } commands[] = {
 	{"serve", serve_main},
 	{"ublkd", ublkd_main},
-	{"check", tools_check_main},
-	{"doctor", tools_doctor_main},
-	{"health", tools_health_main},
-	{"ls", tools_ls_main},
-	{"top", tools_top_main},
+	{"check", .tool = &check_tool},
+	{"doctor", .tool = &doctor_tool},
+	{"health", .tool = &health_tool},
+	{"ls", .tool = &ls_tool},
+	{"top", .tool = &top_tool},
 	{"pool", pool_command},
 	{"helper", helper_command},
 	{"probes", probes_command},
@@ -138,7 +139,9 @@ static int command(int argc, char *const *argv)
 	}
 	for (unsigned i = 0; i < COMMANDS; i++)
 		if (strcmp(argv[1], commands[i].name) == 0)
-			return commands[i].main(argc - 2, argv + 2);
+			return commands[i].main != NULL
+				       ? commands[i].main(argc - 2, argv + 2)
+				       : tool_main(commands[i].tool, argc - 2, argv + 2);
 	if (strcmp(argv[1], "--version") == 0) {
 		puts("ringvol " RINGVOL_VERSION);
 		return 0;

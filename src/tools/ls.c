@@ -7,10 +7,9 @@
  * an error or standard output cannot be written, and when no driver answers and no pool can be
  * read.
  */
-#include "tools/tools.h"
+#include "tools/tool.h"
 
 #include "base/when.h"
-#include "tools/args.h"
 #include "tools/inventory.h"
 #include "tools/json.h"
 #include "tools/table.h"
@@ -28,23 +27,14 @@ static const struct option_row rows[] = {
 	{NULL},
 };
 
-static const struct command ls_command = {
-	.name = "ls",
-	.summary = "Lists volumes and snapshots: sizes, devices, where they are mounted, how they "
-		   "are, and\n"
-		   "what is being done with them. Asks the driver; without one it reads the pools.",
-	.options = rows,
-};
-
 /* ---- JSON ---- */
 
 static void json_list(struct json *j, const char *key, const struct inventory_list *list)
 {
-	json_key(j, key);
-	json_open(j, '[');
+	json_open(j, key, '[');
 	j->by_line = true;
 	for (size_t i = 0; i < list->count; i++)
-		json_message(j, list->at[i]);
+		json_message(j, NULL, list->at[i]);
 	j->by_line = false;
 	json_close(j, ']');
 }
@@ -52,12 +42,11 @@ static void json_list(struct json *j, const char *key, const struct inventory_li
 static void print_json(const struct inventory *inv)
 {
 	struct json j = {.out = stdout};
-	json_open(&j, '{');
-	json_key(&j, "driver");
+	json_open(&j, NULL, '{');
 	if (inv->driver != NULL)
-		json_message(&j, &inv->driver->base);
+		json_message(&j, "driver", &inv->driver->base);
 	else
-		json_null(&j);
+		json_null(&j, "driver");
 	json_list(&j, "pools", &inv->pools);
 	json_list(&j, "operations", &inv->operations);
 	json_list(&j, "volumes", &inv->volumes);
@@ -438,19 +427,27 @@ static int run(struct tool_args *args)
 	struct err err = {0};
 	int status = 0;
 	if (gather(args, &inv, &err) < 0)
-		status = tool_fail(&ls_command, err.message);
+		status = tool_fail(args, err.message);
 	else if (args->json)
 		print_json(&inv);
 	else if (print_tables(&inv) < 0)
-		status = tool_fail(&ls_command, "out of memory");
+		status = tool_fail(args, "out of memory");
 	if (status == 0 && inv.offline && !any_pool_read(&inv))
 		status = TOOL_FAILED;
 	inventory_free(&inv);
 	return status;
 }
 
-int tools_ls_main(int argc, char *const *argv)
-{
-	struct tool_args args = {0};
-	return tool_main(&ls_command, argc, argv, &args, run);
-}
+const struct tool ls_tool = {
+	.command =
+		{
+			.name = "ls",
+			.summary =
+				"Lists volumes and snapshots: sizes, devices, where they are mounted, how they "
+				"are, and\n"
+				"what is being done with them. Asks the driver; without one it reads the pools.",
+			.options = rows,
+		},
+	.size = sizeof(struct tool_args),
+	.run = run,
+};
