@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the files of `ringvol top` share: its state, from asking (top_ask.c) to showing it as lines
- * or JSON (top_print.c) or on a screen with keys (top_screen.c).
- */
-#ifndef RINGVOL_TOOLS_TOP_H
-#define RINGVOL_TOOLS_TOP_H
+/* What `ringvol top` has asked of the driver, and its views: JSON, lines, the table of both. */
+#ifndef RINGVOL_TOOLS_TOP_VIEW_H
+#define RINGVOL_TOOLS_TOP_VIEW_H
 
 #include "base/buf.h"
-#include "tools/args.h"
 #include "tools/grpc_client.h"
 #include "tools/rates.h"
 #include "tools/text.h"
+#include "tools/tool.h"
 
 struct top {
 	/* options */
 	struct tool_args args;
-	const struct command *command; /* for tool_fail() */
 	bool once;
 	enum rates_key key;
 	bool reverse;
@@ -36,7 +32,7 @@ struct top {
 /* Asks the driver anew. 0, or -errno with top->err set. */
 int top_ask(struct top *top);
 
-/* ---- top_print.c: 0 or -ENOMEM ---- */
+/* ---- 0 or -ENOMEM ---- */
 
 /* One object and a newline, to standard output. Volumes that were attached within the interval come
  * with the next. */
@@ -46,10 +42,5 @@ int top_print_lines(const struct top *top, const struct text_stream *stream);
 /* rows_max: at most so many, from the scrolled one on; 0: all. */
 int top_print_table(const struct top *top, const struct text_stream *stream, unsigned rows_max,
 	struct buf *out);
-
-/* ---- top_screen.c ---- */
-
-/* Until 'q'; the exit status. */
-int top_screen(struct top *top);
 
 #endif

@@ -4,6 +4,8 @@
  * client of such a call never goes away and reads at once. Out of memory is answered as
  * RESOURCE_EXHAUSTED.
  */
+#include "simring/grpc_local.h"
+
 #include "rpc/call.h"
 
 #include <errno.h>

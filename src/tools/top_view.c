@@ -1,57 +1,97 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ringvol top`: what was measured, as JSON, as the table of both views, and as lines. All of it
- * fails only for want of memory. */
+/*
+ * `ringvol top`: attached volumes with their histograms are asked of the driver; what was measured
+ * is shown as JSON, as the table of both views, and as lines. Showing fails only for want of
+ * memory.
+ */
+#include "tools/top_view.h"
+
 #include "base/when.h"
 #include "tools/json.h"
 #include "tools/table.h"
-#include "tools/top.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+/* ---- the driver ---- */
+
+static void take_driver(struct top *top, const Ringvol__V1__Driver *driver)
+{
+	if (driver == NULL)
+		return;
+	snprintf(top->node, sizeof(top->node), "%s", inventory_str(driver->node_id));
+	snprintf(top->probes_why, sizeof(top->probes_why), "%s", inventory_str(driver->probes_why));
+	top->exact = driver->probes == RINGVOL__V1__DRIVER__PROBES__BPF;
+	top->uptime_seconds = driver->uptime_seconds;
+}
+
+int top_ask(struct top *top)
+{
+	Ringvol__V1__ListRequest__Kind kinds[] = {
+		RINGVOL__V1__LIST_REQUEST__KIND__DRIVER, RINGVOL__V1__LIST_REQUEST__KIND__VOLUMES};
+	Ringvol__V1__ListRequest request = RINGVOL__V1__LIST_REQUEST__INIT;
+	struct inventory inv = {0};
+	struct err err = {0};
+	request.kinds = kinds;
+	request.n_kinds = 2;
+	request.attached_only = true;
+	request.histograms = true;
+	int r = 0;
+	if (top->client == NULL)
+		r = grpc_client_open(&top->client, top->args.endpoint, &err);
+	if (r == 0)
+		r = inventory_ask(&inv, top->client, &request, &err);
+	if (r == 0) {
+		take_driver(top, inv.driver);
+		r = rates_take(&top->rates, &inv, when_monotonic_ns());
+		if (r < 0)
+			err_sys(&err, r, "volumes");
+		top->answers++;
+	} else {
+		grpc_client_close(top->client);
+		top->client = NULL;
+	}
+	inventory_free(&inv);
+	top->err = err;
+	return r;
+}
+
 /* ---- JSON ---- */
+
+static void json_time(struct json *j, const char *key, const struct rates_op *op, uint64_t ns)
+{
+	if (op->timed)
+		json_uint(j, key, ns);
+	else
+		json_null(j, key);
+}
 
 static void json_op(struct json *j, const struct rates_op *op, double seconds)
 {
-	json_key(j, "iops");
-	json_double(j, (double)op->ops / seconds);
-	json_key(j, "bytes_per_second");
-	json_double(j, (double)op->bytes / seconds);
-	json_key(j, "p50_ns");
-	op->timed ? json_uint(j, op->p50_ns) : json_null(j);
-	json_key(j, "p99_ns");
-	op->timed ? json_uint(j, op->p99_ns) : json_null(j);
-	json_key(j, "in_flight");
-	json_uint(j, op->in_flight);
-	json_key(j, "errors");
-	json_uint(j, op->errors);
-	json_key(j, "errors_total");
-	json_uint(j, op->errors_total);
+	json_double(j, "iops", (double)op->ops / seconds);
+	json_double(j, "bytes_per_second", (double)op->bytes / seconds);
+	json_time(j, "p50_ns", op, op->p50_ns);
+	json_time(j, "p99_ns", op, op->p99_ns);
+	json_uint(j, "in_flight", op->in_flight);
+	json_uint(j, "errors", op->errors);
+	json_uint(j, "errors_total", op->errors_total);
 }
 
 static void json_volume(struct json *j, const struct rates_volume *v)
 {
-	json_open(j, '{');
-	json_key(j, "id");
-	json_string(j, v->id);
-	json_key(j, "name");
-	json_string(j, v->name);
-	json_key(j, "pool");
-	json_string(j, v->pool);
-	json_key(j, "device");
-	json_string(j, v->device);
-	json_key(j, "exact");
-	json_bool(j, v->exact);
-	json_key(j, "abnormal");
-	json_bool(j, v->abnormal);
-	json_key(j, "seconds");
-	json_double(j, v->seconds);
+	json_open(j, NULL, '{');
+	json_string(j, "id", v->id);
+	json_string(j, "name", v->name);
+	json_string(j, "pool", v->pool);
+	json_string(j, "device", v->device);
+	json_bool(j, "exact", v->exact);
+	json_bool(j, "abnormal", v->abnormal);
+	json_double(j, "seconds", v->seconds);
 	json_op(j, &v->all, v->seconds);
 	for (unsigned i = 0; i < RATES_OPS; i++) {
-		json_key(j, rates_op_names[i]);
-		json_open(j, '{');
+		json_open(j, rates_op_names[i], '{');
 		json_op(j, &v->op[i], v->seconds);
 		json_close(j, '}');
 	}
@@ -66,13 +106,10 @@ int top_print_json(const struct top *top)
 	if (all == NULL && top->rates.count > 0)
 		return -ENOMEM;
 	when_print(when_now_ns(), now);
-	json_open(&j, '{');
-	json_key(&j, "time");
-	json_string(&j, now);
-	json_key(&j, "node_id");
-	json_string(&j, top->node);
-	json_key(&j, "volumes");
-	json_open(&j, '[');
+	json_open(&j, NULL, '{');
+	json_string(&j, "time", now);
+	json_string(&j, "node_id", top->node);
+	json_open(&j, "volumes", '[');
 	for (size_t i = 0; i < top->rates.count; i++)
 		if (all[i]->counted)
 			json_volume(&j, all[i]);
