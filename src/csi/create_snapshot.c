@@ -88,7 +88,7 @@ static int release_run(struct op *op)
 
 static bool release_done(struct op *op)
 {
-	return !create_of(op)->source.quiesce.frozen;
+	return create_of(op)->source.quiesce.freeze != NODE_FROZEN;
 }
 
 static bool leftover_done(struct op *op)

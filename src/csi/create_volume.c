@@ -443,7 +443,7 @@ static int answer_run(struct op *op)
 
 static bool release_done(struct op *op)
 {
-	return !create_of(op)->source.quiesce.frozen;
+	return create_of(op)->source.quiesce.freeze != NODE_FROZEN;
 }
 
 static const struct op_step create_steps[] = {
