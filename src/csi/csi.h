@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The CSI services: their context, and what main() needs of them. One file per service for the
- * short RPCs (identity.c, controller.c, node.c), one file per long operation.
- */
+/* The CSI services' context, and what main() needs of them. */
 #ifndef RINGVOL_CSI_CSI_H
 #define RINGVOL_CSI_CSI_H
 
@@ -14,8 +11,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#define CSI_TOPOLOGY_KEY "topology.ringvol.dev/node"
 
 enum csi_services {
 	CSI_IDENTITY = 1 << 0,
@@ -45,10 +40,6 @@ enum {
 	 * image (29 ms at 4,000). */
 	CSI_MEASURE_MS = 1000,
 };
-/* Sizes in bytes; the contract's numbers. */
-#define CSI_SIZE_MIN     (16ULL << 20)
-#define CSI_SIZE_DEFAULT (1ULL << 30)
-#define CSI_SIZE_MAX     (1ULL << 50)
 /* A mounted volume without reflink is copied under a freeze only up to this much data. */
 #define CSI_FREEZE_COPY_MAX (256ULL << 20)
 
@@ -111,8 +102,6 @@ struct csi {
 int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *reactor,
 	struct pools *pools);
 void csi_close(struct csi *csi); /* no task may run; NULL is legal */
-/* Adds the services that config.services names, and Inspect. */
-int csi_register(struct csi *csi, struct grpc_registry *registry);
 
 /* Finds the devices and mounts that earlier runs left (a work job for each backend), clears devices
  * of volumes that are no more. To be called when pools are loaded, and again when a pool appears;
@@ -149,25 +138,5 @@ int csi_check_live(const struct csi *csi, struct err *err);
  * are known, every pool is ready, no drain. ERR_UNAVAILABLE: it will be by itself;
  * ERR_PRECONDITION: a pool needs somebody's hand. */
 int csi_check_ready(const struct csi *csi, struct err *err);
-
-/* The edge: UTF-8, no NUL, CSI's size limits, maps sorted by key. A grpc_check_fn. */
-enum grpc_status csi_check_request(const ProtobufCMessage *request, struct err *err);
-
-/* The one map from errors to gRPC. */
-enum grpc_status csi_status(enum err_code code);
-/* Ends a call with an error that was found before an operation began, and logs it. */
-void csi_refuse(struct csi *csi, struct grpc_call *call, const struct err *err);
-
-extern const struct grpc_method csi_identity_methods[];
-extern const struct grpc_method csi_controller_methods[];
-extern const struct grpc_method csi_node_methods[];
-extern const struct grpc_method csi_inspect_methods[];
-
-/* ---- one file per long operation; each is a grpc_method_fn ---- */
-grpc_method_fn csi_create_volume, csi_delete_volume, csi_controller_expand_volume;
-grpc_method_fn csi_create_snapshot, csi_delete_snapshot;
-grpc_method_fn csi_get_capacity;
-grpc_method_fn csi_node_stage, csi_node_unstage, csi_node_publish, csi_node_unpublish;
-grpc_method_fn csi_node_expand, csi_node_stats, csi_node_volume_health, csi_node_storage_health;
 
 #endif

@@ -4,7 +4,9 @@
  * failure is want of it. Text that comes from outside (paths) may not be UTF-8, which gRPC clients
  * refuse: such bytes become '?'.
  */
-#include "csi/inspect.h"
+#include "csi/inspect_items.h"
+
+#include "csi/messages.h"
 #include "csi/source.h"
 
 #include "base/utf8.h"

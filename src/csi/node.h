@@ -3,16 +3,15 @@
 #ifndef RINGVOL_CSI_NODE_H
 #define RINGVOL_CSI_NODE_H
 
-#include "csi/fields.h"
+#include "csi/access.h"
 #include "csi/node_owner.h"
 #include "csi/node_state.h"
-#include "csi/task.h"
+#include "csi/rpc.h"
 #include "mount/mnt.h"
 
 /* The start of every node operation's struct. */
 struct node_op {
 	struct csi_task task;
-	const char *id;             /* the volume's, from the request */
 	struct pool_object *volume; /* NULL where the operation works from the path alone */
 	const struct backend *backend;
 	struct csi_access access;
@@ -28,17 +27,9 @@ struct node_op {
 
 #define node_op_of(op_ptr) csi_task_of(op_ptr, struct node_op)
 
-/* Takes the volume's lock, whether the volume is known or not, so that operations by id and by name
- * meet. */
-void node_op_lock(struct node_op *n);
-/* What csi_task_start() asks for, known volume or not. */
-struct work_lane *node_lane(const struct node_op *n);
 /* Looks the volume up and checks that the capability asked for fits what it was made as, or what
  * its record allows besides. */
 int node_op_find(struct node_op *n, const Csi__V1__VolumeCapability *cap, struct err *err);
-/* 0, or ERR_INVALID naming the field: an absolute path of sane length. */
-int node_check_path(const char *field, const char *path, struct err *err);
-
 /* For RPCs that look for a volume at a path: one that cannot be a path is where no volume is,
  * ERR_NOT_FOUND (csi-sanity asks so). */
 int node_check_volume_path(const struct node_op *n, const char *path, struct err *err);

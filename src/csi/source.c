@@ -10,6 +10,14 @@
 
 #include <errno.h>
 
+int csi_check_whole(const struct pool_object *object, struct err *err)
+{
+	if (!object->truncated && !object->missing)
+		return 0;
+	return err_set(err, ERR_DATA_LOSS, "%s: its image %s", object->rec->name,
+		object->missing ? "is not there any more" : "is shorter than its record says");
+}
+
 void csi_source_lock(struct csi_task *task, enum record_kind kind, const char *id)
 {
 	struct pool_object *object;
@@ -18,7 +26,7 @@ void csi_source_lock(struct csi_task *task, enum record_kind kind, const char *i
 	bool in_use = pools_find_id(task->csi->pools, kind, id, &object, &ignored) == 0 &&
 		      kind == RECORD_VOLUME &&
 		      (node_volume_find(object) != NULL || !csi_knows_volume(task->csi, object));
-	csi_lock_id(task, in_use ? CSI_EXCLUSIVE : CSI_SHARED, kind, id);
+	csi_task_lock_id(task, in_use ? CSI_EXCLUSIVE : CSI_SHARED, kind, id);
 }
 
 int csi_source_find(struct csi_source *source, struct csi *csi, enum record_kind kind,

@@ -6,8 +6,8 @@
 #ifndef RINGVOL_CSI_SOURCE_H
 #define RINGVOL_CSI_SOURCE_H
 
-#include "csi/controller.h"
 #include "csi/quiesce.h"
+#include "csi/task.h"
 
 struct csi_source {
 	struct csi *csi;
@@ -21,6 +21,8 @@ struct csi_source {
 /* Locks what the id names: shared, but exclusive for a volume that has, or may have, to be held
  * still. */
 void csi_source_lock(struct csi_task *task, enum record_kind kind, const char *id);
+/* ERR_DATA_LOSS for one whose image is gone or cut short: nothing is acknowledged of it. */
+int csi_check_whole(const struct pool_object *object, struct err *err);
 /* Finds and checks it. thick: the target's. Errors as pools_find_id(), ERR_UNAVAILABLE, and
  * ERR_DATA_LOSS (its image is short). */
 int csi_source_find(struct csi_source *source, struct csi *csi, enum record_kind kind,

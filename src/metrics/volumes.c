@@ -6,7 +6,7 @@
  */
 #include "metrics/private.h"
 
-#include "csi/fields.h"
+#include "csi/condition.h"
 #include "csi/node_state.h"
 #include "probes/probes.h"
 

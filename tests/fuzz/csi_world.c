@@ -11,6 +11,7 @@
 #include "backends/backend.h"
 #include "base/log.h"
 #include "csi/node_state.h"
+#include "csi/services.h"
 #include "mount/mnt.h"
 #include "pool/private.h"
 

@@ -5,7 +5,7 @@
  */
 #include "csi_calls.h"
 
-#include "csi/fields.h"
+#include "csi/messages.h"
 #include "csi/node_state.h"
 #include "pool/private.h"
 

@@ -7,7 +7,7 @@
 #include "backends/backend.h"
 #include "backends/loop/lodev.h"
 #include "csi/condition.h"
-#include "csi/fields.h"
+#include "csi/messages.h"
 #include "csi/node_state.h"
 #include "pool/private.h"
 

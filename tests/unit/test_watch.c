@@ -252,7 +252,7 @@ static bool hangs(unsigned i)
 static void overstay(unsigned i)
 {
 	static const struct op_step none[] = {{NULL}};
-	struct node_op n = {.task.csi = csi, .volume = volumes[i], .id = "overstayed"};
+	struct node_op n = {.task = {.csi = csi, .id = "overstayed"}, .volume = volumes[i]};
 	op_init(&n.task.op, &reactor, "test", none, NULL);
 	cr_assert_lt(node_fail(&n.task.op, -ETIMEDOUT, "mount", "/m"), 0);
 	cr_assert(hangs(i));

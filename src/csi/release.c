@@ -23,6 +23,8 @@
 #include "blockio/boot_mark.h"
 #include "csi/look.h"
 #include "csi/node.h"
+#include "csi/request.h"
+#include "csi/services.h"
 #include "csi/stats_batch.h"
 
 #include <errno.h>
@@ -122,7 +124,7 @@ static int refuse_owned(struct op *op, const struct pool_object *whose)
 	return op_fail(op, ERR_PRECONDITION,
 		"%s: what is mounted at %s (device %u:%u) is volume %s's, not volume %s's; it is not touched, call with the id of that volume if it should go",
 		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor,
-		whose->rec != NULL ? whose->rec->name : whose->key, r->n.id);
+		whose->rec != NULL ? whose->rec->name : whose->key, r->n.task.id);
 }
 
 static void take(struct release *r, const struct backend_dev *dev, const struct backend *backend)
@@ -139,8 +141,8 @@ static int owner_end(struct op *op, int res)
 		return res;
 	const struct pool_object *whose =
 		owner->found ? node_dev_volume(r->n.task.csi, &owner->dev) : NULL;
-	bool its = whose != NULL && pool_object_has_id(whose, r->n.id);
-	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.id);
+	bool its = whose != NULL && pool_object_has_id(whose, r->n.task.id);
+	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.task.id);
 	r->at = AT_OURS;
 	if (its || (nobodys && !is_remembered(r))) {
 		take(r, &owner->dev, owner->dev_backend);
@@ -165,7 +167,7 @@ static int owner_end(struct op *op, int res)
 		return 0;
 	return op_fail(op, ERR_PRECONDITION,
 		"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not touched, unmount it by hand if it should go",
-		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.id);
+		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.task.id);
 }
 
 /* ---- unstage: where is the volume's device? ---- */
@@ -175,13 +177,14 @@ static bool device_done(struct op *op)
 	struct release *r = release_of(op);
 	struct record_id id;
 	return !r->unstage || r->mine.attached || r->at == AT_STRANGE ||
-	       (r->n.volume != NULL ? r->n.backend == NULL : record_id_parse(r->n.id, &id) < 0);
+	       (r->n.volume != NULL ? r->n.backend == NULL
+				    : record_id_parse(r->n.task.id, &id) < 0);
 }
 
 static int device_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	node_owner_of_volume(&r->owner, op->reactor, r->n.volume, r->n.id);
+	node_owner_of_volume(&r->owner, op->reactor, r->n.volume, r->n.task.id);
 	r->owner.backend = r->n.backend;
 	return op_child(op, &r->owner.op);
 }
@@ -278,10 +281,10 @@ static int others_end(struct op *op, int res)
 	if (r->others.count > 0 && !r->unstage)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: volume %s is staged at %s, and still published at %s; unpublish it there, then unstage it",
-			r->field, r->n.id, r->path, r->others.path);
+			r->field, r->n.task.id, r->path, r->others.path);
 	if (r->others.count > 0)
 		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is still published at %s; unpublish it first", r->n.id,
+			"volume %s is still published at %s; unpublish it first", r->n.task.id,
 			r->others.path);
 	forget_others(r);
 	return other_mount(r) != NULL ? others_run(op) : 0;
@@ -345,7 +348,7 @@ static int unmount_again(struct op *op)
 				ring_now_ns(op->reactor->ring) + CSI_ALONE_MS * UINT64_C(1000000);
 		return op_sleep(op, STATS_BATCH_MS);
 	}
-	csi_look_key(r->n.id, r->look_key);
+	csi_look_key(r->n.task.id, r->look_key);
 	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
 		&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
@@ -458,7 +461,7 @@ static int forget_run(struct op *op)
 	struct err gone = {0};
 	if (r->n.volume == NULL) /* its pool may have come meanwhile */
 		(void)pools_find_id(
-			r->n.task.csi->pools, RECORD_VOLUME, r->n.id, &r->n.volume, &gone);
+			r->n.task.csi->pools, RECORD_VOLUME, r->n.task.id, &r->n.volume, &gone);
 	struct node_volume *node = state_of(r);
 	if (node != NULL) {
 		node_volume_clear_dev(r->n.task.csi, node);
@@ -467,19 +470,7 @@ static int forget_run(struct op *op)
 	return 0;
 }
 
-static int answer_run(struct op *op)
-{
-	struct release *r = release_of(op);
-	if (r->unstage)
-		csi_task_response(&r->n.task, Csi__V1__NodeUnstageVolumeResponse,
-			csi__v1__node_unstage_volume_response__init);
-	else
-		csi_task_response(&r->n.task, Csi__V1__NodeUnpublishVolumeResponse,
-			csi__v1__node_unpublish_volume_response__init);
-	return 0;
-}
-
-static const struct op_step release_steps[] = {
+static const struct op_step steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"owner", .done = owner_done, .run = owner_run, .end = owner_end},
 	{"look for device", .done = device_done, .run = device_run, .end = device_end},
@@ -489,46 +480,39 @@ static const struct op_step release_steps[] = {
 	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"forget", .done = forget_done, .run = forget_run},
-	{"answer", .run = answer_run},
 	{NULL},
 };
 
-static void release_start(struct grpc_call *call, const ProtobufCMessage *request,
-	const char *volume_id, const char *path, bool unstage)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	struct csi *csi = grpc_call_context(call);
-	struct release *r = csi_task_new(call, request, sizeof(*r));
-	if (r == NULL)
-		return;
-	struct err err = {0}, ignored = {0};
-	r->n.id = volume_id;
-	r->path = path;
-	r->unstage = unstage;
-	r->field = unstage ? "staging_target_path" : "target_path";
-	int res = volume_id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (res == 0)
-		res = node_check_path(r->field, path, &err);
-	if (res < 0) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
+	(void)err;
+	struct release *r = container_of(task, struct release, n.task);
+	struct err ignored = {0};
+	r->unstage = task->rpc == &csi_node_unstage;
+	r->field = task->rpc->paths[0];
+	r->path = csi_field(task->request, r->field);
 	/* Unknown, or its pool is away: the path says enough. */
-	if (pools_find_id(csi->pools, RECORD_VOLUME, volume_id, &r->n.volume, &ignored) == 0)
+	if (pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &r->n.volume, &ignored) == 0) {
+		csi_task_names(task, r->n.volume->rec);
 		r->n.backend = backend_get(r->n.volume->rec->device);
-	node_op_lock(&r->n);
-	csi_task_start(&r->n.task, r->n.volume != NULL ? r->n.volume->rec->name : volume_id,
-		node_lane(&r->n), release_steps);
+	}
+	return 0;
 }
 
-void csi_node_unpublish(struct grpc_call *call, const ProtobufCMessage *request)
-{
-	const Csi__V1__NodeUnpublishVolumeRequest *req = (const void *)request;
-	release_start(call, request, csi_str(req->volume_id), csi_str(req->target_path), false);
-}
+const struct csi_rpc csi_node_unpublish = {
+	.id = "volume_id",
+	.paths = {"target_path"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct release),
+	.prepare = prepare,
+	.steps = steps,
+};
 
-void csi_node_unstage(struct grpc_call *call, const ProtobufCMessage *request)
-{
-	const Csi__V1__NodeUnstageVolumeRequest *req = (const void *)request;
-	release_start(
-		call, request, csi_str(req->volume_id), csi_str(req->staging_target_path), true);
-}
+const struct csi_rpc csi_node_unstage = {
+	.id = "volume_id",
+	.paths = {"staging_target_path"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct release),
+	.prepare = prepare,
+	.steps = steps,
+};

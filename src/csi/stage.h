@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NodeStageVolume's state, and its steps before there is a device (stage_look.c): the table is
- * node_stage.c's. */
-#ifndef RINGVOL_CSI_STAGE_PRIV_H
-#define RINGVOL_CSI_STAGE_PRIV_H
+/* NodeStageVolume's state, and its steps before there is a device (stage_checks.c): the table is
+ * stage.c's. */
+#ifndef RINGVOL_CSI_STAGE_H
+#define RINGVOL_CSI_STAGE_H
 
 #include "blockio/holder.h"
 #include "csi/clean_log.h"
@@ -15,7 +15,7 @@ struct stage {
 	bool attached_here;  /* this attempt attached the device */
 	bool attached_first; /* likewise, and no earlier run had */
 	bool offline_growth; /* ext4 grows only before it is mounted */
-	bool held;           /* somebody has the device for itself */
+	bool in_use;         /* somebody has the device for itself */
 	bool asked;          /* who that is was looked for, for the mount that was refused */
 	struct holder holder;
 	unsigned attempts; /* to have the device alone, and the pauses between */
@@ -55,7 +55,7 @@ bool stage_tools_done(struct op *op);
 int stage_tools_run(struct op *op);
 int stage_tools_end(struct op *op, int res);
 /* A work job: -EBUSY while somebody has the device for itself. arg: the stage. */
-int stage_held_job(void *arg);
+int stage_users_job(void *arg);
 /* The image holds what is to be mounted. */
 bool stage_probe_done(struct op *op);
 int stage_probe_run(struct op *op);

@@ -10,6 +10,8 @@
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
 #include "csi/node.h"
+#include "csi/request.h"
+#include "csi/services.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,12 +61,12 @@ static int staging_end(struct op *op, int res)
 }
 
 /* The device of a block volume, bound again if it went away behind our back. */
-static bool device_done(struct op *op)
+static bool attach_done(struct op *op)
 {
 	return !publish_of(op)->n.access.block;
 }
 
-static int device_run(struct op *op)
+static int attach_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
@@ -76,7 +78,7 @@ static int device_run(struct op *op)
 	return p->n.backend->attach(p->n.backend, op, &p->n.dev);
 }
 
-static int device_end(struct op *op, int res)
+static int attach_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
 	int r = backend_end(op, &p->n.dev, res);
@@ -322,58 +324,50 @@ static int bind_undo(struct op *op)
 		sizeof(p->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
-static int answer_run(struct op *op)
+static int remember_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
 	if (node_volume_add_mount(node, p->target_path, p->read_only, p->n.access.single_writer) <
 		0)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	csi_task_response(&p->n.task, Csi__V1__NodePublishVolumeResponse,
-		csi__v1__node_publish_volume_response__init);
 	return 0;
 }
 
-static const struct op_step publish_steps[] = {
+static const struct op_step steps[] = {
 	{"staging", .done = staging_done, .run = staging_run, .end = staging_end},
-	{"device", .done = device_done, .run = device_run, .end = device_end},
+	{"attach", .done = attach_done, .run = attach_run, .end = attach_end},
 	{"target", .run = target_run, .end = target_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"mode", .done = mode_done, .run = mode_run, .end = mode_end},
 	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
 	{"bind", .done = bind_done, .run = bind_run, .end = bind_end, .undo = bind_undo},
-	{"answer", .run = answer_run},
+	{"remember", .run = remember_run},
 	{NULL},
 };
 
-void csi_node_publish(struct grpc_call *call, const ProtobufCMessage *request)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	const Csi__V1__NodePublishVolumeRequest *req = (const void *)request;
-	struct csi *csi = grpc_call_context(call);
-	struct publish *p = csi_task_new(call, request, sizeof(*p));
-	if (p == NULL)
-		return;
-	struct err err = {0};
-	p->n.id = csi_str(req->volume_id);
+	const Csi__V1__NodePublishVolumeRequest *req = (const void *)task->request;
+	struct publish *p = container_of(task, struct publish, n.task);
 	p->staging_path = csi_str(req->staging_target_path);
 	p->target_path = csi_str(req->target_path);
-	int r = p->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (r == 0)
-		r = node_check_path("target_path", p->target_path, &err);
-	if (r == 0 && req->volume_capability == NULL)
-		r = err_set(&err, ERR_INVALID, "volume_capability is missing");
-	if (r == 0 && p->staging_path[0] == '\0')
-		r = err_set(&err, ERR_PRECONDITION,
+	if (p->staging_path[0] == '\0')
+		return err_set(err, ERR_PRECONDITION,
 			"staging_target_path is missing; this driver needs NodeStageVolume first");
+	int r = csi_check_path("staging_target_path", p->staging_path, err);
 	if (r == 0)
-		r = node_check_path("staging_target_path", p->staging_path, &err);
-	if (r == 0)
-		r = node_op_find(&p->n, req->volume_capability, &err);
-	if (r < 0) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
+		r = node_op_find(&p->n, req->volume_capability, err);
 	p->read_only = req->readonly || p->n.access.read_only;
-	node_op_lock(&p->n);
-	csi_task_start(&p->n.task, p->n.volume->rec->name, node_lane(&p->n), publish_steps);
+	return r;
 }
+
+const struct csi_rpc csi_node_publish = {
+	.id = "volume_id",
+	.paths = {"target_path"},
+	.required = {"volume_capability"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct publish),
+	.prepare = prepare,
+	.steps = steps,
+};
