@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// HELPER_WARM and HELPER_LANE_MAX of reactor/helper.h.
+// HELPER_WARM of reactor/helper.h and LANE_HELPERS_MAX of reactor/lane.h.
 const helpersWarm, helpersMax = 4, 256
 
 // swallower is a FUSE server that says hello and then takes requests without ever answering: who asks

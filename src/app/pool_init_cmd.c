@@ -18,15 +18,15 @@ static const struct command pool_init_command = {
 	.options = no_rows,
 };
 
-static void print_features(const struct bytes_features *f)
+static void print_features(const struct fs_features *f)
 {
-	const char *name = bytes_fs_name(f->fs_type);
+	const char *name = fs_type_name(f->fs_type);
 	if (name != NULL)
 		printf("  file system    %s\n", name);
 	else
 		printf("  file system    type 0x%llx\n", (unsigned long long)f->fs_type);
 	if (f->no_journal)
-		printf("  journal        no: " BYTES_NO_JOURNAL "\n");
+		printf("  journal        no: " FS_NO_JOURNAL "\n");
 	printf("  reflink        %s\n",
 		f->reflink ? "yes: snapshots, clones and fresh volumes share their bytes"
 			   : "no: snapshots and clones copy their bytes");
@@ -52,7 +52,7 @@ int pool_init_main(int argc, char *const *argv)
 		options_print_help(&pool_init_command, stdout);
 		return 0;
 	}
-	struct bytes_features features = {0};
+	struct fs_features features = {0};
 	bool existed = false;
 	if (pool_init_dir(result.operand, &features, &existed, &err) < 0) {
 		fprintf(stderr, "ringvol pool init: %s\n", err.message);

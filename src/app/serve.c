@@ -27,10 +27,10 @@
 #include "csi/registration.h"
 #include "csi/services.h"
 #include "csi/task.h"
-#include "csi/watch.h"
 #include "descriptor_set.h"
 #include "metrics/endpoints.h"
 #include "mount/mnt.h"
+#include "node/watch.h"
 #include "pool/pool.h"
 #include "probes/probes.h"
 #include "reactor/op.h"
@@ -122,9 +122,9 @@ static void log_no_journal(struct serve *s, const struct pool *pool)
 		return;
 	s->no_journal_said[i] = true;
 	log_event(LOG_LEVEL_WARN,
-		"the pool's file system has no journal that sysfs tells of: " BYTES_NO_JOURNAL,
+		"the pool's file system has no journal that sysfs tells of: " FS_NO_JOURNAL,
 		log_fields({"pool", pool_name(pool)}, {"path", pool_path(pool)},
-			{"remedy", BYTES_NO_JOURNAL_REMEDY}));
+			{"remedy", FS_NO_JOURNAL_REMEDY}));
 }
 
 static void update_health(struct serve *s)
@@ -145,7 +145,7 @@ static void on_adopted(void *arg)
 
 static bool adopting(const struct serve *s)
 {
-	return s->csi != NULL && csi_adopting(s->csi);
+	return s->csi != NULL && node_adopting(s->csi->node);
 }
 
 static void on_pools_loaded(void *arg)
@@ -160,7 +160,7 @@ static void on_pool_changed(void *arg, struct pool *pool)
 	if (s->draining)
 		return;
 	if (s->csi != NULL && pool_state(pool) == POOL_READY)
-		csi_adopt(s->csi, on_adopted, s);
+		node_adopt(s->csi->node, on_adopted, s);
 	if (!s->serving)
 		return; /* the start says how all of them are */
 	log_pool(pool);
@@ -341,14 +341,14 @@ static void on_ublkd_returned(void *arg)
 {
 	struct serve *s = arg;
 	if (s->csi != NULL && !s->draining)
-		csi_adopt(s->csi, on_adopted, s);
+		node_adopt(s->csi->node, on_adopted, s);
 }
 
 static int open_csi(struct serve *s, struct err *err)
 {
 	int r = 0;
 	backend_loop_configure(&s->options.loop);
-	if (s->options.ublk) {
+	if (s->options.ublk != SERVE_UBLKD_OFF) {
 		s->options.ublkd.on_returned = on_ublkd_returned;
 		s->options.ublkd.arg = s;
 		r = backend_ublk_open(&s->reactor, &s->options.ublkd);
@@ -360,11 +360,11 @@ static int open_csi(struct serve *s, struct err *err)
 		r = csi_open(&s->csi, &s->options.csi, &s->reactor, s->pools);
 	if (r < 0)
 		return err_sys(err, r, "the services cannot be opened");
-	s->csi->probes = s->probes;
-	r = csi_watch_open(s->csi);
+	s->csi->node->probes = s->probes;
+	r = node_watch_open(s->csi->node);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
-	csi_adopt(s->csi, on_adopted, s);
+	node_adopt(s->csi->node, on_adopted, s);
 	return wait_for(s, &s->adopted, err);
 }
 

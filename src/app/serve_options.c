@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options of `ringvol serve`: one setter for each row of the table at the end. A setter checks
- * a value fully, so that what is wrong is said before anything is opened, and copies what it keeps.
+ * The options of `ringvol serve`: the table at the end, and a setter for each row that no kind of
+ * value (base/options.h) fits. A setter checks a value fully, so that what is wrong is said before
+ * anything is opened, and copies what it keeps.
  */
 #include "app/serve_options.h"
 
@@ -21,22 +22,6 @@ static bool is_alnum(char c)
 	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-/* Decimal digits and nothing else: strtoull() would take a sign and blanks. */
-static bool parse_number(const char *s, uint64_t max, uint64_t *ret)
-{
-	uint64_t n = 0;
-	if (*s == '\0')
-		return false;
-	for (; *s >= '0' && *s <= '9'; s++)
-		if (__builtin_mul_overflow(n, 10, &n) ||
-			__builtin_add_overflow(n, (uint64_t)(*s - '0'), &n))
-			return false;
-	if (*s != '\0' || n > max)
-		return false;
-	*ret = n;
-	return true;
-}
-
 static int keep(struct serve_options *o, const char *value, const char **ret, struct err *err)
 {
 	const char *copy = arena_strdup(o->arena, value);
@@ -46,34 +31,7 @@ static int keep(struct serve_options *o, const char *value, const char **ret, st
 	return 0;
 }
 
-/* The place of value in names, or -EINVAL with all of them in *err. */
-static int parse_choice(
-	const char *value, const char *const *names, const char *shown, struct err *err)
-{
-	for (int i = 0; names[i] != NULL; i++)
-		if (strcmp(value, names[i]) == 0)
-			return i;
-	const char *near = options_nearest(value, names);
-	return err_set(err, ERR_INVALID, "not one of %s%s%s%s", shown,
-		near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
-		near != NULL ? "'?" : "");
-}
-
 /* ---- endpoint ---- */
-
-static int check_unix_path(const char *path, struct err *err)
-{
-	if (path[0] != '/')
-		return err_set(err, ERR_INVALID,
-			"the socket's path must be absolute, as in unix:///run/ringvol/csi.sock");
-	if (path[strlen(path) - 1] == '/')
-		return err_set(err, ERR_INVALID, "the socket's path names a directory");
-	/* One byte is the ending NUL. */
-	size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
-	if (strlen(path) > max)
-		return err_set(err, ERR_INVALID, "the socket's path is longer than %zu bytes", max);
-	return 0;
-}
 
 /* Other addresses than the loopback's are refused: there is no authentication. */
 static int check_tcp(const char *address, struct err *err)
@@ -84,7 +42,7 @@ static int check_tcp(const char *address, struct err *err)
 		uint64_t port;
 		if (strncmp(address, hosts[i], len) != 0)
 			continue;
-		if (!parse_number(address + len, 65535, &port) || port == 0)
+		if (!options_number(address + len, 1, 65535, &port))
 			return err_set(
 				err, ERR_INVALID, "the port must be a number from 1 to 65535");
 		return 0;
@@ -98,9 +56,9 @@ static int set_endpoint(void *target, const char *value, struct err *err)
 	struct serve_options *o = target;
 	int r;
 	if (strncmp(value, "unix://", 7) == 0)
-		r = check_unix_path(value + 7, err);
+		r = options_socket(value + 7, err);
 	else if (strncmp(value, "unix:", 5) == 0)
-		r = check_unix_path(value + 5, err);
+		r = options_socket(value + 5, err);
 	else if (strncmp(value, "tcp://", 6) == 0)
 		r = check_tcp(value + 6, err);
 	else
@@ -116,17 +74,6 @@ static int set_endpoint(void *target, const char *value, struct err *err)
 	if (r < 0)
 		return r;
 	o->endpoint_count++;
-	return 0;
-}
-
-/* value: NULL for the flag, else its variable's. */
-static int set_insecure_tcp(void *target, const char *value, struct err *err)
-{
-	static const char *const names[] = {"false", "true", NULL};
-	int i = value == NULL ? 1 : parse_choice(value, names, "true, false", err);
-	if (i < 0)
-		return i;
-	((struct serve_options *)target)->insecure_tcp = i == 1;
 	return 0;
 }
 
@@ -217,7 +164,7 @@ static int set_pool_setting(struct pool_config *pool, char *setting, struct err 
 		return parse_overcommit(value, &pool->overcommit, err);
 	if (strcmp(setting, "reserve") == 0 && value != NULL) {
 		uint64_t pct;
-		if (!parse_number(value, 90, &pct))
+		if (!options_number(value, 0, 90, &pct))
 			return err_set(err, ERR_INVALID, "reserve is a percentage from 0 to 90");
 		pool->reserve_pct = (unsigned)pct;
 		return 0;
@@ -276,18 +223,17 @@ static int set_pool(void *target, const char *value, struct err *err)
 	return 0;
 }
 
-/* ---- choices ---- */
+/* ---- others ---- */
 
 static int set_services(void *target, const char *value, struct err *err)
 {
-	static const char *const names[] = {"identity", "controller", "node", NULL};
 	static const unsigned bits[] = {CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE};
 	unsigned services = CSI_IDENTITY;
 	for (size_t len;; value += len + 1) {
 		char name[32];
 		len = strcspn(value, ",");
 		snprintf(name, sizeof(name), "%.*s", (int)len, value);
-		int i = parse_choice(name, names, "identity, controller, node", err);
+		int i = options_choice(name, "identity|controller|node", err);
 		if (i < 0)
 			return i;
 		services |= bits[i];
@@ -295,37 +241,6 @@ static int set_services(void *target, const char *value, struct err *err)
 			break;
 	}
 	((struct serve_options *)target)->csi.services = services;
-	return 0;
-}
-
-static int set_controller_expand(void *target, const char *value, struct err *err)
-{
-	static const char *const names[] = {"node", "on", NULL};
-	int i = parse_choice(value, names, "on, node", err);
-	if (i < 0)
-		return i;
-	((struct serve_options *)target)->csi.controller_expand = i == 1;
-	return 0;
-}
-
-static int set_csi_version(void *target, const char *value, struct err *err)
-{
-	static const char *const names[] = {"both", "1.12", "1.13", NULL};
-	static const unsigned health[] = {
-		CSI_HEALTH_1_12 | CSI_HEALTH_1_13, CSI_HEALTH_1_12, CSI_HEALTH_1_13};
-	int i = parse_choice(value, names, "both, 1.12, 1.13", err);
-	if (i < 0)
-		return i;
-	((struct serve_options *)target)->csi.health = health[i];
-	return 0;
-}
-
-static int set_max_volumes(void *target, const char *value, struct err *err)
-{
-	uint64_t n;
-	if (!parse_number(value, INT32_MAX, &n))
-		return err_set(err, ERR_INVALID, "not a number from 0 (no limit) to %d", INT32_MAX);
-	((struct serve_options *)target)->csi.max_volumes = (int64_t)n;
 	return 0;
 }
 
@@ -346,21 +261,6 @@ static int set_target_root(void *target, const char *value, struct err *err)
 	return r;
 }
 
-static int set_registration(void *target, const char *value, struct err *err)
-{
-	struct serve_options *o = target;
-	if (value[0] != '/')
-		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
-	return keep(o, value, &o->kubelet_registration, err);
-}
-
-static int set_kubelet_endpoint(void *target, const char *value, struct err *err)
-{
-	struct serve_options *o = target;
-	int r = check_unix_path(value, err);
-	return r < 0 ? r : keep(o, value, &o->kubelet_endpoint, err);
-}
-
 static int set_http(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
@@ -376,64 +276,6 @@ static int set_http(void *target, const char *value, struct err *err)
 	return keep(o, value, &o->http, err);
 }
 
-static int set_ublkd(void *target, const char *value, struct err *err)
-{
-	static const char *const names[] = {"off", "external", "start", NULL};
-	int i = parse_choice(value, names, "start, external, off", err);
-	if (i < 0)
-		return i;
-	struct serve_options *o = target;
-	o->ublk = i != 0;
-	o->ublkd.start = i == 2;
-	return 0;
-}
-
-static int set_ublkd_socket(void *target, const char *value, struct err *err)
-{
-	struct serve_options *o = target;
-	int r = check_unix_path(value, err);
-	return r < 0 ? r : keep(o, value, &o->ublkd.socket_path, err);
-}
-
-static int set_ublkd_state_dir(void *target, const char *value, struct err *err)
-{
-	struct serve_options *o = target;
-	if (value[0] != '/')
-		return err_set(err, ERR_INVALID, "the directory's path must be absolute");
-	return keep(o, value, &o->ublkd.state_dir, err);
-}
-
-/* The flag has no value, the variable has one. */
-static int set_block_on_loop(void *target, const char *value, struct err *err)
-{
-	static const char *const names[] = {"false", "true", "0", "1", NULL};
-	int i = value == NULL ? 1 : parse_choice(value, names, "true, false", err);
-	if (i < 0)
-		return i;
-	((struct serve_options *)target)->loop.block_on_loop = i % 2 == 1;
-	return 0;
-}
-
-static int set_log_level(void *target, const char *value, struct err *err)
-{
-	static const char *const names[] = {"error", "warn", "info", "debug", NULL};
-	int i = parse_choice(value, names, "error, warn, info, debug", err);
-	if (i < 0)
-		return i;
-	((struct serve_options *)target)->log_level = (enum log_level)i;
-	return 0;
-}
-
-static int set_log_format(void *target, const char *value, struct err *err)
-{
-	static const char *const names[] = {"logfmt", "json", NULL};
-	int i = parse_choice(value, names, "logfmt, json", err);
-	if (i < 0)
-		return i;
-	((struct serve_options *)target)->log_format = (enum log_format)i;
-	return 0;
-}
-
 static const struct option_row rows[] = {
 	{"--endpoint", "unix:///PATH|tcp://127.0.0.1:PORT", {"CSI_ENDPOINT"},
 		.fallback = "unix:///run/ringvol/csi.sock",
@@ -444,7 +286,7 @@ static const struct option_row rows[] = {
 		.help = "allow tcp endpoints: they have neither encryption nor authentication,\n"
 			"so every local user and every pod in the host's network can call\n"
 			"the driver and delete volumes",
-		.set = set_insecure_tcp},
+		.kind = OPTION_FLAG, OPTION_IN(struct serve_options, insecure_tcp)},
 	{"--driver-name", "NAME", {"RINGVOL_DRIVER_NAME"}, .fallback = "csi.ringvol.dev",
 		.help = "the name storage classes call it by", .set = set_driver_name},
 	{"--node-id", "ID", {"NODE_ID", "KUBE_NODE_NAME"}, .fallback_help = "the host name",
@@ -473,43 +315,48 @@ static const struct option_row rows[] = {
 	{"--kubelet-registration", "DIR", {"RINGVOL_KUBELET_REGISTRATION"}, .fallback_help = "off",
 		.help = "register with kubelet, whose registry directory this is\n"
 			"(/var/lib/kubelet/plugins_registry)",
-		.set = set_registration},
+		.kind = OPTION_PATH, OPTION_IN(struct serve_options, kubelet_registration)},
 	{"--kubelet-endpoint", "PATH", {"RINGVOL_KUBELET_ENDPOINT"},
 		.fallback_help = "the first unix socket of --endpoint",
 		.help = "our socket as kubelet sees it, from outside the container",
-		.set = set_kubelet_endpoint},
+		.kind = OPTION_SOCKET, OPTION_IN(struct serve_options, kubelet_endpoint)},
 	{"--controller-expand", "on|node", {"RINGVOL_CONTROLLER_EXPAND"}, .fallback = "on",
 		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
-		.set = set_controller_expand},
+		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, csi.controller_expand),
+		.numbers = {true, false}},
 	{"--csi-version", "both|1.12|1.13", {"RINGVOL_CSI_VERSION"}, .fallback = "both",
 		.help = "whose health capabilities are advertised; the calls of both are served\n"
 			"1.12: VOLUME_CONDITION; 1.13: GET_VOLUME_HEALTH and its like",
-		.set = set_csi_version},
+		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, csi.health),
+		.numbers = {CSI_HEALTH_1_12 | CSI_HEALTH_1_13, CSI_HEALTH_1_12, CSI_HEALTH_1_13}},
 	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
-		.help = "what NodeGetInfo tells the scheduler; 0: no limit",
-		.set = set_max_volumes},
+		.help = "what NodeGetInfo tells the scheduler; 0: no limit", .kind = OPTION_NUMBER,
+		OPTION_IN(struct serve_options, csi.max_volumes), .max = INT32_MAX},
 	{"--ublkd", "start|external|off", {"RINGVOL_UBLKD"}, .fallback = "start",
 		.help = "the data process of ublk volumes\n"
 			"start: started when one is needed and none answers\n"
 			"external: a service or pod of its own runs 'ringvol ublkd'\n"
 			"off: no ublk volumes on this node",
-		.set = set_ublkd},
+		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, ublk)},
 	{"--ublkd-socket", "PATH", {"RINGVOL_UBLKD_SOCKET"}, .fallback = UBLKD_SOCKET,
-		.help = "where the data process listens", .set = set_ublkd_socket},
+		.help = "where the data process listens", .kind = OPTION_SOCKET,
+		OPTION_IN(struct serve_options, ublkd.socket_path)},
 	{"--ublkd-state-dir", "PATH", {"RINGVOL_UBLKD_STATE_DIR"}, .fallback = UBLKD_STATE_DIR,
 		.help = "where it keeps what it knows of its devices; not across a reboot",
-		.set = set_ublkd_state_dir},
+		.kind = OPTION_PATH, OPTION_IN(struct serve_options, ublkd.state_dir)},
 	{"--block-on-loop", NULL, {"RINGVOL_BLOCK_ON_LOOP"}, .fallback_help = "off",
 		.help = "give pods with raw block volumes the loop node itself, where else a "
 			"device-mapper\n"
 			"device stands between. Whoever holds a loop node can make it serve "
 			"another image:\n"
 			"for nodes without device mapper whose pods are trusted",
-		.set = set_block_on_loop},
+		.kind = OPTION_FLAG, OPTION_IN(struct serve_options, loop.block_on_loop)},
 	{"--log-level", "error|warn|info|debug", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
-		.help = "what is logged, on standard error", .set = set_log_level},
+		.help = "what is logged, on standard error", .kind = OPTION_CHOICE,
+		OPTION_IN(struct serve_options, log_level)},
 	{"--log-format", "logfmt|json", {"RINGVOL_LOG_FORMAT"}, .fallback = "logfmt",
-		.help = "how a line looks", .set = set_log_format},
+		.help = "how a line looks", .kind = OPTION_CHOICE,
+		OPTION_IN(struct serve_options, log_format)},
 	{NULL},
 };
 
@@ -558,6 +405,8 @@ int serve_options_parse(struct serve_options *ret, struct options_result *ret_re
 		r = check_insecure_tcp(ret, err);
 	if (r == 0 && !ret_result->help)
 		r = complete_registration(ret, err);
+	if (r == 0)
+		ret->ublkd.start = ret->ublk == SERVE_UBLKD_START;
 	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)
 		return r;
 	char host[HOST_NAME_MAX + 1];

@@ -20,8 +20,11 @@ enum {
 	SERVE_POOL_NAME_MAX = 63, /* bytes; it is a label of metrics and a StorageClass value */
 };
 
+/* The data process, as --ublkd names them. */
+enum serve_ublkd { SERVE_UBLKD_START, SERVE_UBLKD_EXTERNAL, SERVE_UBLKD_OFF };
+
 struct serve_options {
-	struct arena *arena; /* holds every string below */
+	struct arena *arena; /* what setters keep; other strings are the command line's own */
 	const char *endpoints[SERVE_ENDPOINTS_MAX];
 	unsigned endpoint_count;
 	bool insecure_tcp; /* without it no endpoint is TCP */
@@ -31,7 +34,7 @@ struct serve_options {
 	bool no_pools; /* said with "none"; without it there is one at least */
 	struct csi_config csi;
 	struct backend_loop_config loop;
-	bool ublk;
+	enum serve_ublkd ublk;
 	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */
 	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */
 	unsigned target_root_count;

@@ -73,115 +73,30 @@ struct ublkd {
 
 /* ---- options ---- */
 
-static int set_path(const char **ret, const char *value, struct err *err)
-{
-	if (value[0] != '/' || value[strlen(value) - 1] == '/')
-		return err_set(err, ERR_INVALID, "not an absolute path");
-	*ret = value;
-	return 0;
-}
-
-static int set_socket(void *target, const char *value, struct err *err)
-{
-	return set_path(&((struct ublkd_options *)target)->socket, value, err);
-}
-
-static int set_state_dir(void *target, const char *value, struct err *err)
-{
-	return set_path(&((struct ublkd_options *)target)->state_dir, value, err);
-}
-
-static int set_number(unsigned *ret, const char *value, unsigned max, struct err *err)
-{
-	char *end;
-	unsigned long n = value[0] >= '1' && value[0] <= '9' ? strtoul(value, &end, 10) : 0;
-	if (n == 0 || *end != '\0' || n > max)
-		return err_set(err, ERR_INVALID, "not a number from 1 to %u", max);
-	*ret = (unsigned)n;
-	return 0;
-}
-
-static int set_threads(void *target, const char *value, struct err *err)
-{
-	return set_number(
-		&((struct ublkd_options *)target)->threads, value, UBLK_IO_THREADS_MAX, err);
-}
-
-static int set_devices_max(void *target, const char *value, struct err *err)
-{
-	return set_number(
-		&((struct ublkd_options *)target)->devices_max, value, UBLKD_DEVICES_MAX, err);
-}
-
-static int set_log_level(void *target, const char *value, struct err *err)
-{
-	static const char *const names[] = {"error", "warn", "info", "debug"};
-	for (unsigned i = 0; i < 4; i++)
-		if (strcmp(value, names[i]) == 0) {
-			((struct ublkd_options *)target)->log_level = (enum log_level)i;
-			return 0;
-		}
-	return err_set(err, ERR_INVALID, "not error, warn, info or debug");
-}
-
-static int set_log_format(void *target, const char *value, struct err *err)
-{
-	bool json = strcmp(value, "json") == 0;
-	if (!json && strcmp(value, "logfmt") != 0)
-		return err_set(err, ERR_INVALID, "not logfmt or json");
-	((struct ublkd_options *)target)->log_format = json ? LOG_FORMAT_JSON : LOG_FORMAT_LOGFMT;
-	return 0;
-}
-
-static int set_detach(void *target, const char *value, struct err *err)
-{
-	(void)value;
-	(void)err;
-	((struct ublkd_options *)target)->detach = true;
-	return 0;
-}
-
 static const struct option_row rows[] = {
-	{.flag = "--socket",
-		.value = "PATH",
-		.environment = {"RINGVOL_UBLKD_SOCKET"},
-		.fallback = UBLKD_SOCKET,
-		.help = "where the driver finds this process",
-		.set = set_socket},
-	{.flag = "--state-dir",
-		.value = "DIR",
-		.environment = {"RINGVOL_UBLKD_STATE_DIR"},
-		.fallback = UBLKD_STATE_DIR,
+	{"--socket", "PATH", {"RINGVOL_UBLKD_SOCKET"}, .fallback = UBLKD_SOCKET,
+		.help = "where the driver finds this process", .kind = OPTION_SOCKET,
+		OPTION_IN(struct ublkd_options, socket)},
+	{"--state-dir", "DIR", {"RINGVOL_UBLKD_STATE_DIR"}, .fallback = UBLKD_STATE_DIR,
 		.help = "one small file a device, for the next process; on a tmpfs",
-		.set = set_state_dir},
-	{.flag = "--threads",
-		.value = "N",
-		.environment = {"RINGVOL_UBLKD_THREADS"},
-		.fallback_help = "one a CPU, 4 at most",
+		.kind = OPTION_PATH, OPTION_IN(struct ublkd_options, state_dir)},
+	{"--threads", "N", {"RINGVOL_UBLKD_THREADS"}, .fallback_help = "one a CPU, 4 at most",
 		.help = "threads that serve I/O; a queue of a device stays with one of them",
-		.set = set_threads},
-	{.flag = "--max-devices",
-		.value = "N",
-		.environment = {"RINGVOL_UBLKD_MAX_DEVICES"},
-		.fallback = "1024",
-		.help = "more are refused",
-		.set = set_devices_max},
-	{.flag = "--detach",
+		.kind = OPTION_NUMBER, OPTION_IN(struct ublkd_options, threads), .min = 1,
+		.max = UBLK_IO_THREADS_MAX},
+	{"--max-devices", "N", {"RINGVOL_UBLKD_MAX_DEVICES"}, .fallback = "1024",
+		.help = "more are refused", .kind = OPTION_NUMBER,
+		OPTION_IN(struct ublkd_options, devices_max), .min = 1, .max = UBLKD_DEVICES_MAX},
+	{"--detach",
 		.help = "return when it serves, and go on in the background; the log is the file\n"
 			"ublkd.log in the state directory",
-		.set = set_detach},
-	{.flag = "--log-level",
-		.value = "LEVEL",
-		.environment = {"RINGVOL_LOG_LEVEL"},
-		.fallback = "info",
-		.help = "error, warn, info or debug",
-		.set = set_log_level},
-	{.flag = "--log-format",
-		.value = "FORMAT",
-		.environment = {"RINGVOL_LOG_FORMAT"},
-		.fallback = "logfmt",
-		.help = "logfmt or json",
-		.set = set_log_format},
+		.kind = OPTION_FLAG, OPTION_IN(struct ublkd_options, detach)},
+	{"--log-level", "LEVEL", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
+		.help = "error, warn, info or debug", .kind = OPTION_CHOICE,
+		OPTION_IN(struct ublkd_options, log_level), .choices = "error|warn|info|debug"},
+	{"--log-format", "FORMAT", {"RINGVOL_LOG_FORMAT"}, .fallback = "logfmt",
+		.help = "logfmt or json", .kind = OPTION_CHOICE,
+		OPTION_IN(struct ublkd_options, log_format), .choices = "logfmt|json"},
 	{NULL},
 };
 
@@ -247,7 +162,7 @@ static void on_event(void *arg, const struct ublk_dev *dev, const char *what, co
 	struct ublkd_device d;
 	char id[16];
 	(void)arg;
-	ublk_dev_describe(dev, &d);
+	ublk_devs_describe(dev, &d);
 	snprintf(id, sizeof(id), "%u", d.dev_id);
 	log_event(err != NULL ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, what,
 		log_fields({"device", id}, {"tag", d.tag},

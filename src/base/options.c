@@ -10,11 +10,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 
 enum {
 	NEAREST_MAX_LEN = 40,
 	NEAREST_EDITS = 3, /* more than this is another word */
 	SHOWN_VALUE = 96,  /* bytes of a value that an error repeats */
+	CHOICES_BYTES = 128,
 };
 
 static unsigned min3(unsigned a, unsigned b, unsigned c)
@@ -60,6 +62,8 @@ const char *options_nearest(const char *word, const char *const *names)
 	return best;
 }
 
+/* ---- rows ---- */
+
 static const struct option_row *row_find(
 	const struct command *command, const char *flag, size_t len)
 {
@@ -88,12 +92,115 @@ static int fail_unknown(const struct command *command, const char *arg, size_t l
 		command->name);
 }
 
+/* ---- values ---- */
+
+int options_choice(const char *value, const char *choices, struct err *err)
+{
+	char copy[CHOICES_BYTES], shown[CHOICES_BYTES] = "", *rest = copy, *name;
+	const char *names[OPTION_CHOICES_MAX + 1] = {NULL};
+	int found = -EINVAL;
+	snprintf(copy, sizeof(copy), "%s", choices);
+	for (int i = 0; i < OPTION_CHOICES_MAX && (name = strsep(&rest, "|")) != NULL; i++) {
+		names[i] = name;
+		size_t len = strlen(shown);
+		snprintf(shown + len, sizeof(shown) - len, "%s%s", i == 0 ? "" : ", ", name);
+		if (strcmp(value, name) == 0)
+			found = i;
+	}
+	if (found >= 0)
+		return found;
+	const char *near = options_nearest(value, names);
+	return err_set(err, ERR_INVALID, "not one of %s%s%s%s", shown,
+		near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+		near != NULL ? "'?" : "");
+}
+
+/* strtoull() would take a sign and blanks. */
+bool options_number(const char *value, uint64_t min, uint64_t max, uint64_t *ret)
+{
+	uint64_t n = 0;
+	const char *s = value;
+	for (; *s >= '0' && *s <= '9'; s++)
+		if (__builtin_mul_overflow(n, 10, &n) ||
+			__builtin_add_overflow(n, (uint64_t)(*s - '0'), &n))
+			break;
+	if (s == value || *s != '\0' || n < min || n > max)
+		return false;
+	*ret = n;
+	return true;
+}
+
+static int check_path(const char *path, struct err *err)
+{
+	return path[0] == '/' ? 0 : err_set(err, ERR_INVALID, "the path must be absolute");
+}
+
+int options_socket(const char *path, struct err *err)
+{
+	if (path[0] != '/')
+		return err_set(err, ERR_INVALID,
+			"the socket's path must be absolute, as in /run/ringvol/csi.sock");
+	if (path[strlen(path) - 1] == '/')
+		return err_set(err, ERR_INVALID, "the socket's path names a directory");
+	/* One byte is the ending NUL. */
+	size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+	if (strlen(path) > max)
+		return err_set(err, ERR_INVALID, "the socket's path is longer than %zu bytes", max);
+	return 0;
+}
+
+static void keep_number(const struct option_row *row, void *target, uint64_t n)
+{
+	char *at = (char *)target + row->at;
+	if (row->size == sizeof(bool))
+		*(bool *)(void *)at = n != 0;
+	else if (row->size == sizeof(uint32_t))
+		*(uint32_t *)(void *)at = (uint32_t)n;
+	else
+		*(uint64_t *)(void *)at = n;
+}
+
+static int take_number(
+	const struct option_row *row, void *target, const char *value, struct err *err)
+{
+	uint64_t n = 0;
+	int r = 0;
+	if (row->kind == OPTION_NUMBER) {
+		if (!options_number(value, row->min, row->max, &n))
+			r = err_set(err, ERR_INVALID, "not a number from %llu to %llu",
+				(unsigned long long)row->min, (unsigned long long)row->max);
+	} else if (row->kind == OPTION_FLAG) {
+		r = value == NULL ? 0 : options_choice(value, "true|false|1|0", err);
+		n = r % 2 == 0;
+	} else {
+		r = options_choice(value, row->choices != NULL ? row->choices : row->value, err);
+		bool places = row->numbers[0] == 0 && row->numbers[1] == 0;
+		n = r < 0 ? 0 : places ? (uint64_t)r : (uint64_t)row->numbers[r];
+	}
+	if (r >= 0)
+		keep_number(row, target, n);
+	return r;
+}
+
+static int take_value(
+	const struct option_row *row, void *target, const char *value, struct err *err)
+{
+	if (row->kind == OPTION_SET)
+		return row->set(target, value, err);
+	if (row->kind != OPTION_PATH && row->kind != OPTION_SOCKET)
+		return take_number(row, target, value, err);
+	int r = row->kind == OPTION_PATH ? check_path(value, err) : options_socket(value, err);
+	if (r == 0)
+		*(const char **)(void *)((char *)target + row->at) = value;
+	return r;
+}
+
 /* source: the flag or the variable the value came from. */
 static int row_set(const struct option_row *row, const char *source, const char *value,
 	void *target, struct err *err)
 {
 	struct err why = {0};
-	int r = row->set(target, value, &why);
+	int r = take_value(row, target, value, &why);
 	if (r >= 0)
 		return 0;
 	err_set(err, why.code == ERR_OK ? ERR_INVALID : why.code, "%s '%.*s': %s", source,

@@ -9,9 +9,27 @@
 #include "base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
-enum { OPTIONS_MAX = 64 }; /* rows of one table */
+enum {
+	OPTIONS_MAX = 64, /* rows of one table */
+	OPTION_CHOICES_MAX = 12,
+};
+
+/* What a value has to be, and what the command's options get of it. */
+enum option_kind {
+	OPTION_SET,    /* set() says */
+	OPTION_FLAG,   /* bool: true by the flag; its variable says true, false, 1 or 0 */
+	OPTION_CHOICE, /* bool or an enum: one of `choices`; its place there, or numbers[place] */
+	OPTION_NUMBER, /* 4 or 8 bytes, unsigned: from min to max */
+	OPTION_PATH,   /* const char *: an absolute path; the value itself, not a copy */
+	OPTION_SOCKET, /* the same, and a unix socket can have it */
+};
+
+/* Where the value of a row is kept, in the options of a command. */
+#define OPTION_IN(type, member) .at = offsetof(type, member), .size = sizeof(((type *)NULL)->member)
 
 /* Ends with a NULL flag. --help need not be listed. */
 struct option_row {
@@ -22,8 +40,13 @@ struct option_row {
 	const char *fallback; /* the value when nothing else gives one; NULL: set is not called */
 	const char *fallback_help; /* what --help says instead of fallback */
 	const char *help;          /* lines end with '\n', but for the last */
-	/* 0, or a negative errno with a sentence in *err that need not repeat flag and value. A
-	 * repeated flag calls it again: it appends or replaces. */
+	enum option_kind kind;
+	size_t at, size;     /* OPTION_IN() */
+	const char *choices; /* "on|node"; NULL: as `value` has them */
+	int numbers[OPTION_CHOICES_MAX];
+	uint64_t min, max;
+	/* For what no kind fits. 0, or a negative errno with a sentence in *err that need not
+	 * repeat flag and value. A repeated flag calls it again: it appends or replaces. */
 	int (*set)(void *target, const char *value, struct err *err);
 };
 
@@ -45,6 +68,13 @@ struct options_result {
 int options_parse(const struct command *command, int argc, char *const *argv, void *target,
 	struct options_result *ret, struct err *err);
 void options_print_help(const struct command *command, FILE *out);
+
+/* The place of value in choices ("on|node"), or -EINVAL with all of them in *err. */
+int options_choice(const char *value, const char *choices, struct err *err);
+/* Decimal digits and nothing else; false when it is no number from min to max. */
+bool options_number(const char *value, uint64_t min, uint64_t max, uint64_t *ret);
+/* 0 if the path is absolute, and a unix socket can have it; else -EINVAL and what is wrong. */
+int options_socket(const char *path, struct err *err);
 
 /* The name (of a list that ends with NULL) a person may have meant by `word`; NULL if none is near.
  */

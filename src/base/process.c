@@ -40,7 +40,7 @@ int process_take_signals(int *ret_fd)
 {
 	sigset_t set;
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGIO, SIG_IGN); /* bytes_lock() */
+	signal(SIGIO, SIG_IGN); /* image_lock() */
 	signal(SIGHUP, SIG_IGN);
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);

@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies the data of one image to another, or overwrites it with zeros, through the ring.
+ * Copies, and the buffers that all copies share.
  *
- * The walk (copy_walk.h) looks up data extents in batches, one ahead. Each buffer takes the next
- * chunk of an extent through its own little life: read, then write, then the next
- * chunk; one of zeros is only written. Up to COPY_IN_FLIGHT buffers of a copy are under way; all
- * copies together share COPY_POOL_BUFFERS, and whoever gives a buffer back goes behind those who
- * wait, so that a long copy does not hold up a short one. A pool that hangs keeps what its copies
- * have; those of another lane have COPY_LANE_BUFFERS however many are out. Chunks that read as
- * zeros are not written: a fresh or preallocated dst reads so anyway.
+ * Happy path: the walk (copy_walk.h) looks up data extents in batches, one batch ahead. A buffer
+ * takes the next chunk of an extent, reads it, writes it, and takes the next chunk; a chunk of
+ * zeros is only written. A chunk that reads as zeros is not written, for a fresh or preallocated
+ * dst reads so anyway.
  *
- * A failure, or `stop`, starts no more chunks; the copy ends when the last request and the last job
- * have come back, with the first error. Short transfers are continued. With direct I/O a size that
- * is no multiple of 4096 leaves a tail, which is written last and through the page cache.
+ * A copy has up to COPY_IN_FLIGHT buffers under way. All copies together share COPY_BUFFERS. A copy
+ * that gives a buffer back goes behind those that wait, so that a long copy does not hold up a
+ * short one. A disk that hangs keeps the buffers of its copies; the copies of another lane have
+ * COPY_LANE_BUFFERS, however many are out.
  *
- * Writes that the ring would not keep apart from those to other disks (see direct_writes) are jobs
- * of the copy's lane.
+ * After a failure, or `stop`, no chunk is started. The copy ends when the last request and the last
+ * job have come back, with the first error. Short transfers are continued. With direct I/O, a size
+ * that is no multiple of 4096 leaves a tail, which is written last and through the page cache.
+ *
+ * Some kernels would not keep a write apart from writes to other disks (see direct_writes). Such
+ * writes are jobs of the copy's lane.
  *
  * The buffers belong to the loop's thread, of which there is one. They are registered with its ring
  * where the kernel lets us, which saves looking up 256 pages for each transfer.
  */
-#include "blockio/bytes.h"
+#include "blockio/copy.h"
 #include "blockio/copy_walk.h"
 
 #include <assert.h>
@@ -33,14 +35,14 @@
 #include <unistd.h>
 
 enum {
-	COPY_POOL_BUFFERS = 32, /* of all copies together: 32 MiB */
-	COPY_LANE_BUFFERS = 2,  /* of a lane's beyond that: one is read into, one written from */
-	COPY_SECTOR = 512,      /* the least a short direct transfer can be continued at */
+	COPY_BUFFERS = 32,     /* of all copies together: 32 MiB */
+	COPY_LANE_BUFFERS = 2, /* of a lane's beyond that: one is read into, one written from */
+	COPY_SECTOR = 512,     /* the least a short direct transfer can be continued at */
 };
 
 /* A buffer and its chunk: `len` bytes from `offset`, `done` of them read, or written. */
 struct copy_buf {
-	struct list link;    /* in the pool's free list, or the copy's `busy` */
+	struct list link;    /* in buffers.free, or the copy's `busy` */
 	struct ring_req req; /* what is under way with it: one of these */
 	struct work_job job;
 	struct copy_state *owner;
@@ -55,7 +57,7 @@ struct copy_buf {
 /* The copies of one lane of work threads. */
 struct copy_lane {
 	struct list link;
-	struct work_lane *of;
+	struct lane *of;
 	unsigned copies, in_flight;
 };
 
@@ -63,7 +65,7 @@ struct copy_state {
 	struct copy *copy;
 	struct copy_lane *lane;
 	struct list busy;         /* buffers under way */
-	struct list waiting_link; /* in the pool's queue */
+	struct list waiting_link; /* in buffers.waiting */
 	unsigned in_flight;
 	bool waiting;
 	int res; /* the first failure */
@@ -81,20 +83,20 @@ static struct {
 	struct list free, waiting, lanes;
 	unsigned made, in_flight;
 	bool ready;
-} pool;
+} buffers;
 
 /* NULL when out of memory. */
-static struct copy_lane *pool_enter(struct ring *ring, struct work_lane *of)
+static struct copy_lane *buffers_enter(struct ring *ring, struct lane *of)
 {
-	if (!pool.ready) {
-		list_init(&pool.free);
-		list_init(&pool.waiting);
-		list_init(&pool.lanes);
-		pool.ready = true;
+	if (!buffers.ready) {
+		list_init(&buffers.free);
+		list_init(&buffers.waiting);
+		list_init(&buffers.lanes);
+		buffers.ready = true;
 	}
-	assert(list_empty(&pool.lanes) || pool.ring == ring);
-	pool.ring = ring;
-	list_for_each (l, &pool.lanes) {
+	assert(list_empty(&buffers.lanes) || buffers.ring == ring);
+	buffers.ring = ring;
+	list_for_each (l, &buffers.lanes) {
 		struct copy_lane *lane = container_of(l, struct copy_lane, link);
 		if (lane->of == of) {
 			lane->copies++;
@@ -106,33 +108,33 @@ static struct copy_lane *pool_enter(struct ring *ring, struct work_lane *of)
 		return NULL;
 	lane->of = of;
 	lane->copies = 1;
-	list_push(&pool.lanes, &lane->link);
+	list_push(&buffers.lanes, &lane->link);
 	return lane;
 }
 
 /* Free buffers above `keep` of all that were made. */
-static void pool_trim(unsigned keep)
+static void buffers_trim(unsigned keep)
 {
-	while (pool.made > keep && !list_empty(&pool.free)) {
-		struct copy_buf *buf = container_of(list_pop(&pool.free), struct copy_buf, link);
-		ring_fixed_remove(pool.ring, buf->fixed);
+	while (buffers.made > keep && !list_empty(&buffers.free)) {
+		struct copy_buf *buf = container_of(list_pop(&buffers.free), struct copy_buf, link);
+		ring_fixed_remove(buffers.ring, buf->fixed);
 		free(buf->mem);
 		free(buf);
-		pool.made--;
+		buffers.made--;
 	}
 }
 
-static void pool_leave(struct copy_lane *lane)
+static void buffers_leave(struct copy_lane *lane)
 {
 	if (--lane->copies == 0) {
 		list_remove(&lane->link);
 		free(lane);
 	}
-	if (list_empty(&pool.lanes))
-		pool_trim(0);
+	if (list_empty(&buffers.lanes))
+		buffers_trim(0);
 }
 
-static struct copy_buf *pool_make(void)
+static struct copy_buf *buffer_make(void)
 {
 	void *mem;
 	struct copy_buf *buf = calloc(1, sizeof *buf);
@@ -141,36 +143,36 @@ static struct copy_buf *pool_make(void)
 		return NULL;
 	}
 	buf->mem = mem;
-	buf->fixed = ring_fixed_add(pool.ring, mem, COPY_BUFFER_BYTES);
-	pool.made++;
+	buf->fixed = ring_fixed_add(buffers.ring, mem, COPY_BUFFER_BYTES);
+	buffers.made++;
 	return buf;
 }
 
 /* A buffer, or NULL: at the limit, or out of memory. */
-static struct copy_buf *pool_take(struct copy_lane *lane)
+static struct copy_buf *buffers_take(struct copy_lane *lane)
 {
-	if (pool.in_flight >= COPY_POOL_BUFFERS && lane->in_flight >= COPY_LANE_BUFFERS)
+	if (buffers.in_flight >= COPY_BUFFERS && lane->in_flight >= COPY_LANE_BUFFERS)
 		return NULL;
-	struct list *l = list_pop(&pool.free);
-	struct copy_buf *buf = l != NULL ? container_of(l, struct copy_buf, link) : pool_make();
+	struct list *l = list_pop(&buffers.free);
+	struct copy_buf *buf = l != NULL ? container_of(l, struct copy_buf, link) : buffer_make();
 	if (buf == NULL)
 		return NULL;
-	pool.in_flight++;
+	buffers.in_flight++;
 	lane->in_flight++;
 	return buf;
 }
 
-static void pool_give(struct copy_lane *lane, struct copy_buf *buf)
+static void buffers_give(struct copy_lane *lane, struct copy_buf *buf)
 {
-	pool.in_flight--;
+	buffers.in_flight--;
 	lane->in_flight--;
-	list_push_front(&pool.free, &buf->link);
+	list_push_front(&buffers.free, &buf->link);
 }
 
 /* ---- the copy ---- */
 
 static void copy_go_on(struct copy_state *s);
-static void pool_hand_out(void);
+static void buffers_hand_out(void);
 static void chunk_on_read(struct ring_req *req, int res, uint32_t flags);
 static void chunk_on_write(struct ring_req *req, int res, uint32_t flags);
 static void chunk_written(struct copy_buf *buf, int res);
@@ -212,28 +214,26 @@ static void progress_update(struct copy_state *s)
 	s->copy->looked_bytes = looked;
 }
 
-static void chunk_submit(struct copy_buf *buf, ring_fn *fn)
+static void chunk_submit(struct copy_buf *buf, int fd, bool write, unsigned len)
 {
 	struct op *op = &buf->owner->copy->op;
-	buf->req.fn = fn;
-	buf->req.lane = work_lane_of_ring(op->lane);
+	bool fixed = buf->fixed >= 0;
+	io_uring_prep_rw(write ? (fixed ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE)
+			       : (fixed ? IORING_OP_READ_FIXED : IORING_OP_READ),
+		&buf->req.sqe, fd, buf->mem + buf->done, len, buf->offset + buf->done);
+	if (fixed)
+		buf->req.sqe.buf_index = (uint16_t)buf->fixed;
+	buf->req.fn = write ? chunk_on_write : chunk_on_read;
+	buf->req.lane = op->lane;
 	ring_submit(op->reactor->ring, &buf->req);
 }
 
+/* A direct read has to ask for whole blocks; past the end it stops by itself. */
 static void chunk_read(struct copy_buf *buf)
 {
-	struct copy_state *s = buf->owner;
-	/* A direct read has to ask for whole blocks; past the end it stops by itself. */
-	unsigned len = (unsigned)copy_round_up(buf->len) - buf->done;
-	uint8_t *mem = buf->mem + buf->done;
-	uint64_t offset = buf->offset + buf->done;
 	buf->zeros = false;
-	if (buf->fixed >= 0)
-		io_uring_prep_read_fixed(
-			&buf->req.sqe, s->copy->src_fd, mem, len, offset, buf->fixed);
-	else
-		io_uring_prep_read(&buf->req.sqe, s->copy->src_fd, mem, len, offset);
-	chunk_submit(buf, chunk_on_read);
+	chunk_submit(buf, buf->owner->copy->src_fd, false,
+		(unsigned)copy_round_up(buf->len) - buf->done);
 }
 
 /* A write that could not begin; it ends like others, never inside the call. */
@@ -277,15 +277,7 @@ static void chunk_write(struct copy_buf *buf)
 			chunk_refuse(buf, r);
 		return;
 	}
-	uint8_t *mem = buf->mem + buf->done;
-	unsigned len = buf->len - buf->done;
-	uint64_t offset = buf->offset + buf->done;
-	if (buf->fixed >= 0)
-		io_uring_prep_write_fixed(
-			&buf->req.sqe, s->copy->dst_fd, mem, len, offset, buf->fixed);
-	else
-		io_uring_prep_write(&buf->req.sqe, s->copy->dst_fd, mem, len, offset);
-	chunk_submit(buf, chunk_on_write);
+	chunk_submit(buf, s->copy->dst_fd, true, buf->len - buf->done);
 }
 
 static int set_flag(int fd, int flag, bool on)
@@ -303,8 +295,6 @@ static int dst_set_direct(struct copy_state *s, bool direct)
 	return set_flag(s->copy->dst_fd, O_DIRECT, direct);
 }
 
-static void chunk_end(struct copy_buf *buf);
-
 static void chunk_write_start(struct copy_buf *buf)
 {
 	struct copy_state *s = buf->owner;
@@ -318,7 +308,7 @@ static void chunk_write_start(struct copy_buf *buf)
 	chunk_write(buf);
 }
 
-/* The chunk is over, well or not: its buffer goes to who has waited longest. */
+/* The chunk is over, well or not: its buffer goes to the copy that has waited longest. */
 static void chunk_end(struct copy_buf *buf)
 {
 	struct copy_state *s = buf->owner;
@@ -328,12 +318,12 @@ static void chunk_end(struct copy_buf *buf)
 			copy_fail(s, r, "going back to direct I/O");
 	}
 	list_remove(&buf->link);
-	pool_give(s->lane, buf);
+	buffers_give(s->lane, buf);
 	buf->owner = NULL;
 	s->in_flight--;
 	copy_go_on(s);
-	pool_hand_out();
-	pool_trim(COPY_POOL_BUFFERS);
+	buffers_hand_out();
+	buffers_trim(COPY_BUFFERS);
 }
 
 /* How far a direct transfer that came up short can count: it goes on at an aligned place. */
@@ -448,7 +438,7 @@ static void copy_end(struct copy_state *s)
 	int res = s->res;
 	if (s->waiting)
 		list_remove(&s->waiting_link);
-	pool_leave(s->lane);
+	buffers_leave(s->lane);
 	copy->state = NULL;
 	free(s);
 	op_complete(&copy->op, res);
@@ -488,7 +478,7 @@ static bool copy_wants_buffer(struct copy_state *s)
 }
 
 /* Ends the copy when nothing is under way and nothing is left. */
-static void copy_settle(struct copy_state *s)
+static void copy_end_if_done(struct copy_state *s)
 {
 	bool failed = copy_stopped(s);
 	progress_update(s);
@@ -502,43 +492,43 @@ static void copy_settle(struct copy_state *s)
 static void copy_go_on(struct copy_state *s)
 {
 	while (!s->waiting && copy_wants_buffer(s)) {
-		bool first = list_empty(&pool.waiting) || s->lane->in_flight < COPY_LANE_BUFFERS;
-		struct copy_buf *buf = first ? pool_take(s->lane) : NULL;
+		bool first = list_empty(&buffers.waiting) || s->lane->in_flight < COPY_LANE_BUFFERS;
+		struct copy_buf *buf = first ? buffers_take(s->lane) : NULL;
 		if (buf != NULL) {
 			chunk_start(s, buf);
 		} else if (s->lane->in_flight == 0) {
 			/* Not the limit, and what other lanes have may never come back. */
 			copy_fail(s, -ENOMEM, "no memory for buffers");
 		} else {
-			list_push(&pool.waiting, &s->waiting_link);
+			list_push(&buffers.waiting, &s->waiting_link);
 			s->waiting = true;
 		}
 	}
-	copy_settle(s);
+	copy_end_if_done(s);
 }
 
-/* Who has waited longest among those that may have a buffer now; *ret_buf is theirs. */
-static struct copy_state *pool_next(struct copy_buf **ret_buf)
+/* The copy that has waited longest among those that may have a buffer now; *ret_buf is its. */
+static struct copy_state *buffers_next(struct copy_buf **ret_buf)
 {
-	list_for_each (l, &pool.waiting) {
+	list_for_each (l, &buffers.waiting) {
 		struct copy_state *s = container_of(l, struct copy_state, waiting_link);
-		*ret_buf = pool_take(s->lane);
+		*ret_buf = buffers_take(s->lane);
 		if (*ret_buf != NULL)
 			return s;
 	}
 	return NULL;
 }
 
-/* Gives free buffers to those who wait, one each, in turn. */
-static void pool_hand_out(void)
+/* Gives free buffers to the copies that wait, one each, in turn. */
+static void buffers_hand_out(void)
 {
 	struct copy_buf *buf;
 	struct copy_state *s;
-	while ((s = pool_next(&buf)) != NULL) {
+	while ((s = buffers_next(&buf)) != NULL) {
 		list_remove(&s->waiting_link);
 		s->waiting = false;
 		if (!copy_wants_buffer(s) || !chunk_start(s, buf))
-			pool_give(s->lane, buf);
+			buffers_give(s->lane, buf);
 		copy_go_on(s);
 	}
 }
@@ -575,14 +565,14 @@ static int copy_run(struct op *op)
 	s->direct_dst = flags & O_DIRECT;
 	list_init(&s->busy);
 	list_init(&s->waiting_link);
-	s->lane = pool_enter(op->reactor->ring, op->lane);
+	s->lane = buffers_enter(op->reactor->ring, op->lane);
 	if (s->lane == NULL) {
 		free(s);
 		return op_fail_sys(op, -ENOMEM, "%s", copy_doing(copy));
 	}
 	r = copy_walk_start(&s->walk, op->reactor->work, op->lane, fd, copy->size, copy_on_extents);
 	if (r < 0) {
-		pool_leave(s->lane);
+		buffers_leave(s->lane);
 		free(s);
 		return op_fail_sys(op, r, "%s: looking for data", copy_doing(copy));
 	}

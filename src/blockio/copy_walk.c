@@ -64,7 +64,7 @@ static int look_up(struct copy_walk *w)
 	return w->res;
 }
 
-int copy_walk_start(struct copy_walk *walk, struct work *work, struct work_lane *lane, int fd,
+int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane, int fd,
 	uint64_t size, void (*on_extents)(struct copy_walk *walk))
 {
 	*walk = (struct copy_walk){

@@ -36,7 +36,7 @@ struct copy_walk {
 	void (*on_extents)(struct copy_walk *walk);
 	/* private */
 	struct work *work;
-	struct work_lane *lane;
+	struct lane *lane;
 	struct work_job job;
 	bool done;
 	uint64_t from;
@@ -49,7 +49,7 @@ struct copy_walk {
 };
 
 /* lane: whose threads look. 0, or -EAGAIN when the work queue is full. */
-int copy_walk_start(struct copy_walk *walk, struct work *work, struct work_lane *lane, int fd,
+int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane, int fd,
 	uint64_t size, void (*on_extents)(struct copy_walk *walk));
 /* The extent to take from: the caller moves its start. NULL: none now, or none at all. Keeps the
  * lookup going, which may set res. */

@@ -14,6 +14,7 @@
 #include "csi/params.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "node/volume.h"
 
 static int look_up_run(struct op *op)
 {
@@ -23,12 +24,12 @@ static int look_up_run(struct op *op)
 	if (r < 0)
 		return r;
 	if (snapshot == NULL)
-		return csi_source_find(
-			&c->source, c->task.csi, RECORD_VOLUME, c->source_id, false, &op->err);
+		return node_source_find(&c->source, c->task.csi->node, RECORD_VOLUME, c->source_id,
+			false, &op->err);
 	if (strcmp(snapshot->rec->source_id, c->source_id) != 0)
 		return op_fail(op, ERR_EXISTS, "snapshot %s exists, of another volume: %s", c->name,
 			snapshot->rec->source_id);
-	r = csi_check_whole(snapshot, &op->err);
+	r = node_check_whole(snapshot, &op->err);
 	if (r == 0)
 		c->object = snapshot;
 	return r;
@@ -58,7 +59,7 @@ static int build_run(struct op *op)
 	if (r < 0)
 		return r;
 	c->build.need_bytes =
-		c->source.share ? csi_source_shared_room(&c->source) : volume->allocated_bytes;
+		c->source.share ? node_source_shared_room(&c->source) : volume->allocated_bytes;
 	return op_child(op, &c->build.op);
 }
 
@@ -96,10 +97,9 @@ static int prepare(struct csi_task *task, struct err *err)
 			req->accessibility_requirements, task->csi->config.node_id, err);
 	if (r < 0)
 		return r;
-	csi_source_lock(task, RECORD_VOLUME, c->source_id);
+	creation_lock_source(c, RECORD_VOLUME);
 	task->claim =
 		csi_params_claim(task->arena, req->parameters, req->n_parameters, "volumesnapshot");
-	task->source = &c->source;
 	return 0;
 }
 

@@ -17,6 +17,7 @@
 #include "csi/params.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "node/volume.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -123,7 +124,7 @@ static int look_up_run(struct op *op)
 	if (r == 0)
 		r = compare_size(c, volume->rec, &op->err);
 	if (r == 0)
-		r = csi_check_whole(volume, &op->err);
+		r = node_check_whole(volume, &op->err);
 	if (r == 0)
 		c->base.object = volume;
 	return r;
@@ -154,13 +155,13 @@ static int refuse_elsewhere(const struct create *c, struct err *err)
 
 static int plan_source(struct create *c, struct err *err)
 {
-	struct csi_source *source = &c->base.source;
+	struct node_source *source = &c->base.source;
 	if (c->source_kind == RECORD_SOURCE_NONE)
 		return 0;
 	if (pools_id_elsewhere(c->base.task.csi->pools, c->base.source_id))
 		return refuse_elsewhere(c, err);
-	int r = csi_source_find(source, c->base.task.csi, source_object_kind(c), c->base.source_id,
-		c->params.thick, err);
+	int r = node_source_find(source, c->base.task.csi->node, source_object_kind(c),
+		c->base.source_id, c->params.thick, err);
 	if (r < 0)
 		return r;
 	const struct record *from = source->object->rec;
@@ -194,7 +195,7 @@ static int plan_pool(struct create *c, struct err *err)
 	int r = pool_check_ready(c->pool, err);
 	if (r < 0)
 		return r;
-	const struct bytes_features *features = pool_features(c->pool);
+	const struct fs_features *features = pool_features(c->pool);
 	if (params->thick && (features->nocow_lies || !features->fallocate))
 		return err_set(err, ERR_INVALID,
 			"parameters: provisioning thick cannot be had in pool %s, whose file system %s",
@@ -345,7 +346,7 @@ static int build_run(struct op *op)
 		return r;
 	if (c->base.source.object != NULL)
 		c->base.build.need_bytes =
-			c->rec.size_bytes + csi_source_shared_room(&c->base.source);
+			c->rec.size_bytes + node_source_shared_room(&c->base.source);
 	else if (c->rec.fs != FSIMG_NONE)
 		fill_format(c);
 	return op_child(op, &c->base.build.op);
@@ -384,10 +385,9 @@ static int prepare(struct csi_task *task, struct err *err)
 	if (r < 0)
 		return r;
 	if (c->source_kind != RECORD_SOURCE_NONE)
-		csi_source_lock(task, source_object_kind(c), c->base.source_id);
+		creation_lock_source(&c->base, source_object_kind(c));
 	task->claim =
 		csi_params_claim(task->arena, c->req->parameters, c->req->n_parameters, "pvc");
-	task->source = &c->base.source;
 	return 0;
 }
 

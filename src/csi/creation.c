@@ -4,6 +4,14 @@
 
 static const char *const kinds[] = {[RECORD_VOLUME] = "volume", [RECORD_SNAPSHOT] = "snapshot"};
 
+void creation_lock_source(struct csi_creation *c, enum record_kind kind)
+{
+	const struct node *node = c->task.csi->node;
+	csi_task_lock_id(
+		&c->task, node_source_lock_mode(node, kind, c->source_id), kind, c->source_id);
+	c->task.copy = (struct csi_task_copy){node_source_stop, node_source_progress, &c->source};
+}
+
 int creation_find(const struct csi_creation *c, struct pool_object **ret, struct err *err)
 {
 	struct pool_object *object =
@@ -25,7 +33,7 @@ int creation_init_build(
 		return err_sys(err, r, "%s %s", kinds[rec->kind], c->name);
 	c->building = true;
 	if (c->source.object != NULL)
-		csi_source_fill(&c->source, &c->build);
+		node_source_fill(&c->source, &c->build);
 	return 0;
 }
 
@@ -50,7 +58,7 @@ int creation_make_durable(struct op *op)
 int creation_thaw_leftover(struct op *op)
 {
 	struct csi_creation *c = creation_of(op);
-	return csi_source_leftover(op, &c->source, c->task.csi, c->source_id);
+	return node_source_leftover(op, &c->source, c->task.csi->node, c->source_id);
 }
 
 bool creation_measured(struct op *op)
@@ -72,7 +80,7 @@ bool creation_sourceless(struct op *op)
 
 int creation_quiesce(struct op *op)
 {
-	return csi_source_hold(op, &creation_of(op)->source);
+	return node_source_hold(op, &creation_of(op)->source);
 }
 
 bool creation_released(struct op *op)
@@ -82,14 +90,14 @@ bool creation_released(struct op *op)
 
 int creation_release(struct op *op)
 {
-	return csi_source_release(op, &creation_of(op)->source);
+	return node_source_release(op, &creation_of(op)->source);
 }
 
 int creation_build_end(struct op *op, int res)
 {
 	struct csi_creation *c = creation_of(op);
 	if (res < 0)
-		return csi_source_end(op, &c->source, res);
+		return node_source_end(op, &c->source, res);
 	c->object = c->build.ret_object;
 	return 0;
 }

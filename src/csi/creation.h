@@ -8,14 +8,14 @@
 #define RINGVOL_CSI_CREATION_H
 
 #include "csi/rpc.h"
-#include "csi/source.h"
+#include "node/source.h"
 
 /* The start of either operation's struct. */
 struct csi_creation {
 	struct csi_task task;
 	const char *name;
 	const char *source_id; /* "": it is made from nothing */
-	struct csi_source source;
+	struct node_source source;
 	struct pool_object *object; /* found or made */
 	struct pool_measure measure;
 	struct pool_settle settle;
@@ -25,6 +25,8 @@ struct csi_creation {
 
 #define creation_of(op_ptr) csi_task_of(op_ptr, struct csi_creation)
 
+/* Locks what source_id names. A drain stops its copy. */
+void creation_lock_source(struct csi_creation *c, enum record_kind kind);
 /* The object that has the name, NULL: none. ERR_EXISTS: a damaged one has it. */
 int creation_find(const struct csi_creation *c, struct pool_object **ret, struct err *err);
 /* Prepares c->build. */

@@ -2,14 +2,6 @@
 /* The services' context: its life, and how well it is. */
 #include "csi/csi.h"
 
-#include "base/log.h"
-#include "csi.pb-c.h"
-#include "csi/condition.h"
-#include "csi/node_state.h"
-#include "csi/task.h"
-#include "csi/watch.h"
-#include "inspect.pb-c.h"
-
 #include <errno.h>
 #include <stdlib.h>
 
@@ -17,20 +9,16 @@ int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *
 	struct pools *pools)
 {
 	struct csi *csi = calloc(1, sizeof(*csi));
-	if (csi == NULL)
-		return -ENOMEM;
+	int r = csi == NULL ? -ENOMEM : node_open(&csi->node, reactor, pools);
+	if (r < 0) {
+		free(csi);
+		return r;
+	}
 	csi->config = *config;
 	csi->reactor = reactor;
 	csi->pools = pools;
 	csi->start_ns = ring_now_ns(reactor->ring);
 	list_init(&csi->tasks);
-	list_init(&csi->holds);
-	list_init(&csi->refreshes);
-	list_init(&csi->measures);
-	list_init(&csi->attached);
-	list_init(&csi->troubled);
-	csi->long_timer.fn = csi_task_on_timer;
-	csi_follow_clock(csi);
 	*ret = csi;
 	return 0;
 }
@@ -39,17 +27,8 @@ void csi_close(struct csi *csi)
 {
 	if (csi == NULL)
 		return;
-	csi_adopt_no_more(csi);
-	csi_watch_close(csi);
 	ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
-	char id[RECORD_ID_MAX] = "";
-	struct pool_object *volume;
-	while ((volume = pools_next(csi->pools, RECORD_VOLUME, id)) != NULL) {
-		pool_object_id(volume, id);
-		node_volume_free(volume->node);
-		volume->node = NULL;
-	}
-	free(csi->stats_spare);
+	node_close(csi->node);
 	free(csi);
 }
 
@@ -75,7 +54,7 @@ int csi_check_ready(const struct csi *csi, struct err *err)
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
 		if (pool_state(pool) == POOL_LOADING)
 			return err_set(err, ERR_UNAVAILABLE, "%s", pool_why(pool));
-	if (csi->draining)
+	if (csi->node->draining)
 		return err_set(err, ERR_UNAVAILABLE, "the driver is shutting down");
-	return csi_adopted(csi, err) ? 0 : -EAGAIN;
+	return node_adopted(csi->node, err) ? 0 : -EAGAIN;
 }

@@ -10,9 +10,9 @@
  * here or by anybody else (the image is locked then); something is being made from the snapshot
  * right now (its lock is taken); its pool is away, which is never "already deleted".
  */
-#include "csi/node.h"
-#include "csi/node_owner.h"
 #include "csi/services.h"
+#include "csi/volume_op.h"
+#include "node/owner.h"
 
 enum {
 	REMOVE_ATTEMPTS = 7,
@@ -75,7 +75,7 @@ static int device_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is in use: attached as %s; unstage it first", name,
 			d->owner.dev.path);
-	if (d->owner.tagged && node_dev_volume(d->task.csi, &d->owner.tagged_dev) == NULL)
+	if (d->owner.tagged && node_dev_volume(d->task.csi->node, &d->owner.tagged_dev) == NULL)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is in use: its device %s was made to serve another file; unstage the volume first, which detaches it",
 			name, d->owner.tagged_dev.path);
@@ -126,7 +126,7 @@ static int forget_run(struct op *op)
 	struct deletion *d = delete_of(op);
 	struct node_volume *node = node_volume_find(d->object);
 	if (node != NULL) {
-		node_volume_clear_dev(d->task.csi, node);
+		node_volume_clear_dev(d->task.csi->node, node);
 		node_volume_free(node);
 	}
 	d->object->node = NULL;

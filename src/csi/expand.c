@@ -11,26 +11,26 @@
  * step finds what is large enough already. Nothing is undone, a larger image under a smaller device
  * or file system is sound.
  */
-#include "csi/clean_log.h"
-#include "csi/node.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "csi/volume_op.h"
+#include "node/clean_log.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 struct expand {
-	struct node_op n;
+	struct volume_op n;
 	const char *path;
 	uint64_t size_bytes;
 	struct pool_measure measure;
 	struct pool_grow grow;
-	struct csi_clean_log clean;
+	struct node_clean_log clean;
 	struct mnt_grow_req grow_fs;
 };
 
-#define expand_of(op_ptr) container_of(node_op_of(op_ptr), struct expand, n)
+#define expand_of(op_ptr) container_of(volume_op_of(op_ptr), struct expand, n)
 
 /* ---- the image and its device ---- */
 
@@ -64,7 +64,7 @@ static bool device_done(struct op *op)
 static int device_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
-	node_prepare_backend(&e->n);
+	volume_op_prepare_backend(&e->n);
 	return e->n.backend->resize(e->n.backend, op, &e->n.dev);
 }
 
@@ -74,7 +74,7 @@ static int device_end(struct op *op, int res)
 	int r = backend_end(op, &e->n.dev, res);
 	struct node_volume *node = node_volume_find(e->n.volume);
 	if (r == 0 && node != NULL)
-		node_volume_set_dev(e->n.task.csi, node, &e->n.dev.dev);
+		node_volume_set_dev(e->n.task.csi->node, node, &e->n.dev.dev);
 	return r;
 }
 
@@ -113,11 +113,11 @@ static int controller_prepare(struct csi_task *task, struct err *err)
 	if (req->capacity_range == NULL ||
 		(req->capacity_range->required_bytes == 0 && req->capacity_range->limit_bytes == 0))
 		return err_set(err, ERR_INVALID, "capacity_range is missing");
-	int r = node_op_find(&e->n, req->volume_capability, err);
+	int r = volume_op_find(&e->n, req->volume_capability, err);
 	if (r == 0)
 		r = pool_check_ready(e->n.volume->pool, err);
 	/* It may have a device, which would not grow with it. */
-	if (r == 0 && !csi_knows_volume(task->csi, e->n.volume))
+	if (r == 0 && !node_knows_volume(task->csi->node, e->n.volume))
 		r = err_set(err, ERR_UNAVAILABLE,
 			"devices of an earlier run are still being looked for; try again");
 	return r == 0 ? choose_size(e, req->capacity_range, err) : r;
@@ -135,13 +135,13 @@ const struct csi_rpc csi_controller_expand = {
 
 static int inspect_run(struct op *op)
 {
-	return node_inspect(op, expand_of(op)->path);
+	return volume_op_inspect(op, expand_of(op)->path);
 }
 
 static int inspect_end(struct op *op, int res)
 {
 	struct expand *e = expand_of(op);
-	int r = node_inspect_end(op, res);
+	int r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(e->n.volume);
@@ -168,14 +168,14 @@ static bool fs_done(struct op *op)
 static int prepare_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
-	csi_clean_log_prepare_init(&e->clean, e->n.task.csi, e->n.volume);
+	node_clean_log_prepare_init(&e->clean, e->n.task.csi->node, e->n.volume);
 	return op_child(op, &e->clean.op);
 }
 
 static int clean_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
-	csi_clean_log_init(&e->clean, e->n.result.grown);
+	node_clean_log_init(&e->clean, e->n.result.grown);
 	return op_child(op, &e->clean.op);
 }
 
@@ -185,7 +185,7 @@ static int fs_run(struct op *op)
 	node_on(&e->grow_fs.on, e->path, &e->n.dev.dev);
 	e->grow_fs.type = e->n.volume->rec->fs;
 	e->grow_fs.size_bytes = e->n.dev.dev.size_bytes;
-	return node_helper(op, MNT_GROW, &e->grow_fs, sizeof(e->grow_fs), &e->n.result,
+	return volume_op_helper(op, MNT_GROW, &e->grow_fs, sizeof(e->grow_fs), &e->n.result,
 		sizeof(e->n.result), CSI_GROW_TIMEOUT_MS);
 }
 
@@ -196,7 +196,7 @@ static int fs_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION, "growth of %s: %s", e->path,
 			e->n.result.why[0] != '\0' ? e->n.result.why
 						   : "the file system is read-only");
-	return res == 0 ? 0 : node_fail(op, res, "growth", e->path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "growth", e->path);
 }
 
 static int node_answer_run(struct op *op)
@@ -224,9 +224,9 @@ static int node_prepare(struct csi_task *task, struct err *err)
 	const Csi__V1__NodeExpandVolumeRequest *req = (const void *)task->request;
 	struct expand *e = container_of(task, struct expand, n.task);
 	e->path = csi_str(req->volume_path);
-	int r = node_op_find(&e->n, req->volume_capability, err);
+	int r = volume_op_find(&e->n, req->volume_capability, err);
 	if (r == 0)
-		r = node_check_volume_path(&e->n, e->path, err);
+		r = volume_op_check_path(&e->n, e->path, err);
 	return r == 0 ? choose_size(e, req->capacity_range, err) : r;
 }
 

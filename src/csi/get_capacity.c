@@ -25,7 +25,7 @@ static bool pool_serves(const struct pool *pool, const struct csi_params *params
 {
 	if (pool == NULL || pool_state(pool) != POOL_READY)
 		return false;
-	const struct bytes_features *features = pool_features(pool);
+	const struct fs_features *features = pool_features(pool);
 	if (params->thick && (features->nocow_lies || !features->fallocate))
 		return false;
 	if (params->erase != RECORD_ERASE_NONE && features->nocow_lies)

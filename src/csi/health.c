@@ -9,46 +9,46 @@
  */
 #include "csi/health.h"
 
-#include "csi/condition.h"
-#include "csi/look.h"
 #include "csi/messages.h"
-#include "csi/node.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "csi/volume_op.h"
+#include "node/checkup.h"
+#include "node/health.h"
 
 #include <errno.h>
 
 /* ---- messages ---- */
 
-static Csi__V1__VolumeHealthErrorType volume_status(enum csi_condition_kind kind)
+static Csi__V1__VolumeHealthErrorType volume_status(enum node_condition_kind kind)
 {
 	switch (kind) {
-	case CSI_QUARANTINED:
-	case CSI_IMAGE_MISSING:
-	case CSI_IMAGE_TRUNCATED:
+	case NODE_QUARANTINED:
+	case NODE_IMAGE_MISSING:
+	case NODE_IMAGE_TRUNCATED:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__DATA_LOSS;
-	case CSI_POOL_MISSING:
-	case CSI_POOL_SICK:
-	case CSI_DEVICE_GONE:
-	case CSI_DEVICE_UNSERVED:
-	case CSI_HANGING:
-	case CSI_FS_SHUT_DOWN:
+	case NODE_POOL_MISSING:
+	case NODE_POOL_SICK:
+	case NODE_DEVICE_GONE:
+	case NODE_DEVICE_UNSERVED:
+	case NODE_HANGING:
+	case NODE_FS_SHUT_DOWN:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__INACCESSIBLE;
-	case CSI_FS_READ_ONLY:
-	case CSI_IO_ERRORS:
-	case CSI_POOL_FULL:
-	case CSI_POOL_NEARLY_FULL:
-	case CSI_SLOW:
-	case CSI_LOOP_NODE:
+	case NODE_FS_READ_ONLY:
+	case NODE_IO_ERRORS:
+	case NODE_POOL_FULL:
+	case NODE_POOL_NEARLY_FULL:
+	case NODE_SLOW:
+	case NODE_LOOP_NODE:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__DEGRADED;
-	case CSI_CONDITION_KINDS:
+	case NODE_CONDITION_KINDS:
 		break;
 	}
 	return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__UNKNOWN_VOLUME_HEALTH_TYPE;
 }
 
-static Csi__V1__VolumeHealth *health_message(
-	struct arena *arena, const char *id, const struct csi_condition *conditions, unsigned count)
+static Csi__V1__VolumeHealth *health_message(struct arena *arena, const char *id,
+	const struct node_condition *conditions, unsigned count)
 {
 	Csi__V1__VolumeHealth *health = csi_message_new(arena, &csi__v1__volume_health__descriptor);
 	Csi__V1__VolumeHealth__VolumeHealthEntry *entries =
@@ -63,7 +63,7 @@ static Csi__V1__VolumeHealth *health_message(
 	for (unsigned i = 0; i < count; i++) {
 		csi__v1__volume_health__volume_health_entry__init(&entries[i]);
 		entries[i].status = volume_status(conditions[i].kind);
-		entries[i].reason = csi_bytes(csi_condition_names[conditions[i].kind]);
+		entries[i].reason = csi_bytes(node_condition_names[conditions[i].kind]);
 		entries[i].message = csi_bytes(conditions[i].reason);
 		health->health_statuses[health->n_health_statuses++] = &entries[i];
 	}
@@ -73,9 +73,9 @@ static Csi__V1__VolumeHealth *health_message(
 Csi__V1__VolumeHealth *csi_health_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
 {
-	struct csi_condition conditions[CSI_CONDITION_KINDS];
+	struct node_condition conditions[NODE_CONDITION_KINDS];
 	char id[RECORD_ID_MAX];
-	unsigned count = csi_volume_conditions(arena, csi, volume, conditions);
+	unsigned count = node_volume_conditions(arena, csi->node, volume, conditions);
 	pool_object_id(volume, id);
 	return health_message(arena, id, conditions, count);
 }
@@ -90,8 +90,8 @@ static int find_health(struct arena *arena, const struct csi *csi, const char *i
 		*ret = csi_health_message(arena, csi, volume);
 		return 0;
 	}
-	struct csi_condition condition = {
-		.kind = found.code == ERR_DATA_LOSS ? CSI_QUARANTINED : CSI_POOL_MISSING,
+	struct node_condition condition = {
+		.kind = found.code == ERR_DATA_LOSS ? NODE_QUARANTINED : NODE_POOL_MISSING,
 		.reason = arena_strdup(arena, found.message),
 	};
 	/* What was never here has no health here. */
@@ -118,11 +118,11 @@ const struct csi_rpc csi_get_volume_health = {.id = "volume_id", .answer = get_h
 /* ---- the node's ---- */
 
 struct node_health_op {
-	struct node_op n;
-	struct csi_look look;
+	struct volume_op n;
+	struct node_checkup look;
 };
 
-#define health_of(op_ptr) container_of(node_op_of(op_ptr), struct node_health_op, n)
+#define health_of(op_ptr) container_of(volume_op_of(op_ptr), struct node_health_op, n)
 
 /* Nothing to look at: not in use, or not to be found. */
 static bool look_done(struct op *op)
@@ -139,7 +139,7 @@ static bool look_done(struct op *op)
 static int look_run(struct op *op)
 {
 	struct node_health_op *h = health_of(op);
-	csi_look_init(&h->look, h->n.task.csi, h->n.volume);
+	node_checkup_init(&h->look, h->n.task.csi->node, h->n.volume);
 	return op_child(op, &h->look.op);
 }
 
@@ -173,7 +173,7 @@ static int prepare(struct csi_task *task, struct err *err)
 	csi_task_names(task, h->n.volume->rec);
 	for (unsigned i = 0; r == 0 && i < 2; i++)
 		if (paths[i][0] != '\0')
-			r = node_check_volume_path(&h->n, paths[i], err);
+			r = volume_op_check_path(&h->n, paths[i], err);
 	return r;
 }
 
@@ -188,22 +188,22 @@ const struct csi_rpc csi_node_volume_health = {
 
 /* ---- the pools ---- */
 
-static Csi__V1__StorageHealthErrorType storage_status(enum csi_condition_kind kind)
+static Csi__V1__StorageHealthErrorType storage_status(enum node_condition_kind kind)
 {
-	return kind == CSI_POOL_MISSING || kind == CSI_POOL_SICK
+	return kind == NODE_POOL_MISSING || kind == NODE_POOL_SICK
 		       ? CSI__V1__STORAGE_HEALTH_ERROR_TYPE__STORAGE_UNREACHABLE
 		       : CSI__V1__STORAGE_HEALTH_ERROR_TYPE__STORAGE_DEGRADED;
 }
 
 /* A kind is told once, whatever number of pools it is true of. */
 static const char *storage_message(
-	struct arena *arena, const struct csi *csi, enum csi_condition_kind kind)
+	struct arena *arena, const struct csi *csi, enum node_condition_kind kind)
 {
-	struct csi_condition conditions[CSI_CONDITION_KINDS];
+	struct node_condition conditions[NODE_CONDITION_KINDS];
 	const char *all = NULL;
 	struct pool *pool;
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
-		unsigned count = csi_pool_conditions(arena, csi, pool, conditions);
+		unsigned count = node_pool_conditions(arena, csi->node, pool, conditions);
 		for (unsigned c = 0; c < count; c++) {
 			if (conditions[c].kind != kind)
 				continue;
@@ -221,8 +221,8 @@ static int storage_health(struct csi_query *q)
 	typedef Csi__V1__NodeGetStorageHealthResponse__StorageBackendHealth entry;
 	Csi__V1__NodeGetStorageHealthResponse *response = q->response;
 	response->backend_health =
-		arena_alloc(q->arena, CSI_CONDITION_KINDS * sizeof(*response->backend_health));
-	for (unsigned kind = 0; kind < CSI_CONDITION_KINDS; kind++) {
+		arena_alloc(q->arena, NODE_CONDITION_KINDS * sizeof(*response->backend_health));
+	for (unsigned kind = 0; kind < NODE_CONDITION_KINDS; kind++) {
 		const char *message = storage_message(q->arena, q->csi, kind);
 		if (message == NULL)
 			continue;
@@ -231,7 +231,7 @@ static int storage_health(struct csi_query *q)
 		if (response->backend_health == NULL || health == NULL)
 			return -ENOMEM;
 		health->status = storage_status(kind);
-		health->reason = csi_bytes(csi_condition_names[kind]);
+		health->reason = csi_bytes(node_condition_names[kind]);
 		health->message = csi_bytes(message);
 		response->backend_health[response->n_backend_health++] = health;
 	}

@@ -3,6 +3,7 @@
 #ifndef RINGVOL_CSI_HEALTH_H
 #define RINGVOL_CSI_HEALTH_H
 
+#include "base/arena.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 

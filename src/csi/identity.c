@@ -37,12 +37,12 @@ const struct csi_rpc csi_node_info = {.answer = node_info};
 static bool can_serve(const struct csi *csi)
 {
 	const struct pool *pool = pools_at(csi->pools, 0);
-	if (csi->draining)
+	if (csi->node->draining)
 		return false;
 	if (pool == NULL)
-		return csi_adopted(csi, NULL);
+		return node_adopted(csi->node, NULL);
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
-		if (pool_state(pool) == POOL_READY && csi_knows_pool(csi, pool))
+		if (pool_state(pool) == POOL_READY && node_knows_pool(csi->node, pool))
 			return true;
 	return false;
 }

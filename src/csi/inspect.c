@@ -12,9 +12,9 @@
 #include "csi/inspect.h"
 
 #include "csi/inspect_items.h"
-#include "csi/node_state.h"
+#include "node/volume.h"
 
-#include "csi/refresh.h"
+#include "node/refresh.h"
 
 #include <string.h>
 
@@ -34,7 +34,7 @@ struct list_call {
 	bool wanted[RINGVOL__V1__LIST_REQUEST__KIND__QUARANTINED + 1];
 	bool attached_only, histograms;
 	struct ring_timer turn;
-	struct csi_refresh refresh;
+	struct node_refresh refresh;
 	/* the cursor */
 	unsigned stage;
 	unsigned pool;
@@ -164,7 +164,7 @@ static void next_stage(struct list_call *l)
 static void list_end(struct list_call *l, enum grpc_status status, const char *message)
 {
 	ring_timer_cancel(l->csi->reactor->ring, &l->turn);
-	csi_refresh_cancel(&l->refresh);
+	node_refresh_cancel(&l->refresh);
 	grpc_end(l->call, status, message);
 }
 
@@ -215,11 +215,11 @@ static void list_turn(struct list_call *l)
 static void on_turn(struct ring_timer *timer)
 {
 	struct list_call *l = container_of(timer, struct list_call, turn);
-	csi_refresh_cancel(&l->refresh);
+	node_refresh_cancel(&l->refresh);
 	list_turn(l);
 }
 
-static void on_refreshed(struct csi_refresh *refresh)
+static void on_refreshed(struct node_refresh *refresh)
 {
 	struct list_call *l = container_of(refresh, struct list_call, refresh);
 	ring_timer_arm(l->csi->reactor->ring, &l->turn, 0);
@@ -275,6 +275,7 @@ void csi_inspect_list(struct grpc_call *call, const ProtobufCMessage *message)
 	grpc_on_writable(call, on_writable, l);
 	grpc_on_gone(call, on_gone, l);
 	l->refresh.on_end = on_refreshed;
-	if (!wants_sizes(l) || !csi_refresh_start(l->csi, &l->refresh, SIZES_AGE_MS, PATIENCE_MS))
+	if (!wants_sizes(l) ||
+		!node_refresh_start(l->csi->node, &l->refresh, SIZES_AGE_MS, PATIENCE_MS))
 		list_turn(l);
 }

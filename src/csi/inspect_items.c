@@ -7,11 +7,11 @@
 #include "csi/inspect_items.h"
 
 #include "csi/messages.h"
-#include "csi/source.h"
 
 #include "base/utf8.h"
 #include "base/when.h"
-#include "csi/condition.h"
+#include "node/health.h"
+#include "node/volume.h"
 #include "probes/probes.h"
 
 #include <inttypes.h>
@@ -84,12 +84,12 @@ Ringvol__V1__Driver *inspect_driver(struct arena *arena, const struct csi *csi)
 	driver->uptime_seconds = (double)(ring_now_ns(ring) - csi->start_ns) / 1e9;
 	driver->longest_turn_ns = ring_stats(ring)->longest_turn_ns;
 	driver->probes = RINGVOL__V1__DRIVER__PROBES__NONE;
-	if (csi->probes != NULL) {
-		driver->probes = states[probes_state(csi->probes)];
-		driver->probes_why = text(arena, probes_why(csi->probes));
+	if (csi->node->probes != NULL) {
+		driver->probes = states[probes_state(csi->node->probes)];
+		driver->probes_why = text(arena, probes_why(csi->node->probes));
 	}
-	driver->adopted = csi_adopted(csi, NULL);
-	driver->draining = csi->draining;
+	driver->adopted = node_adopted(csi->node, NULL);
+	driver->draining = csi->node->draining;
 	return driver;
 }
 
@@ -114,12 +114,12 @@ static Ringvol__V1__PoolRoom *room_new(struct arena *arena, const struct pool *p
 
 static Ringvol__V1__PoolFeatures *features_new(struct arena *arena, const struct pool *pool)
 {
-	const struct bytes_features *f = pool_features(pool);
+	const struct fs_features *f = pool_features(pool);
 	Ringvol__V1__PoolFeatures *message = arena_new_of(arena, Ringvol__V1__PoolFeatures);
 	if (message == NULL)
 		return NULL;
 	ringvol__v1__pool_features__init(message);
-	const char *fs = bytes_fs_name(f->fs_type);
+	const char *fs = fs_type_name(f->fs_type);
 	char number[32];
 	snprintf(number, sizeof(number), "0x%" PRIx64, f->fs_type);
 	message->fs = text(arena, fs != NULL ? fs : number);
@@ -176,7 +176,7 @@ Ringvol__V1__Operation *inspect_operation(struct arena *arena, const struct csi_
 	message->seconds = (double)(ring_now_ns(task->csi->reactor->ring) - task->start_ns) / 1e9;
 	message->waiters = task->waiter_count;
 	uint64_t done, total;
-	if (task->source != NULL && csi_source_progress(task->source, &done, &total))
+	if (csi_task_progress(task, &done, &total))
 		message->progress = progress_new(arena, done, total);
 	return message;
 }
@@ -238,15 +238,15 @@ static bool add_mounts(
 static bool add_conditions(struct arena *arena, Ringvol__V1__Volume *message, const struct csi *csi,
 	const struct pool_object *volume)
 {
-	struct csi_condition found[CSI_CONDITION_KINDS];
-	unsigned count = csi_volume_conditions(arena, csi, volume, found);
+	struct node_condition found[NODE_CONDITION_KINDS];
+	unsigned count = node_volume_conditions(arena, csi->node, volume, found);
 	message->conditions = arena_alloc(arena, count * sizeof(*message->conditions));
 	Ringvol__V1__Condition *conditions = arena_alloc(arena, count * sizeof(*conditions));
 	if (message->conditions == NULL || conditions == NULL)
 		return false;
 	for (unsigned i = 0; i < count; i++) {
 		ringvol__v1__condition__init(&conditions[i]);
-		conditions[i].kind = csi_bytes(csi_condition_names[found[i].kind]);
+		conditions[i].kind = csi_bytes(node_condition_names[found[i].kind]);
 		conditions[i].message = text(arena, found[i].reason);
 		conditions[i].since = time_text(arena, (uint64_t)found[i].since_unix * 1000000000u);
 		message->conditions[message->n_conditions++] = &conditions[i];
@@ -300,7 +300,8 @@ static bool add_io(struct arena *arena, Ringvol__V1__Volume *message, const stru
 	struct probe_counters counters;
 	uint32_t major, minor;
 	backend_dev_below(dev, &major, &minor);
-	if (csi->probes == NULL || probes_read(csi->probes, major, minor, &counters) < 0)
+	if (csi->node->probes == NULL ||
+		probes_read(csi->node->probes, major, minor, &counters) < 0)
 		return true;
 	Ringvol__V1__Io *io = arena_new_of(arena, Ringvol__V1__Io);
 	Ringvol__V1__IoOp *ops = arena_alloc(arena, PROBE_OPS * sizeof(*ops));

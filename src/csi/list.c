@@ -8,11 +8,11 @@
  * with a checksum: it means "what comes behind", so it survives that object's deletion, and a
  * client's invention is told from it.
  */
-#include "csi/condition.h"
 #include "csi/health.h"
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "node/health.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -83,7 +83,7 @@ struct page {
 static bool page_wants(const struct page *page, const struct pool_object *object)
 {
 	if (page->only_abnormal)
-		return csi_volume_abnormal(page->arena, page->csi, object) != NULL;
+		return node_volume_abnormal(page->arena, page->csi->node, object) != NULL;
 	return page->source_id == NULL || strcmp(object->rec->source_id, page->source_id) == 0;
 }
 

@@ -5,9 +5,9 @@
  */
 #include "csi/messages.h"
 
-#include "csi/condition.h"
-#include "csi/node_state.h"
 #include "csi/request.h"
+#include "node/health.h"
+#include "node/volume.h"
 
 #include <errno.h>
 
@@ -110,7 +110,7 @@ Csi__V1__Snapshot *csi_snapshot_message(struct arena *arena, const struct pool_o
 Csi__V1__VolumeCondition *csi_condition_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
 {
-	const char *why = csi_volume_abnormal(arena, csi, volume);
+	const char *why = node_volume_abnormal(arena, csi->node, volume);
 	Csi__V1__VolumeCondition *condition =
 		csi_message_new(arena, &csi__v1__volume_condition__descriptor);
 	if (condition == NULL)

@@ -6,6 +6,7 @@
 #ifndef RINGVOL_CSI_MESSAGES_H
 #define RINGVOL_CSI_MESSAGES_H
 
+#include "base/arena.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 

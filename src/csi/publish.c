@@ -9,9 +9,9 @@
  */
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
-#include "csi/node.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "csi/volume_op.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include <string.h>
 
 struct publish {
-	struct node_op n;
+	struct volume_op n;
 	const char *staging_path, *target_path;
 	bool read_only;
 	bool published; /* found as it should be */
@@ -28,7 +28,7 @@ struct publish {
 	struct mnt_unmount_req unmount;
 };
 
-#define publish_of(op_ptr) container_of(node_op_of(op_ptr), struct publish, n)
+#define publish_of(op_ptr) container_of(volume_op_of(op_ptr), struct publish, n)
 
 /* ---- staged? ---- */
 
@@ -39,13 +39,13 @@ static bool staging_done(struct op *op)
 
 static int staging_run(struct op *op)
 {
-	return node_inspect(op, publish_of(op)->staging_path);
+	return volume_op_inspect(op, publish_of(op)->staging_path);
 }
 
 static int staging_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
-	int r = node_inspect_end(op, res);
+	int r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(p->n.volume);
@@ -74,7 +74,7 @@ static int attach_run(struct op *op)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is not staged as a block volume; call NodeStageVolume first",
 			p->n.volume->rec->name);
-	node_prepare_backend(&p->n);
+	volume_op_prepare_backend(&p->n);
 	return p->n.backend->attach(p->n.backend, op, &p->n.dev);
 }
 
@@ -83,7 +83,8 @@ static int attach_end(struct op *op, int res)
 	struct publish *p = publish_of(op);
 	int r = backend_end(op, &p->n.dev, res);
 	if (r == 0)
-		node_volume_set_dev(p->n.task.csi, node_volume_find(p->n.volume), &p->n.dev.dev);
+		node_volume_set_dev(
+			p->n.task.csi->node, node_volume_find(p->n.volume), &p->n.dev.dev);
 	return r;
 }
 
@@ -91,7 +92,7 @@ static int attach_end(struct op *op, int res)
 
 static int target_run(struct op *op)
 {
-	return node_inspect(op, publish_of(op)->target_path);
+	return volume_op_inspect(op, publish_of(op)->target_path);
 }
 
 /* Never a loop node at a new path. */
@@ -109,9 +110,9 @@ static int target_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
 	const struct mnt_info *info = &p->n.info;
-	int r = node_inspect_end(op, res);
+	int r = volume_op_inspect_end(op, res);
 	if (r == 0)
-		r = node_check_not_nested(op, "target_path");
+		r = volume_op_check_not_nested(op, "target_path");
 	if (r < 0)
 		return r;
 	if (!info->exists)
@@ -298,7 +299,7 @@ static int bind_run(struct op *op)
 	snprintf(p->bind.target, sizeof(p->bind.target), "%s", p->target_path);
 	p->bind.block = p->n.access.block;
 	p->bind.read_only = p->read_only;
-	return node_helper(op, MNT_BIND, &p->bind, sizeof(p->bind), &p->n.result,
+	return volume_op_helper(op, MNT_BIND, &p->bind, sizeof(p->bind), &p->n.result,
 		sizeof(p->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
@@ -309,7 +310,7 @@ static int bind_end(struct op *op, int res)
 		return op_fail(op, ERR_INVALID,
 			"target_path: the parent directory of %s does not exist; the orchestrator has to create it",
 			p->target_path);
-	return res == 0 ? 0 : node_fail(op, res, "bind mount", p->target_path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "bind mount", p->target_path);
 }
 
 static int bind_undo(struct op *op)
@@ -320,7 +321,7 @@ static int bind_undo(struct op *op)
 	p->unmount.dev_major = node->dev.major;
 	p->unmount.dev_minor = node->dev.minor;
 	p->unmount.remove = true;
-	return node_helper(op, MNT_UNMOUNT, &p->unmount, sizeof(p->unmount), &p->n.result,
+	return volume_op_helper(op, MNT_UNMOUNT, &p->unmount, sizeof(p->unmount), &p->n.result,
 		sizeof(p->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
@@ -357,7 +358,7 @@ static int prepare(struct csi_task *task, struct err *err)
 			"staging_target_path is missing; this driver needs NodeStageVolume first");
 	int r = csi_check_path("staging_target_path", p->staging_path, err);
 	if (r == 0)
-		r = node_op_find(&p->n, req->volume_capability, err);
+		r = volume_op_find(&p->n, req->volume_capability, err);
 	p->read_only = req->readonly || p->n.access.read_only;
 	return r;
 }

@@ -21,11 +21,12 @@
 #include "base/fd.h"
 #include "blockio/blkdev.h"
 #include "blockio/boot_mark.h"
-#include "csi/look.h"
-#include "csi/node.h"
 #include "csi/request.h"
 #include "csi/services.h"
-#include "csi/stats_batch.h"
+#include "csi/volume_op.h"
+#include "node/checkup.h"
+#include "node/owner.h"
+#include "node/stats.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +34,7 @@
 #include <string.h>
 
 struct release {
-	struct node_op n;
+	struct volume_op n;
 	bool unstage; /* else unpublish */
 	const char *path;
 	const char *field;
@@ -49,7 +50,7 @@ struct release {
 	char look_key[HELPER_KEY_BYTES];
 };
 
-#define release_of(op_ptr) container_of(node_op_of(op_ptr), struct release, n)
+#define release_of(op_ptr) container_of(volume_op_of(op_ptr), struct release, n)
 
 static struct node_volume *state_of(struct release *r)
 {
@@ -58,7 +59,7 @@ static struct node_volume *state_of(struct release *r)
 
 static int inspect_run(struct op *op)
 {
-	return node_inspect(op, release_of(op)->path);
+	return volume_op_inspect(op, release_of(op)->path);
 }
 
 /* Nobody can change what the device is but who serves it: then memory is right about it. */
@@ -72,7 +73,7 @@ static bool is_trusted(struct release *r)
 static int inspect_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
-	int result = node_inspect_end(op, res);
+	int result = volume_op_inspect_end(op, res);
 	if (result < 0 || !is_trusted(r))
 		return result;
 	r->mine = state_of(r)->dev;
@@ -140,7 +141,7 @@ static int owner_end(struct op *op, int res)
 	if (res < 0)
 		return res;
 	const struct pool_object *whose =
-		owner->found ? node_dev_volume(r->n.task.csi, &owner->dev) : NULL;
+		owner->found ? node_dev_volume(r->n.task.csi->node, &owner->dev) : NULL;
 	bool its = whose != NULL && pool_object_has_id(whose, r->n.task.id);
 	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.task.id);
 	r->at = AT_OURS;
@@ -199,7 +200,7 @@ static int device_end(struct op *op, int res)
 	if ((owner->found && !owner->dev.going_away) || owner->unclear)
 		take(r, &owner->dev, owner->dev_backend);
 	else if (owner->tagged && !owner->tagged_dev.going_away &&
-		 node_dev_volume(r->n.task.csi, &owner->tagged_dev) == NULL)
+		 node_dev_volume(r->n.task.csi->node, &owner->tagged_dev) == NULL)
 		take(r, &owner->tagged_dev, owner->tagged_backend);
 	return 0;
 }
@@ -305,14 +306,14 @@ static int sync_run(struct op *op)
 {
 	struct release *r = release_of(op);
 	node_on(&r->on, r->path, &r->mine);
-	return node_helper(op, MNT_SYNC, &r->on, sizeof(r->on), &r->n.result, sizeof(r->n.result),
-		CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(op, MNT_SYNC, &r->on, sizeof(r->on), &r->n.result,
+		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int sync_end(struct op *op, int res)
 {
 	/* A file system that cannot write must still be let go; one that hangs says so. */
-	return res == -ETIMEDOUT ? node_fail(op, res, "sync", release_of(op)->path) : 0;
+	return res == -ETIMEDOUT ? volume_op_fail(op, res, "sync", release_of(op)->path) : 0;
 }
 
 static bool unmount_done(struct op *op)
@@ -329,9 +330,9 @@ static int unmount_run(struct op *op)
 	r->unmount.dev_major = r->n.info.is_mount ? r->n.info.dev_major : 0;
 	r->unmount.dev_minor = r->n.info.is_mount ? r->n.info.dev_minor : 0;
 	/* What lies in a volume is a tenant's. */
-	r->unmount.remove = !r->unstage && node_nested_in(&r->n) == NULL;
+	r->unmount.remove = !r->unstage && volume_op_nested_in(&r->n) == NULL;
 	r->unmount.trusted = r->n.volume != NULL;
-	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
+	return volume_op_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
 		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
@@ -345,10 +346,10 @@ static int unmount_again(struct op *op)
 	if (r->attempt++ == UNMOUNT_FIRST) {
 		if (node != NULL)
 			node->alone_until_ns =
-				ring_now_ns(op->reactor->ring) + CSI_ALONE_MS * UINT64_C(1000000);
+				ring_now_ns(op->reactor->ring) + NODE_ALONE_MS * UINT64_C(1000000);
 		return op_sleep(op, STATS_BATCH_MS);
 	}
-	csi_look_key(r->n.task.id, r->look_key);
+	node_stats_key(r->n.task.id, r->look_key);
 	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
 		&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
@@ -366,7 +367,7 @@ static int unmount_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: %s is in use: a process has files open or its working directory there",
 			r->field, r->path);
-	return res == 0 ? 0 : node_fail(op, res, "unmounting", r->path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "unmounting", r->path);
 }
 
 /* What marked the path as the only writer's goes with it. */
@@ -464,8 +465,8 @@ static int forget_run(struct op *op)
 			r->n.task.csi->pools, RECORD_VOLUME, r->n.task.id, &r->n.volume, &gone);
 	struct node_volume *node = state_of(r);
 	if (node != NULL) {
-		node_volume_clear_dev(r->n.task.csi, node);
-		node_volume_settle(r->n.volume);
+		node_volume_clear_dev(r->n.task.csi->node, node);
+		node_volume_forget(r->n.volume);
 	}
 	return 0;
 }

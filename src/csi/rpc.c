@@ -51,7 +51,7 @@ static void operate(
 	if (rpc->name != NULL)
 		csi_task_lock_name(task, rpc->kind, task->subject);
 	else if (rpc->id != NULL && !rpc->poll)
-		csi_task_lock_id(task, CSI_EXCLUSIVE, rpc->kind, task->id);
+		csi_task_lock_id(task, NODE_EXCLUSIVE, rpc->kind, task->id);
 	int r = rpc->prepare(task, &err);
 	if (r < 0)
 		csi_refuse(call, &err);

@@ -26,13 +26,13 @@ enum { FSCK_TIMEOUT_MS = 600000 };
 
 static int inspect_run(struct op *op)
 {
-	return node_inspect(op, stage_of(op)->staging_path);
+	return volume_op_inspect(op, stage_of(op)->staging_path);
 }
 
 static int inspect_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
-	int r = node_inspect_end(op, res);
+	int r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
 	if (!s->n.info.exists)
@@ -42,7 +42,7 @@ static int inspect_end(struct op *op, int res)
 	if (!s->n.info.is_dir)
 		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
 			s->staging_path);
-	return s->n.access.block ? 0 : node_check_not_nested(op, "staging_target_path");
+	return s->n.access.block ? 0 : volume_op_check_not_nested(op, "staging_target_path");
 }
 
 /* ---- the device ---- */
@@ -58,8 +58,8 @@ static int attach_run(struct op *op)
 			s->n.volume->rec->name);
 	struct node_volume *node = node_volume_find(s->n.volume);
 	s->attached_here = node == NULL || !node->dev.attached;
-	s->attached_first = s->attached_here && csi_knows_volume(s->n.task.csi, s->n.volume);
-	node_prepare_backend(&s->n);
+	s->attached_first = s->attached_here && node_knows_volume(s->n.task.csi->node, s->n.volume);
+	volume_op_prepare_backend(&s->n);
 	s->n.dev.read_only = s->n.access.block && s->n.access.read_only;
 	return s->n.backend->attach(s->n.backend, op, &s->n.dev);
 }
@@ -76,7 +76,7 @@ static int attach_end(struct op *op, int res)
 	/* An earlier run's device is not this attempt's to detach. */
 	s->attached_here &= !s->n.dev.dev.found;
 	s->attached_first &= s->attached_here;
-	node_volume_set_dev(s->n.task.csi, node, &s->n.dev.dev);
+	node_volume_set_dev(s->n.task.csi->node, node, &s->n.dev.dev);
 	node->marks_read |= s->attached_first;
 	node->as_fs &= !list_empty(&node->mounts);
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
@@ -89,8 +89,8 @@ static int attach_undo(struct op *op)
 	struct node_volume *node = node_volume_find(s->n.volume);
 	if (!s->attached_here || s->mounted || node == NULL)
 		return 0;
-	node_volume_clear_dev(s->n.task.csi, node);
-	node_volume_settle(s->n.volume);
+	node_volume_clear_dev(s->n.task.csi->node, node);
+	node_volume_forget(s->n.volume);
 	return s->n.backend->detach(s->n.backend, op, &s->n.dev);
 }
 
@@ -254,14 +254,14 @@ static int mount_run(struct op *op)
 	req->set_uuid = req->type == FSIMG_EXT4 && !req->read_only &&
 			memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) != 0;
 	memcpy(req->uuid, s->uuid, sizeof(req->uuid));
-	return node_helper(op, MNT_MOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+	return volume_op_helper(op, MNT_MOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
 		CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int holder_job(void *arg)
 {
 	struct stage *s = arg;
-	return holder_find(s->n.dev.dev.path, &s->holder);
+	return blkdev_find_holder(s->n.dev.dev.path, &s->holder);
 }
 
 /* The holder's pid is 0 when it is not seen from here. */
@@ -291,7 +291,7 @@ static int mount_end(struct op *op, int res)
 		s->asked = true;
 		return op_work(op, holder_job, s);
 	}
-	return res < 0 ? node_fail(op, res, "mount", s->staging_path) : 0;
+	return res < 0 ? volume_op_fail(op, res, "mount", s->staging_path) : 0;
 }
 
 static bool remember_done(struct op *op)
@@ -328,14 +328,14 @@ static bool grow_done(struct op *op)
 static int prepare_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	csi_clean_log_prepare_init(&s->clean, s->n.task.csi, s->n.volume);
+	node_clean_log_prepare_init(&s->clean, s->n.task.csi->node, s->n.volume);
 	return op_child(op, &s->clean.op);
 }
 
 static int clean_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	csi_clean_log_init(&s->clean, s->n.result.grown);
+	node_clean_log_init(&s->clean, s->n.result.grown);
 	return op_child(op, &s->clean.op);
 }
 
@@ -347,7 +347,7 @@ static int grow_run(struct op *op)
 	node_on(&req->on, s->staging_path, &s->n.dev.dev);
 	req->type = s->n.fs;
 	req->size_bytes = s->n.dev.dev.size_bytes;
-	return node_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+	return volume_op_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
 		CSI_GROW_TIMEOUT_MS);
 }
 
@@ -357,7 +357,7 @@ static int grow_end(struct op *op, int res)
 	/* Of a mount that was found: NodeExpandVolume has left it so, and said why. */
 	if (res == -EPERM && s->mounted)
 		return 0;
-	return res == 0 ? 0 : node_fail(op, res, "growth", s->staging_path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "growth", s->staging_path);
 }
 
 /* An image larger than its file system grows before it is mounted where it cannot afterwards. */
@@ -380,7 +380,7 @@ static int fitted_run(struct op *op)
 }
 
 static const struct op_step steps[] = {
-	{"inspect path", .run = inspect_run, .end = inspect_end},
+	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"check other staging path", .done = stage_elsewhere_done, .run = stage_elsewhere_run,
 		.end = stage_elsewhere_end},
 	{"check other mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
@@ -410,11 +410,11 @@ static int prepare(struct csi_task *task, struct err *err)
 	const Csi__V1__NodeStageVolumeRequest *req = (const void *)task->request;
 	struct stage *s = container_of(task, struct stage, n.task);
 	s->staging_path = csi_str(req->staging_target_path);
-	int r = node_op_find(&s->n, req->volume_capability, err);
+	int r = volume_op_find(&s->n, req->volume_capability, err);
 	if (r < 0)
 		return r;
 	/* It may be in use in the other mode. */
-	if (s->n.volume->rec->allow_mode_change && !csi_knows_volume(task->csi, s->n.volume))
+	if (s->n.volume->rec->allow_mode_change && !node_knows_volume(task->csi->node, s->n.volume))
 		return err_set(err, ERR_UNAVAILABLE,
 			"volume %s: devices of an earlier run are still being looked for; try again",
 			s->n.volume->rec->name);

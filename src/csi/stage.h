@@ -4,12 +4,12 @@
 #ifndef RINGVOL_CSI_STAGE_H
 #define RINGVOL_CSI_STAGE_H
 
-#include "blockio/holder.h"
-#include "csi/clean_log.h"
-#include "csi/node.h"
+#include "blockio/blkdev.h"
+#include "csi/volume_op.h"
+#include "node/clean_log.h"
 
 struct stage {
-	struct node_op n;
+	struct volume_op n;
 	const char *staging_path;
 	bool mounted;        /* found mounted as it should be */
 	bool attached_here;  /* this attempt attached the device */
@@ -17,7 +17,7 @@ struct stage {
 	bool offline_growth; /* ext4 grows only before it is mounted */
 	bool in_use;         /* somebody has the device for itself */
 	bool asked;          /* who that is was looked for, for the mount that was refused */
-	struct holder holder;
+	struct blkdev_holder holder;
 	unsigned attempts; /* to have the device alone, and the pauses between */
 	int dirfd;
 	const char *image;
@@ -32,14 +32,14 @@ struct stage {
 	char uuid_text[FSIMG_UUID_TEXT_BYTES];
 	struct proc proc;
 	struct node_others others;
-	struct csi_clean_log clean;
+	struct node_clean_log clean;
 	union {
 		struct mnt_mount_req mount;
 		struct mnt_grow_req grow;
 	} req;
 };
 
-#define stage_of(op_ptr) container_of(node_op_of(op_ptr), struct stage, n)
+#define stage_of(op_ptr) container_of(volume_op_of(op_ptr), struct stage, n)
 
 /* One staging path a volume. */
 bool stage_elsewhere_done(struct op *op);

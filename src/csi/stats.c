@@ -7,13 +7,13 @@
  * of looks, so it is served beside any other operation; a statfs that hangs ends as
  * DEADLINE_EXCEEDED and makes the volume abnormal.
  */
-#include "csi/condition.h"
-#include "csi/look.h"
+#include "node/stats.h"
 #include "csi/messages.h"
-#include "csi/node.h"
 #include "csi/request.h"
 #include "csi/services.h"
-#include "csi/stats_batch.h"
+#include "csi/volume_op.h"
+#include "node/checkup.h"
+#include "node/health.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 #include <string.h>
 
 struct stats {
-	struct node_op n;
+	struct volume_op n;
 	const char *path;
 	bool block;
 	bool batched;
@@ -31,16 +31,16 @@ struct stats {
 	char image_name[RECORD_KEY_MAX];
 };
 
-#define stats_of(op_ptr) container_of(node_op_of(op_ptr), struct stats, n)
+#define stats_of(op_ptr) container_of(volume_op_of(op_ptr), struct stats, n)
 
 static int ask_alone(struct op *op)
 {
 	struct stats *s = stats_of(op);
 	s->batched = false;
 	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
-	csi_look_key(s->n.task.id, s->look_key);
-	return node_helper_by(op, s->look_key, MNT_STATS, &s->n.path, sizeof(s->n.path), &s->n.info,
-		sizeof(s->n.info), CSI_STAT_TIMEOUT_MS);
+	node_stats_key(s->n.task.id, s->look_key);
+	return volume_op_helper_by(op, s->look_key, MNT_STATS, &s->n.path, sizeof(s->n.path),
+		&s->n.info, sizeof(s->n.info), NODE_STAT_TIMEOUT_MS);
 }
 
 /* So that nobody waits for it; it may be gone as well. */
@@ -51,7 +51,7 @@ static bool alone(const struct csi *csi, const struct stats *s)
 	if (pools_find_id(csi->pools, RECORD_VOLUME, s->n.task.id, &volume, &gone) < 0)
 		return true;
 	const struct node_volume *node = node_volume_find(volume);
-	return node == NULL || stats_alone(csi, node);
+	return node == NULL || stats_alone(csi->node, node);
 }
 
 static int stats_run(struct op *op)
@@ -61,7 +61,7 @@ static int stats_run(struct op *op)
 	if (alone(csi, s))
 		return ask_alone(op);
 	s->batched = true;
-	int r = stats_batch_join(csi, &s->member, op, s->path, &s->n.info);
+	int r = stats_batch_join(csi->node, &s->member, op, s->path, &s->n.info);
 	return r == -ENOMEM ? ask_alone(op) : r;
 }
 
@@ -84,10 +84,10 @@ static int stats_end(struct op *op, int res)
 	struct node_volume *node = node_volume_find(volume);
 	/* Of a block volume nothing was asked that its device answers: that is left to a look. */
 	if (res == -ETIMEDOUT || !s->block)
-		csi_find_hanging(s->n.task.csi, node, res == -ETIMEDOUT);
+		node_note_hanging(s->n.task.csi->node, node, res == -ETIMEDOUT);
 	if (node != NULL && !s->block)
-		csi_look_fs(s->n.task.csi, node, s->path, res, &s->n.info);
-	r = node_inspect_end(op, res);
+		node_check_fs(s->n.task.csi->node, node, s->path, res, &s->n.info);
+	r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
 	if (!s->n.info.exists || node == NULL || !node_info_is_dev(&s->n.info, &node->dev))
@@ -191,9 +191,9 @@ static int prepare(struct csi_task *task, struct err *err)
 {
 	struct stats *s = container_of(task, struct stats, n.task);
 	s->path = csi_field(task->request, "volume_path");
-	int r = node_op_find(&s->n, NULL, err);
+	int r = volume_op_find(&s->n, NULL, err);
 	if (r == 0)
-		r = node_check_volume_path(&s->n, s->path, err);
+		r = volume_op_check_path(&s->n, s->path, err);
 	if (r < 0)
 		return r;
 	s->block = !node_volume_has_fs(s->n.volume);

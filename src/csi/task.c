@@ -18,9 +18,7 @@
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/rpc.h"
-#include "csi/source.h"
 #include "csi/status.h"
-#include "csi/watch.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -85,29 +83,11 @@ void csi_task_names(struct csi_task *task, const struct record *rec)
 
 /* ---- locks ---- */
 
-static uint64_t hash_name(const char *name)
-{
-	uint64_t hash = 0xcbf29ce484222325ULL; /* FNV-1a: only to skip most string compares */
-	for (; *name != '\0'; name++)
-		hash = (hash ^ (unsigned char)*name) * 0x100000001b3ULL;
-	return hash;
-}
-
-static void lock_init(
-	struct csi_lock *lock, enum csi_lock_mode mode, const char *kind, const char *key)
-{
-	lock->mode = mode;
-	int len = snprintf(lock->name, sizeof(lock->name), "%s/%s", kind, key);
-	assert(len > 0 && (size_t)len < sizeof(lock->name));
-	(void)len;
-	lock->hash = hash_name(lock->name);
-}
-
 static void add_lock(
-	struct csi_task *task, enum csi_lock_mode mode, enum record_kind kind, const char *key)
+	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *key)
 {
 	assert(task->lock_count < CSI_LOCKS_MAX);
-	lock_init(&task->locks[task->lock_count++], mode,
+	node_lock_init(&task->locks[task->lock_count++], mode,
 		kind == RECORD_VOLUME ? "volume" : "snapshot", key);
 }
 
@@ -115,11 +95,11 @@ void csi_task_lock_name(struct csi_task *task, enum record_kind kind, const char
 {
 	char key[RECORD_KEY_MAX];
 	record_key(name, key);
-	add_lock(task, CSI_EXCLUSIVE, kind, key);
+	add_lock(task, NODE_EXCLUSIVE, kind, key);
 }
 
 void csi_task_lock_id(
-	struct csi_task *task, enum csi_lock_mode mode, enum record_kind kind, const char *id)
+	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *id)
 {
 	struct record_id parsed;
 	char key[RECORD_KEY_MAX];
@@ -130,77 +110,27 @@ void csi_task_lock_id(
 	add_lock(task, mode, kind, key);
 }
 
-static bool in_the_way(const struct csi_lock *a, const struct csi_lock *b)
+/* A lock that is in the way of the task's; NULL: none is. */
+static const struct node_lock *find_conflict(const struct csi_task *task)
 {
-	return (a->mode != CSI_SHARED || b->mode != CSI_SHARED) && a->hash == b->hash &&
-	       strcmp(a->name, b->name) == 0;
-}
-
-/* The one of the task's locks that is in the way of `wanted`, or NULL. */
-static const struct csi_lock *conflict_with(
-	const struct csi_task *task, const struct csi_lock *wanted)
-{
-	for (unsigned i = 0; i < task->lock_count; i++)
-		if (in_the_way(&task->locks[i], wanted))
-			return &task->locks[i];
-	return NULL;
-}
-
-static const struct csi_lock *conflict_between(
-	const struct csi_task *running, const struct csi_task *wanted)
-{
-	const struct csi_lock *lock = NULL;
-	for (unsigned i = 0; lock == NULL && i < wanted->lock_count; i++)
-		lock = conflict_with(running, &wanted->locks[i]);
+	const struct node_lock *lock = NULL;
+	for (unsigned i = 0; lock == NULL && i < task->lock_count; i++)
+		lock = node_lock_conflict(&task->csi->node->locks, &task->locks[i]);
 	return lock;
 }
 
-static const struct csi_hold *find_hold(struct csi *csi, const struct csi_task *task)
+static void take_locks(struct csi_task *task)
 {
-	list_for_each (node, &csi->holds) {
-		const struct csi_hold *hold = container_of(node, struct csi_hold, link);
-		if (conflict_with(task, &hold->lock) != NULL)
-			return hold;
+	for (unsigned i = 0; i < task->lock_count; i++) {
+		task->locks[i].owner = task;
+		node_lock_take(&task->csi->node->locks, &task->locks[i]);
 	}
-	return NULL;
 }
 
-bool csi_hold_take(
-	struct csi *csi, struct csi_hold *hold, const char *kind, const char *key, const char *what)
+static void release_locks(struct csi_task *task)
 {
-	lock_init(&hold->lock, CSI_SHARED, kind, key);
-	hold->what = what;
-	list_for_each (node, &csi->tasks)
-		if (conflict_with(container_of(node, struct csi_task, link), &hold->lock) != NULL)
-			return false;
-	list_push(&csi->holds, &hold->link);
-	return true;
-}
-
-void csi_hold_release(struct csi_hold *hold)
-{
-	list_remove(&hold->link);
-}
-
-uint64_t csi_lock_hash(const char *kind, const char *key)
-{
-	struct csi_lock lock;
-	lock_init(&lock, CSI_SHARED, kind, key);
-	return lock.hash;
-}
-
-static struct csi_task *find_conflict(
-	struct csi *csi, const struct csi_task *task, const struct csi_lock **ret_lock)
-{
-	list_for_each (node, &csi->tasks) {
-		struct csi_task *running = container_of(node, struct csi_task, link);
-		const struct csi_lock *lock = conflict_between(running, task);
-		if (lock != NULL) {
-			*ret_lock = lock;
-			return running;
-		}
-	}
-	return NULL;
+	for (unsigned i = 0; i < task->lock_count; i++)
+		node_lock_release(&task->csi->node->locks, &task->locks[i]);
 }
 
 /* ---- equal arguments ---- */
@@ -269,10 +199,11 @@ static void answer(const struct csi_task *task, struct grpc_call *call)
 		grpc_reply(call, task->response);
 }
 
-void csi_tell_idle(struct csi *csi)
+static void tell_idle(void *arg)
 {
-	if (csi->draining && csi->task_count == 0 && list_empty(&csi->measures) &&
-		csi_watch_idle(csi->watch) && csi->on_idle != NULL)
+	struct csi *csi = arg;
+	if (csi->node->draining && csi->task_count == 0 && node_quiet(csi->node) &&
+		csi->on_idle != NULL)
 		csi->on_idle(csi->on_idle_arg);
 }
 
@@ -283,9 +214,7 @@ static void task_end(struct op *op)
 
 	/* The locks go first: an answered client may call again at once. */
 	list_remove(&task->link);
-	for (unsigned i = 0; i < task->lock_count; i++)
-		if (task->locks[i].mode == CSI_EXCLUSIVE)
-			csi_adopt_touch(csi, task->locks[i].hash);
+	release_locks(task);
 	csi->task_count--;
 	if (csi->task_count == 0)
 		ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
@@ -298,17 +227,23 @@ static void task_end(struct op *op)
 	if (task->rpc->cleanup != NULL)
 		task->rpc->cleanup(task);
 	arena_unref(task->arena);
-	csi_tell_idle(csi);
+	tell_idle(csi);
 }
 
 /* ---- what takes long ---- */
+
+bool csi_task_progress(const struct csi_task *task, uint64_t *ret_done, uint64_t *ret_total)
+{
+	const struct csi_task_copy *copy = &task->copy;
+	return copy->progress != NULL && copy->progress(copy->arg, ret_done, ret_total);
+}
 
 static void log_long(const struct csi_task *task, uint64_t ns)
 {
 	char seconds[24], done[32] = "";
 	uint64_t bytes, total;
 	snprintf(seconds, sizeof(seconds), "%" PRIu64, ns / UINT64_C(1000000000));
-	if (task->source != NULL && csi_source_progress(task->source, &bytes, &total))
+	if (csi_task_progress(task, &bytes, &total))
 		snprintf(done, sizeof(done), "%.1f%%", (double)bytes * 100 / (double)total);
 	log_event(LOG_LEVEL_INFO, "operation is still running",
 		log_fields({"op", task->method}, {"subject", task->subject},
@@ -316,7 +251,7 @@ static void log_long(const struct csi_task *task, uint64_t ns)
 			{"s", seconds}, {"copied", done[0] != '\0' ? done : NULL}));
 }
 
-void csi_task_on_timer(struct ring_timer *timer)
+static void on_long_timer(struct ring_timer *timer)
 {
 	struct csi *csi = container_of(timer, struct csi, long_timer);
 	uint64_t now_ns = ring_now_ns(csi->reactor->ring);
@@ -358,6 +293,28 @@ static void join(struct csi_task *running, struct csi_task *task)
 	running->waiter_count++;
 }
 
+/* What it asks for is being worked on: it joins its like, and is refused otherwise. */
+static void pending(struct csi_task *task, const struct node_lock *lock)
+{
+	struct csi_task *running = lock->owner;
+	struct err err = {0};
+	if (running == NULL) {
+		err_set(&err, ERR_PENDING, "an operation is pending for %s: %s; try again later",
+			lock->name, lock->what);
+		refuse(task, &err);
+		return;
+	}
+	if (memcmp(running->fingerprint, task->fingerprint, sizeof(task->fingerprint)) == 0) {
+		join(running, task);
+		return;
+	}
+	uint64_t ns = ring_now_ns(task->csi->reactor->ring) - running->start_ns;
+	err_set(&err, ERR_PENDING,
+		"an operation is pending for %s: %s has been running for %.1f s; try again later",
+		lock->name, running->method, (double)ns / 1e9);
+	refuse(task, &err);
+}
+
 void csi_task_start(struct csi_task *task)
 {
 	struct csi *csi = task->csi;
@@ -368,29 +325,12 @@ void csi_task_start(struct csi_task *task)
 		refuse(task, &err);
 		return;
 	}
-	const struct csi_lock *lock = NULL;
-	struct csi_task *running = find_conflict(csi, task, &lock);
-	if (running != NULL &&
-		memcmp(running->fingerprint, task->fingerprint, sizeof(task->fingerprint)) == 0) {
-		join(running, task);
+	const struct node_lock *lock = find_conflict(task);
+	if (lock != NULL) {
+		pending(task, lock);
 		return;
 	}
-	if (running != NULL) {
-		uint64_t ns = ring_now_ns(csi->reactor->ring) - running->start_ns;
-		err_set(&err, ERR_PENDING,
-			"an operation is pending for %s: %s has been running for %.1f s; try again later",
-			lock->name, running->method, (double)ns / 1e9);
-		refuse(task, &err);
-		return;
-	}
-	const struct csi_hold *hold = find_hold(csi, task);
-	if (hold != NULL) {
-		err_set(&err, ERR_PENDING, "an operation is pending for %s: %s; try again later",
-			hold->lock.name, hold->what);
-		refuse(task, &err);
-		return;
-	}
-	if (csi->draining) {
+	if (csi->node->draining) {
 		err_set(&err, ERR_UNAVAILABLE, "the driver is shutting down");
 		refuse(task, &err);
 		return;
@@ -403,8 +343,10 @@ void csi_task_start(struct csi_task *task)
 	arena_ref(task->arena);
 	task->start_ns = ring_now_ns(csi->reactor->ring);
 	task->number = ++csi->task_number;
+	take_locks(task);
 	list_push(&csi->tasks, &task->link);
 	csi->task_count++;
+	csi->long_timer.fn = on_long_timer;
 	if (!ring_timer_armed(&csi->long_timer))
 		ring_timer_arm(csi->reactor->ring, &csi->long_timer, CSI_LONG_MS);
 	op_init(&task->op, csi->reactor, task->method, task->rpc->steps, task_end);
@@ -414,14 +356,13 @@ void csi_task_start(struct csi_task *task)
 
 void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg)
 {
-	csi->draining = true;
 	csi->on_idle = on_idle;
 	csi->on_idle_arg = arg;
-	csi_adopt_no_more(csi);
-	list_for_each_safe (node, &csi->tasks) {
-		struct csi_task *task = container_of(node, struct csi_task, link);
-		if (task->source != NULL)
-			csi_source_park(task->source);
+	node_drain(csi->node, tell_idle, csi);
+	list_for_each_safe (link, &csi->tasks) {
+		struct csi_task *task = container_of(link, struct csi_task, link);
+		if (task->copy.stop != NULL)
+			task->copy.stop(task->copy.arg);
 	}
-	csi_tell_idle(csi);
+	tell_idle(csi);
 }

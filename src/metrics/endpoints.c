@@ -8,24 +8,23 @@
 
 #include <stdio.h>
 
+static void answer(struct http1_call *call, int well, const struct err *why, const char *text)
+{
+	http1_reply(call, well < 0 ? 503 : 200, well < 0 ? why->message : text);
+}
+
 static void healthz(struct http1_call *call, void *arg)
 {
-	const struct endpoints *e = arg;
 	struct err why = {0};
-	if (csi_check_live(e->csi, &why) < 0)
-		http1_reply(call, 503, why.message);
-	else
-		http1_reply(call, 200, "ok");
+	int live = csi_check_live(((const struct endpoints *)arg)->csi, &why);
+	answer(call, live, &why, "ok");
 }
 
 static void readyz(struct http1_call *call, void *arg)
 {
-	const struct endpoints *e = arg;
 	struct err why = {0};
-	if (csi_check_ready(e->csi, &why) < 0)
-		http1_reply(call, 503, why.message);
-	else
-		http1_reply(call, 200, "ready");
+	int ready = csi_check_ready(((const struct endpoints *)arg)->csi, &why);
+	answer(call, ready, &why, "ready");
 }
 
 void endpoints_init(struct endpoints *e, const struct csi *csi, struct metrics *metrics)

@@ -4,9 +4,9 @@
 #define RINGVOL_METRICS_PRIVATE_H
 
 #include "base/hist.h"
-#include "csi/refresh.h"
 #include "metrics/metrics.h"
 #include "metrics/text.h"
+#include "node/refresh.h"
 
 enum {
 	METRICS_CODES = GRPC_UNAUTHENTICATED + 1,
@@ -62,7 +62,7 @@ extern const struct text_scale metrics_rpc_scale, metrics_step_scale;
 struct scrape {
 	struct http1_source source;
 	struct metrics *metrics;
-	struct csi_refresh refresh;
+	struct node_refresh refresh;
 	bool measured;              /* the pools are, or were waited for */
 	unsigned table, family;     /* what is rendered */
 	bool begun;                 /* its HELP and TYPE are out */
@@ -72,18 +72,23 @@ struct scrape {
 	struct arena *arena;        /* of this piece */
 };
 
-/* render is called until it answers true, and appends a bounded amount each time. */
+struct volume; /* volumes.c */
+
+/* A row: its text, and where its values come from. render is called until it answers true, and
+ * appends a bounded amount each time; it has one of what follows it for its values. */
 struct family {
 	const char *name, *type, *help;
-	bool (*render)(struct scrape *s, struct text *t);
+	bool (*render)(struct scrape *s, const struct family *f, struct text *t);
+	uint64_t (*number)(const struct metrics *m);
+	uint64_t (*pool)(const struct pool *pool);
+	size_t room_field; /* offset in struct pool_room */
+	bool copy_size;    /* how large what is copied is, not how far the copy has come */
+	void (*volume)(struct text *t, const char *name, struct volume *v);
 };
 
 /* volumes.c: what there is of every attached volume; ends with a NULL render. */
 extern const struct family volume_families[];
 /* values.c: the rest. */
 extern const struct family value_families[];
-
-/* values.c: the buckets of base/hist.h in those of a scale whose bounds are ends of them. */
-void metrics_regroup(const struct hist *hist, const struct text_scale *scale, uint64_t *ret_counts);
 
 #endif

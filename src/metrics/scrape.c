@@ -38,7 +38,7 @@ static int render(struct scrape *s, struct buf *out, size_t limit)
 		if (!s->begun)
 			text_family(&t, family->name, family->type, family->help);
 		s->begun = true;
-		if (family->render(s, &t)) {
+		if (family->render(s, family, &t)) {
 			s->family++;
 			s->begun = false;
 			s->at = 0;
@@ -49,7 +49,7 @@ static int render(struct scrape *s, struct buf *out, size_t limit)
 	return 0;
 }
 
-static void on_refreshed(struct csi_refresh *refresh)
+static void on_refreshed(struct node_refresh *refresh)
 {
 	http1_source_wake(&container_of(refresh, struct scrape, refresh)->source);
 }
@@ -59,8 +59,8 @@ static int scrape_more(struct http1_source *source, struct buf *out, size_t limi
 	struct scrape *s = container_of(source, struct scrape, source);
 	if (!s->measured) {
 		s->measured = true;
-		if (csi_refresh_start(
-			    s->metrics->csi, &s->refresh, METRICS_MEASURE_MS, METRICS_WAIT_MS))
+		if (node_refresh_start(s->metrics->csi->node, &s->refresh, METRICS_MEASURE_MS,
+			    METRICS_WAIT_MS))
 			return -EAGAIN;
 	}
 	struct metrics *m = s->metrics;
@@ -77,7 +77,7 @@ static int scrape_more(struct http1_source *source, struct buf *out, size_t limi
 static void scrape_free(struct http1_source *source)
 {
 	struct scrape *s = container_of(source, struct scrape, source);
-	csi_refresh_cancel(&s->refresh);
+	node_refresh_cancel(&s->refresh);
 	free(s);
 }
 

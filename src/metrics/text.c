@@ -168,3 +168,15 @@ unsigned text_scale_bucket(const struct text_scale *scale, uint64_t ns)
 		i++;
 	return i;
 }
+
+void text_scale_regroup(
+	const struct text_scale *scale, const struct hist *hist, uint64_t *ret_counts)
+{
+	unsigned bound = 0;
+	memset(ret_counts, 0, (scale->count + 1) * sizeof(*ret_counts));
+	for (uint32_t i = 0; i < HIST_BUCKETS; i++) {
+		while (bound < scale->count && hist_bucket_start_ns(i) >= scale->bounds_ns[bound])
+			bound++;
+		ret_counts[bound] += hist->count[i];
+	}
+}

@@ -7,6 +7,7 @@
 #define RINGVOL_METRICS_TEXT_H
 
 #include "base/buf.h"
+#include "base/hist.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +48,9 @@ void text_label(char *ret, bool append, const char *name, const char *value);
 
 /* The bucket of a value. */
 unsigned text_scale_bucket(const struct text_scale *scale, uint64_t ns);
+/* The buckets of a histogram in those of a scale, whose bounds are ends of them; scale->count + 1.
+ */
+void text_scale_regroup(
+	const struct text_scale *scale, const struct hist *hist, uint64_t *ret_counts);
 
 #endif

@@ -6,7 +6,6 @@
 #include "metrics/private.h"
 
 #include "base/fd.h"
-#include "csi/source.h"
 #include "csi/task.h"
 #include "probes/probes.h"
 
@@ -23,7 +22,7 @@ static const char *const code_names[METRICS_CODES] = {"OK", "CANCELLED", "UNKNOW
 	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
 	"INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"};
 
-static bool render_rpc(struct scrape *s, struct text *t)
+static bool render_rpc(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct metrics *m = s->metrics;
 	char labels[TEXT_LABELS_MAX];
@@ -36,38 +35,29 @@ static bool render_rpc(struct scrape *s, struct text *t)
 			continue;
 		text_label(labels, false, "method", method->path);
 		text_label(labels, true, "code", code_names[code]);
-		text_histogram(t, "ringvol_rpc_duration_seconds", labels, NULL, &metrics_rpc_scale,
-			h->counts, h->sum_ns);
+		text_histogram(t, f->name, labels, NULL, &metrics_rpc_scale, h->counts, h->sum_ns);
 	}
 	return false;
 }
 
-static bool render_in_flight(struct scrape *s, struct text *t)
+static uint64_t in_flight(const struct metrics *m)
 {
-	text_u64(t, "ringvol_rpc_in_flight", NULL, NULL,
-		grpc_registry_in_flight(s->metrics->registry));
-	return true;
+	return grpc_registry_in_flight(m->registry);
 }
 
-static void tell_step(struct text *t, const struct metrics_step *step)
-{
-	char labels[TEXT_LABELS_MAX];
-	text_label(labels, false, "operation", step->operation);
-	text_label(labels, true, "step", step->step);
-	text_histogram(t, "ringvol_operation_step_seconds", labels, NULL, &metrics_step_scale,
-		step->histogram.counts, step->histogram.sum_ns);
-}
-
-static bool render_steps(struct scrape *s, struct text *t)
+static bool render_steps(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct metrics *m = s->metrics;
-	if (s->at < m->step_count) {
-		tell_step(t, m->steps[s->at++]);
-		return false;
-	}
-	if (m->other.histogram.sum_ns != 0)
-		tell_step(t, &m->other);
-	return true;
+	char labels[TEXT_LABELS_MAX];
+	bool last = s->at == m->step_count;
+	const struct metrics_step *step = last ? &m->other : m->steps[s->at++];
+	if (last && step->histogram.sum_ns == 0)
+		return true;
+	text_label(labels, false, "operation", step->operation);
+	text_label(labels, true, "step", step->step);
+	text_histogram(t, f->name, labels, NULL, &metrics_step_scale, step->histogram.counts,
+		step->histogram.sum_ns);
+	return last;
 }
 
 /* ---- the loop ---- */
@@ -81,188 +71,137 @@ static const struct text_scale loop_scale = {
 		"0.002097152", "0.008388608", "0.067108864", "1.073741824"},
 };
 
-void metrics_regroup(const struct hist *hist, const struct text_scale *scale, uint64_t *ret_counts)
-{
-	unsigned bound = 0;
-	memset(ret_counts, 0, (scale->count + 1) * sizeof(*ret_counts));
-	for (uint32_t i = 0; i < HIST_BUCKETS; i++) {
-		while (bound < scale->count && hist_bucket_start_ns(i) >= scale->bounds_ns[bound])
-			bound++;
-		ret_counts[bound] += hist->count[i];
-	}
-}
-
-static bool render_loop(struct scrape *s, struct text *t)
+static bool render_loop(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct ring_stats *stats = ring_stats(s->metrics->reactor->ring);
 	uint64_t counts[TEXT_BOUNDS_MAX + 1];
-	metrics_regroup(&stats->turn, &loop_scale, counts);
-	text_histogram(
-		t, "ringvol_reactor_loop_seconds", NULL, NULL, &loop_scale, counts, stats->turn_ns);
+	text_scale_regroup(&loop_scale, &stats->turn, counts);
+	text_histogram(t, f->name, NULL, NULL, &loop_scale, counts, stats->turn_ns);
 	return true;
 }
 
-static bool render_queue(struct scrape *s, struct text *t)
+static uint64_t queue_depth(const struct metrics *m)
 {
-	text_u64(t, "ringvol_work_queue_depth", NULL, NULL,
-		work_queue_depth(s->metrics->reactor->work));
-	return true;
+	return work_queue_depth(m->reactor->work);
 }
 
-static bool render_hung(struct scrape *s, struct text *t)
+static uint64_t hung(const struct metrics *m)
 {
-	const struct helpers *helpers = s->metrics->reactor->helpers;
-	text_u64(t, "ringvol_helpers_hung", NULL, NULL,
-		helpers != NULL ? helpers_hung_count(helpers) : 0);
+	const struct helpers *helpers = m->reactor->helpers;
+	return helpers != NULL ? helpers_hung_count(helpers) : 0;
+}
+
+static bool render_number(struct scrape *s, const struct family *f, struct text *t)
+{
+	text_u64(t, f->name, NULL, NULL, f->number(s->metrics));
 	return true;
 }
 
 /* ---- pools ---- */
 
-static void each_pool(struct scrape *s, struct text *t,
-	void (*tell)(struct text *t, const struct pool *pool, const char *labels))
+static uint64_t is_ready(const struct pool *pool)
+{
+	return pool_state(pool) == POOL_READY;
+}
+
+static uint64_t volumes(const struct pool *pool)
+{
+	return pool_count(pool, RECORD_VOLUME);
+}
+
+static uint64_t snapshots(const struct pool *pool)
+{
+	return pool_count(pool, RECORD_SNAPSHOT);
+}
+
+/* f->pool NULL: a field of its room. A pool that was never read has no size, which is not a size
+ * of 0. */
+static bool render_pools(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct pool *pool;
 	char labels[TEXT_LABELS_MAX];
 	for (unsigned i = 0; (pool = pools_at(s->metrics->csi->pools, i)) != NULL; i++) {
+		struct pool_room room;
+		pool_room(pool, &room);
+		if (f->pool == NULL && room.capacity_bytes == 0)
+			continue;
 		text_label(labels, false, "pool", pool_name(pool));
-		tell(t, pool, labels);
+		text_u64(t, f->name, labels, NULL,
+			f->pool != NULL ? f->pool(pool)
+					: *(uint64_t *)(void *)((char *)&room + f->room_field));
 	}
-}
-
-static void tell_ready(struct text *t, const struct pool *pool, const char *labels)
-{
-	text_u64(t, "ringvol_pool_ready", labels, NULL, pool_state(pool) == POOL_READY);
-}
-
-static bool render_ready(struct scrape *s, struct text *t)
-{
-	each_pool(s, t, tell_ready);
-	return true;
-}
-
-/* A pool that was never read has no size, which is not a size of 0. */
-#define POOL_FAMILY(field)                                                                         \
-	static void tell_##field(struct text *t, const struct pool *pool, const char *labels)      \
-	{                                                                                          \
-		struct pool_room room;                                                             \
-		pool_room(pool, &room);                                                            \
-		if (room.capacity_bytes != 0)                                                      \
-			text_u64(t, "ringvol_pool_" #field, labels, NULL, room.field);             \
-	}                                                                                          \
-	static bool render_##field(struct scrape *s, struct text *t)                               \
-	{                                                                                          \
-		each_pool(s, t, tell_##field);                                                     \
-		return true;                                                                       \
-	}
-
-POOL_FAMILY(capacity_bytes)
-POOL_FAMILY(free_bytes)
-POOL_FAMILY(provisioned_bytes)
-POOL_FAMILY(allocated_bytes)
-
-static void tell_volumes(struct text *t, const struct pool *pool, const char *labels)
-{
-	text_u64(t, "ringvol_pool_volumes", labels, NULL, pool_count(pool, RECORD_VOLUME));
-}
-
-static bool render_volumes(struct scrape *s, struct text *t)
-{
-	each_pool(s, t, tell_volumes);
-	return true;
-}
-
-static void tell_snapshots(struct text *t, const struct pool *pool, const char *labels)
-{
-	text_u64(t, "ringvol_pool_snapshots", labels, NULL, pool_count(pool, RECORD_SNAPSHOT));
-}
-
-static bool render_snapshots(struct scrape *s, struct text *t)
-{
-	each_pool(s, t, tell_snapshots);
 	return true;
 }
 
 /* ---- copies ---- */
 
-/* Each copy or erasure under way; `size`: how much it is to look at, not how far it has come. */
-static void each_copy(struct scrape *s, struct text *t, const char *name, bool size)
+static void tell_copy(const struct family *f, struct text *t, const char *operation,
+	const char *name, uint64_t bytes)
+{
+	char labels[TEXT_LABELS_MAX];
+	text_label(labels, false, "operation", operation);
+	text_label(labels, true, "name", name);
+	text_u64(t, f->name, labels, NULL, bytes);
+}
+
+/* Each copy or erasure under way. */
+static bool render_copies(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct csi *csi = s->metrics->csi;
 	const struct pool *pool;
 	uint64_t done, total;
-	char labels[TEXT_LABELS_MAX];
 	list_for_each (node, &csi->tasks) {
 		const struct csi_task *task = container_of(node, struct csi_task, link);
-		if (task->source == NULL || !csi_source_progress(task->source, &done, &total))
-			continue;
-		text_label(labels, false, "operation", task->method);
-		text_label(labels, true, "name", task->subject);
-		text_u64(t, name, labels, NULL, size ? total : done);
+		if (csi_task_progress(task, &done, &total))
+			tell_copy(f, t, task->method, task->subject, f->copy_size ? total : done);
 	}
-	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
-		if (!pool_erasing(pool, &done, &total))
-			continue;
-		text_label(labels, false, "operation", "erase");
-		text_label(labels, true, "name", pool_name(pool));
-		text_u64(t, name, labels, NULL, size ? total : done);
-	}
-}
-
-static bool render_copy_done(struct scrape *s, struct text *t)
-{
-	each_copy(s, t, "ringvol_copy_done_bytes", false);
-	return true;
-}
-
-static bool render_copy_size(struct scrape *s, struct text *t)
-{
-	each_copy(s, t, "ringvol_copy_size_bytes", true);
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
+		if (pool_erasing(pool, &done, &total))
+			tell_copy(f, t, "erase", pool_name(pool), f->copy_size ? total : done);
 	return true;
 }
 
 /* ---- the process ---- */
 
-static bool render_build(struct scrape *s, struct text *t)
+static bool render_build(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct metrics *m = s->metrics;
-	const struct probes *probes = m->csi->probes;
+	const struct probes *probes = m->csi->node->probes;
 	char features[METRICS_FEATURES_MAX + 8], labels[TEXT_LABELS_MAX];
 	bool bpf = probes != NULL && probes_state(probes) == PROBES_BPF;
 	snprintf(features, sizeof(features), "%s%s", m->features, bpf ? ",bpf" : "");
 	text_label(labels, false, "version", RINGVOL_VERSION);
 	text_label(labels, true, "kernel", m->kernel);
 	text_label(labels, true, "features", features);
-	text_u64(t, "ringvol_build_info", labels, NULL, 1);
+	text_u64(t, f->name, labels, NULL, 1);
 	return true;
 }
 
-static bool render_resident(struct scrape *s, struct text *t)
+static bool render_resident(struct scrape *s, const struct family *f, struct text *t)
 {
 	(void)s;
 	char text[128];
 	unsigned long long size, resident;
 	if (fd_read_file(AT_FDCWD, "/proc/self/statm", text, sizeof(text)) > 0 &&
 		sscanf(text, "%llu %llu", &size, &resident) == 2)
-		text_u64(t, "process_resident_memory_bytes", NULL, NULL,
-			resident * (uint64_t)sysconf(_SC_PAGESIZE));
+		text_u64(t, f->name, NULL, NULL, resident * (uint64_t)sysconf(_SC_PAGESIZE));
 	return true;
 }
 
-static bool render_cpu(struct scrape *s, struct text *t)
+static bool render_cpu(struct scrape *s, const struct family *f, struct text *t)
 {
 	(void)s;
 	struct rusage usage;
 	if (getrusage(RUSAGE_SELF, &usage) == 0)
-		text_seconds(t, "process_cpu_seconds_total", NULL, NULL,
+		text_seconds(t, f->name, NULL, NULL,
 			(uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000 +
 				(uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000);
 	return true;
 }
 
-static bool render_start(struct scrape *s, struct text *t)
+static bool render_start(struct scrape *s, const struct family *f, struct text *t)
 {
-	text_seconds(t, "process_start_time_seconds", NULL, NULL, s->metrics->start_ns);
+	text_seconds(t, f->name, NULL, NULL, s->metrics->start_ns);
 	return true;
 }
 
@@ -273,33 +212,39 @@ const struct family value_families[] = {
 		"Time from a call's request to the end of its answer.", render_rpc},
 	{"ringvol_rpc_in_flight", "gauge",
 		"Calls that are not answered yet, those their clients have left included.",
-		render_in_flight},
+		render_number, .number = in_flight},
 	{"ringvol_operation_step_seconds", "histogram",
 		"Time an operation spent in one of its steps.", render_steps},
 	{"ringvol_reactor_loop_seconds", "histogram",
 		"Time a turn of the event loop was busy; while it is, nothing else is served.",
 		render_loop},
 	{"ringvol_work_queue_depth", "gauge",
-		"Blocking calls that run on work threads or wait for one.", render_queue},
-	{"ringvol_helpers_hung", "gauge", "Calls that hang in the kernel.", render_hung},
-	{"ringvol_pool_ready", "gauge", "1 if the pool is served.", render_ready},
-	{"ringvol_pool_capacity_bytes", "gauge", "Size of the pool's file system.",
-		render_capacity_bytes},
-	{"ringvol_pool_free_bytes", "gauge", "What its file system has free.", render_free_bytes},
+		"Blocking calls that run on work threads or wait for one.", render_number,
+		.number = queue_depth},
+	{"ringvol_helpers_hung", "gauge", "Calls that hang in the kernel.", render_number,
+		.number = hung},
+	{"ringvol_pool_ready", "gauge", "1 if the pool is served.", render_pools, .pool = is_ready},
+	{"ringvol_pool_capacity_bytes", "gauge", "Size of the pool's file system.", render_pools,
+		.room_field = offsetof(struct pool_room, capacity_bytes)},
+	{"ringvol_pool_free_bytes", "gauge", "What its file system has free.", render_pools,
+		.room_field = offsetof(struct pool_room, free_bytes)},
 	{"ringvol_pool_provisioned_bytes", "gauge", "What was promised: the sizes of all volumes.",
-		render_provisioned_bytes},
+		render_pools, .room_field = offsetof(struct pool_room, provisioned_bytes)},
 	{"ringvol_pool_allocated_bytes", "gauge",
-		"What volumes and snapshots take, shared bytes counted for each.",
-		render_allocated_bytes},
-	{"ringvol_pool_volumes", "gauge", "Volumes of the pool, attached or not.", render_volumes},
-	{"ringvol_pool_snapshots", "gauge", "Snapshots of the pool.", render_snapshots},
+		"What volumes and snapshots take, shared bytes counted for each.", render_pools,
+		.room_field = offsetof(struct pool_room, allocated_bytes)},
+	{"ringvol_pool_volumes", "gauge", "Volumes of the pool, attached or not.", render_pools,
+		.pool = volumes},
+	{"ringvol_pool_snapshots", "gauge", "Snapshots of the pool.", render_pools,
+		.pool = snapshots},
 	{"ringvol_copy_done_bytes", "gauge",
 		"How far a copy, or the erasure of a deleted volume, has come in its image.",
-		render_copy_done},
-	{"ringvol_copy_size_bytes", "gauge", "The size of that image.", render_copy_size},
+		render_copies},
+	{"ringvol_copy_size_bytes", "gauge", "The size of that image.", render_copies,
+		.copy_size = true},
 	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
 	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
 	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",
 		render_start},
-	{NULL, NULL, NULL, NULL},
+	{NULL},
 };

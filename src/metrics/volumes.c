@@ -6,8 +6,8 @@
  */
 #include "metrics/private.h"
 
-#include "csi/condition.h"
-#include "csi/node_state.h"
+#include "node/health.h"
+#include "node/volume.h"
 #include "probes/probes.h"
 
 #include <string.h>
@@ -69,11 +69,11 @@ static bool next_attached(struct scrape *s, struct volume *ret)
 }
 
 /* One volume of a family. True when all were told of. */
-static bool walk(struct scrape *s, struct text *t, void (*tell)(struct text *t, struct volume *v))
+static bool render_volume(struct scrape *s, const struct family *f, struct text *t)
 {
 	struct volume v;
 	if (next_attached(s, &v)) {
-		tell(t, &v);
+		f->volume(t, f->name, &v);
 		return false;
 	}
 	if (s->work >= SCRAPE_WORK_MAX)
@@ -84,35 +84,20 @@ static bool walk(struct scrape *s, struct text *t, void (*tell)(struct text *t, 
 
 /* ---- gauges ---- */
 
-static void tell_capacity(struct text *t, struct volume *v)
+static void tell_capacity(struct text *t, const char *name, struct volume *v)
 {
-	text_u64(t, "ringvol_volume_capacity_bytes", v->labels, NULL, v->object->rec->size_bytes);
+	text_u64(t, name, v->labels, NULL, v->object->rec->size_bytes);
 }
 
-static bool render_capacity(struct scrape *s, struct text *t)
+static void tell_allocated(struct text *t, const char *name, struct volume *v)
 {
-	return walk(s, t, tell_capacity);
+	text_u64(t, name, v->labels, NULL, v->object->allocated_bytes);
 }
 
-static void tell_allocated(struct text *t, struct volume *v)
+static void tell_abnormal(struct text *t, const char *name, struct volume *v)
 {
-	text_u64(t, "ringvol_volume_allocated_bytes", v->labels, NULL, v->object->allocated_bytes);
-}
-
-static bool render_allocated(struct scrape *s, struct text *t)
-{
-	return walk(s, t, tell_allocated);
-}
-
-static void tell_abnormal(struct text *t, struct volume *v)
-{
-	const char *why = csi_volume_abnormal(v->scrape->arena, v->metrics->csi, v->object);
-	text_u64(t, "ringvol_volume_abnormal", v->labels, NULL, why != NULL);
-}
-
-static bool render_abnormal(struct scrape *s, struct text *t)
-{
-	return walk(s, t, tell_abnormal);
+	const char *why = node_volume_abnormal(v->scrape->arena, v->metrics->csi->node, v->object);
+	text_u64(t, name, v->labels, NULL, why != NULL);
 }
 
 /* ---- input and output ---- */
@@ -126,7 +111,7 @@ static const char *const op_labels[PROBE_OPS] = {
 
 static bool read_counters(struct volume *v, struct probe_counters *ret)
 {
-	struct probes *probes = v->metrics->csi->probes;
+	struct probes *probes = v->metrics->csi->node->probes;
 	uint32_t major, minor;
 	backend_dev_below(&v->node->dev, &major, &minor);
 	if (probes == NULL || probes_read(probes, major, minor, ret) < 0)
@@ -135,83 +120,59 @@ static bool read_counters(struct volume *v, struct probe_counters *ret)
 	return true;
 }
 
-static void tell_histogram(
-	struct text *t, const struct volume *v, enum probe_op op, const struct probe_counters *c)
-{
-	const struct probe_op_counters *o = &c->op[op];
-	uint64_t counts[TEXT_BOUNDS_MAX + 1];
-	if (!c->exact) {
-		text_histogram(t, "ringvol_volume_io_seconds", v->labels, op_labels[op], NULL,
-			&o->ops, o->busy_ns);
-		return;
-	}
-	metrics_regroup(&o->latency, &io_scale, counts);
-	text_histogram(t, "ringvol_volume_io_seconds", v->labels, op_labels[op], &io_scale, counts,
-		o->busy_ns);
-}
-
-static void tell_io(struct text *t, struct volume *v)
+static void tell_io(struct text *t, const char *name, struct volume *v)
 {
 	struct probe_counters c;
+	uint64_t counts[TEXT_BOUNDS_MAX + 1];
 	if (!read_counters(v, &c))
 		return;
-	for (unsigned op = 0; op < PROBE_DISCARD; op++)
-		tell_histogram(t, v, op, &c);
+	for (unsigned op = 0; op < PROBE_DISCARD; op++) {
+		const struct probe_op_counters *o = &c.op[op];
+		if (c.exact)
+			text_scale_regroup(&io_scale, &o->latency, counts);
+		text_histogram(t, name, v->labels, op_labels[op], c.exact ? &io_scale : NULL,
+			c.exact ? counts : &o->ops, o->busy_ns);
+	}
 }
 
-static bool render_io(struct scrape *s, struct text *t)
-{
-	return walk(s, t, tell_io);
-}
-
-static void tell_bytes(struct text *t, struct volume *v)
+static void tell_bytes(struct text *t, const char *name, struct volume *v)
 {
 	struct probe_counters c;
 	if (!read_counters(v, &c))
 		return;
 	for (unsigned op = 0; op < PROBE_OPS; op++)
 		if (op != PROBE_FLUSH) /* it carries none */
-			text_u64(t, "ringvol_volume_io_bytes_total", v->labels, op_labels[op],
-				c.op[op].bytes);
+			text_u64(t, name, v->labels, op_labels[op], c.op[op].bytes);
 }
 
-static bool render_bytes(struct scrape *s, struct text *t)
-{
-	return walk(s, t, tell_bytes);
-}
-
-static void tell_errors(struct text *t, struct volume *v)
+static void tell_errors(struct text *t, const char *name, struct volume *v)
 {
 	struct probe_counters c;
 	/* Without BPF errors are not known, and 0 would be a lie. */
-	struct probes *probes = v->metrics->csi->probes;
+	struct probes *probes = v->metrics->csi->node->probes;
 	if (probes == NULL || probes_state(probes) != PROBES_BPF || !read_counters(v, &c) ||
 		!c.exact)
 		return;
 	for (unsigned op = 0; op < PROBE_OPS; op++)
-		text_u64(t, "ringvol_volume_io_errors_total", v->labels, op_labels[op],
-			c.op[op].errors);
-}
-
-static bool render_errors(struct scrape *s, struct text *t)
-{
-	return walk(s, t, tell_errors);
+		text_u64(t, name, v->labels, op_labels[op], c.op[op].errors);
 }
 
 const struct family volume_families[] = {
-	{"ringvol_volume_capacity_bytes", "gauge", "Size of an attached volume.", render_capacity},
+	{"ringvol_volume_capacity_bytes", "gauge", "Size of an attached volume.", render_volume,
+		.volume = tell_capacity},
 	{"ringvol_volume_allocated_bytes", "gauge",
-		"Bytes an attached volume takes in its pool, shared ones included.",
-		render_allocated},
+		"Bytes an attached volume takes in its pool, shared ones included.", render_volume,
+		.volume = tell_allocated},
 	{"ringvol_volume_abnormal", "gauge",
 		"1 while something is wrong with an attached volume (ringvol ls says what).",
-		render_abnormal},
+		render_volume, .volume = tell_abnormal},
 	{"ringvol_volume_io_seconds", "histogram",
 		"Time from the issue of a request to a volume's device to its completion.",
-		render_io},
+		render_volume, .volume = tell_io},
 	{"ringvol_volume_io_bytes_total", "counter",
-		"Bytes read from, written to and discarded on a volume's device.", render_bytes},
+		"Bytes read from, written to and discarded on a volume's device.", render_volume,
+		.volume = tell_bytes},
 	{"ringvol_volume_io_errors_total", "counter", "Requests that a volume's device failed.",
-		render_errors},
-	{NULL, NULL, NULL, NULL},
+		render_volume, .volume = tell_errors},
+	{NULL},
 };

@@ -9,8 +9,8 @@
  * components are root's. A root that the operator named (mnt_roots_set) is such a prefix, and
  * links in it are followed. ".." is refused (EINVAL).
  */
-#ifndef RINGVOL_BLOCKIO_MNT_H
-#define RINGVOL_BLOCKIO_MNT_H
+#ifndef RINGVOL_MOUNT_MNT_H
+#define RINGVOL_MOUNT_MNT_H
 
 #include "blockio/fsimg.h"
 #include "reactor/helper.h"

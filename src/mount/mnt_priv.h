@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of mnt share. All of it runs in a helper process, and may block. */
-#ifndef RINGVOL_BLOCKIO_MNT_PRIV_H
-#define RINGVOL_BLOCKIO_MNT_PRIV_H
+#ifndef RINGVOL_MOUNT_MNT_PRIV_H
+#define RINGVOL_MOUNT_MNT_PRIV_H
 
 #include "mount/mnt.h"
 

@@ -16,6 +16,7 @@
 #include "pool/private.h"
 
 #include "base/when.h"
+#include "blockio/image.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -125,9 +126,9 @@ static int open_job(void *arg)
 		return -errno;
 	/* The hint must come before the first extent. */
 	bool large = size >= (uint64_t)EXTENT_LARGE_FROM_GIB << 30;
-	int r = bytes_hint_extent_size(b->fd, large ? EXTENT_BYTES : EXTENT_SMALL_BYTES);
+	int r = image_hint_extent_size(b->fd, large ? EXTENT_BYTES : EXTENT_SMALL_BYTES);
 	if (r == 0)
-		r = bytes_resize(b->fd, size, b->rec->thick);
+		r = image_resize(b->fd, size, b->rec->thick);
 	if (r < 0)
 		fd_close(&b->fd);
 	return r;
@@ -181,7 +182,7 @@ static int share_job(void *arg)
 	bool template = b->share_object == NULL;
 	if (template && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size))
 		return -ESTALE;
-	int r = bytes_reflink(fd, b->fd);
+	int r = image_reflink(fd, b->fd);
 	if (r == 0 && (uint64_t)st.st_size != size && ftruncate(b->fd, (off_t)size) < 0)
 		r = -errno;
 	return r;

@@ -8,6 +8,8 @@
  */
 #include "pool/private.h"
 
+#include "blockio/image.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,7 +37,7 @@ int pool_reflink_keep_size(void *arg)
 	struct stat st;
 	if (fstat(link->dst_fd, &st) < 0)
 		return -errno;
-	int r = bytes_reflink(link->src_fd, link->dst_fd);
+	int r = image_reflink(link->src_fd, link->dst_fd);
 	/* The target has the source's size now. */
 	return r < 0 ? r : ftruncate(link->dst_fd, st.st_size) < 0 ? -errno : 0;
 }

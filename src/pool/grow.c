@@ -9,6 +9,8 @@
  */
 #include "pool/private.h"
 
+#include "blockio/image.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -80,7 +82,7 @@ static int open_undo(struct op *op)
 {
 	struct pool_grow *g = grow_of(op);
 	uint64_t allocated, size;
-	if (bytes_usage(g->fd, &allocated, &size) == 0)
+	if (image_usage(g->fd, &allocated, &size) == 0)
 		pool_object_measured(g->object, allocated);
 	pool_entry(g->object)->watch = true;
 	fd_close(&g->fd);
@@ -93,7 +95,7 @@ static uint64_t got_bytes(const struct pool_grow *g, uint64_t more)
 {
 	const struct record *rec = g->object->rec;
 	uint64_t allocated, size;
-	if (!rec->thick || g->object->shared || bytes_usage(g->fd, &allocated, &size) < 0 ||
+	if (!rec->thick || g->object->shared || image_usage(g->fd, &allocated, &size) < 0 ||
 		allocated <= rec->size_bytes)
 		return 0;
 	return allocated - rec->size_bytes < more ? allocated - rec->size_bytes : more;
@@ -122,13 +124,13 @@ static int size_job(void *arg)
 {
 	struct pool_grow *g = arg;
 	uint64_t allocated, size;
-	int r = bytes_usage(g->fd, &allocated, &size);
+	int r = image_usage(g->fd, &allocated, &size);
 	if (r < 0)
 		return r;
 	g->truncated = size < g->had_bytes;
 	if (g->truncated)
 		return 0;
-	return bytes_resize(
+	return image_resize(
 		g->fd, size > g->size_bytes ? size : g->size_bytes, g->object->rec->thick);
 }
 

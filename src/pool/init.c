@@ -135,7 +135,7 @@ static int make_file(int root)
 }
 
 int pool_init_dir(
-	const char *path, struct bytes_features *ret_features, bool *ret_existed, struct err *err)
+	const char *path, struct fs_features *ret_features, bool *ret_existed, struct err *err)
 {
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
 		return err_sys(err, -errno, "making the directory %s", path);
@@ -143,8 +143,8 @@ int pool_init_dir(
 	if (root < 0)
 		return err_sys(err, -errno, "opening %s", path);
 
-	struct bytes_features features;
-	int r = bytes_probe(root, &features);
+	struct fs_features features;
+	int r = fs_features_probe(root, &features);
 	if (r < 0)
 		return err_sys(err, r, "trying what the file system of %s can do", path);
 	_cleanup_fd_ int file = openat(root, POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);

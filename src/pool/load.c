@@ -65,7 +65,7 @@ static int open_lock(struct pool_load *load)
 	*lock = openat(load->fds[POOL_FD_ROOT], POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (*lock < 0 && errno == ENOENT && load->init) {
 		struct err err = {0};
-		struct bytes_features features;
+		struct fs_features features;
 		bool existed;
 		if (pool_init_dir(load->path, &features, &existed, &err) < 0) {
 			load_end(load, POOL_MISSING, "pool %s: %s", load->name, err.message);
@@ -155,11 +155,11 @@ static int drop_staged(struct pool_load *load)
 	return r;
 }
 
-int pool_probe(int root, struct bytes_features *ret, bool *ret_probed)
+int pool_probe(int root, struct fs_features *ret, bool *ret_probed)
 {
-	int r = bytes_probe(root, ret);
+	int r = fs_features_probe(root, ret);
 	*ret_probed = r == 0;
-	return r == -ENOSPC || r == -EDQUOT ? bytes_probe_full(root, POOL_FILE, ret) : r;
+	return r == -ENOSPC || r == -EDQUOT ? fs_features_probe_full(root, POOL_FILE, ret) : r;
 }
 
 /* One that is read-only or full is asked again by each check until it can tell. */

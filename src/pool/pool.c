@@ -52,12 +52,12 @@ void pool_job_submit(struct pool *pool, struct pool_job *job)
 
 /* ---- whose threads ---- */
 
-struct work_lane *pool_lane(const struct pool *pool)
+struct lane *pool_lane(const struct pool *pool)
 {
 	return pool == NULL ? NULL : pool->lane;
 }
 
-struct work_lane *pools_lane_of_id(const struct pools *pools, const char *id)
+struct lane *pools_lane_of_id(const struct pools *pools, const char *id)
 {
 	struct record_id parsed;
 	struct pool *pool =
@@ -163,14 +163,14 @@ const char *pool_uuid8(const struct pool *pool)
 	return pool->uuid8;
 }
 
-const struct bytes_features *pool_features(const struct pool *pool)
+const struct fs_features *pool_features(const struct pool *pool)
 {
 	return &pool->features;
 }
 
 uint32_t pool_block_size(const struct pool *pool)
 {
-	const struct bytes_features *f = &pool->features;
+	const struct fs_features *f = &pool->features;
 	return f->shared_dio_align > 512 ? f->shared_dio_align : 512;
 }
 

@@ -16,7 +16,8 @@
 #define RINGVOL_POOL_POOL_H
 
 #include "base/err.h"
-#include "blockio/bytes.h"
+#include "blockio/copy.h"
+#include "blockio/fs_features.h"
 #include "pool/record.h"
 #include "reactor/op.h"
 
@@ -66,7 +67,10 @@ struct pool_object {
 	bool missing;            /* the image is not there any more */
 	uint64_t wrong_since_ns; /* since when (ring_now_ns) it is either; 0: since it was read */
 	bool unsynced;           /* its creation is not known to be durable: see pool_settle */
-	void *node;              /* csi's: what is attached and mounted; NULL if nothing */
+	/* The node's: what is attached and mounted, NULL if nothing; the number of the last scan
+	 * for it that left it out, as somebody worked on it (node/adopt.h). */
+	void *node;
+	uint64_t left_out;
 };
 
 /* ---- all pools ---- */
@@ -102,15 +106,15 @@ bool pool_answers(const struct pool *pool);
 uint64_t pool_state_since_ns(const struct pool *pool);
 /* First 8 hex digits of its uuid; "" until it was loaded once. */
 const char *pool_uuid8(const struct pool *pool);
-const struct bytes_features *pool_features(const struct pool *pool);
+const struct fs_features *pool_features(const struct pool *pool);
 uint32_t pool_block_size(const struct pool *pool); /* default logical block size of its devices */
 /* Directory fd of volumes/ or snapshots/; -1 unless ready. */
 int pool_dirfd(const struct pool *pool, enum record_kind kind);
 /* Whose threads calls on its files have: op->lane of every operation with such calls. NULL: of
  * none. */
-struct work_lane *pool_lane(const struct pool *pool);
+struct lane *pool_lane(const struct pool *pool);
 /* Likewise for the pool an id names; those of pools that are not known share one. */
-struct work_lane *pools_lane_of_id(const struct pools *pools, const char *id);
+struct lane *pools_lane_of_id(const struct pools *pools, const char *id);
 /* 0, or ERR_UNAVAILABLE with pool_why(). */
 int pool_check_ready(const struct pool *pool, struct err *err);
 
@@ -387,6 +391,6 @@ int pool_clone_fill_end(struct op *op, int res, void *clone);
 /* Makes an empty (or missing) directory on a mounted file system a pool. ERR_PRECONDITION: not
  * empty, or the file system cannot hold one; a pool already is 0 with *ret_existed. */
 int pool_init_dir(
-	const char *path, struct bytes_features *ret_features, bool *ret_existed, struct err *err);
+	const char *path, struct fs_features *ret_features, bool *ret_existed, struct err *err);
 
 #endif

@@ -43,7 +43,7 @@ struct pool_task {
 	/* of a check; its path is load.path */
 	int fds[POOL_FDS];
 	bool gone, read_only, probed;
-	struct bytes_features features;
+	struct fs_features features;
 	struct pool_images images;
 };
 
@@ -157,7 +157,8 @@ static void not_answering(struct pool *pool)
 static void task_on_timer(struct ring_timer *timer)
 {
 	struct pool_task *task = container_of(timer, struct pool_task, timer);
-	if (atomic_load(&task->running) || work_lane_stuck(task->job.pool->lane, POOL_STUCK_MS))
+	if (atomic_load(&task->running) || work_lane_stuck(task->job.pools->reactor->work,
+						   task->job.pool->lane, POOL_STUCK_MS))
 		not_answering(task->job.pool);
 	else
 		ring_timer_arm(task->job.pools->reactor->ring, timer, POOL_ANSWER_MS);
@@ -196,7 +197,7 @@ static bool task_ask(struct pool_task *task)
 		return false;
 	strcpy(task->req.path, task->load.path);
 	task->call = (struct helper_call){
-		.lane = work_lane_of_ring(task->job.pool->lane),
+		.lane = task->job.pool->lane,
 		.fn = MNT_STATS,
 		.key = task->load.path, /* no volume's key begins with a slash */
 		.req = &task->req,
@@ -332,7 +333,7 @@ int pools_open(struct pools **ret, struct reactor *reactor, const struct pool_co
 	pools->timer.fn = pools_on_timer;
 	pools->told.fn = told_on_timer;
 	list_init(&pools->queue);
-	int r = work_lane_open(&pools->strays, reactor->work);
+	int r = ring_lane_open(&pools->strays, reactor->ring);
 	for (unsigned i = 0; r == 0 && i < count; i++) {
 		pools->at[i] = pool_new(pools, &configs[i]);
 		if (pools->at[i] != NULL)
@@ -341,7 +342,7 @@ int pools_open(struct pools **ret, struct reactor *reactor, const struct pool_co
 			pools->at[i]->path == NULL)
 			r = -ENOMEM;
 		else
-			r = work_lane_open(&pools->at[i]->lane, reactor->work);
+			r = ring_lane_open(&pools->at[i]->lane, reactor->ring);
 	}
 	if (r < 0) {
 		pools_close(pools);

@@ -90,7 +90,7 @@ struct pool {
 	bool fds_held; /* fds are numbers of ours */
 	int fds[POOL_FDS];
 	char uuid[POOL_UUID_BYTES], uuid8[9];
-	struct bytes_features features;
+	struct fs_features features;
 	bool probed; /* features are known; else nothing is made here */
 
 	struct pool_index index[2]; /* by enum record_kind */
@@ -99,7 +99,7 @@ struct pool {
 	struct pool_sync sync[2]; /* by enum record_kind */
 	unsigned ops;             /* changing operations under way; a reload waits for them */
 
-	struct work_lane *lane;   /* of all calls on its files */
+	struct lane *lane;        /* of all calls on its files */
 	struct pool_task *task;   /* the load or check under way */
 	struct pool_trash *trash; /* the reclaim under way */
 	bool trash_wanted;
@@ -135,7 +135,7 @@ struct pools {
 	bool started, loaded_told, draining;
 	unsigned jobs;     /* background jobs handed to work */
 	struct list queue; /* pool_job.link: work had no room for them */
-	struct work_lane *strays;
+	struct lane *strays;
 };
 
 /* ---- pool.c ---- */
@@ -192,7 +192,7 @@ struct pool_load {
 	bool opened; /* fds are open, objects read, whatever the state */
 	int fds[POOL_FDS];
 	char uuid[POOL_UUID_BYTES];
-	struct bytes_features features;
+	struct fs_features features;
 	bool probed, unwatched;
 	uint64_t capacity_bytes, free_bytes;
 	struct pool_found *found;
@@ -202,7 +202,7 @@ struct pool_load {
 void pool_load_run(struct pool_load *load);
 /* What the file system can do; blocking. One that is full is served, or nothing could be deleted
  * from it: 0, with *ret_probed false and what can be told without room. */
-int pool_probe(int root, struct bytes_features *ret, bool *ret_probed);
+int pool_probe(int root, struct fs_features *ret, bool *ret_probed);
 /* Takes what was read into the pool; on the loop. */
 void pool_load_adopt(struct pool_load *load, struct pool *pool);
 void pool_load_clean(struct pool_load *load);
@@ -286,7 +286,7 @@ void pool_image_found(struct pool_object *o, bool missing, bool truncated);
 
 void pool_sync_open(struct pool *pool);
 /* True where a sync of a directory makes all earlier changes of the file system durable. */
-bool pool_one_log(const struct bytes_features *features);
+bool pool_one_log(const struct fs_features *features);
 /* Makes what was changed in volumes/ or snapshots/ durable: waits for the current step of `op`.
  * Goes along with the steps before it where no other operation changes the pool. */
 int pool_sync_dir(

@@ -7,6 +7,8 @@
  */
 #include "pool/private.h"
 
+#include "blockio/image.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -76,7 +78,7 @@ static bool is_gone(struct op *op)
 static int lock_job(void *arg)
 {
 	struct pool_remove *r = arg;
-	return bytes_lock(r->fd);
+	return image_lock(r->fd);
 }
 
 static int lock_run(struct op *op)

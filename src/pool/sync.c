@@ -25,7 +25,7 @@ enum { MAGIC_XFS = 0x58465342 };
  * 1 on XFS, 2 and 2 on ext4, as with the file's fsync before it; with the file's after it 3 and 2,
  * 3 and 3.
  */
-bool pool_one_log(const struct bytes_features *features)
+bool pool_one_log(const struct fs_features *features)
 {
 	return features->fs_type == MAGIC_XFS ||
 	       (features->fs_type == EXT4_SUPER_MAGIC && !features->no_journal);
@@ -36,7 +36,7 @@ static void sync_begin(struct pool_sync *sync)
 	list_splice(&sync->running, &sync->waiting);
 	sync->removed_running = sync->removed;
 	io_uring_prep_fsync(&sync->req.sqe, pool_fd_of(sync->pool, sync->kind), 0);
-	sync->req.lane = work_lane_of_ring(sync->pool->lane);
+	sync->req.lane = sync->pool->lane;
 	ring_submit(sync->pool->pools->reactor->ring, &sync->req);
 }
 

@@ -9,6 +9,8 @@
  */
 #include "pool/private.h"
 
+#include "blockio/image.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sha256.h>
@@ -240,7 +242,7 @@ static int make_job(void *arg)
 		O_TMPFILE | O_RDWR | O_CLOEXEC | (st->direct_io ? O_DIRECT : 0), 0600);
 	if (st->fd < 0)
 		return -errno;
-	int r = bytes_resize(st->fd, st->spec.size_bytes, false);
+	int r = image_resize(st->fd, st->spec.size_bytes, false);
 	if (r < 0)
 		fd_close(&st->fd);
 	return r;

@@ -49,7 +49,7 @@ struct helper_slot {
 	pid_t pid;
 	int pidfd, fd;
 	struct helper_call *call;   /* SLOT_BUSY */
-	struct ring_lane *lane;     /* that of its call, until it has ended or the process has */
+	struct lane *lane;          /* that of its call, until it has ended or the process has */
 	bool served;                /* at least one call */
 	bool exited;                /* and reaped */
 	uint64_t since_ns;          /* idle: since when; busy and hung: when the call was sent */
@@ -284,7 +284,7 @@ static struct helper_call *helpers_next(const struct helpers *helpers)
 {
 	list_for_each (pos, &helpers->queue) {
 		struct helper_call *call = container_of(pos, struct helper_call, link);
-		if (call->lane == NULL || call->lane->helpers < HELPER_LANE_MAX)
+		if (call->lane == NULL || call->lane->helpers < LANE_HELPERS_MAX)
 			return call;
 	}
 	return NULL;

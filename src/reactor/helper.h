@@ -9,7 +9,7 @@
  * One call per key (volume) at a time, others for it wait their turn. A call that overstays its
  * deadline ends with -ETIMEDOUT; its helper is killed and replaced, and until the kernel lets it
  * die the key is *hung*: further calls for it answer -ETIMEDOUT at once. When all helpers are busy
- * another is started, up to HELPER_LANE_MAX processes for one lane and HELPER_MAX for all, hung
+ * another is started, up to LANE_HELPERS_MAX processes for one lane and HELPER_MAX for all, hung
  * ones included, so that healthy volumes do not wait behind sick ones, nor one pool's behind
  * another's.
  */
@@ -22,7 +22,6 @@
 enum {
 	HELPER_WARM = 4,         /* kept idle */
 	HELPER_MAX = 288,        /* processes, busy and hung included */
-	HELPER_LANE_MAX = 256,   /* of them busy or hung with calls of one lane */
 	HELPER_QUEUE_MAX = 4096, /* calls waiting */
 	HELPER_MESSAGE_BYTES = 16384,
 	HELPER_KEY_BYTES = 160,
@@ -38,10 +37,10 @@ struct helpers;
 
 /* Embed it; lives until on_end. */
 struct helper_call {
-	unsigned fn;            /* index into the table */
-	const char *key;        /* the volume; NULL: never counted as hung */
-	struct ring_lane *lane; /* NULL: none, HELPER_MAX alone is its bound */
-	const void *req;        /* POD, at most HELPER_MESSAGE_BYTES - 16 */
+	unsigned fn;       /* index into the table */
+	const char *key;   /* the volume; NULL: never counted as hung */
+	struct lane *lane; /* NULL: the shared lane, which HELPER_MAX alone bounds */
+	const void *req;   /* POD, at most HELPER_MESSAGE_BYTES - 16 */
 	size_t req_len;
 	void *resp; /* filled before on_end when res >= 0 or resp_len > 0 */
 	size_t resp_cap, resp_len;

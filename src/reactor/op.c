@@ -230,7 +230,7 @@ int op_submit(struct op *op)
 	if (op->gathering)
 		return -EAGAIN;
 	begin_wait(op);
-	op->wait.req.lane = work_lane_of_ring(op->lane);
+	op->wait.req.lane = op->lane;
 	ring_submit(op->reactor->ring, &op->wait.req);
 	return OP_PENDING;
 }
@@ -336,7 +336,7 @@ int op_helper(struct op *op, unsigned fn, const char *key, const void *req, size
 	op->wait.call = (struct helper_call){
 		.fn = fn,
 		.key = key,
-		.lane = work_lane_of_ring(op->lane),
+		.lane = op->lane,
 		.req = req,
 		.req_len = req_len,
 		.resp = resp,
@@ -362,7 +362,7 @@ int op_proc(struct op *op, struct proc *proc)
 	begin_wait(op);
 	op->proc = proc;
 	proc->owner = op;
-	proc->lane = work_lane_of_ring(op->lane);
+	proc->lane = op->lane;
 	proc->on_end = on_proc_end;
 	int r = proc_start(op->reactor->ring, proc);
 	return r < 0 ? refuse_wait(op, r, "child processes") : OP_PENDING;

@@ -91,10 +91,9 @@ struct op {
 	const char *name;
 	const struct op_step *steps;
 	void (*on_end)(struct op *op); /* may free the op */
-	/* Set it after op_init() where calls on something of their own may hang together: whose
-	 * threads op_work() and op_submit() have, whose children op_proc() starts, and whose
-	 * helpers op_helper() calls. NULL: its parent's, or those of who has none. */
-	struct work_lane *lane;
+	/* Set it after op_init(): all waits of the operation are made in this lane. NULL: its
+	 * parent's, or else the shared lane. */
+	struct lane *lane;
 	struct err err;
 	/* private */
 	unsigned at;  /* index of the current step */

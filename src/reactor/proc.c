@@ -348,14 +348,14 @@ static int proc_begin(struct proc *proc)
 	return 0;
 }
 
-static struct ring_lane *proc_lane(const struct proc *proc)
+static struct lane *proc_lane(const struct proc *proc)
 {
-	return proc->lane != NULL ? proc->lane : &proc->ring->common;
+	return proc->lane != NULL ? proc->lane : &proc->ring->shared;
 }
 
 static void proc_leave_lane(struct proc *proc)
 {
-	struct list *node = gate_leave(&proc_lane(proc)->children);
+	struct list *node = lane_leave(&proc_lane(proc)->children);
 	if (node == NULL)
 		return;
 	struct proc *next = container_of(node, struct proc, link);
@@ -380,7 +380,7 @@ int proc_start(struct ring *ring, struct proc *proc)
 	proc->exit_req.fn = proc_on_exit;
 	proc->read_req.fn = proc_on_read;
 	proc->timer.fn = proc_on_deadline;
-	if (!gate_enter(&proc_lane(proc)->children, &proc->link))
+	if (!lane_enter(&proc_lane(proc)->children, LANE_CHILDREN_MAX, &proc->link))
 		return 0;
 	int r = proc_begin(proc);
 	if (r < 0)

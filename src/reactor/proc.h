@@ -6,7 +6,7 @@
  * no others. The child's own process group is killed at the deadline. SIGCHLD must not be ignored
  * (main() sees to it): the kernel would reap children.
  *
- * A child on a disk that hangs cannot be killed. So a lane has its own children, RING_LANE_CHILDREN
+ * A child on a disk that hangs cannot be killed. So a lane has its own children, LANE_CHILDREN_MAX
  * at once; others of the lane wait for one to end, and their deadline counts from their start.
  */
 #ifndef RINGVOL_REACTOR_PROC_H
@@ -33,7 +33,7 @@ struct proc {
 	/* set by the caller */
 	const char *argv[PROC_ARGS_MAX]; /* argv[0] is looked up in PATH; ends with NULL */
 	uint64_t timeout_ms;
-	struct ring_lane *lane; /* NULL: that of who has none */
+	struct lane *lane; /* NULL: the shared lane */
 	/* Descriptors handed to the child: files[i] becomes its PROC_FILE + i, whatever its number
 	 * and its close-on-exec flag are here. They are the caller's, open until on_end. What the
 	 * child gets is the same open file (position, O_DIRECT, flock), which lasts as long as

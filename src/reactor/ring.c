@@ -26,20 +26,15 @@ void ring_add_threads(struct ring *ring, unsigned count)
 	ring->engine->set_threads(ring);
 }
 
-static void lane_init(struct ring_lane *lane)
+int ring_lane_open(struct lane **ret_lane, struct ring *ring)
 {
-	gate_init(&lane->requests, RING_LANE_MAX);
-	gate_init(&lane->children, RING_LANE_CHILDREN);
-}
-
-int ring_lane_open(struct ring_lane **ret_lane, struct ring *ring)
-{
-	struct ring_lane *lane = calloc(1, sizeof(*lane));
+	struct lane *lane = calloc(1, sizeof(*lane));
 	if (lane == NULL)
 		return -ENOMEM;
 	lane_init(lane);
 	list_push(&ring->lanes, &lane->link);
-	ring_add_threads(ring, RING_LANE_MAX);
+	ring->lane_count++;
+	ring_add_threads(ring, LANE_REQUESTS_MAX);
 	*ret_lane = lane;
 	return 0;
 }
@@ -50,8 +45,10 @@ struct ring *ring_new(const struct ring_engine *engine)
 	if (ring == NULL)
 		return NULL;
 	ring->engine = engine;
-	lane_init(&ring->common);
+	lane_init(&ring->shared);
 	list_init(&ring->lanes);
+	list_push(&ring->lanes, &ring->shared.link);
+	ring->lane_count = 1;
 	list_init(&ring->posted);
 	list_init(&ring->bufs);
 	return ring;
@@ -77,9 +74,9 @@ bool ring_req_multishot(const struct ring_req *req)
 /* ---- lanes ---- */
 
 /* The request is off its way into the kernel or back from there, and the next may go. */
-static void lane_leave(struct ring *ring, struct ring_req *req)
+static void leave_lane(struct ring *ring, struct ring_req *req)
 {
-	struct list *node = req->lane != NULL ? gate_leave(&req->lane->requests) : NULL;
+	struct list *node = req->lane != NULL ? lane_leave(&req->lane->requests) : NULL;
 	if (node == NULL)
 		return;
 	struct ring_req *next = container_of(node, struct ring_req, link);
@@ -103,7 +100,7 @@ void ring_submit(struct ring *ring, struct ring_req *req)
 	assert(!(req->sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS)));
 	arm(req);
 	ring_req_set(req, RING_HELD, 0);
-	if (req->lane != NULL && !gate_enter(&req->lane->requests, &req->link))
+	if (req->lane != NULL && !lane_enter(&req->lane->requests, LANE_REQUESTS_MAX, &req->link))
 		return;
 	ring_req_set(req, RING_QUEUED, 0);
 	ring->engine->start(ring, req);
@@ -144,7 +141,7 @@ void ring_req_unstart(struct ring *ring, struct ring_req *req)
 {
 	list_remove(&req->link);
 	post(ring, req, -ECANCELED);
-	lane_leave(ring, req);
+	leave_lane(ring, req);
 }
 
 /* ---- completion ---- */
@@ -178,7 +175,7 @@ static void dispatch(struct ring *ring, struct ring_req *req, int res, uint32_t 
 		list_remove(&req->link);
 		req->armed = false;
 		if (!posted)
-			lane_leave(ring, req);
+			leave_lane(ring, req);
 	}
 	req->fn(req, res, flags);
 }
@@ -285,8 +282,9 @@ void ring_discard(struct ring *ring, struct ring_req *req)
 void ring_free(struct ring *ring)
 {
 	struct list *node;
+	list_remove(&ring->shared.link);
 	while ((node = list_pop(&ring->lanes)) != NULL)
-		free(container_of(node, struct ring_lane, link));
+		free(container_of(node, struct lane, link));
 	free(ring->done);
 	free(ring->timers);
 	free(ring);

@@ -21,7 +21,7 @@
 
 #include "base/err.h"
 #include "base/hist.h"
-#include "base/list.h"
+#include "reactor/lane.h"
 
 #include <liburing.h>
 #include <stdbool.h>
@@ -29,7 +29,6 @@
 
 struct ring;
 struct ring_req;
-struct ring_lane;
 
 /* res and flags are the CQE's. */
 typedef void ring_fn(struct ring_req *req, int res, uint32_t flags);
@@ -38,7 +37,7 @@ typedef void ring_fn(struct ring_req *req, int res, uint32_t flags);
 struct ring_req {
 	ring_fn *fn;
 	struct io_uring_sqe sqe; /* prepared by the owner; user_data is the ring's */
-	struct ring_lane *lane;  /* the owner's choice; NULL: none */
+	struct lane *lane;       /* the owner's choice; NULL: the shared lane */
 	struct list link;        /* the ring's: waiting for its lane or a submission slot */
 	bool armed;              /* from ring_submit() to the start of the last callback */
 	bool cancelled;          /* ring_cancel() was called */
@@ -95,21 +94,15 @@ struct ring_stats {
 };
 const struct ring_stats *ring_stats(const struct ring *ring);
 
-/* ---- lanes: what may hang together ---- */
+/* ---- lanes ---- */
 
 /*
  * A request on a file may block in a thread of the kernel's, and on a disk that hangs it never
- * ends. So that such requests leave their threads to those on other disks, a request can name a
- * lane: RING_LANE_MAX of a lane are under way at once, the others wait for one of them to end, and
- * the ring has that many threads for each lane and for what has none. Threads start when they are
- * needed. Children (proc.h) and helpers (helper.h) are counted by lane likewise.
+ * ends. So a lane has LANE_REQUESTS_MAX requests under way at once; its others wait for one of them
+ * to end. The ring has that many threads for each lane, and starts them when they are needed.
  */
-enum {
-	RING_LANE_MAX = 64,
-	RING_LANE_CHILDREN = 16,
-};
-/* It goes with the ring. 0 or -ENOMEM. */
-int ring_lane_open(struct ring_lane **ret_lane, struct ring *ring);
+/* A lane beside the shared one. The ring frees it when it closes. 0 or -ENOMEM. */
+int ring_lane_open(struct lane **ret_lane, struct ring *ring);
 /* The kernel counts threads by the thread that submits: another ring of this one adds here how many
  * its requests may block. */
 void ring_add_threads(struct ring *ring, unsigned count);

@@ -6,17 +6,9 @@
 #ifndef RINGVOL_REACTOR_RING_PRIV_H
 #define RINGVOL_REACTOR_RING_PRIV_H
 
-#include "base/gate.h"
 #include "reactor/ring_engine.h"
 
 #include <stddef.h>
-
-struct ring_lane {
-	struct list link;     /* ring.lanes */
-	struct gate requests; /* by ring_req.link */
-	struct gate children; /* by proc.link */
-	unsigned helpers;     /* processes busy or hung with its calls */
-};
 
 /* A completion, reaped and not yet dispatched. req is NULL once it was discarded. */
 struct ring_done {
@@ -39,9 +31,10 @@ struct ring {
 	uint64_t asked_ns; /* before the kernel was entered in this turn */
 	bool stop;
 
-	struct ring_lane common; /* children of who has no lane */
-	struct list lanes;       /* ring_lane.link */
-	unsigned threads;        /* the kernel's, for what blocks */
+	struct lane shared;
+	struct list lanes; /* lane.link: it and the others */
+	unsigned lane_count;
+	unsigned threads; /* the kernel's, for what blocks */
 
 	struct list
 		posted; /* ring_req.link: ring_post(), where the engine leaves that to the ring */

@@ -383,7 +383,7 @@ int ring_open(struct ring **ret_ring, const struct ring_config *config)
 	}
 	/* Saves looking up the ring's fd at each entry; without it nothing else changes. */
 	(void)io_uring_register_ring_fd(&uring->kernel);
-	ring_add_threads(ring, RING_LANE_MAX);
+	ring_add_threads(ring, LANE_REQUESTS_MAX);
 	probe_features(ring);
 	ring->now_ns = when_monotonic_ns();
 	*ret_ring = ring;

@@ -27,16 +27,6 @@
 
 enum { WORK_STACK_BYTES = 256 * 1024 };
 
-/* Guarded by the work's lock but for depth, which is the loop's. */
-struct work_lane {
-	struct work *work;
-	struct list link; /* work.lanes */
-	struct ring_lane *of_ring;
-	unsigned depth;   /* submitted, on_end not called */
-	struct gate gate; /* by work_job.link; inside: waiting for a thread or in one */
-	uint64_t last_ns; /* when the last one was let in (CLOCK_MONOTONIC) */
-};
-
 struct worker {
 	struct work *work;
 	struct list link; /* work.workers */
@@ -53,9 +43,7 @@ struct work {
 	uint64_t wake_count;
 	struct ring_req wake_req;
 
-	unsigned lane_threads, lane_count;
-	struct work_lane common;
-	struct list lanes;
+	unsigned lane_threads;
 	struct list workers; /* the loop's; also those that have ended and not been joined */
 
 	pthread_mutex_t lock; /* guards what follows */
@@ -67,34 +55,26 @@ struct work {
 
 /* ---- lanes; with the lock held ---- */
 
-static void lane_init(struct work_lane *lane, struct work *work)
+static void let_in(struct work *work, struct work_job *job)
 {
-	lane->work = work;
-	list_init(&lane->link);
-	gate_init(&lane->gate, work->lane_threads);
-	work->lane_count++;
+	job->lane->last_ns = when_monotonic_ns();
+	list_push(&work->waiting, &job->link);
+	work->waiting_count++;
 }
 
-static void lane_let_in(struct work_lane *lane, struct work_job *job)
+static void take_back(struct work *work, struct work_job *job)
 {
-	lane->last_ns = when_monotonic_ns();
-	list_push(&lane->work->waiting, &job->link);
-	lane->work->waiting_count++;
-}
-
-static void lane_take_back(struct work_lane *lane, struct work_job *job)
-{
-	lane->gate.inside--;
+	job->lane->jobs.inside--;
 	list_remove(&job->link);
-	lane->work->waiting_count--;
+	work->waiting_count--;
 }
 
-/* One of its jobs has run. */
-static void lane_go_on(struct work_lane *lane)
+/* One of the lane's jobs has run. */
+static void lane_go_on(struct work *work, struct lane *lane)
 {
-	struct list *next = gate_leave(&lane->gate);
+	struct list *next = lane_leave(&lane->jobs);
 	if (next != NULL)
-		lane_let_in(lane, container_of(next, struct work_job, link));
+		let_in(work, container_of(next, struct work_job, link));
 }
 
 /* ---- threads ---- */
@@ -124,7 +104,7 @@ static void *work_thread(void *arg)
 		pthread_mutex_unlock(&work->lock);
 		int res = job->run(job);
 		pthread_mutex_lock(&work->lock);
-		lane_go_on(job->lane);
+		lane_go_on(work, job->lane);
 		job->res = res;
 		bool first = list_empty(&work->finished);
 		list_push(&work->finished, &job->link);
@@ -233,9 +213,7 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 	work->ring = ring;
 	work->lane_threads = threads;
 	list_init(&work->posted);
-	list_init(&work->lanes);
 	list_init(&work->workers);
-	lane_init(&work->common, work);
 	list_init(&work->waiting);
 	list_init(&work->finished);
 	pthread_mutex_init(&work->lock, NULL);
@@ -256,27 +234,6 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 	return 0;
 }
 
-int work_lane_open(struct work_lane **ret_lane, struct work *work)
-{
-	struct work_lane *lane = calloc(1, sizeof(*lane));
-	if (lane == NULL)
-		return -ENOMEM;
-	int r = ring_lane_open(&lane->of_ring, work->ring);
-	if (r < 0) {
-		free(lane);
-		return r;
-	}
-	lane_init(lane, work);
-	list_push(&work->lanes, &lane->link);
-	*ret_lane = lane;
-	return 0;
-}
-
-struct ring_lane *work_lane_of_ring(struct work_lane *lane)
-{
-	return lane == NULL ? NULL : lane->of_ring;
-}
-
 void work_close(struct work *work)
 {
 	if (work == NULL)
@@ -294,8 +251,8 @@ void work_close(struct work *work)
 	fd_close(&work->wake_fd);
 	pthread_cond_destroy(&work->more);
 	pthread_mutex_destroy(&work->lock);
-	while ((node = list_pop(&work->lanes)) != NULL)
-		free(container_of(node, struct work_lane, link));
+	list_for_each (lane, &work->ring->lanes)
+		lane_forget_jobs(container_of(lane, struct lane, link));
 	free(work);
 }
 
@@ -320,12 +277,12 @@ unsigned work_queue_depth(const struct work *work)
 	return depth;
 }
 
-bool work_lane_stuck(struct work_lane *lane, uint64_t ms)
+bool work_lane_stuck(struct work *work, const struct lane *lane, uint64_t ms)
 {
-	pthread_mutex_lock(&lane->work->lock);
+	pthread_mutex_lock(&work->lock);
 	bool stuck =
-		!list_empty(&lane->gate.held) && when_monotonic_ns() - lane->last_ns > ms * 1000000;
-	pthread_mutex_unlock(&lane->work->lock);
+		!list_empty(&lane->jobs.held) && when_monotonic_ns() - lane->last_ns > ms * 1000000;
+	pthread_mutex_unlock(&work->lock);
 	return stuck;
 }
 
@@ -346,24 +303,23 @@ int work_submit(struct work *work, struct work_job *job)
 {
 	assert(job->run != NULL && job->on_end != NULL);
 	if (job->lane == NULL)
-		job->lane = &work->common;
-	struct work_lane *lane = job->lane;
-	assert(lane->work == work);
+		job->lane = &work->ring->shared;
+	struct lane *lane = job->lane;
 	if (ring_runs_inline(work->ring))
 		return submit_inline(work, job);
 	if (lane->depth >= WORK_QUEUE_MAX)
 		return -EAGAIN;
 	pthread_mutex_lock(&work->lock);
-	bool let_in = gate_enter(&lane->gate, &job->link);
-	if (let_in)
-		lane_let_in(lane, job);
+	bool inside = lane_enter(&lane->jobs, work->lane_threads, &job->link);
+	if (inside)
+		let_in(work, job);
 	/* idle_threads counts those signalled and not yet awake too, hence the comparison. */
-	bool start = let_in && work->waiting_count > work->idle_threads &&
-		     work->thread_count < work->lane_threads * work->lane_count;
+	bool start = inside && work->waiting_count > work->idle_threads &&
+		     work->thread_count < work->lane_threads * work->ring->lane_count;
 	work->thread_count += start;
 	pthread_mutex_unlock(&work->lock);
 	/* After the lock, or the thread would wake up only to wait for it. */
-	if (let_in)
+	if (inside)
 		pthread_cond_signal(&work->more);
 	work->depth++;
 	lane->depth++;
@@ -372,7 +328,7 @@ int work_submit(struct work *work, struct work_job *job)
 	pthread_mutex_lock(&work->lock);
 	bool none = --work->thread_count == 0;
 	if (none)
-		lane_take_back(lane, job);
+		take_back(work, job);
 	pthread_mutex_unlock(&work->lock);
 	work->depth -= none;
 	lane->depth -= none;

@@ -20,13 +20,12 @@ enum {
 };
 
 struct work;
-struct work_lane;
 
 /* Embed it; lives until on_end. */
 struct work_job {
 	int (*run)(struct work_job *job);              /* on a thread; 0 or -errno */
 	void (*on_end)(struct work_job *job, int res); /* on the loop */
-	struct work_lane *lane;                        /* NULL: the shared lane */
+	struct lane *lane;                             /* NULL: the shared lane */
 	struct list link;
 	int res;
 	struct ring_req posted; /* the job's turn in a ring that runs it inline */
@@ -37,12 +36,9 @@ struct work_job {
 int work_open(struct work **ret_work, struct ring *ring, unsigned threads);
 /* Waits for the running jobs; those still queued are dropped without on_end. NULL is legal. */
 void work_close(struct work *work);
-/* It goes with the work. 0 or -ENOMEM. */
-int work_lane_open(struct work_lane **ret_lane, struct work *work);
-/* The lane of the same calls in the ring, which it goes with. NULL: none. */
-struct ring_lane *work_lane_of_ring(struct work_lane *lane);
-/* A job of the lane waits, and for so long none could begin: those that run do not end. */
-bool work_lane_stuck(struct work_lane *lane, uint64_t ms);
+/* True: a job of the lane waits, and none of the lane has begun for so long. Those that run do not
+ * end, then. */
+bool work_lane_stuck(struct work *work, const struct lane *lane, uint64_t ms);
 /* 0, or -EAGAIN when WORK_QUEUE_MAX is reached (on_end is not called then). */
 int work_submit(struct work *work, struct work_job *job);
 /* Of all lanes. */

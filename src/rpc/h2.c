@@ -4,35 +4,48 @@
  * on streams (h2_stream.c); answers are fetched as bytes. One timer serves all of a connection's
  * deadlines; it is set lazily, so that a busy connection does not touch it.
  *
+ *   OPEN -> DRAINING -> DRAINED, each -> CLOSING -> CLOSED, each -> BROKEN (h2_state.h)
+ *
  * It ends by the peer (GOAWAY, or a protocol error, which nghttp2 answers), by a drain (GOAWAY,
- * a ping to know it was heard, final GOAWAY, last stream closed), by being given up (closing: only
- * the GOAWAY with its reason is still sent), or broken: out of memory or flooded.
+ * a ping to know it was heard, final GOAWAY, last stream closed), by being given up (only the
+ * GOAWAY with its reason is still sent), or broken: out of memory or flooded.
  *
  * nghttp2 checks that requests are well-formed HTTP, but on unix sockets, where it would reset what
- * older clients send (h2.h): there h2_headers.c makes the same checks. Frames that cost and ask for
- * nothing are counted (h2_calm.c), calls run in turns with those of other connections (h2_turn.c).
+ * older clients send (h2.h): there h2_headers.c makes the same checks. Calls run in turns with
+ * those of other connections (h2_turn.c).
  */
-#include "rpc/h2_private.h"
+#include "rpc/h2.h"
+
+#include "rpc/h2_headers.h"
+#include "rpc/h2_state.h"
+#include "rpc/h2_stream.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+	STREAM_WINDOW_BYTES = 256 << 10, /* what a client may send ahead on a stream */
+	CONN_WINDOW_BYTES = 1 << 20,     /* and on all streams of a connection */
+	/* Frames that wait to be fetched, beside DATA. Each stream has one or two, a client that
+	 * has not heard of the limit of streams yet has one for each it opens beyond. */
+	FRAMES_MAX = 4096,
+	DRAIN_PING_MS = 1000, /* how long a drain waits for the client to have heard of it */
+	PING_STRIKES = 3,
+	/* Points for frames that ask for nothing: see calm_spend(). grpc-go sends one for some
+	 * kilobytes of an answer and one for a window's growth, libraries with priorities some at
+	 * the start. */
+	CALM_MAX = 2000,
+	CALM_PER_S = 100,
+	CALM_ANSWER = 4,
+};
+
 static const uint8_t drain_ping[8] = {'d', 'r', 'a', 'i', 'n'};
-static const uint8_t no_debug_data[1];
-static const struct session_ops base_ops;
 
-void h2_conn_wake(struct h2_conn *conn)
+static struct h2_conn *conn_of(const struct session *session)
 {
-	if (!conn->busy && conn->config.on_wake != NULL)
-		conn->config.on_wake(conn->config.arg);
-}
-
-void h2_conn_broke(struct h2_conn *conn, int nghttp2_error)
-{
-	if (conn->broken == 0)
-		conn->broken = nghttp2_error == NGHTTP2_ERR_NOMEM ? -ENOMEM : -EPROTO;
+	return container_of((struct session *)session, struct h2_conn, base);
 }
 
 static uint64_t ms_ns(uint64_t ms)
@@ -40,49 +53,106 @@ static uint64_t ms_ns(uint64_t ms)
 	return ms * 1000000;
 }
 
-void h2_conn_give_up(struct h2_conn *conn, enum session_end end, uint32_t code, const char *reason)
+static int submit_goaway(struct h2_conn *conn, uint32_t code, const char *reason)
 {
-	if (conn->closing)
-		return;
-	conn->closing = true;
-	conn->base.end = end;
-	int res = nghttp2_submit_goaway(conn->session, NGHTTP2_FLAG_NONE,
+	return nghttp2_submit_goaway(conn->session, NGHTTP2_FLAG_NONE,
 		nghttp2_session_get_last_proc_stream_id(conn->session), code,
-		reason != NULL ? (const uint8_t *)reason : no_debug_data,
-		reason != NULL ? strlen(reason) : 0);
-	if (res != 0)
-		h2_conn_broke(conn, res);
+		(const uint8_t *)reason, strlen(reason));
+}
+
+/* Gives the connection up with a reason the peer can read. */
+static void give_up(struct h2_conn *conn, enum session_end end, uint32_t code, const char *reason)
+{
+	if (conn->state >= H2_CONN_CLOSING)
+		return;
+	h2_conn_to(conn, H2_CONN_CLOSING);
+	conn->base.end = end;
+	h2_conn_check(conn, submit_goaway(conn, code, reason));
+}
+
+/* ---- frames that ask for nothing ---- */
+
+/*
+ * Some frames ask for nothing and cost a little: acknowledged pings, empty DATA, WINDOW_UPDATE,
+ * PRIORITY, SETTINGS, kinds that are not known, and what makes us reset a stream. A client needs
+ * few of them, and most of those for the answers it gets. So each costs one point, a frame of an
+ * answer takes CALM_ANSWER points back, a second CALM_PER_S, and beyond CALM_MAX the connection is
+ * given up (ENHANCE_YOUR_CALM).
+ *
+ * Counted elsewhere: pings (on_ping(), as grpc-go does), resets by the client, CONTINUATION and
+ * SETTINGS without an end (nghttp2), header lists (header_bytes), frames that wait to be sent.
+ */
+static void calm_spend(struct h2_conn *conn)
+{
+	uint64_t now = ring_now_ns(conn->config.ring);
+	uint64_t back = (now - conn->calm_ns) / (1000000000 / CALM_PER_S);
+	if (back > 0) {
+		conn->calm_points -= back < conn->calm_points ? (unsigned)back : conn->calm_points;
+		conn->calm_ns = now;
+	}
+	if (++conn->calm_points > CALM_MAX)
+		give_up(conn, SESSION_END_FLOODED, NGHTTP2_ENHANCE_YOUR_CALM,
+			"too many frames that ask for nothing");
+}
+
+static void calm_earn(struct h2_conn *conn)
+{
+	conn->calm_points -= conn->calm_points < CALM_ANSWER ? conn->calm_points : CALM_ANSWER;
+}
+
+static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *hd, void *arg)
+{
+	(void)session;
+	switch (hd->type) {
+	case NGHTTP2_DATA:
+		if (hd->length == 0 && (hd->flags & NGHTTP2_FLAG_END_STREAM) == 0)
+			calm_spend(arg);
+		break;
+	case NGHTTP2_PING:
+		if ((hd->flags & NGHTTP2_FLAG_ACK) != 0)
+			calm_spend(arg);
+		break;
+	case NGHTTP2_HEADERS:
+	case NGHTTP2_CONTINUATION:
+	case NGHTTP2_RST_STREAM:
+	case NGHTTP2_GOAWAY:
+		break;
+	default: /* SETTINGS, WINDOW_UPDATE, PRIORITY, unknown ones */
+		calm_spend(arg);
+		break;
+	}
+	return 0;
 }
 
 /* ---- time ---- */
+
+static void sooner(uint64_t *due_ns, uint64_t since_ns, uint64_t ms)
+{
+	uint64_t t = since_ns + ms_ns(ms);
+	*due_ns = t < *due_ns ? t : *due_ns;
+}
 
 /* When the connection next has to be looked at; UINT64_MAX: only when something happens. */
 static uint64_t next_due(const struct h2_conn *conn)
 {
 	const struct server_limits *limits = conn->config.limits;
-	uint64_t due = UINT64_MAX, t;
+	uint64_t due = UINT64_MAX;
 
-	if (conn->closing || conn->broken != 0)
+	if (conn->state >= H2_CONN_CLOSING)
 		return UINT64_MAX;
 	if (!conn->greeted)
-		due = conn->created_ns + ms_ns(limits->half_open_ms);
-	if (!list_empty(&conn->half_open)) {
-		t = container_of(conn->half_open.next, struct h2_stream, half_open)->half_open_ns +
-		    ms_ns(limits->half_open_ms);
-		due = t < due ? t : due;
-	}
-	if (conn->stream_count == 0 && limits->idle_ms != 0 && !conn->draining) {
-		t = conn->idle_since_ns + ms_ns(limits->idle_ms);
-		due = t < due ? t : due;
-	}
-	if (conn->draining && !conn->drained) {
-		t = conn->drain_ns + ms_ns(H2_DRAIN_PING_MS);
-		due = t < due ? t : due;
-	}
-	if (conn->queued_bytes > 0) {
-		t = conn->progress_ns + ms_ns(limits->write_stall_ms);
-		due = t < due ? t : due;
-	}
+		sooner(&due, conn->created_ns, limits->half_open_ms);
+	if (!list_empty(&conn->half_open))
+		sooner(&due,
+			container_of(conn->half_open.next, struct h2_stream, half_open)
+				->half_open_ns,
+			limits->half_open_ms);
+	if (conn->stream_count == 0 && limits->idle_ms != 0 && conn->state == H2_CONN_OPEN)
+		sooner(&due, conn->idle_since_ns, limits->idle_ms);
+	if (conn->state == H2_CONN_DRAINING)
+		sooner(&due, conn->drain_ns, DRAIN_PING_MS);
+	if (conn->queued_bytes > 0)
+		sooner(&due, conn->progress_ns, limits->write_stall_ms);
 	return due;
 }
 
@@ -99,14 +169,30 @@ static void timer_update(struct h2_conn *conn)
 /* After the client has heard that no more streams are taken: from here on the last one counts. */
 static void drain_finish(struct h2_conn *conn)
 {
-	if (!conn->draining || conn->drained)
+	if (conn->state != H2_CONN_DRAINING)
 		return;
-	conn->drained = true;
-	int res = nghttp2_submit_goaway(conn->session, NGHTTP2_FLAG_NONE,
-		nghttp2_session_get_last_proc_stream_id(conn->session), NGHTTP2_NO_ERROR,
-		no_debug_data, 0);
-	if (res != 0)
-		h2_conn_broke(conn, res);
+	h2_conn_to(conn, H2_CONN_DRAINED);
+	h2_conn_check(conn, submit_goaway(conn, NGHTTP2_NO_ERROR, ""));
+}
+
+/* Sends GOAWAY; running streams may finish. */
+static void conn_drain(struct session *session)
+{
+	struct h2_conn *conn = conn_of(session);
+	if (conn->state != H2_CONN_OPEN)
+		return;
+	h2_conn_to(conn, H2_CONN_DRAINING);
+	conn->drain_ns = ring_now_ns(conn->config.ring);
+	bool was_busy = conn->busy;
+	conn->busy = true;
+	int res = nghttp2_submit_shutdown_notice(conn->session);
+	if (res == 0)
+		res = nghttp2_submit_ping(conn->session, NGHTTP2_FLAG_NONE, drain_ping);
+	h2_conn_check(conn, res);
+	list_for_each_safe (l, &conn->streams)
+		h2_stream_drain(container_of(l, struct h2_stream, link));
+	conn->busy = was_busy;
+	timer_update(conn);
 }
 
 static void on_timer(struct ring_timer *timer)
@@ -115,33 +201,31 @@ static void on_timer(struct ring_timer *timer)
 	const struct server_limits *limits = conn->config.limits;
 	uint64_t now = ring_now_ns(conn->config.ring);
 
-	if (conn->closing || conn->broken != 0)
+	if (conn->state >= H2_CONN_CLOSING)
 		return;
 	conn->busy = true;
 	if (!conn->greeted && now >= conn->created_ns + ms_ns(limits->half_open_ms))
-		h2_conn_give_up(
-			conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR, "no preface in time");
+		give_up(conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR, "no preface in time");
 	while (!list_empty(&conn->half_open)) {
 		struct h2_stream *s =
 			container_of(conn->half_open.next, struct h2_stream, half_open);
 		if (now < s->half_open_ns + ms_ns(limits->half_open_ms))
 			break;
 		if (s->state == H2_STREAM_HEADERS) { /* nothing else can come before the rest */
-			h2_conn_give_up(conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR,
+			give_up(conn, SESSION_END_HALF_OPEN, NGHTTP2_NO_ERROR,
 				"headers not complete in time");
 			break;
 		}
 		list_remove(&s->half_open);
 		h2_stream_overstayed(s);
 	}
-	if (conn->stream_count == 0 && limits->idle_ms != 0 && !conn->draining &&
+	if (conn->stream_count == 0 && limits->idle_ms != 0 && conn->state == H2_CONN_OPEN &&
 		now >= conn->idle_since_ns + ms_ns(limits->idle_ms))
-		h2_conn_drain(conn);
-	if (conn->draining && now >= conn->drain_ns + ms_ns(H2_DRAIN_PING_MS))
+		conn_drain(&conn->base);
+	if (conn->state == H2_CONN_DRAINING && now >= conn->drain_ns + ms_ns(DRAIN_PING_MS))
 		drain_finish(conn);
 	if (conn->queued_bytes > 0 && now >= conn->progress_ns + ms_ns(limits->write_stall_ms))
-		h2_conn_give_up(
-			conn, SESSION_END_STALLED, NGHTTP2_ENHANCE_YOUR_CALM, "nothing is read");
+		give_up(conn, SESSION_END_STALLED, NGHTTP2_ENHANCE_YOUR_CALM, "nothing is read");
 	conn->busy = false;
 	timer_update(conn);
 	h2_conn_wake(conn);
@@ -152,13 +236,6 @@ static void on_timer(struct ring_timer *timer)
 static struct h2_stream *stream_at(struct h2_conn *conn, int32_t id)
 {
 	return nghttp2_session_get_stream_user_data(conn->session, id);
-}
-
-static int on_begin_frame(nghttp2_session *session, const nghttp2_frame_hd *hd, void *arg)
-{
-	(void)session;
-	h2_calm_on_frame(arg, hd);
-	return 0;
 }
 
 /* Of a kind that nobody here knows: it is ignored, but nghttp2 has told on_begin_frame() of it, as
@@ -179,7 +256,7 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
 	struct h2_conn *conn = arg;
 	if (frame->headers.cat != NGHTTP2_HCAT_REQUEST)
 		return 0;
-	if (conn->closing || h2_stream_open(conn, frame->hd.stream_id) < 0)
+	if (conn->state >= H2_CONN_CLOSING || h2_stream_open(conn, frame->hd.stream_id) < 0)
 		return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 	return 0;
 }
@@ -208,9 +285,7 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
 		h2_stream_on_data(s, (flags & NGHTTP2_FLAG_END_STREAM) != 0, data, len);
 		return 0;
 	}
-	int res = nghttp2_session_consume(session, id, len);
-	if (res != 0)
-		h2_conn_broke(arg, res);
+	h2_conn_check(arg, nghttp2_session_consume(session, id, len));
 	return 0;
 }
 
@@ -228,8 +303,8 @@ static void on_ping(struct h2_conn *conn)
 	}
 	if (last == 0 || now >= last + ms_ns(conn->config.limits->ping_min_ms))
 		return;
-	if (++conn->ping_strikes >= H2_PING_STRIKES)
-		h2_conn_give_up(conn, SESSION_END_TOO_MANY_PINGS, NGHTTP2_ENHANCE_YOUR_CALM,
+	if (++conn->ping_strikes >= PING_STRIKES)
+		give_up(conn, SESSION_END_TOO_MANY_PINGS, NGHTTP2_ENHANCE_YOUR_CALM,
 			"too_many_pings");
 }
 
@@ -252,7 +327,7 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
 		s = stream_at(conn, frame->hd.stream_id);
 		if (frame->hd.length > 0 && frame->hd.length == frame->data.padlen &&
 			(frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0)
-			h2_calm_spend(conn); /* nothing but padding */
+			calm_spend(conn); /* nothing but padding */
 		break;
 	case NGHTTP2_SETTINGS:
 		conn->greeted = true;
@@ -276,12 +351,13 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
 	struct h2_conn *conn = arg;
 	switch (frame->hd.type) {
 	case NGHTTP2_GOAWAY:
-		conn->goaway_sent = conn->closing;
+		if (conn->state == H2_CONN_CLOSING)
+			h2_conn_to(conn, H2_CONN_CLOSED);
 		return 0;
 	case NGHTTP2_RST_STREAM: /* a client that makes us reset makes work for nothing */
 		if (frame->rst_stream.error_code != NGHTTP2_NO_ERROR &&
 			frame->rst_stream.error_code != NGHTTP2_REFUSED_STREAM)
-			h2_calm_spend(conn);
+			calm_spend(conn);
 		return 0;
 	case NGHTTP2_HEADERS:
 	case NGHTTP2_DATA:
@@ -290,15 +366,12 @@ static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, v
 		return 0;
 	}
 	conn->answered_since_ping = true;
-	h2_calm_earn(conn);
+	calm_earn(conn);
 	/* An answer that is complete before its request: the rest is not wanted. */
 	if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
-		nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0) {
-		int res = nghttp2_submit_rst_stream(
-			session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
-		if (res != 0)
-			h2_conn_broke(conn, res);
-	}
+		nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0)
+		h2_conn_check(conn, nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE,
+					    frame->hd.stream_id, NGHTTP2_NO_ERROR));
 	return 0;
 }
 
@@ -347,51 +420,101 @@ static int session_greet(struct h2_conn *conn)
 {
 	const nghttp2_settings_entry settings[] = {
 		{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, conn->config.limits->streams},
-		{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, H2_STREAM_WINDOW_BYTES},
+		{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, STREAM_WINDOW_BYTES},
 		{NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, conn->config.limits->header_bytes},
 	};
 	if (nghttp2_submit_settings(conn->session, NGHTTP2_FLAG_NONE, settings,
 		    sizeof(settings) / sizeof(settings[0])) != 0)
 		return -ENOMEM;
 	if (nghttp2_session_set_local_window_size(
-		    conn->session, NGHTTP2_FLAG_NONE, 0, H2_CONN_WINDOW_BYTES) != 0)
+		    conn->session, NGHTTP2_FLAG_NONE, 0, CONN_WINDOW_BYTES) != 0)
 		return -ENOMEM;
 	return 0;
 }
 
-int h2_conn_new(struct h2_conn **ret, const struct h2_config *config)
+/* ---- the session ---- */
+
+static int conn_feed(struct session *session, const uint8_t *data, size_t len)
 {
-	struct h2_conn *conn = calloc(1, sizeof(*conn));
-	if (conn == NULL)
-		return -ENOMEM;
-	conn->base.ops = &base_ops;
-	conn->config = *config;
-	list_init(&conn->streams);
-	list_init(&conn->half_open);
-	list_init(&conn->paused);
-	list_init(&conn->ready);
-	list_init(&conn->turn);
-	conn->credit_bytes = H2_TURN_SHARE;
-	conn->credit_turn = config->turns->turn;
-	conn->calm_ns = ring_now_ns(config->ring);
-	conn->timer.fn = on_timer;
-	conn->created_ns = conn->idle_since_ns = ring_now_ns(config->ring);
-	int res = session_open(conn);
-	if (res == 0)
-		res = session_greet(conn);
-	if (res < 0) {
-		h2_conn_free(conn);
-		return res;
-	}
+	struct h2_conn *conn = conn_of(session);
+	if (conn->state >= H2_CONN_CLOSING)
+		return conn->error;
+	assert(!conn->busy);
+	conn->busy = true;
+	ssize_t n = nghttp2_session_mem_recv(conn->session, data, len);
+	conn->busy = false;
+	if (n < 0)
+		h2_conn_check(conn, (int)n);
+	else if (nghttp2_session_get_outbound_queue_size(conn->session) > FRAMES_MAX)
+		h2_conn_check(conn, NGHTTP2_ERR_FLOODED); /* it asks and does not read */
 	timer_update(conn);
-	*ret = conn;
-	return 0;
+	return conn->error;
 }
 
-void h2_conn_free(struct h2_conn *conn)
+static bool wants_write(const struct h2_conn *conn)
 {
-	if (conn == NULL)
-		return;
+	return conn->state < H2_CONN_CLOSED && nghttp2_session_want_write(conn->session) != 0;
+}
+
+static int conn_output(struct session *session, struct buf *out, size_t limit)
+{
+	struct h2_conn *conn = conn_of(session);
+	assert(!conn->busy);
+	conn->busy = true;
+	do {
+		while (out->len < limit && wants_write(conn)) {
+			const uint8_t *data;
+			ssize_t n = nghttp2_session_mem_send(conn->session, &data);
+			if (n < 0)
+				h2_conn_check(conn, (int)n);
+			else if (buf_append(out, data, (size_t)n) < 0)
+				h2_conn_check(conn, NGHTTP2_ERR_NOMEM);
+			if (n <= 0)
+				break;
+		}
+	} while (
+		conn->state != H2_CONN_BROKEN && h2_stream_resume_paused(conn) && out->len < limit);
+	conn->busy = false;
+	h2_turn_room(conn);
+	timer_update(conn);
+	return conn->error;
+}
+
+static bool conn_finished(const struct session *session)
+{
+	const struct h2_conn *conn = conn_of(session);
+	if (conn->state >= H2_CONN_CLOSED)
+		return true;
+	return nghttp2_session_want_read(conn->session) == 0 && !wants_write(conn);
+}
+
+static enum session_wait conn_waits(const struct session *session, uint64_t *ret_since_ns)
+{
+	const struct h2_conn *conn = conn_of(session);
+	const struct h2_stream *half_open = NULL;
+	if (!list_empty(&conn->ready))
+		return SESSION_BUSY;
+	list_for_each (node, &conn->streams) {
+		const struct h2_stream *s = container_of(node, struct h2_stream, link);
+		/* A request that is complete has an answer, which is not all sent yet. What never
+		 * ends keeps no place. */
+		if (s->state >= H2_STREAM_RUNNING && !h2_stream_has(s, GRPC_ENDLESS))
+			return SESSION_BUSY;
+		if (s->state < H2_STREAM_RUNNING && half_open == NULL)
+			half_open = s;
+	}
+	*ret_since_ns = conn->idle_since_ns;
+	if (half_open != NULL)
+		*ret_since_ns = half_open->half_open_ns;
+	else if (conn->stream_count > 0 ||
+		 nghttp2_session_get_last_proc_stream_id(conn->session) != 0)
+		return SESSION_IDLE;
+	return SESSION_HALF_OPEN;
+}
+
+static void conn_free(struct session *session)
+{
+	struct h2_conn *conn = conn_of(session);
 	conn->busy = true;
 	while (!list_empty(&conn->streams))
 		h2_stream_closed(container_of(conn->streams.next, struct h2_stream, link));
@@ -401,156 +524,39 @@ void h2_conn_free(struct h2_conn *conn)
 	free(conn);
 }
 
-int h2_conn_feed(struct h2_conn *conn, const uint8_t *data, size_t len)
-{
-	if (conn->closing || conn->broken != 0)
-		return conn->broken;
-	assert(!conn->busy);
-	conn->busy = true;
-	ssize_t n = nghttp2_session_mem_recv(conn->session, data, len);
-	conn->busy = false;
-	if (n < 0)
-		h2_conn_broke(conn, (int)n);
-	else if (nghttp2_session_get_outbound_queue_size(conn->session) > H2_FRAMES_MAX)
-		h2_conn_broke(conn, NGHTTP2_ERR_FLOODED); /* it asks and does not read */
-	timer_update(conn);
-	return conn->broken;
-}
-
-int h2_conn_output(struct h2_conn *conn, struct buf *out, size_t limit)
-{
-	assert(!conn->busy);
-	conn->busy = true;
-	do {
-		while (out->len < limit && h2_conn_wants_write(conn)) {
-			const uint8_t *data;
-			ssize_t n = nghttp2_session_mem_send(conn->session, &data);
-			if (n < 0)
-				h2_conn_broke(conn, (int)n);
-			else if (buf_append(out, data, (size_t)n) < 0)
-				h2_conn_broke(conn, NGHTTP2_ERR_NOMEM);
-			if (n <= 0)
-				break;
-		}
-	} while (conn->broken == 0 && h2_stream_resume_paused(conn) && out->len < limit);
-	conn->busy = false;
-	h2_turn_room(conn);
-	timer_update(conn);
-	return conn->broken;
-}
-
-bool h2_conn_wants_write(const struct h2_conn *conn)
-{
-	if (conn->broken != 0 || (conn->closing && conn->goaway_sent))
-		return false;
-	return nghttp2_session_want_write(conn->session) != 0;
-}
-
-bool h2_conn_finished(const struct h2_conn *conn)
-{
-	if (conn->broken != 0 || (conn->closing && conn->goaway_sent))
-		return true;
-	return nghttp2_session_want_read(conn->session) == 0 &&
-	       nghttp2_session_want_write(conn->session) == 0;
-}
-
-void h2_conn_drain(struct h2_conn *conn)
-{
-	if (conn->draining || conn->closing || conn->broken != 0)
-		return;
-	conn->draining = true;
-	conn->drain_ns = ring_now_ns(conn->config.ring);
-	bool was_busy = conn->busy;
-	conn->busy = true;
-	int res = nghttp2_submit_shutdown_notice(conn->session);
-	if (res == 0)
-		res = nghttp2_submit_ping(conn->session, NGHTTP2_FLAG_NONE, drain_ping);
-	if (res != 0)
-		h2_conn_broke(conn, res);
-	list_for_each_safe (l, &conn->streams)
-		h2_stream_drain(container_of(l, struct h2_stream, link));
-	conn->busy = was_busy;
-	timer_update(conn);
-}
-
-unsigned h2_conn_streams(const struct h2_conn *conn)
-{
-	return conn->stream_count;
-}
-
-enum session_end h2_conn_end(const struct h2_conn *conn)
-{
-	return conn->base.end;
-}
-
-/* ---- as a session ---- */
-
-static struct h2_conn *conn_of(struct session *session)
-{
-	return container_of(session, struct h2_conn, base);
-}
-
-static int base_feed(struct session *session, const uint8_t *data, size_t len)
-{
-	return h2_conn_feed(conn_of(session), data, len);
-}
-
-static int base_output(struct session *session, struct buf *out, size_t limit)
-{
-	return h2_conn_output(conn_of(session), out, limit);
-}
-
-static bool base_finished(const struct session *session)
-{
-	return h2_conn_finished(container_of(session, const struct h2_conn, base));
-}
-
-static enum session_wait base_waits(const struct session *session, uint64_t *ret_since_ns)
-{
-	const struct h2_conn *conn = container_of(session, const struct h2_conn, base);
-	const struct h2_stream *half_open = NULL;
-	if (!list_empty(&conn->ready))
-		return SESSION_BUSY;
-	list_for_each (node, &conn->streams) {
-		const struct h2_stream *s = container_of(node, struct h2_stream, link);
-		/* A request that is complete has an answer, which is not all sent yet. What never
-		 * ends keeps no place. */
-		bool endless = s->call.entry != NULL && (s->call.entry->flags & GRPC_ENDLESS) != 0;
-		if (s->state >= H2_STREAM_RUNNING && !endless)
-			return SESSION_BUSY;
-		if (s->state < H2_STREAM_RUNNING && half_open == NULL)
-			half_open = s;
-	}
-	*ret_since_ns = conn->idle_since_ns;
-	if (half_open != NULL)
-		*ret_since_ns = half_open->half_open_ns;
-	else if (conn->stream_count > 0)
-		return SESSION_IDLE;
-	else if (nghttp2_session_get_last_proc_stream_id(conn->session) != 0)
-		return SESSION_IDLE;
-	return SESSION_HALF_OPEN;
-}
-
-static void base_drain(struct session *session)
-{
-	h2_conn_drain(conn_of(session));
-}
-
-static void base_free(struct session *session)
-{
-	h2_conn_free(conn_of(session));
-}
-
-static const struct session_ops base_ops = {
-	.feed = base_feed,
-	.output = base_output,
-	.finished = base_finished,
-	.waits = base_waits,
-	.drain = base_drain,
-	.free = base_free,
+static const struct session_ops conn_ops = {
+	.feed = conn_feed,
+	.output = conn_output,
+	.finished = conn_finished,
+	.waits = conn_waits,
+	.drain = conn_drain,
+	.free = conn_free,
 };
 
-struct session *h2_conn_session(struct h2_conn *conn)
+int h2_session_new(const struct h2_config *config, struct session **ret)
 {
-	return &conn->base;
+	struct h2_conn *conn = calloc(1, sizeof(*conn));
+	if (conn == NULL)
+		return -ENOMEM;
+	conn->base.ops = &conn_ops;
+	conn->config = *config;
+	list_init(&conn->streams);
+	list_init(&conn->half_open);
+	list_init(&conn->paused);
+	list_init(&conn->ready);
+	list_init(&conn->turn);
+	conn->credit_bytes = H2_TURN_SHARE;
+	conn->credit_turn = config->turns->turn;
+	conn->timer.fn = on_timer;
+	conn->calm_ns = conn->created_ns = conn->idle_since_ns = ring_now_ns(config->ring);
+	int res = session_open(conn);
+	if (res == 0)
+		res = session_greet(conn);
+	if (res < 0) {
+		conn_free(&conn->base);
+		return res;
+	}
+	timer_update(conn);
+	*ret = &conn->base;
+	return 0;
 }

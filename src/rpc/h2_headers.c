@@ -5,7 +5,7 @@
  * because HPACK has to see all of it. Where nghttp2 makes these checks, it has refused before;
  * they stand for it where it may not (h2.h, host_may_be_path).
  */
-#include "rpc/h2_private.h"
+#include "rpc/h2_headers.h"
 
 #include "rpc/wire.h"
 

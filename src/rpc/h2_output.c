@@ -7,11 +7,12 @@
  *
  * It fails by memory: a message that does not fit ends its call, an nghttp2 call that fails breaks
  * the connection. A client that asks on all its streams for much and reads nothing would have all
- * of it kept here: above H2_QUEUED_MAX_BYTES only messages are taken that are small, and all
+ * of it kept here: above OUTPUT_MAX_BYTES only messages are taken that are small, and all
  * connections have one budget (GRPC_MEMORY_MAX_BYTES).
  */
-#include "rpc/h2_private.h"
+#include "rpc/h2_output.h"
 
+#include "rpc/h2_turn.h"
 #include "rpc/registry.h"
 #include "rpc/wire.h"
 
@@ -19,6 +20,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum {
+	OUTPUT_STREAM_BYTES = 64 << 10, /* more that waits on a stream pauses a streaming method */
+	OUTPUT_KEEP_BYTES = 16 << 10,   /* of a stream's buffer while nothing waits in it */
+	OUTPUT_MAX_BYTES = 16 << 20,    /* of a connection: four of the largest answers */
+};
 
 /* ---- the answer ---- */
 
@@ -47,14 +54,6 @@ static size_t status_nv(const struct h2_stream *s, nghttp2_nv *nv)
 
 /* The body of an HTTP error. It takes no memory: out has its length alone. */
 static const char http_text[] = "This is a gRPC server: POST application/grpc.\n";
-
-void h2_stream_drop_output(struct h2_stream *s)
-{
-	s->conn->queued_bytes -= s->out.len - s->out_at;
-	budget_give(s->conn->config.registry->memory, s->out.cap);
-	buf_free(&s->out);
-	s->out_at = 0;
-}
 
 /* Room for a message of so many bytes. NULL when there is none. */
 static uint8_t *out_reserve(struct h2_stream *s, size_t size)
@@ -94,7 +93,7 @@ static ssize_t out_read(nghttp2_session *session, int32_t id, uint8_t *data, siz
 		return (ssize_t)n;
 	s->out.len = s->out_at = 0;
 	if (s->state != H2_STREAM_ANSWERED) {
-		if (s->out.cap > H2_KEEP_BYTES)
+		if (s->out.cap > OUTPUT_KEEP_BYTES)
 			h2_stream_drop_output(s);
 		if (n > 0)
 			return (ssize_t)n;
@@ -108,9 +107,7 @@ static ssize_t out_read(nghttp2_session *session, int32_t id, uint8_t *data, siz
 	nghttp2_nv nv[2];
 	size_t count = status_nv(s, nv);
 	*flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
-	int res = nghttp2_submit_trailer(session, id, nv, count);
-	if (res != 0)
-		h2_conn_broke(conn, res);
+	h2_conn_check(conn, nghttp2_submit_trailer(session, id, nv, count));
 	return (ssize_t)n;
 }
 
@@ -128,9 +125,7 @@ static void out_start(struct h2_stream *s)
 	const nghttp2_nv *nv = s->http == NULL ? grpc : http;
 	nghttp2_data_provider provider = {.source.ptr = s, .read_callback = out_read};
 	s->started = true;
-	int res = nghttp2_submit_response(s->conn->session, s->id, nv, 2, &provider);
-	if (res != 0)
-		h2_conn_broke(s->conn, res);
+	h2_conn_check(s->conn, nghttp2_submit_response(s->conn->session, s->id, nv, 2, &provider));
 }
 
 static void out_resume(struct h2_stream *s)
@@ -139,15 +134,8 @@ static void out_resume(struct h2_stream *s)
 		return;
 	s->deferred = false;
 	int res = nghttp2_session_resume_data(s->conn->session, s->id);
-	if (res != 0 && res != NGHTTP2_ERR_INVALID_ARGUMENT)
-		h2_conn_broke(s->conn, res);
-}
-
-static void submit_headers(struct h2_stream *s, const nghttp2_nv *nv, size_t count)
-{
-	int res = nghttp2_submit_response(s->conn->session, s->id, nv, count, NULL);
-	if (res != 0)
-		h2_conn_broke(s->conn, res);
+	if (res != NGHTTP2_ERR_INVALID_ARGUMENT)
+		h2_conn_check(s->conn, res);
 }
 
 static void out_trailers_only(struct h2_stream *s)
@@ -159,17 +147,14 @@ static void out_trailers_only(struct h2_stream *s)
 	size_t count = 2 + status_nv(s, nv + 2);
 	if (s->status == GRPC_UNIMPLEMENTED)
 		nv[count++] = (nghttp2_nv)NV_STATIC("grpc-accept-encoding", "identity");
-	submit_headers(s, nv, count);
+	h2_conn_check(s->conn, nghttp2_submit_response(s->conn->session, s->id, nv, count, NULL));
 }
 
-void h2_stream_answer(struct h2_stream *s, enum grpc_status status, const char *message)
+void h2_output_answer(struct h2_stream *s, enum grpc_status status, const char *message)
 {
 	if (s->state == H2_STREAM_ANSWERED)
 		return;
-	h2_stream_to(s, H2_STREAM_ANSWERED);
-	ring_timer_cancel(s->conn->config.ring, &s->deadline);
-	list_remove(&s->paused);
-	h2_stream_drop_input(s);
+	h2_stream_to_answered(s);
 	s->status = status;
 	if (message != NULL && message[0] != '\0') {
 		char encoded[GRPC_ENCODED_MESSAGE_MAX];
@@ -187,10 +172,9 @@ void h2_stream_answer(struct h2_stream *s, enum grpc_status status, const char *
 	h2_conn_wake(s->conn);
 }
 
-void h2_stream_answer_http(struct h2_stream *s)
+void h2_output_answer_http(struct h2_stream *s)
 {
-	h2_stream_to(s, H2_STREAM_ANSWERED);
-	h2_stream_drop_input(s);
+	h2_stream_to_answered(s);
 	out_queued(s, sizeof(http_text) - 1);
 	out_start(s);
 	h2_conn_wake(s->conn);
@@ -203,11 +187,11 @@ static int carrier_message(
 {
 	struct h2_stream *s = (struct h2_stream *)call;
 	const struct budget *memory = s->conn->config.registry->memory;
-	bool large = size > H2_STREAM_QUEUE_BYTES;
+	bool large = size > OUTPUT_STREAM_BYTES;
 	/* Many small ones that are not read take as much. */
-	bool leaves = large || s->conn->queued_bytes > H2_STREAM_QUEUE_BYTES;
+	bool leaves = large || s->conn->queued_bytes > OUTPUT_STREAM_BYTES;
 	h2_turn_charge(s->conn, size); /* it was made, whether it can be sent or not */
-	if (large && s->conn->queued_bytes + size > H2_QUEUED_MAX_BYTES)
+	if (large && s->conn->queued_bytes + size > OUTPUT_MAX_BYTES)
 		return -ENOBUFS;
 	if (leaves ? !budget_has_share(memory, size) : !budget_has(memory, size))
 		return -ENOSPC;
@@ -233,7 +217,7 @@ static int carrier_message(
 
 static bool out_has_room(const struct h2_stream *s)
 {
-	return s->out.len - s->out_at < H2_STREAM_QUEUE_BYTES &&
+	return s->out.len - s->out_at < OUTPUT_STREAM_BYTES &&
 	       s->conn->queued_bytes < s->conn->config.limits->send_buffer_bytes;
 }
 
@@ -249,7 +233,7 @@ static bool carrier_writable(struct grpc_call *call)
 
 static void carrier_end(struct grpc_call *call, enum grpc_status status, const char *message)
 {
-	h2_stream_answer((struct h2_stream *)call, status, message);
+	h2_output_answer((struct h2_stream *)call, status, message);
 }
 
 static void carrier_free(struct grpc_call *call)
@@ -259,37 +243,15 @@ static void carrier_free(struct grpc_call *call)
 	free(s);
 }
 
-const struct grpc_carrier h2_stream_carrier = {
+const struct grpc_carrier h2_output_carrier = {
 	.message = carrier_message,
 	.writable = carrier_writable,
 	.end = carrier_end,
 	.free = carrier_free,
 };
 
-/* ---- room again ---- */
-
-static bool out_has_much_room(const struct h2_stream *s)
+bool h2_output_has_much_room(const struct h2_stream *s)
 {
-	return s->out.len - s->out_at <= H2_STREAM_QUEUE_BYTES / 2 &&
+	return s->out.len - s->out_at <= OUTPUT_STREAM_BYTES / 2 &&
 	       s->conn->queued_bytes <= s->conn->config.limits->send_buffer_bytes / 2;
-}
-
-bool h2_stream_resume_paused(struct h2_conn *conn)
-{
-	struct list waiting, *l;
-	bool any = false;
-
-	list_init(&waiting);
-	list_splice(&waiting, &conn->paused);
-	while ((l = list_pop(&waiting)) != NULL) {
-		struct h2_stream *s = container_of(l, struct h2_stream, paused);
-		if (!out_has_much_room(s)) {
-			list_push(&conn->paused, l);
-			continue;
-		}
-		any = true;
-		grpc_call_resume(&s->call);
-		h2_stream_resume_input(s);
-	}
-	return any;
 }

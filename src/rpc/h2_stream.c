@@ -6,16 +6,16 @@
  * nghttp2 closes the stream. A method with GRPC_STREAM_IN runs for each message, and while it waits
  * for room the stream's window is not opened further.
  *
- *   HEADERS -> BODY -> RUNNING -> ANSWERED, and from each to ANSWERED when it is refused.
- *   HEADERS -> REFUSED -> ANSWERED for what is no gRPC: an HTTP error, when the request has ended.
- *
  * A refusal is an answer without messages (trailers-only): what is malformed, compressed, too
  * large, too much in sum, or does not decode. A malformed request is reset. RST_STREAM, a deadline
  * or a lost connection end the stream at any time; a call whose method runs stays until the method
  * ends it.
  */
-#include "rpc/h2_private.h"
+#include "rpc/h2_stream.h"
 
+#include "rpc/h2_headers.h"
+#include "rpc/h2_output.h"
+#include "rpc/h2_turn.h"
 #include "rpc/registry.h"
 #include "rpc/wire.h"
 
@@ -24,29 +24,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const bool transitions[5][5] = {
-	[H2_STREAM_HEADERS] =
-		{[H2_STREAM_REFUSED] = true, [H2_STREAM_BODY] = true, [H2_STREAM_ANSWERED] = true},
-	[H2_STREAM_REFUSED] = {[H2_STREAM_ANSWERED] = true},
-	[H2_STREAM_BODY] = {[H2_STREAM_RUNNING] = true, [H2_STREAM_ANSWERED] = true},
-	[H2_STREAM_RUNNING] = {[H2_STREAM_ANSWERED] = true},
-};
+enum { PARTIAL_MAX_BYTES = 8 << 20 }; /* requests not yet complete, of one connection */
 
-void h2_stream_to(struct h2_stream *s, enum h2_stream_state state)
-{
-	assert(transitions[s->state][state]);
-	s->state = state;
-}
-
-bool h2_stream_is_in(const struct h2_stream *s)
-{
-	return s->call.entry != NULL && (s->call.entry->flags & GRPC_STREAM_IN) != 0;
-}
-
-void h2_stream_abort(struct h2_stream *s, enum grpc_status status, const char *message)
+/* Ends a stream that cannot go on, whether its method runs or not. */
+static void stream_abort(struct h2_stream *s, enum grpc_status status, const char *message)
 {
 	if (s->call.running) {
-		h2_stream_answer(s, status, message);
+		h2_output_answer(s, status, message);
 		grpc_call_lose(&s->call, status);
 	} else if (s->state != H2_STREAM_ANSWERED) {
 		grpc_call_refuse(&s->call, status, message);
@@ -63,7 +47,7 @@ int h2_stream_open(struct h2_conn *conn, int32_t id)
 	if (s == NULL)
 		return -ENOMEM;
 	memset(s, 0, sizeof(*s));
-	grpc_call_init(&s->call, &h2_stream_carrier, conn->config.registry);
+	grpc_call_init(&s->call, &h2_output_carrier, conn->config.registry);
 	s->conn = conn;
 	s->id = id;
 	s->timeout_ns = UINT64_MAX;
@@ -79,18 +63,13 @@ int h2_stream_open(struct h2_conn *conn, int32_t id)
 	return 0;
 }
 
-void h2_stream_reset(struct h2_stream *s)
+/* Resets a stream whose request is malformed. */
+static void stream_reset(struct h2_stream *s)
 {
-	int res = nghttp2_submit_rst_stream(
-		s->conn->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_PROTOCOL_ERROR);
-	if (res != 0)
-		h2_conn_broke(s->conn, res);
-	if (s->state == H2_STREAM_ANSWERED)
-		return;
-	h2_stream_to(s, H2_STREAM_ANSWERED);
-	ring_timer_cancel(s->conn->config.ring, &s->deadline);
-	list_remove(&s->paused);
-	h2_stream_drop_input(s);
+	h2_conn_check(s->conn, nghttp2_submit_rst_stream(s->conn->session, NGHTTP2_FLAG_NONE, s->id,
+				       NGHTTP2_PROTOCOL_ERROR));
+	if (s->state != H2_STREAM_ANSWERED)
+		h2_stream_to_answered(s);
 }
 
 static void deadline_start(struct h2_stream *s)
@@ -108,7 +87,7 @@ void h2_stream_on_headers_end(struct h2_stream *s)
 		grpc_call_refuse(&s->call, GRPC_RESOURCE_EXHAUSTED,
 			"the request's header list is too large");
 	} else if (h2_stream_headers_malformed(s)) {
-		h2_stream_reset(s);
+		stream_reset(s);
 	} else if (!s->post || !s->content_type_ok) {
 		/* Answered when the request has ended: what follows may be malformed, too. */
 		s->http = s->post ? "415" : "405";
@@ -119,13 +98,13 @@ void h2_stream_on_headers_end(struct h2_stream *s)
 		grpc_call_refuse(&s->call, GRPC_INTERNAL, "malformed grpc-timeout");
 	} else if (s->timeout_ns == 0) {
 		grpc_call_refuse(&s->call, GRPC_DEADLINE_EXCEEDED, "the deadline has passed");
-	} else if (s->conn->draining && (s->call.entry->flags & GRPC_ENDLESS) != 0) {
+	} else if (h2_stream_has(s, GRPC_ENDLESS) && s->conn->state != H2_CONN_OPEN) {
 		grpc_call_refuse(&s->call, GRPC_UNAVAILABLE, "the server shuts down");
 	} else {
 		h2_stream_to(s, H2_STREAM_BODY);
 		if (s->timeout_ns != UINT64_MAX)
 			deadline_start(s);
-		if (h2_stream_is_in(s))
+		if (h2_stream_has(s, GRPC_STREAM_IN))
 			list_remove(&s->half_open); /* it counts while a message is incomplete */
 	}
 }
@@ -133,40 +112,31 @@ void h2_stream_on_headers_end(struct h2_stream *s)
 void h2_stream_on_trailers_end(struct h2_stream *s, bool last_frame)
 {
 	if (!last_frame || s->malformed)
-		h2_stream_reset(s);
+		stream_reset(s);
 }
 
 /* ---- how streams end ---- */
 
 static void on_deadline(struct ring_timer *timer)
 {
-	h2_stream_abort(container_of(timer, struct h2_stream, deadline), GRPC_DEADLINE_EXCEEDED,
+	stream_abort(container_of(timer, struct h2_stream, deadline), GRPC_DEADLINE_EXCEEDED,
 		"the deadline has passed");
 }
 
 void h2_stream_overstayed(struct h2_stream *s)
 {
 	if (s->state == H2_STREAM_REFUSED)
-		h2_stream_answer_http(s);
+		h2_output_answer_http(s);
 	else
-		h2_stream_abort(s, GRPC_DEADLINE_EXCEEDED, "the request was not complete in time");
+		stream_abort(s, GRPC_DEADLINE_EXCEEDED, "the request was not complete in time");
 }
 
 void h2_stream_drain(struct h2_stream *s)
 {
 	if (s->state == H2_STREAM_REFUSED)
-		h2_stream_answer_http(s); /* the rest of it is not worth waiting for */
-	else if (s->call.entry != NULL && (s->call.entry->flags & GRPC_ENDLESS) != 0 &&
-		 s->state != H2_STREAM_HEADERS)
-		h2_stream_abort(s, GRPC_UNAVAILABLE, "the server shuts down");
-}
-
-/* Forgets what is collected of the request. */
-static void in_free(struct h2_stream *s)
-{
-	s->conn->partial_bytes -= s->in.len;
-	budget_give(s->conn->config.registry->memory, s->in.cap);
-	buf_free(&s->in);
+		h2_output_answer_http(s); /* the rest of it is not worth waiting for */
+	else if (h2_stream_has(s, GRPC_ENDLESS) && s->state != H2_STREAM_HEADERS)
+		stream_abort(s, GRPC_UNAVAILABLE, "the server shuts down");
 }
 
 void h2_stream_closed(struct h2_stream *s)
@@ -174,17 +144,15 @@ void h2_stream_closed(struct h2_stream *s)
 	struct h2_conn *conn = s->conn;
 
 	list_remove(&s->link);
-	list_remove(&s->half_open);
 	list_remove(&s->paused);
-	h2_turn_leave(s);
 	ring_timer_cancel(conn->config.ring, &s->deadline);
-	in_free(s);
+	s->unconsumed = 0;
+	h2_stream_drop_input(s);
 	h2_stream_drop_output(s);
 	if (--conn->stream_count == 0)
 		conn->idle_since_ns = ring_now_ns(conn->config.ring);
 	free(s->message);
 	s->message = NULL;
-	s->call.request = NULL;
 	s->conn = NULL;
 	grpc_call_lose(&s->call, GRPC_CANCELLED);
 	grpc_call_unref(&s->call);
@@ -192,39 +160,15 @@ void h2_stream_closed(struct h2_stream *s)
 
 /* ---- the request's messages ---- */
 
-/* Without the memory for a WINDOW_UPDATE the client would wait for one for ever. */
-static void in_consumed(struct h2_stream *s, int res)
-{
-	if (res != 0)
-		h2_conn_broke(s->conn, res);
-}
-
-static void in_consume(struct h2_stream *s, size_t len)
-{
-	if (len > 0)
-		in_consumed(s, nghttp2_session_consume_stream(s->conn->session, s->id, len));
-}
-
-void h2_stream_drop_input(struct h2_stream *s)
-{
-	list_remove(&s->half_open);
-	h2_turn_leave(s);
-	in_free(s);
-	s->in_at = 0;
-	s->call.request = NULL;
-	in_consume(s, s->unconsumed);
-	s->unconsumed = 0;
-}
-
 /* Looks at the prefix of a message. True when it may go on; else the stream is answered. */
 static bool in_prefix_ok(struct h2_stream *s, const uint8_t *prefix)
 {
 	if (prefix[0] == 1 && s->encoded)
-		h2_stream_abort(s, GRPC_UNIMPLEMENTED, "compressed messages are not supported");
+		stream_abort(s, GRPC_UNIMPLEMENTED, "compressed messages are not supported");
 	else if (prefix[0] != 0)
-		h2_stream_abort(s, GRPC_INTERNAL, "a compressed message without grpc-encoding");
+		stream_abort(s, GRPC_INTERNAL, "a compressed message without grpc-encoding");
 	else if (grpc_wire_get_length(prefix) > GRPC_MESSAGE_MAX_BYTES)
-		h2_stream_abort(s, GRPC_RESOURCE_EXHAUSTED, "the request is larger than 4 MiB");
+		stream_abort(s, GRPC_RESOURCE_EXHAUSTED, "the request is larger than 4 MiB");
 	else
 		return true;
 	return false;
@@ -236,7 +180,7 @@ static bool in_decode(struct h2_stream *s, const uint8_t *data, size_t len)
 	const char *message;
 	enum grpc_status status = grpc_call_decode(&s->call, data, len, &message);
 	if (status != GRPC_OK)
-		h2_stream_abort(s, status, message);
+		stream_abort(s, status, message);
 	return status == GRPC_OK;
 }
 
@@ -281,7 +225,7 @@ static void run_input(struct h2_stream *s)
 		return;
 	if (s->in_ended) {
 		if (s->in.len > 0)
-			h2_stream_abort(s, GRPC_INTERNAL, "the last message is incomplete");
+			stream_abort(s, GRPC_INTERNAL, "the last message is incomplete");
 		else
 			stream_run(s);
 	} else if (s->in.len > 0 && list_empty(&s->half_open)) {
@@ -317,44 +261,44 @@ void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data
 	struct h2_conn *conn = s->conn;
 
 	s->received_bytes += len;
-	in_consumed(s, nghttp2_session_consume_connection(conn->session, len));
-	if (h2_stream_is_in(s) && s->call.waiting)
+	h2_conn_check(conn, nghttp2_session_consume_connection(conn->session, len));
+	if (h2_stream_has(s, GRPC_STREAM_IN) && s->call.waiting)
 		s->unconsumed += len; /* the client waits, too */
 	else
-		in_consume(s, len);
+		h2_stream_consume(s, len);
 	if (s->state == H2_STREAM_ANSWERED || s->state == H2_STREAM_HEADERS)
 		return;
 	if (s->content_length >= 0 && s->received_bytes > (uint64_t)s->content_length) {
-		h2_stream_reset(s);
+		stream_reset(s);
 		return;
 	}
 	if (s->state == H2_STREAM_REFUSED)
 		return;
-	if (!h2_stream_is_in(s) && last_frame && in_is_whole(s, data, len)) {
+	if (!h2_stream_has(s, GRPC_STREAM_IN) && last_frame && in_is_whole(s, data, len)) {
 		in_decode(s, data + GRPC_PREFIX_BYTES, len - GRPC_PREFIX_BYTES);
 		return;
 	}
 	if (s->call.request != NULL) {
-		h2_stream_abort(s, GRPC_INTERNAL, "more than one message in a unary request");
+		stream_abort(s, GRPC_INTERNAL, "more than one message in a unary request");
 		return;
 	}
-	if (conn->partial_bytes + len > H2_PARTIAL_MAX_BYTES) {
-		h2_stream_abort(s, GRPC_RESOURCE_EXHAUSTED, "too much of incomplete requests");
+	if (conn->partial_bytes + len > PARTIAL_MAX_BYTES) {
+		stream_abort(s, GRPC_RESOURCE_EXHAUSTED, "too much of incomplete requests");
 		return;
 	}
 	const char *why = in_append(s, data, len);
 	if (why != NULL) {
-		h2_stream_abort(s, GRPC_RESOURCE_EXHAUSTED, why);
+		stream_abort(s, GRPC_RESOURCE_EXHAUSTED, why);
 		return;
 	}
-	if (h2_stream_is_in(s)) {
+	if (h2_stream_has(s, GRPC_STREAM_IN)) {
 		run_input(s);
 		return;
 	}
 	if (s->in.len < GRPC_PREFIX_BYTES || !in_prefix_ok(s, s->in.data))
 		return;
 	if (s->in.len - GRPC_PREFIX_BYTES > grpc_wire_get_length(s->in.data))
-		h2_stream_abort(s, GRPC_INTERNAL, "more than one message in a unary request");
+		stream_abort(s, GRPC_INTERNAL, "more than one message in a unary request");
 }
 
 void h2_stream_on_input_end(struct h2_stream *s)
@@ -364,40 +308,65 @@ void h2_stream_on_input_end(struct h2_stream *s)
 	if (s->state == H2_STREAM_ANSWERED)
 		return;
 	if (s->content_length >= 0 && s->received_bytes != (uint64_t)s->content_length) {
-		h2_stream_reset(s);
+		stream_reset(s);
 		return;
 	}
 	if (s->state == H2_STREAM_REFUSED) {
-		h2_stream_answer_http(s);
+		h2_output_answer_http(s);
 		return;
 	}
-	if (h2_stream_is_in(s)) {
+	if (h2_stream_has(s, GRPC_STREAM_IN)) {
 		run_input(s);
 		return;
 	}
 	if (s->call.request == NULL) {
 		if (s->in.len == 0) {
-			h2_stream_abort(s, GRPC_INTERNAL, "a unary request without a message");
+			stream_abort(s, GRPC_INTERNAL, "a unary request without a message");
 			return;
 		}
 		if (s->in.len < GRPC_PREFIX_BYTES ||
 			s->in.len - GRPC_PREFIX_BYTES < grpc_wire_get_length(s->in.data)) {
-			h2_stream_abort(s, GRPC_INTERNAL, "the message is incomplete");
+			stream_abort(s, GRPC_INTERNAL, "the message is incomplete");
 			return;
 		}
 		if (!in_decode(s, s->in.data + GRPC_PREFIX_BYTES, s->in.len - GRPC_PREFIX_BYTES))
 			return;
 	}
-	in_free(s);
-	h2_turn_run(s);
+	h2_stream_free_input(s);
+	if (!h2_turn_run(s))
+		stream_abort(s, GRPC_RESOURCE_EXHAUSTED,
+			"too much of this connection's requests waits for its turn: read answers first");
 }
 
-void h2_stream_resume_input(struct h2_stream *s)
+/* ---- room again ---- */
+
+/* After a pause: opens the window again and runs what came in meanwhile. */
+static void resume_input(struct h2_stream *s)
 {
-	if (!h2_stream_is_in(s) || !in_runnable(s))
+	if (!h2_stream_has(s, GRPC_STREAM_IN) || !in_runnable(s))
 		return;
-	size_t held = s->unconsumed;
+	size_t kept_back = s->unconsumed;
 	s->unconsumed = 0;
-	in_consume(s, held);
+	h2_stream_consume(s, kept_back);
 	run_input(s);
+}
+
+bool h2_stream_resume_paused(struct h2_conn *conn)
+{
+	struct list waiting, *l;
+	bool any = false;
+
+	list_init(&waiting);
+	list_splice(&waiting, &conn->paused);
+	while ((l = list_pop(&waiting)) != NULL) {
+		struct h2_stream *s = container_of(l, struct h2_stream, paused);
+		if (!h2_output_has_much_room(s)) {
+			list_push(&conn->paused, l);
+			continue;
+		}
+		any = true;
+		grpc_call_resume(&s->call);
+		resume_input(s);
+	}
+	return any;
 }

@@ -11,7 +11,9 @@
  */
 #include "rpc/h2_turn.h"
 
-#include "rpc/h2_private.h"
+#include "rpc/h2_state.h"
+
+enum { TURN_WAITING_MAX_BYTES = 32 << 20 }; /* decoded requests of a connection that wait */
 
 static void on_go(struct ring_req *req, int res, uint32_t flags);
 
@@ -45,7 +47,7 @@ static void credit_renew(struct h2_conn *conn)
 /* Whether its client reads what it is sent, and will be sent more. */
 static bool conn_reads(const struct h2_conn *conn)
 {
-	return conn->broken == 0 && !conn->closing &&
+	return conn->state < H2_CONN_CLOSING &&
 	       conn->queued_bytes < conn->config.limits->send_buffer_bytes;
 }
 
@@ -81,19 +83,12 @@ static void run(struct h2_stream *s)
 	grpc_call_run(&s->call);
 }
 
-void h2_turn_leave(struct h2_stream *s)
-{
-	list_remove(&s->ready);
-	s->conn->waiting_bytes -= s->waiting_bytes;
-	s->waiting_bytes = 0;
-}
-
 /* False: too much of this connection's waits already. */
 static bool wait_for_turn(struct h2_stream *s)
 {
 	struct h2_conn *conn = s->conn;
 	size_t bytes = s->call.arena != NULL ? arena_size(s->call.arena) : 0;
-	if (!list_empty(&conn->ready) && conn->waiting_bytes + bytes > H2_WAITING_MAX_BYTES)
+	if (!list_empty(&conn->ready) && conn->waiting_bytes + bytes > TURN_WAITING_MAX_BYTES)
 		return false;
 	conn->config.turns->waited++;
 	conn->waiting_bytes += bytes;
@@ -103,19 +98,16 @@ static bool wait_for_turn(struct h2_stream *s)
 	return true;
 }
 
-void h2_turn_run(struct h2_stream *s)
+bool h2_turn_run(struct h2_stream *s)
 {
 	struct h2_conn *conn = s->conn;
 	struct h2_turns *turns = conn->config.turns;
 	turn_renew(turns);
-	if (list_empty(&turns->conns) && list_empty(&conn->ready) && turns->left_bytes > 0 &&
-		conn_reads(conn)) {
-		run(s);
-		return;
-	}
-	if (!wait_for_turn(s))
-		h2_stream_abort(s, GRPC_RESOURCE_EXHAUSTED,
-			"too much of this connection's requests waits for its turn: read answers first");
+	if (!list_empty(&turns->conns) || !list_empty(&conn->ready) || turns->left_bytes == 0 ||
+		!conn_reads(conn))
+		return wait_for_turn(s);
+	run(s);
+	return true;
 }
 
 void h2_turn_room(struct h2_conn *conn)
@@ -142,7 +134,7 @@ static void on_go(struct ring_req *req, int res, uint32_t flags)
 		}
 		list_push_front(&turns->conns, &conn->turn);
 		struct h2_stream *s = container_of(conn->ready.next, struct h2_stream, ready);
-		h2_turn_leave(s);
+		h2_stream_drop_turn(s);
 		run(s);
 	}
 	if (!list_empty(&turns->conns))

@@ -19,7 +19,7 @@ enum {
 	H2_TURN_CALL_BYTES = 1 << 10 /* what a call counts for beside its answer */
 };
 
-/* One for each ring with connections. Initialise it; it is idle when go.armed is false. */
+/* One for each ring with connections. It is idle when go.armed is false. */
 struct h2_turns {
 	struct ring *ring;
 	struct ring_req go;
@@ -31,10 +31,9 @@ struct h2_turns {
 
 void h2_turns_init(struct h2_turns *turns, struct ring *ring);
 
-/* Runs the stream's call, now or in its turn. */
-void h2_turn_run(struct h2_stream *s);
-/* It waits no more, if it did. */
-void h2_turn_leave(struct h2_stream *s);
+/* Runs the stream's call, now or in its turn. False: so much of its connection waits already that
+ * the call has to be refused. */
+bool h2_turn_run(struct h2_stream *s);
 /* The connection's client has caused so much work. */
 void h2_turn_charge(struct h2_conn *conn, size_t bytes);
 /* Output has left the connection: its calls may go on. */

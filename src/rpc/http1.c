@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HTTP/1.0 and 1.1, the server's side, for one connection. llhttp parses; what it is fed is one
- * request at a time, and the parser starts anew with each.
+ * HTTP/1.0 and 1.1, the server's side: connections, one request at a time on each, and the bodies
+ * of answers. http1_request.c reads requests.
  *
  *   IDLE -> REQUEST -> ANSWER -> IDLE ... -> OVER
  *
@@ -15,9 +15,10 @@
  */
 #include "rpc/http1.h"
 
+#include "rpc/http1_request.h"
+
 #include <assert.h>
 #include <errno.h>
-#include <llhttp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,6 @@ struct http1 {
 	struct ring *ring;
 	const struct server_limits *limits;
 	const struct http1_route *routes;
-	llhttp_settings_t settings;
 	struct list ready; /* http1_call.ready: sources that may make their next piece */
 	unsigned ready_count;
 	struct ring_req turn;
@@ -57,15 +57,7 @@ struct http1_call {
 	struct ring_timer timer;
 	struct buf in; /* received, not parsed */
 
-	/* the request */
-	llhttp_t parser;
-	size_t request_bytes;
-	char target[HTTP1_TARGET_MAX + 1];
-	size_t target_len;
-	char field[8]; /* a header's name, as much as tells "host" from others */
-	size_t field_len;
-	unsigned hosts;
-	unsigned refuse; /* the status to answer with */
+	struct http1_request request;
 
 	/* the answer */
 	struct buf out;
@@ -137,19 +129,13 @@ static int put_head(struct http1_call *c, unsigned status, const char *content_t
 	time_t now = time(NULL);
 	gmtime_r(&now, &tm);
 	strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
-	bool old = llhttp_get_http_major(&c->parser) == 1 && llhttp_get_http_minor(&c->parser) == 0;
 	return buf_printf(&c->out,
 		"HTTP/1.1 %u %s\r\nDate: %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\n%s%s",
 		status, status_name(status), date, content_type,
 		status == 405 ? "Allow: GET, HEAD\r\n" : "",
-		c->last ? "Connection: close\r\n"
-		: old   ? "Connection: keep-alive\r\n"
-			: "");
-}
-
-static bool is_head(struct http1_call *c)
-{
-	return llhttp_get_method(&c->parser) == HTTP_HEAD;
+		c->last                             ? "Connection: close\r\n"
+		: http1_request_is_old(&c->request) ? "Connection: keep-alive\r\n"
+						    : "");
 }
 
 void http1_reply(struct http1_call *c, unsigned status, const char *text)
@@ -158,7 +144,7 @@ void http1_reply(struct http1_call *c, unsigned status, const char *text)
 	int res = put_head(c, status, "text/plain; charset=utf-8");
 	if (res == 0)
 		res = buf_printf(&c->out, "Content-Length: %zu\r\n\r\n", strlen(text) + 1);
-	if (res == 0 && !is_head(c))
+	if (res == 0 && !http1_request_is_head(&c->request))
 		res = buf_printf(&c->out, "%s\n", text);
 	if (res < 0)
 		cut(c, res);
@@ -198,16 +184,16 @@ void http1_stream(struct http1_call *c, const char *content_type, struct http1_s
 	c->source = source;
 	c->waits = false;
 	source->call = c;
-	c->chunked = llhttp_get_http_minor(&c->parser) >= 1;
-	c->last |=
-		!c->chunked; /* HTTP/1.0 knows the end of the body by the end of the connection */
+	/* HTTP/1.0 knows the end of the body by the end of the connection. */
+	c->chunked = !http1_request_is_old(&c->request);
+	c->last |= !c->chunked;
 	int res = put_head(c, 200, content_type);
 	if (res == 0)
 		res = buf_printf(
 			&c->out, "%s\r\n", c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
 	if (res < 0)
 		cut(c, res);
-	if (is_head(c) || c->broken < 0)
+	if (http1_request_is_head(&c->request) || c->broken < 0)
 		source_end(c);
 	else
 		ready_push(c);
@@ -280,118 +266,18 @@ static void on_turn(struct ring_req *req, int res, uint32_t flags)
 
 /* ---- requests ---- */
 
-static void request_begin(struct http1_call *c)
-{
-	llhttp_init(&c->parser, HTTP_REQUEST, &c->http1->settings);
-	c->parser.data = c;
-	c->request_bytes = c->target_len = c->field_len = 0;
-	c->hosts = c->refuse = 0;
-	to_state(c, HTTP1_REQUEST, c->http1->limits->half_open_ms);
-	c->waits_since_ns = ring_now_ns(c->http1->ring);
-}
-
-static int refuse(struct http1_call *c, unsigned status)
-{
-	c->refuse = status;
-	return HPE_USER;
-}
-
-static int on_url(llhttp_t *parser, const char *at, size_t len)
-{
-	struct http1_call *c = parser->data;
-	if (len > HTTP1_TARGET_MAX - c->target_len)
-		return refuse(c, 414);
-	memcpy(c->target + c->target_len, at, len);
-	c->target_len += len;
-	return 0;
-}
-
-static int on_header_field(llhttp_t *parser, const char *at, size_t len)
-{
-	struct http1_call *c = parser->data;
-	for (size_t i = 0; i < len && c->field_len < sizeof(c->field); i++)
-		c->field[c->field_len++] = at[i];
-	return 0;
-}
-
-static int on_header_field_complete(llhttp_t *parser)
-{
-	struct http1_call *c = parser->data;
-	c->hosts += c->field_len == 4 && strncasecmp(c->field, "host", 4) == 0;
-	c->field_len = 0;
-	return 0;
-}
-
-static int on_headers_complete(llhttp_t *parser)
-{
-	struct http1_call *c = parser->data;
-	uint8_t method = llhttp_get_method(parser);
-	uint8_t minor = llhttp_get_http_minor(parser);
-	if (llhttp_get_http_major(parser) != 1)
-		return refuse(c, 505);
-	if (method != HTTP_GET && method != HTTP_HEAD)
-		return refuse(c, 405);
-	if (parser->content_length > 0 || (parser->flags & (F_CHUNKED | F_TRANSFER_ENCODING)) != 0)
-		return refuse(c, 413);
-	if (c->hosts > 1 || (minor >= 1 && c->hosts == 0))
-		return refuse(c, 400);
-	/* Other protocols are offered to us in vain, as RFC 9110 allows. */
-	parser->upgrade = 0;
-	if (!llhttp_should_keep_alive(parser))
-		c->last = true;
-	return 0;
-}
-
-static int on_message_complete(llhttp_t *parser)
-{
-	(void)parser;
-	return HPE_PAUSED;
-}
-
-static const char *refusal_text(struct http1_call *c, unsigned status)
-{
-	switch (status) {
-	case 405:
-		return "only GET and HEAD are served";
-	case 408:
-		return "the request was not complete in time";
-	case 413:
-		return "no request with a body is served";
-	case 414:
-		return "the request's target is too long";
-	case 431:
-		return "the request's header fields are too long";
-	case 505:
-		return "HTTP/1.0 and HTTP/1.1 are served";
-	default:
-		return c->refuse != 0 ? "one Host field is needed" : "the request is malformed";
-	}
-}
-
 static void answer_refusal(struct http1_call *c, unsigned status)
 {
 	c->last = true;
 	to_state(c, HTTP1_ANSWER, HTTP1_ANSWER_MS);
-	http1_reply(c, status, refusal_text(c, status));
-}
-
-/* "/metrics?x=y" and "http://host/metrics" are "/metrics". */
-static const char *target_path(struct http1_call *c)
-{
-	char *path = c->target;
-	path[c->target_len] = '\0';
-	path[strcspn(path, "?#")] = '\0';
-	if (strncasecmp(path, "http://", 7) != 0)
-		return path;
-	path = strchr(path + 7, '/');
-	return path != NULL ? path : "/";
+	http1_reply(c, status, http1_request_refusal(&c->request, status));
 }
 
 static void answer_request(struct http1_call *c)
 {
-	const char *path = target_path(c);
+	const char *path = http1_request_path(&c->request);
 	c->served = true;
-	c->last |= c->draining;
+	c->last |= c->draining || c->request.last;
 	to_state(c, HTTP1_ANSWER, HTTP1_ANSWER_MS);
 	for (const struct http1_route *r = c->http1->routes; r->path != NULL; r++)
 		if (strcmp(r->path, path) == 0) {
@@ -406,32 +292,21 @@ static void answer_request(struct http1_call *c)
 	http1_reply(c, 404, text);
 }
 
-/* The parser has stopped before the end of what it was given, or is through with it. */
-static void after_execute(struct http1_call *c, llhttp_errno_t error)
+/* Takes up to the end of a request at most; returns how many bytes. */
+static size_t read_request(struct http1_call *c, const uint8_t *data, size_t len)
 {
-	if (c->refuse != 0)
-		answer_refusal(c, c->refuse);
-	else if (error == HPE_INVALID_VERSION || error == HPE_PAUSED_H2_UPGRADE)
-		answer_refusal(c, 505);
-	else if (error != HPE_OK && error != HPE_PAUSED)
-		answer_refusal(c, 400);
-	else if (c->request_bytes > c->http1->limits->header_bytes)
-		answer_refusal(c, 431);
-	else if (error == HPE_PAUSED)
+	unsigned status;
+	if (c->state == HTTP1_IDLE) {
+		http1_request_begin(&c->request);
+		to_state(c, HTTP1_REQUEST, c->http1->limits->half_open_ms);
+		c->waits_since_ns = ring_now_ns(c->http1->ring);
+	}
+	size_t used = http1_request_parse(
+		&c->request, data, len, c->http1->limits->header_bytes, &status);
+	if (status == 200)
 		answer_request(c);
-}
-
-/* Parses up to the end of a request at most; returns how many bytes it took. */
-static size_t parse(struct http1_call *c, const uint8_t *data, size_t len)
-{
-	const char *text = (const char *)data;
-	if (c->state == HTTP1_IDLE)
-		request_begin(c);
-	llhttp_errno_t error = llhttp_execute(&c->parser, text, len);
-	const char *stop = error != HPE_OK ? llhttp_get_error_pos(&c->parser) : NULL;
-	size_t used = stop >= text && stop <= text + len ? (size_t)(stop - text) : len;
-	c->request_bytes += used;
-	after_execute(c, error);
+	else if (status != 0)
+		answer_refusal(c, status);
 	return used;
 }
 
@@ -448,7 +323,7 @@ static void next_request(struct http1_call *c)
 	to_state(c, HTTP1_IDLE, c->http1->limits->idle_ms);
 	c->waits_since_ns = ring_now_ns(c->http1->ring);
 	if (c->in.len > 0)
-		buf_consume(&c->in, parse(c, c->in.data, c->in.len));
+		buf_consume(&c->in, read_request(c, c->in.data, c->in.len));
 	if (c->in.len == 0)
 		buf_free(&c->in);
 	if (c->input_ended && c->state < HTTP1_ANSWER)
@@ -461,7 +336,7 @@ static int http1_feed(struct session *session, const uint8_t *data, size_t len)
 	if (c->broken < 0 || c->last)
 		return c->broken;
 	c->busy = true;
-	size_t used = c->state < HTTP1_ANSWER ? parse(c, data, len) : 0;
+	size_t used = c->state < HTTP1_ANSWER ? read_request(c, data, len) : 0;
 	if (used < len && !c->last && buf_append(&c->in, data + used, len - used) < 0)
 		cut(c, -ENOMEM);
 	c->busy = false;
@@ -608,12 +483,6 @@ int http1_new(struct http1 **ret, struct ring *ring, const struct server_limits 
 	http1->routes = routes;
 	http1->turn.fn = on_turn;
 	list_init(&http1->ready);
-	llhttp_settings_init(&http1->settings);
-	http1->settings.on_url = on_url;
-	http1->settings.on_header_field = on_header_field;
-	http1->settings.on_header_field_complete = on_header_field_complete;
-	http1->settings.on_headers_complete = on_headers_complete;
-	http1->settings.on_message_complete = on_message_complete;
 	*ret = http1;
 	return 0;
 }

@@ -255,11 +255,7 @@ static int open_grpc(
 		.on_wake = on_wake,
 		.arg = arg,
 	};
-	struct h2_conn *h2;
-	int res = h2_conn_new(&h2, &config);
-	if (res == 0)
-		*ret = h2_conn_session(h2);
-	return res;
+	return h2_session_new(&config, ret);
 }
 
 static int open_http(

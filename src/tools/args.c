@@ -16,15 +16,6 @@ int tool_keep(struct tool_args *args, const char *value, char **ret, struct err 
 	return 0;
 }
 
-int tool_set_json(void *target, const char *value, struct err *err)
-{
-	struct tool_args *args = target;
-	(void)value;
-	(void)err;
-	args->json = true;
-	return 0;
-}
-
 int tool_set_endpoint(void *target, const char *value, struct err *err)
 {
 	struct tool_args *args = target;

@@ -20,7 +20,6 @@ struct tool_args {
 	unsigned pool_count;
 };
 
-int tool_set_json(void *args, const char *value, struct err *err);
 /* The first of several: the driver serves the same on each. */
 int tool_set_endpoint(void *args, const char *value, struct err *err);
 /* One more pool: "NAME=PATH[,...]", what follows the path is the driver's affair; or "PATH", whose
@@ -30,6 +29,8 @@ int tool_set_pool(void *args, const char *value, struct err *err);
 int tool_keep(struct tool_args *args, const char *value, char **ret, struct err *err);
 
 /* clang-format off */
+#define TOOL_JSON_ROW(about)                                                                       \
+	{"--json", .help = about, .kind = OPTION_FLAG, OPTION_IN(struct tool_args, json)}
 #define TOOL_ENDPOINT_ROW                                                                          \
 	{"--endpoint", "unix:///PATH", {"CSI_ENDPOINT"},                                           \
 		.fallback = "unix:///run/ringvol/csi.sock",                                        \

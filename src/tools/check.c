@@ -29,20 +29,12 @@ struct check_options {
 	bool repair;
 };
 
-static int set_repair(void *target, const char *value, struct err *err)
-{
-	(void)value;
-	(void)err;
-	((struct check_options *)target)->repair = true;
-	return 0;
-}
-
 static const struct option_row rows[] = {
 	TOOL_POOL_ROW(""),
 	{"--repair",
 		.help = "mend what a crash left, as the driver's start does; not beside a driver",
-		.set = set_repair},
-	{"--json", .help = "for programs", .set = tool_set_json},
+		.kind = OPTION_FLAG, OPTION_IN(struct check_options, repair)},
+	TOOL_JSON_ROW("for programs"),
 	{NULL},
 };
 

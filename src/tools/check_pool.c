@@ -133,7 +133,7 @@ static int look_at_name(void *arg, const char *name)
 	const char *path = n->dir == SURVEY_ROOT
 				   ? name
 				   : check_text(c, "%s/%s", survey_dir_names[n->dir], name);
-	if (n->dir == SURVEY_ROOT && strcmp(name, BYTES_PROBE_NAME) == 0) {
+	if (n->dir == SURVEY_ROOT && strcmp(name, FS_PROBE_NAME) == 0) {
 		check_add(c,
 			&(struct check_finding){.severity = CHECK_LEFTOVER,
 				.kind = "ProbeLeft",

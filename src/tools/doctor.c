@@ -26,20 +26,13 @@ enum {
 
 /* ---- options ---- */
 
-static int set_kubelet_root(void *target, const char *value, struct err *err)
-{
-	struct doctor *d = target;
-	if (value[0] != '/')
-		return err_set(err, ERR_INVALID, "the path must be absolute");
-	return tool_keep(&d->args, value, &d->kubelet_root, err);
-}
-
 static const struct option_row rows[] = {
-	{"--json", .help = "for programs", .set = tool_set_json},
+	TOOL_JSON_ROW("for programs"),
 	TOOL_POOL_ROW(""),
 	TOOL_ENDPOINT_ROW,
 	{"--kubelet-root", "PATH", .fallback = "/var/lib/kubelet",
-		.help = "where kubelet keeps its pods", .set = set_kubelet_root},
+		.help = "where kubelet keeps its pods", .kind = OPTION_PATH,
+		OPTION_IN(struct doctor, kubelet_root)},
 	{NULL},
 };
 

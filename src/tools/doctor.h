@@ -24,7 +24,7 @@ struct doctor_finding {
 
 struct doctor {
 	struct tool_args args;
-	char *kubelet_root;
+	const char *kubelet_root;
 	struct doctor_finding *findings;
 	size_t count, cap;
 	bool failed;      /* out of memory */

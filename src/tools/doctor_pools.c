@@ -137,9 +137,9 @@ static const char *room_text(struct doctor *d, const struct survey *survey)
 }
 
 static void add_features(struct doctor *d, const char *check, const struct survey *survey,
-	const struct bytes_features *f)
+	const struct fs_features *f)
 {
-	const char *fs = bytes_fs_name(f->fs_type);
+	const char *fs = fs_type_name(f->fs_type);
 	const char *room = room_text(d, survey);
 	if (!f->tmpfile || !f->xattr) {
 		doctor_add(d, check, DOCTOR_MISSING, false,
@@ -152,7 +152,7 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 	bool direct_io = f->direct_io && d->loop_usable && loop_direct_io(survey, align);
 	d->pool_usable = true;
 	const char *found = doctor_text(d, "%s, %s; %s%s; %s; %s; %s", fs != NULL ? fs : "?", room,
-		f->no_journal ? "no journal: " BYTES_NO_JOURNAL "; " : "",
+		f->no_journal ? "no journal: " FS_NO_JOURNAL "; " : "",
 		f->reflink ? "reflink: snapshots and clones share their bytes"
 			   : "no reflink: snapshots and clones copy their bytes",
 		direct_io         ? "loop with direct I/O"
@@ -164,7 +164,7 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 		f->nocow_lies ? "no eraseOnDelete: it copies on write"
 		: f->discard  ? "eraseOnDelete: discard and zero"
 			      : "eraseOnDelete: zero alone, its disk takes no discards");
-	const char *remedy = f->no_journal ? BYTES_NO_JOURNAL_REMEDY "; XFS or btrfs for the pool"
+	const char *remedy = f->no_journal ? FS_NO_JOURNAL_REMEDY "; XFS or btrfs for the pool"
 			     : !f->reflink ? "XFS (mkfs.xfs -m reflink=1) or btrfs for the pool"
 			     : !direct_io && d->loop_usable
 				     ? "a file system and disk that take direct I/O of 4096 bytes"
@@ -175,7 +175,7 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 {
 	struct survey survey;
-	struct bytes_features features = {0};
+	struct fs_features features = {0};
 	const char *check = doctor_text(d, "pool %s", pool->name);
 	survey_open(&survey, pool->path, false);
 	if (survey.state != POOL_READY) {
@@ -190,7 +190,7 @@ static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 		survey_close(&survey);
 		return;
 	}
-	int r = bytes_probe(survey.fds[SURVEY_ROOT], &features);
+	int r = fs_features_probe(survey.fds[SURVEY_ROOT], &features);
 	if (r < 0)
 		doctor_add(d, check, DOCTOR_MISSING, false,
 			doctor_text(

@@ -22,8 +22,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEALTH_TIMEOUT_MAX_S = 3600 };
-
 struct health_args {
 	struct tool_args tool; /* first: tool_main()'s */
 	bool ready;
@@ -36,33 +34,13 @@ struct health_answer {
 	bool ready_asked;
 };
 
-static int set_ready(void *target, const char *value, struct err *err)
-{
-	(void)value;
-	(void)err;
-	((struct health_args *)target)->ready = true;
-	return 0;
-}
-
-static int set_timeout(void *target, const char *value, struct err *err)
-{
-	char *end;
-	errno = 0;
-	unsigned long seconds = strtoul(value, &end, 10);
-	if (value[0] < '0' || value[0] > '9' || *end != '\0' || errno != 0 || seconds == 0 ||
-		seconds > HEALTH_TIMEOUT_MAX_S)
-		return err_set(err, ERR_INVALID, "not a number of seconds from 1 to %d",
-			HEALTH_TIMEOUT_MAX_S);
-	((struct health_args *)target)->timeout_s = (unsigned)seconds;
-	return 0;
-}
-
 static const struct option_row rows[] = {
 	TOOL_ENDPOINT_ROW,
 	{"--ready", .help = "whether it is ready: every pool is, and earlier devices are known",
-		.set = set_ready},
+		.kind = OPTION_FLAG, OPTION_IN(struct health_args, ready)},
 	{"--timeout", "SECONDS", .fallback = "3", .help = "a driver that takes longer is not well",
-		.set = set_timeout},
+		.kind = OPTION_NUMBER, OPTION_IN(struct health_args, timeout_s), .min = 1,
+		.max = 3600},
 	{NULL},
 };
 

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 static const struct option_row rows[] = {
-	{"--json", .help = "all that is known, for programs", .set = tool_set_json},
+	TOOL_JSON_ROW("all that is known, for programs"),
 	TOOL_ENDPOINT_ROW,
 	TOOL_POOL_ROW(";\nused when no driver answers"),
 	{NULL},

@@ -223,7 +223,7 @@ static Ringvol__V1__Pool *pool_new(struct reading *r, const struct survey *surve
 	p->room = r->room;
 	r->room->capacity_bytes = survey->capacity_bytes;
 	r->room->free_bytes = survey->free_bytes;
-	const char *fs = bytes_fs_name(survey->fs_type);
+	const char *fs = fs_type_name(survey->fs_type);
 	features->fs = bytes(fs != NULL ? fs : "");
 	p->features = features;
 	return p;

@@ -15,9 +15,6 @@
 
 const char *const rates_op_names[RATES_OPS] = {"read", "write", "flush", "discard"};
 
-const char *const rates_key_names[RATES_KEYS + 1] = {
-	"name", "iops", "read", "write", "bytes", "p50", "p99", "inflight", "errors"};
-
 /* ---- one volume ---- */
 
 static void hist_of(const Ringvol__V1__Histogram *from, struct hist *ret)

@@ -53,6 +53,7 @@ struct rates {
 int rates_take(struct rates *rates, const struct inventory *inv, uint64_t monotonic_ns);
 void rates_free(struct rates *rates);
 
+/* In the order of the choices of `ringvol top --sort`. */
 enum rates_key {
 	RATES_BY_NAME,
 	RATES_BY_IOPS,
@@ -65,7 +66,6 @@ enum rates_key {
 	RATES_BY_ERRORS,
 	RATES_KEYS,
 };
-extern const char *const rates_key_names[RATES_KEYS + 1]; /* ends with NULL */
 /* Pointers to all of them in that order: numbers from the greatest, names from the first; equal
  * ones by name. reverse turns it round. NULL when out of memory, or when there is none. */
 const struct rates_volume **rates_sort(const struct rates *rates, enum rates_key key, bool reverse);

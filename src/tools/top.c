@@ -25,30 +25,6 @@ enum {
 
 /* ---- options ---- */
 
-static int set_once(void *target, const char *value, struct err *err)
-{
-	(void)value;
-	(void)err;
-	((struct top *)target)->once = true;
-	return 0;
-}
-
-static int set_sort(void *target, const char *value, struct err *err)
-{
-	struct top *top = target;
-	for (unsigned i = 0; i < RATES_KEYS; i++) {
-		if (strcmp(value, rates_key_names[i]) == 0) {
-			top->key = (enum rates_key)i;
-			return 0;
-		}
-	}
-	const char *near = options_nearest(value, rates_key_names);
-	return err_set(err, ERR_INVALID,
-		"not one of name, iops, read, write, bytes, p50, p99, inflight, errors%s%s%s",
-		near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
-		near != NULL ? "'?" : "");
-}
-
 static int set_interval(void *target, const char *value, struct err *err)
 {
 	char *end;
@@ -63,11 +39,13 @@ static int set_interval(void *target, const char *value, struct err *err)
 }
 
 static const struct option_row rows[] = {
-	{"--json", .help = "one object a line for each interval", .set = tool_set_json},
-	{"--once", .help = "one interval, then the end", .set = set_once},
+	TOOL_JSON_ROW("one object a line for each interval"),
+	{"--once", .help = "one interval, then the end", .kind = OPTION_FLAG,
+		OPTION_IN(struct top, once)},
 	{"--sort", "KEY", .fallback = "iops",
 		.help = "name, iops, read, write, bytes, p50, p99, inflight or errors",
-		.set = set_sort},
+		.kind = OPTION_CHOICE, OPTION_IN(struct top, key),
+		.choices = "name|iops|read|write|bytes|p50|p99|inflight|errors"},
 	{"--interval", "SECONDS", .fallback = "1", .help = "from 0.1 to 3600", .set = set_interval},
 	TOOL_ENDPOINT_ROW,
 	{NULL},

@@ -127,6 +127,11 @@ func TestDigests(t *testing.T) {
 	if image := containerOf(t, pods(objects(t, variants["open"]...))["node"], "provisioner").Image; strings.Contains(image, "@") {
 		t.Errorf("the provisioner without a digest is %s", image)
 	}
+	for _, line := range strings.Split(read(t, chart+"/values.yaml"), "\n") {
+		if strings.HasPrefix(line, "    digest: ") && !strings.HasPrefix(line, "    digest: sha256:") {
+			t.Errorf("the chart does not pin an image of a sidecar: %s", line)
+		}
+	}
 }
 
 // What the sidecars and kubelet are told.

@@ -8,7 +8,6 @@
 #include "blockio/blkdev.h"
 #include "blockio/boot_mark.h"
 #include "blockio/fsimg.h"
-#include "blockio/holder.h"
 #include "mount/mnt.h"
 #include "reactor/op.h"
 
@@ -22,7 +21,7 @@ int __wrap_open64(const char *path, int flags, ...);
 int __wrap_openat64(int dirfd, const char *path, int flags, ...);
 int __wrap_fstatfs64(int fd, struct statfs *ret);
 int __wrap_blkdev_look(uint32_t dev_major, uint32_t dev_minor, struct blkdev *ret);
-int __wrap_holder_find(const char *path, struct holder *ret);
+int __wrap_blkdev_find_holder(const char *path, struct blkdev_holder *ret);
 int __wrap_mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
 char *__wrap_mnt_scan_name(const char *path);
 int __wrap_op_proc(struct op *op, struct proc *proc);
@@ -91,12 +90,12 @@ int __wrap_blkdev_look(uint32_t dev_major, uint32_t dev_minor, struct blkdev *re
 	return 0;
 }
 
-int __wrap_holder_find(const char *path, struct holder *ret)
+int __wrap_blkdev_find_holder(const char *path, struct blkdev_holder *ret)
 {
 	must(strncmp(path, "/dev/loop", 9) == 0);
 	if (csi_world_answer() < 0x80)
 		return -ENOENT;
-	*ret = (struct holder){.pid = 1, .name = "tool"};
+	*ret = (struct blkdev_holder){.pid = 1, .name = "tool"};
 	return 0;
 }
 

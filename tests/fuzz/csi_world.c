@@ -10,9 +10,9 @@
 
 #include "backends/backend.h"
 #include "base/log.h"
-#include "csi/node_state.h"
 #include "csi/services.h"
 #include "mount/mnt.h"
+#include "node/volume.h"
 #include "pool/private.h"
 
 #include <errno.h>
@@ -366,7 +366,7 @@ static void fill_pool(struct pool *pool, uint8_t how)
 	pool->loaded = true;
 	strcpy(pool->uuid, "01234567-89ab-cdef-0123-456789abcdef");
 	strcpy(pool->uuid8, "01234567");
-	pool->features = (struct bytes_features){
+	pool->features = (struct fs_features){
 		.tmpfile = true, .xattr = true, .fallocate = true, .reflink = (how & 0x20) == 0};
 	pool->probed = true;
 	pool->capacity_bytes = pool->free_bytes = 100ULL << 30;
@@ -409,8 +409,9 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 		fill_pool(w->pools->at[0], how);
 	must(csi_open(&w->csi, &csi, &w->reactor, w->pools) == 0);
 	for (unsigned type = 0; type < BACKEND_TYPES; type++) {
-		w->csi->adoption[type].known = true;
-		w->csi->adoption[type].pool_known[0] = pool_state_since_ns(w->pools->at[0]) + 1;
+		w->csi->node->adoption[type].known_scan = 1;
+		w->csi->node->adoption[type].pool_known[0] =
+			pool_state_since_ns(w->pools->at[0]) + 1;
 	}
 	w->registry = grpc_registry_new();
 	must(w->registry != NULL && csi_register(w->csi, w->registry) == 0);

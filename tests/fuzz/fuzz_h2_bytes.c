@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	}
 	h2_world_output(w, 1 << 20);
 	if ((how & 0x40) != 0)
-		h2_conn_drain(w->conn);
+		w->session->ops->drain(w->session);
 	h2_world_advance(w, (how & 0x80) != 0 ? 60000 : 10);
 	h2_world_close(w);
 	return 0;

@@ -291,7 +291,7 @@ static void do_world(struct program *p)
 		h2_world_set_health((what & 0x80) != 0);
 		break;
 	case 5:
-		h2_conn_drain(p->w->conn);
+		p->w->session->ops->drain(p->w->session);
 		break;
 	case 6:
 		p->piece = 1 + (what >> 3) * 7u;

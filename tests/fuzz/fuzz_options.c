@@ -61,7 +61,8 @@ static void check_serve(const struct serve_options *o)
 	must(o->csi.health != 0 && o->csi.health <= (CSI_HEALTH_1_12 | CSI_HEALTH_1_13));
 	must(o->csi.max_volumes >= 0 && o->csi.max_volumes <= INT32_MAX);
 	must(o->log_level <= LOG_LEVEL_DEBUG && o->log_format <= LOG_FORMAT_JSON);
-	must(!o->ublkd.start || o->ublk);
+	must(o->ublk <= SERVE_UBLKD_OFF);
+	must(o->ublkd.start == (o->ublk == SERVE_UBLKD_START));
 	check_socket_path(o->ublkd.socket_path);
 	must(o->ublkd.state_dir[0] == '/');
 	if (o->kubelet_endpoint != NULL)

@@ -11,6 +11,7 @@
 #include "csi/services.h"
 #include "descriptor_set.h"
 #include "health.pb-c.h"
+#include "rpc/h2_state.h"
 #include "rpc/health.h"
 #include "rpc/reflection.h"
 #include "rpc/wire.h"
@@ -322,7 +323,7 @@ struct h2_world *h2_world_open(bool small_limits)
 		.on_wake = on_wake,
 		.arg = w,
 	};
-	must(h2_conn_new(&w->conn, &config) == 0);
+	must(h2_session_new(&config, &w->session) == 0);
 	return w;
 }
 
@@ -336,11 +337,11 @@ bool h2_world_feed(struct h2_world *w, const uint8_t *data, size_t len)
 	if (len > 0)
 		memcpy(copy, data, len);
 	w->inside = true;
-	w->fed = h2_conn_feed(w->conn, copy, len);
+	w->fed = w->session->ops->feed(w->session, copy, len);
 	w->inside = false;
 	free(copy);
-	must(w->fed == 0 || h2_conn_finished(w->conn));
-	must(h2_conn_streams(w->conn) < 1000);
+	must(w->fed == 0 || w->session->ops->finished(w->session));
+	must(container_of(w->session, struct h2_conn, base)->stream_count < 1000);
 	return w->fed == 0;
 }
 
@@ -348,10 +349,10 @@ void h2_world_output(struct h2_world *w, size_t limit)
 {
 	struct buf out = {0};
 	w->inside = true;
-	int res = h2_conn_output(w->conn, &out, limit);
+	int res = w->session->ops->output(w->session, &out, limit);
 	w->inside = false;
 	must(res <= 0);
-	must(res == 0 || h2_conn_finished(w->conn));
+	must(res == 0 || w->session->ops->finished(w->session));
 	must(out.len < limit + 16384 + 9 + 100);
 	must(buf_append(&w->in, out.data, out.len) == 0);
 	buf_free(&out);
@@ -389,7 +390,7 @@ void h2_world_end_held(struct h2_world *w, unsigned i)
 void h2_world_close(struct h2_world *w)
 {
 	h2_world_output(w, 1 << 20);
-	h2_conn_free(w->conn);
+	w->session->ops->free(w->session);
 	/* Operations outlive their clients. */
 	while (services.held_count > 0)
 		h2_world_end_held(w, 0);

@@ -28,7 +28,7 @@ struct h2_world {
 	struct ring_sim sim;
 	struct ring *ring;
 	struct h2_turns turns;
-	struct h2_conn *conn;
+	struct session *session;
 	bool inside;   /* in feed() or output(): on_wake is not allowed */
 	int fed;       /* the last result of feed() */
 	struct buf in; /* sent by the server, not yet parsed */

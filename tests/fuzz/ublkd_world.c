@@ -35,10 +35,10 @@ static void remove_all(void)
 /* ---- in other functions' place ---- */
 
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
-int __wrap_bytes_lock(int fd);
-int __wrap_dev_open_run(struct op *op);
-int __wrap_dev_serve_run(struct op *op);
-int __wrap_dev_settle_run(struct op *op);
+int __wrap_image_lock(int fd);
+int __wrap_ublk_dev_open_run(struct op *op);
+int __wrap_ublk_dev_serve_run(struct op *op);
+int __wrap_ublk_dev_note_run(struct op *op);
 
 /* Who connects is root: the fuzzer is not, and need not be. */
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
@@ -50,29 +50,30 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 }
 
 /* Two state files may name one image, and then the second waits for its lock. */
-int __wrap_bytes_lock(int fd)
+int __wrap_image_lock(int fd)
 {
 	must(fd >= 0);
 	return 0;
 }
 
-int __wrap_dev_open_run(struct op *op)
+int __wrap_ublk_dev_open_run(struct op *op)
 {
-	must(dev_of(op)->image_fd >= 0);
-	must(dev_of(op)->record.queues >= 1 && dev_of(op)->record.queues <= UBLKD_QUEUES_MAX);
-	must(dev_of(op)->record.depth >= UBLKD_DEPTH_MIN);
+	must(ublk_dev_of(op)->image_fd >= 0);
+	const struct ublk_record *record = &ublk_dev_of(op)->record;
+	must(record->queues >= 1 && record->queues <= UBLKD_QUEUES_MAX);
+	must(record->depth >= UBLKD_DEPTH_MIN);
 	return 0;
 }
 
-int __wrap_dev_serve_run(struct op *op)
+int __wrap_ublk_dev_serve_run(struct op *op)
 {
 	(void)op;
 	return 0;
 }
 
-int __wrap_dev_settle_run(struct op *op)
+int __wrap_ublk_dev_note_run(struct op *op)
 {
-	struct ublk_dev *dev = dev_of(op);
+	struct ublk_dev *dev = ublk_dev_of(op);
 	dev->record.phase = UBLK_PHASE_LIVE;
 	must(ublk_state_write(dev->devs->config.state_dirfd, &dev->record) == 0);
 	return 0;
@@ -214,7 +215,7 @@ static unsigned busy_count(const struct world *w)
 {
 	unsigned count = 0;
 	list_for_each (node, &w->devs->all)
-		count += container_of(node, struct ublk_dev, link)->busy;
+		count += ublk_dev_busy(container_of(node, struct ublk_dev, link));
 	return count;
 }
 

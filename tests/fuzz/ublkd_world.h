@@ -6,7 +6,7 @@
 
 #include "fuzz.h"
 
-#include "backends/ublk/ublk_dev_priv.h"
+#include "backends/ublk/ublk_dev.h"
 
 enum {
 	CLIENTS = 2,

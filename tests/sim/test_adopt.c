@@ -6,7 +6,7 @@
 #include "csi_calls.h"
 
 #include "csi/messages.h"
-#include "csi/node_state.h"
+#include "node/volume.h"
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
@@ -253,7 +253,7 @@ Test(adopt, a_device_that_is_taken_over_is_held, .timeout = 120)
 	make("base", "ublk");
 	stage();
 	w->on_step = see_resume;
-	csi_adopt(w->csi, NULL, NULL);
+	node_adopt(w->csi->node, NULL, NULL);
 	while (!beside)
 		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
 	cr_expect_eq(undo_stage(), GRPC_ABORTED);
@@ -274,7 +274,7 @@ static void look_beside_it(const char *op_name, const char *step_name)
 	if (look_at == NULL || strcmp(op_name, look_in) != 0 || strcmp(step_name, look_at) != 0)
 		return;
 	look_at = NULL;
-	csi_adopt(w->csi, NULL, NULL);
+	node_adopt(w->csi->node, NULL, NULL);
 }
 
 /* The look saw the device, which is detached before, or right after, it is matched: it is not to be
@@ -284,7 +284,7 @@ Test(adopt, a_device_that_went_meanwhile_is_not_taken_over, .timeout = 120)
 	backend_add(&slow);
 	open_world(WORLD_XFS, 1, true);
 	make("base", "ublk");
-	static const char *const steps[] = {"detach", "answer"};
+	static const char *const steps[] = {"detach", "forget"};
 	for (unsigned i = 0; i < 2; i++) {
 		stage();
 		slow_attaches = 0;
@@ -297,7 +297,7 @@ Test(adopt, a_device_that_went_meanwhile_is_not_taken_over, .timeout = 120)
 		cr_expect_eq(slow_attaches, 0, "at %s: it was made anew", steps[i]);
 		cr_expect_not(slow_dev.attached);
 		cr_expect_null(find_volume()->node, "at %s", steps[i]);
-		cr_expect(csi_knows_volume(w->csi, find_volume()));
+		cr_expect(node_knows_volume(w->csi->node, find_volume()));
 	}
 	world_close(w);
 	backend_remove(&slow);
@@ -317,7 +317,7 @@ Test(adopt, what_is_staged_meanwhile_is_thawed, .timeout = 120)
 	find_volume()->node = NULL;
 	pool_set_state(pools_at(w->pools, 0), POOL_SICK, "%s", "made so by a test");
 	world_settle(w);
-	cr_assert_not(csi_knows_volume(w->csi, find_volume()));
+	cr_assert_not(node_knows_volume(w->csi->node, find_volume()));
 	look_in = "NodeStageVolume";
 	look_at = "inspect";
 	w->on_step = look_beside_it;
@@ -328,7 +328,7 @@ Test(adopt, what_is_staged_meanwhile_is_thawed, .timeout = 120)
 	cr_assert_not(is_frozen());
 	leave_frozen();
 	world_settle(w);
-	cr_expect(csi_knows_volume(w->csi, find_volume()));
+	cr_expect(node_knows_volume(w->csi->node, find_volume()));
 	cr_assert(!is_frozen());
 	unstage();
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);

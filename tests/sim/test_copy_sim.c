@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The copy in a simulated ring: seeded order, short transfers, and a failure at each request. */
-#include "blockio/bytes.h"
+#include "blockio/copy.h"
 
 #include "simring/sim.h"
 

@@ -4,8 +4,8 @@
 #include "csi_calls.h"
 
 #include "../unit/sim_time.h"
-#include "csi/condition.h"
-#include "csi/node_state.h"
+#include "node/health.h"
+#include "node/volume.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -183,11 +183,11 @@ Test(csi, adoption_tries_a_thaw_again_and_holds_the_volume, .timeout = 300)
 	forget();
 	w->calls[MNT_THAW] = thaw_fails_twice;
 	w->calls[MNT_INSPECT] = inspect_overstays;
-	csi_adopt(w->csi, NULL, NULL);
+	node_adopt(w->csi->node, NULL, NULL);
 	while (thaws == 0)
 		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
 	cr_assert_eq(undo_stage(), GRPC_ABORTED);
-	while (csi_adopting(w->csi))
+	while (node_adopting(w->csi->node))
 		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
 	cr_assert_eq(thaws, 3);
 	cr_assert(!is_frozen());
@@ -205,7 +205,7 @@ Test(csi, adoption_waits_for_one_thaw_that_overstays, .timeout = 300)
 	world_adopt(w);
 	cr_assert_eq(thaws, 1);
 	cr_assert(is_frozen());
-	cr_assert(csi_adopted(w->csi, NULL));
+	cr_assert(node_adopted(w->csi->node, NULL));
 	w->calls[MNT_THAW] = mnt_calls[MNT_THAW];
 	cr_assert_eq(do_snapshot(), GRPC_OK);
 	cr_assert(!is_frozen());
@@ -244,7 +244,7 @@ Test(csi, adoption_leaves_what_it_cannot_thaw_to_the_next_snapshot, .timeout = 3
 		fault_step = steps[i][1];
 		world_adopt(w);
 		cr_assert_null(fault_op, "%s/%s did not run", steps[i][0], steps[i][1]);
-		cr_assert(csi_adopted(w->csi, NULL));
+		cr_assert(node_adopted(w->csi->node, NULL));
 		cr_assert_eq(do_snapshot(), GRPC_OK, "after %s", steps[i][1]);
 		cr_assert(!is_frozen(), "after %s", steps[i][1]);
 		cr_assert_eq(undo_snapshot(), GRPC_OK);
@@ -347,7 +347,7 @@ static bool hangs(void)
 	struct err err = {0};
 	struct arena *arena = arena_new(0);
 	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
-	const char *why = csi_volume_abnormal(arena, w->csi, volume);
+	const char *why = node_volume_abnormal(arena, w->csi->node, volume);
 	bool hanging = why != NULL && strstr(why, "hanging") != NULL;
 	arena_unref(arena);
 	return hanging;
@@ -359,10 +359,10 @@ Test(csi, a_volume_whose_sync_overstayed_is_looked_at, .timeout = 300)
 	w->calls[MNT_SYNC] = sync_overstays;
 	cr_assert_eq(do_snapshot(), GRPC_DEADLINE_EXCEEDED);
 	cr_assert(hangs());
-	cr_assert_eq(csi_watch_open(w->csi), 0);
-	sim_pass_ms(w->reactor.ring, CSI_HUNG_LOOK_MS + 2 * CSI_WATCH_MS);
+	cr_assert_eq(node_watch_open(w->csi->node), 0);
+	sim_pass_ms(w->reactor.ring, NODE_HUNG_CHECKUP_MS + 2 * NODE_WATCH_MS);
 	cr_assert(!hangs());
-	csi_watch_close(w->csi);
+	node_watch_close(w->csi->node);
 	w->calls[MNT_SYNC] = mnt_calls[MNT_SYNC];
 	close_staged();
 }

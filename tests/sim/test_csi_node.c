@@ -6,9 +6,9 @@
 #include "../unit/sim_time.h"
 #include "backends/backend.h"
 #include "backends/loop/lodev.h"
-#include "csi/condition.h"
 #include "csi/messages.h"
-#include "csi/node_state.h"
+#include "node/health.h"
+#include "node/volume.h"
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
@@ -153,7 +153,7 @@ Test(csi, statistics_of_a_block_volume_are_no_look, .timeout = 300)
 	cr_assert_eq(do_publish(), GRPC_OK);
 	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
 	const struct node_health *health = &node_volume_find(volume)->health;
-	csi_find_hanging(w->csi, node_volume_find(volume), true);
+	node_note_hanging(w->csi->node, node_volume_find(volume), true);
 	cr_assert_eq(do_stats(), GRPC_OK);
 	cr_expect_neq(health->hung_ns, 0);
 	cr_expect_eq(health->looked_ns, 0);
@@ -312,7 +312,7 @@ static int detach_lingers(const struct backend *backend, struct op *op, struct b
 	cr_assert_not(still_bound);
 	node_of_volume()->health.device_due = true; /* as the kernel's event says */
 	node_of_volume()->health.checked_ns = 0;
-	return op_sleep(op, 4 * CSI_WATCH_MS);
+	return op_sleep(op, 4 * NODE_WATCH_MS);
 }
 
 Test(csi, a_device_that_is_let_go_is_not_taken_for_gone, .timeout = 300)
@@ -325,8 +325,8 @@ Test(csi, a_device_that_is_let_go_is_not_taken_for_gone, .timeout = 300)
 	backend_add(&lingering);
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 	cr_assert_eq(do_stage(), GRPC_OK);
-	cr_assert_eq(csi_watch_open(w->csi), 0);
-	sim_pass_ms(w->reactor.ring, 2 * CSI_WATCH_MS);
+	cr_assert_eq(node_watch_open(w->csi->node), 0);
+	sim_pass_ms(w->reactor.ring, 2 * NODE_WATCH_MS);
 	cr_assert_neq(node_of_volume()->health.seq, 0, "the watch has not looked");
 	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
 	req.volume_id = csi_bytes(volume_id);
@@ -340,7 +340,7 @@ Test(csi, a_device_that_is_let_go_is_not_taken_for_gone, .timeout = 300)
 	cr_assert_eq(answer.status, GRPC_OK, "%s", answer.message);
 	cr_assert_null(node_of_volume());
 	world_answer_free(&answer);
-	csi_watch_close(w->csi);
+	node_watch_close(w->csi->node);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	backend_remove(&lingering);
 	backend_add(&backend_loop);
@@ -433,7 +433,7 @@ static bool is_told_of(const char *words)
 	req.volume_publish_path = csi_bytes(target_path);
 	cr_assert_eq(call_status("Node/NodeGetVolumeHealth", &req.base), GRPC_OK);
 	struct arena *arena = arena_new(0);
-	const char *why = csi_volume_abnormal(arena, w->csi, node_of_volume()->volume);
+	const char *why = node_volume_abnormal(arena, w->csi->node, node_of_volume()->volume);
 	bool said = why != NULL && strstr(why, words) != NULL;
 	arena_unref(arena);
 	return said;

@@ -93,14 +93,14 @@ static void up(struct world *w)
 void world_adopt(struct world *w)
 {
 	w->adopted = false;
-	csi_adopt(w->csi, loaded, &w->adopted);
+	node_adopt(w->csi->node, loaded, &w->adopted);
 	turn_until(w, &w->adopted);
 }
 
 static void down(struct world *w)
 {
-	csi_adopt_no_more(w->csi);
-	for (unsigned i = 0; i < TURNS_MAX && csi_adopting(w->csi); i++)
+	node_adopt_no_more(w->csi->node);
+	for (unsigned i = 0; i < TURNS_MAX && node_adopting(w->csi->node); i++)
 		assert(ring_turn(w->reactor.ring, true) == 0);
 	pools_drain(w->pools);
 	for (unsigned i = 0; i < TURNS_MAX && !pools_idle(w->pools); i++)

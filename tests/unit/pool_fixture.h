@@ -92,7 +92,7 @@ static inline void fixture_make(struct fixture *f, enum fixture_fs fs, bool bare
 	}
 	if (bare)
 		return;
-	struct bytes_features features;
+	struct fs_features features;
 	bool existed = true;
 	struct err err = {0};
 	int r = pool_init_dir(f->path, &features, &existed, &err);

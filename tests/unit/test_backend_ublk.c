@@ -4,7 +4,7 @@
  * socket, keeps them for the test to look at, and answers what the test has prepared.
  */
 #include "backends/ublk/ublk.h"
-#include "backends/ublk/ublkc_wire.h"
+#include "backends/ublk/ublkd_proto.h"
 #include "base/fd.h"
 
 #include <criterion/criterion.h>
@@ -79,7 +79,7 @@ static bool answer_one(void)
 		take_image(&msg, &fake.seen_ino[at]);
 		atomic_fetch_add(&fake.count, 1);
 		if (fake.err.code != ERR_OK)
-			ublkc_wire_fail(&reply, -EBUSY, &fake.err);
+			ublkd_reply_fail(&reply, -EBUSY, &fake.err);
 		else
 			reply.device = fake.device;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The copy on the kernel's ring: real files, direct I/O, many at once. Faults are in sim/. */
-#include "blockio/bytes.h"
+#include "blockio/copy.h"
 
 #include "blockio_env.h"
 
@@ -39,8 +39,7 @@ static void on_end(struct op *op)
 }
 
 /* src_fd ZEROS: overwrites dst with zeros. */
-static void start_in(
-	struct work_lane *lane, struct copy *copy, int src_fd, int dst_fd, uint64_t size)
+static void start_in(struct lane *lane, struct copy *copy, int src_fd, int dst_fd, uint64_t size)
 {
 	*copy = (struct copy){.src_fd = src_fd, .dst_fd = dst_fd, .size = size};
 	if (src_fd == ZEROS)
@@ -281,10 +280,10 @@ static void check_one_lane_hangs(int flags)
 {
 	enum { HANGING = 3, FINE = 3 };
 	static struct copy hanging[HANGING], fine[FINE];
-	struct work_lane *lanes[2];
+	struct lane *lanes[2];
 	struct lodev dev = env_fresh("img", FSIMG_EXT4, 128 * MIB, "mnt0");
 	for (unsigned i = 0; i < 2; i++)
-		cr_assert(work_lane_open(&lanes[i], reactor.work) == 0);
+		cr_assert(ring_lane_open(&lanes[i], reactor.ring) == 0);
 	fill("src", 24 * MIB, 400, 1);
 	int mnt = open(env_path("mnt0"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	int src = open_file("src", 0);

@@ -4,7 +4,6 @@
  * as the kernel does (Linux 6.12, drivers/md/dm-ioctl.c), and against answers that no kernel gives.
  */
 #include "backends/dm/guard.h"
-#include "backends/dm/keeper.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -487,14 +486,14 @@ Test(keeper, one_is_made_whatever_fails_and_is_no_guard)
 		devices[0].there = false;
 		fail_with = -ENOMEM;
 		fail_request = requests[i];
-		cr_expect_eq(keeper_make(&dm), -ENOMEM, "request %u", i);
-		cr_expect_eq(keeper_make(&dm), 0, "what is missing is made");
-		cr_expect_str_eq(only()->name, KEEPER_NAME);
+		cr_expect_eq(guard_make_keeper(&dm), -ENOMEM, "request %u", i);
+		cr_expect_eq(guard_make_keeper(&dm), 0, "what is missing is made");
+		cr_expect_str_eq(only()->name, GUARD_KEEPER_NAME);
 		cr_expect_eq(only()->now.count, 1);
 		cr_expect_str_eq(only()->now.targets[0].type, "error");
 	}
 	unsigned before = resumes;
-	cr_expect_eq(keeper_make(&dm), 0);
+	cr_expect_eq(guard_make_keeper(&dm), 0);
 	cr_expect_eq(resumes, before, "it is there");
 	cr_expect_not(devices[1].there);
 	cr_assert_eq(guard_each(&dm, on_guard, NULL), 0);
@@ -503,8 +502,8 @@ Test(keeper, one_is_made_whatever_fails_and_is_no_guard)
 
 Test(keeper, another_has_its_name)
 {
-	cr_assert_eq(dm_create(&dm, KEEPER_NAME, "LVM-1", NULL), 0);
-	cr_expect_eq(keeper_make(&dm), -EBUSY);
+	cr_assert_eq(dm_create(&dm, GUARD_KEEPER_NAME, "LVM-1", NULL), 0);
+	cr_expect_eq(guard_make_keeper(&dm), -EBUSY);
 	cr_expect_eq(only()->now.count, 0);
 }
 

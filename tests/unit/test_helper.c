@@ -320,21 +320,21 @@ Test(helper, the_number_of_processes_has_a_limit)
  */
 Test(helper, a_lane_that_hangs_leaves_the_others_their_helpers)
 {
-	enum { CALLS = HELPER_LANE_MAX + 10 };
+	enum { CALLS = LANE_HELPERS_MAX + 10 };
 	static struct call calls[CALLS];
-	struct ring_lane *hangs, *answers;
+	struct lane *hangs, *answers;
 	cr_assert_eq(ring_lane_open(&hangs, ring), 0);
 	cr_assert_eq(ring_lane_open(&answers, ring), 0);
 	for (int i = 0; i < CALLS; i++) {
-		prepare(&calls[i], i < HELPER_LANE_MAX ? FN_HANG : FN_DOUBLE, NULL, 3600000);
+		prepare(&calls[i], i < LANE_HELPERS_MAX ? FN_HANG : FN_DOUBLE, NULL, 3600000);
 		calls[i].call.lane = hangs;
 		cr_assert_eq(helpers_submit(helpers, &calls[i].call), 0);
 	}
-	while (count_children() < HELPER_LANE_MAX)
+	while (count_children() < LANE_HELPERS_MAX)
 		cr_assert_eq(ring_turn(ring, true), 0);
 	struct call others[] = {{.call.lane = answers}, {.call.lane = NULL}};
 	for (int i = 0; i < 2; i++) {
-		struct ring_lane *lane = others[i].call.lane;
+		struct lane *lane = others[i].call.lane;
 		prepare(&others[i], FN_DOUBLE, NULL, 60000);
 		others[i].call.lane = lane;
 		cr_assert_eq(helpers_submit(helpers, &others[i].call), 0);
@@ -348,10 +348,10 @@ Test(helper, a_lane_that_hangs_leaves_the_others_their_helpers)
 		cr_assert_eq(kill(any_child(), SIGKILL), 0);
 		for (int i = 0; i < 10; i++)
 			cr_assert_eq(ring_turn(ring, true), 0);
-		for (int i = 0; i < HELPER_LANE_MAX; i++)
+		for (int i = 0; i < LANE_HELPERS_MAX; i++)
 			ended += calls[i].ends;
 	}
-	cr_assert_eq(finish(&calls[HELPER_LANE_MAX]), 0);
+	cr_assert_eq(finish(&calls[LANE_HELPERS_MAX]), 0);
 }
 
 /* FN_NAP holds the key for a while; FN_DOUBLE for the same key waits its turn, another key's not.

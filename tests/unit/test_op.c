@@ -109,7 +109,7 @@ static void note_end(struct op *op)
 }
 
 static void start_in(
-	struct op *op, struct work_lane *lane, const char *name, const struct op_step *steps)
+	struct op *op, struct lane *lane, const char *name, const struct op_step *steps)
 {
 	op_init(op, &reactor, name, steps, note_end);
 	op->lane = lane;
@@ -120,11 +120,11 @@ static void start_in(
 Test(op, jobs_wait_for_those_of_their_lane_alone)
 {
 	static struct op blocked[2], outer, other, none;
-	struct work_lane *hangs, *well;
+	struct lane *hangs, *well;
 	open_reactor(NULL);
 	sem_init(&gate, 0, 0);
-	cr_assert_eq(work_lane_open(&hangs, reactor.work), 0);
-	cr_assert_eq(work_lane_open(&well, reactor.work), 0);
+	cr_assert_eq(ring_lane_open(&hangs, reactor.ring), 0);
+	cr_assert_eq(ring_lane_open(&well, reactor.ring), 0);
 	start_in(&blocked[0], hangs, "blocked", at_gate_steps);
 	start_in(&blocked[1], hangs, "blocked", at_gate_steps);
 	op_init(&inner[1], &reactor, "inner", pass_steps, NULL);
@@ -155,7 +155,7 @@ static int req_run(struct op *op)
 {
 	io_uring_prep_nop(op_sqe(op));
 	int r = op_submit(op);
-	cr_assert_eq(op->wait.req.lane, work_lane_of_ring(op->lane));
+	cr_assert_eq(op->wait.req.lane, op->lane);
 	return r;
 }
 
@@ -170,7 +170,7 @@ static int call_run(struct op *op)
 {
 	static int request = 1, answer;
 	int r = op_helper(op, 0, NULL, &request, sizeof(request), &answer, sizeof(answer), 10000);
-	cr_assert_eq(op->wait.call.lane, work_lane_of_ring(op->lane));
+	cr_assert_eq(op->wait.call.lane, op->lane);
 	return r;
 }
 
@@ -179,7 +179,7 @@ static int proc_run(struct op *op)
 	static struct proc proc;
 	proc = (struct proc){.argv = {"true", NULL}, .timeout_ms = 10000};
 	int r = op_proc(op, &proc);
-	cr_assert_eq(proc.lane, work_lane_of_ring(op->lane));
+	cr_assert_eq(proc.lane, op->lane);
 	return r;
 }
 
@@ -190,11 +190,9 @@ Test(op, all_that_is_waited_for_is_in_the_lane)
 		{"job", .run = job_step_run}, {"call", .run = call_run},
 		{"child process", .run = proc_run}, {NULL}};
 	static struct op alone, outer;
-	struct work_lane *lane;
+	struct lane *lane;
 	open_reactor(NULL);
-	cr_assert_eq(work_lane_open(&lane, reactor.work), 0);
-	cr_assert_not_null(work_lane_of_ring(lane));
-	cr_assert_null(work_lane_of_ring(NULL));
+	cr_assert_eq(ring_lane_open(&lane, reactor.ring), 0);
 	start_in(&alone, lane, "alone", steps);
 	while (ended < 1)
 		cr_assert_eq(ring_turn(reactor.ring, true), 0);

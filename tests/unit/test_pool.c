@@ -28,7 +28,7 @@ static int sub_open(struct fixture *f, const char *sub, const char *name, int fl
 Test(pool, init)
 {
 	struct fixture f;
-	struct bytes_features features;
+	struct fs_features features;
 	bool existed;
 	struct err err = {0};
 	fixture_make(&f, FIXTURE_DIR, false);
@@ -1051,7 +1051,7 @@ Test(pool, goes_and_comes_back)
 
 	/* Another pool in its place is not it. */
 	fixture_sh("mv %s %s/aside", f.path, f.top);
-	struct bytes_features features;
+	struct fs_features features;
 	bool existed;
 	cr_assert_eq(pool_init_dir(f.path, &features, &existed, &err), 0);
 	wait_state(&f, POOL_MISSING);

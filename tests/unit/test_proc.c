@@ -328,10 +328,10 @@ Test(proc, no_such_program)
 /* Children that hang keep their lane's places, and no other's; what waits starts when one ends. */
 Test(proc, a_lane_has_so_many_and_the_others_wait)
 {
-	enum { MANY = RING_LANE_CHILDREN + 3 };
+	enum { MANY = LANE_CHILDREN_MAX + 3 };
 	for (int simulated = 0; simulated < 2; simulated++) {
 		open_ring(simulated);
-		struct ring_lane *lanes[2];
+		struct lane *lanes[2];
 		for (int i = 0; i < 2; i++)
 			cr_assert_eq(ring_lane_open(&lanes[i], ring), 0);
 		static struct child many[MANY];
@@ -341,7 +341,7 @@ Test(proc, a_lane_has_so_many_and_the_others_wait)
 							 .lane = lanes[0],
 							 .on_end = on_end}};
 			/* One that waits, and cannot be started when its turn comes. */
-			if (i == RING_LANE_CHILDREN)
+			if (i == LANE_CHILDREN_MAX)
 				many[i].proc.argv[0] = "no-such-tool-anywhere";
 			cr_assert_eq(proc_start(ring, &many[i].proc), 0);
 		}
@@ -359,7 +359,7 @@ Test(proc, a_lane_has_so_many_and_the_others_wait)
 		for (int i = 0; i < MANY; i++) {
 			while (many[i].ends == 0)
 				cr_assert_eq(ring_turn(ring, true), 0);
-			cr_assert_eq(many[i].res, i == RING_LANE_CHILDREN ? -ENOENT : -ETIMEDOUT);
+			cr_assert_eq(many[i].res, i == LANE_CHILDREN_MAX ? -ENOENT : -ETIMEDOUT);
 		}
 		close_ring();
 	}

@@ -387,17 +387,17 @@ Test(ring, bufs_refuse_nonsense)
 
 /* ---- lanes ---- */
 
-enum { LANE_READS = RING_LANE_MAX + 20 };
+enum { LANE_READS = LANE_REQUESTS_MAX + 20 };
 
-static struct ring_lane *lane_open(void)
+static struct lane *lane_open(void)
 {
-	struct ring_lane *lane;
+	struct lane *lane;
 	cr_assert_eq(ring_lane_open(&lane, ring), 0);
 	return lane;
 }
 
 /* Reads of an eventfd that counts down by one for each: they wait until it is written. */
-static void lane_read(struct probe *p, int count, struct ring_lane *lane, int fd)
+static void lane_read(struct probe *p, int count, struct lane *lane, int fd)
 {
 	static uint64_t value;
 	for (int i = 0; i < count; i++) {
@@ -413,12 +413,12 @@ Test(ring, a_lane_lets_so_many_in_and_the_next_when_one_has_ended)
 	int fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	static struct probe p[LANE_READS];
 	lane_read(p, LANE_READS, lane_open(), fd);
-	cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX);
+	cr_assert_eq(ring_stats(ring)->submitted, LANE_REQUESTS_MAX);
 	cr_assert_eq(eventfd_write(fd, 3), 0);
 	while (ring_stats(ring)->completed < 3)
 		cr_assert_eq(ring_turn(ring, true), 0);
 	turn_idle();
-	cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX + 3);
+	cr_assert_eq(ring_stats(ring)->submitted, LANE_REQUESTS_MAX + 3);
 	cr_assert_eq(eventfd_write(fd, LANE_READS - 3), 0);
 	for (int i = 0; i < LANE_READS; i++) {
 		turn_until(&p[i], 1);
@@ -431,29 +431,29 @@ Test(ring, cancelling_what_waits_for_its_lane)
 {
 	int fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	static struct probe p[LANE_READS];
-	struct ring_lane *lane = lane_open();
+	struct lane *lane = lane_open();
 	lane_read(p, LANE_READS, lane, fd);
-	for (int i = RING_LANE_MAX; i < LANE_READS; i++) {
+	for (int i = LANE_REQUESTS_MAX; i < LANE_READS; i++) {
 		cancel(&p[i]);
 		cancel(&p[i]);
 	}
-	for (int i = RING_LANE_MAX; i < LANE_READS; i++) {
+	for (int i = LANE_REQUESTS_MAX; i < LANE_READS; i++) {
 		turn_until(&p[i], 1);
 		cr_assert_eq(p[i].res, -ECANCELED);
 	}
 	/* Those had no place to leave to another. */
-	lane_read(&p[RING_LANE_MAX], 1, lane, fd);
-	cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX);
+	lane_read(&p[LANE_REQUESTS_MAX], 1, lane, fd);
+	cr_assert_eq(ring_stats(ring)->submitted, LANE_REQUESTS_MAX);
 	/* One that has, does. */
 	cancel(&p[0]);
 	turn_until(&p[0], 1);
 	turn_idle();
 	cr_assert_eq(p[0].res, -ECANCELED);
-	cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX + 1);
-	cr_assert_eq(eventfd_write(fd, RING_LANE_MAX), 0);
-	for (int i = 1; i < RING_LANE_MAX; i++)
+	cr_assert_eq(ring_stats(ring)->submitted, LANE_REQUESTS_MAX + 1);
+	cr_assert_eq(eventfd_write(fd, LANE_REQUESTS_MAX), 0);
+	for (int i = 1; i < LANE_REQUESTS_MAX; i++)
 		turn_until(&p[i], 1);
-	turn_until(&p[RING_LANE_MAX], 2);
+	turn_until(&p[LANE_REQUESTS_MAX], 2);
 	turn_idle();
 	close(fd);
 }
@@ -465,13 +465,13 @@ Test(ring_small, cancelling_what_was_let_in_and_waits_for_a_slot)
 	int fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	static struct probe p[LANE_READS];
 	static uint64_t value;
-	struct ring_lane *lane = lane_open();
+	struct lane *lane = lane_open();
 	for (int i = 0; i < LANE_READS; i++) {
 		p[i].req.lane = lane;
 		io_uring_prep_read(&p[i].req.sqe, fd, &value, sizeof(value), 0);
 		submit(&p[i]);
 	}
-	cr_assert_lt(ring_stats(ring)->submitted, RING_LANE_MAX);
+	cr_assert_lt(ring_stats(ring)->submitted, LANE_REQUESTS_MAX);
 	for (int i = 0; i < LANE_READS; i++)
 		cancel(&p[i]);
 	for (int i = 0; i < LANE_READS; i++) {
@@ -484,7 +484,7 @@ Test(ring_small, cancelling_what_was_let_in_and_waits_for_a_slot)
 	lane_read(p, LANE_READS, lane, fd);
 	for (int i = 0; i < 100; i++)
 		cr_assert_eq(ring_turn(ring, false), 0);
-	cr_assert_eq(ring_stats(ring)->submitted - before, RING_LANE_MAX);
+	cr_assert_eq(ring_stats(ring)->submitted - before, LANE_REQUESTS_MAX);
 	cr_assert_eq(eventfd_write(fd, LANE_READS), 0);
 	for (int i = 0; i < LANE_READS; i++)
 		turn_until(&p[i], 2);
@@ -503,12 +503,12 @@ static void on_opened(struct ring_req *req, int res, uint32_t flags)
  * threads for both lanes and for what has none. */
 Test(ring, a_lane_that_hangs_leaves_the_others_their_threads)
 {
-	enum { HUNG = 4 * RING_LANE_MAX };
+	enum { HUNG = 4 * LANE_REQUESTS_MAX };
 	char dir[] = "/tmp/ringvol-ring-XXXXXX";
 	cr_assert_not_null(mkdtemp(dir));
 	int dir_fd = open(dir, O_DIRECTORY | O_CLOEXEC);
 	cr_assert_eq(mkfifoat(dir_fd, "fifo", 0600), 0);
-	struct ring_lane *hangs = lane_open(), *answers = lane_open();
+	struct lane *hangs = lane_open(), *answers = lane_open();
 	static struct probe p[HUNG];
 	for (int i = 0; i < HUNG; i++) {
 		p[i].req.lane = hangs;

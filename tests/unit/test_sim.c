@@ -214,10 +214,10 @@ Test(sim, cancelled_requests_end_once_usually_cancelled)
 
 Test(sim, a_lane_lets_so_many_in_and_what_waits_for_it_can_be_cancelled)
 {
-	enum { COUNT = 2 * RING_LANE_MAX };
+	enum { COUNT = 2 * LANE_REQUESTS_MAX };
 	for (uint64_t seed = 0; seed < 20; seed++) {
 		open_sim((struct ring_sim){.seed = seed, .eintr_every = 5});
-		struct ring_lane *lane;
+		struct lane *lane;
 		cr_assert_eq(ring_lane_open(&lane, ring), 0);
 		static struct probe p[COUNT];
 		for (int i = 0; i < COUNT; i++) {
@@ -225,7 +225,7 @@ Test(sim, a_lane_lets_so_many_in_and_what_waits_for_it_can_be_cancelled)
 			io_uring_prep_nop(&p[i].req.sqe);
 			submit(&p[i]);
 		}
-		cr_assert_eq(ring_stats(ring)->submitted, RING_LANE_MAX);
+		cr_assert_eq(ring_stats(ring)->submitted, LANE_REQUESTS_MAX);
 		ring_cancel(ring, &p[COUNT - 1].req);
 		cr_assert_eq(ring_sim_settle(ring, 100), 0);
 		for (int i = 0; i < COUNT; i++) {

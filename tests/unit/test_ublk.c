@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data process without ublk, against a made-up kernel: what is left of a device whose making
  * fails at each step. */
-#include "backends/ublk/ublk_dev.h"
+#include "backends/ublk/ublk_devs.h"
 #include "base/fd.h"
-#include "blockio/bytes.h"
+#include "blockio/image.h"
 #include "ublk_dir.h"
 #include "ublk_kernel.h"
 
@@ -131,7 +131,7 @@ static void expect_nothing_left(void)
 	cr_expect_eq(ublk_state_each(w.dir, on_seen, &seen), 0);
 	cr_expect_eq(seen.good + seen.damaged, 0);
 	int fd = open(w.image, O_RDWR | O_CLOEXEC);
-	cr_expect_eq(bytes_lock(fd), 0, "the image is still open or locked");
+	cr_expect_eq(image_lock(fd), 0, "the image is still open or locked");
 	close(fd);
 	cr_expect_eq(w.kernel.made, w.kernel.deleted);
 }
@@ -165,7 +165,7 @@ Test(ublk, zero_copy_wants_memory_as_aligned_as_its_blocks)
 	for (uint32_t block_size = 512; block_size <= 4096; block_size *= 8) {
 		again();
 		int fd = open(w.image, O_RDONLY | O_DIRECT | O_CLOEXEC);
-		uint32_t align = fd >= 0 ? bytes_dio_align(fd) : UINT32_MAX;
+		uint32_t align = fd >= 0 ? image_dio_align(fd) : UINT32_MAX;
 		fd_close(&fd);
 		if (align > block_size)
 			cr_skip("/tmp has no direct I/O by %u bytes", block_size);
@@ -469,7 +469,7 @@ Test(ublk, a_device_to_be_recovered_has_its_number)
 	cr_assert_eq(ublk_devs_adopt(w.devs, &err), 0);
 	struct ublkd_device told;
 	cr_assert_not_null(ublk_devs_next(w.devs, 0));
-	ublk_dev_describe(ublk_devs_next(w.devs, 0), &told);
+	ublk_devs_describe(ublk_devs_next(w.devs, 0), &told);
 	cr_expect_eq(told.state, UBLKD_DEV_RECOVERING);
 	cr_expect_eq(told.major, 259);
 	cr_expect_eq(told.minor, 7);

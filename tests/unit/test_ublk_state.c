@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the data process keeps in files and says on its socket. */
-#include "backends/ublk/ublkc_wire.h"
+#include "backends/ublk/ublkd_proto.h"
 #include "ublk_dir.h"
 
 #include <errno.h>
@@ -95,14 +95,14 @@ Test(ublk_state, a_shorter_message_is_completed)
 	struct ublkd_request r;
 	memset(&r, 0xff, sizeof(r));
 	r.head = (struct ublkd_head){.magic = UBLKD_MAGIC, .version = 1, .type = UBLKD_LIST};
-	cr_expect_eq(ublkc_wire_check_request(&r, sizeof(r.head)), 0);
+	cr_expect_eq(ublkd_check_request(&r, sizeof(r.head)), 0);
 	cr_expect(r.dev_id == 0 && r.path[0] == '\0' && r.path[UBLKD_PATH_BYTES - 1] == '\0');
 	memset(r.tag, 'x', sizeof(r.tag));
-	cr_expect_eq(ublkc_wire_check_request(&r, sizeof(r)), 0);
+	cr_expect_eq(ublkd_check_request(&r, sizeof(r)), 0);
 	cr_expect_eq(strlen(r.tag), sizeof(r.tag) - 1);
-	cr_expect_eq(ublkc_wire_check_request(&r, sizeof(r.head) - 1), -EPROTO);
+	cr_expect_eq(ublkd_check_request(&r, sizeof(r.head) - 1), -EPROTO);
 	r.head.magic++;
-	cr_expect_eq(ublkc_wire_check_request(&r, sizeof(r)), -EPROTO);
+	cr_expect_eq(ublkd_check_request(&r, sizeof(r)), -EPROTO);
 }
 
 Test(ublk_state, an_error_crosses_the_socket)
@@ -110,14 +110,14 @@ Test(ublk_state, an_error_crosses_the_socket)
 	struct ublkd_reply reply = {.head.magic = UBLKD_MAGIC};
 	struct err in = {0}, out = {0};
 	int r = err_set(&in, ERR_NO_ROOM, "no room for %s", "this");
-	ublkc_wire_fail(&reply, r, &in);
-	cr_assert_eq(ublkc_wire_check(&reply, sizeof(reply)), 0);
-	cr_expect_eq(ublkc_wire_result(&reply, &out), -ENOSPC);
+	ublkd_reply_fail(&reply, r, &in);
+	cr_assert_eq(ublkd_check_reply(&reply, sizeof(reply)), 0);
+	cr_expect_eq(ublkd_reply_result(&reply, &out), -ENOSPC);
 	cr_expect_eq(out.code, ERR_NO_ROOM);
 	cr_expect_str_eq(out.message, "no room for this");
 	/* A code of a later build. */
 	strcpy(reply.code, "on_fire");
 	out = (struct err){0};
-	cr_expect_eq(ublkc_wire_result(&reply, &out), -ENOSPC);
+	cr_expect_eq(ublkd_reply_result(&reply, &out), -ENOSPC);
 	cr_expect_eq(out.code, ERR_INTERNAL);
 }

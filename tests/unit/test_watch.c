@@ -2,8 +2,8 @@
 /* The watch on volumes that nobody asks for: that each is looked at, together with others, and how
  * it goes when such a call does not come back. */
 #include "base/log.h"
-#include "csi/condition.h"
-#include "csi/node.h"
+#include "csi/volume_op.h"
+#include "node/health.h"
 #include "pool/private.h"
 #include "sim_time.h"
 #include "simring/sim.h"
@@ -18,7 +18,7 @@ enum {
 	VOLUMES = 40,
 	MAJOR = 7,
 	MINOR_BASE = 900000, /* no machine has these; their devices read as gone */
-	PERIOD_MS = 2 * CSI_LOOK_MS + 4 * CSI_ROUND_MS, /* of looks, from the start on */
+	PERIOD_MS = 2 * NODE_CHECKUP_MS + 4 * NODE_ROUND_MS, /* of looks, from the start on */
 };
 
 static struct ring_sim sim;
@@ -114,7 +114,7 @@ static void add_volume(unsigned i)
 	struct node_volume *node = node_volume_get(volumes[i]);
 	struct backend_dev dev = {.attached = true, .major = MAJOR, .minor = MINOR_BASE + i};
 	snprintf(dev.path, sizeof(dev.path), "/dev/loop%u", dev.minor);
-	node_volume_set_dev(csi, node, &dev);
+	node_volume_set_dev(csi->node, node, &dev);
 	cr_assert_eq(node_volume_add_mount(node, path, false, false), 0);
 }
 
@@ -135,7 +135,7 @@ static void setup(void)
 	cr_assert_eq(csi_open(&csi, &csi_config, &reactor, &pools), 0);
 	for (unsigned i = 0; i < VOLUMES; i++)
 		add_volume(i);
-	cr_assert_eq(csi_watch_open(csi), 0);
+	cr_assert_eq(node_watch_open(csi->node), 0);
 }
 
 static void teardown(void)
@@ -181,10 +181,10 @@ Test(watch, who_is_due_is_looked_at_together)
 
 Test(watch, who_has_been_looked_at_is_left_alone)
 {
-	sim_pass_ms(reactor.ring, CSI_LOOK_MS);
+	sim_pass_ms(reactor.ring, NODE_CHECKUP_MS);
 	for (unsigned i = 0; i < VOLUMES; i++)
 		health_of(i)->looked_ns = ring_now_ns(reactor.ring);
-	sim_pass_ms(reactor.ring, CSI_LOOK_MS);
+	sim_pass_ms(reactor.ring, NODE_CHECKUP_MS);
 	cr_assert_eq(paths_asked, 0);
 }
 
@@ -227,10 +227,10 @@ Test(watch, what_is_urgent_is_checked_in_the_next_tick)
 	struct node_health *health = health_of(5);
 	health->gone_ns = 0;
 	list_remove(&health->link);
-	list_push_front(&csi->attached, &health->link);
+	list_push_front(&csi->node->attached, &health->link);
 	health->checked_ns = 0;
 	health->device_due = true;
-	sim_pass_ms(reactor.ring, CSI_WATCH_MS + 1);
+	sim_pass_ms(reactor.ring, NODE_WATCH_MS + 1);
 	cr_assert_neq(health->gone_ns, 0);
 }
 
@@ -238,12 +238,12 @@ Test(watch, what_is_urgent_is_checked_in_the_next_tick)
 
 static bool hangs(unsigned i)
 {
-	struct csi_condition found[CSI_CONDITION_KINDS];
+	struct node_condition found[NODE_CONDITION_KINDS];
 	struct arena *arena = arena_new(0);
-	unsigned count = csi_volume_conditions(arena, csi, volumes[i], found);
+	unsigned count = node_volume_conditions(arena, csi->node, volumes[i], found);
 	bool hanging = false;
 	for (unsigned c = 0; c < count; c++)
-		hanging |= found[c].kind == CSI_HANGING;
+		hanging |= found[c].kind == NODE_HANGING;
 	arena_unref(arena);
 	return hanging;
 }
@@ -252,9 +252,9 @@ static bool hangs(unsigned i)
 static void overstay(unsigned i)
 {
 	static const struct op_step none[] = {{NULL}};
-	struct node_op n = {.task = {.csi = csi, .id = "overstayed"}, .volume = volumes[i]};
+	struct volume_op n = {.task = {.csi = csi, .id = "overstayed"}, .volume = volumes[i]};
 	op_init(&n.task.op, &reactor, "test", none, NULL);
-	cr_assert_lt(node_fail(&n.task.op, -ETIMEDOUT, "mount", "/m"), 0);
+	cr_assert_lt(volume_op_fail(&n.task.op, -ETIMEDOUT, "mount", "/m"), 0);
 	cr_assert(hangs(i));
 }
 
@@ -264,11 +264,11 @@ Test(watch, what_an_operation_found_hanging_is_looked_at_until_it_is_well)
 	sim_pass_ms(reactor.ring, PERIOD_MS);
 	unsigned asked = paths_asked;
 	overstay(3);
-	sim_pass_ms(reactor.ring, CSI_HUNG_LOOK_MS + 2 * CSI_WATCH_MS);
+	sim_pass_ms(reactor.ring, NODE_HUNG_CHECKUP_MS + 2 * NODE_WATCH_MS);
 	cr_expect_not(hangs(3));
 	cr_expect(asked_alone[3]);
 	cr_expect_eq(paths_asked, asked + 1);
-	cr_expect(list_empty(&csi->troubled));
+	cr_expect(list_empty(&csi->node->troubled));
 }
 
 /* There is no file system to ask: it hangs until a read comes back. */
@@ -279,11 +279,11 @@ Test(watch, a_block_volume_that_hangs_is_read_from)
 	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_expect_eq(reads, 0);
 	overstay(3);
-	sim_pass_ms(reactor.ring, 2 * CSI_WATCH_MS);
+	sim_pass_ms(reactor.ring, 2 * NODE_WATCH_MS);
 	cr_expect_eq(reads, 1);
 	cr_expect(hangs(3));
-	sim_pass_ms(reactor.ring, 2 * CSI_HUNG_LOOK_MS + 4 * CSI_WATCH_MS);
+	sim_pass_ms(reactor.ring, 2 * NODE_HUNG_CHECKUP_MS + 4 * NODE_WATCH_MS);
 	cr_expect_eq(reads, 3);
 	cr_expect_not(hangs(3));
-	cr_expect(list_empty(&csi->troubled));
+	cr_expect(list_empty(&csi->node->troubled));
 }

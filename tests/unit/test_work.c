@@ -147,20 +147,19 @@ Test(work, the_queue_has_a_limit)
 
 /* ---- lanes ---- */
 
-static struct work_lane *open_lane(void)
+static struct lane *open_lane(void)
 {
-	struct work_lane *lane;
-	cr_assert_eq(work_lane_open(&lane, work), 0);
+	struct lane *lane;
+	cr_assert_eq(ring_lane_open(&lane, ring), 0);
 	return lane;
 }
 
-static struct job job_of(struct work_lane *lane, int (*run)(struct work_job *job))
+static struct job job_of(struct lane *lane, int (*run)(struct work_job *job))
 {
 	return (struct job){.job = {.run = run, .on_end = job_end, .lane = lane}};
 }
 
-static void submit(
-	struct job *jobs, int count, struct work_lane *lane, int (*run)(struct work_job *job))
+static void submit(struct job *jobs, int count, struct lane *lane, int (*run)(struct work_job *job))
 {
 	for (int i = 0; i < count; i++) {
 		jobs[i] = job_of(lane, run);
@@ -234,18 +233,18 @@ Test(work, a_lane_is_stuck_when_none_of_its_jobs_can_begin)
 {
 	static struct job jobs[WORK_THREADS + 1];
 	const uint64_t for_ever_ms = 1000000000;
-	struct work_lane *lane = open_lane(), *other = open_lane();
-	cr_assert_not(work_lane_stuck(lane, 0));
+	struct lane *lane = open_lane(), *other = open_lane();
+	cr_assert_not(work_lane_stuck(work, lane, 0));
 	submit(jobs, WORK_THREADS, lane, job_run_gated);
-	cr_assert_not(work_lane_stuck(lane, 0), "nobody waits");
+	cr_assert_not(work_lane_stuck(work, lane, 0), "nobody waits");
 	submit(jobs + WORK_THREADS, 1, lane, job_run_gated);
-	while (!work_lane_stuck(lane, 0))
+	while (!work_lane_stuck(work, lane, 0))
 		sched_yield();
-	cr_assert_not(work_lane_stuck(lane, for_ever_ms));
-	cr_assert_not(work_lane_stuck(other, 0));
+	cr_assert_not(work_lane_stuck(work, lane, for_ever_ms));
+	cr_assert_not(work_lane_stuck(work, other, 0));
 	open_gate(1);
 	turn_until(1);
-	cr_assert_not(work_lane_stuck(lane, 0), "the last one has begun");
+	cr_assert_not(work_lane_stuck(work, lane, 0), "the last one has begun");
 	open_gate(WORK_THREADS);
 	turn_until(WORK_THREADS + 1);
 }
@@ -253,7 +252,7 @@ Test(work, a_lane_is_stuck_when_none_of_its_jobs_can_begin)
 Test(work, a_full_lane_is_no_other_lanes_limit)
 {
 	static struct job jobs[WORK_QUEUE_MAX], more;
-	struct work_lane *lane = open_lane();
+	struct lane *lane = open_lane();
 	submit(jobs, WORK_QUEUE_MAX, lane, job_run_gated);
 	more = job_of(lane, job_run);
 	cr_assert_eq(work_submit(work, &more.job), -EAGAIN);
@@ -289,7 +288,7 @@ Test(work, threads_come_when_needed_and_go)
 {
 	enum { LANES = 6 };
 	static struct job jobs[LANES][WORK_THREADS];
-	struct work_lane *lanes[LANES];
+	struct lane *lanes[LANES];
 	int at_first = count_threads();
 	for (int i = 0; i < LANES; i++)
 		lanes[i] = open_lane();

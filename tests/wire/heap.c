@@ -187,46 +187,43 @@ int __wrap_nghttp2_option_new(nghttp2_option **ret)
 
 /* ---- the server's functions ---- */
 
-int __real_h2_conn_new(struct h2_conn **ret, const struct h2_config *config);
-int __wrap_h2_conn_new(struct h2_conn **ret, const struct h2_config *config);
-int __real_h2_conn_feed(struct h2_conn *conn, const uint8_t *data, size_t len);
-int __wrap_h2_conn_feed(struct h2_conn *conn, const uint8_t *data, size_t len);
-int __real_h2_conn_output(struct h2_conn *conn, struct buf *out, size_t limit);
-int __wrap_h2_conn_output(struct h2_conn *conn, struct buf *out, size_t limit);
-void __real_h2_conn_drain(struct h2_conn *conn);
-void __wrap_h2_conn_drain(struct h2_conn *conn);
+int __real_h2_session_new(const struct h2_config *config, struct session **ret);
+int __wrap_h2_session_new(const struct h2_config *config, struct session **ret);
 int __real_ring_turn(struct ring *ring, bool wait);
 int __wrap_ring_turn(struct ring *ring, bool wait);
 
-int __wrap_h2_conn_new(struct h2_conn **ret, const struct h2_config *config)
+static const struct session_ops *real_ops;
+
+static int inside_feed(struct session *session, const uint8_t *data, size_t len)
 {
-	heap.inside++;
-	int res = __real_h2_conn_new(ret, config);
-	heap.inside--;
-	return res;
+	return heap_inside(real_ops->feed(session, data, len));
 }
 
-int __wrap_h2_conn_feed(struct h2_conn *conn, const uint8_t *data, size_t len)
+static int inside_output(struct session *session, struct buf *out, size_t limit)
 {
-	heap.inside++;
-	int res = __real_h2_conn_feed(conn, data, len);
-	heap.inside--;
-	return res;
+	return heap_inside(real_ops->output(session, out, limit));
 }
 
-int __wrap_h2_conn_output(struct h2_conn *conn, struct buf *out, size_t limit)
+static void inside_drain(struct session *session)
 {
 	heap.inside++;
-	int res = __real_h2_conn_output(conn, out, limit);
+	real_ops->drain(session);
 	heap.inside--;
-	return res;
 }
 
-void __wrap_h2_conn_drain(struct h2_conn *conn)
+int __wrap_h2_session_new(const struct h2_config *config, struct session **ret)
 {
-	heap.inside++;
-	__real_h2_conn_drain(conn);
-	heap.inside--;
+	static struct session_ops ops;
+	int res = heap_inside(__real_h2_session_new(config, ret));
+	if (res < 0)
+		return res;
+	real_ops = (*ret)->ops;
+	ops = *real_ops;
+	ops.feed = inside_feed;
+	ops.output = inside_output;
+	ops.drain = inside_drain;
+	(*ret)->ops = &ops;
+	return 0;
 }
 
 int __wrap_ring_turn(struct ring *ring, bool wait)

@@ -7,7 +7,7 @@
 #define RINGVOL_TESTS_WIRE_PEER_H
 
 #include "base/buf.h"
-#include "rpc/h2.h"
+#include "rpc/h2_state.h"
 #include "rpc/wire.h"
 #include "simring/sim.h"
 
@@ -198,7 +198,7 @@ struct peer {
 	struct server_limits limits;
 	struct h2_turns own_turns, *turns; /* its own, or another peer's */
 	bool tcp;                          /* nghttp2 makes its checks */
-	struct h2_conn *conn;
+	struct session *session;
 	nghttp2_session *client;
 	size_t chunk; /* bytes fed at a time, 0: all */
 	bool deaf;    /* what the server sends is left there */
@@ -316,7 +316,7 @@ static void peer_connect(struct peer *p)
 		.on_wake = peer_on_wake,
 		.arg = p,
 	};
-	cr_assert_eq(h2_conn_new(&p->conn, &config), 0);
+	cr_assert_eq(h2_session_new(&config, &p->session), 0);
 	for (unsigned i = 0; i < PEER_STREAMS; i++)
 		p->answers[i] = (struct answer){.http = -1, .grpc = -1};
 }
@@ -334,9 +334,16 @@ static inline struct peer *peer_new(void)
 	return p;
 }
 
+/* How many streams its connection has open. */
+static inline unsigned peer_streams(const struct peer *p)
+{
+	return container_of(p->session, struct h2_conn, base)->stream_count;
+}
+
 static inline void peer_free(struct peer *p)
 {
-	h2_conn_free(p->conn);
+	if (p->session != NULL)
+		p->session->ops->free(p->session);
 	nghttp2_session_del(p->client);
 	while (p->turns->go.armed)
 		ring_turn(p->ring, false);
@@ -351,7 +358,7 @@ static inline void peer_free(struct peer *p)
 /* A connection anew, with other limits. */
 static inline void peer_reconnect(struct peer *p)
 {
-	h2_conn_free(p->conn);
+	p->session->ops->free(p->session);
 	nghttp2_session_del(p->client);
 	for (unsigned i = 0; i < PEER_STREAMS; i++)
 		buf_free(&p->answers[i].data);
@@ -367,7 +374,7 @@ static void peer_feed(struct peer *p, const uint8_t *data, size_t len)
 	for (size_t n; len > 0 && p->fed == 0; data += n, len -= n) {
 		n = p->chunk != 0 && p->chunk < len ? p->chunk : len;
 		p->inside = true;
-		p->fed = h2_conn_feed(p->conn, data, n);
+		p->fed = p->session->ops->feed(p->session, data, n);
 		p->inside = false;
 	}
 }
@@ -388,7 +395,7 @@ static inline void peer_pump(struct peer *p)
 			continue;
 		struct buf out = {0};
 		p->inside = true;
-		h2_conn_output(p->conn, &out, 16384);
+		p->session->ops->output(p->session, &out, 16384);
 		p->inside = false;
 		if (out.len > 0) {
 			n = nghttp2_session_mem_recv(p->client, out.data, out.len);

@@ -113,7 +113,7 @@ static void script_pause(struct peer *p)
 static void script_drain(struct peer *p)
 {
 	ask(p, "/test.v1.Test/Hold", &one_text, 0, false, NULL);
-	h2_conn_drain(p->conn);
+	p->session->ops->drain(p->session);
 	peer_pump(p);
 	end_held();
 	peer_advance(p, 3000); /* past the wait for the drain's ping */
@@ -144,7 +144,7 @@ static void world_free(struct peer *p)
 static bool is_over(struct peer *p)
 {
 	static const uint8_t nothing[1];
-	return p->fed < 0 || h2_conn_feed(p->conn, nothing, 0) < 0 ||
+	return p->fed < 0 || p->session->ops->feed(p->session, nothing, 0) < 0 ||
 	       (p->goaway && p->goaway_code == NGHTTP2_INTERNAL_ERROR);
 }
 
@@ -158,7 +158,7 @@ static void check(struct peer *p, const struct peer *right, unsigned long n)
 	bool armed = heap_hold();
 	bool over = is_over(p);
 	verdict_on_all(p, right, heap.failed > 0, over, n);
-	cr_assert(!over || h2_conn_finished(p->conn));
+	cr_assert(!over || p->session->ops->finished(p->session));
 	cr_assert(over || (p->goaway == right->goaway && p->goaway_code == right->goaway_code));
 	cr_assert(over || p->pongs == right->pongs);
 	heap_release(armed);
@@ -171,7 +171,7 @@ static void run(struct peer *p, script_fn *calls, const struct right *right, uns
 	check(p, right->calls, n);
 	script_drain(p);
 	check(p, right->drained, n);
-	cr_assert(h2_conn_finished(p->conn));
+	cr_assert(p->session->ops->finished(p->session));
 }
 
 /* False when it met no failure. */
@@ -202,8 +202,8 @@ static struct peer *run_once(script_fn *calls, bool drain)
 	if (drain)
 		script_drain(p);
 	cr_assert_eq(is_over(p), false);
-	h2_conn_free(p->conn);
-	p->conn = NULL;
+	p->session->ops->free(p->session);
+	p->session = NULL;
 	health_free(health);
 	reflection_free(reflection);
 	return p;
@@ -343,7 +343,7 @@ static bool start_up(unsigned long n, bool lasting)
 
 	heap_arm(n, lasting);
 	heap.inside++;
-	struct h2_conn *conn = NULL;
+	struct session *session = NULL;
 	struct grpc_registry *registry = grpc_registry_new();
 	int added =
 		registry != NULL ? grpc_registry_add(registry, &test_service, test_check) : -ENOMEM;
@@ -357,18 +357,19 @@ static bool start_up(unsigned long n, bool lasting)
 		.registry = registry,
 		.limits = &server_limits_default,
 		.turns = &turns};
-	int res = registry != NULL ? h2_conn_new(&conn, &config) : -ENOMEM;
+	int res = registry != NULL ? h2_session_new(&config, &session) : -ENOMEM;
 	heap.inside--;
 	bool met = heap_disarm();
 
 	cr_assert(added == 0 || added == -ENOMEM);
 	cr_assert(res == 0 || res == -ENOMEM);
-	cr_assert_eq(res == 0, conn != NULL);
+	cr_assert_eq(res == 0, session != NULL);
 	cr_assert_eq(met,
 		registry == NULL || added < 0 || health == NULL || reflection == NULL ||
-			conn == NULL,
+			session == NULL,
 		"allocation %lu failed and nobody noticed", n);
-	h2_conn_free(conn);
+	if (session != NULL)
+		session->ops->free(session);
 	health_free(health);
 	reflection_free(reflection);
 	grpc_registry_free(registry);

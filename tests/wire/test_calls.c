@@ -26,7 +26,7 @@ Test(calls, unary)
 	cr_assert_eq(world.checks, 1);
 	cr_assert_eq(world.seen, 1);
 	cr_assert_str_eq(world.seen_method, "/test.v1.Test/Echo");
-	cr_assert_eq(h2_conn_streams(p->conn), 0);
+	cr_assert_eq(peer_streams(p), 0);
 }
 
 Test(calls, message_split_at_every_boundary)
@@ -125,7 +125,7 @@ Test(calls, content_types)
 		cr_assert_eq(answer_at(p, id)->http, types[i].ok ? 200 : 415, "%s", types[i].type);
 		cr_assert(answer_at(p, id)->closed);
 	}
-	cr_assert_eq(h2_conn_streams(p->conn), 0);
+	cr_assert_eq(peer_streams(p), 0);
 }
 
 Test(calls, only_post)
@@ -365,7 +365,7 @@ Test(calls, a_cancelled_call_stays_until_its_method_ends_it)
 	peer_pump(p);
 	cr_assert_eq(world.gone, 1);
 	cr_assert(grpc_call_gone(world.held));
-	cr_assert_eq(h2_conn_streams(p->conn), 0);
+	cr_assert_eq(peer_streams(p), 0);
 	cr_assert_eq(grpc_registry_in_flight(p->registry), 1);
 	text_message text = TEXT_INIT;
 	cr_assert(grpc_send(world.held, &text.base));
@@ -385,7 +385,7 @@ Test(calls, a_request_reset_in_the_middle_is_forgotten)
 	peer_pump(p);
 	nghttp2_submit_rst_stream(p->client, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
 	peer_pump(p);
-	cr_assert_eq(h2_conn_streams(p->conn), 0);
+	cr_assert_eq(peer_streams(p), 0);
 	cr_assert_eq(world.echoes, 0);
 	buf_free(&b);
 }

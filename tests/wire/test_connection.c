@@ -32,8 +32,8 @@ Test(connection, too_many_pings)
 	cr_assert(p->goaway);
 	cr_assert_eq(p->goaway_code, NGHTTP2_ENHANCE_YOUR_CALM);
 	cr_assert_str_eq(p->goaway_debug, "too_many_pings");
-	cr_assert(h2_conn_finished(p->conn));
-	cr_assert_eq(h2_conn_end(p->conn), SESSION_END_TOO_MANY_PINGS);
+	cr_assert(p->session->ops->finished(p->session));
+	cr_assert_eq(p->session->end, SESSION_END_TOO_MANY_PINGS);
 }
 
 Test(connection, pings_after_answers_are_no_strikes)
@@ -54,9 +54,9 @@ Test(connection, no_preface)
 	while (timer.fn != NULL)
 		ring_turn(p->ring, true);
 	struct buf out = {0};
-	h2_conn_output(p->conn, &out, 65536);
-	cr_assert(h2_conn_finished(p->conn));
-	cr_assert_eq(h2_conn_end(p->conn), SESSION_END_HALF_OPEN);
+	p->session->ops->output(p->session, &out, 65536);
+	cr_assert(p->session->ops->finished(p->session));
+	cr_assert_eq(p->session->end, SESSION_END_HALF_OPEN);
 	buf_free(&out);
 }
 
@@ -77,7 +77,7 @@ Test(connection, a_request_that_drips)
 	}
 	assert_answer(p, id, GRPC_DEADLINE_EXCEEDED);
 	cr_assert(a->closed);
-	cr_assert_eq(h2_conn_streams(p->conn), 0);
+	cr_assert_eq(peer_streams(p), 0);
 	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "alive", NULL), "alive", 5);
 	buf_free(&b);
 }
@@ -102,7 +102,7 @@ Test(connection, refused_requests_that_never_end)
 	cr_assert_eq(answer_at(p, ids[2])->http, 405);
 	for (unsigned i = 0; i < 3; i++)
 		cr_assert(answer_at(p, ids[i])->closed);
-	cr_assert_eq(h2_conn_streams(p->conn), 0);
+	cr_assert_eq(peer_streams(p), 0);
 	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "alive", NULL), "alive", 5);
 }
 
@@ -117,7 +117,7 @@ Test(connection, a_message_that_drips_into_a_client_stream)
 					     .stay_open = true});
 	peer_pump(p);
 	peer_advance(p, p->limits.half_open_ms * 3); /* nothing is due: it may be silent */
-	cr_assert_eq(h2_conn_streams(p->conn), 1);
+	cr_assert_eq(peer_streams(p), 1);
 	answer_at(p, id)->body_len = 14;
 	nghttp2_session_resume_data(p->client, id);
 	peer_pump(p);
@@ -164,7 +164,7 @@ Test(connection, idle)
 	peer_advance(p, 200);
 	cr_assert(p->goaway);
 	cr_assert_eq(p->goaway_code, NGHTTP2_NO_ERROR);
-	cr_assert(h2_conn_finished(p->conn));
+	cr_assert(p->session->ops->finished(p->session));
 }
 
 Test(connection, responses_that_nobody_reads)
@@ -174,7 +174,7 @@ Test(connection, responses_that_nobody_reads)
 	peer_call(p, "/test.v1.Test/Echo", "x", NULL);
 	peer_advance(p, p->limits.write_stall_ms + 1);
 	cr_assert(p->goaway);
-	cr_assert_eq(h2_conn_end(p->conn), SESSION_END_STALLED);
+	cr_assert_eq(p->session->end, SESSION_END_STALLED);
 }
 
 /* ---- limits ---- */
@@ -222,7 +222,7 @@ Test(connection, streams)
 			p, &(struct request){
 				   .path = "/test.v1.Test/Chat", .body = "", .stay_open = true});
 	peer_pump(p);
-	cr_assert_eq(h2_conn_streams(p->conn), 3);
+	cr_assert_eq(peer_streams(p), 3);
 }
 
 Test(connection, header_lists)
@@ -245,17 +245,17 @@ Test(connection, header_lists)
 Test(connection, a_drain_lets_streams_finish)
 {
 	int32_t held = peer_call(p, "/test.v1.Test/Hold", "x", NULL);
-	h2_conn_drain(p->conn);
+	p->session->ops->drain(p->session);
 	peer_pump(p);
 	cr_assert(p->goaway);
 	cr_assert_eq(p->goaway_code, NGHTTP2_NO_ERROR);
 	cr_assert_eq(p->goaway_last, held);
-	cr_assert_not(h2_conn_finished(p->conn));
+	cr_assert_not(p->session->ops->finished(p->session));
 	struct grpc_call *call = world.held;
 	grpc_end(call, GRPC_OK, NULL);
 	peer_pump(p);
 	assert_answer(p, held, GRPC_OK);
-	cr_assert(h2_conn_finished(p->conn));
+	cr_assert(p->session->ops->finished(p->session));
 }
 
 Test(connection, a_drain_ends_the_endless)
@@ -267,11 +267,11 @@ Test(connection, a_drain_ends_the_endless)
 					     .len = b.len,
 					     .stay_open = true});
 	peer_pump(p);
-	h2_conn_drain(p->conn);
+	p->session->ops->drain(p->session);
 	peer_pump(p);
 	assert_answer(p, id, GRPC_UNAVAILABLE);
 	cr_assert_eq(world.gone, 1);
-	cr_assert(h2_conn_finished(p->conn));
+	cr_assert(p->session->ops->finished(p->session));
 	buf_free(&b);
 }
 
@@ -279,12 +279,12 @@ Test(connection, a_drain_does_not_wait_for_a_deaf_client)
 {
 	peer_pump(p);
 	p->deaf = true;
-	h2_conn_drain(p->conn);
+	p->session->ops->drain(p->session);
 	struct buf out = {0};
-	h2_conn_output(p->conn, &out, 65536);
-	cr_assert_not(h2_conn_finished(p->conn)); /* its ping is not answered */
+	p->session->ops->output(p->session, &out, 65536);
+	cr_assert_not(p->session->ops->finished(p->session)); /* its ping is not answered */
 	peer_advance(p, 1001);
-	h2_conn_output(p->conn, &out, 65536);
-	cr_assert(h2_conn_finished(p->conn));
+	p->session->ops->output(p->session, &out, 65536);
+	cr_assert(p->session->ops->finished(p->session));
 	buf_free(&out);
 }

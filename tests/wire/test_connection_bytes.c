@@ -15,7 +15,7 @@ static struct buf raw_exchange(const struct buf *in)
 	struct buf out = {0};
 	p->fed = 0;
 	peer_feed(p, in->data, in->len);
-	cr_assert(h2_conn_output(p->conn, &out, 1 << 20) <= 0);
+	cr_assert(p->session->ops->output(p->session, &out, 1 << 20) <= 0);
 	return out;
 }
 
@@ -33,7 +33,7 @@ Test(connection, upper_case_and_misplaced_headers)
 		peer_reconnect(p);
 		struct buf out = raw_exchange(&in);
 		cr_assert(has_frame(&out, NGHTTP2_RST_STREAM), "%s", bad[i][0]);
-		cr_assert_eq(h2_conn_streams(p->conn), 0);
+		cr_assert_eq(peer_streams(p), 0);
 		buf_free(&in);
 		buf_free(&out);
 		buf_free(&headers);
@@ -55,9 +55,9 @@ Test(connection, headers_that_never_end)
 	ring_timer_arm(p->ring, &timer, p->limits.half_open_ms + 1);
 	while (timer.fn != NULL)
 		ring_turn(p->ring, true);
-	cr_assert_eq(h2_conn_output(p->conn, &out, 1 << 20), 0);
+	cr_assert_eq(p->session->ops->output(p->session, &out, 1 << 20), 0);
 	cr_assert(has_frame(&out, NGHTTP2_GOAWAY));
-	cr_assert(h2_conn_finished(p->conn));
+	cr_assert(p->session->ops->finished(p->session));
 	buf_free(&in);
 	buf_free(&out);
 	buf_free(&headers);
@@ -81,7 +81,7 @@ Test(connection, a_header_bomb)
 		headers.data, headers.len);
 	struct buf out = raw_exchange(&in);
 	cr_assert_eq(p->fed, 0);
-	cr_assert_eq(h2_conn_streams(p->conn), 0);
+	cr_assert_eq(peer_streams(p), 0);
 	cr_assert(has_frame(&out, NGHTTP2_HEADERS));
 	cr_assert_eq(world.echoes, 0);
 	buf_free(&in);
@@ -118,7 +118,7 @@ Test(connection, a_flood_of_resets)
 	for (size_t at = 0; at < in.len && !has_frame(&out, NGHTTP2_GOAWAY); at += 4096) {
 		size_t n = in.len - at < 4096 ? in.len - at : 4096;
 		peer_feed(p, in.data + at, n);
-		h2_conn_output(p->conn, &out, SIZE_MAX / 4);
+		p->session->ops->output(p->session, &out, SIZE_MAX / 4);
 	}
 	cr_assert(has_frame(&out, NGHTTP2_GOAWAY));
 	cr_assert_eq(grpc_registry_in_flight(p->registry), 0);
@@ -152,12 +152,12 @@ Test(connection, a_flood_of_refused_streams)
 {
 	cr_expect_lt(open_refused(100000), 5000);
 	cr_expect_eq(p->fed, -EPROTO);
-	cr_assert(h2_conn_finished(p->conn));
+	cr_assert(p->session->ops->finished(p->session));
 	/* A burst of calls that were under way before our SETTINGS arrived is no flood. */
 	cr_expect_eq(open_refused(2000), 2000);
 	cr_expect_eq(p->fed, 0);
 	struct buf out = {0};
-	cr_assert_eq(h2_conn_output(p->conn, &out, 1 << 20), 0);
+	cr_assert_eq(p->session->ops->output(p->session, &out, 1 << 20), 0);
 	cr_assert(has_frame(&out, NGHTTP2_RST_STREAM));
 	cr_assert_not(has_frame(&out, NGHTTP2_GOAWAY));
 	buf_free(&out);
@@ -166,9 +166,12 @@ Test(connection, a_flood_of_refused_streams)
 Test(connection, http_1)
 {
 	static const char get[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-	cr_assert_eq(h2_conn_feed(p->conn, (const uint8_t *)get, sizeof(get) - 1), -EPROTO);
-	cr_assert(h2_conn_finished(p->conn));
-	cr_assert_not(h2_conn_wants_write(p->conn));
+	struct buf out = {0};
+	cr_assert_eq(
+		p->session->ops->feed(p->session, (const uint8_t *)get, sizeof(get) - 1), -EPROTO);
+	cr_assert(p->session->ops->finished(p->session));
+	cr_assert_eq(p->session->ops->output(p->session, &out, 1 << 20), -EPROTO);
+	cr_assert_eq(out.len, 0);
 }
 
 Test(connection, frames_that_are_wrong)
@@ -197,7 +200,7 @@ Test(connection, frames_that_are_wrong)
 		peer_reconnect(p);
 		struct buf out = raw_exchange(&in);
 		cr_assert(has_frame(&out, NGHTTP2_GOAWAY), "case %zu", i);
-		cr_assert(h2_conn_finished(p->conn), "case %zu", i);
+		cr_assert(p->session->ops->finished(p->session), "case %zu", i);
 		buf_free(&in);
 		buf_free(&out);
 	}

@@ -12,7 +12,7 @@ TestSuite(hostile, .init = setup, .fini = teardown);
 static void exchange(struct peer *peer, const struct buf *in, struct buf *out)
 {
 	peer_feed(peer, in->data, in->len);
-	cr_assert(h2_conn_output(peer->conn, out, SIZE_MAX / 4) <= 0);
+	cr_assert(peer->session->ops->output(peer->session, out, SIZE_MAX / 4) <= 0);
 }
 
 /* ---- malformed requests ---- */
@@ -97,7 +97,7 @@ static void assert_malformed(const struct malformed *m)
 	cr_assert_not_null(reset, "%s", m->what);
 	cr_assert_eq(get_u32(reset), NGHTTP2_PROTOCOL_ERROR, "%s", m->what);
 	cr_assert_not(has_frame(&out, NGHTTP2_HEADERS), "%s", m->what);
-	cr_assert_eq(h2_conn_streams(p->conn), 0, "%s", m->what);
+	cr_assert_eq(peer_streams(p), 0, "%s", m->what);
 	cr_assert_eq(world.echoes, 0, "%s", m->what);
 	buf_free(&in);
 	buf_free(&out);
@@ -154,7 +154,7 @@ static unsigned flood_until(void (*more)(struct buf *in, unsigned i), struct buf
 	unsigned sent = 0;
 	flood_start(&in);
 	exchange(p, &in, out);
-	for (; sent < FLOOD && !h2_conn_finished(p->conn); sent++) {
+	for (; sent < FLOOD && !p->session->ops->finished(p->session); sent++) {
 		in.len = 0;
 		more(&in, sent);
 		exchange(p, &in, out);
@@ -172,7 +172,7 @@ static void assert_flood_ends(void (*more)(struct buf *in, unsigned i))
 	const uint8_t *goaway = find_frame(&out, NGHTTP2_GOAWAY);
 	cr_assert_not_null(goaway);
 	cr_assert_eq(get_u32(goaway + 4), NGHTTP2_ENHANCE_YOUR_CALM);
-	cr_assert_eq(h2_conn_end(p->conn), SESSION_END_FLOODED);
+	cr_assert_eq(p->session->end, SESSION_END_FLOODED);
 	buf_free(&out);
 }
 
@@ -282,7 +282,7 @@ static struct peer *peer_beside(void)
 
 static void peer_leave(struct peer *q)
 {
-	h2_conn_free(q->conn);
+	q->session->ops->free(q->session);
 	nghttp2_session_del(q->client);
 	for (unsigned i = 0; i < PEER_STREAMS; i++)
 		buf_free(&q->answers[i].data);
@@ -392,7 +392,7 @@ static void take_answers(struct peer *q)
 {
 	struct buf out = {0};
 	q->inside = true;
-	h2_conn_output(q->conn, &out, 1 << 20);
+	q->session->ops->output(q->session, &out, 1 << 20);
 	q->inside = false;
 	cr_assert_eq(nghttp2_session_mem_recv(q->client, out.data, out.len), (ssize_t)out.len);
 	buf_free(&out);
@@ -494,6 +494,6 @@ Test(hostile, calls_that_wait_can_end)
 	peer_advance(p, 100);
 	assert_answer(p, late, GRPC_DEADLINE_EXCEEDED);
 	cr_assert_eq(world.echoes, ran);
-	cr_assert_eq(h2_conn_streams(p->conn), CALLS);
+	cr_assert_eq(peer_streams(p), CALLS);
 	buf_free(&body);
 }

@@ -85,7 +85,7 @@ Test(metrics, regrouped_counts_are_exact)
 		0, 512, (1 << 14) - 1, 1 << 14, (1 << 20) - 1, 1 << 20, 1ULL << 50};
 	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
 		hist.count[hist_bucket(values[i])]++;
-	metrics_regroup(&hist, &powers, counts);
+	text_scale_regroup(&powers, &hist, counts);
 	cr_assert_eq(counts[0], 3);
 	cr_assert_eq(counts[1], 2);
 	cr_assert_eq(counts[2], 2);
@@ -213,8 +213,8 @@ Test(scrapes, steps_are_bounded)
 Test(scrapes, a_measure_that_hangs)
 {
 	static const char request[] = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
-	struct csi_measure hangs = {.csi = csi, .start_ns = ring_now_ns(p->ring)};
-	list_push(&csi->measures, &hangs.link);
+	struct node_measure hangs = {.node = csi->node, .start_ns = ring_now_ns(p->ring)};
+	list_push(&csi->node->measures, &hangs.link);
 	http_peer_feed(p, request, strlen(request));
 	http_peer_settle(p);
 	struct http_answer a;
@@ -228,14 +228,15 @@ Test(scrapes, a_measure_that_hangs)
 	cr_assert_eq(get("/metrics"), 200); /* at once */
 
 	/* Who came later waits for a measure that began later, and for that alone. */
-	struct csi_measure begun = {.csi = csi, .start_ns = ring_now_ns(p->ring) + 100000000};
-	list_push(&csi->measures, &begun.link);
+	struct node_measure begun = {
+		.node = csi->node, .start_ns = ring_now_ns(p->ring) + 100000000};
+	list_push(&csi->node->measures, &begun.link);
 	http_peer_feed(p, request, strlen(request));
 	http_peer_settle(p);
-	cr_assert_not(list_empty(&csi->refreshes));
+	cr_assert_not(list_empty(&csi->node->refreshes));
 	http_peer_advance(p, METRICS_WAIT_MS + 1);
 	http_peer_settle(p);
-	cr_assert(list_empty(&csi->refreshes));
+	cr_assert(list_empty(&csi->node->refreshes));
 	cr_assert_not(begun.overdue, "the first who waited has not waited for all of it");
 
 	/* A client that leaves while it waits is forgotten. */
@@ -243,9 +244,9 @@ Test(scrapes, a_measure_that_hangs)
 	cr_assert_eq(http_peer_connect(p), 0);
 	http_peer_feed(p, request, strlen(request));
 	http_peer_settle(p);
-	cr_assert_not(list_empty(&csi->refreshes));
+	cr_assert_not(list_empty(&csi->node->refreshes));
 	http_peer_disconnect(p);
-	cr_assert(list_empty(&csi->refreshes));
+	cr_assert(list_empty(&csi->node->refreshes));
 	cr_assert_eq(http_peer_connect(p), 0);
 	list_remove(&begun.link);
 	list_remove(&hangs.link);
@@ -256,9 +257,9 @@ Test(scrapes, readiness)
 	cr_assert_eq(get("/healthz"), 200);
 	cr_assert_eq(get("/readyz"), 503);
 	cr_assert_not_null(strstr(body, "still looked for"), "%s", body);
-	csi->adoption[BACKEND_LOOP].known = true;
+	csi->node->adoption[BACKEND_LOOP].known_scan = 1;
 	cr_assert_eq(get("/readyz"), 200);
-	csi->draining = true;
+	csi->node->draining = true;
 	cr_assert_eq(get("/readyz"), 503);
 	cr_assert_eq(get("/healthz"), 200);
 }

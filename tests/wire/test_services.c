@@ -92,10 +92,10 @@ Test(services, health_watch)
 Test(services, health_watch_ends_with_the_drain)
 {
 	int32_t id = peer_call(p, "/grpc.health.v1.Health/Watch", "", NULL);
-	h2_conn_drain(p->conn);
+	p->session->ops->drain(p->session);
 	peer_pump(p);
 	assert_answer(p, id, GRPC_UNAVAILABLE);
-	cr_assert(h2_conn_finished(p->conn));
+	cr_assert(p->session->ops->finished(p->session));
 }
 
 /* A watcher that does not read is told the newest state, not all there were. */

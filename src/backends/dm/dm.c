@@ -53,21 +53,22 @@ static int put_text(char *to, size_t cap, const char *text)
 	return 0;
 }
 
-/* A buffer of `bytes`, whose head names the device. NULL with *res: out of memory, or a name that
- * is too long. */
-static struct dm_ioctl *head_new(size_t bytes, const char *name, const char *uuid, int *res)
+/* Begins a buffer of `bytes`, whose head names the device. -EINVAL: a name that is too long. */
+static int head_set(struct dm_ioctl *head, size_t bytes, const char *name, const char *uuid)
 {
-	struct dm_ioctl *head = calloc(1, bytes);
-	*res = head == NULL ? -ENOMEM : 0;
-	if (head == NULL)
-		return NULL;
 	head->version[0] = DM_VERSION_MAJOR;
 	head->data_size = (uint32_t)bytes;
 	head->data_start = HEAD_BYTES;
 	head->event_nr = (uint32_t)UDEV_FLAGS << 16;
-	*res = put_text(head->name, sizeof(head->name), name);
-	if (*res == 0)
-		*res = put_text(head->uuid, sizeof(head->uuid), uuid);
+	int r = put_text(head->name, sizeof(head->name), name);
+	return r == 0 ? put_text(head->uuid, sizeof(head->uuid), uuid) : r;
+}
+
+/* The same in new memory, which is the caller's. NULL with *res: also out of memory. */
+static struct dm_ioctl *head_new(size_t bytes, const char *uuid, int *res)
+{
+	struct dm_ioctl *head = calloc(1, bytes);
+	*res = head == NULL ? -ENOMEM : head_set(head, bytes, NULL, uuid);
 	if (*res == 0)
 		return head;
 	free(head);
@@ -86,7 +87,7 @@ static int call_growing(struct dm *dm, unsigned long request, const char *uuid, 
 {
 	for (size_t bytes = FIRST_BYTES; bytes <= RETRY_MAX_BYTES; bytes *= 4) {
 		int r;
-		struct dm_ioctl *head = head_new(bytes, NULL, uuid, &r);
+		struct dm_ioctl *head = head_new(bytes, uuid, &r);
 		if (head == NULL)
 			return r;
 		head->flags = flags;
@@ -105,12 +106,22 @@ static int call_growing(struct dm *dm, unsigned long request, const char *uuid, 
 	return -E2BIG;
 }
 
-/* The bits that new_encode_dev() of the kernel leaves. */
+/* Undoes the kernel's new_encode_dev(). */
+static uint32_t major_of(uint64_t dev)
+{
+	return (uint32_t)(dev >> 8) & 0xfff;
+}
+
+static uint32_t minor_of(uint64_t dev)
+{
+	return (uint32_t)((dev & 0xff) | ((dev >> 12) & 0xfff00));
+}
+
 static void put_device(const struct dm_ioctl *head, struct dm_device *ret)
 {
 	*ret = (struct dm_device){
-		.major = (uint32_t)(head->dev >> 8) & 0xfff,
-		.minor = (uint32_t)((head->dev & 0xff) | ((head->dev >> 12) & 0xfff00)),
+		.major = major_of(head->dev),
+		.minor = minor_of(head->dev),
 		.open_count = head->open_count < 0 ? 0 : (uint32_t)head->open_count,
 		.target_count = head->target_count,
 		.has_table = head->flags & DM_ACTIVE_PRESENT_FLAG,
@@ -126,14 +137,12 @@ static void put_device(const struct dm_ioctl *head, struct dm_device *ret)
 static int call_head(struct dm *dm, unsigned long request, const char *name, const char *uuid,
 	uint32_t flags, struct dm_device *ret)
 {
-	int r;
-	_cleanup_free_ struct dm_ioctl *head = head_new(HEAD_BYTES, name, uuid, &r);
-	if (head == NULL)
-		return r;
-	head->flags = flags;
-	r = call_kernel(dm, request, head);
+	struct dm_ioctl head = {.flags = flags};
+	int r = head_set(&head, sizeof(head), name, uuid);
+	if (r == 0)
+		r = call_kernel(dm, request, &head);
 	if (r == 0 && ret != NULL)
-		put_device(head, ret);
+		put_device(&head, ret);
 	return r;
 }
 
@@ -142,12 +151,10 @@ static int call_head(struct dm *dm, unsigned long request, const char *name, con
 /* The kernel writes its version into the head, and refuses another major number with EINVAL. */
 static int shake_hands(struct dm *dm)
 {
-	int r;
-	_cleanup_free_ struct dm_ioctl *head = head_new(HEAD_BYTES, NULL, NULL, &r);
-	if (head == NULL)
-		return r;
-	r = call_kernel(dm, DM_VERSION, head);
-	if (r == -EINVAL || (r == 0 && head->version[0] != DM_VERSION_MAJOR))
+	struct dm_ioctl head = {0};
+	(void)head_set(&head, sizeof(head), NULL, NULL);
+	int r = call_kernel(dm, DM_VERSION, &head);
+	if (r == -EINVAL || (r == 0 && head.version[0] != DM_VERSION_MAJOR))
 		return -EPROTO;
 	return r;
 }
@@ -205,16 +212,12 @@ int dm_resume(struct dm *dm, const char *uuid, struct dm_device *ret)
 
 int dm_remove(struct dm *dm, const char *uuid, bool *ret_waits)
 {
-	int r;
-	_cleanup_free_ struct dm_ioctl *head = head_new(HEAD_BYTES, NULL, uuid, &r);
-	if (head == NULL)
-		return r;
-	head->flags = DM_DEFERRED_REMOVE;
-	r = call_kernel(dm, DM_DEV_REMOVE, head);
+	struct dm_device device = {0};
+	int r = call_head(dm, DM_DEV_REMOVE, NULL, uuid, DM_DEFERRED_REMOVE, &device);
 	if (r < 0 && r != -ENXIO)
 		return r;
 	/* The kernel clears the flag when the device is gone. */
-	*ret_waits = r == 0 && (head->flags & DM_DEFERRED_REMOVE);
+	*ret_waits = device.going_away;
 	return 0;
 }
 
@@ -227,7 +230,7 @@ static size_t target_bytes(size_t params_len)
 	return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static int put_targets(struct dm_ioctl *head, const struct dm_target *targets, unsigned count)
+static void put_targets(struct dm_ioctl *head, const struct dm_target *targets, unsigned count)
 {
 	char *at = (char *)head + head->data_start;
 	for (unsigned i = 0; i < count; i++) {
@@ -244,7 +247,6 @@ static int put_targets(struct dm_ioctl *head, const struct dm_target *targets, u
 		at += bytes;
 	}
 	head->target_count = count;
-	return 0;
 }
 
 int dm_load(struct dm *dm, const char *uuid, const struct dm_target *targets, unsigned count,
@@ -259,12 +261,12 @@ int dm_load(struct dm *dm, const char *uuid, const struct dm_target *targets, un
 		bytes += target_bytes(strlen(targets[i].params));
 	}
 	int r;
-	_cleanup_free_ struct dm_ioctl *head = head_new(bytes, NULL, uuid, &r);
+	_cleanup_free_ struct dm_ioctl *head = head_new(bytes, uuid, &r);
 	if (head == NULL)
 		return r;
 	head->flags = read_only ? DM_READONLY_FLAG : 0;
-	r = put_targets(head, targets, count);
-	return r < 0 ? r : call_kernel(dm, DM_TABLE_LOAD, head);
+	put_targets(head, targets, count);
+	return call_kernel(dm, DM_TABLE_LOAD, head);
 }
 
 /* One target of an answer, *at bytes behind data_start; *at moves to the next. -EPROTO: it is not
@@ -363,8 +365,7 @@ int dm_list(struct dm *dm,
 	do {
 		r = get_name(head, &at, &entry, &name);
 		if (r >= 0)
-			each(arg, name, (uint32_t)(entry.dev >> 8) & 0xfff,
-				(uint32_t)((entry.dev & 0xff) | ((entry.dev >> 12) & 0xfff00)));
+			each(arg, name, major_of(entry.dev), minor_of(entry.dev));
 	} while (r > 0);
 	return r;
 }

@@ -24,12 +24,13 @@
 
 #define TAG_PREFIX  "ringvol:"
 #define NAME_PREFIX "ringvol-"
+#define KEEPER_UUID "RINGVOL-keeper"
 
 enum {
 	GUARD_TARGETS = 2,
 	/* The longest of the waits, each twice the one before, for the kernel to take away a guard
-	 * that was let go: 255 ms in all, until somebody counts as keeping it. */
-	SETTLE_MS = 128,
+	 * that was let go. After 255 ms in all, somebody counts as keeping it. */
+	GOING_WAIT_MS = 128,
 };
 
 /* ---- names ---- */
@@ -190,10 +191,10 @@ int guard_look(struct dm *dm, const char *tag, struct guard *ret)
 }
 
 /* The same, once the kernel has taken away the last one, or somebody keeps it from that. */
-static int look_settled(struct dm *dm, const char *tag, struct guard *ret)
+static int look_until_gone(struct dm *dm, const char *tag, struct guard *ret)
 {
 	int r = guard_look(dm, tag, ret);
-	for (unsigned ms = 1; r == 0 && ret->going_away && ms <= SETTLE_MS; ms *= 2) {
+	for (unsigned ms = 1; r == 0 && ret->going_away && ms <= GOING_WAIT_MS; ms *= 2) {
 		when_sleep_ms(ms);
 		r = guard_look(dm, tag, ret);
 	}
@@ -262,7 +263,7 @@ static int find_or_create(struct dm *dm, const struct guard_spec *spec, const ch
 	const char *uuid, struct guard *guard, struct err *err)
 {
 	struct dm_device device;
-	int r = look_settled(dm, spec->tag, guard);
+	int r = look_until_gone(dm, spec->tag, guard);
 	if (r == -ENXIO) {
 		*guard = (struct guard){0};
 		r = dm_create(dm, name, uuid, &device);
@@ -310,8 +311,9 @@ int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, 
 
 /* ---- removing ---- */
 
-/* The guard's node, if it is that, for holding it; -1: it cannot be had, and is not needed. */
-static int hold(const struct guard *guard)
+/* The guard's node, if it is that: the guard stays as long as it is open. -1: it cannot be had, and
+ * is not needed. */
+static int open_node(const struct guard *guard)
 {
 	char path[32];
 	struct stat st;
@@ -320,9 +322,9 @@ static int hold(const struct guard *guard)
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISBLK(st.st_mode) ||
 		st.st_rdev != makedev(guard->major, guard->minor))
 		return -1;
-	int held = fd;
+	int node_fd = fd;
 	fd = -1;
-	return held;
+	return node_fd;
 }
 
 /* Lets go of the device below. */
@@ -357,7 +359,7 @@ int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t 
 		return 0;
 	_cleanup_fd_ int node_fd = -1;
 	if (r == 0 && guard.below_major != 0) {
-		node_fd = hold(&guard);
+		node_fd = open_node(&guard);
 		/* Without its help the removal below frees the device, and waits for that. */
 		if (retire(dm, uuid, &guard, node_fd) < 0)
 			fd_close(&node_fd);
@@ -400,4 +402,20 @@ int guard_each(struct dm *dm, void (*each)(void *arg, const struct guard *guard)
 	struct names names = {dm, each, arg, 0};
 	int r = dm_list(dm, on_name, &names);
 	return r < 0 ? r : names.res;
+}
+
+/* ---- the keeper ---- */
+
+int guard_make_keeper(struct dm *dm)
+{
+	static const struct dm_target table = {.length_sectors = 8, .type = "error"};
+	struct dm_device device;
+	int r = dm_look(dm, KEEPER_UUID, &device);
+	if (r == 0 && device.has_table && !device.suspended)
+		return 0;
+	if (r == -ENXIO)
+		r = dm_create(dm, GUARD_KEEPER_NAME, KEEPER_UUID, &device);
+	if (r == 0)
+		r = dm_load(dm, KEEPER_UUID, &table, 1, true);
+	return r == 0 ? dm_resume(dm, KEEPER_UUID, &device) : r;
 }

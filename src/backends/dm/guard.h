@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #define GUARD_UUID_PREFIX "RINGVOL-guard-"
+#define GUARD_KEEPER_NAME "ringvol-keeper"
 
 enum { GUARD_TAIL_SECTORS = 2048 /* what the second target serves: 1 MiB */ };
 
@@ -69,5 +70,18 @@ int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t 
 	bool *ret_waits, struct err *err);
 /* Every device with a guard's name and uuid. */
 int guard_each(struct dm *dm, void (*each)(void *arg, const struct guard *guard), void *arg);
+
+/*
+ * Makes what is missing of the keeper: one small device-mapper device of ours that stays on the
+ * node. All devices of the device mapper share caches of the kernel's, which come with the first
+ * device and go with the last. The first creation and the last removal wait for grace periods, 15
+ * to 50 ms (Linux 6.12, by a clock that counts instructions; scripts/vm/dm-bench.sh). With a keeper
+ * no guard is the first or the last. It serves no sector: its table is one `error` target. Several
+ * drivers of a node may make it, and each failure leaves what the next attempt goes on with.
+ * `dmsetup remove ringvol-keeper` takes it away.
+ *
+ * 0 or -errno; -EBUSY: its name is another's. Without a keeper everything works, more slowly.
+ */
+int guard_make_keeper(struct dm *dm);
 
 #endif

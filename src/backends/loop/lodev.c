@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of one loop device: attach, detach, resize, read-only. lodev_minor.c chooses numbers,
- * lodev_status.c reads what the kernel knows.
+ * The life of loop devices: status, attach, detach, resize, read-only. lodev_minor.c chooses their
+ * numbers.
  *
- * Happy path of an attach: open the image, flock it, take a free number, LOOP_CONFIGURE. The lock
- * is refused when any open file elsewhere holds it, which is either a loop device (found by device
- * and inode of the image: ours is returned as it is, another's is named) or a process. A device
- * that is on its way out keeps the lock for a moment (udev looks into every device that changes),
+ * Happy path of an attach: open the image, flock it, take a free number, LOOP_CONFIGURE. The kernel
+ * refuses the lock when an open file elsewhere has it. That is either a loop device, which is found
+ * by device and inode of the image (ours is returned as it is, another's is named), or a process. A
+ * device on its way out keeps the lock for a moment, for udev looks into every device that changes:
  * hence the short wait before an answer is given.
+ *
+ * What the kernel knows of a device is asked by LOOP_GET_STATUS64, and /sys/block lists them all.
+ * Devices of others are opened for reading, which they do not notice.
  */
-#include "backends/loop/lodev_priv.h"
+#include "backends/loop/lodev.h"
 
+#include "backends/loop/lodev_minor.h"
 #include "base/fd.h"
 #include "base/when.h"
-#include "blockio/bytes.h"
+#include "blockio/image.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -26,16 +31,94 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
+#define TAG_PREFIX "ringvol:"
+
 enum {
 	/* The longest of the waits, each twice the one before, until a device that was told to go
 	 * counts as kept by somebody: 63 ms in all after a detach, 255 ms before an attach fails.
 	 * On a busy machine a process that only looked at the device may take that long to close
 	 * it. */
-	DETACH_SETTLE_MS = 32,
-	LOCK_SETTLE_MS = 128,
+	DETACH_WAIT_MS = 32,
+	LOCK_WAIT_MS = 128,
 	/* Numbers tried before giving up; each that fails is some other process being quicker. */
 	ATTACH_TRIES = 128,
 };
+
+/* ---- what the kernel says ---- */
+
+/* For looking at it: fd or -errno. */
+static int device_open(uint32_t minor)
+{
+	char path[32];
+	snprintf(path, sizeof path, "/dev/loop%u", minor);
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+	return fd < 0 ? -errno : fd;
+}
+
+/* What the kernel says of an open device. -ENXIO: not bound. */
+static int device_read(int fd, uint32_t minor, struct lodev *ret)
+{
+	struct loop_info64 info;
+	struct lodev dev = {.minor = minor};
+	int read_only = 0;
+	if (ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || ioctl(fd, BLKROGET, &read_only) < 0 ||
+		ioctl(fd, BLKGETSIZE64, &dev.size_bytes) < 0)
+		return -errno;
+	dev.image_dev = info.lo_device;
+	dev.image_ino = info.lo_inode;
+	dev.direct_io = info.lo_flags & LO_FLAGS_DIRECT_IO;
+	dev.read_only = read_only || info.lo_flags & LO_FLAGS_READ_ONLY;
+	dev.partial = info.lo_offset != 0 || info.lo_sizelimit != 0;
+	dev.going_away = info.lo_flags & LO_FLAGS_AUTOCLEAR;
+	static_assert(sizeof dev.tag == sizeof info.lo_file_name, "a tag is a loop file name");
+	memcpy(dev.tag, info.lo_file_name, sizeof dev.tag);
+	dev.tag[sizeof dev.tag - 1] = '\0';
+	*ret = dev;
+	return 0;
+}
+
+int lodev_status(uint32_t minor, struct lodev *ret)
+{
+	_cleanup_fd_ int fd = device_open(minor);
+	if (fd < 0)
+		return fd;
+	return device_read(fd, minor, ret);
+}
+
+/* The number in "loop7"; false for any other name. */
+static bool parse_name(const char *name, uint32_t *ret_minor)
+{
+	if (strncmp(name, "loop", 4) != 0 || name[4] < '0' || name[4] > '9')
+		return false;
+	char *end;
+	unsigned long n = strtoul(name + 4, &end, 10);
+	if (*end != '\0' || n > UINT32_MAX)
+		return false;
+	*ret_minor = (uint32_t)n;
+	return true;
+}
+
+/* Every bound device, anybody's, until each() answers false. One that vanishes while it is looked
+ * at is not there. */
+static int devices_each(bool (*each)(void *arg, const struct lodev *dev), void *arg)
+{
+	_cleanup_dir_ DIR *dir = opendir("/sys/block");
+	if (dir == NULL)
+		return -errno;
+	for (;;) {
+		errno = 0;
+		const struct dirent *entry = readdir(dir);
+		if (entry == NULL)
+			return -errno;
+		uint32_t minor;
+		struct lodev dev;
+		if (!parse_name(entry->d_name, &minor) || !lodev_minor_is_bound(minor) ||
+			lodev_status(minor, &dev) < 0)
+			continue;
+		if (!each(arg, &dev))
+			return 0;
+	}
+}
 
 /* ---- attach ---- */
 
@@ -87,7 +170,7 @@ static int image_find(struct find *f)
 	if (f->found && lodev_status(f->dev.minor, &now) == 0 && !find_on_device(f, &now))
 		return 0;
 	f->found = false;
-	return lodev_each(find_on_device, f);
+	return devices_each(find_on_device, f);
 }
 
 /* Somebody has the lock. 1: it was let go meanwhile and is ours now; 0: the image is on a device of
@@ -96,7 +179,7 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 	struct lodev *ret, struct err *err)
 {
 	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino, .tag = spec->tag};
-	for (unsigned ms = 1; ms <= LOCK_SETTLE_MS; ms *= 2) {
+	for (unsigned ms = 1; ms <= LOCK_WAIT_MS; ms *= 2) {
 		int r = image_find(&f);
 		if (r < 0)
 			return err_sys(err, r, "listing loop devices");
@@ -132,7 +215,7 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 static void device_retag(const char *tag, struct lodev *dev)
 {
 	struct loop_info64 info;
-	_cleanup_fd_ int fd = lodev_open(dev->minor);
+	_cleanup_fd_ int fd = device_open(dev->minor);
 	if (fd < 0 || ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || info.lo_device != dev->image_dev ||
 		info.lo_inode != dev->image_ino)
 		return;
@@ -172,7 +255,7 @@ static int image_open_elsewhere(
 	const struct lodev_spec *spec, const struct stat *st, struct err *err)
 {
 	struct find f = {.image_dev = st->st_dev, .image_ino = st->st_ino, .tag = spec->tag};
-	int r = lodev_each(find_on_device, &f);
+	int r = devices_each(find_on_device, &f);
 	if (r < 0)
 		return err_sys(err, r, "listing loop devices");
 	if (!f.found)
@@ -240,7 +323,7 @@ static int attach_once(
 	r = device_unflag(loop_fd, minor, err);
 	if (r == 0)
 		r = device_restrict(spec, minor, err);
-	if (r == 0 && (r = lodev_read(loop_fd, minor, ret)) < 0)
+	if (r == 0 && (r = device_read(loop_fd, minor, ret)) < 0)
 		err_sys(err, r, "reading the state of /dev/loop%u", minor);
 	if (r < 0) {
 		ioctl(loop_fd, LOOP_CLR_FD);
@@ -268,7 +351,7 @@ int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *e
 	int r = image_open(spec, &st, &fd, err);
 	if (r < 0)
 		return r;
-	r = bytes_lock(fd);
+	r = image_lock(fd);
 	if (r < 0 && r != -EWOULDBLOCK)
 		return err_sys(err, r, "locking image %s", spec->image);
 	if (r == -EWOULDBLOCK) {
@@ -293,10 +376,10 @@ int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *e
  * closing a writer makes udev look into the device. */
 static int device_open_same(const struct lodev *dev, int *ret_fd, struct lodev *ret_now)
 {
-	_cleanup_fd_ int fd = lodev_open(dev->minor);
+	_cleanup_fd_ int fd = device_open(dev->minor);
 	if (fd < 0)
 		return fd == -ENOENT ? -ENXIO : fd;
-	int r = lodev_read(fd, dev->minor, ret_now);
+	int r = device_read(fd, dev->minor, ret_now);
 	if (r < 0)
 		return r;
 	if (ret_now->image_dev != dev->image_dev || ret_now->image_ino != dev->image_ino)
@@ -310,15 +393,15 @@ static bool device_is_same(const struct lodev *dev)
 {
 	struct lodev now;
 	_cleanup_fd_ int fd = -1;
-	return lodev_is_bound(dev->minor) && device_open_same(dev, &fd, &now) == 0;
+	return lodev_minor_is_bound(dev->minor) && device_open_same(dev, &fd, &now) == 0;
 }
 
 /* Whoever gets the number next, from us or not, could not write to it. */
 static void device_unflag_free(uint32_t minor)
 {
 	struct err ignored = {0};
-	_cleanup_fd_ int fd = lodev_open(minor);
-	if (fd >= 0 && !lodev_is_bound(minor))
+	_cleanup_fd_ int fd = device_open(minor);
+	if (fd >= 0 && !lodev_minor_is_bound(minor))
 		(void)device_unflag(fd, minor, &ignored);
 }
 
@@ -342,7 +425,7 @@ int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err
 		return err_sys(err, r, "detaching /dev/loop%u", dev->minor);
 
 	bool bound = device_is_same(dev);
-	for (unsigned ms = 1; bound && ms <= DETACH_SETTLE_MS; ms *= 2) {
+	for (unsigned ms = 1; bound && ms <= DETACH_WAIT_MS; ms *= 2) {
 		when_sleep_ms(ms);
 		bound = device_is_same(dev);
 	}
@@ -376,14 +459,32 @@ int lodev_resize(const struct lodev *dev, uint64_t *ret_size_bytes, struct err *
 int lodev_set_read_only(uint32_t minor, bool read_only)
 {
 	struct lodev now;
-	_cleanup_fd_ int fd = lodev_open(minor);
+	_cleanup_fd_ int fd = device_open(minor);
 	if (fd < 0)
 		return fd;
-	int r = lodev_read(fd, minor, &now);
+	int r = device_read(fd, minor, &now);
 	if (r < 0)
 		return r;
-	if (!lodev_has_tag(&now))
+	if (strncmp(now.tag, TAG_PREFIX, sizeof TAG_PREFIX - 1) != 0)
 		return -ENXIO;
 	int value = read_only;
 	return ioctl(fd, BLKROSET, &value) < 0 ? -errno : 0;
+}
+
+struct scan {
+	void (*each)(void *arg, const struct lodev *dev);
+	void *arg;
+};
+
+static bool scan_on_device(void *arg, const struct lodev *dev)
+{
+	const struct scan *scan = arg;
+	scan->each(scan->arg, dev);
+	return true;
+}
+
+int lodev_scan(void (*each)(void *arg, const struct lodev *dev), void *arg)
+{
+	struct scan scan = {each, arg};
+	return devices_each(scan_on_device, &scan);
 }

@@ -8,8 +8,8 @@
  * ("ringvol:<pool uuid, 8>:<random, 8>") is a hint: whoever has the device open, a pod with a raw
  * block volume among them, can rewrite it.
  */
-#ifndef RINGVOL_BLOCKIO_LODEV_H
-#define RINGVOL_BLOCKIO_LODEV_H
+#ifndef RINGVOL_BACKENDS_LODEV_H
+#define RINGVOL_BACKENDS_LODEV_H
 
 #include "base/err.h"
 

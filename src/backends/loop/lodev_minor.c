@@ -7,7 +7,7 @@
  *
  * Shared by all work threads: one mutex, held for list work and the questions to sysfs (2 us each).
  */
-#include "backends/loop/lodev_priv.h"
+#include "backends/loop/lodev_minor.h"
 
 #include "base/fd.h"
 #include "base/when.h"
@@ -36,6 +36,13 @@ struct minors {
 static struct minors with_discard, without_discard;
 static uint32_t next_minor;
 
+bool lodev_minor_is_bound(uint32_t minor)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/sys/block/loop%u/loop/backing_file", minor);
+	return access(path, F_OK) == 0;
+}
+
 static void minors_push(struct minors *m, uint32_t minor)
 {
 	if (m->count < FREE_MAX)
@@ -57,7 +64,7 @@ static bool minors_pop(struct minors *m, uint32_t *ret_minor)
 		uint32_t minor = m->at[m->first];
 		m->first = (m->first + 1) % FREE_MAX;
 		m->count--;
-		if (!lodev_is_bound(minor)) {
+		if (!lodev_minor_is_bound(minor)) {
 			*ret_minor = minor;
 			return true;
 		}
@@ -68,7 +75,7 @@ static bool minors_pop(struct minors *m, uint32_t *ret_minor)
 
 static bool next_pop(uint32_t *ret_minor)
 {
-	while (next_minor < MINOR_END && lodev_is_bound(next_minor))
+	while (next_minor < MINOR_END && lodev_minor_is_bound(next_minor))
 		next_minor++;
 	if (next_minor == MINOR_END)
 		return false;

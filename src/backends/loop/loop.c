@@ -13,21 +13,19 @@
 #include "backends/loop/loop.h"
 
 #include "backends/dm/guard.h"
-#include "backends/dm/keeper.h"
 #include "backends/loop/lodev.h"
 #include "base/array.h"
 #include "base/fd.h"
+#include "blockio/blkdev.h"
 #include "mount/mnt.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 
 #define DM_SYSFS "/sys/class/misc/device-mapper" /* there when the driver is */
 
@@ -194,7 +192,7 @@ static int guard_or_bare(struct dm *dm, const struct lodev_spec *spec, const str
 static void make_keeper(struct dm *dm)
 {
 	static atomic_bool made;
-	if (!atomic_load(&made) && keeper_make(dm) == 0)
+	if (!atomic_load(&made) && guard_make_keeper(dm) == 0)
 		atomic_store(&made, true);
 }
 
@@ -518,7 +516,6 @@ static int guard_set_read_only(const struct backend_dev *dev, bool read_only)
 {
 	struct dm dm_now;
 	struct guard guard;
-	int value = read_only;
 	int r = dm_open(&dm_now, control_path());
 	if (r < 0)
 		return r;
@@ -532,10 +529,7 @@ static int guard_set_read_only(const struct backend_dev *dev, bool read_only)
 		return 0;
 	char path[32];
 	snprintf(path, sizeof path, "/dev/dm-%u", guard.minor);
-	_cleanup_fd_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	return ioctl(fd, BLKROSET, &value) < 0 ? -errno : 0;
+	return blkdev_set_read_only(path, read_only);
 }
 
 static int loop_set_read_only(

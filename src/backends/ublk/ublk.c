@@ -15,16 +15,15 @@
 
 #include "backends/ublk/ublkc.h"
 #include "base/fd.h"
+#include "blockio/blkdev.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/fs.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -384,11 +383,7 @@ static int ublk_set_read_only(
 	const struct backend *backend, const struct backend_dev *dev, bool read_only)
 {
 	(void)backend;
-	int flag = read_only;
-	_cleanup_fd_ int fd = open(dev->path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	return ioctl(fd, BLKROSET, &flag) < 0 ? -errno : 0;
+	return blkdev_set_read_only(dev->path, read_only);
 }
 
 static const struct backend backend_ublk = {

@@ -7,8 +7,8 @@
  * Commands are ioctl-encoded (Linux 6.4); a kernel that only knows plain numbers answers
  * -EOPNOTSUPP, and counts as one without ublk.
  */
-#ifndef RINGVOL_BLOCKIO_UBLK_ABI_H
-#define RINGVOL_BLOCKIO_UBLK_ABI_H
+#ifndef RINGVOL_BACKENDS_UBLK_ABI_H
+#define RINGVOL_BACKENDS_UBLK_ABI_H
 
 #include <assert.h>
 #include <linux/ioctl.h>

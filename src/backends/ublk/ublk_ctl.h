@@ -14,8 +14,8 @@
  * when nobody has the device's number any more; if somebody is given that number before it looks,
  * it waits for the end of that device.
  */
-#ifndef RINGVOL_BLOCKIO_UBLK_CTL_H
-#define RINGVOL_BLOCKIO_UBLK_CTL_H
+#ifndef RINGVOL_BACKENDS_UBLK_CTL_H
+#define RINGVOL_BACKENDS_UBLK_CTL_H
 
 #include "backends/ublk/ublk_abi.h"
 #include "base/err.h"

@@ -1,21 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of devices and what requests mean in each state. Every device has at most one operation
- * under way; a request that asks for what it does waits for its end, another one is told to ask
- * again.
- *
- * Fails on requests that contradict what is there: an image on two devices, a tag on two images,
- * more devices than agreed.
+ * The bottom of the data process's devices: the table of states, waiting requests, and shared
+ * steps, which are control commands, jobs, the image and its lock, the queues, and the state file.
  */
-#include "backends/ublk/ublk_dev_priv.h"
+#include "backends/ublk/ublk_dev.h"
 
 #include "base/array.h"
 #include "base/fd.h"
+#include "base/when.h"
+#include "blockio/image.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+enum {
+	LOCK_WAIT_MS = 128, /* the longest of the waits, each twice the one before */
+	RETRY_MS = 2000,
+	NODE_WAIT_MS = 100, /* for /dev/ublkcN, where udev makes it */
+};
 
 /* "rvol", in the upper half of what a device carries; the state directory's number is below. */
 #define SERVER_MAGIC UINT64_C(0x72766f6c)
@@ -26,10 +33,10 @@ static const bool may_follow[DEV_STATES][DEV_STATES] = {
 	[DEV_LIVE] = {[DEV_RESIZING] = true, [DEV_DETACHING] = true},
 	[DEV_RESIZING] = {[DEV_LIVE] = true},
 	[DEV_DETACHING] = {[DEV_LIVE] = true, [DEV_RECOVERING] = true, [DEV_ENDING] = true},
-	[DEV_RECOVERING] = {[DEV_LIVE] = true, [DEV_ENDING] = true, [DEV_DETACHING] = true},
+	[DEV_RECOVERING] = {[DEV_LIVE] = true, [DEV_DETACHING] = true, [DEV_ENDING] = true},
 };
 
-void ublk_dev_set_state(struct ublk_dev *dev, enum dev_state state)
+void ublk_dev_set_state(struct ublk_dev *dev, enum ublk_dev_state state)
 {
 	assert(may_follow[dev->state][state]);
 	dev->state = state;
@@ -42,7 +49,7 @@ uint64_t ublk_dev_server_flags(const struct ublk_devs *devs)
 
 /* ---- devices ---- */
 
-struct ublk_dev *ublk_dev_new(struct ublk_devs *devs, enum dev_state state)
+struct ublk_dev *ublk_dev_new(struct ublk_devs *devs, enum ublk_dev_state state)
 {
 	struct ublk_dev *dev = calloc(1, sizeof(*dev));
 	if (dev == NULL)
@@ -51,7 +58,7 @@ struct ublk_dev *ublk_dev_new(struct ublk_devs *devs, enum dev_state state)
 	dev->state = state;
 	dev->record.dev_id = UINT32_MAX;
 	dev->image_fd = dev->char_fd = dev->brought_fd = -1;
-	dev->retry_ms = DEV_RETRY_FIRST_MS;
+	dev->retry_ms = UBLK_DEV_RETRY_FIRST_MS;
 	list_init(&dev->waits);
 	list_push(&devs->all, &dev->link);
 	devs->count++;
@@ -60,7 +67,7 @@ struct ublk_dev *ublk_dev_new(struct ublk_devs *devs, enum dev_state state)
 
 void ublk_dev_free(struct ublk_dev *dev)
 {
-	assert(!dev->busy && dev->queues_out == 0);
+	assert(!ublk_dev_busy(dev) && dev->queues_out == 0);
 	ring_timer_cancel(dev->devs->config.reactor->ring, &dev->timer);
 	ublk_dev_wake(dev, &(struct err){0}, true);
 	list_remove(&dev->link);
@@ -81,11 +88,11 @@ void ublk_dev_retry(struct ublk_dev *dev, ring_timer_fn *fn)
 {
 	dev->timer = (struct ring_timer){.fn = fn};
 	ring_timer_arm(dev->devs->config.reactor->ring, &dev->timer, dev->retry_ms);
-	dev->retry_ms = dev->retry_ms * 2 < DEV_RETRY_MS ? dev->retry_ms * 2 : DEV_RETRY_MS;
+	dev->retry_ms = dev->retry_ms * 2 < RETRY_MS ? dev->retry_ms * 2 : RETRY_MS;
 }
 
 /* What hangs with one image may hang with all of its file system. NULL: out of memory. */
-static struct work_lane *lane_of(struct ublk_devs *devs, uint64_t image_dev)
+static struct lane *lane_of(struct ublk_devs *devs, uint64_t image_dev)
 {
 	for (size_t i = 0; i < devs->lane_count; i++)
 		if (devs->lanes[i].image_dev == image_dev)
@@ -94,7 +101,7 @@ static struct work_lane *lane_of(struct ublk_devs *devs, uint64_t image_dev)
 		return NULL;
 	struct ublk_lane *lane = &devs->lanes[devs->lane_count];
 	lane->image_dev = image_dev;
-	if (work_lane_open(&lane->lane, devs->config.reactor->work) < 0)
+	if (ring_lane_open(&lane->lane, devs->config.reactor->ring) < 0)
 		return NULL;
 	devs->lane_count++;
 	return lane->lane;
@@ -103,9 +110,7 @@ static struct work_lane *lane_of(struct ublk_devs *devs, uint64_t image_dev)
 void ublk_dev_start(struct ublk_dev *dev, const char *name, const struct op_step *steps,
 	void (*on_end)(struct op *op))
 {
-	assert(!dev->busy);
 	ring_timer_cancel(dev->devs->config.reactor->ring, &dev->timer);
-	dev->busy = true;
 	err_clear(&dev->job_err);
 	op_init(&dev->op, dev->devs->config.reactor, name, steps, on_end);
 	dev->op.lane = lane_of(dev->devs, dev->record.image_dev);
@@ -122,7 +127,7 @@ bool ublk_dev_has_id(const struct ublk_devs *devs, uint32_t dev_id)
 
 /* ---- those who wait ---- */
 
-static void wait_call(struct ublk_wait *wait, const struct ublk_dev *dev)
+void ublk_dev_answer(struct ublk_wait *wait, const struct ublk_dev *dev)
 {
 	int res = wait->err.code == ERR_OK ? 0 : wait->err.errnum > 0 ? -wait->err.errnum : -EIO;
 	wait->on_end(wait, dev, res);
@@ -136,315 +141,373 @@ void ublk_dev_wake(struct ublk_dev *dev, const struct err *err, bool ends)
 			continue;
 		list_remove(node);
 		wait->err = !wait->ends && dev->cause.code != ERR_OK ? dev->cause : *err;
-		wait_call(wait, dev->state == DEV_ENDING ? NULL : dev);
+		ublk_dev_answer(wait, dev->state == DEV_ENDING ? NULL : dev);
 	}
 }
 
-static void on_wait_turn(struct ring_req *req, int res, uint32_t flags)
+bool ublk_dev_end_is_wanted(const struct ublk_dev *dev)
 {
-	struct ublk_wait *wait = container_of(req, struct ublk_wait, turn);
-	(void)res;
-	(void)flags;
-	/* The device may have gone since. */
-	const struct ublk_dev *found = NULL;
-	list_for_each (node, &wait->devs->all)
-		if (container_of(node, struct ublk_dev, link) == wait->dev)
-			found = wait->dev;
-	wait_call(wait, found);
+	list_for_each (node, &dev->waits)
+		if (container_of(node, struct ublk_wait, link)->ends)
+			return true;
+	return false;
 }
 
-/* Ends a request that needs no waiting, from the loop. */
-static void answer(struct ublk_devs *devs, struct ublk_wait *wait, struct ublk_dev *dev)
+/* ---- commands and jobs ---- */
+
+static void on_command(struct ublk_ctl_call *call, int res)
 {
-	wait->devs = devs;
-	wait->dev = dev;
-	wait->turn = (struct ring_req){.fn = on_wait_turn};
-	ring_post(devs->config.reactor->ring, &wait->turn, 0);
+	op_complete(&container_of(call, struct ublk_dev, call)->op, res);
 }
 
-static void refuse_busy(struct ublk_devs *devs, struct ublk_wait *wait, const struct ublk_dev *dev)
+int ublk_dev_command(struct op *op, uint32_t command, uint64_t data)
 {
-	static const char *const doing[DEV_STATES] = {
-		[DEV_FOUND] = "looked at",
-		[DEV_ATTACHING] = "attached",
-		[DEV_LIVE] = "used",
-		[DEV_RESIZING] = "resized",
-		[DEV_DETACHING] = "detached",
-		[DEV_RECOVERING] = "recovered",
-		[DEV_ENDING] = "removed",
-	};
-	bool told = dev->why.code != ERR_OK;
-	err_set(&wait->err, ERR_UNAVAILABLE, "/dev/ublkb%u is just being %s%s%s; ask again later",
-		dev->record.dev_id, doing[dev->state], told ? ": " : "",
-		told ? dev->why.message : "");
-	answer(devs, wait, NULL);
+	struct ublk_dev *dev = ublk_dev_of(op);
+	dev->call.command = command;
+	dev->call.dev_id = dev->record.dev_id;
+	dev->call.data = data;
+	dev->call.on_end = on_command;
+	int pending = op_wait(op);
+	ublk_ctl_submit(dev->devs->config.ctl, &dev->call);
+	return pending;
 }
 
-/* ---- requests ---- */
-
-static bool same_image(const struct ublk_dev *dev, const struct ublkd_request *request)
+int ublk_dev_command_end(struct op *op, int res)
 {
-	return dev->record.image_dev == request->image_dev &&
-	       dev->record.image_ino == request->image_ino;
+	struct ublk_dev *dev = ublk_dev_of(op);
+	const char *name = ublk_ctl_name(dev->call.command);
+	if (res >= 0)
+		return res;
+	if (res == -ETIMEDOUT)
+		return err_set(&op->err, ERR_TIMEOUT,
+			"the kernel does not return from ublk's %s (device %d); it may never: see "
+			"'dmesg', and reboot the node if devices cannot be made any more",
+			name, (int)dev->call.dev_id);
+	if (dev->call.command == UBLK_ABI_ADD_DEV && (res == -EACCES || res == -ENOSPC))
+		return err_set(&op->err, ERR_NO_ROOM,
+			"the kernel makes no more ublk devices (%s): detach some, or raise the "
+			"module parameter ublks_max of ublk_drv",
+			strerrordesc_np(-res));
+	/* The module is missing: it says so better. */
+	if (ublk_ctl_ready(dev->devs->config.ctl, &op->err) < 0)
+		return res;
+	return op_fail_sys(op, res, "ublk's %s for device %d", name, (int)dev->call.dev_id);
 }
 
-static bool same_tag(const struct ublk_dev *dev, const struct ublkd_request *request)
+int ublk_dev_job(struct op *op, int (*fn)(void *dev))
 {
-	return strcmp(dev->record.tag, request->tag) == 0;
+	err_clear(&ublk_dev_of(op)->job_err);
+	return op_work(op, fn, ublk_dev_of(op));
 }
 
-static int check_attach(
-	const struct ublk_devs *devs, const struct ublkd_request *r, int image_fd, struct err *err)
+int ublk_dev_job_end(struct op *op, int res)
 {
-	if (strncmp(r->tag, "ringvol:", 8) != 0)
-		return err_set(err, ERR_INVALID, "the tag \"%s\" is not ringvol's", r->tag);
-	if (r->block_size != 512 && r->block_size != 4096)
-		return err_set(
-			err, ERR_INVALID, "block size %u is neither 512 nor 4096", r->block_size);
-	if (r->queues > UBLKD_QUEUES_MAX || r->depth > UBLKD_DEPTH_MAX ||
-		(r->depth != 0 && r->depth < UBLKD_DEPTH_MIN))
-		return err_set(err, ERR_RANGE,
-			"%u queues of depth %u: at most %d, of a depth from %d to %d", r->queues,
-			r->depth, UBLKD_QUEUES_MAX, UBLKD_DEPTH_MIN, UBLKD_DEPTH_MAX);
-	if (r->path[0] != '\0' && r->path[0] != '/')
-		return err_set(err, ERR_INVALID, "the image's path %s is not absolute", r->path);
-	if (image_fd < 0)
-		return err_set(err, ERR_INVALID, "no descriptor of the image came along");
-	if (devs->count >= devs->config.devices_max)
-		return err_set(err, ERR_NO_ROOM,
-			"all %u ublk devices are in use; detach some, or use loop devices",
-			devs->config.devices_max);
+	struct ublk_dev *dev = ublk_dev_of(op);
+	if (res < 0 && dev->job_err.code != ERR_OK)
+		op->err = dev->job_err;
+	return res;
+}
+
+/* ---- what the kernel can do ---- */
+
+bool ublk_dev_features_done(struct op *op)
+{
+	return ublk_dev_of(op)->devs->features_known;
+}
+
+int ublk_dev_features_run(struct op *op)
+{
+	ublk_dev_of(op)->call.features = 0;
+	return ublk_dev_command(op, UBLK_ABI_GET_FEATURES, 0);
+}
+
+int ublk_dev_features_end(struct op *op, int res)
+{
+	struct ublk_dev *dev = ublk_dev_of(op);
+	const uint64_t needed = UBLK_ABI_F_RECOVERY | UBLK_ABI_F_RECOVERY_REISSUE;
+	if (res == -EOPNOTSUPP || res == -EINVAL ||
+		(res >= 0 && (dev->call.features & needed) != needed))
+		return op_fail(op, ERR_PRECONDITION,
+			"this kernel's ublk is too old to outlive its server; Linux 6.5 or newer "
+			"is needed, or use loop devices");
+	if (res < 0)
+		return ublk_dev_command_end(op, res);
+	dev->devs->features = dev->call.features;
+	dev->devs->features_known = true;
 	return 0;
 }
 
-static void attach_new(
-	struct ublk_devs *devs, const struct ublkd_request *r, int image_fd, struct ublk_wait *wait)
-{
-	struct ublk_dev *dev = NULL;
-	if (check_attach(devs, r, image_fd, &wait->err) == 0) {
-		dev = ublk_dev_new(devs, DEV_ATTACHING);
-		if (dev == NULL)
-			err_sys(&wait->err, -ENOMEM, "attaching an image");
-	}
-	if (dev == NULL) {
-		fd_close(&image_fd);
-		answer(devs, wait, NULL);
-		return;
-	}
-	dev->image_fd = image_fd;
-	dev->record.flags = r->flags & (UBLKD_READ_ONLY | UBLKD_NO_DISCARD);
-	dev->record.block_size = r->block_size;
-	dev->record.queues = r->queues != 0 ? r->queues : UBLKD_QUEUES_DEFAULT;
-	dev->record.depth = r->depth != 0 ? r->depth : UBLKD_DEPTH_DEFAULT;
-	dev->record.image_dev = r->image_dev;
-	dev->record.image_ino = r->image_ino;
-	snprintf(dev->record.tag, sizeof(dev->record.tag), "%s", r->tag);
-	snprintf(dev->record.path, sizeof(dev->record.path), "%s", r->path);
-	list_push(&dev->waits, &wait->link);
-	ublk_dev_attach(dev);
-}
+/* ---- the image ---- */
 
-/* An image that is on a device already. */
-static void attach_old(
-	struct ublk_dev *dev, const struct ublkd_request *r, int image_fd, struct ublk_wait *wait)
+static int image_open(struct ublk_dev *dev)
 {
-	struct ublk_devs *devs = dev->devs;
-	if (!same_image(dev, r) || !same_tag(dev, r)) {
-		err_set(&wait->err, ERR_PRECONDITION,
-			"the image is on /dev/ublkb%u with the tag \"%s\", or its tag is on another "
-			"image; detach that device first",
-			dev->record.dev_id, dev->record.tag);
-		answer(devs, wait, NULL);
-	} else if (dev->state == DEV_LIVE || dev->state == DEV_RESIZING) {
-		answer(devs, wait, dev);
-	} else if (dev->state == DEV_ATTACHING) {
-		list_push(&dev->waits, &wait->link);
-	} else if (dev->state == DEV_RECOVERING) {
-		/* A descriptor is as good as a path, and may be all there is. */
-		fd_close(&dev->brought_fd);
-		dev->brought_fd = image_fd;
-		image_fd = -1;
-		list_push(&dev->waits, &wait->link);
-		if (!dev->busy)
-			ublk_dev_recover(dev);
-	} else {
-		refuse_busy(devs, wait, dev);
-	}
-	fd_close(&image_fd);
-}
-
-void ublk_devs_attach(struct ublk_devs *devs, const struct ublkd_request *request, int image_fd,
-	struct ublk_wait *wait)
-{
-	err_clear(&wait->err);
-	wait->ends = false;
-	list_for_each (node, &devs->all) {
-		struct ublk_dev *dev = container_of(node, struct ublk_dev, link);
-		if (!same_image(dev, request) && !same_tag(dev, request))
-			continue;
-		attach_old(dev, request, image_fd, wait);
-		return;
-	}
-	attach_new(devs, request, image_fd, wait);
-}
-
-/* NULL when the device is not what the request names. */
-static struct ublk_dev *dev_find(struct ublk_devs *devs, const struct ublkd_request *request)
-{
-	list_for_each (node, &devs->all) {
-		struct ublk_dev *dev = container_of(node, struct ublk_dev, link);
-		if (dev->record.dev_id == request->dev_id && same_image(dev, request) &&
-			same_tag(dev, request))
-			return dev;
-	}
-	return NULL;
-}
-
-void ublk_devs_detach(
-	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait)
-{
-	err_clear(&wait->err);
-	struct ublk_dev *dev = dev_find(devs, request);
-	bool joins = dev != NULL && (dev->state == DEV_DETACHING || dev->state == DEV_ENDING ||
-					    (dev->state == DEV_RECOVERING && dev->busy));
-	if (dev == NULL) {
-		answer(devs, wait, NULL);
-	} else if (joins ||
-		   (!dev->busy && (dev->state == DEV_LIVE || dev->state == DEV_RECOVERING))) {
-		list_push(&dev->waits, &wait->link);
-		wait->ends = true;
-		dev->end_asked = dev->state == DEV_RECOVERING;
-		if (!joins)
-			ublk_dev_end_if_unused(dev);
-		else if (!dev->busy)
-			ublk_dev_end(dev);
-	} else {
-		refuse_busy(devs, wait, dev);
-	}
-}
-
-void ublk_devs_resize(
-	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait)
-{
-	err_clear(&wait->err);
-	wait->ends = false;
-	struct ublk_dev *dev = dev_find(devs, request);
-	if (dev == NULL) {
-		err_set(&wait->err, ERR_NOT_FOUND, "/dev/ublkb%u is not the volume's any more",
-			request->dev_id);
-		answer(devs, wait, NULL);
-	} else if (dev->state != DEV_LIVE || dev->busy) {
-		refuse_busy(devs, wait, dev);
-	} else {
-		list_push(&dev->waits, &wait->link);
-		ublk_dev_set_state(dev, DEV_RESIZING);
-		ublk_dev_resize(dev);
-	}
-}
-
-const struct ublk_dev *ublk_devs_next(const struct ublk_devs *devs, uint32_t dev_id)
-{
-	const struct ublk_dev *best = NULL;
-	list_for_each (node, &devs->all) {
-		const struct ublk_dev *dev = container_of(node, struct ublk_dev, link);
-		/* Without a tag it is not known to be ours; UINT32_MAX has no device yet. */
-		if (dev->record.tag[0] == '\0' || dev->record.dev_id == UINT32_MAX ||
-			dev->record.dev_id < dev_id)
-			continue;
-		if (best == NULL || dev->record.dev_id < best->record.dev_id)
-			best = dev;
-	}
-	return best;
-}
-
-void ublk_dev_describe(const struct ublk_dev *dev, struct ublkd_device *ret)
-{
-	static const uint32_t states[DEV_STATES] = {
-		[DEV_FOUND] = UBLKD_DEV_RECOVERING,
-		[DEV_ATTACHING] = UBLKD_DEV_ATTACHING,
-		[DEV_LIVE] = UBLKD_DEV_LIVE,
-		[DEV_RESIZING] = UBLKD_DEV_LIVE,
-		[DEV_DETACHING] = UBLKD_DEV_DETACHING,
-		[DEV_RECOVERING] = UBLKD_DEV_RECOVERING,
-		[DEV_ENDING] = UBLKD_DEV_DETACHING,
-	};
 	const struct ublk_record *rec = &dev->record;
-	*ret = (struct ublkd_device){
-		.state = states[dev->state],
-		.dev_id = rec->dev_id,
-		.major = dev->major,
-		.minor = dev->minor,
-		.image_dev = rec->image_dev,
-		.image_ino = rec->image_ino,
-		.size_bytes = dev->size_bytes,
-		.block_size = rec->block_size,
-		.flags = rec->flags | (dev->zero_copy ? UBLKD_ZERO_COPY : 0),
-		.queues = rec->queues,
-		.depth = rec->depth,
-		.recoveries = rec->recoveries,
-	};
-	if (dev->state == DEV_RECOVERING && dev->why.code == ERR_NOT_FOUND)
-		ret->state = UBLKD_DEV_WAITING;
-	snprintf(ret->node, sizeof(ret->node), "/dev/ublkb%u", rec->dev_id);
-	memcpy(ret->tag, rec->tag, sizeof(ret->tag));
-	if (ret->state != UBLKD_DEV_LIVE)
-		memcpy(ret->why, dev->why.message, sizeof(ret->why));
-	struct ublk_counters sum = {0};
-	for (unsigned i = 0; i < UBLKD_QUEUES_MAX && dev->queue[i] != NULL; i++)
-		ublk_queue_count(dev->queue[i], &sum);
-	ret->reads = sum.reads;
-	ret->writes = sum.writes;
-	ret->flushes = sum.flushes;
-	ret->discards = sum.discards;
-	ret->read_bytes = sum.read_bytes;
-	ret->written_bytes = sum.written_bytes;
-	ret->errors = sum.errors;
-	ret->last_error_ns = sum.last_error_ns;
-	ret->last_errno = sum.last_errno;
-}
-
-/* ---- opening and closing ---- */
-
-int ublk_devs_open(struct ublk_devs **ret, const struct ublk_devs_config *config)
-{
-	struct ublk_devs *devs = calloc(1, sizeof(*devs));
-	if (devs == NULL)
-		return -ENOMEM;
-	devs->config = *config;
-	list_init(&devs->all);
-	int r = ublk_state_instance(config->state_dirfd, &devs->instance);
-	if (r < 0) {
-		free(devs);
-		return r;
-	}
-	*ret = devs;
+	int flags = (rec->flags & UBLKD_READ_ONLY ? O_RDONLY : O_RDWR) |
+		    (rec->flags & UBLKD_DIRECT_IO ? O_DIRECT : 0) | O_NOFOLLOW | O_CLOEXEC |
+		    O_NONBLOCK;
+	if (rec->path[0] == '\0')
+		return err_set(&dev->job_err, ERR_NOT_FOUND,
+			"/dev/ublkb%u waits for the driver to bring its image", rec->dev_id);
+	dev->image_fd = open(rec->path, flags);
+	if (dev->image_fd < 0)
+		return err_set(&dev->job_err, ERR_NOT_FOUND,
+			"/dev/ublkb%u waits for its image %s (%s): mount its pool, or stage the "
+			"volume again",
+			rec->dev_id, rec->path, strerrordesc_np(errno));
 	return 0;
 }
 
-bool ublk_devs_idle(const struct ublk_devs *devs)
+/* Its lock may be held for a moment by a device that is going, or by what the last data process
+ * still had in flight. */
+static int lock_image(struct ublk_dev *dev)
 {
-	list_for_each (node, &devs->all)
-		if (container_of(node, struct ublk_dev, link)->busy)
-			return false;
-	return true;
+	int r = image_lock(dev->image_fd);
+	for (unsigned ms = 1; r != 0 && ms <= LOCK_WAIT_MS; ms *= 2) {
+		when_sleep_ms(ms);
+		r = image_lock(dev->image_fd);
+	}
+	if (r == -EWOULDBLOCK)
+		return err_set(&dev->job_err, ERR_PRECONDITION,
+			"image %s is locked by a loop device or another process; 'lslocks' and "
+			"'losetup -a' name it: end it",
+			dev->record.path);
+	if (r == 1)
+		return err_set(&dev->job_err, ERR_PRECONDITION,
+			"image %s is open elsewhere, perhaps on a loop device ('losetup -a'); "
+			"detach it there",
+			dev->record.path);
+	return r < 0 ? err_sys(&dev->job_err, r, "locking image %s", dev->record.path) : 0;
 }
 
-unsigned ublk_devs_count(const struct ublk_devs *devs)
+static int image_check(struct ublk_dev *dev)
 {
-	return devs->count;
+	struct ublk_record *rec = &dev->record;
+	struct stat st;
+	int flags = fcntl(dev->image_fd, F_GETFL);
+	if (flags < 0 || fstat(dev->image_fd, &st) < 0)
+		return err_sys(&dev->job_err, -errno, "looking at image %s", rec->path);
+	if (!S_ISREG(st.st_mode) || st.st_dev != rec->image_dev || st.st_ino != rec->image_ino)
+		return err_set(&dev->job_err, ERR_NOT_FOUND,
+			"%s is not the image that was attached: mount its pool again", rec->path);
+	if (st.st_size % rec->block_size != 0 || st.st_size == 0)
+		return err_set(&dev->job_err, ERR_DATA_LOSS,
+			"image %s has %lld bytes, no multiple of %u", rec->path,
+			(long long)st.st_size, rec->block_size);
+	if ((flags & O_ACCMODE) != (rec->flags & UBLKD_READ_ONLY ? O_RDONLY : O_RDWR))
+		return err_set(&dev->job_err, ERR_INVALID,
+			"the descriptor of image %s is not open as its device is to be", rec->path);
+	/* As loop does: smaller sectors than direct I/O can have go through the page cache. */
+	if (flags & O_DIRECT && image_dio_align(dev->image_fd) > rec->block_size) {
+		flags &= ~O_DIRECT;
+		if (fcntl(dev->image_fd, F_SETFL, flags) < 0)
+			return err_sys(&dev->job_err, -errno, "switching direct I/O off");
+	}
+	rec->flags &= ~(uint32_t)UBLKD_DIRECT_IO;
+	rec->flags |= flags & O_DIRECT ? UBLKD_DIRECT_IO : 0;
+	dev->size_bytes = (uint64_t)st.st_size;
+	dev->blksize = (uint32_t)st.st_blksize;
+	return 0;
 }
 
-uint64_t ublk_devs_features(const struct ublk_devs *devs)
+static int image_job(void *arg)
 {
-	return devs->features;
+	struct ublk_dev *dev = arg;
+	int r = dev->image_fd < 0 ? image_open(dev) : 0;
+	if (r == 0)
+		r = image_check(dev);
+	if (r == 0)
+		r = lock_image(dev);
+	if (r < 0)
+		fd_close(&dev->image_fd);
+	return r;
 }
 
-void ublk_devs_close(struct ublk_devs *devs)
+int ublk_dev_image_run(struct op *op)
 {
-	while (devs != NULL && devs->features_asked)
-		if (ring_turn(devs->config.reactor->ring, true) < 0)
-			return;
-	if (devs != NULL)
-		free(devs->lanes);
-	free(devs);
+	return ublk_dev_job(op, image_job);
+}
+
+/* ---- queues ---- */
+
+static void on_queue_served(struct ublk_queue *queue, int res)
+{
+	struct ublk_dev *dev = ublk_queue_owner(queue);
+	if (res < 0) {
+		dev->queues_out--;
+		if (dev->queues_res == 0)
+			dev->queues_res = res;
+	}
+	if (--dev->queues_asked == 0)
+		op_complete(&dev->op, dev->queues_res);
+}
+
+static void on_queue_end(struct ublk_queue *queue, int res)
+{
+	struct ublk_dev *dev = ublk_queue_owner(queue);
+	struct err err = {0};
+	dev->queues_out--;
+	if (res < 0)
+		err_sys(&err, res, "the kernel refuses a queue of /dev/ublkb%u",
+			dev->record.dev_id);
+	else if (dev->state == DEV_LIVE)
+		err_set(&err, ERR_INTERNAL, "/dev/ublkb%u was stopped by somebody else",
+			dev->record.dev_id);
+	if (err.code != ERR_OK)
+		ublk_dev_event(dev, "a queue has ended", &err);
+	/* Whoever stopped the device waits for this with a bound (ublk_dev_life.c). */
+	if (dev->queues_out == 0 && ring_timer_armed(&dev->timer) && ublk_dev_busy(dev)) {
+		ring_timer_cancel(dev->devs->config.reactor->ring, &dev->timer);
+		op_complete(&dev->op, 0);
+	}
+}
+
+static int open_job(void *arg)
+{
+	struct ublk_dev *dev = arg;
+	char node[32];
+	snprintf(node, sizeof(node), "/dev/ublkc%u", dev->record.dev_id);
+	dev->char_fd = open(node, O_RDWR | O_CLOEXEC);
+	for (unsigned ms = 0; dev->char_fd < 0 && errno == ENOENT && ms < NODE_WAIT_MS; ms++) {
+		when_sleep_ms(1);
+		dev->char_fd = open(node, O_RDWR | O_CLOEXEC);
+	}
+	if (dev->char_fd < 0 && errno == ENOENT)
+		return err_set(&dev->job_err, ERR_PRECONDITION,
+			"%s does not appear in /dev: the data process needs the host's /dev", node);
+	if (dev->char_fd < 0)
+		return err_sys(&dev->job_err, -errno, "opening %s", node);
+	for (uint16_t i = 0; i < dev->record.queues; i++) {
+		const struct ublk_queue_spec spec = {
+			.char_fd = dev->char_fd,
+			.image_fd = dev->image_fd,
+			.id = i,
+			.depth = dev->record.depth,
+			.zero_copy = dev->zero_copy,
+			.direct_io = dev->record.flags & UBLKD_DIRECT_IO,
+			.keep_blocks = dev->record.flags & UBLKD_NO_DISCARD,
+			.on_served = on_queue_served,
+			.on_end = on_queue_end,
+			.owner = dev,
+		};
+		int r = ublk_queue_new(&dev->queue[i], &spec);
+		if (r < 0)
+			return err_sys(&dev->job_err, r, "mapping queue %u of %s", i, node);
+	}
+	return 0;
+}
+
+int ublk_dev_open_run(struct op *op)
+{
+	return ublk_dev_job(op, open_job);
+}
+
+int ublk_dev_serve_run(struct op *op)
+{
+	struct ublk_dev *dev = ublk_dev_of(op);
+	int r = 0;
+	dev->queues_asked = 0;
+	dev->queues_res = 0;
+	for (unsigned i = 0; i < dev->record.queues && r == 0; i++) {
+		r = ublk_queue_start(dev->devs->config.io, dev->queue[i]);
+		dev->queues_asked += r == 0;
+		dev->queues_out += r == 0;
+	}
+	if (r < 0)
+		dev->queues_res = r;
+	if (r < 0 && dev->queues_asked == 0)
+		return ublk_dev_serve_end(op, r);
+	return op_wait(op);
+}
+
+int ublk_dev_serve_end(struct op *op, int res)
+{
+	if (res == -ENOSPC)
+		return op_fail(op, ERR_NO_ROOM,
+			"the data process has no room for another queue: start it with more "
+			"--threads, or a higher limit on open files");
+	if (res < 0)
+		return op_fail_sys(
+			op, res, "serving the queues of device %u", ublk_dev_of(op)->record.dev_id);
+	return 0;
+}
+
+static int close_job(void *arg)
+{
+	struct ublk_dev *dev = arg;
+	for (unsigned i = 0; i < UBLKD_QUEUES_MAX; i++) {
+		ublk_queue_free(dev->queue[i]);
+		dev->queue[i] = NULL;
+	}
+	fd_close(&dev->char_fd);
+	return 0;
+}
+
+int ublk_dev_close_run(struct op *op)
+{
+	return ublk_dev_job(op, close_job);
+}
+
+/* ---- the state file ---- */
+
+int ublk_dev_write_state(struct ublk_dev *dev, enum ublk_phase phase)
+{
+	uint32_t before = dev->record.phase;
+	dev->record.phase = phase;
+	int r = ublk_state_write(dev->devs->config.state_dirfd, &dev->record);
+	if (r == 0)
+		return 0;
+	dev->record.phase = before;
+	return err_sys(&dev->job_err, r, "writing the state file of device %u", dev->record.dev_id);
+}
+
+/* Linux up to 6.12 sees that its server has died by the requests that it has to take back from it,
+ * and by the block layer's timeout of 30 s if it has none. So one tag is never given to a request.
+ * Requests are given tags only where no scheduler does (which ublk's single queues have by default,
+ * and loop devices have not). Where sysfs is read-only all works as well, but for that delay. */
+static void tune(const struct ublk_dev *dev)
+{
+	char path[64], text[16];
+	snprintf(path, sizeof(path), "/sys/block/ublkb%u/queue/scheduler", dev->record.dev_id);
+	(void)fd_write_file(AT_FDCWD, path, "none");
+	snprintf(path, sizeof(path), "/sys/block/ublkb%u/queue/nr_requests", dev->record.dev_id);
+	snprintf(text, sizeof(text), "%u", dev->record.depth - 1u);
+	(void)fd_write_file(AT_FDCWD, path, text);
+}
+
+int ublk_dev_read_disk(struct ublk_dev *dev, struct err *err)
+{
+	const char *dir = dev->devs->config.sys_block;
+	char path[128], text[32];
+	unsigned long long sectors;
+	uint32_t major, minor;
+	if (dir == NULL)
+		dir = "/sys/block";
+	snprintf(path, sizeof(path), "%s/ublkb%u/dev", dir, dev->record.dev_id);
+	ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
+	if (n < 0 || sscanf(text, "%u:%u", &major, &minor) != 2)
+		return err_sys(err, n < 0 ? (int)n : -EIO, "reading %s", path);
+	snprintf(path, sizeof(path), "%s/ublkb%u/size", dir, dev->record.dev_id);
+	n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
+	if (n < 0 || sscanf(text, "%llu", &sectors) != 1)
+		return err_sys(err, n < 0 ? (int)n : -EIO, "reading %s", path);
+	dev->major = major;
+	dev->minor = minor;
+	dev->size_bytes = sectors * 512;
+	return 0;
+}
+
+static int note_job(void *arg)
+{
+	struct ublk_dev *dev = arg;
+	int r = ublk_dev_read_disk(dev, &dev->job_err);
+	if (r < 0)
+		return r;
+	if (dev->record.phase == UBLK_PHASE_MAKING)
+		tune(dev);
+	return ublk_dev_write_state(dev, UBLK_PHASE_LIVE);
+}
+
+int ublk_dev_note_run(struct op *op)
+{
+	return ublk_dev_job(op, note_job);
 }

@@ -1,79 +1,158 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ublk devices of one data process: makes them, ends them, and takes over those that the
- * process before it left.
- *
- * A device is ours if the number it carries in the kernel (ublksrv_flags) is that of our state
- * directory; no other is ever touched. What is known of a device is in its state file before
- * anybody is told of it. So a start finds: a file that says "live": recovered, and tried again
- * until it succeeds; "making" or "ending", or a device of ours without a file: nobody uses it,
- * removed.
- *
- * We choose a device's number, and give it to no other as long as anything is left of the device
- * here: its state file has that name, and a late command would be about the other. The kernel's
- * choice would be the least that is free there, which is that of the last device just removed.
+ * One ublk device of the data process: its state, the requests that wait for it, and the steps that
+ * its operations share. Above it are the operations (ublk_dev_life.h, ublk_dev_recover.h), and
+ * above those the table of all devices (ublk_devs.h).
  */
-#ifndef RINGVOL_BLOCKIO_UBLK_DEV_H
-#define RINGVOL_BLOCKIO_UBLK_DEV_H
+#ifndef RINGVOL_BACKENDS_UBLK_DEV_H
+#define RINGVOL_BACKENDS_UBLK_DEV_H
 
-#include "backends/ublk/ublk_ctl.h"
-#include "backends/ublk/ublk_io.h"
-#include "backends/ublk/ublk_state.h"
-#include "backends/ublk/ublkd_proto.h"
-#include "reactor/op.h"
+#include "backends/ublk/ublk_devs.h"
 
-struct ublk_devs;
-struct ublk_dev;
+/* A device's life. An operation runs in each state but LIVE, or waits to be tried again. */
+enum ublk_dev_state {
+	DEV_FOUND,      /* the kernel has it, and is being asked who made it; -> ENDING */
+	DEV_ATTACHING,  /* -> LIVE, ENDING */
+	DEV_LIVE,       /* -> RESIZING, DETACHING */
+	DEV_RESIZING,   /* -> LIVE */
+	DEV_DETACHING,  /* -> ENDING, or back where it was when somebody uses it */
+	DEV_RECOVERING, /* -> LIVE, DETACHING, ENDING */
+	DEV_ENDING,     /* nothing but the end is possible any more */
+	DEV_STATES,
+};
 
-/* One who waits for the end of a request; embed it. on_end comes from the loop; dev is NULL when
- * there is no such device (any more), and valid only during the call. */
-struct ublk_wait {
-	struct list link;
-	struct ring_req turn;
+/* Whether the kernel has the device. */
+enum ublk_dev_kernel {
+	KERNEL_HAS_NOT,
+	KERNEL_HAS,
+	KERNEL_MAY_HAVE, /* a DEL was not answered in time: the number may be another's by now */
+};
+
+/* What the kernel's answer means for a device that a start has found. */
+enum ublk_dev_verdict {
+	VERDICT_NONE,       /* ours and to be recovered, or not known yet */
+	VERDICT_GONE,       /* the kernel does not have it */
+	VERDICT_OTHERS,     /* it is not ours */
+	VERDICT_UNFINISHED, /* ours, and nobody uses it: it was being made, or being removed */
+};
+
+struct ublk_dev {
 	struct ublk_devs *devs;
-	struct ublk_dev *dev;
-	bool ends; /* waits for the device's end */
-	struct err err;
-	void (*on_end)(struct ublk_wait *wait, const struct ublk_dev *dev, int res);
+	struct list link; /* ublk_devs.all, in no order */
+	enum ublk_dev_state state;
+	enum ublk_dev_state before; /* DETACHING: where it goes back to when it is in use */
+	/* DETACHING: goes on with the device when it is in use; NULL: nothing does. */
+	void (*on_in_use)(struct ublk_dev *dev);
+	enum ublk_dev_kernel kernel;
+	struct ublk_record record;
+	bool recorded; /* a state file exists, or is being written */
+	bool zero_copy;
+	int image_fd, char_fd;
+	int brought_fd; /* RECOVERING: the image, from an ATTACH, for the next try */
+	enum ublk_dev_verdict verdict;
+	uint64_t size_bytes;
+	uint32_t blksize; /* of the image's file system */
+	uint32_t major, minor;
+	struct ublk_queue *queue[UBLKD_QUEUES_MAX];
+	unsigned queues_out;   /* started and not ended */
+	unsigned queues_asked; /* on_served is still to come */
+	int queues_res;
+	/* the operation under way; the call and job_err belong to its steps */
+	struct op op;
+	struct ublk_ctl_call call;
+	struct err job_err;
+	struct err cause;        /* why the device ends, for those who wait for its beginning */
+	struct err why;          /* why the last try failed */
+	struct ring_timer timer; /* the next try, or the bound on queues */
+	unsigned retry_ms;
+	struct list waits; /* ublk_wait.link */
 };
 
-struct ublk_devs_config {
-	struct reactor *reactor;
-	struct ublk_ctl *ctl;
-	struct ublk_io *io;
-	int state_dirfd;
-	unsigned devices_max;
-	uint32_t first_id;     /* numbers of new devices begin here; 0 but in tests */
-	const char *sys_block; /* where the kernel tells of disks; NULL: /sys/block */
-	/* For the log: what ended by itself, not by a request. err: what went wrong, or no error.
-	 */
-	void (*on_event)(
-		void *arg, const struct ublk_dev *dev, const char *what, const struct err *err);
-	void *arg;
+/* The work threads that devices with images on one file system share. */
+struct ublk_lane {
+	uint64_t image_dev;
+	struct lane *lane;
 };
 
-int ublk_devs_open(struct ublk_devs **ret, const struct ublk_devs_config *config);
-/* Reads the state files and asks the kernel what it has; blocking, before the loop starts. Recovery
- * and removal then go on in the loop. */
-int ublk_devs_adopt(struct ublk_devs *devs, struct err *err);
-/* True when no operation is under way (one that waits to be tried again is not). */
-bool ublk_devs_idle(const struct ublk_devs *devs);
-unsigned ublk_devs_count(const struct ublk_devs *devs);
-/* With no device left and idle. NULL is legal. */
-void ublk_devs_close(struct ublk_devs *devs);
+struct ublk_devs {
+	struct ublk_devs_config config;
+	uint32_t instance;
+	uint64_t features;
+	bool features_known;
+	bool features_asked;
+	struct ublk_ctl_call features_call; /* at the start; an attach asks again if need be */
+	struct list all;                    /* ublk_dev.link */
+	unsigned count;
+	struct ublk_lane *lanes;
+	size_t lane_count, lane_cap;
+};
 
-/* UBLK_ABI_F_* of the kernel; 0 as long as none has answered. */
-uint64_t ublk_devs_features(const struct ublk_devs *devs);
+static inline struct ublk_dev *ublk_dev_of(struct op *op)
+{
+	return container_of(op, struct ublk_dev, op);
+}
 
-/* Requests of ublkd_proto.h. image_fd becomes theirs. */
-void ublk_devs_attach(struct ublk_devs *devs, const struct ublkd_request *request, int image_fd,
-	struct ublk_wait *wait);
-void ublk_devs_detach(
-	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait);
-void ublk_devs_resize(
-	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait);
-/* The device with the least id from dev_id on; NULL: none. */
-const struct ublk_dev *ublk_devs_next(const struct ublk_devs *devs, uint32_t dev_id);
-void ublk_dev_describe(const struct ublk_dev *dev, struct ublkd_device *ret);
+enum { UBLK_DEV_RETRY_FIRST_MS = 20 }; /* then twice as long each time */
+
+struct ublk_dev *ublk_dev_new(struct ublk_devs *devs, enum ublk_dev_state state);
+void ublk_dev_free(struct ublk_dev *dev);
+/* True while anything is left of a device with that number. */
+bool ublk_dev_has_id(const struct ublk_devs *devs, uint32_t dev_id);
+/* What devices of ours carry in the kernel. */
+uint64_t ublk_dev_server_flags(const struct ublk_devs *devs);
+/* Asserts that the transition is one of the table. */
+void ublk_dev_set_state(struct ublk_dev *dev, enum ublk_dev_state state);
+
+/* Ends the requests that wait. `ends`: also those that wait for the device's end, which go on
+ * waiting otherwise. */
+void ublk_dev_wake(struct ublk_dev *dev, const struct err *err, bool ends);
+/* Answers one request. dev: NULL when there is no such device. */
+void ublk_dev_answer(struct ublk_wait *wait, const struct ublk_dev *dev);
+/* Whether a request waits for the device's end. */
+bool ublk_dev_end_is_wanted(const struct ublk_dev *dev);
+
+/* Starts an operation; none is under way. */
+void ublk_dev_start(struct ublk_dev *dev, const char *name, const struct op_step *steps,
+	void (*on_end)(struct op *op));
+static inline bool ublk_dev_busy(const struct ublk_dev *dev)
+{
+	return dev->op.running;
+}
+/* Arms fn after a delay that grows with each try. */
+void ublk_dev_retry(struct ublk_dev *dev, ring_timer_fn *fn);
+void ublk_dev_event(struct ublk_dev *dev, const char *what, const struct err *err);
+
+/* ---- steps ---- */
+
+/* A control command; its answer is the step's result. */
+int ublk_dev_command(struct op *op, uint32_t command, uint64_t data);
+/* The end of such a step: what the kernel said, as an error that names command and device. */
+int ublk_dev_command_end(struct op *op, int res);
+/* A job that works on the device; its error is dev->job_err. */
+int ublk_dev_job(struct op *op, int (*fn)(void *dev));
+int ublk_dev_job_end(struct op *op, int res);
+
+/* "features": what the kernel's ublk can do. */
+bool ublk_dev_features_done(struct op *op);
+int ublk_dev_features_run(struct op *op);
+int ublk_dev_features_end(struct op *op, int res);
+/* "image": opens the image by its path unless it is open, and locks it. */
+int ublk_dev_image_run(struct op *op);
+/* "open": the control node, and its queues. */
+int ublk_dev_open_run(struct op *op);
+/* "serve": the queues are given to threads. */
+int ublk_dev_serve_run(struct op *op);
+int ublk_dev_serve_end(struct op *op, int res);
+/* "note": the state file says "live". */
+int ublk_dev_note_run(struct op *op);
+/* "close": what "open" opened; no queue is out. */
+int ublk_dev_close_run(struct op *op);
+
+/* Blocking, for jobs: writes the device's state file, which says `phase`. 0, or -errno with
+ * dev->job_err set. */
+int ublk_dev_write_state(struct ublk_dev *dev, enum ublk_phase phase);
+/* Blocking: the number and the size of the device's disk, from sysfs. 0, or -errno with *err set.
+ * The disk is there from START_DEV to the end, also while nobody serves it. */
+int ublk_dev_read_disk(struct ublk_dev *dev, struct err *err);
 
 #endif

@@ -1,36 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes over what the data process before this one left: looks through state files and the kernel's
- * devices once, then recovers or removes each.
+ * Takes over a device that the data process before this one left: asks the kernel what it is, then
+ * recovers or removes it.
  *
  * The happy path of a recovery: the kernel says QUIESCED; open the image and lock it, which waits
  * for the last I/O of the dead process; START_USER_RECOVERY, open and serve the queues,
- * END_USER_RECOVERY, note it. The kernel then issues again what was in flight.
+ * END_USER_RECOVERY, the state file. The kernel then issues again what was in flight.
  *
  * Whatever fails is tried again until it succeeds: I/O waits meanwhile, and there is nothing better
  * for it. The image may be out of sight (another mount namespace), until a driver brings it.
  */
-#include "backends/ublk/ublk_dev_priv.h"
+#include "backends/ublk/ublk_dev_recover.h"
 
+#include "backends/ublk/ublk_dev_life.h"
 #include "base/fd.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- the steps ---- */
 
 static int look_run(struct op *op)
 {
-	dev_of(op)->verdict = VERDICT_NONE;
-	dev_of(op)->call.info = (struct ublk_abi_info){0};
+	ublk_dev_of(op)->verdict = VERDICT_NONE;
+	ublk_dev_of(op)->call.info = (struct ublk_abi_info){0};
 	return ublk_dev_command(op, UBLK_ABI_GET_INFO, 0);
 }
 
 static int look_end(struct op *op, int res)
 {
-	struct ublk_dev *dev = dev_of(op);
+	struct ublk_dev *dev = ublk_dev_of(op);
 	const struct ublk_abi_info *info = &dev->call.info;
 	struct err no_module = {0};
 	dev->verdict = VERDICT_NONE;
@@ -49,7 +48,7 @@ static int look_end(struct op *op, int res)
 	if (dev->verdict != VERDICT_NONE)
 		return op_fail(
 			op, ERR_NOT_FOUND, "device %u has nothing to recover", dev->record.dev_id);
-	dev->made = true;
+	dev->kernel = KERNEL_HAS;
 	if (info->state != UBLK_ABI_QUIESCED)
 		return op_fail(op, ERR_UNAVAILABLE,
 			"the data process before this one (pid %d) is still ending", info->pid);
@@ -61,28 +60,23 @@ static int look_end(struct op *op, int res)
 
 static bool served(struct op *op)
 {
-	return dev_of(op)->queues_out != 0;
+	return ublk_dev_of(op)->queues_out != 0;
 }
 
 static int image_run(struct op *op)
 {
-	struct ublk_dev *dev = dev_of(op);
+	struct ublk_dev *dev = ublk_dev_of(op);
 	if (dev->image_fd < 0) {
 		dev->image_fd = dev->brought_fd;
 		dev->brought_fd = -1;
 	}
-	return ublk_dev_job(op, dev_image_job);
+	return ublk_dev_image_run(op);
 }
 
 /* A second try finds the lock taken, by us. */
 static bool image_done(struct op *op)
 {
-	return dev_of(op)->char_fd >= 0;
-}
-
-static int close_run(struct op *op)
-{
-	return ublk_dev_job(op, dev_close_job);
+	return ublk_dev_of(op)->char_fd >= 0;
 }
 
 static int begin_run(struct op *op)
@@ -92,20 +86,21 @@ static int begin_run(struct op *op)
 
 static int finish_run(struct op *op)
 {
-	dev_of(op)->record.recoveries++;
+	ublk_dev_of(op)->record.recoveries++;
 	return ublk_dev_command(op, UBLK_ABI_END_RECOVERY, (uint64_t)getpid());
 }
 
 static const struct op_step recover_steps[] = {
 	{"look", .done = served, .run = look_run, .end = look_end},
-	{"features", .done = dev_features_done, .run = dev_features_run, .end = dev_features_end},
+	{"features", .done = ublk_dev_features_done, .run = ublk_dev_features_run,
+		.end = ublk_dev_features_end},
 	{"image", .done = image_done, .run = image_run, .end = ublk_dev_job_end},
-	{"close", .done = served, .run = close_run, .end = ublk_dev_job_end},
+	{"close", .done = served, .run = ublk_dev_close_run, .end = ublk_dev_job_end},
 	{"begin", .done = served, .run = begin_run, .end = ublk_dev_command_end},
-	{"open", .done = served, .run = dev_open_run, .end = ublk_dev_job_end},
-	{"serve", .done = served, .run = dev_serve_run, .end = dev_serve_end},
+	{"open", .done = served, .run = ublk_dev_open_run, .end = ublk_dev_job_end},
+	{"serve", .done = served, .run = ublk_dev_serve_run, .end = ublk_dev_serve_end},
 	{"finish", .run = finish_run, .end = ublk_dev_command_end},
-	{"settle", .run = dev_settle_run, .end = ublk_dev_job_end},
+	{"note", .run = ublk_dev_note_run, .end = ublk_dev_job_end},
 	{NULL},
 };
 
@@ -121,16 +116,13 @@ static void on_retry(struct ring_timer *timer)
 	ublk_dev_recover(container_of(timer, struct ublk_dev, timer));
 }
 
-static void on_looked(struct op *op);
-
 static void on_look_retry(struct ring_timer *timer)
 {
-	ublk_dev_start(
-		container_of(timer, struct ublk_dev, timer), "ublk look", look_steps, on_looked);
+	ublk_dev_look(container_of(timer, struct ublk_dev, timer));
 }
 
-/* True when the look has settled that there is nothing to recover. */
-static bool settle_look(struct ublk_dev *dev)
+/* True when there is nothing to recover: the device is on its way out. */
+static bool let_go(struct ublk_dev *dev)
 {
 	if (dev->verdict == VERDICT_NONE)
 		return false;
@@ -140,10 +132,11 @@ static bool settle_look(struct ublk_dev *dev)
 		return true;
 	}
 	/* Without a device of ours only the file goes. */
-	dev->made = dev->verdict == VERDICT_UNFINISHED;
+	bool unfinished = dev->verdict == VERDICT_UNFINISHED;
+	dev->kernel = unfinished ? KERNEL_HAS : KERNEL_HAS_NOT;
 	ublk_dev_event(dev,
-		dev->made ? "removing a device that was not finished"
-			  : "removing the state file of a device that is gone",
+		unfinished ? "removing a device that was not finished"
+			   : "removing the state file of a device that is gone",
 		NULL);
 	ublk_dev_set_state(dev, DEV_ENDING);
 	ublk_dev_end(dev);
@@ -152,9 +145,8 @@ static bool settle_look(struct ublk_dev *dev)
 
 static void on_looked(struct op *op)
 {
-	struct ublk_dev *dev = dev_of(op);
-	dev->busy = false;
-	if (!settle_look(dev)) {
+	struct ublk_dev *dev = ublk_dev_of(op);
+	if (!let_go(dev)) {
 		dev->why = op->err;
 		ublk_dev_retry(dev, on_look_retry);
 	}
@@ -162,26 +154,25 @@ static void on_looked(struct op *op)
 
 static void on_recovered(struct op *op)
 {
-	struct ublk_dev *dev = dev_of(op);
-	dev->busy = false;
+	struct ublk_dev *dev = ublk_dev_of(op);
 	if (!op_failed(op)) {
 		err_clear(&dev->why);
-		dev->retry_ms = DEV_RETRY_FIRST_MS;
+		dev->retry_ms = UBLK_DEV_RETRY_FIRST_MS;
 		ublk_dev_set_state(dev, DEV_LIVE);
 		fd_close(&dev->brought_fd);
 		ublk_dev_event(dev, "recovered", NULL);
 		ublk_dev_wake(dev, &op->err, false);
-		if (dev->end_asked)
-			ublk_dev_end_if_unused(dev);
+		if (ublk_dev_end_is_wanted(dev))
+			ublk_dev_end_if_unused(dev, ublk_dev_recover);
 		return;
 	}
-	if (settle_look(dev))
+	if (let_go(dev))
 		return;
 	if (dev->why.code == ERR_OK || strcmp(dev->why.message, op->err.message) != 0)
 		ublk_dev_event(dev, "a device cannot be recovered yet", &op->err);
 	dev->why = op->err;
-	if (dev->end_asked) {
-		ublk_dev_end_if_unused(dev);
+	if (ublk_dev_end_is_wanted(dev)) {
+		ublk_dev_end_if_unused(dev, ublk_dev_recover);
 	} else if (dev->brought_fd >= 0 && dev->image_fd < 0) {
 		/* It came while this try was on its way without it. */
 		ublk_dev_recover(dev);
@@ -196,83 +187,7 @@ void ublk_dev_recover(struct ublk_dev *dev)
 	ublk_dev_start(dev, "ublk recover", recover_steps, on_recovered);
 }
 
-/* ---- the start ---- */
-
-static void on_record(void *arg, uint32_t dev_id, const struct ublk_record *record)
+void ublk_dev_look(struct ublk_dev *dev)
 {
-	struct ublk_devs *devs = arg;
-	const struct err damaged = {.code = ERR_DATA_LOSS,
-		.message = "its state file is damaged, so nobody knows its image; it is left "
-			   "alone: end its users, remove the file and start again"};
-	struct ublk_dev *dev = ublk_dev_new(devs, DEV_RECOVERING);
-	if (dev == NULL)
-		return;
-	dev->record.dev_id = dev_id;
-	dev->recorded = true;
-	if (record == NULL) {
-		dev->why = damaged;
-		ublk_dev_event(dev, "a device cannot be recovered", &damaged);
-		return;
-	}
-	dev->record = *record;
-	/* Who asks before it is recovered is to know its mounts, and a detach whether it has any.
-	 * A device that is gone has no disk. */
-	struct err gone = {0};
-	(void)ublk_dev_read_disk(dev, &gone);
-}
-
-/* Devices the kernel has; an empty directory, or none, without the module. */
-static int find_devices(struct ublk_devs *devs)
-{
-	_cleanup_dir_ DIR *dir = opendir("/sys/class/ublk-char");
-	if (dir == NULL)
-		return errno == ENOENT ? 0 : -errno;
-	for (;;) {
-		errno = 0;
-		const struct dirent *entry = readdir(dir);
-		if (entry == NULL)
-			return -errno;
-		unsigned dev_id;
-		char rest;
-		if (sscanf(entry->d_name, "ublkc%u%c", &dev_id, &rest) != 1 ||
-			ublk_dev_has_id(devs, dev_id))
-			continue;
-		struct ublk_dev *dev = ublk_dev_new(devs, DEV_FOUND);
-		if (dev == NULL)
-			return -ENOMEM;
-		dev->record.dev_id = dev_id;
-	}
-}
-
-static void on_features(struct ublk_ctl_call *call, int res)
-{
-	struct ublk_devs *devs = container_of(call, struct ublk_devs, features_call);
-	devs->features_asked = false;
-	if (res >= 0)
-		devs->features = call->features;
-}
-
-int ublk_devs_adopt(struct ublk_devs *devs, struct err *err)
-{
-	struct err no_module = {0};
-	if (ublk_ctl_ready(devs->config.ctl, &no_module) == 0) {
-		devs->features_call = (struct ublk_ctl_call){
-			.command = UBLK_ABI_GET_FEATURES, .on_end = on_features};
-		devs->features_asked = true;
-		ublk_ctl_submit(devs->config.ctl, &devs->features_call);
-	}
-	int r = ublk_state_each(devs->config.state_dirfd, on_record, devs);
-	if (r < 0)
-		return err_sys(err, r, "reading the state files");
-	r = find_devices(devs);
-	if (r < 0)
-		return err_sys(err, r, "looking for ublk devices in /sys/class/ublk-char");
-	list_for_each (node, &devs->all) {
-		struct ublk_dev *dev = container_of(node, struct ublk_dev, link);
-		if (dev->state == DEV_FOUND)
-			ublk_dev_start(dev, "ublk look", look_steps, on_looked);
-		else if (dev->record.phase != 0)
-			ublk_dev_recover(dev);
-	}
-	return 0;
+	ublk_dev_start(dev, "ublk look", look_steps, on_looked);
 }

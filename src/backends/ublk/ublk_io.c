@@ -12,7 +12,7 @@
  * It fails when a table is full (-ENOSPC before anything has happened), or when the kernel refuses
  * a registration, which the loop hears as the result of on_served.
  */
-#include "backends/ublk/ublk_io_priv.h"
+#include "backends/ublk/ublk_serve.h"
 #include "base/fd.h"
 
 #include <errno.h>

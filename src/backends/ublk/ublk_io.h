@@ -10,8 +10,8 @@
  * device that starts (as for loop), and a process killed at that moment cannot wait for its own
  * reads for ever.
  */
-#ifndef RINGVOL_BLOCKIO_UBLK_IO_H
-#define RINGVOL_BLOCKIO_UBLK_IO_H
+#ifndef RINGVOL_BACKENDS_UBLK_IO_H
+#define RINGVOL_BACKENDS_UBLK_IO_H
 
 #include "backends/ublk/ublk_abi.h"
 #include "reactor/ring.h"

@@ -24,7 +24,7 @@
  * given it to another request, which would then count as done and be lost. A commit behind I/O that
  * does not sleep runs in our own thread or, if that is being killed, not at all.
  */
-#include "backends/ublk/ublk_io_priv.h"
+#include "backends/ublk/ublk_serve.h"
 
 #include "base/when.h"
 

@@ -8,8 +8,8 @@
  * reads the entry when its turn comes, and not, as for all else, when it is submitted. It also
  * saves filling in what never changes. The other entries are used in turn, as usual.
  */
-#ifndef RINGVOL_BLOCKIO_UBLK_SQ_H
-#define RINGVOL_BLOCKIO_UBLK_SQ_H
+#ifndef RINGVOL_BACKENDS_UBLK_SQ_H
+#define RINGVOL_BACKENDS_UBLK_SQ_H
 
 #include <liburing.h>
 

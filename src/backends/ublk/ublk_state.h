@@ -4,8 +4,8 @@
  * image a device serves. The directory is on a tmpfs (/run), for devices do not outlive the kernel;
  * a file is replaced by rename, so it is whole or absent. Synchronous, for work jobs and starts.
  */
-#ifndef RINGVOL_BLOCKIO_UBLK_STATE_H
-#define RINGVOL_BLOCKIO_UBLK_STATE_H
+#ifndef RINGVOL_BACKENDS_UBLK_STATE_H
+#define RINGVOL_BACKENDS_UBLK_STATE_H
 
 #include "backends/ublk/ublkd_proto.h"
 #include "base/err.h"

@@ -13,8 +13,8 @@
  *   ublkc_submit(client, &req->call, timeout_ms);
  *   return op_wait(op);                    // on_attached calls op_complete()
  */
-#ifndef RINGVOL_BLOCKIO_UBLKC_H
-#define RINGVOL_BLOCKIO_UBLKC_H
+#ifndef RINGVOL_BACKENDS_UBLKC_H
+#define RINGVOL_BACKENDS_UBLKC_H
 
 #include "backends/ublk/ublkd_proto.h"
 #include "base/err.h"

@@ -17,7 +17,7 @@
  *
  * The image and its lock. ATTACH brings the image as a descriptor (SCM_RIGHTS), opened read-write
  * (or read-only), with O_DIRECT where direct I/O is wanted, and *not locked*: the data process
- * takes flock(LOCK_EX) on it and looks for users who do not know of the lock, as bytes_lock() does
+ * takes flock(LOCK_EX) on it and looks for users who do not know of the lock, as image_lock() does
  * for loop. The driver closes its copy when the reply is there. The lock then lives as long as the
  * device is served. It is let go when the data process dies, after the last of its reads and
  * writes: the kernel keeps the open file until then, so a recovery, which takes the lock again
@@ -32,9 +32,12 @@
  * ATTACH. Where the path is not visible to the data process (its own mount namespace) the device
  * waits, UBLKD_DEV_WAITING, until an ATTACH brings the descriptor.
  */
-#ifndef RINGVOL_BLOCKIO_UBLKD_PROTO_H
-#define RINGVOL_BLOCKIO_UBLKD_PROTO_H
+#ifndef RINGVOL_BACKENDS_UBLKD_PROTO_H
+#define RINGVOL_BACKENDS_UBLKD_PROTO_H
 
+#include "base/err.h"
+
+#include <stddef.h>
 #include <stdint.h>
 
 #define UBLKD_SOCKET    "/run/ringvol/ublkd.sock"
@@ -146,5 +149,24 @@ struct ublkd_reply {
 	 * device with the least id from dev_id on; state NONE: there is no more. */
 	struct ublkd_device device;
 };
+
+/* ---- single messages, for both ends ---- */
+
+/* A connected, non-blocking socket, its other end root's; or -errno (-EPERM: it is not). */
+int ublkd_connect(const char *path);
+/* What a failed connect means, for a sentence that begins with "the data process at PATH". */
+const char *ublkd_connect_why(int r);
+/* Completes the head and sends it, with image_fd unless that is -1; never waits. 0 or -errno;
+ * -EAGAIN: the socket is full. */
+int ublkd_send(int fd, const struct ublkd_request *request, int image_fd);
+/* Makes a reply of `len` bytes whole: zeros for what an older sender does not know, strings ended.
+ * -EPROTO when it is none. */
+int ublkd_check_reply(struct ublkd_reply *reply, size_t len);
+/* The same for a request. */
+int ublkd_check_request(struct ublkd_request *request, size_t len);
+/* The reply's result; an error's code and message go to *err. */
+int ublkd_reply_result(const struct ublkd_reply *reply, struct err *err);
+/* And the other way: sets res, code and message. */
+void ublkd_reply_fail(struct ublkd_reply *reply, int res, const struct err *err);
 
 #endif

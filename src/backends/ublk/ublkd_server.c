@@ -14,7 +14,7 @@
  */
 #include "backends/ublk/ublkd_server.h"
 
-#include "backends/ublk/ublkc_wire.h"
+#include "backends/ublk/ublkd_proto.h"
 #include "base/fd.h"
 #include "base/log.h"
 
@@ -141,7 +141,7 @@ static void request_refuse(
 {
 	struct err err = {0};
 	int res = err_set(&err, code, fmt, detail);
-	ublkc_wire_fail(&r->reply, res, &err);
+	ublkd_reply_fail(&r->reply, res, &err);
 	request_reply(r);
 }
 
@@ -166,9 +166,9 @@ static void on_wait_end(struct ublk_wait *wait, const struct ublk_dev *dev, int 
 {
 	struct request *r = container_of(wait, struct request, wait);
 	if (dev != NULL)
-		ublk_dev_describe(dev, &r->reply.device);
+		ublk_devs_describe(dev, &r->reply.device);
 	if (res < 0)
-		ublkc_wire_fail(&r->reply, res, &wait->err);
+		ublkd_reply_fail(&r->reply, res, &wait->err);
 	log_request(r, dev != NULL ? &r->reply.device : NULL, res);
 	request_reply(r);
 }
@@ -191,7 +191,7 @@ static void serve_list(struct request *r)
 {
 	const struct ublk_dev *dev = ublk_devs_next(r->session->server->devs, r->in.dev_id);
 	if (dev != NULL)
-		ublk_dev_describe(dev, &r->reply.device);
+		ublk_devs_describe(dev, &r->reply.device);
 	request_reply(r);
 }
 
@@ -252,7 +252,7 @@ static void session_take(struct session *s, size_t len)
 {
 	int fd = take_descriptor(&s->msg);
 	struct request *r = NULL;
-	if (ublkc_wire_check_request(&s->incoming, len) == 0)
+	if (ublkd_check_request(&s->incoming, len) == 0)
 		r = calloc(1, sizeof(*r));
 	if (r == NULL) {
 		fd_close(&fd);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data process's socket: takes requests of ublkd_proto.h and answers them. */
-#ifndef RINGVOL_UBLKD_SERVER_H
-#define RINGVOL_UBLKD_SERVER_H
+#ifndef RINGVOL_BACKENDS_UBLKD_SERVER_H
+#define RINGVOL_BACKENDS_UBLKD_SERVER_H
 
-#include "backends/ublk/ublk_dev.h"
+#include "backends/ublk/ublk_devs.h"
 
 struct ublkd_server;
 

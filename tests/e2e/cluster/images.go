@@ -36,9 +36,9 @@ func (c *Cluster) images() error {
 // sidecarImages gives containerd the sidecars.
 func (c *Cluster) sidecarImages() error {
 	return c.packPrograms(program{name: ProvisionerImage, path: c.bin("csi-provisioner")},
-		program{name: sidecars + "csi-resizer:v2.3.0", path: c.bin("csi-resizer")},
-		program{name: sidecars + "csi-snapshotter:v8.7.0", path: c.bin("csi-snapshotter")},
-		program{name: sidecars + "snapshot-controller:v8.7.0", path: c.bin("snapshot-controller")})
+		program{name: sidecars + "csi-resizer:v2.2.0", path: c.bin("csi-resizer")},
+		program{name: sidecars + "csi-snapshotter:v8.6.0", path: c.bin("csi-snapshotter")},
+		program{name: sidecars + "snapshot-controller:v8.6.0", path: c.bin("snapshot-controller")})
 }
 
 func (c *Cluster) packPrograms(programs ...program) error {

@@ -44,8 +44,8 @@ storageClasses:
 node: {blockOnLoop: %t}
 snapshots: {enabled: true}
 snapshotController: {enabled: true}
-# The sidecar is the version that can be had as a module; its image is made here, so it has another digest.
-sidecars: {provisioner: {image: "` + sidecars + `csi-provisioner:v6.3.0", digest: ""}}
+# The sidecars' images are made here, so they have other digests.
+sidecars: {provisioner: {digest: ""}, snapshotter: {digest: ""}, resizer: {digest: ""}, snapshotController: {digest: ""}}
 `
 
 // Prepare makes what the chart takes for granted: the pool's file system, images, the API of snapshots.

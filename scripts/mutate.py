@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""./dev mutate [FILE...] [--seed N] [--count N]: breaks one line of src at a time, and tells whether a test notices.
+
+Each mutant is one change inside a function's body, chosen at random, in a copy of the tree that is removed at the end. Those
+unit, wire and sim tests run that have the changed file in their program, until one fails or hangs. A mutant that does not
+compile is replaced by another. What a killed test leaves (processes, loop devices, files) is removed before the next one.
+"""
+import argparse
+import concurrent.futures
+import ctypes
+import fcntl
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+TOP = pathlib.Path(__file__).resolve().parents[1]
+SUITES = ("unit", "wire", "sim")
+NOT_OK = re.compile(r"^not ok\s+(?:\d+\s+)?-?\s*(\S+)", re.M)
+
+# ---- what is changed ----
+
+SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|' r"'(?:\\.|[^'\\\n])+'", re.S)
+TYPE_FIRST = re.compile(r"(?:static|const|typedef|struct|enum|union|unsigned|signed|long|short|int|char|bool|void|float|double|va_list)\b"
+                        r"|\w+_(?:t|fn)\b|(?!return\b|goto\b|else\b|case\b)\w+ \**\w+( =|;|\[|,)|__attribute__|_cleanup")
+STATEMENT = re.compile(r"(?:[\w.>\[\]*-]+\(.*\)|[\w.>\[\]*()-]+ [-+|&^]?= .*|(?:\+\+|--)?[\w.>\[\]-]+(?:\+\+|--)?|goto \w+|continue|break);$")
+# A name, what is looked for in the code, what it becomes.
+SWAPS = (
+    ("a comparison turned round", r" (==|!=|<=|>=|<|>) ", {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}),
+    ("a bound off by one", r" (<=|>=|<|>) ", {"<": "<=", ">": ">=", "<=": "<", ">=": ">"}),
+    ("and for or", r" (&&|\|\|)(?= |$)", {"&&": "||", "||": "&&"}),
+    ("plus for minus", r" ([-+]) ", {"+": "-", "-": "+"}),
+    ("a truth turned round", r"\b(true|false)\b", {"true": "false", "false": "true"}),
+)
+
+
+def masked(text):
+    """The text with blanks for what is in comments, strings and lines of the preprocessor; as long as the text."""
+    def blank(found):
+        return re.sub(r"[^\n]", " ", found[0])
+    text = SKIPPED.sub(blank, text)
+    return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.M)
+
+
+def bodies(lines):
+    """The numbers of the lines inside functions: the format puts a function's braces alone into the first column."""
+    inside = False
+    for number, line in enumerate(lines):
+        if line.rstrip() == "{":
+            inside = True
+        elif line.startswith("}"):
+            inside = False
+        elif inside:
+            yield number
+
+
+def condition(line):
+    """The span of the condition in "if (...)", if it ends on the line."""
+    start = re.match(r"\s*(?:\} else )?if \(", line)
+    depth = 1
+    for at in range(start.end() if start else len(line), len(line)):
+        depth += {"(": 1, ")": -1}.get(line[at], 0)
+        if depth == 0:
+            return start.end(), at
+    return None
+
+
+def changes(line, before):
+    """What may be changed in a line of code: (what kind, from, to, by what). before: the code above it."""
+    code = line.strip()
+    if not code or TYPE_FIRST.match(code) or code.startswith("assert(") or code.startswith("case "):
+        return
+    begin, end = line.index(code), len(line.rstrip())
+    if STATEMENT.match(code) and (before[-1:] in ";{}:)" or before.endswith("else")) and code.count("(") == code.count(")"):
+        yield "a statement left out", begin, end, ";"
+    returned = re.match(r"return (.*);$", code)
+    if returned and returned[1] not in ("true", "false", "NULL"):
+        if returned[1] == "0":
+            yield "success made an error", begin, end, "return -5;"
+        elif re.fullmatch(r"-E[A-Z0-9]+|r|res", returned[1]):
+            yield "an error made success", begin, end, "return 0;"
+    for kind, pattern, becomes in SWAPS:
+        for found in re.finditer(pattern, line):
+            yield kind, found.start(1), found.end(1), becomes[found[1]]
+    for found in re.finditer(r"(?<![\w.])\d+(?![\w.])", line):
+        yield "a constant off by one", found.start(), found.end(), str(int(found[0]) + 1)
+    span = condition(line)
+    if span:
+        yield "a condition negated", *span, f"!({line[slice(*span)]})"
+
+
+def mutants(text):
+    """A list for each line that can be changed: (line number, kind, from, to, by what)."""
+    lines = masked(text).split("\n")
+    for number in bodies(lines):
+        before = next((line.rstrip() for line in reversed(lines[:number]) if line.strip()), "")
+        found = [(number, *change) for change in changes(lines[number], before)]
+        if found:
+            yield found
+
+
+def changed(text, mutant):
+    number, _, start, end, new = mutant
+    lines = text.split("\n")
+    lines[number] = lines[number][:start] + (new if not new.startswith("!(") else f"!({lines[number][start:end]})") + lines[number][end:]
+    return "\n".join(lines)
+
+
+# ---- what a test leaves ----
+
+def be_reaper():
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of tests become our children
+
+
+def kill_children():
+    """All of them; no test is run meanwhile."""
+    while True:
+        children = [int(pid) for task in pathlib.Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+        if not children:
+            return
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def clear(directory):
+    """Empties the directory and detaches the loop devices over its files."""
+    inodes = {entry.stat().st_ino for entry in directory.rglob("*") if entry.is_file() and not entry.is_symlink()}
+    for loop in pathlib.Path("/sys/block").glob("loop*/loop"):
+        try:
+            with open(f"/dev/{loop.parent.name}", "rb") as device:
+                status = fcntl.ioctl(device, 0x4C05, bytes(232))  # LOOP_GET_STATUS64
+                number, inode = struct.unpack_from("QQ", status)
+                if inode in inodes and number & 0xffff == os.stat(directory).st_dev & 0xffff:
+                    fcntl.ioctl(device, 0x4C01)  # LOOP_CLR_FD
+        except OSError:
+            pass
+    for entry in directory.iterdir():
+        shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+# ---- the copy and its tests ----
+
+class Tree:
+    """A copy of the source tree, built, and its test programs."""
+
+    def __init__(self, top, at):
+        self.at = pathlib.Path(at)
+        self.tmp = self.at / "tmp"
+        self.top = self.at / "tree"
+        self.tmp.mkdir(mode=0o1777)
+        names = subprocess.run(["git", "-C", top, "ls-files", "-zco", "--exclude-standard"], check=True, capture_output=True).stdout
+        for name in filter(None, os.fsdecode(names).split("\0")):
+            if (top / name).is_file():
+                (self.top / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(top / name, self.top / name)
+        self.build = self.top / "build"
+        subprocess.run(["meson", "setup", self.build, self.top], check=True, capture_output=True)
+        said = subprocess.run(["meson", "introspect", "--tests", self.build], check=True, capture_output=True, text=True).stdout
+        tests = [test for test in json.loads(said) if test["suite"][0].split(":")[-1] in SUITES]
+        if not self.compile([test["cmd"][0] for test in tests]):
+            raise SystemExit("mutate: the tree does not build")
+        self.tests = {test["name"]: test for test in tests}
+        self.symbols = {name: self.nm(test["cmd"][0]) for name, test in self.tests.items()}
+        self.seconds = {}
+
+    def compile(self, programs):
+        targets = [os.path.relpath(program, self.build) for program in programs]
+        return subprocess.run(["ninja", "-C", self.build, *targets], capture_output=True, check=False).returncode == 0
+
+    @staticmethod
+    def nm(path):
+        said = subprocess.run(["nm", "--defined-only", path], capture_output=True, text=True, check=False).stdout
+        return {line.split()[-1] for line in said.splitlines() if " T " in line or " D " in line or " R " in line or " B " in line}
+
+    def programs_of(self, source):
+        """Names of the tests that have the source file's object in them: what is named like it first, then the fastest."""
+        objects = self.build.glob(f"*.p/{source.replace('/', '_')}.o")
+        own = set().union(*(self.nm(path) for path in objects))
+        named = [name for name in self.tests if self.symbols[name] & own]
+        stem = pathlib.Path(source).stem
+        return sorted(named, key=lambda name: (name not in stem and stem not in name, self.seconds.get(name, 0)))
+
+    def run(self, names, limit):
+        """Runs the tests, two and more at once, until one fails. Returns what failed, "" if nothing did. limit(name): its seconds."""
+        stop, lock, live, failed = threading.Event(), threading.Lock(), set(), []
+
+        def one(name):
+            with lock:
+                if stop.is_set():
+                    return
+                test, begin = self.tests[name], time.monotonic()
+                tap = self.at / f"{name}.tap"
+                tap.unlink(missing_ok=True)
+                command = [*test["cmd"], "--fail-fast", f"--tap={tap}"]
+                if os.geteuid() == 0:  # what it leaves in /tmp is in our directory
+                    command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c",
+                               'mount --bind "$0" /tmp && exec "$@"', self.tmp, *command]
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                           env=os.environ | test["env"], start_new_session=True)
+                live.add(process)
+            try:
+                code, why = process.wait(limit(name)), ""
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                code, why = process.wait(), ", which hangs"
+            with lock:
+                live.discard(process)
+                self.seconds[name] = time.monotonic() - begin
+                if code != 0 and not stop.is_set():
+                    stop.set()
+                    of_it = NOT_OK.search(tap.read_text(errors="replace")) if tap.exists() else None
+                    failed.append(f"{name}{'/' + of_it[1] if of_it else ''}{why}")
+                    for other in live:
+                        os.killpg(other.pid, signal.SIGKILL)
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(one, names))
+        kill_children()
+        clear(self.tmp)
+        return failed[0] if failed else ""
+
+    def baseline(self, names):
+        """Runs the tests as they are; those that fail here say nothing of a mutant and are left out."""
+        while failed := self.run(names, lambda name: self.tests[name]["timeout"] or 300):
+            name = failed.split("/")[0].split(",")[0]
+            print(f"left out, it fails without a change: {failed}", flush=True)
+            del self.tests[name]
+            names.remove(name)
+
+    def try_one(self, source, mutant):
+        """Returns the test that notices the mutant, "" for none, None where it does not compile."""
+        path = self.top / source
+        text = path.read_text()
+        programs = self.programs_of(source)
+        path.write_text(changed(text, mutant))
+        try:
+            if not self.compile([self.tests[name]["cmd"][0] for name in programs]):
+                return None
+            return self.run(programs, lambda name: min(self.tests[name]["timeout"] or 300, 10 + 4 * self.seconds[name]))
+        finally:
+            path.write_text(text)
+
+
+def arguments(words, top):
+    parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__.split("\n\n")[0])
+    parser.add_argument("file", nargs="*", help="of src, or folders there; all of src if none is named")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="the same seed, the same mutants")
+    parser.add_argument("--count", type=int, default=20, help="how many (20)")
+    chosen = parser.parse_args(words)
+    paths = [top / name for name in chosen.file or ["src"]]
+    for path in paths:
+        if not path.exists():
+            parser.error(f"there is no {path}")
+    found = {path for base in paths for path in (base.rglob("*.c") if base.is_dir() else [base])}
+    chosen.file = sorted(os.path.relpath(path, top) for path in found)
+    return chosen
+
+
+def main(words, top=TOP):
+    chosen = arguments(words, top)
+    print(f"seed {chosen.seed}: ./dev mutate --seed {chosen.seed} makes the same mutants of the same source", flush=True)
+    be_reaper()
+    noticed, unnoticed, broken = 0, 0, 0
+    # Not in /tmp: the tests have one of their own.
+    with tempfile.TemporaryDirectory(prefix="ringvol-mutate-", dir="/var/tmp") as at:
+        tree = Tree(top, at)
+        lines = [(name, line) for name in chosen.file for line in mutants((tree.top / name).read_text())]
+        draw = random.Random(chosen.seed)
+        draw.shuffle(lines)
+        tree.baseline(list({name: 0 for source in chosen.file for name in tree.programs_of(source)}))
+        for source, line in lines:
+            if noticed + unnoticed == chosen.count:
+                break
+            mutant = draw.choice(line)
+            number, kind = mutant[:2]
+            text = (tree.top / source).read_text()
+            was, now = (t.split("\n")[number].strip() for t in (text, changed(text, mutant)))
+            by = tree.try_one(source, mutant)
+            if by is None:
+                broken += 1
+                continue
+            noticed, unnoticed = (noticed + 1, unnoticed) if by else (noticed, unnoticed + 1)
+            print(f"{source}:{number + 1}: {kind}: {was}  ->  {now}\n\t{'noticed by ' + by if by else 'NOT NOTICED'}", flush=True)
+    print(f"{noticed + unnoticed} mutants: {noticed} noticed, {unnoticed} not noticed; {broken} more did not compile")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    main(sys.argv[1:])

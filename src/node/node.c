@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The beginning and the end of what a node knows. Nothing here can fail but for want of memory. */
+#include "node/node.h"
+
+#include "node/health.h"
+#include "node/volume.h"
+#include "node/watch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+int node_open(struct node **ret, struct reactor *reactor, struct pools *pools)
+{
+	struct node *node = calloc(1, sizeof(*node));
+	if (node == NULL)
+		return -ENOMEM;
+	node->reactor = reactor;
+	node->pools = pools;
+	node_locks_init(&node->locks);
+	list_init(&node->attached);
+	list_init(&node->troubled);
+	list_init(&node->refreshes);
+	list_init(&node->measures);
+	node_follow_clock(node);
+	*ret = node;
+	return 0;
+}
+
+void node_close(struct node *node)
+{
+	if (node == NULL)
+		return;
+	node_adopt_no_more(node);
+	node_watch_close(node);
+	char id[RECORD_ID_MAX] = "";
+	struct pool_object *volume;
+	while ((volume = pools_next(node->pools, RECORD_VOLUME, id)) != NULL) {
+		pool_object_id(volume, id);
+		node_volume_free(volume->node);
+		volume->node = NULL;
+	}
+	free(node->stats_spare);
+	free(node);
+}
+
+void node_drain(struct node *node, void (*on_quiet)(void *arg), void *arg)
+{
+	node->draining = true;
+	node->on_quiet = on_quiet;
+	node->on_quiet_arg = arg;
+	node_adopt_no_more(node);
+}
+
+bool node_quiet(const struct node *node)
+{
+	return list_empty(&node->measures) && node_watch_idle(node->watch);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this node knows of its volumes, and what it does with them by itself. Nothing here knows who
+ * asks for it: the services (csi) and the metrics read it and call it.
+ *
+ *   volume.h   one volume in use: its device, its mounts
+ *   lock.h     who works on an object, alone or beside others
+ *   adopt.h    finding the devices and mounts of earlier runs
+ *   health.h   what is wrong with a volume or a pool
+ *   watch.h    keeps that true: decides when which volume is checked up (checkup.h)
+ *   refresh.h  measuring what volumes hold, for who wants to see it
+ *   source.h   what a clone or a snapshot is made from: quiesce.h holds it still
+ */
+#ifndef RINGVOL_NODE_NODE_H
+#define RINGVOL_NODE_NODE_H
+
+#include "node/adopt.h"
+#include "node/lock.h"
+#include "pool/pool.h"
+#include "probes/probes.h"
+#include "reactor/op.h"
+
+enum {
+	NODE_STAT_TIMEOUT_MS = 2000,  /* inspect and statfs */
+	NODE_SYNC_TIMEOUT_MS = 30000, /* syncfs before a snapshot */
+	NODE_FREEZE_TIMEOUT_MS = 5000,
+};
+
+struct node_watch;
+struct stats_batch;
+
+struct node {
+	struct reactor *reactor;
+	struct pools *pools;
+	struct probes *probes; /* what devices do; set before node_adopt(), or NULL */
+	/* No checkup, scan or measure begins any more; on_quiet runs when one ends. */
+	bool draining;
+	void (*on_quiet)(void *arg);
+	void *on_quiet_arg;
+	struct node_locks locks;
+	/* adopt.h */
+	struct node_adoption adoption[BACKEND_TYPES];
+	uint64_t scans; /* begun, of any backend: a scan's number */
+	void (*on_adopted)(void *arg);
+	void *on_adopted_arg;
+	/* The volumes in use: node_health.link, checked up longest ago first, and those of them
+	 * with I/O errors or that hang: node_health.troubled. */
+	struct list attached, troubled;
+	struct node_watch *watch;                     /* NULL: nobody watches */
+	struct stats_batch *stats_open, *stats_spare; /* stats.h; NULL: none */
+	struct list refreshes;                        /* waiting, refresh.h */
+	struct list measures;                         /* under way for them */
+	int64_t clock_zero_unix;                      /* health.h: when the ring's clock was 0 */
+};
+
+/* 0 or -ENOMEM. */
+int node_open(struct node **ret, struct reactor *reactor, struct pools *pools);
+/* Nothing of it may be under way. Forgets what is known of every volume. NULL is legal. */
+void node_close(struct node *node);
+
+/* Begins nothing any more. on_quiet runs whenever something has ended that node_quiet() asks for.
+ */
+void node_drain(struct node *node, void (*on_quiet)(void *arg), void *arg);
+/* No checkup and no measure is under way. */
+bool node_quiet(const struct node *node);
+/* A checkup or a measure has ended. */
+static inline void node_tell_quiet(const struct node *node)
+{
+	if (node->on_quiet != NULL)
+		node->on_quiet(node->on_quiet_arg);
+}
+
+#endif

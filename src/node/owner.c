@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking for a device: one work job. Happy path: the device that memory knows is still bound to
+ * the image, which is one ioctl. Else all devices are looked at. How it can fail: whoever serves
+ * the devices does not answer. A device that cannot say what it is, is not taken for gone.
+ */
+#include "node/owner.h"
+
+#include "node/node.h"
+#include "node/volume.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool is_it(const struct node_owner *owner, const struct backend_dev *dev)
+{
+	if (owner->major != 0)
+		return dev->attached && dev->major == owner->major && dev->minor == owner->minor;
+	return owner->image_ino != 0 && backend_dev_serves(dev, owner->image_dev, owner->image_ino);
+}
+
+struct scan {
+	struct node_owner *owner;
+	const struct backend *backend;
+};
+
+static void scan_each(void *arg, const struct backend_dev *dev)
+{
+	const struct scan *scan = arg;
+	struct node_owner *owner = scan->owner;
+	bool tagged = owner->tag[0] != '\0' && strcmp(dev->tag, owner->tag) == 0;
+	/* Two may be bound to an image, one of them by somebody's hand: the tag says which. */
+	if (is_it(owner, dev) && (!owner->found || owner->dev.going_away || tagged)) {
+		owner->found = true;
+		owner->dev = *dev;
+		owner->dev_backend = scan->backend;
+	} else if (tagged && !is_it(owner, dev)) {
+		owner->tagged = true;
+		owner->tagged_dev = *dev;
+		owner->tagged_backend = scan->backend;
+	}
+}
+
+/* True when there is no need to look further. */
+static bool look_first(struct node_owner *owner, const struct backend *backend)
+{
+	struct backend_dev now;
+	if (backend->look == NULL)
+		return false;
+	int r = backend->look(backend, &owner->was, &now);
+	if (r == 0 && is_it(owner, &now)) {
+		owner->found = true;
+		owner->dev = now;
+		owner->dev_backend = backend;
+	} else if (r < 0 && r != -ENXIO && r != -EOPNOTSUPP) {
+		owner->unclear = true;
+		owner->dev = owner->was;
+		owner->dev_backend = backend;
+	}
+	return owner->found || owner->unclear || (owner->major != 0 && r == -ENXIO);
+}
+
+static int owner_job(void *arg)
+{
+	struct node_owner *owner = arg;
+	for (unsigned type = 0; type < BACKEND_TYPES; type++) {
+		const struct backend *backend = backend_get(type);
+		if (backend == NULL || (owner->backend != NULL && backend != owner->backend))
+			continue;
+		if (owner->was.attached && look_first(owner, backend))
+			return 0;
+	}
+	for (unsigned type = 0; type < BACKEND_TYPES && !owner->found; type++) {
+		struct scan scan = {owner, backend_get(type)};
+		if (scan.backend == NULL ||
+			(owner->backend != NULL && scan.backend != owner->backend))
+			continue;
+		int r = scan.backend->scan(scan.backend, scan_each, &scan, &owner->why);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int owner_run(struct op *op)
+{
+	return op_work(op, owner_job, container_of(op, struct node_owner, op));
+}
+
+static int owner_end(struct op *op, int res)
+{
+	const struct node_owner *owner = container_of(op, struct node_owner, op);
+	if (res < 0 && owner->why.code != ERR_OK)
+		op->err = owner->why;
+	return res;
+}
+
+static const struct op_step owner_steps[] = {
+	{"scan devices", .run = owner_run, .end = owner_end},
+	{NULL},
+};
+
+void node_owner_by_number(
+	struct node_owner *owner, struct reactor *reactor, uint32_t major, uint32_t minor)
+{
+	*owner = (struct node_owner){.major = major, .minor = minor};
+	owner->was = (struct backend_dev){.attached = true, .major = major, .minor = minor};
+	op_init(&owner->op, reactor, "node owner", owner_steps, NULL);
+}
+
+void node_owner_of_volume(struct node_owner *owner, struct reactor *reactor,
+	const struct pool_object *volume, const char *id)
+{
+	struct record_id parsed;
+	*owner = (struct node_owner){.major = 0};
+	if (volume != NULL) {
+		const struct node_volume *nv = node_volume_find(volume);
+		owner->image_dev = volume->image_dev;
+		owner->image_ino = volume->image_ino;
+		if (nv != NULL)
+			owner->was = nv->dev;
+		node_volume_tag(volume, owner->tag);
+	} else if (record_id_parse(id, &parsed) == 0) {
+		node_tag(parsed.pool, parsed.random, owner->tag);
+	}
+	op_init(&owner->op, reactor, "node owner", owner_steps, NULL);
+}
+
+struct pool_object *node_dev_volume(const struct node *node, const struct backend_dev *dev)
+{
+	return dev->attached ? pools_find_image(node->pools, dev->image_dev, dev->image_ino) : NULL;
+}
+
+bool node_dev_may_be(const struct backend_dev *dev, const char *id)
+{
+	struct record_id parsed;
+	char pool[9], random[9], tag[64];
+	if (!node_split_tag(dev->tag, pool, random) || record_id_parse(id, &parsed) < 0)
+		return strncmp(dev->tag, "ringvol:", strlen("ringvol:")) == 0;
+	node_tag(parsed.pool, parsed.random, tag);
+	return strcmp(tag, dev->tag) == 0;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is attached and mounted on this node, per volume (pool_object.node). Rebuilt at start from
+ * the devices and mounts found, so it survives any restart; a hint only: node operations look at
+ * the kernel before they act.
+ */
+#ifndef RINGVOL_NODE_VOLUME_H
+#define RINGVOL_NODE_VOLUME_H
+
+#include "backends/backend.h"
+#include "base/list.h"
+#include "node/watch.h"
+#include "pool/pool.h"
+#include "probes/probes.h"
+
+struct node;
+
+enum { NODE_ALONE_MS = 10000 };
+
+struct node_mount {
+	struct list link;
+	bool staging; /* made by NodeStage (unknown, false, after a restart) */
+	bool first;   /* found by adoption before its others, as the one of NodeStage would be */
+	bool read_only;
+	uint32_t major, minor; /* of its device when it was mounted, which may be another's since */
+	bool single_writer; /* published as SINGLE_NODE_SINGLE_WRITER; marked on the image, too */
+	char path[];
+};
+
+/* What the watch has found wrong with a volume in use (watch.h). Times are ring_now_ns(), 0: all is
+ * well. */
+struct node_health {
+	struct list link;     /* node->attached: who was looked at longest ago first */
+	struct list wanted;   /* watch's: to be looked at now */
+	struct list troubled; /* node->troubled */
+	uint64_t seq;         /* blkdev.seq of what was attached; 0: not looked at yet */
+	uint64_t looked_ns;   /* at its file system, by whomever; of one without, read from */
+	uint64_t checked_ns;  /* by the watch; 0: as soon as may be */
+	uint64_t judged_ns;   /* its latencies, by the watch */
+	bool device_due;      /* something was bound or unbound under its number */
+	bool try_read;        /* errors are over if the driver can read from it */
+	/* What is wrong with it. */
+	uint64_t gone_ns;      /* its device is not bound any more, or is another's */
+	bool other_file;       /* likewise: bound, and not to its image */
+	uint64_t shut_down_ns; /* its file system answers EIO to everything */
+	uint64_t read_only_ns; /* its file system turned read-only by itself */
+	/* Calls on it have overstayed, whoever's; none has come back in time since. A helper that
+	 * could be killed hangs no longer, but the volume is no better for it. */
+	uint64_t hung_ns;
+	uint64_t slow_ns;
+	uint64_t slow_p99_ns, slow_ops; /* of the last minute looked at */
+	uint64_t errors_ns;             /* the first I/O error of this episode */
+	uint64_t errors[PROBE_OPS];     /* of this episode */
+	int32_t last_errno;             /* positive */
+	/* What the watch remembers of the probes' counters. */
+	uint64_t last_error_ns, seen_errors[PROBE_OPS], good_ops;
+	uint64_t well_ns,
+		quiet_ns; /* the end of the last episode, and how long it had to be quiet */
+	/* Reads and writes that were fast enough, and the buckets from NODE_SLOW_MS on. */
+	uint32_t latency[NODE_SLOW_BUCKETS + 1];
+};
+
+struct node_volume {
+	struct pool_object *volume;
+	struct backend_dev dev;
+	struct list mounts; /* node_mount: staging and publish paths alike */
+	/* A block volume that may change its mode is mounted; see node_volume_has_fs(). */
+	bool as_fs;
+	/* NodeStage has seen to it that the file system fills a device of so many bytes; 0: not in
+	 * this run of the driver. */
+	uint64_t fitted_bytes;
+	/* Its file system may have grown and its log not be clean (clean_log.h): it is frozen
+	 * before it is copied. */
+	bool grown;
+	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
+	 * there can be none. */
+	bool marks_read;
+	/* Its device is being let go by us: that it goes is no finding. */
+	bool detaching;
+	/* Until then (ring_now_ns) who asks for its file system does so alone: it is being
+	 * unmounted (node_release.c). */
+	uint64_t alone_until_ns;
+	struct node_health health;
+};
+
+/* The volume's state, made when missing. NULL when out of memory. */
+struct node_volume *node_volume_get(struct pool_object *volume);
+/* NULL when nothing is attached. */
+struct node_volume *node_volume_find(const struct pool_object *volume);
+/* Whether the volume is used as a file system, and not as a block device: what it was made as,
+ * unless its record allows a change of mode and it is mounted. */
+bool node_volume_has_fs(const struct pool_object *volume);
+/* The one place that knows of a device from attach, adoption or resize until its detach; the probes
+ * count for it meanwhile. */
+void node_volume_set_dev(struct node *node, struct node_volume *nv, const struct backend_dev *dev);
+void node_volume_clear_dev(struct node *node, struct node_volume *nv);
+/* Forgets the state when nothing is attached any more. */
+void node_volume_forget(struct pool_object *volume);
+int node_volume_add_mount(
+	struct node_volume *nv, const char *path, bool read_only, bool single_writer);
+void node_volume_remove_mount(struct node_volume *nv, const char *path);
+struct node_mount *node_volume_mount_at(const struct node_volume *nv, const char *path);
+void node_volume_free(struct node_volume *nv);
+
+/* "ringvol:<pool uuid8>:<random>"; both parts are in the volume's id, too. */
+void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64]);
+void node_volume_tag(const struct pool_object *volume, char ret_tag[64]);
+/* False for what is no such tag. */
+bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9]);
+
+/* What to ask the volume's backend. */
+void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
+/* ERR_DATA_LOSS for one whose image is gone or cut short: nothing is acknowledged of it. */
+int node_check_whole(const struct pool_object *object, struct err *err);
+
+#endif

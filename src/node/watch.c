@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The watch: owns a timer, the socket of uevents, and the few looks under way.
+ *
+ * Happy path, every NODE_WATCH_MS: nothing has failed and nothing was bound or unbound, which are
+ * two reads. Each volume in use is checked once in NODE_CHECKUP_MS, with those that are due in the
+ * same NODE_ROUND_MS: their looks share a call to a helper process. What is found wrong goes to
+ * node_health (condition.h says it). How it can fail: no socket (said once; devices are then looked
+ * at in turn), no BPF (nobody knows of I/O errors), events lost for want of room (all devices are
+ * looked at).
+ *
+ * I/O errors end when none has come for a while *and* I/O has succeeded since. The while is short
+ * at first, so that a volume that is well again is called so, and doubles with each relapse, so
+ * that one error a minute does not flap for ever.
+ */
+#include "node/watch.h"
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "node/checkup.h"
+#include "node/health.h"
+#include "node/node.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/netlink.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum {
+	NS_PER_MS = 1000000,
+	/* Of one tick; what is left is for one that follows soon. A first check costs 25 us, an
+	 * event 1 us. */
+	CHECKS_MAX = 32,
+	UEVENTS_MAX = 512,
+	SOON_MS = 10,
+	UEVENT_BYTES = 2048,
+	UEVENTS_ROOM = 512 << 10,
+};
+
+struct node_watch {
+	struct node *node;
+	struct ring_timer timer;
+	int uevents; /* -1: none */
+	struct list wanted;
+	uint64_t round_ns; /* what was due then is checked */
+	unsigned looking;
+	struct watch_look {
+		struct node_watch *watch;
+		struct node_checkup look;
+		bool busy;
+	} looks[NODE_CHECKUPS_MAX];
+};
+
+static struct node_volume *node_of_link(struct list *link, size_t offset)
+{
+	struct node_health *health = (struct node_health *)((char *)link - offset);
+	return container_of(health, struct node_volume, health);
+}
+
+#define node_linked(link, member) node_of_link((link), offsetof(struct node_health, member))
+
+static void want_look(struct node_watch *watch, struct node_volume *nv)
+{
+	if (list_empty(&nv->health.wanted))
+		list_push(&watch->wanted, &nv->health.wanted);
+}
+
+/* ---- I/O errors ---- */
+
+static void begin_episode(struct node_health *health, uint64_t now_ns)
+{
+	uint64_t quiet_ns = NODE_ERRORS_QUIET_MS * (uint64_t)NS_PER_MS;
+	uint64_t most_ns = NODE_ERRORS_QUIET_MAX_MS * (uint64_t)NS_PER_MS;
+	if (health->well_ns != 0 &&
+		now_ns - health->well_ns < NODE_ERRORS_RELAPSE_MS * (uint64_t)NS_PER_MS)
+		quiet_ns = health->quiet_ns * 2;
+	health->quiet_ns = quiet_ns < most_ns ? quiet_ns : most_ns;
+}
+
+/* Whether there are errors that were not seen before; counts them. */
+static bool count_errors(struct node_health *health, const struct probe_counters *now)
+{
+	bool news = false;
+	for (unsigned op = 0; op < PROBE_OPS; op++) {
+		const struct probe_op_counters *c = &now->op[op];
+		/* Counting may have begun anew. */
+		uint64_t seen = c->errors < health->seen_errors[op] ? 0 : health->seen_errors[op];
+		health->errors[op] += c->errors - seen;
+		news |= c->errors != seen;
+		health->seen_errors[op] = c->errors;
+		if (c->last_error_ns > health->last_error_ns) {
+			health->last_error_ns = c->last_error_ns;
+			health->last_errno = c->last_errno;
+		}
+	}
+	return news;
+}
+
+static uint64_t good_ops(const struct probe_counters *now)
+{
+	uint64_t good = 0;
+	for (unsigned op = 0; op < PROBE_OPS; op++)
+		if (now->op[op].ops > now->op[op].errors)
+			good += now->op[op].ops - now->op[op].errors;
+	return good;
+}
+
+static void errors_came(
+	struct node_watch *watch, struct node_volume *nv, const struct probe_counters *now)
+{
+	struct node_health *health = &nv->health;
+	if (health->errors_ns == 0)
+		begin_episode(health, ring_now_ns(watch->node->reactor->ring));
+	node_note(watch->node, nv, NODE_IO_ERRORS, &health->errors_ns, true);
+	health->good_ops = good_ops(now);
+	/* It may find out why: an image cut short, a device taken away, a file system that gave up.
+	 */
+	want_look(watch, nv);
+}
+
+static void errors_quiet(
+	struct node_watch *watch, struct node_volume *nv, const struct probe_counters *now)
+{
+	struct node_health *health = &nv->health;
+	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
+	uint64_t quiet_ns = now_ns < health->last_error_ns ? 0 : now_ns - health->last_error_ns;
+	if (health->errors_ns == 0 || quiet_ns < health->quiet_ns)
+		return;
+	if (good_ops(now) <= health->good_ops) {
+		/* Nobody uses it, so the driver tries. */
+		health->try_read = true;
+		want_look(watch, nv);
+		return;
+	}
+	node_note(watch->node, nv, NODE_IO_ERRORS, &health->errors_ns, false);
+	health->well_ns = now_ns;
+	health->try_read = false;
+}
+
+static bool read_counters(
+	struct node_watch *watch, struct node_volume *nv, struct probe_counters *ret)
+{
+	struct probes *probes = watch->node->probes;
+	uint32_t major, minor;
+	backend_dev_below(&nv->dev, &major, &minor);
+	return probes != NULL && probes_read(probes, major, minor, ret) == 0 && ret->exact;
+}
+
+static void judge_errors(struct node_watch *watch, struct node_volume *nv)
+{
+	struct probe_counters now;
+	if (!read_counters(watch, nv, &now))
+		return;
+	if (nv->health.errors_ns == 0)
+		memset(nv->health.errors, 0, sizeof(nv->health.errors));
+	if (count_errors(&nv->health, &now))
+		errors_came(watch, nv, &now);
+	else
+		errors_quiet(watch, nv, &now);
+}
+
+static void on_failed(void *arg, const void *owner)
+{
+	struct node_watch *watch = arg;
+	/* The owner the device was tracked with, node_state.c. */
+	judge_errors(watch, (struct node_volume *)(uintptr_t)owner);
+}
+
+/* ---- latency ---- */
+
+/* Reads and writes; flushes wait for the disk's cache and are slow by nature. */
+static void judge_latency(struct node_watch *watch, struct node_volume *nv)
+{
+	struct node_health *health = &nv->health;
+	struct probe_counters now;
+	struct hist minute = {0};
+	if (!read_counters(watch, nv, &now))
+		return;
+	const uint32_t from = hist_bucket(NODE_SLOW_MS * (uint64_t)NS_PER_MS);
+	assert(HIST_BUCKETS - from <= NODE_SLOW_BUCKETS);
+	uint64_t sums[NODE_SLOW_BUCKETS + 1] = {0};
+	for (unsigned i = 0; i < HIST_BUCKETS; i++)
+		sums[i < from ? 0 : i - from + 1] +=
+			now.op[PROBE_READ].latency.count[i] + now.op[PROBE_WRITE].latency.count[i];
+	for (unsigned i = 0; i <= HIST_BUCKETS - from; i++) {
+		/* Counting may have begun anew. */
+		uint32_t sum = (uint32_t)sums[i];
+		uint32_t before = sum < health->latency[i] ? 0 : health->latency[i];
+		minute.count[i == 0 ? 0 : from + i - 1] = sum - before;
+		health->latency[i] = sum;
+	}
+	uint64_t ops = hist_total(&minute), p99_ns = hist_quantile_ns(&minute, 0.99);
+	bool slow = ops >= NODE_SLOW_OPS_MIN && p99_ns >= NODE_SLOW_MS * (uint64_t)NS_PER_MS;
+	health->slow_ops = ops;
+	health->slow_p99_ns = p99_ns;
+	node_note(watch->node, nv, NODE_SLOW, &health->slow_ns, slow);
+}
+
+/* ---- uevents ---- */
+
+/* "change@/devices/virtual/block/loop7" and "remove@..." of loop and ublk devices; what else
+ * happens on the node does not wake anybody and takes no room. */
+static int uevents_open(void)
+{
+	static const struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 23),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x2f626c6f /* "/blo" */, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 30),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x6c6f6f70 /* "loop" */, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x75626c6b /* "ublk" */, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, 0),
+		BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+	};
+	const struct sock_fprog filter = {
+		.len = sizeof(code) / sizeof(code[0]),
+		.filter = (struct sock_filter *)(uintptr_t)code,
+	};
+	const struct sockaddr_nl kernel = {.nl_family = AF_NETLINK, .nl_groups = 1};
+	const int room = UEVENTS_ROOM;
+	_cleanup_fd_ int fd = socket(
+		AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT);
+	if (fd < 0)
+		return -errno;
+	/* Less room only means that all devices are looked at sooner. */
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
+	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) < 0 ||
+		bind(fd, (const struct sockaddr *)&kernel, sizeof(kernel)) < 0)
+		return -errno;
+	int taken = fd;
+	fd = -1;
+	return taken;
+}
+
+/* The value of "KEY=value" among the event's strings. */
+static bool uevent_number(const char *text, size_t len, const char *key, uint32_t *ret)
+{
+	size_t key_len = strlen(key);
+	for (const char *p = text; p < text + len; p += strlen(p) + 1) {
+		if (strncmp(p, key, key_len) == 0) {
+			*ret = (uint32_t)strtoul(p + key_len, NULL, 10);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* To be checked in this tick or one of the next. */
+static void check_first(struct node_watch *watch, struct node_volume *nv)
+{
+	list_remove(&nv->health.link);
+	list_push_front(&watch->node->attached, &nv->health.link);
+	nv->health.checked_ns = 0;
+	nv->health.device_due = true;
+}
+
+/* The volume in use whose device has the number, as it was tracked with (node_state.c). */
+static struct node_volume *owner_of(struct node_watch *watch, uint32_t major, uint32_t minor)
+{
+	return (struct node_volume *)(uintptr_t)probes_owner(watch->node->probes, major, minor);
+}
+
+static void read_uevent(struct node_watch *watch, const char *text, size_t len)
+{
+	uint32_t major, minor;
+	struct node_volume *nv = NULL;
+	if (uevent_number(text, len, "MAJOR=", &major) &&
+		uevent_number(text, len, "MINOR=", &minor))
+		nv = owner_of(watch, major, minor);
+	if (nv != NULL)
+		check_first(watch, nv);
+}
+
+/* True when there may be more. */
+static bool follow_uevents(struct node_watch *watch)
+{
+	char text[UEVENT_BYTES + 1];
+	bool lost = false;
+	unsigned count = 0;
+	for (; watch->uevents >= 0 && count < UEVENTS_MAX; count++) {
+		ssize_t n = recv(watch->uevents, text, UEVENT_BYTES, MSG_DONTWAIT);
+		if (n < 0 && errno == ENOBUFS) {
+			lost = true;
+			continue;
+		}
+		if (n <= 0)
+			break;
+		text[n] = '\0';
+		read_uevent(watch, text, (size_t)n);
+	}
+	if (lost)
+		list_for_each_safe (link, &watch->node->attached)
+			check_first(watch, node_linked(link, link));
+	return count == UEVENTS_MAX;
+}
+
+/* ---- looks ---- */
+
+static void look_finished(struct op *op)
+{
+	struct node_checkup *look = container_of(op, struct node_checkup, op);
+	struct watch_look *slot = container_of(look, struct watch_look, look);
+	struct node_watch *watch = slot->watch;
+	slot->busy = false;
+	watch->looking--;
+	/* The next ones together, when the others of this turn have ended as well. */
+	if (!watch->node->draining && !list_empty(&watch->wanted))
+		ring_timer_arm(watch->node->reactor->ring, &watch->timer, SOON_MS);
+	node_tell_quiet(watch->node);
+}
+
+static void start_looks(struct node_watch *watch)
+{
+	for (unsigned i = 0; i < NODE_CHECKUPS_MAX && !list_empty(&watch->wanted); i++) {
+		struct watch_look *slot = &watch->looks[i];
+		if (slot->busy)
+			continue;
+		struct node_volume *nv = node_linked(list_pop(&watch->wanted), wanted);
+		slot->busy = true;
+		slot->watch = watch;
+		watch->looking++;
+		node_checkup_init(&slot->look, watch->node, nv->volume);
+		slot->look.op.on_end = look_finished;
+		op_start(&slot->look.op);
+	}
+}
+
+/* ---- the tick ---- */
+
+static void check(struct node_watch *watch, struct node_volume *nv, uint64_t now_ns)
+{
+	struct node_health *health = &nv->health;
+	const uint64_t period_ns = NODE_CHECKUP_MS * (uint64_t)NS_PER_MS;
+	if (health->device_due || watch->uevents < 0 || health->seq == 0)
+		node_check_device(watch->node, nv);
+	if (health->device_due && !nv->detaching)
+		want_look(watch, nv);
+	health->device_due = false;
+	if (now_ns - health->judged_ns >= period_ns) {
+		judge_latency(watch, nv);
+		health->judged_ns = now_ns;
+	}
+	/* kubelet asks once a minute, and that is a look. */
+	if (now_ns - health->looked_ns >= 2 * period_ns)
+		want_look(watch, nv);
+	health->checked_ns = now_ns;
+	list_remove(&health->link);
+	list_push(&watch->node->attached, &health->link);
+}
+
+/* True when there may be more. */
+static bool check_due(struct node_watch *watch)
+{
+	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
+	if (now_ns - watch->round_ns >= NODE_ROUND_MS * (uint64_t)NS_PER_MS)
+		watch->round_ns = now_ns;
+	for (unsigned i = 0; i < CHECKS_MAX; i++) {
+		if (list_empty(&watch->node->attached))
+			return false;
+		struct node_volume *nv = node_linked(watch->node->attached.next, link);
+		uint64_t checked_ns = nv->health.checked_ns;
+		if (checked_ns != 0 &&
+			checked_ns + NODE_CHECKUP_MS * (uint64_t)NS_PER_MS > watch->round_ns)
+			return false;
+		check(watch, nv, now_ns);
+	}
+	return true;
+}
+
+/* What is over by itself, without anybody telling. */
+static void follow_troubled(struct node_watch *watch)
+{
+	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
+	list_for_each_safe (link, &watch->node->troubled) {
+		struct node_volume *nv = node_linked(link, troubled);
+		struct node_health *health = &nv->health;
+		if (health->errors_ns != 0)
+			judge_errors(watch, nv);
+		if (health->hung_ns != 0 && nv->dev.attached &&
+			now_ns - health->looked_ns >= NODE_HUNG_CHECKUP_MS * (uint64_t)NS_PER_MS)
+			want_look(watch, nv);
+		if (health->errors_ns == 0 && health->hung_ns == 0)
+			list_remove(link);
+	}
+}
+
+static void on_tick(struct ring_timer *timer)
+{
+	struct node_watch *watch = container_of(timer, struct node_watch, timer);
+	struct node *node = watch->node;
+	if (node->draining)
+		return;
+	node_follow_clock(node);
+	if (node->probes != NULL)
+		probes_each_failed(node->probes, on_failed, watch);
+	follow_troubled(watch);
+	bool more = follow_uevents(watch);
+	more |= check_due(watch);
+	start_looks(watch);
+	ring_timer_arm(node->reactor->ring, timer, more ? SOON_MS : NODE_WATCH_MS);
+}
+
+bool node_watch_idle(const struct node_watch *watch)
+{
+	return watch == NULL || watch->looking == 0;
+}
+
+int node_watch_open(struct node *node)
+{
+	struct node_watch *watch = calloc(1, sizeof(*watch));
+	if (watch == NULL)
+		return -ENOMEM;
+	watch->node = node;
+	watch->timer.fn = on_tick;
+	list_init(&watch->wanted);
+	watch->uevents = uevents_open();
+	if (watch->uevents < 0)
+		log_event(LOG_LEVEL_WARN, "devices are looked at in turn, as there are no uevents",
+			log_fields({"error", strerrordesc_np(-watch->uevents)}));
+	node->watch = watch;
+	ring_timer_arm(node->reactor->ring, &watch->timer, NODE_WATCH_MS);
+	return 0;
+}
+
+void node_watch_close(struct node *node)
+{
+	struct node_watch *watch = node->watch;
+	if (watch == NULL)
+		return;
+	ring_timer_cancel(node->reactor->ring, &watch->timer);
+	for (struct list *l; (l = list_pop(&watch->wanted)) != NULL;)
+		continue;
+	fd_close(&watch->uevents);
+	free(watch);
+	node->watch = NULL;
+}

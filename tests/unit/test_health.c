@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is said of a volume: order, words, times; and when a pool is full. */
+#include "node/health.h"
+#include "node/node.h"
+#include "node/volume.h"
+#include "pool/private.h"
+#include "sim_time.h"
+#include "simring/sim.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MIB (1ULL << 20)
+
+static struct ring_sim sim;
+static struct reactor reactor;
+static struct pools pools;
+static struct pool pool;
+static struct node *node;
+static struct arena *arena;
+static struct record record;
+static struct pool_object volume;
+static struct node_condition found[NODE_CONDITION_KINDS];
+
+static void setup(void)
+{
+	cr_assert_eq(ring_sim_open(&reactor.ring, &sim), 0);
+	cr_assert_eq(helpers_open(&reactor.helpers, reactor.ring, NULL, 0), 0);
+	pools.reactor = &reactor;
+	pool = (struct pool){.pools = &pools, .name = "default", .path = "/pool"};
+	strcpy(pool.uuid8, "01234567");
+	sim_pass_ms(reactor.ring, 5);
+	pool_set_state(&pool, POOL_READY, "%s", "");
+	cr_assert_eq(node_open(&node, &reactor, &pools), 0);
+	record = (struct record){.kind = RECORD_VOLUME, .name = "pvc-1", .size_bytes = 64 * MIB};
+	strcpy(record.random, "89abcdef");
+	volume = (struct pool_object){.pool = &pool, .rec = &record, .key = "pvc-1"};
+	arena = arena_new(0);
+}
+
+static void teardown(void)
+{
+	node_volume_free(volume.node);
+	arena_unref(arena);
+	node_close(node);
+	helpers_close(reactor.helpers);
+	ring_close(reactor.ring);
+}
+
+TestSuite(condition, .init = setup, .fini = teardown);
+
+static unsigned look(void)
+{
+	memset(found, 0, sizeof(found));
+	return node_volume_conditions(arena, node, &volume, found);
+}
+
+Test(condition, a_well_volume_has_none)
+{
+	cr_assert_eq(look(), 0);
+	cr_assert_null(node_volume_abnormal(arena, node, &volume));
+	cr_assert_not_null(node_volume_get(&volume));
+	cr_assert_eq(look(), 0);
+}
+
+Test(condition, all_at_once_are_told_worst_first_and_each_once)
+{
+	struct node_volume *nv = node_volume_get(&volume);
+	struct node_health *h = &nv->health;
+	strcpy(nv->dev.path, "/dev/loop7");
+	sim_pass_ms(reactor.ring, 1000);
+	uint64_t now_ns = ring_now_ns(reactor.ring);
+	pool_image_found(&volume, true, false);
+	h->gone_ns = h->hung_ns = h->shut_down_ns = h->read_only_ns = h->errors_ns = now_ns;
+	h->slow_ns = now_ns;
+	h->slow_p99_ns = 1700000000;
+	h->slow_ops = 5000;
+	h->errors[PROBE_READ] = 3;
+	h->errors[PROBE_WRITE] = 14;
+	h->last_errno = EIO;
+	pool_fill_see(&pool, 1000 * MIB, 1 * MIB);
+	unsigned count = look();
+	cr_assert_eq(count, 8);
+	for (unsigned i = 0; i < count; i++) {
+		cr_expect_eq(found[i].since_ns, now_ns);
+		cr_expect(i == 0 || found[i - 1].kind < found[i].kind);
+		cr_expect_not_null(strchr(found[i].reason, ' '));
+		cr_expect_not_null(strstr(found[i].reason, " since 2"), "%s", found[i].reason);
+	}
+	cr_expect_eq(found[0].kind, NODE_IMAGE_MISSING);
+	cr_expect_str_eq(node_volume_abnormal(arena, node, &volume), found[0].reason);
+	const char *errors = NULL;
+	for (unsigned i = 0; i < count; i++)
+		if (found[i].kind == NODE_IO_ERRORS)
+			errors = found[i].reason;
+	cr_assert_not_null(errors);
+	cr_expect_not_null(strstr(errors, "/dev/loop7"));
+	cr_expect_not_null(strstr(errors, "3 read, 14 write"));
+	cr_expect_not_null(strstr(errors, "Input/output error"));
+}
+
+Test(condition, out_of_memory_keeps_the_condition)
+{
+	struct arena *small = arena_new(8);
+	pool_image_found(&volume, false, true);
+	cr_assert_eq(node_volume_conditions(small, node, &volume, found), 1);
+	cr_assert_str_eq(found[0].reason, node_condition_names[NODE_IMAGE_TRUNCATED]);
+	arena_unref(small);
+}
+
+Test(condition, what_has_its_room_needs_none)
+{
+	pool_fill_see(&pool, 1000 * MIB, 1 * MIB);
+	cr_assert_eq(look(), 1);
+	cr_assert_eq(found[0].kind, NODE_POOL_FULL);
+	record.thick = true;
+	cr_assert_eq(look(), 0);
+	volume.shared = true;
+	cr_assert_eq(look(), 1);
+}
+
+Test(condition, a_pool_that_is_away_hides_how_full_it_was)
+{
+	pool_fill_see(&pool, 1000 * MIB, 1 * MIB);
+	sim_pass_ms(reactor.ring, 70);
+	pool_set_state(&pool, POOL_MISSING, "pool default has gone from /pool");
+	cr_assert_eq(look(), 1);
+	cr_assert_eq(found[0].kind, NODE_POOL_MISSING);
+	cr_assert_eq(found[0].since_ns, ring_now_ns(reactor.ring));
+	cr_assert_eq(node_pool_conditions(arena, node, &pool, found), 1);
+	cr_assert_not_null(strstr(found[0].reason, "has gone from /pool"));
+}
+
+static uint64_t away_ns;
+
+static uint64_t away(const struct backend *backend)
+{
+	(void)backend;
+	return away_ns;
+}
+
+Test(condition, who_serves_the_device_is_away)
+{
+	static const struct backend served = {
+		.type = BACKEND_UBLK, .name = "made up", .away_since_ns = away};
+	struct node_volume *nv = node_volume_get(&volume);
+	backend_add(&served);
+	record.device = BACKEND_UBLK;
+	away_ns = 0;
+	nv->dev.attached = true;
+	cr_assert_eq(look(), 0);
+	away_ns = ring_now_ns(reactor.ring);
+	cr_assert_eq(look(), 1);
+	cr_assert_eq(found[0].kind, NODE_DEVICE_UNSERVED);
+	cr_assert_eq(found[0].since_ns, away_ns);
+	nv->dev.attached = false;
+	cr_assert_eq(look(), 0);
+	backend_remove(&served);
+}
+
+/* The same moment has the same name, until the clock jumps; what was kept of it stays. */
+Test(condition, the_clock_jumps)
+{
+	struct node_volume *nv = node_volume_get(&volume);
+	sim_pass_ms(reactor.ring, 60000);
+	nv->health.read_only_ns = ring_now_ns(reactor.ring);
+	sim_pass_ms(reactor.ring, 30000);
+	/* The ring's clock is virtual: to the wall's it goes too fast, which is a jump. */
+	node_follow_clock(node);
+	cr_assert_eq(look(), 1);
+	struct node_condition first = found[0];
+	int64_t age_s = (int64_t)time(NULL) - first.since_unix;
+	cr_assert(age_s >= 29 && age_s <= 32, "%lld", (long long)age_s);
+	node->clock_zero_unix += 1; /* a second off is no jump */
+	node_follow_clock(node);
+	cr_assert_eq(look(), 1);
+	cr_assert_eq(found[0].since_unix, first.since_unix + 1);
+	node->clock_zero_unix -= 86400; /* as if the clock had been set a day ahead meanwhile */
+	node_follow_clock(node);
+	cr_assert_eq(look(), 1);
+	cr_assert_eq(found[0].since_ns, first.since_ns);
+	age_s = (int64_t)time(NULL) - found[0].since_unix;
+	cr_assert(age_s >= 29 && age_s <= 32, "%lld", (long long)age_s);
+}
+
+Test(condition, a_pool_fills_and_empties_without_flapping)
+{
+	static const struct {
+		uint64_t free_mib;
+		enum pool_fill_level level;
+	} steps[] = {{1000, POOL_ROOMY}, {310, POOL_ROOMY}, {290, POOL_NEARLY_FULL},
+		{350, POOL_NEARLY_FULL}, {410, POOL_ROOMY}, {290, POOL_NEARLY_FULL},
+		{15, POOL_FULL}, {17, POOL_FULL}, {31, POOL_FULL}, {33, POOL_NEARLY_FULL},
+		{0, POOL_FULL}, {5000, POOL_ROOMY}};
+	uint64_t since_ns = 0;
+	enum pool_fill_level was = POOL_ROOMY;
+	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		sim_pass_ms(reactor.ring, 1000);
+		pool_fill_see(&pool, 10000 * MIB, steps[i].free_mib * MIB);
+		if (steps[i].level != was)
+			since_ns = ring_now_ns(reactor.ring);
+		was = steps[i].level;
+		cr_assert_eq(pool_fill(&pool)->level, was, "step %u", i);
+		cr_assert_eq(pool_fill(&pool)->since_ns, since_ns, "step %u", i);
+	}
+	/* A small one: 16 MiB would be a quarter of it. */
+	pool_fill_see(&pool, 64 * MIB, 3 * MIB);
+	cr_assert_eq(pool_fill(&pool)->level, POOL_ROOMY);
+	pool_fill_see(&pool, 64 * MIB, MIB / 8);
+	cr_assert_eq(pool_fill(&pool)->level, POOL_FULL);
+}
