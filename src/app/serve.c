@@ -25,6 +25,7 @@
 #include "base/when.h"
 #include "csi/csi.h"
 #include "csi/registration.h"
+#include "csi/services.h"
 #include "csi/task.h"
 #include "descriptor_set.h"
 #include "metrics/endpoints.h"

@@ -16,8 +16,9 @@ struct grpc_entry {
 	size_t path_len;
 	const char *name;
 	const struct grpc_service *service;
-	const ProtobufCMessageDescriptor *input;
+	const ProtobufCMessageDescriptor *input, *output;
 	grpc_method_fn *fn;
+	const void *row;
 	unsigned flags;
 	grpc_check_fn *check;
 };

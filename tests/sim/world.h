@@ -9,6 +9,7 @@
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 #include "mount/mnt.h"
+#include "rpc/grpc.h"
 #include "simring/grpc_local.h"
 #include "simring/sim.h"
 

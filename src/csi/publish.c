@@ -9,7 +9,9 @@
  */
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
-#include "csi/node.h"
+#include "csi/request.h"
+#include "csi/services.h"
+#include "csi/volume_op.h"
 #include "mount/mnt_scan.h"
 
 #include <errno.h>
@@ -18,7 +20,7 @@
 #include <string.h>
 
 struct publish {
-	struct node_op n;
+	struct volume_op n;
 	const char *staging_path, *target_path;
 	bool read_only;
 	bool published; /* found as it should be */
@@ -27,7 +29,7 @@ struct publish {
 	struct mnt_unmount_req unmount;
 };
 
-#define publish_of(op_ptr) container_of(node_op_of(op_ptr), struct publish, n)
+#define publish_of(op_ptr) container_of(volume_op_of(op_ptr), struct publish, n)
 
 /* ---- staged? ---- */
 
@@ -38,13 +40,13 @@ static bool staging_done(struct op *op)
 
 static int staging_run(struct op *op)
 {
-	return node_inspect(op, publish_of(op)->staging_path);
+	return volume_op_inspect(op, publish_of(op)->staging_path);
 }
 
 static int staging_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
-	int r = node_inspect_end(op, res);
+	int r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_find(p->n.volume);
@@ -60,12 +62,12 @@ static int staging_end(struct op *op, int res)
 }
 
 /* The device of a block volume, bound again if it went away behind our back. */
-static bool device_done(struct op *op)
+static bool attach_done(struct op *op)
 {
 	return !publish_of(op)->n.access.block;
 }
 
-static int device_run(struct op *op)
+static int attach_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
@@ -73,11 +75,11 @@ static int device_run(struct op *op)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is not staged as a block volume; call NodeStageVolume first",
 			p->n.volume->rec->name);
-	node_prepare_backend(&p->n);
+	volume_op_prepare_backend(&p->n);
 	return p->n.backend->attach(p->n.backend, op, &p->n.dev);
 }
 
-static int device_end(struct op *op, int res)
+static int attach_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
 	int r = backend_end(op, &p->n.dev, res);
@@ -91,7 +93,7 @@ static int device_end(struct op *op, int res)
 
 static int target_run(struct op *op)
 {
-	return node_inspect(op, publish_of(op)->target_path);
+	return volume_op_inspect(op, publish_of(op)->target_path);
 }
 
 /* Never a loop node at a new path. */
@@ -109,9 +111,9 @@ static int target_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
 	const struct mnt_info *info = &p->n.info;
-	int r = node_inspect_end(op, res);
+	int r = volume_op_inspect_end(op, res);
 	if (r == 0)
-		r = node_check_not_nested(op, "target_path");
+		r = volume_op_check_not_nested(op, "target_path");
 	if (r < 0)
 		return r;
 	if (!info->exists)
@@ -298,7 +300,7 @@ static int bind_run(struct op *op)
 	snprintf(p->bind.target, sizeof(p->bind.target), "%s", p->target_path);
 	p->bind.block = p->n.access.block;
 	p->bind.read_only = p->read_only;
-	return node_helper(op, MNT_BIND, &p->bind, sizeof(p->bind), &p->n.result,
+	return volume_op_helper(op, MNT_BIND, &p->bind, sizeof(p->bind), &p->n.result,
 		sizeof(p->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
@@ -309,7 +311,7 @@ static int bind_end(struct op *op, int res)
 		return op_fail(op, ERR_INVALID,
 			"target_path: the parent directory of %s does not exist; the orchestrator has to create it",
 			p->target_path);
-	return res == 0 ? 0 : node_fail(op, res, "bind mount", p->target_path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "bind mount", p->target_path);
 }
 
 static int bind_undo(struct op *op)
@@ -320,62 +322,54 @@ static int bind_undo(struct op *op)
 	p->unmount.dev_major = node->dev.major;
 	p->unmount.dev_minor = node->dev.minor;
 	p->unmount.remove = true;
-	return node_helper(op, MNT_UNMOUNT, &p->unmount, sizeof(p->unmount), &p->n.result,
+	return volume_op_helper(op, MNT_UNMOUNT, &p->unmount, sizeof(p->unmount), &p->n.result,
 		sizeof(p->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
-static int answer_run(struct op *op)
+static int remember_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_volume *node = node_volume_find(p->n.volume);
 	if (node_volume_add_mount(node, p->target_path, p->read_only, p->n.access.single_writer) <
 		0)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	csi_task_response(&p->n.task, Csi__V1__NodePublishVolumeResponse,
-		csi__v1__node_publish_volume_response__init);
 	return 0;
 }
 
-static const struct op_step publish_steps[] = {
+static const struct op_step steps[] = {
 	{"staging", .done = staging_done, .run = staging_run, .end = staging_end},
-	{"device", .done = device_done, .run = device_run, .end = device_end},
+	{"attach", .done = attach_done, .run = attach_run, .end = attach_end},
 	{"target", .run = target_run, .end = target_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"mode", .done = mode_done, .run = mode_run, .end = mode_end},
 	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
 	{"bind", .done = bind_done, .run = bind_run, .end = bind_end, .undo = bind_undo},
-	{"answer", .run = answer_run},
+	{"remember", .run = remember_run},
 	{NULL},
 };
 
-void csi_node_publish(struct grpc_call *call, const ProtobufCMessage *request)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	const Csi__V1__NodePublishVolumeRequest *req = (const void *)request;
-	struct csi *csi = grpc_call_context(call);
-	struct publish *p = csi_task_new(call, request, sizeof(*p));
-	if (p == NULL)
-		return;
-	struct err err = {0};
-	p->n.id = csi_str(req->volume_id);
+	const Csi__V1__NodePublishVolumeRequest *req = (const void *)task->request;
+	struct publish *p = container_of(task, struct publish, n.task);
 	p->staging_path = csi_str(req->staging_target_path);
 	p->target_path = csi_str(req->target_path);
-	int r = p->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (r == 0)
-		r = node_check_path("target_path", p->target_path, &err);
-	if (r == 0 && req->volume_capability == NULL)
-		r = err_set(&err, ERR_INVALID, "volume_capability is missing");
-	if (r == 0 && p->staging_path[0] == '\0')
-		r = err_set(&err, ERR_PRECONDITION,
+	if (p->staging_path[0] == '\0')
+		return err_set(err, ERR_PRECONDITION,
 			"staging_target_path is missing; this driver needs NodeStageVolume first");
+	int r = csi_check_path("staging_target_path", p->staging_path, err);
 	if (r == 0)
-		r = node_check_path("staging_target_path", p->staging_path, &err);
-	if (r == 0)
-		r = node_op_find(&p->n, req->volume_capability, &err);
-	if (r < 0) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
+		r = volume_op_find(&p->n, req->volume_capability, err);
 	p->read_only = req->readonly || p->n.access.read_only;
-	node_op_lock(&p->n);
-	csi_task_start(&p->n.task, p->n.volume->rec->name, node_lane(&p->n), publish_steps);
+	return r;
 }
+
+const struct csi_rpc csi_node_publish = {
+	.id = "volume_id",
+	.paths = {"target_path"},
+	.required = {"volume_capability"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct publish),
+	.prepare = prepare,
+	.steps = steps,
+};

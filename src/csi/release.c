@@ -21,8 +21,11 @@
 #include "base/fd.h"
 #include "blockio/blkdev.h"
 #include "blockio/boot_mark.h"
-#include "csi/node.h"
+#include "csi/request.h"
+#include "csi/services.h"
+#include "csi/volume_op.h"
 #include "node/checkup.h"
+#include "node/owner.h"
 #include "node/stats.h"
 
 #include <errno.h>
@@ -31,7 +34,7 @@
 #include <string.h>
 
 struct release {
-	struct node_op n;
+	struct volume_op n;
 	bool unstage; /* else unpublish */
 	const char *path;
 	const char *field;
@@ -47,7 +50,7 @@ struct release {
 	char look_key[HELPER_KEY_BYTES];
 };
 
-#define release_of(op_ptr) container_of(node_op_of(op_ptr), struct release, n)
+#define release_of(op_ptr) container_of(volume_op_of(op_ptr), struct release, n)
 
 static struct node_volume *state_of(struct release *r)
 {
@@ -56,7 +59,7 @@ static struct node_volume *state_of(struct release *r)
 
 static int inspect_run(struct op *op)
 {
-	return node_inspect(op, release_of(op)->path);
+	return volume_op_inspect(op, release_of(op)->path);
 }
 
 /* Nobody can change what the device is but who serves it: then memory is right about it. */
@@ -70,7 +73,7 @@ static bool is_trusted(struct release *r)
 static int inspect_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
-	int result = node_inspect_end(op, res);
+	int result = volume_op_inspect_end(op, res);
 	if (result < 0 || !is_trusted(r))
 		return result;
 	r->mine = state_of(r)->dev;
@@ -122,7 +125,7 @@ static int refuse_owned(struct op *op, const struct pool_object *whose)
 	return op_fail(op, ERR_PRECONDITION,
 		"%s: what is mounted at %s (device %u:%u) is volume %s's, not volume %s's; it is not touched, call with the id of that volume if it should go",
 		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor,
-		whose->rec != NULL ? whose->rec->name : whose->key, r->n.id);
+		whose->rec != NULL ? whose->rec->name : whose->key, r->n.task.id);
 }
 
 static void take(struct release *r, const struct backend_dev *dev, const struct backend *backend)
@@ -139,8 +142,8 @@ static int owner_end(struct op *op, int res)
 		return res;
 	const struct pool_object *whose =
 		owner->found ? node_dev_volume(r->n.task.csi->node, &owner->dev) : NULL;
-	bool its = whose != NULL && pool_object_has_id(whose, r->n.id);
-	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.id);
+	bool its = whose != NULL && pool_object_has_id(whose, r->n.task.id);
+	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.task.id);
 	r->at = AT_OURS;
 	if (its || (nobodys && !is_remembered(r))) {
 		take(r, &owner->dev, owner->dev_backend);
@@ -165,7 +168,7 @@ static int owner_end(struct op *op, int res)
 		return 0;
 	return op_fail(op, ERR_PRECONDITION,
 		"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not touched, unmount it by hand if it should go",
-		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.id);
+		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.task.id);
 }
 
 /* ---- unstage: where is the volume's device? ---- */
@@ -175,13 +178,14 @@ static bool device_done(struct op *op)
 	struct release *r = release_of(op);
 	struct record_id id;
 	return !r->unstage || r->mine.attached || r->at == AT_STRANGE ||
-	       (r->n.volume != NULL ? r->n.backend == NULL : record_id_parse(r->n.id, &id) < 0);
+	       (r->n.volume != NULL ? r->n.backend == NULL
+				    : record_id_parse(r->n.task.id, &id) < 0);
 }
 
 static int device_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	node_owner_of_volume(&r->owner, op->reactor, r->n.volume, r->n.id);
+	node_owner_of_volume(&r->owner, op->reactor, r->n.volume, r->n.task.id);
 	r->owner.backend = r->n.backend;
 	return op_child(op, &r->owner.op);
 }
@@ -278,10 +282,10 @@ static int others_end(struct op *op, int res)
 	if (r->others.count > 0 && !r->unstage)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: volume %s is staged at %s, and still published at %s; unpublish it there, then unstage it",
-			r->field, r->n.id, r->path, r->others.path);
+			r->field, r->n.task.id, r->path, r->others.path);
 	if (r->others.count > 0)
 		return op_fail(op, ERR_PRECONDITION,
-			"volume %s is still published at %s; unpublish it first", r->n.id,
+			"volume %s is still published at %s; unpublish it first", r->n.task.id,
 			r->others.path);
 	forget_others(r);
 	return other_mount(r) != NULL ? others_run(op) : 0;
@@ -302,14 +306,14 @@ static int sync_run(struct op *op)
 {
 	struct release *r = release_of(op);
 	node_on(&r->on, r->path, &r->mine);
-	return node_helper(op, MNT_SYNC, &r->on, sizeof(r->on), &r->n.result, sizeof(r->n.result),
-		CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(op, MNT_SYNC, &r->on, sizeof(r->on), &r->n.result,
+		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int sync_end(struct op *op, int res)
 {
 	/* A file system that cannot write must still be let go; one that hangs says so. */
-	return res == -ETIMEDOUT ? node_fail(op, res, "sync", release_of(op)->path) : 0;
+	return res == -ETIMEDOUT ? volume_op_fail(op, res, "sync", release_of(op)->path) : 0;
 }
 
 static bool unmount_done(struct op *op)
@@ -326,9 +330,9 @@ static int unmount_run(struct op *op)
 	r->unmount.dev_major = r->n.info.is_mount ? r->n.info.dev_major : 0;
 	r->unmount.dev_minor = r->n.info.is_mount ? r->n.info.dev_minor : 0;
 	/* What lies in a volume is a tenant's. */
-	r->unmount.remove = !r->unstage && node_nested_in(&r->n) == NULL;
+	r->unmount.remove = !r->unstage && volume_op_nested_in(&r->n) == NULL;
 	r->unmount.trusted = r->n.volume != NULL;
-	return node_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
+	return volume_op_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
 		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
 
@@ -345,7 +349,7 @@ static int unmount_again(struct op *op)
 				ring_now_ns(op->reactor->ring) + NODE_ALONE_MS * UINT64_C(1000000);
 		return op_sleep(op, NODE_STATS_BATCH_MS);
 	}
-	node_stats_key(r->n.id, r->look_key);
+	node_stats_key(r->n.task.id, r->look_key);
 	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
 		&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
 }
@@ -363,7 +367,7 @@ static int unmount_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: %s is in use: a process has files open or its working directory there",
 			r->field, r->path);
-	return res == 0 ? 0 : node_fail(op, res, "unmounting", r->path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "unmounting", r->path);
 }
 
 /* What marked the path as the only writer's goes with it. */
@@ -458,7 +462,7 @@ static int forget_run(struct op *op)
 	struct err gone = {0};
 	if (r->n.volume == NULL) /* its pool may have come meanwhile */
 		(void)pools_find_id(
-			r->n.task.csi->pools, RECORD_VOLUME, r->n.id, &r->n.volume, &gone);
+			r->n.task.csi->pools, RECORD_VOLUME, r->n.task.id, &r->n.volume, &gone);
 	struct node_volume *node = state_of(r);
 	if (node != NULL) {
 		node_volume_clear_dev(r->n.task.csi->node, node);
@@ -467,19 +471,7 @@ static int forget_run(struct op *op)
 	return 0;
 }
 
-static int answer_run(struct op *op)
-{
-	struct release *r = release_of(op);
-	if (r->unstage)
-		csi_task_response(&r->n.task, Csi__V1__NodeUnstageVolumeResponse,
-			csi__v1__node_unstage_volume_response__init);
-	else
-		csi_task_response(&r->n.task, Csi__V1__NodeUnpublishVolumeResponse,
-			csi__v1__node_unpublish_volume_response__init);
-	return 0;
-}
-
-static const struct op_step release_steps[] = {
+static const struct op_step steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"owner", .done = owner_done, .run = owner_run, .end = owner_end},
 	{"look for device", .done = device_done, .run = device_run, .end = device_end},
@@ -489,46 +481,39 @@ static const struct op_step release_steps[] = {
 	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"forget", .done = forget_done, .run = forget_run},
-	{"answer", .run = answer_run},
 	{NULL},
 };
 
-static void release_start(struct grpc_call *call, const ProtobufCMessage *request,
-	const char *volume_id, const char *path, bool unstage)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	struct csi *csi = grpc_call_context(call);
-	struct release *r = csi_task_new(call, request, sizeof(*r));
-	if (r == NULL)
-		return;
-	struct err err = {0}, ignored = {0};
-	r->n.id = volume_id;
-	r->path = path;
-	r->unstage = unstage;
-	r->field = unstage ? "staging_target_path" : "target_path";
-	int res = volume_id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (res == 0)
-		res = node_check_path(r->field, path, &err);
-	if (res < 0) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
+	(void)err;
+	struct release *r = container_of(task, struct release, n.task);
+	struct err ignored = {0};
+	r->unstage = task->rpc == &csi_node_unstage;
+	r->field = task->rpc->paths[0];
+	r->path = csi_field(task->request, r->field);
 	/* Unknown, or its pool is away: the path says enough. */
-	if (pools_find_id(csi->pools, RECORD_VOLUME, volume_id, &r->n.volume, &ignored) == 0)
+	if (pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &r->n.volume, &ignored) == 0) {
+		csi_task_names(task, r->n.volume->rec);
 		r->n.backend = backend_get(r->n.volume->rec->device);
-	node_op_lock(&r->n);
-	csi_task_start(&r->n.task, r->n.volume != NULL ? r->n.volume->rec->name : volume_id,
-		node_lane(&r->n), release_steps);
+	}
+	return 0;
 }
 
-void csi_node_unpublish(struct grpc_call *call, const ProtobufCMessage *request)
-{
-	const Csi__V1__NodeUnpublishVolumeRequest *req = (const void *)request;
-	release_start(call, request, csi_str(req->volume_id), csi_str(req->target_path), false);
-}
+const struct csi_rpc csi_node_unpublish = {
+	.id = "volume_id",
+	.paths = {"target_path"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct release),
+	.prepare = prepare,
+	.steps = steps,
+};
 
-void csi_node_unstage(struct grpc_call *call, const ProtobufCMessage *request)
-{
-	const Csi__V1__NodeUnstageVolumeRequest *req = (const void *)request;
-	release_start(
-		call, request, csi_str(req->volume_id), csi_str(req->staging_target_path), true);
-}
+const struct csi_rpc csi_node_unstage = {
+	.id = "volume_id",
+	.paths = {"staging_target_path"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct release),
+	.prepare = prepare,
+	.steps = steps,
+};

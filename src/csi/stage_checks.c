@@ -7,7 +7,7 @@
  * How it can fail: as refusals, which touch nothing. Memory is a hint: where it says that a volume
  * is in use, the kernel's list of mounts is asked.
  */
-#include "csi/stage_priv.h"
+#include "csi/stage.h"
 
 #include "base/fd.h"
 
@@ -103,7 +103,7 @@ int stage_mode_end(struct op *op, int res)
 /* A check or growth that a driver has started goes on when the driver is killed, and has the device
  * for itself; what it leaves is only looked at when it has ended. Whoever has it for longer than we
  * wait is told of by the mount. */
-int stage_held_job(void *arg)
+int stage_users_job(void *arg)
 {
 	const struct stage *s = arg;
 	_cleanup_fd_ int fd = open(s->n.dev.dev.path, O_RDONLY | O_EXCL | O_CLOEXEC);
@@ -124,7 +124,7 @@ int stage_tools_run(struct op *op)
 	struct stage *s = stage_of(op);
 	s->n.dev.dev = node_volume_find(s->n.volume)->dev;
 	s->attempts = 0;
-	return op_work(op, stage_held_job, s);
+	return op_work(op, stage_users_job, s);
 }
 
 /* Looks and pauses alternate. */
@@ -135,7 +135,7 @@ int stage_tools_end(struct op *op, int res)
 	if (!paused && (res != -EBUSY || s->attempts / 2 == TOOLS_ATTEMPTS))
 		return 0;
 	s->attempts++;
-	return paused ? op_work(op, stage_held_job, s) : op_sleep(op, TOOLS_PAUSE_MS);
+	return paused ? op_work(op, stage_users_job, s) : op_sleep(op, TOOLS_PAUSE_MS);
 }
 
 /* ---- the image ---- */

@@ -13,7 +13,10 @@
  * (what hangs in a growth cannot be unmounted either): the retry finds it and grows it, or an
  * unstage takes it away.
  */
-#include "csi/stage_priv.h"
+#include "csi/stage.h"
+
+#include "csi/request.h"
+#include "csi/services.h"
 #include "mount/mnt_fs.h"
 
 #include <errno.h>
@@ -24,13 +27,13 @@ enum { FSCK_TIMEOUT_MS = 600000 };
 
 static int inspect_run(struct op *op)
 {
-	return node_inspect(op, stage_of(op)->staging_path);
+	return volume_op_inspect(op, stage_of(op)->staging_path);
 }
 
 static int inspect_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
-	int r = node_inspect_end(op, res);
+	int r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
 	if (!s->n.info.exists)
@@ -40,7 +43,7 @@ static int inspect_end(struct op *op, int res)
 	if (!s->n.info.is_dir)
 		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
 			s->staging_path);
-	return s->n.access.block ? 0 : node_check_not_nested(op, "staging_target_path");
+	return s->n.access.block ? 0 : volume_op_check_not_nested(op, "staging_target_path");
 }
 
 /* ---- the device ---- */
@@ -55,7 +58,7 @@ static int prepare_attach(struct op *op)
 	struct node_volume *node = node_volume_find(s->n.volume);
 	s->attached_here = node == NULL || !node->dev.attached;
 	s->attached_first = s->attached_here && node_knows_volume(s->n.task.csi->node, s->n.volume);
-	node_prepare_backend(&s->n);
+	volume_op_prepare_backend(&s->n);
 	s->n.dev.read_only = s->n.access.block && s->n.access.read_only;
 	return 0;
 }
@@ -124,12 +127,12 @@ static int probe_run(struct op *op)
 
 /* ---- what is mounted at the path ---- */
 
-static bool found_done(struct op *op)
+static bool check_mount_done(struct op *op)
 {
 	return !stage_of(op)->n.info.is_mount;
 }
 
-static int found_run(struct op *op)
+static int check_mount_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	if (!s->mounted)
@@ -148,29 +151,29 @@ static int found_run(struct op *op)
 /* No tool is let at a device that somebody has: it would only fail and look like a damaged file
  * system. If it is another namespace's mount that has it, ours succeeds; if it is a tool, the mount
  * is refused. */
-static bool held_done(struct op *op)
+static bool check_users_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return s->n.access.block || s->mounted || !(s->probe.errors || s->offline_growth);
 }
 
-static int held_run(struct op *op)
+static int check_users_run(struct op *op)
 {
-	return op_work(op, stage_held_job, stage_of(op));
+	return op_work(op, stage_users_job, stage_of(op));
 }
 
-static int held_end(struct op *op, int res)
+static int check_users_end(struct op *op, int res)
 {
-	stage_of(op)->held = res == -EBUSY;
+	stage_of(op)->in_use = res == -EBUSY;
 	return 0;
 }
 
-static bool mend_done(struct op *op)
+static bool fsck_done(struct op *op)
 {
-	return held_done(op) || stage_of(op)->held;
+	return check_users_done(op) || stage_of(op)->in_use;
 }
 
-static int mend_run(struct op *op)
+static int fsck_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	int r = fsimg_fsck_argv(s->n.fs, s->n.dev.dev.path, s->n.volume->rec->size_bytes, &s->proc);
@@ -188,7 +191,7 @@ static int mend_run(struct op *op)
 	return op_proc(op, &s->proc);
 }
 
-static int mend_end(struct op *op, int res)
+static int fsck_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
@@ -209,7 +212,7 @@ static int mend_end(struct op *op, int res)
 static bool grow_offline_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	return s->mounted || s->held || !s->offline_growth;
+	return s->mounted || s->in_use || !s->offline_growth;
 }
 
 static int grow_offline_run(struct op *op)
@@ -237,21 +240,21 @@ static int grow_offline_end(struct op *op, int res)
  * mount both. Its superblock gets an id of its own. Not while a log tree waits to be replayed: the
  * tool commits a transaction, which writes over the log's blocks. Then the kernel has to tell them
  * apart, see mount_end(), and the next stage does it. */
-static bool retag_done(struct op *op)
+static bool new_uuid_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return s->n.access.block || s->mounted || s->n.fs != FSIMG_BTRFS || s->probe.dirty ||
 	       s->probe.errors || memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
 }
 
-static int retag_run(struct op *op)
+static int new_uuid_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	fsimg_retag_argv(s->n.dev.dev.path, s->uuid, s->uuid_text, &s->proc);
 	return op_proc(op, &s->proc);
 }
 
-static int retag_end(struct op *op, int res)
+static int new_uuid_end(struct op *op, int res)
 {
 	(void)op;
 	(void)res;
@@ -282,7 +285,7 @@ static int mount_run(struct op *op)
 	req->set_uuid = req->type == FSIMG_EXT4 && !req->read_only &&
 			memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) != 0;
 	memcpy(req->uuid, s->uuid, sizeof(req->uuid));
-	return node_helper(op, MNT_MOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+	return volume_op_helper(op, MNT_MOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
 		CSI_MOUNT_TIMEOUT_MS);
 }
 
@@ -319,7 +322,7 @@ static int mount_end(struct op *op, int res)
 		s->asked = true;
 		return op_work(op, holder_job, s);
 	}
-	return res < 0 ? node_fail(op, res, "mount", s->staging_path) : 0;
+	return res < 0 ? volume_op_fail(op, res, "mount", s->staging_path) : 0;
 }
 
 static bool remember_done(struct op *op)
@@ -375,7 +378,7 @@ static int grow_run(struct op *op)
 	node_on(&req->on, s->staging_path, &s->n.dev.dev);
 	req->type = s->n.fs;
 	req->size_bytes = s->n.dev.dev.size_bytes;
-	return node_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+	return volume_op_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
 		CSI_GROW_TIMEOUT_MS);
 }
 
@@ -385,11 +388,11 @@ static int grow_end(struct op *op, int res)
 	/* Of a mount that was found: NodeExpandVolume has left it so, and said why. */
 	if (res == -EPERM && s->mounted)
 		return 0;
-	return res == 0 ? 0 : node_fail(op, res, "growth", s->staging_path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "growth", s->staging_path);
 }
 
 /* An image larger than its file system grows before it is mounted where it cannot afterwards. */
-static int decide_run(struct op *op)
+static int plan_growth_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
@@ -399,71 +402,66 @@ static int decide_run(struct op *op)
 	return 0;
 }
 
-static int answer_run(struct op *op)
+static int fitted_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	if (!s->n.access.read_only && !s->n.info.fs_read_only)
 		node_volume_find(s->n.volume)->fitted_bytes = s->n.dev.dev.size_bytes;
-	csi_task_response(&s->n.task, Csi__V1__NodeStageVolumeResponse,
-		csi__v1__node_stage_volume_response__init);
 	return 0;
 }
 
-static const struct op_step stage_steps[] = {
+static const struct op_step steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
-	{"elsewhere", .done = stage_elsewhere_done, .run = stage_elsewhere_run,
+	{"check other staging path", .done = stage_elsewhere_done, .run = stage_elsewhere_run,
 		.end = stage_elsewhere_end},
-	{"mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
-	{"tools", .done = stage_tools_done, .run = stage_tools_run, .end = stage_tools_end},
-	{"probe", .done = stage_probe_done, .run = probe_run},
+	{"check other mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
+	{"wait for tools", .done = stage_tools_done, .run = stage_tools_run,
+		.end = stage_tools_end},
+	{"probe image", .done = stage_probe_done, .run = probe_run},
 	{"attach", .done = attach_done, .run = attach_run, .end = attach_end, .undo = attach_undo},
-	{"found", .done = found_done, .run = found_run},
-	{"decide", .done = mount_done, .run = decide_run},
-	{"held", .done = held_done, .run = held_run, .end = held_end},
-	{"mend", .done = mend_done, .run = mend_run, .end = mend_end},
+	{"check what is mounted", .done = check_mount_done, .run = check_mount_run},
+	{"plan growth", .done = mount_done, .run = plan_growth_run},
+	{"look for users", .done = check_users_done, .run = check_users_run,
+		.end = check_users_end},
+	{"check file system", .done = fsck_done, .run = fsck_run, .end = fsck_end},
 	{"grow offline", .done = grow_offline_done, .run = grow_offline_run,
 		.end = grow_offline_end},
-	{"retag", .done = retag_done, .run = retag_run, .end = retag_end},
+	{"set btrfs uuid", .done = new_uuid_done, .run = new_uuid_run, .end = new_uuid_end},
 	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .flags = OP_COMMIT},
 	{"remember", .done = remember_done, .run = remember_run},
 	{"prepare growth", .done = grow_done, .run = prepare_run},
 	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
 	{"clean log", .done = grow_done, .run = clean_run},
-	{"answer", .run = answer_run},
+	{"remember growth", .run = fitted_run},
 	{NULL},
 };
 
-void csi_node_stage(struct grpc_call *call, const ProtobufCMessage *request)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	const Csi__V1__NodeStageVolumeRequest *req = (const void *)request;
-	struct csi *csi = grpc_call_context(call);
-	struct stage *s = csi_task_new(call, request, sizeof(*s));
-	if (s == NULL)
-		return;
-	struct err err = {0};
-	s->n.id = csi_str(req->volume_id);
+	const Csi__V1__NodeStageVolumeRequest *req = (const void *)task->request;
+	struct stage *s = container_of(task, struct stage, n.task);
 	s->staging_path = csi_str(req->staging_target_path);
-	int r = s->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (r == 0)
-		r = node_check_path("staging_target_path", s->staging_path, &err);
-	if (r == 0 && req->volume_capability == NULL)
-		r = err_set(&err, ERR_INVALID, "volume_capability is missing");
-	if (r == 0)
-		r = node_op_find(&s->n, req->volume_capability, &err);
+	int r = volume_op_find(&s->n, req->volume_capability, err);
+	if (r < 0)
+		return r;
 	/* It may be in use in the other mode. */
-	if (r == 0 && s->n.volume->rec->allow_mode_change &&
-		!node_knows_volume(csi->node, s->n.volume))
-		r = err_set(&err, ERR_UNAVAILABLE,
+	if (s->n.volume->rec->allow_mode_change && !node_knows_volume(task->csi->node, s->n.volume))
+		return err_set(err, ERR_UNAVAILABLE,
 			"volume %s: devices of an earlier run are still being looked for; try again",
 			s->n.volume->rec->name);
-	if (r < 0) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
 	s->dirfd = pool_dirfd(s->n.volume->pool, RECORD_VOLUME);
 	s->image = s->n.volume->key;
 	s->cap = req->volume_capability;
-	fsimg_uuid_of(s->n.id, s->uuid);
-	node_op_lock(&s->n);
-	csi_task_start(&s->n.task, s->n.volume->rec->name, node_lane(&s->n), stage_steps);
+	fsimg_uuid_of(task->id, s->uuid);
+	return 0;
 }
+
+const struct csi_rpc csi_node_stage = {
+	.id = "volume_id",
+	.paths = {"staging_target_path"},
+	.required = {"volume_capability"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct stage),
+	.prepare = prepare,
+	.steps = steps,
+};

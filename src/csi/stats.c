@@ -7,9 +7,12 @@
  * of looks, so it is served beside any other operation; a statfs that hangs ends as
  * DEADLINE_EXCEEDED and makes the volume abnormal.
  */
-#include "csi/node.h"
-#include "node/health.h"
 #include "node/stats.h"
+#include "csi/messages.h"
+#include "csi/request.h"
+#include "csi/services.h"
+#include "csi/volume_op.h"
+#include "node/health.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,14 +20,14 @@
 #include <string.h>
 
 struct stats {
-	struct node_op n;
+	struct volume_op n;
 	const char *path;
 	struct node_stats ask;
 	struct statx image; /* stx_mask 0: it could not be looked at */
 	char image_name[RECORD_KEY_MAX];
 };
 
-#define stats_of(op_ptr) container_of(node_op_of(op_ptr), struct stats, n)
+#define stats_of(op_ptr) container_of(volume_op_of(op_ptr), struct stats, n)
 
 static int no_helper(struct op *op, int res)
 {
@@ -37,11 +40,11 @@ static int stats_run(struct op *op)
 	return no_helper(op, node_stats_run(op, &stats_of(op)->ask));
 }
 
-/* The volume may go while we wait: the pointer is not kept, see csi_node_stats(). */
+/* The volume may go while we wait: the pointer is not kept, see prepare(). */
 static int find_again(struct op *op, struct pool_object **ret)
 {
 	struct stats *s = stats_of(op);
-	return pools_find_id(s->n.task.csi->pools, RECORD_VOLUME, s->n.id, ret, &op->err);
+	return pools_find_id(s->n.task.csi->pools, RECORD_VOLUME, s->n.task.id, ret, &op->err);
 }
 
 static int stats_end(struct op *op, int res)
@@ -55,7 +58,7 @@ static int stats_end(struct op *op, int res)
 	if (r < 0)
 		return r;
 	const struct node_volume *node = node_volume_find(volume);
-	r = node_inspect_end(op, res);
+	r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
 	if (!s->n.info.exists || node == NULL || !node_info_is_dev(&s->n.info, &node->dev))
@@ -96,10 +99,9 @@ static int image_end(struct op *op, int res)
 static Csi__V1__VolumeUsage *usage_new(struct arena *arena, Csi__V1__VolumeUsage__Unit unit,
 	uint64_t total, uint64_t used, uint64_t available)
 {
-	Csi__V1__VolumeUsage *usage = arena_new_of(arena, Csi__V1__VolumeUsage);
+	Csi__V1__VolumeUsage *usage = csi_message_new(arena, &csi__v1__volume_usage__descriptor);
 	if (usage == NULL)
 		return NULL;
-	csi__v1__volume_usage__init(usage);
 	usage->unit = unit;
 	usage->total = (int64_t)total;
 	usage->used = (int64_t)used;
@@ -138,67 +140,51 @@ static int answer_run(struct op *op)
 {
 	struct stats *s = stats_of(op);
 	struct csi *csi = s->n.task.csi;
+	Csi__V1__NodeGetVolumeStatsResponse *response = (void *)s->n.task.response;
 	struct pool_object *volume;
 	int r = find_again(op, &volume);
 	if (r < 0)
 		return r;
-	Csi__V1__NodeGetVolumeStatsResponse *response = csi_task_response(&s->n.task,
-		Csi__V1__NodeGetVolumeStatsResponse, csi__v1__node_get_volume_stats_response__init);
-	if (response == NULL)
-		return 0;
 	fill_usage(s, response);
-	if (!(csi->config.health & CSI_HEALTH_1_12))
-		return 0;
-	const char *why = node_volume_abnormal(s->n.task.arena, csi->node, volume);
-	response->volume_condition = arena_new_of(s->n.task.arena, Csi__V1__VolumeCondition);
-	if (response->volume_condition != NULL) {
-		csi__v1__volume_condition__init(response->volume_condition);
-		response->volume_condition->abnormal = why != NULL;
-		response->volume_condition->message =
-			csi_bytes(why != NULL ? why : "the volume is well");
-	}
+	if (csi->config.health & CSI_HEALTH_1_12)
+		response->volume_condition = csi_condition_message(s->n.task.arena, csi, volume);
 	return 0;
 }
 
-static const struct op_step stats_steps[] = {
+static const struct op_step steps[] = {
 	{"stats", .run = stats_run, .end = stats_end},
 	{"image", .done = image_done, .run = image_run, .end = image_end},
 	{"answer", .run = answer_run},
 	{NULL},
 };
 
-void csi_node_stats(struct grpc_call *call, const ProtobufCMessage *request)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	const Csi__V1__NodeGetVolumeStatsRequest *req = (const void *)request;
-	struct csi *csi = grpc_call_context(call);
-	struct stats *s = csi_task_new(call, request, sizeof(*s));
-	if (s == NULL)
-		return;
-	s->n.task.poll = true;
-	struct err err = {0};
-	s->n.id = csi_str(req->volume_id);
-	s->path = csi_str(req->volume_path);
-	int r = s->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (r == 0 && s->path[0] == '\0')
-		r = err_set(&err, ERR_INVALID, "volume_path is missing");
+	struct stats *s = container_of(task, struct stats, n.task);
+	s->path = csi_field(task->request, "volume_path");
+	int r = volume_op_find(&s->n, NULL, err);
 	if (r == 0)
-		r = node_op_find(&s->n, NULL, &err);
-	if (r == 0)
-		r = node_check_volume_path(&s->n, s->path, &err);
-	if (r < 0) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
+		r = volume_op_check_path(&s->n, s->path, err);
+	if (r < 0)
+		return r;
 	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
 	s->ask = (struct node_stats){
-		.node = csi->node,
-		.id = s->n.id,
+		.node = task->csi->node,
+		.id = task->id,
 		.path = &s->n.path,
 		.info = &s->n.info,
 		.is_block = !node_volume_has_fs(s->n.volume),
 	};
-	const char *name = s->n.volume->rec->name;
-	csi_task_claim(&s->n.task, s->n.volume->rec);
 	s->n.volume = NULL;
-	csi_task_start(&s->n.task, name, node_lane(&s->n), stats_steps);
+	return 0;
 }
+
+const struct csi_rpc csi_node_stats = {
+	.id = "volume_id",
+	.required = {"volume_path"},
+	.kind = RECORD_VOLUME,
+	.poll = true,
+	.size = sizeof(struct stats),
+	.prepare = prepare,
+	.steps = steps,
+};

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NodeStageVolume's state, and its steps before there is a device (stage_look.c): the table is
- * node_stage.c's. */
-#ifndef RINGVOL_CSI_STAGE_PRIV_H
-#define RINGVOL_CSI_STAGE_PRIV_H
+/* NodeStageVolume's state, and its steps before there is a device (stage_checks.c): the table is
+ * stage.c's. */
+#ifndef RINGVOL_CSI_STAGE_H
+#define RINGVOL_CSI_STAGE_H
 
 #include "blockio/blkdev.h"
-#include "csi/node.h"
+#include "csi/volume_op.h"
 #include "node/clean_log.h"
 
 struct stage {
-	struct node_op n;
+	struct volume_op n;
 	const char *staging_path;
 	bool mounted; /* found mounted as it should be */
 	bool attached;
 	bool attached_here;  /* this attempt attached the device */
 	bool attached_first; /* likewise, and no earlier run had */
 	bool offline_growth; /* ext4 grows only before it is mounted */
-	bool held;           /* somebody has the device for itself */
+	bool in_use;         /* somebody has the device for itself */
 	bool asked;          /* who that is was looked for, for the mount that was refused */
 	struct blkdev_holder holder;
 	unsigned attempts; /* to have the device alone, and the pauses between */
@@ -40,7 +40,7 @@ struct stage {
 	} req;
 };
 
-#define stage_of(op_ptr) container_of(node_op_of(op_ptr), struct stage, n)
+#define stage_of(op_ptr) container_of(volume_op_of(op_ptr), struct stage, n)
 
 /* One staging path a volume. */
 bool stage_elsewhere_done(struct op *op);
@@ -56,7 +56,7 @@ bool stage_tools_done(struct op *op);
 int stage_tools_run(struct op *op);
 int stage_tools_end(struct op *op, int res);
 /* A work job: -EBUSY while somebody has the device for itself. arg: the stage. */
-int stage_held_job(void *arg);
+int stage_users_job(void *arg);
 /* The image holds what is to be mounted. */
 bool stage_probe_done(struct op *op);
 int stage_probe_call(struct op *op);
