@@ -6,7 +6,6 @@
 #include "csi/fields.h"
 #include "csi/task.h"
 #include "mount/mnt.h"
-#include "node/mounts.h"
 #include "node/owner.h"
 #include "node/volume.h"
 

@@ -23,7 +23,6 @@
 #include "blockio/boot_mark.h"
 #include "csi/node.h"
 #include "node/checkup.h"
-#include "node/stats.h"
 
 #include <errno.h>
 #include <fcntl.h>

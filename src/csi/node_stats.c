@@ -8,8 +8,8 @@
  * DEADLINE_EXCEEDED and makes the volume abnormal.
  */
 #include "csi/node.h"
+#include "node/checkup.h"
 #include "node/health.h"
-#include "node/stats.h"
 
 #include <errno.h>
 #include <fcntl.h>
