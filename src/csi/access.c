@@ -8,6 +8,7 @@
  */
 #include "csi/fields.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <errno.h>
 

@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
 #include "csi/node.h"
+#include "mount/mnt_scan.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -14,6 +14,7 @@
  * unstage takes it away.
  */
 #include "csi/stage_priv.h"
+#include "mount/mnt_fs.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -44,11 +45,9 @@ static int inspect_end(struct op *op, int res)
 
 /* ---- the device ---- */
 
-static int attach_run(struct op *op)
+static int prepare_attach(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	if (op_goes_along(op) && !s->n.backend->attach_is_job)
-		return -EAGAIN;
 	if (s->n.volume->truncated)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: its image is shorter than its record says",
@@ -58,7 +57,25 @@ static int attach_run(struct op *op)
 	s->attached_first = s->attached_here && node_knows_volume(s->n.task.csi->node, s->n.volume);
 	node_prepare_backend(&s->n);
 	s->n.dev.read_only = s->n.access.block && s->n.access.read_only;
-	return s->n.backend->attach(s->n.backend, op, &s->n.dev);
+	return 0;
+}
+
+static int attach_call(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.backend->attach_call(&s->n.dev);
+}
+
+static bool attach_done(struct op *op)
+{
+	return stage_of(op)->attached;
+}
+
+static int attach_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	int r = prepare_attach(op);
+	return r < 0 ? r : s->n.backend->attach(s->n.backend, op, &s->n.dev);
 }
 
 static int attach_end(struct op *op, int res)
@@ -77,6 +94,7 @@ static int attach_end(struct op *op, int res)
 	node->marks_read |= s->attached_first;
 	node->as_fs &= !list_empty(&node->mounts);
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
+	s->attached = true;
 	return 0;
 }
 
@@ -89,6 +107,19 @@ static int attach_undo(struct op *op)
 	node_volume_clear_dev(s->n.task.csi->node, node);
 	node_volume_forget(s->n.volume);
 	return s->n.backend->detach(s->n.backend, op, &s->n.dev);
+}
+
+/* Where the backend attaches in one call, it follows the look at the image. */
+static int probe_run(struct op *op)
+{
+	static const struct op_call calls[] = {
+		{"probe", .fn = stage_probe_call, .end = stage_probe_end},
+		{"attach", .fn = attach_call, .end = attach_end, .undo = attach_undo},
+	};
+	struct stage *s = stage_of(op);
+	bool attach = s->n.backend->attach_call != NULL && !s->n.volume->truncated;
+	int r = attach ? prepare_attach(op) : 0;
+	return r < 0 ? r : op_calls(op, calls, attach ? 2 : 1);
 }
 
 /* ---- what is mounted at the path ---- */
@@ -384,8 +415,8 @@ static const struct op_step stage_steps[] = {
 		.end = stage_elsewhere_end},
 	{"mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
 	{"tools", .done = stage_tools_done, .run = stage_tools_run, .end = stage_tools_end},
-	{"probe", .done = stage_probe_done, .run = stage_probe_run, .end = stage_probe_end},
-	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo, .flags = OP_ALONG},
+	{"probe", .done = stage_probe_done, .run = probe_run},
+	{"attach", .done = attach_done, .run = attach_run, .end = attach_end, .undo = attach_undo},
 	{"found", .done = found_done, .run = found_run},
 	{"decide", .done = mount_done, .run = decide_run},
 	{"held", .done = held_done, .run = held_run, .end = held_end},

@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "blockio/boot_mark.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 #include "node/node.h"
 #include "node/quiesce.h"
 #include "node/volume.h"

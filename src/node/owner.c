@@ -7,6 +7,7 @@
 #include "node/owner.h"
 
 #include "base/fd.h"
+#include "mount/mnt_scan.h"
 #include "node/node.h"
 #include "node/volume.h"
 

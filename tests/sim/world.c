@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "blockio/boot_mark.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -85,8 +86,8 @@ static void up(struct world *w)
 	w->registry = grpc_registry_new();
 	assert(csi_register(w->csi, w->registry) == 0);
 	w->fault_after = -1;
-	w->reactor.op_fault = fault_hook;
-	w->reactor.op_fault_arg = w;
+	w->observer = (struct op_observer){.before = fault_hook, .arg = w};
+	w->reactor.observer = &w->observer;
 }
 
 void world_adopt(struct world *w)
