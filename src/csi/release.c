@@ -25,8 +25,6 @@
 #include "csi/services.h"
 #include "csi/volume_op.h"
 #include "node/checkup.h"
-#include "node/owner.h"
-#include "node/stats.h"
 
 #include <errno.h>
 #include <fcntl.h>

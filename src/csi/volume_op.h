@@ -6,7 +6,7 @@
 #include "csi/access.h"
 #include "csi/rpc.h"
 #include "mount/mnt.h"
-#include "node/mounts.h"
+#include "node/owner.h"
 #include "node/volume.h"
 
 /* The start of every node operation's struct. */
