@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "probes/probes.h"
 #include "reactor/ring.h"
+#include "reactor/ring_uring.h"
 
 #include <errno.h>
 #include <fcntl.h>

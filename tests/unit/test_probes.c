@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "blockio_env.h"
 #include "probes/private.h"
+#include "reactor/ring_uring.h"
 #include "reactor/self.h"
 
 #include <bpf/btf.h>
