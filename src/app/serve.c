@@ -34,6 +34,7 @@
 #include "pool/pool.h"
 #include "probes/probes.h"
 #include "reactor/op.h"
+#include "reactor/ring_uring.h"
 #include "rpc/health.h"
 #include "rpc/reflection.h"
 #include "rpc/server.h"

@@ -24,6 +24,7 @@
 #include "base/options.h"
 #include "base/process.h"
 #include "base/when.h"
+#include "reactor/ring_uring.h"
 
 #include <errno.h>
 #include <fcntl.h>

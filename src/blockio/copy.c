@@ -24,6 +24,7 @@
  */
 #include "blockio/copy.h"
 #include "blockio/copy_walk.h"
+#include "reactor/ring_bufs.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -16,6 +16,7 @@
 #include "rpc/conn.h"
 
 #include "base/fd.h"
+#include "reactor/ring_bufs.h"
 #include "rpc/registry.h"
 
 #include <errno.h>

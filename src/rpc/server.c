@@ -8,6 +8,7 @@
 #include "rpc/server.h"
 
 #include "base/fd.h"
+#include "reactor/ring_bufs.h"
 #include "rpc/conn.h"
 #include "rpc/h2.h"
 #include "rpc/http1.h"
