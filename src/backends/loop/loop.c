@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Volumes as loop devices: each call is one work job over lodev, and for raw volumes over the guard
+ * Volumes as loop devices. Each call is one work job over lodev, and for raw volumes over the guard
  * as well. The job works on the request only; the step's end moves its error into the operation.
  *
- * Happy path of a raw attach: loop device -> guard over it; of a detach: the guard, then the loop
- * device. A crash in between leaves a loop device without a guard, which the next attach completes
- * and the next detach clears. A guard that a tenant still has open goes when they let go, and its
- * loop device with it. How it can fail: as lodev and guard do, and with ERR_PRECONDITION where the
- * kernel has no device mapper. A loop device that an earlier version has published bare is left as
- * it is as long as its node is bound somewhere.
+ * Happy path of a raw attach: the loop device, then the guard over it. Of a detach: the guard, then
+ * the loop device. A crash in between leaves a loop device without a guard, which the next attach
+ * completes and the next detach clears. A guard that a tenant still has open goes when the tenant
+ * lets go, and its loop device with it. How it can fail: as lodev and guard do, and with
+ * ERR_PRECONDITION where the kernel has no device mapper. An earlier version may have published a
+ * loop device bare: it is left as it is as long as its node is bound somewhere.
  */
 #include "backends/loop/loop.h"
 
