@@ -114,7 +114,7 @@ static int repair_file(struct check *c, const struct check_finding *f)
 	return unlinkat(dirfd, f->name, 0) < 0 || fsync(dirfd) < 0 ? -errno : 0;
 }
 
-/* A template that is not whole is made again by who needs it. */
+/* A template that is not whole is made again when it is needed. */
 static void look_at_template(struct check *c, const char *path, const char *name)
 {
 	struct fsimg_probe probe;
@@ -156,7 +156,7 @@ static int look_at_name(void *arg, const char *name)
 		if (!known)
 			check_add(c, .severity = CHECK_NOTE, .kind = "UnknownFile", .path = path,
 				.message = "it is not ringvol's, which leaves it alone",
-				.remedy = "whose it is may remove it");
+				.remedy = "its owner may remove it");
 		return 0;
 	}
 	if (n->dir == SURVEY_TRASH)
@@ -190,7 +190,7 @@ static const struct survey_object *volume_of(const struct check *c, const struct
 	return NULL;
 }
 
-/* The volume that it has the tag of, which is a hint. */
+/* The volume that the device's tag names; a tag is a hint. */
 static const struct survey_object *tagged_volume(const struct check *c, const struct device *device)
 {
 	const char *random = device->dev.tag + strlen("ringvol:") + 9;
@@ -202,7 +202,8 @@ static const struct survey_object *tagged_volume(const struct check *c, const st
 	return NULL;
 }
 
-/* Its volume may be one of those whose records cannot be read. */
+/* Whether there are volumes with records that cannot be read: a device may belong to one of them.
+ */
 static bool holds_quarantined(const struct check *c)
 {
 	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++)

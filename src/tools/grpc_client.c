@@ -6,7 +6,7 @@
  * with their five-byte prefix, trailers with grpc-status -> the stream closes.
  * How it can fail: nobody listens (ERR_UNAVAILABLE, the tools then look for themselves); the server
  * speaks something else, goes away or falls silent (ERR_UNAVAILABLE, ERR_TIMEOUT); it answers with
- * a status of its own; the one who asked has seen enough.
+ * a status of its own; the caller has seen enough.
  */
 #include "tools/grpc_client.h"
 
