@@ -18,9 +18,7 @@
  * released.
  */
 #include "backends/loop/lodev.h"
-#include "base/fd.h"
 #include "blockio/blkdev.h"
-#include "blockio/boot_mark.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
@@ -29,7 +27,6 @@
 #include "node/stats.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -306,8 +303,7 @@ static int sync_run(struct op *op)
 {
 	struct release *r = release_of(op);
 	node_on(&r->on, r->path, &r->mine);
-	return volume_op_helper(op, MNT_SYNC, &r->on, sizeof(r->on), &r->n.result,
-		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(op, MNT_SYNC, &r->on, sizeof(r->on), CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int sync_end(struct op *op, int res)
@@ -332,8 +328,8 @@ static int unmount_run(struct op *op)
 	/* What lies in a volume is a tenant's. */
 	r->unmount.remove = !r->unstage && volume_op_nested_in(&r->n) == NULL;
 	r->unmount.trusted = r->n.volume != NULL;
-	return volume_op_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
-		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(
+		op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), CSI_MOUNT_TIMEOUT_MS);
 }
 
 /* It may be busy because we look at it: the watch and statistics do so beside everything else.
@@ -370,19 +366,8 @@ static int unmount_end(struct op *op, int res)
 	return res == 0 ? 0 : volume_op_fail(op, res, "unmounting", r->path);
 }
 
-/* What marked the path as the only writer's goes with it. */
-struct writer_job {
-	int dirfd;
-	const char *image;
-};
-
-static int writer_job(void *arg)
-{
-	struct writer_job *job = arg;
-	_cleanup_fd_ int fd = openat(job->dirfd, job->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? -errno : boot_mark_remove(fd, BOOT_MARK_WRITER);
-}
-
+/* What marked the path as the only writer's goes with it. A mark that stays is only believed where
+ * the volume is mounted. */
 static bool writer_done(struct op *op)
 {
 	struct release *r = release_of(op);
@@ -392,20 +377,7 @@ static bool writer_done(struct op *op)
 
 static int writer_run(struct op *op)
 {
-	struct release *r = release_of(op);
-	struct writer_job *job = arena_new_of(r->n.task.arena, struct writer_job);
-	if (job == NULL)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	*job = (struct writer_job){pool_dirfd(r->n.volume->pool, RECORD_VOLUME), r->n.volume->key};
-	return op_work(op, writer_job, job);
-}
-
-/* One that stays is only believed where the volume is mounted. */
-static int writer_end(struct op *op, int res)
-{
-	(void)op;
-	(void)res;
-	return 0;
+	return volume_op_mark_writer(op, NULL);
 }
 
 /* Detach what unstage released: the volume's device, or that of a volume nobody knows any more. */
@@ -478,7 +450,7 @@ static const struct op_step steps[] = {
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
-	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
+	{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"forget", .done = forget_done, .run = forget_run},
 	{NULL},
