@@ -59,8 +59,8 @@ struct backend {
 	/* Whether this node can have such devices (raw: for tenants, as in backend_req): 0, or
 	 * ERR_PRECONDITION naming what is missing and the remedy. Does not block. NULL: always. */
 	int (*check)(const struct backend *backend, bool raw, struct err *err);
-	/* attach is one op_work() and nothing besides, so a step that calls it may go along. */
-	bool attach_is_job;
+	/* Blocking, for work threads: all that attach does. NULL: attach waits for more. */
+	int (*attach_call)(struct backend_req *req);
 	/* Converges: an image attached by us already is returned as it is, after what is missing
 	 * for a raw one was added. A raw one that an earlier version has published bare stays so
 	 * (dev.bare) as long as it is published. */

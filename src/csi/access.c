@@ -10,6 +10,7 @@
 
 #include "csi/request.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <errno.h>
 #include <string.h>

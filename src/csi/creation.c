@@ -85,7 +85,7 @@ int creation_quiesce(struct op *op)
 
 bool creation_released(struct op *op)
 {
-	return !creation_of(op)->source.quiesce.frozen;
+	return creation_of(op)->source.quiesce.freeze != NODE_FROZEN;
 }
 
 int creation_release(struct op *op)

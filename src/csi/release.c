@@ -22,7 +22,7 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
-#include "node/checkup.h"
+#include "node/health.h"
 #include "node/owner.h"
 #include "node/stats.h"
 
@@ -343,7 +343,7 @@ static int unmount_again(struct op *op)
 		if (node != NULL)
 			node->alone_until_ns =
 				ring_now_ns(op->reactor->ring) + NODE_ALONE_MS * UINT64_C(1000000);
-		return op_sleep(op, STATS_BATCH_MS);
+		return op_sleep(op, NODE_STATS_BATCH_MS);
 	}
 	node_stats_key(r->n.task.id, r->look_key);
 	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),

@@ -17,6 +17,7 @@
 
 #include "csi/request.h"
 #include "csi/services.h"
+#include "mount/mnt_fs.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -47,11 +48,9 @@ static int inspect_end(struct op *op, int res)
 
 /* ---- the device ---- */
 
-static int attach_run(struct op *op)
+static int prepare_attach(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	if (op_goes_along(op) && !s->n.backend->attach_is_job)
-		return -EAGAIN;
 	if (s->n.volume->truncated)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: its image is shorter than its record says",
@@ -61,7 +60,25 @@ static int attach_run(struct op *op)
 	s->attached_first = s->attached_here && node_knows_volume(s->n.task.csi->node, s->n.volume);
 	volume_op_prepare_backend(&s->n);
 	s->n.dev.read_only = s->n.access.block && s->n.access.read_only;
-	return s->n.backend->attach(s->n.backend, op, &s->n.dev);
+	return 0;
+}
+
+static int attach_call(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.backend->attach_call(&s->n.dev);
+}
+
+static bool attach_done(struct op *op)
+{
+	return stage_of(op)->attached;
+}
+
+static int attach_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	int r = prepare_attach(op);
+	return r < 0 ? r : s->n.backend->attach(s->n.backend, op, &s->n.dev);
 }
 
 static int attach_end(struct op *op, int res)
@@ -80,6 +97,7 @@ static int attach_end(struct op *op, int res)
 	node->marks_read |= s->attached_first;
 	node->as_fs &= !list_empty(&node->mounts);
 	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
+	s->attached = true;
 	return 0;
 }
 
@@ -92,6 +110,19 @@ static int attach_undo(struct op *op)
 	node_volume_clear_dev(s->n.task.csi->node, node);
 	node_volume_forget(s->n.volume);
 	return s->n.backend->detach(s->n.backend, op, &s->n.dev);
+}
+
+/* Where the backend attaches in one call, it follows the look at the image. */
+static int probe_run(struct op *op)
+{
+	static const struct op_call calls[] = {
+		{"probe", .fn = stage_probe_call, .end = stage_probe_end},
+		{"attach", .fn = attach_call, .end = attach_end, .undo = attach_undo},
+	};
+	struct stage *s = stage_of(op);
+	bool attach = s->n.backend->attach_call != NULL && !s->n.volume->truncated;
+	int r = attach ? prepare_attach(op) : 0;
+	return r < 0 ? r : op_calls(op, calls, attach ? 2 : 1);
 }
 
 /* ---- what is mounted at the path ---- */
@@ -357,8 +388,8 @@ static const struct op_step steps[] = {
 	{"check other mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
 	{"wait for tools", .done = stage_tools_done, .run = stage_tools_run,
 		.end = stage_tools_end},
-	{"probe image", .done = stage_probe_done, .run = stage_probe_run, .end = stage_probe_end},
-	{"attach", .run = attach_run, .end = attach_end, .undo = attach_undo, .flags = OP_ALONG},
+	{"probe image", .done = stage_probe_done, .run = probe_run},
+	{"attach", .done = attach_done, .run = attach_run, .end = attach_end, .undo = attach_undo},
 	{"check what is mounted", .done = check_mount_done, .run = check_mount_run},
 	{"plan growth", .done = mount_done, .run = plan_growth_run},
 	{"look for users", .done = check_users_done, .run = check_users_run,

@@ -10,7 +10,8 @@
 struct stage {
 	struct volume_op n;
 	const char *staging_path;
-	bool mounted;        /* found mounted as it should be */
+	bool mounted; /* found mounted as it should be */
+	bool attached;
 	bool attached_here;  /* this attempt attached the device */
 	bool attached_first; /* likewise, and no earlier run had */
 	bool offline_growth; /* ext4 grows only before it is mounted */
@@ -53,7 +54,7 @@ int stage_tools_end(struct op *op, int res);
 int stage_users_job(void *arg);
 /* The image holds what is to be mounted. */
 bool stage_probe_done(struct op *op);
-int stage_probe_run(struct op *op);
+int stage_probe_call(struct op *op);
 int stage_probe_end(struct op *op, int res);
 
 #endif

@@ -152,11 +152,11 @@ static int probe_other_mode(struct stage *s)
 }
 
 /* -EUCLEAN: it holds something else; -EMEDIUMTYPE: what it holds is not mounted, -EBADR: not with
- * these flags. The attach goes along with this job, and nothing is attached because of any of it:
- * so all is decided here. */
-static int probe_job(void *arg)
+ * these flags. The attach may be the next call, and nothing is attached because of any of it: so
+ * all is decided here. */
+int stage_probe_call(struct op *op)
 {
-	struct stage *s = arg;
+	struct stage *s = stage_of(op);
 	_cleanup_fd_ int fd = openat(s->dirfd, s->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
@@ -179,12 +179,6 @@ bool stage_probe_done(struct op *op)
 	struct stage *s = stage_of(op);
 	struct node_volume *node = node_volume_find(s->n.volume);
 	return s->n.access.block || (node != NULL && node_info_is_dev(&s->n.info, &node->dev));
-}
-
-int stage_probe_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	return op_work(op, probe_job, s);
 }
 
 static int other_mode_failed(struct op *op, int res)

@@ -12,7 +12,6 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
-#include "node/checkup.h"
 #include "node/health.h"
 
 #include <errno.h>
@@ -23,46 +22,22 @@
 struct stats {
 	struct volume_op n;
 	const char *path;
-	bool block;
-	bool batched;
-	struct stats_member member;
-	char look_key[HELPER_KEY_BYTES];
+	struct node_stats ask;
 	struct statx image; /* stx_mask 0: it could not be looked at */
 	char image_name[RECORD_KEY_MAX];
 };
 
 #define stats_of(op_ptr) container_of(volume_op_of(op_ptr), struct stats, n)
 
-static int ask_alone(struct op *op)
+static int no_helper(struct op *op, int res)
 {
-	struct stats *s = stats_of(op);
-	s->batched = false;
-	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
-	node_stats_key(s->n.task.id, s->look_key);
-	return volume_op_helper_by(op, s->look_key, MNT_STATS, &s->n.path, sizeof(s->n.path),
-		&s->n.info, sizeof(s->n.info), NODE_STAT_TIMEOUT_MS);
-}
-
-/* So that nobody waits for it; it may be gone as well. */
-static bool alone(const struct csi *csi, const struct stats *s)
-{
-	struct pool_object *volume;
-	struct err gone = {0};
-	if (pools_find_id(csi->pools, RECORD_VOLUME, s->n.task.id, &volume, &gone) < 0)
-		return true;
-	const struct node_volume *node = node_volume_find(volume);
-	return node == NULL || stats_alone(csi->node, node);
+	return res == -EAGAIN ? op_fail(op, ERR_NO_ROOM, "too many calls wait for a helper process")
+			      : res;
 }
 
 static int stats_run(struct op *op)
 {
-	struct stats *s = stats_of(op);
-	struct csi *csi = s->n.task.csi;
-	if (alone(csi, s))
-		return ask_alone(op);
-	s->batched = true;
-	int r = stats_batch_join(csi->node, &s->member, op, s->path, &s->n.info);
-	return r == -ENOMEM ? ask_alone(op) : r;
+	return no_helper(op, node_stats_run(op, &stats_of(op)->ask));
 }
 
 /* The volume may go while we wait: the pointer is not kept, see prepare(). */
@@ -76,17 +51,13 @@ static int stats_end(struct op *op, int res)
 {
 	struct stats *s = stats_of(op);
 	struct pool_object *volume;
-	if (s->batched && res == -EAGAIN)
-		return ask_alone(op);
+	res = node_stats_end(op, &s->ask, res);
+	if (res == OP_PENDING || res == -EAGAIN)
+		return no_helper(op, res);
 	int r = find_again(op, &volume);
 	if (r < 0)
 		return r;
-	struct node_volume *node = node_volume_find(volume);
-	/* Of a block volume nothing was asked that its device answers: that is left to a look. */
-	if (res == -ETIMEDOUT || !s->block)
-		node_note_hanging(s->n.task.csi->node, node, res == -ETIMEDOUT);
-	if (node != NULL && !s->block)
-		node_check_fs(s->n.task.csi->node, node, s->path, res, &s->n.info);
+	const struct node_volume *node = node_volume_find(volume);
 	r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
@@ -98,7 +69,7 @@ static int stats_end(struct op *op, int res)
 
 static bool image_done(struct op *op)
 {
-	return !stats_of(op)->block;
+	return !stats_of(op)->ask.is_block;
 }
 
 /* An image or a pool that is gone is a condition, which the answer has. */
@@ -137,12 +108,12 @@ static void fill_usage(struct stats *s, Csi__V1__NodeGetVolumeStatsResponse *res
 	const struct mnt_info *info = &s->n.info;
 	Csi__V1__VolumeUsage **usage = arena_alloc(arena, 2 * sizeof(*usage));
 	/* A file system that has shut down may not say. */
-	if (usage == NULL || (!s->block && info->shut_down && info->total_bytes == 0))
+	if (usage == NULL || (!s->ask.is_block && info->shut_down && info->total_bytes == 0))
 		return;
-	if (s->block && s->image.stx_mask == 0) {
+	if (s->ask.is_block && s->image.stx_mask == 0) {
 		usage[0] = usage_new(
 			arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, info->total_bytes, 0, 0);
-	} else if (s->block) {
+	} else if (s->ask.is_block) {
 		uint64_t used = s->image.stx_blocks * 512, total = s->image.stx_size;
 		usage[0] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, total,
 			used < total ? used : total, used < total ? total - used : 0);
@@ -189,7 +160,14 @@ static int prepare(struct csi_task *task, struct err *err)
 		r = volume_op_check_path(&s->n, s->path, err);
 	if (r < 0)
 		return r;
-	s->block = !node_volume_has_fs(s->n.volume);
+	snprintf(s->n.path.path, sizeof(s->n.path.path), "%s", s->path);
+	s->ask = (struct node_stats){
+		.node = task->csi->node,
+		.id = task->id,
+		.path = &s->n.path,
+		.info = &s->n.info,
+		.is_block = !node_volume_has_fs(s->n.volume),
+	};
 	s->n.volume = NULL;
 	return 0;
 }

@@ -8,6 +8,7 @@
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
 #include "csi/request.h"
+#include "mount/mnt_scan.h"
 #include "node/health.h"
 
 #include <errno.h>

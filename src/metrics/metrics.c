@@ -137,8 +137,8 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	name_features(m);
 	m->start_ns = when_now_ns();
 	grpc_registry_observe(registry, on_call, m);
-	reactor->op_step_timed = on_step;
-	reactor->op_step_timed_arg = m;
+	m->observer = (struct op_observer){.after = on_step, .arg = m};
+	reactor->observer = &m->observer;
 	*ret = m;
 	return 0;
 }
@@ -148,7 +148,7 @@ void metrics_close(struct metrics *m)
 	if (m == NULL)
 		return;
 	grpc_registry_observe(m->registry, NULL, NULL);
-	m->reactor->op_step_timed = NULL;
+	m->reactor->observer = NULL;
 	for (unsigned i = 0; i < m->method_count; i++)
 		for (unsigned code = 0; code < METRICS_CODES; code++)
 			free(m->methods[i].codes[code]);

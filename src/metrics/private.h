@@ -41,6 +41,7 @@ struct metrics {
 	struct reactor *reactor;
 	struct csi *csi;
 	struct grpc_registry *registry;
+	struct op_observer observer;
 	char kernel[65], features[METRICS_FEATURES_MAX];
 	uint64_t start_ns; /* CLOCK_REALTIME */
 

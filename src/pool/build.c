@@ -47,6 +47,9 @@ static struct pool_build *build_of(struct op *op)
 	return container_of(op, struct pool_build, op);
 }
 
+/* What a build calls, in order. */
+enum build_call { CALL_OPEN, CALL_SHARE, CALL_RECORD, CALL_STAGE, CALL_LINK, CALL_SYNC, CALLS };
+
 /* ---- begin, measure, admit ---- */
 
 static int begin_run(struct op *op)
@@ -115,10 +118,9 @@ static int admit_undo(struct op *op)
 
 /* ---- open, fill, record ---- */
 
-/* One job for what takes microseconds each: a hop to a thread costs more than the calls. */
-static int open_job(void *arg)
+static int open_call(struct op *op)
 {
-	struct pool_build *b = arg;
+	struct pool_build *b = build_of(op);
 	uint64_t size = b->rec->size_bytes;
 	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->direct_io ? O_DIRECT : 0);
 	b->fd = openat(b->dirfd, ".", flags, 0600);
@@ -132,16 +134,6 @@ static int open_job(void *arg)
 	if (r < 0)
 		fd_close(&b->fd);
 	return r;
-}
-
-static int open_run(struct op *op)
-{
-	struct pool_build *b = build_of(op);
-	b->kind = b->rec->kind;
-	b->dirfd = pool_fd_of(b->pool, b->kind);
-	b->direct_io = b->pool->features.direct_io;
-	b->sharing = b->share_object != NULL || b->share_template[0] != '\0';
-	return op_work(op, open_job, b);
 }
 
 static int open_end(struct op *op, int res)
@@ -170,9 +162,9 @@ static int open_undo(struct op *op)
 }
 
 /* -ESTALE: not the template it was. */
-static int share_job(void *arg)
+static int share_call(struct op *op)
 {
-	struct pool_build *b = arg;
+	struct pool_build *b = build_of(op);
 	struct stat st;
 	_cleanup_fd_ int fd = openat(
 		b->share_dirfd, b->share_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -193,10 +185,15 @@ static bool share_done(struct op *op)
 	return !build_of(op)->sharing;
 }
 
-static int share_run(struct op *op)
+/* What the first calls go by. */
+static int prepare_open(struct op *op)
 {
 	struct pool_build *b = build_of(op);
 	const struct pool_object *source = b->share_object;
+	b->kind = b->rec->kind;
+	b->dirfd = pool_fd_of(b->pool, b->kind);
+	b->direct_io = b->pool->features.direct_io;
+	b->sharing = source != NULL || b->share_template[0] != '\0';
 	b->share_name = source != NULL ? source->key : b->share_template;
 	b->share_dirfd = source != NULL ? pool_fd_of(source->pool, source->kind)
 					: b->pool->fds[POOL_FD_TEMPLATES];
@@ -205,7 +202,7 @@ static int share_run(struct op *op)
 			b->pool->name,
 			source->rec == NULL ? source->why
 					    : "its image is shorter than it should be");
-	return op_work(op, share_job, b);
+	return 0;
 }
 
 static int share_end(struct op *op, int res)
@@ -261,9 +258,9 @@ static int complete_record(struct pool_build *b)
 	return 0;
 }
 
-static int record_job(void *arg)
+static int record_call(struct op *op)
 {
-	const struct pool_build *b = arg;
+	const struct pool_build *b = build_of(op);
 	if (fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, XATTR_CREATE) < 0)
 		return -errno;
 	/* Without room for it nobody but people misses it. */
@@ -272,7 +269,7 @@ static int record_job(void *arg)
 	return 0;
 }
 
-static int record_run(struct op *op)
+static int prepare_record(struct op *op)
 {
 	struct pool_build *b = build_of(op);
 	int len = complete_record(b);
@@ -284,15 +281,16 @@ static int record_run(struct op *op)
 	if (len < 0)
 		return op_fail_sys(op, len, "recording %s", b->rec->name);
 	b->record_len = (unsigned)len;
-	return op_work(op, record_job, b);
+	return 0;
 }
 
 static int record_end(struct op *op, int res)
 {
 	struct pool_build *b = build_of(op);
-	return res < 0 ? op_fail_sys(
-				 op, res, "recording %s in pool %s", b->rec->name, b->pool->name)
-		       : 0;
+	if (res < 0)
+		return op_fail_sys(op, res, "recording %s in pool %s", b->rec->name, b->pool->name);
+	b->state = BUILD_RECORDED;
+	return 0;
 }
 
 /* ---- data, link, sync ---- */
@@ -302,19 +300,18 @@ static bool stage_done(struct op *op)
 	return pool_one_log(&build_of(op)->pool->features);
 }
 
-static int stage_job(void *arg)
+static int stage_call(struct op *op)
 {
-	const struct pool_build *b = arg;
+	const struct pool_build *b = build_of(op);
 	return fd_link(b->fd, b->trash_fd, b->stage_name);
 }
 
-static int stage_run(struct op *op)
+static void prepare_stage(struct op *op)
 {
 	struct pool_build *b = build_of(op);
 	strcpy(b->stage_name, POOL_STAGE_PREFIX);
 	pool_random_hex(b->stage_name + strlen(POOL_STAGE_PREFIX), POOL_TRASH_NAME_BYTES - 1);
 	b->trash_fd = b->pool->fds[POOL_FD_TRASH];
-	return op_work(op, stage_job, b);
 }
 
 static int unstage_job(void *arg)
@@ -350,22 +347,22 @@ static int data_end(struct op *op, int res)
 		       : 0;
 }
 
-static int link_job(void *arg)
+static int link_call(struct op *op)
 {
-	const struct pool_build *b = arg;
+	const struct pool_build *b = build_of(op);
 	if (b->stage_name[0] == '\0')
 		return fd_link(b->fd, b->dirfd, b->rec->key);
 	int r = renameat2(b->trash_fd, b->stage_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
 	return r < 0 ? -errno : 0;
 }
 
-static int link_run(struct op *op)
+static int prepare_link(struct op *op)
 {
 	struct pool_build *b = build_of(op);
 	if (pool_index_find(b->pool, b->rec->kind, b->rec->key) != NULL)
 		return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name,
 			b->pool->name);
-	return op_work(op, link_job, b);
+	return 0;
 }
 
 static int learn_job(void *arg)
@@ -452,10 +449,21 @@ static int link_end(struct op *op, int res)
 	/* Out of memory here, the object is on disk and unknown; the sync goes on, and the next
 	 * attempt's EEXIST makes it known. */
 	b->indexed = enter_index(b) == 0;
+	b->state = BUILD_LINKED;
 	return 0;
 }
 
 /* The file needs no sync of its own: it has had one, or the directory's takes it along. */
+static int sync_call(struct op *op)
+{
+	return pool_sync_call(&build_of(op)->sync);
+}
+
+static bool sync_done(struct op *op)
+{
+	return build_of(op)->state == BUILD_SYNCED;
+}
+
 static int sync_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
@@ -472,21 +480,79 @@ static int sync_end(struct op *op, int res)
 	if (!b->indexed)
 		return op_fail_sys(op, -ENOMEM, "taking note of a new object");
 	b->ret_object->unsynced = false;
+	b->state = BUILD_SYNCED;
 	return 0;
+}
+
+/* ---- the trips to a thread ---- */
+
+static const struct op_call build_calls[CALLS] = {
+	[CALL_OPEN] = {"open", .fn = open_call, .end = open_end, .undo = open_undo},
+	[CALL_SHARE] = {"share", .fn = share_call, .end = share_end, .done = share_done},
+	[CALL_RECORD] = {"record", .fn = record_call, .end = record_end},
+	[CALL_STAGE] = {"stage", .fn = stage_call, .undo = stage_undo, .done = stage_done},
+	[CALL_LINK] = {"link", .fn = link_call, .end = link_end, .flags = OP_COMMIT},
+	[CALL_SYNC] = {"sync", .fn = sync_call, .end = sync_end},
+};
+
+/* The calls from `first` on, up to what has to be waited for otherwise: an image that is filled,
+ * data that is made durable, a sync that is shared. Each takes microseconds: a trip to a thread for
+ * each would cost more than they do. */
+static int build_from(struct op *op, enum build_call first)
+{
+	struct pool_build *b = build_of(op);
+	enum build_call end = CALLS;
+	int r = first == CALL_OPEN ? prepare_open(op) : 0;
+	if (first == CALL_OPEN && !fill_done(op))
+		end = CALL_RECORD;
+	else if (first < CALL_LINK && !data_done(op))
+		end = CALL_LINK;
+	else if (!pool_sync_alone(b->pool, b->kind, &b->sync))
+		end = CALL_SYNC;
+	if (r == 0 && first <= CALL_RECORD && end > CALL_RECORD)
+		r = prepare_record(op);
+	if (r == 0 && first <= CALL_STAGE && end > CALL_STAGE && !stage_done(op))
+		prepare_stage(op);
+	if (r == 0 && end > CALL_LINK)
+		r = prepare_link(op);
+	return r < 0 ? r : op_calls(op, &build_calls[first], end - first);
+}
+
+static int open_run(struct op *op)
+{
+	return build_from(op, CALL_OPEN);
+}
+
+static bool record_done(struct op *op)
+{
+	return build_of(op)->state >= BUILD_RECORDED;
+}
+
+static int record_run(struct op *op)
+{
+	return build_from(op, CALL_RECORD);
+}
+
+static bool link_done(struct op *op)
+{
+	return build_of(op)->state >= BUILD_LINKED;
+}
+
+static int link_run(struct op *op)
+{
+	return build_from(op, CALL_LINK);
 }
 
 static const struct op_step build_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
 	{"measure", .run = measure_run, .done = measure_done},
 	{"admit", .run = admit_run, .undo = admit_undo},
-	{"open", .run = open_run, .end = open_end, .undo = open_undo},
-	{"share", .run = share_run, .end = share_end, .done = share_done, .flags = OP_ALONG},
+	{"open", .run = open_run},
 	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},
-	{"record", .run = record_run, .end = record_end, .flags = OP_ALONG},
-	{"stage", .run = stage_run, .done = stage_done, .undo = stage_undo, .flags = OP_ALONG},
+	{"record", .run = record_run, .done = record_done},
 	{"data", .run = data_run, .end = data_end, .done = data_done},
-	{"link", .run = link_run, .end = link_end, .flags = OP_ALONG | OP_COMMIT},
-	{"sync", .run = sync_run, .end = sync_end, .flags = OP_ALONG},
+	{"link", .run = link_run, .done = link_done},
+	{"sync", .run = sync_run, .end = sync_end, .done = sync_done},
 	{NULL},
 };
 

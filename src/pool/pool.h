@@ -214,8 +214,7 @@ bool pool_room_known(const struct pool *pool, uint64_t max_age_ms);
 struct pool_sync_wait {
 	struct list link;
 	struct op *op;
-	/* it goes along, shared by nobody */
-	bool alone;
+	bool alone; /* a sync of its own, which nobody shares */
 	int fd;
 	uint64_t removed; /* removals before it */
 };
@@ -252,6 +251,7 @@ struct pool_build {
 	const char *share_name;
 	bool direct_io;
 	bool sharing, indexed;
+	enum { BUILD_BEGUN, BUILD_RECORDED, BUILD_LINKED, BUILD_SYNCED } state;
 	int trash_fd;
 	char stage_name[24]; /* "": the file has no name before its key */
 	uint64_t reserved;
@@ -274,7 +274,8 @@ struct pool_remove {
 	struct pool_sync_wait sync;
 	int fd, dirfd, trash_fd;
 	const char *key;
-	bool gone, synced_from;
+	enum { REMOVE_BEGUN, REMOVE_GONE, REMOVE_RENAMED, REMOVE_SYNCED } state;
+	bool synced_from;
 	char trash_name[24];
 };
 void pool_remove_init(struct pool_remove *r, struct reactor *reactor, struct pool_object *object);

@@ -287,8 +287,11 @@ void pool_image_found(struct pool_object *o, bool missing, bool truncated);
 void pool_sync_open(struct pool *pool);
 /* True where a sync of a directory makes all earlier changes of the file system durable. */
 bool pool_one_log(const struct fs_features *features);
-/* Makes what was changed in volumes/ or snapshots/ durable: waits for the current step of `op`.
- * Goes along with the steps before it where no other operation changes the pool. */
+/* True: no other operation changes the pool. Then pool_sync_call() can follow the change in the
+ * same trip to a thread, on what is noted here. */
+bool pool_sync_alone(struct pool *pool, enum record_kind kind, struct pool_sync_wait *wait);
+int pool_sync_call(const struct pool_sync_wait *wait);
+/* Makes what was changed in volumes/ or snapshots/ durable: a wait of the current step of `op`. */
 int pool_sync_dir(
 	struct op *op, struct pool *pool, enum record_kind kind, struct pool_sync_wait *wait);
 /* In the end() of a removal's sync that succeeded. */

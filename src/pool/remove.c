@@ -36,26 +36,18 @@ static int begin_undo(struct op *op)
 	return 0;
 }
 
-static int open_job(void *arg)
-{
-	struct pool_remove *r = arg;
-	r->fd = openat(r->dirfd, r->key, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	return r->fd < 0 ? -errno : 0;
-}
-
-static int open_run(struct op *op)
+static int open_call(struct op *op)
 {
 	struct pool_remove *r = remove_of(op);
-	r->dirfd = pool_fd_of(r->pool, r->object->kind);
-	r->key = r->object->key;
-	return op_work(op, open_job, r);
+	r->fd = openat(r->dirfd, r->key, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	return r->fd < 0 ? -errno : 0;
 }
 
 static int open_end(struct op *op, int res)
 {
 	struct pool_remove *r = remove_of(op);
 	if (res == -ENOENT) {
-		r->gone = true;
+		r->state = REMOVE_GONE;
 		return 0;
 	}
 	if (res < 0)
@@ -70,20 +62,9 @@ static int open_undo(struct op *op)
 	return 0;
 }
 
-static bool is_gone(struct op *op)
+static int lock_call(struct op *op)
 {
-	return remove_of(op)->gone;
-}
-
-static int lock_job(void *arg)
-{
-	struct pool_remove *r = arg;
-	return image_lock(r->fd);
-}
-
-static int lock_run(struct op *op)
-{
-	return op_work(op, lock_job, remove_of(op));
+	return image_lock(remove_of(op)->fd);
 }
 
 static int lock_end(struct op *op, int res)
@@ -114,23 +95,11 @@ static void leave_index(struct pool_remove *r)
 	pool_family_update(r->pool, id);
 }
 
-static int rename_job(void *arg)
+static int rename_call(struct op *op)
 {
-	const struct pool_remove *r = arg;
+	const struct pool_remove *r = remove_of(op);
 	int res = renameat2(r->dirfd, r->key, r->trash_fd, r->trash_name, RENAME_NOREPLACE);
 	return res < 0 ? -errno : 0;
-}
-
-static int rename_run(struct op *op)
-{
-	struct pool_remove *r = remove_of(op);
-	if (r->gone) {
-		leave_index(r);
-		return 0;
-	}
-	pool_random_hex(r->trash_name, POOL_TRASH_NAME_BYTES - 1);
-	r->trash_fd = r->pool->fds[POOL_FD_TRASH];
-	return op_work(op, rename_job, r);
 }
 
 static int rename_end(struct op *op, int res)
@@ -141,13 +110,34 @@ static int rename_end(struct op *op, int res)
 			r->object->rec->name, r->pool->name);
 	fd_close(&r->fd);
 	leave_index(r);
+	r->state = REMOVE_RENAMED;
 	return 0;
+}
+
+static bool gone_done(struct op *op)
+{
+	return remove_of(op)->state != REMOVE_GONE;
+}
+
+static int gone_run(struct op *op)
+{
+	leave_index(remove_of(op));
+	return 0;
+}
+
+static int sync_call(struct op *op)
+{
+	return pool_sync_call(&remove_of(op)->sync);
+}
+
+static bool sync_done(struct op *op)
+{
+	return remove_of(op)->state == REMOVE_SYNCED;
 }
 
 static int sync_run(struct op *op)
 {
 	struct pool_remove *r = remove_of(op);
-	r->synced_from = false;
 	return pool_sync_dir(op, r->pool, r->object->kind, &r->sync);
 }
 
@@ -161,6 +151,7 @@ static int sync_end(struct op *op, int res)
 		io_uring_prep_fsync(op_sqe(op), r->pool->fds[POOL_FD_TRASH], 0);
 		return op_submit(op);
 	}
+	r->state = REMOVE_SYNCED;
 	pool_object_free(r->object);
 	r->object = NULL;
 	pool_trash_kick(r->pool);
@@ -168,12 +159,30 @@ static int sync_end(struct op *op, int res)
 		       : 0;
 }
 
+/* The sync comes last: it is left to a step where it is shared. */
+static const struct op_call remove_calls[] = {
+	{"open", .fn = open_call, .end = open_end, .undo = open_undo},
+	{"lock", .fn = lock_call, .end = lock_end},
+	{"rename", .fn = rename_call, .end = rename_end, .flags = OP_COMMIT},
+	{"sync", .fn = sync_call, .end = sync_end},
+};
+
+static int open_run(struct op *op)
+{
+	struct pool_remove *r = remove_of(op);
+	r->dirfd = pool_fd_of(r->pool, r->object->kind);
+	r->key = r->object->key;
+	pool_random_hex(r->trash_name, POOL_TRASH_NAME_BYTES - 1);
+	r->trash_fd = r->pool->fds[POOL_FD_TRASH];
+	bool alone = pool_sync_alone(r->pool, r->object->kind, &r->sync);
+	return op_calls(op, remove_calls, alone ? 4 : 3);
+}
+
 static const struct op_step remove_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
-	{"open", .run = open_run, .end = open_end, .undo = open_undo},
-	{"lock", .run = lock_run, .end = lock_end, .done = is_gone, .flags = OP_ALONG},
-	{"rename", .run = rename_run, .end = rename_end, .flags = OP_ALONG | OP_COMMIT},
-	{"sync", .run = sync_run, .end = sync_end, .flags = OP_ALONG},
+	{"open", .run = open_run},
+	{"rename", .run = gone_run, .done = gone_done, .flags = OP_COMMIT},
+	{"sync", .run = sync_run, .end = sync_end, .done = sync_done},
 	{NULL},
 };
 

@@ -67,9 +67,17 @@ void pool_sync_open(struct pool *pool)
 	}
 }
 
-static int alone_job(void *arg)
+bool pool_sync_alone(struct pool *pool, enum record_kind kind, struct pool_sync_wait *wait)
 {
-	const struct pool_sync_wait *wait = arg;
+	struct pool_sync *sync = &pool->sync[kind];
+	wait->alone = pool->ops == 1 && list_empty(&sync->running);
+	wait->fd = pool_fd_of(pool, kind);
+	wait->removed = sync->removed;
+	return wait->alone;
+}
+
+int pool_sync_call(const struct pool_sync_wait *wait)
+{
 	return fsync(wait->fd) < 0 ? -errno : 0;
 }
 
@@ -78,14 +86,7 @@ int pool_sync_dir(
 {
 	struct pool_sync *sync = &pool->sync[kind];
 	wait->op = op;
-	wait->alone = op_goes_along(op) && pool->ops == 1 && list_empty(&sync->running);
-	if (wait->alone) {
-		wait->fd = pool_fd_of(pool, kind);
-		wait->removed = sync->removed;
-		return op_work(op, alone_job, wait);
-	}
-	if (op_goes_along(op))
-		return -EAGAIN;
+	wait->alone = false;
 	list_push(&sync->waiting, &wait->link);
 	if (list_empty(&sync->running))
 		sync_begin(sync);

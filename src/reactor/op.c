@@ -5,8 +5,7 @@
  * ran. Waits end in callbacks of the loop, each of which hands its result to finish_wait() and that
  * to drive() again: no step runs inside another's call, and a chain of steps that finish at once is
  * a loop and no recursion. Starting and op_complete() go through a posted request for the same
- * reason. Jobs that go together are gathered when the first of them is armed, and ended one after
- * the other.
+ * reason.
  *
  * The engine itself fails a step only when a wait cannot be armed (a queue at its limit).
  */
@@ -29,51 +28,81 @@ static const struct op_step *current(const struct op *op)
 	return &op->steps[op->at];
 }
 
-static void note_time(struct op *op, uint64_t start_ns, uint64_t end_ns)
+/* The call that is due, or else the step. */
+static const char *current_name(const struct op *op)
 {
-	const struct reactor *reactor = op->reactor;
-	if (reactor->op_step_timed != NULL)
-		reactor->op_step_timed(
-			reactor->op_step_timed_arg, op->name, current(op)->name, end_ns - start_ns);
+	return op->call != NULL ? op->call->name : current(op)->name;
+}
+
+/* What is current took from the start, or from the end of the call before it, till now. */
+static void note_time(struct op *op, uint64_t now_ns)
+{
+	const struct op_observer *observer = op->reactor->observer;
+	if (observer != NULL && observer->after != NULL)
+		observer->after(observer->arg, op->name, current_name(op), now_ns - op->start_ns);
+	op->start_ns = now_ns;
 }
 
 static void log_undo_failure(const struct op *op, int res)
 {
 	log_event(LOG_LEVEL_DEBUG, "undo failed",
-		log_fields({"op", op->name}, {"step", current(op)->name},
+		log_fields({"op", op->name}, {"step", current_name(op)},
 			{"error", strerrordesc_np(-res)}));
 }
 
-/* The current step ran and ended with r. Moves on, or turns around. */
-static void step_ended(struct op *op, int r)
+/* Turns around: what is current failed with r. */
+static void fail(struct op *op, int r)
 {
-	const struct op_step *step = current(op);
-	if (r >= 0) {
-		/* What end() recovered from is no error of the operation's. */
-		if (op_failed(op))
-			err_clear(&op->err);
-		op->ran |= (uint64_t)1 << op->at;
-		op->committed |= (step->flags & OP_COMMIT) != 0;
-		op->at++;
-		return;
-	}
-	err_sys(&op->err, r, "%s: %s", op->name, step->name);
-	op->err.step = step->name;
-	op->undoing = true;
+	err_sys(&op->err, r, "%s: %s", op->name, current_name(op));
+	op->err.step = current_name(op);
+	op->call = NULL;
+	op->phase = op->phase == OP_COMMITTED ? OP_ENDING : OP_UNDOING;
 }
 
-/* Tests: what the hook says of a step, which is asked once, be the step run early or again. */
-static int fault_of(struct op *op, unsigned at)
+/* What is current succeeded. */
+static void succeed(struct op *op, unsigned flags)
 {
-	const struct reactor *reactor = op->reactor;
-	if (reactor->op_fault == NULL)
-		return 0;
-	if (!(op->asked & (uint64_t)1 << at)) {
-		op->asked |= (uint64_t)1 << at;
-		op->fault_step = at;
-		op->fault = reactor->op_fault(reactor->op_fault_arg, op->name, op->steps[at].name);
+	/* What end() recovered from is no error of the operation's. */
+	if (op_failed(op))
+		err_clear(&op->err);
+	if (flags & OP_COMMIT)
+		op->phase = OP_COMMITTED;
+}
+
+/* The current step ran and ended with r. */
+static void step_ended(struct op *op, int r)
+{
+	if (r < 0) {
+		fail(op, r);
+		return;
 	}
-	return op->fault_step == at ? op->fault : 0;
+	succeed(op, current(op)->flags);
+	op->call = NULL;
+	op->ran |= (uint64_t)1 << op->at;
+	op->at++;
+}
+
+/* What the observer says of a step or call. Its last refusal stands: a call that was refused may
+ * come again in a later step, if one before it in the trip failed. */
+static int fault_of(struct op *op, const char *name)
+{
+	const struct op_observer *observer = op->reactor->observer;
+	if (observer == NULL || observer->before == NULL)
+		return 0;
+	if (op->fault < 0 && strcmp(op->fault_name, name) == 0)
+		return op->fault;
+	int fault = observer->before(observer->arg, op->name, name);
+	if (fault < 0) {
+		op->fault = fault;
+		op->fault_name = name;
+	}
+	return fault;
+}
+
+static int call_of_step(void *arg)
+{
+	struct op *op = arg;
+	return current(op)->call(op);
 }
 
 /* Runs the current step. */
@@ -85,32 +114,40 @@ static void step_run(struct op *op)
 		op->at++;
 		return;
 	}
-	op->step_start_ns = ring_clock_ns(op->reactor->ring);
-	int fault = fault_of(op, op->at);
+	op->start_ns = ring_clock_ns(op->reactor->ring);
+	int fault = fault_of(op, step->name);
 	if (fault < 0) {
-		step_ended(op, fault);
+		fail(op, fault);
 		return;
 	}
-	op->starting = true;
-	int r = step->run(op);
-	op->starting = false;
+	int r = step->call != NULL ? op_work(op, call_of_step, op) : step->run(op);
 	/* OP_PENDING without a wait, or a wait without it, is a step that never ends. */
 	assert((r == OP_PENDING) == op->waiting);
 	if (op->waiting)
 		return;
-	note_time(op, op->step_start_ns, ring_clock_ns(op->reactor->ring));
+	note_time(op, ring_clock_ns(op->reactor->ring));
 	step_ended(op, r);
 }
 
-/* Undoes the latest step that ran; false when there is none left. */
+/* Undoes the latest call or step that ran; false when there is none left. */
 static bool undo_run(struct op *op)
 {
-	if (op->committed || op->ran == 0)
+	int (*undo)(struct op * op);
+	unsigned last = op->undo_count - 1;
+	op->call = NULL;
+	if (op->undo_count > 0 && op->ran >> op->undos[last].step <= 1) {
+		op->at = op->undos[last].step;
+		op->call = op->undos[last].call;
+		op->undo_count = last;
+		undo = op->call->undo;
+	} else if (op->ran != 0) {
+		op->at = 63 - (unsigned)__builtin_clzll(op->ran);
+		op->ran &= ~((uint64_t)1 << op->at);
+		undo = current(op)->undo;
+	} else {
 		return false;
-	op->at = 63 - (unsigned)__builtin_clzll(op->ran);
-	op->ran &= ~((uint64_t)1 << op->at);
-	const struct op_step *step = current(op);
-	int r = step->undo != NULL ? step->undo(op) : 0;
+	}
+	int r = undo != NULL ? undo(op) : 0;
 	assert((r == OP_PENDING) == op->waiting);
 	if (r < 0)
 		log_undo_failure(op, r);
@@ -121,30 +158,68 @@ static bool undo_run(struct op *op)
 static void drive(struct op *op)
 {
 	while (!op->waiting) {
-		if (!op->undoing && current(op)->name != NULL) {
+		bool on = op->phase == OP_FORWARD || op->phase == OP_COMMITTED;
+		if (on && current(op)->name != NULL) {
 			step_run(op);
-		} else if (!op->undoing || !undo_run(op)) {
-			op->running = false;
+		} else if (op->phase != OP_UNDOING || !undo_run(op)) {
+			op->phase = OP_IDLE;
 			op->on_end(op);
 			return;
 		}
 	}
 }
 
-/* The current step's wait has ended with res; its end() may arm the next wait, which is how a step
- * repeats one. */
-static void step_end(struct op *op, int res, uint64_t start_ns, uint64_t end_ns)
+/* The end() of what is current; it may arm the next wait, which is how a step repeats one. */
+static int run_end(struct op *op, int res)
 {
-	const struct op_step *step = current(op);
-	int r = res;
-	if (step->end != NULL) {
-		r = step->end(op, res);
-		assert((r == OP_PENDING) == op->waiting);
-	}
+	int (*end)(struct op * op, int res) = op->call != NULL ? op->call->end : current(op)->end;
+	int r = end != NULL ? end(op, res) : res;
+	assert(end == NULL || (r == OP_PENDING) == op->waiting);
+	return r;
+}
+
+static void step_end(struct op *op, int res)
+{
+	int r = run_end(op, res);
 	if (op->waiting)
 		return;
-	note_time(op, start_ns, end_ns);
+	note_time(op, ring_clock_ns(op->reactor->ring));
 	step_ended(op, r);
+}
+
+static void call_succeeded(struct op *op)
+{
+	succeed(op, op->call->flags);
+	if (op->call->undo == NULL)
+		return;
+	assert(op->undo_count < OP_UNDOS_MAX);
+	op->undos[op->undo_count].call = op->call;
+	op->undos[op->undo_count++].step = op->at;
+}
+
+/* The calls that were made end, the last one with res. It comes here again if its end() waits. */
+static void calls_end(struct op *op, int res)
+{
+	for (unsigned i = op->calls_ended; i < op->calls_made; op->calls_ended = ++i) {
+		bool last = i + 1 == op->calls_made;
+		op->call = op->calls[i];
+		int r = run_end(op, last ? res : 0);
+		/* What waits here would forget what the next call did. */
+		assert(!op->waiting || last);
+		if (op->waiting)
+			return;
+		note_time(op, last ? ring_clock_ns(op->reactor->ring) : op->ends_ns[i]);
+		if (r < 0) {
+			/* The same goes for what fails before the last call that was made. */
+			assert(last);
+			fail(op, r);
+			return;
+		}
+		call_succeeded(op);
+	}
+	bool all = op->calls_made == op->call_count && res == 0;
+	op->call = all ? op->refused : NULL;
+	step_ended(op, op->call != NULL ? op->fault : 0);
 }
 
 /* The armed wait has ended with res. */
@@ -152,10 +227,12 @@ static void finish_wait(struct op *op, int res)
 {
 	assert(op->waiting);
 	op->waiting = false;
-	if (!op->undoing)
-		step_end(op, res, op->step_start_ns, ring_clock_ns(op->reactor->ring));
-	else if (res < 0)
+	if (op->phase == OP_UNDOING && res < 0)
 		log_undo_failure(op, res);
+	else if (op->phase != OP_UNDOING && op->call != NULL)
+		calls_end(op, res);
+	else if (op->phase != OP_UNDOING)
+		step_end(op, res);
 	drive(op);
 }
 
@@ -183,9 +260,14 @@ void op_init(struct op *op, struct reactor *reactor, const char *name, const str
 
 void op_start(struct op *op)
 {
-	assert(!op->running && op->on_end != NULL);
-	op->running = true;
+	assert(op->phase == OP_IDLE && op->on_end != NULL);
+	op->phase = OP_FORWARD;
 	ring_post(op->reactor->ring, &op->turn, 0);
+}
+
+bool op_running(const struct op *op)
+{
+	return op->phase != OP_IDLE;
 }
 
 bool op_failed(const struct op *op)
@@ -193,11 +275,11 @@ bool op_failed(const struct op *op)
 	return op->err.code != ERR_OK;
 }
 
-/* ---- waits; all but op_work() refuse a step that would go along ---- */
+/* ---- waits ---- */
 
 static void begin_wait(struct op *op)
 {
-	assert(op->running && !op->waiting);
+	assert(op->phase != OP_IDLE && !op->waiting);
 	op->waiting = true;
 }
 
@@ -205,10 +287,10 @@ static void begin_wait(struct op *op)
 static int refuse_wait(struct op *op, int r, const char *what)
 {
 	op->waiting = false;
-	if (op->undoing)
+	if (op->phase == OP_UNDOING)
 		return r;
 	if (r == -EAGAIN)
-		err_set(&op->err, ERR_NO_ROOM, "%s: %s: too many %s", op->name, current(op)->name,
+		err_set(&op->err, ERR_NO_ROOM, "%s: %s: too many %s", op->name, current_name(op),
 			what);
 	return r;
 }
@@ -227,99 +309,86 @@ struct io_uring_sqe *op_sqe(struct op *op)
 
 int op_submit(struct op *op)
 {
-	if (op->gathering)
-		return -EAGAIN;
 	begin_wait(op);
 	op->wait.req.lane = op->lane;
 	ring_submit(op->reactor->ring, &op->wait.req);
 	return OP_PENDING;
 }
 
-/* Tests: what the job's calls say. Not those of an undo(). */
-static int job_fault_of(const struct op *op, const struct op_job *job)
+/* ---- blocking calls ---- */
+
+/* On the thread: what the observer says of a call. */
+static int call_fault_of(const struct op *op, const char *name)
 {
-	const struct reactor *reactor = op->reactor;
-	if (reactor->job_fault == NULL || op->undoing)
+	const struct op_observer *observer = op->reactor->observer;
+	if (observer == NULL || observer->before_call == NULL || op->phase == OP_UNDOING)
 		return 0;
-	return reactor->job_fault(reactor->job_fault_arg, op->name, op->steps[job->step].name);
+	return observer->before_call(observer->arg, op->name, name);
 }
 
-/* On a thread. */
-static int on_job_run(struct work_job *job)
+/* On the thread. */
+static int on_work_run(struct work_job *job)
+{
+	struct op *op = container_of(job, struct op, wait.job);
+	int res = call_fault_of(op, current_name(op));
+	return res == 0 ? op->work(op->work_arg) : res;
+}
+
+/* On the thread. */
+static int on_calls_run(struct work_job *job)
 {
 	struct op *op = container_of(job, struct op, wait.job);
 	int res = 0;
-	for (unsigned i = 0; i < op->job_count && res == 0; i++) {
-		res = job_fault_of(op, &op->jobs[i]);
+	for (unsigned i = 0; i < op->call_count && res == 0; i++) {
+		res = call_fault_of(op, op->calls[i]->name);
 		if (res == 0)
-			res = op->jobs[i].fn(op->jobs[i].arg);
-		op->jobs[i].end_ns = ring_clock_ns(op->reactor->ring);
-		op->jobs_run = i + 1;
+			res = op->calls[i]->fn(op);
+		op->ends_ns[i] = ring_clock_ns(op->reactor->ring);
+		op->calls_made = i + 1;
 	}
 	return res;
 }
 
 static void on_job_end(struct work_job *job, int res)
 {
-	struct op *op = container_of(job, struct op, wait.job);
-	unsigned along = op->jobs_run - 1;
-	for (unsigned i = 0; i < along; i++) {
-		uint64_t end_ns = op->jobs[i].end_ns;
-		op->at = op->jobs[i].step; /* what is between them is done */
-		op->waiting = false;
-		step_end(op, 0, op->step_start_ns, end_ns);
-		/* An end() that fails or repeats here would forget what the next job did. */
-		assert(!op->waiting && !op->undoing);
-		op->step_start_ns = end_ns;
-		op->waiting = true;
-	}
-	if (along > 0)
-		op->at = op->jobs[along].step;
-	finish_wait(op, res);
+	finish_wait(container_of(job, struct op, wait.job), res);
 }
 
-static void add_job(struct op *op, unsigned step, int (*fn)(void *arg), void *arg)
+static int submit_job(struct op *op, int (*run)(struct work_job *job))
 {
-	op->jobs[op->job_count++] = (struct op_job){.fn = fn, .arg = arg, .step = step};
-}
-
-/* The steps that go along prepare their jobs. One that cannot, or waits for something else, is run
- * when it is due. */
-static void gather(struct op *op)
-{
-	const struct op_step *step = current(op) + 1;
-	for (; step->name != NULL && op->job_count < OP_JOBS_MAX; step++) {
-		unsigned at = (unsigned)(step - op->steps);
-		if (step->done != NULL && step->done(op))
-			continue;
-		if (!(step->flags & OP_ALONG) || fault_of(op, at) < 0)
-			return;
-		op->gathering = true;
-		int r = step->run(op);
-		op->gathering = false;
-		if (r != OP_PENDING) {
-			assert(r < 0);
-			err_clear(&op->err);
-			return;
-		}
-		op->jobs[op->job_count - 1].step = at;
-	}
+	begin_wait(op);
+	op->wait.job = (struct work_job){.run = run, .on_end = on_job_end, .lane = op->lane};
+	int r = work_submit(op->reactor->work, &op->wait.job);
+	return r < 0 ? refuse_wait(op, r, "blocking calls") : OP_PENDING;
 }
 
 int op_work(struct op *op, int (*fn)(void *arg), void *arg)
 {
-	if (op->gathering) {
-		add_job(op, 0, fn, arg);
-		return OP_PENDING;
+	op->work = fn;
+	op->work_arg = arg;
+	return submit_job(op, on_work_run);
+}
+
+int op_calls(struct op *op, const struct op_call *calls, unsigned count)
+{
+	op->call_count = op->calls_made = op->calls_ended = 0;
+	op->refused = NULL;
+	for (const struct op_call *call = calls; call < calls + count; call++) {
+		if (call->done != NULL && call->done(op))
+			continue;
+		/* A first call that has its step's name was asked about with the step. */
+		bool asked = op->call_count == 0 && strcmp(call->name, current(op)->name) == 0;
+		if (!asked && fault_of(op, call->name) < 0) {
+			op->refused = call;
+			break;
+		}
+		assert(op->call_count < OP_CALLS_MAX);
+		op->calls[op->call_count++] = call;
 	}
-	begin_wait(op);
-	op->job_count = op->jobs_run = 0;
-	add_job(op, op->at, fn, arg);
-	if (op->starting)
-		gather(op);
-	op->wait.job = (struct work_job){.run = on_job_run, .on_end = on_job_end, .lane = op->lane};
-	int r = work_submit(op->reactor->work, &op->wait.job);
-	return r < 0 ? refuse_wait(op, r, "blocking calls") : OP_PENDING;
+	op->call = op->call_count > 0 ? op->calls[0] : op->refused;
+	if (op->call_count > 0)
+		return submit_job(op, on_calls_run);
+	return op->call != NULL ? op->fault : 0;
 }
 
 static void on_call_end(struct helper_call *call, int res)
@@ -330,8 +399,6 @@ static void on_call_end(struct helper_call *call, int res)
 int op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
 	void *resp, size_t resp_cap, uint64_t timeout_ms)
 {
-	if (op->gathering)
-		return -EAGAIN;
 	begin_wait(op);
 	op->wait.call = (struct helper_call){
 		.fn = fn,
@@ -357,8 +424,6 @@ static void on_proc_end(struct proc *proc, int res)
 
 int op_proc(struct op *op, struct proc *proc)
 {
-	if (op->gathering)
-		return -EAGAIN;
 	begin_wait(op);
 	op->proc = proc;
 	proc->owner = op;
@@ -375,7 +440,7 @@ static void on_child_end(struct op *child)
 	op->child = NULL;
 	if (op_failed(child)) {
 		res = child->err.errnum > 0 ? -child->err.errnum : -EIO;
-		if (!op->undoing)
+		if (op->phase != OP_UNDOING)
 			op->err = child->err;
 	}
 	op_complete(op, res);
@@ -383,8 +448,6 @@ static void on_child_end(struct op *child)
 
 int op_child(struct op *op, struct op *child)
 {
-	if (op->gathering)
-		return -EAGAIN;
 	begin_wait(op);
 	op->child = child;
 	child->parent = op;
@@ -395,11 +458,6 @@ int op_child(struct op *op, struct op *child)
 	return OP_PENDING;
 }
 
-bool op_goes_along(const struct op *op)
-{
-	return op->gathering;
-}
-
 static void on_sleep_end(struct ring_timer *timer)
 {
 	finish_wait(container_of(timer, struct op, wait.timer), 0);
@@ -407,8 +465,6 @@ static void on_sleep_end(struct ring_timer *timer)
 
 int op_sleep(struct op *op, uint64_t delay_ms)
 {
-	if (op->gathering)
-		return -EAGAIN;
 	begin_wait(op);
 	op->wait.timer = (struct ring_timer){.fn = on_sleep_end};
 	ring_timer_arm(op->reactor->ring, &op->wait.timer, delay_ms);
@@ -417,8 +473,6 @@ int op_sleep(struct op *op, uint64_t delay_ms)
 
 int op_wait(struct op *op)
 {
-	if (op->gathering)
-		return -EAGAIN;
 	begin_wait(op);
 	return OP_PENDING;
 }
@@ -437,7 +491,7 @@ void op_print_step(const struct op *op, char *buf, size_t cap)
 	for (; op != NULL && len < cap; op = op->child) {
 		const char *step = op->steps[op->at].name;
 		int n = snprintf(buf + len, cap - len, "%s%s%s", len == 0 ? "" : "/",
-			op->undoing ? "undo " : "", step != NULL ? step : "end");
+			op->phase == OP_UNDOING ? "undo " : "", step != NULL ? step : "end");
 		len += n > 0 ? (size_t)n : 0;
 	}
 }

@@ -17,15 +17,12 @@
  * or is harmless to leave (its EEXIST may be another's file).
  * An undo() may also answer OP_PENDING; its failure is remembered in no place but the debug log.
  *
- * A hop to a thread and back costs more than most calls made there, so jobs can go together: a step
- * marked OP_ALONG whose run() is an op_work() joins the job of the step before it. Its run() is
- * called when that one's is, and its job runs right after, on the same thread, unless an earlier
- * one failed. The ends then run in order on the loop. This asks three things of such steps:
- *   - run() only prepares, from what is known before the earlier jobs ran, and can be repeated: it
- *     is called again when the step is due if an earlier job failed and its end() recovered from
- *     it, or if it waits for anything else (that wait answers -EAGAIN the first time);
- *   - a done() between them that holds when asked early still holds when the jobs ended with 0;
- *   - the end() of a step that others go along with takes a result of 0 for success.
+ * A hop to a thread and back costs more than most calls made there. So a step can make a list of
+ * short calls in one trip, see op_calls(): each is made right after the one before it. Then their
+ * ends run in order on the loop, each like a step's. The first call that fails, and whose end()
+ * does not recover from it, fails the step. What the calls before it did is undone, and one of them
+ * may have been the commit. After a recovery the step has ended well, and the calls behind were not
+ * made: a later step makes them.
  *
  * Then on_end runs, from the loop, never inside op_start(). op->err says what failed.
  */
@@ -43,26 +40,30 @@ struct reactor {
 	struct ring *ring;
 	struct work *work;
 	struct helpers *helpers;
-	/* Tests: called before a step's run(); a negative errno fails the step without running it.
-	 */
-	int (*op_fault)(void *arg, const char *op_name, const char *step_name);
-	void *op_fault_arg;
-	/* Tests: called before a job of op_work(), on its thread; a negative errno is its result.
-	 */
-	int (*job_fault)(void *arg, const char *op_name, const char *step_name);
-	void *job_fault_arg;
-	/* Called after each step that ran, for metrics; NULL: nobody listens. */
-	void (*op_step_timed)(void *arg, const char *op_name, const char *step_name, uint64_t ns);
-	void *op_step_timed_arg;
+	const struct op_observer *observer; /* NULL: nobody observes */
+};
+
+/* What is told of every operation, for metrics and for tests. Any function may be NULL. The name of
+ * a call stands for the step's where one is made. */
+struct op_observer {
+	/* Before a step, and before each further call that it is about to make. A negative errno
+	 * fails it without running it. */
+	int (*before)(void *arg, const char *op_name, const char *step_name);
+	/* On the work thread, before a blocking call, but not before an undo's. A negative errno is
+	 * the call's result, and it is not made. */
+	int (*before_call)(void *arg, const char *op_name, const char *step_name);
+	/* After what ran. */
+	void (*after)(void *arg, const char *op_name, const char *step_name, uint64_t ns);
+	void *arg;
 };
 
 enum {
 	OP_PENDING = 1,
-	OP_JOBS_MAX = 5, /* that go together */
+	OP_CALLS_MAX = 5, /* in one trip */
+	OP_UNDOS_MAX = 4, /* calls of one operation that have an undo() */
 };
 enum op_flags {
 	OP_COMMIT = 1 << 0,
-	OP_ALONG = 1 << 1,
 };
 
 struct op;
@@ -70,18 +71,32 @@ struct op;
 struct op_step {
 	const char *name;
 	int (*run)(struct op *op);
+	int (*call)(struct op *op); /* in the place of run(): one blocking call, as op_call.fn */
 	int (*end)(struct op *op, int res);
 	int (*undo)(struct op *op);
 	bool (*done)(struct op *op);
 	unsigned flags;
 };
 
-/* What op_work() was asked for, one of several that go together. */
-struct op_job {
-	int (*fn)(void *arg);
-	void *arg;
-	unsigned step;
-	uint64_t end_ns;
+/* One blocking call of a step that makes several. All but fn() run on the loop, and mean what they
+ * mean in a step. */
+struct op_call {
+	const char *name;
+	/* On a work thread: 0 or -errno. It finds its owner by the op, and touches nothing of the
+	 * op itself. */
+	int (*fn)(struct op *op);
+	int (*end)(struct op *op, int res);
+	int (*undo)(struct op *op);
+	bool (*done)(struct op *op); /* asked before the trip */
+	unsigned flags;
+};
+
+enum op_phase {
+	OP_IDLE,      /* not started, or ended */
+	OP_FORWARD,   /* steps run, and would be undone */
+	OP_COMMITTED, /* steps run, and are not undone */
+	OP_UNDOING,
+	OP_ENDING, /* failed after the commit */
 };
 
 /* Embed it. */
@@ -96,10 +111,11 @@ struct op {
 	struct lane *lane;
 	struct err err;
 	/* private */
+	enum op_phase phase;
+	bool waiting; /* a wait is armed */
 	unsigned at;  /* index of the current step */
 	uint64_t ran; /* bit i: step i ran and is not undone; 64 steps at most */
-	bool running, undoing, committed, waiting;
-	uint64_t step_start_ns;
+	uint64_t start_ns;
 	struct op *child;
 	struct op *parent;
 	struct ring_req turn; /* op_start() and resumption */
@@ -109,13 +125,22 @@ struct op {
 		struct helper_call call;
 		struct ring_timer timer;
 	} wait;
-	struct op_job jobs[OP_JOBS_MAX];
-	unsigned job_count, jobs_run;
-	bool starting, gathering; /* in a run(): of this step, of one that goes along */
-	uint64_t asked;           /* bit i: op_fault was asked about step i */
-	unsigned fault_step;
-	int fault;
 	struct proc *proc;
+	int (*work)(void *arg); /* op_work()'s */
+	void *work_arg;
+	/* op_calls()'s: those of the trip, and when each had ended */
+	const struct op_call *calls[OP_CALLS_MAX];
+	uint64_t ends_ns[OP_CALLS_MAX];
+	unsigned call_count, calls_made, calls_ended;
+	const struct op_call *call;    /* the one that ends now; NULL: the step itself */
+	const struct op_call *refused; /* the observer fails it when its turn comes */
+	int fault;                     /* the observer's last refusal, and... */
+	const char *fault_name;        /* ...what it refused */
+	struct {
+		const struct op_call *call;
+		unsigned step;
+	} undos[OP_UNDOS_MAX]; /* calls that were made, have an undo() and are not undone */
+	unsigned undo_count;
 };
 
 void op_init(struct op *op, struct reactor *reactor, const char *name, const struct op_step *steps,
@@ -124,6 +149,8 @@ void op_start(struct op *op);
 /* What is under way, for a person: the current step, behind a slash that of the child it runs, and
  * so on; "undo ..." while steps are undone. */
 void op_print_step(const struct op *op, char *buf, size_t cap);
+/* From op_start() until on_end is called. */
+bool op_running(const struct op *op);
 /* True once op->err is set. */
 bool op_failed(const struct op *op);
 
@@ -134,6 +161,10 @@ struct io_uring_sqe *op_sqe(struct op *op);
 int op_submit(struct op *op);
 /* fn(arg) on a work thread, 0 or -errno; it must not touch the op. */
 int op_work(struct op *op, int (*fn)(void *arg), void *arg);
+/* Makes the calls on a work thread, one after the other, up to the first that does not answer 0.
+ * Those whose done() holds are left out; OP_CALLS_MAX may remain. Only in a step's run(). The last
+ * call's end() may arm another wait, which that end() gets too. */
+int op_calls(struct op *op, const struct op_call *calls, unsigned count);
 /* A helper call; req and resp must live in the op's owner. */
 int op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
 	void *resp, size_t resp_cap, uint64_t timeout_ms);
@@ -142,9 +173,6 @@ int op_proc(struct op *op, struct proc *proc);
 /* Runs another operation (already op_init()ed, its on_end is replaced) as this step; its error
  * becomes this step's. The owner of the child's memory frees it after the step's end. */
 int op_child(struct op *op, struct op *child);
-/* In a run() that is called early, to go along. One that would do more than op_work() answers
- * -EAGAIN then, and is called again when it is due. */
-bool op_goes_along(const struct op *op);
 int op_sleep(struct op *op, uint64_t delay_ms);
 /* For anything else that ends later: the step ends when op_complete() is called, from the loop. */
 int op_wait(struct op *op);

@@ -134,16 +134,4 @@ void grpc_on_writable(
 /* Called once when the client goes away before the call has ended. */
 void grpc_on_gone(struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg), void *arg);
 
-/* ---- calls without a client: tests ---- */
-
-struct grpc_local {
-	/* Each message sent, packed; then the end. */
-	void (*on_message)(struct grpc_local *local, const uint8_t *data, size_t len);
-	void (*on_end)(struct grpc_local *local, enum grpc_status status, const char *message);
-};
-
-/* Dispatches a packed request as if it came from a stream. path: "/csi.v1.Identity/Probe". */
-void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const uint8_t *request,
-	size_t len, struct grpc_local *local);
-
 #endif

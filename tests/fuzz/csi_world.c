@@ -165,13 +165,17 @@ static int device_answer(struct backend_req *req)
 	return b;
 }
 
-static int attach_job(void *arg)
+static int attach_call(struct backend_req *req)
 {
-	struct backend_req *req = arg;
 	fake_device(req->image, &req->dev);
 	int r = device_answer(req);
 	req->dev.size_bytes <<= r < 0 ? 0 : r % 3;
 	return r < 0 ? r : 0;
+}
+
+static int attach_job(void *arg)
+{
+	return attach_call(arg);
 }
 
 static int detach_job(void *arg)
@@ -268,7 +272,7 @@ static int fake_check(const struct backend *backend, bool raw, struct err *err)
 static const struct backend fake_loop = {
 	.type = BACKEND_LOOP,
 	.name = "loop",
-	.attach_is_job = true,
+	.attach_call = attach_call,
 	.attach = fake_attach,
 	.detach = fake_detach,
 	.resize = fake_resize,
@@ -400,7 +404,8 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 	backend_add(&fake_ublk);
 	log_open(LOG_LEVEL_ERROR, LOG_FORMAT_LOGFMT);
 	w->sim.seed = how;
-	w->reactor.op_fault = fault;
+	static const struct op_observer observer = {.before = fault};
+	w->reactor.observer = &observer;
 	must(ring_sim_open(&w->reactor.ring, &w->sim) == 0);
 	must(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
 	must(helpers_open(&w->reactor.helpers, w->reactor.ring, fake_calls, MNT_CALLS) == 0);

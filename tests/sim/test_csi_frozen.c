@@ -73,12 +73,12 @@ static void with_frozen_volume(enum grpc_status (*make)(void), enum grpc_status 
 	enum grpc_status expected)
 {
 	open_staged(WORLD_EXT4, 16 * MIB);
-	int (*none)(void *arg, const char *op_name, const char *step_name) = w->reactor.op_fault;
-	w->reactor.op_fault = fault;
+	int (*none)(void *arg, const char *op_name, const char *step_name) = w->observer.before;
+	w->observer.before = fault;
 	cr_assert_eq(make(), expected);
 	cr_assert_eq(thaws, 1);
 	cr_assert_eq(is_frozen(), expected != GRPC_OK);
-	w->reactor.op_fault = none;
+	w->observer.before = none;
 	cr_assert_eq(make(), GRPC_OK);
 	cr_assert(!is_frozen(), "it is answered with OK and the volume is frozen");
 	cr_assert_eq(back(), GRPC_OK);
@@ -236,7 +236,7 @@ Test(csi, adoption_leaves_what_it_cannot_thaw_to_the_next_snapshot, .timeout = 3
 		{"thaw leftover", "unmark leftover"},
 	};
 	open_staged(WORLD_EXT4, 16 * MIB);
-	w->reactor.op_fault = named_step_fails;
+	w->observer.before = named_step_fails;
 	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
 		leave_frozen();
 		forget();
@@ -430,7 +430,7 @@ static int share_refused(void *arg, const char *op_name, const char *step_name)
 Test(csi, what_cannot_be_shared_is_not_copied_from_under_its_users, .timeout = 300)
 {
 	open_staged(WORLD_XFS, 16 * MIB);
-	w->reactor.job_fault = share_refused;
+	w->observer.before_call = share_refused;
 	cr_assert_eq(do_snapshot(), GRPC_FAILED_PRECONDITION);
 	cr_assert(!is_frozen());
 	cr_assert_eq(do_clone(), GRPC_FAILED_PRECONDITION);
@@ -440,7 +440,7 @@ Test(csi, what_cannot_be_shared_is_not_copied_from_under_its_users, .timeout = 3
 	cr_assert_eq(sharings, 4, "sharing was tried %u times", sharings);
 	cr_assert_eq(undo_create(), GRPC_OK);
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
-	w->reactor.job_fault = NULL;
+	w->observer.before_call = NULL;
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	world_close(w);
 }

@@ -210,13 +210,13 @@ Test(csi, a_repeated_stage_cleans_the_log, .timeout = 300)
 	fs_type = "xfs";
 	create_bytes = XFS_MIB * MIB;
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
-	int (*none)(void *arg, const char *op_name, const char *step_name) = w->reactor.op_fault;
+	int (*none)(void *arg, const char *op_name, const char *step_name) = w->observer.before;
 	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
 		cr_assert_eq(expand((XFS_MIB + 1 + i) * MIB), GRPC_OK);
 		fault_step = steps[i];
-		w->reactor.op_fault = stage_step_fails;
+		w->observer.before = stage_step_fails;
 		cr_assert_eq(do_stage(), GRPC_INTERNAL, "with %s failing", steps[i]);
-		w->reactor.op_fault = none;
+		w->observer.before = none;
 		count_freezes(false);
 		cr_assert_eq(do_stage(), GRPC_OK, "after %s", steps[i]);
 		cr_assert_eq(freezes, 1, "after %s", steps[i]);

@@ -189,10 +189,10 @@ static uint64_t staged_bytes(void)
 /* A larger copy whose growth fails at its first stage. */
 static void stage_without_growth(void)
 {
-	int (*hook)(void *, const char *, const char *) = w->reactor.op_fault;
-	w->reactor.op_fault = grow_fails;
+	int (*hook)(void *, const char *, const char *) = w->observer.before;
+	w->observer.before = grow_fails;
 	cr_assert_eq(do_stage(), GRPC_INTERNAL);
-	w->reactor.op_fault = hook;
+	w->observer.before = hook;
 	cr_assert_geq(busy, 0, "it was not mounted");
 	close(busy);
 	busy = -1;

@@ -16,14 +16,16 @@ static int no_sync(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
 	return -EIO;
 }
 
+static unsigned *failed_syncs;
+
 /* A change that nobody shares a sync with syncs in its own trip to a thread. */
 static int no_sync_job(void *arg, const char *op_name, const char *step_name)
 {
 	(void)op_name;
-	unsigned *failed = arg;
+	(void)arg;
 	if (strcmp(step_name, "sync") != 0)
 		return 0;
-	(*failed)++;
+	(*failed_syncs)++;
 	return -EIO;
 }
 
@@ -31,8 +33,8 @@ static void syncs_fail(unsigned *failed)
 {
 	w->sim.fault_arg = failed;
 	w->sim.fault = failed != NULL ? no_sync : NULL;
-	w->reactor.job_fault_arg = failed;
-	w->reactor.job_fault = failed != NULL ? no_sync_job : NULL;
+	failed_syncs = failed;
+	w->observer.before_call = failed != NULL ? no_sync_job : NULL;
 }
 
 /* Called twice while every sync fails: the first one changes the disk, the second one finds it so,

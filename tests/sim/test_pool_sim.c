@@ -75,10 +75,8 @@ static void sim_open(struct sim *s, uint64_t seed)
 		.fault = request_fault,
 		.fault_arg = &s->faults};
 	fixture_open_ring(&s->f, &s->ring);
-	s->f.reactor.op_fault = step_fault;
-	s->f.reactor.op_fault_arg = &s->faults;
-	s->f.reactor.job_fault = job_fault;
-	s->f.reactor.job_fault_arg = &s->faults;
+	s->f.observer = (struct op_observer){
+		.before = step_fault, .before_call = job_fault, .arg = &s->faults};
 	fixture_open_pools(&s->f);
 	cr_assert_eq(pool_state(s->f.pool), POOL_READY, "%s", pool_why(s->f.pool));
 }
@@ -533,7 +531,7 @@ static int random_job_fault(void *arg, const char *op_name, const char *step_nam
 {
 	(void)op_name;
 	(void)step_name;
-	return random_fault(arg, 0, NULL);
+	return random_fault(container_of(arg, struct sim, faults), 0, NULL);
 }
 
 Test(sim_pool, crowd, .timeout = 250)
@@ -544,8 +542,7 @@ Test(sim_pool, crowd, .timeout = 250)
 	sim_open(&s, 1);
 	s.ring.fault = random_fault;
 	s.ring.fault_arg = &s;
-	s.f.reactor.job_fault = random_job_fault;
-	s.f.reactor.job_fault_arg = &s;
+	s.f.observer.before_call = random_job_fault;
 	for (unsigned seed = 1; seed <= SEEDS; seed++) {
 		srand(seed);
 		sim_reopen(&s, seed);

@@ -8,6 +8,7 @@
 #include "blockio/boot_mark.h"
 #include "csi/services.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -86,8 +87,8 @@ static void up(struct world *w)
 	w->registry = grpc_registry_new();
 	assert(csi_register(w->csi, w->registry) == 0);
 	w->fault_after = -1;
-	w->reactor.op_fault = fault_hook;
-	w->reactor.op_fault_arg = w;
+	w->observer = (struct op_observer){.before = fault_hook, .arg = w};
+	w->reactor.observer = &w->observer;
 }
 
 void world_adopt(struct world *w)

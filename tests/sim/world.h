@@ -10,6 +10,7 @@
 #include "csi/csi.h"
 #include "mount/mnt.h"
 #include "rpc/grpc.h"
+#include "simring/grpc_local.h"
 #include "simring/sim.h"
 
 enum world_fs { WORLD_EXT4, WORLD_XFS }; /* without and with reflink */
@@ -20,6 +21,7 @@ struct world {
 	bool mounted;
 	struct ring_sim sim;
 	struct reactor reactor;
+	struct op_observer observer;
 	struct pools *pools;
 	helper_fn *calls[MNT_CALLS]; /* a test may put its own in; a restart puts ours back */
 	struct csi *csi;

@@ -38,6 +38,7 @@ struct fixture {
 	char image[96];
 	bool mounted;
 	struct reactor reactor;
+	struct op_observer observer;
 	struct pools *pools;
 	struct pool *pool;
 	bool loaded;
@@ -111,6 +112,7 @@ static inline void fixture_open_ring(struct fixture *f, struct ring_sim *sim)
 	if (r == -EPERM || r == -ENOSYS)
 		cr_skip_test("io_uring is not available here");
 	cr_assert_eq(r, 0);
+	f->reactor.observer = &f->observer;
 	cr_assert_eq(work_open(&f->reactor.work, f->reactor.ring, WORK_THREADS), 0);
 }
 

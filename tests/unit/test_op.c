@@ -372,15 +372,16 @@ static int fault_at(void *arg, const char *op_name, const char *step_name)
 
 static void fail_each(const struct op_step *steps, const char *const *want)
 {
-	reactor.op_fault = NULL;
+	reactor.observer = NULL;
 	run_six(steps);
 	cr_assert_str_eq(trace, success);
 	cr_assert_not(op_failed(&six.op));
 	cr_assert_eq(six.in, 14);
 	cr_assert_eq(six.out, 42);
 	for (int i = 0; i < 6; i++) {
-		reactor.op_fault = fault_at;
-		reactor.op_fault_arg = (void *)(uintptr_t)steps[i].name;
+		struct op_observer observer = {
+			.before = fault_at, .arg = (void *)(uintptr_t)steps[i].name};
+		reactor.observer = &observer;
 		run_six(steps);
 		cr_assert_str_eq(trace, want[i], "failing %s: %s", steps[i].name, trace);
 		cr_assert(op_failed(&six.op));
@@ -391,7 +392,7 @@ static void fail_each(const struct op_step *steps, const char *const *want)
 		snprintf(message, sizeof(message), "six: %s: ", steps[i].name);
 		cr_assert_eq(strncmp(six.op.err.message, message, strlen(message)), 0);
 	}
-	reactor.op_fault = NULL;
+	reactor.observer = NULL;
 }
 
 Test(op, every_step_failed_in_turn)
@@ -579,8 +580,7 @@ static const struct op_step timed[] = {
 Test(op, steps_that_ran_are_timed)
 {
 	open_sim(1);
-	reactor.op_step_timed = on_timed;
-	reactor.op_step_timed_arg = &timed_steps;
+	reactor.observer = &(struct op_observer){.after = on_timed, .arg = &timed_steps};
 	small.have = true;
 	small.delay_ms = 5;
 	run_small(timed);

@@ -334,7 +334,7 @@ static void check_staging(enum fixture_fs fs)
 	struct fixture f;
 	fixture_open(&f, fs);
 	staging = &f;
-	f.reactor.op_fault = look_at_step;
+	f.observer.before = look_at_step;
 	struct record rec = fixture_volume("pvc-1", MIB);
 	for (unsigned i = 0; i < sizeof(fails) / sizeof(fails[0]); i++) {
 		fails_at = fails[i];
@@ -353,7 +353,7 @@ static void check_staging(enum fixture_fs fs)
 	fixture_open_pools(&f);
 	fixture_sh("touch %s/volumes/pvc-2", f.path);
 	rec = fixture_volume("pvc-2", MIB);
-	f.reactor.op_fault = NULL;
+	f.observer.before = NULL;
 	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_EXISTS);
 	cr_assert_eq(fixture_count(&f, "trash"), 0);
 	/* What a crash leaves. */
@@ -777,9 +777,9 @@ static void check_cut_short(double overcommit)
 		uint64_t before = t->rec->size_bytes, more = size_bytes - before;
 		uint64_t left = fixture_room(&f).available_thick_bytes;
 		cr_assert(more <= left && left < 2 * more, "not enough for it twice");
-		f.reactor.op_fault = fail_record;
+		f.observer.before = fail_record;
 		cr_assert_neq(grow(&f, t, size_bytes), ERR_OK);
-		f.reactor.op_fault = NULL;
+		f.observer.before = NULL;
 		cr_assert_eq(t->rec->size_bytes, before);
 		cr_assert_leq(thick_room(&f), left - more, "at once");
 		cr_assert_leq(fixture_room(&f).available_thick_bytes, left - more);
@@ -815,9 +815,9 @@ Test(pool, grow_cut_short_is_measured_again)
 	fixture_open(&f, FIXTURE_XFS);
 	struct pool_object *o = fixture_make_volume(&f, "v", 4 * MIB);
 	fixture_room(&f);
-	f.reactor.op_fault = fail_record;
+	f.observer.before = fail_record;
 	cr_assert_neq(grow(&f, o, 8 * MIB), ERR_OK);
-	f.reactor.op_fault = NULL;
+	f.observer.before = NULL;
 	cr_assert_eq(fixture_sh("fallocate -l 8M %s/volumes/v", f.path), 0);
 	fixture_room(&f);
 	cr_assert_geq(o->allocated_bytes, 8 * MIB);
@@ -873,9 +873,9 @@ static int fail_sync(void *arg, const char *op_name, const char *step_name)
 static struct pool_object *make_unsynced(struct fixture *f, const char *name)
 {
 	struct record rec = fixture_volume(name, MIB);
-	f->reactor.op_fault = fail_sync;
+	f->observer.before = fail_sync;
 	cr_assert_neq(fixture_build(f, &rec, NULL, NULL), ERR_OK);
-	f->reactor.op_fault = NULL;
+	f->observer.before = NULL;
 	struct pool_object *o = pools_find_name(f->pools, RECORD_VOLUME, name);
 	cr_assert(o != NULL && o->unsynced);
 	return o;

@@ -164,7 +164,7 @@ Test(template, single_flight)
 	if (!have("mkfs.ext4"))
 		cr_skip_test("mkfs is not installed");
 	fixture_open(&f, FIXTURE_DIR);
-	f.reactor.op_step_timed = count_mkfs;
+	f.observer.after = count_mkfs;
 	unsigned fds = fixture_count_fds(&f);
 	for (unsigned i = 0; i < COUNT; i++) {
 		struct fsimg_spec spec = spec_of(FSIMG_EXT4);
@@ -286,7 +286,7 @@ Test(template, known_ones_that_went_bad_are_made_again)
 		fixture_close(&f);
 		cr_skip_test("no reflink here");
 	}
-	f.reactor.op_step_timed = count_mkfs;
+	f.observer.after = count_mkfs;
 	struct fsimg_spec spec = spec_of(FSIMG_EXT4);
 	format(&f, "v0", &spec, false, NULL);
 	unsigned fds = fixture_count_fds(&f);
@@ -329,7 +329,7 @@ Test(template, eviction)
 	}
 	cr_assert_eq(fixture_count(&f, "templates"), POOL_TEMPLATES_MAX);
 	mkfs_runs = 0;
-	f.reactor.op_step_timed = count_mkfs;
+	f.observer.after = count_mkfs;
 	format(&f, "v", &first, false, NULL);
 	cr_assert_eq(mkfs_runs, 0);
 	fixture_close(&f);

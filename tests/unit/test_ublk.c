@@ -21,6 +21,7 @@
 static struct world {
 	struct kernel kernel;
 	struct reactor reactor;
+	struct op_observer observer;
 	struct ublk_ctl *ctl;
 	struct ublk_io *io;
 	struct ublk_devs *devs;
@@ -64,7 +65,8 @@ static void setup(void)
 	cr_assert(fd >= 0 && ftruncate(fd, 1 << 20) == 0);
 	close(fd);
 	w.reactor.ring = open_ring();
-	w.reactor.op_fault = fault_step;
+	w.observer.before = fault_step;
+	w.reactor.observer = &w.observer;
 	cr_assert_eq(work_open(&w.reactor.work, w.reactor.ring, 1), 0);
 	cr_assert_eq(ublk_io_open(&w.io, w.reactor.ring, 2), 0);
 	w.ctl = open_ctl(w.reactor.ring, &w.kernel, 20);
@@ -295,8 +297,8 @@ Test(ublk, an_image_that_hangs_holds_up_no_other_file_system)
 {
 	unsigned hanging = 1; /* the threads of setup() */
 	sem_init(&gate, 0, 0);
-	w.reactor.job_fault = hang_job;
-	w.reactor.job_fault_arg = &hanging;
+	w.observer.before_call = hang_job;
+	w.observer.arg = &hanging;
 	struct ublkd_request request = good_request();
 	request.image_dev = 1; /* of no file system */
 	struct ublk_wait hung = {.on_end = on_hung_attached};

@@ -17,7 +17,7 @@
 #include "base/array.h"
 #include "base/fd.h"
 #include "blockio/blkdev.h"
-#include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -236,9 +236,8 @@ static int attach_plain(const struct lodev_spec *spec, struct backend_dev *dev, 
 	return 0;
 }
 
-static int attach_job(void *arg)
+static int attach_call(struct backend_req *req)
 {
-	struct backend_req *req = arg;
 	struct lodev_spec spec = {
 		.dirfd = req->dirfd,
 		.image = req->image,
@@ -350,6 +349,11 @@ static int loop_check(const struct backend *backend, bool raw, struct err *err)
 		return 0;
 	bool there = access(control_path(), F_OK) == 0 && dm_is_loaded();
 	return there ? 0 : refuse_raw(err);
+}
+
+static int attach_job(void *arg)
+{
+	return attach_call(arg);
 }
 
 static int loop_attach(const struct backend *backend, struct op *op, struct backend_req *req)
@@ -552,7 +556,7 @@ const struct backend backend_loop = {
 	.type = BACKEND_LOOP,
 	.name = "loop",
 	.check = loop_check,
-	.attach_is_job = true,
+	.attach_call = attach_call,
 	.attach = loop_attach,
 	.detach = loop_detach,
 	.resize = loop_resize,

@@ -240,7 +240,7 @@ static const struct op_step call_steps[] = {
 
 static void watch_arm(void)
 {
-	if (atomic_load(&ublk->watched) && !ublk->watch.op.running &&
+	if (atomic_load(&ublk->watched) && !op_running(&ublk->watch.op) &&
 		!ring_timer_armed(&ublk->watch_timer))
 		ring_timer_arm(ublk->reactor->ring, &ublk->watch_timer, UBLK_WATCH_MS);
 }
@@ -280,7 +280,7 @@ static void give_back(void)
 {
 	list_for_each_safe (l, &ublk->calls) {
 		struct ublk_call *c = container_of(l, struct ublk_call, link);
-		if (c->op.running)
+		if (op_running(&c->op))
 			continue;
 		list_remove(&c->link);
 		free(c);

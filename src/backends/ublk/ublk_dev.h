@@ -116,7 +116,7 @@ void ublk_dev_start(struct ublk_dev *dev, const char *name, const struct op_step
 	void (*on_end)(struct op *op));
 static inline bool ublk_dev_busy(const struct ublk_dev *dev)
 {
-	return dev->op.running;
+	return op_running(&dev->op);
 }
 /* Arms fn after a delay that grows with each try. */
 void ublk_dev_retry(struct ublk_dev *dev, ring_timer_fn *fn);
