@@ -110,13 +110,8 @@ static int controller_prepare(struct csi_task *task, struct err *err)
 	return r == 0 ? choose_size(e, req->capacity_range, err) : r;
 }
 
-const struct csi_rpc csi_controller_expand = {
-	.id = "volume_id",
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct expand),
-	.prepare = controller_prepare,
-	.steps = controller_steps,
-};
+const struct csi_operation csi_controller_expand = {
+	sizeof(struct expand), controller_prepare, controller_steps, NULL};
 
 /* ---- the node's ---- */
 
@@ -199,11 +194,5 @@ static int node_prepare(struct csi_task *task, struct err *err)
 	return r == 0 ? choose_size(e, req->capacity_range, err) : r;
 }
 
-const struct csi_rpc csi_node_expand = {
-	.id = "volume_id",
-	.required = {"volume_path"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct expand),
-	.prepare = node_prepare,
-	.steps = node_steps,
-};
+const struct csi_operation csi_node_expand = {
+	sizeof(struct expand), node_prepare, node_steps, NULL};

@@ -308,12 +308,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return r;
 }
 
-const struct csi_rpc csi_node_publish = {
-	.id = "volume_id",
-	.paths = {"target_path"},
-	.required = {"volume_capability"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct publish),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_publish = {sizeof(struct publish), prepare, steps, NULL};

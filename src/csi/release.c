@@ -461,7 +461,7 @@ static int prepare(struct csi_task *task, struct err *err)
 	(void)err;
 	struct release *r = container_of(task, struct release, n.task);
 	struct err ignored = {0};
-	r->unstage = task->rpc == &csi_node_unstage;
+	r->unstage = task->request->descriptor == &csi__v1__node_unstage_volume_request__descriptor;
 	r->field = task->rpc->paths[0];
 	r->path = csi_field(task->request, r->field);
 	/* Unknown, or its pool is away: the path says enough. */
@@ -472,20 +472,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
-const struct csi_rpc csi_node_unpublish = {
-	.id = "volume_id",
-	.paths = {"target_path"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct release),
-	.prepare = prepare,
-	.steps = steps,
-};
-
-const struct csi_rpc csi_node_unstage = {
-	.id = "volume_id",
-	.paths = {"staging_target_path"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct release),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_release = {sizeof(struct release), prepare, steps, NULL};

@@ -427,12 +427,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
-const struct csi_rpc csi_node_stage = {
-	.id = "volume_id",
-	.paths = {"staging_target_path"},
-	.required = {"volume_capability"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct stage),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_stage = {sizeof(struct stage), prepare, steps, NULL};

@@ -172,12 +172,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
-const struct csi_rpc csi_node_stats = {
-	.id = "volume_id",
-	.required = {"volume_path"},
-	.kind = RECORD_VOLUME,
-	.poll = true,
-	.size = sizeof(struct stats),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_stats = {sizeof(struct stats), prepare, steps, NULL};
