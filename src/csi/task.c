@@ -45,7 +45,7 @@ struct csi_task *csi_task_new(
 	struct grpc_call *call, const ProtobufCMessage *request, const struct csi_rpc *rpc)
 {
 	struct arena *arena = grpc_call_arena(call);
-	struct csi_task *task = arena_alloc(arena, rpc->size);
+	struct csi_task *task = arena_alloc(arena, rpc->operation->size);
 	struct waiter *first = arena_new_of(arena, struct waiter);
 	ProtobufCMessage *response = csi_message_new(arena, grpc_call_output(call));
 	if (task == NULL || first == NULL || response == NULL) {
@@ -224,8 +224,8 @@ static void task_end(struct op *op)
 		struct grpc_call *call = container_of(node, struct waiter, link)->call;
 		answer(task, call);
 	}
-	if (task->rpc->cleanup != NULL)
-		task->rpc->cleanup(task);
+	if (task->rpc->operation->cleanup != NULL)
+		task->rpc->operation->cleanup(task);
 	arena_unref(task->arena);
 	tell_idle(csi);
 }
@@ -349,7 +349,7 @@ void csi_task_start(struct csi_task *task)
 	csi->long_timer.fn = on_long_timer;
 	if (!ring_timer_armed(&csi->long_timer))
 		ring_timer_arm(csi->reactor->ring, &csi->long_timer, CSI_LONG_MS);
-	op_init(&task->op, csi->reactor, task->method, task->rpc->steps, task_end);
+	op_init(&task->op, csi->reactor, task->method, task->rpc->operation->steps, task_end);
 	task->op.lane = task->lane;
 	op_start(&task->op);
 }

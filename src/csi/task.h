@@ -5,7 +5,7 @@
  * ends when its client leaves; the task goes on to its end, whoever still waits for it.
  *
  * In a step: struct create *c = csi_task_of(op, struct create). The operation leaves its answer in
- * task.response. Everything it allocated is in task.arena or freed by its row's cleanup().
+ * task.response. Everything it allocated is in task.arena or freed by its cleanup().
  */
 #ifndef RINGVOL_CSI_TASK_H
 #define RINGVOL_CSI_TASK_H
