@@ -2,7 +2,7 @@
 /*
  * A task is an operation that outlives its RPC. It holds locks on what it works on; calls that ask
  * for the same thing with equal arguments join it and get its answer, others get ABORTED. A call
- * ends when its client leaves; the task goes on to its end, whoever still waits for it.
+ * ends when its client leaves; the task goes on to its end, also when nobody waits for it.
  *
  *   struct create *c = csi_task_new(call, sizeof(*c));       // struct csi_task task; is its first
  *   csi_task_lock(&c->task, NODE_EXCLUSIVE, "volume", key);   // member
@@ -37,12 +37,14 @@ struct csi_task {
 	ProtobufCMessage *response; /* in arena; needed when the operation ends well */
 	const char *method;         /* static */
 	const char *subject;        /* what the log line names: a volume's name or id; in arena */
-	/* What that was made for, as the record has it; in arena. NULL or "": nobody said. */
+	/* The claim that the subject was made for, as its record says; in arena. NULL or "": the
+	 * record does not say. */
 	const char *claim;
 	/* Called once after the answer was sent, NULL if there is nothing to free. */
 	void (*cleanup)(struct csi_task *task);
 	struct csi_task_copy copy;
-	/* It only looks, and is asked again and again: what ends well is logged for debugging. */
+	/* It changes nothing and is asked again and again: one that ends well is logged for
+	 * debugging only. */
 	bool poll;
 	uint64_t number; /* counts up from 1 */
 	/* private */
@@ -63,11 +65,11 @@ void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size
 /* kind and key: as node_lock_init(). */
 void csi_task_lock(
 	struct csi_task *task, enum node_lock_mode mode, const char *kind, const char *key);
-/* Names the claim of what it works on in its log line. */
+/* Its log line names the claim that the record was made for. */
 void csi_task_claim(struct csi_task *task, const struct record *rec);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
- * of. subject: copied. lane: whose threads its calls have, those of child operations without a lane
- * of their own included; NULL: those of who has none. */
+ * of. subject: copied. lane: what its calls share with others, and those of its child operations
+ * that have no lane of their own. NULL: the shared lane. */
 void csi_task_start(
 	struct csi_task *task, const char *subject, struct lane *lane, const struct op_step *steps);
 /* Bytes copied and in all; false while it copies nothing. */
