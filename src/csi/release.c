@@ -5,7 +5,7 @@
  * kubelet repeats these for ever on any error and calls them for volumes that are long gone, so
  * they work from the path: nothing there is success, and a mount of one of our devices is unmounted
  * whether the volume is known or not. But what is a known volume's is let go for its own id alone
- * (node_owner.h says whose a device is), and a mount of anything else is never touched. A device
+ * (node/owner.h says whose a device is), and a mount of anything else is never touched. A device
  * that no mount and no memory tells of (a raw block volume's, when its pool is away) is looked for
  * by its image, or by its tag, which the volume's id has.
  *
