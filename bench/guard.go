@@ -17,7 +17,7 @@ func guard(b *bench) error {
 	// The kernel takes a guard apart behind the last call's back, which is not to be part of the next cycle.
 	const count, pause = 20, 200 * time.Millisecond
 	if !rig.HasDeviceMapper() {
-		fmt.Fprintln(os.Stderr, "guard: skipped, this kernel has no device mapper (scripts/vm/dm-bench.sh has a guest with one)")
+		fmt.Fprintln(os.Stderr, "guard: skipped, this kernel has no device mapper (scripts/vm/bench.sh dm has a guest with one)")
 		return nil
 	}
 	ours, _, err := b.open(2 << 30)

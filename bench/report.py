@@ -32,16 +32,22 @@ TITLES = {
 
 HEAD = """# Benchmarks
 
-Written by `bench/report.py` from `bench/results.json`; do not edit. The bars are those of the project;
-a row without one is for information. *Ratio* is ours by the other's, the median of paired rounds that
-took turns in one run, with the smallest and largest beside it. Absolute numbers belong to the
-machine and to what else it did; the ratios are what to compare.
+`bench/report.py` writes this page from `bench/results.json` and `bench/findings.md`; do not edit it.
 
-Repeat: `./dev bench` (all, some minutes, as root), `./dev bench create stage` (some),
-`BENCH_ARGS='-rounds 15' ./dev bench node`, `TMPDIR=/dev/shm ./dev bench` (pools in memory: without the
-disk's own noise). Packages nghttp2-client, nghttp2-server and fio are installed when missing.
-csi-driver-host-path is not: give the path of a built one as `RINGVOL_BENCH_PEER`; without it its rows are
-left out.
+- *Ratio* is ours by the other's: the median of paired rounds that took turns in one run, with the smallest and the
+  largest beside it. Absolute numbers belong to the machine and to what else it did; compare the ratios.
+- *Bar* is what the project asks of itself. A row without one is for information.
+"""
+
+REPEAT = """## Repeat it
+
+    ./dev bench                                # all, some minutes, as root
+    ./dev bench create stage                   # some groups
+    BENCH_ARGS='-rounds 15' ./dev bench node   # more rounds
+    TMPDIR=/dev/shm ./dev bench                # pools in memory: without the disk's own noise
+
+Packages nghttp2-client, nghttp2-server and fio are installed if they are missing. csi-driver-host-path is not: give the
+path of a built one as `RINGVOL_BENCH_PEER`; without it its rows are left out.
 """
 
 
@@ -134,13 +140,8 @@ def main():
     machine, rows = results["machine"], results["rows"]
     barred = [r for r in rows if r.get("met") is not None]
     out = [HEAD]
-    out.append("| machine | |\n|---|---|")
-    for key in sorted(machine):
-        out.append(f"| {key} | {machine[key]} |")
-    for key in sorted(results["load"], key=list(TITLES).index):
-        out.append(f"| load average, {key} | {results['load'][key]} |")
     missed = sum(not r["met"] for r in barred)
-    out.append(f"\n{len(barred)} rows have a bar; {len(barred) - missed} are met, {missed} are not.\n")
+    out.append(f"{len(barred)} rows have a bar; {len(barred) - missed} are met, {missed} are not.\n")
     out.append("![How far each row is from its bar](benchmarks.svg)\n")
     for group, title in TITLES.items():
         mine = [r for r in rows if r["group"] == group]
@@ -148,6 +149,14 @@ def main():
             out.append(f"## {title}\n")
             out.extend(table(mine))
             out.append("")
+    out.append("## The machine\n")
+    out.append("| machine | |\n|---|---|")
+    for key in sorted(machine):
+        out.append(f"| {key} | {machine[key]} |")
+    for key in sorted(results["load"], key=list(TITLES).index):
+        out.append(f"| load average, {key} | {results['load'][key]} |")
+    out.append("\nThe load averages are those at the beginning and the end of each group of rows.\n")
+    out.append(REPEAT)
     notes = pathlib.Path(__file__).with_name("findings.md")
     if notes.exists():
         out.append(notes.read_text().rstrip())

@@ -95,7 +95,7 @@ deps_prometheus() {
 	PATH=$PATH:$dir/usr/bin
 }
 
-# True when the go command is new enough to fetch the toolchain that tests/go.mod asks for.
+# True when the go command is new enough to fetch the toolchain that go.mod asks for.
 deps_go_usable() {
 	local version
 	version=$(GOTOOLCHAIN=local go version 2>/dev/null | sed -n 's/.* go\([0-9]*\)\.\([0-9]*\).*/\1 \2/p')

@@ -41,18 +41,20 @@ build_tree() {
 	build_target "$dir" all "$@"
 }
 
-# build_target DIR TARGET [MESON OPTION...]: no more of a tree than that.
-build_target() {
-	local dir=$1 target=$2
+# build_target DIR TARGET [MESON OPTION...]: no more of a tree than that. One builds in a tree at a time.
+build_target() (
+	dir=$1 target=$2
 	shift 2
+	mkdir -p "$dir"
+	exec 9>"$dir/lock"
+	flock 9
 	if [ ! -f "$dir/build.ninja" ]; then
 		say "configuring $dir"
 		rm -rf "$dir"/meson-* # of an attempt cut short; logs may lie in there already
-		quietly "$dir.setup.log" meson setup "$dir" "$@" || return 1
-		mv "$dir.setup.log" "$dir/setup.log"
+		quietly "$dir/setup.log" meson setup "$dir" "$@" || return 1
 	fi
 	say "building $dir"
 	quietly "$dir/build.log" ninja -C "$dir" "$target"
-}
+)
 
 asan_options=(-Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1)

@@ -8,6 +8,7 @@ compile is replaced by another. What a killed test leaves (processes, loop devic
 """
 import argparse
 import concurrent.futures
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -122,15 +123,30 @@ def be_reaper():
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of tests become our children
 
 
+def thaw(pid):
+    """A test that is killed while it has a file system frozen leaves threads that wait for it and keep it mounted."""
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # the leader has ended
+            paths = [line.split()[4] for line in (task / "mountinfo").read_text().splitlines()]
+            for path in filter(lambda path: path.startswith("/tmp/"), paths):
+                fd = os.open(f"{task}/root{path}", os.O_RDONLY)
+                with contextlib.suppress(OSError):  # it is not frozen
+                    fcntl.ioctl(fd, 0xC0045878, 0)  # FITHAW
+                os.close(fd)
+
+
 def kill_children():
     """All of them; no test is run meanwhile."""
+    begin = time.monotonic()
     while True:
         children = [int(pid) for task in pathlib.Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
         if not children:
             return
         for pid in children:
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            if os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() > begin + 1:
+                thaw(pid)
+        time.sleep(0.02)
 
 
 def clear(directory):
@@ -221,13 +237,24 @@ class Tree:
                     stop.set()
                     of_it = NOT_OK.search(tap.read_text(errors="replace")) if tap.exists() else None
                     failed.append(f"{name}{'/' + of_it[1] if of_it else ''}{why}")
-                    for other in live:
-                        os.killpg(other.pid, signal.SIGKILL)
+                    kill_live()
 
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(one, names))
-        kill_children()
-        clear(self.tmp)
+        def kill_live():
+            for process in live:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+        try:
+            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+                try:
+                    list(pool.map(one, names))
+                except BaseException:  # ^C, or we are told to end
+                    stop.set()
+                    kill_live()
+                    raise
+        finally:
+            kill_children()
+            clear(self.tmp)
         return failed[0] if failed else ""
 
     def baseline(self, names):
@@ -297,4 +324,5 @@ def main(words, top=TOP):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    main(sys.argv[1:])
+    with contextlib.suppress(KeyboardInterrupt):
+        main(sys.argv[1:])

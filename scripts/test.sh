@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # ./dev test [all|LANE...]: runs lanes, the default ones if none is named; ./dev test --list says which there are. A line
-# tells when a lane starts, how far it is, and how it ended. Logs are kept in build/test-logs. The last line is the
-# count; before it come the names of failures and the reasons of skips.
+# tells when a lane starts, how far it is, and how it ended. Each run has a directory of logs in build/test-logs, where latest
+# is the one that began last. The last line is the count; before it come the names of failures and the reasons of skips.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 . scripts/lib.sh
 . scripts/deps.sh
 
 top=$PWD
-logs=$top/build/test-logs
+logs=$top/build/test-logs/$(date +%Y%m%d-%H%M%S)-$$
 results=$logs/results.tsv
 times=$top/build/test-times.tsv # lane, seconds it took last
 
@@ -166,19 +166,25 @@ own_mounts() {
 }
 
 # go_run LANE PACKAGE TIMEOUT RESULTS SUFFIX [go test argument...]: runs what was compiled; its logs are LANE with SUFFIX.
+# System tests run side by side.
 go_run() {
-	local lane=$1 package=$2 timeout=$3 into=$4 log
-	log=$logs/$lane$5
+	local lane=$1 package=$2 timeout=$3 into=$4 log=$logs/$1$5 programs=1
+	local said=$log.log
 	shift 5
+	set -- "$logs/$lane.test" -test.v=test2json -test.timeout="$timeout" "$@"
+	if [ "$package" = system ]; then
+		said=$log.programs
+		set -- python3 "$top/scripts/go-tests.py" run "$log.log" "$top/build/$lane.seconds" "$@"
+	fi
 	(
 		cd "tests/$package"
 		own_mounts env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_BIN="$ringvol_bin" \
 			RINGVOL_DESCRIPTORS="$top/build/proto/descriptor_set.pb" RINGVOL_NODE_PACKAGES="${RINGVOL_NODE_PACKAGES:-}" \
-			"$top/build/$lane.test" -test.v=test2json -test.timeout="$timeout" "$@" \
-			>"$log.log" 2>&1
+			"$@" >"$said" 2>&1
 	) || true
+	[ "$package" != system ] || programs=$(tail -n 1 "$said")
 	go tool test2json <"$log.log" >"$log.json"
-	python3 scripts/count-go.py "$lane" "$log.json" "$into" ||
+	python3 scripts/go-tests.py count "$lane" "$log.json" "$into" "$programs" ||
 		printf '%s\tfail\t%s\t%s\n' "$lane" "$lane" "the results could not be read" >>"$into"
 }
 
@@ -186,13 +192,14 @@ go_run() {
 golang() {
 	local lane=$1 timeout=$2 package=$3
 	shift 3
-	if ! (cd "tests/$package" && quietly "$logs/$lane.build.log" go test -c -o "$top/build/$lane.test" .); then
+	if ! (cd "tests/$package" && quietly "$logs/$lane.build.log" go test -c -o "$logs/$lane.test" .); then
 		result "$lane" fail "$package" "does not compile" "$logs/$lane.build.log"
 		return
 	fi
 	watched "$lane" "$logs/$lane.log" '--- (PASS|FAIL|SKIP): ' \
 		go_run "$lane" "$package" "$timeout" "$results" "" "$@"
 	[ -z "${CI:-}" ] || again "$lane" "$package" "$timeout" "$@"
+	rm "$logs/$lane.test" # some megabytes
 }
 
 # again LANE PACKAGE TIMEOUT [go test argument...]: where nobody watches, system tests that failed, three at most, have a
@@ -202,12 +209,12 @@ again() {
 	local lane=$1 package=$2 timeout=$3 names
 	shift 3
 	[ "$package" = system ] || return 0
-	mapfile -t names < <(python3 scripts/again.py names "$lane" "$results" | grep .)
+	mapfile -t names < <(python3 scripts/go-tests.py names "$lane" "$results" | grep .)
 	if [ ${#names[@]} -eq 0 ]; then return 0; fi
 	say "lane $lane: once more ${names[*]}"
 	go_run "$lane" "$package" "$timeout" "$logs/$lane.again.tsv" .again "$@" \
 		-test.run="^($(IFS='|' && echo "${names[*]}"))\$"
-	python3 scripts/again.py merge "$lane" "$results" "$logs/$lane.again.tsv"
+	python3 scripts/go-tests.py merge "$lane" "$results" "$logs/$lane.again.tsv"
 }
 
 logged() { # LOG COMMAND...
@@ -255,7 +262,7 @@ guest() {
 	fi
 	say "$said"
 	go tool test2json <"$logs/$lane.log" >"$logs/$lane.json"
-	python3 scripts/count-go.py "$lane" "$logs/$lane.json" "$results" || code=1
+	python3 scripts/go-tests.py count "$lane" "$logs/$lane.json" "$results" || code=1
 	accounted "$lane" $code
 }
 
@@ -303,15 +310,15 @@ lane_asan() {
 }
 
 lane_fuzz() { counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 180; }
-lane_guest_6_1() { guest guest-6.1 scripts/vm/system-tests.sh 6.1; }
-lane_guest_6_12() { guest guest-6.12 scripts/vm/system-tests.sh 6.12; }
-lane_guest_dm() { guest guest-dm scripts/vm/dm-tests.sh 6.12; }
-lane_ublk_6_12() { guest ublk-6.12 scripts/vm/ublk-tests.sh 6.12; }
-lane_ublk_7_2() { guest ublk-7.2 scripts/vm/ublk-tests.sh 7.2; }
+lane_guest_6_1() { guest guest-6.1 scripts/vm/tests.sh system 6.1; }
+lane_guest_6_12() { guest guest-6.12 scripts/vm/tests.sh system 6.12; }
+lane_guest_dm() { guest guest-dm scripts/vm/tests.sh dm 6.12; }
+lane_ublk_6_12() { guest ublk-6.12 scripts/vm/tests.sh ublk 6.12; }
+lane_ublk_7_2() { guest ublk-7.2 scripts/vm/tests.sh ublk 7.2; }
 
 # A part of it: all of it takes half an hour (docs/power-loss.md).
 lane_power() {
-	RINGVOL_BIN=$ringvol_bin guest power scripts/vm/power-loss.sh 6.1 -test.short -test.run=/xfs \
+	RINGVOL_BIN=$ringvol_bin guest power scripts/vm/tests.sh power 6.1 -test.short -test.run=/xfs \
 		-power.points=40
 }
 
@@ -357,7 +364,11 @@ esac
 choose "$@"
 deps_ensure build test go
 mkdir -p "$logs"
-rm -rf "${logs:?}"/*
+ln -sfn "${logs##*/}" "${logs%/*}/latest"
+# Of runs that have ended, those but the last five go.
+find "${logs%/*}" -maxdepth 1 -name '20*-*-*' | sort -r | tail -n +6 | while read -r old; do
+	[ -d "/proc/${old##*-}" ] || rm -rf "$old"
+done
 : >"$results"
 ringvol_bin=$top/build/ringvol
 number=0

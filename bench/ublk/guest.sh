@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# In the guest, for scripts/vm/ublk-bench.sh: guest.sh SECONDS ROUNDS [PEER]. Prints lines
+# In the guest, for scripts/vm/bench.sh ublk: guest.sh SECONDS ROUNDS [PEER]. Prints lines
 #   iops KIND RW DEPTH IOPS              of fio, 4k random, one job, SECONDS each, in turn
 #   count KIND RW DEPTH INSTRUCTIONS SYSCALLS REQUESTS
 # KIND: loop (the kernel's, direct I/O), ublk (ours), peer (another ublk server's loop target: PEER is

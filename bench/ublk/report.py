@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The table of scripts/vm/ublk-bench.sh: report.py DIRECTORY KERNEL...
+"""The table of scripts/vm/bench.sh ublk: report.py DIRECTORY KERNEL...
 
 Ratios to the kernel's loop are taken within one boot (emulated guests differ by a third between boots)
 and then their median over boots, with the least and the greatest."""

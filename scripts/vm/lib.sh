@@ -33,3 +33,14 @@ node_packages() {
 		node+=(--file "$program:/usr/lib/node/${program##*/}")
 	done
 }
+
+# selinux_policy: sets selinux to the options that give the guest SELinux and a policy to load; none where there is no compiler for
+# it, and tests find a node without SELinux.
+selinux_policy() {
+	local missing
+	mapfile -t missing < <(deps_missing checkpolicy)
+	selinux=()
+	[ ${#missing[@]} -eq 0 ] || (deps_apt_install "${missing[@]}") || return 0
+	quietly build/vm/selinux.log checkpolicy -M -U allow -c 33 -o build/vm/selinux.policy scripts/vm/guest/selinux.conf
+	selinux=(--selinux --file build/vm/selinux.policy)
+}

@@ -1,23 +1,84 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The system tests that say most about a kernel, and csi-sanity, in a guest:
-# scripts/vm/system-tests.sh [KERNEL] (6.1). RINGVOL_BIN is the driver under test, build/ringvol by default.
-# Standard output is that of `go test -v`. Exit status 0, 77 when no guest can be had here, another
-# when something failed.
+# Tests in a guest: scripts/vm/tests.sh LANE [KERNEL [go test argument...]]
+#   system   the system tests that say most about a kernel, and csi-sanity (6.1)
+#   dm       raw block volumes behind the device mapper: what a tenant can do with them, their life, growth, kills, upgrade,
+#            the block half of csi-sanity; and the labels of SELinux (6.12). RINGVOL_DM_TESTS selects other system tests,
+#            without csi-sanity
+#   ublk     the data process, and system tests with ublk volumes (7.2; 6.1 has no ublk). RINGVOL_UBLK_TESTS selects tests
+#            of the data process, RINGVOL_UBLK_SYSTEM_TESTS system tests; RINGVOL_UBLK_LONG=1 asks for 200 devices and 30
+#            kills where the lane has fewer, which takes 10 minutes more
+#   power    power loss (6.1), see docs/power-loss.md; the arguments are for it
+# RINGVOL_BIN is the driver under test, build/ringvol by default. Standard output is that of `go test -v`. Exit status 0,
+# 77 when no guest can be had here, another when something failed.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 . scripts/lib.sh
 . scripts/deps.sh
 . scripts/vm/lib.sh
 
-# What needs the device mapper; everything on each pool and file system, ext4's online growth among it, which needs a capability
-# that development machines may lack.
-selected='^(TestHealthDisk.*|TestHealthIOErrors|TestLifecycle|TestExpand|TestGrowthThen.*|TestThickStaysThick|TestFreshVolumesAreEmpty|TestSnapshotsAndLists|TestRawStaysRaw|TestWithTheUnitsCapabilities|TestNodeLeavesPublishedVolumesAlone)$'
-
+lane=${1:-} kernel=${2:-}
+shift $(($# < 2 ? $# : 2))
+options=() node=()
 driver_under_test
-node_packages
-guest_tests system conformance
-exec bash scripts/vm/vm.sh --kernel "${1:-6.1}" --timeout 1800 --disk 8G \
-	--file "$binary:build/ringvol" \
-	--file deploy/ringvol.service --file build/vm/system.test --file build/vm/conformance.test \
-	"${node[@]}" -- sh scripts/vm/guest/system-tests "$selected"
+case $lane in
+system)
+	# What needs the device mapper; everything on each pool and file system, ext4's online growth among it, which needs a capability
+	# that development machines may lack.
+	selected='^(TestHealthDisk.*|TestHealthIOErrors|TestLifecycle|TestExpand|TestGrowthThen.*|TestThickStaysThick|TestFreshVolumesAreEmpty'
+	selected+='|TestSnapshotsAndLists|TestRawStaysRaw|TestWithTheUnitsCapabilities|TestNodeLeavesPublishedVolumesAlone)$'
+	: "${kernel:=6.1}"
+	packages=(system conformance)
+	options=(--timeout 1800 --file deploy/ringvol.service)
+	arguments=("$selected")
+	node_packages
+	;;
+dm)
+	selected='^(TestGuard.*|TestRawStaysRaw|TestDamagedRecordsInUse|TestModeOfA(Copy|Volume)|TestSELinux.*)$'
+	# Of each volume's life on each pool, those of raw ones.
+	lives='^(TestLifecycle|TestReadOnlyPublish)$/^(xfs_pool_block_volume|block)$'
+	sanity=block
+	if [ -n "${RINGVOL_DM_TESTS:-}" ]; then
+		selected=$RINGVOL_DM_TESTS lives='' sanity=
+	fi
+	: "${kernel:=6.12}"
+	packages=(system conformance)
+	selinux_policy
+	options=(--timeout 900 "${selinux[@]}")
+	arguments=("$selected" "$lives" "$sanity")
+	;;
+ublk)
+	# What goes through the device, its growth, restarts and a reboot; on older kernels what they do
+	# differently.
+	: "${kernel:=7.2}"
+	lives='^TestLifecycle$/^xfs_pool_(ext4|block)_volume$'
+	selected='^(TestUblk.*|TestExpand|TestRestart|TestReboot|TestSnapshotsAndLists|TestThickStaysThick'
+	selected+='|TestReadOnlyPublish|TestUnstageWhileThePoolIsAway|TestNodeLeavesPublishedVolumesAlone)$'
+	[ "$kernel" = 7.2 ] || selected='^(TestUblkProcessesDie|TestUblkExternal|TestExpand|TestNodeLeavesPublishedVolumesAlone)$'
+	if [ -n "${RINGVOL_UBLK_SYSTEM_TESTS:-}" ]; then
+		selected=$RINGVOL_UBLK_SYSTEM_TESTS lives=''
+	fi
+	packages=(ublk system)
+	options=(--timeout 1800 --file build/vm/counts.so)
+	arguments=("${RINGVOL_UBLK_TESTS:-.}" "$selected" "$lives" "${RINGVOL_UBLK_LONG:-}")
+	node_packages
+	mkdir -p build/vm
+	cc -O2 -Wall -shared -fPIC -o build/vm/counts.so tests/ublk/preload/counts.c -ldl
+	;;
+power)
+	: "${kernel:=6.1}"
+	packages=(power)
+	# The pool, the log, the replay, and what a look at it changes.
+	options=(--timeout 7200 --disk 512M --disk 512M --disk 512M --disk 512M)
+	arguments=("$@")
+	;;
+*) die "tests.sh: no lane '$lane'; system, dm, ublk or power" ;;
+esac
+[ "$lane" = power ] || options+=(--disk 8G)
+
+guest_tests "${packages[@]}"
+for package in "${packages[@]}"; do
+	options+=(--file "build/vm/$package.test")
+done
+exec bash scripts/vm/vm.sh --kernel "$kernel" --file "$binary:build/ringvol" "${options[@]}" "${node[@]}" \
+	-- sh scripts/vm/guest/tests "$lane" "${arguments[@]}"

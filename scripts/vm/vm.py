@@ -44,6 +44,8 @@ def options():
                         help="the guest's CPUs run at once, for measurements (see docs/vm.md)")
     parser.add_argument("--counted", action="store_true",
                         help="the guest's clock counts its instructions, for ratios that repeat")
+    parser.add_argument("--selinux", action="store_true",
+                        help="the kernel has SELinux, which is without a policy at first")
     parser.add_argument("command", nargs="+", metavar="CMD")
     chosen = parser.parse_args()
     chosen.disk = [size_of(parser, text) for text in chosen.disk]
@@ -113,7 +115,7 @@ def run(chosen):
         archive = stack.enter_context(open(os.path.join(work, "archive"), "w+b"))
         console = os.path.join(work, "console")
         box = guest.Guest(vmlinux, initrd, disks, token, console, archive.write,
-                          chosen.parallel, chosen.counted)
+                          chosen.parallel, chosen.counted, chosen.selinux)
         try:
             code = box.run(chosen.timeout)
         except guest.Failed as error:

@@ -3,14 +3,14 @@
  * The command line's first words. Each command is a function of what follows its name; what is not
  * a command ends with status 2, one line and a hint.
  */
-#include "app/pool_init_cmd.h"
 #include "app/serve.h"
 #include "app/ublkd.h"
 #include "base/options.h"
 #include "mount/mnt.h"
+#include "pool/pool.h"
 #include "probes/probes.h"
 #include "reactor/helper.h"
-#include "tools/tools.h"
+#include "tools/tool.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -43,6 +43,67 @@ static const char pool_help[] = "usage: ringvol pool COMMAND\n"
 				"\n"
 				"commands:\n"
 				"  init PATH  makes a directory a pool and says what it can do\n";
+
+/* ---- ringvol pool init ---- */
+
+static const struct option_row no_rows[] = {{NULL}};
+
+static const struct command pool_init_command = {
+	.name = "pool init",
+	.operand = "PATH",
+	.summary = "Makes the directory PATH, which is empty or missing, a pool, and says what the "
+		   "file\n"
+		   "system below it can do. A directory that is a pool already stays as it is.",
+	.options = no_rows,
+};
+
+static void print_features(const struct fs_features *f)
+{
+	const char *name = fs_type_name(f->fs_type);
+	if (name != NULL)
+		printf("  file system    %s\n", name);
+	else
+		printf("  file system    type 0x%llx\n", (unsigned long long)f->fs_type);
+	if (f->no_journal)
+		printf("  journal        no: " FS_NO_JOURNAL "\n");
+	printf("  reflink        %s\n",
+		f->reflink ? "yes: snapshots, clones and fresh volumes share their bytes"
+			   : "no: snapshots and clones copy their bytes");
+	if (f->direct_io)
+		printf("  direct I/O     yes, aligned to %u bytes\n", f->dio_align);
+	else
+		printf("  direct I/O     no: data is cached twice\n");
+	printf("  thick volumes  %s\n", f->nocow_lies
+						? "no: it copies on write, space cannot be kept"
+					: f->fallocate ? "yes"
+						       : "no: it has no fallocate");
+}
+
+static int pool_init_main(int argc, char *const *argv)
+{
+	struct options_result result = {0};
+	struct err err = {0};
+	if (options_parse(&pool_init_command, argc, argv, NULL, &result, &err) < 0) {
+		fprintf(stderr, "ringvol pool init: %s\n", err.message);
+		return 2;
+	}
+	if (result.help) {
+		options_print_help(&pool_init_command, stdout);
+		return 0;
+	}
+	struct fs_features features = {0};
+	bool existed = false;
+	if (pool_init_dir(result.operand, &features, &existed, &err) < 0) {
+		fprintf(stderr, "ringvol pool init: %s\n", err.message);
+		return 1;
+	}
+	printf("%s is a pool%s\n", result.operand,
+		existed ? " already; nothing was changed" : " now");
+	print_features(&features);
+	return 0;
+}
+
+/* ---- commands ---- */
 
 /* Commands that the driver starts with their end of a socket pair (reactor/self.h), not people. */
 static int socket_of(const char *command, int argc, char *const *argv)
@@ -98,14 +159,15 @@ static int pool_command(int argc, char *const *argv)
 static const struct {
 	const char *name;
 	int (*main)(int argc, char *const *argv); /* what follows the name */
+	const struct tool *tool;                  /* where main is NULL */
 } commands[] = {
 	{"serve", serve_main},
 	{"ublkd", ublkd_main},
-	{"check", tools_check_main},
-	{"doctor", tools_doctor_main},
-	{"health", tools_health_main},
-	{"ls", tools_ls_main},
-	{"top", tools_top_main},
+	{"check", .tool = &check_tool},
+	{"doctor", .tool = &doctor_tool},
+	{"health", .tool = &health_tool},
+	{"ls", .tool = &ls_tool},
+	{"top", .tool = &top_tool},
 	{"pool", pool_command},
 	{"helper", helper_command},
 	{"probes", probes_command},
@@ -138,7 +200,9 @@ static int command(int argc, char *const *argv)
 	}
 	for (unsigned i = 0; i < COMMANDS; i++)
 		if (strcmp(argv[1], commands[i].name) == 0)
-			return commands[i].main(argc - 2, argv + 2);
+			return commands[i].main != NULL
+				       ? commands[i].main(argc - 2, argv + 2)
+				       : tool_main(commands[i].tool, argc - 2, argv + 2);
 	if (strcmp(argv[1], "--version") == 0) {
 		puts("ringvol " RINGVOL_VERSION);
 		return 0;

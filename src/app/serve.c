@@ -25,6 +25,7 @@
 #include "base/when.h"
 #include "csi/csi.h"
 #include "csi/registration.h"
+#include "csi/services.h"
 #include "csi/task.h"
 #include "descriptor_set.h"
 #include "metrics/endpoints.h"
@@ -38,6 +39,7 @@
 #include "rpc/reflection.h"
 #include "rpc/server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -54,7 +56,20 @@ enum {
 	DRAIN_TICK_MS = 10, /* how often a drain looks whether all is idle */
 };
 
+/* A process only moves downwards here. */
+enum serve_state {
+	SERVE_STARTING,
+	SERVE_SERVING,
+	SERVE_DRAINING, /* also from STARTING, when some of it is not there yet */
+	SERVE_CUT_OFF,  /* the ring stops, whatever still runs */
+};
+
+/* What a drain waits for: bits of struct serve's drained. */
+enum { DRAINED_CSI = 1 << 0, DRAINED_SERVER = 1 << 1, DRAINED_REGISTRATION = 1 << 2 };
+enum { DRAINED_ALL = DRAINED_CSI | DRAINED_SERVER | DRAINED_REGISTRATION };
+
 struct serve {
+	enum serve_state state;
 	struct serve_options options;
 	uint64_t start_ns; /* CLOCK_MONOTONIC */
 	struct reactor reactor;
@@ -77,16 +92,13 @@ struct serve {
 	bool waited_enough;
 	bool pools_loaded, adopted;
 	bool no_journal_said[POOLS_MAX];
-	bool serving, draining, csi_idle, server_drained, registration_drained;
-	bool cut_off;
+	unsigned drained; /* bits, and those of what was never opened */
 };
 
-/* ---- the process ---- */
-
-static void process_harden(void)
+static void to_state(struct serve *s, enum serve_state state)
 {
-	process_claim_resources();
-	process_hide_memory();
+	assert(state > s->state);
+	s->state = state;
 }
 
 /* ---- health ---- */
@@ -130,7 +142,7 @@ static void log_no_journal(struct serve *s, const struct pool *pool)
 static void update_health(struct serve *s)
 {
 	struct err why = {0};
-	health_set(s->health, s->serving && csi_check_ready(s->csi, &why) == 0);
+	health_set(s->health, s->state == SERVE_SERVING && csi_check_ready(s->csi, &why) == 0);
 }
 
 /* ---- adoption ---- */
@@ -139,7 +151,7 @@ static void on_adopted(void *arg)
 {
 	struct serve *s = arg;
 	s->adopted = true;
-	if (s->serving && !s->draining)
+	if (s->state == SERVE_SERVING)
 		update_health(s);
 }
 
@@ -157,11 +169,11 @@ static void on_pools_loaded(void *arg)
 static void on_pool_changed(void *arg, struct pool *pool)
 {
 	struct serve *s = arg;
-	if (s->draining)
+	if (s->state >= SERVE_DRAINING)
 		return;
 	if (s->csi != NULL && pool_state(pool) == POOL_READY)
 		node_adopt(s->csi->node, on_adopted, s);
-	if (!s->serving)
+	if (s->state == SERVE_STARTING)
 		return; /* the start says how all of them are */
 	log_pool(pool);
 	log_no_journal(s, pool);
@@ -193,21 +205,23 @@ static void log_cut_off(struct serve *s, const char *why)
 
 static void cut_off(struct serve *s, const char *why)
 {
+	if (s->state == SERVE_CUT_OFF)
+		return;
 	log_cut_off(s, why);
-	s->cut_off = true;
+	to_state(s, SERVE_CUT_OFF);
 	ring_stop(s->reactor.ring);
 }
 
 static void on_csi_idle(void *arg)
 {
-	((struct serve *)arg)->csi_idle = true;
+	((struct serve *)arg)->drained |= DRAINED_CSI;
 }
 
 static void on_server_drained(void *arg)
 {
 	struct serve *s = arg;
 	char count[16];
-	s->server_drained = true;
+	s->drained |= DRAINED_SERVER;
 	snprintf(count, sizeof(count), "%u", server_stats(s->server)->drain_cut);
 	if (server_stats(s->server)->drain_cut != 0)
 		log_event(LOG_LEVEL_WARN, "connections cut off",
@@ -217,7 +231,7 @@ static void on_server_drained(void *arg)
 
 static void on_registration_drained(void *arg)
 {
-	((struct serve *)arg)->registration_drained = true;
+	((struct serve *)arg)->drained |= DRAINED_REGISTRATION;
 }
 
 static void on_drain_tick(struct ring_timer *timer)
@@ -225,8 +239,7 @@ static void on_drain_tick(struct ring_timer *timer)
 	struct serve *s = container_of(timer, struct serve, timer);
 	/* A call whose client went away is in flight until its method ends it. */
 	bool calls_over = s->registry == NULL || grpc_registry_in_flight(s->registry) == 0;
-	if (calls_over && s->csi_idle && s->server_drained && s->registration_drained &&
-		!adopting(s) && pools_idle(s->pools))
+	if (calls_over && s->drained == DRAINED_ALL && !adopting(s) && pools_idle(s->pools))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
 		cut_off(s, "the time for draining is over");
@@ -237,13 +250,12 @@ static void on_drain_tick(struct ring_timer *timer)
 /* Also during the start, when some of it is not there yet. */
 static void drain(struct serve *s, const char *why)
 {
-	s->draining = true;
+	to_state(s, SERVE_DRAINING);
 	log_event(LOG_LEVEL_INFO, "draining", log_fields({"why", why}));
 	(void)notify_send("STOPPING=1");
 	s->drain_end_ns = ring_now_ns(s->reactor.ring) + DRAIN_MS * UINT64_C(1000000);
-	s->csi_idle = s->csi == NULL;
-	s->server_drained = s->server == NULL;
-	s->registration_drained = s->registration == NULL;
+	s->drained = (s->csi == NULL ? DRAINED_CSI : 0) | (s->server == NULL ? DRAINED_SERVER : 0) |
+		     (s->registration == NULL ? DRAINED_REGISTRATION : 0);
 	if (s->health != NULL)
 		health_set(s->health, false);
 	/* Kubelet first: it is to call nobody who is about to go. */
@@ -270,9 +282,9 @@ static void on_signal(struct ring_req *req, int res, uint32_t flags)
 	(void)flags;
 	while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
 		const char *name = info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
-		if (!s->draining)
+		if (s->state < SERVE_DRAINING)
 			drain(s, name);
-		else if (!s->cut_off)
+		else
 			cut_off(s, "a second signal");
 	}
 	watch_signals(s);
@@ -321,9 +333,9 @@ static int wait_for(struct serve *s, const bool *flag, struct err *err)
 	s->waited_enough = false;
 	s->timer.fn = on_waited_enough;
 	ring_timer_arm(s->reactor.ring, &s->timer, START_WAIT_MS);
-	while (r == 0 && !*flag && !s->waited_enough && !s->draining)
+	while (r == 0 && !*flag && !s->waited_enough && s->state < SERVE_DRAINING)
 		r = ring_turn(s->reactor.ring, true);
-	if (!s->draining) /* else the timer is the drain's */
+	if (s->state < SERVE_DRAINING) /* else the timer is the drain's */
 		ring_timer_cancel(s->reactor.ring, &s->timer);
 	return r < 0 ? err_sys(err, r, "the ring is broken") : 0;
 }
@@ -340,7 +352,7 @@ static int open_pools(struct serve *s, struct err *err)
 static void on_ublkd_returned(void *arg)
 {
 	struct serve *s = arg;
-	if (s->csi != NULL && !s->draining)
+	if (s->csi != NULL && s->state < SERVE_DRAINING)
 		node_adopt(s->csi->node, on_adopted, s);
 }
 
@@ -420,7 +432,7 @@ static int open_registration(struct serve *s, struct err *err)
 static void on_probes_loaded(void *arg)
 {
 	struct serve *s = arg;
-	if (s->draining) /* which stopped it */
+	if (s->state >= SERVE_DRAINING) /* which stopped it */
 		return;
 	if (probes_state(s->probes) == PROBES_SYSFS)
 		log_event(LOG_LEVEL_WARN,
@@ -459,17 +471,18 @@ static void say_serving(struct serve *s)
 /* Ends early, with 0, when a signal came. */
 static int start(struct serve *s, struct err *err)
 {
-	process_harden();
+	process_claim_resources();
+	process_hide_memory();
 	int r = process_take_signals(&s->signal_fd);
 	if (r < 0)
 		return err_sys(err, r, "signals cannot be taken");
 	r = open_reactor(s, err);
 	if (r >= 0)
 		r = open_pools(s, err);
-	if (r < 0 || s->draining)
+	if (r < 0 || s->state >= SERVE_DRAINING)
 		return r;
 	r = open_csi(s, err);
-	if (r < 0 || s->draining)
+	if (r < 0 || s->state >= SERVE_DRAINING)
 		return r;
 	r = open_server(s, err);
 	if (r < 0)
@@ -477,7 +490,7 @@ static int start(struct serve *s, struct err *err)
 	r = open_registration(s, err);
 	if (r < 0)
 		return r;
-	s->serving = true;
+	to_state(s, SERVE_SERVING);
 	update_health(s);
 	say_serving(s);
 	r = notify_send("READY=1");
@@ -536,7 +549,7 @@ int serve_main(int argc, char *const *argv)
 		log_event(LOG_LEVEL_ERROR, "cannot serve", log_fields({"error", err.message}));
 	/* What still runs uses memory that closing would free; a socket left by a start that failed
 	 * half way is stale and replaced by the next. */
-	if (s.cut_off || (r < 0 && s.pools != NULL)) {
+	if (s.state == SERVE_CUT_OFF || (r < 0 && s.pools != NULL)) {
 		server_close(s.server);
 		_exit(r < 0 ? 1 : 0);
 	}

@@ -6,10 +6,14 @@
  * What storage on one node cannot give (several nodes at once) and what is not ours (file systems)
  * is refused by name; mount flags outside their allow list by their place, as they may be secrets.
  */
-#include "csi/fields.h"
+#include "csi/access.h"
+
+#include "csi/request.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <errno.h>
+#include <string.h>
 
 #define MODE(name) CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__##name
 

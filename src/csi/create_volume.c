@@ -12,61 +12,54 @@
  * nothing is left; a source is released whatever happens.
  */
 #include "base/fd.h"
-#include "csi/controller.h"
-#include "node/source.h"
+#include "csi/creation.h"
+#include "csi/messages.h"
+#include "csi/params.h"
+#include "csi/request.h"
+#include "csi/services.h"
+#include "node/volume.h"
 
 #include <errno.h>
 #include <fcntl.h>
 
 struct create {
-	struct csi_task task;
+	struct csi_creation base;
 	const Csi__V1__CreateVolumeRequest *req;
-	const char *name;
 	struct csi_access access;
 	struct csi_params params;
 	enum record_source source_kind;
-	const char *source_id;
 	/* the plan */
 	struct pool *pool;
 	struct record rec;
-	struct node_source source;
 	bool changes_mode; /* the source is a block volume's, and is to be mounted */
 	int source_dirfd;
 	struct fsimg_probe probe;
-	struct pool_object *volume; /* found or made */
-	struct pool_measure measure;
-	struct pool_settle settle;
-	struct pool_build build;
-	bool building;
 	struct pool_format format;
 };
 
-#define create_of(op_ptr) csi_task_of(op_ptr, struct create)
+#define create_of(op_ptr) container_of(creation_of(op_ptr), struct create, base)
 
 /* ---- the request ---- */
 
 static int parse_source(struct create *c, struct err *err)
 {
 	const Csi__V1__VolumeContentSource *source = c->req->volume_content_source;
-	c->source_id = "";
+	c->base.source_id = "";
 	if (source == NULL)
 		return 0;
 	if (source->type_case == CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT) {
 		c->source_kind = RECORD_SOURCE_SNAPSHOT;
-		c->source_id = csi_str(source->snapshot->snapshot_id);
-		if (c->source_id[0] == '\0')
-			return err_set(
-				err, ERR_INVALID, "volume_content_source: snapshot_id is missing");
+		c->base.source_id = csi_str(source->snapshot->snapshot_id);
 	} else if (source->type_case == CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME) {
 		c->source_kind = RECORD_SOURCE_VOLUME;
-		c->source_id = csi_str(source->volume->volume_id);
-		if (c->source_id[0] == '\0')
-			return err_set(
-				err, ERR_INVALID, "volume_content_source: volume_id is missing");
+		c->base.source_id = csi_str(source->volume->volume_id);
 	} else {
 		return err_set(
 			err, ERR_INVALID, "volume_content_source: neither a snapshot nor a volume");
 	}
+	if (c->base.source_id[0] == '\0')
+		return err_set(err, ERR_INVALID, "volume_content_source: %s_id is missing",
+			c->source_kind == RECORD_SOURCE_SNAPSHOT ? "snapshot" : "volume");
 	return 0;
 }
 
@@ -74,8 +67,6 @@ static int parse(struct create *c, struct err *err)
 {
 	const Csi__V1__CreateVolumeRequest *req = c->req;
 	uint64_t size, limit;
-	if (c->name[0] == '\0')
-		return err_set(err, ERR_INVALID, "name is missing");
 	int r = csi_access_parse_list(
 		req->volume_capabilities, req->n_volume_capabilities, FSIMG_EXT4, &c->access, err);
 	if (r == 0)
@@ -88,11 +79,9 @@ static int parse(struct create *c, struct err *err)
 			req->capacity_range, CSI_SIZE_DEFAULT, CSI_SIZE_MIN, &size, &limit, err);
 	if (r == 0)
 		r = parse_source(c, err);
-	if (r == 0 && !csi_topology_met(req->accessibility_requirements, c->task.csi))
-		r = err_set(err, ERR_NO_ROOM,
-			"accessibility_requirements: none of requisite is this node (" CSI_TOPOLOGY_KEY
-			"=%s)",
-			c->task.csi->config.node_id);
+	if (r == 0)
+		r = csi_check_topology(
+			req->accessibility_requirements, c->base.task.csi->config.node_id, err);
 	return r;
 }
 
@@ -122,14 +111,14 @@ static int compare_size(const struct create *c, const struct record *rec, struct
 static int look_up_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	struct pool_object *volume = pools_find_name(c->task.csi->pools, RECORD_VOLUME, c->name);
-	if (volume == NULL)
-		return 0;
-	int r = csi_check_quarantine(volume, c->name, &op->err);
-	if (r == 0 && (volume->rec->source != c->source_kind ||
-			      strcmp(volume->rec->source_id, c->source_id) != 0))
-		r = op_fail(
-			op, ERR_EXISTS, "volume %s exists with another content source", c->name);
+	struct pool_object *volume;
+	int r = creation_find(&c->base, &volume, &op->err);
+	if (r < 0 || volume == NULL)
+		return r;
+	if (volume->rec->source != c->source_kind ||
+		strcmp(volume->rec->source_id, c->base.source_id) != 0)
+		r = op_fail(op, ERR_EXISTS, "volume %s exists with another content source",
+			c->base.name);
 	if (r == 0)
 		r = csi_params_compare(&c->params, &c->access, volume, &op->err);
 	if (r == 0)
@@ -137,37 +126,13 @@ static int look_up_run(struct op *op)
 	if (r == 0)
 		r = node_check_whole(volume, &op->err);
 	if (r == 0)
-		c->volume = volume;
+		c->base.object = volume;
 	return r;
-}
-
-static bool exists(struct op *op)
-{
-	return create_of(op)->volume != NULL;
-}
-
-static bool settle_done(struct op *op)
-{
-	const struct create *c = create_of(op);
-	return c->volume == NULL || !c->volume->unsynced;
-}
-
-static int settle_run(struct op *op)
-{
-	struct create *c = create_of(op);
-	pool_settle_init(&c->settle, op->reactor, c->volume->pool, c->volume->kind, c->volume);
-	return op_child(op, &c->settle.op);
 }
 
 static bool leftover_done(struct op *op)
 {
-	return !exists(op) || create_of(op)->source_kind != RECORD_SOURCE_VOLUME;
-}
-
-static int leftover_run(struct op *op)
-{
-	struct create *c = create_of(op);
-	return node_source_leftover(op, &c->source, c->task.csi->node, c->source_id);
+	return !creation_exists(op) || create_of(op)->source_kind != RECORD_SOURCE_VOLUME;
 }
 
 /* ---- plan ---- */
@@ -177,26 +142,26 @@ static int leftover_run(struct op *op)
 static int refuse_elsewhere(const struct create *c, struct err *err)
 {
 	struct record_id id;
-	(void)record_id_parse(c->source_id, &id); /* it has just been parsed */
+	(void)record_id_parse(c->base.source_id, &id); /* it has just been parsed */
 	bool snapshot = c->source_kind == RECORD_SOURCE_SNAPSHOT;
 	return err_set(err, ERR_NO_ROOM,
 		"volume_content_source: the data of %s %s is not on node %s, none of its pools has the "
 		"uuid %s...; a copy is made where its source is. Schedule the pod there: %s",
-		snapshot ? "snapshot" : "volume", c->source_id, c->task.csi->config.node_id,
-		id.pool,
+		snapshot ? "snapshot" : "volume", c->base.source_id,
+		c->base.task.csi->config.node_id, id.pool,
 		snapshot ? "snapshot topology does it, or a nodeSelector for the node that took it"
 			 : "the source's PersistentVolume names the node in its nodeAffinity");
 }
 
 static int plan_source(struct create *c, struct err *err)
 {
-	struct node_source *source = &c->source;
+	struct node_source *source = &c->base.source;
 	if (c->source_kind == RECORD_SOURCE_NONE)
 		return 0;
-	if (pools_id_elsewhere(c->task.csi->pools, c->source_id))
+	if (pools_id_elsewhere(c->base.task.csi->pools, c->base.source_id))
 		return refuse_elsewhere(c, err);
-	int r = node_source_find(source, c->task.csi->node, source_object_kind(c), c->source_id,
-		c->params.thick, err);
+	int r = node_source_find(source, c->base.task.csi->node, source_object_kind(c),
+		c->base.source_id, c->params.thick, err);
 	if (r < 0)
 		return r;
 	const struct record *from = source->object->rec;
@@ -219,10 +184,10 @@ static int plan_source(struct create *c, struct err *err)
 
 static int plan_pool(struct create *c, struct err *err)
 {
-	bool raw = csi_is_raw_here(c->task.csi, c->access.block);
+	bool raw = csi_is_raw_here(c->base.task.csi, c->access.block);
 	const struct csi_params *params = &c->params;
 	if (c->pool == NULL)
-		c->pool = pools_by_name(c->task.csi->pools, params->pool);
+		c->pool = pools_by_name(c->base.task.csi->pools, params->pool);
 	if (c->pool == NULL)
 		return err_set(err, ERR_INVALID, "parameters: this node has no pool %s%s",
 			strlen(params->pool) <= 64 ? params->pool : "of that name",
@@ -244,7 +209,7 @@ static int plan_pool(struct create *c, struct err *err)
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
 			pool_name(c->pool));
-	if (params->erase != RECORD_ERASE_NONE && c->source.share)
+	if (params->erase != RECORD_ERASE_NONE && c->base.source.share)
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: eraseOnDelete would erase nothing of what is shared with the content source; ask for provisioning thick, which copies");
 	if (params->block_size != 0 && features->direct_io &&
@@ -258,7 +223,8 @@ static int plan_pool(struct create *c, struct err *err)
 /* What the volume will be: c->rec, and c->pool. */
 static int plan_record(struct create *c, struct err *err)
 {
-	const struct record *from = c->source.object != NULL ? c->source.object->rec : NULL;
+	const struct record *from =
+		c->base.source.object != NULL ? c->base.source.object->rec : NULL;
 	enum fsimg_type fs;
 	int r = csi_params_choose_fs(
 		&c->params, &c->access, from != NULL ? from->fs : FSIMG_NONE, &fs, err);
@@ -277,7 +243,7 @@ static int plan_record(struct create *c, struct err *err)
 		&limit, err);
 	c->rec = (struct record){
 		.kind = RECORD_VOLUME,
-		.name = c->name,
+		.name = c->base.name,
 		.size_bytes = size,
 		.fs = fs,
 		.block_size = from != NULL                ? from->block_size
@@ -290,10 +256,10 @@ static int plan_record(struct create *c, struct err *err)
 		.allow_mode_change = c->params.allow_mode_change,
 		.mkfs_options = fs == FSIMG_NONE ? "" : c->params.mkfs_options,
 		.source = c->source_kind,
-		.source_id = c->source_id,
-		.shares_extents = c->source.share,
+		.source_id = c->base.source_id,
+		.shares_extents = c->base.source.share,
 		.family = "",
-		.claim = c->task.claim,
+		.claim = c->base.task.claim,
 	};
 	return r;
 }
@@ -307,53 +273,25 @@ static int plan_run(struct op *op)
 	return r == 0 ? plan_record(c, &op->err) : r;
 }
 
-/* ---- build ---- */
-
-/* A live volume: what it holds decides whether it can be held still, and the room to ask for. The
- * build measures by itself when the last measure is too old for its admission. */
-static bool measure_done(struct op *op)
-{
-	struct create *c = create_of(op);
-	return exists(op) || c->source.object == NULL || c->source.object->kind != RECORD_VOLUME;
-}
-
-static int measure_run(struct op *op)
-{
-	struct create *c = create_of(op);
-	pool_measure_init(&c->measure, op->reactor, c->pool, CSI_MEASURE_MS);
-	return op_child(op, &c->measure.op);
-}
-
-static bool hold_done(struct op *op)
-{
-	struct create *c = create_of(op);
-	return exists(op) || c->source.object == NULL;
-}
-
-static int hold_run(struct op *op)
-{
-	return node_source_hold(op, &create_of(op)->source);
-}
-
 /* ---- from block to mount ---- */
 
 static bool probe_done(struct op *op)
 {
-	return exists(op) || !create_of(op)->changes_mode;
+	return creation_exists(op) || !create_of(op)->changes_mode;
 }
 
 static int probe_job(void *arg)
 {
 	struct create *c = arg;
-	_cleanup_fd_ int fd =
-		openat(c->source_dirfd, c->source.object->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	_cleanup_fd_ int fd = openat(
+		c->source_dirfd, c->base.source.object->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fsimg_probe_fd(fd, &c->probe);
 }
 
 static int probe_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	c->source_dirfd = pool_dirfd(c->pool, c->source.object->kind);
+	c->source_dirfd = pool_dirfd(c->pool, c->base.source.object->kind);
 	return op_work(op, probe_job, c);
 }
 
@@ -362,7 +300,7 @@ static int probe_end(struct op *op, int res)
 {
 	struct create *c = create_of(op);
 	const struct fsimg_probe *probe = &c->probe;
-	const char *name = c->source.object->rec->name;
+	const char *name = c->base.source.object->rec->name;
 	if (res < 0)
 		return op_fail_sys(op, res, "%s: looking for a file system on it", name);
 	bool given = c->access.fs_given || c->params.fs_given;
@@ -381,10 +319,7 @@ static int probe_end(struct op *op, int res)
 	return 0;
 }
 
-static int release_run(struct op *op)
-{
-	return node_source_release(op, &create_of(op)->source);
-}
+/* ---- build ---- */
 
 static void fill_format(struct create *c)
 {
@@ -397,101 +332,71 @@ static void fill_format(struct create *c)
 		.mkfs_options = c->rec.mkfs_options,
 	};
 	/* The build has drawn the random part of the id. */
-	record_id_print(pool_uuid8(c->pool), c->build.rec, id);
+	record_id_print(pool_uuid8(c->pool), c->base.build.rec, id);
 	fsimg_uuid_of(id, uuid);
 	pool_format_init(&c->format, c->pool, &spec, uuid);
-	pool_build_format(&c->build, &c->format);
+	pool_build_format(&c->base.build, &c->format);
 }
 
 static int build_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	int r = pool_build_init(&c->build, op->reactor, c->pool, &c->rec);
+	int r = creation_init_build(&c->base, c->pool, &c->rec, &op->err);
 	if (r < 0)
-		return op_fail_sys(op, r, "volume %s", c->name);
-	c->building = true;
-	if (c->source.object != NULL) {
-		node_source_fill(&c->source, &c->build);
-		c->build.need_bytes = c->rec.size_bytes + node_source_shared_room(&c->source);
-	} else if (c->rec.fs != FSIMG_NONE) {
+		return r;
+	if (c->base.source.object != NULL)
+		c->base.build.need_bytes =
+			c->rec.size_bytes + node_source_shared_room(&c->base.source);
+	else if (c->rec.fs != FSIMG_NONE)
 		fill_format(c);
-	}
-	return op_child(op, &c->build.op);
-}
-
-static int build_end(struct op *op, int res)
-{
-	struct create *c = create_of(op);
-	if (res < 0)
-		return node_source_end(op, &c->source, res);
-	c->volume = c->build.ret_object;
-	return 0;
+	return op_child(op, &c->base.build.op);
 }
 
 static int answer_run(struct op *op)
 {
 	struct create *c = create_of(op);
-	Csi__V1__Volume *message = csi_volume_message(c->task.arena, c->task.csi, c->volume);
-	if (message == NULL)
-		return 0;
-	Csi__V1__CreateVolumeResponse *response = csi_task_response(
-		&c->task, Csi__V1__CreateVolumeResponse, csi__v1__create_volume_response__init);
-	if (response != NULL)
-		response->volume = message;
-	return 0;
+	Csi__V1__CreateVolumeResponse *response = (void *)c->base.task.response;
+	response->volume = csi_volume_message(c->base.task.arena, c->base.task.csi, c->base.object);
+	return response->volume != NULL ? 0 : op_fail(op, ERR_NO_ROOM, "out of memory");
 }
 
-static bool release_done(struct op *op)
-{
-	return !create_of(op)->source.quiesce.frozen;
-}
-
-static const struct op_step create_steps[] = {
+static const struct op_step steps[] = {
 	{"look up", .run = look_up_run},
-	{"settle", .done = settle_done, .run = settle_run},
-	{"thaw leftover", .done = leftover_done, .run = leftover_run},
-	{"plan", .done = exists, .run = plan_run},
-	{"measure", .done = measure_done, .run = measure_run},
-	{"hold source", .done = hold_done, .run = hold_run, .undo = release_run},
+	{"make durable", .done = creation_durable, .run = creation_make_durable},
+	{"thaw leftover", .done = leftover_done, .run = creation_thaw_leftover},
+	{"plan", .done = creation_exists, .run = plan_run},
+	{"measure", .done = creation_measured, .run = creation_measure},
+	{"quiesce source", .done = creation_sourceless, .run = creation_quiesce,
+		.undo = creation_release},
 	{"look for file system", .done = probe_done, .run = probe_run, .end = probe_end},
-	{"build", .done = exists, .run = build_run, .end = build_end, .flags = OP_COMMIT},
-	{"release source", .done = release_done, .run = release_run},
+	{"build", .done = creation_exists, .run = build_run, .end = creation_build_end,
+		.flags = OP_COMMIT},
+	{"release source", .done = creation_released, .run = creation_release},
 	{"answer", .run = answer_run},
 	{NULL},
 };
 
-static void create_cleanup(struct csi_task *task)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	struct create *c = container_of(task, struct create, task);
-	if (c->building)
-		pool_build_free(&c->build);
+	struct create *c = container_of(task, struct create, base.task);
+	c->req = (const void *)task->request;
+	c->base.name = csi_str(c->req->name);
+	int r = parse(c, err);
+	if (r < 0)
+		return r;
+	if (c->source_kind != RECORD_SOURCE_NONE)
+		creation_lock_source(&c->base, source_object_kind(c));
+	task->claim =
+		csi_params_claim(task->arena, c->req->parameters, c->req->n_parameters, "pvc");
+	return 0;
 }
 
-void csi_create_volume(struct grpc_call *call, const ProtobufCMessage *request)
-{
-	struct csi *csi = grpc_call_context(call);
-	struct create *c = csi_task_new(call, request, sizeof(*c));
-	if (c == NULL)
-		return;
-	struct err err = {0};
-	c->req = (const void *)request;
-	c->name = csi_str(c->req->name);
-	if (parse(c, &err) < 0) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
-	char key[RECORD_KEY_MAX];
-	record_key(c->name, key);
-	csi_task_lock(&c->task, NODE_EXCLUSIVE, "volume", key);
-	if (c->source_kind != RECORD_SOURCE_NONE)
-		csi_lock_id(&c->task,
-			node_source_lock_mode(
-				c->task.csi->node, source_object_kind(c), c->source_id),
-			source_object_kind(c), c->source_id);
-	c->task.claim =
-		csi_params_claim(c->task.arena, c->req->parameters, c->req->n_parameters, "pvc");
-	c->task.copy = (struct csi_task_copy){node_source_stop, node_source_progress, &c->source};
-	c->task.cleanup = create_cleanup;
-	/* Its children know theirs. */
-	csi_task_start(&c->task, c->name, NULL, create_steps);
-}
+/* Its pool is only known when it is planned: its child operations know their lane. */
+const struct csi_rpc csi_create_volume = {
+	.name = "name",
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct create),
+	.prepare = prepare,
+	.steps = steps,
+	.cleanup = creation_cleanup,
+};

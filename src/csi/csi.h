@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The CSI services: their context, and what main() needs of them. One file per service for the
- * short RPCs (identity.c, controller.c, node.c), one file per long operation.
- */
+/* The CSI services' context, and what main() needs of them. */
 #ifndef RINGVOL_CSI_CSI_H
 #define RINGVOL_CSI_CSI_H
 
@@ -11,12 +8,9 @@
 #include "node/node.h"
 #include "pool/pool.h"
 #include "reactor/op.h"
-#include "rpc/grpc.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#define CSI_TOPOLOGY_KEY "topology.ringvol.dev/node"
 
 enum csi_services {
 	CSI_IDENTITY = 1 << 0,
@@ -40,10 +34,6 @@ enum {
 	 * image (29 ms at 4,000). */
 	CSI_MEASURE_MS = 1000,
 };
-/* Sizes in bytes; the contract's numbers. */
-#define CSI_SIZE_MIN     (16ULL << 20)
-#define CSI_SIZE_DEFAULT (1ULL << 30)
-#define CSI_SIZE_MAX     (1ULL << 50)
 
 struct csi_config {
 	const char *driver_name;
@@ -72,8 +62,6 @@ struct csi {
 int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *reactor,
 	struct pools *pools);
 void csi_close(struct csi *csi); /* no task may run; NULL is legal */
-/* Adds the services that config.services names, and Inspect. */
-int csi_register(struct csi *csi, struct grpc_registry *registry);
 
 /* Whether a volume's node would go to tenants of this process's node: for backend_check(). */
 static inline bool csi_is_raw_here(const struct csi *csi, bool block)
@@ -92,25 +80,5 @@ int csi_check_live(const struct csi *csi, struct err *err);
  * are known, every pool is ready, no drain. ERR_UNAVAILABLE: it will be by itself;
  * ERR_PRECONDITION: a pool needs somebody's hand. */
 int csi_check_ready(const struct csi *csi, struct err *err);
-
-/* The edge: UTF-8, no NUL, CSI's size limits, maps sorted by key. A grpc_check_fn. */
-enum grpc_status csi_check_request(const ProtobufCMessage *request, struct err *err);
-
-/* The one map from errors to gRPC. */
-enum grpc_status csi_status(enum err_code code);
-/* Ends a call with an error that was found before an operation began, and logs it. */
-void csi_refuse(struct csi *csi, struct grpc_call *call, const struct err *err);
-
-extern const struct grpc_method csi_identity_methods[];
-extern const struct grpc_method csi_controller_methods[];
-extern const struct grpc_method csi_node_methods[];
-extern const struct grpc_method csi_inspect_methods[];
-
-/* ---- one file per long operation; each is a grpc_method_fn ---- */
-grpc_method_fn csi_create_volume, csi_delete_volume, csi_controller_expand_volume;
-grpc_method_fn csi_create_snapshot, csi_delete_snapshot;
-grpc_method_fn csi_get_capacity;
-grpc_method_fn csi_node_stage, csi_node_unstage, csi_node_publish, csi_node_unpublish;
-grpc_method_fn csi_node_expand, csi_node_stats, csi_node_volume_health, csi_node_storage_health;
 
 #endif

@@ -6,7 +6,10 @@
  * the answer is 0 and no error, so that a scheduler looks elsewhere; parameters that no node
  * understands are an error.
  */
-#include "csi/controller.h"
+#include "csi/messages.h"
+#include "csi/params.h"
+#include "csi/request.h"
+#include "csi/services.h"
 
 struct capacity {
 	struct csi_task task;
@@ -66,19 +69,16 @@ static int answer_run(struct op *op)
 {
 	struct capacity *c = capacity_of(op);
 	struct pool_room room = {0};
-	Csi__V1__Int64Value *max = arena_new_of(c->task.arena, Csi__V1__Int64Value);
-	Csi__V1__Int64Value *min = arena_new_of(c->task.arena, Csi__V1__Int64Value);
+	Csi__V1__GetCapacityResponse *response = (void *)c->task.response;
+	Csi__V1__Int64Value *max =
+		csi_message_new(c->task.arena, &csi__v1__int64_value__descriptor);
+	Csi__V1__Int64Value *min =
+		csi_message_new(c->task.arena, &csi__v1__int64_value__descriptor);
 	if (max == NULL || min == NULL)
-		return 0;
-	Csi__V1__GetCapacityResponse *response = csi_task_response(
-		&c->task, Csi__V1__GetCapacityResponse, csi__v1__get_capacity_response__init);
-	if (response == NULL)
-		return 0;
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	if (c->pool != NULL)
 		pool_room(c->pool, &room);
 	uint64_t available = c->params.thick ? room.available_thick_bytes : room.available_bytes;
-	csi__v1__int64_value__init(max);
-	csi__v1__int64_value__init(min);
 	max->value = (int64_t)(available < CSI_SIZE_MAX ? available : CSI_SIZE_MAX);
 	min->value = (int64_t)least_size(c->fs);
 	response->available_capacity = (int64_t)available;
@@ -87,7 +87,7 @@ static int answer_run(struct op *op)
 	return 0;
 }
 
-static const struct op_step capacity_steps[] = {
+static const struct op_step steps[] = {
 	{"measure", .done = measure_done, .run = measure_run, .end = measure_end},
 	{"answer", .run = answer_run},
 	{NULL},
@@ -105,22 +105,26 @@ static bool choose_fs(struct capacity *c, const Csi__V1__GetCapacityRequest *req
 	return csi_params_choose_fs(&c->params, &access, FSIMG_NONE, &c->fs, &why) == 0;
 }
 
-void csi_get_capacity(struct grpc_call *call, const ProtobufCMessage *request)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	const Csi__V1__GetCapacityRequest *req = (const void *)request;
-	struct csi *csi = grpc_call_context(call);
-	struct capacity *c = csi_task_new(call, request, sizeof(*c));
-	if (c == NULL)
-		return;
-	c->task.poll = true;
-	struct err err = {0};
-	if (csi_params_parse(req->parameters, req->n_parameters, &c->params, &err) < 0) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
-	if (choose_fs(c, req) && csi_topology_is_here(req->accessible_topology, csi))
-		c->pool = pools_by_name(csi->pools, c->params.pool);
-	if (!pool_serves(c->pool, &c->params, csi_is_raw_here(csi, c->fs == FSIMG_NONE)))
+	const Csi__V1__GetCapacityRequest *req = (const void *)task->request;
+	struct capacity *c = container_of(task, struct capacity, task);
+	int r = csi_params_parse(req->parameters, req->n_parameters, &c->params, err);
+	if (r < 0)
+		return r;
+	if (choose_fs(c, req) &&
+		csi_topology_is_here(req->accessible_topology, task->csi->config.node_id))
+		c->pool = pools_by_name(task->csi->pools, c->params.pool);
+	if (!pool_serves(c->pool, &c->params, csi_is_raw_here(task->csi, c->fs == FSIMG_NONE)))
 		c->pool = NULL;
-	csi_task_start(&c->task, c->params.pool, pool_lane(c->pool), capacity_steps);
+	task->subject = c->params.pool;
+	task->lane = pool_lane(c->pool);
+	return 0;
 }
+
+const struct csi_rpc csi_get_capacity = {
+	.poll = true,
+	.size = sizeof(struct capacity),
+	.prepare = prepare,
+	.steps = steps,
+};

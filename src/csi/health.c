@@ -7,10 +7,16 @@
  * How it can fail: the volume is not there, or memory runs out. A volume whose pool is away, or
  * whose record is damaged, is not healthy, and that is what is answered.
  */
-#include "node/health.h"
-#include "csi/controller.h"
-#include "csi/node.h"
+#include "csi/health.h"
+
+#include "csi/messages.h"
+#include "csi/request.h"
+#include "csi/services.h"
+#include "csi/volume_op.h"
 #include "node/checkup.h"
+#include "node/health.h"
+
+#include <errno.h>
 
 /* ---- messages ---- */
 
@@ -44,13 +50,12 @@ static Csi__V1__VolumeHealthErrorType volume_status(enum node_condition_kind kin
 static Csi__V1__VolumeHealth *health_message(struct arena *arena, const char *id,
 	const struct node_condition *conditions, unsigned count)
 {
-	Csi__V1__VolumeHealth *health = arena_new_of(arena, Csi__V1__VolumeHealth);
+	Csi__V1__VolumeHealth *health = csi_message_new(arena, &csi__v1__volume_health__descriptor);
 	Csi__V1__VolumeHealth__VolumeHealthEntry *entries =
 		arena_alloc(arena, count * sizeof(*entries));
 	const char *kept = arena_strdup(arena, id);
 	if (health == NULL || entries == NULL || kept == NULL)
 		return NULL;
-	csi__v1__volume_health__init(health);
 	health->volume_id = csi_bytes(kept);
 	health->health_statuses = arena_alloc(arena, count * sizeof(*health->health_statuses));
 	if (health->health_statuses == NULL)
@@ -97,42 +102,27 @@ static int find_health(struct arena *arena, const struct csi *csi, const char *i
 	return 0;
 }
 
-static void refuse_memory(struct csi *csi, struct grpc_call *call)
-{
-	struct err err = {0};
-	err_set(&err, ERR_NO_ROOM, "out of memory");
-	csi_refuse(csi, call, &err);
-}
-
 /* ---- the controller's ---- */
 
-void csi_get_volume_health(struct grpc_call *call, const ProtobufCMessage *request)
+static int get_health(struct csi_query *q)
 {
-	const Csi__V1__ControllerGetVolumeHealthRequest *req = (const void *)request;
-	struct csi *csi = grpc_call_context(call);
-	const char *id = csi_str(req->volume_id);
-	Csi__V1__ControllerGetVolumeHealthResponse response =
-		CSI__V1__CONTROLLER_GET_VOLUME_HEALTH_RESPONSE__INIT;
-	struct err err = {0};
-	int r = id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (r == 0)
-		r = find_health(grpc_call_arena(call), csi, id, &response.volume_health, &err);
-	if (r < 0)
-		csi_refuse(csi, call, &err);
-	else if (response.volume_health == NULL)
-		refuse_memory(csi, call);
-	else
-		grpc_reply(call, &response.base);
+	const Csi__V1__ControllerGetVolumeHealthRequest *req = q->request;
+	Csi__V1__ControllerGetVolumeHealthResponse *response = q->response;
+	int r = find_health(
+		q->arena, q->csi, csi_str(req->volume_id), &response->volume_health, &q->err);
+	return r == 0 && response->volume_health == NULL ? -ENOMEM : r;
 }
+
+const struct csi_rpc csi_get_volume_health = {.id = "volume_id", .answer = get_health};
 
 /* ---- the node's ---- */
 
 struct node_health_op {
-	struct node_op n;
+	struct volume_op n;
 	struct node_checkup look;
 };
 
-#define health_of(op_ptr) container_of(node_op_of(op_ptr), struct node_health_op, n)
+#define health_of(op_ptr) container_of(volume_op_of(op_ptr), struct node_health_op, n)
 
 /* Nothing to look at: not in use, or not to be found. */
 static bool look_done(struct op *op)
@@ -140,8 +130,8 @@ static bool look_done(struct op *op)
 	struct node_health_op *h = health_of(op);
 	struct err ignored = {0};
 	const struct node_volume *node = NULL;
-	if (pools_find_id(h->n.task.csi->pools, RECORD_VOLUME, h->n.id, &h->n.volume, &ignored) ==
-		0)
+	if (pools_find_id(
+		    h->n.task.csi->pools, RECORD_VOLUME, h->n.task.id, &h->n.volume, &ignored) == 0)
 		node = node_volume_find(h->n.volume);
 	return node == NULL || !node->dev.attached;
 }
@@ -155,51 +145,46 @@ static int look_run(struct op *op)
 
 static int answer_run(struct op *op)
 {
-	struct node_health_op *h = health_of(op);
-	Csi__V1__NodeGetVolumeHealthResponse *response =
-		csi_task_response(&h->n.task, Csi__V1__NodeGetVolumeHealthResponse,
-			csi__v1__node_get_volume_health_response__init);
-	if (response == NULL)
-		return 0;
-	int r = find_health(
-		h->n.task.arena, h->n.task.csi, h->n.id, &response->volume_health, &op->err);
+	struct csi_task *task = &health_of(op)->n.task;
+	Csi__V1__NodeGetVolumeHealthResponse *response = (void *)task->response;
+	int r = find_health(task->arena, task->csi, task->id, &response->volume_health, &op->err);
 	if (r == 0 && response->volume_health == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	return r;
 }
 
-static const struct op_step health_steps[] = {
+static const struct op_step steps[] = {
 	{"look", .done = look_done, .run = look_run},
 	{"answer", .run = answer_run},
 	{NULL},
 };
 
-void csi_node_volume_health(struct grpc_call *call, const ProtobufCMessage *request)
+static int prepare(struct csi_task *task, struct err *err)
 {
-	const Csi__V1__NodeGetVolumeHealthRequest *req = (const void *)request;
-	struct csi *csi = grpc_call_context(call);
-	struct node_health_op *h = csi_task_new(call, request, sizeof(*h));
-	if (h == NULL)
-		return;
-	h->n.task.poll = true;
-	struct err err = {0};
-	h->n.id = csi_str(req->volume_id);
-	int r = h->n.id[0] == '\0' ? err_set(&err, ERR_INVALID, "volume_id is missing") : 0;
-	if (r == 0)
-		r = pools_find_id(csi->pools, RECORD_VOLUME, h->n.id, &h->n.volume, &err);
+	const Csi__V1__NodeGetVolumeHealthRequest *req = (const void *)task->request;
+	struct node_health_op *h = container_of(task, struct node_health_op, n.task);
 	const char *paths[] = {
 		csi_str(req->volume_publish_path), csi_str(req->staging_target_path)};
+	int r = pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &h->n.volume, err);
+	if (r < 0) {
+		bool has_health = err->code == ERR_DATA_LOSS || err->code == ERR_UNAVAILABLE;
+		return has_health && !pools_id_elsewhere(task->csi->pools, task->id) ? 0 : r;
+	}
+	csi_task_names(task, h->n.volume->rec);
 	for (unsigned i = 0; r == 0 && i < 2; i++)
 		if (paths[i][0] != '\0')
-			r = node_check_volume_path(&h->n, paths[i], &err);
-	bool has_health = err.code == ERR_DATA_LOSS || err.code == ERR_UNAVAILABLE;
-	if (r < 0 && (!has_health || pools_id_elsewhere(csi->pools, h->n.id))) {
-		csi_refuse(csi, call, &err);
-		return;
-	}
-	csi_task_start(&h->n.task, h->n.volume != NULL ? h->n.volume->rec->name : h->n.id,
-		node_lane(&h->n), health_steps);
+			r = volume_op_check_path(&h->n, paths[i], err);
+	return r;
 }
+
+const struct csi_rpc csi_node_volume_health = {
+	.id = "volume_id",
+	.kind = RECORD_VOLUME,
+	.poll = true,
+	.size = sizeof(struct node_health_op),
+	.prepare = prepare,
+	.steps = steps,
+};
 
 /* ---- the pools ---- */
 
@@ -231,26 +216,26 @@ static const char *storage_message(
 	return all;
 }
 
-void csi_node_storage_health(struct grpc_call *call, const ProtobufCMessage *request)
+static int storage_health(struct csi_query *q)
 {
-	(void)request;
-	struct csi *csi = grpc_call_context(call);
-	Csi__V1__NodeGetStorageHealthResponse response =
-		CSI__V1__NODE_GET_STORAGE_HEALTH_RESPONSE__INIT;
-	Csi__V1__NodeGetStorageHealthResponse__StorageBackendHealth entries[NODE_CONDITION_KINDS],
-		*list[NODE_CONDITION_KINDS];
+	typedef Csi__V1__NodeGetStorageHealthResponse__StorageBackendHealth entry;
+	Csi__V1__NodeGetStorageHealthResponse *response = q->response;
+	response->backend_health =
+		arena_alloc(q->arena, NODE_CONDITION_KINDS * sizeof(*response->backend_health));
 	for (unsigned kind = 0; kind < NODE_CONDITION_KINDS; kind++) {
-		const char *message = storage_message(grpc_call_arena(call), csi, kind);
+		const char *message = storage_message(q->arena, q->csi, kind);
 		if (message == NULL)
 			continue;
-		size_t n = response.n_backend_health++;
-		csi__v1__node_get_storage_health_response__storage_backend_health__init(
-			&entries[n]);
-		entries[n].status = storage_status(kind);
-		entries[n].reason = csi_bytes(node_condition_names[kind]);
-		entries[n].message = csi_bytes(message);
-		list[n] = &entries[n];
+		entry *health = csi_message_new(q->arena,
+			&csi__v1__node_get_storage_health_response__storage_backend_health__descriptor);
+		if (response->backend_health == NULL || health == NULL)
+			return -ENOMEM;
+		health->status = storage_status(kind);
+		health->reason = csi_bytes(node_condition_names[kind]);
+		health->message = csi_bytes(message);
+		response->backend_health[response->n_backend_health++] = health;
 	}
-	response.backend_health = list;
-	grpc_reply(call, &response.base);
+	return 0;
 }
+
+const struct csi_rpc csi_node_storage_health = {.answer = storage_health};

@@ -1,81 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Identity service: who the driver is, what it serves, and whether its pools are well. Reads
- * configuration and pool states only; the one failure is a pool that is missing or sick.
+ * Who the driver and this node are, and whether they can serve: GetPluginInfo, Probe, NodeGetInfo,
+ * Inspect.Health. Each reads configuration and pool states only.
  */
-#include "csi/fields.h"
+#include "csi/messages.h"
+#include "csi/services.h"
+#include "inspect.pb-c.h"
 
 #include <errno.h>
 
-static void get_plugin_info(struct grpc_call *call, const ProtobufCMessage *request)
+static int plugin_info(struct csi_query *q)
 {
-	(void)request;
-	const struct csi *csi = grpc_call_context(call);
-	Csi__V1__GetPluginInfoResponse response = CSI__V1__GET_PLUGIN_INFO_RESPONSE__INIT;
-	response.name = csi_bytes(csi->config.driver_name);
-	response.vendor_version = csi_bytes(RINGVOL_VERSION);
-	grpc_reply(call, &response.base);
-}
-
-static void get_plugin_capabilities(struct grpc_call *call, const ProtobufCMessage *request)
-{
-	(void)request;
-	const struct csi *csi = grpc_call_context(call);
-	Csi__V1__PluginCapability__Service controller = CSI__V1__PLUGIN_CAPABILITY__SERVICE__INIT;
-	Csi__V1__PluginCapability__Service topology = CSI__V1__PLUGIN_CAPABILITY__SERVICE__INIT;
-	Csi__V1__PluginCapability__VolumeExpansion expansion =
-		CSI__V1__PLUGIN_CAPABILITY__VOLUME_EXPANSION__INIT;
-	Csi__V1__PluginCapability caps[3], *list[3];
-	Csi__V1__GetPluginCapabilitiesResponse response =
-		CSI__V1__GET_PLUGIN_CAPABILITIES_RESPONSE__INIT;
-	size_t n = 0;
-
-	for (size_t i = 0; i < 3; i++) {
-		csi__v1__plugin_capability__init(&caps[i]);
-		list[i] = &caps[i];
-	}
-	topology.type = CSI__V1__PLUGIN_CAPABILITY__SERVICE__TYPE__VOLUME_ACCESSIBILITY_CONSTRAINTS;
-	caps[n].type_case = CSI__V1__PLUGIN_CAPABILITY__TYPE_SERVICE;
-	caps[n++].service = &topology;
-	expansion.type = CSI__V1__PLUGIN_CAPABILITY__VOLUME_EXPANSION__TYPE__ONLINE;
-	caps[n].type_case = CSI__V1__PLUGIN_CAPABILITY__TYPE_VOLUME_EXPANSION;
-	caps[n++].volume_expansion = &expansion;
-	if (csi->config.services & CSI_CONTROLLER) {
-		controller.type = CSI__V1__PLUGIN_CAPABILITY__SERVICE__TYPE__CONTROLLER_SERVICE;
-		caps[n].type_case = CSI__V1__PLUGIN_CAPABILITY__TYPE_SERVICE;
-		caps[n++].service = &controller;
-	}
-	response.capabilities = list;
-	response.n_capabilities = n;
-	grpc_reply(call, &response.base);
-}
-
-int csi_check_live(const struct csi *csi, struct err *err)
-{
-	const struct pool *pool;
-	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
-		if (!pool_answers(pool))
-			return err_set(err, ERR_UNAVAILABLE, "%s", pool_why(pool));
+	Csi__V1__GetPluginInfoResponse *response = q->response;
+	response->name = csi_bytes(q->csi->config.driver_name);
+	response->vendor_version = csi_bytes(RINGVOL_VERSION);
 	return 0;
 }
 
-int csi_check_ready(const struct csi *csi, struct err *err)
+const struct csi_rpc csi_plugin_info = {.answer = plugin_info};
+
+static int node_info(struct csi_query *q)
 {
-	const struct pool *pool;
-	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
-		enum pool_state state = pool_state(pool);
-		if (state == POOL_MISSING || state == POOL_SICK)
-			return err_set(err, ERR_PRECONDITION, "pool %s (%s) is %s: %s",
-				pool_name(pool), pool_path(pool),
-				state == POOL_MISSING ? "missing" : "sick", pool_why(pool));
-	}
-	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
-		if (pool_state(pool) == POOL_LOADING)
-			return err_set(err, ERR_UNAVAILABLE, "%s", pool_why(pool));
-	if (csi->node->draining)
-		return err_set(err, ERR_UNAVAILABLE, "the driver is shutting down");
-	return node_adopted(csi->node, err) ? 0 : -EAGAIN;
+	Csi__V1__NodeGetInfoResponse *response = q->response;
+	response->node_id = csi_bytes(q->csi->config.node_id);
+	response->max_volumes_per_node = q->csi->config.max_volumes;
+	response->accessible_topology = csi_topology_message(q->arena, q->csi);
+	return response->accessible_topology == NULL ? -ENOMEM : 0;
 }
+
+const struct csi_rpc csi_node_info = {.answer = node_info};
 
 /* Sidecars ask at their start and wait for a yes, or end at an error; some restart the driver when
  * it stays away. So a pool that is missing stops nothing as long as another one is there, nor does
@@ -94,21 +47,31 @@ static bool can_serve(const struct csi *csi)
 	return false;
 }
 
-static void probe(struct grpc_call *call, const ProtobufCMessage *request)
+static int probe(struct csi_query *q)
 {
-	(void)request;
-	struct csi *csi = grpc_call_context(call);
-	Csi__V1__BoolValue ready = CSI__V1__BOOL_VALUE__INIT;
-	Csi__V1__ProbeResponse response = CSI__V1__PROBE_RESPONSE__INIT;
-
-	ready.value = can_serve(csi);
-	response.ready = &ready;
-	grpc_reply(call, &response.base);
+	Csi__V1__ProbeResponse *response = q->response;
+	response->ready = csi_message_new(q->arena, &csi__v1__bool_value__descriptor);
+	if (response->ready == NULL)
+		return -ENOMEM;
+	response->ready->value = can_serve(q->csi);
+	return 0;
 }
 
-const struct grpc_method csi_identity_methods[] = {
-	{"GetPluginInfo", get_plugin_info},
-	{"GetPluginCapabilities", get_plugin_capabilities},
-	{"Probe", probe},
-	{NULL},
-};
+const struct csi_rpc csi_probe = {.answer = probe};
+
+static int health(struct csi_query *q)
+{
+	Ringvol__V1__HealthResponse *response = q->response;
+	struct err live = {0}, ready = {0};
+	response->live = csi_check_live(q->csi, &live) == 0;
+	response->ready = csi_check_ready(q->csi, &ready) == 0;
+	const char *live_why = arena_strdup(q->arena, live.message);
+	const char *ready_why = arena_strdup(q->arena, ready.message);
+	if (live_why == NULL || ready_why == NULL)
+		return -ENOMEM;
+	response->live_why = csi_bytes(live_why);
+	response->ready_why = csi_bytes(ready_why);
+	return 0;
+}
+
+const struct csi_rpc csi_inspect_health = {.answer = health};

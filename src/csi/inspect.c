@@ -11,6 +11,9 @@
  */
 #include "csi/inspect.h"
 
+#include "csi/inspect_items.h"
+#include "node/volume.h"
+
 #include "node/refresh.h"
 
 #include <string.h>
@@ -243,7 +246,7 @@ static void on_gone(struct grpc_call *call, void *arg)
 	list_end(arg, GRPC_CANCELLED, NULL);
 }
 
-static void inspect_list(struct grpc_call *call, const ProtobufCMessage *message)
+void csi_inspect_list(struct grpc_call *call, const ProtobufCMessage *message)
 {
 	const Ringvol__V1__ListRequest *request = (const void *)message;
 	struct list_call *l = arena_new_of(grpc_call_arena(call), struct list_call);
@@ -276,24 +279,3 @@ static void inspect_list(struct grpc_call *call, const ProtobufCMessage *message
 		!node_refresh_start(l->csi->node, &l->refresh, SIZES_AGE_MS, PATIENCE_MS))
 		list_turn(l);
 }
-
-/* ---- Health ---- */
-
-static void inspect_health(struct grpc_call *call, const ProtobufCMessage *message)
-{
-	(void)message;
-	const struct csi *csi = grpc_call_context(call);
-	struct err live = {0}, ready = {0};
-	Ringvol__V1__HealthResponse response = RINGVOL__V1__HEALTH_RESPONSE__INIT;
-	response.live = csi_check_live(csi, &live) == 0;
-	response.ready = csi_check_ready(csi, &ready) == 0;
-	response.live_why = csi_bytes(live.message);
-	response.ready_why = csi_bytes(ready.message);
-	grpc_reply(call, &response.base);
-}
-
-const struct grpc_method csi_inspect_methods[] = {
-	{"List", inspect_list},
-	{"Health", inspect_health},
-	{NULL},
-};

@@ -4,11 +4,14 @@
  * failure is want of it. Text that comes from outside (paths) may not be UTF-8, which gRPC clients
  * refuse: such bytes become '?'.
  */
-#include "csi/inspect.h"
+#include "csi/inspect_items.h"
+
+#include "csi/messages.h"
 
 #include "base/utf8.h"
 #include "base/when.h"
 #include "node/health.h"
+#include "node/volume.h"
 #include "probes/probes.h"
 
 #include <inttypes.h>

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * StorageClass parameters: a table of keys, one function for each. What is wrong is answered with
- * the key, and the values it takes. mkfsOptions is only measured here; whether the file system
+ * StorageClass parameters: a table of keys and of the words they take. What is wrong is answered
+ * with the key, and the values it takes. mkfsOptions is only measured here; whether the file system
  * takes them is asked when it is known which (csi_params_choose_fs).
  */
-#include "csi/controller.h"
+#include "csi/params.h"
+
+#include "backends/backend.h"
+#include "csi/request.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,121 +17,87 @@
 
 enum { VALUE_SHOWN_MAX = 64 };
 
-static int wrong_value(const char *key, const char *value, const char *allowed, struct err *err)
+/* A key's values are words, or it has a function of its own. */
+struct key {
+	const char *name, *takes;
+	size_t field; /* an unsigned of struct csi_params */
+	struct {
+		const char *word;
+		unsigned value;
+	} words[3];
+	int (*parse)(
+		const struct key *key, const char *value, struct csi_params *ret, struct err *err);
+};
+
+static int wrong_value(const struct key *key, const char *value, struct err *err)
 {
 	if (strlen(value) > VALUE_SHOWN_MAX)
-		return err_set(err, ERR_INVALID, "parameters: %s takes %s", key, allowed);
-	return err_set(
-		err, ERR_INVALID, "parameters: %s is '%s', but takes %s", key, value, allowed);
+		return err_set(err, ERR_INVALID, "parameters: %s takes %s", key->name, key->takes);
+	return err_set(err, ERR_INVALID, "parameters: %s is '%s', but takes %s", key->name, value,
+		key->takes);
 }
 
-static int parse_pool(const char *key, const char *value, struct csi_params *ret, struct err *err)
+static int parse_word(
+	const struct key *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	for (unsigned i = 0; i < 3 && key->words[i].word != NULL; i++) {
+		if (strcmp(key->words[i].word, value) != 0)
+			continue;
+		*(unsigned *)((char *)ret + key->field) = key->words[i].value;
+		return 0;
+	}
+	return wrong_value(key, value, err);
+}
+
+static int parse_pool(
+	const struct key *key, const char *value, struct csi_params *ret, struct err *err)
 {
 	if (value[0] == '\0')
-		return wrong_value(key, value, "the name of a pool", err);
+		return wrong_value(key, value, err);
 	ret->pool = value;
 	ret->pool_given = true;
 	return 0;
 }
 
-static int parse_device(const char *key, const char *value, struct csi_params *ret, struct err *err)
-{
-	if (strcmp(value, "loop") == 0)
-		ret->device = BACKEND_LOOP;
-	else if (strcmp(value, "ublk") == 0)
-		ret->device = BACKEND_UBLK;
-	else
-		return wrong_value(key, value, "loop or ublk", err);
-	return 0;
-}
-
-static int parse_provisioning(
-	const char *key, const char *value, struct csi_params *ret, struct err *err)
-{
-	ret->thick = strcmp(value, "thick") == 0;
-	if (!ret->thick && strcmp(value, "thin") != 0)
-		return wrong_value(key, value, "thin or thick", err);
-	return 0;
-}
-
-static int parse_fstype(const char *key, const char *value, struct csi_params *ret, struct err *err)
+static int parse_fstype(
+	const struct key *key, const char *value, struct csi_params *ret, struct err *err)
 {
 	if (value[0] == '\0')
 		return 0;
 	if (fsimg_parse_name(value, &ret->fs) < 0)
-		return wrong_value(key, value, "ext4, xfs or btrfs", err);
+		return wrong_value(key, value, err);
 	ret->fs_given = true;
 	return 0;
 }
 
 static int parse_mkfs_options(
-	const char *key, const char *value, struct csi_params *ret, struct err *err)
+	const struct key *key, const char *value, struct csi_params *ret, struct err *err)
 {
 	if (strlen(value) >= RECORD_OPTIONS_MAX)
-		return err_set(err, ERR_INVALID, "parameters: %s is longer than %d bytes", key,
-			RECORD_OPTIONS_MAX - 1);
+		return err_set(err, ERR_INVALID, "parameters: %s is longer than %d bytes",
+			key->name, RECORD_OPTIONS_MAX - 1);
 	ret->mkfs_options = value;
 	return 0;
 }
 
-static int parse_block_size(
-	const char *key, const char *value, struct csi_params *ret, struct err *err)
-{
-	if (strcmp(value, "512") == 0)
-		ret->block_size = 512;
-	else if (strcmp(value, "4096") == 0)
-		ret->block_size = 4096;
-	else
-		return wrong_value(key, value, "512 or 4096", err);
-	return 0;
-}
+#define FIELD(name) .field = offsetof(struct csi_params, name)
 
-static int parse_erase(const char *key, const char *value, struct csi_params *ret, struct err *err)
-{
-	if (strcmp(value, "none") == 0)
-		ret->erase = RECORD_ERASE_NONE;
-	else if (strcmp(value, "discard") == 0)
-		ret->erase = RECORD_ERASE_DISCARD;
-	else if (strcmp(value, "zero") == 0)
-		ret->erase = RECORD_ERASE_ZERO;
-	else
-		return wrong_value(key, value, "none, discard or zero", err);
-	return 0;
-}
-
-static int parse_bool(const char *key, const char *value, bool *ret, struct err *err)
-{
-	*ret = strcmp(value, "true") == 0;
-	if (!*ret && strcmp(value, "false") != 0)
-		return wrong_value(key, value, "true or false", err);
-	return 0;
-}
-
-static int parse_freeze(const char *key, const char *value, struct csi_params *ret, struct err *err)
-{
-	return parse_bool(key, value, &ret->snapshot_freeze, err);
-}
-
-static int parse_mode_change(
-	const char *key, const char *value, struct csi_params *ret, struct err *err)
-{
-	return parse_bool(key, value, &ret->allow_mode_change, err);
-}
-
-static const struct {
-	const char *key;
-	int (*parse)(const char *key, const char *value, struct csi_params *ret, struct err *err);
-} keys[] = {
-	{"pool", parse_pool},
-	{"device", parse_device},
-	{"provisioning", parse_provisioning},
-	{OTHERS_PREFIX "fstype", parse_fstype},
-	{"mkfsOptions", parse_mkfs_options},
-	{"blockSize", parse_block_size},
-	{"eraseOnDelete", parse_erase},
-	{"snapshotFreeze", parse_freeze},
-	{"allowVolumeModeChange", parse_mode_change},
+static const struct key keys[] = {
+	{"pool", "the name of a pool", .parse = parse_pool},
+	{"device", "loop or ublk", FIELD(device), {{"loop", BACKEND_LOOP}, {"ublk", BACKEND_UBLK}}},
+	{"provisioning", "thin or thick", FIELD(thick), {{"thin", false}, {"thick", true}}},
+	{OTHERS_PREFIX "fstype", "ext4, xfs or btrfs", .parse = parse_fstype},
+	{"mkfsOptions", "options of mkfs", .parse = parse_mkfs_options},
+	{"blockSize", "512 or 4096", FIELD(block_size), {{"512", 512}, {"4096", 4096}}},
+	{"eraseOnDelete", "none, discard or zero", FIELD(erase),
+		{{"none", RECORD_ERASE_NONE}, {"discard", RECORD_ERASE_DISCARD},
+			{"zero", RECORD_ERASE_ZERO}}},
+	{"snapshotFreeze", "true or false", FIELD(snapshot_freeze),
+		{{"false", false}, {"true", true}}},
+	{"allowVolumeModeChange", "true or false", FIELD(allow_mode_change),
+		{{"false", false}, {"true", true}}},
 };
+enum { KEYS = sizeof(keys) / sizeof(keys[0]) };
 
 static bool is_others(const char *key)
 {
@@ -154,12 +123,13 @@ int csi_params_parse(Csi__V1__StringPair **pairs, size_t n, struct csi_params *r
 	};
 	for (size_t i = 0; i < n; i++) {
 		const char *key = csi_str(pairs[i]->key);
-		size_t k = 0;
-		while (k < sizeof(keys) / sizeof(keys[0]) && strcmp(keys[k].key, key) != 0)
+		const struct key *k = keys;
+		while (k < keys + KEYS && strcmp(k->name, key) != 0)
 			k++;
 		int r = 0;
-		if (k < sizeof(keys) / sizeof(keys[0]))
-			r = keys[k].parse(key, csi_str(pairs[i]->value), &params, err);
+		if (k < keys + KEYS)
+			r = (k->parse != NULL ? k->parse : parse_word)(
+				k, csi_str(pairs[i]->value), &params, err);
 		else if (!is_others(key))
 			r = unknown_key(key, err);
 		if (r < 0)
@@ -201,11 +171,6 @@ int csi_params_choose_fs(const struct csi_params *params, const struct csi_acces
 	return 0;
 }
 
-static int differs(const struct record *rec, const char *what, struct err *err)
-{
-	return err_set(err, ERR_EXISTS, "volume %s exists with another %s", rec->name, what);
-}
-
 int csi_params_compare(const struct csi_params *params, const struct csi_access *access,
 	const struct pool_object *volume, struct err *err)
 {
@@ -225,20 +190,23 @@ int csi_params_compare(const struct csi_params *params, const struct csi_access 
 		strcmp(params->pool, pool_name(volume->pool)) != 0)
 		return err_set(err, ERR_EXISTS, "volume %s exists in another pool, %s", rec->name,
 			pool_name(volume->pool));
-	if (params->device != rec->device)
-		return differs(rec, "device", err);
-	if (params->thick != rec->thick)
-		return differs(rec, "provisioning", err);
-	if (params->block_size != 0 && params->block_size != rec->block_size)
-		return differs(rec, "blockSize", err);
-	if (params->erase != rec->erase)
-		return differs(rec, "eraseOnDelete", err);
-	if (params->snapshot_freeze != rec->snapshot_freeze)
-		return differs(rec, "snapshotFreeze", err);
-	if (params->allow_mode_change != rec->allow_mode_change)
-		return differs(rec, "allowVolumeModeChange", err);
-	if (fs != FSIMG_NONE && strcmp(params->mkfs_options, rec->mkfs_options) != 0)
-		return differs(rec, "mkfsOptions", err);
+	const struct {
+		const char *key;
+		bool same;
+	} others[] = {
+		{"device", params->device == rec->device},
+		{"provisioning", params->thick == rec->thick},
+		{"blockSize", params->block_size == 0 || params->block_size == rec->block_size},
+		{"eraseOnDelete", params->erase == rec->erase},
+		{"snapshotFreeze", params->snapshot_freeze == rec->snapshot_freeze},
+		{"allowVolumeModeChange", params->allow_mode_change == rec->allow_mode_change},
+		{"mkfsOptions",
+			fs == FSIMG_NONE || strcmp(params->mkfs_options, rec->mkfs_options) == 0},
+	};
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (!others[i].same)
+			return err_set(err, ERR_EXISTS, "volume %s exists with another %s",
+				rec->name, others[i].key);
 	return 0;
 }
 

@@ -3,11 +3,11 @@
  * Tasks: operations that outlive their RPC, their locks, and the calls that wait for them.
  *
  * Happy path: csi_task_new() in the call's arena, locks named, csi_task_start() finds no task in
- * the way and starts the operation; at its end every waiting call gets the same answer, one line
- * is logged, cleanup runs, the arena goes. A call whose client leaves before ends there, and leaves
- * the task to go on, with or without others that wait.
- * How it can fail: a lock is taken. Then a call with equal arguments joins the task that has it,
- * any other gets ABORTED at once; nothing ever waits for a lock, so nothing can deadlock.
+ * the way and starts the steps of its row; at its end every waiting call gets the same answer, one
+ * line is logged, cleanup runs, the arena goes. A call whose client leaves before ends there, and
+ * leaves the task to go on, with or without others that wait. How it can fail: a lock is taken.
+ * Then a call with equal arguments joins the task that has it, any other gets ABORTED at once;
+ * nothing ever waits for a lock, so nothing can deadlock.
  *
  * "Equal" is a SHA-256 over method and packed request without its secrets; the edge check has
  * sorted the maps, whose order on the wire is random.
@@ -15,6 +15,10 @@
 #include "csi/task.h"
 
 #include "base/log.h"
+#include "csi/messages.h"
+#include "csi/request.h"
+#include "csi/rpc.h"
+#include "csi/status.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -29,12 +33,6 @@ struct waiter {
 	struct csi_task *task; /* the one it waits for */
 };
 
-static void call_out_of_memory(struct grpc_call *call)
-{
-	grpc_end(
-		call, GRPC_RESOURCE_EXHAUSTED, "out of memory: the request does not fit its arena");
-}
-
 static void waiter_on_gone(struct grpc_call *call, void *arg)
 {
 	struct waiter *w = arg;
@@ -43,19 +41,28 @@ static void waiter_on_gone(struct grpc_call *call, void *arg)
 	grpc_end(call, GRPC_CANCELLED, NULL);
 }
 
-void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size_t size)
+struct csi_task *csi_task_new(
+	struct grpc_call *call, const ProtobufCMessage *request, const struct csi_rpc *rpc)
 {
 	struct arena *arena = grpc_call_arena(call);
-	struct csi_task *task = arena_alloc(arena, size);
+	struct csi_task *task = arena_alloc(arena, rpc->size);
 	struct waiter *first = arena_new_of(arena, struct waiter);
-	if (task == NULL || first == NULL) {
-		call_out_of_memory(call);
+	ProtobufCMessage *response = csi_message_new(arena, grpc_call_output(call));
+	if (task == NULL || first == NULL || response == NULL) {
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED,
+			"out of memory: the request does not fit its arena");
 		return NULL;
 	}
 	task->csi = grpc_call_context(call);
+	task->rpc = rpc;
 	task->arena = arena;
 	task->request = request;
+	task->response = response;
+	task->id = rpc->id == NULL ? "" : csi_field(request, rpc->id);
 	task->method = grpc_call_method(call);
+	task->subject = rpc->name == NULL ? task->id : csi_field(request, rpc->name);
+	if (rpc->id != NULL)
+		task->lane = pools_lane_of_id(task->csi->pools, task->id);
 	list_init(&task->link);
 	list_init(&task->waiters);
 	first->call = call;
@@ -66,19 +73,41 @@ void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size
 	return task;
 }
 
-void csi_task_claim(struct csi_task *task, const struct record *rec)
+void csi_task_names(struct csi_task *task, const struct record *rec)
 {
 	/* The record may be gone when the line is written. */
+	const char *name = arena_strdup(task->arena, rec->name);
+	task->subject = name != NULL ? name : task->subject;
 	task->claim = arena_strdup(task->arena, rec->claim);
 }
 
 /* ---- locks ---- */
 
-void csi_task_lock(
-	struct csi_task *task, enum node_lock_mode mode, const char *kind, const char *key)
+static void add_lock(
+	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *key)
 {
 	assert(task->lock_count < CSI_LOCKS_MAX);
-	node_lock_init(&task->locks[task->lock_count++], mode, kind, key);
+	node_lock_init(&task->locks[task->lock_count++], mode,
+		kind == RECORD_VOLUME ? "volume" : "snapshot", key);
+}
+
+void csi_task_lock_name(struct csi_task *task, enum record_kind kind, const char *name)
+{
+	char key[RECORD_KEY_MAX];
+	record_key(name, key);
+	add_lock(task, NODE_EXCLUSIVE, kind, key);
+}
+
+void csi_task_lock_id(
+	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *id)
+{
+	struct record_id parsed;
+	char key[RECORD_KEY_MAX];
+	if (record_id_parse(id, &parsed) == 0)
+		memcpy(key, parsed.key, sizeof(key));
+	else
+		record_key(id, key);
+	add_lock(task, mode, kind, key);
 }
 
 /* A lock that is in the way of the task's; NULL: none is. */
@@ -148,9 +177,9 @@ static void log_end(const struct csi_task *task)
 	snprintf(waiters, sizeof(waiters), "%u", task->waiter_count);
 	const struct err *err = &task->op.err;
 	bool failed = err->code != ERR_OK;
-	enum log_level level = failed       ? LOG_LEVEL_WARN
-			       : task->poll ? LOG_LEVEL_DEBUG
-					    : LOG_LEVEL_INFO;
+	enum log_level level = failed            ? LOG_LEVEL_WARN
+			       : task->rpc->poll ? LOG_LEVEL_DEBUG
+						 : LOG_LEVEL_INFO;
 	if (!log_enabled(level))
 		return;
 	log_event(level, failed ? "operation failed" : "operation done",
@@ -166,10 +195,8 @@ static void answer(const struct csi_task *task, struct grpc_call *call)
 	const struct err *err = &task->op.err;
 	if (err->code != ERR_OK)
 		grpc_end(call, csi_status(err->code), err->message);
-	else if (task->response != NULL)
-		grpc_reply(call, task->response);
 	else
-		call_out_of_memory(call);
+		grpc_reply(call, task->response);
 }
 
 static void tell_idle(void *arg)
@@ -197,8 +224,8 @@ static void task_end(struct op *op)
 		struct grpc_call *call = container_of(node, struct waiter, link)->call;
 		answer(task, call);
 	}
-	if (task->cleanup != NULL)
-		task->cleanup(task);
+	if (task->rpc->cleanup != NULL)
+		task->rpc->cleanup(task);
 	arena_unref(task->arena);
 	tell_idle(csi);
 }
@@ -247,7 +274,7 @@ static struct waiter *only_waiter(struct csi_task *task)
 
 static void refuse(struct csi_task *task, struct err *err)
 {
-	csi_refuse(task->csi, only_waiter(task)->call, err);
+	csi_refuse(only_waiter(task)->call, err);
 }
 
 static void join(struct csi_task *running, struct csi_task *task)
@@ -288,14 +315,12 @@ static void pending(struct csi_task *task, const struct node_lock *lock)
 	refuse(task, &err);
 }
 
-void csi_task_start(
-	struct csi_task *task, const char *subject, struct lane *lane, const struct op_step *steps)
+void csi_task_start(struct csi_task *task)
 {
 	struct csi *csi = task->csi;
 	struct err err = {0};
-	task->subject = arena_strdup(task->arena, subject);
 	/* Nobody can be in the way of one without locks, nor join it. */
-	if (task->subject == NULL || (task->lock_count != 0 && !take_fingerprint(task))) {
+	if (task->lock_count != 0 && !take_fingerprint(task)) {
 		err_set(&err, ERR_NO_ROOM, "%s: the request does not fit its arena", task->method);
 		refuse(task, &err);
 		return;
@@ -324,8 +349,8 @@ void csi_task_start(
 	csi->long_timer.fn = on_long_timer;
 	if (!ring_timer_armed(&csi->long_timer))
 		ring_timer_arm(csi->reactor->ring, &csi->long_timer, CSI_LONG_MS);
-	op_init(&task->op, csi->reactor, task->method, steps, task_end);
-	task->op.lane = lane;
+	op_init(&task->op, csi->reactor, task->method, task->rpc->steps, task_end);
+	task->op.lane = task->lane;
 	op_start(&task->op);
 }
 

@@ -4,17 +4,16 @@
  * for the same thing with equal arguments join it and get its answer, others get ABORTED. A call
  * ends when its client leaves; the task goes on to its end, whoever still waits for it.
  *
- *   struct create *c = csi_task_new(call, sizeof(*c));       // struct csi_task task; is its first
- *   csi_task_lock(&c->task, NODE_EXCLUSIVE, "volume", key);   // member
- *   csi_task_start(&c->task, name, pool_lane(pool), steps);
- *
  * In a step: struct create *c = csi_task_of(op, struct create). The operation leaves its answer in
- * task.response (in task.arena). Everything it allocated is in task.arena or freed by task.cleanup.
+ * task.response. Everything it allocated is in task.arena or freed by its row's cleanup().
  */
 #ifndef RINGVOL_CSI_TASK_H
 #define RINGVOL_CSI_TASK_H
 
 #include "csi/csi.h"
+#include "rpc/grpc.h"
+
+struct csi_rpc; /* rpc.h */
 
 enum {
 	CSI_LOCKS_MAX = 3,
@@ -32,18 +31,21 @@ struct csi_task_copy {
 struct csi_task {
 	struct op op;
 	struct csi *csi;
+	const struct csi_rpc *rpc;
 	struct arena *arena; /* the starting call's, referenced */
 	const ProtobufCMessage *request;
-	ProtobufCMessage *response; /* in arena; needed when the operation ends well */
+	ProtobufCMessage *response; /* initialised, in arena */
+	const char *id;             /* the request's, as the row says; "": it has none */
 	const char *method;         /* static */
-	const char *subject;        /* what the log line names: a volume's name or id; in arena */
+	/* What the log line names: the object's name, as far as it is known, or what the request
+	 * says; in arena. */
+	const char *subject;
 	/* What that was made for, as the record has it; in arena. NULL or "": nobody said. */
 	const char *claim;
-	/* Called once after the answer was sent, NULL if there is nothing to free. */
-	void (*cleanup)(struct csi_task *task);
+	/* The threads of its calls, and of child operations without a lane of their own. NULL: the
+	 * shared lane. */
+	struct lane *lane;
 	struct csi_task_copy copy;
-	/* It only looks, and is asked again and again: what ends well is logged for debugging. */
-	bool poll;
 	uint64_t number; /* counts up from 1 */
 	/* private */
 	struct node_lock locks[CSI_LOCKS_MAX];
@@ -57,30 +59,21 @@ struct csi_task {
 #define csi_task_of(op_ptr, type)                                                                  \
 	container_of(container_of(op_ptr, struct csi_task, op), type, task)
 
-/* Zeroed, in the call's arena; the call is its first waiter. NULL: out of memory, and the call has
- * been ended. */
-void *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request, size_t size);
-/* kind and key: as node_lock_init(). */
-void csi_task_lock(
-	struct csi_task *task, enum node_lock_mode mode, const char *kind, const char *key);
-/* Names the claim of what it works on in its log line. */
-void csi_task_claim(struct csi_task *task, const struct record *rec);
+/* In the call's arena; the call is its first waiter. What the row's operation adds is zeroed. NULL:
+ * out of memory, and the call has been ended. */
+struct csi_task *csi_task_new(
+	struct grpc_call *call, const ProtobufCMessage *request, const struct csi_rpc *rpc);
+/* Locks by the object's *key* (record_key), so that a create by name and a delete by id meet. An
+ * object that is not known is locked all the same. */
+void csi_task_lock_name(struct csi_task *task, enum record_kind kind, const char *name);
+void csi_task_lock_id(
+	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *id);
+/* Names what it works on in its log line. */
+void csi_task_names(struct csi_task *task, const struct record *rec);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
- * of. subject: copied. lane: whose threads its calls have, those of child operations without a lane
- * of their own included; NULL: those of who has none. */
-void csi_task_start(
-	struct csi_task *task, const char *subject, struct lane *lane, const struct op_step *steps);
+ * of. */
+void csi_task_start(struct csi_task *task);
 /* Bytes copied and in all; false while it copies nothing. */
 bool csi_task_progress(const struct csi_task *task, uint64_t *ret_done, uint64_t *ret_total);
-/* Allocates and initialises a response in the task's arena (init: csi__v1__..._response__init). */
-#define csi_task_response(task_ptr, Type, init)                                                    \
-	({                                                                                         \
-		Type *r_ = arena_alloc((task_ptr)->arena, sizeof(Type));                           \
-		if (r_ != NULL) {                                                                  \
-			init(r_);                                                                  \
-			(task_ptr)->response = &r_->base;                                          \
-		}                                                                                  \
-		r_;                                                                                \
-	})
 
 #endif

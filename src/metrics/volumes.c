@@ -6,7 +6,7 @@
  */
 #include "metrics/private.h"
 
-#include "csi/fields.h"
+#include "node/health.h"
 #include "node/volume.h"
 #include "probes/probes.h"
 

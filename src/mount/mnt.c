@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of mount calls. Each function checks the length of its request and always fills the
- * whole response, so that `why` arrives with a failure too. */
-#include "mount/mnt_priv.h"
+/* The table of mount calls. */
+#include "mount/mnt.h"
+
+#include "mount/mnt_attach.h"
+#include "mount/mnt_fs.h"
+#include "mount/mnt_look.h"
 
 helper_fn *const mnt_calls[MNT_CALLS] = {
 	[MNT_INSPECT] = mnt_call_inspect,

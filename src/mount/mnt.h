@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mounts, as helper calls: each function here may hang on a sick device, so it runs in a helper
- * process (reactor/helper.h) with POD requests and responses. mnt_calls[] is the table.
+ * Mounts, as helper calls. Each may hang on a sick device, so it runs in a helper process
+ * (reactor/helper.h); its request and response are plain structs. mnt_calls[] is the table.
  *
- * Paths come from outside. They are resolved once, component by component from /: symlinks are
- * refused (ELOOP), except in the trusted prefix, which is what comes before a "/plugins/" or
- * "/pods/" component (the kubelet root is often a link) and is resolved with links when its
- * components are root's. A root that the operator named (mnt_roots_set) is such a prefix, and
- * links in it are followed. ".." is refused (EINVAL).
+ * Paths come from outside and are resolved once, component by component from /. Symbolic links are
+ * refused (ELOOP), and so is ".." (EINVAL). Links are followed only in the trusted prefix: what
+ * comes before a "/plugins/" or "/pods/" component (the kubelet root is often a link), if its
+ * components are root's, or a root that the operator named (mnt_roots_set).
  */
 #ifndef RINGVOL_MOUNT_MNT_H
 #define RINGVOL_MOUNT_MNT_H
@@ -33,12 +32,14 @@ enum mnt_call {
 	MNT_STATS,   /* mnt_path_req -> mnt_info with the statfs fields */
 	MNT_GROW,    /* mnt_grow_req -> mnt_result: the file system to its device's size */
 	MNT_SYNC,    /* mnt_on_req -> mnt_result: syncfs, or fsync of a block device */
-	MNT_FREEZE,  /* mnt_on_req -> mnt_result: FIFREEZE; -EBUSY when somebody else's freeze
-			holds */
-	MNT_THAW,    /* mnt_on_req -> mnt_result: FITHAW, also of a freeze that is on its way; not
-		      * frozen is 0 */
-	MNT_CLEAN,   /* mnt_on_req -> mnt_result: freezes and thaws, also if the driver dies
-		      * meanwhile; -EBUSY as MNT_FREEZE */
+	/* mnt_on_req -> mnt_result: FIFREEZE; -EBUSY: somebody else has frozen it. */
+	MNT_FREEZE,
+	/* mnt_on_req -> mnt_result: FITHAW, also of a freeze that is on its way; not frozen is 0.
+	 */
+	MNT_THAW,
+	/* mnt_on_req -> mnt_result: freezes and thaws, also if the driver dies meanwhile; -EBUSY as
+	 * MNT_FREEZE. */
+	MNT_CLEAN,
 	MNT_STATS_MANY, /* mnt_many_req -> mnt_many_info each: MNT_STATS one after the other */
 	MNT_TRY_READ, /* mnt_try_req -> mnt_result: reads a block of the device, past all caches */
 	MNT_CALLS,
@@ -49,8 +50,8 @@ struct mnt_path_req {
 	char path[MNT_PATH_BYTES];
 };
 
-/* A mount of that device, or its block node: with dev_major != 0, -EXDEV for whatever else is at
- * the path, nothing included. */
+/* A mount of that device, or its block node. Whatever else is at the path, nothing included, is
+ * -EXDEV. dev_major 0: any device. */
 struct mnt_on_req {
 	struct mnt_path_req at;
 	uint32_t dev_major, dev_minor;
@@ -100,16 +101,16 @@ struct mnt_mount_req {
 	char options[MNT_OPTIONS_BYTES]; /* comma-separated, checked; nouuid for xfs is added here
 					  */
 	char label[FSIMG_LABEL_BYTES];   /* SELinux: of all files in it, checked; "" for none */
-	/* ext4: it gets this UUID before anybody can see the mount. One that cannot change its UUID
-	 * (made elsewhere, without metadata_csum_seed) keeps what it has, which only matters to who
-	 * mounts by UUID. */
+	/* ext4: it gets this UUID before anybody can see the mount. An ext4 that cannot change its
+	 * UUID (made elsewhere, without metadata_csum_seed) keeps the one it has, which matters
+	 * only to mounts by UUID. */
 	bool set_uuid;
 	uint8_t uuid[16];
 };
 
-/* Binds source (a directory that is a mount, or a block device node) to target, which is created
- * (directory or file, its parent must exist) and removed again when the bind fails. One that is
- * there has to be empty: -ENOTEMPTY. */
+/* Binds source (a directory that is a mount, or a block device node) to target. A target that is
+ * not there is made (a directory or a file; its parent must exist), and removed again when the bind
+ * fails. A target that is there has to be empty: -ENOTEMPTY. */
 struct mnt_bind_req {
 	char source[MNT_PATH_BYTES];
 	char target[MNT_PATH_BYTES];
@@ -118,10 +119,10 @@ struct mnt_bind_req {
 };
 
 /* Unmounts target if it is a mount (or bound node) of that device, else -EXDEV; with dev_major 0
- * nothing may be mounted there. Then removes target if remove is set, it is an empty directory or
- * file, and it lies below a root that mnt_roots_set() was given. Elsewhere it is removed if a mount
- * was on it, or if there are no roots and it is trusted; but never where no target may be. What
- * stays is no failure. A missing target is 0. Not lazily: -EBUSY when in use. */
+ * nothing may be mounted there. Not lazily: -EBUSY when in use. A missing target is 0.
+ * Then, if `remove` is set, an empty directory or file is removed. Below a root that
+ * mnt_roots_set() was given it always is. Elsewhere it is if a mount was on it, or if there are no
+ * roots and the path is trusted; but never where no target may be. What stays is no failure. */
 struct mnt_unmount_req {
 	char target[MNT_PATH_BYTES];
 	uint32_t dev_major, dev_minor;
@@ -146,24 +147,5 @@ struct mnt_try_req {
  */
 int mnt_roots_set(const char *const *roots, unsigned root_count, const char *const *kept,
 	unsigned kept_count);
-
-/* One line of /proc/self/mountinfo whose device or bound node is a loop or ublk block device. */
-struct mnt_entry {
-	uint32_t dev_major, dev_minor; /* of the device */
-	bool bound_node;               /* the device's node, bound to a file (a block volume) */
-	bool read_only;                /* the mount itself; its file system may be so without it */
-	const char *path;              /* unescaped; valid during the call */
-};
-/* Blocking (9 ms at 4,000 mounts): at start, and when memory and kernel disagree. 0 or -errno. */
-int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
-/* A mount's path as mountinfo has it, where links above it (the kubelet root is often one) are
- * gone: for comparing, not for opening. Allocated; as given where its directory does not exist,
- * NULL when out of memory. Blocking; the mount itself is not touched. */
-char *mnt_scan_name(const char *path);
-/* Whether the kernel lets us grow a mounted ext4: it takes CAP_SYS_RESOURCE, which a restricted
- * container lacks. */
-bool mnt_can_grow_ext4(void);
-/* True if a comma list has this word. */
-bool mnt_has_option(const char *options, const char *word);
 
 #endif

@@ -5,13 +5,15 @@
  * walked twice. Only unmounting still wants a name: it is given relative to the directory that was
  * opened.
  *
- * Targets lie where mnt_roots.c allows them, and what is mounted on is empty: nothing is hidden. A
+ * Targets lie where mnt_path.c allows them, and what is mounted on is empty: nothing is hidden. A
  * bind that fails removes the target it made, and nothing else. An unmount acts only on mounts of
  * the device it was told.
  */
-#include "mount/mnt_priv.h"
+#include "mount/mnt_attach.h"
 
 #include "base/fd.h"
+#include "mount/mnt_fs.h"
+#include "mount/mnt_look.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -166,7 +168,7 @@ static int open_mount_target(const struct mnt_place *place, char *why)
 		return mnt_why(why, -ENOTDIR, "the target is not a directory");
 	if (look.is_mount)
 		return mnt_why(why, -EEXIST, "something is mounted on the target");
-	r = mnt_roots_check(place, why);
+	r = mnt_target_check(place, why);
 	if (r == 0)
 		r = check_empty(place, why);
 	return r < 0 ? r : mnt_place_open(place, O_PATH | O_DIRECTORY);
@@ -223,11 +225,9 @@ static bool is_device_path(const char *path, size_t size)
 int mnt_call_mount(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	const struct mnt_mount_req *mount_req = req;
-	struct mnt_result *result = resp;
-	if (req_len != sizeof *mount_req || *resp_len < sizeof *result)
+	struct mnt_result *result = mnt_begin(req_len, sizeof *mount_req, resp, resp_len);
+	if (result == NULL)
 		return -EINVAL;
-	*resp_len = sizeof *result;
-	*result = (struct mnt_result){0};
 	if (mount_req->type <= FSIMG_NONE || mount_req->type >= FSIMG_TYPES ||
 		!is_device_path(mount_req->device, sizeof mount_req->device) ||
 		strnlen(mount_req->options, MNT_OPTIONS_BYTES) == MNT_OPTIONS_BYTES ||
@@ -244,9 +244,7 @@ static int open_bind_source(const struct mnt_bind_req *req, char *why)
 {
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	struct mnt_look look;
-	int r = mnt_place_find(req->source, sizeof req->source, &place, why);
-	if (r == 0)
-		r = mnt_place_look(&place, &look, why);
+	int r = mnt_find_and_look(req->source, sizeof req->source, &place, &look, why);
 	if (r < 0)
 		return r;
 	if (!look.exists)
@@ -276,7 +274,7 @@ static int make_target(const struct mnt_place *place, bool block, bool *ret_made
 		return mnt_why(why, -EISDIR, "the target is a directory");
 	if (look.exists && block && !S_ISREG(look.mode))
 		return mnt_why(why, -EEXIST, "the target is no regular file");
-	r = mnt_roots_check(place, why);
+	r = mnt_target_check(place, why);
 	if (r < 0)
 		return r;
 	if (look.exists && block && look.size_bytes > 0)
@@ -317,11 +315,9 @@ static int bind_to(
 int mnt_call_bind(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	const struct mnt_bind_req *bind_req = req;
-	struct mnt_result *result = resp;
-	if (req_len != sizeof *bind_req || *resp_len < sizeof *result)
+	struct mnt_result *result = mnt_begin(req_len, sizeof *bind_req, resp, resp_len);
+	if (result == NULL)
 		return -EINVAL;
-	*resp_len = sizeof *result;
-	*result = (struct mnt_result){0};
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	int r = mnt_place_find(bind_req->target, sizeof bind_req->target, &place, result->why);
 	if (r < 0)
@@ -390,11 +386,9 @@ static int remove_target(const struct mnt_place *place, const struct mnt_look *l
 int mnt_call_unmount(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	const struct mnt_unmount_req *unmount = req;
-	struct mnt_result *result = resp;
-	if (req_len != sizeof *unmount || *resp_len < sizeof *result)
+	struct mnt_result *result = mnt_begin(req_len, sizeof *unmount, resp, resp_len);
+	if (result == NULL)
 		return -EINVAL;
-	*resp_len = sizeof *result;
-	*result = (struct mnt_result){0};
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	struct mnt_look look;
 	int r = mnt_place_find(unmount->target, sizeof unmount->target, &place, result->why);
@@ -407,7 +401,7 @@ int mnt_call_unmount(const void *req, size_t req_len, void *resp, size_t *resp_l
 	bool was_mount = r == 0 && look.exists && look.is_mount;
 	if (r == 0)
 		r = unmount_all(unmount, &place, &look, result->why);
-	if (r == 0 && unmount->remove && mnt_roots_let_remove(&place, was_mount, unmount->trusted))
+	if (r == 0 && unmount->remove && mnt_target_may_go(&place, was_mount, unmount->trusted))
 		r = remove_target(&place, &look, result->why);
 	return r;
 }

@@ -6,10 +6,11 @@
  * The ioctls of ext4 and XFS are defined here: <linux/ext4.h> is younger than Debian 12's headers
  * and <xfs/xfs_fs.h> is another package's.
  */
-#include "mount/mnt_priv.h"
+#include "mount/mnt_fs.h"
 
 #include "base/fd.h"
 #include "base/when.h"
+#include "mount/mnt_look.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -68,9 +69,7 @@ struct xfs_grow {
 static int find_on(const struct mnt_on_req *req, struct mnt_place *ret_place,
 	struct mnt_look *ret_look, char *why)
 {
-	int r = mnt_place_find(req->at.path, sizeof req->at.path, ret_place, why);
-	if (r == 0)
-		r = mnt_place_look(ret_place, ret_look, why);
+	int r = mnt_find_and_look(req->at.path, sizeof req->at.path, ret_place, ret_look, why);
 	if (req->dev_major == 0)
 		return r;
 	if (r < 0)
@@ -235,11 +234,9 @@ static int grow_type(
 int mnt_call_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	const struct mnt_grow_req *grow = req;
-	struct mnt_result *result = resp;
-	if (req_len != sizeof *grow || *resp_len < sizeof *result)
+	struct mnt_result *result = mnt_begin(req_len, sizeof *grow, resp, resp_len);
+	if (result == NULL)
 		return -EINVAL;
-	*resp_len = sizeof *result;
-	*result = (struct mnt_result){0};
 	struct mnt_look look;
 	_cleanup_fd_ int fd = open_on(&grow->on, &look, result->why);
 	if (fd < 0)
@@ -288,11 +285,9 @@ static int sync_on(const struct mnt_on_req *req, char *why)
 
 int mnt_call_sync(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
-	struct mnt_result *result = resp;
-	if (req_len != sizeof(struct mnt_on_req) || *resp_len < sizeof *result)
+	struct mnt_result *result = mnt_begin(req_len, sizeof(struct mnt_on_req), resp, resp_len);
+	if (result == NULL)
 		return -EINVAL;
-	*resp_len = sizeof *result;
-	*result = (struct mnt_result){0};
 	return sync_on(req, result->why);
 }
 
@@ -300,11 +295,9 @@ int mnt_call_sync(const void *req, size_t req_len, void *resp, size_t *resp_len)
 static int mounted_ioctl(unsigned long call, const void *req, size_t req_len, void *resp,
 	size_t *resp_len, int *ret_res)
 {
-	struct mnt_result *result = resp;
-	if (req_len != sizeof(struct mnt_on_req) || *resp_len < sizeof *result)
+	struct mnt_result *result = mnt_begin(req_len, sizeof(struct mnt_on_req), resp, resp_len);
+	if (result == NULL)
 		return -EINVAL;
-	*resp_len = sizeof *result;
-	*result = (struct mnt_result){0};
 	struct mnt_look look;
 	_cleanup_fd_ int fd = open_on(req, &look, result->why);
 	if (fd < 0)
@@ -369,13 +362,10 @@ int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len)
 int mnt_call_try_read(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	const struct mnt_try_req *try_req = req;
-	struct mnt_result *result = resp;
+	struct mnt_result *result = mnt_begin(req_len, sizeof *try_req, resp, resp_len);
 	_Alignas(TRY_BYTES) char block[TRY_BYTES];
-	if (req_len != sizeof *try_req || *resp_len < sizeof *result ||
-		memchr(try_req->device, '\0', sizeof try_req->device) == NULL)
+	if (result == NULL || memchr(try_req->device, '\0', sizeof try_req->device) == NULL)
 		return -EINVAL;
-	*resp_len = sizeof *result;
-	*result = (struct mnt_result){0};
 	_cleanup_fd_ int fd = open(try_req->device, O_RDONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return mnt_why(result->why, -errno, "the device cannot be opened");

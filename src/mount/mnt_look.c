@@ -5,9 +5,10 @@
  * sick to answer (XFS after a shutdown says EIO to everything) and for what only it knows on older
  * kernels.
  */
-#include "mount/mnt_priv.h"
+#include "mount/mnt_look.h"
 
 #include "base/fd.h"
+#include "mount/mnt_scan.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -200,6 +201,13 @@ int mnt_place_look(const struct mnt_place *place, struct mnt_look *ret, char *wh
 	return 0;
 }
 
+int mnt_find_and_look(const char *path, size_t size, struct mnt_place *ret_place,
+	struct mnt_look *ret_look, char *why)
+{
+	int r = mnt_place_find(path, size, ret_place, why);
+	return r < 0 ? r : mnt_place_look(ret_place, ret_look, why);
+}
+
 int mnt_place_open_mounted(const struct mnt_place *place, const struct mnt_look *look, char *why)
 {
 	if (!look->exists)
@@ -259,7 +267,7 @@ static int statmount_state(uint64_t mount_id, bool *ret_read_only, bool *ret_shu
 	return 0;
 }
 
-static int fill_fs(const struct mnt_place *place, const struct mnt_look *look, bool stats,
+static int read_fs(const struct mnt_place *place, const struct mnt_look *look, bool stats,
 	struct mnt_info *info)
 {
 	struct statfs fs;
@@ -296,7 +304,7 @@ static int fill_fs(const struct mnt_place *place, const struct mnt_look *look, b
 }
 
 /* From sysfs: opening the node would keep a loop device that is to be cleared. */
-static int fill_block_size(const struct mnt_look *look, struct mnt_info *info)
+static int read_block_size(const struct mnt_look *look, struct mnt_info *info)
 {
 	char path[64], text[32];
 	snprintf(path, sizeof path, "/sys/dev/block/%u:%u/size", look->dev_major, look->dev_minor);
@@ -308,7 +316,7 @@ static int fill_block_size(const struct mnt_look *look, struct mnt_info *info)
 }
 
 /* Of the directory that the path's name is in. What cannot be told is none. */
-static void fill_parent(const struct mnt_place *place, struct mnt_info *info)
+static void read_parent(const struct mnt_place *place, struct mnt_info *info)
 {
 	struct stat st;
 	const struct mnt_place self = {.parent_fd = place->parent_fd, .name = "."};
@@ -325,7 +333,7 @@ static void fill_parent(const struct mnt_place *place, struct mnt_info *info)
 	}
 }
 
-static int fill_info(
+static int read_info(
 	struct mnt_prefix *prefix, const char *path, size_t size, bool stats, struct mnt_info *info)
 {
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
@@ -338,7 +346,7 @@ static int fill_info(
 	if (r == 0)
 		r = mnt_place_look(&place, &look, info->why);
 	if (r == 0 && !stats)
-		fill_parent(&place, info);
+		read_parent(&place, info);
 	if (r < 0 || !look.exists)
 		return r;
 	info->exists = true;
@@ -351,9 +359,9 @@ static int fill_info(
 	info->dev_minor = look.dev_minor;
 	if (info->is_symlink)
 		return 0;
-	r = fill_fs(&place, &look, stats && !info->is_block, info);
+	r = read_fs(&place, &look, stats && !info->is_block, info);
 	if (r == 0 && stats && info->is_block)
-		r = fill_block_size(&look, info);
+		r = read_block_size(&look, info);
 	return r < 0 ? mnt_why(info->why, r, "cannot read the file system's state") : 0;
 }
 
@@ -366,7 +374,7 @@ static int call_info(const void *req, size_t req_len, void *resp, size_t *resp_l
 	*resp_len = sizeof *info;
 	*info = (struct mnt_info){0};
 	const struct mnt_path_req *path = req;
-	return fill_info(&prefix, path->path, sizeof path->path, stats, info);
+	return read_info(&prefix, path->path, sizeof path->path, stats, info);
 }
 
 int mnt_call_inspect(const void *req, size_t req_len, void *resp, size_t *resp_len)
@@ -393,7 +401,7 @@ int mnt_call_stats_many(const void *req, size_t req_len, void *resp, size_t *res
 		if (path + len == end)
 			return -EINVAL;
 		infos[i] = (struct mnt_many_info){0};
-		infos[i].res = fill_info(&prefix, path, len + 1, true, &infos[i].info);
+		infos[i].res = read_info(&prefix, path, len + 1, true, &infos[i].info);
 		path += len + 1;
 	}
 	*resp_len = many->count * sizeof *infos;

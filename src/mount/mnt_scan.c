@@ -3,15 +3,18 @@
  * /proc/self/mountinfo, line by line. Used at start and where an entry cannot be asked itself; 9 ms
  * at 4,000 mounts. Lines that make no sense are passed over.
  */
-#include "mount/mnt_priv.h"
+#include "mount/mnt_scan.h"
 
 #include "base/fd.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 enum { LOOP_MAJOR_NUMBER = 7 };
 

@@ -120,29 +120,10 @@ void node_adopt_no_more(struct node *node)
 
 /* ---- what is known ---- */
 
-static bool is_known(const struct node *node, const struct pool *pool, unsigned type)
-{
-	if (backend_get(type) == NULL)
-		return true;
-	unsigned i = 0;
-	while (pools_at(node->pools, i) != NULL && pools_at(node->pools, i) != pool)
-		i++;
-	return i < POOLS_MAX && node->adoption[type].pool_known[i] == pool_state_since_ns(pool) + 1;
-}
-
-_Static_assert(RECORD_DEVICE_MAX == BACKEND_TYPES - 1, "a record's device is an index");
-
-bool node_knows_volume(const struct node *node, const struct pool_object *volume)
-{
-	const struct node_adoption *adoption = &node->adoption[volume->rec->device];
-	return is_known(node, volume->pool, volume->rec->device) &&
-	       (volume->left_out < adoption->known_scan || node_volume_find(volume) != NULL);
-}
-
 bool node_knows_pool(const struct node *node, const struct pool *pool)
 {
 	for (unsigned type = 0; type < BACKEND_TYPES; type++)
-		if (backend_get(type) != NULL && is_known(node, pool, type))
+		if (backend_get(type) != NULL && node_knows_devices(node, pool, type))
 			return true;
 	return false;
 }
@@ -155,7 +136,8 @@ bool node_adopted(const struct node *node, struct err *why)
 		const struct node_adoption *adoption = &node->adoption[type];
 		bool known = backend_get(type) == NULL || adoption->known_scan != 0;
 		for (unsigned i = 0; known && (pool = pools_at(node->pools, i)) != NULL; i++)
-			known = pool_state(pool) != POOL_READY || is_known(node, pool, type);
+			known = pool_state(pool) != POOL_READY ||
+				node_knows_devices(node, pool, type);
 		if (known)
 			continue;
 		err_set(why != NULL ? why : &ignored, ERR_UNAVAILABLE,

@@ -48,12 +48,9 @@ struct node_adoption {
  * more, whatever came of it, after repeats as well. */
 void node_adopt(struct node *node, void (*on_done)(void *arg), void *arg);
 bool node_adopting(const struct node *node);
-/* Whether all of them are known, of the pools that are ready. False: *why says what is not, unless
- * it is NULL. */
+/* Whether all of them are known (node_knows_devices), of the pools that are ready. False: *why says
+ * what is not, unless it is NULL. */
 bool node_adopted(const struct node *node, struct err *why);
-/* Whether those of this volume are; while not, its node state may lack them. Of a backend that is
- * switched off nothing can be known, and nothing is waited for. */
-bool node_knows_volume(const struct node *node, const struct pool_object *volume);
 /* Whether those of any backend are known in this pool. */
 bool node_knows_pool(const struct node *node, const struct pool *pool);
 void node_adopt_no_more(struct node *node); /* no repeats: a drain, or the end */

@@ -17,13 +17,18 @@
 #include "node/adopt_scan.h"
 
 #include "base/array.h"
+#include "base/fd.h"
 #include "base/log.h"
+#include "blockio/boot_mark.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 #include "node/node.h"
+#include "node/quiesce.h"
 #include "node/volume.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,46 +166,70 @@ static void adopt_mounts(struct adopt *a, struct node_volume *nv)
 	}
 }
 
-/* ---- clearing devices whose volume is gone ---- */
+/* ---- what is done with one device ---- */
 
-struct clear {
+/* An operation of its own, on a device found. */
+struct on_device {
 	struct op op;
 	struct adopt *adopt;
-	const struct backend *backend;
 	struct backend_req req;
+	struct node_lock lock; /* of a resume: a detach meanwhile would be undone by it */
+	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
 };
 
-static void settle(void *arg)
+#define on_device_of(op_ptr) container_of(op_ptr, struct on_device, op)
+
+/* One of the operations that the scan has started is over. */
+static void one_less(struct adopt *a)
 {
-	struct adopt *a = arg;
 	if (--a->pending == 0)
 		op_complete(&a->op, a->res);
 }
 
-static int clear_run(struct op *op)
+static void *one_more(struct adopt *a, size_t size)
 {
-	struct clear *c = container_of(op, struct clear, op);
-	return c->backend->detach(c->backend, op, &c->req);
+	void *memory = calloc(1, size);
+	if (memory == NULL)
+		a->res = -ENOMEM;
+	else
+		a->pending++;
+	return memory;
 }
 
-static int clear_end(struct op *op, int res)
+/* The volume stays what it is meanwhile; adopt_device() has just seen that nobody has it alone. */
+static void share(struct adopt *a, struct node_lock *lock, const char *key, const char *what)
 {
-	return backend_end(op, &container_of(op, struct clear, op)->req, res);
+	bool shared = node_lock_share_volume(&a->node->locks, lock, key, what);
+	assert(shared);
+	(void)shared;
+}
+
+static int device_end(struct op *op, int res)
+{
+	return backend_end(op, &on_device_of(op)->req, res);
+}
+
+/* ---- clearing devices whose volume is gone ---- */
+
+static int clear_run(struct op *op)
+{
+	struct on_device *d = on_device_of(op);
+	return d->adopt->backend->detach(d->adopt->backend, op, &d->req);
 }
 
 static const struct op_step clear_steps[] = {
-	{"detach", .run = clear_run, .end = clear_end},
+	{"detach", .run = clear_run, .end = device_end},
 	{NULL},
 };
 
 static void clear_finished(struct op *op)
 {
-	struct clear *c = container_of(op, struct clear, op);
+	struct on_device *d = on_device_of(op);
 	log_event(LOG_LEVEL_INFO, "device of a deleted volume cleared",
-		log_fields({"device", c->req.dev.path}, {"tag", c->req.tag},
+		log_fields({"device", d->req.dev.path}, {"tag", d->req.tag},
 			{"error", op_failed(op) ? op->err.message : NULL}));
-	settle(c->adopt);
-	free(c);
+	one_less(d->adopt);
+	free(d);
 }
 
 /* Why the device cannot be known to be a deleted volume's; NULL: it can. A tag without a volume may
@@ -241,103 +270,179 @@ static bool keep(const struct adopt *a, const struct pool *pool, const struct ba
 
 static void start_clear(struct adopt *a, const struct pool *pool, const struct backend_dev *found)
 {
-	struct clear *c = calloc(1, sizeof(*c));
-	if (c == NULL) {
-		a->res = -ENOMEM;
+	struct on_device *d = one_more(a, sizeof(*d));
+	if (d == NULL)
 		return;
-	}
-	c->adopt = a;
-	c->backend = a->backend;
-	c->req.dirfd = -1;
-	c->req.dev = *found;
-	snprintf(c->req.tag, sizeof(c->req.tag), "%.63s", found->tag);
-	a->pending++;
+	d->adopt = a;
+	d->req.dirfd = -1;
+	d->req.dev = *found;
+	snprintf(d->req.tag, sizeof(d->req.tag), "%.63s", found->tag);
 	a->scan.cleared++;
-	op_init(&c->op, a->node->reactor, "clear device", clear_steps, clear_finished);
-	c->op.lane = pool_lane(pool);
-	op_start(&c->op);
+	op_init(&d->op, a->node->reactor, "clear device", clear_steps, clear_finished);
+	d->op.lane = pool_lane(pool);
+	op_start(&d->op);
 }
 
 /* ---- bringing the image to who serves the device ---- */
 
-struct resume {
-	struct op op;
-	struct adopt *adopt;
-	const struct backend *backend;
-	struct backend_req req;
-	struct node_lock lock; /* or a detach meanwhile would be undone by it */
-	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
-};
-
 static int resume_run(struct op *op)
 {
-	struct resume *r = container_of(op, struct resume, op);
-	return r->backend->attach(r->backend, op, &r->req);
-}
-
-static int resume_end(struct op *op, int res)
-{
-	return backend_end(op, &container_of(op, struct resume, op)->req, res);
+	struct on_device *d = on_device_of(op);
+	return d->adopt->backend->attach(d->adopt->backend, op, &d->req);
 }
 
 static const struct op_step resume_steps[] = {
-	{"attach", .run = resume_run, .end = resume_end},
+	{"attach", .run = resume_run, .end = device_end},
 	{NULL},
 };
 
 static void resume_finished(struct op *op)
 {
-	struct resume *r = container_of(op, struct resume, op);
-	struct pool_object *volume;
-	struct err gone = {0};
+	struct on_device *d = on_device_of(op);
+	struct node *node = d->adopt->node;
+	struct node_volume *nv = node_volume_by_id(node, d->id);
 	if (op_failed(op))
 		log_event(LOG_LEVEL_WARN, "a device in use waits for its image",
-			log_fields({"volume", r->id}, {"error", op->err.message}));
-	else if (pools_find_id(r->adopt->node->pools, RECORD_VOLUME, r->id, &volume, &gone) == 0 &&
-		 node_volume_find(volume) != NULL)
-		node_volume_set_dev(r->adopt->node, node_volume_find(volume), &r->req.dev);
-	node_lock_release(&r->adopt->node->locks, &r->lock);
-	settle(r->adopt);
-	free(r);
+			log_fields({"volume", d->id}, {"error", op->err.message}));
+	else if (nv != NULL)
+		node_volume_set_dev(node, nv, &d->req.dev);
+	node_lock_release(&node->locks, &d->lock);
+	one_less(d->adopt);
+	free(d);
 }
 
 static void start_resume(
 	struct adopt *a, const struct pool_object *volume, const struct backend_dev *found)
 {
-	struct resume *r = calloc(1, sizeof(*r));
-	if (r == NULL) {
-		a->res = -ENOMEM;
+	struct on_device *d = one_more(a, sizeof(*d));
+	if (d == NULL)
 		return;
-	}
-	r->adopt = a;
-	r->backend = a->backend;
-	node_volume_request(volume, &r->req);
-	memcpy(r->image, volume->key, sizeof(r->image)); /* the volume may go meanwhile */
-	r->req.image = r->image;
-	r->req.read_only = found->read_only;
-	pool_object_id(volume, r->id);
-	bool held = node_lock_share_volume(
-		&a->node->locks, &r->lock, volume->key, "its device is being taken over");
-	assert(held); /* adopt_device() has just looked */
-	(void)held;
-	a->pending++;
-	op_init(&r->op, a->node->reactor, "resume device", resume_steps, resume_finished);
-	r->op.lane = pool_lane(volume->pool);
-	op_start(&r->op);
+	d->adopt = a;
+	node_volume_request(volume, &d->req);
+	memcpy(d->image, volume->key, sizeof(d->image)); /* the volume may go meanwhile */
+	d->req.image = d->image;
+	d->req.read_only = found->read_only;
+	pool_object_id(volume, d->id);
+	share(a, &d->lock, volume->key, "its device is being taken over");
+	op_init(&d->op, a->node->reactor, "resume device", resume_steps, resume_finished);
+	d->op.lane = pool_lane(volume->pool);
+	op_start(&d->op);
 }
 
-/* ---- the step that does it all ---- */
+/* ---- our marks on the image of a volume just adopted ---- */
+
+/* Who was to stay the only writer is known again, and so is that the log is not clean after a
+ * growth; what a run cut short left frozen by our own hand is thawed (quiesce.c). The volume is
+ * locked meanwhile: nobody unmounts or deletes it. What fails is said in the log; a mark that stays
+ * is looked at by the next snapshot and the next start. */
+struct marks {
+	struct op op;
+	struct adopt *adopt;
+	struct pool_object *volume;
+	struct node_lock lock;
+	int dirfd;
+	bool mountable; /* no raw block volume */
+	bool frozen, written, grown;
+	struct boot_mark writer;
+	/* Made where there is one: a thousand volumes are looked at together, and this is 9 KiB. */
+	struct node_quiesce *leftover;
+};
+
+#define marks_of(op_ptr) container_of(op_ptr, struct marks, op)
+
+static int look_job(void *arg)
+{
+	struct marks *m = arg;
+	_cleanup_fd_ int fd = openat(m->dirfd, m->volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	m->frozen = m->mountable && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
+	m->grown = m->mountable && boot_mark_get(fd, BOOT_MARK_GROWN, NULL);
+	m->written = boot_mark_get(fd, BOOT_MARK_WRITER, &m->writer);
+	return 0;
+}
+
+static int look_run(struct op *op)
+{
+	return op_work(op, look_job, marks_of(op));
+}
+
+static bool thaw_done(struct op *op)
+{
+	return !marks_of(op)->frozen;
+}
+
+static int thaw_run(struct op *op)
+{
+	struct marks *m = marks_of(op);
+	m->leftover = malloc(sizeof(*m->leftover));
+	if (m->leftover == NULL)
+		return -ENOMEM;
+	node_quiesce_init(m->leftover, m->adopt->node, m->volume, NODE_QUIESCE_ADOPTED);
+	return op_child(op, &m->leftover->op);
+}
+
+static const struct op_step marks_steps[] = {
+	{"look for our marks", .run = look_run},
+	{"thaw leftover", .done = thaw_done, .run = thaw_run},
+	{NULL},
+};
+
+/* A mark may be older than the mounts that are there, so it counts for the path it says. */
+static void restore(const struct marks *m)
+{
+	struct node_volume *nv = node_volume_find(m->volume);
+	if (nv == NULL)
+		return;
+	nv->grown |= m->grown;
+	if (!m->written)
+		return;
+	list_for_each (link, &nv->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (boot_mark_says(&m->writer, mount->path))
+			mount->single_writer = true;
+	}
+}
+
+static void marks_finished(struct op *op)
+{
+	struct marks *m = marks_of(op);
+	char id[RECORD_ID_MAX];
+	pool_object_id(m->volume, id);
+	if (m->frozen || op_failed(op))
+		log_event(LOG_LEVEL_WARN,
+			m->frozen ? "a snapshot cut short had left a volume frozen"
+				  : "whether a volume is frozen cannot be seen",
+			log_fields(
+				{"volume", id}, {"error", op_failed(op) ? op->err.message : NULL}));
+	restore(m);
+	node_lock_release(&m->adopt->node->locks, &m->lock);
+	one_less(m->adopt);
+	free(m->leftover);
+	free(m);
+}
 
 static void start_marks(struct adopt *a, struct pool_object *volume)
 {
-	a->pending++;
-	int r = node_marks_start(a->node, volume, settle, a);
-	node_volume_find(volume)->marks_read = r >= 0;
-	if (r < 0)
-		a->res = r;
-	if (r != OP_PENDING)
-		a->pending--;
+	struct node_volume *nv = node_volume_find(volume);
+	nv->marks_read = true;
+	if (list_empty(&nv->mounts))
+		return;
+	struct marks *m = one_more(a, sizeof(*m));
+	nv->marks_read = m != NULL;
+	if (m == NULL)
+		return;
+	m->adopt = a;
+	m->volume = volume;
+	m->mountable = node_volume_has_fs(volume);
+	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
+	share(a, &m->lock, volume->key, "what an earlier run left of it is being looked at");
+	op_init(&m->op, a->node->reactor, "marks", marks_steps, marks_finished);
+	m->op.lane = pool_lane(volume->pool);
+	op_start(&m->op);
 }
+
+/* ---- the step that does it all ---- */
 
 /* Bound to no known volume's image: if it has a tag of a pool that is here, it may be cleared. */
 static void strange_device(struct adopt *a, const struct backend_dev *found)

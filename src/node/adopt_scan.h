@@ -18,10 +18,4 @@ struct node_scan {
 int node_scan_start(struct node_adoption *adoption,
 	void (*on_end)(struct node_adoption *adoption, const struct node_scan *scan));
 
-/* Thaws, and restores single writers, of a volume that has a node state and that no task has alone;
- * it is locked meanwhile. OP_PENDING: on_end follows from the loop, whatever came of it; 0: there
- * is nothing to do; -ENOMEM. */
-int node_marks_start(
-	struct node *node, struct pool_object *volume, void (*on_end)(void *arg), void *arg);
-
 #endif

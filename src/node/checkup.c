@@ -22,30 +22,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Notes a finding, or that it is over, and logs either once. */
-void node_note(struct node *node, struct node_volume *nv, enum node_condition_kind kind,
-	uint64_t *since_ns, bool wrong)
-{
-	char id[RECORD_ID_MAX];
-	if (wrong == (*since_ns != 0))
-		return;
-	*since_ns = wrong ? ring_now_ns(node->reactor->ring) : 0;
-	if ((kind == NODE_IO_ERRORS || kind == NODE_HANGING) && list_empty(&nv->health.troubled))
-		list_push(&node->troubled, &nv->health.troubled);
-	pool_object_id(nv->volume, id);
-	const char *claim = nv->volume->rec->claim;
-	log_event(wrong ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
-		wrong ? "volume abnormal" : "volume well again",
-		log_fields({"volume", id}, {"claim", claim[0] != '\0' ? claim : NULL},
-			{"condition", node_condition_names[kind]}, {"device", nv->dev.path}));
-}
-
-void node_note_hanging(struct node *node, struct node_volume *nv, bool wrong)
-{
-	if (nv != NULL)
-		node_note(node, nv, NODE_HANGING, &nv->health.hung_ns, wrong);
-}
-
 void node_check_device(struct node *node, struct node_volume *nv)
 {
 	struct node_health *health = &nv->health;
@@ -69,23 +45,6 @@ void node_check_device(struct node *node, struct node_volume *nv)
 	node_note(node, nv, NODE_DEVICE_GONE, &health->gone_ns, gone);
 }
 
-void node_check_fs(struct node *node, struct node_volume *nv, const char *path, int res,
-	const struct mnt_info *info)
-{
-	struct node_health *health = &nv->health;
-	const struct node_mount *mount = node_volume_mount_at(nv, path);
-	bool here =
-		res == 0 && mount != NULL && !info->is_block && node_info_is_dev(info, &nv->dev);
-	health->looked_ns = ring_now_ns(node->reactor->ring);
-	if (!here)
-		return;
-	node_note(node, nv, NODE_FS_SHUT_DOWN, &health->shut_down_ns, info->shut_down);
-	/* A read-only mount sees its file system as what it is, and cannot tell whether it was
-	 * meant to be. */
-	if (!mount->read_only)
-		node_note(node, nv, NODE_FS_READ_ONLY, &health->read_only_ns, info->fs_read_only);
-}
-
 /* ---- the operation ---- */
 
 static struct node_checkup *look_of(struct op *op)
@@ -95,12 +54,7 @@ static struct node_checkup *look_of(struct op *op)
 
 static struct node_volume *node_of(const struct node_checkup *look)
 {
-	struct pool_object *volume;
-	struct err gone = {0};
-	if (pools_find_id(look->node->pools, RECORD_VOLUME, look->id, &volume, &gone) < 0)
-		return NULL;
-	struct node_volume *nv = node_volume_find(volume);
-	return nv == NULL || !nv->dev.attached ? NULL : nv;
+	return node_volume_by_id(look->node, look->id);
 }
 
 static bool device_done(struct op *op)
@@ -162,41 +116,15 @@ static bool fs_done(struct op *op)
 	return look_of(op)->path.path[0] == '\0';
 }
 
-static int ask_alone(struct op *op)
-{
-	struct node_checkup *look = look_of(op);
-	look->batched = false;
-	int r = op_helper(op, MNT_STATS, look->key, &look->path, sizeof(look->path), &look->info,
-		sizeof(look->info), NODE_STAT_TIMEOUT_MS);
-	/* No helper to be had: another time. */
-	if (r == -EAGAIN)
-		return 0;
-	return r < 0 ? op_fail_sys(op, r, "volume %s: helper process", look->id) : r;
-}
-
-/* With others, unless somebody would have to wait for it. */
 static int fs_run(struct op *op)
 {
-	struct node_checkup *look = look_of(op);
-	const struct node_volume *nv = node_of(look);
-	if (nv == NULL || stats_alone(look->node, nv))
-		return ask_alone(op);
-	look->batched = true;
-	int r = stats_batch_join(look->node, &look->member, op, look->path.path, &look->info);
-	return r == -ENOMEM ? ask_alone(op) : r;
+	int r = node_stats_run(op, &look_of(op)->stats);
+	return r == -EAGAIN ? 0 : r; /* no helper to be had: another time */
 }
 
 static int fs_end(struct op *op, int res)
 {
-	struct node_checkup *look = look_of(op);
-	if (look->batched && res == -EAGAIN)
-		return ask_alone(op);
-	struct node_volume *nv = node_of(look);
-	if (nv == NULL)
-		return 0;
-	node_note_hanging(look->node, nv, res == -ETIMEDOUT);
-	node_check_fs(look->node, nv, look->path.path, res, &look->info);
-	return 0;
+	return node_stats_end(op, &look_of(op)->stats, res) == OP_PENDING ? OP_PENDING : 0;
 }
 
 /* Whatever comes of it, the probes have seen it. Without a file system to ask it also tells whether
@@ -214,7 +142,7 @@ static int read_run(struct op *op)
 	struct node_volume *nv = node_of(look);
 	nv->health.try_read = false;
 	snprintf(look->try_req.device, sizeof(look->try_req.device), "%s", nv->dev.path);
-	int r = op_helper(op, MNT_TRY_READ, look->key, &look->try_req, sizeof(look->try_req),
+	int r = op_helper(op, MNT_TRY_READ, look->stats.key, &look->try_req, sizeof(look->try_req),
 		&look->result, sizeof(look->result), NODE_STAT_TIMEOUT_MS);
 	return r == -EAGAIN ? 0 : r;
 }
@@ -253,33 +181,16 @@ static const struct node_mount *best_mount(const struct node_volume *nv)
 	return best;
 }
 
-void node_stats_key(const char *id, char ret_key[HELPER_KEY_BYTES])
-{
-	snprintf(ret_key, HELPER_KEY_BYTES, "look/%s", id);
-}
-
-uint64_t node_hung_since(const struct node *node, const struct pool_object *volume)
-{
-	const struct helpers *helpers = node->reactor->helpers;
-	char id[RECORD_ID_MAX], key[HELPER_KEY_BYTES];
-	if (helpers_hung_count(helpers) == 0)
-		return 0;
-	pool_object_id(volume, id);
-	node_stats_key(id, key);
-	uint64_t since_ns = helpers_hung_since(helpers, id);
-	uint64_t look_since_ns = helpers_hung_since(helpers, key);
-	return since_ns == 0 || (look_since_ns != 0 && look_since_ns < since_ns) ? look_since_ns
-										 : since_ns;
-}
-
 void node_checkup_init(
 	struct node_checkup *look, struct node *node, const struct pool_object *volume)
 {
 	const struct node_volume *nv = node_volume_find(volume);
 	const struct node_mount *mount = nv == NULL ? NULL : best_mount(nv);
 	*look = (struct node_checkup){.node = node};
+	look->stats = (struct node_stats){
+		.node = node, .id = look->id, .path = &look->path, .info = &look->info};
 	pool_object_id(volume, look->id);
-	node_stats_key(look->id, look->key);
+	node_stats_key(look->id, look->stats.key);
 	if (mount != NULL && node_volume_has_fs(volume))
 		snprintf(look->path.path, sizeof(look->path.path), "%s", mount->path);
 	op_init(&look->op, node->reactor, "look", look_steps, NULL);

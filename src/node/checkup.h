@@ -17,29 +17,17 @@ struct node_checkup {
 	struct op op;
 	struct node *node;
 	char id[RECORD_ID_MAX]; /* the volume may go while we look */
-	char key[HELPER_KEY_BYTES];
 	struct mnt_path_req path;
 	const struct backend *backend; /* of the device: what it was, and is */
 	struct backend_dev was, dev;
-	bool batched;
-	struct stats_member member;
 	struct mnt_info info;
+	struct node_stats stats;
 	struct mnt_try_req try_req;
 	struct mnt_result result;
 };
 void node_checkup_init(
 	struct node_checkup *look, struct node *node, const struct pool_object *volume);
-/* The key of its helper calls and of those for statistics: another call with it begins when none of
- * them is under way. */
-void node_stats_key(const char *id, char ret_key[HELPER_KEY_BYTES]);
-/* Since when (ring_now_ns) a call on the volume has been hanging, of an operation or of a look; 0
- * if none is. */
-uint64_t node_hung_since(const struct node *node, const struct pool_object *volume);
-
 /* The part that asks for the device: costs 10 us and does not wait. */
 void node_check_device(struct node *node, struct node_volume *nv);
-/* The part that judges an answer for the file system mounted at `path`: res of the helper call. */
-void node_check_fs(struct node *node, struct node_volume *nv, const char *path, int res,
-	const struct mnt_info *info);
 
 #endif

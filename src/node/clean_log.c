@@ -3,8 +3,8 @@
  * Cleaning the log of a file system that grows. Happy path: (before) look for a freeze of ours that
  * is left -> mark the image; (after) freeze and thaw in one call -> unmark. A helper that is at
  * that call ends it, also when the driver is killed meanwhile. A repeat that finds nothing to grow
- * takes the mark away and freezes nobody. All of it is quiesce.c's and thaw.c's, with their rules
- * for calls that overstay; the mark is this file's.
+ * takes the mark away and freezes nobody. All of it is quiesce.c's, with its rules for calls
+ * that overstay; the mark is this file's.
  *
  * How it can fail: as any freeze. A volume stays marked then, and nothing is lost but time.
  */
@@ -26,7 +26,7 @@
 static int leftover_run(struct op *op)
 {
 	struct node_clean_log *c = clean_of(op);
-	node_thaw_leftover_init(&c->quiesce, c->node, c->volume, false);
+	node_quiesce_init(&c->quiesce, c->node, c->volume, NODE_QUIESCE_LEFTOVER);
 	return op_child(op, &c->quiesce.op);
 }
 
@@ -84,8 +84,7 @@ static bool is_dirty(struct op *op)
 static int clean_run(struct op *op)
 {
 	struct node_clean_log *c = clean_of(op);
-	node_quiesce_init(&c->quiesce, c->node, c->volume, true);
-	c->quiesce.brief = true;
+	node_quiesce_init(&c->quiesce, c->node, c->volume, NODE_QUIESCE_LOG);
 	return op_child(op, &c->quiesce.op);
 }
 

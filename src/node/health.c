@@ -8,6 +8,8 @@
  */
 #include "node/health.h"
 
+#include "base/log.h"
+
 #include "node/checkup.h"
 #include "node/node.h"
 #include "node/volume.h"
@@ -57,6 +59,52 @@ void node_follow_clock(struct node *node)
 	if (off < -CLOCK_SLACK_S || off > CLOCK_SLACK_S)
 		node->clock_zero_unix = zero;
 }
+
+/* ---- findings ---- */
+
+void node_note(struct node *node, struct node_volume *nv, enum node_condition_kind kind,
+	uint64_t *since_ns, bool wrong)
+{
+	char id[RECORD_ID_MAX];
+	if (wrong == (*since_ns != 0))
+		return;
+	*since_ns = wrong ? ring_now_ns(node->reactor->ring) : 0;
+	if ((kind == NODE_IO_ERRORS || kind == NODE_HANGING) && list_empty(&nv->health.troubled))
+		list_push(&node->troubled, &nv->health.troubled);
+	pool_object_id(nv->volume, id);
+	const char *claim = nv->volume->rec->claim;
+	log_event(wrong ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+		wrong ? "volume abnormal" : "volume well again",
+		log_fields({"volume", id}, {"claim", claim[0] != '\0' ? claim : NULL},
+			{"condition", node_condition_names[kind]}, {"device", nv->dev.path}));
+}
+
+void node_note_hanging(struct node *node, struct node_volume *nv, bool wrong)
+{
+	if (nv != NULL)
+		node_note(node, nv, NODE_HANGING, &nv->health.hung_ns, wrong);
+}
+
+void node_stats_key(const char *id, char ret_key[HELPER_KEY_BYTES])
+{
+	snprintf(ret_key, HELPER_KEY_BYTES, "look/%s", id);
+}
+
+uint64_t node_hung_since(const struct node *node, const struct pool_object *volume)
+{
+	const struct helpers *helpers = node->reactor->helpers;
+	char id[RECORD_ID_MAX], key[HELPER_KEY_BYTES];
+	if (helpers_hung_count(helpers) == 0)
+		return 0;
+	pool_object_id(volume, id);
+	node_stats_key(id, key);
+	uint64_t since_ns = helpers_hung_since(helpers, id);
+	uint64_t look_since_ns = helpers_hung_since(helpers, key);
+	return since_ns == 0 || (look_since_ns != 0 && look_since_ns < since_ns) ? look_since_ns
+										 : since_ns;
+}
+
+/* ---- conditions ---- */
 
 /* " since 2026-07-31T12:00:00Z", or nothing for what began before this run. */
 static const char *since_text(const struct node *node, uint64_t since_ns, char text[SINCE_BYTES])

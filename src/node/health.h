@@ -63,6 +63,13 @@ void node_note(struct node *node, struct node_volume *nv, enum node_condition_ki
 /* Likewise of a call on the volume: it has overstayed, or come back in time. node may be NULL. */
 void node_note_hanging(struct node *node, struct node_volume *nv, bool wrong);
 
+/* The key of its helper calls and of those for statistics: another call with it begins when none of
+ * them is under way. */
+void node_stats_key(const char *id, char ret_key[HELPER_KEY_BYTES]);
+/* Since when (ring_now_ns) a call on the volume has been hanging, of an operation or of a look; 0
+ * if none is. */
+uint64_t node_hung_since(const struct node *node, const struct pool_object *volume);
+
 /* A moment of ring_now_ns() in seconds of the wall clock: always the same number for the same
  * moment, until the clock jumps. */
 int64_t node_unix_time(const struct node *node, uint64_t ns);

@@ -3,6 +3,7 @@
 #include "node/mounts.h"
 
 #include "base/fd.h"
+#include "mount/mnt_scan.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holding a volume still while it is copied or shared (quiesce.c), and thawing it (thaw.c). Child
- * operations; the caller holds the volume's lock (exclusive where it is to be frozen), so nothing
- * is attached or mounted meanwhile.
+ * Holding a volume still while it is copied or shared, and thawing it. Child operations; the caller
+ * has locked the volume (exclusively where it is to be frozen), so nothing is attached or mounted
+ * meanwhile.
  */
 #ifndef RINGVOL_NODE_QUIESCE_H
 #define RINGVOL_NODE_QUIESCE_H
@@ -15,24 +15,47 @@ struct node;
 /* A mounted volume without reflink is copied under a freeze only up to this much data. */
 #define NODE_FREEZE_COPY_MAX (256ULL << 20)
 
+enum node_quiesce_why {
+	/* Its bytes will be read over some time: a mounted volume is frozen where that lasts no
+	 * longer than NODE_FREEZE_COPY_MAX bytes do. */
+	NODE_QUIESCE_COPY,
+	/* They will be shared, at one instant by the kernel's doing: a sync is enough, unless the
+	 * volume's snapshotFreeze wants a freeze, or its log is not clean after a growth. */
+	NODE_QUIESCE_SHARE,
+	/* Its log is to be clean: frozen and thawed at once if it has grown. */
+	NODE_QUIESCE_LOG,
+	/* An earlier attempt did the caller's work, and may have left it frozen: it is thawed.
+	 * Nothing to do where nothing is mounted. */
+	NODE_QUIESCE_LEFTOVER,
+	/* Likewise an earlier run. What memory says of its mounts was read from the kernel just
+	 * now, and is not looked at again; a thaw that overstays is not tried again either. */
+	NODE_QUIESCE_ADOPTED,
+};
+enum node_quiesce_plan {
+	NODE_PLAN_SYNC,
+	NODE_PLAN_CLEAN, /* frozen and thawed in one call, for the log alone */
+	NODE_PLAN_FREEZE,
+};
+enum node_freeze_state {
+	NODE_NOT_FROZEN,
+	NODE_FREEZE_OVERSTAYED, /* it may still come about */
+	NODE_FROZEN,            /* node_thaw has to run */
+	NODE_FREEZE_OVER,       /* thawed; the log is clean */
+};
+
 struct node_quiesce {
 	struct op op;
-	/* set by node_quiesce_init() */
+	enum node_freeze_state freeze; /* out */
+	/* private */
 	struct node *node;
 	struct pool_object *volume;
-	bool reflink;
-	/* private */
+	enum node_quiesce_why why;
 	int dirfd;
 	char id[RECORD_ID_MAX], thaw_key[RECORD_ID_MAX + sizeof(" thaw")];
 	struct backend_dev dev;
-	bool adopting;            /* node_thaw_leftover_init()'s */
-	bool freeze;              /* decided: a freeze is needed */
-	bool brief;               /* decided: thawed at once, it is for the log alone */
+	enum node_quiesce_plan plan;
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
 	bool moved;               /* the device is not mounted where memory says */
-	bool overstayed;          /* the freeze did; it may still come about */
-	bool frozen;              /* node_thaw has to run */
-	bool cleaned;             /* the freeze has come about: the log is clean */
 	uint64_t allocated_bytes; /* of the image after the sync */
 	unsigned attempts;        /* of the lock or of thaws, and the pauses between */
 	struct mnt_on_req on;     /* what is synced or frozen; path "" for nothing */
@@ -42,24 +65,15 @@ struct node_quiesce {
 };
 
 /*
- * reflink: the bytes will be shared, at one instant by the kernel's doing: a sync is enough, unless
- * the volume's snapshotFreeze wants a freeze, or its log is not clean after a growth. Otherwise
- * they will be read over some time: a mounted volume is frozen where that lasts no longer than
- * NODE_FREEZE_COPY_MAX bytes do. What is attached is measured after its sync
- * (volume->allocated_bytes). ERR_PRECONDITION: it cannot be held still (names the remedy), or
- * somebody else has frozen it. ERR_TIMEOUT: it does not answer.
+ * What is attached is measured after its sync (volume->allocated_bytes). ERR_PRECONDITION: it
+ * cannot be held still (names the remedy), or somebody else has frozen it. ERR_TIMEOUT: it does not
+ * answer.
  */
-void node_quiesce_init(
-	struct node_quiesce *q, struct node *node, struct pool_object *volume, bool reflink);
-/* Ends what node_quiesce began; nothing to do unless q->frozen. Uses q's memory, whose own
- * operation must have ended. Tries until it is thawed; when it fails all the same (refused, or the
- * driver shuts down) the mark stays, and the next attempt or start thaws. */
+void node_quiesce_init(struct node_quiesce *q, struct node *node, struct pool_object *volume,
+	enum node_quiesce_why why);
+/* Ends what node_quiesce began; nothing to do unless q->freeze is NODE_FROZEN. Uses q's memory,
+ * whose own operation must have ended. Tries until it is thawed; when it fails all the same
+ * (refused, or the driver shuts down) the mark stays, and the next attempt or start thaws. */
 void node_thaw_init(struct node_quiesce *q);
-/* For who finds that its work was done by an earlier attempt: thaws what that one may have left
- * frozen. Nothing to do where nothing is mounted. Errors as node_quiesce_init(). adopting: what
- * memory says of its mounts was read from the kernel just now, and is not looked at again; a thaw
- * that overstays is not tried again either. */
-void node_thaw_leftover_init(
-	struct node_quiesce *q, struct node *node, struct pool_object *volume, bool adopting);
 
 #endif

@@ -62,13 +62,14 @@ int node_source_hold(struct op *op, struct node_source *source)
 {
 	if (source->object->kind != RECORD_VOLUME)
 		return 0;
-	node_quiesce_init(&source->quiesce, source->node, source->object, source->share);
+	node_quiesce_init(&source->quiesce, source->node, source->object,
+		source->share ? NODE_QUIESCE_SHARE : NODE_QUIESCE_COPY);
 	return op_child(op, &source->quiesce.op);
 }
 
 int node_source_release(struct op *op, struct node_source *source)
 {
-	if (!source->quiesce.frozen)
+	if (source->quiesce.freeze != NODE_FROZEN)
 		return 0;
 	node_thaw_init(&source->quiesce);
 	return op_child(op, &source->quiesce.op);
@@ -86,7 +87,7 @@ int node_source_leftover(
 	int r = pool_check_ready(volume->pool, &op->err);
 	if (r < 0)
 		return r;
-	node_thaw_leftover_init(&source->quiesce, node, volume, false);
+	node_quiesce_init(&source->quiesce, node, volume, NODE_QUIESCE_LEFTOVER);
 	return op_child(op, &source->quiesce.op);
 }
 

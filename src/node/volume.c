@@ -10,11 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct node_volume *node_volume_find(const struct pool_object *volume)
-{
-	return volume->node;
-}
-
 struct node_volume *node_volume_get(struct pool_object *volume)
 {
 	if (volume->node == NULL) {
@@ -31,10 +26,33 @@ struct node_volume *node_volume_get(struct pool_object *volume)
 	return volume->node;
 }
 
-bool node_volume_has_fs(const struct pool_object *volume)
+struct node_volume *node_volume_by_id(const struct node *node, const char *id)
 {
-	const struct node_volume *nv = node_volume_find(volume);
-	return volume->rec->fs != FSIMG_NONE || (nv != NULL && nv->as_fs);
+	struct pool_object *volume;
+	struct err gone = {0};
+	if (pools_find_id(node->pools, RECORD_VOLUME, id, &volume, &gone) < 0)
+		return NULL;
+	struct node_volume *nv = node_volume_find(volume);
+	return nv == NULL || !nv->dev.attached ? NULL : nv;
+}
+
+bool node_knows_devices(const struct node *node, const struct pool *pool, enum backend_type type)
+{
+	if (backend_get(type) == NULL)
+		return true;
+	unsigned i = 0;
+	while (pools_at(node->pools, i) != NULL && pools_at(node->pools, i) != pool)
+		i++;
+	return i < POOLS_MAX && node->adoption[type].pool_known[i] == pool_state_since_ns(pool) + 1;
+}
+
+_Static_assert(RECORD_DEVICE_MAX == BACKEND_TYPES - 1, "a record's device is an index");
+
+bool node_knows_volume(const struct node *node, const struct pool_object *volume)
+{
+	return node_knows_devices(node, volume->pool, volume->rec->device) &&
+	       (volume->left_out < node->adoption[volume->rec->device].known_scan ||
+		       node_volume_find(volume) != NULL);
 }
 
 /* Another device has had no errors yet. */

@@ -86,10 +86,25 @@ struct node_volume {
 /* The volume's state, made when missing. NULL when out of memory. */
 struct node_volume *node_volume_get(struct pool_object *volume);
 /* NULL when nothing is attached. */
-struct node_volume *node_volume_find(const struct pool_object *volume);
+static inline struct node_volume *node_volume_find(const struct pool_object *volume)
+{
+	return volume->node;
+}
+/* That of the volume of an id; NULL: it is gone, or not attached. */
+struct node_volume *node_volume_by_id(const struct node *node, const char *id);
+/* Whether the devices and mounts that earlier runs left of a volume are known; while not, its state
+ * may lack them. Of a backend that is switched off nothing can be known, and nothing is waited for.
+ */
+bool node_knows_volume(const struct node *node, const struct pool_object *volume);
+/* Likewise those of one backend in a pool. */
+bool node_knows_devices(const struct node *node, const struct pool *pool, enum backend_type type);
 /* Whether the volume is used as a file system, and not as a block device: what it was made as,
  * unless its record allows a change of mode and it is mounted. */
-bool node_volume_has_fs(const struct pool_object *volume);
+static inline bool node_volume_has_fs(const struct pool_object *volume)
+{
+	const struct node_volume *nv = node_volume_find(volume);
+	return volume->rec->fs != FSIMG_NONE || (nv != NULL && nv->as_fs);
+}
 /* The one place that knows of a device from attach, adoption or resize until its detach; the probes
  * count for it meanwhile. */
 void node_volume_set_dev(struct node *node, struct node_volume *nv, const struct backend_dev *dev);

@@ -9,11 +9,12 @@
  * lock; it is read with one system call, which copies the slot. Slots are not mapped: the kernel
  * puts all pages of such a mapping into the driver's resident memory, 7.7 KiB a volume.
  *
- * How it can fail: see bpf_why.c; later for want of memory or descriptors, and the device is then
+ * How it can fail: see load.c; later for want of memory or descriptors, and the device is then
  * counted from sysfs.
  */
+#include "probes/bpf.h"
+
 #include "base/fd.h"
-#include "probes/private.h"
 
 #include <bpf/bpf.h>
 #include <errno.h>

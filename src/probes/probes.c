@@ -10,9 +10,11 @@
  * those devices are counted from sysfs, from the moment they are tracked, or while nothing is known
  * yet from their first reading, and change over when they get a slot.
  */
-#include "probes/private.h"
+#include "probes/probes.h"
 
 #include "base/when.h"
+#include "probes/bpf.h"
+#include "probes/sysfs.h"
 
 #include <errno.h>
 #include <stdio.h>

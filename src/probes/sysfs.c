@@ -6,8 +6,9 @@
  *
  * How it can fail: the device is gone (-ENOENT, -ENODEV); with iostats off they stand still.
  */
+#include "probes/sysfs.h"
+
 #include "base/fd.h"
-#include "probes/private.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -200,6 +200,16 @@ const char *grpc_call_method(const struct grpc_call *call)
 	return call->entry->name;
 }
 
+const void *grpc_call_row(const struct grpc_call *call)
+{
+	return call->entry->row;
+}
+
+const ProtobufCMessageDescriptor *grpc_call_output(const struct grpc_call *call)
+{
+	return call->entry->output;
+}
+
 bool grpc_call_gone(const struct grpc_call *call)
 {
 	return call->gone;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of a call, for what carries calls: HTTP/2 streams (h2_stream.c) and local calls
- * (local.c). A carrier embeds struct grpc_call, initialises it, decodes the request into it and
- * runs it. Two sides hold the call: the carrier until it lets go (stream closed), the method until
- * it has ended the call. The one that lets go last frees it.
+ * The inside of a call, for what carries calls: HTTP/2 streams (h2_stream.c), and in tests calls
+ * without a client. A carrier embeds struct grpc_call, initialises it, decodes the request into it
+ * and runs it. Two sides hold the call: the carrier until it lets go (stream closed), the method
+ * until it has ended the call. The one that lets go last frees it.
  */
 #ifndef RINGVOL_RPC_CALL_H
 #define RINGVOL_RPC_CALL_H
@@ -16,8 +16,9 @@ struct grpc_entry {
 	size_t path_len;
 	const char *name;
 	const struct grpc_service *service;
-	const ProtobufCMessageDescriptor *input;
+	const ProtobufCMessageDescriptor *input, *output;
 	grpc_method_fn *fn;
+	const void *row;
 	unsigned flags;
 	grpc_check_fn *check;
 };

@@ -72,7 +72,8 @@ enum grpc_method_flags {
 struct grpc_method {
 	const char *name;
 	grpc_method_fn *fn;
-	unsigned flags; /* enum grpc_method_flags; 0: one message in, any number out */
+	unsigned flags;  /* enum grpc_method_flags; 0: one message in, any number out */
+	const void *row; /* grpc_call_row(): what fn has to know of the method */
 };
 
 struct grpc_service {
@@ -111,6 +112,9 @@ void *grpc_call_context(const struct grpc_call *call);
 struct arena *grpc_call_arena(const struct grpc_call *call);
 /* The method's short name ("CreateVolume"), static. */
 const char *grpc_call_method(const struct grpc_call *call);
+const void *grpc_call_row(const struct grpc_call *call);
+/* What the method answers. */
+const ProtobufCMessageDescriptor *grpc_call_output(const struct grpc_call *call);
 /* True when the client cannot hear the answer any more. */
 bool grpc_call_gone(const struct grpc_call *call);
 /* ring_now_ns() when the client's deadline passes; UINT64_MAX without one. */
@@ -129,17 +133,5 @@ void grpc_on_writable(
 	struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg), void *arg);
 /* Called once when the client goes away before the call has ended. */
 void grpc_on_gone(struct grpc_call *call, void (*fn)(struct grpc_call *call, void *arg), void *arg);
-
-/* ---- calls without a client: tests ---- */
-
-struct grpc_local {
-	/* Each message sent, packed; then the end. */
-	void (*on_message)(struct grpc_local *local, const uint8_t *data, size_t len);
-	void (*on_end)(struct grpc_local *local, enum grpc_status status, const char *message);
-};
-
-/* Dispatches a packed request as if it came from a stream. path: "/csi.v1.Identity/Probe". */
-void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const uint8_t *request,
-	size_t len, struct grpc_local *local);
 
 #endif

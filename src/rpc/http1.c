@@ -478,10 +478,8 @@ int http1_new(struct http1 **ret, struct ring *ring, const struct server_limits 
 	struct http1 *http1 = calloc(1, sizeof(*http1));
 	if (http1 == NULL)
 		return -ENOMEM;
-	http1->ring = ring;
-	http1->limits = limits;
-	http1->routes = routes;
-	http1->turn.fn = on_turn;
+	*http1 = (struct http1){
+		.ring = ring, .limits = limits, .routes = routes, .turn.fn = on_turn};
 	list_init(&http1->ready);
 	*ret = http1;
 	return 0;

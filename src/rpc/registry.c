@@ -100,7 +100,9 @@ static int entry_fill(struct grpc_registry *registry, const struct grpc_service 
 		.name = m->name,
 		.service = service,
 		.input = m->input,
+		.output = m->output,
 		.fn = method->fn,
+		.row = method->row,
 		.flags = method->flags,
 		.check = check,
 	};

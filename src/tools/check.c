@@ -7,12 +7,11 @@
  * printed. Status 0: nothing is wrong (notes aside); 4: something was, all of it is mended; 1:
  * something is left, or a pool could not be read; 2: the command line.
  */
-#include "tools/check.h"
+#include "tools/tool.h"
 
-#include "tools/args.h"
+#include "tools/check_pool.h"
 #include "tools/json.h"
 #include "tools/text.h"
-#include "tools/tools.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,15 +37,6 @@ static const struct option_row rows[] = {
 	{NULL},
 };
 
-static const struct command check_command = {
-	.name = "check",
-	.summary =
-		"Reads pools, beside a driver or without one, and says everything that is wrong.\n"
-		"Nothing that holds a tenant's data is ever removed. Exit status: 0 nothing is wrong,\n"
-		"1 something is, 4 something was and all of it is repaired, 2 the command line.",
-	.options = rows,
-};
-
 /* ---- printing ---- */
 
 static const char *const severities[] = {
@@ -58,52 +48,38 @@ static const char *const severities[] = {
 static void json_finding(struct json *j, const struct check_finding *f)
 {
 	j->by_line = true;
-	json_open(j, '{');
+	json_open(j, NULL, '{');
 	j->by_line = false;
-	json_key(j, "severity");
-	json_string(j, severities[f->severity]);
-	json_key(j, "kind");
-	json_string(j, f->kind);
-	json_key(j, "path");
-	json_string(j, f->path);
-	json_key(j, "message");
-	json_string(j, f->message);
-	json_key(j, "remedy");
-	json_string(j, f->remedy);
-	json_key(j, "repairable");
-	json_bool(j, f->repair != NULL);
-	json_key(j, "repaired");
-	json_bool(j, f->repaired);
+	json_string(j, "severity", severities[f->severity]);
+	json_string(j, "kind", f->kind);
+	json_string(j, "path", f->path);
+	json_string(j, "message", f->message);
+	json_string(j, "remedy", f->remedy);
+	json_bool(j, "repairable", f->repair != NULL);
+	json_bool(j, "repaired", f->repaired);
 	json_close(j, '}');
 }
 
 static void json_pool(struct json *j, const struct check *c)
 {
-	json_open(j, '{');
-	json_key(j, "name");
-	json_string(j, c->name);
-	json_key(j, "path");
-	json_string(j, c->survey.path);
-	json_key(j, "uuid");
-	json_string(j, c->survey.uuid);
-	json_key(j, "served");
-	json_bool(j, c->survey.served);
-	json_key(j, "volumes");
-	json_uint(j, c->counts[RECORD_VOLUME]);
-	json_key(j, "snapshots");
-	json_uint(j, c->counts[RECORD_SNAPSHOT]);
-	json_key(j, "findings");
-	json_open(j, '[');
+	json_open(j, NULL, '{');
+	json_string(j, "name", c->name);
+	json_string(j, "path", c->survey.path);
+	json_string(j, "uuid", c->survey.uuid);
+	json_bool(j, "served", c->survey.served);
+	json_uint(j, "volumes", c->counts[RECORD_VOLUME]);
+	json_uint(j, "snapshots", c->counts[RECORD_SNAPSHOT]);
+	json_open(j, "findings", '[');
 	for (size_t i = 0; i < c->count; i++)
 		json_finding(j, &c->findings[i]);
 	json_close(j, ']');
 	json_close(j, '}');
 }
 
-/* Clean text in the check's arena. */
+/* Clean text in the arena. */
 static const char *shown(const struct check *c, const char *text)
 {
-	const char *clean = text_clean(c->arena, text);
+	const char *clean = text_clean(c->args->arena, text);
 	return clean != NULL ? clean : "";
 }
 
@@ -124,8 +100,8 @@ static void print_finding(
 	text_print_wrapped(shown(c, f->message), 4, stream->columns);
 	if (f->remedy[0] != '\0' && !f->repaired) {
 		fputs("    ", stdout);
-		text_print_wrapped(shown(c, check_text((struct check *)c, "-> %s", f->remedy)), 4,
-			stream->columns);
+		text_print_wrapped(
+			shown(c, tool_text(c->args, "-> %s", f->remedy)), 4, stream->columns);
 	}
 }
 
@@ -139,9 +115,8 @@ static void print_pool(const struct check *c, const struct text_stream *stream)
 			left[c->findings[i].severity]++;
 	}
 	text_print_wrapped(
-		shown(c, check_text((struct check *)c,
-				 "pool %s at %s, read %s; volumes: %zu, snapshots: %zu", c->name,
-				 c->survey.path,
+		shown(c, tool_text(c->args, "pool %s at %s, read %s; volumes: %zu, snapshots: %zu",
+				 c->name, c->survey.path,
 				 c->survey.served ? "beside its driver" : "without a driver",
 				 c->counts[RECORD_VOLUME], c->counts[RECORD_SNAPSHOT])),
 		2, stream->columns);
@@ -149,8 +124,7 @@ static void print_pool(const struct check *c, const struct text_stream *stream)
 		print_finding(c, &c->findings[i], stream);
 	fputs("  ", stdout);
 	text_print_wrapped(
-		check_text((struct check *)c,
-			"problems: %zu, leftovers: %zu, repaired: %zu, notes: %zu",
+		tool_text(c->args, "problems: %zu, leftovers: %zu, repaired: %zu, notes: %zu",
 			left[CHECK_PROBLEM], left[CHECK_LEFTOVER], repaired, left[CHECK_NOTE]),
 		2, stream->columns);
 }
@@ -166,7 +140,7 @@ static int status_of(const struct check *c)
 		else if (c->findings[i].severity != CHECK_NOTE)
 			status = STATUS_FINDINGS;
 	}
-	return c->failed ? STATUS_FINDINGS : status;
+	return c->args->failed ? STATUS_FINDINGS : status;
 }
 
 /* The worse of two. */
@@ -177,12 +151,10 @@ static int worse(int a, int b)
 	return a == STATUS_REPAIRED || b == STATUS_REPAIRED ? STATUS_REPAIRED : STATUS_CLEAN;
 }
 
-static int run_pool(const struct check_options *o, const struct inventory_pool *pool,
+static int run_pool(struct check_options *o, const struct inventory_pool *pool,
 	const struct text_stream *stream, struct json *j)
 {
-	struct check c = {.arena = arena_new(0)};
-	if (c.arena == NULL)
-		return tool_fail(&check_command, "out of memory");
+	struct check c = {.args = &o->args};
 	check_pool(&c, pool->name, pool->path);
 	bool refused = o->repair && c.survey.served;
 	if (refused)
@@ -196,25 +168,21 @@ static int run_pool(const struct check_options *o, const struct inventory_pool *
 		json_pool(j, &c);
 	else
 		print_pool(&c, stream);
-	if (c.failed)
-		tool_fail(&check_command, "out of memory, something is left out");
 	int status = refused ? STATUS_FINDINGS : status_of(&c);
 	check_close(&c);
-	arena_unref(c.arena);
 	return status;
 }
 
 static int run(struct tool_args *args)
 {
-	const struct check_options *o = container_of(args, struct check_options, args);
+	struct check_options *o = container_of(args, struct check_options, args);
 	struct text_stream stream;
 	struct json j = {.out = stdout};
 	int status = STATUS_CLEAN;
 	text_stream_of(STDOUT_FILENO, &stream);
 	if (args->json) {
-		json_open(&j, '{');
-		json_key(&j, "pools");
-		json_open(&j, '[');
+		json_open(&j, NULL, '{');
+		json_open(&j, "pools", '[');
 	}
 	for (unsigned i = 0; i < args->pool_count; i++)
 		status = worse(status, run_pool(o, &args->pools[i], &stream, &j));
@@ -226,8 +194,16 @@ static int run(struct tool_args *args)
 	return status;
 }
 
-int tools_check_main(int argc, char *const *argv)
-{
-	struct check_options o = {0};
-	return tool_main(&check_command, argc, argv, &o.args, run);
-}
+const struct tool check_tool = {
+	.command =
+		{
+			.name = "check",
+			.summary =
+				"Reads pools, beside a driver or without one, and says everything that is wrong.\n"
+				"Nothing that holds a tenant's data is ever removed. Exit status: 0 nothing is wrong,\n"
+				"1 something is, 4 something was and all of it is repaired, 2 the command line.",
+			.options = rows,
+		},
+	.size = sizeof(struct check_options),
+	.run = run,
+};

@@ -4,7 +4,7 @@
  * it), then all of a kind against each other. Nothing is changed; what is deleted while it is
  * looked at is no finding.
  */
-#include "tools/check.h"
+#include "tools/check_objects.h"
 
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
@@ -99,17 +100,50 @@ static void look_at_sharing(
 
 static void add_unreadable(struct check *c, const char *path, int error)
 {
-	check_add(c,
-		&(struct check_finding){.kind = "ImageUnreadable",
-			.path = path,
-			.message = check_text(c, "it cannot be read: %s", strerrordesc_np(-error)),
-			.remedy = "look for errors of the disk in the kernel log; restore it "
-				  "from a snapshot where blocks are lost"});
+	check_add(c, &(struct check_finding){.kind = "ImageUnreadable",
+			     .path = path,
+			     .message = tool_text(
+				     c->args, "it cannot be read: %s", strerrordesc_np(-error)),
+			     .remedy = "look for errors of the disk in the kernel log; restore it "
+				       "from a snapshot where blocks are lost"});
 }
 
 static const struct device *device_of(const struct check *c, const struct survey_object *o)
 {
 	return devices_find(&c->devices, o->image_dev, o->image_ino);
+}
+
+static int thaw(const struct check *c, const struct device *device)
+{
+	for (size_t i = 0; i < c->devices.mount_count; i++) {
+		const struct device_mount *mount = &c->devices.mounts[i];
+		if (mount->major != device->dev.major || mount->minor != device->dev.minor)
+			continue;
+		_cleanup_fd_ int fd = open(mount->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (fd < 0)
+			return -errno;
+		/* EINVAL: it is not frozen. */
+		return ioctl(fd, FITHAW, 0) < 0 && errno != EINVAL ? -errno : 0;
+	}
+	return 0;
+}
+
+/* Ends our freeze of a mounted volume, and takes its mark away. -EBUSY: its image is attached where
+ * no mount of it is seen. */
+static int repair_freeze(struct check *c, const struct check_finding *f)
+{
+	_cleanup_fd_ int fd =
+		openat(c->survey.fds[f->dir], f->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	int r = 0;
+	/* Without the mark nobody thaws it again. Whatever holds the image's lock is a device, and
+	 * its file system may be frozen where it is not seen. */
+	if (f->device != NULL)
+		r = thaw(c, f->device);
+	else if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		r = errno == EWOULDBLOCK ? -EBUSY : -errno;
+	return r < 0 ? r : boot_mark_remove(fd, BOOT_MARK_FROZEN);
 }
 
 static void look_at_marks(struct check *c, const struct survey_object *o, int fd, const char *path)
@@ -128,7 +162,7 @@ static void look_at_marks(struct check *c, const struct survey_object *o, int fd
 					     "frozen, and its users wait"
 					   : "a snapshot was cut short; it is mounted nowhere here",
 			.remedy = "the driver thaws it at its start",
-			.repair = c->devices_known ? check_thaw : NULL,
+			.repair = c->devices_known ? repair_freeze : NULL,
 			.dir = SURVEY_VOLUMES,
 			.name = o->key,
 			.device = mount != NULL ? device : NULL});
@@ -147,17 +181,18 @@ static void look_at_file_system(
 		return;
 	}
 	if (probe.type != o->rec->fs)
-		check_add(c, &(struct check_finding){.kind = "FileSystemMissing",
-				     .path = path,
-				     .message = check_text(c, "its record says %s, it holds %s",
-					     fsimg_name(o->rec->fs),
-					     probe.found[0] != '\0' ? probe.found : "none"),
-				     .remedy = "restore it from a snapshot"});
+		check_add(
+			c, &(struct check_finding){.kind = "FileSystemMissing",
+				   .path = path,
+				   .message = tool_text(c->args, "its record says %s, it holds %s",
+					   fsimg_name(o->rec->fs),
+					   probe.found[0] != '\0' ? probe.found : "none"),
+				   .remedy = "restore it from a snapshot"});
 	else if (probe.errors)
 		check_add(c,
 			&(struct check_finding){.kind = "FileSystemErrors",
 				.path = path,
-				.message = check_text(c, "its %s is marked as having errors",
+				.message = tool_text(c->args, "its %s is marked as having errors",
 					fsimg_name(o->rec->fs)),
 				.remedy =
 					o->rec->fs == FSIMG_EXT4
@@ -174,7 +209,7 @@ static void look_at_sizes(struct check *c, const struct survey_object *o, const 
 		check_add(c,
 			&(struct check_finding){.kind = "ImageTruncated",
 				.path = path,
-				.message = check_text(c,
+				.message = tool_text(c->args,
 					"the image has %llu bytes, its record says %llu: the rest "
 					"is lost",
 					image, said),
@@ -184,7 +219,7 @@ static void look_at_sizes(struct check *c, const struct survey_object *o, const 
 			&(struct check_finding){.severity = CHECK_NOTE,
 				.kind = "ImageLarger",
 				.path = path,
-				.message = check_text(c,
+				.message = tool_text(c->args,
 					"the image has %llu bytes, its record says %llu: growing it "
 					"was cut short",
 					image, said),
@@ -193,7 +228,7 @@ static void look_at_sizes(struct check *c, const struct survey_object *o, const 
 		check_add(c,
 			&(struct check_finding){.kind = "SizeOdd",
 				.path = path,
-				.message = check_text(c,
+				.message = tool_text(c->args,
 					"its record says %llu bytes, no multiple of 1 MiB", said),
 				.remedy = "no ringvol made this: look who wrote the record"});
 	if (rec->thick && o->kind == RECORD_VOLUME && !o->truncated &&
@@ -201,7 +236,7 @@ static void look_at_sizes(struct check *c, const struct survey_object *o, const 
 		check_add(c,
 			&(struct check_finding){.kind = "ThickNotAllocated",
 				.path = path,
-				.message = check_text(c,
+				.message = tool_text(c->args,
 					"it is thick, but only %llu of %llu bytes are allocated",
 					(unsigned long long)o->allocated_bytes, said),
 				.remedy = "fallocate it while it is detached, or copy it to a new "
@@ -215,10 +250,10 @@ static void add_quarantined(struct check *c, const struct survey_object *o, cons
 	check_add(c,
 		&(struct check_finding){.kind = "Quarantined",
 			.path = path,
-			.message = check_text(c,
+			.message = tool_text(c->args,
 				"%s; its name stays taken, nobody touches it (%s on disk)", o->why,
 				size),
-			.remedy = check_text(c,
+			.remedy = tool_text(c->args,
 				"copy what is in it elsewhere, then move the file away; a copy made "
 				"without attributes (trusted.ringvol) looks like this")});
 }
@@ -226,7 +261,7 @@ static void add_quarantined(struct check *c, const struct survey_object *o, cons
 static void look_at_object(struct check *c, const struct survey_object *o)
 {
 	enum survey_dir dir = o->kind == RECORD_VOLUME ? SURVEY_VOLUMES : SURVEY_SNAPSHOTS;
-	const char *path = check_text(c, "%s/%s", survey_dir_names[dir], o->key);
+	const char *path = tool_text(c->args, "%s/%s", survey_dir_names[dir], o->key);
 	struct stat st;
 	if (o->rec == NULL) {
 		add_quarantined(c, o, path);
@@ -244,8 +279,8 @@ static void look_at_object(struct check *c, const struct survey_object *o)
 		check_add(c,
 			&(struct check_finding){.kind = "HardLinked",
 				.path = path,
-				.message = check_text(
-					c, "the image has %ju names", (uintmax_t)st.st_nlink),
+				.message = tool_text(
+					c->args, "the image has %ju names", (uintmax_t)st.st_nlink),
 				.remedy =
 					"remove the others: a deleted volume would live on there"});
 	look_at_sharing(c, o, fd, path);
@@ -273,7 +308,7 @@ static void look_for_twins(struct check *c, enum record_kind kind)
 		if (c->objects[kind][i].rec != NULL)
 			all[count++] = &c->objects[kind][i];
 	if (all == NULL) {
-		c->failed = true;
+		c->args->failed = true;
 		return;
 	}
 	qsort(all, count, sizeof(const struct survey_object *), compare_random);
@@ -281,10 +316,10 @@ static void look_for_twins(struct check *c, enum record_kind kind)
 		if (compare_random(&all[i - 1], &all[i]) == 0)
 			check_add(c,
 				&(struct check_finding){.kind = "SameRandom",
-					.path = check_text(c, "%s/%s",
+					.path = tool_text(c->args, "%s/%s",
 						kind == RECORD_VOLUME ? "volumes" : "snapshots",
 						all[i]->key),
-					.message = check_text(c,
+					.message = tool_text(c->args,
 						"it has the random part (%s) of %s: their devices "
 						"cannot be told apart",
 						all[i]->rec->random, all[i - 1]->key),

@@ -7,17 +7,18 @@
  * finding, and what the driver is about to do (trash) is a note. What cannot be read is a finding
  * like any other.
  */
-#include "tools/check.h"
+#include "tools/check_pool.h"
 
 #include "backends/dm/guard.h"
 #include "backends/loop/loop.h"
 #include "base/array.h"
 #include "base/fd.h"
+#include "tools/check_objects.h"
 #include "tools/text.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,20 @@ static const char *pool_remedy(const struct survey *s)
 	return "";
 }
 
+/* Makes a missing directory again. */
+static int repair_directory(struct check *c, const struct check_finding *f)
+{
+	int root = c->survey.fds[SURVEY_ROOT];
+	const char *name = survey_dir_names[f->dir];
+	if (mkdirat(root, name, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	/* What is there already need not be a directory. */
+	_cleanup_fd_ int fd = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	return fsync(root) < 0 ? -errno : 0;
+}
+
 /* A directory that could not be opened: made anew only where its name is free. */
 static void look_at_absent(struct check *c, enum survey_dir dir)
 {
@@ -52,14 +67,15 @@ static void look_at_absent(struct check *c, enum survey_dir dir)
 				     .path = survey_dir_names[dir],
 				     .message = "the directory is not there",
 				     .remedy = "the driver makes it",
-				     .repair = check_make_directory,
+				     .repair = repair_directory,
 				     .dir = dir});
 	else
 		check_add(c,
 			&(struct check_finding){.kind = "DirectoryUnreadable",
 				.path = survey_dir_names[dir],
-				.message = check_text(c, "it cannot be opened as a directory: %s",
-					strerrordesc_np(error)),
+				.message =
+					tool_text(c->args, "it cannot be opened as a directory: %s",
+						strerrordesc_np(error)),
 				.remedy = error == ENOTDIR || error == ELOOP
 						  ? "move away what has its name; the driver makes "
 						    "the directory"
@@ -95,9 +111,19 @@ static void add_trash(struct check *c, const char *path, const char *name)
 		&(struct check_finding){.severity = c->survey.served ? CHECK_NOTE : CHECK_LEFTOVER,
 			.kind = "TrashLeft",
 			.path = path,
-			.message = check_text(c, "deleted, and %s of it not yet given back", size),
+			.message = tool_text(
+				c->args, "deleted, and %s of it not yet given back", size),
 			.remedy = "the driver gives it back, and erases it before where that was "
 				  "asked for"});
+}
+
+/* Unlinks a file of f->dir that holds nothing of a tenant's. */
+static int repair_file(struct check *c, const struct check_finding *f)
+{
+	/* Templates are a cache, a probe's file is its own. */
+	assert(f->dir == SURVEY_TEMPLATES || f->dir == SURVEY_ROOT);
+	int dirfd = c->survey.fds[f->dir];
+	return unlinkat(dirfd, f->name, 0) < 0 || fsync(dirfd) < 0 ? -errno : 0;
 }
 
 /* A template that is not whole is made again by who needs it. */
@@ -119,9 +145,9 @@ static void look_at_template(struct check *c, const char *path, const char *name
 		check_add(c, &(struct check_finding){.severity = CHECK_LEFTOVER,
 				     .kind = "TemplateDamaged",
 				     .path = path,
-				     .message = check_text(c, "it holds no sound %s", fs),
+				     .message = tool_text(c->args, "it holds no sound %s", fs),
 				     .remedy = "the driver makes it again when it is needed",
-				     .repair = check_unlink,
+				     .repair = repair_file,
 				     .dir = SURVEY_TEMPLATES,
 				     .name = name});
 }
@@ -132,7 +158,7 @@ static int look_at_name(void *arg, const char *name)
 	struct check *c = n->c;
 	const char *path = n->dir == SURVEY_ROOT
 				   ? name
-				   : check_text(c, "%s/%s", survey_dir_names[n->dir], name);
+				   : tool_text(c->args, "%s/%s", survey_dir_names[n->dir], name);
 	if (n->dir == SURVEY_ROOT && strcmp(name, FS_PROBE_NAME) == 0) {
 		check_add(c,
 			&(struct check_finding){.severity = CHECK_LEFTOVER,
@@ -141,7 +167,7 @@ static int look_at_name(void *arg, const char *name)
 				.message =
 					"left by a driver that tried what the file system can do",
 				.remedy = "the driver removes it",
-				.repair = check_unlink,
+				.repair = repair_file,
 				.dir = SURVEY_ROOT,
 				.name = name});
 		return 0;
@@ -212,6 +238,16 @@ static bool holds_quarantined(const struct check *c)
 	return false;
 }
 
+/* Lets go of a loop device nobody uses. All devices, mounts and volumes are known. */
+static int repair_device(struct check *c, const struct check_finding *f)
+{
+	(void)c;
+	struct backend_dev dev = f->device->dev;
+	struct err err = {0};
+	int r = backend_loop_detach(&dev, &err);
+	return r == 0 && dev.attached ? -EBUSY : r;
+}
+
 static void look_at_device(struct check *c, const struct device *device)
 {
 	const struct survey_object *whose = volume_of(c, device);
@@ -226,7 +262,8 @@ static void look_at_device(struct check *c, const struct device *device)
 			&(struct check_finding){.severity = CHECK_LEFTOVER,
 				.kind = "OrphanDevice",
 				.path = device->dev.path,
-				.message = check_text(c, "bound to a volume that is no more%s%s%s",
+				.message = tool_text(c->args,
+					"bound to a volume that is no more%s%s%s",
 					quarantined ? ", or to a quarantined one" : "",
 					mount != NULL ? ", and mounted at " : "",
 					mount != NULL ? mount : ""),
@@ -236,18 +273,26 @@ static void look_at_device(struct check *c, const struct device *device)
 							: "the driver lets go of it at its start",
 				.repair = mount == NULL && !quarantined && c->devices_known &&
 							  strcmp(device->type, "loop") == 0
-						  ? check_detach
+						  ? repair_device
 						  : NULL,
 				.device = device});
 	if (o != NULL)
 		check_add(c,
 			&(struct check_finding){.kind = "DeviceOfAnotherFile",
 				.path = device->dev.path,
-				.message = check_text(c,
+				.message = tool_text(c->args,
 					"it is volume %s's by its tag, but serves another file: what "
 					"is written to it is not in the volume",
 					o->rec->name),
 				.remedy = "save what is in it, then unstage the volume"});
+}
+
+/* Removes a guard that was made half; f->name is its tag. */
+static int repair_guard(struct check *c, const struct check_finding *f)
+{
+	(void)c;
+	struct err err = {0};
+	return backend_loop_remove_stray(f->name, &err);
 }
 
 /* A guard with no loop device of ours below it: made half, or somebody has changed its loop device.
@@ -272,7 +317,7 @@ static void on_stray_guard(void *arg, const struct guard *guard)
 					  "over a loop device of ours",
 			.remedy = half ? "the driver completes it when the volume is staged"
 				       : "end what uses it, then 'dmsetup remove' it",
-			.repair = half ? check_remove_guard : NULL,
+			.repair = half ? repair_guard : NULL,
 			.name = guard->tag});
 }
 
@@ -297,12 +342,12 @@ void check_pool(struct check *c, const char *name, const char *path)
 	int r = devices_scan(&c->devices);
 	c->devices_known = r == 0;
 	if (r < 0)
-		check_add(c,
-			&(struct check_finding){.kind = "DevicesUnknown",
-				.message =
-					check_text(c, "devices and mounts cannot be looked at: %s",
-						strerrordesc_np(-r)),
-				.remedy = "run as root, on the host or in its mount namespace"});
+		check_add(
+			c, &(struct check_finding){.kind = "DevicesUnknown",
+				   .message = tool_text(c->args,
+					   "devices and mounts cannot be looked at: %s",
+					   strerrordesc_np(-r)),
+				   .remedy = "run as root, on the host or in its mount namespace"});
 	look_at_names(c);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		r = survey_objects(&c->survey, kind, &c->objects[kind], &c->counts[kind]);
@@ -320,7 +365,7 @@ void check_pool(struct check *c, const char *name, const char *path)
 	r = backend_loop_stray_guards(on_stray_guard, c);
 	if (r < 0)
 		check_add(c, &(struct check_finding){.kind = "DevicesUnknown",
-				     .message = check_text(c,
+				     .message = tool_text(c->args,
 					     "device-mapper devices cannot be looked at: %s",
 					     strerrordesc_np(-r)),
 				     .remedy = "run as root, with the host's /dev"});

@@ -9,7 +9,7 @@
 #include "backends/ublk/ublk.h"
 #include "backends/ublk/ublkc.h"
 #include "base/array.h"
-#include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,12 +6,12 @@
  * exit status is 0 when volumes can be made and mounted here, else 1. It changes nothing: what is
  * tried is tried on unnamed files and on a loop device made for it and removed again.
  */
-#include "tools/doctor.h"
+#include "tools/tool.h"
 
-#include "base/array.h"
+#include "tools/doctor_findings.h"
+#include "tools/grpc_client.h"
 #include "tools/json.h"
 #include "tools/text.h"
-#include "tools/tools.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,16 +36,6 @@ static const struct option_row rows[] = {
 	{NULL},
 };
 
-static const struct command doctor_command = {
-	.name = "doctor",
-	.summary = "Says what this node can do and what to do about the rest; changes nothing. "
-		   "Status 0:\n"
-		   "volumes can be made and mounted here; 1: they cannot. Run it as the driver is "
-		   "run: as\n"
-		   "root, and in its container where it has one.",
-	.options = rows,
-};
-
 /* ---- printing ---- */
 
 static const char *const verdicts[] = {
@@ -66,26 +56,19 @@ static bool can_run(const struct doctor *d)
 static void print_json(const struct doctor *d)
 {
 	struct json j = {.out = stdout};
-	json_open(&j, '{');
-	json_key(&j, "can_run");
-	json_bool(&j, can_run(d));
-	json_key(&j, "checks");
-	json_open(&j, '[');
+	json_open(&j, NULL, '{');
+	json_bool(&j, "can_run", can_run(d));
+	json_open(&j, "checks", '[');
 	for (size_t i = 0; i < d->count; i++) {
 		const struct doctor_finding *f = &d->findings[i];
 		j.by_line = true;
-		json_open(&j, '{');
+		json_open(&j, NULL, '{');
 		j.by_line = false;
-		json_key(&j, "check");
-		json_string(&j, f->check);
-		json_key(&j, "verdict");
-		json_string(&j, verdicts[f->verdict]);
-		json_key(&j, "needed");
-		json_bool(&j, f->needed);
-		json_key(&j, "found");
-		json_string(&j, f->found);
-		json_key(&j, "remedy");
-		json_string(&j, f->remedy);
+		json_string(&j, "check", f->check);
+		json_string(&j, "verdict", verdicts[f->verdict]);
+		json_bool(&j, "needed", f->needed);
+		json_string(&j, "found", f->found);
+		json_string(&j, "remedy", f->remedy);
 		json_close(&j, '}');
 	}
 	json_close(&j, ']');
@@ -94,7 +77,7 @@ static void print_json(const struct doctor *d)
 }
 
 static void print_finding(
-	const struct doctor *d, const struct doctor_finding *f, const struct text_stream *stream)
+	struct doctor *d, const struct doctor_finding *f, const struct text_stream *stream)
 {
 	static const char *const colours[] = {
 		[DOCTOR_OK] = "\033[32m",
@@ -120,12 +103,12 @@ static void print_finding(
 	text_print_wrapped(f->found, indent, stream->columns);
 	if (f->remedy[0] != '\0') {
 		printf("%*s", (int)indent, "");
-		text_print_wrapped(doctor_text((struct doctor *)d, "-> %s", f->remedy), indent,
-			stream->columns);
+		text_print_wrapped(
+			tool_text(&d->args, "-> %s", f->remedy), indent, stream->columns);
 	}
 }
 
-static void print_table(const struct doctor *d)
+static void print_table(struct doctor *d)
 {
 	struct text_stream stream;
 	text_stream_of(STDOUT_FILENO, &stream);
@@ -136,46 +119,96 @@ static void print_table(const struct doctor *d)
 		missing += d->findings[i].verdict == DOCTOR_MISSING;
 		unknown += d->findings[i].verdict == DOCTOR_UNKNOWN;
 	}
-	const char *not_seen =
-		unknown == 0 ? "" : doctor_text((struct doctor *)d, ", %zu unknown", unknown);
+	const char *not_seen = unknown == 0 ? "" : tool_text(&d->args, ", %zu unknown", unknown);
 	text_print_wrapped(
-		doctor_text((struct doctor *)d, "%s: %zu ok, %zu limited, %zu missing%s",
+		tool_text(&d->args, "%s: %zu ok, %zu limited, %zu missing%s",
 			can_run(d) ? "Volumes can be made and mounted here"
 				   : "No volumes can be made and mounted here",
 			d->count - limited - missing - unknown, limited, missing, not_seen),
 		0, stream.columns);
 }
 
+/* ---- the driver ---- */
+
+static void add_driver(struct doctor *d, const struct inventory *inv)
+{
+	char up[TEXT_NUMBER_BYTES];
+	unsigned unwell = 0;
+	for (size_t i = 0; i < inv->pools.count; i++)
+		unwell += ((const Ringvol__V1__Pool *)(const void *)inv->pools.at[i])->state !=
+			  RINGVOL__V1__POOL__STATE__READY;
+	text_age(inv->driver != NULL ? (uint64_t)inv->driver->uptime_seconds : 0, up);
+	doctor_add(d, unwell != 0 ? DOCTOR_LIMITED : DOCTOR_OK,
+		tool_text(&d->args, "version %s answers, up %s; pools: %zu ready, %u not",
+			inv->driver != NULL ? inventory_str(inv->driver->version) : "?", up,
+			inv->pools.count - unwell, unwell),
+		unwell != 0 ? "ringvol ls says why" : "");
+}
+
+static void look_at_driver(struct doctor *d)
+{
+	Ringvol__V1__ListRequest__Kind kinds[] = {
+		RINGVOL__V1__LIST_REQUEST__KIND__DRIVER, RINGVOL__V1__LIST_REQUEST__KIND__POOLS};
+	Ringvol__V1__ListRequest request = RINGVOL__V1__LIST_REQUEST__INIT;
+	struct grpc_client *client = NULL;
+	struct inventory inv = {0};
+	struct err err = {0};
+	request.kinds = kinds;
+	request.n_kinds = 2;
+	int r = grpc_client_open(&client, d->args.endpoint, &err);
+	if (r == 0)
+		r = inventory_ask(&inv, client, &request, &err);
+	if (r == 0)
+		add_driver(d, &inv);
+	else if (client == NULL && err.code == ERR_UNAVAILABLE)
+		doctor_add(d, DOCTOR_MISSING, err.message,
+			"ringvol serve, or systemctl start ringvol; --endpoint, if it is elsewhere");
+	else
+		doctor_add(d, DOCTOR_LIMITED, err.message,
+			"see its log; --endpoint, if it is another");
+	grpc_client_close(client);
+	inventory_free(&inv);
+}
+
+/* ---- all of it ---- */
+
+static const struct doctor_check driver_checks[] = {
+	{"driver", false, look_at_driver},
+	{NULL},
+};
+
+static const struct doctor_check *const checks[] = {doctor_kernel_checks, doctor_pools_checks,
+	doctor_kinds_checks, doctor_process_checks, doctor_node_checks, driver_checks};
+
 static int run(struct tool_args *args)
 {
 	struct doctor *d = container_of(args, struct doctor, args);
-	doctor_kernel(d);
-	doctor_capabilities(d);
-	doctor_io_uring(d);
-	doctor_loop(d);
-	doctor_pools(d);
-	doctor_tools(d);
-	doctor_file_systems(d);
-	doctor_device_mapper(d);
-	doctor_ublk(d);
-	doctor_probes(d);
-	doctor_limits(d);
-	doctor_kubelet(d);
-	doctor_node(d);
-	doctor_driver(d);
+	for (unsigned i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
+		for (const struct doctor_check *check = checks[i]; check->look != NULL; check++) {
+			doctor_begin(d, check->name, check->needed);
+			check->look(d);
+		}
 	if (args->json)
 		print_json(d);
 	else
 		print_table(d);
-	if (d->failed)
-		tool_fail(&doctor_command, "out of memory, something is left out");
-	int status = can_run(d) && !d->failed ? 0 : TOOL_FAILED;
+	int status = can_run(d) ? 0 : TOOL_FAILED;
 	free(d->findings);
 	return status;
 }
 
-int tools_doctor_main(int argc, char *const *argv)
-{
-	struct doctor d = {0};
-	return tool_main(&doctor_command, argc, argv, &d.args, run);
-}
+const struct tool doctor_tool = {
+	.command =
+		{
+			.name = "doctor",
+			.summary =
+				"Says what this node can do and what to do about the rest; changes nothing. "
+				"Status 0:\n"
+				"volumes can be made and mounted here; 1: they cannot. Run it as the driver is "
+				"run: as\n"
+				"root, and in its container where it has one.",
+			.options = rows,
+		},
+	.size = sizeof(struct doctor),
+	.run = run,
+};

@@ -1,37 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernel has and allows: io_uring, file systems, ublk, BPF, and the capabilities we run
- * with. Features are tried, versions only told.
+ * What the kernel gives a process that runs here: capabilities, io_uring, memory and files, and
+ * mounts that others see. Features are tried, versions only told.
  */
-#include "tools/doctor.h"
+#include "tools/doctor_findings.h"
 
-#include "backends/dm/dm.h"
-#include "backends/ublk/ublk_ctl.h"
 #include "base/fd.h"
-#include "probes/probes.h"
-#include "reactor/ring.h"
 #include "reactor/ring_uring.h"
+#include "tools/text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 
-static bool has(const struct doctor *d, unsigned capability)
-{
-	return (d->capabilities >> capability & 1) != 0;
-}
+enum {
+	FILES_WANTED = 65536,
+	/* mkfs and fsck of large volumes run within the driver's limit. */
+	MEMORY_WANTED = 128 << 20,
+	MEMORY_NEEDED = 32 << 20,
+};
 
-void doctor_kernel(struct doctor *d)
+static void look_at_kernel(struct doctor *d)
 {
 	struct utsname name;
 	if (uname(&name) < 0)
 		return;
-	doctor_add(d, "kernel", DOCTOR_OK, false,
-		doctor_text(d, "%s %s, %s", name.sysname, name.release, name.machine), "");
+	doctor_add(d, DOCTOR_OK,
+		tool_text(&d->args, "%s %s, %s", name.sysname, name.release, name.machine), "");
 }
 
 /* ---- capabilities ---- */
@@ -51,7 +54,7 @@ static void status_line(const char *name, char *ret, size_t cap)
 	snprintf(ret, cap, "%.*s", (int)strcspn(line, "\n"), line);
 }
 
-void doctor_capabilities(struct doctor *d)
+static void look_at_capabilities(struct doctor *d)
 {
 	static const struct {
 		unsigned number;
@@ -74,27 +77,26 @@ void doctor_capabilities(struct doctor *d)
 	enum doctor_verdict verdict = DOCTOR_OK;
 	const char *without = "", *names = "";
 	for (unsigned i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-		if (has(d, wanted[i].number))
+		if ((d->capabilities >> wanted[i].number & 1) != 0)
 			continue;
-		names = doctor_text(
-			d, "%s%sCAP_%s", names, names[0] != '\0' ? ", " : "", wanted[i].name);
-		without = doctor_text(
-			d, "%s%s%s", without, without[0] != '\0' ? "; " : "", wanted[i].without);
+		names = tool_text(&d->args, "%s%sCAP_%s", names, names[0] != '\0' ? ", " : "",
+			wanted[i].name);
+		without = tool_text(&d->args, "%s%s%s", without, without[0] != '\0' ? "; " : "",
+			wanted[i].without);
 		if (verdict != DOCTOR_MISSING)
 			verdict = wanted[i].needed ? DOCTOR_MISSING : DOCTOR_LIMITED;
 	}
 	if (verdict == DOCTOR_OK)
-		doctor_add(d, "capabilities", DOCTOR_OK, true, "all that are used", "");
+		doctor_add(d, DOCTOR_OK, "all that are used", "");
 	else
-		doctor_add(d, "capabilities", verdict, true,
-			doctor_text(d, "no %s: %s", names, without),
+		doctor_add(d, verdict, tool_text(&d->args, "no %s: %s", names, without),
 			"run as root; in a container, privileged; under systemd, as in "
 			"deploy/ringvol.service");
 }
 
 /* ---- io_uring ---- */
 
-void doctor_io_uring(struct doctor *d)
+static void look_at_io_uring(struct doctor *d)
 {
 	struct ring *ring = NULL;
 	struct err err = {0};
@@ -105,8 +107,8 @@ void doctor_io_uring(struct doctor *d)
 		ring_open_why(r, &err);
 		/* The message is "what: remedy". */
 		const char *remedy = strstr(err.message, ": ");
-		doctor_add(d, "io_uring", DOCTOR_MISSING, true,
-			doctor_text(d, "%.*s%s",
+		doctor_add(d, DOCTOR_MISSING,
+			tool_text(&d->args, "%.*s%s",
 				remedy != NULL ? (int)(remedy - err.message)
 					       : (int)strlen(err.message),
 				err.message, seccomp[0] == '2' ? " (a seccomp filter is on)" : ""),
@@ -114,225 +116,160 @@ void doctor_io_uring(struct doctor *d)
 		return;
 	}
 	const struct ring_features *f = ring_features(ring);
-	const char *missing = doctor_text(d, "%s%s%s%s", f->defer_taskrun ? "" : " DEFER_TASKRUN",
-		f->multishot_accept ? "" : " accept", f->multishot_recv ? "" : " multishot receive",
-		f->buf_ring ? "" : " buffer rings");
+	const char *missing = tool_text(&d->args, "%s%s%s%s",
+		f->defer_taskrun ? "" : " DEFER_TASKRUN", f->multishot_accept ? "" : " accept",
+		f->multishot_recv ? "" : " multishot receive", f->buf_ring ? "" : " buffer rings");
 	if (missing[0] == '\0')
-		doctor_add(d, "io_uring", DOCTOR_OK, true, "with all that is used", "");
+		doctor_add(d, DOCTOR_OK, "with all that is used", "");
 	else
-		doctor_add(d, "io_uring", DOCTOR_LIMITED, true,
-			doctor_text(d, "without%s: slower", missing), "a kernel from 6.1 on");
+		doctor_add(d, DOCTOR_LIMITED, tool_text(&d->args, "without%s: slower", missing),
+			"a kernel from 6.1 on");
 	ring_close(ring);
 }
 
-/* ---- modules ---- */
+/* ---- limits ---- */
 
-/* Whether the kernel has it, as a module or built in: "xfs". Unknown where the host's modules
- * cannot be seen. */
-enum module { MODULE_THERE, MODULE_NOT_THERE, MODULE_UNKNOWN };
-
-static enum module find_module(const char *name)
+/* The least limit of our cgroup and those above it; UINT64_MAX without one. */
+static uint64_t limit_along(const char *root, const char *path, const char *file)
 {
-	static const char *const lists[] = {"modules.dep", "modules.builtin"};
-	struct utsname uts;
-	if (uname(&uts) < 0)
-		return MODULE_UNKNOWN;
-	enum module answer = MODULE_UNKNOWN;
-	for (unsigned i = 0; i < 2; i++) {
-		char path[256], line[4096], file[64];
-		snprintf(path, sizeof(path), "/lib/modules/%s/%s", uts.release, lists[i]);
-		snprintf(file, sizeof(file), "/%s.ko", name);
-		FILE *list = fopen(path, "re");
-		if (list == NULL)
-			continue;
-		answer = answer == MODULE_UNKNOWN ? MODULE_NOT_THERE : answer;
-		while (answer != MODULE_THERE && fgets(line, sizeof(line), list) != NULL) {
-			line[strcspn(line, ":\n")] = '\0';
-			const char *at = strstr(line, file);
-			if (at != NULL && (at[strlen(file)] == '\0' || at[strlen(file)] == '.'))
-				answer = MODULE_THERE;
+	uint64_t least = UINT64_MAX;
+	char at[PATH_MAX], name[PATH_MAX + 64], text[64];
+	snprintf(at, sizeof(at), "%s", path);
+	for (;;) {
+		snprintf(name, sizeof(name), "%s%s/%s", root, strcmp(at, "/") == 0 ? "" : at, file);
+		if (fd_read_file(AT_FDCWD, name, text, sizeof(text)) > 0 &&
+			isdigit((unsigned char)text[0])) {
+			uint64_t limit = strtoull(text, NULL, 10);
+			least = limit < least ? limit : least;
 		}
-		fclose(list);
+		char *slash = strrchr(at, '/');
+		if (slash == NULL || at[1] == '\0')
+			return least;
+		slash[slash == at ? 1 : 0] = '\0';
 	}
-	return answer;
 }
 
-void doctor_file_systems(struct doctor *d)
+static uint64_t memory_limit(void)
 {
-	static const char *const names[] = {"ext4", "xfs", "btrfs"};
-	char text[8192] = "", want[16];
-	(void)fd_read_file(AT_FDCWD, "/proc/filesystems", text, sizeof(text));
-	const char *there = "", *absent = "", *unknown = "";
-	for (unsigned i = 0; i < 3; i++) {
-		snprintf(want, sizeof(want), "\t%s\n", names[i]);
-		enum module module =
-			strstr(text, want) != NULL ? MODULE_THERE : find_module(names[i]);
-		const char **list = module == MODULE_THERE       ? &there
-				    : module == MODULE_NOT_THERE ? &absent
-								 : &unknown;
-		*list = doctor_text(d, "%s%s%s", *list, (*list)[0] != '\0' ? ", " : "", names[i]);
+	char text[4096], *save = NULL;
+	if (fd_read_file(AT_FDCWD, "/proc/self/cgroup", text, sizeof(text)) < 0)
+		return UINT64_MAX;
+	uint64_t least = UINT64_MAX;
+	for (char *line = strtok_r(text, "\n", &save); line != NULL;
+		line = strtok_r(NULL, "\n", &save)) {
+		uint64_t limit = UINT64_MAX;
+		char *v1 = strstr(line, ":memory:");
+		if (strncmp(line, "0::", 3) == 0)
+			limit = limit_along("/sys/fs/cgroup", line + 3, "memory.max");
+		else if (v1 != NULL)
+			limit = limit_along("/sys/fs/cgroup/memory", v1 + strlen(":memory:"),
+				"memory.limit_in_bytes");
+		least = limit < least ? limit : least;
 	}
-	if (absent[0] == '\0' && unknown[0] == '\0') {
-		doctor_add(d, "file systems", DOCTOR_OK, false,
-			doctor_text(d, "the kernel has %s", there), "");
+	/* cgroup v1 says "no limit" by a number no machine has. */
+	return least >= (uint64_t)1 << 60 ? UINT64_MAX : least;
+}
+
+static void look_at_memory(struct doctor *d)
+{
+	char text[TEXT_NUMBER_BYTES];
+	uint64_t limit = memory_limit();
+	if (limit == UINT64_MAX) {
+		doctor_add(d, DOCTOR_OK, "no limit of the control group", "");
 		return;
 	}
-	doctor_add(d, "file systems", DOCTOR_LIMITED, false,
-		doctor_text(d, "the kernel has %s%s%s%s%s",
-			there[0] != '\0' ? there : "none loaded", absent[0] != '\0' ? "; not " : "",
-			absent, unknown[0] != '\0' ? "; perhaps as modules " : "", unknown),
-		absent[0] != '\0' ? "volumes of that type cannot be mounted: use another, or a "
-				    "kernel with the module"
-				  : "nothing, if the host has the modules: mounting loads them");
+	text_size(limit, text);
+	doctor_add(d, limit < MEMORY_WANTED ? DOCTOR_LIMITED : DOCTOR_OK,
+		tool_text(&d->args, "the control group's limit is %s", text),
+		limit < MEMORY_NEEDED
+			? "at least 32M for the driver alone; 128M, as mkfs and fsck count too"
+		: limit < MEMORY_WANTED ? "128M, as mkfs and fsck of large volumes count too"
+					: "");
 }
 
-/* ---- device mapper ---- */
-
-static void add_no_device_mapper(struct doctor *d)
+static void look_at_files(struct doctor *d)
 {
-	bool loaded = access("/sys/class/misc/device-mapper", F_OK) == 0;
-	enum module module = find_module("dm-mod");
-	if (loaded)
-		doctor_add(d, "device mapper", DOCTOR_LIMITED, false,
-			"it is in the kernel, but " DM_CONTROL_PATH
-			" is not here: raw block volumes are refused",
-			"give the container the host's /dev");
-	else if (module == MODULE_THERE)
-		doctor_add(d, "device mapper", DOCTOR_LIMITED, false,
-			"the module is there, not loaded: raw block volumes are refused",
-			"modprobe dm_mod");
-	else
-		doctor_add(d, "device mapper", DOCTOR_MISSING, false,
-			module == MODULE_NOT_THERE
-				? "this kernel has no module dm-mod: raw block volumes are refused"
-				: "no " DM_CONTROL_PATH ": raw block volumes are refused",
-			"modprobe dm_mod, or a kernel with it; 'device: ublk' needs none; or "
-			"accept that pods hold loop nodes (ringvol serve --block-on-loop)");
+	struct rlimit files = {0};
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+		return;
+	/* The driver raises its own to the hard limit. */
+	bool enough = files.rlim_max == RLIM_INFINITY || files.rlim_max >= FILES_WANTED;
+	doctor_add(d, enough ? DOCTOR_OK : DOCTOR_LIMITED,
+		files.rlim_max == RLIM_INFINITY
+			? "no limit"
+			: tool_text(&d->args, "%llu at most", (unsigned long long)files.rlim_max),
+		enough ? ""
+		       : "LimitNOFILE=1048576 (systemd), --ulimit nofile (container): many volumes "
+			 "and calls at once need more");
 }
 
-/* Opening it loads the module, where the node is there and kmod can. */
-void doctor_device_mapper(struct doctor *d)
+/* ---- kubelet ---- */
+
+/* Whether mounts below path are seen by others: the mount it lies on is shared. */
+static bool is_shared(const char *path)
 {
-	struct dm dm;
-	int r = dm_open(&dm, DM_CONTROL_PATH);
-	if (r == 0) {
-		dm_close(&dm);
-		doctor_add(d, "device mapper", DOCTOR_OK, false,
-			"pods with raw block volumes hold no loop node", "");
-	} else if (r == -ENOENT || r == -ENXIO || r == -ENODEV) {
-		add_no_device_mapper(d);
-	} else {
-		doctor_add(d, "device mapper", DOCTOR_LIMITED, false,
-			doctor_text(d,
-				DM_CONTROL_PATH " answers: %s: raw block volumes are refused",
-				strerrordesc_np(-r)),
-			"run as root, with the device allowed (deploy/ringvol.service)");
+	FILE *file = fopen("/proc/self/mountinfo", "re");
+	char *line = NULL;
+	size_t cap = 0, best = 0;
+	bool shared = false;
+	while (file != NULL && getline(&line, &cap, file) > 0) {
+		char *save = NULL, *field = strtok_r(line, " ", &save);
+		for (unsigned i = 1; field != NULL && i < 5; i++)
+			field = strtok_r(NULL, " ", &save);
+		if (field == NULL)
+			continue;
+		size_t len = strcmp(field, "/") == 0 ? 0 : strlen(field);
+		/* The last one of a path hides those before it. */
+		if (len < best || strncmp(path, field, len) != 0 ||
+			(path[len] != '/' && path[len] != '\0'))
+			continue;
+		best = len;
+		shared = false;
+		strtok_r(NULL, " ", &save); /* mount options */
+		while ((field = strtok_r(NULL, " ", &save)) != NULL && strcmp(field, "-") != 0)
+			shared = shared || strncmp(field, "shared:", 7) == 0;
 	}
+	free(line);
+	if (file != NULL)
+		fclose(file);
+	return shared;
 }
 
-/* ---- ublk ---- */
+static void look_at_kubelet(struct doctor *d)
+{
+	char *real = realpath(d->kubelet_root, NULL);
+	if (real == NULL) {
+		doctor_add(d, DOCTOR_MISSING,
+			tool_text(&d->args, "%s: %s", d->kubelet_root, strerrordesc_np(errno)),
+			"nothing, unless this is a Kubernetes node: then mount its directory into "
+			"the container, or name it with --kubelet-root");
+		return;
+	}
+	const char *found = strcmp(real, d->kubelet_root) == 0
+				    ? tool_text(&d->args, "%s", real)
+				    : tool_text(&d->args, "%s, which is %s", d->kubelet_root, real);
+	if (is_shared(real))
+		doctor_add(d, DOCTOR_OK,
+			tool_text(&d->args, "%s; mounts below it are shared", found), "");
+	else
+		doctor_add(d, DOCTOR_LIMITED,
+			tool_text(&d->args, "%s; mounts below it stay in this mount namespace",
+				found),
+			"mountPropagation: Bidirectional for the driver's container; on the host, "
+			"mount --make-rshared /");
+	free(real);
+}
 
-struct ublk_ask {
-	struct ublk_ctl_call call;
-	bool ended;
-	int res;
+const struct doctor_check doctor_kernel_checks[] = {
+	{"kernel", false, look_at_kernel},
+	{"capabilities", true, look_at_capabilities},
+	{"io_uring", true, look_at_io_uring},
+	{NULL},
 };
 
-static void on_features(struct ublk_ctl_call *call, int res)
-{
-	struct ublk_ask *ask = container_of(call, struct ublk_ask, call);
-	ask->ended = true;
-	ask->res = res;
-}
-
-/* 0, or -errno; the call's bound ends it whatever the kernel does. */
-static int ask_features(uint64_t *ret)
-{
-	struct ring *ring = NULL;
-	struct ublk_ctl *ctl = NULL;
-	struct ublk_ask ask = {.call = {.command = UBLK_ABI_GET_FEATURES,
-				       .dev_id = UINT32_MAX,
-				       .on_end = on_features}};
-	int r = ring_open(&ring, &(struct ring_config){0});
-	if (r < 0)
-		return r;
-	r = ublk_ctl_open(&ctl, &(struct ublk_ctl_config){.ring = ring, .bound_ms = 2000});
-	if (r == 0)
-		ublk_ctl_submit(ctl, &ask.call);
-	while (r == 0 && !ask.ended)
-		r = ring_turn(ring, true);
-	ublk_ctl_close(ctl);
-	ring_close(ring);
-	if (r == 0)
-		r = ask.res;
-	*ret = ask.call.features;
-	return r < 0 ? r : 0;
-}
-
-static void add_features(struct doctor *d, uint64_t features)
-{
-	const uint64_t recovery = UBLK_ABI_F_RECOVERY | UBLK_ABI_F_RECOVERY_REISSUE;
-	const char *found = doctor_text(d, "features 0x%llx", (unsigned long long)features);
-	if ((features & recovery) == recovery)
-		doctor_add(d, "ublk", DOCTOR_OK, false,
-			doctor_text(d, "%s, with user recovery", found), "");
-	else
-		doctor_add(d, "ublk", DOCTOR_LIMITED, false,
-			doctor_text(
-				d, "%s, without user recovery: ublk volumes are refused", found),
-			"a kernel from 6.5 on; loop volumes are not concerned");
-}
-
-void doctor_ublk(struct doctor *d)
-{
-	uint64_t features = 0;
-	if (access("/dev/ublk-control", F_OK) == 0) {
-		int r = ask_features(&features);
-		if (r == 0)
-			add_features(d, features);
-		else
-			doctor_add(d, "ublk", DOCTOR_LIMITED, false,
-				doctor_text(
-					d, "/dev/ublk-control answers: %s", strerrordesc_np(-r)),
-				r == -EPERM || r == -EACCES
-					? "run it as root, with the device allowed"
-					: "see the kernel log; loop volumes are not concerned");
-		return;
-	}
-	bool loaded = access("/sys/module/ublk_drv", F_OK) == 0;
-	enum module module = loaded ? MODULE_THERE : find_module("ublk_drv");
-	if (loaded)
-		doctor_add(d, "ublk", DOCTOR_LIMITED, false,
-			"the module is loaded, but /dev/ublk-control is not here",
-			"give the container the host's /dev");
-	else if (module == MODULE_THERE)
-		doctor_add(d, "ublk", DOCTOR_LIMITED, false, "the module is there, not loaded",
-			"modprobe ublk_drv, if volumes with 'device: ublk' are wanted");
-	else
-		doctor_add(d, "ublk", DOCTOR_MISSING, false,
-			module == MODULE_NOT_THERE ? "this kernel has no module ublk_drv"
-						   : "no /dev/ublk-control",
-			"a kernel with ublk_drv (6.5 or newer), if volumes with 'device: ublk' are "
-			"wanted; 'device: loop' needs nothing of it");
-}
-
-/* ---- BPF ---- */
-
-void doctor_probes(struct doctor *d)
-{
-	char why[PROBES_WHY_MAX] = "";
-	if (probes_try(why) == 0) {
-		doctor_add(d, "BPF probes", DOCTOR_OK, false,
-			"they load: latency and I/O errors are known for each volume", "");
-		return;
-	}
-	/* The message is "what: remedy". */
-	const char *remedy = strstr(why, ": ");
-	int len = remedy != NULL ? (int)(remedy - why) : (int)strlen(why);
-	doctor_add(d, "BPF probes", DOCTOR_LIMITED, false,
-		doctor_text(d,
-			"%.*s; of volumes operations and bytes are known, latency and I/O "
-			"errors are not",
-			len, why),
-		remedy != NULL ? remedy + 2 : "see the driver's log");
-}
+const struct doctor_check doctor_process_checks[] = {
+	{"memory", false, look_at_memory},
+	{"open files", false, look_at_files},
+	{"kubelet", false, look_at_kubelet},
+	{NULL},
+};

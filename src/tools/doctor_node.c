@@ -6,7 +6,7 @@
  * A container does not see the node's files. There, what udev left in /dev tells: a device of ours
  * that has a link in /dev/disk was probed. What leaves no trace there is said to be unknown.
  */
-#include "tools/doctor.h"
+#include "tools/doctor_node.h"
 
 #include "base/fd.h"
 #include "tools/devices.h"
@@ -125,6 +125,7 @@ static uint64_t probed(const struct doctor_node *node)
 
 static enum udev look_at_udev(struct doctor *d, const struct doctor_node *node)
 {
+	doctor_begin(d, "udev", false);
 	static const char *const signs[] = {"/run/udev/control", "/dev/disk/by-diskseq",
 		"/dev/disk/by-uuid", "/dev/disk/by-id", NULL};
 	static const char install[] =
@@ -134,8 +135,8 @@ static enum udev look_at_udev(struct doctor *d, const struct doctor_node *node)
 	     late = rules_there(node, "62-ringvol.rules");
 	uint64_t seq = probed(node);
 	if (seq != 0) {
-		doctor_add(d, "udev", DOCTOR_LIMITED, false,
-			doctor_text(d,
+		doctor_add(d, DOCTOR_LIMITED,
+			tool_text(&d->args,
 				"udev probes volumes: /dev/disk/by-diskseq/%" PRIu64
 				" is one of ours%s",
 				seq,
@@ -144,28 +145,28 @@ static enum udev look_at_udev(struct doctor *d, const struct doctor_node *node)
 		return UDEV_PROBES;
 	}
 	if (!any_there(node, signs)) {
-		doctor_add(d, "udev", DOCTOR_OK, false, "not on this node: nothing probes volumes",
-			"");
+		doctor_add(d, DOCTOR_OK, "not on this node: nothing probes volumes", "");
 		return UDEV_NONE;
 	}
 	if (node->own && early && late) {
-		doctor_add(d, "udev", DOCTOR_OK, false, "its rules leave volumes alone", "");
+		doctor_add(d, DOCTOR_OK, "its rules leave volumes alone", "");
 		return UDEV_KEPT;
 	}
 	if (node->own) {
-		doctor_add(d, "udev", DOCTOR_LIMITED, false,
-			doctor_text(d, "no %s: what a tenant writes is probed and acted upon",
+		doctor_add(d, DOCTOR_LIMITED,
+			tool_text(&d->args, "no %s: what a tenant writes is probed and acted upon",
 				early ? "62-ringvol.rules" : "10-ringvol.rules"),
 			install);
 		return UDEV_PROBES;
 	}
 	if (node->count > 0 && there(node, "/dev/disk/by-diskseq")) {
-		doctor_add(d, "udev", DOCTOR_OK, false,
-			doctor_text(d, "none of the %zu devices in use was probed", node->count),
+		doctor_add(d, DOCTOR_OK,
+			tool_text(
+				&d->args, "none of the %zu devices in use was probed", node->count),
 			"");
 		return UDEV_KEPT;
 	}
-	doctor_add(d, "udev", DOCTOR_UNKNOWN, false, unseen, ask_the_node);
+	doctor_add(d, DOCTOR_UNKNOWN, unseen, ask_the_node);
 	return UDEV_UNSEEN;
 }
 
@@ -173,20 +174,21 @@ static enum udev look_at_udev(struct doctor *d, const struct doctor_node *node)
 
 static void look_at_lvm(struct doctor *d, const struct doctor_node *node)
 {
+	doctor_begin(d, "lvm", false);
 	static const char *const programs[] = {"/usr/sbin/lvm", "/sbin/lvm", NULL};
 	/* The local file wins. */
 	static const char *const files[] = {"/etc/lvm/lvmlocal.conf", "/etc/lvm/lvm.conf", NULL};
 	if (!any_there(node, programs)) {
-		doctor_add(d, "lvm", DOCTOR_OK, false, "not on this node", "");
+		doctor_add(d, DOCTOR_OK, "not on this node", "");
 		return;
 	}
 	if (ask_each(node, files, doctor_conf_lvm_filter) == DOCTOR_CONF_LEAVES)
-		doctor_add(d, "lvm", DOCTOR_OK, false, "global_filter leaves volumes alone", "");
+		doctor_add(d, DOCTOR_OK, "global_filter leaves volumes alone", "");
 	else if (ask_each(node, files, doctor_conf_lvm_devices_file) == DOCTOR_CONF_LEAVES &&
 		 there(node, "/etc/lvm/devices/system.devices"))
-		doctor_add(d, "lvm", DOCTOR_OK, false, "it uses the devices of its list alone", "");
+		doctor_add(d, DOCTOR_OK, "it uses the devices of its list alone", "");
 	else
-		doctor_add(d, "lvm", DOCTOR_LIMITED, false,
+		doctor_add(d, DOCTOR_LIMITED,
 			"it takes a physical volume that a tenant wrote for one of the node's",
 			"put global_filter of deploy/host/lvm/lvmlocal.conf into "
 			"/etc/lvm/lvmlocal.conf (docs/host.md)");
@@ -194,15 +196,16 @@ static void look_at_lvm(struct doctor *d, const struct doctor_node *node)
 
 static void look_at_md(struct doctor *d, const struct doctor_node *node)
 {
+	doctor_begin(d, "md", false);
 	static const char *const programs[] = {"/usr/sbin/mdadm", "/sbin/mdadm", NULL};
 	static const char *const files[] = {"/etc/mdadm/mdadm.conf", "/etc/mdadm.conf",
 		"/etc/mdadm/mdadm.conf.d", "/etc/mdadm.conf.d", NULL};
 	if (!any_there(node, programs))
-		doctor_add(d, "md", DOCTOR_OK, false, "mdadm is not on this node", "");
+		doctor_add(d, DOCTOR_OK, "mdadm is not on this node", "");
 	else if (ask_each(node, files, doctor_conf_md) == DOCTOR_CONF_LEAVES)
-		doctor_add(d, "md", DOCTOR_OK, false, "mdadm assembles what it has a line for", "");
+		doctor_add(d, DOCTOR_OK, "mdadm assembles what it has a line for", "");
 	else
-		doctor_add(d, "md", DOCTOR_LIMITED, false,
+		doctor_add(d, DOCTOR_LIMITED,
 			"mdadm --assemble --scan makes an array of what a tenant wrote",
 			"list the node's arrays in mdadm.conf, then install "
 			"deploy/host/mdadm/ringvol.conf in /etc/mdadm/mdadm.conf.d (docs/host.md)");
@@ -210,34 +213,34 @@ static void look_at_md(struct doctor *d, const struct doctor_node *node)
 
 static void look_at_multipath(struct doctor *d, const struct doctor_node *node)
 {
+	doctor_begin(d, "multipath", false);
 	static const char *const programs[] = {
 		"/usr/sbin/multipathd", "/sbin/multipathd", "/etc/multipath.conf", NULL};
 	static const char *const files[] = {"/etc/multipath.conf", "/etc/multipath/conf.d", NULL};
 	if (!any_there(node, programs))
-		doctor_add(d, "multipath", DOCTOR_OK, false, "not on this node", "");
+		doctor_add(d, DOCTOR_OK, "not on this node", "");
 	else if (ask_each(node, files, doctor_conf_multipath) == DOCTOR_CONF_TAKES)
-		doctor_add(d, "multipath", DOCTOR_LIMITED, false,
-			"blacklist_exceptions takes devices of volumes",
+		doctor_add(d, DOCTOR_LIMITED, "blacklist_exceptions takes devices of volumes",
 			"take loop, ublkb and dm devices out of blacklist_exceptions");
 	else if (there(node, "/etc/multipath/conf.d/ringvol.conf"))
-		doctor_add(d, "multipath", DOCTOR_OK, false, "its blacklist has our devices", "");
+		doctor_add(d, DOCTOR_OK, "its blacklist has our devices", "");
 	else
-		doctor_add(d, "multipath", DOCTOR_OK, false,
-			"by default it takes SCSI, DASD and NVMe disks alone", "");
+		doctor_add(d, DOCTOR_OK, "by default it takes SCSI, DASD and NVMe disks alone", "");
 }
 
 /* The kernel learns of a btrfs from udev's rule, or from `btrfs device scan`. */
 static void look_at_btrfs(struct doctor *d, const struct doctor_node *node, enum udev udev)
 {
+	doctor_begin(d, "btrfs", false);
 	static const char found[] = "no rule shows volumes to the kernel's btrfs";
 	if (!there(node, "/sys/fs/btrfs") && !there(node, "/dev/btrfs-control"))
-		doctor_add(d, "btrfs", DOCTOR_OK, false, "the kernel has not loaded it", "");
+		doctor_add(d, DOCTOR_OK, "the kernel has not loaded it", "");
 	else if (udev == UDEV_KEPT || udev == UDEV_NONE)
-		doctor_add(d, "btrfs", DOCTOR_OK, false, found, "");
+		doctor_add(d, DOCTOR_OK, found, "");
 	else if (udev == UDEV_UNSEEN)
-		doctor_add(d, "btrfs", DOCTOR_UNKNOWN, false, unseen, ask_the_node);
+		doctor_add(d, DOCTOR_UNKNOWN, unseen, ask_the_node);
 	else
-		doctor_add(d, "btrfs", DOCTOR_LIMITED, false,
+		doctor_add(d, DOCTOR_LIMITED,
 			"udev shows the kernel each btrfs that a tenant wrote",
 			"install the rules as for udev; then btrfs device scan --forget DEVICE");
 }
@@ -253,8 +256,10 @@ void doctor_node_look(struct doctor *d, const struct doctor_node *node)
 		return;
 	}
 	static const char *const checks[] = {"lvm", "md", "multipath"};
-	for (unsigned i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
-		doctor_add(d, checks[i], DOCTOR_UNKNOWN, false, unseen, ask_the_node);
+	for (unsigned i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+		doctor_begin(d, checks[i], false);
+		doctor_add(d, DOCTOR_UNKNOWN, unseen, ask_the_node);
+	}
 }
 
 /* ---- this machine ---- */
@@ -282,7 +287,7 @@ static uint64_t diskseq_of(const struct device *dev)
 	return fd_read_file(AT_FDCWD, path, text, sizeof(text)) > 0 ? strtoull(text, NULL, 10) : 0;
 }
 
-void doctor_node(struct doctor *d)
+static void look_at_node(struct doctor *d)
 {
 	struct doctor_node node = {.root = "", .own = on_the_node()};
 	struct devices devices = {0};
@@ -298,3 +303,8 @@ void doctor_node(struct doctor *d)
 	free(seqs);
 	devices_free(&devices);
 }
+
+const struct doctor_check doctor_node_checks[] = {
+	{"node", false, look_at_node},
+	{NULL},
+};

@@ -6,7 +6,7 @@
  * How it can fail: devices are not allowed, or their nodes do not appear in /dev; a pool is
  * missing, sick or read-only; the system has no unnamed files in memory. Each is a finding.
  */
-#include "tools/doctor.h"
+#include "tools/doctor_findings.h"
 
 #include "base/fd.h"
 #include "base/when.h"
@@ -92,7 +92,7 @@ static int try_loop(int image, uint32_t block_size, bool *ret_direct_io)
 	return r;
 }
 
-void doctor_loop(struct doctor *d)
+static void look_at_loop(struct doctor *d)
 {
 	bool direct_io;
 	_cleanup_fd_ int image = memfd_create("ringvol-doctor", MFD_CLOEXEC);
@@ -100,18 +100,16 @@ void doctor_loop(struct doctor *d)
 							     : try_loop(image, 512, &direct_io);
 	d->loop_usable = r == 0;
 	if (r == 0)
-		doctor_add(
-			d, "loop devices", DOCTOR_OK, true, "one was made, used and removed", "");
+		doctor_add(d, DOCTOR_OK, "one was made, used and removed", "");
 	else if (r == -ENODEV)
-		doctor_add(d, "loop devices", DOCTOR_MISSING, true, "there is no /dev/loop-control",
+		doctor_add(d, DOCTOR_MISSING, "there is no /dev/loop-control",
 			"modprobe loop; in a container, the host's /dev");
 	else if (r == -ENOENT)
-		doctor_add(d, "loop devices", DOCTOR_MISSING, true,
-			"a new device does not appear in /dev",
+		doctor_add(d, DOCTOR_MISSING, "a new device does not appear in /dev",
 			"give the container the host's /dev");
 	else
-		doctor_add(d, "loop devices", DOCTOR_MISSING, true,
-			doctor_text(d, "making one: %s", strerrordesc_np(-r)),
+		doctor_add(d, DOCTOR_MISSING,
+			tool_text(&d->args, "making one: %s", strerrordesc_np(-r)),
 			r == -EPERM || r == -EACCES
 				? "run as root with CAP_SYS_ADMIN; in a container, privileged"
 				: "see the kernel log");
@@ -133,17 +131,16 @@ static const char *room_text(struct doctor *d, const struct survey *survey)
 	char free_bytes[TEXT_NUMBER_BYTES], capacity[TEXT_NUMBER_BYTES];
 	text_size(survey->free_bytes, free_bytes);
 	text_size(survey->capacity_bytes, capacity);
-	return doctor_text(d, "%s of %s free", free_bytes, capacity);
+	return tool_text(&d->args, "%s of %s free", free_bytes, capacity);
 }
 
-static void add_features(struct doctor *d, const char *check, const struct survey *survey,
-	const struct fs_features *f)
+static void add_features(struct doctor *d, const struct survey *survey, const struct fs_features *f)
 {
 	const char *fs = fs_type_name(f->fs_type);
 	const char *room = room_text(d, survey);
 	if (!f->tmpfile || !f->xattr) {
-		doctor_add(d, check, DOCTOR_MISSING, false,
-			doctor_text(d, "%s has no %s", fs != NULL ? fs : "its file system",
+		doctor_add(d, DOCTOR_MISSING,
+			tool_text(&d->args, "%s has no %s", fs != NULL ? fs : "its file system",
 				f->tmpfile ? "trusted.* attributes" : "O_TMPFILE"),
 			"put the pool on XFS, btrfs or ext4, and run as root");
 		return;
@@ -151,8 +148,8 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 	uint32_t align = f->shared_dio_align > 512 ? f->shared_dio_align : 512;
 	bool direct_io = f->direct_io && d->loop_usable && loop_direct_io(survey, align);
 	d->pool_usable = true;
-	const char *found = doctor_text(d, "%s, %s; %s%s; %s; %s; %s", fs != NULL ? fs : "?", room,
-		f->no_journal ? "no journal: " FS_NO_JOURNAL "; " : "",
+	const char *found = tool_text(&d->args, "%s, %s; %s%s; %s; %s; %s", fs != NULL ? fs : "?",
+		room, f->no_journal ? "no journal: " FS_NO_JOURNAL "; " : "",
 		f->reflink ? "reflink: snapshots and clones share their bytes"
 			   : "no reflink: snapshots and clones copy their bytes",
 		direct_io         ? "loop with direct I/O"
@@ -169,22 +166,22 @@ static void add_features(struct doctor *d, const char *check, const struct surve
 			     : !direct_io && d->loop_usable
 				     ? "a file system and disk that take direct I/O of 4096 bytes"
 				     : "";
-	doctor_add(d, check, remedy[0] == '\0' ? DOCTOR_OK : DOCTOR_LIMITED, false, found, remedy);
+	doctor_add(d, remedy[0] == '\0' ? DOCTOR_OK : DOCTOR_LIMITED, found, remedy);
 }
 
 static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 {
 	struct survey survey;
 	struct fs_features features = {0};
-	const char *check = doctor_text(d, "pool %s", pool->name);
+	doctor_begin(d, tool_text(&d->args, "pool %s", pool->name), false);
 	survey_open(&survey, pool->path, false);
 	if (survey.state != POOL_READY) {
-		const char *why = doctor_text(d, "%s", survey.why);
+		const char *why = tool_text(&d->args, "%s", survey.why);
 		char *remedy = strstr(why, ": ");
 		bool init = remedy != NULL && strstr(remedy, "pool init") != NULL;
 		if (init)
 			*remedy = '\0';
-		doctor_add(d, check, DOCTOR_MISSING, false, why,
+		doctor_add(d, DOCTOR_MISSING, why,
 			init ? remedy + 2
 			     : "mount the pool's file system there, or name another with --pool");
 		survey_close(&survey);
@@ -192,21 +189,28 @@ static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 	}
 	int r = fs_features_probe(survey.fds[SURVEY_ROOT], &features);
 	if (r < 0)
-		doctor_add(d, check, DOCTOR_MISSING, false,
-			doctor_text(
-				d, "trying what %s can do: %s", pool->path, strerrordesc_np(-r)),
+		doctor_add(d, DOCTOR_MISSING,
+			tool_text(&d->args, "trying what %s can do: %s", pool->path,
+				strerrordesc_np(-r)),
 			r == -ENOSPC ? "make room" : "run as root; see the kernel log");
 	else
-		add_features(d, check, &survey, &features);
+		add_features(d, &survey, &features);
 	survey_close(&survey);
 }
 
 /* One usable pool is enough; each by itself may be missing. */
-void doctor_pools(struct doctor *d)
+static void look_at_pools(struct doctor *d)
 {
 	for (unsigned i = 0; i < d->args.pool_count; i++)
 		look_at_pool(d, &d->args.pools[i]);
+	doctor_begin(d, "pools", true);
 	if (!d->pool_usable)
-		doctor_add(d, "pools", DOCTOR_MISSING, true, "no pool can be used",
+		doctor_add(d, DOCTOR_MISSING, "no pool can be used",
 			"ringvol pool init PATH, then name it with --pool or RINGVOL_POOLS");
 }
+
+const struct doctor_check doctor_pools_checks[] = {
+	{"loop devices", true, look_at_loop},
+	{"pools", false, look_at_pools},
+	{NULL},
+};

@@ -9,11 +9,11 @@
  * the time is over. A loop that hangs still has a kernel that accepts for it, and connect() waits
  * where too many did before: so the time is one alarm for everything.
  */
+#include "tools/tool.h"
+
 #include "base/err.h"
 #include "inspect.pb-c.h"
-#include "tools/args.h"
 #include "tools/grpc_client.h"
-#include "tools/tools.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -42,16 +42,6 @@ static const struct option_row rows[] = {
 		.kind = OPTION_NUMBER, OPTION_IN(struct health_args, timeout_s), .min = 1,
 		.max = 3600},
 	{NULL},
-};
-
-static const struct command health_command = {
-	.name = "health",
-	.summary = "Asks the driver whether it lives: its loop turns and every pool answers. A "
-		   "pool that is\n"
-		   "missing or read-only is no reason to start it again. Prints one line; the "
-		   "status is\n"
-		   "0 if it does, 1 if not or if nothing answers.",
-	.options = rows,
 };
 
 /* ---- the time ---- */
@@ -115,17 +105,27 @@ static int run(struct tool_args *tool)
 	struct err err = {0};
 	limit_time(args);
 	if (ask(tool->endpoint, &answer, &err) < 0)
-		return tool_fail(&health_command, err.message);
+		return tool_fail(tool, err.message);
 	if (!answer.given)
-		return tool_fail(&health_command, "the driver answers nothing");
+		return tool_fail(tool, "the driver answers nothing");
 	if (!answer.well)
-		return tool_fail(&health_command, answer.why);
+		return tool_fail(tool, answer.why);
 	puts(args->ready ? "ready" : "live");
 	return 0;
 }
 
-int tools_health_main(int argc, char *const *argv)
-{
-	struct health_args args = {0};
-	return tool_main(&health_command, argc, argv, &args.tool, run);
-}
+const struct tool health_tool = {
+	.command =
+		{
+			.name = "health",
+			.summary =
+				"Asks the driver whether it lives: its loop turns and every pool answers. A "
+				"pool that is\n"
+				"missing or read-only is no reason to start it again. Prints one line; the "
+				"status is\n"
+				"0 if it does, 1 if not or if nothing answers.",
+			.options = rows,
+		},
+	.size = sizeof(struct health_args),
+	.run = run,
+};

@@ -35,8 +35,6 @@ void inventory_free(struct inventory *inventory);
 /* 0 or -ENOMEM. */
 int inventory_add(struct inventory_list *list, const ProtobufCMessage *message);
 
-/* ---- offline.c ---- */
-
 struct inventory_pool {
 	const char *name, *path;
 };

@@ -9,32 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-static void before_value(struct json *j)
-{
-	if (j->key) {
-		j->key = false;
-		return;
-	}
-	if (j->comma)
-		fputc(',', j->out);
-	if (j->by_line)
-		fputc('\n', j->out);
-	j->comma = true;
-}
-
-void json_open(struct json *j, char bracket)
-{
-	before_value(j);
-	fputc(bracket, j->out);
-	j->comma = false;
-}
-
-void json_close(struct json *j, char bracket)
-{
-	fputc(bracket, j->out);
-	j->comma = true;
-}
-
 static void print_bytes(struct json *j, const uint8_t *s, size_t len)
 {
 	fputc('"', j->out);
@@ -54,50 +28,69 @@ static void print_bytes(struct json *j, const uint8_t *s, size_t len)
 	fputc('"', j->out);
 }
 
-void json_key(struct json *j, const char *key)
+static void before_value(struct json *j, const char *key)
 {
-	before_value(j);
-	print_bytes(j, (const uint8_t *)key, strlen(key));
-	fputc(':', j->out);
-	j->key = true;
+	if (j->comma)
+		fputc(',', j->out);
+	if (j->by_line)
+		fputc('\n', j->out);
+	j->comma = true;
+	if (key != NULL) {
+		print_bytes(j, (const uint8_t *)key, strlen(key));
+		fputc(':', j->out);
+	}
 }
 
-void json_string(struct json *j, const char *s)
+void json_open(struct json *j, const char *key, char bracket)
 {
-	before_value(j);
+	before_value(j, key);
+	fputc(bracket, j->out);
+	j->comma = false;
+}
+
+void json_close(struct json *j, char bracket)
+{
+	fputc(bracket, j->out);
+	j->comma = true;
+}
+
+void json_string(struct json *j, const char *key, const char *s)
+{
+	before_value(j, key);
 	print_bytes(j, (const uint8_t *)s, strlen(s));
 }
 
-void json_uint(struct json *j, uint64_t value)
+void json_uint(struct json *j, const char *key, uint64_t value)
 {
-	before_value(j);
+	before_value(j, key);
 	fprintf(j->out, "%" PRIu64, value);
 }
 
-void json_double(struct json *j, double value)
+void json_double(struct json *j, const char *key, double value)
 {
-	before_value(j);
+	before_value(j, key);
 	if (isfinite(value))
 		fprintf(j->out, "%.9g", value);
 	else
 		fputs("null", j->out);
 }
 
-void json_bool(struct json *j, bool value)
+void json_bool(struct json *j, const char *key, bool value)
 {
-	before_value(j);
+	before_value(j, key);
 	fputs(value ? "true" : "false", j->out);
 }
 
-void json_null(struct json *j)
+void json_null(struct json *j, const char *key)
 {
-	before_value(j);
+	before_value(j, key);
 	fputs("null", j->out);
 }
 
 /* ---- messages ---- */
 
-static void print_enum(struct json *j, const ProtobufCFieldDescriptor *field, int value)
+static void print_enum(
+	struct json *j, const char *key, const ProtobufCFieldDescriptor *field, int value)
 {
 	const ProtobufCEnumValue *known = protobuf_c_enum_descriptor_get_value(
 		(const ProtobufCEnumDescriptor *)field->descriptor, value);
@@ -105,9 +98,9 @@ static void print_enum(struct json *j, const ProtobufCFieldDescriptor *field, in
 	for (size_t i = 0; known != NULL && known->name[i] != '\0' && i + 1 < sizeof(name); i++)
 		name[i] = (char)tolower((unsigned char)known->name[i]);
 	if (known != NULL)
-		json_string(j, name);
+		json_string(j, key, name);
 	else
-		json_uint(j, (uint64_t)value); /* of a later driver */
+		json_uint(j, key, (uint64_t)value); /* of a later driver */
 }
 
 static size_t size_of(ProtobufCType type)
@@ -128,62 +121,62 @@ static size_t size_of(ProtobufCType type)
 }
 
 /* The types inspect.proto uses. */
-static void print_value(struct json *j, const ProtobufCFieldDescriptor *field, const void *at)
+static void print_value(
+	struct json *j, const char *key, const ProtobufCFieldDescriptor *field, const void *at)
 {
 	switch (field->type) {
 	case PROTOBUF_C_TYPE_BYTES: {
 		const ProtobufCBinaryData *s = at;
-		before_value(j);
+		before_value(j, key);
 		print_bytes(j, s->data, s->len);
 		return;
 	}
 	case PROTOBUF_C_TYPE_MESSAGE: {
 		const ProtobufCMessage *message = *(const ProtobufCMessage *const *)at;
 		if (message == NULL)
-			json_null(j);
+			json_null(j, key);
 		else
-			json_message(j, message);
+			json_message(j, key, message);
 		return;
 	}
 	case PROTOBUF_C_TYPE_ENUM:
-		print_enum(j, field, *(const int *)at);
+		print_enum(j, key, field, *(const int *)at);
 		return;
 	case PROTOBUF_C_TYPE_UINT64:
-		json_uint(j, *(const uint64_t *)at);
+		json_uint(j, key, *(const uint64_t *)at);
 		return;
 	case PROTOBUF_C_TYPE_UINT32:
-		json_uint(j, *(const uint32_t *)at);
+		json_uint(j, key, *(const uint32_t *)at);
 		return;
 	case PROTOBUF_C_TYPE_DOUBLE:
-		json_double(j, *(const double *)at);
+		json_double(j, key, *(const double *)at);
 		return;
 	case PROTOBUF_C_TYPE_BOOL:
-		json_bool(j, *(const protobuf_c_boolean *)at);
+		json_bool(j, key, *(const protobuf_c_boolean *)at);
 		return;
 	default:
-		json_null(j);
+		json_null(j, key);
 	}
 }
 
-void json_message(struct json *j, const ProtobufCMessage *message)
+void json_message(struct json *j, const char *key, const ProtobufCMessage *message)
 {
 	const ProtobufCMessageDescriptor *descriptor = message->descriptor;
-	json_open(j, '{');
+	json_open(j, key, '{');
 	bool by_line = j->by_line;
 	j->by_line = false;
 	for (unsigned i = 0; i < descriptor->n_fields; i++) {
 		const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
 		const char *at = (const char *)message + field->offset;
-		json_key(j, field->name);
 		if (field->label != PROTOBUF_C_LABEL_REPEATED) {
-			print_value(j, field, at);
+			print_value(j, field->name, field, at);
 			continue;
 		}
 		size_t n = *(const size_t *)((const char *)message + field->quantifier_offset);
 		const char *items = *(const char *const *)at;
-		json_open(j, '[');
+		json_open(j, field->name, '[');
 		for (size_t k = 0; k < n; k++)
-			print_value(j, field, items + k * size_of(field->type));
+			print_value(j, NULL, field, items + k * size_of(field->type));
 		json_close(j, ']');
 	}
 	json_close(j, '}');

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writing JSON (RFC 8259). Strings may be any bytes: what is not UTF-8 becomes U+FFFD, controls are
- * escaped. Commas are put where they belong; keys and ends are the caller's to match.
+ * escaped. Commas are put where they belong; ends are the caller's to match.
  */
 #ifndef RINGVOL_TOOLS_JSON_H
 #define RINGVOL_TOOLS_JSON_H
@@ -14,22 +14,21 @@
 struct json {
 	FILE *out;
 	bool comma;   /* something precedes at this level */
-	bool key;     /* a key was written, its value comes next */
 	bool by_line; /* each value of the innermost array begins a line */
 };
 
-void json_open(struct json *j, char bracket); /* '{' or '[' */
+/* key: of a member of an object; NULL: for what is in an array, or stands alone. */
+void json_open(struct json *j, const char *key, char bracket); /* '{' or '[' */
 void json_close(struct json *j, char bracket);
-void json_key(struct json *j, const char *key);
-void json_string(struct json *j, const char *s);
-void json_uint(struct json *j, uint64_t value);
+void json_string(struct json *j, const char *key, const char *s);
+void json_uint(struct json *j, const char *key, uint64_t value);
 /* Not a number, or infinite: null. */
-void json_double(struct json *j, double value);
-void json_bool(struct json *j, bool value);
-void json_null(struct json *j);
+void json_double(struct json *j, const char *key, double value);
+void json_bool(struct json *j, const char *key, bool value);
+void json_null(struct json *j, const char *key);
 
 /* A message as an object: every field by its name in the .proto, enum values in lower case, what is
  * not set as null (messages) or its default. 64-bit integers are numbers. */
-void json_message(struct json *j, const ProtobufCMessage *message);
+void json_message(struct json *j, const char *key, const ProtobufCMessage *message);
 
 #endif

@@ -7,10 +7,9 @@
  * an error or standard output cannot be written, and when no driver answers and no pool can be
  * read.
  */
-#include "tools/tools.h"
+#include "tools/tool.h"
 
 #include "base/when.h"
-#include "tools/args.h"
 #include "tools/inventory.h"
 #include "tools/json.h"
 #include "tools/table.h"
@@ -28,23 +27,14 @@ static const struct option_row rows[] = {
 	{NULL},
 };
 
-static const struct command ls_command = {
-	.name = "ls",
-	.summary = "Lists volumes and snapshots: sizes, devices, where they are mounted, how they "
-		   "are, and\n"
-		   "what is being done with them. Asks the driver; without one it reads the pools.",
-	.options = rows,
-};
-
 /* ---- JSON ---- */
 
 static void json_list(struct json *j, const char *key, const struct inventory_list *list)
 {
-	json_key(j, key);
-	json_open(j, '[');
+	json_open(j, key, '[');
 	j->by_line = true;
 	for (size_t i = 0; i < list->count; i++)
-		json_message(j, list->at[i]);
+		json_message(j, NULL, list->at[i]);
 	j->by_line = false;
 	json_close(j, ']');
 }
@@ -52,12 +42,11 @@ static void json_list(struct json *j, const char *key, const struct inventory_li
 static void print_json(const struct inventory *inv)
 {
 	struct json j = {.out = stdout};
-	json_open(&j, '{');
-	json_key(&j, "driver");
+	json_open(&j, NULL, '{');
 	if (inv->driver != NULL)
-		json_message(&j, &inv->driver->base);
+		json_message(&j, "driver", &inv->driver->base);
 	else
-		json_null(&j);
+		json_null(&j, "driver");
 	json_list(&j, "pools", &inv->pools);
 	json_list(&j, "operations", &inv->operations);
 	json_list(&j, "volumes", &inv->volumes);
@@ -88,12 +77,21 @@ static void age_cell(struct table *t, ProtobufCBinaryData created)
 	table_cell(t, TABLE_PLAIN, text);
 }
 
-static int print_table(struct table *t, const struct text_stream *stream, const char *title)
+/* Fills the row of one message. */
+typedef void row_fn(struct table *t, const struct inventory *inv, const ProtobufCMessage *message);
+
+static int print_list(const struct inventory *inv, const struct text_stream *stream,
+	const struct inventory_list *list, const struct table_column *columns, row_fn *row)
 {
 	struct buf out = {0};
+	struct table *t = table_new(columns);
+	for (size_t i = 0; t != NULL && i < list->count; i++) {
+		table_row(t);
+		row(t, inv, list->at[i]);
+	}
 	int r = t == NULL ? -ENOMEM : table_print(t, stream, 0, -1, &out);
 	if (r == 0)
-		printf("%s%.*s", title, (int)out.len, (char *)out.data);
+		printf("%s%.*s", list == &inv->pools ? "" : "\n", (int)out.len, (char *)out.data);
 	buf_free(&out);
 	table_free(t);
 	return r;
@@ -112,7 +110,7 @@ static const struct table_column pool_columns[] = {
 	{NULL},
 };
 
-static int print_pools(const struct inventory *inv, const struct text_stream *stream)
+static void pool_row(struct table *t, const struct inventory *inv, const ProtobufCMessage *message)
 {
 	static const struct {
 		const char *name;
@@ -123,24 +121,19 @@ static int print_pools(const struct inventory *inv, const struct text_stream *st
 		[RINGVOL__V1__POOL__STATE__MISSING] = {"missing", TABLE_BAD},
 		[RINGVOL__V1__POOL__STATE__SICK] = {"sick", TABLE_BAD},
 	};
-	struct table *t = table_new(pool_columns);
-	for (size_t i = 0; t != NULL && i < inv->pools.count; i++) {
-		const Ringvol__V1__Pool *p = (const void *)inv->pools.at[i];
-		bool known = (size_t)p->state < sizeof(states) / sizeof(states[0]);
-		table_row(t);
-		table_cell(t, TABLE_PLAIN, inventory_str(p->name));
-		table_cell(t, known ? states[p->state].colour : TABLE_PLAIN,
-			known ? states[p->state].name : "?");
-		table_cell(
-			t, TABLE_PLAIN, p->features != NULL ? inventory_str(p->features->fs) : "");
-		size_cell(t, p->room != NULL ? p->room->capacity_bytes : 0);
-		size_cell(t, p->room != NULL ? p->room->free_bytes : 0);
-		size_cell(t, p->room != NULL ? p->room->provisioned_bytes : 0);
-		table_cellf(t, TABLE_PLAIN, "%u", p->volumes);
-		table_cellf(t, TABLE_PLAIN, "%u", p->snapshots);
-		table_cell(t, TABLE_PLAIN, inventory_str(p->path));
-	}
-	return print_table(t, stream, "");
+	(void)inv;
+	const Ringvol__V1__Pool *p = (const void *)message;
+	bool known = (size_t)p->state < sizeof(states) / sizeof(states[0]);
+	table_cell(t, TABLE_PLAIN, inventory_str(p->name));
+	table_cell(t, known ? states[p->state].colour : TABLE_PLAIN,
+		known ? states[p->state].name : "?");
+	table_cell(t, TABLE_PLAIN, p->features != NULL ? inventory_str(p->features->fs) : "");
+	size_cell(t, p->room != NULL ? p->room->capacity_bytes : 0);
+	size_cell(t, p->room != NULL ? p->room->free_bytes : 0);
+	size_cell(t, p->room != NULL ? p->room->provisioned_bytes : 0);
+	table_cellf(t, TABLE_PLAIN, "%u", p->volumes);
+	table_cellf(t, TABLE_PLAIN, "%u", p->snapshots);
+	table_cell(t, TABLE_PLAIN, inventory_str(p->path));
 }
 
 /* Of the operation on a volume, if there is one. Volumes are named by their name or id. */
@@ -186,12 +179,6 @@ static void condition_cell(
 		table_cell(t, TABLE_GOOD, "ok");
 }
 
-/* The last column, which is shown where anything is in it. */
-#define CLAIM_COLUMN(order)                                                                        \
-	{                                                                                          \
-		"CLAIM", .least = 12, .needed = (order)                                            \
-	}
-
 static const struct table_column volume_columns[] = {
 	{"VOLUME", .least = 8},
 	{"POOL", .least = 8, .needed = 2},
@@ -202,7 +189,7 @@ static const struct table_column volume_columns[] = {
 	{"AGE", .right = true, .needed = 1},
 	{"CONDITION", .least = 12, .needed = 9},
 	{"MOUNTED AT", .least = 16, .needed = 5},
-	CLAIM_COLUMN(3),
+	{"CLAIM", .if_any = true, .least = 12, .needed = 3},
 	{NULL},
 };
 
@@ -216,38 +203,21 @@ static void mounts_cell(struct table *t, const Ringvol__V1__Volume *v)
 			t, TABLE_PLAIN, v->n_mounts == 1 ? inventory_str(v->mounts[0]->path) : "");
 }
 
-static int print_volumes(const struct inventory *inv, const struct text_stream *stream)
+static void volume_row(
+	struct table *t, const struct inventory *inv, const ProtobufCMessage *message)
 {
-	if (inv->volumes.count == 0)
-		return 0;
-	enum { LAST = sizeof(volume_columns) / sizeof(volume_columns[0]) - 2 };
-	struct table_column columns[LAST + 2];
-	memcpy(columns, volume_columns, sizeof(volume_columns));
-	bool claims = false;
-	for (size_t i = 0; i < inv->volumes.count; i++) {
-		const Ringvol__V1__Volume *v = (const void *)inv->volumes.at[i];
-		claims |= v->claim.len > 0;
-	}
-	if (!claims)
-		columns[LAST].title = NULL;
-	struct table *t = table_new(columns);
-	for (size_t i = 0; t != NULL && i < inv->volumes.count; i++) {
-		const Ringvol__V1__Volume *v = (const void *)inv->volumes.at[i];
-		const char *fs = inventory_str(v->fs);
-		table_row(t);
-		table_cell(t, TABLE_PLAIN, inventory_str(v->name));
-		table_cell(t, TABLE_PLAIN, inventory_str(v->pool));
-		table_cell(t, TABLE_PLAIN, fs[0] != '\0' ? fs : "block");
-		size_cell(t, v->size_bytes);
-		size_cell(t, v->allocated_bytes);
-		table_cell(t, TABLE_PLAIN, v->device != NULL ? inventory_str(v->device->path) : "");
-		age_cell(t, v->created);
-		condition_cell(t, inv, v);
-		mounts_cell(t, v);
-		if (claims)
-			table_cell(t, TABLE_PLAIN, inventory_str(v->claim));
-	}
-	return print_table(t, stream, "\n");
+	const Ringvol__V1__Volume *v = (const void *)message;
+	const char *fs = inventory_str(v->fs);
+	table_cell(t, TABLE_PLAIN, inventory_str(v->name));
+	table_cell(t, TABLE_PLAIN, inventory_str(v->pool));
+	table_cell(t, TABLE_PLAIN, fs[0] != '\0' ? fs : "block");
+	size_cell(t, v->size_bytes);
+	size_cell(t, v->allocated_bytes);
+	table_cell(t, TABLE_PLAIN, v->device != NULL ? inventory_str(v->device->path) : "");
+	age_cell(t, v->created);
+	condition_cell(t, inv, v);
+	mounts_cell(t, v);
+	table_cell(t, TABLE_PLAIN, inventory_str(v->claim));
 }
 
 /* What the column has no room for: one sentence for each, whole. */
@@ -289,38 +259,21 @@ static const struct table_column snapshot_columns[] = {
 	{"USED", .right = true, .needed = 7},
 	{"AGE", .right = true, .needed = 3},
 	{"OF VOLUME", .least = 8, .needed = 6},
-	CLAIM_COLUMN(2),
+	{"CLAIM", .if_any = true, .least = 12, .needed = 2},
 	{NULL},
 };
 
-static int print_snapshots(const struct inventory *inv, const struct text_stream *stream)
+static void snapshot_row(
+	struct table *t, const struct inventory *inv, const ProtobufCMessage *message)
 {
-	if (inv->snapshots.count == 0)
-		return 0;
-	enum { LAST = sizeof(snapshot_columns) / sizeof(snapshot_columns[0]) - 2 };
-	struct table_column columns[LAST + 2];
-	memcpy(columns, snapshot_columns, sizeof(snapshot_columns));
-	bool claims = false;
-	for (size_t i = 0; i < inv->snapshots.count; i++) {
-		const Ringvol__V1__Snapshot *s = (const void *)inv->snapshots.at[i];
-		claims |= s->claim.len > 0;
-	}
-	if (!claims)
-		columns[LAST].title = NULL;
-	struct table *t = table_new(columns);
-	for (size_t i = 0; t != NULL && i < inv->snapshots.count; i++) {
-		const Ringvol__V1__Snapshot *s = (const void *)inv->snapshots.at[i];
-		table_row(t);
-		table_cell(t, TABLE_PLAIN, inventory_str(s->name));
-		table_cell(t, TABLE_PLAIN, inventory_str(s->pool));
-		size_cell(t, s->size_bytes);
-		size_cell(t, s->allocated_bytes);
-		age_cell(t, s->created);
-		table_cell(t, TABLE_PLAIN, volume_name(inv, inventory_str(s->source_volume_id)));
-		if (claims)
-			table_cell(t, TABLE_PLAIN, inventory_str(s->claim));
-	}
-	return print_table(t, stream, "\n");
+	const Ringvol__V1__Snapshot *s = (const void *)message;
+	table_cell(t, TABLE_PLAIN, inventory_str(s->name));
+	table_cell(t, TABLE_PLAIN, inventory_str(s->pool));
+	size_cell(t, s->size_bytes);
+	size_cell(t, s->allocated_bytes);
+	age_cell(t, s->created);
+	table_cell(t, TABLE_PLAIN, volume_name(inv, inventory_str(s->source_volume_id)));
+	table_cell(t, TABLE_PLAIN, inventory_str(s->claim));
 }
 
 static const struct table_column operation_columns[] = {
@@ -331,20 +284,14 @@ static const struct table_column operation_columns[] = {
 };
 
 /* Those of volumes that are listed are shown there; others make what is not there yet. */
-static int print_operations(const struct inventory *inv, const struct text_stream *stream)
+static void operation_row(
+	struct table *t, const struct inventory *inv, const ProtobufCMessage *message)
 {
-	if (inv->operations.count == 0)
-		return 0;
-	struct table *t = table_new(operation_columns);
-	for (size_t i = 0; t != NULL && i < inv->operations.count; i++) {
-		const Ringvol__V1__Operation *o = (const void *)inv->operations.at[i];
-		const char *text = operation_text(inv->arena, o), *colon = strchr(text, ':');
-		table_row(t);
-		table_cell(t, TABLE_PLAIN, inventory_str(o->method));
-		table_cell(t, TABLE_PLAIN, inventory_str(o->subject));
-		table_cell(t, TABLE_PLAIN, colon != NULL ? colon + 2 : text);
-	}
-	return print_table(t, stream, "\n");
+	const Ringvol__V1__Operation *o = (const void *)message;
+	const char *text = operation_text(inv->arena, o), *colon = strchr(text, ':');
+	table_cell(t, TABLE_PLAIN, inventory_str(o->method));
+	table_cell(t, TABLE_PLAIN, inventory_str(o->subject));
+	table_cell(t, TABLE_PLAIN, colon != NULL ? colon + 2 : text);
 }
 
 static const struct table_column quarantined_columns[] = {
@@ -355,20 +302,15 @@ static const struct table_column quarantined_columns[] = {
 	{NULL},
 };
 
-static int print_quarantined(const struct inventory *inv, const struct text_stream *stream)
+static void quarantined_row(
+	struct table *t, const struct inventory *inv, const ProtobufCMessage *message)
 {
-	if (inv->quarantined.count == 0)
-		return 0;
-	struct table *t = table_new(quarantined_columns);
-	for (size_t i = 0; t != NULL && i < inv->quarantined.count; i++) {
-		const Ringvol__V1__Quarantined *q = (const void *)inv->quarantined.at[i];
-		table_row(t);
-		table_cell(t, TABLE_PLAIN, inventory_str(q->key));
-		table_cell(t, TABLE_PLAIN, inventory_str(q->pool));
-		table_cell(t, TABLE_PLAIN, inventory_str(q->kind));
-		table_cell(t, TABLE_BAD, inventory_str(q->why));
-	}
-	return print_table(t, stream, "\n");
+	(void)inv;
+	const Ringvol__V1__Quarantined *q = (const void *)message;
+	table_cell(t, TABLE_PLAIN, inventory_str(q->key));
+	table_cell(t, TABLE_PLAIN, inventory_str(q->pool));
+	table_cell(t, TABLE_PLAIN, inventory_str(q->kind));
+	table_cell(t, TABLE_BAD, inventory_str(q->why));
 }
 
 /* Pools that are not well need more than a word. */
@@ -386,17 +328,25 @@ static int print_tables(const struct inventory *inv)
 {
 	struct text_stream stream;
 	text_stream_of(STDOUT_FILENO, &stream);
-	int r = print_pools(inv, &stream);
-	if (r == 0)
-		r = print_volumes(inv, &stream);
-	if (r == 0)
-		print_conditions(inv, &stream);
-	if (r == 0)
-		r = print_snapshots(inv, &stream);
-	if (r == 0)
-		r = print_operations(inv, &stream);
-	if (r == 0)
-		r = print_quarantined(inv, &stream);
+	const struct {
+		const struct inventory_list *list;
+		const struct table_column *columns;
+		row_fn *row;
+	} tables[] = {
+		{&inv->pools, pool_columns, pool_row},
+		{&inv->volumes, volume_columns, volume_row},
+		{&inv->snapshots, snapshot_columns, snapshot_row},
+		{&inv->operations, operation_columns, operation_row},
+		{&inv->quarantined, quarantined_columns, quarantined_row},
+	};
+	int r = 0;
+	for (unsigned i = 0; r == 0 && i < sizeof(tables) / sizeof(tables[0]); i++) {
+		if (i == 0 || tables[i].list->count > 0)
+			r = print_list(
+				inv, &stream, tables[i].list, tables[i].columns, tables[i].row);
+		if (r == 0 && tables[i].row == volume_row)
+			print_conditions(inv, &stream);
+	}
 	fflush(stdout);
 	print_whys(inv);
 	return r;
@@ -438,19 +388,27 @@ static int run(struct tool_args *args)
 	struct err err = {0};
 	int status = 0;
 	if (gather(args, &inv, &err) < 0)
-		status = tool_fail(&ls_command, err.message);
+		status = tool_fail(args, err.message);
 	else if (args->json)
 		print_json(&inv);
 	else if (print_tables(&inv) < 0)
-		status = tool_fail(&ls_command, "out of memory");
+		status = tool_fail(args, "out of memory");
 	if (status == 0 && inv.offline && !any_pool_read(&inv))
 		status = TOOL_FAILED;
 	inventory_free(&inv);
 	return status;
 }
 
-int tools_ls_main(int argc, char *const *argv)
-{
-	struct tool_args args = {0};
-	return tool_main(&ls_command, argc, argv, &args, run);
-}
+const struct tool ls_tool = {
+	.command =
+		{
+			.name = "ls",
+			.summary =
+				"Lists volumes and snapshots: sizes, devices, where they are mounted, how they "
+				"are, and\n"
+				"what is being done with them. Asks the driver; without one it reads the pools.",
+			.options = rows,
+		},
+	.size = sizeof(struct tool_args),
+	.run = run,
+};

@@ -138,13 +138,16 @@ static int least_needed(const struct table *t, const struct layout *l)
 static void natural(const struct table *t, unsigned rows, struct layout *l)
 {
 	for (unsigned i = 0; i < t->column_count; i++) {
-		l->shown[i] = true;
+		l->shown[i] = !t->columns[i].if_any;
 		l->width[i] = text_columns(t->columns[i].title);
 	}
 	for (unsigned r = 0; r < rows; r++)
-		for (unsigned i = 0; i < t->rows[r].count; i++)
-			if (t->rows[r].cells[i].columns > l->width[i])
-				l->width[i] = t->rows[r].cells[i].columns;
+		for (unsigned i = 0; i < t->rows[r].count; i++) {
+			unsigned columns = t->rows[r].cells[i].columns;
+			l->shown[i] |= columns > 0;
+			if (columns > l->width[i])
+				l->width[i] = columns;
+		}
 }
 
 /* What it would take with everything shortened as far as may be. */

@@ -18,6 +18,7 @@ struct table_column {
 	const char *title;
 	bool right;
 	bool raw;        /* our own text (a sparkline): not cleaned */
+	bool if_any;     /* left out while all its cells are empty */
 	unsigned least;  /* it may be shortened to so many columns; 0: it may not */
 	unsigned needed; /* those with the least are left out first; equal ones from the right */
 };

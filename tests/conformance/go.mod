@@ -6,7 +6,7 @@ require (
 	github.com/kubernetes-csi/csi-test/v5 v5.6.0
 	github.com/onsi/ginkgo/v2 v2.32.1
 	github.com/onsi/gomega v1.42.1
-	ringvol.dev/tests v0.0.0
+	ringvol.dev v0.0.0
 )
 
 require (
@@ -36,4 +36,4 @@ require (
 	k8s.io/klog/v2 v2.140.0 // indirect
 )
 
-replace ringvol.dev/tests => ../
+replace ringvol.dev => ../../

@@ -9,7 +9,7 @@ require (
 	k8s.io/api v0.35.4
 	k8s.io/apimachinery v0.35.4
 	k8s.io/client-go v0.35.4
-	ringvol.dev/tests v0.0.0
+	ringvol.dev v0.0.0
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -56,4 +56,4 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
 )
 
-replace ringvol.dev/tests => ../
+replace ringvol.dev => ../../

@@ -9,6 +9,7 @@
 #include "blockio/boot_mark.h"
 #include "blockio/fsimg.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 #include "reactor/op.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "csi_requests.h"
 
-#include "csi/csi.h"
+#include "csi/request.h"
 
 #include <string.h>
 

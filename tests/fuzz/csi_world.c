@@ -10,6 +10,7 @@
 
 #include "backends/backend.h"
 #include "base/log.h"
+#include "csi/services.h"
 #include "mount/mnt.h"
 #include "node/volume.h"
 #include "pool/private.h"

@@ -10,6 +10,7 @@
 #include "fuzz.h"
 
 #include "csi/csi.h"
+#include "simring/grpc_local.h"
 #include "simring/sim.h"
 
 struct csi_world {

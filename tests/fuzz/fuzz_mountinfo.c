@@ -6,7 +6,7 @@
  */
 #include "fuzz.h"
 
-#include "mount/mnt_priv.h"
+#include "mount/mnt_scan.h"
 
 #include <string.h>
 

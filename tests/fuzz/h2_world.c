@@ -7,7 +7,8 @@
 #include "h2_world.h"
 
 #include "base/log.h"
-#include "csi/csi.h"
+#include "csi/request.h"
+#include "csi/services.h"
 #include "descriptor_set.h"
 #include "health.pb-c.h"
 #include "rpc/h2_state.h"

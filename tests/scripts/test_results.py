@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ./dev test makes of the output of Go tests: what counts as passed, and what has a second attempt."""
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -28,24 +29,24 @@ class Results(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.dir = pathlib.Path(directory.name)
 
-    def script(self, name, *args):
-        return subprocess.run([sys.executable, SCRIPTS / name, *args], check=True, capture_output=True, text=True).stdout
+    def script(self, *args):
+        return subprocess.run([sys.executable, SCRIPTS / 'go-tests.py', *args], check=True, capture_output=True, text=True).stdout
 
-    def count(self, name, *events):
+    def count(self, name, *events, programs='1'):
         stream, results = self.dir / f'{name}.json', self.dir / f'{name}.tsv'
         stream.write_text(''.join(json.dumps(e) + '\n' for part in events for e in part))
-        self.script('count-go.py', 'system', stream, results)
+        self.script('count', 'system', stream, results, programs)
         return results
 
     def rows(self, results):
         return {row[2]: row[1] for row in (line.split('\t') for line in results.read_text().splitlines())}
 
     def names(self, results):
-        return self.script('again.py', 'names', 'system', results).split()
+        return self.script('names', 'system', results).split()
 
     def twice(self, first, second):
         first, second = self.count('first', *first), self.count('second', *second)
-        self.script('again.py', 'merge', 'system', first, second)
+        self.script('merge', 'system', first, second)
         return self.rows(first)
 
     def test_failed_then_passed(self):
@@ -66,6 +67,11 @@ class Results(unittest.TestCase):
         results = self.count('x', ran('TestA', 'pass'), ran('TestB', 'fail'), [event('fail')])
         self.assertEqual(self.rows(results)['system'], 'fail')
         self.assertEqual(self.names(results), [])
+
+    def test_one_of_several_programs_died(self):
+        both = ran('TestA', 'pass'), ended('pass'), [event('run', 'TestB'), event('fail', 'TestB')], [event('fail')]
+        self.assertEqual(self.rows(self.count('x', *both, programs='2'))['system'], 'fail')
+        self.assertNotIn('system', self.rows(self.count('y', *both[:2], ran('TestB', 'pass'), ended('pass'), programs='2')))
 
     def test_panic_that_test2json_lays_to_the_test(self):
         results = self.count('x', ran('TestA', 'pass'), [event('run', 'TestB'), event('fail', 'TestB')], [event('fail')])
@@ -91,6 +97,20 @@ class Results(unittest.TestCase):
         self.assertEqual(self.twice(first, second), {'TestA/x': 'pass', 'TestA/y': 'pass'})
         by_itself = [event('run', 'TestA')], ran('TestA/x', 'pass'), [event('fail', 'TestA')], ended('fail')
         self.assertEqual(self.twice(by_itself, second)['TestA'], 'pass')
+
+    @unittest.skipUnless(os.geteuid() == 0, 'mount namespaces need root')
+    def test_side_by_side(self):
+        program = self.dir / 'program'
+        program.write_text('''#!/bin/sh
+[ "$1" != -test.list ] || { echo "TestA\nTestB\nExampleC\nok  x"; exit; }
+echo "ran $*"; echo PASS
+''')
+        program.chmod(0o755)
+        log, seconds = self.dir / 'log', self.dir / 'seconds'
+        self.assertEqual(self.script('run', log, seconds, program, '-x', '-test.run=./y'), '2\n')
+        self.assertEqual(sorted(log.read_text().split('PASS\n')),
+                         ['', 'ran -x -test.run=./y -test.run=^TestA$/y\n', 'ran -x -test.run=./y -test.run=^TestB$/y\n'])
+        self.assertEqual(set(json.loads(seconds.read_text())), {'TestA', 'TestB'})
 
     def test_too_many(self):
         results = self.count('x', *(ran(f'Test{i}', 'fail') for i in range(4)), ended('fail'))

@@ -2,7 +2,7 @@
 #include "csi_calls.h"
 
 #include "blockio/boot_mark.h"
-#include "csi/fields.h"
+#include "csi/messages.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

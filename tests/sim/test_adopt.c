@@ -5,7 +5,7 @@
  */
 #include "csi_calls.h"
 
-#include "csi/fields.h"
+#include "csi/messages.h"
 #include "node/volume.h"
 #include "pool/private.h"
 
@@ -284,7 +284,7 @@ Test(adopt, a_device_that_went_meanwhile_is_not_taken_over, .timeout = 120)
 	backend_add(&slow);
 	open_world(WORLD_XFS, 1, true);
 	make("base", "ublk");
-	static const char *const steps[] = {"detach", "answer"};
+	static const char *const steps[] = {"detach", "forget"};
 	for (unsigned i = 0; i < 2; i++) {
 		stage();
 		slow_attaches = 0;

@@ -12,7 +12,7 @@
 #include "csi_calls.h"
 #include "world.h"
 
-#include "csi/fields.h"
+#include "csi/messages.h"
 #include "csi/task.h"
 #include "inspect.pb-c.h"
 #include "rpc/call.h"

@@ -6,7 +6,7 @@
 #include "../unit/sim_time.h"
 #include "backends/backend.h"
 #include "backends/loop/lodev.h"
-#include "csi/fields.h"
+#include "csi/messages.h"
 #include "node/health.h"
 #include "node/volume.h"
 #include "pool/private.h"

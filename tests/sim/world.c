@@ -6,7 +6,9 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "blockio/boot_mark.h"
+#include "csi/services.h"
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <assert.h>
 #include <errno.h>

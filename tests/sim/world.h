@@ -9,6 +9,8 @@
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 #include "mount/mnt.h"
+#include "rpc/grpc.h"
+#include "simring/grpc_local.h"
 #include "simring/sim.h"
 
 enum world_fs { WORLD_EXT4, WORLD_XFS }; /* without and with reflink */

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"ringvol.dev/tests/rig"
 
@@ -162,8 +163,16 @@ func TestProbesNumberReused(t *testing.T) {
 	}
 	second := b.d.Volume("second", rig.BlockCap(), 16*mib)
 	b.must(second.Up())
-	if deviceOf(t, second.Target) != number {
-		t.Skip("another device took the number")
+	// Others' devices take numbers, too, and give them back.
+	for tries := 50; deviceOf(t, second.Target) != number; tries-- {
+		b.must(second.Down())
+		if tries == 0 {
+			b.must(second.Gone())
+			b.must(first.Gone())
+			t.Skip("another device has the number")
+		}
+		time.Sleep(100 * time.Millisecond)
+		b.must(second.Up())
 	}
 	if got := b.counts(second, "read"); got.ops >= 500 {
 		t.Errorf("%v reads of a new volume", got.ops)

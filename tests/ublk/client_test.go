@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ublk drives the data process (`ringvol ublkd`) by its socket, without a driver. It runs as
-// root on a kernel with ublk: in the guest, by scripts/vm/ublk-tests.sh.
+// root on a kernel with ublk: in the guest, by scripts/vm/tests.sh ublk.
 package ublk
 
 import (

@@ -19,7 +19,7 @@ func newCounted(t *testing.T) (*process, func() counts) {
 	needUblk(t)
 	const library = "../../build/vm/counts.so"
 	if _, err := os.Stat(library); err != nil {
-		t.Skip("counts.so is not built (scripts/vm/ublk-tests.sh builds it)")
+		t.Skip("counts.so is not built (scripts/vm/tests.sh ublk builds it)")
 	}
 	file := t.TempDir() + "/counts"
 	if err := os.WriteFile(file, make([]byte, binary.Size(counts{})), 0o600); err != nil {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Volume capabilities: what is taken, what is refused and by which name. */
-#include "csi/fields.h"
+#include "csi/access.h"
+#include "csi/messages.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Capacity ranges and topology: no size wraps, every refusal names the field. */
-#include "csi/fields.h"
+#include "csi/messages.h"
+#include "csi/request.h"
 
 #include <criterion/criterion.h>
 
@@ -83,7 +84,15 @@ Test(capacity_range, missing)
 
 /* ---- topology ---- */
 
-static struct csi here = {.config = {.node_id = "node-1"}};
+static const char *const here = "node-1";
+
+static bool met(const Csi__V1__TopologyRequirement *req)
+{
+	struct err err = {0};
+	int r = csi_check_topology(req, here, &err);
+	cr_expect_eq(err.code, r == 0 ? ERR_OK : ERR_NO_ROOM);
+	return r == 0;
+}
 
 static void make(Csi__V1__Topology *topology, Csi__V1__StringPair *pair,
 	Csi__V1__StringPair **pairs, const char *key, const char *value)
@@ -101,14 +110,14 @@ Test(topology, is_here)
 {
 	Csi__V1__Topology topology = CSI__V1__TOPOLOGY__INIT;
 	Csi__V1__StringPair pair, *pairs[1];
-	cr_expect(csi_topology_is_here(NULL, &here));
-	cr_expect(csi_topology_is_here(&topology, &here));
+	cr_expect(csi_topology_is_here(NULL, here));
+	cr_expect(csi_topology_is_here(&topology, here));
 	make(&topology, &pair, pairs, CSI_TOPOLOGY_KEY, "node-1");
-	cr_expect(csi_topology_is_here(&topology, &here));
+	cr_expect(csi_topology_is_here(&topology, here));
 	make(&topology, &pair, pairs, CSI_TOPOLOGY_KEY, "node-2");
-	cr_expect_not(csi_topology_is_here(&topology, &here));
+	cr_expect_not(csi_topology_is_here(&topology, here));
 	make(&topology, &pair, pairs, "topology.kubernetes.io/zone", "node-1");
-	cr_expect_not(csi_topology_is_here(&topology, &here));
+	cr_expect_not(csi_topology_is_here(&topology, here));
 }
 
 Test(topology, met)
@@ -118,24 +127,25 @@ Test(topology, met)
 	Csi__V1__StringPair pair_a, pair_b, *pairs_a[1], *pairs_b[1];
 	make(&a, &pair_a, pairs_a, CSI_TOPOLOGY_KEY, "node-2");
 	make(&b, &pair_b, pairs_b, CSI_TOPOLOGY_KEY, "node-1");
-	cr_expect(csi_topology_met(NULL, &here));
-	cr_expect(csi_topology_met(&req, &here));
+	cr_expect(met(NULL));
+	cr_expect(met(&req));
 	req.preferred = list;
 	req.n_preferred = 1;
-	cr_expect(csi_topology_met(&req, &here), "preferred alone is a wish");
+	cr_expect(met(&req), "preferred alone is a wish");
 	req.requisite = list;
 	req.n_requisite = 1;
-	cr_expect_not(csi_topology_met(&req, &here));
+	cr_expect_not(met(&req));
 	req.n_requisite = 2;
-	cr_expect(csi_topology_met(&req, &here), "any of requisite");
+	cr_expect(met(&req), "any of requisite");
 }
 
 Test(topology, message)
 {
 	struct arena *arena = arena_new(0);
-	Csi__V1__Topology *topology = csi_topology_message(arena, &here);
+	const struct csi csi = {.config = {.node_id = here}};
+	Csi__V1__Topology *topology = csi_topology_message(arena, &csi);
 	cr_assert_not_null(topology);
-	cr_expect(csi_topology_is_here(topology, &here));
+	cr_expect(csi_topology_is_here(topology, here));
 	cr_expect_eq(topology->n_segments, 1);
 	arena_unref(arena);
 }

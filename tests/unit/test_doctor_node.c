@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `ringvol doctor` says of udev, LVM, md, multipath and btrfs, over a directory that stands
  * for a node's root. */
-#include "tools/doctor.h"
+#include "tools/doctor_node.h"
 #include "tools/doctor_node_conf.h"
 
 #include <criterion/criterion.h>

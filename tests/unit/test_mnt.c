@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include "blockio_env.h"
 

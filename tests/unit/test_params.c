@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* StorageClass parameters: defaults, each key's values, and what is refused by name. */
-#include "csi/controller.h"
+#include "csi/messages.h"
+#include "csi/params.h"
 
 #include <criterion/criterion.h>
 

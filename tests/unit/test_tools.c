@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the tools show: clean text, numbers in few columns, tables that fit, rates, JSON. */
 #include "base/when.h"
-#include "tools/args.h"
 #include "tools/json.h"
 #include "tools/rates.h"
 #include "tools/table.h"
+#include "tools/tool.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -358,9 +358,9 @@ Test(tools, json)
 	v.n_mounts = 1;
 	v.mounts = mounts;
 	mount.read_only = true;
-	json_open(&j, '[');
-	json_double(&j, 1.0 / 0.0);
-	json_message(&j, &v.base);
+	json_open(&j, NULL, '[');
+	json_double(&j, NULL, 1.0 / 0.0);
+	json_message(&j, NULL, &v.base);
 	json_close(&j, ']');
 	fclose(j.out);
 	cr_assert_str_eq(text,
@@ -380,9 +380,9 @@ Test(tools, json_enum)
 	struct json j = {.out = open_memstream(&text, &len)};
 	Ringvol__V1__Driver driver = RINGVOL__V1__DRIVER__INIT;
 	driver.probes = RINGVOL__V1__DRIVER__PROBES__SYSFS;
-	json_message(&j, &driver.base);
+	json_message(&j, NULL, &driver.base);
 	driver.probes = (Ringvol__V1__Driver__Probes)77;
-	json_message(&j, &driver.base);
+	json_message(&j, NULL, &driver.base);
 	fclose(j.out);
 	cr_assert_not_null(strstr(text, "\"probes\":\"sysfs\""));
 	cr_assert_not_null(strstr(text, "\"probes\":77"));

@@ -2,7 +2,7 @@
 /* The watch on volumes that nobody asks for: that each is looked at, together with others, and how
  * it goes when such a call does not come back. */
 #include "base/log.h"
-#include "csi/node.h"
+#include "csi/volume_op.h"
 #include "node/health.h"
 #include "pool/private.h"
 #include "sim_time.h"
@@ -252,9 +252,9 @@ static bool hangs(unsigned i)
 static void overstay(unsigned i)
 {
 	static const struct op_step none[] = {{NULL}};
-	struct node_op n = {.task.csi = csi, .volume = volumes[i], .id = "overstayed"};
+	struct volume_op n = {.task = {.csi = csi, .id = "overstayed"}, .volume = volumes[i]};
 	op_init(&n.task.op, &reactor, "test", none, NULL);
-	cr_assert_lt(node_fail(&n.task.op, -ETIMEDOUT, "mount", "/m"), 0);
+	cr_assert_lt(volume_op_fail(&n.task.op, -ETIMEDOUT, "mount", "/m"), 0);
 	cr_assert(hangs(i));
 }
 

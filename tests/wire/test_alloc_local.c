@@ -6,6 +6,7 @@
 #include "base/list.h"
 #include "heap.h"
 #include "rpc/health.h"
+#include "simring/grpc_local.h"
 #include "verdict.h"
 
 enum { CALLS = 9 };

@@ -3,6 +3,7 @@
 #include "metrics/private.h"
 
 #include "metrics/endpoints.h"
+#include "simring/grpc_local.h"
 
 #include <criterion/criterion.h>
 

@@ -5,6 +5,7 @@
 #include "rpc/health.h"
 #include "rpc/reflection.h"
 #include "rpc/registry.h"
+#include "simring/grpc_local.h"
 
 #include "descriptor_set.h"
 #include "reflection.pb-c.h"

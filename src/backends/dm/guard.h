@@ -75,7 +75,7 @@ int guard_each(struct dm *dm, void (*each)(void *arg, const struct guard *guard)
  * Makes what is missing of the keeper: one small device-mapper device of ours that stays on the
  * node. All devices of the device mapper share caches of the kernel's, which come with the first
  * device and go with the last. The first creation and the last removal wait for grace periods, 15
- * to 50 ms (Linux 6.12, by a clock that counts instructions; scripts/vm/dm-bench.sh). With a keeper
+ * to 50 ms (Linux 6.12, by a clock that counts instructions; scripts/vm/bench.sh dm). With a keeper
  * no guard is the first or the last. It serves no sector: its table is one `error` target. Several
  * drivers of a node may make it, and each failure leaves what the next attempt goes on with.
  * `dmsetup remove ringvol-keeper` takes it away.

@@ -17,7 +17,7 @@
 #include "base/array.h"
 #include "base/fd.h"
 #include "blockio/blkdev.h"
-#include "mount/mnt.h"
+#include "mount/mnt_scan.h"
 
 #include <assert.h>
 #include <errno.h>

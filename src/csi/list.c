@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading what exists: ListVolumes, ControllerListVolumeHealth, ListSnapshots, ControllerGetVolume,
+ * GetSnapshot. All of it is in memory, so each answers at once.
+ *
+ * A page ends after max_entries, or LIST_PAGE_MAX where the client leaves it open: that many fit
+ * into the largest message. The token for the next page is the id of the last object looked at,
+ * with a checksum: it means "what comes behind", so it survives that object's deletion, and a
+ * client's invention is told from it.
+ */
+#include "csi/health.h"
+#include "csi/messages.h"
+#include "csi/request.h"
+#include "csi/services.h"
+#include "node/health.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+enum {
+	LIST_PAGE_MAX =
+		4096, /* entries; each at most 1000 bytes, GRPC_MESSAGE_MAX_BYTES is 4 MiB */
+	LIST_HEALTH_MAX = 1024, /* a health entry may have several sentences */
+	LIST_SCAN_MAX = 10000,  /* objects looked at for one page: the loop serves others, too */
+	TOKEN_BYTES = 2 + 8 + 1 + RECORD_ID_MAX,
+};
+
+/* ---- tokens: "v:<checksum, 8>:<id>", or "s:" for snapshots ---- */
+
+static char token_letter(enum record_kind kind)
+{
+	return kind == RECORD_VOLUME ? 'v' : 's';
+}
+
+static void token_print(enum record_kind kind, const char *id, char ret_token[TOKEN_BYTES])
+{
+	uint32_t sum = 0x811c9dc5; /* FNV-1a */
+	for (const char *p = id; *p != '\0'; p++)
+		sum = (sum ^ (unsigned char)*p) * 0x01000193;
+	snprintf(ret_token, TOKEN_BYTES, "%c:%08" PRIx32 ":%s", token_letter(kind), sum, id);
+}
+
+/* The id to go on behind; "" for an empty token. */
+static int token_parse(
+	enum record_kind kind, const char *token, char ret_id[RECORD_ID_MAX], struct err *err)
+{
+	char again[TOKEN_BYTES];
+	size_t len = strlen(token);
+	ret_id[0] = '\0';
+	if (len == 0)
+		return 0;
+	if (len > 11 && len - 11 < RECORD_ID_MAX) {
+		strcpy(ret_id, token + 11);
+		token_print(kind, ret_id, again);
+		if (strcmp(again, token) == 0)
+			return 0;
+	}
+	return err_set(err, ERR_PENDING,
+		"starting_token: is none of this driver's; list again from the start");
+}
+
+/* ---- a page ---- */
+
+struct page;
+
+/* The object's entry in the response; NULL: out of memory. */
+typedef void *page_entry_fn(const struct page *page, const struct pool_object *object);
+
+struct page {
+	struct csi *csi;
+	struct arena *arena;
+	enum record_kind kind;
+	page_entry_fn *entry;
+	size_t most; /* entries; 0: LIST_PAGE_MAX */
+	bool only_abnormal;
+	const char *source_id; /* only snapshots of this volume, NULL: all */
+	void **entries;
+	size_t count;
+	ProtobufCBinaryData next_token;
+};
+
+static bool page_wants(const struct page *page, const struct pool_object *object)
+{
+	if (page->only_abnormal)
+		return node_volume_abnormal(page->arena, page->csi->node, object) != NULL;
+	return page->source_id == NULL || strcmp(object->rec->source_id, page->source_id) == 0;
+}
+
+/* What exists is only known once every pool has been read. */
+static int check_loaded(const struct csi *csi, struct err *err)
+{
+	struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
+		if (pool_state(pool) == POOL_LOADING)
+			return err_set(err, ERR_UNAVAILABLE,
+				"pool %s is still being read; try again", pool_name(pool));
+	return 0;
+}
+
+static size_t page_room(const struct page *page, int32_t max_entries)
+{
+	size_t total = 0, most = page->most != 0 ? page->most : LIST_PAGE_MAX;
+	struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(page->csi->pools, i)) != NULL; i++)
+		total += pool_count(pool, page->kind);
+	if (total > most)
+		total = most;
+	return max_entries != 0 && (size_t)max_entries < total ? (size_t)max_entries : total;
+}
+
+static int out_of_memory(struct err *err)
+{
+	return err_set(err, ERR_NO_ROOM, "out of memory; ask for fewer entries (max_entries)");
+}
+
+static int page_start(struct page *page, size_t room, struct err *err)
+{
+	page->entries = arena_alloc(page->arena, room * sizeof(*page->entries));
+	return page->entries != NULL ? 0 : out_of_memory(err);
+}
+
+static int page_add(struct page *page, const struct pool_object *object, struct err *err)
+{
+	void *entry = page->entry(page, object);
+	if (entry == NULL)
+		return out_of_memory(err);
+	page->entries[page->count++] = entry;
+	return 0;
+}
+
+/* There is more behind the object `last`. */
+static int page_end(struct page *page, const char *last, struct err *err)
+{
+	char token[TOKEN_BYTES];
+	token_print(page->kind, last, token);
+	const char *kept = arena_strdup(page->arena, token);
+	if (kept == NULL)
+		return out_of_memory(err);
+	page->next_token = csi_bytes(kept);
+	return 0;
+}
+
+static int page_fill(
+	struct page *page, int32_t max_entries, ProtobufCBinaryData token, struct err *err)
+{
+	char id[RECORD_ID_MAX], last[RECORD_ID_MAX] = "";
+	if (max_entries < 0)
+		return err_set(err, ERR_INVALID, "max_entries: %d is negative", max_entries);
+	int r = token_parse(page->kind, csi_str(token), id, err);
+	if (r == 0)
+		r = check_loaded(page->csi, err);
+	size_t room = page_room(page, max_entries);
+	if (r == 0)
+		r = page_start(page, room, err);
+	struct pool_object *object;
+	for (size_t scanned = 0;
+		r == 0 && (object = pools_next(page->csi->pools, page->kind, id)) != NULL;
+		scanned++) {
+		pool_object_id(object, id);
+		bool wanted = page_wants(page, object);
+		if (scanned == LIST_SCAN_MAX || (wanted && page->count == room))
+			return page_end(page, last, err);
+		if (wanted)
+			r = page_add(page, object, err);
+		memcpy(last, id, sizeof(last));
+	}
+	return r;
+}
+
+/* ---- volumes ---- */
+
+static void *volume_entry(const struct page *page, const struct pool_object *volume)
+{
+	Csi__V1__ListVolumesResponse__Entry *entry =
+		csi_message_new(page->arena, &csi__v1__list_volumes_response__entry__descriptor);
+	Csi__V1__ListVolumesResponse__VolumeStatus *status = csi_message_new(
+		page->arena, &csi__v1__list_volumes_response__volume_status__descriptor);
+	struct csi_usage usage;
+	if (entry == NULL || status == NULL ||
+		csi_usage_fill(page->arena, page->csi, volume, &usage) < 0)
+		return NULL;
+	status->n_published_node_ids = usage.n_nodes;
+	status->published_node_ids = usage.nodes;
+	status->volume_condition = usage.condition;
+	entry->volume = csi_volume_message(page->arena, page->csi, volume);
+	entry->status = status;
+	return entry->volume == NULL ? NULL : entry;
+}
+
+static int list_volumes(struct csi_query *q)
+{
+	const Csi__V1__ListVolumesRequest *req = q->request;
+	Csi__V1__ListVolumesResponse *response = q->response;
+	struct page page = {
+		.csi = q->csi, .arena = q->arena, .kind = RECORD_VOLUME, .entry = volume_entry};
+	int r = page_fill(&page, req->max_entries, req->starting_token, &q->err);
+	response->entries = (void *)page.entries;
+	response->n_entries = page.count;
+	response->next_token = page.next_token;
+	return r;
+}
+
+const struct csi_rpc csi_list_volumes = {.answer = list_volumes};
+
+static void *health_entry(const struct page *page, const struct pool_object *volume)
+{
+	return csi_health_message(page->arena, page->csi, volume);
+}
+
+static int list_health(struct csi_query *q)
+{
+	const Csi__V1__ControllerListVolumeHealthRequest *req = q->request;
+	Csi__V1__ControllerListVolumeHealthResponse *response = q->response;
+	struct page page = {
+		.csi = q->csi, .arena = q->arena, .kind = RECORD_VOLUME, .entry = health_entry};
+	page.most = LIST_HEALTH_MAX;
+	page.only_abnormal = true;
+	int r = page_fill(&page, req->max_entries, req->starting_token, &q->err);
+	response->entries = (void *)page.entries;
+	response->n_entries = page.count;
+	response->next_token = page.next_token;
+	return r;
+}
+
+const struct csi_rpc csi_list_health = {.answer = list_health};
+
+static int get_volume(struct csi_query *q)
+{
+	const Csi__V1__ControllerGetVolumeRequest *req = q->request;
+	Csi__V1__ControllerGetVolumeResponse *response = q->response;
+	Csi__V1__ControllerGetVolumeResponse__VolumeStatus *status = csi_message_new(
+		q->arena, &csi__v1__controller_get_volume_response__volume_status__descriptor);
+	struct pool_object *volume;
+	struct csi_usage usage;
+	int r = pools_find_id(
+		q->csi->pools, RECORD_VOLUME, csi_str(req->volume_id), &volume, &q->err);
+	if (r < 0)
+		return r;
+	response->volume = csi_volume_message(q->arena, q->csi, volume);
+	response->status = status;
+	if (response->volume == NULL || status == NULL ||
+		csi_usage_fill(q->arena, q->csi, volume, &usage) < 0)
+		return -ENOMEM;
+	status->n_published_node_ids = usage.n_nodes;
+	status->published_node_ids = usage.nodes;
+	status->volume_condition = usage.condition;
+	return 0;
+}
+
+const struct csi_rpc csi_get_volume = {.id = "volume_id", .answer = get_volume};
+
+/* ---- snapshots ---- */
+
+/* The page for a request that names a snapshot: it alone, or nothing. */
+static int page_fill_one(struct page *page, const char *snapshot_id, struct err *err)
+{
+	struct pool_object *snapshot;
+	struct err found = {0};
+	int r = pools_find_id(page->csi->pools, RECORD_SNAPSHOT, snapshot_id, &snapshot, &found);
+	if (r < 0) {
+		/* An empty answer means "gone for good": not while its pool is away. */
+		if (found.code == ERR_NOT_FOUND)
+			return 0;
+		*err = found;
+		return r;
+	}
+	if (!page_wants(page, snapshot))
+		return 0;
+	r = page_start(page, 1, err);
+	return r == 0 ? page_add(page, snapshot, err) : r;
+}
+
+/* A volume may be gone and its snapshots be there. They are in its pool: while that is not here, an
+ * empty list would say that there are none. */
+static int check_source(const struct csi *csi, const char *volume_id, struct err *err)
+{
+	struct pool_object *volume;
+	struct err found = {0};
+	if (pools_find_id(csi->pools, RECORD_VOLUME, volume_id, &volume, &found) == 0 ||
+		found.code != ERR_UNAVAILABLE)
+		return 0;
+	return err_set(err, ERR_UNAVAILABLE, "%s", found.message);
+}
+
+static void *snapshot_entry(const struct page *page, const struct pool_object *snapshot)
+{
+	Csi__V1__ListSnapshotsResponse__Entry *entry =
+		csi_message_new(page->arena, &csi__v1__list_snapshots_response__entry__descriptor);
+	if (entry == NULL)
+		return NULL;
+	entry->snapshot = csi_snapshot_message(page->arena, snapshot);
+	return entry->snapshot == NULL ? NULL : entry;
+}
+
+static int list_snapshots(struct csi_query *q)
+{
+	const Csi__V1__ListSnapshotsRequest *req = q->request;
+	Csi__V1__ListSnapshotsResponse *response = q->response;
+	struct page page = {
+		.csi = q->csi, .arena = q->arena, .kind = RECORD_SNAPSHOT, .entry = snapshot_entry};
+	int r = 0;
+	if (req->source_volume_id.len != 0) {
+		page.source_id = csi_str(req->source_volume_id);
+		r = check_source(q->csi, page.source_id, &q->err);
+	}
+	if (r == 0 && req->snapshot_id.len != 0 && req->max_entries >= 0)
+		r = page_fill_one(&page, csi_str(req->snapshot_id), &q->err);
+	else if (r == 0)
+		r = page_fill(&page, req->max_entries, req->starting_token, &q->err);
+	response->entries = (void *)page.entries;
+	response->n_entries = page.count;
+	response->next_token = page.next_token;
+	return r;
+}
+
+const struct csi_rpc csi_list_snapshots = {.answer = list_snapshots};
+
+static int get_snapshot(struct csi_query *q)
+{
+	const Csi__V1__GetSnapshotRequest *req = q->request;
+	Csi__V1__GetSnapshotResponse *response = q->response;
+	struct pool_object *snapshot;
+	int r = pools_find_id(
+		q->csi->pools, RECORD_SNAPSHOT, csi_str(req->snapshot_id), &snapshot, &q->err);
+	if (r < 0)
+		return r;
+	response->snapshot = csi_snapshot_message(q->arena, snapshot);
+	return response->snapshot == NULL ? -ENOMEM : 0;
+}
+
+const struct csi_rpc csi_get_snapshot = {.id = "snapshot_id", .answer = get_snapshot};

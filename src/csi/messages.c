@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Volumes and snapshots as messages. All lies in the answer's arena; nothing here can fail but for
+ * want of memory.
+ */
+#include "csi/messages.h"
+
+#include "csi/request.h"
+#include "node/health.h"
+#include "node/volume.h"
+
+#include <errno.h>
+
+void *csi_message_new(struct arena *arena, const ProtobufCMessageDescriptor *descriptor)
+{
+	void *message = arena_alloc(arena, descriptor->sizeof_message);
+	if (message != NULL)
+		protobuf_c_message_init(descriptor, message);
+	return message;
+}
+
+static char *object_id(struct arena *arena, const struct pool_object *object)
+{
+	char id[RECORD_ID_MAX];
+	pool_object_id(object, id);
+	return arena_strdup(arena, id);
+}
+
+Csi__V1__Topology *csi_topology_message(struct arena *arena, const struct csi *csi)
+{
+	Csi__V1__Topology *topology = csi_message_new(arena, &csi__v1__topology__descriptor);
+	Csi__V1__StringPair *segment = csi_message_new(arena, &csi__v1__string_pair__descriptor);
+	Csi__V1__StringPair **segments = arena_alloc(arena, sizeof(*segments));
+	if (topology == NULL || segment == NULL || segments == NULL)
+		return NULL;
+	segment->key = csi_bytes(CSI_TOPOLOGY_KEY);
+	segment->value = csi_bytes(csi->config.node_id);
+	segments[0] = segment;
+	topology->segments = segments;
+	topology->n_segments = 1;
+	return topology;
+}
+
+static Csi__V1__VolumeContentSource *content_source(struct arena *arena, const struct record *rec)
+{
+	Csi__V1__VolumeContentSource *source =
+		csi_message_new(arena, &csi__v1__volume_content_source__descriptor);
+	Csi__V1__VolumeContentSource__SnapshotSource *snapshot = csi_message_new(
+		arena, &csi__v1__volume_content_source__snapshot_source__descriptor);
+	Csi__V1__VolumeContentSource__VolumeSource *volume =
+		csi_message_new(arena, &csi__v1__volume_content_source__volume_source__descriptor);
+	const char *id = arena_strdup(arena, rec->source_id);
+	if (source == NULL || snapshot == NULL || volume == NULL || id == NULL)
+		return NULL;
+	if (rec->source == RECORD_SOURCE_SNAPSHOT) {
+		snapshot->snapshot_id = csi_bytes(id);
+		source->type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT;
+		source->snapshot = snapshot;
+	} else {
+		volume->volume_id = csi_bytes(id);
+		source->type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME;
+		source->volume = volume;
+	}
+	return source;
+}
+
+Csi__V1__Volume *csi_volume_message(
+	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
+{
+	Csi__V1__Volume *message = csi_message_new(arena, &csi__v1__volume__descriptor);
+	Csi__V1__Topology **topology = arena_alloc(arena, sizeof(*topology));
+	const char *id = object_id(arena, volume);
+	if (message == NULL || topology == NULL || id == NULL)
+		return NULL;
+	message->capacity_bytes = (int64_t)volume->rec->size_bytes;
+	message->volume_id = csi_bytes(id);
+	topology[0] = csi_topology_message(arena, csi);
+	message->accessible_topology = topology;
+	message->n_accessible_topology = 1;
+	if (volume->rec->source != RECORD_SOURCE_NONE) {
+		message->content_source = content_source(arena, volume->rec);
+		if (message->content_source == NULL)
+			return NULL;
+	}
+	return topology[0] == NULL ? NULL : message;
+}
+
+Csi__V1__Snapshot *csi_snapshot_message(struct arena *arena, const struct pool_object *snapshot)
+{
+	const struct record *rec = snapshot->rec;
+	Csi__V1__Snapshot *message = csi_message_new(arena, &csi__v1__snapshot__descriptor);
+	Csi__V1__Timestamp *created = csi_message_new(arena, &csi__v1__timestamp__descriptor);
+	const char *id = object_id(arena, snapshot);
+	const char *source_id = arena_strdup(arena, rec->source_id);
+	if (message == NULL || created == NULL || id == NULL || source_id == NULL)
+		return NULL;
+	created->seconds = (int64_t)(rec->created_ns / 1000000000);
+	created->nanos = (int32_t)(rec->created_ns % 1000000000);
+	message->size_bytes = (int64_t)rec->size_bytes;
+	message->snapshot_id = csi_bytes(id);
+	message->source_volume_id = csi_bytes(source_id);
+	message->creation_time = created;
+	/* A snapshot gets its name when all its bytes are there. */
+	message->ready_to_use = true;
+	return message;
+}
+
+/* ---- usage and condition ---- */
+
+Csi__V1__VolumeCondition *csi_condition_message(
+	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
+{
+	const char *why = node_volume_abnormal(arena, csi->node, volume);
+	Csi__V1__VolumeCondition *condition =
+		csi_message_new(arena, &csi__v1__volume_condition__descriptor);
+	if (condition == NULL)
+		return NULL;
+	condition->abnormal = why != NULL;
+	condition->message = csi_bytes(why != NULL ? why : "the volume is well");
+	return condition;
+}
+
+int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool_object *volume,
+	struct csi_usage *ret)
+{
+	struct csi_usage usage = {0};
+	const struct node_volume *node = node_volume_find(volume);
+	if (node != NULL && (node->dev.attached || !list_empty(&node->mounts))) {
+		usage.nodes = arena_alloc(arena, sizeof(*usage.nodes));
+		if (usage.nodes == NULL)
+			return -ENOMEM;
+		usage.nodes[0] = csi_bytes(csi->config.node_id);
+		usage.n_nodes = 1;
+	}
+	if (csi->config.health & CSI_HEALTH_1_12) {
+		usage.condition = csi_condition_message(arena, csi, volume);
+		if (usage.condition == NULL)
+			return -ENOMEM;
+	}
+	*ret = usage;
+	return 0;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* StorageClass parameters. */
+#ifndef RINGVOL_CSI_PARAMS_H
+#define RINGVOL_CSI_PARAMS_H
+
+#include "base/arena.h"
+#include "csi/access.h"
+#include "pool/pool.h"
+
+struct csi_params {
+	const char *pool; /* name; "default" */
+	bool pool_given;  /* otherwise a volume from a source goes to the source's pool */
+	unsigned device;  /* enum backend_type */
+	unsigned thick;   /* a bool */
+	bool fs_given;
+	enum fsimg_type fs;
+	const char *mkfs_options;
+	unsigned block_size;                         /* 0: the pool's */
+	unsigned erase;                              /* enum record_erase */
+	unsigned snapshot_freeze, allow_mode_change; /* bools */
+};
+/* StorageClass parameters; unknown keys are ERR_INVALID by name, except under csi.storage.k8s.io/.
+ */
+int csi_params_parse(
+	Csi__V1__StringPair **pairs, size_t n, struct csi_params *ret, struct err *err);
+/* "namespace/name" of the Kubernetes object that this is made for, of kind "pvc" or
+ * "volumesnapshot", as the sidecars' --extra-create-metadata names it; "" if they do not, or where
+ * it is no such name. In the arena. */
+const char *csi_params_claim(
+	struct arena *arena, Csi__V1__StringPair **pairs, size_t n, const char *kind);
+/* For requests whose parameters have no keys of ours: ERR_INVALID naming the first, except under
+ * csi.storage.k8s.io/. */
+int csi_params_check_none(Csi__V1__StringPair **pairs, size_t n, struct err *err);
+/* The file system to make: the capability's, else the parameter's, else the source's (FSIMG_NONE:
+ * there is no source), else ext4; FSIMG_NONE for block. ERR_INVALID: the two contradict each other,
+ * or mkfsOptions do not suit it. */
+int csi_params_choose_fs(const struct csi_params *params, const struct csi_access *access,
+	enum fsimg_type source_fs, enum fsimg_type *ret, struct err *err);
+/* 0 when an existing volume is what parameters and capabilities ask for; else ERR_EXISTS naming
+ * what differs. */
+int csi_params_compare(const struct csi_params *params, const struct csi_access *access,
+	const struct pool_object *volume, struct err *err);
+
+#endif

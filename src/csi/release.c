@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NodeUnpublishVolume and NodeUnstageVolume: from a path, whatever else is known.
+ *
+ * kubelet repeats these for ever on any error and calls them for volumes that are long gone, so
+ * they work from the path: nothing there is success, and a mount of one of our devices is unmounted
+ * whether the volume is known or not. But what is a known volume's is let go for its own id alone
+ * (node_owner.h says whose a device is), and a mount of anything else is never touched. A device
+ * that no mount and no memory tells of (a raw block volume's, when its pool is away) is looked for
+ * by its image, or by its tag, which the volume's id has.
+ *
+ * A device may have been freed behind our back, and its number given to another volume. What memory
+ * says that we mounted of it is unmounted all the same; the device is not touched.
+ *
+ * Happy path: look at the path -> whose device is it -> (unstage only) sync -> unmount -> (unstage
+ * only) detach. How it can fail: the mount is busy, still published elsewhere, another volume's, or
+ * hangs; it cannot be told which devices there are. Each is repeatable; what was released stays
+ * released.
+ */
+#include "backends/loop/lodev.h"
+#include "base/fd.h"
+#include "blockio/blkdev.h"
+#include "blockio/boot_mark.h"
+#include "csi/request.h"
+#include "csi/services.h"
+#include "csi/volume_op.h"
+#include "node/checkup.h"
+#include "node/owner.h"
+#include "node/stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+struct release {
+	struct volume_op n;
+	bool unstage; /* else unpublish */
+	const char *path;
+	const char *field;
+	/* What is mounted at the path. */
+	enum { AT_NOTHING, AT_OURS, AT_LEFT, AT_STRANGE } at;
+	struct backend_dev mine; /* attached: the volume's device, as the kernel has it */
+	struct node_owner owner;
+	struct node_others others;
+	bool all_others; /* of the volume's device; else the one that memory knows of first */
+	struct mnt_on_req on;
+	struct mnt_unmount_req unmount;
+	enum { UNMOUNT_FIRST, UNMOUNT_WAITS, UNMOUNT_LAST } attempt;
+	char look_key[HELPER_KEY_BYTES];
+};
+
+#define release_of(op_ptr) container_of(volume_op_of(op_ptr), struct release, n)
+
+static struct node_volume *state_of(struct release *r)
+{
+	return r->n.volume == NULL ? NULL : node_volume_find(r->n.volume);
+}
+
+static int inspect_run(struct op *op)
+{
+	return volume_op_inspect(op, release_of(op)->path);
+}
+
+/* Nobody can change what the device is but who serves it: then memory is right about it. */
+static bool is_trusted(struct release *r)
+{
+	const struct node_volume *node = state_of(r);
+	return node != NULL && node->dev.attached && r->n.backend != NULL &&
+	       r->n.backend->look == NULL;
+}
+
+static int inspect_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	int result = volume_op_inspect_end(op, res);
+	if (result < 0 || !is_trusted(r))
+		return result;
+	r->mine = state_of(r)->dev;
+	if (node_info_is_dev(&r->n.info, &r->mine))
+		r->at = AT_OURS;
+	return 0;
+}
+
+/* ---- whose is the mount at the path? ---- */
+
+static bool owner_done(struct op *op)
+{
+	const struct release *r = release_of(op);
+	return !r->n.info.is_mount || r->at == AT_OURS;
+}
+
+static int owner_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	const struct node_volume *node = state_of(r);
+	node_owner_by_number(&r->owner, op->reactor, r->n.info.dev_major, r->n.info.dev_minor);
+	if (node != NULL && node_info_is_dev(&r->n.info, &node->dev))
+		r->owner.was = node->dev;
+	return op_child(op, &r->owner.op);
+}
+
+/* Memory says that we mounted it there, of a device that had this number. */
+static bool is_remembered(struct release *r)
+{
+	const struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
+	return mount != NULL && mount->major == r->n.info.dev_major &&
+	       mount->minor == r->n.info.dev_minor;
+}
+
+/* A node at a block volume's path that leads to nothing: the device was freed, before this run of
+ * the driver perhaps. */
+static bool is_dead_node(const struct release *r)
+{
+	struct blkdev gone;
+	return r->n.info.is_block && !r->owner.found && r->n.volume != NULL &&
+	       r->n.volume->rec->fs == FSIMG_NONE &&
+	       (r->n.info.dev_major == LODEV_MAJOR ||
+		       blkdev_look(r->n.info.dev_major, r->n.info.dev_minor, &gone) == -ENOENT);
+}
+
+static int refuse_owned(struct op *op, const struct pool_object *whose)
+{
+	struct release *r = release_of(op);
+	return op_fail(op, ERR_PRECONDITION,
+		"%s: what is mounted at %s (device %u:%u) is volume %s's, not volume %s's; it is not touched, call with the id of that volume if it should go",
+		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor,
+		whose->rec != NULL ? whose->rec->name : whose->key, r->n.task.id);
+}
+
+static void take(struct release *r, const struct backend_dev *dev, const struct backend *backend)
+{
+	r->mine = *dev;
+	r->n.backend = backend;
+}
+
+static int owner_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	const struct node_owner *owner = &r->owner;
+	if (res < 0)
+		return res;
+	const struct pool_object *whose =
+		owner->found ? node_dev_volume(r->n.task.csi->node, &owner->dev) : NULL;
+	bool its = whose != NULL && pool_object_has_id(whose, r->n.task.id);
+	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.task.id);
+	r->at = AT_OURS;
+	if (its || (nobodys && !is_remembered(r))) {
+		take(r, &owner->dev, owner->dev_backend);
+		return 0;
+	}
+	if (owner->unclear && is_remembered(r)) { /* a detach will ask it again */
+		take(r, &state_of(r)->dev, owner->dev_backend);
+		return 0;
+	}
+	if (owner->unclear)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"%s: the device that is mounted at %s (%u:%u) does not say what it is bound to; look for errors of its disk in the kernel log",
+			r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor);
+	r->at = AT_LEFT;
+	if (is_remembered(r) || is_dead_node(r))
+		return 0;
+	r->at = AT_STRANGE;
+	if (whose != NULL)
+		return refuse_owned(op, whose);
+	/* Of a volume that nobody knows it is not. */
+	if (r->n.volume == NULL)
+		return 0;
+	return op_fail(op, ERR_PRECONDITION,
+		"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not touched, unmount it by hand if it should go",
+		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.task.id);
+}
+
+/* ---- unstage: where is the volume's device? ---- */
+
+static bool device_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct record_id id;
+	return !r->unstage || r->mine.attached || r->at == AT_STRANGE ||
+	       (r->n.volume != NULL ? r->n.backend == NULL
+				    : record_id_parse(r->n.task.id, &id) < 0);
+}
+
+static int device_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	node_owner_of_volume(&r->owner, op->reactor, r->n.volume, r->n.task.id);
+	r->owner.backend = r->n.backend;
+	return op_child(op, &r->owner.op);
+}
+
+static int device_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	const struct node_owner *owner = &r->owner;
+	if (res < 0)
+		return res;
+	/* One that goes away waits for users elsewhere, see detach_end(). */
+	if ((owner->found && !owner->dev.going_away) || owner->unclear)
+		take(r, &owner->dev, owner->dev_backend);
+	else if (owner->tagged && !owner->tagged_dev.going_away &&
+		 node_dev_volume(r->n.task.csi->node, &owner->tagged_dev) == NULL)
+		take(r, &owner->tagged_dev, owner->tagged_backend);
+	return 0;
+}
+
+/* ---- nothing may still be published, of what is unstaged ---- */
+
+static struct node_mount *other_mount(struct release *r)
+{
+	const struct node_volume *node = state_of(r);
+	if (node == NULL)
+		return NULL;
+	list_for_each (link, &node->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, r->path) != 0)
+			return mount;
+	}
+	return NULL;
+}
+
+static bool is_of(const struct node_mount *mount, const struct backend_dev *dev)
+{
+	return dev->attached && mount->major == dev->major && mount->minor == dev->minor;
+}
+
+/* Whether it is unstaged, if by the wrong call. */
+static bool is_unstaged(struct release *r)
+{
+	const struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
+	return r->unstage || (mount != NULL && (mount->staging || mount->first));
+}
+
+static bool others_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	if (!is_unstaged(r) || r->at == AT_STRANGE)
+		return true;
+	/* There may be a device that memory has no mounts of. */
+	return other_mount(r) == NULL && (state_of(r) != NULL || !r->mine.attached);
+}
+
+/* Of a device that is not the volume's any more only what memory knows of counts. */
+static int others_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	const struct node_mount *mount = other_mount(r);
+	r->all_others = mount == NULL || is_of(mount, &r->mine);
+	if (r->all_others) {
+		node_others_init(&r->others, op->reactor, &r->mine, r->path, NULL);
+	} else {
+		const struct backend_dev was = {.major = mount->major, .minor = mount->minor};
+		node_others_init(&r->others, op->reactor, &was, NULL, NULL);
+		r->others.only = mount->path;
+	}
+	return op_child(op, &r->others.op);
+}
+
+/* Memory was wrong: they were unmounted behind our back. */
+static void forget_others(struct release *r)
+{
+	struct node_volume *node = state_of(r);
+	if (!r->all_others) {
+		node_volume_remove_mount(node, other_mount(r)->path);
+		return;
+	}
+	if (node == NULL)
+		return;
+	list_for_each_safe (link, &node->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, r->path) != 0 && is_of(mount, &r->mine))
+			node_volume_remove_mount(node, mount->path);
+	}
+}
+
+static int others_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	if (res < 0)
+		return res;
+	if (r->others.count > 0 && !r->unstage)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s: volume %s is staged at %s, and still published at %s; unpublish it there, then unstage it",
+			r->field, r->n.task.id, r->path, r->others.path);
+	if (r->others.count > 0)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s is still published at %s; unpublish it first", r->n.task.id,
+			r->others.path);
+	forget_others(r);
+	return other_mount(r) != NULL ? others_run(op) : 0;
+}
+
+/* ---- let go ---- */
+
+/* What was written has to reach the image now: a mount that another namespace holds would keep the
+ * file system alive, and its dirty pages out of a snapshot taken after this. The last unmount would
+ * have to write them anyway. */
+static bool sync_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	return !r->unstage || r->at != AT_OURS || r->n.info.fs_read_only;
+}
+
+static int sync_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	node_on(&r->on, r->path, &r->mine);
+	return volume_op_helper(op, MNT_SYNC, &r->on, sizeof(r->on), &r->n.result,
+		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+}
+
+static int sync_end(struct op *op, int res)
+{
+	/* A file system that cannot write must still be let go; one that hangs says so. */
+	return res == -ETIMEDOUT ? volume_op_fail(op, res, "sync", release_of(op)->path) : 0;
+}
+
+static bool unmount_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	/* The staging directory is the orchestrator's; the target path may be ours to remove. */
+	return !r->n.info.exists || r->at == AT_STRANGE || (r->unstage && !r->n.info.is_mount);
+}
+
+static int unmount_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	snprintf(r->unmount.target, sizeof(r->unmount.target), "%s", r->path);
+	r->unmount.dev_major = r->n.info.is_mount ? r->n.info.dev_major : 0;
+	r->unmount.dev_minor = r->n.info.is_mount ? r->n.info.dev_minor : 0;
+	/* What lies in a volume is a tenant's. */
+	r->unmount.remove = !r->unstage && volume_op_nested_in(&r->n) == NULL;
+	r->unmount.trusted = r->n.volume != NULL;
+	return volume_op_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
+		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+}
+
+/* It may be busy because we look at it: the watch and statistics do so beside everything else.
+ * From now on they ask for this volume alone, by the key of looks; then those that asked together
+ * have their answer; then once behind who asks alone. */
+static int unmount_again(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct node_volume *node = state_of(r);
+	if (r->attempt++ == UNMOUNT_FIRST) {
+		if (node != NULL)
+			node->alone_until_ns =
+				ring_now_ns(op->reactor->ring) + NODE_ALONE_MS * UINT64_C(1000000);
+		return op_sleep(op, NODE_STATS_BATCH_MS);
+	}
+	node_stats_key(r->n.task.id, r->look_key);
+	return op_helper(op, MNT_UNMOUNT, r->look_key, &r->unmount, sizeof(r->unmount),
+		&r->n.result, sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+}
+
+static int unmount_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	if (r->attempt == UNMOUNT_WAITS || (res == -EBUSY && r->attempt != UNMOUNT_LAST)) {
+		int again = unmount_again(op);
+		if (again >= 0)
+			return again;
+		res = -EBUSY;
+	}
+	if (res == -EBUSY)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s: %s is in use: a process has files open or its working directory there",
+			r->field, r->path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "unmounting", r->path);
+}
+
+/* What marked the path as the only writer's goes with it. */
+struct writer_job {
+	int dirfd;
+	const char *image;
+};
+
+static int writer_job(void *arg)
+{
+	struct writer_job *job = arg;
+	_cleanup_fd_ int fd = openat(job->dirfd, job->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : boot_mark_remove(fd, BOOT_MARK_WRITER);
+}
+
+static bool writer_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
+	return mount == NULL || !mount->single_writer;
+}
+
+static int writer_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct writer_job *job = arena_new_of(r->n.task.arena, struct writer_job);
+	if (job == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	*job = (struct writer_job){pool_dirfd(r->n.volume->pool, RECORD_VOLUME), r->n.volume->key};
+	return op_work(op, writer_job, job);
+}
+
+/* One that stays is only believed where the volume is mounted. */
+static int writer_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
+}
+
+/* Detach what unstage released: the volume's device, or that of a volume nobody knows any more. */
+static bool detach_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct node_volume *node = state_of(r);
+	if (node != NULL && r->at != AT_STRANGE)
+		node_volume_remove_mount(node, r->path);
+	return !r->unstage || !r->mine.attached || r->n.backend == NULL;
+}
+
+/* The watch is not to take it for gone. */
+static void set_detaching(struct release *r, bool detaching)
+{
+	struct node_volume *node = state_of(r);
+	if (node != NULL)
+		node->detaching = detaching;
+}
+
+static int detach_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	r->n.dev = (struct backend_req){.dirfd = -1, .dev = r->mine};
+	memcpy(r->n.dev.tag, r->mine.tag, sizeof(r->n.dev.tag));
+	set_detaching(r, true);
+	int result = r->n.backend->detach(r->n.backend, op, &r->n.dev);
+	if (result < 0)
+		set_detaching(r, false);
+	return result;
+}
+
+/* When somebody elsewhere (another mount namespace) still holds the device, the kernel keeps it
+ * until they let go, and the image's lock with it: nothing can attach or delete it meanwhile. That
+ * is not a reason to make kubelet repeat this for ever. */
+static int detach_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	int result = backend_end(op, &r->n.dev, res);
+	set_detaching(r, result == 0);
+	return result;
+}
+
+/* What memory knew of a device that is not the volume's any more goes as well. */
+static bool forget_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	return !r->unstage || r->at == AT_STRANGE;
+}
+
+static int forget_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	struct err gone = {0};
+	if (r->n.volume == NULL) /* its pool may have come meanwhile */
+		(void)pools_find_id(
+			r->n.task.csi->pools, RECORD_VOLUME, r->n.task.id, &r->n.volume, &gone);
+	struct node_volume *node = state_of(r);
+	if (node != NULL) {
+		node_volume_clear_dev(r->n.task.csi->node, node);
+		node_volume_forget(r->n.volume);
+	}
+	return 0;
+}
+
+static const struct op_step steps[] = {
+	{"inspect", .run = inspect_run, .end = inspect_end},
+	{"owner", .done = owner_done, .run = owner_run, .end = owner_end},
+	{"look for device", .done = device_done, .run = device_run, .end = device_end},
+	{"others", .done = others_done, .run = others_run, .end = others_end},
+	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
+	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
+	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
+	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
+	{"forget", .done = forget_done, .run = forget_run},
+	{NULL},
+};
+
+static int prepare(struct csi_task *task, struct err *err)
+{
+	(void)err;
+	struct release *r = container_of(task, struct release, n.task);
+	struct err ignored = {0};
+	r->unstage = task->rpc == &csi_node_unstage;
+	r->field = task->rpc->paths[0];
+	r->path = csi_field(task->request, r->field);
+	/* Unknown, or its pool is away: the path says enough. */
+	if (pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &r->n.volume, &ignored) == 0) {
+		csi_task_names(task, r->n.volume->rec);
+		r->n.backend = backend_get(r->n.volume->rec->device);
+	}
+	return 0;
+}
+
+const struct csi_rpc csi_node_unpublish = {
+	.id = "volume_id",
+	.paths = {"target_path"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct release),
+	.prepare = prepare,
+	.steps = steps,
+};
+
+const struct csi_rpc csi_node_unstage = {
+	.id = "volume_id",
+	.paths = {"staging_target_path"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct release),
+	.prepare = prepare,
+	.steps = steps,
+};

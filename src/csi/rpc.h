@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A row for each RPC: what its request has to say, what it works on and locks, and how it is
+ * answered. A row lies beside the code it names; services.c lists them all. csi_rpc_run() does what
+ * is alike for all of them.
+ *
+ * There are two kinds. An answer is given at once, from memory. An operation is a task (task.h):
+ * prepare() takes the request apart and refuses what cannot be, steps do the work.
+ */
+#ifndef RINGVOL_CSI_RPC_H
+#define RINGVOL_CSI_RPC_H
+
+#include "csi/task.h"
+
+/* A call that is answered at once. */
+struct csi_query {
+	struct csi *csi;
+	struct arena *arena; /* the call's */
+	const void *request;
+	void *response; /* initialised, in the arena */
+	struct err err;
+};
+
+enum { CSI_ANSWERED = 1 };
+
+struct csi_rpc {
+	/* Fields of the request. They must not be empty, and are asked for in this order. */
+	const char *name;        /* of what is to be made */
+	const char *id;          /* of what it works on, or makes something of */
+	const char *paths[2];    /* absolute paths */
+	const char *required[2]; /* others */
+
+	/* 0, or an error with q->err set; without it: out of memory. */
+	int (*answer)(struct csi_query *q);
+
+	/* An operation has the object alone that the request names, by name where it makes one,
+	 * else by id; its kind is: */
+	enum record_kind kind;
+	/* It only looks, and is asked again and again: it locks nothing, and an end that is well is
+	 * logged for debugging. */
+	bool poll;
+	size_t size; /* of its struct, which begins with its struct csi_task */
+	/* 0: the steps are to run. CSI_ANSWERED: there is nothing to do, task->response is the
+	 * answer. Else refused with err. May set subject, lane, claim, source, and take more
+	 * locks. */
+	int (*prepare)(struct csi_task *task, struct err *err);
+	const struct op_step *steps;
+	/* Called once after the answer was sent. NULL: there is nothing to free. */
+	void (*cleanup)(struct csi_task *task);
+};
+
+/* A grpc_method_fn, for methods that have a row. */
+grpc_method_fn csi_rpc_run;
+
+#endif

@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NodeStageVolume: the image becomes a device, and for a mount volume the device is mounted at the
+ * staging path.
+ *
+ * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount, with a UUID of
+ * its own -> grow, and clean its log (clean_log.h). Nothing is ever formatted here: a volume got
+ * its file system before it had a name, and an image that does not hold what its record says is
+ * refused. A volume that was made for block is mounted if its record allows it and the image holds
+ * a file system, and not while it is published as a device. How it can fail: another's mount at the
+ * path, an image held elsewhere, a damaged file system, a device that hangs. Before the mount, a
+ * device that this attempt attached is detached again. What is mounted stays, whatever fails then
+ * (what hangs in a growth cannot be unmounted either): the retry finds it and grows it, or an
+ * unstage takes it away.
+ */
+#include "csi/stage.h"
+
+#include "csi/request.h"
+#include "csi/services.h"
+#include "mount/mnt_fs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FSCK_TIMEOUT_MS = 600000 };
+
+static int inspect_run(struct op *op)
+{
+	return volume_op_inspect(op, stage_of(op)->staging_path);
+}
+
+static int inspect_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	int r = volume_op_inspect_end(op, res);
+	if (r < 0)
+		return r;
+	if (!s->n.info.exists)
+		return op_fail(op, ERR_INVALID,
+			"staging_target_path: %s does not exist; the orchestrator has to create it",
+			s->staging_path);
+	if (!s->n.info.is_dir)
+		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
+			s->staging_path);
+	return s->n.access.block ? 0 : volume_op_check_not_nested(op, "staging_target_path");
+}
+
+/* ---- the device ---- */
+
+static int prepare_attach(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	if (s->n.volume->truncated)
+		return op_fail(op, ERR_DATA_LOSS,
+			"volume %s: its image is shorter than its record says",
+			s->n.volume->rec->name);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	s->attached_here = node == NULL || !node->dev.attached;
+	s->attached_first = s->attached_here && node_knows_volume(s->n.task.csi->node, s->n.volume);
+	volume_op_prepare_backend(&s->n);
+	s->n.dev.read_only = s->n.access.block && s->n.access.read_only;
+	return 0;
+}
+
+static int attach_call(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.backend->attach_call(&s->n.dev);
+}
+
+static bool attach_done(struct op *op)
+{
+	return stage_of(op)->attached;
+}
+
+static int attach_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	int r = prepare_attach(op);
+	return r < 0 ? r : s->n.backend->attach(s->n.backend, op, &s->n.dev);
+}
+
+static int attach_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	int r = backend_end(op, &s->n.dev, res);
+	if (r < 0)
+		return r;
+	struct node_volume *node = node_volume_get(s->n.volume);
+	if (node == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	/* An earlier run's device is not this attempt's to detach. */
+	s->attached_here &= !s->n.dev.dev.found;
+	s->attached_first &= s->attached_here;
+	node_volume_set_dev(s->n.task.csi->node, node, &s->n.dev.dev);
+	node->marks_read |= s->attached_first;
+	node->as_fs &= !list_empty(&node->mounts);
+	s->mounted = node_info_is_dev(&s->n.info, &node->dev);
+	s->attached = true;
+	return 0;
+}
+
+static int attach_undo(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	if (!s->attached_here || s->mounted || node == NULL)
+		return 0;
+	node_volume_clear_dev(s->n.task.csi->node, node);
+	node_volume_forget(s->n.volume);
+	return s->n.backend->detach(s->n.backend, op, &s->n.dev);
+}
+
+/* Where the backend attaches in one call, it follows the look at the image. */
+static int probe_run(struct op *op)
+{
+	static const struct op_call calls[] = {
+		{"probe", .fn = stage_probe_call, .end = stage_probe_end},
+		{"attach", .fn = attach_call, .end = attach_end, .undo = attach_undo},
+	};
+	struct stage *s = stage_of(op);
+	bool attach = s->n.backend->attach_call != NULL && !s->n.volume->truncated;
+	int r = attach ? prepare_attach(op) : 0;
+	return r < 0 ? r : op_calls(op, calls, attach ? 2 : 1);
+}
+
+/* ---- what is mounted at the path ---- */
+
+static bool check_mount_done(struct op *op)
+{
+	return !stage_of(op)->n.info.is_mount;
+}
+
+static int check_mount_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	if (!s->mounted)
+		return op_fail(op, ERR_PRECONDITION,
+			"staging_target_path: something else is mounted at %s; unmount it first",
+			s->staging_path);
+	if (s->n.info.read_only != s->n.access.read_only)
+		return op_fail(op, ERR_EXISTS, "volume %s is staged at %s already, but %s",
+			s->n.volume->rec->name, s->staging_path,
+			s->n.info.read_only ? "read-only" : "writable");
+	return 0;
+}
+
+/* ---- mending and growing before the mount ---- */
+
+/* No tool is let at a device that somebody has: it would only fail and look like a damaged file
+ * system. If it is another namespace's mount that has it, ours succeeds; if it is a tool, the mount
+ * is refused. */
+static bool check_users_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.access.block || s->mounted || !(s->probe.errors || s->offline_growth);
+}
+
+static int check_users_run(struct op *op)
+{
+	return op_work(op, stage_users_job, stage_of(op));
+}
+
+static int check_users_end(struct op *op, int res)
+{
+	stage_of(op)->in_use = res == -EBUSY;
+	return 0;
+}
+
+static bool fsck_done(struct op *op)
+{
+	return check_users_done(op) || stage_of(op)->in_use;
+}
+
+static int fsck_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	int r = fsimg_fsck_argv(s->n.fs, s->n.dev.dev.path, s->n.volume->rec->size_bytes, &s->proc);
+	if (r == -EOPNOTSUPP)
+		return 0;
+	if (r == 0 && s->offline_growth) {
+		/* resize2fs insists on a full check; argv ends with the device. */
+		unsigned i = 1;
+		for (; s->proc.argv[i] != NULL; i++)
+			;
+		s->proc.argv[i] = s->proc.argv[i - 1];
+		s->proc.argv[i - 1] = "-f";
+	}
+	s->proc.timeout_ms = FSCK_TIMEOUT_MS;
+	return op_proc(op, &s->proc);
+}
+
+static int fsck_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	const struct record *rec = s->n.volume->rec;
+	if (res == -ENOENT)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s needs a check and %s is not installed (package e2fsprogs)",
+			rec->name, s->proc.argv[0]);
+	if (res < 0)
+		return op_fail_sys(op, res, "volume %s: %s on %s", rec->name, s->proc.argv[0],
+			s->n.dev.dev.path);
+	if (fsimg_fsck_result(s->n.fs, res) < 0)
+		return op_fail(op, ERR_DATA_LOSS,
+			"volume %s: %s could not mend its file system (exit %d); run it by hand on the image",
+			rec->name, s->proc.argv[0], res);
+	return 0;
+}
+
+static bool grow_offline_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->mounted || s->in_use || !s->offline_growth;
+}
+
+static int grow_offline_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	s->proc = (struct proc){
+		.argv = {"resize2fs", s->n.dev.dev.path, NULL},
+		.timeout_ms = FSCK_TIMEOUT_MS,
+	};
+	return op_proc(op, &s->proc);
+}
+
+static int grow_offline_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	if (res == 0)
+		return 0;
+	if (res < 0)
+		return op_fail_sys(op, res, "volume %s: resize2fs", s->n.volume->rec->name);
+	return op_fail(op, ERR_INTERNAL, "volume %s: resize2fs failed (exit %d): %.200s",
+		s->n.volume->rec->name, res, s->proc.output);
+}
+
+/* A btrfs copy (clone or restore) carries its source's id, and older kernels (before 6.7) refuse to
+ * mount both. Its superblock gets an id of its own. Not while a log tree waits to be replayed: the
+ * tool commits a transaction, which writes over the log's blocks. Then the kernel has to tell them
+ * apart, see mount_end(), and the next stage does it. */
+static bool new_uuid_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.access.block || s->mounted || s->n.fs != FSIMG_BTRFS || s->probe.dirty ||
+	       s->probe.errors || memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
+}
+
+static int new_uuid_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	fsimg_retag_argv(s->n.dev.dev.path, s->uuid, s->uuid_text, &s->proc);
+	return op_proc(op, &s->proc);
+}
+
+static int new_uuid_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
+}
+
+/* ---- the mount ---- */
+
+static bool mount_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->n.access.block || s->mounted;
+}
+
+static int mount_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct mnt_mount_req *req = &s->req.mount;
+	memset(req, 0, sizeof(*req));
+	snprintf(req->device, sizeof(req->device), "%s", s->n.dev.dev.path);
+	snprintf(req->target, sizeof(req->target), "%s", s->staging_path);
+	snprintf(req->options, sizeof(req->options), "%s", s->n.access.options);
+	snprintf(req->label, sizeof(req->label), "%s", s->n.access.label);
+	req->type = s->n.fs;
+	req->read_only = s->n.access.read_only;
+	/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs got its
+	 * own before; ext4 gets it with the mount. */
+	req->set_uuid = req->type == FSIMG_EXT4 && !req->read_only &&
+			memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) != 0;
+	memcpy(req->uuid, s->uuid, sizeof(req->uuid));
+	return volume_op_helper(op, MNT_MOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+		CSI_MOUNT_TIMEOUT_MS);
+}
+
+static int holder_job(void *arg)
+{
+	struct stage *s = arg;
+	return blkdev_find_holder(s->n.dev.dev.path, &s->holder);
+}
+
+/* The holder's pid is 0 when it is not seen from here. */
+static int mount_in_use(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	const char *device = s->n.dev.dev.path;
+	if (s->holder.pid == 0)
+		return op_fail(op, ERR_PENDING,
+			"volume %s: %s is in use by somebody who is not seen from here (fuser -v %s on the node); try again later",
+			s->n.volume->rec->name, device, device);
+	return op_fail(op, ERR_PENDING,
+		"volume %s: %s is in use by %s (pid %d), perhaps a tool of an earlier run; try again when it has ended",
+		s->n.volume->rec->name, device, s->holder.name, (int)s->holder.pid);
+}
+
+static int mount_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	if (res == -EEXIST && s->n.fs == FSIMG_BTRFS)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s: a copy of this btrfs is mounted, and this kernel cannot mount both (6.7 and newer can): unstage that one first",
+			s->n.volume->rec->name);
+	if (s->asked)
+		return mount_in_use(op);
+	if (res == -EBUSY) {
+		s->asked = true;
+		return op_work(op, holder_job, s);
+	}
+	return res < 0 ? volume_op_fail(op, res, "mount", s->staging_path) : 0;
+}
+
+static bool remember_done(struct op *op)
+{
+	return stage_of(op)->n.access.block;
+}
+
+static int remember_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct node_volume *node = node_volume_find(s->n.volume);
+	if (node_volume_add_mount(node, s->staging_path, s->n.access.read_only, false) < 0)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	node_volume_mount_at(node, s->staging_path)->staging = true;
+	node->as_fs = s->n.changes_mode;
+	return 0;
+}
+
+/* ---- growing what is mounted ---- */
+
+/* A mount that was found may be that of an attempt that came no further. */
+static bool grow_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	const struct record *rec = s->n.volume->rec;
+	if (s->n.access.block || s->n.access.read_only)
+		return true;
+	if (s->mounted)
+		return s->n.info.fs_read_only ||
+		       node_volume_find(s->n.volume)->fitted_bytes == s->n.dev.dev.size_bytes;
+	return s->offline_growth || s->probe.fs_bytes + POOL_SIZE_ALIGN > rec->size_bytes;
+}
+
+static int prepare_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	node_clean_log_prepare_init(&s->clean, s->n.task.csi->node, s->n.volume);
+	return op_child(op, &s->clean.op);
+}
+
+static int clean_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	node_clean_log_init(&s->clean, s->n.result.grown);
+	return op_child(op, &s->clean.op);
+}
+
+static int grow_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct mnt_grow_req *req = &s->req.grow;
+	memset(req, 0, sizeof(*req));
+	node_on(&req->on, s->staging_path, &s->n.dev.dev);
+	req->type = s->n.fs;
+	req->size_bytes = s->n.dev.dev.size_bytes;
+	return volume_op_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
+		CSI_GROW_TIMEOUT_MS);
+}
+
+static int grow_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	/* Of a mount that was found: NodeExpandVolume has left it so, and said why. */
+	if (res == -EPERM && s->mounted)
+		return 0;
+	return res == 0 ? 0 : volume_op_fail(op, res, "growth", s->staging_path);
+}
+
+/* An image larger than its file system grows before it is mounted where it cannot afterwards. */
+static int plan_growth_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	const struct record *rec = s->n.volume->rec;
+	s->offline_growth = s->n.fs == FSIMG_EXT4 && !s->n.access.read_only &&
+			    s->probe.fs_bytes + POOL_SIZE_ALIGN <= rec->size_bytes &&
+			    !mnt_can_grow_ext4();
+	return 0;
+}
+
+static int fitted_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	if (!s->n.access.read_only && !s->n.info.fs_read_only)
+		node_volume_find(s->n.volume)->fitted_bytes = s->n.dev.dev.size_bytes;
+	return 0;
+}
+
+static const struct op_step steps[] = {
+	{"inspect", .run = inspect_run, .end = inspect_end},
+	{"check other staging path", .done = stage_elsewhere_done, .run = stage_elsewhere_run,
+		.end = stage_elsewhere_end},
+	{"check other mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
+	{"wait for tools", .done = stage_tools_done, .run = stage_tools_run,
+		.end = stage_tools_end},
+	{"probe image", .done = stage_probe_done, .run = probe_run},
+	{"attach", .done = attach_done, .run = attach_run, .end = attach_end, .undo = attach_undo},
+	{"check what is mounted", .done = check_mount_done, .run = check_mount_run},
+	{"plan growth", .done = mount_done, .run = plan_growth_run},
+	{"look for users", .done = check_users_done, .run = check_users_run,
+		.end = check_users_end},
+	{"check file system", .done = fsck_done, .run = fsck_run, .end = fsck_end},
+	{"grow offline", .done = grow_offline_done, .run = grow_offline_run,
+		.end = grow_offline_end},
+	{"set btrfs uuid", .done = new_uuid_done, .run = new_uuid_run, .end = new_uuid_end},
+	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .flags = OP_COMMIT},
+	{"remember", .done = remember_done, .run = remember_run},
+	{"prepare growth", .done = grow_done, .run = prepare_run},
+	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
+	{"clean log", .done = grow_done, .run = clean_run},
+	{"remember growth", .run = fitted_run},
+	{NULL},
+};
+
+static int prepare(struct csi_task *task, struct err *err)
+{
+	const Csi__V1__NodeStageVolumeRequest *req = (const void *)task->request;
+	struct stage *s = container_of(task, struct stage, n.task);
+	s->staging_path = csi_str(req->staging_target_path);
+	int r = volume_op_find(&s->n, req->volume_capability, err);
+	if (r < 0)
+		return r;
+	/* It may be in use in the other mode. */
+	if (s->n.volume->rec->allow_mode_change && !node_knows_volume(task->csi->node, s->n.volume))
+		return err_set(err, ERR_UNAVAILABLE,
+			"volume %s: devices of an earlier run are still being looked for; try again",
+			s->n.volume->rec->name);
+	s->dirfd = pool_dirfd(s->n.volume->pool, RECORD_VOLUME);
+	s->image = s->n.volume->key;
+	s->cap = req->volume_capability;
+	fsimg_uuid_of(task->id, s->uuid);
+	return 0;
+}
+
+const struct csi_rpc csi_node_stage = {
+	.id = "volume_id",
+	.paths = {"staging_target_path"},
+	.required = {"volume_capability"},
+	.kind = RECORD_VOLUME,
+	.size = sizeof(struct stage),
+	.prepare = prepare,
+	.steps = steps,
+};

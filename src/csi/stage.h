@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NodeStageVolume's state, and its steps before there is a device (stage_checks.c): the table is
+ * stage.c's. */
+#ifndef RINGVOL_CSI_STAGE_H
+#define RINGVOL_CSI_STAGE_H
+
+#include "blockio/blkdev.h"
+#include "csi/volume_op.h"
+#include "node/clean_log.h"
+
+struct stage {
+	struct volume_op n;
+	const char *staging_path;
+	bool mounted; /* found mounted as it should be */
+	bool attached;
+	bool attached_here;  /* this attempt attached the device */
+	bool attached_first; /* likewise, and no earlier run had */
+	bool offline_growth; /* ext4 grows only before it is mounted */
+	bool in_use;         /* somebody has the device for itself */
+	bool asked;          /* who that is was looked for, for the mount that was refused */
+	struct blkdev_holder holder;
+	unsigned attempts; /* to have the device alone, and the pauses between */
+	int dirfd;
+	const char *image;
+	/* Of a block volume that is to be mounted: its capability once more, when the type is
+	 * known, and why it is not. */
+	const Csi__V1__VolumeCapability *cap;
+	struct csi_access other_access;
+	struct err other_err;
+	const char *unfit;
+	struct fsimg_probe probe;
+	uint8_t uuid[16];
+	char uuid_text[FSIMG_UUID_TEXT_BYTES];
+	struct proc proc;
+	struct node_others others;
+	struct node_clean_log clean;
+	union {
+		struct mnt_mount_req mount;
+		struct mnt_grow_req grow;
+	} req;
+};
+
+#define stage_of(op_ptr) container_of(volume_op_of(op_ptr), struct stage, n)
+
+/* One staging path a volume. */
+bool stage_elsewhere_done(struct op *op);
+int stage_elsewhere_run(struct op *op);
+int stage_elsewhere_end(struct op *op, int res);
+/* One mode at a time: only of a volume that may change its mode can it be used in the other one. */
+bool stage_mode_done(struct op *op);
+int stage_mode_run(struct op *op);
+int stage_mode_end(struct op *op, int res);
+/* Waits for tools of a run that was killed. A fresh device is nobody's, and a mounted one is the
+ * file system's. */
+bool stage_tools_done(struct op *op);
+int stage_tools_run(struct op *op);
+int stage_tools_end(struct op *op, int res);
+/* A work job: -EBUSY while somebody has the device for itself. arg: the stage. */
+int stage_users_job(void *arg);
+/* The image holds what is to be mounted. */
+bool stage_probe_done(struct op *op);
+int stage_probe_call(struct op *op);
+int stage_probe_end(struct op *op, int res);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the operations on a volume share. Those of the Node service *converge*: they look at what is
+ * attached and mounted, do what is missing, and can be repeated after any failure.
+ */
+#include "csi/volume_op.h"
+
+#include "base/fd.h"
+#include "csi/request.h"
+#include "node/health.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+int volume_op_check_path(const struct volume_op *n, const char *path, struct err *err)
+{
+	struct err why = {0};
+	if (csi_check_path("volume_path", path, &why) == 0)
+		return 0;
+	return err_set(err, ERR_NOT_FOUND, "volume %s is not there: %.300s", n->volume->rec->name,
+		why.message);
+}
+
+int volume_op_find(struct volume_op *n, const Csi__V1__VolumeCapability *cap, struct err *err)
+{
+	int r = pools_find_id(n->task.csi->pools, RECORD_VOLUME, n->task.id, &n->volume, err);
+	if (r < 0)
+		return r;
+	const struct record *rec = n->volume->rec;
+	csi_task_names(&n->task, rec);
+	n->backend = backend_get(rec->device);
+	if (n->backend == NULL)
+		return err_set(err, ERR_PRECONDITION,
+			"volume %s: its device type is not available on this node", rec->name);
+	if (cap == NULL)
+		return 0;
+	r = csi_access_parse(cap, rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs, &n->access, err);
+	if (r < 0)
+		return r;
+	n->fs = rec->fs;
+	n->changes_mode = rec->fs == FSIMG_NONE && !n->access.block;
+	if (n->changes_mode && rec->allow_mode_change)
+		n->fs = n->access.fs_given ? n->access.fs : FSIMG_NONE;
+	else if (n->access.block != (rec->fs == FSIMG_NONE))
+		return err_set(err, ERR_PRECONDITION,
+			"volume %s was made as a %s volume and cannot be used as a %s volume%s",
+			rec->name, rec->fs == FSIMG_NONE ? "block" : "mount",
+			n->access.block ? "block" : "mount",
+			n->changes_mode
+				? ", as its class did not say allowVolumeModeChange: \"true\" when it was made"
+				: "");
+	else if (!n->access.block && n->access.fs != rec->fs)
+		return err_set(err, ERR_PRECONDITION, "volume %s holds %s, fs_type asks for %s",
+			rec->name, fsimg_name(rec->fs), fsimg_name(n->access.fs));
+	return pool_check_ready(n->volume->pool, err);
+}
+
+int volume_op_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
+	size_t resp_cap, uint64_t timeout_ms)
+{
+	return volume_op_helper_by(
+		op, volume_op_of(op)->task.id, call, req, req_len, resp, resp_cap, timeout_ms);
+}
+
+int volume_op_helper_by(struct op *op, const char *key, enum mnt_call call, const void *req,
+	size_t req_len, void *resp, size_t resp_cap, uint64_t timeout_ms)
+{
+	struct volume_op *n = volume_op_of(op);
+	memset(resp, 0, resp_cap);
+	int r = op_helper(op, call, key, req, req_len, resp, resp_cap, timeout_ms);
+	if (r == -EAGAIN)
+		return op_fail(op, ERR_NO_ROOM, "too many calls wait for a helper process");
+	if (r < 0)
+		return op_fail_sys(op, r, "volume %s: helper process", n->task.id);
+	return r;
+}
+
+int volume_op_fail(struct op *op, int res, const char *what, const char *path)
+{
+	struct volume_op *n = volume_op_of(op);
+	struct node_volume *node = n->volume == NULL ? NULL : node_volume_find(n->volume);
+	n->result.why[sizeof(n->result.why) - 1] = '\0';
+	if (res == -ETIMEDOUT) {
+		node_note_hanging(n->task.csi->node, node, true);
+		return op_fail(op, ERR_TIMEOUT,
+			"volume %s: %s of %s hangs; see the kernel log for its device", n->task.id,
+			what, path);
+	}
+	if (res == -ENOTEMPTY)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s of %s: it is not empty, and what it holds would be hidden; move that away",
+			what, path);
+	if (n->result.why[0] != '\0' && (res == -EINVAL || res == -ENOTDIR || res == -ELOOP))
+		return op_fail(op, ERR_INVALID, "%s of %s: %s", what, path, n->result.why);
+	if (n->result.why[0] != '\0')
+		return op_fail_sys(op, res, "%s of %s: %s", what, path, n->result.why);
+	return op_fail_sys(op, res, "%s of %s", what, path);
+}
+
+int volume_op_inspect(struct op *op, const char *path)
+{
+	struct volume_op *n = volume_op_of(op);
+	snprintf(n->path.path, sizeof(n->path.path), "%s", path);
+	return volume_op_helper(op, MNT_INSPECT, &n->path, sizeof(n->path), &n->info,
+		sizeof(n->info), NODE_STAT_TIMEOUT_MS);
+}
+
+int volume_op_inspect_end(struct op *op, int res)
+{
+	struct volume_op *n = volume_op_of(op);
+	if (res == 0)
+		return 0;
+	memcpy(n->result.why, n->info.why, sizeof(n->result.why));
+	if (res == -ELOOP)
+		return op_fail(op, ERR_INVALID,
+			"%s: a component is a symbolic link, which is refused", n->path.path);
+	return volume_op_fail(op, res, "looking", n->path.path);
+}
+
+const struct pool_object *volume_op_nested_in(const struct volume_op *n)
+{
+	if (n->info.on_major == 0)
+		return NULL;
+	list_for_each (link, &n->task.csi->node->attached) {
+		const struct node_health *health = container_of(link, struct node_health, link);
+		const struct node_volume *node = container_of(health, struct node_volume, health);
+		if (node->dev.major == n->info.on_major && node->dev.minor == n->info.on_minor)
+			return node->volume;
+	}
+	return NULL;
+}
+
+int volume_op_check_not_nested(struct op *op, const char *field)
+{
+	const struct volume_op *n = volume_op_of(op);
+	const struct pool_object *volume = volume_op_nested_in(n);
+	if (volume == NULL)
+		return 0;
+	return op_fail(op, ERR_INVALID,
+		"%s: %s lies inside the mount of volume %s; give a path outside of volumes", field,
+		n->path.path, volume->rec->name);
+}
+
+void volume_op_prepare_backend(struct volume_op *n)
+{
+	node_volume_request(n->volume, &n->dev);
+	n->dev.raw &= !n->changes_mode;
+}

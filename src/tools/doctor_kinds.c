@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What each kind of volume needs: the tools of file systems, file systems in the kernel, device
+ * mapper for raw block volumes, ublk, and BPF for what all of them tell. A tool is run to ask its
+ * version; one that hangs is killed and counts as missing.
+ */
+#include "tools/doctor_findings.h"
+
+#include "backends/dm/dm.h"
+#include "backends/ublk/ublk_ctl.h"
+#include "base/fd.h"
+#include "base/when.h"
+#include "probes/probes.h"
+#include "reactor/proc.h"
+#include "reactor/ring.h"
+#include "reactor/ring_uring.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+
+enum {
+	TOOL_TIMEOUT_MS = 5000,
+	OUTPUT_BYTES = 2048,
+	TRY_MKFS_BYTES = 16 << 20,
+};
+
+/* ---- running a tool ---- */
+
+static int spawn(char *const argv[], int file, int out_fd, pid_t *ret_pid)
+{
+	posix_spawn_file_actions_t files;
+	posix_spawn_file_actions_init(&files);
+	posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_adddup2(&files, out_fd, STDOUT_FILENO);
+	posix_spawn_file_actions_adddup2(&files, out_fd, STDERR_FILENO);
+	if (file >= 0)
+		posix_spawn_file_actions_adddup2(&files, file, PROC_FILE);
+	int r = -posix_spawnp(ret_pid, argv[0], &files, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&files);
+	return r;
+}
+
+/* Until its end of the pipe is closed. */
+static int read_output(int fd, uint64_t end_ns, char *out, size_t cap)
+{
+	size_t len = 0;
+	char rest[512];
+	out[0] = '\0';
+	for (;;) {
+		uint64_t now_ns = when_monotonic_ns();
+		struct pollfd wait = {.fd = fd, .events = POLLIN};
+		if (now_ns >= end_ns ||
+			poll(&wait, 1, (int)((end_ns - now_ns + 999999) / 1000000)) == 0)
+			return -ETIMEDOUT;
+		bool full = len + 1 >= cap;
+		ssize_t n = read(fd, full ? rest : out + len, full ? sizeof(rest) : cap - 1 - len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : 0;
+		len += full ? 0 : (size_t)n;
+		out[len] = '\0';
+	}
+}
+
+static int reap(pid_t pid, uint64_t end_ns)
+{
+	int status;
+	bool killed = false;
+	for (;;) {
+		pid_t r = waitpid(pid, &status, killed ? 0 : WNOHANG);
+		if (r == pid)
+			break;
+		if (r < 0 && errno != EINTR)
+			return -errno;
+		if (!killed && when_monotonic_ns() >= end_ns) {
+			kill(pid, SIGKILL);
+			killed = true;
+			continue;
+		}
+		poll(NULL, 0, 1);
+	}
+	if (killed)
+		return -ETIMEDOUT;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -EINTR;
+}
+
+/* Runs a program, by argv and never through a shell, and waits for it. argv[0] is looked for along
+ * PATH. `file`, unless it is -1, is handed to it as its descriptor PROC_FILE, which it can name
+ * PROC_FILE_PATH (reactor/proc.h). What it prints on both outputs goes into out (cap bytes with a
+ * NUL, the rest is dropped). Its exit status; -ETIMEDOUT (it was killed), -EINTR (a signal killed
+ * it), -ENOENT (not installed), another -errno. */
+static int run_tool(char *const argv[], int file, char *out, size_t cap)
+{
+	int ends[2];
+	pid_t pid;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	_cleanup_fd_ int from = ends[0];
+	_cleanup_fd_ int to = ends[1];
+	int r = spawn(argv, file, to, &pid);
+	fd_close(&to);
+	if (r < 0)
+		return r;
+	uint64_t end_ns = when_monotonic_ns() + TOOL_TIMEOUT_MS * UINT64_C(1000000);
+	r = read_output(from, end_ns, out, cap);
+	int status = reap(pid, r < 0 ? 0 : end_ns);
+	return r < 0 ? r : status;
+}
+
+/* ---- tools ---- */
+
+/* "1.47.0": what looks like a version in a tool's first words. */
+static const char *version_in(struct doctor *d, const char *output)
+{
+	for (const char *at = output; *at != '\0'; at++) {
+		bool begins = at == output || !isalnum((unsigned char)at[-1]) || at[-1] == 'v';
+		if (!isdigit((unsigned char)*at) || !begins)
+			continue;
+		size_t len = strspn(at, "0123456789.");
+		if (memchr(at, '.', len) != NULL)
+			return tool_text(&d->args, "%.*s", (int)(len < 24 ? len : 24), at);
+		at += len - 1;
+	}
+	return "?";
+}
+
+/* What this version of mkfs.ext4 must understand, on a file that is not written to. */
+static int try_mkfs_ext4(char *output, size_t cap)
+{
+	_cleanup_fd_ int image = memfd_create("ringvol-doctor", MFD_CLOEXEC);
+	if (image < 0 || ftruncate(image, TRY_MKFS_BYTES) < 0)
+		return -errno;
+	char *argv[] = {"mkfs.ext4", "-n", "-q", "-F", "-O", "metadata_csum_seed", "-E",
+		"nodiscard,assume_storage_prezeroed=1", PROC_FILE_PATH, NULL};
+	return run_tool(argv, image, output, cap);
+}
+
+struct tool_set {
+	const char *check, *package;
+	bool needed;
+	struct {
+		char *name, *option; /* option NULL: it tells its version when run alone */
+	} tools[3];
+};
+
+static const struct tool_set tool_sets[] = {
+	{"ext4 tools", "e2fsprogs", true,
+		{{"mkfs.ext4", "-V"}, {"e2fsck", "-V"}, {"resize2fs", NULL}}},
+	{"xfs tools", "xfsprogs", false, {{"mkfs.xfs", "-V"}, {"xfs_repair", "-V"}}},
+	{"btrfs tools", "btrfs-progs", false, {{"mkfs.btrfs", "-V"}, {"btrfs", "--version"}}},
+};
+
+static void look_at_tools(struct doctor *d, const struct tool_set *set)
+{
+	char output[OUTPUT_BYTES];
+	doctor_begin(d, set->check, set->needed);
+	const char *there = "", *absent = "";
+	bool mkfs = true;
+	for (unsigned i = 0; i < 3 && set->tools[i].name != NULL; i++) {
+		char *argv[] = {set->tools[i].name, set->tools[i].option, NULL};
+		int r = run_tool(argv, -1, output, sizeof(output));
+		/* One that is run without an option ends with its usage. */
+		if (r < 0 || (r != 0 && set->tools[i].option != NULL)) {
+			absent = tool_text(&d->args, "%s%s%s", absent,
+				absent[0] != '\0' ? ", " : "", set->tools[i].name);
+			mkfs = mkfs && i != 0;
+		} else {
+			there = tool_text(&d->args, "%s%s%s %s", there,
+				there[0] != '\0' ? ", " : "", set->tools[i].name,
+				version_in(d, output));
+		}
+	}
+	const char *remedy = tool_text(&d->args, "install the package %s", set->package);
+	if (absent[0] != '\0')
+		doctor_add(d, mkfs ? DOCTOR_LIMITED : DOCTOR_MISSING,
+			tool_text(
+				&d->args, "no %s%s%s", absent, there[0] != '\0' ? "; " : "", there),
+			remedy);
+	else if (set->needed && try_mkfs_ext4(output, sizeof(output)) != 0)
+		doctor_add(d, DOCTOR_MISSING,
+			tool_text(&d->args,
+				"%s, but mkfs.ext4 does not know the options it is given", there),
+			"e2fsprogs 1.47 or newer");
+	else
+		doctor_add(d, DOCTOR_OK, there, "");
+}
+
+static void look_at_all_tools(struct doctor *d)
+{
+	for (unsigned i = 0; i < sizeof(tool_sets) / sizeof(tool_sets[0]); i++)
+		look_at_tools(d, &tool_sets[i]);
+}
+
+/* ---- modules ---- */
+
+/* Whether the kernel has it, as a module or built in: "xfs". Unknown where the host's modules
+ * cannot be seen. */
+enum module { MODULE_THERE, MODULE_NOT_THERE, MODULE_UNKNOWN };
+
+static enum module find_module(const char *name)
+{
+	static const char *const lists[] = {"modules.dep", "modules.builtin"};
+	struct utsname uts;
+	if (uname(&uts) < 0)
+		return MODULE_UNKNOWN;
+	enum module answer = MODULE_UNKNOWN;
+	for (unsigned i = 0; i < 2; i++) {
+		char path[256], line[4096], file[64];
+		snprintf(path, sizeof(path), "/lib/modules/%s/%s", uts.release, lists[i]);
+		snprintf(file, sizeof(file), "/%s.ko", name);
+		FILE *list = fopen(path, "re");
+		if (list == NULL)
+			continue;
+		answer = answer == MODULE_UNKNOWN ? MODULE_NOT_THERE : answer;
+		while (answer != MODULE_THERE && fgets(line, sizeof(line), list) != NULL) {
+			line[strcspn(line, ":\n")] = '\0';
+			const char *at = strstr(line, file);
+			if (at != NULL && (at[strlen(file)] == '\0' || at[strlen(file)] == '.'))
+				answer = MODULE_THERE;
+		}
+		fclose(list);
+	}
+	return answer;
+}
+
+static void look_at_file_systems(struct doctor *d)
+{
+	static const char *const names[] = {"ext4", "xfs", "btrfs"};
+	char text[8192] = "", want[16];
+	(void)fd_read_file(AT_FDCWD, "/proc/filesystems", text, sizeof(text));
+	const char *there = "", *absent = "", *unknown = "";
+	for (unsigned i = 0; i < 3; i++) {
+		snprintf(want, sizeof(want), "\t%s\n", names[i]);
+		enum module module =
+			strstr(text, want) != NULL ? MODULE_THERE : find_module(names[i]);
+		const char **list = module == MODULE_THERE       ? &there
+				    : module == MODULE_NOT_THERE ? &absent
+								 : &unknown;
+		*list = tool_text(
+			&d->args, "%s%s%s", *list, (*list)[0] != '\0' ? ", " : "", names[i]);
+	}
+	if (absent[0] == '\0' && unknown[0] == '\0') {
+		doctor_add(d, DOCTOR_OK, tool_text(&d->args, "the kernel has %s", there), "");
+		return;
+	}
+	doctor_add(d, DOCTOR_LIMITED,
+		tool_text(&d->args, "the kernel has %s%s%s%s%s",
+			there[0] != '\0' ? there : "none loaded", absent[0] != '\0' ? "; not " : "",
+			absent, unknown[0] != '\0' ? "; perhaps as modules " : "", unknown),
+		absent[0] != '\0' ? "volumes of that type cannot be mounted: use another, or a "
+				    "kernel with the module"
+				  : "nothing, if the host has the modules: mounting loads them");
+}
+
+/* ---- device mapper ---- */
+
+static void add_no_device_mapper(struct doctor *d)
+{
+	bool loaded = access("/sys/class/misc/device-mapper", F_OK) == 0;
+	enum module module = find_module("dm-mod");
+	if (loaded)
+		doctor_add(d, DOCTOR_LIMITED,
+			"it is in the kernel, but " DM_CONTROL_PATH
+			" is not here: raw block volumes are refused",
+			"give the container the host's /dev");
+	else if (module == MODULE_THERE)
+		doctor_add(d, DOCTOR_LIMITED,
+			"the module is there, not loaded: raw block volumes are refused",
+			"modprobe dm_mod");
+	else
+		doctor_add(d, DOCTOR_MISSING,
+			module == MODULE_NOT_THERE
+				? "this kernel has no module dm-mod: raw block volumes are refused"
+				: "no " DM_CONTROL_PATH ": raw block volumes are refused",
+			"modprobe dm_mod, or a kernel with it; 'device: ublk' needs none; or "
+			"accept that pods hold loop nodes (ringvol serve --block-on-loop)");
+}
+
+/* Opening it loads the module, where the node is there and kmod can. */
+static void look_at_device_mapper(struct doctor *d)
+{
+	struct dm dm;
+	int r = dm_open(&dm, DM_CONTROL_PATH);
+	if (r == 0) {
+		dm_close(&dm);
+		doctor_add(d, DOCTOR_OK, "pods with raw block volumes hold no loop node", "");
+	} else if (r == -ENOENT || r == -ENXIO || r == -ENODEV) {
+		add_no_device_mapper(d);
+	} else {
+		doctor_add(d, DOCTOR_LIMITED,
+			tool_text(&d->args,
+				DM_CONTROL_PATH " answers: %s: raw block volumes are refused",
+				strerrordesc_np(-r)),
+			"run as root, with the device allowed (deploy/ringvol.service)");
+	}
+}
+
+/* ---- ublk ---- */
+
+struct ublk_ask {
+	struct ublk_ctl_call call;
+	bool ended;
+	int res;
+};
+
+static void on_features(struct ublk_ctl_call *call, int res)
+{
+	struct ublk_ask *ask = container_of(call, struct ublk_ask, call);
+	ask->ended = true;
+	ask->res = res;
+}
+
+/* 0, or -errno; the call's bound ends it whatever the kernel does. */
+static int ask_features(uint64_t *ret)
+{
+	struct ring *ring = NULL;
+	struct ublk_ctl *ctl = NULL;
+	struct ublk_ask ask = {.call = {.command = UBLK_ABI_GET_FEATURES,
+				       .dev_id = UINT32_MAX,
+				       .on_end = on_features}};
+	int r = ring_open(&ring, &(struct ring_config){0});
+	if (r < 0)
+		return r;
+	r = ublk_ctl_open(&ctl, &(struct ublk_ctl_config){.ring = ring, .bound_ms = 2000});
+	if (r == 0)
+		ublk_ctl_submit(ctl, &ask.call);
+	while (r == 0 && !ask.ended)
+		r = ring_turn(ring, true);
+	ublk_ctl_close(ctl);
+	ring_close(ring);
+	if (r == 0)
+		r = ask.res;
+	*ret = ask.call.features;
+	return r < 0 ? r : 0;
+}
+
+static void add_features(struct doctor *d, uint64_t features)
+{
+	const uint64_t recovery = UBLK_ABI_F_RECOVERY | UBLK_ABI_F_RECOVERY_REISSUE;
+	const char *found = tool_text(&d->args, "features 0x%llx", (unsigned long long)features);
+	if ((features & recovery) == recovery)
+		doctor_add(d, DOCTOR_OK, tool_text(&d->args, "%s, with user recovery", found), "");
+	else
+		doctor_add(d, DOCTOR_LIMITED,
+			tool_text(&d->args, "%s, without user recovery: ublk volumes are refused",
+				found),
+			"a kernel from 6.5 on; loop volumes are not concerned");
+}
+
+static void look_at_ublk(struct doctor *d)
+{
+	uint64_t features = 0;
+	if (access("/dev/ublk-control", F_OK) == 0) {
+		int r = ask_features(&features);
+		if (r == 0)
+			add_features(d, features);
+		else
+			doctor_add(d, DOCTOR_LIMITED,
+				tool_text(&d->args, "/dev/ublk-control answers: %s",
+					strerrordesc_np(-r)),
+				r == -EPERM || r == -EACCES
+					? "run it as root, with the device allowed"
+					: "see the kernel log; loop volumes are not concerned");
+		return;
+	}
+	bool loaded = access("/sys/module/ublk_drv", F_OK) == 0;
+	enum module module = loaded ? MODULE_THERE : find_module("ublk_drv");
+	if (loaded)
+		doctor_add(d, DOCTOR_LIMITED,
+			"the module is loaded, but /dev/ublk-control is not here",
+			"give the container the host's /dev");
+	else if (module == MODULE_THERE)
+		doctor_add(d, DOCTOR_LIMITED, "the module is there, not loaded",
+			"modprobe ublk_drv, if volumes with 'device: ublk' are wanted");
+	else
+		doctor_add(d, DOCTOR_MISSING,
+			module == MODULE_NOT_THERE ? "this kernel has no module ublk_drv"
+						   : "no /dev/ublk-control",
+			"a kernel with ublk_drv (6.5 or newer), if volumes with 'device: ublk' are "
+			"wanted; 'device: loop' needs nothing of it");
+}
+
+/* ---- BPF ---- */
+
+static void look_at_probes(struct doctor *d)
+{
+	char why[PROBES_WHY_MAX] = "";
+	if (probes_try(why) == 0) {
+		doctor_add(d, DOCTOR_OK,
+			"they load: latency and I/O errors are known for each volume", "");
+		return;
+	}
+	/* The message is "what: remedy". */
+	const char *remedy = strstr(why, ": ");
+	int len = remedy != NULL ? (int)(remedy - why) : (int)strlen(why);
+	doctor_add(d, DOCTOR_LIMITED,
+		tool_text(&d->args,
+			"%.*s; of volumes operations and bytes are known, latency and I/O "
+			"errors are not",
+			len, why),
+		remedy != NULL ? remedy + 2 : "see the driver's log");
+}
+
+const struct doctor_check doctor_kinds_checks[] = {
+	{"tools", false, look_at_all_tools},
+	{"file systems", false, look_at_file_systems},
+	{"device mapper", false, look_at_device_mapper},
+	{"ublk", false, look_at_ublk},
+	{"BPF probes", false, look_at_probes},
+	{NULL},
+};

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The operator's commands. They run beside the driver or without one, block as they like, and
+ * change nothing (but for `check --repair`). Each is a struct tool; here is what they have in
+ * common: options that several take, texts, and a main() that parses, helps or runs.
+ */
+#ifndef RINGVOL_TOOLS_TOOL_H
+#define RINGVOL_TOOLS_TOOL_H
+
+#include "base/arena.h"
+#include "base/options.h"
+#include "pool/pool.h"
+#include "tools/inventory.h"
+
+struct tool_args;
+
+struct tool {
+	struct command command;
+	size_t size; /* of its options, which begin with struct tool_args */
+	/* The exit status. Zeroed options were filled from the command line. */
+	int (*run)(struct tool_args *args);
+};
+extern const struct tool check_tool, doctor_tool, health_tool, ls_tool, top_tool;
+
+/* The first member of every tool's options: setters get the address of both. */
+struct tool_args {
+	const struct tool *tool;
+	struct arena *arena; /* tool_main()'s: until run() has returned */
+	bool failed;         /* out of memory, something is left out */
+	bool json;
+	const char *endpoint;
+	struct inventory_pool pools[POOLS_MAX];
+	unsigned pool_count;
+};
+
+enum { TOOL_FAILED = 1, TOOL_USAGE = 2 };
+
+/* Runs it with what follows its name. The exit status: of run(), or TOOL_USAGE. */
+int tool_main(const struct tool *tool, int argc, char *const *argv);
+
+/* Says why on standard error, after the tool's name. Returns TOOL_FAILED. */
+int tool_fail(const struct tool_args *args, const char *why);
+
+/* In the arena; "" and args->failed when memory is short. */
+const char *tool_text(struct tool_args *args, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* ---- options ---- */
+
+/* The first of several: the driver serves the same on each. */
+int tool_set_endpoint(void *args, const char *value, struct err *err);
+/* One more pool: "NAME=PATH[,...]", what follows the path is the driver's affair; or "PATH", whose
+ * last component is the name. */
+int tool_set_pool(void *args, const char *value, struct err *err);
+
+/* clang-format off */
+#define TOOL_JSON_ROW(about)                                                                       \
+	{"--json", .help = about, .kind = OPTION_FLAG, OPTION_IN(struct tool_args, json)}
+#define TOOL_ENDPOINT_ROW                                                                          \
+	{"--endpoint", "unix:///PATH", {"CSI_ENDPOINT"},                                           \
+		.fallback = "unix:///run/ringvol/csi.sock",                                        \
+		.help = "where the driver serves CSI", .set = tool_set_endpoint}
+#define TOOL_POOL_ROW(more)                                                                        \
+	{"--pool", "NAME=PATH", {"RINGVOL_POOLS"}, .separator = ';',                               \
+		.fallback = "default=/var/lib/ringvol",                                            \
+		.help = "a pool to read, as the driver has it; repeatable\n"                       \
+			"PATH alone does as well" more,                                            \
+		.set = tool_set_pool}
+/* clang-format on */
+
+#endif

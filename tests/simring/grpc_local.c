@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls without a client: tests dispatch a packed request and get the answer through callbacks. The
+ * client of such a call never goes away and reads at once. Out of memory is answered as
+ * RESOURCE_EXHAUSTED.
+ */
+#include "simring/grpc_local.h"
+
+#include "rpc/call.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct local_call {
+	struct grpc_call call;
+	struct grpc_local *local;
+};
+
+static int local_message(
+	struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last)
+{
+	(void)last;
+	struct local_call *l = (struct local_call *)call;
+	uint8_t *data = malloc(size + 1);
+	if (data == NULL)
+		return -ENOMEM;
+	protobuf_c_message_pack(message, data);
+	if (l->local->on_message != NULL)
+		l->local->on_message(l->local, data, size);
+	free(data);
+	return 0;
+}
+
+static bool local_writable(struct grpc_call *call)
+{
+	(void)call;
+	return true;
+}
+
+static void local_end(struct grpc_call *call, enum grpc_status status, const char *message)
+{
+	struct local_call *l = (struct local_call *)call;
+	l->local->on_end(l->local, status, message != NULL ? message : "");
+}
+
+static void local_free(struct grpc_call *call)
+{
+	free(call);
+}
+
+static const struct grpc_carrier local_carrier = {
+	.message = local_message,
+	.writable = local_writable,
+	.end = local_end,
+	.free = local_free,
+};
+
+void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const uint8_t *request,
+	size_t len, struct grpc_local *local)
+{
+	struct local_call *l = calloc(1, sizeof(*l));
+	if (l == NULL) {
+		local->on_end(local, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+		return;
+	}
+	struct grpc_call *call = &l->call;
+	grpc_call_init(call, &local_carrier, registry);
+	l->local = local;
+	call->entry = grpc_registry_find(registry, path, strlen(path));
+	const char *message = "unknown method";
+	enum grpc_status status = GRPC_UNIMPLEMENTED;
+	if (call->entry != NULL)
+		status = grpc_call_decode(call, request, len, &message);
+	if (status != GRPC_OK) {
+		grpc_call_refuse(call, status, message);
+	} else {
+		grpc_call_run(call);
+		if ((call->entry->flags & GRPC_STREAM_IN) != 0 && call->running)
+			grpc_call_run(call);
+	}
+	grpc_call_unref(call);
+}

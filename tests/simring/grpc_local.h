@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls without a client. */
+#ifndef RINGVOL_TESTS_GRPC_LOCAL_H
+#define RINGVOL_TESTS_GRPC_LOCAL_H
+
+#include "rpc/grpc.h"
+
+struct grpc_local {
+	/* Each message sent, packed; then the end. */
+	void (*on_message)(struct grpc_local *local, const uint8_t *data, size_t len);
+	void (*on_end)(struct grpc_local *local, enum grpc_status status, const char *message);
+};
+
+/* Dispatches a packed request as if it came from a stream. path: "/csi.v1.Identity/Probe". */
+void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const uint8_t *request,
+	size_t len, struct grpc_local *local);
+
+#endif
