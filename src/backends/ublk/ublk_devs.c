@@ -314,11 +314,9 @@ static int find_devices(struct ublk_devs *devs)
 	_cleanup_dir_ DIR *dir = opendir("/sys/class/ublk-char");
 	if (dir == NULL)
 		return errno == ENOENT ? 0 : -errno;
-	for (;;) {
-		errno = 0;
-		const struct dirent *entry = readdir(dir);
-		if (entry == NULL)
-			return -errno;
+	int r;
+	const struct dirent *entry;
+	while ((entry = fd_next_entry(dir, &r)) != NULL) {
 		unsigned dev_id;
 		char rest;
 		if (sscanf(entry->d_name, "ublkc%u%c", &dev_id, &rest) != 1 ||
@@ -329,6 +327,7 @@ static int find_devices(struct ublk_devs *devs)
 			return -ENOMEM;
 		dev->record.dev_id = dev_id;
 	}
+	return r;
 }
 
 static void on_features(struct ublk_ctl_call *call, int res)
