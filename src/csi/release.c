@@ -22,9 +22,9 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
+#include "node/checkup.h"
 #include "node/health.h"
 #include "node/owner.h"
-#include "node/stats.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,11 +7,11 @@
  * of looks, so it is served beside any other operation; a statfs that hangs ends as
  * DEADLINE_EXCEEDED and makes the volume abnormal.
  */
-#include "node/stats.h"
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
+#include "node/checkup.h"
 #include "node/health.h"
 
 #include <errno.h>

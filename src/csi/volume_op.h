@@ -7,7 +7,7 @@
 #include "csi/rpc.h"
 #include "mount/mnt.h"
 #include "node/clean_log.h"
-#include "node/mounts.h"
+#include "node/owner.h"
 #include "node/volume.h"
 
 /* The start of every node operation's struct. */

@@ -47,7 +47,7 @@ struct node {
 	 * with I/O errors or that hang: node_health.troubled. */
 	struct list attached, troubled;
 	struct node_watch *watch;                     /* NULL: nobody watches */
-	struct stats_batch *stats_open, *stats_spare; /* stats.h; NULL: none */
+	struct stats_batch *stats_open, *stats_spare; /* checkup.h; NULL: none */
 	struct list refreshes;                        /* waiting, refresh.h */
 	struct list measures;                         /* under way for them */
 	int64_t clock_zero_unix;                      /* health.h: when the ring's clock was 0 */

@@ -6,6 +6,7 @@
 #include "node/node.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,6 +196,13 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 	node_volume_tag(volume, ret->tag);
 	if (node != NULL)
 		ret->dev = node->dev;
+}
+
+int node_open_image(const struct pool_object *volume)
+{
+	int fd = openat(pool_dirfd(volume->pool, RECORD_VOLUME), volume->key,
+		O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
 }
 
 int node_check_whole(const struct pool_object *object, struct err *err)

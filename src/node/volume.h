@@ -125,6 +125,9 @@ bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9]);
 
 /* What to ask the volume's backend. */
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
+/* Its image, for reading; -errno. Also for work jobs: the volume's lock keeps key and directory as
+ * they are. */
+int node_open_image(const struct pool_object *volume);
 /* ERR_DATA_LOSS for one whose image is gone or cut short: nothing is acknowledged of it. */
 int node_check_whole(const struct pool_object *object, struct err *err);
 

@@ -18,8 +18,7 @@
 #include "reactor/helper.h"
 
 #include "base/fd.h"
-#include "reactor/helper_wire.h"
-#include "reactor/ring_priv.h"
+#include "reactor/ring_engine.h"
 #include "reactor/self.h"
 
 #include <assert.h>

@@ -17,21 +17,15 @@
 #define RINGVOL_REACTOR_HELPER_H
 
 #include "base/list.h"
+#include "reactor/helper_child.h"
 #include "reactor/ring.h"
 
 enum {
 	HELPER_WARM = 4,         /* kept idle */
 	HELPER_MAX = 288,        /* processes, busy and hung included */
 	HELPER_QUEUE_MAX = 4096, /* calls waiting */
-	HELPER_MESSAGE_BYTES = 16384,
 	HELPER_KEY_BYTES = 160,
 };
-
-/* One entry of the table both sides are compiled with; index = call->fn. Runs in the helper, may
- * block. req has req_len bytes; resp is zeroed and has room for *resp_len, which is set to what was
- * written, also on failure.
- * Returns 0 or -errno. */
-typedef int helper_fn(const void *req, size_t req_len, void *resp, size_t *resp_len);
 
 struct helpers;
 
@@ -66,9 +60,5 @@ int helpers_submit(struct helpers *helpers, struct helper_call *call);
 /* Since when (ring_now_ns) a call for this key has been hanging, 0 if none is. */
 uint64_t helpers_hung_since(const struct helpers *helpers, const char *key);
 unsigned helpers_hung_count(const struct helpers *helpers);
-
-/* The helper's side, which main() calls when argv[1] is "helper", argv[2] being the fd: serves
- * requests until it is closed. Returns the exit status. */
-int helper_main(int fd, helper_fn *const *table, unsigned count);
 
 #endif

@@ -4,8 +4,7 @@
  * with nothing else open and dies with the driver's thread that started it. A message no driver
  * of ours sends ends it.
  */
-#include "reactor/helper.h"
-#include "reactor/helper_wire.h"
+#include "reactor/helper_child.h"
 
 #include <errno.h>
 #include <fcntl.h>

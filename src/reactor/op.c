@@ -12,7 +12,7 @@
 #include "reactor/op.h"
 
 #include "base/log.h"
-#include "reactor/ring_priv.h"
+#include "reactor/ring_engine.h"
 
 #include <assert.h>
 #include <errno.h>

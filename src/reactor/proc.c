@@ -15,7 +15,7 @@
 
 #include "base/fd.h"
 #include "base/when.h"
-#include "reactor/ring_priv.h"
+#include "reactor/ring_engine.h"
 
 #include <assert.h>
 #include <errno.h>

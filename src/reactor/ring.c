@@ -12,7 +12,7 @@
 #include "reactor/ring.h"
 
 #include "base/log.h"
-#include "reactor/ring_priv.h"
+#include "reactor/ring_engine.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,38 +37,6 @@ int ring_lane_open(struct lane **ret_lane, struct ring *ring)
 	ring_add_threads(ring, LANE_REQUESTS_MAX);
 	*ret_lane = lane;
 	return 0;
-}
-
-struct ring *ring_new(const struct ring_engine *engine)
-{
-	struct ring *ring = calloc(1, sizeof(*ring));
-	if (ring == NULL)
-		return NULL;
-	ring->engine = engine;
-	lane_init(&ring->shared);
-	list_init(&ring->lanes);
-	list_push(&ring->lanes, &ring->shared.link);
-	ring->lane_count = 1;
-	list_init(&ring->posted);
-	list_init(&ring->bufs);
-	return ring;
-}
-
-/* ---- submission ---- */
-
-bool ring_req_multishot(const struct ring_req *req)
-{
-	switch (req->sqe.opcode) {
-	case IORING_OP_ACCEPT:
-		return req->sqe.ioprio & IORING_ACCEPT_MULTISHOT;
-	case IORING_OP_RECV:
-	case IORING_OP_RECVMSG:
-		return req->sqe.ioprio & IORING_RECV_MULTISHOT;
-	case IORING_OP_POLL_ADD:
-		return req->sqe.len & IORING_POLL_ADD_MULTI;
-	default:
-		return false;
-	}
 }
 
 /* ---- lanes ---- */
@@ -130,34 +98,17 @@ void ring_cancel(struct ring *ring, struct ring_req *req)
 		break;
 	case RING_QUEUED:
 	case RING_IN_KERNEL:
-		ring->engine->cancel(ring, req);
+		if (ring->engine->cancel(ring, req)) {
+			post(ring, req, -ECANCELED);
+			leave_lane(ring, req);
+		}
 		break;
 	case RING_POSTED:
 		break;
 	}
 }
 
-void ring_req_unstart(struct ring *ring, struct ring_req *req)
-{
-	list_remove(&req->link);
-	post(ring, req, -ECANCELED);
-	leave_lane(ring, req);
-}
-
 /* ---- completion ---- */
-
-void ring_done_push(struct ring *ring, struct ring_req *req, int res, uint32_t flags)
-{
-	if (ring->done_len == ring->done_cap) {
-		size_t cap = ring->done_cap != 0 ? ring->done_cap * 2 : 256;
-		struct ring_done *done = reallocarray(ring->done, cap, sizeof(*done));
-		if (done == NULL)
-			abort(); /* a lost completion is a request that never ends */
-		ring->done = done;
-		ring->done_cap = cap;
-	}
-	ring->done[ring->done_len++] = (struct ring_done){.req = req, .res = res, .flags = flags};
-}
 
 static void dispatch(struct ring *ring, struct ring_req *req, int res, uint32_t flags)
 {
@@ -174,6 +125,8 @@ static void dispatch(struct ring *ring, struct ring_req *req, int res, uint32_t 
 		}
 		list_remove(&req->link);
 		req->armed = false;
+		if (req->cancelled && list_empty(&ring->cancelled))
+			ring_timer_cancel(ring, &ring->cancel_timer);
 		if (!posted)
 			leave_lane(ring, req);
 	}
@@ -258,17 +211,6 @@ const struct ring_stats *ring_stats(const struct ring *ring)
 
 /* ---- closing ---- */
 
-bool ring_done_forget(struct ring *ring, const struct ring_req *req)
-{
-	bool last = false;
-	for (size_t i = ring->done_at; i < ring->done_len; i++)
-		if (ring->done[i].req == req) {
-			ring->done[i].req = NULL;
-			last |= !(ring->done[i].flags & IORING_CQE_F_MORE);
-		}
-	return last;
-}
-
 void ring_discard(struct ring *ring, struct ring_req *req)
 {
 	assert(req->lane == NULL); /* what may hang does not end promptly */
@@ -277,17 +219,6 @@ void ring_discard(struct ring *ring, struct ring_req *req)
 	ring->engine->discard(ring, req);
 	list_remove(&req->link);
 	req->armed = false;
-}
-
-void ring_free(struct ring *ring)
-{
-	struct list *node;
-	list_remove(&ring->shared.link);
-	while ((node = list_pop(&ring->lanes)) != NULL)
-		free(container_of(node, struct lane, link));
-	free(ring->done);
-	free(ring->timers);
-	free(ring);
 }
 
 void ring_close(struct ring *ring)

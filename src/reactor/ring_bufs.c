@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Provided buffers. One allocation holds them. The engine takes buffers in the order they were put;
+ * Provided buffers: one allocation holds them. The engine takes buffers in the order they were put;
  * a completion names the one it filled, and the owner gives it back. Fails with -ENOMEM, or with
  * the errno of the registration.
+ *
+ * Registered buffers: memory the kernel has looked up and pinned once, so that a direct transfer
+ * need not do it page by page each time. The table of RING_FIXED_MAX empty places is registered
+ * with the first buffer (Linux 5.19) and filled and emptied place by place. Fails with -ENOSPC when
+ * all are taken, or with the errno of the registration (-ENOMEM: RLIMIT_MEMLOCK without
+ * CAP_IPC_LOCK). The caller does without, then.
  */
-#include "reactor/ring_priv.h"
+#include "reactor/ring_bufs.h"
+
+#include "reactor/ring_engine.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 enum { BUFS_MAX = 32768 };
+
+/* ---- provided ---- */
 
 static unsigned buf_id(uint32_t cqe_flags)
 {
@@ -27,12 +37,14 @@ int ring_bufs_open(struct ring *ring, unsigned count, unsigned size_bytes, struc
 	struct ring_bufs *bufs = calloc(1, sizeof(*bufs));
 	if (bufs == NULL)
 		return -ENOMEM;
-	bufs->ring = ring;
-	bufs->count = count;
-	bufs->size_bytes = size_bytes;
-	bufs->group = ring->next_group++;
+	*bufs = (struct ring_bufs){
+		.ring = ring,
+		.count = count,
+		.size_bytes = size_bytes,
+		.group = ring->next_group++,
+		.data = calloc(count, size_bytes),
+	};
 	list_init(&bufs->link);
-	bufs->data = calloc(count, size_bytes);
 	int r = bufs->data != NULL ? ring->engine->open_bufs(bufs) : -ENOMEM;
 	if (r < 0) {
 		free(bufs->data);
@@ -71,4 +83,30 @@ uint8_t *ring_bufs_at(struct ring_bufs *bufs, uint32_t cqe_flags)
 void ring_bufs_put(struct ring_bufs *bufs, uint32_t cqe_flags)
 {
 	bufs->ring->engine->give_buf(bufs, buf_id(cqe_flags));
+}
+
+/* ---- registered ---- */
+
+int ring_fixed_add(struct ring *ring, void *mem, size_t len)
+{
+	_Static_assert(RING_FIXED_MAX == 64, "fixed_taken has a bit for each");
+	if (ring->fixed_taken == UINT64_MAX)
+		return -ENOSPC;
+	unsigned index = (unsigned)__builtin_ctzll(~ring->fixed_taken);
+	int r = ring->engine->set_fixed(ring, index, mem, len);
+	if (r < 0)
+		return r;
+	ring->fixed_taken |= UINT64_C(1) << index;
+	return (int)index;
+}
+
+void ring_fixed_remove(struct ring *ring, int index)
+{
+	if (index < 0)
+		return;
+	assert(ring->fixed_taken >> index & 1);
+	/* Emptying a place cannot fail but for memory; the buffer then stays pinned until the ring
+	 * goes, and its place is not used again. */
+	if (ring->engine->set_fixed(ring, (unsigned)index, NULL, 0) == 0)
+		ring->fixed_taken &= ~(UINT64_C(1) << index);
 }

@@ -4,7 +4,9 @@
  * a swap and a sift. The heap only grows (24 bytes a timer armed at once). It cannot fail but for
  * memory, and that ends the process.
  */
-#include "reactor/ring_priv.h"
+#include "reactor/ring_timer.h"
+
+#include "reactor/ring_engine.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -20,8 +22,8 @@ static void heap_put(struct ring *ring, unsigned i, struct ring_timer_entry entr
 	entry.timer->slot = i + 1;
 }
 
-/* Finds the place of `entry`, which belongs somewhere above or below the hole at i. */
-static void heap_settle(struct ring *ring, unsigned i, struct ring_timer_entry entry)
+/* Puts `entry` into its place, which is somewhere above or below the hole at i. */
+static void heap_place(struct ring *ring, unsigned i, struct ring_timer_entry entry)
 {
 	while (i > 0 && before(&entry, &ring->timers[(i - 1) / 2])) {
 		heap_put(ring, i, ring->timers[(i - 1) / 2]);
@@ -56,7 +58,7 @@ void ring_timer_cancel(struct ring *ring, struct ring_timer *timer)
 	timer->slot = 0;
 	ring->timer_count--;
 	if (i != ring->timer_count)
-		heap_settle(ring, i, ring->timers[ring->timer_count]);
+		heap_place(ring, i, ring->timers[ring->timer_count]);
 }
 
 void ring_timer_arm(struct ring *ring, struct ring_timer *timer, uint64_t delay_ms)
@@ -78,7 +80,7 @@ void ring_timer_arm(struct ring *ring, struct ring_timer *timer, uint64_t delay_
 		due_ns = UINT64_MAX - 1;
 	timer->due_ns = due_ns;
 	unsigned i = ring->timer_count++;
-	heap_settle(ring, i,
+	heap_place(ring, i,
 		(struct ring_timer_entry){
 			.due_ns = due_ns, .order = ring->timer_order++, .timer = timer});
 }

@@ -4,7 +4,8 @@
  *
  * The happy path of a turn: copy what waits into the submission queue, enter the kernel once to
  * submit and wait, copy every completion to ring->done and free its slot. A request that the engine
- * has is either on uring.queued or in the kernel, then perhaps also on uring.cancels.
+ * has is either on uring.queued or in the kernel, then perhaps also on uring.cancels and later on
+ * ring.cancelled.
  *
  * A cancellation is an SQE of its own without user_data, so that its completion is dropped and it
  * refers to no memory. Order matters: it goes in before anything queued after it, because a
@@ -12,10 +13,12 @@
  *
  * It fails only when the ring cannot be set up, or the kernel refuses to be entered.
  */
+#include "reactor/ring_uring.h"
+
 #include "base/fd.h"
 #include "base/when.h"
-#include "reactor/ring_compat.h"
-#include "reactor/ring_priv.h"
+#include "reactor/ring_bufs.h"
+#include "reactor/ring_engine.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -29,6 +32,9 @@ enum {
 	RING_ENTRIES_MAX = 4096,
 	RING_CQ_PER_SQ = 16, /* completions the kernel can park before it has to allocate */
 	RING_CQ_MAX = 65536,
+	/* IORING_FEAT_MIN_TIMEOUT, Linux 6.12, which the liburing we build with (2.3) lacks. A name
+	 * of our own, for a newer one has it as a macro. */
+	RING_FEAT_MIN_TIMEOUT = 1 << 15,
 };
 
 struct uring {
@@ -65,6 +71,7 @@ static bool push_request(struct ring *ring, struct ring_req *req)
 	return true;
 }
 
+/* The request is on no list. */
 static bool push_cancel(struct ring *ring, struct ring_req *req)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring_of(ring)->kernel);
@@ -72,17 +79,19 @@ static bool push_cancel(struct ring *ring, struct ring_req *req)
 		return false;
 	io_uring_prep_cancel64(sqe, (uintptr_t)req, 0);
 	sqe->user_data = 0;
+	ring_cancel_sent(ring, req);
 	return true;
 }
 
 /* Moves what waits for a slot into the submission queue, cancellations first. */
 static void push_waiting(struct ring *ring)
 {
-	while (!list_empty(&uring_of(ring)->cancels)) {
-		if (!push_cancel(ring,
-			    container_of(uring_of(ring)->cancels.next, struct ring_req, link)))
+	struct list *node;
+	while ((node = list_pop(&uring_of(ring)->cancels)) != NULL) {
+		if (!push_cancel(ring, container_of(node, struct ring_req, link))) {
+			list_push_front(&uring_of(ring)->cancels, node);
 			return;
-		list_pop(&uring_of(ring)->cancels);
+		}
 	}
 	while (!list_empty(&uring_of(ring)->queued)) {
 		if (!push_request(
@@ -107,13 +116,15 @@ static void uring_post(struct ring *ring, struct ring_req *req)
 	list_push(&ring->posted, &req->link);
 }
 
-static void uring_cancel(struct ring *ring, struct ring_req *req)
+static bool uring_cancel(struct ring *ring, struct ring_req *req)
 {
 	struct uring *uring = uring_of(ring);
+	list_remove(&req->link);
 	if (ring_req_state(req) == RING_QUEUED)
-		ring_req_unstart(ring, req);
-	else if (!list_empty(&uring->cancels) || !push_cancel(ring, req))
+		return true;
+	if (!list_empty(&uring->cancels) || !push_cancel(ring, req))
 		list_push(&uring->cancels, &req->link);
+	return false;
 }
 
 /* ---- a turn ---- */
@@ -177,15 +188,23 @@ static int uring_turn(struct ring *ring, bool wait)
 	return 0;
 }
 
+static int wait_ms(struct ring *ring, unsigned ms)
+{
+	struct __kernel_timespec ts = {.tv_nsec = ms * 1000000L};
+	struct io_uring_cqe *cqe;
+	return io_uring_submit_and_wait_timeout(&uring_of(ring)->kernel, &cqe, 1, &ts, NULL);
+}
+
 static void uring_discard(struct ring *ring, struct ring_req *req)
 {
 	if (ring_req_state(req) != RING_IN_KERNEL || ring_done_forget(ring, req))
 		return;
-	ring_cancel(ring, req);
+	req->cancelled = true;
 	/* What else completes meanwhile stays in ring->done for the next turn. */
 	do {
+		(void)uring_cancel(ring, req);
 		push_waiting(ring);
-		int r = io_uring_submit_and_wait(&uring_of(ring)->kernel, 1);
+		int r = wait_ms(ring, RING_CANCEL_MS);
 		if (r < 0 && !is_transient(r))
 			abort(); /* the kernel keeps memory we are about to free */
 		reap(ring);
@@ -275,10 +294,7 @@ static void cancel_all(struct ring *ring)
 			sqe->user_data = 0;
 		}
 		/* Again after a while: a request can start waiting only after the cancellation. */
-		struct __kernel_timespec ts = {.tv_nsec = 100 * 1000000};
-		struct io_uring_cqe *cqe;
-		int r = io_uring_submit_and_wait_timeout(
-			&uring_of(ring)->kernel, &cqe, 1, &ts, NULL);
+		int r = wait_ms(ring, 100);
 		if (r < 0 && !is_transient(r))
 			break;
 		reap(ring);

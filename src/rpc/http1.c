@@ -94,34 +94,6 @@ static void to_state(struct http1_call *c, enum http1_state state, uint64_t time
 
 /* ---- answers ---- */
 
-static const char *status_name(unsigned status)
-{
-	switch (status) {
-	case 200:
-		return "OK";
-	case 400:
-		return "Bad Request";
-	case 404:
-		return "Not Found";
-	case 405:
-		return "Method Not Allowed";
-	case 408:
-		return "Request Timeout";
-	case 413:
-		return "Content Too Large";
-	case 414:
-		return "URI Too Long";
-	case 431:
-		return "Request Header Fields Too Large";
-	case 503:
-		return "Service Unavailable";
-	case 505:
-		return "HTTP Version Not Supported";
-	default:
-		return "Status";
-	}
-}
-
 static int put_head(struct http1_call *c, unsigned status, const char *content_type)
 {
 	char date[64];
@@ -131,7 +103,7 @@ static int put_head(struct http1_call *c, unsigned status, const char *content_t
 	strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
 	return buf_printf(&c->out,
 		"HTTP/1.1 %u %s\r\nDate: %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\n%s%s",
-		status, status_name(status), date, content_type,
+		status, http1_status_name(status), date, content_type,
 		status == 405 ? "Allow: GET, HEAD\r\n" : "",
 		c->last                             ? "Connection: close\r\n"
 		: http1_request_is_old(&c->request) ? "Connection: keep-alive\r\n"

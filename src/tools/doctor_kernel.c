@@ -7,6 +7,7 @@
 
 #include "base/fd.h"
 #include "reactor/ring.h"
+#include "reactor/ring_uring.h"
 #include "tools/text.h"
 
 #include <ctype.h>

@@ -11,6 +11,7 @@
 #include "backends/ublk/ublkd_server.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "reactor/ring_uring.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 #ifndef RINGVOL_TESTS_SIM_PRIVATE_H
 #define RINGVOL_TESTS_SIM_PRIVATE_H
 
-#include "reactor/ring_priv.h"
+#include "reactor/ring_engine.h"
 #include "simring/sim.h"
 
 /* sim_ops.c: whether the request can be carried out without blocking. */

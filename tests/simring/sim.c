@@ -11,6 +11,7 @@
 #include "simring/sim.h"
 
 #include "base/when.h"
+#include "reactor/ring_uring.h"
 #include "simring/private.h"
 
 #include <assert.h>
@@ -29,7 +30,8 @@ struct book {
 	uint64_t rng;
 	struct ring_req **reqs; /* requests and posts, in the order they came */
 	size_t len, cap;
-	bool stuck; /* the last turn found nothing that can ever happen */
+	const struct ring_req *missed; /* its cancellation did not find it */
+	bool stuck;                    /* the last turn found nothing that can ever happen */
 };
 
 static struct book *book_of(const struct ring *ring)
@@ -86,10 +88,20 @@ static void book_remove(struct book *book, size_t i)
 }
 
 /* A request that is to end is drawn like others, see carry_out(). */
-static void sim_cancel(struct ring *ring, struct ring_req *req)
+static bool sim_cancel(struct ring *ring, struct ring_req *req)
 {
-	(void)ring;
-	(void)req;
+	struct book *book = book_of(ring);
+	bool missed = book->sim->missed_cancels > 0;
+	book->sim->missed_cancels -= missed;
+	book->missed = missed ? req : book->missed == req ? NULL : book->missed;
+	list_remove(&req->link);
+	ring_cancel_sent(ring, req);
+	return false;
+}
+
+static bool is_cancelled(const struct ring *ring, const struct ring_req *req)
+{
+	return req->cancelled && book_of(ring)->missed != req;
 }
 
 static void sim_discard(struct ring *ring, struct ring_req *req)
@@ -117,7 +129,7 @@ static int cancel_by_address(struct ring *ring, const struct io_uring_sqe *sqe)
 
 static bool would_block(const struct ring *ring, const struct ring_req *req)
 {
-	if (ring_req_state(req) == RING_POSTED || req->cancelled)
+	if (ring_req_state(req) == RING_POSTED || is_cancelled(ring, req))
 		return false;
 	if (req->sqe.opcode == IORING_OP_TIMEOUT)
 		return ring_req_note(req) > ring->now_ns;
@@ -129,7 +141,7 @@ static int carry_out(struct ring *ring, struct ring_req *req, uint32_t *ret_flag
 	struct ring_sim *sim = book_of(ring)->sim;
 	const struct io_uring_sqe *sqe = &req->sqe;
 	/* A cancelled request usually ends so, but it may also have been quicker. */
-	if (req->cancelled &&
+	if (is_cancelled(ring, req) &&
 		(draw_random(ring) % 4 != 0 || sqe->opcode == IORING_OP_TIMEOUT || !sim_ready(sqe)))
 		return -ECANCELED;
 	bool multishot = ring_req_multishot(req);

@@ -20,6 +20,8 @@ struct ring_sim {
 	 * result and nothing is carried out. NULL: no faults. */
 	int (*fault)(void *arg, uint64_t nth, const struct io_uring_sqe *sqe);
 	void *fault_arg;
+	/* So many cancellations miss their request, as the kernel's can; it must be asked again. */
+	unsigned missed_cancels;
 	/* out: requests carried out so far */
 	uint64_t served;
 };

@@ -6,6 +6,7 @@
 #include "backends/ublk/ublk.h"
 #include "backends/ublk/ublkd_proto.h"
 #include "base/fd.h"
+#include "reactor/ring_uring.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The copy on the kernel's ring: real files, direct I/O, many at once. Faults are in sim/. */
 #include "blockio/copy.h"
+#include "reactor/ring_uring.h"
 
 #include "blockio_env.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Helper processes: this program started again is the helper. */
 #include "reactor/helper.h"
+#include "reactor/ring_uring.h"
 #include "reactor/self.h"
 #include "simring/sim.h"
 

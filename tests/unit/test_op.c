@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The step engine, on simulated rings of many seeds and on the kernel's. */
+#include "reactor/helper_child.h"
 #include "reactor/op.h"
 #include "simring/sim.h"
 

@@ -8,6 +8,7 @@
 #include "probes/bpf.h"
 #include "probes/load.h"
 #include "probes/sysfs.h"
+#include "reactor/ring_uring.h"
 #include "reactor/self.h"
 
 #include <bpf/btf.h>

@@ -2,6 +2,7 @@
 /* Child processes: each way to end, and that nothing is left behind. Each test runs on the kernel's
  * ring and, where it makes sense, on the simulated one. */
 #include "reactor/proc.h"
+#include "reactor/ring_uring.h"
 #include "simring/sim.h"
 
 #include <criterion/criterion.h>

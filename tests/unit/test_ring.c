@@ -2,6 +2,8 @@
 /* The kernel's ring: what holds whatever the kernel does. */
 #include "base/fd.h"
 #include "reactor/ring.h"
+#include "reactor/ring_bufs.h"
+#include "reactor/ring_uring.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated ring: a run is a function of its seed, and what it does to files is real. */
+#include "reactor/ring_bufs.h"
 #include "reactor/work.h"
 #include "simring/sim.h"
 
@@ -21,6 +22,8 @@ struct probe {
 	int id, calls, res;
 	uint32_t flags;
 };
+
+enum { MS_NS = 1000000 };
 
 static struct ring *ring;
 static struct ring_sim sim;
@@ -417,4 +420,52 @@ Test(sim, work_jobs_are_drawn_like_requests)
 	cr_assert_eq(ring_sim_settle(ring, 1000), 0);
 	cr_assert_eq(trace_len, 20);
 	ring_close(ring);
+}
+
+/* ---- cancellations that miss ---- */
+
+Test(sim, what_was_cancelled_and_did_not_end_is_cancelled_again)
+{
+	enum { MISSED = 3 };
+	struct probe read = {.id = 1}, other = {.id = 2};
+	uint64_t counts[2];
+	int fds[] = {eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC)};
+	open_sim((struct ring_sim){.seed = 1, .missed_cancels = MISSED});
+	io_uring_prep_read(&read.req.sqe, fds[0], &counts[0], sizeof(counts[0]), 0);
+	io_uring_prep_read(&other.req.sqe, fds[1], &counts[1], sizeof(counts[1]), 0);
+	submit(&read);
+	submit(&other);
+	ring_cancel(ring, &read.req);
+	uint64_t start_ns = ring_now_ns(ring);
+	/* Once it is asked, and as often as it did not help. */
+	while (read.calls == 0) {
+		cr_assert_eq(ring_turn(ring, true), 0);
+		cr_assert_leq(ring_now_ns(ring) - start_ns, (MISSED + 1) * RING_CANCEL_MS * MS_NS);
+	}
+	cr_assert_eq(read.res, -ECANCELED);
+	cr_assert_geq(ring_now_ns(ring) - start_ns, MISSED * RING_CANCEL_MS * MS_NS);
+	cr_assert_eq(sim.missed_cancels, 0);
+	cr_assert_eq(other.calls, 0, "nobody asked for its end");
+	/* With nothing left to ask for, no timer is left either. */
+	ring_cancel(ring, &other.req);
+	cr_assert_eq(ring_sim_settle(ring, 1000), 0);
+	cr_assert_eq(other.res, -ECANCELED);
+	cr_assert_lt(ring_now_ns(ring) - start_ns, (MISSED + 1) * RING_CANCEL_MS * MS_NS);
+	/* One that ends by itself meanwhile is not asked about any more. */
+	sim.missed_cancels = 1;
+	read.calls = 0;
+	submit(&read);
+	ring_cancel(ring, &read.req);
+	cr_assert_eq(ring_turn(ring, false), 0);
+	cr_assert_eq(read.calls, 0);
+	cr_assert_eq(eventfd_write(fds[0], 7), 0);
+	cr_assert_eq(ring_turn(ring, true), 0);
+	cr_assert_eq(read.calls, 1);
+	cr_assert_eq(read.res, (int)sizeof(counts[0]));
+	start_ns = ring_now_ns(ring);
+	cr_assert_eq(ring_sim_settle(ring, 1000), 0);
+	cr_assert_lt(ring_now_ns(ring) - start_ns, RING_CANCEL_MS * MS_NS);
+	ring_close(ring);
+	close(fds[0]);
+	close(fds[1]);
 }

@@ -2,6 +2,7 @@
 /* Timers, on the virtual clock where order is exact, and once on the kernel's ring. */
 #include "base/when.h"
 #include "reactor/ring.h"
+#include "reactor/ring_uring.h"
 #include "simring/sim.h"
 
 #include <criterion/criterion.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control commands through their real ring, to a driver that answers each with 0: /dev/null's. */
 #include "backends/ublk/ublk_ctl.h"
+#include "reactor/ring_uring.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

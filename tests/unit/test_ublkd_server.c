@@ -4,6 +4,7 @@
 #include "ublk_dir.h"
 
 #include "base/fd.h"
+#include "reactor/ring_uring.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Worker threads: results come back on the loop, the queue has a limit, closing is clean. */
 #include "base/when.h"
+#include "reactor/ring_uring.h"
 #include "reactor/work.h"
 
 #include <criterion/criterion.h>

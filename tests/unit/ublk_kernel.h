@@ -4,6 +4,7 @@
 #define RINGVOL_TESTS_UBLK_KERNEL_H
 
 #include "backends/ublk/ublk_ctl.h"
+#include "reactor/ring_uring.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
