@@ -73,3 +73,18 @@ int fd_open_dir(int dirfd, DIR **ret_dir)
 	*ret_dir = dir;
 	return 0;
 }
+
+int fd_each_name(int dirfd, int (*each)(void *arg, const char *name), void *arg)
+{
+	_cleanup_dir_ DIR *dir = NULL;
+	int r = fd_open_dir(dirfd, &dir);
+	while (r == 0) {
+		errno = 0;
+		const struct dirent *entry = readdir(dir);
+		if (entry == NULL)
+			return -errno;
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			r = each(arg, entry->d_name);
+	}
+	return r;
+}

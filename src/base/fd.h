@@ -51,5 +51,8 @@ int fd_stat_cached(int dirfd, const char *name, struct stat *ret);
 /* Opens a directory again for reading its names, from the start, with an offset of its own.
  * 0 or -errno. */
 int fd_open_dir(int dirfd, DIR **ret_dir);
+/* Each name in a directory but . and .., in no order, until each() answers other than 0. Its
+ * answer, or -errno. */
+int fd_each_name(int dirfd, int (*each)(void *arg, const char *name), void *arg);
 
 #endif
