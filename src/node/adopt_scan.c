@@ -25,6 +25,7 @@
 #include "node/node.h"
 #include "node/quiesce.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "pool/pool.h"
+#include "pool/room.h"
 
 #include <stdint.h>
 

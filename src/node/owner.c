@@ -10,6 +10,7 @@
 #include "mount/mnt_scan.h"
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -30,6 +30,7 @@
 #include "node/health.h"
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,6 +8,7 @@
 #define RINGVOL_NODE_REFRESH_H
 
 #include "pool/pool.h"
+#include "pool/room.h"
 
 struct node;
 

@@ -10,6 +10,7 @@
 
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <errno.h>
 

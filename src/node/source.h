@@ -8,6 +8,7 @@
 
 #include "node/lock.h"
 #include "node/quiesce.h"
+#include "pool/fill.h"
 #include "pool/pool.h"
 
 struct node;
