@@ -195,6 +195,14 @@ static void *one_more(struct adopt *a, size_t size)
 	return memory;
 }
 
+static void start_op(struct adopt *a, struct op *op, const struct pool *pool, const char *name,
+	const struct op_step *steps, void (*on_end)(struct op *op))
+{
+	op_init(op, a->node->reactor, name, steps, on_end);
+	op->lane = pool_lane(pool);
+	op_start(op);
+}
+
 /* The volume stays what it is meanwhile; adopt_device() has just seen that nobody has it alone. */
 static void share(struct adopt *a, struct node_lock *lock, const char *key, const char *what)
 {
@@ -231,9 +239,9 @@ static void clear_finished(struct op *op)
 	free(d);
 }
 
-/* Why the device cannot be known to be a deleted volume's; NULL: it can. A tag without a volume may
- * also be the tag of one whose record cannot be read now, or whose image somebody has moved away,
- * and a pod may have either in use. */
+/* Why the device cannot be known to be a deleted volume's; NULL: it can. A volume with that tag may
+ * have a record that cannot be read now, or an image that somebody has moved away, and a pod may
+ * have either in use. */
 static const char *why_keep(const struct adopt *a, const struct pool *pool,
 	const struct backend_dev *found, const char *random)
 {
@@ -277,12 +285,10 @@ static void start_clear(struct adopt *a, const struct pool *pool, const struct b
 	d->req.dev = *found;
 	snprintf(d->req.tag, sizeof(d->req.tag), "%.63s", found->tag);
 	a->scan.cleared++;
-	op_init(&d->op, a->node->reactor, "clear device", clear_steps, clear_finished);
-	d->op.lane = pool_lane(pool);
-	op_start(&d->op);
+	start_op(a, &d->op, pool, "clear device", clear_steps, clear_finished);
 }
 
-/* ---- bringing the image to who serves the device ---- */
+/* ---- bringing the image to the data process that serves the device ---- */
 
 static int resume_run(struct op *op)
 {
@@ -323,9 +329,7 @@ static void start_resume(
 	d->req.read_only = found->read_only;
 	pool_object_id(volume, d->id);
 	share(a, &d->lock, volume->key, "its device is being taken over");
-	op_init(&d->op, a->node->reactor, "resume device", resume_steps, resume_finished);
-	d->op.lane = pool_lane(volume->pool);
-	op_start(&d->op);
+	start_op(a, &d->op, volume->pool, "resume device", resume_steps, resume_finished);
 }
 
 /* ---- our marks on the image of a volume just adopted ---- */
@@ -434,9 +438,7 @@ static void start_marks(struct adopt *a, struct pool_object *volume)
 	m->volume = volume;
 	m->mountable = node_volume_has_fs(volume);
 	share(a, &m->lock, volume->key, "what an earlier run left of it is being looked at");
-	op_init(&m->op, a->node->reactor, "marks", marks_steps, marks_finished);
-	m->op.lane = pool_lane(volume->pool);
-	op_start(&m->op);
+	start_op(a, &m->op, volume->pool, "marks", marks_steps, marks_finished);
 }
 
 /* ---- the step that does it all ---- */
