@@ -171,6 +171,7 @@ static void adopt_mounts(struct adopt *a, struct node_volume *nv)
 struct on_device {
 	struct op op;
 	struct adopt *adopt;
+	int (*call)(const struct backend *backend, struct op *op, struct backend_req *req);
 	struct backend_req req;
 	struct node_lock lock; /* of a resume: a detach meanwhile would be undone by it */
 	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
@@ -211,6 +212,12 @@ static void share(struct adopt *a, struct node_lock *lock, const char *key, cons
 	(void)shared;
 }
 
+static int device_run(struct op *op)
+{
+	struct on_device *d = on_device_of(op);
+	return d->call(d->adopt->backend, op, &d->req);
+}
+
 static int device_end(struct op *op, int res)
 {
 	return backend_end(op, &on_device_of(op)->req, res);
@@ -218,14 +225,8 @@ static int device_end(struct op *op, int res)
 
 /* ---- clearing devices whose volume is gone ---- */
 
-static int clear_run(struct op *op)
-{
-	struct on_device *d = on_device_of(op);
-	return d->adopt->backend->detach(d->adopt->backend, op, &d->req);
-}
-
 static const struct op_step clear_steps[] = {
-	{"detach", .run = clear_run, .end = device_end},
+	{"detach", .run = device_run, .end = device_end},
 	{NULL},
 };
 
@@ -281,6 +282,7 @@ static void start_clear(struct adopt *a, const struct pool *pool, const struct b
 	if (d == NULL)
 		return;
 	d->adopt = a;
+	d->call = a->backend->detach;
 	d->req.dirfd = -1;
 	d->req.dev = *found;
 	snprintf(d->req.tag, sizeof(d->req.tag), "%.63s", found->tag);
@@ -290,14 +292,8 @@ static void start_clear(struct adopt *a, const struct pool *pool, const struct b
 
 /* ---- bringing the image to the data process that serves the device ---- */
 
-static int resume_run(struct op *op)
-{
-	struct on_device *d = on_device_of(op);
-	return d->adopt->backend->attach(d->adopt->backend, op, &d->req);
-}
-
 static const struct op_step resume_steps[] = {
-	{"attach", .run = resume_run, .end = device_end},
+	{"attach", .run = device_run, .end = device_end},
 	{NULL},
 };
 
@@ -323,6 +319,7 @@ static void start_resume(
 	if (d == NULL)
 		return;
 	d->adopt = a;
+	d->call = a->backend->attach;
 	node_volume_request(volume, &d->req);
 	memcpy(d->image, volume->key, sizeof(d->image)); /* the volume may go meanwhile */
 	d->req.image = d->image;
