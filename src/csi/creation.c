@@ -82,7 +82,7 @@ bool creation_sourceless(struct op *op)
 
 int creation_quiesce(struct op *op)
 {
-	return node_source_hold(op, &creation_of(op)->source);
+	return node_source_quiesce(op, &creation_of(op)->source);
 }
 
 bool creation_released(struct op *op)
@@ -92,7 +92,7 @@ bool creation_released(struct op *op)
 
 int creation_release(struct op *op)
 {
-	return node_source_release(op, &creation_of(op)->source);
+	return node_source_thaw(op, &creation_of(op)->source);
 }
 
 int creation_build_end(struct op *op, int res)
