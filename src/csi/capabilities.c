@@ -57,7 +57,7 @@ static int advertise(
 	return 0;
 }
 
-/* A message, whose other fields follow in braces: {base, fields}. */
+/* The first initialiser of a static message. */
 #define BASE(type) .base = PROTOBUF_C_MESSAGE_INIT(&csi__v1__##type##__descriptor)
 
 #define PLUGIN_SERVICE(name)                                                                       \

@@ -127,8 +127,7 @@ const struct pool_object *volume_op_nested_in(const struct volume_op *n)
 	if (n->info.on_major == 0)
 		return NULL;
 	list_for_each (link, &n->task.csi->node->attached) {
-		const struct node_health *health = container_of(link, struct node_health, link);
-		const struct node_volume *node = container_of(health, struct node_volume, health);
+		const struct node_volume *node = container_of(link, struct node_volume, attached);
 		if (node->dev.major == n->info.on_major && node->dev.minor == n->info.on_minor)
 			return node->volume;
 	}

@@ -135,7 +135,7 @@ static int ask_alone(struct op *op, struct node_stats *stats)
 static bool has_to_be_alone(const struct node *node, const struct node_volume *nv)
 {
 	return nv == NULL || ring_now_ns(node->reactor->ring) < nv->alone_until_ns ||
-	       nv->health.hung_ns != 0 || node_hung_since(node, nv->volume) != 0;
+	       nv->health.since_ns[NODE_HANGING] != 0 || node_hung_since(node, nv->volume) != 0;
 }
 
 /* Judges an answer for the file system mounted at `path`: res of the helper call. */
@@ -149,11 +149,11 @@ static void note_fs(struct node *node, struct node_volume *nv, const char *path,
 	health->looked_ns = ring_now_ns(node->reactor->ring);
 	if (!here)
 		return;
-	node_note(node, nv, NODE_FS_SHUT_DOWN, &health->shut_down_ns, info->shut_down);
+	node_note(node, nv, NODE_FS_SHUT_DOWN, info->shut_down);
 	/* A read-only mount sees its file system as what it is, and cannot tell whether it was
 	 * meant to be. */
 	if (!mount->read_only)
-		node_note(node, nv, NODE_FS_READ_ONLY, &health->read_only_ns, info->fs_read_only);
+		node_note(node, nv, NODE_FS_READ_ONLY, info->fs_read_only);
 }
 
 int node_stats_run(struct op *op, struct node_stats *stats)
@@ -200,7 +200,7 @@ void node_check_device(struct node *node, struct node_volume *nv)
 		    (health->seq != 0 && health->seq != dev.seq);
 	if (health->seq == 0)
 		health->seq = dev.seq;
-	node_note(node, nv, NODE_DEVICE_GONE, &health->gone_ns, gone);
+	node_note(node, nv, NODE_DEVICE_GONE, gone);
 }
 
 /* ---- the operation ---- */
@@ -263,7 +263,7 @@ static int image_end(struct op *op, int res)
 	nv->health.other_file = res == 0 && !backend_dev_serves(&look->dev, nv->volume->image_dev,
 						    nv->volume->image_ino);
 	if (res == -ENXIO)
-		node_note(look->node, nv, NODE_DEVICE_GONE, &nv->health.gone_ns, true);
+		node_note(look->node, nv, NODE_DEVICE_GONE, true);
 	else
 		node_check_device(look->node, nv);
 	return 0;
@@ -291,7 +291,7 @@ static bool read_done(struct op *op)
 {
 	const struct node_volume *nv = node_of(look_of(op));
 	return nv == NULL || nv->health.other_file ||
-	       !(nv->health.try_read || (fs_done(op) && nv->health.hung_ns != 0));
+	       !(nv->health.try_read || (fs_done(op) && nv->health.since_ns[NODE_HANGING] != 0));
 }
 
 static int read_run(struct op *op)

@@ -63,15 +63,15 @@ void node_follow_clock(struct node *node)
 
 /* ---- findings ---- */
 
-void node_note(struct node *node, struct node_volume *nv, enum node_condition_kind kind,
-	uint64_t *since_ns, bool wrong)
+void node_note(struct node *node, struct node_volume *nv, enum node_condition_kind kind, bool wrong)
 {
+	uint64_t *since_ns = &nv->health.since_ns[kind];
 	char id[RECORD_ID_MAX];
 	if (wrong == (*since_ns != 0))
 		return;
 	*since_ns = wrong ? ring_now_ns(node->reactor->ring) : 0;
-	if ((kind == NODE_IO_ERRORS || kind == NODE_HANGING) && list_empty(&nv->health.troubled))
-		list_push(&node->troubled, &nv->health.troubled);
+	if ((kind == NODE_IO_ERRORS || kind == NODE_HANGING) && list_empty(&nv->troubled))
+		list_push(&node->troubled, &nv->troubled);
 	pool_object_id(nv->volume, id);
 	const char *claim = nv->volume->rec->claim;
 	log_event(wrong ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
@@ -83,7 +83,7 @@ void node_note(struct node *node, struct node_volume *nv, enum node_condition_ki
 void node_note_hanging(struct node *node, struct node_volume *nv, bool wrong)
 {
 	if (nv != NULL)
-		node_note(node, nv, NODE_HANGING, &nv->health.hung_ns, wrong);
+		node_note(node, nv, NODE_HANGING, wrong);
 }
 
 void node_stats_key(const char *id, char ret_key[HELPER_KEY_BYTES])
@@ -189,13 +189,13 @@ static void add_device(
 	uint64_t away_ns = 0;
 	if (nv->dev.attached && backend != NULL && backend->away_since_ns != NULL)
 		away_ns = backend->away_since_ns(backend);
-	if (nv->health.gone_ns != 0)
-		add(list, NODE_DEVICE_GONE, nv->health.gone_ns,
+	if (nv->health.since_ns[NODE_DEVICE_GONE] != 0)
+		add(list, NODE_DEVICE_GONE, nv->health.since_ns[NODE_DEVICE_GONE],
 			"its device %s %s%s, %s: stage the volume anew (restart its pods)",
 			nv->dev.path,
 			nv->health.other_file ? "serves another file than its image"
 					      : "was taken away",
-			since(list, nv->health.gone_ns),
+			since(list, nv->health.since_ns[NODE_DEVICE_GONE]),
 			nv->health.other_file ? "which the driver did not do"
 					      : "and not by the driver");
 	if (away_ns != 0)
@@ -209,7 +209,7 @@ static void add_hanging(
 {
 	uint64_t since_ns = node_hung_since(list->node, volume);
 	if (since_ns == 0 && nv != NULL)
-		since_ns = nv->health.hung_ns;
+		since_ns = nv->health.since_ns[NODE_HANGING];
 	if (since_ns != 0)
 		add(list, NODE_HANGING, since_ns,
 			"a call on its file system has been hanging%s: look for its device and the pool's disk in the kernel log",
@@ -218,14 +218,14 @@ static void add_hanging(
 
 static void add_fs(struct list_of *list, const struct node_health *health)
 {
-	if (health->shut_down_ns != 0)
-		add(list, NODE_FS_SHUT_DOWN, health->shut_down_ns,
+	if (health->since_ns[NODE_FS_SHUT_DOWN] != 0)
+		add(list, NODE_FS_SHUT_DOWN, health->since_ns[NODE_FS_SHUT_DOWN],
 			"the file system has shut down%s and answers nothing but errors: see the kernel log for the cause, then stage the volume anew (restart its pods)",
-			since(list, health->shut_down_ns));
-	if (health->read_only_ns != 0)
-		add(list, NODE_FS_READ_ONLY, health->read_only_ns,
+			since(list, health->since_ns[NODE_FS_SHUT_DOWN]));
+	if (health->since_ns[NODE_FS_READ_ONLY] != 0)
+		add(list, NODE_FS_READ_ONLY, health->since_ns[NODE_FS_READ_ONLY],
 			"the file system turned read-only%s: see the kernel log for the cause, then stage the volume anew (restart its pods), which checks it",
-			since(list, health->read_only_ns));
+			since(list, health->since_ns[NODE_FS_READ_ONLY]));
 }
 
 static void add_errors(struct list_of *list, const struct node_volume *nv)
@@ -233,7 +233,7 @@ static void add_errors(struct list_of *list, const struct node_volume *nv)
 	const struct node_health *health = &nv->health;
 	char counts[128];
 	size_t len = 0;
-	if (health->errors_ns == 0)
+	if (health->since_ns[NODE_IO_ERRORS] == 0)
 		return;
 	counts[0] = '\0';
 	for (unsigned op = 0; op < PROBE_OPS; op++)
@@ -241,19 +241,19 @@ static void add_errors(struct list_of *list, const struct node_volume *nv)
 			len += (size_t)snprintf(counts + len, sizeof(counts) - len,
 				"%s%" PRIu64 " %s", len == 0 ? "" : ", ", health->errors[op],
 				probe_op_names[op]);
-	add(list, NODE_IO_ERRORS, health->errors_ns,
+	add(list, NODE_IO_ERRORS, health->since_ns[NODE_IO_ERRORS],
 		"I/O errors on %s%s: %s, the last was %s; look for the pool's disk in the kernel log",
-		nv->dev.path, since(list, health->errors_ns), counts,
+		nv->dev.path, since(list, health->since_ns[NODE_IO_ERRORS]), counts,
 		health->last_errno == 0 ? "not named" : strerrordesc_np(health->last_errno));
 }
 
 static void add_slow(struct list_of *list, const struct node_health *health)
 {
-	if (health->slow_ns != 0)
-		add(list, NODE_SLOW, health->slow_ns,
+	if (health->since_ns[NODE_SLOW] != 0)
+		add(list, NODE_SLOW, health->since_ns[NODE_SLOW],
 			"the backing disk is slow%s: in the last minute 1%% of %" PRIu64
 			" reads and writes took %" PRIu64 " ms or longer; look at the pool's disk",
-			since(list, health->slow_ns), health->slow_ops,
+			since(list, health->since_ns[NODE_SLOW]), health->slow_ops,
 			health->slow_p99_ns / NS_PER_MS);
 }
 

@@ -55,18 +55,10 @@ struct node_watch {
 	} looks[NODE_CHECKUPS_MAX];
 };
 
-static struct node_volume *node_of_link(struct list *link, size_t offset)
-{
-	struct node_health *health = (struct node_health *)((char *)link - offset);
-	return container_of(health, struct node_volume, health);
-}
-
-#define node_linked(link, member) node_of_link((link), offsetof(struct node_health, member))
-
 static void want_look(struct node_watch *watch, struct node_volume *nv)
 {
-	if (list_empty(&nv->health.wanted))
-		list_push(&watch->wanted, &nv->health.wanted);
+	if (list_empty(&nv->wanted))
+		list_push(&watch->wanted, &nv->wanted);
 }
 
 /* ---- I/O errors ---- */
@@ -113,9 +105,9 @@ static void errors_came(
 	struct node_watch *watch, struct node_volume *nv, const struct probe_counters *now)
 {
 	struct node_health *health = &nv->health;
-	if (health->errors_ns == 0)
+	if (health->since_ns[NODE_IO_ERRORS] == 0)
 		begin_episode(health, ring_now_ns(watch->node->reactor->ring));
-	node_note(watch->node, nv, NODE_IO_ERRORS, &health->errors_ns, true);
+	node_note(watch->node, nv, NODE_IO_ERRORS, true);
 	health->good_ops = good_ops(now);
 	/* It may find out why: an image cut short, a device taken away, a file system that gave up.
 	 */
@@ -128,7 +120,7 @@ static void errors_quiet(
 	struct node_health *health = &nv->health;
 	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
 	uint64_t quiet_ns = now_ns < health->last_error_ns ? 0 : now_ns - health->last_error_ns;
-	if (health->errors_ns == 0 || quiet_ns < health->quiet_ns)
+	if (health->since_ns[NODE_IO_ERRORS] == 0 || quiet_ns < health->quiet_ns)
 		return;
 	if (good_ops(now) <= health->good_ops) {
 		/* Nobody uses it, so the driver tries. */
@@ -136,7 +128,7 @@ static void errors_quiet(
 		want_look(watch, nv);
 		return;
 	}
-	node_note(watch->node, nv, NODE_IO_ERRORS, &health->errors_ns, false);
+	node_note(watch->node, nv, NODE_IO_ERRORS, false);
 	health->well_ns = now_ns;
 	health->try_read = false;
 }
@@ -155,7 +147,7 @@ static void judge_errors(struct node_watch *watch, struct node_volume *nv)
 	struct probe_counters now;
 	if (!read_counters(watch, nv, &now))
 		return;
-	if (nv->health.errors_ns == 0)
+	if (nv->health.since_ns[NODE_IO_ERRORS] == 0)
 		memset(nv->health.errors, 0, sizeof(nv->health.errors));
 	if (count_errors(&nv->health, &now))
 		errors_came(watch, nv, &now);
@@ -197,7 +189,7 @@ static void judge_latency(struct node_watch *watch, struct node_volume *nv)
 	bool slow = ops >= NODE_SLOW_OPS_MIN && p99_ns >= NODE_SLOW_MS * (uint64_t)NS_PER_MS;
 	health->slow_ops = ops;
 	health->slow_p99_ns = p99_ns;
-	node_note(watch->node, nv, NODE_SLOW, &health->slow_ns, slow);
+	node_note(watch->node, nv, NODE_SLOW, slow);
 }
 
 /* ---- uevents ---- */
@@ -251,8 +243,8 @@ static bool uevent_number(const char *text, size_t len, const char *key, uint32_
 /* To be checked in this tick or one of the next. */
 static void check_first(struct node_watch *watch, struct node_volume *nv)
 {
-	list_remove(&nv->health.link);
-	list_push_front(&watch->node->attached, &nv->health.link);
+	list_remove(&nv->attached);
+	list_push_front(&watch->node->attached, &nv->attached);
 	nv->health.checked_ns = 0;
 	nv->health.device_due = true;
 }
@@ -293,7 +285,7 @@ static bool follow_uevents(struct node_watch *watch)
 	}
 	if (lost)
 		list_for_each_safe (link, &watch->node->attached)
-			check_first(watch, node_linked(link, link));
+			check_first(watch, container_of(link, struct node_volume, attached));
 	return count == UEVENTS_MAX;
 }
 
@@ -318,7 +310,8 @@ static void start_looks(struct node_watch *watch)
 		struct watch_look *slot = &watch->looks[i];
 		if (slot->busy)
 			continue;
-		struct node_volume *nv = node_linked(list_pop(&watch->wanted), wanted);
+		struct node_volume *nv =
+			container_of(list_pop(&watch->wanted), struct node_volume, wanted);
 		slot->busy = true;
 		slot->watch = watch;
 		watch->looking++;
@@ -347,8 +340,8 @@ static void check(struct node_watch *watch, struct node_volume *nv, uint64_t now
 	if (now_ns - health->looked_ns >= 2 * period_ns)
 		want_look(watch, nv);
 	health->checked_ns = now_ns;
-	list_remove(&health->link);
-	list_push(&watch->node->attached, &health->link);
+	list_remove(&nv->attached);
+	list_push(&watch->node->attached, &nv->attached);
 }
 
 /* True when there may be more. */
@@ -360,7 +353,8 @@ static bool check_due(struct node_watch *watch)
 	for (unsigned i = 0; i < CHECKS_MAX; i++) {
 		if (list_empty(&watch->node->attached))
 			return false;
-		struct node_volume *nv = node_linked(watch->node->attached.next, link);
+		struct node_volume *nv =
+			container_of(watch->node->attached.next, struct node_volume, attached);
 		uint64_t checked_ns = nv->health.checked_ns;
 		if (checked_ns != 0 &&
 			checked_ns + NODE_CHECKUP_MS * (uint64_t)NS_PER_MS > watch->round_ns)
@@ -375,14 +369,14 @@ static void follow_troubled(struct node_watch *watch)
 {
 	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
 	list_for_each_safe (link, &watch->node->troubled) {
-		struct node_volume *nv = node_linked(link, troubled);
+		struct node_volume *nv = container_of(link, struct node_volume, troubled);
 		struct node_health *health = &nv->health;
-		if (health->errors_ns != 0)
+		if (health->since_ns[NODE_IO_ERRORS] != 0)
 			judge_errors(watch, nv);
-		if (health->hung_ns != 0 && nv->dev.attached &&
+		if (health->since_ns[NODE_HANGING] != 0 && nv->dev.attached &&
 			now_ns - health->looked_ns >= NODE_HUNG_CHECKUP_MS * (uint64_t)NS_PER_MS)
 			want_look(watch, nv);
-		if (health->errors_ns == 0 && health->hung_ns == 0)
+		if (health->since_ns[NODE_IO_ERRORS] == 0 && health->since_ns[NODE_HANGING] == 0)
 			list_remove(link);
 	}
 }
