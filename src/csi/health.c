@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The health RPCs of CSI 1.13: what condition.h finds, as messages. The controller's answer from
+ * The health RPCs of CSI 1.13: what node/health.h finds, as messages. The controller's answer from
  * memory at once. NodeGetVolumeHealth looks at the volume first (a task of two steps, without a
  * lock: it is served beside any other operation); a volume that hangs is an answer, not an error.
  *

@@ -24,6 +24,7 @@
 #include "csi/services.h"
 #include "csi/volume_op.h"
 #include "node/checkup.h"
+#include "node/health.h"
 #include "node/owner.h"
 
 #include <errno.h>

@@ -266,7 +266,7 @@ static void on_long_timer(struct ring_timer *timer)
 
 /* ---- the start ---- */
 
-/* The only one of a task that does not start. */
+/* A task that does not start has one call. */
 static struct waiter *only_waiter(struct csi_task *task)
 {
 	return container_of(list_pop(&task->waiters), struct waiter, link);
@@ -293,50 +293,47 @@ static void join(struct csi_task *running, struct csi_task *task)
 	running->waiter_count++;
 }
 
-/* What it asks for is being worked on: it joins its like, and is refused otherwise. */
-static void pending(struct csi_task *task, const struct node_lock *lock)
+/* Why it cannot start; 0: it can. lock: the one in its way; NULL: none is. */
+static int check_start(const struct csi_task *task, const struct node_lock *lock, struct err *err)
 {
-	struct csi_task *running = lock->owner;
-	struct err err = {0};
-	if (running == NULL) {
-		err_set(&err, ERR_PENDING, "an operation is pending for %s: %s; try again later",
-			lock->name, lock->what);
-		refuse(task, &err);
-		return;
+	const struct csi *csi = task->csi;
+	const struct csi_task *running = lock != NULL ? lock->owner : NULL;
+	if (running != NULL) {
+		uint64_t ns = ring_now_ns(csi->reactor->ring) - running->start_ns;
+		return err_set(err, ERR_PENDING,
+			"an operation is pending for %s: %s has been running for %.1f s; try again later",
+			lock->name, running->method, (double)ns / 1e9);
 	}
-	if (memcmp(running->fingerprint, task->fingerprint, sizeof(task->fingerprint)) == 0) {
-		join(running, task);
-		return;
-	}
-	uint64_t ns = ring_now_ns(task->csi->reactor->ring) - running->start_ns;
-	err_set(&err, ERR_PENDING,
-		"an operation is pending for %s: %s has been running for %.1f s; try again later",
-		lock->name, running->method, (double)ns / 1e9);
-	refuse(task, &err);
+	if (lock != NULL)
+		return err_set(err, ERR_PENDING,
+			"an operation is pending for %s: %s; try again later", lock->name,
+			lock->what);
+	if (csi->node->draining)
+		return err_set(err, ERR_UNAVAILABLE, "the driver is shutting down");
+	if (csi->task_count >= CSI_TASKS_MAX)
+		return err_set(
+			err, ERR_NO_ROOM, "%u operations are running, the limit", csi->task_count);
+	return 0;
 }
 
 void csi_task_start(struct csi_task *task)
 {
 	struct csi *csi = task->csi;
 	struct err err = {0};
-	/* Nobody can be in the way of one without locks, nor join it. */
+	/* Nobody can be in the way of a task without locks, nor join it. */
 	if (task->lock_count != 0 && !take_fingerprint(task)) {
 		err_set(&err, ERR_NO_ROOM, "%s: the request does not fit its arena", task->method);
 		refuse(task, &err);
 		return;
 	}
 	const struct node_lock *lock = find_conflict(task);
-	if (lock != NULL) {
-		pending(task, lock);
+	struct csi_task *running = lock != NULL ? lock->owner : NULL;
+	if (running != NULL &&
+		memcmp(running->fingerprint, task->fingerprint, sizeof(task->fingerprint)) == 0) {
+		join(running, task);
 		return;
 	}
-	if (csi->node->draining) {
-		err_set(&err, ERR_UNAVAILABLE, "the driver is shutting down");
-		refuse(task, &err);
-		return;
-	}
-	if (csi->task_count >= CSI_TASKS_MAX) {
-		err_set(&err, ERR_NO_ROOM, "%u operations are running, the limit", csi->task_count);
+	if (check_start(task, lock, &err) < 0) {
 		refuse(task, &err);
 		return;
 	}

@@ -205,120 +205,120 @@ void node_check_device(struct node *node, struct node_volume *nv)
 
 /* ---- the operation ---- */
 
-static struct node_checkup *look_of(struct op *op)
+static struct node_checkup *checkup_of(struct op *op)
 {
 	return container_of(op, struct node_checkup, op);
 }
 
-static struct node_volume *node_of(const struct node_checkup *look)
+static struct node_volume *node_of(const struct node_checkup *c)
 {
-	return node_volume_by_id(look->node, look->id);
+	return node_volume_by_id(c->node, c->id);
 }
 
 static bool device_done(struct op *op)
 {
-	return node_of(look_of(op)) == NULL;
+	return node_of(checkup_of(op)) == NULL;
 }
 
 static int device_run(struct op *op)
 {
-	struct node_checkup *look = look_of(op);
-	node_check_device(look->node, node_of(look));
+	struct node_checkup *c = checkup_of(op);
+	node_check_device(c->node, node_of(c));
 	return 0;
 }
 
 /* The number may be bound anew, or to another file; only the device itself tells. */
 static bool image_done(struct op *op)
 {
-	const struct node_volume *nv = node_of(look_of(op));
+	const struct node_volume *nv = node_of(checkup_of(op));
 	return nv == NULL || nv->detaching || backend_get(nv->volume->rec->device) == NULL ||
 	       backend_get(nv->volume->rec->device)->look == NULL;
 }
 
 static int image_job(void *arg)
 {
-	struct node_checkup *look = arg;
-	return look->backend->look(look->backend, &look->was, &look->dev);
+	struct node_checkup *c = arg;
+	return c->backend->look(c->backend, &c->was, &c->dev);
 }
 
 static int image_run(struct op *op)
 {
-	struct node_checkup *look = look_of(op);
-	const struct node_volume *nv = node_of(look);
-	look->backend = backend_get(nv->volume->rec->device);
-	look->was = nv->dev;
+	struct node_checkup *c = checkup_of(op);
+	const struct node_volume *nv = node_of(c);
+	c->backend = backend_get(nv->volume->rec->device);
+	c->was = nv->dev;
 	op->lane = pool_lane(nv->volume->pool);
-	return op_work(op, image_job, look);
+	return op_work(op, image_job, c);
 }
 
 static int image_end(struct op *op, int res)
 {
-	struct node_checkup *look = look_of(op);
-	struct node_volume *nv = node_of(look);
+	struct node_checkup *c = checkup_of(op);
+	struct node_volume *nv = node_of(c);
 	op->lane = NULL; /* the calls that follow are no pool's */
 	/* What was let go or attached meanwhile is not what was looked at. */
-	if (nv == NULL || nv->detaching || nv->dev.major != look->was.major ||
-		nv->dev.minor != look->was.minor || (res < 0 && res != -ENXIO))
+	if (nv == NULL || nv->detaching || nv->dev.major != c->was.major ||
+		nv->dev.minor != c->was.minor || (res < 0 && res != -ENXIO))
 		return 0;
-	nv->health.other_file = res == 0 && !backend_dev_serves(&look->dev, nv->volume->image_dev,
+	nv->health.other_file = res == 0 && !backend_dev_serves(&c->dev, nv->volume->image_dev,
 						    nv->volume->image_ino);
 	if (res == -ENXIO)
-		node_note(look->node, nv, NODE_DEVICE_GONE, true);
+		node_note(c->node, nv, NODE_DEVICE_GONE, true);
 	else
-		node_check_device(look->node, nv);
+		node_check_device(c->node, nv);
 	return 0;
 }
 
 static bool fs_done(struct op *op)
 {
-	return look_of(op)->path.path[0] == '\0';
+	return checkup_of(op)->path.path[0] == '\0';
 }
 
 static int fs_run(struct op *op)
 {
-	int r = node_stats_run(op, &look_of(op)->stats);
+	int r = node_stats_run(op, &checkup_of(op)->stats);
 	return r == -EAGAIN ? 0 : r; /* no helper to be had: another time */
 }
 
 static int fs_end(struct op *op, int res)
 {
-	return node_stats_end(op, &look_of(op)->stats, res) == OP_PENDING ? OP_PENDING : 0;
+	return node_stats_end(op, &checkup_of(op)->stats, res) == OP_PENDING ? OP_PENDING : 0;
 }
 
 /* Whatever comes of it, the probes have seen it. Without a file system to ask it also tells whether
  * the volume still hangs. */
 static bool read_done(struct op *op)
 {
-	const struct node_volume *nv = node_of(look_of(op));
+	const struct node_volume *nv = node_of(checkup_of(op));
 	return nv == NULL || nv->health.other_file ||
 	       !(nv->health.try_read || (fs_done(op) && nv->health.since_ns[NODE_HANGING] != 0));
 }
 
 static int read_run(struct op *op)
 {
-	struct node_checkup *look = look_of(op);
-	struct node_volume *nv = node_of(look);
+	struct node_checkup *c = checkup_of(op);
+	struct node_volume *nv = node_of(c);
 	nv->health.try_read = false;
-	snprintf(look->try_req.device, sizeof(look->try_req.device), "%s", nv->dev.path);
-	int r = op_helper(op, MNT_TRY_READ, look->stats.key, &look->try_req, sizeof(look->try_req),
-		&look->result, sizeof(look->result), NODE_STAT_TIMEOUT_MS);
+	snprintf(c->try_req.device, sizeof(c->try_req.device), "%s", nv->dev.path);
+	int r = op_helper(op, MNT_TRY_READ, c->stats.key, &c->try_req, sizeof(c->try_req),
+		&c->result, sizeof(c->result), NODE_STAT_TIMEOUT_MS);
 	return r == -EAGAIN ? 0 : r;
 }
 
 static int read_end(struct op *op, int res)
 {
-	struct node_checkup *look = look_of(op);
-	struct node_volume *nv = node_of(look);
+	struct node_checkup *c = checkup_of(op);
+	struct node_volume *nv = node_of(c);
 	if (nv == NULL)
 		return 0;
 	if (res == -ETIMEDOUT || fs_done(op))
-		node_note_hanging(look->node, nv, res == -ETIMEDOUT);
+		node_note_hanging(c->node, nv, res == -ETIMEDOUT);
 	if (fs_done(op))
-		nv->health.looked_ns = ring_now_ns(look->node->reactor->ring);
+		nv->health.looked_ns = ring_now_ns(c->node->reactor->ring);
 	return 0;
 }
 
-static const struct op_step look_steps[] = {
+static const struct op_step checkup_steps[] = {
 	{"device", .done = device_done, .run = device_run},
 	{"image", .done = image_done, .run = image_run, .end = image_end},
 	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
@@ -339,17 +339,16 @@ static const struct node_mount *best_mount(const struct node_volume *nv)
 	return best;
 }
 
-void node_checkup_init(
-	struct node_checkup *look, struct node *node, const struct pool_object *volume)
+void node_checkup_init(struct node_checkup *c, struct node *node, const struct pool_object *volume)
 {
 	const struct node_volume *nv = node_volume_find(volume);
 	const struct node_mount *mount = nv == NULL ? NULL : best_mount(nv);
-	*look = (struct node_checkup){.node = node};
-	look->stats = (struct node_stats){
-		.node = node, .id = look->id, .path = &look->path, .info = &look->info};
-	pool_object_id(volume, look->id);
-	node_stats_key(look->id, look->stats.key);
+	*c = (struct node_checkup){.node = node};
+	c->stats =
+		(struct node_stats){.node = node, .id = c->id, .path = &c->path, .info = &c->info};
+	pool_object_id(volume, c->id);
+	node_stats_key(c->id, c->stats.key);
 	if (mount != NULL && node_volume_has_fs(volume))
-		snprintf(look->path.path, sizeof(look->path.path), "%s", mount->path);
-	op_init(&look->op, node->reactor, "look", look_steps, NULL);
+		snprintf(c->path.path, sizeof(c->path.path), "%s", mount->path);
+	op_init(&c->op, node->reactor, "look", checkup_steps, NULL);
 }

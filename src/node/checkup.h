@@ -53,8 +53,7 @@ struct node_checkup {
 	struct mnt_try_req try_req;
 	struct mnt_result result;
 };
-void node_checkup_init(
-	struct node_checkup *look, struct node *node, const struct pool_object *volume);
+void node_checkup_init(struct node_checkup *c, struct node *node, const struct pool_object *volume);
 /* The part that asks for the device: costs 10 us and does not wait. */
 void node_check_device(struct node *node, struct node_volume *nv);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is attached and mounted on this node, per volume (pool_object.node). Rebuilt at start from
- * the devices and mounts found, so it survives any restart; a hint only: node operations look at
- * the kernel before they act.
+ * A volume in use (pool_object.node): what is attached and mounted on this node. It is rebuilt at
+ * the start from the devices and mounts found, so it survives any restart. It is a hint only: node
+ * operations look at the kernel before they act.
  */
 #ifndef RINGVOL_NODE_VOLUME_H
 #define RINGVOL_NODE_VOLUME_H
@@ -28,10 +28,10 @@ struct node_mount {
 	char path[];
 };
 
-/* What the watch has found wrong with a volume in use (watch.h). Times are ring_now_ns(), 0: all is
- * well. */
+/* What is wrong with a volume in use, and what the watch (watch.h) has to know for that. Times are
+ * ring_now_ns(). */
 struct node_health {
-	uint64_t seq;        /* blkdev.seq of what was attached; 0: not looked at yet */
+	uint64_t seq;        /* blkdev.seq of what was attached; 0: not known yet */
 	uint64_t looked_ns;  /* at its file system, by whomever; of one without, read from */
 	uint64_t checked_ns; /* by the watch; 0: as soon as may be */
 	uint64_t judged_ns;  /* its latencies, by the watch */
@@ -73,13 +73,13 @@ struct node_volume {
 	/* Its file system may have grown and its log not be clean (clean_log.h): it is frozen
 	 * before it is copied. */
 	bool grown;
-	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
+	/* Marks that an earlier run may have left on its image were looked for (adopt_scan.c), or
 	 * there can be none. */
 	bool marks_read;
-	/* Its device is being let go by us: that it goes is no finding. */
+	/* We are letting its device go: that it goes is no finding. */
 	bool detaching;
-	/* Until then (ring_now_ns) who asks for its file system does so alone: it is being
-	 * unmounted (csi/release.c). */
+	/* Until then (ring_now_ns) its file system is asked by a call of its own: somebody
+	 * unmounts it. */
 	uint64_t alone_until_ns;
 	struct node_health health;
 };
@@ -106,7 +106,7 @@ static inline bool node_volume_has_fs(const struct pool_object *volume)
 	const struct node_volume *nv = node_volume_find(volume);
 	return volume->rec->fs != FSIMG_NONE || (nv != NULL && nv->as_fs);
 }
-/* The one place that knows of a device from attach, adoption or resize until its detach; the probes
+/* A device is known from attach, adoption or resize until its detach by these two alone; the probes
  * count for it meanwhile. */
 void node_volume_set_dev(struct node *node, struct node_volume *nv, const struct backend_dev *dev);
 void node_volume_clear_dev(struct node *node, struct node_volume *nv);

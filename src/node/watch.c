@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The watch: owns a timer, the socket of uevents, and the few looks under way.
+ * The watch: owns a timer, the socket of uevents, and the few checkups under way.
  *
- * Happy path, every NODE_WATCH_MS: nothing has failed and nothing was bound or unbound, which are
- * two reads. Each volume in use is checked once in NODE_CHECKUP_MS, with those that are due in the
- * same NODE_ROUND_MS: their looks share a call to a helper process. What is found wrong goes to
- * node_health (condition.h says it). How it can fail: no socket (said once; devices are then looked
- * at in turn), no BPF (nobody knows of I/O errors), events lost for want of room (all devices are
- * looked at).
+ * Happy path, every NODE_WATCH_MS: two reads say that nothing has failed and that nothing was bound
+ * or unbound. Each volume in use has its turn once in NODE_CHECKUP_MS, together with the others
+ * that are due in the same NODE_ROUND_MS: their checkups share a call to a helper process. What is
+ * found wrong goes to node_health, which health.h tells. How it can fail: there is no socket (said
+ * once; devices are then looked at in turn), there is no BPF (nobody knows of I/O errors), events
+ * are lost for want of room (all devices are looked at).
  *
  * I/O errors end when none has come for a while *and* I/O has succeeded since. The while is short
- * at first, so that a volume that is well again is called so, and doubles with each relapse, so
- * that one error a minute does not flap for ever.
+ * at first, so that a volume that is well again is soon called well. It doubles with each relapse,
+ * so that one error a minute does not flap for ever.
  */
 #include "node/watch.h"
 
@@ -47,15 +47,15 @@ struct node_watch {
 	int uevents; /* -1: none */
 	struct list wanted;
 	uint64_t round_ns; /* what was due then is checked */
-	unsigned looking;
-	struct watch_look {
+	unsigned busy;     /* slots */
+	struct watch_slot {
 		struct node_watch *watch;
-		struct node_checkup look;
+		struct node_checkup checkup;
 		bool busy;
-	} looks[NODE_CHECKUPS_MAX];
+	} slots[NODE_CHECKUPS_MAX];
 };
 
-static void want_look(struct node_watch *watch, struct node_volume *nv)
+static void want_checkup(struct node_watch *watch, struct node_volume *nv)
 {
 	if (list_empty(&nv->wanted))
 		list_push(&watch->wanted, &nv->wanted);
@@ -111,7 +111,7 @@ static void errors_came(
 	health->good_ops = good_ops(now);
 	/* It may find out why: an image cut short, a device taken away, a file system that gave up.
 	 */
-	want_look(watch, nv);
+	want_checkup(watch, nv);
 }
 
 static void errors_quiet(
@@ -125,7 +125,7 @@ static void errors_quiet(
 	if (good_ops(now) <= health->good_ops) {
 		/* Nobody uses it, so the driver tries. */
 		health->try_read = true;
-		want_look(watch, nv);
+		want_checkup(watch, nv);
 		return;
 	}
 	node_note(watch->node, nv, NODE_IO_ERRORS, false);
@@ -158,7 +158,7 @@ static void judge_errors(struct node_watch *watch, struct node_volume *nv)
 static void on_failed(void *arg, const void *owner)
 {
 	struct node_watch *watch = arg;
-	/* The owner the device was tracked with, node_state.c. */
+	/* The owner that volume.c has given the probes. */
 	judge_errors(watch, (struct node_volume *)(uintptr_t)owner);
 }
 
@@ -249,7 +249,7 @@ static void check_first(struct node_watch *watch, struct node_volume *nv)
 	nv->health.device_due = true;
 }
 
-/* The volume in use whose device has the number, as it was tracked with (node_state.c). */
+/* The volume in use that has the device; the probes know it from volume.c. */
 static struct node_volume *owner_of(struct node_watch *watch, uint32_t major, uint32_t minor)
 {
 	return (struct node_volume *)(uintptr_t)probes_owner(watch->node->probes, major, minor);
@@ -289,35 +289,35 @@ static bool follow_uevents(struct node_watch *watch)
 	return count == UEVENTS_MAX;
 }
 
-/* ---- looks ---- */
+/* ---- checkups ---- */
 
-static void look_finished(struct op *op)
+static void checkup_finished(struct op *op)
 {
-	struct node_checkup *look = container_of(op, struct node_checkup, op);
-	struct watch_look *slot = container_of(look, struct watch_look, look);
+	struct node_checkup *checkup = container_of(op, struct node_checkup, op);
+	struct watch_slot *slot = container_of(checkup, struct watch_slot, checkup);
 	struct node_watch *watch = slot->watch;
 	slot->busy = false;
-	watch->looking--;
+	watch->busy--;
 	/* The next ones together, when the others of this turn have ended as well. */
 	if (!watch->node->draining && !list_empty(&watch->wanted))
 		ring_timer_arm(watch->node->reactor->ring, &watch->timer, SOON_MS);
 	node_tell_quiet(watch->node);
 }
 
-static void start_looks(struct node_watch *watch)
+static void start_checkups(struct node_watch *watch)
 {
 	for (unsigned i = 0; i < NODE_CHECKUPS_MAX && !list_empty(&watch->wanted); i++) {
-		struct watch_look *slot = &watch->looks[i];
+		struct watch_slot *slot = &watch->slots[i];
 		if (slot->busy)
 			continue;
 		struct node_volume *nv =
 			container_of(list_pop(&watch->wanted), struct node_volume, wanted);
 		slot->busy = true;
 		slot->watch = watch;
-		watch->looking++;
-		node_checkup_init(&slot->look, watch->node, nv->volume);
-		slot->look.op.on_end = look_finished;
-		op_start(&slot->look.op);
+		watch->busy++;
+		node_checkup_init(&slot->checkup, watch->node, nv->volume);
+		slot->checkup.op.on_end = checkup_finished;
+		op_start(&slot->checkup.op);
 	}
 }
 
@@ -330,15 +330,15 @@ static void check(struct node_watch *watch, struct node_volume *nv, uint64_t now
 	if (health->device_due || watch->uevents < 0 || health->seq == 0)
 		node_check_device(watch->node, nv);
 	if (health->device_due && !nv->detaching)
-		want_look(watch, nv);
+		want_checkup(watch, nv);
 	health->device_due = false;
 	if (now_ns - health->judged_ns >= period_ns) {
 		judge_latency(watch, nv);
 		health->judged_ns = now_ns;
 	}
-	/* kubelet asks once a minute, and that is a look. */
+	/* kubelet asks once a minute, which tells as much. */
 	if (now_ns - health->looked_ns >= 2 * period_ns)
-		want_look(watch, nv);
+		want_checkup(watch, nv);
 	health->checked_ns = now_ns;
 	list_remove(&nv->attached);
 	list_push(&watch->node->attached, &nv->attached);
@@ -375,7 +375,7 @@ static void follow_troubled(struct node_watch *watch)
 			judge_errors(watch, nv);
 		if (health->since_ns[NODE_HANGING] != 0 && nv->dev.attached &&
 			now_ns - health->looked_ns >= NODE_HUNG_CHECKUP_MS * (uint64_t)NS_PER_MS)
-			want_look(watch, nv);
+			want_checkup(watch, nv);
 		if (health->since_ns[NODE_IO_ERRORS] == 0 && health->since_ns[NODE_HANGING] == 0)
 			list_remove(link);
 	}
@@ -393,13 +393,13 @@ static void on_tick(struct ring_timer *timer)
 	follow_troubled(watch);
 	bool more = follow_uevents(watch);
 	more |= check_due(watch);
-	start_looks(watch);
+	start_checkups(watch);
 	ring_timer_arm(node->reactor->ring, timer, more ? SOON_MS : NODE_WATCH_MS);
 }
 
 bool node_watch_idle(const struct node_watch *watch)
 {
-	return watch == NULL || watch->looking == 0;
+	return watch == NULL || watch->busy == 0;
 }
 
 int node_watch_open(struct node *node)
