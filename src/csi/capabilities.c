@@ -58,7 +58,7 @@ static int advertise(
 	return 0;
 }
 
-/* A message, whose other fields follow in braces: {base, fields}. */
+/* The first initialiser of a static message. */
 #define BASE(type) .base = PROTOBUF_C_MESSAGE_INIT(&csi__v1__##type##__descriptor)
 
 #define PLUGIN_SERVICE(name)                                                                       \
@@ -88,16 +88,16 @@ static const struct capability plugin_table[] = {
 	{NULL, ALWAYS},
 };
 
-#define RPC_OF(Service, service, SERVICE, name)                                                     \
-	&(Csi__V1__##Service##ServiceCapability)                                                    \
-	{                                                                                           \
-		BASE(service##_service_capability),                                                 \
-			.type_case = CSI__V1__##SERVICE##_SERVICE_CAPABILITY__TYPE_RPC,             \
-			.rpc = &(Csi__V1__##Service##ServiceCapability__RPC)                        \
-		{                                                                                   \
-			BASE(service##_service_capability__rpc),                                    \
-				.type = CSI__V1__##SERVICE##_SERVICE_CAPABILITY__RPC__TYPE__##name, \
-		}                                                                                   \
+#define RPC_OF(Service, service, SVC, name)                                                        \
+	&(Csi__V1__##Service##ServiceCapability)                                                   \
+	{                                                                                          \
+		BASE(service##_service_capability),                                                \
+			.type_case = CSI__V1__##SVC##_SERVICE_CAPABILITY__TYPE_RPC,                \
+			.rpc = &(Csi__V1__##Service##ServiceCapability__RPC)                       \
+		{                                                                                  \
+			BASE(service##_service_capability__rpc),                                   \
+				.type = CSI__V1__##SVC##_SERVICE_CAPABILITY__RPC__TYPE__##name,    \
+		}                                                                                  \
 	}
 #define CONTROLLER(name) RPC_OF(Controller, controller, CONTROLLER, name)
 #define NODE(name)       RPC_OF(Node, node, NODE, name)

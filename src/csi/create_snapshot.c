@@ -3,7 +3,7 @@
  * CreateSnapshot. Idempotent by name.
  *
  * Happy path: look the name up (found, of the same volume: the same answer, once it is durable and
- * the volume is not left frozen) -> find the volume -> measure the pool -> hold the volume still ->
+ * the volume is not left frozen) -> find the volume -> measure the pool -> quiesce the volume ->
  * build (share or copy; the link is the commit) -> release the volume -> answer.
  * How it can fail: the name is another volume's snapshot; no room; the volume is in use in a way
  * that would tear the copy. A snapshot that has a name is whole; the volume is released whatever

@@ -3,12 +3,12 @@
  * CreateVolume: empty, from a snapshot, or a clone of a volume. Idempotent by name.
  *
  * Happy path: look the name up (found and alike: the same answer, once its source is not left
- * frozen) -> plan: pool, size, file system -> (clone: measure, hold the source still) -> (a block
+ * frozen) -> plan: pool, size, file system -> (clone: measure, quiesce the source) -> (a block
  * volume becomes a mounted one: look what it holds) -> build (format, share or copy; the link is
  * the commit) -> (release the source) -> answer.
  *
  * How it can fail: the request contradicts itself, the pool, the source or an existing volume of
- * that name; no room; the source cannot be held still. Until the commit nothing has a name, so
+ * that name; no room; the source cannot be quiesced. Until the commit nothing has a name, so
  * nothing is left; a source is released whatever happens.
  */
 #include "base/fd.h"

@@ -45,7 +45,8 @@ static bool is_no_volume(struct op *op)
 	return is_gone(op) || delete_of(op)->object->kind != RECORD_VOLUME;
 }
 
-/* The image's lock tells of a device nobody remembers, but for those that live on without it. */
+/* A device that memory does not know is found by the image's lock, unless its backend serves
+ * without one. */
 static bool device_done(struct op *op)
 {
 	if (is_no_volume(op))

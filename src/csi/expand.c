@@ -51,7 +51,7 @@ static bool is_attached(const struct expand *e)
 	return node != NULL && node->dev.attached;
 }
 
-/* The node's call sees to a device whatever memory says of its size. */
+/* NodeExpandVolume does not skip it: its device may be smaller than memory says. */
 static bool device_done(struct op *op)
 {
 	struct expand *e = expand_of(op);

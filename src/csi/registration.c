@@ -13,6 +13,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "csi/messages.h"
 #include "pluginregistration.pb-c.h"
 #include "rpc/listen.h"
 #include "rpc/server.h"
@@ -50,22 +51,17 @@ struct registration {
 
 /* ---- what kubelet asks ---- */
 
-static ProtobufCBinaryData bytes(const char *s)
-{
-	return (ProtobufCBinaryData){strlen(s), (uint8_t *)s};
-}
-
 static void get_info(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	(void)request;
 	const struct registration *r = grpc_call_context(call);
 	/* node-driver-registrar says the same for every CSI 1.x: kubelet only looks at the major.
 	 */
-	ProtobufCBinaryData versions[] = {bytes("1.0.0")};
+	ProtobufCBinaryData versions[] = {csi_bytes("1.0.0")};
 	Pluginregistration__PluginInfo info = PLUGINREGISTRATION__PLUGIN_INFO__INIT;
-	info.type = bytes("CSIPlugin");
-	info.name = bytes(r->config.driver_name);
-	info.endpoint = bytes(r->config.endpoint);
+	info.type = csi_bytes("CSIPlugin");
+	info.name = csi_bytes(r->config.driver_name);
+	info.endpoint = csi_bytes(r->config.endpoint);
 	info.supported_versions = versions;
 	info.n_supported_versions = 1;
 	grpc_reply(call, &info.base);
@@ -73,6 +69,7 @@ static void get_info(struct grpc_call *call, const ProtobufCMessage *request)
 
 static void announce_later(struct registration *r, uint64_t delay_ms)
 {
+	r->registered = false;
 	server_unlisten(r->server);
 	r->listening = false;
 	ring_timer_arm(r->reactor->ring, &r->timer, delay_ms);
@@ -80,7 +77,6 @@ static void announce_later(struct registration *r, uint64_t delay_ms)
 
 static void on_refused(struct registration *r, const ProtobufCBinaryData *why)
 {
-	r->registered = false;
 	char text[WHY_MAX + 1];
 	snprintf(text, sizeof(text), "%.*s", (int)(why->len < WHY_MAX ? why->len : WHY_MAX),
 		(const char *)why->data);
@@ -182,7 +178,6 @@ static void on_timer(struct ring_timer *timer)
 	}
 	log_event(LOG_LEVEL_WARN, "the registration socket is gone and made again",
 		log_fields({"socket", r->socket.path}));
-	r->registered = false;
 	announce_later(r, 0);
 }
 

@@ -2,20 +2,21 @@
 /*
  * NodeUnpublishVolume and NodeUnstageVolume: from a path, whatever else is known.
  *
- * kubelet repeats these for ever on any error and calls them for volumes that are long gone, so
- * they work from the path: nothing there is success, and a mount of one of our devices is unmounted
- * whether the volume is known or not. But what is a known volume's is let go for its own id alone
- * (node/owner.h says whose a device is), and a mount of anything else is never touched. A device
- * that no mount and no memory tells of (a raw block volume's, when its pool is away) is looked for
- * by its image, or by its tag, which the volume's id has.
+ * kubelet repeats these calls for ever on any error, and makes them for volumes that are long gone.
+ * So they work from the path. If nothing is there, they have succeeded. A mount of one of our
+ * devices is unmounted whether the volume is known or not. But the mount of a known volume goes
+ * only if the call has the id of that volume (node/owner.h tells which volume a device belongs to),
+ * and a mount of anything else is never touched. No mount and no memory may tell of a device (that
+ * of a raw block volume, while its pool is away): it is looked for by the volume's image, or by its
+ * tag, which is in the volume's id.
  *
- * A device may have been freed behind our back, and its number given to another volume. What memory
- * says that we mounted of it is unmounted all the same; the device is not touched.
+ * A device may have been freed behind our back, and its number given to another volume. A mount of
+ * it that we remember is unmounted all the same; the device is not touched.
  *
- * Happy path: look at the path -> whose device is it -> (unstage only) sync -> unmount -> (unstage
- * only) detach. How it can fail: the mount is busy, still published elsewhere, another volume's, or
- * hangs; it cannot be told which devices there are. Each is repeatable; what was released stays
- * released.
+ * Happy path: look at the path -> find the owner of the device there -> (unstage only) sync ->
+ * unmount -> (unstage only) detach. How it can fail: the mount is busy, still published elsewhere,
+ * another volume's, or hangs; the kernel does not say which devices there are. Each call can be
+ * repeated; what was released stays released.
  */
 #include "backends/loop/lodev.h"
 #include "blockio/blkdev.h"
@@ -59,7 +60,7 @@ static int inspect_run(struct op *op)
 	return volume_op_inspect(op, release_of(op)->path);
 }
 
-/* Nobody can change what the device is but who serves it: then memory is right about it. */
+/* Only the process that serves the device can change what it is: then memory is right about it. */
 static bool is_trusted(struct release *r)
 {
 	const struct node_volume *node = state_of(r);
@@ -288,11 +289,11 @@ static int others_end(struct op *op, int res)
 	return other_mount(r) != NULL ? others_run(op) : 0;
 }
 
-/* ---- let go ---- */
+/* ---- the release ---- */
 
-/* What was written has to reach the image now: a mount that another namespace holds would keep the
- * file system alive, and its dirty pages out of a snapshot taken after this. The last unmount would
- * have to write them anyway. */
+/* What was written has to reach the image now. A mount in another namespace would keep the file
+ * system alive, and its dirty pages would be missing in a snapshot taken after this. The last
+ * unmount would have to write them anyway. */
 static bool sync_done(struct op *op)
 {
 	struct release *r = release_of(op);
@@ -332,9 +333,9 @@ static int unmount_run(struct op *op)
 		op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), CSI_MOUNT_TIMEOUT_MS);
 }
 
-/* It may be busy because we look at it: the watch and statistics do so beside everything else.
- * From now on they ask for this volume alone, by the key of looks; then those that asked together
- * have their answer; then once behind who asks alone. */
+/* It may be busy because we look at it: the watch and statistics do so beside everything else. From
+ * now on they ask for this volume alone. First those that asked for several volumes together get
+ * their answer, then the unmount waits in line with those that ask alone, by their key. */
 static int unmount_again(struct op *op)
 {
 	struct release *r = release_of(op);
@@ -410,9 +411,9 @@ static int detach_run(struct op *op)
 	return result;
 }
 
-/* When somebody elsewhere (another mount namespace) still holds the device, the kernel keeps it
- * until they let go, and the image's lock with it: nothing can attach or delete it meanwhile. That
- * is not a reason to make kubelet repeat this for ever. */
+/* While another mount namespace still uses the device, the kernel keeps it, and the image's lock
+ * with it: nothing can attach or delete the volume meanwhile. That is no reason to make kubelet
+ * repeat this for ever. */
 static int detach_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
@@ -421,7 +422,7 @@ static int detach_end(struct op *op, int res)
 	return result;
 }
 
-/* What memory knew of a device that is not the volume's any more goes as well. */
+/* What memory knew of a device that is no longer the volume's goes as well. */
 static bool forget_done(struct op *op)
 {
 	struct release *r = release_of(op);

@@ -3,15 +3,15 @@
  * NodeStageVolume: the image becomes a device, and for a mount volume the device is mounted at the
  * staging path.
  *
- * Happy path: look at the path -> look at the image -> attach -> (mend) -> mount, with a UUID of
- * its own -> grow, and clean its log (clean_log.h). Nothing is ever formatted here: a volume got
- * its file system before it had a name, and an image that does not hold what its record says is
- * refused. A volume that was made for block is mounted if its record allows it and the image holds
- * a file system, and not while it is published as a device. How it can fail: another's mount at the
- * path, an image held elsewhere, a damaged file system, a device that hangs. Before the mount, a
- * device that this attempt attached is detached again. What is mounted stays, whatever fails then
- * (what hangs in a growth cannot be unmounted either): the retry finds it and grows it, or an
- * unstage takes it away.
+ * Happy path: look at the path -> look at the image -> attach -> (check and repair) -> mount, with
+ * a UUID of its own -> grow, and clean its log (clean_log.h). Nothing is ever formatted here: a
+ * volume got its file system before it had a name, and an image that does not hold what its record
+ * says is refused. A volume that was made for block is mounted if its record allows it and the
+ * image holds a file system, and not while it is published as a device. How it can fail: another's
+ * mount at the path, an image in use elsewhere, a damaged file system, a device that hangs. Before
+ * the mount, a device that this attempt attached is detached again. What is mounted stays, whatever
+ * fails then (what hangs in a growth cannot be unmounted either): the retry finds it and grows it,
+ * or an unstage takes it away.
  */
 #include "csi/stage.h"
 
@@ -90,7 +90,7 @@ static int attach_end(struct op *op, int res)
 	struct node_volume *node = node_volume_get(s->n.volume);
 	if (node == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	/* An earlier run's device is not this attempt's to detach. */
+	/* A device of an earlier run is not detached if this attempt fails. */
 	s->attached_here &= !s->n.dev.dev.found;
 	s->attached_first &= s->attached_here;
 	node_volume_set_dev(s->n.task.csi->node, node, &s->n.dev.dev);
@@ -147,7 +147,7 @@ static int check_mount_run(struct op *op)
 	return 0;
 }
 
-/* ---- mending and growing before the mount ---- */
+/* ---- repair and growth before the mount ---- */
 
 /* No tool is let at a device that somebody has: it would only fail and look like a damaged file
  * system. If it is another namespace's mount that has it, ours succeeds; if it is a tool, the mount
@@ -335,7 +335,7 @@ static int remember_run(struct op *op)
 
 /* ---- growing what is mounted ---- */
 
-/* A mount that was found may be that of an attempt that came no further. */
+/* A mount that was found may come from an attempt that ended before the growth. */
 static bool grow_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
@@ -357,13 +357,13 @@ static int grow_run(struct op *op)
 static int grow_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
-	/* Of a mount that was found: NodeExpandVolume has left it so, and said why. */
+	/* The mount was found: NodeExpandVolume left it as it is, and said why. */
 	if (res == -EPERM && s->mounted)
 		return 0;
 	return res == 0 ? 0 : volume_op_fail(op, res, "growth", s->staging_path);
 }
 
-/* An image larger than its file system grows before it is mounted where it cannot afterwards. */
+/* Where the kernel cannot grow ext4 online, a larger image gets its growth before the mount. */
 static int plan_growth_run(struct op *op)
 {
 	struct stage *s = stage_of(op);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NodeStageVolume's state, and its steps before there is a device (stage_checks.c): the table is
- * stage.c's. */
+/* NodeStageVolume's state, and the parts of its steps that look before there is a device
+ * (stage_checks.c). The table of steps is in stage.c. */
 #ifndef RINGVOL_CSI_STAGE_H
 #define RINGVOL_CSI_STAGE_H
 
@@ -16,13 +16,13 @@ struct stage {
 	bool attached_first; /* likewise, and no earlier run had */
 	bool offline_growth; /* ext4 grows only before it is mounted */
 	bool in_use;         /* somebody has the device for itself */
-	bool asked;          /* who that is was looked for, for the mount that was refused */
+	bool asked;          /* the mount was refused, and the device's user looked for */
 	struct blkdev_holder holder;
 	unsigned attempts; /* to have the device alone, and the pauses between */
 	int dirfd;
 	const char *image;
-	/* Of a block volume that is to be mounted: its capability once more, when the type is
-	 * known, and why it is not. */
+	/* Of a block volume that is to be mounted: its capability, which is parsed again when the
+	 * type of its file system is known, and why that file system is not mounted. */
 	const Csi__V1__VolumeCapability *cap;
 	struct csi_access other_access;
 	struct err other_err;
@@ -37,11 +37,11 @@ struct stage {
 
 #define stage_of(op_ptr) container_of(volume_op_of(op_ptr), struct stage, n)
 
-/* One staging path a volume. */
+/* A volume has one staging path. */
 bool stage_elsewhere_done(struct op *op);
 int stage_elsewhere_run(struct op *op);
 int stage_elsewhere_end(struct op *op, int res);
-/* One mode at a time: only of a volume that may change its mode can it be used in the other one. */
+/* A volume is used in one mode at a time. Only some volumes can be used in the other one at all. */
 bool stage_mode_done(struct op *op);
 int stage_mode_run(struct op *op);
 int stage_mode_end(struct op *op, int res);

@@ -9,7 +9,7 @@
  * Then a call with equal arguments joins the task that has it, any other gets ABORTED at once;
  * nothing ever waits for a lock, so nothing can deadlock.
  *
- * "Equal" is a SHA-256 over method and packed request without its secrets; the edge check has
+ * "Equal" is a SHA-256 over method and packed request without its secrets; csi_check_request() has
  * sorted the maps, whose order on the wire is random.
  */
 #include "csi/task.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the node operations share: looking up, inspecting paths, calling helpers for a volume. */
+/* What the operations on a volume share: looking it up, inspecting paths, calling helpers for it.
+ */
 #ifndef RINGVOL_CSI_VOLUME_OP_H
 #define RINGVOL_CSI_VOLUME_OP_H
 
@@ -7,19 +8,18 @@
 #include "csi/rpc.h"
 #include "mount/mnt.h"
 #include "node/clean_log.h"
-#include "node/owner.h"
 #include "node/volume.h"
 
-/* The start of every node operation's struct. */
+/* The start of the struct of every operation on a volume. */
 struct volume_op {
 	struct csi_task task;
 	struct pool_object *volume; /* NULL where the operation works from the path alone */
 	const struct backend *backend;
 	struct csi_access access;
-	/* What is mounted by this use. FSIMG_NONE: it is for block; for who changes the volume's
-	 * mode without naming a type: that of the image. */
+	/* The file system to mount. FSIMG_NONE: the use is block; or the volume's mode changes and
+	 * the request names no type: that of the image. */
 	enum fsimg_type fs;
-	bool changes_mode;        /* a mount of what was made for block, which its record allows */
+	bool changes_mode;        /* a volume made for block is mounted, as its record allows */
 	struct mnt_path_req path; /* what is being inspected */
 	struct mnt_info info;     /* what was found */
 	struct mnt_result result; /* of the last helper call that changes something */
@@ -33,11 +33,11 @@ struct volume_op {
 
 #define volume_op_of(op_ptr) csi_task_of(op_ptr, struct volume_op)
 
-/* Looks the volume up and checks that the capability asked for fits what it was made as, or what
- * its record allows besides. */
+/* Looks the volume up, and checks that the capability fits the way the volume was made or what its
+ * record allows besides. cap NULL: nothing is checked. */
 int volume_op_find(struct volume_op *n, const Csi__V1__VolumeCapability *cap, struct err *err);
-/* For RPCs that look for a volume at a path: one that cannot be a path is where no volume is,
- * ERR_NOT_FOUND (csi-sanity asks so). */
+/* For RPCs that look for a volume at a path. No volume is at what cannot be a path: ERR_NOT_FOUND
+ * (csi-sanity asks for that). */
 int volume_op_check_path(const struct volume_op *n, const char *path, struct err *err);
 
 /* A helper call for this volume, which changes something: n->result. */
@@ -49,10 +49,9 @@ int volume_op_helper_by(struct op *op, const char *key, enum mnt_call call, cons
 /* MNT_INSPECT of path into n->info. Its end is volume_op_inspect_end. */
 int volume_op_inspect(struct op *op, const char *path);
 int volume_op_inspect_end(struct op *op, int res);
-/* The known volume whose mount the path lies in that volume_op_inspect() looked at; NULL: none's.
- */
+/* The known volume in whose mount the inspected path lies. NULL: it lies in none. */
 const struct pool_object *volume_op_nested_in(const struct volume_op *n);
-/* 0, or a failure that names it. */
+/* 0, or a failure that names that volume. */
 int volume_op_check_not_nested(struct op *op, const char *field);
 /* The message of a failed helper call: what was tried on what, and what the helper said. */
 int volume_op_fail(struct op *op, int res, const char *what, const char *path);
