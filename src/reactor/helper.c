@@ -19,7 +19,7 @@
 
 #include "base/fd.h"
 #include "reactor/ring_engine.h"
-#include "reactor/self.h"
+#include "reactor/spawn.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -236,7 +236,7 @@ static int helpers_start_one(struct helpers *helpers)
 	struct helper_slot *slot = calloc(1, sizeof(*slot));
 	if (slot == NULL)
 		return -ENOMEM;
-	int r = self_spawn("helper", &slot->pid, &slot->pidfd, &slot->fd);
+	int r = spawn_self("helper", &slot->pid, &slot->pidfd, &slot->fd);
 	if (r < 0) {
 		free(slot);
 		return r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Helper processes for calls that may hang for ever (statfs, mount, umount, syncfs, freeze on a
- * sick device). Each is this binary started again (reactor/self.h) with nothing open but
+ * sick device). Each is this binary started again (reactor/spawn.h) with nothing open but
  * one end of a SOCK_SEQPACKET pair: it holds no pool lock, so the driver can be killed and
  * restarted while one is stuck in D state. A few are kept warm; a request costs a round trip on the
  * pair.
