@@ -50,10 +50,8 @@ for target in "${targets[@]}"; do
 	cp "build-fuzz/tests/fuzz/fuzz_$target" "$work/$target/run"
 	python3 scripts/fuzz-corpus.py unpack "$target" "$work/$target/corpus"
 	dictionary=()
-	if [ -f "tests/fuzz/$target.dict" ]; then
-		cp "tests/fuzz/$target.dict" "$work/$target/dict"
-		dictionary=(-dict=dict)
-	fi
+	sed -n "/^\[$target\]$/,/^\[/{/^\[/d;p}" tests/fuzz/dictionaries >"$work/$target/dict"
+	[ ! -s "$work/$target/dict" ] || dictionary=(-dict=dict)
 	[ "$(id -u)" -ne 0 ] || chown -R 65534:65534 "$work/$target"
 	if ! (cd "$work/$target" && unprivileged ./run -seed="${FUZZ_SEED:-1}" -max_total_time="$seconds" \
 		-runs="${FUZZ_RUNS:--1}" \

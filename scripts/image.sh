@@ -41,7 +41,9 @@ epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null ||
 	find src bpf proto meson.build -type f -printf '%Ts\n' | sort -n | tail -n 1)}
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 
-# A tree of its own, whose binary does not know where it was built.
+# A tree of its own, whose binary does not know where it was built. ccache may be told that directories make no difference;
+# then its objects do know.
+export CCACHE_HASHDIR=true CCACHE_BASEDIR=
 if [ "$arch" = "$native" ]; then
 	options=(-Dc_args=-ffile-prefix-map="$PWD"=.)
 	strip=strip

@@ -221,7 +221,7 @@ int main(int argc, char **argv)
 	mallopt(M_ARENA_MAX, 1);
 	mallopt(M_TRIM_THRESHOLD, 64 << 10);
 	umask(0077);
-	/* Whoever started us may have ignored it, and that survives exec: the kernel would reap our
+	/* Our parent may have ignored it, and that survives exec: the kernel would reap our
 	 * children, and nobody would know how they ended. */
 	signal(SIGCHLD, SIG_DFL);
 	int status = command(argc, argv);

@@ -92,7 +92,7 @@ struct serve {
 	bool waited_enough;
 	bool pools_loaded, adopted;
 	bool no_journal_said[POOLS_MAX];
-	unsigned drained; /* bits, and those of what was never opened */
+	unsigned drained; /* bits; what was never opened counts as drained */
 };
 
 static void to_state(struct serve *s, enum serve_state state)
@@ -258,7 +258,7 @@ static void drain(struct serve *s, const char *why)
 		     (s->registration == NULL ? DRAINED_REGISTRATION : 0);
 	if (s->health != NULL)
 		health_set(s->health, false);
-	/* Kubelet first: it is to call nobody who is about to go. */
+	/* Kubelet first: it must not call a driver that is about to go. */
 	if (s->registration != NULL)
 		registration_drain(s->registration, DRAIN_MS, on_registration_drained, s);
 	pools_drain(s->pools);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes the HTTP address, at once or when whoever has it lets go. It fails on an address that is
+ * Takes the HTTP address, at once or when its present owner lets go. It fails on an address that is
  * not this host's or not allowed: then the option is wrong.
  */
 #include "app/serve_http.h"

@@ -33,36 +33,14 @@ static int keep(struct serve_options *o, const char *value, const char **ret, st
 
 /* ---- endpoint ---- */
 
-/* Other addresses than the loopback's are refused: there is no authentication. */
-static int check_tcp(const char *address, struct err *err)
-{
-	static const char *const hosts[] = {"127.0.0.1:", "[::1]:"};
-	for (unsigned i = 0; i < 2; i++) {
-		size_t len = strlen(hosts[i]);
-		uint64_t port;
-		if (strncmp(address, hosts[i], len) != 0)
-			continue;
-		if (!options_number(address + len, 1, 65535, &port))
-			return err_set(
-				err, ERR_INVALID, "the port must be a number from 1 to 65535");
-		return 0;
-	}
-	return err_set(err, ERR_INVALID,
-		"tcp is served on the loopback only: tcp://127.0.0.1:PORT or tcp://[::1]:PORT");
-}
-
 static int set_endpoint(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
-	int r;
-	if (strncmp(value, "unix://", 7) == 0)
-		r = options_socket(value + 7, err);
-	else if (strncmp(value, "unix:", 5) == 0)
-		r = options_socket(value + 5, err);
-	else if (strncmp(value, "tcp://", 6) == 0)
-		r = check_tcp(value + 6, err);
-	else
-		r = err_set(err, ERR_INVALID, "not unix:///PATH or tcp://127.0.0.1:PORT");
+	struct endpoint endpoint;
+	int r = listen_parse_endpoint(value, &endpoint, err);
+	if (r == 0 && endpoint.address.ss_family == AF_UNIX)
+		r = options_socket(
+			((const struct sockaddr_un *)&endpoint.address)->sun_path, false, err);
 	if (r < 0)
 		return r;
 	for (unsigned i = 0; i < o->endpoint_count; i++)

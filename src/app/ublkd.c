@@ -7,8 +7,8 @@
  * the ring, threads, control; state files and the kernel's devices are looked through, and their
  * recovery goes on while the socket already serves.
  *
- * With --detach the process that was started ends when the socket serves, or with the status and
- * the words of what does not start; the one that stays is a session leader whose log is a file.
+ * With --detach the process that was started ends when the socket serves, or, when it does not
+ * start, with that status and message. The child that stays leads a session, and logs to a file.
  *
  * SIGTERM ends the process, not the devices: operations under way are waited for, DRAIN_MS at most,
  * and the process exits without stopping anything, as a kill would. The kernel keeps the devices
@@ -65,7 +65,7 @@ struct ublkd {
 	struct ublk_devs *devs;
 	struct ublkd_server *server;
 	int state_dirfd, lock_fd, signal_fd;
-	int ready_fd; /* who waits for a detached process; -1: nobody */
+	int ready_fd; /* to the parent that waits for a detached process; -1: nobody waits */
 	struct ring_req signal_req;
 	struct ring_timer drain;
 	uint64_t drain_end_ns;
@@ -243,7 +243,7 @@ static int detach(struct ublkd *u)
 	_exit(waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
-/* Lets go of whoever started it: its terminal or pipe, and its directory. */
+/* Lets go of what it has of its parent: terminal or pipe, and directory. */
 static int leave(struct ublkd *u)
 {
 	struct stat st;
@@ -258,7 +258,7 @@ static int leave(struct ublkd *u)
 		dup2(log, STDERR_FILENO) < 0)
 		return -errno;
 	ssize_t n = write(u->ready_fd, "", 1);
-	(void)n; /* who does not wait any more need not know */
+	(void)n; /* a parent that has gone need not know */
 	fd_close(&u->ready_fd);
 	return 0;
 }

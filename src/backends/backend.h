@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a volume's bytes become a block device. One vtable and one file (or folder) per backend:
- * loop and ublk, lvm later; tests wrap one to inject faults.
+ * How a volume's bytes become a block device. A backend is a `struct backend` of functions, and a
+ * folder here: loop and ublk. Functions with an `op` serve its current step, like a step's run():
+ * they return 0, OP_PENDING, or a negative errno with op->err set. So a backend may take a work job
+ * or a whole child operation. Every function converges on what the kernel says.
  *
- * Each function serves the current step of `op`: it returns 0, OP_PENDING or a negative errno with
- * op->err set, like a step's run(), so a backend may take a work job or a whole child operation.
+ * A new backend (volumes on device mapper, say) is a folder, a value of enum backend_type, and a
+ * backend_add() before the services open. Its name is the value of the StorageClass parameter.
+ *
+ * A filter (encryption, say; tests inject faults so) is a struct backend that has the type of the
+ * one below it, calls that one's functions from its own, and takes its place in the table by
+ * backend_add(). It gets itself as the first argument: put the struct backend into a struct that
+ * also names the one below. A device that a filter stacks on another is dev.major and minor, with
+ * the device that is bound to the image in below_major and below_minor, as a guard has it.
  */
 #ifndef RINGVOL_BACKENDS_BACKEND_H
 #define RINGVOL_BACKENDS_BACKEND_H
@@ -21,11 +29,12 @@ struct backend_dev {
 	bool attached;
 	uint32_t major, minor;
 	char path[32]; /* /dev/loop7, /dev/dm-3 */
-	/* Of a guarded device: the one below it, which is bound to the image, and which the block
-	 * layer's tracepoints count. 0:0: the device itself. See backend_dev_below(). */
+	/* Of a stacked device, such as a guard: the device below it, which is bound to the image
+	 * and which the block layer's tracepoints count. 0:0: the device itself. See
+	 * backend_dev_below(). */
 	uint32_t below_major, below_minor;
-	/* Whoever has its node open may tell it to serve another image, without any capability; and
-	 * nobody has said that this is accepted. */
+	/* Any process that has its node open may tell it to serve another image, without any
+	 * capability; and the operator has not accepted that. */
 	bool bare;
 	uint64_t size_bytes;
 	uint64_t image_dev, image_ino;
@@ -42,7 +51,7 @@ struct backend_req {
 	char tag[64];      /* "ringvol:<pool uuid>:<random>" */
 	uint32_t block_size;
 	bool read_only, no_discard, direct_io;
-	bool raw; /* the device's node goes to a tenant: it has to obey nobody who has it open */
+	bool raw; /* the device's node goes to a tenant: it must not obey those that have it open */
 	struct backend_dev dev; /* out of attach; in and out of detach and resize */
 	struct err err;
 };
@@ -50,19 +59,20 @@ struct backend_req {
 struct backend {
 	enum backend_type type;
 	const char *name; /* the StorageClass parameter's value */
-	/* What serves the device may start anew without the image: a driver that finds a device of
-	 * an earlier run, or is told so, attaches it once more, which brings the image along. */
+	/* What serves the device may start anew without the image. So a driver that finds a device
+	 * of an earlier run, or hears of a new start, attaches it once more, which brings the image
+	 * along. */
 	bool needs_image_again;
-	/* Since when (ring_now_ns) whoever serves all these devices has not answered; 0: it does.
-	 * NULL: the kernel serves them. */
+	/* Since when (ring_now_ns) the process that serves these devices has not answered; 0: it
+	 * answers. NULL: the kernel serves them. */
 	uint64_t (*away_since_ns)(const struct backend *backend);
 	/* Whether this node can have such devices (raw: for tenants, as in backend_req): 0, or
 	 * ERR_PRECONDITION naming what is missing and the remedy. Does not block. NULL: always. */
 	int (*check)(const struct backend *backend, bool raw, struct err *err);
 	/* Blocking, for work threads: all that attach does. NULL: attach waits for more. */
 	int (*attach_call)(struct backend_req *req);
-	/* Converges: an image attached by us already is returned as it is, after what is missing
-	 * for a raw one was added. A raw one that an earlier version has published bare stays so
+	/* An image that is attached by us already is returned as it is, after what is missing for a
+	 * raw one was added. A raw one that an earlier version has published bare stays so
 	 * (dev.bare) as long as it is published. */
 	int (*attach)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* A device that is gone, or not ours any more, is success. Afterwards dev.attached tells
@@ -75,8 +85,8 @@ struct backend {
 	int (*scan)(const struct backend *backend,
 		void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err);
 	/* Blocking, for work jobs: what the kernel says of that number now. 0; -ENXIO: nothing is
-	 * bound there; another -errno: it cannot be told. NULL: nobody but who serves the devices
-	 * can change what one is. */
+	 * bound there; another -errno: it cannot be told. NULL: only the process that serves a
+	 * device can change what it is. */
 	int (*look)(const struct backend *backend, const struct backend_dev *dev,
 		struct backend_dev *ret);
 	/* Blocking, for work jobs. */
@@ -84,10 +94,10 @@ struct backend {
 		const struct backend *backend, const struct backend_dev *dev, bool read_only);
 };
 
-/* NULL for a type nobody has added. Loop is there from the start. */
+/* NULL: nobody has added that type. Loop is there from the start. */
 const struct backend *backend_get(enum backend_type type);
-/* Whether volumes of this type (raw: whose device goes to tenants) can be made and used on this
- * node: 0, or ERR_PRECONDITION naming what is missing. Does not block. */
+/* Whether volumes of this type can be made and used on this node (raw: volumes that tenants get as
+ * devices): 0, or ERR_PRECONDITION naming what is missing. Does not block. */
 int backend_check(enum backend_type type, bool raw, struct err *err);
 /* The device that is bound to the image and that the probes count: below, or the device itself. */
 static inline void backend_dev_below(
@@ -101,8 +111,8 @@ void backend_add(const struct backend *backend);
 void backend_remove(const struct backend *backend);
 extern const struct backend backend_loop; /* loop.h has its settings */
 
-/* Whose a device is, everywhere: an image's, if it is bound to that file (st_dev and inode). Its
- * tag is a hint, which a tenant may have rewritten. */
+/* A device belongs to an image if it is bound to that file (st_dev and inode): this is the rule
+ * everywhere. Its tag is a hint, which a tenant may have rewritten. */
 static inline bool backend_dev_serves(
 	const struct backend_dev *dev, uint64_t image_dev, uint64_t image_ino)
 {

@@ -135,9 +135,9 @@ static int check_path(const char *path, struct err *err)
 	return path[0] == '/' ? 0 : err_set(err, ERR_INVALID, "the path must be absolute");
 }
 
-int options_socket(const char *path, struct err *err)
+int options_socket(const char *path, bool relative, struct err *err)
 {
-	if (path[0] != '/')
+	if (path[0] != '/' && (!relative || path[0] == '\0'))
 		return err_set(err, ERR_INVALID,
 			"the socket's path must be absolute, as in /run/ringvol/csi.sock");
 	if (path[strlen(path) - 1] == '/')
@@ -189,7 +189,8 @@ static int take_value(
 		return row->set(target, value, err);
 	if (row->kind != OPTION_PATH && row->kind != OPTION_SOCKET)
 		return take_number(row, target, value, err);
-	int r = row->kind == OPTION_PATH ? check_path(value, err) : options_socket(value, err);
+	int r = row->kind == OPTION_PATH ? check_path(value, err)
+					 : options_socket(value, false, err);
 	if (r == 0)
 		*(const char **)(void *)((char *)target + row->at) = value;
 	return r;

@@ -73,8 +73,9 @@ void options_print_help(const struct command *command, FILE *out);
 int options_choice(const char *value, const char *choices, struct err *err);
 /* Decimal digits and nothing else; false when it is no number from min to max. */
 bool options_number(const char *value, uint64_t min, uint64_t max, uint64_t *ret);
-/* 0 if the path is absolute, and a unix socket can have it; else -EINVAL and what is wrong. */
-int options_socket(const char *path, struct err *err);
+/* 0 if a unix socket can have the path, and it is absolute or may be `relative`; else -EINVAL and
+ * what is wrong. */
+int options_socket(const char *path, bool relative, struct err *err);
 
 /* The name (of a list that ends with NULL) a person may have meant by `word`; NULL if none is near.
  */

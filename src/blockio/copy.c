@@ -8,7 +8,7 @@
  * dst reads so anyway.
  *
  * A copy has up to COPY_IN_FLIGHT buffers under way. All copies together share COPY_BUFFERS. A copy
- * that gives a buffer back goes behind those that wait, so that a long copy does not hold up a
+ * that gives a buffer back goes behind those that wait, so that a long copy does not delay a
  * short one. A disk that hangs keeps the buffers of its copies; the copies of another lane have
  * COPY_LANE_BUFFERS, however many are out.
  *
@@ -51,7 +51,7 @@ struct copy_buf {
 	uint64_t offset;
 	uint32_t len, done;
 	bool tail;
-	bool zeros; /* that is all `mem` holds */
+	bool zeros; /* `mem` is all zeros */
 	int fixed;  /* its place among the ring's registered buffers, or negative */
 };
 
@@ -408,7 +408,7 @@ static void chunk_written(struct copy_buf *buf, int res)
 }
 
 /* What the next chunk is, 0 bytes if there is none (yet). Cuts an unaligned end off into `tail`,
- * whose turn is when nothing else is in flight. */
+ * which has its turn when nothing else is in flight. */
 static uint64_t chunk_next(struct copy_state *s, struct copy_extent **ret)
 {
 	struct copy_extent *e;
@@ -550,9 +550,10 @@ static int copy_run(struct op *op)
 	int flags = fcntl(copy->dst_fd, F_GETFL);
 	if (flags < 0)
 		return op_fail_sys(op, -errno, "%s", copy_doing(copy));
-	/* An image is opened with O_NONBLOCK, lest what is none holds us up; but then the ring
-	 * does not wait for its disk either, and direct I/O of one that cannot be asked without
-	 * waiting (most of device mapper: crypt, thin) ends with EAGAIN each time it is tried. */
+	/* An image is opened with O_NONBLOCK, for what is no image must not make us wait. But
+	 * then the ring does not wait for its disk either, and some disks (most of device mapper:
+	 * crypt, thin) cannot be asked without waiting: their direct I/O ends with EAGAIN each time
+	 * it is tried. */
 	int fd = copy->kind == COPY_ZEROS ? copy->dst_fd : copy->src_fd;
 	int r = set_flag(fd, O_NONBLOCK, false);
 	if (r < 0)

@@ -48,7 +48,7 @@ struct copy_walk {
 	unsigned batch; /* the one being taken from; the other is looked up meanwhile */
 };
 
-/* lane: whose threads look. 0, or -EAGAIN when the work queue is full. */
+/* lane: its threads look. 0, or -EAGAIN when the work queue is full. */
 int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane, int fd,
 	uint64_t size, void (*on_extents)(struct copy_walk *walk));
 /* The extent to take from: the caller moves its start. NULL: none now, or none at all. Keeps the

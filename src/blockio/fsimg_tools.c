@@ -28,7 +28,7 @@ enum {
 	E2FSCK_UNCORRECTED = 4, /* and above: not mended, or the check itself failed */
 };
 
-/* An argv and the memory of its strings, being filled. */
+/* An argv that is being made, and the memory of its strings. */
 struct args {
 	struct proc *proc;
 	unsigned count;
@@ -198,17 +198,17 @@ static void print_uuid(const uint8_t u[16], char text[FSIMG_UUID_TEXT_BYTES])
 int fsimg_mkfs_argv(const struct fsimg_spec *spec, const char *path, const uint8_t uuid[16],
 	struct proc *proc, char *mem, size_t mem_len)
 {
-	static void (*const fill[FSIMG_TYPES])(
+	static void (*const make[FSIMG_TYPES])(
 		const struct fsimg_spec *spec, const char *uuid, struct args *a) = {
 		[FSIMG_EXT4] = ext4_argv,
 		[FSIMG_XFS] = xfs_argv,
 		[FSIMG_BTRFS] = btrfs_argv,
 	};
-	if (fill[spec->type] == NULL)
+	if (make[spec->type] == NULL)
 		return -EINVAL;
-	struct fsimg_spec filled = *spec;
-	if (filled.mkfs_options == NULL)
-		filled.mkfs_options = "";
+	struct fsimg_spec full = *spec;
+	if (full.mkfs_options == NULL)
+		full.mkfs_options = "";
 
 	if (mem_len < FSIMG_UUID_TEXT_BYTES)
 		return -E2BIG;
@@ -216,7 +216,7 @@ int fsimg_mkfs_argv(const struct fsimg_spec *spec, const char *path, const uint8
 	struct args a = {.proc = proc,
 		.mem = mem + FSIMG_UUID_TEXT_BYTES,
 		.left = mem_len - FSIMG_UUID_TEXT_BYTES};
-	fill[spec->type](&filled, mem, &a);
+	make[spec->type](&full, mem, &a);
 	args_add(&a, path);
 	proc->timeout_ms = MKFS_TIMEOUT_MS;
 	return a.res;

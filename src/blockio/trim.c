@@ -44,7 +44,7 @@ static int trim_place(int fd, uint64_t from, uint64_t len)
 	return ioctl(fd, FITRIM, &range) < 0 ? -errno : 0;
 }
 
-/* A range of no length is refused as such only by who would discard. */
+/* Only a file system that would discard refuses a range of no length as such. */
 int trim_probe(int fd, bool *ret_supported)
 {
 	int r = trim_place(fd, 0, 0);

@@ -17,9 +17,9 @@
  * discarded. 0 or -errno. */
 int trim_probe(int fd, bool *ret_supported);
 /* Punches the next extents of a file out of it, from *at on, makes that durable and discards where
- * they were; *at moves on, to size at the end. Extents' places are known only before the punch: who
- * is interrupted in between has to trim_disk(). -EOPNOTSUPP: the disk takes no discards; the punch
- * was made. */
+ * they were; *at moves on, to size at the end. Extents' places are known only before the punch:
+ * after an interruption in between only trim_disk() helps. -EOPNOTSUPP: the disk takes no discards;
+ * the punch was made. */
 int trim_punch(int fd, uint64_t *at, uint64_t size);
 /* Discards the free space of the next part of the disk below; *at moves on, to UINT64_MAX at the
  * end. */

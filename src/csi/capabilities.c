@@ -129,28 +129,23 @@ static const struct capability node_table[] = {
 	{NULL, ALWAYS},
 };
 
-static int plugin_capabilities(struct csi_query *q)
+int csi_plugin_capabilities(struct csi_query *q)
 {
 	Csi__V1__GetPluginCapabilitiesResponse *response = q->response;
 	return advertise(q, plugin_table, &response->n_capabilities, &response->capabilities);
 }
 
-static int controller_capabilities(struct csi_query *q)
+int csi_controller_capabilities(struct csi_query *q)
 {
 	Csi__V1__ControllerGetCapabilitiesResponse *response = q->response;
 	return advertise(q, controller_table, &response->n_capabilities, &response->capabilities);
 }
 
-static int node_capabilities(struct csi_query *q)
+int csi_node_capabilities(struct csi_query *q)
 {
 	Csi__V1__NodeGetCapabilitiesResponse *response = q->response;
 	return advertise(q, node_table, &response->n_capabilities, &response->capabilities);
 }
-
-const struct csi_rpc csi_plugin_capabilities = {.answer = plugin_capabilities};
-const struct csi_rpc csi_controller_capabilities = {.answer = controller_capabilities};
-const struct csi_rpc csi_node_capabilities = {.answer = node_capabilities};
-
 /* ---- ValidateVolumeCapabilities ---- */
 
 /* Volumes are handed out with an empty context; Kubernetes adds keys of its own, with a prefix. */
@@ -197,7 +192,7 @@ static int check_capabilities(const Csi__V1__ValidateVolumeCapabilitiesRequest *
 	return r < 0 ? r : csi_params_compare(&params, &access, volume, err);
 }
 
-static int validate_capabilities(struct csi_query *q)
+int csi_validate_capabilities(struct csi_query *q)
 {
 	const Csi__V1__ValidateVolumeCapabilitiesRequest *req = q->request;
 	Csi__V1__ValidateVolumeCapabilitiesResponse *response = q->response;
@@ -227,9 +222,3 @@ static int validate_capabilities(struct csi_query *q)
 	response->message = csi_bytes(message);
 	return 0;
 }
-
-const struct csi_rpc csi_validate_capabilities = {
-	.id = "volume_id",
-	.required = {"volume_capabilities"},
-	.answer = validate_capabilities,
-};

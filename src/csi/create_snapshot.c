@@ -103,12 +103,5 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
-const struct csi_rpc csi_create_snapshot = {
-	.name = "name",
-	.id = "source_volume_id",
-	.kind = RECORD_SNAPSHOT,
-	.size = sizeof(struct csi_creation),
-	.prepare = prepare,
-	.steps = steps,
-	.cleanup = creation_cleanup,
-};
+const struct csi_operation csi_create_snapshot = {
+	sizeof(struct csi_creation), prepare, steps, creation_cleanup};

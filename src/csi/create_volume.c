@@ -192,32 +192,13 @@ static int plan_pool(struct create *c, struct err *err)
 		return err_set(err, ERR_INVALID, "parameters: this node has no pool %s%s",
 			strlen(params->pool) <= 64 ? params->pool : "of that name",
 			params->pool_given ? "" : "; say which with the parameter pool");
-	int r = pool_check_ready(c->pool, err);
+	int r = csi_params_check_pool(params, c->pool, raw, err);
 	if (r < 0)
 		return r;
-	const struct fs_features *features = pool_features(c->pool);
-	if (params->thick && (features->nocow_lies || !features->fallocate))
-		return err_set(err, ERR_INVALID,
-			"parameters: provisioning thick cannot be had in pool %s, whose file system %s",
-			pool_name(c->pool),
-			features->nocow_lies ? "copies on write" : "has no fallocate");
-	if (params->erase != RECORD_ERASE_NONE && features->nocow_lies)
-		return err_set(err, ERR_PRECONDITION,
-			"parameters: eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
-			pool_name(c->pool));
-	if (params->erase == RECORD_ERASE_DISCARD && !features->discard)
-		return err_set(err, ERR_PRECONDITION,
-			"parameters: eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
-			pool_name(c->pool));
 	if (params->erase != RECORD_ERASE_NONE && c->base.source.share)
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: eraseOnDelete would erase nothing of what is shared with the content source; ask for provisioning thick, which copies");
-	if (params->block_size != 0 && features->direct_io &&
-		params->block_size < features->dio_align)
-		return err_set(err, ERR_INVALID,
-			"parameters: blockSize %u is less than the disk of pool %s takes, %u",
-			params->block_size, pool_name(c->pool), features->dio_align);
-	return backend_check(params->device, raw, err);
+	return 0;
 }
 
 /* What the volume will be: c->rec, and c->pool. */
@@ -392,11 +373,5 @@ static int prepare(struct csi_task *task, struct err *err)
 }
 
 /* Its pool is only known when it is planned: its child operations know their lane. */
-const struct csi_rpc csi_create_volume = {
-	.name = "name",
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct create),
-	.prepare = prepare,
-	.steps = steps,
-	.cleanup = creation_cleanup,
-};
+const struct csi_operation csi_create_volume = {
+	sizeof(struct create), prepare, steps, creation_cleanup};

@@ -192,18 +192,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return d->pool == NULL ? CSI_ANSWERED : 0;
 }
 
-const struct csi_rpc csi_delete_volume = {
-	.id = "volume_id",
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct deletion),
-	.prepare = prepare,
-	.steps = steps,
-};
-
-const struct csi_rpc csi_delete_snapshot = {
-	.id = "snapshot_id",
-	.kind = RECORD_SNAPSHOT,
-	.size = sizeof(struct deletion),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_delete = {sizeof(struct deletion), prepare, steps, NULL};

@@ -14,7 +14,6 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
-#include "node/clean_log.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -26,8 +25,6 @@ struct expand {
 	uint64_t size_bytes;
 	struct pool_measure measure;
 	struct pool_grow grow;
-	struct node_clean_log clean;
-	struct mnt_grow_req grow_fs;
 };
 
 #define expand_of(op_ptr) container_of(volume_op_of(op_ptr), struct expand, n)
@@ -68,16 +65,6 @@ static int device_run(struct op *op)
 	return e->n.backend->resize(e->n.backend, op, &e->n.dev);
 }
 
-static int device_end(struct op *op, int res)
-{
-	struct expand *e = expand_of(op);
-	int r = backend_end(op, &e->n.dev, res);
-	struct node_volume *node = node_volume_find(e->n.volume);
-	if (r == 0 && node != NULL)
-		node_volume_set_dev(e->n.task.csi->node, node, &e->n.dev.dev);
-	return r;
-}
-
 /* A volume never shrinks: less than its size is its size. */
 static int choose_size(struct expand *e, const Csi__V1__CapacityRange *range, struct err *err)
 {
@@ -98,7 +85,7 @@ static int controller_answer_run(struct op *op)
 
 static const struct op_step controller_steps[] = {
 	{"image", .done = image_done, .run = image_run},
-	{"device", .done = device_done, .run = device_run, .end = device_end},
+	{"device", .done = device_done, .run = device_run, .end = volume_op_device_end},
 	{"answer", .run = controller_answer_run},
 	{NULL},
 };
@@ -123,13 +110,8 @@ static int controller_prepare(struct csi_task *task, struct err *err)
 	return r == 0 ? choose_size(e, req->capacity_range, err) : r;
 }
 
-const struct csi_rpc csi_controller_expand = {
-	.id = "volume_id",
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct expand),
-	.prepare = controller_prepare,
-	.steps = controller_steps,
-};
+const struct csi_operation csi_controller_expand = {
+	sizeof(struct expand), controller_prepare, controller_steps, NULL};
 
 /* ---- the node's ---- */
 
@@ -165,28 +147,10 @@ static bool fs_done(struct op *op)
 	return !node_volume_has_fs(expand_of(op)->n.volume);
 }
 
-static int prepare_run(struct op *op)
-{
-	struct expand *e = expand_of(op);
-	node_clean_log_prepare_init(&e->clean, e->n.task.csi->node, e->n.volume);
-	return op_child(op, &e->clean.op);
-}
-
-static int clean_run(struct op *op)
-{
-	struct expand *e = expand_of(op);
-	node_clean_log_init(&e->clean, e->n.result.grown);
-	return op_child(op, &e->clean.op);
-}
-
 static int fs_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
-	node_on(&e->grow_fs.on, e->path, &e->n.dev.dev);
-	e->grow_fs.type = e->n.volume->rec->fs;
-	e->grow_fs.size_bytes = e->n.dev.dev.size_bytes;
-	return volume_op_helper(op, MNT_GROW, &e->grow_fs, sizeof(e->grow_fs), &e->n.result,
-		sizeof(e->n.result), CSI_GROW_TIMEOUT_MS);
+	return volume_op_grow(op, e->path, e->n.volume->rec->fs);
 }
 
 static int fs_end(struct op *op, int res)
@@ -211,10 +175,10 @@ static const struct op_step node_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"measure", .done = image_done, .run = measure_run},
 	{"image", .done = image_done, .run = image_run},
-	{"device", .run = device_run, .end = device_end},
-	{"prepare", .done = fs_done, .run = prepare_run},
+	{"device", .run = device_run, .end = volume_op_device_end},
+	{"prepare", .done = fs_done, .run = volume_op_prepare_growth},
 	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
-	{"clean log", .done = fs_done, .run = clean_run},
+	{"clean log", .done = fs_done, .run = volume_op_clean_log},
 	{"answer", .run = node_answer_run},
 	{NULL},
 };
@@ -230,11 +194,5 @@ static int node_prepare(struct csi_task *task, struct err *err)
 	return r == 0 ? choose_size(e, req->capacity_range, err) : r;
 }
 
-const struct csi_rpc csi_node_expand = {
-	.id = "volume_id",
-	.required = {"volume_path"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct expand),
-	.prepare = node_prepare,
-	.steps = node_steps,
-};
+const struct csi_operation csi_node_expand = {
+	sizeof(struct expand), node_prepare, node_steps, NULL};

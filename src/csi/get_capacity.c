@@ -21,22 +21,6 @@ struct capacity {
 
 #define capacity_of(op_ptr) csi_task_of(op_ptr, struct capacity)
 
-static bool pool_serves(const struct pool *pool, const struct csi_params *params, bool raw)
-{
-	if (pool == NULL || pool_state(pool) != POOL_READY)
-		return false;
-	const struct fs_features *features = pool_features(pool);
-	if (params->thick && (features->nocow_lies || !features->fallocate))
-		return false;
-	if (params->erase != RECORD_ERASE_NONE && features->nocow_lies)
-		return false;
-	if (params->block_size != 0 && features->direct_io &&
-		params->block_size < features->dio_align)
-		return false;
-	struct err ignored = {0};
-	return backend_check(params->device, raw, &ignored) == 0;
-}
-
 static bool measure_done(struct op *op)
 {
 	return capacity_of(op)->pool == NULL;
@@ -115,16 +99,13 @@ static int prepare(struct csi_task *task, struct err *err)
 	if (choose_fs(c, req) &&
 		csi_topology_is_here(req->accessible_topology, task->csi->config.node_id))
 		c->pool = pools_by_name(task->csi->pools, c->params.pool);
-	if (!pool_serves(c->pool, &c->params, csi_is_raw_here(task->csi, c->fs == FSIMG_NONE)))
+	bool raw = csi_is_raw_here(task->csi, c->fs == FSIMG_NONE);
+	struct err why = {0};
+	if (c->pool != NULL && csi_params_check_pool(&c->params, c->pool, raw, &why) < 0)
 		c->pool = NULL;
 	task->subject = c->params.pool;
 	task->lane = pool_lane(c->pool);
 	return 0;
 }
 
-const struct csi_rpc csi_get_capacity = {
-	.poll = true,
-	.size = sizeof(struct capacity),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_get_capacity = {sizeof(struct capacity), prepare, steps, NULL};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The health RPCs of CSI 1.13: what condition.h finds, as messages. The controller's answer from
+ * The health RPCs of CSI 1.13: what node/health.h finds, as messages. The controller's answer from
  * memory at once. NodeGetVolumeHealth looks at the volume first (a task of two steps, without a
  * lock: it is served beside any other operation); a volume that hangs is an answer, not an error.
  *
@@ -104,7 +104,7 @@ static int find_health(struct arena *arena, const struct csi *csi, const char *i
 
 /* ---- the controller's ---- */
 
-static int get_health(struct csi_query *q)
+int csi_get_volume_health(struct csi_query *q)
 {
 	const Csi__V1__ControllerGetVolumeHealthRequest *req = q->request;
 	Csi__V1__ControllerGetVolumeHealthResponse *response = q->response;
@@ -112,8 +112,6 @@ static int get_health(struct csi_query *q)
 		q->arena, q->csi, csi_str(req->volume_id), &response->volume_health, &q->err);
 	return r == 0 && response->volume_health == NULL ? -ENOMEM : r;
 }
-
-const struct csi_rpc csi_get_volume_health = {.id = "volume_id", .answer = get_health};
 
 /* ---- the node's ---- */
 
@@ -177,14 +175,8 @@ static int prepare(struct csi_task *task, struct err *err)
 	return r;
 }
 
-const struct csi_rpc csi_node_volume_health = {
-	.id = "volume_id",
-	.kind = RECORD_VOLUME,
-	.poll = true,
-	.size = sizeof(struct node_health_op),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_volume_health = {
+	sizeof(struct node_health_op), prepare, steps, NULL};
 
 /* ---- the pools ---- */
 
@@ -216,7 +208,7 @@ static const char *storage_message(
 	return all;
 }
 
-static int storage_health(struct csi_query *q)
+int csi_node_storage_health(struct csi_query *q)
 {
 	typedef Csi__V1__NodeGetStorageHealthResponse__StorageBackendHealth entry;
 	Csi__V1__NodeGetStorageHealthResponse *response = q->response;
@@ -237,5 +229,3 @@ static int storage_health(struct csi_query *q)
 	}
 	return 0;
 }
-
-const struct csi_rpc csi_node_storage_health = {.answer = storage_health};

@@ -9,7 +9,7 @@
 
 #include <errno.h>
 
-static int plugin_info(struct csi_query *q)
+int csi_plugin_info(struct csi_query *q)
 {
 	Csi__V1__GetPluginInfoResponse *response = q->response;
 	response->name = csi_bytes(q->csi->config.driver_name);
@@ -17,9 +17,7 @@ static int plugin_info(struct csi_query *q)
 	return 0;
 }
 
-const struct csi_rpc csi_plugin_info = {.answer = plugin_info};
-
-static int node_info(struct csi_query *q)
+int csi_node_info(struct csi_query *q)
 {
 	Csi__V1__NodeGetInfoResponse *response = q->response;
 	response->node_id = csi_bytes(q->csi->config.node_id);
@@ -27,8 +25,6 @@ static int node_info(struct csi_query *q)
 	response->accessible_topology = csi_topology_message(q->arena, q->csi);
 	return response->accessible_topology == NULL ? -ENOMEM : 0;
 }
-
-const struct csi_rpc csi_node_info = {.answer = node_info};
 
 /* Sidecars ask at their start and wait for a yes, or end at an error; some restart the driver when
  * it stays away. So a pool that is missing stops nothing as long as another one is there, nor does
@@ -47,7 +43,7 @@ static bool can_serve(const struct csi *csi)
 	return false;
 }
 
-static int probe(struct csi_query *q)
+int csi_probe(struct csi_query *q)
 {
 	Csi__V1__ProbeResponse *response = q->response;
 	response->ready = csi_message_new(q->arena, &csi__v1__bool_value__descriptor);
@@ -57,9 +53,7 @@ static int probe(struct csi_query *q)
 	return 0;
 }
 
-const struct csi_rpc csi_probe = {.answer = probe};
-
-static int health(struct csi_query *q)
+int csi_inspect_health(struct csi_query *q)
 {
 	Ringvol__V1__HealthResponse *response = q->response;
 	struct err live = {0}, ready = {0};
@@ -73,5 +67,3 @@ static int health(struct csi_query *q)
 	response->ready_why = csi_bytes(ready_why);
 	return 0;
 }
-
-const struct csi_rpc csi_inspect_health = {.answer = health};

@@ -54,10 +54,10 @@ static ProtobufCBinaryData time_text(struct arena *arena, uint64_t realtime_ns)
 
 static Ringvol__V1__Progress *progress_new(struct arena *arena, uint64_t done, uint64_t total)
 {
-	Ringvol__V1__Progress *progress = arena_new_of(arena, Ringvol__V1__Progress);
+	Ringvol__V1__Progress *progress =
+		csi_message_new(arena, &ringvol__v1__progress__descriptor);
 	if (progress == NULL)
 		return NULL;
-	ringvol__v1__progress__init(progress);
 	progress->done_bytes = done;
 	progress->total_bytes = total;
 	return progress;
@@ -73,10 +73,9 @@ Ringvol__V1__Driver *inspect_driver(struct arena *arena, const struct csi *csi)
 		[PROBES_SYSFS] = RINGVOL__V1__DRIVER__PROBES__SYSFS,
 	};
 	const struct ring *ring = csi->reactor->ring;
-	Ringvol__V1__Driver *driver = arena_new_of(arena, Ringvol__V1__Driver);
+	Ringvol__V1__Driver *driver = csi_message_new(arena, &ringvol__v1__driver__descriptor);
 	if (driver == NULL)
 		return NULL;
-	ringvol__v1__driver__init(driver);
 	driver->version = csi_bytes(RINGVOL_VERSION);
 	driver->driver_name = csi_bytes(csi->config.driver_name);
 	driver->node_id = text(arena, csi->config.node_id);
@@ -98,11 +97,11 @@ Ringvol__V1__Driver *inspect_driver(struct arena *arena, const struct csi *csi)
 static Ringvol__V1__PoolRoom *room_new(struct arena *arena, const struct pool *pool)
 {
 	struct pool_room room;
-	Ringvol__V1__PoolRoom *message = arena_new_of(arena, Ringvol__V1__PoolRoom);
+	Ringvol__V1__PoolRoom *message =
+		csi_message_new(arena, &ringvol__v1__pool_room__descriptor);
 	if (message == NULL)
 		return NULL;
 	pool_room(pool, &room);
-	ringvol__v1__pool_room__init(message);
 	message->capacity_bytes = room.capacity_bytes;
 	message->free_bytes = room.free_bytes;
 	message->provisioned_bytes = room.provisioned_bytes;
@@ -115,10 +114,10 @@ static Ringvol__V1__PoolRoom *room_new(struct arena *arena, const struct pool *p
 static Ringvol__V1__PoolFeatures *features_new(struct arena *arena, const struct pool *pool)
 {
 	const struct fs_features *f = pool_features(pool);
-	Ringvol__V1__PoolFeatures *message = arena_new_of(arena, Ringvol__V1__PoolFeatures);
+	Ringvol__V1__PoolFeatures *message =
+		csi_message_new(arena, &ringvol__v1__pool_features__descriptor);
 	if (message == NULL)
 		return NULL;
-	ringvol__v1__pool_features__init(message);
 	const char *fs = fs_type_name(f->fs_type);
 	char number[32];
 	snprintf(number, sizeof(number), "0x%" PRIx64, f->fs_type);
@@ -139,10 +138,9 @@ Ringvol__V1__Pool *inspect_pool(struct arena *arena, const struct csi *csi, cons
 		[POOL_SICK] = RINGVOL__V1__POOL__STATE__SICK,
 	};
 	(void)csi;
-	Ringvol__V1__Pool *message = arena_new_of(arena, Ringvol__V1__Pool);
+	Ringvol__V1__Pool *message = csi_message_new(arena, &ringvol__v1__pool__descriptor);
 	if (message == NULL)
 		return NULL;
-	ringvol__v1__pool__init(message);
 	message->name = text(arena, pool_name(pool));
 	message->path = text(arena, pool_path(pool));
 	message->uuid8 = csi_bytes(pool_uuid8(pool));
@@ -163,10 +161,10 @@ Ringvol__V1__Pool *inspect_pool(struct arena *arena, const struct csi *csi, cons
 Ringvol__V1__Operation *inspect_operation(struct arena *arena, const struct csi_task *task)
 {
 	char step[STEP_BYTES];
-	Ringvol__V1__Operation *message = arena_new_of(arena, Ringvol__V1__Operation);
+	Ringvol__V1__Operation *message =
+		csi_message_new(arena, &ringvol__v1__operation__descriptor);
 	if (message == NULL)
 		return NULL;
-	ringvol__v1__operation__init(message);
 	op_print_step(&task->op, step, sizeof(step));
 	message->number = task->number;
 	message->method = csi_bytes(task->method);
@@ -185,10 +183,9 @@ Ringvol__V1__Operation *inspect_operation(struct arena *arena, const struct csi_
 
 static Ringvol__V1__Source *source_new(struct arena *arena, const struct record *rec)
 {
-	Ringvol__V1__Source *source = arena_new_of(arena, Ringvol__V1__Source);
+	Ringvol__V1__Source *source = csi_message_new(arena, &ringvol__v1__source__descriptor);
 	if (source == NULL)
 		return NULL;
-	ringvol__v1__source__init(source);
 	source->kind = csi_bytes(kind_names[rec->source == RECORD_SOURCE_SNAPSHOT ? RECORD_SNAPSHOT
 										  : RECORD_VOLUME]);
 	source->id = text(arena, rec->source_id);
@@ -199,10 +196,9 @@ static Ringvol__V1__Device *device_new(
 	struct arena *arena, const struct record *rec, const struct backend_dev *dev)
 {
 	const struct backend *backend = backend_get(rec->device);
-	Ringvol__V1__Device *device = arena_new_of(arena, Ringvol__V1__Device);
+	Ringvol__V1__Device *device = csi_message_new(arena, &ringvol__v1__device__descriptor);
 	if (device == NULL)
 		return NULL;
-	ringvol__v1__device__init(device);
 	device->type = csi_bytes(backend != NULL ? backend->name : "");
 	device->path = text(arena, dev->path);
 	device->major = dev->major;
@@ -260,12 +256,12 @@ static Ringvol__V1__Histogram *histogram_new(struct arena *arena, const struct h
 	size_t count = 0;
 	for (uint32_t i = 0; i < HIST_BUCKETS; i++)
 		count += hist->count[i] != 0;
-	Ringvol__V1__Histogram *message = arena_new_of(arena, Ringvol__V1__Histogram);
+	Ringvol__V1__Histogram *message =
+		csi_message_new(arena, &ringvol__v1__histogram__descriptor);
 	uint32_t *buckets = arena_alloc(arena, count * sizeof(*buckets));
 	uint64_t *counts = arena_alloc(arena, count * sizeof(*counts));
 	if (message == NULL || buckets == NULL || counts == NULL)
 		return NULL;
-	ringvol__v1__histogram__init(message);
 	message->bucket = buckets;
 	message->count = counts;
 	for (uint32_t i = 0; i < HIST_BUCKETS; i++) {
@@ -303,12 +299,11 @@ static bool add_io(struct arena *arena, Ringvol__V1__Volume *message, const stru
 	if (csi->node->probes == NULL ||
 		probes_read(csi->node->probes, major, minor, &counters) < 0)
 		return true;
-	Ringvol__V1__Io *io = arena_new_of(arena, Ringvol__V1__Io);
+	Ringvol__V1__Io *io = csi_message_new(arena, &ringvol__v1__io__descriptor);
 	Ringvol__V1__IoOp *ops = arena_alloc(arena, PROBE_OPS * sizeof(*ops));
 	Ringvol__V1__IoOp **list = arena_alloc(arena, PROBE_OPS * sizeof(*list));
 	if (io == NULL || ops == NULL || list == NULL)
 		return false;
-	ringvol__v1__io__init(io);
 	io->exact = counters.exact;
 	io->since = time_text(arena, when_of_monotonic(counters.since_ns));
 	io->ops = list;
@@ -343,10 +338,9 @@ Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 {
 	const struct record *rec = volume->rec;
 	char id[RECORD_ID_MAX];
-	Ringvol__V1__Volume *message = arena_new_of(arena, Ringvol__V1__Volume);
+	Ringvol__V1__Volume *message = csi_message_new(arena, &ringvol__v1__volume__descriptor);
 	if (message == NULL)
 		return NULL;
-	ringvol__v1__volume__init(message);
 	pool_object_id(volume, id);
 	message->id = text(arena, id);
 	message->name = text(arena, rec->name);
@@ -377,10 +371,9 @@ Ringvol__V1__Snapshot *inspect_snapshot(struct arena *arena, const struct pool_o
 {
 	const struct record *rec = snapshot->rec;
 	char id[RECORD_ID_MAX];
-	Ringvol__V1__Snapshot *message = arena_new_of(arena, Ringvol__V1__Snapshot);
+	Ringvol__V1__Snapshot *message = csi_message_new(arena, &ringvol__v1__snapshot__descriptor);
 	if (message == NULL)
 		return NULL;
-	ringvol__v1__snapshot__init(message);
 	pool_object_id(snapshot, id);
 	message->id = text(arena, id);
 	message->name = text(arena, rec->name);
@@ -396,10 +389,10 @@ Ringvol__V1__Snapshot *inspect_snapshot(struct arena *arena, const struct pool_o
 
 Ringvol__V1__Quarantined *inspect_quarantined(struct arena *arena, const struct pool_object *object)
 {
-	Ringvol__V1__Quarantined *message = arena_new_of(arena, Ringvol__V1__Quarantined);
+	Ringvol__V1__Quarantined *message =
+		csi_message_new(arena, &ringvol__v1__quarantined__descriptor);
 	if (message == NULL)
 		return NULL;
-	ringvol__v1__quarantined__init(message);
 	message->pool = text(arena, pool_name(object->pool));
 	message->kind = csi_bytes(kind_names[object->kind]);
 	message->key = text(arena, object->key);

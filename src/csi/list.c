@@ -168,6 +168,11 @@ static int page_fill(
 	return r;
 }
 
+/* The three responses are alike, and types of their own. */
+#define PAGE_ANSWER(response, page)                                                                \
+	((response)->entries = (void *)(page)->entries, (response)->n_entries = (page)->count,     \
+		(response)->next_token = (page)->next_token)
+
 /* ---- volumes ---- */
 
 static void *volume_entry(const struct page *page, const struct pool_object *volume)
@@ -188,27 +193,23 @@ static void *volume_entry(const struct page *page, const struct pool_object *vol
 	return entry->volume == NULL ? NULL : entry;
 }
 
-static int list_volumes(struct csi_query *q)
+int csi_list_volumes(struct csi_query *q)
 {
 	const Csi__V1__ListVolumesRequest *req = q->request;
 	Csi__V1__ListVolumesResponse *response = q->response;
 	struct page page = {
 		.csi = q->csi, .arena = q->arena, .kind = RECORD_VOLUME, .entry = volume_entry};
 	int r = page_fill(&page, req->max_entries, req->starting_token, &q->err);
-	response->entries = (void *)page.entries;
-	response->n_entries = page.count;
-	response->next_token = page.next_token;
+	PAGE_ANSWER(response, &page);
 	return r;
 }
-
-const struct csi_rpc csi_list_volumes = {.answer = list_volumes};
 
 static void *health_entry(const struct page *page, const struct pool_object *volume)
 {
 	return csi_health_message(page->arena, page->csi, volume);
 }
 
-static int list_health(struct csi_query *q)
+int csi_list_health(struct csi_query *q)
 {
 	const Csi__V1__ControllerListVolumeHealthRequest *req = q->request;
 	Csi__V1__ControllerListVolumeHealthResponse *response = q->response;
@@ -217,15 +218,11 @@ static int list_health(struct csi_query *q)
 	page.most = LIST_HEALTH_MAX;
 	page.only_abnormal = true;
 	int r = page_fill(&page, req->max_entries, req->starting_token, &q->err);
-	response->entries = (void *)page.entries;
-	response->n_entries = page.count;
-	response->next_token = page.next_token;
+	PAGE_ANSWER(response, &page);
 	return r;
 }
 
-const struct csi_rpc csi_list_health = {.answer = list_health};
-
-static int get_volume(struct csi_query *q)
+int csi_get_volume(struct csi_query *q)
 {
 	const Csi__V1__ControllerGetVolumeRequest *req = q->request;
 	Csi__V1__ControllerGetVolumeResponse *response = q->response;
@@ -247,8 +244,6 @@ static int get_volume(struct csi_query *q)
 	status->volume_condition = usage.condition;
 	return 0;
 }
-
-const struct csi_rpc csi_get_volume = {.id = "volume_id", .answer = get_volume};
 
 /* ---- snapshots ---- */
 
@@ -293,7 +288,7 @@ static void *snapshot_entry(const struct page *page, const struct pool_object *s
 	return entry->snapshot == NULL ? NULL : entry;
 }
 
-static int list_snapshots(struct csi_query *q)
+int csi_list_snapshots(struct csi_query *q)
 {
 	const Csi__V1__ListSnapshotsRequest *req = q->request;
 	Csi__V1__ListSnapshotsResponse *response = q->response;
@@ -308,15 +303,11 @@ static int list_snapshots(struct csi_query *q)
 		r = page_fill_one(&page, csi_str(req->snapshot_id), &q->err);
 	else if (r == 0)
 		r = page_fill(&page, req->max_entries, req->starting_token, &q->err);
-	response->entries = (void *)page.entries;
-	response->n_entries = page.count;
-	response->next_token = page.next_token;
+	PAGE_ANSWER(response, &page);
 	return r;
 }
 
-const struct csi_rpc csi_list_snapshots = {.answer = list_snapshots};
-
-static int get_snapshot(struct csi_query *q)
+int csi_get_snapshot(struct csi_query *q)
 {
 	const Csi__V1__GetSnapshotRequest *req = q->request;
 	Csi__V1__GetSnapshotResponse *response = q->response;
@@ -328,5 +319,3 @@ static int get_snapshot(struct csi_query *q)
 	response->snapshot = csi_snapshot_message(q->arena, snapshot);
 	return response->snapshot == NULL ? -ENOMEM : 0;
 }
-
-const struct csi_rpc csi_get_snapshot = {.id = "snapshot_id", .answer = get_snapshot};

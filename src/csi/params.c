@@ -210,6 +210,34 @@ int csi_params_compare(const struct csi_params *params, const struct csi_access 
 	return 0;
 }
 
+int csi_params_check_pool(
+	const struct csi_params *params, const struct pool *pool, bool raw, struct err *err)
+{
+	int r = pool_check_ready(pool, err);
+	if (r < 0)
+		return r;
+	const struct fs_features *features = pool_features(pool);
+	if (params->thick && (features->nocow_lies || !features->fallocate))
+		return err_set(err, ERR_INVALID,
+			"parameters: provisioning thick cannot be had in pool %s, whose file system %s",
+			pool_name(pool),
+			features->nocow_lies ? "copies on write" : "has no fallocate");
+	if (params->erase != RECORD_ERASE_NONE && features->nocow_lies)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
+			pool_name(pool));
+	if (params->erase == RECORD_ERASE_DISCARD && !features->discard)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
+			pool_name(pool));
+	if (params->block_size != 0 && features->direct_io &&
+		params->block_size < features->dio_align)
+		return err_set(err, ERR_INVALID,
+			"parameters: blockSize %u is less than the disk of pool %s takes, %u",
+			params->block_size, pool_name(pool), features->dio_align);
+	return backend_check(params->device, raw, err);
+}
+
 /* ---- what a volume or snapshot is made for ---- */
 
 /* As Kubernetes has names (RFC 1123): lower case, digits, '-' and, not in a namespace's, '.'. */

@@ -36,6 +36,9 @@ int csi_params_check_none(Csi__V1__StringPair **pairs, size_t n, struct err *err
  * or mkfsOptions do not suit it. */
 int csi_params_choose_fs(const struct csi_params *params, const struct csi_access *access,
 	enum fsimg_type source_fs, enum fsimg_type *ret, struct err *err);
+/* 0, or why the pool cannot have such a volume. raw: as backend_check(). */
+int csi_params_check_pool(
+	const struct csi_params *params, const struct pool *pool, bool raw, struct err *err);
 /* 0 when an existing volume is what parameters and capabilities ask for; else ERR_EXISTS naming
  * what differs. */
 int csi_params_compare(const struct csi_params *params, const struct csi_access *access,

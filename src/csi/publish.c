@@ -7,15 +7,11 @@
  * How it can fail: not staged, the target is something else's, a second writer where one is
  * allowed. The bind removes what it created when it fails; a repeat finds what is done already.
  */
-#include "base/fd.h"
-#include "blockio/boot_mark.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
-#include "mount/mnt_scan.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -79,16 +75,6 @@ static int attach_run(struct op *op)
 	return p->n.backend->attach(p->n.backend, op, &p->n.dev);
 }
 
-static int attach_end(struct op *op, int res)
-{
-	struct publish *p = publish_of(op);
-	int r = backend_end(op, &p->n.dev, res);
-	if (r == 0)
-		node_volume_set_dev(
-			p->n.task.csi->node, node_volume_find(p->n.volume), &p->n.dev.dev);
-	return r;
-}
-
 /* ---- the target ---- */
 
 static int target_run(struct op *op)
@@ -146,7 +132,7 @@ static bool is_other(const struct publish *p, const struct node_mount *mount)
 
 /* Nobody else has it, or everybody is allowed to: then there is nothing to look up. Nor for a
  * repeat, which adds no place (and which an adopted mount may know by another path, see
- * writer_job). */
+ * volume_op_mark_writer). */
 static bool others_done(struct op *op)
 {
 	struct publish *p = publish_of(op);
@@ -199,16 +185,10 @@ static int others_end(struct op *op, int res)
 
 /* ---- read-only block devices: the mount's flag does not protect a device node ---- */
 
-struct mode_job {
-	const struct backend *backend;
-	struct backend_dev dev;
-	bool read_only;
-};
-
 static int mode_job(void *arg)
 {
-	struct mode_job *job = arg;
-	return job->backend->set_read_only(job->backend, &job->dev, job->read_only);
+	const struct publish *p = arg;
+	return p->n.backend->set_read_only(p->n.backend, &p->n.dev.dev, p->read_only);
 }
 
 static bool mode_done(struct op *op)
@@ -221,12 +201,7 @@ static bool mode_done(struct op *op)
 
 static int mode_run(struct op *op)
 {
-	struct publish *p = publish_of(op);
-	struct mode_job *job = arena_new_of(p->n.task.arena, struct mode_job);
-	if (job == NULL)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	*job = (struct mode_job){p->n.backend, p->n.dev.dev, p->read_only};
-	return op_work(op, mode_job, job);
+	return op_work(op, mode_job, publish_of(op));
 }
 
 static int mode_end(struct op *op, int res)
@@ -241,22 +216,6 @@ static int mode_end(struct op *op, int res)
 
 /* ---- a single writer is one for the next run of the driver as well ---- */
 
-struct writer_job {
-	int dirfd;
-	const char *image, *target_path;
-};
-
-/* The next run knows the path from the kernel's list of mounts. */
-static int writer_job(void *arg)
-{
-	struct writer_job *job = arg;
-	_cleanup_free_ char *path = mnt_scan_name(job->target_path);
-	if (path == NULL)
-		return -ENOMEM;
-	_cleanup_fd_ int fd = openat(job->dirfd, job->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? -errno : boot_mark_set(fd, BOOT_MARK_WRITER, path);
-}
-
 static bool writer_done(struct op *op)
 {
 	struct publish *p = publish_of(op);
@@ -265,24 +224,10 @@ static bool writer_done(struct op *op)
 	return !p->n.access.single_writer || (mount != NULL && mount->single_writer);
 }
 
+/* A pool that cannot take the mark (it is full, or read-only) keeps no pod from its volume. */
 static int writer_run(struct op *op)
 {
-	struct publish *p = publish_of(op);
-	struct writer_job *job = arena_new_of(p->n.task.arena, struct writer_job);
-	if (job == NULL)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	/* The volume's lock keeps it from being deleted meanwhile. */
-	*job = (struct writer_job){
-		pool_dirfd(p->n.volume->pool, RECORD_VOLUME), p->n.volume->key, p->target_path};
-	return op_work(op, writer_job, job);
-}
-
-/* A pool that cannot take the mark (it is full, or read-only) keeps no pod from its volume. */
-static int writer_end(struct op *op, int res)
-{
-	(void)op;
-	(void)res;
-	return 0;
+	return volume_op_mark_writer(op, publish_of(op)->target_path);
 }
 
 /* ---- the bind ---- */
@@ -300,8 +245,7 @@ static int bind_run(struct op *op)
 	snprintf(p->bind.target, sizeof(p->bind.target), "%s", p->target_path);
 	p->bind.block = p->n.access.block;
 	p->bind.read_only = p->read_only;
-	return volume_op_helper(op, MNT_BIND, &p->bind, sizeof(p->bind), &p->n.result,
-		sizeof(p->n.result), CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(op, MNT_BIND, &p->bind, sizeof(p->bind), CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int bind_end(struct op *op, int res)
@@ -322,8 +266,8 @@ static int bind_undo(struct op *op)
 	p->unmount.dev_major = node->dev.major;
 	p->unmount.dev_minor = node->dev.minor;
 	p->unmount.remove = true;
-	return volume_op_helper(op, MNT_UNMOUNT, &p->unmount, sizeof(p->unmount), &p->n.result,
-		sizeof(p->n.result), CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(
+		op, MNT_UNMOUNT, &p->unmount, sizeof(p->unmount), CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int remember_run(struct op *op)
@@ -338,11 +282,11 @@ static int remember_run(struct op *op)
 
 static const struct op_step steps[] = {
 	{"staging", .done = staging_done, .run = staging_run, .end = staging_end},
-	{"attach", .done = attach_done, .run = attach_run, .end = attach_end},
+	{"attach", .done = attach_done, .run = attach_run, .end = volume_op_device_end},
 	{"target", .run = target_run, .end = target_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"mode", .done = mode_done, .run = mode_run, .end = mode_end},
-	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
+	{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},
 	{"bind", .done = bind_done, .run = bind_run, .end = bind_end, .undo = bind_undo},
 	{"remember", .run = remember_run},
 	{NULL},
@@ -364,12 +308,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return r;
 }
 
-const struct csi_rpc csi_node_publish = {
-	.id = "volume_id",
-	.paths = {"target_path"},
-	.required = {"volume_capability"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct publish),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_publish = {sizeof(struct publish), prepare, steps, NULL};

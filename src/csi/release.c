@@ -5,7 +5,7 @@
  * kubelet repeats these for ever on any error and calls them for volumes that are long gone, so
  * they work from the path: nothing there is success, and a mount of one of our devices is unmounted
  * whether the volume is known or not. But what is a known volume's is let go for its own id alone
- * (node_owner.h says whose a device is), and a mount of anything else is never touched. A device
+ * (node/owner.h says whose a device is), and a mount of anything else is never touched. A device
  * that no mount and no memory tells of (a raw block volume's, when its pool is away) is looked for
  * by its image, or by its tag, which the volume's id has.
  *
@@ -18,18 +18,14 @@
  * released.
  */
 #include "backends/loop/lodev.h"
-#include "base/fd.h"
 #include "blockio/blkdev.h"
-#include "blockio/boot_mark.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
 #include "node/checkup.h"
-#include "node/owner.h"
-#include "node/stats.h"
+#include "node/health.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -306,8 +302,7 @@ static int sync_run(struct op *op)
 {
 	struct release *r = release_of(op);
 	node_on(&r->on, r->path, &r->mine);
-	return volume_op_helper(op, MNT_SYNC, &r->on, sizeof(r->on), &r->n.result,
-		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(op, MNT_SYNC, &r->on, sizeof(r->on), CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int sync_end(struct op *op, int res)
@@ -332,8 +327,8 @@ static int unmount_run(struct op *op)
 	/* What lies in a volume is a tenant's. */
 	r->unmount.remove = !r->unstage && volume_op_nested_in(&r->n) == NULL;
 	r->unmount.trusted = r->n.volume != NULL;
-	return volume_op_helper(op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), &r->n.result,
-		sizeof(r->n.result), CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(
+		op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), CSI_MOUNT_TIMEOUT_MS);
 }
 
 /* It may be busy because we look at it: the watch and statistics do so beside everything else.
@@ -370,19 +365,8 @@ static int unmount_end(struct op *op, int res)
 	return res == 0 ? 0 : volume_op_fail(op, res, "unmounting", r->path);
 }
 
-/* What marked the path as the only writer's goes with it. */
-struct writer_job {
-	int dirfd;
-	const char *image;
-};
-
-static int writer_job(void *arg)
-{
-	struct writer_job *job = arg;
-	_cleanup_fd_ int fd = openat(job->dirfd, job->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? -errno : boot_mark_remove(fd, BOOT_MARK_WRITER);
-}
-
+/* What marked the path as the only writer's goes with it. A mark that stays is only believed where
+ * the volume is mounted. */
 static bool writer_done(struct op *op)
 {
 	struct release *r = release_of(op);
@@ -392,20 +376,7 @@ static bool writer_done(struct op *op)
 
 static int writer_run(struct op *op)
 {
-	struct release *r = release_of(op);
-	struct writer_job *job = arena_new_of(r->n.task.arena, struct writer_job);
-	if (job == NULL)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	*job = (struct writer_job){pool_dirfd(r->n.volume->pool, RECORD_VOLUME), r->n.volume->key};
-	return op_work(op, writer_job, job);
-}
-
-/* One that stays is only believed where the volume is mounted. */
-static int writer_end(struct op *op, int res)
-{
-	(void)op;
-	(void)res;
-	return 0;
+	return volume_op_mark_writer(op, NULL);
 }
 
 /* Detach what unstage released: the volume's device, or that of a volume nobody knows any more. */
@@ -478,7 +449,7 @@ static const struct op_step steps[] = {
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
-	{"writer", .done = writer_done, .run = writer_run, .end = writer_end},
+	{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"forget", .done = forget_done, .run = forget_run},
 	{NULL},
@@ -489,7 +460,7 @@ static int prepare(struct csi_task *task, struct err *err)
 	(void)err;
 	struct release *r = container_of(task, struct release, n.task);
 	struct err ignored = {0};
-	r->unstage = task->rpc == &csi_node_unstage;
+	r->unstage = task->request->descriptor == &csi__v1__node_unstage_volume_request__descriptor;
 	r->field = task->rpc->paths[0];
 	r->path = csi_field(task->request, r->field);
 	/* Unknown, or its pool is away: the path says enough. */
@@ -500,20 +471,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
-const struct csi_rpc csi_node_unpublish = {
-	.id = "volume_id",
-	.paths = {"target_path"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct release),
-	.prepare = prepare,
-	.steps = steps,
-};
-
-const struct csi_rpc csi_node_unstage = {
-	.id = "volume_id",
-	.paths = {"staging_target_path"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct release),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_release = {sizeof(struct release), prepare, steps, NULL};

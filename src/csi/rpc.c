@@ -52,7 +52,7 @@ static void operate(
 		csi_task_lock_name(task, rpc->kind, task->subject);
 	else if (rpc->id != NULL && !rpc->poll)
 		csi_task_lock_id(task, NODE_EXCLUSIVE, rpc->kind, task->id);
-	int r = rpc->prepare(task, &err);
+	int r = rpc->operation->prepare(task, &err);
 	if (r < 0)
 		csi_refuse(call, &err);
 	else if (r == CSI_ANSWERED)

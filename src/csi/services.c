@@ -10,50 +10,67 @@
 #include "csi/request.h"
 #include "inspect.pb-c.h"
 
-#define ROW(rpc) csi_rpc_run, .row = &(rpc)
+#define ANSWER(fn, ...)                                                                            \
+	csi_rpc_run, .row = &(const struct csi_rpc)                                                \
+	{                                                                                          \
+		.answer = fn, __VA_ARGS__                                                          \
+	}
+#define OPERATION(its, ...)                                                                        \
+	csi_rpc_run, .row = &(const struct csi_rpc)                                                \
+	{                                                                                          \
+		.operation = &(its), __VA_ARGS__                                                   \
+	}
+/* What most of them work on. */
+#define A_VOLUME .kind = RECORD_VOLUME, .id = "volume_id"
 
 static const struct grpc_method identity[] = {
-	{"GetPluginInfo", ROW(csi_plugin_info)},
-	{"GetPluginCapabilities", ROW(csi_plugin_capabilities)},
-	{"Probe", ROW(csi_probe)},
+	{"GetPluginInfo", ANSWER(csi_plugin_info)},
+	{"GetPluginCapabilities", ANSWER(csi_plugin_capabilities)},
+	{"Probe", ANSWER(csi_probe)},
 	{NULL},
 };
 
 static const struct grpc_method controller[] = {
-	{"CreateVolume", ROW(csi_create_volume)},
-	{"DeleteVolume", ROW(csi_delete_volume)},
-	{"ValidateVolumeCapabilities", ROW(csi_validate_capabilities)},
-	{"ListVolumes", ROW(csi_list_volumes)},
-	{"GetCapacity", ROW(csi_get_capacity)},
-	{"ControllerGetCapabilities", ROW(csi_controller_capabilities)},
-	{"CreateSnapshot", ROW(csi_create_snapshot)},
-	{"DeleteSnapshot", ROW(csi_delete_snapshot)},
-	{"ListSnapshots", ROW(csi_list_snapshots)},
-	{"GetSnapshot", ROW(csi_get_snapshot)},
-	{"ControllerExpandVolume", ROW(csi_controller_expand)},
-	{"ControllerGetVolume", ROW(csi_get_volume)},
-	{"ControllerGetVolumeHealth", ROW(csi_get_volume_health)},
-	{"ControllerListVolumeHealth", ROW(csi_list_health)},
+	{"CreateVolume", OPERATION(csi_create_volume, .kind = RECORD_VOLUME, .name = "name")},
+	{"DeleteVolume", OPERATION(csi_delete, A_VOLUME)},
+	{"ValidateVolumeCapabilities",
+		ANSWER(csi_validate_capabilities, A_VOLUME, .required = {"volume_capabilities"})},
+	{"ListVolumes", ANSWER(csi_list_volumes)},
+	{"GetCapacity", OPERATION(csi_get_capacity, .poll = true)},
+	{"ControllerGetCapabilities", ANSWER(csi_controller_capabilities)},
+	{"CreateSnapshot", OPERATION(csi_create_snapshot, .kind = RECORD_SNAPSHOT, .name = "name",
+				   .id = "source_volume_id")},
+	{"DeleteSnapshot", OPERATION(csi_delete, .kind = RECORD_SNAPSHOT, .id = "snapshot_id")},
+	{"ListSnapshots", ANSWER(csi_list_snapshots)},
+	{"GetSnapshot", ANSWER(csi_get_snapshot, .kind = RECORD_SNAPSHOT, .id = "snapshot_id")},
+	{"ControllerExpandVolume", OPERATION(csi_controller_expand, A_VOLUME)},
+	{"ControllerGetVolume", ANSWER(csi_get_volume, A_VOLUME)},
+	{"ControllerGetVolumeHealth", ANSWER(csi_get_volume_health, A_VOLUME)},
+	{"ControllerListVolumeHealth", ANSWER(csi_list_health)},
 	{NULL},
 };
 
 static const struct grpc_method node[] = {
-	{"NodeStageVolume", ROW(csi_node_stage)},
-	{"NodeUnstageVolume", ROW(csi_node_unstage)},
-	{"NodePublishVolume", ROW(csi_node_publish)},
-	{"NodeUnpublishVolume", ROW(csi_node_unpublish)},
-	{"NodeGetVolumeStats", ROW(csi_node_stats)},
-	{"NodeExpandVolume", ROW(csi_node_expand)},
-	{"NodeGetVolumeHealth", ROW(csi_node_volume_health)},
-	{"NodeGetStorageHealth", ROW(csi_node_storage_health)},
-	{"NodeGetCapabilities", ROW(csi_node_capabilities)},
-	{"NodeGetInfo", ROW(csi_node_info)},
+	{"NodeStageVolume", OPERATION(csi_node_stage, A_VOLUME, .paths = {"staging_target_path"},
+				    .required = {"volume_capability"})},
+	{"NodeUnstageVolume",
+		OPERATION(csi_node_release, A_VOLUME, .paths = {"staging_target_path"})},
+	{"NodePublishVolume", OPERATION(csi_node_publish, A_VOLUME, .paths = {"target_path"},
+				      .required = {"volume_capability"})},
+	{"NodeUnpublishVolume", OPERATION(csi_node_release, A_VOLUME, .paths = {"target_path"})},
+	{"NodeGetVolumeStats",
+		OPERATION(csi_node_stats, A_VOLUME, .required = {"volume_path"}, .poll = true)},
+	{"NodeExpandVolume", OPERATION(csi_node_expand, A_VOLUME, .required = {"volume_path"})},
+	{"NodeGetVolumeHealth", OPERATION(csi_node_volume_health, A_VOLUME, .poll = true)},
+	{"NodeGetStorageHealth", ANSWER(csi_node_storage_health)},
+	{"NodeGetCapabilities", ANSWER(csi_node_capabilities)},
+	{"NodeGetInfo", ANSWER(csi_node_info)},
 	{NULL},
 };
 
 static const struct grpc_method inspect[] = {
 	{"List", csi_inspect_list},
-	{"Health", ROW(csi_inspect_health)},
+	{"Health", ANSWER(csi_inspect_health)},
 	{NULL},
 };
 

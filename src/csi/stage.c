@@ -254,13 +254,6 @@ static int new_uuid_run(struct op *op)
 	return op_proc(op, &s->proc);
 }
 
-static int new_uuid_end(struct op *op, int res)
-{
-	(void)op;
-	(void)res;
-	return 0;
-}
-
 /* ---- the mount ---- */
 
 static bool mount_done(struct op *op)
@@ -272,8 +265,7 @@ static bool mount_done(struct op *op)
 static int mount_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	struct mnt_mount_req *req = &s->req.mount;
-	memset(req, 0, sizeof(*req));
+	struct mnt_mount_req *req = &s->mount;
 	snprintf(req->device, sizeof(req->device), "%s", s->n.dev.dev.path);
 	snprintf(req->target, sizeof(req->target), "%s", s->staging_path);
 	snprintf(req->options, sizeof(req->options), "%s", s->n.access.options);
@@ -285,8 +277,7 @@ static int mount_run(struct op *op)
 	req->set_uuid = req->type == FSIMG_EXT4 && !req->read_only &&
 			memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) != 0;
 	memcpy(req->uuid, s->uuid, sizeof(req->uuid));
-	return volume_op_helper(op, MNT_MOUNT, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
-		CSI_MOUNT_TIMEOUT_MS);
+	return volume_op_helper(op, MNT_MOUNT, req, sizeof(*req), CSI_MOUNT_TIMEOUT_MS);
 }
 
 static int holder_job(void *arg)
@@ -356,30 +347,10 @@ static bool grow_done(struct op *op)
 	return s->offline_growth || s->probe.fs_bytes + POOL_SIZE_ALIGN > rec->size_bytes;
 }
 
-static int prepare_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	node_clean_log_prepare_init(&s->clean, s->n.task.csi->node, s->n.volume);
-	return op_child(op, &s->clean.op);
-}
-
-static int clean_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	node_clean_log_init(&s->clean, s->n.result.grown);
-	return op_child(op, &s->clean.op);
-}
-
 static int grow_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	struct mnt_grow_req *req = &s->req.grow;
-	memset(req, 0, sizeof(*req));
-	node_on(&req->on, s->staging_path, &s->n.dev.dev);
-	req->type = s->n.fs;
-	req->size_bytes = s->n.dev.dev.size_bytes;
-	return volume_op_helper(op, MNT_GROW, req, sizeof(*req), &s->n.result, sizeof(s->n.result),
-		CSI_GROW_TIMEOUT_MS);
+	return volume_op_grow(op, s->staging_path, s->n.fs);
 }
 
 static int grow_end(struct op *op, int res)
@@ -426,12 +397,12 @@ static const struct op_step steps[] = {
 	{"check file system", .done = fsck_done, .run = fsck_run, .end = fsck_end},
 	{"grow offline", .done = grow_offline_done, .run = grow_offline_run,
 		.end = grow_offline_end},
-	{"set btrfs uuid", .done = new_uuid_done, .run = new_uuid_run, .end = new_uuid_end},
+	{"set btrfs uuid", .done = new_uuid_done, .run = new_uuid_run, .end = volume_op_ignore},
 	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .flags = OP_COMMIT},
 	{"remember", .done = remember_done, .run = remember_run},
-	{"prepare growth", .done = grow_done, .run = prepare_run},
+	{"prepare growth", .done = grow_done, .run = volume_op_prepare_growth},
 	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
-	{"clean log", .done = grow_done, .run = clean_run},
+	{"clean log", .done = grow_done, .run = volume_op_clean_log},
 	{"remember growth", .run = fitted_run},
 	{NULL},
 };
@@ -456,12 +427,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
-const struct csi_rpc csi_node_stage = {
-	.id = "volume_id",
-	.paths = {"staging_target_path"},
-	.required = {"volume_capability"},
-	.kind = RECORD_VOLUME,
-	.size = sizeof(struct stage),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_stage = {sizeof(struct stage), prepare, steps, NULL};

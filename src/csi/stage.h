@@ -6,7 +6,6 @@
 
 #include "blockio/blkdev.h"
 #include "csi/volume_op.h"
-#include "node/clean_log.h"
 
 struct stage {
 	struct volume_op n;
@@ -33,11 +32,7 @@ struct stage {
 	char uuid_text[FSIMG_UUID_TEXT_BYTES];
 	struct proc proc;
 	struct node_others others;
-	struct node_clean_log clean;
-	union {
-		struct mnt_mount_req mount;
-		struct mnt_grow_req grow;
-	} req;
+	struct mnt_mount_req mount;
 };
 
 #define stage_of(op_ptr) container_of(volume_op_of(op_ptr), struct stage, n)

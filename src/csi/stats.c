@@ -7,11 +7,11 @@
  * of looks, so it is served beside any other operation; a statfs that hangs ends as
  * DEADLINE_EXCEEDED and makes the volume abnormal.
  */
-#include "node/stats.h"
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
+#include "node/checkup.h"
 #include "node/health.h"
 
 #include <errno.h>
@@ -72,6 +72,7 @@ static bool image_done(struct op *op)
 	return !stats_of(op)->ask.is_block;
 }
 
+/* An image or a pool that is gone is a condition, which the answer has. */
 static int image_run(struct op *op)
 {
 	struct stats *s = stats_of(op);
@@ -86,14 +87,6 @@ static int image_run(struct op *op)
 	io_uring_prep_statx(op_sqe(op), dirfd, s->image_name, AT_SYMLINK_NOFOLLOW,
 		STATX_SIZE | STATX_BLOCKS, &s->image);
 	return op_submit(op);
-}
-
-/* An image or a pool that is gone is a condition, which the answer has. */
-static int image_end(struct op *op, int res)
-{
-	(void)op;
-	(void)res;
-	return 0;
 }
 
 static Csi__V1__VolumeUsage *usage_new(struct arena *arena, Csi__V1__VolumeUsage__Unit unit,
@@ -153,7 +146,7 @@ static int answer_run(struct op *op)
 
 static const struct op_step steps[] = {
 	{"stats", .run = stats_run, .end = stats_end},
-	{"image", .done = image_done, .run = image_run, .end = image_end},
+	{"image", .done = image_done, .run = image_run, .end = volume_op_ignore},
 	{"answer", .run = answer_run},
 	{NULL},
 };
@@ -179,12 +172,4 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
-const struct csi_rpc csi_node_stats = {
-	.id = "volume_id",
-	.required = {"volume_path"},
-	.kind = RECORD_VOLUME,
-	.poll = true,
-	.size = sizeof(struct stats),
-	.prepare = prepare,
-	.steps = steps,
-};
+const struct csi_operation csi_node_stats = {sizeof(struct stats), prepare, steps, NULL};

@@ -45,7 +45,7 @@ struct csi_task *csi_task_new(
 	struct grpc_call *call, const ProtobufCMessage *request, const struct csi_rpc *rpc)
 {
 	struct arena *arena = grpc_call_arena(call);
-	struct csi_task *task = arena_alloc(arena, rpc->size);
+	struct csi_task *task = arena_alloc(arena, rpc->operation->size);
 	struct waiter *first = arena_new_of(arena, struct waiter);
 	ProtobufCMessage *response = csi_message_new(arena, grpc_call_output(call));
 	if (task == NULL || first == NULL || response == NULL) {
@@ -224,8 +224,8 @@ static void task_end(struct op *op)
 		struct grpc_call *call = container_of(node, struct waiter, link)->call;
 		answer(task, call);
 	}
-	if (task->rpc->cleanup != NULL)
-		task->rpc->cleanup(task);
+	if (task->rpc->operation->cleanup != NULL)
+		task->rpc->operation->cleanup(task);
 	arena_unref(task->arena);
 	tell_idle(csi);
 }
@@ -266,7 +266,7 @@ static void on_long_timer(struct ring_timer *timer)
 
 /* ---- the start ---- */
 
-/* The only one of a task that does not start. */
+/* A task that does not start has one call. */
 static struct waiter *only_waiter(struct csi_task *task)
 {
 	return container_of(list_pop(&task->waiters), struct waiter, link);
@@ -293,50 +293,47 @@ static void join(struct csi_task *running, struct csi_task *task)
 	running->waiter_count++;
 }
 
-/* What it asks for is being worked on: it joins its like, and is refused otherwise. */
-static void pending(struct csi_task *task, const struct node_lock *lock)
+/* Why it cannot start; 0: it can. lock: the one in its way; NULL: none is. */
+static int check_start(const struct csi_task *task, const struct node_lock *lock, struct err *err)
 {
-	struct csi_task *running = lock->owner;
-	struct err err = {0};
-	if (running == NULL) {
-		err_set(&err, ERR_PENDING, "an operation is pending for %s: %s; try again later",
-			lock->name, lock->what);
-		refuse(task, &err);
-		return;
+	const struct csi *csi = task->csi;
+	const struct csi_task *running = lock != NULL ? lock->owner : NULL;
+	if (running != NULL) {
+		uint64_t ns = ring_now_ns(csi->reactor->ring) - running->start_ns;
+		return err_set(err, ERR_PENDING,
+			"an operation is pending for %s: %s has been running for %.1f s; try again later",
+			lock->name, running->method, (double)ns / 1e9);
 	}
-	if (memcmp(running->fingerprint, task->fingerprint, sizeof(task->fingerprint)) == 0) {
-		join(running, task);
-		return;
-	}
-	uint64_t ns = ring_now_ns(task->csi->reactor->ring) - running->start_ns;
-	err_set(&err, ERR_PENDING,
-		"an operation is pending for %s: %s has been running for %.1f s; try again later",
-		lock->name, running->method, (double)ns / 1e9);
-	refuse(task, &err);
+	if (lock != NULL)
+		return err_set(err, ERR_PENDING,
+			"an operation is pending for %s: %s; try again later", lock->name,
+			lock->what);
+	if (csi->node->draining)
+		return err_set(err, ERR_UNAVAILABLE, "the driver is shutting down");
+	if (csi->task_count >= CSI_TASKS_MAX)
+		return err_set(
+			err, ERR_NO_ROOM, "%u operations are running, the limit", csi->task_count);
+	return 0;
 }
 
 void csi_task_start(struct csi_task *task)
 {
 	struct csi *csi = task->csi;
 	struct err err = {0};
-	/* Nobody can be in the way of one without locks, nor join it. */
+	/* Nobody can be in the way of a task without locks, nor join it. */
 	if (task->lock_count != 0 && !take_fingerprint(task)) {
 		err_set(&err, ERR_NO_ROOM, "%s: the request does not fit its arena", task->method);
 		refuse(task, &err);
 		return;
 	}
 	const struct node_lock *lock = find_conflict(task);
-	if (lock != NULL) {
-		pending(task, lock);
+	struct csi_task *running = lock != NULL ? lock->owner : NULL;
+	if (running != NULL &&
+		memcmp(running->fingerprint, task->fingerprint, sizeof(task->fingerprint)) == 0) {
+		join(running, task);
 		return;
 	}
-	if (csi->node->draining) {
-		err_set(&err, ERR_UNAVAILABLE, "the driver is shutting down");
-		refuse(task, &err);
-		return;
-	}
-	if (csi->task_count >= CSI_TASKS_MAX) {
-		err_set(&err, ERR_NO_ROOM, "%u operations are running, the limit", csi->task_count);
+	if (check_start(task, lock, &err) < 0) {
 		refuse(task, &err);
 		return;
 	}
@@ -349,7 +346,7 @@ void csi_task_start(struct csi_task *task)
 	csi->long_timer.fn = on_long_timer;
 	if (!ring_timer_armed(&csi->long_timer))
 		ring_timer_arm(csi->reactor->ring, &csi->long_timer, CSI_LONG_MS);
-	op_init(&task->op, csi->reactor, task->method, task->rpc->steps, task_end);
+	op_init(&task->op, csi->reactor, task->method, task->rpc->operation->steps, task_end);
 	task->op.lane = task->lane;
 	op_start(&task->op);
 }

@@ -2,10 +2,10 @@
 /*
  * A task is an operation that outlives its RPC. It holds locks on what it works on; calls that ask
  * for the same thing with equal arguments join it and get its answer, others get ABORTED. A call
- * ends when its client leaves; the task goes on to its end, whoever still waits for it.
+ * ends when its client leaves; the task goes on to its end, also when nobody waits for it.
  *
  * In a step: struct create *c = csi_task_of(op, struct create). The operation leaves its answer in
- * task.response. Everything it allocated is in task.arena or freed by its row's cleanup().
+ * task.response. Everything it allocated is in task.arena or freed by its cleanup().
  */
 #ifndef RINGVOL_CSI_TASK_H
 #define RINGVOL_CSI_TASK_H
@@ -40,7 +40,8 @@ struct csi_task {
 	/* What the log line names: the object's name, as far as it is known, or what the request
 	 * says; in arena. */
 	const char *subject;
-	/* What that was made for, as the record has it; in arena. NULL or "": nobody said. */
+	/* The claim that the subject was made for, as its record says; in arena. NULL or "": the
+	 * record does not say. */
 	const char *claim;
 	/* The threads of its calls, and of child operations without a lane of their own. NULL: the
 	 * shared lane. */

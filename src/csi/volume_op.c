@@ -6,10 +6,13 @@
 #include "csi/volume_op.h"
 
 #include "base/fd.h"
+#include "blockio/boot_mark.h"
 #include "csi/request.h"
+#include "mount/mnt_scan.h"
 #include "node/health.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -56,13 +59,6 @@ int volume_op_find(struct volume_op *n, const Csi__V1__VolumeCapability *cap, st
 	return pool_check_ready(n->volume->pool, err);
 }
 
-int volume_op_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
-	size_t resp_cap, uint64_t timeout_ms)
-{
-	return volume_op_helper_by(
-		op, volume_op_of(op)->task.id, call, req, req_len, resp, resp_cap, timeout_ms);
-}
-
 int volume_op_helper_by(struct op *op, const char *key, enum mnt_call call, const void *req,
 	size_t req_len, void *resp, size_t resp_cap, uint64_t timeout_ms)
 {
@@ -74,6 +70,14 @@ int volume_op_helper_by(struct op *op, const char *key, enum mnt_call call, cons
 	if (r < 0)
 		return op_fail_sys(op, r, "volume %s: helper process", n->task.id);
 	return r;
+}
+
+int volume_op_helper(
+	struct op *op, enum mnt_call call, const void *req, size_t req_len, uint64_t timeout_ms)
+{
+	struct volume_op *n = volume_op_of(op);
+	return volume_op_helper_by(
+		op, n->task.id, call, req, req_len, &n->result, sizeof(n->result), timeout_ms);
 }
 
 int volume_op_fail(struct op *op, int res, const char *what, const char *path)
@@ -102,7 +106,7 @@ int volume_op_inspect(struct op *op, const char *path)
 {
 	struct volume_op *n = volume_op_of(op);
 	snprintf(n->path.path, sizeof(n->path.path), "%s", path);
-	return volume_op_helper(op, MNT_INSPECT, &n->path, sizeof(n->path), &n->info,
+	return volume_op_helper_by(op, n->task.id, MNT_INSPECT, &n->path, sizeof(n->path), &n->info,
 		sizeof(n->info), NODE_STAT_TIMEOUT_MS);
 }
 
@@ -123,8 +127,7 @@ const struct pool_object *volume_op_nested_in(const struct volume_op *n)
 	if (n->info.on_major == 0)
 		return NULL;
 	list_for_each (link, &n->task.csi->node->attached) {
-		const struct node_health *health = container_of(link, struct node_health, link);
-		const struct node_volume *node = container_of(health, struct node_volume, health);
+		const struct node_volume *node = container_of(link, struct node_volume, attached);
 		if (node->dev.major == n->info.on_major && node->dev.minor == n->info.on_minor)
 			return node->volume;
 	}
@@ -146,4 +149,69 @@ void volume_op_prepare_backend(struct volume_op *n)
 {
 	node_volume_request(n->volume, &n->dev);
 	n->dev.raw &= !n->changes_mode;
+}
+
+/* ---- steps, or parts of them ---- */
+
+int volume_op_ignore(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
+}
+
+int volume_op_device_end(struct op *op, int res)
+{
+	struct volume_op *n = volume_op_of(op);
+	int r = backend_end(op, &n->dev, res);
+	struct node_volume *node = node_volume_find(n->volume);
+	if (r == 0 && node != NULL)
+		node_volume_set_dev(n->task.csi->node, node, &n->dev.dev);
+	return r;
+}
+
+int volume_op_prepare_growth(struct op *op)
+{
+	struct volume_op *n = volume_op_of(op);
+	node_clean_log_prepare_init(&n->clean, n->task.csi->node, n->volume);
+	return op_child(op, &n->clean.op);
+}
+
+int volume_op_grow(struct op *op, const char *path, enum fsimg_type fs)
+{
+	struct volume_op *n = volume_op_of(op);
+	node_on(&n->grow.on, path, &n->dev.dev);
+	n->grow.type = fs;
+	n->grow.size_bytes = n->dev.dev.size_bytes;
+	return volume_op_helper(op, MNT_GROW, &n->grow, sizeof(n->grow), CSI_GROW_TIMEOUT_MS);
+}
+
+int volume_op_clean_log(struct op *op)
+{
+	struct volume_op *n = volume_op_of(op);
+	node_clean_log_init(&n->clean, n->result.grown);
+	return op_child(op, &n->clean.op);
+}
+
+/* The next run knows the path from the kernel's list of mounts. */
+static int mark_job(void *arg)
+{
+	const struct volume_op *n = arg;
+	_cleanup_free_ char *path = n->writer_path == NULL ? NULL : mnt_scan_name(n->writer_path);
+	if (path == NULL && n->writer_path != NULL)
+		return -ENOMEM;
+	_cleanup_fd_ int fd = openat(n->dirfd, n->volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	return path == NULL ? boot_mark_remove(fd, BOOT_MARK_WRITER)
+			    : boot_mark_set(fd, BOOT_MARK_WRITER, path);
+}
+
+int volume_op_mark_writer(struct op *op, const char *path)
+{
+	struct volume_op *n = volume_op_of(op);
+	/* The volume's lock keeps it from being deleted meanwhile. */
+	n->dirfd = pool_dirfd(n->volume->pool, RECORD_VOLUME);
+	n->writer_path = path;
+	return op_work(op, mark_job, n);
 }

@@ -6,7 +6,8 @@
 #include "csi/access.h"
 #include "csi/rpc.h"
 #include "mount/mnt.h"
-#include "node/mounts.h"
+#include "node/clean_log.h"
+#include "node/owner.h"
 #include "node/volume.h"
 
 /* The start of every node operation's struct. */
@@ -23,6 +24,11 @@ struct volume_op {
 	struct mnt_info info;     /* what was found */
 	struct mnt_result result; /* of the last helper call that changes something */
 	struct backend_req dev;
+	struct node_clean_log clean;
+	struct mnt_grow_req grow;
+	/* Of volume_op_mark_writer()'s job. */
+	int dirfd;
+	const char *writer_path;
 };
 
 #define volume_op_of(op_ptr) csi_task_of(op_ptr, struct volume_op)
@@ -34,10 +40,10 @@ int volume_op_find(struct volume_op *n, const Csi__V1__VolumeCapability *cap, st
  * ERR_NOT_FOUND (csi-sanity asks so). */
 int volume_op_check_path(const struct volume_op *n, const char *path, struct err *err);
 
-/* A helper call for this volume; the result goes to the step's end. */
-int volume_op_helper(struct op *op, enum mnt_call call, const void *req, size_t req_len, void *resp,
-	size_t resp_cap, uint64_t timeout_ms);
-/* The same by another key than the volume's id; it lives until the step's end. */
+/* A helper call for this volume, which changes something: n->result. */
+int volume_op_helper(
+	struct op *op, enum mnt_call call, const void *req, size_t req_len, uint64_t timeout_ms);
+/* One by another key than the volume's id; it lives until the step's end. */
 int volume_op_helper_by(struct op *op, const char *key, enum mnt_call call, const void *req,
 	size_t req_len, void *resp, size_t resp_cap, uint64_t timeout_ms);
 /* MNT_INSPECT of path into n->info. Its end is volume_op_inspect_end. */
@@ -53,5 +59,20 @@ int volume_op_fail(struct op *op, int res, const char *what, const char *path);
 
 /* Fills n->dev for the volume (n->volume must be set). */
 void volume_op_prepare_backend(struct volume_op *n);
+
+/* ---- steps, or parts of them ---- */
+
+/* What fails here keeps nobody from the volume. */
+int volume_op_ignore(struct op *op, int res);
+/* The end of a backend's call about n->dev, which becomes the volume's device. */
+int volume_op_device_end(struct op *op, int res);
+/* The growth of the file system at path to its device's size, what has to be done before, and a
+ * clean log after it (node/clean_log.h). */
+int volume_op_prepare_growth(struct op *op);
+int volume_op_grow(struct op *op, const char *path, enum fsimg_type fs);
+int volume_op_clean_log(struct op *op);
+/* Marks the image for the next run of the driver: the path is its only writer's. NULL: nobody is
+ * the only writer any more. */
+int volume_op_mark_writer(struct op *op, const char *path);
 
 #endif

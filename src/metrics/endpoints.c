@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The HTTP endpoints. A probe reads states that are kept anyway and asks nothing of a pool: one
- * whose calls hang was found out by the pool's own check and cannot make the answer wait. Nothing
+ * The HTTP endpoints. A probe reads states that are kept anyway and asks nothing of a pool, so a
+ * pool with calls that hang (its own check finds that out) cannot make the answer wait. Nothing
  * here can fail.
  */
 #include "metrics/endpoints.h"

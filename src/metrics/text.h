@@ -48,8 +48,8 @@ void text_label(char *ret, bool append, const char *name, const char *value);
 
 /* The bucket of a value. */
 unsigned text_scale_bucket(const struct text_scale *scale, uint64_t ns);
-/* The buckets of a histogram in those of a scale, whose bounds are ends of them; scale->count + 1.
- */
+/* Counts a histogram's buckets in those of a scale (scale->count + 1); the scale's bounds are ends
+ * of buckets. */
 void text_scale_regroup(
 	const struct text_scale *scale, const struct hist *hist, uint64_t *ret_counts);
 

@@ -320,7 +320,7 @@ struct places {
 	unsigned count;
 };
 
-/* What is in memory is enough: a disk that is sick holds nobody up. */
+/* What is in memory is enough: nobody waits for a disk that is sick. */
 static int look_at(int dirfd, const char *path, int flags, struct spot *ret)
 {
 	struct statx stx;

@@ -28,7 +28,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -340,7 +339,6 @@ struct marks {
 	struct adopt *adopt;
 	struct pool_object *volume;
 	struct node_lock lock;
-	int dirfd;
 	bool mountable; /* no raw block volume */
 	bool frozen, written, grown;
 	struct boot_mark writer;
@@ -353,9 +351,9 @@ struct marks {
 static int look_job(void *arg)
 {
 	struct marks *m = arg;
-	_cleanup_fd_ int fd = openat(m->dirfd, m->volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	_cleanup_fd_ int fd = node_open_image(m->volume);
 	if (fd < 0)
-		return -errno;
+		return fd;
 	m->frozen = m->mountable && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
 	m->grown = m->mountable && boot_mark_get(fd, BOOT_MARK_GROWN, NULL);
 	m->written = boot_mark_get(fd, BOOT_MARK_WRITER, &m->writer);
@@ -435,7 +433,6 @@ static void start_marks(struct adopt *a, struct pool_object *volume)
 	m->adopt = a;
 	m->volume = volume;
 	m->mountable = node_volume_has_fs(volume);
-	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	share(a, &m->lock, volume->key, "what an earlier run left of it is being looked at");
 	op_init(&m->op, a->node->reactor, "marks", marks_steps, marks_finished);
 	m->op.lane = pool_lane(volume->pool);

@@ -16,7 +16,6 @@
 #include "node/volume.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 
 #define clean_of(op_ptr) container_of(op_ptr, struct node_clean_log, op)
@@ -30,17 +29,10 @@ static int leftover_run(struct op *op)
 	return op_child(op, &c->quiesce.op);
 }
 
-static int open_image(const struct node_clean_log *c)
-{
-	int dirfd = pool_dirfd(c->volume->pool, RECORD_VOLUME);
-	int fd = openat(dirfd, c->volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
-}
-
 static int mark_job(void *arg)
 {
 	struct node_clean_log *c = arg;
-	_cleanup_fd_ int fd = open_image(c);
+	_cleanup_fd_ int fd = node_open_image(c->volume);
 	if (fd < 0)
 		return fd;
 	/* Memory may not know of an earlier run's yet. */
@@ -90,7 +82,7 @@ static int clean_run(struct op *op)
 
 static int unmark_job(void *arg)
 {
-	_cleanup_fd_ int fd = open_image(arg);
+	_cleanup_fd_ int fd = node_open_image(((struct node_clean_log *)arg)->volume);
 	return fd < 0 ? fd : boot_mark_remove(fd, BOOT_MARK_GROWN);
 }
 

@@ -43,9 +43,10 @@ struct list_of {
 	const struct node *node;
 	struct node_condition *at;
 	unsigned count;
+	char since[40];
 };
 
-enum { SINCE_BYTES = 40, NS_PER_S = 1000000000, NS_PER_MS = 1000000, CLOCK_SLACK_S = 2 };
+enum { NS_PER_S = 1000000000, NS_PER_MS = 1000000, CLOCK_SLACK_S = 2 };
 
 int64_t node_unix_time(const struct node *node, uint64_t ns)
 {
@@ -62,15 +63,15 @@ void node_follow_clock(struct node *node)
 
 /* ---- findings ---- */
 
-void node_note(struct node *node, struct node_volume *nv, enum node_condition_kind kind,
-	uint64_t *since_ns, bool wrong)
+void node_note(struct node *node, struct node_volume *nv, enum node_condition_kind kind, bool wrong)
 {
+	uint64_t *since_ns = &nv->health.since_ns[kind];
 	char id[RECORD_ID_MAX];
 	if (wrong == (*since_ns != 0))
 		return;
 	*since_ns = wrong ? ring_now_ns(node->reactor->ring) : 0;
-	if ((kind == NODE_IO_ERRORS || kind == NODE_HANGING) && list_empty(&nv->health.troubled))
-		list_push(&node->troubled, &nv->health.troubled);
+	if ((kind == NODE_IO_ERRORS || kind == NODE_HANGING) && list_empty(&nv->troubled))
+		list_push(&node->troubled, &nv->troubled);
 	pool_object_id(nv->volume, id);
 	const char *claim = nv->volume->rec->claim;
 	log_event(wrong ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
@@ -82,7 +83,7 @@ void node_note(struct node *node, struct node_volume *nv, enum node_condition_ki
 void node_note_hanging(struct node *node, struct node_volume *nv, bool wrong)
 {
 	if (nv != NULL)
-		node_note(node, nv, NODE_HANGING, &nv->health.hung_ns, wrong);
+		node_note(node, nv, NODE_HANGING, wrong);
 }
 
 void node_stats_key(const char *id, char ret_key[HELPER_KEY_BYTES])
@@ -106,15 +107,15 @@ uint64_t node_hung_since(const struct node *node, const struct pool_object *volu
 
 /* ---- conditions ---- */
 
-/* " since 2026-07-31T12:00:00Z", or nothing for what began before this run. */
-static const char *since_text(const struct node *node, uint64_t since_ns, char text[SINCE_BYTES])
+/* " since 2026-07-31T12:00:00Z", or nothing for what began before this run. Until the next call. */
+static const char *since(struct list_of *list, uint64_t since_ns)
 {
 	struct tm tm;
-	time_t unix_time = (time_t)node_unix_time(node, since_ns);
-	text[0] = '\0';
+	time_t unix_time = (time_t)node_unix_time(list->node, since_ns);
+	list->since[0] = '\0';
 	if (since_ns != 0 && gmtime_r(&unix_time, &tm) != NULL)
-		strftime(text, SINCE_BYTES, " since %Y-%m-%dT%H:%M:%SZ", &tm);
-	return text;
+		strftime(list->since, sizeof(list->since), " since %Y-%m-%dT%H:%M:%SZ", &tm);
+	return list->since;
 }
 
 __attribute__((format(printf, 4, 5))) static void add(struct list_of *list,
@@ -138,23 +139,21 @@ __attribute__((format(printf, 4, 5))) static void add(struct list_of *list,
 
 static void add_image(struct list_of *list, const struct pool_object *volume)
 {
-	char since[SINCE_BYTES];
-	since_text(list->node, volume->wrong_since_ns, since);
+	uint64_t since_ns = volume->wrong_since_ns;
 	if (volume->missing)
-		add(list, NODE_IMAGE_MISSING, volume->wrong_since_ns,
+		add(list, NODE_IMAGE_MISSING, since_ns,
 			"the image %s is not in pool %s any more%s, and not by the driver: put it back, or restore it from a snapshot",
-			volume->key, pool_name(volume->pool), since);
+			volume->key, pool_name(volume->pool), since(list, since_ns));
 	if (volume->truncated)
-		add(list, NODE_IMAGE_TRUNCATED, volume->wrong_since_ns,
+		add(list, NODE_IMAGE_TRUNCATED, since_ns,
 			"the image %s is shorter than its record says%s, data is missing: restore it from a snapshot",
-			volume->key, since);
+			volume->key, since(list, since_ns));
 }
 
 /* ---- the pool ---- */
 
 static void add_pool(struct list_of *list, const struct pool *pool)
 {
-	char since[SINCE_BYTES];
 	enum pool_state state = pool_state(pool);
 	uint64_t since_ns = pool_state_since_ns(pool);
 	if (state == POOL_READY)
@@ -164,24 +163,21 @@ static void add_pool(struct list_of *list, const struct pool *pool)
 		state == POOL_SICK      ? "sick"
 		: state == POOL_LOADING ? "loading"
 					: "missing",
-		since_text(list->node, since_ns, since));
+		since(list, since_ns));
 }
 
 static void add_pool_fill(struct list_of *list, const struct pool *pool)
 {
-	char since[SINCE_BYTES];
 	const struct pool_fill *fill = pool_fill(pool);
-	since_text(list->node, fill->since_ns, since);
-	if (fill->level == POOL_FULL)
-		add(list, NODE_POOL_FULL, fill->since_ns,
-			"pool %s is full%s (%" PRIu64 " MiB free of %" PRIu64
-			"): writes to new blocks fail; delete volumes or snapshots, or grow its file system",
-			pool_name(pool), since, fill->free_bytes >> 20, fill->capacity_bytes >> 20);
-	else if (fill->level == POOL_NEARLY_FULL)
-		add(list, NODE_POOL_NEARLY_FULL, fill->since_ns,
-			"pool %s is nearly full%s (%" PRIu64 " MiB free of %" PRIu64
-			"): delete volumes or snapshots, or grow its file system before writes fail",
-			pool_name(pool), since, fill->free_bytes >> 20, fill->capacity_bytes >> 20);
+	bool full = fill->level == POOL_FULL;
+	if (full || fill->level == POOL_NEARLY_FULL)
+		add(list, full ? NODE_POOL_FULL : NODE_POOL_NEARLY_FULL, fill->since_ns,
+			"pool %s is %s%s (%" PRIu64 " MiB free of %" PRIu64
+			"): %sdelete volumes or snapshots, or grow its file system%s",
+			pool_name(pool), full ? "full" : "nearly full", since(list, fill->since_ns),
+			fill->free_bytes >> 20, fill->capacity_bytes >> 20,
+			full ? "writes to new blocks fail; " : "",
+			full ? "" : " before writes fail");
 }
 
 /* ---- in use ---- */
@@ -190,56 +186,54 @@ static void add_device(
 	struct list_of *list, const struct pool_object *volume, const struct node_volume *nv)
 {
 	const struct backend *backend = backend_get(volume->rec->device);
-	char since[SINCE_BYTES];
 	uint64_t away_ns = 0;
 	if (nv->dev.attached && backend != NULL && backend->away_since_ns != NULL)
 		away_ns = backend->away_since_ns(backend);
-	if (nv->health.gone_ns != 0 && nv->health.other_file)
-		add(list, NODE_DEVICE_GONE, nv->health.gone_ns,
-			"its device %s serves another file than its image%s, which the driver did not do: stage the volume anew (restart its pods)",
-			nv->dev.path, since_text(list->node, nv->health.gone_ns, since));
-	else if (nv->health.gone_ns != 0)
-		add(list, NODE_DEVICE_GONE, nv->health.gone_ns,
-			"its device %s was taken away%s, and not by the driver: stage the volume anew (restart its pods)",
-			nv->dev.path, since_text(list->node, nv->health.gone_ns, since));
+	if (nv->health.since_ns[NODE_DEVICE_GONE] != 0)
+		add(list, NODE_DEVICE_GONE, nv->health.since_ns[NODE_DEVICE_GONE],
+			"its device %s %s%s, %s: stage the volume anew (restart its pods)",
+			nv->dev.path,
+			nv->health.other_file ? "serves another file than its image"
+					      : "was taken away",
+			since(list, nv->health.since_ns[NODE_DEVICE_GONE]),
+			nv->health.other_file ? "which the driver did not do"
+					      : "and not by the driver");
 	if (away_ns != 0)
 		add(list, NODE_DEVICE_UNSERVED, away_ns,
 			"the data process that serves its device %s has not answered%s, its I/O waits: start it again (ringvol ublkd)",
-			nv->dev.path, since_text(list->node, away_ns, since));
+			nv->dev.path, since(list, away_ns));
 }
 
 static void add_hanging(
 	struct list_of *list, const struct pool_object *volume, const struct node_volume *nv)
 {
-	char since[SINCE_BYTES];
 	uint64_t since_ns = node_hung_since(list->node, volume);
 	if (since_ns == 0 && nv != NULL)
-		since_ns = nv->health.hung_ns;
+		since_ns = nv->health.since_ns[NODE_HANGING];
 	if (since_ns != 0)
 		add(list, NODE_HANGING, since_ns,
 			"a call on its file system has been hanging%s: look for its device and the pool's disk in the kernel log",
-			since_text(list->node, since_ns, since));
+			since(list, since_ns));
 }
 
 static void add_fs(struct list_of *list, const struct node_health *health)
 {
-	char since[SINCE_BYTES];
-	if (health->shut_down_ns != 0)
-		add(list, NODE_FS_SHUT_DOWN, health->shut_down_ns,
+	if (health->since_ns[NODE_FS_SHUT_DOWN] != 0)
+		add(list, NODE_FS_SHUT_DOWN, health->since_ns[NODE_FS_SHUT_DOWN],
 			"the file system has shut down%s and answers nothing but errors: see the kernel log for the cause, then stage the volume anew (restart its pods)",
-			since_text(list->node, health->shut_down_ns, since));
-	if (health->read_only_ns != 0)
-		add(list, NODE_FS_READ_ONLY, health->read_only_ns,
+			since(list, health->since_ns[NODE_FS_SHUT_DOWN]));
+	if (health->since_ns[NODE_FS_READ_ONLY] != 0)
+		add(list, NODE_FS_READ_ONLY, health->since_ns[NODE_FS_READ_ONLY],
 			"the file system turned read-only%s: see the kernel log for the cause, then stage the volume anew (restart its pods), which checks it",
-			since_text(list->node, health->read_only_ns, since));
+			since(list, health->since_ns[NODE_FS_READ_ONLY]));
 }
 
 static void add_errors(struct list_of *list, const struct node_volume *nv)
 {
 	const struct node_health *health = &nv->health;
-	char since[SINCE_BYTES], counts[128];
+	char counts[128];
 	size_t len = 0;
-	if (health->errors_ns == 0)
+	if (health->since_ns[NODE_IO_ERRORS] == 0)
 		return;
 	counts[0] = '\0';
 	for (unsigned op = 0; op < PROBE_OPS; op++)
@@ -247,20 +241,19 @@ static void add_errors(struct list_of *list, const struct node_volume *nv)
 			len += (size_t)snprintf(counts + len, sizeof(counts) - len,
 				"%s%" PRIu64 " %s", len == 0 ? "" : ", ", health->errors[op],
 				probe_op_names[op]);
-	add(list, NODE_IO_ERRORS, health->errors_ns,
+	add(list, NODE_IO_ERRORS, health->since_ns[NODE_IO_ERRORS],
 		"I/O errors on %s%s: %s, the last was %s; look for the pool's disk in the kernel log",
-		nv->dev.path, since_text(list->node, health->errors_ns, since), counts,
+		nv->dev.path, since(list, health->since_ns[NODE_IO_ERRORS]), counts,
 		health->last_errno == 0 ? "not named" : strerrordesc_np(health->last_errno));
 }
 
 static void add_slow(struct list_of *list, const struct node_health *health)
 {
-	char since[SINCE_BYTES];
-	if (health->slow_ns != 0)
-		add(list, NODE_SLOW, health->slow_ns,
+	if (health->since_ns[NODE_SLOW] != 0)
+		add(list, NODE_SLOW, health->since_ns[NODE_SLOW],
 			"the backing disk is slow%s: in the last minute 1%% of %" PRIu64
 			" reads and writes took %" PRIu64 " ms or longer; look at the pool's disk",
-			since_text(list->node, health->slow_ns, since), health->slow_ops,
+			since(list, health->since_ns[NODE_SLOW]), health->slow_ops,
 			health->slow_p99_ns / NS_PER_MS);
 }
 

@@ -58,8 +58,8 @@ const char *node_volume_abnormal(
 	struct arena *arena, const struct node *node, const struct pool_object *volume);
 
 /* Notes in a node_health that a condition has come or gone, and logs it when that is new. */
-void node_note(struct node *node, struct node_volume *nv, enum node_condition_kind kind,
-	uint64_t *since_ns, bool wrong);
+void node_note(
+	struct node *node, struct node_volume *nv, enum node_condition_kind kind, bool wrong);
 /* Likewise of a call on the volume: it has overstayed, or come back in time. node may be NULL. */
 void node_note_hanging(struct node *node, struct node_volume *nv, bool wrong);
 

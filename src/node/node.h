@@ -43,11 +43,11 @@ struct node {
 	uint64_t scans; /* begun, of any backend: a scan's number */
 	void (*on_adopted)(void *arg);
 	void *on_adopted_arg;
-	/* The volumes in use: node_health.link, checked up longest ago first, and those of them
-	 * with I/O errors or that hang: node_health.troubled. */
+	/* The volumes in use, checked up longest ago first; those of them that hang or have I/O
+	 * errors. */
 	struct list attached, troubled;
 	struct node_watch *watch;                     /* NULL: nobody watches */
-	struct stats_batch *stats_open, *stats_spare; /* stats.h; NULL: none */
+	struct stats_batch *stats_open, *stats_spare; /* checkup.h; NULL: none */
 	struct list refreshes;                        /* waiting, refresh.h */
 	struct list measures;                         /* under way for them */
 	int64_t clock_zero_unix;                      /* health.h: when the ring's clock was 0 */

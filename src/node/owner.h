@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding a device, and whose it is. A device is a volume's if it is bound to the volume's image
- * (backend_dev_serves), whatever its tag says: a tenant with a raw block volume can rewrite that,
- * free the device, and swap its file. The tag is a hint for devices that no known volume owns.
+ * Finding a device, whose it is, and where it is mounted. A device is a volume's if it is bound to
+ * the volume's image (backend_dev_serves), whatever its tag says: a tenant with a raw block volume
+ * can rewrite that, free the device, and swap its file. The tag is a hint for devices that no known
+ * volume owns.
  */
 #ifndef RINGVOL_NODE_OWNER_H
 #define RINGVOL_NODE_OWNER_H
 
 #include "backends/backend.h"
+#include "mount/mnt.h"
 #include "pool/pool.h"
 #include "reactor/op.h"
 
@@ -45,5 +47,27 @@ void node_owner_of_volume(struct node_owner *owner, struct reactor *reactor,
 struct pool_object *node_dev_volume(const struct node *node, const struct backend_dev *dev);
 /* Whether it has a tag of ours, and of no other volume than that of the id, if that says one. */
 bool node_dev_may_be(const struct backend_dev *dev, const char *id);
+
+/* ---- where it is mounted ---- */
+
+/* Fills a request about the mount of a device, or its node. */
+void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *dev);
+/* True when info is a mount (or bound node) of the device. */
+bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev);
+
+/*
+ * A child operation that counts the mounts of a device, from the kernel's own list, leaving out up
+ * to two paths. For the rare moments when memory says there are some: it costs a read of mountinfo.
+ */
+struct node_others {
+	struct op op;
+	uint32_t major, minor;
+	const char *except[2];     /* may be NULL */
+	const char *only;          /* not NULL: count this path alone */
+	unsigned count;            /* out */
+	char path[MNT_PATH_BYTES]; /* out: one of them */
+};
+void node_others_init(struct node_others *others, struct reactor *reactor,
+	const struct backend_dev *dev, const char *except, const char *except_too);
 
 #endif

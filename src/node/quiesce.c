@@ -32,7 +32,6 @@
 #include "node/volume.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -171,16 +170,10 @@ static int find_end(struct op *op, int res)
 
 /* ---- the mark ---- */
 
-static int open_image(const struct node_quiesce *q)
-{
-	int fd = openat(q->dirfd, q->volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
-}
-
 static int look_job(void *arg)
 {
 	struct node_quiesce *q = arg;
-	_cleanup_fd_ int fd = open_image(q);
+	_cleanup_fd_ int fd = node_open_image(q->volume);
 	if (fd < 0)
 		return fd;
 	q->marked = boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
@@ -189,14 +182,14 @@ static int look_job(void *arg)
 
 static int mark_job(void *arg)
 {
-	_cleanup_fd_ int fd = open_image(arg);
+	_cleanup_fd_ int fd = node_open_image(((struct node_quiesce *)arg)->volume);
 	return fd < 0 ? fd : boot_mark_set(fd, BOOT_MARK_FROZEN, "");
 }
 
 static int unmark_job(void *arg)
 {
 	const struct node_quiesce *q = arg;
-	_cleanup_fd_ int fd = open_image(q);
+	_cleanup_fd_ int fd = node_open_image(q->volume);
 	if (fd < 0)
 		return fd;
 	int r = boot_mark_remove(fd, BOOT_MARK_FROZEN);
@@ -328,7 +321,7 @@ static int decide_run(struct op *op)
 static int lock_job(void *arg)
 {
 	const struct node_quiesce *q = arg;
-	_cleanup_fd_ int fd = open_image(q);
+	_cleanup_fd_ int fd = node_open_image(q->volume);
 	if (fd < 0)
 		return fd;
 	return flock(fd, LOCK_SH | LOCK_NB) < 0 ? -errno : 0;
@@ -386,7 +379,7 @@ static int measure_job(void *arg)
 {
 	struct node_quiesce *q = arg;
 	struct stat st;
-	_cleanup_fd_ int fd = open_image(q);
+	_cleanup_fd_ int fd = node_open_image(q->volume);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return fd < 0 ? fd : -errno;
 	q->allocated_bytes = (uint64_t)st.st_blocks * 512;
@@ -405,7 +398,7 @@ static int measure_run(struct op *op)
 {
 	struct node_quiesce *q = quiesce_of(op);
 	struct stat st;
-	if (fd_stat_cached(q->dirfd, q->volume->key, &st) < 0)
+	if (fd_stat_cached(pool_dirfd(q->volume->pool, RECORD_VOLUME), q->volume->key, &st) < 0)
 		return op_work(op, measure_job, q);
 	q->allocated_bytes = (uint64_t)st.st_blocks * 512;
 	return measured(op);
@@ -552,7 +545,6 @@ void node_quiesce_init(struct node_quiesce *q, struct node *node, struct pool_ob
 	q->node = node;
 	q->volume = volume;
 	q->why = why;
-	q->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	pool_object_id(volume, q->id);
 	snprintf(q->thaw_key, sizeof(q->thaw_key), "%s thaw", q->id);
 	bool leftover = why == NODE_QUIESCE_LEFTOVER || why == NODE_QUIESCE_ADOPTED;

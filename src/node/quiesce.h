@@ -7,7 +7,7 @@
 #ifndef RINGVOL_NODE_QUIESCE_H
 #define RINGVOL_NODE_QUIESCE_H
 
-#include "node/mounts.h"
+#include "node/owner.h"
 #include "pool/pool.h"
 
 struct node;
@@ -50,7 +50,6 @@ struct node_quiesce {
 	struct node *node;
 	struct pool_object *volume;
 	enum node_quiesce_why why;
-	int dirfd;
 	char id[RECORD_ID_MAX], thaw_key[RECORD_ID_MAX + sizeof(" thaw")];
 	struct backend_dev dev;
 	enum node_quiesce_plan plan;

@@ -6,6 +6,7 @@
 #include "node/node.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +18,9 @@ struct node_volume *node_volume_get(struct pool_object *volume)
 		if (nv == NULL)
 			return NULL;
 		list_init(&nv->mounts);
-		list_init(&nv->health.link);
-		list_init(&nv->health.wanted);
-		list_init(&nv->health.troubled);
+		list_init(&nv->attached);
+		list_init(&nv->wanted);
+		list_init(&nv->troubled);
 		nv->volume = volume;
 		volume->node = nv;
 	}
@@ -58,14 +59,10 @@ bool node_knows_volume(const struct node *node, const struct pool_object *volume
 /* Another device has had no errors yet. */
 static void health_forget(struct node_volume *nv)
 {
-	struct node_health *health = &nv->health;
-	list_remove(&health->link);
-	list_remove(&health->wanted);
-	list_remove(&health->troubled);
-	*health = (struct node_health){0};
-	list_init(&health->link);
-	list_init(&health->wanted);
-	list_init(&health->troubled);
+	list_remove(&nv->attached);
+	list_remove(&nv->wanted);
+	list_remove(&nv->troubled);
+	nv->health = (struct node_health){0};
 }
 
 void node_volume_free(struct node_volume *nv)
@@ -94,10 +91,10 @@ void node_volume_set_dev(struct node *node, struct node_volume *nv, const struct
 	/* It may be the same number and yet bound anew. */
 	nv->health.seq = 0;
 	nv->health.other_file = false;
-	if (nv->health.gone_ns != 0)
-		node_note(node, nv, NODE_DEVICE_GONE, &nv->health.gone_ns, false);
-	if (list_empty(&nv->health.link))
-		list_push(&node->attached, &nv->health.link);
+	if (nv->health.since_ns[NODE_DEVICE_GONE] != 0)
+		node_note(node, nv, NODE_DEVICE_GONE, false);
+	if (list_empty(&nv->attached))
+		list_push(&node->attached, &nv->attached);
 	/* Without memory for it there are no counters, which is no reason to fail. */
 	if (node->probes != NULL)
 		(void)probes_track(node->probes, major, minor, nv);
@@ -195,6 +192,13 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 	node_volume_tag(volume, ret->tag);
 	if (node != NULL)
 		ret->dev = node->dev;
+}
+
+int node_open_image(const struct pool_object *volume)
+{
+	int fd = openat(pool_dirfd(volume->pool, RECORD_VOLUME), volume->key,
+		O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
 }
 
 int node_check_whole(const struct pool_object *object, struct err *err)

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is attached and mounted on this node, per volume (pool_object.node). Rebuilt at start from
- * the devices and mounts found, so it survives any restart; a hint only: node operations look at
- * the kernel before they act.
+ * A volume in use (pool_object.node): what is attached and mounted on this node. It is rebuilt at
+ * the start from the devices and mounts found, so it survives any restart. It is a hint only: node
+ * operations look at the kernel before they act.
  */
 #ifndef RINGVOL_NODE_VOLUME_H
 #define RINGVOL_NODE_VOLUME_H
 
 #include "backends/backend.h"
 #include "base/list.h"
+#include "node/health.h"
 #include "node/watch.h"
 #include "pool/pool.h"
 #include "probes/probes.h"
@@ -27,29 +28,26 @@ struct node_mount {
 	char path[];
 };
 
-/* What the watch has found wrong with a volume in use (watch.h). Times are ring_now_ns(), 0: all is
- * well. */
+/* What is wrong with a volume in use, and what the watch (watch.h) has to know for that. Times are
+ * ring_now_ns(). */
 struct node_health {
-	struct list link;     /* node->attached: who was looked at longest ago first */
-	struct list wanted;   /* watch's: to be looked at now */
-	struct list troubled; /* node->troubled */
-	uint64_t seq;         /* blkdev.seq of what was attached; 0: not looked at yet */
-	uint64_t looked_ns;   /* at its file system, by whomever; of one without, read from */
-	uint64_t checked_ns;  /* by the watch; 0: as soon as may be */
-	uint64_t judged_ns;   /* its latencies, by the watch */
-	bool device_due;      /* something was bound or unbound under its number */
-	bool try_read;        /* errors are over if the driver can read from it */
-	/* What is wrong with it. */
-	uint64_t gone_ns;      /* its device is not bound any more, or is another's */
-	bool other_file;       /* likewise: bound, and not to its image */
-	uint64_t shut_down_ns; /* its file system answers EIO to everything */
-	uint64_t read_only_ns; /* its file system turned read-only by itself */
-	/* Calls on it have overstayed, whoever's; none has come back in time since. A helper that
-	 * could be killed hangs no longer, but the volume is no better for it. */
-	uint64_t hung_ns;
-	uint64_t slow_ns;
+	uint64_t seq;        /* blkdev.seq of what was attached; 0: not known yet */
+	uint64_t looked_ns;  /* at its file system, by whomever; of one without, read from */
+	uint64_t checked_ns; /* by the watch; 0: as soon as may be */
+	uint64_t judged_ns;  /* its latencies, by the watch */
+	bool device_due;     /* something was bound or unbound under its number */
+	bool try_read;       /* errors are over if the driver can read from it */
+	/* What is wrong with it, by kind of condition; 0: that is not. These are found by looking:
+	 * DEVICE_GONE: its device is not bound any more, or is another's.
+	 * HANGING: calls on it have overstayed, whoever's, and none has come back in time since. A
+	 *   helper that could be killed hangs no longer, but the volume is no better for it.
+	 * FS_SHUT_DOWN: its file system answers EIO to everything.
+	 * FS_READ_ONLY: its file system turned read-only by itself.
+	 * IO_ERRORS: since the first I/O error of this episode.
+	 * SLOW: its reads and writes of the last minute looked at. */
+	uint64_t since_ns[NODE_CONDITION_KINDS];
+	bool other_file; /* DEVICE_GONE is so because it is bound to another file than its image */
 	uint64_t slow_p99_ns, slow_ops; /* of the last minute looked at */
-	uint64_t errors_ns;             /* the first I/O error of this episode */
 	uint64_t errors[PROBE_OPS];     /* of this episode */
 	int32_t last_errno;             /* positive */
 	/* What the watch remembers of the probes' counters. */
@@ -62,6 +60,9 @@ struct node_health {
 
 struct node_volume {
 	struct pool_object *volume;
+	struct list attached; /* node->attached: checked up longest ago first */
+	struct list wanted;   /* the watch's: to be checked up now */
+	struct list troubled; /* node->troubled */
 	struct backend_dev dev;
 	struct list mounts; /* node_mount: staging and publish paths alike */
 	/* A block volume that may change its mode is mounted; see node_volume_has_fs(). */
@@ -72,13 +73,13 @@ struct node_volume {
 	/* Its file system may have grown and its log not be clean (clean_log.h): it is frozen
 	 * before it is copied. */
 	bool grown;
-	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
+	/* Marks that an earlier run may have left on its image were looked for (adopt_scan.c), or
 	 * there can be none. */
 	bool marks_read;
-	/* Its device is being let go by us: that it goes is no finding. */
+	/* We are letting its device go: that it goes is no finding. */
 	bool detaching;
-	/* Until then (ring_now_ns) who asks for its file system does so alone: it is being
-	 * unmounted (node_release.c). */
+	/* Until then (ring_now_ns) its file system is asked by a call of its own: somebody
+	 * unmounts it. */
 	uint64_t alone_until_ns;
 	struct node_health health;
 };
@@ -105,7 +106,7 @@ static inline bool node_volume_has_fs(const struct pool_object *volume)
 	const struct node_volume *nv = node_volume_find(volume);
 	return volume->rec->fs != FSIMG_NONE || (nv != NULL && nv->as_fs);
 }
-/* The one place that knows of a device from attach, adoption or resize until its detach; the probes
+/* A device is known from attach, adoption or resize until its detach by these two alone; the probes
  * count for it meanwhile. */
 void node_volume_set_dev(struct node *node, struct node_volume *nv, const struct backend_dev *dev);
 void node_volume_clear_dev(struct node *node, struct node_volume *nv);
@@ -125,6 +126,9 @@ bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9]);
 
 /* What to ask the volume's backend. */
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
+/* Its image, for reading; -errno. Also for work jobs: the volume's lock keeps key and directory as
+ * they are. */
+int node_open_image(const struct pool_object *volume);
 /* ERR_DATA_LOSS for one whose image is gone or cut short: nothing is acknowledged of it. */
 int node_check_whole(const struct pool_object *object, struct err *err);
 

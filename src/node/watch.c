@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The watch: owns a timer, the socket of uevents, and the few looks under way.
+ * The watch: owns a timer, the socket of uevents, and the few checkups under way.
  *
- * Happy path, every NODE_WATCH_MS: nothing has failed and nothing was bound or unbound, which are
- * two reads. Each volume in use is checked once in NODE_CHECKUP_MS, with those that are due in the
- * same NODE_ROUND_MS: their looks share a call to a helper process. What is found wrong goes to
- * node_health (condition.h says it). How it can fail: no socket (said once; devices are then looked
- * at in turn), no BPF (nobody knows of I/O errors), events lost for want of room (all devices are
- * looked at).
+ * Happy path, every NODE_WATCH_MS: two reads say that nothing has failed and that nothing was bound
+ * or unbound. Each volume in use has its turn once in NODE_CHECKUP_MS, together with the others
+ * that are due in the same NODE_ROUND_MS: their checkups share a call to a helper process. What is
+ * found wrong goes to node_health, which health.h tells. How it can fail: there is no socket (said
+ * once; devices are then looked at in turn), there is no BPF (nobody knows of I/O errors), events
+ * are lost for want of room (all devices are looked at).
  *
  * I/O errors end when none has come for a while *and* I/O has succeeded since. The while is short
- * at first, so that a volume that is well again is called so, and doubles with each relapse, so
- * that one error a minute does not flap for ever.
+ * at first, so that a volume that is well again is soon called well. It doubles with each relapse,
+ * so that one error a minute does not flap for ever.
  */
 #include "node/watch.h"
 
@@ -47,26 +47,18 @@ struct node_watch {
 	int uevents; /* -1: none */
 	struct list wanted;
 	uint64_t round_ns; /* what was due then is checked */
-	unsigned looking;
-	struct watch_look {
+	unsigned busy;     /* slots */
+	struct watch_slot {
 		struct node_watch *watch;
-		struct node_checkup look;
+		struct node_checkup checkup;
 		bool busy;
-	} looks[NODE_CHECKUPS_MAX];
+	} slots[NODE_CHECKUPS_MAX];
 };
 
-static struct node_volume *node_of_link(struct list *link, size_t offset)
+static void want_checkup(struct node_watch *watch, struct node_volume *nv)
 {
-	struct node_health *health = (struct node_health *)((char *)link - offset);
-	return container_of(health, struct node_volume, health);
-}
-
-#define node_linked(link, member) node_of_link((link), offsetof(struct node_health, member))
-
-static void want_look(struct node_watch *watch, struct node_volume *nv)
-{
-	if (list_empty(&nv->health.wanted))
-		list_push(&watch->wanted, &nv->health.wanted);
+	if (list_empty(&nv->wanted))
+		list_push(&watch->wanted, &nv->wanted);
 }
 
 /* ---- I/O errors ---- */
@@ -113,13 +105,13 @@ static void errors_came(
 	struct node_watch *watch, struct node_volume *nv, const struct probe_counters *now)
 {
 	struct node_health *health = &nv->health;
-	if (health->errors_ns == 0)
+	if (health->since_ns[NODE_IO_ERRORS] == 0)
 		begin_episode(health, ring_now_ns(watch->node->reactor->ring));
-	node_note(watch->node, nv, NODE_IO_ERRORS, &health->errors_ns, true);
+	node_note(watch->node, nv, NODE_IO_ERRORS, true);
 	health->good_ops = good_ops(now);
 	/* It may find out why: an image cut short, a device taken away, a file system that gave up.
 	 */
-	want_look(watch, nv);
+	want_checkup(watch, nv);
 }
 
 static void errors_quiet(
@@ -128,15 +120,15 @@ static void errors_quiet(
 	struct node_health *health = &nv->health;
 	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
 	uint64_t quiet_ns = now_ns < health->last_error_ns ? 0 : now_ns - health->last_error_ns;
-	if (health->errors_ns == 0 || quiet_ns < health->quiet_ns)
+	if (health->since_ns[NODE_IO_ERRORS] == 0 || quiet_ns < health->quiet_ns)
 		return;
 	if (good_ops(now) <= health->good_ops) {
 		/* Nobody uses it, so the driver tries. */
 		health->try_read = true;
-		want_look(watch, nv);
+		want_checkup(watch, nv);
 		return;
 	}
-	node_note(watch->node, nv, NODE_IO_ERRORS, &health->errors_ns, false);
+	node_note(watch->node, nv, NODE_IO_ERRORS, false);
 	health->well_ns = now_ns;
 	health->try_read = false;
 }
@@ -155,7 +147,7 @@ static void judge_errors(struct node_watch *watch, struct node_volume *nv)
 	struct probe_counters now;
 	if (!read_counters(watch, nv, &now))
 		return;
-	if (nv->health.errors_ns == 0)
+	if (nv->health.since_ns[NODE_IO_ERRORS] == 0)
 		memset(nv->health.errors, 0, sizeof(nv->health.errors));
 	if (count_errors(&nv->health, &now))
 		errors_came(watch, nv, &now);
@@ -166,7 +158,7 @@ static void judge_errors(struct node_watch *watch, struct node_volume *nv)
 static void on_failed(void *arg, const void *owner)
 {
 	struct node_watch *watch = arg;
-	/* The owner the device was tracked with, node_state.c. */
+	/* The owner that volume.c has given the probes. */
 	judge_errors(watch, (struct node_volume *)(uintptr_t)owner);
 }
 
@@ -197,7 +189,7 @@ static void judge_latency(struct node_watch *watch, struct node_volume *nv)
 	bool slow = ops >= NODE_SLOW_OPS_MIN && p99_ns >= NODE_SLOW_MS * (uint64_t)NS_PER_MS;
 	health->slow_ops = ops;
 	health->slow_p99_ns = p99_ns;
-	node_note(watch->node, nv, NODE_SLOW, &health->slow_ns, slow);
+	node_note(watch->node, nv, NODE_SLOW, slow);
 }
 
 /* ---- uevents ---- */
@@ -251,13 +243,13 @@ static bool uevent_number(const char *text, size_t len, const char *key, uint32_
 /* To be checked in this tick or one of the next. */
 static void check_first(struct node_watch *watch, struct node_volume *nv)
 {
-	list_remove(&nv->health.link);
-	list_push_front(&watch->node->attached, &nv->health.link);
+	list_remove(&nv->attached);
+	list_push_front(&watch->node->attached, &nv->attached);
 	nv->health.checked_ns = 0;
 	nv->health.device_due = true;
 }
 
-/* The volume in use whose device has the number, as it was tracked with (node_state.c). */
+/* The volume in use that has the device; the probes know it from volume.c. */
 static struct node_volume *owner_of(struct node_watch *watch, uint32_t major, uint32_t minor)
 {
 	return (struct node_volume *)(uintptr_t)probes_owner(watch->node->probes, major, minor);
@@ -293,38 +285,39 @@ static bool follow_uevents(struct node_watch *watch)
 	}
 	if (lost)
 		list_for_each_safe (link, &watch->node->attached)
-			check_first(watch, node_linked(link, link));
+			check_first(watch, container_of(link, struct node_volume, attached));
 	return count == UEVENTS_MAX;
 }
 
-/* ---- looks ---- */
+/* ---- checkups ---- */
 
-static void look_finished(struct op *op)
+static void checkup_finished(struct op *op)
 {
-	struct node_checkup *look = container_of(op, struct node_checkup, op);
-	struct watch_look *slot = container_of(look, struct watch_look, look);
+	struct node_checkup *checkup = container_of(op, struct node_checkup, op);
+	struct watch_slot *slot = container_of(checkup, struct watch_slot, checkup);
 	struct node_watch *watch = slot->watch;
 	slot->busy = false;
-	watch->looking--;
+	watch->busy--;
 	/* The next ones together, when the others of this turn have ended as well. */
 	if (!watch->node->draining && !list_empty(&watch->wanted))
 		ring_timer_arm(watch->node->reactor->ring, &watch->timer, SOON_MS);
 	node_tell_quiet(watch->node);
 }
 
-static void start_looks(struct node_watch *watch)
+static void start_checkups(struct node_watch *watch)
 {
 	for (unsigned i = 0; i < NODE_CHECKUPS_MAX && !list_empty(&watch->wanted); i++) {
-		struct watch_look *slot = &watch->looks[i];
+		struct watch_slot *slot = &watch->slots[i];
 		if (slot->busy)
 			continue;
-		struct node_volume *nv = node_linked(list_pop(&watch->wanted), wanted);
+		struct node_volume *nv =
+			container_of(list_pop(&watch->wanted), struct node_volume, wanted);
 		slot->busy = true;
 		slot->watch = watch;
-		watch->looking++;
-		node_checkup_init(&slot->look, watch->node, nv->volume);
-		slot->look.op.on_end = look_finished;
-		op_start(&slot->look.op);
+		watch->busy++;
+		node_checkup_init(&slot->checkup, watch->node, nv->volume);
+		slot->checkup.op.on_end = checkup_finished;
+		op_start(&slot->checkup.op);
 	}
 }
 
@@ -337,18 +330,18 @@ static void check(struct node_watch *watch, struct node_volume *nv, uint64_t now
 	if (health->device_due || watch->uevents < 0 || health->seq == 0)
 		node_check_device(watch->node, nv);
 	if (health->device_due && !nv->detaching)
-		want_look(watch, nv);
+		want_checkup(watch, nv);
 	health->device_due = false;
 	if (now_ns - health->judged_ns >= period_ns) {
 		judge_latency(watch, nv);
 		health->judged_ns = now_ns;
 	}
-	/* kubelet asks once a minute, and that is a look. */
+	/* kubelet asks once a minute, which tells as much. */
 	if (now_ns - health->looked_ns >= 2 * period_ns)
-		want_look(watch, nv);
+		want_checkup(watch, nv);
 	health->checked_ns = now_ns;
-	list_remove(&health->link);
-	list_push(&watch->node->attached, &health->link);
+	list_remove(&nv->attached);
+	list_push(&watch->node->attached, &nv->attached);
 }
 
 /* True when there may be more. */
@@ -360,7 +353,8 @@ static bool check_due(struct node_watch *watch)
 	for (unsigned i = 0; i < CHECKS_MAX; i++) {
 		if (list_empty(&watch->node->attached))
 			return false;
-		struct node_volume *nv = node_linked(watch->node->attached.next, link);
+		struct node_volume *nv =
+			container_of(watch->node->attached.next, struct node_volume, attached);
 		uint64_t checked_ns = nv->health.checked_ns;
 		if (checked_ns != 0 &&
 			checked_ns + NODE_CHECKUP_MS * (uint64_t)NS_PER_MS > watch->round_ns)
@@ -375,14 +369,14 @@ static void follow_troubled(struct node_watch *watch)
 {
 	uint64_t now_ns = ring_now_ns(watch->node->reactor->ring);
 	list_for_each_safe (link, &watch->node->troubled) {
-		struct node_volume *nv = node_linked(link, troubled);
+		struct node_volume *nv = container_of(link, struct node_volume, troubled);
 		struct node_health *health = &nv->health;
-		if (health->errors_ns != 0)
+		if (health->since_ns[NODE_IO_ERRORS] != 0)
 			judge_errors(watch, nv);
-		if (health->hung_ns != 0 && nv->dev.attached &&
+		if (health->since_ns[NODE_HANGING] != 0 && nv->dev.attached &&
 			now_ns - health->looked_ns >= NODE_HUNG_CHECKUP_MS * (uint64_t)NS_PER_MS)
-			want_look(watch, nv);
-		if (health->errors_ns == 0 && health->hung_ns == 0)
+			want_checkup(watch, nv);
+		if (health->since_ns[NODE_IO_ERRORS] == 0 && health->since_ns[NODE_HANGING] == 0)
 			list_remove(link);
 	}
 }
@@ -399,13 +393,13 @@ static void on_tick(struct ring_timer *timer)
 	follow_troubled(watch);
 	bool more = follow_uevents(watch);
 	more |= check_due(watch);
-	start_looks(watch);
+	start_checkups(watch);
 	ring_timer_arm(node->reactor->ring, timer, more ? SOON_MS : NODE_WATCH_MS);
 }
 
 bool node_watch_idle(const struct node_watch *watch)
 {
-	return watch == NULL || watch->looking == 0;
+	return watch == NULL || watch->busy == 0;
 }
 
 int node_watch_open(struct node *node)

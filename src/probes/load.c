@@ -235,7 +235,7 @@ static size_t take_descriptors(struct msghdr *msg, struct probe_loaded *ret)
 	return came;
 }
 
-/* The process under way, for who stops it. */
+/* The process under way, for probe_load_stop(). */
 static struct {
 	pthread_mutex_t lock;
 	int pidfd; /* -1: none */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every volume's device does: operations, bytes, errors, times. Counted in the kernel by BPF
- * programs on the block layer's tracepoints (bpf/), for tracked devices only; where BPF cannot be
- * had, by the block layer's own counters (/sys/dev/block/M:N/stat), which know neither errors nor
- * histograms. What neither counts are merges and splits: an operation is a request as the device
- * gets it, as in iostat.
+ * What every volume's device does: operations, bytes, errors, times. BPF programs on the block
+ * layer's tracepoints (bpf/) count it in the kernel, for tracked devices only. Where BPF cannot be
+ * had, the block layer's own counters (/sys/dev/block/M:N/stat) do, which know neither errors nor
+ * histograms. Neither counts merges and splits: an operation is a request as the device gets it, as
+ * in iostat.
  *
- * Loading takes 20 ms and 14 MB for a moment, so it is a work job after the socket serves, and the
- * memory is that of a process of its own; devices tracked before it has ended are counted from then
- * on.
+ * Loading takes 20 ms, and 14 MB for a moment. So it is a work job after the socket serves, and the
+ * memory belongs to a process of its own. Devices that are tracked earlier are counted from the end
+ * of loading on.
  */
 #ifndef RINGVOL_PROBES_PROBES_H
 #define RINGVOL_PROBES_PROBES_H
@@ -55,9 +55,9 @@ struct probes;
 
 /* 0 or -ENOMEM. Devices can be tracked at once; nothing is loaded before probes_start(). */
 int probes_open(struct probes **ret, struct reactor *reactor);
-/* Starts loading in a work job, apart: by this program started again, whose main() calls
- * probes_loader_main(); on_loaded (may be NULL) runs from the loop when the state is known,
- * or at once when there is no room for the job. */
+/* Starts loading in a work job. apart: in a process of its own, which is this program started
+ * again; its main() calls probes_loader_main(). on_loaded (NULL: nobody is told) runs from the loop
+ * when the state is known, or at once when there is no room for the job. */
 void probes_start(struct probes *probes, bool apart, void (*on_loaded)(void *arg), void *arg);
 /* For a shutdown: loading that is under way ends as failed, soon, and so does each that begins. On
  * a slow machine it takes a while, and work_close() waits for it. */
@@ -75,10 +75,10 @@ int probes_loader_main(int fd);
  * and the remedy. */
 int probes_try(char ret_why[PROBES_WHY_MAX]);
 
-/* Counting starts from zero. The owner is whose device it is, any pointer of its own: tracking
- * again for the same one changes nothing, for another it begins anew, as the number was given away
- * behind the former owner's back, whose untracking then does nothing. 0 or -ENOMEM. Neither blocks
- * (a BPF map update costs a microsecond). */
+/* Counting starts from zero. The owner is any pointer that stands for the device's owner. Tracking
+ * again for the same owner changes nothing. For another owner it begins anew: the number was given
+ * away behind the former owner's back, and the former owner's untracking then does nothing. 0 or
+ * -ENOMEM. Neither blocks (a BPF map update costs a microsecond). */
 int probes_track(struct probes *probes, uint32_t major, uint32_t minor, const void *owner);
 void probes_untrack(struct probes *probes, uint32_t major, uint32_t minor, const void *owner);
 

@@ -42,7 +42,7 @@ struct conn {
 	bool paced; /* the session says when it wants input */
 	bool ended; /* the peer has sent its last byte */
 	bool cut;   /* nothing more can be sent */
-	bool asked; /* to leave, for another */
+	bool asked; /* it was asked to leave for another connection */
 	struct session *session;
 	struct ring_req recv, send, wake;
 	struct ring_timer timer; /* a send without progress; then lingering */
@@ -97,7 +97,7 @@ static void conn_end_session(struct conn *c)
 	server->on_conn_end(server);
 }
 
-/* Whether the peer might take the end of the connection for that of an answer. */
+/* Whether the peer might take the end of the connection for the end of an answer. */
 static bool conn_mid_answer(const struct conn *c)
 {
 	if (c->state != CONN_OPEN || c->session->ops->mid_answer == NULL)
@@ -382,8 +382,8 @@ static struct spare conn_spare(struct conn *c, uint64_t now_ns)
 	return spare;
 }
 
-/* Among those that may be of use yet, a remote end with more connections loses one first: so who
- * opens many shuts out itself, and nobody else. */
+/* Among connections that may still be of use, the remote end with the most loses one first: a
+ * client that opens many shuts out itself and nobody else. */
 static bool spare_before(const struct spare *a, const struct spare *b)
 {
 	unsigned ours = a->conn->remote->connections, theirs = b->conn->remote->connections;
@@ -419,7 +419,7 @@ bool conns_make_room(
 	if (best.conn == NULL)
 		return false;
 	server->stats.made_room++;
-	/* Not for ever: who does not go has to make room all the same. */
+	/* Asking is not for ever: a connection that does not go is closed in the end. */
 	unsigned most = speaks->limits->connections;
 	if (best.class == SPARE_IDLE && speaks->connections < most + most / 8)
 		ask_to_leave(best.conn);

@@ -16,7 +16,7 @@ struct speaks {
 		struct session **ret);
 	const struct server_limits *limits;
 	unsigned connections;
-	struct list remotes; /* remote.h: who has them */
+	struct list remotes; /* remote.h: the clients that have them */
 };
 
 struct server {
@@ -33,7 +33,8 @@ struct server {
 	struct ring_req drained;
 	void (*on_drained)(void *arg);
 	void *on_drained_arg;
-	/* What connections tell their server: one carries no more calls; one is about to send. */
+	/* A connection tells its server that it carries no more calls, or that it is about to send.
+	 */
 	void (*on_conn_end)(struct server *server);
 	void (*on_conn_flush)(struct server *server);
 	struct server_stats stats;
@@ -41,9 +42,10 @@ struct server {
 
 /* Takes fd over, also when it fails. */
 void conn_open(struct server *server, struct speaks *speaks, int fd, const struct remote_key *key);
-/* Closes the connection that is worth least, for another. An idle one is asked to leave and may
- * still be served meanwhile, as long as there are not an eighth more than allowed. remote: one of
- * its; NULL: one of all. False: a call is under way on each, or it was asked already. */
+/* Closes the connection that is worth least, to make room for another. An idle one is asked to
+ * leave and is served meanwhile, as long as there are not an eighth more than allowed. remote: one
+ * of its connections; NULL: one of all. False: on each of them a call is under way, or it was asked
+ * already. */
 bool conns_make_room(
 	struct server *server, const struct speaks *speaks, const struct remote *remote);
 /* GOAWAY or its like; no more calls. */

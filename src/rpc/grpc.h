@@ -6,7 +6,8 @@
  * A method gets a decoded, edge-checked request and must end the call exactly once, now or later,
  * with grpc_reply() or grpc_end(). A call whose client went away (RST_STREAM, deadline, lost
  * connection) stays valid until it is ended; what is sent then goes nowhere. Until then it counts
- * against GRPC_CALLS_MAX and keeps its request: who waits for long ends it in grpc_on_gone().
+ * against GRPC_CALLS_MAX and keeps its request: a method that waits for long ends it in
+ * grpc_on_gone().
  */
 #ifndef RINGVOL_RPC_GRPC_H
 #define RINGVOL_RPC_GRPC_H

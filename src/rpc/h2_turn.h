@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose call runs next, over all connections of a ring. Calls run at once while a turn of the loop
- * has done little; what comes beyond waits for the next turns, and connections take turns by what
- * their calls cost: a client that asks for much waits for its own calls, not others for them. A
- * connection with much that its client has not read yet gets no call run at all.
+ * Which call runs next, over all connections of a ring. Calls run at once while a turn of the loop
+ * has done little; later ones wait for the next turns. Then connections take turns by what their
+ * calls cost: a client that asks for much waits for its own calls, and others do not. While a
+ * client has not read much of its answers, no call of its connection runs.
  */
 #ifndef RINGVOL_RPC_H2_TURN_H
 #define RINGVOL_RPC_H2_TURN_H

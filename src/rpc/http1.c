@@ -94,34 +94,6 @@ static void to_state(struct http1_call *c, enum http1_state state, uint64_t time
 
 /* ---- answers ---- */
 
-static const char *status_name(unsigned status)
-{
-	switch (status) {
-	case 200:
-		return "OK";
-	case 400:
-		return "Bad Request";
-	case 404:
-		return "Not Found";
-	case 405:
-		return "Method Not Allowed";
-	case 408:
-		return "Request Timeout";
-	case 413:
-		return "Content Too Large";
-	case 414:
-		return "URI Too Long";
-	case 431:
-		return "Request Header Fields Too Large";
-	case 503:
-		return "Service Unavailable";
-	case 505:
-		return "HTTP Version Not Supported";
-	default:
-		return "Status";
-	}
-}
-
 static int put_head(struct http1_call *c, unsigned status, const char *content_type)
 {
 	char date[64];
@@ -131,7 +103,7 @@ static int put_head(struct http1_call *c, unsigned status, const char *content_t
 	strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
 	return buf_printf(&c->out,
 		"HTTP/1.1 %u %s\r\nDate: %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\n%s%s",
-		status, status_name(status), date, content_type,
+		status, http1_status_name(status), date, content_type,
 		status == 405 ? "Allow: GET, HEAD\r\n" : "",
 		c->last                             ? "Connection: close\r\n"
 		: http1_request_is_old(&c->request) ? "Connection: keep-alive\r\n"
@@ -442,8 +414,7 @@ static void http1_session_free(struct session *session)
 	free(c);
 }
 
-static const struct session_ops http1_ops = {
-	.feed = http1_feed,
+static const struct session_ops http1_ops = {.feed = http1_feed,
 	.wants_input = http1_wants_input,
 	.input_ended = http1_input_ended,
 	.output = http1_output,
@@ -451,8 +422,7 @@ static const struct session_ops http1_ops = {
 	.mid_answer = http1_mid_answer,
 	.waits = http1_waits,
 	.drain = http1_drain,
-	.free = http1_session_free,
-};
+	.free = http1_session_free};
 
 int http1_session_new(
 	struct http1 *http1, session_wake_fn *on_wake, void *arg, struct session **ret)

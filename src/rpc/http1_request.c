@@ -130,22 +130,40 @@ bool http1_request_is_old(const struct http1_request *r)
 	return llhttp_get_http_minor((llhttp_t *)&r->parser) == 0;
 }
 
+/* ---- statuses ---- */
+
+static const struct status {
+	unsigned number;
+	const char *name;
+	const char *refusal; /* why a request is answered with it */
+} statuses[] = {
+	{200, "OK"},
+	{404, "Not Found"},
+	{405, "Method Not Allowed", "only GET and HEAD are served"},
+	{408, "Request Timeout", "the request was not complete in time"},
+	{413, "Content Too Large", "no request with a body is served"},
+	{414, "URI Too Long", "the request's target is too long"},
+	{431, "Request Header Fields Too Large", "the request's header fields are too long"},
+	{503, "Service Unavailable"},
+	{505, "HTTP Version Not Supported", "HTTP/1.0 and HTTP/1.1 are served"},
+	{400, "Bad Request", "the request is malformed"},
+};
+
+static const struct status *find_status(unsigned number)
+{
+	const struct status *s = statuses;
+	while (s->number != number && s->number != 400)
+		s++;
+	return s;
+}
+
+const char *http1_status_name(unsigned status)
+{
+	return find_status(status)->name;
+}
+
 const char *http1_request_refusal(const struct http1_request *r, unsigned status)
 {
-	switch (status) {
-	case 405:
-		return "only GET and HEAD are served";
-	case 408:
-		return "the request was not complete in time";
-	case 413:
-		return "no request with a body is served";
-	case 414:
-		return "the request's target is too long";
-	case 431:
-		return "the request's header fields are too long";
-	case 505:
-		return "HTTP/1.0 and HTTP/1.1 are served";
-	default:
-		return r->refuse != 0 ? "one Host field is needed" : "the request is malformed";
-	}
+	return status == 400 && r->refuse != 0 ? "one Host field is needed"
+					       : find_status(status)->refusal;
 }

@@ -29,6 +29,8 @@ const char *http1_request_path(struct http1_request *r);
 bool http1_request_is_head(const struct http1_request *r);
 /* What the client speaks: HTTP/1.0 when true. */
 bool http1_request_is_old(const struct http1_request *r);
+/* "Not Found"; of the statuses that are answered here. */
+const char *http1_status_name(unsigned status);
 /* Why it is refused with this status, for a person. */
 const char *http1_request_refusal(const struct http1_request *r, unsigned status);
 

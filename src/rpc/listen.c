@@ -11,6 +11,7 @@
 #include "rpc/listen.h"
 
 #include "base/fd.h"
+#include "base/options.h"
 #include "base/when.h"
 
 #include <arpa/inet.h>
@@ -121,18 +122,10 @@ static int stale_remove(
 	return 0;
 }
 
-static int listen_unix(const char *path, struct listen_socket *ret, struct err *err)
+static int listen_unix(
+	const struct sockaddr_un *address, struct listen_socket *ret, struct err *err)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	size_t len = strlen(path);
-	if (len == 0 || path[len - 1] == '/')
-		return err_set(err, ERR_INVALID, "\"%s\" is not the path of a socket", path);
-	if (len >= sizeof(address.sun_path))
-		return err_set(err, ERR_INVALID,
-			"the socket path %s has %zu bytes, the system takes at most %zu", path, len,
-			sizeof(address.sun_path) - 1);
-	memcpy(address.sun_path, path, len + 1);
-
+	const char *path = address->sun_path;
 	_cleanup_fd_ int dir = dir_open(path);
 	if (dir < 0)
 		return err_sys(err, dir, "cannot make the directory of %s", path);
@@ -140,7 +133,7 @@ static int listen_unix(const char *path, struct listen_socket *ret, struct err *
 	if (res < 0)
 		return err_sys(err, res, "cannot lock the directory of %s", path);
 	const char *name = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
-	res = stale_remove(dir, name, &address, err);
+	res = stale_remove(dir, name, address, err);
 	if (res < 0)
 		return res;
 
@@ -150,7 +143,7 @@ static int listen_unix(const char *path, struct listen_socket *ret, struct err *
 	/* The file gets the socket's own mode less the umask: 0600 from its first instant. */
 	if (fchmod(fd, 0600) < 0)
 		return err_sys(err, -errno, "cannot set the mode of a socket");
-	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+	if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
 		return err_sys(err, -errno, "cannot bind %s", path);
 	struct stat st;
 	if (listen(fd, LISTEN_BACKLOG) < 0 || fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
@@ -160,7 +153,7 @@ static int listen_unix(const char *path, struct listen_socket *ret, struct err *
 	}
 	*ret = (struct listen_socket){
 		.fd = fd, .is_unix = true, .dev = st.st_dev, .ino = st.st_ino};
-	memcpy(ret->path, path, len + 1);
+	memcpy(ret->path, path, sizeof(ret->path));
 	fd = -1;
 	return 0;
 }
@@ -202,11 +195,31 @@ int listen_parse_address(const char *text, struct sockaddr_storage *ret, socklen
 	return 0;
 }
 
-static bool is_loopback(const struct sockaddr_storage *address)
+/* Other addresses than the loopback's are refused: there is no authentication. */
+int listen_parse_endpoint(const char *text, struct endpoint *ret, struct err *err)
 {
-	if (address->ss_family == AF_INET6)
-		return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
-	return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+	struct endpoint e = {.len = sizeof(struct sockaddr_un)};
+	struct sockaddr_un *un = (struct sockaddr_un *)&e.address;
+	if (strncmp(text, "unix:", 5) == 0) {
+		const char *path = text + (strncmp(text, "unix://", 7) == 0 ? 7 : 5);
+		int r = options_socket(path, true, err);
+		if (r < 0)
+			return r;
+		un->sun_family = AF_UNIX;
+		strcpy(un->sun_path, path);
+	} else if (strncmp(text, "tcp://", 6) == 0) {
+		const char *address = text + 6;
+		if ((strncmp(address, "127.0.0.1:", 10) != 0 &&
+			    strncmp(address, "[::1]:", 6) != 0) ||
+			listen_parse_address(address, &e.address, &e.len) < 0)
+			return err_set(err, ERR_INVALID,
+				"tcp is served on the loopback only, at a port from 1 to 65535: "
+				"tcp://127.0.0.1:PORT or tcp://[::1]:PORT");
+	} else {
+		return err_set(err, ERR_INVALID, "not unix:///PATH or tcp://127.0.0.1:PORT");
+	}
+	*ret = e;
+	return 0;
 }
 
 /* text: as the user wrote it, for messages. */
@@ -228,19 +241,6 @@ static int listen_tcp(const struct sockaddr_storage *address, socklen_t len, con
 	return 0;
 }
 
-static int listen_loopback(const char *endpoint, struct listen_socket *ret, struct err *err)
-{
-	struct sockaddr_storage address;
-	socklen_t len;
-	if (listen_parse_address(endpoint + strlen("tcp://"), &address, &len) < 0 ||
-		!is_loopback(&address))
-		return err_set(err, ERR_INVALID,
-			"%s is not a loopback address and port (tcp://127.0.0.1:PORT or "
-			"tcp://[::1]:PORT); there is no authentication on TCP",
-			endpoint);
-	return listen_tcp(&address, len, endpoint, ret, err);
-}
-
 int listen_open_http(const char *text, struct listen_socket *ret, struct err *err)
 {
 	struct sockaddr_storage address;
@@ -252,14 +252,13 @@ int listen_open_http(const char *text, struct listen_socket *ret, struct err *er
 
 int listen_open(const char *endpoint, struct listen_socket *ret, struct err *err)
 {
-	if (strncmp(endpoint, "unix://", 7) == 0)
-		return listen_unix(endpoint + 7, ret, err);
-	if (strncmp(endpoint, "unix:", 5) == 0)
-		return listen_unix(endpoint + 5, ret, err);
-	if (strncmp(endpoint, "tcp://", 6) == 0)
-		return listen_loopback(endpoint, ret, err);
-	return err_set(err, ERR_INVALID,
-		"\"%s\" is not an endpoint; use unix:///PATH or tcp://127.0.0.1:PORT", endpoint);
+	struct endpoint e;
+	struct err why = {0};
+	if (listen_parse_endpoint(endpoint, &e, &why) < 0)
+		return err_set(err, ERR_INVALID, "%s: %s", endpoint, why.message);
+	if (e.address.ss_family == AF_UNIX)
+		return listen_unix((const struct sockaddr_un *)&e.address, ret, err);
+	return listen_tcp(&e.address, e.len, endpoint, ret, err);
 }
 
 void listen_unlink(struct listen_socket *s)

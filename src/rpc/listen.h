@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints: from "unix:///run/x.sock" to a listening socket. */
+/* Endpoints: from "unix:///run/x.sock" to an address, and to a listening socket. */
 #ifndef RINGVOL_RPC_LISTEN_H
 #define RINGVOL_RPC_LISTEN_H
 
@@ -19,6 +19,14 @@ struct listen_socket {
 	ino_t ino;
 };
 
+struct endpoint {
+	struct sockaddr_storage address; /* a struct sockaddr_un, _in or _in6 */
+	socklen_t len;
+};
+
+/* unix:///PATH, unix:PATH, tcp://127.0.0.1:PORT or tcp://[::1]:PORT. 0, or -EINVAL with what is
+ * wrong. */
+int listen_parse_endpoint(const char *text, struct endpoint *ret, struct err *err);
 /* 0 or a negative errno with `err` filled; see server_listen(). Blocking, before the loop starts.
  */
 int listen_open(const char *endpoint, struct listen_socket *ret, struct err *err);

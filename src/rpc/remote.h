@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is at the other end of a connection, as far as its share of the connections goes: an IPv4
- * address, the first 64 bits of an IPv6 address (one host has all that follow them), or the process
- * on a unix socket.
+ * The other end of a connection, as it counts for its share of the connections: an IPv4 address,
+ * the first 64 bits of an IPv6 address (one host has all addresses below them), or the process on a
+ * unix socket.
  */
 #ifndef RINGVOL_RPC_REMOTE_H
 #define RINGVOL_RPC_REMOTE_H

@@ -132,8 +132,8 @@ static void on_pause_end(struct ring_timer *timer)
 	accept_arm(container_of(timer, struct listener, pause));
 }
 
-/* At a limit of connections, one that only waits makes room: whoever opens many and keeps them
- * would shut out everybody else for as long as it likes, kubelet's probes first. */
+/* At a limit of connections, one that only waits makes room. Else a client that opens many and
+ * keeps them would shut out all others for as long as it likes, kubelet's probes first. */
 static bool room_for_one(struct listener *l, const struct remote_key *key)
 {
 	const struct server_limits *limits = l->speaks->limits;

@@ -31,29 +31,13 @@ int grpc_wire_parse_timeout(const uint8_t *value, size_t len, uint64_t *ret_ns)
 			return -EINVAL;
 		n = n * 10 + (uint64_t)(value[i] - '0');
 	}
-	uint64_t unit_ns;
-	switch (value[len - 1]) {
-	case 'H':
-		unit_ns = 3600000000000;
-		break;
-	case 'M':
-		unit_ns = 60000000000;
-		break;
-	case 'S':
-		unit_ns = 1000000000;
-		break;
-	case 'm':
-		unit_ns = 1000000;
-		break;
-	case 'u':
-		unit_ns = 1000;
-		break;
-	case 'n':
-		unit_ns = 1;
-		break;
-	default:
+	static const char units[] = "HMSmun";
+	static const uint64_t units_ns[] = {
+		3600000000000, 60000000000, 1000000000, 1000000, 1000, 1};
+	const char *unit = value[len - 1] != '\0' ? strchr(units, value[len - 1]) : NULL;
+	if (unit == NULL)
 		return -EINVAL;
-	}
+	uint64_t unit_ns = units_ns[unit - units];
 	*ret_ns = n > UINT64_MAX / unit_ns ? UINT64_MAX : n * unit_ns;
 	return 0;
 }

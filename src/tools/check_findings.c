@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
-void check_add(struct check *c, const struct check_finding *f)
+void check_add_finding(struct check *c, const struct check_finding *f)
 {
 	if (array_grow(&c->findings, &c->cap, c->count, sizeof(*c->findings)) < 0) {
 		c->args->failed = true;

@@ -46,8 +46,9 @@ struct check {
 	size_t count, cap;
 };
 
-/* The fields of f that are set are copied. */
-void check_add(struct check *c, const struct check_finding *f);
+/* check_add(c, .kind = "PoolSick", ...): the fields that are set are copied. */
+#define check_add(c, ...) check_add_finding((c), &(const struct check_finding){__VA_ARGS__})
+void check_add_finding(struct check *c, const struct check_finding *f);
 /* Where the device is mounted; NULL: nowhere, or there is no device. */
 const char *check_mounted_at(const struct check *c, const struct device *device);
 /* Mends what can be; no driver may serve the pool. */

@@ -86,26 +86,21 @@ static void look_at_sharing(
 	if (o->rec->fs != FSIMG_NONE || o->rec->shares_extents || !has_shared_extents(fd, &known) ||
 		is_founder(c, o))
 		return;
-	check_add(c,
-		&(struct check_finding){.kind = "SharesExtents",
-			.path = path,
-			.message = "blocks of it are shared with another file, and its record says "
-				   "that none are",
-			.remedy =
-				"somebody copied it by reflink outside of ringvol (cp): remove the "
-				"copy; until then erasing it erases nothing there"});
+	check_add(c, .kind = "SharesExtents", .path = path,
+		.message = "blocks of it are shared with another file, and its record says "
+			   "that none are",
+		.remedy = "somebody copied it by reflink outside of ringvol (cp): remove the "
+			  "copy; until then erasing it erases nothing there");
 }
 
 /* ---- one object ---- */
 
 static void add_unreadable(struct check *c, const char *path, int error)
 {
-	check_add(c, &(struct check_finding){.kind = "ImageUnreadable",
-			     .path = path,
-			     .message = tool_text(
-				     c->args, "it cannot be read: %s", strerrordesc_np(-error)),
-			     .remedy = "look for errors of the disk in the kernel log; restore it "
-				       "from a snapshot where blocks are lost"});
+	check_add(c, .kind = "ImageUnreadable", .path = path,
+		.message = tool_text(c->args, "it cannot be read: %s", strerrordesc_np(-error)),
+		.remedy = "look for errors of the disk in the kernel log; restore it "
+			  "from a snapshot where blocks are lost");
 }
 
 static const struct device *device_of(const struct check *c, const struct survey_object *o)
@@ -153,19 +148,14 @@ static void look_at_marks(struct check *c, const struct survey_object *o, int fd
 	/* A driver that is at it has it for the time of a snapshot. */
 	if (c->survey.served || !boot_mark_get(fd, BOOT_MARK_FROZEN, NULL))
 		return;
-	check_add(c,
-		&(struct check_finding){.severity = CHECK_LEFTOVER,
-			.kind = "FrozenMark",
-			.path = path,
-			.message = mount != NULL || !c->devices_known
-					   ? "a snapshot was cut short: the file system may be "
-					     "frozen, and its users wait"
-					   : "a snapshot was cut short; it is mounted nowhere here",
-			.remedy = "the driver thaws it at its start",
-			.repair = c->devices_known ? repair_freeze : NULL,
-			.dir = SURVEY_VOLUMES,
-			.name = o->key,
-			.device = mount != NULL ? device : NULL});
+	check_add(c, .severity = CHECK_LEFTOVER, .kind = "FrozenMark", .path = path,
+		.message = mount != NULL || !c->devices_known
+				   ? "a snapshot was cut short: the file system may be "
+				     "frozen, and its users wait"
+				   : "a snapshot was cut short; it is mounted nowhere here",
+		.remedy = "the driver thaws it at its start",
+		.repair = c->devices_known ? repair_freeze : NULL, .dir = SURVEY_VOLUMES,
+		.name = o->key, .device = mount != NULL ? device : NULL);
 }
 
 /* Of what is attached, the bytes on disk are not what its user sees. */
@@ -181,24 +171,19 @@ static void look_at_file_system(
 		return;
 	}
 	if (probe.type != o->rec->fs)
-		check_add(
-			c, &(struct check_finding){.kind = "FileSystemMissing",
-				   .path = path,
-				   .message = tool_text(c->args, "its record says %s, it holds %s",
-					   fsimg_name(o->rec->fs),
-					   probe.found[0] != '\0' ? probe.found : "none"),
-				   .remedy = "restore it from a snapshot"});
+		check_add(c, .kind = "FileSystemMissing", .path = path,
+			.message = tool_text(c->args, "its record says %s, it holds %s",
+				fsimg_name(o->rec->fs),
+				probe.found[0] != '\0' ? probe.found : "none"),
+			.remedy = "restore it from a snapshot");
 	else if (probe.errors)
-		check_add(c,
-			&(struct check_finding){.kind = "FileSystemErrors",
-				.path = path,
-				.message = tool_text(c->args, "its %s is marked as having errors",
-					fsimg_name(o->rec->fs)),
-				.remedy =
-					o->rec->fs == FSIMG_EXT4
-						? "the next NodeStageVolume runs e2fsck -p; look "
-						  "for errors of the disk in the kernel log"
-						: "look for errors of the disk in the kernel log"});
+		check_add(c, .kind = "FileSystemErrors", .path = path,
+			.message = tool_text(c->args, "its %s is marked as having errors",
+				fsimg_name(o->rec->fs)),
+			.remedy = o->rec->fs == FSIMG_EXT4
+					  ? "the next NodeStageVolume runs e2fsck -p; look "
+					    "for errors of the disk in the kernel log"
+					  : "look for errors of the disk in the kernel log");
 }
 
 static void look_at_sizes(struct check *c, const struct survey_object *o, const char *path)
@@ -206,56 +191,44 @@ static void look_at_sizes(struct check *c, const struct survey_object *o, const 
 	const struct record *rec = o->rec;
 	unsigned long long image = o->image_bytes, said = rec->size_bytes;
 	if (o->truncated)
-		check_add(c,
-			&(struct check_finding){.kind = "ImageTruncated",
-				.path = path,
-				.message = tool_text(c->args,
-					"the image has %llu bytes, its record says %llu: the rest "
-					"is lost",
-					image, said),
-				.remedy = "restore it from a snapshot"});
+		check_add(c, .kind = "ImageTruncated", .path = path,
+			.message = tool_text(c->args,
+				"the image has %llu bytes, its record says %llu: the rest "
+				"is lost",
+				image, said),
+			.remedy = "restore it from a snapshot");
 	else if (image > said)
-		check_add(c,
-			&(struct check_finding){.severity = CHECK_NOTE,
-				.kind = "ImageLarger",
-				.path = path,
-				.message = tool_text(c->args,
-					"the image has %llu bytes, its record says %llu: growing it "
-					"was cut short",
-					image, said),
-				.remedy = "grow it again"});
+		check_add(c, .severity = CHECK_NOTE, .kind = "ImageLarger", .path = path,
+			.message = tool_text(c->args,
+				"the image has %llu bytes, its record says %llu: growing it "
+				"was cut short",
+				image, said),
+			.remedy = "grow it again");
 	if (said == 0 || said % POOL_SIZE_ALIGN != 0)
-		check_add(c,
-			&(struct check_finding){.kind = "SizeOdd",
-				.path = path,
-				.message = tool_text(c->args,
-					"its record says %llu bytes, no multiple of 1 MiB", said),
-				.remedy = "no ringvol made this: look who wrote the record"});
+		check_add(c, .kind = "SizeOdd", .path = path,
+			.message = tool_text(
+				c->args, "its record says %llu bytes, no multiple of 1 MiB", said),
+			.remedy = "no ringvol made this: look who wrote the record");
 	if (rec->thick && o->kind == RECORD_VOLUME && !o->truncated &&
 		o->allocated_bytes < rec->size_bytes)
-		check_add(c,
-			&(struct check_finding){.kind = "ThickNotAllocated",
-				.path = path,
-				.message = tool_text(c->args,
-					"it is thick, but only %llu of %llu bytes are allocated",
-					(unsigned long long)o->allocated_bytes, said),
-				.remedy = "fallocate it while it is detached, or copy it to a new "
-					  "thick volume"});
+		check_add(c, .kind = "ThickNotAllocated", .path = path,
+			.message = tool_text(c->args,
+				"it is thick, but only %llu of %llu bytes are allocated",
+				(unsigned long long)o->allocated_bytes, said),
+			.remedy = "fallocate it while it is detached, or copy it to a new "
+				  "thick volume");
 }
 
 static void add_quarantined(struct check *c, const struct survey_object *o, const char *path)
 {
 	char size[TEXT_NUMBER_BYTES];
 	text_size(o->allocated_bytes, size);
-	check_add(c,
-		&(struct check_finding){.kind = "Quarantined",
-			.path = path,
-			.message = tool_text(c->args,
-				"%s; its name stays taken, nobody touches it (%s on disk)", o->why,
-				size),
-			.remedy = tool_text(c->args,
-				"copy what is in it elsewhere, then move the file away; a copy made "
-				"without attributes (trusted.ringvol) looks like this")});
+	check_add(c, .kind = "Quarantined", .path = path,
+		.message = tool_text(c->args,
+			"%s; its name stays taken, nobody touches it (%s on disk)", o->why, size),
+		.remedy = tool_text(c->args,
+			"copy what is in it elsewhere, then move the file away; a copy made "
+			"without attributes (trusted.ringvol) looks like this"));
 }
 
 static void look_at_object(struct check *c, const struct survey_object *o)
@@ -276,13 +249,10 @@ static void look_at_object(struct check *c, const struct survey_object *o)
 		return;
 	}
 	if (st.st_nlink > 1)
-		check_add(c,
-			&(struct check_finding){.kind = "HardLinked",
-				.path = path,
-				.message = tool_text(
-					c->args, "the image has %ju names", (uintmax_t)st.st_nlink),
-				.remedy =
-					"remove the others: a deleted volume would live on there"});
+		check_add(c, .kind = "HardLinked", .path = path,
+			.message = tool_text(
+				c->args, "the image has %ju names", (uintmax_t)st.st_nlink),
+			.remedy = "remove the others: a deleted volume would live on there");
 	look_at_sharing(c, o, fd, path);
 	if (o->kind == RECORD_VOLUME) {
 		look_at_marks(c, o, fd, path);
@@ -314,18 +284,16 @@ static void look_for_twins(struct check *c, enum record_kind kind)
 	qsort(all, count, sizeof(const struct survey_object *), compare_random);
 	for (size_t i = 1; i < count; i++)
 		if (compare_random(&all[i - 1], &all[i]) == 0)
-			check_add(c,
-				&(struct check_finding){.kind = "SameRandom",
-					.path = tool_text(c->args, "%s/%s",
-						kind == RECORD_VOLUME ? "volumes" : "snapshots",
-						all[i]->key),
-					.message = tool_text(c->args,
-						"it has the random part (%s) of %s: their devices "
-						"cannot be told apart",
-						all[i]->rec->random, all[i - 1]->key),
-					.remedy =
-						"one is a copy made by hand: move it away while no "
-						"driver serves the pool"});
+			check_add(c, .kind = "SameRandom",
+				.path = tool_text(c->args, "%s/%s",
+					kind == RECORD_VOLUME ? "volumes" : "snapshots",
+					all[i]->key),
+				.message = tool_text(c->args,
+					"it has the random part (%s) of %s: their devices "
+					"cannot be told apart",
+					all[i]->rec->random, all[i - 1]->key),
+				.remedy = "one is a copy made by hand: move it away while no "
+					  "driver serves the pool");
 	free(all);
 }
 

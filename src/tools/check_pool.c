@@ -62,34 +62,25 @@ static void look_at_absent(struct check *c, enum survey_dir dir)
 	if (fd >= 0)
 		return; /* a driver has just made it */
 	if (error == ENOENT)
-		check_add(c, &(struct check_finding){.severity = CHECK_LEFTOVER,
-				     .kind = "DirectoryMissing",
-				     .path = survey_dir_names[dir],
-				     .message = "the directory is not there",
-				     .remedy = "the driver makes it",
-				     .repair = repair_directory,
-				     .dir = dir});
+		check_add(c, .severity = CHECK_LEFTOVER, .kind = "DirectoryMissing",
+			.path = survey_dir_names[dir], .message = "the directory is not there",
+			.remedy = "the driver makes it", .repair = repair_directory, .dir = dir);
 	else
-		check_add(c,
-			&(struct check_finding){.kind = "DirectoryUnreadable",
-				.path = survey_dir_names[dir],
-				.message =
-					tool_text(c->args, "it cannot be opened as a directory: %s",
-						strerrordesc_np(error)),
-				.remedy = error == ENOTDIR || error == ELOOP
-						  ? "move away what has its name; the driver makes "
-						    "the directory"
-						  : "see the kernel log"});
+		check_add(c, .kind = "DirectoryUnreadable", .path = survey_dir_names[dir],
+			.message = tool_text(c->args, "it cannot be opened as a directory: %s",
+				strerrordesc_np(error)),
+			.remedy = error == ENOTDIR || error == ELOOP
+					  ? "move away what has its name; the driver makes "
+					    "the directory"
+					  : "see the kernel log");
 }
 
 static void look_at_root(struct check *c)
 {
 	const struct survey *s = &c->survey;
 	if (s->state != POOL_READY)
-		check_add(c, &(struct check_finding){
-				     .kind = s->state == POOL_MISSING ? "PoolMissing" : "PoolSick",
-				     .message = s->why,
-				     .remedy = pool_remedy(s)});
+		check_add(c, .kind = s->state == POOL_MISSING ? "PoolMissing" : "PoolSick",
+			.message = s->why, .remedy = pool_remedy(s));
 	for (unsigned i = SURVEY_SNAPSHOTS; s->uuid[0] != '\0' && i < SURVEY_DIRS; i++)
 		if (s->fds[i] < 0)
 			look_at_absent(c, i);
@@ -107,14 +98,11 @@ static void add_trash(struct check *c, const char *path, const char *name)
 	if (fstatat(c->survey.fds[SURVEY_TRASH], name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return;
 	text_size((uint64_t)st.st_blocks * 512, size);
-	check_add(c,
-		&(struct check_finding){.severity = c->survey.served ? CHECK_NOTE : CHECK_LEFTOVER,
-			.kind = "TrashLeft",
-			.path = path,
-			.message = tool_text(
-				c->args, "deleted, and %s of it not yet given back", size),
-			.remedy = "the driver gives it back, and erases it before where that was "
-				  "asked for"});
+	check_add(c, .severity = c->survey.served ? CHECK_NOTE : CHECK_LEFTOVER,
+		.kind = "TrashLeft", .path = path,
+		.message = tool_text(c->args, "deleted, and %s of it not yet given back", size),
+		.remedy = "the driver gives it back, and erases it before where that was "
+			  "asked for");
 }
 
 /* Unlinks a file of f->dir that holds nothing of a tenant's. */
@@ -126,7 +114,7 @@ static int repair_file(struct check *c, const struct check_finding *f)
 	return unlinkat(dirfd, f->name, 0) < 0 || fsync(dirfd) < 0 ? -errno : 0;
 }
 
-/* A template that is not whole is made again by who needs it. */
+/* A template that is not whole is made again when it is needed. */
 static void look_at_template(struct check *c, const char *path, const char *name)
 {
 	struct fsimg_probe probe;
@@ -142,14 +130,10 @@ static void look_at_template(struct check *c, const char *path, const char *name
 	bool sound =
 		fd >= 0 && fsimg_probe_fd(fd, &probe) == 0 && probe.type == type && !probe.errors;
 	if (!sound)
-		check_add(c, &(struct check_finding){.severity = CHECK_LEFTOVER,
-				     .kind = "TemplateDamaged",
-				     .path = path,
-				     .message = tool_text(c->args, "it holds no sound %s", fs),
-				     .remedy = "the driver makes it again when it is needed",
-				     .repair = repair_file,
-				     .dir = SURVEY_TEMPLATES,
-				     .name = name});
+		check_add(c, .severity = CHECK_LEFTOVER, .kind = "TemplateDamaged", .path = path,
+			.message = tool_text(c->args, "it holds no sound %s", fs),
+			.remedy = "the driver makes it again when it is needed",
+			.repair = repair_file, .dir = SURVEY_TEMPLATES, .name = name);
 }
 
 static int look_at_name(void *arg, const char *name)
@@ -160,28 +144,19 @@ static int look_at_name(void *arg, const char *name)
 				   ? name
 				   : tool_text(c->args, "%s/%s", survey_dir_names[n->dir], name);
 	if (n->dir == SURVEY_ROOT && strcmp(name, FS_PROBE_NAME) == 0) {
-		check_add(c,
-			&(struct check_finding){.severity = CHECK_LEFTOVER,
-				.kind = "ProbeLeft",
-				.path = path,
-				.message =
-					"left by a driver that tried what the file system can do",
-				.remedy = "the driver removes it",
-				.repair = repair_file,
-				.dir = SURVEY_ROOT,
-				.name = name});
+		check_add(c, .severity = CHECK_LEFTOVER, .kind = "ProbeLeft", .path = path,
+			.message = "left by a driver that tried what the file system can do",
+			.remedy = "the driver removes it", .repair = repair_file,
+			.dir = SURVEY_ROOT, .name = name);
 		return 0;
 	}
 	if (!survey_name_is_ours(n->dir, name)) {
 		/* ext4 has one at each root. */
 		bool known = n->dir == SURVEY_ROOT && strcmp(name, "lost+found") == 0;
 		if (!known)
-			check_add(
-				c, &(struct check_finding){.severity = CHECK_NOTE,
-					   .kind = "UnknownFile",
-					   .path = path,
-					   .message = "it is not ringvol's, which leaves it alone",
-					   .remedy = "whose it is may remove it"});
+			check_add(c, .severity = CHECK_NOTE, .kind = "UnknownFile", .path = path,
+				.message = "it is not ringvol's, which leaves it alone",
+				.remedy = "its owner may remove it");
 		return 0;
 	}
 	if (n->dir == SURVEY_TRASH)
@@ -197,10 +172,8 @@ static void look_at_names(struct check *c)
 		struct names names = {c, dir};
 		int r = survey_each(&c->survey, dir, look_at_name, &names);
 		if (r < 0)
-			check_add(c, &(struct check_finding){.kind = "DirectoryUnreadable",
-					     .path = survey_dir_names[dir],
-					     .message = strerrordesc_np(-r),
-					     .remedy = "see the kernel log"});
+			check_add(c, .kind = "DirectoryUnreadable", .path = survey_dir_names[dir],
+				.message = strerrordesc_np(-r), .remedy = "see the kernel log");
 	}
 }
 
@@ -217,7 +190,7 @@ static const struct survey_object *volume_of(const struct check *c, const struct
 	return NULL;
 }
 
-/* The volume that it has the tag of, which is a hint. */
+/* The volume that the device's tag names; a tag is a hint. */
 static const struct survey_object *tagged_volume(const struct check *c, const struct device *device)
 {
 	const char *random = device->dev.tag + strlen("ringvol:") + 9;
@@ -229,7 +202,8 @@ static const struct survey_object *tagged_volume(const struct check *c, const st
 	return NULL;
 }
 
-/* Its volume may be one of those whose records cannot be read. */
+/* Whether there are volumes with records that cannot be read: a device may belong to one of them.
+ */
 static bool holds_quarantined(const struct check *c)
 {
 	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++)
@@ -258,33 +232,27 @@ static void look_at_device(struct check *c, const struct device *device)
 	bool quarantined = holds_quarantined(c);
 	/* Beside a driver: a volume that was made after the directory was read. */
 	if (o == NULL && !c->survey.served && c->volumes_known)
-		check_add(c,
-			&(struct check_finding){.severity = CHECK_LEFTOVER,
-				.kind = "OrphanDevice",
-				.path = device->dev.path,
-				.message = tool_text(c->args,
-					"bound to a volume that is no more%s%s%s",
-					quarantined ? ", or to a quarantined one" : "",
-					mount != NULL ? ", and mounted at " : "",
-					mount != NULL ? mount : ""),
-				.remedy = mount != NULL
-						  ? "unmount it; the driver lets go of it then"
-					  : quarantined ? "see to the quarantined volumes first"
-							: "the driver lets go of it at its start",
-				.repair = mount == NULL && !quarantined && c->devices_known &&
-							  strcmp(device->type, "loop") == 0
-						  ? repair_device
-						  : NULL,
-				.device = device});
+		check_add(c, .severity = CHECK_LEFTOVER, .kind = "OrphanDevice",
+			.path = device->dev.path,
+			.message = tool_text(c->args, "bound to a volume that is no more%s%s%s",
+				quarantined ? ", or to a quarantined one" : "",
+				mount != NULL ? ", and mounted at " : "",
+				mount != NULL ? mount : ""),
+			.remedy = mount != NULL ? "unmount it; the driver lets go of it then"
+				  : quarantined ? "see to the quarantined volumes first"
+						: "the driver lets go of it at its start",
+			.repair = mount == NULL && !quarantined && c->devices_known &&
+						  strcmp(device->type, "loop") == 0
+					  ? repair_device
+					  : NULL,
+			.device = device);
 	if (o != NULL)
-		check_add(c,
-			&(struct check_finding){.kind = "DeviceOfAnotherFile",
-				.path = device->dev.path,
-				.message = tool_text(c->args,
-					"it is volume %s's by its tag, but serves another file: what "
-					"is written to it is not in the volume",
-					o->rec->name),
-				.remedy = "save what is in it, then unstage the volume"});
+		check_add(c, .kind = "DeviceOfAnotherFile", .path = device->dev.path,
+			.message = tool_text(c->args,
+				"it is volume %s's by its tag, but serves another file: what "
+				"is written to it is not in the volume",
+				o->rec->name),
+			.remedy = "save what is in it, then unstage the volume");
 }
 
 /* Removes a guard that was made half; f->name is its tag. */
@@ -307,18 +275,15 @@ static void on_stray_guard(void *arg, const struct guard *guard)
 		return;
 	bool half = guard->below_major == 0 && !guard->foreign;
 	snprintf(path, sizeof(path), "/dev/dm-%u", guard->minor);
-	check_add(c,
-		&(struct check_finding){.severity = half ? CHECK_LEFTOVER : CHECK_PROBLEM,
-			.kind = "StrayGuard",
-			.path = path,
-			.message = half ? "a device-mapper device that was made for a volume and "
-					  "never completed"
-					: "a device-mapper device of a volume that does not stand "
-					  "over a loop device of ours",
-			.remedy = half ? "the driver completes it when the volume is staged"
-				       : "end what uses it, then 'dmsetup remove' it",
-			.repair = half ? repair_guard : NULL,
-			.name = guard->tag});
+	check_add(c, .severity = half ? CHECK_LEFTOVER : CHECK_PROBLEM, .kind = "StrayGuard",
+		.path = path,
+		.message = half ? "a device-mapper device that was made for a volume and "
+				  "never completed"
+				: "a device-mapper device of a volume that does not stand "
+				  "over a loop device of ours",
+		.remedy = half ? "the driver completes it when the volume is staged"
+			       : "end what uses it, then 'dmsetup remove' it",
+		.repair = half ? repair_guard : NULL, .name = guard->tag);
 }
 
 static void look_at_devices(struct check *c)
@@ -342,33 +307,30 @@ void check_pool(struct check *c, const char *name, const char *path)
 	int r = devices_scan(&c->devices);
 	c->devices_known = r == 0;
 	if (r < 0)
-		check_add(
-			c, &(struct check_finding){.kind = "DevicesUnknown",
-				   .message = tool_text(c->args,
-					   "devices and mounts cannot be looked at: %s",
-					   strerrordesc_np(-r)),
-				   .remedy = "run as root, on the host or in its mount namespace"});
+		check_add(c, .kind = "DevicesUnknown",
+			.message = tool_text(c->args, "devices and mounts cannot be looked at: %s",
+				strerrordesc_np(-r)),
+			.remedy = "run as root, on the host or in its mount namespace");
 	look_at_names(c);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		r = survey_objects(&c->survey, kind, &c->objects[kind], &c->counts[kind]);
 		if (kind == RECORD_VOLUME)
 			c->volumes_known = r == 0 && c->survey.state == POOL_READY;
 		if (r < 0)
-			check_add(c, &(struct check_finding){.kind = "DirectoryUnreadable",
-					     .path = survey_dir_names[SURVEY_VOLUMES + kind],
-					     .message = strerrordesc_np(-r),
-					     .remedy = "see the kernel log"});
+			check_add(c, .kind = "DirectoryUnreadable",
+				.path = survey_dir_names[SURVEY_VOLUMES + kind],
+				.message = strerrordesc_np(-r), .remedy = "see the kernel log");
 	}
 	for (unsigned kind = 0; kind < 2; kind++)
 		check_objects(c, kind);
 	look_at_devices(c);
 	r = backend_loop_stray_guards(on_stray_guard, c);
 	if (r < 0)
-		check_add(c, &(struct check_finding){.kind = "DevicesUnknown",
-				     .message = tool_text(c->args,
-					     "device-mapper devices cannot be looked at: %s",
-					     strerrordesc_np(-r)),
-				     .remedy = "run as root, with the host's /dev"});
+		check_add(c, .kind = "DevicesUnknown",
+			.message =
+				tool_text(c->args, "device-mapper devices cannot be looked at: %s",
+					strerrordesc_np(-r)),
+			.remedy = "run as root, with the host's /dev");
 }
 
 void check_close(struct check *c)

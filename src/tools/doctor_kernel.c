@@ -6,6 +6,7 @@
 #include "tools/doctor_findings.h"
 
 #include "base/fd.h"
+#include "reactor/ring.h"
 #include "reactor/ring_uring.h"
 #include "tools/text.h"
 

@@ -264,8 +264,8 @@ void doctor_node_look(struct doctor *d, const struct doctor_node *node)
 
 /* ---- this machine ---- */
 
-/* Our root is that of the first process, and that one is the machine's: a container has a namespace
- * of processes of its own, or at least a root of its own. */
+/* Whether we have the root of the first process, and that process is the machine's first: a
+ * container has its own namespace of processes, or at least its own root. */
 static bool on_the_node(void)
 {
 	static const ino_t first_pid_namespace = 0xEFFFFFFC; /* include/linux/proc_ns.h, ABI */
@@ -273,7 +273,7 @@ static bool on_the_node(void)
 	if (stat("/proc/self/ns/pid", &ns) < 0 || ns.st_ino != first_pid_namespace ||
 		stat("/", &root) < 0)
 		return false;
-	/* Who may not look at the first process has no more than its namespaces to say. */
+	/* Without the right to look at the first process, namespaces are all that tells. */
 	if (stat("/proc/1/root", &first) < 0)
 		return access("/run/systemd/system", F_OK) == 0;
 	return first.st_dev == root.st_dev && first.st_ino == root.st_ino;

@@ -6,23 +6,22 @@
  * with their five-byte prefix, trailers with grpc-status -> the stream closes.
  * How it can fail: nobody listens (ERR_UNAVAILABLE, the tools then look for themselves); the server
  * speaks something else, goes away or falls silent (ERR_UNAVAILABLE, ERR_TIMEOUT); it answers with
- * a status of its own; the one who asked has seen enough.
+ * a status of its own; the caller has seen enough.
  */
 #include "tools/grpc_client.h"
 
 #include "base/buf.h"
 #include "base/fd.h"
 #include "rpc/grpc.h"
+#include "rpc/listen.h"
 #include "rpc/wire.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <nghttp2/nghttp2.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 enum {
 	WINDOW_BYTES = 4 << 20, /* the server need not wait for us */
@@ -49,13 +48,17 @@ struct grpc_client {
 
 /* ---- connecting ---- */
 
-static int connect_to(const struct sockaddr *address, socklen_t len, const char *endpoint,
-	int *ret_fd, struct err *err)
+static int connect_endpoint(const char *endpoint, int *ret_fd, struct err *err)
 {
-	_cleanup_fd_ int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct endpoint e;
+	struct err why = {0};
+	if (listen_parse_endpoint(endpoint, &e, &why) < 0)
+		return err_set(
+			err, ERR_INVALID, "'%.64s' is no endpoint: %s", endpoint, why.message);
+	_cleanup_fd_ int fd = socket(e.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return err_sys(err, -errno, "%s: a socket", endpoint);
-	if (connect(fd, address, len) < 0) {
+	if (connect(fd, (const struct sockaddr *)&e.address, e.len) < 0) {
 		int r = -errno;
 		if (r == -ENOENT || r == -ECONNREFUSED || r == -ENOTDIR)
 			return err_set(err, ERR_UNAVAILABLE, "no driver listens on %s", endpoint);
@@ -64,45 +67,6 @@ static int connect_to(const struct sockaddr *address, socklen_t len, const char 
 	*ret_fd = fd;
 	fd = -1;
 	return 0;
-}
-
-static int connect_unix(const char *path, const char *endpoint, int *ret_fd, struct err *err)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	if (strlen(path) >= sizeof(address.sun_path))
-		return err_set(err, ERR_INVALID, "%s: the socket's path is too long", endpoint);
-	strcpy(address.sun_path, path);
-	return connect_to((void *)&address, sizeof(address), endpoint, ret_fd, err);
-}
-
-static int connect_tcp(const char *address, const char *endpoint, int *ret_fd, struct err *err)
-{
-	struct sockaddr_in v4 = {.sin_family = AF_INET};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
-	unsigned short port;
-	char end;
-	if (sscanf(address, "127.0.0.1:%hu%c", &port, &end) == 1) {
-		v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-		v4.sin_port = htons(port);
-		return connect_to((void *)&v4, sizeof(v4), endpoint, ret_fd, err);
-	}
-	if (sscanf(address, "[::1]:%hu%c", &port, &end) == 1) {
-		v6.sin6_port = htons(port);
-		return connect_to((void *)&v6, sizeof(v6), endpoint, ret_fd, err);
-	}
-	return err_set(err, ERR_INVALID, "%s: not tcp://127.0.0.1:PORT", endpoint);
-}
-
-static int connect_endpoint(const char *endpoint, int *ret_fd, struct err *err)
-{
-	if (strncmp(endpoint, "unix://", 7) == 0)
-		return connect_unix(endpoint + 7, endpoint, ret_fd, err);
-	if (strncmp(endpoint, "unix:", 5) == 0)
-		return connect_unix(endpoint + 5, endpoint, ret_fd, err);
-	if (strncmp(endpoint, "tcp://", 6) == 0)
-		return connect_tcp(endpoint + 6, endpoint, ret_fd, err);
-	return err_set(err, ERR_INVALID,
-		"'%.64s' is no endpoint; as in unix:///run/ringvol/csi.sock", endpoint);
 }
 
 /* ---- nghttp2's callbacks ---- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ringvol health`: whether the driver lives, or is ready, for those who start it again or send it
- * work.
+ * `ringvol health`: whether the driver lives, or is ready; for what restarts it or sends it work.
  *
  * Happy path: connect to the driver's socket, ask Inspect/Health, print one line. It asks over the
  * unix socket because nobody on the network can be in its way there.

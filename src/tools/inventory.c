@@ -5,8 +5,9 @@
  *
  * Without one: records and images from the pools, devices and mounts from the kernel. Happy path:
  * scan the devices, then each pool's volumes and snapshots by key. It knows less: no operations, no
- * I/O; extents count as shared when a volume was made that way, whoever is left of its family. A
- * pool or device that cannot be read is said so in the pool's `why`; only want of memory fails it.
+ * I/O; extents count as shared when a volume was made that way, also when it is the last of its
+ * family. A pool or device that cannot be read is said so in the pool's `why`; only want of memory
+ * fails it.
  */
 #include "tools/inventory.h"
 

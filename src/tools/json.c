@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON to a stream. A stream that fails is found by whoever closes it; nothing else can fail. */
+/* JSON to a stream. Nothing can fail but the stream, which its owner finds out when closing it. */
 #include "tools/json.h"
 
 #include "base/utf8.h"

@@ -2,7 +2,7 @@
 /*
  * Rates. Each volume keeps its last counters; a new answer is subtracted, and the volumes that were
  * not in it go. Both the table and the answer are in the order of ids while they are merged. It
- * fails for want of memory only, and then holds what it held.
+ * fails for want of memory only, and then keeps what it had.
  */
 #include "tools/rates.h"
 

@@ -152,23 +152,11 @@ static int escape_key(void)
 		return SCREEN_OTHER;
 	if (rest[0] != '[' && rest[0] != 'O')
 		return SCREEN_OTHER;
-	switch (rest[1]) {
-	case 'A':
-		return SCREEN_UP;
-	case 'B':
-		return SCREEN_DOWN;
-	case 'C':
-		return SCREEN_RIGHT;
-	case 'D':
-		return SCREEN_LEFT;
-	case 'H':
-		return SCREEN_HOME;
-	case '5':
-		return SCREEN_PAGE_UP;
-	case '6':
-		return SCREEN_PAGE_DOWN;
-	}
-	return SCREEN_OTHER;
+	static const char codes[] = "ABCDH56";
+	static const int screen_keys[] = {SCREEN_UP, SCREEN_DOWN, SCREEN_RIGHT, SCREEN_LEFT,
+		SCREEN_HOME, SCREEN_PAGE_UP, SCREEN_PAGE_DOWN};
+	const char *code = rest[1] != '\0' ? strchr(codes, rest[1]) : NULL;
+	return code != NULL ? screen_keys[code - codes] : SCREEN_OTHER;
 }
 
 static int read_key(void)

@@ -173,22 +173,13 @@ static void fit(const struct table *t, unsigned columns, struct layout *l)
 
 /* ---- printing ---- */
 
-static const char *colour_code(enum table_colour colour)
-{
-	switch (colour) {
-	case TABLE_GOOD:
-		return "\033[32m";
-	case TABLE_WARN:
-		return "\033[33m";
-	case TABLE_BAD:
-		return "\033[31m";
-	case TABLE_DIM:
-		return "\033[2m";
-	case TABLE_PLAIN:
-		break;
-	}
-	return "";
-}
+static const char *const colour_codes[] = {
+	[TABLE_PLAIN] = "",
+	[TABLE_GOOD] = "\033[32m",
+	[TABLE_WARN] = "\033[33m",
+	[TABLE_BAD] = "\033[31m",
+	[TABLE_DIM] = "\033[2m",
+};
 
 static int pad(struct buf *out, unsigned columns)
 {
@@ -250,7 +241,7 @@ int table_print(struct table *t, const struct text_stream *stream, unsigned rows
 		for (unsigned i = 0; r == 0 && i < row->count; i++)
 			if (layout.shown[i])
 				r = print_cell(&line, i, row->cells[i].text,
-					stream->colour ? colour_code(row->cells[i].colour) : "");
+					stream->colour ? colour_codes[row->cells[i].colour] : "");
 		if (r == 0)
 			r = buf_append(out, "\n", 1);
 	}

@@ -49,8 +49,8 @@ const char *tool_text(struct tool_args *args, const char *fmt, ...)
 
 /* The first of several: the driver serves the same on each. */
 int tool_set_endpoint(void *args, const char *value, struct err *err);
-/* One more pool: "NAME=PATH[,...]", what follows the path is the driver's affair; or "PATH", whose
- * last component is the name. */
+/* One more pool: "NAME=PATH[,...]", what follows the path is for the driver alone; or "PATH", and
+ * its last component is the name. */
 int tool_set_pool(void *args, const char *value, struct err *err);
 
 /* clang-format off */

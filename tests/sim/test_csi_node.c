@@ -155,7 +155,7 @@ Test(csi, statistics_of_a_block_volume_are_no_look, .timeout = 300)
 	const struct node_health *health = &node_volume_find(volume)->health;
 	node_note_hanging(w->csi->node, node_volume_find(volume), true);
 	cr_assert_eq(do_stats(), GRPC_OK);
-	cr_expect_neq(health->hung_ns, 0);
+	cr_expect_neq(health->since_ns[NODE_HANGING], 0);
 	cr_expect_eq(health->looked_ns, 0);
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
@@ -335,7 +335,7 @@ Test(csi, a_device_that_is_let_go_is_not_taken_for_gone, .timeout = 300)
 	while (!answer.ended) {
 		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
 		if (node_of_volume() != NULL)
-			cr_assert_eq(node_of_volume()->health.gone_ns, 0);
+			cr_assert_eq(node_of_volume()->health.since_ns[NODE_DEVICE_GONE], 0);
 	}
 	cr_assert_eq(answer.status, GRPC_OK, "%s", answer.message);
 	cr_assert_null(node_of_volume());

@@ -64,7 +64,7 @@ var (
 
 func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
-	text, err := os.ReadFile(deployFile(t, "grafana", "ringvol.json"))
+	text, err := os.ReadFile(deployFile(t, "helm/ringvol/files/ringvol.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +147,8 @@ func TestRules(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"check", "rules", file},
-		{"check", "rules", deployFile(t, "prometheus", "rules.yml")},
-		{"test", "rules", deployFile(t, "prometheus", "rules_test.yml")},
+		{"check", "rules", deployFile(t, "helm/ringvol/files/rules.yml")},
+		{"test", "rules", "rules_test.yml"},
 	} {
 		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -163,7 +163,7 @@ func TestExpressionsNameMetrics(t *testing.T) {
 	b.must(v.Up())
 	_, text, err := b.d.Get("/metrics")
 	b.must(err)
-	rules, err := os.ReadFile(deployFile(t, "prometheus", "rules.yml"))
+	rules, err := os.ReadFile(deployFile(t, "helm/ringvol/files/rules.yml"))
 	b.must(err)
 	expressions := readDashboard(t).expressions()
 	for i, line := range strings.Split(string(rules), "\n") {
@@ -203,7 +203,7 @@ rule_files: [%s]
 scrape_configs:
   - job_name: ringvol
     static_configs: [{targets: ["%s"]}]
-`, deployFile(t, "prometheus", "rules.yml"), b.d.HTTP), 0o600))
+`, deployFile(t, "helm/ringvol/files/rules.yml"), b.d.HTTP), 0o600))
 	b.beside(prometheus, "--config.file="+config, "--web.listen-address="+address,
 		"--storage.tsdb.path="+b.Path("tsdb"), "--log.level=warn")
 

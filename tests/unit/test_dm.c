@@ -536,16 +536,6 @@ Test(dm, tables_are_checked)
 		dm_load(&dm, "nobody", &(struct dm_target){0, 8, "zero", ""}, 1, false), -ENXIO);
 }
 
-Test(dm, deps)
-{
-	uint64_t devs[2];
-	unsigned count;
-	make_guard(&spec);
-	cr_assert_eq(dm_deps(&dm, uuid, devs, 2, &count), 0);
-	cr_assert_eq(count, 1);
-	cr_expect_eq(devs[0], makedev(LOOP, 3));
-}
-
 /* ---- answers that no kernel gives ---- */
 
 static struct answer {
@@ -585,13 +575,6 @@ static int ask_table(void)
 	return dm_table(&liar, uuid, targets, 2, &count);
 }
 
-static int ask_deps(void)
-{
-	uint64_t devs[2];
-	unsigned count;
-	return dm_deps(&liar, uuid, devs, 2, &count);
-}
-
 Test(dm, an_answer_outside_the_buffer)
 {
 	const uint32_t head = sizeof(struct dm_ioctl);
@@ -601,10 +584,9 @@ Test(dm, an_answer_outside_the_buffer)
 	for (unsigned i = 0; i < 3; i++) {
 		bad = (struct answer){.data_start = where[i].start, .data_size = where[i].size};
 		cr_expect_eq(ask_table(), -EPROTO);
-		cr_expect_eq(ask_deps(), -EPROTO);
 		cr_expect_eq(dm_list(&liar, on_name, NULL), -EPROTO);
 	}
-	/* Cut anywhere: a target, a count of devices, a name. */
+	/* Cut anywhere: a target, a name. */
 	for (uint32_t len = 0; len < sizeof(bad.data); len++) {
 		bad = (struct answer){.data_start = head,
 			.data_size = head + len,
@@ -612,7 +594,6 @@ Test(dm, an_answer_outside_the_buffer)
 			.len = sizeof(bad.data)};
 		memset(bad.data, 'x', sizeof(bad.data));
 		cr_expect_eq(ask_table(), -EPROTO);
-		cr_expect_eq(ask_deps(), -EPROTO);
 		cr_expect_eq(dm_list(&liar, on_name, NULL), len == 0 ? 0 : -EPROTO);
 	}
 }

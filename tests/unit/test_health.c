@@ -73,8 +73,9 @@ Test(condition, all_at_once_are_told_worst_first_and_each_once)
 	sim_pass_ms(reactor.ring, 1000);
 	uint64_t now_ns = ring_now_ns(reactor.ring);
 	pool_image_found(&volume, true, false);
-	h->gone_ns = h->hung_ns = h->shut_down_ns = h->read_only_ns = h->errors_ns = now_ns;
-	h->slow_ns = now_ns;
+	h->since_ns[NODE_DEVICE_GONE] = h->since_ns[NODE_HANGING] = h->since_ns[NODE_FS_SHUT_DOWN] =
+		h->since_ns[NODE_FS_READ_ONLY] = h->since_ns[NODE_IO_ERRORS] = now_ns;
+	h->since_ns[NODE_SLOW] = now_ns;
 	h->slow_p99_ns = 1700000000;
 	h->slow_ops = 5000;
 	h->errors[PROBE_READ] = 3;
@@ -165,7 +166,7 @@ Test(condition, the_clock_jumps)
 {
 	struct node_volume *nv = node_volume_get(&volume);
 	sim_pass_ms(reactor.ring, 60000);
-	nv->health.read_only_ns = ring_now_ns(reactor.ring);
+	nv->health.since_ns[NODE_FS_READ_ONLY] = ring_now_ns(reactor.ring);
 	sim_pass_ms(reactor.ring, 30000);
 	/* The ring's clock is virtual: to the wall's it goes too fast, which is a jump. */
 	node_follow_clock(node);

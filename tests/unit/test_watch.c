@@ -173,7 +173,7 @@ Test(watch, who_is_due_is_looked_at_together)
 	cr_expect_lt(many_calls + alone_calls, VOLUMES / 2);
 	cr_expect_eq(paths_asked, VOLUMES);
 	for (unsigned i = 0; i < VOLUMES; i++)
-		cr_expect_eq(health_of(i)->shut_down_ns != 0, i == 7);
+		cr_expect_eq(health_of(i)->since_ns[NODE_FS_SHUT_DOWN] != 0, i == 7);
 	/* And again, each once. */
 	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_expect_eq(paths_asked, 2 * VOLUMES);
@@ -190,7 +190,7 @@ Test(watch, who_has_been_looked_at_is_left_alone)
 
 Test(watch, who_may_hang_is_asked_alone)
 {
-	health_of(3)->hung_ns = 1;
+	health_of(3)->since_ns[NODE_HANGING] = 1;
 	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_assert_eq(looked_at(), VOLUMES);
 	cr_expect(asked_alone[3]);
@@ -216,22 +216,23 @@ Test(watch, a_call_that_does_not_come_back_is_made_for_each_alone)
 	cr_assert_eq(looked_at(), VOLUMES);
 	cr_expect_eq(alone_calls, VOLUMES);
 	cr_expect_gt(many_calls, 0);
-	cr_expect_eq(health_of(0)->hung_ns, 0);
-	cr_expect_neq(health_of(7)->shut_down_ns, 0);
+	cr_expect_eq(health_of(0)->since_ns[NODE_HANGING], 0);
+	cr_expect_neq(health_of(7)->since_ns[NODE_FS_SHUT_DOWN], 0);
 }
 
 /* Something was bound or unbound: that does not wait for the others. */
 Test(watch, what_is_urgent_is_checked_in_the_next_tick)
 {
 	sim_pass_ms(reactor.ring, PERIOD_MS);
-	struct node_health *health = health_of(5);
-	health->gone_ns = 0;
-	list_remove(&health->link);
-	list_push_front(&csi->node->attached, &health->link);
+	struct node_volume *node = node_volume_find(volumes[5]);
+	struct node_health *health = &node->health;
+	health->since_ns[NODE_DEVICE_GONE] = 0;
+	list_remove(&node->attached);
+	list_push_front(&csi->node->attached, &node->attached);
 	health->checked_ns = 0;
 	health->device_due = true;
 	sim_pass_ms(reactor.ring, NODE_WATCH_MS + 1);
-	cr_assert_neq(health->gone_ns, 0);
+	cr_assert_neq(health->since_ns[NODE_DEVICE_GONE], 0);
 }
 
 /* ---- hanging ---- */

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sysmacros.h>
 
 enum {
 	HEAD_BYTES = sizeof(struct dm_ioctl),
@@ -305,29 +304,6 @@ int dm_table(struct dm *dm, const char *uuid, struct dm_target *targets, unsigne
 	if (r == 0)
 		*ret_count = head->target_count;
 	return r;
-}
-
-int dm_deps(struct dm *dm, const char *uuid, uint64_t *devs, unsigned cap, unsigned *ret_count)
-{
-	_cleanup_free_ struct dm_ioctl *head = NULL;
-	struct dm_target_deps deps;
-	int r = call_growing(dm, DM_TABLE_DEPS, uuid, 0, &head);
-	if (r < 0)
-		return r;
-	const char *data = (const char *)head + head->data_start;
-	size_t size = head->data_size - head->data_start;
-	if (size < sizeof(deps))
-		return -EPROTO;
-	memcpy(&deps, data, sizeof(deps));
-	if (deps.count > (size - sizeof(deps)) / sizeof(uint64_t))
-		return -EPROTO;
-	for (unsigned i = 0; i < deps.count && i < cap; i++) {
-		uint64_t dev;
-		memcpy(&dev, data + sizeof(deps) + i * sizeof(dev), sizeof(dev));
-		devs[i] = makedev((dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00));
-	}
-	*ret_count = deps.count;
-	return 0;
 }
 
 /* ---- all of them ---- */

@@ -75,8 +75,6 @@ int dm_look_name(struct dm *dm, const char *name, struct dm_device *ret);
 /* The table in use. *ret_count may be more than cap; targets has the first cap then. */
 int dm_table(struct dm *dm, const char *uuid, struct dm_target *targets, unsigned cap,
 	unsigned *ret_count);
-/* The devices that its table holds, as st_rdev has them. */
-int dm_deps(struct dm *dm, const char *uuid, uint64_t *devs, unsigned cap, unsigned *ret_count);
 /* Now, or when its last user lets go: *ret_waits. A device that is not there is success. */
 int dm_remove(struct dm *dm, const char *uuid, bool *ret_waits);
 /* All devices of this kernel. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The guard over a loop device: what a tenant gets of a raw block volume. A loop device obeys
- * whoever has it open, without any capability (LOOP_CLR_FD, LOOP_CHANGE_FD, LOOP_SET_STATUS64). A
- * guard is a device-mapper device whose table has two targets over the one loop device, and the
- * kernel passes an ioctl on only where one target covers all of a device (Linux 6.1, 6.12, 7.2).
+ * The guard over a loop device: what a tenant gets of a raw block volume. A loop device obeys every
+ * process that has it open, without any capability (LOOP_CLR_FD, LOOP_CHANGE_FD,
+ * LOOP_SET_STATUS64). A guard is a device-mapper device with two targets over the one loop device.
+ * The kernel passes an ioctl on only where one target covers all of a device
+ * (Linux 6.1, 6.12, 7.2).
  *
  * A guard's name and uuid follow from the volume's tag. It is ours if both are so *and* its table
  * is a guard's over the very loop device that is bound to the volume's image. Synchronous, for work
@@ -51,7 +52,7 @@ int guard_table(const struct guard_spec *spec, struct dm_target ret[2]);
 bool guard_parse(const struct dm_target *targets, unsigned count, uint32_t *ret_major,
 	uint32_t *ret_minor, uint64_t *ret_size_bytes);
 
-/* The two targets of a guard that was let go: every request fails, and nothing is held. */
+/* The two targets of a guard that was let go: every request fails, and no device below is kept. */
 int guard_table_retired(uint64_t size_bytes, struct dm_target ret[2]);
 
 /* Whether there is one of this tag's uuid; costs one call. */
@@ -63,9 +64,9 @@ int guard_look(struct dm *dm, const char *tag, struct guard *ret);
  * about to go, the device below is in use; each with the remedy), ERR_INTERNAL. */
 int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, struct err *err);
 /* Takes the guard of this tag away, if it stands over this device or over none; else it is not ours
- * and left alone (0). Afterwards the device below is free, whoever still has the guard open: their
- * requests fail, what they had written is on the device below. *ret_waits: there is such a one, and
- * the guard goes when they let go; else it goes in a moment, by the kernel's own hand. */
+ * and left alone (0). Afterwards the device below is free, even if a process still has the guard
+ * open: its requests fail, and what it had written is on the device below. *ret_waits: there is
+ * such a process, and the guard goes when it lets go; else the kernel takes it away in a moment. */
 int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t below_minor,
 	bool *ret_waits, struct err *err);
 /* Every device with a guard's name and uuid. */

@@ -105,11 +105,9 @@ static int devices_each(bool (*each)(void *arg, const struct lodev *dev), void *
 	_cleanup_dir_ DIR *dir = opendir("/sys/block");
 	if (dir == NULL)
 		return -errno;
-	for (;;) {
-		errno = 0;
-		const struct dirent *entry = readdir(dir);
-		if (entry == NULL)
-			return -errno;
+	int r;
+	const struct dirent *entry;
+	while ((entry = fd_next_entry(dir, &r)) != NULL) {
 		uint32_t minor;
 		struct lodev dev;
 		if (!parse_name(entry->d_name, &minor) || !lodev_minor_is_bound(minor) ||
@@ -118,6 +116,7 @@ static int devices_each(bool (*each)(void *arg, const struct lodev *dev), void *
 		if (!each(arg, &dev))
 			return 0;
 	}
+	return r;
 }
 
 /* ---- attach ---- */
@@ -173,8 +172,8 @@ static int image_find(struct find *f)
 	return devices_each(find_on_device, f);
 }
 
-/* Somebody has the lock. 1: it was let go meanwhile and is ours now; 0: the image is on a device of
- * ours, *ret; else an error that says who has it. */
+/* Somebody has the lock. 1: it was let go meanwhile and is ours now; 0: the image is on *ret, a
+ * device of ours; else an error that names the one that has it. */
 static int image_locked(const struct lodev_spec *spec, int fd, const struct stat *st,
 	struct lodev *ret, struct err *err)
 {
@@ -249,8 +248,8 @@ static uint64_t queue_read(uint32_t minor, const char *name)
 	return n < 0 ? 0 : strtoull(text, NULL, 10);
 }
 
-/* The lock is ours, but somebody who does not know of it has the image open. A mere reader does no
- * harm; a loop device would write beside ours. */
+/* The lock is ours, but the image is open elsewhere, by somebody that does not know of the lock. A
+ * mere reader does no harm; a loop device would write beside ours. */
 static int image_open_elsewhere(
 	const struct lodev_spec *spec, const struct stat *st, struct err *err)
 {
@@ -275,9 +274,9 @@ static bool device_lost_discard(uint32_t minor)
 	       queue_read(minor, "discard_max_hw_bytes") != 0;
 }
 
-/* What the spec asks for and LOOP_CONFIGURE does not know. Without discard loop refuses zeroes that
- * would be holes as well (lo_fallocate(); the limit for them stays and means nothing), and who
- * asked for them writes zeroes. */
+/* What the spec asks for and LOOP_CONFIGURE does not know. Without discard, loop also refuses
+ * zeroes that would be holes (lo_fallocate(); the limit for them stays and means nothing), and the
+ * block layer writes zeroes. */
 static int device_restrict(const struct lodev_spec *spec, uint32_t minor, struct err *err)
 {
 	if (!spec->no_discard || device_lost_discard(minor))

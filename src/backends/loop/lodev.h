@@ -2,11 +2,11 @@
 /*
  * Loop devices: attach, detach, resize, find ours. Synchronous, for work jobs.
  *
- * An image is attached on an fd that holds flock(LOCK_EX). The kernel keeps that open file as long
- * as the device is bound, so the lock says "attached somewhere" across restarts, namespaces and
- * drivers. A device is recognised by lo_device + lo_inode alone. Its tag in lo_file_name
- * ("ringvol:<pool uuid, 8>:<random, 8>") is a hint: whoever has the device open, a pod with a raw
- * block volume among them, can rewrite it.
+ * An image is attached on an fd that has flock(LOCK_EX). The kernel keeps that open file as long as
+ * the device is bound. So the lock says "attached somewhere", whatever restarts, namespaces and
+ * other drivers do. Device and inode of the image (lo_device, lo_inode) alone identify a device.
+ * Its tag in lo_file_name ("ringvol:<pool uuid, 8>:<random, 8>") is a hint: any process that has
+ * the device open, also one in a pod with a raw block volume, can rewrite it.
  */
 #ifndef RINGVOL_BACKENDS_LODEV_H
 #define RINGVOL_BACKENDS_LODEV_H
@@ -40,13 +40,13 @@ struct lodev {
 	bool found;      /* of lodev_attach(): it was attached before */
 };
 
-/* 0 and the device; an image already attached to a device that keeps its lock, whole and not going
- * away, is found and returned, with its tag set right, and no_discard holds there too. Errors in
- * *err: ERR_PRECONDITION (held by another: names the device if one is found; remedy), ERR_NO_ROOM
- * (no free device), ERR_NOT_FOUND (no image), ERR_INTERNAL. */
+/* 0 and the device. An image may be attached already: to a device that has its lock, shows all of
+ * it and is not going away. That device is returned, with its tag set right and no_discard applied.
+ * Errors in *err: ERR_PRECONDITION (another has the lock: names the device if one is found;
+ * remedy), ERR_NO_ROOM (no free device), ERR_NOT_FOUND (no image), ERR_INTERNAL. */
 int lodev_attach(const struct lodev_spec *spec, struct lodev *ret, struct err *err);
-/* Clears the device if it still is bound to that file; otherwise it is somebody else's by now and
- * left alone (0). *ret_still_bound: a mount or open elsewhere keeps it until it ends. */
+/* Clears the device if it is still bound to that file. Otherwise it is somebody else's by now, and
+ * left alone (0). *ret_still_bound: a mount or open file elsewhere keeps it. */
 int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err);
 /* After the image grew: LOOP_SET_CAPACITY. */
 int lodev_resize(const struct lodev *dev, uint64_t *ret_size_bytes, struct err *err);

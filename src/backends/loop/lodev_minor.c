@@ -5,7 +5,8 @@
  * not exist yet are made with LOOP_CTL_ADD. Whether a number is free is asked of sysfs, because
  * opening another's device would wake udev; LOOP_CONFIGURE has the last word.
  *
- * Shared by all work threads: one mutex, held for list work and the questions to sysfs (2 us each).
+ * Shared by all work threads: one mutex, taken for list work and the questions to sysfs (2 us
+ * each).
  */
 #include "backends/loop/lodev_minor.h"
 

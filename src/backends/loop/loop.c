@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Volumes as loop devices: each call is one work job over lodev, and for raw volumes over the guard
+ * Volumes as loop devices. Each call is one work job over lodev, and for raw volumes over the guard
  * as well. The job works on the request only; the step's end moves its error into the operation.
  *
- * Happy path of a raw attach: loop device -> guard over it; of a detach: the guard, then the loop
- * device. A crash in between leaves a loop device without a guard, which the next attach completes
- * and the next detach clears. A guard that a tenant still has open goes when they let go, and its
- * loop device with it. How it can fail: as lodev and guard do, and with ERR_PRECONDITION where the
- * kernel has no device mapper. A loop device that an earlier version has published bare is left as
- * it is as long as its node is bound somewhere.
+ * Happy path of a raw attach: the loop device, then the guard over it. Of a detach: the guard, then
+ * the loop device. A crash in between leaves a loop device without a guard, which the next attach
+ * completes and the next detach clears. A guard that a tenant still has open goes when the tenant
+ * lets go, and its loop device with it. How it can fail: as lodev and guard do, and with
+ * ERR_PRECONDITION where the kernel has no device mapper. An earlier version may have published a
+ * loop device bare: it is left as it is as long as its node is bound somewhere.
  */
 #include "backends/loop/loop.h"
 
@@ -39,12 +39,7 @@ static const char *control_path(void)
 	return config.dm_control_path != NULL ? config.dm_control_path : DM_CONTROL_PATH;
 }
 
-static void dm_end(struct dm *dm)
-{
-	dm_close(dm);
-}
-
-#define _cleanup_dm_ __attribute__((cleanup(dm_end)))
+#define _cleanup_dm_ __attribute__((cleanup(dm_close)))
 
 /* Without asking for the module, as opening the node may. */
 static bool dm_is_loaded(void)
@@ -450,7 +445,7 @@ static int loop_scan(const struct backend *backend,
 	return r < 0 ? err_sys(err, r, "looking through the loop devices in /sys/block") : 0;
 }
 
-/* A guard first: it may have gone, or stand over something else by now. */
+/* The guard now; -ENXIO: it has gone, or stands over something else. */
 static int look_guard(const struct backend_dev *dev, struct guard *ret)
 {
 	_cleanup_dm_ struct dm dm = {.fd = -1};
@@ -459,9 +454,9 @@ static int look_guard(const struct backend_dev *dev, struct guard *ret)
 		r = guard_look(&dm, dev->tag, ret);
 	if (r < 0)
 		return dm_is_absent(r) || r == -EEXIST ? -ENXIO : r;
-	bool same = ret->major == dev->major && ret->minor == dev->minor &&
-		    ret->below_major == dev->below_major && ret->below_minor == dev->below_minor;
-	return same ? 0 : -ENXIO;
+	return ret->below_major == dev->below_major && ret->below_minor == dev->below_minor
+		       ? 0
+		       : -ENXIO;
 }
 
 static int loop_look(
@@ -476,6 +471,8 @@ static int loop_look(
 		return -EOPNOTSUPP;
 	bool guarded = dev->below_major != 0;
 	int r = guarded ? look_guard(dev, &guard) : 0;
+	if (r == 0 && guarded && (guard.major != dev->major || guard.minor != dev->minor))
+		r = -ENXIO;
 	if (r == 0)
 		r = lodev_status(dev_minor, &lo);
 	if (r < 0)
@@ -515,33 +512,20 @@ int backend_loop_remove_stray(const char *tag, struct err *err)
 	return r < 0 ? r : guard_remove(&dm, tag, 0, 0, &waits, err);
 }
 
-/* Of a guard: on its own node, by what the kernel says that is now. */
-static int guard_set_read_only(const struct backend_dev *dev, bool read_only)
-{
-	struct dm dm_now;
-	struct guard guard;
-	int r = dm_open(&dm_now, control_path());
-	if (r < 0)
-		return r;
-	r = guard_look(&dm_now, dev->tag, &guard);
-	dm_close(&dm_now);
-	if (r < 0)
-		return r;
-	if (guard.below_major != dev->below_major || guard.below_minor != dev->below_minor)
-		return -ENXIO;
-	if (guard.read_only == read_only)
-		return 0;
-	char path[32];
-	snprintf(path, sizeof path, "/dev/dm-%u", guard.minor);
-	return blkdev_set_read_only(path, read_only);
-}
-
+/* A guard's flag is on its own node, by the number that the kernel says now. */
 static int loop_set_read_only(
 	const struct backend *backend, const struct backend_dev *dev, bool read_only)
 {
 	(void)backend;
-	return dev->below_major != 0 ? guard_set_read_only(dev, read_only)
-				     : lodev_set_read_only(dev->minor, read_only);
+	if (dev->below_major == 0)
+		return lodev_set_read_only(dev->minor, read_only);
+	struct guard guard;
+	int r = look_guard(dev, &guard);
+	if (r < 0 || guard.read_only == read_only)
+		return r;
+	char path[32];
+	snprintf(path, sizeof path, "/dev/dm-%u", guard.minor);
+	return blkdev_set_read_only(path, read_only);
 }
 
 void backend_loop_configure(const struct backend_loop_config *new_config)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Volumes as loop devices; a raw one, whose node goes to a tenant, as a guard (dm/guard.h) over its
- * loop device.
+ * Volumes as loop devices. The node of a raw volume goes to a tenant: it is that of a guard
+ * (dm/guard.h) over the loop device.
  */
 #ifndef RINGVOL_BACKENDS_LOOP_H
 #define RINGVOL_BACKENDS_LOOP_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The backend over the data process. Owns the connection, the calls under way, and the watch.
+ * The backend over the data process. Owns the connection, the calls under way, and the ping.
  *
  * The happy path of a request: (attach: open the image) -> ask. When nobody answers and starting a
  * data process is ours to do: start one, which takes until its socket answers, and ask again. Every
@@ -31,7 +31,7 @@ _Static_assert(sizeof((struct backend_dev){0}.tag) == UBLKD_TAG_BYTES, "one tag,
 _Static_assert(sizeof((struct backend_dev){0}.path) == sizeof((struct ublkd_device){0}.node),
 	"one path, two structs");
 
-/* One request, or one look of the watch. */
+/* One request, or one ping. */
 struct ublk_call {
 	struct op op;
 	struct list link; /* ublk.calls */
@@ -48,11 +48,11 @@ static struct ublk {
 	struct ublkc *client;
 	struct list calls; /* those under way, and those that ended and wait to be given back */
 	char program[PATH_MAX];
-	struct ring_timer watch_timer;
-	struct ublk_call watch;
-	atomic_bool watched; /* there is, or may be, a device */
-	int32_t pid;         /* of the data process that answered last; 0: none has */
-	uint64_t away_ns;    /* since when the watch has had no answer; 0: it had one */
+	struct ring_timer ping_timer;
+	struct ublk_call ping;
+	atomic_bool in_use; /* there is, or may be, a device */
+	int32_t pid;        /* of the data process that answered last; 0: none has */
+	uint64_t away_ns;   /* since when pings have no answer; 0: the last one had one */
 } * ublk;
 
 /* ---- devices ---- */
@@ -236,16 +236,16 @@ static const struct op_step call_steps[] = {
 	{NULL},
 };
 
-/* ---- the watch ---- */
+/* ---- the ping ---- */
 
-static void watch_arm(void)
+static void ping_arm(void)
 {
-	if (atomic_load(&ublk->watched) && !op_running(&ublk->watch.op) &&
-		!ring_timer_armed(&ublk->watch_timer))
-		ring_timer_arm(ublk->reactor->ring, &ublk->watch_timer, UBLK_WATCH_MS);
+	if (atomic_load(&ublk->in_use) && !op_running(&ublk->ping.op) &&
+		!ring_timer_armed(&ublk->ping_timer))
+		ring_timer_arm(ublk->reactor->ring, &ublk->ping_timer, UBLK_PING_MS);
 }
 
-static void watch_on_end(struct op *op)
+static void ping_on_end(struct op *op)
 {
 	struct ublk_call *c = call_of(op);
 	if (op_failed(op) && ublk->away_ns == 0)
@@ -257,20 +257,20 @@ static void watch_on_end(struct op *op)
 		if (before != 0 && before != ublk->pid && ublk->config.on_returned != NULL)
 			ublk->config.on_returned(ublk->config.arg);
 		if (c->call.reply.devices == 0)
-			atomic_store(&ublk->watched, false);
+			atomic_store(&ublk->in_use, false);
 	}
-	ring_timer_arm(ublk->reactor->ring, &ublk->watch_timer, UBLK_WATCH_MS);
-	if (!atomic_load(&ublk->watched))
-		ring_timer_cancel(ublk->reactor->ring, &ublk->watch_timer);
+	ring_timer_arm(ublk->reactor->ring, &ublk->ping_timer, UBLK_PING_MS);
+	if (!atomic_load(&ublk->in_use))
+		ring_timer_cancel(ublk->reactor->ring, &ublk->ping_timer);
 }
 
-static void watch_on_timer(struct ring_timer *timer)
+static void ping_on_timer(struct ring_timer *timer)
 {
 	(void)timer;
-	struct ublk_call *c = &ublk->watch;
+	struct ublk_call *c = &ublk->ping;
 	*c = (struct ublk_call){.image_fd = -1};
 	c->call.request.head.type = UBLKD_HELLO;
-	op_init(&c->op, ublk->reactor, "ublk watch", call_steps, watch_on_end);
+	op_init(&c->op, ublk->reactor, "ublk ping", call_steps, ping_on_end);
 	op_start(&c->op);
 }
 
@@ -322,8 +322,8 @@ static int ublk_attach(const struct backend *backend, struct op *op, struct back
 	c->call.request.block_size = req->block_size;
 	c->call.request.flags =
 		(req->read_only ? UBLKD_READ_ONLY : 0) | (req->no_discard ? UBLKD_NO_DISCARD : 0);
-	atomic_store(&ublk->watched, true);
-	watch_arm();
+	atomic_store(&ublk->in_use, true);
+	ping_arm();
 	return op_child(op, &c->op);
 }
 
@@ -411,7 +411,7 @@ int backend_ublk_open(struct reactor *reactor, const struct backend_ublk_config 
 	if (config->start_timeout_ms == 0)
 		u->config.start_timeout_ms = UBLK_START_TIMEOUT_MS;
 	list_init(&u->calls);
-	u->watch_timer.fn = watch_on_timer;
+	u->ping_timer.fn = ping_on_timer;
 	/* Not the link itself: an upgraded driver is to start the data process of its version. */
 	ssize_t len = readlink("/proc/self/exe", u->program, sizeof(u->program) - 1);
 	int r = len < 0 ? -errno : ublkc_open(&u->client, reactor->ring, config->socket_path);
@@ -430,7 +430,7 @@ void backend_ublk_close(void)
 	if (ublk == NULL)
 		return;
 	backend_remove(&backend_ublk);
-	ring_timer_cancel(ublk->reactor->ring, &ublk->watch_timer);
+	ring_timer_cancel(ublk->reactor->ring, &ublk->ping_timer);
 	give_back();
 	ublkc_close(ublk->client);
 	free(ublk);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Volumes as ublk devices: the backend is the driver's half, and asks the data process (`ringvol
- * ublkd`, backends/ublk/ublkd_proto.h) for everything. It also looks after the data process: as
- * long as there are devices it is asked every UBLK_WATCH_MS whether it is there, started again
- * where that is ours to do, and `on_returned` tells when another one answers than before, whose
+ * Volumes as ublk devices. The backend is the driver's half: it asks the data process (`ringvol
+ * ublkd`, backends/ublk/ublkd_proto.h) for everything. It also looks after the data process. As
+ * long as there are devices, it pings the data process every UBLK_PING_MS and starts a missing one,
+ * where that is ours to do. `on_returned` tells when another process answers than before: its
  * devices may wait for their images.
  */
 #ifndef RINGVOL_BACKENDS_UBLK_H
@@ -14,7 +14,7 @@
 #define UBLK_CONTROL_PATH "/dev/ublk-control"
 
 enum {
-	UBLK_WATCH_MS = 500,
+	UBLK_PING_MS = 500,
 	UBLK_START_TIMEOUT_MS = 30000, /* of a data process: until its socket answers */
 	/* Of one request. The data process bounds each of the kernel's commands by less. */
 	UBLK_CALL_TIMEOUT_MS = 30000,

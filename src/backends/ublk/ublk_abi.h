@@ -36,14 +36,12 @@ static_assert(sizeof(struct ublk_abi_ctrl) == 32, "the kernel's");
 #define UBLK_ABI_START_DEV      UBLK_ABI_WR(0x06) /* data: our pid */
 #define UBLK_ABI_STOP_DEV       UBLK_ABI_WR(0x07)
 #define UBLK_ABI_SET_PARAMS     UBLK_ABI_WR(0x08)
-#define UBLK_ABI_GET_PARAMS     UBLK_ABI_R(0x09)
 #define UBLK_ABI_START_RECOVERY UBLK_ABI_WR(0x10)
 #define UBLK_ABI_END_RECOVERY   UBLK_ABI_WR(0x11) /* data: our pid */
 #define UBLK_ABI_GET_INFO       UBLK_ABI_R(0x02)
 #define UBLK_ABI_GET_FEATURES   UBLK_ABI_R(0x13)  /* addr: 8 bytes; Linux 6.5 */
 #define UBLK_ABI_DEL_ASYNC      UBLK_ABI_R(0x14)  /* as DEL_DEV; Linux 6.11 */
 #define UBLK_ABI_UPDATE_SIZE    UBLK_ABI_WR(0x15) /* data: sectors; UBLK_ABI_F_UPDATE_SIZE */
-#define UBLK_ABI_TRY_STOP_DEV   UBLK_ABI_WR(0x17) /* -EBUSY while it is open; _F_SAFE_STOP */
 
 /* What a kernel can do, and what a device is made with. */
 #define UBLK_ABI_F_ZERO_COPY        (1ULL << 0)
@@ -52,7 +50,6 @@ static_assert(sizeof(struct ublk_abi_ctrl) == 32, "the kernel's");
 #define UBLK_ABI_F_IOCTL_ENCODE     (1ULL << 6)
 #define UBLK_ABI_F_UPDATE_SIZE      (1ULL << 10) /* Linux 6.16 */
 #define UBLK_ABI_F_AUTO_BUF         (1ULL << 11) /* Linux 6.16 */
-#define UBLK_ABI_F_SAFE_STOP        (1ULL << 17)
 #define UBLK_ABI_F_NO_PART_SCAN     (1ULL << 18)
 
 enum ublk_abi_state {
@@ -80,7 +77,6 @@ enum {
 
 	UBLK_ABI_PARAM_BASIC = 1 << 0,
 	UBLK_ABI_PARAM_DISCARD = 1 << 1,
-	UBLK_ABI_PARAM_DEVT = 1 << 2, /* GET_PARAMS only */
 	UBLK_ABI_PARAM_DMA_ALIGN = 1 << 4,
 };
 

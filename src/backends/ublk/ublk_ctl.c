@@ -28,7 +28,7 @@ enum {
 	KERNEL_ENOTSUPP = 524, /* what ublk says to commands it does not know, up to 6.11 */
 };
 
-#define NO_DEVICE UINT32_MAX /* that of a command about none: GET_FEATURES */
+#define NO_DEVICE UINT32_MAX /* of a command about no device: GET_FEATURES */
 
 struct ublk_ctl_slot {
 	struct ublk_ctl *ctl;
@@ -53,7 +53,7 @@ struct ublk_ctl {
 	struct io_uring uring;
 	struct ring_req poll;
 	struct list free, busy; /* ublk_ctl_slot.link */
-	struct list held;       /* ublk_ctl_call.link: their devices have a slot that is busy */
+	struct list waiting;    /* ublk_ctl_call.link: their devices have a slot that is busy */
 	unsigned hanging;
 	struct ublk_ctl_slot slots[UBLK_CTL_SLOTS];
 };
@@ -68,9 +68,7 @@ static const struct {
 	{UBLK_ABI_DEL_ASYNC, "DEL_DEV_ASYNC", 0},
 	{UBLK_ABI_START_DEV, "START_DEV", 0},
 	{UBLK_ABI_STOP_DEV, "STOP_DEV", 0},
-	{UBLK_ABI_TRY_STOP_DEV, "TRY_STOP_DEV", 0},
 	{UBLK_ABI_SET_PARAMS, "SET_PARAMS", sizeof(struct ublk_abi_params)},
-	{UBLK_ABI_GET_PARAMS, "GET_PARAMS", sizeof(struct ublk_abi_params)},
 	{UBLK_ABI_START_RECOVERY, "START_USER_RECOVERY", 0},
 	{UBLK_ABI_END_RECOVERY, "END_USER_RECOVERY", 0},
 	{UBLK_ABI_GET_INFO, "GET_DEV_INFO", sizeof(struct ublk_abi_info)},
@@ -137,7 +135,7 @@ static void slot_submit(struct ublk_ctl_slot *slot)
 	}
 }
 
-static void watch(struct ublk_ctl *ctl);
+static void poll_arm(struct ublk_ctl *ctl);
 
 static void on_poll(struct ring_req *req, int res, uint32_t flags)
 {
@@ -152,10 +150,10 @@ static void on_poll(struct ring_req *req, int res, uint32_t flags)
 			ublk_ctl_answer(slot, answer);
 	}
 	if (res >= 0)
-		watch(ctl);
+		poll_arm(ctl);
 }
 
-static void watch(struct ublk_ctl *ctl)
+static void poll_arm(struct ublk_ctl *ctl)
 {
 	ctl->poll.fn = on_poll;
 	io_uring_prep_poll_add(&ctl->poll.sqe, ctl->uring.ring_fd, POLLIN);
@@ -223,9 +221,9 @@ bool ublk_ctl_busy(const struct ublk_ctl *ctl, uint32_t dev_id)
 	return false;
 }
 
-static struct ublk_ctl_call *held_next(struct ublk_ctl *ctl)
+static struct ublk_ctl_call *waiting_next(struct ublk_ctl *ctl)
 {
-	list_for_each (node, &ctl->held) {
+	list_for_each (node, &ctl->waiting) {
 		struct ublk_ctl_call *call = container_of(node, struct ublk_ctl_call, link);
 		if (!ublk_ctl_busy(ctl, call->dev_id))
 			return call;
@@ -234,10 +232,10 @@ static struct ublk_ctl_call *held_next(struct ublk_ctl *ctl)
 }
 
 /* A call that is answered at once may end others or begin some: looked at from the start again. */
-static void held_send(struct ublk_ctl *ctl)
+static void waiting_send(struct ublk_ctl *ctl)
 {
 	struct ublk_ctl_call *call;
-	while ((call = held_next(ctl)) != NULL) {
+	while ((call = waiting_next(ctl)) != NULL) {
 		list_remove(&call->link);
 		call_send(call);
 	}
@@ -257,7 +255,7 @@ static void answer_late(struct ublk_ctl_slot *slot, int res)
 		ctl->hanging++;
 		slot_submit(undo);
 	}
-	held_send(ctl);
+	waiting_send(ctl);
 }
 
 void ublk_ctl_answer(struct ublk_ctl_slot *slot, int res)
@@ -277,7 +275,7 @@ void ublk_ctl_answer(struct ublk_ctl_slot *slot, int res)
 	static_assert(sizeof(call->params) >= sizeof(call->info), "params is the largest");
 	memcpy(&call->params, &slot->params, sizeof(call->params));
 	slot_free(slot);
-	held_send(call->ctl);
+	waiting_send(call->ctl);
 	call->on_end(call, res);
 }
 
@@ -309,7 +307,7 @@ static int ring_setup(struct ublk_ctl *ctl)
 	ctl->ring_open = true;
 	/* Each command that hangs keeps one of the kernel's threads. */
 	ring_add_threads(ctl->ring, UBLK_CTL_SLOTS);
-	watch(ctl);
+	poll_arm(ctl);
 	return 0;
 }
 
@@ -351,7 +349,7 @@ void ublk_ctl_submit(struct ublk_ctl *ctl, struct ublk_ctl_call *call)
 	call->timer = (struct ring_timer){.fn = on_bound};
 	ring_timer_arm(ctl->ring, &call->timer, ctl->bound_ms);
 	if (ublk_ctl_busy(ctl, call->dev_id))
-		list_push(&ctl->held, &call->link);
+		list_push(&ctl->waiting, &call->link);
 	else
 		call_send(call);
 }
@@ -373,7 +371,7 @@ int ublk_ctl_open(struct ublk_ctl **ret, const struct ublk_ctl_config *config)
 	ctl->control_fd = -1;
 	list_init(&ctl->free);
 	list_init(&ctl->busy);
-	list_init(&ctl->held);
+	list_init(&ctl->waiting);
 	for (unsigned i = 0; i < UBLK_CTL_SLOTS; i++) {
 		ctl->slots[i].ctl = ctl;
 		list_push(&ctl->free, &ctl->slots[i].link);

@@ -2,17 +2,17 @@
 /*
  * Control commands of ublk, asynchronous and each with a bound.
  *
- * They go through a ring of their own (they need SQEs of 128 bytes) whose commands the kernel runs
- * in threads of its own; the reactor only polls that ring. Some kernels never return from a command
- * (ADD_DEV of 6.17 and others): when the bound is over the call ends with -ETIMEDOUT, and what it
- * left in the kernel keeps a slot here until the kernel lets go, if ever. The next command for the
- * same device is not given to the kernel before that, it waits here within its own bound; those for
- * other devices go on as far as the kernel lets them. An ADD_DEV that succeeds after its bound is
- * undone here, for nobody else knows of that device.
+ * They need SQEs of 128 bytes, so they go through a ring of their own. The kernel runs them in
+ * threads of its own, and the reactor only polls that ring. Some kernels never return from a
+ * command (ADD_DEV of 6.17 and others). When the bound is over, the call ends with -ETIMEDOUT; what
+ * it left in the kernel keeps a slot here until the kernel lets go, if ever. Until then the next
+ * command for the same device is not given to the kernel: it waits here, within its own bound.
+ * Commands for other devices go on as far as the kernel lets them. An ADD_DEV that succeeds after
+ * its bound is undone here, for nobody else knows of that device.
  *
- * Devices are deleted by DEL_ASYNC. DEL_DEV, which kernels without it are given instead, returns
- * when nobody has the device's number any more; if somebody is given that number before it looks,
- * it waits for the end of that device.
+ * Devices are deleted by DEL_ASYNC. Kernels without it are given DEL_DEV, which returns when nobody
+ * has the device's number any more. If the number is given away before DEL_DEV looks, it waits for
+ * the end of that other device.
  */
 #ifndef RINGVOL_BACKENDS_UBLK_CTL_H
 #define RINGVOL_BACKENDS_UBLK_CTL_H
@@ -60,8 +60,9 @@ struct ublk_ctl_config {
 	struct ring *ring;
 	uint64_t bound_ms;          /* 0: UBLK_CTL_BOUND_MS */
 	struct ublk_ctl_fake *fake; /* NULL: the kernel */
-	const char *path;           /* NULL: /dev/ublk-control; tests have /dev/null, whose
-				       driver answers every command with 0 */
+	/* NULL: /dev/ublk-control. Tests have /dev/null: its driver answers every command with 0.
+	 */
+	const char *path;
 };
 
 int ublk_ctl_open(struct ublk_ctl **ret, const struct ublk_ctl_config *config);
@@ -74,7 +75,7 @@ int ublk_ctl_ready(struct ublk_ctl *ctl, struct err *err);
 void ublk_ctl_submit(struct ublk_ctl *ctl, struct ublk_ctl_call *call);
 /* True while the kernel has a command about the device. */
 bool ublk_ctl_busy(const struct ublk_ctl *ctl, uint32_t dev_id);
-/* Commands whose bound is over and that the kernel still has. */
+/* Commands that the kernel still has after their bound. */
 unsigned ublk_ctl_hanging(const struct ublk_ctl *ctl);
 /* "ADD_DEV", for messages. */
 const char *ublk_ctl_name(uint32_t command);

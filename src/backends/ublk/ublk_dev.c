@@ -125,7 +125,7 @@ bool ublk_dev_has_id(const struct ublk_devs *devs, uint32_t dev_id)
 	return false;
 }
 
-/* ---- those who wait ---- */
+/* ---- requests that wait ---- */
 
 void ublk_dev_answer(struct ublk_wait *wait, const struct ublk_dev *dev)
 {
@@ -257,7 +257,7 @@ static int image_open(struct ublk_dev *dev)
 	return 0;
 }
 
-/* Its lock may be held for a moment by a device that is going, or by what the last data process
+/* For a moment the lock may be that of a device on its way out, or of what the last data process
  * still had in flight. */
 static int lock_image(struct ublk_dev *dev)
 {

@@ -61,7 +61,7 @@ struct ublk_dev {
 	struct op op;
 	struct ublk_ctl_call call;
 	struct err job_err;
-	struct err cause;        /* why the device ends, for those who wait for its beginning */
+	struct err cause;        /* why the device ends, for requests that wait for its beginning */
 	struct err why;          /* why the last try failed */
 	struct ring_timer timer; /* the next try, or the bound on queues */
 	unsigned retry_ms;

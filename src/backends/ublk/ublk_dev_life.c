@@ -34,7 +34,7 @@ static bool use_done(struct op *op)
 	return ublk_dev_of(op)->state == DEV_ENDING || ublk_dev_of(op)->major == 0;
 }
 
-/* Mounts, device mapper and their like hold a device exclusively. */
+/* Mounts, device mapper and their like have a device exclusively. */
 static int use_job(void *arg)
 {
 	struct ublk_dev *dev = arg;
@@ -88,7 +88,7 @@ static int gone_is_fine(struct op *op, int res)
 	return res == -ENODEV || res == -ENOENT ? 0 : ublk_dev_command_end(op, res);
 }
 
-/* ---- whose the number is ---- */
+/* ---- is the number still ours? ---- */
 
 static bool sure_done(struct op *op)
 {

@@ -3,8 +3,8 @@
  * The ublk devices of one data process: makes them, ends them, and takes over those that the
  * process before it left.
  *
- * A device is ours if the number it carries in the kernel (ublksrv_flags) is that of our state
- * directory; no other is ever touched. What is known of a device is in its state file before
+ * A device is ours if the number it carries in the kernel (ublksrv_flags) is our state directory's;
+ * no other is ever touched. What is known of a device is in its state file before
  * anybody is told of it. A start therefore finds one of two things. A file that says "live": its
  * device is recovered, and tried again until that succeeds. A file that says "making" or "ending",
  * or a device of ours without a file: nobody uses that device, and it is removed.

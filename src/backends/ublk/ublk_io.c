@@ -162,7 +162,7 @@ static void queue_begin(struct ublk_queue *q)
 	tell(q, NEWS_SERVED);
 }
 
-static void watch_inbox(struct ublk_io_thread *t)
+static void await_inbox(struct ublk_io_thread *t)
 {
 	ublk_sq_room(&t->sq, 1);
 	struct io_uring_sqe *sqe = ublk_sq_next(&t->sq);
@@ -181,7 +181,7 @@ static bool read_inbox(struct ublk_io_thread *t)
 	pthread_mutex_unlock(&t->mutex);
 	while ((node = list_pop(&taken)) != NULL)
 		queue_begin(container_of(node, struct ublk_queue, link));
-	watch_inbox(t);
+	await_inbox(t);
 	return !stop;
 }
 
@@ -214,7 +214,7 @@ static void *thread_main(void *arg)
 	(void)eventfd_write(t->io->event_fd, 1); /* ublk_io_open() waits for it */
 	if (t->opened < 0)
 		return NULL;
-	watch_inbox(t);
+	await_inbox(t);
 	serve_all(t);
 	ublk_sq_close(&t->sq);
 	return NULL;

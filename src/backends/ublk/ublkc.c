@@ -47,8 +47,6 @@ struct ublkc {
 	struct ring_req recv, writable;
 	struct ring_timer hello_timer;
 	struct ublkd_reply incoming;
-	struct ublkd_reply hello;
-	bool hello_known;
 	bool ending; /* ublkc_close() was called */
 };
 
@@ -172,8 +170,6 @@ static void conn_flush(struct ublkc *c)
 static void take_hello(struct ublkc *c)
 {
 	ring_timer_cancel(c->ring, &c->hello_timer);
-	c->hello = c->incoming;
-	c->hello_known = true;
 	c->state = CONN_OPEN;
 	conn_flush(c);
 }
@@ -289,11 +285,6 @@ void ublkc_submit(struct ublkc *c, struct ublkc_call *call, uint64_t timeout_ms)
 		conn_start(c);
 	else
 		conn_flush(c);
-}
-
-const struct ublkd_reply *ublkc_hello(const struct ublkc *c)
-{
-	return c->hello_known ? &c->hello : NULL;
 }
 
 /* ---- the scan ---- */

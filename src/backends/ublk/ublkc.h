@@ -48,8 +48,6 @@ int ublkc_open(struct ublkc **ret, struct ring *ring, const char *socket_path);
 /* With no call under way. NULL is legal. */
 void ublkc_close(struct ublkc *client);
 void ublkc_submit(struct ublkc *client, struct ublkc_call *call, uint64_t timeout_ms);
-/* What the last HELLO said; NULL while no data process has answered yet. */
-const struct ublkd_reply *ublkc_hello(const struct ublkc *client);
 
 /*
  * Blocking, for work jobs: calls each for every ublk device of ours, those included that wait for

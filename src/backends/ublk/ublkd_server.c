@@ -136,11 +136,10 @@ static void request_reply(struct request *r)
 	ring_timer_arm(s->server->ring, &r->stall, STALL_MS);
 }
 
-static void request_refuse(
-	struct request *r, enum err_code code, const char *fmt, const char *detail)
+static void request_refuse(struct request *r, enum err_code code, const char *why)
 {
 	struct err err = {0};
-	int res = err_set(&err, code, fmt, detail);
+	int res = err_set(&err, code, "%s", why);
 	ublkd_reply_fail(&r->reply, res, &err);
 	request_reply(r);
 }
@@ -220,8 +219,8 @@ static void request_serve(struct request *r, int fd)
 		break;
 	default:
 		request_refuse(r, ERR_UNIMPLEMENTED,
-			"the data process (ringvol %s) does not know this request: upgrade it",
-			RINGVOL_VERSION);
+			"the data process (ringvol " RINGVOL_VERSION
+			") does not know this request: upgrade it");
 	}
 }
 
@@ -270,7 +269,7 @@ static void session_take(struct session *s, size_t len)
 		return;
 	}
 	fd_close(&fd);
-	request_refuse(r, ERR_NO_ROOM, "too many requests at once%s; ask again", "");
+	request_refuse(r, ERR_NO_ROOM, "too many requests at once; ask again");
 }
 
 static void on_recv(struct ring_req *req, int res, uint32_t flags)
