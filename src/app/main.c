@@ -106,7 +106,7 @@ static int pool_init_main(int argc, char *const *argv)
 
 /* ---- commands ---- */
 
-/* Commands that the driver starts with their end of a socket pair (reactor/self.h), not people. */
+/* Commands that the driver starts with their end of a socket pair (reactor/spawn.h), not people. */
 static int socket_of(const char *command, int argc, char *const *argv)
 {
 	char *end;

@@ -12,7 +12,7 @@
 
 #include "base/fd.h"
 #include "bpf/probe_slot.h"
-#include "reactor/self.h"
+#include "reactor/spawn.h"
 
 #include <assert.h>
 #include <bpf/bpf.h>
@@ -310,7 +310,7 @@ int probe_load_apart(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
 	_cleanup_fd_ int pidfd = -1, fd = -1;
 	pid_t pid;
 	ret->count = 0;
-	int r = self_spawn("probes", &pid, &pidfd, &fd);
+	int r = spawn_self("probes", &pid, &pidfd, &fd);
 	if (r < 0) {
 		snprintf(ret_why, PROBES_WHY_MAX,
 			"the process that loads the probes cannot be started: %s",

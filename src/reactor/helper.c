@@ -12,14 +12,14 @@
  *   HUNG, ENDING -> freed         its process has exited and its receive has completed
  *
  * A call can fail by its deadline (queued or running), by the death of its helper (-EPIPE), or at
- * once because its key is hung. If no helper can be started, calls wait for the next one that can,
- * and those of a lane that has all it may have for one of these.
+ * once because its key is hung. If no helper can be started, calls wait for the next one that can.
+ * Where a lane has all the helpers it may have, its calls wait for one of these.
  */
 #include "reactor/helper.h"
 
 #include "base/fd.h"
 #include "reactor/ring_engine.h"
-#include "reactor/self.h"
+#include "reactor/spawn.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -48,7 +48,7 @@ struct helper_slot {
 	pid_t pid;
 	int pidfd, fd;
 	struct helper_call *call;   /* SLOT_BUSY */
-	struct lane *lane;          /* that of its call, until it has ended or the process has */
+	struct lane *lane;          /* its call's, until the call or the process has ended */
 	bool served;                /* at least one call */
 	bool exited;                /* and reaped */
 	uint64_t since_ns;          /* idle: since when; busy and hung: when the call was sent */
@@ -236,7 +236,7 @@ static int helpers_start_one(struct helpers *helpers)
 	struct helper_slot *slot = calloc(1, sizeof(*slot));
 	if (slot == NULL)
 		return -ENOMEM;
-	int r = self_spawn("helper", &slot->pid, &slot->pidfd, &slot->fd);
+	int r = spawn_self("helper", &slot->pid, &slot->pidfd, &slot->fd);
 	if (r < 0) {
 		free(slot);
 		return r;
@@ -481,10 +481,8 @@ int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *tabl
 	struct helpers *helpers = calloc(1, sizeof(*helpers));
 	if (helpers == NULL)
 		return -ENOMEM;
-	helpers->ring = ring;
-	helpers->table = table;
-	helpers->count = count;
-	helpers->tick.fn = helpers_on_tick;
+	*helpers = (struct helpers){
+		.ring = ring, .table = table, .count = count, .tick.fn = helpers_on_tick};
 	for (unsigned state = 0; state <= SLOT_ENDING; state++)
 		list_init(&helpers->slots[state]);
 	list_init(&helpers->queue);

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helper processes for calls that may hang for ever (statfs, mount, umount, syncfs, freeze on a
- * sick device). Each is this binary started again (reactor/self.h) with nothing open but
- * one end of a SOCK_SEQPACKET pair: it holds no pool lock, so the driver can be killed and
- * restarted while one is stuck in D state. A few are kept warm; a request costs a round trip on the
- * pair.
+ * Helper processes, for calls that may hang for ever: statfs, mount, umount, syncfs, freeze on a
+ * sick device. A helper is this binary started again (spawn.h), with nothing open but its end of a
+ * SOCK_SEQPACKET pair. It holds no pool lock, so the driver can be killed and started again while a
+ * helper is stuck in D state. A few are kept warm; a call costs a round trip on the pair.
  *
- * One call per key (volume) at a time, others for it wait their turn. A call that overstays its
- * deadline ends with -ETIMEDOUT; its helper is killed and replaced, and until the kernel lets it
- * die the key is *hung*: further calls for it answer -ETIMEDOUT at once. When all helpers are busy
- * another is started, up to LANE_HELPERS_MAX processes for one lane and HELPER_MAX for all, hung
- * ones included, so that healthy volumes do not wait behind sick ones, nor one pool's behind
- * another's.
+ * Calls for one key (a volume) run one after the other. A call that overstays its deadline ends
+ * with -ETIMEDOUT, and its helper is killed. Until the kernel lets that helper die, the key is
+ * *hung*: further calls for it answer -ETIMEDOUT at once. When all helpers are busy another one
+ * starts, up to LANE_HELPERS_MAX for one lane and HELPER_MAX for all, hung ones included. So
+ * healthy volumes do not wait behind sick ones, nor one pool's behind another's.
  */
 #ifndef RINGVOL_REACTOR_HELPER_H
 #define RINGVOL_REACTOR_HELPER_H
@@ -52,10 +50,9 @@ struct helper_call {
 /* In a ring that runs inline (ring_engine.h) the functions run on the loop's thread. 0 or -errno.
  */
 int helpers_open(struct helpers **ret, struct ring *ring, helper_fn *const *table, unsigned count);
-/* Kills the idle and the busy; calls in flight get no on_end. NULL is legal. */
+/* Kills all helpers; calls in flight get no on_end. NULL is legal. */
 void helpers_close(struct helpers *helpers);
-/* 0; -EAGAIN when HELPER_QUEUE_MAX is reached (on_end is not called then). Calls for one key run
- * one after the other; the deadline counts from here. */
+/* 0, or -EAGAIN at HELPER_QUEUE_MAX; on_end is not called then. The deadline counts from here. */
 int helpers_submit(struct helpers *helpers, struct helper_call *call);
 /* Since when (ring_now_ns) a call for this key has been hanging, 0 if none is. */
 uint64_t helpers_hung_since(const struct helpers *helpers, const char *key);

@@ -7,7 +7,7 @@
  * A gate is one such share. It lets a number of members in and holds the others, in order, until
  * one of those inside leaves. It knows its members by their list nodes and owns none of them.
  *
- * Who names no lane is in the ring's shared one. ring_lane_open() makes the others.
+ * NULL, wherever a lane is asked for: the ring's shared lane. ring_lane_open() makes the others.
  */
 #ifndef RINGVOL_REACTOR_LANE_H
 #define RINGVOL_REACTOR_LANE_H

@@ -9,22 +9,24 @@
  *           {NULL},
  *   };
  *
- * Steps run in order. A step whose done() holds is skipped (and not undone). run() answers 0
- * (finished), a negative errno (failed), or OP_PENDING after it armed exactly one of the waits
- * below; the wait's result goes to end(), or without one a negative result is the step's failure.
- * When a step fails, the undo() of the steps before it that ran run in reverse order, unless the
- * step marked OP_COMMIT has succeeded. The failed step itself is never undone: it leaves nothing
- * or is harmless to leave (its EEXIST may be another's file).
- * An undo() may also answer OP_PENDING; its failure is remembered in no place but the debug log.
+ * Steps run in order. The engine first asks done(): a step that is done is skipped, and not undone.
+ * run() answers 0 (finished), a negative errno (failed), or OP_PENDING after it armed exactly one
+ * of the waits below. The wait's result goes to end(); a step without end() fails if it is
+ * negative.
  *
- * A hop to a thread and back costs more than most calls made there. So a step can make a list of
- * short calls in one trip, see op_calls(): each is made right after the one before it. Then their
- * ends run in order on the loop, each like a step's. The first call that fails, and whose end()
- * does not recover from it, fails the step. What the calls before it did is undone, and one of them
- * may have been the commit. After a recovery the step has ended well, and the calls behind were not
- * made: a later step makes them.
+ * When a step fails, the steps before it are undone in reverse order, unless the step marked
+ * OP_COMMIT has succeeded. The failed step itself is never undone: it leaves nothing, or nothing
+ * that harms (its EEXIST may be another's file). undo() may also answer OP_PENDING. If it fails,
+ * only the debug log says so.
  *
- * Then on_end runs, from the loop, never inside op_start(). op->err says what failed.
+ * A trip to a thread and back costs more than most calls made there. So a step can make a list of
+ * short calls in one trip (op_calls()). Each is made right after the one before it. Then their ends
+ * run in order on the loop, each like a step's. The first call that fails ends the trip. If its
+ * end() recovers from that, the step has ended well, and a later step makes the calls that are
+ * left. Else the step fails, and the calls before are undone in reverse order, unless one was the
+ * commit.
+ *
+ * At last on_end runs, from the loop, never inside op_start(). op->err says what failed.
  */
 #ifndef RINGVOL_REACTOR_OP_H
 #define RINGVOL_REACTOR_OP_H
@@ -43,8 +45,8 @@ struct reactor {
 	const struct op_observer *observer; /* NULL: nobody observes */
 };
 
-/* What is told of every operation, for metrics and for tests. Any function may be NULL. The name of
- * a call stands for the step's where one is made. */
+/* Is told of every operation, for metrics and for tests. Any function may be NULL. step_name: the
+ * call's, where a step makes a list of them. */
 struct op_observer {
 	/* Before a step, and before each further call that it is about to make. A negative errno
 	 * fails it without running it. */
@@ -146,8 +148,8 @@ struct op {
 void op_init(struct op *op, struct reactor *reactor, const char *name, const struct op_step *steps,
 	void (*on_end)(struct op *op));
 void op_start(struct op *op);
-/* What is under way, for a person: the current step, behind a slash that of the child it runs, and
- * so on; "undo ..." while steps are undone. */
+/* What is under way, for a person: the current step, then behind a slash the step of the child it
+ * runs, and so on; "undo ..." while steps are undone. */
 void op_print_step(const struct op *op, char *buf, size_t cap);
 /* From op_start() until on_end is called. */
 bool op_running(const struct op *op);

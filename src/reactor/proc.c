@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Child processes. Started by posix_spawnp() as the leader of a process group of its own, input
- * from /dev/null, both outputs into one pipe, the files it is given behind them. Two requests are
- * armed: a poll of its pidfd and a read of the pipe; the child is done when both have ended. What
- * it left behind in its group is killed before it is reaped (its pid, and so the group's, cannot be
- * another's until then), so the pipe normally ends with it; a stray that left the group can hold it
- * open until the deadline.
+ * Child processes. Each has /dev/null as its input, one pipe for both outputs, and behind them the
+ * files it is given. Two requests are armed: a poll of its pidfd and a read of the pipe; the child
+ * is done when both have ended. What it left behind in its group is killed before it is reaped: its
+ * pid, and so the group's, cannot be another's until then. So the pipe normally ends with it. A
+ * stray that left the group can hold it open until the deadline.
  *
  * Fails when nothing could be started. After that, or when its lane holds it, on_end always comes.
  * In a ring that runs inline (ring_engine.h) the child is run to its end when its post is
@@ -16,68 +15,21 @@
 #include "base/fd.h"
 #include "base/when.h"
 #include "reactor/ring_engine.h"
+#include "reactor/spawn.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 /* ---- starting ---- */
 
-static int proc_spawn_attr(posix_spawnattr_t *attr)
-{
-	sigset_t none, all;
-	sigemptyset(&none);
-	sigfillset(&all);
-	sigdelset(&all, SIGKILL);
-	sigdelset(&all, SIGSTOP);
-	int r = posix_spawnattr_setpgroup(attr, 0);
-	if (r == 0)
-		r = posix_spawnattr_setsigmask(attr, &none);
-	if (r == 0)
-		r = posix_spawnattr_setsigdefault(attr, &all);
-	if (r == 0)
-		r = posix_spawnattr_setflags(attr,
-			POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	return -r;
-}
-
-/* The files once more, above the numbers that the child has them under, where none is in the way of
- * another one's. */
-static int proc_copy_files(const struct proc *proc, int copies[PROC_FILES_MAX])
-{
-	for (unsigned i = 0; i < proc->file_count; i++) {
-		copies[i] = fcntl(proc->files[i], F_DUPFD_CLOEXEC, PROC_FILE + PROC_FILES_MAX);
-		if (copies[i] < 0)
-			return -errno;
-	}
-	return 0;
-}
-
-/* The output first: its number may be one that a file gets. */
-static int proc_spawn_files(
-	posix_spawn_file_actions_t *files, int out_fd, const int *copies, unsigned count)
-{
-	int r = posix_spawn_file_actions_addopen(files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	if (r == 0)
-		r = posix_spawn_file_actions_adddup2(files, out_fd, STDOUT_FILENO);
-	if (r == 0)
-		r = posix_spawn_file_actions_adddup2(files, STDOUT_FILENO, STDERR_FILENO);
-	for (unsigned i = 0; r == 0 && i < count; i++)
-		r = posix_spawn_file_actions_adddup2(files, copies[i], PROC_FILE + (int)i);
-	if (r == 0)
-		r = posix_spawn_file_actions_addclosefrom_np(files, PROC_FILE + (int)count);
-	return -r;
-}
-
-static int proc_spawn_child(struct proc *proc, int out_fd)
+/* Starts the child: pid, pidfd and out_fd are set. */
+static int proc_spawn(struct proc *proc)
 {
 	char path[1024];
 	const char *inherited = getenv("PATH");
@@ -85,61 +37,26 @@ static int proc_spawn_child(struct proc *proc, int out_fd)
 	if (inherited == NULL || len < 0 || (size_t)len >= sizeof(path))
 		strcpy(path, "PATH=/usr/sbin:/usr/bin:/sbin:/bin");
 	char *env[] = {path, (char[]){"LC_ALL=C"}, NULL};
-	int copies[PROC_FILES_MAX];
-	memset(copies, -1, sizeof(copies));
-
-	posix_spawnattr_t attr;
-	posix_spawn_file_actions_t files;
-	posix_spawnattr_init(&attr);
-	posix_spawn_file_actions_init(&files);
-	int r = proc_spawn_attr(&attr);
-	if (r == 0)
-		r = proc_copy_files(proc, copies);
-	if (r == 0)
-		r = proc_spawn_files(&files, out_fd, copies, proc->file_count);
-	if (r == 0)
-		r = -posix_spawnp(&proc->pid, proc->argv[0], &files, &attr,
-			(char *const *)(uintptr_t)proc->argv, env);
-	/* It is the program already, and has taken little so far. */
-	const struct rlimit memory = {proc->memory_bytes, proc->memory_bytes};
-	if (r == 0 && proc->memory_bytes != 0)
-		(void)prlimit(proc->pid, RLIMIT_DATA, &memory, NULL);
-	posix_spawn_file_actions_destroy(&files);
-	posix_spawnattr_destroy(&attr);
-	for (unsigned i = 0; i < PROC_FILES_MAX; i++)
-		fd_close(&copies[i]);
-	return r;
-}
-
-/* Ends a child that cannot be watched. */
-static void proc_abandon(struct proc *proc)
-{
-	kill(-proc->pid, SIGKILL);
-	while (waitpid(proc->pid, NULL, 0) < 0 && errno == EINTR)
-		;
-}
-
-/* Starts the child: pid, pidfd and out_fd are set. */
-static int proc_spawn(struct proc *proc)
-{
 	int pipe_fds[2];
 	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
 		return -errno;
-	int r = proc_spawn_child(proc, pipe_fds[1]);
+	struct spawn how = {
+		.program = proc->argv[0],
+		.argv = proc->argv,
+		.env = env,
+		.fds = {SPAWN_NULL, pipe_fds[1], pipe_fds[1]},
+		.fd_count = PROC_FILE + proc->file_count,
+		.memory_bytes = proc->memory_bytes,
+	};
+	_Static_assert(PROC_FILE + PROC_FILES_MAX <= SPAWN_FDS_MAX, "each has a place");
+	memcpy(&how.fds[PROC_FILE], proc->files, sizeof(proc->files));
+	int r = spawn(&how, &proc->pid, &proc->pidfd);
 	close(pipe_fds[1]);
-	if (r == 0) {
-		proc->pidfd = (int)syscall(SYS_pidfd_open, proc->pid, 0);
-		if (proc->pidfd < 0) {
-			r = -errno;
-			proc_abandon(proc);
-		}
-	}
-	if (r < 0) {
+	if (r < 0)
 		close(pipe_fds[0]);
-		return r;
-	}
-	proc->out_fd = pipe_fds[0];
-	return 0;
+	else
+		proc->out_fd = pipe_fds[0];
+	return r;
 }
 
 /* ---- ending ---- */

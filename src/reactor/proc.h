@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Child processes: posix_spawn by argv (no shell), pidfd polled on the ring, a deadline, standard
- * output and error captured together up to PROC_OUTPUT_BYTES (the rest is read and dropped).
- * Environment: PATH and LC_ALL=C only. Of this process's descriptors it has those it is given and
- * no others. The child's own process group is killed at the deadline. SIGCHLD must not be ignored
- * (main() sees to it): the kernel would reap children.
+ * Child processes: a program and its arguments (no shell), and a deadline. The child has the files
+ * it is given and no other descriptors of ours; its environment is PATH and LC_ALL=C. The first
+ * PROC_OUTPUT_BYTES of its output and errors are kept, the rest is read and dropped. At the
+ * deadline its process group is killed. SIGCHLD must not be ignored (main() sees to it), or the
+ * kernel would reap the children.
  *
  * A child on a disk that hangs cannot be killed. So a lane has its own children, LANE_CHILDREN_MAX
- * at once; others of the lane wait for one to end, and their deadline counts from their start.
+ * at once. Others of the lane wait for one of them to end; their deadlines count from their start.
  */
 #ifndef RINGVOL_REACTOR_PROC_H
 #define RINGVOL_REACTOR_PROC_H
@@ -23,8 +23,8 @@ enum {
 	PROC_FILES_MAX = 2,
 };
 
-/* The name a child has for its first file. It opens the same inode anew, even one without a name,
- * and is in the child's own /proc: a look into ours would need CAP_SYS_PTRACE, as we cannot be
+/* The name a child has for its first file. It opens the same inode anew, even one without a name.
+ * It is in the child's own /proc: a look into ours would need CAP_SYS_PTRACE, as we cannot be
  * dumped. */
 #define PROC_FILE_PATH "/proc/self/fd/3"
 
@@ -34,15 +34,15 @@ struct proc {
 	const char *argv[PROC_ARGS_MAX]; /* argv[0] is looked up in PATH; ends with NULL */
 	uint64_t timeout_ms;
 	struct lane *lane; /* NULL: the shared lane */
-	/* Descriptors handed to the child: files[i] becomes its PROC_FILE + i, whatever its number
-	 * and its close-on-exec flag are here. They are the caller's, open until on_end. What the
-	 * child gets is the same open file (position, O_DIRECT, flock), which lasts as long as
-	 * anybody has it: at on_end the child is gone and its group killed, but a stray that left
-	 * the group may have it still. */
+	/* Descriptors for the child: files[i] becomes its PROC_FILE + i, whatever its number and
+	 * its close-on-exec flag are here. They stay the caller's, and open until on_end. The child
+	 * gets the same open file (position, O_DIRECT, flock). It lasts as long as anybody has it:
+	 * at on_end the child is gone and its group killed, but a stray that left the group may
+	 * have it still. */
 	int files[PROC_FILES_MAX];
 	unsigned file_count;
-	/* Of its own (RLIMIT_DATA), at most; 0: no limit. What it reads may be made to cost memory.
-	 */
+	/* Of its own (RLIMIT_DATA), at most; 0: no limit. What it reads may have been made to cost
+	 * memory. */
 	uint64_t memory_bytes;
 	/* res: the exit status 0..255; -ETIMEDOUT (killed at the deadline), -EINTR (died of another
 	 * signal, see signal), -ENOENT (no such program), -ECHILD (it has ended, and somebody else

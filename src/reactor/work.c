@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Worker threads. A job goes to `waiting`, a thread runs it and moves it to `finished`, writes the
- * eventfd if that list was empty, and the loop, which always has a read of the eventfd armed, calls
- * on_end. Threads start when there is more to do than idle threads. A ring that runs
- * inline (ring_engine.h) has no threads: a job runs when its post is dispatched.
+ * Worker threads. A job goes to `waiting`; a thread runs it, moves it to `finished`, and writes the
+ * eventfd if that list was empty; the loop, which always has a read of the eventfd armed, calls
+ * on_end. A ring that runs inline (ring_engine.h) has no threads: a job runs when its post is
+ * dispatched.
  *
- * A lane lets so many of its jobs into `waiting` as it may have threads, and the next when one of
- * them has run. All threads serve all lanes, and there are enough for all that lanes let in:
- * whatever waits gets a thread, though every job of other lanes hangs. Beyond what one lane needs,
- * a thread that has nothing to do ends.
+ * A lane lets as many jobs into `waiting` as it may have threads, and the next one when one of them
+ * has run. All threads serve all lanes. There are enough for all that lanes let in: what waits gets
+ * a thread, even if every job of other lanes hangs. Threads start when there is more to do than
+ * idle threads. A thread that has nothing to do ends if more of them idle than one lane needs.
  *
  * Fails at WORK_QUEUE_MAX jobs of a lane, or when not even one thread can be started.
  */
@@ -210,15 +210,14 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 	struct work *work = calloc(1, sizeof(*work));
 	if (work == NULL)
 		return -ENOMEM;
-	work->ring = ring;
-	work->lane_threads = threads;
+	*work = (struct work){
+		.ring = ring, .lane_threads = threads, .wake_fd = -1, .wake_req.fn = work_on_wake};
 	list_init(&work->posted);
 	list_init(&work->workers);
 	list_init(&work->waiting);
 	list_init(&work->finished);
 	pthread_mutex_init(&work->lock, NULL);
 	pthread_cond_init(&work->more, NULL);
-	work->wake_fd = -1;
 	if (!ring_runs_inline(ring)) {
 		work->wake_fd = eventfd(0, EFD_CLOEXEC);
 		if (work->wake_fd < 0) {
@@ -226,10 +225,8 @@ int work_open(struct work **ret_work, struct ring *ring, unsigned threads)
 			work_close(work);
 			return r;
 		}
-	}
-	work->wake_req.fn = work_on_wake;
-	if (!ring_runs_inline(ring))
 		work_arm_wake(work);
+	}
 	*ret_work = work;
 	return 0;
 }

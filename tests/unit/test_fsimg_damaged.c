@@ -6,12 +6,12 @@
  * machine's own kernel.
  */
 #include "blockio/fsimg.h"
+#include "reactor/spawn.h"
 
 #include "../fuzz/fsimg_sums.h"
 #include "blockio_env.h"
 
 #include <poll.h>
-#include <sys/pidfd.h>
 #include <sys/resource.h>
 
 enum {
@@ -122,20 +122,16 @@ static int run_checker(const char *name, uint64_t seed)
 	int status;
 	cr_assert_eq(fsimg_fsck_argv(FSIMG_EXT4, env_path(name), IMAGE_BYTES, &proc), 0);
 	cr_assert(proc.timeout_ms > 0, "it may not run for ever");
-	posix_spawn_file_actions_t actions;
-	posix_spawn_file_actions_init(&actions);
-	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-	posix_spawn_file_actions_adddup2(&actions, 1, 2);
-	int r = posix_spawnp(
-		&pid, proc.argv[0], &actions, NULL, (char *const *)(uintptr_t)proc.argv, environ);
-	posix_spawn_file_actions_destroy(&actions);
-	cr_assert_eq(r, 0);
-	const struct rlimit memory_limit = {proc.memory_bytes, proc.memory_bytes};
-	cr_assert(getenv("RINGVOL_FUZZ_NO_LIMIT") != NULL ||
-		  prlimit(pid, RLIMIT_DATA, &memory_limit, NULL) == 0);
-	struct pollfd end = {.fd = pidfd_open(pid, 0), .events = POLLIN};
-	cr_assert(end.fd >= 0);
+	struct spawn how = {
+		.program = proc.argv[0],
+		.argv = proc.argv,
+		.env = environ,
+		.fds = {SPAWN_NULL, SPAWN_NULL, SPAWN_NULL},
+		.fd_count = 3,
+		.memory_bytes = getenv("RINGVOL_FUZZ_NO_LIMIT") == NULL ? proc.memory_bytes : 0,
+	};
+	struct pollfd end = {.events = POLLIN};
+	cr_assert_eq(spawn(&how, &pid, &end.fd), 0);
 	int ended = poll(&end, 1, CHECKER_HANGS_MS);
 	if (ended == 0)
 		kill(pid, SIGKILL);

@@ -2,7 +2,7 @@
 /* Helper processes: this program started again is the helper. */
 #include "reactor/helper.h"
 #include "reactor/ring_uring.h"
-#include "reactor/self.h"
+#include "reactor/spawn.h"
 #include "simring/sim.h"
 
 #include <criterion/criterion.h>
@@ -570,7 +570,7 @@ Test(helper, dies_with_the_driver)
 Test(helper_open, a_program_that_cannot_be_started)
 {
 	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
-	self_exe = "/nonexistent/ringvol";
+	spawn_self_exe = "/nonexistent/ringvol";
 	helpers = NULL;
 	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), -ENOENT);
 	cr_assert_null(helpers);
@@ -581,7 +581,7 @@ Test(helper_open, a_program_that_cannot_be_started)
 Test(helper_open, a_program_that_ends_at_once_fails_calls_and_nothing_else)
 {
 	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), 0);
-	self_exe = "/bin/false";
+	spawn_self_exe = "/bin/false";
 	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
 	struct call c;
 	for (int i = 0; i < 10; i++) {

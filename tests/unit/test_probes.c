@@ -9,7 +9,7 @@
 #include "probes/load.h"
 #include "probes/sysfs.h"
 #include "reactor/ring_uring.h"
-#include "reactor/self.h"
+#include "reactor/spawn.h"
 
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>
@@ -953,7 +953,7 @@ EXACT_TEST(loaded_by_a_process_of_its_own)
 Test(probes, the_loading_process_ends_without_an_answer)
 {
 	ENV_NEEDS_LOOP(); /* as the suite does */
-	self_exe = "/bin/false";
+	spawn_self_exe = "/bin/false";
 	load_apart();
 	cr_expect_eq(probes_state(probes), PROBES_SYSFS);
 	cr_expect(
@@ -963,7 +963,7 @@ Test(probes, the_loading_process_ends_without_an_answer)
 Test(probes, the_loading_process_cannot_be_started)
 {
 	ENV_NEEDS_LOOP(); /* as the suite does */
-	self_exe = "/nonexistent/ringvol";
+	spawn_self_exe = "/nonexistent/ringvol";
 	load_apart();
 	cr_expect_eq(probes_state(probes), PROBES_SYSFS);
 	cr_expect(

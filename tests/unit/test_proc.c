@@ -276,6 +276,26 @@ Test(proc, files_get_numbers_in_use)
 	close(b);
 }
 
+/* Before it runs anything, and every time. */
+Test(proc, memory_is_limited_from_the_start)
+{
+	for (int simulated = 0; simulated < 2; simulated++) {
+		open_ring(simulated != 0);
+		for (unsigned i = 0; i < 20; i++) {
+			c = (struct child){.proc = {.argv = {"sh", "-c", "ulimit -d", NULL},
+						   .timeout_ms = 10000,
+						   .memory_bytes = 64 << 20,
+						   .on_end = on_end}};
+			cr_assert_eq(proc_start(ring, &c.proc), 0);
+			while (c.ends == 0)
+				cr_assert_eq(ring_turn(ring, true), 0);
+			cr_assert_eq(c.res, 0);
+			cr_assert_str_eq(c.proc.output, "65536\n");
+		}
+		close_ring();
+	}
+}
+
 /* Nobody has it once a child that overstayed has ended, nor what that left behind. */
 Test(proc, a_file_goes_with_the_child)
 {
