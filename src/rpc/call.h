@@ -55,10 +55,6 @@ struct grpc_call {
 	void *on_gone_arg;
 };
 
-/* NULL when there is none. path need not end with NUL. */
-const struct grpc_entry *grpc_registry_find(
-	const struct grpc_registry *registry, const char *path, size_t len);
-
 /* The carrier holds the only reference. */
 void grpc_call_init(
 	struct grpc_call *call, const struct grpc_carrier *carrier, struct grpc_registry *registry);

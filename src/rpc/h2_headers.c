@@ -7,6 +7,7 @@
  */
 #include "rpc/h2_headers.h"
 
+#include "rpc/registry.h"
 #include "rpc/wire.h"
 
 #include <string.h>

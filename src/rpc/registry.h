@@ -21,6 +21,9 @@ struct grpc_registry {
 	struct budget *memory;
 };
 
+/* NULL when there is none. path need not end with NUL. */
+const struct grpc_entry *grpc_registry_find(
+	const struct grpc_registry *registry, const char *path, size_t len);
 /* Takes the service added last out again; for an owner that adds several. */
 void grpc_registry_undo_add(struct grpc_registry *registry);
 

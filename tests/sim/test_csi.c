@@ -15,7 +15,7 @@
 #include "csi/messages.h"
 #include "csi/task.h"
 #include "inspect.pb-c.h"
-#include "rpc/call.h"
+#include "rpc/registry.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  */
 #include "simring/grpc_local.h"
 
-#include "rpc/call.h"
+#include "rpc/registry.h"
 
 #include <errno.h>
 #include <stdlib.h>
