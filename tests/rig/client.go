@@ -26,7 +26,7 @@ func Dial(socket string, options ...grpc.DialOption) (*Client, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
 			BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond,
-		}, MinConnectTimeout: time.Second}),
+		}, MinConnectTimeout: 5 * time.Second}), // a machine may be busy
 	}, options...)
 	conn, err := grpc.NewClient("unix://"+socket, options...)
 	if err != nil {
