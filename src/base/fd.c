@@ -73,3 +73,15 @@ int fd_open_dir(int dirfd, DIR **ret_dir)
 	*ret_dir = dir;
 	return 0;
 }
+
+const struct dirent *fd_next_entry(DIR *dir, int *ret_res)
+{
+	const struct dirent *entry;
+	do {
+		errno = 0;
+		entry = readdir(dir);
+		*ret_res = -errno;
+	} while (entry != NULL &&
+		 (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0));
+	return entry;
+}

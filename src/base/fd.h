@@ -51,5 +51,7 @@ int fd_stat_cached(int dirfd, const char *name, struct stat *ret);
 /* Opens a directory again for reading its names, from the start, with an offset of its own.
  * 0 or -errno. */
 int fd_open_dir(int dirfd, DIR **ret_dir);
+/* The next entry that is neither "." nor "..". NULL: *ret_res is 0 at the end, else -errno. */
+const struct dirent *fd_next_entry(DIR *dir, int *ret_res);
 
 #endif

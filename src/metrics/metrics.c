@@ -130,13 +130,13 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	struct metrics *m = calloc(1, sizeof(*m));
 	if (m == NULL)
 		return -ENOMEM;
-	m->reactor = reactor;
 	m->csi = csi;
-	m->registry = registry;
 	m->other.operation = m->other.step = "other";
-	name_features(m);
 	m->start_ns = when_now_ns();
+	m->registry = registry;
 	grpc_registry_observe(registry, on_call, m);
+	m->reactor = reactor;
+	name_features(m);
 	m->observer = (struct op_observer){.after = on_step, .arg = m};
 	reactor->observer = &m->observer;
 	*ret = m;

@@ -146,11 +146,9 @@ static int check_empty(const struct mnt_place *place, char *why)
 	int r = fd < 0 ? fd : fd_open_dir(fd, &dir);
 	if (r < 0)
 		return mnt_why(why, r, "cannot look into the target directory");
-	const struct dirent *entry;
-	while ((entry = readdir(dir)) != NULL)
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			return mnt_why(why, -ENOTEMPTY, "the target directory is not empty");
-	return 0;
+	if (fd_next_entry(dir, &r) != NULL)
+		return mnt_why(why, -ENOTEMPTY, "the target directory is not empty");
+	return r < 0 ? mnt_why(why, r, "cannot look into the target directory") : 0;
 }
 
 /* An empty directory that is no mount, opened. fd or -errno. */

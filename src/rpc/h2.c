@@ -524,14 +524,12 @@ static void conn_free(struct session *session)
 	free(conn);
 }
 
-static const struct session_ops conn_ops = {
-	.feed = conn_feed,
+static const struct session_ops conn_ops = {.feed = conn_feed,
 	.output = conn_output,
 	.finished = conn_finished,
 	.waits = conn_waits,
 	.drain = conn_drain,
-	.free = conn_free,
-};
+	.free = conn_free};
 
 int h2_session_new(const struct h2_config *config, struct session **ret)
 {

@@ -414,8 +414,7 @@ static void http1_session_free(struct session *session)
 	free(c);
 }
 
-static const struct session_ops http1_ops = {
-	.feed = http1_feed,
+static const struct session_ops http1_ops = {.feed = http1_feed,
 	.wants_input = http1_wants_input,
 	.input_ended = http1_input_ended,
 	.output = http1_output,
@@ -423,8 +422,7 @@ static const struct session_ops http1_ops = {
 	.mid_answer = http1_mid_answer,
 	.waits = http1_waits,
 	.drain = http1_drain,
-	.free = http1_session_free,
-};
+	.free = http1_session_free};
 
 int http1_session_new(
 	struct http1 *http1, session_wake_fn *on_wake, void *arg, struct session **ret)

@@ -158,9 +158,44 @@ static int add_symbol(struct reflection_index *index, unsigned file, struct byte
 
 /* ---- one file ---- */
 
-static int scan_extension(
-	struct reflection_index *index, unsigned file, struct bytes scope, struct bytes body)
+typedef int scan_fn(struct reflection_index *index, unsigned file, struct bytes scope,
+	struct bytes body, unsigned depth);
+
+/* What a body may have: the number of a field, and how its value is scanned. */
+struct part {
+	uint64_t id;
+	scan_fn *scan;
+};
+
+static int scan_parts(struct reflection_index *index, unsigned file, struct bytes scope,
+	struct bytes body, unsigned depth, const struct part *parts)
 {
+	struct field f;
+	int res;
+	while ((res = read_field(&body, &f)) == 1) {
+		const struct part *part = parts;
+		while (part->scan != NULL && part->id != f.id)
+			part++;
+		int sub = part->scan == NULL ? 0 : part->scan(index, file, scope, f.body, depth);
+		if (sub < 0)
+			return sub;
+	}
+	return res;
+}
+
+/* What has a name and nothing below it. */
+static int scan_name(struct reflection_index *index, unsigned file, struct bytes scope,
+	struct bytes body, unsigned depth)
+{
+	struct bytes full;
+	(void)depth;
+	return add_symbol(index, file, scope, find(body, ANY_NAME), &full);
+}
+
+static int scan_extension(struct reflection_index *index, unsigned file, struct bytes scope,
+	struct bytes body, unsigned depth)
+{
+	(void)depth;
 	struct bytes full, extendee = find(body, FIELD_EXTENDEE);
 	int32_t number = 0;
 	struct field f;
@@ -183,89 +218,46 @@ static int scan_extension(
 	return 0;
 }
 
-/* Names the parts `id` of a body (values of an enum, methods of a service) within `scope`. */
-static int scan_parts(struct reflection_index *index, unsigned file, struct bytes scope,
-	struct bytes body, uint64_t id)
-{
-	struct field f;
-	struct bytes full;
-	int res;
-	while ((res = read_field(&body, &f)) == 1) {
-		if (f.id == id &&
-			(res = add_symbol(index, file, scope, find(f.body, ANY_NAME), &full)) < 0)
-			return res;
-	}
-	return res;
-}
-
 /* An enum's values are named beside it, as in C++. */
-static int scan_enum(
-	struct reflection_index *index, unsigned file, struct bytes scope, struct bytes body)
+static int scan_enum(struct reflection_index *index, unsigned file, struct bytes scope,
+	struct bytes body, unsigned depth)
 {
-	struct bytes full;
-	int res = add_symbol(index, file, scope, find(body, ANY_NAME), &full);
-	return res < 0 ? res : scan_parts(index, file, scope, body, ENUM_VALUE);
+	static const struct part parts[] = {{ENUM_VALUE, scan_name}, {0, NULL}};
+	int res = scan_name(index, file, scope, body, depth);
+	return res < 0 ? res : scan_parts(index, file, scope, body, depth, parts);
 }
 
-static int scan_service(
-	struct reflection_index *index, unsigned file, struct bytes scope, struct bytes body)
+static int scan_service(struct reflection_index *index, unsigned file, struct bytes scope,
+	struct bytes body, unsigned depth)
 {
+	static const struct part parts[] = {{SERVICE_METHOD, scan_name}, {0, NULL}};
 	struct bytes full;
 	int res = add_symbol(index, file, scope, find(body, ANY_NAME), &full);
-	return res < 0 ? res : scan_parts(index, file, full, body, SERVICE_METHOD);
+	return res < 0 ? res : scan_parts(index, file, full, body, depth, parts);
 }
 
 static int scan_message(struct reflection_index *index, unsigned file, struct bytes scope,
 	struct bytes body, unsigned depth)
 {
-	struct field f;
+	static const struct part parts[] = {{MESSAGE_FIELD, scan_name}, {MESSAGE_ONEOF, scan_name},
+		{MESSAGE_NESTED, scan_message}, {MESSAGE_ENUM, scan_enum},
+		{MESSAGE_EXTENSION, scan_extension}, {0, NULL}};
 	struct bytes full;
 	if (depth == NESTING_MAX)
 		return -EBADMSG;
 	int res = add_symbol(index, file, scope, find(body, ANY_NAME), &full);
-	if (res == 0)
-		res = scan_parts(index, file, full, body, MESSAGE_FIELD);
-	if (res == 0)
-		res = scan_parts(index, file, full, body, MESSAGE_ONEOF);
-	if (res < 0)
-		return res;
-	while ((res = read_field(&body, &f)) == 1) {
-		int sub = 0;
-		if (f.id == MESSAGE_NESTED)
-			sub = scan_message(index, file, full, f.body, depth + 1);
-		else if (f.id == MESSAGE_ENUM)
-			sub = scan_enum(index, file, full, f.body);
-		else if (f.id == MESSAGE_EXTENSION)
-			sub = scan_extension(index, file, full, f.body);
-		if (sub < 0)
-			return sub;
-	}
-	return res;
+	return res < 0 ? res : scan_parts(index, file, full, body, depth + 1, parts);
 }
 
 static int scan_file(struct reflection_index *index, unsigned file)
 {
+	static const struct part parts[] = {{FILE_MESSAGE, scan_message}, {FILE_ENUM, scan_enum},
+		{FILE_SERVICE, scan_service}, {FILE_EXTENSION, scan_extension}, {0, NULL}};
 	struct bytes body = index->files[file].proto;
 	struct bytes package = find(body, FILE_PACKAGE);
-	struct field f;
-	int res;
-
 	index->files[file].name = find(body, FILE_NAME);
 	index->files[file].package = package;
-	while ((res = read_field(&body, &f)) == 1) {
-		int sub = 0;
-		if (f.id == FILE_MESSAGE)
-			sub = scan_message(index, file, package, f.body, 0);
-		else if (f.id == FILE_ENUM)
-			sub = scan_enum(index, file, package, f.body);
-		else if (f.id == FILE_SERVICE)
-			sub = scan_service(index, file, package, f.body);
-		else if (f.id == FILE_EXTENSION)
-			sub = scan_extension(index, file, package, f.body);
-		if (sub < 0)
-			return sub;
-	}
-	return res;
+	return scan_parts(index, file, package, body, 0, parts);
 }
 
 static int tie_imports(struct reflection_index *index, unsigned file)

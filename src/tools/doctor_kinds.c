@@ -12,6 +12,7 @@
 #include "base/when.h"
 #include "probes/probes.h"
 #include "reactor/proc.h"
+#include "reactor/ring.h"
 #include "reactor/ring_uring.h"
 
 #include <ctype.h>

@@ -105,11 +105,9 @@ static int devices_each(bool (*each)(void *arg, const struct lodev *dev), void *
 	_cleanup_dir_ DIR *dir = opendir("/sys/block");
 	if (dir == NULL)
 		return -errno;
-	for (;;) {
-		errno = 0;
-		const struct dirent *entry = readdir(dir);
-		if (entry == NULL)
-			return -errno;
+	int r;
+	const struct dirent *entry;
+	while ((entry = fd_next_entry(dir, &r)) != NULL) {
 		uint32_t minor;
 		struct lodev dev;
 		if (!parse_name(entry->d_name, &minor) || !lodev_minor_is_bound(minor) ||
@@ -118,6 +116,7 @@ static int devices_each(bool (*each)(void *arg, const struct lodev *dev), void *
 		if (!each(arg, &dev))
 			return 0;
 	}
+	return r;
 }
 
 /* ---- attach ---- */

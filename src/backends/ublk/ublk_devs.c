@@ -269,18 +269,8 @@ void ublk_devs_describe(const struct ublk_dev *dev, struct ublkd_device *ret)
 	memcpy(ret->tag, rec->tag, sizeof(ret->tag));
 	if (ret->state != UBLKD_DEV_LIVE)
 		memcpy(ret->why, dev->why.message, sizeof(ret->why));
-	struct ublk_counters sum = {0};
 	for (unsigned i = 0; i < UBLKD_QUEUES_MAX && dev->queue[i] != NULL; i++)
-		ublk_queue_count(dev->queue[i], &sum);
-	ret->reads = sum.reads;
-	ret->writes = sum.writes;
-	ret->flushes = sum.flushes;
-	ret->discards = sum.discards;
-	ret->read_bytes = sum.read_bytes;
-	ret->written_bytes = sum.written_bytes;
-	ret->errors = sum.errors;
-	ret->last_error_ns = sum.last_error_ns;
-	ret->last_errno = sum.last_errno;
+		ublk_queue_count(dev->queue[i], &ret->counters);
 }
 
 /* ---- the start ---- */
@@ -314,11 +304,9 @@ static int find_devices(struct ublk_devs *devs)
 	_cleanup_dir_ DIR *dir = opendir("/sys/class/ublk-char");
 	if (dir == NULL)
 		return errno == ENOENT ? 0 : -errno;
-	for (;;) {
-		errno = 0;
-		const struct dirent *entry = readdir(dir);
-		if (entry == NULL)
-			return -errno;
+	int r;
+	const struct dirent *entry;
+	while ((entry = fd_next_entry(dir, &r)) != NULL) {
 		unsigned dev_id;
 		char rest;
 		if (sscanf(entry->d_name, "ublkc%u%c", &dev_id, &rest) != 1 ||
@@ -329,6 +317,7 @@ static int find_devices(struct ublk_devs *devs)
 			return -ENOMEM;
 		dev->record.dev_id = dev_id;
 	}
+	return r;
 }
 
 static void on_features(struct ublk_ctl_call *call, int res)

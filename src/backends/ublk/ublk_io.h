@@ -14,6 +14,7 @@
 #define RINGVOL_BACKENDS_UBLK_IO_H
 
 #include "backends/ublk/ublk_abi.h"
+#include "backends/ublk/ublkd_proto.h"
 #include "reactor/ring.h"
 
 #include <stdbool.h>
@@ -24,13 +25,6 @@ enum {
 	UBLK_IO_BYTES = 256 << 10, /* the largest request; a copying queue has that much a tag */
 	UBLK_IO_BUFS_MAX = 16384,  /* tags of zero copy queues in one thread: the kernel's limit */
 	UBLK_IO_FILES_MAX = 2048,  /* queues of one thread: each has its image in a table */
-};
-
-/* Written by the queue's thread, read by any; each is consistent by itself. */
-struct ublk_counters {
-	uint64_t reads, writes, flushes, discards, read_bytes, written_bytes;
-	uint64_t errors, last_error_ns; /* CLOCK_REALTIME */
-	uint32_t last_errno;
 };
 
 struct ublk_io;

@@ -33,6 +33,7 @@ enum { UBLK_TAG_IO = 1 }; /* in user_data: the I/O's completion, not the commit'
 
 struct ublk_queue {
 	struct ublk_queue_spec spec;
+	/* Written by its thread, read by any; each is consistent by itself. */
 	struct ublk_counters counters;
 	struct ublk_io_thread *thread;
 	const struct ublk_abi_desc *descs;

@@ -174,14 +174,11 @@ int ublk_state_each(int dirfd,
 	void (*each)(void *arg, uint32_t dev_id, const struct ublk_record *record), void *arg)
 {
 	_cleanup_dir_ DIR *dir = NULL;
+	const struct dirent *entry;
 	int r = fd_open_dir(dirfd, &dir);
 	if (r < 0)
 		return r;
-	for (;;) {
-		errno = 0;
-		const struct dirent *entry = readdir(dir);
-		if (entry == NULL)
-			return -errno;
+	while ((entry = fd_next_entry(dir, &r)) != NULL) {
 		char *end;
 		if (strncmp(entry->d_name, "dev-", 4) != 0 || entry->d_name[4] < '0' ||
 			entry->d_name[4] > '9')
@@ -190,8 +187,9 @@ int ublk_state_each(int dirfd,
 		if (*end != '\0' || id > UINT32_MAX)
 			continue;
 		struct ublk_record record;
-		r = ublk_state_read(dirfd, (uint32_t)id, &record);
-		if (r != -ENOENT)
-			each(arg, (uint32_t)id, r < 0 ? NULL : &record);
+		int read = ublk_state_read(dirfd, (uint32_t)id, &record);
+		if (read != -ENOENT)
+			each(arg, (uint32_t)id, read < 0 ? NULL : &record);
 	}
+	return r;
 }

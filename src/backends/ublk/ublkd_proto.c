@@ -78,37 +78,34 @@ int ublkd_send(int fd, const struct ublkd_request *request, int image_fd)
 	return n < 0 ? -errno : 0;
 }
 
-static int check_head(const struct ublkd_head *head, size_t len)
+/* Makes a message of `len` bytes as long as this build's struct. */
+static int check(struct ublkd_head *head, size_t len, size_t bytes)
 {
-	return len < sizeof(*head) || head->magic != UBLKD_MAGIC ? -EPROTO : 0;
+	if (len < sizeof(*head) || head->magic != UBLKD_MAGIC)
+		return -EPROTO;
+	if (len < bytes)
+		memset((char *)head + len, 0, bytes - len);
+	return 0;
 }
 
 #define END_STRING(s) ((s)[sizeof(s) - 1] = '\0')
 
 int ublkd_check_reply(struct ublkd_reply *reply, size_t len)
 {
-	if (check_head(&reply->head, len) < 0)
-		return -EPROTO;
-	if (len < sizeof(*reply))
-		memset((char *)reply + len, 0, sizeof(*reply) - len);
 	END_STRING(reply->code);
 	END_STRING(reply->message);
 	END_STRING(reply->build);
 	END_STRING(reply->device.node);
 	END_STRING(reply->device.tag);
 	END_STRING(reply->device.why);
-	return 0;
+	return check(&reply->head, len, sizeof(*reply));
 }
 
 int ublkd_check_request(struct ublkd_request *request, size_t len)
 {
-	if (check_head(&request->head, len) < 0)
-		return -EPROTO;
-	if (len < sizeof(*request))
-		memset((char *)request + len, 0, sizeof(*request) - len);
 	END_STRING(request->tag);
 	END_STRING(request->path);
-	return 0;
+	return check(&request->head, len, sizeof(*request));
 }
 
 /* A code that only the other end knows reads as "internal". */

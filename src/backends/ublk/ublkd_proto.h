@@ -112,7 +112,18 @@ struct ublkd_request {
 	char path[UBLKD_PATH_BYTES];
 };
 
-/* A device. Counters are of this data process: they begin at 0 with each recovery. */
+/* What a device, or a queue of it, has done. Counted by this data process: from 0 with each
+ * recovery.
+ */
+struct ublk_counters {
+	uint64_t reads, writes, flushes, discards; /* requests taken; zeroes count as discards */
+	uint64_t read_bytes, written_bytes;
+	uint64_t errors;        /* requests that failed */
+	uint64_t last_error_ns; /* CLOCK_REALTIME; 0: none failed */
+	uint32_t last_errno;    /* positive */
+	uint32_t pad;
+};
+
 struct ublkd_device {
 	uint32_t state; /* enum ublkd_state */
 	uint32_t dev_id;
@@ -124,13 +135,8 @@ struct ublkd_device {
 	uint32_t block_size;
 	uint32_t flags;
 	uint16_t queues, depth;
-	uint32_t recoveries;                       /* since the device was made */
-	uint64_t reads, writes, flushes, discards; /* requests taken; zeroes count as discards */
-	uint64_t read_bytes, written_bytes;
-	uint64_t errors;        /* requests that failed */
-	uint64_t last_error_ns; /* CLOCK_REALTIME; 0: none failed */
-	uint32_t last_errno;    /* positive */
-	uint32_t pad;
+	uint32_t recoveries; /* since the device was made */
+	struct ublk_counters counters;
 	char why[UBLKD_MESSAGE_BYTES]; /* RECOVERING, WAITING, DETACHING: what it waits for */
 };
 
