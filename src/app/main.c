@@ -7,6 +7,7 @@
 #include "app/ublkd.h"
 #include "base/options.h"
 #include "mount/mnt.h"
+#include "pool/layout.h"
 #include "pool/pool.h"
 #include "probes/probes.h"
 #include "reactor/helper.h"

@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "csi/csi.h"
 #include "pool/pool.h"
+#include "pool/pools.h"
 
 enum {
 	SERVE_ENDPOINTS_MAX = 8,

@@ -53,5 +53,8 @@ int fd_stat_cached(int dirfd, const char *name, struct stat *ret);
 int fd_open_dir(int dirfd, DIR **ret_dir);
 /* The next entry that is neither "." nor "..". NULL: *ret_res is 0 at the end, else -errno. */
 const struct dirent *fd_next_entry(DIR *dir, int *ret_res);
+/* Each name in a directory but . and .., in no order, until each() answers other than 0. Its
+ * answer, or -errno. */
+int fd_each_name(int dirfd, int (*each)(void *arg, const char *name), void *arg);
 
 #endif

@@ -10,6 +10,7 @@
 #include "csi/params.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "pool/index.h"
 
 #include <errno.h>
 

@@ -18,6 +18,7 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <fcntl.h>

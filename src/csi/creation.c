@@ -2,6 +2,8 @@
 /* The steps that CreateVolume and CreateSnapshot share: see creation.h. */
 #include "csi/creation.h"
 
+#include "pool/index.h"
+
 static const char *const kinds[] = {[RECORD_VOLUME] = "volume", [RECORD_SNAPSHOT] = "snapshot"};
 
 void creation_lock_source(struct csi_creation *c, enum record_kind kind)
@@ -51,7 +53,7 @@ bool creation_durable(struct op *op)
 int creation_make_durable(struct op *op)
 {
 	struct csi_creation *c = creation_of(op);
-	pool_settle_init(&c->settle, op->reactor, c->object->pool, c->object->kind, c->object);
+	pool_resync_init(&c->settle, op->reactor, c->object->pool, c->object->kind, c->object);
 	return op_child(op, &c->settle.op);
 }
 
@@ -80,7 +82,7 @@ bool creation_sourceless(struct op *op)
 
 int creation_quiesce(struct op *op)
 {
-	return node_source_hold(op, &creation_of(op)->source);
+	return node_source_quiesce(op, &creation_of(op)->source);
 }
 
 bool creation_released(struct op *op)
@@ -90,7 +92,7 @@ bool creation_released(struct op *op)
 
 int creation_release(struct op *op)
 {
-	return node_source_release(op, &creation_of(op)->source);
+	return node_source_thaw(op, &creation_of(op)->source);
 }
 
 int creation_build_end(struct op *op, int res)

@@ -9,6 +9,7 @@
 
 #include "csi/rpc.h"
 #include "node/source.h"
+#include "pool/build.h"
 
 /* The start of either operation's struct. */
 struct csi_creation {
@@ -18,7 +19,7 @@ struct csi_creation {
 	struct node_source source;
 	struct pool_object *object; /* found or made */
 	struct pool_measure measure;
-	struct pool_settle settle;
+	struct pool_resync settle;
 	struct pool_build build;
 	bool building;
 };

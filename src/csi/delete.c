@@ -13,6 +13,8 @@
 #include "csi/services.h"
 #include "csi/volume_op.h"
 #include "node/owner.h"
+#include "pool/index.h"
+#include "pool/remove.h"
 
 enum {
 	REMOVE_ATTEMPTS = 7,
@@ -28,7 +30,7 @@ struct deletion {
 	struct node_owner owner;
 	struct node_others others;
 	struct pool_remove remove;
-	struct pool_settle settle;
+	struct pool_resync settle;
 };
 
 #define delete_of(op_ptr) csi_task_of(op_ptr, struct deletion)
@@ -164,7 +166,7 @@ static bool is_there(struct op *op)
 static int make_durable_run(struct op *op)
 {
 	struct deletion *d = delete_of(op);
-	pool_settle_init(&d->settle, op->reactor, d->pool, d->task.rpc->kind, NULL);
+	pool_resync_init(&d->settle, op->reactor, d->pool, d->task.rpc->kind, NULL);
 	return op_child(op, &d->settle.op);
 }
 
@@ -188,7 +190,7 @@ static int prepare(struct csi_task *task, struct err *err)
 	}
 	if (err->code != ERR_NOT_FOUND)
 		return r;
-	d->pool = pools_unsettled(pools, task->rpc->kind, task->id);
+	d->pool = pools_removal_unsynced(pools, task->rpc->kind, task->id);
 	return d->pool == NULL ? CSI_ANSWERED : 0;
 }
 

@@ -14,6 +14,7 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
+#include "pool/grow.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -10,6 +10,7 @@
 #include "csi/params.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "pool/room.h"
 
 struct capacity {
 	struct csi_task task;

@@ -15,6 +15,7 @@
 #include "node/volume.h"
 
 #include "node/refresh.h"
+#include "pool/index.h"
 
 #include <string.h>
 

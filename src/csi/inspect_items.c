@@ -12,6 +12,8 @@
 #include "base/when.h"
 #include "node/health.h"
 #include "node/volume.h"
+#include "pool/index.h"
+#include "pool/trash.h"
 #include "probes/probes.h"
 
 #include <inttypes.h>

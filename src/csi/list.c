@@ -13,6 +13,7 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "node/health.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -8,6 +8,7 @@
 #include "csi/request.h"
 #include "node/health.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <errno.h>
 

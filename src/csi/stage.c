@@ -51,7 +51,7 @@ static int inspect_end(struct op *op, int res)
 static int prepare_attach(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	if (s->n.volume->truncated)
+	if (s->n.volume->image == POOL_IMAGE_TRUNCATED)
 		return op_fail(op, ERR_DATA_LOSS,
 			"volume %s: its image is shorter than its record says",
 			s->n.volume->rec->name);
@@ -120,7 +120,8 @@ static int probe_run(struct op *op)
 		{"attach", .fn = attach_call, .end = attach_end, .undo = attach_undo},
 	};
 	struct stage *s = stage_of(op);
-	bool attach = s->n.backend->attach_call != NULL && !s->n.volume->truncated;
+	bool attach =
+		s->n.backend->attach_call != NULL && s->n.volume->image != POOL_IMAGE_TRUNCATED;
 	int r = attach ? prepare_attach(op) : 0;
 	return r < 0 ? r : op_calls(op, calls, attach ? 2 : 1);
 }

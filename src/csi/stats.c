@@ -13,6 +13,7 @@
 #include "csi/volume_op.h"
 #include "node/checkup.h"
 #include "node/health.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <fcntl.h>

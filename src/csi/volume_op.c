@@ -10,6 +10,7 @@
 #include "csi/request.h"
 #include "mount/mnt_scan.h"
 #include "node/health.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,6 +7,8 @@
 
 #include "base/fd.h"
 #include "csi/task.h"
+#include "pool/index.h"
+#include "pool/trash.h"
 #include "probes/probes.h"
 
 #include <fcntl.h>

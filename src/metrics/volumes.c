@@ -8,6 +8,7 @@
 
 #include "node/health.h"
 #include "node/volume.h"
+#include "pool/index.h"
 #include "probes/probes.h"
 
 #include <string.h>

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When devices and mounts of earlier runs are looked for (adopt_scan.c looks), and what is known of
- * them.
+ * When the devices of a backend are scanned (adopt_scan.c does it), and whether all are known.
  *
- * A scan that fails is repeated after NODE_ADOPT_RETRY_MS, until it succeeds; meanwhile volumes of
- * that backend count as unknown, not as detached. So do volumes of a pool that came back, until it
- * was looked at again.
+ * A scan that fails is repeated after NODE_ADOPT_RETRY_MS, until one succeeds. Until then volumes
+ * of that backend count as unknown, not as detached. So do volumes of a pool that came back, until
+ * the next scan.
  */
 #include "node/adopt.h"
 
@@ -21,7 +20,7 @@
 
 static void start(struct node_adoption *adoption);
 
-/* What fails for ever is said once. */
+/* A scan that fails again and again in the same way is logged once. */
 static void log_scan(const struct node_adoption *adoption, const struct node_scan *scan)
 {
 	const struct err *err = &scan->err, *before = &adoption->why;

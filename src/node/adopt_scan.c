@@ -25,6 +25,7 @@
 #include "node/node.h"
 #include "node/quiesce.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -171,6 +172,7 @@ static void adopt_mounts(struct adopt *a, struct node_volume *nv)
 struct on_device {
 	struct op op;
 	struct adopt *adopt;
+	int (*call)(const struct backend *backend, struct op *op, struct backend_req *req);
 	struct backend_req req;
 	struct node_lock lock; /* of a resume: a detach meanwhile would be undone by it */
 	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
@@ -195,12 +197,26 @@ static void *one_more(struct adopt *a, size_t size)
 	return memory;
 }
 
+static void start_op(struct adopt *a, struct op *op, const struct pool *pool, const char *name,
+	const struct op_step *steps, void (*on_end)(struct op *op))
+{
+	op_init(op, a->node->reactor, name, steps, on_end);
+	op->lane = pool_lane(pool);
+	op_start(op);
+}
+
 /* The volume stays what it is meanwhile; adopt_device() has just seen that nobody has it alone. */
 static void share(struct adopt *a, struct node_lock *lock, const char *key, const char *what)
 {
 	bool shared = node_lock_share_volume(&a->node->locks, lock, key, what);
 	assert(shared);
 	(void)shared;
+}
+
+static int device_run(struct op *op)
+{
+	struct on_device *d = on_device_of(op);
+	return d->call(d->adopt->backend, op, &d->req);
 }
 
 static int device_end(struct op *op, int res)
@@ -210,14 +226,8 @@ static int device_end(struct op *op, int res)
 
 /* ---- clearing devices whose volume is gone ---- */
 
-static int clear_run(struct op *op)
-{
-	struct on_device *d = on_device_of(op);
-	return d->adopt->backend->detach(d->adopt->backend, op, &d->req);
-}
-
 static const struct op_step clear_steps[] = {
-	{"detach", .run = clear_run, .end = device_end},
+	{"detach", .run = device_run, .end = device_end},
 	{NULL},
 };
 
@@ -231,9 +241,9 @@ static void clear_finished(struct op *op)
 	free(d);
 }
 
-/* Why the device cannot be known to be a deleted volume's; NULL: it can. A tag without a volume may
- * also be the tag of one whose record cannot be read now, or whose image somebody has moved away,
- * and a pod may have either in use. */
+/* Why the device cannot be known to be a deleted volume's; NULL: it can. A volume with that tag may
+ * have a record that cannot be read now, or an image that somebody has moved away, and a pod may
+ * have either in use. */
 static const char *why_keep(const struct adopt *a, const struct pool *pool,
 	const struct backend_dev *found, const char *random)
 {
@@ -273,25 +283,18 @@ static void start_clear(struct adopt *a, const struct pool *pool, const struct b
 	if (d == NULL)
 		return;
 	d->adopt = a;
+	d->call = a->backend->detach;
 	d->req.dirfd = -1;
 	d->req.dev = *found;
 	snprintf(d->req.tag, sizeof(d->req.tag), "%.63s", found->tag);
 	a->scan.cleared++;
-	op_init(&d->op, a->node->reactor, "clear device", clear_steps, clear_finished);
-	d->op.lane = pool_lane(pool);
-	op_start(&d->op);
+	start_op(a, &d->op, pool, "clear device", clear_steps, clear_finished);
 }
 
-/* ---- bringing the image to who serves the device ---- */
-
-static int resume_run(struct op *op)
-{
-	struct on_device *d = on_device_of(op);
-	return d->adopt->backend->attach(d->adopt->backend, op, &d->req);
-}
+/* ---- bringing the image to the data process that serves the device ---- */
 
 static const struct op_step resume_steps[] = {
-	{"attach", .run = resume_run, .end = device_end},
+	{"attach", .run = device_run, .end = device_end},
 	{NULL},
 };
 
@@ -317,15 +320,14 @@ static void start_resume(
 	if (d == NULL)
 		return;
 	d->adopt = a;
+	d->call = a->backend->attach;
 	node_volume_request(volume, &d->req);
 	memcpy(d->image, volume->key, sizeof(d->image)); /* the volume may go meanwhile */
 	d->req.image = d->image;
 	d->req.read_only = found->read_only;
 	pool_object_id(volume, d->id);
 	share(a, &d->lock, volume->key, "its device is being taken over");
-	op_init(&d->op, a->node->reactor, "resume device", resume_steps, resume_finished);
-	d->op.lane = pool_lane(volume->pool);
-	op_start(&d->op);
+	start_op(a, &d->op, volume->pool, "resume device", resume_steps, resume_finished);
 }
 
 /* ---- our marks on the image of a volume just adopted ---- */
@@ -434,9 +436,7 @@ static void start_marks(struct adopt *a, struct pool_object *volume)
 	m->volume = volume;
 	m->mountable = node_volume_has_fs(volume);
 	share(a, &m->lock, volume->key, "what an earlier run left of it is being looked at");
-	op_init(&m->op, a->node->reactor, "marks", marks_steps, marks_finished);
-	m->op.lane = pool_lane(volume->pool);
-	op_start(&m->op);
+	start_op(a, &m->op, volume->pool, "marks", marks_steps, marks_finished);
 }
 
 /* ---- the step that does it all ---- */

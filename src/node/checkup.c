@@ -22,6 +22,7 @@
 #include "node/health.h"
 #include "node/node.h"
 #include "node/owner.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
  * the statfs. Those that ask in one turn of the loop go together. One that hangs must not hold up
  * the others: a volume known to hang is asked by itself, and a call that is not back after
  * NODE_STATS_BATCH_MS counts as not made; each member is then asked by itself. So is a volume that
- * somebody unmounts, who can wait for a call of its own and for no other.
+ * is being unmounted: the unmount can wait for a call of its own and for no other.
  */
 #ifndef RINGVOL_NODE_CHECKUP_H
 #define RINGVOL_NODE_CHECKUP_H

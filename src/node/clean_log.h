@@ -5,8 +5,8 @@
  * a copy taken then nor after a loss of power. Syncing does not help; a freeze and thaw does.
  *
  * Child operations for before and after MNT_GROW. Between them the image carries a mark and memory
- * knows (node_volume.grown): whoever copies the volume then freezes it, also in the next run of the
- * driver. The caller has the volume for itself.
+ * knows (node_volume.grown): a copy of the volume then freezes it first, also in the next run of
+ * the driver. The caller has locked the volume exclusively.
  */
 #ifndef RINGVOL_NODE_CLEAN_LOG_H
 #define RINGVOL_NODE_CLEAN_LOG_H

@@ -13,6 +13,7 @@
 #include "node/checkup.h"
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -140,11 +141,11 @@ __attribute__((format(printf, 4, 5))) static void add(struct list_of *list,
 static void add_image(struct list_of *list, const struct pool_object *volume)
 {
 	uint64_t since_ns = volume->wrong_since_ns;
-	if (volume->missing)
+	if (volume->image == POOL_IMAGE_MISSING)
 		add(list, NODE_IMAGE_MISSING, since_ns,
 			"the image %s is not in pool %s any more%s, and not by the driver: put it back, or restore it from a snapshot",
 			volume->key, pool_name(volume->pool), since(list, since_ns));
-	if (volume->truncated)
+	if (volume->image == POOL_IMAGE_TRUNCATED)
 		add(list, NODE_IMAGE_TRUNCATED, since_ns,
 			"the image %s is shorter than its record says%s, data is missing: restore it from a snapshot",
 			volume->key, since(list, since_ns));
@@ -166,9 +167,9 @@ static void add_pool(struct list_of *list, const struct pool *pool)
 		since(list, since_ns));
 }
 
-static void add_pool_fill(struct list_of *list, const struct pool *pool)
+static void add_pool_usage(struct list_of *list, const struct pool *pool)
 {
-	const struct pool_fill *fill = pool_fill(pool);
+	const struct pool_usage *fill = pool_usage(pool);
 	bool full = fill->level == POOL_FULL;
 	if (full || fill->level == POOL_NEARLY_FULL)
 		add(list, full ? NODE_POOL_FULL : NODE_POOL_NEARLY_FULL, fill->since_ns,
@@ -296,7 +297,7 @@ unsigned node_volume_conditions(struct arena *arena, const struct node *node,
 		add_errors(&list, nv);
 	}
 	if (pool_state(volume->pool) == POOL_READY && needs_room(volume))
-		add_pool_fill(&list, volume->pool);
+		add_pool_usage(&list, volume->pool);
 	if (nv != NULL) {
 		add_slow(&list, &nv->health);
 		add_loop_node(&list, volume, nv);
@@ -310,7 +311,7 @@ unsigned node_pool_conditions(struct arena *arena, const struct node *node, cons
 	struct list_of list = {.arena = arena, .node = node, .at = ret};
 	add_pool(&list, pool);
 	if (pool_state(pool) == POOL_READY)
-		add_pool_fill(&list, pool);
+		add_pool_usage(&list, pool);
 	return list.count;
 }
 

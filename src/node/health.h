@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is wrong with a volume or a pool, since when, and what to do about it: the one place that
- * knows. The condition of CSI 1.12, the health RPCs of 1.13, /metrics and the tools all say what is
- * found here. It is computed from memory when it is asked for; memory is kept true by the watch
- * (watch.h), the node operations and the pools. docs/health.md describes each.
+ * Health: what is wrong with a volume or a pool, since when, and what to do about it. Each reason
+ * is a condition; docs/health.md describes them. The condition of CSI 1.12, the health RPCs
+ * of 1.13, /metrics and the tools all say what is found here. It is computed from memory when
+ * somebody asks; the watch (watch.h), the node operations and the pools keep memory true.
  */
 #ifndef RINGVOL_NODE_HEALTH_H
 #define RINGVOL_NODE_HEALTH_H
 
 #include "base/arena.h"
 #include "pool/pool.h"
+#include "pool/room.h"
 
 #include <stdint.h>
 
@@ -24,7 +25,7 @@ enum node_condition_kind {
 	NODE_POOL_MISSING, /* or not read yet */
 	NODE_POOL_SICK,
 	NODE_DEVICE_GONE,
-	NODE_DEVICE_UNSERVED, /* who serves it in user space is away */
+	NODE_DEVICE_UNSERVED, /* the data process that serves it is away */
 	NODE_HANGING,
 	NODE_FS_SHUT_DOWN,
 	NODE_FS_READ_ONLY,
@@ -60,14 +61,15 @@ const char *node_volume_abnormal(
 /* Notes in a node_health that a condition has come or gone, and logs it when that is new. */
 void node_note(
 	struct node *node, struct node_volume *nv, enum node_condition_kind kind, bool wrong);
-/* Likewise of a call on the volume: it has overstayed, or come back in time. node may be NULL. */
+/* Likewise of a call on the volume: it has overstayed, or come back in time. nv NULL: nothing to
+ * note. */
 void node_note_hanging(struct node *node, struct node_volume *nv, bool wrong);
 
-/* The key of its helper calls and of those for statistics: another call with it begins when none of
- * them is under way. */
+/* The key of a checkup's helper calls, and of those for statistics: a call with the same key begins
+ * when none of them is under way. */
 void node_stats_key(const char *id, char ret_key[HELPER_KEY_BYTES]);
-/* Since when (ring_now_ns) a call on the volume has been hanging, of an operation or of a look; 0
- * if none is. */
+/* Since when (ring_now_ns) a call on the volume has been hanging, of an operation or of a checkup;
+ * 0: none is. */
 uint64_t node_hung_since(const struct node *node, const struct pool_object *volume);
 
 /* A moment of ring_now_ns() in seconds of the wall clock: always the same number for the same

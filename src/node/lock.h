@@ -49,7 +49,7 @@ const struct node_lock *node_lock_conflict(
 /* Nothing is in its way. */
 void node_lock_take(struct node_locks *locks, struct node_lock *lock);
 void node_lock_release(struct node_locks *locks, struct node_lock *lock);
-/* For who is no task: a shared lock on a volume, if nobody has it alone. */
+/* A shared lock on a volume without a task, if nobody has the volume alone; false: somebody has. */
 bool node_lock_share_volume(
 	struct node_locks *locks, struct node_lock *lock, const char *key, const char *what);
 /* Whether somebody has the volume alone, or had it since locks->releases was `since`. */

@@ -5,6 +5,7 @@
 #include "node/health.h"
 #include "node/volume.h"
 #include "node/watch.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <stdlib.h>

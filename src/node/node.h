@@ -8,7 +8,7 @@
  *   adopt.h    finding the devices and mounts of earlier runs
  *   health.h   what is wrong with a volume or a pool
  *   watch.h    keeps that true: decides when which volume is checked up (checkup.h)
- *   refresh.h  measuring what volumes hold, for who wants to see it
+ *   refresh.h  measuring what volumes hold, for somebody who wants to see it
  *   source.h   what a clone or a snapshot is made from: quiesce.h holds it still
  */
 #ifndef RINGVOL_NODE_NODE_H

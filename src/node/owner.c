@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Looking for a device: one work job. Happy path: the device that memory knows is still bound to
- * the image, which is one ioctl. Else all devices are looked at. How it can fail: whoever serves
- * the devices does not answer. A device that cannot say what it is, is not taken for gone.
+ * the image, which is one ioctl. Else all devices are looked at. How it can fail: the data
+ * process does not answer. A device that cannot say what it is does not count as gone.
  */
 #include "node/owner.h"
 
@@ -10,6 +10,7 @@
 #include "mount/mnt_scan.h"
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <stdio.h>

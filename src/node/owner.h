@@ -17,8 +17,8 @@ struct node;
 
 /*
  * A child operation that looks for a device: by its number, or by an image and, failing that, by a
- * tag. The one it was, as far as memory knows, is looked at first, and all of them only if it is
- * not that.
+ * tag. It looks at the device first that memory knows, and at all devices only if that is not the
+ * one.
  */
 struct node_owner {
 	struct op op;
@@ -43,9 +43,11 @@ void node_owner_by_number(
 void node_owner_of_volume(struct node_owner *owner, struct reactor *reactor,
 	const struct pool_object *volume, const char *id);
 
-/* The known volume, maybe a quarantined one, that a device is bound to the image of; or NULL. */
+/* The known volume, maybe a quarantined one, that has the image a device is bound to; NULL: none
+ * has. */
 struct pool_object *node_dev_volume(const struct node *node, const struct backend_dev *dev);
-/* Whether it has a tag of ours, and of no other volume than that of the id, if that says one. */
+/* Whether it has a tag of ours that fits the id: the tag of that volume, or of none that can be
+ * told. */
 bool node_dev_may_be(const struct backend_dev *dev, const char *id);
 
 /* ---- where it is mounted ---- */
@@ -56,13 +58,13 @@ void node_on(struct mnt_on_req *on, const char *path, const struct backend_dev *
 bool node_info_is_dev(const struct mnt_info *info, const struct backend_dev *dev);
 
 /*
- * A child operation that counts the mounts of a device, from the kernel's own list, leaving out up
- * to two paths. For the rare moments when memory says there are some: it costs a read of mountinfo.
+ * A child operation that counts the mounts of a device in the kernel's own list, except at up to
+ * two paths. It costs a read of mountinfo: for the rare moments when memory says there are some.
  */
 struct node_others {
 	struct op op;
 	uint32_t major, minor;
-	const char *except[2];     /* may be NULL */
+	const char *except[2];     /* NULL: none */
 	const char *only;          /* not NULL: count this path alone */
 	unsigned count;            /* out */
 	char path[MNT_PATH_BYTES]; /* out: one of them */

@@ -13,15 +13,15 @@
  *
  * How it can fail: the file system is busy or sick and a call overstays; somebody else froze it; it
  * is in use in a way that no freeze covers. The mark is set before the freeze and removed after the
- * thaw, so whoever finds it and no operation running may thaw. Somebody else's freeze is never
+ * thaw, so an operation that finds it while no other runs may thaw. Somebody else's freeze is never
  * thawed: the kernel refuses a second freeze with EBUSY, and then the mark goes again.
  *
  * A freeze that overstays may still come about when the device answers again. It is thawed once
  * behind it, and the mark stays unless that is certain to have helped. A thaw that is refused or
- * overstays is tried again: by whoever froze the volume until it is thawed, also when the answer is
- * an error and however long nobody can be asked; only a refusal ends that, and a shutdown. Then the
- * mark stays, and the repeat of the request, the next snapshot with a freeze or the next start
- * thaws.
+ * overstays is tried again. The operation that froze the volume tries until it is thawed, also when
+ * its own answer is an error, and however long no helper is to be had; only a refusal ends that,
+ * and a shutdown. Then the mark stays, and the repeat of the request, the next snapshot with a
+ * freeze or the next start thaws.
  */
 #include "node/quiesce.h"
 
@@ -30,6 +30,7 @@
 #include "node/health.h"
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -221,9 +222,9 @@ static int unmark_run(struct op *op)
 
 /* ---- thaw ---- */
 
-/* Who has frozen a volume does not go away and leave it so, as long as a thaw may yet come about:
- * its writers hang. At a shutdown the next run thaws. Adoption waits for no second one that
- * overstays: nothing is copied of any volume until it is through. */
+/* The operation that has frozen a volume does not leave it so as long as a thaw may yet come about:
+ * the volume's writers hang. At a shutdown the next run thaws. Adoption does not wait for a second
+ * thaw that overstays: nothing is copied of any volume until adoption is through. */
 static int thaw_failed(struct op *op, int res)
 {
 	struct node_quiesce *q = quiesce_of(op);

@@ -70,8 +70,8 @@ struct node_quiesce {
  */
 void node_quiesce_init(struct node_quiesce *q, struct node *node, struct pool_object *volume,
 	enum node_quiesce_why why);
-/* Ends what node_quiesce began; nothing to do unless q->freeze is NODE_FROZEN. Uses q's memory,
- * whose own operation must have ended. Tries until it is thawed; when it fails all the same
+/* Ends what node_quiesce began; nothing to do unless q->freeze is NODE_FROZEN. Uses q's memory:
+ * its own operation must have ended. Tries until it is thawed; when it fails all the same
  * (refused, or the driver shuts down) the mark stays, and the next attempt or start thaws. */
 void node_thaw_init(struct node_quiesce *q);
 

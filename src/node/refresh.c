@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures under way (node->measures, one a pool at most) and who waits for them (node->refreshes).
+ * Measures under way (node->measures, at most one of each pool) and the refreshes that wait for
+ * them (node->refreshes).
  *
- * Happy path: a measure for each pool whose last one is too old -> the last of them ends -> all who
- * wait are told. How it can fail: what could not be measured stays as it was known. A measure that
- * somebody lost patience with is overdue, and nobody waits for it any more; it may end when it
- * likes. A drain waits for all of them (node_drain).
+ * Happy path: each pool that was measured too long ago is measured -> the last measure ends -> all
+ * refreshes end. How it can fail: what could not be measured stays as it was known. A refresh loses
+ * patience: the measures it waited for are overdue, and nobody waits for them any more; they may
+ * end when they like. A drain waits for all of them (node_drain).
  */
 #include "node/refresh.h"
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What volumes hold and pools have free, measured anew for somebody who wants to see it (`ringvol
- * ls`, a scrape). A pool that does not answer keeps nobody waiting longer than they like, and only
- * the first of them that long.
+ * A refresh measures anew what volumes hold and pools have free, for somebody who wants to see it
+ * (`ringvol ls`, a scrape). Nobody waits for a pool that does not answer longer than they like, and
+ * only the first of them waits that long.
  */
 #ifndef RINGVOL_NODE_REFRESH_H
 #define RINGVOL_NODE_REFRESH_H
 
 #include "pool/pool.h"
+#include "pool/room.h"
 
 struct node;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The source of a clone, a restore or a snapshot. Happy path: lock -> find -> hold still (volumes
- * only; a snapshot never changes) -> share or copy its bytes -> release.
+ * The source of a clone, a restore or a snapshot. Happy path: lock -> find -> quiesce (volumes
+ * only; a snapshot never changes) -> share or copy its bytes -> thaw.
  *
  * A copy can be stopped when the driver shuts down: the unnamed target goes, the client gets
  * UNAVAILABLE and asks the next run.
@@ -10,6 +10,7 @@
 
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/index.h"
 
 #include <errno.h>
 
@@ -18,7 +19,7 @@ enum node_lock_mode node_source_lock_mode(
 {
 	struct pool_object *object;
 	struct err ignored = {0};
-	/* One that may be in use will be known to be when it is to be held still. */
+	/* Whether it is in use will be known when it is to be quiesced. */
 	bool in_use = pools_find_id(node->pools, kind, id, &object, &ignored) == 0 &&
 		      kind == RECORD_VOLUME &&
 		      (node_volume_find(object) != NULL || !node_knows_volume(node, object));
@@ -58,7 +59,7 @@ uint64_t node_source_shared_room(const struct node_source *source)
 
 /* ---- steps ---- */
 
-int node_source_hold(struct op *op, struct node_source *source)
+int node_source_quiesce(struct op *op, struct node_source *source)
 {
 	if (source->object->kind != RECORD_VOLUME)
 		return 0;
@@ -67,7 +68,7 @@ int node_source_hold(struct op *op, struct node_source *source)
 	return op_child(op, &source->quiesce.op);
 }
 
-int node_source_release(struct op *op, struct node_source *source)
+int node_source_thaw(struct op *op, struct node_source *source)
 {
 	if (source->quiesce.freeze != NODE_FROZEN)
 		return 0;
@@ -99,8 +100,8 @@ static int refuse_stopped(struct op *op, const struct node_source *source)
 		source->object->rec->name);
 }
 
-/* It is held still for the instant that sharing takes, which the file system has refused. */
-static bool held_too_short(const struct node_source *source)
+/* It was quiesced for the instant that sharing takes, which the file system has refused. */
+static bool quiesced_too_short(const struct node_source *source)
 {
 	return source->share && source->quiesce.dev.attached;
 }
@@ -110,7 +111,7 @@ static int fill(struct op *op, int dst_fd, void *arg)
 	struct node_source *source = arg;
 	if (source->stopped)
 		return refuse_stopped(op, source);
-	if (held_too_short(source))
+	if (quiesced_too_short(source))
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is in use (%s), and pool %s refuses to share its extents: detach "
 			"it first, then it can be copied",

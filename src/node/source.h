@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a clone, a restore or a snapshot is made from: finding it, holding it still, its bytes as a
- * fill for pool_build, and stopping a long copy. Shared by create_volume.c and create_snapshot.c.
+ * The source of a clone, a restore or a snapshot: finding it, keeping it still (quiesce.h), its
+ * bytes as what pool_build fills the new image with, and stopping a long copy.
  */
 #ifndef RINGVOL_NODE_SOURCE_H
 #define RINGVOL_NODE_SOURCE_H
 
 #include "node/lock.h"
 #include "node/quiesce.h"
+#include "pool/fill.h"
 #include "pool/pool.h"
 
 struct node;
@@ -21,8 +22,8 @@ struct node_source {
 	struct pool_clone clone;
 };
 
-/* How what the id names is to be locked: shared, but exclusive for a volume that has, or may have,
- * to be held still. */
+/* How what the id names is to be locked: shared, but exclusively a volume that may be in use and so
+ * has to be quiesced. */
 enum node_lock_mode node_source_lock_mode(
 	const struct node *node, enum record_kind kind, const char *id);
 /* Finds and checks it. thick: the target's. Errors as pools_find_id(), ERR_UNAVAILABLE, and
@@ -33,11 +34,11 @@ int node_source_find(struct node_source *source, struct node *node, enum record_
  * needed a second time once it is written to. */
 uint64_t node_source_shared_room(const struct node_source *source);
 
-/* For steps: before and after the build. release is the undo of hold as well. */
-int node_source_hold(struct op *op, struct node_source *source);
-int node_source_release(struct op *op, struct node_source *source);
-/* Instead of all these where what was to be built is there already: the attempt that built it may
- * have left the volume of that id frozen. */
+/* For steps: before and after the build. thaw is the undo of quiesce as well. */
+int node_source_quiesce(struct op *op, struct node_source *source);
+int node_source_thaw(struct op *op, struct node_source *source);
+/* Instead of all these where an earlier attempt has built it already: that may have left the volume
+ * of the id frozen. */
 int node_source_leftover(
 	struct op *op, struct node_source *source, struct node *node, const char *id);
 /* Makes the source's bytes the build's. */

@@ -4,6 +4,7 @@
 
 #include "node/health.h"
 #include "node/node.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -203,8 +204,9 @@ int node_open_image(const struct pool_object *volume)
 
 int node_check_whole(const struct pool_object *object, struct err *err)
 {
-	if (!object->truncated && !object->missing)
+	if (object->image == POOL_IMAGE_WHOLE)
 		return 0;
 	return err_set(err, ERR_DATA_LOSS, "%s: its image %s", object->rec->name,
-		object->missing ? "is not there any more" : "is shorter than its record says");
+		object->image == POOL_IMAGE_MISSING ? "is not there any more"
+						    : "is shorter than its record says");
 }

@@ -39,7 +39,7 @@ struct node_health {
 	bool try_read;       /* errors are over if the driver can read from it */
 	/* What is wrong with it, by kind of condition; 0: that is not. These are found by looking:
 	 * DEVICE_GONE: its device is not bound any more, or is another's.
-	 * HANGING: calls on it have overstayed, whoever's, and none has come back in time since. A
+	 * HANGING: calls on it have overstayed, of anybody, and none has come back in time since. A
 	 *   helper that could be killed hangs no longer, but the volume is no better for it.
 	 * FS_SHUT_DOWN: its file system answers EIO to everything.
 	 * FS_READ_ONLY: its file system turned read-only by itself.
@@ -129,7 +129,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 /* Its image, for reading; -errno. Also for work jobs: the volume's lock keeps key and directory as
  * they are. */
 int node_open_image(const struct pool_object *volume);
-/* ERR_DATA_LOSS for one whose image is gone or cut short: nothing is acknowledged of it. */
+/* ERR_DATA_LOSS when its image is gone or cut short: nothing is acknowledged of it then. */
 int node_check_whole(const struct pool_object *object, struct err *err);
 
 #endif

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Building an object: an unnamed file gets its size, its bytes and its record, and is then linked
- * under its key; where bytes are shared or there are none, in one trip to a thread. The link is the
- * commit. Before it, a failure closes the file and nothing is left;
- * with it the object is in the index, whatever becomes of the syncs that follow, because its name
- * is taken on disk from then on and a retry must find it. ERR_EXISTS comes from the link itself; a
- * file the index does not know (nobody but us writes here: it is left from a link whose answer was
- * lost) is read into it first.
+ * under its key. Where bytes are shared or there are none, that is one trip to a thread. The link
+ * is the commit. Before it, a failure closes the file and nothing is left. With it the object is in
+ * the index, whatever becomes of the sync that follows, because its name is taken on disk from then
+ * on and a retry must find it. ERR_EXISTS comes from the link itself. The index may not know the
+ * file that has the name. Nobody but us writes here, so it is left from a link whose answer was
+ * lost, and it is read into the index first.
  *
- * Where there is not one log (sync.c), another one's sync of the directory can make the name
- * durable before the file is: on btrfs with the record and without its size and bytes. There the
- * file is named in the trash first and made durable, which needs a name, and its key is a rename.
- * What is left of that by a crash is trash at the next load.
+ * Where there is not one log (sync.c), the sync of the directory by another operation can make the
+ * name durable before the file is: on btrfs with the record, and without size and bytes. There the
+ * file is parked first: named in the trash, because only a file with a name can be made durable.
+ * It is renamed to its key then. What a crash leaves parked is trash at the next load.
  */
-#include "pool/private.h"
+#include "pool/build.h"
 
 #include "base/when.h"
 #include "blockio/image.h"
+#include "pool/index.h"
+#include "pool/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,9 +50,15 @@ static struct pool_build *build_of(struct op *op)
 }
 
 /* What a build calls, in order. */
-enum build_call { CALL_OPEN, CALL_SHARE, CALL_RECORD, CALL_STAGE, CALL_LINK, CALL_SYNC, CALLS };
+enum build_call { CALL_OPEN, CALL_SHARE, CALL_RECORD, CALL_PARK, CALL_LINK, CALL_SYNC, CALLS };
 
-/* ---- begin, measure, admit ---- */
+/* ---- begin, admit ---- */
+
+static int fail_exists(struct op *op)
+{
+	const struct pool_build *b = build_of(op);
+	return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name, b->pool->name);
+}
 
 static int begin_run(struct op *op)
 {
@@ -65,8 +73,7 @@ static int begin_run(struct op *op)
 			"delete volumes or snapshots, or grow its file system",
 			pool->name);
 	if (pool_index_find(pool, b->rec->kind, b->rec->key) != NULL)
-		return op_fail(
-			op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name, pool->name);
+		return fail_exists(op);
 	if (pool->index[0].count + pool->index[1].count >= POOL_OBJECTS_MAX)
 		return op_fail(op, ERR_NO_ROOM,
 			"pool %s holds %d volumes and snapshots, which is the limit", pool->name,
@@ -87,32 +94,23 @@ static uint64_t need_bytes(const struct pool_build *b)
 	return b->rec->kind == RECORD_VOLUME ? b->rec->size_bytes : 0;
 }
 
-static bool measure_done(struct op *op)
-{
-	return pool_room_known(build_of(op)->pool, POOL_MEASURE_MS);
-}
-
-static int measure_run(struct op *op)
-{
-	struct pool_build *b = build_of(op);
-	pool_measure_init(&b->measure, op->reactor, b->pool, POOL_MEASURE_MS);
-	return op_child(op, &b->measure.op);
-}
-
 static int admit_run(struct op *op)
 {
 	struct pool_build *b = build_of(op);
-	int r = pool_room_reserve(b->pool, need_bytes(b), 0, b->rec->thick, &op->err);
-	if (r == 0)
-		b->reserved = need_bytes(b);
-	return r;
+	b->room.pool = b->pool;
+	b->room.bytes = need_bytes(b);
+	b->room.thick = b->rec->thick;
+	return pool_admit(op, &b->room);
+}
+
+static int admit_end(struct op *op, int res)
+{
+	return pool_admit_end(op, &build_of(op)->room, res);
 }
 
 static int admit_undo(struct op *op)
 {
-	struct pool_build *b = build_of(op);
-	pool_room_release(b->pool, b->reserved);
-	b->reserved = 0;
+	pool_admit_release(&build_of(op)->room);
 	return 0;
 }
 
@@ -161,6 +159,19 @@ static int open_undo(struct op *op)
 	return op_work(op, close_job, build_of(op));
 }
 
+int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes)
+{
+	struct stat st;
+	int r = image_reflink(src_fd, dst_fd);
+	if (r < 0)
+		return r;
+	/* A larger source has made it larger. */
+	if (fstat(dst_fd, &st) < 0 ||
+		((uint64_t)st.st_size != size_bytes && ftruncate(dst_fd, (off_t)size_bytes) < 0))
+		return -errno;
+	return 0;
+}
+
 /* -ESTALE: not the template it was. */
 static int share_call(struct op *op)
 {
@@ -174,10 +185,7 @@ static int share_call(struct op *op)
 	bool template = b->share_object == NULL;
 	if (template && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size))
 		return -ESTALE;
-	int r = image_reflink(fd, b->fd);
-	if (r == 0 && (uint64_t)st.st_size != size && ftruncate(b->fd, (off_t)size) < 0)
-		r = -errno;
-	return r;
+	return pool_share_extents(fd, b->fd, size);
 }
 
 static bool share_done(struct op *op)
@@ -197,7 +205,7 @@ static int prepare_open(struct op *op)
 	b->share_name = source != NULL ? source->key : b->share_template;
 	b->share_dirfd = source != NULL ? pool_fd_of(source->pool, source->kind)
 					: b->pool->fds[POOL_FD_TEMPLATES];
-	if (source != NULL && (source->rec == NULL || source->truncated))
+	if (source != NULL && (source->rec == NULL || source->image == POOL_IMAGE_TRUNCATED))
 		return op_fail(op, ERR_DATA_LOSS, "%s in pool %s cannot be copied: %s", source->key,
 			b->pool->name,
 			source->rec == NULL ? source->why
@@ -263,7 +271,7 @@ static int record_call(struct op *op)
 	const struct pool_build *b = build_of(op);
 	if (fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, XATTR_CREATE) < 0)
 		return -errno;
-	/* Without room for it nobody but people misses it. */
+	/* Only people read the claim: it may be left out where there is no room. */
 	if (b->rec->claim[0] != '\0')
 		(void)fsetxattr(b->fd, RECORD_CLAIM_XATTR, b->rec->claim, strlen(b->rec->claim), 0);
 	return 0;
@@ -295,38 +303,38 @@ static int record_end(struct op *op, int res)
 
 /* ---- data, link, sync ---- */
 
-static bool stage_done(struct op *op)
+static bool park_done(struct op *op)
 {
 	return pool_one_log(&build_of(op)->pool->features);
 }
 
-static int stage_call(struct op *op)
+static int park_call(struct op *op)
 {
 	const struct pool_build *b = build_of(op);
-	return fd_link(b->fd, b->trash_fd, b->stage_name);
+	return fd_link(b->fd, b->trash_fd, b->parked_name);
 }
 
-static void prepare_stage(struct op *op)
+static void prepare_park(struct op *op)
 {
 	struct pool_build *b = build_of(op);
-	strcpy(b->stage_name, POOL_STAGE_PREFIX);
-	pool_random_hex(b->stage_name + strlen(POOL_STAGE_PREFIX), POOL_TRASH_NAME_BYTES - 1);
+	char *digits = stpcpy(b->parked_name, TRASH_PARKED);
+	pool_random_hex(digits, TRASH_NAME_BYTES - 1);
 	b->trash_fd = b->pool->fds[POOL_FD_TRASH];
 }
 
-static int unstage_job(void *arg)
+static int unpark_job(void *arg)
 {
 	const struct pool_build *b = arg;
-	return unlinkat(b->trash_fd, b->stage_name, 0) < 0 ? -errno : 0;
+	return unlinkat(b->trash_fd, b->parked_name, 0) < 0 ? -errno : 0;
 }
 
-static int stage_undo(struct op *op)
+static int park_undo(struct op *op)
 {
-	return op_work(op, unstage_job, build_of(op));
+	return op_work(op, unpark_job, build_of(op));
 }
 
-/* Data that was written must be there before the name is. Shared extents are where there is one
- * log: their owner's are durable, and the sharing is in the log before the link. */
+/* Written data must be durable before the name is. Shared extents need no sync where there is one
+ * log: the source's extents are durable, and the sharing is in the log before the link. */
 static bool data_done(struct op *op)
 {
 	const struct pool_build *b = build_of(op);
@@ -350,9 +358,9 @@ static int data_end(struct op *op, int res)
 static int link_call(struct op *op)
 {
 	const struct pool_build *b = build_of(op);
-	if (b->stage_name[0] == '\0')
+	if (b->parked_name[0] == '\0')
 		return fd_link(b->fd, b->dirfd, b->rec->key);
-	int r = renameat2(b->trash_fd, b->stage_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
+	int r = renameat2(b->trash_fd, b->parked_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
 	return r < 0 ? -errno : 0;
 }
 
@@ -360,8 +368,7 @@ static int prepare_link(struct op *op)
 {
 	struct pool_build *b = build_of(op);
 	if (pool_index_find(b->pool, b->rec->kind, b->rec->key) != NULL)
-		return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name,
-			b->pool->name);
+		return fail_exists(op);
 	return 0;
 }
 
@@ -388,7 +395,8 @@ static void learn_end(struct pool_build *b, int res)
 {
 	struct pool *pool = b->pool;
 	struct pool_found *found = &b->learn->found;
-	if (res == 0 && pool->loaded && pool_index_find(pool, found->kind, found->key) == NULL) {
+	if (res == 0 && pool_loaded(pool) &&
+		pool_index_find(pool, found->kind, found->key) == NULL) {
 		struct pool_object *o = pool_index_insert(pool, found);
 		if (o != NULL)
 			o->unsynced = true;
@@ -416,8 +424,7 @@ static int enter_index(struct pool_build *b)
 		.image_ino = st.st_ino,
 	};
 	strcpy(found.key, b->rec->key);
-	pool_room_release(pool, b->reserved);
-	b->reserved = 0;
+	pool_admit_release(&b->room);
 	pool_op_finish(pool);
 	b->ret_object = pool_index_insert(pool, &found);
 	if (b->ret_object == NULL)
@@ -435,14 +442,11 @@ static int link_end(struct op *op, int res)
 	struct pool_build *b = build_of(op);
 	if (b->learn != NULL) {
 		learn_end(b, res);
-		return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name,
-			b->pool->name);
+		return fail_exists(op);
 	}
 	if (res == -EEXIST) {
 		int r = learn_run(op);
-		return r < 0 ? op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name,
-				       b->pool->name)
-			     : r;
+		return r < 0 ? fail_exists(op) : r;
 	}
 	if (res < 0)
 		return op_fail_sys(op, res, "naming %s in pool %s", b->rec->name, b->pool->name);
@@ -453,7 +457,7 @@ static int link_end(struct op *op, int res)
 	return 0;
 }
 
-/* The file needs no sync of its own: it has had one, or the directory's takes it along. */
+/* The file needs no sync of its own: it has had one, or the directory's sync covers it. */
 static int sync_call(struct op *op)
 {
 	return pool_sync_call(&build_of(op)->sync);
@@ -490,14 +494,14 @@ static const struct op_call build_calls[CALLS] = {
 	[CALL_OPEN] = {"open", .fn = open_call, .end = open_end, .undo = open_undo},
 	[CALL_SHARE] = {"share", .fn = share_call, .end = share_end, .done = share_done},
 	[CALL_RECORD] = {"record", .fn = record_call, .end = record_end},
-	[CALL_STAGE] = {"stage", .fn = stage_call, .undo = stage_undo, .done = stage_done},
+	[CALL_PARK] = {"park", .fn = park_call, .undo = park_undo, .done = park_done},
 	[CALL_LINK] = {"link", .fn = link_call, .end = link_end, .flags = OP_COMMIT},
 	[CALL_SYNC] = {"sync", .fn = sync_call, .end = sync_end},
 };
 
-/* The calls from `first` on, up to what has to be waited for otherwise: an image that is filled,
- * data that is made durable, a sync that is shared. Each takes microseconds: a trip to a thread for
- * each would cost more than they do. */
+/* Makes the calls from `first` on, up to what has to be waited for otherwise: an image that is
+ * filled, data that is made durable, a sync that is shared. Each takes microseconds, and a trip to
+ * a thread for each would cost more. */
 static int build_from(struct op *op, enum build_call first)
 {
 	struct pool_build *b = build_of(op);
@@ -511,8 +515,8 @@ static int build_from(struct op *op, enum build_call first)
 		end = CALL_SYNC;
 	if (r == 0 && first <= CALL_RECORD && end > CALL_RECORD)
 		r = prepare_record(op);
-	if (r == 0 && first <= CALL_STAGE && end > CALL_STAGE && !stage_done(op))
-		prepare_stage(op);
+	if (r == 0 && first <= CALL_PARK && end > CALL_PARK && !park_done(op))
+		prepare_park(op);
 	if (r == 0 && end > CALL_LINK)
 		r = prepare_link(op);
 	return r < 0 ? r : op_calls(op, &build_calls[first], end - first);
@@ -545,8 +549,7 @@ static int link_run(struct op *op)
 
 static const struct op_step build_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
-	{"measure", .run = measure_run, .done = measure_done},
-	{"admit", .run = admit_run, .undo = admit_undo},
+	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
 	{"open", .run = open_run},
 	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},
 	{"record", .run = record_run, .done = record_done},

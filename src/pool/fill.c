@@ -1,48 +1,214 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a pool's file system is full or nearly, for who asks after health: owns the last numbers
- * seen (by a measure, or by the look that each pool gets every POOL_CHECK_MS) and since when it is
- * so. Admission does not go by this: it has its own accounts (room.c). Cannot fail.
+ * The two fills of a build. What fails leaves an image without a name, which its builder drops.
+ *
+ * The fill that formats shares the extents of a template. It copies the template's data where there
+ * is no reflink, or where the volume must have blocks of its own: a thick one, and one that is
+ * overwritten when it is deleted (zeros written to shared blocks go to others). A btrfs image is
+ * made by mkfs on the unnamed image itself, because copies of one cannot be told apart.
+ *
+ * The fill that copies reads another image through the ring, where its extents cannot be shared (no
+ * reflink, a thick target). A target larger than its source ends in a hole.
  */
+#include "pool/fill.h"
+
 #include "pool/private.h"
 
-enum {
-	/* Percent free. Below the default reserve of 5%, so that a pool whose promises are within
-	 * its space is not called nearly full when its volumes use what they were promised. */
-	NEARLY_PCT = 3,
-	ROOMY_PCT = 4, /* and to leave that again, so that it does not flap */
-	FULL_SHARE = 256,
-	FULL_BYTES_MAX = 16 << 20,
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+/* ---- the fill that formats ---- */
+
+static struct pool_format *format_of(struct op *op)
+{
+	return container_of(op, struct pool_format, op);
+}
+
+static bool makes_own(struct op *op)
+{
+	return format_of(op)->spec.type == FSIMG_BTRFS;
+}
+
+static int template_run(struct op *op)
+{
+	struct pool_format *f = format_of(op);
+	pool_template_init(&f->tpl, op->reactor, f->pool, &f->spec);
+	return op_child(op, &f->tpl.op);
+}
+
+static int reflink_job(void *arg)
+{
+	const struct pool_format *f = arg;
+	return pool_share_extents(f->tpl.fd, f->dst_fd, f->build->rec->size_bytes);
+}
+
+static bool reflink_done(struct op *op)
+{
+	return makes_own(op) || format_of(op)->must_copy;
+}
+
+static int reflink_run(struct op *op)
+{
+	return op_work(op, reflink_job, format_of(op));
+}
+
+static int reflink_end(struct op *op, int res)
+{
+	if (res == -EOPNOTSUPP || res == -EXDEV) {
+		format_of(op)->must_copy = true;
+		return 0;
+	}
+	return res < 0 ? op_fail_sys(op, res, "sharing the extents of a template") : 0;
+}
+
+static bool copy_done(struct op *op)
+{
+	return makes_own(op) || !format_of(op)->must_copy;
+}
+
+static int copy_run(struct op *op)
+{
+	struct pool_format *f = format_of(op);
+	f->copy =
+		(struct copy){.src_fd = f->tpl.fd, .dst_fd = f->dst_fd, .size = f->spec.size_bytes};
+	copy_init(&f->copy, op->reactor);
+	f->wrote = true;
+	return op_child(op, &f->copy.op);
+}
+
+static bool mkfs_done(struct op *op)
+{
+	return !makes_own(op);
+}
+
+static int mkfs_run(struct op *op)
+{
+	struct pool_format *f = format_of(op);
+	f->wrote = true;
+	pool_mkfs_init(&f->mkfs, op->reactor, &f->spec, f->dst_fd, f->uuid);
+	return op_child(op, &f->mkfs.op);
+}
+
+static const struct op_step format_steps[] = {
+	{"template", .run = template_run, .done = makes_own},
+	{"reflink", .run = reflink_run, .end = reflink_end, .done = reflink_done},
+	{"copy", .run = copy_run, .done = copy_done},
+	{"mkfs", .run = mkfs_run, .done = mkfs_done},
+	{NULL},
 };
 
-/* File systems keep a little for themselves: writes fail somewhat before nothing is free. */
-static uint64_t full_below(uint64_t capacity)
+void pool_format_init(struct pool_format *f, struct pool *pool, const struct fsimg_spec *spec,
+	const uint8_t uuid[16])
 {
-	uint64_t share = capacity / FULL_SHARE;
-	return share < FULL_BYTES_MAX ? share : FULL_BYTES_MAX;
+	*f = (struct pool_format){.pool = pool, .spec = *spec, .dst_fd = -1};
+	f->tpl.fd = -1;
+	memcpy(f->uuid, uuid, sizeof(f->uuid));
 }
 
-static enum pool_fill_level level_of(enum pool_fill_level was, uint64_t capacity, uint64_t free)
+static int format_fill(struct op *op, int dst_fd, void *arg)
 {
-	uint64_t full = full_below(capacity) * (was == POOL_FULL ? 2 : 1);
-	uint64_t nearly = capacity / 100 * (was == POOL_ROOMY ? NEARLY_PCT : ROOMY_PCT);
-	if (capacity == 0)
-		return POOL_ROOMY;
-	return free < full ? POOL_FULL : free < nearly ? POOL_NEARLY_FULL : POOL_ROOMY;
+	struct pool_format *f = arg;
+	f->dst_fd = dst_fd;
+	f->tpl.fd = -1;
+	f->wrote = false;
+	f->must_copy = f->own_blocks || !f->pool->features.reflink;
+	op_init(&f->op, op->reactor, "pool_format", format_steps, NULL);
+	return op_child(op, &f->op);
 }
 
-void pool_fill_see(struct pool *pool, uint64_t capacity_bytes, uint64_t free_bytes)
+static int format_fill_end(struct op *op, int res, void *arg)
 {
-	struct pool_fill *fill = &pool->fill;
-	enum pool_fill_level level = level_of(fill->level, capacity_bytes, free_bytes);
-	if (level != fill->level)
-		fill->since_ns = ring_now_ns(pool->pools->reactor->ring);
-	fill->level = level;
-	fill->capacity_bytes = capacity_bytes;
-	fill->free_bytes = free_bytes;
+	struct pool_format *f = arg;
+	(void)op;
+	fd_close(&f->tpl.fd);
+	f->build->fill_writes = f->wrote;
+	return res;
 }
 
-const struct pool_fill *pool_fill(const struct pool *pool)
+void pool_build_format(struct pool_build *b, struct pool_format *f)
 {
-	return &pool->fill;
+	f->build = b;
+	f->own_blocks = b->rec->thick || b->rec->erase == RECORD_ERASE_ZERO;
+	b->fill = format_fill;
+	b->fill_end = format_fill_end;
+	b->fill_arg = f;
+	if (f->own_blocks || !pool_template_known(f->pool, &f->spec, b->share_template))
+		b->share_template[0] = '\0';
+}
+
+/* ---- the fill that copies ---- */
+
+static struct pool_clone *clone_of(struct op *op)
+{
+	return container_of(op, struct pool_clone, op);
+}
+
+static int source_run(struct op *op)
+{
+	struct pool_clone *c = clone_of(op);
+	struct pool_object *source = c->source;
+	int r = pool_check_ready(source->pool, &op->err);
+	if (r < 0)
+		return r;
+	if (source->rec == NULL || source->image == POOL_IMAGE_TRUNCATED)
+		return op_fail(op, ERR_DATA_LOSS, "%s in pool %s cannot be copied: %s", source->key,
+			pool_name(source->pool),
+			source->rec == NULL ? source->why
+					    : "its image is shorter than it should be");
+	int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	if (source->pool->features.direct_io)
+		flags |= O_DIRECT;
+	io_uring_prep_openat(
+		op_sqe(op), pool_fd_of(source->pool, source->kind), source->key, flags, 0);
+	return op_submit(op);
+}
+
+static int source_end(struct op *op, int res)
+{
+	struct pool_clone *c = clone_of(op);
+	if (res < 0)
+		return op_fail_sys(op, res, "opening the image of %s", c->source->rec->name);
+	c->src_fd = res;
+	return 0;
+}
+
+static int clone_copy_run(struct op *op)
+{
+	struct pool_clone *c = clone_of(op);
+	/* It may have been stopped before it began. */
+	c->copy = (struct copy){.src_fd = c->src_fd,
+		.dst_fd = c->dst_fd,
+		.size = c->source->rec->size_bytes,
+		.stop = c->copy.stop};
+	copy_init(&c->copy, op->reactor);
+	return op_child(op, &c->copy.op);
+}
+
+static const struct op_step clone_steps[] = {
+	{"open", .run = source_run, .end = source_end},
+	{"copy", .run = clone_copy_run},
+	{NULL},
+};
+
+void pool_clone_init(struct pool_clone *c, struct pool_object *source)
+{
+	*c = (struct pool_clone){.source = source, .src_fd = -1, .dst_fd = -1};
+}
+
+int pool_clone_fill(struct op *op, int dst_fd, void *arg)
+{
+	struct pool_clone *c = arg;
+	c->dst_fd = dst_fd;
+	c->src_fd = -1;
+	op_init(&c->op, op->reactor, "pool_clone", clone_steps, NULL);
+	return op_child(op, &c->op);
+}
+
+int pool_clone_fill_end(struct op *op, int res, void *arg)
+{
+	struct pool_clone *c = arg;
+	(void)op;
+	fd_close(&c->src_fd);
+	return res;
 }

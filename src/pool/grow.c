@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Growing an object: the image first, then its record, each made durable before the next, so that a
- * record never promises what the image has not got. There is no way back and none is needed: an
- * image larger than its record is what an attempt cut short leaves, and the next one takes it as it
- * is, and needs no more room for the blocks it has. One smaller than its record has lost
- * data: growing it would put zeros in their place and call it well, so that is refused. The new
- * record takes the old one's place in memory at the very end.
+ * record never promises what the image has not got. There is no way back and none is needed. An
+ * attempt cut short leaves an image larger than its record. The next attempt takes it as it is, and
+ * needs no more room for the blocks it has. An image smaller than its record has lost data. Growing
+ * it would put zeros in their place and call it well, so that is refused. The new record takes the
+ * old one's place in memory at the very end.
  */
-#include "pool/private.h"
+#include "pool/grow.h"
 
 #include "blockio/image.h"
+#include "pool/index.h"
+#include "pool/presence.h"
+#include "pool/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,18 +51,6 @@ static int begin_undo(struct op *op)
 	return 0;
 }
 
-static bool measure_done(struct op *op)
-{
-	return is_grown(op) || pool_room_known(pool_of(op), POOL_MEASURE_MS);
-}
-
-static int measure_run(struct op *op)
-{
-	struct pool_grow *g = grow_of(op);
-	pool_measure_init(&g->measure, op->reactor, g->object->pool, POOL_MEASURE_MS);
-	return op_child(op, &g->measure.op);
-}
-
 static int open_run(struct op *op)
 {
 	struct pool_grow *g = grow_of(op);
@@ -84,13 +75,13 @@ static int open_undo(struct op *op)
 	uint64_t allocated, size;
 	if (image_usage(g->fd, &allocated, &size) == 0)
 		pool_object_measured(g->object, allocated);
-	pool_entry(g->object)->watch = true;
+	pool_entry(g->object)->remeasure = true;
 	fd_close(&g->fd);
 	return 0;
 }
 
-/* Of the growth, what an attempt cut short has allocated already. What is shared may be needed once
- * more, and counts for nothing. */
+/* How much of the growth an attempt cut short has allocated already. Blocks that are shared may be
+ * needed once more, and count for nothing. */
 static uint64_t got_bytes(const struct pool_grow *g, uint64_t more)
 {
 	const struct record *rec = g->object->rec;
@@ -104,19 +95,21 @@ static uint64_t got_bytes(const struct pool_grow *g, uint64_t more)
 static int admit_run(struct op *op)
 {
 	struct pool_grow *g = grow_of(op);
-	uint64_t more = g->size_bytes - g->object->rec->size_bytes;
-	int r = pool_room_reserve(
-		g->object->pool, more, got_bytes(g, more), g->object->rec->thick, &op->err);
-	if (r == 0)
-		g->reserved = more;
-	return r;
+	g->room.pool = g->object->pool;
+	g->room.bytes = g->size_bytes - g->object->rec->size_bytes;
+	g->room.has_bytes = got_bytes(g, g->room.bytes);
+	g->room.thick = g->object->rec->thick;
+	return pool_admit(op, &g->room);
+}
+
+static int admit_end(struct op *op, int res)
+{
+	return pool_admit_end(op, &grow_of(op)->room, res);
 }
 
 static int admit_undo(struct op *op)
 {
-	struct pool_grow *g = grow_of(op);
-	pool_room_release(g->object->pool, g->reserved);
-	g->reserved = 0;
+	pool_admit_release(&grow_of(op)->room);
 	return 0;
 }
 
@@ -149,7 +142,7 @@ static int size_end(struct op *op, int res)
 			g->object->rec->name, pool_name(g->object->pool));
 	if (!g->truncated)
 		return 0;
-	pool_image_found(g->object, false, true);
+	pool_image_found(g->object, POOL_IMAGE_TRUNCATED);
 	return op_fail(op, ERR_DATA_LOSS,
 		"%s in pool %s cannot grow: its image is shorter than its record says, data is missing: restore it from a snapshot",
 		g->object->rec->name, pool_name(g->object->pool));
@@ -210,20 +203,19 @@ static int apply_run(struct op *op)
 	struct pool_object *o = g->object;
 	uint64_t before = o->allocated_bytes;
 	struct stat st;
-	pool_room_release(o->pool, g->reserved);
-	g->reserved = 0;
+	pool_admit_release(&g->room);
 	pool_sums_sub(o);
 	if (fstat(g->fd, &st) == 0) /* of an open file: the kernel has it in memory */
 		o->allocated_bytes = (uint64_t)st.st_blocks * 512;
 	record_free(o->rec);
 	o->rec = g->rec;
 	g->rec = NULL;
-	pool_image_found(o, false, false);
+	pool_image_found(o, POOL_IMAGE_WHOLE);
 	o->pool->images_grown++;
 	pool_sums_add(o);
 	if (o->allocated_bytes > before)
 		pool_room_used(o->pool, o->allocated_bytes - before);
-	pool_entry(o)->watch = true;
+	pool_entry(o)->remeasure = true;
 	pool_op_finish(o->pool);
 	fd_close(&g->fd);
 	return 0;
@@ -231,9 +223,8 @@ static int apply_run(struct op *op)
 
 static const struct op_step grow_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo, .done = is_grown},
-	{"measure", .run = measure_run, .done = measure_done},
 	{"open", .run = open_run, .end = open_end, .undo = open_undo, .done = is_grown},
-	{"admit", .run = admit_run, .undo = admit_undo, .done = is_grown},
+	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo, .done = is_grown},
 	{"size", .run = size_run, .end = size_end, .done = is_grown},
 	{"sync_image", .run = sync_run, .end = sync_end, .done = is_grown},
 	{"record", .run = record_run, .end = record_end, .undo = record_undo, .done = is_grown},

@@ -1,24 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The index: for each pool and kind a vector of pointers sorted by key, and what is asked of it:
- * by name, by id, in order. It also knows which objects share extents: a family is an image and all
- * that was made from it by reflink, however far removed; who is the last of its family shares
- * nothing any more.
+ * by name, by id, in order.
+ *
+ * With every change it keeps up the sums over a pool's objects: what its volumes were promised,
+ * what is allocated, and what of the promise is there already. It also knows which objects share
+ * extents. A family is an image and all that was made from it by reflink, however far removed; the
+ * last one of a family shares nothing any more.
  */
+#include "pool/index.h"
+
+#include "base/array.h"
 #include "pool/private.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the sums ---- */
+
+static uint64_t promised_size(struct pool_object *o)
+{
+	if (o->kind != RECORD_VOLUME)
+		return 0;
+	return o->rec != NULL ? o->rec->size_bytes : pool_entry(o)->image_bytes;
+}
+
+/* What the object has already got of its promise. Never more than the promise: an image may take a
+ * little more than its size. */
+static uint64_t own_bytes(struct pool_object *o)
+{
+	uint64_t promised = promised_size(o);
+	return o->shared ? 0 : o->allocated_bytes < promised ? o->allocated_bytes : promised;
+}
+
+void pool_sums_add(struct pool_object *o)
+{
+	o->pool->sum_size += promised_size(o);
+	o->pool->sum_allocated += o->allocated_bytes;
+	o->pool->sum_own += own_bytes(o);
+}
+
+void pool_sums_sub(struct pool_object *o)
+{
+	o->pool->sum_size -= promised_size(o);
+	o->pool->sum_allocated -= o->allocated_bytes;
+	o->pool->sum_own -= own_bytes(o);
+}
+
 /* ---- the vector ---- */
 
 /* Where key is (true) or belongs (false). */
-static bool index_search(const struct pool_index *index, const char *key, unsigned *ret_at)
+static bool index_search(const struct pool_index *index, const char *key, size_t *ret_at)
 {
-	unsigned low = 0, high = index->count;
+	size_t low = 0, high = index->count;
 	while (low < high) {
-		unsigned mid = low + (high - low) / 2;
+		size_t mid = low + (high - low) / 2;
 		int order = strcmp(index->at[mid]->key, key);
 		if (order == 0) {
 			*ret_at = mid;
@@ -35,27 +72,21 @@ static bool index_search(const struct pool_index *index, const char *key, unsign
 
 struct pool_object *pool_index_find(const struct pool *pool, enum record_kind kind, const char *key)
 {
-	unsigned at;
+	size_t at;
 	return index_search(&pool->index[kind], key, &at) ? pool->index[kind].at[at] : NULL;
 }
 
 struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *found)
 {
 	struct pool_index *index = &pool->index[found->kind];
-	if (index->count == index->cap) {
-		unsigned cap = index->cap != 0 ? index->cap * 2 : 64;
-		struct pool_object **at = reallocarray(index->at, cap, sizeof(*at));
-		if (at == NULL)
-			return NULL;
-		index->at = at;
-		index->cap = cap;
-	}
+	if (array_grow(&index->at, &index->cap, index->count, sizeof(struct pool_object *)) < 0)
+		return NULL;
 	struct pool_entry *e = calloc(1, sizeof(*e));
 	if (e == NULL)
 		return NULL;
 	list_init(&e->link);
 	e->image_bytes = found->image_bytes;
-	e->watch = true;
+	e->remeasure = true;
 	e->object = (struct pool_object){
 		.pool = pool,
 		.rec = found->rec,
@@ -64,17 +95,17 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 		.allocated_bytes = found->allocated_bytes,
 		.image_dev = found->image_dev,
 		.image_ino = found->image_ino,
-		.truncated = found->truncated,
+		.image = found->truncated ? POOL_IMAGE_TRUNCATED : POOL_IMAGE_WHOLE,
 	};
 	strcpy(e->object.key, found->key);
 	found->rec = NULL;
 
-	unsigned at;
+	size_t at;
 	index_search(index, e->object.key, &at);
 	memmove(&index->at[at + 1], &index->at[at], (index->count - at) * sizeof(*index->at));
 	index->at[at] = &e->object;
 	index->count++;
-	pool->images_wrong += e->object.truncated;
+	pool->images_wrong += found->truncated;
 	pool_sums_add(&e->object);
 	return &e->object;
 }
@@ -82,11 +113,11 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 void pool_index_remove(struct pool_object *object)
 {
 	struct pool_index *index = &object->pool->index[object->kind];
-	unsigned at;
+	size_t at;
 	if (!index_search(index, object->key, &at) || index->at[at] != object)
 		return;
 	pool_sums_sub(object);
-	object->pool->images_wrong -= object->missing || object->truncated;
+	object->pool->images_wrong -= object->image != POOL_IMAGE_WHOLE;
 	index->count--;
 	memmove(&index->at[at], &index->at[at + 1], (index->count - at) * sizeof(*index->at));
 }
@@ -143,12 +174,12 @@ void pool_family_update(struct pool *pool, const char *family)
 	struct pool_object *founder = family_founder(pool, family);
 	unsigned members = founder != NULL;
 	for (unsigned kind = 0; kind < 2; kind++)
-		for (unsigned i = 0; i < pool->index[kind].count; i++)
+		for (size_t i = 0; i < pool->index[kind].count; i++)
 			members += is_of_family(pool->index[kind].at[i], family);
 	if (founder != NULL)
 		set_shared(founder, members > 1);
 	for (unsigned kind = 0; kind < 2; kind++)
-		for (unsigned i = 0; i < pool->index[kind].count; i++)
+		for (size_t i = 0; i < pool->index[kind].count; i++)
 			if (is_of_family(pool->index[kind].at[i], family))
 				set_shared(pool->index[kind].at[i], members > 1);
 }
@@ -164,10 +195,10 @@ static int compare_family(const void *a, const void *b)
  * count as shared: less is promised than could be. */
 void pool_family_update_all(struct pool *pool)
 {
-	unsigned total = pool->index[0].count + pool->index[1].count, count = 0;
+	size_t total = pool->index[0].count + pool->index[1].count, count = 0;
 	struct pool_object **all = calloc(total + 1, sizeof(struct pool_object *));
 	for (unsigned kind = 0; kind < 2; kind++)
-		for (unsigned i = 0; i < pool->index[kind].count; i++) {
+		for (size_t i = 0; i < pool->index[kind].count; i++) {
 			struct pool_object *o = pool->index[kind].at[i];
 			set_shared(o, all == NULL);
 			if (all != NULL && o->rec != NULL && o->rec->shares_extents)
@@ -176,7 +207,7 @@ void pool_family_update_all(struct pool *pool)
 	if (all == NULL)
 		return;
 	qsort(all, count, sizeof(struct pool_object *), compare_family);
-	for (unsigned from = 0, to; from < count; from = to) {
+	for (size_t from = 0, to; from < count; from = to) {
 		const char *family = pool_family(all[from]->rec);
 		for (to = from + 1; to < count; to++)
 			if (strcmp(pool_family(all[to]->rec), family) != 0)
@@ -185,7 +216,7 @@ void pool_family_update_all(struct pool *pool)
 		bool shared = to - from + (founder != NULL) > 1;
 		if (founder != NULL)
 			set_shared(founder, shared);
-		for (unsigned i = from; i < to; i++)
+		for (size_t i = from; i < to; i++)
 			set_shared(all[i], shared);
 	}
 	free(all);
@@ -227,7 +258,7 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 			"%s %s: no pool on this node has the uuid %s...; ask the node that has it, or "
 			"give its pool to this driver with --pool",
 			nouns[kind], id, parsed.pool);
-	if (!pool->loaded)
+	if (!pool_loaded(pool))
 		return err_set(err, ERR_UNAVAILABLE, "%s %s: %s", nouns[kind], id, pool_why(pool));
 	struct pool_object *o = pool_index_find(pool, kind, parsed.key);
 	if (o != NULL && o->rec == NULL)
@@ -270,7 +301,7 @@ struct pool_object *pools_next(
 	const struct pools *pools, enum record_kind kind, const char *after_id)
 {
 	struct pool *pool;
-	unsigned at = 0;
+	size_t at = 0;
 	struct record_id id;
 	if (after_id[0] == '\0') {
 		pool = pool_after(pools, "");
@@ -294,7 +325,7 @@ struct pool_object *pool_next_object(
 	const struct pool *pool, enum record_kind kind, const char *after_key)
 {
 	const struct pool_index *index = &pool->index[kind];
-	unsigned at;
+	size_t at;
 	if (index_search(index, after_key, &at))
 		at++;
 	return at < index->count ? index->at[at] : NULL;
@@ -318,7 +349,7 @@ struct pool_object *pools_find_image(
 {
 	for (unsigned i = 0; i < pools->count; i++) {
 		const struct pool_index *index = &pools->at[i]->index[RECORD_VOLUME];
-		for (unsigned at = 0; at < index->count; at++)
+		for (size_t at = 0; at < index->count; at++)
 			if (index->at[at]->image_ino == image_ino &&
 				index->at[at]->image_dev == image_dev)
 				return index->at[at];
@@ -328,5 +359,5 @@ struct pool_object *pools_find_image(
 
 unsigned pool_count(const struct pool *pool, enum record_kind kind)
 {
-	return pool->index[kind].count;
+	return (unsigned)pool->index[kind].count;
 }

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loading: a work job opens the pool's directories, takes its lock and reads every record; the loop
- * then takes over what was read. A file whose record cannot be read is quarantined: its name stays
- * taken and nobody touches it. A pool that cannot be opened is missing, with a sentence why.
+ * Loading: a work job opens the pool's directories, takes its lock and reads every record. The loop
+ * then takes over what was read. A file with a record that cannot be read is quarantined: its name
+ * stays taken and nobody touches it. A pool that cannot be opened is missing, with a sentence why.
  *
- * A pool that comes back is read again and compared with memory in place. Whatever somebody may
- * still be reading (an operation cut short keeps pointers) is put aside until the pools are closed,
- * never freed; an object that is attached or mounted (`node`) stays as it is.
+ * A pool that comes back is read again and compared with memory in place. An operation cut short
+ * keeps pointers, so what it may still be reading is never freed, but put aside until the pools are
+ * closed. An object that is attached or mounted (`node`) stays as it is.
  */
+#include "pool/load.h"
+
+#include "base/array.h"
 #include "base/when.h"
-#include "pool/private.h"
-#include "pool/survey.h"
+#include "pool/index.h"
+#include "pool/presence.h"
+#include "pool/sync.h"
+#include "pool/trash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,25 +28,25 @@
 #include <sys/statfs.h>
 #include <sys/xattr.h>
 
-enum { LOCK_SETTLE_MS = 256 }; /* the longest of the waits, each twice the one before */
+enum { LOCK_WAIT_MS = 256 }; /* the longest of the waits, each twice the one before */
 
 /* ---- the job: opening ---- */
 
-static void load_end(struct pool_load *load, enum pool_state state, const char *fmt, ...)
+static void load_end(struct pool_load *load, enum pool_life life, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-static void load_end(struct pool_load *load, enum pool_state state, const char *fmt, ...)
+static void load_end(struct pool_load *load, enum pool_life life, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
 	vsnprintf(load->why, sizeof(load->why), fmt, ap);
 	va_end(ap);
-	load->state = state;
+	load->life = life;
 }
 
 /* A failed call: what is not there is missing, anything else a sick pool. */
 static void load_end_sys(struct pool_load *load, int res, const char *what)
 {
-	load_end(load, res == -ENOENT || res == -ENOTDIR ? POOL_MISSING : POOL_SICK,
+	load_end(load, res == -ENOENT || res == -ENOTDIR ? POOL_AWAY : POOL_UNREAD,
 		"pool %s: %s %s%s: %s", load->name, load->path, what[0] != '\0' ? "/ " : "", what,
 		strerrordesc_np(-res));
 }
@@ -51,7 +56,7 @@ static void load_end_sys(struct pool_load *load, int res, const char *what)
 static int lock_take(int fd)
 {
 	int r = flock(fd, LOCK_EX | LOCK_NB);
-	for (unsigned ms = 1; r < 0 && errno == EWOULDBLOCK && ms <= LOCK_SETTLE_MS; ms *= 2) {
+	for (unsigned ms = 1; r < 0 && errno == EWOULDBLOCK && ms <= LOCK_WAIT_MS; ms *= 2) {
 		when_sleep_ms(ms);
 		r = flock(fd, LOCK_EX | LOCK_NB);
 	}
@@ -68,14 +73,14 @@ static int open_lock(struct pool_load *load)
 		struct fs_features features;
 		bool existed;
 		if (pool_init_dir(load->path, &features, &existed, &err) < 0) {
-			load_end(load, POOL_MISSING, "pool %s: %s", load->name, err.message);
+			load_end(load, POOL_AWAY, "pool %s: %s", load->name, err.message);
 			return -1;
 		}
 		*lock = openat(
 			load->fds[POOL_FD_ROOT], POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	}
 	if (*lock < 0 && errno == ENOENT) {
-		load_end(load, POOL_MISSING,
+		load_end(load, POOL_AWAY,
 			"%s has no " POOL_FILE " file: mount the pool's file system there, or run "
 			"'ringvol pool init %s'",
 			load->path, load->path);
@@ -87,7 +92,7 @@ static int open_lock(struct pool_load *load)
 	}
 	if (lock_take(*lock) < 0) {
 		if (errno == EWOULDBLOCK)
-			load_end(load, POOL_MISSING,
+			load_end(load, POOL_AWAY,
 				"pool %s at %s is served by another driver: stop it, or give this "
 				"one another pool",
 				load->name, load->path);
@@ -97,7 +102,7 @@ static int open_lock(struct pool_load *load)
 	}
 	int r = pool_file_read(*lock, load->uuid);
 	if (r < 0) {
-		load_end(load, POOL_SICK,
+		load_end(load, POOL_UNREAD,
 			"pool %s: the file %s/" POOL_FILE " is damaged or of a later version (%s)",
 			load->name, load->path, strerrordesc_np(-r));
 		return -1;
@@ -105,9 +110,10 @@ static int open_lock(struct pool_load *load)
 	return 0;
 }
 
-/* volumes/ must be there: without it the pool is damaged, not empty, and nothing could tell which.
- * So is one without the snapshots/ whose snapshots memory knows. Else snapshots/ is made again, as
- * somebody may have removed it when it was empty; and so are the others, caches and leftovers. */
+/* volumes/ must be there: without it the pool is damaged or empty, and nothing could tell which. It
+ * is damaged, too, if memory knows snapshots and snapshots/ is not there. Else snapshots/ is made
+ * again: somebody may have removed it when it was empty. So are the others, caches and leftovers.
+ */
 static bool may_make(const struct pool_load *load, unsigned i)
 {
 	return i >= POOL_FD_TEMPLATES || (i == POOL_FD_SNAPSHOTS && !load->had_snapshots);
@@ -125,7 +131,7 @@ static int open_dirs(struct pool_load *load)
 		}
 		load->fds[i] = openat(root, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		if (load->fds[i] < 0) {
-			load_end(load, POOL_SICK, "pool %s: the directory %s/%s: %s", load->name,
+			load_end(load, POOL_UNREAD, "pool %s: the directory %s/%s: %s", load->name,
 				load->path, name, strerrordesc_np(errno));
 			return -1;
 		}
@@ -133,23 +139,11 @@ static int open_dirs(struct pool_load *load)
 	return 0;
 }
 
-/* What was being built is trash: nobody has been told of it. Of an operation that is still under
- * way when a pool comes back, the rename fails. */
-static int drop_staged(struct pool_load *load)
+/* What an earlier run was building is trash: no client has been told of it. The pool may have come
+ * back with an operation still under way: that one's rename fails then. */
+static int drop_parked(struct pool_load *load)
 {
-	int trash = load->fds[POOL_FD_TRASH];
-	_cleanup_dir_ DIR *dir = NULL;
-	int r = fd_open_dir(trash, &dir);
-	struct dirent *entry;
-	while (r == 0 && (entry = readdir(dir)) != NULL) {
-		const char *name = entry->d_name;
-		if (strncmp(name, POOL_STAGE_PREFIX, strlen(POOL_STAGE_PREFIX)) == 0 &&
-			survey_name_is_ours(SURVEY_TRASH, name) &&
-			renameat2(trash, name, trash, name + strlen(POOL_STAGE_PREFIX),
-				RENAME_NOREPLACE) < 0 &&
-			errno != EROFS && errno != EEXIST)
-			r = -errno;
-	}
+	int r = trash_drop_parked(load->fds[POOL_FD_TRASH]);
 	if (r < 0)
 		load_end_sys(load, r, pool_dir_names[POOL_FD_TRASH]);
 	return r;
@@ -162,7 +156,7 @@ int pool_probe(int root, struct fs_features *ret, bool *ret_probed)
 	return r == -ENOSPC || r == -EDQUOT ? fs_features_probe_full(root, POOL_FILE, ret) : r;
 }
 
-/* One that is read-only or full is asked again by each check until it can tell. */
+/* A pool that is read-only or full cannot tell: each check asks again until it can. */
 static int probe(struct pool_load *load)
 {
 	int r = pool_probe(load->fds[POOL_FD_ROOT], &load->features, &load->probed);
@@ -174,7 +168,7 @@ static int probe(struct pool_load *load)
 	load->capacity_bytes = (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize;
 	load->free_bytes = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
 	if (r == -EROFS) {
-		load_end(load, POOL_SICK,
+		load_end(load, POOL_READ_ONLY,
 			"pool %s: %s is read-only: look for errors of its disk in the kernel log, "
 			"mend it and mount it writable",
 			load->name, load->path);
@@ -185,7 +179,7 @@ static int probe(struct pool_load *load)
 		return -1;
 	}
 	if (!load->features.tmpfile || !load->features.xattr) {
-		load_end(load, POOL_SICK,
+		load_end(load, POOL_UNREAD,
 			"pool %s: the file system of %s has no %s, a pool needs it", load->name,
 			load->path, load->features.tmpfile ? "trusted.* attributes" : "O_TMPFILE");
 		return -1;
@@ -195,37 +189,24 @@ static int probe(struct pool_load *load)
 
 /* ---- the job: reading ---- */
 
-static int read_dir(struct pool_load *load, enum record_kind kind)
+struct reading {
+	struct pool_load *load;
+	enum record_kind kind;
+};
+
+static int read_one(void *arg, const char *name)
 {
-	int dirfd = load->fds[kind == RECORD_VOLUME ? POOL_FD_VOLUMES : POOL_FD_SNAPSHOTS];
-	_cleanup_dir_ DIR *dir = NULL;
-	int opened = fd_open_dir(dirfd, &dir);
-	if (opened < 0)
-		return opened;
-	for (;;) {
-		errno = 0;
-		struct dirent *entry = readdir(dir);
-		if (entry == NULL)
-			return -errno;
-		/* What is no key can be nobody's name: not ours, and in nobody's way. */
-		if (!record_key_valid(entry->d_name))
-			continue;
-		if (load->found_count == load->found_cap) {
-			unsigned cap = load->found_cap != 0 ? load->found_cap * 2 : 256;
-			struct pool_found *found =
-				reallocarray(load->found, cap, sizeof(*load->found));
-			if (found == NULL)
-				return -ENOMEM;
-			load->found = found;
-			load->found_cap = cap;
-		}
-		int r = pool_read_object(
-			dirfd, entry->d_name, kind, &load->found[load->found_count]);
-		if (r == 0)
-			load->found_count++;
-		else if (r != -ENOENT)
-			return r;
-	}
+	const struct reading *reading = arg;
+	struct pool_load *load = reading->load;
+	/* A name that is no key cannot be an object's: it is not ours, and in nobody's way. */
+	if (!record_key_valid(name))
+		return 0;
+	if (array_grow(&load->found, &load->found_cap, load->found_count, sizeof(*load->found)) < 0)
+		return -ENOMEM;
+	int r = pool_read_object(load->fds[POOL_FD_VOLUMES + reading->kind], name, reading->kind,
+		&load->found[load->found_count]);
+	load->found_count += r == 0;
+	return r == -ENOENT ? 0 : r;
 }
 
 static int compare_found(const void *a, const void *b)
@@ -234,14 +215,14 @@ static int compare_found(const void *a, const void *b)
 	return x->kind != y->kind ? (x->kind < y->kind ? -1 : 1) : strcmp(x->key, y->key);
 }
 
-/* An earlier run may have been killed between a change and the sync after it. What is read now is
- * acknowledged to whoever asks, so it has to be durable first: a call repeated after the restart is
- * answered from the index. In one log a change made now comes after all of those; else (btrfs, ext4
- * without a journal) it takes all of the file system. */
+/* An earlier run may have been killed between a change and the sync after it. A call repeated after
+ * the restart is answered from the index, so what is read now has to be durable first. Where there
+ * is one log, a change made now comes after all of those. Elsewhere (btrfs, ext4 without a journal)
+ * all of the file system has to be synced. */
 static int make_durable(struct pool_load *load)
 {
 	int lock = load->fds[POOL_FD_LOCK];
-	if (load->state != POOL_READY)
+	if (load->life == POOL_READ_ONLY)
 		return 0; /* read-only: nothing can be done about it, nor made there */
 	if (pool_one_log(&load->features) ? futimens(lock, NULL) < 0 || fsync(lock) < 0
 					  : syncfs(load->fds[POOL_FD_ROOT]) < 0) {
@@ -254,7 +235,7 @@ static int make_durable(struct pool_load *load)
 /* Before they are read, so that nothing happens unseen. */
 static void watch_images(struct pool_load *load)
 {
-	int fd = pool_images_watch(load->fds[POOL_FD_VOLUMES], load->fds[POOL_FD_SNAPSHOTS]);
+	int fd = pool_presence_watch(load->fds[POOL_FD_VOLUMES], load->fds[POOL_FD_SNAPSHOTS]);
 	load->unwatched = fd < 0;
 	load->fds[POOL_FD_EVENTS] = fd >= 0 ? fd : open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
@@ -266,30 +247,31 @@ void pool_load_run(struct pool_load *load)
 		mkdir(load->path, 0700) == 0)
 		load->fds[POOL_FD_ROOT] = open(load->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (load->fds[POOL_FD_ROOT] < 0) {
-		load_end(load, errno == ENOENT || errno == ENOTDIR ? POOL_MISSING : POOL_SICK,
+		load_end(load, errno == ENOENT || errno == ENOTDIR ? POOL_AWAY : POOL_UNREAD,
 			"pool %s: %s: %s", load->name, load->path, strerrordesc_np(errno));
 		return;
 	}
-	load_end(load, POOL_READY, "%s", "");
-	if (open_lock(load) < 0 || open_dirs(load) < 0 || drop_staged(load) < 0 ||
+	load_end(load, POOL_SERVED, "%s", "");
+	if (open_lock(load) < 0 || open_dirs(load) < 0 || drop_parked(load) < 0 ||
 		probe(load) < 0 || make_durable(load) < 0)
 		return;
 	watch_images(load);
 	for (unsigned kind = 0; kind < 2; kind++) {
-		int r = read_dir(load, kind);
+		struct reading reading = {load, kind};
+		int dir = POOL_FD_VOLUMES + (int)kind;
+		int r = fd_each_name(load->fds[dir], read_one, &reading);
 		if (r < 0) {
-			load_end_sys(load, r, kind == RECORD_VOLUME ? "volumes" : "snapshots");
+			load_end_sys(load, r, pool_dir_names[dir]);
 			return;
 		}
 	}
 	if (load->found_count > 0)
 		qsort(load->found, load->found_count, sizeof(*load->found), compare_found);
-	load->opened = true;
 }
 
 void pool_load_clean(struct pool_load *load)
 {
-	for (unsigned i = 0; i < load->found_count; i++)
+	for (size_t i = 0; i < load->found_count; i++)
 		record_free(load->found[i].rec);
 	free(load->found);
 	for (unsigned i = 0; i < POOL_FDS; i++)
@@ -338,7 +320,7 @@ static void refresh(struct pool_object *o, struct pool_found *found)
 	o->allocated_bytes = found->allocated_bytes;
 	o->image_dev = found->image_dev;
 	o->image_ino = found->image_ino;
-	pool_image_found(o, false, found->truncated);
+	pool_image_found(o, found->truncated ? POOL_IMAGE_TRUNCATED : POOL_IMAGE_WHOLE);
 	pool_entry(o)->image_bytes = found->image_bytes;
 	pool_sums_add(o);
 }
@@ -352,7 +334,7 @@ static void put_aside(struct pool_object *o)
 static void reconcile(struct pool_load *load, struct pool *pool)
 {
 	for (unsigned kind = 0; kind < 2; kind++)
-		for (unsigned i = pool->index[kind].count; i-- > 0;) {
+		for (size_t i = pool->index[kind].count; i-- > 0;) {
 			struct pool_object *o = pool->index[kind].at[i];
 			struct pool_found *found = find_found(load, o);
 			if (found != NULL && o->rec != NULL && found->rec != NULL &&
@@ -361,28 +343,28 @@ static void reconcile(struct pool_load *load, struct pool *pool)
 			else if (o->node == NULL)
 				put_aside(o);
 			else
-				pool_image_found(o, true, false); /* in use all the same */
+				pool_image_found(o, POOL_IMAGE_MISSING); /* in use all the same */
 		}
 }
 
 static void take_fds(struct pool_load *load, struct pool *pool)
 {
+	bool first = pool->fds[POOL_FD_ROOT] < 0;
 	for (unsigned i = 0; i < POOL_FDS; i++) {
-		if (!pool->fds_held) {
+		if (first) {
 			pool->fds[i] = load->fds[i];
 			load->fds[i] = -1;
 		} else {
 			dup3(load->fds[i], pool->fds[i], O_CLOEXEC);
 		}
 	}
-	pool->fds_held = true;
 }
 
 /* 0 unless the uuid says that this is not the pool meant. */
 static int check_uuid(const struct pool_load *load, struct pool *pool)
 {
 	if (pool->uuid[0] != '\0' && strcmp(pool->uuid, load->uuid) != 0) {
-		pool_set_state(pool, POOL_MISSING,
+		pool_enter(pool, POOL_AWAY,
 			"pool %s: at %s is another pool now (%.8s instead of %s): mount the right "
 			"one, or restart the driver",
 			pool->name, pool->path, load->uuid, pool->uuid8);
@@ -392,7 +374,7 @@ static int check_uuid(const struct pool_load *load, struct pool *pool)
 	snprintf(uuid8, sizeof(uuid8), "%.8s", load->uuid);
 	struct pool *twin = pools_by_uuid8(pool->pools, uuid8);
 	if (twin != NULL && twin != pool) {
-		pool_set_state(pool, POOL_MISSING,
+		pool_enter(pool, POOL_AWAY,
 			"pool %s at %s has the same id as pool %s (%s): one is a copy of the other, "
 			"only one can be served",
 			pool->name, pool->path, twin->name, uuid8);
@@ -403,8 +385,8 @@ static int check_uuid(const struct pool_load *load, struct pool *pool)
 
 void pool_load_adopt(struct pool_load *load, struct pool *pool)
 {
-	if (!load->opened) {
-		pool_set_state(pool, load->state, "%s", load->why);
+	if (load->life < POOL_SERVED) {
+		pool_enter(pool, load->life, "%s", load->why);
 		return;
 	}
 	if (check_uuid(load, pool) < 0)
@@ -417,25 +399,24 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 		pool->features = load->features;
 	else /* of a full one, too */
 		pool->features.no_journal |= load->features.no_journal;
-	/* One that came back read-only is asked when it can be written to. */
-	pool->probed = load->probed || (pool->probed && load->state == POOL_READY);
+	/* A pool that came back read-only is asked when it can be written to. */
+	pool->probed = load->probed || (pool->probed && load->life == POOL_SERVED);
 	reconcile(load, pool);
 	bool complete = true;
-	for (unsigned i = 0; i < load->found_count; i++)
+	for (size_t i = 0; i < load->found_count; i++)
 		if (pool_index_find(pool, load->found[i].kind, load->found[i].key) == NULL)
 			complete &= pool_index_insert(pool, &load->found[i]) != NULL;
 	pool_family_update_all(pool);
 	pool->capacity_bytes = load->capacity_bytes;
 	pool->free_bytes = load->free_bytes;
-	pool_fill_see(pool, load->capacity_bytes, load->free_bytes);
+	pool_usage_see(pool, load->capacity_bytes, load->free_bytes);
 	pool->measured_ns = ring_now_ns(pool->pools->reactor->ring);
 	if (!complete) {
 		/* Not the whole truth: as good as not loaded. The next look reads it again. */
 		pool_fds_retire(pool->fds);
-		pool_set_state(
-			pool, POOL_SICK, "pool %s: out of memory while loading it", pool->name);
+		pool_enter(
+			pool, POOL_UNREAD, "pool %s: out of memory while loading it", pool->name);
 		return;
 	}
-	pool->loaded = true;
-	pool_set_state(pool, load->state, "%s", load->why);
+	pool_enter(pool, load->life, "%s", load->why);
 }

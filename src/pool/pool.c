@@ -1,18 +1,116 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One pool as all files of this folder know it: its state, its descriptors, its lane, its
- * background jobs; and how it is found among the others. pools.c opens them and looks after them.
- *
- * A background job that finds no room with the work threads waits for the next look. Nothing else
- * here can fail.
+ * One pool: how it is found among the pools, the life it is in, how many operations change it, its
+ * background jobs. A job that finds no room with the work threads waits for the next look. Nothing
+ * else here can fail.
  */
 #include "pool/private.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
+
+struct pool *pools_at(const struct pools *pools, unsigned i)
+{
+	return i < pools->count ? pools->at[i] : NULL;
+}
+
+struct pool *pools_by_name(const struct pools *pools, const char *name)
+{
+	for (unsigned i = 0; i < pools->count; i++)
+		if (strcmp(pools->at[i]->name, name) == 0)
+			return pools->at[i];
+	return NULL;
+}
+
+struct pool *pools_by_uuid8(const struct pools *pools, const char *uuid8)
+{
+	for (unsigned i = 0; i < pools->count; i++)
+		if (uuid8[0] != '\0' && strcmp(pools->at[i]->uuid8, uuid8) == 0)
+			return pools->at[i];
+	return NULL;
+}
+
+const char *pool_name(const struct pool *pool)
+{
+	return pool->name;
+}
+
+const char *pool_path(const struct pool *pool)
+{
+	return pool->path;
+}
+
+enum pool_state pool_state(const struct pool *pool)
+{
+	static const enum pool_state states[POOL_LIVES] = {
+		[POOL_NEW] = POOL_LOADING,
+		[POOL_AWAY] = POOL_MISSING,
+		[POOL_UNREAD] = POOL_SICK,
+		[POOL_UNREAD_MUTE] = POOL_SICK,
+		[POOL_SERVED] = POOL_READY,
+		[POOL_READ_ONLY] = POOL_SICK,
+		[POOL_MUTE] = POOL_SICK,
+	};
+	return states[pool->life];
+}
+
+uint64_t pool_state_since_ns(const struct pool *pool)
+{
+	return pool->state_since_ns;
+}
+
+const char *pool_why(const struct pool *pool)
+{
+	return pool->why;
+}
+
+bool pool_answers(const struct pool *pool)
+{
+	return pool->life != POOL_MUTE && pool->life != POOL_UNREAD_MUTE;
+}
+
+const char *pool_uuid8(const struct pool *pool)
+{
+	return pool->uuid8;
+}
+
+const struct fs_features *pool_features(const struct pool *pool)
+{
+	return &pool->features;
+}
+
+uint32_t pool_block_size(const struct pool *pool)
+{
+	const struct fs_features *f = &pool->features;
+	return f->shared_dio_align > 512 ? f->shared_dio_align : 512;
+}
+
+int pool_dirfd(const struct pool *pool, enum record_kind kind)
+{
+	return pool->life == POOL_SERVED ? pool_fd_of(pool, kind) : -1;
+}
+
+int pool_check_ready(const struct pool *pool, struct err *err)
+{
+	if (pool->life == POOL_SERVED)
+		return 0;
+	return err_set(err, ERR_UNAVAILABLE, "%s", pool->why);
+}
+
+struct lane *pool_lane(const struct pool *pool)
+{
+	return pool == NULL ? NULL : pool->lane;
+}
+
+struct lane *pools_lane_of_id(const struct pools *pools, const char *id)
+{
+	struct record_id parsed;
+	struct pool *pool =
+		record_id_parse(id, &parsed) < 0 ? NULL : pools_by_uuid8(pools, parsed.pool);
+	return pool == NULL ? pools->strays : pool->lane;
+}
 
 /* ---- background jobs ---- */
 
@@ -50,45 +148,37 @@ void pool_job_submit(struct pool *pool, struct pool_job *job)
 		list_push(&pool->pools->queue, &job->link); /* the next tick tries again */
 }
 
-/* ---- whose threads ---- */
-
-struct lane *pool_lane(const struct pool *pool)
-{
-	return pool == NULL ? NULL : pool->lane;
-}
-
-struct lane *pools_lane_of_id(const struct pools *pools, const char *id)
-{
-	struct record_id parsed;
-	struct pool *pool =
-		record_id_parse(id, &parsed) < 0 ? NULL : pools_by_uuid8(pools, parsed.pool);
-	return pool == NULL ? pools->strays : pool->lane;
-}
-
-/* ---- states ---- */
+/* ---- its life ---- */
 
 void pools_tell_when_loaded(struct pools *pools)
 {
 	for (unsigned i = 0; i < pools->count; i++)
-		if (pools->at[i]->state == POOL_LOADING)
+		if (pools->at[i]->life == POOL_NEW)
 			return;
 	if (!pools->loaded_told && pools->started)
 		ring_timer_arm(pools->reactor->ring, &pools->told, 0);
 }
 
-void pool_set_state(struct pool *pool, enum pool_state state, const char *fmt, ...)
+/* What may follow a life in which the pool is not loaded, and one in which it is. A loaded pool
+ * whose calls fail stays loaded. Only one that has gone from its path is loaded again. */
+static const unsigned unloaded = ~0u & ~(1u << POOL_NEW) & ~(1u << POOL_MUTE);
+static const unsigned loaded =
+	1u << POOL_SERVED | 1u << POOL_READ_ONLY | 1u << POOL_MUTE | 1u << POOL_AWAY;
+
+void pool_enter(struct pool *pool, enum pool_life life, const char *fmt, ...)
 {
-	enum pool_state old = pool->state;
+	enum pool_state old = pool_state(pool);
+	assert(((pool_loaded(pool) ? loaded : unloaded) & (1u << life)) != 0);
 	va_list ap;
 	va_start(ap, fmt);
 	vsnprintf(pool->why, sizeof(pool->why), fmt, ap);
 	va_end(ap);
-	if (old != state || pool->state_since_ns == 0)
+	pool->life = life;
+	bool changed = pool_state(pool) != old;
+	if (changed || pool->state_since_ns == 0)
 		pool->state_since_ns = ring_now_ns(pool->pools->reactor->ring);
-	pool->state = state;
-	pool->mute = false;
 	pools_tell_when_loaded(pool->pools);
-	if (old != state && pool->pools->on_changed != NULL)
+	if (changed && pool->pools->on_changed != NULL)
 		pool->pools->on_changed(pool->pools->arg, pool);
 }
 
@@ -103,101 +193,4 @@ int pool_op_begin(struct pool *pool, struct err *err)
 void pool_op_finish(struct pool *pool)
 {
 	pool->ops--;
-}
-
-/* ---- asked from above ---- */
-
-struct pool *pools_at(const struct pools *pools, unsigned i)
-{
-	return i < pools->count ? pools->at[i] : NULL;
-}
-
-struct pool *pools_by_name(const struct pools *pools, const char *name)
-{
-	for (unsigned i = 0; i < pools->count; i++)
-		if (strcmp(pools->at[i]->name, name) == 0)
-			return pools->at[i];
-	return NULL;
-}
-
-struct pool *pools_by_uuid8(const struct pools *pools, const char *uuid8)
-{
-	for (unsigned i = 0; i < pools->count; i++)
-		if (uuid8[0] != '\0' && strcmp(pools->at[i]->uuid8, uuid8) == 0)
-			return pools->at[i];
-	return NULL;
-}
-
-const char *pool_name(const struct pool *pool)
-{
-	return pool->name;
-}
-
-const char *pool_path(const struct pool *pool)
-{
-	return pool->path;
-}
-
-enum pool_state pool_state(const struct pool *pool)
-{
-	return pool->state;
-}
-
-uint64_t pool_state_since_ns(const struct pool *pool)
-{
-	return pool->state_since_ns;
-}
-
-const char *pool_why(const struct pool *pool)
-{
-	return pool->why;
-}
-
-bool pool_answers(const struct pool *pool)
-{
-	return !pool->mute;
-}
-
-const char *pool_uuid8(const struct pool *pool)
-{
-	return pool->uuid8;
-}
-
-const struct fs_features *pool_features(const struct pool *pool)
-{
-	return &pool->features;
-}
-
-uint32_t pool_block_size(const struct pool *pool)
-{
-	const struct fs_features *f = &pool->features;
-	return f->shared_dio_align > 512 ? f->shared_dio_align : 512;
-}
-
-int pool_fd_of(const struct pool *pool, enum record_kind kind)
-{
-	return pool->fds[kind == RECORD_VOLUME ? POOL_FD_VOLUMES : POOL_FD_SNAPSHOTS];
-}
-
-int pool_dirfd(const struct pool *pool, enum record_kind kind)
-{
-	return pool->state == POOL_READY ? pool_fd_of(pool, kind) : -1;
-}
-
-int pool_check_ready(const struct pool *pool, struct err *err)
-{
-	if (pool->state == POOL_READY)
-		return 0;
-	return err_set(err, ERR_UNAVAILABLE, "%s", pool->why);
-}
-
-void pool_random_hex(char *buf, unsigned digits)
-{
-	for (unsigned i = 0; i < digits; i += 2) {
-		unsigned char byte;
-		/* A byte never comes short once the kernel's generator is seeded. */
-		while (getrandom(&byte, 1, 0) != 1)
-			;
-		snprintf(buf + i, 3, "%02x", byte);
-	}
 }

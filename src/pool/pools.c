@@ -1,24 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pools of this driver and the background work on them. Every POOL_CHECK_MS each pool is looked
- * at: one that is not loaded is loaded, one that is loaded is checked (is what its path shows still
- * the directory held? writable?), and its trash is reclaimed.
+ * at. A pool that is not loaded is loaded. A loaded one is checked: is what its path shows still
+ * the directory that is open here, and can it be written to? Then its trash is reclaimed.
  *
- * A look asks a helper process first, where there are helpers, whether the path answers at all, and
- * only then gives a work job to it; at most one look a pool is under way. One that does not end
- * within POOL_ANSWER_MS makes the pool sick; it keeps its thread and its memory until it ends, and
- * what it then found counts.
+ * A look first asks a helper process, where there are helpers, whether the path answers at all.
+ * Only then it is given to a work thread. At most one look a pool is under way. A look that does
+ * not end within POOL_ANSWER_MS makes the pool sick. It keeps its thread and its memory until it
+ * ends, and what it then found counts.
  *
- * All calls on the files of a pool, these and those of operations, share a lane of the work threads
- * (reactor/work.h), so that a pool that hangs keeps its own threads and nobody else's. Operations
- * on it may have all of them, so that its look does not even begin; it is sick then, too, and
- * nobody else goes in. Of the looks and reclaims there are two at once at most, which leaves
- * threads to the operations.
+ * All calls on the files of a pool, of looks and of operations, share a lane of the work threads
+ * (reactor/work.h), so that a pool that hangs keeps its own threads and no others. Operations on
+ * it may have all of them, and then its look does not even begin. The pool is sick then, too, and
+ * takes no more operations. There are at most two looks and reclaims at once, which leaves threads
+ * to the operations.
  */
-#include "pool/private.h"
+#include "pool/pools.h"
 
-#include "base/when.h"
 #include "mount/mnt.h"
+#include "pool/index.h"
+#include "pool/load.h"
+#include "pool/presence.h"
+#include "pool/private.h"
+#include "pool/sync.h"
+#include "pool/template.h"
+#include "pool/trash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +34,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+
+enum {
+	POOL_ANSWER_MS = 2000, /* a load or check that takes longer: sick */
+	POOL_STUCK_MS = 6000,  /* a check that cannot begin, as calls have all threads: likewise */
+};
 
 /* ---- looking after one pool ---- */
 
@@ -44,13 +55,13 @@ struct pool_task {
 	int fds[POOL_FDS];
 	bool gone, read_only, probed;
 	struct fs_features features;
-	struct pool_images images;
+	struct pool_presence presence;
 };
 
 static void task_free(struct pool_task *task)
 {
 	pool_load_clean(&task->load);
-	pool_images_free(&task->images);
+	pool_presence_free(&task->presence);
 	free(task);
 }
 
@@ -86,7 +97,7 @@ static int check_run(struct pool_task *task)
 		if (r < 0)
 			return r;
 	}
-	pool_images_look(&task->images, task->fds);
+	pool_presence_look(&task->presence, task->fds);
 	return 0;
 }
 
@@ -103,16 +114,14 @@ static int task_run(struct pool_job *job)
 static void check_apply(struct pool *pool, const struct pool_task *task, int res)
 {
 	if (res < 0) {
-		pool_set_state(pool, POOL_SICK, "pool %s: calls on %s fail: %s", pool->name,
-			pool->path, strerrordesc_np(-res));
-		pool->mute = true;
+		pool_enter(pool, POOL_MUTE, "pool %s: calls on %s fail: %s", pool->name, pool->path,
+			strerrordesc_np(-res));
 	} else if (task->gone) {
-		pool->loaded = false;
-		pool_set_state(pool, POOL_MISSING,
+		pool_enter(pool, POOL_AWAY,
 			"pool %s has gone from %s: mount its file system there again", pool->name,
 			pool->path);
 	} else if (task->read_only) {
-		pool_set_state(pool, POOL_SICK,
+		pool_enter(pool, POOL_READ_ONLY,
 			"pool %s: %s is read-only: look for errors of its disk in the kernel log, "
 			"mend it and mount it writable",
 			pool->name, pool->path);
@@ -121,10 +130,10 @@ static void check_apply(struct pool *pool, const struct pool_task *task, int res
 			pool->features = task->features;
 			pool->probed = task->probed;
 		}
-		pool_set_state(pool, POOL_READY, "%s", "");
+		pool_enter(pool, POOL_SERVED, "%s", "");
 	}
 	if (res == 0 && !task->gone)
-		pool_images_apply(pool, &task->images);
+		pool_presence_apply(pool, &task->presence);
 }
 
 static void task_on_end(struct pool_job *job, int res)
@@ -140,7 +149,7 @@ static void task_on_end(struct pool_job *job, int res)
 			pool_load_adopt(&task->load, pool);
 		else
 			check_apply(pool, task, res);
-		if (pool->state == POOL_READY)
+		if (pool->life == POOL_SERVED)
 			pool_trash_kick(pool);
 	}
 	task_free(task);
@@ -148,10 +157,9 @@ static void task_on_end(struct pool_job *job, int res)
 
 static void not_answering(struct pool *pool)
 {
-	pool_set_state(pool, POOL_SICK,
+	pool_enter(pool, pool_loaded(pool) ? POOL_MUTE : POOL_UNREAD_MUTE,
 		"pool %s: %s does not answer: look for errors of its disk in the kernel log",
 		pool->name, pool->path);
-	pool->mute = true;
 }
 
 static void task_on_timer(struct ring_timer *timer)
@@ -184,8 +192,8 @@ static void task_on_answer(struct helper_call *call, int res)
 			not_answering(pool);
 		task_free(task);
 	} else {
-		if (res == 0 && pool->loaded)
-			pool_fill_see(pool, task->info.total_bytes, task->info.avail_bytes);
+		if (res == 0 && pool_loaded(pool))
+			pool_usage_see(pool, task->info.total_bytes, task->info.avail_bytes);
 		task_submit(task);
 	}
 }
@@ -214,7 +222,7 @@ static bool task_ask(struct pool_task *task)
 
 static void pool_look(struct pool *pool)
 {
-	if (pool->task != NULL || (!pool->loaded && pool->ops > 0))
+	if (pool->task != NULL || (!pool_loaded(pool) && pool->ops > 0))
 		return;
 	struct pool_task *task = calloc(1, sizeof(*task));
 	if (task == NULL)
@@ -223,12 +231,12 @@ static void pool_look(struct pool *pool)
 		.pools = pool->pools, .pool = pool, .run = task_run, .on_end = task_on_end};
 	list_init(&task->job.link);
 	task->timer.fn = task_on_timer;
-	task->loading = !pool->loaded;
+	task->loading = !pool_loaded(pool);
 	memset(task->load.fds, 0xff, sizeof(task->load.fds));
 	memcpy(task->fds, pool->fds, sizeof(task->fds));
 	task->probed = pool->probed;
-	if (pool->loaded)
-		pool_images_ask(pool, &task->images);
+	if (pool_loaded(pool))
+		pool_presence_ask(pool, &task->presence);
 	task->load.init = pool->init;
 	task->load.had_snapshots = pool->index[RECORD_SNAPSHOT].count > 0;
 	task->load.name = strdup(pool->name);
@@ -312,8 +320,7 @@ static void pool_free(struct pool *pool)
 		record_free(dead->rec);
 		free(dead);
 	}
-	for (struct list *l; (l = list_pop(&pool->templates)) != NULL;)
-		free(container_of(l, struct pool_template_entry, link));
+	pool_templates_free(pool);
 	for (unsigned i = 0; !busy && i < POOL_FDS; i++)
 		fd_close(&pool->fds[i]);
 	free(pool->name);

@@ -62,8 +62,9 @@ struct record {
 	enum record_source source;
 	const char *source_id; /* "" if none; a snapshot's source volume */
 	bool shares_extents;   /* made by reflink from its source */
-	/* The id of the oldest ancestor it shares extents with, where that is not its source: it
-	 * tells who still shares when what lay between is deleted. "" otherwise. pool_build's. */
+	/* The id of the oldest ancestor it shares extents with, where that is not its source; ""
+	 * otherwise. It tells who still shares when what lay between is deleted. pool_build sets
+	 * it. */
 	const char *family;
 	/* "namespace/name" of the PersistentVolumeClaim that a volume was made for, or of the
 	 * VolumeSnapshot of a snapshot; "" if nobody said. For people alone, and not in the text:
@@ -79,6 +80,9 @@ int record_print(const struct record *rec, char *buf, size_t cap);
 /* 0; -EBADMSG: damaged or not ours; -EPROTONOSUPPORT: a version or key from the future. `key` is
  * the file name it was found under and must match. */
 int record_parse(const char *text, size_t len, const char *key, struct record **ret);
+/* How an image in the trash is to be erased, as the text of its record says. There it has lost its
+ * key, so that record_parse() cannot read it. RECORD_ERASE_NONE: the text does not say. */
+enum record_erase record_text_erase(const char *text);
 
 /* ---- names, keys, ids ---- */
 

@@ -3,11 +3,13 @@
  * Removing an object: its image is locked, so that it is attached nowhere, and renamed to trash.
  * The rename is the commit: with it the object is out of the index. What the image held is given
  * back later (trash.c). Before it, a failure lets go of the lock and nothing has happened. An image
- * that is not there any more was removed by an attempt cut short, and that is success.
+ * that is not there any more was removed by an attempt cut short: that is success.
  */
-#include "pool/private.h"
+#include "pool/remove.h"
 
 #include "blockio/image.h"
+#include "pool/index.h"
+#include "pool/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -90,7 +92,7 @@ static void leave_index(struct pool_remove *r)
 	r->pool->sync[r->object->kind].removed++;
 	list_push(&r->pool->dead, &pool_entry(r->object)->link);
 	pool_op_finish(r->pool);
-	/* It may have been one of a family or the founder of one. */
+	/* It may have been of a family, or the founder of one. */
 	pool_family_update(r->pool, family);
 	pool_family_update(r->pool, id);
 }
@@ -172,7 +174,7 @@ static int open_run(struct op *op)
 	struct pool_remove *r = remove_of(op);
 	r->dirfd = pool_fd_of(r->pool, r->object->kind);
 	r->key = r->object->key;
-	pool_random_hex(r->trash_name, POOL_TRASH_NAME_BYTES - 1);
+	pool_random_hex(r->trash_name, TRASH_NAME_BYTES - 1);
 	r->trash_fd = r->pool->fds[POOL_FD_TRASH];
 	bool alone = pool_sync_alone(r->pool, r->object->kind, &r->sync);
 	return op_calls(op, remove_calls, alone ? 4 : 3);

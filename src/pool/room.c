@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a pool may still promise. Sums over the index are kept up with every change; what the file
- * system has free, and what attached volumes have come to use, is measured by a work job: by
- * admissions that find the last measure too old, and by who asks. Between two measures the numbers
- * only err towards too little: blocks a create used are taken off at once, blocks a delete will
- * give back are free when they are. Who wants to know what is free at this moment is told without a
+ * What a pool may still promise. The index keeps sums over its objects. A work job measures what
+ * the file system has free and what attached volumes have come to use: for admissions that find the
+ * last measure too old, and for operations that ask. Between two measures the numbers only err
+ * towards too little: blocks that a create used are taken off at once, and blocks that a delete
+ * will give back count once they are free. What is free at this moment can be asked for without a
  * look at every attached image, by the same rule.
  *
- * A create reserves what it asks for before it begins and gives it back when its volume counts. A
- * pool that has promised more than it has, as snapshots came to hold what volumes wrote anew, takes
- * nothing on, not even what asks for no room.
+ * A create reserves what it asks for before it begins, and gives that back when its volume counts.
+ * Snapshots may come to need blocks that volumes write anew. A pool that has so promised more than
+ * it has takes nothing on, not even what asks for no room.
+ *
+ * Usage is whether the file system is full or nearly, for health: the last numbers seen (by a
+ * measure, or by the look that each pool gets every POOL_CHECK_MS) and since when it is so.
+ * Admission does not go by it. It cannot fail.
  */
+#include "pool/room.h"
+
+#include "pool/index.h"
 #include "pool/private.h"
 
 #include <errno.h>
@@ -19,6 +26,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+
+enum { ADMIT_MEASURE_MS = 1000 }; /* admission trusts a measure this long */
 
 /* ---- what may be promised ---- */
 
@@ -62,14 +71,16 @@ void pool_room(const struct pool *pool, struct pool_room *ret)
 	room_of(pool, pool->free_bytes, ret);
 }
 
-int pool_room_reserve(struct pool *pool, uint64_t bytes, uint64_t has, bool thick, struct err *err)
+static int reserve(struct pool_admission *a, struct err *err)
 {
+	struct pool *pool = a->pool;
 	struct pool_room room;
-	uint64_t free_bytes = pool->free_bytes + has; /* as when it was allocated */
+	uint64_t free_bytes = pool->free_bytes + a->has_bytes; /* as when it was allocated */
 	uint64_t most = most_bytes(pool, free_bytes);
 	uint64_t promised = pool->sum_size + pool->reserved_bytes;
-	/* Also who asks for nothing, the snapshot of a volume that shares its blocks already: what
-	 * it holds could not be had back, and each one would take a volume's writes with it. */
+	/* This refuses even a snapshot that asks for nothing, of a volume that shares its blocks
+	 * already: the blocks it keeps could not be had back, and each snapshot would cost a
+	 * volume its writes. */
 	if (promised > most)
 		return err_set(err, ERR_NO_ROOM,
 			"pool %s has promised its volumes %llu MiB more than it has, as snapshots or others on "
@@ -77,20 +88,22 @@ int pool_room_reserve(struct pool *pool, uint64_t bytes, uint64_t has, bool thic
 			"raise overcommit",
 			pool->name, (unsigned long long)((promised - most + (1 << 20) - 1) >> 20));
 	room_of(pool, free_bytes, &room);
-	uint64_t left = thick ? room.available_thick_bytes : room.available_bytes;
-	if (bytes > left)
+	uint64_t left = a->thick ? room.available_thick_bytes : room.available_bytes;
+	if (a->bytes > left)
 		return err_set(err, ERR_NO_ROOM,
 			"pool %s has %llu MiB left to promise, %llu MiB are needed: delete volumes or "
 			"snapshots, grow its file system, or raise overcommit",
 			pool->name, (unsigned long long)(left >> 20),
-			(unsigned long long)((bytes + (1 << 20) - 1) >> 20));
-	pool->reserved_bytes += bytes;
+			(unsigned long long)((a->bytes + (1 << 20) - 1) >> 20));
+	pool->reserved_bytes += a->bytes;
+	a->reserved = a->bytes;
 	return 0;
 }
 
-void pool_room_release(struct pool *pool, uint64_t bytes)
+void pool_admit_release(struct pool_admission *a)
 {
-	pool->reserved_bytes = minus(pool->reserved_bytes, bytes);
+	a->pool->reserved_bytes = minus(a->pool->reserved_bytes, a->reserved);
+	a->reserved = 0;
 }
 
 void pool_room_used(struct pool *pool, uint64_t bytes)
@@ -113,6 +126,49 @@ void pool_room_stale(struct pool *pool)
 	pool->measured_ns = 0;
 }
 
+/* ---- how full the file system is ---- */
+
+enum {
+	/* Percent free. Below the default reserve of 5%, so that a pool whose promises are within
+	 * its space is not called nearly full when its volumes use what they were promised. */
+	NEARLY_PCT = 3,
+	ROOMY_PCT = 4, /* and to leave that again, so that it does not flap */
+	FULL_SHARE = 256,
+	FULL_BYTES_MAX = 16 << 20,
+};
+
+/* File systems keep a little for themselves: writes fail somewhat before nothing is free. */
+static uint64_t full_below(uint64_t capacity)
+{
+	uint64_t share = capacity / FULL_SHARE;
+	return share < FULL_BYTES_MAX ? share : FULL_BYTES_MAX;
+}
+
+static enum pool_usage_level level_of(enum pool_usage_level was, uint64_t capacity, uint64_t free)
+{
+	uint64_t full = full_below(capacity) * (was == POOL_FULL ? 2 : 1);
+	uint64_t nearly = capacity / 100 * (was == POOL_ROOMY ? NEARLY_PCT : ROOMY_PCT);
+	if (capacity == 0)
+		return POOL_ROOMY;
+	return free < full ? POOL_FULL : free < nearly ? POOL_NEARLY_FULL : POOL_ROOMY;
+}
+
+void pool_usage_see(struct pool *pool, uint64_t capacity_bytes, uint64_t free_bytes)
+{
+	struct pool_usage *usage = &pool->usage;
+	enum pool_usage_level level = level_of(usage->level, capacity_bytes, free_bytes);
+	if (level != usage->level)
+		usage->since_ns = ring_now_ns(pool->pools->reactor->ring);
+	usage->level = level;
+	usage->capacity_bytes = capacity_bytes;
+	usage->free_bytes = free_bytes;
+}
+
+const struct pool_usage *pool_usage(const struct pool *pool)
+{
+	return &pool->usage;
+}
+
 /* ---- measuring ---- */
 
 struct measured {
@@ -122,8 +178,8 @@ struct measured {
 	uint64_t allocated_bytes;
 };
 
-/* One measure at a time and pool; who comes meanwhile waits for it. The one who started it owns the
- * job. */
+/* A pool is measured once at a time; operations that ask meanwhile wait for that measure. The
+ * operation that started it owns the job. */
 struct pool_measure_job {
 	struct list waiters, link;
 	struct op *op;
@@ -151,7 +207,7 @@ static int measure_job(void *arg)
 
 static bool wants_measure(struct pool_object *o)
 {
-	return o->node != NULL || pool_entry(o)->watch;
+	return o->node != NULL || pool_entry(o)->remeasure;
 }
 
 static struct pool_measure_job *measure_job_new(struct pool *pool)
@@ -173,7 +229,7 @@ static struct pool_measure_job *measure_job_new(struct pool *pool)
 			if (!wants_measure(o))
 				continue;
 			/* Until it is done a change sets it again. */
-			pool_entry(o)->watch = o->node != NULL;
+			pool_entry(o)->remeasure = o->node != NULL;
 			job->at[job->count].kind = kind;
 			strcpy(job->at[job->count++].key, o->key);
 		}
@@ -188,7 +244,7 @@ static void measure_apply(struct pool *pool, const struct pool_measure_job *job,
 	pool->free_bytes =
 		minus((uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize, pool->used_bytes);
 	pool->measured_ns = now_ns;
-	pool_fill_see(
+	pool_usage_see(
 		pool, pool->capacity_bytes, (uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize);
 	for (unsigned i = 0; i < job->count; i++) {
 		struct pool_object *o = pool_index_find(pool, job->at[i].kind, job->at[i].key);
@@ -208,7 +264,7 @@ static struct pool_measure *measure_of(struct op *op)
 bool pool_room_known(const struct pool *pool, uint64_t max_age_ms)
 {
 	uint64_t now_ns = ring_now_ns(pool->pools->reactor->ring);
-	return pool->loaded && pool->measured_ns != 0 &&
+	return pool_loaded(pool) && pool->measured_ns != 0 &&
 	       now_ns - pool->measured_ns < max_age_ms * 1000000;
 }
 
@@ -217,32 +273,37 @@ static bool measure_done(struct op *op)
 	return pool_room_known(measure_of(op)->pool, measure_of(op)->max_age_ms);
 }
 
+/* The end of a step that has a job, or would have had one. */
+static int end_job(struct op *op, int res)
+{
+	struct pool_measure *m = measure_of(op);
+	free(m->job);
+	m->job = NULL;
+	return res < 0 ? op_fail_sys(op, res, "measuring pool %s", m->pool->name) : 0;
+}
+
 static int measure_run(struct op *op)
 {
 	struct pool_measure *m = measure_of(op);
 	struct pool *pool = m->pool;
-	if (!pool->loaded)
+	if (!pool_loaded(pool))
 		return op_fail(op, ERR_UNAVAILABLE, "%s", pool_why(pool));
 	if (pool->measuring != NULL) {
 		m->job = calloc(1, sizeof(*m->job));
 		if (m->job == NULL)
-			return op_fail_sys(op, -ENOMEM, "measuring pool %s", pool->name);
+			return end_job(op, -ENOMEM);
 		m->job->op = op;
 		list_push(&pool->measuring->waiters, &m->job->link);
 		return op_wait(op);
 	}
 	m->job = measure_job_new(pool);
 	if (m->job == NULL)
-		return op_fail_sys(op, -ENOMEM, "measuring pool %s", pool->name);
+		return end_job(op, -ENOMEM);
+	int r = op_work(op, measure_job, m->job);
+	if (r < 0)
+		return end_job(op, r);
 	pool->measuring = m->job;
 	pool->used_bytes = 0;
-	int r = op_work(op, measure_job, m->job);
-	if (r < 0) {
-		pool->measuring = NULL;
-		free(m->job);
-		m->job = NULL;
-		return op_fail_sys(op, r, "measuring pool %s", pool->name);
-	}
 	return r;
 }
 
@@ -257,9 +318,7 @@ static int measure_end(struct op *op, int res)
 		for (struct list *l; (l = list_pop(&m->job->waiters)) != NULL;)
 			op_complete(container_of(l, struct pool_measure_job, link)->op, res);
 	}
-	free(m->job);
-	m->job = NULL;
-	return res < 0 ? op_fail_sys(op, res, "measuring pool %s", pool->name) : 0;
+	return end_job(op, res);
 }
 
 static bool free_done(struct op *op)
@@ -268,25 +327,15 @@ static bool free_done(struct op *op)
 	return !m->free_now || m->pool->measured_ns == ring_now_ns(op->reactor->ring);
 }
 
-static int free_job(void *arg)
-{
-	struct pool_measure_job *job = arg;
-	return fstatfs(job->root_fd, &job->fs) < 0 ? -errno : 0;
-}
-
 static int free_run(struct op *op)
 {
 	struct pool_measure *m = measure_of(op);
 	m->job = calloc(1, sizeof(*m->job));
 	if (m->job == NULL)
-		return -ENOMEM;
+		return end_job(op, -ENOMEM);
 	m->job->root_fd = m->pool->fds[POOL_FD_ROOT];
-	int r = op_work(op, free_job, m->job);
-	if (r < 0) {
-		free(m->job);
-		m->job = NULL;
-	}
-	return r;
+	int r = op_work(op, measure_job, m->job); /* of no images */
+	return r < 0 ? end_job(op, r) : r;
 }
 
 static int free_end(struct op *op, int res)
@@ -296,9 +345,7 @@ static int free_end(struct op *op, int res)
 	uint64_t free_bytes = (uint64_t)fs->f_bavail * (uint64_t)fs->f_bsize;
 	if (res == 0 && free_bytes < m->pool->free_bytes)
 		m->pool->free_bytes = free_bytes;
-	free(m->job);
-	m->job = NULL;
-	return res < 0 ? op_fail_sys(op, res, "measuring pool %s", m->pool->name) : 0;
+	return end_job(op, res);
 }
 
 static const struct op_step measure_steps[] = {
@@ -313,4 +360,19 @@ void pool_measure_init(
 	*m = (struct pool_measure){.pool = pool, .max_age_ms = max_age_ms};
 	op_init(&m->op, reactor, "pool_measure", measure_steps, NULL);
 	m->op.lane = m->pool->lane;
+}
+
+/* ---- admission ---- */
+
+int pool_admit_end(struct op *op, struct pool_admission *a, int res)
+{
+	return res < 0 ? res : reserve(a, &op->err);
+}
+
+int pool_admit(struct op *op, struct pool_admission *a)
+{
+	if (pool_room_known(a->pool, ADMIT_MEASURE_MS))
+		return pool_admit_end(op, a, 0);
+	pool_measure_init(&a->measure, op->reactor, a->pool, ADMIT_MEASURE_MS);
+	return op_child(op, &a->measure.op);
 }

@@ -7,7 +7,9 @@
 #include "pool/survey.h"
 
 #include "base/array.h"
-#include "pool/private.h"
+#include "base/fd.h"
+#include "pool/layout.h"
+#include "pool/trash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -112,24 +114,7 @@ void survey_close(struct survey *s)
 int survey_each(const struct survey *s, enum survey_dir dir,
 	int (*each)(void *arg, const char *name), void *arg)
 {
-	_cleanup_dir_ DIR *d = NULL;
-	if (s->fds[dir] < 0)
-		return 0;
-	int r = fd_open_dir(s->fds[dir], &d);
-	while (r == 0) {
-		errno = 0;
-		const struct dirent *entry = readdir(d);
-		if (entry == NULL)
-			return -errno;
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			r = each(arg, entry->d_name);
-	}
-	return r;
-}
-
-static bool is_hex(const char *s, size_t digits)
-{
-	return strlen(s) == digits && strspn(s, "0123456789abcdef") == digits;
+	return s->fds[dir] < 0 ? 0 : fd_each_name(s->fds[dir], each, arg);
 }
 
 static bool is_template_name(const char *name)
@@ -140,7 +125,8 @@ static bool is_template_name(const char *name)
 	if (dash == NULL || (size_t)(dash - name) >= sizeof(fs))
 		return false;
 	snprintf(fs, sizeof(fs), "%.*s", (int)(dash - name), name);
-	return fsimg_parse_name(fs, &type) == 0 && is_hex(dash + 1, 40);
+	return fsimg_parse_name(fs, &type) == 0 && strlen(dash + 1) == 40 &&
+	       strspn(dash + 1, "0123456789abcdef") == 40;
 }
 
 bool survey_name_is_ours(enum survey_dir dir, const char *name)
@@ -157,49 +143,25 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 	case SURVEY_TEMPLATES:
 		return is_template_name(name);
 	case SURVEY_TRASH:
-		if (strncmp(name, POOL_STAGE_PREFIX, strlen(POOL_STAGE_PREFIX)) == 0)
-			name += strlen(POOL_STAGE_PREFIX);
-		return is_hex(name, POOL_TRASH_NAME_BYTES - 1);
+		return trash_name_valid(name);
 	case SURVEY_DIRS:
 		break;
 	}
 	return false;
 }
 
-int survey_object(
-	const struct survey *s, enum record_kind kind, const char *name, struct survey_object *ret)
+static int read_object(
+	const struct survey *s, enum record_kind kind, const char *name, struct pool_found *ret)
 {
-	struct pool_found found;
 	if (!record_key_valid(name))
 		return -EINVAL;
-	int r = pool_read_object(s->fds[kind == RECORD_VOLUME ? SURVEY_VOLUMES : SURVEY_SNAPSHOTS],
-		name, kind, &found);
-	if (r < 0)
-		return r;
-	*ret = (struct survey_object){
-		.kind = kind,
-		.rec = found.rec,
-		.why = found.why,
-		.image_bytes = found.image_bytes,
-		.allocated_bytes = found.allocated_bytes,
-		.image_dev = found.image_dev,
-		.image_ino = found.image_ino,
-		.truncated = found.truncated,
-	};
-	memcpy(ret->key, found.key, sizeof(ret->key));
-	return 0;
-}
-
-void survey_object_free(struct survey_object *object)
-{
-	record_free(object->rec);
-	object->rec = NULL;
+	return pool_read_object(s->fds[SURVEY_VOLUMES + kind], name, kind, ret);
 }
 
 struct collect {
 	const struct survey *survey;
 	enum record_kind kind;
-	struct survey_object *at;
+	struct pool_found *at;
 	size_t count, cap;
 };
 
@@ -208,7 +170,7 @@ static int collect_name(void *arg, const char *name)
 	struct collect *c = arg;
 	if (array_grow(&c->at, &c->cap, c->count, sizeof(*c->at)) < 0)
 		return -ENOMEM;
-	int r = survey_object(c->survey, c->kind, name, &c->at[c->count]);
+	int r = read_object(c->survey, c->kind, name, &c->at[c->count]);
 	if (r == 0)
 		c->count++;
 	return r == -ENOENT || r == -EINVAL ? 0 : r;
@@ -216,19 +178,17 @@ static int collect_name(void *arg, const char *name)
 
 static int compare_key(const void *a, const void *b)
 {
-	return strcmp(
-		((const struct survey_object *)a)->key, ((const struct survey_object *)b)->key);
+	return strcmp(((const struct pool_found *)a)->key, ((const struct pool_found *)b)->key);
 }
 
-int survey_objects(const struct survey *s, enum record_kind kind, struct survey_object **ret,
-	size_t *ret_count)
+int survey_objects(
+	const struct survey *s, enum record_kind kind, struct pool_found **ret, size_t *ret_count)
 {
 	struct collect c = {.survey = s, .kind = kind};
-	int r = survey_each(
-		s, kind == RECORD_VOLUME ? SURVEY_VOLUMES : SURVEY_SNAPSHOTS, collect_name, &c);
+	int r = survey_each(s, SURVEY_VOLUMES + kind, collect_name, &c);
 	if (r < 0) {
 		for (size_t i = 0; i < c.count; i++)
-			survey_object_free(&c.at[i]);
+			record_free(c.at[i].rec);
 		free(c.at);
 		return r;
 	}

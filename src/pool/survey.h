@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pool as its directory tree shows it, for the tools: read from outside the driver, beside it or
- * without one. Blocking. Nothing is made or changed.
+ * A pool as its directory tree shows it, for the tools: read from outside the driver, while one
+ * serves the pool or none does. Blocking. Nothing is made or changed.
  */
 #ifndef RINGVOL_POOL_SURVEY_H
 #define RINGVOL_POOL_SURVEY_H
 
+#include "pool/layout.h"
 #include "pool/pool.h"
 
-#include <sys/stat.h>
+#include <stddef.h>
 
 enum survey_dir {
 	SURVEY_ROOT,
@@ -27,7 +28,7 @@ struct survey {
 	enum pool_state state;
 	char why[512];
 	char uuid[37]; /* "" unless ringvol.pool could be read */
-	bool served;   /* asked for the lock, and a driver has it */
+	bool served;   /* the lock was asked for, and a driver has it */
 	bool read_only;
 	uint64_t capacity_bytes, free_bytes, fs_type;
 	int fds[SURVEY_DIRS]; /* -1: not there */
@@ -48,22 +49,8 @@ int survey_each(const struct survey *survey, enum survey_dir dir,
 /* Whether a name in that directory is one that ringvol gives. */
 bool survey_name_is_ours(enum survey_dir dir, const char *name);
 
-/* What a file of volumes/ or snapshots/ is. */
-struct survey_object {
-	enum record_kind kind;
-	char key[RECORD_KEY_MAX];
-	struct record *rec; /* NULL: quarantined, see why */
-	const char *why;    /* static */
-	uint64_t image_bytes, allocated_bytes, image_dev, image_ino;
-	bool truncated; /* the image is shorter than its record says */
-};
-/* -ENOENT: it is gone; -EINVAL: the name is no key; -ENOMEM, -EMFILE. */
-int survey_object(const struct survey *survey, enum record_kind kind, const char *name,
-	struct survey_object *ret);
-void survey_object_free(struct survey_object *object);
-
-/* All objects of one kind by key. 0 or -errno; free each, then the array. */
-int survey_objects(const struct survey *survey, enum record_kind kind, struct survey_object **ret,
+/* All objects of one kind by key. 0 or -errno; free the record of each, then the array. */
+int survey_objects(const struct survey *survey, enum record_kind kind, struct pool_found **ret,
 	size_t *ret_count);
 
 #endif

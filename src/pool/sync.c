@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making changes of a directory durable, many at a time: who asks while a sync is under way waits
- * for the next one, which is everybody's who came meanwhile. A sync counts only for changes made
- * before it began. Who is alone in the pool syncs in the same trip to a thread as it changes.
+ * Making changes of a directory durable, many at a time. A sync counts only for changes made before
+ * it began, so an operation that asks while one is under way waits for the next. All that asked
+ * meanwhile share that next one. An operation that is alone in its pool syncs in the same trip to a
+ * thread as it makes its change.
  *
- * Fails with what fsync fails with, for all who shared it. What they changed is done, then, and not
- * known to be durable; the file system may go on. Who repeats such a call settles it first: syncs
- * once more, and is answered when that succeeds.
+ * A sync fails with what fsync fails with, for all that shared it. What they changed is done then,
+ * and not known to be durable, while the file system may go on. A call that is repeated syncs once
+ * more (pool_resync), and is answered when that succeeds.
  */
+#include "pool/sync.h"
+
 #include "pool/private.h"
 
 #include <errno.h>
@@ -96,16 +99,17 @@ int pool_sync_dir(
 void pool_sync_removed(struct pool *pool, enum record_kind kind, const struct pool_sync_wait *wait)
 {
 	struct pool_sync *sync = &pool->sync[kind];
-	/* Another one's removal may have been made too late for it. */
+	/* The removal of another operation may have been made too late for this sync. */
 	if (wait->alone && sync->removed == wait->removed + 1)
 		sync->removed_durable = sync->removed;
 }
 
-/* ---- settling ---- */
+/* ---- once more ---- */
 
-#define settle_of(op_ptr) container_of(op_ptr, struct pool_settle, op)
+#define resync_of(op_ptr) container_of(op_ptr, struct pool_resync, op)
 
-struct pool *pools_unsettled(const struct pools *pools, enum record_kind kind, const char *id)
+struct pool *pools_removal_unsynced(
+	const struct pools *pools, enum record_kind kind, const char *id)
 {
 	struct record_id parsed;
 	if (record_id_parse(id, &parsed) < 0)
@@ -115,27 +119,27 @@ struct pool *pools_unsettled(const struct pools *pools, enum record_kind kind, c
 											   : NULL;
 }
 
-static int settle_end(struct op *op, int res)
+static int resync_end(struct op *op, int res)
 {
 	return res < 0 ? op_fail_sys(op, res,
 				 "making durable in pool %s what an earlier call changed",
-				 settle_of(op)->pool->name)
+				 resync_of(op)->pool->name)
 		       : 0;
 }
 
 static int ready_run(struct op *op)
 {
-	return pool_check_ready(settle_of(op)->pool, &op->err);
+	return pool_check_ready(resync_of(op)->pool, &op->err);
 }
 
 static bool image_done(struct op *op)
 {
-	return settle_of(op)->object == NULL || pool_one_log(&settle_of(op)->pool->features);
+	return resync_of(op)->object == NULL || pool_one_log(&resync_of(op)->pool->features);
 }
 
 static int image_job(void *arg)
 {
-	const struct pool_settle *s = arg;
+	const struct pool_resync *s = arg;
 	_cleanup_fd_ int fd =
 		openat(s->dirfd, s->key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
@@ -143,7 +147,7 @@ static int image_job(void *arg)
 
 static int image_run(struct op *op)
 {
-	struct pool_settle *s = settle_of(op);
+	struct pool_resync *s = resync_of(op);
 	s->dirfd = pool_fd_of(s->pool, s->kind);
 	s->key = s->object->key;
 	return op_work(op, image_job, s);
@@ -151,29 +155,29 @@ static int image_run(struct op *op)
 
 static int directory_run(struct op *op)
 {
-	struct pool_settle *s = settle_of(op);
+	struct pool_resync *s = resync_of(op);
 	return pool_sync_dir(op, s->pool, s->kind, &s->sync);
 }
 
 static int directory_end(struct op *op, int res)
 {
-	struct pool_settle *s = settle_of(op);
+	struct pool_resync *s = resync_of(op);
 	if (res == 0 && s->object != NULL)
 		s->object->unsynced = false;
-	return settle_end(op, res);
+	return resync_end(op, res);
 }
 
-static const struct op_step settle_steps[] = {
+static const struct op_step resync_steps[] = {
 	{"ready", .run = ready_run},
-	{"image", .run = image_run, .end = settle_end, .done = image_done},
+	{"image", .run = image_run, .end = resync_end, .done = image_done},
 	{"directory", .run = directory_run, .end = directory_end},
 	{NULL},
 };
 
-void pool_settle_init(struct pool_settle *s, struct reactor *reactor, struct pool *pool,
+void pool_resync_init(struct pool_resync *s, struct reactor *reactor, struct pool *pool,
 	enum record_kind kind, struct pool_object *object)
 {
-	*s = (struct pool_settle){.pool = pool, .kind = kind, .object = object};
-	op_init(&s->op, reactor, "pool_settle", settle_steps, NULL);
+	*s = (struct pool_resync){.pool = pool, .kind = kind, .object = object};
+	op_init(&s->op, reactor, "pool_resync", resync_steps, NULL);
 	s->op.lane = s->pool->lane;
 }

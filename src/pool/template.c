@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Templates: formatted empty images, one for each (file system, size, block size, options), made by
- * mkfs on an unnamed file and linked when whole and durable. The first who wants one claims it and
- * opens or makes it; who comes meanwhile waits and gets a descriptor of the same file, or the same
- * error. A file that was there before us is looked at once: it must have the right size and a file
- * system of the right type without errors, or it is made again. The directory is a cache: beyond
- * POOL_TEMPLATES_MAX the least recently used go.
+ * mkfs on an unnamed file and linked when whole and durable. The first operation that wants one
+ * claims it, and opens or makes it. Others that come meanwhile wait, and get a descriptor of the
+ * same file, or the same error. A file that was there before us is looked at once: it must have the
+ * right size and a file system of the right type without errors, or it is made again. The directory
+ * is a cache: beyond POOL_TEMPLATES_MAX the least recently used go.
+ *
+ * mkfs is a child operation: the tool runs on the open image, which is then read back to see
+ * whether the tool made what it was asked for. A failure is told with the tool's last words.
  */
-#include "pool/private.h"
+#include "pool/template.h"
 
+#include "base/array.h"
 #include "blockio/image.h"
+#include "pool/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,19 +28,127 @@
  * age out. */
 #define TEMPLATE_VERSION 1
 
+/* ---- mkfs: the tool, and what it made read back ---- */
+
+static struct pool_mkfs *mkfs_of(struct op *op)
+{
+	return container_of(op, struct pool_mkfs, op);
+}
+
+/* What the tool said last, printable. */
+static void last_line(const struct proc *proc, char *line, size_t cap)
+{
+	size_t len = proc->output_len, from;
+	while (len > 0 && (proc->output[len - 1] == '\n' || proc->output[len - 1] == ' '))
+		len--;
+	for (from = len; from > 0 && proc->output[from - 1] != '\n'; from--)
+		;
+	size_t n = len - from < cap - 1 ? len - from : cap - 1;
+	for (size_t i = 0; i < n; i++) {
+		char c = proc->output[from + i];
+		line[i] = c >= 0x20 && c < 0x7f ? c : '?';
+	}
+	line[n] = '\0';
+}
+
+static int tool_end(struct op *op, int res)
+{
+	static const char *const packages[FSIMG_TYPES] = {[FSIMG_EXT4] = "e2fsprogs",
+		[FSIMG_XFS] = "xfsprogs",
+		[FSIMG_BTRFS] = "btrfs-progs"};
+	const struct pool_mkfs *m = mkfs_of(op);
+	const struct proc *proc = &m->proc;
+	char line[200];
+	last_line(proc, line, sizeof(line));
+	if (res == 0)
+		return 0;
+	if (res == -ENOENT)
+		return op_fail(op, ERR_PRECONDITION,
+			"%s is not installed: install the Debian package %s", proc->argv[0],
+			packages[m->spec->type]);
+	if (res == -ETIMEDOUT)
+		return op_fail(op, ERR_TIMEOUT, "%s took longer than %llu s", proc->argv[0],
+			(unsigned long long)proc->timeout_ms / 1000);
+	if (res == -EINTR)
+		return op_fail(op, ERR_INTERNAL, "%s was killed by signal %d: %s", proc->argv[0],
+			proc->signal, line);
+	if (res < 0)
+		return op_fail_sys(op, res, "running %s", proc->argv[0]);
+	return op_fail(
+		op, ERR_INTERNAL, "%s failed with exit status %d: %s", proc->argv[0], res, line);
+}
+
+static int tool_run(struct op *op)
+{
+	struct pool_mkfs *m = mkfs_of(op);
+	m->proc = (struct proc){.files = {m->fd}, .file_count = 1};
+	int r = fsimg_mkfs_argv(m->spec, PROC_FILE_PATH, m->uuid, &m->proc, m->mem, sizeof(m->mem));
+	if (r < 0)
+		return op_fail(op, ERR_INVALID, "the mkfs options for %s cannot be used: %s",
+			fsimg_name(m->spec->type), strerrordesc_np(-r));
+	r = op_proc(op, &m->proc);
+	return r < 0 ? tool_end(op, r) : r;
+}
+
+static int verify_job(void *arg)
+{
+	struct pool_mkfs *m = arg;
+	return fsimg_probe_fd(m->fd, &m->probe);
+}
+
+static int verify_run(struct op *op)
+{
+	return op_work(op, verify_job, mkfs_of(op));
+}
+
+static int verify_end(struct op *op, int res)
+{
+	const struct pool_mkfs *m = mkfs_of(op);
+	const char *fs = fsimg_name(m->spec->type);
+	if (res < 0)
+		return op_fail_sys(op, res, "reading back what mkfs.%s made", fs);
+	if (m->probe.type != m->spec->type || m->probe.ambivalent)
+		return op_fail(op, ERR_INTERNAL,
+			"mkfs.%s said it was done, but there is no %s; is it the real one?", fs,
+			fs);
+	return 0;
+}
+
+static const struct op_step mkfs_steps[] = {
+	{"tool", .run = tool_run, .end = tool_end},
+	{"verify", .run = verify_run, .end = verify_end},
+	{NULL},
+};
+
+void pool_mkfs_init(struct pool_mkfs *m, struct reactor *reactor, const struct fsimg_spec *spec,
+	int fd, const uint8_t uuid[16])
+{
+	*m = (struct pool_mkfs){.spec = spec, .fd = fd, .uuid = uuid};
+	op_init(&m->op, reactor, "pool_mkfs", mkfs_steps, NULL);
+}
+
+/* ---- templates ---- */
+
+/* One that was used lately, or is being checked or made. */
+struct template_entry {
+	struct list link; /* on pool->templates */
+	char name[RECORD_KEY_MAX];
+	bool checked;        /* known to be good */
+	bool busy;           /* somebody checks or makes it */
+	struct list waiters; /* pool_template_state.link */
+};
+
 struct pool_template_state {
 	struct op *op;
-	struct list link;                  /* waiting for another's */
-	struct pool_template_entry *entry; /* claimed by this one */
+	struct list link;             /* waiting for another's */
+	struct template_entry *entry; /* claimed by this one */
 	struct fsimg_spec spec;
 	int dirfd;
 	bool direct_io, checked, made;
 	int fd;
 	char name[RECORD_KEY_MAX];
-	char mem[2048];
 	uint8_t uuid[16];
-	struct proc proc;
-	struct pool_verify verify;
+	struct pool_mkfs mkfs;
 	unsigned keep_count;
 	char keep[POOL_TEMPLATES_MAX][RECORD_KEY_MAX]; /* used lately */
 };
@@ -64,17 +177,17 @@ static void name_of(const struct fsimg_spec *spec, char name[RECORD_KEY_MAX])
 
 /* ---- the list ---- */
 
-static struct pool_template_entry *entry_find(struct pool *pool, const char *name)
+static struct template_entry *entry_find(struct pool *pool, const char *name)
 {
 	list_for_each (l, &pool->templates) {
-		struct pool_template_entry *e = container_of(l, struct pool_template_entry, link);
+		struct template_entry *e = container_of(l, struct template_entry, link);
 		if (strcmp(e->name, name) == 0)
 			return e;
 	}
 	return NULL;
 }
 
-static void entry_forget(struct pool *pool, struct pool_template_entry *e)
+static void entry_forget(struct pool *pool, struct template_entry *e)
 {
 	list_remove(&e->link);
 	pool->template_count--;
@@ -82,9 +195,9 @@ static void entry_forget(struct pool *pool, struct pool_template_entry *e)
 }
 
 /* Found or new, and now the most recently used. */
-static struct pool_template_entry *entry_use(struct pool *pool, const char *name)
+static struct template_entry *entry_use(struct pool *pool, const char *name)
 {
-	struct pool_template_entry *e = entry_find(pool, name);
+	struct template_entry *e = entry_find(pool, name);
 	if (e == NULL) {
 		e = calloc(1, sizeof(*e));
 		if (e == NULL)
@@ -97,18 +210,18 @@ static struct pool_template_entry *entry_use(struct pool *pool, const char *name
 	list_remove(&e->link);
 	list_push(&pool->templates, &e->link);
 	list_for_each_safe (l, &pool->templates) {
-		struct pool_template_entry *old = container_of(l, struct pool_template_entry, link);
+		struct template_entry *old = container_of(l, struct template_entry, link);
 		if (pool->template_count > POOL_TEMPLATES_MAX && !old->busy && old != e)
 			entry_forget(pool, old);
 	}
 	return e;
 }
 
-/* The claim ends; those who waited get what the claimer got. */
+/* The claim ends. Those that waited get what the claimer got. */
 static void entry_release(struct op *op, int res)
 {
 	struct pool_template_state *st = state_of(op);
-	struct pool_template_entry *e = st->entry;
+	struct template_entry *e = st->entry;
 	e->busy = false;
 	for (struct list *l; (l = list_pop(&e->waiters)) != NULL;) {
 		struct pool_template_state *waiter =
@@ -156,7 +269,7 @@ static int claim_run(struct op *op)
 	st->dirfd = pool->fds[POOL_FD_TEMPLATES];
 	st->direct_io = pool->features.direct_io;
 	name_of(&t->spec, st->name);
-	struct pool_template_entry *e = entry_use(pool, st->name);
+	struct template_entry *e = entry_use(pool, st->name);
 	if (e == NULL) {
 		state_free(op);
 		return op_fail_sys(op, -ENOMEM, "formatting");
@@ -267,27 +380,13 @@ static bool is_found(struct op *op)
 	return !state_of(op)->made;
 }
 
-static int mkfs_run(struct op *op)
+static int format_run(struct op *op)
 {
 	struct pool_template_state *st = state_of(op);
 	/* Its own UUID each volume gets later; this one is the same for the same template. */
 	fsimg_uuid_of(st->name, st->uuid);
-	return pool_mkfs_run(op, &st->proc, &st->spec, st->fd, st->uuid, st->mem, sizeof(st->mem));
-}
-
-static int mkfs_end(struct op *op, int res)
-{
-	return pool_mkfs_end(op, &state_of(op)->proc, &state_of(op)->spec, res);
-}
-
-static int verify_run(struct op *op)
-{
-	return pool_verify_run(op, &state_of(op)->verify, state_of(op)->fd);
-}
-
-static int verify_end(struct op *op, int res)
-{
-	return pool_verify_end(op, &state_of(op)->verify, &state_of(op)->spec, res);
+	pool_mkfs_init(&st->mkfs, op->reactor, &st->spec, st->fd, st->uuid);
+	return op_child(op, &st->mkfs.op);
 }
 
 static int sync_run(struct op *op)
@@ -309,7 +408,7 @@ static int link_run(struct op *op)
 
 static int link_end(struct op *op, int res)
 {
-	/* Taken: somebody put one there; ours, without a name, is as good. */
+	/* -EEXIST: somebody put one there. Ours, without a name, is as good. */
 	return res < 0 && res != -EEXIST ? op_fail_sys(op, res, "naming a template in pool %s",
 						   pool_name(template_of(op)->pool))
 					 : 0;
@@ -343,7 +442,7 @@ static bool is_kept(const struct pool_template_state *st, const char *name)
 static int evict_job(void *arg)
 {
 	struct pool_template_state *st = arg;
-	unsigned count = 0, total = 0, cap = 0;
+	size_t count = 0, total = 0, cap = 0;
 	_cleanup_free_ struct old_template *old = NULL;
 	_cleanup_dir_ DIR *dir = NULL;
 	int opened = fd_open_dir(st->dirfd, &dir);
@@ -357,19 +456,14 @@ static int evict_job(void *arg)
 		if (is_kept(st, entry->d_name) ||
 			fstatat(st->dirfd, entry->d_name, &file, AT_SYMLINK_NOFOLLOW) < 0)
 			continue;
-		if (count == cap) {
-			cap = cap != 0 ? cap * 2 : 64;
-			struct old_template *more = reallocarray(old, cap, sizeof(*old));
-			if (more == NULL)
-				return -ENOMEM;
-			old = more;
-		}
+		if (array_grow(&old, &cap, count, sizeof(*old)) < 0)
+			return -ENOMEM;
 		strcpy(old[count].name, entry->d_name);
 		old[count++].used = file.st_mtim;
 	}
 	if (count > 0)
 		qsort(old, count, sizeof(*old), compare_old);
-	for (unsigned i = 0; i < count && total > POOL_TEMPLATES_MAX; i++)
+	for (size_t i = 0; i < count && total > POOL_TEMPLATES_MAX; i++)
 		if (unlinkat(st->dirfd, old[i].name, 0) == 0)
 			total--;
 	return 0;
@@ -381,7 +475,7 @@ static int evict_run(struct op *op)
 	list_for_each (l, &template_of(op)->pool->templates)
 		if (st->keep_count < POOL_TEMPLATES_MAX)
 			strcpy(st->keep[st->keep_count++],
-				container_of(l, struct pool_template_entry, link)->name);
+				container_of(l, struct template_entry, link)->name);
 	return op_work(op, evict_job, st);
 }
 
@@ -409,8 +503,7 @@ static const struct op_step template_steps[] = {
 	{"claim", .run = claim_run, .end = claim_end, .undo = claim_undo},
 	{"open", .run = open_run, .end = open_end, .done = have_one},
 	{"make", .run = make_run, .end = make_end, .done = have_one},
-	{"mkfs", .run = mkfs_run, .end = mkfs_end, .done = is_found},
-	{"verify", .run = verify_run, .end = verify_end, .done = is_found},
+	{"mkfs", .run = format_run, .done = is_found},
 	{"sync", .run = sync_run, .done = is_found},
 	{"link", .run = link_run, .end = link_end, .done = is_found},
 	{"evict", .run = evict_run, .end = evict_end, .done = is_found},
@@ -425,12 +518,18 @@ bool pool_template_known(
 	if (!pool->features.reflink || spec->type == FSIMG_BTRFS)
 		return false;
 	name_of(spec, name);
-	struct pool_template_entry *e = entry_find(pool, name);
+	struct template_entry *e = entry_find(pool, name);
 	if (e == NULL || !e->checked || e->busy)
 		return false;
 	entry_use(pool, name);
 	strcpy(ret_name, name);
 	return true;
+}
+
+void pool_templates_free(struct pool *pool)
+{
+	for (struct list *l; (l = list_pop(&pool->templates)) != NULL;)
+		free(container_of(l, struct template_entry, link));
 }
 
 void pool_template_init(struct pool_template *t, struct reactor *reactor, struct pool *pool,

@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Giving back what was deleted. One file of a pool's trash at a time, in bounded pieces, each a job
- * of its own, so that a drain need not wait long and no thread is kept: erase where the record asks
- * for it (zeros are an operation on the ring, beside the copies), cut the file shorter from its
- * end, unlink it. Every piece can be done twice, so a crash costs nothing but to begin the file
- * again. Only zeros could reach the disk before the rename to trash does, so they wait for it. A
- * file that fails is left for the next look after the pool. Files that are not named as ours are
+ * Giving back what was deleted: one file of a pool's trash at a time, in bounded pieces. Each piece
+ * is a job of its own, so that a drain need not wait long and no thread is kept: erase where the
+ * record asks for it (zeros are an operation on the ring, beside the copies), cut the file shorter
+ * from its end, unlink it. Every piece can be done twice, so a crash costs nothing but to begin the
+ * file again. Only zeros could reach the disk before the rename to trash does, so they wait for it.
+ * A file that fails is left for the next look after the pool. Files with other names than ours are
  * left alone.
  *
  * `discard` has the disk below discard the blocks (trim.h). Where they are is known only until they
- * are given back: a mark on the file says that this has begun, and one that is found marked, by an
- * attempt that was cut short, has all that is free on the disk discarded instead.
+ * are given back. A mark on the file says that this has begun. A file that is found marked was left
+ * by an attempt cut short: all that is free on the disk is discarded for it instead.
  */
+#include "pool/trash.h"
+
+#include "blockio/copy.h"
 #include "blockio/trim.h"
 #include "pool/private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,154 +31,206 @@
 enum {
 	TRASH_NAMES_MAX = 1024,    /* of one pass */
 	TRASH_CUT_BYTES = 1 << 30, /* freed by one job */
-	/* A job's answers. */
-	TRASH_MORE = 1,  /* there is more to do */
-	TRASH_ZEROS = 2, /* the file is to be overwritten, on the loop */
 };
 
 #define TRASH_PUNCHED "trusted.ringvol.punched"
 
+/* The life of the file that is being given back. It only goes on, to the next line or one below it,
+ * and begins again with the next file. */
+enum trash_file {
+	FILE_CLOSED,
+	FILE_ZEROS,   /* to be overwritten, on the loop */
+	FILE_ERASING, /* being overwritten */
+	FILE_DISCARD, /* its blocks are discarded */
+	FILE_TRIM,    /* where its blocks were is not known: all free ones are discarded */
+	FILE_CUT,     /* made shorter, to nothing */
+	FILE_GONE,    /* unlinked */
+	FILE_FAILED,  /* left for the next look */
+};
+
 struct pool_trash {
 	struct pool_job job;
 	int dirfd;
-	char (*names)[POOL_TRASH_NAME_BYTES];
+	char (*names)[TRASH_NAME_BYTES];
 	unsigned count, at;
-	bool read, freed, direct_io;
+	bool listed, freed, direct_io;
 	bool removed; /* a file, in this pass */
 	/* the file at names[at] */
+	enum trash_file file;
 	int fd;
-	off_t size, erased;
-	enum record_erase erase;
-	bool punched;     /* by an earlier attempt: where its blocks were is not known */
+	off_t size;
+	bool punched;     /* by an earlier attempt: the blocks it had are not known */
+	uint64_t erased;  /* discarded up to here */
 	uint64_t trimmed; /* the disk is, up to here */
 	struct op zeros;  /* overwrites it: a sync, the child, a sync */
 	struct copy copy;
-	bool zeroing;
 };
 
-static bool is_trash_name(const char *name)
+/* ---- names ---- */
+
+static bool is_deleted_name(const char *name)
 {
-	return strlen(name) == POOL_TRASH_NAME_BYTES - 1 &&
-	       strspn(name, "0123456789abcdef") == POOL_TRASH_NAME_BYTES - 1;
+	return strlen(name) == TRASH_NAME_BYTES - 1 &&
+	       strspn(name, "0123456789abcdef") == TRASH_NAME_BYTES - 1;
 }
 
-static int read_names(struct pool_trash *t)
+static const char *parked_digits(const char *name)
 {
-	_cleanup_dir_ DIR *dir = NULL;
-	int opened = fd_open_dir(t->dirfd, &dir);
-	if (opened < 0)
-		return opened;
-	t->names = calloc(TRASH_NAMES_MAX, sizeof(*t->names));
-	if (t->names == NULL)
-		return -ENOMEM;
-	struct dirent *entry;
-	while (t->count < TRASH_NAMES_MAX && (entry = readdir(dir)) != NULL)
-		if (is_trash_name(entry->d_name))
-			strcpy(t->names[t->count++], entry->d_name);
-	t->read = true;
+	size_t len = strlen(TRASH_PARKED);
+	return strncmp(name, TRASH_PARKED, len) == 0 && is_deleted_name(name + len) ? name + len
+										    : NULL;
+}
+
+bool trash_name_valid(const char *name)
+{
+	return is_deleted_name(name) || parked_digits(name) != NULL;
+}
+
+static int drop_parked(void *arg, const char *name)
+{
+	const int *trash_fd = arg;
+	const char *digits = parked_digits(name);
+	if (digits != NULL && renameat2(*trash_fd, name, *trash_fd, digits, RENAME_NOREPLACE) < 0 &&
+		errno != EROFS && errno != EEXIST)
+		return -errno;
 	return 0;
 }
 
-/* How its last wish reads. The key is not known any more, but the record's sum is. -ENODATA alone
- * says that there is none: what cannot be read may ask for anything. */
+int trash_drop_parked(int trash_fd)
+{
+	return fd_each_name(trash_fd, drop_parked, &trash_fd);
+}
+
+static int add_name(void *arg, const char *name)
+{
+	struct pool_trash *t = arg;
+	if (is_deleted_name(name))
+		strcpy(t->names[t->count++], name);
+	return t->count == TRASH_NAMES_MAX;
+}
+
+static int list_names(struct pool_trash *t)
+{
+	t->names = calloc(TRASH_NAMES_MAX, sizeof(*t->names));
+	if (t->names == NULL)
+		return -ENOMEM;
+	int r = fd_each_name(t->dirfd, add_name, t);
+	t->listed = r >= 0;
+	return r < 0 ? r : 0;
+}
+
+/* ---- the pieces: on a thread ---- */
+
+static void enter(struct pool_trash *t, enum trash_file file)
+{
+	assert(file == FILE_CLOSED ? t->file >= FILE_GONE : file > t->file);
+	t->file = file;
+}
+
+/* -ENODATA alone says that there is no record: what cannot be read may ask for anything. */
 static int read_erase(int fd, enum record_erase *ret_erase)
 {
 	char text[RECORD_BYTES_MAX + 1] = {0};
-	enum record_erase erase = RECORD_ERASE_NONE;
 	if (fgetxattr(fd, RECORD_XATTR, text, sizeof(text) - 1) < 0 && errno != ENODATA)
 		return -errno;
-	if (strstr(text, "\nerase=zero\n") != NULL)
-		erase = RECORD_ERASE_ZERO;
-	else if (strstr(text, "\nerase=discard\n") != NULL)
-		erase = RECORD_ERASE_DISCARD;
-	*ret_erase = erase;
+	*ret_erase = record_text_erase(text);
 	return 0;
 }
 
 static int open_file(struct pool_trash *t)
 {
 	struct stat st;
+	enum record_erase erase;
 	int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 	t->fd = openat(t->dirfd, t->names[t->at], flags | (t->direct_io ? O_DIRECT : 0));
-	if (t->fd < 0)
-		return -errno;
-	if (fstat(t->fd, &st) < 0)
+	if (t->fd < 0 || fstat(t->fd, &st) < 0)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return -EMEDIUMTYPE;
+	int r = read_erase(t->fd, &erase);
+	if (r < 0)
+		return r;
 	t->size = st.st_size;
 	t->erased = 0;
 	t->trimmed = 0;
 	t->punched = fgetxattr(t->fd, TRASH_PUNCHED, NULL, 0) >= 0;
-	return read_erase(t->fd, &t->erase);
+	if (erase == RECORD_ERASE_ZERO && t->size > 0)
+		enter(t, FILE_ZEROS);
+	else if (erase == RECORD_ERASE_DISCARD && t->size > 0)
+		enter(t, FILE_DISCARD);
+	else
+		enter(t, erase == RECORD_ERASE_DISCARD && t->punched ? FILE_TRIM : FILE_CUT);
+	return 0;
 }
 
-/* A disk that takes no discards, which was not asked for when the volume was made, keeps nothing
- * from being given back. */
+/* A disk that takes no discards keeps nothing from being given back: whether it takes them was not
+ * asked when the volume was made. */
 static int discard_piece(struct pool_trash *t)
 {
-	uint64_t at = (uint64_t)t->erased;
 	/* A full disk must not keep what would make room. */
-	if (at == 0 && fsetxattr(t->fd, TRASH_PUNCHED, "", 0, 0) < 0 && errno != ENOSPC)
+	if (t->erased == 0 && fsetxattr(t->fd, TRASH_PUNCHED, "", 0, 0) < 0 && errno != ENOSPC)
 		return -errno;
-	int r = trim_punch(t->fd, &at, (uint64_t)t->size);
+	int r = trim_punch(t->fd, &t->erased, (uint64_t)t->size);
 	if (r < 0 && r != -EOPNOTSUPP)
 		return r;
-	t->erased = r < 0 ? t->size : (off_t)at;
 	t->freed = true;
-	return TRASH_MORE;
+	if (r < 0 || t->erased >= (uint64_t)t->size)
+		enter(t, t->punched ? FILE_TRIM : FILE_CUT);
+	return 0;
 }
 
-static int discard_rest(struct pool_trash *t)
+static int trim_piece(struct pool_trash *t)
 {
 	int r = trim_disk(t->fd, &t->trimmed);
 	if (r < 0 && r != -EOPNOTSUPP)
 		return r;
-	return TRASH_MORE;
+	if (r < 0 || t->trimmed == UINT64_MAX)
+		enter(t, FILE_CUT);
+	return 0;
 }
 
-static int file_piece(struct pool_trash *t)
+/* Cut to nothing before it goes: XFS frees the blocks of an unlinked file some time later, and what
+ * is free would not be known when the trash is empty. */
+static int cut_piece(struct pool_trash *t)
 {
-	if (t->fd < 0)
-		return open_file(t) < 0 ? -EIO : TRASH_MORE;
-	if (t->erase == RECORD_ERASE_ZERO && t->erased < t->size)
-		return TRASH_ZEROS;
-	if (t->erase == RECORD_ERASE_DISCARD && t->erased < t->size)
-		return discard_piece(t);
-	if (t->erase == RECORD_ERASE_DISCARD && t->punched && t->trimmed != UINT64_MAX)
-		return discard_rest(t);
-	/* To nothing, before it goes: XFS frees the blocks of an unlinked file some time later, and
-	 * what is free would not be known when the trash is empty. */
 	off_t rest = t->size > TRASH_CUT_BYTES ? t->size - TRASH_CUT_BYTES : 0;
 	if (ftruncate(t->fd, rest) < 0)
 		return -errno;
 	t->freed = true;
-	if (rest > 0) {
-		t->erased = t->size = rest; /* erased stays true of a shorter file */
-		return TRASH_MORE;
-	}
+	t->size = rest;
+	if (rest > 0)
+		return 0;
 	if (unlinkat(t->dirfd, t->names[t->at], 0) < 0 && errno != ENOENT)
 		return -errno;
 	t->removed = true;
+	enter(t, FILE_GONE);
 	return 0;
+}
+
+static void next_file(struct pool_trash *t)
+{
+	fd_close(&t->fd);
+	t->at++;
+	enter(t, FILE_CLOSED);
 }
 
 static int trash_run(struct pool_job *job)
 {
+	static int (*const pieces[])(struct pool_trash * t) = {
+		[FILE_CLOSED] = open_file,
+		[FILE_DISCARD] = discard_piece,
+		[FILE_TRIM] = trim_piece,
+		[FILE_CUT] = cut_piece,
+	};
 	struct pool_trash *t = container_of(job, struct pool_trash, job);
-	if (!t->read) {
-		int r = read_names(t);
-		if (r < 0)
-			return r;
-	}
-	int r = t->at < t->count ? file_piece(t) : 0;
-	if (r == TRASH_ZEROS)
+	int r = t->listed ? 0 : list_names(t);
+	if (r < 0 || t->at == t->count)
 		return r;
-	if (t->at < t->count && r != TRASH_MORE) {
-		fd_close(&t->fd);
-		t->at++;
-	}
-	return t->at < t->count ? TRASH_MORE : 0;
+	if (pieces[t->file](t) < 0)
+		enter(t, FILE_FAILED);
+	if (t->file >= FILE_GONE)
+		next_file(t);
+	return 0;
 }
 
 /* ---- overwriting: on the loop ---- */
@@ -183,10 +240,11 @@ static struct pool_trash *zeros_of(struct op *op)
 	return container_of(op, struct pool_trash, zeros);
 }
 
-/* Nothing says that the rename is durable: a sync may have failed, or be under way. With the zeros
- * on disk and not the rename, a power loss would bring the volume back empty. A full sync of a file
- * that was renamed forces the log up to that (XFS, ext4: the rename changed its ctime). */
-static int zeros_settle_run(struct op *op)
+/* Nothing says that the rename is durable: its sync may have failed, or be under way. If the zeros
+ * were on disk and the rename were not, a power loss would bring the volume back empty. A full sync
+ * of a file that was renamed forces the log up to that (XFS, ext4: the rename changed its ctime).
+ */
+static int rename_sync_run(struct op *op)
 {
 	io_uring_prep_fsync(op_sqe(op), zeros_of(op)->fd, 0);
 	return op_submit(op);
@@ -213,7 +271,7 @@ static int zeros_sync_run(struct op *op)
 }
 
 static const struct op_step zeros_steps[] = {
-	{"settle", .run = zeros_settle_run},
+	{"sync_rename", .run = rename_sync_run},
 	{"zeros", .run = zeros_run},
 	{"sync", .run = zeros_sync_run},
 	{NULL},
@@ -231,15 +289,10 @@ static void trash_go_on(struct pool_trash *t, int res);
 static void zeros_on_end(struct op *op)
 {
 	struct pool_trash *t = zeros_of(op);
-	t->zeroing = false;
-	if (op_failed(op)) {
-		/* The next look after the pool tries again. */
-		fd_close(&t->fd);
-		t->at++;
-	} else {
-		t->erased = t->size;
-	}
-	trash_go_on(t, t->at < t->count ? TRASH_MORE : 0);
+	enter(t, op_failed(op) ? FILE_FAILED : FILE_CUT);
+	if (t->file == FILE_FAILED)
+		next_file(t);
+	trash_go_on(t, 0);
 }
 
 static void trash_go_on(struct pool_trash *t, int res)
@@ -252,20 +305,20 @@ static void trash_go_on(struct pool_trash *t, int res)
 	if (t->freed)
 		pool_room_stale(pool);
 	t->freed = false;
-	if (res > 0 && pool->loaded && !pool->pools->draining) {
-		if (res == TRASH_MORE) {
+	if (res == 0 && t->at < t->count && pool_loaded(pool) && !pool->pools->draining) {
+		if (t->file != FILE_ZEROS) {
 			pool_job_submit(pool, &t->job);
 			return;
 		}
-		t->zeroing = true;
+		enter(t, FILE_ERASING);
 		t->copy.looked_bytes = 0; /* of the file before */
 		op_init(&t->zeros, pool->pools->reactor, "pool_erase", zeros_steps, zeros_on_end);
 		t->zeros.lane = pool->lane;
 		op_start(&t->zeros);
 		return;
 	}
-	/* A full pass may have left some, and if it removed none the next one would meet the same;
-	 * what was deleted meanwhile was not in it. */
+	/* A full pass may have left some files. If it removed none, the next one would meet the
+	 * same. What was deleted meanwhile was not in it. */
 	bool full = t->count == TRASH_NAMES_MAX && t->removed;
 	bool again = res >= 0 && (pool->trash_wanted || full);
 	pool->trash = NULL;
@@ -281,7 +334,7 @@ static void trash_on_end(struct pool_job *job, int res)
 
 void pool_trash_kick(struct pool *pool)
 {
-	if (pool->pools->draining || !pool->loaded)
+	if (pool->pools->draining || !pool_loaded(pool))
 		return;
 	pool->trash_wanted = pool->trash != NULL;
 	if (pool->trash != NULL)
@@ -308,7 +361,7 @@ void pool_trash_stop(struct pool *pool)
 bool pool_erasing(const struct pool *pool, uint64_t *ret_done_bytes, uint64_t *ret_size_bytes)
 {
 	const struct pool_trash *t = pool->trash;
-	if (t == NULL || !t->zeroing)
+	if (t == NULL || t->file != FILE_ERASING)
 		return false;
 	*ret_done_bytes = t->copy.looked_bytes;
 	*ret_size_bytes = (uint64_t)t->size;

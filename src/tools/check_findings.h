@@ -38,7 +38,7 @@ struct check {
 	const char *name; /* the pool's */
 	struct survey survey;
 	struct devices devices;
-	struct survey_object *objects[2]; /* by enum record_kind */
+	struct pool_found *objects[2]; /* by enum record_kind */
 	size_t counts[2];
 	bool devices_known; /* all of them and their mounts: else none is let go or thawed */
 	bool volumes_known; /* all were read: else none is missed */

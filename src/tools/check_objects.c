@@ -62,7 +62,7 @@ static bool has_shared_extents(int fd, bool *ret_known)
 }
 
 /* Somebody was made from it by sharing and is left. */
-static bool is_founder(const struct check *c, const struct survey_object *o)
+static bool is_founder(const struct check *c, const struct pool_found *o)
 {
 	char uuid8[9], id[RECORD_ID_MAX];
 	snprintf(uuid8, sizeof(uuid8), "%.8s", c->survey.uuid);
@@ -79,8 +79,7 @@ static bool is_founder(const struct check *c, const struct survey_object *o)
 
 /* Only raw volumes can be told: formatted ones share with their template, and what once shared may
  * have been overwritten since. */
-static void look_at_sharing(
-	struct check *c, const struct survey_object *o, int fd, const char *path)
+static void look_at_sharing(struct check *c, const struct pool_found *o, int fd, const char *path)
 {
 	bool known;
 	if (o->rec->fs != FSIMG_NONE || o->rec->shares_extents || !has_shared_extents(fd, &known) ||
@@ -103,7 +102,7 @@ static void add_unreadable(struct check *c, const char *path, int error)
 			  "from a snapshot where blocks are lost");
 }
 
-static const struct device *device_of(const struct check *c, const struct survey_object *o)
+static const struct device *device_of(const struct check *c, const struct pool_found *o)
 {
 	return devices_find(&c->devices, o->image_dev, o->image_ino);
 }
@@ -141,7 +140,7 @@ static int repair_freeze(struct check *c, const struct check_finding *f)
 	return r < 0 ? r : boot_mark_remove(fd, BOOT_MARK_FROZEN);
 }
 
-static void look_at_marks(struct check *c, const struct survey_object *o, int fd, const char *path)
+static void look_at_marks(struct check *c, const struct pool_found *o, int fd, const char *path)
 {
 	const struct device *device = device_of(c, o);
 	const char *mount = check_mounted_at(c, device);
@@ -160,7 +159,7 @@ static void look_at_marks(struct check *c, const struct survey_object *o, int fd
 
 /* Of what is attached, the bytes on disk are not what its user sees. */
 static void look_at_file_system(
-	struct check *c, const struct survey_object *o, int fd, const char *path)
+	struct check *c, const struct pool_found *o, int fd, const char *path)
 {
 	struct fsimg_probe probe;
 	if (o->rec->fs == FSIMG_NONE || o->truncated || device_of(c, o) != NULL)
@@ -186,7 +185,7 @@ static void look_at_file_system(
 					  : "look for errors of the disk in the kernel log");
 }
 
-static void look_at_sizes(struct check *c, const struct survey_object *o, const char *path)
+static void look_at_sizes(struct check *c, const struct pool_found *o, const char *path)
 {
 	const struct record *rec = o->rec;
 	unsigned long long image = o->image_bytes, said = rec->size_bytes;
@@ -219,7 +218,7 @@ static void look_at_sizes(struct check *c, const struct survey_object *o, const 
 				  "thick volume");
 }
 
-static void add_quarantined(struct check *c, const struct survey_object *o, const char *path)
+static void add_quarantined(struct check *c, const struct pool_found *o, const char *path)
 {
 	char size[TEXT_NUMBER_BYTES];
 	text_size(o->allocated_bytes, size);
@@ -231,7 +230,7 @@ static void add_quarantined(struct check *c, const struct survey_object *o, cons
 			"without attributes (trusted.ringvol) looks like this"));
 }
 
-static void look_at_object(struct check *c, const struct survey_object *o)
+static void look_at_object(struct check *c, const struct pool_found *o)
 {
 	enum survey_dir dir = o->kind == RECORD_VOLUME ? SURVEY_VOLUMES : SURVEY_SNAPSHOTS;
 	const char *path = tool_text(c->args, "%s/%s", survey_dir_names[dir], o->key);
@@ -264,15 +263,15 @@ static void look_at_object(struct check *c, const struct survey_object *o)
 
 static int compare_random(const void *a, const void *b)
 {
-	const struct survey_object *x = *(const struct survey_object *const *)a;
-	const struct survey_object *y = *(const struct survey_object *const *)b;
+	const struct pool_found *x = *(const struct pool_found *const *)a;
+	const struct pool_found *y = *(const struct pool_found *const *)b;
 	return strcmp(x->rec->random, y->rec->random);
 }
 
 static void look_for_twins(struct check *c, enum record_kind kind)
 {
-	const struct survey_object **all =
-		calloc(c->counts[kind] + 1, sizeof(const struct survey_object *));
+	const struct pool_found **all =
+		calloc(c->counts[kind] + 1, sizeof(const struct pool_found *));
 	size_t count = 0;
 	for (size_t i = 0; all != NULL && i < c->counts[kind]; i++)
 		if (c->objects[kind][i].rec != NULL)
@@ -281,7 +280,7 @@ static void look_for_twins(struct check *c, enum record_kind kind)
 		c->args->failed = true;
 		return;
 	}
-	qsort(all, count, sizeof(const struct survey_object *), compare_random);
+	qsort(all, count, sizeof(const struct pool_found *), compare_random);
 	for (size_t i = 1; i < count; i++)
 		if (compare_random(&all[i - 1], &all[i]) == 0)
 			check_add(c, .kind = "SameRandom",

@@ -180,10 +180,10 @@ static void look_at_names(struct check *c)
 /* ---- devices against volumes ---- */
 
 /* The volume that is bound to it. */
-static const struct survey_object *volume_of(const struct check *c, const struct device *device)
+static const struct pool_found *volume_of(const struct check *c, const struct device *device)
 {
 	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++) {
-		const struct survey_object *o = &c->objects[RECORD_VOLUME][i];
+		const struct pool_found *o = &c->objects[RECORD_VOLUME][i];
 		if (backend_dev_serves(&device->dev, o->image_dev, o->image_ino))
 			return o;
 	}
@@ -191,11 +191,11 @@ static const struct survey_object *volume_of(const struct check *c, const struct
 }
 
 /* The volume that the device's tag names; a tag is a hint. */
-static const struct survey_object *tagged_volume(const struct check *c, const struct device *device)
+static const struct pool_found *tagged_volume(const struct check *c, const struct device *device)
 {
 	const char *random = device->dev.tag + strlen("ringvol:") + 9;
 	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++) {
-		const struct survey_object *o = &c->objects[RECORD_VOLUME][i];
+		const struct pool_found *o = &c->objects[RECORD_VOLUME][i];
 		if (o->rec != NULL && strcmp(o->rec->random, random) == 0)
 			return o;
 	}
@@ -224,10 +224,10 @@ static int repair_device(struct check *c, const struct check_finding *f)
 
 static void look_at_device(struct check *c, const struct device *device)
 {
-	const struct survey_object *whose = volume_of(c, device);
+	const struct pool_found *whose = volume_of(c, device);
 	if (whose != NULL && whose->rec != NULL)
 		return;
-	const struct survey_object *o = tagged_volume(c, device);
+	const struct pool_found *o = tagged_volume(c, device);
 	const char *mount = check_mounted_at(c, device);
 	bool quarantined = holds_quarantined(c);
 	/* Beside a driver: a volume that was made after the directory was read. */
@@ -337,7 +337,7 @@ void check_close(struct check *c)
 {
 	for (unsigned kind = 0; kind < 2; kind++) {
 		for (size_t i = 0; i < c->counts[kind]; i++)
-			survey_object_free(&c->objects[kind][i]);
+			record_free(c->objects[kind][i].rec);
 		free(c->objects[kind]);
 	}
 	free(c->findings);

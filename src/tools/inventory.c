@@ -131,8 +131,7 @@ static int add_mounts(const struct reading *r, Ringvol__V1__Volume *v, const str
 	return 0;
 }
 
-static int add_device(
-	const struct reading *r, Ringvol__V1__Volume *v, const struct survey_object *o)
+static int add_device(const struct reading *r, Ringvol__V1__Volume *v, const struct pool_found *o)
 {
 	const struct device *from = devices_find(&r->devices, o->image_dev, o->image_ino);
 	if (from == NULL)
@@ -177,7 +176,7 @@ static int add_source(const struct reading *r, Ringvol__V1__Volume *v, const str
 	return 0;
 }
 
-static int add_volume(struct reading *r, const struct survey_object *o)
+static int add_volume(struct reading *r, const struct pool_found *o)
 {
 	const struct record *rec = o->rec;
 	char id[RECORD_ID_MAX];
@@ -207,7 +206,7 @@ static int add_volume(struct reading *r, const struct survey_object *o)
 	return res == 0 ? inventory_add(&r->inv->volumes, &v->base) : res;
 }
 
-static int add_snapshot(struct reading *r, const struct survey_object *o)
+static int add_snapshot(struct reading *r, const struct pool_found *o)
 {
 	const struct record *rec = o->rec;
 	char id[RECORD_ID_MAX];
@@ -228,7 +227,7 @@ static int add_snapshot(struct reading *r, const struct survey_object *o)
 	return inventory_add(&r->inv->snapshots, &s->base);
 }
 
-static int add_quarantined(struct reading *r, const struct survey_object *o)
+static int add_quarantined(struct reading *r, const struct pool_found *o)
 {
 	Ringvol__V1__Quarantined *q = arena_new_of(r->arena, Ringvol__V1__Quarantined);
 	if (q == NULL)
@@ -246,17 +245,17 @@ static int add_quarantined(struct reading *r, const struct survey_object *o)
 static int read_objects(
 	struct reading *r, const struct survey *survey, enum record_kind kind, size_t *ret_count)
 {
-	struct survey_object *objects = NULL;
+	struct pool_found *objects = NULL;
 	size_t count = 0;
 	int res = survey_objects(survey, kind, &objects, &count);
 	for (size_t i = 0; i < count; i++) {
-		const struct survey_object *o = &objects[i];
+		const struct pool_found *o = &objects[i];
 		if (res == 0)
 			res = o->rec == NULL          ? add_quarantined(r, o)
 			      : kind == RECORD_VOLUME ? add_volume(r, o)
 						      : add_snapshot(r, o);
 		r->room->allocated_bytes += o->allocated_bytes;
-		survey_object_free(&objects[i]);
+		record_free(objects[i].rec);
 	}
 	free(objects);
 	*ret_count = count;

@@ -13,7 +13,11 @@
 #include "csi/services.h"
 #include "mount/mnt.h"
 #include "node/volume.h"
+#include "pool/fill.h"
+#include "pool/index.h"
+#include "pool/pools.h"
 #include "pool/private.h"
+#include "pool/remove.h"
 
 #include <errno.h>
 #include <string.h>
@@ -366,8 +370,7 @@ static void fill_pool(struct pool *pool, uint8_t how)
 			.source = RECORD_SOURCE_VOLUME,
 			.source_id = "01234567.used.0badcafe"},
 	};
-	pool->state = POOL_READY;
-	pool->loaded = true;
+	pool->life = POOL_SERVED;
 	strcpy(pool->uuid, "01234567-89ab-cdef-0123-456789abcdef");
 	strcpy(pool->uuid8, "01234567");
 	pool->features = (struct fs_features){

@@ -11,6 +11,7 @@
 #include "csi/services.h"
 #include "descriptor_set.h"
 #include "health.pb-c.h"
+#include "pool/pools.h"
 #include "rpc/h2_state.h"
 #include "rpc/health.h"
 #include "rpc/reflection.h"

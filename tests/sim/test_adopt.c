@@ -7,6 +7,7 @@
 
 #include "csi/messages.h"
 #include "node/volume.h"
+#include "pool/index.h"
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
@@ -128,7 +129,7 @@ Test(adopt, a_pool_that_came_back_is_not_known_yet, .timeout = 120)
 	open_world(WORLD_XFS, 1, true);
 	make("base", "loop");
 	struct pool *pool = pools_at(w->pools, 0);
-	pool_set_state(pool, POOL_SICK, "%s", "made so by a test");
+	pool_enter(pool, POOL_READ_ONLY, "%s", "made so by a test");
 	world_settle(w); /* it is well when it is looked after */
 	cr_assert_eq(pool_state(pool), POOL_READY);
 	cr_expect_eq(do_snapshot(), GRPC_UNAVAILABLE);
@@ -315,7 +316,7 @@ Test(adopt, what_is_staged_meanwhile_is_thawed, .timeout = 120)
 	/* As after a restart: nothing is known. */
 	node_volume_free(find_volume()->node);
 	find_volume()->node = NULL;
-	pool_set_state(pools_at(w->pools, 0), POOL_SICK, "%s", "made so by a test");
+	pool_enter(pools_at(w->pools, 0), POOL_READ_ONLY, "%s", "made so by a test");
 	world_settle(w);
 	cr_assert_not(node_knows_volume(w->csi->node, find_volume()));
 	look_in = "NodeStageVolume";

@@ -6,6 +6,8 @@
 #include "../unit/sim_time.h"
 #include "node/health.h"
 #include "node/volume.h"
+#include "pool/build.h"
+#include "pool/index.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -9,6 +9,7 @@
 #include "csi/messages.h"
 #include "node/health.h"
 #include "node/volume.h"
+#include "pool/index.h"
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
@@ -117,7 +118,7 @@ Test(csi, statistics_of_a_block_volume_tell_that_its_pool_is_sick, .timeout = 30
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 	cr_assert_eq(do_stage(), GRPC_OK);
 	cr_assert_eq(do_publish(), GRPC_OK);
-	pool_set_state(pools_at(w->pools, 0), POOL_SICK, "%s", "made so by a test");
+	pool_enter(pools_at(w->pools, 0), POOL_READ_ONLY, "%s", "made so by a test");
 	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
 	req.volume_id = csi_bytes(volume_id);
 	req.volume_path = csi_bytes(target_path);

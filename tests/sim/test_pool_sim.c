@@ -6,6 +6,9 @@
  */
 #include "../unit/pool_fixture.h"
 
+#include "pool/grow.h"
+#include "pool/index.h"
+
 #include <stdint.h>
 
 enum { MIB = 1 << 20, SEEDS = 50 };
@@ -448,7 +451,7 @@ Test(sim_pool, clone_fails_anywhere, .timeout = 250)
 
 /* ---- templates and formatting ---- */
 
-static const char *const template_ops[] = {"pool_template", "pool_format"};
+static const char *const template_ops[] = {"pool_template", "pool_format", "pool_mkfs"};
 static unsigned template_op;
 
 static enum err_code format(struct sim *s)
@@ -501,7 +504,7 @@ Test(sim_pool, format_fails_anywhere, .timeout = 250)
 	struct sim s;
 	sim_open(&s, 1);
 	for (unsigned seed = 1; seed <= 3; seed++)
-		for (template_op = 0; template_op < 2; template_op++) {
+		for (template_op = 0; template_op < 3; template_op++) {
 			sim_reopen(&s, seed);
 			cr_assert_geq(sweep_all(&s, format_body), 10);
 		}

@@ -9,6 +9,7 @@
 #include "csi/services.h"
 #include "mount/mnt.h"
 #include "mount/mnt_scan.h"
+#include "pool/pools.h"
 
 #include <assert.h>
 #include <errno.h>

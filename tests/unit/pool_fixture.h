@@ -7,7 +7,11 @@
 #define RINGVOL_TESTS_POOL_FIXTURE_H
 
 #include "base/fd.h"
+#include "pool/fill.h"
+#include "pool/layout.h"
 #include "pool/pool.h"
+#include "pool/pools.h"
+#include "pool/remove.h"
 #include "simring/sim.h"
 
 #include <criterion/criterion.h>

@@ -3,6 +3,7 @@
 #include "node/health.h"
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/presence.h"
 #include "pool/private.h"
 #include "sim_time.h"
 #include "simring/sim.h"
@@ -32,7 +33,7 @@ static void setup(void)
 	pool = (struct pool){.pools = &pools, .name = "default", .path = "/pool"};
 	strcpy(pool.uuid8, "01234567");
 	sim_pass_ms(reactor.ring, 5);
-	pool_set_state(&pool, POOL_READY, "%s", "");
+	pool_enter(&pool, POOL_SERVED, "%s", "");
 	cr_assert_eq(node_open(&node, &reactor, &pools), 0);
 	record = (struct record){.kind = RECORD_VOLUME, .name = "pvc-1", .size_bytes = 64 * MIB};
 	strcpy(record.random, "89abcdef");
@@ -72,7 +73,7 @@ Test(condition, all_at_once_are_told_worst_first_and_each_once)
 	strcpy(nv->dev.path, "/dev/loop7");
 	sim_pass_ms(reactor.ring, 1000);
 	uint64_t now_ns = ring_now_ns(reactor.ring);
-	pool_image_found(&volume, true, false);
+	pool_image_found(&volume, POOL_IMAGE_MISSING);
 	h->since_ns[NODE_DEVICE_GONE] = h->since_ns[NODE_HANGING] = h->since_ns[NODE_FS_SHUT_DOWN] =
 		h->since_ns[NODE_FS_READ_ONLY] = h->since_ns[NODE_IO_ERRORS] = now_ns;
 	h->since_ns[NODE_SLOW] = now_ns;
@@ -81,7 +82,7 @@ Test(condition, all_at_once_are_told_worst_first_and_each_once)
 	h->errors[PROBE_READ] = 3;
 	h->errors[PROBE_WRITE] = 14;
 	h->last_errno = EIO;
-	pool_fill_see(&pool, 1000 * MIB, 1 * MIB);
+	pool_usage_see(&pool, 1000 * MIB, 1 * MIB);
 	unsigned count = look();
 	cr_assert_eq(count, 8);
 	for (unsigned i = 0; i < count; i++) {
@@ -105,7 +106,7 @@ Test(condition, all_at_once_are_told_worst_first_and_each_once)
 Test(condition, out_of_memory_keeps_the_condition)
 {
 	struct arena *small = arena_new(8);
-	pool_image_found(&volume, false, true);
+	pool_image_found(&volume, POOL_IMAGE_TRUNCATED);
 	cr_assert_eq(node_volume_conditions(small, node, &volume, found), 1);
 	cr_assert_str_eq(found[0].reason, node_condition_names[NODE_IMAGE_TRUNCATED]);
 	arena_unref(small);
@@ -113,7 +114,7 @@ Test(condition, out_of_memory_keeps_the_condition)
 
 Test(condition, what_has_its_room_needs_none)
 {
-	pool_fill_see(&pool, 1000 * MIB, 1 * MIB);
+	pool_usage_see(&pool, 1000 * MIB, 1 * MIB);
 	cr_assert_eq(look(), 1);
 	cr_assert_eq(found[0].kind, NODE_POOL_FULL);
 	record.thick = true;
@@ -124,9 +125,9 @@ Test(condition, what_has_its_room_needs_none)
 
 Test(condition, a_pool_that_is_away_hides_how_full_it_was)
 {
-	pool_fill_see(&pool, 1000 * MIB, 1 * MIB);
+	pool_usage_see(&pool, 1000 * MIB, 1 * MIB);
 	sim_pass_ms(reactor.ring, 70);
-	pool_set_state(&pool, POOL_MISSING, "pool default has gone from /pool");
+	pool_enter(&pool, POOL_AWAY, "pool default has gone from /pool");
 	cr_assert_eq(look(), 1);
 	cr_assert_eq(found[0].kind, NODE_POOL_MISSING);
 	cr_assert_eq(found[0].since_ns, ring_now_ns(reactor.ring));
@@ -190,25 +191,25 @@ Test(condition, a_pool_fills_and_empties_without_flapping)
 {
 	static const struct {
 		uint64_t free_mib;
-		enum pool_fill_level level;
+		enum pool_usage_level level;
 	} steps[] = {{1000, POOL_ROOMY}, {310, POOL_ROOMY}, {290, POOL_NEARLY_FULL},
 		{350, POOL_NEARLY_FULL}, {410, POOL_ROOMY}, {290, POOL_NEARLY_FULL},
 		{15, POOL_FULL}, {17, POOL_FULL}, {31, POOL_FULL}, {33, POOL_NEARLY_FULL},
 		{0, POOL_FULL}, {5000, POOL_ROOMY}};
 	uint64_t since_ns = 0;
-	enum pool_fill_level was = POOL_ROOMY;
+	enum pool_usage_level was = POOL_ROOMY;
 	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
 		sim_pass_ms(reactor.ring, 1000);
-		pool_fill_see(&pool, 10000 * MIB, steps[i].free_mib * MIB);
+		pool_usage_see(&pool, 10000 * MIB, steps[i].free_mib * MIB);
 		if (steps[i].level != was)
 			since_ns = ring_now_ns(reactor.ring);
 		was = steps[i].level;
-		cr_assert_eq(pool_fill(&pool)->level, was, "step %u", i);
-		cr_assert_eq(pool_fill(&pool)->since_ns, since_ns, "step %u", i);
+		cr_assert_eq(pool_usage(&pool)->level, was, "step %u", i);
+		cr_assert_eq(pool_usage(&pool)->since_ns, since_ns, "step %u", i);
 	}
 	/* A small one: 16 MiB would be a quarter of it. */
-	pool_fill_see(&pool, 64 * MIB, 3 * MIB);
-	cr_assert_eq(pool_fill(&pool)->level, POOL_ROOMY);
-	pool_fill_see(&pool, 64 * MIB, MIB / 8);
-	cr_assert_eq(pool_fill(&pool)->level, POOL_FULL);
+	pool_usage_see(&pool, 64 * MIB, 3 * MIB);
+	cr_assert_eq(pool_usage(&pool)->level, POOL_ROOMY);
+	pool_usage_see(&pool, 64 * MIB, MIB / 8);
+	cr_assert_eq(pool_usage(&pool)->level, POOL_FULL);
 }

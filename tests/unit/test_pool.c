@@ -5,6 +5,8 @@
 #include "pool_fixture.h"
 
 #include "base/when.h"
+#include "pool/grow.h"
+#include "pool/index.h"
 
 #include <linux/fiemap.h>
 #include <linux/fs.h>
@@ -172,8 +174,8 @@ Test(pool, quarantine)
 		cr_assert_eq(err.code, ERR_DATA_LOSS);
 	}
 	cr_assert_null(pools_find_name(f.pools, RECORD_SNAPSHOT, "good")->rec);
-	cr_assert(pools_find_name(f.pools, RECORD_VOLUME, "cut")->truncated);
-	cr_assert_not(pools_find_name(f.pools, RECORD_VOLUME, "good")->truncated);
+	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "cut")->image, POOL_IMAGE_TRUNCATED);
+	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "good")->image, POOL_IMAGE_WHOLE);
 	/* Only what is sound is listed. */
 	struct pool_object *first = pools_next(f.pools, RECORD_VOLUME, ""), *second;
 	char id[RECORD_ID_MAX];
@@ -330,7 +332,7 @@ static int look_at_step(void *arg, const char *op_name, const char *step_name)
 
 static void check_staging(enum fixture_fs fs)
 {
-	static const char *const fails[] = {"stage", "data", "link"};
+	static const char *const fails[] = {"park", "data", "link"};
 	struct fixture f;
 	fixture_open(&f, fs);
 	staging = &f;
@@ -741,7 +743,7 @@ Test(pool, grow)
 	cr_assert_eq(room.provisioned_bytes, 40 * MIB);
 	fixture_reopen_pools(&f);
 	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "thin")->rec->size_bytes, 32 * MIB);
-	cr_assert_not(pools_find_name(f.pools, RECORD_VOLUME, "thin")->truncated);
+	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "thin")->image, POOL_IMAGE_WHOLE);
 	fixture_close(&f);
 }
 
@@ -836,7 +838,7 @@ Test(pool, grow_refuses_what_was_cut_short)
 	cr_assert_eq(fixture_sh("truncate -s 2M %s/volumes/cut", f.path), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		cr_assert_eq(grow(&f, o, 8 * MIB), ERR_DATA_LOSS);
-		cr_assert(o->truncated);
+		cr_assert_eq(o->image, POOL_IMAGE_TRUNCATED);
 		cr_assert_eq(o->rec->size_bytes, 4 * MIB);
 	}
 	struct stat st;
@@ -846,11 +848,11 @@ Test(pool, grow_refuses_what_was_cut_short)
 	cr_assert_eq(fixture_room(&f).available_bytes, before.available_bytes);
 	fixture_reopen_pools(&f);
 	o = pools_find_name(f.pools, RECORD_VOLUME, "cut");
-	cr_assert(o->truncated);
+	cr_assert_eq(o->image, POOL_IMAGE_TRUNCATED);
 	/* Mended by whoever cut it, it grows. */
 	cr_assert_eq(fixture_sh("truncate -s 4M %s/volumes/cut", f.path), 0);
 	cr_assert_eq(grow(&f, o, 8 * MIB), ERR_OK);
-	cr_assert_not(o->truncated);
+	cr_assert_eq(o->image, POOL_IMAGE_WHOLE);
 	fixture_close(&f);
 }
 
@@ -884,7 +886,7 @@ static struct pool_object *make_unsynced(struct fixture *f, const char *name)
 Test(pool, without_a_journal_each_file_is_made_durable)
 {
 	struct fixture f;
-	struct pool_settle s;
+	struct pool_resync s;
 	char name[16];
 	fixture_open(&f, FIXTURE_NO_JOURNAL);
 	cr_assert(pool_features(f.pool)->no_journal);
@@ -897,7 +899,7 @@ Test(pool, without_a_journal_each_file_is_made_durable)
 	}
 	cr_expect(is_on_disk(&f, "v39"), "made");
 	struct pool_object *o = make_unsynced(&f, "settled");
-	pool_settle_init(&s, &f.reactor, f.pool, RECORD_VOLUME, o);
+	pool_resync_init(&s, &f.reactor, f.pool, RECORD_VOLUME, o);
 	cr_assert_eq(fixture_run(&f, &s.op), ERR_OK);
 	cr_expect(is_on_disk(&f, "settled"));
 	make_unsynced(&f, "loaded");

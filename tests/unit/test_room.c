@@ -3,6 +3,8 @@
  * everything is deleted. */
 #include "pool_fixture.h"
 
+#include "pool/index.h"
+
 #include <stdint.h>
 
 enum { MIB = 1 << 20 };

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "csi/volume_op.h"
 #include "node/health.h"
+#include "pool/index.h"
 #include "pool/private.h"
 #include "sim_time.h"
 #include "simring/sim.h"
@@ -128,10 +129,10 @@ static void setup(void)
 	pools.reactor = &reactor;
 	pools.at[0] = &pool;
 	pools.count = 1;
-	pool = (struct pool){.pools = &pools, .name = "default", .path = "/pool", .loaded = true};
+	pool = (struct pool){.pools = &pools, .name = "default", .path = "/pool"};
 	strcpy(pool.uuid8, "01234567");
 	sim_pass_ms(reactor.ring, 5);
-	pool_set_state(&pool, POOL_READY, "%s", "");
+	pool_enter(&pool, POOL_SERVED, "%s", "");
 	cr_assert_eq(csi_open(&csi, &csi_config, &reactor, &pools), 0);
 	for (unsigned i = 0; i < VOLUMES; i++)
 		add_volume(i);

@@ -9,6 +9,7 @@
 
 #define http_must(condition) cr_assert(condition)
 #include "http1_peer.h"
+#include "pool/pools.h"
 
 /* ---- text ---- */
 

@@ -1,16 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * What lies in a pool's directory.
+ *
  * Making a directory a pool: its directories first, the file ringvol.pool last, linked when it is
- * written and durable. An attempt that was cut short left only empty directories of ours, and the
- * next one goes on from there. Blocking: from the command line, or a work job.
+ * written and durable. An attempt cut short leaves only empty directories of ours, and the next one
+ * goes on from there.
+ *
+ * Reading one file of volumes/ or snapshots/ as it lies there: its record, its size, its blocks.
+ * Where the record cannot be read, a sentence says why, and nothing is changed.
+ *
+ * Blocking: from the command line, or a work job.
  */
-#include "pool/private.h"
+#include "pool/layout.h"
+
+#include "base/fd.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #define POOL_HEAD "ringvol-pool 1\nuuid="
 
@@ -49,6 +60,17 @@ int pool_file_read(int fd, char ret_uuid[POOL_UUID_BYTES])
 	return 0;
 }
 
+void pool_random_hex(char *buf, unsigned digits)
+{
+	for (unsigned i = 0; i < digits; i += 2) {
+		unsigned char byte;
+		/* A byte never comes short once the kernel's generator is seeded. */
+		while (getrandom(&byte, 1, 0) != 1)
+			;
+		snprintf(buf + i, 3, "%02x", byte);
+	}
+}
+
 static void uuid_draw(char uuid[POOL_UUID_BYTES])
 {
 	char hex[33];
@@ -67,33 +89,28 @@ static bool is_our_dir(const char *name)
 	return false;
 }
 
-/* 0, -ENOTEMPTY with the name of what is in the way, another -errno. */
-static int check_empty(int dirfd, bool top, char ret_name[256])
+struct emptiness {
+	int dirfd;
+	bool top;
+	char name[256]; /* of what is in the way */
+};
+
+/* Answers -ENOTEMPTY unless that name may be in the directory of a pool to come. */
+static int check_name(void *arg, const char *name)
 {
-	_cleanup_dir_ DIR *dir = NULL;
-	int opened = fd_open_dir(dirfd, &dir);
-	if (opened < 0)
-		return opened;
-	for (;;) {
-		errno = 0;
-		struct dirent *entry = readdir(dir);
-		if (entry == NULL)
-			return -errno;
-		const char *name = entry->d_name;
-		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-			(top && strcmp(name, "lost+found") == 0))
-			continue;
-		int r = -ENOTEMPTY;
-		if (top && is_our_dir(name)) {
-			_cleanup_fd_ int sub = openat(
-				dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-			r = sub < 0 ? -ENOTEMPTY : check_empty(sub, false, ret_name);
-		}
-		if (r == -ENOTEMPTY)
-			snprintf(ret_name, 256, "%s", name);
-		if (r < 0)
-			return r;
+	struct emptiness *e = arg;
+	if (e->top && strcmp(name, "lost+found") == 0)
+		return 0;
+	int r = -ENOTEMPTY;
+	if (e->top && is_our_dir(name)) {
+		_cleanup_fd_ int fd =
+			openat(e->dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		struct emptiness below = {.dirfd = fd};
+		r = fd < 0 ? -ENOTEMPTY : fd_each_name(fd, check_name, &below);
 	}
+	if (r == -ENOTEMPTY)
+		snprintf(e->name, sizeof(e->name), "%s", name);
+	return r;
 }
 
 static int make_dirs(int root)
@@ -165,12 +182,12 @@ int pool_init_dir(
 		return err_set(err, ERR_PRECONDITION,
 			"the file system of %s has no %s, a pool needs it: use XFS, ext4 or btrfs",
 			path, features.tmpfile ? "trusted.* attributes" : "O_TMPFILE");
-	char name[256];
-	r = check_empty(root, true, name);
+	struct emptiness empty = {.dirfd = root, .top = true};
+	r = fd_each_name(root, check_name, &empty);
 	if (r == -ENOTEMPTY)
 		return err_set(err, ERR_PRECONDITION,
 			"%s is not empty (there is %s): a pool is made in an empty directory", path,
-			name);
+			empty.name);
 	if (r == 0)
 		r = make_dirs(root);
 	if (r == 0)
@@ -179,5 +196,99 @@ int pool_init_dir(
 		return err_sys(err, r, "making %s a pool", path);
 	*ret_features = features;
 	*ret_existed = r == -EEXIST;
+	return 0;
+}
+
+/* ---- one object ---- */
+
+static const char *why_of(int res)
+{
+	switch (res) {
+	case -EBADMSG:
+		return "its record is damaged";
+	case -EPROTONOSUPPORT:
+		return "its record is of a later version of ringvol";
+	case -ENODATA:
+		return "it has no record";
+	case -E2BIG:
+	case -ERANGE:
+		return "its record is too large to be one of ours";
+	case -EMEDIUMTYPE:
+		return "it is not a regular file";
+	case -EDOM:
+		return "its record is of another kind than its directory";
+	}
+	return "its record cannot be read";
+}
+
+/* Adds the claim to a record, if there is one and memory for it. */
+static void read_claim(int fd, struct record **rec)
+{
+	char claim[RECORD_CLAIM_MAX + 1];
+	ssize_t len = fgetxattr(fd, RECORD_CLAIM_XATTR, claim, RECORD_CLAIM_MAX);
+	if (len <= 0)
+		return;
+	claim[len] = '\0';
+	struct record with = **rec;
+	with.claim = claim;
+	struct record *made = record_new(&with);
+	if (made == NULL)
+		return;
+	record_free(*rec);
+	*rec = made;
+}
+
+static int read_record(int fd, const char *key, enum record_kind kind, struct record **ret)
+{
+	char text[RECORD_BYTES_MAX + 1];
+	ssize_t len = fgetxattr(fd, RECORD_XATTR, text, sizeof(text));
+	if (len < 0)
+		return -errno;
+	struct record *rec;
+	int r = record_parse(text, (size_t)len, key, &rec);
+	if (r < 0)
+		return r;
+	if (rec->kind != kind) {
+		record_free(rec);
+		return -EDOM;
+	}
+	read_claim(fd, &rec);
+	*ret = rec;
+	return 0;
+}
+
+int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct pool_found *ret)
+{
+	struct stat st = {0};
+	struct pool_found found = {.kind = kind};
+	strcpy(found.key, key);
+	/* O_NONBLOCK: a FIFO must not hold us up. */
+	int open_errno = 0, r = 0;
+	_cleanup_fd_ int fd =
+		openat(dirfd, key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		open_errno = errno;
+	if (open_errno == ENOENT)
+		return -ENOENT;
+	if (open_errno == ELOOP || open_errno == ENXIO)
+		r = -EMEDIUMTYPE;
+	else if (open_errno != 0)
+		r = -open_errno;
+	else if (fstat(fd, &st) < 0)
+		r = -errno;
+	else if (!S_ISREG(st.st_mode))
+		r = -EMEDIUMTYPE;
+	else
+		r = read_record(fd, key, kind, &found.rec);
+	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
+		return r;
+	if (r < 0)
+		found.why = why_of(r);
+	found.image_bytes = (uint64_t)st.st_size;
+	found.allocated_bytes = (uint64_t)st.st_blocks * 512;
+	found.image_dev = st.st_dev;
+	found.image_ino = st.st_ino;
+	found.truncated = found.rec != NULL && found.image_bytes < found.rec->size_bytes;
+	*ret = found;
 	return 0;
 }

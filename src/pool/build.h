@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Building a volume or snapshot. */
+#ifndef RINGVOL_POOL_BUILD_H
+#define RINGVOL_POOL_BUILD_H
+
+#include "pool/room.h"
+#include "pool/sync.h"
+#include "pool/trash.h"
+
+/*
+ * admit (room) -> open unnamed, size -> share or fill -> record -> park in the trash (where there
+ * is not one log) -> data sync (if fill wrote, or there is not one log) -> link [commit] -> sync,
+ * index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
+ */
+struct pool_build {
+	struct op op;
+	struct pool *pool;
+	struct record *rec; /* complete but for key/random/created; taken over at commit, when
+			       shares_extents says what came to be */
+	/* Where the image's extents come from, if they can be shared: an image of this pool, or a
+	 * template that is known to be good. Where nothing is shared, or the file system refuses it
+	 * after all, fill makes the image. */
+	struct pool_object *share_object;
+	char share_template[RECORD_KEY_MAX];
+	/* Serves the current step of `op`. NULL: the image stays empty. dst_fd: read-write, direct
+	 * I/O where the pool has it. With fill_end, a pending fill ends there. */
+	int (*fill)(struct op *op, int dst_fd, void *arg);
+	int (*fill_end)(struct op *op, int res, void *arg);
+	void *fill_arg;
+	bool fill_writes;    /* fill writes data (not only shares extents) */
+	uint64_t need_bytes; /* room to ask for; 0: rec->size_bytes for a volume */
+	struct pool_object *ret_object;
+	/* private */
+	struct pool_admission room;
+	struct pool_build_learn *learn;
+	struct pool_sync_wait sync;
+	enum record_kind kind;
+	int fd, dirfd, share_dirfd;
+	const char *share_name;
+	bool direct_io;
+	bool sharing, indexed;
+	enum { BUILD_BEGUN, BUILD_RECORDED, BUILD_LINKED, BUILD_SYNCED } state;
+	int trash_fd;
+	char parked_name[TRASH_PARKED_NAME_BYTES]; /* "": the file has no name before its key */
+	unsigned record_len;
+	char record_text[RECORD_BYTES_MAX];
+};
+/* rec is copied; random, key and created_ns are drawn here. -ENOMEM. */
+int pool_build_init(
+	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec);
+void pool_build_free(struct pool_build *b); /* what is left after the end */
+
+/* ---- for the files of src/pool ---- */
+
+/* Makes dst, of size_bytes, share all extents of src, and keeps its size. Blocking. */
+int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes);
+
+#endif

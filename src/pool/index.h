@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The index of the pools' objects: found by name, by id, by image, in order. */
+#ifndef RINGVOL_POOL_INDEX_H
+#define RINGVOL_POOL_INDEX_H
+
+#include "pool/pool.h"
+
+/* The object of that name: of the first pool, in their order, that has one; NULL: none has. A
+ * quarantined object is found by its key. */
+struct pool_object *pools_find_name(
+	const struct pools *pools, enum record_kind kind, const char *name);
+/* By id. *ret is set only with 0. ERR_INVALID: longer than RECORD_ID_MAX. ERR_NOT_FOUND: not an id
+ * of ours, or its object is gone, or a later object has the name. ERR_UNAVAILABLE: its pool is not
+ * loaded, or not configured here ("not here" is not "gone"). ERR_DATA_LOSS: quarantined. */
+int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
+	struct pool_object **ret, struct err *err);
+/* Whether an id is well-formed and its pool is none of those configured here. False while one of
+ * them has not told its uuid yet: it may be that one. */
+bool pools_id_elsewhere(const struct pools *pools, const char *id);
+/* The volume, maybe a quarantined one, whose image is that file; NULL: no volume's. Looks through
+ * all of them: 1 ms at 100,000. */
+struct pool_object *pools_find_image(
+	const struct pools *pools, uint64_t image_dev, uint64_t image_ino);
+
+/* For listings, in the order of (pool's uuid, key) across pools: the first object behind after_id
+ * ("": the first of all). after_id need not exist any more. NULL at the end, or if after_id is no
+ * id. Quarantined objects are left out. */
+struct pool_object *pools_next(
+	const struct pools *pools, enum record_kind kind, const char *after_id);
+/* One pool's, quarantined objects included: the first behind after_key ("": the first of all), NULL
+ * at the end. */
+struct pool_object *pool_next_object(
+	const struct pool *pool, enum record_kind kind, const char *after_key);
+unsigned pool_count(const struct pool *pool, enum record_kind kind);
+
+void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]);
+/* Whether an id is this object's. The random part of a quarantined object's id is not known, and
+ * any will do. */
+bool pool_object_has_id(const struct pool_object *object, const char *id);
+
+/* ---- for the files of src/pool ---- */
+
+struct pool_found;
+
+struct pool_object *pool_index_find(
+	const struct pool *pool, enum record_kind kind, const char *key);
+/* Takes over found->rec. NULL when out of memory. */
+struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *found);
+/* Out of the index and the sums; the caller frees it with pool_object_free(). */
+void pool_index_remove(struct pool_object *object);
+void pool_object_free(struct pool_object *object);
+/* Before and after each change of what an object counts for in the pool's sums. */
+void pool_sums_sub(struct pool_object *object);
+void pool_sums_add(struct pool_object *object);
+/* The id of the oldest ancestor this record's image shares extents with, "" if it never did. */
+const char *pool_family(const struct record *rec);
+/* Says of every object of a family whether it still shares: more than one of it is left. */
+void pool_family_update(struct pool *pool, const char *family);
+void pool_family_update_all(struct pool *pool);
+
+#endif

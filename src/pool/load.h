@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading a pool: read on a thread, taken over on the loop. For pools.c. */
+#ifndef RINGVOL_POOL_LOAD_H
+#define RINGVOL_POOL_LOAD_H
+
+#include "pool/private.h"
+
+struct pool_load {
+	char *name, *path;
+	bool init;
+	bool had_snapshots; /* as memory has it, of a pool that was here before */
+	/* out */
+	enum pool_life life; /* if it is a loaded one, all below is true */
+	char why[POOL_WHY_BYTES];
+	int fds[POOL_FDS];
+	char uuid[POOL_UUID_BYTES];
+	struct fs_features features;
+	bool probed, unwatched;
+	uint64_t capacity_bytes, free_bytes;
+	struct pool_found *found;
+	size_t found_count, found_cap;
+};
+/* Blocking: opens, locks and reads a pool. */
+void pool_load_run(struct pool_load *load);
+/* What the file system can do; blocking. One that is full is served, or nothing could be deleted
+ * from it: 0, with *ret_probed false and what can be told without room. */
+int pool_probe(int root, struct fs_features *ret, bool *ret_probed);
+/* Takes what was read into the pool; on the loop. */
+void pool_load_adopt(struct pool_load *load, struct pool *pool);
+void pool_load_clean(struct pool_load *load);
+
+/* Puts /dev/null in the place of the descriptors of a pool that is gone: its file system must not
+ * stay busy, nor its lock taken. Blocking: the last reference may unmount. */
+void pool_fds_retire(const int fds[POOL_FDS]);
+
+#endif
