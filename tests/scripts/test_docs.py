@@ -40,6 +40,8 @@ class Docs(unittest.TestCase):
         for p in PAGES:
             for name in re.findall(rf'`([\w.-][\w./-]*\.(?:{ENDS}))`', p.read_text()):
                 self.assertTrue(any(f.endswith('/' + name) for f in files), f'{p.name} names {name}, which is not there')
+            for name in re.findall(r'`((?:bench|bpf|deploy|proto|scripts|src|tests)/[a-z0-9./_-]*)`', p.read_text()):
+                self.assertTrue((TOP / name).exists(), f'{p.name} names {name}, which is not there')
 
     def test_counts(self):
         sections = re.findall(r'^### ([^\n]*): (\d+) files\n(.*?)(?=^##)', page('docs/architecture.md'), re.M | re.S)
