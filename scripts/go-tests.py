@@ -3,7 +3,7 @@
 """Go tests of a lane: runs them, counts them, and says which have a second attempt.
 
     go-tests.py run LOG SECONDS PROGRAM [ARGUMENT...]   runs each test in a process and a mount namespace of its own, several
-        side by side, the longest first as far as an earlier run tells (the file SECONDS). LOG has what they said, one test
+        side by side, the longest first as far as an earlier run tells (the file SECONDS), some alone at the end. LOG has what they said, one test
         after the other. Says how many processes there were
     go-tests.py count LANE JSON RESULTS [PROGRAMS]      appends a line per test of a `go test -json` stream to the results
     go-tests.py names LANE RESULTS                      says which failed tests have a second attempt, a line each
@@ -16,12 +16,15 @@ lane's name besides: what it did not begin is in no line. Then there is no secon
 import concurrent.futures
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 
 AT_ONCE = 2 * os.cpu_count()  # they wait more than they work
+# Tests of what is done to loop devices by their numbers, and of what the whole machine has of them: they run after the others.
+ALONE = re.compile("TestTenant|TestDoctor$|TestProbesNumberReused$|TestNoFreeLoopDevice$")
 MOST = 3  # failures that have a second attempt
 
 
@@ -50,7 +53,9 @@ def run(log, seconds_path, program, *args):
                 into.flush()
 
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(one, tests))
+            list(pool.map(one, [test for test in tests if not ALONE.match(test)]))
+        for test in filter(ALONE.match, tests):
+            one(test)
     with open(seconds_path, "w", encoding="utf-8") as f:
         json.dump(seconds, f, indent=1, sort_keys=True)
     print(len(tests))

@@ -3,8 +3,10 @@
 package rig
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -13,16 +15,23 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
 )
 
-// FreeAddress is a loopback address and port that nobody has just now.
+// FreeAddress is a loopback address and port that nobody has just now. The kernel gives none of these ports to those who do not
+// care which they have, other tests' connections among them.
 func FreeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	for {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(20000)))
+		if errors.Is(err, unix.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		defer l.Close()
+		return l.Addr().String(), nil
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // ServeHTTP gives the driver an HTTP address; to be called before Start.
