@@ -148,8 +148,9 @@ static unsigned fail_each_step(const struct trial *t)
 		cr_assert_eq(t->back(), GRPC_OK, "%s: opposite after %s", t->name, w->fault_at);
 		world_settle(w);
 		world_inventory(w, failed, sizeof(failed));
-		cr_assert_str_eq(
-			failed, before, "%s failed at %s, retried, undone", t->name, w->fault_at);
+		cr_assert_str_eq(failed, before,
+			"%s failed at %s, retried, undone, and left\n%s\nbefore it was\n%s",
+			t->name, w->fault_at, failed, before);
 	}
 	cr_assert_fail("%s never ended without a fault", t->name);
 	return 0;
