@@ -37,20 +37,15 @@ static int template_run(struct op *op)
 	return op_child(op, &f->tpl.op);
 }
 
-static int reflink_job(void *arg)
+static int reflink_job(struct op *op)
 {
-	const struct pool_format *f = arg;
+	const struct pool_format *f = format_of(op);
 	return pool_share_extents(f->tpl.fd, f->dst_fd, f->build->rec->size_bytes);
 }
 
 static bool reflink_done(struct op *op)
 {
 	return makes_own(op) || format_of(op)->must_copy;
-}
-
-static int reflink_run(struct op *op)
-{
-	return op_work(op, reflink_job, format_of(op));
 }
 
 static int reflink_end(struct op *op, int res)
@@ -92,7 +87,7 @@ static int mkfs_run(struct op *op)
 
 static const struct op_step format_steps[] = {
 	{"template", .run = template_run, .done = makes_own},
-	{"reflink", .run = reflink_run, .end = reflink_end, .done = reflink_done},
+	{"reflink", .call = reflink_job, .end = reflink_end, .done = reflink_done},
 	{"copy", .run = copy_run, .done = copy_done},
 	{"mkfs", .run = mkfs_run, .done = mkfs_done},
 	{NULL},

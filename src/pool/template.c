@@ -90,15 +90,10 @@ static int tool_run(struct op *op)
 	return r < 0 ? tool_end(op, r) : r;
 }
 
-static int verify_job(void *arg)
+static int verify_job(struct op *op)
 {
-	struct pool_mkfs *m = arg;
+	struct pool_mkfs *m = mkfs_of(op);
 	return fsimg_probe_fd(m->fd, &m->probe);
-}
-
-static int verify_run(struct op *op)
-{
-	return op_work(op, verify_job, mkfs_of(op));
 }
 
 static int verify_end(struct op *op, int res)
@@ -116,7 +111,7 @@ static int verify_end(struct op *op, int res)
 
 static const struct op_step mkfs_steps[] = {
 	{"tool", .run = tool_run, .end = tool_end},
-	{"verify", .run = verify_run, .end = verify_end},
+	{"verify", .call = verify_job, .end = verify_end},
 	{NULL},
 };
 
@@ -321,9 +316,9 @@ static bool is_sound(struct pool_template_state *st)
 	       !probe.ambivalent && !probe.errors && !probe.dirty;
 }
 
-static int open_job(void *arg)
+static int open_job(struct op *op)
 {
-	struct pool_template_state *st = arg;
+	struct pool_template_state *st = state_of(op);
 	struct stat there;
 	if (fstatat(st->dirfd, st->name, &there, AT_SYMLINK_NOFOLLOW) < 0)
 		return errno == ENOENT ? 0 : -errno;
@@ -332,11 +327,6 @@ static int open_job(void *arg)
 	st->fd = openat(st->dirfd, st->name,
 		O_RDONLY | O_NOFOLLOW | O_CLOEXEC | (st->direct_io ? O_DIRECT : 0));
 	return st->fd < 0 ? -errno : 0;
-}
-
-static int open_run(struct op *op)
-{
-	return op_work(op, open_job, state_of(op));
 }
 
 static int open_end(struct op *op, int res)
@@ -348,9 +338,9 @@ static int open_end(struct op *op, int res)
 
 /* ---- make one ---- */
 
-static int make_job(void *arg)
+static int make_job(struct op *op)
 {
-	struct pool_template_state *st = arg;
+	struct pool_template_state *st = state_of(op);
 	st->fd = openat(st->dirfd, ".",
 		O_TMPFILE | O_RDWR | O_CLOEXEC | (st->direct_io ? O_DIRECT : 0), 0600);
 	if (st->fd < 0)
@@ -359,11 +349,6 @@ static int make_job(void *arg)
 	if (r < 0)
 		fd_close(&st->fd);
 	return r;
-}
-
-static int make_run(struct op *op)
-{
-	return op_work(op, make_job, state_of(op));
 }
 
 static int make_end(struct op *op, int res)
@@ -395,15 +380,10 @@ static int sync_run(struct op *op)
 	return op_submit(op);
 }
 
-static int link_job(void *arg)
+static int link_job(struct op *op)
 {
-	const struct pool_template_state *st = arg;
+	const struct pool_template_state *st = state_of(op);
 	return fd_link(st->fd, st->dirfd, st->name);
-}
-
-static int link_run(struct op *op)
-{
-	return op_work(op, link_job, state_of(op));
 }
 
 static int link_end(struct op *op, int res)
@@ -501,11 +481,11 @@ static int hand_over_run(struct op *op)
 
 static const struct op_step template_steps[] = {
 	{"claim", .run = claim_run, .end = claim_end, .undo = claim_undo},
-	{"open", .run = open_run, .end = open_end, .done = have_one},
-	{"make", .run = make_run, .end = make_end, .done = have_one},
+	{"open", .call = open_job, .end = open_end, .done = have_one},
+	{"make", .call = make_job, .end = make_end, .done = have_one},
 	{"mkfs", .run = format_run, .done = is_found},
 	{"sync", .run = sync_run, .done = is_found},
-	{"link", .run = link_run, .end = link_end, .done = is_found},
+	{"link", .call = link_job, .end = link_end, .done = is_found},
 	{"evict", .run = evict_run, .end = evict_end, .done = is_found},
 	{"hand_over", .run = hand_over_run},
 	{NULL},
