@@ -185,9 +185,9 @@ static int others_end(struct op *op, int res)
 
 /* ---- read-only block devices: the mount's flag does not protect a device node ---- */
 
-static int mode_job(void *arg)
+static int mode_job(struct op *op)
 {
-	const struct publish *p = arg;
+	const struct publish *p = publish_of(op);
 	return p->n.backend->set_read_only(p->n.backend, &p->n.dev.dev, p->read_only);
 }
 
@@ -197,11 +197,6 @@ static bool mode_done(struct op *op)
 	/* Also where nothing seems to change: ublk's data process knows how a device was attached,
 	 * not what it was made since. */
 	return !p->n.access.block || p->published;
-}
-
-static int mode_run(struct op *op)
-{
-	return op_work(op, mode_job, publish_of(op));
 }
 
 static int mode_end(struct op *op, int res)
@@ -285,7 +280,7 @@ static const struct op_step steps[] = {
 	{"attach", .done = attach_done, .run = attach_run, .end = volume_op_device_end},
 	{"target", .run = target_run, .end = target_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
-	{"mode", .done = mode_done, .run = mode_run, .end = mode_end},
+	{"mode", .done = mode_done, .call = mode_job, .end = mode_end},
 	{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},
 	{"bind", .done = bind_done, .run = bind_run, .end = bind_end, .undo = bind_undo},
 	{"remember", .run = remember_run},

@@ -84,18 +84,13 @@ static void scan_mount(void *arg, const struct mnt_entry *entry)
 }
 
 /* All or nothing: of what was not seen nobody knows whether it is in use. */
-static int scan_job(void *arg)
+static int scan_job(struct op *op)
 {
-	struct adopt *a = arg;
+	struct adopt *a = container_of(op, struct adopt, op);
 	int r = a->backend->scan(a->backend, scan_dev, a, &a->scan_err);
 	if (r == 0 && a->dev_count != 0)
 		r = mnt_scan(scan_mount, a);
 	return r < 0 ? r : a->res;
-}
-
-static int scan_run(struct op *op)
-{
-	return op_work(op, scan_job, container_of(op, struct adopt, op));
 }
 
 static int scan_end(struct op *op, int res)
@@ -350,9 +345,9 @@ struct marks {
 
 #define marks_of(op_ptr) container_of(op_ptr, struct marks, op)
 
-static int look_job(void *arg)
+static int look_job(struct op *op)
 {
-	struct marks *m = arg;
+	struct marks *m = marks_of(op);
 	_cleanup_fd_ int fd = node_open_image(m->volume);
 	if (fd < 0)
 		return fd;
@@ -360,11 +355,6 @@ static int look_job(void *arg)
 	m->grown = m->mountable && boot_mark_get(fd, BOOT_MARK_GROWN, NULL);
 	m->written = boot_mark_get(fd, BOOT_MARK_WRITER, &m->writer);
 	return 0;
-}
-
-static int look_run(struct op *op)
-{
-	return op_work(op, look_job, marks_of(op));
 }
 
 static bool thaw_done(struct op *op)
@@ -383,7 +373,7 @@ static int thaw_run(struct op *op)
 }
 
 static const struct op_step marks_steps[] = {
-	{"look for our marks", .run = look_run},
+	{"look for our marks", .call = look_job},
 	{"thaw leftover", .done = thaw_done, .run = thaw_run},
 	{NULL},
 };
@@ -525,7 +515,7 @@ static int match_run(struct op *op)
 }
 
 static const struct op_step adopt_steps[] = {
-	{"scan", .run = scan_run, .end = scan_end},
+	{"scan", .call = scan_job, .end = scan_end},
 	{"match", .run = match_run},
 	{NULL},
 };

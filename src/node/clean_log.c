@@ -29,20 +29,15 @@ static int leftover_run(struct op *op)
 	return op_child(op, &c->quiesce.op);
 }
 
-static int mark_job(void *arg)
+static int mark_job(struct op *op)
 {
-	struct node_clean_log *c = arg;
+	struct node_clean_log *c = clean_of(op);
 	_cleanup_fd_ int fd = node_open_image(c->volume);
 	if (fd < 0)
 		return fd;
 	/* Memory may not know of an earlier run's yet. */
 	c->marked = boot_mark_get(fd, BOOT_MARK_GROWN, NULL);
 	return c->marked ? 0 : boot_mark_set(fd, BOOT_MARK_GROWN, "");
-}
-
-static int mark_run(struct op *op)
-{
-	return op_work(op, mark_job, clean_of(op));
 }
 
 static int mark_end(struct op *op, int res)
@@ -57,7 +52,7 @@ static int mark_end(struct op *op, int res)
 
 static const struct op_step prepare_steps[] = {
 	{"thaw leftover", .run = leftover_run},
-	{"mark growth", .run = mark_run, .end = mark_end},
+	{"mark growth", .call = mark_job, .end = mark_end},
 	{NULL},
 };
 

@@ -64,9 +64,9 @@ static bool look_first(struct node_owner *owner, const struct backend *backend)
 	return owner->found || owner->unclear || (owner->major != 0 && r == -ENXIO);
 }
 
-static int owner_job(void *arg)
+static int owner_job(struct op *op)
 {
-	struct node_owner *owner = arg;
+	struct node_owner *owner = container_of(op, struct node_owner, op);
 	for (unsigned type = 0; type < BACKEND_TYPES; type++) {
 		const struct backend *backend = backend_get(type);
 		if (backend == NULL || (owner->backend != NULL && backend != owner->backend))
@@ -86,11 +86,6 @@ static int owner_job(void *arg)
 	return 0;
 }
 
-static int owner_run(struct op *op)
-{
-	return op_work(op, owner_job, container_of(op, struct node_owner, op));
-}
-
 static int owner_end(struct op *op, int res)
 {
 	const struct node_owner *owner = container_of(op, struct node_owner, op);
@@ -100,7 +95,7 @@ static int owner_end(struct op *op, int res)
 }
 
 static const struct op_step owner_steps[] = {
-	{"scan devices", .run = owner_run, .end = owner_end},
+	{"scan devices", .call = owner_job, .end = owner_end},
 	{NULL},
 };
 
@@ -189,9 +184,9 @@ static char *listed_name(const char *path, int *res)
 	return name;
 }
 
-static int others_job(void *arg)
+static int others_job(struct op *op)
 {
-	struct node_others *others = arg;
+	struct node_others *others = container_of(op, struct node_others, op);
 	int res = 0;
 	_cleanup_free_ char *except = listed_name(others->except[0], &res);
 	_cleanup_free_ char *except_too = listed_name(others->except[1], &res);
@@ -200,13 +195,8 @@ static int others_job(void *arg)
 	return res < 0 ? res : mnt_scan(others_each, &scan);
 }
 
-static int others_run(struct op *op)
-{
-	return op_work(op, others_job, container_of(op, struct node_others, op));
-}
-
 static const struct op_step others_steps[] = {
-	{"scan mounts", .run = others_run},
+	{"scan mounts", .call = others_job},
 	{NULL},
 };
 

@@ -171,9 +171,9 @@ static int find_end(struct op *op, int res)
 
 /* ---- the mark ---- */
 
-static int look_job(void *arg)
+static int look_job(struct op *op)
 {
-	struct node_quiesce *q = arg;
+	struct node_quiesce *q = quiesce_of(op);
 	_cleanup_fd_ int fd = node_open_image(q->volume);
 	if (fd < 0)
 		return fd;
@@ -195,11 +195,6 @@ static int unmark_job(void *arg)
 		return fd;
 	int r = boot_mark_remove(fd, BOOT_MARK_FROZEN);
 	return r == 0 && q->freeze == NODE_FREEZE_OVER ? boot_mark_remove(fd, BOOT_MARK_GROWN) : r;
-}
-
-static int look_run(struct op *op)
-{
-	return op_work(op, look_job, quiesce_of(op));
 }
 
 /* Without a mark there is nothing to be thawed, nor to look for where. */
@@ -501,7 +496,7 @@ static int overstay_end(struct op *op, int res)
 static const struct op_step quiesce_steps[] = {
 	{"decide", .run = decide_run},
 	{"check lock", .done = lock_done, .run = lock_run, .end = lock_end},
-	{"look for mark", .done = freeze_not_wanted, .run = look_run},
+	{"look for mark", .done = freeze_not_wanted, .call = look_job},
 	{"inspect", .done = inspect_done, .run = inspect_run, .end = inspect_end},
 	{"find mount", .done = find_done, .run = find_run, .end = find_end},
 	{"thaw leftover", .done = unmarked, .run = thaw_run, .end = thaw_end},
@@ -519,7 +514,7 @@ static const struct op_step quiesce_steps[] = {
 };
 
 static const struct op_step leftover_steps[] = {
-	{"look for mark", .done = no_path, .run = look_run, .end = look_leftover_end},
+	{"look for mark", .done = no_path, .call = look_job, .end = look_leftover_end},
 	{"inspect", .done = inspect_done, .run = inspect_run, .end = inspect_end},
 	{"find mount", .done = find_done, .run = find_run, .end = find_end},
 	{"thaw leftover", .done = unmarked, .run = thaw_run, .end = thaw_end},
