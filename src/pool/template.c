@@ -90,11 +90,7 @@ static int tool_run(struct op *op)
 	return r < 0 ? tool_end(op, r) : r;
 }
 
-<<<<<<< HEAD
 static int verify_call(struct op *op)
-=======
-static int verify_job(struct op *op)
->>>>>>> w-reactor
 {
 	struct pool_mkfs *m = mkfs_of(op);
 	return fsimg_probe_fd(m->fd, &m->probe);
@@ -115,11 +111,7 @@ static int verify_end(struct op *op, int res)
 
 static const struct op_step mkfs_steps[] = {
 	{"tool", .run = tool_run, .end = tool_end},
-<<<<<<< HEAD
 	{"verify", .call = verify_call, .end = verify_end},
-=======
-	{"verify", .call = verify_job, .end = verify_end},
->>>>>>> w-reactor
 	{NULL},
 };
 
@@ -324,11 +316,7 @@ static bool is_sound(struct pool_template_state *st)
 	       !probe.ambivalent && !probe.errors && !probe.dirty;
 }
 
-<<<<<<< HEAD
 static int open_call(struct op *op)
-=======
-static int open_job(struct op *op)
->>>>>>> w-reactor
 {
 	struct pool_template_state *st = state_of(op);
 	struct stat there;
@@ -350,11 +338,7 @@ static int open_end(struct op *op, int res)
 
 /* ---- make one ---- */
 
-<<<<<<< HEAD
 static int make_call(struct op *op)
-=======
-static int make_job(struct op *op)
->>>>>>> w-reactor
 {
 	struct pool_template_state *st = state_of(op);
 	st->fd = openat(st->dirfd, ".",
@@ -396,11 +380,7 @@ static int sync_run(struct op *op)
 	return op_submit(op);
 }
 
-<<<<<<< HEAD
 static int link_call(struct op *op)
-=======
-static int link_job(struct op *op)
->>>>>>> w-reactor
 {
 	const struct pool_template_state *st = state_of(op);
 	return fd_link(st->fd, st->dirfd, st->name);
@@ -501,19 +481,11 @@ static int hand_over_run(struct op *op)
 
 static const struct op_step template_steps[] = {
 	{"claim", .run = claim_run, .end = claim_end, .undo = claim_undo},
-<<<<<<< HEAD
 	{"open", .call = open_call, .end = open_end, .done = have_one},
 	{"make", .call = make_call, .end = make_end, .done = have_one},
 	{"mkfs", .run = format_run, .done = is_found},
 	{"sync", .run = sync_run, .done = is_found},
 	{"link", .call = link_call, .end = link_end, .done = is_found},
-=======
-	{"open", .call = open_job, .end = open_end, .done = have_one},
-	{"make", .call = make_job, .end = make_end, .done = have_one},
-	{"mkfs", .run = format_run, .done = is_found},
-	{"sync", .run = sync_run, .done = is_found},
-	{"link", .call = link_job, .end = link_end, .done = is_found},
->>>>>>> w-reactor
 	{"evict", .run = evict_run, .end = evict_end, .done = is_found},
 	{"hand_over", .run = hand_over_run},
 	{NULL},
