@@ -7,7 +7,7 @@
  *   create ENDPOINT N PREFIX BYTES block|FS  CreateVolume of PREFIX-0 and so on; deleted at the end
  *   info ENDPOINT N PAUSE_US                 GetPluginInfo, each a while after the answer before
  */
-#include "base/when.h"
+#include "base/clock.h"
 #include "csi.pb-c.h"
 #include "tools/grpc_client.h"
 
@@ -32,12 +32,12 @@ static uint64_t call(const char *path, const ProtobufCMessage *request,
 	int (*on_message)(void *arg, const uint8_t *data, size_t len), void *arg)
 {
 	struct err err = {0};
-	uint64_t start = when_monotonic_ns();
+	uint64_t start = clock_monotonic_ns();
 	if (grpc_client_call(client, path, request, on_message, arg, &err) < 0) {
 		fprintf(stderr, "client: %s: %s\n", path, err.message);
 		exit(1);
 	}
-	return when_monotonic_ns() - start;
+	return clock_monotonic_ns() - start;
 }
 
 static ProtobufCBinaryData bytes(char *text)

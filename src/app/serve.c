@@ -18,11 +18,11 @@
 #include "app/serve_http.h"
 #include "app/serve_options.h"
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/process.h"
-#include "base/when.h"
 #include "csi/csi.h"
 #include "csi/registration.h"
 #include "csi/services.h"
@@ -458,7 +458,7 @@ static void say_serving(struct serve *s)
 		log_event(LOG_LEVEL_WARN, "devices and mounts of earlier runs are still looked for",
 			NULL);
 	snprintf(startup_ms, sizeof(startup_ms), "%.1f",
-		(double)(when_monotonic_ns() - s->start_ns) / 1e6);
+		(double)(clock_monotonic_ns() - s->start_ns) / 1e6);
 	log_event(LOG_LEVEL_INFO, "serving",
 		log_fields({"version", RINGVOL_VERSION}, {"driver", s->options.csi.driver_name},
 			{"node", s->options.csi.node_id}, {"endpoints", (char *)endpoints.data},
@@ -525,7 +525,7 @@ static void stop(struct serve *s)
 
 int serve_main(int argc, char *const *argv)
 {
-	struct serve s = {.signal_fd = -1, .start_ns = when_monotonic_ns()};
+	struct serve s = {.signal_fd = -1, .start_ns = clock_monotonic_ns()};
 	struct options_result result = {0};
 	struct err err = {0};
 	if (serve_options_parse(&s.options, &result, argc, argv, &err) < 0) {

@@ -18,12 +18,12 @@
 #include "app/ublkd.h"
 
 #include "backends/ublk/ublkd_server.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/options.h"
 #include "base/process.h"
-#include "base/when.h"
 #include "reactor/ring_uring.h"
 
 #include <errno.h>
@@ -181,7 +181,7 @@ static int take_lock(struct ublkd *u, struct err *err)
 		return err_sys(err, u->state_dirfd, "making the state directory %s", dir);
 	int r = ublk_state_lock(u->state_dirfd, &u->lock_fd);
 	for (int ms = 0; r == -EWOULDBLOCK && ms < LOCK_WAIT_MS; ms += LOCK_TICK_MS) {
-		when_sleep_ms(LOCK_TICK_MS);
+		clock_sleep_ms(LOCK_TICK_MS);
 		r = ublk_state_lock(u->state_dirfd, &u->lock_fd);
 	}
 	if (r == -EWOULDBLOCK)

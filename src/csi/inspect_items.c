@@ -8,8 +8,8 @@
 
 #include "csi/messages.h"
 
+#include "base/clock.h"
 #include "base/utf8.h"
-#include "base/when.h"
 #include "node/health.h"
 #include "node/volume.h"
 #include "pool/index.h"
@@ -49,8 +49,8 @@ static ProtobufCBinaryData text(struct arena *arena, const char *s)
 
 static ProtobufCBinaryData time_text(struct arena *arena, uint64_t realtime_ns)
 {
-	char when[WHEN_BYTES];
-	when_print(realtime_ns, when);
+	char when[CLOCK_BYTES];
+	clock_print(realtime_ns, when);
 	return text(arena, when);
 }
 
@@ -172,7 +172,7 @@ Ringvol__V1__Operation *inspect_operation(struct arena *arena, const struct csi_
 	message->method = csi_bytes(task->method);
 	message->subject = text(arena, task->subject);
 	message->step = text(arena, step);
-	message->started = time_text(arena, when_of_monotonic(task->start_ns));
+	message->started = time_text(arena, clock_of_monotonic(task->start_ns));
 	message->seconds = (double)(ring_now_ns(task->csi->reactor->ring) - task->start_ns) / 1e9;
 	message->waiters = task->waiter_count;
 	uint64_t done, total;
@@ -284,7 +284,7 @@ static bool fill_io_op(struct arena *arena, Ringvol__V1__IoOp *message,
 	message->busy_ns = from->busy_ns;
 	message->in_flight = from->in_flight;
 	message->last_errno = from->last_errno > 0 ? (uint32_t)from->last_errno : 0;
-	message->last_error = time_text(arena, when_of_monotonic(from->last_error_ns));
+	message->last_error = time_text(arena, clock_of_monotonic(from->last_error_ns));
 	if (!histograms)
 		return true;
 	message->latency = histogram_new(arena, &from->latency);
@@ -307,7 +307,7 @@ static bool add_io(struct arena *arena, Ringvol__V1__Volume *message, const stru
 	if (io == NULL || ops == NULL || list == NULL)
 		return false;
 	io->exact = counters.exact;
-	io->since = time_text(arena, when_of_monotonic(counters.since_ns));
+	io->since = time_text(arena, clock_of_monotonic(counters.since_ns));
 	io->ops = list;
 	for (; io->n_ops < PROBE_OPS; io->n_ops++) {
 		list[io->n_ops] = &ops[io->n_ops];

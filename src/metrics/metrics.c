@@ -5,7 +5,7 @@
  */
 #include "metrics/private.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -132,7 +132,7 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 		return -ENOMEM;
 	m->csi = csi;
 	m->other.operation = m->other.step = "other";
-	m->start_ns = when_now_ns();
+	m->start_ns = clock_now_ns();
 	m->registry = registry;
 	grpc_registry_observe(registry, on_call, m);
 	m->reactor = reactor;

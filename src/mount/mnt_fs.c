@@ -8,8 +8,8 @@
  */
 #include "mount/mnt_fs.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 #include "mount/mnt_look.h"
 
 #include <errno.h>
@@ -351,7 +351,7 @@ int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len)
 		if (r < 0)
 			return r;
 		if (res == -EBUSY && i < THAW_TRIES)
-			when_sleep_ms(THAW_PAUSE_MS);
+			clock_sleep_ms(THAW_PAUSE_MS);
 		else if (res < 0)
 			return mnt_why(((struct mnt_result *)resp)->why, res, "thawing failed");
 	}

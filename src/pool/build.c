@@ -15,7 +15,7 @@
  */
 #include "pool/build.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 #include "blockio/image.h"
 #include "pool/index.h"
 #include "pool/private.h"
@@ -563,7 +563,7 @@ int pool_build_init(
 	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
 {
 	struct record draft = *rec;
-	draft.created_ns = when_now_ns();
+	draft.created_ns = clock_now_ns();
 	pool_random_hex(draft.random, 8);
 	struct record *made = record_new(&draft);
 	if (made == NULL)

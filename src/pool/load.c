@@ -11,7 +11,7 @@
 #include "pool/load.h"
 
 #include "base/array.h"
-#include "base/when.h"
+#include "base/clock.h"
 #include "pool/index.h"
 #include "pool/presence.h"
 #include "pool/sync.h"
@@ -57,7 +57,7 @@ static int lock_take(int fd)
 {
 	int r = flock(fd, LOCK_EX | LOCK_NB);
 	for (unsigned ms = 1; r < 0 && errno == EWOULDBLOCK && ms <= LOCK_WAIT_MS; ms *= 2) {
-		when_sleep_ms(ms);
+		clock_sleep_ms(ms);
 		r = flock(fd, LOCK_EX | LOCK_NB);
 	}
 	return r;

@@ -12,7 +12,7 @@
  */
 #include "probes/probes.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 #include "probes/bpf.h"
 #include "probes/sysfs.h"
 
@@ -77,7 +77,7 @@ static void device_bind(struct probes *p, struct device *device)
 	int slot = lowest_free(p);
 	if (slot == NO_SLOT || device->beyond)
 		return;
-	uint64_t now = when_monotonic_ns();
+	uint64_t now = clock_monotonic_ns();
 	int r = probe_bpf_bind(p->bpf, (uint32_t)slot, device->major, device->minor, now);
 	if (r == -ENOSPC) {
 		device->beyond = true;
@@ -286,7 +286,7 @@ static int begin_sysfs(struct device *device)
 		return r;
 	}
 	device->base = base;
-	device->since_ns = when_monotonic_ns();
+	device->since_ns = clock_monotonic_ns();
 	return 0;
 }
 

@@ -12,8 +12,8 @@
  */
 #include "reactor/proc.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 #include "reactor/ring_engine.h"
 #include "reactor/spawn.h"
 
@@ -192,7 +192,7 @@ static void proc_on_deadline(struct ring_timer *timer)
 
 static uint64_t real_ms(void)
 {
-	return when_monotonic_ns() / 1000000;
+	return clock_monotonic_ns() / 1000000;
 }
 
 /* Reads until the pipe and the child have ended, or the deadline. */

@@ -15,8 +15,8 @@
  */
 #include "reactor/ring_uring.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 #include "reactor/ring_bufs.h"
 #include "reactor/ring_engine.h"
 
@@ -53,7 +53,7 @@ static struct uring *uring_of(const struct ring *ring)
 static uint64_t uring_clock_ns(const struct ring *ring)
 {
 	(void)ring;
-	return when_monotonic_ns();
+	return clock_monotonic_ns();
 }
 
 /* ---- submission ---- */
@@ -157,7 +157,7 @@ static bool is_transient(int r)
 static int enter(struct ring *ring, bool wait)
 {
 	push_waiting(ring);
-	uint64_t next_ns = ring_timer_next_ns(ring), now_ns = when_monotonic_ns();
+	uint64_t next_ns = ring_timer_next_ns(ring), now_ns = clock_monotonic_ns();
 	ring->asked_ns = now_ns;
 	if (!list_empty(&ring->posted) || !list_empty(&uring_of(ring)->queued) ||
 		!list_empty(&uring_of(ring)->cancels) || ring->done_len != 0 || next_ns <= now_ns)
@@ -184,7 +184,7 @@ static int uring_turn(struct ring *ring, bool wait)
 	if (r < 0)
 		return r;
 	reap(ring);
-	ring->now_ns = when_monotonic_ns();
+	ring->now_ns = clock_monotonic_ns();
 	return 0;
 }
 
@@ -401,7 +401,7 @@ int ring_open(struct ring **ret_ring, const struct ring_config *config)
 	(void)io_uring_register_ring_fd(&uring->kernel);
 	ring_add_threads(ring, LANE_REQUESTS_MAX);
 	probe_features(ring);
-	ring->now_ns = when_monotonic_ns();
+	ring->now_ns = clock_monotonic_ns();
 	*ret_ring = ring;
 	return 0;
 }

@@ -14,8 +14,8 @@
  */
 #include "reactor/work.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 #include "reactor/ring_engine.h"
 
 #include <assert.h>
@@ -57,7 +57,7 @@ struct work {
 
 static void let_in(struct work *work, struct work_job *job)
 {
-	job->lane->last_ns = when_monotonic_ns();
+	job->lane->last_ns = clock_monotonic_ns();
 	list_push(&work->waiting, &job->link);
 	work->waiting_count++;
 }
@@ -277,8 +277,8 @@ unsigned work_queue_depth(const struct work *work)
 bool work_lane_stuck(struct work *work, const struct lane *lane, uint64_t ms)
 {
 	pthread_mutex_lock(&work->lock);
-	bool stuck =
-		!list_empty(&lane->jobs.held) && when_monotonic_ns() - lane->last_ns > ms * 1000000;
+	bool stuck = !list_empty(&lane->jobs.held) &&
+		     clock_monotonic_ns() - lane->last_ns > ms * 1000000;
 	pthread_mutex_unlock(&work->lock);
 	return stuck;
 }

@@ -10,7 +10,7 @@
  */
 #include "rpc/call.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 #include "rpc/registry.h"
 
 #include <assert.h>
@@ -24,7 +24,7 @@ void grpc_call_init(
 	call->refs = 1;
 	call->deadline_ns = UINT64_MAX;
 	if (registry->observe != NULL)
-		call->start_ns = when_monotonic_ns();
+		call->start_ns = clock_monotonic_ns();
 }
 
 void grpc_call_unref(struct grpc_call *call)
@@ -42,7 +42,7 @@ static void observe(struct grpc_call *call, enum grpc_status status)
 	struct grpc_registry *r = call->registry;
 	if (r->observe != NULL)
 		r->observe(r->observe_arg, call->entry != NULL ? call->entry->path : "unknown",
-			status, when_monotonic_ns() - call->start_ns);
+			status, clock_monotonic_ns() - call->start_ns);
 }
 
 /* ---- decoding ---- */

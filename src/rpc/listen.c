@@ -10,9 +10,9 @@
  */
 #include "rpc/listen.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/options.h"
-#include "base/when.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -70,7 +70,7 @@ static int dir_lock(int dir)
 			return 0;
 		if (errno != EWOULDBLOCK && errno != EINTR)
 			return -errno;
-		when_sleep_ms(LOCK_WAIT_MS);
+		clock_sleep_ms(LOCK_WAIT_MS);
 	}
 	return -EBUSY;
 }
@@ -94,7 +94,7 @@ static int probe_live(const struct sockaddr_un *address)
 {
 	int res = probe_once(address);
 	for (int i = 0; res == -EADDRINUSE && i < LIVE_TRIES; i++) {
-		when_sleep_ms(LIVE_WAIT_MS);
+		clock_sleep_ms(LIVE_WAIT_MS);
 		res = probe_once(address);
 	}
 	return res;

@@ -8,8 +8,8 @@
 
 #include "backends/dm/dm.h"
 #include "backends/ublk/ublk_ctl.h"
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 #include "probes/probes.h"
 #include "reactor/proc.h"
 #include "reactor/ring.h"
@@ -56,7 +56,7 @@ static int read_output(int fd, uint64_t end_ns, char *out, size_t cap)
 	char rest[512];
 	out[0] = '\0';
 	for (;;) {
-		uint64_t now_ns = when_monotonic_ns();
+		uint64_t now_ns = clock_monotonic_ns();
 		struct pollfd wait = {.fd = fd, .events = POLLIN};
 		if (now_ns >= end_ns ||
 			poll(&wait, 1, (int)((end_ns - now_ns + 999999) / 1000000)) == 0)
@@ -82,7 +82,7 @@ static int reap(pid_t pid, uint64_t end_ns)
 			break;
 		if (r < 0 && errno != EINTR)
 			return -errno;
-		if (!killed && when_monotonic_ns() >= end_ns) {
+		if (!killed && clock_monotonic_ns() >= end_ns) {
 			kill(pid, SIGKILL);
 			killed = true;
 			continue;
@@ -111,7 +111,7 @@ static int run_tool(char *const argv[], int file, char *out, size_t cap)
 	fd_close(&to);
 	if (r < 0)
 		return r;
-	uint64_t end_ns = when_monotonic_ns() + TOOL_TIMEOUT_MS * UINT64_C(1000000);
+	uint64_t end_ns = clock_monotonic_ns() + TOOL_TIMEOUT_MS * UINT64_C(1000000);
 	r = read_output(from, end_ns, out, cap);
 	int status = reap(pid, r < 0 ? 0 : end_ns);
 	return r < 0 ? r : status;

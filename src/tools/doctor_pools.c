@@ -8,8 +8,8 @@
  */
 #include "tools/doctor_findings.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 #include "pool/survey.h"
 #include "tools/text.h"
 
@@ -49,7 +49,7 @@ static int make_device(int control, uint32_t *ret_minor)
 		int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 		if (fd >= 0 || errno != ENOENT || ms >= NODE_WAIT_MS)
 			return fd >= 0 ? fd : -errno;
-		when_sleep_ms(10);
+		clock_sleep_ms(10);
 	}
 }
 
@@ -58,7 +58,7 @@ static void remove_device(int control, uint32_t minor)
 	for (int ms = 0; ms < REMOVE_WAIT_MS; ms += 10) {
 		if (ioctl(control, LOOP_CTL_REMOVE, (unsigned long)minor) >= 0 || errno != EBUSY)
 			return;
-		when_sleep_ms(10);
+		clock_sleep_ms(10);
 	}
 }
 

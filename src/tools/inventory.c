@@ -12,7 +12,7 @@
 #include "tools/inventory.h"
 
 #include "base/array.h"
-#include "base/when.h"
+#include "base/clock.h"
 #include "pool/survey.h"
 #include "tools/devices.h"
 
@@ -102,8 +102,8 @@ static ProtobufCBinaryData copy(struct arena *arena, const char *s)
 
 static ProtobufCBinaryData when(struct arena *arena, uint64_t realtime_ns)
 {
-	char text[WHEN_BYTES];
-	when_print(realtime_ns, text);
+	char text[CLOCK_BYTES];
+	clock_print(realtime_ns, text);
 	return copy(arena, text);
 }
 

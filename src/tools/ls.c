@@ -9,7 +9,7 @@
  */
 #include "tools/tool.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 #include "tools/inventory.h"
 #include "tools/json.h"
 #include "tools/table.h"

@@ -10,7 +10,7 @@
  */
 #include "tools/top_view.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 #include "tools/screen.h"
 
 #include <errno.h>
@@ -229,10 +229,10 @@ static int run_screen(struct top *top)
 	int r = screen_open();
 	uint64_t wait_ms = top->interval_ms < FIRST_MS ? top->interval_ms : FIRST_MS;
 	while (r == 0 && !top->quit) {
-		uint64_t due_ns = when_monotonic_ns() + wait_ms * 1000000;
+		uint64_t due_ns = clock_monotonic_ns() + wait_ms * 1000000;
 		r = draw(top);
 		while (r == 0 && !top->quit) {
-			uint64_t now_ns = when_monotonic_ns();
+			uint64_t now_ns = clock_monotonic_ns();
 			int key = now_ns >= due_ns
 					  ? SCREEN_NONE
 					  : screen_key((due_ns - now_ns + 999999) / 1000000);

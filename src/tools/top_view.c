@@ -6,7 +6,7 @@
  */
 #include "tools/top_view.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 #include "tools/json.h"
 #include "tools/table.h"
 
@@ -45,7 +45,7 @@ int top_ask(struct top *top)
 		r = inventory_ask(&inv, top->client, &request, &err);
 	if (r == 0) {
 		take_driver(top, inv.driver);
-		r = rates_take(&top->rates, &inv, when_monotonic_ns());
+		r = rates_take(&top->rates, &inv, clock_monotonic_ns());
 		if (r < 0)
 			err_sys(&err, r, "volumes");
 		top->answers++;
@@ -102,10 +102,10 @@ int top_print_json(const struct top *top)
 {
 	const struct rates_volume **all = rates_sort(&top->rates, top->key, top->reverse);
 	struct json j = {.out = stdout};
-	char now[WHEN_BYTES];
+	char now[CLOCK_BYTES];
 	if (all == NULL && top->rates.count > 0)
 		return -ENOMEM;
-	when_print(when_now_ns(), now);
+	clock_print(clock_now_ns(), now);
 	json_open(&j, NULL, '{');
 	json_string(&j, "time", now);
 	json_string(&j, "node_id", top->node);
@@ -228,8 +228,8 @@ int top_print_table(
 int top_print_lines(const struct top *top, const struct text_stream *stream)
 {
 	struct buf out = {0};
-	char now[WHEN_BYTES];
-	when_print(when_now_ns(), now);
+	char now[CLOCK_BYTES];
+	clock_print(clock_now_ns(), now);
 	int r = top_print_table(top, stream, 0, &out);
 	if (r == 0)
 		printf("%s%.19sZ  %zu attached\n%.*s", top->answers > 2 ? "\n" : "", now,

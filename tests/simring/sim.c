@@ -10,7 +10,7 @@
  */
 #include "simring/sim.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 #include "reactor/ring_uring.h"
 #include "simring/private.h"
 
@@ -226,7 +226,7 @@ static void collect(struct ring *ring, bool wait)
 	}
 	/* Whatever is armed waits for another thread or process: give it real time. */
 	book_of(ring)->stuck = true;
-	when_sleep_ms(1);
+	clock_sleep_ms(1);
 }
 
 static int sim_turn(struct ring *ring, bool wait)

@@ -4,7 +4,7 @@
 #include "blockio/trim.h"
 #include "pool_fixture.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 #include "pool/grow.h"
 #include "pool/index.h"
 
@@ -1288,10 +1288,10 @@ Test(pool, ten_thousand)
 	}
 	close(dirfd);
 	fixture_close_pools(&f);
-	uint64_t start_ns = when_monotonic_ns();
+	uint64_t start_ns = clock_monotonic_ns();
 	fixture_open_pools(&f);
 	fprintf(stderr, "%d objects loaded in %.1f ms\n", COUNT,
-		(double)(when_monotonic_ns() - start_ns) / 1e6);
+		(double)(clock_monotonic_ns() - start_ns) / 1e6);
 	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), COUNT);
 	unsigned listed = 0;
 	char id[RECORD_ID_MAX] = "";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timers, on the virtual clock where order is exact, and once on the kernel's ring. */
-#include "base/when.h"
+#include "base/clock.h"
 #include "reactor/ring.h"
 #include "reactor/ring_uring.h"
 #include "simring/sim.h"
@@ -264,8 +264,8 @@ static void waiter_end(struct waiter *w)
 static void comes_and_stalls(struct waiter *w)
 {
 	cr_assert_eq(write(w->fds[1], "x", 1), 1);
-	in_time = when_monotonic_ns() < w->deadline.due_ns;
-	while (when_monotonic_ns() <= w->deadline.due_ns)
+	in_time = clock_monotonic_ns() < w->deadline.due_ns;
+	while (clock_monotonic_ns() <= w->deadline.due_ns)
 		;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the tools show: clean text, numbers in few columns, tables that fit, rates, JSON. */
-#include "base/when.h"
+#include "base/clock.h"
 #include "tools/json.h"
 #include "tools/rates.h"
 #include "tools/table.h"
@@ -393,14 +393,14 @@ Test(tools, json_enum)
 
 Test(tools, when)
 {
-	char text[WHEN_BYTES];
-	when_print(0, text);
+	char text[CLOCK_BYTES];
+	clock_print(0, text);
 	cr_assert_str_eq(text, "");
-	when_print(UINT64_C(1763727627123456789), text);
+	clock_print(UINT64_C(1763727627123456789), text);
 	cr_assert_str_eq(text, "2025-11-21T12:20:27.123456789Z");
-	cr_assert_eq(when_of_monotonic(0), 0);
-	cr_assert_eq(when_of_monotonic(UINT64_MAX), 0);
-	cr_assert_leq(when_of_monotonic(when_monotonic_ns()), when_now_ns());
+	cr_assert_eq(clock_of_monotonic(0), 0);
+	cr_assert_eq(clock_of_monotonic(UINT64_MAX), 0);
+	cr_assert_leq(clock_of_monotonic(clock_monotonic_ns()), clock_now_ns());
 }
 
 Test(tools, pool_args)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Worker threads: results come back on the loop, the queue has a limit, closing is clean. */
-#include "base/when.h"
+#include "base/clock.h"
 #include "reactor/ring_uring.h"
 #include "reactor/work.h"
 
@@ -313,7 +313,7 @@ static atomic_int passed;
 static int job_run_slow(struct work_job *job)
 {
 	int r = job_run_counted(job);
-	when_sleep_ms(20); /* so that a close which did not wait would be through before */
+	clock_sleep_ms(20); /* so that a close which did not wait would be through before */
 	atomic_fetch_add(&passed, 1);
 	return r;
 }

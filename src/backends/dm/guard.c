@@ -10,8 +10,8 @@
  */
 #include "backends/dm/guard.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -195,7 +195,7 @@ static int look_until_gone(struct dm *dm, const char *tag, struct guard *ret)
 {
 	int r = guard_look(dm, tag, ret);
 	for (unsigned ms = 1; r == 0 && ret->going_away && ms <= GOING_WAIT_MS; ms *= 2) {
-		when_sleep_ms(ms);
+		clock_sleep_ms(ms);
 		r = guard_look(dm, tag, ret);
 	}
 	return r;

@@ -15,8 +15,8 @@
 #include "backends/loop/lodev.h"
 
 #include "backends/loop/lodev_minor.h"
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 #include "blockio/image.h"
 
 #include <assert.h>
@@ -189,7 +189,7 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 			ret->found = true;
 			return 0;
 		}
-		when_sleep_ms(ms);
+		clock_sleep_ms(ms);
 		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
 			return 1;
 	}
@@ -425,7 +425,7 @@ int lodev_detach(const struct lodev *dev, bool *ret_still_bound, struct err *err
 
 	bool bound = device_is_same(dev);
 	for (unsigned ms = 1; bound && ms <= DETACH_WAIT_MS; ms *= 2) {
-		when_sleep_ms(ms);
+		clock_sleep_ms(ms);
 		bound = device_is_same(dev);
 	}
 	if (!bound && now.read_only)

@@ -10,8 +10,8 @@
  */
 #include "backends/loop/lodev_minor.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -153,7 +153,7 @@ int lodev_minor_take(bool no_discard, uint32_t *ret_minor, int *ret_fd, struct e
 		}
 		fd = open_device(minor);
 		for (int ms = 0; fd == -ENOENT && ms < NODE_WAIT_MS; ms++) {
-			when_sleep_ms(1);
+			clock_sleep_ms(1);
 			fd = open_device(minor);
 		}
 	}

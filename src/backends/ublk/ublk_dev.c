@@ -6,8 +6,8 @@
 #include "backends/ublk/ublk_dev.h"
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/fd.h"
-#include "base/when.h"
 #include "blockio/image.h"
 
 #include <errno.h>
@@ -263,7 +263,7 @@ static int lock_image(struct ublk_dev *dev)
 {
 	int r = image_lock(dev->image_fd);
 	for (unsigned ms = 1; r != 0 && ms <= LOCK_WAIT_MS; ms *= 2) {
-		when_sleep_ms(ms);
+		clock_sleep_ms(ms);
 		r = image_lock(dev->image_fd);
 	}
 	if (r == -EWOULDBLOCK)
@@ -368,7 +368,7 @@ static int open_job(void *arg)
 	snprintf(node, sizeof(node), "/dev/ublkc%u", dev->record.dev_id);
 	dev->char_fd = open(node, O_RDWR | O_CLOEXEC);
 	for (unsigned ms = 0; dev->char_fd < 0 && errno == ENOENT && ms < NODE_WAIT_MS; ms++) {
-		when_sleep_ms(1);
+		clock_sleep_ms(1);
 		dev->char_fd = open(node, O_RDWR | O_CLOEXEC);
 	}
 	if (dev->char_fd < 0 && errno == ENOENT)

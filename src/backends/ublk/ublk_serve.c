@@ -26,7 +26,7 @@
  */
 #include "backends/ublk/ublk_serve.h"
 
-#include "base/when.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <linux/falloc.h>
@@ -258,7 +258,7 @@ static void count_error(struct ublk_queue *q, int res)
 {
 	COUNT(q->counters.errors, 1);
 	__atomic_store_n(&q->counters.last_errno, (uint32_t)-res, __ATOMIC_RELAXED);
-	__atomic_store_n(&q->counters.last_error_ns, when_now_ns(), __ATOMIC_RELAXED);
+	__atomic_store_n(&q->counters.last_error_ns, clock_now_ns(), __ATOMIC_RELAXED);
 }
 
 /* Of linked I/O it comes only when the link was broken. */

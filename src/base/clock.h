@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The clocks, and times for people and protocols. */
-#ifndef RINGVOL_BASE_WHEN_H
-#define RINGVOL_BASE_WHEN_H
+#ifndef RINGVOL_BASE_CLOCK_H
+#define RINGVOL_BASE_CLOCK_H
 
 #include <stdint.h>
 
-enum { WHEN_BYTES = 40 };
+enum { CLOCK_BYTES = 40 };
 
 /* CLOCK_REALTIME and CLOCK_MONOTONIC, ns. */
-uint64_t when_now_ns(void);
-uint64_t when_monotonic_ns(void);
+uint64_t clock_now_ns(void);
+uint64_t clock_monotonic_ns(void);
 /* Sleeps; less if a signal comes. Never on the loop: for threads of work, helpers, tools, and
  * starts. */
-void when_sleep_ms(unsigned ms);
+void clock_sleep_ms(unsigned ms);
 /* What CLOCK_REALTIME was at a CLOCK_MONOTONIC, as the two stand now; 0 for 0 and for the future.
  */
-uint64_t when_of_monotonic(uint64_t monotonic_ns);
+uint64_t clock_of_monotonic(uint64_t monotonic_ns);
 /* A CLOCK_REALTIME as RFC 3339 has it, UTC, with nanoseconds; "" for 0. */
-void when_print(uint64_t realtime_ns, char ret[WHEN_BYTES]);
+void clock_print(uint64_t realtime_ns, char ret[CLOCK_BYTES]);
 
 #endif
