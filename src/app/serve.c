@@ -21,14 +21,13 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "base/notify.h"
 #include "base/process.h"
 #include "csi/csi.h"
 #include "csi/registration.h"
 #include "csi/services.h"
 #include "csi/task.h"
 #include "descriptor_set.h"
-#include "metrics/endpoints.h"
+#include "metrics/metrics.h"
 #include "mount/mnt.h"
 #include "node/watch.h"
 #include "pool/pool.h"
@@ -252,7 +251,7 @@ static void drain(struct serve *s, const char *why)
 {
 	to_state(s, SERVE_DRAINING);
 	log_event(LOG_LEVEL_INFO, "draining", log_fields({"why", why}));
-	(void)notify_send("STOPPING=1");
+	(void)process_notify("STOPPING=1");
 	s->drain_end_ns = ring_now_ns(s->reactor.ring) + DRAIN_MS * UINT64_C(1000000);
 	s->drained = (s->csi == NULL ? DRAINED_CSI : 0) | (s->server == NULL ? DRAINED_SERVER : 0) |
 		     (s->registration == NULL ? DRAINED_REGISTRATION : 0);
@@ -493,7 +492,7 @@ static int start(struct serve *s, struct err *err)
 	to_state(s, SERVE_SERVING);
 	update_health(s);
 	say_serving(s);
-	r = notify_send("READY=1");
+	r = process_notify("READY=1");
 	if (r < 0)
 		log_event(LOG_LEVEL_WARN, "the service manager cannot be told READY=1",
 			log_fields({"error", strerrordesc_np(-r)}));

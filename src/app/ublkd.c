@@ -21,7 +21,6 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "base/notify.h"
 #include "base/options.h"
 #include "base/process.h"
 #include "reactor/ring_uring.h"
@@ -143,7 +142,7 @@ static void on_signal(struct ring_req *req, int res, uint32_t flags)
 		if (u->draining || u->devs == NULL)
 			continue;
 		u->draining = true;
-		(void)notify_send("STOPPING=1");
+		(void)process_notify("STOPPING=1");
 		u->drain_end_ns = ring_now_ns(u->reactor.ring) + DRAIN_MS * UINT64_C(1000000);
 		u->drain.fn = on_drain_tick;
 		ring_timer_arm(u->reactor.ring, &u->drain, 0);
@@ -302,7 +301,7 @@ static int start(struct ublkd *u, struct err *err)
 	log_event(LOG_LEVEL_INFO, "serving",
 		log_fields({"version", RINGVOL_VERSION}, {"socket", u->options.socket},
 			{"state_dir", u->options.state_dir}, {"devices", devices}));
-	(void)notify_send("READY=1");
+	(void)process_notify("READY=1");
 	return 0;
 }
 

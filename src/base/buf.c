@@ -63,3 +63,23 @@ void buf_free(struct buf *b)
 	free(b->data);
 	*b = (struct buf){0};
 }
+
+enum { FIRST = 32 };
+
+int array_grow(void *array, size_t *cap, size_t count, size_t size)
+{
+	void *items;
+	if (count < *cap)
+		return 0;
+	size_t larger = *cap == 0 ? FIRST : *cap * 2, bytes;
+	/* Not reallocarray(): with AddressSanitizer that ends the program instead of failing. */
+	if (__builtin_mul_overflow(larger, size, &bytes))
+		return -ENOMEM;
+	memcpy(&items, array, sizeof(items)); /* whatever it points to */
+	items = realloc(items, bytes);
+	if (items == NULL)
+		return -ENOMEM;
+	memcpy(array, &items, sizeof(items));
+	*cap = larger;
+	return 0;
+}

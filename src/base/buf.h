@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A growable byte buffer. Zero-initialise it; buf_free() empties it again. */
+/* What grows: a buffer of bytes, zero-initialised and emptied by buf_free(), and arrays that grow
+ * by one item at a time. */
 #ifndef RINGVOL_BASE_BUF_H
 #define RINGVOL_BASE_BUF_H
 
@@ -19,5 +20,9 @@ int buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf
 /* Drops the first n bytes. */
 void buf_consume(struct buf *b, size_t n);
 void buf_free(struct buf *b);
+
+/* Makes room for one more item of `size` bytes behind `count` of them. array: the address of the
+ * pointer to the first (NULL: none yet), which may move. -ENOMEM: all is as it was. */
+int array_grow(void *array, size_t *cap, size_t count, size_t size);
 
 #endif

@@ -7,10 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 void process_claim_resources(void)
 {
@@ -51,5 +54,26 @@ int process_take_signals(int *ret_fd)
 	if (fd < 0)
 		return -errno;
 	*ret_fd = fd;
+	return 0;
+}
+
+int process_notify(const char *state)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	if (path == NULL || *path == '\0')
+		return 0;
+	size_t len = strlen(path);
+	if ((path[0] != '/' && path[0] != '@') || len >= sizeof(addr.sun_path))
+		return -EINVAL;
+	memcpy(addr.sun_path, path, len);
+	if (path[0] == '@')
+		addr.sun_path[0] = '\0';
+	_cleanup_fd_ int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	socklen_t addr_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+	if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&addr, addr_len) < 0)
+		return -errno;
 	return 0;
 }

@@ -13,4 +13,9 @@ void process_hide_memory(void);
  * wait to be reaped; threads started later block them too. 0 or -errno. */
 int process_take_signals(int *ret_fd);
 
+/* Tells the service manager how things stand, by the protocol of sd_notify(3). state: "READY=1",
+ * "STOPPING=1". 0 when it was sent or nobody asked ($NOTIFY_SOCKET is not set); else -errno. Never
+ * waits. */
+int process_notify(const char *state);
+
 #endif

@@ -3,9 +3,10 @@
  * Counting: the hooks that calls, steps and turns run through. Out of memory an observation is
  * lost, never a call.
  */
-#include "metrics/private.h"
+#include "metrics/metrics.h"
 
 #include "base/clock.h"
+#include "metrics/private.h"
 
 #include <errno.h>
 #include <stdio.h>

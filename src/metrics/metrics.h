@@ -28,4 +28,18 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 http1_handler_fn metrics_scrape;
 void metrics_close(struct metrics *metrics); /* no scrape may be left; NULL is legal */
 
+/*
+ * What is served over HTTP, for kubelet's probes and for Prometheus:
+ *   /healthz  the loop turns (or there would be no answer) and every pool answers
+ *   /readyz   what Probe and the gRPC health service say, with the reason
+ *   /metrics
+ */
+struct endpoints {
+	const struct csi *csi;
+	struct http1_route routes[4];
+};
+
+/* Fills *e, which must outlive the server that is given e->routes. */
+void endpoints_init(struct endpoints *e, const struct csi *csi, struct metrics *metrics);
+
 #endif

@@ -94,3 +94,38 @@ void metrics_scrape(struct http1_call *call, void *arg)
 	s->refresh.on_end = on_refreshed;
 	http1_stream(call, TEXT_CONTENT_TYPE, &s->source);
 }
+
+/* ---- probes read states that are kept anyway, so a pool whose calls hang makes no answer wait ---- */
+
+static void answer(struct http1_call *call, int well, const struct err *why, const char *text)
+{
+	http1_reply(call, well < 0 ? 503 : 200, well < 0 ? why->message : text);
+}
+
+static void healthz(struct http1_call *call, void *arg)
+{
+	struct err why = {0};
+	int live = csi_check_live(((const struct endpoints *)arg)->csi, &why);
+	answer(call, live, &why, "ok");
+}
+
+static void readyz(struct http1_call *call, void *arg)
+{
+	struct err why = {0};
+	int ready = csi_check_ready(((const struct endpoints *)arg)->csi, &why);
+	answer(call, ready, &why, "ready");
+}
+
+void endpoints_init(struct endpoints *e, const struct csi *csi, struct metrics *metrics)
+{
+	*e = (struct endpoints){
+		.csi = csi,
+		.routes =
+			{
+				{"/healthz", healthz, e},
+				{"/readyz", readyz, e},
+				{"/metrics", metrics_scrape, metrics},
+				{NULL, NULL, NULL},
+			},
+	};
+}

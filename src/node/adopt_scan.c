@@ -16,7 +16,7 @@
  */
 #include "node/adopt_scan.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "blockio/boot_mark.h"

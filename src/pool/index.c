@@ -10,7 +10,7 @@
  */
 #include "pool/index.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "pool/private.h"
 
 #include <errno.h>

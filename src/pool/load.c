@@ -10,7 +10,7 @@
  */
 #include "pool/load.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "pool/index.h"
 #include "pool/presence.h"

@@ -12,7 +12,7 @@
  */
 #include "pool/presence.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "pool/index.h"
 #include "pool/private.h"
 

@@ -6,7 +6,7 @@
  */
 #include "pool/survey.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "base/fd.h"
 #include "pool/layout.h"
 #include "pool/trash.h"

@@ -12,7 +12,7 @@
  */
 #include "pool/template.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "blockio/image.h"
 #include "pool/private.h"
 

@@ -9,7 +9,7 @@
  */
 #include "tools/tool.h"
 
-#include "tools/check_pool.h"
+#include "tools/check_findings.h"
 #include "tools/json.h"
 #include "tools/text.h"
 

@@ -3,7 +3,7 @@
  * devices. */
 #include "tools/check_findings.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 
 #include <assert.h>
 #include <string.h>

@@ -54,4 +54,10 @@ const char *check_mounted_at(const struct check *c, const struct device *device)
 /* Mends what can be; no driver may serve the pool. */
 void check_repair(struct check *c);
 
+/* check_objects.c: the pool's objects of a kind, which have been read. */
+void check_objects(struct check *c, enum record_kind kind);
+/* check_pool.c: opens the pool, with its lock where no driver has it, and reads all of it. */
+void check_pool(struct check *c, const char *name, const char *path);
+void check_close(struct check *c);
+
 #endif

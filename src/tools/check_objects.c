@@ -4,7 +4,7 @@
  * it), then all of a kind against each other. Nothing is changed; what is deleted while it is
  * looked at is no finding.
  */
-#include "tools/check_objects.h"
+#include "tools/check_findings.h"
 
 #include "base/fd.h"
 #include "blockio/boot_mark.h"

@@ -7,13 +7,12 @@
  * finding, and what the driver is about to do (trash) is a note. What cannot be read is a finding
  * like any other.
  */
-#include "tools/check_pool.h"
 
 #include "backends/dm/guard.h"
 #include "backends/loop/loop.h"
-#include "base/array.h"
+#include "base/buf.h"
 #include "base/fd.h"
-#include "tools/check_objects.h"
+#include "tools/check_findings.h"
 #include "tools/text.h"
 
 #include <assert.h>

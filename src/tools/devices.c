@@ -8,7 +8,7 @@
 
 #include "backends/ublk/ublk.h"
 #include "backends/ublk/ublkc.h"
-#include "base/array.h"
+#include "base/buf.h"
 #include "mount/mnt_scan.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 /* The findings of `ringvol doctor`, kept in the order in which its checks add them. */
 #include "tools/doctor_findings.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "tools/text.h"
 
 void doctor_add(

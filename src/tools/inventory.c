@@ -11,7 +11,7 @@
  */
 #include "tools/inventory.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "pool/survey.h"
 #include "tools/devices.h"

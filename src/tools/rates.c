@@ -6,7 +6,7 @@
  */
 #include "tools/rates.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 
 #include <errno.h>
 #include <stdio.h>

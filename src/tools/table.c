@@ -5,7 +5,7 @@
  */
 #include "tools/table.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 
 #include <errno.h>
 #include <stdarg.h>

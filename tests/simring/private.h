@@ -14,7 +14,7 @@ int sim_execute(
 /* Whether a short transfer makes sense for it. */
 bool sim_may_be_short(const struct io_uring_sqe *sqe);
 
-/* sim_bufs.c: provided buffers are a stack of free ids. A simulated receive takes one; NULL: none
+/* Provided buffers are a stack of free ids. A simulated receive takes one; NULL: none
  * is left, or there is no such group. */
 uint8_t *sim_bufs_take(struct ring *ring, unsigned group, unsigned *ret_size, uint32_t *ret_flags);
 void sim_bufs_untake(struct ring *ring, unsigned group, uint32_t flags);

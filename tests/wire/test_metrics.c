@@ -2,7 +2,7 @@
 /* The text of metrics, what bounds them, and a scrape in slices, without pools or devices. */
 #include "metrics/private.h"
 
-#include "metrics/endpoints.h"
+#include "metrics/metrics.h"
 #include "simring/grpc_local.h"
 
 #include <criterion/criterion.h>

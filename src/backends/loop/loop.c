@@ -14,7 +14,7 @@
 
 #include "backends/dm/guard.h"
 #include "backends/loop/lodev.h"
-#include "base/array.h"
+#include "base/buf.h"
 #include "base/fd.h"
 #include "blockio/blkdev.h"
 #include "mount/mnt_scan.h"

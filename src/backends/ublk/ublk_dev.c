@@ -5,7 +5,7 @@
  */
 #include "backends/ublk/ublk_dev.h"
 
-#include "base/array.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "blockio/image.h"
