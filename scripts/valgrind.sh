@@ -21,15 +21,15 @@ mkdir -p "$logs"
 # Why a test cannot be run here; valgrind is 3.19 on Debian 12.
 left_out() {
 	case $1 in
-	bytes | copy | fsimg | lodev)
+	copy | fsimg | image | lodev)
 		echo "valgrind does not know what the ioctls of loop devices fill in: all of it reads as undefined"
 		;;
 	fsimg_damaged | helper | op | proc) echo "processes are waited for by pidfd_open, which valgrind does not know" ;;
 	fd | mnt | mnt_label) echo "paths are opened by openat2, which valgrind does not know" ;;
-	pool | room | template)
+	pool | pool_formats | room | template)
 		echo "pools that do not answer within 2 s are sick, and mkfs is waited for by pidfd_open;" \
 			"under valgrind both are the rule" ;;
-	backend_ublk | op_along | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
+	backend_ublk | op_calls | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
 	esac
 }
 

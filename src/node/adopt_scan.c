@@ -335,7 +335,9 @@ struct marks {
 	struct op op;
 	struct adopt *adopt;
 	struct pool_object *volume;
+	int dirfd; /* of its image */
 	struct node_lock lock;
+	bool looked;
 	bool mountable; /* no raw block volume */
 	bool frozen, written, grown;
 	struct boot_mark writer;
@@ -348,12 +350,13 @@ struct marks {
 static int look_job(struct op *op)
 {
 	struct marks *m = marks_of(op);
-	_cleanup_fd_ int fd = node_open_image(m->volume);
+	_cleanup_fd_ int fd = node_open_image(m->dirfd, m->volume);
 	if (fd < 0)
 		return fd;
 	m->frozen = m->mountable && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
 	m->grown = m->mountable && boot_mark_get(fd, BOOT_MARK_GROWN, NULL);
 	m->written = boot_mark_get(fd, BOOT_MARK_WRITER, &m->writer);
+	m->looked = true;
 	return 0;
 }
 
@@ -384,6 +387,7 @@ static void restore(const struct marks *m)
 	struct node_volume *nv = node_volume_find(m->volume);
 	if (nv == NULL)
 		return;
+	nv->marks_read = m->looked; /* else the next scan looks */
 	nv->grown |= m->grown;
 	if (!m->written)
 		return;
@@ -424,6 +428,7 @@ static void start_marks(struct adopt *a, struct pool_object *volume)
 		return;
 	m->adopt = a;
 	m->volume = volume;
+	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	m->mountable = node_volume_has_fs(volume);
 	share(a, &m->lock, volume->key, "what an earlier run left of it is being looked at");
 	start_op(a, &m->op, volume->pool, "marks", marks_steps, marks_finished);

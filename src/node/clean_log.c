@@ -32,7 +32,7 @@ static int leftover_run(struct op *op)
 static int mark_job(struct op *op)
 {
 	struct node_clean_log *c = clean_of(op);
-	_cleanup_fd_ int fd = node_open_image(c->volume);
+	_cleanup_fd_ int fd = node_open_image(c->dirfd, c->volume);
 	if (fd < 0)
 		return fd;
 	/* Memory may not know of an earlier run's yet. */
@@ -77,7 +77,8 @@ static int clean_run(struct op *op)
 
 static int unmark_job(void *arg)
 {
-	_cleanup_fd_ int fd = node_open_image(((struct node_clean_log *)arg)->volume);
+	const struct node_clean_log *c = arg;
+	_cleanup_fd_ int fd = node_open_image(c->dirfd, c->volume);
 	return fd < 0 ? fd : boot_mark_remove(fd, BOOT_MARK_GROWN);
 }
 
@@ -103,6 +104,7 @@ static const struct op_step clean_steps[] = {
 
 static void clean_init(struct node_clean_log *c, const struct op_step *steps)
 {
+	c->dirfd = pool_dirfd(c->volume->pool, RECORD_VOLUME);
 	op_init(&c->op, c->node->reactor, "clean log", steps, NULL);
 	c->op.lane = pool_lane(c->volume->pool);
 }

@@ -17,6 +17,7 @@ struct node_clean_log {
 	struct op op;
 	struct node *node;
 	struct pool_object *volume;
+	int dirfd;   /* of its image */
 	bool marked; /* by the operation before this growth: it is cleaned whatever this one does */
 	bool dirty;  /* there is something to clean */
 	struct node_quiesce quiesce;

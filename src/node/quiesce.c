@@ -174,7 +174,7 @@ static int find_end(struct op *op, int res)
 static int look_job(struct op *op)
 {
 	struct node_quiesce *q = quiesce_of(op);
-	_cleanup_fd_ int fd = node_open_image(q->volume);
+	_cleanup_fd_ int fd = node_open_image(q->dirfd, q->volume);
 	if (fd < 0)
 		return fd;
 	q->marked = boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
@@ -183,14 +183,15 @@ static int look_job(struct op *op)
 
 static int mark_job(void *arg)
 {
-	_cleanup_fd_ int fd = node_open_image(((struct node_quiesce *)arg)->volume);
+	const struct node_quiesce *q = arg;
+	_cleanup_fd_ int fd = node_open_image(q->dirfd, q->volume);
 	return fd < 0 ? fd : boot_mark_set(fd, BOOT_MARK_FROZEN, "");
 }
 
 static int unmark_job(void *arg)
 {
 	const struct node_quiesce *q = arg;
-	_cleanup_fd_ int fd = node_open_image(q->volume);
+	_cleanup_fd_ int fd = node_open_image(q->dirfd, q->volume);
 	if (fd < 0)
 		return fd;
 	int r = boot_mark_remove(fd, BOOT_MARK_FROZEN);
@@ -317,7 +318,7 @@ static int decide_run(struct op *op)
 static int lock_job(void *arg)
 {
 	const struct node_quiesce *q = arg;
-	_cleanup_fd_ int fd = node_open_image(q->volume);
+	_cleanup_fd_ int fd = node_open_image(q->dirfd, q->volume);
 	if (fd < 0)
 		return fd;
 	return flock(fd, LOCK_SH | LOCK_NB) < 0 ? -errno : 0;
@@ -375,7 +376,7 @@ static int measure_job(void *arg)
 {
 	struct node_quiesce *q = arg;
 	struct stat st;
-	_cleanup_fd_ int fd = node_open_image(q->volume);
+	_cleanup_fd_ int fd = node_open_image(q->dirfd, q->volume);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return fd < 0 ? fd : -errno;
 	q->allocated_bytes = (uint64_t)st.st_blocks * 512;
@@ -394,7 +395,7 @@ static int measure_run(struct op *op)
 {
 	struct node_quiesce *q = quiesce_of(op);
 	struct stat st;
-	if (fd_stat_cached(pool_dirfd(q->volume->pool, RECORD_VOLUME), q->volume->key, &st) < 0)
+	if (fd_stat_cached(q->dirfd, q->volume->key, &st) < 0)
 		return op_work(op, measure_job, q);
 	q->allocated_bytes = (uint64_t)st.st_blocks * 512;
 	return measured(op);
@@ -540,6 +541,7 @@ void node_quiesce_init(struct node_quiesce *q, struct node *node, struct pool_ob
 	memset(q, 0, sizeof(*q));
 	q->node = node;
 	q->volume = volume;
+	q->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
 	q->why = why;
 	pool_object_id(volume, q->id);
 	snprintf(q->thaw_key, sizeof(q->thaw_key), "%s thaw", q->id);

@@ -49,6 +49,7 @@ struct node_quiesce {
 	/* private */
 	struct node *node;
 	struct pool_object *volume;
+	int dirfd; /* of its image */
 	enum node_quiesce_why why;
 	char id[RECORD_ID_MAX], thaw_key[RECORD_ID_MAX + sizeof(" thaw")];
 	struct backend_dev dev;

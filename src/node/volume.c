@@ -53,7 +53,8 @@ _Static_assert(RECORD_DEVICE_MAX == BACKEND_TYPES - 1, "a record's device is an 
 bool node_knows_volume(const struct node *node, const struct pool_object *volume)
 {
 	return node_knows_devices(node, volume->pool, volume->rec->device) &&
-	       (volume->left_out < node->adoption[volume->rec->device].known_scan ||
+	       (volume->left_out == 0 ||
+		       volume->left_out < node->adoption[volume->rec->device].known_scan ||
 		       node_volume_find(volume) != NULL);
 }
 
@@ -195,10 +196,9 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 		ret->dev = node->dev;
 }
 
-int node_open_image(const struct pool_object *volume)
+int node_open_image(int dirfd, const struct pool_object *volume)
 {
-	int fd = openat(pool_dirfd(volume->pool, RECORD_VOLUME), volume->key,
-		O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	int fd = openat(dirfd, volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }
 

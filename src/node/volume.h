@@ -126,9 +126,10 @@ bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9]);
 
 /* What to ask the volume's backend. */
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
-/* Its image, for reading; -errno. Also for work jobs: the volume's lock keeps key and directory as
- * they are. */
-int node_open_image(const struct pool_object *volume);
+/* Its image, for reading; -errno. For work jobs: the volume's lock keeps its key. dirfd: what
+ * pool_dirfd() said on the loop, while the pool was served. It stays that directory's, also while
+ * the pool hangs. */
+int node_open_image(int dirfd, const struct pool_object *volume);
 /* ERR_DATA_LOSS when its image is gone or cut short: nothing is acknowledged of it then. */
 int node_check_whole(const struct pool_object *object, struct err *err);
 

@@ -162,8 +162,8 @@ static void on_recovered(struct op *op)
 		fd_close(&dev->brought_fd);
 		ublk_dev_event(dev, "recovered", NULL);
 		ublk_dev_wake(dev, &op->err, false);
-		if (ublk_dev_end_is_wanted(dev))
-			ublk_dev_end_if_unused(dev, ublk_dev_recover);
+		if (ublk_dev_end_is_wanted(dev)) /* in use: it stays live */
+			ublk_dev_end_if_unused(dev, NULL);
 		return;
 	}
 	if (let_go(dev))
