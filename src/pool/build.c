@@ -388,7 +388,12 @@ static int learn_run(struct op *op)
 	b->learn->dirfd = pool_fd_of(b->pool, b->rec->kind);
 	b->learn->kind = b->rec->kind;
 	strcpy(b->learn->key, b->rec->key);
-	return op_work(op, learn_job, b->learn);
+	int r = op_work(op, learn_job, b->learn);
+	if (r < 0) {
+		free(b->learn);
+		b->learn = NULL;
+	}
+	return r;
 }
 
 static void learn_end(struct pool_build *b, int res)

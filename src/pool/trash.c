@@ -86,19 +86,27 @@ bool trash_name_valid(const char *name)
 	return is_deleted_name(name) || parked_digits(name) != NULL;
 }
 
+struct drop {
+	int trash_fd, res;
+};
+
 static int drop_parked(void *arg, const char *name)
 {
-	const int *trash_fd = arg;
+	struct drop *d = arg;
 	const char *digits = parked_digits(name);
-	if (digits != NULL && renameat2(*trash_fd, name, *trash_fd, digits, RENAME_NOREPLACE) < 0 &&
+	if (digits != NULL &&
+		renameat2(d->trash_fd, name, d->trash_fd, digits, RENAME_NOREPLACE) < 0 &&
 		errno != EROFS && errno != EEXIST)
-		return -errno;
-	return 0;
+		d->res = -errno;
+	return d->res;
 }
 
 int trash_drop_parked(int trash_fd)
 {
-	return fd_each_name(trash_fd, drop_parked, &trash_fd);
+	struct drop d = {.trash_fd = trash_fd};
+	/* What cannot be listed stays until it can: a pool is served whatever its trash is like. */
+	(void)fd_each_name(trash_fd, drop_parked, &d);
+	return d.res;
 }
 
 static int add_name(void *arg, const char *name)
@@ -115,8 +123,9 @@ static int list_names(struct pool_trash *t)
 	if (t->names == NULL)
 		return -ENOMEM;
 	int r = fd_each_name(t->dirfd, add_name, t);
-	t->listed = r >= 0;
-	return r < 0 ? r : 0;
+	/* A directory that is damaged further on is no reason to keep what was found. */
+	t->listed = r >= 0 || t->count != 0;
+	return t->listed ? 0 : r;
 }
 
 /* ---- the pieces: on a thread ---- */
@@ -361,7 +370,8 @@ void pool_trash_stop(struct pool *pool)
 bool pool_erasing(const struct pool *pool, uint64_t *ret_done_bytes, uint64_t *ret_size_bytes)
 {
 	const struct pool_trash *t = pool->trash;
-	if (t == NULL || t->file != FILE_ERASING)
+	/* Not t->file, which is the thread's. */
+	if (t == NULL || !op_running(&t->zeros))
 		return false;
 	*ret_done_bytes = t->copy.looked_bytes;
 	*ret_size_bytes = (uint64_t)t->size;

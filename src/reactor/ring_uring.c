@@ -201,14 +201,15 @@ static void uring_discard(struct ring *ring, struct ring_req *req)
 		return;
 	req->cancelled = true;
 	/* What else completes meanwhile stays in ring->done for the next turn. */
-	do {
-		(void)uring_cancel(ring, req);
-		push_waiting(ring);
-		int r = wait_ms(ring, RING_CANCEL_MS);
+	for (int r = -ETIME; !ring_done_forget(ring, req); reap(ring)) {
+		if (r == -ETIME) {
+			(void)uring_cancel(ring, req);
+			push_waiting(ring);
+		}
+		r = wait_ms(ring, RING_CANCEL_MS);
 		if (r < 0 && !is_transient(r))
 			abort(); /* the kernel keeps memory we are about to free */
-		reap(ring);
-	} while (!ring_done_forget(ring, req));
+	}
 }
 
 /* ---- threads and buffers ---- */

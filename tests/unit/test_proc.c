@@ -9,11 +9,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,6 +122,29 @@ Test(proc, all_endings_simulated)
 {
 	open_ring(true);
 	all_endings();
+	close_ring();
+}
+
+/* A container's filter of system calls may not know close_range(): children start all the same, and
+ * no descriptor of ours goes with them. */
+Test(proc, a_child_starts_where_close_range_is_refused)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {sizeof(filter) / sizeof(filter[0]), filter};
+	int inherited = open("/dev/null", O_RDONLY); /* without O_CLOEXEC */
+	cr_assert_gt(inherited, 2);
+	cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+	open_ring(false);
+	char script[64];
+	snprintf(script, sizeof(script), "test ! -e /proc/$$/fd/%d && echo closed", inherited);
+	cr_expect_eq(run_shell(&c, script, 10000), 0);
+	cr_expect_str_eq(c.proc.output, "closed\n");
 	close_ring();
 }
 
