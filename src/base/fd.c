@@ -91,7 +91,7 @@ int fd_each_name(int dirfd, int (*each)(void *arg, const char *name), void *arg)
 	_cleanup_dir_ DIR *dir = NULL;
 	const struct dirent *entry;
 	int r = fd_open_dir(dirfd, &dir);
-	while (r == 0 && (entry = fd_next_entry(dir, &r)) != NULL)
+	while (dir != NULL && r == 0 && (entry = fd_next_entry(dir, &r)) != NULL)
 		r = each(arg, entry->d_name);
 	return r;
 }

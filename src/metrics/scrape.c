@@ -95,7 +95,7 @@ void metrics_scrape(struct http1_call *call, void *arg)
 	http1_stream(call, TEXT_CONTENT_TYPE, &s->source);
 }
 
-/* ---- probes read states that are kept anyway, so a pool whose calls hang makes no answer wait ---- */
+/* ---- probes: states that are kept anyway, so that a pool that hangs makes no answer wait ---- */
 
 static void answer(struct http1_call *call, int well, const struct err *why, const char *text)
 {

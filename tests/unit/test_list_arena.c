@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list, the arena and the array: what everything else is built from. */
 #include "base/arena.h"
-#include "base/buf.h"
 #include "base/budget.h"
+#include "base/buf.h"
 #include "base/list.h"
 
 #include <criterion/criterion.h>
