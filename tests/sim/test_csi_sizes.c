@@ -33,6 +33,18 @@ static void expands(int64_t required, int64_t limit, const char *controller, con
 		"%s", node);
 }
 
+/* Its file system is the node's to expand, whether it is mounted now or not. */
+Test(csi_answers, expansion_of_what_is_not_in_use, .timeout = 300)
+{
+	char absent[200];
+	open_world(WORLD_EXT4, 1, false);
+	snprintf(absent, sizeof(absent),
+		"5: volume base is not staged or published at volume_path %s", target_path);
+	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
+	expands(20 * MIB, 0, "capacity_bytes=20971520 node_expansion_required=1", absent);
+	world_close(w);
+}
+
 static const char *asks_stats(void)
 {
 	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
