@@ -32,10 +32,36 @@ static void put_number(struct text *t, const ProtobufCFieldDescriptor *field, in
 		put(t, "%s=%" PRId64 " ", field->name, number);
 }
 
+/* What differs from run to run is only said to be there. */
+static bool is_moment(const ProtobufCFieldDescriptor *field)
+{
+	static const char *const names[] = {"created", "started", "pid", "longest_turn_ns"};
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(field->name, names[i]) == 0)
+			return true;
+	return field->type == PROTOBUF_C_TYPE_DOUBLE;
+}
+
+static void put_moment(struct text *t, const ProtobufCFieldDescriptor *field, const void *at)
+{
+	static const uint8_t zeros[8];
+	size_t len = field->type == PROTOBUF_C_TYPE_BYTES ||
+				     field->type == PROTOBUF_C_TYPE_DOUBLE ||
+				     field->type == PROTOBUF_C_TYPE_UINT64
+			     ? 8
+			     : 4;
+	if (memcmp(at, zeros, len) != 0)
+		put(t, "%s ", field->name);
+}
+
 static void put_value(struct text *t, const ProtobufCFieldDescriptor *field, const void *at)
 {
 	const ProtobufCBinaryData *bytes = at;
 	const ProtobufCMessage *child;
+	if (is_moment(field)) {
+		put_moment(t, field, at);
+		return;
+	}
 	switch (field->type) {
 	case PROTOBUF_C_TYPE_BYTES:
 		if (bytes->len != 0)
