@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +54,7 @@ static const char *asks_publish(void)
 	req.staging_target_path = csi_bytes(staging_path);
 	req.target_path = csi_bytes(target_path);
 	req.volume_capability = capability();
+	req.readonly = publish_read_only;
 	return ASK("Node", NodePublishVolume, node_publish_volume);
 }
 
@@ -132,6 +134,55 @@ Test(csi_failures, of_helpers, .timeout = 300)
 	FAILS(unstaging, staging_path);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- what is at the target ---- */
+
+static void says_at(const char *got, const char *fmt, const char *path)
+{
+	char want[400];
+	snprintf(want, sizeof(want), fmt, path);
+	says(got, "%s", want);
+}
+
+/* A target that does not fit is refused by name, and is left as it is. */
+Test(csi_failures, of_targets, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, false);
+	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
+	says_at(asks_publish(), "9: volume base is not staged at %s; call NodeStageVolume first",
+		staging_path);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(symlink(w->dir, target_path), 0);
+	says_at(asks_publish(), "3: target_path: %s is a symbolic link", target_path);
+	cr_assert_eq(unlink(target_path), 0);
+	cr_assert_eq(mknod(target_path, S_IFREG | 0600, 0), 0);
+	says_at(asks_publish(), "3: target_path: %s exists and is not a directory", target_path);
+	cr_assert_eq(unlink(target_path), 0);
+	cr_assert_eq(mkdir(target_path, 0700), 0);
+	cr_assert_eq(mount("tmpfs", target_path, "tmpfs", 0, "size=64k"), 0);
+	says_at(asks_publish(), "6: target_path: something else is mounted at %s", target_path);
+	cr_assert_eq(umount(target_path), 0);
+	says(asks_publish(), "%s", "");
+	says(asks_publish(), "%s", "");
+	publish_read_only = true;
+	says_at(asks_publish(), "6: volume base is published at %s already, but writable",
+		target_path);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	says(asks_publish(), "%s", "");
+	publish_read_only = false;
+	says_at(asks_publish(), "6: volume base is published at %s already, but read-only",
+		target_path);
+	block = true;
+	says(asks_publish(),
+		"9: volume base was made as a mount volume and cannot be used as a block volume");
+	block = false;
+	fs_type = "xfs";
+	says(asks_publish(), "9: volume base holds ext4, fs_type asks for xfs");
+	fs_type = "ext4";
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
 	world_close(w);
 }
 
