@@ -169,15 +169,15 @@ Test(copy, buffers_that_are_not_registered)
 {
 	static uint8_t mem[RING_FIXED_MAX][4096] __attribute__((aligned(4096)));
 	int taken[RING_FIXED_MAX];
-	for (unsigned i = 0; i < RING_FIXED_MAX; i++) {
-		taken[i] = ring_fixed_add(reactor.ring, mem[i], sizeof mem[i]);
-		cr_assert(taken[i] == (int)i);
-	}
+	unsigned count = 0; /* memory that may be locked can be less than there are places */
+	while (count < RING_FIXED_MAX &&
+		(taken[count] = ring_fixed_add(reactor.ring, mem[count], sizeof mem[count])) >= 0)
+		count++;
 	cr_assert(ring_fixed_add(reactor.ring, mem[0], sizeof mem[0]) < 0);
 	check_copy(9 * MIB + 100, 40, 7, 0);
 	check_copy(9 * MIB + 100, 40, 7, O_DIRECT);
-	for (unsigned i = 0; i < RING_FIXED_MAX; i++)
-		ring_fixed_remove(reactor.ring, taken[i]);
+	while (count > 0)
+		ring_fixed_remove(reactor.ring, taken[--count]);
 }
 
 Test(copy, odd_sizes)
