@@ -5,6 +5,7 @@
  */
 #include "csi_calls.h"
 
+#include "blockio/boot_mark.h"
 #include "csi/messages.h"
 #include "node/volume.h"
 #include "pool/index.h"
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static void make(const char *name, const char *device)
 {
@@ -334,4 +336,67 @@ Test(adopt, what_is_staged_meanwhile_is_thawed, .timeout = 120)
 	unstage();
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	world_close(w);
+}
+
+/* ---- marks ---- */
+
+static enum grpc_status publish_to_one(const char *path)
+{
+	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	req.target_path = csi_bytes(path);
+	req.volume_capability = capability();
+	req.volume_capability->access_mode->mode =
+		CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_SINGLE_WRITER;
+	return call_status("Node/NodePublishVolume", &req.base);
+}
+
+static void mark_as_grown(void)
+{
+	char image[128];
+	snprintf(image, sizeof(image), "%s/volumes/base", w->pool_path);
+	int fd = open(image, O_RDONLY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(boot_mark_set(fd, BOOT_MARK_GROWN, ""), 0);
+	close(fd);
+}
+
+/* Who was to stay the only writer does, and a log that is not clean after a growth is known. */
+static void check_marks(bool as_block)
+{
+	open_world(WORLD_EXT4, 1, as_block);
+	make("base", "loop");
+	stage();
+	char second[128];
+	snprintf(second, sizeof(second), "%s/second", w->dir);
+	cr_assert_eq(publish_to_one(target_path), GRPC_OK);
+	mark_as_grown();
+	world_restart(w);
+	const struct node_volume *nv = node_volume_find(find_volume());
+	unsigned writers = 0, mounts = 0;
+	list_for_each (link, &nv->mounts) {
+		const struct node_mount *mount = container_of(link, struct node_mount, link);
+		bool is_target = strcmp(mount->path, target_path) == 0;
+		cr_expect_eq(mount->single_writer, is_target, "%s", mount->path);
+		writers += mount->single_writer;
+		mounts++;
+	}
+	cr_expect_eq(writers, 1);
+	cr_expect_eq(mounts, as_block ? 1 : 2);
+	cr_expect_eq(nv->grown, !as_block, "of a raw block volume it is nobody's mark");
+	cr_expect_eq(publish_to_one(second), GRPC_FAILED_PRECONDITION);
+	cr_expect_eq(undo_publish(), GRPC_OK);
+	unstage();
+	world_close(w);
+}
+
+Test(adopt, marks_of_a_mounted_volume, .timeout = 120)
+{
+	check_marks(false);
+}
+
+Test(adopt, marks_of_a_block_volume, .timeout = 120)
+{
+	check_marks(true);
 }

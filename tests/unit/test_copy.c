@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The copy on the kernel's ring: real files, direct I/O, many at once. Faults are in sim/. */
 #include "blockio/copy.h"
+#include "reactor/ring_bufs.h"
 #include "reactor/ring_uring.h"
 
 #include "blockio_env.h"
@@ -161,6 +162,22 @@ Test(copy, more_extents_than_a_batch)
 	cr_assert(allocated("dst") <= 3 * MIB);
 	close(src);
 	close(dst);
+}
+
+/* A buffer for which there is no place among the registered ones does as well. */
+Test(copy, buffers_that_are_not_registered)
+{
+	static uint8_t mem[RING_FIXED_MAX][4096] __attribute__((aligned(4096)));
+	int taken[RING_FIXED_MAX];
+	unsigned count = 0; /* memory that may be locked can be less than there are places */
+	while (count < RING_FIXED_MAX &&
+		(taken[count] = ring_fixed_add(reactor.ring, mem[count], sizeof mem[count])) >= 0)
+		count++;
+	cr_assert(ring_fixed_add(reactor.ring, mem[0], sizeof mem[0]) < 0);
+	check_copy(9 * MIB + 100, 40, 7, 0);
+	check_copy(9 * MIB + 100, 40, 7, O_DIRECT);
+	while (count > 0)
+		ring_fixed_remove(reactor.ring, taken[--count]);
 }
 
 Test(copy, odd_sizes)

@@ -9,6 +9,8 @@
 #include "simring/sim.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -101,6 +103,91 @@ Test(condition, all_at_once_are_told_worst_first_and_each_once)
 	cr_expect_not_null(strstr(errors, "/dev/loop7"));
 	cr_expect_not_null(strstr(errors, "3 read, 14 write"));
 	cr_expect_not_null(strstr(errors, "Input/output error"));
+}
+
+/* A reason in full, without when it began. */
+static const char *reason_of(enum node_condition_kind kind)
+{
+	static char reason[1024];
+	unsigned count = look();
+	for (unsigned i = 0; i < count; i++)
+		if (found[i].kind == kind) {
+			const char *since = strstr(found[i].reason, " since 2");
+			size_t head = since == NULL ? strlen(found[i].reason)
+						    : (size_t)(since - found[i].reason);
+			snprintf(reason, sizeof(reason), "%.*s%s", (int)head, found[i].reason,
+				since == NULL ? "" : since + strlen(" since 2026-01-01T00:00:00Z"));
+			return reason;
+		}
+	return "none";
+}
+
+static void says(enum node_condition_kind kind, const char *want)
+{
+	cr_expect_str_eq(reason_of(kind), want);
+}
+
+/* Each reason has what is wrong, with its numbers, and the remedy. */
+Test(condition, reasons_in_full)
+{
+	struct node_volume *nv = node_volume_get(&volume);
+	struct node_health *h = &nv->health;
+	strcpy(nv->dev.path, "/dev/loop7");
+	sim_pass_ms(reactor.ring, 1000);
+	for (unsigned kind = 0; kind < NODE_CONDITION_KINDS; kind++)
+		says(kind, "none");
+	for (unsigned kind = 0; kind < NODE_CONDITION_KINDS; kind++)
+		h->since_ns[kind] = ring_now_ns(reactor.ring);
+	h->slow_p99_ns = 1999999999;
+	h->slow_ops = 5000;
+	h->errors[PROBE_WRITE] = 14;
+	says(NODE_DEVICE_GONE,
+		"its device /dev/loop7 was taken away, and not by the driver: stage the volume anew (restart its pods)");
+	h->other_file = true;
+	says(NODE_DEVICE_GONE,
+		"its device /dev/loop7 serves another file than its image, which the driver did not do: stage the volume anew (restart its pods)");
+	says(NODE_HANGING,
+		"a call on its file system has been hanging: look for its device and the pool's disk in the kernel log");
+	says(NODE_FS_SHUT_DOWN,
+		"the file system has shut down and answers nothing but errors: see the kernel log for the cause, then stage the volume anew (restart its pods)");
+	says(NODE_FS_READ_ONLY,
+		"the file system turned read-only: see the kernel log for the cause, then stage the volume anew (restart its pods), which checks it");
+	says(NODE_IO_ERRORS,
+		"I/O errors on /dev/loop7: 14 write, the last was not named; look for the pool's disk in the kernel log");
+	h->errors[PROBE_READ] = 3;
+	h->last_errno = EIO;
+	says(NODE_IO_ERRORS,
+		"I/O errors on /dev/loop7: 3 read, 14 write, the last was Input/output error; look for the pool's disk in the kernel log");
+	says(NODE_SLOW,
+		"the backing disk is slow: in the last minute 1% of 5000 reads and writes took 1999 ms or longer; look at the pool's disk");
+	pool_image_found(&volume, POOL_IMAGE_MISSING);
+	says(NODE_IMAGE_MISSING,
+		"the image pvc-1 is not in pool default any more, and not by the driver: put it back, or restore it from a snapshot");
+	pool_image_found(&volume, POOL_IMAGE_TRUNCATED);
+	says(NODE_IMAGE_TRUNCATED,
+		"the image pvc-1 is shorter than its record says, data is missing: restore it from a snapshot");
+	pool_usage_see(&pool, 10000 * MIB, 290 * MIB);
+	says(NODE_POOL_NEARLY_FULL,
+		"pool default is nearly full (290 MiB free of 10000): delete volumes or snapshots, or grow its file system before writes fail");
+	pool_usage_see(&pool, 10000 * MIB, 15 * MIB);
+	says(NODE_POOL_FULL,
+		"pool default is full (15 MiB free of 10000): writes to new blocks fail; delete volumes or snapshots, or grow its file system");
+	nv->dev.attached = nv->dev.bare = true;
+	says(NODE_LOOP_NODE, "none");
+	cr_assert_eq(node_volume_add_mount(nv, "/m", false, false), 0);
+	says(NODE_LOOP_NODE,
+		"an earlier version published volume pvc-1 as the loop node /dev/loop7, which obeys whoever holds it: delete its pods, so that it is unstaged and staged again");
+	nv->dev.bare = false;
+	says(NODE_LOOP_NODE, "none");
+	pool_enter(&pool, POOL_READ_ONLY, "it is read-only");
+	says(NODE_POOL_SICK, "it is read-only (sick)");
+	says(NODE_POOL_FULL, "none");
+	volume.rec = NULL;
+	says(NODE_QUARANTINED, "quarantined, damaged: look at it with ringvol check");
+	volume.why = "a record of nothing";
+	says(NODE_QUARANTINED, "quarantined, a record of nothing: look at it with ringvol check");
+	cr_expect_eq(look(), 3, "its image, its pool and no more");
+	volume.rec = &record;
 }
 
 Test(condition, out_of_memory_keeps_the_condition)

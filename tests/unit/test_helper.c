@@ -609,3 +609,24 @@ Test(helper_sim, runs_on_the_loop)
 	cr_assert_eq(c.ends, 0);
 	ring_close(ring);
 }
+
+/* So many wait, not one more, and their places come back. */
+Test(helper_sim, the_queue_has_a_limit)
+{
+	static struct call calls[HELPER_QUEUE_MAX + 1];
+	struct ring_sim sim = {.seed = 11};
+	cr_assert_eq(ring_sim_open(&ring, &sim), 0);
+	cr_assert_eq(helpers_open(&helpers, ring, table, FN_COUNT), 0);
+	for (unsigned round = 0; round < 2; round++) {
+		for (unsigned i = 0; i <= HELPER_QUEUE_MAX; i++) {
+			prepare(&calls[i], FN_DOUBLE, NULL, 1000);
+			cr_assert_eq(helpers_submit(helpers, &calls[i].call),
+				i < HELPER_QUEUE_MAX ? 0 : -EAGAIN, "call %u", i);
+		}
+		cr_assert_eq(ring_sim_settle(ring, 1000), 0);
+		for (unsigned i = 0; i <= HELPER_QUEUE_MAX; i++)
+			cr_assert_eq(calls[i].ends, i < HELPER_QUEUE_MAX);
+	}
+	helpers_close(helpers);
+	ring_close(ring);
+}

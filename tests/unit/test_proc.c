@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Child processes: each way to end, and that nothing is left behind. Each test runs on the kernel's
  * ring and, where it makes sense, on the simulated one. */
+#include "reactor/lane.h"
 #include "reactor/proc.h"
 #include "reactor/ring_uring.h"
 #include "simring/sim.h"
@@ -363,8 +364,11 @@ Test(proc, no_such_program)
 {
 	open_ring(false);
 	struct child none = {.proc = {.argv = {"no-such-tool-anywhere", NULL}, .on_end = on_end}};
-	cr_assert_eq(proc_start(ring, &none.proc), -ENOENT);
+	/* None of them keeps a place of its lane. */
+	for (unsigned i = 0; i <= LANE_CHILDREN_MAX; i++)
+		cr_assert_eq(proc_start(ring, &none.proc), -ENOENT);
 	cr_assert_eq(none.ends, 0);
+	cr_assert_eq(run_shell(&c, "exit 5", 10000), 5);
 	close_ring();
 	open_ring(true);
 	cr_assert_eq(proc_start(ring, &none.proc), 0);

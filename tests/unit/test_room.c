@@ -4,7 +4,9 @@
 #include "pool_fixture.h"
 
 #include "pool/index.h"
+#include "pool/private.h"
 
+#include <errno.h>
 #include <stdint.h>
 
 enum { MIB = 1 << 20 };
@@ -145,6 +147,92 @@ Test(room, limits)
 	cr_assert_eq(fixture_run(&f, &b.op), ERR_NO_ROOM);
 	pool_build_free(&b);
 	fixture_close(&f);
+}
+
+/* The sums, in MiB: what is left to promise, and what a volume that asks for too much is told. */
+Test(room, to_the_mebibyte)
+{
+	static const struct {
+		uint64_t capacity, free, own, size, reserved;
+		unsigned reserve_pct;
+		double overcommit;
+		uint64_t thin, thick;
+	} table[] = {
+		{1000, 1000, 0, 0, 0, 0, 1.0, 1000, 1000},
+		{1000, 1000, 0, 0, 0, 5, 1.0, 950, 950},
+		{1000, 900, 100, 300, 0, 5, 1.0, 650, 650},
+		{1000, 900, 100, 300, 50, 5, 1.0, 600, 600},
+		{1000, 900, 100, 300, 50, 5, 2.0, 1550, 800},
+		{1000, 400, 600, 700, 0, 5, 1.0, 250, 250},
+		{1000, 400, 600, 950, 0, 5, 1.0, 0, 0},
+		{1000, 30, 0, 0, 0, 5, 1.0, 0, 0},
+		{1000, 30, 400, 100, 0, 5, 1.0, 280, 0},
+	};
+	for (unsigned i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		struct pool pool = {.name = "p",
+			.capacity_bytes = table[i].capacity * MIB,
+			.free_bytes = table[i].free * MIB,
+			.sum_own = table[i].own * MIB,
+			.sum_size = table[i].size * MIB,
+			.sum_allocated = 7 * MIB,
+			.reserved_bytes = table[i].reserved * MIB,
+			.reserve_pct = table[i].reserve_pct,
+			.overcommit = table[i].overcommit};
+		struct pool_room room;
+		pool_room(&pool, &room);
+		cr_expect_eq(room.available_bytes / MIB, table[i].thin, "%u: %llu", i,
+			(unsigned long long)(room.available_bytes / MIB));
+		cr_expect_eq(room.available_thick_bytes / MIB, table[i].thick, "%u: %llu", i,
+			(unsigned long long)(room.available_thick_bytes / MIB));
+		cr_expect(room.capacity_bytes == pool.capacity_bytes &&
+			  room.free_bytes == pool.free_bytes &&
+			  room.provisioned_bytes == pool.sum_size &&
+			  room.allocated_bytes == pool.sum_allocated);
+		for (unsigned thick = 0; thick < 2; thick++) {
+			uint64_t most = thick ? room.available_thick_bytes : room.available_bytes;
+			struct pool_admission a = {
+				.pool = &pool, .bytes = most + 1, .thick = thick};
+			struct op op = {0};
+			char want[200];
+			snprintf(want, sizeof(want),
+				"pool p has %llu MiB left to promise, %llu MiB are needed: delete "
+				"volumes or snapshots, grow its file system, or raise overcommit",
+				(unsigned long long)(most / MIB),
+				(unsigned long long)(most / MIB + 1));
+			cr_expect_lt(pool_admit_end(&op, &a, 0), 0);
+			cr_expect_eq(op.err.code, ERR_NO_ROOM);
+			cr_expect_str_eq(op.err.message, want);
+			a.bytes = most;
+			cr_expect_eq(pool_admit_end(&op, &a, 0), 0, "%u", i);
+			cr_expect_eq(pool.reserved_bytes, table[i].reserved * MIB + most);
+			pool_admit_release(&a);
+			pool_admit_release(&a);
+			cr_expect_eq(pool.reserved_bytes, table[i].reserved * MIB);
+			cr_expect_eq(pool_admit_end(&op, &a, -EIO), -EIO);
+		}
+	}
+}
+
+/* Where more is promised than there is, nothing is promised any more, not even nothing. */
+Test(room, more_is_promised_than_there_is)
+{
+	struct pool pool = {.name = "p",
+		.capacity_bytes = 1000 * MIB,
+		.free_bytes = 100 * MIB,
+		.sum_size = 100 * MIB,
+		.overcommit = 1.0};
+	struct pool_admission a = {.pool = &pool};
+	struct op op = {0};
+	cr_expect_eq(pool_admit_end(&op, &a, 0), 0);
+	pool.sum_size += 3 * MIB + 1;
+	cr_expect_lt(pool_admit_end(&op, &a, 0), 0);
+	cr_expect_eq(op.err.code, ERR_NO_ROOM);
+	cr_expect_str_eq(op.err.message,
+		"pool p has promised its volumes 4 MiB more than it has, as snapshots or others on its "
+		"file system hold it: delete volumes or snapshots, grow its file system, or raise "
+		"overcommit");
+	a.has_bytes = 4 * MIB;
+	cr_expect_eq(pool_admit_end(&op, &a, 0), 0, "it has them already");
 }
 
 Test(room, overcommit_is_for_thin_volumes)

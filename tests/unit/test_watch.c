@@ -3,6 +3,7 @@
  * it goes when such a call does not come back. */
 #include "base/log.h"
 #include "csi/volume_op.h"
+#include "node/checkup.h"
 #include "node/health.h"
 #include "pool/index.h"
 #include "pool/private.h"
@@ -219,6 +220,35 @@ Test(watch, a_call_that_does_not_come_back_is_made_for_each_alone)
 	cr_expect_gt(many_calls, 0);
 	cr_expect_eq(health_of(0)->since_ns[NODE_HANGING], 0);
 	cr_expect_neq(health_of(7)->since_ns[NODE_FS_SHUT_DOWN], 0);
+}
+
+/* Nobody is to wait for a look that begins when all ends. */
+Test(watch, a_node_that_drains_is_not_looked_at)
+{
+	csi->node->draining = true;
+	sim_pass_ms(reactor.ring, PERIOD_MS);
+	cr_expect_eq(paths_asked, 0);
+	cr_expect(node_watch_idle(csi->node->watch));
+}
+
+/* A device that is being let go is no reason for a look at its file system. */
+Test(watch, what_is_being_detached_is_not_urgent)
+{
+	sim_pass_ms(reactor.ring, PERIOD_MS);
+	unsigned asked = paths_asked;
+	for (unsigned i = 5; i < 7; i++) {
+		struct node_volume *node = node_volume_find(volumes[i]);
+		list_remove(&node->attached);
+		list_push_front(&csi->node->attached, &node->attached);
+		node->health.looked_ns = ring_now_ns(reactor.ring);
+		node->health.checked_ns = 0;
+		node->health.device_due = true;
+		node->detaching = i == 5;
+	}
+	sim_pass_ms(reactor.ring, NODE_WATCH_MS + NODE_STATS_BATCH_MS + 100);
+	cr_expect_eq(paths_asked, asked + 1);
+	cr_expect_not(node_volume_find(volumes[5])->health.device_due);
+	node_volume_find(volumes[5])->detaching = false;
 }
 
 /* Something was bound or unbound: that does not wait for the others. */

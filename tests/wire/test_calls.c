@@ -104,6 +104,7 @@ Test(calls, unknown_methods)
 	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
 		int32_t id = peer_call(p, paths[i], "x", NULL);
 		assert_answer(p, id, GRPC_UNIMPLEMENTED);
+		cr_assert_str_eq(answer_at(p, id)->message, "unknown service or method");
 		cr_assert_str_eq(world.seen_method, "unknown");
 	}
 }
@@ -167,7 +168,8 @@ Test(calls, malformed_headers_reset_the_stream)
 	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "alive", NULL), "alive", 5);
 }
 
-static void raw_body(const uint8_t *body, size_t len, const char *const *extra, int status)
+static void raw_body(
+	const uint8_t *body, size_t len, const char *const *extra, int status, const char *why)
 {
 	for (size_t frame = 0; frame < 4; frame++) {
 		int32_t id = peer_request(p, &(struct request){.path = "/test.v1.Test/Echo",
@@ -178,6 +180,7 @@ static void raw_body(const uint8_t *body, size_t len, const char *const *extra, 
 						     .no_body = len == 0});
 		peer_pump(p);
 		assert_answer(p, id, status);
+		cr_assert_str_eq(answer_at(p, id)->message, why);
 		cr_assert(answer_at(p, id)->closed);
 	}
 	cr_assert_eq(world.echoes, 0);
@@ -185,28 +188,35 @@ static void raw_body(const uint8_t *body, size_t len, const char *const *extra, 
 
 Test(calls, bodies_that_are_not_one_message)
 {
-	raw_body((const uint8_t *)"", 0, NULL, GRPC_INTERNAL);
-	raw_body((const uint8_t *)"\0\0", 2, NULL, GRPC_INTERNAL);
-	raw_body((const uint8_t *)"\0\0\0\0\2\x0A", 6, NULL, GRPC_INTERNAL);
-	raw_body((const uint8_t *)"\0\0\0\0\0\0\0\0\0\0", 10, NULL, GRPC_INTERNAL);
-	raw_body((const uint8_t *)"\0\0\0\0\0\0", 6, NULL, GRPC_INTERNAL);
-	raw_body((const uint8_t *)"\7\0\0\0\0", 5, NULL, GRPC_INTERNAL);
+	raw_body((const uint8_t *)"", 0, NULL, GRPC_INTERNAL, "a unary request without a message");
+	raw_body((const uint8_t *)"\0\0", 2, NULL, GRPC_INTERNAL, "the message is incomplete");
+	raw_body((const uint8_t *)"\0\0\0\0\2\x0A", 6, NULL, GRPC_INTERNAL,
+		"the message is incomplete");
+	raw_body((const uint8_t *)"\0\0\0\0\0\0\0\0\0\0", 10, NULL, GRPC_INTERNAL,
+		"more than one message in a unary request");
+	raw_body((const uint8_t *)"\0\0\0\0\0\0", 6, NULL, GRPC_INTERNAL,
+		"more than one message in a unary request");
+	raw_body((const uint8_t *)"\7\0\0\0\0", 5, NULL, GRPC_INTERNAL,
+		"a compressed message without grpc-encoding");
 }
 
 Test(calls, bytes_that_do_not_decode)
 {
-	raw_body((const uint8_t *)"\0\0\0\0\2\x0A\x7F", 7, NULL, GRPC_INTERNAL);
-	raw_body((const uint8_t *)"\0\0\0\0\3\xFF\xFF\xFF", 8, NULL, GRPC_INTERNAL);
+	raw_body((const uint8_t *)"\0\0\0\0\2\x0A\x7F", 7, NULL, GRPC_INTERNAL,
+		"the request cannot be decoded");
+	raw_body((const uint8_t *)"\0\0\0\0\3\xFF\xFF\xFF", 8, NULL, GRPC_INTERNAL,
+		"the request cannot be decoded");
 }
 
 Test(calls, compressed_messages)
 {
 	raw_body((const uint8_t *)"\1\0\0\0\1x", 6, usual("grpc-encoding", "gzip"),
-		GRPC_UNIMPLEMENTED);
+		GRPC_UNIMPLEMENTED, "compressed messages are not supported");
 	cr_assert(answer_at(p, 1)->accept_identity);
-	raw_body((const uint8_t *)"\1\0\0\0\1x", 6, NULL, GRPC_INTERNAL);
+	raw_body((const uint8_t *)"\1\0\0\0\1x", 6, NULL, GRPC_INTERNAL,
+		"a compressed message without grpc-encoding");
 	raw_body((const uint8_t *)"\1\0\0\0\1x", 6, usual("grpc-encoding", "identity"),
-		GRPC_INTERNAL);
+		GRPC_INTERNAL, "a compressed message without grpc-encoding");
 	/* Announced, but not used. */
 	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "plain", usual("grpc-encoding", "gzip")),
 		"plain", 5);
@@ -230,6 +240,7 @@ Test(calls, four_mebibytes_and_one)
 		p, &(struct request){.path = "/test.v1.Test/Echo", .body = b.data, .len = b.len});
 	peer_pump(p);
 	assert_answer(p, id, GRPC_RESOURCE_EXHAUSTED);
+	cr_assert_str_eq(answer_at(p, id)->message, "the request is larger than 4 MiB");
 	cr_assert(answer_at(p, id)->closed);
 	cr_assert_lt(answer_at(p, id)->body_at, b.len); /* the rest was not wanted */
 	free(text);

@@ -149,16 +149,46 @@ Test(http1, no_other_protocol)
 
 /* ---- what is refused ---- */
 
+static const char *refusal_of(unsigned status)
+{
+	switch (status) {
+	case 400:
+		return "the request is malformed\n";
+	case 405:
+		return "only GET and HEAD are served\n";
+	case 408:
+		return "the request was not complete in time\n";
+	case 413:
+		return "no request with a body is served\n";
+	case 414:
+		return "the request's target is too long\n";
+	case 431:
+		return "the request's header fields are too long\n";
+	case 505:
+		return "HTTP/1.0 and HTTP/1.1 are served\n";
+	}
+	return "";
+}
+
+static void take_refusal(struct http_peer *p, unsigned status)
+{
+	struct http_answer a = take_answer(p, false);
+	cr_assert_eq(a.status, status);
+	cr_assert_str_eq(a.body, refusal_of(status));
+}
+
 Test(http1, refusals)
 {
 	static const struct {
 		const char *request;
 		unsigned status;
+		const char *why; /* NULL: that of its status */
 	} table[] = {
 		{"garbage\r\n\r\n", 400},
-		{"\x16\x03\x01\x02\x00", 400},       /* somebody tries TLS */
-		{"GET /text HTTP/1.1\r\n\r\n", 400}, /* no Host */
-		{"GET /text HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
+		{"\x16\x03\x01\x02\x00", 400}, /* somebody tries TLS */
+		{"GET /text HTTP/1.1\r\n\r\n", 400, "one Host field is needed\n"},
+		{"GET /text HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400,
+			"one Host field is needed\n"},
 		{"GET /text HTTP/1.1\r\nHost : a\r\n\r\n", 400},
 		{"GET /text HTTP/1.1\r\nHost: a\r\nX: \x01\r\n\r\n", 400},
 		{"GET /text HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
@@ -186,6 +216,8 @@ Test(http1, refusals)
 		say(p, table[i].request);
 		struct http_answer a = take_answer(p, false);
 		cr_assert_eq(a.status, table[i].status, "%u for %s", a.status, table[i].request);
+		const char *why = table[i].why != NULL ? table[i].why : refusal_of(a.status);
+		cr_assert_str_eq(a.body, why, "%s: %s", table[i].request, a.body);
 		cr_assert(a.close, "%s", table[i].request);
 		cr_assert_eq(a.allow, a.status == 405);
 		cr_assert(finished(p));
@@ -228,7 +260,7 @@ Test(http1, limits_of_a_request)
 	say_long(p, "GET /text?", HTTP1_TARGET_MAX - 6, end);
 	cr_assert_eq(take_answer(p, false).status, 200);
 	say_long(p, "GET /text?", HTTP1_TARGET_MAX - 5, end);
-	cr_assert_eq(take_answer(p, false).status, 414);
+	take_refusal(p, 414);
 	cr_assert(finished(p));
 
 	reconnect(p);
@@ -237,16 +269,16 @@ Test(http1, limits_of_a_request)
 	say_long(p, field, p->limits.header_bytes - rest, "\r\n\r\n");
 	cr_assert_eq(take_answer(p, false).status, 200);
 	say_long(p, field, p->limits.header_bytes - rest + 1, "\r\n\r\n");
-	cr_assert_eq(take_answer(p, false).status, 431);
+	take_refusal(p, 431);
 	cr_assert(finished(p));
 
 	/* Without an end, too: the answer comes when the limit is reached. */
 	reconnect(p);
 	say_long(p, "GET /text HTTP/1.1\r\nX: ", 1 << 20, "");
-	cr_assert_eq(take_answer(p, false).status, 431);
+	take_refusal(p, 431);
 	reconnect(p);
 	say_long(p, "GET /", 1 << 20, "");
-	cr_assert_eq(take_answer(p, false).status, 414);
+	take_refusal(p, 414);
 	http_peer_free(p);
 }
 
@@ -415,7 +447,7 @@ Test(http1, silence_and_trickles_end)
 		http_peer_advance(p, p->limits.half_open_ms / 10);
 	}
 	http_peer_settle(p);
-	cr_assert_eq(take_answer(p, false).status, 408);
+	take_refusal(p, 408);
 	cr_assert(finished(p));
 	cr_assert_eq(p->session->end, SESSION_END_HALF_OPEN);
 

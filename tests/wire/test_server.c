@@ -347,6 +347,7 @@ Test(server, drain_waits_for_a_call)
 		;
 	assert_answer(p, id, GRPC_OK);
 	turn_until(drained == 1);
+	cr_assert_eq(server_stats(server)->drain_cut, 0);
 	close(fd);
 	buf_free(&b);
 	peer_free(p);
@@ -365,6 +366,8 @@ Test(server, drain_cuts_off_after_its_time)
 	server_drain(server, 20, on_drained, &drained);
 	turn_until(drained == 1);
 	cr_assert_eq(world.gone, 1);
+	cr_assert_eq(server_stats(server)->drain_cut, 1);
+	cr_assert_eq(server_stats(server)->connections, 0);
 	struct grpc_call *call = world.held;
 	grpc_end(call, GRPC_OK, NULL);
 	close(fd);

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Answers as one line of text each, with every field that is set. */
+#ifndef RINGVOL_TESTS_ANSWERS_H
+#define RINGVOL_TESTS_ANSWERS_H
+
+#include "csi_calls.h"
+
+#include "csi/messages.h"
+
+#define TOPOLOGY "accessible_topology{segments{key='topology.ringvol.dev/node' value='node-1'}}"
+#define WELL     "volume_condition{message='the volume is well'}"
+
+/* The answer; or its status and message. Static, until the next call. */
+const char *ask(
+	const char *method, const void *request, const ProtobufCMessageDescriptor *response);
+/* ASK("Controller", ListVolumes, list_volumes): of a request `req`. */
+#define ASK(service, Method, method)                                                               \
+	ask(service "/" #Method, &req, &csi__v1__##method##_response__descriptor)
+
+/* A line that is another is told, and the test goes on. */
+void says(const char *got, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* A parameter; there are four of them. */
+Csi__V1__StringPair *pair(unsigned i, const char *key, const char *value);
+/* The value of the answer's first field of that name. */
+void take_id(const char *answer, const char *name, char *ret_id);
+/* CreateVolume, of 16 MiB, and of volume_id or snapshot_id. */
+const char *asks_create(const char *name, enum source from);
+
+#endif

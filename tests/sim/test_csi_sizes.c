@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every field of the answers about sizes, health and what a volume serves. */
+#include "answers.h"
+
+#include "node/health.h"
+#include "pool/index.h"
+#include "pool/private.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- sizes ---- */
+
+static void expands(int64_t required, int64_t limit, const char *controller, const char *node)
+{
+	Csi__V1__ControllerExpandVolumeRequest req =
+		CSI__V1__CONTROLLER_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__NodeExpandVolumeRequest of_node = CSI__V1__NODE_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	range.required_bytes = required;
+	range.limit_bytes = limit;
+	req.volume_id = of_node.volume_id = csi_bytes(volume_id);
+	req.capacity_range = of_node.capacity_range = &range;
+	of_node.volume_path = csi_bytes(target_path);
+	says(ASK("Controller", ControllerExpandVolume, controller_expand_volume), "%s", controller);
+	says(ask("Node/NodeExpandVolume", &of_node,
+		     &csi__v1__node_expand_volume_response__descriptor),
+		"%s", node);
+}
+
+/* Its file system is the node's to expand, whether it is mounted now or not. */
+Test(csi_answers, expansion_of_what_is_not_in_use, .timeout = 300)
+{
+	char absent[200];
+	open_world(WORLD_EXT4, 1, false);
+	snprintf(absent, sizeof(absent),
+		"5: volume base is not staged or published at volume_path %s", target_path);
+	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
+	expands(20 * MIB, 0, "capacity_bytes=20971520 node_expansion_required=1", absent);
+	world_close(w);
+}
+
+static const char *asks_stats(void)
+{
+	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_path = csi_bytes(target_path);
+	return ASK("Node", NodeGetVolumeStats, node_get_volume_stats);
+}
+
+static void asks_capacity(const char *key, const char *value, const char *want)
+{
+	Csi__V1__GetCapacityRequest req = CSI__V1__GET_CAPACITY_REQUEST__INIT;
+	Csi__V1__StringPair *parameters[1] = {pair(0, key, value)};
+	Csi__V1__VolumeCapability *caps[1] = {capability()};
+	req.n_parameters = key[0] != '\0';
+	req.parameters = parameters;
+	req.n_volume_capabilities = 1;
+	req.volume_capabilities = caps;
+	says(ASK("Controller", GetCapacity, get_capacity), "%s", want);
+}
+
+/* 1 MiB of it, which its image then has. */
+static void write_to_it(void)
+{
+	static char data[MIB] = "x";
+	int fd = open(target_path, O_WRONLY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(pwrite(fd, data, sizeof(data), 0), sizeof(data));
+	cr_assert_eq(fsync(fd), 0);
+	close(fd);
+}
+
+/* The room of the pool for what is asked for; none where nothing of the kind can be made. */
+static void capacities(void)
+{
+	char want[200];
+	struct pool_room room;
+	struct pool *pool = pools_at(w->pools, 0);
+	pool->overcommit = 2.0;
+	asks_capacity("pool", "none", "maximum_volume_size{} minimum_volume_size{value=16777216}");
+	pool_room(pool, &room);
+	cr_assert_neq(room.available_bytes, room.available_thick_bytes);
+	static const char fmt[] =
+		"available_capacity=%" PRIu64 " maximum_volume_size{value=%" PRIu64
+		"} minimum_volume_size{value=%u}";
+	snprintf(want, sizeof(want), fmt, room.available_bytes, room.available_bytes, 16777216);
+	asks_capacity("", "", want);
+	snprintf(want, sizeof(want), fmt, room.available_thick_bytes, room.available_thick_bytes,
+		16777216);
+	asks_capacity("provisioning", "thick", want);
+	block = false;
+	fs_type = "xfs";
+	snprintf(want, sizeof(want), fmt, room.available_bytes, room.available_bytes, 314572800);
+	asks_capacity("", "", want);
+	asks_capacity("csi.storage.k8s.io/fstype", "btrfs",
+		"maximum_volume_size{} minimum_volume_size{value=16777216}");
+	fs_type = "ext4";
+	block = true;
+}
+
+Test(csi_answers, sizes, .timeout = 300)
+{
+	char absent[200];
+	static const char below[] =
+		"11: capacity_range: limit_bytes (16777216) is too small, the least that serves is "
+		"22020096 bytes (sizes are multiples of 1 MiB)";
+	static const char usage[] = "usage{available=20971520 total=22020096 used=1048576 unit=1}";
+	open_world(WORLD_XFS, 1, true);
+	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
+	snprintf(absent, sizeof(absent),
+		"5: volume base is not staged or published at volume_path %s", target_path);
+	expands(20 * MIB, 0, "capacity_bytes=20971520", absent);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	expands(21 * MIB, 0, "capacity_bytes=22020096 node_expansion_required=1",
+		"capacity_bytes=22020096");
+	expands(16 * MIB, 0, "capacity_bytes=22020096 node_expansion_required=1",
+		"capacity_bytes=22020096");
+	expands(0, 16 * MIB, below, below);
+	expands(0, 0, "3: capacity_range is missing", "capacity_bytes=22020096");
+	write_to_it();
+	says(asks_stats(), "%s " WELL, usage);
+	w->csi->config.health = 0;
+	says(asks_stats(), "%s", usage);
+	w->csi->config.controller_expand = false;
+	expands(23 * MIB, 0,
+		"12: volumes are expanded by NodeExpandVolume here (--controller-expand node)",
+		"capacity_bytes=24117248");
+	capacities();
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- health ---- */
+
+/* NULL: no volume, or pool, is told of. */
+static void asks_health(const char *volume, const char *listed, const char *pools)
+{
+	Csi__V1__ControllerGetVolumeHealthRequest req =
+		CSI__V1__CONTROLLER_GET_VOLUME_HEALTH_REQUEST__INIT;
+	Csi__V1__NodeGetVolumeHealthRequest of_node = CSI__V1__NODE_GET_VOLUME_HEALTH_REQUEST__INIT;
+	Csi__V1__NodeGetStorageHealthRequest of_pools =
+		CSI__V1__NODE_GET_STORAGE_HEALTH_REQUEST__INIT;
+	Csi__V1__ControllerListVolumeHealthRequest of_all =
+		CSI__V1__CONTROLLER_LIST_VOLUME_HEALTH_REQUEST__INIT;
+	req.volume_id = of_node.volume_id = csi_bytes(volume_id);
+	says(ASK("Controller", ControllerGetVolumeHealth, controller_get_volume_health), "%s",
+		volume);
+	says(ask("Node/NodeGetVolumeHealth", &of_node,
+		     &csi__v1__node_get_volume_health_response__descriptor),
+		"%s", volume);
+	says(ask("Controller/ControllerListVolumeHealth", &of_all,
+		     &csi__v1__controller_list_volume_health_response__descriptor),
+		"%s", listed);
+	says(ask("Node/NodeGetStorageHealth", &of_pools,
+		     &csi__v1__node_get_storage_health_response__descriptor),
+		"%s", pools);
+}
+
+static void asks_health_in(enum pool_life life, const char *why, const char *reason, bool is_known)
+{
+	struct pool *pool = pools_at(w->pools, 0);
+	char since[40], volume[500], listed[500], pools[200], known[300];
+	pool_enter(pool, life, "%s", why);
+	time_t unix_time = (time_t)node_unix_time(w->csi->node, pool_state_since_ns(pool));
+	strftime(since, sizeof(since), "%Y-%m-%dT%H:%M:%SZ", gmtime(&unix_time));
+	snprintf(pools, sizeof(pools), "status=2 reason='%s' message='%s (%s since %s)'", reason,
+		why, strcmp(reason, "PoolSick") == 0 ? "sick" : "missing", since);
+	snprintf(listed, sizeof(listed), "entries{volume_id='%s' health_statuses{%s}}", volume_id,
+		pools);
+	snprintf(known, sizeof(known), "status=2 reason='%s' message='volume %s: %s'", reason,
+		volume_id, why);
+	snprintf(volume, sizeof(volume), "volume_health{volume_id='%s' health_statuses{%s}}",
+		volume_id, is_known ? pools : known);
+	char storage[300];
+	snprintf(storage, sizeof(storage), "backend_health{%s}", pools);
+	asks_health(volume, listed, storage);
+}
+
+Test(csi_answers, health, .timeout = 300)
+{
+	char want[300];
+	open_world(WORLD_EXT4, 1, true);
+	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
+	snprintf(want, sizeof(want), "volume_health{volume_id='%s'}", volume_id);
+	asks_health(want, "", "");
+	asks_health_in(POOL_READ_ONLY, "it cannot be written", "PoolSick", true);
+	asks_health_in(POOL_AWAY, "it is gone", "PoolMissing", false);
+	pool_enter(pools_at(w->pools, 0), POOL_SERVED, "%s", "");
+	volume_id[0] = volume_id[0] == '0' ? '1' : '0';
+	snprintf(want, sizeof(want),
+		"14: volume %s: no pool on this node has the uuid %.8s...; ask the node that has "
+		"it, or give its pool to this driver with --pool",
+		volume_id, volume_id);
+	asks_health(want, "", "");
+	world_close(w);
+}
+
+/* ---- what a volume serves ---- */
+
+static void validates(Csi__V1__ValidateVolumeCapabilitiesRequest *req, const char *want)
+{
+	req->volume_id = csi_bytes(volume_id);
+	Csi__V1__VolumeCapability *caps[1] = {capability()};
+	req->n_volume_capabilities = 1;
+	req->volume_capabilities = caps;
+	says(ask("Controller/ValidateVolumeCapabilities", req,
+		     &csi__v1__validate_volume_capabilities_response__descriptor),
+		"%s", want);
+}
+
+Test(csi_answers, validation)
+{
+	Csi__V1__ValidateVolumeCapabilitiesRequest
+		plain = CSI__V1__VALIDATE_VOLUME_CAPABILITIES_REQUEST__INIT,
+		req = plain;
+	Csi__V1__StringPair *foreign[1] = {pair(1, "example.com/key", "1")};
+	Csi__V1__StringPair *unknown[1] = {pair(2, "key", "1")};
+	Csi__V1__StringPair *device[1] = {pair(3, "device", "loop")};
+	open_world(WORLD_EXT4, 1, true);
+	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
+	validates(&req, "confirmed{volume_capabilities{block{} access_mode{mode=1}}}");
+	req.n_volume_context = 1;
+	req.volume_context = foreign;
+	req.n_parameters = 1;
+	req.parameters = device;
+	validates(&req,
+		"confirmed{volume_context{key='example.com/key' value='1'} volume_capabilities{block{} access_mode{mode=1}} parameters{key='device' value='loop'}}");
+	req.volume_context = unknown;
+	validates(&req, "message='volume_context: holds a key that this driver never gave out'");
+	req = plain;
+	req.n_parameters = 1;
+	req.parameters = unknown;
+	validates(&req, "message='parameters: 'key' is not known'");
+	req = plain;
+	req.n_mutable_parameters = 1;
+	req.mutable_parameters = device;
+	validates(&req,
+		"message='mutable_parameters: this driver has none that could be changed later'");
+	block = false;
+	validates(&plain, "message='volume_capabilities: volume base is a block volume'");
+	world_close(w);
+}
