@@ -4,9 +4,15 @@
 
 #include "blockio_env.h"
 
+#include "blockio/boot_mark.h"
+#include <criterion/criterion.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
+#include <stdlib.h>
+#include <sys/xattr.h>
+#include <unistd.h>
 
 enum { MIB = 1 << 20 };
 
@@ -262,4 +268,40 @@ Test(image, thick_growth_on_a_full_disk_changes_no_size)
 	cr_assert(image_resize(fd, 1024LL * MIB, true) == -ENOSPC);
 	cr_assert(size_of(fd) == MIB);
 	cr_assert(allocated(fd) < 2 * MIB, "the half-made growth was given back");
+}
+
+/* ---- marks of one run of the kernel ---- */
+
+Test(boot_mark, this_boot)
+{
+	char path[] = "/tmp/test-boot-mark-XXXXXX";
+	int fd = mkostemp(path, O_CLOEXEC);
+	cr_assert(fd >= 0);
+	unlink(path);
+	struct boot_mark mark;
+	cr_expect(!boot_mark_get(fd, BOOT_MARK_WRITER, &mark));
+	cr_expect_eq(boot_mark_remove(fd, BOOT_MARK_WRITER), 0, "none is no error");
+
+	cr_assert_eq(boot_mark_set(fd, BOOT_MARK_WRITER, "/a/path"), 0);
+	cr_assert(boot_mark_get(fd, BOOT_MARK_WRITER, &mark));
+	cr_expect(boot_mark_says(&mark, "/a/path"));
+	cr_expect(!boot_mark_says(&mark, "/a/path/"));
+	cr_expect(!boot_mark_get(fd, BOOT_MARK_FROZEN, NULL), "they are told apart");
+
+	/* Another kernel's: only its id differs. */
+	char value[256];
+	ssize_t len = fgetxattr(fd, BOOT_MARK_WRITER, value, sizeof(value));
+	cr_assert(len > 0);
+	value[0] = value[0] == '0' ? '1' : '0';
+	cr_assert_eq(fsetxattr(fd, BOOT_MARK_WRITER, value, (size_t)len, 0), 0);
+	cr_expect(!boot_mark_get(fd, BOOT_MARK_WRITER, &mark));
+	cr_assert_eq(fsetxattr(fd, BOOT_MARK_WRITER, value, (size_t)len - 1, 0), 0);
+	cr_expect(!boot_mark_get(fd, BOOT_MARK_WRITER, &mark), "cut short");
+
+	cr_assert_eq(boot_mark_set(fd, BOOT_MARK_WRITER, "/b"), 0, "over an old one");
+	cr_assert(boot_mark_get(fd, BOOT_MARK_WRITER, &mark));
+	cr_expect(boot_mark_says(&mark, "/b"));
+	cr_expect_eq(boot_mark_remove(fd, BOOT_MARK_WRITER), 0);
+	cr_expect(!boot_mark_get(fd, BOOT_MARK_WRITER, NULL));
+	close(fd);
 }

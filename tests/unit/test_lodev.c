@@ -3,9 +3,12 @@
 
 #include "blockio_env.h"
 
+#include "backends/loop/loop.h"
+#include <criterion/criterion.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 
@@ -477,4 +480,39 @@ Test(lodev, threads_share_the_numbers)
 		cr_assert(pthread_join(threads[i], &failure) == 0);
 		cr_assert(failure == NULL, "%s", (char *)failure);
 	}
+}
+
+/* ---- the backend over it ---- */
+
+static const struct backend_loop_config none = {.dm_control_path = "/nonexistent/control"};
+
+Test(backend_loop, without_device_mapper_raw_volumes_are_refused)
+{
+	struct err err = {0};
+	backend_loop_configure(&none);
+	cr_assert_lt(backend_check(BACKEND_LOOP, true, &err), 0);
+	cr_expect_eq(err.code, ERR_PRECONDITION);
+	cr_expect_not_null(strstr(err.message, "modprobe dm_mod"), "%s", err.message);
+	cr_expect_not_null(strstr(err.message, "--block-on-loop"), "%s", err.message);
+	cr_expect_eq(backend_check(BACKEND_LOOP, false, &err), 0, "mounted ones need none");
+}
+
+Test(backend_loop, unless_the_operator_accepts_loop_nodes)
+{
+	struct backend_loop_config accepting = none;
+	struct err err = {0};
+	accepting.block_on_loop = true;
+	backend_loop_configure(&accepting);
+	cr_expect_eq(backend_check(BACKEND_LOOP, true, &err), 0, "%s", err.message);
+}
+
+Test(backend_loop, what_is_below_is_what_counts)
+{
+	uint32_t dev_major, dev_minor;
+	struct backend_dev dev = {.major = 7, .minor = 5};
+	backend_dev_below(&dev, &dev_major, &dev_minor);
+	cr_expect(dev_major == 7 && dev_minor == 5);
+	dev = (struct backend_dev){.major = 253, .minor = 1, .below_major = 7, .below_minor = 5};
+	backend_dev_below(&dev, &dev_major, &dev_minor);
+	cr_expect(dev_major == 7 && dev_minor == 5);
 }
