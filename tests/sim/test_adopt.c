@@ -12,6 +12,7 @@
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -338,7 +339,51 @@ Test(adopt, what_is_staged_meanwhile_is_thawed, .timeout = 120)
 	world_close(w);
 }
 
+/* Its devices cannot be looked for, so nobody waits for them: what it holds can be copied away. */
+Test(adopt, what_has_a_backend_that_is_off_is_waited_for_by_nobody, .timeout = 120)
+{
+	backend_add(&slow);
+	open_world(WORLD_XFS, 1, true);
+	make("base", "ublk");
+	backend_remove(&slow);
+	world_restart(w);
+	cr_expect(probe_says_ready());
+	cr_expect(node_knows_volume(w->csi->node, find_volume()));
+	cr_expect_eq(do_snapshot(), GRPC_OK);
+	world_close(w);
+}
+
 /* ---- marks ---- */
+
+static unsigned refusals;
+
+static int refuse_marks(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	(void)op_name;
+	if (refusals == 0 || strcmp(step_name, "look for our marks") != 0)
+		return 0;
+	refusals--;
+	return -EIO;
+}
+
+/* Or what a run cut short left frozen would stay so. */
+Test(adopt, marks_that_could_not_be_read_are_looked_for_again, .timeout = 120)
+{
+	open_world(WORLD_XFS, 1, false);
+	make("base", "loop");
+	stage();
+	leave_frozen();
+	w->observer.before_call = refuse_marks;
+	refusals = 1;
+	world_restart(w);
+	cr_expect_eq(refusals, 0);
+	cr_expect(is_frozen());
+	world_adopt(w);
+	cr_expect_not(is_frozen());
+	unstage();
+	world_close(w);
+}
 
 static enum grpc_status publish_to_one(const char *path)
 {
