@@ -92,6 +92,31 @@ func waitWrites(t *testing.T, p *process, v *volume, count uint64) {
 	t.Fatal("no I/O")
 }
 
+// A detach that comes while a mounted device is recovered is refused, and the device lives on: its
+// recovery is over, and is not begun again.
+func TestDetachDuringRecovery(t *testing.T) {
+	needUblk(t)
+	p := newProcess(t)
+	v := newVolume(t, 64*mib)
+	d := p.attach(v)
+	dir := t.TempDir()
+	run(t, "mkfs.ext4", "-q", d.node())
+	run(t, "mount", d.node(), dir)
+	defer func() { _ = exec.Command("umount", dir).Run() }()
+	for i := uint32(1); i <= 10; i++ {
+		p.restart(syscall.SIGKILL)
+		wantCode(t, p.client.detach(v, d), "precondition", "in use")
+		p.live(v.tag)
+		// A second recovery would be tried within this time, several times.
+		time.Sleep(200 * time.Millisecond)
+		if now := p.live(v.tag); now.Recoveries != i {
+			t.Fatalf("%d recoveries after %d kills\n%s", now.Recoveries, i, p.log.String())
+		}
+	}
+	run(t, "umount", dir)
+	p.detach(v, d)
+}
+
 // SIGTERM ends the process and not its devices: the binary can be replaced.
 func TestUpgrade(t *testing.T) {
 	needUblk(t)
