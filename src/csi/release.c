@@ -364,7 +364,7 @@ static int unmount_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: %s is in use: a process has files open or its working directory there",
 			r->field, r->path);
-	return res == 0 ? 0 : volume_op_fail(op, res, "unmounting", r->path);
+	return res == 0 ? 0 : volume_op_fail(op, res, "unmount", r->path);
 }
 
 /* What marked the path as the only writer's goes with it. A mark that stays is only believed where

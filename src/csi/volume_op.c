@@ -120,7 +120,7 @@ int volume_op_inspect_end(struct op *op, int res)
 	if (res == -ELOOP)
 		return op_fail(op, ERR_INVALID,
 			"%s: a component is a symbolic link, which is refused", n->path.path);
-	return volume_op_fail(op, res, "looking", n->path.path);
+	return volume_op_fail(op, res, "inspection", n->path.path);
 }
 
 const struct pool_object *volume_op_nested_in(const struct volume_op *n)

@@ -99,18 +99,18 @@ static void fails_each(const struct failure *failures, unsigned count, const cha
 Test(csi_failures, of_helpers, .timeout = 300)
 {
 	static const struct failure staging[] = {
-		{asks_stage, MNT_INSPECT, -EIO, "13: looking of %1$s: Input/output error"},
-		{asks_stage, MNT_INSPECT, -ETIMEDOUT, HANGS("looking")},
+		{asks_stage, MNT_INSPECT, -EIO, "13: inspection of %1$s: Input/output error"},
+		{asks_stage, MNT_INSPECT, -ETIMEDOUT, HANGS("inspection")},
 		{asks_stage, MNT_MOUNT, -EIO, "13: mount of %1$s: Input/output error"},
 		{asks_stage, MNT_MOUNT, -ETIMEDOUT, HANGS("mount")},
 	};
 	static const struct failure unstaging[] = {
-		{asks_publish, MNT_INSPECT, -EIO, "13: looking of %1$s: Input/output error"},
-		{asks_unstage, MNT_INSPECT, -EIO, "13: looking of %1$s: Input/output error"},
+		{asks_publish, MNT_INSPECT, -EIO, "13: inspection of %1$s: Input/output error"},
+		{asks_unstage, MNT_INSPECT, -EIO, "13: inspection of %1$s: Input/output error"},
 		{asks_unstage, MNT_SYNC, -ETIMEDOUT, HANGS("sync")},
-		{asks_unstage, MNT_UNMOUNT, -EIO, "13: unmounting of %1$s: Input/output error"},
+		{asks_unstage, MNT_UNMOUNT, -EIO, "13: unmount of %1$s: Input/output error"},
 		{asks_unstage, MNT_UNMOUNT, -EBUSY, BUSY("staging_target_path")},
-		{asks_unstage, MNT_UNMOUNT, -ETIMEDOUT, HANGS("unmounting")},
+		{asks_unstage, MNT_UNMOUNT, -ETIMEDOUT, HANGS("unmount")},
 	};
 	static const struct failure publishing[] = {
 		{asks_publish, MNT_BIND, -EIO, "13: bind mount of %1$s: Input/output error"},
@@ -118,10 +118,10 @@ Test(csi_failures, of_helpers, .timeout = 300)
 			"3: target_path: the parent directory of %1$s does not exist; the orchestrator has to create it"},
 	};
 	static const struct failure unpublishing[] = {
-		{asks_unpublish, MNT_INSPECT, -EIO, "13: looking of %1$s: Input/output error"},
-		{asks_unpublish, MNT_UNMOUNT, -EIO, "13: unmounting of %1$s: Input/output error"},
+		{asks_unpublish, MNT_INSPECT, -EIO, "13: inspection of %1$s: Input/output error"},
+		{asks_unpublish, MNT_UNMOUNT, -EIO, "13: unmount of %1$s: Input/output error"},
 		{asks_unpublish, MNT_UNMOUNT, -EBUSY, BUSY("target_path")},
-		{asks_unpublish, MNT_UNMOUNT, -ETIMEDOUT, HANGS("unmounting")},
+		{asks_unpublish, MNT_UNMOUNT, -ETIMEDOUT, HANGS("unmount")},
 	};
 	open_world(WORLD_EXT4, 1, false);
 	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
