@@ -24,8 +24,6 @@ struct metrics;
 /* Takes the hooks of the registry and the reactor. All must outlive it. 0 or -ENOMEM. */
 int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	struct grpc_registry *registry);
-/* A handler for /metrics; arg is the struct metrics. */
-http1_handler_fn metrics_scrape;
 void metrics_close(struct metrics *metrics); /* no scrape may be left; NULL is legal */
 
 /*

@@ -81,7 +81,7 @@ static void scrape_free(struct http1_source *source)
 	free(s);
 }
 
-void metrics_scrape(struct http1_call *call, void *arg)
+static void scrape(struct http1_call *call, void *arg)
 {
 	struct scrape *s = calloc(1, sizeof(*s));
 	if (s == NULL) {
@@ -124,7 +124,7 @@ void endpoints_init(struct endpoints *e, const struct csi *csi, struct metrics *
 			{
 				{"/healthz", healthz, e},
 				{"/readyz", readyz, e},
-				{"/metrics", metrics_scrape, metrics},
+				{"/metrics", scrape, metrics},
 				{NULL, NULL, NULL},
 			},
 	};

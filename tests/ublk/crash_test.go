@@ -92,6 +92,16 @@ func waitWrites(t *testing.T, p *process, v *volume, count uint64) {
 	t.Fatal("no I/O")
 }
 
+// mountFresh makes an ext4 on the device and mounts it for the rest of the test.
+func mountFresh(t *testing.T, d *device) string {
+	t.Helper()
+	dir := t.TempDir()
+	run(t, "mkfs.ext4", "-q", d.node())
+	run(t, "mount", d.node(), dir)
+	t.Cleanup(func() { _ = exec.Command("umount", dir).Run() })
+	return dir
+}
+
 // A detach that comes while a mounted device is recovered is refused, and the device lives on: its
 // recovery is over, and is not begun again.
 func TestDetachDuringRecovery(t *testing.T) {
@@ -99,10 +109,7 @@ func TestDetachDuringRecovery(t *testing.T) {
 	p := newProcess(t)
 	v := newVolume(t, 64*mib)
 	d := p.attach(v)
-	dir := t.TempDir()
-	run(t, "mkfs.ext4", "-q", d.node())
-	run(t, "mount", d.node(), dir)
-	defer func() { _ = exec.Command("umount", dir).Run() }()
+	dir := mountFresh(t, d)
 	for i := uint32(1); i <= 10; i++ {
 		p.restart(syscall.SIGKILL)
 		wantCode(t, p.client.detach(v, d), "precondition", "in use")
@@ -123,10 +130,7 @@ func TestUpgrade(t *testing.T) {
 	p := newProcess(t)
 	v := newVolume(t, 64*mib)
 	d := p.attach(v)
-	dir := t.TempDir()
-	run(t, "mkfs.ext4", "-q", d.node())
-	run(t, "mount", d.node(), dir)
-	defer func() { _ = exec.Command("umount", dir).Run() }()
+	dir := mountFresh(t, d)
 	want := bytes.Repeat([]byte("upgrade "), 1<<16)
 	if err := os.WriteFile(dir+"/a", want, 0o600); err != nil {
 		t.Fatal(err)

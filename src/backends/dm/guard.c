@@ -82,7 +82,8 @@ int guard_table(const struct guard_spec *spec, struct dm_target ret[2])
 	return 0;
 }
 
-bool guard_parse(const struct dm_target *targets, unsigned count, uint32_t *ret_major,
+/* Whether it is the table of a guard, and over what. */
+static bool guard_parse(const struct dm_target *targets, unsigned count, uint32_t *ret_major,
 	uint32_t *ret_minor, uint64_t *ret_size_bytes)
 {
 	uint32_t dev_major = 0, dev_minor = 0;

@@ -48,9 +48,6 @@ struct guard {
 
 /* The two targets. -EINVAL: the device is too small for two. */
 int guard_table(const struct guard_spec *spec, struct dm_target ret[2]);
-/* Whether it is the table of a guard, and over what. */
-bool guard_parse(const struct dm_target *targets, unsigned count, uint32_t *ret_major,
-	uint32_t *ret_minor, uint64_t *ret_size_bytes);
 
 /* The two targets of a guard that was let go: every request fails, and no device below is kept. */
 int guard_table_retired(uint64_t size_bytes, struct dm_target ret[2]);
