@@ -53,6 +53,16 @@ enum {
 	GRPC_MEMORY_MAX_BYTES = 64 << 20,
 };
 
+/* Who is at the other end of a connection. */
+struct grpc_peer {
+	enum grpc_peer_role {
+		GRPC_PEER_LOCAL, /* of this host: a unix socket, or loopback */
+		GRPC_PEER_CONTROLLER,
+		GRPC_PEER_NODE,
+	} role;
+	char node_id[256]; /* of a node; "*": its certificate is every node's */
+};
+
 struct grpc_call;
 
 typedef void grpc_method_fn(struct grpc_call *call, const ProtobufCMessage *request);
@@ -66,6 +76,9 @@ enum grpc_method_flags {
 	 * client is told UNAVAILABLE, and to the method it is gone. A request larger than
 	 * GRPC_ENDLESS_MAX_BYTES is INVALID_ARGUMENT. */
 	GRPC_ENDLESS = 1 << 1,
+	/* The request is not decoded and not checked: fn gets NULL, and its bytes by
+	 * grpc_call_bytes(). For what passes requests on. */
+	GRPC_RAW = 1 << 2,
 };
 
 /* One line per RPC; ends with a NULL name. A method of the descriptor without a line answers
@@ -81,6 +94,7 @@ struct grpc_service {
 	const ProtobufCServiceDescriptor *descriptor;
 	const struct grpc_method *methods;
 	void *context; /* grpc_call_context() */
+	unsigned peers; /* bits, 1 << enum grpc_peer_role: who may call it; 0: local ones alone */
 };
 
 /* Looks over a decoded request before the method sees it. Returns GRPC_OK, or the status to answer
@@ -116,6 +130,10 @@ const char *grpc_call_method(const struct grpc_call *call);
 const void *grpc_call_row(const struct grpc_call *call);
 /* What the method answers. */
 const ProtobufCMessageDescriptor *grpc_call_output(const struct grpc_call *call);
+/* Who calls. */
+const struct grpc_peer *grpc_call_peer(const struct grpc_call *call);
+/* The packed message of a GRPC_RAW call, until it ends. */
+const uint8_t *grpc_call_bytes(const struct grpc_call *call, size_t *ret_len);
 /* True when the client cannot hear the answer any more. */
 bool grpc_call_gone(const struct grpc_call *call);
 /* ring_now_ns() when the client's deadline passes; UINT64_MAX without one. */
@@ -126,6 +144,10 @@ uint64_t grpc_call_deadline_ns(const struct grpc_call *call);
 void grpc_reply(struct grpc_call *call, const ProtobufCMessage *response);
 /* Ends a call, unary or streaming, with a status. message: UTF-8, percent-encoded here. */
 void grpc_end(struct grpc_call *call, enum grpc_status status, const char *message);
+
+/* The same with a packed message, copied. */
+void grpc_reply_bytes(struct grpc_call *call, const uint8_t *data, size_t len);
+bool grpc_send_bytes(struct grpc_call *call, const uint8_t *data, size_t len);
 
 /* Server streaming: queues a message. True: send more; false: wait, on_writable is called (from
  * the loop) when the client has read enough, or at once when it is gone. */
