@@ -39,7 +39,7 @@ struct conn {
 	struct list link;
 	int fd;
 	enum conn_state state;
-	bool paced; /* the session says when it wants input */
+	bool paced; /* as the session was last */
 	bool ended; /* the peer has sent its last byte */
 	bool cut;   /* nothing more can be sent */
 	bool asked; /* it was asked to leave for another connection */
@@ -249,6 +249,8 @@ static void recv_next(struct conn *c)
 	struct ring *ring = c->server->config.ring;
 	if (c->recv.armed || c->ended)
 		return;
+	if (c->state == CONN_OPEN)
+		c->paced = c->session->paced;
 	if (c->paced && c->state == CONN_OPEN && !c->session->ops->wants_input(c->session))
 		return;
 	if (ring_features(ring)->multishot_recv && !c->paced)
@@ -326,7 +328,6 @@ void conn_open(struct server *server, struct speaks *speaks, int fd, const struc
 	c->server = server;
 	c->speaks = speaks;
 	c->fd = fd;
-	c->paced = c->session->ops->wants_input != NULL;
 	c->recv.fn = on_recv;
 	c->send.fn = on_send;
 	c->wake.fn = on_wake_posted;
