@@ -377,6 +377,51 @@ Test(ring, bufs_cycle_through_the_group_many_times)
 	close(fds[1]);
 }
 
+/* What a discarded request has received already is thrown away, its buffer is not. */
+Test(ring, discarding_a_receive_gives_its_buffers_back)
+{
+	struct ring_bufs *bufs;
+	int fds[2];
+	cr_assert_eq(ring_bufs_open(ring, 2, 16, &bufs), 0);
+	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+	for (int i = 0; i < 50; i++) {
+		struct probe p = {0};
+		arm_multishot(&p, fds[0], bufs);
+		turn_idle();
+		cr_assert_eq(write(fds[1], "x", 1), 1);
+		ring_discard(ring, &p.req);
+		cr_assert_eq(p.calls, 0);
+		char rest; /* it may have been cancelled before it received */
+		(void)recv(fds[0], &rest, 1, MSG_DONTWAIT);
+	}
+	struct probe p = {0};
+	arm_multishot(&p, fds[0], bufs);
+	cr_assert_eq(write(fds[1], "y", 1), 1);
+	turn_until(&p, 1);
+	cr_assert_eq(p.res, 1);
+	cr_assert_eq(*ring_bufs_at(bufs, p.flags), 'y');
+	ring_discard(ring, &p.req);
+	ring_bufs_close(bufs);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+Test(ring, bufs_are_shared_by_size)
+{
+	struct ring_bufs *own, *a, *b, *c;
+	cr_assert_eq(ring_bufs_open(ring, 2, 16, &own), 0);
+	cr_assert_eq(ring_bufs_share(ring, 2, 16, &a), 0);
+	cr_assert_eq(ring_bufs_share(ring, 2, 16, &b), 0);
+	cr_assert_eq(ring_bufs_share(ring, 2, 32, &c), 0);
+	cr_assert(a == b && a != own && a != c);
+	ring_bufs_close(a);
+	cr_assert_eq(ring_bufs_group(b), ring_bufs_group(a)); /* it is still there */
+	ring_bufs_close(b);
+	ring_bufs_close(c);
+	ring_bufs_close(own);
+	cr_assert_eq(ring_bufs_share(ring, 3, 16, &a), -EINVAL);
+}
+
 Test(ring, bufs_refuse_nonsense)
 {
 	struct ring_bufs *bufs = NULL;
