@@ -27,6 +27,7 @@ enum csi_health {
 
 enum {
 	CSI_TASKS_MAX = 4096,         /* long operations at once; then RESOURCE_EXHAUSTED */
+	CSI_SEGMENTS_MAX = 16,        /* beside the node's own */
 	CSI_WAITERS_MAX = 1024,       /* calls that wait for one operation; then ABORTED */
 	CSI_MOUNT_TIMEOUT_MS = 60000, /* mount (may replay a journal), umount (may write back) */
 	CSI_GROW_TIMEOUT_MS = 60000,
@@ -35,9 +36,16 @@ enum {
 	CSI_MEASURE_MS = 1000,
 };
 
+/* Where a node is, beside its own segment: a zone, a rack. topology.h checks them. */
+struct csi_segment {
+	const char *key, *value;
+};
+
 struct csi_config {
 	const char *driver_name;
 	const char *node_id;
+	struct csi_segment topology[CSI_SEGMENTS_MAX]; /* --topology */
+	unsigned n_topology;
 	unsigned services;      /* enum csi_services */
 	bool controller_expand; /* --controller-expand on */
 	unsigned health;        /* enum csi_health: --csi-version */

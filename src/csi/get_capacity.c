@@ -10,6 +10,7 @@
 #include "csi/params.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "csi/topology.h"
 #include "pool/room.h"
 
 struct capacity {
@@ -97,8 +98,7 @@ static int prepare(struct csi_task *task, struct err *err)
 	int r = csi_params_parse(req->parameters, req->n_parameters, &c->params, err);
 	if (r < 0)
 		return r;
-	if (choose_fs(c, req) &&
-		csi_topology_is_here(req->accessible_topology, task->csi->config.node_id))
+	if (choose_fs(c, req) && csi_topology_is_here(req->accessible_topology, &task->csi->config))
 		c->pool = pools_by_name(task->csi->pools, c->params.pool);
 	bool raw = csi_is_raw_here(task->csi, c->fs == FSIMG_NONE);
 	struct err why = {0};

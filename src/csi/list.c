@@ -285,7 +285,7 @@ static void *snapshot_entry(const struct page *page, const struct pool_object *s
 		csi_message_new(page->arena, &csi__v1__list_snapshots_response__entry__descriptor);
 	if (entry == NULL)
 		return NULL;
-	entry->snapshot = csi_snapshot_message(page->arena, snapshot);
+	entry->snapshot = csi_snapshot_message(page->arena, page->csi, snapshot);
 	return entry->snapshot == NULL ? NULL : entry;
 }
 
@@ -317,6 +317,6 @@ int csi_get_snapshot(struct csi_query *q)
 		q->csi->pools, RECORD_SNAPSHOT, csi_str(req->snapshot_id), &snapshot, &q->err);
 	if (r < 0)
 		return r;
-	response->snapshot = csi_snapshot_message(q->arena, snapshot);
+	response->snapshot = csi_snapshot_message(q->arena, q->csi, snapshot);
 	return response->snapshot == NULL ? -ENOMEM : 0;
 }
