@@ -9,6 +9,7 @@
 #include "pool/pool.h"
 #include "reactor/op.h"
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -52,8 +53,23 @@ struct csi_config {
 	int64_t max_volumes;    /* 0: no limit */
 };
 
+struct csi_task;
+struct grpc_call;
+
+/* Told to somebody above csi. Any function may be NULL. */
+struct csi_hooks {
+	/* A call is about to make something of this name; its request was checked. True: the hook
+	 * has taken the call, and goes on with csi_rpc_go() (rpc.h) or ends it. */
+	bool (*on_create)(void *arg, struct grpc_call *call, const ProtobufCMessage *request,
+		enum record_kind kind, const char *name);
+	/* A task has let its locks go; its calls are answered when this returns. */
+	void (*on_task_end)(void *arg, const struct csi_task *task);
+	void *arg;
+};
+
 struct csi {
 	struct csi_config config; /* strings are main()'s */
+	struct csi_hooks hooks;
 	struct reactor *reactor;
 	struct pools *pools;
 	struct node *node; /* its reactor and pools are these */

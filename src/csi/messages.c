@@ -135,3 +135,36 @@ int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool
 	*ret = usage;
 	return 0;
 }
+
+/* ---- entries of lists ---- */
+
+static ProtobufCMessage *volume_entry(
+	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
+{
+	Csi__V1__ListVolumesResponse__Entry *entry =
+		csi_message_new(arena, &csi__v1__list_volumes_response__entry__descriptor);
+	Csi__V1__ListVolumesResponse__VolumeStatus *status =
+		csi_message_new(arena, &csi__v1__list_volumes_response__volume_status__descriptor);
+	struct csi_usage usage;
+	if (entry == NULL || status == NULL || csi_usage_fill(arena, csi, volume, &usage) < 0)
+		return NULL;
+	status->n_published_node_ids = usage.n_nodes;
+	status->published_node_ids = usage.nodes;
+	status->volume_condition = usage.condition;
+	entry->volume = csi_volume_message(arena, csi, volume);
+	entry->status = status;
+	return entry->volume == NULL ? NULL : &entry->base;
+}
+
+ProtobufCMessage *csi_list_entry(
+	struct arena *arena, const struct csi *csi, const struct pool_object *object)
+{
+	if (object->kind == RECORD_VOLUME)
+		return volume_entry(arena, csi, object);
+	Csi__V1__ListSnapshotsResponse__Entry *entry =
+		csi_message_new(arena, &csi__v1__list_snapshots_response__entry__descriptor);
+	if (entry == NULL)
+		return NULL;
+	entry->snapshot = csi_snapshot_message(arena, csi, object);
+	return entry->snapshot == NULL ? NULL : &entry->base;
+}

@@ -40,4 +40,8 @@ struct csi_usage {
 int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool_object *volume,
 	struct csi_usage *ret);
 
+/* What lists have of an object: a ListVolumesResponse.Entry or ListSnapshotsResponse.Entry. */
+ProtobufCMessage *csi_list_entry(
+	struct arena *arena, const struct csi *csi, const struct pool_object *object);
+
 #endif
