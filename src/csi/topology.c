@@ -100,11 +100,12 @@ Csi__V1__Topology *csi_topology_message(struct arena *arena, const struct csi *c
 {
 	const struct csi_config *config = &csi->config;
 	size_t count = 1 + config->n_topology;
-	Csi__V1__Topology *topology = csi_message_new(arena, &csi__v1__topology__descriptor);
+	Csi__V1__Topology *topology = arena_new_of(arena, Csi__V1__Topology);
 	Csi__V1__StringPair *pairs = arena_alloc(arena, count * sizeof(*pairs));
 	Csi__V1__StringPair **segments = arena_alloc(arena, count * sizeof(*segments));
 	if (topology == NULL || pairs == NULL || segments == NULL)
 		return NULL;
+	csi__v1__topology__init(topology);
 	for (size_t i = 0; i < count; i++) {
 		const struct csi_segment own = {CSI_TOPOLOGY_KEY, config->node_id};
 		const struct csi_segment *s = i == 0 ? &own : &config->topology[i - 1];
