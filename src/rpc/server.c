@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Listeners and drain. A multishot accept hands over a socket; the peer is checked; room is made if
- * there are too many connections; conn.c does the rest. What is spoken is the listener's: gRPC over
- * HTTP/2, or HTTP/1 for probes and metrics, each with limits of connections of its own, so that
- * scrapers never shut out kubelet. A server fails only at start.
+ * there are too many connections; server_conns.c and conn.c do the rest. What is spoken is the
+ * listener's: gRPC over HTTP/2, or HTTP/1 for probes and metrics, each with limits of connections
+ * of its own, so that scrapers never shut out kubelet. A server fails only at start.
  */
 #include "rpc/server.h"
 
 #include "base/fd.h"
 #include "reactor/ring_bufs.h"
-#include "rpc/conn.h"
 #include "rpc/h2.h"
 #include "rpc/http1.h"
 #include "rpc/listen.h"
 #include "rpc/registry.h"
+#include "rpc/server_conns.h"
 #include "rpc/tls_session.h"
 
 #include <assert.h>
@@ -23,8 +23,6 @@
 #include <sys/socket.h>
 
 enum {
-	SERVER_RECV_BUFFERS =
-		64, /* shared by all connections; they are held only while being fed */
 	SERVER_ACCEPT_PAUSE_MS = 100, /* after EMFILE and the like */
 	SERVER_TRIM_BYTES = 4 << 20,  /* of requests and answers, which malloc may have kept */
 	SERVER_TRIM_MS = 500,
@@ -171,7 +169,7 @@ static void on_accept(struct ring_req *req, int res, uint32_t flags)
 			server->stats.refused++;
 			close(res);
 		} else {
-			conn_open(server, l->speaks, res, &key);
+			conns_open(server, l->speaks, res, &key);
 		}
 	}
 	if ((flags & IORING_CQE_F_MORE) != 0)
@@ -366,13 +364,12 @@ int server_open(struct server **ret, const struct server_config *config)
 	list_init(&server->http.remotes);
 	list_init(&server->tls.remotes);
 	list_init(&server->listeners);
-	list_init(&server->conns);
 	h2_turns_init(&server->turns, config->ring);
 	server->trim_timer.fn = on_trim;
 	server->on_conn_end = drain_check;
 	server->on_conn_flush = trim_later;
-	int res =
-		ring_bufs_open(config->ring, SERVER_RECV_BUFFERS, SERVER_RECV_BYTES, &server->bufs);
+	int res = conn_bufs_open(config->ring, &server->bufs);
+	conns_init(server);
 	if (res == 0 && config->http_routes != NULL)
 		res = http1_new(&server->http1, config->ring, &server->config.http_limits,
 			config->http_routes);

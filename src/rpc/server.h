@@ -29,8 +29,6 @@ struct server_limits {
 extern const struct server_limits server_limits_default, server_http_limits_default,
 	server_tls_limits_default;
 
-enum { SERVER_RECV_BYTES = 8192 }; /* what a session is fed at most in one go */
-
 struct http1_route; /* http1.h */
 struct tls;         /* tls.h */
 

@@ -53,6 +53,8 @@ enum session_end {
 	SESSION_END_FLOODED,   /* too many frames that ask for nothing */
 };
 
+enum { SESSION_FEED_BYTES = 8192 }; /* what a session is fed at most in one go */
+
 /* The first member of what implements it. */
 struct session {
 	const struct session_ops *ops;
