@@ -597,11 +597,6 @@ enum h2_client_state h2_client_state(const struct session *session)
 	return client_of(session)->state;
 }
 
-unsigned h2_client_calls(const struct session *session)
-{
-	return client_of(session)->count;
-}
-
 void h2_client_set_why(struct session *session, const char *why)
 {
 	set_why(client_of(session), why);
