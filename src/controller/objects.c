@@ -200,6 +200,8 @@ const char *object_source(const struct store_object *object)
 
 int object_entry(const struct store_object *object, struct buf *out)
 {
+	if (object->entry_len == 0)
+		return 0;
 	uint8_t *at = buf_reserve(out, object->entry_len);
 	if (at == NULL)
 		return -ENOMEM;
