@@ -25,7 +25,7 @@ enum claim_state { CLAIM_ASKING, CLAIM_HELD };
 
 struct claim {
 	struct list link;
-	struct claims *claims;
+	struct member_claims *claims;
 	enum claim_state state;
 	enum record_kind kind;
 	char key[RECORD_KEY_MAX], name[RECORD_NAME_MAX + 1];
@@ -45,7 +45,7 @@ struct claim_call {
 
 static const char *const nouns[] = {[RECORD_VOLUME] = "volume", [RECORD_SNAPSHOT] = "snapshot"};
 
-static struct claim *find(const struct claims *c, enum record_kind kind, const char *key)
+static struct claim *find(const struct member_claims *c, enum record_kind kind, const char *key)
 {
 	list_for_each (l, &c->list) {
 		struct claim *claim = container_of(l, struct claim, link);
@@ -138,11 +138,11 @@ static void decide(struct claim *claim)
 static void on_late(struct ring_timer *timer)
 {
 	struct claim *claim = container_of(timer, struct claim, timer);
-	struct claims *c = claim->claims;
-	c->give_up(c->arg, claim->pending); /* ends in claims_left(), and so in decide() */
+	struct member_claims *c = claim->claims;
+	c->give_up(c->arg, claim->pending); /* ends in member_claims_left(), and so in decide() */
 }
 
-void claims_left(struct claims *c, unsigned link)
+void member_claims_left(struct member_claims *c, unsigned link)
 {
 	list_for_each_safe (l, &c->list) {
 		struct claim *claim = container_of(l, struct claim, link);
@@ -173,7 +173,8 @@ static bool text(ProtobufCBinaryData from, char *to, size_t cap)
 	return true;
 }
 
-bool claims_verdict(struct claims *c, unsigned link, const Ringvol__V1__NameVerdict *verdict)
+bool member_claims_verdict(
+	struct member_claims *c, unsigned link, const Ringvol__V1__NameVerdict *verdict)
 {
 	char key[RECORD_KEY_MAX], holder[257];
 	enum record_kind kind = verdict->kind == RINGVOL__V1__NODE_OBJECT__KIND__SNAPSHOT
@@ -204,7 +205,7 @@ bool claims_verdict(struct claims *c, unsigned link, const Ringvol__V1__NameVerd
 /* ---- a create ---- */
 
 static struct claim *claim_new(
-	struct claims *c, enum record_kind kind, const char *name, const char *key)
+	struct member_claims *c, enum record_kind kind, const char *name, const char *key)
 {
 	struct claim *claim = calloc(1, sizeof(*claim));
 	if (claim == NULL)
@@ -219,8 +220,8 @@ static struct claim *claim_new(
 	return claim;
 }
 
-bool claims_on_create(struct claims *c, struct grpc_call *call, const ProtobufCMessage *request,
-	enum record_kind kind, const char *name)
+bool member_claims_on_create(struct member_claims *c, struct grpc_call *call,
+	const ProtobufCMessage *request, enum record_kind kind, const char *name)
 {
 	char key[RECORD_KEY_MAX];
 	record_key(name, key);
@@ -257,7 +258,7 @@ bool claims_on_create(struct claims *c, struct grpc_call *call, const ProtobufCM
 	return true;
 }
 
-void claims_on_task_end(struct claims *c, enum record_kind kind, const char *name)
+void member_claims_on_task_end(struct member_claims *c, enum record_kind kind, const char *name)
 {
 	char key[RECORD_KEY_MAX];
 	record_key(name, key);
@@ -268,7 +269,7 @@ void claims_on_task_end(struct claims *c, enum record_kind kind, const char *nam
 
 /* ---- all of them ---- */
 
-int claims_report(const struct claims *c, uint64_t next, struct buf *b)
+int member_claims_report(const struct member_claims *c, uint64_t next, struct buf *b)
 {
 	int r = 0;
 	list_for_each (l, &c->list) {
@@ -279,13 +280,13 @@ int claims_report(const struct claims *c, uint64_t next, struct buf *b)
 	return r;
 }
 
-void claims_open(struct claims *c, struct csi *csi, struct changes *changes)
+void member_claims_open(struct member_claims *c, struct csi *csi, struct changes *changes)
 {
-	*c = (struct claims){.csi = csi, .changes = changes};
+	*c = (struct member_claims){.csi = csi, .changes = changes};
 	list_init(&c->list);
 }
 
-void claims_drain(struct claims *c)
+void member_claims_drain(struct member_claims *c)
 {
 	c->draining = true;
 	list_for_each_safe (l, &c->list) {
@@ -297,9 +298,9 @@ void claims_drain(struct claims *c)
 	}
 }
 
-void claims_close(struct claims *c)
+void member_claims_close(struct member_claims *c)
 {
-	claims_drain(c);
+	member_claims_drain(c);
 	while (!list_empty(&c->list))
 		claim_free(container_of(c->list.next, struct claim, link));
 }

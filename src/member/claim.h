@@ -16,7 +16,7 @@
 
 enum { CLAIM_WAIT_MS = 2000 }; /* for a controller; then it is taken as left */
 
-struct claims {
+struct member_claims {
 	struct list list;
 	struct csi *csi;
 	struct changes *changes;
@@ -31,23 +31,24 @@ struct claims {
 	uint64_t refused; /* since start */
 };
 
-void claims_open(struct claims *c, struct csi *csi, struct changes *changes);
+void member_claims_open(struct member_claims *c, struct csi *csi, struct changes *changes);
 /* Calls that wait are ended with UNAVAILABLE. Nothing is claimed any more. */
-void claims_drain(struct claims *c);
-void claims_close(struct claims *c);
+void member_claims_drain(struct member_claims *c);
+void member_claims_close(struct member_claims *c);
 
 /* csi_hooks.on_create's. */
-bool claims_on_create(struct claims *c, struct grpc_call *call, const ProtobufCMessage *request,
-	enum record_kind kind, const char *name);
+bool member_claims_on_create(struct member_claims *c, struct grpc_call *call,
+	const ProtobufCMessage *request, enum record_kind kind, const char *name);
 /* A task that made, or failed to make, something of this name has ended. What became of it is in
  * the log already. */
-void claims_on_task_end(struct claims *c, enum record_kind kind, const char *name);
+void member_claims_on_task_end(struct member_claims *c, enum record_kind kind, const char *name);
 /* A controller's answer. False: it is none. */
-bool claims_verdict(struct claims *c, unsigned link, const Ringvol__V1__NameVerdict *verdict);
+bool member_claims_verdict(
+	struct member_claims *c, unsigned link, const Ringvol__V1__NameVerdict *verdict);
 /* The link does not answer any more. */
-void claims_left(struct claims *c, unsigned link);
+void member_claims_left(struct member_claims *c, unsigned link);
 /* Appends all names that are being made, but for those that the log tells from `next` on. 0 or
  * -ENOMEM. */
-int claims_report(const struct claims *c, uint64_t next, struct buf *b);
+int member_claims_report(const struct member_claims *c, uint64_t next, struct buf *b);
 
 #endif

@@ -16,7 +16,7 @@
 
 struct class_asked {
 	struct list link;
-	struct classes *set;
+	struct member_classes *set;
 	uint32_t number;
 	struct arena *arena; /* the request's */
 	Csi__V1__GetCapacityRequest *request;
@@ -45,7 +45,7 @@ static uint64_t room_known(const struct csi *csi)
 	return hash;
 }
 
-static void ask_next(struct class_asker *asker);
+static void ask_next(struct member_asker *asker);
 
 /* Whether it is another one than before. */
 static int keep_answer(struct class_asked *class, const Csi__V1__GetCapacityResponse *response)
@@ -72,7 +72,7 @@ static int keep_answer(struct class_asked *class, const Csi__V1__GetCapacityResp
 
 static void ask_end(struct op *op)
 {
-	struct class_asker *asker = container_of(op, struct class_asker, capacity.op);
+	struct member_asker *asker = container_of(op, struct member_asker, capacity.op);
 	struct class_asked *class = asker->of;
 	asker->running = false;
 	if (class != NULL) {
@@ -87,7 +87,7 @@ static void ask_end(struct op *op)
 }
 
 /* False: there is no memory for it, or the node does not understand it. */
-static bool ask_start(struct class_asker *asker, struct class_asked *class)
+static bool ask_start(struct member_asker *asker, struct class_asked *class)
 {
 	struct err err = {0};
 	asker->arena = arena_new(0);
@@ -113,11 +113,11 @@ static uint64_t when_due_ns(const struct class_asked *class)
 	return class->asked_ns == 0 ? 0 : class->asked_ns + CLASS_PAUSE_MS * UINT64_C(1000000);
 }
 
-static void ask_next(struct class_asker *asker)
+static void ask_next(struct member_asker *asker)
 {
 	uint64_t now_ns = ring_now_ns(asker->csi->reactor->ring), first_ns = UINT64_MAX;
 	list_for_each (s, &asker->sets) {
-		struct classes *set = container_of(s, struct classes, link);
+		struct member_classes *set = container_of(s, struct member_classes, link);
 		list_for_each (l, &set->list) {
 			struct class_asked *class = container_of(l, struct class_asked, link);
 			if (asker->running || asker->draining)
@@ -143,14 +143,14 @@ static void ask_next(struct class_asker *asker)
 
 static void on_timer(struct ring_timer *timer)
 {
-	ask_next(container_of(timer, struct class_asker, timer));
+	ask_next(container_of(timer, struct member_asker, timer));
 }
 
-void class_asker_look(struct class_asker *asker)
+void member_asker_look(struct member_asker *asker)
 {
 	uint64_t room = room_known(asker->csi);
 	list_for_each (s, &asker->sets) {
-		struct classes *set = container_of(s, struct classes, link);
+		struct member_classes *set = container_of(s, struct member_classes, link);
 		list_for_each (l, &set->list) {
 			struct class_asked *class = container_of(l, struct class_asked, link);
 			class->due = class->due || class->room != room;
@@ -159,19 +159,19 @@ void class_asker_look(struct class_asker *asker)
 	ask_next(asker);
 }
 
-void class_asker_open(struct class_asker *asker, struct csi *csi)
+void member_asker_open(struct member_asker *asker, struct csi *csi)
 {
-	*asker = (struct class_asker){.csi = csi, .timer.fn = on_timer};
+	*asker = (struct member_asker){.csi = csi, .timer.fn = on_timer};
 	list_init(&asker->sets);
 }
 
-void class_asker_drain(struct class_asker *asker)
+void member_asker_drain(struct member_asker *asker)
 {
 	asker->draining = true;
 	ring_timer_cancel(asker->csi->reactor->ring, &asker->timer);
 }
 
-bool class_asker_idle(const struct class_asker *asker)
+bool member_asker_idle(const struct member_asker *asker)
 {
 	return !asker->running;
 }
@@ -180,7 +180,7 @@ bool class_asker_idle(const struct class_asker *asker)
 
 static void class_free(struct class_asked *class)
 {
-	struct class_asker *asker = class->set->asker;
+	struct member_asker *asker = class->set->asker;
 	if (asker->of == class)
 		asker->of = NULL;
 	list_remove(&class->link);
@@ -218,7 +218,7 @@ static int decode(struct class_asked *class, ProtobufCBinaryData request)
 	return 0;
 }
 
-static struct class_asked *find(const struct classes *set, uint32_t number)
+static struct class_asked *find(const struct member_classes *set, uint32_t number)
 {
 	list_for_each (l, &set->list) {
 		struct class_asked *class = container_of(l, struct class_asked, link);
@@ -228,7 +228,7 @@ static struct class_asked *find(const struct classes *set, uint32_t number)
 	return NULL;
 }
 
-int classes_add(struct classes *set, const Ringvol__V1__CapacityClass *given)
+int member_classes_add(struct member_classes *set, const Ringvol__V1__CapacityClass *given)
 {
 	struct class_asked *class;
 	if (given->request.len > CLASS_REQUEST_MAX)
@@ -253,7 +253,7 @@ int classes_add(struct classes *set, const Ringvol__V1__CapacityClass *given)
 	return 0;
 }
 
-int classes_report(struct classes *set, struct buf *b)
+int member_classes_report(struct member_classes *set, struct buf *b)
 {
 	int r = 0;
 	list_for_each (l, &set->list) {
@@ -269,22 +269,22 @@ int classes_report(struct classes *set, struct buf *b)
 	return r;
 }
 
-void classes_open(
-	struct classes *set, struct class_asker *asker, void (*on_answer)(void *arg), void *arg)
+void member_classes_open(struct member_classes *set, struct member_asker *asker,
+	void (*on_answer)(void *arg), void *arg)
 {
-	*set = (struct classes){.asker = asker, .on_answer = on_answer, .arg = arg};
+	*set = (struct member_classes){.asker = asker, .on_answer = on_answer, .arg = arg};
 	list_init(&set->list);
 	list_push(&asker->sets, &set->link);
 }
 
-void classes_clear(struct classes *set)
+void member_classes_clear(struct member_classes *set)
 {
 	while (!list_empty(&set->list))
 		class_free(container_of(set->list.next, struct class_asked, link));
 }
 
-void classes_close(struct classes *set)
+void member_classes_close(struct member_classes *set)
 {
-	classes_clear(set);
+	member_classes_clear(set);
 	list_remove(&set->link);
 }

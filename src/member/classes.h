@@ -23,9 +23,9 @@ enum {
 struct class_asked;
 
 /* Finds out the answers, one after the other, for all controllers. */
-struct class_asker {
+struct member_asker {
 	struct csi *csi;
-	struct list sets; /* struct classes */
+	struct list sets; /* struct member_classes */
 	struct ring_timer timer;
 	bool draining;
 	/* The one under way. */
@@ -37,30 +37,30 @@ struct class_asker {
 };
 
 /* Those of one controller. */
-struct classes {
+struct member_classes {
 	struct list link, list;
 	unsigned count;
-	struct class_asker *asker;
+	struct member_asker *asker;
 	void (*on_answer)(void *arg); /* there is something to report */
 	void *arg;
 };
 
-void class_asker_open(struct class_asker *asker, struct csi *csi);
-/* Begins nothing any more; class_asker_idle() says when nothing is under way. */
-void class_asker_drain(struct class_asker *asker);
-bool class_asker_idle(const struct class_asker *asker);
+void member_asker_open(struct member_asker *asker, struct csi *csi);
+/* Begins nothing any more; member_asker_idle() says when nothing is under way. */
+void member_asker_drain(struct member_asker *asker);
+bool member_asker_idle(const struct member_asker *asker);
 /* The pools may have changed: looks whether they have. */
-void class_asker_look(struct class_asker *asker);
+void member_asker_look(struct member_asker *asker);
 
-void classes_open(
-	struct classes *set, struct class_asker *asker, void (*on_answer)(void *arg), void *arg);
+void member_classes_open(struct member_classes *set, struct member_asker *asker,
+	void (*on_answer)(void *arg), void *arg);
 /* Forgets them all: the controller has left. */
-void classes_clear(struct classes *set);
-void classes_close(struct classes *set);
+void member_classes_clear(struct member_classes *set);
+void member_classes_close(struct member_classes *set);
 /* A number that is known gets the new request. A request that is none is left alone, and -EINVAL.
  */
-int classes_add(struct classes *set, const Ringvol__V1__CapacityClass *given);
+int member_classes_add(struct member_classes *set, const Ringvol__V1__CapacityClass *given);
 /* Appends the answers that were not reported yet. 0 or -ENOMEM. */
-int classes_report(struct classes *set, struct buf *b);
+int member_classes_report(struct member_classes *set, struct buf *b);
 
 #endif

@@ -71,7 +71,7 @@ static uint64_t pause_ms(struct member_link *l)
 static void go_away(struct member_link *l)
 {
 	ring_timer_cancel(l->ring, &l->pump);
-	classes_clear(&l->classes);
+	member_classes_clear(&l->classes);
 	to_state(l, LINK_AWAY);
 	ring_timer_arm(l->ring, &l->timer, pause_ms(l));
 }
@@ -228,7 +228,7 @@ static int tell_changes(struct member_link *l, struct buf *b)
 		l->next = change->number + 1;
 		change = changes_next(l->changes, change);
 	}
-	return r < 0 ? r : classes_report(&l->classes, b);
+	return r < 0 ? r : member_classes_report(&l->classes, b);
 }
 
 static void put(struct member_link *l, const struct buf *b)
@@ -402,7 +402,7 @@ static void on_answer(void *arg)
 	link_kick(arg);
 }
 
-int link_open(struct member_link *l, struct class_asker *asker, struct work *work, struct tls *tls,
+int link_open(struct member_link *l, struct member_asker *asker, struct work *work, struct tls *tls,
 	uint64_t random, struct err *err)
 {
 	const struct channel_config config = {
@@ -420,7 +420,7 @@ int link_open(struct member_link *l, struct class_asker *asker, struct work *wor
 	l->timer.fn = on_timer;
 	l->pump.fn = on_pump;
 	snprintf(l->why, sizeof(l->why), "it was not dialled yet");
-	classes_open(&l->classes, asker, on_answer, l);
+	member_classes_open(&l->classes, asker, on_answer, l);
 	ring_timer_arm(l->ring, &l->timer, 0);
 	return 0;
 }
@@ -435,7 +435,7 @@ void link_close(struct member_link *l)
 		channel_cancel(&l->call);
 		to_state(l, LINK_AWAY);
 	}
-	classes_close(&l->classes);
+	member_classes_close(&l->classes);
 	channel_close(l->channel);
 	l->channel = NULL;
 	snprintf(l->why, sizeof(l->why), "this node is shutting down");

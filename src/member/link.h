@@ -47,7 +47,7 @@ struct member_link {
 	struct channel_call call;
 	struct ring_timer timer; /* AWAY: dials; LEAVING: cancels; else heartbeat and silence */
 	struct ring_timer pump;  /* something is to be sent */
-	struct classes classes;
+	struct member_classes classes;
 	unsigned redial_ms;
 	uint64_t random; /* of the pauses between dials */
 	uint64_t heard_ns, sent_ns, joined_ns;
@@ -66,7 +66,7 @@ struct member_link {
 
 /* index, address, csi, changes, hooks and arg are set, all else is zero. Dials in the next turn.
  * tls NULL: the address is a unix socket. 0 or -errno with err. */
-int link_open(struct member_link *l, struct class_asker *asker, struct work *work, struct tls *tls,
+int link_open(struct member_link *l, struct member_asker *asker, struct work *work, struct tls *tls,
 	uint64_t random, struct err *err);
 /* Ends the call, at once, and dials no more. Not from a callback of the channel. */
 void link_close(struct member_link *l);

@@ -47,8 +47,8 @@ struct member {
 	struct member_config config;
 	char instance[2 * INSTANCE_BYTES + 1];
 	struct changes changes;
-	struct claims claims;
-	struct class_asker asker;
+	struct member_claims claims;
+	struct member_asker asker;
 	struct ring_timer look; /* while a link tells */
 	struct member_pool pools[POOLS_MAX];
 	unsigned ready;    /* bits: pools that were ready at the last look */
@@ -202,7 +202,7 @@ static void on_look(struct ring_timer *timer)
 	look_at_pools(m);
 	trim(m);
 	(void)changes_walk(&m->changes, MEMBER_LOOK_OBJECTS);
-	class_asker_look(&m->asker);
+	member_asker_look(&m->asker);
 	ring_timer_arm(m->csi->reactor->ring, timer, MEMBER_LOOK_MS);
 }
 
@@ -218,7 +218,7 @@ void member_pool_changed(struct member *m)
 	if (m == NULL || m->draining)
 		return;
 	look_at_pools(m);
-	class_asker_look(&m->asker);
+	member_asker_look(&m->asker);
 	for_each_link(l, m) /* one may have waited for the pools to be read */
 		link_kick(l);
 }
@@ -227,7 +227,7 @@ void member_pool_changed(struct member *m)
 
 static int on_claims(const struct member_link *l, struct buf *b)
 {
-	return claims_report(&member_of(l)->claims, l->next, b);
+	return member_claims_report(&member_of(l)->claims, l->next, b);
 }
 
 static bool on_is_behind(const struct member_link *l)
@@ -243,7 +243,7 @@ static void on_link_change(struct member_link *l)
 	for_each_link(other, m) wanted = wanted || link_tells(other);
 	m->changes.wanted = wanted;
 	if (!link_tells(l))
-		claims_left(&m->claims, l->index);
+		member_claims_left(&m->claims, l->index);
 	trim(m);
 	if (!wanted)
 		ring_timer_cancel(m->csi->reactor->ring, &m->look);
@@ -290,9 +290,10 @@ static bool on_report(struct member_link *l, const Ringvol__V1__ControllerReport
 	if (report->roster != NULL && !keep_roster(m, report->roster))
 		return false;
 	for (size_t i = 0; i < report->n_classes; i++)
-		(void)classes_add(&l->classes, report->classes[i]); /* else a call tells why */
+		(void)member_classes_add(
+			&l->classes, report->classes[i]); /* else a call tells why */
 	for (size_t i = 0; i < report->n_verdicts; i++)
-		if (!claims_verdict(&m->claims, l->index, report->verdicts[i]))
+		if (!member_claims_verdict(&m->claims, l->index, report->verdicts[i]))
 			return false;
 	return true;
 }
@@ -328,7 +329,7 @@ static bool on_create(void *arg, struct grpc_call *call, const ProtobufCMessage 
 	enum record_kind kind, const char *name)
 {
 	struct member *m = arg;
-	return claims_on_create(&m->claims, call, request, kind, name);
+	return member_claims_on_create(&m->claims, call, request, kind, name);
 }
 
 static void on_task_end(void *arg, const struct csi_task *task)
@@ -346,10 +347,10 @@ static void on_task_end(void *arg, const struct csi_task *task)
 	if (object != NULL)
 		changes_look(&m->changes, object);
 	if (task->rpc->name != NULL)
-		claims_on_task_end(
+		member_claims_on_task_end(
 			&m->claims, task->rpc->kind, csi_field(task->request, task->rpc->name));
 	if (m->changes.wanted)
-		class_asker_look(&m->asker);
+		member_asker_look(&m->asker);
 }
 
 static void on_removed(void *arg, const struct pool_object *object)
@@ -405,12 +406,12 @@ int member_open(
 	m->look.fn = on_look;
 	m->ready = ready_pools(m);
 	changes_open(&m->changes, csi, on_more, m);
-	claims_open(&m->claims, csi, &m->changes);
+	member_claims_open(&m->claims, csi, &m->changes);
 	m->claims.one_controller = config->n_controllers == 1;
 	m->claims.who = on_who;
 	m->claims.give_up = on_give_up;
 	m->claims.arg = m;
-	class_asker_open(&m->asker, csi);
+	member_asker_open(&m->asker, csi);
 	csi->hooks = (struct csi_hooks){on_create, on_task_end, m};
 	pools_on_removed(csi->pools, on_removed, m);
 	r = open_links(m, random, err);
@@ -427,14 +428,14 @@ void member_drain(struct member *m)
 	if (m == NULL || m->draining)
 		return;
 	m->draining = true;
-	class_asker_drain(&m->asker);
+	member_asker_drain(&m->asker);
 	for_each_link(l, m) link_close(l);
-	claims_drain(&m->claims);
+	member_claims_drain(&m->claims);
 }
 
 bool member_idle(const struct member *m)
 {
-	return m == NULL || class_asker_idle(&m->asker);
+	return m == NULL || member_asker_idle(&m->asker);
 }
 
 void member_close(struct member *m)
@@ -444,7 +445,7 @@ void member_close(struct member *m)
 	member_drain(m);
 	m->csi->hooks = (struct csi_hooks){0};
 	pools_on_removed(m->csi->pools, NULL, NULL);
-	claims_close(&m->claims);
+	member_claims_close(&m->claims);
 	changes_close(&m->changes);
 	buf_free(&m->roster);
 	free(m);

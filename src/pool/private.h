@@ -88,6 +88,9 @@ struct pool {
 	struct pool_trash *trash; /* the reclaim under way */
 	bool trash_wanted;
 
+	struct list holds; /* pool_hold: hold.h */
+	unsigned hold_count;
+
 	struct list templates; /* template_entry, the most recently used last */
 	unsigned template_count;
 
