@@ -8,6 +8,8 @@
 /* Adds the services that config.services names, and Inspect. 0 or -errno of grpc_registry_add(). */
 int csi_register(struct csi *csi, struct grpc_registry *registry);
 
+/* Adds what a controller of the cluster may call, and nobody else: Controller and Inspect. */
+int csi_register_routed(struct csi *csi, struct grpc_registry *registry);
 /* Adds ringvol.v1.Member, for controllers. csi->transfer is set. */
 int csi_register_member(struct csi *csi, struct grpc_registry *registry, unsigned peers);
 

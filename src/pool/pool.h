@@ -75,6 +75,8 @@ struct pool_object {
 	 * that left the object out, as an operation worked on it (node/adopt.h). */
 	void *node;
 	uint64_t left_out;
+	/* The member's: a hash of what controllers know of it; 0: they were told nothing. */
+	uint64_t told;
 };
 
 /* ---- which ---- */
@@ -87,6 +89,9 @@ const char *pool_name(const struct pool *pool);
 const char *pool_path(const struct pool *pool);
 /* First 8 hex digits of its uuid; "" until it was loaded once. */
 const char *pool_uuid8(const struct pool *pool);
+
+/* All 32 hex digits; "" likewise. */
+const char *pool_uuid(const struct pool *pool);
 
 /* ---- how it is ---- */
 

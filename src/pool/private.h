@@ -116,6 +116,8 @@ struct pools {
 	void (*on_loaded)(void *arg);
 	void (*on_changed)(void *arg, struct pool *pool);
 	void *arg;
+	void (*on_removed)(void *arg, const struct pool_object *object); /* index.h */
+	void *on_removed_arg;
 	struct ring_timer timer;
 	struct ring_timer told; /* on_loaded runs from the loop, also when nothing is to load */
 	bool started, loaded_told, draining;
