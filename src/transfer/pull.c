@@ -614,6 +614,7 @@ int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, str
 		.ring = t->reactor->ring,
 		.address = p->offer.address,
 		.work = t->reactor->work,
+		.lane = t->lane,
 		.tls = t->config.tls,
 		.peer = peer,
 	};

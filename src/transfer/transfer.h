@@ -50,6 +50,7 @@ struct transfer {
 	struct pools *pools;
 	struct node *node;
 	struct rate rate;
+	struct lane *lane; /* for resolving names */
 	struct transfer_stats stats;
 	struct ring_timer timer;
 	struct list offers, sends;
