@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ringvol.dev/tests/rig/ringvolv1"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -21,14 +23,19 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// ours reads the descriptor set of the build (RINGVOL_DESCRIPTORS), or has protoc make one.
 func ours(t *testing.T) protoreflect.FileDescriptor {
+	t.Helper()
+	return oursOf(t, "csi.proto")
+}
+
+// oursOf reads the descriptor set of the build (RINGVOL_DESCRIPTORS), or has protoc make one.
+func oursOf(t *testing.T, name string) protoreflect.FileDescriptor {
 	t.Helper()
 	path := os.Getenv("RINGVOL_DESCRIPTORS")
 	if path == "" {
 		path = filepath.Join(t.TempDir(), "set.pb")
 		out, err := exec.Command("protoc", "-I../../proto", "--include_imports",
-			"--descriptor_set_out="+path, "csi.proto").CombinedOutput()
+			"--descriptor_set_out="+path, name).CombinedOutput()
 		if err != nil {
 			t.Fatalf("protoc: %v: %s", err, out)
 		}
@@ -45,7 +52,7 @@ func ours(t *testing.T) protoreflect.FileDescriptor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := files.FindFileByPath("csi.proto")
+	file, err := files.FindFileByPath(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,6 +240,16 @@ func TestComparisonSees(t *testing.T) {
 	c.file(changed, csi.File_csi_proto)
 	if len(seen) != 2 {
 		t.Errorf("two differences were made, seen: %v", seen)
+	}
+}
+
+// What the tests speak to the processes of a cluster is what proto/cluster.proto says today; go generate in
+// tests/rig/ringvolv1 makes it anew.
+func TestClusterBindings(t *testing.T) {
+	got := protodesc.ToFileDescriptorProto(ringvolv1.File_cluster_proto)
+	want := protodesc.ToFileDescriptorProto(oursOf(t, "cluster.proto"))
+	if !proto.Equal(got, want) {
+		t.Error("tests/rig/ringvolv1/cluster.pb.go is not made from proto/cluster.proto: go generate ./tests/rig/ringvolv1")
 	}
 }
 

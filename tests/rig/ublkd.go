@@ -25,8 +25,8 @@ type Ublkd struct {
 	cmd           *exec.Cmd
 }
 
-func (r *Rig) newUblkd() *Ublkd {
-	u := &Ublkd{Socket: r.Path("ublkd", "ublkd.sock"), State: r.Path("ublkd", "state")}
+func (r *Rig) newUblkd(dir string) *Ublkd {
+	u := &Ublkd{Socket: r.Path(dir, "ublkd", "ublkd.sock"), State: r.Path(dir, "ublkd", "state")}
 	r.Defer(func() error {
 		u.Kill()
 		return nil

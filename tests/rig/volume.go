@@ -24,6 +24,8 @@ type Volume struct {
 	Limit  int64
 	Params map[string]string
 	Source *csi.VolumeContentSource
+	// Where it may be; nil: not said.
+	Topology *csi.TopologyRequirement
 
 	ID      string
 	Context map[string]string
@@ -33,6 +35,7 @@ type Volume struct {
 
 	driver *Driver
 	client *Client
+	node   *Driver // who stages and publishes; nil: the driver
 }
 
 // CallTimeout bounds each call; no test measures it.
@@ -124,6 +127,24 @@ func (v *Volume) call() (*Client, context.Context, context.CancelFunc, error) {
 	return c, ctx, cancel, err
 }
 
+// nodeDriver is who stages and publishes.
+func (v *Volume) nodeDriver() *Driver {
+	if v.node != nil {
+		return v.node
+	}
+	return v.driver
+}
+
+// nodeCall is call for the RPCs of the node service.
+func (v *Volume) nodeCall() (*Client, context.Context, context.CancelFunc, error) {
+	c, err := v.client, error(nil)
+	if c == nil {
+		c, err = v.nodeDriver().Client()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), CallTimeout)
+	return c, ctx, cancel, err
+}
+
 // Request is the CreateVolume request.
 func (v *Volume) Request() *csi.CreateVolumeRequest {
 	req := &csi.CreateVolumeRequest{
@@ -131,6 +152,8 @@ func (v *Volume) Request() *csi.CreateVolumeRequest {
 		VolumeCapabilities:  []*csi.VolumeCapability{v.Cap},
 		Parameters:          v.Params,
 		VolumeContentSource: v.Source,
+
+		AccessibilityRequirements: v.Topology,
 	}
 	if device := Device(); device != "" && v.Params["device"] == "" {
 		req.Parameters = maps.Clone(v.Params)
@@ -185,13 +208,13 @@ func (v *Volume) Paths() error {
 		name = fmt.Sprintf("v%x", []byte(name))[:min(40, 1+2*len(name))]
 	}
 	if v.Cap.GetBlock() != nil {
-		base := filepath.Join(v.driver.Kubelet, "plugins/kubernetes.io/csi/volumeDevices")
+		base := filepath.Join(v.nodeDriver().Kubelet, "plugins/kubernetes.io/csi/volumeDevices")
 		v.Staging = filepath.Join(base, "staging", name)
 		v.Target = filepath.Join(base, "publish", name, "pod-1")
 	} else {
-		v.Staging = filepath.Join(v.driver.Kubelet, "plugins/kubernetes.io/csi/csi.ringvol.dev", name,
+		v.Staging = filepath.Join(v.nodeDriver().Kubelet, "plugins/kubernetes.io/csi/csi.ringvol.dev", name,
 			"globalmount")
-		v.Target = filepath.Join(v.driver.Kubelet, "pods/pod-1/volumes/kubernetes.io~csi", name, "mount")
+		v.Target = filepath.Join(v.nodeDriver().Kubelet, "pods/pod-1/volumes/kubernetes.io~csi", name, "mount")
 	}
 	if err := os.MkdirAll(v.Staging, 0o750); err != nil {
 		return err
@@ -213,7 +236,7 @@ func (v *Volume) Stage() error {
 			return err
 		}
 	}
-	c, ctx, cancel, err := v.call()
+	c, ctx, cancel, err := v.nodeCall()
 	defer cancel()
 	if err != nil {
 		return err
@@ -231,7 +254,7 @@ func (v *Volume) Publish() error {
 
 // PublishAt publishes it anywhere.
 func (v *Volume) PublishAt(target string, readOnly bool) error {
-	c, ctx, cancel, err := v.call()
+	c, ctx, cancel, err := v.nodeCall()
 	defer cancel()
 	if err != nil {
 		return err
@@ -253,7 +276,7 @@ func (v *Volume) Unpublish() error {
 
 // UnpublishAt takes it from a path; the path has to be gone afterwards.
 func (v *Volume) UnpublishAt(target string) error {
-	c, ctx, cancel, err := v.call()
+	c, ctx, cancel, err := v.nodeCall()
 	defer cancel()
 	if err != nil {
 		return err
@@ -270,7 +293,7 @@ func (v *Volume) UnpublishAt(target string) error {
 
 // Unstage undoes Stage.
 func (v *Volume) Unstage() error {
-	c, ctx, cancel, err := v.call()
+	c, ctx, cancel, err := v.nodeCall()
 	defer cancel()
 	if err != nil {
 		return err
@@ -322,7 +345,7 @@ func (v *Volume) Gone() error {
 
 // Stats asks for usage at the target path.
 func (v *Volume) Stats() (*csi.NodeGetVolumeStatsResponse, error) {
-	c, ctx, cancel, err := v.call()
+	c, ctx, cancel, err := v.nodeCall()
 	defer cancel()
 	if err != nil {
 		return nil, err
@@ -350,6 +373,11 @@ func (v *Volume) Expand(size int64, node bool) error {
 	v.Got = reply.GetCapacityBytes()
 	if !node || !reply.GetNodeExpansionRequired() {
 		return nil
+	}
+	c, ctx, cancelNode, err := v.nodeCall()
+	defer cancelNode()
+	if err != nil {
+		return err
 	}
 	_, err = c.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 		VolumeId: v.ID, VolumePath: v.Target, StagingTargetPath: v.Staging,
