@@ -40,6 +40,8 @@ type SimNode struct {
 	// Granted is run at each GrantCopy and Offered at each OfferCopy.
 	Granted func(*ringvolv1.GrantCopyRequest) (*ringvolv1.GrantCopyResponse, error)
 	Offered func(*ringvolv1.OfferCopyRequest) error
+	// Transfer is what it serves to nodes; nil: nothing.
+	Transfer ringvolv1.TransferServer
 
 	csi.UnimplementedControllerServer
 	mu      sync.Mutex
@@ -140,6 +142,9 @@ func (s *SimNode) Listen(r *Rig) error {
 	s.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(s.Cert.ServerTLS())))
 	csi.RegisterControllerServer(s.server, s)
 	ringvolv1.RegisterMember(s.server, simMember{s})
+	if s.Transfer != nil {
+		ringvolv1.RegisterTransfer(s.server, s.Transfer)
+	}
 	go func() { _ = s.server.Serve(listener) }()
 	r.Defer(func() error { s.server.Stop(); return nil })
 	return nil
