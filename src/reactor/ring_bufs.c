@@ -58,9 +58,25 @@ int ring_bufs_open(struct ring *ring, unsigned count, unsigned size_bytes, struc
 	return 0;
 }
 
+int ring_bufs_share(struct ring *ring, unsigned count, unsigned size_bytes, struct ring_bufs **ret)
+{
+	list_for_each (node, &ring->bufs) {
+		struct ring_bufs *bufs = container_of(node, struct ring_bufs, link);
+		if (bufs->sharers == 0 || bufs->count != count || bufs->size_bytes != size_bytes)
+			continue;
+		bufs->sharers++;
+		*ret = bufs;
+		return 0;
+	}
+	int r = ring_bufs_open(ring, count, size_bytes, ret);
+	if (r == 0)
+		(*ret)->sharers = 1;
+	return r;
+}
+
 void ring_bufs_close(struct ring_bufs *bufs)
 {
-	if (bufs == NULL)
+	if (bufs == NULL || (bufs->sharers > 0 && --bufs->sharers > 0))
 		return;
 	bufs->ring->engine->close_bufs(bufs);
 	list_remove(&bufs->link);

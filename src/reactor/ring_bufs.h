@@ -13,7 +13,10 @@ struct ring;
 struct ring_bufs;
 /* count: a power of two. 0 or -errno. */
 int ring_bufs_open(struct ring *ring, unsigned count, unsigned size_bytes, struct ring_bufs **ret);
-void ring_bufs_close(struct ring_bufs *bufs);
+/* The same for users that share them, because they hold a buffer only while they look at it: one
+ * group of each size and number. The last to close them frees them. */
+int ring_bufs_share(struct ring *ring, unsigned count, unsigned size_bytes, struct ring_bufs **ret);
+void ring_bufs_close(struct ring_bufs *bufs); /* NULL is legal */
 /* The group id for sqe->buf_group, together with IOSQE_BUFFER_SELECT. */
 int ring_bufs_group(const struct ring_bufs *bufs);
 /* The buffer a completion's flags name (IORING_CQE_F_BUFFER set); its length is the CQE's res. */

@@ -68,14 +68,28 @@ void ring_done_push(struct ring *ring, struct ring_req *req, int res, uint32_t f
 	ring->done[ring->done_len++] = (struct ring_done){.req = req, .res = res, .flags = flags};
 }
 
+/* What was received and is thrown away unseen: its buffer goes back. */
+static void give_back(struct ring *ring, int group, uint32_t flags)
+{
+	list_for_each (node, &ring->bufs) {
+		struct ring_bufs *bufs = container_of(node, struct ring_bufs, link);
+		if (bufs->group == group)
+			ring->engine->give_buf(bufs, flags >> IORING_CQE_BUFFER_SHIFT);
+	}
+}
+
 bool ring_done_forget(struct ring *ring, const struct ring_req *req)
 {
 	bool last = false;
-	for (size_t i = ring->done_at; i < ring->done_len; i++)
-		if (ring->done[i].req == req) {
-			ring->done[i].req = NULL;
-			last |= !(ring->done[i].flags & IORING_CQE_F_MORE);
-		}
+	for (size_t i = ring->done_at; i < ring->done_len; i++) {
+		struct ring_done *done = &ring->done[i];
+		if (done->req != req)
+			continue;
+		done->req = NULL;
+		last |= !(done->flags & IORING_CQE_F_MORE);
+		if ((done->flags & IORING_CQE_F_BUFFER) != 0)
+			give_back(ring, req->sqe.buf_group, done->flags);
+	}
 	return last;
 }
 

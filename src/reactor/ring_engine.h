@@ -100,6 +100,7 @@ struct ring_bufs {
 	struct list link; /* ring->bufs */
 	int group;
 	unsigned count, size_bytes;
+	unsigned sharers; /* by ring_bufs_share(); 0: it has one owner */
 	uint8_t *data;
 	void *engine_state; /* the engine's own */
 };

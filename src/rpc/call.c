@@ -15,6 +15,40 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- who calls ---- */
+
+struct grpc_caller *grpc_caller_new(const struct grpc_peer *peer)
+{
+	struct grpc_caller *caller = malloc(sizeof(*caller));
+	if (caller != NULL)
+		*caller = (struct grpc_caller){.refs = 1, .peer = *peer};
+	return caller;
+}
+
+struct grpc_caller *grpc_caller_ref(struct grpc_caller *caller)
+{
+	if (caller != NULL)
+		caller->refs++;
+	return caller;
+}
+
+void grpc_caller_unref(struct grpc_caller *caller)
+{
+	if (caller != NULL && --caller->refs == 0)
+		free(caller);
+}
+
+const struct grpc_peer *grpc_call_peer(const struct grpc_call *call)
+{
+	static const struct grpc_peer local = {.role = GRPC_PEER_LOCAL};
+	return call->caller != NULL ? &call->caller->peer : &local;
+}
+
+/* ---- life ---- */
 
 void grpc_call_init(
 	struct grpc_call *call, const struct grpc_carrier *carrier, struct grpc_registry *registry)
@@ -34,6 +68,7 @@ void grpc_call_unref(struct grpc_call *call)
 		return;
 	arena_unref(call->arena);
 	call->arena = NULL;
+	grpc_caller_unref(call->caller);
 	call->carrier->free(call);
 }
 
@@ -43,6 +78,50 @@ static void observe(struct grpc_call *call, enum grpc_status status)
 	if (r->observe != NULL)
 		r->observe(r->observe_arg, call->entry != NULL ? call->entry->path : "unknown",
 			status, clock_monotonic_ns() - call->start_ns);
+}
+
+/* The service's callers as a list: "controllers and nodes". */
+static void print_callers(unsigned peers, char *buf, size_t cap)
+{
+	static const char *const names[] = {
+		[GRPC_PEER_LOCAL] = "processes of its own host",
+		[GRPC_PEER_CONTROLLER] = "controllers",
+		[GRPC_PEER_NODE] = "nodes",
+	};
+	size_t len = 0;
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if ((peers >> i & 1) == 0)
+			continue;
+		int n = snprintf(buf + len, cap - len, "%s%s", len > 0 ? " and " : "", names[i]);
+		len += (size_t)n;
+		assert(len < cap);
+	}
+}
+
+bool grpc_call_admit(struct grpc_call *call)
+{
+	const struct grpc_entry *entry = call->entry;
+	if (entry == NULL) {
+		grpc_call_refuse(call, GRPC_UNIMPLEMENTED, "unknown service or method");
+		return false;
+	}
+	const struct grpc_peer *peer = grpc_call_peer(call);
+	unsigned peers = entry->service->peers != 0 ? entry->service->peers : 1 << GRPC_PEER_LOCAL;
+	if ((peers >> peer->role & 1) != 0)
+		return true;
+	static const char *const how[] = {
+		[GRPC_PEER_LOCAL] = "and this connection has no certificate of one",
+		[GRPC_PEER_CONTROLLER] = "and the caller's certificate is a controller's",
+		[GRPC_PEER_NODE] = "and the caller's certificate is a node's",
+	};
+	char callers[64], message[256];
+	print_callers(peers, callers, sizeof(callers));
+	snprintf(message, sizeof(message), "%s is for %s, %s", entry->service->descriptor->name,
+		callers, how[peer->role]);
+	grpc_call_refuse(call,
+		peer->role == GRPC_PEER_LOCAL ? GRPC_UNAUTHENTICATED : GRPC_PERMISSION_DENIED,
+		message);
+	return false;
 }
 
 /* ---- decoding ---- */
@@ -81,6 +160,22 @@ static const char *message_why(int res)
 	}
 }
 
+static enum grpc_status keep_bytes(
+	struct grpc_call *call, const uint8_t *data, size_t len, const char **ret_message)
+{
+	uint8_t *bytes = arena_alloc(call->arena, len);
+	if (bytes == NULL) {
+		*ret_message = message_why(-ENOSPC);
+		return GRPC_RESOURCE_EXHAUSTED;
+	}
+	if (len > 0)
+		memcpy(bytes, data, len);
+	call->bytes = bytes;
+	call->bytes_len = len;
+	call->taken = true;
+	return GRPC_OK;
+}
+
 enum grpc_status grpc_call_decode(
 	struct grpc_call *call, const uint8_t *data, size_t len, const char **ret_message)
 {
@@ -99,11 +194,14 @@ enum grpc_status grpc_call_decode(
 		*ret_message = message_why(-ENOSPC);
 		return GRPC_RESOURCE_EXHAUSTED;
 	}
+	if ((call->entry->flags & GRPC_RAW) != 0)
+		return keep_bytes(call, data, len, ret_message);
 	struct decode_memory memory = {.arena = call->arena};
 	ProtobufCAllocator allocator = {
 		.alloc = decode_alloc, .free = decode_free, .allocator_data = &memory};
 	call->request = protobuf_c_message_unpack(call->entry->input, &allocator, len, data);
-	if (call->request != NULL)
+	call->taken = call->request != NULL;
+	if (call->taken)
 		return GRPC_OK;
 	if (memory.failed) {
 		*ret_message = "the decoded request takes too much memory";
@@ -135,6 +233,11 @@ void grpc_call_run(struct grpc_call *call)
 {
 	const ProtobufCMessage *request = call->request;
 	call->request = NULL;
+	if (!call->taken) {
+		call->bytes = NULL;
+		call->bytes_len = 0;
+	}
+	call->taken = false;
 	if (!call_begin(call)) {
 		grpc_call_refuse(call, GRPC_RESOURCE_EXHAUSTED, "too many calls in flight");
 		return;
@@ -210,6 +313,12 @@ const ProtobufCMessageDescriptor *grpc_call_output(const struct grpc_call *call)
 	return call->entry->output;
 }
 
+const uint8_t *grpc_call_bytes(const struct grpc_call *call, size_t *ret_len)
+{
+	*ret_len = call->bytes_len;
+	return call->bytes;
+}
+
 bool grpc_call_gone(const struct grpc_call *call)
 {
 	return call->gone;
@@ -246,33 +355,53 @@ void grpc_end(struct grpc_call *call, enum grpc_status status, const char *messa
 	grpc_call_unref(call);
 }
 
-void grpc_reply(struct grpc_call *call, const ProtobufCMessage *response)
+void grpc_payload_put(const struct grpc_payload *payload, uint8_t *to)
 {
-	if (call->gone) {
-		grpc_end(call, GRPC_OK, NULL);
-		return;
-	}
-	size_t size = protobuf_c_message_get_packed_size(response);
-	if (size > GRPC_MESSAGE_MAX_BYTES) {
+	if (payload->message != NULL)
+		protobuf_c_message_pack(payload->message, to);
+	else if (payload->size > 0)
+		memcpy(to, payload->data, payload->size);
+}
+
+static void reply(struct grpc_call *call, const struct grpc_payload *payload)
+{
+	if (payload->size > GRPC_MESSAGE_MAX_BYTES) {
 		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "the response is larger than 4 MiB");
 		return;
 	}
-	int res = call->carrier->message(call, response, size, true);
+	int res = call->carrier->message(call, payload, true);
 	if (res < 0)
 		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, message_why(res));
 	else
 		grpc_end(call, GRPC_OK, NULL);
 }
 
-bool grpc_send(struct grpc_call *call, const ProtobufCMessage *message)
+/* What goes nowhere is not packed. */
+void grpc_reply(struct grpc_call *call, const ProtobufCMessage *response)
 {
-	assert(call->running);
-	if (call->gone || call->cut)
-		return true;
-	size_t size = protobuf_c_message_get_packed_size(message);
-	int res = size > GRPC_MESSAGE_MAX_BYTES
+	if (call->gone) {
+		grpc_end(call, GRPC_OK, NULL);
+		return;
+	}
+	struct grpc_payload payload = {
+		.message = response, .size = protobuf_c_message_get_packed_size(response)};
+	reply(call, &payload);
+}
+
+void grpc_reply_bytes(struct grpc_call *call, const uint8_t *data, size_t len)
+{
+	struct grpc_payload payload = {.data = data, .size = len};
+	if (call->gone)
+		grpc_end(call, GRPC_OK, NULL);
+	else
+		reply(call, &payload);
+}
+
+static bool send_payload(struct grpc_call *call, const struct grpc_payload *payload)
+{
+	int res = payload->size > GRPC_MESSAGE_MAX_BYTES
 			  ? -EMSGSIZE
-			  : call->carrier->message(call, message, size, false);
+			  : call->carrier->message(call, payload, false);
 	if (res < 0) {
 		/* A stream with a hole in it would be a lie: the client is told now, the method
 		 * learns it when the stream is closed, not in the middle of its own call. */
@@ -283,4 +412,23 @@ bool grpc_send(struct grpc_call *call, const ProtobufCMessage *message)
 	}
 	call->waiting = !call->carrier->writable(call);
 	return !call->waiting;
+}
+
+bool grpc_send(struct grpc_call *call, const ProtobufCMessage *message)
+{
+	assert(call->running);
+	if (call->gone || call->cut)
+		return true;
+	struct grpc_payload payload = {
+		.message = message, .size = protobuf_c_message_get_packed_size(message)};
+	return send_payload(call, &payload);
+}
+
+bool grpc_send_bytes(struct grpc_call *call, const uint8_t *data, size_t len)
+{
+	assert(call->running);
+	if (call->gone || call->cut)
+		return true;
+	struct grpc_payload payload = {.data = data, .size = len};
+	return send_payload(call, &payload);
 }

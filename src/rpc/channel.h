@@ -59,14 +59,14 @@ const char *channel_why(const struct channel *channel);
 
 struct channel_call {
 	/* set by the owner */
-	const char *path; /* "/csi.v1.Controller/CreateVolume"; lives as long as the call */
+	const char *path;     /* "/csi.v1.Controller/CreateVolume"; lives as long as the call */
 	uint64_t deadline_ns; /* ring_now_ns(); UINT64_MAX: none. Sent as grpc-timeout */
 	/* A message of the answer. The bytes are gone when it returns. NULL: they are thrown away.
 	 * False: no more for now, until channel_read(); the window stays closed. */
 	bool (*on_message)(struct channel_call *call, const uint8_t *data, size_t len);
 	/* sent: the peer may have seen the call. message: UTF-8, "" if it said nothing. */
-	void (*on_end)(struct channel_call *call, enum grpc_status status, const char *message,
-		bool sent);
+	void (*on_end)(
+		struct channel_call *call, enum grpc_status status, const char *message, bool sent);
 	/* After channel_send() said false: send more. NULL: nobody waits. */
 	void (*on_writable)(struct channel_call *call);
 	/* private: channel.c */

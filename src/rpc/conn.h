@@ -1,56 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections of a server, whatever they speak; shared by server.c and conn.c. */
+/*
+ * One connection between its socket and its session, whoever has dialled: the server's connections
+ * (server_conns.h) and a channel's (channel.h) embed one each. The owner makes the socket, the
+ * session and the memory; from then on the connection moves bytes, and ends by itself.
+ */
 #ifndef RINGVOL_RPC_CONN_H
 #define RINGVOL_RPC_CONN_H
 
-#include "base/list.h"
-#include "rpc/h2_turn.h"
-#include "rpc/remote.h"
-#include "rpc/server.h"
+#include "reactor/ring.h"
 #include "rpc/session.h"
 
-/* What is spoken on the connections of a listener. */
-struct speaks {
-	/* For the connection fd. 0 or -ENOMEM. on_wake(arg) is the session's to call. */
-	int (*open)(struct server *server, int fd, session_wake_fn *on_wake, void *arg,
-		struct session **ret);
-	const struct server_limits *limits;
-	unsigned connections;
-	struct list remotes; /* remote.h: the clients that have them */
+struct budget;
+struct conn;
+struct ring_bufs;
+
+/* What the connections of an owner share. A function that may be NULL is told nothing then. */
+struct conn_host {
+	struct ring *ring;
+	struct ring_bufs *bufs;              /* conn_bufs_open() */
+	struct budget *memory;               /* output that waits counts here; NULL: nowhere */
+	uint64_t *bytes_in, *bytes_out;      /* counted up; NULL: not counted */
+	void (*on_flush)(struct conn *conn); /* it is about to send; may be NULL */
+	/* It carries no more calls. The session is freed when this returns, and calls that run on
+	 * it end then. */
+	void (*on_end)(struct conn *conn, const struct session *session);
+	/* Its socket takes and gives nothing any more; may be NULL. After on_end() or before. */
+	void (*on_close)(struct conn *conn);
+	/* The kernel has let go of it and its socket is closed: its memory may go. */
+	void (*on_free)(struct conn *conn);
 };
 
-struct server {
-	struct server_config config;
-	struct speaks grpc, http;
-	struct http1 *http1; /* what HTTP connections share; NULL: none is served */
-	struct h2_turns turns;
-	struct ring_timer trim_timer;
-	struct ring_bufs *bufs;
-	struct list listeners, conns;
-	unsigned open; /* connections that may still carry calls */
-	bool draining;
-	struct ring_timer drain_timer;
-	struct ring_req drained;
-	void (*on_drained)(void *arg);
-	void *on_drained_arg;
-	/* A connection tells its server that it carries no more calls, or that it is about to send.
-	 */
-	void (*on_conn_end)(struct server *server);
-	void (*on_conn_flush)(struct server *server);
-	struct server_stats stats;
+enum conn_state { CONN_OPEN, CONN_LINGER, CONN_CLOSED };
+
+/* Embed it. All is conn.c's but for reading. */
+struct conn {
+	const struct conn_host *host;
+	int fd;
+	enum conn_state state;
+	int error;  /* -errno that ended it; 0: its peer or its session did */
+	bool paced; /* as the session was last */
+	bool ended; /* the peer has sent its last byte */
+	bool cut;   /* nothing more can be sent */
+	struct session *session;
+	struct ring_req recv, send, wake;
+	struct ring_timer timer; /* a send without progress; then lingering */
+	unsigned write_stall_ms;
+	struct buf out;
+	size_t out_counted; /* of out, in the host's memory */
+	size_t sent;
+	uint64_t progress_ns;
 };
 
-/* Takes fd over, also when it fails. */
-void conn_open(struct server *server, struct speaks *speaks, int fd, const struct remote_key *key);
-/* Closes the connection that is worth least, to make room for another. An idle one is asked to
- * leave and is served meanwhile, as long as there are not an eighth more than allowed. remote: one
- * of its connections; NULL: one of all. False: on each of them a call is under way, or it was asked
- * already. */
-bool conns_make_room(
-	struct server *server, const struct speaks *speaks, const struct remote *remote);
-/* GOAWAY or its like; no more calls. */
-void conns_drain(struct server *server);
-/* Closes all at once. */
-void conns_cut(struct server *server);
+/* What connections receive into, shared by all of a ring: ring_bufs_close() ends the owner's share.
+ * 0 or -errno. */
+int conn_bufs_open(struct ring *ring, struct ring_bufs **ret);
+/* Takes fd. Nothing happens before conn_begin(). */
+void conn_init(struct conn *conn, const struct conn_host *host, int fd);
+/* Takes the session, which was made with conn_wake(conn) as its on_wake. A peer that takes nothing
+ * for write_stall_ms while there is something to send is given up. */
+void conn_begin(struct conn *conn, struct session *session, unsigned write_stall_ms);
+/* The session's to call (session_wake_fn). Flushes once a turn, however many calls were answered
+ * in it. */
+void conn_wake(void *conn);
+/* Ends it at once, on_free() follows now or later. Not from inside its session. */
+void conn_close(struct conn *conn);
+/* The same, and on_free() is called before this returns. */
+void conn_discard(struct conn *conn);
 
 #endif

@@ -77,7 +77,8 @@ enum grpc_method_flags {
 	 * GRPC_ENDLESS_MAX_BYTES is INVALID_ARGUMENT. */
 	GRPC_ENDLESS = 1 << 1,
 	/* The request is not decoded and not checked: fn gets NULL, and its bytes by
-	 * grpc_call_bytes(). For what passes requests on. */
+	 * grpc_call_bytes(). For what passes requests on. With GRPC_STREAM_IN the bytes are NULL
+	 * when the client has sent its last message. */
 	GRPC_RAW = 1 << 2,
 };
 
@@ -94,7 +95,10 @@ struct grpc_service {
 	const ProtobufCServiceDescriptor *descriptor;
 	const struct grpc_method *methods;
 	void *context; /* grpc_call_context() */
-	unsigned peers; /* bits, 1 << enum grpc_peer_role: who may call it; 0: local ones alone */
+	/* Who may call it: bits, 1 << enum grpc_peer_role; 0: local ones alone. Others are told
+	 * PERMISSION_DENIED, or UNAUTHENTICATED if they have no certificate, before any of the
+	 * request is read. */
+	unsigned peers;
 };
 
 /* Looks over a decoded request before the method sees it. Returns GRPC_OK, or the status to answer
@@ -132,7 +136,8 @@ const void *grpc_call_row(const struct grpc_call *call);
 const ProtobufCMessageDescriptor *grpc_call_output(const struct grpc_call *call);
 /* Who calls. */
 const struct grpc_peer *grpc_call_peer(const struct grpc_call *call);
-/* The packed message of a GRPC_RAW call, until it ends. */
+/* The packed message of a GRPC_RAW call, in its arena: until it ends, or with GRPC_STREAM_IN until
+ * fn is called again. Never NULL for a message, however empty. */
 const uint8_t *grpc_call_bytes(const struct grpc_call *call, size_t *ret_len);
 /* True when the client cannot hear the answer any more. */
 bool grpc_call_gone(const struct grpc_call *call);

@@ -521,6 +521,7 @@ static void conn_free(struct session *session)
 	list_remove(&conn->turn);
 	ring_timer_cancel(conn->config.ring, &conn->timer);
 	nghttp2_session_del(conn->session);
+	grpc_caller_unref(conn->caller);
 	free(conn);
 }
 
@@ -547,7 +548,13 @@ int h2_session_new(const struct h2_config *config, struct session **ret)
 	conn->credit_turn = config->turns->turn;
 	conn->timer.fn = on_timer;
 	conn->calm_ns = conn->created_ns = conn->idle_since_ns = ring_now_ns(config->ring);
-	int res = session_open(conn);
+	int res = 0;
+	if (config->peer != NULL) {
+		conn->caller = grpc_caller_new(config->peer);
+		res = conn->caller != NULL ? 0 : -ENOMEM;
+	}
+	if (res == 0)
+		res = session_open(conn);
 	if (res == 0)
 		res = session_greet(conn);
 	if (res < 0) {

@@ -20,7 +20,8 @@ struct h2_config {
 	/* Clients on unix sockets name the host by the socket's path (grpc-go before 1.57), which
 	 * nghttp2's checks of requests refuse: h2_headers.c makes them all instead. */
 	bool host_may_be_path;
-	session_wake_fn *on_wake; /* NULL: nobody is told */
+	const struct grpc_peer *peer; /* who is at the other end; NULL: a local one */
+	session_wake_fn *on_wake;     /* NULL: nobody is told */
 	void *arg;
 };
 

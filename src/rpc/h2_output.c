@@ -182,9 +182,9 @@ void h2_output_answer_http(struct h2_stream *s)
 
 /* ---- the call's carrier ---- */
 
-static int carrier_message(
-	struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last)
+static int carrier_message(struct grpc_call *call, const struct grpc_payload *payload, bool last)
 {
+	size_t size = payload->size;
 	struct h2_stream *s = (struct h2_stream *)call;
 	const struct budget *memory = s->conn->config.registry->memory;
 	bool large = size > OUTPUT_STREAM_BYTES;
@@ -203,7 +203,7 @@ static int carrier_message(
 	if (to == NULL)
 		return -ENOMEM;
 	grpc_wire_put_prefix(to, (uint32_t)size);
-	protobuf_c_message_pack(message, to + GRPC_PREFIX_BYTES);
+	grpc_payload_put(payload, to + GRPC_PREFIX_BYTES);
 	out_queued(s, GRPC_PREFIX_BYTES + size);
 	if (last)
 		return 0;

@@ -93,6 +93,7 @@ void h2_stream_drop_input(struct h2_stream *s)
 	h2_stream_free_input(s);
 	s->in_at = 0;
 	s->call.request = NULL;
+	s->call.taken = false;
 	h2_stream_consume(s, s->unconsumed);
 	s->unconsumed = 0;
 }

@@ -28,6 +28,7 @@ struct h2_conn {
 	struct session base;
 	struct h2_config config;
 	nghttp2_session *session;
+	struct grpc_caller *caller; /* NULL: a local one */
 	enum h2_conn_state state;
 	int error;             /* BROKEN: -errno */
 	bool busy;             /* inside feed() or output() */

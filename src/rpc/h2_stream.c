@@ -48,6 +48,7 @@ int h2_stream_open(struct h2_conn *conn, int32_t id)
 		return -ENOMEM;
 	memset(s, 0, sizeof(*s));
 	grpc_call_init(&s->call, &h2_output_carrier, conn->config.registry);
+	s->call.caller = grpc_caller_ref(conn->caller);
 	s->conn = conn;
 	s->id = id;
 	s->timeout_ns = UINT64_MAX;
@@ -92,8 +93,8 @@ void h2_stream_on_headers_end(struct h2_stream *s)
 		/* Answered when the request has ended: what follows may be malformed, too. */
 		s->http = s->post ? "415" : "405";
 		h2_stream_to(s, H2_STREAM_REFUSED);
-	} else if (s->call.entry == NULL) {
-		grpc_call_refuse(&s->call, GRPC_UNIMPLEMENTED, "unknown service or method");
+	} else if (!grpc_call_admit(&s->call)) {
+		return;
 	} else if (s->timeout_bad) {
 		grpc_call_refuse(&s->call, GRPC_INTERNAL, "malformed grpc-timeout");
 	} else if (s->timeout_ns == 0) {
@@ -251,8 +252,8 @@ static const char *in_append(struct h2_stream *s, const uint8_t *data, size_t le
 /* True when this chunk is the whole of a unary request, which needs no copy. */
 static bool in_is_whole(const struct h2_stream *s, const uint8_t *data, size_t len)
 {
-	return s->in.len == 0 && s->call.request == NULL && len >= GRPC_PREFIX_BYTES &&
-	       data[0] == 0 && grpc_wire_get_length(data) == len - GRPC_PREFIX_BYTES &&
+	return s->in.len == 0 && !s->call.taken && len >= GRPC_PREFIX_BYTES && data[0] == 0 &&
+	       grpc_wire_get_length(data) == len - GRPC_PREFIX_BYTES &&
 	       len - GRPC_PREFIX_BYTES <= GRPC_MESSAGE_MAX_BYTES;
 }
 
@@ -278,7 +279,7 @@ void h2_stream_on_data(struct h2_stream *s, bool last_frame, const uint8_t *data
 		in_decode(s, data + GRPC_PREFIX_BYTES, len - GRPC_PREFIX_BYTES);
 		return;
 	}
-	if (s->call.request != NULL) {
+	if (s->call.taken) {
 		stream_abort(s, GRPC_INTERNAL, "more than one message in a unary request");
 		return;
 	}
@@ -319,7 +320,7 @@ void h2_stream_on_input_end(struct h2_stream *s)
 		run_input(s);
 		return;
 	}
-	if (s->call.request == NULL) {
+	if (!s->call.taken) {
 		if (s->in.len == 0) {
 			stream_abort(s, GRPC_INTERNAL, "a unary request without a message");
 			return;

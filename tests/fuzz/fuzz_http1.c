@@ -10,7 +10,7 @@
 #define http_must(condition) must(condition)
 #include "../wire/http1_peer.h"
 
-static const size_t pieces[] = {SERVER_RECV_BYTES, 1, 2, 7, 30, 100, 1000, 4096};
+static const size_t pieces[] = {SESSION_FEED_BYTES, 1, 2, 7, 30, 100, 1000, 4096};
 
 static void wait_for_input(struct http_peer *p)
 {

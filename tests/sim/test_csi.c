@@ -380,10 +380,9 @@ struct leaver {
 	enum grpc_status status; /* the answer; GRPC_UNKNOWN: none yet */
 };
 
-static int leaver_message(
-	struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last)
+static int leaver_message(struct grpc_call *call, const struct grpc_payload *payload, bool last)
 {
-	(void)call, (void)message, (void)size, (void)last;
+	(void)call, (void)payload, (void)last;
 	return 0;
 }
 

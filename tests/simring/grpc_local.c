@@ -17,17 +17,16 @@ struct local_call {
 	struct grpc_local *local;
 };
 
-static int local_message(
-	struct grpc_call *call, const ProtobufCMessage *message, size_t size, bool last)
+static int local_message(struct grpc_call *call, const struct grpc_payload *payload, bool last)
 {
 	(void)last;
 	struct local_call *l = (struct local_call *)call;
-	uint8_t *data = malloc(size + 1);
+	uint8_t *data = malloc(payload->size + 1);
 	if (data == NULL)
 		return -ENOMEM;
-	protobuf_c_message_pack(message, data);
+	grpc_payload_put(payload, data);
 	if (l->local->on_message != NULL)
-		l->local->on_message(l->local, data, size);
+		l->local->on_message(l->local, data, payload->size);
 	free(data);
 	return 0;
 }
@@ -68,10 +67,12 @@ void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const
 	grpc_call_init(call, &local_carrier, registry);
 	l->local = local;
 	call->entry = grpc_registry_find(registry, path, strlen(path));
-	const char *message = "unknown method";
-	enum grpc_status status = GRPC_UNIMPLEMENTED;
-	if (call->entry != NULL)
-		status = grpc_call_decode(call, request, len, &message);
+	const char *message;
+	if (!grpc_call_admit(call)) {
+		grpc_call_unref(call);
+		return;
+	}
+	enum grpc_status status = grpc_call_decode(call, request, len, &message);
 	if (status != GRPC_OK) {
 		grpc_call_refuse(call, status, message);
 	} else {

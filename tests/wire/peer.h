@@ -198,6 +198,7 @@ struct peer {
 	struct server_limits limits;
 	struct h2_turns own_turns, *turns; /* its own, or another peer's */
 	bool tcp;                          /* nghttp2 makes its checks */
+	const struct grpc_peer *as;        /* by its certificate; NULL: it has none */
 	struct session *session;
 	nghttp2_session *client;
 	size_t chunk; /* bytes fed at a time, 0: all */
@@ -313,6 +314,7 @@ static void peer_connect(struct peer *p)
 		.limits = &p->limits,
 		.turns = p->turns,
 		.host_may_be_path = !p->tcp,
+		.peer = p->as,
 		.on_wake = peer_on_wake,
 		.arg = p,
 	};

@@ -8,9 +8,9 @@
  * gets the same answers from the same server as one that came before.
  */
 #include "heap.h"
-#include "rpc/conn.h"
 #include "rpc/health.h"
 #include "rpc/http1.h"
+#include "rpc/server_conns.h"
 #include "verdict.h"
 
 #include <errno.h>
@@ -308,7 +308,7 @@ static void http_talk(unsigned long n)
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
 	heap.inside++;
 	const struct remote_key key = remote_key_of_process(1);
-	conn_open(server, &server->http, fds[0], &key);
+	conns_open(server, &server->http, fds[0], &key);
 	heap.inside--;
 	bool armed = heap_hold();
 	static uint8_t got[64 << 10];

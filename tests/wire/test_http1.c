@@ -246,7 +246,7 @@ static void say_long(struct http_peer *p, const char *before, size_t len, const 
 	b.len += len;
 	buf_append(&b, after, strlen(after));
 	for (size_t at = 0, n; at < b.len && wants_input(p); at += n) {
-		n = b.len - at < SERVER_RECV_BYTES ? b.len - at : SERVER_RECV_BYTES;
+		n = b.len - at < SESSION_FEED_BYTES ? b.len - at : SESSION_FEED_BYTES;
 		http_peer_feed(p, b.data + at, n);
 	}
 	http_peer_settle(p);

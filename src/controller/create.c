@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Creates. Happy path of CreateVolume: nobody has the name -> a node is chosen and has it from now
+ * on -> if the content is on another node, that grants a copy and the chosen one is offered it ->
+ * the request goes to the chosen node as it came. A name that somebody has goes there, with the
+ * grant and the offer again if the volume is not finished: both answer the same again.
+ *
+ * How it can fail: a node that is away has the name, may have it, or has the content (UNAVAILABLE);
+ * no node can make it (RESOURCE_EXHAUSTED); the nodes' own errors. A name that this call gave to
+ * the node is free again when the node has surely begun nothing, or has undone it; else its reports
+ * say what became of it.
+ */
+#include "controller/create.h"
+
+#include "cluster.pb-c.h"
+#include "controller/forward.h"
+#include "controller/home.h"
+#include "controller/place.h"
+#include "controller/scan.h"
+#include "csi/request.h"
+#include "csi/status.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SNAPSHOT_SOURCE_ID = 1, SNAPSHOT_NAME = 2 }; /* of CreateSnapshotRequest */
+
+#define GRANT_PATH "/ringvol.v1.Member/GrantCopy"
+#define OFFER_PATH "/ringvol.v1.Member/OfferCopy"
+
+/* Downwards only; GRANTING and OFFERING are for content of another node. */
+enum create_state { CREATE_STARTED, CREATE_GRANTING, CREATE_OFFERING, CREATE_FORWARDED };
+
+struct create {
+	struct forward f;
+	enum create_state state;
+	bool claimed; /* by this call, which was the first for the name */
+	const char *name;
+	const char *target_id;               /* the node that makes it; in the client's arena */
+	const char *source_id, *source_node; /* of what it is made; NULL: nothing */
+	char source_address[256];
+};
+
+#define create_of(forward) container_of(forward, struct create, f)
+
+/* ---- ends ---- */
+
+static void let_go(struct create *c, enum grpc_status status, bool begun)
+{
+	struct forward *f = &c->f;
+	if (c->claimed && (!begun || home_name_is_free(status)) && !forward_others(f))
+		store_name_release(f->controller->store, f->route->kind, f->key);
+}
+
+static void create_refuse(struct create *c, const struct err *err)
+{
+	let_go(c, csi_status(err->code), false);
+	forward_refuse(&c->f, err);
+}
+
+static void create_pass(struct create *c, enum grpc_status status, const char *message, bool begun)
+{
+	if (status == GRPC_OK)
+		c->f.route->learn(&c->f);
+	else
+		let_go(c, status, begun);
+	forward_pass(&c->f, status, message);
+}
+
+/* ---- the calls ---- */
+
+static void go_on(struct create *c, enum create_state state);
+
+static int send_packed(struct create *c, const char *node_id, const char *path,
+	const ProtobufCMessage *message, struct err *err)
+{
+	struct store_node *node = store_node(c->f.controller->store, node_id);
+	uint8_t *data = arena_alloc(c->f.arena, protobuf_c_message_get_packed_size(message));
+	if (data == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	if (node == NULL)
+		return err_set(err, ERR_UNAVAILABLE, "node %s is not known any more", node_id);
+	return forward_call(&c->f, node, path, data, protobuf_c_message_pack(message, data), err);
+}
+
+static ProtobufCBinaryData text(const char *s)
+{
+	return (ProtobufCBinaryData){.len = strlen(s), .data = (uint8_t *)s};
+}
+
+static int ask_grant(struct create *c, struct err *err)
+{
+	Ringvol__V1__GrantCopyRequest request = RINGVOL__V1__GRANT_COPY_REQUEST__INIT;
+	request.source_id = text(c->source_id);
+	request.node_id = text(c->target_id);
+	request.volume_name = text(c->name);
+	return send_packed(c, c->source_node, GRANT_PATH, &request.base, err);
+}
+
+/* With the grant that the source has just answered. */
+static int offer(struct create *c, struct err *err)
+{
+	Ringvol__V1__OfferCopyRequest request = RINGVOL__V1__OFFER_COPY_REQUEST__INIT;
+	enum { GRANT = 1, GRANT_DIGITS = 32 }; /* of GrantCopyResponse */
+	char grant[GRANT_DIGITS + 1];
+	if (scan_string(c->f.answer.data, c->f.answer.len, GRANT, grant, sizeof(grant)) < 0 ||
+		strlen(grant) != GRANT_DIGITS)
+		return err_set(
+			err, ERR_INTERNAL, "node %s: its grant of a copy is none", c->source_node);
+	request.source_id = text(c->source_id);
+	request.volume_name = text(c->name);
+	request.grant = text(grant);
+	request.node_id = text(c->source_node);
+	request.address = text(c->source_address);
+	return send_packed(c, c->target_id, OFFER_PATH, &request.base, err);
+}
+
+static int pass_on(struct create *c, struct err *err)
+{
+	size_t len;
+	const uint8_t *data = grpc_call_bytes(c->f.client, &len);
+	struct store_node *node = store_node(c->f.controller->store, c->target_id);
+	if (node == NULL)
+		return err_set(err, ERR_UNAVAILABLE, "node %s is not known any more", c->target_id);
+	return forward_call(&c->f, node, c->f.route->path, data, len, err);
+}
+
+static void on_answer(struct forward *f, enum grpc_status status, const char *message)
+{
+	struct create *c = create_of(f);
+	if (c->state == CREATE_FORWARDED) {
+		create_pass(c, status, message, f->sent);
+	} else if (status == GRPC_OK) {
+		go_on(c, c->state + 1);
+	} else if (status == GRPC_UNIMPLEMENTED) {
+		struct err err = {0};
+		err_set(&err, ERR_NO_ROOM,
+			"node %s cannot copy between nodes; upgrade it, or make the volume on node %s",
+			f->node_id, c->source_node);
+		create_refuse(c, &err);
+	} else {
+		create_pass(c, status, message, false);
+	}
+}
+
+static void go_on(struct create *c, enum create_state state)
+{
+	static int (*const calls[])(struct create * c, struct err * err) = {
+		[CREATE_GRANTING] = ask_grant,
+		[CREATE_OFFERING] = offer,
+		[CREATE_FORWARDED] = pass_on,
+	};
+	struct err err = {0};
+	c->state = state;
+	if (calls[state](c, &err) < 0)
+		create_refuse(c, &err);
+}
+
+/* ---- what is asked for ---- */
+
+static struct create *create_new(
+	struct controller *controller, struct grpc_call *call, const struct route *route)
+{
+	struct create *c = calloc(1, sizeof(*c));
+	if (c == NULL) {
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+		return NULL;
+	}
+	c->f.on_answer = on_answer;
+	forward_open(&c->f, controller, call, route);
+	return c;
+}
+
+/* The node has the name, or gets it. */
+static int take_name(struct create *c, struct store_node *node, bool taken, struct err *err)
+{
+	struct store_node *other = NULL;
+	c->target_id = arena_strdup(c->f.arena, node->id);
+	if (c->target_id == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	if (taken)
+		return 0;
+	int r = store_name_claim(
+		c->f.controller->store, c->f.route->kind, c->f.key, node, &other, err);
+	c->claimed = r == 0;
+	return r;
+}
+
+/* What the volume is made of: *ret_id "" if it is empty, of what it is empty. */
+static const char *content_id(const Csi__V1__VolumeContentSource *content)
+{
+	if (content == NULL)
+		return "";
+	switch (content->type_case) {
+	case CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT:
+		return csi_str(content->snapshot->snapshot_id);
+	case CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME:
+		return csi_str(content->volume->volume_id);
+	default:
+		return "";
+	}
+}
+
+static const char *asked_pool(const Csi__V1__CreateVolumeRequest *request)
+{
+	for (size_t i = 0; i < request->n_parameters; i++)
+		if (strcmp(csi_str(request->parameters[i]->key), "pool") == 0)
+			return csi_str(request->parameters[i]->value);
+	return "default";
+}
+
+static int choose(const struct create *c, const Csi__V1__CreateVolumeRequest *request,
+	const struct store_node *source, struct store_node **ret, struct err *err)
+{
+	const struct place place = {
+		.topology = request->accessibility_requirements,
+		.pool = asked_pool(request),
+		.size_bytes = request->capacity_range != NULL &&
+					      request->capacity_range->required_bytes > 0
+				      ? (uint64_t)request->capacity_range->required_bytes
+				      : 0,
+		.source = source,
+	};
+	return place_choose(c->f.controller->store, &place, ret, err);
+}
+
+/* The content's node; NULL: there is no content, or its id is one that no node knows. */
+static int find_source(struct create *c, const char *id, struct store_node **ret, struct err *err)
+{
+	*ret = NULL;
+	int r = *id != '\0' ? home_of_id(c->f.controller->store, id, ret, err) : 0;
+	if (r < 0 || *ret == NULL)
+		return r;
+	c->source_id = id;
+	c->source_node = arena_strdup(c->f.arena, (*ret)->id);
+	if (c->source_node == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	if (strlen((*ret)->address) >= sizeof(c->source_address))
+		return err_set(err, ERR_INTERNAL, "node %s: its address is too long", (*ret)->id);
+	strcpy(c->source_address, (*ret)->address);
+	return 0;
+}
+
+/* Everything up to the first call: *ret_state is which. */
+static int prepare_volume(struct create *c, const Csi__V1__CreateVolumeRequest *request,
+	enum create_state *ret_state, struct err *err)
+{
+	const struct store *store = c->f.controller->store;
+	struct store_node *home, *source = NULL;
+	int r = csi_check_given(&request->base, "name", err);
+	if (r < 0)
+		return r;
+	c->name = csi_str(request->name);
+	record_key(c->name, c->f.key);
+	r = home_of_name(store, STORE_VOLUME, c->f.key, c->name, &home, err);
+	bool taken = home != NULL;
+	/* What is finished needs its source no longer. */
+	bool finished = store_object_by_key(store, STORE_VOLUME, c->f.key) != NULL;
+	if (r == 0 && !finished)
+		r = find_source(c, content_id(request->volume_content_source), &source, err);
+	if (r == 0 && !taken)
+		r = choose(c, request, source, &home, err);
+	if (r == 0)
+		r = take_name(c, home, taken, err);
+	*ret_state = source != NULL && source != home ? CREATE_GRANTING : CREATE_FORWARDED;
+	return r;
+}
+
+static void *unpack_alloc(void *arena, size_t size)
+{
+	return arena_alloc(arena, size);
+}
+
+static void unpack_free(void *arena, void *p)
+{
+	(void)arena;
+	(void)p;
+}
+
+void create_volume(struct controller *controller, struct grpc_call *call, const struct route *route)
+{
+	struct create *c = create_new(controller, call, route);
+	struct err err = {0};
+	if (c == NULL)
+		return;
+	size_t len;
+	const uint8_t *data = grpc_call_bytes(call, &len);
+	ProtobufCAllocator allocator = {unpack_alloc, unpack_free, c->f.arena};
+	Csi__V1__CreateVolumeRequest *request =
+		csi__v1__create_volume_request__unpack(&allocator, len, data);
+	enum create_state state = CREATE_STARTED;
+	int r = request != NULL ? 0 : err_set(&err, ERR_INVALID, "the request is malformed");
+	if (r == 0 && csi_check_request(&request->base, &err) != GRPC_OK)
+		r = -EINVAL;
+	if (r == 0)
+		r = prepare_volume(c, request, &state, &err);
+	if (r < 0)
+		create_refuse(c, &err);
+	else
+		go_on(c, state);
+}
+
+/* ---- snapshots: they are where their volume is ---- */
+
+static int prepare_snapshot(struct create *c, struct err *err)
+{
+	struct store *store = c->f.controller->store;
+	struct store_node *home = NULL;
+	char name[RECORD_NAME_MAX + 1], id[RECORD_ID_MAX];
+	size_t len;
+	const uint8_t *data = grpc_call_bytes(c->f.client, &len);
+	if (scan_string(data, len, SNAPSHOT_NAME, name, sizeof(name)) < 0 ||
+		scan_string(data, len, SNAPSHOT_SOURCE_ID, id, sizeof(id)) < 0)
+		return err_set(err, ERR_INVALID, "the request is malformed");
+	if (name[0] == '\0')
+		return err_set(err, ERR_INVALID, "name is missing, or no name");
+	record_key(name, c->f.key);
+	/* A retry has the same volume and so the same node, whoever else is away: only a name that
+	 * is known matters here. */
+	bool taken = store_name(store, STORE_SNAPSHOT, c->f.key) != NULL;
+	int r = taken ? home_of_name(store, STORE_SNAPSHOT, c->f.key, name, &home, err)
+		      : home_of_id(store, id, &home, err);
+	if (r < 0)
+		return r;
+	if (home == NULL)
+		return err_set(err, id[0] == '\0' ? ERR_INVALID : ERR_NOT_FOUND,
+			id[0] == '\0' ? "source_volume_id is missing%s"
+				      : "volume %s does not exist",
+			id);
+	return take_name(c, home, taken, err);
+}
+
+void create_snapshot(
+	struct controller *controller, struct grpc_call *call, const struct route *route)
+{
+	struct create *c = create_new(controller, call, route);
+	struct err err = {0};
+	if (c == NULL)
+		return;
+	if (prepare_snapshot(c, &err) < 0)
+		create_refuse(c, &err);
+	else
+		go_on(c, CREATE_FORWARDED);
+}

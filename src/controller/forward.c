@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Passing on. Happy path: a call to the node, its answer kept until its status is here, the answer
+ * passed on as it is. It fails as the node's call does; what is lost in the middle is UNAVAILABLE,
+ * and to repeat it is the client's.
+ */
+#include "controller/forward.h"
+
+#include "controller/reach.h"
+#include "csi/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- counting ---- */
+
+static struct controller_routed *routed(struct controller *c, const char *method)
+{
+	for (unsigned i = 0; i < c->routed_count; i++)
+		if (c->routed[i].method == method)
+			return &c->routed[i];
+	if (c->routed_count == CONTROLLER_ROUTES_MAX)
+		return NULL;
+	c->routed[c->routed_count].method = method;
+	return &c->routed[c->routed_count++];
+}
+
+static void count(const struct forward *f, enum grpc_status status)
+{
+	struct controller_routed *r = routed(f->controller, f->route->path);
+	if (r == NULL)
+		return;
+	uint64_t ns = ring_now_ns(f->controller->ring) - f->start_ns;
+	r->time.count[hist_bucket(ns)]++;
+	r->sum_ns += ns;
+	r->failed += status != GRPC_OK;
+}
+
+/* ---- the end ---- */
+
+static void forward_free(struct forward *f)
+{
+	list_remove(&f->link);
+	buf_free(&f->answer);
+	struct arena *arena = f->arena;
+	free(f);
+	arena_unref(arena);
+}
+
+void forward_end(struct forward *f, enum grpc_status status, const char *message)
+{
+	struct grpc_call *client = f->client;
+	count(f, status);
+	if (status == GRPC_OK)
+		grpc_reply_bytes(client, f->answer.data, f->answer.len);
+	else
+		grpc_end(client, status, message);
+	forward_free(f);
+}
+
+/* Whether it is the node, and not the request, that such an answer tells of. */
+static bool tells_of_node(enum grpc_status status)
+{
+	switch (status) {
+	case GRPC_RESOURCE_EXHAUSTED:
+	case GRPC_FAILED_PRECONDITION:
+	case GRPC_INTERNAL:
+	case GRPC_UNAVAILABLE:
+	case GRPC_DATA_LOSS:
+	case GRPC_UNKNOWN:
+	case GRPC_PERMISSION_DENIED:
+	case GRPC_UNAUTHENTICATED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+void forward_pass(struct forward *f, enum grpc_status status, const char *message)
+{
+	const char *named = NULL;
+	if (f->node_id[0] != '\0' && tells_of_node(status))
+		named = arena_printf(f->arena, "node %s: %s", f->node_id, message);
+	forward_end(f, status, named != NULL ? named : message);
+}
+
+void forward_refuse(struct forward *f, const struct err *err)
+{
+	struct grpc_call *client = f->client;
+	count(f, csi_status(err->code));
+	csi_refuse(client, err);
+	forward_free(f);
+}
+
+bool forward_others(const struct forward *f)
+{
+	list_for_each (link, &f->controller->forwards) {
+		const struct forward *other = container_of(link, struct forward, link);
+		if (other != f && other->route == f->route && strcmp(other->key, f->key) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* ---- a call ---- */
+
+/* One message is all that these calls answer; of a peer that sends more, the last. */
+static bool on_message(struct channel_call *call, const uint8_t *data, size_t len)
+{
+	struct forward *f = container_of(call, struct forward, call);
+	f->answer.len = 0;
+	f->lost = buf_append(&f->answer, data, len) < 0;
+	return true;
+}
+
+static void on_end(
+	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
+{
+	struct forward *f = container_of(call, struct forward, call);
+	f->sent = sent;
+	if (f->lost && status == GRPC_OK) {
+		/* What the node has done stays done; the client asks again. */
+		status = GRPC_UNAVAILABLE;
+		message = "the answer takes too much memory";
+	}
+	f->on_answer(f, status, message);
+}
+
+static void on_client_gone(struct grpc_call *client, void *arg)
+{
+	struct forward *f = arg;
+	channel_cancel(&f->call);
+	count(f, GRPC_CANCELLED);
+	grpc_end(client, GRPC_CANCELLED, NULL);
+	forward_free(f);
+}
+
+void forward_open(struct forward *f, struct controller *controller, struct grpc_call *client,
+	const struct route *route)
+{
+	f->controller = controller;
+	f->client = client;
+	f->route = route;
+	f->node_id = "";
+	f->start_ns = ring_now_ns(controller->ring);
+	f->arena = arena_ref(grpc_call_arena(client));
+	list_push(&controller->forwards, &f->link);
+	grpc_on_gone(client, on_client_gone, f);
+}
+
+int forward_call(struct forward *f, struct store_node *node, const char *path, const uint8_t *data,
+	size_t len, struct err *err)
+{
+	struct channel *channel = f->controller->only;
+	if (node != NULL) {
+		int r = reach_node(f->controller, node, &channel, err);
+		if (r < 0)
+			return r;
+		f->node_id = arena_strdup(f->arena, node->id);
+		if (f->node_id == NULL) {
+			f->node_id = "";
+			return err_set(err, ERR_NO_ROOM, "out of memory");
+		}
+	}
+	f->answer.len = 0;
+	f->lost = f->sent = false;
+	f->call = (struct channel_call){
+		.path = path,
+		.deadline_ns = grpc_call_deadline_ns(f->client),
+		.on_message = on_message,
+		.on_end = on_end,
+	};
+	channel_start(channel, &f->call, data, len, true);
+	return 0;
+}

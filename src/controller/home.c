@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ids lead to pools, pools to nodes. What is away is never "not found": it is elsewhere, unless
+ * somebody has said (--forget-pool) that it is gone for good. A time is for people: it is this
+ * machine's, and nothing is decided by it.
+ */
+#include "controller/home.h"
+
+#include "base/clock.h"
+#include "pool/record.h"
+
+#include <stdio.h>
+
+int home_check(const struct store_node *node, const char *what, struct err *err)
+{
+	if (home_is_here(node))
+		return 0;
+	if (node->state == STORE_NODE_ROSTER)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s is on node %s, which has not joined this controller since it started; try "
+			"again when it has",
+			what, node->id);
+	char since[CLOCK_BYTES];
+	clock_print((uint64_t)node->seen_unix * 1000000000, since);
+	return err_set(err, ERR_UNAVAILABLE,
+		"%s is on node %s, which was last heard of at %.19sZ; try again when it is back",
+		what, node->id, since);
+}
+
+int home_of_id(const struct store *store, const char *id, struct store_node **ret, struct err *err)
+{
+	struct record_id parsed;
+	*ret = NULL;
+	if (record_id_parse(id, &parsed) < 0)
+		return 0;
+	const struct store_pool *pool = store_pool(store, parsed.pool);
+	if (pool != NULL && pool->forgotten)
+		return err_set(err, ERR_NOT_FOUND,
+			"%s does not exist: its pool %s is gone for good (--forget-pool)", id,
+			parsed.pool);
+	if (pool == NULL)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: no node that has joined has the pool %s; if it is gone for good, "
+			"--forget-pool %s lets its volumes be deleted",
+			id, parsed.pool, parsed.pool);
+	char what[RECORD_ID_MAX + 32];
+	snprintf(what, sizeof(what), "%s: pool %s", id, parsed.pool);
+	int r = home_check(pool->node, what, err);
+	if (r == 0)
+		*ret = pool->node;
+	return r;
+}
+
+struct store_node *home_anywhere(const struct store *store)
+{
+	struct store_node *node = NULL;
+	while ((node = store_node_next(store, node)) != NULL)
+		if (home_is_here(node))
+			break;
+	return node;
+}
+
+int home_of_name(const struct store *store, enum store_kind kind, const char *key, const char *name,
+	struct store_node **ret, struct err *err)
+{
+	struct store_node *node = store_name(store, kind, key);
+	int r;
+	if (node == NULL) {
+		/* Whoever has not told everything yet may have it. */
+		r = store_whole(store, err);
+	} else {
+		char what[192];
+		snprintf(what, sizeof(what), "%s %s", kind == STORE_VOLUME ? "volume" : "snapshot",
+			name);
+		r = home_check(node, what, err);
+	}
+	if (r == 0)
+		*ret = node;
+	return r;
+}
+
+bool home_name_is_free(enum grpc_status status)
+{
+	switch (status) {
+	case GRPC_OK: /* what was made has the name */
+	case GRPC_CANCELLED:
+	case GRPC_DEADLINE_EXCEEDED:
+	case GRPC_UNAVAILABLE: /* the connection may have been lost, with the call begun */
+	case GRPC_ABORTED:     /* an operation of that name runs */
+	case GRPC_UNKNOWN:
+		return false;
+	default:
+		return true;
+	}
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Placing. A provisioner names every node of the cluster in requisite and again in preferred, so a
+ * term with a node's own segment finds its node by id; only terms without it (zones) look at every
+ * node.
+ */
+#include "controller/place.h"
+
+#include "base/clock.h"
+#include "csi/request.h"
+#include "csi/topology.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* The best so far, and for the refusal what was seen. */
+struct search {
+	const struct store *store;
+	const struct place *place;
+	struct store_node *best;
+	const struct store_pool *pool; /* of best */
+	/* The last that matches and is not here; that has the pool, which is not ready. */
+	const struct store_node *away;
+	const struct store_pool *unready;
+	unsigned matching; /* here */
+};
+
+static bool has_segment(const struct store_node *node, const Csi__V1__StringPair *segment)
+{
+	for (size_t i = 0; i < node->n_topology; i++)
+		if (strcmp(node->topology[i].key, csi_str(segment->key)) == 0)
+			return strcmp(node->topology[i].value, csi_str(segment->value)) == 0;
+	return false;
+}
+
+static bool matches(const struct store_node *node, const Csi__V1__Topology *term)
+{
+	for (size_t i = 0; i < term->n_segments; i++)
+		if (!has_segment(node, term->segments[i]))
+			return false;
+	return true;
+}
+
+static bool matches_requisite(const struct store_node *node, const struct place *place)
+{
+	const Csi__V1__TopologyRequirement *topology = place->topology;
+	if (topology == NULL || topology->n_requisite == 0)
+		return true;
+	for (size_t i = 0; i < topology->n_requisite; i++)
+		if (matches(node, topology->requisite[i]))
+			return true;
+	return false;
+}
+
+/* The node's ready pool of the name. */
+static const struct store_pool *ready_pool(struct search *s, const struct store_node *node)
+{
+	list_for_each (link, &node->pools) {
+		const struct store_pool *pool = container_of(link, struct store_pool, link);
+		if (pool->name == NULL || strcmp(pool->name, s->place->pool) != 0)
+			continue;
+		if (pool->state == STORE_POOL_READY)
+			return pool;
+		s->unready = pool;
+	}
+	return NULL;
+}
+
+static bool has_room(const struct search *s, const struct store_pool *pool)
+{
+	return pool->available_bytes != 0 && pool->available_bytes >= s->place->size_bytes;
+}
+
+static bool is_better(
+	const struct search *s, const struct store_node *node, const struct store_pool *pool)
+{
+	if (s->best == NULL || has_room(s, pool) != has_room(s, s->pool))
+		return s->best == NULL || has_room(s, pool);
+	if ((node == s->place->source) != (s->best == s->place->source))
+		return node == s->place->source;
+	return pool->available_bytes > s->pool->available_bytes;
+}
+
+/* with_room: no others, and requisite is still to be asked. */
+static void consider(struct search *s, struct store_node *node, bool with_room)
+{
+	if (node->state != STORE_NODE_PRESENT) {
+		s->away = node;
+		return;
+	}
+	s->matching++;
+	const struct store_pool *pool = ready_pool(s, node);
+	if (pool == NULL || (with_room && !has_room(s, pool)) || !is_better(s, node, pool) ||
+		(with_room && !matches_requisite(node, s->place)))
+		return;
+	s->best = node;
+	s->pool = pool;
+}
+
+/* The node that a term names by its own segment; NULL: it names none. */
+static struct store_node *named(const struct search *s, const Csi__V1__Topology *term)
+{
+	for (size_t i = 0; i < term->n_segments; i++)
+		if (strcmp(csi_str(term->segments[i]->key), CSI_TOPOLOGY_KEY) == 0)
+			return store_node(s->store, csi_str(term->segments[i]->value));
+	return NULL;
+}
+
+/* term NULL: every node. */
+static void consider_term(struct search *s, const Csi__V1__Topology *term, bool with_room)
+{
+	struct store_node *node = term != NULL ? named(s, term) : NULL;
+	if (node != NULL) {
+		/* One that this process has never seen has no segments but that. */
+		if (node->state == STORE_NODE_ROSTER || matches(node, term))
+			consider(s, node, with_room);
+		return;
+	}
+	while ((node = store_node_next(s->store, node)) != NULL)
+		if (term == NULL || matches(node, term))
+			consider(s, node, with_room);
+}
+
+static int refuse(const struct search *s, struct err *err)
+{
+	const char *pool = s->place->pool;
+	if (store_node_next(s->store, NULL) == NULL)
+		return err_set(err, ERR_UNAVAILABLE, "no node has joined this controller yet");
+	if (s->unready != NULL)
+		return err_set(err, ERR_NO_ROOM,
+			"no node that matches accessibility_requirements has a ready pool %s; that of node %s: %s",
+			pool, s->unready->node->id,
+			s->unready->why != NULL && s->unready->why[0] != '\0' ? s->unready->why
+									      : "is being read");
+	if (s->matching != 0)
+		return err_set(err, ERR_NO_ROOM,
+			"no node that matches accessibility_requirements has a pool %s", pool);
+	if (s->away == NULL)
+		return err_set(err, ERR_NO_ROOM, "no node matches accessibility_requirements");
+	char since[CLOCK_BYTES];
+	clock_print((uint64_t)s->away->seen_unix * 1000000000, since);
+	return err_set(err, ERR_NO_ROOM,
+		"no node that matches accessibility_requirements is here: node %s %s%.19s",
+		s->away->id,
+		s->away->seen_unix != 0 ? "was last heard of at " : "has not joined yet", since);
+}
+
+int place_choose(const struct store *store, const struct place *place, struct store_node **ret,
+	struct err *err)
+{
+	const Csi__V1__TopologyRequirement *topology = place->topology;
+	struct search s = {.store = store, .place = place};
+	for (size_t i = 0; topology != NULL && s.best == NULL && i < topology->n_preferred; i++)
+		consider_term(&s, topology->preferred[i], true);
+	bool anywhere = topology == NULL || topology->n_requisite == 0;
+	if (s.best == NULL) {
+		/* What preferred met does not count: requisite says who matches. */
+		s = (struct search){.store = store, .place = place};
+		for (size_t i = 0; !anywhere && i < topology->n_requisite; i++)
+			consider_term(&s, topology->requisite[i], false);
+		if (anywhere)
+			consider_term(&s, NULL, false);
+	}
+	if (s.best == NULL)
+		return refuse(&s, err);
+	*ret = s.best;
+	return 0;
+}
