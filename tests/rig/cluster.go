@@ -30,7 +30,7 @@ type Cluster struct {
 
 // NewCluster makes the CA; controllers come before the nodes that are to dial them.
 func (r *Rig) NewCluster() (*Cluster, error) {
-	ca, err := NewCA("ringvol test")
+	ca, err := NewCA("ringvol test CA")
 	return &Cluster{Rig: r, CA: ca}, err
 }
 
