@@ -181,6 +181,42 @@ func (s *SimNode) Join(address string) (*SimJoin, error) {
 	return j, j.Tell()
 }
 
+// Keep has it joined until the function that is returned is called: it dials again as a node does.
+func (s *SimNode) Keep(address string) (stop func()) {
+	done := make(chan struct{})
+	var once sync.Once
+	go func() {
+		const first, most = 200 * time.Millisecond, 2 * time.Second
+		for pause := first; ; pause = min(2*pause, most) {
+			j, err := s.Join(address)
+			if err == nil && j.AwaitWelcome() == nil {
+				pause = first
+				select {
+				case <-j.ended:
+				case <-done:
+				}
+			}
+			if j != nil {
+				j.Leave()
+				<-j.ended
+				s.forget(j)
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(pause):
+			}
+		}
+	}()
+	return func() { once.Do(func() { close(done) }) }
+}
+
+func (s *SimNode) forget(j *SimJoin) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.joins = slices.DeleteFunc(s.joins, func(other *SimJoin) bool { return other == j })
+}
+
 // Tell says who it is and all that it has.
 func (j *SimJoin) Tell() error {
 	if err := j.Send(&ringvolv1.NodeReport{Hello: j.node.Hello()}); err != nil {
