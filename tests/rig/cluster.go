@@ -129,6 +129,7 @@ func (c *Controller) Restart() error {
 type Node struct {
 	*Driver
 	Listen      string
+	Advertise   string // "": by the wire Down
 	TLS         TLSFiles
 	Topology    []string // KEY=VALUE, beside its own
 	Controllers []string // HOST:PORT
@@ -189,7 +190,11 @@ func (c *Cluster) NewNodeOn(dir, id string, pools ...*Pool) (*Node, error) {
 func (n *Node) Launch() error {
 	args := n.Args
 	defer func() { n.Args = args }()
-	n.Args = append(slices.Clone(args), "--listen", n.Listen, "--advertise", n.Down.Addr)
+	advertise := n.Advertise
+	if advertise == "" {
+		advertise = n.Down.Addr
+	}
+	n.Args = append(slices.Clone(args), "--listen", n.Listen, "--advertise", advertise)
 	n.Args = append(n.Args, n.TLS.Args()...)
 	for _, controller := range n.Controllers {
 		n.Args = append(n.Args, "--controller", controller)
