@@ -4,7 +4,7 @@
 
 deps_build=(meson ninja-build pkg-config gcc libc6-dev python3 liburing-dev libnghttp2-dev
 	libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libprotobuf-dev libblkid-dev
-	libmd-dev libbpf-dev clang libcriterion-dev)
+	libmd-dev libbpf-dev libssl-dev clang libcriterion-dev)
 # llhttp is a library from Debian 13 and Ubuntu 24.04 on; Debian 12 has its generated sources.
 case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
 bookworm) deps_build+=(node-llhttp) ;;

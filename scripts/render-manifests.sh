@@ -38,8 +38,13 @@ cat >"$dir/namespace.yaml.new" <<-'END'
 	    pod-security.kubernetes.io/enforce: privileged
 END
 mv "$dir/namespace.yaml.new" "$dir/namespace.yaml"
-manifest ringvol.yaml "ringvol without snapshots." --set snapshots.enabled=false
-manifest ringvol-snapshots.yaml "ringvol with snapshots: needs the snapshot CRDs and a snapshot controller with --enable-distributed-snapshotting." \
+# Certificates are nothing to be kept in a file that everybody has: these Secrets are to be there first.
+cluster=(--set tls.existingSecret.controller=ringvol-controller-tls --set tls.existingSecret.node=ringvol-node-tls)
+needs="needs the Secrets ringvol-controller-tls and ringvol-node-tls (docs/cluster.md)"
+manifest ringvol.yaml "ringvol without snapshots: $needs." "${cluster[@]}" --set snapshots.enabled=false
+manifest ringvol-snapshots.yaml "ringvol with snapshots: $needs, the snapshot CRDs and a snapshot controller." "${cluster[@]}" \
 	--set snapshots.enabled=true
-manifest ringvol-ublk.yaml "ringvol with snapshots, as before, and ublk volumes: needs Linux 6.8 or newer with ublk_drv loaded." \
-	--set snapshots.enabled=true --set ublk.enabled=true
+manifest ringvol-ublk.yaml "ringvol with snapshots, as before, and ublk volumes: needs Linux 6.8 or newer with ublk_drv loaded, too." \
+	"${cluster[@]}" --set snapshots.enabled=true --set ublk.enabled=true
+manifest ringvol-node-mode.yaml "ringvol without a controller, with snapshots: needs the snapshot CRDs and a snapshot controller with --enable-distributed-snapshotting." \
+	--set mode=node --set snapshots.enabled=true

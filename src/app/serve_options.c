@@ -8,6 +8,7 @@
 
 #include "app/values.h"
 #include "backends/ublk/ublkd_proto.h"
+#include "csi/topology.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -185,6 +186,21 @@ static int set_pool(void *target, const char *value, struct err *err)
 	return 0;
 }
 
+/* ---- topology ---- */
+
+static int set_topology(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	char *key = arena_strdup(o->arena, value);
+	if (key == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	char *its = strchr(key, '=');
+	if (its == NULL)
+		return err_set(err, ERR_INVALID, "not KEY=VALUE");
+	*its++ = '\0';
+	return csi_topology_add(&o->csi, key, its, err);
+}
+
 /* ---- others ---- */
 
 static int set_services(void *target, const char *value, struct err *err)
@@ -250,6 +266,10 @@ static const struct option_row rows[] = {
 		.help = "the name storage classes call it by", .set = set_driver_name},
 	{"--node-id", "ID", {"NODE_ID", "KUBE_NODE_NAME"}, .fallback_help = "the host name",
 		.help = "this node's name", .set = set_node_id},
+	{"--topology", "KEY=VALUE", {"RINGVOL_TOPOLOGY"}, .separator = ';', .fallback_help = "none",
+		.help = "where this node is, beside its own name: a zone, a rack; repeatable\n"
+			"(topology.kubernetes.io/zone=a)",
+		.set = set_topology},
 	{"--pool", "NAME=PATH[,overcommit=F][,reserve=PCT][,init]|none", {"RINGVOL_POOLS"},
 		.separator = ';', .fallback = "default=/var/lib/ringvol",
 		.help = "a directory to keep volumes in; repeatable\n"
@@ -285,7 +305,8 @@ static const struct option_row rows[] = {
 		.numbers = {true, false}},
 	{"--csi-version", "both|1.12|1.13", {"RINGVOL_CSI_VERSION"}, .fallback = "both",
 		.help = "whose health capabilities are advertised; the calls of both are served\n"
-			"1.12: VOLUME_CONDITION; 1.13: GET_VOLUME_HEALTH and its like",
+			"1.12: VOLUME_CONDITION; 1.13: GET_VOLUME_HEALTH and its like, and "
+			"snapshots' topology",
 		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, csi.health),
 		.numbers = {CSI_HEALTH_1_12 | CSI_HEALTH_1_13, CSI_HEALTH_1_12, CSI_HEALTH_1_13}},
 	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",

@@ -572,7 +572,8 @@ static int copy_run(struct op *op)
 		free(s);
 		return op_fail_sys(op, -ENOMEM, "%s", copy_doing(copy));
 	}
-	r = copy_walk_start(&s->walk, op->reactor->work, op->lane, fd, copy->size, copy_on_extents);
+	r = copy_walk_start(
+		&s->walk, op->reactor->work, op->lane, fd, 0, copy->size, copy_on_extents);
 	if (r < 0) {
 		buffers_leave(s->lane);
 		free(s);

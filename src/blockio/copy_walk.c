@@ -65,10 +65,14 @@ static int look_up(struct copy_walk *w)
 }
 
 int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane, int fd,
-	uint64_t size, void (*on_extents)(struct copy_walk *walk))
+	uint64_t from, uint64_t size, void (*on_extents)(struct copy_walk *walk))
 {
-	*walk = (struct copy_walk){
-		.fd = fd, .size = size, .on_extents = on_extents, .work = work, .lane = lane};
+	*walk = (struct copy_walk){.fd = fd,
+		.from = from,
+		.size = size,
+		.on_extents = on_extents,
+		.work = work,
+		.lane = lane};
 	return look_up(walk);
 }
 

@@ -48,9 +48,10 @@ struct copy_walk {
 	unsigned batch; /* the one being taken from; the other is looked up meanwhile */
 };
 
-/* lane: its threads look. 0, or -EAGAIN when the work queue is full. */
+/* lane: its threads look. from: a multiple of COPY_ALIGN, what lies before it is left out. 0, or
+ * -EAGAIN when the work queue is full. */
 int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane, int fd,
-	uint64_t size, void (*on_extents)(struct copy_walk *walk));
+	uint64_t from, uint64_t size, void (*on_extents)(struct copy_walk *walk));
 /* The extent to take from: the caller moves its start. NULL: none now, or none at all. Keeps the
  * lookup going, which may set res. */
 struct copy_extent *copy_walk_extent(struct copy_walk *walk);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "csi/request.h"
+#include "csi/topology.h"
 
 #include <inttypes.h>
 #include <stdbool.h>

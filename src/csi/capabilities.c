@@ -85,6 +85,7 @@ static const struct capability plugin_table[] = {
 	 },
 		ALWAYS},
 	{PLUGIN_SERVICE(CONTROLLER_SERVICE), WITH_CONTROLLER},
+	{PLUGIN_SERVICE(SNAPSHOT_ACCESSIBILITY_CONSTRAINTS), IF_1_13},
 	{NULL, ALWAYS},
 };
 

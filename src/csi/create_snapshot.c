@@ -14,6 +14,7 @@
 #include "csi/params.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "csi/topology.h"
 #include "node/volume.h"
 
 static int look_up_run(struct op *op)
@@ -67,7 +68,7 @@ static int answer_run(struct op *op)
 {
 	struct csi_creation *c = creation_of(op);
 	Csi__V1__CreateSnapshotResponse *response = (void *)c->task.response;
-	response->snapshot = csi_snapshot_message(c->task.arena, c->object);
+	response->snapshot = csi_snapshot_message(c->task.arena, c->task.csi, c->object);
 	return response->snapshot != NULL ? 0 : op_fail(op, ERR_NO_ROOM, "out of memory");
 }
 
@@ -93,8 +94,7 @@ static int prepare(struct csi_task *task, struct err *err)
 	c->source_id = task->id;
 	int r = csi_params_check_none(req->parameters, req->n_parameters, err);
 	if (r == 0)
-		r = csi_check_topology(
-			req->accessibility_requirements, task->csi->config.node_id, err);
+		r = csi_check_topology(req->accessibility_requirements, &task->csi->config, err);
 	if (r < 0)
 		return r;
 	creation_lock_source(c, RECORD_VOLUME);

@@ -17,6 +17,7 @@
 #include "csi/params.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "csi/topology.h"
 #include "node/volume.h"
 #include "pool/index.h"
 
@@ -82,7 +83,7 @@ static int parse(struct create *c, struct err *err)
 		r = parse_source(c, err);
 	if (r == 0)
 		r = csi_check_topology(
-			req->accessibility_requirements, c->base.task.csi->config.node_id, err);
+			req->accessibility_requirements, &c->base.task.csi->config, err);
 	return r;
 }
 

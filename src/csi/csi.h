@@ -9,6 +9,7 @@
 #include "pool/pool.h"
 #include "reactor/op.h"
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,6 +28,7 @@ enum csi_health {
 
 enum {
 	CSI_TASKS_MAX = 4096,         /* long operations at once; then RESOURCE_EXHAUSTED */
+	CSI_SEGMENTS_MAX = 16,        /* beside the node's own */
 	CSI_WAITERS_MAX = 1024,       /* calls that wait for one operation; then ABORTED */
 	CSI_MOUNT_TIMEOUT_MS = 60000, /* mount (may replay a journal), umount (may write back) */
 	CSI_GROW_TIMEOUT_MS = 60000,
@@ -35,17 +37,39 @@ enum {
 	CSI_MEASURE_MS = 1000,
 };
 
+/* Where a node is, beside its own segment: a zone, a rack. topology.h checks them. */
+struct csi_segment {
+	const char *key, *value;
+};
+
 struct csi_config {
 	const char *driver_name;
 	const char *node_id;
+	struct csi_segment topology[CSI_SEGMENTS_MAX]; /* --topology */
+	unsigned n_topology;
 	unsigned services;      /* enum csi_services */
 	bool controller_expand; /* --controller-expand on */
 	unsigned health;        /* enum csi_health: --csi-version */
 	int64_t max_volumes;    /* 0: no limit */
 };
 
+struct csi_task;
+struct grpc_call;
+
+/* Told to somebody above csi. Any function may be NULL. */
+struct csi_hooks {
+	/* A call is about to make something of this name; its request was checked. True: the hook
+	 * has taken the call, and goes on with csi_rpc_go() (rpc.h) or ends it. */
+	bool (*on_create)(void *arg, struct grpc_call *call, const ProtobufCMessage *request,
+		enum record_kind kind, const char *name);
+	/* A task has let its locks go; its calls are answered when this returns. */
+	void (*on_task_end)(void *arg, const struct csi_task *task);
+	void *arg;
+};
+
 struct csi {
 	struct csi_config config; /* strings are main()'s */
+	struct csi_hooks hooks;
 	struct reactor *reactor;
 	struct pools *pools;
 	struct node *node; /* its reactor and pools are these */

@@ -6,21 +6,16 @@
  * the answer is 0 and no error, so that a scheduler looks elsewhere; parameters that no node
  * understands are an error.
  */
+#include "csi/get_capacity.h"
+
 #include "csi/messages.h"
-#include "csi/params.h"
 #include "csi/request.h"
 #include "csi/services.h"
-#include "pool/room.h"
+#include "csi/topology.h"
 
-struct capacity {
-	struct csi_task task;
-	struct csi_params params;
-	enum fsimg_type fs;
-	struct pool *pool; /* NULL: nothing can be made here */
-	struct pool_measure measure;
-};
+/* ---- the question ---- */
 
-#define capacity_of(op_ptr) csi_task_of(op_ptr, struct capacity)
+#define capacity_of(op_ptr) container_of(op_ptr, struct csi_capacity, op)
 
 static bool measure_done(struct op *op)
 {
@@ -29,7 +24,7 @@ static bool measure_done(struct op *op)
 
 static int measure_run(struct op *op)
 {
-	struct capacity *c = capacity_of(op);
+	struct csi_capacity *c = capacity_of(op);
 	pool_measure_init(&c->measure, op->reactor, c->pool, CSI_MEASURE_MS);
 	c->measure.free_now = true;
 	return op_child(op, &c->measure.op);
@@ -37,7 +32,7 @@ static int measure_run(struct op *op)
 
 static int measure_end(struct op *op, int res)
 {
-	struct capacity *c = capacity_of(op);
+	struct csi_capacity *c = capacity_of(op);
 	/* A pool that cannot be measured takes no volume. */
 	if (res < 0 || pool_state(c->pool) != POOL_READY)
 		c->pool = NULL;
@@ -52,13 +47,11 @@ static uint64_t least_size(enum fsimg_type fs)
 
 static int answer_run(struct op *op)
 {
-	struct capacity *c = capacity_of(op);
+	struct csi_capacity *c = capacity_of(op);
 	struct pool_room room = {0};
-	Csi__V1__GetCapacityResponse *response = (void *)c->task.response;
-	Csi__V1__Int64Value *max =
-		csi_message_new(c->task.arena, &csi__v1__int64_value__descriptor);
-	Csi__V1__Int64Value *min =
-		csi_message_new(c->task.arena, &csi__v1__int64_value__descriptor);
+	Csi__V1__GetCapacityResponse *response = c->response;
+	Csi__V1__Int64Value *max = csi_message_new(c->arena, &csi__v1__int64_value__descriptor);
+	Csi__V1__Int64Value *min = csi_message_new(c->arena, &csi__v1__int64_value__descriptor);
 	if (max == NULL || min == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	if (c->pool != NULL)
@@ -72,14 +65,14 @@ static int answer_run(struct op *op)
 	return 0;
 }
 
-static const struct op_step steps[] = {
+static const struct op_step capacity_steps[] = {
 	{"measure", .done = measure_done, .run = measure_run, .end = measure_end},
 	{"answer", .run = answer_run},
 	{NULL},
 };
 
 /* Which file system the capabilities and parameters lead to; false: none that could be made. */
-static bool choose_fs(struct capacity *c, const Csi__V1__GetCapacityRequest *req)
+static bool choose_fs(struct csi_capacity *c, const Csi__V1__GetCapacityRequest *req)
 {
 	struct csi_access access = {.fs = FSIMG_EXT4};
 	struct err why = {0};
@@ -90,23 +83,50 @@ static bool choose_fs(struct capacity *c, const Csi__V1__GetCapacityRequest *req
 	return csi_params_choose_fs(&c->params, &access, FSIMG_NONE, &c->fs, &why) == 0;
 }
 
-static int prepare(struct csi_task *task, struct err *err)
+int csi_capacity_init(struct csi_capacity *c, const struct csi *csi, struct arena *arena,
+	const Csi__V1__GetCapacityRequest *req, Csi__V1__GetCapacityResponse *response,
+	struct err *err)
 {
-	const Csi__V1__GetCapacityRequest *req = (const void *)task->request;
-	struct capacity *c = container_of(task, struct capacity, task);
+	*c = (struct csi_capacity){.arena = arena, .response = response};
 	int r = csi_params_parse(req->parameters, req->n_parameters, &c->params, err);
 	if (r < 0)
 		return r;
-	if (choose_fs(c, req) &&
-		csi_topology_is_here(req->accessible_topology, task->csi->config.node_id))
-		c->pool = pools_by_name(task->csi->pools, c->params.pool);
-	bool raw = csi_is_raw_here(task->csi, c->fs == FSIMG_NONE);
+	if (choose_fs(c, req) && csi_topology_is_here(req->accessible_topology, &csi->config))
+		c->pool = pools_by_name(csi->pools, c->params.pool);
+	bool raw = csi_is_raw_here(csi, c->fs == FSIMG_NONE);
 	struct err why = {0};
 	if (c->pool != NULL && csi_params_check_pool(&c->params, c->pool, raw, &why) < 0)
 		c->pool = NULL;
-	task->subject = c->params.pool;
-	task->lane = pool_lane(c->pool);
+	op_init(&c->op, csi->reactor, "GetCapacity", capacity_steps, NULL);
+	c->op.lane = pool_lane(c->pool);
 	return 0;
 }
 
-const struct csi_operation csi_get_capacity = {sizeof(struct capacity), prepare, steps, NULL};
+/* ---- the call ---- */
+
+struct get_capacity {
+	struct csi_task task;
+	struct csi_capacity capacity;
+};
+
+static int ask_run(struct op *op)
+{
+	return op_child(op, &csi_task_of(op, struct get_capacity)->capacity.op);
+}
+
+static const struct op_step steps[] = {
+	{"ask", .run = ask_run},
+	{NULL},
+};
+
+static int prepare(struct csi_task *task, struct err *err)
+{
+	struct get_capacity *g = container_of(task, struct get_capacity, task);
+	int r = csi_capacity_init(&g->capacity, task->csi, task->arena, (const void *)task->request,
+		(void *)task->response, err);
+	if (r == 0)
+		task->subject = g->capacity.params.pool;
+	return r;
+}
+
+const struct csi_operation csi_get_capacity = {sizeof(struct get_capacity), prepare, steps, NULL};

@@ -5,6 +5,7 @@
  */
 #include "csi/messages.h"
 #include "csi/services.h"
+#include "csi/topology.h"
 #include "inspect.pb-c.h"
 
 #include <errno.h>

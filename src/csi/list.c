@@ -174,32 +174,19 @@ static int page_fill(
 	((response)->entries = (void *)(page)->entries, (response)->n_entries = (page)->count,     \
 		(response)->next_token = (page)->next_token)
 
-/* ---- volumes ---- */
-
-static void *volume_entry(const struct page *page, const struct pool_object *volume)
+static void *list_entry(const struct page *page, const struct pool_object *object)
 {
-	Csi__V1__ListVolumesResponse__Entry *entry =
-		csi_message_new(page->arena, &csi__v1__list_volumes_response__entry__descriptor);
-	Csi__V1__ListVolumesResponse__VolumeStatus *status = csi_message_new(
-		page->arena, &csi__v1__list_volumes_response__volume_status__descriptor);
-	struct csi_usage usage;
-	if (entry == NULL || status == NULL ||
-		csi_usage_fill(page->arena, page->csi, volume, &usage) < 0)
-		return NULL;
-	status->n_published_node_ids = usage.n_nodes;
-	status->published_node_ids = usage.nodes;
-	status->volume_condition = usage.condition;
-	entry->volume = csi_volume_message(page->arena, page->csi, volume);
-	entry->status = status;
-	return entry->volume == NULL ? NULL : entry;
+	return csi_list_entry(page->arena, page->csi, object);
 }
+
+/* ---- volumes ---- */
 
 int csi_list_volumes(struct csi_query *q)
 {
 	const Csi__V1__ListVolumesRequest *req = q->request;
 	Csi__V1__ListVolumesResponse *response = q->response;
 	struct page page = {
-		.csi = q->csi, .arena = q->arena, .kind = RECORD_VOLUME, .entry = volume_entry};
+		.csi = q->csi, .arena = q->arena, .kind = RECORD_VOLUME, .entry = list_entry};
 	int r = page_fill(&page, req->max_entries, req->starting_token, &q->err);
 	PAGE_ANSWER(response, &page);
 	return r;
@@ -279,22 +266,12 @@ static int check_source(const struct csi *csi, const char *volume_id, struct err
 	return err_set(err, ERR_UNAVAILABLE, "%s", found.message);
 }
 
-static void *snapshot_entry(const struct page *page, const struct pool_object *snapshot)
-{
-	Csi__V1__ListSnapshotsResponse__Entry *entry =
-		csi_message_new(page->arena, &csi__v1__list_snapshots_response__entry__descriptor);
-	if (entry == NULL)
-		return NULL;
-	entry->snapshot = csi_snapshot_message(page->arena, snapshot);
-	return entry->snapshot == NULL ? NULL : entry;
-}
-
 int csi_list_snapshots(struct csi_query *q)
 {
 	const Csi__V1__ListSnapshotsRequest *req = q->request;
 	Csi__V1__ListSnapshotsResponse *response = q->response;
 	struct page page = {
-		.csi = q->csi, .arena = q->arena, .kind = RECORD_SNAPSHOT, .entry = snapshot_entry};
+		.csi = q->csi, .arena = q->arena, .kind = RECORD_SNAPSHOT, .entry = list_entry};
 	int r = 0;
 	if (req->source_volume_id.len != 0) {
 		page.source_id = csi_str(req->source_volume_id);
@@ -317,6 +294,6 @@ int csi_get_snapshot(struct csi_query *q)
 		q->csi->pools, RECORD_SNAPSHOT, csi_str(req->snapshot_id), &snapshot, &q->err);
 	if (r < 0)
 		return r;
-	response->snapshot = csi_snapshot_message(q->arena, snapshot);
+	response->snapshot = csi_snapshot_message(q->arena, q->csi, snapshot);
 	return response->snapshot == NULL ? -ENOMEM : 0;
 }

@@ -5,7 +5,7 @@
  */
 #include "csi/messages.h"
 
-#include "csi/request.h"
+#include "csi/topology.h"
 #include "node/health.h"
 #include "node/volume.h"
 #include "pool/index.h"
@@ -25,21 +25,6 @@ static char *object_id(struct arena *arena, const struct pool_object *object)
 	char id[RECORD_ID_MAX];
 	pool_object_id(object, id);
 	return arena_strdup(arena, id);
-}
-
-Csi__V1__Topology *csi_topology_message(struct arena *arena, const struct csi *csi)
-{
-	Csi__V1__Topology *topology = csi_message_new(arena, &csi__v1__topology__descriptor);
-	Csi__V1__StringPair *segment = csi_message_new(arena, &csi__v1__string_pair__descriptor);
-	Csi__V1__StringPair **segments = arena_alloc(arena, sizeof(*segments));
-	if (topology == NULL || segment == NULL || segments == NULL)
-		return NULL;
-	segment->key = csi_bytes(CSI_TOPOLOGY_KEY);
-	segment->value = csi_bytes(csi->config.node_id);
-	segments[0] = segment;
-	topology->segments = segments;
-	topology->n_segments = 1;
-	return topology;
 }
 
 static Csi__V1__VolumeContentSource *content_source(struct arena *arena, const struct record *rec)
@@ -65,28 +50,36 @@ static Csi__V1__VolumeContentSource *content_source(struct arena *arena, const s
 	return source;
 }
 
+/* Where its pool is: on this node. */
+static Csi__V1__Topology **accessible(struct arena *arena, const struct csi *csi, size_t *ret_count)
+{
+	Csi__V1__Topology **list = arena_alloc(arena, sizeof(*list));
+	if (list == NULL || (list[0] = csi_topology_message(arena, csi)) == NULL)
+		return NULL;
+	*ret_count = 1;
+	return list;
+}
+
 Csi__V1__Volume *csi_volume_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
 {
 	Csi__V1__Volume *message = csi_message_new(arena, &csi__v1__volume__descriptor);
-	Csi__V1__Topology **topology = arena_alloc(arena, sizeof(*topology));
 	const char *id = object_id(arena, volume);
-	if (message == NULL || topology == NULL || id == NULL)
+	if (message == NULL || id == NULL)
 		return NULL;
 	message->capacity_bytes = (int64_t)volume->rec->size_bytes;
 	message->volume_id = csi_bytes(id);
-	topology[0] = csi_topology_message(arena, csi);
-	message->accessible_topology = topology;
-	message->n_accessible_topology = 1;
+	message->accessible_topology = accessible(arena, csi, &message->n_accessible_topology);
 	if (volume->rec->source != RECORD_SOURCE_NONE) {
 		message->content_source = content_source(arena, volume->rec);
 		if (message->content_source == NULL)
 			return NULL;
 	}
-	return topology[0] == NULL ? NULL : message;
+	return message->accessible_topology == NULL ? NULL : message;
 }
 
-Csi__V1__Snapshot *csi_snapshot_message(struct arena *arena, const struct pool_object *snapshot)
+Csi__V1__Snapshot *csi_snapshot_message(
+	struct arena *arena, const struct csi *csi, const struct pool_object *snapshot)
 {
 	const struct record *rec = snapshot->rec;
 	Csi__V1__Snapshot *message = csi_message_new(arena, &csi__v1__snapshot__descriptor);
@@ -103,7 +96,8 @@ Csi__V1__Snapshot *csi_snapshot_message(struct arena *arena, const struct pool_o
 	message->creation_time = created;
 	/* A snapshot gets its name when all its bytes are there. */
 	message->ready_to_use = true;
-	return message;
+	message->accessible_topology = accessible(arena, csi, &message->n_accessible_topology);
+	return message->accessible_topology == NULL ? NULL : message;
 }
 
 /* ---- usage and condition ---- */
@@ -140,4 +134,37 @@ int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool
 	}
 	*ret = usage;
 	return 0;
+}
+
+/* ---- entries of lists ---- */
+
+static ProtobufCMessage *volume_entry(
+	struct arena *arena, const struct csi *csi, const struct pool_object *volume)
+{
+	Csi__V1__ListVolumesResponse__Entry *entry =
+		csi_message_new(arena, &csi__v1__list_volumes_response__entry__descriptor);
+	Csi__V1__ListVolumesResponse__VolumeStatus *status =
+		csi_message_new(arena, &csi__v1__list_volumes_response__volume_status__descriptor);
+	struct csi_usage usage;
+	if (entry == NULL || status == NULL || csi_usage_fill(arena, csi, volume, &usage) < 0)
+		return NULL;
+	status->n_published_node_ids = usage.n_nodes;
+	status->published_node_ids = usage.nodes;
+	status->volume_condition = usage.condition;
+	entry->volume = csi_volume_message(arena, csi, volume);
+	entry->status = status;
+	return entry->volume == NULL ? NULL : &entry->base;
+}
+
+ProtobufCMessage *csi_list_entry(
+	struct arena *arena, const struct csi *csi, const struct pool_object *object)
+{
+	if (object->kind == RECORD_VOLUME)
+		return volume_entry(arena, csi, object);
+	Csi__V1__ListSnapshotsResponse__Entry *entry =
+		csi_message_new(arena, &csi__v1__list_snapshots_response__entry__descriptor);
+	if (entry == NULL)
+		return NULL;
+	entry->snapshot = csi_snapshot_message(arena, csi, object);
+	return entry->snapshot == NULL ? NULL : &entry->base;
 }

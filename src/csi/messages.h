@@ -23,8 +23,8 @@ void *csi_message_new(struct arena *arena, const ProtobufCMessageDescriptor *des
 
 Csi__V1__Volume *csi_volume_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
-Csi__V1__Snapshot *csi_snapshot_message(struct arena *arena, const struct pool_object *snapshot);
-Csi__V1__Topology *csi_topology_message(struct arena *arena, const struct csi *csi);
+Csi__V1__Snapshot *csi_snapshot_message(
+	struct arena *arena, const struct csi *csi, const struct pool_object *snapshot);
 /* Of CSI 1.12. */
 Csi__V1__VolumeCondition *csi_condition_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
@@ -39,5 +39,9 @@ struct csi_usage {
 /* 0 or -ENOMEM. */
 int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool_object *volume,
 	struct csi_usage *ret);
+
+/* What lists have of an object: a ListVolumesResponse.Entry or ListSnapshotsResponse.Entry. */
+ProtobufCMessage *csi_list_entry(
+	struct arena *arena, const struct csi *csi, const struct pool_object *object);
 
 #endif

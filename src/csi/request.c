@@ -5,7 +5,7 @@
  * all), and maps are sorted by key, so that equal requests are equal bytes. The first thing wrong
  * is answered INVALID_ARGUMENT with the field's name, never its value.
  *
- * And what several requests carry: paths, capacity ranges, topology. Pure functions; what a range
+ * And what several requests carry: paths and capacity ranges. Pure functions; what a range
  * can be wrong in is named, and no sum here can wrap.
  */
 #include "csi/request.h"
@@ -248,32 +248,4 @@ int csi_capacity(const Csi__V1__CapacityRange *range, uint64_t default_bytes, ui
 	*ret_size = size;
 	*ret_limit = limit;
 	return 0;
-}
-
-/* ---- topology ---- */
-
-bool csi_topology_is_here(const Csi__V1__Topology *topology, const char *node_id)
-{
-	for (size_t i = 0; topology != NULL && i < topology->n_segments; i++) {
-		const Csi__V1__StringPair *segment = topology->segments[i];
-		if (strcmp(csi_str(segment->key), CSI_TOPOLOGY_KEY) != 0 ||
-			strcmp(csi_str(segment->value), node_id) != 0)
-			return false;
-	}
-	return true;
-}
-
-int csi_check_topology(
-	const Csi__V1__TopologyRequirement *req, const char *node_id, struct err *err)
-{
-	/* `preferred` alone is a wish. */
-	if (req == NULL || req->n_requisite == 0)
-		return 0;
-	for (size_t i = 0; i < req->n_requisite; i++)
-		if (csi_topology_is_here(req->requisite[i], node_id))
-			return 0;
-	return err_set(err, ERR_NO_ROOM,
-		"accessibility_requirements: none of requisite is this node (" CSI_TOPOLOGY_KEY
-		"=%s)",
-		node_id);
 }

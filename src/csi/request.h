@@ -13,8 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CSI_TOPOLOGY_KEY "topology.ringvol.dev/node"
-
 /* Sizes in bytes; the contract's numbers. */
 #define CSI_SIZE_MIN     (16ULL << 20)
 #define CSI_SIZE_DEFAULT (1ULL << 30)
@@ -41,11 +39,5 @@ int csi_check_path(const char *field, const char *path, struct err *err);
  * needed, or past CSI_SIZE_MAX. default_bytes is taken when nothing is required. */
 int csi_capacity(const Csi__V1__CapacityRange *range, uint64_t default_bytes, uint64_t min_bytes,
 	uint64_t *ret_size, uint64_t *ret_limit, struct err *err);
-
-/* 0, or ERR_NO_ROOM: none of requisite is this node. */
-int csi_check_topology(
-	const Csi__V1__TopologyRequirement *req, const char *node_id, struct err *err);
-/* NULL is everywhere. */
-bool csi_topology_is_here(const Csi__V1__Topology *topology, const char *node_id);
 
 #endif

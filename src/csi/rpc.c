@@ -41,9 +41,9 @@ static void answer(const struct csi_rpc *rpc, struct grpc_call *call, struct csi
 		grpc_reply(call, q->response);
 }
 
-static void operate(
-	const struct csi_rpc *rpc, struct grpc_call *call, const ProtobufCMessage *request)
+void csi_rpc_go(struct grpc_call *call, const ProtobufCMessage *request)
 {
+	const struct csi_rpc *rpc = grpc_call_row(call);
 	struct csi_task *task = csi_task_new(call, request, rpc);
 	struct err err = {0};
 	if (task == NULL)
@@ -59,6 +59,17 @@ static void operate(
 		grpc_reply(call, task->response);
 	else
 		csi_task_start(task);
+}
+
+static void operate(
+	const struct csi_rpc *rpc, struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const struct csi *csi = grpc_call_context(call);
+	const struct csi_hooks *hooks = &csi->hooks;
+	if (rpc->name == NULL || hooks->on_create == NULL ||
+		!hooks->on_create(
+			hooks->arg, call, request, rpc->kind, csi_field(request, rpc->name)))
+		csi_rpc_go(call, request);
 }
 
 void csi_rpc_run(struct grpc_call *call, const ProtobufCMessage *request)

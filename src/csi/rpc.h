@@ -54,5 +54,7 @@ struct csi_rpc {
 
 /* A grpc_method_fn, for methods that have a row. */
 grpc_method_fn csi_rpc_run;
+/* Goes on with a call that csi_hooks.on_create() has taken. */
+void csi_rpc_go(struct grpc_call *call, const ProtobufCMessage *request);
 
 #endif

@@ -95,3 +95,17 @@ int csi_register(struct csi *csi, struct grpc_registry *registry)
 	}
 	return 0;
 }
+
+int csi_register_routed(struct csi *csi, struct grpc_registry *registry)
+{
+	static struct grpc_service services[] = {
+		{&csi__v1__controller__descriptor, controller, NULL, 1 << GRPC_PEER_CONTROLLER},
+		{&ringvol__v1__inspect__descriptor, inspect, NULL, 1 << GRPC_PEER_CONTROLLER},
+	};
+	int r = 0;
+	for (unsigned i = 0; r == 0 && i < sizeof(services) / sizeof(services[0]); i++) {
+		services[i].context = csi;
+		r = grpc_registry_add(registry, &services[i], csi_check_request);
+	}
+	return r;
+}

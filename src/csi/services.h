@@ -8,6 +8,9 @@
 /* Adds the services that config.services names, and Inspect. 0 or -errno of grpc_registry_add(). */
 int csi_register(struct csi *csi, struct grpc_registry *registry);
 
+/* Adds what a controller of the cluster may call, and nobody else: Controller and Inspect. */
+int csi_register_routed(struct csi *csi, struct grpc_registry *registry);
+
 /* ---- a file each ---- */
 
 extern const struct csi_operation csi_create_volume, csi_create_snapshot;

@@ -219,6 +219,8 @@ static void task_end(struct op *op)
 	if (csi->task_count == 0)
 		ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
 	log_end(task);
+	if (csi->hooks.on_task_end != NULL)
+		csi->hooks.on_task_end(csi->hooks.arg, task);
 	for (struct list *node; (node = list_pop(&task->waiters)) != NULL;) {
 		/* The waiter lies in its call's arena: nothing of it may be read afterwards. */
 		struct grpc_call *call = container_of(node, struct waiter, link)->call;
@@ -228,6 +230,17 @@ static void task_end(struct op *op)
 		task->rpc->operation->cleanup(task);
 	arena_unref(task->arena);
 	tell_idle(csi);
+}
+
+bool csi_task_makes(const struct csi *csi, enum record_kind kind, const char *name)
+{
+	list_for_each (link, &csi->tasks) {
+		const struct csi_task *task = container_of(link, struct csi_task, link);
+		if (task->rpc->name != NULL && task->rpc->kind == kind &&
+			strcmp(csi_field(task->request, task->rpc->name), name) == 0)
+			return true;
+	}
+	return false;
 }
 
 /* ---- what takes long ---- */

@@ -74,6 +74,8 @@ void csi_task_names(struct csi_task *task, const struct record *rec);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care
  * of. */
 void csi_task_start(struct csi_task *task);
+/* Whether one that makes something of this name runs. */
+bool csi_task_makes(const struct csi *csi, enum record_kind kind, const char *name);
 /* Bytes copied and in all; false while it copies nothing. */
 bool csi_task_progress(const struct csi_task *task, uint64_t *ret_done, uint64_t *ret_total);
 

@@ -100,18 +100,78 @@ static int admit_run(struct op *op)
 	b->room.pool = b->pool;
 	b->room.bytes = need_bytes(b);
 	b->room.thick = b->rec->thick;
+	b->room.has_bytes = b->part_bytes;
 	return pool_admit(op, &b->room);
 }
 
 static int admit_end(struct op *op, int res)
 {
-	return pool_admit_end(op, &build_of(op)->room, res);
+	struct pool_build *b = build_of(op);
+	res = pool_admit_end(op, &b->room, res);
+	if (res == 0)
+		pool_admit_has(&b->room, b->part_bytes);
+	return res;
 }
 
 static int admit_undo(struct op *op)
 {
 	pool_admit_release(&build_of(op)->room);
 	return 0;
+}
+
+/* ---- the part: a file that has a name already ---- */
+
+static bool part_done(struct op *op)
+{
+	return build_of(op)->part == NULL;
+}
+
+static int part_job(void *arg)
+{
+	struct pool_build *b = arg;
+	return pool_part_open(b->parked_fd, b->parked_name, b->part, b->rec->size_bytes,
+		b->direct_io ? O_DIRECT : 0, &b->fd, &b->part_bytes);
+}
+
+static int part_run(struct op *op)
+{
+	struct pool_build *b = build_of(op);
+	b->direct_io = b->pool->features.direct_io;
+	b->parked_fd = b->pool->fds[POOL_FD_COPIES];
+	b->part->keep = false;
+	pool_part_name(b->rec->key, b->parked_name);
+	return op_work(op, part_job, b);
+}
+
+static int part_end(struct op *op, int res)
+{
+	const struct pool_build *b = build_of(op);
+	return res < 0 ? op_fail_sys(op, res, "making a file for %s in pool %s", b->rec->name,
+				 b->pool->name)
+		       : 0;
+}
+
+static int drop_part_job(void *arg)
+{
+	struct pool_build *b = arg;
+	if (!b->part->keep)
+		(void)unlinkat(b->parked_fd, b->parked_name, 0);
+	fd_close(&b->fd);
+	return 0;
+}
+
+static int part_undo(struct op *op)
+{
+	return op_work(op, drop_part_job, build_of(op));
+}
+
+void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes)
+{
+	if (allocated_bytes <= b->part_bytes)
+		return;
+	pool_admit_has(&b->room, allocated_bytes - b->part_bytes);
+	pool_room_used(b->pool, allocated_bytes - b->part_bytes);
+	b->part_bytes = allocated_bytes;
 }
 
 /* ---- open, fill, record ---- */
@@ -121,7 +181,8 @@ static int open_call(struct op *op)
 	struct pool_build *b = build_of(op);
 	uint64_t size = b->rec->size_bytes;
 	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->direct_io ? O_DIRECT : 0);
-	b->fd = openat(b->dirfd, ".", flags, 0600);
+	if (b->part == NULL)
+		b->fd = openat(b->dirfd, ".", flags, 0600);
 	if (b->fd < 0)
 		return -errno;
 	/* The hint must come before the first extent. */
@@ -129,7 +190,7 @@ static int open_call(struct op *op)
 	int r = image_hint_extent_size(b->fd, large ? EXTENT_BYTES : EXTENT_SMALL_BYTES);
 	if (r == 0)
 		r = image_resize(b->fd, size, b->rec->thick);
-	if (r < 0)
+	if (r < 0 && b->part == NULL)
 		fd_close(&b->fd);
 	return r;
 }
@@ -156,7 +217,8 @@ static int close_job(void *arg)
 
 static int open_undo(struct op *op)
 {
-	return op_work(op, close_job, build_of(op));
+	struct pool_build *b = build_of(op);
+	return b->part != NULL ? 0 : op_work(op, close_job, b);
 }
 
 int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes)
@@ -269,7 +331,12 @@ static int complete_record(struct pool_build *b)
 static int record_call(struct op *op)
 {
 	const struct pool_build *b = build_of(op);
-	if (fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, XATTR_CREATE) < 0)
+	/* A part may have one, of an attempt cut short between this and its link. */
+	int flags = b->part == NULL ? XATTR_CREATE : 0;
+	int r = b->part == NULL ? 0 : pool_part_forget(b->fd);
+	if (r < 0)
+		return r;
+	if (fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, flags) < 0)
 		return -errno;
 	/* Only people read the claim: it may be left out where there is no room. */
 	if (b->rec->claim[0] != '\0')
@@ -305,13 +372,14 @@ static int record_end(struct op *op, int res)
 
 static bool park_done(struct op *op)
 {
-	return pool_one_log(&build_of(op)->pool->features);
+	const struct pool_build *b = build_of(op);
+	return b->part != NULL || pool_one_log(&b->pool->features);
 }
 
 static int park_call(struct op *op)
 {
 	const struct pool_build *b = build_of(op);
-	return fd_link(b->fd, b->trash_fd, b->parked_name);
+	return fd_link(b->fd, b->parked_fd, b->parked_name);
 }
 
 static void prepare_park(struct op *op)
@@ -319,13 +387,13 @@ static void prepare_park(struct op *op)
 	struct pool_build *b = build_of(op);
 	char *digits = stpcpy(b->parked_name, TRASH_PARKED);
 	pool_random_hex(digits, TRASH_NAME_BYTES - 1);
-	b->trash_fd = b->pool->fds[POOL_FD_TRASH];
+	b->parked_fd = b->pool->fds[POOL_FD_TRASH];
 }
 
 static int unpark_job(void *arg)
 {
 	const struct pool_build *b = arg;
-	return unlinkat(b->trash_fd, b->parked_name, 0) < 0 ? -errno : 0;
+	return unlinkat(b->parked_fd, b->parked_name, 0) < 0 ? -errno : 0;
 }
 
 static int park_undo(struct op *op)
@@ -360,7 +428,7 @@ static int link_call(struct op *op)
 	const struct pool_build *b = build_of(op);
 	if (b->parked_name[0] == '\0')
 		return fd_link(b->fd, b->dirfd, b->rec->key);
-	int r = renameat2(b->trash_fd, b->parked_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
+	int r = renameat2(b->parked_fd, b->parked_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
 	return r < 0 ? -errno : 0;
 }
 
@@ -436,8 +504,8 @@ static int enter_index(struct pool_build *b)
 		return -ENOMEM;
 	b->ret_object->unsynced = true;
 	b->rec = NULL;
-	if (!b->ret_object->rec->shares_extents)
-		pool_room_used(pool, b->ret_object->allocated_bytes);
+	if (!b->ret_object->rec->shares_extents && b->ret_object->allocated_bytes > b->part_bytes)
+		pool_room_used(pool, b->ret_object->allocated_bytes - b->part_bytes);
 	pool_family_update(pool, pool_family(b->ret_object->rec));
 	return 0;
 }
@@ -554,6 +622,7 @@ static int link_run(struct op *op)
 
 static const struct op_step build_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
+	{"part", .run = part_run, .end = part_end, .undo = part_undo, .done = part_done},
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
 	{"open", .run = open_run},
 	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},

@@ -3,14 +3,15 @@
 #ifndef RINGVOL_POOL_BUILD_H
 #define RINGVOL_POOL_BUILD_H
 
+#include "pool/part.h"
 #include "pool/room.h"
 #include "pool/sync.h"
 #include "pool/trash.h"
 
 /*
- * admit (room) -> open unnamed, size -> share or fill -> record -> park in the trash (where there
- * is not one log) -> data sync (if fill wrote, or there is not one log) -> link [commit] -> sync,
- * index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
+ * (open the part) -> admit (room) -> open unnamed, size -> share or fill -> record -> park in the
+ * trash (where there is not one log) -> data sync (if fill wrote, or there is not one log) -> link
+ * [commit] -> sync, index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
  */
 struct pool_build {
 	struct op op;
@@ -27,7 +28,10 @@ struct pool_build {
 	int (*fill)(struct op *op, int dst_fd, void *arg);
 	int (*fill_end)(struct op *op, int res, void *arg);
 	void *fill_arg;
-	bool fill_writes;    /* fill writes data (not only shares extents) */
+	bool fill_writes; /* fill writes data (not only shares extents) */
+	/* The image outlives a failure that its fill says is none of the image's (part.h); NULL: it
+	 * has no name before its key. */
+	struct pool_part *part;
 	uint64_t need_bytes; /* room to ask for; 0: rec->size_bytes for a volume */
 	struct pool_object *ret_object;
 	/* private */
@@ -40,8 +44,10 @@ struct pool_build {
 	bool direct_io;
 	bool sharing, indexed;
 	enum { BUILD_BEGUN, BUILD_RECORDED, BUILD_LINKED, BUILD_SYNCED } state;
-	int trash_fd;
-	char parked_name[TRASH_PARKED_NAME_BYTES]; /* "": the file has no name before its key */
+	/* Where the file has a name before its key, in trash/ or copies/; "": nowhere. */
+	int parked_fd;
+	char parked_name[POOL_PART_NAME_BYTES];
+	uint64_t part_bytes; /* allocated, and no longer counted as what it was promised */
 	unsigned record_len;
 	char record_text[RECORD_BYTES_MAX];
 };
@@ -49,6 +55,9 @@ struct pool_build {
 int pool_build_init(
 	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec);
 void pool_build_free(struct pool_build *b); /* what is left after the end */
+/* The fill of a part has just synced it, and has seen what it has allocated: what it has is no
+ * longer free, and no longer to come. */
+void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes);
 
 /* ---- for the files of src/pool ---- */
 

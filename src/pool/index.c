@@ -116,6 +116,9 @@ void pool_index_remove(struct pool_object *object)
 	size_t at;
 	if (!index_search(index, object->key, &at) || index->at[at] != object)
 		return;
+	const struct pools *pools = object->pool->pools;
+	if (pools->on_removed != NULL)
+		pools->on_removed(pools->on_removed_arg, object);
 	pool_sums_sub(object);
 	object->pool->images_wrong -= object->image != POOL_IMAGE_WHOLE;
 	index->count--;
@@ -342,6 +345,12 @@ bool pool_object_has_id(const struct pool_object *object, const char *id)
 	return record_id_parse(id, &parsed) == 0 && strcmp(parsed.pool, object->pool->uuid8) == 0 &&
 	       strcmp(parsed.key, object->key) == 0 &&
 	       (object->rec == NULL || strcmp(parsed.random, object->rec->random) == 0);
+}
+
+void pools_on_removed(struct pools *pools, pools_removed_fn *fn, void *arg)
+{
+	pools->on_removed = fn;
+	pools->on_removed_arg = arg;
 }
 
 struct pool_object *pools_find_image(

@@ -33,6 +33,11 @@ struct pool_object *pool_next_object(
 	const struct pool *pool, enum record_kind kind, const char *after_key);
 unsigned pool_count(const struct pool *pool, enum record_kind kind);
 
+/* fn is told of each object that leaves the index, while it is still whole. One at a time; NULL:
+ * nobody is told. */
+typedef void pools_removed_fn(void *arg, const struct pool_object *object);
+void pools_on_removed(struct pools *pools, pools_removed_fn *fn, void *arg);
+
 void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]);
 /* Whether an id is this object's. The random part of a quarantined object's id is not known, and
  * any will do. */

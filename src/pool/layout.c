@@ -30,6 +30,7 @@ const char *const pool_dir_names[POOL_FDS] = {
 	[POOL_FD_SNAPSHOTS] = "snapshots",
 	[POOL_FD_TEMPLATES] = "templates",
 	[POOL_FD_TRASH] = "trash",
+	[POOL_FD_COPIES] = "copies",
 };
 
 /* 8-4-4-4-12 lower-case hex digits. */

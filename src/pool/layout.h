@@ -39,6 +39,7 @@ enum pool_fd {
 	POOL_FD_SNAPSHOTS,
 	POOL_FD_TEMPLATES,
 	POOL_FD_TRASH,
+	POOL_FD_COPIES,
 	POOL_DIRS_END,
 	POOL_FD_EVENTS = POOL_DIRS_END, /* inotify on volumes/ and snapshots/ */
 	POOL_FDS,

@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/presence.h"
 #include "pool/sync.h"
@@ -256,6 +257,8 @@ void pool_load_run(struct pool_load *load)
 		probe(load) < 0 || make_durable(load) < 0)
 		return;
 	watch_images(load);
+	/* A copy that is forgotten is asked for again: what cannot be read keeps no pool away. */
+	(void)pool_holds_read(load->fds[POOL_FD_COPIES], &load->holds);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		struct reading reading = {load, kind};
 		int dir = POOL_FD_VOLUMES + (int)kind;
@@ -274,6 +277,8 @@ void pool_load_clean(struct pool_load *load)
 	for (size_t i = 0; i < load->found_count; i++)
 		record_free(load->found[i].rec);
 	free(load->found);
+	for (struct list *l; (l = list_pop(&load->holds)) != NULL;)
+		pool_hold_free(container_of(l, struct pool_hold, link));
 	for (unsigned i = 0; i < POOL_FDS; i++)
 		fd_close(&load->fds[i]);
 	free(load->name);
@@ -418,5 +423,6 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 			pool, POOL_UNREAD, "pool %s: out of memory while loading it", pool->name);
 		return;
 	}
+	pool_holds_adopt(pool, &load->holds);
 	pool_enter(pool, load->life, "%s", load->why);
 }

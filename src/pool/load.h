@@ -19,6 +19,7 @@ struct pool_load {
 	uint64_t capacity_bytes, free_bytes;
 	struct pool_found *found;
 	size_t found_count, found_cap;
+	struct list holds; /* pool_hold; the caller has it initialised */
 };
 /* Blocking: opens, locks and reads a pool. */
 void pool_load_run(struct pool_load *load);

@@ -71,6 +71,11 @@ bool pool_answers(const struct pool *pool)
 	return pool->life != POOL_MUTE && pool->life != POOL_UNREAD_MUTE;
 }
 
+const char *pool_uuid(const struct pool *pool)
+{
+	return pool->uuid;
+}
+
 const char *pool_uuid8(const struct pool *pool)
 {
 	return pool->uuid8;

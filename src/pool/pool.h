@@ -7,6 +7,8 @@
  *   <pool>/snapshots/<key>     likewise
  *   <pool>/templates/<name>    formatted empty images to clone from; a cache
  *   <pool>/trash/<random>      renamed here by delete, bytes reclaimed in the background
+ *   <pool>/copies/part-<key>   a volume whose bytes come from another node, half made (part.h)
+ *   <pool>/copies/send-<random>[.grant]   what another node copies, and for whom (hold.h)
  *
  * A create builds an unnamed file (O_TMPFILE) and links it into place: the link is the commit, and
  * a crash before it leaves nothing. A delete is a rename to trash. Memory holds an index of what
@@ -73,6 +75,8 @@ struct pool_object {
 	 * that left the object out, as an operation worked on it (node/adopt.h). */
 	void *node;
 	uint64_t left_out;
+	/* The member's: a hash of what controllers know of it; 0: they were told nothing. */
+	uint64_t told;
 };
 
 /* ---- which ---- */
@@ -85,6 +89,9 @@ const char *pool_name(const struct pool *pool);
 const char *pool_path(const struct pool *pool);
 /* First 8 hex digits of its uuid; "" until it was loaded once. */
 const char *pool_uuid8(const struct pool *pool);
+
+/* All 32 hex digits; "" likewise. */
+const char *pool_uuid(const struct pool *pool);
 
 /* ---- how it is ---- */
 

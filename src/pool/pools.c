@@ -18,6 +18,7 @@
 #include "pool/pools.h"
 
 #include "mount/mnt.h"
+#include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/load.h"
 #include "pool/presence.h"
@@ -233,6 +234,7 @@ static void pool_look(struct pool *pool)
 	task->timer.fn = task_on_timer;
 	task->loading = !pool_loaded(pool);
 	memset(task->load.fds, 0xff, sizeof(task->load.fds));
+	list_init(&task->load.holds);
 	memcpy(task->fds, pool->fds, sizeof(task->fds));
 	task->probed = pool->probed;
 	if (pool_loaded(pool))
@@ -293,6 +295,7 @@ static struct pool *pool_new(struct pools *pools, const struct pool_config *conf
 	list_init(&pool->dead);
 	list_init(&pool->dead_records);
 	list_init(&pool->templates);
+	list_init(&pool->holds);
 	pool_sync_open(pool);
 	snprintf(pool->why, sizeof(pool->why), "pool %s is being loaded", config->name);
 	return pool;
@@ -320,6 +323,8 @@ static void pool_free(struct pool *pool)
 		record_free(dead->rec);
 		free(dead);
 	}
+	for (struct list *l; (l = list_pop(&pool->holds)) != NULL;)
+		pool_hold_free(container_of(l, struct pool_hold, link));
 	pool_templates_free(pool);
 	for (unsigned i = 0; !busy && i < POOL_FDS; i++)
 		fd_close(&pool->fds[i]);

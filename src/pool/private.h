@@ -88,6 +88,9 @@ struct pool {
 	struct pool_trash *trash; /* the reclaim under way */
 	bool trash_wanted;
 
+	struct list holds; /* pool_hold: hold.h */
+	unsigned hold_count;
+
 	struct list templates; /* template_entry, the most recently used last */
 	unsigned template_count;
 
@@ -113,6 +116,8 @@ struct pools {
 	void (*on_loaded)(void *arg);
 	void (*on_changed)(void *arg, struct pool *pool);
 	void *arg;
+	void (*on_removed)(void *arg, const struct pool_object *object); /* index.h */
+	void *on_removed_arg;
 	struct ring_timer timer;
 	struct ring_timer told; /* on_loaded runs from the loop, also when nothing is to load */
 	bool started, loaded_told, draining;

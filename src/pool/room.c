@@ -106,6 +106,13 @@ void pool_admit_release(struct pool_admission *a)
 	a->reserved = 0;
 }
 
+void pool_admit_has(struct pool_admission *a, uint64_t bytes)
+{
+	uint64_t had = bytes < a->reserved ? bytes : a->reserved;
+	a->pool->reserved_bytes = minus(a->pool->reserved_bytes, had);
+	a->reserved -= had;
+}
+
 void pool_room_used(struct pool *pool, uint64_t bytes)
 {
 	pool->free_bytes = minus(pool->free_bytes, bytes);

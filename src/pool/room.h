@@ -76,6 +76,8 @@ struct pool_admission {
  * reserves. ERR_NO_ROOM. */
 int pool_admit(struct op *op, struct pool_admission *a);
 int pool_admit_end(struct op *op, struct pool_admission *a, int res);
+/* So much of what is reserved is allocated now, and so no longer free. */
+void pool_admit_has(struct pool_admission *a, uint64_t bytes);
 /* Gives back what is reserved, if anything. */
 void pool_admit_release(struct pool_admission *a);
 /* Blocks were used (by something measured as an object's) since the last measure. */

@@ -8,7 +8,9 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "pool/hold.h"
 #include "pool/layout.h"
+#include "pool/part.h"
 #include "pool/trash.h"
 
 #include <errno.h>
@@ -22,7 +24,7 @@
 #include <sys/vfs.h>
 
 const char *const survey_dir_names[SURVEY_DIRS] = {
-	"", "volumes", "snapshots", "templates", "trash"};
+	"", "volumes", "snapshots", "templates", "trash", "copies"};
 
 static void fail(struct survey *s, enum pool_state state, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -144,6 +146,8 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 		return is_template_name(name);
 	case SURVEY_TRASH:
 		return trash_name_valid(name);
+	case SURVEY_COPIES:
+		return pool_part_name_valid(name) || pool_hold_name_valid(name);
 	case SURVEY_DIRS:
 		break;
 	}

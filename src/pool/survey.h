@@ -17,6 +17,7 @@ enum survey_dir {
 	SURVEY_SNAPSHOTS,
 	SURVEY_TEMPLATES,
 	SURVEY_TRASH,
+	SURVEY_COPIES,
 	SURVEY_DIRS,
 };
 /* "", "volumes", ... */

@@ -16,6 +16,7 @@
 
 #include "blockio/copy.h"
 #include "blockio/trim.h"
+#include "pool/part.h"
 #include "pool/private.h"
 
 #include <assert.h>
@@ -50,7 +51,7 @@ enum trash_file {
 
 struct pool_trash {
 	struct pool_job job;
-	int dirfd;
+	int dirfd, copies_fd;
 	char (*names)[TRASH_NAME_BYTES];
 	unsigned count, at;
 	bool listed, freed, direct_io;
@@ -123,6 +124,7 @@ static int list_names(struct pool_trash *t)
 	if (t->names == NULL)
 		return -ENOMEM;
 	int r = fd_each_name(t->dirfd, add_name, t);
+	(void)pool_parts_sweep(t->copies_fd);
 	/* A directory that is damaged further on is no reason to keep what was found. */
 	t->listed = r >= 0 || t->count != 0;
 	return t->listed ? 0 : r;
@@ -146,6 +148,17 @@ static int read_erase(int fd, enum record_erase *ret_erase)
 	return 0;
 }
 
+static int unlink_name(struct pool_trash *t)
+{
+	if (unlinkat(t->dirfd, t->names[t->at], 0) < 0 && errno != ENOENT)
+		return -errno;
+	t->removed = true;
+	enter(t, FILE_GONE);
+	return 0;
+}
+
+/* A snapshot that another node is copying has a second name (hold.h): its bytes go with the last.
+ */
 static int open_file(struct pool_trash *t)
 {
 	struct stat st;
@@ -156,6 +169,8 @@ static int open_file(struct pool_trash *t)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return -EMEDIUMTYPE;
+	if (st.st_nlink > 1)
+		return unlink_name(t);
 	int r = read_erase(t->fd, &erase);
 	if (r < 0)
 		return r;
@@ -207,13 +222,7 @@ static int cut_piece(struct pool_trash *t)
 		return -errno;
 	t->freed = true;
 	t->size = rest;
-	if (rest > 0)
-		return 0;
-	if (unlinkat(t->dirfd, t->names[t->at], 0) < 0 && errno != ENOENT)
-		return -errno;
-	t->removed = true;
-	enter(t, FILE_GONE);
-	return 0;
+	return rest > 0 ? 0 : unlink_name(t);
 }
 
 static void next_file(struct pool_trash *t)
@@ -353,6 +362,7 @@ void pool_trash_kick(struct pool *pool)
 		return; /* the next look after the pool comes here again */
 	t->fd = -1;
 	t->dirfd = pool->fds[POOL_FD_TRASH];
+	t->copies_fd = pool->fds[POOL_FD_COPIES];
 	t->direct_io = pool->features.direct_io;
 	t->job.run = trash_run;
 	t->job.on_end = trash_on_end;

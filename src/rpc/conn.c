@@ -235,6 +235,8 @@ static void recv_next(struct conn *c)
 	struct ring *ring = c->host->ring;
 	if (c->recv.armed || c->ended)
 		return;
+	if (c->state == CONN_OPEN)
+		c->paced = c->session->paced;
 	if (c->paced && c->state == CONN_OPEN && !c->session->ops->wants_input(c->session))
 		return;
 	if (ring_features(ring)->multishot_recv && !c->paced)
@@ -316,7 +318,7 @@ void conn_begin(struct conn *c, struct session *session, unsigned write_stall_ms
 	assert(c->session == NULL && c->state == CONN_OPEN);
 	c->session = session;
 	c->write_stall_ms = write_stall_ms;
-	c->paced = session->ops->wants_input != NULL;
+	c->paced = session->paced;
 	recv_next(c);
 	conn_wake(c);
 }

@@ -38,7 +38,7 @@ struct conn {
 	int fd;
 	enum conn_state state;
 	int error;  /* -errno that ended it; 0: its peer or its session did */
-	bool paced; /* the session says when it wants input */
+	bool paced; /* as the session was last */
 	bool ended; /* the peer has sent its last byte */
 	bool cut;   /* nothing more can be sent */
 	struct session *session;

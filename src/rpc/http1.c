@@ -431,6 +431,7 @@ int http1_session_new(
 	if (c == NULL)
 		return -ENOMEM;
 	c->base.ops = &http1_ops;
+	c->base.paced = true;
 	c->http1 = http1;
 	c->on_wake = on_wake;
 	c->on_wake_arg = arg;

@@ -3,7 +3,7 @@
  * Makes listening sockets. A unix socket: its directory is made, the directory is locked (so that
  * two starting drivers do not take each other's fresh socket for a stale one), what is in the way
  * is looked at, and the new socket is bound 0600 and listens. TCP: loopback addresses only, but for
- * HTTP.
+ * HTTP and TLS.
  *
  * It fails on addresses it does not understand or serve (ERR_INVALID), on a path that is taken by
  * a live server or by something that is no socket, and on what the system calls say.
@@ -241,7 +241,7 @@ static int listen_tcp(const struct sockaddr_storage *address, socklen_t len, con
 	return 0;
 }
 
-int listen_open_http(const char *text, struct listen_socket *ret, struct err *err)
+int listen_open_any(const char *text, struct listen_socket *ret, struct err *err)
 {
 	struct sockaddr_storage address;
 	socklen_t len;

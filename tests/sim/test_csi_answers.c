@@ -93,6 +93,12 @@ Test(csi_answers, identity)
 		"capabilities{service{type=2}} capabilities{volume_expansion{type=1}}");
 	asks_node_info(0, "node_id='node-1' " TOPOLOGY);
 	asks_node_info(17, "node_id='node-1' max_volumes_per_node=17 " TOPOLOGY);
+	w->csi->config.topology[w->csi->config.n_topology++] = (struct csi_segment){"zone", "z1"};
+	asks_node_info(17, "node_id='node-1' max_volumes_per_node=17 " TOPOLOGY_ZONED);
+	w->csi->config.health = CSI_HEALTH_1_13;
+	asks_capabilities(CSI_IDENTITY | CSI_NODE | CSI_CONTROLLER,
+		"capabilities{service{type=2}} capabilities{volume_expansion{type=1}} "
+		"capabilities{service{type=1}} capabilities{service{type=5}}");
 	world_close(w);
 }
 
@@ -154,7 +160,7 @@ static void asks_create_snapshot(void)
 	cr_expect_str_eq(rec->name, "snap");
 	snprintf(snapshot_line, sizeof(snapshot_line),
 		"snapshot{size_bytes=16777216 snapshot_id='%s' source_volume_id='%s' "
-		"creation_time{seconds=%" PRIu64 " nanos=%" PRIu64 "} ready_to_use=1}",
+		"creation_time{seconds=%" PRIu64 " nanos=%" PRIu64 "} ready_to_use=1 " TOPOLOGY "}",
 		snapshot_id, volume_id, rec->created_ns / 1000000000, rec->created_ns % 1000000000);
 	says(got, "%s", snapshot_line);
 	says(ASK("Controller", CreateSnapshot, create_snapshot), "%s", snapshot_line);

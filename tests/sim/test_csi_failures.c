@@ -3,7 +3,7 @@
  * status, and in which words. */
 #include "answers.h"
 
-#include "csi/request.h"
+#include "csi/topology.h"
 #include "pool/index.h"
 #include "pool/private.h"
 

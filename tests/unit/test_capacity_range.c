@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Capacity ranges, topology, and the sizes of fields: no size wraps, every refusal names the field.
+/* Capacity ranges and the sizes of fields: no size wraps, every refusal names the field.
  */
 #include "csi/messages.h"
 #include "csi/request.h"
@@ -85,74 +85,6 @@ Test(capacity_range, missing)
 	cr_assert_eq(csi_capacity(NULL, 64 * MIB, 16 * MIB, &size, &limit, &err), 0);
 	cr_expect_eq(size, 64 * MIB);
 	cr_expect_eq(limit, 0);
-}
-
-/* ---- topology ---- */
-
-static const char *const here = "node-1";
-
-static bool met(const Csi__V1__TopologyRequirement *req)
-{
-	struct err err = {0};
-	int r = csi_check_topology(req, here, &err);
-	cr_expect_eq(err.code, r == 0 ? ERR_OK : ERR_NO_ROOM);
-	return r == 0;
-}
-
-static void make(Csi__V1__Topology *topology, Csi__V1__StringPair *pair,
-	Csi__V1__StringPair **pairs, const char *key, const char *value)
-{
-	csi__v1__topology__init(topology);
-	csi__v1__string_pair__init(pair);
-	pair->key = csi_bytes(key);
-	pair->value = csi_bytes(value);
-	pairs[0] = pair;
-	topology->segments = pairs;
-	topology->n_segments = 1;
-}
-
-Test(topology, is_here)
-{
-	Csi__V1__Topology topology = CSI__V1__TOPOLOGY__INIT;
-	Csi__V1__StringPair pair, *pairs[1];
-	cr_expect(csi_topology_is_here(NULL, here));
-	cr_expect(csi_topology_is_here(&topology, here));
-	make(&topology, &pair, pairs, CSI_TOPOLOGY_KEY, "node-1");
-	cr_expect(csi_topology_is_here(&topology, here));
-	make(&topology, &pair, pairs, CSI_TOPOLOGY_KEY, "node-2");
-	cr_expect_not(csi_topology_is_here(&topology, here));
-	make(&topology, &pair, pairs, "topology.kubernetes.io/zone", "node-1");
-	cr_expect_not(csi_topology_is_here(&topology, here));
-}
-
-Test(topology, met)
-{
-	Csi__V1__TopologyRequirement req = CSI__V1__TOPOLOGY_REQUIREMENT__INIT;
-	Csi__V1__Topology a, b, *list[2] = {&a, &b};
-	Csi__V1__StringPair pair_a, pair_b, *pairs_a[1], *pairs_b[1];
-	make(&a, &pair_a, pairs_a, CSI_TOPOLOGY_KEY, "node-2");
-	make(&b, &pair_b, pairs_b, CSI_TOPOLOGY_KEY, "node-1");
-	cr_expect(met(NULL));
-	cr_expect(met(&req));
-	req.preferred = list;
-	req.n_preferred = 1;
-	cr_expect(met(&req), "preferred alone is a wish");
-	req.requisite = list;
-	req.n_requisite = 1;
-	cr_expect_not(met(&req));
-	req.n_requisite = 2;
-	cr_expect(met(&req), "any of requisite");
-}
-
-Test(topology, message)
-{
-	struct arena *arena = arena_new(0);
-	const struct csi csi = {.config = {.node_id = here}};
-	Csi__V1__Topology *topology = csi_topology_message(arena, &csi);
-	cr_assert_not_null(topology);
-	cr_expect(csi_topology_is_here(topology, here));
-	cr_expect_eq(topology->n_segments, 1);
-	arena_unref(arena);
 }
 
 /* ---- sizes of fields ---- */

@@ -118,6 +118,30 @@ Test(options, flags_in_both_forms)
 	cr_assert_null(o.http);
 }
 
+Test(options, topology)
+{
+	cr_assert_eq(PARSE(), 0);
+	cr_expect_eq(o.csi.n_topology, 0);
+	cr_assert_eq(PARSE("--topology", "topology.kubernetes.io/zone=a", "--topology=rack=r1"), 0,
+		"%s", err.message);
+	cr_assert_eq(o.csi.n_topology, 2);
+	cr_expect_str_eq(o.csi.topology[0].key, "topology.kubernetes.io/zone");
+	cr_expect_str_eq(o.csi.topology[0].value, "a");
+	cr_expect_str_eq(o.csi.topology[1].key, "rack");
+	cr_expect_str_eq(o.csi.topology[1].value, "r1");
+	setenv("RINGVOL_TOPOLOGY", "zone=a;rack=b", 1);
+	cr_assert_eq(PARSE(), 0, "%s", err.message);
+	cr_assert_eq(o.csi.n_topology, 2);
+	cr_expect_str_eq(o.csi.topology[1].key, "rack");
+	unsetenv("RINGVOL_TOPOLOGY");
+	REFUSED("not KEY=VALUE", "--topology=zone");
+	REFUSED("the key is no label's", "--topology==a");
+	REFUSED("the value is no label's", "--topology=a=");
+	REFUSED("the value is no label's", "--topology=a=b=c");
+	REFUSED("the key is given twice", "--topology=a=b", "--topology=A=c");
+	REFUSED("is the node's own segment", "--topology=topology.ringvol.dev/node=a");
+}
+
 Test(options, the_last_of_a_single_flag_counts)
 {
 	cr_assert_eq(PARSE("--node-id=a", "--node-id=b"), 0);

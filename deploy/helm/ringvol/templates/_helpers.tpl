@@ -97,3 +97,67 @@ seccompProfile:
     type: {{ if has "init" (splitList "," (.options | default "")) }}DirectoryOrCreate{{ else }}""{{ end }}
 {{- end }}
 {{- end }}
+
+{{/* "true" or nothing. */}}
+{{- define "ringvol.clustered" -}}
+{{- if eq .Values.mode "controller" }}true{{ end -}}
+{{- end }}
+
+{{/* The port of an ADDR:PORT. */}}
+{{- define "ringvol.port" -}}
+{{ splitList ":" . | last }}
+{{- end }}
+
+{{/* What all of `serve` and `controller` have in common in a cluster. */}}
+{{- define "ringvol.tlsArgs" -}}
+- --listen={{ .Values.listen }}
+- --tls-cert=/etc/ringvol/tls/tls.crt
+- --tls-key=/etc/ringvol/tls/tls.key
+- --tls-ca=/etc/ringvol/tls/ca.crt
+{{- end }}
+
+{{/* (dict "root" $ "component" "controller" or "node"): the Secret with its certificate. */}}
+{{- define "ringvol.tlsSecret" -}}
+{{- get .root.Values.tls.existingSecret .component | default (printf "%s-%s-tls" (include "ringvol.name" .root) .component) -}}
+{{- end }}
+
+{{/* (dict "root" $ "topology" map "labels" list): --topology for each; labels come by the environment. */}}
+{{- define "ringvol.topologyArgs" -}}
+{{- range $key, $value := .topology }}
+- {{ printf "--topology=%s=%s" $key $value | quote }}
+{{- end }}
+{{- range $i, $label := .labels }}
+- {{ printf "--topology=%s=$(TOPOLOGY_%d)" $label $i | quote }}
+{{- end }}
+{{- end }}
+
+{{/* What the sidecars of a whole cluster are told. */}}
+{{- define "ringvol.sidecarArgs" -}}
+# Copies between nodes take longer than the 10 s it is otherwise given; the driver goes on in any case.
+- --timeout=60s
+# For all nodes; its default is 5 requests a second.
+- --kube-api-qps=50
+- --kube-api-burst=100
+{{- end }}
+
+{{- define "ringvol.extraArgs" -}}
+{{- range .extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Of a sidecar's container in the controller's pod: it has the same user as the driver, whose socket is for that user alone. */}}
+{{- define "ringvol.sidecarRest" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+  seccompProfile:
+    type: RuntimeDefault
+resources:
+  {{- toYaml .resources | nindent 2 }}
+volumeMounts:
+  - name: socket
+    mountPath: /csi
+{{- end }}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Keys of a process of a cluster: read at the start, watched from then on, and what happens to them
+ * logged. The files fail nothing but connections.
+ */
+#include "app/tls_options.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+
+int tls_options_check(const struct tls_files *files, const char *who, struct err *err)
+{
+	const char *missing = files->cert == NULL  ? "--tls-cert"
+			      : files->key == NULL ? "--tls-key"
+			      : files->ca == NULL  ? "--tls-ca"
+						   : NULL;
+	if (missing == NULL)
+		return 0;
+	return err_set(err, ERR_INVALID,
+		"%s needs %s: processes of a cluster know each other by certificates "
+		"(docs/cluster.md)",
+		who, missing);
+}
+
+static void log_good(const struct tls *tls)
+{
+	char identity[TLS_IDENTITY_MAX];
+	tls_identity_print(tls_self(tls), identity);
+	log_event(LOG_LEVEL_INFO, "certificates are in force", log_fields({"identity", identity}));
+}
+
+static void on_event(void *arg, const struct err *err, bool in_force)
+{
+	const struct tls_keys *keys = arg;
+	if (err == NULL)
+		log_good(keys->tls);
+	else if (in_force)
+		log_event(LOG_LEVEL_WARN, "peers may refuse this process",
+			log_fields({"why", err->message}));
+	else if (tls_self(keys->tls) != NULL)
+		log_event(LOG_LEVEL_WARN,
+			"new certificates cannot be used, those read before stay in force",
+			log_fields({"why", err->message}));
+	else
+		log_event(LOG_LEVEL_ERROR, "certificates cannot be used, nobody can connect",
+			log_fields({"why", err->message}));
+}
+
+int tls_keys_open(
+	struct tls_keys *keys, const struct tls_files *files, struct ring *ring, struct work *work)
+{
+	struct err err = {0};
+	*keys = (struct tls_keys){0};
+	if (tls_open(&keys->tls, files, &err) < 0)
+		keys->tls = tls_open_empty(err.message);
+	if (keys->tls == NULL)
+		return -ENOMEM;
+	if (err.code != ERR_OK)
+		on_event(keys, &err, false);
+	else
+		log_good(keys->tls);
+	const struct tls_watch_config config = {
+		.ring = ring,
+		.work = work,
+		.tls = keys->tls,
+		.files = *files,
+		.on_event = on_event,
+		.arg = keys,
+	};
+	int res = tls_watch_open(&keys->watch, &config);
+	if (res < 0)
+		tls_keys_close(keys);
+	return res;
+}
+
+void tls_keys_close(struct tls_keys *keys)
+{
+	tls_watch_close(keys->watch);
+	tls_free(keys->tls);
+	*keys = (struct tls_keys){0};
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parts. Happy path: open or make the file, lock it, read what the attribute says of it; the fill
+ * notes how far it is; the build takes the attribute away and renames the file.
+ *
+ * A part is worth nothing but time. What its attribute does not say clearly is not true, and it is
+ * begun anew. Nothing of it counts as durable but what was noted after a sync.
+ */
+#include "pool/part.h"
+
+#include "base/fd.h"
+#include "blockio/copy_walk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/xattr.h>
+#include <time.h>
+
+#define PART_XATTR "trusted.ringvol.part"
+#define PART_HEAD  "ringvol-part 1"
+enum { PART_TEXT_MAX = POOL_PART_OF_MAX + 128 };
+
+void pool_part_name(const char *key, char ret_name[POOL_PART_NAME_BYTES])
+{
+	snprintf(ret_name, POOL_PART_NAME_BYTES, POOL_PART_PREFIX "%s", key);
+}
+
+bool pool_part_name_valid(const char *name)
+{
+	size_t len = strlen(POOL_PART_PREFIX);
+	return strncmp(name, POOL_PART_PREFIX, len) == 0 && record_key_valid(name + len);
+}
+
+/* All but the offset, which comes last. */
+static int print_head(char *text, size_t cap, const struct pool_part *part, uint64_t size_bytes)
+{
+	int n = snprintf(
+		text, cap, PART_HEAD "\nof=%s\nsize=%" PRIu64 "\nfrom=", part->of, size_bytes);
+	return n > 0 && (size_t)n < cap ? n : -E2BIG;
+}
+
+int pool_part_note(int fd, const struct pool_part *part, uint64_t size_bytes, uint64_t from_bytes)
+{
+	char text[PART_TEXT_MAX];
+	int head = print_head(text, sizeof(text), part, size_bytes);
+	if (head < 0)
+		return head;
+	size_t room = sizeof(text) - (size_t)head;
+	int n = snprintf(text + head, room, "%" PRIu64 "\n", from_bytes);
+	if (n < 0 || (size_t)n >= room)
+		return -E2BIG;
+	return fsetxattr(fd, PART_XATTR, text, (size_t)(head + n), 0) < 0 ? -errno : 0;
+}
+
+/* False: it is another's, or does not say. */
+static bool read_from(int fd, const struct pool_part *part, uint64_t size_bytes, uint64_t *ret_from)
+{
+	char text[PART_TEXT_MAX], want[PART_TEXT_MAX], end;
+	ssize_t len = fgetxattr(fd, PART_XATTR, text, sizeof(text) - 1);
+	int head = print_head(want, sizeof(want), part, size_bytes);
+	if (len < 0 || head < 0 || len <= head || memcmp(text, want, (size_t)head) != 0)
+		return false;
+	text[len] = '\0';
+	uint64_t from;
+	if (sscanf(text + head, "%" SCNu64 "%c", &from, &end) != 2 || end != '\n' ||
+		from > size_bytes || from != copy_round_down(from))
+		return false;
+	*ret_from = from;
+	return true;
+}
+
+/* A file that is empty, and says that it is. */
+static int make(int copies_fd, const char *name, const struct pool_part *part, uint64_t size_bytes,
+	int flags, int *ret_fd)
+{
+	int fd = openat(copies_fd, name, (flags & ~O_NONBLOCK) | O_CREAT | O_EXCL, 0600);
+	if (fd < 0)
+		return -errno;
+	int r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : pool_part_note(fd, part, size_bytes, 0);
+	if (r < 0) {
+		unlinkat(copies_fd, name, 0);
+		close(fd);
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+int pool_part_open(int copies_fd, const char *name, struct pool_part *part, uint64_t size_bytes,
+	int open_flags, int *ret_fd, uint64_t *ret_allocated)
+{
+	int flags = open_flags | O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	struct stat st;
+	part->from_bytes = 0;
+	*ret_allocated = 0;
+	int fd = openat(copies_fd, name, flags);
+	if (fd < 0 && errno == ENOENT)
+		return make(copies_fd, name, part, size_bytes, flags, ret_fd);
+	if (fd < 0)
+		return -errno;
+	int r = flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &st) < 0 ? -errno : 0;
+	if (r == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= size_bytes &&
+		read_from(fd, part, size_bytes, &part->from_bytes) &&
+		fcntl(fd, F_SETFL, open_flags) == 0) {
+		*ret_allocated = (uint64_t)st.st_blocks * 512;
+		*ret_fd = fd;
+		return 0;
+	}
+	if (r == 0 && unlinkat(copies_fd, name, 0) < 0)
+		r = -errno;
+	close(fd);
+	return r < 0 ? r : make(copies_fd, name, part, size_bytes, flags, ret_fd);
+}
+
+int pool_part_forget(int fd)
+{
+	return fremovexattr(fd, PART_XATTR) < 0 && errno != ENODATA ? -errno : 0;
+}
+
+static int sweep_one(void *arg, const char *name)
+{
+	int copies_fd = *(const int *)arg;
+	struct stat st;
+	if (!pool_part_name_valid(name))
+		return 0;
+	_cleanup_fd_ int fd =
+		openat(copies_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	/* Whoever fills it has the lock. */
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
+		time(NULL) - st.st_mtime < POOL_PART_KEEP_S || flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return 0;
+	(void)unlinkat(copies_fd, name, 0);
+	return 0;
+}
+
+int pool_parts_sweep(int copies_fd)
+{
+	return fd_each_name(copies_fd, sweep_one, &copies_fd);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A part: the image of a volume that is filled slowly, from another node. It has a name of its own,
+ * copies/part-<key>, so that a fill cut short goes on where it was: in this run of the driver or
+ * the next. An attribute says of what it is made and how much of it is durable. pool_build renames
+ * it to the volume's key: the commit.
+ */
+#ifndef RINGVOL_POOL_PART_H
+#define RINGVOL_POOL_PART_H
+
+#include "pool/record.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+	POOL_PART_OF_MAX = 256, /* bytes of what it is made of */
+	/* A part that was not touched for so long is given up, by this machine's clock. */
+	POOL_PART_KEEP_S = 24 * 3600,
+};
+
+/* The owner's part in a build. */
+struct pool_part {
+	/* Set before the build: what bytes these are. A part that says anything else, or has
+	 * another size, is begun anew. No newline. */
+	char of[POOL_PART_OF_MAX];
+	/* Out, when the fill begins: all before it is durable. A multiple of 4096. */
+	uint64_t from_bytes;
+	/* The fill's: if it fails now, what was filled is worth keeping. */
+	bool keep;
+};
+
+/* Takes note that all before from_bytes is durable, which it is: fd was synced. Blocking. */
+int pool_part_note(int fd, const struct pool_part *part, uint64_t size_bytes, uint64_t from_bytes);
+
+/* ---- for the files of src/pool: blocking ---- */
+
+#define POOL_PART_PREFIX "part-"
+enum { POOL_PART_NAME_BYTES = sizeof(POOL_PART_PREFIX) - 1 + RECORD_KEY_MAX };
+
+void pool_part_name(const char *key, char ret_name[POOL_PART_NAME_BYTES]);
+bool pool_part_name_valid(const char *name);
+/* Opens the part, locked against the sweep, or makes one; reads part->from_bytes. open_flags:
+ * O_DIRECT or 0. *ret_allocated: bytes that it has. */
+int pool_part_open(int copies_fd, const char *name, struct pool_part *part, uint64_t size_bytes,
+	int open_flags, int *ret_fd, uint64_t *ret_allocated);
+/* It is a part no longer: it becomes a volume. */
+int pool_part_forget(int fd);
+/* Removes parts that nobody fills and nobody has touched for POOL_PART_KEEP_S. */
+int pool_parts_sweep(int copies_fd);
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Grants. Happy path: GrantCopy makes a hold; its reader opens it and reads it; CloseCopy, or time,
+ * drops it. A hold that is being read is not dropped: it is marked, and goes with its last reader.
+ *
+ * How making one can fail: the source is not here, damaged, or cannot be held still; no room; too
+ * many. Whatever happens the volume is let go.
+ */
+#include "transfer/grant.h"
+
+#include "node/volume.h"
+#include "pool/index.h"
+
+#include <string.h>
+
+#define make_of(op_ptr) container_of(op_ptr, struct grant_make, op)
+
+enum record_kind grant_kind_of(const struct pools *pools, const char *id)
+{
+	struct pool_object *object;
+	struct err ignored = {0};
+	return pools_find_id(pools, RECORD_SNAPSHOT, id, &object, &ignored) == 0 ? RECORD_SNAPSHOT
+										 : RECORD_VOLUME;
+}
+
+/* ---- making ---- */
+
+static bool is_meant(const struct grant_make *m, const struct pool_hold *hold)
+{
+	return !hold->dropped && strcmp(hold->source_id, m->source_id) == 0 &&
+	       strcmp(hold->node_id, m->node_id) == 0 &&
+	       strcmp(hold->volume_name, m->volume_name) == 0;
+}
+
+static int look_up_run(struct op *op)
+{
+	struct grant_make *m = make_of(op);
+	const struct transfer *t = m->transfer;
+	const struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
+		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
+			if (is_meant(m, h))
+				m->hold = h;
+	if (m->hold != NULL)
+		m->hold->used_ns = ring_now_ns(op->reactor->ring);
+	return 0;
+}
+
+static bool found_done(struct op *op)
+{
+	return make_of(op)->hold != NULL;
+}
+
+static int find_run(struct op *op)
+{
+	struct grant_make *m = make_of(op);
+	return node_source_find(&m->source, m->transfer->node,
+		grant_kind_of(m->transfer->pools, m->source_id), m->source_id, false, &op->err);
+}
+
+static bool measured_done(struct op *op)
+{
+	return found_done(op) || make_of(op)->source.object->kind != RECORD_VOLUME;
+}
+
+static int measure_run(struct op *op)
+{
+	enum { MEASURE_MS = 1000 };
+	struct grant_make *m = make_of(op);
+	pool_measure_init(&m->measure, op->reactor, m->source.object->pool, MEASURE_MS);
+	return op_child(op, &m->measure.op);
+}
+
+static int quiesce_run(struct op *op)
+{
+	return node_source_quiesce(op, &make_of(op)->source);
+}
+
+static int release_run(struct op *op)
+{
+	return node_source_thaw(op, &make_of(op)->source);
+}
+
+static bool released_done(struct op *op)
+{
+	return make_of(op)->source.quiesce.freeze != NODE_FROZEN;
+}
+
+static int hold_run(struct op *op)
+{
+	struct grant_make *m = make_of(op);
+	struct pool_object *source = m->source.object;
+	bool volume = source->kind == RECORD_VOLUME;
+	pool_hold_make_init(&m->make, op->reactor, source, m->source.share);
+	m->making = true;
+	m->make.held_briefly = volume && m->source.share && m->source.quiesce.dev.attached;
+	m->make.need_bytes = !volume          ? 0
+			     : m->source.share ? node_source_shared_room(&m->source)
+					       : source->allocated_bytes;
+	m->make.node_id = m->node_id;
+	m->make.volume_name = m->volume_name;
+	m->make.source_id = m->source_id;
+	return op_child(op, &m->make.op);
+}
+
+static int hold_end(struct op *op, int res)
+{
+	struct grant_make *m = make_of(op);
+	if (res < 0)
+		return res;
+	m->hold = m->make.ret_hold;
+	m->hold->used_ns = ring_now_ns(op->reactor->ring);
+	return 0;
+}
+
+static const struct op_step make_steps[] = {
+	{"look up", .run = look_up_run},
+	{"find", .run = find_run, .done = found_done},
+	{"measure", .run = measure_run, .done = measured_done},
+	{"quiesce source", .run = quiesce_run, .undo = release_run, .done = found_done},
+	{"hold", .run = hold_run, .end = hold_end, .done = found_done, .flags = OP_COMMIT},
+	{"release source", .run = release_run, .done = released_done},
+	{NULL},
+};
+
+void grant_make_init(struct grant_make *m, struct transfer *t, const char *source_id,
+	const char *node_id, const char *volume_name)
+{
+	*m = (struct grant_make){.transfer = t,
+		.source_id = source_id,
+		.node_id = node_id,
+		.volume_name = volume_name};
+	op_init(&m->op, t->reactor, "grant", make_steps, NULL);
+}
+
+void grant_make_free(struct grant_make *m)
+{
+	if (m->making)
+		pool_hold_make_free(&m->make);
+	m->making = false;
+}
+
+/* ---- using ---- */
+
+static bool same_grant(const char *a, const char *b)
+{
+	unsigned char differ = 0;
+	for (unsigned i = 0; i < POOL_GRANT_BYTES; i++)
+		differ |= (unsigned char)(a[i] ^ b[i]);
+	return differ == 0;
+}
+
+static bool may_read(const struct pool_hold *hold, const struct grpc_peer *peer)
+{
+	switch (peer->role) {
+	case GRPC_PEER_LOCAL:
+		return true;
+	case GRPC_PEER_NODE:
+		return strcmp(peer->node_id, "*") == 0 ||
+		       strcmp(peer->node_id, hold->node_id) == 0;
+	case GRPC_PEER_CONTROLLER:
+		break;
+	}
+	return false;
+}
+
+struct pool_hold *grant_find(
+	const struct transfer *t, const char *grant, const struct grpc_peer *peer)
+{
+	char asked[POOL_GRANT_BYTES] = {0};
+	struct pool_hold *found = NULL;
+	const struct pool *pool;
+	if (strlen(grant) != sizeof(asked) - 1)
+		return NULL;
+	memcpy(asked, grant, sizeof(asked));
+	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
+		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
+			if (same_grant(h->grant, asked))
+				found = h;
+	return found != NULL && !found->dropped && may_read(found, peer) ? found : NULL;
+}
+
+void grant_drop(struct pool_hold *hold)
+{
+	hold->dropped = true;
+	if (hold->readers == 0)
+		pool_hold_drop(hold);
+}
+
+void grants_sweep(struct transfer *t)
+{
+	uint64_t now_ns = ring_now_ns(t->reactor->ring);
+	const struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++) {
+		struct pool_hold *hold = pool_hold_next(pool, NULL);
+		while (hold != NULL) {
+			struct pool_hold *next = pool_hold_next(pool, hold);
+			uint64_t ms = hold->opened ? TRANSFER_IDLE_MS : TRANSFER_GRANT_MS;
+			if (hold->used_ns == 0)
+				hold->used_ns = now_ns; /* of an earlier run */
+			if (hold->readers == 0 &&
+				(hold->dropped || now_ns - hold->used_ns >= ms * 1000000))
+				grant_drop(hold);
+			hold = next;
+		}
+	}
+}

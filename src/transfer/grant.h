@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Grants: who may read what, once, until when. A grant is a hold of the pool (pool/hold.h), so it
+ * survives a restart. It goes when nobody opens it for TRANSFER_GRANT_MS, when it is not read for
+ * TRANSFER_IDLE_MS, or when its reader says that it has it. The times are this process's own.
+ */
+#ifndef RINGVOL_TRANSFER_GRANT_H
+#define RINGVOL_TRANSFER_GRANT_H
+
+#include "node/source.h"
+#include "pool/hold.h"
+#include "transfer/transfer.h"
+
+/* The kind of what the id names; a volume where there is neither. An id carries no kind, and its
+ * random part tells a volume from a snapshot of the same name. */
+enum record_kind grant_kind_of(const struct pools *pools, const char *id);
+
+/*
+ * Is there a grant of this source for the same node and name (then it is that one) -> find the
+ * source -> measure, hold a volume still -> make the hold -> let go of the volume. The caller has
+ * locked the source (node_source_lock_mode()) and the name, so that no two make one.
+ */
+struct grant_make {
+	struct op op;
+	struct transfer *transfer;
+	const char *source_id, *node_id, *volume_name; /* the caller's */
+	struct pool_hold *hold; /* out: valid until the next turn of the loop */
+	/* private */
+	struct node_source source;
+	struct pool_measure measure;
+	struct pool_hold_make make;
+	bool making;
+};
+void grant_make_init(struct grant_make *m, struct transfer *transfer, const char *source_id,
+	const char *node_id, const char *volume_name);
+void grant_make_free(struct grant_make *m); /* what is left after the end */
+
+/* The grant, if the caller may use it. NULL: there is none, or it is another's: nobody is told
+ * which. Takes the same time whatever the grant is. */
+struct pool_hold *grant_find(
+	const struct transfer *transfer, const char *grant, const struct grpc_peer *peer);
+/* Nobody reads it any more, and nobody will. */
+void grant_drop(struct pool_hold *hold);
+/* Drops those whose time is over. */
+void grants_sweep(struct transfer *transfer);
+
+#endif

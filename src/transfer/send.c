@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sending. Happy path: OpenCopy tells what the copy is; ReadCopy opens the image on a thread and
+ * walks over its data (blockio/copy_walk.h), one batch of extents ahead. A few buffers are read
+ * into through the ring, in the pool's lane, and sent in order as the client reads, and as the rate
+ * allows. After the last one comes a message that says so. CloseCopy drops the grant.
+ *
+ * How it can fail: there is no such grant for that node; too many copies are under way; the disk
+ * cannot be read; the client leaves, or does not read: then nothing more is read for it. A stream
+ * ends when its last request and its last job have come back.
+ */
+#include "transfer/send.h"
+
+#include "base/fd.h"
+#include "blockio/copy_walk.h"
+#include "cluster.pb-c.h"
+#include "pool/hold.h"
+#include "transfer/chunk.h"
+#include "transfer/crc32c.h"
+#include "transfer/grant.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEND_BUFFERS = 4 };
+
+struct send_buf {
+	struct ring_req req;
+	struct send *send;
+	uint8_t *mem; /* CHUNK_ALIGN bytes for the head, then CHUNK_BYTES */
+	uint64_t offset;
+	uint32_t len, done;
+	bool ready;
+};
+
+struct send {
+	struct list link; /* the transfer's */
+	struct transfer *transfer;
+	struct grpc_call *call;
+	struct pool_hold *hold;
+	struct work_job open;
+	struct copy_walk walk;
+	struct ring_timer pause; /* the rate's */
+	struct lane *lane;
+	int holds_fd, fd;
+	bool direct_io, opened, blocked;
+	char name[sizeof(((struct pool_hold *)0)->name)];
+	uint64_t from_bytes, size_bytes;
+	/* Buffers first .. first + used - 1 have chunks, in order. */
+	struct send_buf bufs[SEND_BUFFERS];
+	unsigned first, used, reading;
+	/* Set once: it is to end so. */
+	bool ending;
+	enum grpc_status status;
+	const char *message; /* static */
+};
+
+static uint64_t now_ns(const struct transfer *t)
+{
+	return ring_now_ns(t->reactor->ring);
+}
+
+/* ---- the end ---- */
+
+static bool job_armed(const struct send *s)
+{
+	return !s->opened;
+}
+
+static int close_run(struct work_job *job)
+{
+	fd_close(&container_of(job, struct send, open)->fd);
+	return 0;
+}
+
+static void send_free(struct send *s)
+{
+	for (unsigned i = 0; i < SEND_BUFFERS; i++)
+		free(s->bufs[i].mem);
+	fd_close(&s->fd);
+	free(s);
+}
+
+static void closed(struct work_job *job, int res)
+{
+	(void)res;
+	send_free(container_of(job, struct send, open));
+}
+
+/* Nothing of it is under way any more: the last close of a deleted image gives its blocks back, on
+ * a thread. */
+static void send_over(struct send *s)
+{
+	struct transfer *t = s->transfer;
+	struct pool_hold *hold = s->hold;
+	hold->readers--;
+	hold->used_ns = now_ns(t);
+	if (hold->dropped)
+		grant_drop(hold);
+	list_remove(&s->link);
+	t->stats.sends--;
+	ring_timer_cancel(t->reactor->ring, &s->pause);
+	grpc_end(s->call, s->status, s->message);
+	s->open = (struct work_job){.run = close_run, .on_end = closed, .lane = s->lane};
+	if (s->fd < 0 || work_submit(t->reactor->work, &s->open) < 0)
+		send_free(s);
+}
+
+static void end_if_over(struct send *s)
+{
+	if (s->ending && s->reading == 0 && !s->walk.running && !job_armed(s))
+		send_over(s);
+}
+
+static void end_with(struct send *s, enum grpc_status status, const char *message)
+{
+	if (s->ending)
+		return;
+	s->ending = true;
+	s->status = status;
+	s->message = message;
+}
+
+/* ---- reading ---- */
+
+static void go_on(struct send *s);
+
+static void buf_read(struct send_buf *buf);
+
+static void on_read(struct ring_req *req, int res, uint32_t flags)
+{
+	struct send_buf *buf = container_of(req, struct send_buf, req);
+	struct send *s = buf->send;
+	(void)flags;
+	s->reading--;
+	/* A direct transfer that came up short goes on at an aligned place. */
+	uint32_t got = res > 0 ? (uint32_t)res : 0;
+	if (got < buf->len - buf->done)
+		got = (uint32_t)copy_round_down(got);
+	if (res < 0 || got == 0)
+		end_with(s, GRPC_DATA_LOSS, "the image cannot be read: look for errors of its disk "
+					    "in the kernel log of its node");
+	buf->done += got;
+	buf->ready = buf->done == buf->len;
+	if (!s->ending && !buf->ready)
+		buf_read(buf);
+	go_on(s);
+}
+
+static void buf_read(struct send_buf *buf)
+{
+	struct send *s = buf->send;
+	io_uring_prep_read(&buf->req.sqe, s->fd, buf->mem + CHUNK_ALIGN + buf->done,
+		buf->len - buf->done, buf->offset + buf->done);
+	buf->req.fn = on_read;
+	buf->req.lane = s->lane;
+	s->reading++;
+	ring_submit(s->transfer->reactor->ring, &buf->req);
+}
+
+static bool start_buf(struct send *s)
+{
+	struct copy_extent *e = copy_walk_extent(&s->walk);
+	while (e != NULL && e->start >= e->end) {
+		copy_walk_next(&s->walk);
+		e = copy_walk_extent(&s->walk);
+	}
+	if (e == NULL || s->used == SEND_BUFFERS)
+		return false;
+	struct send_buf *buf = &s->bufs[(s->first + s->used) % SEND_BUFFERS];
+	uint64_t len = e->end - e->start;
+	buf->send = s;
+	buf->offset = e->start;
+	buf->len = len < CHUNK_BYTES ? (uint32_t)len : CHUNK_BYTES;
+	buf->done = 0;
+	buf->ready = false;
+	e->start += buf->len;
+	s->used++;
+	buf_read(buf);
+	return true;
+}
+
+/* ---- sending ---- */
+
+static void on_pause(struct ring_timer *timer)
+{
+	go_on(container_of(timer, struct send, pause));
+}
+
+static void on_writable(struct grpc_call *call, void *arg)
+{
+	struct send *s = arg;
+	(void)call;
+	s->blocked = false;
+	go_on(s);
+}
+
+static void send_buf(struct send *s, struct send_buf *buf)
+{
+	struct transfer *t = s->transfer;
+	uint8_t *data = buf->mem + CHUNK_ALIGN;
+	struct chunk chunk = {.offset = buf->offset,
+		.data = data,
+		.len = buf->len,
+		.checksum = crc32c(data, buf->len)};
+	size_t len;
+	const uint8_t *message = chunk_put_head(&chunk, data, &len);
+	s->blocked = !grpc_send_bytes(s->call, message, len);
+	s->hold->used_ns = now_ns(t);
+	t->stats.sent_bytes += buf->len;
+	(void)rate_take(&t->rate, now_ns(t), buf->len);
+	s->first = (s->first + 1) % SEND_BUFFERS;
+	s->used--;
+}
+
+static void send_end(struct send *s)
+{
+	uint8_t head[CHUNK_HEAD_MAX];
+	struct chunk chunk = {.offset = s->size_bytes, .end = true};
+	size_t len;
+	const uint8_t *message = chunk_put_head(&chunk, head + sizeof(head), &len);
+	(void)grpc_send_bytes(s->call, message, len);
+	end_with(s, GRPC_OK, NULL);
+}
+
+/* True: the first chunk may go. */
+static bool may_send(struct send *s)
+{
+	struct transfer *t = s->transfer;
+	if (s->used == 0 || !s->bufs[s->first].ready || s->blocked || s->ending)
+		return false;
+	uint64_t ms = rate_wait_ms(&t->rate, now_ns(t));
+	if (ms > 0)
+		ring_timer_arm(t->reactor->ring, &s->pause, ms);
+	return ms == 0;
+}
+
+static void go_on(struct send *s)
+{
+	if (!s->opened)
+		return;
+	if (grpc_call_gone(s->call))
+		end_with(s, GRPC_CANCELLED, NULL);
+	else if (s->walk.res < 0)
+		end_with(s, GRPC_DATA_LOSS, "the image's extents cannot be read: look for errors of "
+					    "its disk in the kernel log of its node");
+	while (may_send(s))
+		send_buf(s, &s->bufs[s->first]);
+	while (!s->ending && start_buf(s))
+		;
+	if (!s->ending && s->used == 0 && !s->blocked && copy_walk_at_end(&s->walk))
+		send_end(s);
+	end_if_over(s);
+}
+
+static void on_extents(struct copy_walk *walk)
+{
+	go_on(container_of(walk, struct send, walk));
+}
+
+/* ---- the start ---- */
+
+static int open_run(struct work_job *job)
+{
+	struct send *s = container_of(job, struct send, open);
+	int fd = pool_hold_open(s->holds_fd, s->name, s->direct_io);
+	if (fd < 0)
+		return fd;
+	s->fd = fd;
+	return 0;
+}
+
+static void opened(struct work_job *job, int res)
+{
+	struct send *s = container_of(job, struct send, open);
+	struct transfer *t = s->transfer;
+	s->opened = true;
+	if (res < 0)
+		end_with(s, GRPC_DATA_LOSS, "the image that is to be copied cannot be opened");
+	if (!s->ending && copy_walk_start(&s->walk, t->reactor->work, s->lane, s->fd, s->from_bytes,
+				  s->size_bytes, on_extents) < 0)
+		end_with(s, GRPC_RESOURCE_EXHAUSTED, "too much is under way: try again");
+	end_if_over(s);
+}
+
+static void on_gone(struct grpc_call *call, void *arg)
+{
+	struct send *s = arg;
+	(void)call;
+	end_with(s, GRPC_CANCELLED, NULL);
+	go_on(s);
+}
+
+static struct send *send_new(struct transfer *t, struct pool_hold *hold)
+{
+	struct send *s = calloc(1, sizeof(*s));
+	if (s == NULL)
+		return NULL;
+	for (unsigned i = 0; i < SEND_BUFFERS; i++) {
+		void *mem;
+		if (posix_memalign(&mem, CHUNK_ALIGN, CHUNK_ALIGN + CHUNK_BYTES) != 0) {
+			s->fd = -1;
+			send_free(s);
+			return NULL;
+		}
+		s->bufs[i].mem = mem;
+	}
+	s->transfer = t;
+	s->hold = hold;
+	s->fd = -1;
+	s->lane = pool_lane(hold->pool);
+	s->holds_fd = pool_holds_fd(hold->pool);
+	s->direct_io = pool_features(hold->pool)->direct_io;
+	strcpy(s->name, hold->name);
+	s->size_bytes = hold->rec->size_bytes;
+	s->pause.fn = on_pause;
+	return s;
+}
+
+/* ---- the methods ---- */
+
+/* The grant that a request names, or NULL with the call ended. */
+static struct pool_hold *find_hold(struct grpc_call *call, ProtobufCBinaryData grant)
+{
+	const struct transfer *t = grpc_call_context(call);
+	char text[POOL_GRANT_BYTES] = {0};
+	if (t->draining) {
+		grpc_end(call, GRPC_UNAVAILABLE, "the driver is shutting down");
+		return NULL;
+	}
+	if (grant.len == sizeof(text) - 1)
+		memcpy(text, grant.data, grant.len);
+	struct pool_hold *hold = grant_find(t, text, grpc_call_peer(call));
+	if (hold == NULL)
+		grpc_end(call, GRPC_NOT_FOUND,
+			"there is no such grant for this node: it has expired, or was closed");
+	return hold;
+}
+
+static void open_copy(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Ringvol__V1__OpenCopyRequest *req = (const void *)request;
+	const struct transfer *t = grpc_call_context(call);
+	struct pool_hold *hold = find_hold(call, req->grant);
+	char text[RECORD_BYTES_MAX];
+	if (hold == NULL)
+		return;
+	int len = record_print(hold->rec, text, sizeof(text));
+	if (len < 0) {
+		grpc_end(call, GRPC_INTERNAL, "the record of the source cannot be told");
+		return;
+	}
+	hold->opened = true;
+	hold->used_ns = now_ns(t);
+	Ringvol__V1__OpenCopyResponse response = RINGVOL__V1__OPEN_COPY_RESPONSE__INIT;
+	response.size_bytes = hold->rec->size_bytes;
+	response.allocated_bytes = hold->allocated_bytes;
+	response.record = (ProtobufCBinaryData){(size_t)len, (uint8_t *)text};
+	grpc_reply(call, &response.base);
+}
+
+static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Ringvol__V1__ReadCopyRequest *req = (const void *)request;
+	struct transfer *t = grpc_call_context(call);
+	struct pool_hold *hold = find_hold(call, req->grant);
+	if (hold == NULL)
+		return;
+	if (req->offset % CHUNK_ALIGN != 0 || req->offset > hold->rec->size_bytes) {
+		grpc_end(call, GRPC_INVALID_ARGUMENT,
+			"offset: a multiple of 4096 within the image is asked for");
+		return;
+	}
+	struct send *s = t->stats.sends < TRANSFER_SENDS_MAX ? send_new(t, hold) : NULL;
+	if (s == NULL) {
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED,
+			"this node sends as many copies as it can: try again");
+		return;
+	}
+	s->call = call;
+	s->from_bytes = req->offset;
+	s->open = (struct work_job){.run = open_run, .on_end = opened, .lane = s->lane};
+	if (work_submit(t->reactor->work, &s->open) < 0) {
+		send_free(s);
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "too much is under way: try again");
+		return;
+	}
+	hold->opened = true;
+	hold->readers++;
+	hold->used_ns = now_ns(t);
+	list_push(&t->sends, &s->link);
+	t->stats.sends++;
+	grpc_on_writable(call, on_writable, s);
+	grpc_on_gone(call, on_gone, s);
+}
+
+static void close_copy(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Ringvol__V1__CloseCopyRequest *req = (const void *)request;
+	struct pool_hold *hold = find_hold(call, req->grant);
+	if (hold == NULL)
+		return;
+	Ringvol__V1__CloseCopyResponse response = RINGVOL__V1__CLOSE_COPY_RESPONSE__INIT;
+	grant_drop(hold);
+	grpc_reply(call, &response.base);
+}
+
+static const struct grpc_method methods[] = {
+	{"OpenCopy", open_copy},
+	{"ReadCopy", read_copy},
+	{"CloseCopy", close_copy},
+	{NULL},
+};
+
+/* The methods look at their fields themselves, byte by byte. */
+static enum grpc_status no_check(const ProtobufCMessage *request, struct err *err)
+{
+	(void)request;
+	(void)err;
+	return GRPC_OK;
+}
+
+int transfer_register(
+	struct transfer *t, struct grpc_registry *registry, unsigned peers)
+{
+	t->service = (struct grpc_service){
+		.descriptor = &ringvol__v1__transfer__descriptor,
+		.methods = methods,
+		.context = t,
+		.peers = peers,
+	};
+	return grpc_registry_add(registry, &t->service, no_check);
+}
+
+void sends_stop(struct transfer *t)
+{
+	list_for_each_safe (l, &t->sends) {
+		struct send *s = container_of(l, struct send, link);
+		end_with(s, GRPC_UNAVAILABLE, "the driver is shutting down");
+		go_on(s);
+	}
+}
