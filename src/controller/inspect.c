@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inspect.List. Happy path: each node in the order of ids is asked the same, its messages are passed
- * on as they come, with its id added, and then one of our own says how it is. One after the other,
- * so that a slow client holds up one node's answer and no memory. It fails for the client alone: a
- * node that cannot be asked, ends early or is silent is said so in its own message.
+ * Inspect.List. Happy path: each node in the order of ids is asked the same, its messages are
+ * passed on as they come, with its id added, and then one of our own says how it is. One after the
+ * other, so that a slow client holds up one node's answer and no memory. It fails for the client
+ * alone: a node that cannot be asked, ends early or is silent is said so in its own message.
  *
  * A message of a node is one field: its number says what it is, and what is in it gets a field
  * `node` behind the others. So items of later versions go through, but for their node.
