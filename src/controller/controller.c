@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 
 static void on_drop(void *arg, struct store_node *node)
@@ -78,19 +79,17 @@ void controller_close(struct controller *c)
 int controller_register(
 	struct controller *c, struct grpc_registry *clients, struct grpc_registry *nodes)
 {
-	static struct grpc_service services[] = {
-		{&csi__v1__identity__descriptor, route_identity, NULL},
-		{&csi__v1__controller__descriptor, route_controller, NULL},
-		{&ringvol__v1__inspect__descriptor, inspect_methods, NULL},
+	const struct grpc_service services[CONTROLLER_SERVICES] = {
+		{&csi__v1__identity__descriptor, route_identity, &c->self},
+		{&csi__v1__controller__descriptor, route_controller, &c->self},
+		{&ringvol__v1__inspect__descriptor, inspect_methods, &c->self},
 	};
+	int r = 0;
 	(void)nodes;
-	for (unsigned i = 0; i < sizeof(services) / sizeof(services[0]); i++) {
-		services[i].context = &c->self;
-		int r = grpc_registry_add(clients, &services[i], csi_check_request);
-		if (r < 0)
-			return r;
-	}
-	return 0;
+	memcpy(c->services, services, sizeof(services));
+	for (unsigned i = 0; r == 0 && i < CONTROLLER_SERVICES; i++)
+		r = grpc_registry_add(clients, &c->services[i], csi_check_request);
+	return r;
 }
 
 void controller_drain(struct controller *c)

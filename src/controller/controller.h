@@ -38,7 +38,10 @@ struct controller_config {
 	const char *node;
 };
 
-enum { CONTROLLER_ROUTES_MAX = 24 };
+enum {
+	CONTROLLER_SERVICES = 3, /* for clients */
+	CONTROLLER_ROUTES_MAX = 24,
+};
 
 /* Calls of one RPC that were passed on to a node. */
 struct controller_routed {
@@ -58,6 +61,7 @@ struct controller {
 	struct joins *joins;
 	struct channel *only; /* config.node's */
 	struct list forwards; /* under way: struct forward */
+	struct grpc_service services[CONTROLLER_SERVICES];
 	struct controller_routed routed[CONTROLLER_ROUTES_MAX];
 	unsigned routed_count;
 	char instance[33];

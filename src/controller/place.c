@@ -152,10 +152,11 @@ static int refuse(const struct search *s, struct err *err)
 		return err_set(err, ERR_NO_ROOM, "no node matches accessibility_requirements");
 	char since[CLOCK_BYTES];
 	clock_print((uint64_t)s->away->seen_unix * 1000000000, since);
+	bool joining = s->away->state == STORE_NODE_JOINING || since[0] == '\0';
 	return err_set(err, ERR_NO_ROOM,
-		"no node that matches accessibility_requirements is here: node %s %s%.19s",
-		s->away->id, s->away->seen_unix != 0 ? "was last heard of at " : "is still joining",
-		since);
+		"no node that matches accessibility_requirements is here: node %s %s%.19s%s",
+		s->away->id, joining ? "is still joining" : "was last heard of at ",
+		joining ? "" : since, joining ? "" : "Z");
 }
 
 int place_choose(const struct store *store, const struct place *place, struct store_node **ret,
