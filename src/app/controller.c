@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "controller/controller.h"
+#include "controller/ready.h"
 #include "descriptor_set.h"
 #include "metrics/metrics.h"
 #include "reactor/op.h"
@@ -82,7 +83,7 @@ static void on_health_tick(struct ring_timer *timer)
 {
 	struct app *a = container_of(timer, struct app, timer);
 	struct err why = {0};
-	health_set(a->health, controller_check_ready(a->controller, &why) == 0);
+	health_set(a->health, ready_check(a->controller, &why) == 0);
 	ring_timer_arm(a->reactor.ring, timer, HEALTH_MS);
 }
 

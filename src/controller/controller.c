@@ -96,10 +96,3 @@ void controller_drain(struct controller *c)
 {
 	c->draining = true;
 }
-
-int controller_check_ready(const struct controller *c, struct err *err)
-{
-	if (c->draining)
-		return err_set(err, ERR_UNAVAILABLE, "the controller is about to end");
-	return c->only != NULL ? 0 : store_whole(c->store, err);
-}

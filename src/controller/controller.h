@@ -12,6 +12,7 @@
  *   learn.h     what the answers tell
  *   lists.h     ListVolumes, ListSnapshots, ControllerListVolumeHealth, from the store
  *   capacity.h  GetCapacity, from the store
+ *   ready.h     whether all of it is known
  *   inspect.h   what every node knows, as one stream
  */
 #ifndef RINGVOL_CONTROLLER_CONTROLLER_H
@@ -78,8 +79,5 @@ int controller_register(
 	struct controller *controller, struct grpc_registry *clients, struct grpc_registry *nodes);
 /* Clients are about to be gone: nothing new is begun. */
 void controller_drain(struct controller *controller);
-
-/* 0, or ERR_UNAVAILABLE: draining, or not everybody who is known has joined. */
-int controller_check_ready(const struct controller *controller, struct err *err);
 
 #endif

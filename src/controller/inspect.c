@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "controller/reach.h"
+#include "controller/ready.h"
 #include "controller/scan.h"
 #include "csi/messages.h"
 #include "csi/rpc.h"
@@ -364,7 +365,7 @@ static int health(struct csi_query *q)
 	Ringvol__V1__HealthResponse *response = q->response;
 	struct err why = {0};
 	response->live = true; /* or nobody could ask */
-	response->ready = controller_check_ready(c, &why) == 0;
+	response->ready = ready_check(c, &why) == 0;
 	const char *text_of = arena_strdup(q->arena, why.message);
 	if (text_of == NULL)
 		return -ENOMEM;

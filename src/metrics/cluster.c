@@ -5,6 +5,8 @@
  */
 #include "metrics/private.h"
 
+#include "controller/ready.h"
+
 static const char *const state_names[STORE_NODE_STATES] = {
 	[STORE_NODE_ROSTER] = "unseen",
 	[STORE_NODE_JOINING] = "joining",
@@ -55,7 +57,7 @@ static bool render_stat(struct scrape *s, const struct family *f, struct text *t
 static bool render_whole(struct scrape *s, const struct family *f, struct text *t)
 {
 	struct err why = {0};
-	text_u64(t, f->name, NULL, NULL, controller_check_ready(s->metrics->controller, &why) == 0);
+	text_u64(t, f->name, NULL, NULL, ready_check(s->metrics->controller, &why) == 0);
 	return true;
 }
 

@@ -125,10 +125,6 @@ static void name_features(struct metrics *m)
 		strcpy(m->kernel, uts.release);
 }
 
-static const struct family *const node_tables[] = {
-	value_families, pool_families, volume_families, NULL};
-static const struct family *const controller_tables[] = {value_families, cluster_families, NULL};
-
 int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	struct controller *controller, struct grpc_registry *registry)
 {
@@ -137,7 +133,6 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 		return -ENOMEM;
 	m->csi = csi;
 	m->controller = controller;
-	m->tables = csi != NULL ? node_tables : controller_tables;
 	m->other.operation = m->other.step = "other";
 	m->start_ns = clock_now_ns();
 	m->registry = registry;

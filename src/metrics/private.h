@@ -39,9 +39,8 @@ struct metrics_step_slot {
 
 struct metrics {
 	struct reactor *reactor;
-	struct csi *csi;                    /* NULL: of a controller */
-	struct controller *controller;      /* NULL: of a node */
-	const struct family *const *tables; /* what is told; ends with NULL */
+	struct csi *csi;               /* NULL: of a controller */
+	struct controller *controller; /* NULL: of a node */
 	struct grpc_registry *registry;
 	struct op_observer observer;
 	char kernel[65], features[METRICS_FEATURES_MAX];

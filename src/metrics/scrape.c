@@ -9,13 +9,20 @@
  */
 #include "metrics/private.h"
 
+#include "controller/ready.h"
+
 #include <errno.h>
 #include <stdlib.h>
+
+static const struct family *const node_tables[] = {
+	value_families, pool_families, volume_families, NULL};
+static const struct family *const controller_tables[] = {value_families, cluster_families, NULL};
 
 /* The next family to render; NULL: all are. */
 static const struct family *current(struct scrape *s)
 {
-	const struct family *const *tables = s->metrics->tables;
+	const struct family *const *tables =
+		s->metrics->csi != NULL ? node_tables : controller_tables;
 	while (tables[s->table] != NULL) {
 		const struct family *family = &tables[s->table][s->family];
 		if (family->render != NULL)
@@ -109,8 +116,7 @@ static int check_live(const struct endpoints *e, struct err *why)
 
 static int check_ready(const struct endpoints *e, struct err *why)
 {
-	return e->csi != NULL ? csi_check_ready(e->csi, why)
-			      : controller_check_ready(e->controller, why);
+	return e->csi != NULL ? csi_check_ready(e->csi, why) : ready_check(e->controller, why);
 }
 
 static void healthz(struct http1_call *call, void *arg)
