@@ -46,7 +46,7 @@ int claims_make(struct claims *claims, enum store_kind kind, const char *key,
 		claim->join = node->join;
 		return 0;
 	}
-	if (!object_key_valid(key))
+	if (!record_key_valid(key))
 		return err_set(err, ERR_INVALID, "a name that is claimed has no valid key");
 	if (node->n_claims >= STORE_NODE_CLAIMS_MAX || claims->names.count >= STORE_CLAIMS_MAX)
 		return err_set(err, ERR_NO_ROOM,

@@ -17,65 +17,10 @@
 enum {
 	HEX = 8,                 /* digits of a pool's part of an id, and of the random part */
 	ID_REST = 2 * (HEX + 1), /* of an id beside its key */
-	KEY_HASH_DIGITS = 40,
 	TABLE_LEAST = 64,
 	SHELF_LEAST = 8,
 	SHELF_DEAD_MAX = 64,
 };
-
-/* ---- ids ---- */
-
-static bool is_hex(const char *s, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		if (!(s[i] >= '0' && s[i] <= '9') && !(s[i] >= 'a' && s[i] <= 'f'))
-			return false;
-	return true;
-}
-
-static bool is_alnum(char c)
-{
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-static bool is_key(const char *key, size_t len)
-{
-	if (len == 0 || len >= OBJECT_KEY_MAX)
-		return false;
-	if (key[0] == '=')
-		return len == 1 + KEY_HASH_DIGITS && is_hex(key + 1, KEY_HASH_DIGITS);
-	if (!is_alnum(key[0]))
-		return false;
-	for (size_t i = 1; i < len; i++)
-		if (!is_alnum(key[i]) && key[i] != '.' && key[i] != '_' && key[i] != '-')
-			return false;
-	return true;
-}
-
-bool object_key_valid(const char *key)
-{
-	return is_key(key, strnlen(key, OBJECT_KEY_MAX));
-}
-
-bool object_uuid8_valid(const char *uuid8)
-{
-	return strnlen(uuid8, HEX + 1) == HEX && is_hex(uuid8, HEX);
-}
-
-bool object_id_parse(const char *id, struct object_id *ret)
-{
-	size_t len = strnlen(id, OBJECT_ID_MAX);
-	if (len >= OBJECT_ID_MAX || len <= ID_REST)
-		return false;
-	const char *key = id + HEX + 1, *random = id + len - HEX;
-	if (id[HEX] != '.' || random[-1] != '.' || !is_hex(id, HEX) || !is_hex(random, HEX) ||
-		!is_key(key, len - ID_REST))
-		return false;
-	*ret = (struct object_id){0};
-	memcpy(ret->pool, id, HEX);
-	memcpy(ret->key, key, len - ID_REST);
-	return true;
-}
 
 /* ---- an object ---- */
 
@@ -127,7 +72,7 @@ static uint8_t *put(uint8_t *at, const void *data, size_t len)
 static void object_write(
 	struct store_object *o, const struct object_text *text, const struct parts *p)
 {
-	assert(p->id_len < OBJECT_ID_MAX && p->source_len < OBJECT_ID_MAX);
+	assert(p->id_len < RECORD_ID_MAX && p->source_len < RECORD_ID_MAX);
 	assert(text->entry_len <= OBJECT_ENTRY_MAX && text->health_len <= OBJECT_HEALTH_MAX);
 	o->kind = (uint8_t)text->kind;
 	o->id_len = (uint8_t)p->id_len;
@@ -200,6 +145,8 @@ const char *object_source(const struct store_object *object)
 
 int object_entry(const struct store_object *object, struct buf *out)
 {
+	if (object->entry_len == 0)
+		return 0;
 	uint8_t *at = buf_reserve(out, object->entry_len);
 	if (at == NULL)
 		return -ENOMEM;
@@ -298,7 +245,7 @@ struct store_object *object_table_same(
 
 static bool is_elsewhere(const struct object_table *table, const struct store_object *object)
 {
-	char key[OBJECT_KEY_MAX] = "";
+	char key[RECORD_KEY_MAX] = "";
 	memcpy(key, key_of(object), key_len(object));
 	struct store_object *other;
 	for (size_t at = 0; (other = object_table_same(table, object->kind, key, &at)) != NULL;)
@@ -340,9 +287,9 @@ void object_table_remove(struct object_table *table, struct store_object *object
 
 struct store_object *object_table_find(const struct object_table *table, const char *id)
 {
-	struct object_id parsed;
+	struct record_id parsed;
 	struct store_object *o;
-	if (!object_id_parse(id, &parsed))
+	if (record_id_parse(id, &parsed) < 0)
 		return NULL;
 	for (enum store_kind kind = 0; kind < STORE_KINDS; kind++)
 		for (size_t at = 0; (o = object_table_same(table, kind, parsed.key, &at)) != NULL;)

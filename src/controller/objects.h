@@ -11,19 +11,18 @@
 
 #include "base/buf.h"
 #include "base/siphash.h"
+#include "pool/record.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
-	OBJECT_ID_MAX = 128,     /* with its NUL: pool/record.h's RECORD_ID_MAX */
-	OBJECT_KEY_MAX = 64,     /* RECORD_KEY_MAX */
 	OBJECT_ENTRY_MAX = 8192, /* bytes; volume, topology, nodes it is published at */
 	OBJECT_HEALTH_MAX = 4096,
 };
 
-enum store_kind { STORE_VOLUME, STORE_SNAPSHOT, STORE_KINDS };
+enum store_kind { STORE_VOLUME = RECORD_VOLUME, STORE_SNAPSHOT = RECORD_SNAPSHOT, STORE_KINDS };
 
 struct store_pool;
 
@@ -47,15 +46,6 @@ struct object_text {
 	const uint8_t *entry, *health;
 	size_t entry_len, health_len;
 };
-
-/* An id, "<pool, 8>.<key>.<random, 8>", as record_id_parse() has it. */
-struct object_id {
-	char pool[9];
-	char key[OBJECT_KEY_MAX];
-};
-bool object_id_parse(const char *id, struct object_id *ret);
-bool object_key_valid(const char *key);
-bool object_uuid8_valid(const char *uuid8);
 
 /* NULL: out of memory. The text is within the limits above. */
 struct store_object *object_new(struct store_pool *pool, const struct object_text *text);

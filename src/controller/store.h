@@ -36,6 +36,7 @@ enum {
 	STORE_NODE_CLAIMS_MAX = 4096,
 	STORE_TOMBS_MAX = 16384, /* ids taken away and not confirmed; the oldest goes first */
 	STORE_CLASSES_MAX = CLASSES_MAX,
+	STORE_UUID8 = 8, /* digits of an uuid that ids begin with */
 };
 
 struct store;
@@ -77,10 +78,10 @@ struct store_node {
 enum store_pool_state { STORE_POOL_LOADING, STORE_POOL_READY, STORE_POOL_MISSING, STORE_POOL_SICK };
 
 struct store_pool {
-	struct list link;        /* of its node */
-	struct store_node *node; /* the last to have it; NULL: nobody had it, it is forgotten */
-	char uuid8[9];           /* unique: the first to claim it while present has it */
-	char uuid[33];           /* "" while it is in the roster alone */
+	struct list link;            /* of its node */
+	struct store_node *node;     /* the last to have it; NULL: nobody had it, it is forgotten */
+	char uuid8[STORE_UUID8 + 1]; /* unique: the first to claim it while present has it */
+	char uuid[33];               /* "" while it is in the roster alone */
 	const char *name, *why;
 	enum store_pool_state state;
 	uint64_t available_bytes;
@@ -144,6 +145,7 @@ int store_pool_set(struct store *store, struct store_node *node, const char *uui
 /* The node has it no longer. What was in it stays known, as away; an empty pool is forgotten. */
 void store_pool_gone(struct store *store, struct store_pool *pool);
 struct store_pool *store_pool(const struct store *store, const char *uuid8); /* NULL: not known */
+bool store_uuid8_valid(const char *uuid8);
 /* In the order of uuids; after NULL: the first. */
 struct store_pool *store_pool_next(const struct store *store, const struct store_pool *after);
 /* Its node is joined and has told it since: calls for it can be made there. */

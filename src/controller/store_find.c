@@ -85,3 +85,8 @@ void store_changed(struct store *store)
 	store->roster_version++;
 	store->whole_known = false;
 }
+
+bool store_uuid8_valid(const char *uuid8)
+{
+	return strspn(uuid8, "0123456789abcdef") == STORE_UUID8 && uuid8[STORE_UUID8] == '\0';
+}

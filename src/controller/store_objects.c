@@ -66,12 +66,12 @@ void store_name_release(struct store *store, enum store_kind kind, const char *k
 /* ---- objects ---- */
 
 static int object_check(const struct store *store, const struct store_node *node,
-	const struct object_text *text, struct object_id *ret_id, struct store_pool **ret_pool,
+	const struct object_text *text, struct record_id *ret_id, struct store_pool **ret_pool,
 	struct err *err)
 {
-	struct object_id source;
-	if (!object_id_parse(text->id, ret_id) ||
-		(text->source_id[0] != '\0' && !object_id_parse(text->source_id, &source)))
+	struct record_id source;
+	if (record_id_parse(text->id, ret_id) < 0 ||
+		(text->source_id[0] != '\0' && record_id_parse(text->source_id, &source) < 0))
 		return err_set(err, ERR_INVALID, "an object's id, or its source's, is none");
 	if (text->entry_len > OBJECT_ENTRY_MAX || text->health_len > OBJECT_HEALTH_MAX)
 		return err_set(err, ERR_INVALID,
@@ -158,7 +158,7 @@ int store_object_set(struct store *store, struct store_node *node, enum store_ki
 		.entry_len = entry_len,
 		.health = health,
 		.health_len = health_len};
-	struct object_id parsed;
+	struct record_id parsed;
 	struct store_pool *pool = NULL;
 	int r = object_check(store, node, &text, &parsed, &pool, err);
 	if (r < 0 || tombs_have(&store->tombs, id))
@@ -190,10 +190,10 @@ void store_object_gone(struct store *store, const char *id)
 
 void store_object_remove(struct store *store, const char *id)
 {
-	struct object_id parsed;
+	struct record_id parsed;
 	struct store_object *object = object_table_find(&store->table, id);
 	struct store_pool *pool =
-		object_id_parse(id, &parsed) ? store_pool(store, parsed.pool) : NULL;
+		record_id_parse(id, &parsed) == 0 ? store_pool(store, parsed.pool) : NULL;
 	if (object != NULL)
 		store_object_drop(store, object);
 	if (pool != NULL)

@@ -146,7 +146,7 @@ void store_pool_gone(struct store *store, struct store_pool *pool)
 
 int store_forget(struct store *store, const char *uuid8)
 {
-	if (!object_uuid8_valid(uuid8))
+	if (!store_uuid8_valid(uuid8))
 		return -EINVAL;
 	struct store_pool *pool = store_pool(store, uuid8);
 	if (pool == NULL)
