@@ -26,6 +26,7 @@ struct world {
 	helper_fn *calls[MNT_CALLS]; /* a test may put its own in; a restart puts ours back */
 	struct csi *csi;
 	struct grpc_registry *registry;
+	const struct grpc_peer *peer; /* as whom calls are made; NULL: a client of this host */
 	/* What the inventory counts sizes from, for an operation whose opposite is that it is asked
 	 * for more the next time. */
 	int64_t size_zero;
