@@ -402,13 +402,14 @@ static void on_answer(void *arg)
 	link_kick(arg);
 }
 
-int link_open(struct member_link *l, struct member_asker *asker, struct work *work, struct tls *tls,
-	uint64_t random, struct err *err)
+int link_open(struct member_link *l, struct member_asker *asker, struct tls *tls, uint64_t random,
+	struct err *err)
 {
 	const struct channel_config config = {
 		.ring = l->ring = l->csi->reactor->ring,
 		.address = l->address,
-		.work = work,
+		.work = l->csi->reactor->work,
+		.lane = l->lane,
 		.tls = tls,
 		.peer = "ringvol://controller",
 	};

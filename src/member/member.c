@@ -373,7 +373,10 @@ static int draw_instance(struct member *m, uint64_t *ret_random)
 
 static int open_links(struct member *m, uint64_t random, struct err *err)
 {
-	int r = 0;
+	struct lane *lane;
+	int r = ring_lane_open(&lane, m->csi->reactor->ring);
+	if (r < 0)
+		return err_sys(err, r, "the cluster cannot be joined");
 	for (unsigned i = 0; r == 0 && i < m->config.n_controllers; i++) {
 		struct member_link *l = &m->links[i];
 		l->index = i;
@@ -382,7 +385,8 @@ static int open_links(struct member *m, uint64_t random, struct err *err)
 		l->changes = &m->changes;
 		l->hooks = &link_hooks;
 		l->arg = m;
-		r = link_open(l, &m->asker, m->csi->reactor->work, m->config.tls, random + i, err);
+		l->lane = lane;
+		r = link_open(l, &m->asker, m->config.tls, random + i, err);
 		if (r == 0)
 			m->n_links++;
 		else

@@ -231,7 +231,7 @@ static void say_verdicts(struct channel *channel)
 
 static void leave(struct channel *channel)
 {
-	channel->call->channel = NULL;
+	channel->call->carrier_at = NULL;
 	channel->call = NULL;
 	channel->controller->joined = channel->controller->synced = false;
 	channel->controller->last[0] = '\0';
@@ -338,7 +338,7 @@ void channel_start(struct channel *channel, struct channel_call *call, const uin
 	assert(!last && channel->call == NULL &&
 		strcmp(call->path, "/ringvol.v1.Cluster/Join") == 0);
 	channel->call = call;
-	call->channel = channel;
+	call->carrier_at = channel; /* private of channel.c, and so of us */
 	c->dials++;
 	if (c->away || c->ends != NULL)
 		snprintf(channel->end, sizeof(channel->end), "%s",
@@ -351,7 +351,7 @@ void channel_start(struct channel *channel, struct channel_call *call, const uin
 
 bool channel_send(struct channel_call *call, const uint8_t *data, size_t len)
 {
-	struct channel *channel = call->channel;
+	struct channel *channel = call->carrier_at;
 	assert(channel != NULL && channel->call == call);
 	if (!channel->controller->deaf) {
 		hear(channel, data, len);
@@ -365,6 +365,6 @@ bool channel_send(struct channel_call *call, const uint8_t *data, size_t len)
 
 void channel_cancel(struct channel_call *call)
 {
-	if (call->channel != NULL)
-		leave(call->channel);
+	if (call->carrier_at != NULL)
+		leave(call->carrier_at);
 }
