@@ -41,8 +41,10 @@ static inline int plain_output(struct session *session, struct buf *out, size_t 
 	struct plain *p = plain_of(session);
 	size_t room = limit > out->len ? limit - out->len : 0;
 	size_t n = p->out.len < room ? p->out.len : room;
-	certs_must(n == 0 || buf_append(out, p->out.data, n) == 0);
-	buf_consume(&p->out, n);
+	if (n > 0) {
+		certs_must(buf_append(out, p->out.data, n) == 0);
+		buf_consume(&p->out, n);
+	}
 	return p->refuse;
 }
 
