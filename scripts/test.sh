@@ -26,6 +26,7 @@ lanes_known=(
 	"conformance|default|root, Go|csi-sanity"
 	"h2spec|default|Go|HTTP/2 as h2spec reads its specification"
 	"crash|default|root, Go|kill -9 under a load of every RPC"
+	"cluster|all|root, Go|copies between nodes, killed at either end fifty times"
 	"valgrind|all|valgrind|unit and wire tests under memcheck"
 	"asan|all|root, Go|unit, wire, sim and system tests with ASan and UBSan"
 	"fuzz|all|clang's libFuzzer|20,000 inputs for each fuzzer"
@@ -320,6 +321,9 @@ lane_system() {
 lane_conformance() { golang conformance 10m conformance; }
 lane_h2spec() { golang h2spec 5m h2spec; }
 lane_crash() { golang crash 10m crash; }
+
+# The tests are the system lane's, which does the same three times.
+lane_cluster() { golang cluster 30m system -test.run='^TestClusterCopyKilledOften$' -cluster.rounds=50; }
 lane_valgrind() { counted valgrind bash scripts/valgrind.sh; }
 
 lane_asan() {

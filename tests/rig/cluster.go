@@ -30,7 +30,7 @@ type Cluster struct {
 
 // NewCluster makes the CA; controllers come before the nodes that are to dial them.
 func (r *Rig) NewCluster() (*Cluster, error) {
-	ca, err := NewCA("ringvol test")
+	ca, err := NewCA("ringvol test CA")
 	return &Cluster{Rig: r, CA: ca}, err
 }
 
@@ -50,6 +50,7 @@ type Controller struct {
 	Driver
 	Listen string
 	TLS    TLSFiles
+	Split  string // the socket of the one node it forwards to; "": nodes join it
 }
 
 // NewController prepares one more; its socket and log lie below a directory of its name.
@@ -84,10 +85,26 @@ func (c *Cluster) NewController(name string) (*Controller, error) {
 	return ctl, nil
 }
 
+// NewSplit prepares a controller that forwards to one driver over its socket (--node). It has no network.
+func (r *Rig) NewSplit(name string, d *Driver) *Controller {
+	ctl := &Controller{Split: d.Socket, Driver: Driver{
+		Socket: r.Path(name, "csi", "csi.sock"), Kubelet: r.Path(name, "kubelet"), Node: name,
+		Process: Process{Name: "controller " + name, Log: r.Path(name + ".log")}, rig: r,
+	}}
+	r.Defer(func() error {
+		ctl.Disconnect()
+		return ctl.Kill()
+	})
+	return ctl
+}
+
 // Launch runs the controller and does not wait.
 func (c *Controller) Launch() error {
 	args := append([]string{"controller", "--endpoint", "unix://" + c.Socket, "--listen", c.Listen, "--http", c.HTTP},
 		c.TLS.Args()...)
+	if c.Split != "" {
+		args = []string{"controller", "--endpoint", "unix://" + c.Socket, "--http", "off", "--node", "unix://" + c.Split}
+	}
 	binary := c.Binary
 	if binary == "" {
 		binary = Binary()
@@ -112,6 +129,7 @@ func (c *Controller) Restart() error {
 type Node struct {
 	*Driver
 	Listen      string
+	Advertise   string // "": by the wire Down
 	TLS         TLSFiles
 	Topology    []string // KEY=VALUE, beside its own
 	Controllers []string // HOST:PORT
@@ -172,7 +190,11 @@ func (c *Cluster) NewNodeOn(dir, id string, pools ...*Pool) (*Node, error) {
 func (n *Node) Launch() error {
 	args := n.Args
 	defer func() { n.Args = args }()
-	n.Args = append(slices.Clone(args), "--listen", n.Listen, "--advertise", n.Down.Addr)
+	advertise := n.Advertise
+	if advertise == "" {
+		advertise = n.Down.Addr
+	}
+	n.Args = append(slices.Clone(args), "--listen", n.Listen, "--advertise", advertise)
 	n.Args = append(n.Args, n.TLS.Args()...)
 	for _, controller := range n.Controllers {
 		n.Args = append(n.Args, "--controller", controller)
@@ -312,7 +334,12 @@ func (c *Controller) Volume(n *Node, name string, cap *csi.VolumeCapability, siz
 
 // At has the volume staged and published at a node.
 func (v *Volume) At(n *Node) {
-	v.node = n.Driver
+	v.AtDriver(n.Driver)
+}
+
+// AtDriver is At for a driver that is in no cluster.
+func (v *Volume) AtDriver(d *Driver) {
+	v.node = d
 }
 
 // DialTLS connects to a --listen address with a certificate.
