@@ -352,7 +352,7 @@ func (c *Cluster) boot() error {
 	return c.WaitNode()
 }
 
-// killContainers kills the processes of all containers, and what watches over them.
+// killContainers kills the processes of all containers of the first node, and what watches over them.
 func killContainers(group string) error {
 	return rig.Eventually(time.Minute, func() error {
 		var alive []string
@@ -379,10 +379,16 @@ func isContainer(pid int, groups, group string) bool {
 		return true
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	return err == nil && strings.HasPrefix(string(name), "containerd-shim")
+	if err != nil || !strings.HasPrefix(string(name), "containerd-shim") {
+		return false
+	}
+	// The other node's are in its own mount namespace.
+	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	ours, ourErr := os.Readlink("/proc/self/ns/mnt")
+	return err == nil && ourErr == nil && its == ours
 }
 
-// processes are those of the node: its process namespace has no others.
+// processes are those of the cluster: its process namespace has no others.
 func processes() []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
