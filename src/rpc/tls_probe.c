@@ -13,8 +13,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <openssl/err.h>
-#include <openssl/x509v3.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -86,14 +84,14 @@ static int connect_to(const char *address, int wait_ms, struct err *err)
 
 static int say_failure(SSL *ssl, const char *what, struct err *err)
 {
-	long verdict = SSL_get_verify_result(ssl);
+	long verdict = openssl.SSL_get_verify_result(ssl);
 	if (verdict == X509_V_ERR_APPLICATION_VERIFICATION)
 		return err_set(err, ERR_PRECONDITION,
 			"its certificate names no part of a cluster (URI ringvol://...)");
 	if (verdict != X509_V_OK)
 		return err_set(err, ERR_PRECONDITION, "its certificate is not trusted: %s",
-			X509_verify_cert_error_string(verdict));
-	if (ERR_peek_error() != 0)
+			openssl.X509_verify_cert_error_string(verdict));
+	if (openssl.ERR_peek_error() != 0)
 		return err_set(err, ERR_PRECONDITION, "%s: %s", what, tls_library_error());
 	return err_set(err, ERR_UNAVAILABLE, "%s: the connection ended or said nothing", what);
 }
@@ -105,12 +103,17 @@ static int shake_hands(SSL *ssl, struct grpc_peer *ret, struct err *err)
 {
 	struct err why = {0};
 	char first;
-	if (SSL_connect(ssl) != 1)
+	size_t n;
+	openssl.SSL_set_verify(
+		ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, tls_on_verify);
+	openssl.SSL_set_connect_state(ssl);
+	if (openssl.SSL_do_handshake(ssl) != 1)
 		return say_failure(ssl, "the handshake failed", err);
-	X509 *cert = SSL_get0_peer_certificate(ssl);
+	X509 *cert = openssl.SSL_get0_peer_certificate(ssl);
 	if (cert == NULL || tls_cert_identity(cert, ret, &why) < 0)
 		return err_set(err, ERR_PRECONDITION, "its certificate: %s", why.message);
-	if (SSL_write(ssl, hello, sizeof(hello)) != sizeof(hello) || SSL_read(ssl, &first, 1) != 1)
+	if (openssl.SSL_write_ex(ssl, hello, sizeof(hello), &n) != 1 ||
+		openssl.SSL_read_ex(ssl, &first, 1, &n) != 1)
 		return say_failure(ssl, "it does not accept our certificate", err);
 	return 0;
 }
@@ -135,13 +138,13 @@ int tls_probe(const struct tls *tls, const char *address, int wait_ms, struct gr
 	_cleanup_fd_ int fd = connect_to(address, wait_ms, err);
 	if (fd < 0)
 		return fd;
-	ERR_clear_error();
-	SSL *ssl = SSL_new(tls->ctx);
-	int r = ssl != NULL && SSL_set_fd(ssl, fd) == 1
+	openssl.ERR_clear_error();
+	SSL *ssl = openssl.SSL_new(tls->ctx);
+	int r = ssl != NULL && openssl.SSL_set_fd(ssl, fd) == 1
 			? shake_hands_quietly(ssl, &peer, err)
 			: err_set(err, ERR_INTERNAL, "TLS: %s", tls_library_error());
-	SSL_free(ssl);
-	ERR_clear_error();
+	openssl.SSL_free(ssl);
+	openssl.ERR_clear_error();
 	if (r == 0)
 		*ret = peer;
 	return r;
