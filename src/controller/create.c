@@ -246,7 +246,7 @@ static int find_source(struct create *c, const char *id, struct store_node **ret
 static int prepare_volume(struct create *c, const Csi__V1__CreateVolumeRequest *request,
 	enum create_state *ret_state, struct err *err)
 {
-	const struct store *store = c->f.controller->store;
+	struct store *store = c->f.controller->store;
 	struct store_node *home, *source = NULL;
 	int r = csi_check_given(&request->base, "name", err);
 	if (r < 0)

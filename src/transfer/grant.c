@@ -94,7 +94,7 @@ static int hold_run(struct op *op)
 	pool_hold_make_init(&m->make, op->reactor, source, m->source.share);
 	m->making = true;
 	m->make.held_briefly = volume && m->source.share && m->source.quiesce.dev.attached;
-	m->make.need_bytes = !volume          ? 0
+	m->make.need_bytes = !volume           ? 0
 			     : m->source.share ? node_source_shared_room(&m->source)
 					       : source->allocated_bytes;
 	m->make.node_id = m->node_id;
@@ -156,8 +156,7 @@ static bool may_read(const struct pool_hold *hold, const struct grpc_peer *peer)
 	case GRPC_PEER_LOCAL:
 		return true;
 	case GRPC_PEER_NODE:
-		return strcmp(peer->node_id, "*") == 0 ||
-		       strcmp(peer->node_id, hold->node_id) == 0;
+		return strcmp(peer->node_id, "*") == 0 || strcmp(peer->node_id, hold->node_id) == 0;
 	case GRPC_PEER_CONTROLLER:
 		break;
 	}

@@ -291,6 +291,8 @@ int sim_execute(
 		return result(recvmsg(sqe->fd, ptr(sqe->addr), (int)sqe->msg_flags | MSG_DONTWAIT));
 	case IORING_OP_ACCEPT:
 		return accept_one(sqe);
+	case IORING_OP_CONNECT:
+		return result(connect(sqe->fd, ptr(sqe->addr), (socklen_t)sqe->off));
 	case IORING_OP_SHUTDOWN:
 		return result(shutdown(sqe->fd, (int)sqe->len));
 	case IORING_OP_POLL_ADD:
