@@ -398,10 +398,10 @@ static int open_server(struct serve *s, struct err *err)
 		.http_routes = s->endpoints.routes,
 		.http_limits = server_http_limits_default,
 	};
-	r = metrics_open(&s->metrics, &s->reactor, s->csi, s->registry);
+	r = metrics_open(&s->metrics, &s->reactor, s->csi, NULL, s->registry);
 	if (r < 0)
 		return err_sys(err, r, "metrics cannot be kept");
-	endpoints_init(&s->endpoints, s->csi, s->metrics);
+	endpoints_init(&s->endpoints, s->csi, NULL, s->metrics);
 	r = server_open(&s->server, &config);
 	if (r < 0)
 		return err_sys(err, r, "the server cannot be opened");

@@ -15,7 +15,6 @@
 
 enum {
 	SERVE_ENDPOINTS_MAX = 8,
-	SERVE_DRIVER_NAME_MAX = 63, /* bytes; the specification's */
 	SERVE_NODE_ID_MAX = 256,    /* bytes; the specification's */
 	SERVE_TARGET_ROOTS_MAX = 16,
 	SERVE_POOL_NAME_MAX = 63, /* bytes; it is a label of metrics and a StorageClass value */

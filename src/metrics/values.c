@@ -168,7 +168,7 @@ static bool render_copies(struct scrape *s, const struct family *f, struct text 
 static bool render_build(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct metrics *m = s->metrics;
-	const struct probes *probes = m->csi->node->probes;
+	const struct probes *probes = m->csi != NULL ? m->csi->node->probes : NULL;
 	char features[METRICS_FEATURES_MAX + 8], labels[TEXT_LABELS_MAX];
 	bool bpf = probes != NULL && probes_state(probes) == PROBES_BPF;
 	snprintf(features, sizeof(features), "%s%s", m->features, bpf ? ",bpf" : "");
@@ -225,6 +225,14 @@ const struct family value_families[] = {
 		.number = queue_depth},
 	{"ringvol_helpers_hung", "gauge", "Calls that hang in the kernel.", render_number,
 		.number = hung},
+	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
+	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
+	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",
+		render_start},
+	{NULL},
+};
+
+const struct family pool_families[] = {
 	{"ringvol_pool_ready", "gauge", "1 if the pool is served.", render_pools, .pool = is_ready},
 	{"ringvol_pool_capacity_bytes", "gauge", "Size of the pool's file system.", render_pools,
 		.room_field = offsetof(struct pool_room, capacity_bytes)},
@@ -244,9 +252,5 @@ const struct family value_families[] = {
 		render_copies},
 	{"ringvol_copy_size_bytes", "gauge", "The size of that image.", render_copies,
 		.copy_size = true},
-	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
-	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
-	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",
-		render_start},
 	{NULL},
 };
