@@ -58,7 +58,14 @@ func cluster(b *bench) error {
 	}
 	time.Sleep(5 * time.Second) // helpers that were too many have gone
 	b.nodeMemory(n, "idle", "<= 8")
-	if err := b.routed(ctl, n); err != nil {
+	if err := b.routed(ctl, n, "", "<= 150"); err != nil {
+		return err
+	}
+	split := b.NewSplit("split", n.Driver)
+	if err := split.Start(); err != nil {
+		return err
+	}
+	if err := b.routed(split, n, " of one node (--node)", ""); err != nil {
 		return err
 	}
 	all := make([]*rig.Volume, 100)
@@ -79,7 +86,7 @@ func (b *bench) nodeMemory(n *rig.Node, what, bar string) {
 }
 
 // routed compares medians of calls, taken in turns.
-func (b *bench) routed(ctl *rig.Controller, n *rig.Node) error {
+func (b *bench) routed(ctl *rig.Controller, n *rig.Node, which, bar string) error {
 	through, err := ctl.Client()
 	if err != nil {
 		return err
@@ -132,15 +139,15 @@ func (b *bench) routed(ctl *rig.Controller, n *rig.Node) error {
 			clients := []*rig.Client{through, direct}
 			var took [2]float64
 			for k := range clients {
-				which := (k + i) % 2
-				if took[which], err = one.call(clients[which]); err != nil {
+				k = (k + i) % 2
+				if took[k], err = one.call(clients[k]); err != nil {
 					return fmt.Errorf("%s: %w", one.name, err)
 				}
 			}
 			more, at = append(more, took[0]-took[1]), append(at, took[1])
 		}
-		b.add(row{What: one.name + " p50, how much more through the controller than at the node", Unit: "us", Ours: median(more),
-			Bar: "<= 150", Rounds: b.rounds, Note: fmt.Sprintf("at the node %.0f us", median(at))})
+		b.add(row{What: one.name + " p50, how much more through the controller" + which + " than at the node", Unit: "us", Ours: median(more),
+			Bar: bar, Rounds: b.rounds, Note: fmt.Sprintf("at the node %.0f us", median(at))})
 	}
 	return v.Delete()
 }
