@@ -59,10 +59,12 @@ $strip --strip-unneeded -o "$work/ringvol" "$work/build/ringvol"
 # What src starts (reactor/proc.h), and what a person would repair a volume with.
 programs=(e2fsprogs:mke2fs e2fsprogs:mkfs.ext4 e2fsprogs:/etc/mke2fs.conf e2fsprogs:e2fsck e2fsprogs:resize2fs
 	xfsprogs:mkfs.xfs xfsprogs:xfs_repair btrfs-progs:mkfs.btrfs btrfs-progs:btrfs btrfs-progs:btrfstune)
+# What src opens when it needs it (dlopen).
+libraries=(libssl.so.3)
 say "collecting the root directory"
 python3 scripts/image/root.py "$work/root" --cache ".cache/image/$arch" --arch "$arch" \
 	--binary "$work/ringvol=/usr/bin/ringvol" --binary "LICENSE=/usr/share/doc/ringvol/copyright" \
-	"${programs[@]/#/--program=}"
+	"${programs[@]/#/--program=}" "${libraries[@]/#/--library=}"
 python3 scripts/image/oci.py --root "$work/root" --name "ringvol.dev/ringvol:$version" --arch "$arch" --epoch "$epoch" \
 	--entrypoint /usr/bin/ringvol --env PATH=/usr/sbin:/usr/bin \
 	--label org.opencontainers.image.title=ringvol --label "org.opencontainers.image.version=$version" \

@@ -3,8 +3,8 @@
 """Fills a directory with programs of Debian packages and what they need to run, and nothing else.
 
 Each --program PACKAGE:NAME is taken out of its package, --binary FILE=PATH is a program of our own. For
-all of them the loader and the shared libraries follow, found by the names in the programs themselves; which
-package has a library is asked of dpkg on this machine, where the same packages are installed, so the image
+all of them the loader and the shared libraries follow, found by the names in the programs themselves, and those
+that a program opens when it needs them, which --library names; which package has a library is asked of dpkg on this machine, where the same packages are installed, so the image
 has the libraries of the release that it was built on. Packages are downloaded for the wanted architecture
 by apt, which verifies them, with lists and a cache of its own: this machine's apt is not touched.
 Licences of every package come along, and usr/share/doc/packages says which versions they were.
@@ -240,10 +240,12 @@ class Root:
             name.symlink_to(os.path.relpath(placed, name.parent))
         return placed
 
-    def close(self):
-        """Adds libraries until nothing is missing."""
+    def close(self, opened):
+        """Adds libraries until nothing is missing, and those that are opened."""
         have, todo = set(), [path for path in self.dir.rglob('*') if path.is_file() and not path.is_symlink()]
         self.machine = next(found for found in map(machine, todo) if found)
+        todo += [self.library(soname) for soname in opened]
+        have |= set(opened)
         while todo:
             loader, needed = dynamic(todo.pop())
             if loader and loader not in have:
@@ -282,6 +284,7 @@ def parse(argv):
     parser.add_argument('--arch', required=True, help="Debian's name of the architecture")
     parser.add_argument('--program', action='append', default=[], metavar='PACKAGE:NAME', help='or PACKAGE:/PATH, for a file that is no program')
     parser.add_argument('--binary', action='append', default=[], metavar='FILE=PATH', help='a file of ours')
+    parser.add_argument('--library', action='append', default=[], metavar='SONAME', help='opened by a program of ours')
     return parser.parse_args(argv)
 
 
@@ -298,7 +301,7 @@ def main():
             root.place(pathlib.Path(source), path)
         for item in options.program:
             root.add_from(*item.split(':', 1))
-        root.close()
+        root.close(options.library)
         root.add_licences()
         root.add_list()
     except (Failed, OSError) as error:

@@ -18,10 +18,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/asn1.h>
-#include <openssl/err.h>
-#include <openssl/pem.h>
-#include <openssl/x509v3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +25,9 @@
 
 const char *tls_library_error(void)
 {
-	unsigned long first = ERR_get_error();
-	const char *text = first != 0 ? ERR_reason_error_string(first) : NULL;
-	ERR_clear_error();
+	unsigned long first = openssl.ERR_get_error();
+	const char *text = first != 0 ? openssl.ERR_reason_error_string(first) : NULL;
+	openssl.ERR_clear_error();
 	return text != NULL ? text : "unknown error";
 }
 
@@ -46,7 +42,7 @@ struct file {
 static void file_free(struct file *file)
 {
 	if (file->data != NULL)
-		OPENSSL_cleanse(file->data, TLS_FILE_MAX_BYTES);
+		openssl.OPENSSL_cleanse(file->data, TLS_FILE_MAX_BYTES);
 	free(file->data);
 	file->data = NULL;
 }
@@ -82,19 +78,19 @@ static int file_read(struct file *file, struct err *err)
 static void digest_update(EVP_MD_CTX *md, const struct file *file)
 {
 	uint64_t len = file->len;
-	EVP_DigestUpdate(md, &len, sizeof(len));
-	EVP_DigestUpdate(md, file->data, file->len);
+	openssl.EVP_DigestUpdate(md, &len, sizeof(len));
+	openssl.EVP_DigestUpdate(md, file->data, file->len);
 }
 
 static int files_digest(
 	uint8_t ret[TLS_DIGEST_BYTES], const struct file *files, unsigned count, struct err *err)
 {
-	EVP_MD_CTX *md = EVP_MD_CTX_new();
-	bool good = md != NULL && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
+	EVP_MD_CTX *md = openssl.EVP_MD_CTX_new();
+	bool good = md != NULL && openssl.EVP_DigestInit_ex(md, openssl.EVP_sha256(), NULL) == 1;
 	for (unsigned i = 0; good && i < count; i++)
 		digest_update(md, &files[i]);
-	good = good && EVP_DigestFinal_ex(md, ret, NULL) == 1;
-	EVP_MD_CTX_free(md);
+	good = good && openssl.EVP_DigestFinal_ex(md, ret, NULL) == 1;
+	openssl.EVP_MD_CTX_free(md);
 	return good ? 0 : err_sys(err, -ENOMEM, "reading %s", files[0].path);
 }
 
@@ -113,10 +109,11 @@ static int no_passphrase(char *buf, int size, int rwflag, void *arg)
 static int use_key(SSL_CTX *ctx, const struct file *file, struct err *err)
 {
 	bool asked = false;
-	BIO *bio = BIO_new_mem_buf(file->data, (int)file->len);
-	EVP_PKEY *key =
-		bio != NULL ? PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, &asked) : NULL;
-	BIO_free(bio);
+	BIO *bio = openssl.BIO_new_mem_buf(file->data, (int)file->len);
+	EVP_PKEY *key = bio != NULL
+				? openssl.PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, &asked)
+				: NULL;
+	openssl.BIO_free(bio);
 	if (key == NULL) {
 		const char *why = tls_library_error();
 		if (asked)
@@ -127,10 +124,10 @@ static int use_key(SSL_CTX *ctx, const struct file *file, struct err *err)
 			"%s %s has no private key in PEM form (%s); give the certificate's key",
 			file->flag, file->path, why);
 	}
-	int used = SSL_CTX_use_PrivateKey(ctx, key);
-	EVP_PKEY_free(key);
+	int used = openssl.SSL_CTX_use_PrivateKey(ctx, key);
+	openssl.EVP_PKEY_free(key);
 	/* The certificate is there already, so this compares them. */
-	if (used != 1 || SSL_CTX_check_private_key(ctx) != 1)
+	if (used != 1 || openssl.SSL_CTX_check_private_key(ctx) != 1)
 		return err_set(err, ERR_INVALID,
 			"%s %s does not belong to the certificate (%s); give both of one issue",
 			file->flag, file->path, tls_library_error());
@@ -140,15 +137,15 @@ static int use_key(SSL_CTX *ctx, const struct file *file, struct err *err)
 static int64_t time_of(const ASN1_TIME *time)
 {
 	struct tm tm = {0};
-	return ASN1_TIME_to_tm(time, &tm) == 1 ? timegm(&tm) : 0;
+	return openssl.ASN1_TIME_to_tm(time, &tm) == 1 ? timegm(&tm) : 0;
 }
 
 static int usable_both_ways(X509 *cert, const struct file *file, struct err *err)
 {
-	if (X509_check_purpose(cert, X509_PURPOSE_SSL_CLIENT, 0) == 1 &&
-		X509_check_purpose(cert, X509_PURPOSE_SSL_SERVER, 0) == 1)
+	if (openssl.X509_check_purpose(cert, X509_PURPOSE_SSL_CLIENT, 0) == 1 &&
+		openssl.X509_check_purpose(cert, X509_PURPOSE_SSL_SERVER, 0) == 1)
 		return 0;
-	ERR_clear_error();
+	openssl.ERR_clear_error();
 	return err_set(err, ERR_INVALID,
 		"%s %s may not be used by a server and a client; issue it with both usages (client "
 		"auth and server auth, digital signature) or with none",
@@ -158,8 +155,8 @@ static int usable_both_ways(X509 *cert, const struct file *file, struct err *err
 static int use_chain(struct tls *tls, const struct file *file, struct err *err)
 {
 	struct err why = {0};
-	BIO *bio = BIO_new_mem_buf(file->data, (int)file->len);
-	X509 *cert = bio != NULL ? PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
+	BIO *bio = openssl.BIO_new_mem_buf(file->data, (int)file->len);
+	X509 *cert = bio != NULL ? openssl.PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
 	int res = 0;
 	if (cert == NULL)
 		res = err_set(err, ERR_INVALID,
@@ -170,48 +167,51 @@ static int use_chain(struct tls *tls, const struct file *file, struct err *err)
 		res = err_set(err, ERR_INVALID, "%s %s: %s", file->flag, file->path, why.message);
 	if (res == 0)
 		res = usable_both_ways(cert, file, err);
-	if (res == 0 && SSL_CTX_use_certificate(tls->ctx, cert) != 1)
+	if (res == 0 && openssl.SSL_CTX_use_certificate(tls->ctx, cert) != 1)
 		res = err_set(err, ERR_INVALID, "%s %s cannot be used: %s", file->flag, file->path,
 			tls_library_error());
 	if (res == 0) {
-		tls->not_before = time_of(X509_get0_notBefore(cert));
-		tls->not_after = time_of(X509_get0_notAfter(cert));
+		tls->not_before = time_of(openssl.X509_get0_notBefore(cert));
+		tls->not_after = time_of(openssl.X509_get0_notAfter(cert));
 	}
-	X509_free(cert);
+	openssl.X509_free(cert);
 	for (X509 *more = NULL; res == 0; more = NULL) {
-		more = PEM_read_bio_X509(bio, NULL, NULL, NULL);
+		more = openssl.PEM_read_bio_X509(bio, NULL, NULL, NULL);
 		if (more == NULL)
 			break;
-		if (SSL_CTX_add0_chain_cert(tls->ctx, more) == 1)
+		if (openssl.SSL_CTX_ctrl(tls->ctx, SSL_CTRL_CHAIN_CERT, 0, more) == 1)
 			continue;
-		X509_free(more);
+		openssl.X509_free(more);
 		res = err_set(err, ERR_INVALID, "%s %s: its chain cannot be used: %s", file->flag,
 			file->path, tls_library_error());
 	}
-	ERR_clear_error(); /* the end of the file */
-	BIO_free(bio);
+	openssl.ERR_clear_error(); /* the end of the file */
+	openssl.BIO_free(bio);
 	return res;
 }
 
 static int use_trust(SSL_CTX *ctx, const struct file *file, struct err *err)
 {
-	BIO *bio = BIO_new_mem_buf(file->data, (int)file->len);
-	STACK_OF(X509_INFO) *all =
-		bio != NULL ? PEM_X509_INFO_read_bio(bio, NULL, NULL, NULL) : NULL;
-	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
+	BIO *bio = openssl.BIO_new_mem_buf(file->data, (int)file->len);
+	OPENSSL_STACK *all = NULL;
+	X509_STORE *store = openssl.SSL_CTX_get_cert_store(ctx);
 	unsigned certs = 0;
-	bool good = all != NULL, crls = false;
-	for (int i = 0; good && i < sk_X509_INFO_num(all); i++) {
-		const X509_INFO *info = sk_X509_INFO_value(all, i);
-		if (info->x509 != NULL)
-			good = X509_STORE_add_cert(store, info->x509) == 1;
+	bool crls = false;
+	if (bio != NULL)
+		all = (OPENSSL_STACK *)openssl.PEM_X509_INFO_read_bio(bio, NULL, NULL, NULL);
+	bool good = all != NULL;
+	for (int i = 0; i < openssl.OPENSSL_sk_num(all); i++) {
+		X509_INFO *info = openssl.OPENSSL_sk_value(all, i);
+		if (good && info->x509 != NULL)
+			good = openssl.X509_STORE_add_cert(store, info->x509) == 1;
 		if (good && info->crl != NULL)
-			good = X509_STORE_add_crl(store, info->crl) == 1;
+			good = openssl.X509_STORE_add_crl(store, info->crl) == 1;
 		certs += info->x509 != NULL;
 		crls |= info->crl != NULL;
+		openssl.X509_INFO_free(info);
 	}
-	sk_X509_INFO_pop_free(all, X509_INFO_free);
-	BIO_free(bio);
+	openssl.OPENSSL_sk_free(all);
+	openssl.BIO_free(bio);
 	if (!good || certs == 0) {
 		return err_set(err, ERR_INVALID,
 			"%s %s has no certificate in PEM form (%s); give those of the CA that "
@@ -219,7 +219,8 @@ static int use_trust(SSL_CTX *ctx, const struct file *file, struct err *err)
 			file->flag, file->path, good ? "none" : tls_library_error());
 	}
 	/* What is in the file is trusted, be it a root or below one. */
-	X509_STORE_set_flags(store, X509_V_FLAG_PARTIAL_CHAIN | (crls ? X509_V_FLAG_CRL_CHECK : 0));
+	openssl.X509_STORE_set_flags(
+		store, X509_V_FLAG_PARTIAL_CHAIN | (crls ? X509_V_FLAG_CRL_CHECK : 0));
 	return 0;
 }
 
@@ -233,7 +234,7 @@ static int on_client_hello(SSL *ssl, int *alert, void *arg)
 	const unsigned char *data;
 	size_t len;
 	(void)arg;
-	if (SSL_client_hello_get0_ext(
+	if (openssl.SSL_client_hello_get0_ext(
 		    ssl, TLSEXT_TYPE_application_layer_protocol_negotiation, &data, &len) == 1)
 		return SSL_CLIENT_HELLO_SUCCESS;
 	*alert = SSL_AD_NO_APPLICATION_PROTOCOL;
@@ -246,7 +247,7 @@ static int on_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_len,
 	unsigned char *chosen;
 	(void)ssl;
 	(void)arg;
-	if (SSL_select_next_proto(&chosen, out_len, alpn, sizeof(alpn), in, in_len) !=
+	if (openssl.SSL_select_next_proto(&chosen, out_len, alpn, sizeof(alpn), in, in_len) !=
 		OPENSSL_NPN_NEGOTIATED)
 		return SSL_TLSEXT_ERR_ALERT_FATAL;
 	*out = chosen;
@@ -265,42 +266,44 @@ int tls_on_verify(int good, X509_STORE_CTX *ctx)
 {
 	struct grpc_peer peer;
 	struct err why = {0};
-	if (!good && forgivable(X509_STORE_CTX_get_error(ctx))) {
-		X509_STORE_CTX_set_error(ctx, X509_V_OK);
+	if (!good && forgivable(openssl.X509_STORE_CTX_get_error(ctx))) {
+		openssl.X509_STORE_CTX_set_error(ctx, X509_V_OK);
 		good = 1;
 	}
-	if (good && X509_STORE_CTX_get_error_depth(ctx) == 0 &&
-		tls_cert_identity(X509_STORE_CTX_get_current_cert(ctx), &peer, &why) < 0) {
-		X509_STORE_CTX_set_error(ctx, X509_V_ERR_APPLICATION_VERIFICATION);
+	if (good && openssl.X509_STORE_CTX_get_error_depth(ctx) == 0 &&
+		tls_cert_identity(openssl.X509_STORE_CTX_get_current_cert(ctx), &peer, &why) < 0) {
+		openssl.X509_STORE_CTX_set_error(ctx, X509_V_ERR_APPLICATION_VERIFICATION);
 		good = 0;
 	}
 	return good;
 }
 
+static long set(SSL_CTX *ctx, int what, long value)
+{
+	return openssl.SSL_CTX_ctrl(ctx, what, value, NULL);
+}
+
 static SSL_CTX *new_ctx(void)
 {
-	/* The machine's openssl.cnf has no say: two nodes are to agree whatever it is. */
-	OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
-	SSL_CTX *ctx = SSL_CTX_new(TLS_method());
+	SSL_CTX *ctx = openssl.SSL_CTX_new(openssl.TLS_method());
 	if (ctx == NULL)
 		return NULL;
-	SSL_CTX_set_security_level(ctx, 2);
-	SSL_CTX_set_options(
+	openssl.SSL_CTX_set_security_level(ctx, 2);
+	openssl.SSL_CTX_set_options(
 		ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
-	SSL_CTX_set_max_cert_list(ctx, TLS_CHAIN_MAX_BYTES);
-	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, tls_on_verify);
-	SSL_CTX_set_verify_depth(ctx, 8);
+	set(ctx, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF);
+	set(ctx, SSL_CTRL_SET_MAX_CERT_LIST, TLS_CHAIN_MAX_BYTES);
+	openssl.SSL_CTX_set_verify_depth(ctx, 8);
 	/* A thousand connections that say nothing keep no buffers. */
-	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
-	SSL_CTX_set_client_hello_cb(ctx, on_client_hello, NULL);
-	SSL_CTX_set_alpn_select_cb(ctx, on_alpn, NULL);
-	if (SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) == 1 &&
-		SSL_CTX_set_max_proto_version(ctx, TLS1_3_VERSION) == 1 &&
-		SSL_CTX_set_num_tickets(ctx, 0) == 1 &&
-		SSL_CTX_set_alpn_protos(ctx, alpn, sizeof(alpn)) == 0)
+	set(ctx, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
+	openssl.SSL_CTX_set_client_hello_cb(ctx, on_client_hello, NULL);
+	openssl.SSL_CTX_set_alpn_select_cb(ctx, on_alpn, NULL);
+	if (set(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION) == 1 &&
+		set(ctx, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION) == 1 &&
+		openssl.SSL_CTX_set_num_tickets(ctx, 0) == 1 &&
+		openssl.SSL_CTX_set_alpn_protos(ctx, alpn, sizeof(alpn)) == 0)
 		return ctx;
-	SSL_CTX_free(ctx);
+	openssl.SSL_CTX_free(ctx);
 	return NULL;
 }
 
@@ -373,7 +376,8 @@ int tls_open(struct tls **ret, const struct tls_files *files, struct err *err)
 	struct file all[] = {
 		{"--tls-cert", files->cert}, {"--tls-key", files->key}, {"--tls-ca", files->ca}};
 	struct tls *tls = tls_new();
-	int res = tls != NULL ? 0 : err_sys(err, -ENOMEM, "reading %s", files->cert);
+	int res =
+		tls != NULL ? openssl_load(err) : err_sys(err, -ENOMEM, "reading %s", files->cert);
 	for (unsigned i = 0; i < 3 && res == 0; i++)
 		res = file_read(&all[i], err);
 	if (res == 0)
@@ -409,8 +413,10 @@ void tls_free(struct tls *tls)
 	assert(list_empty(&tls->members));
 	if (tls->ring != NULL)
 		ring_discard(tls->ring, &tls->turn);
-	SSL_CTX_free(tls->ctx);
-	BIO_meth_free(tls->bio);
+	if (tls->ctx != NULL)
+		openssl.SSL_CTX_free(tls->ctx);
+	if (tls->bio != NULL)
+		openssl.BIO_meth_free(tls->bio);
 	free(tls->cert_path);
 	free(tls);
 }
@@ -420,7 +426,7 @@ void tls_replace(struct tls *tls, struct tls *fresh)
 	bool same_trust = tls->ctx != NULL &&
 			  memcmp(tls->trust_digest, fresh->trust_digest, TLS_DIGEST_BYTES) == 0;
 	assert(list_empty(&fresh->members) && fresh->ctx != NULL);
-	SSL_CTX_free(tls->ctx);
+	openssl.SSL_CTX_free(tls->ctx);
 	free(tls->cert_path);
 	tls->ctx = fresh->ctx;
 	tls->cert_path = fresh->cert_path;

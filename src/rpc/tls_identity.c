@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who a certificate speaks for: its one name of the form ringvol://. Other names are nobody's
- * business here. A certificate with two of ours, or one that is misspelled, speaks for nobody: what
- * it was meant to say is not guessed.
+ * Who a certificate speaks for: its one name of the form ringvol://, which is a URI, or a DNS name
+ * of that text. Other names are nobody's business here. A certificate with two of ours, or one that
+ * is misspelled, speaks for nobody: what it was meant to say is not guessed.
  */
 #include "rpc/tls_state.h"
 
 #include <errno.h>
-#include <openssl/x509v3.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,11 +52,12 @@ void tls_identity_print(const struct grpc_peer *peer, char ret[TLS_IDENTITY_MAX]
 static int read_name(const GENERAL_NAME *name, struct grpc_peer *ret)
 {
 	char uri[TLS_IDENTITY_MAX];
-	if (name->type != GEN_URI)
+	/* helm makes no URI names, and who checks DNS names signs none with a scheme. */
+	if (name->type != GEN_URI && name->type != GEN_DNS)
 		return 0;
-	const ASN1_IA5STRING *text = name->d.uniformResourceIdentifier;
-	size_t len = (size_t)ASN1_STRING_length(text);
-	const char *data = (const char *)ASN1_STRING_get0_data(text);
+	const ASN1_IA5STRING *text = name->d.ia5;
+	size_t len = (size_t)openssl.ASN1_STRING_length(text);
+	const char *data = (const char *)openssl.ASN1_STRING_get0_data(text);
 	if (len < sizeof(scheme) - 1 || memcmp(data, scheme, sizeof(scheme) - 1) != 0)
 		return 0;
 	if (len >= sizeof(uri) || memchr(data, '\0', len) != NULL)
@@ -71,14 +71,15 @@ int tls_cert_identity(X509 *cert, struct grpc_peer *ret, struct err *err)
 {
 	struct grpc_peer peer;
 	int found = 0, res = 0, critical = 0;
-	GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, &critical, NULL);
+	GENERAL_NAMES *names =
+		openssl.X509_get_ext_d2i(cert, NID_subject_alt_name, &critical, NULL);
 	if (names == NULL && critical != -1)
 		return err_set(err, ERR_INVALID, "its alternative names cannot be read");
-	for (int i = 0; i < sk_GENERAL_NAME_num(names) && res >= 0; i++) {
-		res = read_name(sk_GENERAL_NAME_value(names, i), &peer);
+	for (int i = 0; i < openssl.OPENSSL_sk_num((const OPENSSL_STACK *)names) && res >= 0; i++) {
+		res = read_name(openssl.OPENSSL_sk_value((const OPENSSL_STACK *)names, i), &peer);
 		found += res > 0;
 	}
-	GENERAL_NAMES_free(names);
+	openssl.GENERAL_NAMES_free(names);
 	if (res < 0)
 		return err_set(err, ERR_INVALID,
 			"its ringvol:// name (URI) is none of ringvol://controller, "

@@ -23,8 +23,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <openssl/err.h>
-#include <openssl/x509v3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,8 +102,8 @@ static void cut(struct tls_session *s)
 static void shut(struct tls_session *s)
 {
 	if (!s->broken)
-		(void)SSL_shutdown(s->ssl);
-	ERR_clear_error();
+		(void)openssl.SSL_shutdown(s->ssl);
+	openssl.ERR_clear_error();
 	to_ending(s);
 }
 
@@ -113,11 +111,11 @@ static void shut(struct tls_session *s)
 
 static int bio_read(BIO *bio, char *to, size_t len, size_t *ret)
 {
-	struct tls_session *s = BIO_get_data(bio);
+	struct tls_session *s = openssl.BIO_get_data(bio);
 	size_t n = len < s->left ? len : s->left;
-	BIO_clear_retry_flags(bio);
+	openssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
 	if (n == 0 || s->chatter > CHATTER_MAX) {
-		BIO_set_retry_read(bio);
+		openssl.BIO_set_flags(bio, BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY);
 		return 0;
 	}
 	memcpy(to, s->at, n);
@@ -129,8 +127,8 @@ static int bio_read(BIO *bio, char *to, size_t len, size_t *ret)
 
 static int bio_write(BIO *bio, const char *data, size_t len, size_t *ret)
 {
-	struct tls_session *s = BIO_get_data(bio);
-	BIO_clear_retry_flags(bio);
+	struct tls_session *s = openssl.BIO_get_data(bio);
+	openssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
 	if (buf_append(&s->out, data, len) < 0)
 		return 0;
 	*ret = len;
@@ -149,11 +147,12 @@ static BIO_METHOD *bio_method(struct tls *tls)
 {
 	if (tls->bio != NULL)
 		return tls->bio;
-	BIO_METHOD *method = BIO_meth_new(BIO_TYPE_SOURCE_SINK | BIO_get_new_index(), "ringvol");
-	if (method == NULL || BIO_meth_set_read_ex(method, bio_read) != 1 ||
-		BIO_meth_set_write_ex(method, bio_write) != 1 ||
-		BIO_meth_set_ctrl(method, bio_ctrl) != 1) {
-		BIO_meth_free(method);
+	BIO_METHOD *method =
+		openssl.BIO_meth_new(BIO_TYPE_SOURCE_SINK | openssl.BIO_get_new_index(), "ringvol");
+	if (method == NULL || openssl.BIO_meth_set_read_ex(method, bio_read) != 1 ||
+		openssl.BIO_meth_set_write_ex(method, bio_write) != 1 ||
+		openssl.BIO_meth_set_ctrl(method, bio_ctrl) != 1) {
+		openssl.BIO_meth_free(method);
 		return NULL;
 	}
 	tls->bio = method;
@@ -204,38 +203,69 @@ static const char *alert_remedy(int alert)
 	}
 }
 
-static void say_verdict(struct tls_session *s, long verdict)
+/* What the peer is, in our words where OpenSSL's are of its own making. NULL: they will do. */
+static const char *reason_text(int reason)
+{
+	switch (reason) {
+	case SSL_R_HTTP_REQUEST:
+	case SSL_R_HTTPS_PROXY_REQUEST:
+	case SSL_R_WRONG_VERSION_NUMBER:
+		return "the peer does not speak TLS";
+	case SSL_R_UNSUPPORTED_PROTOCOL:
+		return "the peer does not speak TLS 1.3";
+	case SSL_R_CALLBACK_FAILED: /* on_client_hello(), in tls.c */
+	case SSL_R_NO_APPLICATION_PROTOCOL:
+		return "the peer does not speak HTTP/2 (ALPN h2)";
+	case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+		return "the peer has no certificate";
+	default:
+		return NULL;
+	}
+}
+
+static void say_verdict(struct tls_session *s, X509_STORE_CTX *ctx)
 {
 	struct err err = {0};
 	struct grpc_peer peer;
 	char name[TLS_IDENTITY_MAX] = "";
-	X509 *cert = SSL_get0_peer_certificate(s->ssl);
+	int verdict = openssl.X509_STORE_CTX_get_error(ctx);
+	X509 *cert = openssl.X509_STORE_CTX_get0_cert(ctx);
 	if (cert != NULL && tls_cert_identity(cert, &peer, &err) == 0)
 		tls_identity_print(&peer, name);
 	if (verdict == X509_V_ERR_APPLICATION_VERIFICATION && err.code != ERR_OK)
 		say_why(s, "the peer's certificate: %s", err.message);
 	else
 		say_why(s, "the peer's certificate is refused: %s%s%s%s",
-			X509_verify_cert_error_string(verdict), name[0] != '\0' ? " (" : "", name,
-			name[0] != '\0' ? ")" : "");
+			openssl.X509_verify_cert_error_string(verdict), name[0] != '\0' ? " (" : "",
+			name, name[0] != '\0' ? ")" : "");
+}
+
+/* Whose it was is known here alone: OpenSSL does not keep a certificate that it refuses. */
+static int on_verify(int good, X509_STORE_CTX *ctx)
+{
+	good = tls_on_verify(good, ctx);
+	SSL *ssl = openssl.X509_STORE_CTX_get_ex_data(
+		ctx, openssl.SSL_get_ex_data_X509_STORE_CTX_idx());
+	if (!good)
+		say_verdict(openssl.BIO_get_data(openssl.SSL_get_rbio(ssl)), ctx);
+	return good;
 }
 
 /* After a call of OpenSSL that failed for good. */
 static void say_error(struct tls_session *s)
 {
-	unsigned long first = ERR_peek_error();
+	unsigned long first = openssl.ERR_peek_error();
 	int reason = ERR_GET_LIB(first) == ERR_LIB_SSL ? ERR_GET_REASON(first) : 0;
-	long verdict = SSL_get_verify_result(s->ssl);
 	s->broken = true;
 	if (reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256)
 		say_why(s, "the peer refuses the connection: %s%s",
-			SSL_alert_desc_string_long(reason - SSL_AD_REASON_OFFSET),
+			openssl.SSL_alert_desc_string_long(reason - SSL_AD_REASON_OFFSET),
 			alert_remedy(reason - SSL_AD_REASON_OFFSET));
-	else if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED && verdict != X509_V_OK)
-		say_verdict(s, verdict);
+	else if (reason_text(reason) != NULL)
+		say_why(s, "%s", reason_text(reason));
 	else
 		say_why(s, "no TLS connection: %s", tls_library_error());
-	ERR_clear_error();
+	openssl.ERR_clear_error();
 }
 
 /* ---- plaintext ---- */
@@ -246,7 +276,7 @@ static void read_on(struct tls_session *s)
 	uint8_t plain[RECORD_BYTES];
 	size_t len;
 	while (s->state == TLS_OPEN) {
-		int res = SSL_read_ex(s->ssl, plain, sizeof(plain), &len);
+		int res = openssl.SSL_read_ex(s->ssl, plain, sizeof(plain), &len);
 		if (s->chatter > CHATTER_MAX) {
 			say_why(s, "the peer asks for new keys all the time");
 			s->base.end = SESSION_END_FLOODED;
@@ -258,7 +288,7 @@ static void read_on(struct tls_session *s)
 				s->inner_error = s->inner->ops->feed(s->inner, plain, len);
 			continue;
 		}
-		int error = SSL_get_error(s->ssl, res);
+		int error = openssl.SSL_get_error(s->ssl, res);
 		if (error == SSL_ERROR_WANT_READ)
 			return;
 		if (error != SSL_ERROR_ZERO_RETURN)
@@ -272,7 +302,7 @@ static void encrypt(struct tls_session *s, struct buf *plain)
 	size_t written;
 	size_t records = plain->len / RECORD_BYTES + 1;
 	if (buf_reserve(&s->out, plain->len + records * 64) != NULL &&
-		SSL_write_ex(s->ssl, plain->data, plain->len, &written) == 1)
+		openssl.SSL_write_ex(s->ssl, plain->data, plain->len, &written) == 1)
 		return;
 	say_error(s);
 	shut(s);
@@ -286,13 +316,13 @@ static void open_inner(struct tls_session *s)
 	unsigned alpn_len;
 	struct grpc_peer peer;
 	struct err err = {0};
-	SSL_get0_alpn_selected(s->ssl, &alpn, &alpn_len);
+	openssl.SSL_get0_alpn_selected(s->ssl, &alpn, &alpn_len);
 	if (alpn_len != 2 || memcmp(alpn, "h2", 2) != 0) {
 		say_why(s, "the peer does not speak HTTP/2 (ALPN h2)");
 		shut(s);
 		return;
 	}
-	X509 *cert = SSL_get0_peer_certificate(s->ssl);
+	X509 *cert = openssl.SSL_get0_peer_certificate(s->ssl);
 	if (cert == NULL || tls_cert_identity(cert, &peer, &err) < 0) {
 		say_why(s, "the peer's certificate: %s", err.message);
 		shut(s);
@@ -318,10 +348,10 @@ static void handshake(struct tls_session *s)
 {
 	s->at = s->in.data;
 	s->left = s->in.len;
-	int res = SSL_do_handshake(s->ssl);
+	int res = openssl.SSL_do_handshake(s->ssl);
 	if (res == 1) {
 		open_inner(s);
-	} else if (SSL_get_error(s->ssl, res) != SSL_ERROR_WANT_READ) {
+	} else if (openssl.SSL_get_error(s->ssl, res) != SSL_ERROR_WANT_READ) {
 		say_error(s);
 		to_ending(s);
 	}
@@ -334,23 +364,24 @@ static void handshake(struct tls_session *s)
 
 static bool still_trusted(struct tls_session *s)
 {
-	X509_STORE_CTX *ctx = X509_STORE_CTX_new();
-	X509 *cert = SSL_get0_peer_certificate(s->ssl);
-	bool good = ctx != NULL && cert != NULL &&
-		    X509_STORE_CTX_init(ctx, SSL_CTX_get_cert_store(s->member.tls->ctx), cert,
-			    SSL_get_peer_cert_chain(s->ssl)) == 1 &&
-		    X509_STORE_CTX_set_default(
-			    ctx, s->config.client ? "ssl_server" : "ssl_client") == 1;
+	X509_STORE_CTX *ctx = openssl.X509_STORE_CTX_new();
+	X509 *cert = openssl.SSL_get0_peer_certificate(s->ssl);
+	bool good =
+		ctx != NULL && cert != NULL &&
+		openssl.X509_STORE_CTX_init(ctx, openssl.SSL_CTX_get_cert_store(s->member.tls->ctx),
+			cert, openssl.SSL_get_peer_cert_chain(s->ssl)) == 1 &&
+		openssl.X509_STORE_CTX_set_default(
+			ctx, s->config.client ? "ssl_server" : "ssl_client") == 1;
 	if (good) {
 		/* A certificate that ends ends no connection. */
-		X509_STORE_CTX_set_flags(ctx, X509_V_FLAG_NO_CHECK_TIME);
-		X509_STORE_CTX_set_verify_cb(ctx, tls_on_verify);
-		good = X509_verify_cert(ctx) == 1;
+		openssl.X509_STORE_CTX_set_flags(ctx, X509_V_FLAG_NO_CHECK_TIME);
+		openssl.X509_STORE_CTX_set_verify_cb(ctx, tls_on_verify);
+		good = openssl.X509_verify_cert(ctx) == 1;
 		if (!good)
-			say_verdict(s, X509_STORE_CTX_get_error(ctx));
+			say_verdict(s, ctx);
 	}
-	X509_STORE_CTX_free(ctx);
-	ERR_clear_error();
+	openssl.X509_STORE_CTX_free(ctx);
+	openssl.ERR_clear_error();
 	return good;
 }
 
@@ -481,7 +512,8 @@ static void on_free(struct session *session)
 	tls_leave(&s->member);
 	if (s->inner != NULL)
 		s->inner->ops->free(s->inner);
-	SSL_free(s->ssl);
+	if (s->ssl != NULL)
+		openssl.SSL_free(s->ssl);
 	buf_free(&s->in);
 	buf_free(&s->out);
 	free(s);
@@ -499,22 +531,24 @@ static int open_ssl(struct tls_session *s)
 {
 	struct tls *tls = s->config.tls;
 	BIO_METHOD *method = bio_method(tls);
-	BIO *bio = method != NULL ? BIO_new(method) : NULL;
-	s->ssl = bio != NULL ? SSL_new(tls->ctx) : NULL;
+	BIO *bio = method != NULL ? openssl.BIO_new(method) : NULL;
+	s->ssl = bio != NULL ? openssl.SSL_new(tls->ctx) : NULL;
 	if (s->ssl == NULL) {
-		BIO_free(bio);
-		ERR_clear_error();
+		openssl.BIO_free(bio);
+		openssl.ERR_clear_error();
 		return -ENOMEM;
 	}
-	BIO_set_data(bio, s);
-	BIO_set_init(bio, 1);
-	SSL_set_bio(s->ssl, bio, bio);
-	SSL_set_msg_callback(s->ssl, on_message);
-	SSL_set_msg_callback_arg(s->ssl, s);
+	openssl.BIO_set_data(bio, s);
+	openssl.BIO_set_init(bio, 1);
+	openssl.SSL_set_bio(s->ssl, bio, bio);
+	openssl.SSL_set_verify(
+		s->ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, on_verify);
+	openssl.SSL_set_msg_callback(s->ssl, on_message);
+	openssl.SSL_ctrl(s->ssl, SSL_CTRL_SET_MSG_CALLBACK_ARG, 0, s);
 	if (s->config.client)
-		SSL_set_connect_state(s->ssl);
+		openssl.SSL_set_connect_state(s->ssl);
 	else
-		SSL_set_accept_state(s->ssl);
+		openssl.SSL_set_accept_state(s->ssl);
 	return 0;
 }
 

@@ -5,9 +5,8 @@
 
 #include "base/list.h"
 #include "reactor/ring.h"
+#include "rpc/openssl.h"
 #include "rpc/tls.h"
-
-#include <openssl/ssl.h>
 
 enum { TLS_DIGEST_BYTES = 32 };
 
@@ -40,7 +39,7 @@ void tls_leave(struct tls_member *member);
 /* Asks for a turn; it has at most one coming. */
 void tls_want_turn(struct tls_member *member);
 
-/* Called by OpenSSL for each certificate of a peer's chain: what it found, and our own rules. */
+/* For OpenSSL to call for each certificate of a peer's chain: what it found, and our own rules. */
 int tls_on_verify(int good, X509_STORE_CTX *ctx);
 /* The identity of a certificate, or -EINVAL with what is wrong with its names. */
 int tls_cert_identity(X509 *cert, struct grpc_peer *ret, struct err *err);

@@ -3,6 +3,8 @@
 #include "rpc/wire.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 bool grpc_wire_content_type_ok(const uint8_t *value, size_t len)
@@ -21,6 +23,9 @@ bool grpc_wire_content_type_ok(const uint8_t *value, size_t len)
 	return len == base_len + proto_len || value[base_len + proto_len] == ';';
 }
 
+static const char units[] = "HMSmun";
+static const uint64_t units_ns[] = {3600000000000, 60000000000, 1000000000, 1000000, 1000, 1};
+
 int grpc_wire_parse_timeout(const uint8_t *value, size_t len, uint64_t *ret_ns)
 {
 	if (len < 2 || len > 9)
@@ -31,15 +36,21 @@ int grpc_wire_parse_timeout(const uint8_t *value, size_t len, uint64_t *ret_ns)
 			return -EINVAL;
 		n = n * 10 + (uint64_t)(value[i] - '0');
 	}
-	static const char units[] = "HMSmun";
-	static const uint64_t units_ns[] = {
-		3600000000000, 60000000000, 1000000000, 1000000, 1000, 1};
 	const char *unit = value[len - 1] != '\0' ? strchr(units, value[len - 1]) : NULL;
 	if (unit == NULL)
 		return -EINVAL;
 	uint64_t unit_ns = units_ns[unit - units];
 	*ret_ns = n > UINT64_MAX / unit_ns ? UINT64_MAX : n * unit_ns;
 	return 0;
+}
+
+size_t grpc_wire_print_timeout(uint64_t ns, char *out)
+{
+	size_t i = sizeof(units_ns) / sizeof(units_ns[0]) - 1;
+	while (i > 0 && (ns - 1) / units_ns[i] + 1 > 99999999)
+		i--;
+	return (size_t)snprintf(
+		out, GRPC_TIMEOUT_MAX, "%" PRIu64 "%c", (ns - 1) / units_ns[i] + 1, units[i]);
 }
 
 /* The length of the UTF-8 character at s by its first byte; a stray byte counts as one. */

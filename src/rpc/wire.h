@@ -9,6 +9,7 @@
 
 enum {
 	GRPC_PREFIX_BYTES = 5,           /* compressed flag, big-endian length */
+	GRPC_TIMEOUT_MAX = 10,           /* of grpc-timeout: 8 digits, a unit, a NUL */
 	GRPC_ENCODED_MESSAGE_MAX = 4096, /* of grpc-message; longer ones are cut */
 };
 
@@ -16,6 +17,9 @@ enum {
 bool grpc_wire_content_type_ok(const uint8_t *value, size_t len);
 /* grpc-timeout: 1 to 8 digits and one of H M S m u n. 0 or -EINVAL. */
 int grpc_wire_parse_timeout(const uint8_t *value, size_t len, uint64_t *ret_ns);
+/* The reverse, rounded up, of more than 0 ns, into GRPC_TIMEOUT_MAX bytes, with a NUL. Returns its
+ * length. */
+size_t grpc_wire_print_timeout(uint64_t ns, char *out);
 /* Percent-encodes a UTF-8 message for grpc-message into out (GRPC_ENCODED_MESSAGE_MAX bytes, not
  * NUL-terminated) and returns its length. A message that is too long is cut at a character. */
 size_t grpc_wire_encode_message(const char *message, char *out);

@@ -115,6 +115,13 @@ class Image(unittest.TestCase):
         self.assertIn('btrfstune', started)
         self.assertLessEqual(started, self.programs())
 
+    def test_has_what_the_driver_opens(self):
+        opened = set()
+        for path in (TOP / 'src').rglob('*.c'):
+            opened |= set(re.findall(r'"(lib\w+\.so\.\d+)"', path.read_text(encoding='utf-8')))
+        self.assertIn('libssl.so.3', opened)
+        self.assertLessEqual(opened | {'libcrypto.so.3'}, {os.path.basename(name) for name in self.members})
+
     def test_nothing_else(self):
         allowed = re.compile(r'usr/(s?bin|lib|lib64|share/doc|share/common-licenses)(/|$)|usr$|usr/share$|etc(/mke2fs\.conf)?$|'
                              r'(bin|sbin|lib|lib64|dev|proc|sys|run|tmp|var|var/lib)$')

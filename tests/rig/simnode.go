@@ -40,6 +40,8 @@ type SimNode struct {
 	// Granted is run at each GrantCopy and Offered at each OfferCopy.
 	Granted func(*ringvolv1.GrantCopyRequest) (*ringvolv1.GrantCopyResponse, error)
 	Offered func(*ringvolv1.OfferCopyRequest) error
+	// Transfer is what it serves to nodes; nil: nothing.
+	Transfer ringvolv1.TransferServer
 
 	csi.UnimplementedControllerServer
 	mu      sync.Mutex
@@ -140,6 +142,9 @@ func (s *SimNode) Listen(r *Rig) error {
 	s.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(s.Cert.ServerTLS())))
 	csi.RegisterControllerServer(s.server, s)
 	ringvolv1.RegisterMember(s.server, simMember{s})
+	if s.Transfer != nil {
+		ringvolv1.RegisterTransfer(s.server, s.Transfer)
+	}
 	go func() { _ = s.server.Serve(listener) }()
 	r.Defer(func() error { s.server.Stop(); return nil })
 	return nil
@@ -174,6 +179,42 @@ func (s *SimNode) Join(address string) (*SimJoin, error) {
 	s.joins = append(s.joins, j)
 	s.mu.Unlock()
 	return j, j.Tell()
+}
+
+// Keep has it joined until the function that is returned is called: it dials again as a node does.
+func (s *SimNode) Keep(address string) (stop func()) {
+	done := make(chan struct{})
+	var once sync.Once
+	go func() {
+		const first, most = 200 * time.Millisecond, 2 * time.Second
+		for pause := first; ; pause = min(2*pause, most) {
+			j, err := s.Join(address)
+			if err == nil && j.AwaitWelcome() == nil {
+				pause = first
+				select {
+				case <-j.ended:
+				case <-done:
+				}
+			}
+			if j != nil {
+				j.Leave()
+				<-j.ended
+				s.forget(j)
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(pause):
+			}
+		}
+	}()
+	return func() { once.Do(func() { close(done) }) }
+}
+
+func (s *SimNode) forget(j *SimJoin) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.joins = slices.DeleteFunc(s.joins, func(other *SimJoin) bool { return other == j })
 }
 
 // Tell says who it is and all that it has.

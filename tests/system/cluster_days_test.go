@@ -307,7 +307,7 @@ func TestClusterNodeMoves(t *testing.T) {
 	b.must(n.Kill())
 	n.Down.Cut()
 	var err error
-	n.Listen, err = rig.FreePort()
+	n.Listen, err = rig.FreeAddress()
 	b.must(err)
 	n.Down, err = b.NewWire(n.Listen)
 	b.must(err)
@@ -315,5 +315,45 @@ func TestClusterNodeMoves(t *testing.T) {
 	b.must(b.ctl.AwaitJoined("node-a"))
 	_, err = get(t, b.c, v.ID)
 	b.must(err)
+	b.gone(v)
+}
+
+// A cable is pulled, with packets on it: no proxy ends or acknowledges anything here. Each side notices by itself, and they
+// find each other again.
+func TestClusterCablePulled(t *testing.T) {
+	b := newCluster(t)
+	cable, err := b.NewCable()
+	if err != nil {
+		t.Skip(err)
+	}
+	b.must(b.ctl.Kill())
+	b.ctl.Wrap, b.ctl.Listen = cable.In[0], cable.Addr[0]+":9810"
+	b.must(b.ctl.Start())
+	n, err := b.NewNode("node-a", "xfs", nodePool)
+	b.must(err)
+	n.Wrap, n.Listen, n.Advertise = cable.In[1], cable.Addr[1]+":9809", cable.Addr[1]+":9809"
+	n.Controllers = []string{b.ctl.Listen}
+	b.must(n.Start())
+	b.must(b.ctl.AwaitJoined("node-a"))
+	v := b.volume(n, "pvc-there")
+	b.must(v.Create())
+	for i := range 2 {
+		b.must(cable.Pull())
+		w := b.volume(n, fmt.Sprintf("pvc-%d", i))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, err = b.c.CreateVolume(ctx, w.Request())
+		cancel()
+		b.refused("CreateVolume without a cable", err, codes.DeadlineExceeded, codes.Unavailable)
+		if i == 0 { // long enough to be noticed, then not
+			b.must(b.ctl.AwaitAway("node-a"))
+			_, err = get(t, b.c, v.ID)
+			b.refused("a volume behind the cable", err, codes.Unavailable)
+		}
+		b.must(cable.Plug())
+		b.must(b.ctl.AwaitJoined("node-a"))
+		b.eventually(w.Create)
+		b.madeOnce(w.Name)
+		b.gone(w)
+	}
 	b.gone(v)
 }

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of a call that goes out (struct channel_call): what it has to send, what it has
+ * received, when and how it ends. A carrier (h2_client.c) moves its bytes once it has a stream; a
+ * channel keeps it until then.
+ */
+#ifndef RINGVOL_RPC_CLIENT_CALL_H
+#define RINGVOL_RPC_CLIENT_CALL_H
+
+#include "rpc/channel.h"
+
+struct budget;
+
+enum { CLIENT_HEADERS_MAX_BYTES = 16 << 10 }; /* of an answer's header list, and of its trailers */
+
+/* What the calls of a channel share. */
+struct client_calls {
+	struct ring *ring;
+	struct budget *memory; /* NULL: nothing is counted */
+	unsigned count;        /* that are active */
+	struct list due;       /* channel_call.due: something is to be done in the next turn */
+	struct list closed;    /* channel_call.link: in that state */
+	struct ring_req go;
+	struct channel_call *current; /* whose callback runs; NULL once it has ended */
+};
+
+/* What a call asks of its stream. */
+struct client_carrier {
+	/* There is more to send. */
+	void (*resume)(struct channel_call *call);
+	/* So many bytes were read: the stream's window opens. */
+	void (*consume)(struct channel_call *call, size_t len);
+	/* Resets the stream and forgets the call. */
+	void (*drop)(struct channel_call *call);
+};
+
+void client_calls_init(struct client_calls *calls, struct ring *ring, struct budget *memory);
+/* No call is active any more. */
+void client_calls_close(struct client_calls *calls);
+
+/* WAITING, on no list. False: it ends by itself in the next turn. */
+bool client_call_begin(struct client_calls *calls, struct channel_call *call, const uint8_t *data,
+	size_t len, bool last);
+/* OPEN, on the carrier's list. */
+void client_call_open(
+	struct channel_call *call, const struct client_carrier *carrier, void *at, int32_t id);
+/* Each calls on_end(), at once or in the next turn, and forgets the call before. */
+void client_call_end(struct channel_call *call, enum grpc_status status, const char *message);
+void client_call_end_later(struct channel_call *call, enum grpc_status status, const char *message);
+
+/* ---- for the carrier ---- */
+
+/* Up to cap bytes of what is to be sent. *ret_end: nothing comes after them, ever. */
+size_t client_call_pull(struct channel_call *call, uint8_t *to, size_t cap, bool *ret_end);
+void client_call_on_header(struct channel_call *call, const uint8_t *name, size_t name_len,
+	const uint8_t *value, size_t value_len);
+/* Bytes of the answer's body. The call may have ended when this returns. */
+void client_call_on_data(struct channel_call *call, const uint8_t *data, size_t len);
+/* The stream is over and the carrier has forgotten the call, which ends when its messages are read.
+ * answered: by the end of an answer. Else status and message say why. */
+void client_call_on_close(
+	struct channel_call *call, bool answered, enum grpc_status status, const char *message);
+
+#endif
