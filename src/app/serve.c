@@ -81,6 +81,7 @@ struct serve {
 	struct pools *pools;
 	struct probes *probes;
 	struct csi *csi;
+	struct transfer *transfer;
 	struct grpc_registry *registry;
 	struct health *health;
 	struct reflection *reflection;
@@ -277,6 +278,8 @@ static void drain(struct serve *s, const char *why)
 	serve_cluster_drain(&s->cluster, DRAIN_MS, on_cluster_drained, s);
 	pools_drain(s->pools);
 	probes_stop();
+	if (s->transfer != NULL)
+		transfer_drain(s->transfer);
 	if (s->csi != NULL)
 		csi_drain(s->csi, on_csi_idle, s);
 	serve_http_stop(&s->http);
@@ -387,6 +390,12 @@ static int open_csi(struct serve *s, struct err *err)
 	if (r < 0)
 		return err_sys(err, r, "the services cannot be opened");
 	s->csi->node->probes = s->probes;
+	s->options.transfer.node_id = s->options.csi.node_id;
+	s->options.transfer.tls = s->cluster.keys.tls;
+	r = transfer_open(&s->transfer, &s->reactor, s->pools, s->csi->node, &s->options.transfer);
+	if (r < 0)
+		return err_sys(err, r, "copies between nodes cannot be served");
+	s->csi->transfer = s->transfer;
 	r = node_watch_open(s->csi->node);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
@@ -413,10 +422,10 @@ static int open_server(struct serve *s, struct err *err)
 		.http_routes = s->endpoints.routes,
 		.http_limits = server_http_limits_default,
 	};
-	r = metrics_open(&s->metrics, &s->reactor, s->csi, s->registry);
+	r = metrics_open(&s->metrics, &s->reactor, s->csi, NULL, s->registry);
 	if (r < 0)
 		return err_sys(err, r, "metrics cannot be kept");
-	endpoints_init(&s->endpoints, s->csi, s->metrics);
+	endpoints_init(&s->endpoints, s->csi, NULL, s->metrics);
 	r = server_open(&s->server, &config);
 	if (r < 0)
 		return err_sys(err, r, "the server cannot be opened");
@@ -530,6 +539,7 @@ static void stop(struct serve *s)
 	health_free(s->health);
 	grpc_registry_free(s->registry);
 	serve_cluster_close(&s->cluster);
+	transfer_close(s->transfer);
 	csi_close(s->csi);
 	backend_ublk_close();
 	pools_close(s->pools);

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "csi/services.h"
+#include "transfer/send.h"
 
 #include <errno.h>
 
@@ -79,6 +80,10 @@ static int open_server(struct serve_cluster *c, struct csi *csi, struct err *err
 		.tls_limits = server_tls_limits_default,
 	};
 	int r = c->registry == NULL ? -ENOMEM : csi_register_routed(csi, c->registry);
+	if (r >= 0)
+		r = csi_register_member(csi, c->registry, 1 << GRPC_PEER_CONTROLLER);
+	if (r >= 0)
+		r = transfer_register(csi->transfer, c->registry, 1 << GRPC_PEER_NODE);
 	if (r >= 0)
 		r = server_open(&c->server, &config);
 	return r < 0 ? err_sys(err, r, "the server for controllers cannot be opened") : 0;

@@ -7,6 +7,7 @@
 #include "app/serve_options.h"
 
 #include "app/tls_options.h"
+#include "app/values.h"
 #include "backends/ublk/ublkd_proto.h"
 #include "csi/topology.h"
 #include "rpc/dial.h"
@@ -39,11 +40,7 @@ static int keep(struct serve_options *o, const char *value, const char **ret, st
 static int set_endpoint(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
-	struct endpoint endpoint;
-	int r = listen_parse_endpoint(value, &endpoint, err);
-	if (r == 0 && endpoint.address.ss_family == AF_UNIX)
-		r = options_socket(
-			((const struct sockaddr_un *)&endpoint.address)->sun_path, false, err);
+	int r = value_endpoint(value, err);
 	if (r < 0)
 		return r;
 	for (unsigned i = 0; i < o->endpoint_count; i++)
@@ -72,23 +69,11 @@ static int check_insecure_tcp(const struct serve_options *o, struct err *err)
 
 /* ---- names ---- */
 
-/* A domain name as in RFC 1035, upper case allowed: what CSI asks of a driver's name. */
 static int set_driver_name(void *target, const char *value, struct err *err)
 {
-	size_t len = strlen(value);
-	if (len == 0 || len > SERVE_DRIVER_NAME_MAX)
-		return err_set(err, ERR_INVALID, "a driver's name has 1 to %d bytes",
-			SERVE_DRIVER_NAME_MAX);
-	for (size_t i = 0; i < len; i++) {
-		bool edge = i == 0 || i + 1 == len || value[i - 1] == '.' || value[i + 1] == '.';
-		if (is_alnum(value[i]) || (!edge && (value[i] == '-' || value[i] == '.')))
-			continue;
-		return err_set(err, ERR_INVALID,
-			"a driver's name is a domain name: letters, digits, '-' and '.', each part "
-			"beginning and ending with a letter or digit");
-	}
 	struct serve_options *o = target;
-	return keep(o, value, &o->csi.driver_name, err);
+	int r = value_driver_name(value, err);
+	return r < 0 ? r : keep(o, value, &o->csi.driver_name, err);
 }
 
 static int set_node_id(void *target, const char *value, struct err *err)
@@ -250,12 +235,8 @@ static int set_controller(void *target, const char *value, struct err *err)
 static int set_listen(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
-	struct sockaddr_storage address;
-	socklen_t len;
-	if (listen_parse_address(value, &address, &len) < 0)
-		return err_set(err, ERR_INVALID,
-			"not ADDR:PORT (as 192.0.2.1:9810, 0.0.0.0:9810 or [::]:9810)");
-	return keep(o, value, &o->listen, err);
+	int r = value_address(value, "192.0.2.1:9810, 0.0.0.0:9810 or [::]:9810", err);
+	return r < 0 ? r : keep(o, value, &o->listen, err);
 }
 
 static int set_advertise(void *target, const char *value, struct err *err)
@@ -340,16 +321,12 @@ static int set_target_root(void *target, const char *value, struct err *err)
 static int set_http(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
-	struct sockaddr_storage address;
-	socklen_t len;
 	if (strcmp(value, "off") == 0) {
 		o->http = NULL;
 		return 0;
 	}
-	if (listen_parse_address(value, &address, &len) < 0)
-		return err_set(err, ERR_INVALID,
-			"not ADDR:PORT (as 127.0.0.1:9808, 0.0.0.0:9808 or [::]:9808) or off");
-	return keep(o, value, &o->http, err);
+	int r = value_address(value, "as 127.0.0.1:9808, 0.0.0.0:9808 or [::]:9808; or off", err);
+	return r < 0 ? r : keep(o, value, &o->http, err);
 }
 
 static const struct option_row rows[] = {
@@ -428,6 +405,11 @@ static const struct option_row rows[] = {
 	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
 		.help = "what NodeGetInfo tells the scheduler; 0: no limit", .kind = OPTION_NUMBER,
 		OPTION_IN(struct serve_options, csi.max_volumes), .max = INT32_MAX},
+	{"--transfer-rate", "BYTES", {"RINGVOL_TRANSFER_RATE"}, .fallback = "0",
+		.help = "how many bytes a second copies to and from other nodes may take, all\n"
+			"together; 0: no limit",
+		.kind = OPTION_NUMBER, OPTION_IN(struct serve_options, transfer.rate_bytes),
+		.max = INT64_MAX},
 	{"--ublkd", "start|external|off", {"RINGVOL_UBLKD"}, .fallback = "start",
 		.help = "the data process of ublk volumes\n"
 			"start: started when one is needed and none answers\n"

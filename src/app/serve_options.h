@@ -14,11 +14,11 @@
 #include "pool/pool.h"
 #include "pool/pools.h"
 #include "rpc/tls.h"
+#include "transfer/transfer.h"
 
 enum {
 	SERVE_ENDPOINTS_MAX = 8,
-	SERVE_DRIVER_NAME_MAX = 63, /* bytes; the specification's */
-	SERVE_NODE_ID_MAX = 256,    /* bytes; the specification's */
+	SERVE_NODE_ID_MAX = 256, /* bytes; the specification's */
 	SERVE_TARGET_ROOTS_MAX = 16,
 	SERVE_POOL_NAME_MAX = 63, /* bytes; it is a label of metrics and a StorageClass value */
 };
@@ -36,6 +36,7 @@ struct serve_options {
 	unsigned pool_count;
 	bool no_pools; /* said with "none"; without it there is one at least */
 	struct csi_config csi;
+	struct transfer_config transfer; /* rate_bytes; the rest is serve.c's */
 	struct backend_loop_config loop;
 	enum serve_ublkd ublk;
 	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */

@@ -126,12 +126,13 @@ static void name_features(struct metrics *m)
 }
 
 int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
-	struct grpc_registry *registry)
+	struct controller *controller, struct grpc_registry *registry)
 {
 	struct metrics *m = calloc(1, sizeof(*m));
 	if (m == NULL)
 		return -ENOMEM;
 	m->csi = csi;
+	m->controller = controller;
 	m->other.operation = m->other.step = "other";
 	m->start_ns = clock_now_ns();
 	m->registry = registry;

@@ -307,7 +307,7 @@ func TestClusterNodeMoves(t *testing.T) {
 	b.must(n.Kill())
 	n.Down.Cut()
 	var err error
-	n.Listen, err = rig.FreePort()
+	n.Listen, err = rig.FreeAddress()
 	b.must(err)
 	n.Down, err = b.NewWire(n.Listen)
 	b.must(err)

@@ -2,6 +2,7 @@
 /* Command lines of `serve`: flags, environment, defaults, each refusal, hints, and the help text.
  */
 #include "app/serve_options.h"
+#include "app/values.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -313,10 +314,10 @@ Test(options, names_refused)
 {
 	char name[300];
 	memset(name, 'a', sizeof(name));
-	name[SERVE_DRIVER_NAME_MAX] = '\0';
+	name[DRIVER_NAME_MAX] = '\0';
 	cr_assert_eq(PARSE("--driver-name", name), 0, "%s", err.message);
-	name[SERVE_DRIVER_NAME_MAX] = 'a';
-	name[SERVE_DRIVER_NAME_MAX + 1] = '\0';
+	name[DRIVER_NAME_MAX] = 'a';
+	name[DRIVER_NAME_MAX + 1] = '\0';
 	REFUSED("1 to 63 bytes", "--driver-name", name);
 	REFUSED("1 to 63 bytes", "--driver-name=");
 	char *const bad[] = {
