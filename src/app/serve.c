@@ -75,6 +75,7 @@ struct serve {
 	struct pools *pools;
 	struct probes *probes;
 	struct csi *csi;
+	struct transfer *transfer;
 	struct grpc_registry *registry;
 	struct health *health;
 	struct reflection *reflection;
@@ -262,6 +263,8 @@ static void drain(struct serve *s, const char *why)
 		registration_drain(s->registration, DRAIN_MS, on_registration_drained, s);
 	pools_drain(s->pools);
 	probes_stop();
+	if (s->transfer != NULL)
+		transfer_drain(s->transfer);
 	if (s->csi != NULL)
 		csi_drain(s->csi, on_csi_idle, s);
 	serve_http_stop(&s->http);
@@ -372,6 +375,11 @@ static int open_csi(struct serve *s, struct err *err)
 	if (r < 0)
 		return err_sys(err, r, "the services cannot be opened");
 	s->csi->node->probes = s->probes;
+	s->options.transfer.node_id = s->options.csi.node_id;
+	r = transfer_open(&s->transfer, &s->reactor, s->pools, s->csi->node, &s->options.transfer);
+	if (r < 0)
+		return err_sys(err, r, "copies between nodes cannot be served");
+	s->csi->transfer = s->transfer;
 	r = node_watch_open(s->csi->node);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
@@ -511,6 +519,7 @@ static void stop(struct serve *s)
 	reflection_free(s->reflection);
 	health_free(s->health);
 	grpc_registry_free(s->registry);
+	transfer_close(s->transfer);
 	csi_close(s->csi);
 	backend_ublk_close();
 	pools_close(s->pools);

@@ -312,6 +312,11 @@ static const struct option_row rows[] = {
 	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
 		.help = "what NodeGetInfo tells the scheduler; 0: no limit", .kind = OPTION_NUMBER,
 		OPTION_IN(struct serve_options, csi.max_volumes), .max = INT32_MAX},
+	{"--transfer-rate", "BYTES", {"RINGVOL_TRANSFER_RATE"}, .fallback = "0",
+		.help = "how many bytes a second copies to and from other nodes may take, all\n"
+			"together; 0: no limit",
+		.kind = OPTION_NUMBER, OPTION_IN(struct serve_options, transfer.rate_bytes),
+		.max = INT64_MAX},
 	{"--ublkd", "start|external|off", {"RINGVOL_UBLKD"}, .fallback = "start",
 		.help = "the data process of ublk volumes\n"
 			"start: started when one is needed and none answers\n"

@@ -12,6 +12,7 @@
 #include "csi/csi.h"
 #include "pool/pool.h"
 #include "pool/pools.h"
+#include "transfer/transfer.h"
 
 enum {
 	SERVE_ENDPOINTS_MAX = 8,
@@ -33,6 +34,7 @@ struct serve_options {
 	unsigned pool_count;
 	bool no_pools; /* said with "none"; without it there is one at least */
 	struct csi_config csi;
+	struct transfer_config transfer; /* rate_bytes; the rest is serve.c's */
 	struct backend_loop_config loop;
 	enum serve_ublkd ublk;
 	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */

@@ -97,8 +97,10 @@ func (ca *CA) Issue(spec CertSpec) (*Cert, error) {
 	if err != nil {
 		return nil, err
 	}
+	number := serial.Add(1)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial.Add(1)), Subject: pkix.Name{CommonName: "ringvol test"},
+		// Not the CA's name: the certificate would read as one that signs itself.
+		SerialNumber: big.NewInt(number), Subject: pkix.Name{CommonName: fmt.Sprintf("certificate %d", number)},
 		NotBefore: spec.NotBefore, NotAfter: spec.NotAfter, DNSNames: spec.DNS,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: spec.Usage,
 	}
