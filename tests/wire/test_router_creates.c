@@ -417,14 +417,14 @@ Test(inspect, every_node_in_turn)
 	list(NULL);
 }
 
-Test(inspect, kinds_are_the_nodes_but_for_nodes)
+Test(inspect, kinds_are_the_kinds_but_for_kinds)
 {
-	Ringvol__V1__ListRequest__Kind nodes[] = {
+	Ringvol__V1__ListRequest__Kind kinds[] = {
 		RINGVOL__V1__LIST_REQUEST__KIND__NODES, RINGVOL__V1__LIST_REQUEST__KIND__VOLUMES};
 	Ringvol__V1__ListRequest request = RINGVOL__V1__LIST_REQUEST__INIT;
 	join(&a, "a", 'a', GIB);
 	has_volume(&a, ID_A, "");
-	request.kinds = nodes;
+	request.kinds = kinds;
 	request.n_kinds = 1;
 	cr_assert_eq(list(&request), GRPC_OK);
 	cr_assert(n_items == 1 && a.calls == 0);
