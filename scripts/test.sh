@@ -36,7 +36,8 @@ lanes_known=(
 	"ublk-6.12|all|QEMU|ublk volumes on Linux 6.12"
 	"ublk-7.2|all|QEMU|ublk volumes on Linux 7.2"
 	"power|all|QEMU|a short replay of power losses (docs/power-loss.md)"
-	"e2e|all|containerd, an hour for its parts|a Kubernetes node of real parts (docs/e2e.md)"
+	"e2e|all|containerd, an hour for its parts|two Kubernetes nodes of real parts, with a controller (docs/e2e.md)"
+	"e2e-node|all|containerd, an hour for its parts|the same without a controller"
 )
 
 lane_names() { # [default]
@@ -347,14 +348,15 @@ lane_power() {
 		-power.points=40
 }
 
-lane_e2e() { guest e2e scripts/e2e.sh; }
+lane_e2e() { RINGVOL_E2E_V=test2json guest e2e scripts/e2e.sh; }
+lane_e2e_node() { RINGVOL_E2E_V=test2json guest e2e-node scripts/e2e.sh --mode node; }
 
 # ---- one run ----
 
 # What a lane's tests are built from; asan and fuzz have trees of their own, and e2e builds its image.
 needs_build() {
 	case $1 in
-	asan | fuzz | e2e) return 1 ;;
+	asan | fuzz | e2e | e2e-node) return 1 ;;
 	esac
 }
 

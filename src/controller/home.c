@@ -21,6 +21,10 @@ int home_check(const struct store_node *node, const char *what, struct err *err)
 			"again when it has",
 			what, node->id);
 	char since[CLOCK_BYTES];
+	if (node->seen_unix == 0)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s is on node %s, which has left; try again when it is back", what,
+			node->id);
 	clock_print((uint64_t)node->seen_unix * 1000000000, since);
 	return err_set(err, ERR_UNAVAILABLE,
 		"%s is on node %s, which was last heard of at %.19sZ; try again when it is back",

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Placing. A provisioner names every node of the cluster in requisite and again in preferred, so a
- * term with a node's own segment finds its node by id; only terms without it (zones) look at every
- * node.
+ * term finds its nodes by one of its segments, and no node is compared with every term.
  */
 #include "controller/place.h"
 
@@ -79,7 +78,9 @@ static bool is_better(
 		return s->best == NULL || has_room(s, pool);
 	if ((node == s->place->source) != (s->best == s->place->source))
 		return node == s->place->source;
-	return pool->available_bytes > s->pool->available_bytes;
+	if (pool->available_bytes != s->pool->available_bytes)
+		return pool->available_bytes > s->pool->available_bytes;
+	return strcmp(node->id, s->best->id) < 0;
 }
 
 /* with_room: no others, and requisite is still to be asked. */
@@ -98,28 +99,39 @@ static void consider(struct search *s, struct store_node *node, bool with_room)
 	s->pool = pool;
 }
 
-/* The node that a term names by its own segment; NULL: it names none. */
-static struct store_node *named(const struct search *s, const Csi__V1__Topology *term)
+/* The segment of the term that fewest nodes have, and those nodes: one alone, where the term has a
+ * node's own segment. */
+static struct store_node *const *fewest(
+	const struct search *s, const Csi__V1__Topology *term, size_t *ret_n)
 {
-	for (size_t i = 0; i < term->n_segments; i++)
-		if (strcmp(csi_str(term->segments[i]->key), CSI_TOPOLOGY_KEY) == 0)
-			return store_node(s->store, csi_str(term->segments[i]->value));
-	return NULL;
+	struct store_node *const *few = NULL;
+	*ret_n = SIZE_MAX;
+	for (size_t i = 0; i < term->n_segments; i++) {
+		size_t n;
+		struct store_node *const *nodes = store_nodes_with(s->store,
+			csi_str(term->segments[i]->key), csi_str(term->segments[i]->value), &n);
+		if (n < *ret_n) {
+			few = nodes;
+			*ret_n = n;
+		}
+	}
+	return few;
 }
 
-/* term NULL: every node. */
+/* term NULL, or without a segment: every node. */
 static void consider_term(struct search *s, const Csi__V1__Topology *term, bool with_room)
 {
-	struct store_node *node = term != NULL ? named(s, term) : NULL;
-	if (node != NULL) {
-		/* One that this process has never seen has no segments but that. */
-		if (node->state == STORE_NODE_ROSTER || matches(node, term))
+	if (term == NULL || term->n_segments == 0) {
+		struct store_node *node = NULL;
+		while ((node = store_node_next(s->store, node)) != NULL)
 			consider(s, node, with_room);
 		return;
 	}
-	while ((node = store_node_next(s->store, node)) != NULL)
-		if (term == NULL || matches(node, term))
-			consider(s, node, with_room);
+	size_t n;
+	struct store_node *const *nodes = fewest(s, term, &n);
+	for (size_t i = 0; i < n; i++)
+		if (matches(nodes[i], term))
+			consider(s, nodes[i], with_room);
 }
 
 static int refuse(const struct search *s, struct err *err)
@@ -140,10 +152,11 @@ static int refuse(const struct search *s, struct err *err)
 		return err_set(err, ERR_NO_ROOM, "no node matches accessibility_requirements");
 	char since[CLOCK_BYTES];
 	clock_print((uint64_t)s->away->seen_unix * 1000000000, since);
+	bool joining = s->away->state == STORE_NODE_JOINING || since[0] == '\0';
 	return err_set(err, ERR_NO_ROOM,
-		"no node that matches accessibility_requirements is here: node %s %s%.19s",
-		s->away->id,
-		s->away->seen_unix != 0 ? "was last heard of at " : "has not joined yet", since);
+		"no node that matches accessibility_requirements is here: node %s %s%.19s%s",
+		s->away->id, joining ? "is still joining" : "was last heard of at ",
+		joining ? "" : since, joining ? "" : "Z");
 }
 
 int place_choose(const struct store *store, const struct place *place, struct store_node **ret,

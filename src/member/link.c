@@ -115,6 +115,16 @@ void link_leave(struct member_link *l, const char *why)
 
 /* ---- telling ---- */
 
+/* Arms the timer for the next heartbeat, or the end of patience. */
+static void watch(struct member_link *l)
+{
+	uint64_t now_ns = ring_now_ns(l->ring), next_ns = l->heard_ns + MEMBER_SILENCE_MS * MS;
+	uint64_t beat_ns = l->sent_ns + MEMBER_HEARTBEAT_MS * MS;
+	if (link_tells(l) && !l->blocked && beat_ns < next_ns)
+		next_ns = beat_ns;
+	ring_timer_arm(l->ring, &l->timer, next_ns > now_ns ? (next_ns - now_ns) / MS + 1 : 0);
+}
+
 void link_kick(struct member_link *l)
 {
 	if (link_tells(l) && !l->blocked && !ring_timer_armed(&l->pump))
@@ -272,6 +282,7 @@ static void on_writable(struct channel_call *call)
 {
 	struct member_link *l = container_of(call, struct member_link, call);
 	l->blocked = false;
+	watch(l);
 	link_kick(l);
 }
 
@@ -295,6 +306,7 @@ static void begin(struct member_link *l, const Ringvol__V1__ControllerReport *re
 	log_event(LOG_LEVEL_INFO, "joined a controller",
 		log_fields({"controller", l->address},
 			{"version", version[0] != '\0' ? version : NULL}));
+	watch(l);
 	link_kick(l);
 }
 
@@ -336,15 +348,6 @@ bool link_is_behind(const struct member_link *l, const struct member_link *other
 }
 
 /* ---- time ---- */
-
-static void watch(struct member_link *l)
-{
-	uint64_t now_ns = ring_now_ns(l->ring), next_ns = l->heard_ns + MEMBER_SILENCE_MS * MS;
-	uint64_t beat_ns = l->sent_ns + MEMBER_HEARTBEAT_MS * MS;
-	if (link_tells(l) && !l->blocked && beat_ns < next_ns)
-		next_ns = beat_ns;
-	ring_timer_arm(l->ring, &l->timer, next_ns > now_ns ? (next_ns - now_ns) / MS + 1 : 0);
-}
 
 static void dial(struct member_link *l)
 {
@@ -402,13 +405,14 @@ static void on_answer(void *arg)
 	link_kick(arg);
 }
 
-int link_open(struct member_link *l, struct member_asker *asker, struct work *work, struct tls *tls,
-	uint64_t random, struct err *err)
+int link_open(struct member_link *l, struct member_asker *asker, struct tls *tls, uint64_t random,
+	struct err *err)
 {
 	const struct channel_config config = {
 		.ring = l->ring = l->csi->reactor->ring,
 		.address = l->address,
-		.work = work,
+		.work = l->csi->reactor->work,
+		.lane = l->lane,
 		.tls = tls,
 		.peer = "ringvol://controller",
 	};
@@ -421,8 +425,12 @@ int link_open(struct member_link *l, struct member_asker *asker, struct work *wo
 	l->pump.fn = on_pump;
 	snprintf(l->why, sizeof(l->why), "it was not dialled yet");
 	member_classes_open(&l->classes, asker, on_answer, l);
-	ring_timer_arm(l->ring, &l->timer, 0);
 	return 0;
+}
+
+void link_start(struct member_link *l)
+{
+	ring_timer_arm(l->ring, &l->timer, 0);
 }
 
 void link_close(struct member_link *l)

@@ -43,6 +43,7 @@ struct member_link {
 	struct changes *changes;
 	const struct link_hooks *hooks;
 	void *arg;
+	struct lane *lane; /* of looking names up */
 	struct channel *channel;
 	struct channel_call call;
 	struct ring_timer timer; /* AWAY: dials; LEAVING: cancels; else heartbeat and silence */
@@ -64,10 +65,12 @@ struct member_link {
 	uint64_t joins;
 };
 
-/* index, address, csi, changes, hooks and arg are set, all else is zero. Dials in the next turn.
- * tls NULL: the address is a unix socket. 0 or -errno with err. */
-int link_open(struct member_link *l, struct member_asker *asker, struct work *work, struct tls *tls,
-	uint64_t random, struct err *err);
+/* index, address, csi, changes, hooks, arg and lane are set, all else is zero. Dials in the next
+ * turn. tls NULL: the address is a unix socket. 0 or -errno with err. */
+int link_open(struct member_link *l, struct member_asker *asker, struct tls *tls, uint64_t random,
+	struct err *err);
+/* Dials, in the next turn. */
+void link_start(struct member_link *l);
 /* Ends the call, at once, and dials no more. Not from a callback of the channel. */
 void link_close(struct member_link *l);
 

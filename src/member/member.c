@@ -176,8 +176,7 @@ static void look_at_pools(struct member *m)
 	/* What was read of one that has come may be anything. */
 	bool came = (ready & ~m->ready) != 0;
 	m->ready = ready;
-	for_each_link(l, m)
-	{
+	for_each_link (l, m) {
 		l->pools_due |= due;
 		if (came)
 			link_tell_again(l);
@@ -192,7 +191,9 @@ static void look_at_pools(struct member *m)
 static void trim(struct member *m)
 {
 	uint64_t next = m->changes.last + 1;
-	for_each_link(l, m) if (link_tells(l) && l->next < next) next = l->next;
+	for_each_link (l, m)
+		if (link_tells(l) && l->next < next)
+			next = l->next;
 	changes_trim(&m->changes, next - 1);
 }
 
@@ -210,7 +211,8 @@ static void on_more(void *arg)
 {
 	struct member *m = arg;
 	trim(m);
-	for_each_link(l, m) link_kick(l);
+	for_each_link (l, m)
+		link_kick(l);
 }
 
 void member_pool_changed(struct member *m)
@@ -219,7 +221,7 @@ void member_pool_changed(struct member *m)
 		return;
 	look_at_pools(m);
 	member_asker_look(&m->asker);
-	for_each_link(l, m) /* one may have waited for the pools to be read */
+	for_each_link (l, m) /* one may have waited for the pools to be read */
 		link_kick(l);
 }
 
@@ -232,7 +234,9 @@ static int on_claims(const struct member_link *l, struct buf *b)
 
 static bool on_is_behind(const struct member_link *l)
 {
-	for_each_link(other, member_of(l)) if (other != l && link_is_behind(l, other)) return true;
+	for_each_link (other, member_of(l))
+		if (other != l && link_is_behind(l, other))
+			return true;
 	return false;
 }
 
@@ -240,7 +244,8 @@ static void on_link_change(struct member_link *l)
 {
 	struct member *m = member_of(l);
 	bool wanted = false;
-	for_each_link(other, m) wanted = wanted || link_tells(other);
+	for_each_link (other, m)
+		wanted = wanted || link_tells(other);
 	m->changes.wanted = wanted;
 	if (!link_tells(l))
 		member_claims_left(&m->claims, l->index);
@@ -312,15 +317,17 @@ static unsigned on_who(void *arg)
 {
 	struct member *m = arg;
 	unsigned links = 0;
-	for_each_link(l, m) links |= (unsigned)link_tells(l) << l->index;
+	for_each_link (l, m)
+		links |= (unsigned)link_tells(l) << l->index;
 	return links;
 }
 
 static void on_give_up(void *arg, unsigned links)
 {
 	struct member *m = arg;
-	for_each_link(l, m) if (links & 1u << l->index)
-		link_leave(l, "it has not said within 2 s whether a name may be made");
+	for_each_link (l, m)
+		if (links & 1u << l->index)
+			link_leave(l, "it has not said within 2 s whether a name may be made");
 }
 
 /* ---- csi's ---- */
@@ -373,7 +380,10 @@ static int draw_instance(struct member *m, uint64_t *ret_random)
 
 static int open_links(struct member *m, uint64_t random, struct err *err)
 {
-	int r = 0;
+	struct lane *lane;
+	int r = ring_lane_open(&lane, m->csi->reactor->ring);
+	if (r < 0)
+		return err_sys(err, r, "the cluster cannot be joined");
 	for (unsigned i = 0; r == 0 && i < m->config.n_controllers; i++) {
 		struct member_link *l = &m->links[i];
 		l->index = i;
@@ -382,7 +392,8 @@ static int open_links(struct member *m, uint64_t random, struct err *err)
 		l->changes = &m->changes;
 		l->hooks = &link_hooks;
 		l->arg = m;
-		r = link_open(l, &m->asker, m->csi->reactor->work, m->config.tls, random + i, err);
+		l->lane = lane;
+		r = link_open(l, &m->asker, m->config.tls, random + i, err);
 		if (r == 0)
 			m->n_links++;
 		else
@@ -423,14 +434,22 @@ int member_open(
 	return 0;
 }
 
+void member_start(struct member *m)
+{
+	for_each_link (l, m)
+		link_start(l);
+}
+
 void member_drain(struct member *m)
 {
 	if (m == NULL || m->draining)
 		return;
 	m->draining = true;
 	member_asker_drain(&m->asker);
-	for_each_link(l, m) link_close(l);
+	/* Before the links: what nobody has refused is not granted by that. */
 	member_claims_drain(&m->claims);
+	for_each_link (l, m)
+		link_close(l);
 }
 
 bool member_idle(const struct member *m)

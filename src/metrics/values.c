@@ -45,7 +45,8 @@ static bool render_rpc(struct scrape *s, const struct family *f, struct text *t)
 
 static uint64_t in_flight(const struct metrics *m)
 {
-	return grpc_registry_in_flight(m->registry);
+	return grpc_registry_in_flight(m->registry) +
+	       (m->routed != NULL ? grpc_registry_in_flight(m->routed) : 0);
 }
 
 static bool render_steps(struct scrape *s, const struct family *f, struct text *t)
@@ -212,7 +213,7 @@ static uint64_t transfer_wrong(const struct metrics *m)
 static bool render_build(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct metrics *m = s->metrics;
-	const struct probes *probes = m->csi->node->probes;
+	const struct probes *probes = m->csi != NULL ? m->csi->node->probes : NULL;
 	char features[METRICS_FEATURES_MAX + 8], labels[TEXT_LABELS_MAX];
 	bool bpf = probes != NULL && probes_state(probes) == PROBES_BPF;
 	snprintf(features, sizeof(features), "%s%s", m->features, bpf ? ",bpf" : "");
@@ -269,6 +270,14 @@ const struct family value_families[] = {
 		.number = queue_depth},
 	{"ringvol_helpers_hung", "gauge", "Calls that hang in the kernel.", render_number,
 		.number = hung},
+	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
+	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
+	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",
+		render_start},
+	{NULL},
+};
+
+const struct family pool_families[] = {
 	{"ringvol_pool_ready", "gauge", "1 if the pool is served.", render_pools, .pool = is_ready},
 	{"ringvol_pool_capacity_bytes", "gauge", "Size of the pool's file system.", render_pools,
 		.room_field = offsetof(struct pool_room, capacity_bytes)},
@@ -305,9 +314,5 @@ const struct family value_families[] = {
 	{"ringvol_transfer_wrong_total", "counter",
 		"Data received that was not what its checksum or its place says.", render_number,
 		.number = transfer_wrong},
-	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
-	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
-	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",
-		render_start},
 	{NULL},
 };

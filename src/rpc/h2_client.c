@@ -371,20 +371,35 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
 	return 0;
 }
 
-static void on_goaway(struct h2_client *c, const nghttp2_goaway *frame)
+/* "what (CODE: text)" */
+static void goaway_why(const nghttp2_goaway *frame, const char *what, char *buf, size_t cap)
 {
-	char why[128], said[64];
+	char said[64];
 	size_t n = 0;
 	for (; n < frame->opaque_data_len && n + 1 < sizeof(said); n++) {
 		uint8_t ch = frame->opaque_data[n];
 		said[n] = ch >= 0x20 && ch < 0x7f ? (char)ch : '?';
 	}
 	said[n] = '\0';
+	snprintf(buf, cap, "%s (%s%s%s)", what, nghttp2_http2_strerror(frame->error_code),
+		n > 0 ? ": " : "", said);
+}
+
+static void on_goaway(struct h2_client *c, const nghttp2_goaway *frame)
+{
+	char why[sizeof(c->why)] = "the peer has closed the connection";
+	if (frame->error_code != NGHTTP2_NO_ERROR)
+		goaway_why(frame, "the peer has given it up", why, sizeof(why));
+	leave(c, why);
+}
+
+/* nghttp2 says so when the peer does not keep to HTTP/2. */
+static void on_goaway_sent(struct h2_client *c, const nghttp2_goaway *frame)
+{
+	char why[sizeof(c->why)];
 	if (frame->error_code == NGHTTP2_NO_ERROR)
-		snprintf(why, sizeof(why), "the peer has closed the connection");
-	else
-		snprintf(why, sizeof(why), "the peer has given the connection up (%s%s%s)",
-			nghttp2_http2_strerror(frame->error_code), n > 0 ? ": " : "", said);
+		return;
+	goaway_why(frame, "the peer has broken HTTP/2", why, sizeof(why));
 	leave(c, why);
 }
 
@@ -422,8 +437,9 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
 
 static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *arg)
 {
-	(void)arg;
 	struct channel_call *call = NULL;
+	if (frame->hd.type == NGHTTP2_GOAWAY)
+		on_goaway_sent(arg, &frame->goaway);
 	if (frame->hd.type == NGHTTP2_HEADERS)
 		call = nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
 	if (call != NULL)

@@ -18,9 +18,16 @@ import (
 
 // tool runs ringvol in the driver's container, as docs/kubernetes.md tells operators to.
 func (w *world) tool(args ...string) (string, error) {
-	pods, err := node.DriverPods()
+	return w.toolOn(node.Node, args...)
+}
+
+func (w *world) toolOn(n *cluster.Node, args ...string) (string, error) {
+	pods, err := n.DriverPods()
 	if err != nil {
 		return "", err
+	}
+	if len(pods) != 1 {
+		return "", fmt.Errorf("%s has %d drivers", n.Name, len(pods))
 	}
 	return w.exec(cluster.Namespace, pods[0].Name, "ringvol", append([]string{"ringvol"}, args...)...)
 }

@@ -207,7 +207,7 @@ static void answer_end(struct grpc_local *local, enum grpc_status status, const 
 void world_send(struct world *w, const char *method, const ProtobufCMessage *request,
 	struct world_answer *answer)
 {
-	*answer = (struct world_answer){.local = {answer_message, answer_end}};
+	*answer = (struct world_answer){.local = {answer_message, answer_end, w->peer}};
 	size_t len = protobuf_c_message_get_packed_size(request);
 	uint8_t *packed = malloc(len + 1);
 	assert(packed != NULL);

@@ -28,6 +28,7 @@ struct world {
 	struct csi *csi;
 	struct transfer *transfer; /* the driver's; anybody may call its services */
 	struct grpc_registry *registry;
+	const struct grpc_peer *peer; /* as whom calls are made; NULL: a client of this host */
 	/* What the inventory counts sizes from, for an operation whose opposite is that it is asked
 	 * for more the next time. */
 	int64_t size_zero;

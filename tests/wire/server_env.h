@@ -24,7 +24,7 @@ static void setup_with(struct ring_sim *sim)
 	registry = test_registry();
 }
 
-static void setup(void)
+static inline void setup(void)
 {
 	setup_with(NULL);
 }

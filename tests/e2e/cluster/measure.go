@@ -17,7 +17,7 @@ import (
 
 // KubeletMetrics is what kubelet says to Prometheus, asked for through the API server.
 func (c *Cluster) KubeletMetrics() (string, error) {
-	text, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + NodeName + "/proxy/metrics").
+	text, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + c.Name + "/proxy/metrics").
 		DoRaw(context.Background())
 	return string(text), err
 }
