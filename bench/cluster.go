@@ -58,7 +58,14 @@ func cluster(b *bench) error {
 	}
 	time.Sleep(5 * time.Second) // helpers that were too many have gone
 	b.nodeMemory(n, "idle", "<= 8")
-	if err := b.routed(ctl, n); err != nil {
+	if err := b.routed(ctl, n.Driver, "", "<= 150"); err != nil {
+		return err
+	}
+	split := b.NewSplit("split", n.Driver)
+	if err := split.Start(); err != nil {
+		return err
+	}
+	if err := b.routed(split, n.Driver, " of one node (--node)", ""); err != nil {
 		return err
 	}
 	all := make([]*rig.Volume, 100)
@@ -79,7 +86,7 @@ func (b *bench) nodeMemory(n *rig.Node, what, bar string) {
 }
 
 // routed compares medians of calls, taken in turns.
-func (b *bench) routed(ctl *rig.Controller, n *rig.Node) error {
+func (b *bench) routed(ctl *rig.Controller, n *rig.Driver, which, bar string) error {
 	through, err := ctl.Client()
 	if err != nil {
 		return err
@@ -90,7 +97,7 @@ func (b *bench) routed(ctl *rig.Controller, n *rig.Node) error {
 	}
 	made := 0
 	ctx := context.Background()
-	v := ctl.Volume(n, "pvc-looked-at", rig.MountCap("ext4"), volumeSize)
+	v := ctl.Driver.Volume("pvc-looked-at", rig.MountCap("ext4"), volumeSize)
 	if err := v.Create(); err != nil {
 		return err
 	}
@@ -115,7 +122,7 @@ func (b *bench) routed(ctl *rig.Controller, n *rig.Node) error {
 			all := make([]*rig.Volume, calls)
 			for i := range all {
 				made++
-				all[i] = ctl.Volume(n, fmt.Sprintf("pvc-routed00-0000-4000-8000-%012d", made), rig.MountCap("ext4"), volumeSize).On(c)
+				all[i] = ctl.Driver.Volume(fmt.Sprintf("pvc-routed00-0000-4000-8000-%012d", made), rig.MountCap("ext4"), volumeSize).On(c)
 			}
 			took, err := p50(calls, func(i int) error { return all[i].Create() })
 			if err == nil {
@@ -132,15 +139,15 @@ func (b *bench) routed(ctl *rig.Controller, n *rig.Node) error {
 			clients := []*rig.Client{through, direct}
 			var took [2]float64
 			for k := range clients {
-				which := (k + i) % 2
-				if took[which], err = one.call(clients[which]); err != nil {
+				k = (k + i) % 2
+				if took[k], err = one.call(clients[k]); err != nil {
 					return fmt.Errorf("%s: %w", one.name, err)
 				}
 			}
 			more, at = append(more, took[0]-took[1]), append(at, took[1])
 		}
-		b.add(row{What: one.name + " p50, how much more through the controller than at the node", Unit: "us", Ours: median(more),
-			Bar: "<= 150", Rounds: b.rounds, Note: fmt.Sprintf("at the node %.0f us", median(at))})
+		b.add(row{What: one.name + " p50, how much more through the controller" + which + " than at the node", Unit: "us", Ours: median(more),
+			Bar: bar, Rounds: b.rounds, Note: fmt.Sprintf("at the node %.0f us", median(at))})
 	}
 	return v.Delete()
 }

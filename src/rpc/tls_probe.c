@@ -13,8 +13,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <openssl/err.h>
-#include <openssl/x509v3.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,13 +103,17 @@ static int shake_hands(SSL *ssl, struct grpc_peer *ret, struct err *err)
 {
 	struct err why = {0};
 	char first;
-	if (openssl.SSL_connect(ssl) != 1)
+	size_t n;
+	openssl.SSL_set_verify(
+		ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, tls_on_verify);
+	openssl.SSL_set_connect_state(ssl);
+	if (openssl.SSL_do_handshake(ssl) != 1)
 		return say_failure(ssl, "the handshake failed", err);
 	X509 *cert = openssl.SSL_get0_peer_certificate(ssl);
 	if (cert == NULL || tls_cert_identity(cert, ret, &why) < 0)
 		return err_set(err, ERR_PRECONDITION, "its certificate: %s", why.message);
-	if (openssl.SSL_write(ssl, hello, sizeof(hello)) != sizeof(hello) ||
-		openssl.SSL_read(ssl, &first, 1) != 1)
+	if (openssl.SSL_write_ex(ssl, hello, sizeof(hello), &n) != 1 ||
+		openssl.SSL_read_ex(ssl, &first, 1, &n) != 1)
 		return say_failure(ssl, "it does not accept our certificate", err);
 	return 0;
 }

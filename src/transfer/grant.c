@@ -51,6 +51,18 @@ static bool found_done(struct op *op)
 	return make_of(op)->hold != NULL;
 }
 
+static bool leftover_done(struct op *op)
+{
+	return make_of(op)->hold == NULL;
+}
+
+/* The attempt that made it may have left the source frozen. */
+static int leftover_run(struct op *op)
+{
+	struct grant_make *m = make_of(op);
+	return node_source_leftover(op, &m->source, m->transfer->node, m->source_id);
+}
+
 static int find_run(struct op *op)
 {
 	struct grant_make *m = make_of(op);
@@ -83,7 +95,7 @@ static int release_run(struct op *op)
 
 static bool released_done(struct op *op)
 {
-	return make_of(op)->source.quiesce.freeze != NODE_FROZEN;
+	return !make_of(op)->making || make_of(op)->source.quiesce.freeze != NODE_FROZEN;
 }
 
 static int hold_run(struct op *op)
@@ -115,6 +127,7 @@ static int hold_end(struct op *op, int res)
 
 static const struct op_step make_steps[] = {
 	{"look up", .run = look_up_run},
+	{"thaw leftover", .run = leftover_run, .done = leftover_done},
 	{"find", .run = find_run, .done = found_done},
 	{"measure", .run = measure_run, .done = measured_done},
 	{"quiesce source", .run = quiesce_run, .undo = release_run, .done = found_done},

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"time"
@@ -34,16 +33,6 @@ func (r *Rig) NewCluster() (*Cluster, error) {
 	return &Cluster{Rig: r, CA: ca}, err
 }
 
-// FreePort is an address of the loopback that was free a moment ago.
-func FreePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
-
 // Controller is one `ringvol controller`. Driver has its socket and its process, and what a client calls; it has no
 // pools, and nothing of it is the node's.
 type Controller struct {
@@ -55,11 +44,11 @@ type Controller struct {
 
 // NewController prepares one more; its socket and log lie below a directory of its name.
 func (c *Cluster) NewController(name string) (*Controller, error) {
-	listen, err := FreePort()
+	listen, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	http, err := FreePort()
+	http, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +147,7 @@ func (c *Cluster) NewNodeOn(dir, id string, pools ...*Pool) (*Node, error) {
 	if err := os.MkdirAll(c.Path(dir, "csi"), 0o755); err != nil {
 		return nil, err
 	}
-	listen, err := FreePort()
+	listen, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}

@@ -826,3 +826,99 @@ Test(transfer, hostile_source, .timeout = 60)
 	assert_same_bytes();
 	close_both();
 }
+
+/* ---- GrantCopy, of this node ---- */
+
+static enum grpc_status do_grant(void)
+{
+	Ringvol__V1__GrantCopyRequest req = RINGVOL__V1__GRANT_COPY_REQUEST__INIT;
+	struct world_answer answer;
+	req.source_id = csi_bytes(volume_id);
+	req.node_id = csi_bytes("node-2");
+	req.volume_name = csi_bytes("elsewhere");
+	enum grpc_status status = call("/ringvol.v1.Member/GrantCopy", &req.base, &answer);
+	if (status == GRPC_OK) {
+		Ringvol__V1__GrantCopyResponse *response =
+			ringvol__v1__grant_copy_response__unpack(NULL, answer.len, answer.data);
+		cr_assert_eq(response->grant.len, POOL_GRANT_BYTES - 1);
+		memcpy(grant, response->grant.data, response->grant.len);
+		ringvol__v1__grant_copy_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+static enum grpc_status undo_grant(void)
+{
+	Ringvol__V1__CloseCopyRequest req = RINGVOL__V1__CLOSE_COPY_REQUEST__INIT;
+	req.grant = csi_bytes(grant);
+	return call_status("/ringvol.v1.Transfer/CloseCopy", &req.base);
+}
+
+static void fail_each_grant(enum world_fs fs, bool in_use)
+{
+	char before[INVENTORY_BYTES], failed[INVENTORY_BYTES];
+	open_world(fs, 4, false);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	if (in_use) {
+		cr_assert_eq(do_stage(), GRPC_OK);
+		cr_assert_eq(do_publish(), GRPC_OK);
+	}
+	cr_assert_eq(do_grant(), GRPC_OK);
+	cr_assert_eq(undo_grant(), GRPC_OK);
+	world_settle(w);
+	world_inventory(w, before, sizeof(before));
+	struct pool_room room, now;
+	pool_room(pools_at(w->pools, 0), &room);
+	for (unsigned n = 0;; n++) {
+		w->fault_hit = false;
+		w->fault_after = (int)n;
+		enum grpc_status status = do_grant();
+		w->fault_after = -1;
+		cr_assert(status == GRPC_OK || (w->fault_hit && status == GRPC_INTERNAL), "%s",
+			w->fault_at);
+		cr_assert_eq(transfer_grants(w->transfer) == 1,
+			files_in(w->pool_path, "copies") == 2, "after %s", w->fault_at);
+		cr_assert_eq(files_in(w->pool_path, "copies") % 2, 0, "after %s", w->fault_at);
+		cr_assert_eq(do_grant(), GRPC_OK, "the retry after %s", w->fault_at);
+		cr_assert_eq(transfer_grants(w->transfer), 1);
+		cr_assert(!in_use || !is_frozen());
+		cr_assert_eq(undo_grant(), GRPC_OK);
+		world_settle(w);
+		world_inventory(w, failed, sizeof(failed));
+		cr_assert_str_eq(failed, before, "after %s", w->fault_at);
+		pool_room(pools_at(w->pools, 0), &now);
+		/* The other pool's disk is this machine's: others write there. */
+		if (fs == WORLD_XFS)
+			cr_assert_leq(room.available_bytes, now.available_bytes + MIB);
+		if (!w->fault_hit)
+			break;
+		cr_assert_lt(n, 60);
+	}
+	if (in_use) {
+		cr_assert_eq(undo_publish(), GRPC_OK);
+		cr_assert_eq(undo_stage(), GRPC_OK);
+	}
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+Test(transfer, each_step_of_a_grant_fails_xfs, .timeout = 120)
+{
+	fail_each_grant(WORLD_XFS, false);
+}
+
+Test(transfer, each_step_of_a_grant_in_use_fails_xfs, .timeout = 120)
+{
+	fail_each_grant(WORLD_XFS, true);
+}
+
+Test(transfer, each_step_of_a_grant_fails_ext4, .timeout = 120)
+{
+	fail_each_grant(WORLD_EXT4, false);
+}
+
+Test(transfer, each_step_of_a_grant_in_use_fails_ext4, .timeout = 120)
+{
+	fail_each_grant(WORLD_EXT4, true);
+}

@@ -37,7 +37,7 @@ func TestDoctorCluster(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	b.must(err)
 	defer silent.Close()
-	nobody, err := rig.FreePort()
+	nobody, err := rig.FreeAddress()
 	b.must(err)
 
 	good := b.cert(rig.CertSpec{URIs: []string{rig.NodeURI("node-a")}})
