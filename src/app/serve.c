@@ -512,7 +512,7 @@ static int start(struct serve *s, struct err *err)
 		return r;
 	r = open_registration(s, err);
 	if (r >= 0)
-		r = serve_cluster_open(&s->cluster, s->csi, err);
+		r = serve_cluster_open(&s->cluster, s->csi, s->metrics, err);
 	if (r < 0)
 		return r;
 	to_state(s, SERVE_SERVING);

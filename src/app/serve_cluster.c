@@ -89,7 +89,8 @@ static int open_server(struct serve_cluster *c, struct csi *csi, struct err *err
 	return r < 0 ? err_sys(err, r, "the server for controllers cannot be opened") : 0;
 }
 
-int serve_cluster_open(struct serve_cluster *c, struct csi *csi, struct err *err)
+int serve_cluster_open(
+	struct serve_cluster *c, struct csi *csi, struct metrics *metrics, struct err *err)
 {
 	const struct serve_options *o = c->options;
 	if (o->controller_count == 0)
@@ -105,7 +106,10 @@ int serve_cluster_open(struct serve_cluster *c, struct csi *csi, struct err *err
 	int r = open_server(c, csi, err);
 	if (r == 0)
 		r = member_open(&c->member, csi, &config, err);
-	return r == 0 ? listen_and_join(c, err) : r;
+	if (r < 0)
+		return r;
+	metrics_cluster(metrics, c->registry, c->member);
+	return listen_and_join(c, err);
 }
 
 /* ---- the end ---- */

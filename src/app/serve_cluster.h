@@ -11,6 +11,7 @@
 #include "app/tls_options.h"
 #include "csi/csi.h"
 #include "member/member.h"
+#include "metrics/metrics.h"
 #include "rpc/server.h"
 
 struct serve_cluster {
@@ -28,7 +29,8 @@ struct serve_cluster {
 int serve_cluster_open_keys(struct serve_cluster *c, const struct serve_options *options,
 	struct reactor *reactor, struct err *err);
 /* With the services there: listens, and joins from the loop on. */
-int serve_cluster_open(struct serve_cluster *c, struct csi *csi, struct err *err);
+int serve_cluster_open(
+	struct serve_cluster *c, struct csi *csi, struct metrics *metrics, struct err *err);
 /* Leaves the controllers at once; running calls may end. on_drained: always, later or at once. */
 void serve_cluster_drain(
 	struct serve_cluster *c, uint64_t timeout_ms, void (*on_drained)(void *arg), void *arg);

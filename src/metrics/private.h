@@ -23,6 +23,7 @@ struct metrics_histogram {
 
 struct metrics_method {
 	const char *path;                               /* the registry's */
+	const char *other;                              /* the other registry's; NULL: not met */
 	struct metrics_histogram *codes[METRICS_CODES]; /* NULL: never met */
 };
 
@@ -42,6 +43,8 @@ struct metrics {
 	struct csi *csi;               /* NULL: of a controller */
 	struct controller *controller; /* NULL: of a node */
 	struct grpc_registry *registry;
+	struct grpc_registry *routed; /* of a node: what controllers call; NULL: none do */
+	const struct member *member;  /* likewise */
 	struct op_observer observer;
 	char kernel[65], features[METRICS_FEATURES_MAX];
 	uint64_t start_ns; /* CLOCK_REALTIME */
@@ -93,6 +96,8 @@ struct family {
 extern const struct family volume_families[];
 /* values.c: pools, and what is copied in them. */
 extern const struct family pool_families[];
+/* member.c: the controllers that a node joins. */
+extern const struct family member_families[];
 /* cluster.c: nodes, and calls that go to them. */
 extern const struct family cluster_families[];
 /* values.c: the rest. */
