@@ -7,7 +7,7 @@
 
 struct store_node;
 
-enum { SEGMENT_TEXT_MAX = 256 }; /* bytes of key and value together */
+enum { SEGMENT_TEXT_MAX = 640 }; /* bytes of key and value together */
 
 struct segments {
 	struct names names;

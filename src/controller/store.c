@@ -91,6 +91,7 @@ static void node_to(struct store *store, struct store_node *node, enum store_nod
 		[STORE_NODE_ABSENT] = 1 << STORE_NODE_JOINING,
 	};
 	assert((allowed[node->state] & 1U << to) != 0);
+	store->n_roster_nodes -= node->state == STORE_NODE_ROSTER;
 	node->state = to;
 	store->whole_known = false;
 }
@@ -113,6 +114,7 @@ static void node_drop(struct store *store, struct store_node *node)
 	if (store->config.on_drop != NULL)
 		store->config.on_drop(store->config.arg, node);
 	store->n_nodes--;
+	store->n_roster_nodes -= node->state == STORE_NODE_ROSTER;
 	memmove(store->nodes + at, store->nodes + at + 1,
 		(store->n_nodes - at) * sizeof(struct store_node *));
 	list_remove(&node->link);
@@ -123,10 +125,10 @@ static void node_drop(struct store *store, struct store_node *node)
 static bool make_room(struct store *store)
 {
 	struct store_node *oldest = NULL;
-	if (store->n_nodes < STORE_NODES_MAX)
+	if (store->n_nodes - store->n_roster_nodes < STORE_NODES_MAX)
 		return true;
 	for (size_t i = 0; i < store->n_nodes; i++)
-		if (node_is_empty(store->nodes[i]) &&
+		if (store->nodes[i]->state != STORE_NODE_ROSTER && node_is_empty(store->nodes[i]) &&
 			(oldest == NULL || store->nodes[i]->seen_unix < oldest->seen_unix))
 			oldest = store->nodes[i];
 	if (oldest != NULL)
@@ -160,6 +162,7 @@ static struct store_node *node_new(struct store *store, const char *id, struct e
 		(store->n_nodes - at) * sizeof(struct store_node *));
 	store->nodes[at] = node;
 	store->n_nodes++;
+	store->n_roster_nodes++;
 	/* Before the next one, or at the end. */
 	list_push(at + 1 < store->n_nodes ? &store->nodes[at + 1]->link : &store->node_list,
 		&node->link);
@@ -248,6 +251,10 @@ int store_join(struct store *store, const char *id, const char *instance, const 
 			"node %s is here already, at %s, as another process: each node needs an id of "
 			"its own (--node-id)",
 			id, node->address);
+	if ((node == NULL || node->state == STORE_NODE_ROSTER) && !make_room(store))
+		return err_set(err, ERR_NO_ROOM,
+			"node %s: the controller knows %d nodes, and takes no more", id,
+			STORE_NODES_MAX);
 	bool ok = hello_copy(&hello, instance, address, version, topology, n_topology);
 	bool is_new = node == NULL;
 	if (ok && is_new)
@@ -297,14 +304,17 @@ int store_roster(struct store *store, const char *id, const char *const *uuid8s,
 	for (size_t i = 0; i < n; i++) {
 		if (store_pool(store, uuid8s[i]) != NULL)
 			continue;
+		if (store->n_roster_pools >= STORE_ROSTER_POOLS_MAX ||
+			(node == NULL && store->n_roster_nodes >= STORE_ROSTER_NODES_MAX) ||
+			(node != NULL && node->n_pools >= STORE_NODE_POOLS_MAX))
+			return -ENOSPC;
 		if (node == NULL && (node = node_new(store, id, &err)) == NULL)
-			return -ENOSPC;
-		if (node->n_pools >= STORE_NODE_POOLS_MAX)
-			return -ENOSPC;
+			return -ENOMEM;
 		struct store_pool *pool = store_pool_new(store, uuid8s[i]);
 		if (pool == NULL)
 			return -ENOMEM;
 		store_pool_move(store, pool, node);
+		store->n_roster_pools++;
 	}
 	return 0;
 }
@@ -391,6 +401,11 @@ bool store_class_at(const struct store *store, unsigned i, uint32_t *ret_class,
 	*ret_request = class->request;
 	*ret_len = class->len;
 	return class->number != 0;
+}
+
+uint32_t store_class_rounds(const struct store *store)
+{
+	return store->classes.rounds;
 }
 
 int store_capacity_set(struct store *store, struct store_node *node, uint32_t class,

@@ -30,6 +30,8 @@
 enum {
 	STORE_NODES_MAX = 5000, /* beyond: the node that left longest ago and had nothing goes */
 	STORE_POOLS_MAX = 20000,
+	STORE_ROSTER_NODES_MAX = 5000, /* beside those that have joined once */
+	STORE_ROSTER_POOLS_MAX = 10000,
 	STORE_NODE_POOLS_MAX = 64,
 	STORE_OBJECTS_MAX = 1000000, /* beyond: a node's report is refused, and the log says so */
 	STORE_CLAIMS_MAX = 65536,    /* names that are being made */
@@ -124,7 +126,8 @@ struct store_node *const *store_nodes_with(
 int store_join(struct store *store, const char *id, const char *instance, const char *address,
 	const char *version, const struct store_segment *topology, size_t n_topology,
 	struct store_node **ret, struct err *err);
-/* It has told everything: what it did not tell is gone. Pools that it did not tell are away. */
+/* It has told everything: what it did not tell of its ready pools is gone. Pools that it did not
+ * tell are away. */
 void store_synced(struct store *store, struct store_node *node);
 void store_leave(struct store *store, struct store_node *node);
 /* Others know of a node with these pools. Nothing, if this process knows better. 0, -ENOMEM,
@@ -209,6 +212,13 @@ int store_class(struct store *store, const uint8_t *request, size_t len, uint32_
  * there is no class at i. */
 bool store_class_at(const struct store *store, unsigned i, uint32_t *ret_class,
 	const uint8_t **ret_request, size_t *ret_len);
+/* Counts the classes that were made; that of a class itself. A node that was told at a count lacks
+ * the classes that came later. */
+uint32_t store_class_rounds(const struct store *store);
+static inline uint32_t store_class_round(uint32_t class)
+{
+	return class / STORE_CLASSES_MAX;
+}
 /* 0, -ENOMEM, -EMSGSIZE (CLASS_ANSWER_MAX). An answer for a class that is no more is dropped. */
 int store_capacity_set(struct store *store, struct store_node *node, uint32_t class,
 	const uint8_t *response, size_t len);

@@ -18,8 +18,10 @@ void store_pool_free(struct store *store, struct store_pool *pool)
 	store->n_pools--;
 	memmove(store->pools + at, store->pools + at + 1,
 		(store->n_pools - at) * sizeof(struct store_pool *));
-	if (pool->node != NULL)
+	if (pool->node != NULL) {
 		pool->node->n_pools--;
+		store->n_roster_pools -= pool->uuid[0] == '\0';
+	}
 	list_remove(&pool->link);
 	tombs_drop_old(&store->tombs, pool, UINT32_MAX);
 	for (enum store_kind kind = 0; kind < STORE_KINDS; kind++)
@@ -78,9 +80,17 @@ static int text_set(const char **text, const char *value)
 	return 0;
 }
 
+/* Its node has it, or another one says no more than that it misses it. */
+static bool pool_is_kept(const struct store_pool *pool, enum store_pool_state state)
+{
+	bool told = pool->node != NULL && pool->uuid[0] != '\0';
+	return told && (state == STORE_POOL_MISSING ||
+			       (store_pool_here(pool) && pool->state != STORE_POOL_MISSING));
+}
+
 /* Whether the node may have the pool; a new one, if nobody has told of it. */
 static int pool_take(struct store *store, struct store_node *node, const char *uuid,
-	struct store_pool **ret, struct err *err)
+	enum store_pool_state state, struct store_pool **ret, struct err *err)
 {
 	char uuid8[9] = "";
 	memcpy(uuid8, uuid, 8);
@@ -91,7 +101,7 @@ static int pool_take(struct store *store, struct store_node *node, const char *u
 			"pool %s: another pool, %s, has an uuid that begins alike; make one of them "
 			"anew",
 			uuid, pool->uuid);
-	if (moves && pool != NULL && store_pool_here(pool) && pool->state != STORE_POOL_MISSING)
+	if (moves && pool != NULL && pool_is_kept(pool, state))
 		return err_set(err, ERR_EXISTS,
 			"pool %s: node %s has it; a pool, or a copy of its disk, can be at one node only",
 			uuid, pool->node->id);
@@ -113,7 +123,7 @@ int store_pool_set(struct store *store, struct store_node *node, const char *uui
 	struct store_pool **ret, struct err *err)
 {
 	struct store_pool *pool = NULL;
-	int r = pool_take(store, node, uuid, &pool, err);
+	int r = pool_take(store, node, uuid, state, &pool, err);
 	if (r < 0)
 		return r;
 	if (text_set(&pool->name, name) < 0 || text_set(&pool->why, why) < 0) {
@@ -121,9 +131,10 @@ int store_pool_set(struct store *store, struct store_node *node, const char *uui
 			store_pool_free(store, pool);
 		return err_set(err, ERR_NO_ROOM, "pool %s: out of memory", uuid);
 	}
-	store_pool_move(store, pool, node);
 	if (pool->uuid[0] == '\0' || pool->forgotten)
 		store_changed(store);
+	store->n_roster_pools -= pool->node != NULL && pool->uuid[0] == '\0';
+	store_pool_move(store, pool, node);
 	memcpy(pool->uuid, uuid, sizeof(pool->uuid) - 1);
 	pool->forgotten = false;
 	pool->state = state;
@@ -161,7 +172,7 @@ int store_forget(struct store *store, const char *uuid8)
 void store_pool_synced(struct store *store, struct store_pool *pool)
 {
 	uint32_t join = pool->node->join;
-	if (pool->told != join)
+	if (pool->told != join || pool->state != STORE_POOL_READY)
 		return;
 	tombs_drop_old(&store->tombs, pool, join);
 	for (enum store_kind kind = 0; kind < STORE_KINDS; kind++) {

@@ -13,7 +13,8 @@ struct store {
 	struct list node_list;
 	struct store_node **nodes; /* in the order of ids */
 	size_t n_nodes, nodes_cap;
-	struct store_pool **pools; /* in the order of uuid8 */
+	size_t n_roster_nodes, n_roster_pools; /* of those, that no node has told itself */
+	struct store_pool **pools;             /* in the order of uuid8 */
 	size_t n_pools, pools_cap;
 	size_t counts[STORE_KINDS];
 	struct object_table table;
@@ -41,7 +42,8 @@ struct store_pool *store_pool_new(struct store *store, const char *uuid8);
 void store_pool_move(struct store *store, struct store_pool *pool, struct store_node *node);
 /* With what is on its shelves: they hold nothing that the table knows. */
 void store_pool_free(struct store *store, struct store_pool *pool);
-/* What its node told before and not since it joined is gone, if it has told the pool. */
+/* What its node told before and not since it joined is gone, if it has told the pool as ready: one
+ * that is missing, sick or still read may have more than the node knows. */
 void store_pool_synced(struct store *store, struct store_pool *pool);
 
 #endif

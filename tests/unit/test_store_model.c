@@ -161,6 +161,8 @@ static void do_synced(void)
 				objects[i % 2][p][i / 2 % KEYS][i / 2 / KEYS].buried = false;
 			continue;
 		}
+		if (pools[p].state != STORE_POOL_READY)
+			continue;
 		for (unsigned i = 0; i < STORE_KINDS * KEYS * RANDOMS; i++) {
 			struct model_object *o = &objects[i % 2][p][i / 2 % KEYS][i / 2 / KEYS];
 			if (o->told != nodes[n].join)
@@ -197,7 +199,10 @@ static void do_pool(void)
 		return;
 	uuid_of(p, uuid);
 	int res = store_pool_set(store, nodes[n].real, uuid, "name", to, "", p, &real, &err);
-	if (pool_here(p) && pools[p].node != n && pools[p].state != STORE_POOL_MISSING) {
+	bool moves =
+		pools[p].known && pools[p].node != n && pools[p].node >= 0 && !pools[p].rostered;
+	if (moves && (to == STORE_POOL_MISSING ||
+			     (pool_here(p) && pools[p].state != STORE_POOL_MISSING))) {
 		must(res < 0 && err.code == ERR_EXISTS);
 		return;
 	}
