@@ -425,8 +425,12 @@ int link_open(struct member_link *l, struct member_asker *asker, struct tls *tls
 	l->pump.fn = on_pump;
 	snprintf(l->why, sizeof(l->why), "it was not dialled yet");
 	member_classes_open(&l->classes, asker, on_answer, l);
-	ring_timer_arm(l->ring, &l->timer, 0);
 	return 0;
+}
+
+void link_start(struct member_link *l)
+{
+	ring_timer_arm(l->ring, &l->timer, 0);
 }
 
 void link_close(struct member_link *l)

@@ -69,6 +69,8 @@ struct member_link {
  * turn. tls NULL: the address is a unix socket. 0 or -errno with err. */
 int link_open(struct member_link *l, struct member_asker *asker, struct tls *tls, uint64_t random,
 	struct err *err);
+/* Dials, in the next turn. */
+void link_start(struct member_link *l);
 /* Ends the call, at once, and dials no more. Not from a callback of the channel. */
 void link_close(struct member_link *l);
 

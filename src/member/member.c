@@ -434,6 +434,12 @@ int member_open(
 	return 0;
 }
 
+void member_start(struct member *m)
+{
+	for_each_link (l, m)
+		link_start(l);
+}
+
 void member_drain(struct member *m)
 {
 	if (m == NULL || m->draining)

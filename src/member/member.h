@@ -39,10 +39,12 @@ struct member_config {
 	struct tls *tls;             /* NULL: controllers are unix sockets */
 };
 
-/* Takes csi's hooks. The strings of config must outlive it. Dials from the loop. 0, or -errno with
- * err. */
+/* Takes csi's hooks. The strings of config must outlive it. Nobody is dialled yet. 0, or -errno
+ * with err. */
 int member_open(
 	struct member **ret, struct csi *csi, const struct member_config *config, struct err *err);
+/* Dials the controllers, from the loop on. */
+void member_start(struct member *member);
 /* A pool has changed: the controllers are told now. */
 void member_pool_changed(struct member *member);
 /* Leaves: the controllers see it at once. Nothing is begun any more. */

@@ -21,11 +21,16 @@ enum {
 };
 
 struct metrics;
+struct member; /* member/member.h */
 
 /* Takes the hooks of the registry and the reactor. All must outlive it. Of a node (csi) or of a
  * controller; the other is NULL. 0 or -ENOMEM. */
 int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	struct controller *controller, struct grpc_registry *registry);
+/* A node's part in a cluster: what controllers call, whose calls are counted with the others, and
+ * the controllers it joins. Both outlive the metrics. */
+void metrics_cluster(
+	struct metrics *metrics, struct grpc_registry *routed, const struct member *member);
 void metrics_close(struct metrics *metrics); /* no scrape may be left; NULL is legal */
 
 /*

@@ -23,6 +23,7 @@ struct metrics_histogram {
 
 struct metrics_method {
 	const char *path;                               /* the registry's */
+	const char *other;                              /* the other registry's; NULL: not met */
 	struct metrics_histogram *codes[METRICS_CODES]; /* NULL: never met */
 };
 
@@ -42,6 +43,8 @@ struct metrics {
 	struct csi *csi;               /* NULL: of a controller */
 	struct controller *controller; /* NULL: of a node */
 	struct grpc_registry *registry;
+	struct grpc_registry *routed; /* of a node: what controllers call; NULL: none do */
+	const struct member *member;  /* likewise */
 	struct op_observer observer;
 	char kernel[65], features[METRICS_FEATURES_MAX];
 	uint64_t start_ns; /* CLOCK_REALTIME */
@@ -70,6 +73,7 @@ struct scrape {
 	bool begun;                 /* its HELP and TYPE are out */
 	unsigned at;                /* how far the family is, where it counts */
 	char cursor[RECORD_ID_MAX]; /* the last volume looked at, "" at first */
+	char node[256 + 1];         /* likewise the last node */
 	unsigned work;              /* of SCRAPE_WORK_MAX, by all scrapes in this turn */
 	struct arena *arena;        /* of this piece */
 };
@@ -93,6 +97,8 @@ struct family {
 extern const struct family volume_families[];
 /* values.c: pools, and what is copied in them. */
 extern const struct family pool_families[];
+/* member.c: the controllers that a node joins. */
+extern const struct family member_families[];
 /* cluster.c: nodes, and calls that go to them. */
 extern const struct family cluster_families[];
 /* values.c: the rest. */

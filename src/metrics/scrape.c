@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 static const struct family *const node_tables[] = {
-	value_families, pool_families, volume_families, NULL};
+	value_families, pool_families, volume_families, member_families, NULL};
 static const struct family *const controller_tables[] = {value_families, cluster_families, NULL};
 
 /* The next family to render; NULL: all are. */

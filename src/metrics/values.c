@@ -45,7 +45,8 @@ static bool render_rpc(struct scrape *s, const struct family *f, struct text *t)
 
 static uint64_t in_flight(const struct metrics *m)
 {
-	return grpc_registry_in_flight(m->registry);
+	return grpc_registry_in_flight(m->registry) +
+	       (m->routed != NULL ? grpc_registry_in_flight(m->routed) : 0);
 }
 
 static bool render_steps(struct scrape *s, const struct family *f, struct text *t)

@@ -65,7 +65,8 @@ func TestDriverTakesItsFlags(t *testing.T) {
 		out, err := exec.Command(ringvol, append(args, "--help")...).CombinedOutput()
 		return string(out), err == nil
 	}
-	_, clusters := accepts("controller")
+	help, _ := accepts("serve")
+	clusters := strings.Contains(help, "--controller HOST:PORT")
 	for name, values := range variants {
 		if !clusters && (!strings.HasPrefix(name, nodeMode) || strings.HasSuffix(name, "zones")) {
 			continue // of before `ringvol controller`

@@ -84,6 +84,7 @@ static void join(unsigned n)
 		.features = features};
 	struct err err = {0};
 	cr_assert_eq(member_open(&member, w->csi, &config, &err), 0, "%s", err.message);
+	member_start(member);
 }
 
 static void joined(unsigned n)

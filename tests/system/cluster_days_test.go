@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -356,4 +357,54 @@ func TestClusterCablePulled(t *testing.T) {
 		b.gone(w)
 	}
 	b.gone(v)
+}
+
+// Machines whose clocks are an hour apart, each way: nothing of ours compares them.
+func TestClusterClocksApart(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if _, missing := os.Stat("preload/clock.c"); err != nil || missing != nil {
+		t.Skip("no C compiler, or no source, for another machine's clock")
+	}
+	b := newCluster(t)
+	shim := b.Path("clock.so")
+	_, err = rig.Run(cc, "-O2", "-Wall", "-shared", "-fPIC", "-o", shim, "preload/clock.c", "-ldl")
+	b.must(err)
+	// Certificates are compared with the clock, by everybody.
+	long := time.Now().Add(-10 * time.Hour)
+	b.CA, err = rig.NewCASince("ringvol test CA", long)
+	b.must(err)
+	write := func(dir, uri string) {
+		_, err := rig.WriteTLS(b.Path(dir, "tls"), b.cert(rig.CertSpec{URIs: []string{uri}, NotBefore: long}))
+		b.must(err)
+	}
+	b.must(b.ctl.Kill())
+	write("ctl-a", rig.ControllerURI)
+	b.must(b.ctl.Start())
+	for name, ahead := range map[string]int{"node-a": 3600, "node-b": -3600} {
+		n, err := b.NewNode(name, "xfs", nodePool)
+		b.must(err)
+		write(name, rig.NodeURI(name))
+		n.Env = []string{"LD_PRELOAD=" + shim, fmt.Sprintf("CLOCK_AHEAD=%d", ahead)}
+		b.must(n.Start())
+	}
+	b.must(b.ctl.AwaitJoined("node-a", "node-b"))
+	for _, way := range [][2]string{{"node-a", "node-b"}, {"node-b", "node-a"}} {
+		from, to := b.node(way[0]), b.node(way[1])
+		v, sum := b.source(from, "pvc-source")
+		snapshot, err := v.Snapshot("snap-source")
+		b.must(err)
+		// The clocks really are apart.
+		if off := time.Since(snapshot.GetCreationTime().AsTime()).Abs(); off < 50*time.Minute {
+			t.Errorf("%s says it is %v off", from.Node, off)
+		}
+		c := b.copyOf(rig.FromSnapshot(snapshot.GetSnapshotId()), to, "pvc-copy")
+		b.must(c.Create())
+		b.same(c, to, sum)
+		b.must(from.Restart())
+		b.must(b.ctl.AwaitJoined(from.Node))
+		b.must(b.ctl.DeleteSnapshot(snapshot.GetSnapshotId()))
+		b.gone(c, v)
+	}
+	b.listed(b.c)
+	b.quiet()
 }

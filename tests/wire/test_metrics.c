@@ -189,7 +189,7 @@ Test(scrapes, calls)
 	HAS("ringvol_rpc_duration_seconds_bucket{method=\"unknown\",code=\"UNIMPLEMENTED\",le="
 	    "\"+Inf\"} 3");
 	HAS("ringvol_rpc_in_flight 0");
-	LACKS("other");
+	LACKS("\"other\"");
 	LACKS("volume=");
 	LACKS("pool=");
 }

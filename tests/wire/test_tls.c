@@ -214,17 +214,35 @@ Test(tls, a_handshake_has_a_deadline)
 
 /* ---- who is let in ---- */
 
+static unsigned told;
+static char told_from[64], told_why[300];
+
+static void on_refused(void *arg, const char *from, const char *why)
+{
+	cr_assert_eq(arg, &told);
+	told++;
+	snprintf(told_from, sizeof(told_from), "%s", from);
+	snprintf(told_why, sizeof(told_why), "%s", why);
+}
+
 /* A client with this certificate comes to a controller; or a server that our client has dialled. */
 static void refuse_alien(const struct alien_spec *spec, const char *why, int alert)
 {
 	struct alien alien;
 	struct end end;
+	told = 0;
+	tls_on_refused(controller, on_refused, &told);
 	end_open(&end, ring, controller, spec->server);
 	alien_open(&alien, spec);
 	alien_pump(ring, &alien, &end);
 	cr_expect(end_finished(&end), "%s", why);
 	cr_expect_null(end.plain, "%s", why);
 	cr_expect_not_null(strstr(end_why(&end), why), "\"%s\" has no \"%s\"", end_why(&end), why);
+	cr_expect_eq(told, spec->server ? 0 : 1, "%s", why);
+	if (!spec->server) {
+		cr_expect_str_eq(told_from, "192.0.2.1");
+		cr_expect_str_eq(told_why, end_why(&end));
+	}
 	if (alert >= 0)
 		cr_expect_eq(alien.alert, alert, "%s", why);
 	alien_close(&alien);
