@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -41,6 +42,30 @@ func homeOf(volume *corev1.PersistentVolume) string {
 		}
 	}
 	return ""
+}
+
+// The certificates that helm makes are made once: another upgrade leaves them, and so nodes and controllers go on.
+func TestCertificatesAreKept(t *testing.T) {
+	needsController(t)
+	w := newWorld(t)
+	read := func() map[string]string {
+		files := map[string]string{}
+		for _, name := range []string{"ringvol-controller-tls", "ringvol-node-tls"} {
+			secret, err := node.Client.CoreV1().Secrets(cluster.Namespace).Get(w.ctx(), name, metav1.GetOptions{})
+			w.must(name, err)
+			for file, data := range secret.Data {
+				files[name+"/"+file] = string(data)
+			}
+		}
+		return files
+	}
+	before := read()
+	w.must("the chart once more", node.Install("controller.resources.requests.memory=17Mi"))
+	t.Cleanup(func() { w.must("the chart as it was", node.Install()) })
+	if after := read(); len(before) != 6 || !maps.Equal(before, after) {
+		t.Errorf("%d files are not the same after an upgrade", len(before))
+	}
+	w.worksFromAToZ("after")
 }
 
 // Volumes are made where their pods go, on both nodes.
