@@ -62,8 +62,10 @@ struct controller {
 	struct store *store;
 	struct joins *joins;
 	struct capacity *capacity;
-	struct channel *only; /* config.node's */
-	struct list forwards; /* under way: struct forward */
+	struct grpc_registry *clients; /* what calls to nodes take counts in its memory */
+	struct lane *names;            /* where nodes' addresses are resolved */
+	struct channel *only;          /* config.node's */
+	struct list forwards;          /* under way: struct forward */
 	struct grpc_service services[CONTROLLER_SERVICES];
 	struct controller_routed routed[CONTROLLER_ROUTES_MAX];
 	unsigned routed_count;
