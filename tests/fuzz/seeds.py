@@ -294,7 +294,21 @@ def ublkd():
     write("ublkd", "raw", b"\0\0\4\x10rvbk" + bytes(12) + b"\0\x84\0\0" + b"\1\x81" + settle)
 
 
+# ---- copies between nodes ----
+
+
+def chunk():
+    data = bytes(4096)
+    head = b"\x08\x80\x40" + b"\x1d" + struct.pack("<I", 0x98f94189) + b"\x12\x80\x20"
+    write("chunk", "data", b"\0" + head + data)
+    write("chunk", "behind", b"\1" + head + data)
+    write("chunk", "end", b"\0\x08\x80\x80\x80\x20\x20\x01")
+    write("chunk", "short", b"\0" + head + data[:100])
+    write("chunk", "fields", b"\2\0\0\x20\0\x05abcd\0" + bytes(100))
+
+
 if __name__ == "__main__":
+    chunk()
     http1()
     ublkd()
     h2_bytes()
