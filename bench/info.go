@@ -31,14 +31,19 @@ var (
 
 // h2load returns requests a second; every answer has to be a 200.
 func h2load(body string, args ...string) (float64, error) {
-	args = append([]string{"-n", strconv.Itoa(infoRequests), "-c", "1", "-m", "50", "-d", body,
+	return h2loadSome(infoRequests, body, args...)
+}
+
+// h2loadSome is h2load with another number of requests.
+func h2loadSome(count int, body string, args ...string) (float64, error) {
+	args = append([]string{"-n", strconv.Itoa(count), "-c", "1", "-m", "50", "-d", body,
 		"-H", "content-type: application/grpc", "-H", "te: trailers"}, args...)
 	out, err := exec.Command("h2load", args...).CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("h2load: %w: %s", err, out)
 	}
 	rate, good, ok := finishedIn.FindSubmatch(out), succeeded.FindSubmatch(out), status2xx.FindSubmatch(out)
-	all := strconv.Itoa(infoRequests)
+	all := strconv.Itoa(count)
 	if rate == nil || good == nil || ok == nil || string(good[1]) != all || string(ok[1]) != all {
 		return 0, fmt.Errorf("h2load: not every request was answered: %s", out)
 	}

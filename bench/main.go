@@ -43,6 +43,9 @@ var groups = []group{
 	{"stats", stats},
 	{"probes", probes},
 	{"guard", guard},
+	{"cluster", cluster},
+	{"cluster-many", clusterMany},
+	{"cluster-copy", clusterCopy},
 }
 
 // bench is one group's run: a private directory and where to put results.

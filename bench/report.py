@@ -28,6 +28,9 @@ TITLES = {
     "stats": "Watching a thousand volumes",
     "metrics": "Scraping /metrics",
     "probes": "Counting what devices do",
+    "cluster": "Through a controller",
+    "cluster-many": "A thousand nodes",
+    "cluster-copy": "Copies between nodes",
 }
 
 HEAD = """# Benchmarks

@@ -1,22 +1,58 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ./dev e2e [-run REGEXP] [other options of go test]: ringvol on a real Kubernetes node (docs/e2e.md). Prints what
-# 'go test -v' prints; exit status 77 and a line 'e2e: skipped: REASON' where a node cannot be made. Logs of all parts
-# are in build/test-logs/e2e afterwards.
+# ./dev e2e [--mode controller|node] [-run REGEXP] [other options of go test]: ringvol on two real Kubernetes nodes
+# (docs/e2e.md), in one of the chart's modes. Prints what 'go test -v' prints; exit status 77 and a line 'e2e: skipped:
+# REASON' where nodes cannot be made. Logs of all parts are in build/test-logs/e2e afterwards.
+# ./dev e2e up [--mode ...]: brings the cluster up with the chart installed, and leaves it so. ./dev e2e down takes it away.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 . scripts/lib.sh
 . scripts/deps.sh
 
 top=$PWD
-options=()
-for option in "$@"; do
+kept=$top/build/e2e/kubeconfig
+options=() what=test mode=${RINGVOL_E2E_MODE:-controller}
+while [ $# -gt 0 ]; do
+	option=$1
+	shift
 	case $option in # -run, --run and -test.run are one to the test program
+	up | down) what=$option ;;
+	--mode)
+		mode=${1:-}
+		shift || true
+		;;
+	--mode=*) mode=${option#--mode=} ;;
 	-test.*) options+=("$option") ;;
 	-*) options+=("-test.$(sed 's/^-*//' <<<"$option")") ;;
 	*) options+=("$option") ;;
 	esac
 done
+case $mode in
+controller | node) ;;
+*) die "--mode is controller or node" ;;
+esac
+
+# up's test program, if it runs.
+keeper() {
+	local pid
+	pid=$(cat "$kept.pid" 2>/dev/null) || return 1
+	[ "$(readlink "/proc/$pid/exe")" = "$top/build/e2e/tests" ] && echo "$pid"
+}
+
+down() {
+	local pid
+	pid=$(keeper) || { say "no cluster is up" && return; }
+	as_root kill -TERM "$pid"
+	while keeper >/dev/null; do sleep 0.5; done
+	rm -f "$kept.pid"
+	say "the cluster is gone"
+}
+
+if [ $what = down ]; then
+	down
+	exit
+fi
+! keeper >/dev/null || die "a cluster is up: ./dev e2e down"
 
 # The test program looks at this more closely; here it is about not building for an hour first.
 if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
@@ -37,4 +73,24 @@ mkdir -p build/e2e
 	quietly "$top/build/e2e/workload.log" nice -n 5 go build -ldflags "-s -w" -o "$top/build/e2e/workload" ./workload &&
 	quietly "$top/build/e2e/tests.log" nice -n 5 go test -c -o "$top/build/e2e/tests" .)
 cd tests/e2e
-as_root env PATH="$PATH:/usr/sbin:/sbin" "$top/build/e2e/tests" -test.v=test2json -test.timeout=90m -test.parallel=6 "${options[@]}"
+run=(env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_E2E_MODE="$mode")
+
+up() {
+	local log=$top/build/e2e/up.log
+	rm -f "$kept"
+	as_root "${run[@]}" RINGVOL_E2E_KUBECONFIG="$kept" setsid "$top/build/e2e/tests" </dev/null >"$log" 2>&1 &
+	local starter=$!
+	until [ -e "$kept" ]; do
+		kill -0 $starter 2>/dev/null || { cat "$log" >&2 && die "the cluster does not come up"; }
+		sleep 1
+	done
+	say "the cluster is up, in mode $mode. ./dev e2e down takes it away. What it says: $log"
+	echo "export KUBECONFIG=$kept"
+}
+
+if [ $what = up ]; then
+	up
+	exit
+fi
+# Marks that tell a test's own lines from those about it are for scripts/test.sh; people are better off without.
+as_root "${run[@]}" "$top/build/e2e/tests" -test.v="${RINGVOL_E2E_V:-true}" -test.timeout=120m -test.parallel=6 "${options[@]}"

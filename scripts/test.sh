@@ -26,6 +26,7 @@ lanes_known=(
 	"conformance|default|root, Go|csi-sanity"
 	"h2spec|default|Go|HTTP/2 as h2spec reads its specification"
 	"crash|default|root, Go|kill -9 under a load of every RPC"
+	"cluster|all|root, Go|copies between nodes, killed at either end fifty times"
 	"valgrind|all|valgrind|unit and wire tests under memcheck"
 	"asan|all|root, Go|unit, wire, sim and system tests with ASan and UBSan"
 	"fuzz|all|clang's libFuzzer|20,000 inputs for each fuzzer"
@@ -35,7 +36,8 @@ lanes_known=(
 	"ublk-6.12|all|QEMU|ublk volumes on Linux 6.12"
 	"ublk-7.2|all|QEMU|ublk volumes on Linux 7.2"
 	"power|all|QEMU|a short replay of power losses (docs/power-loss.md)"
-	"e2e|all|containerd, an hour for its parts|a Kubernetes node of real parts (docs/e2e.md)"
+	"e2e|all|containerd, an hour for its parts|two Kubernetes nodes of real parts, with a controller (docs/e2e.md)"
+	"e2e-node|all|containerd, an hour for its parts|the same without a controller"
 )
 
 lane_names() { # [default]
@@ -319,6 +321,9 @@ lane_system() {
 lane_conformance() { golang conformance 10m conformance; }
 lane_h2spec() { golang h2spec 5m h2spec; }
 lane_crash() { golang crash 10m crash; }
+
+# The tests are the system lane's, which does the same three times.
+lane_cluster() { golang cluster 30m system -test.run='^TestClusterCopyKilledOften$' -cluster.rounds=50; }
 lane_valgrind() { counted valgrind bash scripts/valgrind.sh; }
 
 lane_asan() {
@@ -343,14 +348,15 @@ lane_power() {
 		-power.points=40
 }
 
-lane_e2e() { guest e2e scripts/e2e.sh; }
+lane_e2e() { RINGVOL_E2E_V=test2json guest e2e scripts/e2e.sh; }
+lane_e2e_node() { RINGVOL_E2E_V=test2json guest e2e-node scripts/e2e.sh --mode node; }
 
 # ---- one run ----
 
 # What a lane's tests are built from; asan and fuzz have trees of their own, and e2e builds its image.
 needs_build() {
 	case $1 in
-	asan | fuzz | e2e) return 1 ;;
+	asan | fuzz | e2e | e2e-node) return 1 ;;
 	esac
 }
 

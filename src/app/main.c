@@ -3,6 +3,7 @@
  * The command line's first words. Each command is a function of what follows its name; what is not
  * a command ends with status 2, one line and a hint.
  */
+#include "app/controller.h"
 #include "app/serve.h"
 #include "app/ublkd.h"
 #include "base/options.h"
@@ -29,6 +30,7 @@ static const char help[] =
 	"\n"
 	"commands:\n"
 	"  serve           the driver\n"
+	"  controller      the controller service of a cluster, for the drivers on its nodes\n"
 	"  ublkd           the data process of ublk devices\n"
 	"  doctor          what this node can do, and what to do about the rest\n"
 	"  ls              volumes and snapshots, and how they are\n"
@@ -163,6 +165,7 @@ static const struct {
 	const struct tool *tool;                  /* where main is NULL */
 } commands[] = {
 	{"serve", serve_main},
+	{"controller", controller_main},
 	{"ublkd", ublkd_main},
 	{"check", .tool = &check_tool},
 	{"doctor", .tool = &doctor_tool},

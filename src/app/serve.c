@@ -15,6 +15,7 @@
  */
 #include "app/serve.h"
 
+#include "app/serve_cluster.h"
 #include "app/serve_http.h"
 #include "app/serve_options.h"
 #include "base/buf.h"
@@ -64,8 +65,13 @@ enum serve_state {
 };
 
 /* What a drain waits for: bits of struct serve's drained. */
-enum { DRAINED_CSI = 1 << 0, DRAINED_SERVER = 1 << 1, DRAINED_REGISTRATION = 1 << 2 };
-enum { DRAINED_ALL = DRAINED_CSI | DRAINED_SERVER | DRAINED_REGISTRATION };
+enum {
+	DRAINED_CSI = 1 << 0,
+	DRAINED_SERVER = 1 << 1,
+	DRAINED_REGISTRATION = 1 << 2,
+	DRAINED_CLUSTER = 1 << 3,
+	DRAINED_ALL = (1 << 4) - 1,
+};
 
 struct serve {
 	enum serve_state state;
@@ -75,6 +81,7 @@ struct serve {
 	struct pools *pools;
 	struct probes *probes;
 	struct csi *csi;
+	struct transfer *transfer;
 	struct grpc_registry *registry;
 	struct health *health;
 	struct reflection *reflection;
@@ -83,6 +90,7 @@ struct serve {
 	struct server *server;
 	struct registration *registration; /* NULL: not asked for */
 	struct serve_http http;
+	struct serve_cluster cluster;
 
 	int signal_fd;
 	struct ring_req signal_req;
@@ -177,6 +185,7 @@ static void on_pool_changed(void *arg, struct pool *pool)
 	log_pool(pool);
 	log_no_journal(s, pool);
 	update_health(s);
+	member_pool_changed(s->cluster.member);
 }
 
 /* ---- drain ---- */
@@ -233,11 +242,17 @@ static void on_registration_drained(void *arg)
 	((struct serve *)arg)->drained |= DRAINED_REGISTRATION;
 }
 
+static void on_cluster_drained(void *arg)
+{
+	((struct serve *)arg)->drained |= DRAINED_CLUSTER;
+}
+
 static void on_drain_tick(struct ring_timer *timer)
 {
 	struct serve *s = container_of(timer, struct serve, timer);
 	/* A call whose client went away is in flight until its method ends it. */
-	bool calls_over = s->registry == NULL || grpc_registry_in_flight(s->registry) == 0;
+	bool calls_over = (s->registry == NULL || grpc_registry_in_flight(s->registry) == 0) &&
+			  serve_cluster_idle(&s->cluster);
 	if (calls_over && s->drained == DRAINED_ALL && !adopting(s) && pools_idle(s->pools))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
@@ -260,8 +275,11 @@ static void drain(struct serve *s, const char *why)
 	/* Kubelet first: it must not call a driver that is about to go. */
 	if (s->registration != NULL)
 		registration_drain(s->registration, DRAIN_MS, on_registration_drained, s);
+	serve_cluster_drain(&s->cluster, DRAIN_MS, on_cluster_drained, s);
 	pools_drain(s->pools);
 	probes_stop();
+	if (s->transfer != NULL)
+		transfer_drain(s->transfer);
 	if (s->csi != NULL)
 		csi_drain(s->csi, on_csi_idle, s);
 	serve_http_stop(&s->http);
@@ -317,7 +335,7 @@ static int open_reactor(struct serve *s, struct err *err)
 	r = helpers_open(&s->reactor.helpers, s->reactor.ring, mnt_calls, MNT_CALLS);
 	if (r < 0)
 		return err_sys(err, r, "helper processes cannot be started");
-	return 0;
+	return serve_cluster_open_keys(&s->cluster, &s->options, &s->reactor, err);
 }
 
 static void on_waited_enough(struct ring_timer *timer)
@@ -372,6 +390,12 @@ static int open_csi(struct serve *s, struct err *err)
 	if (r < 0)
 		return err_sys(err, r, "the services cannot be opened");
 	s->csi->node->probes = s->probes;
+	s->options.transfer.node_id = s->options.csi.node_id;
+	s->options.transfer.tls = s->cluster.keys.tls;
+	r = transfer_open(&s->transfer, &s->reactor, s->pools, s->csi->node, &s->options.transfer);
+	if (r < 0)
+		return err_sys(err, r, "copies between nodes cannot be served");
+	s->csi->transfer = s->transfer;
 	r = node_watch_open(s->csi->node);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
@@ -398,10 +422,10 @@ static int open_server(struct serve *s, struct err *err)
 		.http_routes = s->endpoints.routes,
 		.http_limits = server_http_limits_default,
 	};
-	r = metrics_open(&s->metrics, &s->reactor, s->csi, s->registry);
+	r = metrics_open(&s->metrics, &s->reactor, s->csi, NULL, s->registry);
 	if (r < 0)
 		return err_sys(err, r, "metrics cannot be kept");
-	endpoints_init(&s->endpoints, s->csi, s->metrics);
+	endpoints_init(&s->endpoints, s->csi, NULL, s->metrics);
 	r = server_open(&s->server, &config);
 	if (r < 0)
 		return err_sys(err, r, "the server cannot be opened");
@@ -487,6 +511,8 @@ static int start(struct serve *s, struct err *err)
 	if (r < 0)
 		return r;
 	r = open_registration(s, err);
+	if (r >= 0)
+		r = serve_cluster_open(&s->cluster, s->csi, s->metrics, err);
 	if (r < 0)
 		return r;
 	to_state(s, SERVE_SERVING);
@@ -507,13 +533,17 @@ static void stop(struct serve *s)
 	registration_close(s->registration);
 	serve_http_stop(&s->http);
 	server_close(s->server);
+	serve_cluster_close_server(&s->cluster);
 	metrics_close(s->metrics);
 	reflection_free(s->reflection);
 	health_free(s->health);
 	grpc_registry_free(s->registry);
+	serve_cluster_close(&s->cluster);
+	transfer_close(s->transfer);
 	csi_close(s->csi);
 	backend_ublk_close();
 	pools_close(s->pools);
+	serve_cluster_close_keys(&s->cluster);
 	helpers_close(s->reactor.helpers);
 	work_close(s->reactor.work);
 	probes_close(s->probes);

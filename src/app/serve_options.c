@@ -6,8 +6,11 @@
  */
 #include "app/serve_options.h"
 
+#include "app/tls_options.h"
+#include "app/values.h"
 #include "backends/ublk/ublkd_proto.h"
 #include "csi/topology.h"
+#include "rpc/dial.h"
 #include "rpc/listen.h"
 
 #include <arpa/inet.h>
@@ -37,11 +40,7 @@ static int keep(struct serve_options *o, const char *value, const char **ret, st
 static int set_endpoint(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
-	struct endpoint endpoint;
-	int r = listen_parse_endpoint(value, &endpoint, err);
-	if (r == 0 && endpoint.address.ss_family == AF_UNIX)
-		r = options_socket(
-			((const struct sockaddr_un *)&endpoint.address)->sun_path, false, err);
+	int r = value_endpoint(value, err);
 	if (r < 0)
 		return r;
 	for (unsigned i = 0; i < o->endpoint_count; i++)
@@ -70,23 +69,11 @@ static int check_insecure_tcp(const struct serve_options *o, struct err *err)
 
 /* ---- names ---- */
 
-/* A domain name as in RFC 1035, upper case allowed: what CSI asks of a driver's name. */
 static int set_driver_name(void *target, const char *value, struct err *err)
 {
-	size_t len = strlen(value);
-	if (len == 0 || len > SERVE_DRIVER_NAME_MAX)
-		return err_set(err, ERR_INVALID, "a driver's name has 1 to %d bytes",
-			SERVE_DRIVER_NAME_MAX);
-	for (size_t i = 0; i < len; i++) {
-		bool edge = i == 0 || i + 1 == len || value[i - 1] == '.' || value[i + 1] == '.';
-		if (is_alnum(value[i]) || (!edge && (value[i] == '-' || value[i] == '.')))
-			continue;
-		return err_set(err, ERR_INVALID,
-			"a driver's name is a domain name: letters, digits, '-' and '.', each part "
-			"beginning and ending with a letter or digit");
-	}
 	struct serve_options *o = target;
-	return keep(o, value, &o->csi.driver_name, err);
+	int r = value_driver_name(value, err);
+	return r < 0 ? r : keep(o, value, &o->csi.driver_name, err);
 }
 
 static int set_node_id(void *target, const char *value, struct err *err)
@@ -217,6 +204,82 @@ static int set_topology(void *target, const char *value, struct err *err)
 	return csi_topology_add(&o->csi, key, its, err);
 }
 
+/* ---- the cluster ---- */
+
+static int check_host_port(const char *value, struct err *err)
+{
+	struct dial_target target;
+	struct err why = {0};
+	if (strncmp(value, "unix:", 5) == 0 || dial_parse(value, &target, &why) < 0)
+		return err_set(err, ERR_INVALID, "not HOST:PORT");
+	return 0;
+}
+
+static int set_controller(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r = check_host_port(value, err);
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < o->controller_count; i++)
+		if (strcmp(o->controllers[i], value) == 0)
+			return err_set(err, ERR_INVALID, "given twice");
+	if (o->controller_count == MEMBER_CONTROLLERS_MAX)
+		return err_set(
+			err, ERR_INVALID, "more than %d controllers", MEMBER_CONTROLLERS_MAX);
+	r = keep(o, value, &o->controllers[o->controller_count], err);
+	o->controller_count += r == 0;
+	return r;
+}
+
+static int set_listen(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r = value_address(value, "192.0.2.1:9810, 0.0.0.0:9810 or [::]:9810", err);
+	return r < 0 ? r : keep(o, value, &o->listen, err);
+}
+
+static int set_advertise(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r = check_host_port(value, err);
+	return r < 0 ? r : keep(o, value, &o->advertise, err);
+}
+
+static bool is_wildcard(const char *address)
+{
+	struct sockaddr_storage parsed;
+	socklen_t len;
+	if (listen_parse_address(address, &parsed, &len) < 0)
+		return false;
+	if (parsed.ss_family == AF_INET)
+		return ((const struct sockaddr_in *)&parsed)->sin_addr.s_addr == INADDR_ANY;
+	return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)&parsed)->sin6_addr);
+}
+
+/* Whoever joins is called back. */
+static int complete_cluster(struct serve_options *o, struct err *err)
+{
+	if (o->controller_count == 0) {
+		const char *flag = o->listen != NULL ? "--listen" : "--advertise";
+		if (o->listen == NULL && o->advertise == NULL)
+			return 0;
+		return err_set(err, ERR_INVALID,
+			"%s is for controllers of a cluster; say which with --controller", flag);
+	}
+	if (o->listen == NULL)
+		return err_set(err, ERR_INVALID,
+			"--controller needs --listen ADDR:PORT: controllers call this node there");
+	if (o->advertise == NULL && is_wildcard(o->listen))
+		return err_set(err, ERR_INVALID,
+			"--listen %s is every address of this host: give the one that controllers and "
+			"nodes reach it at with --advertise HOST:PORT",
+			o->listen);
+	if (o->advertise == NULL)
+		o->advertise = o->listen;
+	return tls_options_check(&o->tls, "--controller", err);
+}
+
 /* ---- others ---- */
 
 static int set_services(void *target, const char *value, struct err *err)
@@ -258,16 +321,12 @@ static int set_target_root(void *target, const char *value, struct err *err)
 static int set_http(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
-	struct sockaddr_storage address;
-	socklen_t len;
 	if (strcmp(value, "off") == 0) {
 		o->http = NULL;
 		return 0;
 	}
-	if (listen_parse_address(value, &address, &len) < 0)
-		return err_set(err, ERR_INVALID,
-			"not ADDR:PORT (as 127.0.0.1:9808, 0.0.0.0:9808 or [::]:9808) or off");
-	return keep(o, value, &o->http, err);
+	int r = value_address(value, "as 127.0.0.1:9808, 0.0.0.0:9808 or [::]:9808; or off", err);
+	return r < 0 ? r : keep(o, value, &o->http, err);
 }
 
 static const struct option_row rows[] = {
@@ -304,6 +363,21 @@ static const struct option_row rows[] = {
 		.help = "where /healthz, /readyz and /metrics are served; an address in use is "
 			"waited for",
 		.set = set_http},
+	{"--controller", "HOST:PORT", {"RINGVOL_CONTROLLERS"}, .separator = ';',
+		.fallback_help = "none",
+		.help = "a controller of the cluster to join; repeatable: each replica\n"
+			"needs --listen and --tls-cert, --tls-key, --tls-ca",
+		.set = set_controller},
+	{"--listen", "ADDR:PORT", {"RINGVOL_LISTEN"}, .fallback_help = "off",
+		.help = "where controllers and other nodes call this one, with TLS; an address in "
+			"use is\n"
+			"waited for",
+		.set = set_listen},
+	{"--advertise", "HOST:PORT", {"RINGVOL_ADVERTISE"},
+		.fallback_help = "the address of --listen",
+		.help = "how they reach --listen; needed if that is 0.0.0.0 or [::]",
+		.set = set_advertise},
+	TLS_OPTION_ROWS(struct serve_options, tls),
 	{"--target-root", "DIR", {"RINGVOL_TARGET_ROOTS"}, .separator = ':',
 		.fallback_help = "no limit",
 		.help = "where volumes are staged and published, below it; repeatable (kubelet's "
@@ -331,6 +405,11 @@ static const struct option_row rows[] = {
 	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
 		.help = "what NodeGetInfo tells the scheduler; 0: no limit", .kind = OPTION_NUMBER,
 		OPTION_IN(struct serve_options, csi.max_volumes), .max = INT32_MAX},
+	{"--transfer-rate", "BYTES", {"RINGVOL_TRANSFER_RATE"}, .fallback = "0",
+		.help = "how many bytes a second copies to and from other nodes may take, all\n"
+			"together; 0: no limit",
+		.kind = OPTION_NUMBER, OPTION_IN(struct serve_options, transfer.rate_bytes),
+		.max = INT64_MAX},
 	{"--ublkd", "start|external|off", {"RINGVOL_UBLKD"}, .fallback = "start",
 		.help = "the data process of ublk volumes\n"
 			"start: started when one is needed and none answers\n"
@@ -404,6 +483,8 @@ int serve_options_parse(struct serve_options *ret, struct options_result *ret_re
 		r = check_insecure_tcp(ret, err);
 	if (r == 0 && !ret_result->help)
 		r = complete_registration(ret, err);
+	if (r == 0 && !ret_result->help)
+		r = complete_cluster(ret, err);
 	if (r == 0)
 		ret->ublkd.start = ret->ublk == SERVE_UBLKD_START;
 	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)

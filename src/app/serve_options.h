@@ -10,13 +10,15 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "csi/csi.h"
+#include "member/member.h"
 #include "pool/pool.h"
 #include "pool/pools.h"
+#include "rpc/tls.h"
+#include "transfer/transfer.h"
 
 enum {
 	SERVE_ENDPOINTS_MAX = 8,
-	SERVE_DRIVER_NAME_MAX = 63, /* bytes; the specification's */
-	SERVE_NODE_ID_MAX = 256,    /* bytes; the specification's */
+	SERVE_NODE_ID_MAX = 256, /* bytes; the specification's */
 	SERVE_TARGET_ROOTS_MAX = 16,
 	SERVE_POOL_NAME_MAX = 63, /* bytes; it is a label of metrics and a StorageClass value */
 };
@@ -34,11 +36,18 @@ struct serve_options {
 	unsigned pool_count;
 	bool no_pools; /* said with "none"; without it there is one at least */
 	struct csi_config csi;
+	struct transfer_config transfer; /* rate_bytes; the rest is serve.c's */
 	struct backend_loop_config loop;
 	enum serve_ublkd ublk;
 	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */
 	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */
 	unsigned target_root_count;
+	/* The cluster's; no controller: none of it. */
+	const char *controllers[MEMBER_CONTROLLERS_MAX]; /* HOST:PORT */
+	unsigned controller_count;
+	const char *listen;    /* ADDR:PORT */
+	const char *advertise; /* HOST:PORT: how others reach it */
+	struct tls_files tls;
 	const char *kubelet_registration; /* directory; NULL: none */
 	const char *kubelet_endpoint;     /* with it: a path */
 	enum log_level log_level;

@@ -5,9 +5,13 @@
  */
 #include "app/tls_options.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
+#include <stdio.h>
+
+enum { SAY_NS = 1000000000 };
 
 int tls_options_check(const struct tls_files *files, const char *who, struct err *err)
 {
@@ -47,6 +51,24 @@ static void on_event(void *arg, const struct err *err, bool in_force)
 			log_fields({"why", err->message}));
 }
 
+/* Whoever reaches the port can have himself refused as often as he likes: a line a second. */
+static void on_refused(void *arg, const char *from, const char *why)
+{
+	struct tls_keys *keys = arg;
+	uint64_t now = clock_monotonic_ns();
+	char unsaid[16];
+	if (keys->said_ns != 0 && now - keys->said_ns < SAY_NS) {
+		keys->unsaid++;
+		return;
+	}
+	snprintf(unsaid, sizeof(unsaid), "%u", keys->unsaid);
+	log_event(LOG_LEVEL_WARN, "a peer is refused",
+		log_fields({"from", from}, {"why", why},
+			{"others", keys->unsaid > 0 ? unsaid : NULL}));
+	keys->said_ns = now;
+	keys->unsaid = 0;
+}
+
 int tls_keys_open(
 	struct tls_keys *keys, const struct tls_files *files, struct ring *ring, struct work *work)
 {
@@ -56,6 +78,7 @@ int tls_keys_open(
 		keys->tls = tls_open_empty(err.message);
 	if (keys->tls == NULL)
 		return -ENOMEM;
+	tls_on_refused(keys->tls, on_refused, keys);
 	if (err.code != ERR_OK)
 		on_event(keys, &err, false);
 	else

@@ -34,6 +34,8 @@ int tls_options_check(const struct tls_files *files, const char *who, struct err
 struct tls_keys {
 	struct tls *tls;
 	struct tls_watch *watch;
+	uint64_t said_ns; /* when a refused peer was last logged, CLOCK_MONOTONIC; 0: never */
+	unsigned unsaid;  /* since */
 };
 
 /* Reads the files (blocking) and watches them from then on; what happens is logged. Files that are

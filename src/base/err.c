@@ -2,6 +2,7 @@
 /* Formats errors; nothing here can fail, a message that is too long is cut at a character. */
 #include "base/err.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,6 +53,7 @@ static void trim_partial(char *s)
 
 int err_set(struct err *e, enum err_code code, const char *fmt, ...)
 {
+	assert(code != ERR_OK); /* it would be taken for success */
 	if (e->code == ERR_OK) {
 		e->code = code;
 		e->errnum = codes[code].errnum;

@@ -23,6 +23,16 @@ static inline uint64_t copy_round_up(uint64_t n)
 	return copy_round_down(n + COPY_ALIGN - 1);
 }
 
+/* How far a transfer of `len` bytes is that was at `done` and moved `moved` more: one with direct
+ * I/O that came up short goes on at an aligned place. The same as before: it cannot go on. */
+static inline uint32_t copy_advance(bool direct, uint32_t done, uint32_t moved, uint32_t len)
+{
+	uint32_t now = done + moved, aligned = (uint32_t)copy_round_down(now);
+	if (!direct || now >= len)
+		return now;
+	return aligned > done ? aligned : now & ~511u;
+}
+
 struct copy_extent {
 	uint64_t start, end;
 };

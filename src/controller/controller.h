@@ -12,6 +12,7 @@
  *   learn.h     what the answers tell
  *   lists.h     ListVolumes, ListSnapshots, ControllerListVolumeHealth, from the store
  *   capacity.h  GetCapacity, from the store
+ *   ready.h     whether all of it is known
  *   inspect.h   what every node knows, as one stream
  */
 #ifndef RINGVOL_CONTROLLER_CONTROLLER_H
@@ -24,7 +25,8 @@
 #include "rpc/channel.h"
 #include "rpc/grpc.h"
 
-struct joins; /* join.h */
+struct joins;    /* join.h */
+struct capacity; /* capacity.h */
 
 struct controller_config {
 	const char *driver_name;
@@ -38,7 +40,10 @@ struct controller_config {
 	const char *node;
 };
 
-enum { CONTROLLER_ROUTES_MAX = 24 };
+enum {
+	CONTROLLER_SERVICES = 3, /* for clients */
+	CONTROLLER_ROUTES_MAX = 24,
+};
 
 /* Calls of one RPC that were passed on to a node. */
 struct controller_routed {
@@ -56,8 +61,12 @@ struct controller {
 	struct ring *ring;
 	struct store *store;
 	struct joins *joins;
-	struct channel *only; /* config.node's */
-	struct list forwards; /* under way: struct forward */
+	struct capacity *capacity;
+	struct grpc_registry *clients; /* what calls to nodes take counts in its memory */
+	struct lane *names;            /* where nodes' addresses are resolved */
+	struct channel *only;          /* config.node's */
+	struct list forwards;          /* under way: struct forward */
+	struct grpc_service services[CONTROLLER_SERVICES];
 	struct controller_routed routed[CONTROLLER_ROUTES_MAX];
 	unsigned routed_count;
 	char instance[33];
@@ -74,8 +83,5 @@ int controller_register(
 	struct controller *controller, struct grpc_registry *clients, struct grpc_registry *nodes);
 /* Clients are about to be gone: nothing new is begun. */
 void controller_drain(struct controller *controller);
-
-/* 0, or ERR_UNAVAILABLE: draining, or not everybody who is known has joined. */
-int controller_check_ready(const struct controller *controller, struct err *err);
 
 #endif

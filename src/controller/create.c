@@ -46,11 +46,15 @@ struct create {
 
 /* ---- ends ---- */
 
+/* It makes no other's claim free: the node may have reported the end before it answered. */
 static void let_go(struct create *c, enum grpc_status status, bool begun)
 {
 	struct forward *f = &c->f;
-	if (c->claimed && (!begun || home_name_is_free(status)) && !forward_others(f))
-		store_name_release(f->controller->store, f->route->kind, f->key);
+	struct store *store = f->controller->store;
+	const struct store_node *maker = store_name_maker(store, f->route->kind, f->key);
+	if (c->claimed && (!begun || home_name_is_free(status)) && !forward_others(f) &&
+		maker != NULL && strcmp(maker->id, c->target_id) == 0)
+		store_name_release(store, f->route->kind, f->key);
 }
 
 static void create_refuse(struct create *c, const struct err *err)
@@ -246,7 +250,7 @@ static int find_source(struct create *c, const char *id, struct store_node **ret
 static int prepare_volume(struct create *c, const Csi__V1__CreateVolumeRequest *request,
 	enum create_state *ret_state, struct err *err)
 {
-	const struct store *store = c->f.controller->store;
+	struct store *store = c->f.controller->store;
 	struct store_node *home, *source = NULL;
 	int r = csi_check_given(&request->base, "name", err);
 	if (r < 0)

@@ -13,7 +13,7 @@
 
 int home_check(const struct store_node *node, const char *what, struct err *err)
 {
-	if (home_is_here(node))
+	if (store_node_here(node))
 		return 0;
 	if (node->state == STORE_NODE_ROSTER)
 		return err_set(err, ERR_UNAVAILABLE,
@@ -21,6 +21,10 @@ int home_check(const struct store_node *node, const char *what, struct err *err)
 			"again when it has",
 			what, node->id);
 	char since[CLOCK_BYTES];
+	if (node->seen_unix == 0)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s is on node %s, which has left; try again when it is back", what,
+			node->id);
 	clock_print((uint64_t)node->seen_unix * 1000000000, since);
 	return err_set(err, ERR_UNAVAILABLE,
 		"%s is on node %s, which was last heard of at %.19sZ; try again when it is back",
@@ -38,7 +42,7 @@ int home_of_id(const struct store *store, const char *id, struct store_node **re
 		return err_set(err, ERR_NOT_FOUND,
 			"%s does not exist: its pool %s is gone for good (--forget-pool)", id,
 			parsed.pool);
-	if (pool == NULL)
+	if (pool == NULL || pool->node == NULL)
 		return err_set(err, ERR_UNAVAILABLE,
 			"%s: no node that has joined has the pool %s; if it is gone for good, "
 			"--forget-pool %s lets its volumes be deleted",
@@ -46,6 +50,10 @@ int home_of_id(const struct store *store, const char *id, struct store_node **re
 	char what[RECORD_ID_MAX + 32];
 	snprintf(what, sizeof(what), "%s: pool %s", id, parsed.pool);
 	int r = home_check(pool->node, what, err);
+	if (r == 0 && !store_pool_here(pool))
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s was on node %s, which is here without it; try again when it is back",
+			what, pool->node->id);
 	if (r == 0)
 		*ret = pool->node;
 	return r;
@@ -55,12 +63,12 @@ struct store_node *home_anywhere(const struct store *store)
 {
 	struct store_node *node = NULL;
 	while ((node = store_node_next(store, node)) != NULL)
-		if (home_is_here(node))
+		if (store_node_here(node))
 			break;
 	return node;
 }
 
-int home_of_name(const struct store *store, enum store_kind kind, const char *key, const char *name,
+int home_of_name(struct store *store, enum store_kind kind, const char *key, const char *name,
 	struct store_node **ret, struct err *err)
 {
 	struct store_node *node = store_name(store, kind, key);

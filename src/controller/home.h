@@ -9,12 +9,6 @@
 
 #include <stdbool.h>
 
-/* Whether it can be called. One that still tells what it has can. */
-static inline bool home_is_here(const struct store_node *node)
-{
-	return node->state == STORE_NODE_PRESENT || node->state == STORE_NODE_JOINING;
-}
-
 /* 0 if the node can be called. Else ERR_UNAVAILABLE: "<what> is on node N, which ...", with the
  * remedy. */
 int home_check(const struct store_node *node, const char *what, struct err *err);
@@ -26,7 +20,7 @@ int home_of_id(const struct store *store, const char *id, struct store_node **re
 /* The node that has the key of a name, finished or being made: a create goes there, whatever has
  * changed since. NULL: nobody has it, and everybody who could is known. Else ERR_UNAVAILABLE: a
  * node that is away has it or may have it. */
-int home_of_name(const struct store *store, enum store_kind kind, const char *key, const char *name,
+int home_of_name(struct store *store, enum store_kind kind, const char *key, const char *name,
 	struct store_node **ret, struct err *err);
 
 /* Whether a node that answers a create so has begun nothing, or has undone it, if no other call for

@@ -9,6 +9,7 @@
 #include "controller/forward.h"
 #include "controller/scan.h"
 #include "csi.pb-c.h"
+#include "pool/record.h"
 
 #include <errno.h>
 
@@ -69,49 +70,69 @@ void learn_gone(struct forward *f)
 		store_object_remove(f->controller->store, id);
 }
 
-/* The entry with another capacity, packed; NULL: it cannot be read, or memory is short. */
-static uint8_t *resize(struct arena *arena, const struct store_object *object,
-	int64_t capacity_bytes, size_t *ret_len)
+/* The entry with another capacity. 0; -EBADMSG: it cannot be read; -ENOMEM. */
+static int resize(const struct store_object *object, int64_t capacity_bytes, struct buf *out)
 {
+	struct buf old = {0};
+	int r = object_entry(object, &old);
 	ProtobufCMessage *message =
-		protobuf_c_message_unpack(&csi__v1__list_volumes_response__entry__descriptor, NULL,
-			object->entry_len, object->entry);
+		r == 0 ? protobuf_c_message_unpack(
+				 &csi__v1__list_volumes_response__entry__descriptor, NULL, old.len,
+				 old.data)
+		       : NULL;
 	Csi__V1__ListVolumesResponse__Entry *entry = (void *)message;
-	uint8_t *packed = NULL;
-	if (message != NULL && entry->volume != NULL) {
+	if (message == NULL || entry->volume == NULL) {
+		r = r < 0 ? r : -EBADMSG;
+	} else {
 		entry->volume->capacity_bytes = capacity_bytes;
-		*ret_len = protobuf_c_message_get_packed_size(message);
-		packed = arena_alloc(arena, *ret_len);
-		if (packed != NULL)
-			protobuf_c_message_pack(message, packed);
+		size_t len = protobuf_c_message_get_packed_size(message);
+		uint8_t *at = buf_reserve(out, len);
+		if (at != NULL)
+			out->len += protobuf_c_message_pack(message, at);
+		r = at != NULL ? 0 : -ENOMEM;
 	}
 	if (message != NULL)
 		protobuf_c_message_free_unpacked(message, NULL);
-	return packed;
+	buf_free(&old);
+	return r;
+}
+
+static int set_grown(
+	const struct forward *f, const char *id, int64_t capacity_bytes, struct err *err)
+{
+	struct store *store = f->controller->store;
+	const struct store_object *object = store_object(store, id);
+	struct store_node *node = store_node(store, f->node_id);
+	struct buf entry = {0}, health = {0};
+	if (object == NULL || node == NULL || object->kind != STORE_VOLUME)
+		return 0;
+	size_t health_len;
+	const uint8_t *of = object_health(object, &health_len);
+	int r = resize(object, capacity_bytes, &entry);
+	/* What is set may take the place of what it is made of. */
+	if (r == 0)
+		r = buf_append(&health, of, health_len);
+	if (r == 0)
+		r = store_object_set(store, node, STORE_VOLUME, id, entry.data, entry.len,
+			health.data, health.len, "", err);
+	else
+		err_sys(err, r, "its entry cannot be written anew");
+	buf_free(&entry);
+	buf_free(&health);
+	return r;
 }
 
 void learn_grown(struct forward *f)
 {
-	struct store *store = f->controller->store;
 	struct err err = {0};
 	char id[RECORD_ID_MAX];
-	size_t len;
-	if (asked_id(f, id) < 0)
-		return;
-	const struct store_object *object = store_object(store, id);
-	struct store_node *node = store_node(store, f->node_id);
 	Csi__V1__ControllerExpandVolumeResponse *answer =
 		csi__v1__controller_expand_volume_response__unpack(
 			NULL, f->answer.len, f->answer.data);
-	if (answer == NULL)
-		say(f, id, "it is no message");
-	if (answer == NULL || object == NULL || node == NULL || object->kind != STORE_VOLUME)
-		goto out;
-	const uint8_t *entry = resize(f->arena, object, answer->capacity_bytes, &len);
-	if (entry != NULL && store_object_set(store, node, STORE_VOLUME, id, entry, len,
-				     object->health, object->health_len, "", &err) < 0)
+	if (answer == NULL || asked_id(f, id) < 0)
+		say(f, "", "it is no message");
+	else if (set_grown(f, id, answer->capacity_bytes, &err) < 0)
 		say(f, id, err.message);
-out:
 	if (answer != NULL)
 		csi__v1__controller_expand_volume_response__free_unpacked(answer, NULL);
 }

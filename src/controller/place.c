@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Placing. A provisioner names every node of the cluster in requisite and again in preferred, so a
- * term with a node's own segment finds its node by id; only terms without it (zones) look at every
- * node.
+ * term finds its nodes by one of its segments, and no node is compared with every term.
  */
 #include "controller/place.h"
 
 #include "base/clock.h"
+#include "controller/term.h"
 #include "csi/request.h"
 #include "csi/topology.h"
 
@@ -26,29 +26,13 @@ struct search {
 	unsigned matching; /* here */
 };
 
-static bool has_segment(const struct store_node *node, const Csi__V1__StringPair *segment)
-{
-	for (size_t i = 0; i < node->n_topology; i++)
-		if (strcmp(node->topology[i].key, csi_str(segment->key)) == 0)
-			return strcmp(node->topology[i].value, csi_str(segment->value)) == 0;
-	return false;
-}
-
-static bool matches(const struct store_node *node, const Csi__V1__Topology *term)
-{
-	for (size_t i = 0; i < term->n_segments; i++)
-		if (!has_segment(node, term->segments[i]))
-			return false;
-	return true;
-}
-
 static bool matches_requisite(const struct store_node *node, const struct place *place)
 {
 	const Csi__V1__TopologyRequirement *topology = place->topology;
 	if (topology == NULL || topology->n_requisite == 0)
 		return true;
 	for (size_t i = 0; i < topology->n_requisite; i++)
-		if (matches(node, topology->requisite[i]))
+		if (term_matches(topology->requisite[i], node))
 			return true;
 	return false;
 }
@@ -79,7 +63,9 @@ static bool is_better(
 		return s->best == NULL || has_room(s, pool);
 	if ((node == s->place->source) != (s->best == s->place->source))
 		return node == s->place->source;
-	return pool->available_bytes > s->pool->available_bytes;
+	if (pool->available_bytes != s->pool->available_bytes)
+		return pool->available_bytes > s->pool->available_bytes;
+	return strcmp(node->id, s->best->id) < 0;
 }
 
 /* with_room: no others, and requisite is still to be asked. */
@@ -98,28 +84,13 @@ static void consider(struct search *s, struct store_node *node, bool with_room)
 	s->pool = pool;
 }
 
-/* The node that a term names by its own segment; NULL: it names none. */
-static struct store_node *named(const struct search *s, const Csi__V1__Topology *term)
-{
-	for (size_t i = 0; i < term->n_segments; i++)
-		if (strcmp(csi_str(term->segments[i]->key), CSI_TOPOLOGY_KEY) == 0)
-			return store_node(s->store, csi_str(term->segments[i]->value));
-	return NULL;
-}
-
-/* term NULL: every node. */
 static void consider_term(struct search *s, const Csi__V1__Topology *term, bool with_room)
 {
-	struct store_node *node = term != NULL ? named(s, term) : NULL;
-	if (node != NULL) {
-		/* One that this process has never seen has no segments but that. */
-		if (node->state == STORE_NODE_ROSTER || matches(node, term))
-			consider(s, node, with_room);
-		return;
-	}
-	while ((node = store_node_next(s->store, node)) != NULL)
-		if (term == NULL || matches(node, term))
-			consider(s, node, with_room);
+	struct term_walk walk;
+	struct store_node *node;
+	term_begin(&walk, s->store, term);
+	while ((node = term_next(&walk)) != NULL)
+		consider(s, node, with_room);
 }
 
 static int refuse(const struct search *s, struct err *err)
@@ -140,10 +111,11 @@ static int refuse(const struct search *s, struct err *err)
 		return err_set(err, ERR_NO_ROOM, "no node matches accessibility_requirements");
 	char since[CLOCK_BYTES];
 	clock_print((uint64_t)s->away->seen_unix * 1000000000, since);
+	bool joining = s->away->state == STORE_NODE_JOINING || since[0] == '\0';
 	return err_set(err, ERR_NO_ROOM,
-		"no node that matches accessibility_requirements is here: node %s %s%.19s",
-		s->away->id,
-		s->away->seen_unix != 0 ? "was last heard of at " : "has not joined yet", since);
+		"no node that matches accessibility_requirements is here: node %s %s%.19s%s",
+		s->away->id, joining ? "is still joining" : "was last heard of at ",
+		joining ? "" : since, joining ? "" : "Z");
 }
 
 int place_choose(const struct store *store, const struct place *place, struct store_node **ret,

@@ -3,9 +3,10 @@
  * CreateVolume: empty, from a snapshot, or a clone of a volume. Idempotent by name.
  *
  * Happy path: look the name up (found and alike: the same answer, once its source is not left
- * frozen) -> plan: pool, size, file system -> (clone: measure, quiesce the source) -> (a block
- * volume becomes a mounted one: look what it holds) -> build (format, share or copy; the link is
- * the commit) -> (release the source) -> answer.
+ * frozen) -> (the source is on another node, which has been offered: ask that what it is) ->
+ * plan: pool, size, file system -> (clone: measure, quiesce the source) -> (a block
+ * volume becomes a mounted one: look what it holds) -> build (format, share, copy or pull; the link
+ * is the commit) -> (release the source) -> answer.
  *
  * How it can fail: the request contradicts itself, the pool, the source or an existing volume of
  * that name; no room; the source cannot be quiesced. Until the commit nothing has a name, so
@@ -15,6 +16,7 @@
 #include "csi/creation.h"
 #include "csi/messages.h"
 #include "csi/params.h"
+#include "csi/remote.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/topology.h"
@@ -37,6 +39,7 @@ struct create {
 	int source_dirfd;
 	struct fsimg_probe probe;
 	struct pool_format format;
+	struct remote remote;
 };
 
 #define create_of(op_ptr) container_of(creation_of(op_ptr), struct create, base)
@@ -155,23 +158,81 @@ static int refuse_elsewhere(const struct create *c, struct err *err)
 			 : "the source's PersistentVolume names the node in its nodeAffinity");
 }
 
-static int plan_source(struct create *c, struct err *err)
+static bool is_here(const struct create *c)
+{
+	return c->source_kind == RECORD_SOURCE_NONE ||
+	       !pools_id_elsewhere(c->base.task.csi->pools, c->base.source_id);
+}
+
+static bool ask_done(struct op *op)
+{
+	return creation_exists(op) || is_here(create_of(op));
+}
+
+static int ask_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	struct transfer *transfer = c->base.task.csi->transfer;
+	struct offer offer;
+	if (transfer == NULL || !offer_find(transfer, c->base.source_id, c->base.name, &offer))
+		return refuse_elsewhere(c, &op->err);
+	return remote_open(op, &c->remote, &c->base, &offer);
+}
+
+static int ask_end(struct op *op, int res)
+{
+	struct create *c = create_of(op);
+	return remote_open_end(&c->remote, &c->base, res);
+}
+
+static int let_go_run(struct op *op)
+{
+	return remote_close(op, &create_of(op)->remote);
+}
+
+static bool let_go_done(struct op *op)
+{
+	return !create_of(op)->remote.used;
+}
+
+/* What is told expires, and what is not told, too. */
+static int let_go_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
+}
+
+/* One of this node is found, locked by its id; another node's is known by now. */
+static int find_source(struct create *c, struct err *err)
 {
 	struct node_source *source = &c->base.source;
-	if (c->source_kind == RECORD_SOURCE_NONE)
+	if (c->remote.used)
 		return 0;
-	if (pools_id_elsewhere(c->base.task.csi->pools, c->base.source_id))
-		return refuse_elsewhere(c, err);
 	int r = node_source_find(source, c->base.task.csi->node, source_object_kind(c),
 		c->base.source_id, c->params.thick, err);
 	if (r < 0)
 		return r;
-	const struct record *from = source->object->rec;
 	c->pool = source->object->pool;
 	if (c->params.pool_given && strcmp(c->params.pool, pool_name(c->pool)) != 0)
 		return err_set(err, ERR_INVALID,
 			"parameters: pool is %s, but the content source lies in pool %s; a copy stays in its pool",
 			c->params.pool, pool_name(c->pool));
+	return 0;
+}
+
+static int plan_source(struct create *c, struct err *err)
+{
+	if (c->source_kind == RECORD_SOURCE_NONE)
+		return 0;
+	int r = find_source(c, err);
+	if (r < 0)
+		return r;
+	const struct record *from = c->base.source.rec;
+	if (from->kind != source_object_kind(c))
+		return err_set(err, ERR_NOT_FOUND, "volume_content_source: %s is no %s",
+			c->base.source_id,
+			c->source_kind == RECORD_SOURCE_SNAPSHOT ? "snapshot" : "volume");
 	c->changes_mode = !c->access.block && from->fs == FSIMG_NONE;
 	if (c->changes_mode && !c->params.allow_mode_change)
 		return err_set(err, ERR_INVALID,
@@ -206,8 +267,7 @@ static int plan_pool(struct create *c, struct err *err)
 /* What the volume will be: c->rec, and c->pool. */
 static int plan_record(struct create *c, struct err *err)
 {
-	const struct record *from =
-		c->base.source.object != NULL ? c->base.source.object->rec : NULL;
+	const struct record *from = c->base.source.rec;
 	enum fsimg_type fs;
 	int r = csi_params_choose_fs(
 		&c->params, &c->access, from != NULL ? from->fs : FSIMG_NONE, &fs, err);
@@ -260,7 +320,8 @@ static int plan_run(struct op *op)
 
 static bool probe_done(struct op *op)
 {
-	return creation_exists(op) || !create_of(op)->changes_mode;
+	const struct create *c = create_of(op);
+	return creation_exists(op) || !c->changes_mode || c->remote.used;
 }
 
 static int probe_job(void *arg)
@@ -279,13 +340,9 @@ static int probe_run(struct op *op)
 }
 
 /* The type asked for, or whatever it holds. */
-static int probe_end(struct op *op, int res)
+static int check_probe(struct op *op, struct create *c, const struct fsimg_probe *probe)
 {
-	struct create *c = create_of(op);
-	const struct fsimg_probe *probe = &c->probe;
-	const char *name = c->base.source.object->rec->name;
-	if (res < 0)
-		return op_fail_sys(op, res, "%s: looking for a file system on it", name);
+	const char *name = c->base.source.rec->name;
 	bool given = c->access.fs_given || c->params.fs_given;
 	const char *unfit = fsimg_why_unfit(probe);
 	if (unfit != NULL)
@@ -299,6 +356,31 @@ static int probe_end(struct op *op, int res)
 			probe->ambivalent ? "contradicting signatures, one of them " : "",
 			probe->found[0] != '\0' ? probe->found : "no file system");
 	c->rec.fs = probe->type;
+	return 0;
+}
+
+static int probe_end(struct op *op, int res)
+{
+	struct create *c = create_of(op);
+	if (res < 0)
+		return op_fail_sys(
+			op, res, "%s: looking for a file system on it", c->base.source.rec->name);
+	return check_probe(op, c, &c->probe);
+}
+
+/* The same of what was pulled: the build has its record by then. */
+static int check_pulled(struct op *op, void *arg)
+{
+	struct create *c = arg;
+	struct pool_build *build = &c->base.build;
+	int r = check_probe(op, c, &c->remote.probe);
+	struct record with = *build->rec;
+	with.fs = c->rec.fs;
+	struct record *made = r == 0 ? record_new(&with) : NULL;
+	if (made == NULL)
+		return r < 0 ? r : -ENOMEM;
+	record_free(build->rec);
+	build->rec = made;
 	return 0;
 }
 
@@ -327,7 +409,12 @@ static int build_run(struct op *op)
 	int r = creation_init_build(&c->base, c->pool, &c->rec, &op->err);
 	if (r < 0)
 		return r;
-	if (c->base.source.object != NULL)
+	if (c->remote.used) {
+		c->remote.look = c->changes_mode;
+		c->remote.on_probe = check_pulled;
+		c->remote.arg = c;
+		remote_fill(&c->remote, &c->base, source_object_kind(c));
+	} else if (c->base.source.object != NULL)
 		c->base.build.need_bytes =
 			c->rec.size_bytes + node_source_shared_room(&c->base.source);
 	else if (c->rec.fs != FSIMG_NONE)
@@ -347,6 +434,7 @@ static const struct op_step steps[] = {
 	{"look up", .run = look_up_run},
 	{"make durable", .done = creation_durable, .run = creation_make_durable},
 	{"thaw leftover", .done = leftover_done, .run = creation_thaw_leftover},
+	{"ask source's node", .done = ask_done, .run = ask_run, .end = ask_end, .undo = let_go_run},
 	{"plan", .done = creation_exists, .run = plan_run},
 	{"measure", .done = creation_measured, .run = creation_measure},
 	{"quiesce source", .done = creation_sourceless, .run = creation_quiesce,
@@ -355,6 +443,7 @@ static const struct op_step steps[] = {
 	{"build", .done = creation_exists, .run = build_run, .end = creation_build_end,
 		.flags = OP_COMMIT},
 	{"release source", .done = creation_released, .run = creation_release},
+	{"let source's node go", .done = let_go_done, .run = let_go_run, .end = let_go_end},
 	{"answer", .run = answer_run},
 	{NULL},
 };
@@ -374,6 +463,11 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
+static void cleanup(struct csi_task *task)
+{
+	remote_free(&container_of(task, struct create, base.task)->remote);
+	creation_cleanup(task);
+}
+
 /* Its pool is only known when it is planned: its child operations know their lane. */
-const struct csi_operation csi_create_volume = {
-	sizeof(struct create), prepare, steps, creation_cleanup};
+const struct csi_operation csi_create_volume = {sizeof(struct create), prepare, steps, cleanup};

@@ -72,8 +72,9 @@ struct csi {
 	struct csi_hooks hooks;
 	struct reactor *reactor;
 	struct pools *pools;
-	struct node *node; /* its reactor and pools are these */
-	struct list tasks; /* running, task.h */
+	struct node *node;         /* its reactor and pools are these */
+	struct transfer *transfer; /* main()'s; NULL: there are no copies between nodes */
+	struct list tasks;         /* running, task.h */
 	unsigned task_count;
 	uint64_t task_number;         /* of the last one */
 	struct ring_timer long_timer; /* task.c: looks at what has been running for long */

@@ -265,7 +265,7 @@ void csi_inspect_list(struct grpc_call *call, const ProtobufCMessage *message)
 		int kind = (int)request->kinds[i];
 		if (kind < 0 || kind > KIND(QUARANTINED)) {
 			grpc_end(call, GRPC_INVALID_ARGUMENT,
-				"kinds: holds a kind this driver does not know");
+				"kinds: holds a kind this driver does not know; nodes are what a controller knows");
 			return;
 		}
 		all |= kind == KIND(ALL);

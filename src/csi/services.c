@@ -5,6 +5,7 @@
  */
 #include "csi/services.h"
 
+#include "cluster.pb-c.h"
 #include "csi.pb-c.h"
 #include "csi/inspect.h"
 #include "csi/request.h"
@@ -73,6 +74,20 @@ static const struct grpc_method inspect[] = {
 	{"Health", ANSWER(csi_inspect_health)},
 	{NULL},
 };
+
+static const struct grpc_method member[] = {
+	{"GrantCopy", OPERATION(csi_grant_copy, .required = {"source_id", "volume_name"})},
+	{"OfferCopy", ANSWER(csi_offer_copy, .required = {"source_id", "volume_name"})},
+	{NULL},
+};
+
+int csi_register_member(struct csi *csi, struct grpc_registry *registry, unsigned peers)
+{
+	static struct grpc_service service = {&ringvol__v1__member__descriptor, member, NULL};
+	service.context = csi;
+	service.peers = peers;
+	return grpc_registry_add(registry, &service, csi_check_request);
+}
 
 int csi_register(struct csi *csi, struct grpc_registry *registry)
 {

@@ -10,6 +10,8 @@ int csi_register(struct csi *csi, struct grpc_registry *registry);
 
 /* Adds what a controller of the cluster may call, and nobody else: Controller and Inspect. */
 int csi_register_routed(struct csi *csi, struct grpc_registry *registry);
+/* Adds ringvol.v1.Member, for controllers. csi->transfer is set. */
+int csi_register_member(struct csi *csi, struct grpc_registry *registry, unsigned peers);
 
 /* ---- a file each ---- */
 
@@ -17,6 +19,7 @@ extern const struct csi_operation csi_create_volume, csi_create_snapshot;
 extern const struct csi_operation csi_delete; /* of volumes and snapshots */
 extern const struct csi_operation csi_controller_expand, csi_node_expand;
 extern const struct csi_operation csi_get_capacity;
+extern const struct csi_operation csi_grant_copy;
 extern const struct csi_operation csi_node_stage, csi_node_publish;
 extern const struct csi_operation csi_node_release; /* NodeUnpublish and NodeUnstage */
 extern const struct csi_operation csi_node_stats, csi_node_volume_health;
@@ -25,6 +28,7 @@ csi_answer_fn csi_plugin_info, csi_probe, csi_node_info, csi_inspect_health;
 csi_answer_fn csi_plugin_capabilities, csi_controller_capabilities, csi_node_capabilities;
 csi_answer_fn csi_validate_capabilities;
 csi_answer_fn csi_list_volumes, csi_get_volume, csi_list_snapshots, csi_get_snapshot;
+csi_answer_fn csi_offer_copy;
 csi_answer_fn csi_list_health, csi_get_volume_health, csi_node_storage_health;
 
 #endif

@@ -110,6 +110,14 @@ void csi_task_lock_id(
 	add_lock(task, mode, kind, key);
 }
 
+void csi_task_lock_other(struct csi_task *task, const char *kind, const char *name)
+{
+	char key[RECORD_KEY_MAX];
+	record_key(name, key);
+	assert(task->lock_count < CSI_LOCKS_MAX);
+	node_lock_init(&task->locks[task->lock_count++], NODE_EXCLUSIVE, kind, key);
+}
+
 /* A lock that is in the way of the task's; NULL: none is. */
 static const struct node_lock *find_conflict(const struct csi_task *task)
 {

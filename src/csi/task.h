@@ -69,6 +69,8 @@ struct csi_task *csi_task_new(
 void csi_task_lock_name(struct csi_task *task, enum record_kind kind, const char *name);
 void csi_task_lock_id(
 	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *id);
+/* Of anything else that no two tasks may make at once; kind: static. */
+void csi_task_lock_other(struct csi_task *task, const char *kind, const char *name);
 /* Names what it works on in its log line. */
 void csi_task_names(struct csi_task *task, const struct record *rec);
 /* Joins a running task of equal arguments, or refuses, or starts. Either way the call is taken care

@@ -36,12 +36,17 @@ static void add(struct metrics_histogram *h, const struct text_scale *scale, uin
 
 /* ---- calls ---- */
 
-/* Paths are the registry's, so their addresses tell them apart. */
+/* Paths are the registries', so their addresses tell them apart; what both serve is one method. */
 static struct metrics_method *method_of(struct metrics *m, const char *path)
 {
 	for (unsigned i = 0; i < m->method_count; i++)
-		if (m->methods[i].path == path)
+		if (m->methods[i].path == path || m->methods[i].other == path)
 			return &m->methods[i];
+	for (unsigned i = 0; m->routed != NULL && i < m->method_count; i++)
+		if (m->methods[i].other == NULL && strcmp(m->methods[i].path, path) == 0) {
+			m->methods[i].other = path;
+			return &m->methods[i];
+		}
 	if (m->method_count == METRICS_METHODS_MAX)
 		return NULL;
 	m->methods[m->method_count].path = path;
@@ -126,12 +131,13 @@ static void name_features(struct metrics *m)
 }
 
 int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
-	struct grpc_registry *registry)
+	struct controller *controller, struct grpc_registry *registry)
 {
 	struct metrics *m = calloc(1, sizeof(*m));
 	if (m == NULL)
 		return -ENOMEM;
 	m->csi = csi;
+	m->controller = controller;
 	m->other.operation = m->other.step = "other";
 	m->start_ns = clock_now_ns();
 	m->registry = registry;
@@ -144,10 +150,19 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
 	return 0;
 }
 
+void metrics_cluster(struct metrics *m, struct grpc_registry *routed, const struct member *member)
+{
+	m->routed = routed;
+	m->member = member;
+	grpc_registry_observe(routed, on_call, m);
+}
+
 void metrics_close(struct metrics *m)
 {
 	if (m == NULL)
 		return;
+	if (m->routed != NULL)
+		grpc_registry_observe(m->routed, NULL, NULL);
 	grpc_registry_observe(m->registry, NULL, NULL);
 	m->reactor->observer = NULL;
 	for (unsigned i = 0; i < m->method_count; i++)

@@ -10,6 +10,7 @@
 #ifndef RINGVOL_METRICS_METRICS_H
 #define RINGVOL_METRICS_METRICS_H
 
+#include "controller/controller.h"
 #include "csi/csi.h"
 #include "rpc/http1.h"
 
@@ -20,24 +21,33 @@ enum {
 };
 
 struct metrics;
+struct member; /* member/member.h */
 
-/* Takes the hooks of the registry and the reactor. All must outlive it. 0 or -ENOMEM. */
+/* Takes the hooks of the registry and the reactor. All must outlive it. Of a node (csi) or of a
+ * controller; the other is NULL. 0 or -ENOMEM. */
 int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
-	struct grpc_registry *registry);
+	struct controller *controller, struct grpc_registry *registry);
+/* A node's part in a cluster: what controllers call, whose calls are counted with the others, and
+ * the controllers it joins. Both outlive the metrics. */
+void metrics_cluster(
+	struct metrics *metrics, struct grpc_registry *routed, const struct member *member);
 void metrics_close(struct metrics *metrics); /* no scrape may be left; NULL is legal */
 
 /*
  * What is served over HTTP, for kubelet's probes and for Prometheus:
  *   /healthz  the loop turns (or there would be no answer) and every pool answers
- *   /readyz   what Probe and the gRPC health service say, with the reason
+ *   /readyz   what Probe and the gRPC health service say, with the reason; of a controller: whether
+ *             everybody who is known has joined
  *   /metrics
  */
 struct endpoints {
 	const struct csi *csi;
+	struct controller *controller;
 	struct http1_route routes[4];
 };
 
 /* Fills *e, which must outlive the server that is given e->routes. */
-void endpoints_init(struct endpoints *e, const struct csi *csi, struct metrics *metrics);
+void endpoints_init(struct endpoints *e, const struct csi *csi, struct controller *controller,
+	struct metrics *metrics);
 
 #endif

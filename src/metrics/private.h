@@ -23,6 +23,7 @@ struct metrics_histogram {
 
 struct metrics_method {
 	const char *path;                               /* the registry's */
+	const char *other;                              /* the other registry's; NULL: not met */
 	struct metrics_histogram *codes[METRICS_CODES]; /* NULL: never met */
 };
 
@@ -39,8 +40,11 @@ struct metrics_step_slot {
 
 struct metrics {
 	struct reactor *reactor;
-	struct csi *csi;
+	struct csi *csi;               /* NULL: of a controller */
+	struct controller *controller; /* NULL: of a node */
 	struct grpc_registry *registry;
+	struct grpc_registry *routed; /* of a node: what controllers call; NULL: none do */
+	const struct member *member;  /* likewise */
 	struct op_observer observer;
 	char kernel[65], features[METRICS_FEATURES_MAX];
 	uint64_t start_ns; /* CLOCK_REALTIME */
@@ -69,6 +73,7 @@ struct scrape {
 	bool begun;                 /* its HELP and TYPE are out */
 	unsigned at;                /* how far the family is, where it counts */
 	char cursor[RECORD_ID_MAX]; /* the last volume looked at, "" at first */
+	char node[256 + 1];         /* likewise the last node */
 	unsigned work;              /* of SCRAPE_WORK_MAX, by all scrapes in this turn */
 	struct arena *arena;        /* of this piece */
 };
@@ -83,12 +88,19 @@ struct family {
 	uint64_t (*number)(const struct metrics *m);
 	uint64_t (*pool)(const struct pool *pool);
 	size_t room_field; /* offset in struct pool_room */
+	size_t stat_field; /* offset in struct store_stats */
 	bool copy_size;    /* how large what is copied is, not how far the copy has come */
 	void (*volume)(struct text *t, const char *name, struct volume *v);
 };
 
 /* volumes.c: what there is of every attached volume; ends with a NULL render. */
 extern const struct family volume_families[];
+/* values.c: pools, and what is copied in them. */
+extern const struct family pool_families[];
+/* member.c: the controllers that a node joins. */
+extern const struct family member_families[];
+/* cluster.c: nodes, and calls that go to them. */
+extern const struct family cluster_families[];
 /* values.c: the rest. */
 extern const struct family value_families[];
 

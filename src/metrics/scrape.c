@@ -9,15 +9,21 @@
  */
 #include "metrics/private.h"
 
+#include "controller/ready.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
-static const struct family *const tables[] = {value_families, volume_families};
+static const struct family *const node_tables[] = {
+	value_families, pool_families, volume_families, member_families, NULL};
+static const struct family *const controller_tables[] = {value_families, cluster_families, NULL};
 
 /* The next family to render; NULL: all are. */
 static const struct family *current(struct scrape *s)
 {
-	while (s->table < sizeof(tables) / sizeof(tables[0])) {
+	const struct family *const *tables =
+		s->metrics->csi != NULL ? node_tables : controller_tables;
+	while (tables[s->table] != NULL) {
 		const struct family *family = &tables[s->table][s->family];
 		if (family->render != NULL)
 			return family;
@@ -59,8 +65,9 @@ static int scrape_more(struct http1_source *source, struct buf *out, size_t limi
 	struct scrape *s = container_of(source, struct scrape, source);
 	if (!s->measured) {
 		s->measured = true;
-		if (node_refresh_start(s->metrics->csi->node, &s->refresh, METRICS_MEASURE_MS,
-			    METRICS_WAIT_MS))
+		if (s->metrics->csi != NULL &&
+			node_refresh_start(s->metrics->csi->node, &s->refresh, METRICS_MEASURE_MS,
+				METRICS_WAIT_MS))
 			return -EAGAIN;
 	}
 	struct metrics *m = s->metrics;
@@ -102,24 +109,36 @@ static void answer(struct http1_call *call, int well, const struct err *why, con
 	http1_reply(call, well < 0 ? 503 : 200, well < 0 ? why->message : text);
 }
 
+static int check_live(const struct endpoints *e, struct err *why)
+{
+	return e->csi != NULL ? csi_check_live(e->csi, why) : 0; /* or nobody could ask */
+}
+
+static int check_ready(const struct endpoints *e, struct err *why)
+{
+	return e->csi != NULL ? csi_check_ready(e->csi, why) : ready_check(e->controller, why);
+}
+
 static void healthz(struct http1_call *call, void *arg)
 {
 	struct err why = {0};
-	int live = csi_check_live(((const struct endpoints *)arg)->csi, &why);
+	int live = check_live(arg, &why);
 	answer(call, live, &why, "ok");
 }
 
 static void readyz(struct http1_call *call, void *arg)
 {
 	struct err why = {0};
-	int ready = csi_check_ready(((const struct endpoints *)arg)->csi, &why);
+	int ready = check_ready(arg, &why);
 	answer(call, ready, &why, "ready");
 }
 
-void endpoints_init(struct endpoints *e, const struct csi *csi, struct metrics *metrics)
+void endpoints_init(struct endpoints *e, const struct csi *csi, struct controller *controller,
+	struct metrics *metrics)
 {
 	*e = (struct endpoints){
 		.csi = csi,
+		.controller = controller,
 		.routes =
 			{
 				{"/healthz", healthz, e},

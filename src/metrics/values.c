@@ -10,6 +10,7 @@
 #include "pool/index.h"
 #include "pool/trash.h"
 #include "probes/probes.h"
+#include "transfer/transfer.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -44,7 +45,8 @@ static bool render_rpc(struct scrape *s, const struct family *f, struct text *t)
 
 static uint64_t in_flight(const struct metrics *m)
 {
-	return grpc_registry_in_flight(m->registry);
+	return grpc_registry_in_flight(m->registry) +
+	       (m->routed != NULL ? grpc_registry_in_flight(m->routed) : 0);
 }
 
 static bool render_steps(struct scrape *s, const struct family *f, struct text *t)
@@ -163,12 +165,55 @@ static bool render_copies(struct scrape *s, const struct family *f, struct text 
 	return true;
 }
 
+/* ---- copies to and from other nodes ---- */
+
+static struct transfer_stats transfer_stats(const struct metrics *m)
+{
+	const struct transfer *transfer = m->csi->transfer;
+	return transfer != NULL ? transfer->stats : (struct transfer_stats){0};
+}
+
+static uint64_t transfer_sent(const struct metrics *m)
+{
+	return transfer_stats(m).sent_bytes;
+}
+
+static uint64_t transfer_received(const struct metrics *m)
+{
+	return transfer_stats(m).received_bytes;
+}
+
+static uint64_t transfer_sends(const struct metrics *m)
+{
+	return transfer_stats(m).sends;
+}
+
+static uint64_t transfer_pulls(const struct metrics *m)
+{
+	return transfer_stats(m).pulls;
+}
+
+static uint64_t transfer_kept(const struct metrics *m)
+{
+	return m->csi->transfer != NULL ? transfer_grants(m->csi->transfer) : 0;
+}
+
+static uint64_t transfer_lost(const struct metrics *m)
+{
+	return transfer_stats(m).lost;
+}
+
+static uint64_t transfer_wrong(const struct metrics *m)
+{
+	return transfer_stats(m).wrong;
+}
+
 /* ---- the process ---- */
 
 static bool render_build(struct scrape *s, const struct family *f, struct text *t)
 {
 	const struct metrics *m = s->metrics;
-	const struct probes *probes = m->csi->node->probes;
+	const struct probes *probes = m->csi != NULL ? m->csi->node->probes : NULL;
 	char features[METRICS_FEATURES_MAX + 8], labels[TEXT_LABELS_MAX];
 	bool bpf = probes != NULL && probes_state(probes) == PROBES_BPF;
 	snprintf(features, sizeof(features), "%s%s", m->features, bpf ? ",bpf" : "");
@@ -225,6 +270,14 @@ const struct family value_families[] = {
 		.number = queue_depth},
 	{"ringvol_helpers_hung", "gauge", "Calls that hang in the kernel.", render_number,
 		.number = hung},
+	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
+	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
+	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",
+		render_start},
+	{NULL},
+};
+
+const struct family pool_families[] = {
 	{"ringvol_pool_ready", "gauge", "1 if the pool is served.", render_pools, .pool = is_ready},
 	{"ringvol_pool_capacity_bytes", "gauge", "Size of the pool's file system.", render_pools,
 		.room_field = offsetof(struct pool_room, capacity_bytes)},
@@ -244,9 +297,22 @@ const struct family value_families[] = {
 		render_copies},
 	{"ringvol_copy_size_bytes", "gauge", "The size of that image.", render_copies,
 		.copy_size = true},
-	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
-	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
-	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",
-		render_start},
+	{"ringvol_transfer_sent_bytes_total", "counter", "Data of copies sent to other nodes.",
+		render_number, .number = transfer_sent},
+	{"ringvol_transfer_received_bytes_total", "counter",
+		"Data of copies received from other nodes.", render_number,
+		.number = transfer_received},
+	{"ringvol_transfer_sending", "gauge", "Copies that are being sent.", render_number,
+		.number = transfer_sends},
+	{"ringvol_transfer_receiving", "gauge", "Copies that are being received.", render_number,
+		.number = transfer_pulls},
+	{"ringvol_transfer_grants", "gauge", "Images kept for copies of other nodes.",
+		render_number, .number = transfer_kept},
+	{"ringvol_transfer_lost_total", "counter",
+		"Calls of copies to other nodes that failed and were made again.", render_number,
+		.number = transfer_lost},
+	{"ringvol_transfer_wrong_total", "counter",
+		"Data received that was not what its checksum or its place says.", render_number,
+		.number = transfer_wrong},
 	{NULL},
 };

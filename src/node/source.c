@@ -41,6 +41,7 @@ int node_source_find(struct node_source *source, struct node *node, enum record_
 		return r;
 	source->node = node;
 	source->object = object;
+	source->rec = rec;
 	/* What shares extents with a volume that is erased on delete would keep its bytes. */
 	source->share =
 		pool_features(object->pool)->reflink && !thick && rec->erase == RECORD_ERASE_NONE;

@@ -15,7 +15,9 @@ struct node;
 
 struct node_source {
 	struct node *node;
-	struct pool_object *object;
+	struct pool_object *object; /* NULL: there is none, or it is on another node */
+	/* What the bytes are: the object's record, or what the other node says. NULL: none. */
+	const struct record *rec;
 	bool share;   /* by sharing extents, not by a copy */
 	bool stopped; /* shutting down: the copy is to stop */
 	struct node_quiesce quiesce;

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #define HOLD_PREFIX "send-"
 #define HOLD_SUFFIX ".grant"
@@ -168,7 +169,7 @@ static bool parse_hold(const char *text, size_t len, struct pool_hold *hold)
 /* ---- loading ---- */
 
 struct hold_reading {
-	int copies_fd;
+	int copies_fd, trash_fd;
 	struct list *holds;
 };
 
@@ -189,6 +190,14 @@ static bool read_hold(int copies_fd, const char *grant, struct pool_hold *hold)
 	return true;
 }
 
+/* It may have to be erased. */
+static int discard_image(int copies_fd, const char *name, int trash_fd)
+{
+	char trash[TRASH_NAME_BYTES];
+	pool_random_hex(trash, TRASH_NAME_BYTES - 1);
+	return renameat2(copies_fd, name, trash_fd, trash, RENAME_NOREPLACE) < 0 ? -errno : 0;
+}
+
 static int read_one(void *arg, const char *name)
 {
 	const struct hold_reading *reading = arg;
@@ -198,7 +207,7 @@ static int read_one(void *arg, const char *name)
 		grant_name(name, grant);
 		if (fstatat(reading->copies_fd, grant, &st, AT_SYMLINK_NOFOLLOW) < 0 &&
 			errno == ENOENT)
-			(void)unlinkat(reading->copies_fd, name, 0);
+			(void)discard_image(reading->copies_fd, name, reading->trash_fd);
 		return 0;
 	}
 	if (!is_grant_name(name))
@@ -208,7 +217,7 @@ static int read_one(void *arg, const char *name)
 		return -ENOMEM;
 	if (!read_hold(reading->copies_fd, name, hold)) {
 		(void)unlinkat(reading->copies_fd, name, 0);
-		(void)unlinkat(reading->copies_fd, hold->name, 0);
+		(void)discard_image(reading->copies_fd, hold->name, reading->trash_fd);
 		pool_hold_free(hold);
 		return 0;
 	}
@@ -216,9 +225,9 @@ static int read_one(void *arg, const char *name)
 	return 0;
 }
 
-int pool_holds_read(int copies_fd, struct list *ret_holds)
+int pool_holds_read(int copies_fd, int trash_fd, struct list *ret_holds)
 {
-	struct hold_reading reading = {copies_fd, ret_holds};
+	struct hold_reading reading = {copies_fd, trash_fd, ret_holds};
 	return fd_each_name(copies_fd, read_one, &reading);
 }
 
@@ -256,14 +265,11 @@ struct hold_drop {
 static int drop_run(struct pool_job *job)
 {
 	const struct hold_drop *d = container_of(job, struct hold_drop, job);
-	char name[HOLD_FILE_BYTES], trash[TRASH_NAME_BYTES];
+	char name[HOLD_FILE_BYTES];
 	grant_name(d->hold->name, name);
 	if (unlinkat(d->copies_fd, name, 0) < 0 && errno != ENOENT)
 		return -errno;
-	pool_random_hex(trash, TRASH_NAME_BYTES - 1);
-	return renameat2(d->copies_fd, d->hold->name, d->trash_fd, trash, RENAME_NOREPLACE) < 0
-		       ? -errno
-		       : 0;
+	return discard_image(d->copies_fd, d->hold->name, d->trash_fd);
 }
 
 static void drop_on_end(struct pool_job *job, int res)
@@ -321,6 +327,10 @@ static int describe(struct pool_hold_make *m)
 	hold->rec = record_new(m->source->rec);
 	if (hold->rec == NULL)
 		return -ENOMEM;
+	int n = record_print(hold->rec, m->text, HOLD_TEXT_MAX);
+	if (n < 0)
+		return n;
+	m->text_len = (unsigned)n;
 	if (!take_field(hold->node_id, sizeof(hold->node_id), m->node_id) ||
 		!take_field(hold->volume_name, sizeof(hold->volume_name), m->volume_name) ||
 		!take_field(hold->source_id, sizeof(hold->source_id), m->source_id))
@@ -440,6 +450,9 @@ static int copy_end(struct op *op, int res)
 static int name_call(struct op *op)
 {
 	struct pool_hold_make *m = make_of(op);
+	/* As any image has it: its record says how it is erased at last. */
+	if (m->fd >= 0 && fsetxattr(m->fd, RECORD_XATTR, m->text, m->text_len, 0) < 0)
+		return -errno;
 	if (m->fd >= 0)
 		return fd_link(m->fd, m->copies_fd, m->hold->name);
 	return linkat(m->dir_fd, m->source->key, m->copies_fd, m->hold->name, 0) < 0 ? -errno : 0;

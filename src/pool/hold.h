@@ -78,9 +78,9 @@ void pool_hold_make_free(struct pool_hold_make *m); /* what is left after the en
 /* ---- for the files of src/pool ---- */
 
 bool pool_hold_name_valid(const char *name);
-/* The holds that earlier runs left, onto the list; files that make no hold are removed. Blocking.
+/* The holds that earlier runs left, onto the list; images without one go to the trash. Blocking.
  * 0 or -ENOMEM: what can be read counts. */
-int pool_holds_read(int copies_fd, struct list *ret_holds);
+int pool_holds_read(int copies_fd, int trash_fd, struct list *ret_holds);
 /* Takes over what was read and is not known yet. */
 void pool_holds_adopt(struct pool *pool, struct list *holds);
 void pool_hold_free(struct pool_hold *hold);

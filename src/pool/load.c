@@ -258,7 +258,7 @@ void pool_load_run(struct pool_load *load)
 		return;
 	watch_images(load);
 	/* A copy that is forgotten is asked for again: what cannot be read keeps no pool away. */
-	(void)pool_holds_read(load->fds[POOL_FD_COPIES], &load->holds);
+	(void)pool_holds_read(load->fds[POOL_FD_COPIES], load->fds[POOL_FD_TRASH], &load->holds);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		struct reading reading = {load, kind};
 		int dir = POOL_FD_VOLUMES + (int)kind;

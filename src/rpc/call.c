@@ -250,7 +250,14 @@ void grpc_call_run(struct grpc_call *call)
 			return;
 		}
 	}
+	call->refs++;
 	call->entry->fn(call, request);
+	/* A stream may be silent for long, and there may be thousands. */
+	if (call->running && (call->entry->flags & GRPC_STREAM_IN) != 0) {
+		arena_unref(call->arena);
+		call->arena = NULL;
+	}
+	grpc_call_unref(call);
 }
 
 void grpc_call_refuse(struct grpc_call *call, enum grpc_status status, const char *message)
@@ -317,6 +324,16 @@ const uint8_t *grpc_call_bytes(const struct grpc_call *call, size_t *ret_len)
 {
 	*ret_len = call->bytes_len;
 	return call->bytes;
+}
+
+void grpc_call_set_user(struct grpc_call *call, void *user)
+{
+	call->user = user;
+}
+
+void *grpc_call_user(const struct grpc_call *call)
+{
+	return call->user;
 }
 
 bool grpc_call_gone(const struct grpc_call *call)

@@ -68,6 +68,7 @@ struct grpc_call {
 	void *on_writable_arg;
 	void (*on_gone)(struct grpc_call *call, void *arg);
 	void *on_gone_arg;
+	void *user; /* grpc_call_user() */
 };
 
 /* The carrier holds the only reference. */

@@ -70,7 +70,7 @@ typedef void grpc_method_fn(struct grpc_call *call, const ProtobufCMessage *requ
 enum grpc_method_flags {
 	/* The client streams: fn is called for each message, then once with NULL when it has sent
 	 * its last. No message is delivered after the call has ended or while grpc_send() said to
-	 * wait. The arena is a fresh one for each message. */
+	 * wait. The arena is a fresh one for each message, and gone when fn returns. */
 	GRPC_STREAM_IN = 1 << 0,
 	/* The stream ends only when the client wishes (a watch). A drain does not wait for it: the
 	 * client is told UNAVAILABLE, and to the method it is gone. A request larger than
@@ -132,6 +132,9 @@ struct arena *grpc_call_arena(const struct grpc_call *call);
 /* The method's short name ("CreateVolume"), static. */
 const char *grpc_call_method(const struct grpc_call *call);
 const void *grpc_call_row(const struct grpc_call *call);
+/* What the method keeps of a call from one message of the client's to the next; NULL at first. */
+void grpc_call_set_user(struct grpc_call *call, void *user);
+void *grpc_call_user(const struct grpc_call *call);
 /* What the method answers. */
 const ProtobufCMessageDescriptor *grpc_call_output(const struct grpc_call *call);
 /* Who calls. */

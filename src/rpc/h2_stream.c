@@ -222,6 +222,8 @@ static void run_input(struct h2_stream *s)
 		s->conn->partial_bytes -= s->in_at;
 		s->in_at = 0;
 	}
+	if (s->in.len == 0)
+		h2_stream_free_input(s); /* the stream may be silent for long */
 	if (s->call.waiting)
 		return;
 	if (s->in_ended) {

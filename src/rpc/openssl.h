@@ -29,15 +29,16 @@
 	X(PEM_X509_INFO_read_bio) X(PEM_read_bio_PrivateKey) X(PEM_read_bio_X509) \
 	X(SSL_CTX_check_private_key) X(SSL_CTX_ctrl) X(SSL_CTX_free) X(SSL_CTX_get_cert_store) \
 	X(SSL_CTX_new) X(SSL_CTX_set_alpn_protos) X(SSL_CTX_set_alpn_select_cb) \
-	X(SSL_CTX_set_client_hello_cb) X(SSL_CTX_set_num_tickets) X(SSL_CTX_set_options) \
-	X(SSL_CTX_set_security_level) X(SSL_CTX_set_verify_depth) X(SSL_CTX_use_PrivateKey) \
-	X(SSL_CTX_use_certificate) X(SSL_alert_desc_string_long) X(SSL_client_hello_get0_ext) \
-	X(SSL_ctrl) X(SSL_do_handshake) X(SSL_free) X(SSL_get0_alpn_selected) \
-	X(SSL_get0_peer_certificate) X(SSL_get_error) X(SSL_get_ex_data_X509_STORE_CTX_idx) \
-	X(SSL_get_peer_cert_chain) X(SSL_get_rbio) X(SSL_new) X(SSL_read_ex) \
+	X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_client_hello_cb) X(SSL_CTX_set_num_tickets) \
+	X(SSL_CTX_set_options) X(SSL_CTX_set_security_level) X(SSL_CTX_set_verify) \
+	X(SSL_CTX_set_verify_depth) X(SSL_CTX_use_PrivateKey) X(SSL_CTX_use_certificate) \
+	X(SSL_alert_desc_string_long) X(SSL_client_hello_get0_ext) X(SSL_ctrl) \
+	X(SSL_do_handshake) X(SSL_free) X(SSL_get0_alpn_selected) X(SSL_get0_peer_certificate) \
+	X(SSL_get_error) X(SSL_get_ex_data_X509_STORE_CTX_idx) X(SSL_get_peer_cert_chain) \
+	X(SSL_get_rbio) X(SSL_get_verify_result) X(SSL_new) X(SSL_read_ex) \
 	X(SSL_select_next_proto) X(SSL_set_accept_state) X(SSL_set_bio) X(SSL_set_connect_state) \
-	X(SSL_set_msg_callback) X(SSL_set_verify) X(SSL_shutdown) X(SSL_write_ex) X(TLS_method) \
-	X(X509_INFO_free) X(X509_STORE_CTX_free) X(X509_STORE_CTX_get0_cert) \
+	X(SSL_set_fd) X(SSL_set_msg_callback) X(SSL_set_verify) X(SSL_shutdown) X(SSL_write_ex) \
+	X(TLS_method) X(X509_INFO_free) X(X509_STORE_CTX_free) X(X509_STORE_CTX_get0_cert) \
 	X(X509_STORE_CTX_get_current_cert) X(X509_STORE_CTX_get_error) \
 	X(X509_STORE_CTX_get_error_depth) X(X509_STORE_CTX_get_ex_data) X(X509_STORE_CTX_init) \
 	X(X509_STORE_CTX_new) X(X509_STORE_CTX_set_default) X(X509_STORE_CTX_set_error) \

@@ -16,6 +16,7 @@
 #include "rpc/server_conns.h"
 #include "rpc/tls_session.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <malloc.h>
@@ -305,8 +306,17 @@ static int open_inside_tls(void *context, const struct grpc_peer *peer, session_
 static int open_tls(
 	struct server *server, int fd, session_wake_fn *on_wake, void *arg, struct session **ret)
 {
-	(void)fd;
+	char from[INET6_ADDRSTRLEN] = "";
+	struct sockaddr_storage address = {0};
+	socklen_t len = sizeof(address);
+	if (getpeername(fd, (struct sockaddr *)&address, &len) == 0)
+		(void)inet_ntop(address.ss_family,
+			address.ss_family == AF_INET6
+				? (const void *)&((const struct sockaddr_in6 *)&address)->sin6_addr
+				: &((const struct sockaddr_in *)&address)->sin_addr,
+			from, sizeof(from));
 	struct tls_config config = {
+		.from = from[0] != '\0' ? from : NULL,
 		.tls = server->tls_keys,
 		.ring = server->config.ring,
 		.handshake_ms = server->config.tls_limits.half_open_ms,

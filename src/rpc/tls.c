@@ -293,12 +293,18 @@ static SSL_CTX *new_ctx(void)
 		ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
 	set(ctx, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF);
 	set(ctx, SSL_CTRL_SET_MAX_CERT_LIST, TLS_CHAIN_MAX_BYTES);
+	openssl.SSL_CTX_set_verify(
+		ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, tls_on_verify);
 	openssl.SSL_CTX_set_verify_depth(ctx, 8);
 	/* A thousand connections that say nothing keep no buffers. */
 	set(ctx, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
 	openssl.SSL_CTX_set_client_hello_cb(ctx, on_client_hello, NULL);
 	openssl.SSL_CTX_set_alpn_select_cb(ctx, on_alpn, NULL);
-	if (set(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION) == 1 &&
+	/* All of them are strong; the first is the fastest. */
+	static const char suites[] = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:"
+				     "TLS_CHACHA20_POLY1305_SHA256";
+	if (openssl.SSL_CTX_set_ciphersuites(ctx, suites) == 1 &&
+		set(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION) == 1 &&
 		set(ctx, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION) == 1 &&
 		openssl.SSL_CTX_set_num_tickets(ctx, 0) == 1 &&
 		openssl.SSL_CTX_set_alpn_protos(ctx, alpn, sizeof(alpn)) == 0)
@@ -485,6 +491,12 @@ enum tls_time tls_time(const struct tls *tls, int64_t now, struct err *err)
 	err_set(err, ERR_PRECONDITION, "the certificate %s %s %s; %s", tls->cert_path, texts[time],
 		when, time == TLS_TIME_EARLY ? "is this host's clock right?" : "issue a new one");
 	return time;
+}
+
+void tls_on_refused(struct tls *tls, tls_refused_fn *fn, void *arg)
+{
+	tls->on_refused = fn;
+	tls->arg = arg;
 }
 
 const struct tls_stats *tls_stats(const struct tls *tls)

@@ -64,6 +64,11 @@ enum tls_time {
 };
 enum tls_time tls_time(const struct tls *tls, int64_t now, struct err *err);
 
+/* Hears of each peer that was refused in its handshake or sent away later. from: its address, or
+ * NULL; why: a line for people. One at a time; NULL: nobody. */
+typedef void tls_refused_fn(void *arg, const char *from, const char *why);
+void tls_on_refused(struct tls *tls, tls_refused_fn *fn, void *arg);
+
 struct tls_stats {
 	uint64_t handshakes; /* that came to a good end */
 	uint64_t refused;    /* that did not */

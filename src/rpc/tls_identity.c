@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who a certificate speaks for: its one name of the form ringvol://. Other names are nobody's
- * business here. A certificate with two of ours, or one that is misspelled, speaks for nobody: what
- * it was meant to say is not guessed.
+ * Who a certificate speaks for: its one name of the form ringvol://, which is a URI, or a DNS name
+ * of that text. Other names are nobody's business here. A certificate with two of ours, or one that
+ * is misspelled, speaks for nobody: what it was meant to say is not guessed.
  */
 #include "rpc/tls_state.h"
 
@@ -52,9 +52,10 @@ void tls_identity_print(const struct grpc_peer *peer, char ret[TLS_IDENTITY_MAX]
 static int read_name(const GENERAL_NAME *name, struct grpc_peer *ret)
 {
 	char uri[TLS_IDENTITY_MAX];
-	if (name->type != GEN_URI)
+	/* helm makes no URI names, and who checks DNS names signs none with a scheme. */
+	if (name->type != GEN_URI && name->type != GEN_DNS)
 		return 0;
-	const ASN1_IA5STRING *text = name->d.uniformResourceIdentifier;
+	const ASN1_IA5STRING *text = name->d.ia5;
 	size_t len = (size_t)openssl.ASN1_STRING_length(text);
 	const char *data = (const char *)openssl.ASN1_STRING_get0_data(text);
 	if (len < sizeof(scheme) - 1 || memcmp(data, scheme, sizeof(scheme) - 1) != 0)

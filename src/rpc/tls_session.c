@@ -20,7 +20,9 @@
 #include "rpc/tls_session.h"
 
 #include "rpc/tls_state.h"
+#include "rpc/tls_why.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -56,6 +58,7 @@ struct tls_session {
 	uint64_t chatter_ns;
 	struct ring_timer timer;
 	uint64_t created_ns;
+	char from[INET6_ADDRSTRLEN]; /* "": nobody said */
 	char why[256];
 };
 
@@ -66,6 +69,14 @@ static struct tls_session *session_of(const struct session *session)
 
 static void say_why(struct tls_session *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* A server's side; a client's why is its owner's to tell. */
+static void tell_refused(const struct tls_session *s)
+{
+	const struct tls *tls = s->member.tls;
+	if (tls->on_refused != NULL && !s->config.client)
+		tls->on_refused(tls->arg, s->from[0] != '\0' ? s->from : NULL, s->why);
+}
 
 /* The first reason stays. */
 static void say_why(struct tls_session *s, const char *fmt, ...)
@@ -81,8 +92,6 @@ static void say_why(struct tls_session *s, const char *fmt, ...)
 static void to_ending(struct tls_session *s)
 {
 	assert(s->state < TLS_ENDING);
-	if (s->state == TLS_HANDSHAKE)
-		s->member.tls->stats.refused++;
 	s->state = TLS_ENDING;
 	s->base.paced = false;
 	ring_timer_cancel(s->config.ring, &s->timer);
@@ -90,9 +99,19 @@ static void to_ending(struct tls_session *s)
 	s->left = 0;
 }
 
+/* If the handshake was not over, the peer was refused. */
+static void count_refused(struct tls_session *s)
+{
+	if (s->state != TLS_HANDSHAKE)
+		return;
+	s->member.tls->stats.refused++;
+	tell_refused(s);
+}
+
 /* Without another word, also if the peer does not read. */
 static void cut(struct tls_session *s)
 {
+	count_refused(s);
 	to_ending(s);
 	buf_free(&s->out);
 	s->base.dead = true;
@@ -104,6 +123,7 @@ static void shut(struct tls_session *s)
 	if (!s->broken)
 		(void)openssl.SSL_shutdown(s->ssl);
 	openssl.ERR_clear_error();
+	count_refused(s);
 	to_ending(s);
 }
 
@@ -181,63 +201,10 @@ static void on_message(
 
 /* ---- what went wrong ---- */
 
-/* What the peer does not like about us, and what to do about it. */
-static const char *alert_remedy(int alert)
-{
-	switch (alert) {
-	case SSL_AD_UNKNOWN_CA:
-	case SSL_AD_BAD_CERTIFICATE:
-		return ": its CA file does not cover our certificate";
-	case SSL_AD_CERTIFICATE_EXPIRED:
-		return ": our certificate has ended, or is not valid yet by the peer's clock";
-	case SSL_AD_CERTIFICATE_REVOKED:
-		return ": our certificate is revoked there";
-	case SSL_AD_PROTOCOL_VERSION:
-		return ": it does not speak TLS 1.3";
-	case SSL_AD_NO_APPLICATION_PROTOCOL:
-		return ": it does not speak HTTP/2";
-	case SSL_AD_CERTIFICATE_REQUIRED:
-		return ": it wants a certificate";
-	default:
-		return "";
-	}
-}
-
-/* What the peer is, in our words where OpenSSL's are of its own making. NULL: they will do. */
-static const char *reason_text(int reason)
-{
-	switch (reason) {
-	case SSL_R_HTTP_REQUEST:
-	case SSL_R_HTTPS_PROXY_REQUEST:
-	case SSL_R_WRONG_VERSION_NUMBER:
-		return "the peer does not speak TLS";
-	case SSL_R_UNSUPPORTED_PROTOCOL:
-		return "the peer does not speak TLS 1.3";
-	case SSL_R_CALLBACK_FAILED: /* on_client_hello(), in tls.c */
-	case SSL_R_NO_APPLICATION_PROTOCOL:
-		return "the peer does not speak HTTP/2 (ALPN h2)";
-	case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
-		return "the peer has no certificate";
-	default:
-		return NULL;
-	}
-}
-
 static void say_verdict(struct tls_session *s, X509_STORE_CTX *ctx)
 {
-	struct err err = {0};
-	struct grpc_peer peer;
-	char name[TLS_IDENTITY_MAX] = "";
-	int verdict = openssl.X509_STORE_CTX_get_error(ctx);
-	X509 *cert = openssl.X509_STORE_CTX_get0_cert(ctx);
-	if (cert != NULL && tls_cert_identity(cert, &peer, &err) == 0)
-		tls_identity_print(&peer, name);
-	if (verdict == X509_V_ERR_APPLICATION_VERIFICATION && err.code != ERR_OK)
-		say_why(s, "the peer's certificate: %s", err.message);
-	else
-		say_why(s, "the peer's certificate is refused: %s%s%s%s",
-			openssl.X509_verify_cert_error_string(verdict), name[0] != '\0' ? " (" : "",
-			name, name[0] != '\0' ? ")" : "");
+	if (s->why[0] == '\0')
+		tls_why_verdict(ctx, s->why, sizeof(s->why));
 }
 
 /* Whose it was is known here alone: OpenSSL does not keep a certificate that it refuses. */
@@ -254,17 +221,9 @@ static int on_verify(int good, X509_STORE_CTX *ctx)
 /* After a call of OpenSSL that failed for good. */
 static void say_error(struct tls_session *s)
 {
-	unsigned long first = openssl.ERR_peek_error();
-	int reason = ERR_GET_LIB(first) == ERR_LIB_SSL ? ERR_GET_REASON(first) : 0;
 	s->broken = true;
-	if (reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256)
-		say_why(s, "the peer refuses the connection: %s%s",
-			openssl.SSL_alert_desc_string_long(reason - SSL_AD_REASON_OFFSET),
-			alert_remedy(reason - SSL_AD_REASON_OFFSET));
-	else if (reason_text(reason) != NULL)
-		say_why(s, "%s", reason_text(reason));
-	else
-		say_why(s, "no TLS connection: %s", tls_library_error());
+	if (s->why[0] == '\0')
+		tls_why_error(s->why, sizeof(s->why));
 	openssl.ERR_clear_error();
 }
 
@@ -353,7 +312,7 @@ static void handshake(struct tls_session *s)
 		open_inner(s);
 	} else if (openssl.SSL_get_error(s->ssl, res) != SSL_ERROR_WANT_READ) {
 		say_error(s);
-		to_ending(s);
+		shut(s);
 	}
 	assert(s->left == 0 || s->state == TLS_ENDING);
 	s->left = 0;
@@ -392,6 +351,7 @@ static void review(struct tls_session *s)
 		return;
 	say_why(s, "the peer's certificate cannot be checked");
 	s->member.tls->stats.revoked++;
+	tell_refused(s);
 	cut(s);
 }
 
@@ -560,6 +520,9 @@ int tls_session_new(const struct tls_config *config, struct session **ret)
 	s->base.ops = &session_ops;
 	s->base.paced = true;
 	s->config = *config;
+	if (config->from != NULL)
+		snprintf(s->from, sizeof(s->from), "%s", config->from);
+	s->config.from = NULL;
 	s->member.work = on_work;
 	s->timer.fn = on_timer;
 	s->created_ns = ring_now_ns(config->ring);

@@ -26,6 +26,7 @@ struct tls_config {
 	struct ring *ring;
 	bool client;
 	uint64_t handshake_ms; /* then the connection is given up */
+	const char *from;      /* the peer's address, for tls_on_refused(); copied; NULL: none */
 	tls_inner_fn *open_inner;
 	void *context; /* open_inner()'s */
 	session_wake_fn *on_wake;

@@ -23,6 +23,8 @@ struct tls {
 	struct list members, ready;
 	struct ring_req turn;
 	struct tls_stats stats;
+	tls_refused_fn *on_refused; /* NULL: nobody wants to know */
+	void *arg;
 };
 
 /* A connection, as its struct tls knows it: it gets its turn in the loop, once for each time it

@@ -26,6 +26,33 @@ enum {
 
 /* ---- options ---- */
 
+static int keep(struct doctor *d, const char *value, const char **ret, struct err *err)
+{
+	*ret = arena_strdup(d->args.arena, value);
+	return *ret == NULL ? err_set(err, ERR_NO_ROOM, "out of memory") : 0;
+}
+
+static int set_controller(void *target, const char *value, struct err *err)
+{
+	struct doctor *d = target;
+	if (d->n_controllers == DOCTOR_CONTROLLERS_MAX)
+		return err_set(
+			err, ERR_INVALID, "more than %d controllers", DOCTOR_CONTROLLERS_MAX);
+	return keep(d, value, &d->controllers[d->n_controllers++], err);
+}
+
+static int set_advertise(void *target, const char *value, struct err *err)
+{
+	struct doctor *d = target;
+	return keep(d, value, &d->advertise, err);
+}
+
+static int set_node_id(void *target, const char *value, struct err *err)
+{
+	struct doctor *d = target;
+	return keep(d, value, &d->node_id, err);
+}
+
 static const struct option_row rows[] = {
 	TOOL_JSON_ROW("for programs"),
 	TOOL_POOL_ROW(""),
@@ -33,6 +60,19 @@ static const struct option_row rows[] = {
 	{"--kubelet-root", "PATH", .fallback = "/var/lib/kubelet",
 		.help = "where kubelet keeps its pods", .kind = OPTION_PATH,
 		OPTION_IN(struct doctor, kubelet_root)},
+	{"--tls-cert", "FILE", {"RINGVOL_TLS_CERT"}, .fallback_help = "in no cluster",
+		.help = "these as the driver or the controller has them: whether they go together",
+		.kind = OPTION_PATH, OPTION_IN(struct doctor, tls.cert)},
+	{"--tls-key", "FILE", {"RINGVOL_TLS_KEY"}, .help = "the certificate's key",
+		.kind = OPTION_PATH, OPTION_IN(struct doctor, tls.key)},
+	{"--tls-ca", "FILE", {"RINGVOL_TLS_CA"}, .help = "whom it trusts", .kind = OPTION_PATH,
+		OPTION_IN(struct doctor, tls.ca)},
+	{"--controller", "HOST:PORT", {"RINGVOL_CONTROLLERS"}, .separator = ';',
+		.help = "a controller to be reached; repeatable", .set = set_controller},
+	{"--advertise", "HOST:PORT", {"RINGVOL_ADVERTISE"},
+		.help = "the node's own address, to be reached likewise", .set = set_advertise},
+	{"--node-id", "ID", {"NODE_ID", "KUBE_NODE_NAME"}, .help = "whose certificate it has to be",
+		.set = set_node_id},
 	{NULL},
 };
 
@@ -178,7 +218,8 @@ static const struct doctor_check driver_checks[] = {
 };
 
 static const struct doctor_check *const checks[] = {doctor_kernel_checks, doctor_pools_checks,
-	doctor_kinds_checks, doctor_process_checks, doctor_node_checks, driver_checks};
+	doctor_kinds_checks, doctor_process_checks, doctor_node_checks, doctor_cluster_checks,
+	driver_checks};
 
 static int run(struct tool_args *args)
 {

@@ -6,7 +6,10 @@
 #ifndef RINGVOL_TOOLS_DOCTOR_FINDINGS_H
 #define RINGVOL_TOOLS_DOCTOR_FINDINGS_H
 
+#include "rpc/tls.h"
 #include "tools/tool.h"
+
+enum { DOCTOR_CONTROLLERS_MAX = 8 };
 
 enum doctor_verdict {
 	DOCTOR_OK,
@@ -25,6 +28,11 @@ struct doctor_finding {
 struct doctor {
 	struct tool_args args;
 	const char *kubelet_root;
+	/* Of a part of a cluster, as the driver or controller has them; NULL: not given. */
+	struct tls_files tls;
+	const char *controllers[DOCTOR_CONTROLLERS_MAX];
+	unsigned n_controllers;
+	const char *advertise, *node_id;
 	struct doctor_finding *findings;
 	size_t count, cap;
 	bool pool_usable; /* one at least */
@@ -42,7 +50,8 @@ struct doctor_check {
 };
 /* One table for each file, in the order in which they are looked at; each ends with a NULL look. */
 extern const struct doctor_check doctor_kernel_checks[], doctor_pools_checks[],
-	doctor_kinds_checks[], doctor_process_checks[], doctor_node_checks[];
+	doctor_kinds_checks[], doctor_process_checks[], doctor_node_checks[],
+	doctor_cluster_checks[];
 
 /* Of the check under way. found, remedy: copied; remedy "" where there is nothing to do. */
 void doctor_add(

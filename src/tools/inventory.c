@@ -62,6 +62,8 @@ static int on_message(void *arg, const uint8_t *data, size_t len)
 		return inventory_add(&inv->snapshots, &item->snapshot->base);
 	case RINGVOL__V1__LIST_RESPONSE__ITEM_QUARANTINED:
 		return inventory_add(&inv->quarantined, &item->quarantined->base);
+	case RINGVOL__V1__LIST_RESPONSE__ITEM_CLUSTER_NODE:
+		return inventory_add(&inv->nodes, &item->cluster_node->base);
 	default:
 		return 0; /* of a later driver */
 	}
@@ -335,6 +337,7 @@ void inventory_free(struct inventory *inv)
 	free(inv->volumes.at);
 	free(inv->snapshots.at);
 	free(inv->quarantined.at);
+	free(inv->nodes.at);
 	arena_unref(inv->arena);
 	*inv = (struct inventory){0};
 }

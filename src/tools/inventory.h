@@ -25,6 +25,7 @@ struct inventory {
 	const Ringvol__V1__Driver *driver; /* NULL: not asked for, or offline */
 	/* Messages of the type named. */
 	struct inventory_list pools, operations, volumes, snapshots, quarantined;
+	struct inventory_list nodes; /* ClusterNode: a controller has answered */
 };
 
 /* Zeroed *ret is filled; free it in every case. request NULL: all. 0 or a negative errno as

@@ -22,7 +22,8 @@
 
 static const struct option_row rows[] = {
 	TOOL_JSON_ROW("all that is known, for programs"),
-	TOOL_ENDPOINT_ROW,
+	TOOL_CLUSTER_ROW("all nodes, asked of a controller"),
+	TOOL_ENDPOINT_CLUSTER_ROW,
 	TOOL_POOL_ROW(";\nused when no driver answers"),
 	{NULL},
 };
@@ -43,10 +44,11 @@ static void print_json(const struct inventory *inv)
 {
 	struct json j = {.out = stdout};
 	json_open(&j, NULL, '{');
-	if (inv->driver != NULL)
+	if (inv->driver != NULL && inv->nodes.count == 0)
 		json_message(&j, "driver", &inv->driver->base);
 	else
 		json_null(&j, "driver");
+	json_list(&j, "nodes", &inv->nodes);
 	json_list(&j, "pools", &inv->pools);
 	json_list(&j, "operations", &inv->operations);
 	json_list(&j, "volumes", &inv->volumes);
@@ -80,6 +82,11 @@ static void age_cell(struct table *t, ProtobufCBinaryData created)
 /* Fills the row of one message. */
 typedef void row_fn(struct table *t, const struct inventory *inv, const ProtobufCMessage *message);
 
+static const struct inventory_list *first_list(const struct inventory *inv)
+{
+	return inv->nodes.count != 0 ? &inv->nodes : &inv->pools;
+}
+
 static int print_list(const struct inventory *inv, const struct text_stream *stream,
 	const struct inventory_list *list, const struct table_column *columns, row_fn *row)
 {
@@ -91,14 +98,98 @@ static int print_list(const struct inventory *inv, const struct text_stream *str
 	}
 	int r = t == NULL ? -ENOMEM : table_print(t, stream, 0, -1, &out);
 	if (r == 0)
-		printf("%s%.*s", list == &inv->pools ? "" : "\n", (int)out.len, (char *)out.data);
+		printf("%s%.*s", list == first_list(inv) ? "" : "\n", (int)out.len,
+			(char *)out.data);
 	buf_free(&out);
 	table_free(t);
 	return r;
 }
 
+static const struct table_column node_columns[] = {
+	{"NODE", .least = 8},
+	{"STATE", .needed = 9},
+	{"HEARD", .right = true, .needed = 8},
+	{"VERSION", .needed = 3},
+	{"POOLS", .least = 12, .needed = 7},
+	{"VOLUMES", .right = true, .needed = 6},
+	{"SNAPSHOTS", .right = true, .needed = 5},
+	{"ADDRESS", .least = 9, .needed = 4},
+	{"TOPOLOGY", .if_any = true, .least = 12, .needed = 2},
+	{NULL},
+};
+
+/* Each with what it could still promise; of one that is not ready its state. */
+static const char *pools_text(struct arena *arena, const Ringvol__V1__ClusterNode *n)
+{
+	static const char *const states[] = {
+		[RINGVOL__V1__POOL__STATE__LOADING] = "loading",
+		[RINGVOL__V1__POOL__STATE__MISSING] = "missing",
+		[RINGVOL__V1__POOL__STATE__SICK] = "sick",
+	};
+	const char *text = "";
+	for (size_t i = 0; i < n->n_pools && text != NULL; i++) {
+		const Ringvol__V1__ClusterPool *p = n->pools[i];
+		bool odd = (size_t)p->state < sizeof(states) / sizeof(states[0]) &&
+			   states[p->state] != NULL;
+		char room[TEXT_NUMBER_BYTES];
+		text_size(p->available_bytes, room);
+		const char *name = inventory_str(p->name);
+		text = arena_printf(arena, "%s%s%s:%s", text, i == 0 ? "" : " ",
+			*name != '\0' ? name : inventory_str(p->uuid8),
+			p->forgotten                                            ? "forgotten"
+			: n->state != RINGVOL__V1__CLUSTER_NODE__STATE__PRESENT ? "away"
+			: odd                                                   ? states[p->state]
+										: room);
+	}
+	return text != NULL ? text : "";
+}
+
+static const char *topology_text(struct arena *arena, const Ringvol__V1__ClusterNode *n)
+{
+	const char *text = "";
+	for (size_t i = 0; i < n->n_topology && text != NULL; i++) {
+		const char *segment = inventory_str(n->topology[i]);
+		/* Its own says what the first column says. */
+		if (strstr(segment, "/node=") == NULL)
+			text = arena_printf(
+				arena, "%s%s%s", text, *text == '\0' ? "" : " ", segment);
+	}
+	return text != NULL ? text : "";
+}
+
+static void node_row(struct table *t, const struct inventory *inv, const ProtobufCMessage *message)
+{
+	static const struct {
+		const char *name;
+		enum table_colour colour;
+	} states[] = {
+		[RINGVOL__V1__CLUSTER_NODE__STATE__UNSEEN] = {"unseen", TABLE_BAD},
+		[RINGVOL__V1__CLUSTER_NODE__STATE__JOINING] = {"joining", TABLE_WARN},
+		[RINGVOL__V1__CLUSTER_NODE__STATE__PRESENT] = {"present", TABLE_GOOD},
+		[RINGVOL__V1__CLUSTER_NODE__STATE__ABSENT] = {"absent", TABLE_BAD},
+	};
+	const Ringvol__V1__ClusterNode *n = (const void *)message;
+	bool known = (size_t)n->state < sizeof(states) / sizeof(states[0]);
+	unsigned volumes = 0, snapshots = 0;
+	for (size_t i = 0; i < n->n_pools; i++) {
+		volumes += n->pools[i]->volumes;
+		snapshots += n->pools[i]->snapshots;
+	}
+	table_cell(t, TABLE_PLAIN, inventory_str(n->id));
+	table_cell(t, known ? states[n->state].colour : TABLE_PLAIN,
+		known ? states[n->state].name : "?");
+	age_cell(t, n->last_heard);
+	table_cell(t, TABLE_PLAIN, inventory_str(n->version));
+	table_cell(t, TABLE_PLAIN, pools_text(inv->arena, n));
+	table_cellf(t, TABLE_PLAIN, "%u", volumes);
+	table_cellf(t, TABLE_PLAIN, "%u", snapshots);
+	table_cell(t, TABLE_PLAIN, inventory_str(n->address));
+	table_cell(t, TABLE_PLAIN, topology_text(inv->arena, n));
+}
+
 static const struct table_column pool_columns[] = {
 	{"POOL", .least = 8},
+	{"NODE", .if_any = true, .least = 8, .needed = 10},
 	{"STATE", .needed = 9},
 	{"FS", .needed = 3},
 	{"SIZE", .right = true, .needed = 6},
@@ -125,6 +216,7 @@ static void pool_row(struct table *t, const struct inventory *inv, const Protobu
 	const Ringvol__V1__Pool *p = (const void *)message;
 	bool known = (size_t)p->state < sizeof(states) / sizeof(states[0]);
 	table_cell(t, TABLE_PLAIN, inventory_str(p->name));
+	table_cell(t, TABLE_PLAIN, inventory_str(p->node));
 	table_cell(t, known ? states[p->state].colour : TABLE_PLAIN,
 		known ? states[p->state].name : "?");
 	table_cell(t, TABLE_PLAIN, p->features != NULL ? inventory_str(p->features->fs) : "");
@@ -181,6 +273,7 @@ static void condition_cell(
 
 static const struct table_column volume_columns[] = {
 	{"VOLUME", .least = 8},
+	{"NODE", .if_any = true, .least = 8, .needed = 10},
 	{"POOL", .least = 8, .needed = 2},
 	{"FS", .needed = 4},
 	{"SIZE", .right = true, .needed = 8},
@@ -209,6 +302,7 @@ static void volume_row(
 	const Ringvol__V1__Volume *v = (const void *)message;
 	const char *fs = inventory_str(v->fs);
 	table_cell(t, TABLE_PLAIN, inventory_str(v->name));
+	table_cell(t, TABLE_PLAIN, inventory_str(v->node));
 	table_cell(t, TABLE_PLAIN, inventory_str(v->pool));
 	table_cell(t, TABLE_PLAIN, fs[0] != '\0' ? fs : "block");
 	size_cell(t, v->size_bytes);
@@ -254,6 +348,7 @@ static const char *volume_name(const struct inventory *inv, const char *id)
 
 static const struct table_column snapshot_columns[] = {
 	{"SNAPSHOT", .least = 8},
+	{"NODE", .if_any = true, .least = 8, .needed = 5},
 	{"POOL", .least = 8, .needed = 2},
 	{"SIZE", .right = true, .needed = 8},
 	{"USED", .right = true, .needed = 7},
@@ -268,6 +363,7 @@ static void snapshot_row(
 {
 	const Ringvol__V1__Snapshot *s = (const void *)message;
 	table_cell(t, TABLE_PLAIN, inventory_str(s->name));
+	table_cell(t, TABLE_PLAIN, inventory_str(s->node));
 	table_cell(t, TABLE_PLAIN, inventory_str(s->pool));
 	size_cell(t, s->size_bytes);
 	size_cell(t, s->allocated_bytes);
@@ -278,6 +374,7 @@ static void snapshot_row(
 
 static const struct table_column operation_columns[] = {
 	{"OPERATION", .least = 8},
+	{"NODE", .if_any = true, .least = 8, .needed = 7},
 	{"ON", .least = 8, .needed = 9},
 	{"UNDER WAY", .least = 12, .needed = 8},
 	{NULL},
@@ -290,12 +387,14 @@ static void operation_row(
 	const Ringvol__V1__Operation *o = (const void *)message;
 	const char *text = operation_text(inv->arena, o), *colon = strchr(text, ':');
 	table_cell(t, TABLE_PLAIN, inventory_str(o->method));
+	table_cell(t, TABLE_PLAIN, inventory_str(o->node));
 	table_cell(t, TABLE_PLAIN, inventory_str(o->subject));
 	table_cell(t, TABLE_PLAIN, colon != NULL ? colon + 2 : text);
 }
 
 static const struct table_column quarantined_columns[] = {
 	{"QUARANTINED", .least = 8},
+	{"NODE", .if_any = true, .least = 8, .needed = 5},
 	{"POOL", .least = 8, .needed = 2},
 	{"KIND", .needed = 3},
 	{"WHY", .least = 12, .needed = 9},
@@ -308,19 +407,32 @@ static void quarantined_row(
 	(void)inv;
 	const Ringvol__V1__Quarantined *q = (const void *)message;
 	table_cell(t, TABLE_PLAIN, inventory_str(q->key));
+	table_cell(t, TABLE_PLAIN, inventory_str(q->node));
 	table_cell(t, TABLE_PLAIN, inventory_str(q->pool));
 	table_cell(t, TABLE_PLAIN, inventory_str(q->kind));
 	table_cell(t, TABLE_BAD, inventory_str(q->why));
 }
 
-/* Pools that are not well need more than a word. */
+static void print_why(
+	const struct inventory *inv, ProtobufCBinaryData node, ProtobufCBinaryData why)
+{
+	const char *of = text_clean(inv->arena, inventory_str(node));
+	const char *text = text_clean(inv->arena, inventory_str(why));
+	if (of != NULL && text != NULL && text[0] != '\0')
+		fprintf(stderr, "ringvol ls: %s%s%s%s\n", of[0] != '\0' ? "node " : "", of,
+			of[0] != '\0' ? ": " : "", text);
+}
+
+/* Pools that are not well need more than a word, and nodes that have not answered. */
 static void print_whys(const struct inventory *inv)
 {
+	for (size_t i = 0; i < inv->nodes.count; i++) {
+		const Ringvol__V1__ClusterNode *n = (const void *)inv->nodes.at[i];
+		print_why(inv, n->id, n->why);
+	}
 	for (size_t i = 0; i < inv->pools.count; i++) {
 		const Ringvol__V1__Pool *p = (const void *)inv->pools.at[i];
-		const char *why = text_clean(inv->arena, inventory_str(p->why));
-		if (why != NULL && why[0] != '\0')
-			fprintf(stderr, "ringvol ls: %s\n", why);
+		print_why(inv, p->node, p->why);
 	}
 }
 
@@ -333,6 +445,7 @@ static int print_tables(const struct inventory *inv)
 		const struct table_column *columns;
 		row_fn *row;
 	} tables[] = {
+		{&inv->nodes, node_columns, node_row},
 		{&inv->pools, pool_columns, pool_row},
 		{&inv->volumes, volume_columns, volume_row},
 		{&inv->snapshots, snapshot_columns, snapshot_row},
@@ -341,7 +454,7 @@ static int print_tables(const struct inventory *inv)
 	};
 	int r = 0;
 	for (unsigned i = 0; r == 0 && i < sizeof(tables) / sizeof(tables[0]); i++) {
-		if (i == 0 || tables[i].list->count > 0)
+		if (tables[i].list == first_list(inv) || tables[i].list->count > 0)
 			r = print_list(
 				inv, &stream, tables[i].list, tables[i].columns, tables[i].row);
 		if (r == 0 && tables[i].row == volume_row)
@@ -369,8 +482,13 @@ static int gather(const struct tool_args *args, struct inventory *inv, struct er
 	if (r == 0)
 		r = inventory_ask(inv, client, NULL, err);
 	grpc_client_close(client);
-	if (r == 0 || (err->code != ERR_UNAVAILABLE && err->code != ERR_UNIMPLEMENTED &&
-			      err->code != ERR_TIMEOUT))
+	if (r == 0 && args->cluster && inv->driver != NULL && inv->nodes.count == 0)
+		return err_set(err, ERR_INVALID,
+			"%s is a node's driver and no controller; without --cluster it is asked for itself",
+			args->endpoint);
+	if (r == 0 || args->cluster ||
+		(err->code != ERR_UNAVAILABLE && err->code != ERR_UNIMPLEMENTED &&
+			err->code != ERR_TIMEOUT))
 		return r;
 	fprintf(stderr,
 		"ringvol ls: %s; this is read from the pools: operations, I/O and health are not "
@@ -406,7 +524,8 @@ const struct tool ls_tool = {
 			.summary =
 				"Lists volumes and snapshots: sizes, devices, where they are mounted, how they "
 				"are, and\n"
-				"what is being done with them. Asks the driver; without one it reads the pools.",
+				"what is being done with them. Asks the driver; without one it reads the pools.\n"
+				"With --cluster it asks a controller, and lists nodes as well.",
 			.options = rows,
 		},
 	.size = sizeof(struct tool_args),

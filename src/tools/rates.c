@@ -167,8 +167,9 @@ static struct rates_volume *add(struct rates *rates, const Ringvol__V1__Volume *
 	snprintf(v->id, sizeof(v->id), "%s", inventory_str(from->id));
 	v->name = strdup(inventory_str(from->name));
 	v->pool = strdup(inventory_str(from->pool));
+	v->node = strdup(inventory_str(from->node));
 	rates->count++; /* half-made ones are freed like the others */
-	return v->name == NULL || v->pool == NULL ? NULL : v;
+	return v->name == NULL || v->pool == NULL || v->node == NULL ? NULL : v;
 }
 
 static void drop_unseen(struct rates *rates)
@@ -181,6 +182,7 @@ static void drop_unseen(struct rates *rates)
 		}
 		free(rates->at[i].name);
 		free(rates->at[i].pool);
+		free(rates->at[i].node);
 	}
 	rates->count = kept;
 }

@@ -29,11 +29,11 @@ struct rates_op {
 
 struct rates_volume {
 	char id[132], device[32];
-	char *name, *pool;
-	bool counted;   /* there is something to compare: at least two answers had it */
-	bool exact;     /* by BPF */
-	bool abnormal;  /* the driver says so */
-	double seconds; /* the interval; for one attached meanwhile as long */
+	char *name, *pool, *node; /* node: "", or of a cluster */
+	bool counted;             /* there is something to compare: at least two answers had it */
+	bool exact;               /* by BPF */
+	bool abnormal;            /* the driver says so */
+	double seconds;           /* the interval; for one attached meanwhile as long */
 	struct rates_op op[RATES_OPS], all;
 	uint64_t history[RATES_HISTORY]; /* all.p99_ns, the newest last; 0: nothing ended */
 	/* private: the last answer */

@@ -28,6 +28,7 @@ struct tool_args {
 	struct arena *arena; /* tool_main()'s: until run() has returned */
 	bool failed;         /* out of memory, something is left out */
 	bool json;
+	bool cluster; /* a controller is asked, not this node's driver */
 	const char *endpoint;
 	struct inventory_pool pools[POOLS_MAX];
 	unsigned pool_count;
@@ -47,6 +48,9 @@ const char *tool_text(struct tool_args *args, const char *fmt, ...)
 
 /* ---- options ---- */
 
+#define TOOL_ENDPOINT         "unix:///run/ringvol/csi.sock"
+#define TOOL_ENDPOINT_CLUSTER "unix:///run/ringvol/controller.sock"
+
 /* The first of several: the driver serves the same on each. */
 int tool_set_endpoint(void *args, const char *value, struct err *err);
 /* One more pool: "NAME=PATH[,...]", what follows the path is for the driver alone; or "PATH", and
@@ -58,8 +62,16 @@ int tool_set_pool(void *args, const char *value, struct err *err);
 	{"--json", .help = about, .kind = OPTION_FLAG, OPTION_IN(struct tool_args, json)}
 #define TOOL_ENDPOINT_ROW                                                                          \
 	{"--endpoint", "unix:///PATH", {"CSI_ENDPOINT"},                                           \
-		.fallback = "unix:///run/ringvol/csi.sock",                                        \
+		.fallback_help = TOOL_ENDPOINT,                                                    \
 		.help = "where the driver serves CSI", .set = tool_set_endpoint}
+/* For those that ask a controller as well: with TOOL_CLUSTER_ROW. */
+#define TOOL_ENDPOINT_CLUSTER_ROW                                                                  \
+	{"--endpoint", "unix:///PATH", {"CSI_ENDPOINT"},                                           \
+		.fallback_help = TOOL_ENDPOINT "; with --cluster " TOOL_ENDPOINT_CLUSTER,          \
+		.help = "where the driver, or the controller, serves CSI",                         \
+		.set = tool_set_endpoint}
+#define TOOL_CLUSTER_ROW(about)                                                                    \
+	{"--cluster", .help = about, .kind = OPTION_FLAG, OPTION_IN(struct tool_args, cluster)}
 #define TOOL_POOL_ROW(more)                                                                        \
 	{"--pool", "NAME=PATH", {"RINGVOL_POOLS"}, .separator = ';',                               \
 		.fallback = "default=/var/lib/ringvol",                                            \

@@ -26,6 +26,7 @@ enum {
 	INTERVAL_MAX_MS = 3600 * 1000,
 	FIRST_MS = 500, /* a screen does not stay empty for a long interval */
 	SCROLL_PAGE = 10,
+	MISSING_LINES = 3, /* nodes of a cluster that do not answer, on the screen */
 };
 
 /* ---- options ---- */
@@ -51,8 +52,9 @@ static const struct option_row rows[] = {
 		.help = "name, iops, read, write, bytes, p50, p99, inflight or errors",
 		.kind = OPTION_CHOICE, OPTION_IN(struct top, key),
 		.choices = "name|iops|read|write|bytes|p50|p99|inflight|errors"},
+	TOOL_CLUSTER_ROW("the volumes of all nodes, asked of a controller"),
 	{"--interval", "SECONDS", .fallback = "1", .help = "from 0.1 to 3600", .set = set_interval},
-	TOOL_ENDPOINT_ROW,
+	TOOL_ENDPOINT_CLUSTER_ROW,
 	{NULL},
 };
 
@@ -133,18 +135,27 @@ static int draw_head(struct top *top, const struct text_stream *stream, struct b
 	text_size((uint64_t)((double)written / seconds), writes);
 	text_age((uint64_t)top->uptime_seconds, up);
 	snprintf(text, sizeof(text),
-		"ringvol top  %s  up %s  %zu attached  %s IOPS  %s read  %s written  %" PRIu64
+		"ringvol top  %s%s%s  %zu attached  %s IOPS  %s read  %s written  %" PRIu64
 		" error%s",
-		top->node, up, top->rates.count, iops, reads, writes, errors,
-		errors == 1 ? "" : "s");
+		top->node, top->args.cluster ? "" : "  up ", top->args.cluster ? "" : up,
+		top->rates.count, iops, reads, writes, errors, errors == 1 ? "" : "s");
 	int r = add_line(stream, out, "\033[1m", text);
 	if (r == 0 && top->err.code != ERR_OK) {
 		snprintf(text, sizeof(text), "%s; asking again", top->err.message);
 		r = add_line(stream, out, "\033[31m", text);
-	} else if (r == 0 && !top->exact) {
+	} else if (r == 0 && !top->exact && !top->args.cluster) {
 		snprintf(text, sizeof(text), "latency and errors are not known: %s",
 			top->probes_why[0] != '\0' ? top->probes_why : "probes are being loaded");
 		r = add_line(stream, out, "\033[33m", text);
+	}
+	for (size_t i = 0; r == 0 && i < top->n_missing; i++) {
+		if (i == MISSING_LINES) {
+			snprintf(text, sizeof(text), "and %zu more nodes", top->n_missing - i);
+			return add_line(stream, out, "\033[31m", text);
+		}
+		snprintf(text, sizeof(text), "node %.200s: %.250s", top->missing[i].id,
+			top->missing[i].why);
+		r = add_line(stream, out, "\033[31m", text);
 	}
 	return r;
 }
@@ -258,6 +269,7 @@ static int run(struct tool_args *args)
 	int status = screen ? run_screen(top) : run_lines(top);
 	grpc_client_close(top->client);
 	rates_free(&top->rates);
+	free(top->missing);
 	return status;
 }
 

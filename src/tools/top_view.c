@@ -27,15 +27,42 @@ static void take_driver(struct top *top, const Ringvol__V1__Driver *driver)
 	top->uptime_seconds = driver->uptime_seconds;
 }
 
+static int add_missing(struct top *top, const Ringvol__V1__ClusterNode *node)
+{
+	const char *why = inventory_str(node->why);
+	bool here = node->state == RINGVOL__V1__CLUSTER_NODE__STATE__PRESENT ||
+		    node->state == RINGVOL__V1__CLUSTER_NODE__STATE__JOINING;
+	if (here && *why == '\0')
+		return 0;
+	if (array_grow(&top->missing, &top->missing_cap, top->n_missing, sizeof(*top->missing)) < 0)
+		return -ENOMEM;
+	struct top_missing *m = &top->missing[top->n_missing++];
+	snprintf(m->id, sizeof(m->id), "%s", inventory_str(node->id));
+	snprintf(m->why, sizeof(m->why), "%s", here ? why : "it is away");
+	return 0;
+}
+
+static int take_nodes(struct top *top, const struct inventory_list *nodes)
+{
+	int r = 0;
+	top->n_missing = 0;
+	for (size_t i = 0; r == 0 && i < nodes->count; i++)
+		r = add_missing(top, (const void *)nodes->at[i]);
+	if (top->args.cluster)
+		snprintf(top->node, sizeof(top->node), "%zu of %zu nodes",
+			nodes->count - top->n_missing, nodes->count);
+	return r;
+}
+
 int top_ask(struct top *top)
 {
-	Ringvol__V1__ListRequest__Kind kinds[] = {
-		RINGVOL__V1__LIST_REQUEST__KIND__DRIVER, RINGVOL__V1__LIST_REQUEST__KIND__VOLUMES};
+	Ringvol__V1__ListRequest__Kind kinds[] = {RINGVOL__V1__LIST_REQUEST__KIND__DRIVER,
+		RINGVOL__V1__LIST_REQUEST__KIND__VOLUMES, RINGVOL__V1__LIST_REQUEST__KIND__NODES};
 	Ringvol__V1__ListRequest request = RINGVOL__V1__LIST_REQUEST__INIT;
 	struct inventory inv = {0};
 	struct err err = {0};
 	request.kinds = kinds;
-	request.n_kinds = 2;
+	request.n_kinds = top->args.cluster ? 3 : 2;
 	request.attached_only = true;
 	request.histograms = true;
 	int r = 0;
@@ -45,7 +72,9 @@ int top_ask(struct top *top)
 		r = inventory_ask(&inv, top->client, &request, &err);
 	if (r == 0) {
 		take_driver(top, inv.driver);
-		r = rates_take(&top->rates, &inv, clock_monotonic_ns());
+		r = take_nodes(top, &inv.nodes);
+		if (r == 0)
+			r = rates_take(&top->rates, &inv, clock_monotonic_ns());
 		if (r < 0)
 			err_sys(&err, r, "volumes");
 		top->answers++;
@@ -85,6 +114,7 @@ static void json_volume(struct json *j, const struct rates_volume *v)
 	json_string(j, "id", v->id);
 	json_string(j, "name", v->name);
 	json_string(j, "pool", v->pool);
+	json_string(j, "node", v->node);
 	json_string(j, "device", v->device);
 	json_bool(j, "exact", v->exact);
 	json_bool(j, "abnormal", v->abnormal);
@@ -98,6 +128,18 @@ static void json_volume(struct json *j, const struct rates_volume *v)
 	json_close(j, '}');
 }
 
+static void json_missing(struct json *j, const struct top *top)
+{
+	json_open(j, "nodes_missing", '[');
+	for (size_t i = 0; i < top->n_missing; i++) {
+		json_open(j, NULL, '{');
+		json_string(j, "id", top->missing[i].id);
+		json_string(j, "why", top->missing[i].why);
+		json_close(j, '}');
+	}
+	json_close(j, ']');
+}
+
 int top_print_json(const struct top *top)
 {
 	const struct rates_volume **all = rates_sort(&top->rates, top->key, top->reverse);
@@ -108,7 +150,9 @@ int top_print_json(const struct top *top)
 	clock_print(clock_now_ns(), now);
 	json_open(&j, NULL, '{');
 	json_string(&j, "time", now);
-	json_string(&j, "node_id", top->node);
+	json_string(&j, "node_id", top->args.cluster ? "" : top->node);
+	if (top->args.cluster)
+		json_missing(&j, top);
 	json_open(&j, "volumes", '[');
 	for (size_t i = 0; i < top->rates.count; i++)
 		if (all[i]->counted)
@@ -125,6 +169,7 @@ int top_print_json(const struct top *top)
 /* The same columns for both; lines begin with the time. */
 static const struct table_column columns[] = {
 	{"VOLUME", .least = 8},
+	{"NODE", .if_any = true, .least = 8, .needed = 6},
 	{"IOPS", .right = true, .needed = 12},
 	{"R/S", .right = true, .needed = 7},
 	{"W/S", .right = true, .needed = 7},
@@ -140,14 +185,14 @@ static const struct table_column columns[] = {
 };
 static const int column_of_key[RATES_KEYS] = {
 	[RATES_BY_NAME] = 0,
-	[RATES_BY_IOPS] = 1,
-	[RATES_BY_READ] = 2,
-	[RATES_BY_WRITE] = 3,
-	[RATES_BY_BYTES] = 5,
-	[RATES_BY_P50] = 6,
-	[RATES_BY_P99] = 7,
-	[RATES_BY_IN_FLIGHT] = 8,
-	[RATES_BY_ERRORS] = 9,
+	[RATES_BY_IOPS] = 2,
+	[RATES_BY_READ] = 3,
+	[RATES_BY_WRITE] = 4,
+	[RATES_BY_BYTES] = 6,
+	[RATES_BY_P50] = 7,
+	[RATES_BY_P99] = 8,
+	[RATES_BY_IN_FLIGHT] = 9,
+	[RATES_BY_ERRORS] = 10,
 };
 
 static void rate_cell(struct table *t, const struct rates_volume *v, uint64_t ops)
@@ -185,6 +230,7 @@ static void volume_row(struct table *t, const struct rates_volume *v, bool utf8)
 	text_sparkline(v->history, RATES_HISTORY, utf8, history);
 	table_row(t);
 	table_cell(t, v->abnormal ? TABLE_BAD : TABLE_PLAIN, v->name);
+	table_cell(t, TABLE_PLAIN, v->node);
 	rate_cell(t, v, v->all.ops);
 	rate_cell(t, v, v->op[0].ops);
 	rate_cell(t, v, v->op[1].ops);
@@ -225,6 +271,16 @@ int top_print_table(
 
 /* ---- lines ---- */
 
+static void print_missing(const struct top_missing *m)
+{
+	struct arena *arena = arena_new(0);
+	const char *id = arena != NULL ? text_clean(arena, m->id) : NULL;
+	const char *why = arena != NULL ? text_clean(arena, m->why) : NULL;
+	if (id != NULL && why != NULL)
+		printf("node %s: %s\n", id, why);
+	arena_unref(arena);
+}
+
 int top_print_lines(const struct top *top, const struct text_stream *stream)
 {
 	struct buf out = {0};
@@ -234,6 +290,8 @@ int top_print_lines(const struct top *top, const struct text_stream *stream)
 	if (r == 0)
 		printf("%s%.19sZ  %zu attached\n%.*s", top->answers > 2 ? "\n" : "", now,
 			top->rates.count, (int)out.len, (char *)out.data);
+	for (size_t i = 0; r == 0 && i < top->n_missing; i++)
+		print_missing(&top->missing[i]);
 	buf_free(&out);
 	return r;
 }

@@ -9,6 +9,11 @@
 #include "tools/text.h"
 #include "tools/tool.h"
 
+/* A node of the cluster that is not in the answer, or not all of it. */
+struct top_missing {
+	char id[256], why[256];
+};
+
 struct top {
 	/* options */
 	struct tool_args args;
@@ -20,8 +25,10 @@ struct top {
 	struct grpc_client *client;
 	struct rates rates;
 	unsigned answers;
-	struct err err; /* why it does not answer; OK when it does */
-	char node[64], probes_why[256];
+	struct err err;                 /* why it does not answer; OK when it does */
+	char node[64], probes_why[256]; /* of a cluster: how many nodes have answered */
+	struct top_missing *missing;
+	size_t n_missing, missing_cap;
 	bool exact;
 	double uptime_seconds;
 	/* the screen */

@@ -127,7 +127,7 @@ const char *chunk_why_wrong(const struct chunk *chunk, uint64_t next, uint64_t s
 	if (chunk->offset < next)
 		return "an extent that lies before what was sent already";
 	if (chunk->end)
-		return chunk->len != 0                  ? "data behind the end"
+		return chunk->len != 0               ? "data behind the end"
 		       : chunk->offset != size_bytes ? "an end that is not the end of the image"
 						     : NULL;
 	if (chunk->len == 0 || chunk->len > CHUNK_BYTES_MAX)

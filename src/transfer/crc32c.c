@@ -21,8 +21,7 @@ static void make_tables(void)
 	}
 	for (unsigned t = 1; t < TABLES; t++)
 		for (unsigned i = 0; i < 256; i++)
-			tables[t][i] =
-				tables[t - 1][i] >> 8 ^ tables[0][tables[t - 1][i] & 0xff];
+			tables[t][i] = tables[t - 1][i] >> 8 ^ tables[0][tables[t - 1][i] & 0xff];
 }
 
 uint32_t crc32c_by_table(const void *data, size_t len)

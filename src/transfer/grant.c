@@ -51,6 +51,18 @@ static bool found_done(struct op *op)
 	return make_of(op)->hold != NULL;
 }
 
+static bool leftover_done(struct op *op)
+{
+	return make_of(op)->hold == NULL;
+}
+
+/* The attempt that made it may have left the source frozen. */
+static int leftover_run(struct op *op)
+{
+	struct grant_make *m = make_of(op);
+	return node_source_leftover(op, &m->source, m->transfer->node, m->source_id);
+}
+
 static int find_run(struct op *op)
 {
 	struct grant_make *m = make_of(op);
@@ -83,7 +95,7 @@ static int release_run(struct op *op)
 
 static bool released_done(struct op *op)
 {
-	return make_of(op)->source.quiesce.freeze != NODE_FROZEN;
+	return !make_of(op)->making || make_of(op)->source.quiesce.freeze != NODE_FROZEN;
 }
 
 static int hold_run(struct op *op)
@@ -94,7 +106,7 @@ static int hold_run(struct op *op)
 	pool_hold_make_init(&m->make, op->reactor, source, m->source.share);
 	m->making = true;
 	m->make.held_briefly = volume && m->source.share && m->source.quiesce.dev.attached;
-	m->make.need_bytes = !volume          ? 0
+	m->make.need_bytes = !volume           ? 0
 			     : m->source.share ? node_source_shared_room(&m->source)
 					       : source->allocated_bytes;
 	m->make.node_id = m->node_id;
@@ -115,6 +127,7 @@ static int hold_end(struct op *op, int res)
 
 static const struct op_step make_steps[] = {
 	{"look up", .run = look_up_run},
+	{"thaw leftover", .run = leftover_run, .done = leftover_done},
 	{"find", .run = find_run, .done = found_done},
 	{"measure", .run = measure_run, .done = measured_done},
 	{"quiesce source", .run = quiesce_run, .undo = release_run, .done = found_done},
@@ -156,8 +169,7 @@ static bool may_read(const struct pool_hold *hold, const struct grpc_peer *peer)
 	case GRPC_PEER_LOCAL:
 		return true;
 	case GRPC_PEER_NODE:
-		return strcmp(peer->node_id, "*") == 0 ||
-		       strcmp(peer->node_id, hold->node_id) == 0;
+		return strcmp(peer->node_id, "*") == 0 || strcmp(peer->node_id, hold->node_id) == 0;
 	case GRPC_PEER_CONTROLLER:
 		break;
 	}

@@ -16,9 +16,10 @@
 enum record_kind grant_kind_of(const struct pools *pools, const char *id);
 
 /*
- * Is there a grant of this source for the same node and name (then it is that one) -> find the
- * source -> measure, hold a volume still -> make the hold -> let go of the volume. The caller has
- * locked the source (node_source_lock_mode()) and the name, so that no two make one.
+ * Is there a grant of this source for the same node and name (then it is that one, once the source
+ * is not left frozen) -> find the source -> measure, hold a volume still -> make the hold -> let go
+ * of the volume. The caller has locked the source (node_source_lock_mode()) and the name, so that
+ * no two make one.
  */
 struct grant_make {
 	struct op op;

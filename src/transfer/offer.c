@@ -12,8 +12,7 @@ static bool is_grant(const char *text)
 	       strspn(text, "0123456789abcdef") == POOL_GRANT_BYTES - 1;
 }
 
-static struct offer *find(
-	const struct transfer *t, const char *source_id, const char *volume_name)
+static struct offer *find(const struct transfer *t, const char *source_id, const char *volume_name)
 {
 	list_for_each (l, &t->offers) {
 		struct offer *offer = container_of(l, struct offer, link);
@@ -38,14 +37,13 @@ static int check(const struct offer *offer, struct err *err)
 		return err_set(err, ERR_INVALID, "source_id is no id of a volume or snapshot");
 	if (!is_grant(offer->grant))
 		return err_set(err, ERR_INVALID, "grant is not 32 hex digits");
-	if (offer->volume_name[0] == '\0' || offer->node_id[0] == '\0' ||
-		offer->address[0] == '\0')
+	if (offer->volume_name[0] == '\0' || offer->node_id[0] == '\0' || offer->address[0] == '\0')
 		return err_set(err, ERR_INVALID, "volume_name, node_id or address is missing");
 	return 0;
 }
 
-int offer_put(struct transfer *t, const char *source_id, const char *volume_name,
-	const char *grant, const char *node_id, const char *address, struct err *err)
+int offer_put(struct transfer *t, const char *source_id, const char *volume_name, const char *grant,
+	const char *node_id, const char *address, struct err *err)
 {
 	struct offer made = {.made_ns = ring_now_ns(t->reactor->ring)};
 	const struct {
@@ -81,8 +79,8 @@ int offer_put(struct transfer *t, const char *source_id, const char *volume_name
 	return 0;
 }
 
-bool offer_find(struct transfer *t, const char *source_id, const char *volume_name,
-	struct offer *ret)
+bool offer_find(
+	struct transfer *t, const char *source_id, const char *volume_name, struct offer *ret)
 {
 	offers_sweep(t);
 	const struct offer *offer = find(t, source_id, volume_name);

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEND_BUFFERS = 4 };
+enum { SEND_BUFFERS = 6 };
 
 struct send_buf {
 	struct ring_req req;
@@ -134,14 +134,13 @@ static void on_read(struct ring_req *req, int res, uint32_t flags)
 	struct send *s = buf->send;
 	(void)flags;
 	s->reading--;
-	/* A direct transfer that came up short goes on at an aligned place. */
-	uint32_t got = res > 0 ? (uint32_t)res : 0;
-	if (got < buf->len - buf->done)
-		got = (uint32_t)copy_round_down(got);
-	if (res < 0 || got == 0)
-		end_with(s, GRPC_DATA_LOSS, "the image cannot be read: look for errors of its disk "
-					    "in the kernel log of its node");
-	buf->done += got;
+	uint32_t done =
+		copy_advance(s->direct_io, buf->done, res > 0 ? (uint32_t)res : 0, buf->len);
+	if (done == buf->done)
+		end_with(s, GRPC_DATA_LOSS,
+			"the image cannot be read: look for errors of its disk "
+			"in the kernel log of its node");
+	buf->done = done;
 	buf->ready = buf->done == buf->len;
 	if (!s->ending && !buf->ready)
 		buf_read(buf);
@@ -243,8 +242,9 @@ static void go_on(struct send *s)
 	if (grpc_call_gone(s->call))
 		end_with(s, GRPC_CANCELLED, NULL);
 	else if (s->walk.res < 0)
-		end_with(s, GRPC_DATA_LOSS, "the image's extents cannot be read: look for errors of "
-					    "its disk in the kernel log of its node");
+		end_with(s, GRPC_DATA_LOSS,
+			"the image's extents cannot be read: look for errors of "
+			"its disk in the kernel log of its node");
 	while (may_send(s))
 		send_buf(s, &s->bufs[s->first]);
 	while (!s->ending && start_buf(s))
@@ -421,8 +421,7 @@ static enum grpc_status no_check(const ProtobufCMessage *request, struct err *er
 	return GRPC_OK;
 }
 
-int transfer_register(
-	struct transfer *t, struct grpc_registry *registry, unsigned peers)
+int transfer_register(struct transfer *t, struct grpc_registry *registry, unsigned peers)
 {
 	t->service = (struct grpc_service){
 		.descriptor = &ringvol__v1__transfer__descriptor,

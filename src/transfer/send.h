@@ -7,8 +7,7 @@
 
 /* peers: bits of enum grpc_peer_role, who may call it; nodes, but in tests. The registry and the
  * transfer live as long as each other. As grpc_registry_add(). */
-int transfer_register(
-	struct transfer *transfer, struct grpc_registry *registry, unsigned peers);
+int transfer_register(struct transfer *transfer, struct grpc_registry *registry, unsigned peers);
 
 /* ---- for transfer.c ---- */
 

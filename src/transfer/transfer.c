@@ -23,6 +23,10 @@ int transfer_open(struct transfer **ret, struct reactor *reactor, struct pools *
 	struct transfer *t = calloc(1, sizeof(*t));
 	if (t == NULL)
 		return -ENOMEM;
+	if (ring_lane_open(&t->lane, reactor->ring) < 0) {
+		free(t);
+		return -ENOMEM;
+	}
 	t->config = *config;
 	t->reactor = reactor;
 	t->pools = pools;

@@ -19,12 +19,13 @@
 #include "transfer/rate.h"
 
 enum {
-	TRANSFER_SENDS_MAX = 32, /* streams under way; then RESOURCE_EXHAUSTED, and they try again */
-	TRANSFER_PULLS_MAX = 32,
-	TRANSFER_OFFERS_MAX = 1024, /* then the oldest goes */
+	TRANSFER_SENDS_MAX =
+		16, /* streams under way; then RESOURCE_EXHAUSTED, and they try again */
+	TRANSFER_PULLS_MAX = 16,            /* then UNAVAILABLE, and a client tries again */
+	TRANSFER_OFFERS_MAX = 1024,         /* then the oldest goes */
 	TRANSFER_OFFER_MS = 10 * 60 * 1000, /* an offer is kept so long; a retry brings another */
-	TRANSFER_GRANT_MS = 60 * 1000, /* a grant that nobody opens */
-	TRANSFER_IDLE_MS = 30 * 60 * 1000, /* one that was opened, and is not read */
+	TRANSFER_GRANT_MS = 60 * 1000,      /* a grant that nobody opens */
+	TRANSFER_IDLE_MS = 30 * 60 * 1000,  /* one that was opened, and is not read */
 	TRANSFER_LOOK_MS = 5000,
 };
 
@@ -38,8 +39,8 @@ struct transfer_config {
 
 struct transfer_stats {
 	uint64_t sent_bytes, received_bytes;
-	uint64_t lost;  /* connections of pulls, which went on by another one */
-	uint64_t wrong; /* chunks that were not as they had to be */
+	uint64_t lost;         /* connections of pulls, which went on by another one */
+	uint64_t wrong;        /* chunks that were not as they had to be */
 	unsigned sends, pulls; /* under way */
 };
 
@@ -49,6 +50,7 @@ struct transfer {
 	struct pools *pools;
 	struct node *node;
 	struct rate rate;
+	struct lane *lane; /* for resolving names */
 	struct transfer_stats stats;
 	struct ring_timer timer;
 	struct list offers, sends;

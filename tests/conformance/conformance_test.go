@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance runs csi-test's sanity suite against the driver, once with mounted xfs volumes
-// and once with raw block volumes. Every case is a test of its own, so that passes, failures and
+// Package conformance runs csi-test's sanity suite against the driver, once with mounted xfs volumes, once
+// with raw block volumes, and once against a controller with three nodes behind it. Every case is a test of its own, so that passes, failures and
 // skips are counted by name.
 //
 // It is a module of its own: the suite brings the bindings of CSI 1.13, which have lost the condition
@@ -9,7 +9,9 @@
 package conformance
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -20,22 +22,79 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 )
 
 type mode struct {
 	name, access string
 	params       map[string]string
 	size, grown  int64
+	cluster      bool
 }
 
 // xfs, as ext4 grows online only with CAP_SYS_RESOURCE.
 var modes = []mode{
-	{"mount", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB},
-	{"block", "block", nil, 32 * rig.MiB, 64 * rig.MiB},
+	{"mount", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false},
+	{"block", "block", nil, 32 * rig.MiB, 64 * rig.MiB, false},
+	{"cluster", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, true},
+}
+
+// system is what a suite asks: a driver, or a node and the controller before it.
+type system struct {
+	*rig.Driver
+	controller *rig.Controller
+	others     []*rig.Node
+}
+
+// end looks for what is left and ends all processes.
+func (s *system) end(t *testing.T) {
+	drivers := []*rig.Driver{s.Driver}
+	for _, n := range s.others {
+		drivers = append(drivers, n.Driver)
+	}
+	for _, d := range drivers {
+		if err := d.Leaks(); err != nil {
+			t.Error(err)
+		}
+		if err := d.Term(); err != nil {
+			t.Error(err)
+		}
+	}
+	if s.controller != nil {
+		if err := s.controller.Term(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// startCluster runs a controller and three nodes. The suite knows no topology: the controller makes volumes where there is
+// most room, and that is the node that the suite has as its own.
+func startCluster(t *testing.T, r *rig.Rig) (*system, error) {
+	c, err := r.NewCluster()
+	if err != nil {
+		return nil, err
+	}
+	s := &system{}
+	if s.controller, err = c.StartController("controller"); err != nil {
+		return nil, err
+	}
+	for i, size := range []int64{256 << 30, 16 << 30, 8 << 30} {
+		n, err := c.StartNode([]string{"node-a", "node-b", "node-c"}[i], size)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			s.Driver = n.Driver
+		} else {
+			s.others = append(s.others, n)
+		}
+	}
+	return s, s.controller.AwaitJoined("node-a", "node-b", "node-c")
 }
 
 // start runs a driver of its own for a mode, on a pool that is large but sparse.
-func start(t *testing.T, m mode) *rig.Driver {
+func start(t *testing.T, m mode) *system {
 	r, err := rig.New()
 	if err != nil {
 		t.Skip(err)
@@ -45,23 +104,33 @@ func start(t *testing.T, m mode) *rig.Driver {
 			t.Error(err)
 		}
 	})
-	p, err := r.NewPool("default", "xfs", 64<<30)
+	var s *system
+	if m.cluster {
+		s, err = startCluster(t, r)
+	} else {
+		s, err = startDriver(r)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := r.NewDriver(p)
-	if err := d.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.AwaitReady(); err != nil {
-		t.Fatal(err)
-	}
 	for _, dir := range []string{"plugins", "pods"} {
-		if err := os.MkdirAll(r.Path("kubelet", dir), 0o755); err != nil {
+		if err := os.MkdirAll(s.Kubelet+"/"+dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return d
+	return s
+}
+
+func startDriver(r *rig.Rig) (*system, error) {
+	p, err := r.NewPool("default", "xfs", 64<<30)
+	if err != nil {
+		return nil, err
+	}
+	s := &system{Driver: r.NewDriver(p)}
+	if err := s.Start(); err != nil {
+		return nil, err
+	}
+	return s, s.AwaitReady()
 }
 
 func TestSanity(t *testing.T) {
@@ -69,18 +138,26 @@ func TestSanity(t *testing.T) {
 	if fs := os.Getenv("RINGVOL_SANITY_FSTYPE"); fs != "" {
 		modes[0].params["csi.storage.k8s.io/fstype"] = fs
 	}
-	// One of the two, where time is short.
+	// One of them, where time is short.
 	if name := os.Getenv("RINGVOL_SANITY_MODE"); name != "" {
 		modes = slices.DeleteFunc(modes, func(m mode) bool { return m.name != name })
 	}
-	drivers := make([]*rig.Driver, len(modes))
+	if exec.Command(rig.Binary(), "controller", "--help").Run() != nil {
+		modes = slices.DeleteFunc(modes, func(m mode) bool { return m.cluster })
+	}
+	systems := make([]*system, len(modes))
 	var contexts []*sanity.TestContext
 	for i, m := range modes {
-		drivers[i] = start(t, m)
+		systems[i] = start(t, m)
 		config := sanity.NewTestConfig()
-		config.Address = drivers[i].Socket
-		config.TargetPath = drivers[i].Kubelet + "/pods/target"
-		config.StagingPath = drivers[i].Kubelet + "/plugins/staging"
+		config.Address = systems[i].Socket
+		if systems[i].controller != nil {
+			config.ControllerAddress = systems[i].controller.Socket
+		}
+		config.DialOptions = append(config.DialOptions, grpc.WithUnaryInterceptor(sized))
+		config.ControllerDialOptions = append(config.ControllerDialOptions, grpc.WithUnaryInterceptor(sized))
+		config.TargetPath = systems[i].Kubelet + "/pods/target"
+		config.StagingPath = systems[i].Kubelet + "/plugins/staging"
 		config.TestVolumeAccessType = m.access
 		config.TestVolumeParameters = m.params
 		config.TestVolumeSize = m.size
@@ -124,19 +201,26 @@ func TestSanity(t *testing.T) {
 	if len(specs) < 50*len(modes) {
 		t.Errorf("only %d cases ran", len(specs))
 	}
-	for i, d := range drivers {
-		t.Run(modes[i].name+" leaves nothing", func(t *testing.T) {
-			if err := d.Leaks(); err != nil {
-				t.Error(err)
-			}
-			if err := d.Term(); err != nil {
-				t.Error(err)
-			}
-		})
+	for i, s := range systems {
+		t.Run(modes[i].name+" leaves nothing", s.end)
 		if t.Failed() {
-			t.Logf("the driver's last words, %s:\n%s", modes[i].name, d.LogTail(40))
+			t.Logf("the driver's last words, %s:\n%s", modes[i].name, s.LogTail(40))
+			if s.controller != nil {
+				t.Logf("the controller's:\n%s", s.controller.LogTail(40))
+			}
 		}
 	}
+}
+
+// sized has an answer know its own size, as a request does that was sent. csi-test 5.6.0 compares a snapshot's topology with
+// the one of a request, with all that Go's protobuf keeps beside the fields.
+func sized(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	options ...grpc.CallOption) error {
+	err := invoke(ctx, method, request, reply, conn, options...)
+	if message, ok := reply.(proto.Message); ok {
+		proto.Size(message)
+	}
+	return err
 }
 
 // quiet keeps the suite from failing the test by itself.

@@ -9,9 +9,15 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -72,7 +78,7 @@ func TestNodesFindControllers(t *testing.T) {
 		_, port, _ := cutLast(argument(controller, "--listen="), ":")
 		var wanted []string
 		for i := range *set.Spec.Replicas {
-			wanted = append(wanted, fmt.Sprintf("--controller=%s-%d.%s.storage.svc:%s", set.Name, i, service.Name, port))
+			wanted = append(wanted, fmt.Sprintf("%s-%d.%s.storage.svc:%s", set.Name, i, service.Name, port))
 		}
 		if got := service.Spec.Ports[0]; fmt.Sprint(got.Port) != port || got.TargetPort.StrVal != controller.Ports[1].Name ||
 			fmt.Sprint(controller.Ports[1].ContainerPort) != port {
@@ -83,16 +89,11 @@ func TestNodesFindControllers(t *testing.T) {
 				continue
 			}
 			node := containerOf(t, nodes.Spec.Template.Spec, "ringvol")
-			var named []string
-			for _, arg := range node.Args {
-				if strings.HasPrefix(arg, "--controller=") {
-					named = append(named, arg)
-				}
-			}
+			named := strings.Split(environment(node, "RINGVOL_CONTROLLERS"), ";")
 			if !slices.Equal(named, wanted) {
 				t.Errorf("%s: %s joins %q, not %q", variant, nodes.Name, named, wanted)
 			}
-			advertised := argument(node, "--advertise=")
+			advertised := environment(node, "RINGVOL_ADVERTISE")
 			if host, at, _ := cutLast(advertised, ":"); at != port || strings.HasPrefix(argument(node, "--listen="), "[") != (host == "[$(POD_IP)]") {
 				t.Errorf("%s: %s is reached at %s", variant, nodes.Name, advertised)
 			}
@@ -325,5 +326,76 @@ func TestControllersTakeTurns(t *testing.T) {
 		if slices.Contains(container.Args, "--node-deployment") {
 			t.Errorf("%s takes itself for a node's", container.Name)
 		}
+	}
+}
+
+// freePort is one that nobody listened on a moment ago.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// ringvol takes the certificates that helm makes for what they are to be, though it can make no URI names.
+func TestGeneratedCertificatesAreTaken(t *testing.T) {
+	ringvol := os.Getenv("RINGVOL_BIN")
+	if ringvol == "" {
+		t.Skip("RINGVOL_BIN names no ringvol")
+	}
+	dir, secrets := t.TempDir(), map[string]*corev1.Secret{}
+	for _, secret := range all[*corev1.Secret](objects(t)) {
+		secrets[secret.Name] = secret
+	}
+	for name, data := range secrets["ringvol-controller-tls"].Data {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := freePort(t)
+	cmd := exec.Command(ringvol, "controller", "--endpoint=unix://"+dir+"/csi.sock", "--listen="+address, "--http=off",
+		"--tls-cert="+dir+"/tls.crt", "--tls-key="+dir+"/tls.key", "--tls-ca="+dir+"/ca.crt")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if !strings.Contains(said.String(), "identity=ringvol://controller") {
+			t.Errorf("the controller does not know who it is:\n%s", said.String())
+		}
+	}()
+	pair, err := tls.X509KeyPair(secrets["ringvol-node-tls"].Data["tls.crt"], secrets["ringvol-node-tls"].Data["tls.key"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// In TLS 1.3 a client learns of a refusal when it reads: what HTTP/2 begins with says that there is none.
+	greeting := func(certificates ...tls.Certificate) error {
+		conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, Certificates: certificates})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(conn, make([]byte, 9))
+		return err
+	}
+	until := time.Now().Add(20 * time.Second)
+	for err = greeting(pair); err != nil && time.Now().Before(until); err = greeting(pair) {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err != nil {
+		t.Errorf("a node with helm's certificate: %v", err)
+	}
+	if greeting() == nil {
+		t.Error("somebody without a certificate was let in")
 	}
 }

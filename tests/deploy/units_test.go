@@ -21,7 +21,7 @@ func TestUnits(t *testing.T) {
 		dir := t.TempDir()
 		args := []string{"verify"}
 		units, err := filepath.Glob(top + "/deploy/*.service")
-		if err != nil || len(units) != 2 {
+		if err != nil || len(units) != 3 {
 			t.Fatalf("units: %v %v", units, err)
 		}
 		for _, unit := range units {
@@ -103,5 +103,34 @@ func TestDriversUnitHoldsADataProcess(t *testing.T) {
 			"ProtectKernelLogs", "ProtectControlGroups", "ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths":
 			t.Errorf("ringvol.service: %s=%s", key, driver[key])
 		}
+	}
+}
+
+// The controller may do nothing on its machine: what the others leave out on purpose, it has.
+func TestControllersUnitIsClosed(t *testing.T) {
+	controller := settings(t, "ringvol-controller.service")
+	for key, wanted := range map[string][]string{
+		"CapabilityBoundingSet": nil, "AmbientCapabilities": nil, "DynamicUser": {"yes"}, "NoNewPrivileges": {"yes"},
+		"ProtectSystem": {"strict"}, "ProtectHome": {"yes"}, "PrivateDevices": {"yes"}, "PrivateTmp": {"yes"}, "DevicePolicy": {"closed"},
+		"RestrictNamespaces": {"yes"}, "ProtectKernelTunables": {"yes"}, "ProtectKernelModules": {"yes"}, "MemoryDenyWriteExecute": {"yes"},
+		"RestrictAddressFamilies": {"AF_UNIX", "AF_INET", "AF_INET6"},
+	} {
+		if got, found := controller[key]; !found || !slices.Equal(got, wanted) {
+			t.Errorf("%s is %q", key, got)
+		}
+	}
+	if len(controller["DeviceAllow"]) != 0 {
+		t.Errorf("it has the devices %q", controller["DeviceAllow"])
+	}
+	ringvol := os.Getenv("RINGVOL_BIN")
+	if ringvol == "" {
+		t.Skip("RINGVOL_BIN names no ringvol")
+	}
+	var args []string
+	for _, arg := range controller["ExecStart"][1:] {
+		args = append(args, strings.ReplaceAll(arg, "%d", "/run/credentials/ringvol-controller.service"))
+	}
+	if out, err := exec.Command(ringvol, append(args, "--help")...).CombinedOutput(); err != nil {
+		t.Errorf("%q: %s", args, out)
 	}
 }

@@ -25,14 +25,17 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		node, err = cluster.Start(dir, top)
+		node, err = cluster.Start(dir, top, mode())
 		if err == nil {
 			err = node.Install()
 		}
 		code := 1
-		if err == nil {
+		if err == nil && cluster.Offered() {
+			err = node.Offer() // ends with the namespaces
+		} else if err == nil {
 			code = m.Run()
-		} else {
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "e2e: the cluster does not come up:", err)
 		}
 		if err := node.Stop(); err != nil {
@@ -57,4 +60,12 @@ func TestPodRuns(t *testing.T) {
 	if out, err := w.try("plain", "no-such-command"); err == nil {
 		t.Errorf("a command that does not exist succeeds: %q", out)
 	}
+}
+
+// mode is the chart's: every scenario is run in both, one after the other (scripts/e2e.sh --mode).
+func mode() string {
+	if mode := os.Getenv("RINGVOL_E2E_MODE"); mode != "" {
+		return mode
+	}
+	return "controller"
 }

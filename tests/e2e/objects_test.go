@@ -22,13 +22,14 @@ type (
 	claimOption func(*corev1.PersistentVolumeClaim)
 )
 
-// podObject is a pod that runs the workload, which waits if it is told nothing else.
+// podObject is a pod on the first node that runs the workload, which waits if it is told nothing else.
 func podObject(name string, options ...podOption) *corev1.Pod {
 	grace := int64(2)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &grace,
+			NodeSelector:                  map[string]string{corev1.LabelHostname: cluster.NodeName},
 			Containers: []corev1.Container{{
 				Name:    "workload",
 				Image:   cluster.WorkloadImage,
@@ -40,6 +41,15 @@ func podObject(name string, options ...podOption) *corev1.Pod {
 		option(pod)
 	}
 	return pod
+}
+
+// on has the pod run on a node; "": wherever the scheduler wants it.
+func on(name string) podOption {
+	return func(pod *corev1.Pod) {
+		if pod.Spec.NodeSelector = nil; name != "" {
+			pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: name}
+		}
+	}
 }
 
 // command is what the pod's workload is told.

@@ -18,9 +18,16 @@ import (
 
 // tool runs ringvol in the driver's container, as docs/kubernetes.md tells operators to.
 func (w *world) tool(args ...string) (string, error) {
-	pods, err := node.DriverPods()
+	return w.toolOn(node.Node, args...)
+}
+
+func (w *world) toolOn(n *cluster.Node, args ...string) (string, error) {
+	pods, err := n.DriverPods()
 	if err != nil {
 		return "", err
+	}
+	if len(pods) != 1 {
+		return "", fmt.Errorf("%s has %d drivers", n.Name, len(pods))
 	}
 	return w.exec(cluster.Namespace, pods[0].Name, "ringvol", append([]string{"ringvol"}, args...)...)
 }
@@ -47,8 +54,12 @@ func TestToolsInTheDriverPod(t *testing.T) {
 		verdicts[check.Check] = check.Verdict
 		t.Logf("%-16s %-8s %s", check.Check, check.Verdict, check.Found)
 	}
-	for _, check := range []string{"kernel", "io_uring", "loop devices", "pool default", "ext4 tools", "xfs tools", "btrfs tools",
-		"kubelet", "driver"} {
+	checks := []string{"kernel", "io_uring", "loop devices", "pool default", "ext4 tools", "xfs tools", "btrfs tools",
+		"kubelet", "driver"}
+	if node.Mode == "controller" {
+		checks = append(checks, "certificate", "controller", "advertised")
+	}
+	for _, check := range checks {
 		if verdicts[check] != "ok" {
 			t.Errorf("doctor says %q of %s", verdicts[check], check)
 		}

@@ -8,6 +8,7 @@
 #include "fuzz.h"
 
 #include "app/serve_options.h"
+#include "app/values.h"
 #include "blockio/fsimg.h"
 
 #include <errno.h>
@@ -54,7 +55,7 @@ static void check_serve(const struct serve_options *o)
 		check_pool(&o->pools[i]);
 	must(o->http == NULL || strchr(o->http, ':') != NULL);
 	must(o->csi.driver_name[0] != '\0');
-	must(strlen(o->csi.driver_name) <= SERVE_DRIVER_NAME_MAX);
+	must(strlen(o->csi.driver_name) <= DRIVER_NAME_MAX);
 	must(o->csi.node_id[0] != '\0' && strlen(o->csi.node_id) <= SERVE_NODE_ID_MAX);
 	must((o->csi.services & CSI_IDENTITY) != 0);
 	must((o->csi.services & ~(unsigned)(CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE)) == 0);

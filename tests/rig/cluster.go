@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -30,18 +30,8 @@ type Cluster struct {
 
 // NewCluster makes the CA; controllers come before the nodes that are to dial them.
 func (r *Rig) NewCluster() (*Cluster, error) {
-	ca, err := NewCA("ringvol test")
+	ca, err := NewCA("ringvol test CA")
 	return &Cluster{Rig: r, CA: ca}, err
-}
-
-// FreePort is an address of the loopback that was free a moment ago.
-func FreePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // Controller is one `ringvol controller`. Driver has its socket and its process, and what a client calls; it has no
@@ -50,15 +40,16 @@ type Controller struct {
 	Driver
 	Listen string
 	TLS    TLSFiles
+	Split  string // the socket of the one node it forwards to; "": nodes join it
 }
 
 // NewController prepares one more; its socket and log lie below a directory of its name.
 func (c *Cluster) NewController(name string) (*Controller, error) {
-	listen, err := FreePort()
+	listen, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	http, err := FreePort()
+	http, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -84,10 +75,26 @@ func (c *Cluster) NewController(name string) (*Controller, error) {
 	return ctl, nil
 }
 
+// NewSplit prepares a controller that forwards to one driver over its socket (--node). It has no network.
+func (r *Rig) NewSplit(name string, d *Driver) *Controller {
+	ctl := &Controller{Split: d.Socket, Driver: Driver{
+		Socket: r.Path(name, "csi", "csi.sock"), Kubelet: r.Path(name, "kubelet"), Node: name,
+		Process: Process{Name: "controller " + name, Log: r.Path(name + ".log")}, rig: r,
+	}}
+	r.Defer(func() error {
+		ctl.Disconnect()
+		return ctl.Kill()
+	})
+	return ctl
+}
+
 // Launch runs the controller and does not wait.
 func (c *Controller) Launch() error {
 	args := append([]string{"controller", "--endpoint", "unix://" + c.Socket, "--listen", c.Listen, "--http", c.HTTP},
 		c.TLS.Args()...)
+	if c.Split != "" {
+		args = []string{"controller", "--endpoint", "unix://" + c.Socket, "--http", "off", "--node", "unix://" + c.Split}
+	}
 	binary := c.Binary
 	if binary == "" {
 		binary = Binary()
@@ -112,6 +119,7 @@ func (c *Controller) Restart() error {
 type Node struct {
 	*Driver
 	Listen      string
+	Advertise   string // "": by the wire Down
 	TLS         TLSFiles
 	Topology    []string // KEY=VALUE, beside its own
 	Controllers []string // HOST:PORT
@@ -140,7 +148,7 @@ func (c *Cluster) NewNodeOn(dir, id string, pools ...*Pool) (*Node, error) {
 	if err := os.MkdirAll(c.Path(dir, "csi"), 0o755); err != nil {
 		return nil, err
 	}
-	listen, err := FreePort()
+	listen, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +180,11 @@ func (c *Cluster) NewNodeOn(dir, id string, pools ...*Pool) (*Node, error) {
 func (n *Node) Launch() error {
 	args := n.Args
 	defer func() { n.Args = args }()
-	n.Args = append(slices.Clone(args), "--listen", n.Listen, "--advertise", n.Down.Addr)
+	advertise := n.Advertise
+	if advertise == "" {
+		advertise = n.Down.Addr
+	}
+	n.Args = append(slices.Clone(args), "--listen", n.Listen, "--advertise", advertise)
 	n.Args = append(n.Args, n.TLS.Args()...)
 	for _, controller := range n.Controllers {
 		n.Args = append(n.Args, "--controller", controller)
@@ -278,6 +290,8 @@ func (c *Controller) AwaitJoined(ids ...string) error {
 			room, err := c.Room(id)
 			if err == nil && room == 0 {
 				err = fmt.Errorf("%s is not there", id)
+			} else if Code(err) == codes.Unimplemented {
+				err = Stop(err)
 			}
 			return err
 		})
@@ -312,7 +326,12 @@ func (c *Controller) Volume(n *Node, name string, cap *csi.VolumeCapability, siz
 
 // At has the volume staged and published at a node.
 func (v *Volume) At(n *Node) {
-	v.node = n.Driver
+	v.AtDriver(n.Driver)
+}
+
+// AtDriver is At for a driver that is in no cluster.
+func (v *Volume) AtDriver(d *Driver) {
+	v.node = d
 }
 
 // DialTLS connects to a --listen address with a certificate.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 type Process struct {
 	Name string // for messages
 	Log  string
+	Wrap []string // a program and arguments that run it in its place, such as nsenter
 
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -30,7 +32,8 @@ func (p *Process) launch(binary string, args, env []string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, args...)
+	words := append(append(slices.Clone(p.Wrap), binary), args...)
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=1:abort_on_error=0",
 		"UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
 	cmd.Env = append(cmd.Env, env...)

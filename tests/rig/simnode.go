@@ -40,6 +40,8 @@ type SimNode struct {
 	// Granted is run at each GrantCopy and Offered at each OfferCopy.
 	Granted func(*ringvolv1.GrantCopyRequest) (*ringvolv1.GrantCopyResponse, error)
 	Offered func(*ringvolv1.OfferCopyRequest) error
+	// Transfer is what it serves to nodes; nil: nothing.
+	Transfer ringvolv1.TransferServer
 
 	csi.UnimplementedControllerServer
 	mu      sync.Mutex
@@ -140,6 +142,9 @@ func (s *SimNode) Listen(r *Rig) error {
 	s.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(s.Cert.ServerTLS())))
 	csi.RegisterControllerServer(s.server, s)
 	ringvolv1.RegisterMember(s.server, simMember{s})
+	if s.Transfer != nil {
+		ringvolv1.RegisterTransfer(s.server, s.Transfer)
+	}
 	go func() { _ = s.server.Serve(listener) }()
 	r.Defer(func() error { s.server.Stop(); return nil })
 	return nil
@@ -174,6 +179,42 @@ func (s *SimNode) Join(address string) (*SimJoin, error) {
 	s.joins = append(s.joins, j)
 	s.mu.Unlock()
 	return j, j.Tell()
+}
+
+// Keep has it joined until the function that is returned is called: it dials again as a node does.
+func (s *SimNode) Keep(address string) (stop func()) {
+	done := make(chan struct{})
+	var once sync.Once
+	go func() {
+		const first, most = 200 * time.Millisecond, 2 * time.Second
+		for pause := first; ; pause = min(2*pause, most) {
+			j, err := s.Join(address)
+			if err == nil && j.AwaitWelcome() == nil {
+				pause = first
+				select {
+				case <-j.ended:
+				case <-done:
+				}
+			}
+			if j != nil {
+				j.Leave()
+				<-j.ended
+				s.forget(j)
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(pause):
+			}
+		}
+	}()
+	return func() { once.Do(func() { close(done) }) }
+}
+
+func (s *SimNode) forget(j *SimJoin) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.joins = slices.DeleteFunc(s.joins, func(other *SimJoin) bool { return other == j })
 }
 
 // Tell says who it is and all that it has.
@@ -395,6 +436,7 @@ type SimController struct {
 	reports  map[string][]*ringvolv1.NodeReport
 	streams  map[string]ringvolv1.JoinServer
 	instance string
+	ended    map[string]chan struct{}
 }
 
 // NewSimController serves until the rig is closed.
@@ -408,7 +450,8 @@ func (c *Cluster) NewSimController() (*SimController, error) {
 		return nil, err
 	}
 	s := &SimController{Address: listener.Addr().String(), Cert: cert, Version: "0.2.0", instance: randomHex(16),
-		reports: map[string][]*ringvolv1.NodeReport{}, streams: map[string]ringvolv1.JoinServer{}}
+		reports: map[string][]*ringvolv1.NodeReport{}, streams: map[string]ringvolv1.JoinServer{},
+		ended: map[string]chan struct{}{}}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(cert.ServerTLS())))
 	ringvolv1.RegisterCluster(server, s)
 	go func() { _ = server.Serve(listener) }()
@@ -422,36 +465,61 @@ func (s *SimController) Join(stream ringvolv1.JoinServer) error {
 		<-stream.Context().Done()
 		return nil
 	}
-	node := ""
-	for {
-		report, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		answer := &ringvolv1.ControllerReport{}
-		if hello := report.GetHello(); hello != nil {
-			node = hello.GetNodeId()
-			answer.Welcome = &ringvolv1.Welcome{Version: s.Version, Instance: s.instance}
-			answer.ProtoReflect().SetUnknown(s.Extra)
-		}
-		s.mu.Lock()
-		s.reports[node] = append(s.reports[node], report)
-		s.streams[node] = stream
-		for _, claim := range report.GetClaims() {
-			verdict := &ringvolv1.NameVerdict{Kind: claim.GetKind(), Key: claim.GetKey(), Granted: true}
-			if s.Verdict != nil {
-				verdict = s.Verdict(node, claim)
+	ended := make(chan struct{})
+	failed := make(chan error, 1)
+	go func() {
+		for node := ""; ; {
+			report, err := stream.Recv()
+			if err == nil {
+				err = s.hear(stream, report, &node, ended)
 			}
-			if verdict != nil {
-				answer.Verdicts = append(answer.Verdicts, verdict)
+			if err != nil {
+				failed <- err
+				return
 			}
 		}
-		err = stream.Send(answer)
-		s.mu.Unlock()
-		if err != nil {
-			return err
+	}()
+	select {
+	case err := <-failed:
+		return err
+	case <-ended:
+		return status.Error(codes.Unavailable, "the call was ended")
+	}
+}
+
+func (s *SimController) hear(stream ringvolv1.JoinServer, report *ringvolv1.NodeReport, node *string, ended chan struct{}) error {
+	answer := &ringvolv1.ControllerReport{}
+	if hello := report.GetHello(); hello != nil {
+		*node = hello.GetNodeId()
+		answer.Welcome = &ringvolv1.Welcome{Version: s.Version, Instance: s.instance}
+		answer.ProtoReflect().SetUnknown(s.Extra)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reports[*node] = append(s.reports[*node], report)
+	s.streams[*node], s.ended[*node] = stream, ended
+	for _, claim := range report.GetClaims() {
+		verdict := &ringvolv1.NameVerdict{Kind: claim.GetKind(), Key: claim.GetKey(), Granted: true}
+		if s.Verdict != nil {
+			verdict = s.Verdict(*node, claim)
+		}
+		if verdict != nil {
+			answer.Verdicts = append(answer.Verdicts, verdict)
 		}
 	}
+	return stream.Send(answer)
+}
+
+// End ends the call of a node; it may join again.
+func (s *SimController) End(node string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended[node] == nil {
+		return fmt.Errorf("%s has not joined", node)
+	}
+	close(s.ended[node])
+	delete(s.ended, node)
+	return nil
 }
 
 // Reports is what a node has told so far.

@@ -18,9 +18,11 @@
 #include "rpc/registry.h"
 
 #include <criterion/criterion.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/vfs.h>
 
 enum { SEEDS = 3, STEPS_MAX = 80 };
 
@@ -301,6 +303,9 @@ Test(csi, change_of_mode, .timeout = 300)
 	for (unsigned i = 0; i < sizeof(on_idle_volume) / sizeof(on_idle_volume[0]); i++)
 		cr_assert_gt(fail_each_step(&on_idle_volume[i]), 0);
 	cr_assert_eq(do_stage(), GRPC_OK);
+	struct statfs staged;
+	cr_assert_eq(statfs(staging_path, &staged), 0);
+	cr_assert_eq(staged.f_type, EXT4_SUPER_MAGIC);
 	fail_each_step(&(struct trial){
 		"NodePublishVolume of another mode", do_publish, undo_publish, true});
 	/* A driver that knows nothing of it finds out how it is used. */

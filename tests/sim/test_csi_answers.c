@@ -396,7 +396,8 @@ Test(csi_inspect, of_each_kind, .timeout = 300)
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	lists((Ringvol__V1__ListRequest__Kind)99,
-		"3: kinds: holds a kind this driver does not know");
+		"3: kinds: holds a kind this driver does not know; nodes are what a "
+		"controller knows");
 	world_close(w);
 }
 

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
@@ -444,5 +445,47 @@ Test(csi, what_cannot_be_shared_is_not_copied_from_under_its_users, .timeout = 3
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
 	w->observer.before_call = NULL;
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* ---- copies of what is not attached ---- */
+
+/* Somebody has the image: a copy would be torn. */
+Test(csi, an_image_that_is_locked_is_not_copied, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	int fd = openat(
+		pool_dirfd(pools_at(w->pools, 0), RECORD_VOLUME), "base", O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(flock(fd, LOCK_EX), 0);
+	cr_assert_eq(do_snapshot(), GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(do_clone(), GRPC_FAILED_PRECONDITION);
+	close(fd);
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	world_close(w);
+}
+
+static void drain_at_the_build(const char *op_name, const char *step_name)
+{
+	(void)step_name;
+	if (strcmp(op_name, "pool_build") == 0) {
+		w->on_step = NULL;
+		csi_drain(w->csi, NULL, NULL);
+	}
+}
+
+/* A long copy is not waited for; the client asks the next run for it. */
+Test(csi, a_copy_is_stopped_at_a_shutdown, .timeout = 300)
+{
+	open_world(WORLD_EXT4, 1, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	w->on_step = drain_at_the_build;
+	cr_assert_eq(do_clone(), GRPC_UNAVAILABLE);
+	world_restart(w);
+	cr_assert_eq(do_clone(), GRPC_OK);
+	cr_assert_eq(undo_create(), GRPC_OK);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
 	world_close(w);
 }

@@ -173,10 +173,11 @@ static void each_seed(bool (*body)(struct sim *s, const struct sweep *sweep), un
 
 /* ---- build ---- */
 
+/* One block: it is written whole or not at all. */
 static int fill_run(struct op *op, int fd, void *arg)
 {
 	(void)arg;
-	static char data[8192] __attribute__((aligned(4096)));
+	static char data[4096] __attribute__((aligned(4096)));
 	memset(data, 'x', sizeof(data));
 	io_uring_prep_write(op_sqe(op), fd, data, sizeof(data), 0);
 	return op_submit(op);
@@ -433,9 +434,9 @@ static bool clone_body(struct sim *s, const struct sweep *sweep)
 	}
 	char data[2] = "";
 	int fd = openat(pool_dirfd(s->f.pool, RECORD_VOLUME), "c", O_RDONLY | O_CLOEXEC);
-	cr_assert_eq(pread(fd, data, 1, 8191), 1);
+	cr_assert_eq(pread(fd, data, 1, 4095), 1);
 	cr_assert_eq(data[0], 'x');
-	cr_assert_eq(pread(fd, data, 1, 8192), 1);
+	cr_assert_eq(pread(fd, data, 1, 4096), 1);
 	cr_assert_eq(data[0], 0);
 	close(fd);
 	remove_named(s, "c");

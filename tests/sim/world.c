@@ -10,6 +10,7 @@
 #include "mount/mnt.h"
 #include "mount/mnt_scan.h"
 #include "pool/pools.h"
+#include "transfer/send.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -84,9 +85,14 @@ static void up(struct world *w)
 		.health = CSI_HEALTH_1_12,
 	};
 	assert(csi_open(&w->csi, &csi, &w->reactor, w->pools) == 0);
+	const struct transfer_config transfer = {.node_id = csi.node_id};
+	assert(transfer_open(&w->transfer, &w->reactor, w->pools, w->csi->node, &transfer) == 0);
+	w->csi->transfer = w->transfer;
 	world_adopt(w);
 	w->registry = grpc_registry_new();
 	assert(csi_register(w->csi, w->registry) == 0);
+	assert(csi_register_member(w->csi, w->registry, 0) == 0);
+	assert(transfer_register(w->transfer, w->registry, 0) == 0);
 	w->fault_after = -1;
 	w->observer = (struct op_observer){.before = fault_hook, .arg = w};
 	w->reactor.observer = &w->observer;
@@ -101,6 +107,7 @@ void world_adopt(struct world *w)
 
 static void down(struct world *w)
 {
+	transfer_drain(w->transfer);
 	node_adopt_no_more(w->csi->node);
 	for (unsigned i = 0; i < TURNS_MAX && node_adopting(w->csi->node); i++)
 		assert(ring_turn(w->reactor.ring, true) == 0);
@@ -108,6 +115,7 @@ static void down(struct world *w)
 	for (unsigned i = 0; i < TURNS_MAX && !pools_idle(w->pools); i++)
 		assert(ring_turn(w->reactor.ring, true) == 0);
 	grpc_registry_free(w->registry);
+	transfer_close(w->transfer);
 	csi_close(w->csi);
 	pools_close(w->pools);
 	helpers_close(w->reactor.helpers);
@@ -199,7 +207,7 @@ static void answer_end(struct grpc_local *local, enum grpc_status status, const 
 void world_send(struct world *w, const char *method, const ProtobufCMessage *request,
 	struct world_answer *answer)
 {
-	*answer = (struct world_answer){.local = {answer_message, answer_end}};
+	*answer = (struct world_answer){.local = {answer_message, answer_end, w->peer}};
 	size_t len = protobuf_c_message_get_packed_size(request);
 	uint8_t *packed = malloc(len + 1);
 	assert(packed != NULL);
@@ -318,6 +326,7 @@ void world_inventory(struct world *w, char *text, size_t cap)
 	put_directory(&inv, "volumes");
 	put_directory(&inv, "snapshots");
 	put_directory(&inv, "trash");
+	put_directory(&inv, "copies");
 	assert(lodev_scan(put_device, &inv) == 0);
 	assert(mnt_scan(put_mount, &inv) == 0);
 	struct dirent **names = NULL;

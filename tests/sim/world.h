@@ -12,6 +12,7 @@
 #include "rpc/grpc.h"
 #include "simring/grpc_local.h"
 #include "simring/sim.h"
+#include "transfer/transfer.h"
 
 enum world_fs { WORLD_EXT4, WORLD_XFS }; /* without and with reflink */
 
@@ -25,7 +26,9 @@ struct world {
 	struct pools *pools;
 	helper_fn *calls[MNT_CALLS]; /* a test may put its own in; a restart puts ours back */
 	struct csi *csi;
+	struct transfer *transfer; /* the driver's; anybody may call its services */
 	struct grpc_registry *registry;
+	const struct grpc_peer *peer; /* as whom calls are made; NULL: a client of this host */
 	/* What the inventory counts sizes from, for an operation whose opposite is that it is asked
 	 * for more the next time. */
 	int64_t size_zero;
@@ -70,8 +73,8 @@ void world_answer_free(struct world_answer *answer);
 void world_settle(struct world *w);
 
 /* What is left behind, as one string to compare: names and sizes in volumes/, snapshots/, trash/,
- * bound loop devices and mounts of this world, open descriptors of the process; last the volumes
- * that are marked as frozen. Static buffer of the caller. */
+ * copies/, bound loop devices and mounts of this world, open descriptors of the process; last the
+ * volumes that are marked as frozen. Static buffer of the caller. */
 void world_inventory(struct world *w, char *text, size_t cap);
 
 #endif

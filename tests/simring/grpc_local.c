@@ -66,6 +66,8 @@ void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const
 	struct grpc_call *call = &l->call;
 	grpc_call_init(call, &local_carrier, registry);
 	l->local = local;
+	if (local->peer != NULL)
+		call->caller = grpc_caller_new(local->peer);
 	call->entry = grpc_registry_find(registry, path, strlen(path));
 	const char *message;
 	if (!grpc_call_admit(call)) {

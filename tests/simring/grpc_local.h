@@ -9,6 +9,7 @@ struct grpc_local {
 	/* Each message sent, packed; then the end. */
 	void (*on_message)(struct grpc_local *local, const uint8_t *data, size_t len);
 	void (*on_end)(struct grpc_local *local, enum grpc_status status, const char *message);
+	const struct grpc_peer *peer; /* who calls; NULL: a client of this host */
 };
 
 /* Dispatches a packed request as if it came from a stream. path: "/csi.v1.Identity/Probe". */

@@ -11,8 +11,8 @@ bool sim_ready(const struct io_uring_sqe *sqe);
 /* Carries it out; *flags are the completion's. len_max bounds a transfer (UINT32_MAX: no bound). */
 int sim_execute(
 	struct ring *ring, const struct io_uring_sqe *sqe, uint32_t len_max, uint32_t *ret_flags);
-/* Whether a short transfer makes sense for it. */
-bool sim_may_be_short(const struct io_uring_sqe *sqe);
+/* A transfer of it that is cut short ends at a multiple of so many bytes; 0: none is cut short. */
+uint32_t sim_short_unit(const struct io_uring_sqe *sqe);
 
 /* Provided buffers are a stack of free ids. A simulated receive takes one; NULL: none
  * is left, or there is no such group. */

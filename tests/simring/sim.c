@@ -159,8 +159,9 @@ static int carry_out(struct ring *ring, struct ring_req *req, uint32_t *ret_flag
 	if (sqe->opcode == IORING_OP_ASYNC_CANCEL)
 		return cancel_by_address(ring, sqe);
 	uint32_t len_max = UINT32_MAX;
-	if (one_in(ring, sim->short_every) && sim_may_be_short(sqe))
-		len_max = 1 + (uint32_t)(draw_random(ring) % (sqe->len - 1));
+	uint32_t unit = one_in(ring, sim->short_every) ? sim_short_unit(sqe) : 0;
+	if (unit > 0 && sqe->len > unit)
+		len_max = unit * (1 + (uint32_t)(draw_random(ring) % ((sqe->len - 1) / unit)));
 	r = sim_execute(ring, sqe, len_max, ret_flags);
 	/* A multishot goes on until it fails or the stream ends; an accept returns a descriptor. */
 	if (multishot && !req->cancelled && (r > 0 || (r == 0 && sqe->opcode == IORING_OP_ACCEPT)))

@@ -130,7 +130,7 @@ bool sim_ready(const struct io_uring_sqe *sqe)
 	return r != 0 && r != -EINTR;
 }
 
-bool sim_may_be_short(const struct io_uring_sqe *sqe)
+uint32_t sim_short_unit(const struct io_uring_sqe *sqe)
 {
 	struct stat st;
 	int type;
@@ -140,17 +140,19 @@ bool sim_may_be_short(const struct io_uring_sqe *sqe)
 	case IORING_OP_READ_FIXED:
 	case IORING_OP_WRITE:
 	case IORING_OP_WRITE_FIXED:
-		/* An eventfd or pidfd takes whole records, and so does direct I/O. */
-		return sqe->len > 1 && fstat(sqe->fd, &st) == 0 &&
-		       (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)) &&
-		       !(fcntl(sqe->fd, F_GETFL) & O_DIRECT);
+		/* An eventfd or pidfd takes whole records, and direct I/O whole blocks. */
+		if (fstat(sqe->fd, &st) < 0 || !(S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)))
+			return 0;
+		return (fcntl(sqe->fd, F_GETFL) & O_DIRECT) != 0 ? 4096 : 1;
 	case IORING_OP_SEND:
 	case IORING_OP_RECV:
-		return sqe->len > 1 && !(sqe->msg_flags & MSG_WAITALL) &&
-		       getsockopt(sqe->fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 &&
-		       type == SOCK_STREAM;
+		return !(sqe->msg_flags & MSG_WAITALL) &&
+				       getsockopt(sqe->fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 &&
+				       type == SOCK_STREAM
+			       ? 1
+			       : 0;
 	default:
-		return false;
+		return 0;
 	}
 }
 

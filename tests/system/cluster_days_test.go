@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -307,7 +308,7 @@ func TestClusterNodeMoves(t *testing.T) {
 	b.must(n.Kill())
 	n.Down.Cut()
 	var err error
-	n.Listen, err = rig.FreePort()
+	n.Listen, err = rig.FreeAddress()
 	b.must(err)
 	n.Down, err = b.NewWire(n.Listen)
 	b.must(err)
@@ -316,4 +317,94 @@ func TestClusterNodeMoves(t *testing.T) {
 	_, err = get(t, b.c, v.ID)
 	b.must(err)
 	b.gone(v)
+}
+
+// A cable is pulled, with packets on it: no proxy ends or acknowledges anything here. Each side notices by itself, and they
+// find each other again.
+func TestClusterCablePulled(t *testing.T) {
+	b := newCluster(t)
+	cable, err := b.NewCable()
+	if err != nil {
+		t.Skip(err)
+	}
+	b.must(b.ctl.Kill())
+	b.ctl.Wrap, b.ctl.Listen = cable.In[0], cable.Addr[0]+":9810"
+	b.must(b.ctl.Start())
+	n, err := b.NewNode("node-a", "xfs", nodePool)
+	b.must(err)
+	n.Wrap, n.Listen, n.Advertise = cable.In[1], cable.Addr[1]+":9809", cable.Addr[1]+":9809"
+	n.Controllers = []string{b.ctl.Listen}
+	b.must(n.Start())
+	b.must(b.ctl.AwaitJoined("node-a"))
+	v := b.volume(n, "pvc-there")
+	b.must(v.Create())
+	for i := range 2 {
+		b.must(cable.Pull())
+		w := b.volume(n, fmt.Sprintf("pvc-%d", i))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, err = b.c.CreateVolume(ctx, w.Request())
+		cancel()
+		b.refused("CreateVolume without a cable", err, codes.DeadlineExceeded, codes.Unavailable)
+		if i == 0 { // long enough to be noticed, then not
+			b.must(b.ctl.AwaitAway("node-a"))
+			_, err = get(t, b.c, v.ID)
+			b.refused("a volume behind the cable", err, codes.Unavailable)
+		}
+		b.must(cable.Plug())
+		b.must(b.ctl.AwaitJoined("node-a"))
+		b.eventually(w.Create)
+		b.madeOnce(w.Name)
+		b.gone(w)
+	}
+	b.gone(v)
+}
+
+// Machines whose clocks are an hour apart, each way: nothing of ours compares them.
+func TestClusterClocksApart(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if _, missing := os.Stat("preload/clock.c"); err != nil || missing != nil {
+		t.Skip("no C compiler, or no source, for another machine's clock")
+	}
+	b := newCluster(t)
+	shim := b.Path("clock.so")
+	_, err = rig.Run(cc, "-O2", "-Wall", "-shared", "-fPIC", "-o", shim, "preload/clock.c", "-ldl")
+	b.must(err)
+	// Certificates are compared with the clock, by everybody.
+	long := time.Now().Add(-10 * time.Hour)
+	b.CA, err = rig.NewCASince("ringvol test CA", long)
+	b.must(err)
+	write := func(dir, uri string) {
+		_, err := rig.WriteTLS(b.Path(dir, "tls"), b.cert(rig.CertSpec{URIs: []string{uri}, NotBefore: long}))
+		b.must(err)
+	}
+	b.must(b.ctl.Kill())
+	write("ctl-a", rig.ControllerURI)
+	b.must(b.ctl.Start())
+	for name, ahead := range map[string]int{"node-a": 3600, "node-b": -3600} {
+		n, err := b.NewNode(name, "xfs", nodePool)
+		b.must(err)
+		write(name, rig.NodeURI(name))
+		n.Env = []string{"LD_PRELOAD=" + shim, fmt.Sprintf("CLOCK_AHEAD=%d", ahead)}
+		b.must(n.Start())
+	}
+	b.must(b.ctl.AwaitJoined("node-a", "node-b"))
+	for _, way := range [][2]string{{"node-a", "node-b"}, {"node-b", "node-a"}} {
+		from, to := b.node(way[0]), b.node(way[1])
+		v, sum := b.source(from, "pvc-source")
+		snapshot, err := v.Snapshot("snap-source")
+		b.must(err)
+		// The clocks really are apart.
+		if off := time.Since(snapshot.GetCreationTime().AsTime()).Abs(); off < 50*time.Minute {
+			t.Errorf("%s says it is %v off", from.Node, off)
+		}
+		c := b.copyOf(rig.FromSnapshot(snapshot.GetSnapshotId()), to, "pvc-copy")
+		b.must(c.Create())
+		b.same(c, to, sum)
+		b.must(from.Restart())
+		b.must(b.ctl.AwaitJoined(from.Node))
+		b.must(b.ctl.DeleteSnapshot(snapshot.GetSnapshotId()))
+		b.gone(c, v)
+	}
+	b.listed(b.c)
+	b.quiet()
 }

@@ -2,9 +2,11 @@
 /* Command lines of `serve`: flags, environment, defaults, each refusal, hints, and the help text.
  */
 #include "app/serve_options.h"
+#include "app/values.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -141,6 +143,63 @@ Test(options, topology)
 	REFUSED("is the node's own segment", "--topology=topology.ringvol.dev/node=a");
 }
 
+#define TLS "--tls-cert=/c", "--tls-key=/k", "--tls-ca=/a"
+
+Test(options, cluster)
+{
+	cr_assert_eq(PARSE(), 0);
+	cr_expect_eq(o.controller_count, 0);
+	cr_assert_eq(PARSE("--controller", "c-0.ringvol:9810", "--controller=[fd00::1]:9810",
+			     "--controller=10.0.0.1:9810", "--listen=192.0.2.7:9811", TLS),
+		0, "%s", err.message);
+	cr_assert_eq(o.controller_count, 3);
+	cr_expect_str_eq(o.controllers[0], "c-0.ringvol:9810");
+	cr_expect_str_eq(o.controllers[1], "[fd00::1]:9810");
+	cr_expect_str_eq(o.listen, "192.0.2.7:9811");
+	cr_expect_str_eq(o.advertise, "192.0.2.7:9811", "the address itself");
+	cr_expect_str_eq(o.tls.cert, "/c");
+	cr_expect_str_eq(o.tls.key, "/k");
+	cr_expect_str_eq(o.tls.ca, "/a");
+	cr_assert_eq(
+		PARSE("--controller=c:1", "--listen=[::]:9811", "--advertise=n1.lan:9811", TLS), 0,
+		"%s", err.message);
+	cr_expect_str_eq(o.advertise, "n1.lan:9811");
+	setenv("RINGVOL_CONTROLLERS", "a:1;b:2", 1);
+	setenv("RINGVOL_LISTEN", "0.0.0.0:9811", 1);
+	setenv("RINGVOL_ADVERTISE", "n:9811", 1);
+	cr_assert_eq(PARSE(TLS), 0, "%s", err.message);
+	cr_assert_eq(o.controller_count, 2);
+	cr_expect_str_eq(o.controllers[1], "b:2");
+	cr_expect_str_eq(o.listen, "0.0.0.0:9811");
+	cr_expect_str_eq(o.advertise, "n:9811");
+}
+
+Test(options, cluster_refused)
+{
+	REFUSED("needs --listen", "--controller=a:1", TLS);
+	REFUSED("needs --tls-cert", "--controller=a:1", "--listen=10.0.0.1:1");
+	REFUSED("needs --tls-ca", "--controller=a:1", "--listen=10.0.0.1:1", "--tls-cert=/c",
+		"--tls-key=/k");
+	REFUSED("--advertise HOST:PORT", "--controller=a:1", "--listen=0.0.0.0:1", TLS);
+	REFUSED("--advertise HOST:PORT", "--controller=a:1", "--listen=[::]:1", TLS);
+	REFUSED("say which with --controller", "--listen=10.0.0.1:1", TLS);
+	REFUSED("--advertise is for controllers", "--advertise=10.0.0.1:1");
+	REFUSED("given twice", "--controller=a:1", "--controller=a:1");
+	static const char *const bad[] = {
+		"", "a", "a:", ":1", "a:0", "a:65536", "a:b", "unix:///x", "fd00::1:9810", "a b:1"};
+	char flag[64];
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		snprintf(flag, sizeof(flag), "--controller=%s", bad[i]);
+		REFUSED("not HOST:PORT", flag);
+		snprintf(flag, sizeof(flag), "--advertise=%s", bad[i]);
+		REFUSED("not HOST:PORT", flag);
+	}
+	REFUSED("not ADDR:PORT", "--listen=n1.lan:1");
+	REFUSED("more than 8 controllers", "--controller=a:1", "--controller=a:2",
+		"--controller=a:3", "--controller=a:4", "--controller=a:5", "--controller=a:6",
+		"--controller=a:7", "--controller=a:8", "--controller=a:9");
+}
+
 Test(options, the_last_of_a_single_flag_counts)
 {
 	cr_assert_eq(PARSE("--node-id=a", "--node-id=b"), 0);
@@ -255,10 +314,10 @@ Test(options, names_refused)
 {
 	char name[300];
 	memset(name, 'a', sizeof(name));
-	name[SERVE_DRIVER_NAME_MAX] = '\0';
+	name[DRIVER_NAME_MAX] = '\0';
 	cr_assert_eq(PARSE("--driver-name", name), 0, "%s", err.message);
-	name[SERVE_DRIVER_NAME_MAX] = 'a';
-	name[SERVE_DRIVER_NAME_MAX + 1] = '\0';
+	name[DRIVER_NAME_MAX] = 'a';
+	name[DRIVER_NAME_MAX + 1] = '\0';
 	REFUSED("1 to 63 bytes", "--driver-name", name);
 	REFUSED("1 to 63 bytes", "--driver-name=");
 	char *const bad[] = {

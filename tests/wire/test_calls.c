@@ -324,6 +324,22 @@ Test(calls, client_streaming_ends_in_the_middle_of_a_message)
 	buf_free(&b);
 }
 
+/* What is wrong ends the stream: its bytes do not reach the method. */
+Test(calls, client_streaming_with_a_compressed_message)
+{
+	struct buf b = {0};
+	text_frame(&b, "whole", 5);
+	size_t second = b.len;
+	text_frame(&b, "packed", 6);
+	b.data[second] = 1;
+	int32_t id = peer_request(
+		p, &(struct request){.path = "/test.v1.Test/Chat", .body = b.data, .len = b.len});
+	peer_pump(p);
+	assert_answer(p, id, GRPC_INTERNAL);
+	cr_assert_eq(world.chats, 1);
+	buf_free(&b);
+}
+
 /* A client that sends and never reads is made to wait; nothing piles up here. */
 Test(calls, client_streaming_against_a_deaf_client)
 {

@@ -117,8 +117,8 @@ static void setup(void)
 	cr_assert_eq(pools_open(&pools, &reactor, NULL, 0), 0);
 	cr_assert_eq(csi_open(&csi, &config, &reactor, pools), 0);
 	registry = grpc_registry_new();
-	cr_assert_eq(metrics_open(&metrics, &reactor, csi, registry), 0);
-	endpoints_init(&endpoints, csi, metrics);
+	cr_assert_eq(metrics_open(&metrics, &reactor, csi, NULL, registry), 0);
+	endpoints_init(&endpoints, csi, NULL, metrics);
 	cr_assert_eq(http1_new(&p->http1, p->ring, &p->limits, endpoints.routes), 0);
 	cr_assert_eq(http_peer_connect(p), 0);
 }
@@ -189,7 +189,7 @@ Test(scrapes, calls)
 	HAS("ringvol_rpc_duration_seconds_bucket{method=\"unknown\",code=\"UNIMPLEMENTED\",le="
 	    "\"+Inf\"} 3");
 	HAS("ringvol_rpc_in_flight 0");
-	LACKS("other");
+	LACKS("\"other\"");
 	LACKS("volume=");
 	LACKS("pool=");
 }

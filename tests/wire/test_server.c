@@ -306,6 +306,38 @@ Test(server, a_client_that_stops_reading)
 	peer_free(p);
 }
 
+/* One that reads a little now and then is no such client: it is waited for longer than a client
+ * that reads nothing. */
+Test(server, a_client_that_reads_slowly)
+{
+	enum { STALL_MS = 1000, PIECES = 5 };
+	struct server_limits limits = server_limits_default;
+	limits.write_stall_ms = STALL_MS;
+	serve(&limits);
+	world.flood_left = 1 << 20;
+	world.flood_bytes = 10000;
+	struct peer *p = peer_new();
+	nghttp2_settings_entry wide = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0x7FFFFFFF};
+	nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &wide, 1);
+	nghttp2_submit_window_update(p->client, NGHTTP2_FLAG_NONE, 0, 0x7FFFFFFF - 65535);
+	struct buf b = {0};
+	p->deaf = true;
+	client_ask(p, "/test.v1.Test/Flood", &b, "");
+	int fd = dial();
+	client_move(p, fd);
+	for (unsigned piece = 0; piece < PIECES; piece++) {
+		static uint8_t data[256 << 10];
+		uint64_t until = ring_now_ns(ring) + STALL_MS / 3 * UINT64_C(1000000);
+		turn_until(ring_now_ns(ring) > until);
+		cr_assert_gt(recv(fd, data, sizeof(data), MSG_DONTWAIT), 0, "piece %u", piece);
+	}
+	cr_assert_eq(server_stats(server)->connections, 1);
+	turn_until(server_stats(server)->connections == 0);
+	close(fd);
+	buf_free(&b);
+	peer_free(p);
+}
+
 /* ---- drain ---- */
 
 Test(server, drain_when_idle)

@@ -214,17 +214,35 @@ Test(tls, a_handshake_has_a_deadline)
 
 /* ---- who is let in ---- */
 
+static unsigned told;
+static char told_from[64], told_why[300];
+
+static void on_refused(void *arg, const char *from, const char *why)
+{
+	cr_assert_eq(arg, &told);
+	told++;
+	snprintf(told_from, sizeof(told_from), "%s", from);
+	snprintf(told_why, sizeof(told_why), "%s", why);
+}
+
 /* A client with this certificate comes to a controller; or a server that our client has dialled. */
 static void refuse_alien(const struct alien_spec *spec, const char *why, int alert)
 {
 	struct alien alien;
 	struct end end;
+	told = 0;
+	tls_on_refused(controller, on_refused, &told);
 	end_open(&end, ring, controller, spec->server);
 	alien_open(&alien, spec);
 	alien_pump(ring, &alien, &end);
 	cr_expect(end_finished(&end), "%s", why);
 	cr_expect_null(end.plain, "%s", why);
 	cr_expect_not_null(strstr(end_why(&end), why), "\"%s\" has no \"%s\"", end_why(&end), why);
+	cr_expect_eq(told, spec->server ? 0 : 1, "%s", why);
+	if (!spec->server) {
+		cr_expect_str_eq(told_from, "192.0.2.1");
+		cr_expect_str_eq(told_why, end_why(&end));
+	}
 	if (alert >= 0)
 		cr_expect_eq(alien.alert, alert, "%s", why);
 	alien_close(&alien);
@@ -266,6 +284,13 @@ Test(tls, certificates_that_are_refused)
 			&(struct spec){.names = "URI:ringvol://node/a,URI:ringvol://pod/b"},
 			"is none of", -1, server);
 		refuse_cert(&ca,
+			&(struct spec){.names = "URI:ringvol://node/a,DNS:ringvol://controller"},
+			"more than one", -1, server);
+		refuse_cert(&ca, &(struct spec){.names = "DNS:ringvol://pod/b"}, "is none of", -1,
+			server);
+		refuse_cert(&ca, &(struct spec){.names = "email:ringvol://controller"},
+			"no ringvol:// name", -1, server);
+		refuse_cert(&ca,
 			&(struct spec){.names = node_spec.names,
 				.usage = server != 0 ? "clientAuth" : "serverAuth"},
 			"purpose", -1, server);
@@ -305,6 +330,7 @@ Test(tls, what_else_a_certificate_has_does_not_matter)
 	static const struct spec specs[] = {
 		{.names = "DNS:a,URI:spiffe://x/y,URI:ringvol://node/node-a,IP:1.2.3.4"},
 		{.names = "URI:ringvol://node/node-a", .usage = ""},
+		{.names = "DNS:ringvol://node/node-a,DNS:node-a"}, /* as helm makes them */
 	};
 	for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
 		struct issued own = issue(&ca, &specs[i]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster brings up one Kubernetes node of real parts in namespaces of its own: etcd, the control plane,
-// containerd and kubelet, each a process with a log. What it is made of comes from .cache/e2e
-// (scripts/e2e/parts.sh).
+// Package cluster brings up a Kubernetes cluster of two nodes and real parts in namespaces of its own: etcd, the
+// control plane, and for each node containerd and kubelet, each a process with a log. What it is made of comes from
+// .cache/e2e (scripts/e2e/parts.sh).
 package cluster
 
 import (
@@ -17,30 +17,31 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"ringvol.dev/tests/rig"
 )
 
 // Cluster is one that runs.
 type Cluster struct {
+	*Node        // the first, in whose namespaces the control plane runs
+	Other *Node  // in namespaces of its own
+	Mode  string // of the chart: controller, node
+
 	Dir        string // all that is its own lies here, and is gone after it
 	Top        string // the source tree
 	Kubeconfig string // of an administrator
 	Config     *rest.Config
 	Client     *kubernetes.Clientset
 	Dynamic    *dynamic.DynamicClient
-	Kubelet    *Process
-	Pool       *rig.Pool // the driver's
 
-	containerd *Process
-	pki        *authority
-	processes  []*Process // in the order they were started
+	pki       *authority
+	processes []*Process // in the order they were started
 }
 
 // Start brings a cluster up, in the namespaces that Isolate has made.
-func Start(dir, top string) (*Cluster, error) {
-	c := &Cluster{Dir: dir, Top: top}
-	for _, sub := range []string{"logs", "pki", "cni", "images"} {
+func Start(dir, top, mode string) (*Cluster, error) {
+	c := &Cluster{Dir: dir, Top: top, Mode: mode}
+	c.Node = &Node{Name: NodeName, IP: nodeIP, Zone: "zone-a", c: c, podRange: "10.244.0.0/24"}
+	c.Other = &Node{Name: OtherName, IP: otherIP, Zone: "zone-b", c: c, podRange: "10.244.1.0/24"}
+	for _, sub := range []string{"logs", "pki", "images", NodeName, OtherName} {
 		if err := os.MkdirAll(c.path(sub), 0o755); err != nil {
 			return nil, err
 		}
@@ -52,7 +53,9 @@ func Start(dir, top string) (*Cluster, error) {
 	}{
 		{"network", c.network},
 		{"control plane", c.control},
-		{"node", c.node},
+		{"names", c.serveNames},
+		{"node", c.Node.start},
+		{"other node", c.Other.start},
 		{"pods' image", c.images},
 		{"what ringvol needs", c.Prepare},
 	} {
@@ -79,7 +82,8 @@ func (c *Cluster) KeepLogs(to string) error {
 		return err
 	}
 	return errors.Join(os.CopyFS(filepath.Join(to, "parts"), os.DirFS(c.path("logs"))),
-		os.CopyFS(filepath.Join(to, "pods"), os.DirFS("/var/log/pods")))
+		os.CopyFS(filepath.Join(to, "pods", NodeName), os.DirFS("/var/log/pods")),
+		os.CopyFS(filepath.Join(to, "pods", OtherName), os.DirFS(c.path("node", OtherName, "var/log/pods"))))
 }
 
 func (c *Cluster) path(elem ...string) string {

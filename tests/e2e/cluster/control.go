@@ -30,16 +30,18 @@ const (
 	serviceRange = "10.96.0.0/24"
 	serviceIP    = "10.96.0.1"
 	apiPort      = 443
+	namesIP      = "10.96.0.10"
 	nodeIP       = "10.89.0.1"
-	podRange     = "10.244.0.0/16"
+	otherIP      = "10.89.0.2"
 	etcdURL      = "http://127.0.0.1:2379"
 )
 
-// network gives the node its addresses.
+// network gives the first node its addresses, and joins the other one to it.
 func (c *Cluster) network() error {
 	for _, args := range [][]string{
 		{"link", "set", "lo", "up"},
 		{"addr", "add", serviceIP + "/32", "dev", "lo"},
+		{"addr", "add", namesIP + "/32", "dev", "lo"},
 		{"link", "add", "node0", "type", "bridge"},
 		{"addr", "add", nodeIP + "/24", "dev", "node0"},
 		{"link", "set", "node0", "up"},
@@ -48,7 +50,7 @@ func (c *Cluster) network() error {
 			return err
 		}
 	}
-	return nil
+	return c.Other.join(c.Node)
 }
 
 // control starts the control plane and makes the clients.

@@ -104,14 +104,22 @@ func (c *Cluster) packRoot(root, name string, entrypoint ...string) error {
 
 // ImportImage gives containerd an image archive; an image of the same name is replaced.
 func (c *Cluster) ImportImage(archive string) error {
-	_, err := c.ctr("images", "import", archive)
-	return err
+	for _, n := range c.nodes() {
+		if _, err := n.ctr("images", "import", archive); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TagImage gives an image one more name.
 func (c *Cluster) TagImage(name, also string) error {
-	_, err := c.ctr("images", "tag", "--force", name, also)
-	return err
+	for _, n := range c.nodes() {
+		if _, err := n.ctr("images", "tag", "--force", name, also); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // DriverImage is the name of the image that ./dev image makes.

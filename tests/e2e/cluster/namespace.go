@@ -5,6 +5,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -26,9 +27,10 @@ const NoRights = 77
 const (
 	stageVar = "RINGVOL_E2E_STAGE"
 	dirVar   = "RINGVOL_E2E_DIR"
+	nameVar  = "RINGVOL_E2E_NODE"
 )
 
-// The node's own directories: bind mounts of directories below the cluster's directory, seen in the node's
+// A node's own directories: bind mounts of directories below the cluster's directory, seen in the node's
 // mount namespace only. With them every part runs with the paths that it has on any node.
 var nodeDirs = []string{"/var/lib", "/var/log", "/run"}
 
@@ -43,6 +45,8 @@ func Isolate(run func(dir string) int) int {
 		return initStage()
 	case "node":
 		return run(os.Getenv(dirVar))
+	case "holder":
+		return holderStage()
 	}
 	if reason := noRights(); reason != "" {
 		fmt.Fprintln(os.Stderr, "e2e: skipped: "+reason)
@@ -105,6 +109,15 @@ func outerStage(dir string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	if to := os.Getenv(kubeconfigVar); to != "" {
+		defer os.Remove(to)
+		go func() {
+			if err := offer(dir, to); err != nil {
+				fmt.Fprintln(os.Stderr, "e2e: the cluster cannot be offered:", err)
+				_ = cmd.Process.Kill()
+			}
+		}()
+	}
 	// ^C ends the node, and then there is still something to be done here.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -128,7 +141,7 @@ func outerStage(dir string) int {
 // to it, as the processes that watch over containers are.
 func initStage() int {
 	dir := os.Getenv(dirVar)
-	if err := enter(dir); err != nil {
+	if err := enter(dir, NodeName, true); err != nil {
 		fmt.Fprintln(os.Stderr, "making the node's namespaces:", err)
 		return 1
 	}
@@ -154,15 +167,51 @@ func initStage() int {
 	}
 }
 
-func enter(dir string) error {
+// holdNamespaces makes the namespaces of another node (mounts, network, host name, IPC; processes are in those of the first),
+// and returns the process that they belong to.
+func holdNamespaces(dir, name string) (int, error) {
+	cmd := again("holder", dir)
+	cmd.Env = append(cmd.Env, nameVar+"="+name)
+	cmd.Stdin, cmd.Stdout = nil, nil
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces &^ unix.CLONE_NEWPID}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	word := make([]byte, 5)
+	if _, err := io.ReadFull(out, word); err != nil {
+		_ = cmd.Wait()
+		return 0, fmt.Errorf("the namespaces of %s: %w", name, err)
+	}
+	return cmd.Process.Pid, nil
+}
+
+// holderStage is a process that does nothing but be there, for as long as the cluster's process namespace is.
+func holderStage() int {
+	if err := enter(os.Getenv(dirVar), os.Getenv(nameVar), false); err != nil {
+		fmt.Fprintln(os.Stderr, "making a node's namespaces:", err)
+		return 1
+	}
+	fmt.Println("made")
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
+func enter(dir, name string, processes bool) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)
 	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mounting /proc: %w", err)
+	if processes {
+		if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("mounting /proc: %w", err)
+		}
 	}
 	for _, target := range nodeDirs {
-		source := filepath.Join(dir, "node", target)
+		source := filepath.Join(dir, "node", name, target)
 		if err := os.MkdirAll(source, 0o755); err != nil {
 			return err
 		}
@@ -174,7 +223,7 @@ func enter(dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("shared mounts: %w", err)
 	}
-	return unix.Sethostname([]byte(NodeName))
+	return unix.Sethostname([]byte(name))
 }
 
 const dirPattern = "ringvol-e2e-*"

@@ -124,14 +124,20 @@ func writable(dirs []string) []string {
 	return found
 }
 
-// cgroupName is the group that everything kubelet makes lies in, named after the cluster's directory.
+// cgroupName is the group that those of all nodes lie in, named after the cluster's directory.
 func cgroupName(dir string) string {
 	return filepath.Base(dir)
 }
 
-func makeCgroups(dir string) error {
+// makeCgroups makes a group and those above it.
+func makeCgroups(name string) error {
+	if above := filepath.Dir(name); above != "." {
+		if err := makeCgroups(above); err != nil {
+			return err
+		}
+	}
 	for _, parent := range cgroupParents() {
-		group := filepath.Join(parent, cgroupName(dir))
+		group := filepath.Join(parent, name)
 		if err := os.MkdirAll(group, 0o755); err != nil {
 			return err
 		}

@@ -12,11 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"ringvol.dev/tests/rig"
@@ -30,10 +32,56 @@ const (
 	release   = "ringvol"
 	// poolBytes is room for a hundred volumes; the file is sparse.
 	poolBytes = 20 << 30
+	// Less, so that the nodes can be told apart by their room.
+	OtherPoolBytes = 8 << 30
 )
 
-// The chart's values for this node.
+// NewPool gives the node another disk in place of the one that it had, if it had one: the same path, an empty file system. Not the
+// first node.
+func (n *Node) NewPool(size int64) error {
+	path := n.c.Pool.Path
+	file, err := os.CreateTemp(n.c.Dir, n.Name+"-pool-*.img")
+	if err != nil {
+		return err
+	}
+	err = file.Truncate(size)
+	file.Close()
+	if err != nil {
+		return err
+	}
+	if _, err := rig.Run("mkfs.xfs", "-q", "-m", "reflink=1", file.Name()); err != nil {
+		return err
+	}
+	if n.Pool != nil {
+		if _, err := n.Run("umount", "--lazy", path); err != nil {
+			return err
+		}
+	}
+	n.Pool = &rig.Pool{Name: n.c.Pool.Name, FS: "xfs", Path: path}
+	_, err = n.Run("mount", "-o", "loop", file.Name(), path)
+	return err
+}
+
+// has says whether a loop device is of the node's pool, or of a volume on it.
+func (n *Node) has(device string) bool {
+	var backing string
+	for device != "" {
+		text, err := os.ReadFile("/sys/block/" + filepath.Base(device) + "/loop/backing_file")
+		if err != nil {
+			return false
+		}
+		backing = strings.TrimSpace(string(text))
+		if strings.HasPrefix(backing, filepath.Join(n.c.Dir, n.Name+"-pool-")) {
+			return true
+		}
+		device = loopUnder(device)
+	}
+	return false
+}
+
+// The chart's values for these nodes.
 const values = `
+mode: %s
 pools:
   - {name: default, hostPath: %q, options: init}
 storageClasses:
@@ -55,13 +103,16 @@ func (c *Cluster) Prepare() error {
 		return err
 	}
 	c.Pool = pool
+	if err := c.Other.NewPool(OtherPoolBytes); err != nil {
+		return err
+	}
 	if err := c.sidecarImages(); err != nil {
 		return err
 	}
 	if err := c.ImportImage(filepath.Join(c.Top, "build/image/ringvol.tar")); err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.path("values.yaml"), fmt.Appendf(nil, values, pool.Path, !rig.HasDeviceMapper()), 0o644); err != nil {
+	if err := os.WriteFile(c.path("values.yaml"), fmt.Appendf(nil, values, c.Mode, pool.Path, !rig.HasDeviceMapper()), 0o644); err != nil {
 		return err
 	}
 	return c.snapshotAPI()
@@ -93,12 +144,18 @@ func (c *Cluster) snapshotAPI() error {
 	return nil
 }
 
-// Install installs the chart, or changes what is installed, and waits until all of it runs.
+// Install installs the chart, or changes what is installed, and waits until all of it runs. A setting is NAME=VALUE; "text:" before
+// it says that the value is a text, though it looks like a number.
 func (c *Cluster) Install(settings ...string) error {
 	if err := c.upgrade(settings, "--wait", "--timeout", "4m"); err != nil {
 		return fmt.Errorf("%w\n%s", err, c.Unwell(Namespace))
 	}
-	return c.WaitDriver()
+	for _, n := range c.nodes() {
+		if err := n.WaitDriver(); err != nil {
+			return fmt.Errorf("%s: %w", n.Name, err)
+		}
+	}
+	return nil
 }
 
 // Change changes what is installed to something that may never be ready.
@@ -110,7 +167,11 @@ func (c *Cluster) upgrade(settings []string, options ...string) error {
 	args := append([]string{"upgrade", "--install", release, filepath.Join(c.Top, "deploy/helm/ringvol"),
 		"--create-namespace", "--values", c.path("values.yaml")}, options...)
 	for _, setting := range settings {
-		args = append(args, "--set", setting)
+		if text, is := strings.CutPrefix(setting, "text:"); is {
+			args = append(args, "--set-string", text)
+		} else {
+			args = append(args, "--set", setting)
+		}
 	}
 	return c.helm(args...)
 }
@@ -139,23 +200,32 @@ func (c *Cluster) helm(args ...string) error {
 }
 
 // DriverPods lists the node's driver pods.
-func (c *Cluster) DriverPods() ([]corev1.Pod, error) {
+func (n *Node) DriverPods() ([]corev1.Pod, error) {
+	return n.c.pods("node", "spec.nodeName="+n.Name)
+}
+
+// ControllerPods lists the cluster's controllers.
+func (c *Cluster) ControllerPods() ([]corev1.Pod, error) {
+	return c.pods("controller", "")
+}
+
+func (c *Cluster) pods(component, fields string) ([]corev1.Pod, error) {
 	pods, err := c.Client.CoreV1().Pods(Namespace).List(context.Background(),
-		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=node"})
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=" + component, FieldSelector: fields})
 	if err != nil {
 		return nil, err
 	}
 	return pods.Items, nil
 }
 
-// WaitDriver waits until there is one driver pod, ready, and kubelet knows the driver.
-func (c *Cluster) WaitDriver() error {
-	return rig.Eventually(3*time.Minute, c.DriverReady)
+// WaitDriver waits until the node has one driver pod, ready, and kubelet knows the driver.
+func (n *Node) WaitDriver() error {
+	return rig.Eventually(3*time.Minute, n.DriverReady)
 }
 
 // DriverReady is nil if that is so now.
-func (c *Cluster) DriverReady() error {
-	pods, err := c.DriverPods()
+func (n *Node) DriverReady() error {
+	pods, err := n.DriverPods()
 	if err != nil {
 		return err
 	}
@@ -165,11 +235,11 @@ func (c *Cluster) DriverReady() error {
 	if err := Unready(&pods[0]); err != nil {
 		return fmt.Errorf("driver pod: %w", err)
 	}
-	return c.registered()
+	return n.registered()
 }
 
-func (c *Cluster) registered() error {
-	node, err := c.Client.StorageV1().CSINodes().Get(context.Background(), NodeName, metav1.GetOptions{})
+func (n *Node) registered() error {
+	node, err := n.c.Client.StorageV1().CSINodes().Get(context.Background(), n.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -184,18 +254,18 @@ func (c *Cluster) registered() error {
 }
 
 // DeleteDriverPod deletes the driver's pod and waits for the next one.
-func (c *Cluster) DeleteDriverPod() error {
-	pods, err := c.DriverPods()
+func (n *Node) DeleteDriverPod() error {
+	pods, err := n.DriverPods()
 	if err != nil {
 		return err
 	}
 	for _, pod := range pods {
-		if err := c.Client.CoreV1().Pods(Namespace).Delete(context.Background(), pod.Name, metav1.DeleteOptions{}); err != nil {
+		if err := n.c.Client.CoreV1().Pods(Namespace).Delete(context.Background(), pod.Name, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}
 	if err := rig.Eventually(2*time.Minute, func() error {
-		now, err := c.DriverPods()
+		now, err := n.DriverPods()
 		if err == nil && slices.ContainsFunc(now, func(pod corev1.Pod) bool { return pod.UID == pods[0].UID }) {
 			err = errors.New("the driver's pod is still there")
 		}
@@ -203,7 +273,7 @@ func (c *Cluster) DeleteDriverPod() error {
 	}); err != nil {
 		return err
 	}
-	return c.WaitDriver()
+	return n.WaitDriver()
 }
 
 // Unready is why a pod is not running and ready, nil if it is.
@@ -250,14 +320,14 @@ func (c *Cluster) Unwell(namespace string) string {
 	return strings.Join(said, "\n")
 }
 
-// DriverLogs is the end of all that the driver's pods have said.
+// DriverLogs is the end of all that the chart's pods have said.
 func (c *Cluster) DriverLogs() string {
-	pods, err := c.DriverPods()
+	pods, err := c.Client.CoreV1().Pods(Namespace).List(context.Background(), metav1.ListOptions{})
 	if err != nil {
 		return err.Error()
 	}
 	var said []string
-	for _, pod := range pods {
+	for _, pod := range pods.Items {
 		for _, container := range pod.Spec.Containers {
 			lines := int64(25)
 			text, err := c.Client.CoreV1().Pods(Namespace).GetLogs(pod.Name,
@@ -266,4 +336,87 @@ func (c *Cluster) DriverLogs() string {
 		}
 	}
 	return strings.Join(said, "\n")
+}
+
+// loopUnder is the loop device that a loop device's file lies on; "" if it is none.
+func loopUnder(device string) string {
+	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlLoopGetStatus64(fd)
+	if err != nil {
+		return ""
+	}
+	on := info.Device
+	if info.Rdevice != 0 {
+		on = info.Rdevice
+	}
+	if unix.Major(on) != 7 {
+		return ""
+	}
+	return fmt.Sprintf("/dev/loop%d", unix.Minor(on))
+}
+
+// WaitControllers waits until all controllers are ready.
+func (c *Cluster) WaitControllers() error {
+	return rig.Eventually(5*time.Minute, func() error {
+		pods, err := c.ControllerPods()
+		if err != nil {
+			return err
+		}
+		if len(pods) != 2 {
+			return fmt.Errorf("%d controllers", len(pods))
+		}
+		for _, pod := range pods {
+			if err := Unready(&pod); err != nil {
+				return fmt.Errorf("%s: %w", pod.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// SnapshotContents are what stands behind snapshots.
+var SnapshotContents = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotcontents"}
+
+// Handles are the ids of volumes and snapshots that objects of the cluster name.
+func (c *Cluster) Handles() ([]string, error) {
+	var named []string
+	volumes, err := c.Client.CoreV1().PersistentVolumes().List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, volume := range volumes.Items {
+		if volume.Spec.CSI != nil && volume.Spec.CSI.Driver == Driver {
+			named = append(named, volume.Spec.CSI.VolumeHandle)
+		}
+	}
+	contents, err := c.Dynamic.Resource(SnapshotContents).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, content := range contents.Items {
+		if handle, found, _ := unstructured.NestedString(content.Object, "status", "snapshotHandle"); found {
+			named = append(named, handle)
+		}
+	}
+	return named, nil
+}
+
+// LabelContents gives all contents of snapshots the label by which a node's snapshotter finds them, as docs/kubernetes.md has it.
+func (c *Cluster) LabelContents(node string) error {
+	contents, err := c.Dynamic.Resource(SnapshotContents).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata": {"labels": {"snapshot.storage.kubernetes.io/managed-by": %q}}}`, node)
+	for _, content := range contents.Items {
+		if _, err := c.Dynamic.Resource(SnapshotContents).Patch(context.Background(), content.GetName(), types.MergePatchType, patch,
+			metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

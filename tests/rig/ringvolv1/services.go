@@ -121,3 +121,28 @@ func RegisterCluster(s grpc.ServiceRegistrar, server ClusterServer) {
 				return server.(ClusterServer).Join(&grpc.GenericServerStream[NodeReport, ControllerReport]{ServerStream: stream})
 			}}}}, server)
 }
+
+// TransferServer is what a node serves to nodes.
+type TransferServer interface {
+	OpenCopy(context.Context, *OpenCopyRequest) (*OpenCopyResponse, error)
+	ReadCopy(*ReadCopyRequest, ReadServer) error
+	CloseCopy(context.Context, *CloseCopyRequest) (*CloseCopyResponse, error)
+}
+
+// ReadServer is what a node sends a copy to.
+type ReadServer = grpc.ServerStreamingServer[ReadCopyResponse]
+
+// RegisterTransfer makes a server serve it.
+func RegisterTransfer(s grpc.ServiceRegistrar, server TransferServer) {
+	s.RegisterService(&grpc.ServiceDesc{ServiceName: "ringvol.v1.Transfer", HandlerType: (*TransferServer)(nil),
+		Methods: []grpc.MethodDesc{unary("OpenCopy", TransferServer.OpenCopy), unary("CloseCopy", TransferServer.CloseCopy)},
+		Streams: []grpc.StreamDesc{{StreamName: readName, ServerStreams: true,
+			Handler: func(server any, stream grpc.ServerStream) error {
+				request := new(ReadCopyRequest)
+				if err := stream.RecvMsg(request); err != nil {
+					return err
+				}
+				return server.(TransferServer).ReadCopy(request,
+					&grpc.GenericServerStream[ReadCopyRequest, ReadCopyResponse]{ServerStream: stream})
+			}}}}, server)
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Objects of the store, and names. The happy path: what a node says is looked over, the object with
+ * the same file name in the pool is found in the table, and it is told again, rewritten or
+ * replaced; the claim to its name ends. A list is a walk over the shelves of the pools in order.
+ *
+ * What fails is memory, a named limit, and an id that is none or of another node's pool. Then all
+ * is as it was before.
+ */
+#include "controller/store_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names that are being made ---- */
+
+const struct store_object *store_object_by_key(
+	const struct store *store, enum store_kind kind, const char *key)
+{
+	const struct store_object *object, *best = NULL;
+	for (size_t at = 0; (object = object_table_same(&store->table, kind, key, &at)) != NULL;)
+		if (best == NULL || (!store_pool_here(best->pool) && store_pool_here(object->pool)))
+			best = object;
+	return best;
+}
+
+struct store_node *store_name_maker(
+	const struct store *store, enum store_kind kind, const char *key)
+{
+	return claims_maker(&store->claims, kind, key);
+}
+
+struct store_node *store_name(const struct store *store, enum store_kind kind, const char *key)
+{
+	const struct store_object *object = store_object_by_key(store, kind, key);
+	struct store_node *maker = claims_maker(&store->claims, kind, key);
+	if (object != NULL && store_pool_here(object->pool))
+		return object->pool->node;
+	if (maker != NULL && (object == NULL || store_node_here(maker)))
+		return maker;
+	return object != NULL ? object->pool->node : NULL;
+}
+
+int store_name_claim(struct store *store, enum store_kind kind, const char *key,
+	struct store_node *node, struct store_node **ret_node, struct err *err)
+{
+	const struct store_object *object = store_object_by_key(store, kind, key);
+	struct store_node *maker = claims_maker(&store->claims, kind, key);
+	struct store_node *other = store_name(store, kind, key);
+	if (object != NULL && object->pool->node != node)
+		other = object->pool->node;
+	if (maker != NULL && maker != node)
+		other = maker;
+	if (other != NULL && other != node) {
+		*ret_node = other;
+		return err_set(err, ERR_EXISTS, "node %s has this name", other->id);
+	}
+	return object != NULL ? 0 : claims_make(&store->claims, kind, key, node, err);
+}
+
+void store_name_release(struct store *store, enum store_kind kind, const char *key)
+{
+	claims_release(&store->claims, kind, key);
+}
+
+/* ---- objects ---- */
+
+static int object_check(const struct store *store, const struct store_node *node,
+	const struct object_text *text, struct record_id *ret_id, struct store_pool **ret_pool,
+	struct err *err)
+{
+	struct record_id source;
+	if (record_id_parse(text->id, ret_id) < 0 ||
+		(text->source_id[0] != '\0' && record_id_parse(text->source_id, &source) < 0))
+		return err_set(err, ERR_INVALID, "an object's id, or its source's, is none");
+	if (text->entry_len > OBJECT_ENTRY_MAX || text->health_len > OBJECT_HEALTH_MAX)
+		return err_set(err, ERR_INVALID,
+			"%s: its entry has %zu bytes and its health %zu; at most %d and %d are taken",
+			text->id, text->entry_len, text->health_len, OBJECT_ENTRY_MAX,
+			OBJECT_HEALTH_MAX);
+	struct store_pool *pool = store_pool(store, ret_id->pool);
+	if (pool == NULL || pool->node != node || pool->uuid[0] == '\0')
+		return err_set(err, ERR_INVALID, "%s: is in no pool that node %s has told of",
+			text->id, node->id);
+	const struct store_object *same = object_table_find(&store->table, text->id);
+	if (same != NULL && same->kind != text->kind)
+		return err_set(
+			err, ERR_INVALID, "%s: is told as a volume and as a snapshot", text->id);
+	*ret_pool = pool;
+	return 0;
+}
+
+void store_object_drop(struct store *store, struct store_object *object)
+{
+	struct store_pool *pool = object->pool;
+	enum store_kind kind = object->kind;
+	object_table_remove(&store->table, object);
+	shelf_drop(&pool->shelves[kind], object);
+	store->counts[kind]--;
+	if (--pool->count[kind] == 0)
+		store_changed(store);
+}
+
+static int object_add(struct store *store, struct store_pool *pool, const struct object_text *text,
+	struct store_object **ret, struct err *err)
+{
+	struct store_object *object = object_new(pool, text);
+	if (object == NULL || object_table_reserve(&store->table) < 0 ||
+		shelf_add(&pool->shelves[text->kind], object) < 0) {
+		free(object);
+		return err_set(err, ERR_NO_ROOM, "%s: out of memory", text->id);
+	}
+	object_table_add(&store->table, object);
+	store->counts[text->kind]++;
+	if (pool->count[text->kind]++ == 0)
+		store_changed(store);
+	*ret = object;
+	return 0;
+}
+
+/* The old one goes once the new one is there. */
+static int object_change(struct store *store, struct store_object **object,
+	const struct object_text *text, struct err *err)
+{
+	struct store_object *old = *object;
+	size_t bytes = object_bytes(old);
+	if (object_is(old, text))
+		return 0;
+	if (strcmp(old->id, text->id) == 0 && object_rewrite(old, text)) {
+		store->table.bytes += object_bytes(old) - bytes;
+		return 0;
+	}
+	int r = object_add(store, old->pool, text, object, err);
+	if (r == 0)
+		store_object_drop(store, old);
+	return r;
+}
+
+/* The one that has the file's name already, by this id or an older one. */
+static struct store_object *object_before(const struct store *store, const struct store_pool *pool,
+	enum store_kind kind, const char *key)
+{
+	struct store_object *object;
+	for (size_t at = 0; (object = object_table_same(&store->table, kind, key, &at)) != NULL;)
+		if (object->pool == pool)
+			return object;
+	return NULL;
+}
+
+int store_object_set(struct store *store, struct store_node *node, enum store_kind kind,
+	const char *id, const uint8_t *entry, size_t entry_len, const uint8_t *health,
+	size_t health_len, const char *source_id, struct err *err)
+{
+	struct object_text text = {.kind = kind,
+		.id = id,
+		.source_id = source_id != NULL ? source_id : "",
+		.entry = entry,
+		.entry_len = entry_len,
+		.health = health,
+		.health_len = health_len};
+	struct record_id parsed;
+	struct store_pool *pool = NULL;
+	int r = object_check(store, node, &text, &parsed, &pool, err);
+	if (r < 0 || tombs_have(&store->tombs, id))
+		return r;
+	struct store_object *object = object_before(store, pool, kind, parsed.key);
+	if (object != NULL)
+		r = object_change(store, &object, &text, err);
+	else if (store->table.len >= STORE_OBJECTS_MAX)
+		r = err_set(err, ERR_NO_ROOM,
+			"%s: the controller knows %d volumes and snapshots, and takes no more", id,
+			STORE_OBJECTS_MAX);
+	else
+		r = object_add(store, pool, &text, &object, err);
+	if (r < 0)
+		return r;
+	object->told = node->join;
+	if (claims_maker(&store->claims, kind, parsed.key) == node)
+		claims_release(&store->claims, kind, parsed.key);
+	return 0;
+}
+
+void store_object_gone(struct store *store, const char *id)
+{
+	struct store_object *object = object_table_find(&store->table, id);
+	tombs_confirm(&store->tombs, id);
+	if (object != NULL)
+		store_object_drop(store, object);
+}
+
+void store_object_remove(struct store *store, const char *id)
+{
+	struct record_id parsed;
+	struct store_object *object = object_table_find(&store->table, id);
+	struct store_pool *pool =
+		record_id_parse(id, &parsed) == 0 ? store_pool(store, parsed.pool) : NULL;
+	if (object != NULL)
+		store_object_drop(store, object);
+	if (pool != NULL)
+		tombs_add(&store->tombs, pool, id, store->joins);
+}
+
+const struct store_object *store_object(const struct store *store, const char *id)
+{
+	return object_table_find(&store->table, id);
+}
+
+void store_walk_begin(
+	struct store_walk *walk, struct store *store, enum store_kind kind, const char *after)
+{
+	*walk = (struct store_walk){
+		.store = store, .kind = kind, .pool = store_pool_place(store, after)};
+	if (walk->pool == store->n_pools)
+		return;
+	struct shelf *shelf = &store->pools[walk->pool]->shelves[kind];
+	shelf_sort(shelf);
+	walk->item = shelf_behind(shelf, after);
+}
+
+const struct store_object *store_walk_next(struct store_walk *walk)
+{
+	struct store *store = walk->store;
+	for (; walk->pool < store->n_pools; walk->pool++, walk->item = 0) {
+		struct shelf *shelf = &store->pools[walk->pool]->shelves[walk->kind];
+		shelf_sort(shelf);
+		if (walk->item < shelf->len)
+			return shelf->items[walk->item++];
+	}
+	return NULL;
+}

@@ -1,0 +1,657 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pulling. Happy path: OpenCopy answers with the source's record and size; ReadCopy sends extents
+ * from where the part ends; each is looked over, copied into a buffer and written through the ring.
+ * Where the kernel could not keep that write apart (direct_writes), it is a job of the pool's lane.
+ * Every PULL_NOTE_BYTES all that was written is synced and noted, while the next is written. At the
+ * end what is left is synced and noted, and CloseCopy lets the source go.
+ *
+ * How it can fail:
+ *   - the connection is lost, or the source's driver restarts: the call is made again, after
+ *     pauses that grow, and goes on behind the last byte that was written. Without a byte for
+ *     PULL_PATIENCE_MS it ends; the part is kept.
+ *   - a chunk is wrong: it is read again from what is durable; after PULL_WRONG_MAX of them
+ *     without progress that is DATA_LOSS.
+ *   - the grant is gone: UNAVAILABLE, and a retry comes with another one. The part is kept; whether
+ *     it is of use says its description (part.h).
+ *   - our own disk: the error is the operation's.
+ * The operation ends when its last write, sync and note have.
+ */
+#include "transfer/pull.h"
+
+#include "blockio/copy_walk.h"
+#include "cluster.pb-c.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define pull_of(op_ptr) container_of(op_ptr, struct pull, op)
+
+static struct ring *ring_of(const struct pull *p)
+{
+	return p->transfer->reactor->ring;
+}
+
+static uint64_t now_ns(const struct pull *p)
+{
+	return ring_now_ns(ring_of(p));
+}
+
+/* ---- the end of an operation ---- */
+
+static void end_if_over(struct pull *p);
+static void mark_begin(struct pull *p);
+
+/* The operation is to end so; what is under way goes on to its own end. The first one counts. */
+static void pull_end(struct pull *p, int res)
+{
+	if (p->state != PULL_CALLING && p->state != PULL_PAUSING)
+		return;
+	p->state = PULL_ENDING;
+	p->res = res;
+	ring_timer_cancel(ring_of(p), &p->timer);
+	ring_timer_cancel(ring_of(p), &p->rate);
+	channel_cancel(&p->call);
+	end_if_over(p);
+}
+
+static void end_unavailable(struct pull *p, const char *what, const char *why)
+{
+	int r = err_set(&p->err, ERR_UNAVAILABLE, "the data of %s on node %s (%s): %s%s%s",
+		p->offer.source_id, p->offer.node_id, p->offer.address, what,
+		why[0] != '\0' ? ": " : "", why);
+	if (p->reading && (p->state == PULL_CALLING || p->state == PULL_PAUSING))
+		p->build->part->keep = true;
+	pull_end(p, r);
+}
+
+static void end_stopped(struct pull *p)
+{
+	end_unavailable(p, "copying it was stopped because the driver shuts down; try again", "");
+}
+
+static void end_if_over(struct pull *p)
+{
+	if (p->state != PULL_ENDING || p->writing > 0 || p->mark.running)
+		return;
+	/* What was written and is not noted would be pulled again. */
+	bool worth = p->reading && (p->res == 0 || p->build->part->keep);
+	if (worth && p->next_bytes > p->noted_bytes) {
+		mark_begin(p);
+		return;
+	}
+	p->state = PULL_IDLE;
+	if (p->err.code != ERR_OK)
+		p->op.err = p->err;
+	op_complete(&p->op, p->res);
+}
+
+/* ---- calls, again and again ---- */
+
+static void call_start(struct pull *p);
+
+static void on_timer(struct ring_timer *timer)
+{
+	struct pull *p = container_of(timer, struct pull, timer);
+	uint64_t patience_ms = p->reading ? PULL_PATIENCE_MS : PULL_OPEN_MS;
+	if (p->held || p->writing == PULL_BUFFERS)
+		p->heard_ns = now_ns(p); /* it is us who do not go on */
+	if (now_ns(p) - p->heard_ns >= patience_ms * 1000000)
+		end_unavailable(p, "nothing comes from it; try again later",
+			p->channel != NULL ? channel_why(p->channel) : "");
+	else if (p->state == PULL_PAUSING)
+		call_start(p);
+	else
+		ring_timer_arm(ring_of(p), timer, PULL_RETRY_MAX_MS);
+}
+
+static void pause_then_call(struct pull *p)
+{
+	uint64_t ms = PULL_RETRY_MS << (p->attempts < 5 ? p->attempts : 5);
+	p->attempts++;
+	p->state = PULL_PAUSING;
+	ring_timer_arm(ring_of(p), &p->timer, ms < PULL_RETRY_MAX_MS ? ms : PULL_RETRY_MAX_MS);
+}
+
+/* What a status says of the next attempt. */
+static void call_failed(struct pull *p, enum grpc_status status, const char *message)
+{
+	switch (status) {
+	case GRPC_NOT_FOUND:
+	case GRPC_DATA_LOSS:
+	case GRPC_INVALID_ARGUMENT:
+	case GRPC_PERMISSION_DENIED:
+	case GRPC_UNAUTHENTICATED:
+	case GRPC_UNIMPLEMENTED:
+		end_unavailable(p, "its node refuses to send it", message);
+		return;
+	default:
+		break;
+	}
+	p->transfer->stats.lost++;
+	if (now_ns(p) - p->heard_ns >=
+		(p->reading ? PULL_PATIENCE_MS : PULL_OPEN_MS) * UINT64_C(1000000))
+		end_unavailable(p, "its node cannot be reached; try again later", message);
+	else
+		pause_then_call(p);
+}
+
+/* Sends a packed request. */
+static void call_with(
+	struct pull *p, const char *path, const ProtobufCMessage *request, uint64_t deadline_ns)
+{
+	uint8_t packed[POOL_GRANT_BYTES + 32];
+	size_t len = protobuf_c_message_get_packed_size(request);
+	assert(len <= sizeof(packed));
+	protobuf_c_message_pack(request, packed);
+	p->call.path = path;
+	p->call.deadline_ns = deadline_ns;
+	p->state = PULL_CALLING;
+	ring_timer_arm(ring_of(p), &p->timer, PULL_RETRY_MAX_MS);
+	channel_start(p->channel, &p->call, packed, len, true);
+}
+
+static ProtobufCBinaryData grant_of(struct pull *p)
+{
+	return (ProtobufCBinaryData){strlen(p->offer.grant), (uint8_t *)p->offer.grant};
+}
+
+/* ---- open ---- */
+
+static int take_record(struct pull *p, const Ringvol__V1__OpenCopyResponse *response)
+{
+	struct record_id id;
+	if (response->record.len > RECORD_BYTES_MAX || record_id_parse(p->offer.source_id, &id) < 0)
+		return -EBADMSG;
+	record_free(p->rec);
+	p->rec = NULL;
+	int r = record_parse(
+		(const char *)response->record.data, response->record.len, id.key, &p->rec);
+	if (r < 0)
+		return r;
+	if (strcmp(p->rec->random, id.random) != 0 || p->rec->size_bytes != response->size_bytes ||
+		p->rec->size_bytes == 0 || p->rec->size_bytes % POOL_SIZE_ALIGN != 0 ||
+		p->rec->size_bytes > INT64_MAX)
+		return -EBADMSG;
+	p->size_bytes = response->size_bytes;
+	p->allocated_bytes = response->allocated_bytes;
+	return 0;
+}
+
+static bool on_opened(struct channel_call *call, const uint8_t *data, size_t len)
+{
+	struct pull *p = container_of(call, struct pull, call);
+	Ringvol__V1__OpenCopyResponse *response =
+		len > 2 * RECORD_BYTES_MAX
+			? NULL
+			: ringvol__v1__open_copy_response__unpack(NULL, len, data);
+	p->answered = response != NULL && take_record(p, response) == 0;
+	if (response != NULL)
+		ringvol__v1__open_copy_response__free_unpacked(response, NULL);
+	return true;
+}
+
+static void on_open_end(
+	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
+{
+	struct pull *p = container_of(call, struct pull, call);
+	(void)sent;
+	if (status != GRPC_OK)
+		call_failed(p, status, message);
+	else if (p->answered)
+		pull_end(p, 0);
+	else
+		pull_end(p,
+			err_set(&p->err, ERR_DATA_LOSS,
+				"node %s tells of %s what cannot be: is it of a later version of ringvol?",
+				p->offer.node_id, p->offer.source_id));
+}
+
+static void call_open(struct pull *p)
+{
+	Ringvol__V1__OpenCopyRequest request = RINGVOL__V1__OPEN_COPY_REQUEST__INIT;
+	request.grant = grant_of(p);
+	p->answered = false;
+	p->call.on_message = on_opened;
+	p->call.on_end = on_open_end;
+	call_with(p, "/ringvol.v1.Transfer/OpenCopy", &request.base,
+		now_ns(p) + PULL_CALL_MS * UINT64_C(1000000));
+}
+
+/* ---- read: writing ---- */
+
+static void written(struct pull_buf *buf, int res);
+
+static void on_write(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)flags;
+	written(container_of(req, struct pull_buf, req), res);
+}
+
+static int write_run(struct work_job *job)
+{
+	struct pull_buf *buf = container_of(job, struct pull_buf, job);
+	ssize_t n;
+	do
+		n = pwrite(buf->pull->fd, buf->mem + buf->done, buf->len - buf->done,
+			(off_t)(buf->offset + buf->done));
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : (int)n;
+}
+
+static void write_end(struct work_job *job, int res)
+{
+	written(container_of(job, struct pull_buf, job), res);
+}
+
+static void buf_write(struct pull_buf *buf)
+{
+	struct pull *p = buf->pull;
+	struct lane *lane = p->op.lane;
+	if (p->direct && ring_features(ring_of(p))->direct_writes) {
+		io_uring_prep_write(&buf->req.sqe, p->fd, buf->mem + buf->done,
+			buf->len - buf->done, buf->offset + buf->done);
+		buf->req.fn = on_write;
+		buf->req.lane = lane;
+		ring_submit(ring_of(p), &buf->req);
+		return;
+	}
+	buf->job = (struct work_job){.run = write_run, .on_end = write_end, .lane = lane};
+	int r = work_submit(p->transfer->reactor->work, &buf->job);
+	if (r < 0) {
+		buf->req.fn = on_write;
+		ring_post(ring_of(p), &buf->req, r);
+	}
+}
+
+static void read_on(struct pull *p);
+
+static void written(struct pull_buf *buf, int res)
+{
+	struct pull *p = buf->pull;
+	uint32_t done = copy_advance(p->direct, buf->done, res > 0 ? (uint32_t)res : 0, buf->len);
+	bool failed = done == buf->done;
+	buf->done = done;
+	if (done < buf->len && !failed) {
+		buf_write(buf);
+		return;
+	}
+	buf->busy = false;
+	p->writing--;
+	if (failed) {
+		err_sys(&p->err, res < 0 ? res : -EIO, "writing the copy of %s",
+			p->offer.source_id);
+		p->build->part->keep = false;
+		if (p->state == PULL_ENDING)
+			p->res = res < 0 ? res : -EIO;
+		pull_end(p, res < 0 ? res : -EIO);
+	}
+	read_on(p);
+	end_if_over(p);
+}
+
+/* ---- read: what is durable is noted ---- */
+
+/* Everything before it was written, or is a hole. */
+static uint64_t written_bytes(const struct pull *p)
+{
+	uint64_t upto = p->next_bytes;
+	for (unsigned i = 0; i < PULL_BUFFERS; i++)
+		if (p->bufs[i].busy && p->bufs[i].offset < upto)
+			upto = p->bufs[i].offset;
+	return upto;
+}
+
+static int note_run(struct work_job *job)
+{
+	struct pull *p = container_of(job, struct pull, mark.note);
+	struct stat st;
+	if (fstat(p->fd, &st) < 0)
+		return -errno;
+	p->mark.allocated_bytes = (uint64_t)st.st_blocks * 512;
+	return pool_part_note(p->fd, p->build->part, p->build->rec->size_bytes, p->mark.upto_bytes);
+}
+
+static void mark_end(struct pull *p, int res)
+{
+	p->mark.running = false;
+	if (res < 0) {
+		err_sys(&p->err, res, "making the copy of %s durable", p->offer.source_id);
+		p->build->part->keep = false;
+		if (p->state == PULL_ENDING)
+			p->res = res;
+		pull_end(p, res);
+	} else {
+		p->noted_bytes = p->mark.upto_bytes;
+		p->wrong = 0;
+		pool_build_measured(p->build, p->mark.allocated_bytes);
+		read_on(p);
+	}
+	end_if_over(p);
+}
+
+static void note_end(struct work_job *job, int res)
+{
+	mark_end(container_of(job, struct pull, mark.note), res);
+}
+
+static void on_synced(struct ring_req *req, int res, uint32_t flags)
+{
+	struct pull *p = container_of(req, struct pull, mark.sync);
+	(void)flags;
+	p->mark.note = (struct work_job){.run = note_run, .on_end = note_end, .lane = p->op.lane};
+	if (res >= 0)
+		res = work_submit(p->transfer->reactor->work, &p->mark.note);
+	if (res < 0)
+		mark_end(p, res);
+}
+
+static void mark_begin(struct pull *p)
+{
+	p->mark.running = true;
+	p->mark.upto_bytes = written_bytes(p);
+	io_uring_prep_fsync(&p->mark.sync.sqe, p->fd, IORING_FSYNC_DATASYNC);
+	p->mark.sync.fn = on_synced;
+	p->mark.sync.lane = p->op.lane;
+	ring_submit(ring_of(p), &p->mark.sync);
+}
+
+/* ---- read: what comes ---- */
+
+static struct pull_buf *free_buf(struct pull *p)
+{
+	for (unsigned i = 0; i < PULL_BUFFERS; i++)
+		if (!p->bufs[i].busy)
+			return &p->bufs[i];
+	return NULL;
+}
+
+static bool must_hold(struct pull *p)
+{
+	uint64_t ms = rate_wait_ms(&p->transfer->rate, now_ns(p));
+	if (ms > 0 && !ring_timer_armed(&p->rate))
+		ring_timer_arm(ring_of(p), &p->rate, ms);
+	return ms > 0 || p->writing == PULL_BUFFERS;
+}
+
+/* More may come, if it was held back. */
+static void read_on(struct pull *p)
+{
+	if (p->state != PULL_CALLING || !p->reading)
+		return;
+	if (!p->mark.running && written_bytes(p) >= p->noted_bytes + PULL_NOTE_BYTES)
+		mark_begin(p);
+	if (!p->held || must_hold(p))
+		return;
+	p->held = false;
+	p->heard_ns = now_ns(p);
+	channel_read(&p->call);
+}
+
+static void on_rate(struct ring_timer *timer)
+{
+	read_on(container_of(timer, struct pull, rate));
+}
+
+/* Again from what is durable: the source or the way to it is not to be trusted. */
+static void take_wrong(struct pull *p, const char *why)
+{
+	p->transfer->stats.wrong++;
+	channel_cancel(&p->call);
+	if (++p->wrong < PULL_WRONG_MAX) {
+		p->next_bytes = p->noted_bytes;
+		p->ended = false;
+		pause_then_call(p);
+		return;
+	}
+	pull_end(p, err_set(&p->err, ERR_DATA_LOSS,
+			    "node %s (%s) sent of %s, %u times: %s; look for errors of its memory, "
+			    "its disk and the network",
+			    p->offer.node_id, p->offer.address, p->offer.source_id, p->wrong, why));
+}
+
+static int take_chunk(struct pull *p, const struct chunk *chunk)
+{
+	struct pull_buf *buf = free_buf(p);
+	void *mem = buf->mem;
+	if (mem == NULL && posix_memalign(&mem, CHUNK_ALIGN, CHUNK_BYTES_MAX) != 0)
+		return -ENOMEM;
+	buf->mem = mem;
+	memcpy(mem, chunk->data, chunk->len);
+	buf->pull = p;
+	buf->offset = chunk->offset;
+	buf->len = (uint32_t)chunk->len;
+	buf->done = 0;
+	buf->busy = true;
+	p->writing++;
+	p->next_bytes = chunk->offset + chunk->len;
+	p->transfer->stats.received_bytes += chunk->len;
+	(void)rate_take(&p->transfer->rate, now_ns(p), chunk->len);
+	buf_write(buf);
+	return 0;
+}
+
+static bool on_chunk(struct channel_call *call, const uint8_t *data, size_t len)
+{
+	struct pull *p = container_of(call, struct pull, call);
+	struct chunk chunk;
+	if (p->state != PULL_CALLING)
+		return true;
+	const char *why = p->ended ? "more behind the end" : "what is no message";
+	if (!p->ended && chunk_parse(data, len, &chunk))
+		why = chunk_why_wrong(&chunk, p->next_bytes, p->size_bytes);
+	if (why != NULL) {
+		take_wrong(p, why);
+		return true;
+	}
+	p->heard_ns = now_ns(p);
+	p->attempts = 0;
+	if (chunk.end) {
+		p->ended = true;
+		p->next_bytes = p->size_bytes;
+		return true;
+	}
+	int r = take_chunk(p, &chunk);
+	if (r < 0) {
+		pull_end(p, err_sys(&p->err, r, "copying %s", p->offer.source_id));
+		return true;
+	}
+	p->held = must_hold(p);
+	return !p->held;
+}
+
+static void on_read_end(
+	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
+{
+	struct pull *p = container_of(call, struct pull, call);
+	(void)sent;
+	p->held = false;
+	if (status == GRPC_OK && p->ended)
+		pull_end(p, 0);
+	else if (status == GRPC_OK)
+		take_wrong(p, "an end without a word of it");
+	else
+		call_failed(p, status, message);
+}
+
+static void call_read(struct pull *p)
+{
+	Ringvol__V1__ReadCopyRequest request = RINGVOL__V1__READ_COPY_REQUEST__INIT;
+	request.grant = grant_of(p);
+	request.offset = p->next_bytes;
+	p->held = p->ended = false;
+	p->call.on_message = on_chunk;
+	p->call.on_end = on_read_end;
+	call_with(p, "/ringvol.v1.Transfer/ReadCopy", &request.base, UINT64_MAX);
+}
+
+static void call_start(struct pull *p)
+{
+	if (p->reading)
+		call_read(p);
+	else
+		call_open(p);
+}
+
+/* ---- close ---- */
+
+static void on_close_end(
+	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
+{
+	struct pull *p = container_of(call, struct pull, call);
+	(void)status;
+	(void)message;
+	(void)sent;
+	pull_end(p, 0);
+}
+
+static void call_close(struct pull *p)
+{
+	Ringvol__V1__CloseCopyRequest request = RINGVOL__V1__CLOSE_COPY_REQUEST__INIT;
+	request.grant = grant_of(p);
+	p->call.on_message = NULL;
+	p->call.on_end = on_close_end;
+	call_with(p, "/ringvol.v1.Transfer/CloseCopy", &request.base,
+		now_ns(p) + PULL_CALL_MS * UINT64_C(1000000));
+}
+
+/* ---- the operations ---- */
+
+/* The wait comes first: what follows may end it. */
+static void pull_begin(struct pull *p, bool reading)
+{
+	(void)op_wait(&p->op);
+	p->reading = reading;
+	p->res = 0;
+	p->err = (struct err){0};
+	p->attempts = p->wrong = 0;
+	p->heard_ns = now_ns(p);
+}
+
+static int open_run(struct op *op)
+{
+	struct pull *p = pull_of(op);
+	pull_begin(p, false);
+	call_open(p);
+	if (p->stopped)
+		end_stopped(p);
+	return OP_PENDING;
+}
+
+static int read_run(struct op *op)
+{
+	struct pull *p = pull_of(op);
+	p->direct = pool_features(p->build->pool)->direct_io;
+	p->next_bytes = p->noted_bytes = p->build->part->from_bytes;
+	p->transfer->stats.pulls++;
+	pull_begin(p, true);
+	call_read(p);
+	if (p->stopped)
+		end_stopped(p);
+	return OP_PENDING;
+}
+
+static int read_end(struct op *op, int res)
+{
+	pull_of(op)->transfer->stats.pulls--;
+	pull_of(op)->reading = false;
+	return res;
+}
+
+static int close_run(struct op *op)
+{
+	struct pull *p = pull_of(op);
+	pull_begin(p, false);
+	call_close(p);
+	return OP_PENDING;
+}
+
+static const struct op_step open_steps[] = {
+	{"open copy", .run = open_run},
+	{NULL},
+};
+
+static const struct op_step read_steps[] = {
+	{"read copy", .run = read_run, .end = read_end},
+	{NULL},
+};
+
+static const struct op_step close_steps[] = {
+	{"close copy", .run = close_run},
+	{NULL},
+};
+
+void pull_open_init(struct pull *p)
+{
+	op_init(&p->op, p->transfer->reactor, "pull_open", open_steps, NULL);
+}
+
+void pull_read_init(struct pull *p, struct pool_build *build, int fd)
+{
+	p->build = build;
+	p->fd = fd;
+	op_init(&p->op, p->transfer->reactor, "pull_read", read_steps, NULL);
+	p->op.lane = pool_lane(build->pool);
+}
+
+void pull_close_init(struct pull *p)
+{
+	op_init(&p->op, p->transfer->reactor, "pull_close", close_steps, NULL);
+}
+
+int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, struct err *err)
+{
+	char peer[sizeof("ringvol://node/") + POOL_HOLD_NODE_MAX];
+	if (t->stats.pulls >= TRANSFER_PULLS_MAX)
+		return err_set(err, ERR_UNAVAILABLE,
+			"node %s copies %u volumes from other nodes, as many as it may; try again later",
+			t->config.node_id, t->stats.pulls);
+	*p = (struct pull){.transfer = t, .offer = *offer, .fd = -1};
+	p->timer.fn = on_timer;
+	p->rate.fn = on_rate;
+	snprintf(peer, sizeof(peer), "ringvol://node/%s", offer->node_id);
+	const struct channel_config config = {
+		.ring = t->reactor->ring,
+		.address = p->offer.address,
+		.work = t->reactor->work,
+		.lane = t->lane,
+		.tls = t->config.tls,
+		.peer = peer,
+	};
+	return channel_open(&p->channel, &config, err);
+}
+
+void pull_free(struct pull *p)
+{
+	assert(p->state == PULL_IDLE);
+	channel_close(p->channel);
+	p->channel = NULL;
+	record_free(p->rec);
+	p->rec = NULL;
+	for (unsigned i = 0; i < PULL_BUFFERS; i++) {
+		free(p->bufs[i].mem);
+		p->bufs[i].mem = NULL;
+	}
+}
+
+void pull_stop(void *arg)
+{
+	struct pull *p = arg;
+	p->stopped = true;
+	if (p->state == PULL_CALLING || p->state == PULL_PAUSING)
+		end_stopped(p);
+}
+
+bool pull_progress(const void *arg, uint64_t *ret_done, uint64_t *ret_total)
+{
+	const struct pull *p = arg;
+	if (p->size_bytes == 0)
+		return false;
+	*ret_done = p->next_bytes;
+	*ret_total = p->size_bytes;
+	return true;
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pulling a copy: from the node that has the source into an image of this node. Three operations
+ * share one struct, and one runs at a time: what it is (open), its bytes (read), thanks (close).
+ *
+ * A lost connection is made again, and the copy goes on where it was. What the source sends is
+ * checked before it is written. Progress is made durable, and noted, every PULL_NOTE_BYTES.
+ */
+#ifndef RINGVOL_TRANSFER_PULL_H
+#define RINGVOL_TRANSFER_PULL_H
+
+#include "pool/build.h"
+#include "rpc/channel.h"
+#include "transfer/chunk.h"
+#include "transfer/offer.h"
+
+enum {
+	PULL_BUFFERS = 8,
+	PULL_NOTE_BYTES = 64 << 20,
+	PULL_OPEN_MS = 20 * 1000,         /* for the source's node to answer at all */
+	PULL_PATIENCE_MS = 3 * 60 * 1000, /* without a byte, then it is given up for now */
+	PULL_RETRY_MS = 200,              /* doubled up to the next */
+	PULL_RETRY_MAX_MS = 5000,
+	PULL_CALL_MS = 10 * 1000, /* for a short call */
+	PULL_WRONG_MAX = 3,       /* chunks that are wrong, without progress between them */
+};
+
+struct pull_buf {
+	struct ring_req req;
+	struct work_job job;
+	struct pull *pull;
+	uint8_t *mem; /* CHUNK_BYTES_MAX, aligned; NULL: not needed yet */
+	uint64_t offset;
+	uint32_t len, done;
+	bool busy;
+};
+
+enum pull_state {
+	PULL_IDLE,    /* no operation runs */
+	PULL_CALLING, /* a call is under way */
+	PULL_PAUSING, /* before the next attempt */
+	PULL_ENDING,  /* what was taken is written and noted; then the operation ends */
+};
+
+struct pull {
+	struct op op;
+	struct transfer *transfer;
+	struct offer offer;
+	/* Of the source, when open has ended well; the pull's. Checked. */
+	struct record *rec;
+	uint64_t size_bytes, allocated_bytes;
+	/* Bytes looked at; for progress. */
+	uint64_t next_bytes;
+	/* private */
+	struct channel *channel;
+	struct channel_call call;
+	enum pull_state state;
+	struct ring_timer timer;  /* of a pause; while calling: is there progress? */
+	struct ring_timer rate;   /* until more may be taken */
+	uint64_t heard_ns;        /* when it last went on */
+	unsigned attempts, wrong; /* without progress */
+	bool stopped, reading, answered;
+	/* reading */
+	struct pool_build *build;
+	int fd;
+	bool direct, held, ended;
+	struct pull_buf bufs[PULL_BUFFERS];
+	unsigned writing;
+	uint64_t noted_bytes; /* durable, and noted */
+	struct {
+		bool running;
+		struct ring_req sync;
+		struct work_job note;
+		uint64_t upto_bytes, allocated_bytes;
+	} mark;
+	struct err err; /* how it ends */
+	int res;
+};
+
+/* Copies the offer. 0 or -errno with err. */
+int pull_init(
+	struct pull *pull, struct transfer *transfer, const struct offer *offer, struct err *err);
+/* No operation runs. A pull that is zero is legal. */
+void pull_free(struct pull *pull);
+
+/* Each prepares pull->op, for op_child(). ERR_UNAVAILABLE: the source cannot be reached, does not
+ * answer, or has forgotten the grant. ERR_DATA_LOSS: what it sends contradicts itself. */
+void pull_open_init(struct pull *pull);
+/* Into build's part, on fd. Sets part->keep where the failure is not this node's. */
+void pull_read_init(struct pull *pull, struct pool_build *build, int fd);
+/* Tells the source that it is not needed any more. Never fails: what is not told expires. */
+void pull_close_init(struct pull *pull);
+
+/* pull: a struct pull. The operation under way ends soon, with ERR_UNAVAILABLE. */
+void pull_stop(void *pull);
+bool pull_progress(const void *pull, uint64_t *ret_done, uint64_t *ret_total);
+
+#endif
