@@ -114,10 +114,13 @@ static void forget(struct channel_call *call)
 
 static void end_with(struct channel_call *call, enum grpc_status status, char *message)
 {
+	struct client_calls *calls = call->calls;
 	bool sent = call->sent;
 	call->message = NULL;
 	forget(call);
+	calls->depth++;
 	call->on_end(call, status, message != NULL ? message : "", sent);
+	calls->depth--;
 	free(message);
 }
 
@@ -361,12 +364,20 @@ static const char *prefix_wrong(const uint8_t *prefix, enum grpc_status *ret_sta
 	return NULL;
 }
 
-/* After a callback: whether the call is still there. */
-static bool callback_over(struct client_calls *calls)
+/* Around a callback. */
+static void callback_begins(struct channel_call *call)
+{
+	call->calls->current = call;
+	call->calls->depth++;
+}
+
+/* False: the call has ended in it, or is about to. */
+static bool callback_over(struct client_calls *calls, const struct channel_call *call)
 {
 	bool there = calls->current != NULL;
 	calls->current = NULL;
-	return there;
+	calls->depth--;
+	return there && call->state != CHANNEL_CALL_ENDING;
 }
 
 /* Hands over the messages that are whole, while they are wanted. False: the call has ended. */
@@ -385,9 +396,9 @@ static bool deliver(struct channel_call *call, const uint8_t *data, size_t len, 
 		if (len - at - GRPC_PREFIX_BYTES < size)
 			break;
 		if (call->on_message != NULL) {
-			calls->current = call;
+			callback_begins(call);
 			bool more = call->on_message(call, data + at + GRPC_PREFIX_BYTES, size);
-			if (!callback_over(calls) || call->state == CHANNEL_CALL_ENDING)
+			if (!callback_over(calls, call))
 				return false;
 			call->held = !more;
 		}
@@ -559,10 +570,10 @@ static bool tell_writable(struct channel_call *call)
 	call->choked = false;
 	if (call->on_writable == NULL)
 		return true;
-	call->calls->current = call;
 	struct client_calls *calls = call->calls;
+	callback_begins(call);
 	call->on_writable(call);
-	return callback_over(calls) && call->state != CHANNEL_CALL_ENDING;
+	return callback_over(calls, call);
 }
 
 static void on_go(struct ring_req *req, int res, uint32_t flags)
@@ -592,14 +603,18 @@ void client_calls_init(struct client_calls *calls, struct ring *ring, struct bud
 	list_init(&calls->closed);
 }
 
-void client_calls_close(struct client_calls *calls)
+void client_calls_end(struct client_calls *calls, const char *why)
 {
 	while (!list_empty(&calls->due))
 		client_call_end(container_of(calls->due.next, struct channel_call, due),
-			GRPC_UNAVAILABLE, "the channel is closed");
+			GRPC_UNAVAILABLE, why);
 	while (!list_empty(&calls->closed))
 		client_call_end(container_of(calls->closed.next, struct channel_call, link),
-			GRPC_UNAVAILABLE, "the channel is closed");
-	assert(calls->count == 0);
+			GRPC_UNAVAILABLE, why);
+}
+
+void client_calls_close(struct client_calls *calls)
+{
+	assert(calls->count == 0 && calls->depth == 0);
 	ring_discard(calls->ring, &calls->go);
 }

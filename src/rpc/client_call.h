@@ -22,6 +22,7 @@ struct client_calls {
 	struct list closed;    /* channel_call.link: in that state */
 	struct ring_req go;
 	struct channel_call *current; /* whose callback runs; NULL once it has ended */
+	unsigned depth;               /* of callbacks that run: it must stay until they return */
 };
 
 /* What a call asks of its stream. */
@@ -35,6 +36,8 @@ struct client_carrier {
 };
 
 void client_calls_init(struct client_calls *calls, struct ring *ring, struct budget *memory);
+/* Ends those that are on no list but the ones here. */
+void client_calls_end(struct client_calls *calls, const char *why);
 /* No call is active any more. */
 void client_calls_close(struct client_calls *calls);
 

@@ -597,6 +597,14 @@ enum h2_client_state h2_client_state(const struct session *session)
 	return client_of(session)->state;
 }
 
+void h2_client_end_calls(struct session *session, const char *why)
+{
+	struct h2_client *c = client_of(session);
+	while (!list_empty(&c->calls))
+		client_call_end(container_of(c->calls.next, struct channel_call, link),
+			GRPC_UNAVAILABLE, why);
+}
+
 void h2_client_set_why(struct session *session, const char *why)
 {
 	set_why(client_of(session), why);

@@ -396,6 +396,7 @@ static void world_close(void)
 	while (!list_empty(&w.waiting))
 		client_call_end(container_of(w.waiting.next, struct channel_call, link),
 			GRPC_UNAVAILABLE, "");
+	client_calls_end(&w.calls, "");
 	client_calls_close(&w.calls);
 	for (unsigned i = 0; i < CALLS; i++)
 		must(!w.toys[i].active && !channel_call_active(&w.toys[i].call));
