@@ -284,8 +284,12 @@ Test(tls, certificates_that_are_refused)
 			&(struct spec){.names = "URI:ringvol://node/a,URI:ringvol://pod/b"},
 			"is none of", -1, server);
 		refuse_cert(&ca,
-			&(struct spec){.names = "URI:ringvol://node/a,DNS:ringvol://node/b"},
+			&(struct spec){.names = "URI:ringvol://node/a,DNS:ringvol://controller"},
 			"more than one", -1, server);
+		refuse_cert(&ca, &(struct spec){.names = "DNS:ringvol://pod/b"}, "is none of", -1,
+			server);
+		refuse_cert(&ca, &(struct spec){.names = "email:ringvol://controller"},
+			"no ringvol:// name", -1, server);
 		refuse_cert(&ca,
 			&(struct spec){.names = node_spec.names,
 				.usage = server != 0 ? "clientAuth" : "serverAuth"},
