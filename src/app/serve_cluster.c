@@ -109,6 +109,7 @@ int serve_cluster_open(
 	if (r < 0)
 		return r;
 	metrics_cluster(metrics, c->registry, c->member);
+	metrics_tls(metrics, c->keys.tls);
 	return listen_and_join(c, err);
 }
 
