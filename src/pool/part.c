@@ -66,8 +66,9 @@ static bool read_from(int fd, const struct pool_part *part, uint64_t size_bytes,
 		return false;
 	text[len] = '\0';
 	uint64_t from;
-	if (sscanf(text + head, "%" SCNu64 "%c", &from, &end) != 2 || end != '\n' ||
-		from > size_bytes || from != copy_round_down(from))
+	int used = 0;
+	if (sscanf(text + head, "%" SCNu64 "%c%n", &from, &end, &used) != 2 || end != '\n' ||
+		head + used != len || from > size_bytes || from != copy_round_down(from))
 		return false;
 	*ret_from = from;
 	return true;

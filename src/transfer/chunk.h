@@ -12,7 +12,7 @@
 
 enum {
 	CHUNK_ALIGN = 4096,        /* of offsets and lengths */
-	CHUNK_BYTES = 256 << 10,   /* that we send */
+	CHUNK_BYTES = 512 << 10,   /* that we send */
 	CHUNK_BYTES_MAX = 1 << 20, /* that we take */
 	CHUNK_HEAD_MAX = 32,
 };

@@ -606,6 +606,10 @@ void pull_close_init(struct pull *p)
 int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, struct err *err)
 {
 	char peer[sizeof("ringvol://node/") + POOL_HOLD_NODE_MAX];
+	if (t->stats.pulls >= TRANSFER_PULLS_MAX)
+		return err_set(err, ERR_UNAVAILABLE,
+			"node %s copies %u volumes from other nodes, as many as it may; try again later",
+			t->config.node_id, t->stats.pulls);
 	*p = (struct pull){.transfer = t, .offer = *offer, .fd = -1};
 	p->timer.fn = on_timer;
 	p->rate.fn = on_rate;

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEND_BUFFERS = 4 };
+enum { SEND_BUFFERS = 6 };
 
 struct send_buf {
 	struct ring_req req;

@@ -20,8 +20,8 @@
 
 enum {
 	TRANSFER_SENDS_MAX =
-		32, /* streams under way; then RESOURCE_EXHAUSTED, and they try again */
-	TRANSFER_PULLS_MAX = 32,
+		16, /* streams under way; then RESOURCE_EXHAUSTED, and they try again */
+	TRANSFER_PULLS_MAX = 16,            /* then UNAVAILABLE, and a client tries again */
 	TRANSFER_OFFERS_MAX = 1024,         /* then the oldest goes */
 	TRANSFER_OFFER_MS = 10 * 60 * 1000, /* an offer is kept so long; a retry brings another */
 	TRANSFER_GRANT_MS = 60 * 1000,      /* a grant that nobody opens */

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What copies between nodes are made of: messages, checksums, the rate; and the files that a pool
+ * keeps for them. */
+#include "pool_fixture.h"
+
+#include "pool/hold.h"
+#include "pool/index.h"
+#include "pool/part.h"
+#include "pool/trash.h"
+#include "transfer/chunk.h"
+#include "transfer/crc32c.h"
+#include "transfer/rate.h"
+
+#include <sys/file.h>
+#include <sys/xattr.h>
+#include <time.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+/* ---- checksums ---- */
+
+Test(checksum, known_values)
+{
+	uint8_t zeros[32] = {0}, ones[32], up[32];
+	memset(ones, 0xff, sizeof(ones));
+	for (unsigned i = 0; i < sizeof(up); i++)
+		up[i] = (uint8_t)i;
+	/* RFC 3720, appendix B.4 */
+	uint32_t (*const both[])(const void *data, size_t len) = {crc32c, crc32c_by_table};
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(both[i]("123456789", 9), 0xe3069283);
+		cr_assert_eq(both[i](zeros, sizeof(zeros)), 0x8a9136aa);
+		cr_assert_eq(both[i](ones, sizeof(ones)), 0x62a8ab43);
+		cr_assert_eq(both[i](up, sizeof(up)), 0x46dd794e);
+		cr_assert_eq(both[i]("", 0), 0);
+	}
+}
+
+Test(checksum, instruction_and_table_agree)
+{
+	uint8_t data[300];
+	unsigned seed = 5;
+	for (unsigned i = 0; i < sizeof(data); i++)
+		data[i] = (uint8_t)((seed = seed * 1103515245 + 12345) >> 8);
+	for (unsigned at = 0; at < 9; at++)
+		for (unsigned len = 0; len + at <= sizeof(data); len++)
+			cr_assert_eq(crc32c(data + at, len), crc32c_by_table(data + at, len));
+}
+
+/* ---- messages ---- */
+
+Test(chunk, is_what_protobuf_writes)
+{
+	/* offset 8192, checksum 0x44332211, data "abc"; and an end at 300 */
+	static const uint8_t want[] = {
+		0x08, 0x80, 0x40, 0x1d, 0x11, 0x22, 0x33, 0x44, 0x12, 0x03, 'a', 'b', 'c'};
+	static const uint8_t want_end[] = {0x08, 0xac, 0x02, 0x20, 0x01};
+	uint8_t mem[CHUNK_HEAD_MAX + 3];
+	memcpy(mem + CHUNK_HEAD_MAX, "abc", 3);
+	struct chunk chunk = {.offset = 8192, .len = 3, .checksum = 0x44332211}, back;
+	size_t len;
+	const uint8_t *m = chunk_put_head(&chunk, mem + CHUNK_HEAD_MAX, &len);
+	cr_assert_eq(len, sizeof(want));
+	cr_assert_eq(memcmp(m, want, len), 0);
+	cr_assert(chunk_parse(m, len, &back));
+	cr_assert_eq(back.offset, 8192);
+	cr_assert_eq(back.checksum, 0x44332211);
+	cr_assert_eq(back.len, 3);
+	cr_assert_eq(back.data, m + 10);
+	cr_assert(!back.end);
+	/* No prefix of it is a message with other data. */
+	for (size_t n = 0; n < len; n++)
+		cr_assert(!chunk_parse(m, n, &back) || back.data == NULL);
+	chunk = (struct chunk){.offset = 300, .end = true};
+	m = chunk_put_head(&chunk, mem + CHUNK_HEAD_MAX, &len);
+	cr_assert_eq(len, sizeof(want_end));
+	cr_assert_eq(memcmp(m, want_end, len), 0);
+	cr_assert(chunk_parse(m, len, &back));
+	cr_assert(back.end);
+	cr_assert_eq(back.offset, 300);
+}
+
+Test(chunk, unknown_fields_are_skipped_and_nonsense_is_refused)
+{
+	static const uint8_t unknown[] = {0x08, 0x05, 0x28, 0x07, 0x31, 1, 2, 3, 4, 5, 6, 7, 8,
+		0x3a, 0x02, 'x', 'y', 0x45, 1, 2, 3, 4, 0x20, 0x01};
+	static const struct {
+		const char *name;
+		uint8_t bytes[12];
+		size_t len;
+	} nonsense[] = {
+		{"a number without an end", {0x08, 0x80}, 2},
+		{"a number of 11 bytes",
+			{0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01},
+			12},
+		{"more data than there is", {0x12, 0x05, 'a'}, 3},
+		{"a length of 2^63",
+			{0x12, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01}, 11},
+		{"half a checksum", {0x1d, 1, 2}, 3},
+		{"field 0", {0x00, 0x01}, 2},
+		{"a group", {0x0b}, 1},
+		{"wire type 7", {0x0f}, 1},
+	};
+	struct chunk chunk;
+	cr_assert(chunk_parse(unknown, sizeof(unknown), &chunk));
+	cr_assert_eq(chunk.offset, 5);
+	cr_assert(chunk.end);
+	cr_assert_eq(chunk.len, 0);
+	cr_assert(chunk_parse(NULL, 0, &chunk));
+	for (unsigned i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
+		cr_assert(!chunk_parse(nonsense[i].bytes, nonsense[i].len, &chunk), "%s",
+			nonsense[i].name);
+}
+
+/* ---- the rate ---- */
+
+Test(rate, is_held_over_time)
+{
+	struct rate rate = {.bytes_per_s = MIB};
+	uint64_t now_ns = UINT64_C(1000000000000), taken = 0, begin_ns = now_ns;
+	while (taken < 20 * MIB) {
+		now_ns += rate_wait_ms(&rate, now_ns) * 1000000;
+		cr_assert_eq(rate_wait_ms(&rate, now_ns), 0);
+		(void)rate_take(&rate, now_ns, MIB / 4);
+		taken += MIB / 4;
+	}
+	double s = (double)(now_ns - begin_ns) / 1e9;
+	cr_assert_gt(s, 19);
+	cr_assert_lt(s, 20.1);
+	/* What was not used for long is lost, but for a burst. */
+	now_ns += UINT64_C(3600000000000);
+	cr_assert_leq(rate_take(&rate, now_ns, MIB / 10), 1);
+	cr_assert_geq(rate_take(&rate, now_ns, MIB), 900);
+	rate.bytes_per_s = 0;
+	cr_assert_eq(rate_take(&rate, now_ns, 1 << 30), 0);
+	cr_assert_eq(rate_wait_ms(&rate, now_ns), 0);
+}
+
+/* ---- parts ---- */
+
+static struct fixture f;
+
+static int copies_dir(void)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/copies", f.path);
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	return fd;
+}
+
+Test(part, goes_on_with_what_it_is_made_of, .timeout = 60)
+{
+	struct pool_part part = {.of = "source one"}, other = {.of = "source two"};
+	uint64_t allocated;
+	int fd, held;
+	fixture_open(&f, FIXTURE_DIR);
+	int dir = copies_dir();
+	cr_assert_eq(pool_part_open(dir, "part-a", &part, 64 * MIB, 0, &fd, &allocated), 0);
+	cr_assert_eq(part.from_bytes, 0);
+	cr_assert_eq(pwrite(fd, "data", 4, 0), 4);
+	cr_assert_eq(pool_part_note(fd, &part, 64 * MIB, 8 * MIB), 0);
+	cr_assert_eq(pool_part_open(dir, "part-a", &part, 64 * MIB, 0, &held, &allocated),
+		-EWOULDBLOCK, "somebody fills it");
+	close(fd);
+	part.from_bytes = 0;
+	cr_assert_eq(pool_part_open(dir, "part-a", &part, 64 * MIB, 0, &fd, &allocated), 0);
+	cr_assert_eq(part.from_bytes, 8 * MIB);
+	cr_assert_gt(allocated, 0);
+	cr_assert_eq(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+	close(fd);
+	/* Of another size, or of something else: anew. */
+	cr_assert_eq(pool_part_open(dir, "part-a", &part, 65 * MIB, 0, &fd, &allocated), 0);
+	cr_assert_eq(part.from_bytes, 0);
+	cr_assert_eq(allocated, 0);
+	cr_assert_eq(pool_part_note(fd, &part, 65 * MIB, 8 * MIB), 0);
+	close(fd);
+	cr_assert_eq(pool_part_open(dir, "part-a", &other, 65 * MIB, 0, &fd, &allocated), 0);
+	cr_assert_eq(other.from_bytes, 0);
+	close(fd);
+	/* What the attribute does not say clearly is not true. */
+	static const char *const wrong[] = {"", "ringvol-part 1\n",
+		"ringvol-part 1\nof=source two\nsize=68157440\nfrom=8388608",
+		"ringvol-part 1\nof=source two\nsize=68157440\nfrom=8388609\n",
+		"ringvol-part 1\nof=source two\nsize=68157440\nfrom=68157441\n",
+		"ringvol-part 1\nof=source two\nsize=68157440\nfrom=\n",
+		"ringvol-part 2\nof=source two\nsize=68157440\nfrom=8388608\n",
+		"ringvol-part 1\nof=source two\nsize=68157440\nfrom=8388608\n\n"};
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		char path[160];
+		snprintf(path, sizeof(path), "%s/copies/part-a", f.path);
+		cr_assert_eq(
+			setxattr(path, "trusted.ringvol.part", wrong[i], strlen(wrong[i]), 0), 0);
+		cr_assert_eq(
+			pool_part_open(dir, "part-a", &other, 65 * MIB, 0, &fd, &allocated), 0);
+		cr_assert_eq(other.from_bytes, 0, "%s", wrong[i]);
+		close(fd);
+	}
+	close(dir);
+	fixture_close(&f);
+}
+
+Test(part, is_swept_when_it_is_old_and_nobody_fills_it, .timeout = 60)
+{
+	struct pool_part part = {.of = "x"};
+	uint64_t allocated;
+	int fd, held;
+	fixture_open(&f, FIXTURE_DIR);
+	int dir = copies_dir();
+	cr_assert_eq(pool_part_open(dir, "part-young", &part, MIB, 0, &fd, &allocated), 0);
+	close(fd);
+	cr_assert_eq(pool_part_open(dir, "part-old", &part, MIB, 0, &fd, &allocated), 0);
+	close(fd);
+	cr_assert_eq(pool_part_open(dir, "part-held", &part, MIB, 0, &held, &allocated), 0);
+	fixture_sh("touch %s/copies/another", f.path);
+	const struct timespec then = {.tv_sec = time(NULL) - POOL_PART_KEEP_S - 60};
+	for (unsigned i = 0; i < 3; i++)
+		cr_assert_eq(utimensat(dir, (const char *[]){"part-old", "part-held", "another"}[i],
+				     (struct timespec[]){then, then}, 0),
+			0);
+	cr_assert_eq(pool_parts_sweep(dir), 0);
+	cr_assert_eq(fixture_count(&f, "copies"), 3);
+	cr_assert_lt(faccessat(dir, "part-old", F_OK, 0), 0);
+	close(held);
+	/* So does the look after the pool. */
+	fixture_reopen_pools(&f);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "copies"), 2);
+	cr_assert_eq(faccessat(dir, "part-young", F_OK, 0), 0);
+	close(dir);
+	fixture_close(&f);
+}
+
+/* ---- holds ---- */
+
+static struct pool_object *make_volume(const char *name)
+{
+	struct pool_object *object;
+	struct record rec = fixture_volume(name, 16 * MIB);
+	rec.mkfs_options = rec.source_id = rec.family = rec.claim = "";
+	cr_assert_eq(fixture_build(&f, &rec, NULL, &object), ERR_OK);
+	return object;
+}
+
+static struct pool_hold *make_hold(struct pool_object *source, const char *node_id)
+{
+	struct pool_hold_make m;
+	char id[RECORD_ID_MAX];
+	pool_object_id(source, id);
+	pool_hold_make_init(&m, &f.reactor, source, pool_features(f.pool)->reflink);
+	m.node_id = node_id;
+	m.volume_name = "name\nwith \xc3\xa4";
+	m.source_id = id;
+	enum err_code code = fixture_run(&f, &m.op);
+	cr_assert_eq(code, ERR_OK, "%s", m.op.err.message);
+	pool_hold_make_free(&m);
+	return m.ret_hold;
+}
+
+static void hold_survives(enum fixture_fs fs)
+{
+	char grant[POOL_GRANT_BYTES], name[64];
+	fixture_open(&f, fs);
+	struct pool_object *volume = make_volume("source");
+	struct pool_hold *hold = make_hold(volume, "node-2");
+	strcpy(grant, hold->grant);
+	strcpy(name, hold->name);
+	cr_assert_eq(fixture_count(&f, "copies"), 2);
+	/* What makes no hold goes with the next load. */
+	fixture_sh(
+		"cd %s/copies && touch send-0123456789abcdef send-aaaaaaaaaaaaaaaa.grant && "
+		"cp %s send-bbbbbbbbbbbbbbbb && head -c 100 %s.grant > send-bbbbbbbbbbbbbbbb.grant "
+		"&& touch send-no part-x 'send-CCCCCCCCCCCCCCCC'",
+		f.path, name, name);
+	fixture_reopen_pools(&f);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "copies"), 5);
+	hold = pool_hold_next(f.pool, NULL);
+	cr_assert_not_null(hold);
+	cr_assert_null(pool_hold_next(f.pool, hold));
+	cr_assert_str_eq(hold->grant, grant);
+	cr_assert_str_eq(hold->name, name);
+	cr_assert_str_eq(hold->node_id, "node-2");
+	cr_assert_str_eq(hold->volume_name, "name\nwith \xc3\xa4");
+	cr_assert_str_eq(hold->rec->name, "source");
+	cr_assert(hold->opened);
+	int fd = pool_hold_open(pool_holds_fd(f.pool), hold->name, false);
+	cr_assert_geq(fd, 0);
+	close(fd);
+	pool_hold_drop(hold);
+	cr_assert_null(pool_hold_next(f.pool, NULL));
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "copies"), 3);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	fixture_close(&f);
+}
+
+Test(hold, survives_a_restart, .timeout = 60)
+{
+	hold_survives(FIXTURE_DIR);
+}
+
+Test(hold, survives_a_restart_xfs, .timeout = 60)
+{
+	hold_survives(FIXTURE_XFS);
+}
+
+Test(hold, survives_a_restart_btrfs, .timeout = 60)
+{
+	hold_survives(FIXTURE_BTRFS);
+}
+
+Test(hold, is_one_of_so_many, .timeout = 60)
+{
+	char id[RECORD_ID_MAX];
+	fixture_open(&f, FIXTURE_DIR);
+	struct pool_object *volume = make_volume("source");
+	for (unsigned i = 0; i < POOL_HOLDS_MAX; i++)
+		make_hold(volume, "node-2");
+	struct pool_hold_make m;
+	pool_object_id(volume, id);
+	pool_hold_make_init(&m, &f.reactor, volume, false);
+	m.node_id = m.volume_name = "x";
+	m.source_id = id;
+	cr_assert_eq(fixture_run(&f, &m.op), ERR_NO_ROOM);
+	pool_hold_make_free(&m);
+	cr_assert_eq(fixture_count(&f, "copies"), 2 * POOL_HOLDS_MAX);
+	pool_hold_drop(pool_hold_next(f.pool, NULL));
+	fixture_settle(&f);
+	make_hold(volume, "node-2");
+	fixture_close(&f);
+}
