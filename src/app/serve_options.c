@@ -363,7 +363,7 @@ static const struct option_row rows[] = {
 		.help = "where /healthz, /readyz and /metrics are served; an address in use is "
 			"waited for",
 		.set = set_http},
-	{"--controller", "HOST:PORT", {"RINGVOL_CONTROLLER"}, .separator = ';',
+	{"--controller", "HOST:PORT", {"RINGVOL_CONTROLLERS"}, .separator = ';',
 		.fallback_help = "none",
 		.help = "a controller of the cluster to join; repeatable: each replica\n"
 			"needs --listen and --tls-cert, --tls-key, --tls-ca",

@@ -2,7 +2,9 @@
 /* The controller's parts, opened and registered together. */
 #include "controller/controller.h"
 
+#include "controller/capacity.h"
 #include "controller/inspect.h"
+#include "controller/join.h"
 #include "controller/reach.h"
 #include "controller/route.h"
 #include "csi.pb-c.h"
@@ -21,6 +23,19 @@ static void on_drop(void *arg, struct store_node *node)
 	reach_close(node);
 }
 
+static int open_joins(struct controller *c)
+{
+	const struct joins_config config = {
+		.ring = c->ring,
+		.store = c->store,
+		.driver_name = c->config.driver_name,
+		.version = c->config.version,
+		.instance = c->instance,
+		.on_left = on_drop,
+	};
+	return joins_open(&c->joins, &config);
+}
+
 static int open_parts(struct controller *c, struct err *err)
 {
 	uint64_t drawn[2];
@@ -29,14 +44,15 @@ static int open_parts(struct controller *c, struct err *err)
 	snprintf(c->instance, sizeof(c->instance), "%016llx%016llx", (unsigned long long)drawn[0],
 		(unsigned long long)drawn[1]);
 	int r = store_open(&c->store);
-	if (r < 0)
-		return err_set(err, ERR_NO_ROOM, "out of memory");
-	store_configure(c->store, &(struct store_config){.on_drop = on_drop, .arg = c});
-	if (c->config.node == NULL)
-		return 0;
-	const struct channel_config only = {
-		.ring = c->ring, .address = c->config.node, .work = c->config.work};
-	return channel_open(&c->only, &only, err);
+	if (r == 0)
+		store_configure(c->store, &(struct store_config){.on_drop = on_drop});
+	if (r == 0)
+		r = ring_lane_open(&c->names, c->ring);
+	if (r == 0)
+		r = capacity_open(&c->capacity, c->ring);
+	if (r == 0 && c->config.node == NULL)
+		r = open_joins(c);
+	return r < 0 ? err_set(err, ERR_NO_ROOM, "out of memory") : 0;
 }
 
 int controller_open(struct controller **ret, struct ring *ring,
@@ -72,8 +88,21 @@ void controller_close(struct controller *c)
 	while (c->store != NULL && (node = store_node_next(c->store, node)) != NULL)
 		reach_close(node);
 	channel_close(c->only);
+	capacity_close(c->capacity);
+	joins_close(c->joins);
 	store_close(c->store);
 	free(c);
+}
+
+static int open_only(struct controller *c)
+{
+	const struct channel_config config = {
+		.ring = c->ring,
+		.address = c->config.node,
+		.registry = c->clients,
+	};
+	struct err err = {0};
+	return channel_open(&c->only, &config, &err);
 }
 
 int controller_register(
@@ -84,8 +113,8 @@ int controller_register(
 		{&csi__v1__controller__descriptor, route_controller, &c->self},
 		{&ringvol__v1__inspect__descriptor, inspect_methods, &c->self},
 	};
-	int r = 0;
-	(void)nodes;
+	c->clients = clients;
+	int r = c->config.node != NULL ? open_only(c) : joins_register(c->joins, nodes);
 	memcpy(c->services, services, sizeof(services));
 	for (unsigned i = 0; r == 0 && i < CONTROLLER_SERVICES; i++)
 		r = grpc_registry_add(clients, &c->services[i], csi_check_request);
@@ -95,4 +124,7 @@ int controller_register(
 void controller_drain(struct controller *c)
 {
 	c->draining = true;
+	capacity_drain(c->capacity);
+	if (c->joins != NULL)
+		joins_drain(c->joins);
 }

@@ -25,7 +25,8 @@
 #include "rpc/channel.h"
 #include "rpc/grpc.h"
 
-struct joins; /* join.h */
+struct joins;    /* join.h */
+struct capacity; /* capacity.h */
 
 struct controller_config {
 	const char *driver_name;
@@ -60,8 +61,11 @@ struct controller {
 	struct ring *ring;
 	struct store *store;
 	struct joins *joins;
-	struct channel *only; /* config.node's */
-	struct list forwards; /* under way: struct forward */
+	struct capacity *capacity;
+	struct grpc_registry *clients; /* what calls to nodes take counts in its memory */
+	struct lane *names;            /* where nodes' addresses are resolved */
+	struct channel *only;          /* config.node's */
+	struct list forwards;          /* under way: struct forward */
 	struct grpc_service services[CONTROLLER_SERVICES];
 	struct controller_routed routed[CONTROLLER_ROUTES_MAX];
 	unsigned routed_count;

@@ -46,11 +46,15 @@ struct create {
 
 /* ---- ends ---- */
 
+/* It makes no other's claim free: the node may have reported the end before it answered. */
 static void let_go(struct create *c, enum grpc_status status, bool begun)
 {
 	struct forward *f = &c->f;
-	if (c->claimed && (!begun || home_name_is_free(status)) && !forward_others(f))
-		store_name_release(f->controller->store, f->route->kind, f->key);
+	struct store *store = f->controller->store;
+	const struct store_node *maker = store_name_maker(store, f->route->kind, f->key);
+	if (c->claimed && (!begun || home_name_is_free(status)) && !forward_others(f) &&
+		maker != NULL && strcmp(maker->id, c->target_id) == 0)
+		store_name_release(store, f->route->kind, f->key);
 }
 
 static void create_refuse(struct create *c, const struct err *err)

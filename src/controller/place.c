@@ -6,6 +6,7 @@
 #include "controller/place.h"
 
 #include "base/clock.h"
+#include "controller/term.h"
 #include "csi/request.h"
 #include "csi/topology.h"
 
@@ -25,29 +26,13 @@ struct search {
 	unsigned matching; /* here */
 };
 
-static bool has_segment(const struct store_node *node, const Csi__V1__StringPair *segment)
-{
-	for (size_t i = 0; i < node->n_topology; i++)
-		if (strcmp(node->topology[i].key, csi_str(segment->key)) == 0)
-			return strcmp(node->topology[i].value, csi_str(segment->value)) == 0;
-	return false;
-}
-
-static bool matches(const struct store_node *node, const Csi__V1__Topology *term)
-{
-	for (size_t i = 0; i < term->n_segments; i++)
-		if (!has_segment(node, term->segments[i]))
-			return false;
-	return true;
-}
-
 static bool matches_requisite(const struct store_node *node, const struct place *place)
 {
 	const Csi__V1__TopologyRequirement *topology = place->topology;
 	if (topology == NULL || topology->n_requisite == 0)
 		return true;
 	for (size_t i = 0; i < topology->n_requisite; i++)
-		if (matches(node, topology->requisite[i]))
+		if (term_matches(topology->requisite[i], node))
 			return true;
 	return false;
 }
@@ -99,39 +84,13 @@ static void consider(struct search *s, struct store_node *node, bool with_room)
 	s->pool = pool;
 }
 
-/* The segment of the term that fewest nodes have, and those nodes: one alone, where the term has a
- * node's own segment. */
-static struct store_node *const *fewest(
-	const struct search *s, const Csi__V1__Topology *term, size_t *ret_n)
-{
-	struct store_node *const *few = NULL;
-	*ret_n = SIZE_MAX;
-	for (size_t i = 0; i < term->n_segments; i++) {
-		size_t n;
-		struct store_node *const *nodes = store_nodes_with(s->store,
-			csi_str(term->segments[i]->key), csi_str(term->segments[i]->value), &n);
-		if (n < *ret_n) {
-			few = nodes;
-			*ret_n = n;
-		}
-	}
-	return few;
-}
-
-/* term NULL, or without a segment: every node. */
 static void consider_term(struct search *s, const Csi__V1__Topology *term, bool with_room)
 {
-	if (term == NULL || term->n_segments == 0) {
-		struct store_node *node = NULL;
-		while ((node = store_node_next(s->store, node)) != NULL)
-			consider(s, node, with_room);
-		return;
-	}
-	size_t n;
-	struct store_node *const *nodes = fewest(s, term, &n);
-	for (size_t i = 0; i < n; i++)
-		if (matches(nodes[i], term))
-			consider(s, nodes[i], with_room);
+	struct term_walk walk;
+	struct store_node *node;
+	term_begin(&walk, s->store, term);
+	while ((node = term_next(&walk)) != NULL)
+		consider(s, node, with_room);
 }
 
 static int refuse(const struct search *s, struct err *err)

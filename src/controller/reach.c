@@ -38,6 +38,8 @@ static int open_reach(struct controller *c, struct store_node *node, struct err 
 		.ring = c->ring,
 		.address = reach->address,
 		.work = c->config.work,
+		.lane = c->names,
+		.registry = c->clients,
 		.tls = c->config.tls,
 		.peer = peer,
 	};

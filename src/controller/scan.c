@@ -44,7 +44,7 @@ int scan_next(struct scan *scan, struct scan_field *ret)
 	bool ok = false;
 	switch (field.wire) {
 	case SCAN_VARINT:
-		ok = take_varint(scan, &value);
+		ok = take_varint(scan, &field.value);
 		break;
 	case SCAN_64:
 		ok = skip(scan, 8);

@@ -22,6 +22,7 @@ struct scan_field {
 	enum scan_wire wire;
 	const uint8_t *data; /* SCAN_BYTES: what is in it; inside the message */
 	size_t len;
+	uint64_t value;       /* SCAN_VARINT */
 	const uint8_t *whole; /* with its tag, up to the scan's `at` */
 };
 

@@ -4,62 +4,25 @@
  * GetSnapshot. All of it is in memory, so each answers at once.
  *
  * A page ends after max_entries, or LIST_PAGE_MAX where the client leaves it open: that many fit
- * into the largest message. The token for the next page is the id of the last object looked at,
- * with a checksum: it means "what comes behind", so it survives that object's deletion, and a
- * client's invention is told from it.
+ * into the largest message. The token for the next page is made of the id of the last object
+ * looked at (token.h): it means "what comes behind", so it survives that object's deletion.
  */
 #include "csi/health.h"
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "csi/token.h"
 #include "node/health.h"
 #include "pool/index.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 
 enum {
 	LIST_PAGE_MAX =
 		4096, /* entries; each at most 1000 bytes, GRPC_MESSAGE_MAX_BYTES is 4 MiB */
 	LIST_HEALTH_MAX = 1024, /* a health entry may have several sentences */
 	LIST_SCAN_MAX = 10000,  /* objects looked at for one page: the loop serves others, too */
-	TOKEN_BYTES = 2 + 8 + 1 + RECORD_ID_MAX,
 };
-
-/* ---- tokens: "v:<checksum, 8>:<id>", or "s:" for snapshots ---- */
-
-static char token_letter(enum record_kind kind)
-{
-	return kind == RECORD_VOLUME ? 'v' : 's';
-}
-
-static void token_print(enum record_kind kind, const char *id, char ret_token[TOKEN_BYTES])
-{
-	uint32_t sum = 0x811c9dc5; /* FNV-1a */
-	for (const char *p = id; *p != '\0'; p++)
-		sum = (sum ^ (unsigned char)*p) * 0x01000193;
-	snprintf(ret_token, TOKEN_BYTES, "%c:%08" PRIx32 ":%s", token_letter(kind), sum, id);
-}
-
-/* The id to go on behind; "" for an empty token. */
-static int token_parse(
-	enum record_kind kind, const char *token, char ret_id[RECORD_ID_MAX], struct err *err)
-{
-	char again[TOKEN_BYTES];
-	size_t len = strlen(token);
-	ret_id[0] = '\0';
-	if (len == 0)
-		return 0;
-	if (len > 11 && len - 11 < RECORD_ID_MAX) {
-		strcpy(ret_id, token + 11);
-		token_print(kind, ret_id, again);
-		if (strcmp(again, token) == 0)
-			return 0;
-	}
-	return err_set(err, ERR_PENDING,
-		"starting_token: is none of this driver's; list again from the start");
-}
 
 /* ---- a page ---- */
 
@@ -133,8 +96,8 @@ static int page_add(struct page *page, const struct pool_object *object, struct 
 /* There is more behind the object `last`. */
 static int page_end(struct page *page, const char *last, struct err *err)
 {
-	char token[TOKEN_BYTES];
-	token_print(page->kind, last, token);
+	char token[CSI_TOKEN_BYTES];
+	csi_token_print(page->kind, last, token);
 	const char *kept = arena_strdup(page->arena, token);
 	if (kept == NULL)
 		return out_of_memory(err);
@@ -148,7 +111,7 @@ static int page_fill(
 	char id[RECORD_ID_MAX], last[RECORD_ID_MAX] = "";
 	if (max_entries < 0)
 		return err_set(err, ERR_INVALID, "max_entries: %d is negative", max_entries);
-	int r = token_parse(page->kind, csi_str(token), id, err);
+	int r = csi_token_parse(page->kind, csi_str(token), id, err);
 	if (r == 0)
 		r = check_loaded(page->csi, err);
 	size_t room = page_room(page, max_entries);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a controller tells of its cluster: nodes, pools, objects, and the calls that it passes on.
- * Neither nodes nor volumes are labels: a thousand nodes are as many lines as one.
+ * A thousand nodes are a thousand lines; volumes are told by their nodes.
  */
 #include "metrics/private.h"
 
 #include "controller/ready.h"
+
+#include <stdio.h>
+#include <string.h>
 
 static const char *const state_names[STORE_NODE_STATES] = {
 	[STORE_NODE_ROSTER] = "unseen",
@@ -24,6 +27,37 @@ static bool render_nodes(struct scrape *s, const struct family *f, struct text *
 		text_u64(t, f->name, labels, NULL, stats.nodes[i]);
 	}
 	return true;
+}
+
+enum { NODES_A_PIECE = 64 };
+
+/* The first behind an id; nodes may come and go between two pieces. */
+static const struct store_node *node_behind(const struct store *store, const char *id)
+{
+	const struct store_node *node = store_node(store, id);
+	if (node != NULL)
+		return store_node_next(store, node);
+	while ((node = store_node_next(store, node)) != NULL)
+		if (strcmp(node->id, id) > 0)
+			break;
+	return node;
+}
+
+static bool render_each_node(struct scrape *s, const struct family *f, struct text *t)
+{
+	const struct store *store = s->metrics->controller->store;
+	const struct store_node *node = NULL;
+	char labels[TEXT_LABELS_MAX];
+	for (unsigned i = 0; i < NODES_A_PIECE && (node = node_behind(store, s->node)) != NULL;
+		i++) {
+		snprintf(s->node, sizeof(s->node), "%s", node->id);
+		text_label(labels, false, "node", node->id);
+		text_u64(t, f->name, labels, NULL, node->state == STORE_NODE_PRESENT);
+	}
+	s->work += NODES_A_PIECE;
+	if (node == NULL)
+		s->node[0] = '\0';
+	return node == NULL;
 }
 
 static bool render_pools(struct scrape *s, const struct family *f, struct text *t)
@@ -103,6 +137,8 @@ const struct family cluster_families[] = {
 		render_whole},
 	{"ringvol_cluster_nodes", "gauge", "Nodes that this controller knows, by how they stand.",
 		render_nodes},
+	{"ringvol_cluster_node_present", "gauge", "1 if the node has joined and told what it has.",
+		render_each_node},
 	{"ringvol_cluster_pools", "gauge", "Their pools.", render_pools},
 	{"ringvol_cluster_objects", "gauge",
 		"What they have told of, those that are away included.", render_objects},

@@ -73,6 +73,7 @@ struct scrape {
 	bool begun;                 /* its HELP and TYPE are out */
 	unsigned at;                /* how far the family is, where it counts */
 	char cursor[RECORD_ID_MAX]; /* the last volume looked at, "" at first */
+	char node[256 + 1];         /* likewise the last node */
 	unsigned work;              /* of SCRAPE_WORK_MAX, by all scrapes in this turn */
 	struct arena *arena;        /* of this piece */
 };

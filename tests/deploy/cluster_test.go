@@ -78,7 +78,7 @@ func TestNodesFindControllers(t *testing.T) {
 		_, port, _ := cutLast(argument(controller, "--listen="), ":")
 		var wanted []string
 		for i := range *set.Spec.Replicas {
-			wanted = append(wanted, fmt.Sprintf("--controller=%s-%d.%s.storage.svc:%s", set.Name, i, service.Name, port))
+			wanted = append(wanted, fmt.Sprintf("%s-%d.%s.storage.svc:%s", set.Name, i, service.Name, port))
 		}
 		if got := service.Spec.Ports[0]; fmt.Sprint(got.Port) != port || got.TargetPort.StrVal != controller.Ports[1].Name ||
 			fmt.Sprint(controller.Ports[1].ContainerPort) != port {
@@ -89,16 +89,11 @@ func TestNodesFindControllers(t *testing.T) {
 				continue
 			}
 			node := containerOf(t, nodes.Spec.Template.Spec, "ringvol")
-			var named []string
-			for _, arg := range node.Args {
-				if strings.HasPrefix(arg, "--controller=") {
-					named = append(named, arg)
-				}
-			}
+			named := strings.Split(environment(node, "RINGVOL_CONTROLLERS"), ";")
 			if !slices.Equal(named, wanted) {
 				t.Errorf("%s: %s joins %q, not %q", variant, nodes.Name, named, wanted)
 			}
-			advertised := argument(node, "--advertise=")
+			advertised := environment(node, "RINGVOL_ADVERTISE")
 			if host, at, _ := cutLast(advertised, ":"); at != port || strings.HasPrefix(argument(node, "--listen="), "[") != (host == "[$(POD_IP)]") {
 				t.Errorf("%s: %s is reached at %s", variant, nodes.Name, advertised)
 			}

@@ -55,9 +55,6 @@ func TestNomadJobs(t *testing.T) {
 			if ringvol == "" {
 				t.Skip("RINGVOL_BIN names no ringvol")
 			}
-			if help, _ := exec.Command(ringvol, "serve", "--help").Output(); c.kind == "node" && !strings.Contains(string(help), "--controller HOST:PORT") {
-				t.Skip("of before serve --controller")
-			}
 			if out, err := exec.Command(ringvol, append(args, "--help")...).CombinedOutput(); err != nil {
 				t.Errorf("%q: %s", args, out)
 			}

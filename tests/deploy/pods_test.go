@@ -38,12 +38,36 @@ func expanded(container corev1.Container) []string {
 			value := variable.Value
 			if variable.ValueFrom != nil {
 				value = "node-a"
+				if variable.ValueFrom.FieldRef.FieldPath == "status.podIP" {
+					value = "192.0.2.7"
+				}
+				if strings.Contains(environment(container, "RINGVOL_ADVERTISE"), "[") {
+					value = strings.Replace(value, "192.0.2.7", "2001:db8::7", 1)
+				}
 			}
 			arg = strings.ReplaceAll(arg, "$("+variable.Name+")", value)
 		}
 		args = append(args, arg)
 	}
 	return args
+}
+
+// flagsOf are the flags that a container's variables stand for.
+func flagsOf(container corev1.Container) []string {
+	var args []string
+	for _, c := range []struct{ variable, flag, separator string }{
+		{"RINGVOL_CONTROLLERS", "--controller=", ";"}, {"RINGVOL_ADVERTISE", "--advertise=", "\n"},
+		{"RINGVOL_TLS_CERT", "--tls-cert=", "\n"}, {"RINGVOL_TLS_KEY", "--tls-key=", "\n"}, {"RINGVOL_TLS_CA", "--tls-ca=", "\n"},
+	} {
+		if value := environment(container, c.variable); value != "" {
+			for one := range strings.SplitSeq(value, c.separator) {
+				args = append(args, c.flag+one)
+			}
+		}
+	}
+	full := container
+	full.Args = args
+	return expanded(full)
 }
 
 func environment(container corev1.Container, name string) string {
@@ -65,12 +89,7 @@ func TestDriverTakesItsFlags(t *testing.T) {
 		out, err := exec.Command(ringvol, append(args, "--help")...).CombinedOutput()
 		return string(out), err == nil
 	}
-	help, _ := accepts("serve")
-	clusters := strings.Contains(help, "--controller HOST:PORT")
 	for name, values := range variants {
-		if !clusters && (!strings.HasPrefix(name, nodeMode) || strings.HasSuffix(name, "zones")) {
-			continue // of before `ringvol controller`
-		}
 		seen := 0
 		for component, pod := range pods(objects(t, values...)) {
 			for _, container := range pod.Containers {
@@ -78,7 +97,7 @@ func TestDriverTakesItsFlags(t *testing.T) {
 					continue
 				}
 				seen++
-				args := expanded(container)
+				args := append(expanded(container), flagsOf(container)...)
 				if endpoint := environment(container, "CSI_ENDPOINT"); endpoint != "" && argument(container, "--endpoint=") == "" {
 					args = append(args, "--endpoint="+endpoint)
 				}

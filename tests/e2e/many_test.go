@@ -183,8 +183,9 @@ func share(reached map[string]*instants, before, after map[string]cluster.Served
 }
 
 func memory(idle, full *cluster.Memory) string {
-	return fmt.Sprintf("the driver's memory: VmRSS %d KiB before, %d with %d volumes; its control group %d and %d KiB",
-		idle.ResidentKiB, full.ResidentKiB, many, idle.GroupKiB, full.GroupKiB)
+	return fmt.Sprintf("the driver's memory: VmRSS %d KiB before, %d with %d volumes; its control group %d and %d KiB\n"+
+		"all processes of the node's pod, shared pages counted once: %d KiB before, %d with %d volumes; mode %s",
+		idle.ResidentKiB, full.ResidentKiB, many, idle.GroupKiB, full.GroupKiB, idle.PodKiB, full.PodKiB, many, node.Mode)
 }
 
 // The same hundred claims and pods in the same cluster, by ringvol and by csi-driver-host-path in turns. No bar is a test's;

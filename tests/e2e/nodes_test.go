@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -41,6 +42,30 @@ func homeOf(volume *corev1.PersistentVolume) string {
 		}
 	}
 	return ""
+}
+
+// The certificates that helm makes are made once: another upgrade leaves them, and so nodes and controllers go on.
+func TestCertificatesAreKept(t *testing.T) {
+	needsController(t)
+	w := newWorld(t)
+	read := func() map[string]string {
+		files := map[string]string{}
+		for _, name := range []string{"ringvol-controller-tls", "ringvol-node-tls"} {
+			secret, err := node.Client.CoreV1().Secrets(cluster.Namespace).Get(w.ctx(), name, metav1.GetOptions{})
+			w.must(name, err)
+			for file, data := range secret.Data {
+				files[name+"/"+file] = string(data)
+			}
+		}
+		return files
+	}
+	before := read()
+	w.must("the chart once more", node.Install("controller.resources.requests.memory=17Mi"))
+	t.Cleanup(func() { w.must("the chart as it was", node.Install()) })
+	if after := read(); len(before) != 6 || !maps.Equal(before, after) {
+		t.Errorf("%d files are not the same after an upgrade", len(before))
+	}
+	w.worksFromAToZ("after")
 }
 
 // Volumes are made where their pods go, on both nodes.
@@ -101,79 +126,72 @@ func TestCopiesOnTheOtherNode(t *testing.T) {
 	w.run("cloned-there", "check", dataDir+"/file", bytes, "second")
 }
 
-// killControllers kills controllers again and again until it is told to end, one at a time, without a word.
-func (w *world) killControllers() (end func() int) {
-	stop, ended := make(chan struct{}), make(chan int)
+// killLeader kills the controller beside the sidecar that works, a moment after now, and says so.
+func (w *world) killLeader(sidecar string, after time.Duration) (killed func()) {
+	w.t.Helper()
+	done := make(chan error, 1)
 	go func() {
-		killed := 0
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				ended <- killed
-				return
-			case <-time.After(time.Duration(700+i%5*400) * time.Millisecond):
-			}
-			if pids := node.ControllerProcesses(); len(pids) > 0 && syscall.Kill(pids[i%len(pids)], syscall.SIGKILL) == nil {
-				killed++
-			}
-			// kubelet waits longer from time to time before it starts a container again, and with none there is no call to be hit.
-			if i%4 == 3 {
-				_ = rig.Eventually(2*time.Minute, func() error {
-					if len(node.ControllerProcesses()) == 0 {
-						return errors.New("no controller runs")
-					}
-					return nil
-				})
-			}
-		}
-	}()
-	return func() int {
-		close(stop)
-		return <-ended
-	}
-}
-
-// Controllers are killed in the middle of every kind of call. All is done in the end, and once: nobody has a volume or a
-// snapshot that no object of the cluster names.
-func TestControllersKilledInCalls(t *testing.T) {
-	needsController(t)
-	w := newWorld(t)
-	w.claim("source", "ringvol-xfs", "400Mi")
-	w.pod("source", mounts("source"))
-	w.awaitPod("source")
-	w.run("source", "put", dataDir+"/file", "100000000", "source")
-
-	end := w.killControllers()
-	for round := range 2 {
-		name := func(what string) string { return fmt.Sprintf("%s-%d", what, round) }
-		place := []string{cluster.OtherName, cluster.NodeName}[round]
-		w.snapshot(name("snapshot"), "source")
-		w.claim(name("restored"), "ringvol-xfs", "400Mi", from("VolumeSnapshot", name("snapshot")))
-		w.claim(name("empty"), "ringvol", "64Mi")
-		for _, what := range []string{"restored", "empty"} {
-			w.pod(name(what), mounts(name(what)), on(place))
-		}
-		w.awaitPod(name("restored"))
-		w.awaitPod(name("empty"))
-		w.run(name("restored"), "check", dataDir+"/file", "100000000", "source")
-		w.grow(name("restored"), "500Mi")
-		w.awaitSize(name("restored"), "500Mi")
-		for _, what := range []string{"restored", "empty"} {
-			w.deletePod(name(what))
-			w.deleteClaim(name(what))
-		}
-		w.must("deleting a snapshot", w.snapshots().Delete(w.ctx(), name("snapshot"), metav1.DeleteOptions{}))
-		w.eventually("no snapshot", func() error {
-			_, err := w.snapshots().Get(w.ctx(), name("snapshot"), metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			} else if err == nil {
-				err = errors.New("it is there")
+		time.Sleep(after)
+		done <- rig.Eventually(3*time.Minute, func() error {
+			pid, err := node.LeadersController(sidecar)
+			if err == nil {
+				err = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			return err
 		})
+	}()
+	return func() {
+		w.t.Helper()
+		w.must("killing the controller beside "+sidecar, <-done)
 	}
-	t.Logf("%d times a controller was killed", end())
+}
+
+// The controller is killed in the middle of every kind of call. All is done in the end, and once: nobody has a volume or a
+// snapshot that no object of the cluster names.
+func TestControllerKilledInCalls(t *testing.T) {
+	needsController(t)
+	w := newWorld(t)
+	const bytes = "200000000"
+	w.claim("source", "ringvol-xfs", "400Mi")
+	w.pod("source", mounts("source"))
+	w.awaitPod("source")
+	w.run("source", "put", dataDir+"/file", bytes, "source")
+
+	killed := w.killLeader("snapshotter", 200*time.Millisecond)
+	w.snapshot("snapshot", "source")
+	killed()
+	// A copy from one node to the other.
+	killed = w.killLeader("provisioner", 1500*time.Millisecond)
+	w.claim("restored", "ringvol-xfs", "400Mi", from("VolumeSnapshot", "snapshot"))
+	w.pod("restored", mounts("restored"), on(cluster.OtherName))
+	w.awaitPod("restored")
+	killed()
+	w.run("restored", "check", dataDir+"/file", bytes, "source")
+	killed = w.killLeader("provisioner", 400*time.Millisecond)
+	w.claim("empty", "ringvol", "64Mi")
+	w.pod("empty", mounts("empty"), on(cluster.OtherName))
+	w.awaitPod("empty")
+	killed()
+	killed = w.killLeader("resizer", 200*time.Millisecond)
+	w.grow("restored", "500Mi")
+	w.awaitSize("restored", "500Mi")
+	killed()
+	w.deletePod("restored")
+	killed = w.killLeader("provisioner", 200*time.Millisecond)
+	w.deleteClaim("restored")
+	killed()
+	killed = w.killLeader("snapshotter", 200*time.Millisecond)
+	w.must("deleting a snapshot", w.snapshots().Delete(w.ctx(), "snapshot", metav1.DeleteOptions{}))
+	w.eventually("no snapshot", func() error {
+		_, err := w.snapshots().Get(w.ctx(), "snapshot", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		} else if err == nil {
+			err = errors.New("it is there")
+		}
+		return err
+	})
+	killed()
 	w.must("controllers", node.WaitControllers())
 	w.nothingUnnamed()
 }

@@ -54,8 +54,12 @@ func TestToolsInTheDriverPod(t *testing.T) {
 		verdicts[check.Check] = check.Verdict
 		t.Logf("%-16s %-8s %s", check.Check, check.Verdict, check.Found)
 	}
-	for _, check := range []string{"kernel", "io_uring", "loop devices", "pool default", "ext4 tools", "xfs tools", "btrfs tools",
-		"kubelet", "driver"} {
+	checks := []string{"kernel", "io_uring", "loop devices", "pool default", "ext4 tools", "xfs tools", "btrfs tools",
+		"kubelet", "driver"}
+	if node.Mode == "controller" {
+		checks = append(checks, "certificate", "controller", "advertised")
+	}
+	for _, check := range checks {
 		if verdicts[check] != "ok" {
 			t.Errorf("doctor says %q of %s", verdicts[check], check)
 		}

@@ -436,6 +436,7 @@ type SimController struct {
 	reports  map[string][]*ringvolv1.NodeReport
 	streams  map[string]ringvolv1.JoinServer
 	instance string
+	ended    map[string]chan struct{}
 }
 
 // NewSimController serves until the rig is closed.
@@ -449,7 +450,8 @@ func (c *Cluster) NewSimController() (*SimController, error) {
 		return nil, err
 	}
 	s := &SimController{Address: listener.Addr().String(), Cert: cert, Version: "0.2.0", instance: randomHex(16),
-		reports: map[string][]*ringvolv1.NodeReport{}, streams: map[string]ringvolv1.JoinServer{}}
+		reports: map[string][]*ringvolv1.NodeReport{}, streams: map[string]ringvolv1.JoinServer{},
+		ended: map[string]chan struct{}{}}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(cert.ServerTLS())))
 	ringvolv1.RegisterCluster(server, s)
 	go func() { _ = server.Serve(listener) }()
@@ -463,36 +465,61 @@ func (s *SimController) Join(stream ringvolv1.JoinServer) error {
 		<-stream.Context().Done()
 		return nil
 	}
-	node := ""
-	for {
-		report, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		answer := &ringvolv1.ControllerReport{}
-		if hello := report.GetHello(); hello != nil {
-			node = hello.GetNodeId()
-			answer.Welcome = &ringvolv1.Welcome{Version: s.Version, Instance: s.instance}
-			answer.ProtoReflect().SetUnknown(s.Extra)
-		}
-		s.mu.Lock()
-		s.reports[node] = append(s.reports[node], report)
-		s.streams[node] = stream
-		for _, claim := range report.GetClaims() {
-			verdict := &ringvolv1.NameVerdict{Kind: claim.GetKind(), Key: claim.GetKey(), Granted: true}
-			if s.Verdict != nil {
-				verdict = s.Verdict(node, claim)
+	ended := make(chan struct{})
+	failed := make(chan error, 1)
+	go func() {
+		for node := ""; ; {
+			report, err := stream.Recv()
+			if err == nil {
+				err = s.hear(stream, report, &node, ended)
 			}
-			if verdict != nil {
-				answer.Verdicts = append(answer.Verdicts, verdict)
+			if err != nil {
+				failed <- err
+				return
 			}
 		}
-		err = stream.Send(answer)
-		s.mu.Unlock()
-		if err != nil {
-			return err
+	}()
+	select {
+	case err := <-failed:
+		return err
+	case <-ended:
+		return status.Error(codes.Unavailable, "the call was ended")
+	}
+}
+
+func (s *SimController) hear(stream ringvolv1.JoinServer, report *ringvolv1.NodeReport, node *string, ended chan struct{}) error {
+	answer := &ringvolv1.ControllerReport{}
+	if hello := report.GetHello(); hello != nil {
+		*node = hello.GetNodeId()
+		answer.Welcome = &ringvolv1.Welcome{Version: s.Version, Instance: s.instance}
+		answer.ProtoReflect().SetUnknown(s.Extra)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reports[*node] = append(s.reports[*node], report)
+	s.streams[*node], s.ended[*node] = stream, ended
+	for _, claim := range report.GetClaims() {
+		verdict := &ringvolv1.NameVerdict{Kind: claim.GetKind(), Key: claim.GetKey(), Granted: true}
+		if s.Verdict != nil {
+			verdict = s.Verdict(*node, claim)
+		}
+		if verdict != nil {
+			answer.Verdicts = append(answer.Verdicts, verdict)
 		}
 	}
+	return stream.Send(answer)
+}
+
+// End ends the call of a node; it may join again.
+func (s *SimController) End(node string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended[node] == nil {
+		return fmt.Errorf("%s has not joined", node)
+	}
+	close(s.ended[node])
+	delete(s.ended, node)
+	return nil
 }
 
 // Reports is what a node has told so far.

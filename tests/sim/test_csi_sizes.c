@@ -203,6 +203,33 @@ Test(csi_answers, health, .timeout = 300)
 	world_close(w);
 }
 
+/* An image that is gone or short: what needs its bytes says so, and what takes it away goes on. */
+static void lost_image(enum pool_image image)
+{
+	open_world(WORLD_XFS, 1, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	struct pool_object *volume = pools_find_name(w->pools, RECORD_VOLUME, "base");
+	volume->image = image;
+	cr_assert_eq(create("base", EMPTY, other_id), GRPC_DATA_LOSS);
+	cr_assert_eq(do_clone(), GRPC_DATA_LOSS);
+	cr_assert_eq(do_snapshot(), GRPC_DATA_LOSS);
+	volume->image = POOL_IMAGE_WHOLE;
+	cr_assert_eq(create("base", EMPTY, other_id), GRPC_OK);
+	cr_assert_str_eq(other_id, volume_id);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	world_close(w);
+}
+
+Test(csi_answers, an_image_that_is_gone, .timeout = 300)
+{
+	lost_image(POOL_IMAGE_MISSING);
+}
+
+Test(csi_answers, an_image_that_is_short, .timeout = 300)
+{
+	lost_image(POOL_IMAGE_TRUNCATED);
+}
+
 /* ---- what a volume serves ---- */
 
 static void validates(Csi__V1__ValidateVolumeCapabilitiesRequest *req, const char *want)

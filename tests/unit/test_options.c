@@ -164,7 +164,7 @@ Test(options, cluster)
 		PARSE("--controller=c:1", "--listen=[::]:9811", "--advertise=n1.lan:9811", TLS), 0,
 		"%s", err.message);
 	cr_expect_str_eq(o.advertise, "n1.lan:9811");
-	setenv("RINGVOL_CONTROLLER", "a:1;b:2", 1);
+	setenv("RINGVOL_CONTROLLERS", "a:1;b:2", 1);
 	setenv("RINGVOL_LISTEN", "0.0.0.0:9811", 1);
 	setenv("RINGVOL_ADVERTISE", "n:9811", 1);
 	cr_assert_eq(PARSE(TLS), 0, "%s", err.message);

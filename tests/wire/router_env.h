@@ -47,7 +47,7 @@ struct fake {
 static struct ring *ring;
 static struct controller *controller;
 static struct store *store;
-static struct grpc_registry *clients;
+static struct grpc_registry *clients, *nodes;
 static struct server *server;
 static struct channel *client;
 static struct fake a, b, c;
@@ -344,7 +344,8 @@ static inline void serve(const char *only)
 	store = controller->store;
 	store_settle(store);
 	clients = grpc_registry_new();
-	cr_assert_eq(controller_register(controller, clients, NULL), 0);
+	nodes = grpc_registry_new();
+	cr_assert_eq(controller_register(controller, clients, nodes), 0);
 	const struct server_config serving = {
 		.ring = ring, .registry = clients, .limits = server_limits_default};
 	snprintf(endpoint, sizeof(endpoint), "unix://%s/ctl", dir);
@@ -366,6 +367,7 @@ static inline void env_close(void)
 	server_close(server);
 	controller_close(controller);
 	grpc_registry_free(clients);
+	grpc_registry_free(nodes);
 	struct fake *fakes[] = {&a, &b, &c};
 	for (unsigned i = 0; i < 3; i++)
 		fake_close(fakes[i]);

@@ -419,12 +419,12 @@ Test(inspect, every_node_in_turn)
 
 Test(inspect, kinds_are_the_nodes_but_for_nodes)
 {
-	Ringvol__V1__ListRequest__Kind nodes[] = {
+	Ringvol__V1__ListRequest__Kind kinds[] = {
 		RINGVOL__V1__LIST_REQUEST__KIND__NODES, RINGVOL__V1__LIST_REQUEST__KIND__VOLUMES};
 	Ringvol__V1__ListRequest request = RINGVOL__V1__LIST_REQUEST__INIT;
 	join(&a, "a", 'a', GIB);
 	has_volume(&a, ID_A, "");
-	request.kinds = nodes;
+	request.kinds = kinds;
 	request.n_kinds = 1;
 	cr_assert_eq(list(&request), GRPC_OK);
 	cr_assert(n_items == 1 && a.calls == 0);
@@ -435,9 +435,9 @@ Test(inspect, kinds_are_the_nodes_but_for_nodes)
 	cr_assert(n_items == 2 && a.calls == 1);
 	Ringvol__V1__ListRequest *asked =
 		ringvol__v1__list_request__unpack(NULL, a.request.len, a.request.data);
-	cr_assert(asked->n_kinds == 1 && asked->kinds[0] == nodes[1] && asked->attached_only);
+	cr_assert(asked->n_kinds == 1 && asked->kinds[0] == kinds[1] && asked->attached_only);
 	ringvol__v1__list_request__free_unpacked(asked, NULL);
-	nodes[0] = nodes[1];
+	kinds[0] = kinds[1];
 	request.n_kinds = 1;
 	cr_assert_eq(list(&request), GRPC_OK);
 	cr_assert_eq(n_items, 1);

@@ -284,6 +284,13 @@ Test(tls, certificates_that_are_refused)
 			&(struct spec){.names = "URI:ringvol://node/a,URI:ringvol://pod/b"},
 			"is none of", -1, server);
 		refuse_cert(&ca,
+			&(struct spec){.names = "URI:ringvol://node/a,DNS:ringvol://controller"},
+			"more than one", -1, server);
+		refuse_cert(&ca, &(struct spec){.names = "DNS:ringvol://pod/b"}, "is none of", -1,
+			server);
+		refuse_cert(&ca, &(struct spec){.names = "email:ringvol://controller"},
+			"no ringvol:// name", -1, server);
+		refuse_cert(&ca,
 			&(struct spec){.names = node_spec.names,
 				.usage = server != 0 ? "clientAuth" : "serverAuth"},
 			"purpose", -1, server);
@@ -323,6 +330,7 @@ Test(tls, what_else_a_certificate_has_does_not_matter)
 	static const struct spec specs[] = {
 		{.names = "DNS:a,URI:spiffe://x/y,URI:ringvol://node/node-a,IP:1.2.3.4"},
 		{.names = "URI:ringvol://node/node-a", .usage = ""},
+		{.names = "DNS:ringvol://node/node-a,DNS:node-a"}, /* as helm makes them */
 	};
 	for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
 		struct issued own = issue(&ca, &specs[i]);

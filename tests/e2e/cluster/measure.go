@@ -89,6 +89,7 @@ func (c *Cluster) DriverServed() (map[string]Served, error) {
 type Memory struct {
 	ResidentKiB int64
 	GroupKiB    int64 // of its control group: the page cache and the kernel's own included
+	PodKiB      int64 // all processes of its pod, each page divided by those that share it
 }
 
 // DriverMemory is the memory of the node's driver.
@@ -115,5 +116,40 @@ func (c *Cluster) DriverMemory() (*Memory, error) {
 		return nil, err
 	}
 	m.GroupKiB = usage / 1024
-	return m, nil
+	m.PodKiB, err = c.podMemory()
+	return m, err
+}
+
+func (c *Cluster) podMemory() (int64, error) {
+	pods, err := c.DriverPods()
+	if err != nil {
+		return 0, err
+	}
+	if len(pods) != 1 {
+		return 0, fmt.Errorf("%d driver pods", len(pods))
+	}
+	sum := int64(0)
+	for _, pid := range processes() {
+		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		if err != nil || !strings.Contains(string(groups), "pod"+string(pods[0].UID)) {
+			continue
+		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			continue // it has ended
+		}
+		for line := range strings.Lines(string(text)) {
+			if value, is := strings.CutPrefix(line, "Pss:"); is {
+				kib, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
+				if err != nil {
+					return 0, err
+				}
+				sum += kib
+			}
+		}
+	}
+	if sum == 0 {
+		return 0, errors.New("the driver's pod has no processes")
+	}
+	return sum, nil
 }

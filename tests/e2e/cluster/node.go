@@ -408,9 +408,25 @@ func (n *Node) DriverProcess() (int, error) {
 	return firstProcess("serve", "--node-id="+n.Name)
 }
 
-// ControllerProcesses are those of the cluster's controllers.
-func (c *Cluster) ControllerProcesses() []int {
-	return firstProcesses("controller", "--listen=")
+// LeadersController is the controller's process in the pod whose sidecar has been elected: provisioner, resizer, snapshotter.
+func (c *Cluster) LeadersController(sidecar string) (int, error) {
+	driver := strings.ReplaceAll(Driver, ".", "-")
+	lease, err := c.Client.CoordinationV1().Leases(Namespace).Get(context.Background(), map[string]string{
+		"provisioner": driver, "resizer": "external-resizer-" + driver, "snapshotter": "external-snapshotter-leader-" + driver,
+	}[sidecar], metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	if lease.Spec.HolderIdentity == nil {
+		return 0, fmt.Errorf("no %s has been elected", sidecar)
+	}
+	for _, pid := range firstProcesses("controller", "--listen=") {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if err == nil && slices.Contains(strings.Split(string(text), "\x00"), "HOSTNAME="+*lease.Spec.HolderIdentity) {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("the controller of %s does not run", *lease.Spec.HolderIdentity)
 }
 
 func firstProcess(command, argument string) (int, error) {

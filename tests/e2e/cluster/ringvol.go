@@ -378,7 +378,8 @@ func (c *Cluster) WaitControllers() error {
 	})
 }
 
-var snapshotContents = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotcontents"}
+// SnapshotContents are what stands behind snapshots.
+var SnapshotContents = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotcontents"}
 
 // Handles are the ids of volumes and snapshots that objects of the cluster name.
 func (c *Cluster) Handles() ([]string, error) {
@@ -392,7 +393,7 @@ func (c *Cluster) Handles() ([]string, error) {
 			named = append(named, volume.Spec.CSI.VolumeHandle)
 		}
 	}
-	contents, err := c.Dynamic.Resource(snapshotContents).List(context.Background(), metav1.ListOptions{})
+	contents, err := c.Dynamic.Resource(SnapshotContents).List(context.Background(), metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -406,13 +407,13 @@ func (c *Cluster) Handles() ([]string, error) {
 
 // LabelContents gives all contents of snapshots the label by which a node's snapshotter finds them, as docs/kubernetes.md has it.
 func (c *Cluster) LabelContents(node string) error {
-	contents, err := c.Dynamic.Resource(snapshotContents).List(context.Background(), metav1.ListOptions{})
+	contents, err := c.Dynamic.Resource(SnapshotContents).List(context.Background(), metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	patch := fmt.Appendf(nil, `{"metadata": {"labels": {"snapshot.storage.kubernetes.io/managed-by": %q}}}`, node)
 	for _, content := range contents.Items {
-		if _, err := c.Dynamic.Resource(snapshotContents).Patch(context.Background(), content.GetName(), types.MergePatchType, patch,
+		if _, err := c.Dynamic.Resource(SnapshotContents).Patch(context.Background(), content.GetName(), types.MergePatchType, patch,
 			metav1.PatchOptions{}); err != nil {
 			return err
 		}

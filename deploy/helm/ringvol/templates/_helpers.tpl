@@ -108,12 +108,22 @@ seccompProfile:
 {{ splitList ":" . | last }}
 {{- end }}
 
-{{/* What all of `serve` and `controller` have in common in a cluster. */}}
-{{- define "ringvol.tlsArgs" -}}
-- --listen={{ .Values.listen }}
-- --tls-cert=/etc/ringvol/tls/tls.crt
-- --tls-key=/etc/ringvol/tls/tls.key
-- --tls-ca=/etc/ringvol/tls/ca.crt
+{{/* Where `serve`, `controller` and `doctor` find the certificate. */}}
+{{- define "ringvol.tlsEnv" -}}
+- name: RINGVOL_TLS_CERT
+  value: /etc/ringvol/tls/tls.crt
+- name: RINGVOL_TLS_KEY
+  value: /etc/ringvol/tls/tls.key
+- name: RINGVOL_TLS_CA
+  value: /etc/ringvol/tls/ca.crt
+{{- end }}
+
+{{/* Each controller by a name of its own, which is there before the pod is. */}}
+{{- define "ringvol.controllers" -}}
+{{- $name := printf "%s-controller" (include "ringvol.name" .) -}}
+{{- range $i := until (int .Values.controller.replicas) -}}
+{{ if $i }};{{ end }}{{ $name }}-{{ $i }}.{{ $name }}.{{ $.Release.Namespace }}.svc:{{ include "ringvol.port" $.Values.listen }}
+{{- end -}}
 {{- end }}
 
 {{/* (dict "root" $ "component" "controller" or "node"): the Secret with its certificate. */}}
