@@ -2,6 +2,7 @@
 /* The controller's parts, opened and registered together. */
 #include "controller/controller.h"
 
+#include "controller/capacity.h"
 #include "controller/inspect.h"
 #include "controller/join.h"
 #include "controller/reach.h"
@@ -47,6 +48,8 @@ static int open_parts(struct controller *c, struct err *err)
 		store_configure(c->store, &(struct store_config){.on_drop = on_drop});
 	if (r == 0)
 		r = ring_lane_open(&c->names, c->ring);
+	if (r == 0)
+		r = capacity_open(&c->capacity, c->ring);
 	if (r == 0 && c->config.node == NULL)
 		r = open_joins(c);
 	return r < 0 ? err_set(err, ERR_NO_ROOM, "out of memory") : 0;
@@ -85,6 +88,7 @@ void controller_close(struct controller *c)
 	while (c->store != NULL && (node = store_node_next(c->store, node)) != NULL)
 		reach_close(node);
 	channel_close(c->only);
+	capacity_close(c->capacity);
 	joins_close(c->joins);
 	store_close(c->store);
 	free(c);
@@ -120,6 +124,7 @@ int controller_register(
 void controller_drain(struct controller *c)
 {
 	c->draining = true;
+	capacity_drain(c->capacity);
 	if (c->joins != NULL)
 		joins_drain(c->joins);
 }

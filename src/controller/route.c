@@ -7,10 +7,12 @@
  */
 #include "controller/route.h"
 
+#include "controller/capacity.h"
 #include "controller/create.h"
 #include "controller/forward.h"
 #include "controller/home.h"
 #include "controller/learn.h"
+#include "controller/lists.h"
 #include "controller/scan.h"
 #include "csi.pb-c.h"
 #include "csi/messages.h"
@@ -157,12 +159,16 @@ const struct grpc_method route_controller[] = {
 	ROUTED(CreateVolume, .run = create_volume, .kind = STORE_VOLUME, .learn = learn_made),
 	ROUTED(DeleteVolume, BY_VOLUME, .deletes = true, .learn = learn_gone),
 	ROUTED(ValidateVolumeCapabilities, BY_VOLUME),
+	ROUTED(ListVolumes, .run = list_volumes, .kind = STORE_VOLUME),
+	ROUTED(GetCapacity, .run = get_capacity),
 	{"ControllerGetCapabilities", ANSWERED(csi_controller_capabilities)},
 	ROUTED(CreateSnapshot, .run = create_snapshot, .kind = STORE_SNAPSHOT, .learn = learn_made),
 	ROUTED(DeleteSnapshot, BY_SNAPSHOT, .deletes = true, .learn = learn_gone),
+	ROUTED(ListSnapshots, .run = list_snapshots, .kind = STORE_SNAPSHOT),
 	ROUTED(GetSnapshot, BY_SNAPSHOT),
 	ROUTED(ControllerExpandVolume, BY_VOLUME, .learn = learn_grown),
 	ROUTED(ControllerGetVolume, BY_VOLUME),
+	ROUTED(ControllerListVolumeHealth, .run = list_health, .kind = STORE_VOLUME),
 	ROUTED(ControllerGetVolumeHealth, BY_VOLUME),
 	{NULL},
 };

@@ -11,6 +11,7 @@
 #include "member/link.h"
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "member/member.h"
 #include "member/report.h"
 #include "pool/index.h"
@@ -46,7 +47,7 @@ static void to_state(struct member_link *l, enum link_state state)
 
 /* ---- away ---- */
 
-/* The same reason is said once, until a join has succeeded. */
+/* The same reason is said once, until the controller was told everything. */
 static void log_away(struct member_link *l, bool was_joined)
 {
 	if (!was_joined && strcmp(l->why, l->logged) == 0)
@@ -79,10 +80,10 @@ static void go_away(struct member_link *l)
 /* Called while the state says how well it was. */
 static void note_end(struct member_link *l, const char *why)
 {
-	bool was_joined = link_tells(l);
+	bool was_joined = link_tells(l) && l->synced;
 	snprintf(l->why, sizeof(l->why), "%s", why);
 	log_away(l, was_joined);
-	if (l->state == LINK_JOINED && ring_now_ns(l->ring) - l->joined_ns >= LINK_GOOD_MS * MS)
+	if (was_joined && ring_now_ns(l->ring) - l->joined_ns >= LINK_GOOD_MS * MS)
 		l->redial_ms = MEMBER_REDIAL_MS;
 }
 
@@ -184,6 +185,17 @@ static int tell_objects(struct member_link *l, struct buf *b, bool *ret_all)
 	return 0;
 }
 
+static void note_joined(struct member_link *l)
+{
+	l->synced = true;
+	l->joins++;
+	l->why[0] = l->logged[0] = '\0';
+	l->joined_ns = ring_now_ns(l->ring);
+	log_event(LOG_LEVEL_INFO, "joined a controller",
+		log_fields({"controller", l->address},
+			{"version", l->version[0] != '\0' ? l->version : NULL}));
+}
+
 static int tell_all(struct member_link *l, struct buf *b)
 {
 	bool all = false;
@@ -197,8 +209,8 @@ static int tell_all(struct member_link *l, struct buf *b)
 		r = report_true(b, REPORT_SYNCED);
 	if (r < 0)
 		return r;
-	l->synced = true;
-	l->joined_ns = ring_now_ns(l->ring);
+	if (!l->synced)
+		note_joined(l);
 	to_state(l, LINK_JOINED);
 	return 0;
 }
@@ -290,22 +302,17 @@ static void on_writable(struct channel_call *call)
 
 static void begin(struct member_link *l, const Ringvol__V1__ControllerReport *report)
 {
-	char version[64] = "";
 	const Ringvol__V1__Welcome *welcome = report->welcome;
-	if (welcome != NULL)
-		snprintf(version, sizeof(version), "%.*s", (int)welcome->version.len,
+	l->version[0] = '\0';
+	if (welcome != NULL && utf8_valid(welcome->version.data, welcome->version.len))
+		snprintf(l->version, sizeof(l->version), "%.*s", (int)welcome->version.len,
 			(const char *)welcome->version.data);
-	l->joins++;
-	l->why[0] = l->logged[0] = '\0';
 	l->kind = RECORD_VOLUME;
 	l->at[0] = '\0';
 	l->synced = l->blocked = false;
 	l->pools_due = UINT_MAX;
 	l->next = l->changes->last + 1;
 	to_state(l, LINK_TELLING);
-	log_event(LOG_LEVEL_INFO, "joined a controller",
-		log_fields({"controller", l->address},
-			{"version", version[0] != '\0' ? version : NULL}));
 	watch(l);
 	link_kick(l);
 }

@@ -60,6 +60,7 @@ struct member_link {
 	enum record_kind kind;
 	char at[RECORD_ID_MAX];
 	/* for people */
+	char version[64]; /* the controller's */
 	char why[256];    /* why it is away; "" while it is not */
 	char logged[256]; /* what the log was told last */
 	uint64_t joins;

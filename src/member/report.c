@@ -13,7 +13,7 @@
 
 #include <errno.h>
 
-enum { VARINT_MAX = 10, LENGTH_DELIMITED = 2, VARINT = 0 };
+enum { UUID_DIGITS = 32, VARINT_MAX = 10, LENGTH_DELIMITED = 2, VARINT = 0 };
 
 static size_t put_varint(uint8_t *to, uint64_t value)
 {
@@ -90,14 +90,26 @@ static Ringvol__V1__NodePool__State pool_state_told(const struct pool *pool)
 	return RINGVOL__V1__NODE_POOL__STATE__LOADING;
 }
 
+/* The pool's mark has it with dashes. */
+static void hex_digits(const char *uuid, char ret[UUID_DIGITS + 1])
+{
+	size_t n = 0;
+	for (; *uuid != '\0' && n < UUID_DIGITS; uuid++)
+		if (*uuid != '-')
+			ret[n++] = *uuid;
+	ret[n] = '\0';
+}
+
 int report_pool(struct buf *b, const struct pool *pool)
 {
 	Ringvol__V1__NodePool told = RINGVOL__V1__NODE_POOL__INIT;
+	char uuid[UUID_DIGITS + 1];
 	struct pool_room room = {0};
 	if (pool_state(pool) == POOL_READY)
 		pool_room(pool, &room);
 	told.name = csi_bytes(pool_name(pool));
-	told.uuid = csi_bytes(pool_uuid(pool));
+	hex_digits(pool_uuid(pool), uuid);
+	told.uuid = csi_bytes(uuid);
 	told.state = pool_state_told(pool);
 	told.why = csi_bytes(pool_why(pool));
 	told.available_bytes = room.available_bytes;

@@ -90,7 +90,7 @@ const char *pool_path(const struct pool *pool);
 /* First 8 hex digits of its uuid; "" until it was loaded once. */
 const char *pool_uuid8(const struct pool *pool);
 
-/* All 32 hex digits; "" likewise. */
+/* All of it, as ringvol.pool has it; "" likewise. */
 const char *pool_uuid(const struct pool *pool);
 
 /* ---- how it is ---- */

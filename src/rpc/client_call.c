@@ -76,6 +76,16 @@ static void be_due(struct channel_call *call)
 
 /* ---- how calls end ---- */
 
+/* NULL: it is empty, or there is no memory for it. */
+static char *copy_text(const char *text)
+{
+	size_t size = strlen(text) + 1;
+	char *copy = size > 1 ? malloc(size) : NULL;
+	if (copy != NULL)
+		memcpy(copy, text, size);
+	return copy;
+}
+
 /* Off the stream, if it has one that is not over. */
 static void drop(struct channel_call *call)
 {
@@ -114,7 +124,7 @@ static void end_with(struct channel_call *call, enum grpc_status status, char *m
 void client_call_end(struct channel_call *call, enum grpc_status status, const char *message)
 {
 	/* What the peer said is of no interest, and message may be a part of it. */
-	char *said = call->message, *copy = message[0] != '\0' ? strdup(message) : NULL;
+	char *said = call->message, *copy = copy_text(message);
 	end_with(call, status, copy);
 	free(said);
 }
@@ -123,7 +133,7 @@ void client_call_end_later(struct channel_call *call, enum grpc_status status, c
 {
 	if (call->state == CHANNEL_CALL_ENDING)
 		return;
-	char *copy = strdup(message);
+	char *copy = copy_text(message);
 	drop(call);
 	call_to(call, CHANNEL_CALL_ENDING);
 	list_remove(&call->link);
@@ -463,7 +473,7 @@ static enum grpc_status status_of_http(int http)
 static void say(struct channel_call *call, enum grpc_status status, const char *message)
 {
 	free(call->message);
-	call->message = message[0] != '\0' ? strdup(message) : NULL;
+	call->message = copy_text(message);
 	call->end_status = (int)status;
 }
 

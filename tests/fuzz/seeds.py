@@ -264,6 +264,45 @@ def http1():
     write("http1", "drain", b"\x17" + get(b"/text") + get(b"/body") + get(b"/text"))
 
 
+# ---- TLS ----
+
+
+def tls():
+    # What the first byte says: fuzz_tls.c.
+    hello, second, drain, late, client = 8, 16, 32, 64, 128
+
+    def record(kind, body, version=b"\3\3"):
+        return bytes([kind]) + version + struct.pack(">H", len(body)) + body
+
+    change, alert, empty = record(20, b"\1"), record(21, b"\2\x28"), record(22, b"")
+    server_hello = b"\2\0\0\x4e\3\3" + bytes(32) + b"\0\x13\1\0\0\x2e" \
+        + b"\0\x2b\0\2\3\4" + b"\0\x33\0\x24\0\x1d\0\x20" + bytes(range(32))
+    retry = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+    write("tls", "hello", bytes([hello]))
+    write("tls", "hello-by-one", bytes([hello | 1]))
+    write("tls", "good", bytes([hello | second]))
+    write("tls", "good-by-three", bytes([hello | second | 3]))
+    write("tls", "good-then-dust", bytes([hello | second]) + bytes(6000) + record(23, b"dust" * 10))
+    write("tls", "good-then-drain", bytes([hello | second | drain]))
+    for at in (0, 3, 4, 5, 40, 300, 700):
+        write("tls", f"changed-{at}", bytes([hello | second]) + bytes(at) + b"\1")
+    write("tls", "half", bytes([hello | late]) + change + record(23, bytes(40))[:20])
+    write("tls", "change", bytes([hello]) + change * 50)
+    write("tls", "alert", bytes([hello]) + alert)
+    write("tls", "warning", bytes([hello]) + record(21, b"\1\x5a") * 8)
+    write("tls", "empty", bytes([hello]) + empty * 3)
+    write("tls", "raw", bytes([6]) + record(22, b"\1\0\0\x26\3\3" + bytes(32) + b"\0\0\2\x13\1\1\0", b"\3\1"))
+    write("tls", "long", b"\0" + b"\x16\3\1\xff\xff" + bytes(100))
+    write("tls", "http", b"\0GET / HTTP/1.1\r\n\r\n")
+    write("tls", "h2", b"\0" + PREFACE)
+    write("tls", "silent", bytes([late]))
+    write("tls", "server", bytes([client]) + record(22, server_hello) + change + record(23, bytes(100)))
+    write("tls", "server-again", bytes([client]) + record(22, server_hello.replace(bytes(32), retry, 1)))
+    write("tls", "server-old", bytes([client]) + record(22, server_hello.replace(b"\3\4", b"\3\3")))
+    write("tls", "server-alert", bytes([client]) + alert)
+    write("tls", "server-silent", bytes([client | late]))
+
+
 # ---- the data process ----
 
 
@@ -310,6 +349,7 @@ def chunk():
 if __name__ == "__main__":
     chunk()
     http1()
+    tls()
     ublkd()
     h2_bytes()
     h2_frames()

@@ -13,6 +13,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -289,6 +290,8 @@ func (c *Controller) AwaitJoined(ids ...string) error {
 			room, err := c.Room(id)
 			if err == nil && room == 0 {
 				err = fmt.Errorf("%s is not there", id)
+			} else if Code(err) == codes.Unimplemented {
+				err = Stop(err)
 			}
 			return err
 		})

@@ -161,7 +161,11 @@ static void mem_free(void *p, void *arg)
 	__wrap_free(p);
 }
 
+static nghttp2_mem mem = {NULL, mem_malloc, mem_free, mem_calloc, mem_realloc};
+
 int __wrap_nghttp2_session_server_new2(nghttp2_session **ret,
+	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option);
+int __wrap_nghttp2_session_client_new2(nghttp2_session **ret,
 	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option);
 int __real_nghttp2_session_callbacks_new(nghttp2_session_callbacks **ret);
 int __wrap_nghttp2_session_callbacks_new(nghttp2_session_callbacks **ret);
@@ -171,8 +175,13 @@ int __wrap_nghttp2_option_new(nghttp2_option **ret);
 int __wrap_nghttp2_session_server_new2(nghttp2_session **ret,
 	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option)
 {
-	static nghttp2_mem mem = {NULL, mem_malloc, mem_free, mem_calloc, mem_realloc};
 	return nghttp2_session_server_new3(ret, callbacks, arg, option, &mem);
+}
+
+int __wrap_nghttp2_session_client_new2(nghttp2_session **ret,
+	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option)
+{
+	return nghttp2_session_client_new3(ret, callbacks, arg, option, &mem);
 }
 
 int __wrap_nghttp2_session_callbacks_new(nghttp2_session_callbacks **ret)

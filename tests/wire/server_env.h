@@ -15,7 +15,7 @@ static struct server *server;
 static char dir[] = "/tmp/ringvol-wire-XXXXXX";
 static char path[64], endpoint[80];
 
-static void setup_with(struct ring_sim *sim)
+static inline void setup_with(struct ring_sim *sim)
 {
 	cr_assert_not_null(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/sub/csi.sock", dir);
@@ -29,7 +29,7 @@ static inline void setup(void)
 	setup_with(NULL);
 }
 
-static void teardown(void)
+static inline void teardown(void)
 {
 	server_close(server);
 	grpc_registry_free(registry);

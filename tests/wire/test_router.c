@@ -3,6 +3,8 @@
 #include "router_env.h"
 
 #include "controller/route.h"
+#include "csi/services.h"
+#include "rpc/registry.h"
 
 #define PATH(name) "/csi.v1.Controller/" name
 #define ID_A       "aaaaaaaa.vol.01234567"
@@ -44,6 +46,29 @@ static const char *const by_volume[] = {PATH("DeleteVolume"), PATH("ValidateVolu
 enum { BY_ID = sizeof(by_volume) / sizeof(by_volume[0]) };
 
 /* ---- the table ---- */
+
+/* What a node serves a controller serves, and nothing else. */
+Test(router, every_method_has_a_row)
+{
+	struct csi csi = {.config.services = CSI_IDENTITY | CSI_CONTROLLER};
+	struct grpc_registry *node = grpc_registry_new();
+	cr_assert_eq(csi_register(&csi, node), 0);
+	const ProtobufCServiceDescriptor *const services[] = {
+		&csi__v1__identity__descriptor, &csi__v1__controller__descriptor};
+	unsigned served = 0;
+	for (unsigned s = 0; s < 2; s++)
+		for (unsigned i = 0; i < services[s]->n_methods; i++) {
+			char path[128];
+			int len = snprintf(path, sizeof(path), "/%s/%s", services[s]->name,
+				services[s]->methods[i].name);
+			bool here = grpc_registry_find(clients, path, (size_t)len) != NULL;
+			bool there = grpc_registry_find(node, path, (size_t)len) != NULL;
+			cr_assert_eq(here, there, "%s", path);
+			served += here;
+		}
+	cr_assert_geq(served, 17);
+	grpc_registry_free(node);
+}
 
 /* The field that a row looks at is what it says it is. */
 Test(router, rows_look_at_the_ids)

@@ -330,8 +330,7 @@ Test(tls, what_else_a_certificate_has_does_not_matter)
 	static const struct spec specs[] = {
 		{.names = "DNS:a,URI:spiffe://x/y,URI:ringvol://node/node-a,IP:1.2.3.4"},
 		{.names = "URI:ringvol://node/node-a", .usage = ""},
-		/* What helm makes. */
-		{.names = "DNS:ringvol://node/node-a,DNS:node-a"},
+		{.names = "DNS:ringvol://node/node-a,DNS:node-a"}, /* as helm makes them */
 	};
 	for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
 		struct issued own = issue(&ca, &specs[i]);
