@@ -49,14 +49,18 @@ int home_of_id(const struct store *store, const char *id, struct store_node **re
 			id, parsed.pool, parsed.pool);
 	char what[RECORD_ID_MAX + 32];
 	snprintf(what, sizeof(what), "%s: pool %s", id, parsed.pool);
-	int r = home_check(pool->node, what, err);
-	if (r == 0 && !store_pool_here(pool))
+	struct err away = {0};
+	int r = home_check(pool->node, what, &away);
+	if (r < 0)
+		return err_set(err, away.code,
+			"%s; if it is gone for good, --forget-pool %s lets its volumes be deleted",
+			away.message, parsed.pool);
+	if (!store_pool_here(pool))
 		return err_set(err, ERR_UNAVAILABLE,
 			"%s was on node %s, which is here without it; try again when it is back",
 			what, pool->node->id);
-	if (r == 0)
-		*ret = pool->node;
-	return r;
+	*ret = pool->node;
+	return 0;
 }
 
 struct store_node *home_anywhere(const struct store *store)
