@@ -516,7 +516,7 @@ static void call_close(struct pull *p)
 	p->call.on_message = NULL;
 	p->call.on_end = on_close_end;
 	call_with(p, "/ringvol.v1.Transfer/CloseCopy", &request.base,
-		now_ns(p) + PULL_CALL_MS * UINT64_C(1000000));
+		now_ns(p) + PULL_CLOSE_MS * UINT64_C(1000000));
 }
 
 /* ---- the operations ---- */

@@ -367,6 +367,7 @@ static void copy_once(enum world_fs fs, bool volume)
 	cr_assert_eq(far.transfer->stats.sent_bytes, data_bytes);
 	cr_assert_eq(w->transfer->stats.received_bytes, data_bytes);
 	cr_assert_eq(copy(), GRPC_OK, "the same again");
+	assert_nothing_left();
 	cr_assert_eq(uncopy(), GRPC_OK);
 	close_both();
 }
