@@ -195,13 +195,14 @@ static inline void fake_open(struct fake *f, const char *name)
 static inline void fake_shut(struct fake *f)
 {
 	server_close(f->server);
+	grpc_registry_free(f->registry);
 	f->server = NULL;
+	f->registry = NULL;
 }
 
 static inline void fake_close(struct fake *f)
 {
 	fake_shut(f);
-	grpc_registry_free(f->registry);
 	buf_free(&f->answer);
 	buf_free(&f->request);
 	buf_free(&f->grant);
