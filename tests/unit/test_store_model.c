@@ -33,7 +33,7 @@ static unsigned below(unsigned limit)
 
 static struct model_node {
 	enum store_node_state state;
-	bool known, told_all;
+	bool known, told_all, vouched;
 	unsigned join, instance, instance_join;
 	struct store_node *real;
 } nodes[NODES];
@@ -344,6 +344,7 @@ static void do_roster(void)
 	uuid_of(told[1], second);
 	first[8] = second[8] = '\0';
 	must(store_roster(store, id, (const char *[]){first, second}, 2) == 0);
+	nodes[n].vouched |= store_node(store, id) != NULL;
 	if (nodes[n].known && nodes[n].state != STORE_NODE_ROSTER)
 		return;
 	for (unsigned i = 0; i < 2; i++)
@@ -466,7 +467,8 @@ static void check_whole(void)
 		if (!nodes[n].known)
 			continue;
 		any |= nodes[n].told_all;
-		missing |= nodes[n].state != STORE_NODE_ROSTER && !nodes[n].told_all;
+		missing |= nodes[n].state != STORE_NODE_ROSTER && !nodes[n].told_all &&
+			   nodes[n].vouched;
 		for (unsigned p = 0; p < POOLS; p++)
 			missing |= nodes[n].state == STORE_NODE_ROSTER && pools[p].known &&
 				   pools[p].node == n;
