@@ -100,6 +100,7 @@ static void send_over(struct send *s)
 		grant_drop(hold);
 	list_remove(&s->link);
 	t->stats.sends--;
+	transfer_counted(t);
 	ring_timer_cancel(t->reactor->ring, &s->pause);
 	grpc_end(s->call, s->status, s->message);
 	s->open = (struct work_job){.run = close_run, .on_end = closed, .lane = s->lane};
@@ -391,6 +392,7 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 	hold->used_ns = now_ns(t);
 	list_push(&t->sends, &s->link);
 	t->stats.sends++;
+	transfer_counted(t);
 	grpc_on_writable(call, on_writable, s);
 	grpc_on_gone(call, on_gone, s);
 }
