@@ -8,6 +8,7 @@
 #include "pool/remove.h"
 
 #include "blockio/image.h"
+#include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -66,7 +67,9 @@ static int open_undo(struct op *op)
 
 static int lock_call(struct op *op)
 {
-	return image_lock(remove_of(op)->fd);
+	const struct pool_remove *r = remove_of(op);
+	int res = image_lock(r->fd);
+	return res == 1 && r->being_sent ? 0 : res;
 }
 
 static int lock_end(struct op *op, int res)
@@ -176,6 +179,7 @@ static int open_run(struct op *op)
 	r->key = r->object->key;
 	pool_random_hex(r->trash_name, TRASH_NAME_BYTES - 1);
 	r->trash_fd = r->pool->fds[POOL_FD_TRASH];
+	r->being_sent = pool_hold_read(r->object);
 	bool alone = pool_sync_alone(r->pool, r->object->kind, &r->sync);
 	return op_calls(op, remove_calls, alone ? 4 : 3);
 }

@@ -277,7 +277,9 @@ static void opened(struct work_job *job, int res)
 	struct send *s = container_of(job, struct send, open);
 	struct transfer *t = s->transfer;
 	s->opened = true;
-	if (res < 0)
+	if (res == -EWOULDBLOCK) /* it is being deleted under its first name */
+		end_with(s, GRPC_UNAVAILABLE, "the image is locked for a moment: try again");
+	else if (res < 0)
 		end_with(s, GRPC_DATA_LOSS, "the image that is to be copied cannot be opened");
 	if (!s->ending && copy_walk_start(&s->walk, t->reactor->work, s->lane, s->fd, s->from_bytes,
 				  s->size_bytes, on_extents) < 0)
