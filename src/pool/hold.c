@@ -11,7 +11,6 @@
 #include "pool/hold.h"
 
 #include "base/fd.h"
-#include "pool/index.h"
 #include "pool/private.h"
 #include "pool/trash.h"
 
@@ -77,18 +76,6 @@ struct pool_hold *pool_hold_next(const struct pool *pool, const struct pool_hold
 {
 	struct list *next = after == NULL ? pool->holds.next : after->link.next;
 	return next == &pool->holds ? NULL : container_of(next, struct pool_hold, link);
-}
-
-bool pool_hold_read(const struct pool_object *object)
-{
-	char id[RECORD_ID_MAX];
-	bool read = false;
-	if (object->kind != RECORD_SNAPSHOT || object->rec == NULL)
-		return false;
-	pool_object_id(object, id);
-	for (struct pool_hold *h = NULL; (h = pool_hold_next(object->pool, h)) != NULL;)
-		read |= h->readers > 0 && strcmp(h->source_id, id) == 0;
-	return read;
 }
 
 int pool_holds_fd(const struct pool *pool)

@@ -77,8 +77,6 @@ void pool_hold_make_free(struct pool_hold_make *m); /* what is left after the en
 
 /* ---- for the files of src/pool ---- */
 
-/* The image itself is being read for another node: a snapshot's, under its second name. */
-bool pool_hold_read(const struct pool_object *object);
 bool pool_hold_name_valid(const char *name);
 /* The holds that earlier runs left, onto the list; images without one go to the trash. Blocking.
  * 0 or -ENOMEM: what can be read counts. */

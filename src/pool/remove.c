@@ -8,7 +8,6 @@
 #include "pool/remove.h"
 
 #include "blockio/image.h"
-#include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -17,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 static struct pool_remove *remove_of(struct op *op)
 {
@@ -65,11 +65,18 @@ static int open_undo(struct op *op)
 	return 0;
 }
 
+/* Another name of a snapshot's image is what another node copies (hold.h), and we have it open for
+ * that. It stays, so what is read goes on; a volume's image has one name. */
+static bool held_for_copy(const struct pool_remove *r)
+{
+	struct stat st;
+	return r->object->kind == RECORD_SNAPSHOT && fstat(r->fd, &st) == 0 && st.st_nlink > 1;
+}
+
 static int lock_call(struct op *op)
 {
-	const struct pool_remove *r = remove_of(op);
-	int res = image_lock(r->fd);
-	return res == 1 && r->being_sent ? 0 : res;
+	int res = image_lock(remove_of(op)->fd);
+	return res == 1 && held_for_copy(remove_of(op)) ? 0 : res;
 }
 
 static int lock_end(struct op *op, int res)
@@ -179,7 +186,6 @@ static int open_run(struct op *op)
 	r->key = r->object->key;
 	pool_random_hex(r->trash_name, TRASH_NAME_BYTES - 1);
 	r->trash_fd = r->pool->fds[POOL_FD_TRASH];
-	r->being_sent = pool_hold_read(r->object);
 	bool alone = pool_sync_alone(r->pool, r->object->kind, &r->sync);
 	return op_calls(op, remove_calls, alone ? 4 : 3);
 }

@@ -19,7 +19,6 @@ struct pool_remove {
 	const char *key;
 	enum { REMOVE_BEGUN, REMOVE_GONE, REMOVE_RENAMED, REMOVE_SYNCED } state;
 	bool synced_from;
-	bool being_sent; /* by us: it is open, under another name */
 	char trash_name[TRASH_NAME_BYTES];
 };
 void pool_remove_init(struct pool_remove *r, struct reactor *reactor, struct pool_object *object);
