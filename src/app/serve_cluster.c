@@ -9,12 +9,13 @@
 #include "app/serve_cluster.h"
 
 #include "base/log.h"
+#include "base/process.h"
 #include "csi/services.h"
 #include "transfer/send.h"
 
 #include <errno.h>
 
-enum { LISTEN_RETRY_MS = 1000 };
+enum { LISTEN_RETRY_MS = 1000, TRIM_MS = 5000 };
 
 int serve_cluster_open_keys(struct serve_cluster *c, const struct serve_options *options,
 	struct reactor *reactor, struct err *err)
@@ -46,6 +47,15 @@ static void on_retry(struct ring_timer *timer)
 	c->listening = true;
 	log_listening(c);
 	member_start(c->member);
+}
+
+/* Handshakes are rare, and what they need of OpenSSL is most of this process. */
+static void on_trim(struct ring_timer *timer)
+{
+	struct serve_cluster *c = container_of(timer, struct serve_cluster, trim);
+	process_drop_text("libcrypto.so");
+	process_drop_text("libssl.so");
+	ring_timer_arm(c->ring, timer, TRIM_MS);
 }
 
 static int listen_and_join(struct serve_cluster *c, struct err *err)
@@ -109,17 +119,27 @@ int serve_cluster_open(
 	if (r < 0)
 		return r;
 	metrics_cluster(metrics, c->registry, c->member);
+	metrics_tls(metrics, c->keys.tls);
+	c->trim.fn = on_trim;
+	ring_timer_arm(c->ring, &c->trim, TRIM_MS);
 	return listen_and_join(c, err);
 }
 
 /* ---- the end ---- */
 
+static void stop_timers(struct serve_cluster *c)
+{
+	if (c->ring == NULL)
+		return;
+	ring_timer_cancel(c->ring, &c->retry);
+	ring_timer_cancel(c->ring, &c->trim);
+}
+
 void serve_cluster_drain(
 	struct serve_cluster *c, uint64_t timeout_ms, void (*on_drained)(void *arg), void *arg)
 {
 	c->draining = true;
-	if (c->ring != NULL)
-		ring_timer_cancel(c->ring, &c->retry);
+	stop_timers(c);
 	member_drain(c->member);
 	if (c->server != NULL)
 		server_drain(c->server, timeout_ms, on_drained, arg);
@@ -135,8 +155,7 @@ bool serve_cluster_idle(const struct serve_cluster *c)
 
 void serve_cluster_close_server(struct serve_cluster *c)
 {
-	if (c->ring != NULL)
-		ring_timer_cancel(c->ring, &c->retry);
+	stop_timers(c);
 	server_close(c->server);
 	c->server = NULL;
 }

@@ -22,6 +22,7 @@ struct serve_cluster {
 	struct server *server;
 	struct member *member;
 	struct ring_timer retry; /* the address is in use: until it is free nothing is joined */
+	struct ring_timer trim;  /* what handshakes leave behind of OpenSSL goes */
 	bool listening, draining;
 };
 

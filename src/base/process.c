@@ -6,14 +6,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 void process_claim_resources(void)
 {
@@ -76,4 +80,32 @@ int process_notify(const char *state)
 	if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&addr, addr_len) < 0)
 		return -errno;
 	return 0;
+}
+
+/* Only what cannot have been written to: neither data nor relocations, which have no file to come
+ * back from. */
+static int drop_segments(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	const char *library = arg;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	(void)size;
+	if (strstr(info->dlpi_name, library) == NULL)
+		return 0;
+	for (unsigned i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+		if (segment->p_type != PT_LOAD || segment->p_flags & PF_W)
+			continue;
+		uintptr_t from = info->dlpi_addr + segment->p_vaddr;
+		uintptr_t to = from + segment->p_memsz;
+		from = (from + page - 1) / page * page;
+		to = to / page * page;
+		if (from < to)
+			(void)madvise((void *)from, to - from, MADV_DONTNEED);
+	}
+	return 0;
+}
+
+void process_drop_text(const char *library)
+{
+	(void)dl_iterate_phdr(drop_segments, (void *)(uintptr_t)library);
 }

@@ -18,4 +18,9 @@ int process_take_signals(int *ret_fd);
  * waits. */
 int process_notify(const char *state);
 
+/* Lets go of the read-only pages of a library that is loaded (a part of its file's name), which
+ * come back from the page cache where they are used again. For what is needed in bursts: a
+ * handshake leaves 3 MiB of libcrypto behind, of which records need a tenth. */
+void process_drop_text(const char *library);
+
 #endif

@@ -45,6 +45,7 @@ struct metrics {
 	struct grpc_registry *registry;
 	struct grpc_registry *routed; /* of a node: what controllers call; NULL: none do */
 	const struct member *member;  /* likewise */
+	const struct tls *tls;        /* NULL: of no cluster */
 	struct op_observer observer;
 	char kernel[65], features[METRICS_FEATURES_MAX];
 	uint64_t start_ns; /* CLOCK_REALTIME */
@@ -99,6 +100,8 @@ extern const struct family volume_families[];
 extern const struct family pool_families[];
 /* member.c: the controllers that a node joins. */
 extern const struct family member_families[];
+/* tls.c: our certificate, and who comes. */
+extern const struct family tls_families[];
 /* cluster.c: nodes, and calls that go to them. */
 extern const struct family cluster_families[];
 /* values.c: the rest. */

@@ -78,6 +78,36 @@ def h2_frames():
           + b"!" + bytes([7, 0]))
 
 
+def h2_client():
+    # how, then operations of the program in fuzz_h2_client.c
+    start, feed = bytes([0, 0, 0]), bytes([6])
+    answer = bytes([2, 0, 0, 3, 5, 0]) + b"hello" + bytes([2, 0x41, 0, 2])
+    write("h2_client", "echo", b"\0" + start + feed + answer + feed)
+    write("h2_client", "by-one", b"\1" + start + feed + answer + feed)
+    write("h2_client", "trailers-only", b"\0" + start + feed + bytes([2, 0x44, 0, 0, 1, 3, 4]) + feed)
+    write("h2_client", "http-error", b"\0" + start + feed + bytes([2, 2, 0, 5, 6, 3, 0xa5, 0]) + b"<hm>!" + feed)
+    write("h2_client", "held", b"\0" + bytes([0, 0, 1]) + feed + bytes([2, 0, 0, 3, 0x45, 0]) + b"hello"
+          + bytes([2, 0x41, 0, 2]) + feed + bytes([0, 3]) + feed + bytes([0, 4, 0, 3]) + feed)
+    write("h2_client", "chat", b"\0" + bytes([0, 0, 16, 0, 6, 9, 0, 5, 99]) + feed + bytes([2, 0, 0, 3, 1, 0]) + b"a"
+          + feed + bytes([0, 7]) + feed + bytes([2, 0x41, 0, 2]) + feed)
+    write("h2_client", "gives-up", b"\0" + bytes([0, 0, 2]) + feed + answer + feed)
+    write("h2_client", "another", b"\0" + bytes([0, 0, 4]) + feed + answer + feed + bytes([2, 0, 1, 3, 1, 1]) + b"b" + feed)
+    write("h2_client", "deadline", b"\0" + bytes([0, 0, 8]) + feed + bytes([7, 20]) + feed)
+    write("h2_client", "silence", b"\0" + start + feed + bytes([7, 60, 7, 120]) + feed)
+    write("h2_client", "idle", b"\0" + bytes([7, 255, 7, 255, 7, 255]) + feed)
+    for code in (0, 1, 7, 8, 11):
+        write("h2_client", f"reset-{code}", b"\0" + start + feed + bytes([4, 0, 0, 0, 0, 0, code]) + feed)
+    write("h2_client", "goaway", b"\0" + start + feed + bytes([4, 1, 0, 0, 0, 1, 0, 0, 0, 0]) + feed + answer + feed)
+    write("h2_client", "goaway-0", b"\0" + start + feed + bytes([4, 1, 0, 0, 0, 0, 0, 0, 0, 0]) + feed)
+    write("h2_client", "no-streams", b"\0" + bytes([4, 2, 0, 3, 0, 0, 0, 0]) + feed + start + feed
+          + bytes([4, 2, 0, 3, 0, 0, 0, 9]) + feed + answer + feed)
+    window = bytes([0x7f, 0, 0, 0])
+    write("h2_client", "choked", b"\0" + bytes([0, 0, 16, 0, 5, 255, 0, 5, 255]) + feed + bytes([4, 0x0b]) + window
+          + bytes([4, 3, 0]) + window + 12 * feed + bytes([0, 7]) + feed + answer + feed)
+    write("h2_client", "ungreeted", b"\x08" + start + bytes([5, 20]) + b"HTTP/1.1 400 Bad Req" + feed)
+    write("h2_client", "little-memory", b"\4" + 4 * bytes([0, 0, 0x70]) + feed + answer + feed)
+
+
 # ---- text ----
 
 def records():
@@ -353,6 +383,7 @@ if __name__ == "__main__":
     ublkd()
     h2_bytes()
     h2_frames()
+    h2_client()
     records()
     options()
     mountinfo()

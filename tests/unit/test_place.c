@@ -321,7 +321,8 @@ Test(home, a_name_is_where_it_was_begun)
 	tell(a, ID_A);
 	cr_assert_str_eq(name_home("vol"), "a");
 	store_leave(store, a);
-	assert_says(name_home("vol"), "unavailable", "volume vol", "node a", "last heard of");
+	assert_says(name_home("vol"), "unavailable", "volume vol", "node a", "last heard of",
+		"--forget-pool aaaaaaaa");
 	/* Another name is not a's, as far as anybody knows. */
 	add_node("b", NULL, 'b', GIB);
 	cr_assert_str_eq(name_home("other"), "");

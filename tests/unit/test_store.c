@@ -71,7 +71,8 @@ static const char *text_of(const struct store_object *object)
 	struct buf out = {0};
 	cr_assert_eq(object_entry(object, &out), 0);
 	cr_assert_eq(out.len, object_entry_len(object));
-	memcpy(text, out.data, out.len);
+	if (out.len > 0)
+		memcpy(text, out.data, out.len);
 	text[out.len] = '\0';
 	buf_free(&out);
 	return text;
