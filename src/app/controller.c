@@ -223,7 +223,10 @@ static int open_registries(struct app *a, struct err *err)
 	if (a->health == NULL || a->reflection == NULL)
 		return err_sys(err, -ENOMEM, "the health and reflection services cannot be opened");
 	r = metrics_open(&a->metrics, &a->reactor, NULL, a->controller, a->clients);
-	return r < 0 ? err_sys(err, r, "metrics cannot be kept") : 0;
+	if (r < 0)
+		return err_sys(err, r, "metrics cannot be kept");
+	metrics_tls(a->metrics, a->keys.tls);
+	return 0;
 }
 
 static int open_server(struct app *a, struct err *err)

@@ -119,6 +119,7 @@ int serve_cluster_open(
 	if (r < 0)
 		return r;
 	metrics_cluster(metrics, c->registry, c->member);
+	metrics_tls(metrics, c->keys.tls);
 	c->trim.fn = on_trim;
 	ring_timer_arm(c->ring, &c->trim, TRIM_MS);
 	return listen_and_join(c, err);

@@ -157,6 +157,11 @@ void metrics_cluster(struct metrics *m, struct grpc_registry *routed, const stru
 	grpc_registry_observe(routed, on_call, m);
 }
 
+void metrics_tls(struct metrics *m, const struct tls *tls)
+{
+	m->tls = tls;
+}
+
 void metrics_close(struct metrics *m)
 {
 	if (m == NULL)

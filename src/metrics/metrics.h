@@ -22,6 +22,7 @@ enum {
 
 struct metrics;
 struct member; /* member/member.h */
+struct tls;    /* rpc/tls.h */
 
 /* Takes the hooks of the registry and the reactor. All must outlive it. Of a node (csi) or of a
  * controller; the other is NULL. 0 or -ENOMEM. */
@@ -31,6 +32,8 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
  * the controllers it joins. Both outlive the metrics. */
 void metrics_cluster(
 	struct metrics *metrics, struct grpc_registry *routed, const struct member *member);
+/* Of a process of a cluster: its certificate, which outlives the metrics. */
+void metrics_tls(struct metrics *metrics, const struct tls *tls);
 void metrics_close(struct metrics *metrics); /* no scrape may be left; NULL is legal */
 
 /*

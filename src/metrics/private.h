@@ -45,6 +45,7 @@ struct metrics {
 	struct grpc_registry *registry;
 	struct grpc_registry *routed; /* of a node: what controllers call; NULL: none do */
 	const struct member *member;  /* likewise */
+	const struct tls *tls;        /* NULL: of no cluster */
 	struct op_observer observer;
 	char kernel[65], features[METRICS_FEATURES_MAX];
 	uint64_t start_ns; /* CLOCK_REALTIME */
