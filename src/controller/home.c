@@ -11,24 +11,25 @@
 
 #include <stdio.h>
 
-int home_check(const struct store_node *node, const char *what, struct err *err)
+int home_check(const struct store_node *node, const char *what, const char *uuid8, struct err *err)
 {
 	if (store_node_here(node))
 		return 0;
-	if (node->state == STORE_NODE_ROSTER)
-		return err_set(err, ERR_UNAVAILABLE,
-			"%s is on node %s, which has not joined this controller since it started; try "
-			"again when it has",
-			what, node->id);
+	char how[96], remedy[96] = "";
 	char since[CLOCK_BYTES];
-	if (node->seen_unix == 0)
-		return err_set(err, ERR_UNAVAILABLE,
-			"%s is on node %s, which has left; try again when it is back", what,
-			node->id);
 	clock_print((uint64_t)node->seen_unix * 1000000000, since);
+	if (node->state == STORE_NODE_ROSTER)
+		snprintf(how, sizeof(how), "has not joined this controller since it started");
+	else if (since[0] == '\0')
+		snprintf(how, sizeof(how), "has left");
+	else
+		snprintf(how, sizeof(how), "was last heard of at %.19sZ", since);
+	if (uuid8 != NULL)
+		snprintf(remedy, sizeof(remedy), "; if it is gone for good, --forget-pool %s",
+			uuid8);
 	return err_set(err, ERR_UNAVAILABLE,
-		"%s is on node %s, which was last heard of at %.19sZ; try again when it is back",
-		what, node->id, since);
+		"%s is on node %.64s, which %s; try again when it is back%s", what, node->id, how,
+		remedy);
 }
 
 int home_of_id(const struct store *store, const char *id, struct store_node **ret, struct err *err)
@@ -49,11 +50,12 @@ int home_of_id(const struct store *store, const char *id, struct store_node **re
 			id, parsed.pool, parsed.pool);
 	char what[RECORD_ID_MAX + 32];
 	snprintf(what, sizeof(what), "%s: pool %s", id, parsed.pool);
-	int r = home_check(pool->node, what, err);
+	int r = home_check(pool->node, what, parsed.pool, err);
 	if (r == 0 && !store_pool_here(pool))
 		return err_set(err, ERR_UNAVAILABLE,
-			"%s was on node %s, which is here without it; try again when it is back",
-			what, pool->node->id);
+			"%s was on node %.64s, which is here without it; try again when it is back; "
+			"if it is gone for good, --forget-pool %s",
+			what, pool->node->id, parsed.pool);
 	if (r == 0)
 		*ret = pool->node;
 	return r;
@@ -77,10 +79,11 @@ int home_of_name(struct store *store, enum store_kind kind, const char *key, con
 		/* Whoever has not told everything yet may have it. */
 		r = store_whole(store, err);
 	} else {
+		const struct store_object *object = store_object_by_key(store, kind, key);
 		char what[192];
 		snprintf(what, sizeof(what), "%s %s", kind == STORE_VOLUME ? "volume" : "snapshot",
 			name);
-		r = home_check(node, what, err);
+		r = home_check(node, what, object != NULL ? object->pool->uuid8 : NULL, err);
 	}
 	if (r == 0)
 		*ret = node;

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 
 /* 0 if the node can be called. Else ERR_UNAVAILABLE: "<what> is on node N, which ...", with the
- * remedy. */
-int home_check(const struct store_node *node, const char *what, struct err *err);
+ * remedies. uuid8: of the pool that may be gone for good; NULL: that is no remedy. */
+int home_check(const struct store_node *node, const char *what, const char *uuid8, struct err *err);
 
 /* The node that has the pool of an id. 0; ERR_UNAVAILABLE: it is away, or not known; ERR_NOT_FOUND:
  * the pool is gone for good. *ret NULL: it is no id of ours, so every node knows as much of it. */

@@ -6,6 +6,7 @@
 #include "controller/learn.h"
 
 #include "base/log.h"
+#include "controller/entry.h"
 #include "controller/forward.h"
 #include "controller/scan.h"
 #include "csi.pb-c.h"
@@ -51,7 +52,8 @@ void learn_made(struct forward *f)
 		return;
 	if (read_made(f, id, source) < 0)
 		say(f, "", "it is no message");
-	else if (store_object_set(store, node, f->route->kind, id, f->answer.data, f->answer.len,
+	else if (entry_check(f->route->kind, id, f->answer.data, f->answer.len, &err) < 0 ||
+		 store_object_set(store, node, f->route->kind, id, f->answer.data, f->answer.len,
 			 NULL, 0, source, &err) < 0)
 		say(f, id, err.message);
 }

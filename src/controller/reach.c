@@ -54,7 +54,7 @@ static int open_reach(struct controller *c, struct store_node *node, struct err 
 
 int reach_node(struct controller *c, struct store_node *node, struct channel **ret, struct err *err)
 {
-	int r = home_check(node, "this", err);
+	int r = home_check(node, "this", NULL, err);
 	const struct reach *reach = node->user;
 	if (r == 0 && reach != NULL && strcmp(reach->address, node->address) != 0) {
 		reach_close(node);

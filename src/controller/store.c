@@ -299,6 +299,8 @@ int store_roster(struct store *store, const char *id, const char *const *uuid8s,
 	struct err err = {0};
 	store->settled = true;
 	store->whole_known = false;
+	if (node != NULL)
+		node->vouched |= n != 0;
 	if (node != NULL && node->state != STORE_NODE_ROSTER)
 		return 0;
 	for (size_t i = 0; i < n; i++) {
@@ -310,6 +312,7 @@ int store_roster(struct store *store, const char *id, const char *const *uuid8s,
 			return -ENOSPC;
 		if (node == NULL && (node = node_new(store, id, &err)) == NULL)
 			return -ENOMEM;
+		node->vouched = true;
 		struct store_pool *pool = store_pool_new(store, uuid8s[i]);
 		if (pool == NULL)
 			return -ENOMEM;
@@ -341,6 +344,8 @@ static const struct store_pool *missing_pool(const struct store_node *node)
 	return NULL;
 }
 
+/* A node that never told all that it has counts if others say that it has something. One that is
+ * new to everybody holds up nobody, however often it comes and is sent away. */
 static void whole_look(const struct store *store, struct err *err)
 {
 	const struct store_node *roster = NULL, *telling = NULL;
@@ -351,7 +356,7 @@ static void whole_look(const struct store *store, struct err *err)
 		if (node->state == STORE_NODE_ROSTER && missing_pool(node) != NULL) {
 			roster = roster != NULL ? roster : node;
 			n_roster++;
-		} else if (node->state != STORE_NODE_ROSTER && !node->told_all) {
+		} else if (node->state != STORE_NODE_ROSTER && !node->told_all && node->vouched) {
 			telling = telling != NULL ? telling : node;
 		}
 	}

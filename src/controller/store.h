@@ -72,6 +72,7 @@ struct store_node {
 	uint32_t join;          /* counts the Hellos of all nodes: which one is the last of this */
 	uint32_t instance_join; /* the first Hello of this instance */
 	bool told_all;          /* it was synced once */
+	bool vouched;           /* others have told that it has something */
 	struct list claims;     /* claims.c's */
 	unsigned n_claims;
 	struct class_answers answers;

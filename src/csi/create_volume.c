@@ -185,6 +185,18 @@ static int ask_end(struct op *op, int res)
 	return remote_open_end(&c->remote, &c->base, res);
 }
 
+static bool leftover_offer_done(struct op *op)
+{
+	return !creation_exists(op) || is_here(create_of(op));
+}
+
+static int leftover_offer_run(struct op *op)
+{
+	struct create *c = create_of(op);
+	remote_leftover(&c->remote, &c->base);
+	return 0;
+}
+
 static int let_go_run(struct op *op)
 {
 	return remote_close(op, &create_of(op)->remote);
@@ -434,6 +446,7 @@ static const struct op_step steps[] = {
 	{"look up", .run = look_up_run},
 	{"make durable", .done = creation_durable, .run = creation_make_durable},
 	{"thaw leftover", .done = leftover_done, .run = creation_thaw_leftover},
+	{"take up offer", .done = leftover_offer_done, .run = leftover_offer_run},
 	{"ask source's node", .done = ask_done, .run = ask_run, .end = ask_end, .undo = let_go_run},
 	{"plan", .done = creation_exists, .run = plan_run},
 	{"measure", .done = creation_measured, .run = creation_measure},

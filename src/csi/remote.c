@@ -114,10 +114,22 @@ void remote_fill(struct remote *remote, struct csi_creation *creation, enum reco
 
 /* ---- the end ---- */
 
+void remote_leftover(struct remote *remote, struct csi_creation *creation)
+{
+	struct transfer *transfer = creation->task.csi->transfer;
+	struct offer offer;
+	struct err ignored = {0};
+	if (transfer != NULL && offer_find(transfer, creation->source_id, creation->name, &offer) &&
+		pull_init(&remote->pull, transfer, &offer, &ignored) == 0)
+		remote->used = true;
+}
+
 int remote_close(struct op *op, struct remote *remote)
 {
+	const struct offer *offer = &remote->pull.offer;
 	if (remote->part.keep)
 		return 0;
+	offer_drop(remote->pull.transfer, offer->source_id, offer->volume_name);
 	pull_close_init(&remote->pull);
 	return op_child(op, &remote->pull.op);
 }

@@ -28,6 +28,9 @@ int remote_open(struct op *op, struct remote *remote, struct csi_creation *creat
 int remote_open_end(struct remote *remote, struct csi_creation *creation, int res);
 /* Makes its bytes the build's. */
 void remote_fill(struct remote *remote, struct csi_creation *creation, enum record_kind kind);
+/* Instead of all these where an earlier attempt has made the volume: the source may be offered all
+ * the same, and is let go. */
+void remote_leftover(struct remote *remote, struct csi_creation *creation);
 /* A step, and the undo of remote_open: lets the source go, unless the part is kept for a retry. */
 int remote_close(struct op *op, struct remote *remote);
 void remote_free(struct remote *remote);

@@ -11,6 +11,7 @@
 #include "csi/request.h"
 #include "member/report.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -206,11 +207,12 @@ static int decode(struct class_asked *class, ProtobufCBinaryData request)
 	return 0;
 }
 
+/* The one whose place a class of this number takes. */
 static struct class_asked *find(const struct member_classes *set, uint32_t number)
 {
 	list_for_each (l, &set->list) {
 		struct class_asked *class = container_of(l, struct class_asked, link);
-		if (class->number == number)
+		if (class->number % CLASSES_MAX == number % CLASSES_MAX)
 			return class;
 	}
 	return NULL;
@@ -223,8 +225,7 @@ int member_classes_add(struct member_classes *set, const Ringvol__V1__CapacityCl
 		return -EINVAL;
 	if ((class = find(set, given->class_)) != NULL)
 		class_free(class);
-	if (set->count == CLASSES_MAX)
-		class_free(container_of(set->list.next, struct class_asked, link));
+	assert(set->count < CLASSES_MAX);
 	class = calloc(1, sizeof(*class));
 	if (class == NULL)
 		return -ENOMEM;

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-	CLASSES_MAX = 64, /* of one controller; the one given longest ago goes first */
+	CLASSES_MAX = 64, /* of one controller; a number's place is what it is modulo that */
 	CLASS_REQUEST_MAX = 16 << 10,
 	CLASS_PAUSE_MS = 1000,
 };
@@ -57,7 +57,7 @@ void member_classes_open(struct member_classes *set, struct member_asker *asker,
 /* Forgets them all: the controller has left. */
 void member_classes_clear(struct member_classes *set);
 void member_classes_close(struct member_classes *set);
-/* A number that is known gets the new request. A request that is none is left alone, and -EINVAL.
+/* Takes the place of the one that was there. A request that is none is left alone, and -EINVAL.
  */
 int member_classes_add(struct member_classes *set, const Ringvol__V1__CapacityClass *given);
 /* Appends the answers that were not reported yet. 0 or -ENOMEM. */

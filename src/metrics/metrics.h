@@ -32,7 +32,7 @@ int metrics_open(struct metrics **ret, struct reactor *reactor, struct csi *csi,
  * the controllers it joins. Both outlive the metrics. */
 void metrics_cluster(
 	struct metrics *metrics, struct grpc_registry *routed, const struct member *member);
-/* Of a process of a cluster: its certificate, which outlives the metrics. */
+/* The certificates of a process of a cluster, which outlive the metrics. */
 void metrics_tls(struct metrics *metrics, const struct tls *tls);
 void metrics_close(struct metrics *metrics); /* no scrape may be left; NULL is legal */
 

@@ -100,6 +100,8 @@ extern const struct family volume_families[];
 extern const struct family pool_families[];
 /* member.c: the controllers that a node joins. */
 extern const struct family member_families[];
+/* tls.c: our certificate, and who comes. */
+extern const struct family tls_families[];
 /* cluster.c: nodes, and calls that go to them. */
 extern const struct family cluster_families[];
 /* values.c: the rest. */

@@ -15,8 +15,9 @@
 #include <stdlib.h>
 
 static const struct family *const node_tables[] = {
-	value_families, pool_families, volume_families, member_families, NULL};
-static const struct family *const controller_tables[] = {value_families, cluster_families, NULL};
+	value_families, pool_families, volume_families, member_families, tls_families, NULL};
+static const struct family *const controller_tables[] = {
+	value_families, cluster_families, tls_families, NULL};
 
 /* The next family to render; NULL: all are. */
 static const struct family *current(struct scrape *s)

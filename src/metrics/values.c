@@ -10,7 +10,6 @@
 #include "pool/index.h"
 #include "pool/trash.h"
 #include "probes/probes.h"
-#include "rpc/tls.h"
 #include "transfer/transfer.h"
 
 #include <fcntl.h>
@@ -247,14 +246,6 @@ static bool render_cpu(struct scrape *s, const struct family *f, struct text *t)
 	return true;
 }
 
-static bool render_certificate(struct scrape *s, const struct family *f, struct text *t)
-{
-	const struct tls *tls = s->metrics->tls;
-	if (tls != NULL && tls_self(tls) != NULL)
-		text_u64(t, f->name, NULL, NULL, (uint64_t)tls_not_after(tls));
-	return true;
-}
-
 static bool render_start(struct scrape *s, const struct family *f, struct text *t)
 {
 	text_seconds(t, f->name, NULL, NULL, s->metrics->start_ns);
@@ -279,8 +270,6 @@ const struct family value_families[] = {
 		.number = queue_depth},
 	{"ringvol_helpers_hung", "gauge", "Calls that hang in the kernel.", render_number,
 		.number = hung},
-	{"ringvol_certificate_end_seconds", "gauge",
-		"When the certificate in force ends, Unix time.", render_certificate},
 	{"process_resident_memory_bytes", "gauge", "Resident memory.", render_resident},
 	{"process_cpu_seconds_total", "counter", "Processor time, user and system.", render_cpu},
 	{"process_start_time_seconds", "gauge", "When the process started, Unix time.",

@@ -391,24 +391,46 @@ int channel_open(struct channel **ret, const struct channel_config *config, stru
 	return 0;
 }
 
+static void destroy(struct channel *ch)
+{
+	while (!list_empty(&ch->links))
+		conn_discard(&container_of(ch->links.next, struct link, node)->conn);
+	client_calls_close(&ch->calls);
+	ring_discard(ch->config.ring, &ch->go);
+	ring_bufs_close(ch->host.bufs);
+	free(ch);
+}
+
+static void on_destroy(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)res;
+	(void)flags;
+	destroy(container_of(req, struct channel, go));
+}
+
 void channel_close(struct channel *ch)
 {
+	static const char why[] = "the channel is closed";
 	if (ch == NULL)
 		return;
+	assert(!ch->closing);
 	ch->closing = true;
-	snprintf(ch->why, sizeof(ch->why), "the channel is closed");
+	ch->current = NULL;
+	memcpy(ch->why, why, sizeof(why));
 	dial_cancel(ch->dial);
 	ring_timer_cancel(ch->config.ring, &ch->timer);
 	ring_discard(ch->config.ring, &ch->go);
-	ch->current = NULL;
 	fail_waiting(ch);
-	while (!list_empty(&ch->links)) {
-		struct link *link = container_of(ch->links.next, struct link, node);
+	list_for_each (node, &ch->links) {
+		struct link *link = container_of(node, struct link, node);
 		if (link->client != NULL)
-			h2_client_set_why(link->client, ch->why);
-		conn_discard(&link->conn);
+			h2_client_end_calls(link->client, why);
 	}
-	client_calls_close(&ch->calls);
-	ring_bufs_close(ch->host.bufs);
-	free(ch);
+	client_calls_end(&ch->calls, why);
+	if (ch->calls.depth == 0) {
+		destroy(ch);
+	} else { /* in a callback: those who called it are not through with it */
+		ch->go.fn = on_destroy;
+		ring_post(ch->config.ring, &ch->go, 0);
+	}
 }

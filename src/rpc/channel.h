@@ -63,8 +63,9 @@ struct channel_config {
 
 /* Connects when the first call starts. 0, -ENOMEM, -EINVAL with err. */
 int channel_open(struct channel **ret, const struct channel_config *config, struct err *err);
-/* Ends all calls with UNAVAILABLE, at once; their on_end() may start no other here. Not from inside
- * one of its callbacks. NULL is legal. */
+/* Ends all calls with UNAVAILABLE, at once; their on_end() may start no other here. It may be
+ * called in a callback of one of its calls: then its memory goes in the ring's next turn. NULL is
+ * legal. */
 void channel_close(struct channel *channel);
 enum channel_state channel_state(const struct channel *channel);
 /* Why there is no connection, in one line; "" if there is one or nobody has asked. */

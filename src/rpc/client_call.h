@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of a call that goes out (struct channel_call): what it has to send, what it has
- * received, when and how it ends. A carrier (h2_client.c) moves its bytes once it has a stream; a
- * channel keeps it until then.
+ * The inside of a call that goes out (struct channel_call): what it has to send, when and how it
+ * ends. A carrier (h2_client.c) moves its bytes once it has a stream; a channel keeps it until
+ * then.
  */
 #ifndef RINGVOL_RPC_CLIENT_CALL_H
 #define RINGVOL_RPC_CLIENT_CALL_H
@@ -10,8 +10,6 @@
 #include "rpc/channel.h"
 
 struct budget;
-
-enum { CLIENT_HEADERS_MAX_BYTES = 16 << 10 }; /* of an answer's header list, and of its trailers */
 
 /* What the calls of a channel share. */
 struct client_calls {
@@ -22,6 +20,7 @@ struct client_calls {
 	struct list closed;    /* channel_call.link: in that state */
 	struct ring_req go;
 	struct channel_call *current; /* whose callback runs; NULL once it has ended */
+	unsigned depth;               /* of callbacks that run: it must stay until they return */
 };
 
 /* What a call asks of its stream. */
@@ -35,6 +34,8 @@ struct client_carrier {
 };
 
 void client_calls_init(struct client_calls *calls, struct ring *ring, struct budget *memory);
+/* Ends those that are on no list but the ones here. */
+void client_calls_end(struct client_calls *calls, const char *why);
 /* No call is active any more. */
 void client_calls_close(struct client_calls *calls);
 
@@ -52,13 +53,22 @@ void client_call_end_later(struct channel_call *call, enum grpc_status status, c
 
 /* Up to cap bytes of what is to be sent. *ret_end: nothing comes after them, ever. */
 size_t client_call_pull(struct channel_call *call, uint8_t *to, size_t cap, bool *ret_end);
-void client_call_on_header(struct channel_call *call, const uint8_t *name, size_t name_len,
-	const uint8_t *value, size_t value_len);
-/* Bytes of the answer's body. The call may have ended when this returns. */
-void client_call_on_data(struct channel_call *call, const uint8_t *data, size_t len);
-/* The stream is over and the carrier has forgotten the call, which ends when its messages are read.
- * answered: by the end of an answer. Else status and message say why. */
-void client_call_on_close(
-	struct channel_call *call, bool answered, enum grpc_status status, const char *message);
+
+/* ---- for client_answer.c and client_calls.c ---- */
+
+/* Asserts that the state may follow the present one. */
+void client_call_to(struct channel_call *call, enum channel_call_state state);
+/* A buffer has grown or gone. */
+void client_call_count(struct channel_call *call);
+bool client_call_has_memory(const struct channel_call *call, size_t more);
+/* on_go() looks at it in the next turn. */
+void client_call_be_due(struct channel_call *call);
+/* What it ends with later. */
+void client_call_say(struct channel_call *call, enum grpc_status status, const char *message);
+/* client_call_end() with a message that is freed; NULL: "". */
+void client_call_end_with(struct channel_call *call, enum grpc_status status, char *message);
+/* Around a callback of the call's owner. False: the call has ended in it, or is about to. */
+void client_call_callback_begins(struct channel_call *call);
+bool client_call_callback_over(struct client_calls *calls, const struct channel_call *call);
 
 #endif

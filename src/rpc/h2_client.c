@@ -14,11 +14,11 @@
  */
 #include "rpc/h2_client.h"
 
-#include "rpc/wire.h"
+#include "rpc/client_answer.h"
+#include "rpc/h2_request.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <nghttp2/nghttp2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,9 +76,10 @@ static void give_up(struct h2_client *c, int error, const char *why)
 {
 	if (c->state == H2_CLIENT_OVER)
 		return;
-	leave(c, why);
+	set_why(c, why);
 	c->state = H2_CLIENT_OVER;
 	c->error = error;
+	c->config.on_leave(c->config.owner);
 }
 
 /* What a call of nghttp2 returned that can only fail for want of memory. */
@@ -237,37 +238,6 @@ static ssize_t read_request(nghttp2_session *session, int32_t id, uint8_t *data,
 	return NGHTTP2_ERR_DEFERRED;
 }
 
-#define NV(n, v, vlen)                                                                             \
-	(nghttp2_nv)                                                                               \
-	{                                                                                          \
-		(uint8_t *)(n), (uint8_t *)(v), sizeof(n) - 1, (vlen),                             \
-			NGHTTP2_NV_FLAG_NO_COPY_NAME                                               \
-	}
-#define NV_STATIC(n, v) NV(n, v, sizeof(v) - 1)
-
-static int32_t submit(struct h2_client *c, struct channel_call *call)
-{
-	char timeout[GRPC_TIMEOUT_MAX];
-	const char *scheme = c->config.tls ? "https" : "http";
-	nghttp2_nv nv[8] = {
-		NV_STATIC(":method", "POST"),
-		NV(":scheme", scheme, strlen(scheme)),
-		NV(":path", call->path, strlen(call->path)),
-		NV(":authority", c->config.authority, strlen(c->config.authority)),
-		NV_STATIC("content-type", "application/grpc"),
-		NV_STATIC("te", "trailers"),
-		NV_STATIC("user-agent", "ringvol/" RINGVOL_VERSION),
-	};
-	size_t count = 7;
-	if (call->deadline_ns != UINT64_MAX) {
-		uint64_t now = ring_now_ns(c->config.ring);
-		uint64_t left = call->deadline_ns > now ? call->deadline_ns - now : 1;
-		nv[count++] = NV("grpc-timeout", timeout, grpc_wire_print_timeout(left, timeout));
-	}
-	nghttp2_data_provider provider = {.read_callback = read_request};
-	return nghttp2_submit_request(c->session, NULL, nv, count, &provider, call);
-}
-
 bool h2_client_start(struct session *session, struct channel_call *call)
 {
 	struct h2_client *c = client_of(session);
@@ -275,7 +245,8 @@ bool h2_client_start(struct session *session, struct channel_call *call)
 		c->session, NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS);
 	if (c->state != H2_CLIENT_UP || c->count >= allowed || c->count >= STREAMS_MAX)
 		return false;
-	int32_t id = submit(c, call);
+	nghttp2_data_provider provider = {.read_callback = read_request};
+	int32_t id = h2_request_submit(c->session, &c->config, call, &provider);
 	if (id == NGHTTP2_ERR_STREAM_ID_NOT_AVAILABLE) {
 		leave(c, "its streams are used up");
 		return false;
@@ -301,7 +272,7 @@ static void stream_answered(struct h2_client *c, struct channel_call *call)
 	forget(c, call);
 	if (nghttp2_session_get_stream_local_close(c->session, id) == 0)
 		reset(c, id);
-	client_call_on_close(call, true, GRPC_OK, "");
+	client_answer_on_close(call, true, GRPC_OK, "");
 	room(c);
 }
 
@@ -337,11 +308,11 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
 	if (code == NGHTTP2_REFUSED_STREAM || !call->sent) {
 		call->sent = false;
 		snprintf(text, sizeof(text), "the peer has not taken the call");
-		client_call_on_close(call, false, GRPC_UNAVAILABLE, text);
+		client_answer_on_close(call, false, GRPC_UNAVAILABLE, text);
 	} else {
 		snprintf(text, sizeof(text), "the peer has reset the call (%s)",
 			nghttp2_http2_strerror(code));
-		client_call_on_close(call, false, status_of_reset(code), text);
+		client_answer_on_close(call, false, status_of_reset(code), text);
 	}
 	room(c);
 	return 0;
@@ -355,7 +326,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
 	struct channel_call *call =
 		nghttp2_session_get_stream_user_data(session, frame->hd.stream_id);
 	if (call != NULL)
-		client_call_on_header(call, name, name_len, value, value_len);
+		client_answer_on_header(call, name, name_len, value, value_len);
 	return 0;
 }
 
@@ -367,7 +338,7 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
 	struct channel_call *call = nghttp2_session_get_stream_user_data(session, id);
 	check(c, nghttp2_session_consume_connection(session, len));
 	if (call != NULL)
-		client_call_on_data(call, data, len);
+		client_answer_on_data(call, data, len);
 	return 0;
 }
 
@@ -517,7 +488,7 @@ static void client_free(struct session *session)
 	while (!list_empty(&c->calls)) {
 		struct channel_call *call = container_of(c->calls.next, struct channel_call, link);
 		forget(c, call);
-		client_call_on_close(call, false, GRPC_UNAVAILABLE, why);
+		client_answer_on_close(call, false, GRPC_UNAVAILABLE, why);
 	}
 	ring_timer_cancel(c->config.ring, &c->timer);
 	nghttp2_session_del(c->session);
@@ -597,9 +568,12 @@ enum h2_client_state h2_client_state(const struct session *session)
 	return client_of(session)->state;
 }
 
-unsigned h2_client_calls(const struct session *session)
+void h2_client_end_calls(struct session *session, const char *why)
 {
-	return client_of(session)->count;
+	struct h2_client *c = client_of(session);
+	while (!list_empty(&c->calls))
+		client_call_end(container_of(c->calls.next, struct channel_call, link),
+			GRPC_UNAVAILABLE, why);
 }
 
 void h2_client_set_why(struct session *session, const char *why)

@@ -21,7 +21,7 @@ struct h2_client_config {
 	/* The peer allows calls, more than before perhaps, or one has ended. Both are called from
 	 * inside the session or a function of its calls: it must stay. */
 	void (*on_room)(void *owner);
-	/* UP or GREETING is over; calls that run may still end well. */
+	/* It is LEAVING, and calls that run may still end well; or it is OVER. */
 	void (*on_leave)(void *owner);
 	void *owner;
 	session_wake_fn *on_wake;
@@ -40,7 +40,8 @@ int h2_client_new(const struct h2_client_config *config, struct session **ret);
 enum h2_client_state h2_client_state(const struct session *session);
 /* Opens a stream for a WAITING call. False: not on this connection, or not now. */
 bool h2_client_start(struct session *session, struct channel_call *call);
-unsigned h2_client_calls(const struct session *session);
+/* Ends its calls with UNAVAILABLE. */
+void h2_client_end_calls(struct session *session, const char *why);
 /* What is told to the calls that it ends when it is freed, unless it has a reason of its own. */
 void h2_client_set_why(struct session *session, const char *why);
 /* Why it is over or leaves; "" if nobody said so. */

@@ -229,9 +229,15 @@ static int listen_tcp(const struct sockaddr_storage *address, socklen_t len, con
 	_cleanup_fd_ int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return err_sys(err, -errno, "cannot make a socket");
-	int one = 1;
+	/* Who went without a word, with his host or his cable, is known to be gone after a minute.
+	 */
+	int one = 1, idle_s = 30, every_s = 10, tries = 3;
 	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
-		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0 ||
+		setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) < 0 ||
+		setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s)) < 0 ||
+		setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof(every_s)) < 0 ||
+		setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof(tries)) < 0)
 		return err_sys(
 			err, -errno, "cannot set up a socket"); /* accepted ones inherit it */
 	if (bind(fd, (const struct sockaddr *)address, len) < 0 || listen(fd, LISTEN_BACKLOG) < 0)

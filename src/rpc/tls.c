@@ -36,33 +36,48 @@ const char *tls_library_error(void)
 struct file {
 	const char *flag, *path;
 	uint8_t *data;
-	size_t len;
+	size_t len, cap;
 };
 
 static void file_free(struct file *file)
 {
 	if (file->data != NULL)
-		openssl.OPENSSL_cleanse(file->data, TLS_FILE_MAX_BYTES);
+		openssl.OPENSSL_cleanse(file->data, file->cap);
 	free(file->data);
 	file->data = NULL;
+}
+
+static int file_open(const struct file *file, struct stat *ret, struct err *err)
+{
+	/* A FIFO has no end to wait for. */
+	_cleanup_fd_ int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, ret) < 0)
+		return err_sys(err, -errno, "%s %s cannot be read; put the file there", file->flag,
+			file->path);
+	if (!S_ISREG(ret->st_mode))
+		return err_set(err, ERR_INVALID, "%s %s is no file; name a file in PEM form",
+			file->flag, file->path);
+	if (ret->st_size > TLS_FILE_MAX_BYTES)
+		return err_set(err, ERR_INVALID,
+			"%s %s has more than %d bytes; is it the right file?", file->flag,
+			file->path, TLS_FILE_MAX_BYTES);
+	int opened = fd;
+	fd = -1;
+	return opened;
 }
 
 static int file_read(struct file *file, struct err *err)
 {
 	struct stat st;
-	/* A FIFO has no end to wait for. */
-	_cleanup_fd_ int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return err_sys(err, -errno, "%s %s cannot be read; put the file there", file->flag,
-			file->path);
-	if (!S_ISREG(st.st_mode))
-		return err_set(err, ERR_INVALID, "%s %s is no file; name a file in PEM form",
-			file->flag, file->path);
-	file->data = malloc(TLS_FILE_MAX_BYTES);
+	_cleanup_fd_ int fd = file_open(file, &st, err);
+	if (fd < 0)
+		return fd;
+	file->cap = (size_t)st.st_size + 1;
+	file->data = malloc(file->cap);
 	if (file->data == NULL)
 		return err_sys(err, -ENOMEM, "reading %s", file->path);
-	while (file->len < TLS_FILE_MAX_BYTES) {
-		ssize_t n = read(fd, file->data + file->len, TLS_FILE_MAX_BYTES - file->len);
+	while (file->len < file->cap) {
+		ssize_t n = read(fd, file->data + file->len, file->cap - file->len);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
@@ -71,8 +86,8 @@ static int file_read(struct file *file, struct err *err)
 			return 0;
 		file->len += (size_t)n;
 	}
-	return err_set(err, ERR_INVALID, "%s %s has more than %d bytes; is it the right file?",
-		file->flag, file->path, TLS_FILE_MAX_BYTES);
+	return err_set(err, ERR_UNAVAILABLE, "%s %s grew while it was read; try again", file->flag,
+		file->path);
 }
 
 static void digest_update(EVP_MD_CTX *md, const struct file *file)

@@ -89,6 +89,13 @@ bool offer_find(
 	return offer != NULL;
 }
 
+void offer_drop(struct transfer *t, const char *source_id, const char *volume_name)
+{
+	struct offer *offer = find(t, source_id, volume_name);
+	if (offer != NULL)
+		forget(t, offer);
+}
+
 void offers_sweep(struct transfer *t)
 {
 	uint64_t now_ns = ring_now_ns(t->reactor->ring);

@@ -516,7 +516,7 @@ static void call_close(struct pull *p)
 	p->call.on_message = NULL;
 	p->call.on_end = on_close_end;
 	call_with(p, "/ringvol.v1.Transfer/CloseCopy", &request.base,
-		now_ns(p) + PULL_CALL_MS * UINT64_C(1000000));
+		now_ns(p) + PULL_CLOSE_MS * UINT64_C(1000000));
 }
 
 /* ---- the operations ---- */
@@ -548,6 +548,7 @@ static int read_run(struct op *op)
 	p->direct = pool_features(p->build->pool)->direct_io;
 	p->next_bytes = p->noted_bytes = p->build->part->from_bytes;
 	p->transfer->stats.pulls++;
+	transfer_counted(p->transfer);
 	pull_begin(p, true);
 	call_read(p);
 	if (p->stopped)
@@ -557,8 +558,10 @@ static int read_run(struct op *op)
 
 static int read_end(struct op *op, int res)
 {
-	pull_of(op)->transfer->stats.pulls--;
-	pull_of(op)->reading = false;
+	struct pull *p = pull_of(op);
+	p->transfer->stats.pulls--;
+	transfer_counted(p->transfer);
+	p->reading = false;
 	return res;
 }
 

@@ -21,6 +21,7 @@ enum {
 	PULL_PATIENCE_MS = 3 * 60 * 1000, /* without a byte, then it is given up for now */
 	PULL_RETRY_MS = 200,              /* doubled up to the next */
 	PULL_RETRY_MAX_MS = 5000,
+	PULL_CLOSE_MS = 3 * 1000,
 	PULL_CALL_MS = 10 * 1000, /* for a short call */
 	PULL_WRONG_MAX = 3,       /* chunks that are wrong, without progress between them */
 };

@@ -56,7 +56,7 @@ struct transfer {
 	struct list offers, sends;
 	unsigned n_offers;
 	struct grpc_service service; /* send.c's */
-	bool draining;
+	bool draining, bulk;
 };
 
 /* 0 or -ENOMEM. */
@@ -67,6 +67,13 @@ int transfer_open(struct transfer **ret, struct reactor *reactor, struct pools *
 void transfer_drain(struct transfer *transfer);
 /* Nothing is under way, and nobody calls any more. NULL is legal. */
 void transfer_close(struct transfer *transfer);
+
+/* ---- for send.c and pull.c ---- */
+
+/* After a change of stats.sends or stats.pulls. */
+void transfer_counted(struct transfer *transfer);
+
+/* ---- for everybody ---- */
 
 /* Grants of all pools that are kept just now. */
 unsigned transfer_grants(const struct transfer *transfer);

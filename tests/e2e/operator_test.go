@@ -89,7 +89,8 @@ func TestPoolMissing(t *testing.T) {
 		w.must("that class", node.Client.StorageV1().StorageClasses().Delete(w.ctx(), class, metav1.DeleteOptions{}))
 		w.must("the chart as it was", node.Install())
 	})
-	w.must("a second pool", node.Change("pools[0].name=default", "pools[0].hostPath="+node.Pool.Path,
+	// Both nodes at once: the first to be changed is never ready, and the other one would wait for it.
+	w.must("a second pool", node.Change("node.maxUnavailable=2", "pools[0].name=default", "pools[0].hostPath="+node.Pool.Path,
 		"pools[0].options=init", "pools[1].name=missing", "pools[1].hostPath=/var/lib/not-mounted"))
 	w.eventually("a driver that misses a pool", func() error {
 		pods, err := node.DriverPods()

@@ -45,8 +45,8 @@ func frozenNow(path string) bool {
 
 var templateName = regexp.MustCompile(`^(ext4|xfs|btrfs)-[0-9a-f]{40}$`)
 
-// Strays looks for what a pool at rest must not hold besides its volumes and snapshots: trash, marks
-// of a freeze, files that are nobody's.
+// Strays looks for what a pool at rest must not hold besides its volumes and snapshots: trash, copies
+// to and from other nodes, marks of a freeze, files that are nobody's.
 func (p *Pool) Strays() error {
 	var errs []error
 	for _, dir := range []string{"volumes", "snapshots"} {
@@ -57,15 +57,17 @@ func (p *Pool) Strays() error {
 			}
 		}
 	}
-	if names := p.Names("trash"); len(names) > 0 {
-		errs = append(errs, fmt.Errorf("pool %s: trash: %v", p.Name, names))
+	for _, dir := range []string{"trash", "copies"} {
+		if names := p.Names(dir); len(names) > 0 {
+			errs = append(errs, fmt.Errorf("pool %s: %s: %v", p.Name, dir, names))
+		}
 	}
 	for _, name := range p.Names("templates") {
 		if !templateName.MatchString(name) {
 			errs = append(errs, fmt.Errorf("pool %s: templates/%s", p.Name, name))
 		}
 	}
-	want := []string{"ringvol.pool", "snapshots", "templates", "trash", "volumes"}
+	want := []string{"copies", "ringvol.pool", "snapshots", "templates", "trash", "volumes"}
 	names := slices.DeleteFunc(p.Names("."), func(name string) bool { return name == "lost+found" })
 	if !slices.Equal(names, want) {
 		errs = append(errs, fmt.Errorf("pool %s holds %v", p.Name, names))

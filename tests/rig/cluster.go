@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -280,7 +280,7 @@ func (c *Controller) Room(id string) (int64, error) {
 	return reply.GetAvailableCapacity(), err
 }
 
-// AwaitJoined waits until the controller answers for these nodes.
+// AwaitJoined waits until the controller answers for these nodes, and has been there for long enough to know who is missing.
 func (c *Controller) AwaitJoined(ids ...string) error {
 	for _, id := range ids {
 		err := Eventually(30*time.Second, func() error {
@@ -290,8 +290,6 @@ func (c *Controller) AwaitJoined(ids ...string) error {
 			room, err := c.Room(id)
 			if err == nil && room == 0 {
 				err = fmt.Errorf("%s is not there", id)
-			} else if Code(err) == codes.Unimplemented {
-				err = Stop(err)
 			}
 			return err
 		})
@@ -299,7 +297,19 @@ func (c *Controller) AwaitJoined(ids ...string) error {
 			return err
 		}
 	}
-	return nil
+	return Eventually(30*time.Second, func() error {
+		client, err := c.Client()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_, err = client.ListVolumes(ctx, &csi.ListVolumesRequest{MaxEntries: 1})
+		if err != nil && strings.Contains(err.Error(), "just started") {
+			return err
+		}
+		return nil // what else is wrong with the list is the test's
+	})
 }
 
 // AwaitAway waits until the controller has noticed that a node has left. Silence takes 15 s to be noticed.

@@ -3,6 +3,7 @@
 package system
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -429,7 +430,9 @@ func TestClusterGrant(t *testing.T) {
 	}
 	image := make([]byte, v.Got)
 	read := func(from uint64, most int) (at uint64, end bool) {
-		stream, err := ringvolv1.ReadCopy(short(t), reader, &ringvolv1.ReadCopyRequest{Grant: grant, Offset: from})
+		ctx, cancel := context.WithTimeout(context.Background(), rig.CallTimeout)
+		defer cancel() // what is not read any more would hold up the connection
+		stream, err := ringvolv1.ReadCopy(ctx, reader, &ringvolv1.ReadCopyRequest{Grant: grant, Offset: from})
 		b.must(err)
 		at = from
 		for range most {

@@ -307,13 +307,9 @@ func TestClusterControllerNeverReads(t *testing.T) {
 	before := rssKiB(t, n.Pid())
 	direct, err := n.Client()
 	b.must(err)
-	var all []*rig.Volume
-	for i := range 50 {
+	for i := range 100 {
 		v := b.volume(n, fmt.Sprintf("pvc-%d", i)).On(direct)
 		b.must(v.Create())
-		all = append(all, v)
-	}
-	for _, v := range all {
 		b.must(v.Delete())
 	}
 	if after := rssKiB(t, n.Pid()); after > before+16<<10 {
@@ -455,6 +451,9 @@ func TestClusterThousandNodes(t *testing.T) {
 	sims := make([]*rig.SimNode, count)
 	for i := range sims {
 		sims[i] = rig.NewSimWith(fmt.Sprintf("node-%04d", i), cert)
+		if i == 7 {
+			b.must(sims[i].Listen(b.Rig))
+		}
 		ids = append(ids, sims[i].Add("pvc-"+fmt.Sprint(i), 32*mib))
 	}
 	begin := make(chan struct{})
@@ -480,9 +479,7 @@ func TestClusterThousandNodes(t *testing.T) {
 		}
 		return err
 	})
-	v := sims[7]
-	b.must(v.Listen(b.Rig))
-	if room, err := b.ctl.Room("node-0007"); err != nil || room != v.Room {
+	if room, err := b.ctl.Room("node-0007"); err != nil || room != sims[7].Room {
 		t.Errorf("%d, %v", room, err)
 	}
 }

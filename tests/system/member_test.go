@@ -131,7 +131,7 @@ func TestNodeJoins(t *testing.T) {
 	})
 	m, err := b.n.Scrape()
 	b.must(err)
-	if end := m.Value("ringvol_certificate_end_seconds"); end < float64(time.Now().Unix()) {
+	if end := m.Value("ringvol_tls_certificate_expiry_timestamp_seconds"); end < float64(time.Now().Unix()) {
 		t.Errorf("the certificate has ended at %v", end)
 	}
 	documented := documentedMetrics(t)
@@ -141,7 +141,7 @@ func TestNodeJoins(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"ringvol_controller_up", "ringvol_controller_joins_total", "ringvol_names_refused_total",
-		"ringvol_certificate_end_seconds"} {
+		"ringvol_tls_certificate_expiry_timestamp_seconds"} {
 		if m[name] == nil {
 			t.Errorf("%s is not there", name)
 		}

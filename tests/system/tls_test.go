@@ -585,6 +585,23 @@ func TestTLSReload(t *testing.T) {
 		t.Error("a node of the old CA was accepted")
 	}
 	b.must(b.askAs(stranger))
+	m, err := b.ctl.Scrape()
+	b.must(err)
+	if revoked := m.Value("ringvol_tls_revoked_total"); revoked != 1 {
+		t.Errorf("%v connections were revoked", revoked)
+	}
+	if good, refused := m.Value("ringvol_tls_handshakes_total", "result", "good"),
+		m.Value("ringvol_tls_handshakes_total", "result", "refused"); good < 3 || refused < 2 {
+		t.Errorf("%v good handshakes, %v refused", good, refused)
+	}
+	if m.Value("ringvol_tls_certificate_good") != 1 {
+		t.Error("the certificate is not good")
+	}
+	end := time.Unix(int64(m.Value("ringvol_tls_certificate_expiry_timestamp_seconds")), 0)
+	if left := time.Until(end); left < 23*time.Hour || left > 24*time.Hour {
+		t.Errorf("it ends in %v", left)
+	}
+	b.must(logSays(b.ctl.Log, "from=127.0.0.1"))
 	_, err = rig.WriteTLS(b.ctl.TLS.Dir, own, b.CA)
 	b.must(err)
 	b.must(rig.Eventually(30*time.Second, func() error { return b.ask(b.node) }))

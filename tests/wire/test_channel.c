@@ -515,6 +515,128 @@ Test(channel, closing_at_every_turn)
 	finish();
 }
 
+/* ---- closing in a callback ---- */
+
+static bool close_in_message(struct channel_call *call, const uint8_t *data, size_t len)
+{
+	asked_on_message(call, data, len);
+	channel_close(channel);
+	channel = NULL;
+	return true;
+}
+
+static void close_in_end(
+	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
+{
+	asked_on_end(call, status, message, sent);
+	channel_close(channel);
+	channel = NULL;
+}
+
+static void close_in_writable(struct channel_call *call)
+{
+	asked_on_writable(call);
+	channel_close(channel);
+	channel = NULL;
+}
+
+static void assert_closed(void)
+{
+	turn_until(channel == NULL);
+	cr_assert_eq(a.ends, 1);
+	cr_assert_eq(b.ends, 1);
+	cr_assert_eq(b.status, GRPC_UNAVAILABLE);
+	cr_assert_not_null(strstr(b.message, "closed"), "%s", b.message);
+	for (unsigned i = 0; i < 20; i++)
+		ring_turn(ring, false);
+	turn_until(server == NULL || server_stats(server)->connections == 0);
+	cr_assert_eq(grpc_registry_memory(registry), 0);
+	finish();
+}
+
+/* Another call is open meanwhile, and one waits for a place. */
+static void begin_beside(void)
+{
+	serve();
+	dial();
+	asked_init(&b, "/test.v1.Test/Chat");
+	ask_text(channel, &b, "x", false);
+	turn_until(b.messages == 1);
+}
+
+Test(channel, closing_in_a_message)
+{
+	begin_beside();
+	world.flood_left = 20;
+	world.flood_bytes = 1000;
+	asked_init(&a, "/test.v1.Test/Flood");
+	a.call.on_message = close_in_message;
+	ask_text(channel, &a, "x", true);
+	assert_closed();
+	assert_asked_status(&a, GRPC_UNAVAILABLE);
+	cr_assert_eq(a.messages, 1);
+}
+
+Test(channel, closing_at_the_end_of_a_call)
+{
+	begin_beside();
+	asked_init(&a, "/test.v1.Test/Echo");
+	a.call.on_end = close_in_end;
+	ask_text(channel, &a, "x", true);
+	assert_closed();
+	assert_asked_status(&a, GRPC_OK);
+}
+
+Test(channel, closing_at_a_deadline)
+{
+	begin_beside();
+	asked_init(&a, "/test.v1.Test/Echo");
+	a.call.on_end = close_in_end;
+	a.call.deadline_ns = ring_now_ns(ring); /* ends in the next turn */
+	ask_text(channel, &a, "x", true);
+	assert_closed();
+	assert_asked_status(&a, GRPC_DEADLINE_EXCEEDED);
+}
+
+Test(channel, closing_when_there_is_room)
+{
+	static uint8_t bytes[GRPC_ENDLESS_MAX_BYTES - 10];
+	struct buf text = packed(bytes, sizeof(bytes));
+	begin_beside();
+	asked_init(&a, "/test.v1.Test/Chat");
+	a.call.on_writable = close_in_writable;
+	ask_text(channel, &a, "x", false);
+	while (channel_send(&a.call, text.data, text.len))
+		;
+	assert_closed();
+	buf_free(&text);
+}
+
+Test(channel, closing_when_the_connection_is_lost)
+{
+	static struct asked waits;
+	begin_beside();
+	asked_init(&a, "/test.v1.Test/Echo");
+	a.call.on_end = close_in_end;
+	ask_text(channel, &a, "x", true);
+	server_close(server);
+	server = NULL;
+	turn_until(channel == NULL);
+	cr_assert_eq(b.ends, 1);
+	cr_assert_eq(a.ends, 1);
+	finish();
+	/* The same for calls that wait for a connection that cannot be made. */
+	dial();
+	ask(channel, &waits, "/test.v1.Test/Echo", "x");
+	asked_init(&a, "/test.v1.Test/Echo");
+	a.call.on_end = close_in_end;
+	ask_text(channel, &a, "x", true);
+	ask(channel, &b, "/test.v1.Test/Echo", "x");
+	turn_until(channel == NULL);
+	cr_assert_eq(a.ends + b.ends + waits.ends, 3);
+	finish();
+}
+
 /* ---- configurations ---- */
 
 Test(channel, addresses_that_are_refused)

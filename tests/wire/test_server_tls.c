@@ -2,12 +2,14 @@
 /* The server's TLS on real sockets: who calls, limits, a trust that changes, drain. */
 #include "tls_certs.h"
 
+#include "rpc/listen.h"
 #include "server_env.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
@@ -220,6 +222,23 @@ Test(server_tls, addresses)
 	struct err err = {0};
 	cr_assert_eq(server_listen_tls(server, address, keys, &err), -EADDRINUSE);
 	cr_assert_not_null(strstr(err.message, address));
+}
+
+Test(server_tls, who_has_gone_without_a_word_is_noticed)
+{
+	struct listen_socket listening;
+	struct err err = {0};
+	cr_assert_eq(listen_open_any(address, &listening, &err), 0, "%s", err.message);
+	int client = dial(), fd = accept(listening.fd, NULL, NULL);
+	int on = 0, idle_s = 0;
+	socklen_t len = sizeof(int);
+	cr_assert_eq(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &len), 0);
+	cr_assert_eq(getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &len), 0);
+	cr_assert_eq(on, 1);
+	cr_assert_eq(idle_s, 30);
+	close(client);
+	close(fd);
+	close(listening.fd);
 }
 
 Test(server_tls, much_at_once)
