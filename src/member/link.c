@@ -205,7 +205,7 @@ static int tell_all(struct member_link *l, struct buf *b)
 	if (r < 0 || !all)
 		return r;
 	r = l->hooks->claims(l, b);
-	if (r == 0 && !l->synced)
+	if (r == 0)
 		r = report_true(b, REPORT_SYNCED);
 	if (r < 0)
 		return r;
@@ -244,8 +244,14 @@ static int tell_change(struct member_link *l, struct buf *b, const struct change
 static int tell_changes(struct member_link *l, struct buf *b)
 {
 	int r = tell_pools(l, b);
+	bool claims = false;
 	const struct change *change = changes_from(l->changes, l->next);
 	while (r == 0 && change != NULL && b->len < MEMBER_BATCH_BYTES) {
+		/* Within a report releases come before claims: what was claimed and is released
+		 * again takes two. */
+		if (claims && change->what == CHANGE_RELEASE)
+			break;
+		claims = claims || change->what == CHANGE_CLAIM;
 		r = tell_change(l, b, change);
 		l->next = change->number + 1;
 		change = changes_next(l->changes, change);

@@ -221,8 +221,8 @@ static void on_timer(struct ring_timer *timer)
 static int resolve_run(struct work_job *job)
 {
 	struct resolve *r = container_of(job, struct resolve, job);
-	const struct addrinfo hints = {
-		.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG};
+	/* Without AI_ADDRCONFIG, for which a host with the loopback alone has no address at all. */
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
 	struct addrinfo *list = NULL;
 	r->error = getaddrinfo(r->host, r->port, &hints, &list);
 	if (r->error != 0)

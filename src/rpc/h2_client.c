@@ -76,9 +76,10 @@ static void give_up(struct h2_client *c, int error, const char *why)
 {
 	if (c->state == H2_CLIENT_OVER)
 		return;
-	leave(c, why);
+	set_why(c, why);
 	c->state = H2_CLIENT_OVER;
 	c->error = error;
+	c->config.on_leave(c->config.owner);
 }
 
 /* What a call of nghttp2 returned that can only fail for want of memory. */

@@ -21,7 +21,7 @@ struct h2_client_config {
 	/* The peer allows calls, more than before perhaps, or one has ended. Both are called from
 	 * inside the session or a function of its calls: it must stay. */
 	void (*on_room)(void *owner);
-	/* UP or GREETING is over; calls that run may still end well. */
+	/* It is LEAVING, and calls that run may still end well; or it is OVER. */
 	void (*on_leave)(void *owner);
 	void *owner;
 	session_wake_fn *on_wake;

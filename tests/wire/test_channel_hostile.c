@@ -592,6 +592,36 @@ Test(channel_hostile, silence_under_a_call)
 	assert_goes_on();
 }
 
+/* The same on a connection that leaves, whose peer takes nothing any more. */
+Test(channel_hostile, silence_under_a_call_that_is_left_behind)
+{
+	static uint8_t large[1 << 20];
+	static const uint8_t open[] = {0x3f, 0xff, 0, 0};
+	struct buf bytes = {0};
+	asked_init(&a, "/test.v1.Test/Chat");
+	channel_start(channel, &a.call, large, sizeof(large), false);
+	cr_assert(host_accept());
+	frame(&bytes, NGHTTP2_SETTINGS, 0, 0, NULL, 0);
+	frame(&bytes, NGHTTP2_WINDOW_UPDATE, 0, 0, open, 4);
+	cr_assert_eq(send(host, bytes.data, bytes.len, 0), (ssize_t)bytes.len);
+	turn();
+	bytes.len = 0;
+	frame(&bytes, NGHTTP2_WINDOW_UPDATE, 0, 1, open, 4);
+	goaway(&bytes, 1, NGHTTP2_NO_ERROR, "");
+	cr_assert_eq(send(host, bytes.data, bytes.len, 0), (ssize_t)bytes.len);
+	buf_free(&bytes);
+	turn();
+	cr_assert_eq(channel_state(channel), CHANNEL_LEAVING);
+	struct ring_timer timer = {.fn = advance_end};
+	ring_timer_arm(ring, &timer, CHANNEL_PING_MS + CHANNEL_PING_ANSWER_MS + 100);
+	while (timer.fn != NULL)
+		cr_assert_eq(ring_turn(ring, true), 0);
+	turn();
+	assert_ended(GRPC_UNAVAILABLE, "the peer has closed the connection", true);
+	cr_assert_eq(channel_state(channel), CHANNEL_IDLE);
+	assert_goes_on();
+}
+
 /* It answers pings and nothing else: that is a slow call, and has a deadline. */
 Test(channel_hostile, pings_are_answered)
 {
