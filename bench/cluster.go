@@ -81,8 +81,9 @@ func cluster(b *bench) error {
 }
 
 func (b *bench) nodeMemory(n *rig.Node, what, bar string) {
-	b.add(row{What: "a node of a cluster with its helper processes (PSS), " + what, Unit: "MiB", Ours: familyPss(n.Pid()) / 1024, Bar: bar,
-		Note: fmt.Sprintf("VmRSS of the driver %.1f MiB", statusKiB(n.Pid(), "VmRSS")/1024)})
+	b.add(row{What: "VmRSS of a node of a cluster, " + what, Unit: "MiB", Ours: statusKiB(n.Pid(), "VmRSS") / 1024, Bar: bar,
+		Note: fmt.Sprintf("anonymous %.1f MiB; with its helper processes, shared pages counted once (PSS), %.1f MiB",
+			statusKiB(n.Pid(), "RssAnon")/1024, familyPss(n.Pid())/1024)})
 }
 
 // routed compares medians of calls, taken in turns.

@@ -7,6 +7,7 @@
 #include "app/serve.h"
 #include "app/ublkd.h"
 #include "base/options.h"
+#include "base/process.h"
 #include "mount/mnt.h"
 #include "pool/layout.h"
 #include "pool/pool.h"
@@ -223,7 +224,7 @@ int main(int argc, char **argv)
 	/* Work threads would each get an arena of their own, and what one of them or a burst of
 	 * calls needed would stay resident. */
 	mallopt(M_ARENA_MAX, 1);
-	mallopt(M_TRIM_THRESHOLD, 64 << 10);
+	process_keep_memory(false);
 	umask(0077);
 	/* Our parent may have ignored it, and that survives exec: the kernel would reap our
 	 * children, and nobody would know how they ended. */

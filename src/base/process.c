@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,6 +42,15 @@ void process_hide_memory(void)
 	(void)setrlimit(RLIMIT_CORE, &no_core);
 	(void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 #endif
+}
+
+void process_keep_memory(bool bulk)
+{
+	/* The C library's own for the second; it would change both as it sees fit. */
+	mallopt(M_TRIM_THRESHOLD, bulk ? 8 << 20 : 64 << 10);
+	mallopt(M_MMAP_THRESHOLD, bulk ? 4 << 20 : 128 << 10);
+	if (!bulk)
+		malloc_trim(0);
 }
 
 int process_take_signals(int *ret_fd)

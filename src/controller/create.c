@@ -57,6 +57,13 @@ static void let_go(struct create *c, enum grpc_status status, bool begun)
 		store_name_release(store, f->route->kind, f->key);
 }
 
+/* Before it was passed on, the node had nothing to begin. */
+static void on_gone(struct forward *f)
+{
+	struct create *c = create_of(f);
+	let_go(c, GRPC_CANCELLED, c->state == CREATE_FORWARDED);
+}
+
 static void create_refuse(struct create *c, const struct err *err)
 {
 	let_go(c, csi_status(err->code), false);
@@ -172,6 +179,7 @@ static struct create *create_new(
 		return NULL;
 	}
 	c->f.on_answer = on_answer;
+	c->f.on_gone = on_gone;
 	forward_open(&c->f, controller, call, route);
 	return c;
 }
@@ -255,7 +263,7 @@ static int prepare_volume(struct create *c, const Csi__V1__CreateVolumeRequest *
 	int r = csi_check_given(&request->base, "name", err);
 	if (r < 0)
 		return r;
-	c->name = csi_str(request->name);
+	c->f.subject = c->name = csi_str(request->name);
 	record_key(c->name, c->f.key);
 	r = home_of_name(store, STORE_VOLUME, c->f.key, c->name, &home, err);
 	bool taken = home != NULL;
@@ -319,6 +327,9 @@ static int prepare_snapshot(struct create *c, struct err *err)
 		return err_set(err, ERR_INVALID, "the request is malformed");
 	if (name[0] == '\0')
 		return err_set(err, ERR_INVALID, "name is missing, or no name");
+	c->f.subject = arena_strdup(c->f.arena, name);
+	if (c->f.subject == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
 	record_key(name, c->f.key);
 	/* A retry has the same volume and so the same node, whoever else is away: only a name that
 	 * is known matters here. */

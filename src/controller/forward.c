@@ -6,9 +6,11 @@
  */
 #include "controller/forward.h"
 
+#include "base/log.h"
 #include "controller/reach.h"
 #include "csi/status.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,9 +78,25 @@ static bool tells_of_node(enum grpc_status status)
 	}
 }
 
+/* What changes something; the rest is asked often. */
+static void log_passed(const struct forward *f, enum grpc_status status, const char *message)
+{
+	char took[32], code[16];
+	if (f->route->learn == NULL || f->node_id[0] == '\0')
+		return;
+	snprintf(took, sizeof(took), "%.1f",
+		(double)(ring_now_ns(f->controller->ring) - f->start_ns) / 1e6);
+	snprintf(code, sizeof(code), "%d", status);
+	log_event(LOG_LEVEL_INFO, "call passed on",
+		log_fields({"op", grpc_call_method(f->client)}, {"volume", f->subject},
+			{"node", f->node_id}, {"status", status != GRPC_OK ? code : NULL},
+			{"error", status != GRPC_OK ? message : NULL}, {"took_ms", took}));
+}
+
 void forward_pass(struct forward *f, enum grpc_status status, const char *message)
 {
 	const char *named = NULL;
+	log_passed(f, status, message);
 	if (f->node_id[0] != '\0' && tells_of_node(status))
 		named = arena_printf(f->arena, "node %s: %s", f->node_id, message);
 	forward_end(f, status, named != NULL ? named : message);
@@ -131,6 +149,9 @@ static void on_client_gone(struct grpc_call *client, void *arg)
 	struct forward *f = arg;
 	channel_cancel(&f->call);
 	count(f, GRPC_CANCELLED);
+	log_passed(f, GRPC_CANCELLED, "the client has gone");
+	if (f->on_gone != NULL)
+		f->on_gone(f);
 	grpc_end(client, GRPC_CANCELLED, NULL);
 	forward_free(f);
 }
@@ -141,7 +162,7 @@ void forward_open(struct forward *f, struct controller *controller, struct grpc_
 	f->controller = controller;
 	f->client = client;
 	f->route = route;
-	f->node_id = "";
+	f->node_id = f->subject = "";
 	f->start_ns = ring_now_ns(controller->ring);
 	f->arena = arena_ref(grpc_call_arena(client));
 	list_push(&controller->forwards, &f->link);

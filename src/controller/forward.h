@@ -20,15 +20,18 @@ struct forward {
 	struct grpc_call *client;
 	const struct route *route;
 	const char *node_id; /* of the call under way; in the client's arena; "": config.node */
+	const char *subject; /* what it works on, by name or id; likewise; "" */
 	char key[RECORD_KEY_MAX]; /* of the name that a create is of; "" */
 	struct buf answer;        /* of the last call */
 	bool sent;                /* the node may have seen that call */
 	uint64_t start_ns;
 	/* The last call has ended. Ends all of it (forward_end()), or makes the next. */
 	void (*on_answer)(struct forward *f, enum grpc_status status, const char *message);
+	/* The client has gone, and the last call is given up. NULL: that is all. */
+	void (*on_gone)(struct forward *f);
+	struct arena *arena; /* the client's */
 	/* private */
 	struct channel_call call;
-	struct arena *arena;
 	bool lost; /* there was no memory for the answer */
 };
 

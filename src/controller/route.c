@@ -25,7 +25,7 @@
 
 /* ---- by id ---- */
 
-static int find_node(const struct forward *f, struct store_node **ret, struct err *err)
+static int find_node(struct forward *f, struct store_node **ret, struct err *err)
 {
 	const struct store *store = f->controller->store;
 	char id[RECORD_ID_MAX];
@@ -33,6 +33,9 @@ static int find_node(const struct forward *f, struct store_node **ret, struct er
 	const uint8_t *data = grpc_call_bytes(f->client, &len);
 	if (scan_string(data, len, f->route->id, id, sizeof(id)) < 0)
 		return err_set(err, ERR_INVALID, "the request is malformed");
+	f->subject = arena_strdup(f->arena, id);
+	if (f->subject == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
 	int r = home_of_id(store, id, ret, err);
 	if (r < 0 || *ret != NULL)
 		return r;

@@ -205,7 +205,7 @@ static int tell_all(struct member_link *l, struct buf *b)
 	if (r < 0 || !all)
 		return r;
 	r = l->hooks->claims(l, b);
-	if (r == 0 && !l->synced)
+	if (r == 0)
 		r = report_true(b, REPORT_SYNCED);
 	if (r < 0)
 		return r;
@@ -244,8 +244,14 @@ static int tell_change(struct member_link *l, struct buf *b, const struct change
 static int tell_changes(struct member_link *l, struct buf *b)
 {
 	int r = tell_pools(l, b);
+	bool claims = false;
 	const struct change *change = changes_from(l->changes, l->next);
 	while (r == 0 && change != NULL && b->len < MEMBER_BATCH_BYTES) {
+		/* Within a report releases come before claims: what was claimed and is released
+		 * again takes two. */
+		if (claims && change->what == CHANGE_RELEASE)
+			break;
+		claims = claims || change->what == CHANGE_CLAIM;
 		r = tell_change(l, b, change);
 		l->next = change->number + 1;
 		change = changes_next(l->changes, change);
@@ -323,14 +329,16 @@ static bool on_message(struct channel_call *call, const uint8_t *data, size_t le
 	if (l->state == LINK_LEAVING)
 		return true;
 	l->heard_ns = ring_now_ns(l->ring);
-	Ringvol__V1__ControllerReport *report =
-		ringvol__v1__controller_report__unpack(NULL, len, data);
+	struct arena *arena = arena_new(GRPC_ARENA_MAX_BYTES);
+	Ringvol__V1__ControllerReport *report = NULL;
+	if (arena != NULL)
+		report = report_unpack(
+			arena, &ringvol__v1__controller_report__descriptor, data, len);
 	if (report != NULL && l->state == LINK_JOINING)
 		begin(l, report);
 	if (report == NULL || !l->hooks->on_report(l, report))
 		link_leave(l, "it has said what this node does not understand");
-	if (report != NULL)
-		ringvol__v1__controller_report__free_unpacked(report, NULL);
+	arena_unref(arena);
 	return true;
 }
 

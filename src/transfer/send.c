@@ -15,6 +15,7 @@
 #include "blockio/copy_walk.h"
 #include "cluster.pb-c.h"
 #include "pool/hold.h"
+#include "transfer/bulk.h"
 #include "transfer/chunk.h"
 #include "transfer/crc32c.h"
 #include "transfer/grant.h"
@@ -100,6 +101,7 @@ static void send_over(struct send *s)
 		grant_drop(hold);
 	list_remove(&s->link);
 	t->stats.sends--;
+	bulk_counted(t);
 	ring_timer_cancel(t->reactor->ring, &s->pause);
 	grpc_end(s->call, s->status, s->message);
 	s->open = (struct work_job){.run = close_run, .on_end = closed, .lane = s->lane};
@@ -276,7 +278,9 @@ static void opened(struct work_job *job, int res)
 	struct send *s = container_of(job, struct send, open);
 	struct transfer *t = s->transfer;
 	s->opened = true;
-	if (res < 0)
+	if (res == -EWOULDBLOCK) /* it is being deleted under its first name */
+		end_with(s, GRPC_UNAVAILABLE, "the image is locked for a moment: try again");
+	else if (res < 0)
 		end_with(s, GRPC_DATA_LOSS, "the image that is to be copied cannot be opened");
 	if (!s->ending && copy_walk_start(&s->walk, t->reactor->work, s->lane, s->fd, s->from_bytes,
 				  s->size_bytes, on_extents) < 0)
@@ -391,6 +395,7 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 	hold->used_ns = now_ns(t);
 	list_push(&t->sends, &s->link);
 	t->stats.sends++;
+	bulk_counted(t);
 	grpc_on_writable(call, on_writable, s);
 	grpc_on_gone(call, on_gone, s);
 }

@@ -7,7 +7,7 @@
  *   send.h    the source's side: ringvol.v1.Transfer
  *   offer.h   the target's side: where a copy can be had
  *   pull.h    the target's side: reading it into an image
- *   chunk.h, crc32c.h, rate.h: the messages, their checksums, how fast
+ *   chunk.h, crc32c.h, rate.h, bulk.h: the messages, their checksums, how fast, their memory
  */
 #ifndef RINGVOL_TRANSFER_TRANSFER_H
 #define RINGVOL_TRANSFER_TRANSFER_H
@@ -56,7 +56,7 @@ struct transfer {
 	struct list offers, sends;
 	unsigned n_offers;
 	struct grpc_service service; /* send.c's */
-	bool draining;
+	bool draining, bulk;
 };
 
 /* 0 or -ENOMEM. */

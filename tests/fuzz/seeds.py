@@ -376,8 +376,62 @@ def chunk():
     write("chunk", "fields", b"\2\0\0\x20\0\x05abcd\0" + bytes(100))
 
 
+# ---- what nodes tell a controller ----
+
+
+def varint(n):
+    out = b""
+    while n >= 0x80:
+        out += bytes([n & 0x7f | 0x80])
+        n >>= 7
+    return out + bytes([n])
+
+
+def field(number, value):
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def node():
+    def message(how, report):
+        return bytes([how]) + struct.pack(">H", len(report)) + report
+
+    def hello(name, instance=b"1", roster=b""):
+        segment = field(1, b"topology.ringvol.dev/node") + field(2, name)
+        return field(1, field(1, name) + field(2, b"csi.ringvol.dev") + field(3, b"1") + field(4, instance)
+                     + field(5, b"10.0.0.1:9444") + field(6, segment) + roster)
+
+    def pool(digit, state=1, gone=0):
+        return field(2, field(1, b"default") + field(2, digit * 32) + field(3, state) + field(5, 1 << 30) + field(6, gone))
+
+    def volume(name, health=False):
+        told = field(2, name) + field(3, field(1, field(1, 1 << 30) + field(2, name)) + field(2, field(1, b"n1")))
+        return field(3, told + (field(4, field(1, name) + field(2, field(2, b"Lost"))) if health else b""))
+
+    def snapshot(name, source):
+        return field(3, field(1, 1) + field(2, name) + field(3, field(1, field(2, name) + field(3, source))) + field(5, source))
+
+    a1, a2, b1 = b"aaaaaaaa.v1.00000001", b"aaaaaaaa.v2.00000001", b"bbbbbbbb.v1.00000002"
+    s1, synced = b"aaaaaaaa.s1.00000003", field(5, 1)
+    life = message(0, hello(b"n1")) + message(0, pool(b"a")) + message(4, volume(a1) + volume(a2, True) + snapshot(s1, a1))
+    write("node", "life", life + message(4, synced) + message(4, field(4, a1) + volume(a2)))
+    write("node", "again", life + message(0, synced) + message(2, hello(b"n1", b"2") + pool(b"a") + volume(a2))
+          + message(4, synced))
+    write("node", "two", life + message(1, hello(b"n2") + pool(b"b") + pool(b"a") + volume(b1) + volume(a1))
+          + message(4, pool(b"a", 2)) + message(5, pool(b"a")) + message(4, pool(b"a", 1, 1)))
+    write("node", "roster", message(4, hello(b"n1", roster=field(7, field(1, b"n2") + field(2, b"cccccccc"))))
+          + message(5, hello(b"n2") + pool(b"c") + synced))
+    names = field(6, field(2, b"v9")) + field(6, field(1, 1) + field(2, b"v9"))
+    write("node", "names", life + message(1, hello(b"n2") + names) + message(4, names) + message(5, field(8, field(2, b"v9"))))
+    capacity = field(7, field(1, 64) + field(2, field(1, 1 << 40) + field(2, field(1, 1 << 30))))
+    write("node", "capacity", message(0, hello(b"n1")) + message(4, capacity))
+    write("node", "one-id", life + message(5, hello(b"n1", b"2")) + message(5, hello(b"n1")))
+
+
 if __name__ == "__main__":
     chunk()
+    node()
     http1()
     tls()
     ublkd()

@@ -101,11 +101,22 @@ func (s *SimNode) Add(name string, size int64) string {
 	return s.add(name, size)
 }
 
+// AddID is Add with the whole id.
+func (s *SimNode) AddID(id string, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addID(id, size)
+}
+
 func (s *SimNode) add(name string, size int64) string {
 	id := fmt.Sprintf("%s.%s.%s", s.Pool8(), name, randomHex(4))
+	s.addID(id, size)
+	return id
+}
+
+func (s *SimNode) addID(id string, size int64) {
 	s.volumes[id] = &csi.Volume{VolumeId: id, CapacityBytes: size,
 		AccessibleTopology: []*csi.Topology{{Segments: s.Topology}}}
-	return id
 }
 
 // Creates is how many volumes it was asked to make.

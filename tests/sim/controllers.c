@@ -111,6 +111,7 @@ static void hear_claim(struct controller_sim *c, const Ringvol__V1__NameClaim *c
 {
 	struct channel *channel = c->channel;
 	c->claims++;
+	c->held++;
 	snprintf(c->claimed, sizeof(c->claimed), "%s", string(claim->key));
 	if (c->no_verdict)
 		return;
@@ -147,15 +148,18 @@ static void hear_rest(struct controller_sim *c, const Ringvol__V1__NodeReport *r
 		snprintf(c->gone_id, sizeof(c->gone_id), "%s", string(report->gone[i]));
 		forget(c, slot(c, c->gone_id));
 	}
+	/* In a report releases come first. */
+	for (size_t i = 0; i < report->n_released; i++) {
+		c->released++;
+		c->held--;
+		snprintf(c->released_key, sizeof(c->released_key), "%s",
+			string(report->released[i]->key));
+	}
+	c->unheld = c->unheld || c->held < 0;
 	for (size_t i = 0; i < report->n_claims; i++)
 		hear_claim(c, report->claims[i]);
 	for (size_t i = 0; i < report->n_capacities; i++)
 		hear_capacity(c, report->capacities[i]);
-	for (size_t i = 0; i < report->n_released; i++) {
-		c->released++;
-		snprintf(c->released_key, sizeof(c->released_key), "%s",
-			string(report->released[i]->key));
-	}
 	if (!report->synced)
 		return;
 	for (size_t i = 0; i < TOLD_MAX; i++)

@@ -37,6 +37,8 @@ struct controller_sim {
 	bool joined, synced, early; /* early: an object came before its pool */
 	size_t queued;              /* deaf: bytes */
 	uint64_t heard_ns;          /* ring time of the last report */
+	int held;                   /* names that are claimed now */
+	bool unheld;                /* one was released that was not claimed */
 	char claimed[RECORD_KEY_MAX], released_key[RECORD_KEY_MAX];
 	char gone_id[RECORD_ID_MAX];
 	Ringvol__V1__NodeReport *hello; /* the last one */

@@ -653,6 +653,12 @@ Test(member, a_refused_request_is_released)
 	ends(&answer, GRPC_OUT_OF_RANGE);
 	until(a->released == 1 && b->released == 1);
 	cr_expect_eq(a->claims, 1);
+	/* Of a local client's, claim and release are logged in one turn. */
+	create_bytes = UINT64_C(1) << 60;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OUT_OF_RANGE);
+	until(a->released == 2 && b->released == 2);
+	cr_expect_eq(a->claims, 2);
+	cr_expect(a->held == 0 && b->held == 0 && !a->unheld && !b->unheld);
 	leave();
 }
 

@@ -59,7 +59,9 @@ func TestClusterHostileSource(t *testing.T) {
 	s.Granted = func(*ringvolv1.GrantCopyRequest) (*ringvolv1.GrantCopyResponse, error) {
 		return &ringvolv1.GrantCopyResponse{Grant: "0123456789abcdef0123456789abcdef"}, nil
 	}
-	id := s.Add("pvc-lie", int64(size))
+	// The record says whose it is, so the volume is called as the true one, in a pool of its own.
+	id := s.Pool8() + v.ID[8:]
+	s.AddID(id, int64(size))
 	b.must(s.Listen(b.Rig))
 	b.join(s)
 	b.must(b.ctl.AwaitJoined("node-s"))

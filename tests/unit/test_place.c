@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a volume is made, and where ids and names are at home, by what the store has. */
+#include "base/arena.h"
 #include "controller/home.h"
 #include "controller/place.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define GIB (1ULL << 30)
 #define KEY "topology.ringvol.dev/node"
 
 static struct store *store;
+static struct arena *arena; /* of topologies */
 
 static void setup(void)
 {
 	cr_assert_eq(store_open(&store), 0);
 	store_settle(store);
+	arena = arena_new(0);
 }
 
 static void teardown(void)
 {
 	store_close(store);
+	arena_unref(arena);
 }
 
 TestSuite(place, .init = setup, .fini = teardown);
@@ -66,27 +69,27 @@ static struct store_node *add_node(const char *id, const char *zone, char n, uin
 
 static Csi__V1__StringPair *segment_of(char *text)
 {
-	Csi__V1__StringPair *pair = calloc(1, sizeof(*pair));
+	Csi__V1__StringPair *pair = arena_alloc(arena, sizeof(*pair));
 	csi__v1__string_pair__init(pair);
 	char *value = strchr(text, '=');
 	*value++ = '\0';
 	const char *key = strcmp(text, "node") == 0 ? KEY : text;
-	pair->key = (ProtobufCBinaryData){strlen(key), (uint8_t *)strdup(key)};
-	pair->value = (ProtobufCBinaryData){strlen(value), (uint8_t *)strdup(value)};
+	pair->key = (ProtobufCBinaryData){strlen(key), (uint8_t *)arena_strdup(arena, key)};
+	pair->value = (ProtobufCBinaryData){strlen(value), (uint8_t *)arena_strdup(arena, value)};
 	return pair;
 }
 
 static size_t terms_of(const char *text, Csi__V1__Topology ***ret)
 {
 	size_t n = 0;
-	*ret = calloc(16, sizeof(**ret));
+	*ret = arena_alloc(arena, 16 * sizeof(**ret));
 	if (text == NULL)
 		return 0;
-	char *copy = strdup(text), *rest = copy, *term;
+	char *copy = arena_strdup(arena, text), *rest = copy, *term;
 	while ((term = strsep(&rest, ",")) != NULL) {
-		Csi__V1__Topology *topology = calloc(1, sizeof(*topology));
+		Csi__V1__Topology *topology = arena_alloc(arena, sizeof(*topology));
 		csi__v1__topology__init(topology);
-		topology->segments = calloc(4, sizeof(*topology->segments));
+		topology->segments = arena_alloc(arena, 4 * sizeof(*topology->segments));
 		char *segment;
 		while ((segment = strsep(&term, " ")) != NULL)
 			if (*segment != '\0')

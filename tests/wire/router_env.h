@@ -38,6 +38,7 @@ struct fake {
 	char methods[256]; /* of the first calls, a blank behind each */
 	struct buf request;
 	uint64_t deadline_ns;
+	bool hold_grant;  /* it does not answer */
 	bool no_member;   /* it cannot copy between nodes */
 	struct buf grant; /* what GrantCopy answers */
 	Ringvol__V1__GrantCopyRequest *granted;
@@ -109,8 +110,15 @@ static void fake_grant(struct grpc_call *call, const ProtobufCMessage *none)
 	struct fake *f = grpc_call_context(call);
 	(void)none;
 	fake_take(f, call);
+	if (f->granted != NULL)
+		ringvol__v1__grant_copy_request__free_unpacked(f->granted, NULL);
 	f->granted = ringvol__v1__grant_copy_request__unpack(NULL, f->request.len, f->request.data);
 	cr_assert_not_null(f->granted);
+	if (f->hold_grant) {
+		f->held = call;
+		grpc_on_gone(call, fake_gone, f);
+		return;
+	}
 	if (f->status == GRPC_OK)
 		grpc_reply_bytes(call, f->grant.data, f->grant.len);
 	else
@@ -122,6 +130,8 @@ static void fake_offer(struct grpc_call *call, const ProtobufCMessage *none)
 	struct fake *f = grpc_call_context(call);
 	(void)none;
 	fake_take(f, call);
+	if (f->offered != NULL)
+		ringvol__v1__offer_copy_request__free_unpacked(f->offered, NULL);
 	f->offered = ringvol__v1__offer_copy_request__unpack(NULL, f->request.len, f->request.data);
 	cr_assert_not_null(f->offered);
 	grpc_reply_bytes(call, NULL, 0);
@@ -189,13 +199,14 @@ static inline void fake_open(struct fake *f, const char *name)
 static inline void fake_shut(struct fake *f)
 {
 	server_close(f->server);
+	grpc_registry_free(f->registry);
 	f->server = NULL;
+	f->registry = NULL;
 }
 
 static inline void fake_close(struct fake *f)
 {
 	fake_shut(f);
-	grpc_registry_free(f->registry);
 	buf_free(&f->answer);
 	buf_free(&f->request);
 	buf_free(&f->grant);

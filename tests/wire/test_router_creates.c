@@ -277,6 +277,20 @@ Test(creates, content_that_cannot_be_had)
 	cr_assert_str_eq(b.methods, "");
 }
 
+/* Nothing was begun where it was to be made. */
+Test(creates, a_client_that_goes_before_it_is_passed_on)
+{
+	elsewhere();
+	a.hold_grant = true;
+	start_create(&q, "vol", SNAP_A, 0);
+	turn_until(a.held != NULL);
+	cr_assert_str_eq(maker("vol"), "b");
+	channel_cancel(&q.call);
+	turn_until(a.gone == 1 && list_empty(&controller->forwards));
+	cr_assert_str_eq(maker("vol"), "");
+	cr_assert_eq(b.calls, 0);
+}
+
 Test(creates, nodes_of_before_copies)
 {
 	a.no_member = true;
