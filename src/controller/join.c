@@ -279,6 +279,7 @@ static void hello(struct join *j, const Ringvol__V1__NodeReport *report)
 		refuse(j, &err);
 		return;
 	}
+	assert(node != NULL);
 	node->seen_unix = (int64_t)(clock_now_ns() / 1000000000);
 	join_to(j, JOIN_TELLING);
 	welcome(j);
