@@ -38,7 +38,7 @@ static int grant_end(struct op *op, int res)
 {
 	struct grant_copy *g = grant_of(op);
 	if (res == 0)
-		memcpy(g->grant, g->make.hold->grant, sizeof(g->grant));
+		memcpy(g->grant, g->make.grant, sizeof(g->grant));
 	return res;
 }
 

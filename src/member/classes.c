@@ -191,17 +191,6 @@ static void class_free(struct class_asked *class)
 	free(class);
 }
 
-static void *alloc_in(void *arena, size_t size)
-{
-	return arena_alloc(arena, size);
-}
-
-static void free_in(void *arena, void *what)
-{
-	(void)arena;
-	(void)what;
-}
-
 /* In an arena of its own. -EINVAL: it is no request, or one with topology, which a class has not.
  */
 static int decode(struct class_asked *class, ProtobufCBinaryData request)
@@ -209,9 +198,8 @@ static int decode(struct class_asked *class, ProtobufCBinaryData request)
 	class->arena = arena_new(8 * CLASS_REQUEST_MAX);
 	if (class->arena == NULL)
 		return -ENOMEM;
-	ProtobufCAllocator allocator = {alloc_in, free_in, class->arena};
-	class->request =
-		csi__v1__get_capacity_request__unpack(&allocator, request.len, request.data);
+	class->request = report_unpack(class->arena, &csi__v1__get_capacity_request__descriptor,
+		request.data, request.len);
 	struct err err = {0};
 	if (class->request == NULL || csi_check_request(&class->request->base, &err) != GRPC_OK ||
 		class->request->accessible_topology != NULL)

@@ -329,14 +329,16 @@ static bool on_message(struct channel_call *call, const uint8_t *data, size_t le
 	if (l->state == LINK_LEAVING)
 		return true;
 	l->heard_ns = ring_now_ns(l->ring);
-	Ringvol__V1__ControllerReport *report =
-		ringvol__v1__controller_report__unpack(NULL, len, data);
+	struct arena *arena = arena_new(GRPC_ARENA_MAX_BYTES);
+	Ringvol__V1__ControllerReport *report = NULL;
+	if (arena != NULL)
+		report = report_unpack(
+			arena, &ringvol__v1__controller_report__descriptor, data, len);
 	if (report != NULL && l->state == LINK_JOINING)
 		begin(l, report);
 	if (report == NULL || !l->hooks->on_report(l, report))
 		link_leave(l, "it has said what this node does not understand");
-	if (report != NULL)
-		ringvol__v1__controller_report__free_unpacked(report, NULL);
+	arena_unref(arena);
 	return true;
 }
 

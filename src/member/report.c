@@ -175,3 +175,23 @@ int report_name(struct buf *b, unsigned field, enum record_kind kind, const char
 	claim.key = csi_bytes(key);
 	return report_message(b, field, &claim.base);
 }
+
+/* ---- the other way ---- */
+
+static void *alloc_in(void *arena, size_t size)
+{
+	return arena_alloc(arena, size);
+}
+
+static void free_in(void *arena, void *what)
+{
+	(void)arena;
+	(void)what;
+}
+
+void *report_unpack(struct arena *arena, const ProtobufCMessageDescriptor *descriptor,
+	const uint8_t *data, size_t len)
+{
+	ProtobufCAllocator allocator = {alloc_in, free_in, arena};
+	return protobuf_c_message_unpack(descriptor, &allocator, len, data);
+}

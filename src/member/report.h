@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A NodeReport is put together piece by piece: fields of a message may follow each other in any
- * order, and a list's items are fields of one number. Nothing of it lies about unpacked.
+ * order, and a list's items are fields of one number. Nothing of it lies about unpacked. And how
+ * what controllers say is taken apart.
  */
 #ifndef RINGVOL_MEMBER_REPORT_H
 #define RINGVOL_MEMBER_REPORT_H
 
+#include "base/arena.h"
 #include "base/buf.h"
 #include "csi/csi.h"
 
@@ -40,5 +42,9 @@ int report_name(struct buf *b, unsigned field, enum record_kind kind, const char
 /* FNV-1a; hash: what came before, REPORT_HASH_START at first. */
 #define REPORT_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t report_hash(uint64_t hash, const void *data, size_t len);
+
+/* A message in the arena, whose limit bounds what it may become. NULL: it is none, or too large. */
+void *report_unpack(struct arena *arena, const ProtobufCMessageDescriptor *descriptor,
+	const uint8_t *data, size_t len);
 
 #endif

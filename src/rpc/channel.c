@@ -14,7 +14,7 @@
 #include "rpc/channel.h"
 
 #include "reactor/ring_bufs.h"
-#include "rpc/client_call.h"
+#include "rpc/client_calls.h"
 #include "rpc/conn.h"
 #include "rpc/dial.h"
 #include "rpc/h2_client.h"

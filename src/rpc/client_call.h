@@ -11,7 +11,7 @@
 
 struct budget;
 
-/* What the calls of a channel share. */
+/* What the calls of a channel share (client_calls.h). */
 struct client_calls {
 	struct ring *ring;
 	struct budget *memory; /* NULL: nothing is counted */
@@ -32,12 +32,6 @@ struct client_carrier {
 	/* Resets the stream and forgets the call. */
 	void (*drop)(struct channel_call *call);
 };
-
-void client_calls_init(struct client_calls *calls, struct ring *ring, struct budget *memory);
-/* Ends those that are on no list but the ones here. */
-void client_calls_end(struct client_calls *calls, const char *why);
-/* No call is active any more. */
-void client_calls_close(struct client_calls *calls);
 
 /* WAITING, on no list. False: it ends by itself in the next turn. */
 bool client_call_begin(struct client_calls *calls, struct channel_call *call, const uint8_t *data,

@@ -3,8 +3,9 @@
  * The calls of a channel, and what they have to do in the loop's next turn: end, because something
  * failed inside a function of their owner's, go on reading, or tell that there is room to send.
  */
+#include "rpc/client_calls.h"
+
 #include "rpc/client_answer.h"
-#include "rpc/client_call.h"
 
 #include <assert.h>
 

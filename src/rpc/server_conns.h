@@ -24,7 +24,7 @@ struct server {
 	struct server_config config;
 	struct speaks grpc, http, tls;
 	struct tls *tls_keys; /* NULL: server_listen_tls() was not called */
-	struct http1 *http1; /* what HTTP connections share; NULL: none is served */
+	struct http1 *http1;  /* what HTTP connections share; NULL: none is served */
 	struct h2_turns turns;
 	struct ring_timer trim_timer;
 	struct ring_bufs *bufs;

@@ -32,6 +32,14 @@ static bool is_meant(const struct grant_make *m, const struct pool_hold *hold)
 	       strcmp(hold->volume_name, m->volume_name) == 0;
 }
 
+/* The hold may be closed in any turn of the loop: its grant is copied. */
+static void take_grant(struct grant_make *m, struct pool_hold *hold)
+{
+	hold->used_ns = ring_now_ns(m->transfer->reactor->ring);
+	memcpy(m->grant, hold->grant, sizeof(m->grant));
+	m->found = true;
+}
+
 static int look_up_run(struct op *op)
 {
 	struct grant_make *m = make_of(op);
@@ -40,20 +48,18 @@ static int look_up_run(struct op *op)
 	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
 		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
 			if (is_meant(m, h))
-				m->hold = h;
-	if (m->hold != NULL)
-		m->hold->used_ns = ring_now_ns(op->reactor->ring);
+				take_grant(m, h);
 	return 0;
 }
 
 static bool found_done(struct op *op)
 {
-	return make_of(op)->hold != NULL;
+	return make_of(op)->found;
 }
 
 static bool leftover_done(struct op *op)
 {
-	return make_of(op)->hold == NULL;
+	return !make_of(op)->found;
 }
 
 /* The attempt that made it may have left the source frozen. */
@@ -120,8 +126,7 @@ static int hold_end(struct op *op, int res)
 	struct grant_make *m = make_of(op);
 	if (res < 0)
 		return res;
-	m->hold = m->make.ret_hold;
-	m->hold->used_ns = ring_now_ns(op->reactor->ring);
+	take_grant(m, m->make.ret_hold); /* nobody knows it yet */
 	return 0;
 }
 

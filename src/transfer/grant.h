@@ -25,12 +25,12 @@ struct grant_make {
 	struct op op;
 	struct transfer *transfer;
 	const char *source_id, *node_id, *volume_name; /* the caller's */
-	struct pool_hold *hold; /* out: valid until the next turn of the loop */
+	char grant[POOL_GRANT_BYTES];                  /* out */
 	/* private */
 	struct node_source source;
 	struct pool_measure measure;
 	struct pool_hold_make make;
-	bool making;
+	bool making, found;
 };
 void grant_make_init(struct grant_make *m, struct transfer *transfer, const char *source_id,
 	const char *node_id, const char *volume_name);

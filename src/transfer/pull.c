@@ -21,6 +21,7 @@
 
 #include "blockio/copy_walk.h"
 #include "cluster.pb-c.h"
+#include "transfer/bulk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -548,7 +549,7 @@ static int read_run(struct op *op)
 	p->direct = pool_features(p->build->pool)->direct_io;
 	p->next_bytes = p->noted_bytes = p->build->part->from_bytes;
 	p->transfer->stats.pulls++;
-	transfer_counted(p->transfer);
+	bulk_counted(p->transfer);
 	pull_begin(p, true);
 	call_read(p);
 	if (p->stopped)
@@ -560,7 +561,7 @@ static int read_end(struct op *op, int res)
 {
 	struct pull *p = pull_of(op);
 	p->transfer->stats.pulls--;
-	transfer_counted(p->transfer);
+	bulk_counted(p->transfer);
 	p->reading = false;
 	return res;
 }

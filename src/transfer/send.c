@@ -15,6 +15,7 @@
 #include "blockio/copy_walk.h"
 #include "cluster.pb-c.h"
 #include "pool/hold.h"
+#include "transfer/bulk.h"
 #include "transfer/chunk.h"
 #include "transfer/crc32c.h"
 #include "transfer/grant.h"
@@ -100,7 +101,7 @@ static void send_over(struct send *s)
 		grant_drop(hold);
 	list_remove(&s->link);
 	t->stats.sends--;
-	transfer_counted(t);
+	bulk_counted(t);
 	ring_timer_cancel(t->reactor->ring, &s->pause);
 	grpc_end(s->call, s->status, s->message);
 	s->open = (struct work_job){.run = close_run, .on_end = closed, .lane = s->lane};
@@ -394,7 +395,7 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 	hold->used_ns = now_ns(t);
 	list_push(&t->sends, &s->link);
 	t->stats.sends++;
-	transfer_counted(t);
+	bulk_counted(t);
 	grpc_on_writable(call, on_writable, s);
 	grpc_on_gone(call, on_gone, s);
 }

@@ -2,7 +2,6 @@
 /* What both sides of copies share: its life, and the timer that lets go of what nobody wants. */
 #include "transfer/transfer.h"
 
-#include "base/process.h"
 #include "transfer/grant.h"
 #include "transfer/offer.h"
 #include "transfer/send.h"
@@ -39,14 +38,6 @@ int transfer_open(struct transfer **ret, struct reactor *reactor, struct pools *
 	ring_timer_arm(reactor->ring, &t->timer, TRANSFER_LOOK_MS);
 	*ret = t;
 	return 0;
-}
-
-void transfer_counted(struct transfer *t)
-{
-	bool bulk = t->stats.sends + t->stats.pulls > 0;
-	if (bulk != t->bulk)
-		process_keep_memory(bulk);
-	t->bulk = bulk;
 }
 
 void transfer_drain(struct transfer *t)

@@ -7,7 +7,7 @@
  *   send.h    the source's side: ringvol.v1.Transfer
  *   offer.h   the target's side: where a copy can be had
  *   pull.h    the target's side: reading it into an image
- *   chunk.h, crc32c.h, rate.h: the messages, their checksums, how fast
+ *   chunk.h, crc32c.h, rate.h, bulk.h: the messages, their checksums, how fast, their memory
  */
 #ifndef RINGVOL_TRANSFER_TRANSFER_H
 #define RINGVOL_TRANSFER_TRANSFER_H
@@ -67,13 +67,6 @@ int transfer_open(struct transfer **ret, struct reactor *reactor, struct pools *
 void transfer_drain(struct transfer *transfer);
 /* Nothing is under way, and nobody calls any more. NULL is legal. */
 void transfer_close(struct transfer *transfer);
-
-/* ---- for send.c and pull.c ---- */
-
-/* After a change of stats.sends or stats.pulls. */
-void transfer_counted(struct transfer *transfer);
-
-/* ---- for everybody ---- */
 
 /* Grants of all pools that are kept just now. */
 unsigned transfer_grants(const struct transfer *transfer);

@@ -345,7 +345,7 @@ func TestCapacityOfEachNode(t *testing.T) {
 	if room[cluster.NodeName] <= room[cluster.OtherName] {
 		t.Errorf("the smaller node has more room: %v", room)
 	}
-	w.claim("large", "ringvol-xfs", fmt.Sprint(room[cluster.OtherName]+1<<30))
+	w.claim("large", "ringvol-xfs", fmt.Sprint(cluster.OtherPoolBytes+1<<30))
 	w.pod("large", mounts("large"), on(""))
 	if pod := w.awaitPod("large"); pod.Spec.NodeName != cluster.NodeName {
 		t.Errorf("a volume that only %s can hold is on %s", cluster.NodeName, pod.Spec.NodeName)

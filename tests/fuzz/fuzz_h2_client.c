@@ -9,7 +9,7 @@
 
 #include "base/budget.h"
 #include "base/utf8.h"
-#include "rpc/client_call.h"
+#include "rpc/client_calls.h"
 #include "rpc/h2_client.h"
 #include "rpc/wire.h"
 #include "simring/sim.h"

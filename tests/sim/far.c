@@ -246,7 +246,7 @@ enum err_code far_grant(const char *source, const char *node_id, const char *nam
 	if (code != ERR_OK)
 		printf("grant: %s\n", m.op.err.message);
 	if (code == ERR_OK)
-		memcpy(grant, m.hold->grant, sizeof(grant));
+		memcpy(grant, m.grant, sizeof(grant));
 	grant_make_free(&m);
 	return code;
 }

@@ -131,13 +131,17 @@ func TestNodeJoins(t *testing.T) {
 	})
 	m, err := b.n.Scrape()
 	b.must(err)
+	if end := m.Value("ringvol_tls_certificate_expiry_timestamp_seconds"); end < float64(time.Now().Unix()) {
+		t.Errorf("the certificate has ended at %v", end)
+	}
 	documented := documentedMetrics(t)
 	for name := range m {
 		if !documented[name] {
 			t.Errorf("%s is not in docs/metrics.md", name)
 		}
 	}
-	for _, name := range []string{"ringvol_controller_up", "ringvol_controller_joins_total", "ringvol_names_refused_total"} {
+	for _, name := range []string{"ringvol_controller_up", "ringvol_controller_joins_total", "ringvol_names_refused_total",
+		"ringvol_tls_certificate_expiry_timestamp_seconds"} {
 		if m[name] == nil {
 			t.Errorf("%s is not there", name)
 		}

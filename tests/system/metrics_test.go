@@ -319,8 +319,8 @@ func TestMetrics(t *testing.T) {
 			continue // there is no copy: TestMetricsOfCopies
 		}
 		if strings.HasPrefix(name, "ringvol_controller_") || strings.HasPrefix(name, "ringvol_names_") ||
-			strings.HasPrefix(name, "ringvol_tls_") {
-			continue // it is in no cluster: TestNodeJoins
+			strings.HasPrefix(name, "ringvol_tls_") || strings.HasPrefix(name, "ringvol_cluster_") {
+			continue // it is in no cluster, and no controller: TestNodeJoins, TestClusterHTTP
 		}
 		family := m[name]
 		if family == nil {

@@ -110,6 +110,8 @@ static void fake_grant(struct grpc_call *call, const ProtobufCMessage *none)
 	struct fake *f = grpc_call_context(call);
 	(void)none;
 	fake_take(f, call);
+	if (f->granted != NULL)
+		ringvol__v1__grant_copy_request__free_unpacked(f->granted, NULL);
 	f->granted = ringvol__v1__grant_copy_request__unpack(NULL, f->request.len, f->request.data);
 	cr_assert_not_null(f->granted);
 	if (f->hold_grant) {
@@ -128,6 +130,8 @@ static void fake_offer(struct grpc_call *call, const ProtobufCMessage *none)
 	struct fake *f = grpc_call_context(call);
 	(void)none;
 	fake_take(f, call);
+	if (f->offered != NULL)
+		ringvol__v1__offer_copy_request__free_unpacked(f->offered, NULL);
 	f->offered = ringvol__v1__offer_copy_request__unpack(NULL, f->request.len, f->request.data);
 	cr_assert_not_null(f->offered);
 	grpc_reply_bytes(call, NULL, 0);
