@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "blockio/image.h"
+#include "pool/build_part.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -44,11 +45,6 @@ struct pool_build_learn {
 	struct pool_found found;
 };
 
-static struct pool_build *build_of(struct op *op)
-{
-	return container_of(op, struct pool_build, op);
-}
-
 /* What a build calls, in order. */
 enum build_call { CALL_OPEN, CALL_SHARE, CALL_RECORD, CALL_PARK, CALL_LINK, CALL_SYNC, CALLS };
 
@@ -56,13 +52,13 @@ enum build_call { CALL_OPEN, CALL_SHARE, CALL_RECORD, CALL_PARK, CALL_LINK, CALL
 
 static int fail_exists(struct op *op)
 {
-	const struct pool_build *b = build_of(op);
+	const struct pool_build *b = pool_build_of(op);
 	return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name, b->pool->name);
 }
 
 static int begin_run(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	struct pool *pool = b->pool;
 	int r = pool_check_ready(pool, &op->err);
 	if (r < 0)
@@ -83,7 +79,7 @@ static int begin_run(struct op *op)
 
 static int begin_undo(struct op *op)
 {
-	pool_op_finish(build_of(op)->pool);
+	pool_op_finish(pool_build_of(op)->pool);
 	return 0;
 }
 
@@ -96,7 +92,7 @@ static uint64_t need_bytes(const struct pool_build *b)
 
 static int admit_run(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	b->room.pool = b->pool;
 	b->room.bytes = need_bytes(b);
 	b->room.thick = b->rec->thick;
@@ -106,7 +102,7 @@ static int admit_run(struct op *op)
 
 static int admit_end(struct op *op, int res)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	res = pool_admit_end(op, &b->room, res);
 	if (res == 0)
 		pool_admit_has(&b->room, b->part_bytes);
@@ -115,70 +111,15 @@ static int admit_end(struct op *op, int res)
 
 static int admit_undo(struct op *op)
 {
-	pool_admit_release(&build_of(op)->room);
+	pool_admit_release(&pool_build_of(op)->room);
 	return 0;
-}
-
-/* ---- the part: a file that has a name already ---- */
-
-static bool part_done(struct op *op)
-{
-	return build_of(op)->part == NULL;
-}
-
-static int part_job(void *arg)
-{
-	struct pool_build *b = arg;
-	return pool_part_open(b->parked_fd, b->parked_name, b->part, b->rec->size_bytes,
-		b->direct_io ? O_DIRECT : 0, &b->fd, &b->part_bytes);
-}
-
-static int part_run(struct op *op)
-{
-	struct pool_build *b = build_of(op);
-	b->direct_io = b->pool->features.direct_io;
-	b->parked_fd = b->pool->fds[POOL_FD_COPIES];
-	b->part->keep = false;
-	pool_part_name(b->rec->key, b->parked_name);
-	return op_work(op, part_job, b);
-}
-
-static int part_end(struct op *op, int res)
-{
-	const struct pool_build *b = build_of(op);
-	return res < 0 ? op_fail_sys(op, res, "making a file for %s in pool %s", b->rec->name,
-				 b->pool->name)
-		       : 0;
-}
-
-static int drop_part_job(void *arg)
-{
-	struct pool_build *b = arg;
-	if (!b->part->keep)
-		(void)unlinkat(b->parked_fd, b->parked_name, 0);
-	fd_close(&b->fd);
-	return 0;
-}
-
-static int part_undo(struct op *op)
-{
-	return op_work(op, drop_part_job, build_of(op));
-}
-
-void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes)
-{
-	if (allocated_bytes <= b->part_bytes)
-		return;
-	pool_admit_has(&b->room, allocated_bytes - b->part_bytes);
-	pool_room_used(b->pool, allocated_bytes - b->part_bytes);
-	b->part_bytes = allocated_bytes;
 }
 
 /* ---- open, fill, record ---- */
 
 static int open_call(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	uint64_t size = b->rec->size_bytes;
 	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->direct_io ? O_DIRECT : 0);
 	if (b->part == NULL)
@@ -197,7 +138,7 @@ static int open_call(struct op *op)
 
 static int open_end(struct op *op, int res)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	if (res == -EOPNOTSUPP && b->rec->thick)
 		return op_fail(op, ERR_PRECONDITION,
 			"the file system of pool %s cannot allocate ahead: use provisioning thin",
@@ -217,7 +158,7 @@ static int close_job(void *arg)
 
 static int open_undo(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	return b->part != NULL ? 0 : op_work(op, close_job, b);
 }
 
@@ -237,7 +178,7 @@ int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes)
 /* -ESTALE: not the template it was. */
 static int share_call(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	struct stat st;
 	_cleanup_fd_ int fd = openat(
 		b->share_dirfd, b->share_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -252,13 +193,13 @@ static int share_call(struct op *op)
 
 static bool share_done(struct op *op)
 {
-	return !build_of(op)->sharing;
+	return !pool_build_of(op)->sharing;
 }
 
 /* What the first calls go by. */
 static int prepare_open(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	const struct pool_object *source = b->share_object;
 	b->kind = b->rec->kind;
 	b->dirfd = pool_fd_of(b->pool, b->kind);
@@ -277,7 +218,7 @@ static int prepare_open(struct op *op)
 
 static int share_end(struct op *op, int res)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	bool template = b->share_object == NULL;
 	if (res == 0)
 		return 0;
@@ -292,18 +233,18 @@ static int share_end(struct op *op, int res)
 
 static bool fill_done(struct op *op)
 {
-	return build_of(op)->fill == NULL || build_of(op)->sharing;
+	return pool_build_of(op)->fill == NULL || pool_build_of(op)->sharing;
 }
 
 static int fill_run(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	return b->fill(op, b->fd, b->fill_arg);
 }
 
 static int fill_end(struct op *op, int res)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	return b->fill_end != NULL ? b->fill_end(op, res, b->fill_arg) : res;
 }
 
@@ -330,7 +271,7 @@ static int complete_record(struct pool_build *b)
 
 static int record_call(struct op *op)
 {
-	const struct pool_build *b = build_of(op);
+	const struct pool_build *b = pool_build_of(op);
 	/* A part may have one, of an attempt cut short between this and its link. */
 	int flags = b->part == NULL ? XATTR_CREATE : 0;
 	int r = b->part == NULL ? 0 : pool_part_forget(b->fd);
@@ -346,7 +287,7 @@ static int record_call(struct op *op)
 
 static int prepare_record(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	int len = complete_record(b);
 	if (len == 0)
 		len = record_print(b->rec, b->record_text, sizeof(b->record_text));
@@ -361,7 +302,7 @@ static int prepare_record(struct op *op)
 
 static int record_end(struct op *op, int res)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	if (res < 0)
 		return op_fail_sys(op, res, "recording %s in pool %s", b->rec->name, b->pool->name);
 	b->state = BUILD_RECORDED;
@@ -372,19 +313,19 @@ static int record_end(struct op *op, int res)
 
 static bool park_done(struct op *op)
 {
-	const struct pool_build *b = build_of(op);
+	const struct pool_build *b = pool_build_of(op);
 	return b->part != NULL || pool_one_log(&b->pool->features);
 }
 
 static int park_call(struct op *op)
 {
-	const struct pool_build *b = build_of(op);
+	const struct pool_build *b = pool_build_of(op);
 	return fd_link(b->fd, b->parked_fd, b->parked_name);
 }
 
 static void prepare_park(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	char *digits = stpcpy(b->parked_name, TRASH_PARKED);
 	pool_random_hex(digits, TRASH_NAME_BYTES - 1);
 	b->parked_fd = b->pool->fds[POOL_FD_TRASH];
@@ -398,26 +339,26 @@ static int unpark_job(void *arg)
 
 static int park_undo(struct op *op)
 {
-	return op_work(op, unpark_job, build_of(op));
+	return op_work(op, unpark_job, pool_build_of(op));
 }
 
 /* Written data must be durable before the name is. Shared extents need no sync where there is one
  * log: the source's extents are durable, and the sharing is in the log before the link. */
 static bool data_done(struct op *op)
 {
-	const struct pool_build *b = build_of(op);
+	const struct pool_build *b = pool_build_of(op);
 	return pool_one_log(&b->pool->features) && (b->sharing || !b->fill_writes);
 }
 
 static int data_run(struct op *op)
 {
-	io_uring_prep_fsync(op_sqe(op), build_of(op)->fd, 0);
+	io_uring_prep_fsync(op_sqe(op), pool_build_of(op)->fd, 0);
 	return op_submit(op);
 }
 
 static int data_end(struct op *op, int res)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	return res < 0 ? op_fail_sys(op, res, "making the data of %s durable in pool %s",
 				 b->rec->name, b->pool->name)
 		       : 0;
@@ -425,7 +366,7 @@ static int data_end(struct op *op, int res)
 
 static int link_call(struct op *op)
 {
-	const struct pool_build *b = build_of(op);
+	const struct pool_build *b = pool_build_of(op);
 	if (b->parked_name[0] == '\0')
 		return fd_link(b->fd, b->dirfd, b->rec->key);
 	int r = renameat2(b->parked_fd, b->parked_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
@@ -434,7 +375,7 @@ static int link_call(struct op *op)
 
 static int prepare_link(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	if (pool_index_find(b->pool, b->rec->kind, b->rec->key) != NULL)
 		return fail_exists(op);
 	return 0;
@@ -449,7 +390,7 @@ static int learn_job(void *arg)
 /* The name is taken by a file the index does not know. */
 static int learn_run(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	b->learn = calloc(1, sizeof(*b->learn));
 	if (b->learn == NULL)
 		return -ENOMEM;
@@ -512,7 +453,7 @@ static int enter_index(struct pool_build *b)
 
 static int link_end(struct op *op, int res)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	if (b->learn != NULL) {
 		learn_end(b, res);
 		return fail_exists(op);
@@ -533,23 +474,23 @@ static int link_end(struct op *op, int res)
 /* The file needs no sync of its own: it has had one, or the directory's sync covers it. */
 static int sync_call(struct op *op)
 {
-	return pool_sync_call(&build_of(op)->sync);
+	return pool_sync_call(&pool_build_of(op)->sync);
 }
 
 static bool sync_done(struct op *op)
 {
-	return build_of(op)->state == BUILD_SYNCED;
+	return pool_build_of(op)->state == BUILD_SYNCED;
 }
 
 static int sync_run(struct op *op)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	return pool_sync_dir(op, b->pool, b->kind, &b->sync);
 }
 
 static int sync_end(struct op *op, int res)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	if (res < 0)
 		return op_fail_sys(
 			op, res, "making the creation durable in pool %s", b->pool->name);
@@ -577,7 +518,7 @@ static const struct op_call build_calls[CALLS] = {
  * a thread for each would cost more. */
 static int build_from(struct op *op, enum build_call first)
 {
-	struct pool_build *b = build_of(op);
+	struct pool_build *b = pool_build_of(op);
 	enum build_call end = CALLS;
 	int r = first == CALL_OPEN ? prepare_open(op) : 0;
 	if (first == CALL_OPEN && !fill_done(op))
@@ -602,7 +543,7 @@ static int open_run(struct op *op)
 
 static bool record_done(struct op *op)
 {
-	return build_of(op)->state >= BUILD_RECORDED;
+	return pool_build_of(op)->state >= BUILD_RECORDED;
 }
 
 static int record_run(struct op *op)
@@ -612,7 +553,7 @@ static int record_run(struct op *op)
 
 static bool link_done(struct op *op)
 {
-	return build_of(op)->state >= BUILD_LINKED;
+	return pool_build_of(op)->state >= BUILD_LINKED;
 }
 
 static int link_run(struct op *op)
@@ -622,7 +563,8 @@ static int link_run(struct op *op)
 
 static const struct op_step build_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
-	{"part", .run = part_run, .end = part_end, .undo = part_undo, .done = part_done},
+	{"part", .run = build_part_run, .end = build_part_end, .undo = build_part_undo,
+		.done = build_part_done},
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
 	{"open", .run = open_run},
 	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},

@@ -55,9 +55,6 @@ struct pool_build {
 int pool_build_init(
 	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec);
 void pool_build_free(struct pool_build *b); /* what is left after the end */
-/* The fill of a part has just synced it, and has seen what it has allocated: what it has is no
- * longer free, and no longer to come. */
-void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes);
 
 /* ---- for the files of src/pool ---- */
 

@@ -24,7 +24,7 @@
 #include <string.h>
 
 enum {
-	CALL_KEEP_BYTES = 16 << 10,   /* of a buffer while nothing waits in it */
+	CALL_KEEP_BYTES = 2 << 10,    /* of a buffer while nothing waits in it */
 	CALL_OUT_MAX_BYTES = 16 << 20 /* what a call that nobody reads may have to send */
 };
 

@@ -25,7 +25,8 @@
 
 enum {
 	CONN_SEND_BYTES = 64 << 10, /* one send */
-	CONN_KEEP_BYTES = 16 << 10, /* of a connection's output buffer between sends */
+	CONN_KEEP_BYTES =
+		2 << 10, /* of a connection's output buffer between sends: many are idle */
 	CONN_LINGER_MS = 500,
 	CONN_RECV_BUFFERS = 64, /* of all connections; they are held only while being fed */
 };

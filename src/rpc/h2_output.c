@@ -23,7 +23,7 @@
 
 enum {
 	OUTPUT_STREAM_BYTES = 64 << 10, /* more that waits on a stream pauses a streaming method */
-	OUTPUT_KEEP_BYTES = 16 << 10,   /* of a stream's buffer while nothing waits in it */
+	OUTPUT_KEEP_BYTES = 2 << 10,    /* of a stream's buffer while nothing waits in it */
 	OUTPUT_MAX_BYTES = 16 << 20,    /* of a connection: four of the largest answers */
 };
 

@@ -19,9 +19,10 @@
  */
 #include "transfer/pull.h"
 
-#include "blockio/copy_walk.h"
 #include "cluster.pb-c.h"
+#include "pool/build_part.h"
 #include "transfer/bulk.h"
+#include "transfer/opened.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -163,36 +164,14 @@ static ProtobufCBinaryData grant_of(struct pull *p)
 
 /* ---- open ---- */
 
-static int take_record(struct pull *p, const Ringvol__V1__OpenCopyResponse *response)
-{
-	struct record_id id;
-	if (response->record.len > RECORD_BYTES_MAX || record_id_parse(p->offer.source_id, &id) < 0)
-		return -EBADMSG;
-	record_free(p->rec);
-	p->rec = NULL;
-	int r = record_parse(
-		(const char *)response->record.data, response->record.len, id.key, &p->rec);
-	if (r < 0)
-		return r;
-	if (strcmp(p->rec->random, id.random) != 0 || p->rec->size_bytes != response->size_bytes ||
-		p->rec->size_bytes == 0 || p->rec->size_bytes % POOL_SIZE_ALIGN != 0 ||
-		p->rec->size_bytes > INT64_MAX)
-		return -EBADMSG;
-	p->size_bytes = response->size_bytes;
-	p->allocated_bytes = response->allocated_bytes;
-	return 0;
-}
-
 static bool on_opened(struct channel_call *call, const uint8_t *data, size_t len)
 {
 	struct pull *p = container_of(call, struct pull, call);
-	Ringvol__V1__OpenCopyResponse *response =
-		len > 2 * RECORD_BYTES_MAX
-			? NULL
-			: ringvol__v1__open_copy_response__unpack(NULL, len, data);
-	p->answered = response != NULL && take_record(p, response) == 0;
-	if (response != NULL)
-		ringvol__v1__open_copy_response__free_unpacked(response, NULL);
+	record_free(p->rec);
+	p->answered =
+		opened_parse(data, len, p->offer.source_id, &p->rec, &p->allocated_bytes) == 0;
+	if (p->answered)
+		p->size_bytes = p->rec->size_bytes;
 	return true;
 }
 
@@ -225,71 +204,18 @@ static void call_open(struct pull *p)
 
 /* ---- read: writing ---- */
 
-static void written(struct pull_buf *buf, int res);
-
-static void on_write(struct ring_req *req, int res, uint32_t flags)
-{
-	(void)flags;
-	written(container_of(req, struct pull_buf, req), res);
-}
-
-static int write_run(struct work_job *job)
-{
-	struct pull_buf *buf = container_of(job, struct pull_buf, job);
-	ssize_t n;
-	do
-		n = pwrite(buf->pull->fd, buf->mem + buf->done, buf->len - buf->done,
-			(off_t)(buf->offset + buf->done));
-	while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : (int)n;
-}
-
-static void write_end(struct work_job *job, int res)
-{
-	written(container_of(job, struct pull_buf, job), res);
-}
-
-static void buf_write(struct pull_buf *buf)
-{
-	struct pull *p = buf->pull;
-	struct lane *lane = p->op.lane;
-	if (p->direct && ring_features(ring_of(p))->direct_writes) {
-		io_uring_prep_write(&buf->req.sqe, p->fd, buf->mem + buf->done,
-			buf->len - buf->done, buf->offset + buf->done);
-		buf->req.fn = on_write;
-		buf->req.lane = lane;
-		ring_submit(ring_of(p), &buf->req);
-		return;
-	}
-	buf->job = (struct work_job){.run = write_run, .on_end = write_end, .lane = lane};
-	int r = work_submit(p->transfer->reactor->work, &buf->job);
-	if (r < 0) {
-		buf->req.fn = on_write;
-		ring_post(ring_of(p), &buf->req, r);
-	}
-}
-
 static void read_on(struct pull *p);
 
-static void written(struct pull_buf *buf, int res)
+static void on_written(struct pull_buf *buf, int res)
 {
-	struct pull *p = buf->pull;
-	uint32_t done = copy_advance(p->direct, buf->done, res > 0 ? (uint32_t)res : 0, buf->len);
-	bool failed = done == buf->done;
-	buf->done = done;
-	if (done < buf->len && !failed) {
-		buf_write(buf);
-		return;
-	}
-	buf->busy = false;
+	struct pull *p = buf->arg;
 	p->writing--;
-	if (failed) {
-		err_sys(&p->err, res < 0 ? res : -EIO, "writing the copy of %s",
-			p->offer.source_id);
+	if (res < 0) {
+		err_sys(&p->err, res, "writing the copy of %s", p->offer.source_id);
 		p->build->part->keep = false;
 		if (p->state == PULL_ENDING)
-			p->res = res < 0 ? res : -EIO;
-		pull_end(p, res < 0 ? res : -EIO);
+			p->res = res;
+		pull_end(p, res);
 	}
 	read_on(p);
 	end_if_over(p);
@@ -418,21 +344,14 @@ static void take_wrong(struct pull *p, const char *why)
 static int take_chunk(struct pull *p, const struct chunk *chunk)
 {
 	struct pull_buf *buf = free_buf(p);
-	void *mem = buf->mem;
-	if (mem == NULL && posix_memalign(&mem, CHUNK_ALIGN, CHUNK_BYTES_MAX) != 0)
-		return -ENOMEM;
-	buf->mem = mem;
-	memcpy(mem, chunk->data, chunk->len);
-	buf->pull = p;
-	buf->offset = chunk->offset;
-	buf->len = (uint32_t)chunk->len;
-	buf->done = 0;
-	buf->busy = true;
+	int r = pull_buf_fill(buf, chunk);
+	if (r < 0)
+		return r;
 	p->writing++;
 	p->next_bytes = chunk->offset + chunk->len;
 	p->transfer->stats.received_bytes += chunk->len;
 	(void)rate_take(&p->transfer->rate, now_ns(p), chunk->len);
-	buf_write(buf);
+	pull_buf_write(buf, p->op.reactor, p->op.lane, p->fd, p->direct);
 	return 0;
 }
 
@@ -617,6 +536,10 @@ int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, str
 	*p = (struct pull){.transfer = t, .offer = *offer, .fd = -1};
 	p->timer.fn = on_timer;
 	p->rate.fn = on_rate;
+	for (unsigned i = 0; i < PULL_BUFFERS; i++) {
+		p->bufs[i].on_written = on_written;
+		p->bufs[i].arg = p;
+	}
 	snprintf(peer, sizeof(peer), "ringvol://node/%s", offer->node_id);
 	const struct channel_config config = {
 		.ring = t->reactor->ring,

@@ -11,8 +11,8 @@
 
 #include "pool/build.h"
 #include "rpc/channel.h"
-#include "transfer/chunk.h"
 #include "transfer/offer.h"
+#include "transfer/pull_buf.h"
 
 enum {
 	PULL_BUFFERS = 8,
@@ -24,16 +24,6 @@ enum {
 	PULL_CLOSE_MS = 3 * 1000,
 	PULL_CALL_MS = 10 * 1000, /* for a short call */
 	PULL_WRONG_MAX = 3,       /* chunks that are wrong, without progress between them */
-};
-
-struct pull_buf {
-	struct ring_req req;
-	struct work_job job;
-	struct pull *pull;
-	uint8_t *mem; /* CHUNK_BYTES_MAX, aligned; NULL: not needed yet */
-	uint64_t offset;
-	uint32_t len, done;
-	bool busy;
 };
 
 enum pull_state {

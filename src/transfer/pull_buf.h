@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A piece of a copy on its way to the image: one chunk, written whole. */
+#ifndef RINGVOL_TRANSFER_PULL_BUF_H
+#define RINGVOL_TRANSFER_PULL_BUF_H
+
+#include "reactor/op.h"
+#include "transfer/chunk.h"
+
+struct pull_buf {
+	/* Set once, by the owner. res: 0 or -errno; the buffer is free again. */
+	void (*on_written)(struct pull_buf *buf, int res);
+	void *arg;
+	/* Bytes of the image, while busy. */
+	uint64_t offset;
+	uint32_t len;
+	bool busy;
+	/* private */
+	uint32_t done;
+	uint8_t *mem; /* CHUNK_BYTES_MAX, aligned; NULL: not needed yet */
+	struct reactor *reactor;
+	struct lane *lane;
+	struct ring_req req;
+	struct work_job job;
+	int fd;
+	bool direct;
+};
+
+/* Takes a copy of the chunk, which was looked over. 0 or -ENOMEM. */
+int pull_buf_fill(struct pull_buf *buf, const struct chunk *chunk);
+/* Writes it; on_written() is called later. direct: fd has O_DIRECT. */
+void pull_buf_write(
+	struct pull_buf *buf, struct reactor *reactor, struct lane *lane, int fd, bool direct);
+
+#endif
