@@ -20,7 +20,6 @@
 #include "csi/request.h"
 #include "csi/status.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -302,12 +301,13 @@ void create_volume(struct controller *controller, struct grpc_call *call, const 
 	Csi__V1__CreateVolumeRequest *request =
 		csi__v1__create_volume_request__unpack(&allocator, len, data);
 	enum create_state state = CREATE_STARTED;
-	int r = request != NULL ? 0 : err_set(&err, ERR_INVALID, "the request is malformed");
-	if (r == 0 && csi_check_request(&request->base, &err) != GRPC_OK)
-		r = -EINVAL;
-	if (r == 0)
-		r = prepare_volume(c, request, &state, &err);
-	if (r < 0)
+	if (request == NULL) {
+		err_set(&err, ERR_INVALID, "the request is malformed");
+		create_refuse(c, &err);
+		return;
+	}
+	if (csi_check_request(&request->base, &err) != GRPC_OK ||
+		prepare_volume(c, request, &state, &err) < 0)
 		create_refuse(c, &err);
 	else
 		go_on(c, state);

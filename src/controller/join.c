@@ -61,6 +61,7 @@ struct joins {
 	bool settled, draining;
 	struct buf roster; /* packed */
 	uint64_t roster_version, roster_ns;
+	uint64_t seen_version, seen_ns; /* of the store's, and since when it is that */
 	struct siphash_key key;
 	struct quiet quiet[QUIET_PLACES];
 	struct joins_stats stats;
@@ -278,6 +279,7 @@ static void hello(struct join *j, const Ringvol__V1__NodeReport *report)
 		refuse(j, &err);
 		return;
 	}
+	assert(node != NULL);
 	node->seen_unix = (int64_t)(clock_now_ns() / 1000000000);
 	join_to(j, JOIN_TELLING);
 	welcome(j);
@@ -391,14 +393,27 @@ static bool look_at(struct join *j)
 	return true;
 }
 
+/* While many nodes come, each changes it: a large one is told when it has settled. */
+static bool roster_is_due(const struct joins *joins, uint64_t now)
+{
+	uint64_t since = now - joins->roster_ns;
+	if (joins->roster_ns == 0)
+		return true;
+	if (joins->seen_version == joins->roster_version || since < JOIN_ROSTER_MS * MS)
+		return false;
+	return joins->stats.calls <= JOIN_ROSTER_FEW || since >= JOIN_ROSTER_LATE_MS * MS ||
+	       now - joins->seen_ns >= JOIN_ROSTER_MS * MS;
+}
+
 static void pack_roster(struct joins *joins)
 {
 	uint64_t version = store_roster_version(joins->config.store), now = now_ns(joins);
-	if (joins->roster_ns != 0 &&
-		(version == joins->roster_version || now - joins->roster_ns < JOIN_ROSTER_MS * MS))
+	if (version != joins->seen_version) {
+		joins->seen_version = version;
+		joins->seen_ns = now;
+	}
+	if (!roster_is_due(joins, now) || roster_pack(joins->config.store, &joins->roster) < 0)
 		return;
-	if (roster_pack(joins->config.store, &joins->roster) < 0)
-		return; /* with a later tick */
 	joins->roster_version = version;
 	joins->roster_ns = now;
 }
@@ -414,7 +429,10 @@ static void tell_rosters(struct joins *joins)
 							 now - j->roster_ns < JOIN_ROSTER_MS * MS);
 		if (sent > JOIN_ROSTER_TICK_BYTES)
 			return;
-		if (told || j->state == JOIN_OPEN || j->waiting)
+		/* One that is not the newest may lack what the node has brought. */
+		bool lacks = joins->roster_version != joins->seen_version &&
+			     joins->roster_ns < j->opened_ns;
+		if (told || lacks || j->state == JOIN_OPEN || j->waiting)
 			continue;
 		j->roster_told = joins->roster_version;
 		j->roster_ns = now;

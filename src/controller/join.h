@@ -20,10 +20,13 @@ enum {
 	/* After the start, until it is known who is missing, unless a node brings a roster: longer
 	 * than a node waits between two dials (MEMBER_REDIAL_MAX_MS). */
 	JOIN_SETTLE_MS = 3000,
-	JOIN_ROSTER_MS = 1000,            /* between two rosters to a node, at least */
-	JOIN_ROSTER_TICK_BYTES = 1 << 20, /* of rosters in a tick: a large one goes round slowly */
-	JOIN_CLASSES_MS = 10,             /* new classes of so long are told together */
-	JOIN_QUIET_MS = 60000,            /* the same refusal is logged once in that time */
+	JOIN_ROSTER_MS = 1000,       /* between two rosters to a node, at least */
+	JOIN_ROSTER_FEW = 64,        /* nodes, to which it is told while others still come */
+	JOIN_ROSTER_LATE_MS = 10000, /* to more of them, when it does not settle */
+	JOIN_ROSTER_TICK_BYTES = 512
+				 << 10, /* of rosters in a tick: a large one goes round slowly */
+	JOIN_CLASSES_MS = 10,           /* new classes of so long are told together */
+	JOIN_QUIET_MS = 60000,          /* the same refusal is logged once in that time */
 };
 
 struct joins;

@@ -5,7 +5,6 @@
 
 #include "controller/home.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +24,8 @@ void reach_close(struct store_node *node)
 	free(reach);
 }
 
-static int open_reach(struct controller *c, struct store_node *node, struct err *err)
+static int open_reach(
+	struct controller *c, struct store_node *node, struct channel **ret, struct err *err)
 {
 	char peer[sizeof("ringvol://node/") + sizeof(((struct grpc_peer *)NULL)->node_id)];
 	size_t size = strlen(node->address) + 1;
@@ -49,6 +49,7 @@ static int open_reach(struct controller *c, struct store_node *node, struct err 
 		return r;
 	}
 	node->user = reach;
+	*ret = reach->channel;
 	return 0;
 }
 
@@ -60,9 +61,10 @@ int reach_node(struct controller *c, struct store_node *node, struct channel **r
 		reach_close(node);
 		reach = NULL;
 	}
-	if (r == 0 && reach == NULL)
-		r = open_reach(c, node, err);
-	if (r == 0)
-		*ret = ((struct reach *)node->user)->channel;
-	return r;
+	if (r < 0)
+		return r;
+	if (reach == NULL)
+		return open_reach(c, node, ret, err);
+	*ret = reach->channel;
+	return 0;
 }

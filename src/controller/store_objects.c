@@ -9,6 +9,7 @@
  */
 #include "controller/store_private.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,6 +164,7 @@ int store_object_set(struct store *store, struct store_node *node, enum store_ki
 	int r = object_check(store, node, &text, &parsed, &pool, err);
 	if (r < 0 || tombs_have(&store->tombs, id))
 		return r;
+	assert(pool != NULL);
 	struct store_object *object = object_before(store, pool, kind, parsed.key);
 	if (object != NULL)
 		r = object_change(store, &object, &text, err);
@@ -174,6 +176,7 @@ int store_object_set(struct store *store, struct store_node *node, enum store_ki
 		r = object_add(store, pool, &text, &object, err);
 	if (r < 0)
 		return r;
+	assert(object != NULL);
 	object->told = node->join;
 	if (claims_maker(&store->claims, kind, parsed.key) == node)
 		claims_release(&store->claims, kind, parsed.key);

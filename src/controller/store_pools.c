@@ -126,6 +126,7 @@ int store_pool_set(struct store *store, struct store_node *node, const char *uui
 	int r = pool_take(store, node, uuid, state, &pool, err);
 	if (r < 0)
 		return r;
+	assert(pool != NULL && node != NULL);
 	if (text_set(&pool->name, name) < 0 || text_set(&pool->why, why) < 0) {
 		if (pool->node == NULL && !pool->forgotten)
 			store_pool_free(store, pool);

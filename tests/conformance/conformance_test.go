@@ -11,7 +11,6 @@ package conformance
 import (
 	"context"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -141,9 +140,6 @@ func TestSanity(t *testing.T) {
 	// One of them, where time is short.
 	if name := os.Getenv("RINGVOL_SANITY_MODE"); name != "" {
 		modes = slices.DeleteFunc(modes, func(m mode) bool { return m.name != name })
-	}
-	if exec.Command(rig.Binary(), "controller", "--help").Run() != nil {
-		modes = slices.DeleteFunc(modes, func(m mode) bool { return m.cluster })
 	}
 	systems := make([]*system, len(modes))
 	var contexts []*sanity.TestContext

@@ -4,7 +4,6 @@ package system
 
 import (
 	"os"
-	"os/exec"
 	"testing"
 
 	"ringvol.dev/tests/rig"
@@ -16,9 +15,6 @@ import (
 // The specification's figure 2: the node process owns the pool, another one has the controller service and forwards to it over
 // its unix socket. No TLS, no network.
 func TestClusterSplit(t *testing.T) {
-	if exec.Command(rig.Binary(), "controller", "--help").Run() != nil {
-		t.Skip("this build has no controller")
-	}
 	b := open(t, "xfs", nodePool)
 	ctl := b.NewSplit("ctl", b.d)
 	b.must(ctl.Start())

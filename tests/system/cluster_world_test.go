@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -33,9 +32,6 @@ const nodePool = 1 << 30
 // newCluster has a controller that serves, and no nodes.
 func newCluster(t *testing.T, args ...string) *clusterBed {
 	t.Helper()
-	if exec.Command(rig.Binary(), "controller", "--help").Run() != nil {
-		t.Skip("this build has no controller")
-	}
 	r, err := rig.New()
 	if err != nil {
 		t.Skip(err)

@@ -896,6 +896,39 @@ Test(join, rosters_tell_who_has_something)
 	report = hear_roster(b);
 	cr_assert(report != NULL && report->roster->n_nodes == 2);
 	ringvol__v1__controller_report__free_unpacked(report, NULL);
+	/* One that comes later, and changes nothing. */
+	say_hello(&nodes[2], "n3", "1");
+	live(500, a, b);
+	report = hear_roster(&nodes[2]);
+	cr_assert(report != NULL && report->roster->n_nodes == 2);
+	ringvol__v1__controller_report__free_unpacked(report, NULL);
+}
+
+/* While many come, a roster would be another one at each tick. */
+Test(join, a_large_roster_is_told_when_it_has_settled)
+{
+	static struct sim_node many[JOIN_ROSTER_FEW + 8];
+	char id[16], uuid[33], volume[64];
+	unsigned told = 0;
+	for (unsigned i = 0; i < JOIN_ROSTER_FEW + 8; i++) {
+		snprintf(id, sizeof(id), "n%u", i);
+		snprintf(uuid, sizeof(uuid), "%08x%024x", i, 0);
+		snprintf(volume, sizeof(volume), "%08x.v.00000001", i);
+		come(&many[i], id, uuid, volume);
+		if (i % 8 == 0)
+			peer_advance(p, JOIN_TICK_MS);
+	}
+	Ringvol__V1__ControllerReport *report = hear_roster(&many[JOIN_ROSTER_FEW + 7]);
+	cr_assert_null(report);
+	for (unsigned i = 0; i < 8; i++)
+		peer_advance(p, JOIN_TICK_MS);
+	for (unsigned i = 0; i < JOIN_ROSTER_FEW + 8; i++) {
+		report = hear_roster(&many[i]);
+		cr_assert_not_null(report);
+		told += report->roster->n_nodes == JOIN_ROSTER_FEW + 8;
+		ringvol__v1__controller_report__free_unpacked(report, NULL);
+	}
+	cr_assert_eq(told, JOIN_ROSTER_FEW + 8);
 }
 
 Test(join, a_controller_that_has_just_started_learns_who_is_missing)
