@@ -53,7 +53,7 @@ int pool_part_note(int fd, const struct pool_part *part, uint64_t size_bytes, ui
 	int n = snprintf(text + head, room, "%" PRIu64 "\n", from_bytes);
 	if (n < 0 || (size_t)n >= room)
 		return -E2BIG;
-	return fsetxattr(fd, PART_XATTR, text, (size_t)(head + n), 0) < 0 ? -errno : 0;
+	return fsetxattr(fd, PART_XATTR, text, (size_t)head + (size_t)n, 0) < 0 ? -errno : 0;
 }
 
 /* False: it is another's, or does not say. */
