@@ -189,8 +189,9 @@ static int open_reactor(struct app *a, struct err *err)
 static int open_controller(struct app *a, struct err *err)
 {
 	const struct controller_options *o = &a->options;
-	int r = o->node == NULL ? tls_keys_open(&a->keys, &o->tls, a->reactor.ring, a->reactor.work)
-				: 0;
+	int r = o->node == NULL
+			? tls_keys_open(&a->keys, &o->tls, NULL, a->reactor.ring, a->reactor.work)
+			: 0;
 	if (r < 0)
 		return err_sys(err, r, "certificates cannot be watched");
 	const struct controller_config config = {

@@ -24,7 +24,8 @@ int serve_cluster_open_keys(struct serve_cluster *c, const struct serve_options 
 	c->ring = reactor->ring;
 	if (options->controller_count == 0)
 		return 0;
-	int r = tls_keys_open(&c->keys, &options->tls, reactor->ring, reactor->work);
+	int r = tls_keys_open(
+		&c->keys, &options->tls, options->csi.node_id, reactor->ring, reactor->work);
 	return r < 0 ? err_sys(err, r, "certificates cannot be watched") : 0;
 }
 

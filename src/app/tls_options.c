@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { SAY_NS = 1000000000 };
 
@@ -27,18 +28,37 @@ int tls_options_check(const struct tls_files *files, const char *who, struct err
 		who, missing);
 }
 
-static void log_good(const struct tls *tls)
+static bool names_us(const struct tls_keys *keys, const struct grpc_peer *self)
 {
+	if (keys->node_id == NULL)
+		return self->role == GRPC_PEER_CONTROLLER;
+	return self->role == GRPC_PEER_NODE &&
+	       (strcmp(self->node_id, "*") == 0 || strcmp(self->node_id, keys->node_id) == 0);
+}
+
+static void log_good(const struct tls_keys *keys)
+{
+	const struct grpc_peer *self = tls_self(keys->tls);
 	char identity[TLS_IDENTITY_MAX];
-	tls_identity_print(tls_self(tls), identity);
-	log_event(LOG_LEVEL_INFO, "certificates are in force", log_fields({"identity", identity}));
+	tls_identity_print(self, identity);
+	if (names_us(keys, self))
+		log_event(LOG_LEVEL_INFO, "certificates are in force",
+			log_fields({"identity", identity}));
+	else
+		log_event(LOG_LEVEL_WARN,
+			"the certificate is another process's, peers will refuse this one",
+			log_fields({"identity", identity},
+				{"remedy",
+					keys->node_id == NULL
+						? "give a controller one with the name ringvol://controller"
+						: "give a node one with the name ringvol://node/ and its --node-id"}));
 }
 
 static void on_event(void *arg, const struct err *err, bool in_force)
 {
 	const struct tls_keys *keys = arg;
 	if (err == NULL)
-		log_good(keys->tls);
+		log_good(keys);
 	else if (in_force)
 		log_event(LOG_LEVEL_WARN, "peers may refuse this process",
 			log_fields({"why", err->message}));
@@ -69,11 +89,11 @@ static void on_refused(void *arg, const char *from, const char *why)
 	keys->unsaid = 0;
 }
 
-int tls_keys_open(
-	struct tls_keys *keys, const struct tls_files *files, struct ring *ring, struct work *work)
+int tls_keys_open(struct tls_keys *keys, const struct tls_files *files, const char *node_id,
+	struct ring *ring, struct work *work)
 {
 	struct err err = {0};
-	*keys = (struct tls_keys){0};
+	*keys = (struct tls_keys){.node_id = node_id};
 	if (tls_open(&keys->tls, files, &err) < 0)
 		keys->tls = tls_open_empty(err.message);
 	if (keys->tls == NULL)
@@ -82,7 +102,7 @@ int tls_keys_open(
 	if (err.code != ERR_OK)
 		on_event(keys, &err, false);
 	else
-		log_good(keys->tls);
+		log_good(keys);
 	const struct tls_watch_config config = {
 		.ring = ring,
 		.work = work,

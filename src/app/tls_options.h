@@ -34,15 +34,17 @@ int tls_options_check(const struct tls_files *files, const char *who, struct err
 struct tls_keys {
 	struct tls *tls;
 	struct tls_watch *watch;
-	uint64_t said_ns; /* when a refused peer was last logged, CLOCK_MONOTONIC; 0: never */
-	unsigned unsaid;  /* since */
+	const char *node_id; /* who we are; NULL: a controller */
+	uint64_t said_ns;    /* when a refused peer was last logged, CLOCK_MONOTONIC; 0: never */
+	unsigned unsaid;     /* since */
 };
 
 /* Reads the files (blocking) and watches them from then on; what happens is logged. Files that are
  * not good do not fail it, so that a node's volumes mount whatever its certificates are: nobody
- * connects until they are mended. 0 or -ENOMEM. */
-int tls_keys_open(
-	struct tls_keys *keys, const struct tls_files *files, struct ring *ring, struct work *work);
+ * connects until they are mended. A certificate that names another process than this one is warned
+ * of. node_id: of this node, NULL: we are a controller; it outlives the keys. 0 or -ENOMEM. */
+int tls_keys_open(struct tls_keys *keys, const struct tls_files *files, const char *node_id,
+	struct ring *ring, struct work *work);
 /* After the last session; not from a callback. Zeroed is legal. */
 void tls_keys_close(struct tls_keys *keys);
 

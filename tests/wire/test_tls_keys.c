@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 static struct ring_sim sim = {.seed = 1};
@@ -659,7 +660,7 @@ Test(tls_keys, a_process_starts_whatever_its_files_are)
 {
 	struct tls_keys keys = {0};
 	cr_assert_eq(unlink(dir.key), 0);
-	cr_assert_eq(tls_keys_open(&keys, &files, ring, work), 0);
+	cr_assert_eq(tls_keys_open(&keys, &files, "node-a", ring, work), 0);
 	cr_assert_null(tls_self(keys.tls));
 	looks(2);
 	write_key(dir.key, &own);
@@ -667,4 +668,30 @@ Test(tls_keys, a_process_starts_whatever_its_files_are)
 	cr_assert_str_eq(tls_self(keys.tls)->node_id, "node-a");
 	tls_keys_close(&keys);
 	tls_keys_close(&keys);
+}
+
+/* What is logged on opening the keys of node-a as a process that is this one. */
+static bool is_warned_of(const char *node_id)
+{
+	char said[4096];
+	struct tls_keys keys = {0};
+	int before = dup(STDERR_FILENO), log = memfd_create("log", MFD_CLOEXEC);
+	cr_assert(before >= 0 && log >= 0 && dup2(log, STDERR_FILENO) >= 0);
+	cr_assert_eq(tls_keys_open(&keys, &files, node_id, ring, work), 0);
+	cr_assert(dup2(before, STDERR_FILENO) >= 0);
+	ssize_t len = pread(log, said, sizeof(said) - 1, 0);
+	cr_assert_gt(len, 0);
+	said[len] = '\0';
+	cr_assert_not_null(strstr(said, "ringvol://node/node-a"), "%s", said);
+	tls_keys_close(&keys);
+	close(log);
+	close(before);
+	return strstr(said, "another process's") != NULL;
+}
+
+Test(tls_keys, a_certificate_of_another_process_is_warned_of)
+{
+	cr_assert(!is_warned_of("node-a"));
+	cr_assert(is_warned_of("node-b"));
+	cr_assert(is_warned_of(NULL)); /* a controller */
 }
