@@ -460,3 +460,28 @@ Test(hold, in_doubt_stays, .timeout = 60)
 	}
 	fixture_close(&f);
 }
+
+/* Nothing is cut under somebody who has attached what was deleted while it was held. */
+Test(hold, is_not_cut_while_it_is_in_use, .timeout = 60)
+{
+	char path[160], byte;
+	fixture_open(&f, FIXTURE_XFS);
+	struct pool_object *v = make_volume("source");
+	write_volume("source", MIB);
+	struct pool_object *s = make_snapshot(v);
+	struct pool_hold *hold = make_hold(s, "node-2");
+	snprintf(path, sizeof(path), "%s/snapshots/snap", f.path);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(fixture_remove(&f, s), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0, "the other name stays");
+	pool_hold_drop(hold);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 1);
+	cr_assert_eq(pread(fd, &byte, 1, 16 * MIB - 1), 1, "not cut");
+	close(fd);
+	cr_assert_eq(fixture_remove(&f, v), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	fixture_close(&f);
+}
