@@ -28,8 +28,10 @@ static int grant_run(struct op *op)
 {
 	struct grant_copy *g = grant_of(op);
 	const Ringvol__V1__GrantCopyRequest *req = (const void *)g->task.request;
+	bool stopped = g->make.stopped; /* before it began */
 	grant_make_init(&g->make, g->task.csi->transfer, csi_str(req->source_id),
 		csi_str(req->node_id), csi_str(req->volume_name));
+	g->make.stopped = stopped;
 	g->making = true;
 	return op_child(op, &g->make.op);
 }
@@ -68,6 +70,8 @@ static int prepare(struct csi_task *task, struct err *err)
 	task->subject = id;
 	task->lane = pools_lane_of_id(task->csi->pools, id);
 	csi_task_lock_id(task, node_source_lock_mode(task->csi->node, kind, id), kind, id);
+	struct grant_copy *g = container_of(task, struct grant_copy, task);
+	task->copy = (struct csi_task_copy){.stop = grant_make_stop, .arg = &g->make};
 	csi_task_lock_other(task, "grant", csi_str(req->volume_name));
 	return 0;
 }

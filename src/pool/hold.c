@@ -11,12 +11,12 @@
 #include "pool/hold.h"
 
 #include "base/fd.h"
+#include "pool/index.h"
 #include "pool/private.h"
 #include "pool/trash.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +26,7 @@
 #define HOLD_PREFIX "send-"
 #define HOLD_SUFFIX ".grant"
 #define HOLD_HEAD   "ringvol-send 1"
+#define HOLD_SENT   "trusted.ringvol.sent"
 enum {
 	HOLD_DIGITS = 16,
 	HOLD_FILE_BYTES = sizeof(HOLD_PREFIX) + HOLD_DIGITS + sizeof(HOLD_SUFFIX),
@@ -83,6 +84,11 @@ int pool_holds_fd(const struct pool *pool)
 	return pool->fds[POOL_FD_COPIES];
 }
 
+int pool_hold_note_sent(int fd)
+{
+	return fsetxattr(fd, HOLD_SENT, "", 0, 0) < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
 int pool_hold_open(int holds_fd, const char *name, bool direct_io)
 {
 	struct stat st;
@@ -107,20 +113,18 @@ enum hold_field {
 	FIELD_NODE,
 	FIELD_NAME,
 	FIELD_SOURCE,
-	FIELD_ROOM,
+	FIELD_SHARES,
 	FIELDS
 };
 
 static int print_hold(const struct pool_hold *hold, char *text, size_t cap)
 {
-	char room[24];
-	snprintf(room, sizeof(room), "%" PRIu64, hold->room_bytes);
 	const char *const fields[FIELDS] = {[FIELD_HEAD] = HOLD_HEAD,
 		[FIELD_GRANT] = hold->grant,
 		[FIELD_NODE] = hold->node_id,
 		[FIELD_NAME] = hold->volume_name,
 		[FIELD_SOURCE] = hold->source_id,
-		[FIELD_ROOM] = room};
+		[FIELD_SHARES] = hold->shares ? "1" : "0"};
 	size_t at = 0;
 	for (unsigned i = 0; i < FIELDS; i++) {
 		size_t len = strlen(fields[i]) + 1;
@@ -140,62 +144,67 @@ static bool take_field(char *to, size_t cap, const char *from)
 	return (size_t)snprintf(to, cap, "%s", from) < cap;
 }
 
-/* False: it is none that we have written. */
-static bool parse_hold(const char *text, size_t len, struct pool_hold *hold)
+/* 0; -EBADMSG: it is damaged; -EPROTONOSUPPORT: of a later version; -ENOMEM. */
+static int parse_hold(const char *text, size_t len, struct pool_hold *hold)
 {
 	const char *fields[FIELDS], *end = text + len;
+	if (len < sizeof(HOLD_HEAD) || memcmp(text, HOLD_HEAD, sizeof(HOLD_HEAD)) != 0)
+		return -EPROTONOSUPPORT;
 	for (unsigned i = 0; i < FIELDS; i++) {
 		const char *nul = memchr(text, '\0', (size_t)(end - text));
 		if (nul == NULL)
-			return false;
+			return -EBADMSG;
 		fields[i] = text;
 		text = nul + 1;
 	}
 	struct record_id id;
-	char after;
-	if (strcmp(fields[FIELD_HEAD], HOLD_HEAD) != 0 ||
-		strlen(fields[FIELD_GRANT]) != POOL_GRANT_BYTES - 1 ||
+	if (strlen(fields[FIELD_GRANT]) != POOL_GRANT_BYTES - 1 ||
 		!is_hex(fields[FIELD_GRANT], POOL_GRANT_BYTES - 1) ||
 		!take_field(hold->grant, sizeof(hold->grant), fields[FIELD_GRANT]) ||
 		!take_field(hold->node_id, sizeof(hold->node_id), fields[FIELD_NODE]) ||
 		!take_field(hold->volume_name, sizeof(hold->volume_name), fields[FIELD_NAME]) ||
 		!take_field(hold->source_id, sizeof(hold->source_id), fields[FIELD_SOURCE]) ||
-		sscanf(fields[FIELD_ROOM], "%" SCNu64 "%c", &hold->room_bytes, &after) != 1 ||
-		hold->room_bytes > INT64_MAX || record_id_parse(hold->source_id, &id) < 0)
-		return false;
-	return record_parse(text, (size_t)(end - text), id.key, &hold->rec) == 0;
+		record_id_parse(hold->source_id, &id) < 0)
+		return -EBADMSG;
+	hold->shares = strcmp(fields[FIELD_SHARES], "0") != 0;
+	return record_parse(text, (size_t)(end - text), id.key, &hold->rec);
 }
 
 /* ---- loading ---- */
 
 struct hold_reading {
-	int copies_fd, trash_fd;
+	int copies_fd;
 	struct list *holds;
 };
 
-static bool read_hold(int copies_fd, const char *grant, struct pool_hold *hold)
+/* What nobody can tell was sent. */
+static bool was_sent(int image)
+{
+	return fgetxattr(image, HOLD_SENT, NULL, 0) >= 0 || errno != ENODATA;
+}
+
+/* 0: it is one. -EBADMSG, -ENOENT: it makes none, for certain. Else nobody can tell now. */
+static int read_hold(int copies_fd, const char *grant, struct pool_hold *hold)
 {
 	char text[HOLD_TEXT_MAX];
 	struct stat st;
-	snprintf(hold->name, sizeof(hold->name), "%.*s", (int)sizeof(hold->name) - 1, grant);
-	_cleanup_fd_ int file =
-		openat(copies_fd, grant, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	_cleanup_fd_ int image = openat(copies_fd, hold->name, flags);
+	if (image < 0 || fstat(image, &st) < 0)
+		return -errno;
+	_cleanup_fd_ int file = openat(copies_fd, grant, flags);
 	ssize_t len = file < 0 ? -1 : read(file, text, sizeof(text));
-	if (len <= 0 || !parse_hold(text, (size_t)len, hold) ||
-		fstatat(copies_fd, hold->name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-		!S_ISREG(st.st_mode) || (uint64_t)st.st_size < hold->rec->size_bytes)
-		return false;
+	if (len < 0)
+		return errno == ENOENT ? -EAGAIN : -errno;
+	int r = parse_hold(text, (size_t)len, hold);
+	if (r < 0)
+		return r;
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < hold->rec->size_bytes)
+		return -EMEDIUMTYPE;
+	hold->sent = was_sent(image);
 	hold->allocated_bytes = (uint64_t)st.st_blocks * 512;
 	hold->opened = true; /* nobody knows: it has the longer time */
-	return true;
-}
-
-/* It may have to be erased. */
-static int discard_image(int copies_fd, const char *name, int trash_fd)
-{
-	char trash[TRASH_NAME_BYTES];
-	pool_random_hex(trash, TRASH_NAME_BYTES - 1);
-	return renameat2(copies_fd, name, trash_fd, trash, RENAME_NOREPLACE) < 0 ? -errno : 0;
+	return 0;
 }
 
 static int read_one(void *arg, const char *name)
@@ -203,31 +212,31 @@ static int read_one(void *arg, const char *name)
 	const struct hold_reading *reading = arg;
 	char grant[HOLD_FILE_BYTES];
 	struct stat st;
-	if (is_image_name(name)) {
+	bool image = is_image_name(name);
+	if (!image && !is_grant_name(name))
+		return 0;
+	if (image) {
 		grant_name(name, grant);
-		if (fstatat(reading->copies_fd, grant, &st, AT_SYMLINK_NOFOLLOW) < 0 &&
-			errno == ENOENT)
-			(void)discard_image(reading->copies_fd, name, reading->trash_fd);
-		return 0;
+		if (fstatat(reading->copies_fd, grant, &st, AT_SYMLINK_NOFOLLOW) == 0 ||
+			errno != ENOENT)
+			return 0;
 	}
-	if (!is_grant_name(name))
-		return 0;
 	struct pool_hold *hold = calloc(1, sizeof(*hold));
 	if (hold == NULL)
 		return -ENOMEM;
-	if (!read_hold(reading->copies_fd, name, hold)) {
-		(void)unlinkat(reading->copies_fd, name, 0);
-		(void)discard_image(reading->copies_fd, hold->name, reading->trash_fd);
+	snprintf(hold->name, sizeof(hold->name), "%.*s", (int)sizeof(hold->name) - 1, name);
+	int r = image ? -ENOENT : read_hold(reading->copies_fd, name, hold);
+	hold->dropped = r < 0;
+	if (r == 0 || r == -EBADMSG || r == -ENOENT)
+		list_push(reading->holds, &hold->link);
+	else
 		pool_hold_free(hold);
-		return 0;
-	}
-	list_push(reading->holds, &hold->link);
 	return 0;
 }
 
-int pool_holds_read(int copies_fd, int trash_fd, struct list *ret_holds)
+int pool_holds_read(int copies_fd, struct list *ret_holds)
 {
-	struct hold_reading reading = {copies_fd, trash_fd, ret_holds};
+	struct hold_reading reading = {copies_fd, ret_holds};
 	return fd_each_name(copies_fd, read_one, &reading);
 }
 
@@ -238,22 +247,6 @@ static void enter_hold(struct pool *pool, struct pool_hold *hold)
 	pool->hold_count++;
 }
 
-void pool_holds_adopt(struct pool *pool, struct list *holds)
-{
-	list_for_each_safe (l, holds) {
-		struct pool_hold *found = container_of(l, struct pool_hold, link);
-		bool known = false;
-		list_for_each (k, &pool->holds)
-			known |= strcmp(container_of(k, struct pool_hold, link)->name,
-					 found->name) == 0;
-		if (known)
-			continue;
-		list_remove(&found->link);
-		pool->reserved_bytes += found->room_bytes;
-		enter_hold(pool, found);
-	}
-}
-
 /* ---- dropping ---- */
 
 struct hold_drop {
@@ -261,6 +254,14 @@ struct hold_drop {
 	struct pool_hold *hold;
 	int copies_fd, trash_fd;
 };
+
+/* It may have to be erased. */
+static int discard_image(int copies_fd, const char *name, int trash_fd)
+{
+	char trash[TRASH_NAME_BYTES];
+	pool_random_hex(trash, TRASH_NAME_BYTES - 1);
+	return renameat2(copies_fd, name, trash_fd, trash, RENAME_NOREPLACE) < 0 ? -errno : 0;
+}
 
 static int drop_run(struct pool_job *job)
 {
@@ -283,17 +284,13 @@ static void drop_on_end(struct pool_job *job, int res)
 	free(d);
 }
 
-void pool_hold_drop(struct pool_hold *hold)
+/* False: out of memory. */
+static bool drop_files(struct pool *pool, struct pool_hold *hold)
 {
-	struct pool *pool = hold->pool;
 	struct hold_drop *d = calloc(1, sizeof(*d));
-	hold->dropped = true;
 	if (d == NULL)
-		return; /* it is dropped at the next look */
+		return false;
 	list_remove(&hold->link);
-	pool->hold_count--;
-	pool->reserved_bytes -=
-		hold->room_bytes < pool->reserved_bytes ? hold->room_bytes : pool->reserved_bytes;
 	d->hold = hold;
 	d->copies_fd = pool->fds[POOL_FD_COPIES];
 	d->trash_fd = pool->fds[POOL_FD_TRASH];
@@ -301,6 +298,44 @@ void pool_hold_drop(struct pool_hold *hold)
 	d->job.on_end = drop_on_end;
 	list_init(&d->job.link);
 	pool_job_submit(pool, &d->job);
+	return true;
+}
+
+void pool_hold_drop(struct pool_hold *hold)
+{
+	struct pool *pool = hold->pool;
+	char family[RECORD_ID_MAX];
+	strcpy(family, pool_hold_family(hold));
+	hold->dropped = true;
+	if (!drop_files(pool, hold))
+		return; /* it is dropped at the next look */
+	pool->hold_count--;
+	pool_family_update(pool, family);
+}
+
+/* ---- taking over what was read ---- */
+
+static bool is_known(const struct pool *pool, const struct pool_hold *found)
+{
+	for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
+		if (strcmp(h->name, found->name) == 0)
+			return true;
+	return false;
+}
+
+void pool_holds_adopt(struct pool *pool, struct list *holds)
+{
+	list_for_each_safe (l, holds) {
+		struct pool_hold *found = container_of(l, struct pool_hold, link);
+		if (is_known(pool, found))
+			continue;
+		if (found->dropped) {
+			(void)drop_files(pool, found); /* else by the next load */
+			continue;
+		}
+		list_remove(&found->link);
+		enter_hold(pool, found);
+	}
 }
 
 /* ---- making ---- */
@@ -349,21 +384,25 @@ static int begin_run(struct op *op)
 		return op_fail(op, ERR_DATA_LOSS, "%s in pool %s cannot be copied: %s",
 			m->source->key, pool->name,
 			m->source->rec == NULL ? m->source->why : "its image is not whole");
-	if (pool->hold_count >= POOL_HOLDS_MAX)
+	unsigned count = pool->hold_count + pool->holds_making;
+	if (count >= POOL_HOLDS_MAX)
 		return op_fail(op, ERR_NO_ROOM,
 			"%u volumes and snapshots of pool %s are being copied to other nodes, "
 			"which is the limit",
-			pool->hold_count, pool->name);
+			count, pool->name);
 	r = describe(m);
 	if (r < 0)
 		return op_fail_sys(op, r, "granting a copy of %s", m->source->rec->name);
 	m->copies_fd = pool->fds[POOL_FD_COPIES];
 	m->dir_fd = pool_fd_of(pool, m->source->kind);
-	return pool_op_begin(pool, &op->err);
+	r = pool_op_begin(pool, &op->err);
+	pool->holds_making += r == 0;
+	return r;
 }
 
 static int begin_undo(struct op *op)
 {
+	make_of(op)->source->pool->holds_making--;
 	pool_op_finish(make_of(op)->source->pool);
 	return 0;
 }
@@ -430,9 +469,19 @@ static bool copy_done(struct op *op)
 	return is_snapshot(op) || make_of(op)->shared;
 }
 
+static int refuse_stopped(struct op *op)
+{
+	err_clear(&op->err);
+	return op_fail(op, ERR_UNAVAILABLE,
+		"copying %s was stopped because the driver shuts down; try again",
+		make_of(op)->source->rec->name);
+}
+
 static int copy_run(struct op *op)
 {
 	struct pool_hold_make *m = make_of(op);
+	if (m->stopped)
+		return refuse_stopped(op);
 	if (m->held_briefly)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is in use, and pool %s refuses to share its extents: detach "
@@ -444,7 +493,9 @@ static int copy_run(struct op *op)
 
 static int copy_end(struct op *op, int res)
 {
-	return pool_clone_fill_end(op, res, &make_of(op)->clone);
+	struct pool_hold_make *m = make_of(op);
+	res = pool_clone_fill_end(op, res, &m->clone);
+	return res < 0 && m->stopped ? refuse_stopped(op) : res;
 }
 
 static int name_call(struct op *op)
@@ -509,11 +560,11 @@ static int grant_job(void *arg)
 	return write_grant(m, name);
 }
 
-/* A copy has its blocks; what shares those of a volume makes the volume need others. */
 static int grant_run(struct op *op)
 {
 	struct pool_hold_make *m = make_of(op);
-	m->hold->room_bytes = m->shared ? m->room.reserved : 0;
+	m->hold->shares = m->shared || (m->source->kind == RECORD_SNAPSHOT &&
+					       pool_features(m->source->pool)->reflink);
 	int n = print_hold(m->hold, m->text, HOLD_TEXT_MAX);
 	if (n < 0)
 		return op_fail_sys(op, n, "granting a copy of %s", m->source->rec->name);
@@ -528,13 +579,14 @@ static int grant_end(struct op *op, int res)
 	if (res < 0)
 		return op_fail_sys(op, res, "granting a copy of %s in pool %s",
 			m->source->rec->name, pool->name);
-	if (!m->shared) {
-		pool_admit_release(&m->room);
-		if (m->source->kind == RECORD_VOLUME)
-			pool_room_used(pool, m->hold->allocated_bytes);
-	}
+	pool_admit_release(&m->room);
+	if (!m->shared && m->source->kind == RECORD_VOLUME)
+		pool_room_used(pool, m->hold->allocated_bytes);
+	pool->holds_making--;
 	pool_op_finish(pool);
 	enter_hold(pool, m->hold);
+	/* What shares the blocks of a volume makes it need others. */
+	pool_family_update(pool, pool_hold_family(m->hold));
 	m->ret_hold = m->hold;
 	m->hold = NULL;
 	return 0;
@@ -575,6 +627,12 @@ void pool_hold_make_init(
 	*m = (struct pool_hold_make){.source = source, .share = share, .fd = -1};
 	op_init(&m->op, reactor, "pool_hold", make_steps, NULL);
 	m->op.lane = source->pool->lane;
+}
+
+void pool_hold_make_stop(struct pool_hold_make *m)
+{
+	m->stopped = true;
+	m->clone.copy.stop = true;
 }
 
 void pool_hold_make_free(struct pool_hold_make *m)

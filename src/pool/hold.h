@@ -32,7 +32,8 @@ struct pool_hold {
 	char source_id[RECORD_ID_MAX];
 	struct record *rec; /* the source's, as it was */
 	uint64_t allocated_bytes;
-	uint64_t room_bytes; /* counted as promised while it lives */
+	bool shares; /* blocks with its source, or maybe: it counts in the family (index.h) */
+	bool sent;   /* a volume's: whole, to somebody; survives a restart */
 	/* The user's. Zero when it was made or found. */
 	uint64_t used_ns;
 	unsigned readers;
@@ -45,6 +46,8 @@ struct pool_hold *pool_hold_next(const struct pool *pool, const struct pool_hold
  * that pool_holds_fd() gave on the loop. A descriptor or -errno. */
 int pool_holds_fd(const struct pool *pool);
 int pool_hold_open(int holds_fd, const char *name, bool direct_io);
+/* Says durably that a volume's image was sent whole. Blocking, with a descriptor of it. */
+int pool_hold_note_sent(int fd);
 /* Its files go, by a job in the background; it is freed. No reader has it. */
 void pool_hold_drop(struct pool_hold *hold);
 
@@ -67,21 +70,25 @@ struct pool_hold_make {
 	struct pool_admission room;
 	struct pool_clone clone;
 	int copies_fd, dir_fd, share_fd, fd;
-	bool shared, begun;
+	bool shared, stopped;
 	unsigned text_len;
 	char *text;
 };
 void pool_hold_make_init(
 	struct pool_hold_make *m, struct reactor *reactor, struct pool_object *source, bool share);
+/* Stops a copy, also one that has not begun. */
+void pool_hold_make_stop(struct pool_hold_make *m);
 void pool_hold_make_free(struct pool_hold_make *m); /* what is left after the end */
 
 /* ---- for the files of src/pool ---- */
 
 bool pool_hold_name_valid(const char *name);
-/* The holds that earlier runs left, onto the list; images without one go to the trash. Blocking.
- * 0 or -ENOMEM: what can be read counts. */
-int pool_holds_read(int copies_fd, int trash_fd, struct list *ret_holds);
-/* Takes over what was read and is not known yet. */
+/* The holds that earlier runs left, onto the list; also, as dropped, what makes none. Nothing is
+ * removed, and what may be one and cannot be read is left alone. Blocking. 0 or -ENOMEM: what can
+ * be read counts. */
+int pool_holds_read(int copies_fd, struct list *ret_holds);
+/* Takes over what was read and is not known yet; what makes no hold goes. pool_family_update_all()
+ * comes after it. */
 void pool_holds_adopt(struct pool *pool, struct list *holds);
 void pool_hold_free(struct pool_hold *hold);
 

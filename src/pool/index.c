@@ -5,12 +5,13 @@
  *
  * With every change it keeps up the sums over a pool's objects: what its volumes were promised,
  * what is allocated, and what of the promise is there already. It also knows which objects share
- * extents. A family is an image and all that was made from it by reflink, however far removed; the
- * last one of a family shares nothing any more.
+ * extents. A family is an image and all that was made from it by reflink, however far removed, and
+ * what is held of them for other nodes (hold.h); the last one of a family shares nothing any more.
  */
 #include "pool/index.h"
 
 #include "base/buf.h"
+#include "pool/hold.h"
 #include "pool/private.h"
 
 #include <errno.h>
@@ -141,6 +142,13 @@ const char *pool_family(const struct record *rec)
 	return rec->family[0] != '\0' ? rec->family : rec->shares_extents ? rec->source_id : "";
 }
 
+const char *pool_hold_family(const struct pool_hold *hold)
+{
+	if (!hold->shares)
+		return "";
+	return hold->rec->shares_extents ? pool_family(hold->rec) : hold->source_id;
+}
+
 /* The family's founder, if it is still there. */
 static struct pool_object *family_founder(const struct pool *pool, const char *family)
 {
@@ -170,6 +178,11 @@ static bool is_of_family(const struct pool_object *object, const char *family)
 	       strcmp(pool_family(object->rec), family) == 0;
 }
 
+static const char *family_of_held(const struct list *link)
+{
+	return pool_hold_family(container_of(link, struct pool_hold, link));
+}
+
 void pool_family_update(struct pool *pool, const char *family)
 {
 	if (family[0] == '\0')
@@ -179,12 +192,20 @@ void pool_family_update(struct pool *pool, const char *family)
 	for (unsigned kind = 0; kind < 2; kind++)
 		for (size_t i = 0; i < pool->index[kind].count; i++)
 			members += is_of_family(pool->index[kind].at[i], family);
+	list_for_each (l, &pool->holds)
+		members += strcmp(family_of_held(l), family) == 0;
 	if (founder != NULL)
 		set_shared(founder, members > 1);
 	for (unsigned kind = 0; kind < 2; kind++)
 		for (size_t i = 0; i < pool->index[kind].count; i++)
 			if (is_of_family(pool->index[kind].at[i], family))
 				set_shared(pool->index[kind].at[i], members > 1);
+}
+
+static void update_held_families(struct pool *pool)
+{
+	list_for_each (l, &pool->holds)
+		pool_family_update(pool, family_of_held(l));
 }
 
 static int compare_family(const void *a, const void *b)
@@ -223,6 +244,7 @@ void pool_family_update_all(struct pool *pool)
 			set_shared(all[i], shared);
 	}
 	free(all);
+	update_held_families(pool);
 }
 
 /* ---- asked from above ---- */

@@ -46,6 +46,7 @@ bool pool_object_has_id(const struct pool_object *object, const char *id);
 /* ---- for the files of src/pool ---- */
 
 struct pool_found;
+struct pool_hold;
 
 struct pool_object *pool_index_find(
 	const struct pool *pool, enum record_kind kind, const char *key);
@@ -59,6 +60,8 @@ void pool_sums_sub(struct pool_object *object);
 void pool_sums_add(struct pool_object *object);
 /* The id of the oldest ancestor this record's image shares extents with, "" if it never did. */
 const char *pool_family(const struct record *rec);
+/* The family that what is held shares its blocks with, "" if with none. */
+const char *pool_hold_family(const struct pool_hold *hold);
 /* Says of every object of a family whether it still shares: more than one of it is left. */
 void pool_family_update(struct pool *pool, const char *family);
 void pool_family_update_all(struct pool *pool);

@@ -258,7 +258,7 @@ void pool_load_run(struct pool_load *load)
 		return;
 	watch_images(load);
 	/* A copy that is forgotten is asked for again: what cannot be read keeps no pool away. */
-	(void)pool_holds_read(load->fds[POOL_FD_COPIES], load->fds[POOL_FD_TRASH], &load->holds);
+	(void)pool_holds_read(load->fds[POOL_FD_COPIES], &load->holds);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		struct reading reading = {load, kind};
 		int dir = POOL_FD_VOLUMES + (int)kind;
@@ -411,6 +411,7 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	for (size_t i = 0; i < load->found_count; i++)
 		if (pool_index_find(pool, load->found[i].kind, load->found[i].key) == NULL)
 			complete &= pool_index_insert(pool, &load->found[i]) != NULL;
+	pool_holds_adopt(pool, &load->holds);
 	pool_family_update_all(pool);
 	pool->capacity_bytes = load->capacity_bytes;
 	pool->free_bytes = load->free_bytes;
@@ -423,6 +424,5 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 			pool, POOL_UNREAD, "pool %s: out of memory while loading it", pool->name);
 		return;
 	}
-	pool_holds_adopt(pool, &load->holds);
 	pool_enter(pool, load->life, "%s", load->why);
 }

@@ -89,7 +89,7 @@ struct pool {
 	bool trash_wanted;
 
 	struct list holds; /* pool_hold: hold.h */
-	unsigned hold_count;
+	unsigned hold_count, holds_making;
 
 	struct list templates; /* template_entry, the most recently used last */
 	unsigned template_count;

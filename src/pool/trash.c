@@ -5,8 +5,8 @@
  * record asks for it (zeros are an operation on the ring, beside the copies), cut the file shorter
  * from its end, unlink it. Every piece can be done twice, so a crash costs nothing but to begin the
  * file again. Only zeros could reach the disk before the rename to trash does, so they wait for it.
- * A file that fails is left for the next look after the pool. Files with other names than ours are
- * left alone.
+ * A file that fails, or that somebody has open, is left for the next look after the pool. Files
+ * with other names than ours are left alone.
  *
  * `discard` has the disk below discard the blocks (trim.h). Where they are is known only until they
  * are given back. A mark on the file says that this has begun. A file that is found marked was left
@@ -15,6 +15,7 @@
 #include "pool/trash.h"
 
 #include "blockio/copy.h"
+#include "blockio/image.h"
 #include "blockio/trim.h"
 #include "pool/part.h"
 #include "pool/private.h"
@@ -139,11 +140,13 @@ static void enter(struct pool_trash *t, enum trash_file file)
 }
 
 /* -ENODATA alone says that there is no record: what cannot be read may ask for anything. */
-static int read_erase(int fd, enum record_erase *ret_erase)
+static int read_erase(int fd, enum record_erase *ret_erase, bool *ret_recorded)
 {
 	char text[RECORD_BYTES_MAX + 1] = {0};
-	if (fgetxattr(fd, RECORD_XATTR, text, sizeof(text) - 1) < 0 && errno != ENODATA)
+	ssize_t len = fgetxattr(fd, RECORD_XATTR, text, sizeof(text) - 1);
+	if (len < 0 && errno != ENODATA)
 		return -errno;
+	*ret_recorded = len >= 0;
 	*ret_erase = record_text_erase(text);
 	return 0;
 }
@@ -157,12 +160,21 @@ static int unlink_name(struct pool_trash *t)
 	return 0;
 }
 
+/* A snapshot is deleted while it is attached by hand if another node copies it (remove.c), and what
+ * is deleted may be attached then. 0: nobody has it. */
+static int lock_unused(int fd)
+{
+	int r = image_lock(fd);
+	return r > 0 ? -EBUSY : r;
+}
+
 /* A snapshot that another node is copying has a second name (hold.h): its bytes go with the last.
  */
 static int open_file(struct pool_trash *t)
 {
 	struct stat st;
 	enum record_erase erase;
+	bool recorded;
 	int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 	t->fd = openat(t->dirfd, t->names[t->at], flags | (t->direct_io ? O_DIRECT : 0));
 	if (t->fd < 0 || fstat(t->fd, &st) < 0)
@@ -171,7 +183,9 @@ static int open_file(struct pool_trash *t)
 		return -EMEDIUMTYPE;
 	if (st.st_nlink > 1)
 		return unlink_name(t);
-	int r = read_erase(t->fd, &erase);
+	int r = read_erase(t->fd, &erase, &recorded);
+	if (r == 0 && recorded)
+		r = lock_unused(t->fd);
 	if (r < 0)
 		return r;
 	t->size = st.st_size;

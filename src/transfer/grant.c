@@ -25,11 +25,17 @@ enum record_kind grant_kind_of(const struct pools *pools, const char *id)
 
 /* ---- making ---- */
 
-static bool is_meant(const struct grant_make *m, const struct pool_hold *hold)
+static bool is_same(const struct grant_make *m, const struct pool_hold *hold)
 {
 	return !hold->dropped && strcmp(hold->source_id, m->source_id) == 0 &&
 	       strcmp(hold->node_id, m->node_id) == 0 &&
 	       strcmp(hold->volume_name, m->volume_name) == 0;
+}
+
+/* A snapshot never changes. What was made of a volume may have been deleted since. */
+static bool is_meant(const struct grant_make *m, const struct pool_hold *hold)
+{
+	return is_same(m, hold) && (hold->rec->kind == RECORD_SNAPSHOT || !hold->sent);
 }
 
 /* The hold may be closed in any turn of the loop: its grant is copied. */
@@ -118,7 +124,21 @@ static int hold_run(struct op *op)
 	m->make.node_id = m->node_id;
 	m->make.volume_name = m->volume_name;
 	m->make.source_id = m->source_id;
+	m->make.stopped = m->stopped;
 	return op_child(op, &m->make.op);
+}
+
+/* Those in whose place another one was made. */
+static void drop_sent(const struct grant_make *m)
+{
+	struct pool *pool = m->source.object->pool;
+	struct pool_hold *hold = pool_hold_next(pool, NULL);
+	while (hold != NULL) {
+		struct pool_hold *next = pool_hold_next(pool, hold);
+		if (hold != m->make.ret_hold && is_same(m, hold))
+			grant_drop(hold);
+		hold = next;
+	}
 }
 
 static int hold_end(struct op *op, int res)
@@ -126,6 +146,7 @@ static int hold_end(struct op *op, int res)
 	struct grant_make *m = make_of(op);
 	if (res < 0)
 		return res;
+	drop_sent(m);
 	take_grant(m, m->make.ret_hold); /* nobody knows it yet */
 	return 0;
 }
@@ -149,6 +170,14 @@ void grant_make_init(struct grant_make *m, struct transfer *t, const char *sourc
 		.node_id = node_id,
 		.volume_name = volume_name};
 	op_init(&m->op, t->reactor, "grant", make_steps, NULL);
+}
+
+void grant_make_stop(void *make)
+{
+	struct grant_make *m = make;
+	m->stopped = true;
+	if (m->making)
+		pool_hold_make_stop(&m->make);
 }
 
 void grant_make_free(struct grant_make *m)
@@ -204,6 +233,14 @@ void grant_drop(struct pool_hold *hold)
 		pool_hold_drop(hold);
 }
 
+static uint64_t kept_ms(const struct pool_hold *hold)
+{
+	if (hold->opened)
+		return TRANSFER_IDLE_MS;
+	return hold->shares || hold->rec->kind == RECORD_SNAPSHOT ? TRANSFER_GRANT_MS
+								  : TRANSFER_GRANT_COPIED_MS;
+}
+
 void grants_sweep(struct transfer *t)
 {
 	uint64_t now_ns = ring_now_ns(t->reactor->ring);
@@ -212,11 +249,11 @@ void grants_sweep(struct transfer *t)
 		struct pool_hold *hold = pool_hold_next(pool, NULL);
 		while (hold != NULL) {
 			struct pool_hold *next = pool_hold_next(pool, hold);
-			uint64_t ms = hold->opened ? TRANSFER_IDLE_MS : TRANSFER_GRANT_MS;
 			if (hold->used_ns == 0)
 				hold->used_ns = now_ns; /* of an earlier run */
 			if (hold->readers == 0 &&
-				(hold->dropped || now_ns - hold->used_ns >= ms * 1000000))
+				(hold->dropped ||
+					now_ns - hold->used_ns >= kept_ms(hold) * 1000000))
 				grant_drop(hold);
 			hold = next;
 		}

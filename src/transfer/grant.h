@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Grants: who may read what, once, until when. A grant is a hold of the pool (pool/hold.h), so it
- * survives a restart. It goes when nobody opens it for TRANSFER_GRANT_MS, when it is not read for
- * TRANSFER_IDLE_MS, or when its reader says that it has it. The times are this process's own.
+ * survives a restart. It goes when nobody opens it for TRANSFER_GRANT_MS
+ * (TRANSFER_GRANT_COPIED_MS), when it is not read for TRANSFER_IDLE_MS, or when its reader says
+ * that it has it. The times are this process's own.
  */
 #ifndef RINGVOL_TRANSFER_GRANT_H
 #define RINGVOL_TRANSFER_GRANT_H
@@ -17,9 +18,10 @@ enum record_kind grant_kind_of(const struct pools *pools, const char *id);
 
 /*
  * Is there a grant of this source for the same node and name (then it is that one, once the source
- * is not left frozen) -> find the source -> measure, hold a volume still -> make the hold -> let go
- * of the volume. The caller has locked the source (node_source_lock_mode()) and the name, so that
- * no two make one.
+ * is not left frozen; a volume that was sent whole may have been made, deleted, and be made again
+ * of what was written since: that takes another one) -> find the source -> measure, hold a volume
+ * still -> make the hold -> let go of the volume. The caller has locked the source
+ * (node_source_lock_mode()) and the name, so that no two make one.
  */
 struct grant_make {
 	struct op op;
@@ -30,10 +32,12 @@ struct grant_make {
 	struct node_source source;
 	struct pool_measure measure;
 	struct pool_hold_make make;
-	bool making, found;
+	bool making, found, stopped;
 };
 void grant_make_init(struct grant_make *m, struct transfer *transfer, const char *source_id,
 	const char *node_id, const char *volume_name);
+/* Stops a copy, also one that has not begun. make: a struct grant_make. */
+void grant_make_stop(void *make);
 void grant_make_free(struct grant_make *m); /* what is left after the end */
 
 /* The grant, if the caller may use it. NULL: there is none, or it is another's: nobody is told

@@ -7,7 +7,9 @@
  *
  * How it can fail: there is no such grant for that node; too many copies are under way; the disk
  * cannot be read; the client leaves, or does not read: then nothing more is read for it. A stream
- * ends when its last request and its last job have come back.
+ * ends when its last request and its last job have come back. That a volume was sent whole is made
+ * durable before it is told: what is granted later has to be another image (grant.h). An image that
+ * its disk does not give is granted no more either.
  */
 #include "transfer/send.h"
 
@@ -40,12 +42,13 @@ struct send {
 	struct transfer *transfer;
 	struct grpc_call *call;
 	struct pool_hold *hold;
-	struct work_job open;
+	struct work_job open, note;
 	struct copy_walk walk;
 	struct ring_timer pause; /* the rate's */
 	struct lane *lane;
 	int holds_fd, fd;
 	bool direct_io, opened, blocked;
+	bool noting, noted, closing;
 	char name[sizeof(((struct pool_hold *)0)->name)];
 	uint64_t from_bytes, size_bytes;
 	/* Buffers first .. first + used - 1 have chunks, in order. */
@@ -85,16 +88,10 @@ static void send_free(struct send *s)
 
 static void closed(struct work_job *job, int res)
 {
-	(void)res;
-	send_free(container_of(job, struct send, open));
-}
-
-/* Nothing of it is under way any more: the last close of a deleted image gives its blocks back, on
- * a thread. */
-static void send_over(struct send *s)
-{
+	struct send *s = container_of(job, struct send, open);
 	struct transfer *t = s->transfer;
 	struct pool_hold *hold = s->hold;
+	(void)res;
 	hold->readers--;
 	hold->used_ns = now_ns(t);
 	if (hold->dropped)
@@ -102,16 +99,28 @@ static void send_over(struct send *s)
 	list_remove(&s->link);
 	t->stats.sends--;
 	bulk_counted(t);
-	ring_timer_cancel(t->reactor->ring, &s->pause);
 	grpc_end(s->call, s->status, s->message);
+	send_free(s);
+}
+
+/* Nothing of it is under way any more: the last close of a deleted image gives its blocks back, on
+ * a thread. The hold is let go after it: the trash leaves alone what is open. */
+static void send_over(struct send *s)
+{
+	struct transfer *t = s->transfer;
+	s->closing = true;
+	ring_timer_cancel(t->reactor->ring, &s->pause);
 	s->open = (struct work_job){.run = close_run, .on_end = closed, .lane = s->lane};
-	if (s->fd < 0 || work_submit(t->reactor->work, &s->open) < 0)
-		send_free(s);
+	if (s->fd < 0 || work_submit(t->reactor->work, &s->open) < 0) {
+		fd_close(&s->fd);
+		closed(&s->open, 0);
+	}
 }
 
 static void end_if_over(struct send *s)
 {
-	if (s->ending && s->reading == 0 && !s->walk.running && !job_armed(s))
+	if (s->ending && s->reading == 0 && !s->walk.running && !job_armed(s) && !s->noting &&
+		!s->closing)
 		send_over(s);
 }
 
@@ -122,6 +131,26 @@ static void end_with(struct send *s, enum grpc_status status, const char *messag
 	s->ending = true;
 	s->status = status;
 	s->message = message;
+}
+
+/* This node is short of something, or its pool is away. */
+static bool passes(int res)
+{
+	return res == -EAGAIN || res == -EINTR || res == -ENOMEM || res == -EMFILE ||
+	       res == -ENFILE || res == -ENOTDIR;
+}
+
+/* The image cannot be had: message says it of one that never will. Another grant of the same has
+ * another image. */
+static void end_failed(struct send *s, int res, const char *message)
+{
+	if (passes(res)) {
+		end_with(s, GRPC_UNAVAILABLE,
+			"the pool is away, or its node is short of memory or descriptors: try again");
+		return;
+	}
+	s->hold->dropped = true;
+	end_with(s, GRPC_DATA_LOSS, message);
 }
 
 /* ---- reading ---- */
@@ -139,7 +168,7 @@ static void on_read(struct ring_req *req, int res, uint32_t flags)
 	uint32_t done =
 		copy_advance(s->direct_io, buf->done, res > 0 ? (uint32_t)res : 0, buf->len);
 	if (done == buf->done)
-		end_with(s, GRPC_DATA_LOSS,
+		end_failed(s, res,
 			"the image cannot be read: look for errors of its disk "
 			"in the kernel log of its node");
 	buf->done = done;
@@ -225,6 +254,37 @@ static void send_end(struct send *s)
 	end_with(s, GRPC_OK, NULL);
 }
 
+static int note_run(struct work_job *job)
+{
+	return pool_hold_note_sent(container_of(job, struct send, note)->fd);
+}
+
+static void noted(struct work_job *job, int res)
+{
+	struct send *s = container_of(job, struct send, note);
+	s->noting = false;
+	s->noted = res == 0;
+	if (res < 0)
+		end_with(s, GRPC_UNAVAILABLE,
+			"that it was sent cannot be noted on the disk of its node: try again");
+	go_on(s);
+}
+
+/* The image of a snapshot is the same whenever it is granted. */
+static void note_or_end(struct send *s)
+{
+	if (s->noted || s->hold->rec->kind == RECORD_SNAPSHOT) {
+		send_end(s);
+		return;
+	}
+	s->hold->sent = true;
+	s->note = (struct work_job){.run = note_run, .on_end = noted, .lane = s->lane};
+	if (work_submit(s->transfer->reactor->work, &s->note) < 0)
+		end_with(s, GRPC_RESOURCE_EXHAUSTED, "too much is under way: try again");
+	else
+		s->noting = true;
+}
+
 /* True: the first chunk may go. */
 static bool may_send(struct send *s)
 {
@@ -244,15 +304,15 @@ static void go_on(struct send *s)
 	if (grpc_call_gone(s->call))
 		end_with(s, GRPC_CANCELLED, NULL);
 	else if (s->walk.res < 0)
-		end_with(s, GRPC_DATA_LOSS,
+		end_failed(s, s->walk.res,
 			"the image's extents cannot be read: look for errors of "
 			"its disk in the kernel log of its node");
 	while (may_send(s))
 		send_buf(s, &s->bufs[s->first]);
 	while (!s->ending && start_buf(s))
 		;
-	if (!s->ending && s->used == 0 && !s->blocked && copy_walk_at_end(&s->walk))
-		send_end(s);
+	if (!s->ending && !s->noting && s->used == 0 && !s->blocked && copy_walk_at_end(&s->walk))
+		note_or_end(s);
 	end_if_over(s);
 }
 
@@ -281,7 +341,7 @@ static void opened(struct work_job *job, int res)
 	if (res == -EWOULDBLOCK) /* it is being deleted under its first name */
 		end_with(s, GRPC_UNAVAILABLE, "the image is locked for a moment: try again");
 	else if (res < 0)
-		end_with(s, GRPC_DATA_LOSS, "the image that is to be copied cannot be opened");
+		end_failed(s, res, "the image that is to be copied cannot be opened");
 	if (!s->ending && copy_walk_start(&s->walk, t->reactor->work, s->lane, s->fd, s->from_bytes,
 				  s->size_bytes, on_extents) < 0)
 		end_with(s, GRPC_RESOURCE_EXHAUSTED, "too much is under way: try again");

@@ -25,7 +25,9 @@ enum {
 	TRANSFER_OFFERS_MAX = 1024,         /* then the oldest goes */
 	TRANSFER_OFFER_MS = 10 * 60 * 1000, /* an offer is kept so long; a retry brings another */
 	TRANSFER_GRANT_MS = 60 * 1000,      /* a grant that nobody opens */
-	TRANSFER_IDLE_MS = 30 * 60 * 1000,  /* one that was opened, and is not read */
+	/* One whose volume had to be copied: who asked for it comes back later than that. */
+	TRANSFER_GRANT_COPIED_MS = 10 * 60 * 1000,
+	TRANSFER_IDLE_MS = 30 * 60 * 1000, /* one that was opened, and is not read */
 	TRANSFER_LOOK_MS = 5000,
 };
 

@@ -17,10 +17,12 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- grants ---- */
 
@@ -296,4 +298,171 @@ Test(transfer, each_step_of_a_grant_fails_ext4, .timeout = 120)
 Test(transfer, each_step_of_a_grant_in_use_fails_ext4, .timeout = 120)
 {
 	fail_each_grant(WORLD_EXT4, true);
+}
+
+/* ---- grants that may not be used again ---- */
+
+/* With the last message the node goes. */
+static enum channel_fate lose_close(const char *path, uint8_t *data, size_t len)
+{
+	(void)data;
+	if (strcmp(path, "/ringvol.v1.Transfer/ReadCopy") == 0 && len <= CHUNK_HEAD_MAX)
+		channel_local.registry = NULL;
+	return FATE_DELIVER;
+}
+
+/* That the copy was made is not told to the source; it is deleted, and is to be made again. */
+static void made_again(enum world_fs fs, bool volume, bool restart)
+{
+	char first[POOL_GRANT_BYTES];
+	open_both(fs, 21);
+	from_volume = volume;
+	far_make_both(16 * MIB, MIB);
+	channel_local.on_message = lose_close;
+	cr_assert_eq(far_grant(source_id(), "node-1", "copied"), ERR_OK);
+	strcpy(first, grant);
+	cr_assert_eq(far_grant(source_id(), "node-1", "copied"), ERR_OK);
+	cr_assert_str_eq(grant, first, "it was not sent");
+	cr_assert_eq(copy(), GRPC_OK);
+	cr_assert_str_eq(grant, first);
+	channel_local.on_message = NULL;
+	channel_local.registry = far.registry;
+	cr_assert_eq(transfer_grants(far.transfer), 1, "it was not closed");
+	cr_assert_eq(uncopy(), GRPC_OK);
+	if (restart) {
+		far_down();
+		far_up();
+	}
+	cr_assert_eq(far_grant(source_id(), "node-1", "copied"), ERR_OK);
+	cr_assert_eq(strcmp(grant, first) == 0, !volume);
+	world_settle(w);
+	cr_assert_eq(transfer_grants(far.transfer), 1, "in its place");
+	cr_assert_eq(copy(), GRPC_OK);
+	assert_same_bytes();
+	assert_nothing_left();
+	close_both();
+}
+
+Test(transfer, a_volume_sent_whole_is_granted_anew, .timeout = 60)
+{
+	made_again(WORLD_XFS, true, false);
+}
+
+Test(transfer, a_volume_sent_whole_is_granted_anew_after_a_restart, .timeout = 60)
+{
+	made_again(WORLD_EXT4, true, true);
+}
+
+Test(transfer, a_snapshot_sent_whole_is_granted_again, .timeout = 60)
+{
+	made_again(WORLD_XFS, false, true);
+}
+
+/* Who asked for it has waited for the copy, and comes back later. */
+static void expires_after(enum world_fs fs, uint64_t ms)
+{
+	open_both(fs, 22);
+	from_volume = true;
+	far_make_both(16 * MIB, MIB);
+	cr_assert_eq(far_grant(source_id(), "node-1", "a"), ERR_OK);
+	ring_sim_settle(w->reactor.ring, ms - TRANSFER_LOOK_MS);
+	cr_assert_eq(transfer_grants(far.transfer), 1);
+	ring_sim_settle(w->reactor.ring, 3 * TRANSFER_LOOK_MS);
+	assert_nothing_left();
+	close_both();
+}
+
+Test(transfer, grant_of_a_copied_volume_waits, .timeout = 60)
+{
+	expires_after(WORLD_EXT4, TRANSFER_GRANT_COPIED_MS);
+}
+
+Test(transfer, grant_of_a_shared_volume_expires, .timeout = 60)
+{
+	expires_after(WORLD_XFS, TRANSFER_GRANT_MS);
+}
+
+static int read_fault, read_faults;
+
+static int fail_reads(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	(void)arg;
+	(void)nth;
+	if (sqe->opcode != IORING_OP_READ || read_faults == 0)
+		return 0;
+	read_faults--;
+	return read_fault;
+}
+
+/* What passes is waited for; an image that cannot be read is granted no more. */
+Test(transfer, troubles_of_the_source, .timeout = 60)
+{
+	char first[POOL_GRANT_BYTES], command[192];
+	open_both(WORLD_XFS, 23);
+	far_make_both(16 * MIB, MIB);
+	w->sim.fault = fail_reads;
+	read_fault = -ENOMEM;
+	read_faults = 1;
+	cr_assert_eq(copy(), GRPC_OK);
+	cr_assert_eq(read_faults, 0);
+	cr_assert_eq(w->transfer->stats.lost, 1);
+	assert_same_bytes();
+	cr_assert_eq(uncopy(), GRPC_OK);
+	read_fault = -EIO;
+	read_faults = 1;
+	cr_assert_eq(copy(), GRPC_UNAVAILABLE);
+	strcpy(first, grant);
+	world_settle(w);
+	cr_assert_eq(transfer_grants(far.transfer), 0, "the disk does not give it");
+	cr_assert_eq(copy(), GRPC_OK);
+	cr_assert_str_neq(grant, first);
+	cr_assert_eq(uncopy(), GRPC_OK);
+	/* The pool is away: it may come back. */
+	cr_assert_eq(far_grant(source_id(), "node-1", "copied"), ERR_OK);
+	strcpy(first, grant);
+	int fd = pool_holds_fd(pools_at(far.pools, 0)), kept = dup(fd);
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	cr_assert_geq(dup3(null, fd, O_CLOEXEC), 0);
+	close(null);
+	cr_assert_eq(copy(), GRPC_UNAVAILABLE);
+	cr_assert_geq(dup3(kept, fd, O_CLOEXEC), 0);
+	close(kept);
+	cr_assert_eq(copy(), GRPC_OK);
+	cr_assert_str_eq(grant, first);
+	cr_assert_eq(uncopy(), GRPC_OK);
+	/* Somebody has removed it. */
+	cr_assert_eq(far_grant(source_id(), "node-1", "copied"), ERR_OK);
+	strcpy(first, grant);
+	snprintf(command, sizeof(command), "cd %s/copies && rm $(ls | grep -v grant)", far.path);
+	cr_assert_eq(system(command), 0);
+	cr_assert_eq(copy(), GRPC_UNAVAILABLE);
+	cr_assert_eq(copy(), GRPC_OK);
+	cr_assert_str_neq(grant, first);
+	assert_same_bytes();
+	assert_nothing_left();
+	close_both();
+}
+
+static void drain_at_the_hold(const char *op_name, const char *step_name)
+{
+	(void)step_name;
+	if (strcmp(op_name, "pool_hold") == 0) {
+		w->on_step = NULL;
+		csi_drain(w->csi, NULL, NULL);
+	}
+}
+
+/* A long copy of this node's is not waited for. */
+Test(transfer, a_grants_copy_is_stopped_at_a_shutdown, .timeout = 60)
+{
+	open_world(WORLD_EXT4, 24, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	w->on_step = drain_at_the_hold;
+	cr_assert_eq(do_grant(), GRPC_UNAVAILABLE);
+	world_restart(w);
+	cr_assert_eq(files_in(w->pool_path, "copies"), 0);
+	cr_assert_eq(do_grant(), GRPC_OK);
+	cr_assert_eq(undo_grant(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
 }

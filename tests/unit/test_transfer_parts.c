@@ -330,3 +330,158 @@ Test(hold, is_one_of_so_many, .timeout = 60)
 	make_hold(volume, "node-2");
 	fixture_close(&f);
 }
+
+static struct pool_hold *find_hold_of(const char *node_id)
+{
+	for (struct pool_hold *h = NULL; (h = pool_hold_next(f.pool, h)) != NULL;)
+		if (strcmp(h->node_id, node_id) == 0)
+			return h;
+	return NULL;
+}
+
+static struct pool_object *make_snapshot(struct pool_object *source)
+{
+	struct pool_object *object;
+	char id[RECORD_ID_MAX];
+	struct record rec = fixture_volume("snap", 16 * MIB);
+	pool_object_id(source, id);
+	rec.kind = RECORD_SNAPSHOT;
+	rec.source = RECORD_SOURCE_VOLUME;
+	rec.source_id = rec.family = id;
+	rec.mkfs_options = rec.claim = "";
+	rec.shares_extents = pool_features(f.pool)->reflink;
+	cr_assert_eq(fixture_build(&f, &rec, source, &object), ERR_OK);
+	return object;
+}
+
+static void write_volume(const char *name, uint64_t bytes)
+{
+	fixture_sh("dd if=/dev/urandom of=%s/volumes/%s bs=1M count=%u conv=notrunc,fsync "
+		   "status=none",
+		f.path, name, (unsigned)(bytes / MIB));
+}
+
+/* What is held shares the volume's blocks also when the snapshot is gone, and after a restart. */
+Test(hold, is_of_the_family, .timeout = 60)
+{
+	fixture_open(&f, FIXTURE_XFS);
+	if (!pool_features(f.pool)->reflink)
+		cr_skip_test("no reflink here");
+	struct pool_object *v = make_volume("source");
+	write_volume("source", 16 * MIB);
+	uint64_t alone = fixture_room(&f).available_bytes;
+	struct pool_object *s = make_snapshot(v);
+	make_hold(s, "node-2");
+	cr_assert_eq(fixture_remove(&f, s), ERR_OK);
+	fixture_settle(&f);
+	cr_assert(v->shared, "with what is held");
+	cr_assert_leq(fixture_room(&f).available_bytes, alone - 15 * MIB);
+	fixture_reopen_pools(&f);
+	v = pools_find_name(f.pools, RECORD_VOLUME, "source");
+	cr_assert(v->shared, "after a restart");
+	pool_hold_drop(find_hold_of("node-2"));
+	cr_assert(!v->shared);
+	fixture_settle(&f);
+	cr_assert_leq(alone, fixture_room(&f).available_bytes + 2 * MIB);
+	/* A volume's, once: not beside a reservation. */
+	make_hold(v, "node-3");
+	cr_assert(v->shared);
+	uint64_t held = fixture_room(&f).available_bytes;
+	cr_assert_leq(held, alone - 15 * MIB);
+	cr_assert_geq(held, alone - 18 * MIB);
+	fixture_reopen_pools(&f);
+	v = pools_find_name(f.pools, RECORD_VOLUME, "source");
+	cr_assert(v->shared);
+	pool_hold_drop(find_hold_of("node-3"));
+	cr_assert(!v->shared);
+	fixture_close(&f);
+}
+
+/* Those under way count. */
+Test(hold, is_one_of_so_many_at_once, .timeout = 60)
+{
+	struct pool_hold_make m[2];
+	char id[RECORD_ID_MAX];
+	fixture_open(&f, FIXTURE_DIR);
+	struct pool_object *volume = make_volume("source");
+	for (unsigned i = 1; i < POOL_HOLDS_MAX; i++)
+		make_hold(volume, "node-2");
+	pool_object_id(volume, id);
+	for (unsigned i = 0; i < 2; i++) {
+		pool_hold_make_init(&m[i], &f.reactor, volume, false);
+		m[i].node_id = m[i].volume_name = "x";
+		m[i].source_id = id;
+	}
+	m[0].op.on_end = fixture_on_end;
+	op_start(&m[0].op);
+	cr_assert_eq(fixture_run(&f, &m[1].op), ERR_NO_ROOM);
+	while (op_running(&m[0].op))
+		fixture_turn(&f);
+	cr_assert(!op_failed(&m[0].op));
+	for (unsigned i = 0; i < 2; i++)
+		pool_hold_make_free(&m[i]);
+	pool_hold_drop(pool_hold_next(f.pool, NULL));
+	fixture_settle(&f);
+	make_hold(volume, "node-2");
+	fixture_close(&f);
+}
+
+/* What cannot be read now, or is of a later version, is left alone; so is another pool's. */
+Test(hold, in_doubt_stays, .timeout = 60)
+{
+	char name[64];
+	fixture_open(&f, FIXTURE_DIR);
+	strcpy(name, make_hold(make_volume("source"), "node-2")->name);
+	fixture_sh("cd %s/copies && cp %s send-aaaaaaaaaaaaaaaa && "
+		   "sed 's/^ringvol-send 1/ringvol-send 2/' %s.grant > send-aaaaaaaaaaaaaaaa.grant "
+		   "&& touch send-bbbbbbbbbbbbbbbb && mkdir send-bbbbbbbbbbbbbbbb.grant",
+		f.path, name, name);
+	fixture_reopen_pools(&f);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "copies"), 6);
+	struct pool_hold *hold = pool_hold_next(f.pool, NULL);
+	cr_assert_str_eq(hold->name, name);
+	cr_assert_null(pool_hold_next(f.pool, hold));
+	fixture_close_pools(&f);
+	fixture_sh("touch %s/copies/send-cccccccccccccccc && cp -a %s %s-twin", f.path, f.path,
+		f.path);
+	char twin[128];
+	snprintf(twin, sizeof(twin), "%s-twin", f.path);
+	const struct pool_config configs[] = {
+		{.name = "p", .path = f.path, .overcommit = 1.0, .reserve_pct = 5},
+		{.name = "q", .path = twin, .overcommit = 1.0, .reserve_pct = 5}};
+	fixture_open_configs(&f, configs, 2);
+	fixture_settle(&f);
+	for (unsigned i = 0; i < 2; i++) {
+		unsigned served = pool_state(pools_at(f.pools, i)) == POOL_READY;
+		cr_assert_eq(fixture_sh("test $(ls %s/copies | wc -l) = %u", configs[i].path,
+				     served ? 6 : 7),
+			0, "%u, served: %u", i, served);
+	}
+	fixture_close(&f);
+}
+
+/* Nothing is cut under somebody who has attached what was deleted while it was held. */
+Test(hold, is_not_cut_while_it_is_in_use, .timeout = 60)
+{
+	char path[160], byte;
+	fixture_open(&f, FIXTURE_XFS);
+	struct pool_object *v = make_volume("source");
+	write_volume("source", MIB);
+	struct pool_object *s = make_snapshot(v);
+	struct pool_hold *hold = make_hold(s, "node-2");
+	snprintf(path, sizeof(path), "%s/snapshots/snap", f.path);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(fixture_remove(&f, s), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0, "the other name stays");
+	pool_hold_drop(hold);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 1);
+	cr_assert_eq(pread(fd, &byte, 1, 16 * MIB - 1), 1, "not cut");
+	close(fd);
+	cr_assert_eq(fixture_remove(&f, v), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	fixture_close(&f);
+}
