@@ -112,6 +112,22 @@ Test(chunk, unknown_fields_are_skipped_and_nonsense_is_refused)
 			nonsense[i].name);
 }
 
+/* Of data, and behind it the offset: neither may change. */
+Test(chunk, checksum_covers_data_and_offset)
+{
+	static uint8_t both[CHUNK_ALIGN + 8] = {'x'};
+	both[CHUNK_ALIGN + 1] = 0x30;
+	struct chunk chunk = {.offset = 3 * CHUNK_ALIGN, .data = both, .len = CHUNK_ALIGN};
+	chunk.checksum = crc32c_by_table(both, sizeof(both));
+	cr_assert_eq(chunk_sum(&chunk), chunk.checksum);
+	cr_assert_null(chunk_why_wrong(&chunk, 0, MIB));
+	chunk.offset += CHUNK_ALIGN;
+	cr_assert_not_null(chunk_why_wrong(&chunk, 0, MIB));
+	chunk.offset -= CHUNK_ALIGN;
+	both[1] ^= 1;
+	cr_assert_not_null(chunk_why_wrong(&chunk, 0, MIB));
+}
+
 /* ---- the rate ---- */
 
 Test(rate, is_held_over_time)
