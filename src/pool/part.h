@@ -40,8 +40,8 @@ enum { POOL_PART_NAME_BYTES = sizeof(POOL_PART_PREFIX) - 1 + RECORD_KEY_MAX };
 
 void pool_part_name(const char *key, char ret_name[POOL_PART_NAME_BYTES]);
 bool pool_part_name_valid(const char *name);
-/* Opens the part, locked against the sweep, or makes one; reads part->from_bytes. open_flags:
- * O_DIRECT or 0. *ret_allocated: bytes that it has. */
+/* Opens the part, locked against the sweep, and cuts it to part->from_bytes, which it reads; or
+ * makes one. open_flags: O_DIRECT or 0. *ret_allocated: bytes that it has. */
 int pool_part_open(int copies_fd, const char *name, struct pool_part *part, uint64_t size_bytes,
 	int open_flags, int *ret_fd, uint64_t *ret_allocated);
 /* It is a part no longer: it becomes a volume. */
