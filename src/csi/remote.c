@@ -5,7 +5,8 @@
  * where that matters; at last the source is let go.
  *
  * How it can fail: as the pull does. If that is not this node's doing, the part is kept, and so is
- * the source's grant: a retry goes on.
+ * the source's grant: a retry goes on. So it is when the build of a part with progress fails before
+ * the pull begins.
  */
 #include "csi/remote.h"
 

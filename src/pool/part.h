@@ -26,7 +26,8 @@ struct pool_part {
 	char of[POOL_PART_OF_MAX];
 	/* Out, when the fill begins: all before it is durable. A multiple of 4096. */
 	uint64_t from_bytes;
-	/* The fill's: if it fails now, what was filled is worth keeping. */
+	/* If the build fails now, what the part has is worth keeping: true from when a part with
+	 * progress is opened; from when the fill begins it is the fill's. */
 	bool keep;
 };
 
