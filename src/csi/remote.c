@@ -22,7 +22,7 @@
 int remote_open(struct op *op, struct remote *remote, struct csi_creation *creation,
 	const struct offer *offer)
 {
-	int r = pull_init(&remote->pull, creation->task.csi->transfer, offer, &op->err);
+	int r = pull_init(&remote->pull, creation->task.csi->transfer, offer, true, &op->err);
 	if (r < 0)
 		return r;
 	remote->used = true;
@@ -121,7 +121,7 @@ void remote_leftover(struct remote *remote, struct csi_creation *creation)
 	struct offer offer;
 	struct err ignored = {0};
 	if (transfer != NULL && offer_find(transfer, creation->source_id, creation->name, &offer) &&
-		pull_init(&remote->pull, transfer, &offer, &ignored) == 0)
+		pull_init(&remote->pull, transfer, &offer, false, &ignored) == 0)
 		remote->used = true;
 }
 

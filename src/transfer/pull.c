@@ -467,8 +467,6 @@ static int read_run(struct op *op)
 	struct pull *p = pull_of(op);
 	p->direct = pool_features(p->build->pool)->direct_io;
 	p->next_bytes = p->noted_bytes = p->build->part->from_bytes;
-	p->transfer->stats.pulls++;
-	bulk_counted(p->transfer);
 	pull_begin(p, true);
 	call_read(p);
 	if (p->stopped)
@@ -478,10 +476,7 @@ static int read_run(struct op *op)
 
 static int read_end(struct op *op, int res)
 {
-	struct pull *p = pull_of(op);
-	p->transfer->stats.pulls--;
-	bulk_counted(p->transfer);
-	p->reading = false;
+	pull_of(op)->reading = false;
 	return res;
 }
 
@@ -526,10 +521,11 @@ void pull_close_init(struct pull *p)
 	op_init(&p->op, p->transfer->reactor, "pull_close", close_steps, NULL);
 }
 
-int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, struct err *err)
+int pull_init(
+	struct pull *p, struct transfer *t, const struct offer *offer, bool reads, struct err *err)
 {
 	char peer[sizeof("ringvol://node/") + POOL_HOLD_NODE_MAX];
-	if (t->stats.pulls >= TRANSFER_PULLS_MAX)
+	if (reads && t->stats.pulls >= TRANSFER_PULLS_MAX)
 		return err_set(err, ERR_UNAVAILABLE,
 			"node %s copies %u volumes from other nodes, as many as it may; try again later",
 			t->config.node_id, t->stats.pulls);
@@ -549,7 +545,11 @@ int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, str
 		.tls = t->config.tls,
 		.peer = peer,
 	};
-	return channel_open(&p->channel, &config, err);
+	int r = channel_open(&p->channel, &config, err);
+	p->counted = r == 0 && reads;
+	t->stats.pulls += p->counted;
+	bulk_counted(t);
+	return r;
 }
 
 void pull_free(struct pull *p)
@@ -559,6 +559,11 @@ void pull_free(struct pull *p)
 	p->channel = NULL;
 	record_free(p->rec);
 	p->rec = NULL;
+	if (p->counted) {
+		p->transfer->stats.pulls--;
+		bulk_counted(p->transfer);
+	}
+	p->counted = false;
 	for (unsigned i = 0; i < PULL_BUFFERS; i++) {
 		free(p->bufs[i].mem);
 		p->bufs[i].mem = NULL;

@@ -50,7 +50,7 @@ struct pull {
 	struct ring_timer rate;   /* until more may be taken */
 	uint64_t heard_ns;        /* when it last went on */
 	unsigned attempts, wrong; /* without progress */
-	bool stopped, reading, answered;
+	bool counted, stopped, reading, answered;
 	/* reading */
 	struct pool_build *build;
 	int fd;
@@ -68,9 +68,10 @@ struct pull {
 	int res;
 };
 
-/* Copies the offer. 0 or -errno with err. */
-int pull_init(
-	struct pull *pull, struct transfer *transfer, const struct offer *offer, struct err *err);
+/* Copies the offer. reads: it counts, until pull_free(), as one of TRANSFER_PULLS_MAX; else it is
+ * for pull_close_init() only. 0 or -errno with err. */
+int pull_init(struct pull *pull, struct transfer *transfer, const struct offer *offer, bool reads,
+	struct err *err);
 /* No operation runs. A pull that is zero is legal. */
 void pull_free(struct pull *pull);
 

@@ -35,7 +35,7 @@ static enum grpc_status open_as(enum grpc_peer_role role, const char *node_id)
 	strcpy(told.grant, grant);
 	strcpy(told.node_id, "node-2");
 	strcpy(told.address, "far:1");
-	cr_assert_eq(pull_init(&pull, w->transfer, &told, &err), 0);
+	cr_assert_eq(pull_init(&pull, w->transfer, &told, true, &err), 0);
 	pull_open_init(&pull);
 	run_op(&pull.op);
 	enum err_code code = pull.op.err.code;
