@@ -29,7 +29,7 @@ enum {
 enum pull_state {
 	PULL_IDLE,    /* no operation runs */
 	PULL_CALLING, /* a call is under way */
-	PULL_PAUSING, /* before the next attempt */
+	PULL_PAUSING, /* before the next attempt, also while the part is cut for it */
 	PULL_ENDING,  /* what was taken is written and noted; then the operation ends */
 };
 
@@ -58,6 +58,9 @@ struct pull {
 	struct pull_buf bufs[PULL_BUFFERS];
 	unsigned writing;
 	uint64_t noted_bytes; /* durable, and noted */
+	/* The part may have bytes behind noted_bytes; they go before it is read on. */
+	bool stray, cutting;
+	struct work_job cut;
 	struct {
 		bool running;
 		struct ring_req sync;
