@@ -5,7 +5,8 @@
  * where that matters; at last the source is let go.
  *
  * How it can fail: as the pull does. If that is not this node's doing, the part is kept, and so is
- * the source's grant: a retry goes on.
+ * the source's grant: a retry goes on. So it is when the build of a part with progress fails before
+ * the pull begins.
  */
 #include "csi/remote.h"
 
@@ -21,7 +22,7 @@
 int remote_open(struct op *op, struct remote *remote, struct csi_creation *creation,
 	const struct offer *offer)
 {
-	int r = pull_init(&remote->pull, creation->task.csi->transfer, offer, &op->err);
+	int r = pull_init(&remote->pull, creation->task.csi->transfer, offer, true, &op->err);
 	if (r < 0)
 		return r;
 	remote->used = true;
@@ -120,7 +121,7 @@ void remote_leftover(struct remote *remote, struct csi_creation *creation)
 	struct offer offer;
 	struct err ignored = {0};
 	if (transfer != NULL && offer_find(transfer, creation->source_id, creation->name, &offer) &&
-		pull_init(&remote->pull, transfer, &offer, &ignored) == 0)
+		pull_init(&remote->pull, transfer, &offer, false, &ignored) == 0)
 		remote->used = true;
 }
 

@@ -239,6 +239,8 @@ static bool fill_done(struct op *op)
 static int fill_run(struct op *op)
 {
 	struct pool_build *b = pool_build_of(op);
+	if (b->part != NULL)
+		b->part->keep = false;
 	return b->fill(op, b->fd, b->fill_arg);
 }
 

@@ -2,7 +2,8 @@
 /*
  * The step of a build that has a part (part.h) in the place of an unnamed file: it opens the part,
  * or makes it, before room is asked for, because what the part has already is not asked for again.
- * Undone, it keeps the part if the fill said so, and else removes it.
+ * Undone, it keeps the part if the fill said so, or if it had progress and the fill has not begun,
+ * and else removes it.
  */
 #include "pool/build_part.h"
 
@@ -37,9 +38,11 @@ int build_part_run(struct op *op)
 int build_part_end(struct op *op, int res)
 {
 	const struct pool_build *b = pool_build_of(op);
-	return res < 0 ? op_fail_sys(op, res, "making a file for %s in pool %s", b->rec->name,
-				 b->pool->name)
-		       : 0;
+	if (res < 0)
+		return op_fail_sys(
+			op, res, "making a file for %s in pool %s", b->rec->name, b->pool->name);
+	b->part->keep = b->part->from_bytes > 0;
+	return 0;
 }
 
 static int drop_part_job(void *arg)

@@ -22,7 +22,7 @@
 
 #define PART_XATTR "trusted.ringvol.part"
 #define PART_HEAD  "ringvol-part 1"
-enum { PART_TEXT_MAX = POOL_PART_OF_MAX + 128 };
+enum { PART_TEXT_MAX = POOL_PART_OF_MAX + 128, OPEN_TRIES = 8 };
 
 void pool_part_name(const char *key, char ret_name[POOL_PART_NAME_BYTES])
 {
@@ -91,6 +91,26 @@ static int make(int copies_fd, const char *name, const struct pool_part *part, u
 	return 0;
 }
 
+/* The sweep locks and unlinks in two steps: what was opened before may have no name any more, or
+ * another file may have it. */
+static bool has_name(int fd, int copies_fd, const char *name)
+{
+	struct stat st, named;
+	return fstat(fd, &st) == 0 && fstatat(copies_fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       st.st_dev == named.st_dev && st.st_ino == named.st_ino;
+}
+
+/* Bytes behind what is durable would stay where what comes has a hole. */
+static int take_up(int fd, const struct pool_part *part, int open_flags, uint64_t *ret_allocated)
+{
+	struct stat st;
+	if (fcntl(fd, F_SETFL, open_flags) < 0 || ftruncate(fd, (off_t)part->from_bytes) < 0 ||
+		fstat(fd, &st) < 0)
+		return -errno;
+	*ret_allocated = (uint64_t)st.st_blocks * 512;
+	return 0;
+}
+
 int pool_part_open(int copies_fd, const char *name, struct pool_part *part, uint64_t size_bytes,
 	int open_flags, int *ret_fd, uint64_t *ret_allocated)
 {
@@ -98,19 +118,27 @@ int pool_part_open(int copies_fd, const char *name, struct pool_part *part, uint
 	struct stat st;
 	part->from_bytes = 0;
 	*ret_allocated = 0;
-	int fd = openat(copies_fd, name, flags);
-	if (fd < 0 && errno == ENOENT)
-		return make(copies_fd, name, part, size_bytes, flags, ret_fd);
-	if (fd < 0)
-		return -errno;
-	int r = flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &st) < 0 ? -errno : 0;
+	int fd, r;
+	for (unsigned tries = 0;; tries++) {
+		fd = openat(copies_fd, name, flags);
+		if (fd < 0 && errno == ENOENT)
+			return make(copies_fd, name, part, size_bytes, flags, ret_fd);
+		if (fd < 0)
+			return -errno;
+		r = flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &st) < 0 ? -errno : 0;
+		if (r < 0 || has_name(fd, copies_fd, name))
+			break;
+		close(fd);
+		if (tries == OPEN_TRIES)
+			return -EAGAIN;
+	}
 	if (r == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= size_bytes &&
 		read_from(fd, part, size_bytes, &part->from_bytes) &&
-		fcntl(fd, F_SETFL, open_flags) == 0) {
-		*ret_allocated = (uint64_t)st.st_blocks * 512;
+		take_up(fd, part, open_flags, ret_allocated) == 0) {
 		*ret_fd = fd;
 		return 0;
 	}
+	part->from_bytes = 0;
 	if (r == 0 && unlinkat(copies_fd, name, 0) < 0)
 		r = -errno;
 	close(fd);
@@ -132,7 +160,8 @@ static int sweep_one(void *arg, const char *name)
 		openat(copies_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	/* Whoever fills it has the lock. */
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
-		time(NULL) - st.st_mtime < POOL_PART_KEEP_S || flock(fd, LOCK_EX | LOCK_NB) < 0)
+		time(NULL) - st.st_mtime < POOL_PART_KEEP_S || flock(fd, LOCK_EX | LOCK_NB) < 0 ||
+		!has_name(fd, copies_fd, name))
 		return 0;
 	(void)unlinkat(copies_fd, name, 0);
 	return 0;

@@ -26,7 +26,8 @@ struct pool_part {
 	char of[POOL_PART_OF_MAX];
 	/* Out, when the fill begins: all before it is durable. A multiple of 4096. */
 	uint64_t from_bytes;
-	/* The fill's: if it fails now, what was filled is worth keeping. */
+	/* If the build fails now, what the part has is worth keeping: true from when a part with
+	 * progress is opened; from when the fill begins it is the fill's. */
 	bool keep;
 };
 
@@ -40,8 +41,8 @@ enum { POOL_PART_NAME_BYTES = sizeof(POOL_PART_PREFIX) - 1 + RECORD_KEY_MAX };
 
 void pool_part_name(const char *key, char ret_name[POOL_PART_NAME_BYTES]);
 bool pool_part_name_valid(const char *name);
-/* Opens the part, locked against the sweep, or makes one; reads part->from_bytes. open_flags:
- * O_DIRECT or 0. *ret_allocated: bytes that it has. */
+/* Opens the part, locked against the sweep, and cuts it to part->from_bytes, which it reads; or
+ * makes one. open_flags: O_DIRECT or 0. *ret_allocated: bytes that it has. */
 int pool_part_open(int copies_fd, const char *name, struct pool_part *part, uint64_t size_bytes,
 	int open_flags, int *ret_fd, uint64_t *ret_allocated);
 /* It is a part no longer: it becomes a volume. */

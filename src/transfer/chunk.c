@@ -13,6 +13,14 @@
 enum { FIELD_OFFSET = 1, FIELD_DATA = 2, FIELD_CHECKSUM = 3, FIELD_END = 4 };
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
+uint32_t chunk_sum(const struct chunk *chunk)
+{
+	uint8_t offset[8];
+	for (unsigned i = 0; i < 8; i++)
+		offset[i] = (uint8_t)(chunk->offset >> 8 * i);
+	return crc32c_on(crc32c(chunk->data, chunk->len), offset, sizeof(offset));
+}
+
 static uint8_t *put_varint(uint8_t *at, uint64_t value)
 {
 	for (; value >= 0x80; value >>= 7)
@@ -136,7 +144,7 @@ const char *chunk_why_wrong(const struct chunk *chunk, uint64_t next, uint64_t s
 		return "an extent that is not aligned";
 	if (chunk->offset > size_bytes || chunk->len > size_bytes - chunk->offset)
 		return "an extent that lies behind the end of the image";
-	if (crc32c(chunk->data, chunk->len) != chunk->checksum)
-		return "data with another checksum than it says";
+	if (chunk_sum(chunk) != chunk->checksum)
+		return "data or an offset with another checksum than it says";
 	return NULL;
 }

@@ -25,6 +25,8 @@ struct chunk {
 	bool end;
 };
 
+/* The checksum that it has to have: of data and offset. */
+uint32_t chunk_sum(const struct chunk *chunk);
 /* Writes what comes before the data to the CHUNK_HEAD_MAX bytes that end at `data`; returns where
  * it begins. With end there is no data, and this is all. */
 uint8_t *chunk_put_head(const struct chunk *chunk, uint8_t *data, size_t *ret_len);

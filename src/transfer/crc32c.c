@@ -24,10 +24,10 @@ static void make_tables(void)
 			tables[t][i] = tables[t - 1][i] >> 8 ^ tables[0][tables[t - 1][i] & 0xff];
 }
 
-uint32_t crc32c_by_table(const void *data, size_t len)
+static uint32_t by_table(uint32_t before, const void *data, size_t len)
 {
 	const uint8_t *p = data;
-	uint32_t c = ~0u;
+	uint32_t c = ~before;
 	if (tables[0][1] == 0)
 		make_tables();
 	for (; len >= 8; p += 8, len -= 8) {
@@ -45,10 +45,11 @@ uint32_t crc32c_by_table(const void *data, size_t len)
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 
-__attribute__((target("sse4.2"))) static uint32_t by_instruction(const void *data, size_t len)
+__attribute__((target("sse4.2"))) static uint32_t by_instruction(
+	uint32_t before, const void *data, size_t len)
 {
 	const uint8_t *p = data;
-	uint64_t c = ~0u;
+	uint64_t c = ~before;
 	for (; len >= 8; p += 8, len -= 8) {
 		uint64_t word;
 		memcpy(&word, p, sizeof(word));
@@ -59,14 +60,24 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(const void *dat
 	return ~(uint32_t)c;
 }
 
-uint32_t crc32c(const void *data, size_t len)
+uint32_t crc32c_on(uint32_t before, const void *data, size_t len)
 {
-	return __builtin_cpu_supports("sse4.2") ? by_instruction(data, len)
-						: crc32c_by_table(data, len);
+	return __builtin_cpu_supports("sse4.2") ? by_instruction(before, data, len)
+						: by_table(before, data, len);
 }
 #else
-uint32_t crc32c(const void *data, size_t len)
+uint32_t crc32c_on(uint32_t before, const void *data, size_t len)
 {
-	return crc32c_by_table(data, len);
+	return by_table(before, data, len);
 }
 #endif
+
+uint32_t crc32c(const void *data, size_t len)
+{
+	return crc32c_on(0, data, len);
+}
+
+uint32_t crc32c_by_table(const void *data, size_t len)
+{
+	return by_table(0, data, len);
+}

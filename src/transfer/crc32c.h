@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 uint32_t crc32c(const void *data, size_t len);
+/* Of what has the checksum `before`, and data behind it. */
+uint32_t crc32c_on(uint32_t before, const void *data, size_t len);
 /* Without the processor's instruction: for tests, and where there is none. */
 uint32_t crc32c_by_table(const void *data, size_t len);
 

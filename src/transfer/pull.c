@@ -10,8 +10,9 @@
  *   - the connection is lost, or the source's driver restarts: the call is made again, after
  *     pauses that grow, and goes on behind the last byte that was written. Without a byte for
  *     PULL_PATIENCE_MS it ends; the part is kept.
- *   - a chunk is wrong: it is read again from what is durable; after PULL_WRONG_MAX of them
- *     without progress that is DATA_LOSS.
+ *   - a chunk is wrong: once all that is under way has ended, the part is cut to what is durable,
+ *     because the next stream may have a hole there, and it is read again from there; after
+ *     PULL_WRONG_MAX of them without progress that is DATA_LOSS.
  *   - the grant is gone: UNAVAILABLE, and a retry comes with another one. The part is kept; whether
  *     it is of use says its description (part.h).
  *   - our own disk: the error is the operation's.
@@ -19,6 +20,7 @@
  */
 #include "transfer/pull.h"
 
+#include "blockio/image.h"
 #include "cluster.pb-c.h"
 #include "pool/build_part.h"
 #include "transfer/bulk.h"
@@ -30,6 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define pull_of(op_ptr) container_of(op_ptr, struct pull, op)
 
@@ -78,7 +81,7 @@ static void end_stopped(struct pull *p)
 
 static void end_if_over(struct pull *p)
 {
-	if (p->state != PULL_ENDING || p->writing > 0 || p->mark.running)
+	if (p->state != PULL_ENDING || p->writing > 0 || p->mark.running || p->cutting)
 		return;
 	/* What was written and is not noted would be pulled again. */
 	bool worth = p->reading && (p->res == 0 || p->build->part->keep);
@@ -100,7 +103,7 @@ static void on_timer(struct ring_timer *timer)
 {
 	struct pull *p = container_of(timer, struct pull, timer);
 	uint64_t patience_ms = p->reading ? PULL_PATIENCE_MS : PULL_OPEN_MS;
-	if (p->held || p->writing == PULL_BUFFERS)
+	if (p->held || p->writing == PULL_BUFFERS || p->stray)
 		p->heard_ns = now_ns(p); /* it is us who do not go on */
 	if (now_ns(p) - p->heard_ns >= patience_ms * 1000000)
 		end_unavailable(p, "nothing comes from it; try again later",
@@ -310,7 +313,8 @@ static void read_on(struct pull *p)
 {
 	if (p->state != PULL_CALLING || !p->reading)
 		return;
-	if (!p->mark.running && written_bytes(p) >= p->noted_bytes + PULL_NOTE_BYTES)
+	/* Behind the end it comes with the operation's: more may come, and be wrong. */
+	if (!p->mark.running && !p->ended && written_bytes(p) >= p->noted_bytes + PULL_NOTE_BYTES)
 		mark_begin(p);
 	if (!p->held || must_hold(p))
 		return;
@@ -331,6 +335,7 @@ static void take_wrong(struct pull *p, const char *why)
 	channel_cancel(&p->call);
 	if (++p->wrong < PULL_WRONG_MAX) {
 		p->next_bytes = p->noted_bytes;
+		p->stray = true;
 		p->ended = false;
 		pause_then_call(p);
 		return;
@@ -344,7 +349,7 @@ static void take_wrong(struct pull *p, const char *why)
 static int take_chunk(struct pull *p, const struct chunk *chunk)
 {
 	struct pull_buf *buf = free_buf(p);
-	int r = pull_buf_fill(buf, chunk);
+	int r = buf != NULL ? pull_buf_fill(buf, chunk) : -ENOBUFS;
 	if (r < 0)
 		return r;
 	p->writing++;
@@ -409,12 +414,68 @@ static void call_read(struct pull *p)
 	call_with(p, "/ringvol.v1.Transfer/ReadCopy", &request.base, UINT64_MAX);
 }
 
+/* ---- read: what is not durable goes ---- */
+
+static int cut_run(struct work_job *job)
+{
+	struct pull *p = container_of(job, struct pull, cut);
+	const struct record *rec = p->build->rec;
+	if (ftruncate(p->fd, (off_t)p->noted_bytes) < 0)
+		return -errno;
+	return image_resize(p->fd, rec->size_bytes, rec->thick);
+}
+
+static void cut_end(struct work_job *job, int res)
+{
+	struct pull *p = container_of(job, struct pull, cut);
+	p->cutting = false;
+	if (res < 0) {
+		err_sys(&p->err, res, "cutting the copy of %s to what is durable",
+			p->offer.source_id);
+		p->build->part->keep = false;
+		if (p->state == PULL_ENDING)
+			p->res = res;
+		pull_end(p, res);
+	} else {
+		p->stray = false;
+		p->heard_ns = now_ns(p);
+		if (p->state == PULL_PAUSING)
+			call_read(p);
+	}
+	end_if_over(p);
+}
+
+/* A mark that ran meanwhile counts: what it noted was checked, and is written. */
+static void cut_begin(struct pull *p)
+{
+	p->next_bytes = p->noted_bytes;
+	p->cutting = true;
+	p->cut = (struct work_job){.run = cut_run, .on_end = cut_end, .lane = p->op.lane};
+	int r = work_submit(p->transfer->reactor->work, &p->cut);
+	if (r < 0)
+		cut_end(&p->cut, r);
+}
+
+/* Our own disk is behind: there is no buffer for what would come, or what was written before a cut
+ * is not yet all there. */
+static bool must_wait(const struct pull *p)
+{
+	return p->writing == PULL_BUFFERS || (p->stray && (p->writing > 0 || p->mark.running));
+}
+
 static void call_start(struct pull *p)
 {
-	if (p->reading)
-		call_read(p);
-	else
+	if (!p->reading) {
 		call_open(p);
+		return;
+	}
+	p->state = PULL_PAUSING;
+	if (must_wait(p))
+		ring_timer_arm(ring_of(p), &p->timer, PULL_RETRY_MS);
+	else if (p->stray)
+		cut_begin(p);
+	else
+		call_read(p);
 }
 
 /* ---- close ---- */
@@ -467,10 +528,9 @@ static int read_run(struct op *op)
 	struct pull *p = pull_of(op);
 	p->direct = pool_features(p->build->pool)->direct_io;
 	p->next_bytes = p->noted_bytes = p->build->part->from_bytes;
-	p->transfer->stats.pulls++;
-	bulk_counted(p->transfer);
+	p->stray = false;
 	pull_begin(p, true);
-	call_read(p);
+	call_start(p);
 	if (p->stopped)
 		end_stopped(p);
 	return OP_PENDING;
@@ -478,10 +538,7 @@ static int read_run(struct op *op)
 
 static int read_end(struct op *op, int res)
 {
-	struct pull *p = pull_of(op);
-	p->transfer->stats.pulls--;
-	bulk_counted(p->transfer);
-	p->reading = false;
+	pull_of(op)->reading = false;
 	return res;
 }
 
@@ -526,10 +583,11 @@ void pull_close_init(struct pull *p)
 	op_init(&p->op, p->transfer->reactor, "pull_close", close_steps, NULL);
 }
 
-int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, struct err *err)
+int pull_init(
+	struct pull *p, struct transfer *t, const struct offer *offer, bool reads, struct err *err)
 {
 	char peer[sizeof("ringvol://node/") + POOL_HOLD_NODE_MAX];
-	if (t->stats.pulls >= TRANSFER_PULLS_MAX)
+	if (reads && t->stats.pulls >= TRANSFER_PULLS_MAX)
 		return err_set(err, ERR_UNAVAILABLE,
 			"node %s copies %u volumes from other nodes, as many as it may; try again later",
 			t->config.node_id, t->stats.pulls);
@@ -549,7 +607,11 @@ int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, str
 		.tls = t->config.tls,
 		.peer = peer,
 	};
-	return channel_open(&p->channel, &config, err);
+	int r = channel_open(&p->channel, &config, err);
+	p->counted = r == 0 && reads;
+	t->stats.pulls += p->counted;
+	bulk_counted(t);
+	return r;
 }
 
 void pull_free(struct pull *p)
@@ -559,6 +621,11 @@ void pull_free(struct pull *p)
 	p->channel = NULL;
 	record_free(p->rec);
 	p->rec = NULL;
+	if (p->counted) {
+		p->transfer->stats.pulls--;
+		bulk_counted(p->transfer);
+	}
+	p->counted = false;
 	for (unsigned i = 0; i < PULL_BUFFERS; i++) {
 		free(p->bufs[i].mem);
 		p->bufs[i].mem = NULL;

@@ -29,7 +29,7 @@ enum {
 enum pull_state {
 	PULL_IDLE,    /* no operation runs */
 	PULL_CALLING, /* a call is under way */
-	PULL_PAUSING, /* before the next attempt */
+	PULL_PAUSING, /* before the next attempt, also while the part is cut for it */
 	PULL_ENDING,  /* what was taken is written and noted; then the operation ends */
 };
 
@@ -50,7 +50,7 @@ struct pull {
 	struct ring_timer rate;   /* until more may be taken */
 	uint64_t heard_ns;        /* when it last went on */
 	unsigned attempts, wrong; /* without progress */
-	bool stopped, reading, answered;
+	bool counted, stopped, reading, answered;
 	/* reading */
 	struct pool_build *build;
 	int fd;
@@ -58,6 +58,9 @@ struct pull {
 	struct pull_buf bufs[PULL_BUFFERS];
 	unsigned writing;
 	uint64_t noted_bytes; /* durable, and noted */
+	/* The part may have bytes behind noted_bytes; they go before it is read on. */
+	bool stray, cutting;
+	struct work_job cut;
 	struct {
 		bool running;
 		struct ring_req sync;
@@ -68,9 +71,10 @@ struct pull {
 	int res;
 };
 
-/* Copies the offer. 0 or -errno with err. */
-int pull_init(
-	struct pull *pull, struct transfer *transfer, const struct offer *offer, struct err *err);
+/* Copies the offer. reads: it counts, until pull_free(), as one of TRANSFER_PULLS_MAX; else it is
+ * for pull_close_init() only. 0 or -errno with err. */
+int pull_init(struct pull *pull, struct transfer *transfer, const struct offer *offer, bool reads,
+	struct err *err);
 /* No operation runs. A pull that is zero is legal. */
 void pull_free(struct pull *pull);
 

@@ -19,7 +19,6 @@
 #include "pool/hold.h"
 #include "transfer/bulk.h"
 #include "transfer/chunk.h"
-#include "transfer/crc32c.h"
 #include "transfer/grant.h"
 
 #include <errno.h>
@@ -230,10 +229,8 @@ static void send_buf(struct send *s, struct send_buf *buf)
 {
 	struct transfer *t = s->transfer;
 	uint8_t *data = buf->mem + CHUNK_ALIGN;
-	struct chunk chunk = {.offset = buf->offset,
-		.data = data,
-		.len = buf->len,
-		.checksum = crc32c(data, buf->len)};
+	struct chunk chunk = {.offset = buf->offset, .data = data, .len = buf->len};
+	chunk.checksum = chunk_sum(&chunk);
 	size_t len;
 	const uint8_t *message = chunk_put_head(&chunk, data, &len);
 	s->blocked = !grpc_send_bytes(s->call, message, len);

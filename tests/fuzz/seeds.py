@@ -368,7 +368,7 @@ def ublkd():
 
 def chunk():
     data = bytes(4096)
-    head = b"\x08\x80\x40" + b"\x1d" + struct.pack("<I", 0x98f94189) + b"\x12\x80\x20"
+    head = b"\x08\x80\x40" + b"\x1d" + struct.pack("<I", 0x60e4f38a) + b"\x12\x80\x20"
     write("chunk", "data", b"\0" + head + data)
     write("chunk", "behind", b"\1" + head + data)
     write("chunk", "end", b"\0\x08\x80\x80\x80\x20\x20\x01")

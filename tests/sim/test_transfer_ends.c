@@ -220,6 +220,38 @@ Test(transfer, so_many_at_once, .timeout = 60)
 	close_both();
 }
 
+static struct offer told(void)
+{
+	struct offer told = {.node_id = "node-2", .address = "far:1"};
+	strcpy(told.source_id, source_id());
+	strcpy(told.grant, grant);
+	return told;
+}
+
+/* It counts before it reads a byte, and until it is let go; what only closes does not count. */
+Test(transfer, so_many_pulls, .timeout = 60)
+{
+	static struct pull pulls[TRANSFER_PULLS_MAX], more;
+	struct err err = {0};
+	open_both(WORLD_EXT4, 25);
+	far_make_both(16 * MIB, MIB);
+	cr_assert_eq(far_grant(source_id(), "node-1", "copied"), ERR_OK);
+	const struct offer offered = told();
+	for (unsigned i = 0; i < TRANSFER_PULLS_MAX; i++)
+		cr_assert_eq(pull_init(&pulls[i], w->transfer, &offered, true, &err), 0);
+	cr_assert_lt(pull_init(&more, w->transfer, &offered, true, &err), 0);
+	cr_assert_eq(err.code, ERR_UNAVAILABLE);
+	cr_assert_eq(copy(), GRPC_UNAVAILABLE);
+	cr_assert_eq(pull_init(&more, w->transfer, &offered, false, &err), 0);
+	pull_free(&more);
+	cr_assert_eq(w->transfer->stats.pulls, TRANSFER_PULLS_MAX);
+	for (unsigned i = 0; i < TRANSFER_PULLS_MAX; i++)
+		pull_free(&pulls[i]);
+	cr_assert_eq(copy(), GRPC_OK);
+	assert_nothing_left();
+	close_both();
+}
+
 /* Offers are looked over, the oldest gives way, and none is kept for long. */
 Test(transfer, offers, .timeout = 60)
 {

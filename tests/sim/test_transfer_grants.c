@@ -37,7 +37,7 @@ static enum grpc_status open_as(enum grpc_peer_role role, const char *node_id)
 	strcpy(told.grant, grant);
 	strcpy(told.node_id, "node-2");
 	strcpy(told.address, "far:1");
-	cr_assert_eq(pull_init(&pull, w->transfer, &told, &err), 0);
+	cr_assert_eq(pull_init(&pull, w->transfer, &told, true, &err), 0);
 	pull_open_init(&pull);
 	run_op(&pull.op);
 	enum err_code code = pull.op.err.code;
@@ -117,8 +117,8 @@ static void lying_read(struct grpc_call *call, const ProtobufCMessage *request)
 		struct chunk chunk = {.offset = l->offset,
 			.data = data + CHUNK_ALIGN,
 			.len = l->len,
-			.checksum = crc32c(data + CHUNK_ALIGN, l->len) ^ l->wrong_sum,
 			.end = l->end};
+		chunk.checksum = chunk_sum(&chunk) ^ l->wrong_sum;
 		size_t len;
 		const uint8_t *message = chunk_put_head(&chunk, data + CHUNK_ALIGN, &len);
 		(void)grpc_send_bytes(call, message, len);

@@ -464,7 +464,7 @@ func TestClusterGrant(t *testing.T) {
 			if part.GetEnd() {
 				return part.GetOffset(), true
 			}
-			if part.GetChecksum() != castagnoli(part.GetData()) {
+			if part.GetChecksum() != castagnoli(part.GetOffset(), part.GetData()) {
 				t.Fatalf("the checksum at %d is wrong", part.GetOffset())
 			}
 			copy(image[part.GetOffset():], part.GetData())

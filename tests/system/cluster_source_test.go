@@ -4,6 +4,7 @@ package system
 
 import (
 	"context"
+	"encoding/binary"
 	"hash/crc32"
 	"testing"
 	"time"
@@ -16,7 +17,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func castagnoli(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
+// castagnoli is what a chunk says of its data and its offset.
+func castagnoli(offset uint64, data []byte) uint32 {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	return crc32.Update(crc32.Checksum(data, table), table, binary.LittleEndian.AppendUint64(nil, offset))
+}
 
 // liar is the source of a copy that says what a test wants.
 type liar struct {
@@ -71,7 +76,7 @@ func TestClusterHostileSource(t *testing.T) {
 		block[i] = byte(i)
 	}
 	good := func(offset uint64, data []byte) *ringvolv1.ReadCopyResponse {
-		return &ringvolv1.ReadCopyResponse{Offset: offset, Data: data, Checksum: castagnoli(data)}
+		return &ringvolv1.ReadCopyResponse{Offset: offset, Data: data, Checksum: castagnoli(offset, data)}
 	}
 	end := &ringvolv1.ReadCopyResponse{Offset: size, End: true}
 	say := func(all ...*ringvolv1.ReadCopyResponse) func(*ringvolv1.ReadCopyRequest, ringvolv1.ReadServer) error {

@@ -12,6 +12,7 @@
 #include "transfer/rate.h"
 
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <time.h>
 
@@ -110,6 +111,22 @@ Test(chunk, unknown_fields_are_skipped_and_nonsense_is_refused)
 	for (unsigned i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
 		cr_assert(!chunk_parse(nonsense[i].bytes, nonsense[i].len, &chunk), "%s",
 			nonsense[i].name);
+}
+
+/* Of data, and behind it the offset: neither may change. */
+Test(chunk, checksum_covers_data_and_offset)
+{
+	static uint8_t both[CHUNK_ALIGN + 8] = {'x'};
+	both[CHUNK_ALIGN + 1] = 0x30;
+	struct chunk chunk = {.offset = 3 * CHUNK_ALIGN, .data = both, .len = CHUNK_ALIGN};
+	chunk.checksum = crc32c_by_table(both, sizeof(both));
+	cr_assert_eq(chunk_sum(&chunk), chunk.checksum);
+	cr_assert_null(chunk_why_wrong(&chunk, 0, MIB));
+	chunk.offset += CHUNK_ALIGN;
+	cr_assert_not_null(chunk_why_wrong(&chunk, 0, MIB));
+	chunk.offset -= CHUNK_ALIGN;
+	both[1] ^= 1;
+	cr_assert_not_null(chunk_why_wrong(&chunk, 0, MIB));
 }
 
 /* ---- the rate ---- */
@@ -227,6 +244,106 @@ Test(part, is_swept_when_it_is_old_and_nobody_fills_it, .timeout = 60)
 	fixture_settle(&f);
 	cr_assert_eq(fixture_count(&f, "copies"), 2);
 	cr_assert_eq(faccessat(dir, "part-young", F_OK, 0), 0);
+	close(dir);
+	fixture_close(&f);
+}
+
+/* What happens between an open and its lock. */
+static void (*before_lock)(int dir);
+static int lock_dir;
+
+int flock(int fd, int operation)
+{
+	void (*before)(int dir) = before_lock;
+	before_lock = NULL;
+	if (before != NULL)
+		before(lock_dir);
+	return (int)syscall(SYS_flock, fd, operation);
+}
+
+static void sweep_it(int dir)
+{
+	cr_assert_eq(unlinkat(dir, "part-a", 0), 0);
+}
+
+static void make_another(int dir)
+{
+	sweep_it(dir);
+	int fd = openat(dir, "part-a", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	cr_assert_geq(fd, 0);
+	close(fd);
+}
+
+/* The sweep takes its name before it is locked: what is opened has a name. */
+Test(part, is_swept_while_it_is_opened, .timeout = 60)
+{
+	static void (*const befores[])(int dir) = {sweep_it, make_another};
+	struct pool_part part = {.of = "x"};
+	uint64_t allocated;
+	struct stat st, named;
+	int fd;
+	fixture_open(&f, FIXTURE_DIR);
+	lock_dir = copies_dir();
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(pool_part_open(lock_dir, "part-a", &part, MIB, 0, &fd, &allocated), 0);
+		cr_assert_eq(pool_part_note(fd, &part, MIB, 4096), 0);
+		close(fd);
+		before_lock = befores[i];
+		cr_assert_eq(pool_part_open(lock_dir, "part-a", &part, MIB, 0, &fd, &allocated), 0);
+		cr_assert_null(before_lock);
+		cr_assert_eq(part.from_bytes, 0);
+		cr_assert_eq(fstat(fd, &st), 0);
+		cr_assert_eq(fstatat(lock_dir, "part-a", &named, 0), 0);
+		cr_assert_eq(st.st_ino, named.st_ino);
+		close(fd);
+	}
+	close(lock_dir);
+	fixture_close(&f);
+}
+
+/* A new one has its name before the sweep has locked the old one: the sweep leaves it. */
+Test(part, is_made_while_the_old_one_is_swept, .timeout = 60)
+{
+	struct pool_part part = {.of = "x"};
+	uint64_t allocated;
+	int fd;
+	fixture_open(&f, FIXTURE_DIR);
+	lock_dir = copies_dir();
+	cr_assert_eq(pool_part_open(lock_dir, "part-a", &part, MIB, 0, &fd, &allocated), 0);
+	close(fd);
+	const struct timespec then = {.tv_sec = time(NULL) - POOL_PART_KEEP_S - 60};
+	cr_assert_eq(utimensat(lock_dir, "part-a", (struct timespec[]){then, then}, 0), 0);
+	before_lock = make_another;
+	cr_assert_eq(pool_parts_sweep(lock_dir), 0);
+	cr_assert_null(before_lock);
+	cr_assert_eq(faccessat(lock_dir, "part-a", F_OK, 0), 0);
+	close(lock_dir);
+	fixture_close(&f);
+}
+
+/* Behind what is durable nothing stays, which another stream may have as a hole. */
+Test(part, is_cut_to_what_is_durable, .timeout = 60)
+{
+	struct pool_part part = {.of = "x"};
+	uint64_t allocated;
+	char byte = 1;
+	int fd;
+	fixture_open(&f, FIXTURE_DIR);
+	int dir = copies_dir();
+	for (uint64_t durable = 0; durable <= 4096; durable += 4096) {
+		cr_assert_eq(pool_part_open(dir, "part-a", &part, MIB, 0, &fd, &allocated), 0);
+		cr_assert_eq(pwrite(fd, "data", 4, 4092), 4);
+		cr_assert_eq(pwrite(fd, "stray", 5, 65536), 5);
+		cr_assert_eq(pool_part_note(fd, &part, MIB, durable), 0);
+		close(fd);
+		cr_assert_eq(pool_part_open(dir, "part-a", &part, MIB, 0, &fd, &allocated), 0);
+		cr_assert_eq(part.from_bytes, durable);
+		cr_assert_eq(lseek(fd, 0, SEEK_END), (off_t)durable);
+		cr_assert_eq(allocated > 0, durable > 0);
+		cr_assert_eq(pread(fd, &byte, 1, 4095), durable > 0);
+		close(fd);
+	}
+	cr_assert_eq(byte, 'a');
 	close(dir);
 	fixture_close(&f);
 }

@@ -1402,7 +1402,7 @@ type ReadCopyResponse struct {
 	// A multiple of 4096; ascending. What lies between two extents is a hole.
 	Offset uint64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	Data   []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// CRC-32C of data.
+	// CRC-32C of data and, behind it, offset as 8 bytes, the lowest first.
 	Checksum uint32 `protobuf:"fixed32,3,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	// Nothing lies behind offset: it is the size.
 	End           bool `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
