@@ -168,6 +168,34 @@ Test(creates, a_name_that_somebody_may_have)
 	cr_assert_eq(create("vol", NULL), GRPC_OK, "%s", q.why);
 }
 
+/* What it has made by the name, if anything, stays its own. */
+Test(creates, an_answer_that_cannot_be)
+{
+	static const struct {
+		const char *id, *why;
+		enum grpc_status status;
+	} rows[] = {
+		{ID_B, "of a pool of node b", GRPC_INTERNAL},
+		{"aaaaaaaa.other.01234567", "of another name", GRPC_INTERNAL},
+		{"", "without an id", GRPC_INTERNAL},
+		{"vol", "without an id", GRPC_INTERNAL},
+		{"cccccccc.vol.01234567", "has not told of yet", GRPC_UNAVAILABLE},
+	};
+	join(&a, "a", 'a', 3 * GIB);
+	join(&b, "b", 'b', GIB);
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		answers_volume(&a, rows[i].id, 1);
+		cr_assert_eq(create("vol", NULL), rows[i].status, "%s", rows[i].id);
+		assert_said(q.why, "node a: ");
+		assert_said(q.why, rows[i].why);
+		cr_assert_str_eq(maker("vol"), "a");
+		cr_assert_null(store_object(store, rows[i].id));
+	}
+	answers_volume(&a, ID_A, 1);
+	cr_assert_eq(create("vol", NULL), GRPC_OK);
+	cr_assert_eq(b.calls, 0);
+}
+
 Test(creates, what_no_request_can_be)
 {
 	join(&a, "a", 'a', GIB);
@@ -346,7 +374,8 @@ Test(creates, snapshots_while_somebody_is_unseen)
 	const char *pools[] = {"cccccccc"};
 	join(&a, "a", 'a', GIB);
 	cr_assert_eq(store_roster(store, "c", pools, 1), 0);
-	cr_assert_eq(snapshot("snap", ID_A), GRPC_OK);
+	answers_volume(&a, SNAP_A, 1); /* its id is in the field of a snapshot's, too */
+	cr_assert_eq(snapshot("snap", ID_A), GRPC_OK, "%s", q.why);
 	cr_assert_eq(a.calls, 1);
 }
 
