@@ -168,6 +168,26 @@ Test(creates, a_name_that_somebody_may_have)
 	cr_assert_eq(create("vol", NULL), GRPC_OK, "%s", q.why);
 }
 
+/* The node would make it anew, in another of its pools. */
+Test(creates, a_name_in_a_pool_that_is_away)
+{
+	struct store_node *node = join(&a, "a", 'a', GIB);
+	join(&b, "b", 'b', GIB);
+	answers_volume(&a, ID_A, 1);
+	store_pool(store, "bbbbbbbb")->available_bytes = 0;
+	cr_assert_eq(create("vol", NULL), GRPC_OK, "%s", q.why);
+	store_pool_gone(store, store_pool(store, "aaaaaaaa"));
+	cr_assert_eq(create("vol", NULL), GRPC_UNAVAILABLE);
+	assert_said(q.why, "volume vol was on node a, which is here without it");
+	assert_said(q.why, "--forget-pool aaaaaaaa");
+	cr_assert(a.calls == 1 && b.calls == 0);
+	/* It is back. */
+	leave(node);
+	join(&a, "a", 'a', GIB);
+	cr_assert_eq(create("vol", NULL), GRPC_OK, "%s", q.why);
+	cr_assert(a.calls == 2 && b.calls == 0);
+}
+
 /* What it has made by the name, if anything, stays its own. */
 Test(creates, an_answer_that_cannot_be)
 {
