@@ -33,6 +33,7 @@ enum {
 	STORE_ROSTER_NODES_MAX = 5000, /* beside those that have joined once */
 	STORE_ROSTER_POOLS_MAX = 10000,
 	STORE_NODE_POOLS_MAX = 64,
+	STORE_GONE_POOLS_MAX = 256, /* told and gone empty: rosters do not bring them back */
 	STORE_OBJECTS_MAX = 1000000, /* beyond: a node's report is refused, and the log says so */
 	STORE_CLAIMS_MAX = 65536,    /* names that are being made */
 	STORE_NODE_CLAIMS_MAX = 4096,
@@ -131,8 +132,8 @@ int store_join(struct store *store, const char *id, const char *instance, const 
  * tell are away. */
 void store_synced(struct store *store, struct store_node *node);
 void store_leave(struct store *store, struct store_node *node);
-/* Others know of a node with these pools. Nothing, if this process knows better. 0, -ENOMEM,
- * -ENOSPC. */
+/* Others know of a node with these pools. Nothing, if this process knows better: another node has
+ * the pool, or the node is here and the pool was told and went away empty. 0, -ENOMEM, -ENOSPC. */
 int store_roster(struct store *store, const char *id, const char *const *uuid8s, size_t n);
 /* Changes whenever a roster made of what is known would be another one: pools for which
  * store_pool_in_roster(), by node. */
@@ -232,9 +233,9 @@ const uint8_t *store_capacity(
 /* Time enough has passed for nodes to dial a controller that has just started: until then nobody
  * knows who is missing, unless a node has brought a roster. join.c says so. */
 void store_settle(struct store *store);
-/* Everybody that is known is here or has been: lists are whole, and a name that is not known is
- * nobody's. Else ERR_UNAVAILABLE naming a node that this process has never seen or that still
- * tells, or that none has joined yet, and the remedy. */
+/* Everybody that is known is here or has been, with all its pools: lists are whole, and a name that
+ * is not known is nobody's. Else ERR_UNAVAILABLE naming a node that this process has never seen,
+ * that still tells or that came without a pool, or that none has joined yet, and the remedy. */
 int store_whole(struct store *store, struct err *err);
 
 /* ---- for metrics ---- */

@@ -24,6 +24,10 @@ struct store {
 	struct classes classes;
 	uint32_t joins;
 	uint64_t roster_version;
+	/* Pools that were told and went away empty, the last so many: an older roster that has one
+	 * as a pool of a node that is here is wrong. */
+	char gone[STORE_GONE_POOLS_MAX][STORE_UUID8 + 1];
+	size_t n_gone;
 	bool settled;     /* time has passed, or a node brought a roster */
 	bool whole_known; /* whole_err is how it is */
 	struct err whole_err;

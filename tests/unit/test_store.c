@@ -654,7 +654,8 @@ Test(store, is_whole_when_everybody_known_has_told_all)
 	cr_assert_not_null(strstr(err.message, "n2"));
 	/* Nobody knows of this one: it holds up nobody. */
 	store_leave(store, join("n3", "1"));
-	store_synced(store, join("n2", "1"));
+	pool(join("n2", "1"), UUID_B);
+	store_synced(store, b);
 	cr_assert(whole());
 }
 
@@ -686,12 +687,28 @@ Test(store, a_roster_tells_who_is_missing)
 	cr_assert_not_null(strstr(err.message, "cccccccc"));
 	struct store_node *n2 = join("n2", "1");
 	store_synced(store, n2);
-	cr_assert(whole());
-	cr_assert_eq(store_roster(store, "n2", (const char *[]){"dddddddd"}, 1), 0);
-	cr_assert(whole()); /* this process knows better */
-	cr_assert_null(store_pool(store, "dddddddd"));
-	/* Nobody has told of this one: it stays in the roster. */
+	cr_assert_not(whole());
+	cr_assert_not_null(strstr(err.message, "n2"));
+	cr_assert_not_null(strstr(err.message, "cccccccc"));
+	cr_assert_not_null(strstr(err.message, "--forget-pool"));
 	cr_assert(store_pool_in_roster(store_pool(store, "cccccccc")));
+	pool(n2, "cccccccc" "111111111111111111111111");
+	cr_assert(whole());
+	/* Others know of one more, whether the node is here or not. */
+	cr_assert_eq(store_roster(store, "n2", (const char *[]){"dddddddd"}, 1), 0);
+	cr_assert_not(whole());
+	cr_assert_not_null(strstr(err.message, "dddddddd"));
+	store_leave(store, n2);
+	cr_assert_not(whole());
+	join("n2", "1");
+	struct store_pool *d = pool(n2, "dddddddd" "111111111111111111111111");
+	store_synced(store, n2);
+	cr_assert(whole());
+	/* It went away empty: the roster is an older one. */
+	store_pool_gone(store, d);
+	cr_assert_eq(store_roster(store, "n2", (const char *[]){"dddddddd"}, 1), 0);
+	cr_assert_null(store_pool(store, "dddddddd"));
+	cr_assert(whole());
 }
 
 Test(store, a_forgotten_pool_is_not_missed)
