@@ -279,7 +279,9 @@ void store_synced(struct store *store, struct store_node *node)
 		else if (pool->uuid[0] != '\0')
 			store_pool_gone(store, pool);
 	}
+	unsigned n_claims = node->n_claims;
 	claims_drop_old(&store->claims, node);
+	store_claims_changed(store, node, n_claims);
 	node->told_all = true;
 	if (node->state != STORE_NODE_PRESENT)
 		node_to(store, node, STORE_NODE_PRESENT);
@@ -305,7 +307,6 @@ int store_roster(struct store *store, const char *id, const char *const *uuid8s,
 {
 	struct store_node *node = store_node(store, id);
 	struct err err = {0};
-	store->settled = true;
 	store->whole_known = false;
 	if (node != NULL)
 		node->vouched |= n != 0;

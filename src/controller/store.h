@@ -155,7 +155,8 @@ bool store_uuid8_valid(const char *uuid8);
 struct store_pool *store_pool_next(const struct store *store, const struct store_pool *after);
 /* Its node is joined and has told it since: calls for it can be made there. */
 bool store_pool_here(const struct store_pool *pool);
-/* It holds something, or nobody has told yet whether it does. */
+/* It holds something, or may soon since its node has names that are being made, or nobody has told
+ * yet whether it does. */
 bool store_pool_in_roster(const struct store_pool *pool);
 /* --forget-pool: known from the start, whether a node brings it or not. A node that brings it takes
  * it out of forgetting, and the log says so. 0, -ENOMEM, -EINVAL. */
@@ -231,7 +232,7 @@ const uint8_t *store_capacity(
 /* ---- who is missing ---- */
 
 /* Time enough has passed for nodes to dial a controller that has just started: until then nobody
- * knows who is missing, unless a node has brought a roster. join.c says so. */
+ * knows who is missing, whatever rosters say, which may be old. join.c says so. */
 void store_settle(struct store *store);
 /* Everybody that is known is here or has been, with all its pools: lists are whole, and a name that
  * is not known is nobody's. Else ERR_UNAVAILABLE naming a node that this process has never seen,

@@ -56,12 +56,33 @@ int store_name_claim(struct store *store, enum store_kind kind, const char *key,
 		*ret_node = other;
 		return err_set(err, ERR_EXISTS, "node %s has this name", other->id);
 	}
-	return object != NULL ? 0 : claims_make(&store->claims, kind, key, node, err);
+	unsigned n_claims = node->n_claims;
+	int r = object != NULL ? 0 : claims_make(&store->claims, kind, key, node, err);
+	store_claims_changed(store, node, n_claims);
+	return r;
 }
 
 void store_name_release(struct store *store, enum store_kind kind, const char *key)
 {
+	const struct store_node *maker = claims_maker(&store->claims, kind, key);
+	if (maker == NULL)
+		return;
 	claims_release(&store->claims, kind, key);
+	store_claims_changed(store, maker, maker->n_claims + 1);
+}
+
+void store_claims_changed(struct store *store, const struct store_node *node, unsigned n_claims)
+{
+	if ((n_claims == 0) == (node->n_claims == 0))
+		return;
+	/* Pools that hold something are in the roster anyway. */
+	list_for_each (l, &node->pools) {
+		const struct store_pool *pool = container_of(l, struct store_pool, link);
+		if (pool->count[STORE_VOLUME] == 0 && pool->count[STORE_SNAPSHOT] == 0) {
+			store_changed(store);
+			return;
+		}
+	}
 }
 
 /* ---- objects ---- */
@@ -179,7 +200,7 @@ int store_object_set(struct store *store, struct store_node *node, enum store_ki
 	assert(object != NULL);
 	object->told = node->join;
 	if (claims_maker(&store->claims, kind, parsed.key) == node)
-		claims_release(&store->claims, kind, parsed.key);
+		store_name_release(store, kind, parsed.key);
 	return 0;
 }
 

@@ -393,8 +393,12 @@ static void check_pools(void)
 		must(store_pool_here(real) == pool_here(p));
 		must(real->state == pools[p].state);
 		must(real->count[0] + real->count[1] == pool_count(p));
+		bool makes = false;
+		for (unsigned c = 0; c < STORE_KINDS * KEYS; c++)
+			makes |= pools[p].node >= 0 && claims[c % 2][c / 2].node == pools[p].node;
 		must(store_pool_in_roster(real) ==
-			(!pools[p].forgotten && (pools[p].rostered || pool_count(p) > 0)));
+			(!pools[p].forgotten &&
+				(pools[p].rostered || pool_count(p) > 0 || makes)));
 	}
 	must(store_pool_next(store, walk) == NULL || walk == NULL);
 }
