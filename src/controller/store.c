@@ -283,6 +283,8 @@ void store_synced(struct store *store, struct store_node *node)
 	claims_drop_old(&store->claims, node);
 	store_claims_changed(store, node, n_claims);
 	node->told_all = true;
+	node->partial = store_node_partial(node);
+	store->whole_known = false;
 	if (node->state != STORE_NODE_PRESENT)
 		node_to(store, node, STORE_NODE_PRESENT);
 }
@@ -358,7 +360,8 @@ static const struct store_pool *missing_pool(const struct store_node *node)
  * up nobody, however often it comes and is sent away. */
 static void whole_look(const struct store *store, struct err *err)
 {
-	const struct store_node *roster = NULL, *telling = NULL, *without = NULL;
+	const struct store_node *roster = NULL, *telling = NULL, *without = NULL,
+				*partial = NULL;
 	size_t n_roster = 0, n_seen = 0;
 	for (size_t i = 0; i < store->n_nodes; i++) {
 		const struct store_node *node = store->nodes[i];
@@ -370,6 +373,8 @@ static void whole_look(const struct store *store, struct err *err)
 			telling = telling != NULL ? telling : node;
 		} else if (missing_pool(node) != NULL) {
 			without = without != NULL ? without : node;
+		} else if (node->partial) {
+			partial = partial != NULL ? partial : node;
 		}
 	}
 	if (roster != NULL)
@@ -386,6 +391,11 @@ static void whole_look(const struct store *store, struct err *err)
 			"node %s has joined without its pool %s, which others know of; a pool that "
 			"is gone for good is named by --forget-pool",
 			without->id, missing_pool(without)->uuid8);
+	else if (partial != NULL)
+		err_set(err, ERR_UNAVAILABLE,
+			"node %s has more volumes and snapshots than the controller takes (%d of a "
+			"node, %d of all); delete some, and restart it",
+			partial->id, STORE_NODE_OBJECTS_MAX, STORE_OBJECTS_MAX);
 	else if (n_seen == 0)
 		err_set(err, ERR_UNAVAILABLE,
 			"no node has joined this controller yet; start nodes with --controller");

@@ -34,7 +34,10 @@ enum {
 	STORE_ROSTER_POOLS_MAX = 10000,
 	STORE_NODE_POOLS_MAX = 64,
 	STORE_GONE_POOLS_MAX = 256, /* told and gone empty: rosters do not bring them back */
-	STORE_OBJECTS_MAX = 1000000, /* beyond: a node's report is refused, and the log says so */
+	/* Beyond these an object is left out: its node is not whole, and the log says so. */
+	STORE_OBJECTS_MAX = 1000000,
+	STORE_NODE_OBJECTS_MAX = 50000,
+	STORE_NODE_BYTES_MAX = 64 << 20, /* that the objects of one node take */
 	STORE_CLAIMS_MAX = 65536,    /* names that are being made */
 	STORE_NODE_CLAIMS_MAX = 4096,
 	STORE_TOMBS_MAX = 16384, /* ids taken away and not confirmed; the oldest goes first */
@@ -74,6 +77,8 @@ struct store_node {
 	uint32_t instance_join; /* the first Hello of this instance */
 	bool told_all;          /* it was synced once */
 	bool vouched;           /* others have told that it has something */
+	bool partial;           /* objects of it were left out, for want of room */
+	uint32_t partial_join;  /* the join that told the last of them */
 	struct list claims;     /* claims.c's */
 	unsigned n_claims;
 	struct class_answers answers;
@@ -94,6 +99,7 @@ struct store_pool {
 	/* private */
 	uint32_t told;     /* the join that told it */
 	struct list tombs; /* tombs.c's */
+	size_t bytes;      /* of the objects */
 	struct shelf shelves[STORE_KINDS];
 };
 
@@ -167,10 +173,15 @@ int store_forget(struct store *store, const char *uuid8);
 /* Copies all. An id that was taken away by store_object_remove() and is not confirmed yet is not
  * added again (a report may be older than a delete's answer). Another of the same kind and key in
  * the pool goes: the key is the name of its file. ERR_INVALID: the id is none, or of another node's
- * pool; a text is too long. ERR_NO_ROOM: a limit or memory. */
+ * pool; a text is too long. ERR_NO_ROOM: memory, or a limit: then store_node_partial(). */
 int store_object_set(struct store *store, struct store_node *node, enum store_kind kind,
 	const char *id, const uint8_t *entry, size_t entry_len, const uint8_t *health,
 	size_t health_len, const char *source_id, struct err *err);
+/* What the node has told since it joined is not all in the store: there are limits. */
+static inline bool store_node_partial(const struct store_node *node)
+{
+	return node->partial && node->partial_join == node->join;
+}
 /* Its node says that it is gone. */
 void store_object_gone(struct store *store, const char *id);
 /* A delete was answered: gone, whatever an older report says. */
@@ -236,7 +247,7 @@ const uint8_t *store_capacity(
 void store_settle(struct store *store);
 /* Everybody that is known is here or has been, with all its pools: lists are whole, and a name that
  * is not known is nobody's. Else ERR_UNAVAILABLE naming a node that this process has never seen,
- * that still tells or that came without a pool, or that none has joined yet, and the remedy. */
+ * that still tells, that came without a pool or that has more than is taken, or that none has joined yet, and the remedy. */
 int store_whole(struct store *store, struct err *err);
 
 /* ---- for metrics ---- */

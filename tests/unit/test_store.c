@@ -533,6 +533,63 @@ Test(store, so_many_names_are_claimed)
 	cr_assert_eq(claim(b, "more", &other), 0);
 }
 
+/* ---- limits of a node ---- */
+
+static int set_nth(struct store_node *node, const char *uuid8, unsigned n, size_t len)
+{
+	static const uint8_t entry[OBJECT_ENTRY_MAX];
+	char id[64];
+	snprintf(id, sizeof(id), "%s.vol-%u.00000001", uuid8, n);
+	err_clear(&err);
+	return store_object_set(
+		store, node, STORE_VOLUME, id, entry, len, NULL, 0, "", &err);
+}
+
+Test(store, a_node_has_so_many_objects)
+{
+	struct store_node *a = node_with("n1", UUID_A, VOL_A), *b = join("n2", "1");
+	pool(b, UUID_B);
+	for (unsigned i = 1; i < STORE_NODE_OBJECTS_MAX; i++)
+		cr_assert_eq(set_nth(a, "aaaaaaaa", i, 1), 0, "%s", err.message);
+	cr_assert(whole());
+	cr_assert_lt(set_nth(a, "aaaaaaaa", 0, 1), 0);
+	cr_assert_eq(err.code, ERR_NO_ROOM);
+	cr_assert_not_null(strstr(err.message, "n1"));
+	cr_assert(store_node_partial(a));
+	cr_assert_not(whole());
+	cr_assert_not_null(strstr(err.message, "n1"));
+	/* It is told again, and another node is told. */
+	cr_assert_eq(set_nth(a, "aaaaaaaa", 1, 1), 0);
+	cr_assert_eq(set_nth(b, "bbbbbbbb", 0, 1), 0);
+	cr_assert_not(store_node_partial(b));
+	/* Until it has joined again with less. */
+	join("n1", "1");
+	cr_assert_not(whole());
+	pool(a, UUID_A);
+	store_synced(store, a);
+	store_synced(store, b);
+	cr_assert(whole(), "%s", err.message);
+	cr_assert_eq(set_nth(a, "aaaaaaaa", 0, 1), 0);
+}
+
+Test(store, a_nodes_objects_take_so_many_bytes)
+{
+	struct store_node *a = node_with("n1", UUID_A, VOL_A), *b = node_with("n2", UUID_B, VOL_B);
+	unsigned n = 0;
+	while (set_nth(a, "aaaaaaaa", n, OBJECT_ENTRY_MAX) == 0)
+		n++;
+	cr_assert_eq(err.code, ERR_NO_ROOM);
+	cr_assert(n > 8000 && n < 8192, "%u", n);
+	cr_assert(store_node_partial(a));
+	/* Nor does one that is there grow; it is told nevertheless, and may shrink. */
+	cr_assert_lt(store_object_set(store, a, STORE_VOLUME, VOL_A, (const uint8_t[4096]){0}, 4096,
+			     NULL, 0, "", &err),
+		0);
+	cr_assert_not_null(store_object(store, VOL_A));
+	cr_assert_eq(set_nth(a, "aaaaaaaa", 0, 1), 0);
+	cr_assert_eq(set_nth(b, "bbbbbbbb", 0, OBJECT_ENTRY_MAX), 0);
+}
+
 /* ---- walks ---- */
 
 Test(store, a_walk_is_in_order_and_goes_on_behind_an_id)
