@@ -58,11 +58,11 @@ static void let_go(struct create *c, enum grpc_status status, bool begun)
 		store_name_release(store, f->route->kind, f->key);
 }
 
-/* Before it was passed on, the node had nothing to begin. */
+/* Before it was passed on and sent, the node had nothing to begin. */
 static void on_gone(struct forward *f)
 {
 	struct create *c = create_of(f);
-	let_go(c, GRPC_CANCELLED, c->state == CREATE_FORWARDED);
+	let_go(c, GRPC_CANCELLED, c->state == CREATE_FORWARDED && f->sent);
 }
 
 static void create_refuse(struct create *c, const struct err *err)

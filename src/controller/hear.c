@@ -420,7 +420,7 @@ static int take_claim(struct hear *h, const name_claim *told, struct buf *out, s
 	if (r < 0 || !known)
 		return r;
 	r = store_name_claim(h->store, kind, key, h->node, &other, &why);
-	if (r < 0 && why.code != ERR_EXISTS) {
+	if (r < 0 && why.code != ERR_EXISTS && why.code != ERR_NO_ROOM) {
 		*err = why;
 		return r;
 	}
@@ -428,7 +428,8 @@ static int take_claim(struct hear *h, const name_claim *told, struct buf *out, s
 	verdict.kind = told->kind;
 	verdict.key = told->key;
 	verdict.granted = r == 0;
-	if (r < 0)
+	/* At a limit it is refused, and nobody has it. */
+	if (r < 0 && other != NULL)
 		verdict.node_id =
 			(ProtobufCBinaryData){strlen(other->id), (uint8_t *)(uintptr_t)other->id};
 	return add_verdict(out, &verdict, err);

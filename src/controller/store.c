@@ -280,7 +280,7 @@ void store_synced(struct store *store, struct store_node *node)
 			store_pool_gone(store, pool);
 	}
 	unsigned n_claims = node->n_claims;
-	claims_drop_old(&store->claims, node);
+	claims_drop_old(&store->claims, node, &store->config);
 	store_claims_changed(store, node, n_claims);
 	node->told_all = true;
 	node->partial = store_node_partial(node);

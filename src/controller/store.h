@@ -106,6 +106,8 @@ struct store_pool {
 struct store_config {
 	/* A node is about to be forgotten for want of room. NULL: nobody cares. */
 	void (*on_drop)(void *arg, struct store_node *node);
+	/* A call of this controller for the name is under way. NULL: none ever is. */
+	bool (*is_asked)(void *arg, enum store_kind kind, const char *key);
 	void *arg;
 };
 
@@ -134,8 +136,8 @@ struct store_node *const *store_nodes_with(
 int store_join(struct store *store, const char *id, const char *instance, const char *address,
 	const char *version, const struct store_segment *topology, size_t n_topology,
 	struct store_node **ret, struct err *err);
-/* It has told everything: what it did not tell of its ready pools is gone. Pools that it did not
- * tell are away. */
+/* It has told everything: what it did not tell of its ready pools is gone, and so are claims that it
+ * did not tell again, unless is_asked(). Pools that it did not tell are away. */
 void store_synced(struct store *store, struct store_node *node);
 void store_leave(struct store *store, struct store_node *node);
 /* Others know of a node with these pools. Nothing, if this process knows better: another node has

@@ -165,7 +165,7 @@ static void on_drop(void *arg, struct store_node *node)
 Test(store, the_node_that_left_longest_ago_with_nothing_makes_room)
 {
 	char id[16];
-	store_configure(store, &(struct store_config){on_drop, &dropped});
+	store_configure(store, &(struct store_config){.on_drop = on_drop, .arg = &dropped});
 	for (unsigned i = 0; i < STORE_NODES_MAX; i++) {
 		snprintf(id, sizeof(id), "n%05u", i);
 		join(id, "1")->seen_unix = 1000;
@@ -501,6 +501,7 @@ Test(store, a_claim_outlives_a_connection_and_not_a_process)
 	store_leave(store, a);
 	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-9"), a);
 	join("n1", "1");
+	cr_assert_eq(claim(a, "pvc-9", &other), 0); /* told again */
 	store_synced(store, a);
 	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-9"), a);
 	store_leave(store, a);
@@ -516,6 +517,27 @@ Test(store, a_claim_outlives_a_connection_and_not_a_process)
 	join("n1", "3");
 	store_synced(store, a);
 	cr_assert_null(store_name(store, STORE_VOLUME, "pvc-10"));
+}
+
+static bool asks(void *arg, enum store_kind kind, const char *key)
+{
+	return kind == STORE_VOLUME && strcmp(key, arg) == 0;
+}
+
+/* Its release was lost with the connection. */
+Test(store, a_claim_that_is_not_told_again_ends)
+{
+	struct store_node *a = node_with("n1", UUID_A, VOL_A), *other;
+	char asked[] = "pvc-8";
+	store_configure(store, &(struct store_config){.is_asked = asks, .arg = asked});
+	cr_assert_eq(claim(a, "pvc-9", &other), 0);
+	cr_assert_eq(claim(a, "pvc-8", &other), 0);
+	store_leave(store, a);
+	join("n1", "1");
+	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-9"), a);
+	store_synced(store, a);
+	cr_assert_null(store_name(store, STORE_VOLUME, "pvc-9"));
+	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-8"), a);
 }
 
 Test(store, so_many_names_are_claimed)

@@ -174,7 +174,7 @@ static void do_synced(void)
 	}
 	for (unsigned i = 0; i < STORE_KINDS * KEYS; i++) {
 		struct model_claim *c = &claims[i % 2][i / 2];
-		if (c->node == n && c->join < nodes[n].instance_join)
+		if (c->node == n && c->join < nodes[n].join)
 			c->node = -1;
 	}
 }

@@ -2,6 +2,9 @@
 /* Creates: names, places, content of other nodes; and what all nodes know, on real sockets. */
 #include "router_env.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #define PATH(name) "/csi.v1.Controller/" name
 #define LIST       "/ringvol.v1.Inspect/List"
 #define ID_A       "aaaaaaaa.vol.01234567"
@@ -337,6 +340,42 @@ Test(creates, a_client_that_goes_before_it_is_passed_on)
 	turn_until(a.gone == 1 && list_empty(&controller->forwards));
 	cr_assert_str_eq(maker("vol"), "");
 	cr_assert_eq(b.calls, 0);
+}
+
+/* It waits for a connection to somebody who says nothing. */
+Test(creates, a_client_that_goes_before_it_is_sent)
+{
+	struct store_node *node = join(&a, "a", 'a', GIB);
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	fake_shut(&a);
+	reach_close(node);
+	snprintf(at.sun_path, sizeof(at.sun_path), "%s/a", dir);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	cr_assert_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	cr_assert_eq(listen(fd, 8), 0);
+	start_create(&q, "vol", NULL, 0);
+	turn_until(maker("vol")[0] != '\0');
+	channel_cancel(&q.call);
+	turn_until(list_empty(&controller->forwards));
+	cr_assert_str_eq(maker("vol"), "");
+	close(fd);
+	unlink(at.sun_path);
+}
+
+/* A node that joins again while it is asked for a name has it still. */
+Test(creates, a_name_that_is_asked_for_outlives_a_join)
+{
+	join(&a, "a", 'a', GIB);
+	a.hold = true;
+	start_create(&q, "vol", NULL, 0);
+	turn_until(a.held != NULL);
+	join(&a, "a", 'a', GIB);
+	cr_assert_str_eq(maker("vol"), "a");
+	channel_cancel(&q.call);
+	turn_until(a.gone == 1 && list_empty(&controller->forwards));
+	cr_assert_str_eq(maker("vol"), "a");
+	join(&a, "a", 'a', GIB);
+	cr_assert_str_eq(maker("vol"), "");
 }
 
 Test(creates, nodes_of_before_copies)
