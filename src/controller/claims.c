@@ -75,11 +75,14 @@ void claims_release(struct claims *claims, enum store_kind kind, const char *key
 		drop(claims, claim);
 }
 
-void claims_drop_old(struct claims *claims, struct store_node *node)
+void claims_drop_old(
+	struct claims *claims, struct store_node *node, const struct store_config *config)
 {
 	list_for_each_safe (l, &node->claims) {
 		struct store_claim *claim = container_of(l, struct store_claim, link);
-		if (claim->join < node->instance_join)
+		bool asked = config->is_asked != NULL &&
+			     config->is_asked(config->arg, claim->name.kind, claim->key);
+		if (claim->join < node->instance_join || (claim->join < node->join && !asked))
 			drop(claims, claim);
 	}
 }

@@ -17,8 +17,10 @@ struct store_node *claims_maker(const struct claims *claims, enum store_kind kin
 int claims_make(struct claims *claims, enum store_kind kind, const char *key,
 	struct store_node *node, struct err *err);
 void claims_release(struct claims *claims, enum store_kind kind, const char *key);
-/* What an earlier process of the node was about to make: it is told, or was undone. */
-void claims_drop_old(struct claims *claims, struct store_node *node);
+/* What an earlier process of the node was about to make: it is told, or was undone. And what this
+ * one has not told again since it joined, unless it was asked for it just now. */
+void claims_drop_old(
+	struct claims *claims, struct store_node *node, const struct store_config *config);
 void claims_drop_all(struct claims *claims, struct store_node *node);
 
 #endif

@@ -3,6 +3,7 @@
 #include "controller/controller.h"
 
 #include "controller/capacity.h"
+#include "controller/forward.h"
 #include "controller/inspect.h"
 #include "controller/join.h"
 #include "controller/reach.h"
@@ -36,6 +37,11 @@ static int open_joins(struct controller *c)
 	return joins_open(&c->joins, &config);
 }
 
+static bool is_asked(void *arg, enum store_kind kind, const char *key)
+{
+	return forward_for(arg, kind, key);
+}
+
 static int open_parts(struct controller *c, struct err *err)
 {
 	uint64_t drawn[2];
@@ -45,7 +51,8 @@ static int open_parts(struct controller *c, struct err *err)
 		(unsigned long long)drawn[1]);
 	int r = store_open(&c->store);
 	if (r == 0)
-		store_configure(c->store, &(struct store_config){.on_drop = on_drop});
+		store_configure(c->store,
+			&(struct store_config){.on_drop = on_drop, .is_asked = is_asked, .arg = c});
 	if (r == 0)
 		r = ring_lane_open(&c->names, c->ring);
 	if (r == 0)

@@ -6,7 +6,8 @@
  * grant and the offer again if the volume is not finished: both answer the same again.
  *
  * How it can fail: a node that is away has the name, may have it, or has the content (UNAVAILABLE);
- * no node can make it (RESOURCE_EXHAUSTED); the nodes' own errors. A name that this call gave to
+ * no node can make it (RESOURCE_EXHAUSTED); a node answers with an id that cannot be of the name, or
+ * of its own (INTERNAL); the nodes' own errors. A name that this call gave to
  * the node is free again when the node has surely begun nothing, or has undone it; else its reports
  * say what became of it.
  */
@@ -15,6 +16,7 @@
 #include "cluster.pb-c.h"
 #include "controller/forward.h"
 #include "controller/home.h"
+#include "controller/learn.h"
 #include "controller/place.h"
 #include "controller/scan.h"
 #include "csi/request.h"
@@ -56,11 +58,11 @@ static void let_go(struct create *c, enum grpc_status status, bool begun)
 		store_name_release(store, f->route->kind, f->key);
 }
 
-/* Before it was passed on, the node had nothing to begin. */
+/* Before it was passed on and sent, the node had nothing to begin. */
 static void on_gone(struct forward *f)
 {
 	struct create *c = create_of(f);
-	let_go(c, GRPC_CANCELLED, c->state == CREATE_FORWARDED);
+	let_go(c, GRPC_CANCELLED, c->state == CREATE_FORWARDED && f->sent);
 }
 
 static void create_refuse(struct create *c, const struct err *err)
@@ -71,6 +73,12 @@ static void create_refuse(struct create *c, const struct err *err)
 
 static void create_pass(struct create *c, enum grpc_status status, const char *message, bool begun)
 {
+	struct err err = {0};
+	if (status == GRPC_OK && learn_check_made(&c->f, &err) < 0) {
+		/* It may have made something by that name: it keeps it. */
+		forward_refuse(&c->f, &err);
+		return;
+	}
 	if (status == GRPC_OK)
 		c->f.route->learn(&c->f);
 	else

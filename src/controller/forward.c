@@ -120,6 +120,16 @@ bool forward_others(const struct forward *f)
 	return false;
 }
 
+bool forward_for(const struct controller *controller, enum store_kind kind, const char *key)
+{
+	list_for_each (link, &controller->forwards) {
+		const struct forward *f = container_of(link, struct forward, link);
+		if (f->route->kind == kind && strcmp(f->key, key) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* ---- a call ---- */
 
 /* One message is all that these calls answer; of a peer that sends more, the last. */
@@ -147,6 +157,7 @@ static void on_end(
 static void on_client_gone(struct grpc_call *client, void *arg)
 {
 	struct forward *f = arg;
+	f->sent = f->call.sent;
 	channel_cancel(&f->call);
 	count(f, GRPC_CANCELLED);
 	log_passed(f, GRPC_CANCELLED, "the client has gone");

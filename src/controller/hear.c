@@ -316,6 +316,13 @@ static void say_skipped(struct hear *h, const char *id)
 			log_fields({"node", h->node->id}, {"first", id}));
 }
 
+static void say_left_out(struct hear *h, const struct err *why)
+{
+	if (h->left_out++ == 0)
+		log_event(LOG_LEVEL_WARN, "volumes of a node are left out",
+			log_fields({"node", h->node->id}, {"why", why->message}));
+}
+
 static void say_twice(struct hear *h, enum store_kind kind, const char *id, const char *key)
 {
 	const struct store_object *other = store_object_by_key(h->store, kind, key);
@@ -352,8 +359,15 @@ static int take_object(struct hear *h, const node_object *told, struct err *err)
 	if (r < 0)
 		return r;
 	size_t twice = store_duplicates(h->store);
+	struct err why = {0};
 	r = store_object_set(h->store, h->node, kind, id, told->entry.data, told->entry.len,
-		told->health.data, told->health.len, source, err);
+		told->health.data, told->health.len, source, &why);
+	if (why.code == ERR_NO_ROOM && store_node_partial(h->node)) {
+		say_left_out(h, &why);
+		return 0;
+	}
+	if (r < 0)
+		*err = why;
 	if (store_duplicates(h->store) > twice)
 		say_twice(h, kind, id, parsed.key);
 	return r;
@@ -406,7 +420,7 @@ static int take_claim(struct hear *h, const name_claim *told, struct buf *out, s
 	if (r < 0 || !known)
 		return r;
 	r = store_name_claim(h->store, kind, key, h->node, &other, &why);
-	if (r < 0 && why.code != ERR_EXISTS) {
+	if (r < 0 && why.code != ERR_EXISTS && why.code != ERR_NO_ROOM) {
 		*err = why;
 		return r;
 	}
@@ -414,7 +428,8 @@ static int take_claim(struct hear *h, const name_claim *told, struct buf *out, s
 	verdict.kind = told->kind;
 	verdict.key = told->key;
 	verdict.granted = r == 0;
-	if (r < 0)
+	/* At a limit it is refused, and nobody has it. */
+	if (r < 0 && other != NULL)
 		verdict.node_id =
 			(ProtobufCBinaryData){strlen(other->id), (uint8_t *)(uintptr_t)other->id};
 	return add_verdict(out, &verdict, err);

@@ -36,6 +36,7 @@ struct hear {
 	struct hear_refused *refused;
 	size_t n_refused, refused_cap;
 	uint64_t skipped; /* objects of pools that are not the node's */
+	uint64_t left_out; /* objects for which there is no room */
 	unsigned noticed; /* lines about names that are at two nodes */
 };
 

@@ -32,6 +32,17 @@ int home_check(const struct store_node *node, const char *what, const char *uuid
 		remedy);
 }
 
+/* Its node is here; the pool may not be. */
+static int check_pool(const struct store_pool *pool, const char *what, struct err *err)
+{
+	if (store_pool_here(pool))
+		return 0;
+	return err_set(err, ERR_UNAVAILABLE,
+		"%s was on node %.64s, which is here without it; try again when it is back; if it "
+		"is gone for good, --forget-pool %s",
+		what, pool->node->id, pool->uuid8);
+}
+
 int home_of_id(const struct store *store, const char *id, struct store_node **ret, struct err *err)
 {
 	struct record_id parsed;
@@ -51,11 +62,8 @@ int home_of_id(const struct store *store, const char *id, struct store_node **re
 	char what[RECORD_ID_MAX + 32];
 	snprintf(what, sizeof(what), "%s: pool %s", id, parsed.pool);
 	int r = home_check(pool->node, what, parsed.pool, err);
-	if (r == 0 && !store_pool_here(pool))
-		return err_set(err, ERR_UNAVAILABLE,
-			"%s was on node %.64s, which is here without it; try again when it is back; "
-			"if it is gone for good, --forget-pool %s",
-			what, pool->node->id, parsed.pool);
+	if (r == 0)
+		r = check_pool(pool, what, err);
 	if (r == 0)
 		*ret = pool->node;
 	return r;
@@ -80,10 +88,13 @@ int home_of_name(struct store *store, enum store_kind kind, const char *key, con
 		r = store_whole(store, err);
 	} else {
 		const struct store_object *object = store_object_by_key(store, kind, key);
+		const struct store_node *maker = store_name_maker(store, kind, key);
 		char what[192];
 		snprintf(what, sizeof(what), "%s %s", kind == STORE_VOLUME ? "volume" : "snapshot",
 			name);
 		r = home_check(node, what, object != NULL ? object->pool->uuid8 : NULL, err);
+		if (r == 0 && object != NULL && (maker == NULL || !store_node_here(maker)))
+			r = check_pool(object->pool, what, err);
 	}
 	if (r == 0)
 		*ret = node;

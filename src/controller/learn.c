@@ -13,6 +13,7 @@
 #include "pool/record.h"
 
 #include <errno.h>
+#include <string.h>
 
 enum {
 	MADE = 1,            /* of the answers, and of the entries */
@@ -40,6 +41,28 @@ static int read_made(
 	if (r == 0 && !volume)
 		r = scan_string(made, len, SNAPSHOT_SOURCE, ret_source, RECORD_ID_MAX);
 	return r;
+}
+
+int learn_check_made(const struct forward *f, struct err *err)
+{
+	char id[RECORD_ID_MAX], source[RECORD_ID_MAX];
+	struct record_id parsed;
+	if (read_made(f, id, source) < 0 || record_id_parse(id, &parsed) < 0)
+		return err_set(err, ERR_INTERNAL, "node %s: it answers without an id of ours",
+			f->node_id);
+	if (strcmp(parsed.key, f->key) != 0)
+		return err_set(err, ERR_INTERNAL, "node %s: it answers with %s, of another name",
+			f->node_id, id);
+	const struct store_pool *pool = store_pool(f->controller->store, parsed.pool);
+	if (pool == NULL || pool->node == NULL)
+		return err_set(err, ERR_UNAVAILABLE,
+			"node %s: it answers with %s, of a pool that it has not told of yet; try again",
+			f->node_id, id);
+	if (strcmp(pool->node->id, f->node_id) != 0)
+		return err_set(err, ERR_INTERNAL,
+			"node %s: it answers with %s, of a pool of node %s", f->node_id, id,
+			pool->node->id);
+	return 0;
 }
 
 void learn_made(struct forward *f)

@@ -279,8 +279,12 @@ void store_synced(struct store *store, struct store_node *node)
 		else if (pool->uuid[0] != '\0')
 			store_pool_gone(store, pool);
 	}
-	claims_drop_old(&store->claims, node);
+	unsigned n_claims = node->n_claims;
+	claims_drop_old(&store->claims, node, &store->config);
+	store_claims_changed(store, node, n_claims);
 	node->told_all = true;
+	node->partial = store_node_partial(node);
+	store->whole_known = false;
 	if (node->state != STORE_NODE_PRESENT)
 		node_to(store, node, STORE_NODE_PRESENT);
 }
@@ -293,18 +297,25 @@ void store_leave(struct store *store, struct store_node *node)
 
 /* ---- who is missing ---- */
 
+static bool pool_went_empty(const struct store *store, const char *uuid8)
+{
+	for (size_t i = 0; i < store->n_gone && i < STORE_GONE_POOLS_MAX; i++)
+		if (strcmp(store->gone[i], uuid8) == 0)
+			return true;
+	return false;
+}
+
 int store_roster(struct store *store, const char *id, const char *const *uuid8s, size_t n)
 {
 	struct store_node *node = store_node(store, id);
 	struct err err = {0};
-	store->settled = true;
 	store->whole_known = false;
 	if (node != NULL)
 		node->vouched |= n != 0;
-	if (node != NULL && node->state != STORE_NODE_ROSTER)
-		return 0;
+	bool joined = node != NULL && node->state != STORE_NODE_ROSTER;
 	for (size_t i = 0; i < n; i++) {
-		if (store_pool(store, uuid8s[i]) != NULL)
+		if (store_pool(store, uuid8s[i]) != NULL ||
+			(joined && pool_went_empty(store, uuid8s[i])))
 			continue;
 		if (store->n_roster_pools >= STORE_ROSTER_POOLS_MAX ||
 			(node == NULL && store->n_roster_nodes >= STORE_ROSTER_NODES_MAX) ||
@@ -338,17 +349,19 @@ static const struct store_pool *missing_pool(const struct store_node *node)
 {
 	list_for_each (l, &node->pools) {
 		const struct store_pool *pool = container_of(l, struct store_pool, link);
-		if (!pool->forgotten)
+		if (!pool->forgotten && pool->uuid[0] == '\0')
 			return pool;
 	}
 	return NULL;
 }
 
-/* A node that never told all that it has counts if others say that it has something. One that is
- * new to everybody holds up nobody, however often it comes and is sent away. */
+/* A node that never told all that it has counts if others say that it has something, and so does a
+ * pool that others say a node has and that no node has told. A node that is new to everybody holds
+ * up nobody, however often it comes and is sent away. */
 static void whole_look(const struct store *store, struct err *err)
 {
-	const struct store_node *roster = NULL, *telling = NULL;
+	const struct store_node *roster = NULL, *telling = NULL, *without = NULL,
+				*partial = NULL;
 	size_t n_roster = 0, n_seen = 0;
 	for (size_t i = 0; i < store->n_nodes; i++) {
 		const struct store_node *node = store->nodes[i];
@@ -358,6 +371,10 @@ static void whole_look(const struct store *store, struct err *err)
 			n_roster++;
 		} else if (node->state != STORE_NODE_ROSTER && !node->told_all && node->vouched) {
 			telling = telling != NULL ? telling : node;
+		} else if (missing_pool(node) != NULL) {
+			without = without != NULL ? without : node;
+		} else if (node->partial) {
+			partial = partial != NULL ? partial : node;
 		}
 	}
 	if (roster != NULL)
@@ -369,6 +386,16 @@ static void whole_look(const struct store *store, struct err *err)
 	else if (telling != NULL)
 		err_set(err, ERR_UNAVAILABLE, "node %s has not told all that it has; try again",
 			telling->id);
+	else if (without != NULL)
+		err_set(err, ERR_UNAVAILABLE,
+			"node %s has joined without its pool %s, which others know of; a pool that "
+			"is gone for good is named by --forget-pool",
+			without->id, missing_pool(without)->uuid8);
+	else if (partial != NULL)
+		err_set(err, ERR_UNAVAILABLE,
+			"node %s has more volumes and snapshots than the controller takes (%d of a "
+			"node, %d of all); delete some, and restart it",
+			partial->id, STORE_NODE_OBJECTS_MAX, STORE_OBJECTS_MAX);
 	else if (n_seen == 0)
 		err_set(err, ERR_UNAVAILABLE,
 			"no node has joined this controller yet; start nodes with --controller");

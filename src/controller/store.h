@@ -33,7 +33,11 @@ enum {
 	STORE_ROSTER_NODES_MAX = 5000, /* beside those that have joined once */
 	STORE_ROSTER_POOLS_MAX = 10000,
 	STORE_NODE_POOLS_MAX = 64,
-	STORE_OBJECTS_MAX = 1000000, /* beyond: a node's report is refused, and the log says so */
+	STORE_GONE_POOLS_MAX = 256, /* told and gone empty: rosters do not bring them back */
+	/* Beyond these an object is left out: its node is not whole, and the log says so. */
+	STORE_OBJECTS_MAX = 1000000,
+	STORE_NODE_OBJECTS_MAX = 50000,
+	STORE_NODE_BYTES_MAX = 64 << 20, /* that the objects of one node take */
 	STORE_CLAIMS_MAX = 65536,    /* names that are being made */
 	STORE_NODE_CLAIMS_MAX = 4096,
 	STORE_TOMBS_MAX = 16384, /* ids taken away and not confirmed; the oldest goes first */
@@ -73,6 +77,8 @@ struct store_node {
 	uint32_t instance_join; /* the first Hello of this instance */
 	bool told_all;          /* it was synced once */
 	bool vouched;           /* others have told that it has something */
+	bool partial;           /* objects of it were left out, for want of room */
+	uint32_t partial_join;  /* the join that told the last of them */
 	struct list claims;     /* claims.c's */
 	unsigned n_claims;
 	struct class_answers answers;
@@ -93,12 +99,15 @@ struct store_pool {
 	/* private */
 	uint32_t told;     /* the join that told it */
 	struct list tombs; /* tombs.c's */
+	size_t bytes;      /* of the objects */
 	struct shelf shelves[STORE_KINDS];
 };
 
 struct store_config {
 	/* A node is about to be forgotten for want of room. NULL: nobody cares. */
 	void (*on_drop)(void *arg, struct store_node *node);
+	/* A call of this controller for the name is under way. NULL: none ever is. */
+	bool (*is_asked)(void *arg, enum store_kind kind, const char *key);
 	void *arg;
 };
 
@@ -127,12 +136,12 @@ struct store_node *const *store_nodes_with(
 int store_join(struct store *store, const char *id, const char *instance, const char *address,
 	const char *version, const struct store_segment *topology, size_t n_topology,
 	struct store_node **ret, struct err *err);
-/* It has told everything: what it did not tell of its ready pools is gone. Pools that it did not
- * tell are away. */
+/* It has told everything: what it did not tell of its ready pools is gone, and so are claims that it
+ * did not tell again, unless is_asked(). Pools that it did not tell are away. */
 void store_synced(struct store *store, struct store_node *node);
 void store_leave(struct store *store, struct store_node *node);
-/* Others know of a node with these pools. Nothing, if this process knows better. 0, -ENOMEM,
- * -ENOSPC. */
+/* Others know of a node with these pools. Nothing, if this process knows better: another node has
+ * the pool, or the node is here and the pool was told and went away empty. 0, -ENOMEM, -ENOSPC. */
 int store_roster(struct store *store, const char *id, const char *const *uuid8s, size_t n);
 /* Changes whenever a roster made of what is known would be another one: pools for which
  * store_pool_in_roster(), by node. */
@@ -154,7 +163,8 @@ bool store_uuid8_valid(const char *uuid8);
 struct store_pool *store_pool_next(const struct store *store, const struct store_pool *after);
 /* Its node is joined and has told it since: calls for it can be made there. */
 bool store_pool_here(const struct store_pool *pool);
-/* It holds something, or nobody has told yet whether it does. */
+/* It holds something, or may soon since its node has names that are being made, or nobody has told
+ * yet whether it does. */
 bool store_pool_in_roster(const struct store_pool *pool);
 /* --forget-pool: known from the start, whether a node brings it or not. A node that brings it takes
  * it out of forgetting, and the log says so. 0, -ENOMEM, -EINVAL. */
@@ -165,10 +175,15 @@ int store_forget(struct store *store, const char *uuid8);
 /* Copies all. An id that was taken away by store_object_remove() and is not confirmed yet is not
  * added again (a report may be older than a delete's answer). Another of the same kind and key in
  * the pool goes: the key is the name of its file. ERR_INVALID: the id is none, or of another node's
- * pool; a text is too long. ERR_NO_ROOM: a limit or memory. */
+ * pool; a text is too long. ERR_NO_ROOM: memory, or a limit: then store_node_partial(). */
 int store_object_set(struct store *store, struct store_node *node, enum store_kind kind,
 	const char *id, const uint8_t *entry, size_t entry_len, const uint8_t *health,
 	size_t health_len, const char *source_id, struct err *err);
+/* What the node has told since it joined is not all in the store: there are limits. */
+static inline bool store_node_partial(const struct store_node *node)
+{
+	return node->partial && node->partial_join == node->join;
+}
 /* Its node says that it is gone. */
 void store_object_gone(struct store *store, const char *id);
 /* A delete was answered: gone, whatever an older report says. */
@@ -230,11 +245,11 @@ const uint8_t *store_capacity(
 /* ---- who is missing ---- */
 
 /* Time enough has passed for nodes to dial a controller that has just started: until then nobody
- * knows who is missing, unless a node has brought a roster. join.c says so. */
+ * knows who is missing, whatever rosters say, which may be old. join.c says so. */
 void store_settle(struct store *store);
-/* Everybody that is known is here or has been: lists are whole, and a name that is not known is
- * nobody's. Else ERR_UNAVAILABLE naming a node that this process has never seen or that still
- * tells, or that none has joined yet, and the remedy. */
+/* Everybody that is known is here or has been, with all its pools: lists are whole, and a name that
+ * is not known is nobody's. Else ERR_UNAVAILABLE naming a node that this process has never seen,
+ * that still tells, that came without a pool or that has more than is taken, or that none has joined yet, and the remedy. */
 int store_whole(struct store *store, struct err *err);
 
 /* ---- for metrics ---- */

@@ -76,8 +76,10 @@ bool store_pool_here(const struct store_pool *pool)
 
 bool store_pool_in_roster(const struct store_pool *pool)
 {
-	return !pool->forgotten && (pool->uuid[0] == '\0' || pool->count[STORE_VOLUME] > 0 ||
-					   pool->count[STORE_SNAPSHOT] > 0);
+	if (pool->forgotten)
+		return false;
+	return pool->uuid[0] == '\0' || pool->count[STORE_VOLUME] > 0 ||
+	       pool->count[STORE_SNAPSHOT] > 0 || (pool->node != NULL && pool->node->n_claims > 0);
 }
 
 void store_changed(struct store *store)

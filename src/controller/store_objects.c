@@ -56,12 +56,33 @@ int store_name_claim(struct store *store, enum store_kind kind, const char *key,
 		*ret_node = other;
 		return err_set(err, ERR_EXISTS, "node %s has this name", other->id);
 	}
-	return object != NULL ? 0 : claims_make(&store->claims, kind, key, node, err);
+	unsigned n_claims = node->n_claims;
+	int r = object != NULL ? 0 : claims_make(&store->claims, kind, key, node, err);
+	store_claims_changed(store, node, n_claims);
+	return r;
 }
 
 void store_name_release(struct store *store, enum store_kind kind, const char *key)
 {
+	const struct store_node *maker = claims_maker(&store->claims, kind, key);
+	if (maker == NULL)
+		return;
 	claims_release(&store->claims, kind, key);
+	store_claims_changed(store, maker, maker->n_claims + 1);
+}
+
+void store_claims_changed(struct store *store, const struct store_node *node, unsigned n_claims)
+{
+	if ((n_claims == 0) == (node->n_claims == 0))
+		return;
+	/* Pools that hold something are in the roster anyway. */
+	list_for_each (l, &node->pools) {
+		const struct store_pool *pool = container_of(l, struct store_pool, link);
+		if (pool->count[STORE_VOLUME] == 0 && pool->count[STORE_SNAPSHOT] == 0) {
+			store_changed(store);
+			return;
+		}
+	}
 }
 
 /* ---- objects ---- */
@@ -96,6 +117,7 @@ void store_object_drop(struct store *store, struct store_object *object)
 	struct store_pool *pool = object->pool;
 	enum store_kind kind = object->kind;
 	object_table_remove(&store->table, object);
+	pool->bytes -= object_bytes(object);
 	shelf_drop(&pool->shelves[kind], object);
 	store->counts[kind]--;
 	if (--pool->count[kind] == 0)
@@ -112,6 +134,7 @@ static int object_add(struct store *store, struct store_pool *pool, const struct
 		return err_set(err, ERR_NO_ROOM, "%s: out of memory", text->id);
 	}
 	object_table_add(&store->table, object);
+	pool->bytes += object_bytes(object);
 	store->counts[text->kind]++;
 	if (pool->count[text->kind]++ == 0)
 		store_changed(store);
@@ -129,12 +152,40 @@ static int object_change(struct store *store, struct store_object **object,
 		return 0;
 	if (strcmp(old->id, text->id) == 0 && object_rewrite(old, text)) {
 		store->table.bytes += object_bytes(old) - bytes;
+		old->pool->bytes += object_bytes(old) - bytes;
 		return 0;
 	}
 	int r = object_add(store, old->pool, text, object, err);
 	if (r == 0)
 		store_object_drop(store, old);
 	return r;
+}
+
+/* Whether one more, or one with a longer text, is within the limits. */
+static int check_room(struct store *store, struct store_node *node, const struct object_text *text,
+	const struct store_object *before, struct err *err)
+{
+	size_t n = 0, bytes = text->entry_len + text->health_len;
+	list_for_each (l, &node->pools) {
+		const struct store_pool *pool = container_of(l, struct store_pool, link);
+		n += pool->count[STORE_VOLUME] + pool->count[STORE_SNAPSHOT];
+		bytes += pool->bytes;
+	}
+	bool room = bytes <= STORE_NODE_BYTES_MAX;
+	if (before != NULL)
+		room |= object_bytes(before) >= text->entry_len + text->health_len;
+	else
+		room &= n < STORE_NODE_OBJECTS_MAX && store->table.len < STORE_OBJECTS_MAX;
+	if (room)
+		return 0;
+	node->partial = true;
+	node->partial_join = node->join;
+	store->whole_known = false;
+	return err_set(err, ERR_NO_ROOM,
+		"%s: of node %s the controller knows %zu volumes and snapshots of %zu bytes, of all "
+		"nodes %zu; it takes no more than %d, %d and %d",
+		text->id, node->id, n, bytes, store->table.len, STORE_NODE_OBJECTS_MAX,
+		STORE_NODE_BYTES_MAX, STORE_OBJECTS_MAX);
 }
 
 /* The one that has the file's name already, by this id or an older one. */
@@ -166,20 +217,19 @@ int store_object_set(struct store *store, struct store_node *node, enum store_ki
 		return r;
 	assert(pool != NULL);
 	struct store_object *object = object_before(store, pool, kind, parsed.key);
-	if (object != NULL)
+	r = check_room(store, node, &text, object, err);
+	if (r < 0 && object != NULL)
+		object->told = node->join; /* as it was, but not gone */
+	else if (r == 0 && object != NULL)
 		r = object_change(store, &object, &text, err);
-	else if (store->table.len >= STORE_OBJECTS_MAX)
-		r = err_set(err, ERR_NO_ROOM,
-			"%s: the controller knows %d volumes and snapshots, and takes no more", id,
-			STORE_OBJECTS_MAX);
-	else
+	else if (r == 0)
 		r = object_add(store, pool, &text, &object, err);
 	if (r < 0)
 		return r;
 	assert(object != NULL);
 	object->told = node->join;
 	if (claims_maker(&store->claims, kind, parsed.key) == node)
-		claims_release(&store->claims, kind, parsed.key);
+		store_name_release(store, kind, parsed.key);
 	return 0;
 }
 

@@ -15,6 +15,9 @@ void store_pool_free(struct store *store, struct store_pool *pool)
 {
 	size_t at = store_pool_place(store, pool->uuid8);
 	assert(store->pools[at] == pool);
+	if (pool->uuid[0] != '\0')
+		memcpy(store->gone[store->n_gone++ % STORE_GONE_POOLS_MAX], pool->uuid8,
+			sizeof(pool->uuid8));
 	store->n_pools--;
 	memmove(store->pools + at, store->pools + at + 1,
 		(store->n_pools - at) * sizeof(struct store_pool *));

@@ -24,13 +24,19 @@ struct store {
 	struct classes classes;
 	uint32_t joins;
 	uint64_t roster_version;
-	bool settled;     /* time has passed, or a node brought a roster */
+	/* Pools that were told and went away empty, the last so many: an older roster that has one
+	 * as a pool of a node that is here is wrong. */
+	char gone[STORE_GONE_POOLS_MAX][STORE_UUID8 + 1];
+	size_t n_gone;
+	bool settled;     /* time has passed */
 	bool whole_known; /* whole_err is how it is */
 	struct err whole_err;
 };
 
 /* Who is missing, or what a roster says, may be another answer now. */
 void store_changed(struct store *store);
+/* The node had n_claims before: whether it makes anything is in the roster. */
+void store_claims_changed(struct store *store, const struct store_node *node, unsigned n_claims);
 /* Where it is, or would be. */
 size_t store_node_place(const struct store *store, const char *id);
 size_t store_pool_place(const struct store *store, const char *uuid8); /* 8 digits are looked at */

@@ -165,7 +165,7 @@ static void on_drop(void *arg, struct store_node *node)
 Test(store, the_node_that_left_longest_ago_with_nothing_makes_room)
 {
 	char id[16];
-	store_configure(store, &(struct store_config){on_drop, &dropped});
+	store_configure(store, &(struct store_config){.on_drop = on_drop, .arg = &dropped});
 	for (unsigned i = 0; i < STORE_NODES_MAX; i++) {
 		snprintf(id, sizeof(id), "n%05u", i);
 		join(id, "1")->seen_unix = 1000;
@@ -501,6 +501,7 @@ Test(store, a_claim_outlives_a_connection_and_not_a_process)
 	store_leave(store, a);
 	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-9"), a);
 	join("n1", "1");
+	cr_assert_eq(claim(a, "pvc-9", &other), 0); /* told again */
 	store_synced(store, a);
 	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-9"), a);
 	store_leave(store, a);
@@ -518,6 +519,27 @@ Test(store, a_claim_outlives_a_connection_and_not_a_process)
 	cr_assert_null(store_name(store, STORE_VOLUME, "pvc-10"));
 }
 
+static bool asks(void *arg, enum store_kind kind, const char *key)
+{
+	return kind == STORE_VOLUME && strcmp(key, arg) == 0;
+}
+
+/* Its release was lost with the connection. */
+Test(store, a_claim_that_is_not_told_again_ends)
+{
+	struct store_node *a = node_with("n1", UUID_A, VOL_A), *other;
+	char asked[] = "pvc-8";
+	store_configure(store, &(struct store_config){.is_asked = asks, .arg = asked});
+	cr_assert_eq(claim(a, "pvc-9", &other), 0);
+	cr_assert_eq(claim(a, "pvc-8", &other), 0);
+	store_leave(store, a);
+	join("n1", "1");
+	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-9"), a);
+	store_synced(store, a);
+	cr_assert_null(store_name(store, STORE_VOLUME, "pvc-9"));
+	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-8"), a);
+}
+
 Test(store, so_many_names_are_claimed)
 {
 	struct store_node *a = join("n1", "1"), *other;
@@ -531,6 +553,63 @@ Test(store, so_many_names_are_claimed)
 	cr_assert_eq(claim(a, "k0", &other), 0);
 	struct store_node *b = join("n2", "1");
 	cr_assert_eq(claim(b, "more", &other), 0);
+}
+
+/* ---- limits of a node ---- */
+
+static int set_nth(struct store_node *node, const char *uuid8, unsigned n, size_t len)
+{
+	static const uint8_t entry[OBJECT_ENTRY_MAX];
+	char id[64];
+	snprintf(id, sizeof(id), "%s.vol-%u.00000001", uuid8, n);
+	err_clear(&err);
+	return store_object_set(
+		store, node, STORE_VOLUME, id, entry, len, NULL, 0, "", &err);
+}
+
+Test(store, a_node_has_so_many_objects)
+{
+	struct store_node *a = node_with("n1", UUID_A, VOL_A), *b = join("n2", "1");
+	pool(b, UUID_B);
+	for (unsigned i = 1; i < STORE_NODE_OBJECTS_MAX; i++)
+		cr_assert_eq(set_nth(a, "aaaaaaaa", i, 1), 0, "%s", err.message);
+	cr_assert(whole());
+	cr_assert_lt(set_nth(a, "aaaaaaaa", 0, 1), 0);
+	cr_assert_eq(err.code, ERR_NO_ROOM);
+	cr_assert_not_null(strstr(err.message, "n1"));
+	cr_assert(store_node_partial(a));
+	cr_assert_not(whole());
+	cr_assert_not_null(strstr(err.message, "n1"));
+	/* It is told again, and another node is told. */
+	cr_assert_eq(set_nth(a, "aaaaaaaa", 1, 1), 0);
+	cr_assert_eq(set_nth(b, "bbbbbbbb", 0, 1), 0);
+	cr_assert_not(store_node_partial(b));
+	/* Until it has joined again with less. */
+	join("n1", "1");
+	cr_assert_not(whole());
+	pool(a, UUID_A);
+	store_synced(store, a);
+	store_synced(store, b);
+	cr_assert(whole(), "%s", err.message);
+	cr_assert_eq(set_nth(a, "aaaaaaaa", 0, 1), 0);
+}
+
+Test(store, a_nodes_objects_take_so_many_bytes)
+{
+	struct store_node *a = node_with("n1", UUID_A, VOL_A), *b = node_with("n2", UUID_B, VOL_B);
+	unsigned n = 0;
+	while (set_nth(a, "aaaaaaaa", n, OBJECT_ENTRY_MAX) == 0)
+		n++;
+	cr_assert_eq(err.code, ERR_NO_ROOM);
+	cr_assert(n > 8000 && n < 8192, "%u", n);
+	cr_assert(store_node_partial(a));
+	/* Nor does one that is there grow; it is told nevertheless, and may shrink. */
+	cr_assert_lt(store_object_set(store, a, STORE_VOLUME, VOL_A, (const uint8_t[4096]){0}, 4096,
+			     NULL, 0, "", &err),
+		0);
+	cr_assert_not_null(store_object(store, VOL_A));
+	cr_assert_eq(set_nth(a, "aaaaaaaa", 0, 1), 0);
+	cr_assert_eq(set_nth(b, "bbbbbbbb", 0, OBJECT_ENTRY_MAX), 0);
 }
 
 /* ---- walks ---- */
@@ -654,7 +733,8 @@ Test(store, is_whole_when_everybody_known_has_told_all)
 	cr_assert_not_null(strstr(err.message, "n2"));
 	/* Nobody knows of this one: it holds up nobody. */
 	store_leave(store, join("n3", "1"));
-	store_synced(store, join("n2", "1"));
+	pool(join("n2", "1"), UUID_B);
+	store_synced(store, b);
 	cr_assert(whole());
 }
 
@@ -686,12 +766,28 @@ Test(store, a_roster_tells_who_is_missing)
 	cr_assert_not_null(strstr(err.message, "cccccccc"));
 	struct store_node *n2 = join("n2", "1");
 	store_synced(store, n2);
-	cr_assert(whole());
-	cr_assert_eq(store_roster(store, "n2", (const char *[]){"dddddddd"}, 1), 0);
-	cr_assert(whole()); /* this process knows better */
-	cr_assert_null(store_pool(store, "dddddddd"));
-	/* Nobody has told of this one: it stays in the roster. */
+	cr_assert_not(whole());
+	cr_assert_not_null(strstr(err.message, "n2"));
+	cr_assert_not_null(strstr(err.message, "cccccccc"));
+	cr_assert_not_null(strstr(err.message, "--forget-pool"));
 	cr_assert(store_pool_in_roster(store_pool(store, "cccccccc")));
+	pool(n2, "cccccccc" "111111111111111111111111");
+	cr_assert(whole());
+	/* Others know of one more, whether the node is here or not. */
+	cr_assert_eq(store_roster(store, "n2", (const char *[]){"dddddddd"}, 1), 0);
+	cr_assert_not(whole());
+	cr_assert_not_null(strstr(err.message, "dddddddd"));
+	store_leave(store, n2);
+	cr_assert_not(whole());
+	join("n2", "1");
+	struct store_pool *d = pool(n2, "dddddddd" "111111111111111111111111");
+	store_synced(store, n2);
+	cr_assert(whole());
+	/* It went away empty: the roster is an older one. */
+	store_pool_gone(store, d);
+	cr_assert_eq(store_roster(store, "n2", (const char *[]){"dddddddd"}, 1), 0);
+	cr_assert_null(store_pool(store, "dddddddd"));
+	cr_assert(whole());
 }
 
 Test(store, a_forgotten_pool_is_not_missed)
@@ -717,8 +813,28 @@ Test(store, is_not_whole_before_it_has_settled)
 	store_close(store);
 	cr_assert_eq(store_open(&store), 0);
 	store_synced(store, join("n1", "1"));
-	cr_assert_eq(store_roster(store, "n1", NULL, 0), 0); /* a node brought one */
-	cr_assert(whole());
+	/* A roster may be an old one: it ends no waiting. */
+	cr_assert_eq(store_roster(store, "n1", NULL, 0), 0);
+	cr_assert_not(whole());
+	cr_assert_not_null(strstr(err.message, "just started"));
+}
+
+Test(store, a_node_that_makes_a_name_is_in_the_roster)
+{
+	struct store_node *a = join("n1", "1"), *other;
+	struct store_pool *empty = pool(a, UUID_A);
+	uint64_t version = store_roster_version(store);
+	cr_assert_not(store_pool_in_roster(empty));
+	cr_assert_eq(claim(a, "pvc-9", &other), 0);
+	cr_assert(store_pool_in_roster(empty));
+	cr_assert_neq(store_roster_version(store), version);
+	version = store_roster_version(store);
+	cr_assert_eq(claim(a, "pvc-8", &other), 0);
+	store_name_release(store, STORE_VOLUME, "pvc-8");
+	cr_assert_eq(store_roster_version(store), version);
+	store_name_release(store, STORE_VOLUME, "pvc-9");
+	cr_assert_not(store_pool_in_roster(empty));
+	cr_assert_neq(store_roster_version(store), version);
 }
 
 Test(store, the_roster_changes_with_what_is_in_it)

@@ -44,6 +44,7 @@ static struct model_pool {
 	unsigned told;
 	enum store_pool_state state;
 } pools[POOLS];
+static bool was_told[POOLS]; /* ever */
 
 static struct model_object {
 	bool there, buried;
@@ -173,7 +174,7 @@ static void do_synced(void)
 	}
 	for (unsigned i = 0; i < STORE_KINDS * KEYS; i++) {
 		struct model_claim *c = &claims[i % 2][i / 2];
-		if (c->node == n && c->join < nodes[n].instance_join)
+		if (c->node == n && c->join < nodes[n].join)
 			c->node = -1;
 	}
 }
@@ -207,6 +208,7 @@ static void do_pool(void)
 		return;
 	}
 	must(res == 0);
+	was_told[p] = true;
 	pools[p] =
 		(struct model_pool){.known = true, .node = n, .told = nodes[n].join, .state = to};
 }
@@ -345,10 +347,9 @@ static void do_roster(void)
 	first[8] = second[8] = '\0';
 	must(store_roster(store, id, (const char *[]){first, second}, 2) == 0);
 	nodes[n].vouched |= store_node(store, id) != NULL;
-	if (nodes[n].known && nodes[n].state != STORE_NODE_ROSTER)
-		return;
+	bool joined = nodes[n].known && nodes[n].state != STORE_NODE_ROSTER;
 	for (unsigned i = 0; i < 2; i++)
-		if (!pools[told[i]].known) {
+		if (!pools[told[i]].known && !(joined && was_told[told[i]])) {
 			pools[told[i]] = (struct model_pool){.known = true,
 				.rostered = true,
 				.node = n,
@@ -392,8 +393,12 @@ static void check_pools(void)
 		must(store_pool_here(real) == pool_here(p));
 		must(real->state == pools[p].state);
 		must(real->count[0] + real->count[1] == pool_count(p));
+		bool makes = false;
+		for (unsigned c = 0; c < STORE_KINDS * KEYS; c++)
+			makes |= pools[p].node >= 0 && claims[c % 2][c / 2].node == pools[p].node;
 		must(store_pool_in_roster(real) ==
-			(!pools[p].forgotten && (pools[p].rostered || pool_count(p) > 0)));
+			(!pools[p].forgotten &&
+				(pools[p].rostered || pool_count(p) > 0 || makes)));
 	}
 	must(store_pool_next(store, walk) == NULL || walk == NULL);
 }
@@ -470,8 +475,7 @@ static void check_whole(void)
 		missing |= nodes[n].state != STORE_NODE_ROSTER && !nodes[n].told_all &&
 			   nodes[n].vouched;
 		for (unsigned p = 0; p < POOLS; p++)
-			missing |= nodes[n].state == STORE_NODE_ROSTER && pools[p].known &&
-				   pools[p].node == n;
+			missing |= pools[p].known && pools[p].rostered && pools[p].node == n;
 	}
 	must((store_whole(store, &err) == 0) == (any && !missing));
 }
@@ -486,6 +490,7 @@ static void run(unsigned with)
 	joins = 1;
 	memset(nodes, 0, sizeof(nodes));
 	memset(pools, 0, sizeof(pools));
+	memset(was_told, 0, sizeof(was_told));
 	memset(objects, 0, sizeof(objects));
 	for (unsigned p = 0; p < POOLS; p++)
 		pools[p].node = -1;

@@ -2,6 +2,9 @@
 /* Creates: names, places, content of other nodes; and what all nodes know, on real sockets. */
 #include "router_env.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #define PATH(name) "/csi.v1.Controller/" name
 #define LIST       "/ringvol.v1.Inspect/List"
 #define ID_A       "aaaaaaaa.vol.01234567"
@@ -168,6 +171,54 @@ Test(creates, a_name_that_somebody_may_have)
 	cr_assert_eq(create("vol", NULL), GRPC_OK, "%s", q.why);
 }
 
+/* The node would make it anew, in another of its pools. */
+Test(creates, a_name_in_a_pool_that_is_away)
+{
+	struct store_node *node = join(&a, "a", 'a', GIB);
+	join(&b, "b", 'b', GIB);
+	answers_volume(&a, ID_A, 1);
+	store_pool(store, "bbbbbbbb")->available_bytes = 0;
+	cr_assert_eq(create("vol", NULL), GRPC_OK, "%s", q.why);
+	store_pool_gone(store, store_pool(store, "aaaaaaaa"));
+	cr_assert_eq(create("vol", NULL), GRPC_UNAVAILABLE);
+	assert_said(q.why, "volume vol was on node a, which is here without it");
+	assert_said(q.why, "--forget-pool aaaaaaaa");
+	cr_assert(a.calls == 1 && b.calls == 0);
+	/* It is back. */
+	leave(node);
+	join(&a, "a", 'a', GIB);
+	cr_assert_eq(create("vol", NULL), GRPC_OK, "%s", q.why);
+	cr_assert(a.calls == 2 && b.calls == 0);
+}
+
+/* What it has made by the name, if anything, stays its own. */
+Test(creates, an_answer_that_cannot_be)
+{
+	static const struct {
+		const char *id, *why;
+		enum grpc_status status;
+	} rows[] = {
+		{ID_B, "of a pool of node b", GRPC_INTERNAL},
+		{"aaaaaaaa.other.01234567", "of another name", GRPC_INTERNAL},
+		{"", "without an id", GRPC_INTERNAL},
+		{"vol", "without an id", GRPC_INTERNAL},
+		{"cccccccc.vol.01234567", "has not told of yet", GRPC_UNAVAILABLE},
+	};
+	join(&a, "a", 'a', 3 * GIB);
+	join(&b, "b", 'b', GIB);
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		answers_volume(&a, rows[i].id, 1);
+		cr_assert_eq(create("vol", NULL), rows[i].status, "%s", rows[i].id);
+		assert_said(q.why, "node a: ");
+		assert_said(q.why, rows[i].why);
+		cr_assert_str_eq(maker("vol"), "a");
+		cr_assert_null(store_object(store, rows[i].id));
+	}
+	answers_volume(&a, ID_A, 1);
+	cr_assert_eq(create("vol", NULL), GRPC_OK);
+	cr_assert_eq(b.calls, 0);
+}
+
 Test(creates, what_no_request_can_be)
 {
 	join(&a, "a", 'a', GIB);
@@ -291,6 +342,42 @@ Test(creates, a_client_that_goes_before_it_is_passed_on)
 	cr_assert_eq(b.calls, 0);
 }
 
+/* It waits for a connection to somebody who says nothing. */
+Test(creates, a_client_that_goes_before_it_is_sent)
+{
+	struct store_node *node = join(&a, "a", 'a', GIB);
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	fake_shut(&a);
+	reach_close(node);
+	snprintf(at.sun_path, sizeof(at.sun_path), "%s/a", dir);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	cr_assert_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	cr_assert_eq(listen(fd, 8), 0);
+	start_create(&q, "vol", NULL, 0);
+	turn_until(maker("vol")[0] != '\0');
+	channel_cancel(&q.call);
+	turn_until(list_empty(&controller->forwards));
+	cr_assert_str_eq(maker("vol"), "");
+	close(fd);
+	unlink(at.sun_path);
+}
+
+/* A node that joins again while it is asked for a name has it still. */
+Test(creates, a_name_that_is_asked_for_outlives_a_join)
+{
+	join(&a, "a", 'a', GIB);
+	a.hold = true;
+	start_create(&q, "vol", NULL, 0);
+	turn_until(a.held != NULL);
+	join(&a, "a", 'a', GIB);
+	cr_assert_str_eq(maker("vol"), "a");
+	channel_cancel(&q.call);
+	turn_until(a.gone == 1 && list_empty(&controller->forwards));
+	cr_assert_str_eq(maker("vol"), "a");
+	join(&a, "a", 'a', GIB);
+	cr_assert_str_eq(maker("vol"), "");
+}
+
 Test(creates, nodes_of_before_copies)
 {
 	a.no_member = true;
@@ -346,7 +433,8 @@ Test(creates, snapshots_while_somebody_is_unseen)
 	const char *pools[] = {"cccccccc"};
 	join(&a, "a", 'a', GIB);
 	cr_assert_eq(store_roster(store, "c", pools, 1), 0);
-	cr_assert_eq(snapshot("snap", ID_A), GRPC_OK);
+	answers_volume(&a, SNAP_A, 1); /* its id is in the field of a snapshot's, too */
+	cr_assert_eq(snapshot("snap", ID_A), GRPC_OK, "%s", q.why);
 	cr_assert_eq(a.calls, 1);
 }
 
