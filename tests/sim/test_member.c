@@ -567,14 +567,29 @@ Test(member, names_are_asked_of_every_controller)
 	leave();
 }
 
-Test(member, one_controller_is_not_asked)
+Test(member, one_controller_is_told_and_not_asked)
 {
 	joined(1);
 	a->no_verdict = true;
 	send_create("base");
 	ends(&answer, GRPC_OK);
-	cr_expect_eq(a->claims, 0);
 	until(a->released == 1);
+	cr_expect_eq(a->claims, 1);
+	cr_expect_str_eq(a->claimed, "base");
+	leave();
+}
+
+/* The release of one that failed is not the last that is said of the next one. */
+Test(member, one_controller_hears_of_a_retry)
+{
+	joined(1);
+	send_create_to(&answer, "base", UINT64_C(1) << 60);
+	ends(&answer, GRPC_OUT_OF_RANGE);
+	send_create("base");
+	ends(&answer, GRPC_OK);
+	until(a->released == 2);
+	cr_expect_eq(a->claims, 2);
+	cr_expect(a->held == 0 && !a->unheld);
 	leave();
 }
 
