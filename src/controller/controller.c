@@ -3,6 +3,7 @@
 #include "controller/controller.h"
 
 #include "controller/capacity.h"
+#include "controller/forward.h"
 #include "controller/inspect.h"
 #include "controller/join.h"
 #include "controller/reach.h"
@@ -32,6 +33,8 @@ static int open_joins(struct controller *c)
 		.version = c->config.version,
 		.instance = c->instance,
 		.on_left = on_drop,
+		.is_passed_on = forward_is_under_way,
+		.arg = c,
 	};
 	return joins_open(&c->joins, &config);
 }

@@ -51,8 +51,9 @@ static void let_go(struct create *c, enum grpc_status status, bool begun)
 	struct forward *f = &c->f;
 	struct store *store = f->controller->store;
 	const struct store_node *maker = store_name_maker(store, f->route->kind, f->key);
-	if (c->claimed && (!begun || home_name_is_free(status)) && !forward_others(f) &&
-		maker != NULL && strcmp(maker->id, c->target_id) == 0)
+	bool ours = c->claimed || store_name_is_over(store, f->route->kind, f->key);
+	if (ours && (!begun || home_name_is_free(status)) && !forward_others(f) && maker != NULL &&
+		strcmp(maker->id, c->target_id) == 0)
 		store_name_release(store, f->route->kind, f->key);
 }
 

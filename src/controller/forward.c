@@ -120,6 +120,17 @@ bool forward_others(const struct forward *f)
 	return false;
 }
 
+bool forward_is_under_way(void *arg, enum store_kind kind, const char *key)
+{
+	const struct controller *controller = arg;
+	list_for_each (link, &controller->forwards) {
+		const struct forward *f = container_of(link, struct forward, link);
+		if (f->route->kind == kind && strcmp(f->key, key) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* ---- a call ---- */
 
 /* One message is all that these calls answer; of a peer that sends more, the last. */

@@ -64,6 +64,16 @@ void store_name_release(struct store *store, enum store_kind kind, const char *k
 	claims_release(&store->claims, kind, key);
 }
 
+void store_name_over(struct store *store, enum store_kind kind, const char *key)
+{
+	claims_over(&store->claims, kind, key);
+}
+
+bool store_name_is_over(const struct store *store, enum store_kind kind, const char *key)
+{
+	return claims_is_over(&store->claims, kind, key);
+}
+
 /* ---- objects ---- */
 
 static int object_check(const struct store *store, const struct store_node *node,

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creates: names, places, content of other nodes; and what all nodes know, on real sockets. */
+#include "controller/forward.h"
+#include "controller/hear.h"
 #include "router_env.h"
 
 #define PATH(name) "/csi.v1.Controller/" name
@@ -151,6 +153,90 @@ Test(creates, a_name_that_was_not_begun_is_free)
 	cr_assert_eq(create("vol", NULL), GRPC_UNAVAILABLE);
 	assert_said(q.why, "node a: ");
 	cr_assert_str_eq(maker("vol"), "");
+}
+
+/* What a node tells of a name, as its call of Join would. */
+static void tells_name(struct store_node *node, const char *key, bool released)
+{
+	struct hear hear = {.store = store,
+		.node = node,
+		.is_passed_on = forward_is_under_way,
+		.arg = controller};
+	Ringvol__V1__NodeReport report = RINGVOL__V1__NODE_REPORT__INIT;
+	Ringvol__V1__NameClaim name = RINGVOL__V1__NAME_CLAIM__INIT, *names[] = {&name};
+	struct buf verdicts = {0};
+	struct err err = {0};
+	bool synced;
+	name.kind = RINGVOL__V1__NODE_OBJECT__KIND__VOLUME;
+	name.key = text(key);
+	report.n_released = released;
+	report.n_claims = !released;
+	report.released = report.claims = names;
+	cr_assert_eq(hear_report(&hear, &report, &verdicts, &synced, &err), 0, "%s", err.message);
+	if (!released) {
+		Ringvol__V1__ControllerReport *answer =
+			ringvol__v1__controller_report__unpack(NULL, verdicts.len, verdicts.data);
+		cr_assert(answer != NULL && answer->n_verdicts == 1);
+		cr_assert(answer->verdicts[0]->granted);
+		ringvol__v1__controller_report__free_unpacked(answer, NULL);
+	}
+	buf_free(&verdicts);
+	hear_free(&hear);
+}
+
+static void ends_held(struct fake *f, struct asked *asked, enum grpc_status status)
+{
+	grpc_on_gone(f->held, NULL, NULL);
+	grpc_end(f->held, status, "no");
+	turn_until(asked->ends == 1);
+	cr_assert_eq(asked->status, status);
+	f->held = NULL;
+}
+
+Test(creates, a_release_of_an_earlier_one)
+{
+	struct store_node *node = join(&a, "a", 'a', 3 * GIB);
+	join(&b, "b", 'b', GIB);
+	a.hold = true;
+	start_create(&q, "vol", NULL, 0);
+	turn_until(a.held != NULL);
+	tells_name(node, "other", true);
+	tells_name(node, "vol", true);
+	cr_assert_str_eq(maker("vol"), "a");
+	/* The client goes, and there is more room elsewhere. */
+	channel_cancel(&q.call);
+	turn_until(a.gone == 1 && list_empty(&controller->forwards));
+	cr_assert_str_eq(maker("vol"), "a");
+	join(&b, "b", 'b', 30 * GIB);
+	start_create(&q, "vol", NULL, 0);
+	turn_until(a.held != NULL);
+	cr_assert(a.calls == 2 && b.calls == 0);
+	/* Its own claim, which it has already, and its end. */
+	tells_name(node, "vol", false);
+	cr_assert_str_eq(maker("vol"), "a");
+	ends_held(&a, &q, GRPC_UNAVAILABLE);
+	cr_assert_str_eq(maker("vol"), "a");
+	tells_name(node, "vol", true);
+	cr_assert_str_eq(maker("vol"), "");
+}
+
+/* The end is told before the answer is here, of a retry that has not given the name. */
+Test(creates, a_release_before_the_answer)
+{
+	struct store_node *node = join(&a, "a", 'a', 3 * GIB);
+	a.status = GRPC_UNAVAILABLE;
+	a.why = "perhaps";
+	cr_assert_eq(create("vol", NULL), GRPC_UNAVAILABLE);
+	a.hold = true;
+	for (unsigned claimed = 0; claimed < 2; claimed++) {
+		start_create(&q, "vol", NULL, 0);
+		turn_until(a.held != NULL);
+		tells_name(node, "vol", true);
+		if (claimed == 0)
+			tells_name(node, "vol", false);
+		ends_held(&a, &q, GRPC_RESOURCE_EXHAUSTED);
+		cr_assert_str_eq(maker("vol"), claimed == 0 ? "a" : "");
+	}
 }
 
 Test(creates, a_name_that_somebody_may_have)
