@@ -377,6 +377,57 @@ Test(creates, a_client_that_goes_before_it_is_passed_on)
 	cr_assert_eq(b.calls, 0);
 }
 
+/* The target's new process knows nothing of what the old one was to make. */
+static void restarts(struct fake *f, const char *id)
+{
+	const struct store_segment segment = {"topology.ringvol.dev/node", id};
+	struct store_node *node = store_node(store, id);
+	struct err err = {0};
+	leave(node);
+	cr_assert_eq(store_join(store, id, "anew", f->address, "1.0", &segment, 1, &node, &err), 0);
+	store_synced(store, node);
+}
+
+static void grants_now(void)
+{
+	struct grpc_call *held = a.held;
+	grpc_on_gone(held, NULL, NULL);
+	a.held = NULL;
+	grpc_reply_bytes(held, a.grant.data, a.grant.len);
+}
+
+Test(creates, a_target_that_restarts_while_the_source_grants)
+{
+	elsewhere();
+	a.hold_grant = b.hold = true;
+	start_create(&q, "vol", SNAP_A, 0);
+	turn_until(a.held != NULL);
+	restarts(&b, "b");
+	cr_assert_str_eq(maker("vol"), "");
+	grants_now();
+	turn_until(b.held != NULL);
+	cr_assert_str_eq(maker("vol"), "b");
+	ends_held(&b, &q, GRPC_RESOURCE_EXHAUSTED);
+	cr_assert_str_eq(maker("vol"), "");
+}
+
+Test(creates, a_name_that_goes_to_another_while_the_source_grants)
+{
+	elsewhere();
+	struct store_node *other = join(&c, "c", 'c', 0);
+	a.hold_grant = true;
+	start_create(&q, "vol", SNAP_A, 0);
+	turn_until(a.held != NULL);
+	restarts(&b, "b");
+	tells_name(other, "vol", false);
+	grants_now();
+	turn_until(q.ends == 1);
+	cr_assert_eq(q.status, GRPC_ABORTED);
+	assert_said(q.why, "node c has the name vol by now");
+	cr_assert_str_eq(maker("vol"), "c");
+	cr_assert_eq(b.calls, 0);
+}
+
 Test(creates, nodes_of_before_copies)
 {
 	a.no_member = true;
