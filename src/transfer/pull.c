@@ -548,6 +548,7 @@ int pull_init(struct pull *p, struct transfer *t, const struct offer *offer, str
 		.lane = t->lane,
 		.tls = t->config.tls,
 		.peer = peer,
+		.registry = t->registry,
 	};
 	return channel_open(&p->channel, &config, err);
 }

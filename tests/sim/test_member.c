@@ -81,7 +81,8 @@ static void join(unsigned n)
 		.n_controllers = n,
 		.address = "10.0.0.1:9810",
 		.version = "0.1.0",
-		.features = features};
+		.features = features,
+		.registry = routed};
 	struct err err = {0};
 	cr_assert_eq(member_open(&member, w->csi, &config, &err), 0, "%s", err.message);
 	member_start(member);
@@ -570,6 +571,7 @@ Test(member, names_are_asked_of_every_controller)
 Test(member, one_controller_is_told_and_not_asked)
 {
 	joined(1);
+	cr_expect(a->registry == routed, "what its calls hold is counted");
 	a->no_verdict = true;
 	send_create("base");
 	ends(&answer, GRPC_OK);
