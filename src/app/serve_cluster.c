@@ -115,6 +115,7 @@ int serve_cluster_open(
 	for (unsigned i = 0; i < o->controller_count; i++)
 		config.controllers[i] = o->controllers[i];
 	int r = open_server(c, csi, err);
+	config.registry = c->registry;
 	if (r == 0)
 		r = member_open(&c->member, csi, &config, err);
 	if (r < 0)

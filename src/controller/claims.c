@@ -10,6 +10,7 @@ struct store_claim {
 	struct list link; /* of its node */
 	struct store_node *node;
 	uint32_t join; /* the node's, when it was made */
+	bool over;     /* claims_over() */
 	char key[];
 };
 
@@ -44,6 +45,7 @@ int claims_make(struct claims *claims, enum store_kind kind, const char *key,
 	struct store_claim *claim = find(claims, kind, key);
 	if (claim != NULL) {
 		claim->join = node->join;
+		claim->over = false;
 		return 0;
 	}
 	if (!record_key_valid(key))
@@ -73,6 +75,19 @@ void claims_release(struct claims *claims, enum store_kind kind, const char *key
 	struct store_claim *claim = find(claims, kind, key);
 	if (claim != NULL)
 		drop(claims, claim);
+}
+
+void claims_over(struct claims *claims, enum store_kind kind, const char *key)
+{
+	struct store_claim *claim = find(claims, kind, key);
+	if (claim != NULL)
+		claim->over = true;
+}
+
+bool claims_is_over(const struct claims *claims, enum store_kind kind, const char *key)
+{
+	const struct store_claim *claim = find(claims, kind, key);
+	return claim != NULL && claim->over;
 }
 
 void claims_drop_old(

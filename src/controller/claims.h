@@ -17,6 +17,9 @@ struct store_node *claims_maker(const struct claims *claims, enum store_kind kin
 int claims_make(struct claims *claims, enum store_kind kind, const char *key,
 	struct store_node *node, struct err *err);
 void claims_release(struct claims *claims, enum store_kind kind, const char *key);
+/* store_name_over(), store_name_is_over(). */
+void claims_over(struct claims *claims, enum store_kind kind, const char *key);
+bool claims_is_over(const struct claims *claims, enum store_kind kind, const char *key);
 /* What an earlier process of the node was about to make: it is told, or was undone. And what this
  * one has not told again since it joined, unless it was asked for it just now. */
 void claims_drop_old(

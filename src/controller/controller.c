@@ -33,13 +33,10 @@ static int open_joins(struct controller *c)
 		.version = c->config.version,
 		.instance = c->instance,
 		.on_left = on_drop,
+		.is_passed_on = forward_is_under_way,
+		.arg = c,
 	};
 	return joins_open(&c->joins, &config);
-}
-
-static bool is_asked(void *arg, enum store_kind kind, const char *key)
-{
-	return forward_for(arg, kind, key);
 }
 
 static int open_parts(struct controller *c, struct err *err)
@@ -52,7 +49,8 @@ static int open_parts(struct controller *c, struct err *err)
 	int r = store_open(&c->store);
 	if (r == 0)
 		store_configure(c->store,
-			&(struct store_config){.on_drop = on_drop, .is_asked = is_asked, .arg = c});
+			&(struct store_config){
+				.on_drop = on_drop, .is_asked = forward_is_under_way, .arg = c});
 	if (r == 0)
 		r = ring_lane_open(&c->names, c->ring);
 	if (r == 0)

@@ -53,8 +53,9 @@ static void let_go(struct create *c, enum grpc_status status, bool begun)
 	struct forward *f = &c->f;
 	struct store *store = f->controller->store;
 	const struct store_node *maker = store_name_maker(store, f->route->kind, f->key);
-	if (c->claimed && (!begun || home_name_is_free(status)) && !forward_others(f) &&
-		maker != NULL && strcmp(maker->id, c->target_id) == 0)
+	bool ours = c->claimed || store_name_is_over(store, f->route->kind, f->key);
+	if (ours && (!begun || home_name_is_free(status)) && !forward_others(f) && maker != NULL &&
+		strcmp(maker->id, c->target_id) == 0)
 		store_name_release(store, f->route->kind, f->key);
 }
 
@@ -162,6 +163,28 @@ static void on_answer(struct forward *f, enum grpc_status status, const char *me
 	}
 }
 
+/* A node that has started anew meanwhile has lost what it was to make. */
+static int keep_name(struct create *c, struct err *err)
+{
+	struct store *store = c->f.controller->store;
+	enum store_kind kind = c->f.route->kind;
+	struct store_node *other, *node = store_node(store, c->target_id);
+	/* That there is no such node any more is the call's to find. */
+	if (node == NULL || store_name(store, kind, c->f.key) == node)
+		return 0;
+	struct err why = {0};
+	int r = store_name_claim(store, kind, c->f.key, node, &other, &why);
+	if (r < 0 && why.code == ERR_EXISTS)
+		return err_set(err, ERR_PENDING,
+			"node %s has the name %s by now; try again: the call is sent there",
+			other->id, c->f.subject);
+	if (r < 0)
+		*err = why;
+	else
+		c->claimed = true;
+	return r;
+}
+
 static void go_on(struct create *c, enum create_state state)
 {
 	static int (*const calls[])(struct create * c, struct err * err) = {
@@ -171,7 +194,7 @@ static void go_on(struct create *c, enum create_state state)
 	};
 	struct err err = {0};
 	c->state = state;
-	if (calls[state](c, &err) < 0)
+	if (keep_name(c, &err) < 0 || calls[state](c, &err) < 0)
 		create_refuse(c, &err);
 }
 

@@ -120,8 +120,9 @@ bool forward_others(const struct forward *f)
 	return false;
 }
 
-bool forward_for(const struct controller *controller, enum store_kind kind, const char *key)
+bool forward_is_under_way(void *arg, enum store_kind kind, const char *key)
 {
+	const struct controller *controller = arg;
 	list_for_each (link, &controller->forwards) {
 		const struct forward *f = container_of(link, struct forward, link);
 		if (f->route->kind == kind && strcmp(f->key, key) == 0)

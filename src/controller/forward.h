@@ -51,7 +51,7 @@ void forward_pass(struct forward *f, enum grpc_status status, const char *messag
 void forward_refuse(struct forward *f, const struct err *err);
 /* Another forward for the same name is under way. */
 bool forward_others(const struct forward *f);
-/* A create of that name is under way. */
-bool forward_for(const struct controller *controller, enum store_kind kind, const char *key);
+/* One is, for that name. */
+bool forward_is_under_way(void *controller, enum store_kind kind, const char *key);
 
 #endif

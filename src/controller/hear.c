@@ -441,9 +441,14 @@ static int take_released(struct hear *h, const name_claim *told, struct err *err
 	const char *key;
 	bool known;
 	int r = take_key(told, &kind, &key, &known, err);
-	if (r == 0 && known && store_name_maker(h->store, kind, key) == h->node)
+	if (r < 0 || !known || store_name_maker(h->store, kind, key) != h->node)
+		return r;
+	/* This may be of an earlier create, and the next one on its way to the node. */
+	if (h->is_passed_on != NULL && h->is_passed_on(h->arg, kind, key))
+		store_name_over(h->store, kind, key);
+	else
 		store_name_release(h->store, kind, key);
-	return r;
+	return 0;
 }
 
 /* ---- capacities ---- */

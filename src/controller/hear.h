@@ -29,10 +29,13 @@ struct hear_refused {
 	bool at_another; /* it may be told again when the other node has let go */
 };
 
-/* One node's call. Zero-initialised but for store and node. */
+/* One node's call. Zero-initialised but for what is above refused. */
 struct hear {
 	struct store *store;
 	struct store_node *node;
+	/* Whether a create of the name is passed on just now. NULL: none ever is. */
+	bool (*is_passed_on)(void *arg, enum store_kind kind, const char *key);
+	void *arg;
 	struct hear_refused *refused;
 	size_t n_refused, refused_cap;
 	uint64_t skipped; /* objects of pools that are not the node's */

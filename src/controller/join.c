@@ -317,6 +317,8 @@ static struct join *join_new(struct joins *joins, struct grpc_call *call)
 	j->joins = joins;
 	j->call = call;
 	j->hear.store = joins->config.store;
+	j->hear.is_passed_on = joins->config.is_passed_on;
+	j->hear.arg = joins->config.arg;
 	j->opened_ns = j->heard_ns = j->said_ns = now_ns(joins);
 	list_push_front(&joins->calls, &j->link);
 	joins->stats.calls++;

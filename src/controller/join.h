@@ -38,6 +38,8 @@ struct joins_config {
 	/* A node has told all that it has; a node has left. NULL: nobody cares. */
 	void (*on_joined)(void *arg, struct store_node *node);
 	void (*on_left)(void *arg, struct store_node *node);
+	/* hear.h; NULL likewise. */
+	bool (*is_passed_on)(void *arg, enum store_kind kind, const char *key);
 	void *arg;
 };
 

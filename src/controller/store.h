@@ -212,6 +212,10 @@ const struct store_object *store_walk_next(struct store_walk *walk); /* NULL: no
 int store_name_claim(struct store *store, enum store_kind kind, const char *key,
 	struct store_node *node, struct store_node **ret_node, struct err *err);
 void store_name_release(struct store *store, enum store_kind kind, const char *key);
+/* The node has released it, and keeps it: a create that is on its way there may be a later one than
+ * what is over. Until it is claimed again. */
+void store_name_over(struct store *store, enum store_kind kind, const char *key);
+bool store_name_is_over(const struct store *store, enum store_kind kind, const char *key);
 /* Who makes it; NULL: it was not claimed, or has been told since. */
 struct store_node *store_name_maker(
 	const struct store *store, enum store_kind kind, const char *key);

@@ -85,6 +85,16 @@ void store_claims_changed(struct store *store, const struct store_node *node, un
 	}
 }
 
+void store_name_over(struct store *store, enum store_kind kind, const char *key)
+{
+	claims_over(&store->claims, kind, key);
+}
+
+bool store_name_is_over(const struct store *store, enum store_kind kind, const char *key)
+{
+	return claims_is_over(&store->claims, kind, key);
+}
+
 /* ---- objects ---- */
 
 static int object_check(const struct store *store, const struct store_node *node,

@@ -240,10 +240,11 @@ bool member_claims_on_create(struct member_claims *c, struct grpc_call *call,
 		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
 		return true;
 	}
-	/* Who asks has claimed the name itself. */
+	/* Who asks has claimed the name itself, and is told all the same: it may be about to hear
+	 * that an earlier claim of the name is released. */
 	if (routed && !c->one_controller)
 		claim->pending = c->who(c->arg);
-	if ((!routed || !c->one_controller) && c->changes->wanted) {
+	if (c->changes->wanted) {
 		changes_add(c->changes, CHANGE_CLAIM, kind, key);
 		claim->number = c->changes->last;
 	}

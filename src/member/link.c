@@ -430,6 +430,7 @@ int link_open(struct member_link *l, struct member_asker *asker, struct tls *tls
 		.lane = l->lane,
 		.tls = tls,
 		.peer = "ringvol://controller",
+		.registry = l->registry,
 	};
 	int r = channel_open(&l->channel, &config, err);
 	if (r < 0)

@@ -44,6 +44,7 @@ struct member_link {
 	const struct link_hooks *hooks;
 	void *arg;
 	struct lane *lane; /* of looking names up */
+	struct grpc_registry *registry;
 	struct channel *channel;
 	struct channel_call call;
 	struct ring_timer timer; /* AWAY: dials; LEAVING: cancels; else heartbeat and silence */
@@ -66,8 +67,8 @@ struct member_link {
 	uint64_t joins;
 };
 
-/* index, address, csi, changes, hooks, arg and lane are set, all else is zero. Dials in the next
- * turn. tls NULL: the address is a unix socket. 0 or -errno with err. */
+/* index, address, csi, changes, hooks, arg, lane and registry are set, all else is zero. Dials in
+ * the next turn. tls NULL: the address is a unix socket. 0 or -errno with err. */
 int link_open(struct member_link *l, struct member_asker *asker, struct tls *tls, uint64_t random,
 	struct err *err);
 /* Dials, in the next turn. */

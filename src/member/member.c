@@ -393,6 +393,7 @@ static int open_links(struct member *m, uint64_t random, struct err *err)
 		l->hooks = &link_hooks;
 		l->arg = m;
 		l->lane = lane;
+		l->registry = m->config.registry;
 		r = link_open(l, &m->asker, m->config.tls, random + i, err);
 		if (r == 0)
 			m->n_links++;

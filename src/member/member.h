@@ -37,6 +37,9 @@ struct member_config {
 	const char *version;
 	const char *const *features; /* for Hello; ends with NULL. NULL: there are none */
 	struct tls *tls;             /* NULL: controllers are unix sockets */
+	/* What calls to controllers hold counts in its memory; it outlives the member. NULL:
+	 * nowhere. */
+	struct grpc_registry *registry;
 };
 
 /* Takes csi's hooks. The strings of config must outlive it. Nobody is dialled yet. 0, or -errno

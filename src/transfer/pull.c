@@ -606,6 +606,7 @@ int pull_init(
 		.lane = t->lane,
 		.tls = t->config.tls,
 		.peer = peer,
+		.registry = t->registry,
 	};
 	int r = channel_open(&p->channel, &config, err);
 	p->counted = r == 0 && reads;

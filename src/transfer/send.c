@@ -485,6 +485,7 @@ static enum grpc_status no_check(const ProtobufCMessage *request, struct err *er
 
 int transfer_register(struct transfer *t, struct grpc_registry *registry, unsigned peers)
 {
+	t->registry = registry;
 	t->service = (struct grpc_service){
 		.descriptor = &ringvol__v1__transfer__descriptor,
 		.methods = methods,

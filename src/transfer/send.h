@@ -6,7 +6,8 @@
 #include "transfer/transfer.h"
 
 /* peers: bits of enum grpc_peer_role, who may call it; nodes, but in tests. The registry and the
- * transfer live as long as each other. As grpc_registry_add(). */
+ * transfer live as long as each other; no pull is under way when the registry goes. As
+ * grpc_registry_add(). */
 int transfer_register(struct transfer *transfer, struct grpc_registry *registry, unsigned peers);
 
 /* ---- for transfer.c ---- */

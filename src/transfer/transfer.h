@@ -53,6 +53,8 @@ struct transfer {
 	struct node *node;
 	struct rate rate;
 	struct lane *lane; /* for resolving names */
+	/* transfer_register()'s: what calls to other nodes hold counts in its memory, too. */
+	struct grpc_registry *registry;
 	struct transfer_stats stats;
 	struct ring_timer timer;
 	struct list offers, sends;

@@ -154,6 +154,7 @@ int channel_open(struct channel **ret, const struct channel_config *config, stru
 	snprintf(channel_local.last_address, sizeof(channel_local.last_address), "%s",
 		config->address);
 	snprintf(channel_local.last_peer, sizeof(channel_local.last_peer), "%s", config->peer);
+	channel_local.last_registry = config->registry;
 	*ret = channel;
 	return 0;
 }

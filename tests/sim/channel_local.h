@@ -19,6 +19,7 @@ extern struct channel_local {
 	enum channel_fate (*on_message)(const char *path, uint8_t *data, size_t len);
 	unsigned calls, messages; /* out */
 	char last_address[64], last_peer[128];
+	const struct grpc_registry *last_registry;
 } channel_local;
 
 #endif

@@ -314,6 +314,7 @@ int channel_open(struct channel **ret, const struct channel_config *config, stru
 	channel->ring = config->ring;
 	channel->controller = &controllers[config->address[4] - '0'];
 	channel->controller->address = config->address;
+	channel->controller->registry = config->registry;
 	channel->controller->channel = channel;
 	channel->turn.fn = on_turn;
 	*ret = channel;

@@ -23,10 +23,11 @@ struct told {
 
 struct controller_sim {
 	const char *address;
-	bool away;          /* nobody answers */
-	bool deaf;          /* it answers and reads nothing */
-	bool mute;          /* it says nothing by itself: no Welcome */
-	bool no_verdict;    /* claims are heard, and not answered */
+	const struct grpc_registry *registry; /* of the channel to it */
+	bool away;                            /* nobody answers */
+	bool deaf;                            /* it answers and reads nothing */
+	bool mute;                            /* it says nothing by itself: no Welcome */
+	bool no_verdict;                      /* claims are heard, and not answered */
 	const char *holder; /* the node that has every name; NULL: they are granted */
 	const char *ends;   /* it ends each call with this message */
 	/* out */

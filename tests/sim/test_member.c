@@ -81,7 +81,8 @@ static void join(unsigned n)
 		.n_controllers = n,
 		.address = "10.0.0.1:9810",
 		.version = "0.1.0",
-		.features = features};
+		.features = features,
+		.registry = routed};
 	struct err err = {0};
 	cr_assert_eq(member_open(&member, w->csi, &config, &err), 0, "%s", err.message);
 	member_start(member);
@@ -567,14 +568,30 @@ Test(member, names_are_asked_of_every_controller)
 	leave();
 }
 
-Test(member, one_controller_is_not_asked)
+Test(member, one_controller_is_told_and_not_asked)
 {
 	joined(1);
+	cr_expect(a->registry == routed, "what its calls hold is counted");
 	a->no_verdict = true;
 	send_create("base");
 	ends(&answer, GRPC_OK);
-	cr_expect_eq(a->claims, 0);
 	until(a->released == 1);
+	cr_expect_eq(a->claims, 1);
+	cr_expect_str_eq(a->claimed, "base");
+	leave();
+}
+
+/* The release of one that failed is not the last that is said of the next one. */
+Test(member, one_controller_hears_of_a_retry)
+{
+	joined(1);
+	send_create_to(&answer, "base", UINT64_C(1) << 60);
+	ends(&answer, GRPC_OUT_OF_RANGE);
+	send_create("base");
+	ends(&answer, GRPC_OK);
+	until(a->released == 2);
+	cr_expect_eq(a->claims, 2);
+	cr_expect(a->held == 0 && !a->unheld);
 	leave();
 }
 

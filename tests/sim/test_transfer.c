@@ -38,6 +38,7 @@ static void copy_once(enum world_fs fs, bool volume)
 	assert_nothing_left();
 	cr_assert_str_eq(channel_local.last_address, "far:1");
 	cr_assert_str_eq(channel_local.last_peer, "ringvol://node/node-2");
+	cr_assert(channel_local.last_registry == w->registry, "what it holds is counted");
 	cr_assert_eq(far.transfer->stats.sent_bytes, data_bytes);
 	cr_assert_eq(w->transfer->stats.received_bytes, data_bytes);
 	cr_assert_eq(copy(), GRPC_OK, "the same again");

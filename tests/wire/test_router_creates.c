@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creates: names, places, content of other nodes; and what all nodes know, on real sockets. */
+#include "controller/forward.h"
+#include "controller/hear.h"
 #include "router_env.h"
 
 #include <sys/socket.h>
@@ -154,6 +156,90 @@ Test(creates, a_name_that_was_not_begun_is_free)
 	cr_assert_eq(create("vol", NULL), GRPC_UNAVAILABLE);
 	assert_said(q.why, "node a: ");
 	cr_assert_str_eq(maker("vol"), "");
+}
+
+/* What a node tells of a name, as its call of Join would. */
+static void tells_name(struct store_node *node, const char *key, bool released)
+{
+	struct hear hear = {.store = store,
+		.node = node,
+		.is_passed_on = forward_is_under_way,
+		.arg = controller};
+	Ringvol__V1__NodeReport report = RINGVOL__V1__NODE_REPORT__INIT;
+	Ringvol__V1__NameClaim name = RINGVOL__V1__NAME_CLAIM__INIT, *names[] = {&name};
+	struct buf verdicts = {0};
+	struct err err = {0};
+	bool synced;
+	name.kind = RINGVOL__V1__NODE_OBJECT__KIND__VOLUME;
+	name.key = text(key);
+	report.n_released = released;
+	report.n_claims = !released;
+	report.released = report.claims = names;
+	cr_assert_eq(hear_report(&hear, &report, &verdicts, &synced, &err), 0, "%s", err.message);
+	if (!released) {
+		Ringvol__V1__ControllerReport *answer =
+			ringvol__v1__controller_report__unpack(NULL, verdicts.len, verdicts.data);
+		cr_assert(answer != NULL && answer->n_verdicts == 1);
+		cr_assert(answer->verdicts[0]->granted);
+		ringvol__v1__controller_report__free_unpacked(answer, NULL);
+	}
+	buf_free(&verdicts);
+	hear_free(&hear);
+}
+
+static void ends_held(struct fake *f, struct asked *asked, enum grpc_status status)
+{
+	grpc_on_gone(f->held, NULL, NULL);
+	grpc_end(f->held, status, "no");
+	turn_until(asked->ends == 1);
+	cr_assert_eq(asked->status, status);
+	f->held = NULL;
+}
+
+Test(creates, a_release_of_an_earlier_one)
+{
+	struct store_node *node = join(&a, "a", 'a', 3 * GIB);
+	join(&b, "b", 'b', GIB);
+	a.hold = true;
+	start_create(&q, "vol", NULL, 0);
+	turn_until(a.held != NULL);
+	tells_name(node, "other", true);
+	tells_name(node, "vol", true);
+	cr_assert_str_eq(maker("vol"), "a");
+	/* The client goes, and there is more room elsewhere. */
+	channel_cancel(&q.call);
+	turn_until(a.gone == 1 && list_empty(&controller->forwards));
+	cr_assert_str_eq(maker("vol"), "a");
+	join(&b, "b", 'b', 30 * GIB);
+	start_create(&q, "vol", NULL, 0);
+	turn_until(a.held != NULL);
+	cr_assert(a.calls == 2 && b.calls == 0);
+	/* Its own claim, which it has already, and its end. */
+	tells_name(node, "vol", false);
+	cr_assert_str_eq(maker("vol"), "a");
+	ends_held(&a, &q, GRPC_UNAVAILABLE);
+	cr_assert_str_eq(maker("vol"), "a");
+	tells_name(node, "vol", true);
+	cr_assert_str_eq(maker("vol"), "");
+}
+
+/* The end is told before the answer is here, of a retry that has not given the name. */
+Test(creates, a_release_before_the_answer)
+{
+	struct store_node *node = join(&a, "a", 'a', 3 * GIB);
+	a.status = GRPC_UNAVAILABLE;
+	a.why = "perhaps";
+	cr_assert_eq(create("vol", NULL), GRPC_UNAVAILABLE);
+	a.hold = true;
+	for (unsigned claimed = 0; claimed < 2; claimed++) {
+		start_create(&q, "vol", NULL, 0);
+		turn_until(a.held != NULL);
+		tells_name(node, "vol", true);
+		if (claimed == 0)
+			tells_name(node, "vol", false);
+		ends_held(&a, &q, GRPC_RESOURCE_EXHAUSTED);
+		cr_assert_str_eq(maker("vol"), claimed == 0 ? "a" : "");
+	}
 }
 
 Test(creates, a_name_that_somebody_may_have)
@@ -376,6 +462,57 @@ Test(creates, a_name_that_is_asked_for_outlives_a_join)
 	cr_assert_str_eq(maker("vol"), "a");
 	join(&a, "a", 'a', GIB);
 	cr_assert_str_eq(maker("vol"), "");
+}
+
+/* The target's new process knows nothing of what the old one was to make. */
+static void restarts(struct fake *f, const char *id)
+{
+	const struct store_segment segment = {"topology.ringvol.dev/node", id};
+	struct store_node *node = store_node(store, id);
+	struct err err = {0};
+	leave(node);
+	cr_assert_eq(store_join(store, id, "anew", f->address, "1.0", &segment, 1, &node, &err), 0);
+	store_synced(store, node);
+}
+
+static void grants_now(void)
+{
+	struct grpc_call *held = a.held;
+	grpc_on_gone(held, NULL, NULL);
+	a.held = NULL;
+	grpc_reply_bytes(held, a.grant.data, a.grant.len);
+}
+
+Test(creates, a_target_that_restarts_while_the_source_grants)
+{
+	elsewhere();
+	a.hold_grant = b.hold = true;
+	start_create(&q, "vol", SNAP_A, 0);
+	turn_until(a.held != NULL);
+	restarts(&b, "b");
+	cr_assert_str_eq(maker("vol"), "");
+	grants_now();
+	turn_until(b.held != NULL);
+	cr_assert_str_eq(maker("vol"), "b");
+	ends_held(&b, &q, GRPC_RESOURCE_EXHAUSTED);
+	cr_assert_str_eq(maker("vol"), "");
+}
+
+Test(creates, a_name_that_goes_to_another_while_the_source_grants)
+{
+	elsewhere();
+	struct store_node *other = join(&c, "c", 'c', 0);
+	a.hold_grant = true;
+	start_create(&q, "vol", SNAP_A, 0);
+	turn_until(a.held != NULL);
+	restarts(&b, "b");
+	tells_name(other, "vol", false);
+	grants_now();
+	turn_until(q.ends == 1);
+	cr_assert_eq(q.status, GRPC_ABORTED);
+	assert_said(q.why, "node c has the name vol by now");
+	cr_assert_str_eq(maker("vol"), "c");
+	cr_assert_eq(b.calls, 0);
 }
 
 Test(creates, nodes_of_before_copies)

@@ -144,8 +144,8 @@ type NodeReport struct {
 	Gone []string `protobuf:"bytes,4,rep,name=gone,proto3" json:"gone,omitempty"`
 	// All that the node has was told. What an earlier call told and this one did not is gone.
 	Synced bool `protobuf:"varint,5,opt,name=synced,proto3" json:"synced,omitempty"`
-	// A name that the node is about to make, asked of every controller it is joined to but the one
-	// that asked for it; it begins when all have agreed.
+	// A name that the node is about to make, told to every controller it is joined to. Where there are
+	// several, what a controller has asked for begins when all have agreed.
 	Claims []*NameClaim `protobuf:"bytes,6,rep,name=claims,proto3" json:"claims,omitempty"`
 	// What it would answer to GetCapacity now, for the classes it was asked for.
 	Capacities []*NodeCapacity `protobuf:"bytes,7,rep,name=capacities,proto3" json:"capacities,omitempty"`
