@@ -310,8 +310,10 @@ int store_roster(struct store *store, const char *id, const char *const *uuid8s,
 	struct store_node *node = store_node(store, id);
 	struct err err = {0};
 	store->whole_known = false;
-	if (node != NULL)
-		node->vouched |= n != 0;
+	for (size_t i = 0; node != NULL && i < n; i++) {
+		const struct store_pool *pool = store_pool(store, uuid8s[i]);
+		node->vouched |= pool == NULL || !pool->forgotten;
+	}
 	bool joined = node != NULL && node->state != STORE_NODE_ROSTER;
 	for (size_t i = 0; i < n; i++) {
 		if (store_pool(store, uuid8s[i]) != NULL ||

@@ -798,6 +798,10 @@ Test(store, a_forgotten_pool_is_not_missed)
 	cr_assert_eq(store_roster(store, "n2", pools, 1), 0);
 	cr_assert(whole());
 	cr_assert_null(store_node(store, "n2"));
+	/* A node that has no other is not waited for while it tells. */
+	join("n2", "1");
+	cr_assert_eq(store_roster(store, "n2", pools, 1), 0);
+	cr_assert(whole(), "%s", err.message);
 }
 
 Test(store, is_not_whole_before_it_has_settled)
