@@ -296,9 +296,9 @@ const char *hear_freed_pool(const struct hear *h)
 {
 	for (size_t i = 0; i < h->n_refused; i++) {
 		const struct store_pool *pool = store_pool(h->store, h->refused[i].uuid8);
-		if (pool == NULL || (h->refused[i].at_another &&
-					    (!store_pool_here(pool) ||
-						    pool->state == STORE_POOL_MISSING)))
+		if (pool == NULL ||
+			(h->refused[i].at_another &&
+				(!store_pool_here(pool) || pool->state == STORE_POOL_MISSING)))
 			return h->refused[i].uuid8;
 	}
 	return NULL;

@@ -35,9 +35,9 @@ struct hear {
 	struct store_node *node;
 	struct hear_refused *refused;
 	size_t n_refused, refused_cap;
-	uint64_t skipped; /* objects of pools that are not the node's */
+	uint64_t skipped;  /* objects of pools that are not the node's */
 	uint64_t left_out; /* objects for which there is no room */
-	unsigned noticed; /* lines about names that are at two nodes */
+	unsigned noticed;  /* lines about names that are at two nodes */
 };
 
 /* Who it is: 0, or ERR_INVALID naming the field; ERR_PRECONDITION: another driver's; ERR_EXISTS as

@@ -362,8 +362,7 @@ static const struct store_pool *missing_pool(const struct store_node *node)
  * up nobody, however often it comes and is sent away. */
 static void whole_look(const struct store *store, struct err *err)
 {
-	const struct store_node *roster = NULL, *telling = NULL, *without = NULL,
-				*partial = NULL;
+	const struct store_node *roster = NULL, *telling = NULL, *without = NULL, *partial = NULL;
 	size_t n_roster = 0, n_seen = 0;
 	for (size_t i = 0; i < store->n_nodes; i++) {
 		const struct store_node *node = store->nodes[i];

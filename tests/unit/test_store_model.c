@@ -398,8 +398,7 @@ static void check_pools(void)
 		for (unsigned c = 0; c < STORE_KINDS * KEYS; c++)
 			makes |= pools[p].node >= 0 && claims[c % 2][c / 2].node == pools[p].node;
 		must(store_pool_in_roster(real) ==
-			(!pools[p].forgotten &&
-				(pools[p].rostered || pool_count(p) > 0 || makes)));
+			(!pools[p].forgotten && (pools[p].rostered || pool_count(p) > 0 || makes)));
 	}
 	must(store_pool_next(store, walk) == NULL || walk == NULL);
 }
