@@ -6,10 +6,10 @@
  * grant and the offer again if the volume is not finished: both answer the same again.
  *
  * How it can fail: a node that is away has the name, may have it, or has the content (UNAVAILABLE);
- * no node can make it (RESOURCE_EXHAUSTED); a node answers with an id that cannot be of the name, or
- * of its own (INTERNAL); the nodes' own errors. A name that this call gave to
- * the node is free again when the node has surely begun nothing, or has undone it; else its reports
- * say what became of it.
+ * no node can make it (RESOURCE_EXHAUSTED); a node answers with an id that cannot be of the name,
+ * or of its own (INTERNAL); the nodes' own errors. A name that this call gave to the node is free
+ * again when the node has surely begun nothing, or has undone it; else its reports say what became
+ * of it.
  */
 #include "controller/create.h"
 

@@ -269,6 +269,9 @@ static int take_pool(struct hear *h, const node_pool *told, struct err *err)
 		return 0;
 	}
 	enum store_pool_state state = state_of(told->state);
+	/* What is in it was left out: it is taken when all is told again (hear_freed_pool()). */
+	if (state != STORE_POOL_MISSING && find_refused(h, uuid8) != NULL)
+		return 0;
 	struct store_pool *pool = store_pool(h->store, uuid8);
 	bool forgotten = pool != NULL && pool->forgotten;
 	if (pool != NULL && pool->node != NULL && pool->node != h->node)
@@ -293,8 +296,9 @@ const char *hear_freed_pool(const struct hear *h)
 {
 	for (size_t i = 0; i < h->n_refused; i++) {
 		const struct store_pool *pool = store_pool(h->store, h->refused[i].uuid8);
-		if (h->refused[i].at_another && (pool == NULL || !store_pool_here(pool) ||
-							pool->state == STORE_POOL_MISSING))
+		if (pool == NULL ||
+			(h->refused[i].at_another &&
+				(!store_pool_here(pool) || pool->state == STORE_POOL_MISSING)))
 			return h->refused[i].uuid8;
 	}
 	return NULL;

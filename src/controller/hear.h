@@ -38,9 +38,9 @@ struct hear {
 	void *arg;
 	struct hear_refused *refused;
 	size_t n_refused, refused_cap;
-	uint64_t skipped; /* objects of pools that are not the node's */
+	uint64_t skipped;  /* objects of pools that are not the node's */
 	uint64_t left_out; /* objects for which there is no room */
-	unsigned noticed; /* lines about names that are at two nodes */
+	unsigned noticed;  /* lines about names that are at two nodes */
 };
 
 /* Who it is: 0, or ERR_INVALID naming the field; ERR_PRECONDITION: another driver's; ERR_EXISTS as
@@ -55,7 +55,8 @@ bool hear_peer_may_be(const struct grpc_peer *peer, const char *node_id);
  * told all. */
 int hear_report(struct hear *h, const Ringvol__V1__NodeReport *report, struct buf *out,
 	bool *ret_synced, struct err *err);
-/* A pool that was refused because another node had it can be had now; NULL: none. */
+/* A pool that was refused, most often because another node had it, can be had now: by the next
+ * call, since what is in it was left out of this one. NULL: none. */
 const char *hear_freed_pool(const struct hear *h);
 void hear_free(struct hear *h);
 

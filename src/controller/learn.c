@@ -48,8 +48,8 @@ int learn_check_made(const struct forward *f, struct err *err)
 	char id[RECORD_ID_MAX], source[RECORD_ID_MAX];
 	struct record_id parsed;
 	if (read_made(f, id, source) < 0 || record_id_parse(id, &parsed) < 0)
-		return err_set(err, ERR_INTERNAL, "node %s: it answers without an id of ours",
-			f->node_id);
+		return err_set(
+			err, ERR_INTERNAL, "node %s: it answers without an id of ours", f->node_id);
 	if (strcmp(parsed.key, f->key) != 0)
 		return err_set(err, ERR_INTERNAL, "node %s: it answers with %s, of another name",
 			f->node_id, id);

@@ -310,8 +310,10 @@ int store_roster(struct store *store, const char *id, const char *const *uuid8s,
 	struct store_node *node = store_node(store, id);
 	struct err err = {0};
 	store->whole_known = false;
-	if (node != NULL)
-		node->vouched |= n != 0;
+	for (size_t i = 0; node != NULL && i < n; i++) {
+		const struct store_pool *pool = store_pool(store, uuid8s[i]);
+		node->vouched |= pool == NULL || !pool->forgotten;
+	}
 	bool joined = node != NULL && node->state != STORE_NODE_ROSTER;
 	for (size_t i = 0; i < n; i++) {
 		if (store_pool(store, uuid8s[i]) != NULL ||
@@ -360,8 +362,7 @@ static const struct store_pool *missing_pool(const struct store_node *node)
  * up nobody, however often it comes and is sent away. */
 static void whole_look(const struct store *store, struct err *err)
 {
-	const struct store_node *roster = NULL, *telling = NULL, *without = NULL,
-				*partial = NULL;
+	const struct store_node *roster = NULL, *telling = NULL, *without = NULL, *partial = NULL;
 	size_t n_roster = 0, n_seen = 0;
 	for (size_t i = 0; i < store->n_nodes; i++) {
 		const struct store_node *node = store->nodes[i];

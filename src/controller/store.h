@@ -38,7 +38,7 @@ enum {
 	STORE_OBJECTS_MAX = 1000000,
 	STORE_NODE_OBJECTS_MAX = 50000,
 	STORE_NODE_BYTES_MAX = 64 << 20, /* that the objects of one node take */
-	STORE_CLAIMS_MAX = 65536,    /* names that are being made */
+	STORE_CLAIMS_MAX = 65536,        /* names that are being made */
 	STORE_NODE_CLAIMS_MAX = 4096,
 	STORE_TOMBS_MAX = 16384, /* ids taken away and not confirmed; the oldest goes first */
 	STORE_CLASSES_MAX = CLASSES_MAX,
@@ -136,8 +136,8 @@ struct store_node *const *store_nodes_with(
 int store_join(struct store *store, const char *id, const char *instance, const char *address,
 	const char *version, const struct store_segment *topology, size_t n_topology,
 	struct store_node **ret, struct err *err);
-/* It has told everything: what it did not tell of its ready pools is gone, and so are claims that it
- * did not tell again, unless is_asked(). Pools that it did not tell are away. */
+/* It has told everything: what it did not tell of its ready pools is gone, and so are claims that
+ * it did not tell again, unless is_asked(). Pools that it did not tell are away. */
 void store_synced(struct store *store, struct store_node *node);
 void store_leave(struct store *store, struct store_node *node);
 /* Others know of a node with these pools. Nothing, if this process knows better: another node has
@@ -253,7 +253,8 @@ const uint8_t *store_capacity(
 void store_settle(struct store *store);
 /* Everybody that is known is here or has been, with all its pools: lists are whole, and a name that
  * is not known is nobody's. Else ERR_UNAVAILABLE naming a node that this process has never seen,
- * that still tells, that came without a pool or that has more than is taken, or that none has joined yet, and the remedy. */
+ * that still tells, that came without a pool or that has more than is taken, or that none has
+ * joined yet, and the remedy. */
 int store_whole(struct store *store, struct err *err);
 
 /* ---- for metrics ---- */

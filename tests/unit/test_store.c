@@ -563,8 +563,7 @@ static int set_nth(struct store_node *node, const char *uuid8, unsigned n, size_
 	char id[64];
 	snprintf(id, sizeof(id), "%s.vol-%u.00000001", uuid8, n);
 	err_clear(&err);
-	return store_object_set(
-		store, node, STORE_VOLUME, id, entry, len, NULL, 0, "", &err);
+	return store_object_set(store, node, STORE_VOLUME, id, entry, len, NULL, 0, "", &err);
 }
 
 Test(store, a_node_has_so_many_objects)
@@ -771,7 +770,8 @@ Test(store, a_roster_tells_who_is_missing)
 	cr_assert_not_null(strstr(err.message, "cccccccc"));
 	cr_assert_not_null(strstr(err.message, "--forget-pool"));
 	cr_assert(store_pool_in_roster(store_pool(store, "cccccccc")));
-	pool(n2, "cccccccc" "111111111111111111111111");
+	pool(n2, "cccccccc"
+		 "111111111111111111111111");
 	cr_assert(whole());
 	/* Others know of one more, whether the node is here or not. */
 	cr_assert_eq(store_roster(store, "n2", (const char *[]){"dddddddd"}, 1), 0);
@@ -780,7 +780,8 @@ Test(store, a_roster_tells_who_is_missing)
 	store_leave(store, n2);
 	cr_assert_not(whole());
 	join("n2", "1");
-	struct store_pool *d = pool(n2, "dddddddd" "111111111111111111111111");
+	struct store_pool *d = pool(n2, "dddddddd"
+					"111111111111111111111111");
 	store_synced(store, n2);
 	cr_assert(whole());
 	/* It went away empty: the roster is an older one. */
@@ -798,6 +799,10 @@ Test(store, a_forgotten_pool_is_not_missed)
 	cr_assert_eq(store_roster(store, "n2", pools, 1), 0);
 	cr_assert(whole());
 	cr_assert_null(store_node(store, "n2"));
+	/* A node that has no other is not waited for while it tells. */
+	join("n2", "1");
+	cr_assert_eq(store_roster(store, "n2", pools, 1), 0);
+	cr_assert(whole(), "%s", err.message);
 }
 
 Test(store, is_not_whole_before_it_has_settled)

@@ -346,7 +346,8 @@ static void do_roster(void)
 	uuid_of(told[1], second);
 	first[8] = second[8] = '\0';
 	must(store_roster(store, id, (const char *[]){first, second}, 2) == 0);
-	nodes[n].vouched |= store_node(store, id) != NULL;
+	nodes[n].vouched |= store_node(store, id) != NULL &&
+			    !(pools[told[0]].forgotten && pools[told[1]].forgotten);
 	bool joined = nodes[n].known && nodes[n].state != STORE_NODE_ROSTER;
 	for (unsigned i = 0; i < 2; i++)
 		if (!pools[told[i]].known && !(joined && was_told[told[i]])) {
@@ -397,8 +398,7 @@ static void check_pools(void)
 		for (unsigned c = 0; c < STORE_KINDS * KEYS; c++)
 			makes |= pools[p].node >= 0 && claims[c % 2][c / 2].node == pools[p].node;
 		must(store_pool_in_roster(real) ==
-			(!pools[p].forgotten &&
-				(pools[p].rostered || pool_count(p) > 0 || makes)));
+			(!pools[p].forgotten && (pools[p].rostered || pool_count(p) > 0 || makes)));
 	}
 	must(store_pool_next(store, walk) == NULL || walk == NULL);
 }

@@ -674,6 +674,27 @@ Test(join, a_newer_call_of_a_process_takes_over)
 	cr_assert_null(store_object(store, VOL_A));
 }
 
+/* Its report of the pool comes before the controller has looked. */
+Test(join, a_pool_that_was_refused_is_told_with_all_that_is_in_it)
+{
+	struct sim_node *a = &nodes[0], *b = &nodes[1];
+	struct store_node *first = come(a, "n1", UUID_A, VOL_A);
+	come(b, "n2", UUID_B, VOL_B);
+	say_pool(b, UUID_A, READY);
+	say_object(b, volume_of("aaaaaaaa.other.00000001"));
+	say_pool(a, UUID_A, RINGVOL__V1__NODE_POOL__STATE__MISSING);
+	say_pool(b, UUID_A, READY);
+	say_synced(b);
+	assert_open(b);
+	cr_assert_eq(store_pool(store, "aaaaaaaa")->node, first);
+	cr_assert_not_null(store_object(store, VOL_A));
+	live(500, a, b);
+	assert_ended(b, GRPC_UNAVAILABLE, "join again");
+	come(&nodes[2], "n2", UUID_A, "aaaaaaaa.other.00000001");
+	cr_assert_str_eq(store_pool(store, "aaaaaaaa")->node->id, "n2");
+	cr_assert_not_null(store_object(store, "aaaaaaaa.other.00000001"));
+}
+
 Test(join, a_pool_at_two_nodes_is_the_first_ones)
 {
 	struct sim_node *a = &nodes[0], *b = &nodes[1];
