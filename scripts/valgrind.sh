@@ -26,7 +26,7 @@ left_out() {
 		;;
 	fsimg_damaged | helper | op | proc) echo "processes are waited for by pidfd_open, which valgrind does not know" ;;
 	fd | mnt | mnt_label) echo "paths are opened by openat2, which valgrind does not know" ;;
-	pool | pool_formats | room | template)
+	pool | pool_formats | room | template | transfer_parts)
 		echo "pools that do not answer within 2 s are sick, and mkfs is waited for by pidfd_open;" \
 			"under valgrind both are the rule" ;;
 	backend_ublk | op_calls | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
@@ -38,6 +38,8 @@ only() {
 	case $1 in
 	sim) echo 'sim/!(files)' ;; # openat2
 	timer) echo 'timer/!(what_came_in_time_while_the_process_stood_still)' ;; # a signal in io_uring_enter, never in time there
+	store_model) echo 'store_model/!(an_object_takes_little_memory)' ;; # its own memory counts as well
+	dial) echo 'dial/!(no_descriptors)' ;; # the limit lies below the descriptors that it has itself
 	probes) echo 'probes_*/*' ;;  # else loop devices and processes: ioctls and bpf() fill things in, pidfd_open
 	*) echo '*/*' ;;
 	esac

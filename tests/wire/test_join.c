@@ -23,6 +23,10 @@ static struct store *store;
 static struct joins *joins;
 static struct store_node *left[8];
 static unsigned n_left, n_joined;
+static struct kept {
+	struct kept *next;
+	max_align_t memory[];
+} * kept;
 
 static void on_left(void *arg, struct store_node *node)
 {
@@ -59,6 +63,10 @@ static void setup(void)
 
 static void teardown(void)
 {
+	for (struct kept *k; (k = kept) != NULL;) {
+		kept = k->next;
+		free(k);
+	}
 	joins_drain(joins);
 	struct joins_stats stats;
 	joins_stats(joins, &stats);
@@ -123,9 +131,19 @@ static void tell(struct sim_node *n, const Ringvol__V1__NodeReport *report)
 		__VA_ARGS__                                                                        \
 	}
 
+/* Zeroed memory for what is said in a test: it is freed when the test ends. */
+static void *keep(size_t size)
+{
+	struct kept *k = calloc(1, sizeof(*k) + size);
+	cr_assert_not_null(k);
+	k->next = kept;
+	kept = k;
+	return k->memory;
+}
+
 static Ringvol__V1__Segment *segment(const char *key, const char *value)
 {
-	Ringvol__V1__Segment *s = calloc(1, sizeof(*s));
+	Ringvol__V1__Segment *s = keep(sizeof(*s));
 	ringvol__v1__segment__init(s);
 	s->key = bytes(key);
 	s->value = bytes(value);
@@ -141,7 +159,7 @@ static Ringvol__V1__Hello hello_of(const char *id, const char *instance)
 	hello.instance = bytes(instance);
 	hello.address = bytes("10.0.0.1:9444");
 	hello.n_topology = 1;
-	hello.topology = calloc(2, sizeof(*hello.topology));
+	hello.topology = keep(2 * sizeof(*hello.topology));
 	hello.topology[0] = segment(CSI_TOPOLOGY_KEY, id);
 	return hello;
 }
@@ -161,7 +179,7 @@ static Ringvol__V1__NodePool pool_of(const char *uuid, Ringvol__V1__NodePool__St
 static ProtobufCBinaryData packed(const ProtobufCMessage *message)
 {
 	ProtobufCBinaryData data = {.len = protobuf_c_message_get_packed_size(message)};
-	data.data = malloc(data.len + 1);
+	data.data = keep(data.len + 1);
 	protobuf_c_message_pack(message, data.data);
 	return data;
 }
@@ -372,7 +390,7 @@ Test(join, what_a_later_version_says_is_left_out)
 	cr_assert_eq(store_count(store, STORE_VOLUME), 1);
 	/* An entry keeps what this version does not know. */
 	object = volume_of("aaaaaaaa.pvc-2.00000001");
-	uint8_t *longer = malloc(object.entry.len + sizeof(unknown));
+	uint8_t *longer = keep(object.entry.len + sizeof(unknown));
 	memcpy(longer, object.entry.data, object.entry.len);
 	memcpy(longer + object.entry.len, unknown, sizeof(unknown));
 	object.entry = (ProtobufCBinaryData){object.entry.len + sizeof(unknown), longer};
@@ -452,6 +470,7 @@ static void refuse_hello(Ringvol__V1__Hello *hello, int status, const char *text
 {
 	static unsigned at;
 	struct sim_node *n = &nodes[at++ % 16];
+	buf_free(&n->sent);
 	*n = (struct sim_node){0};
 	tell(n, REPORT(.hello = hello));
 	assert_ended(n, status, text);
@@ -514,7 +533,7 @@ Test(join, refuses_a_topology_that_is_none)
 	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "topology.value");
 	hello = hello_of("n1", "1");
 	hello.n_topology = HEAR_SEGMENTS_MAX + 1;
-	hello.topology = calloc(hello.n_topology, sizeof(*hello.topology));
+	hello.topology = keep(hello.n_topology * sizeof(*hello.topology));
 	for (size_t i = 0; i < hello.n_topology; i++)
 		hello.topology[i] = segment(CSI_TOPOLOGY_KEY, "n1");
 	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "segments");
@@ -546,6 +565,7 @@ static void refuse_report(const Ringvol__V1__NodeReport *report, int status, con
 {
 	static unsigned at;
 	struct sim_node *n = &nodes[1 + at++ % 15];
+	buf_free(&n->sent);
 	*n = (struct sim_node){0};
 	struct store_node *node = come(n, "n1", UUID_A, VOL_A);
 	tell(n, report);
@@ -1030,7 +1050,7 @@ Test(join, a_node_that_never_reads_is_cut_off)
 	struct sim_node *a = &nodes[0];
 	struct store_node *node = come(a, "n1", UUID_A, VOL_A);
 	size_t n = 1000;
-	Ringvol__V1__NameClaim claim = claim_of("pvc-5"), **list = calloc(n, 8);
+	Ringvol__V1__NameClaim claim = claim_of("pvc-5"), **list = keep(n * 8);
 	for (size_t i = 0; i < n; i++)
 		list[i] = &claim;
 	p->deaf = true;
@@ -1045,5 +1065,4 @@ Test(join, a_node_that_never_reads_is_cut_off)
 	p->deaf = false;
 	peer_pump(p);
 	assert_ended(a, GRPC_UNAVAILABLE, "has not read");
-	free(list);
 }
