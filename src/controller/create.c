@@ -47,15 +47,22 @@ struct create {
 
 /* ---- ends ---- */
 
+/* Whether the node makes nothing by that name. over: it has said so beside its answer, and so an
+ * ABORTED of it is the refusal of another controller, not of an operation that runs. */
+static bool is_free(enum grpc_status status, bool over)
+{
+	return home_name_is_free(status) || (over && status == GRPC_ABORTED);
+}
+
 /* It makes no other's claim free: the node may have reported the end before it answered. */
 static void let_go(struct create *c, enum grpc_status status, bool begun)
 {
 	struct forward *f = &c->f;
 	struct store *store = f->controller->store;
 	const struct store_node *maker = store_name_maker(store, f->route->kind, f->key);
-	bool ours = c->claimed || store_name_is_over(store, f->route->kind, f->key);
-	if (ours && (!begun || home_name_is_free(status)) && !forward_others(f) && maker != NULL &&
-		strcmp(maker->id, c->target_id) == 0)
+	bool over = store_name_is_over(store, f->route->kind, f->key);
+	if ((c->claimed || over) && (!begun || is_free(status, over)) && !forward_others(f) &&
+		maker != NULL && strcmp(maker->id, c->target_id) == 0)
 		store_name_release(store, f->route->kind, f->key);
 }
 

@@ -242,6 +242,24 @@ Test(creates, a_release_before_the_answer)
 	}
 }
 
+/* Another controller refuses the name: the node says that it is over, and answers ABORTED. */
+Test(creates, a_refusal_of_another_controller_frees_the_name)
+{
+	struct store_node *node = join(&a, "a", 'a', 3 * GIB);
+	for (unsigned before = 0; before < 2; before++) {
+		a.hold = true;
+		start_create(&q, "vol", NULL, 0);
+		turn_until(a.held != NULL);
+		tells_name(node, "vol", false);
+		if (before != 0)
+			tells_name(node, "vol", true);
+		ends_held(&a, &q, GRPC_ABORTED);
+		cr_assert_str_eq(maker("vol"), before != 0 ? "" : "a");
+		tells_name(node, "vol", true);
+		cr_assert_str_eq(maker("vol"), "");
+	}
+}
+
 Test(creates, a_name_that_somebody_may_have)
 {
 	const char *pools[] = {"bbbbbbbb"};
