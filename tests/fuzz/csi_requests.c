@@ -2,6 +2,7 @@
 #include "csi_requests.h"
 
 #include "csi/request.h"
+#include "csi/topology.h"
 
 #include <string.h>
 
