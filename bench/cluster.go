@@ -12,6 +12,8 @@ import (
 	"ringvol.dev/tests/rig"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -229,6 +231,10 @@ func clusterMany(b *bench) error {
 	count, token := 0, ""
 	for {
 		page, err := client.ListVolumes(ctx, &csi.ListVolumesRequest{StartingToken: token, MaxEntries: 1000})
+		if status.Code(err) == codes.Unavailable { // for three seconds after its start
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
 		if err != nil {
 			return err
 		}
