@@ -20,9 +20,7 @@
  */
 #include "transfer/pull.h"
 
-#include "blockio/image.h"
 #include "cluster.pb-c.h"
-#include "pool/build_part.h"
 #include "transfer/bulk.h"
 #include "transfer/opened.h"
 
@@ -31,8 +29,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define pull_of(op_ptr) container_of(op_ptr, struct pull, op)
 
@@ -46,10 +42,15 @@ static uint64_t now_ns(const struct pull *p)
 	return ring_now_ns(ring_of(p));
 }
 
+/* Everything before it was written, or is a hole. */
+static uint64_t written_bytes(const struct pull *p)
+{
+	return pull_bufs_written(p->bufs, PULL_BUFFERS, p->next_bytes);
+}
+
 /* ---- the end of an operation ---- */
 
 static void end_if_over(struct pull *p);
-static void mark_begin(struct pull *p);
 
 /* The operation is to end so; what is under way goes on to its own end. The first one counts. */
 static void pull_end(struct pull *p, int res)
@@ -62,6 +63,16 @@ static void pull_end(struct pull *p, int res)
 	ring_timer_cancel(ring_of(p), &p->rate);
 	channel_cancel(&p->call);
 	end_if_over(p);
+}
+
+/* Our own disk: what is in the part is worth nothing. */
+static void fail_here(struct pull *p, int res, const char *doing)
+{
+	err_sys(&p->err, res, "%s the copy of %s", doing, p->offer.source_id);
+	p->build->part->keep = false;
+	if (p->state == PULL_ENDING)
+		p->res = res;
+	pull_end(p, res);
 }
 
 static void end_unavailable(struct pull *p, const char *what, const char *why)
@@ -81,12 +92,12 @@ static void end_stopped(struct pull *p)
 
 static void end_if_over(struct pull *p)
 {
-	if (p->state != PULL_ENDING || p->writing > 0 || p->mark.running || p->cutting)
+	if (p->state != PULL_ENDING || p->writing > 0 || p->part.marking || p->part.cutting)
 		return;
 	/* What was written and is not noted would be pulled again. */
 	bool worth = p->reading && (p->res == 0 || p->build->part->keep);
-	if (worth && p->next_bytes > p->noted_bytes) {
-		mark_begin(p);
+	if (worth && p->next_bytes > p->part.noted_bytes) {
+		pull_part_mark(&p->part, written_bytes(p));
 		return;
 	}
 	p->state = PULL_IDLE;
@@ -99,13 +110,19 @@ static void end_if_over(struct pull *p)
 
 static void call_start(struct pull *p);
 
+/* For longer than is waited for. */
+static bool is_silent(const struct pull *p)
+{
+	uint64_t patience_ms = p->reading ? PULL_PATIENCE_MS : PULL_OPEN_MS;
+	return now_ns(p) - p->heard_ns >= patience_ms * 1000000;
+}
+
 static void on_timer(struct ring_timer *timer)
 {
 	struct pull *p = container_of(timer, struct pull, timer);
-	uint64_t patience_ms = p->reading ? PULL_PATIENCE_MS : PULL_OPEN_MS;
 	if (p->held || p->writing == PULL_BUFFERS || p->stray)
 		p->heard_ns = now_ns(p); /* it is us who do not go on */
-	if (now_ns(p) - p->heard_ns >= patience_ms * 1000000)
+	if (is_silent(p))
 		end_unavailable(p, "nothing comes from it; try again later",
 			p->channel != NULL ? channel_why(p->channel) : "");
 	else if (p->state == PULL_PAUSING)
@@ -138,8 +155,7 @@ static void call_failed(struct pull *p, enum grpc_status status, const char *mes
 		break;
 	}
 	p->transfer->stats.lost++;
-	if (now_ns(p) - p->heard_ns >=
-		(p->reading ? PULL_PATIENCE_MS : PULL_OPEN_MS) * UINT64_C(1000000))
+	if (is_silent(p))
 		end_unavailable(p, "its node cannot be reached; try again later", message);
 	else
 		pause_then_call(p);
@@ -213,92 +229,27 @@ static void on_written(struct pull_buf *buf, int res)
 {
 	struct pull *p = buf->arg;
 	p->writing--;
-	if (res < 0) {
-		err_sys(&p->err, res, "writing the copy of %s", p->offer.source_id);
-		p->build->part->keep = false;
-		if (p->state == PULL_ENDING)
-			p->res = res;
-		pull_end(p, res);
-	}
+	if (res < 0)
+		fail_here(p, res, "writing");
 	read_on(p);
 	end_if_over(p);
 }
 
 /* ---- read: what is durable is noted ---- */
 
-/* Everything before it was written, or is a hole. */
-static uint64_t written_bytes(const struct pull *p)
+static void on_marked(struct pull_part *part, int res)
 {
-	uint64_t upto = p->next_bytes;
-	for (unsigned i = 0; i < PULL_BUFFERS; i++)
-		if (p->bufs[i].busy && p->bufs[i].offset < upto)
-			upto = p->bufs[i].offset;
-	return upto;
-}
-
-static int note_run(struct work_job *job)
-{
-	struct pull *p = container_of(job, struct pull, mark.note);
-	struct stat st;
-	if (fstat(p->fd, &st) < 0)
-		return -errno;
-	p->mark.allocated_bytes = (uint64_t)st.st_blocks * 512;
-	return pool_part_note(p->fd, p->build->part, p->build->rec->size_bytes, p->mark.upto_bytes);
-}
-
-static void mark_end(struct pull *p, int res)
-{
-	p->mark.running = false;
+	struct pull *p = part->arg;
 	if (res < 0) {
-		err_sys(&p->err, res, "making the copy of %s durable", p->offer.source_id);
-		p->build->part->keep = false;
-		if (p->state == PULL_ENDING)
-			p->res = res;
-		pull_end(p, res);
+		fail_here(p, res, "making durable");
 	} else {
-		p->noted_bytes = p->mark.upto_bytes;
 		p->wrong = 0;
-		pool_build_measured(p->build, p->mark.allocated_bytes);
 		read_on(p);
 	}
 	end_if_over(p);
 }
 
-static void note_end(struct work_job *job, int res)
-{
-	mark_end(container_of(job, struct pull, mark.note), res);
-}
-
-static void on_synced(struct ring_req *req, int res, uint32_t flags)
-{
-	struct pull *p = container_of(req, struct pull, mark.sync);
-	(void)flags;
-	p->mark.note = (struct work_job){.run = note_run, .on_end = note_end, .lane = p->op.lane};
-	if (res >= 0)
-		res = work_submit(p->transfer->reactor->work, &p->mark.note);
-	if (res < 0)
-		mark_end(p, res);
-}
-
-static void mark_begin(struct pull *p)
-{
-	p->mark.running = true;
-	p->mark.upto_bytes = written_bytes(p);
-	io_uring_prep_fsync(&p->mark.sync.sqe, p->fd, IORING_FSYNC_DATASYNC);
-	p->mark.sync.fn = on_synced;
-	p->mark.sync.lane = p->op.lane;
-	ring_submit(ring_of(p), &p->mark.sync);
-}
-
 /* ---- read: what comes ---- */
-
-static struct pull_buf *free_buf(struct pull *p)
-{
-	for (unsigned i = 0; i < PULL_BUFFERS; i++)
-		if (!p->bufs[i].busy)
-			return &p->bufs[i];
-	return NULL;
-}
 
 static bool must_hold(struct pull *p)
 {
@@ -314,8 +265,9 @@ static void read_on(struct pull *p)
 	if (p->state != PULL_CALLING || !p->reading)
 		return;
 	/* Behind the end it comes with the operation's: more may come, and be wrong. */
-	if (!p->mark.running && !p->ended && written_bytes(p) >= p->noted_bytes + PULL_NOTE_BYTES)
-		mark_begin(p);
+	if (!p->part.marking && !p->ended &&
+		written_bytes(p) >= p->part.noted_bytes + PULL_NOTE_BYTES)
+		pull_part_mark(&p->part, written_bytes(p));
 	if (!p->held || must_hold(p))
 		return;
 	p->held = false;
@@ -334,7 +286,7 @@ static void take_wrong(struct pull *p, const char *why)
 	p->transfer->stats.wrong++;
 	channel_cancel(&p->call);
 	if (++p->wrong < PULL_WRONG_MAX) {
-		p->next_bytes = p->noted_bytes;
+		p->next_bytes = p->part.noted_bytes;
 		p->stray = true;
 		p->ended = false;
 		pause_then_call(p);
@@ -348,7 +300,7 @@ static void take_wrong(struct pull *p, const char *why)
 
 static int take_chunk(struct pull *p, const struct chunk *chunk)
 {
-	struct pull_buf *buf = free_buf(p);
+	struct pull_buf *buf = pull_bufs_free(p->bufs, PULL_BUFFERS);
 	int r = buf != NULL ? pull_buf_fill(buf, chunk) : -ENOBUFS;
 	if (r < 0)
 		return r;
@@ -356,7 +308,7 @@ static int take_chunk(struct pull *p, const struct chunk *chunk)
 	p->next_bytes = chunk->offset + chunk->len;
 	p->transfer->stats.received_bytes += chunk->len;
 	(void)rate_take(&p->transfer->rate, now_ns(p), chunk->len);
-	pull_buf_write(buf, p->op.reactor, p->op.lane, p->fd, p->direct);
+	pull_buf_write(buf, p->op.reactor, p->op.lane, p->part.fd, p->direct);
 	return 0;
 }
 
@@ -416,26 +368,11 @@ static void call_read(struct pull *p)
 
 /* ---- read: what is not durable goes ---- */
 
-static int cut_run(struct work_job *job)
+static void on_cut(struct pull_part *part, int res)
 {
-	struct pull *p = container_of(job, struct pull, cut);
-	const struct record *rec = p->build->rec;
-	if (ftruncate(p->fd, (off_t)p->noted_bytes) < 0)
-		return -errno;
-	return image_resize(p->fd, rec->size_bytes, rec->thick);
-}
-
-static void cut_end(struct work_job *job, int res)
-{
-	struct pull *p = container_of(job, struct pull, cut);
-	p->cutting = false;
+	struct pull *p = part->arg;
 	if (res < 0) {
-		err_sys(&p->err, res, "cutting the copy of %s to what is durable",
-			p->offer.source_id);
-		p->build->part->keep = false;
-		if (p->state == PULL_ENDING)
-			p->res = res;
-		pull_end(p, res);
+		fail_here(p, res, "cutting back");
 	} else {
 		p->stray = false;
 		p->heard_ns = now_ns(p);
@@ -448,19 +385,15 @@ static void cut_end(struct work_job *job, int res)
 /* A mark that ran meanwhile counts: what it noted was checked, and is written. */
 static void cut_begin(struct pull *p)
 {
-	p->next_bytes = p->noted_bytes;
-	p->cutting = true;
-	p->cut = (struct work_job){.run = cut_run, .on_end = cut_end, .lane = p->op.lane};
-	int r = work_submit(p->transfer->reactor->work, &p->cut);
-	if (r < 0)
-		cut_end(&p->cut, r);
+	p->next_bytes = p->part.noted_bytes;
+	pull_part_cut(&p->part);
 }
 
 /* Our own disk is behind: there is no buffer for what would come, or what was written before a cut
  * is not yet all there. */
 static bool must_wait(const struct pull *p)
 {
-	return p->writing == PULL_BUFFERS || (p->stray && (p->writing > 0 || p->mark.running));
+	return p->writing == PULL_BUFFERS || (p->stray && (p->writing > 0 || p->part.marking));
 }
 
 static void call_start(struct pull *p)
@@ -527,7 +460,7 @@ static int read_run(struct op *op)
 {
 	struct pull *p = pull_of(op);
 	p->direct = pool_features(p->build->pool)->direct_io;
-	p->next_bytes = p->noted_bytes = p->build->part->from_bytes;
+	p->next_bytes = p->part.noted_bytes;
 	p->stray = false;
 	pull_begin(p, true);
 	call_start(p);
@@ -573,9 +506,15 @@ void pull_open_init(struct pull *p)
 void pull_read_init(struct pull *p, struct pool_build *build, int fd)
 {
 	p->build = build;
-	p->fd = fd;
 	op_init(&p->op, p->transfer->reactor, "pull_read", read_steps, NULL);
 	p->op.lane = pool_lane(build->pool);
+	p->part = (struct pull_part){.reactor = p->op.reactor,
+		.build = build,
+		.fd = fd,
+		.noted_bytes = build->part->from_bytes,
+		.on_marked = on_marked,
+		.on_cut = on_cut,
+		.arg = p};
 }
 
 void pull_close_init(struct pull *p)
@@ -591,7 +530,7 @@ int pull_init(
 		return err_set(err, ERR_UNAVAILABLE,
 			"node %s copies %u volumes from other nodes, as many as it may; try again later",
 			t->config.node_id, t->stats.pulls);
-	*p = (struct pull){.transfer = t, .offer = *offer, .fd = -1};
+	*p = (struct pull){.transfer = t, .offer = *offer};
 	p->timer.fn = on_timer;
 	p->rate.fn = on_rate;
 	for (unsigned i = 0; i < PULL_BUFFERS; i++) {

@@ -13,6 +13,7 @@
 #include "rpc/channel.h"
 #include "transfer/offer.h"
 #include "transfer/pull_buf.h"
+#include "transfer/pull_part.h"
 
 enum {
 	PULL_BUFFERS = 8,
@@ -53,20 +54,11 @@ struct pull {
 	bool counted, stopped, reading, answered;
 	/* reading */
 	struct pool_build *build;
-	int fd;
 	bool direct, held, ended;
 	struct pull_buf bufs[PULL_BUFFERS];
 	unsigned writing;
-	uint64_t noted_bytes; /* durable, and noted */
-	/* The part may have bytes behind noted_bytes; they go before it is read on. */
-	bool stray, cutting;
-	struct work_job cut;
-	struct {
-		bool running;
-		struct ring_req sync;
-		struct work_job note;
-		uint64_t upto_bytes, allocated_bytes;
-	} mark;
+	struct pull_part part;
+	bool stray;     /* it may have bytes behind what is noted; they go before it is read on */
 	struct err err; /* how it ends */
 	int res;
 };

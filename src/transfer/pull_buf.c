@@ -69,6 +69,22 @@ static void submit(struct pull_buf *buf)
 	}
 }
 
+struct pull_buf *pull_bufs_free(struct pull_buf *bufs, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (!bufs[i].busy)
+			return &bufs[i];
+	return NULL;
+}
+
+uint64_t pull_bufs_written(const struct pull_buf *bufs, unsigned count, uint64_t upto)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (bufs[i].busy && bufs[i].offset < upto)
+			upto = bufs[i].offset;
+	return upto;
+}
+
 int pull_buf_fill(struct pull_buf *buf, const struct chunk *chunk)
 {
 	void *mem = buf->mem;

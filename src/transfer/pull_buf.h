@@ -25,6 +25,10 @@ struct pull_buf {
 	bool direct;
 };
 
+/* One that is not busy; NULL: all are. */
+struct pull_buf *pull_bufs_free(struct pull_buf *bufs, unsigned count);
+/* How far all is written of what came up to `upto`. */
+uint64_t pull_bufs_written(const struct pull_buf *bufs, unsigned count, uint64_t upto);
 /* Takes a copy of the chunk, which was looked over. 0 or -ENOMEM. */
 int pull_buf_fill(struct pull_buf *buf, const struct chunk *chunk);
 /* Writes it; on_written() is called later. direct: fd has O_DIRECT. */

@@ -150,7 +150,7 @@ static enum channel_fate spoil_one(const char *path, uint8_t *data, size_t len)
 	was_wrong = count++ == at;
 	if (was_wrong) {
 		data[len / 2] ^= 0x10;
-		marks += the_pull()->mark.running;
+		marks += the_pull()->part.marking;
 		leave_stray_bytes(101 * MIB);
 	}
 	return FATE_DELIVER;
