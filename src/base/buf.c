@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/buf.h"
 
+#include "base/secret.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,6 +38,20 @@ int buf_append(struct buf *b, const void *data, size_t len)
 	return 0;
 }
 
+int buf_append_secret(struct buf *b, const void *data, size_t len)
+{
+	if (b->cap - b->len >= len)
+		return buf_append(b, data, len);
+	struct buf larger = {0};
+	if (buf_reserve(&larger, 2 * b->cap > b->len + len ? 2 * b->cap : b->len + len) == NULL)
+		return -ENOMEM;
+	(void)buf_append(&larger, b->data, b->len);
+	(void)buf_append(&larger, data, len);
+	buf_free_secret(b);
+	*b = larger;
+	return 0;
+}
+
 int buf_printf(struct buf *b, const char *fmt, ...)
 {
 	va_list ap, again;
@@ -62,6 +78,13 @@ void buf_free(struct buf *b)
 {
 	free(b->data);
 	*b = (struct buf){0};
+}
+
+void buf_free_secret(struct buf *b)
+{
+	if (b->cap != 0)
+		secret_wipe(b->data, b->cap);
+	buf_free(b);
 }
 
 enum { FIRST = 32 };

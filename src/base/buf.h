@@ -16,10 +16,14 @@ struct buf {
 uint8_t *buf_reserve(struct buf *b, size_t more);
 /* 0 or -ENOMEM, nothing appended then. */
 int buf_append(struct buf *b, const void *data, size_t len);
+/* The same of what may hold a secret: memory that it leaves for a larger one is wiped. */
+int buf_append_secret(struct buf *b, const void *data, size_t len);
 int buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Drops the first n bytes. */
 void buf_consume(struct buf *b, size_t n);
 void buf_free(struct buf *b);
+/* buf_free(), wiped. */
+void buf_free_secret(struct buf *b);
 
 /* Makes room for one more item of `size` bytes behind `count` of them. array: the address of the
  * pointer to the first (NULL: none yet), which may move. -ENOMEM: all is as it was. */

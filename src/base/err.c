@@ -24,6 +24,7 @@ static const struct {
 	[ERR_UNAVAILABLE] = {"unavailable", EAGAIN},
 	[ERR_UNIMPLEMENTED] = {"unimplemented", EOPNOTSUPP},
 	[ERR_DATA_LOSS] = {"data_loss", EBADMSG},
+	[ERR_KEY] = {"key", EKEYREJECTED},
 	[ERR_INTERNAL] = {"internal", EIO},
 };
 

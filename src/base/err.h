@@ -19,6 +19,7 @@ enum err_code {
 	ERR_UNAVAILABLE,   /* pool missing or loading, shutting down: try again later */
 	ERR_UNIMPLEMENTED, /* not served here */
 	ERR_DATA_LOSS,     /* a record or image is damaged */
+	ERR_KEY,           /* the key that was given is none of the volume's */
 	ERR_INTERNAL,      /* the kernel or a tool failed in a way the client cannot mend */
 };
 

@@ -17,6 +17,7 @@
 
 #include "base/budget.h"
 #include "base/fd.h"
+#include "base/secret.h"
 #include "reactor/ring_bufs.h"
 
 #include <assert.h>
@@ -126,6 +127,17 @@ static void conn_linger(struct conn *c)
 	recv_next(c);
 }
 
+/* Nothing is being sent, and the timer was armed by the last send. */
+static void conn_rest(struct conn *c)
+{
+	if (c->out.len == 0) {
+		buf_free(&c->out);
+		out_count(c);
+	}
+	if (c->session->ops->rest != NULL)
+		c->session->ops->rest(c->session);
+}
+
 static void on_timer(struct ring_timer *timer)
 {
 	struct conn *c = container_of(timer, struct conn, timer);
@@ -133,8 +145,10 @@ static void on_timer(struct ring_timer *timer)
 	uint64_t stall_ns = (uint64_t)c->write_stall_ms * 1000000;
 	uint64_t due = c->progress_ns + stall_ns, now = ring_now_ns(ring);
 
-	if (c->state == CONN_OPEN && !c->send.armed)
+	if (c->state == CONN_OPEN && !c->send.armed) {
+		conn_rest(c);
 		return;
+	}
 	if (c->state == CONN_OPEN && now < due) {
 		ring_timer_arm(ring, timer, (due - now + 999999) / 1000000);
 		return;
@@ -267,11 +281,12 @@ static void on_recv(struct ring_req *req, int res, uint32_t flags)
 
 	if ((flags & IORING_CQE_F_BUFFER) != 0) {
 		if (c->state == CONN_OPEN && res > 0) {
-			const uint8_t *data = ring_bufs_at(host->bufs, flags);
+			uint8_t *data = ring_bufs_at(host->bufs, flags);
 			if (host->bytes_in != NULL)
 				*host->bytes_in += (uint64_t)res;
 			if (c->session->ops->feed(c->session, data, (size_t)res) < 0)
 				c->cut = true;
+			secret_wipe(data, (size_t)res); /* a request may have one */
 		}
 		ring_bufs_put(host->bufs, flags);
 	}

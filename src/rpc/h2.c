@@ -406,9 +406,11 @@ static int session_open(struct h2_conn *conn)
 	for (unsigned type = NGHTTP2_ALTSVC; type <= UINT8_MAX; type++)
 		nghttp2_option_set_user_recv_extension_type(option, (uint8_t)type);
 	nghttp2_option_set_no_auto_window_update(option, 1);
+	h2_mem_init(&conn->mem);
 	if (conn->config.host_may_be_path)
 		nghttp2_option_set_no_http_messaging(option, 1);
-	if (nghttp2_session_server_new2(&conn->session, callbacks, conn, option) == 0)
+	if (nghttp2_session_server_new3(
+		    &conn->session, callbacks, conn, option, &conn->mem.calls) == 0)
 		res = 0;
 out:
 	nghttp2_option_del(option);
@@ -525,10 +527,18 @@ static void conn_free(struct session *session)
 	free(conn);
 }
 
+static void conn_rest(struct session *session)
+{
+	struct h2_conn *conn = conn_of(session);
+	if (!wants_write(conn))
+		h2_mem_rest(&conn->mem);
+}
+
 static const struct session_ops conn_ops = {.feed = conn_feed,
 	.output = conn_output,
 	.finished = conn_finished,
 	.waits = conn_waits,
+	.rest = conn_rest,
 	.drain = conn_drain,
 	.free = conn_free};
 

@@ -15,6 +15,7 @@
 #include "rpc/h2_client.h"
 
 #include "rpc/client_answer.h"
+#include "rpc/h2_mem.h"
 #include "rpc/h2_request.h"
 
 #include <assert.h>
@@ -34,6 +35,7 @@ struct h2_client {
 	struct session base;
 	struct h2_client_config config;
 	nghttp2_session *session;
+	struct h2_mem mem;
 	enum h2_client_state state;
 	int error;         /* OVER: -errno */
 	bool busy;         /* inside feed(), output() or free() */
@@ -495,10 +497,18 @@ static void client_free(struct session *session)
 	free(c);
 }
 
+static void client_rest(struct session *session)
+{
+	struct h2_client *c = client_of(session);
+	if (!wants_write(c))
+		h2_mem_rest(&c->mem);
+}
+
 static const struct session_ops client_ops = {.feed = client_feed,
 	.output = client_output,
 	.finished = client_finished,
 	.waits = client_waits,
+	.rest = client_rest,
 	.drain = client_drain,
 	.free = client_free};
 
@@ -518,7 +528,8 @@ static int session_open(struct h2_client *c)
 	nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_frame_send);
 	nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
 	nghttp2_option_set_no_auto_window_update(option, 1);
-	if (nghttp2_session_client_new2(&c->session, callbacks, c, option) == 0)
+	h2_mem_init(&c->mem);
+	if (nghttp2_session_client_new3(&c->session, callbacks, c, option, &c->mem.calls) == 0)
 		res = 0;
 out:
 	nghttp2_option_del(option);

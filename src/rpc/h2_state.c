@@ -83,7 +83,7 @@ void h2_stream_free_input(struct h2_stream *s)
 {
 	s->conn->partial_bytes -= s->in.len;
 	budget_give(s->conn->config.registry->memory, s->in.cap);
-	buf_free(&s->in);
+	buf_free_secret(&s->in);
 }
 
 void h2_stream_drop_input(struct h2_stream *s)

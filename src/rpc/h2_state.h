@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "rpc/call.h"
 #include "rpc/h2.h"
+#include "rpc/h2_mem.h"
 
 #include <nghttp2/nghttp2.h>
 
@@ -28,6 +29,7 @@ struct h2_conn {
 	struct session base;
 	struct h2_config config;
 	nghttp2_session *session;
+	struct h2_mem mem;
 	struct grpc_caller *caller; /* NULL: a local one */
 	enum h2_conn_state state;
 	int error;             /* BROKEN: -errno */

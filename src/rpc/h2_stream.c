@@ -244,7 +244,7 @@ static const char *in_append(struct h2_stream *s, const uint8_t *data, size_t le
 	size_t cap = s->in.cap;
 	if (!budget_has_share(memory, len))
 		return "too much of requests and answers, of all clients, is under way";
-	if (buf_append(&s->in, data, len) < 0)
+	if (buf_append_secret(&s->in, data, len) < 0)
 		return "out of memory";
 	budget_add(memory, s->in.cap - cap);
 	s->conn->partial_bytes += len;

@@ -39,6 +39,9 @@ struct session_ops {
 	/* What it waits for with no call under way, and since when in the ring's time: then it may
 	 * be closed for one that has something to say. *ret_since_ns: only if it waits. */
 	enum session_wait (*waits)(const struct session *session, uint64_t *ret_since_ns);
+	/* Nothing was sent for a while: memory that only sending needs may go. NULL: it keeps none.
+	 */
+	void (*rest)(struct session *session);
 	/* What runs may end, nothing new begins, then it is finished. */
 	void (*drain)(struct session *session);
 	void (*free)(struct session *session);

@@ -454,6 +454,17 @@ static enum session_wait on_waits(const struct session *session, uint64_t *ret_s
 	return SESSION_HALF_OPEN;
 }
 
+static void on_rest(struct session *session)
+{
+	struct tls_session *s = session_of(session);
+	if (s->out.len == 0)
+		buf_free(&s->out);
+	if (s->in.len == 0)
+		buf_free(&s->in);
+	if (s->state == TLS_OPEN && s->inner->ops->rest != NULL)
+		s->inner->ops->rest(s->inner);
+}
+
 static void on_drain(struct session *session)
 {
 	struct tls_session *s = session_of(session);
@@ -484,6 +495,7 @@ static const struct session_ops session_ops = {.feed = on_feed,
 	.output = on_output,
 	.finished = on_finished,
 	.waits = on_waits,
+	.rest = on_rest,
 	.drain = on_drain,
 	.free = on_free};
 
