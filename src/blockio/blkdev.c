@@ -18,13 +18,33 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+int blkdev_read(
+	uint32_t dev_major, uint32_t dev_minor, const char *attribute, char *ret, size_t cap)
+{
+	char path[128];
+	snprintf(path, sizeof path, "/sys/dev/block/%u:%u/%s", dev_major, dev_minor, attribute);
+	return (int)fd_read_file(AT_FDCWD, path, ret, cap);
+}
+
+int blkdev_name(uint32_t dev_major, uint32_t dev_minor, char *ret, size_t cap)
+{
+	char path[64], target[512];
+	snprintf(path, sizeof path, "/sys/dev/block/%u:%u", dev_major, dev_minor);
+	ssize_t n = readlink(path, target, sizeof target - 1);
+	if (n < 0)
+		return -errno;
+	target[n] = '\0';
+	const char *slash = strrchr(target, '/');
+	n = snprintf(ret, cap, "%s", slash != NULL ? slash + 1 : target);
+	return (size_t)n < cap ? 0 : -ENAMETOOLONG;
+}
+
 static int read_number(uint32_t dev_major, uint32_t dev_minor, const char *name, uint64_t *ret)
 {
-	char path[64], text[32];
-	snprintf(path, sizeof path, "/sys/dev/block/%u:%u/%s", dev_major, dev_minor, name);
-	ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof text);
+	char text[32];
+	int n = blkdev_read(dev_major, dev_minor, name, text, sizeof text);
 	if (n < 0)
-		return (int)n;
+		return n;
 	*ret = strtoull(text, NULL, 10);
 	return 0;
 }

@@ -4,6 +4,7 @@
 #define RINGVOL_BLOCKIO_BLKDEV_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -15,6 +16,12 @@ struct blkdev {
 
 /* What sysfs says; waits for no device (two small files, 10 us). 0; -ENOENT: no such device. */
 int blkdev_look(uint32_t dev_major, uint32_t dev_minor, struct blkdev *ret);
+
+/* What sysfs has of the device with that number: an attribute, "dm/uuid" for one, its length; the
+ * name, "dm-3". -ENOENT: no such device or attribute; another -errno. Waits for no device. */
+int blkdev_read(
+	uint32_t dev_major, uint32_t dev_minor, const char *attribute, char *ret, size_t cap);
+int blkdev_name(uint32_t dev_major, uint32_t dev_minor, char *ret, size_t cap);
 
 /* Blocking, for work jobs: BLKROSET. 0 or -errno. */
 int blkdev_set_read_only(const char *path, bool read_only);

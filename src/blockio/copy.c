@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies, and the buffers that all copies share.
+ * Copies.
  *
  * Happy path: the walk (copy_walk.h) looks up data extents in batches, one batch ahead. A buffer
  * takes the next chunk of an extent, reads it, writes it, and takes the next chunk; a chunk of
  * zeros is only written. A chunk that reads as zeros is not written, for a fresh or preallocated
- * dst reads so anyway.
+ * dst reads so anyway. Where the bytes are in places (copy_places.h), a chunk ends where its place
+ * does, at either end.
  *
- * A copy has up to COPY_IN_FLIGHT buffers under way. All copies together share COPY_BUFFERS. A copy
- * that gives a buffer back goes behind those that wait, so that a long copy does not delay a
- * short one. A disk that hangs keeps the buffers of its copies; the copies of another lane have
- * COPY_LANE_BUFFERS, however many are out.
+ * A copy has up to COPY_IN_FLIGHT buffers under way, and shares them with all others
+ * (copy_buffers.h).
  *
  * After a failure, or `stop`, no chunk is started. The copy ends when the last request and the last
  * job have come back, with the first error. Short transfers are continued. With direct I/O, a size
- * that is no multiple of 4096 leaves a tail, which is written last and through the page cache.
+ * that is no multiple of 4096 leaves a tail, which is written last and through the page cache;
+ * places have room for whole blocks, so there the rest of the last one is zeros.
  *
  * Some kernels would not keep a write apart from writes to other disks (see direct_writes). Such
  * writes are jobs of the copy's lane.
- *
- * The buffers belong to the loop's thread, of which there is one. They are registered with its ring
- * where the kernel lets us, which saves looking up 256 pages for each transfer.
  */
 #include "blockio/copy.h"
+#include "blockio/copy_buffers.h"
 #include "blockio/copy_walk.h"
-#include "reactor/ring_bufs.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -35,38 +32,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-	COPY_BUFFERS = 32,     /* of all copies together: 32 MiB */
-	COPY_LANE_BUFFERS = 2, /* of a lane's beyond that: one is read into, one written from */
-	COPY_SECTOR = 512,     /* the least a short direct transfer can be continued at */
-};
-
-/* A buffer and its chunk: `len` bytes from `offset`, `done` of them read, or written. */
-struct copy_buf {
-	struct list link;    /* in buffers.free, or the copy's `busy` */
-	struct ring_req req; /* what is under way with it: one of these */
-	struct work_job job;
-	struct copy_state *owner;
-	uint8_t *mem;
-	uint64_t offset;
-	uint32_t len, done;
-	bool tail;
-	bool zeros; /* `mem` is all zeros */
-	int fixed;  /* its place among the ring's registered buffers, or negative */
-};
-
-/* The copies of one lane of work threads. */
-struct copy_lane {
-	struct list link;
-	struct lane *of;
-	unsigned copies, in_flight;
-};
+enum { COPY_SECTOR = 512 }; /* the least a short direct transfer can be continued at */
 
 struct copy_state {
 	struct copy *copy;
 	struct copy_lane *lane;
 	struct list busy;         /* buffers under way */
-	struct list waiting_link; /* in buffers.waiting */
+	struct list waiting_link; /* in copy_buffers_waiting() */
 	unsigned in_flight;
 	bool waiting;
 	int res; /* the first failure */
@@ -76,99 +48,6 @@ struct copy_state {
 	bool direct_dst;
 	struct copy_extent tail; /* unaligned end, empty if there is none */
 };
-
-/* ---- the buffers of all copies ---- */
-
-static struct {
-	struct ring *ring;
-	struct list free, waiting, lanes;
-	unsigned made, in_flight;
-	bool ready;
-} buffers;
-
-/* NULL when out of memory. */
-static struct copy_lane *buffers_enter(struct ring *ring, struct lane *of)
-{
-	if (!buffers.ready) {
-		list_init(&buffers.free);
-		list_init(&buffers.waiting);
-		list_init(&buffers.lanes);
-		buffers.ready = true;
-	}
-	assert(list_empty(&buffers.lanes) || buffers.ring == ring);
-	buffers.ring = ring;
-	list_for_each (l, &buffers.lanes) {
-		struct copy_lane *lane = container_of(l, struct copy_lane, link);
-		if (lane->of == of) {
-			lane->copies++;
-			return lane;
-		}
-	}
-	struct copy_lane *lane = calloc(1, sizeof *lane);
-	if (lane == NULL)
-		return NULL;
-	lane->of = of;
-	lane->copies = 1;
-	list_push(&buffers.lanes, &lane->link);
-	return lane;
-}
-
-/* Free buffers above `keep` of all that were made. */
-static void buffers_trim(unsigned keep)
-{
-	while (buffers.made > keep && !list_empty(&buffers.free)) {
-		struct copy_buf *buf = container_of(list_pop(&buffers.free), struct copy_buf, link);
-		ring_fixed_remove(buffers.ring, buf->fixed);
-		free(buf->mem);
-		free(buf);
-		buffers.made--;
-	}
-}
-
-static void buffers_leave(struct copy_lane *lane)
-{
-	if (--lane->copies == 0) {
-		list_remove(&lane->link);
-		free(lane);
-	}
-	if (list_empty(&buffers.lanes))
-		buffers_trim(0);
-}
-
-static struct copy_buf *buffer_make(void)
-{
-	void *mem;
-	struct copy_buf *buf = calloc(1, sizeof *buf);
-	if (buf == NULL || posix_memalign(&mem, COPY_ALIGN, COPY_BUFFER_BYTES) != 0) {
-		free(buf);
-		return NULL;
-	}
-	buf->mem = mem;
-	buf->fixed = ring_fixed_add(buffers.ring, mem, COPY_BUFFER_BYTES);
-	buffers.made++;
-	return buf;
-}
-
-/* A buffer, or NULL: at the limit, or out of memory. */
-static struct copy_buf *buffers_take(struct copy_lane *lane)
-{
-	if (buffers.in_flight >= COPY_BUFFERS && lane->in_flight >= COPY_LANE_BUFFERS)
-		return NULL;
-	struct list *l = list_pop(&buffers.free);
-	struct copy_buf *buf = l != NULL ? container_of(l, struct copy_buf, link) : buffer_make();
-	if (buf == NULL)
-		return NULL;
-	buffers.in_flight++;
-	lane->in_flight++;
-	return buf;
-}
-
-static void buffers_give(struct copy_lane *lane, struct copy_buf *buf)
-{
-	buffers.in_flight--;
-	lane->in_flight--;
-	list_push_front(&buffers.free, &buf->link);
-}
 
 /* ---- the copy ---- */
 
@@ -215,13 +94,14 @@ static void progress_update(struct copy_state *s)
 	s->copy->looked_bytes = looked;
 }
 
-static void chunk_submit(struct copy_buf *buf, int fd, bool write, unsigned len)
+static void chunk_submit(
+	struct copy_buf *buf, const struct copy_place *place, bool write, unsigned len)
 {
 	struct op *op = &buf->owner->copy->op;
 	bool fixed = buf->fixed >= 0;
 	io_uring_prep_rw(write ? (fixed ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE)
 			       : (fixed ? IORING_OP_READ_FIXED : IORING_OP_READ),
-		&buf->req.sqe, fd, buf->mem + buf->done, len, buf->offset + buf->done);
+		&buf->req.sqe, place->fd, buf->mem + buf->done, len, place->offset + buf->done);
 	if (fixed)
 		buf->req.sqe.buf_index = (uint16_t)buf->fixed;
 	buf->req.fn = write ? chunk_on_write : chunk_on_read;
@@ -233,8 +113,7 @@ static void chunk_submit(struct copy_buf *buf, int fd, bool write, unsigned len)
 static void chunk_read(struct copy_buf *buf)
 {
 	buf->zeros = false;
-	chunk_submit(buf, buf->owner->copy->src_fd, false,
-		(unsigned)copy_round_up(buf->len) - buf->done);
+	chunk_submit(buf, &buf->src, false, (unsigned)copy_round_up(buf->len) - buf->done);
 }
 
 /* A write that could not begin; it ends like others, never inside the call. */
@@ -244,13 +123,20 @@ static void chunk_refuse(struct copy_buf *buf, int res)
 	ring_post(buf->owner->copy->op.reactor->ring, &buf->req, res);
 }
 
+/* What is left to write; to places, whole blocks. */
+static unsigned chunk_left(const struct copy_buf *buf)
+{
+	uint64_t len = buf->owner->copy->dst_places != NULL ? copy_round_up(buf->len) : buf->len;
+	return (unsigned)len - buf->done;
+}
+
 static int chunk_job_run(struct work_job *job)
 {
 	struct copy_buf *buf = container_of(job, struct copy_buf, job);
 	ssize_t n;
 	do
-		n = pwrite(buf->owner->copy->dst_fd, buf->mem + buf->done, buf->len - buf->done,
-			(off_t)(buf->offset + buf->done));
+		n = pwrite(buf->dst.fd, buf->mem + buf->done, chunk_left(buf),
+			(off_t)(buf->dst.offset + buf->done));
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : (int)n;
 }
@@ -278,7 +164,7 @@ static void chunk_write(struct copy_buf *buf)
 			chunk_refuse(buf, r);
 		return;
 	}
-	chunk_submit(buf, s->copy->dst_fd, true, buf->len - buf->done);
+	chunk_submit(buf, &buf->dst, true, chunk_left(buf));
 }
 
 static int set_flag(int fd, int flag, bool on)
@@ -300,6 +186,7 @@ static void chunk_write_start(struct copy_buf *buf)
 {
 	struct copy_state *s = buf->owner;
 	buf->done = 0;
+	memset(buf->mem + buf->len, 0, copy_round_up(buf->len) - buf->len);
 	int r = buf->tail ? dst_set_direct(s, false) : 0;
 	if (r < 0) {
 		copy_fail(s, r, "leaving direct I/O");
@@ -319,12 +206,12 @@ static void chunk_end(struct copy_buf *buf)
 			copy_fail(s, r, "going back to direct I/O");
 	}
 	list_remove(&buf->link);
-	buffers_give(s->lane, buf);
+	copy_buffers_give(s->lane, buf);
 	buf->owner = NULL;
 	s->in_flight--;
 	copy_go_on(s);
 	buffers_hand_out();
-	buffers_trim(COPY_BUFFERS);
+	copy_buffers_trim();
 }
 
 /* How far a direct transfer that came up short can count: it goes on at an aligned place. */
@@ -360,7 +247,7 @@ static void chunk_on_read(struct ring_req *req, int res, uint32_t flags)
 		memset(buf->mem + buf->done, 0, buf->len - buf->done);
 		buf->done = buf->len;
 	} else {
-		uint32_t done = short_progress(buf, s->copy->src_fd, buf->done + (uint32_t)res);
+		uint32_t done = short_progress(buf, buf->src.fd, buf->done + (uint32_t)res);
 		if (done <= buf->done) {
 			copy_fail(s, -EIO, "a direct read made no progress");
 			chunk_end(buf);
@@ -392,7 +279,7 @@ static void chunk_written(struct copy_buf *buf, int res)
 	if (res <= 0) {
 		copy_fail(s, res < 0 ? res : -EIO, "writing");
 	} else if (!copy_stopped(s)) {
-		uint32_t done = short_progress(buf, s->copy->dst_fd, buf->done + (uint32_t)res);
+		uint32_t done = short_progress(buf, buf->dst.fd, buf->done + (uint32_t)res);
 		if (done > buf->done) {
 			buf->done = done;
 			if (done < buf->len) {
@@ -407,22 +294,40 @@ static void chunk_written(struct copy_buf *buf, int res)
 	chunk_end(buf);
 }
 
+/* Where the image's byte is at one end of the copy: in one file, or in places. */
+static struct copy_place place_at(const struct copy_places *places, int fd, uint64_t offset)
+{
+	if (places != NULL)
+		return copy_places_at(places, offset);
+	return (struct copy_place){fd, offset, UINT64_MAX - offset};
+}
+
+/* The longest chunk from `offset` on. */
+static uint64_t chunk_most(const struct copy *copy, uint64_t offset)
+{
+	uint64_t src = place_at(copy->src_places, copy->src_fd, offset).bytes;
+	uint64_t dst = place_at(copy->dst_places, copy->dst_fd, offset).bytes;
+	uint64_t most = src < dst ? src : dst;
+	return most < COPY_BUFFER_BYTES ? most : COPY_BUFFER_BYTES;
+}
+
 /* What the next chunk is, 0 bytes if there is none (yet). Cuts an unaligned end off into `tail`,
  * which has its turn when nothing else is in flight. */
 static uint64_t chunk_next(struct copy_state *s, struct copy_extent **ret)
 {
 	struct copy_extent *e;
 	while ((e = copy_walk_extent(&s->walk)) != NULL) {
-		if (s->direct_dst && e->end != copy_round_down(e->end)) {
+		if (s->direct_dst && s->copy->dst_places == NULL &&
+			e->end != copy_round_down(e->end)) {
 			s->tail = (struct copy_extent){copy_round_down(e->end), e->end};
 			if (s->tail.start < e->start)
 				s->tail.start = e->start;
 			e->end = s->tail.start;
 		}
 		if (e->start < e->end) {
-			uint64_t len = e->end - e->start;
+			uint64_t len = e->end - e->start, most = chunk_most(s->copy, e->start);
 			*ret = e;
-			return len < COPY_BUFFER_BYTES ? len : COPY_BUFFER_BYTES;
+			return len < most ? len : most;
 		}
 		copy_walk_next(&s->walk);
 	}
@@ -439,7 +344,7 @@ static void copy_end(struct copy_state *s)
 	int res = s->res;
 	if (s->waiting)
 		list_remove(&s->waiting_link);
-	buffers_leave(s->lane);
+	copy_buffers_leave(s->lane);
 	copy->state = NULL;
 	free(s);
 	op_complete(&copy->op, res);
@@ -454,6 +359,8 @@ static bool chunk_start(struct copy_state *s, struct copy_buf *buf)
 		return false;
 	buf->owner = s;
 	buf->offset = e->start;
+	buf->src = place_at(s->copy->src_places, s->copy->src_fd, e->start);
+	buf->dst = place_at(s->copy->dst_places, s->copy->dst_fd, e->start);
 	buf->len = (uint32_t)len;
 	buf->done = 0;
 	buf->tail = e == &s->tail;
@@ -493,15 +400,16 @@ static void copy_end_if_done(struct copy_state *s)
 static void copy_go_on(struct copy_state *s)
 {
 	while (!s->waiting && copy_wants_buffer(s)) {
-		bool first = list_empty(&buffers.waiting) || s->lane->in_flight < COPY_LANE_BUFFERS;
-		struct copy_buf *buf = first ? buffers_take(s->lane) : NULL;
+		bool first = list_empty(copy_buffers_waiting()) ||
+			     s->lane->in_flight < COPY_LANE_BUFFERS;
+		struct copy_buf *buf = first ? copy_buffers_take(s->lane) : NULL;
 		if (buf != NULL) {
 			chunk_start(s, buf);
 		} else if (s->lane->in_flight == 0) {
 			/* Not the limit, and what other lanes have may never come back. */
 			copy_fail(s, -ENOMEM, "no memory for buffers");
 		} else {
-			list_push(&buffers.waiting, &s->waiting_link);
+			list_push(copy_buffers_waiting(), &s->waiting_link);
 			s->waiting = true;
 		}
 	}
@@ -511,9 +419,9 @@ static void copy_go_on(struct copy_state *s)
 /* The copy that has waited longest among those that may have a buffer now; *ret_buf is its. */
 static struct copy_state *buffers_next(struct copy_buf **ret_buf)
 {
-	list_for_each (l, &buffers.waiting) {
+	list_for_each (l, copy_buffers_waiting()) {
 		struct copy_state *s = container_of(l, struct copy_state, waiting_link);
-		*ret_buf = buffers_take(s->lane);
+		*ret_buf = copy_buffers_take(s->lane);
 		if (*ret_buf != NULL)
 			return s;
 	}
@@ -529,7 +437,7 @@ static void buffers_hand_out(void)
 		list_remove(&s->waiting_link);
 		s->waiting = false;
 		if (!copy_wants_buffer(s) || !chunk_start(s, buf))
-			buffers_give(s->lane, buf);
+			copy_buffers_give(s->lane, buf);
 		copy_go_on(s);
 	}
 }
@@ -539,23 +447,61 @@ static void copy_on_extents(struct copy_walk *walk)
 	copy_go_on(container_of(walk, struct copy_state, walk));
 }
 
+/*
+ * An image is opened with O_NONBLOCK, for what is no image must not make us wait. But then the ring
+ * does not wait for its disk either, and some disks (most of device mapper: crypt, thin) cannot be
+ * asked without waiting: their direct I/O ends with EAGAIN each time it is tried.
+ */
+static int set_waiting(const struct copy_places *places, int fd)
+{
+	if (places == NULL)
+		return set_flag(fd, O_NONBLOCK, false);
+	int r = 0;
+	for (unsigned i = 0; i < places->count && r == 0; i++)
+		r = set_flag(places->at[i].fd, O_NONBLOCK, false);
+	return r;
+}
+
+/* Whether the copy can be: 0, or -errno. Looks at the flags of its ends, and sets them. */
+static int copy_prepare(struct copy *copy, bool *ret_direct_dst)
+{
+	const struct copy_places *src = copy->src_places, *dst = copy->dst_places;
+	assert(copy->kind == COPY_DATA || (src == NULL && dst == NULL));
+	if (copy->size > INT64_MAX - COPY_ALIGN)
+		return -EFBIG;
+	if ((src != NULL && copy_places_bytes(src) < copy->size) ||
+		(dst != NULL && copy_places_bytes(dst) < copy->size))
+		return -ERANGE;
+	if (copy->size == 0)
+		return 0;
+	int flags = fcntl(dst != NULL ? dst->at[0].fd : copy->dst_fd, F_GETFL);
+	if (flags < 0)
+		return -errno;
+	*ret_direct_dst = flags & O_DIRECT;
+	int r = dst == NULL ? 0 : set_waiting(dst, -1);
+	return r < 0 ? r : set_waiting(src, copy->kind == COPY_ZEROS ? copy->dst_fd : copy->src_fd);
+}
+
+static int walk_begin(struct copy_state *s)
+{
+	struct copy *copy = s->copy;
+	struct reactor *reactor = copy->op.reactor;
+	if (copy->src_places != NULL)
+		return copy_walk_start_all(
+			&s->walk, reactor->work, copy->op.lane, copy->size, copy_on_extents);
+	return copy_walk_start(&s->walk, reactor->work, copy->op.lane,
+		copy->kind == COPY_ZEROS ? copy->dst_fd : copy->src_fd, 0, copy->size,
+		copy_on_extents);
+}
+
 static int copy_run(struct op *op)
 {
 	struct copy *copy = container_of(op, struct copy, op);
+	bool direct_dst = false;
 	copy->done_bytes = copy->looked_bytes = 0;
 	if (copy->stop)
 		return op_fail_sys(op, -ECANCELED, "%s was stopped", copy_doing(copy));
-	if (copy->size > INT64_MAX - COPY_ALIGN)
-		return op_fail_sys(op, -EFBIG, "%s", copy_doing(copy));
-	int flags = fcntl(copy->dst_fd, F_GETFL);
-	if (flags < 0)
-		return op_fail_sys(op, -errno, "%s", copy_doing(copy));
-	/* An image is opened with O_NONBLOCK, for what is no image must not make us wait. But
-	 * then the ring does not wait for its disk either, and some disks (most of device mapper:
-	 * crypt, thin) cannot be asked without waiting: their direct I/O ends with EAGAIN each time
-	 * it is tried. */
-	int fd = copy->kind == COPY_ZEROS ? copy->dst_fd : copy->src_fd;
-	int r = set_flag(fd, O_NONBLOCK, false);
+	int r = copy_prepare(copy, &direct_dst);
 	if (r < 0)
 		return op_fail_sys(op, r, "%s", copy_doing(copy));
 	if (copy->size == 0)
@@ -564,18 +510,17 @@ static int copy_run(struct op *op)
 	if (s == NULL)
 		return op_fail_sys(op, -ENOMEM, "%s", copy_doing(copy));
 	s->copy = copy;
-	s->direct_dst = flags & O_DIRECT;
+	s->direct_dst = direct_dst;
 	list_init(&s->busy);
 	list_init(&s->waiting_link);
-	s->lane = buffers_enter(op->reactor->ring, op->lane);
+	s->lane = copy_buffers_enter(op->reactor->ring, op->lane);
 	if (s->lane == NULL) {
 		free(s);
 		return op_fail_sys(op, -ENOMEM, "%s", copy_doing(copy));
 	}
-	r = copy_walk_start(
-		&s->walk, op->reactor->work, op->lane, fd, 0, copy->size, copy_on_extents);
+	r = walk_begin(s);
 	if (r < 0) {
-		buffers_leave(s->lane);
+		copy_buffers_leave(s->lane);
 		free(s);
 		return op_fail_sys(op, r, "%s: looking for data", copy_doing(copy));
 	}

@@ -16,6 +16,10 @@ static int walk_run(struct work_job *job)
 	struct copy_walk *w = container_of(job, struct copy_walk, job);
 	struct copy_batch *b = &w->batches[w->batch ^ 1];
 	b->count = b->at = 0;
+	if (w->all) {
+		b->extents[b->count++] = (struct copy_extent){w->from, w->size};
+		w->from = w->size;
+	}
 	while (w->from < w->size) {
 		off_t data = lseek(w->fd, (off_t)w->from, SEEK_DATA);
 		if (data < 0 && errno != ENXIO)
@@ -69,6 +73,18 @@ int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane
 {
 	*walk = (struct copy_walk){.fd = fd,
 		.from = from,
+		.size = size,
+		.on_extents = on_extents,
+		.work = work,
+		.lane = lane};
+	return look_up(walk);
+}
+
+int copy_walk_start_all(struct copy_walk *walk, struct work *work, struct lane *lane, uint64_t size,
+	void (*on_extents)(struct copy_walk *walk))
+{
+	*walk = (struct copy_walk){.fd = -1,
+		.all = true,
 		.size = size,
 		.on_extents = on_extents,
 		.work = work,

@@ -48,6 +48,7 @@ struct copy_walk {
 	struct work *work;
 	struct lane *lane;
 	struct work_job job;
+	bool all; /* there is nothing to look up: one extent */
 	bool done;
 	uint64_t from;
 	struct copy_batch {
@@ -62,6 +63,9 @@ struct copy_walk {
  * -EAGAIN when the work queue is full. */
 int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane, int fd,
 	uint64_t from, uint64_t size, void (*on_extents)(struct copy_walk *walk));
+/* The same, for an image without a file: one extent, all of [0, size). */
+int copy_walk_start_all(struct copy_walk *walk, struct work *work, struct lane *lane, uint64_t size,
+	void (*on_extents)(struct copy_walk *walk));
 /* The extent to take from: the caller moves its start. NULL: none now, or none at all. Keeps the
  * lookup going, which may set res. */
 struct copy_extent *copy_walk_extent(struct copy_walk *walk);

@@ -7,6 +7,7 @@
 #include "blockio/fs_features.h"
 
 #include "base/fd.h"
+#include "blockio/blkdev.h"
 #include "blockio/image.h"
 #include "blockio/trim.h"
 
@@ -130,17 +131,11 @@ static int probe_fallocate(int dirfd, struct fs_features *f)
 static bool has_journal(int dirfd)
 {
 	struct stat st;
-	char link[64], device[512], path[600], task[16];
-	if (fstat(dirfd, &st) < 0)
+	char device[64], path[128], task[16];
+	if (fstat(dirfd, &st) < 0 ||
+		blkdev_name(major(st.st_dev), minor(st.st_dev), device, sizeof(device)) < 0)
 		return false;
-	snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(st.st_dev), minor(st.st_dev));
-	ssize_t len = readlink(link, device, sizeof(device) - 1);
-	if (len < 0)
-		return false;
-	device[len] = '\0';
-	const char *slash = strrchr(device, '/');
-	snprintf(path, sizeof(path), "/sys/fs/ext4/%s/journal_task",
-		slash != NULL ? slash + 1 : device);
+	snprintf(path, sizeof(path), "/sys/fs/ext4/%s/journal_task", device);
 	_cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
 	return fd >= 0 && read(fd, task, sizeof(task)) > 0 && task[0] >= '0' && task[0] <= '9';
 }

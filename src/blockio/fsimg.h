@@ -62,6 +62,8 @@ struct fsimg_spec {
 	uint32_t block_size; /* logical block size of the device it will live on: 512 or 4096 */
 	const char
 		*mkfs_options; /* blank-separated, already checked by fsimg_check_mkfs_options() */
+	/* What was never written reads as anything, and not as zeros: below an encryption. */
+	bool reads_as_noise;
 };
 /* A blank-separated list from the allow list of that type (e.g. ext4: -m -i -I -N -O -E -J -T -b,
  * xfs: -d -i -l -m -n with safe suboptions, btrfs: -d -m -n -O -R --csum) ; anything that names
@@ -69,7 +71,8 @@ struct fsimg_spec {
 int fsimg_check_mkfs_options(enum fsimg_type type, const char *options, struct err *err);
 /* Fills proc->argv and timeout for making `spec` on the zeroed file `path`; strings live in `mem`
  * (at least 1024 bytes) and in spec. ext4 gets metadata_csum_seed (its UUID can change later) and
- * assume_storage_prezeroed; nothing is discarded; every type gets the UUID given. */
+ * assume_storage_prezeroed, unless the file reads as noise; nothing is discarded; every type gets
+ * the UUID given. */
 int fsimg_mkfs_argv(const struct fsimg_spec *spec, const char *path, const uint8_t uuid[16],
 	struct proc *proc, char *mem, size_t mem_len);
 /* The check-and-mend command for a device or image of size_bytes that is not mounted; exit codes

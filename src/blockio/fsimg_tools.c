@@ -146,8 +146,10 @@ static void ext4_argv(const struct fsimg_spec *spec, const char *uuid, struct ar
 	args_addf(a, "metadata_csum_seed%s%.*s", user.features != NULL ? "," : "",
 		user.features_len, user.features != NULL ? user.features : "");
 	args_add(a, "-E");
-	args_addf(a, "nodiscard,assume_storage_prezeroed=1%s%.*s", user.extended != NULL ? "," : "",
-		user.extended_len, user.extended != NULL ? user.extended : "");
+	args_addf(a, "nodiscard,%s%s%.*s",
+		spec->reads_as_noise ? "lazy_itable_init=1" : "assume_storage_prezeroed=1",
+		user.extended != NULL ? "," : "", user.extended_len,
+		user.extended != NULL ? user.extended : "");
 	ext4_walk(spec->mkfs_options, &user, a);
 }
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
 #include <string.h>
@@ -78,6 +79,33 @@ int image_hint_extent_size(int fd, uint32_t extent_bytes)
 			return 0;
 	}
 	return errno == ENOTTY || errno == EOPNOTSUPP ? 0 : -errno;
+}
+
+int image_hint_for_size(int fd, uint64_t size)
+{
+	/* A reflink costs time by the extent. Small volumes would pay for long ones with space. */
+	enum { LONG_BYTES = 1 << 20, SHORT_BYTES = 64 << 10, LONG_FROM_GIB = 8 };
+	return image_hint_extent_size(
+		fd, size >= (uint64_t)LONG_FROM_GIB << 30 ? LONG_BYTES : SHORT_BYTES);
+}
+
+int image_punch_unwritten(int fd, uint64_t size)
+{
+	const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+	off_t end = (off_t)size;
+	for (off_t at = 0; at < end;) {
+		off_t data = lseek(fd, at, SEEK_DATA);
+		if (data < 0 && errno != ENXIO)
+			return -errno;
+		if (data < 0 || data > end)
+			data = end;
+		if (data > at && fallocate(fd, mode, at, data - at) < 0)
+			return -errno;
+		at = data < end ? lseek(fd, data, SEEK_HOLE) : end;
+		if (at < 0)
+			return -errno;
+	}
+	return 0;
 }
 
 int image_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size)

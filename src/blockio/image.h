@@ -18,6 +18,11 @@ int image_reflink(int src_fd, int dst_fd);
 /* Asks the file system to keep extents of this many bytes together (XFS extent size hint), so that
  * later reflinks stay cheap. Where there is no such thing, nothing happens: 0. */
 int image_hint_extent_size(int fd, uint32_t extent_bytes);
+/* The same, as long as suits an image of that size. */
+int image_hint_for_size(int fd, uint64_t size);
+/* Gives back the blocks of a file that were allocated ahead and not written to; what reads as zeros
+ * reads so afterwards. Nobody writes to it meanwhile. */
+int image_punch_unwritten(int fd, uint64_t size);
 /* Allocated bytes (st_blocks * 512) and size. */
 int image_usage(int fd, uint64_t *ret_allocated, uint64_t *ret_size);
 
