@@ -17,7 +17,9 @@
 
 #include "base/clock.h"
 #include "blockio/image.h"
+#include "pool/build_learn.h"
 #include "pool/build_part.h"
+#include "pool/build_raw.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -28,22 +30,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
-
-enum {
-	/* Extents of an image are kept at least this long where the file system can (XFS): a
-	 * reflink costs time by the extent. Small volumes would pay for it with space. */
-	EXTENT_BYTES = 1 << 20,
-	EXTENT_SMALL_BYTES = 64 << 10,
-	EXTENT_LARGE_FROM_GIB = 8,
-};
-
-/* What is read of a name that was taken. */
-struct pool_build_learn {
-	int dirfd;
-	char key[RECORD_KEY_MAX];
-	enum record_kind kind;
-	struct pool_found found;
-};
 
 /* What a build calls, in order. */
 enum build_call { CALL_OPEN, CALL_SHARE, CALL_RECORD, CALL_PARK, CALL_LINK, CALL_SYNC, CALLS };
@@ -87,7 +73,7 @@ static uint64_t need_bytes(const struct pool_build *b)
 {
 	if (b->need_bytes != 0)
 		return b->need_bytes;
-	return b->rec->kind == RECORD_VOLUME ? b->rec->size_bytes : 0;
+	return b->rec->kind == RECORD_VOLUME ? record_image_bytes(b->rec) : 0;
 }
 
 static int admit_run(struct op *op)
@@ -117,20 +103,32 @@ static int admit_undo(struct op *op)
 
 /* ---- open, fill, record ---- */
 
+/* A file without blocks, whose bytes are where its map says. */
+static int open_raw(struct pool_build *b)
+{
+	int r = image_map_write(b->fd, b->map);
+	if (r == 0 && ftruncate(b->fd, (off_t)record_image_bytes(b->rec)) < 0)
+		r = -errno;
+	if (r < 0)
+		fd_close(&b->fd);
+	return r;
+}
+
 static int open_call(struct op *op)
 {
 	struct pool_build *b = pool_build_of(op);
-	uint64_t size = b->rec->size_bytes;
+	uint64_t size = record_image_bytes(b->rec);
 	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->direct_io ? O_DIRECT : 0);
 	if (b->part == NULL)
 		b->fd = openat(b->dirfd, ".", flags, 0600);
 	if (b->fd < 0)
 		return -errno;
+	if (b->disk != NULL)
+		return open_raw(b);
 	/* The hint must come before the first extent. */
-	bool large = size >= (uint64_t)EXTENT_LARGE_FROM_GIB << 30;
-	int r = image_hint_extent_size(b->fd, large ? EXTENT_BYTES : EXTENT_SMALL_BYTES);
+	int r = image_hint_for_size(b->fd, size);
 	if (r == 0)
-		r = image_resize(b->fd, size, b->rec->thick);
+		r = image_resize(b->fd, size, record_allocates(b->rec));
 	if (r < 0 && b->part == NULL)
 		fd_close(&b->fd);
 	return r;
@@ -143,8 +141,8 @@ static int open_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"the file system of pool %s cannot allocate ahead: use provisioning thin",
 			b->pool->name);
-	return res < 0 ? op_fail_sys(op, res, "making a file for %s in pool %s", b->rec->name,
-				 b->pool->name)
+	return res < 0 ? pool_fail_sys(b->pool, &op->err, res, "making a file for %s in pool %s",
+				 b->rec->name, b->pool->name)
 		       : 0;
 }
 
@@ -152,6 +150,9 @@ static int open_end(struct op *op, int res)
 static int close_job(void *arg)
 {
 	struct pool_build *b = arg;
+	struct stat st;
+	/* A link that failed may have come about all the same. */
+	b->named = fstat(b->fd, &st) < 0 || st.st_nlink > 0;
 	fd_close(&b->fd);
 	return 0;
 }
@@ -184,7 +185,7 @@ static int share_call(struct op *op)
 		b->share_dirfd, b->share_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return -errno;
-	uint64_t size = b->rec->size_bytes;
+	uint64_t size = record_image_bytes(b->rec);
 	bool template = b->share_object == NULL;
 	if (template && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size))
 		return -ESTALE;
@@ -204,7 +205,7 @@ static int prepare_open(struct op *op)
 	b->kind = b->rec->kind;
 	b->dirfd = pool_fd_of(b->pool, b->kind);
 	b->direct_io = b->pool->features.direct_io;
-	b->sharing = source != NULL || b->share_template[0] != '\0';
+	b->sharing = b->disk == NULL && (source != NULL || b->share_template[0] != '\0');
 	b->share_name = source != NULL ? source->key : b->share_template;
 	b->share_dirfd = source != NULL ? pool_fd_of(source->pool, source->kind)
 					: b->pool->fds[POOL_FD_TEMPLATES];
@@ -241,6 +242,7 @@ static int fill_run(struct op *op)
 	struct pool_build *b = pool_build_of(op);
 	if (b->part != NULL)
 		b->part->keep = false;
+	b->wrote = b->disk != NULL;
 	return b->fill(op, b->fd, b->fill_arg);
 }
 
@@ -306,7 +308,8 @@ static int record_end(struct op *op, int res)
 {
 	struct pool_build *b = pool_build_of(op);
 	if (res < 0)
-		return op_fail_sys(op, res, "recording %s in pool %s", b->rec->name, b->pool->name);
+		return pool_fail_sys(b->pool, &op->err, res, "recording %s in pool %s",
+			b->rec->name, b->pool->name);
 	b->state = BUILD_RECORDED;
 	return 0;
 }
@@ -316,21 +319,13 @@ static int record_end(struct op *op, int res)
 static bool park_done(struct op *op)
 {
 	const struct pool_build *b = pool_build_of(op);
-	return b->part != NULL || pool_one_log(&b->pool->features);
+	return b->part != NULL || b->disk != NULL || pool_one_log(&b->pool->features);
 }
 
 static int park_call(struct op *op)
 {
 	const struct pool_build *b = pool_build_of(op);
 	return fd_link(b->fd, b->parked_fd, b->parked_name);
-}
-
-static void prepare_park(struct op *op)
-{
-	struct pool_build *b = pool_build_of(op);
-	char *digits = stpcpy(b->parked_name, TRASH_PARKED);
-	pool_random_hex(digits, TRASH_NAME_BYTES - 1);
-	b->parked_fd = b->pool->fds[POOL_FD_TRASH];
 }
 
 static int unpark_job(void *arg)
@@ -349,12 +344,17 @@ static int park_undo(struct op *op)
 static bool data_done(struct op *op)
 {
 	const struct pool_build *b = pool_build_of(op);
+	if (b->disk != NULL)
+		return !b->wrote;
 	return pool_one_log(&b->pool->features) && (b->sharing || !b->fill_writes);
 }
 
 static int data_run(struct op *op)
 {
-	io_uring_prep_fsync(op_sqe(op), pool_build_of(op)->fd, 0);
+	struct pool_build *b = pool_build_of(op);
+	if (b->disk != NULL)
+		return op_work(op, build_flush_job, b);
+	io_uring_prep_fsync(op_sqe(op), b->fd, 0);
 	return op_submit(op);
 }
 
@@ -383,48 +383,6 @@ static int prepare_link(struct op *op)
 	return 0;
 }
 
-static int learn_job(void *arg)
-{
-	struct pool_build_learn *learn = arg;
-	return pool_read_object(learn->dirfd, learn->key, learn->kind, &learn->found);
-}
-
-/* The name is taken by a file the index does not know. */
-static int learn_run(struct op *op)
-{
-	struct pool_build *b = pool_build_of(op);
-	b->learn = calloc(1, sizeof(*b->learn));
-	if (b->learn == NULL)
-		return -ENOMEM;
-	b->learn->dirfd = pool_fd_of(b->pool, b->rec->kind);
-	b->learn->kind = b->rec->kind;
-	strcpy(b->learn->key, b->rec->key);
-	int r = op_work(op, learn_job, b->learn);
-	if (r < 0) {
-		free(b->learn);
-		b->learn = NULL;
-	}
-	return r;
-}
-
-static void learn_end(struct pool_build *b, int res)
-{
-	struct pool *pool = b->pool;
-	struct pool_found *found = &b->learn->found;
-	if (res == 0 && pool_loaded(pool) &&
-		pool_index_find(pool, found->kind, found->key) == NULL) {
-		struct pool_object *o = pool_index_insert(pool, found);
-		if (o != NULL)
-			o->unsynced = true;
-		if (o != NULL && o->rec != NULL)
-			pool_family_update(pool, pool_family(o->rec));
-		pool_room_stale(pool);
-	}
-	record_free(found->rec);
-	free(b->learn);
-	b->learn = NULL;
-}
-
 /* The name is there: the object counts, and what was reserved for it no longer does. */
 static int enter_index(struct pool_build *b)
 {
@@ -435,7 +393,8 @@ static int enter_index(struct pool_build *b)
 		.rec = b->rec,
 		.kind = b->rec->kind,
 		.image_bytes = (uint64_t)st.st_size,
-		.allocated_bytes = (uint64_t)st.st_blocks * 512,
+		.allocated_bytes =
+			b->disk != NULL ? image_map_bytes(b->map) : (uint64_t)st.st_blocks * 512,
 		.image_dev = st.st_dev,
 		.image_ino = st.st_ino,
 	};
@@ -457,15 +416,16 @@ static int link_end(struct op *op, int res)
 {
 	struct pool_build *b = pool_build_of(op);
 	if (b->learn != NULL) {
-		learn_end(b, res);
+		build_learn_end(b, res);
 		return fail_exists(op);
 	}
 	if (res == -EEXIST) {
-		int r = learn_run(op);
+		int r = build_learn_run(op);
 		return r < 0 ? fail_exists(op) : r;
 	}
 	if (res < 0)
-		return op_fail_sys(op, res, "naming %s in pool %s", b->rec->name, b->pool->name);
+		return pool_fail_sys(b->pool, &op->err, res, "naming %s in pool %s", b->rec->name,
+			b->pool->name);
 	/* Out of memory here, the object is on disk and unknown; the sync goes on, and the next
 	 * attempt's EEXIST makes it known. */
 	b->indexed = enter_index(b) == 0;
@@ -532,7 +492,7 @@ static int build_from(struct op *op, enum build_call first)
 	if (r == 0 && first <= CALL_RECORD && end > CALL_RECORD)
 		r = prepare_record(op);
 	if (r == 0 && first <= CALL_PARK && end > CALL_PARK && !park_done(op))
-		prepare_park(op);
+		build_name_parked(pool_build_of(op));
 	if (r == 0 && end > CALL_LINK)
 		r = prepare_link(op);
 	return r < 0 ? r : op_calls(op, &build_calls[first], end - first);
@@ -568,7 +528,11 @@ static const struct op_step build_steps[] = {
 	{"part", .run = build_part_run, .end = build_part_end, .undo = build_part_undo,
 		.done = build_part_done},
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
+	{"pieces", .run = build_pieces_run, .end = build_pieces_end, .undo = build_pieces_undo,
+		.done = build_pieces_done},
 	{"open", .run = open_run},
+	{"park", .run = build_park_run, .end = build_park_end, .undo = build_park_undo,
+		.done = build_park_done},
 	{"fill", .run = fill_run, .end = fill_end, .done = fill_done},
 	{"record", .run = record_run, .done = record_done},
 	{"data", .run = data_run, .end = data_end, .done = data_done},
@@ -595,6 +559,13 @@ int pool_build_init(
 void pool_build_free(struct pool_build *b)
 {
 	fd_close(&b->fd);
+	if (b->disk != NULL)
+		disk_unref(b->disk);
+	b->disk = NULL;
+	free(b->map);
+	b->map = NULL;
+	free(b->places);
+	b->places = NULL;
 	record_free(b->rec);
 	b->rec = NULL;
 }

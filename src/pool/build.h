@@ -3,7 +3,11 @@
 #ifndef RINGVOL_POOL_BUILD_H
 #define RINGVOL_POOL_BUILD_H
 
+#include "blockio/copy_places.h"
+#include "blockio/image_map.h"
+#include "disk/disk.h"
 #include "pool/part.h"
+#include "pool/raw.h"
 #include "pool/room.h"
 #include "pool/sync.h"
 #include "pool/trash.h"
@@ -11,7 +15,8 @@
 /*
  * (open the part) -> admit (room) -> open unnamed, size -> share or fill -> record -> park in the
  * trash (where there is not one log) -> data sync (if fill wrote, or there is not one log) -> link
- * [commit] -> sync, index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM.
+ * [commit] -> sync, index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM. In a raw pool
+ * pieces of the disks are taken first, and an image that is filled is parked before (build_raw.h).
  */
 struct pool_build {
 	struct op op;
@@ -29,10 +34,13 @@ struct pool_build {
 	int (*fill_end)(struct op *op, int res, void *arg);
 	void *fill_arg;
 	bool fill_writes; /* fill writes data (not only shares extents) */
+	/* For the fill: where the image's bytes go in a raw pool, in the place of dst_fd. NULL: to
+	 * dst_fd. */
+	struct copy_places *places;
 	/* The image outlives a failure that its fill says is none of the image's (part.h); NULL: it
 	 * has no name before its key. */
 	struct pool_part *part;
-	uint64_t need_bytes; /* room to ask for; 0: rec->size_bytes for a volume */
+	uint64_t need_bytes; /* room to ask for; 0: its image's size for a volume */
 	struct pool_object *ret_object;
 	/* private */
 	struct pool_admission room;
@@ -48,6 +56,12 @@ struct pool_build {
 	int parked_fd;
 	char parked_name[POOL_PART_NAME_BYTES];
 	uint64_t part_bytes; /* allocated, and no longer counted as what it was promised */
+	/* in a raw pool: the pieces, and whether a byte was written to them; of one that is
+	 * undone, whether the image is a deleted one now, and whether it still has a name */
+	struct disk *disk;
+	struct image_map *map; /* on the heap: 4 KiB, which few requests need */
+	struct pool_raw_wait pieces_wait;
+	bool wrote, dropped, named;
 	unsigned record_len;
 	char record_text[RECORD_BYTES_MAX];
 };

@@ -11,6 +11,7 @@
 #include "pool/private.h"
 
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 bool build_part_done(struct op *op)
@@ -21,7 +22,7 @@ bool build_part_done(struct op *op)
 static int part_job(void *arg)
 {
 	struct pool_build *b = arg;
-	return pool_part_open(b->parked_fd, b->parked_name, b->part, b->rec->size_bytes,
+	return pool_part_open(b->parked_fd, b->parked_name, b->part, record_image_bytes(b->rec),
 		b->direct_io ? O_DIRECT : 0, &b->fd, &b->part_bytes);
 }
 
@@ -57,6 +58,13 @@ static int drop_part_job(void *arg)
 int build_part_undo(struct op *op)
 {
 	return op_work(op, drop_part_job, pool_build_of(op));
+}
+
+void build_name_parked(struct pool_build *b)
+{
+	char *digits = stpcpy(b->parked_name, TRASH_PARKED);
+	pool_random_hex(digits, TRASH_NAME_BYTES - 1);
+	b->parked_fd = b->pool->fds[POOL_FD_TRASH];
 }
 
 void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes)

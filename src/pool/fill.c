@@ -5,17 +5,24 @@
  * The fill that formats shares the extents of a template. It copies the template's data where there
  * is no reflink, or where the volume must have blocks of its own: a thick one, and one that is
  * overwritten when it is deleted (zeros written to shared blocks go to others). A btrfs image is
- * made by mkfs on the unnamed image itself, because copies of one cannot be told apart.
+ * made by mkfs on the unnamed image itself, because copies of one cannot be told apart. In a raw
+ * pool mkfs gets an unnamed file of its own among the records, and what it has written is copied to
+ * the image's places on the disks, as a template's data is.
  *
  * The fill that copies reads another image through the ring, where its extents cannot be shared (no
- * reflink, a thick target). A target larger than its source ends in a hole.
+ * reflink, a thick target). A target larger than its source ends in a hole. A source of a raw pool
+ * is read where its map says.
  */
 #include "pool/fill.h"
 
+#include "blockio/image.h"
+#include "disk/places.h"
 #include "pool/private.h"
+#include "pool/raw.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the fill that formats ---- */
@@ -57,16 +64,45 @@ static int reflink_end(struct op *op, int res)
 	return res < 0 ? op_fail_sys(op, res, "sharing the extents of a template") : 0;
 }
 
+static bool on_disks(struct op *op)
+{
+	return format_of(op)->build->places != NULL;
+}
+
+/* The file for mkfs, in the template's place. */
+static bool file_done(struct op *op)
+{
+	return !makes_own(op) || !on_disks(op);
+}
+
+static int file_call(struct op *op)
+{
+	struct pool_format *f = format_of(op);
+	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (f->pool->features.direct_io ? O_DIRECT : 0);
+	f->tpl.fd = openat(f->pool->fds[POOL_FD_TRASH], ".", flags, 0600);
+	return f->tpl.fd < 0 ? -errno : image_resize(f->tpl.fd, f->spec.size_bytes, false);
+}
+
+static int file_end(struct op *op, int res)
+{
+	const struct pool_format *f = format_of(op);
+	return res < 0 ? pool_fail_sys(f->pool, &op->err, res, "making a file for mkfs in pool %s",
+				 pool_name(f->pool))
+		       : 0;
+}
+
 static bool copy_done(struct op *op)
 {
-	return makes_own(op) || !format_of(op)->must_copy;
+	return (makes_own(op) && !on_disks(op)) || !format_of(op)->must_copy;
 }
 
 static int copy_run(struct op *op)
 {
 	struct pool_format *f = format_of(op);
-	f->copy =
-		(struct copy){.src_fd = f->tpl.fd, .dst_fd = f->dst_fd, .size = f->spec.size_bytes};
+	f->copy = (struct copy){.src_fd = f->tpl.fd,
+		.dst_fd = f->dst_fd,
+		.dst_places = f->build->places,
+		.size = f->spec.size_bytes};
 	copy_init(&f->copy, op->reactor);
 	f->wrote = true;
 	return op_child(op, &f->copy.op);
@@ -81,15 +117,17 @@ static int mkfs_run(struct op *op)
 {
 	struct pool_format *f = format_of(op);
 	f->wrote = true;
-	pool_mkfs_init(&f->mkfs, op->reactor, &f->spec, f->dst_fd, f->uuid);
+	pool_mkfs_init(
+		&f->mkfs, op->reactor, &f->spec, on_disks(op) ? f->tpl.fd : f->dst_fd, f->uuid);
 	return op_child(op, &f->mkfs.op);
 }
 
 static const struct op_step format_steps[] = {
 	{"template", .run = template_run, .done = makes_own},
 	{"reflink", .call = reflink_call, .end = reflink_end, .done = reflink_done},
-	{"copy", .run = copy_run, .done = copy_done},
+	{"file", .call = file_call, .end = file_end, .done = file_done},
 	{"mkfs", .run = mkfs_run, .done = mkfs_done},
+	{"copy", .run = copy_run, .done = copy_done},
 	{NULL},
 };
 
@@ -168,13 +206,36 @@ static int source_end(struct op *op, int res)
 	return 0;
 }
 
+static bool places_done(struct op *op)
+{
+	return clone_of(op)->src_disk == NULL;
+}
+
+static int places_call(struct op *op)
+{
+	struct pool_clone *c = clone_of(op);
+	struct image_map map;
+	int r = image_map_read(c->src_fd, &map);
+	return r < 0 ? r : disk_places(c->src_disk, &map, &c->src_places);
+}
+
+static int places_end(struct op *op, int res)
+{
+	struct pool_clone *c = clone_of(op);
+	return res < 0 ? op_fail_sys(op, res, "finding %s on the disks of pool %s",
+				 c->source->rec->name, pool_name(c->source->pool))
+		       : 0;
+}
+
 static int clone_copy_run(struct op *op)
 {
 	struct pool_clone *c = clone_of(op);
 	/* It may have been stopped before it began. */
 	c->copy = (struct copy){.src_fd = c->src_fd,
 		.dst_fd = c->dst_fd,
-		.size = c->source->rec->size_bytes,
+		.src_places = c->src_places,
+		.dst_places = c->build != NULL ? c->build->places : NULL,
+		.size = record_image_bytes(c->source->rec),
 		.stop = c->copy.stop};
 	copy_init(&c->copy, op->reactor);
 	return op_child(op, &c->copy.op);
@@ -182,6 +243,7 @@ static int clone_copy_run(struct op *op)
 
 static const struct op_step clone_steps[] = {
 	{"open", .run = source_run, .end = source_end},
+	{"places", .call = places_call, .end = places_end, .done = places_done},
 	{"copy", .run = clone_copy_run},
 	{NULL},
 };
@@ -196,6 +258,8 @@ int pool_clone_fill(struct op *op, int dst_fd, void *arg)
 	struct pool_clone *c = arg;
 	c->dst_fd = dst_fd;
 	c->src_fd = -1;
+	c->src_places = NULL;
+	c->src_disk = c->source->pool->raw != NULL ? disk_ref(c->source->pool->raw->disk) : NULL;
 	op_init(&c->op, op->reactor, "pool_clone", clone_steps, NULL);
 	return op_child(op, &c->op);
 }
@@ -205,5 +269,10 @@ int pool_clone_fill_end(struct op *op, int res, void *arg)
 	struct pool_clone *c = arg;
 	(void)op;
 	fd_close(&c->src_fd);
+	free(c->src_places);
+	c->src_places = NULL;
+	if (c->src_disk != NULL)
+		disk_unref(c->src_disk);
+	c->src_disk = NULL;
 	return res;
 }

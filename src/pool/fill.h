@@ -11,8 +11,9 @@
  * Formats the image. A template that is known is shared without a fill. Else the fill makes or
  * checks the template first. It then shares it, or copies its few data extents where there is no
  * reflink or the volume is thick or has eraseOnDelete: zero. A btrfs image gets an mkfs of its own,
- * because copies of one cannot be told apart. The image has no name until it is formatted, so an
- * interrupted mkfs leaves nothing, and nothing that has a name is ever formatted.
+ * because copies of one cannot be told apart; in a raw pool one that is then copied. The image has
+ * no name until it is formatted, so an interrupted mkfs leaves nothing, and nothing that has a name
+ * is ever formatted.
  */
 struct pool_format {
 	struct pool_template tpl;
@@ -37,8 +38,11 @@ struct pool_clone {
 	struct op op;
 	struct copy copy;
 	struct pool_object *source;
+	const struct pool_build *build; /* whose fill it is; NULL: nobody's, and dst is a file */
 	/* private */
 	int src_fd, dst_fd;
+	struct disk *src_disk; /* of a source in a raw pool, with its bytes at */
+	struct copy_places *src_places;
 };
 void pool_clone_init(struct pool_clone *c, struct pool_object *source);
 int pool_clone_fill(struct op *op, int dst_fd, void *clone);

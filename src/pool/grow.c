@@ -10,6 +10,7 @@
 #include "pool/grow.h"
 
 #include "blockio/image.h"
+#include "pool/grow_raw.h"
 #include "pool/index.h"
 #include "pool/presence.h"
 #include "pool/private.h"
@@ -86,10 +87,11 @@ static uint64_t got_bytes(const struct pool_grow *g, uint64_t more)
 {
 	const struct record *rec = g->object->rec;
 	uint64_t allocated, size;
-	if (!rec->thick || g->object->shared || image_usage(g->fd, &allocated, &size) < 0 ||
-		allocated <= rec->size_bytes)
+	uint64_t had = record_image_bytes(rec);
+	if (!record_allocates(rec) || g->object->shared ||
+		image_usage(g->fd, &allocated, &size) < 0 || allocated <= had)
 		return 0;
-	return allocated - rec->size_bytes < more ? allocated - rec->size_bytes : more;
+	return allocated - had < more ? allocated - had : more;
 }
 
 static int admit_run(struct op *op)
@@ -98,6 +100,10 @@ static int admit_run(struct op *op)
 	g->room.pool = g->object->pool;
 	g->room.bytes = g->size_bytes - g->object->rec->size_bytes;
 	g->room.has_bytes = got_bytes(g, g->room.bytes);
+	if (g->pieces != NULL) {
+		g->room.bytes = grow_pieces_bytes(g);
+		g->room.has_bytes = 0;
+	}
 	g->room.thick = g->object->rec->thick;
 	return pool_admit(op, &g->room);
 }
@@ -116,21 +122,22 @@ static int admit_undo(struct op *op)
 static int size_job(void *arg)
 {
 	struct pool_grow *g = arg;
-	uint64_t allocated, size;
+	uint64_t allocated, size, want;
 	int r = image_usage(g->fd, &allocated, &size);
 	if (r < 0)
 		return r;
 	g->truncated = size < g->had_bytes;
 	if (g->truncated)
 		return 0;
-	return image_resize(
-		g->fd, size > g->size_bytes ? size : g->size_bytes, g->object->rec->thick);
+	want = g->had_bytes + (g->size_bytes - g->object->rec->size_bytes);
+	bool allocate = g->object->pool->raw == NULL && record_allocates(g->object->rec);
+	return image_resize(g->fd, size > want ? size : want, allocate);
 }
 
 static int size_run(struct op *op)
 {
 	struct pool_grow *g = grow_of(op);
-	g->had_bytes = g->object->rec->size_bytes;
+	g->had_bytes = record_image_bytes(g->object->rec);
 	return op_work(op, size_job, g);
 }
 
@@ -207,6 +214,9 @@ static int apply_run(struct op *op)
 	pool_sums_sub(o);
 	if (fstat(g->fd, &st) == 0) /* of an open file: the kernel has it in memory */
 		o->allocated_bytes = (uint64_t)st.st_blocks * 512;
+	if (g->pieces != NULL)
+		o->allocated_bytes = grow_map_bytes(g);
+	grow_pieces_free(g);
 	record_free(o->rec);
 	o->rec = g->rec;
 	g->rec = NULL;
@@ -224,7 +234,13 @@ static int apply_run(struct op *op)
 static const struct op_step grow_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo, .done = is_grown},
 	{"open", .run = open_run, .end = open_end, .undo = open_undo, .done = is_grown},
+	{"map", .run = grow_map_run, .end = grow_map_end, .undo = grow_map_undo,
+		.done = grow_pieces_done},
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo, .done = is_grown},
+	{"pieces", .run = grow_pieces_run, .end = grow_pieces_end, .undo = grow_pieces_undo,
+		.done = grow_pieces_done},
+	{"write_map", .run = grow_write_map_run, .end = grow_write_map_end,
+		.done = grow_pieces_done},
 	{"size", .run = size_run, .end = size_end, .done = is_grown},
 	{"sync_image", .run = sync_run, .end = sync_end, .done = is_grown},
 	{"record", .run = record_run, .end = record_end, .undo = record_undo, .done = is_grown},

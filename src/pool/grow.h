@@ -5,7 +5,10 @@
 
 #include "pool/room.h"
 
-/* Room for the difference, image grown (allocated when thick), durable, record, durable.
+struct grow_pieces;
+
+/* Room for the difference (in a raw pool, pieces of the disks), image grown (allocated when thick),
+ * durable, record, durable.
  * Idempotent: a larger image left by an attempt cut short is taken as it is. ERR_DATA_LOSS: the
  * image is shorter than its record; it stays as it is. */
 struct pool_grow {
@@ -17,6 +20,7 @@ struct pool_grow {
 	int fd;
 	uint64_t had_bytes;
 	bool truncated;
+	struct grow_pieces *pieces; /* grow_raw.h; NULL: none are needed */
 	struct record *rec;
 	char record_text[RECORD_BYTES_MAX];
 };

@@ -12,9 +12,7 @@
 #ifndef RINGVOL_POOL_HOLD_H
 #define RINGVOL_POOL_HOLD_H
 
-#include "pool/fill.h"
 #include "pool/pool.h"
-#include "pool/room.h"
 
 enum {
 	POOL_HOLDS_MAX = 64,   /* of one pool; then ERR_NO_ROOM */
@@ -51,38 +49,8 @@ int pool_hold_note_sent(int fd);
 /* Its files go, by a job in the background; it is freed. No reader has it. */
 void pool_hold_drop(struct pool_hold *hold);
 
-/*
- * admit (room) -> a second name for a snapshot's image, or a file that shares or copies a volume's,
- * made durable and named -> the file that says for whom [commit]. The caller has locked the source,
- * and holds a volume still.
- */
-struct pool_hold_make {
-	struct op op;
-	struct pool_object *source;
-	bool share;          /* its extents; else they are copied */
-	bool held_briefly;   /* it is in use, and held still for sharing alone */
-	uint64_t need_bytes; /* room to ask for */
-	/* Set grant to "" to have one drawn. */
-	const char *node_id, *volume_name, *source_id;
-	struct pool_hold *ret_hold;
-	/* private */
-	struct pool_hold *hold;
-	struct pool_admission room;
-	struct pool_clone clone;
-	int copies_fd, dir_fd, share_fd, fd;
-	bool shared, stopped;
-	unsigned text_len;
-	char *text;
-};
-void pool_hold_make_init(
-	struct pool_hold_make *m, struct reactor *reactor, struct pool_object *source, bool share);
-/* Stops a copy, also one that has not begun. */
-void pool_hold_make_stop(struct pool_hold_make *m);
-void pool_hold_make_free(struct pool_hold_make *m); /* what is left after the end */
-
 /* ---- for the files of src/pool ---- */
 
-bool pool_hold_name_valid(const char *name);
 /* The holds that earlier runs left, onto the list; also, as dropped, what makes none. Nothing is
  * removed, and what may be one and cannot be read is left alone. Blocking. 0 or -ENOMEM: what can
  * be read counts. */
@@ -91,5 +59,7 @@ int pool_holds_read(int copies_fd, struct list *ret_holds);
  * comes after it. */
 void pool_holds_adopt(struct pool *pool, struct list *holds);
 void pool_hold_free(struct pool_hold *hold);
+/* Onto the pool's list. */
+void pool_hold_enter(struct pool *pool, struct pool_hold *hold);
 
 #endif

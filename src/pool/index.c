@@ -24,7 +24,7 @@ static uint64_t promised_size(struct pool_object *o)
 {
 	if (o->kind != RECORD_VOLUME)
 		return 0;
-	return o->rec != NULL ? o->rec->size_bytes : pool_entry(o)->image_bytes;
+	return o->rec != NULL ? record_image_bytes(o->rec) : pool_entry(o)->image_bytes;
 }
 
 /* What the object has already got of its promise. Never more than the promise: an image may take a
@@ -35,8 +35,16 @@ static uint64_t own_bytes(struct pool_object *o)
 	return o->shared ? 0 : o->allocated_bytes < promised ? o->allocated_bytes : promised;
 }
 
+/* Of what a thick object was promised, what is not there yet. */
+static uint64_t owed_bytes(struct pool_object *o)
+{
+	bool owed = o->rec != NULL && o->rec->thick && o->rec->unformatted;
+	return owed ? promised_size(o) - own_bytes(o) : 0;
+}
+
 void pool_sums_add(struct pool_object *o)
 {
+	o->pool->sum_owed += owed_bytes(o);
 	o->pool->sum_size += promised_size(o);
 	o->pool->sum_allocated += o->allocated_bytes;
 	o->pool->sum_own += own_bytes(o);
@@ -44,6 +52,7 @@ void pool_sums_add(struct pool_object *o)
 
 void pool_sums_sub(struct pool_object *o)
 {
+	o->pool->sum_owed -= owed_bytes(o);
 	o->pool->sum_size -= promised_size(o);
 	o->pool->sum_allocated -= o->allocated_bytes;
 	o->pool->sum_own -= own_bytes(o);

@@ -14,6 +14,7 @@
 #include "pool/layout.h"
 
 #include "base/fd.h"
+#include "base/uuid.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,19 +34,6 @@ const char *const pool_dir_names[POOL_FDS] = {
 	[POOL_FD_COPIES] = "copies",
 };
 
-/* 8-4-4-4-12 lower-case hex digits. */
-static bool uuid_valid(const char *uuid)
-{
-	for (unsigned i = 0; i < POOL_UUID_BYTES - 1; i++) {
-		bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-		if (dash ? uuid[i] != '-'
-			 : !((uuid[i] >= '0' && uuid[i] <= '9') ||
-				   (uuid[i] >= 'a' && uuid[i] <= 'f')))
-			return false;
-	}
-	return true;
-}
-
 int pool_file_read(int fd, char ret_uuid[POOL_UUID_BYTES])
 {
 	char text[128];
@@ -54,10 +42,12 @@ int pool_file_read(int fd, char ret_uuid[POOL_UUID_BYTES])
 	if (len < 0)
 		return -errno;
 	if ((size_t)len != head + uuid + 1 || memcmp(text, POOL_HEAD, head) != 0 ||
-		text[head + uuid] != '\n' || !uuid_valid(text + head))
+		text[head + uuid] != '\n')
 		return -EBADMSG;
-	memcpy(ret_uuid, text + head, uuid);
-	ret_uuid[uuid] = '\0';
+	text[head + uuid] = '\0';
+	if (!uuid_valid(text + head))
+		return -EBADMSG;
+	memcpy(ret_uuid, text + head, uuid + 1);
 	return 0;
 }
 
@@ -70,16 +60,6 @@ void pool_random_hex(char *buf, unsigned digits)
 			;
 		snprintf(buf + i, 3, "%02x", byte);
 	}
-}
-
-static void uuid_draw(char uuid[POOL_UUID_BYTES])
-{
-	char hex[33];
-	pool_random_hex(hex, 32);
-	hex[12] = '4'; /* version 4, variant 1 */
-	hex[16] = "89ab"[hex[16] & 3];
-	snprintf(uuid, POOL_UUID_BYTES, "%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12,
-		hex + 16, hex + 20);
 }
 
 static bool is_our_dir(const char *name)
@@ -129,10 +109,13 @@ static int make_dirs(int root)
 	return fsync(root) < 0 ? -errno : 0;
 }
 
-static int make_file(int root)
+static int make_file(int root, const char *uuid)
 {
-	char uuid[POOL_UUID_BYTES], text[128];
-	uuid_draw(uuid);
+	char drawn[POOL_UUID_BYTES], text[128];
+	if (uuid == NULL) {
+		uuid_draw(drawn);
+		uuid = drawn;
+	}
 	int len = snprintf(text, sizeof(text), "%s%s\n", POOL_HEAD, uuid);
 	_cleanup_fd_ int fd = openat(root, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (fd < 0)
@@ -152,23 +135,17 @@ static int make_file(int root)
 	return fsync(fd) < 0 || fsync(root) < 0 ? -errno : 0;
 }
 
-int pool_init_dir(
-	const char *path, struct fs_features *ret_features, bool *ret_existed, struct err *err)
+int pool_init_root(int root, const char *path, const char *uuid, struct fs_features *ret_features,
+	bool *ret_existed, struct err *err)
 {
-	if (mkdir(path, 0700) < 0 && errno != EEXIST)
-		return err_sys(err, -errno, "making the directory %s", path);
-	_cleanup_fd_ int root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (root < 0)
-		return err_sys(err, -errno, "opening %s", path);
-
 	struct fs_features features;
 	int r = fs_features_probe(root, &features);
 	if (r < 0)
 		return err_sys(err, r, "trying what the file system of %s can do", path);
 	_cleanup_fd_ int file = openat(root, POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (file >= 0) {
-		char uuid[POOL_UUID_BYTES];
-		r = pool_file_read(file, uuid);
+		char its_uuid[POOL_UUID_BYTES];
+		r = pool_file_read(file, its_uuid);
 		if (r < 0)
 			return err_set(err, ERR_PRECONDITION,
 				"%s has a " POOL_FILE " file that is damaged or of a later version",
@@ -192,12 +169,23 @@ int pool_init_dir(
 	if (r == 0)
 		r = make_dirs(root);
 	if (r == 0)
-		r = make_file(root);
+		r = make_file(root, uuid);
 	if (r < 0 && r != -EEXIST) /* somebody else was as quick: it is a pool */
 		return err_sys(err, r, "making %s a pool", path);
 	*ret_features = features;
 	*ret_existed = r == -EEXIST;
 	return 0;
+}
+
+int pool_init_dir(
+	const char *path, struct fs_features *ret_features, bool *ret_existed, struct err *err)
+{
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return err_sys(err, -errno, "making the directory %s", path);
+	_cleanup_fd_ int root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0)
+		return err_sys(err, -errno, "opening %s", path);
+	return pool_init_root(root, path, NULL, ret_features, ret_existed, err);
 }
 
 /* ---- one object ---- */
@@ -289,7 +277,7 @@ int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct p
 	found.allocated_bytes = (uint64_t)st.st_blocks * 512;
 	found.image_dev = st.st_dev;
 	found.image_ino = st.st_ino;
-	found.truncated = found.rec != NULL && found.image_bytes < found.rec->size_bytes;
+	found.truncated = found.rec != NULL && found.image_bytes < record_image_bytes(found.rec);
 	*ret = found;
 	return 0;
 }

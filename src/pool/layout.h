@@ -4,6 +4,7 @@
 #define RINGVOL_POOL_LAYOUT_H
 
 #include "base/err.h"
+#include "base/uuid.h"
 #include "blockio/fs_features.h"
 #include "pool/record.h"
 
@@ -11,6 +12,10 @@
  * a pool already. ERR_PRECONDITION: not empty, or the file system cannot have one. */
 int pool_init_dir(
 	const char *path, struct fs_features *ret_features, bool *ret_existed, struct err *err);
+/* The same of an open root directory. path: what messages call it; uuid: which one the pool gets,
+ * NULL: a random one. */
+int pool_init_root(int root, const char *path, const char *uuid, struct fs_features *ret_features,
+	bool *ret_existed, struct err *err);
 
 /* What one file of volumes/ or snapshots/ is. */
 struct pool_found {
@@ -27,7 +32,7 @@ int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct p
 /* ---- for the files of src/pool ---- */
 
 #define POOL_FILE "ringvol.pool"
-enum { POOL_UUID_BYTES = 37 };
+enum { POOL_UUID_BYTES = UUID_BYTES };
 
 /* The descriptors of a pool. Their numbers never change once a pool was loaded: a pool that went
  * away gets /dev/null put in their place, and its directories again when it is back (dup3). So an

@@ -15,6 +15,7 @@
 #include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/presence.h"
+#include "pool/raw_load.h"
 #include "pool/sync.h"
 #include "pool/trash.h"
 
@@ -69,7 +70,7 @@ static int open_lock(struct pool_load *load)
 {
 	int *lock = &load->fds[POOL_FD_LOCK];
 	*lock = openat(load->fds[POOL_FD_ROOT], POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	if (*lock < 0 && errno == ENOENT && load->init) {
+	if (*lock < 0 && errno == ENOENT && load->init && load->disk == NULL) {
 		struct err err = {0};
 		struct fs_features features;
 		bool existed;
@@ -79,6 +80,13 @@ static int open_lock(struct pool_load *load)
 		}
 		*lock = openat(
 			load->fds[POOL_FD_ROOT], POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	}
+	if (*lock < 0 && errno == ENOENT && load->disk != NULL) {
+		load_end(load, POOL_UNREAD,
+			"pool %s: the records on disk %s have no " POOL_FILE
+			" file, they are damaged: look at them with ringvol check",
+			load->name, load->disk->members[0].path);
+		return -1;
 	}
 	if (*lock < 0 && errno == ENOENT) {
 		load_end(load, POOL_AWAY,
@@ -108,16 +116,23 @@ static int open_lock(struct pool_load *load)
 			load->name, load->path, strerrordesc_np(-r));
 		return -1;
 	}
+	if (load->disk != NULL && strcmp(load->uuid, load->disk->uuid) != 0) {
+		load_end(load, POOL_UNREAD,
+			"pool %s: disk %s holds the records of another pool (%.8s instead of %.8s)",
+			load->name, load->disk->members[0].path, load->uuid, load->disk->uuid);
+		return -1;
+	}
 	return 0;
 }
 
 /* volumes/ must be there: without it the pool is damaged or empty, and nothing could tell which. It
  * is damaged, too, if memory knows snapshots and snapshots/ is not there. Else snapshots/ is made
  * again: somebody may have removed it when it was empty. So are the others, caches and leftovers.
- */
+ * In a raw pool none is made again: what the files in it occupied would count as free. */
 static bool may_make(const struct pool_load *load, unsigned i)
 {
-	return i >= POOL_FD_TEMPLATES || (i == POOL_FD_SNAPSHOTS && !load->had_snapshots);
+	return load->disk == NULL &&
+	       (i >= POOL_FD_TEMPLATES || (i == POOL_FD_SNAPSHOTS && !load->had_snapshots));
 }
 
 static int open_dirs(struct pool_load *load)
@@ -150,17 +165,26 @@ static int drop_parked(struct pool_load *load)
 	return r;
 }
 
-int pool_probe(int root, struct fs_features *ret, bool *ret_probed)
+int pool_probe(int root, const struct disk *disk, struct fs_features *ret, bool *ret_probed)
 {
 	int r = fs_features_probe(root, ret);
 	*ret_probed = r == 0;
-	return r == -ENOSPC || r == -EDQUOT ? fs_features_probe_full(root, POOL_FILE, ret) : r;
+	if (r == -ENOSPC || r == -EDQUOT)
+		r = fs_features_probe_full(root, POOL_FILE, ret);
+	if (r < 0 || disk == NULL)
+		return r;
+	/* The bytes of volumes are on the disks, where nothing is shared and all is allocated. */
+	ret->reflink = false;
+	ret->fallocate = true;
+	ret->nocow_lies = false;
+	ret->dio_align = ret->shared_dio_align = disk->block_size;
+	return 0;
 }
 
 /* A pool that is read-only or full cannot tell: each check asks again until it can. */
 static int probe(struct pool_load *load)
 {
-	int r = pool_probe(load->fds[POOL_FD_ROOT], &load->features, &load->probed);
+	int r = pool_probe(load->fds[POOL_FD_ROOT], load->disk, &load->features, &load->probed);
 	struct statfs fs;
 	if (fstatfs(load->fds[POOL_FD_ROOT], &fs) < 0) {
 		load_end_sys(load, -errno, "");
@@ -241,17 +265,42 @@ static void watch_images(struct pool_load *load)
 	load->fds[POOL_FD_EVENTS] = fd >= 0 ? fd : open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-void pool_load_run(struct pool_load *load)
+static int open_root(struct pool_load *load)
 {
-	load->fds[POOL_FD_ROOT] = open(load->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (load->fds[POOL_FD_ROOT] < 0 && errno == ENOENT && load->init &&
-		mkdir(load->path, 0700) == 0)
-		load->fds[POOL_FD_ROOT] = open(load->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (load->fds[POOL_FD_ROOT] < 0) {
-		load_end(load, errno == ENOENT || errno == ENOTDIR ? POOL_AWAY : POOL_UNREAD,
-			"pool %s: %s: %s", load->name, load->path, strerrordesc_np(errno));
+	struct pool_root root = {.fd = -1};
+	struct err err = {0};
+	int r = load->open_root(load->path, load->node, &root, &err);
+	if (r == -ENOENT && err.code == ERR_OK && load->init && mkdir(load->path, 0700) == 0)
+		r = load->open_root(load->path, load->node, &root, &err);
+	if (r < 0 && err.code == ERR_OK)
+		err_sys(&err, r, "%s", load->path);
+	if (r < 0)
+		load_end(load, r == -ENOENT || r == -ENOTDIR ? POOL_AWAY : POOL_UNREAD,
+			"pool %s: %s", load->name, err.message);
+	load->fds[POOL_FD_ROOT] = root.fd;
+	load->disk = root.disk;
+	return r;
+}
+
+/* What is free is known when all maps are read. */
+static int read_maps(struct pool_load *load)
+{
+	struct err err = {0};
+	if (load->disk == NULL)
+		return 0;
+	int r = pool_raw_load(
+		load->disk, load->fds, load->found, load->found_count, &load->raw, &err);
+	if (r < 0)
+		load_end(load, POOL_UNREAD, "pool %s: %s", load->name, err.message);
+	else
+		load->disk = NULL; /* it is load->raw's now */
+	return r;
+}
+
+static void read_pool(struct pool_load *load)
+{
+	if (open_root(load) < 0)
 		return;
-	}
 	load_end(load, POOL_SERVED, "%s", "");
 	if (open_lock(load) < 0 || open_dirs(load) < 0 || drop_parked(load) < 0 ||
 		probe(load) < 0 || make_durable(load) < 0)
@@ -270,6 +319,24 @@ void pool_load_run(struct pool_load *load)
 	}
 	if (load->found_count > 0)
 		qsort(load->found, load->found_count, sizeof(*load->found), compare_found);
+	(void)read_maps(load);
+}
+
+/* The last descriptor of a raw pool's records unmounts them, which waits for the disk. */
+static void let_go(struct pool_load *load)
+{
+	for (unsigned i = 0; i < POOL_FDS; i++)
+		fd_close(&load->fds[i]);
+	if (load->disk != NULL)
+		disk_unref(load->disk);
+	load->disk = NULL;
+}
+
+void pool_load_run(struct pool_load *load)
+{
+	read_pool(load);
+	if (load->life < POOL_SERVED)
+		let_go(load);
 }
 
 void pool_load_clean(struct pool_load *load)
@@ -279,10 +346,11 @@ void pool_load_clean(struct pool_load *load)
 	free(load->found);
 	for (struct list *l; (l = list_pop(&load->holds)) != NULL;)
 		pool_hold_free(container_of(l, struct pool_hold, link));
-	for (unsigned i = 0; i < POOL_FDS; i++)
-		fd_close(&load->fds[i]);
+	let_go(load);
+	pool_raw_free(load->raw);
 	free(load->name);
 	free(load->path);
+	free(load->node);
 }
 
 void pool_fds_retire(const int fds[POOL_FDS])
@@ -388,6 +456,18 @@ static int check_uuid(const struct pool_load *load, struct pool *pool)
 	return 0;
 }
 
+static void take_raw(struct pool_load *load, struct pool *pool)
+{
+	if (load->raw == NULL)
+		return;
+	disk_publish(pool->uuid8, load->raw->disk);
+	pool_raw_free(pool->raw);
+	pool->raw = load->raw;
+	load->raw = NULL;
+	load->capacity_bytes = area_total_bytes(pool->raw->area);
+	load->free_bytes = pool_raw_free_bytes(pool);
+}
+
 void pool_load_adopt(struct pool_load *load, struct pool *pool)
 {
 	if (load->life < POOL_SERVED) {
@@ -399,6 +479,7 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	strcpy(pool->uuid, load->uuid);
 	snprintf(pool->uuid8, sizeof(pool->uuid8), "%.8s", load->uuid);
 	take_fds(load, pool);
+	take_raw(load, pool);
 	pool->images_unwatched = load->unwatched;
 	if (load->probed || !pool->probed)
 		pool->features = load->features;

@@ -7,6 +7,8 @@
 
 struct pool_load {
 	char *name, *path;
+	char *node;              /* who serves it */
+	pool_root_fn *open_root; /* the pools' */
 	bool init;
 	bool had_snapshots; /* as memory has it, of a pool that was here before */
 	/* out */
@@ -19,13 +21,16 @@ struct pool_load {
 	uint64_t capacity_bytes, free_bytes;
 	struct pool_found *found;
 	size_t found_count, found_cap;
-	struct list holds; /* pool_hold; the caller has it initialised */
+	struct disk *disk;    /* of a raw pool, until raw has it */
+	struct pool_raw *raw; /* likewise */
+	struct list holds;    /* pool_hold; the caller has it initialised */
 };
 /* Blocking: opens, locks and reads a pool. */
 void pool_load_run(struct pool_load *load);
-/* What the file system can do; blocking. One that is full is served, or nothing could be deleted
- * from it: 0, with *ret_probed false and what can be told without room. */
-int pool_probe(int root, struct fs_features *ret, bool *ret_probed);
+/* What the file system can do, or (disk not NULL) the records and the disks of a raw pool;
+ * blocking. One that is full is served, or nothing could be deleted from it: 0, with *ret_probed
+ * false and what can be told without room. */
+int pool_probe(int root, const struct disk *disk, struct fs_features *ret, bool *ret_probed);
 /* Takes what was read into the pool; on the loop. */
 void pool_load_adopt(struct pool_load *load, struct pool *pool);
 void pool_load_clean(struct pool_load *load);

@@ -92,6 +92,11 @@ uint32_t pool_block_size(const struct pool *pool)
 	return f->shared_dio_align > 512 ? f->shared_dio_align : 512;
 }
 
+bool pool_is_raw(const struct pool *pool)
+{
+	return pool->raw != NULL;
+}
+
 int pool_dirfd(const struct pool *pool, enum record_kind kind)
 {
 	return pool->life == POOL_SERVED ? pool_fd_of(pool, kind) : -1;

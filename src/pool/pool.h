@@ -109,6 +109,9 @@ int pool_check_ready(const struct pool *pool, struct err *err);
 
 const struct fs_features *pool_features(const struct pool *pool);
 uint32_t pool_block_size(const struct pool *pool); /* default logical block size of its devices */
+/* Its volumes' bytes are on disks (raw.h), not in files: all are thick, and nothing is shared.
+ * False until it was loaded once. */
+bool pool_is_raw(const struct pool *pool);
 /* Directory fd of volumes/ or snapshots/; -1 unless ready. */
 int pool_dirfd(const struct pool *pool, enum record_kind kind);
 /* The lane of all calls on the pool's files: op->lane of every operation that makes such calls.

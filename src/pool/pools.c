@@ -23,6 +23,7 @@
 #include "pool/load.h"
 #include "pool/presence.h"
 #include "pool/private.h"
+#include "pool/raw.h"
 #include "pool/sync.h"
 #include "pool/template.h"
 #include "pool/trash.h"
@@ -33,8 +34,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 
 enum {
 	POOL_ANSWER_MS = 2000, /* a load or check that takes longer: sick */
@@ -54,7 +53,9 @@ struct pool_task {
 	struct pool_load load;
 	/* of a check; its path is load.path */
 	int fds[POOL_FDS];
-	bool gone, read_only, probed;
+	struct disk *disk; /* a reference; NULL: a directory pool */
+	struct pool_root_look look;
+	bool probed;
 	struct fs_features features;
 	struct pool_presence presence;
 };
@@ -63,38 +64,22 @@ static void task_free(struct pool_task *task)
 {
 	pool_load_clean(&task->load);
 	pool_presence_free(&task->presence);
+	if (task->disk != NULL)
+		disk_unref(task->disk);
 	free(task);
 }
 
-/* Blocking. What the path shows must be what is held: a pool that was unmounted, or mounted over,
- * is another directory. Opening (not only looking) also finds a file system that was shut down. */
+/* Blocking. */
 static int check_run(struct pool_task *task)
 {
-	struct stat held, shown;
-	struct statvfs fs;
-	_cleanup_fd_ int dir = open(task->load.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (dir < 0 && errno != ENOENT && errno != ENOTDIR)
-		return -errno;
-	_cleanup_fd_ int file = -1;
-	if (dir >= 0) {
-		file = openat(dir, POOL_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		if (file < 0 && errno != ENOENT && errno != ELOOP)
-			return -errno;
-	}
-	if (file >= 0 && fstat(file, &shown) < 0)
-		return -errno;
-	if (fstat(task->fds[POOL_FD_LOCK], &held) < 0)
-		return -errno;
-	if (file < 0 || held.st_dev != shown.st_dev || held.st_ino != shown.st_ino) {
-		task->gone = true;
+	int r = pool_root_look(
+		task->load.path, task->disk, task->load.node, task->fds, &task->look);
+	if (r == 0 && task->look.gone)
 		pool_fds_retire(task->fds);
-		return 0;
-	}
-	if (fstatvfs(task->fds[POOL_FD_ROOT], &fs) < 0)
-		return -errno;
-	task->read_only = (fs.f_flag & ST_RDONLY) != 0;
-	if (!task->read_only && !task->probed) {
-		int r = pool_probe(task->fds[POOL_FD_ROOT], &task->features, &task->probed);
+	if (r < 0 || task->look.gone)
+		return r;
+	if (!task->look.read_only && !task->probed) {
+		r = pool_probe(task->fds[POOL_FD_ROOT], task->disk, &task->features, &task->probed);
 		if (r < 0)
 			return r;
 	}
@@ -117,11 +102,9 @@ static void check_apply(struct pool *pool, const struct pool_task *task, int res
 	if (res < 0) {
 		pool_enter(pool, POOL_MUTE, "pool %s: calls on %s fail: %s", pool->name, pool->path,
 			strerrordesc_np(-res));
-	} else if (task->gone) {
-		pool_enter(pool, POOL_AWAY,
-			"pool %s has gone from %s: mount its file system there again", pool->name,
-			pool->path);
-	} else if (task->read_only) {
+	} else if (task->look.gone) {
+		pool_enter(pool, POOL_AWAY, "pool %s %s", pool->name, task->look.why);
+	} else if (task->look.read_only) {
 		pool_enter(pool, POOL_READ_ONLY,
 			"pool %s: %s is read-only: look for errors of its disk in the kernel log, "
 			"mend it and mount it writable",
@@ -133,8 +116,10 @@ static void check_apply(struct pool *pool, const struct pool_task *task, int res
 		}
 		pool_enter(pool, POOL_SERVED, "%s", "");
 	}
-	if (res == 0 && !task->gone)
+	if (res == 0 && !task->look.gone)
 		pool_presence_apply(pool, &task->presence);
+	if (pool->life != POOL_SERVED)
+		pool_raw_wake(pool);
 }
 
 static void task_on_end(struct pool_job *job, int res)
@@ -193,8 +178,11 @@ static void task_on_answer(struct helper_call *call, int res)
 			not_answering(pool);
 		task_free(task);
 	} else {
-		if (res == 0 && pool_loaded(pool))
+		if (res == 0 && pool_loaded(pool) && pool->raw == NULL)
 			pool_usage_see(pool, task->info.total_bytes, task->info.avail_bytes);
+		else if (res == 0 && pool_loaded(pool))
+			pool_usage_see(
+				pool, area_total_bytes(pool->raw->area), pool_raw_free_bytes(pool));
 		task_submit(task);
 	}
 }
@@ -223,7 +211,8 @@ static bool task_ask(struct pool_task *task)
 
 static void pool_look(struct pool *pool)
 {
-	if (pool->task != NULL || (!pool_loaded(pool) && pool->ops > 0))
+	bool changing = pool->ops > 0 || (pool->raw != NULL && pool->trash != NULL);
+	if (pool->task != NULL || (!pool_loaded(pool) && changing))
 		return;
 	struct pool_task *task = calloc(1, sizeof(*task));
 	if (task == NULL)
@@ -239,11 +228,15 @@ static void pool_look(struct pool *pool)
 	task->probed = pool->probed;
 	if (pool_loaded(pool))
 		pool_presence_ask(pool, &task->presence);
+	if (pool_loaded(pool) && pool->raw != NULL)
+		task->disk = disk_ref(pool->raw->disk);
+	task->load.open_root = pool->pools->open_root;
 	task->load.init = pool->init;
 	task->load.had_snapshots = pool->index[RECORD_SNAPSHOT].count > 0;
 	task->load.name = strdup(pool->name);
 	task->load.path = strdup(pool->path);
-	if (task->load.name == NULL || task->load.path == NULL) {
+	task->load.node = strdup(pool->pools->node);
+	if (task->load.name == NULL || task->load.path == NULL || task->load.node == NULL) {
 		task_free(task);
 		return;
 	}
@@ -326,6 +319,9 @@ static void pool_free(struct pool *pool)
 	for (struct list *l; (l = list_pop(&pool->holds)) != NULL;)
 		pool_hold_free(container_of(l, struct pool_hold, link));
 	pool_templates_free(pool);
+	if (pool->raw != NULL)
+		disk_publish(pool->uuid8, NULL);
+	pool_raw_free(pool->raw);
 	for (unsigned i = 0; !busy && i < POOL_FDS; i++)
 		fd_close(&pool->fds[i]);
 	free(pool->name);
@@ -342,6 +338,7 @@ int pools_open(struct pools **ret, struct reactor *reactor, const struct pool_co
 	if (pools == NULL)
 		return -ENOMEM;
 	pools->reactor = reactor;
+	pools->open_root = pool_root_open;
 	pools->timer.fn = pools_on_timer;
 	pools->told.fn = told_on_timer;
 	list_init(&pools->queue);
@@ -364,6 +361,11 @@ int pools_open(struct pools **ret, struct reactor *reactor, const struct pool_co
 	return 0;
 }
 
+void pools_serve_as(struct pools *pools, const char *node)
+{
+	snprintf(pools->node, sizeof(pools->node), "%s", node);
+}
+
 void pools_start(struct pools *pools, void (*on_loaded)(void *arg),
 	void (*on_changed)(void *arg, struct pool *pool), void *arg)
 {
@@ -381,6 +383,8 @@ void pools_drain(struct pools *pools)
 	ring_timer_cancel(pools->reactor->ring, &pools->timer);
 	for (unsigned i = 0; i < pools->count; i++)
 		pool_trash_stop(pools->at[i]);
+	for (unsigned i = 0; i < pools->count; i++)
+		pool_raw_wake(pools->at[i]);
 	for (struct list *l; (l = list_pop(&pools->queue)) != NULL;) {
 		struct pool_job *job = container_of(l, struct pool_job, link);
 		job->on_end(job, -ECANCELED);

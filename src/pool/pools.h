@@ -20,6 +20,9 @@ struct pool_config {
 /* Copies the configs. Nothing is opened yet. 0 or -errno. */
 int pools_open(struct pools **ret, struct reactor *reactor, const struct pool_config *configs,
 	unsigned count);
+/* Before they start: the name of this node, by which the disks of raw pools know who serves them.
+ */
+void pools_serve_as(struct pools *pools, const char *node);
 /* Starts loading in the background. on_loaded runs (from the loop) when every pool is ready,
  * missing or sick. From then on each pool is looked after every POOL_CHECK_MS: a pool that appears
  * is loaded, one that vanishes becomes missing, and trash is reclaimed. on_changed runs when the

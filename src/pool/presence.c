@@ -80,6 +80,7 @@ void pool_presence_ask(struct pool *pool, struct pool_presence *p)
 {
 	unsigned wrong = pool->images_wrong;
 	p->grown = pool->images_grown;
+	p->renewed = pool->images_renewed;
 	for (unsigned kind = 0; kind < 2; kind++)
 		for (size_t i = 0; wrong > 0 && i < pool->index[kind].count; i++) {
 			const struct pool_object *o = pool->index[kind].at[i];
@@ -154,7 +155,8 @@ void pool_image_found(struct pool_object *o, enum pool_image image)
 void pool_presence_apply(struct pool *pool, const struct pool_presence *p)
 {
 	/* From the end, where pool_presence_ask() begins. */
-	if (p->lost)
+	bool renewed = p->renewed != pool->images_renewed;
+	if (p->lost || renewed)
 		pool->images_sweep =
 			pool->index[RECORD_VOLUME].count + pool->index[RECORD_SNAPSHOT].count;
 	for (size_t i = 0; i < p->count; i++) {
@@ -162,8 +164,9 @@ void pool_presence_apply(struct pool *pool, const struct pool_presence *p)
 		struct pool_object *o = pool_index_find(pool, image->kind, image->key);
 		if (o == NULL || o->rec == NULL || (image->res < 0 && image->res != -ENOENT))
 			continue;
-		bool truncated = image->res == 0 && image->size_bytes < o->rec->size_bytes;
-		if (image->res == 0) { /* maybe another file, put there by hand */
+		bool truncated = image->res == 0 && image->size_bytes < record_image_bytes(o->rec);
+		/* Maybe another file, put there by hand; or the one before ours (renew.h). */
+		if (image->res == 0 && !renewed) {
 			o->image_dev = image->image_dev;
 			o->image_ino = image->image_ino;
 		}

@@ -17,7 +17,7 @@ struct pool_presence_item {
 struct pool_presence {
 	struct pool_presence_item *at;
 	size_t count, cap;
-	unsigned grown;
+	unsigned grown, renewed;
 	bool lost; /* there were more */
 };
 /* The watch's descriptor or -errno. Blocking. */

@@ -8,6 +8,7 @@
 #include "base/list.h"
 #include "pool/layout.h"
 #include "pool/room.h"
+#include "pool/root.h"
 
 /* What a pool is to this driver; enum pool_state is what others see of it. In those from
  * POOL_SERVED on it is loaded: its descriptors are the pool's (not /dev/null's) and the index is
@@ -61,6 +62,7 @@ struct pool_sync {
 
 struct pool_task;
 struct pool_trash;
+struct pool_raw;
 
 struct pool {
 	struct pools *pools;
@@ -75,7 +77,8 @@ struct pool {
 	int fds[POOL_FDS]; /* -1: never loaded */
 	char uuid[POOL_UUID_BYTES], uuid8[9];
 	struct fs_features features;
-	bool probed; /* features are known; else nothing is made here */
+	bool probed;          /* features are known; else nothing is made here */
+	struct pool_raw *raw; /* raw.h; NULL: a directory pool, or never loaded */
 
 	struct pool_index index[2]; /* by enum record_kind */
 	struct list dead; /* pool_entry: gone after a reload, somebody may still read it */
@@ -96,16 +99,17 @@ struct pool {
 
 	/* room.c's; index.c keeps up the sums */
 	uint64_t capacity_bytes, free_bytes, measured_ns;
-	uint64_t sum_size, sum_allocated, sum_own;
+	uint64_t sum_size, sum_allocated, sum_own, sum_owed;
 	uint64_t reserved_bytes;
 	uint64_t used_bytes; /* by creates, since a measure began */
 	struct pool_measure_job *measuring;
 	struct pool_usage usage;
 
 	/* presence.c's */
-	unsigned images_wrong; /* objects whose image is missing or truncated */
-	size_t images_sweep;   /* how many are still to be asked for in turn; 0: no need */
-	unsigned images_grown; /* counts growths */
+	unsigned images_wrong;   /* objects whose image is missing or truncated */
+	size_t images_sweep;     /* how many are still to be asked for in turn; 0: no need */
+	unsigned images_grown;   /* counts growths */
+	unsigned images_renewed; /* counts images put in another's place */
 	bool images_unwatched;
 };
 
@@ -121,9 +125,11 @@ struct pools {
 	struct ring_timer timer;
 	struct ring_timer told; /* on_loaded runs from the loop, also when nothing is to load */
 	bool started, loaded_told, draining;
-	unsigned jobs;       /* background jobs handed to work */
-	struct list queue;   /* pool_job.link: work had no room for them */
-	struct lane *strays; /* of ids that name no pool of ours */
+	char node[DISK_OWNER_MAX]; /* who serves them, as disks of raw pools say */
+	pool_root_fn *open_root;   /* pool_root_open, but in tests */
+	unsigned jobs;             /* background jobs handed to work */
+	struct list queue;         /* pool_job.link: work had no room for them */
+	struct lane *strays;       /* of ids that name no pool of ours */
 };
 
 static inline bool pool_loaded(const struct pool *pool)

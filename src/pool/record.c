@@ -46,6 +46,7 @@ enum field_type {
 static const char *const kinds[] = {"volume", "snapshot", NULL};
 static const char *const types[] = {"none", "ext4", "xfs", "btrfs", NULL};
 static const char *const erases[] = {"none", "discard", "zero", NULL};
+static const char *const encryptions[] = {"none", "luks2", NULL};
 static const char *const sources[] = {"none", "volume", "snapshot", NULL};
 
 static const struct field {
@@ -75,6 +76,8 @@ static const struct field {
 	{"shares_extents", FIELD_BOOL, AT(shares_extents), true},
 	{"family", FIELD_STRING, AT(family), false, RECORD_ID_MAX - 1},
 	{"allow_mode_change", FIELD_BOOL, AT(allow_mode_change), false},
+	{"encryption", FIELD_ENUM, AT(encryption), false, 0, encryptions},
+	{"unformatted", FIELD_BOOL, AT(unformatted), false},
 	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX, NULL, true},
 #undef AT
 };
@@ -174,6 +177,8 @@ static void print_field(struct out *o, const struct record *rec, const struct fi
 			return;
 	}
 	if (f->type == FIELD_BOOL && !f->required && !*(const bool *)at)
+		return;
+	if (f->type == FIELD_ENUM && !f->required && *(const unsigned *)at == 0)
 		return;
 	out_text(o, f->name);
 	out_char(o, '=');
@@ -326,6 +331,8 @@ static int parse_value(struct record *rec, const struct field *f, char *s)
 			return -EBADMSG;
 		return strcmp(s, "true") == 0 || strcmp(s, "false") == 0 ? 0 : -EPROTONOSUPPORT;
 	case FIELD_ENUM:
+		if (!f->required && strcmp(s, f->values[0]) == 0) /* left out, then */
+			return -EBADMSG;
 		return parse_enum(s, f->values, at);
 	}
 	return -EBADMSG;
@@ -377,6 +384,9 @@ int record_parse(const char *text, size_t len, const char *key, struct record **
 	for (unsigned i = 0; i < FIELDS; i++)
 		if (fields[i].required && !(seen & (1u << i)))
 			return -EBADMSG;
+	/* What is not encrypted has its file system before its name. */
+	if (rec.unformatted && rec.encryption == RECORD_PLAIN)
+		return -EBADMSG;
 	char expected[RECORD_KEY_MAX];
 	record_key(rec.name, expected);
 	if (strcmp(expected, key) != 0)

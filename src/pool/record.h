@@ -16,6 +16,7 @@
 #define RINGVOL_POOL_RECORD_H
 
 #include "blockio/fsimg.h"
+#include "blockio/luks_room.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,11 +33,12 @@ enum {
 	RECORD_ID_MAX = 128,
 	RECORD_OPTIONS_MAX = 512,
 	RECORD_CLAIM_MAX = 63 + 1 + 253, /* Kubernetes' limits of a namespace and a name */
-	RECORD_DEVICE_MAX = 1,           /* the last of enum backend_type */
+	RECORD_DEVICE_MAX = 2,           /* the last of enum backend_type */
 };
 
 enum record_kind { RECORD_VOLUME, RECORD_SNAPSHOT };
 enum record_erase { RECORD_ERASE_NONE, RECORD_ERASE_DISCARD, RECORD_ERASE_ZERO };
+enum record_encryption { RECORD_PLAIN, RECORD_LUKS2 };
 enum record_source { RECORD_SOURCE_NONE, RECORD_SOURCE_VOLUME, RECORD_SOURCE_SNAPSHOT };
 
 /* Built by record_new(); one allocation, strings inside it. Treat as constant once committed; a
@@ -58,6 +60,12 @@ struct record {
 	/* Made for block, it may be used as a file system as well (Velero's restores). Written only
 	 * where it is true, so that a record without it is one that older drivers read. */
 	bool allow_mode_change;
+	/* What the image holds is encrypted: a header, then ciphertext. Written only where it is
+	 * so; an older driver, which could do nothing with it, quarantines it. */
+	enum record_encryption encryption;
+	/* Encrypted, and without header and file system yet: the key comes with the first
+	 * NodeStage. Its image is a hole of the right size. Written only where it is true. */
+	bool unformatted;
 	const char *mkfs_options; /* "" if none */
 	enum record_source source;
 	const char *source_id; /* "" if none; a snapshot's source volume */
@@ -71,6 +79,21 @@ struct record {
 	 * RECORD_CLAIM_XATTR has it. */
 	const char *claim;
 };
+
+/* The size of its image: what the volume has, and room for a header where it is encrypted. Whatever
+ * is about the file goes by this, and not by size_bytes. */
+static inline uint64_t record_image_bytes(const struct record *rec)
+{
+	return rec->encryption == RECORD_PLAIN ? rec->size_bytes
+					       : luks_image_bytes(rec->size_bytes);
+}
+
+/* Whether its image has all its blocks. Of one that is thick and unformatted they are only promised
+ * (room.h): its first NodeStage makes the image that has them. */
+static inline bool record_allocates(const struct record *rec)
+{
+	return rec->thick && !rec->unformatted;
+}
 
 /* Copies everything, computes key. NULL when out of memory. */
 struct record *record_new(const struct record *from);

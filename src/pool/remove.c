@@ -10,6 +10,7 @@
 #include "blockio/image.h"
 #include "pool/index.h"
 #include "pool/private.h"
+#include "pool/raw.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -96,6 +97,9 @@ static int lock_end(struct op *op, int res)
 static void leave_index(struct pool_remove *r)
 {
 	char family[RECORD_ID_MAX], id[RECORD_ID_MAX];
+	/* In the trash, until it is overwritten. What is gone is not there. */
+	if (r->pool->raw != NULL && r->state != REMOVE_GONE)
+		r->pool->raw->dirty_bytes += r->object->allocated_bytes;
 	strcpy(family, pool_family(r->object->rec));
 	pool_object_id(r->object, id);
 	pool_index_remove(r->object);

@@ -19,6 +19,7 @@
 
 #include "pool/index.h"
 #include "pool/private.h"
+#include "pool/raw.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +54,8 @@ static uint64_t most_bytes(const struct pool *pool, uint64_t free_bytes)
 static void room_of(const struct pool *pool, uint64_t free_bytes, struct pool_room *ret)
 {
 	uint64_t thin = minus(most_bytes(pool, free_bytes), pool->sum_size + pool->reserved_bytes);
-	uint64_t thick = minus(free_bytes, kept_bytes(pool) + pool->reserved_bytes);
+	uint64_t thick =
+		minus(free_bytes, kept_bytes(pool) + pool->reserved_bytes + pool->sum_owed);
 	if (thick > thin)
 		thick = thin;
 	*ret = (struct pool_room){
@@ -68,12 +70,17 @@ static void room_of(const struct pool *pool, uint64_t free_bytes, struct pool_ro
 
 void pool_room(const struct pool *pool, struct pool_room *ret)
 {
-	room_of(pool, pool->free_bytes, ret);
+	if (pool->raw != NULL)
+		pool_raw_room(pool, ret);
+	else
+		room_of(pool, pool->free_bytes, ret);
 }
 
 static int reserve(struct pool_admission *a, struct err *err)
 {
 	struct pool *pool = a->pool;
+	if (pool->raw != NULL)
+		return pool_raw_reserve(a, err);
 	struct pool_room room;
 	uint64_t free_bytes = pool->free_bytes + a->has_bytes; /* as when it was allocated */
 	uint64_t most = most_bytes(pool, free_bytes);
@@ -121,6 +128,8 @@ void pool_room_used(struct pool *pool, uint64_t bytes)
 
 void pool_object_measured(struct pool_object *o, uint64_t allocated_bytes)
 {
+	if (o->pool->raw != NULL) /* a file without blocks: its map says what it has */
+		return;
 	if (allocated_bytes > o->allocated_bytes)
 		pool_room_used(o->pool, allocated_bytes - o->allocated_bytes);
 	pool_sums_sub(o);
@@ -212,9 +221,10 @@ static int measure_job(void *arg)
 	return fstatfs(job->root_fd, &job->fs) < 0 ? -errno : 0;
 }
 
+/* What an image of a raw pool has is what its map says. */
 static bool wants_measure(struct pool_object *o)
 {
-	return o->node != NULL || pool_entry(o)->remeasure;
+	return o->pool->raw == NULL && (o->node != NULL || pool_entry(o)->remeasure);
 }
 
 static struct pool_measure_job *measure_job_new(struct pool *pool)
@@ -251,8 +261,11 @@ static void measure_apply(struct pool *pool, const struct pool_measure_job *job,
 	pool->free_bytes =
 		minus((uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize, pool->used_bytes);
 	pool->measured_ns = now_ns;
-	pool_usage_see(
-		pool, pool->capacity_bytes, (uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize);
+	if (pool->raw != NULL)
+		pool_usage_see(pool, area_total_bytes(pool->raw->area), pool_raw_free_bytes(pool));
+	else
+		pool_usage_see(pool, pool->capacity_bytes,
+			(uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize);
 	for (unsigned i = 0; i < job->count; i++) {
 		struct pool_object *o = pool_index_find(pool, job->at[i].kind, job->at[i].key);
 		if (o == NULL || job->at[i].res < 0)

@@ -13,7 +13,7 @@
  * A snapshot's blocks are not free any more. A snapshot also makes its volume's blocks shared, so
  * that every one of them may be needed again. A further snapshot of that volume changes nothing
  * here; it is taken while the result is not below 0. Thick volumes also need space that is really
- * free.
+ * free, and that no other thick volume is still owed (record.h: unformatted).
  */
 struct pool_room {
 	uint64_t capacity_bytes, free_bytes; /* the file system's */
@@ -21,6 +21,7 @@ struct pool_room {
 	uint64_t allocated_bytes;
 	uint64_t available_bytes; /* for a thin volume */
 	uint64_t available_thick_bytes;
+	uint64_t zeroing_bytes; /* of a raw pool: free, but still to be overwritten */
 };
 /* As of the last measure and all creates since. */
 void pool_room(const struct pool *pool, struct pool_room *ret);

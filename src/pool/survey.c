@@ -2,15 +2,17 @@
 /*
  * Reading a pool from outside. Happy path: open the directory, read ringvol.pool, open what lies
  * below, then names and records as they are asked for. What is missing or damaged is said in the
- * driver's words and the rest is read all the same.
+ * driver's words and the rest is read all the same. The records of a raw pool are opened read-only
+ * unless something is to be mended: beside a driver that is its own mount.
  */
 #include "pool/survey.h"
 
 #include "base/buf.h"
 #include "base/fd.h"
-#include "pool/hold.h"
+#include "pool/hold_file.h"
 #include "pool/layout.h"
 #include "pool/part.h"
+#include "pool/raw_load.h"
 #include "pool/trash.h"
 
 #include <errno.h>
@@ -69,36 +71,100 @@ static void open_pool_file(struct survey *s, bool lock)
 	fd = -1;
 }
 
-void survey_open(struct survey *ret, const char *path, bool lock)
+/* ---- the root ---- */
+
+static void open_directory(struct survey *s)
+{
+	s->fds[SURVEY_ROOT] = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->fds[SURVEY_ROOT] < 0)
+		fail(s, errno == ENOENT || errno == ENOTDIR ? POOL_MISSING : POOL_SICK, "%s: %s",
+			s->path, strerrordesc_np(errno));
+}
+
+static void open_raw(struct survey *s, enum survey_use use)
+{
+	struct err err = {0};
+	bool mend = use == SURVEY_MEND;
+	int r = disk_open(s->path, mend ? DISK_CHANGE : DISK_LOOK, NULL, &s->disk, &err);
+	if (r == 0)
+		r = disk_records(s->disk, !mend, &s->fds[SURVEY_ROOT], &err);
+	if (r < 0)
+		fail(s,
+			err.code == ERR_UNAVAILABLE || err.code == ERR_PRECONDITION ? POOL_MISSING
+										    : POOL_SICK,
+			"%s", err.message);
+}
+
+static void measure(struct survey *s)
+{
+	struct statvfs fs;
+	struct statfs type;
+	if (fstatvfs(s->fds[SURVEY_ROOT], &fs) < 0 || fstatfs(s->fds[SURVEY_ROOT], &type) < 0) {
+		fail(s, POOL_SICK, "%s: %s", s->path, strerrordesc_np(errno));
+		return;
+	}
+	/* The mount that a raw pool is looked at through is read-only by itself. */
+	s->read_only = s->disk == NULL && (fs.f_flag & ST_RDONLY) != 0;
+	s->capacity_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+	s->free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+	s->fs_type = (unsigned long)type.f_type;
+}
+
+struct area_use {
+	int dirfd;
+	uint64_t bytes;
+};
+
+static int add_map(void *arg, const char *name)
+{
+	struct area_use *use = arg;
+	struct image_map map;
+	if (pool_raw_map(use->dirfd, name, &map) == 0)
+		use->bytes += image_map_bytes(&map);
+	return 0;
+}
+
+static void measure_area(struct survey *s)
+{
+	s->capacity_bytes = 0;
+	for (unsigned i = 0; i < s->disk->count; i++)
+		s->capacity_bytes += s->disk->members[i].bytes;
+	s->free_bytes = s->capacity_bytes;
+	for (unsigned dir = SURVEY_VOLUMES; dir < SURVEY_DIRS; dir++) {
+		struct area_use use = {.dirfd = s->fds[dir]};
+		if (dir == SURVEY_TRASH || survey_each(s, dir, add_map, &use) < 0)
+			continue;
+		s->free_bytes -= use.bytes < s->free_bytes ? use.bytes : s->free_bytes;
+	}
+}
+
+static void open_dirs(struct survey *s)
+{
+	for (unsigned i = SURVEY_VOLUMES; i < SURVEY_DIRS; i++) {
+		s->fds[i] = openat(s->fds[SURVEY_ROOT], survey_dir_names[i],
+			O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		/* The others are caches and leftovers, made again. */
+		if (s->fds[i] < 0 &&
+			(i == SURVEY_VOLUMES || (i == SURVEY_SNAPSHOTS && errno != ENOENT)))
+			fail(s, POOL_SICK, "the directory %s/%s: %s", s->path, survey_dir_names[i],
+				strerrordesc_np(errno));
+	}
+}
+
+void survey_open(struct survey *ret, const char *path, enum survey_use use)
 {
 	struct survey s = {.path = path, .state = POOL_READY, .lock_fd = -1};
 	memset(s.fds, 0xff, sizeof(s.fds));
-	s.fds[SURVEY_ROOT] = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (s.fds[SURVEY_ROOT] < 0) {
-		fail(&s, errno == ENOENT || errno == ENOTDIR ? POOL_MISSING : POOL_SICK, "%s: %s",
-			path, strerrordesc_np(errno));
-		*ret = s;
-		return;
-	}
-	struct statvfs fs;
-	struct statfs type;
-	if (fstatvfs(s.fds[SURVEY_ROOT], &fs) < 0 || fstatfs(s.fds[SURVEY_ROOT], &type) < 0) {
-		fail(&s, POOL_SICK, "%s: %s", path, strerrordesc_np(errno));
-	} else {
-		s.read_only = (fs.f_flag & ST_RDONLY) != 0;
-		s.capacity_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
-		s.free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
-		s.fs_type = (unsigned long)type.f_type;
-	}
-	open_pool_file(&s, lock);
-	for (unsigned i = SURVEY_VOLUMES; i < SURVEY_DIRS; i++) {
-		s.fds[i] = openat(s.fds[SURVEY_ROOT], survey_dir_names[i],
-			O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		/* The others are caches and leftovers, made again. */
-		if (s.fds[i] < 0 &&
-			(i == SURVEY_VOLUMES || (i == SURVEY_SNAPSHOTS && errno != ENOENT)))
-			fail(&s, POOL_SICK, "the directory %s/%s: %s", path, survey_dir_names[i],
-				strerrordesc_np(errno));
+	if (disk_is_raw_pool(path))
+		open_raw(&s, use);
+	else
+		open_directory(&s);
+	if (s.fds[SURVEY_ROOT] >= 0) {
+		measure(&s);
+		open_pool_file(&s, use != SURVEY_LOOK);
+		open_dirs(&s);
+		if (s.disk != NULL)
+			measure_area(&s);
 	}
 	if (s.read_only)
 		fail(&s, POOL_SICK,
@@ -111,6 +177,8 @@ void survey_close(struct survey *s)
 	for (unsigned i = 0; i < SURVEY_DIRS; i++)
 		fd_close(&s->fds[i]);
 	fd_close(&s->lock_fd);
+	disk_unref(s->disk);
+	s->disk = NULL;
 }
 
 int survey_each(const struct survey *s, enum survey_dir dir,
@@ -147,7 +215,7 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 	case SURVEY_TRASH:
 		return trash_name_valid(name);
 	case SURVEY_COPIES:
-		return pool_part_name_valid(name) || pool_hold_name_valid(name);
+		return pool_part_name_valid(name) || hold_name_valid(name);
 	case SURVEY_DIRS:
 		break;
 	}
@@ -157,9 +225,15 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 static int read_object(
 	const struct survey *s, enum record_kind kind, const char *name, struct pool_found *ret)
 {
+	struct image_map map;
+	int dirfd = s->fds[SURVEY_VOLUMES + kind];
 	if (!record_key_valid(name))
 		return -EINVAL;
-	return pool_read_object(s->fds[SURVEY_VOLUMES + kind], name, kind, ret);
+	int r = pool_read_object(dirfd, name, kind, ret);
+	if (r == 0 && s->disk != NULL)
+		ret->allocated_bytes =
+			pool_raw_map(dirfd, name, &map) == 0 ? image_map_bytes(&map) : 0;
+	return r;
 }
 
 struct collect {

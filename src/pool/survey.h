@@ -6,6 +6,7 @@
 #ifndef RINGVOL_POOL_SURVEY_H
 #define RINGVOL_POOL_SURVEY_H
 
+#include "disk/disk.h"
 #include "pool/layout.h"
 #include "pool/pool.h"
 
@@ -23,6 +24,13 @@ enum survey_dir {
 /* "", "volumes", ... */
 extern const char *const survey_dir_names[SURVEY_DIRS];
 
+enum survey_use {
+	SURVEY_LOOK,
+	SURVEY_LOCK, /* takes the pool's lock, unless a driver has it (served): none begins to
+		      * serve the pool until survey_close() */
+	SURVEY_MEND, /* the same, and what is found may be written to */
+};
+
 struct survey {
 	const char *path;
 	/* READY, or what a driver would call it and why; a pool that a driver serves is READY. */
@@ -31,15 +39,16 @@ struct survey {
 	char uuid[37]; /* "" unless ringvol.pool could be read */
 	bool served;   /* the lock was asked for, and a driver has it */
 	bool read_only;
+	/* Of a raw pool: its area, and what no image has, or a deleted one. */
 	uint64_t capacity_bytes, free_bytes, fs_type;
+	struct disk *disk; /* of a raw pool; NULL: a directory pool, or one that was not opened */
 	int fds[SURVEY_DIRS]; /* -1: not there */
 	/* private */
 	int lock_fd;
 };
 
-/* lock: takes the pool's lock, so that no driver begins to serve it until survey_close(), unless
- * one has it (served). Only memory can fail it; look at state. */
-void survey_open(struct survey *ret, const char *path, bool lock);
+/* Only memory can fail it; look at state. */
+void survey_open(struct survey *ret, const char *path, enum survey_use use);
 void survey_close(struct survey *survey);
 
 /* Each name in a directory but . and .., in no order, until each() answers other than 0. Its

@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "blockio/image.h"
 #include "pool/private.h"
+#include "pool/raw.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -354,8 +355,8 @@ static int make_call(struct op *op)
 static int make_end(struct op *op, int res)
 {
 	if (res < 0)
-		return op_fail_sys(
-			op, res, "making a template in pool %s", pool_name(template_of(op)->pool));
+		return pool_fail_sys(template_of(op)->pool, &op->err, res,
+			"making a template in pool %s", pool_name(template_of(op)->pool));
 	state_of(op)->made = true;
 	return 0;
 }
@@ -372,6 +373,26 @@ static int format_run(struct op *op)
 	fsimg_uuid_of(st->name, st->uuid);
 	pool_mkfs_init(&st->mkfs, op->reactor, &st->spec, st->fd, st->uuid);
 	return op_child(op, &st->mkfs.op);
+}
+
+/* The records of a raw pool are small, and mkfs allocates a log ahead. */
+static bool punch_done(struct op *op)
+{
+	return is_found(op) || template_of(op)->pool->raw == NULL;
+}
+
+static int punch_call(struct op *op)
+{
+	const struct pool_template_state *st = state_of(op);
+	return image_punch_unwritten(st->fd, st->spec.size_bytes);
+}
+
+/* A template that is larger than need be is as good. */
+static int punch_end(struct op *op, int res)
+{
+	(void)op;
+	(void)res;
+	return 0;
 }
 
 static int sync_run(struct op *op)
@@ -484,6 +505,7 @@ static const struct op_step template_steps[] = {
 	{"open", .call = open_call, .end = open_end, .done = have_one},
 	{"make", .call = make_call, .end = make_end, .done = have_one},
 	{"mkfs", .run = format_run, .done = is_found},
+	{"punch", .call = punch_call, .end = punch_end, .done = punch_done},
 	{"sync", .run = sync_run, .done = is_found},
 	{"link", .call = link_call, .end = link_end, .done = is_found},
 	{"evict", .run = evict_run, .end = evict_end, .done = is_found},

@@ -11,6 +11,9 @@
  * `discard` has the disk below discard the blocks (trim.h). Where they are is known only until they
  * are given back. A mark on the file says that this has begun. A file that is found marked was left
  * by an attempt cut short: all that is free on the disk is discarded for it instead.
+ *
+ * In a raw pool an image's bytes are in pieces of the disks, which are overwritten whatever its
+ * record asks for (trash_raw.h).
  */
 #include "pool/trash.h"
 
@@ -19,6 +22,8 @@
 #include "blockio/trim.h"
 #include "pool/part.h"
 #include "pool/private.h"
+#include "pool/raw.h"
+#include "pool/trash_raw.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -43,6 +48,7 @@ enum trash_file {
 	FILE_CLOSED,
 	FILE_ZEROS,   /* to be overwritten, on the loop */
 	FILE_ERASING, /* being overwritten */
+	FILE_PIECES,  /* in a raw pool: its pieces are overwritten and given back */
 	FILE_DISCARD, /* its blocks are discarded */
 	FILE_TRIM,    /* where its blocks were is not known: all free ones are discarded */
 	FILE_CUT,     /* made shorter, to nothing */
@@ -66,6 +72,8 @@ struct pool_trash {
 	uint64_t trimmed; /* the disk is, up to here */
 	struct op zeros;  /* overwrites it: a sync, the child, a sync */
 	struct copy copy;
+	struct trash_raw raw;
+	uint64_t raw_done_bytes, raw_size_bytes; /* as the loop has seen them; 0: no pieces */
 };
 
 /* ---- names ---- */
@@ -186,6 +194,15 @@ static int open_file(struct pool_trash *t)
 	int r = read_erase(t->fd, &erase, &recorded);
 	if (r == 0 && recorded)
 		r = lock_unused(t->fd);
+	if (r == 0 && t->raw.disk != NULL) {
+		r = trash_raw_open(&t->raw, t->fd);
+		if (r == 0)
+			enter(t, FILE_PIECES);
+		if (r != -ENODATA)
+			return r;
+		/* It may have lost its map: what it occupied is not known, and the file says so. */
+		r = st.st_size > 0 ? -EBUSY : 0;
+	}
 	if (r < 0)
 		return r;
 	t->size = st.st_size;
@@ -239,6 +256,20 @@ static int cut_piece(struct pool_trash *t)
 	return rest > 0 ? 0 : unlink_name(t);
 }
 
+static int pieces_piece(struct pool_trash *t)
+{
+	int r = trash_raw_piece(&t->raw, t->fd);
+	if (r <= 0)
+		return r;
+	r = unlink_name(t);
+	if (r < 0 || !t->raw.uncut)
+		return r;
+	if (fsync(t->dirfd) < 0)
+		return -errno;
+	trash_raw_gone(&t->raw);
+	return 0;
+}
+
 static void next_file(struct pool_trash *t)
 {
 	fd_close(&t->fd);
@@ -250,6 +281,7 @@ static int trash_run(struct pool_job *job)
 {
 	static int (*const pieces[])(struct pool_trash * t) = {
 		[FILE_CLOSED] = open_file,
+		[FILE_PIECES] = pieces_piece,
 		[FILE_DISCARD] = discard_piece,
 		[FILE_TRIM] = trim_piece,
 		[FILE_CUT] = cut_piece,
@@ -312,6 +344,7 @@ static const struct op_step zeros_steps[] = {
 static void trash_free(struct pool_trash *t)
 {
 	fd_close(&t->fd);
+	trash_raw_end(&t->raw);
 	free(t->names);
 	free(t);
 }
@@ -337,6 +370,9 @@ static void trash_go_on(struct pool_trash *t, int res)
 	if (t->freed)
 		pool_room_stale(pool);
 	t->freed = false;
+	trash_raw_give(&t->raw, pool);
+	t->raw_size_bytes = t->file == FILE_PIECES ? t->raw.size_bytes : 0;
+	t->raw_done_bytes = t->raw.size_bytes - t->raw.zeroed_from;
 	if (res == 0 && t->at < t->count && pool_loaded(pool) && !pool->pools->draining) {
 		if (t->file != FILE_ZEROS) {
 			pool_job_submit(pool, &t->job);
@@ -355,6 +391,7 @@ static void trash_go_on(struct pool_trash *t, int res)
 	bool again = res >= 0 && (pool->trash_wanted || full);
 	pool->trash = NULL;
 	trash_free(t);
+	pool_raw_wake(pool);
 	if (again)
 		pool_trash_kick(pool);
 }
@@ -378,6 +415,7 @@ void pool_trash_kick(struct pool *pool)
 	t->dirfd = pool->fds[POOL_FD_TRASH];
 	t->copies_fd = pool->fds[POOL_FD_COPIES];
 	t->direct_io = pool->features.direct_io;
+	trash_raw_begin(&t->raw, pool);
 	t->job.run = trash_run;
 	t->job.on_end = trash_on_end;
 	list_init(&t->job.link);
@@ -395,6 +433,11 @@ bool pool_erasing(const struct pool *pool, uint64_t *ret_done_bytes, uint64_t *r
 {
 	const struct pool_trash *t = pool->trash;
 	/* Not t->file, which is the thread's. */
+	if (t != NULL && t->raw_size_bytes > 0) {
+		*ret_done_bytes = t->raw_done_bytes;
+		*ret_size_bytes = t->raw_size_bytes;
+		return true;
+	}
 	if (t == NULL || !op_running(&t->zeros))
 		return false;
 	*ret_done_bytes = t->copy.looked_bytes;

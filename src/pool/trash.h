@@ -8,7 +8,8 @@
 
 struct pool;
 
-/* Whether a deleted image is being overwritten (eraseOnDelete: zero), and how far it is. */
+/* Whether a deleted image is being overwritten (eraseOnDelete: zero, and all of a raw pool), and
+ * how far it is. */
 bool pool_erasing(const struct pool *pool, uint64_t *ret_done_bytes, uint64_t *ret_size_bytes);
 
 /* ---- for the files of src/pool ---- */

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What of a raw pool's area is occupied: the sum of the maps of all its files. Happy path: every
+ * directory's files are asked for their maps, the pieces are sorted and become what is not free.
+ * What is in the trash counts as dirty.
+ *
+ * How it can fail: a map is damaged, leads to where no disk is, or has a piece that another map has
+ * too. Then the volume is quarantined; of two that have the same piece, both. What their maps say
+ * stays occupied. Where a map cannot be read at all, nobody knows what is free, and nothing is
+ * given out (pool_raw.unread). The rest of the pool is served.
+ */
+#include "pool/raw_load.h"
+
+#include "base/buf.h"
+#include "base/fd.h"
+#include "pool/private.h"
+#include "pool/raw_devices.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct piece {
+	uint64_t address, bytes;
+	struct pool_found *owner; /* NULL: no volume's */
+};
+
+struct reading {
+	struct pool_raw *raw;
+	struct pool_found *found;
+	size_t found_count;
+	struct piece *pieces;
+	size_t count, cap;
+	int dir, dirfd; /* dir: an enum pool_fd */
+	struct image_map map;
+};
+
+/* ---- one file ---- */
+
+static void quarantine(struct pool_found *o, const char *why)
+{
+	if (o == NULL || o->rec == NULL)
+		return;
+	record_free(o->rec);
+	o->rec = NULL;
+	o->why = why;
+}
+
+static int compare_key(const void *key, const void *found)
+{
+	const struct pool_found *o = found;
+	return o->kind != RECORD_VOLUME ? -1 : strcmp(key, o->key);
+}
+
+static struct pool_found *volume_of(const struct reading *r, const char *name)
+{
+	if (r->dir != POOL_FD_VOLUMES || r->found_count == 0)
+		return NULL;
+	return bsearch(name, r->found, r->found_count, sizeof(*r->found), compare_key);
+}
+
+int pool_raw_map(int dirfd, const char *name, struct image_map *ret)
+{
+	struct stat st;
+	_cleanup_fd_ int fd =
+		openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT || errno == ELOOP || errno == ENXIO ? -ENODATA : -errno;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	return S_ISREG(st.st_mode) ? image_map_read(fd, ret) : -ENODATA;
+}
+
+bool pool_raw_lost_map(int dirfd, const char *name, bool trash)
+{
+	struct stat st;
+	if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+		return false;
+	return trash ? st.st_size > 0 : record_key_valid(name);
+}
+
+/* Templates have none. */
+static bool lost_map(const struct reading *r, const char *name)
+{
+	bool trash = r->dir == POOL_FD_TRASH;
+	return (trash || r->dir == POOL_FD_VOLUMES) && pool_raw_lost_map(r->dirfd, name, trash);
+}
+
+static int add_pieces(struct reading *r, struct pool_found *owner)
+{
+	for (unsigned i = 0; i < r->map.count; i++) {
+		if (array_grow(&r->pieces, &r->cap, r->count, sizeof(*r->pieces)) < 0)
+			return -ENOMEM;
+		r->pieces[r->count++] =
+			(struct piece){r->map.pieces[i].address, r->map.pieces[i].bytes, owner};
+	}
+	return 0;
+}
+
+static int take_map(struct reading *r, struct pool_found *volume)
+{
+	uint64_t bytes = image_map_bytes(&r->map);
+	if (r->dir == POOL_FD_TRASH)
+		r->raw->dirty_bytes += bytes;
+	if (volume != NULL) {
+		volume->allocated_bytes = bytes;
+		if (volume->rec != NULL && bytes < pool_raw_bytes(volume->rec))
+			quarantine(volume, "its map is shorter than its record says");
+	}
+	return add_pieces(r, volume);
+}
+
+static int read_one(void *arg, const char *name)
+{
+	struct reading *r = arg;
+	struct pool_found *volume = volume_of(r, name);
+	r->map.count = 0;
+	int res = pool_raw_map(r->dirfd, name, &r->map);
+	if (res == -ENOMEM || res == -EMFILE || res == -ENFILE)
+		return res;
+	if (res == 0)
+		return take_map(r, volume);
+	/* A file without a map is in nobody's way, unless it had one. */
+	if (res == -ENODATA && (volume == NULL || volume->rec == NULL) && !lost_map(r, name))
+		return 0;
+	quarantine(volume, res == -ENODATA           ? "it has no map of where its bytes are"
+			   : res == -EPROTONOSUPPORT ? "its map is of a later version of ringvol"
+						     : "its map is damaged");
+	if (r->raw->unread[0] == '\0')
+		snprintf(r->raw->unread, sizeof(r->raw->unread), "%s/%s", pool_dir_names[r->dir],
+			name);
+	return 0;
+}
+
+/* ---- all together ---- */
+
+static int compare_address(const void *a, const void *b)
+{
+	const struct piece *x = a, *y = b;
+	return x->address < y->address ? -1 : x->address > y->address;
+}
+
+/* Whoever has the same piece as another is in doubt. Each piece is compared with the one that
+ * reaches farthest of those before it: if any of them overlaps it, that one does. */
+static void find_overlaps(struct reading *r)
+{
+	const struct piece *farthest = NULL;
+	for (size_t i = 0; i < r->count; i++) {
+		const struct piece *p = &r->pieces[i];
+		if (farthest != NULL && p->address - farthest->address < farthest->bytes) {
+			r->raw->overlaps = true;
+			quarantine(p->owner, "another image has the same pieces of the disks");
+			quarantine(
+				farthest->owner, "another image has the same pieces of the disks");
+		}
+		if (farthest == NULL || p->address + p->bytes > farthest->address + farthest->bytes)
+			farthest = p;
+	}
+}
+
+static void find_lost(struct reading *r)
+{
+	for (size_t i = 0; i < r->count; i++) {
+		uint64_t offset, left;
+		const struct piece *p = &r->pieces[i];
+		if (disk_at(r->raw->disk, p->address, &offset, &left) == NULL || left < p->bytes)
+			quarantine(p->owner, "its map has pieces that are on none of the disks");
+	}
+}
+
+/* The first address from there on that a disk has; UINT64_MAX: none. */
+static uint64_t next_on_disk(const struct disk *disk, uint64_t address)
+{
+	uint64_t offset, left, next = UINT64_MAX;
+	if (disk_at(disk, address, &offset, &left) != NULL)
+		return address;
+	for (unsigned i = 0; i < disk->count; i++) {
+		uint64_t start = disk->members[i].start;
+		if (start > address && start < next)
+			next = start;
+	}
+	return next;
+}
+
+/* What is on the disks of [from, to), of which nothing is occupied yet. */
+static int occupy(struct pool_raw *raw, uint64_t from, uint64_t to)
+{
+	while ((from = next_on_disk(raw->disk, from)) < to) {
+		uint64_t offset, left;
+		disk_at(raw->disk, from, &offset, &left);
+		if (left > to - from)
+			left = to - from;
+		int r = area_occupy(raw->area, from, left);
+		if (r < 0)
+			return r;
+		from += left;
+	}
+	return 0;
+}
+
+/* The union of all pieces. */
+static int occupy_all(struct reading *r)
+{
+	uint64_t end = 0;
+	for (size_t i = 0; i < r->count; i++) {
+		const struct piece *p = &r->pieces[i];
+		uint64_t from = p->address > end ? p->address : end;
+		if (p->address + p->bytes <= from)
+			continue;
+		end = p->address + p->bytes;
+		int res = occupy(r->raw, from, end);
+		if (res < 0)
+			return res;
+	}
+	return 0;
+}
+
+/* Where a repair of the records puts what has lost its name: its map is nobody's then. */
+static int read_lost(void *arg, const char *name)
+{
+	struct pool_raw *raw = arg;
+	if (raw->unread[0] == '\0')
+		snprintf(raw->unread, sizeof(raw->unread), "lost+found/%s", name);
+	return 0;
+}
+
+int pool_raw_each_lost(int root, int (*each)(void *arg, const char *name), void *arg)
+{
+	_cleanup_fd_ int fd =
+		openat(root, "lost+found", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? 0 : -errno;
+	return fd_each_name(fd, each, arg);
+}
+
+static int read_all(struct reading *r, const int fds[POOL_FDS])
+{
+	for (r->dir = POOL_FD_VOLUMES; r->dir < POOL_DIRS_END; r->dir++) {
+		r->dirfd = fds[r->dir];
+		int res = fd_each_name(r->dirfd, read_one, r);
+		if (res < 0)
+			return res;
+	}
+	if (r->count > 0)
+		qsort(r->pieces, r->count, sizeof(*r->pieces), compare_address);
+	return 0;
+}
+
+static int add_area(struct pool_raw *raw, const struct disk *disk)
+{
+	raw->area = area_new();
+	int r = raw->area == NULL ? -ENOMEM : 0;
+	for (unsigned i = 0; r == 0 && i < disk->count; i++)
+		r = area_add(raw->area, disk->members[i].start, disk->members[i].bytes);
+	return r;
+}
+
+int pool_raw_load(struct disk *disk, const int fds[POOL_FDS], struct pool_found *found,
+	size_t count, struct pool_raw **ret, struct err *err)
+{
+	struct pool_raw *raw = calloc(1, sizeof(*raw));
+	if (raw == NULL)
+		return err_sys(err, -ENOMEM, "reading the maps");
+	struct reading r = {.raw = raw, .found = found, .found_count = count};
+	uint64_t strays = 0;
+	list_init(&raw->waiting);
+	raw->disk = disk;
+	int res = add_area(raw, disk);
+	if (res == 0)
+		res = read_all(&r, fds);
+	if (res == 0)
+		res = pool_raw_each_lost(fds[POOL_FD_ROOT], read_lost, raw);
+	if (res == 0) {
+		find_overlaps(&r);
+		find_lost(&r);
+		res = occupy_all(&r);
+	}
+	if (res == 0)
+		res = raw_devices_strays(disk, fds[POOL_FD_TRASH], raw->area, &strays);
+	raw->dirty_bytes += strays;
+	free(r.pieces);
+	if (res == 0) {
+		*ret = raw;
+		return 0;
+	}
+	raw->disk = NULL; /* still the caller's */
+	pool_raw_free(raw);
+	return err_sys(err, res, "reading the maps");
+}
