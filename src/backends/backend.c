@@ -16,7 +16,8 @@ int backend_check(enum backend_type type, bool raw, struct err *err)
 	const struct backend *backend = backend_get(type);
 	if (backend == NULL)
 		return err_set(err, ERR_PRECONDITION,
-			"volumes of this device type are switched off on this node (--ublkd off)");
+			"volumes of this device type are switched off on this node%s",
+			type == BACKEND_UBLK ? " (--ublkd off)" : "");
 	return backend->check == NULL ? 0 : backend->check(backend, raw, err);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How a volume's bytes become a block device. A backend is a `struct backend` of functions, and a
- * folder here: loop and ublk. Functions with an `op` serve its current step, like a step's run():
- * they return 0, OP_PENDING, or a negative errno with op->err set. So a backend may take a work job
- * or a whole child operation. Every function converges on what the kernel says.
+ * folder here: loop, ublk and disk. Functions with an `op` serve its current step, like a step's
+ * run(): they return 0, OP_PENDING, or a negative errno with op->err set. So a backend may take a
+ * work job or a whole child operation. Every function converges on what the kernel says.
  *
  * A new backend (volumes on device mapper, say) is a folder, a value of enum backend_type, and a
  * backend_add() before the services open. Its name is the value of the StorageClass parameter.
@@ -22,7 +22,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum backend_type { BACKEND_LOOP, BACKEND_UBLK, BACKEND_TYPES };
+struct secret;
+
+enum backend_type { BACKEND_LOOP, BACKEND_UBLK, BACKEND_DISK, BACKEND_TYPES };
 
 /* A device as seen from above: what is mounted, or published to a tenant. */
 struct backend_dev {
@@ -33,6 +35,9 @@ struct backend_dev {
 	 * and which the block layer's tracepoints count. 0:0: the device itself. See
 	 * backend_dev_below(). */
 	uint32_t below_major, below_minor;
+	/* It shows what an encrypted image holds, by dm-crypt over the device below. Without a
+	 * device below: that was made half, and goes with this device. */
+	bool crypt;
 	/* Any process that has its node open may tell it to serve another image, without any
 	 * capability; and the operator has not accepted that. */
 	bool bare;
@@ -52,6 +57,15 @@ struct backend_req {
 	uint32_t block_size;
 	bool read_only, no_discard, direct_io;
 	bool raw; /* the device's node goes to a tenant: it must not obey those that have it open */
+	/* The image holds LUKS2, and the device is what it holds (backends/crypt). Only a stack
+	 * with that filter takes it; any other refuses with ERR_PRECONDITION. */
+	bool encrypted;
+	/* attach: makes the LUKS2 header first. For images alone that have no key yet, whose bytes
+	 * nobody was given. */
+	bool format;
+	/* attach and resize of encrypted ones; the caller's, until the step ends. NULL: what is
+	 * attached already is found, and nothing is opened. */
+	const struct secret *secret;
 	struct backend_dev dev; /* out of attach; in and out of detach and resize */
 	struct err err;
 };
@@ -69,7 +83,8 @@ struct backend {
 	/* Whether this node can have such devices (raw: for tenants, as in backend_req): 0, or
 	 * ERR_PRECONDITION naming what is missing and the remedy. Does not block. NULL: always. */
 	int (*check)(const struct backend *backend, bool raw, struct err *err);
-	/* Blocking, for work threads: all that attach does. NULL: attach waits for more. */
+	/* Blocking, for work threads: all that attach does, but not for encrypted images. NULL:
+	 * attach waits for more. */
 	int (*attach_call)(struct backend_req *req);
 	/* An image that is attached by us already is returned as it is, after what is missing for a
 	 * raw one was added. A raw one that an earlier version has published bare stays so

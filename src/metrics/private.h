@@ -89,6 +89,7 @@ struct family {
 	uint64_t (*number)(const struct metrics *m);
 	uint64_t (*pool)(const struct pool *pool);
 	size_t room_field; /* offset in struct pool_room */
+	bool raw_alone;    /* of raw pools: the others have no such thing */
 	size_t stat_field; /* offset in struct store_stats */
 	bool copy_size;    /* how large what is copied is, not how far the copy has come */
 	void (*volume)(struct text *t, const char *name, struct volume *v);

@@ -129,6 +129,8 @@ static bool render_pools(struct scrape *s, const struct family *f, struct text *
 		pool_room(pool, &room);
 		if (f->pool == NULL && room.capacity_bytes == 0)
 			continue;
+		if (f->raw_alone && !pool_is_raw(pool))
+			continue;
 		text_label(labels, false, "pool", pool_name(pool));
 		text_u64(t, f->name, labels, NULL,
 			f->pool != NULL ? f->pool(pool)
@@ -288,6 +290,10 @@ const struct family pool_families[] = {
 	{"ringvol_pool_allocated_bytes", "gauge",
 		"What volumes and snapshots take, shared bytes counted for each.", render_pools,
 		.room_field = offsetof(struct pool_room, allocated_bytes)},
+	{"ringvol_pool_zeroing_bytes", "gauge",
+		"Deleted bytes of a raw pool that nobody gets before they are overwritten.",
+		render_pools, .room_field = offsetof(struct pool_room, zeroing_bytes),
+		.raw_alone = true},
 	{"ringvol_pool_volumes", "gauge", "Volumes of the pool, attached or not.", render_pools,
 		.pool = volumes},
 	{"ringvol_pool_snapshots", "gauge", "Snapshots of the pool.", render_pools,

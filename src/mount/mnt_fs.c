@@ -101,7 +101,7 @@ static int ext4_probe(const struct mnt_look *look, struct fsimg_probe *ret)
 	if (n < 0)
 		return (int)n;
 	const char *p = strstr(text, "DEVNAME=");
-	if (p == NULL || sscanf(p, "DEVNAME=%63[a-zA-Z0-9]", name) != 1)
+	if (p == NULL || sscanf(p, "DEVNAME=%63[a-zA-Z0-9-]", name) != 1)
 		return -ENODEV;
 	snprintf(node, sizeof node, "/dev/%s", name);
 	_cleanup_fd_ int fd = open(node, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);

@@ -6,6 +6,7 @@
 #include "mount/mnt_scan.h"
 
 #include "base/fd.h"
+#include "blockio/blkdev.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -102,9 +103,8 @@ bool mnt_has_option(const char *options, const char *word)
 /* A device-mapper device of ours says so in its uuid; other dm devices are somebody's disks. */
 static bool is_our_dm(uint32_t dev_major, uint32_t dev_minor)
 {
-	char path[64], uuid[160];
-	snprintf(path, sizeof path, "/sys/dev/block/%u:%u/dm/uuid", dev_major, dev_minor);
-	return fd_read_file(AT_FDCWD, path, uuid, sizeof uuid) > 0 &&
+	char uuid[160];
+	return blkdev_read(dev_major, dev_minor, "dm/uuid", uuid, sizeof uuid) > 0 &&
 	       strncmp(uuid, DM_UUID_PREFIX, sizeof DM_UUID_PREFIX - 1) == 0;
 }
 
@@ -117,16 +117,13 @@ static bool is_ours(uint32_t dev_major, uint32_t dev_minor, bool bound)
 		return true;
 	if (dev_major == 0)
 		return false;
-	char path[64], target[256];
-	snprintf(path, sizeof path, "/sys/dev/block/%u:%u", dev_major, dev_minor);
-	ssize_t n = readlink(path, target, sizeof target - 1);
-	if (n < 0)
-		return bound && errno == ENOENT;
-	target[n] = '\0';
-	const char *name = strrchr(target, '/');
-	if (name != NULL && strncmp(name, "/dm-", 4) == 0)
+	char name[64];
+	int r = blkdev_name(dev_major, dev_minor, name, sizeof name);
+	if (r < 0)
+		return bound && r == -ENOENT;
+	if (strncmp(name, "dm-", 3) == 0)
 		return is_our_dm(dev_major, dev_minor);
-	return name != NULL && strncmp(name, "/ublkb", 6) == 0;
+	return strncmp(name, "ublkb", 5) == 0;
 }
 
 static bool stat_block_node(const char *path, uint32_t *ret_major, uint32_t *ret_minor)

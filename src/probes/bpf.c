@@ -124,25 +124,34 @@ unsigned probe_bpf_chunks(const struct probe_bpf *bpf)
 
 /* ---- devices ---- */
 
-static uint16_t *entry_of(struct probe_bpf *bpf, uint32_t major, uint32_t minor, bool make)
+static uint16_t *entry_of(struct probe_bpf *bpf, const struct probe_device *device, bool make)
 {
 	struct probe_tracked *t = bpf->tracked;
-	if (major == 0 || minor >= PROBE_MINORS)
+	if (device->major == 0 || device->minor >= PROBE_MINORS)
 		return NULL;
-	for (unsigned row = 0; row < PROBE_MAJORS; row++) {
+	bool bios = device->kind == PROBE_BIOS;
+	unsigned end = bios ? PROBE_MAJORS : PROBE_RQ_MAJORS;
+	for (unsigned row = bios ? PROBE_BIO_ROW : 0; row < end; row++) {
 		if (t->majors[row] == 0 && make)
-			t->majors[row] = major;
-		if (t->majors[row] == major)
-			return &t->slot[row][minor];
+			t->majors[row] = device->major;
+		if (t->majors[row] == device->major)
+			return &t->slot[row][device->minor];
 	}
 	return NULL;
 }
 
+static bool counts_bios(const struct probe_bpf *bpf)
+{
+	return bpf->loaded.count == PROBE_FDS;
+}
+
 int probe_bpf_bind(
-	struct probe_bpf *bpf, uint32_t slot, uint32_t major, uint32_t minor, uint64_t since_ns)
+	struct probe_bpf *bpf, uint32_t slot, const struct probe_device *device, uint64_t since_ns)
 {
 	const struct probe_slot fresh = {.since_ns = since_ns};
-	uint16_t *entry = entry_of(bpf, major, minor, true);
+	if (device->kind == PROBE_BIOS && !counts_bios(bpf))
+		return -EOPNOTSUPP;
+	uint16_t *entry = entry_of(bpf, device, true);
 	if (entry == NULL)
 		return -ENOSPC;
 	uint32_t at = slot % PROBE_CHUNK_SLOTS;
@@ -153,11 +162,12 @@ int probe_bpf_bind(
 	return 0;
 }
 
-void probe_bpf_unbind(struct probe_bpf *bpf, uint32_t major, uint32_t minor)
+void probe_bpf_unbind(struct probe_bpf *bpf, const struct probe_device *device)
 {
-	uint16_t *entry = entry_of(bpf, major, minor, false);
+	uint16_t *entry = entry_of(bpf, device, false);
 	if (entry != NULL)
-		__atomic_store_n(entry, 0, __ATOMIC_RELEASE);
+		__atomic_store_n(
+			entry, device->kind == PROBE_BIOS ? PROBE_LEFT : 0, __ATOMIC_RELEASE);
 }
 
 /* The kernel's errno_to_blk_status(), backwards; newer statuses have no settled numbers. */
@@ -184,6 +194,7 @@ int probe_bpf_read(struct probe_bpf *bpf, uint32_t slot, struct probe_counters *
 			.busy_ns = from->busy_ns,
 			.last_errno = status_errno(from->last_status),
 			.last_error_ns = from->last_error_ns,
+			.in_flight = now.in_flight[i],
 		};
 		memcpy(to->latency.count, from->latency, sizeof(from->latency));
 		memcpy(to->queue.count, from->queue, sizeof(from->queue));
@@ -237,11 +248,17 @@ static uint64_t pages(uint64_t bytes)
 
 uint64_t probe_bpf_kernel_bytes(const struct probe_bpf *bpf)
 {
-	enum { MAP_HEAD_BYTES = 320 }; /* struct bpf_array, in front of its elements */
+	/* struct bpf_array, in front of its elements; a hash table's array of lists */
+	enum { MAP_HEAD_BYTES = 320, LIST_BYTES = 16 };
+	unsigned programs = bpf->loaded.count - PROBE_FD_LINKS;
 	uint64_t chunk = pages(MAP_HEAD_BYTES + PROBE_CHUNK_SLOTS * sizeof(struct probe_slot));
 	return bpf->chunk_count * chunk + pages(sizeof(struct probe_tracked)) +
 	       pages(MAP_HEAD_BYTES + PROBE_CHUNKS * sizeof(void *)) +
-	       PROBE_PROGRAMS * 2 * PAGE_BYTES;
+	       (counts_bios(bpf) ? PROBE_BIOS_MAX * LIST_BYTES +
+					   pages(MAP_HEAD_BYTES +
+						   PROBE_BIO_SETS * sizeof(struct probe_bio_set))
+				 : 0) +
+	       programs * 2 * PAGE_BYTES;
 }
 
 uint64_t probe_bpf_driver_bytes(const struct probe_bpf *bpf)

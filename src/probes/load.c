@@ -143,6 +143,8 @@ static int attach(struct bpf_object *object, struct probe_loaded *ret)
 	struct bpf_program *program;
 	bpf_object__for_each_program(program, object)
 	{
+		if (!bpf_program__autoload(program))
+			continue;
 		struct bpf_link *link = bpf_program__attach(program);
 		if (link == NULL)
 			return -errno;
@@ -151,8 +153,27 @@ static int attach(struct bpf_object *object, struct probe_loaded *ret)
 		if (r < 0)
 			return r;
 	}
-	assert(ret->count == PROBE_FDS);
 	return 0;
+}
+
+static bool is_for_bios(const struct bpf_program *program)
+{
+	return strncmp(bpf_program__name(program), "bio_", 4) == 0;
+}
+
+static int leave_out_bios(struct bpf_object *object)
+{
+	struct bpf_program *program;
+	int r = bpf_map__set_autocreate(bpf_object__find_map_by_name(object, "bios"), false);
+	if (r == 0)
+		r = bpf_map__set_autocreate(
+			bpf_object__find_map_by_name(object, "bio_sets"), false);
+	bpf_object__for_each_program(program, object)
+	{
+		if (r == 0 && is_for_bios(program))
+			r = bpf_program__set_autoload(program, false);
+	}
+	return r;
 }
 
 static int load_object(struct bpf_object *object, struct probe_loaded *ret)
@@ -171,18 +192,33 @@ static int load_object(struct bpf_object *object, struct probe_loaded *ret)
 	return r == 0 ? attach(object, ret) : r;
 }
 
-int probe_load_here(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
+static int load_programs(bool bios, struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
 {
 	LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = "ringvol");
 	ret->count = 0;
 	probe_why_begin();
 	struct bpf_object *object =
 		bpf_object__open_mem(probes_bpf_object, probes_bpf_object_len, &options);
-	int r = object == NULL ? -errno : load_object(object, ret);
+	int r = object == NULL ? -errno : 0;
+	if (r == 0 && !bios)
+		r = leave_out_bios(object);
+	if (r == 0)
+		r = load_object(object, ret);
 	bpf_object__close(object);
 	probe_why_end(r, ret_why);
 	if (r < 0)
 		drop(ret);
+	assert(r < 0 || ret->count == (bios ? PROBE_FDS : PROBE_FDS_RQ));
+	return r;
+}
+
+int probe_load_here(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
+{
+	char why[PROBES_WHY_MAX];
+	ret_why[0] = '\0';
+	int r = load_programs(true, ret, ret_why);
+	if (r < 0 && (r = load_programs(false, ret, why)) < 0)
+		memcpy(ret_why, why, sizeof(why));
 	malloc_trim(0);
 	return r;
 }
@@ -208,8 +244,9 @@ int probes_loader_main(int fd)
 		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(loaded.fd));
-		memcpy(CMSG_DATA(c), loaded.fd, sizeof(loaded.fd));
+		c->cmsg_len = CMSG_LEN(loaded.count * sizeof(int));
+		memcpy(CMSG_DATA(c), loaded.fd, loaded.count * sizeof(int));
+		msg.msg_controllen = CMSG_SPACE(loaded.count * sizeof(int));
 	}
 	return sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(message) ? 0 : 1;
 }
@@ -267,6 +304,11 @@ static void reap(pid_t pid, int pidfd)
 	(void)waitpid(pid, NULL, WNOHANG);
 }
 
+static bool is_whole(const struct probe_message *message, size_t came)
+{
+	return message->res < 0 ? came == 0 : came == PROBE_FDS || came == PROBE_FDS_RQ;
+}
+
 /* The message and its descriptors, which are the caller's also when this fails. -EPIPE: the process
  * ended without a word; -EPROTO: not all of an answer, or more than one. */
 static int receive(int fd, struct probe_message *message, struct probe_loaded *ret)
@@ -286,7 +328,7 @@ static int receive(int fd, struct probe_message *message, struct probe_loaded *r
 		return len == 0 ? -EPIPE : -errno;
 	size_t came = take_descriptors(&msg, ret);
 	if (len != (ssize_t)sizeof(*message) || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-		message->res > 0 || came != (message->res == 0 ? PROBE_FDS : 0))
+		message->res > 0 || !is_whole(message, came))
 		return -EPROTO;
 	message->why[PROBES_WHY_MAX - 1] = '\0';
 	return 0;
@@ -329,7 +371,6 @@ int probe_load_apart(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX])
 			"the process that loads the probes %s: restart the driver", receive_why(r));
 		return r;
 	}
-	if (message.res < 0)
-		memcpy(ret_why, message.why, PROBES_WHY_MAX);
+	memcpy(ret_why, message.why, PROBES_WHY_MAX);
 	return message.res;
 }

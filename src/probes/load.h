@@ -11,18 +11,20 @@
 extern const unsigned char probes_bpf_object[];
 extern const size_t probes_bpf_object_len;
 
-enum { PROBE_PROGRAMS = 5 };
+enum { PROBE_RQ_PROGRAMS = 5, PROBE_BIO_PROGRAMS = 6 };
 enum probe_fd {
 	PROBE_FD_TABLE,     /* the map of chunks */
 	PROBE_FD_VARIABLES, /* the programs' .bss, struct probe_tracked, to be mapped */
 	PROBE_FD_LINKS,     /* the attached programs: gone with their last descriptor */
-	PROBE_FDS = PROBE_FD_LINKS + PROBE_PROGRAMS,
+	PROBE_FDS_RQ = PROBE_FD_LINKS + PROBE_RQ_PROGRAMS,
+	PROBE_FDS = PROBE_FDS_RQ + PROBE_BIO_PROGRAMS,
 };
 struct probe_loaded {
 	int fd[PROBE_FDS];
-	unsigned count; /* open; all, or none */
+	unsigned count; /* open: PROBE_FDS; PROBE_FDS_RQ without those for bios; or 0 */
 };
-/* Blocking, for work jobs. 0, or -errno with the reason and the remedy. */
+/* Blocking, for work jobs. 0, or -errno with the reason and the remedy. A kernel that refuses the
+ * programs for bios alone is 0, fewer descriptors, and the reason; else ret_why is empty then. */
 typedef int probe_load_fn(struct probe_loaded *ret, char ret_why[PROBES_WHY_MAX]);
 /* In this process: 14 MB for a moment, and 0.5 MiB of libraries' pages that stay. */
 probe_load_fn probe_load_here;
@@ -31,7 +33,7 @@ probe_load_fn probe_load_apart;
 /* That process is killed, and each that comes; from any thread. */
 void probe_load_stop(void);
 
-/* What that process answers with: res 0 and PROBE_FDS descriptors, or -errno, why, and none. */
+/* What that process answers with: res 0 and the descriptors, or -errno, why, and none. */
 struct probe_message {
 	int32_t res;
 	char why[PROBES_WHY_MAX];

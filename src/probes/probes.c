@@ -34,10 +34,10 @@ const char *const probe_op_names[PROBE_OPS] = {"read", "write", "flush", "discar
 
 struct device {
 	struct list link;
-	uint32_t major, minor;
+	struct probe_device id;
 	const void *owner;
 	int32_t slot;
-	bool beyond; /* a number that the kernel's table has no room for: never gets a slot */
+	bool beyond; /* its number or kind is not in the kernel's table: never gets a slot */
 	uint64_t since_ns;
 	struct probe_sysfs *base; /* what sysfs said when counting began; NULL: not yet asked */
 };
@@ -78,8 +78,8 @@ static void device_bind(struct probes *p, struct device *device)
 	if (slot == NO_SLOT || device->beyond)
 		return;
 	uint64_t now = clock_monotonic_ns();
-	int r = probe_bpf_bind(p->bpf, (uint32_t)slot, device->major, device->minor, now);
-	if (r == -ENOSPC) {
+	int r = probe_bpf_bind(p->bpf, (uint32_t)slot, &device->id, now);
+	if (r == -ENOSPC || r == -EOPNOTSUPP) {
 		device->beyond = true;
 		p->beyond_count++;
 	}
@@ -96,7 +96,7 @@ static void device_unbind(struct probes *p, struct device *device)
 {
 	if (device->slot == NO_SLOT)
 		return;
-	probe_bpf_unbind(p->bpf, device->major, device->minor);
+	probe_bpf_unbind(p->bpf, &device->id);
 	p->used[device->slot / PROBE_CHUNK_SLOTS] &=
 		(uint16_t) ~(1 << device->slot % PROBE_CHUNK_SLOTS);
 	device->slot = NO_SLOT;
@@ -251,6 +251,11 @@ const char *probes_why(const struct probes *p)
 	return p->state == PROBES_SYSFS ? p->why : "";
 }
 
+const char *probes_bios_why(const struct probes *p)
+{
+	return p->state == PROBES_BPF ? p->why : "";
+}
+
 /* ---- devices ---- */
 
 static struct list *bucket_of(struct probes *p, uint32_t major, uint32_t minor)
@@ -262,7 +267,7 @@ static struct device *find(struct probes *p, uint32_t major, uint32_t minor)
 {
 	list_for_each (link, bucket_of(p, major, minor)) {
 		struct device *device = container_of(link, struct device, link);
-		if (device->major == major && device->minor == minor)
+		if (device->id.major == major && device->id.minor == minor)
 			return device;
 	}
 	return NULL;
@@ -280,7 +285,7 @@ static int begin_sysfs(struct device *device)
 	struct probe_sysfs *base = malloc(sizeof(*base));
 	if (base == NULL)
 		return -ENOMEM;
-	int r = probe_sysfs_read(device->major, device->minor, base);
+	int r = probe_sysfs_read(device->id.major, device->id.minor, base);
 	if (r < 0) {
 		free(base);
 		return r;
@@ -290,17 +295,18 @@ static int begin_sysfs(struct device *device)
 	return 0;
 }
 
-int probes_track(struct probes *p, uint32_t major, uint32_t minor, const void *owner)
+int probes_track(
+	struct probes *p, enum probe_kind kind, uint32_t major, uint32_t minor, const void *owner)
 {
 	struct device *device = find(p, major, minor);
-	if (device != NULL && device->owner == owner)
+	if (device != NULL && device->owner == owner && device->id.kind == kind)
 		return 0;
 	if (device != NULL)
 		probes_untrack(p, major, minor, device->owner);
 	device = calloc(1, sizeof(*device));
 	if (device == NULL)
 		return -ENOMEM;
-	*device = (struct device){.major = major, .minor = minor, .owner = owner, .slot = NO_SLOT};
+	*device = (struct device){.id = {kind, major, minor}, .owner = owner, .slot = NO_SLOT};
 	list_push(bucket_of(p, major, minor), &device->link);
 	p->device_count++;
 	if (p->state == PROBES_BPF)
@@ -330,7 +336,7 @@ static int read_sysfs(struct device *device, struct probe_counters *ret)
 	struct probe_sysfs now;
 	int r = device->base == NULL ? begin_sysfs(device) : 0;
 	if (r == 0)
-		r = probe_sysfs_read(device->major, device->minor, &now);
+		r = probe_sysfs_read(device->id.major, device->id.minor, &now);
 	if (r < 0)
 		return r == -ENODEV ? -ENOENT : r;
 	*ret = (struct probe_counters){.since_ns = device->since_ns};

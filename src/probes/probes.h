@@ -4,7 +4,7 @@
  * layer's tracepoints (bpf/) count it in the kernel, for tracked devices only. Where BPF cannot be
  * had, the block layer's own counters (/sys/dev/block/M:N/stat) do, which know neither errors nor
  * histograms. Neither counts merges and splits: an operation is a request as the device gets it, as
- * in iostat.
+ * in iostat; of a device of the device mapper, which has no requests, it is a bio.
  *
  * Loading takes 20 ms, and 14 MB for a moment. So it is a work job after the socket serves, and the
  * memory belongs to a process of its own. Devices that are tracked earlier are counted from the end
@@ -22,6 +22,14 @@
 enum probe_op { PROBE_READ, PROBE_WRITE, PROBE_FLUSH, PROBE_DISCARD, PROBE_OPS };
 extern const char *const probe_op_names[PROBE_OPS]; /* "read", "write", "flush", "discard" */
 
+/* What a device takes. */
+enum probe_kind {
+	PROBE_REQUESTS, /* loop, ublk */
+	/* A device of the device mapper. It has no queue, so the latency is all of the time since
+	 * it got the bio. In sysfs its flushes are writes. */
+	PROBE_BIOS,
+};
+
 enum probes_state {
 	PROBES_LOADING,
 	PROBES_BPF,
@@ -37,7 +45,7 @@ struct probe_op_counters {
 	int32_t last_errno;     /* of the last error, positive (EIO); 0: none yet */
 	uint64_t last_error_ns; /* CLOCK_MONOTONIC; 0: none yet */
 	struct hist latency;    /* from issue to the driver until completion */
-	struct hist queue;      /* from insertion until issue */
+	struct hist queue;      /* from insertion until issue; of bios: nothing */
 };
 
 struct probe_counters {
@@ -67,19 +75,23 @@ void probes_stop(void);
 void probes_close(struct probes *probes);
 enum probes_state probes_state(const struct probes *probes);
 const char *probes_why(const struct probes *probes); /* "" unless PROBES_SYSFS */
+/* Why devices that take bios are counted from sysfs although the others are not, and the remedy;
+ * "": they are counted by BPF like the others. */
+const char *probes_bios_why(const struct probes *probes);
 
 /* The loading process's side: loads, sends what there is over fd. Returns the exit status. */
 int probes_loader_main(int fd);
 
 /* For `doctor`: loads the probes and takes them out again. Blocking. 0, or -errno with the reason
- * and the remedy. */
+ * and the remedy; 0 and a reason: not for devices that take bios. */
 int probes_try(char ret_why[PROBES_WHY_MAX]);
 
 /* Counting starts from zero. The owner is any pointer that stands for the device's owner. Tracking
  * again for the same owner changes nothing. For another owner it begins anew: the number was given
  * away behind the former owner's back, and the former owner's untracking then does nothing. 0 or
  * -ENOMEM. Neither blocks (a BPF map update costs a microsecond). */
-int probes_track(struct probes *probes, uint32_t major, uint32_t minor, const void *owner);
+int probes_track(struct probes *probes, enum probe_kind kind, uint32_t major, uint32_t minor,
+	const void *owner);
 void probes_untrack(struct probes *probes, uint32_t major, uint32_t minor, const void *owner);
 
 /* Whose the device is; NULL: nobody's, it is not tracked. probes may be NULL. */

@@ -10,58 +10,21 @@
  */
 #include "backends/dm/guard.h"
 
-#include "base/clock.h"
-#include "base/fd.h"
+#include "disk/tagged.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
 
-#define TAG_PREFIX  "ringvol:"
-#define NAME_PREFIX "ringvol-"
 #define KEEPER_UUID "RINGVOL-keeper"
 
-enum {
-	GUARD_TARGETS = 2,
-	/* The longest of the waits, each twice the one before, for the kernel to take away a guard
-	 * that was let go. After 255 ms in all, somebody counts as keeping it. */
-	GOING_WAIT_MS = 128,
-};
+enum { GUARD_TARGETS = 2 };
 
-/* ---- names ---- */
+_Static_assert(sizeof((struct guard){0}.tag) == TAGGED_TAG_BYTES, "one tag, two structs");
 
-/* "ringvol:a:b" as "ringvol-a-b" and "RINGVOL-guard-a-b". */
 static int names_of(const char *tag, char ret_name[DM_NAME_LEN], char ret_uuid[DM_UUID_LEN])
 {
-	size_t len = strlen(tag);
-	if (len <= strlen(TAG_PREFIX) || len >= sizeof((struct guard){0}.tag) ||
-		strncmp(tag, TAG_PREFIX, strlen(TAG_PREFIX)) != 0 || strchr(tag, '/') != NULL)
-		return -EINVAL;
-	const char *rest = tag + strlen(TAG_PREFIX);
-	snprintf(ret_name, DM_NAME_LEN, NAME_PREFIX "%s", rest);
-	snprintf(ret_uuid, DM_UUID_LEN, GUARD_UUID_PREFIX "%s", rest);
-	for (char *p = ret_name; (p = strchr(p, ':')) != NULL;)
-		*p = '-';
-	for (char *p = ret_uuid; (p = strchr(p, ':')) != NULL;)
-		*p = '-';
-	return 0;
-}
-
-/* The tag that a guard's name says: "ringvol-aaaaaaaa-bbbbbbbb". */
-static bool tag_of(const char *name, char ret_tag[64])
-{
-	char pool[9], random[9];
-	int end = 0;
-	if (sscanf(name, NAME_PREFIX "%8[0-9a-f]-%8[0-9a-f]%n", pool, random, &end) != 2 ||
-		name[end] != '\0' || strlen(pool) != 8 || strlen(random) != 8)
-		return false;
-	snprintf(ret_tag, 64, TAG_PREFIX "%s:%s", pool, random);
-	return true;
+	return tagged_names(tag, GUARD_UUID_PREFIX, ret_name, ret_uuid);
 }
 
 /* ---- tables ---- */
@@ -69,15 +32,14 @@ static bool tag_of(const char *name, char ret_tag[64])
 int guard_table(const struct guard_spec *spec, struct dm_target ret[2])
 {
 	uint64_t sectors = spec->size_bytes / DM_SECTOR_BYTES;
-	if (sectors <= GUARD_TAIL_SECTORS)
+	if (sectors <= TAGGED_TAIL_SECTORS)
 		return -EINVAL;
-	const uint64_t starts[] = {0, sectors - GUARD_TAIL_SECTORS};
-	const uint64_t lengths[] = {sectors - GUARD_TAIL_SECTORS, GUARD_TAIL_SECTORS};
+	const uint64_t starts[] = {0, sectors - TAGGED_TAIL_SECTORS};
+	const uint64_t lengths[] = {sectors - TAGGED_TAIL_SECTORS, TAGGED_TAIL_SECTORS};
 	for (unsigned i = 0; i < GUARD_TARGETS; i++) {
 		ret[i] = (struct dm_target){
-			.start_sectors = starts[i], .length_sectors = lengths[i], .type = "linear"};
-		snprintf(ret[i].params, sizeof(ret[i].params), "%u:%u %" PRIu64, spec->major,
-			spec->minor, starts[i]);
+			.start_sectors = starts[i], .length_sectors = lengths[i]};
+		dm_linear(&ret[i], spec->major, spec->minor, starts[i]);
 	}
 	return 0;
 }
@@ -93,10 +55,7 @@ static bool guard_parse(const struct dm_target *targets, unsigned count, uint32_
 	for (unsigned i = 0; i < GUARD_TARGETS; i++) {
 		uint32_t major_now, minor_now;
 		uint64_t offset;
-		char extra;
-		if (strcmp(targets[i].type, "linear") != 0 ||
-			sscanf(targets[i].params, "%" SCNu32 ":%" SCNu32 " %" SCNu64 "%c",
-				&major_now, &minor_now, &offset, &extra) != 3)
+		if (!dm_linear_parse(&targets[i], &major_now, &minor_now, &offset))
 			return false;
 		if (i > 0 && (major_now != dev_major || minor_now != dev_minor))
 			return false;
@@ -107,31 +66,13 @@ static bool guard_parse(const struct dm_target *targets, unsigned count, uint32_
 		if (__builtin_add_overflow(end, targets[i].length_sectors, &end))
 			return false;
 	}
-	if (targets[1].length_sectors != GUARD_TAIL_SECTORS || targets[0].length_sectors == 0 ||
+	if (targets[1].length_sectors != TAGGED_TAIL_SECTORS || targets[0].length_sectors == 0 ||
 		end > UINT64_MAX / DM_SECTOR_BYTES)
 		return false;
 	*ret_major = dev_major;
 	*ret_minor = dev_minor;
 	*ret_size_bytes = end * DM_SECTOR_BYTES;
 	return true;
-}
-
-int guard_table_retired(uint64_t size_bytes, struct dm_target ret[2])
-{
-	const struct guard_spec spec = {.size_bytes = size_bytes};
-	int r = guard_table(&spec, ret);
-	for (unsigned i = 0; r == 0 && i < GUARD_TARGETS; i++) {
-		snprintf(ret[i].type, sizeof(ret[i].type), "error");
-		ret[i].params[0] = '\0';
-	}
-	return r;
-}
-
-static bool is_retired(const struct dm_target *targets, unsigned count)
-{
-	return count == GUARD_TARGETS && strcmp(targets[0].type, "error") == 0 &&
-	       strcmp(targets[1].type, "error") == 0 &&
-	       targets[1].length_sectors == GUARD_TAIL_SECTORS;
 }
 
 /* ---- looking ---- */
@@ -161,7 +102,7 @@ static int look_at(
 	/* Parameters too long for a linear target are no guard's. */
 	if (r < 0 && r != -E2BIG)
 		return r;
-	ret->retired = r == 0 && is_retired(targets, count);
+	ret->retired = r == 0 && tagged_is_retired(targets, count);
 	ret->foreign = !ret->retired && !(r == 0 && guard_parse(targets, count, &ret->below_major,
 							    &ret->below_minor, &ret->size_bytes));
 	return 0;
@@ -180,26 +121,8 @@ int guard_look(struct dm *dm, const char *tag, struct guard *ret)
 	struct dm_device device;
 	int r = names_of(tag, name, uuid);
 	if (r == 0)
-		r = dm_look(dm, uuid, &device);
-	if (r == -ENXIO && dm_look_name(dm, name, &device) == 0)
-		return -EEXIST;
-	if (r < 0)
-		return r;
-	/* Renamed by somebody. */
-	if (strcmp(device.name, name) != 0)
-		return -EEXIST;
-	return look_at(dm, tag, &device, ret);
-}
-
-/* The same, once the kernel has taken away the last one, or somebody keeps it from that. */
-static int look_until_gone(struct dm *dm, const char *tag, struct guard *ret)
-{
-	int r = guard_look(dm, tag, ret);
-	for (unsigned ms = 1; r == 0 && ret->going_away && ms <= GOING_WAIT_MS; ms *= 2) {
-		clock_sleep_ms(ms);
-		r = guard_look(dm, tag, ret);
-	}
-	return r;
+		r = tagged_look(dm, name, uuid, &device);
+	return r == 0 ? look_at(dm, tag, &device, ret) : r;
 }
 
 /* ---- making ---- */
@@ -264,7 +187,9 @@ static int find_or_create(struct dm *dm, const struct guard_spec *spec, const ch
 	const char *uuid, struct guard *guard, struct err *err)
 {
 	struct dm_device device;
-	int r = look_until_gone(dm, spec->tag, guard);
+	int r = tagged_look_settled(dm, name, uuid, &device);
+	if (r == 0)
+		r = look_at(dm, spec->tag, &device, guard);
 	if (r == -ENXIO) {
 		*guard = (struct guard){0};
 		r = dm_create(dm, name, uuid, &device);
@@ -312,97 +237,52 @@ int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, 
 
 /* ---- removing ---- */
 
-/* The guard's node, if it is that: the guard stays as long as it is open. -1: it cannot be had, and
- * is not needed. */
-static int open_node(const struct guard *guard)
-{
-	char path[32];
-	struct stat st;
-	snprintf(path, sizeof(path), "/dev/dm-%u", guard->minor);
-	_cleanup_fd_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISBLK(st.st_mode) ||
-		st.st_rdev != makedev(guard->major, guard->minor))
-		return -1;
-	int node_fd = fd;
-	fd = -1;
-	return node_fd;
-}
-
-/* Lets go of the device below. */
-static int retire(struct dm *dm, const char *uuid, const struct guard *guard, int node_fd)
-{
-	struct dm_target targets[GUARD_TARGETS];
-	struct dm_device device;
-	/* Who has it open may have written what is in memory yet. What cannot be written must still
-	 * be let go. */
-	if (guard->open && node_fd >= 0)
-		(void)fsync(node_fd);
-	int r = guard_table_retired(guard->size_bytes, targets);
-	if (r == 0)
-		r = dm_load(dm, uuid, targets, GUARD_TARGETS, false);
-	return r == 0 ? dm_resume(dm, uuid, &device) : r;
-}
-
 int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t below_minor,
 	bool *ret_waits, struct err *err)
 {
 	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	struct dm_device device;
 	struct guard guard = {0};
 	*ret_waits = false;
 	int r = names_of(tag, name, uuid);
 	if (r == 0)
-		r = guard_look(dm, tag, &guard);
+		r = tagged_look(dm, name, uuid, &device);
+	if (r == 0)
+		r = look_at(dm, tag, &device, &guard);
 	if (r == -ENXIO || r == -EEXIST || r == -EINVAL)
 		return 0;
 	bool over_another = guard.below_major != 0 &&
 			    (guard.below_major != below_major || guard.below_minor != below_minor);
 	if (r == 0 && (guard.foreign || over_another))
 		return 0;
-	_cleanup_fd_ int node_fd = -1;
-	if (r == 0 && guard.below_major != 0) {
-		node_fd = open_node(&guard);
-		/* Without its help the removal below frees the device, and waits for that. */
-		if (retire(dm, uuid, &guard, node_fd) < 0)
-			fd_close(&node_fd);
-	}
 	if (r == 0)
-		r = dm_remove(dm, uuid, ret_waits);
-	if (node_fd >= 0)
-		*ret_waits = guard.open;
+		r = tagged_remove(
+			dm, &device, guard.below_major != 0 ? guard.size_bytes : 0, ret_waits);
 	return r < 0 ? err_sys(err, r, "removing the device-mapper device %s", name) : 0;
 }
 
 /* ---- all of them ---- */
 
-struct names {
+struct each {
 	struct dm *dm;
 	void (*each)(void *arg, const struct guard *guard);
 	void *arg;
-	int res;
 };
 
 /* One that goes while it is looked at is not there. */
-static void on_name(void *arg, const char *name, uint32_t dev_major, uint32_t dev_minor)
+static int on_tag(void *arg, const char *tag)
 {
-	struct names *names = arg;
+	const struct each *each = arg;
 	struct guard guard;
-	char tag[64];
-	(void)dev_major;
-	(void)dev_minor;
-	if (!tag_of(name, tag))
-		return;
-	int r = guard_look(names->dm, tag, &guard);
+	int r = guard_look(each->dm, tag, &guard);
 	if (r == 0)
-		names->each(names->arg, &guard);
-	else if (r != -ENXIO && r != -EEXIST && names->res == 0)
-		names->res = r;
+		each->each(each->arg, &guard);
+	return r;
 }
 
 int guard_each(struct dm *dm, void (*each)(void *arg, const struct guard *guard), void *arg)
 {
-	struct names names = {dm, each, arg, 0};
-	int r = dm_list(dm, on_name, &names);
-	return r < 0 ? r : names.res;
+	return tagged_each(dm, on_tag, &(struct each){dm, each, arg});
 }
 
 /* ---- the keeper ---- */

@@ -13,8 +13,8 @@
 #ifndef RINGVOL_BACKENDS_DM_GUARD_H
 #define RINGVOL_BACKENDS_DM_GUARD_H
 
-#include "backends/dm/dm.h"
 #include "base/err.h"
+#include "disk/dm.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,8 +22,6 @@
 
 #define GUARD_UUID_PREFIX "RINGVOL-guard-"
 #define GUARD_KEEPER_NAME "ringvol-keeper"
-
-enum { GUARD_TAIL_SECTORS = 2048 /* what the second target serves: 1 MiB */ };
 
 /* What a guard is to stand over. */
 struct guard_spec {
@@ -46,11 +44,9 @@ struct guard {
 	bool open;       /* somebody has it open */
 };
 
-/* The two targets. -EINVAL: the device is too small for two. */
+/* The two targets; the second one serves TAGGED_TAIL_SECTORS (disk/tagged.h). -EINVAL: the device
+ * is too small for two. */
 int guard_table(const struct guard_spec *spec, struct dm_target ret[2]);
-
-/* The two targets of a guard that was let go: every request fails, and no device below is kept. */
-int guard_table_retired(uint64_t size_bytes, struct dm_target ret[2]);
 
 /* Whether there is one of this tag's uuid; costs one call. */
 bool guard_exists(struct dm *dm, const char *tag);

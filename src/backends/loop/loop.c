@@ -27,8 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DM_SYSFS "/sys/class/misc/device-mapper" /* there when the driver is */
-
 static_assert(sizeof((struct backend_dev){0}.tag) == LODEV_TAG_BYTES, "one tag, two structs");
 static_assert(sizeof((struct backend_dev){0}.tag) == sizeof((struct guard){0}.tag), "three");
 
@@ -37,19 +35,6 @@ static struct backend_loop_config config;
 static const char *control_path(void)
 {
 	return config.dm_control_path != NULL ? config.dm_control_path : DM_CONTROL_PATH;
-}
-
-#define _cleanup_dm_ __attribute__((cleanup(dm_close)))
-
-/* Without asking for the module, as opening the node may. */
-static bool dm_is_loaded(void)
-{
-	return access(DM_SYSFS, F_OK) == 0;
-}
-
-static bool dm_is_absent(int res)
-{
-	return res == -ENOENT || res == -ENXIO || res == -ENODEV;
 }
 
 /* What tenants need and this node lacks. */
@@ -252,27 +237,10 @@ static int attach_call(struct backend_req *req)
 
 /* ---- detach ---- */
 
-/* As sysfs has it, which can be asked without the control node. */
-static bool is_guard(const char *name)
-{
-	char path[288], uuid[DM_UUID_LEN];
-	snprintf(path, sizeof path, "/sys/block/%s/dm/uuid", name);
-	return strncmp(name, "dm-", 3) == 0 &&
-	       fd_read_file(AT_FDCWD, path, uuid, sizeof uuid) > 0 &&
-	       strncmp(uuid, GUARD_UUID_PREFIX, strlen(GUARD_UUID_PREFIX)) == 0;
-}
-
-/* A guard among a loop device's holders; what else stands on it is somebody else's. */
+/* What else stands on it is somebody else's. */
 static bool has_guard_above(uint32_t minor)
 {
-	char path[64];
-	snprintf(path, sizeof path, "/sys/block/loop%u/holders", minor);
-	_cleanup_dir_ DIR *dir = opendir(path);
-	const struct dirent *entry;
-	while (dir != NULL && (entry = readdir(dir)) != NULL)
-		if (is_guard(entry->d_name))
-			return true;
-	return false;
+	return dm_stands_on(LODEV_MAJOR, minor, GUARD_UUID_PREFIX);
 }
 
 /* The guard of a device that was found bare may have been made half. */
