@@ -17,6 +17,16 @@
 #include "csi/topology.h"
 #include "node/volume.h"
 
+/* All volumes there are thick, and share nothing. */
+static int refuse_raw(struct op *op, const struct pool *pool)
+{
+	return !pool_is_raw(pool)
+		       ? 0
+		       : op_fail(op, ERR_PRECONDITION,
+				 "pool %s is on raw disks and has no snapshots yet: make a clone (a volume whose source is the volume), or use a pool in a directory",
+				 pool_name(pool));
+}
+
 static int look_up_run(struct op *op)
 {
 	struct csi_creation *c = creation_of(op);
@@ -24,9 +34,11 @@ static int look_up_run(struct op *op)
 	int r = creation_find(c, &snapshot, &op->err);
 	if (r < 0)
 		return r;
-	if (snapshot == NULL)
-		return node_source_find(&c->source, c->task.csi->node, RECORD_VOLUME, c->source_id,
+	if (snapshot == NULL) {
+		r = node_source_find(&c->source, c->task.csi->node, RECORD_VOLUME, c->source_id,
 			false, &op->err);
+		return r == 0 ? refuse_raw(op, c->source.object->pool) : r;
+	}
 	if (strcmp(snapshot->rec->source_id, c->source_id) != 0)
 		return op_fail(op, ERR_EXISTS, "snapshot %s exists, of another volume: %s", c->name,
 			snapshot->rec->source_id);

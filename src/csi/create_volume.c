@@ -245,7 +245,18 @@ static int plan_source(struct create *c, struct err *err)
 		return err_set(err, ERR_NOT_FOUND, "volume_content_source: %s is no %s",
 			c->base.source_id,
 			c->source_kind == RECORD_SOURCE_SNAPSHOT ? "snapshot" : "volume");
+	if (c->params.encryption != from->encryption)
+		return err_set(err, ERR_INVALID,
+			"volume_content_source: %s is %s, and so is what is made of it: use a class with encryption: %s",
+			from->name,
+			from->encryption == RECORD_PLAIN ? "not encrypted" : "encrypted",
+			from->encryption == RECORD_PLAIN ? "none" : "luks2");
 	c->changes_mode = !c->access.block && from->fs == FSIMG_NONE;
+	/* Whether there is a file system in it cannot be seen without its key. */
+	if (c->changes_mode && from->encryption != RECORD_PLAIN)
+		return err_set(err, ERR_INVALID,
+			"volume_content_source: %s is an encrypted block volume's, which becomes no mount volume: ask for a block volume",
+			from->name);
 	if (c->changes_mode && !c->params.allow_mode_change)
 		return err_set(err, ERR_INVALID,
 			"volume_content_source: %s is a block volume's; it becomes a mount volume only if the class says allowVolumeModeChange: \"true\", as the kernel will mount what the block volume's user wrote",
@@ -257,23 +268,51 @@ static int plan_source(struct create *c, struct err *err)
 	return 0;
 }
 
+static int check_raw_source(const struct create *c, struct err *err)
+{
+	if (!pool_is_raw(c->pool))
+		return 0;
+	if (c->remote.used)
+		return err_set(err, ERR_PRECONDITION,
+			"volume_content_source: it is on another node, and pool %s is on raw disks, which take no copies from other nodes yet: use a pool in a directory",
+			pool_name(c->pool));
+	if (c->changes_mode)
+		return err_set(err, ERR_PRECONDITION,
+			"volume_content_source: %s is a block volume of pool %s, which is on raw disks; there a copy of it becomes no mount volume: ask for a block volume",
+			c->base.source.rec->name, pool_name(c->pool));
+	return 0;
+}
+
 static int plan_pool(struct create *c, struct err *err)
 {
 	bool raw = csi_is_raw_here(c->base.task.csi, c->access.block);
-	const struct csi_params *params = &c->params;
+	struct csi_params *params = &c->params;
 	if (c->pool == NULL)
 		c->pool = pools_by_name(c->base.task.csi->pools, params->pool);
 	if (c->pool == NULL)
 		return err_set(err, ERR_INVALID, "parameters: this node has no pool %s%s",
 			strlen(params->pool) <= 64 ? params->pool : "of that name",
 			params->pool_given ? "" : "; say which with the parameter pool");
-	int r = csi_params_check_pool(params, c->pool, raw, err);
+	/* While it was never read, it is not known whether it is on raw disks. */
+	int r = pool_check_ready(c->pool, err);
+	if (r == 0)
+		r = csi_params_settle(params, c->pool, err);
+	if (r == 0)
+		r = csi_params_check_pool(params, c->pool, raw, err);
+	if (r == 0)
+		r = check_raw_source(c, err);
 	if (r < 0)
 		return r;
 	if (params->erase != RECORD_ERASE_NONE && c->base.source.share)
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: eraseOnDelete would erase nothing of what is shared with the content source; ask for provisioning thick, which copies");
 	return 0;
+}
+
+/* dm-crypt has one initialisation vector a sector: larger ones are encrypted faster. */
+static uint32_t default_block_size(const struct create *c)
+{
+	return c->params.encryption != RECORD_PLAIN ? 4096 : pool_block_size(c->pool);
 }
 
 /* What the volume will be: c->rec, and c->pool. */
@@ -303,12 +342,15 @@ static int plan_record(struct create *c, struct err *err)
 		.fs = fs,
 		.block_size = from != NULL                ? from->block_size
 			      : c->params.block_size != 0 ? c->params.block_size
-							  : pool_block_size(c->pool),
+							  : default_block_size(c),
 		.thick = c->params.thick,
 		.device = c->params.device,
 		.erase = c->params.erase,
 		.snapshot_freeze = c->params.snapshot_freeze,
 		.allow_mode_change = c->params.allow_mode_change,
+		.encryption = c->params.encryption,
+		.unformatted =
+			c->params.encryption != RECORD_PLAIN && (from == NULL || from->unformatted),
 		.mkfs_options = fs == FSIMG_NONE ? "" : c->params.mkfs_options,
 		.source = c->source_kind,
 		.source_id = c->base.source_id,
@@ -428,8 +470,8 @@ static int build_run(struct op *op)
 		remote_fill(&c->remote, &c->base, source_object_kind(c));
 	} else if (c->base.source.object != NULL)
 		c->base.build.need_bytes =
-			c->rec.size_bytes + node_source_shared_room(&c->base.source);
-	else if (c->rec.fs != FSIMG_NONE)
+			record_image_bytes(&c->rec) + node_source_shared_room(&c->base.source);
+	else if (c->rec.fs != FSIMG_NONE && !c->rec.unformatted)
 		fill_format(c);
 	return op_child(op, &c->base.build.op);
 }

@@ -180,6 +180,18 @@ static const struct op_step steps[] = {
 	{NULL},
 };
 
+/* The device of a volume on raw disks does not lock the image: nothing but the look for devices of
+ * earlier runs tells of it. */
+static int check_known(const struct node *node, const struct pool_object *object, struct err *err)
+{
+	if (object->kind != RECORD_VOLUME || object->rec->device != BACKEND_DISK ||
+		node_knows_volume(node, object))
+		return 0;
+	return err_set(err, ERR_UNAVAILABLE,
+		"volume %s: devices of an earlier run are still being looked for; try again",
+		object->rec->name);
+}
+
 static int prepare(struct csi_task *task, struct err *err)
 {
 	struct deletion *d = container_of(task, struct deletion, task);
@@ -187,7 +199,8 @@ static int prepare(struct csi_task *task, struct err *err)
 	int r = pools_find_id(pools, task->rpc->kind, task->id, &d->object, err);
 	if (r == 0) {
 		csi_task_names(task, d->object->rec);
-		return pool_check_ready(d->object->pool, err);
+		r = pool_check_ready(d->object->pool, err);
+		return r == 0 ? check_known(task->csi->node, d->object, err) : r;
 	}
 	if (err->code != ERR_NOT_FOUND)
 		return r;

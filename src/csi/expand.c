@@ -85,6 +85,7 @@ static int controller_answer_run(struct op *op)
 }
 
 static const struct op_step controller_steps[] = {
+	{"key", .run = volume_op_take_key},
 	{"image", .done = image_done, .run = image_run},
 	{"device", .done = device_done, .run = device_run, .end = volume_op_device_end},
 	{"answer", .run = controller_answer_run},
@@ -112,7 +113,7 @@ static int controller_prepare(struct csi_task *task, struct err *err)
 }
 
 const struct csi_operation csi_controller_expand = {
-	sizeof(struct expand), controller_prepare, controller_steps, NULL};
+	sizeof(struct expand), controller_prepare, controller_steps, volume_op_cleanup};
 
 /* ---- the node's ---- */
 
@@ -173,6 +174,7 @@ static int node_answer_run(struct op *op)
 }
 
 static const struct op_step node_steps[] = {
+	{"key", .run = volume_op_take_key},
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"measure", .done = image_done, .run = measure_run},
 	{"image", .done = image_done, .run = image_run},
@@ -196,4 +198,4 @@ static int node_prepare(struct csi_task *task, struct err *err)
 }
 
 const struct csi_operation csi_node_expand = {
-	sizeof(struct expand), node_prepare, node_steps, NULL};
+	sizeof(struct expand), node_prepare, node_steps, volume_op_cleanup};

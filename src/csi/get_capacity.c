@@ -57,6 +57,8 @@ static int answer_run(struct op *op)
 	if (c->pool != NULL)
 		pool_room(c->pool, &room);
 	uint64_t available = c->params.thick ? room.available_thick_bytes : room.available_bytes;
+	if (c->params.encryption != RECORD_PLAIN) /* an image has its header besides */
+		available -= available < LUKS_HEADER_BYTES ? available : LUKS_HEADER_BYTES;
 	max->value = (int64_t)(available < CSI_SIZE_MAX ? available : CSI_SIZE_MAX);
 	min->value = (int64_t)least_size(c->fs);
 	response->available_capacity = (int64_t)available;
@@ -95,6 +97,8 @@ int csi_capacity_init(struct csi_capacity *c, const struct csi *csi, struct aren
 		c->pool = pools_by_name(csi->pools, c->params.pool);
 	bool raw = csi_is_raw_here(csi, c->fs == FSIMG_NONE);
 	struct err why = {0};
+	if (c->pool != NULL && csi_params_settle(&c->params, c->pool, &why) < 0)
+		c->pool = NULL;
 	if (c->pool != NULL && csi_params_check_pool(&c->params, c->pool, raw, &why) < 0)
 		c->pool = NULL;
 	op_init(&c->op, csi->reactor, "GetCapacity", capacity_steps, NULL);

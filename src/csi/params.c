@@ -84,7 +84,8 @@ static int parse_mkfs_options(
 
 static const struct key keys[] = {
 	{"pool", "the name of a pool", .parse = parse_pool},
-	{"device", "loop or ublk", FIELD(device), {{"loop", BACKEND_LOOP}, {"ublk", BACKEND_UBLK}}},
+	{"device", "loop, ublk or disk", FIELD(device),
+		{{"loop", BACKEND_LOOP}, {"ublk", BACKEND_UBLK}, {"disk", BACKEND_DISK}}},
 	{"provisioning", "thin or thick", FIELD(thick), {{"thin", false}, {"thick", true}}},
 	{OTHERS_PREFIX "fstype", "ext4, xfs or btrfs", .parse = parse_fstype},
 	{"mkfsOptions", "options of mkfs", .parse = parse_mkfs_options},
@@ -96,6 +97,8 @@ static const struct key keys[] = {
 		{{"false", false}, {"true", true}}},
 	{"allowVolumeModeChange", "true or false", FIELD(allow_mode_change),
 		{{"false", false}, {"true", true}}},
+	{"encryption", "none or luks2", FIELD(encryption),
+		{{"none", RECORD_PLAIN}, {"luks2", RECORD_LUKS2}}},
 };
 enum { KEYS = sizeof(keys) / sizeof(keys[0]) };
 
@@ -127,10 +130,12 @@ int csi_params_parse(Csi__V1__StringPair **pairs, size_t n, struct csi_params *r
 		while (k < keys + KEYS && strcmp(k->name, key) != 0)
 			k++;
 		int r = 0;
-		if (k < keys + KEYS)
+		if (k < keys + KEYS) {
 			r = (k->parse != NULL ? k->parse : parse_word)(
 				k, csi_str(pairs[i]->value), &params, err);
-		else if (!is_others(key))
+			params.device_given |= k->field == offsetof(struct csi_params, device);
+			params.thick_given |= k->field == offsetof(struct csi_params, thick);
+		} else if (!is_others(key))
 			r = unknown_key(key, err);
 		if (r < 0)
 			return r;
@@ -167,14 +172,49 @@ int csi_params_choose_fs(const struct csi_params *params, const struct csi_acces
 	if (r < 0)
 		return err_set(err, ERR_INVALID, "parameters: mkfsOptions are not allowed for %s",
 			fsimg_name(fs));
+	/* mke2fs would leave what the tables lie on as it is, which reads as noise there. */
+	if (params->encryption != RECORD_PLAIN &&
+		strstr(params->mkfs_options, "assume_storage_prezeroed") != NULL)
+		return err_set(err, ERR_INVALID,
+			"parameters: mkfsOptions with assume_storage_prezeroed are not for encrypted volumes, which do not read as zeros");
 	*ret = fs;
 	return 0;
 }
 
-int csi_params_compare(const struct csi_params *params, const struct csi_access *access,
+int csi_params_settle(struct csi_params *params, const struct pool *pool, struct err *err)
+{
+	bool disk = params->device == BACKEND_DISK;
+	if (!pool_is_raw(pool) && disk)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: device disk is for pools on raw disks, and pool %s is in a directory: use loop or ublk",
+			pool_name(pool));
+	if (!pool_is_raw(pool))
+		return 0;
+	if (params->device_given && !disk)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: pool %s is on raw disks, whose volumes have device-mapper devices: use device disk, or leave the parameter out",
+			pool_name(pool));
+	if (params->thick_given && !params->thick)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: pool %s is on raw disks and has no thin volumes yet: use provisioning thick",
+			pool_name(pool));
+	if (params->block_size != 0 && params->block_size != pool_block_size(pool))
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: blockSize is %u, but pool %s is on raw disks, whose blocks of %u its volumes have; leave the parameter out",
+			params->block_size, pool_name(pool), pool_block_size(pool));
+	params->device = BACKEND_DISK;
+	params->thick = true;
+	return 0;
+}
+
+int csi_params_compare(const struct csi_params *given, const struct csi_access *access,
 	const struct pool_object *volume, struct err *err)
 {
 	const struct record *rec = volume->rec;
+	struct csi_params settled = *given;
+	struct err elsewise = {0}; /* then it differs from the volume */
+	(void)csi_params_settle(&settled, volume->pool, &elsewise);
+	const struct csi_params *params = &settled;
 	bool from_source = rec->source != RECORD_SOURCE_NONE;
 	if (access->block != (rec->fs == FSIMG_NONE))
 		return err_set(err, ERR_EXISTS, "volume %s exists as a %s volume", rec->name,
@@ -200,6 +240,7 @@ int csi_params_compare(const struct csi_params *params, const struct csi_access 
 		{"eraseOnDelete", params->erase == rec->erase},
 		{"snapshotFreeze", params->snapshot_freeze == rec->snapshot_freeze},
 		{"allowVolumeModeChange", params->allow_mode_change == rec->allow_mode_change},
+		{"encryption", params->encryption == rec->encryption},
 		{"mkfsOptions",
 			fs == FSIMG_NONE || strcmp(params->mkfs_options, rec->mkfs_options) == 0},
 	};

@@ -12,12 +12,14 @@ struct csi_params {
 	bool pool_given;  /* otherwise a volume from a source goes to the source's pool */
 	unsigned device;  /* enum backend_type */
 	unsigned thick;   /* a bool */
+	bool device_given, thick_given; /* otherwise they are as csi_params_settle() says */
 	bool fs_given;
 	enum fsimg_type fs;
 	const char *mkfs_options;
 	unsigned block_size;                         /* 0: the pool's */
 	unsigned erase;                              /* enum record_erase */
 	unsigned snapshot_freeze, allow_mode_change; /* bools */
+	unsigned encryption;                         /* enum record_encryption */
 };
 /* StorageClass parameters; unknown keys are ERR_INVALID by name, except under csi.storage.k8s.io/.
  */
@@ -36,12 +38,16 @@ int csi_params_check_none(Csi__V1__StringPair **pairs, size_t n, struct err *err
  * or mkfsOptions do not suit it. */
 int csi_params_choose_fs(const struct csi_params *params, const struct csi_access *access,
 	enum fsimg_type source_fs, enum fsimg_type *ret, struct err *err);
+/* Settles, once the pool is known, what the request did not say and the pool decides: volumes of
+ * raw pools are thick and have devices of their own. ERR_PRECONDITION: the request says otherwise.
+ */
+int csi_params_settle(struct csi_params *params, const struct pool *pool, struct err *err);
 /* 0, or why the pool cannot have such a volume. raw: as backend_check(). */
 int csi_params_check_pool(
 	const struct csi_params *params, const struct pool *pool, bool raw, struct err *err);
 /* 0 when an existing volume is what parameters and capabilities ask for; else ERR_EXISTS naming
  * what differs. */
-int csi_params_compare(const struct csi_params *params, const struct csi_access *access,
+int csi_params_compare(const struct csi_params *given, const struct csi_access *access,
 	const struct pool_object *volume, struct err *err);
 
 #endif

@@ -197,9 +197,13 @@ static int device_end(struct op *op, int res)
 	/* One that goes away waits for users elsewhere, see detach_end(). */
 	if ((owner->found && !owner->dev.going_away) || owner->unclear)
 		take(r, &owner->dev, owner->dev_backend);
-	else if (owner->tagged && !owner->tagged_dev.going_away &&
-		 node_dev_volume(r->n.task.csi->node, &owner->tagged_dev) == NULL)
-		take(r, &owner->tagged_dev, owner->tagged_backend);
+	else if (owner->tagged && !owner->tagged_dev.going_away) {
+		/* While the pool is away its volume is known by its image alone. */
+		const struct pool_object *whose =
+			node_dev_volume(r->n.task.csi->node, &owner->tagged_dev);
+		if (whose == NULL || pool_object_has_id(whose, r->n.task.id))
+			take(r, &owner->tagged_dev, owner->tagged_backend);
+	}
 	return 0;
 }
 

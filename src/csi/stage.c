@@ -4,17 +4,19 @@
  * staging path.
  *
  * Happy path: look at the path -> look at the image -> attach -> (check and repair) -> mount, with
- * a UUID of its own -> grow, and clean its log (clean_log.h). Nothing is ever formatted here: a
- * volume got its file system before it had a name, and an image that does not hold what its record
- * says is refused. A volume that was made for block is mounted if its record allows it and the
- * image holds a file system, and not while it is published as a device. How it can fail: another's
- * mount at the path, an image in use elsewhere, a damaged file system, a device that hangs. Before
- * the mount, a device that this attempt attached is detached again. What is mounted stays, whatever
- * fails then (what hangs in a growth cannot be unmounted either): the retry finds it and grows it,
- * or an unstage takes it away.
+ * a UUID of its own -> grow, and clean its log (clean_log.h). No image of a volume is ever
+ * formatted here: a volume got its file system before it had a name, an encrypted one gets an image
+ * that has one (node/first_stage.h), and an image that does not hold what its record says is
+ * refused. What an encrypted one holds is seen when its device is there. A volume that was made for
+ * block is mounted if its record allows it and the image holds a file system, and not while it is
+ * published as a device. How it can fail: another's mount at the path, an image in use elsewhere, a
+ * damaged file system, a device that hangs. Before the mount, a device that this attempt attached
+ * is detached again. What is mounted stays, whatever fails then (what hangs in a growth cannot be
+ * unmounted either): the retry finds it and grows it, or an unstage takes it away.
  */
 #include "csi/stage.h"
 
+#include "csi/key.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "mount/mnt_fs.h"
@@ -44,6 +46,43 @@ static int inspect_end(struct op *op, int res)
 		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
 			s->staging_path);
 	return s->n.access.block ? 0 : volume_op_check_not_nested(op, "staging_target_path");
+}
+
+/* ---- the first time ---- */
+
+/* An earlier attempt may have formatted it and failed to make that durable. */
+static bool durable_done(struct op *op)
+{
+	return !stage_of(op)->n.volume->unsynced;
+}
+
+static int durable_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	struct pool_object *volume = s->n.volume;
+	pool_resync_init(&s->settle, op->reactor, volume->pool, RECORD_VOLUME, volume);
+	return op_child(op, &s->settle.op);
+}
+
+static bool first_done(struct op *op)
+{
+	return !stage_of(op)->n.volume->rec->unformatted;
+}
+
+static int first_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	s->first = node_first_stage_new(s->n.task.csi->node, s->n.volume, s->n.key);
+	return s->first != NULL ? op_child(op, &s->first->op)
+				: op_fail(op, ERR_NO_ROOM, "out of memory");
+}
+
+static int first_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	node_first_stage_free(s->first);
+	s->first = NULL;
+	return res;
 }
 
 /* ---- the device ---- */
@@ -389,8 +428,13 @@ static const struct op_step steps[] = {
 	{"check other mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
 	{"wait for tools", .done = stage_tools_done, .run = stage_tools_run,
 		.end = stage_tools_end},
+	{"key", .run = volume_op_take_key},
+	{"make durable", .done = durable_done, .run = durable_run},
+	{"format", .done = first_done, .run = first_run, .end = first_end},
 	{"probe image", .done = stage_probe_done, .run = probe_run},
 	{"attach", .done = attach_done, .run = attach_run, .end = attach_end, .undo = attach_undo},
+	{"probe device", .done = stage_probe_device_done, .call = stage_probe_call,
+		.end = stage_probe_end},
 	{"check what is mounted", .done = check_mount_done, .run = check_mount_run},
 	{"plan growth", .done = mount_done, .run = plan_growth_run},
 	{"look for users", .done = check_users_done, .run = check_users_run,
@@ -414,6 +458,9 @@ static int prepare(struct csi_task *task, struct err *err)
 	struct stage *s = container_of(task, struct stage, n.task);
 	s->staging_path = csi_str(req->staging_target_path);
 	int r = volume_op_find(&s->n, req->volume_capability, err);
+	if (r == 0)
+		r = csi_key_check(
+			s->n.volume->rec, req->secrets, req->n_secrets, "node-stage", err);
 	if (r < 0)
 		return r;
 	/* It may be in use in the other mode. */
@@ -428,4 +475,5 @@ static int prepare(struct csi_task *task, struct err *err)
 	return 0;
 }
 
-const struct csi_operation csi_node_stage = {sizeof(struct stage), prepare, steps, NULL};
+const struct csi_operation csi_node_stage = {
+	sizeof(struct stage), prepare, steps, volume_op_cleanup};

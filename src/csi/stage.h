@@ -6,6 +6,8 @@
 
 #include "blockio/blkdev.h"
 #include "csi/volume_op.h"
+#include "node/first_stage.h"
+#include "pool/sync.h"
 
 struct stage {
 	struct volume_op n;
@@ -27,6 +29,8 @@ struct stage {
 	struct csi_access other_access;
 	struct err other_err;
 	const char *unfit;
+	struct pool_resync settle;
+	struct node_first_stage *first; /* under way */
 	struct fsimg_probe probe;
 	uint8_t uuid[16];
 	char uuid_text[FSIMG_UUID_TEXT_BYTES];
@@ -52,8 +56,9 @@ int stage_tools_run(struct op *op);
 int stage_tools_end(struct op *op, int res);
 /* A work job: -EBUSY while somebody has the device for itself. arg: the stage. */
 int stage_users_job(void *arg);
-/* The image holds what is to be mounted. */
+/* The image holds what is to be mounted; if it is encrypted, its device does. */
 bool stage_probe_done(struct op *op);
+bool stage_probe_device_done(struct op *op);
 int stage_probe_call(struct op *op);
 int stage_probe_end(struct op *op, int res);
 

@@ -151,13 +151,20 @@ static int probe_other_mode(struct stage *s)
 											    : 0;
 }
 
+/* What it holds is seen through its device alone. */
+static bool bytes_in_device(const struct stage *s)
+{
+	return s->n.volume->rec->encryption != RECORD_PLAIN || pool_is_raw(s->n.volume->pool);
+}
+
 /* -EUCLEAN: it holds something else; -EMEDIUMTYPE: what it holds is not mounted, -EBADR: not with
  * these flags. The attach may be the next call, and nothing is attached because of any of it: so
  * all is decided here. */
 int stage_probe_call(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	_cleanup_fd_ int fd = openat(s->dirfd, s->image, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	const char *path = bytes_in_device(s) ? s->n.dev.dev.path : s->image;
+	_cleanup_fd_ int fd = openat(s->dirfd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
 	int r = s->n.changes_mode ? fsimg_probe_fd(fd, &s->probe)
@@ -174,11 +181,22 @@ int stage_probe_call(struct op *op)
 	return s->n.changes_mode ? probe_other_mode(s) : 0;
 }
 
+static bool nothing_to_mount(struct stage *s)
+{
+	struct node_volume *node = node_volume_find(s->n.volume);
+	return s->n.access.block || (node != NULL && node_info_is_dev(&s->n.info, &node->dev));
+}
+
 bool stage_probe_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	struct node_volume *node = node_volume_find(s->n.volume);
-	return s->n.access.block || (node != NULL && node_info_is_dev(&s->n.info, &node->dev));
+	return bytes_in_device(s) || nothing_to_mount(s);
+}
+
+bool stage_probe_device_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return !bytes_in_device(s) || nothing_to_mount(s);
 }
 
 static int other_mode_failed(struct op *op, int res)

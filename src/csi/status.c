@@ -31,6 +31,8 @@ enum grpc_status csi_status(enum err_code code)
 		return GRPC_UNIMPLEMENTED;
 	case ERR_DATA_LOSS:
 		return GRPC_DATA_LOSS;
+	case ERR_KEY:
+		return GRPC_UNAUTHENTICATED;
 	case ERR_INTERNAL:
 		break;
 	}

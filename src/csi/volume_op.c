@@ -6,12 +6,15 @@
 #include "csi/volume_op.h"
 
 #include "base/fd.h"
+#include "base/secret.h"
 #include "blockio/boot_mark.h"
+#include "csi/key.h"
 #include "csi/request.h"
 #include "mount/mnt_scan.h"
 #include "node/health.h"
 #include "pool/index.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -150,6 +153,29 @@ void volume_op_prepare_backend(struct volume_op *n)
 {
 	node_volume_request(n->volume, &n->dev);
 	n->dev.raw &= !n->changes_mode;
+	n->dev.secret = n->key;
+}
+
+/* The requests that have secrets have them as one field of one type. */
+int volume_op_take_key(struct op *op)
+{
+	struct volume_op *n = volume_op_of(op);
+	const ProtobufCMessage *request = n->task.request;
+	const ProtobufCFieldDescriptor *secrets =
+		protobuf_c_message_descriptor_get_field_by_name(request->descriptor, "secrets");
+	assert(secrets != NULL);
+	size_t count = *(const size_t *)((const char *)request + secrets->quantifier_offset);
+	Csi__V1__StringPair **pairs =
+		*(Csi__V1__StringPair * *const *)((const char *)request + secrets->offset);
+	int r = csi_key_take(pairs, count, &n->key);
+	return r < 0 ? op_fail_sys(op, r, "volume %s: taking its key", n->volume->rec->name) : 0;
+}
+
+void volume_op_cleanup(struct csi_task *task)
+{
+	struct volume_op *n = container_of(task, struct volume_op, task);
+	secret_free(n->key);
+	n->key = NULL;
 }
 
 /* ---- steps, or parts of them ---- */

@@ -24,6 +24,7 @@ struct volume_op {
 	struct mnt_info info;     /* what was found */
 	struct mnt_result result; /* of the last helper call that changes something */
 	struct backend_req dev;
+	struct secret *key; /* of an encrypted one, where the request brings it */
 	struct node_clean_log clean;
 	struct mnt_grow_req grow;
 	/* Of volume_op_mark_writer()'s job. */
@@ -55,6 +56,10 @@ const struct pool_object *volume_op_nested_in(const struct volume_op *n);
 int volume_op_check_not_nested(struct op *op, const char *field);
 /* The message of a failed helper call: what was tried on what, and what the helper said. */
 int volume_op_fail(struct op *op, int res, const char *what, const char *path);
+
+/* A step: takes the key out of the request's secrets. The row's cleanup frees it. */
+int volume_op_take_key(struct op *op);
+void volume_op_cleanup(struct csi_task *task);
 
 /* Fills n->dev for the volume (n->volume must be set). */
 void volume_op_prepare_backend(struct volume_op *n);

@@ -440,7 +440,8 @@ static void start_marks(struct adopt *a, struct pool_object *volume)
 static void strange_device(struct adopt *a, const struct backend_dev *found)
 {
 	char uuid8[9], random[9];
-	if (found->going_away || !node_split_tag(found->tag, uuid8, random))
+	if (found->going_away || node_is_formatting(a->node, found->tag) ||
+		!node_split_tag(found->tag, uuid8, random))
 		return;
 	const struct pool *pool = pools_by_uuid8(a->node->pools, uuid8);
 	if (pool != NULL && pool_state(pool) == POOL_READY && !keep(a, pool, found, random))

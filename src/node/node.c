@@ -20,6 +20,7 @@ int node_open(struct node **ret, struct reactor *reactor, struct pools *pools)
 	node_locks_init(&node->locks);
 	list_init(&node->attached);
 	list_init(&node->troubled);
+	list_init(&node->formatting);
 	list_init(&node->refreshes);
 	list_init(&node->measures);
 	node_follow_clock(node);

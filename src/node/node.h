@@ -48,6 +48,7 @@ struct node {
 	struct list attached, troubled;
 	struct node_watch *watch;                     /* NULL: nobody watches */
 	struct stats_batch *stats_open, *stats_spare; /* checkup.h; NULL: none */
+	struct list formatting;                       /* first_stage.h */
 	struct list refreshes;                        /* waiting, refresh.h */
 	struct list measures;                         /* under way for them */
 	int64_t clock_zero_unix;                      /* health.h: when the ring's clock was 0 */

@@ -42,9 +42,10 @@ int node_source_find(struct node_source *source, struct node *node, enum record_
 	source->node = node;
 	source->object = object;
 	source->rec = rec;
-	/* What shares extents with a volume that is erased on delete would keep its bytes. */
-	source->share =
-		pool_features(object->pool)->reflink && !thick && rec->erase == RECORD_ERASE_NONE;
+	/* What shares extents with a volume that is erased on delete would keep its bytes. One that
+	 * is unformatted has none. */
+	source->share = pool_features(object->pool)->reflink && !thick &&
+			rec->erase == RECORD_ERASE_NONE && !rec->unformatted;
 	return 0;
 }
 
@@ -54,7 +55,7 @@ uint64_t node_source_shared_room(const struct node_source *source)
 	/* What is shared already counts as needed again: see pool_room. */
 	if (!source->share || object->shared || object->kind != RECORD_VOLUME)
 		return 0;
-	uint64_t size = object->rec->size_bytes;
+	uint64_t size = record_image_bytes(object->rec);
 	return object->allocated_bytes < size ? object->allocated_bytes : size;
 }
 
@@ -129,8 +130,11 @@ static int fill_end(struct op *op, int res, void *arg)
 
 void node_source_fill(struct node_source *source, struct pool_build *build)
 {
+	if (source->rec->unformatted)
+		return; /* the new image is a hole, too */
 	pool_clone_init(&source->clone, source->object);
 	source->clone.copy.stop = source->stopped;
+	source->clone.build = build;
 	build->share_object = source->share ? source->object : NULL;
 	build->fill = fill;
 	build->fill_end = fill_end;

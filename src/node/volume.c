@@ -97,9 +97,12 @@ void node_volume_set_dev(struct node *node, struct node_volume *nv, const struct
 		node_note(node, nv, NODE_DEVICE_GONE, false);
 	if (list_empty(&nv->attached))
 		list_push(&node->attached, &nv->attached);
-	/* Without memory for it there are no counters, which is no reason to fail. */
+	/* Without memory for it there are no counters, which is no reason to fail. What is bound to
+	 * the image tells the kind, whatever is stacked on it. */
+	enum probe_kind kind =
+		nv->volume->rec->device == BACKEND_DISK ? PROBE_BIOS : PROBE_REQUESTS;
 	if (node->probes != NULL)
-		(void)probes_track(node->probes, major, minor, nv);
+		(void)probes_track(node->probes, kind, major, minor, nv);
 }
 
 void node_volume_clear_dev(struct node *node, struct node_volume *nv)
@@ -179,6 +182,14 @@ void node_volume_tag(const struct pool_object *volume, char ret_tag[64])
 	node_tag(pool_uuid8(volume->pool), volume->rec->random, ret_tag);
 }
 
+bool node_is_formatting(const struct node *node, const char *tag)
+{
+	list_for_each (link, &node->formatting)
+		if (strcmp(container_of(link, struct node_formatting, link)->tag, tag) == 0)
+			return true;
+	return false;
+}
+
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret)
 {
 	const struct record *rec = volume->rec;
@@ -190,6 +201,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 		.no_discard = rec->thick,
 		.direct_io = pool_features(volume->pool)->direct_io,
 		.raw = !node_volume_has_fs(volume),
+		.encrypted = rec->encryption != RECORD_PLAIN,
 	};
 	node_volume_tag(volume, ret->tag);
 	if (node != NULL)

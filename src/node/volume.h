@@ -58,6 +58,12 @@ struct node_health {
 	uint32_t latency[NODE_SLOW_BUCKETS + 1];
 };
 
+/* A device that is formatted, and is nobody's volume yet (first_stage.h). */
+struct node_formatting {
+	struct list link; /* node->formatting */
+	char tag[64];
+};
+
 struct node_volume {
 	struct pool_object *volume;
 	struct list attached; /* node->attached: checked up longest ago first */
@@ -123,6 +129,9 @@ void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64]);
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64]);
 /* False for what is no such tag. */
 bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9]);
+
+/* Whether a device of that tag is being formatted now. */
+bool node_is_formatting(const struct node *node, const char *tag);
 
 /* What to ask the volume's backend. */
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret);

@@ -194,16 +194,18 @@ static void judge_latency(struct node_watch *watch, struct node_volume *nv)
 
 /* ---- uevents ---- */
 
-/* "change@/devices/virtual/block/loop7" and "remove@..." of loop and ublk devices; what else
- * happens on the node does not wake anybody and takes no room. */
+/* "change@/devices/virtual/block/loop7" and "remove@..." of loop, ublk and device-mapper devices;
+ * what else happens on the node does not wake anybody and takes no room. */
 static int uevents_open(void)
 {
 	static const struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 23),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x2f626c6f /* "/blo" */, 0, 3),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x2f626c6f /* "/blo" */, 0, 5),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 30),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x6c6f6f70 /* "loop" */, 2, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x75626c6b /* "ublk" */, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x6c6f6f70 /* "loop" */, 4, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x75626c6b /* "ublk" */, 3, 0),
+		BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xffffff00),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x646d2d00 /* "dm-" */, 1, 0),
 		BPF_STMT(BPF_RET | BPF_K, 0),
 		BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
 	};

@@ -78,8 +78,13 @@ static int leftover_run(struct op *op)
 static int find_run(struct op *op)
 {
 	struct grant_make *m = make_of(op);
-	return node_source_find(&m->source, m->transfer->node,
+	int r = node_source_find(&m->source, m->transfer->node,
 		grant_kind_of(m->transfer->pools, m->source_id), m->source_id, false, &op->err);
+	if (r < 0 || !pool_is_raw(m->source.object->pool))
+		return r;
+	return op_fail(op, ERR_PRECONDITION,
+		"%s lies in pool %s, which is on raw disks; no other node can copy it yet: make the copy on this node, or keep what is to be copied in a pool in a directory",
+		m->source.rec->name, pool_name(m->source.object->pool));
 }
 
 static bool measured_done(struct op *op)

@@ -9,7 +9,7 @@
 #define RINGVOL_TRANSFER_GRANT_H
 
 #include "node/source.h"
-#include "pool/hold.h"
+#include "pool/hold_make.h"
 #include "transfer/transfer.h"
 
 /* The kind of what the id names; a volume where there is neither. An id carries no kind, and its

@@ -190,7 +190,7 @@ static bool on_opened(struct channel_call *call, const uint8_t *data, size_t len
 	p->answered =
 		opened_parse(data, len, p->offer.source_id, &p->rec, &p->allocated_bytes) == 0;
 	if (p->answered)
-		p->size_bytes = p->rec->size_bytes;
+		p->size_bytes = record_image_bytes(p->rec);
 	return true;
 }
 

@@ -24,8 +24,8 @@ static int note_run(struct work_job *job)
 	if (fstat(part->fd, &st) < 0)
 		return -errno;
 	part->allocated_bytes = (uint64_t)st.st_blocks * 512;
-	return pool_part_note(
-		part->fd, part->build->part, part->build->rec->size_bytes, part->upto_bytes);
+	return pool_part_note(part->fd, part->build->part, record_image_bytes(part->build->rec),
+		part->upto_bytes);
 }
 
 static void mark_end(struct pull_part *part, int res)
@@ -70,7 +70,7 @@ static int cut_run(struct work_job *job)
 	const struct record *rec = part->build->rec;
 	if (ftruncate(part->fd, (off_t)part->noted_bytes) < 0)
 		return -errno;
-	return image_resize(part->fd, rec->size_bytes, rec->thick);
+	return image_resize(part->fd, record_image_bytes(rec), record_allocates(rec));
 }
 
 static void cut_end(struct work_job *job, int res)

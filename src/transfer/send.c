@@ -374,7 +374,7 @@ static struct send *send_new(struct transfer *t, struct pool_hold *hold)
 	s->holds_fd = pool_holds_fd(hold->pool);
 	s->direct_io = pool_features(hold->pool)->direct_io;
 	strcpy(s->name, hold->name);
-	s->size_bytes = hold->rec->size_bytes;
+	s->size_bytes = record_image_bytes(hold->rec);
 	s->pause.fn = on_pause;
 	return s;
 }
@@ -428,7 +428,7 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 	struct pool_hold *hold = find_hold(call, req->grant);
 	if (hold == NULL)
 		return;
-	if (req->offset % CHUNK_ALIGN != 0 || req->offset > hold->rec->size_bytes) {
+	if (req->offset % CHUNK_ALIGN != 0 || req->offset > record_image_bytes(hold->rec)) {
 		grpc_end(call, GRPC_INVALID_ARGUMENT,
 			"offset: a multiple of 4096 within the image is asked for");
 		return;
