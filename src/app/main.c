@@ -4,13 +4,13 @@
  * a command ends with status 2, one line and a hint.
  */
 #include "app/controller.h"
+#include "app/pool.h"
 #include "app/serve.h"
 #include "app/ublkd.h"
+#include "backends/crypt/luks.h"
 #include "base/options.h"
 #include "base/process.h"
 #include "mount/mnt.h"
-#include "pool/layout.h"
-#include "pool/pool.h"
 #include "probes/probes.h"
 #include "reactor/helper.h"
 #include "tools/tool.h"
@@ -38,78 +38,16 @@ static const char help[] =
 	"  top             what attached volumes do, live\n"
 	"  health          whether the driver lives, for probes\n"
 	"  check           what is wrong in a pool, and repairs what a crash left\n"
-	"  pool init PATH  makes a directory a pool and says what it can do\n"
+	"  key             adds and removes keys of encrypted volumes\n"
+	"  pool            makes pools, and grows and lets go of those on raw disks\n"
 	"\n"
 	"  --version       prints the version\n"
 	"  --help          this text; each command has its own\n";
 
-static const char pool_help[] = "usage: ringvol pool COMMAND\n"
-				"\n"
-				"commands:\n"
-				"  init PATH  makes a directory a pool and says what it can do\n";
-
-/* ---- ringvol pool init ---- */
-
-static const struct option_row no_rows[] = {{NULL}};
-
-static const struct command pool_init_command = {
-	.name = "pool init",
-	.operand = "PATH",
-	.summary = "Makes the directory PATH, which is empty or missing, a pool, and says what the "
-		   "file\n"
-		   "system below it can do. A directory that is a pool already stays as it is.",
-	.options = no_rows,
-};
-
-static void print_features(const struct fs_features *f)
-{
-	const char *name = fs_type_name(f->fs_type);
-	if (name != NULL)
-		printf("  file system    %s\n", name);
-	else
-		printf("  file system    type 0x%llx\n", (unsigned long long)f->fs_type);
-	if (f->no_journal)
-		printf("  journal        no: " FS_NO_JOURNAL "\n");
-	printf("  reflink        %s\n",
-		f->reflink ? "yes: snapshots, clones and fresh volumes share their bytes"
-			   : "no: snapshots and clones copy their bytes");
-	if (f->direct_io)
-		printf("  direct I/O     yes, aligned to %u bytes\n", f->dio_align);
-	else
-		printf("  direct I/O     no: data is cached twice\n");
-	printf("  thick volumes  %s\n", f->nocow_lies
-						? "no: it copies on write, space cannot be kept"
-					: f->fallocate ? "yes"
-						       : "no: it has no fallocate");
-}
-
-static int pool_init_main(int argc, char *const *argv)
-{
-	struct options_result result = {0};
-	struct err err = {0};
-	if (options_parse(&pool_init_command, argc, argv, NULL, &result, &err) < 0) {
-		fprintf(stderr, "ringvol pool init: %s\n", err.message);
-		return 2;
-	}
-	if (result.help) {
-		options_print_help(&pool_init_command, stdout);
-		return 0;
-	}
-	struct fs_features features = {0};
-	bool existed = false;
-	if (pool_init_dir(result.operand, &features, &existed, &err) < 0) {
-		fprintf(stderr, "ringvol pool init: %s\n", err.message);
-		return 1;
-	}
-	printf("%s is a pool%s\n", result.operand,
-		existed ? " already; nothing was changed" : " now");
-	print_features(&features);
-	return 0;
-}
-
 /* ---- commands ---- */
 
-/* Commands that the driver starts with their end of a socket pair (reactor/spawn.h), not people. */
+/* Commands that the driver starts, not people: with their end of a socket pair (reactor/spawn.h),
+ * or of a pipe. */
 static int socket_of(const char *command, int argc, char *const *argv)
 {
 	char *end;
@@ -140,24 +78,10 @@ static int probes_command(int argc, char *const *argv)
 	return fd < 0 ? 2 : probes_loader_main(fd);
 }
 
-static int pool_command(int argc, char *const *argv)
+static int luks_command(int argc, char *const *argv)
 {
-	static const char *const names[] = {"init", "--help", NULL};
-	if (argc == 0) {
-		fprintf(stderr, "ringvol pool: no command; see 'ringvol pool --help'\n");
-		return 2;
-	}
-	if (strcmp(argv[0], "--help") == 0) {
-		fputs(pool_help, stdout);
-		return 0;
-	}
-	if (strcmp(argv[0], "init") == 0)
-		return pool_init_main(argc - 1, argv + 1);
-	const char *near = options_nearest(argv[0], names);
-	fprintf(stderr, "ringvol pool: unknown command '%s'; %s'%s'%s\n", argv[0],
-		near != NULL ? "did you mean " : "see ",
-		near != NULL ? near : "ringvol pool --help", near != NULL ? "?" : "");
-	return 2;
+	int fd = socket_of("luks", argc, argv);
+	return fd < 0 ? 2 : luks_main(fd);
 }
 
 static const struct {
@@ -173,8 +97,10 @@ static const struct {
 	{"health", .tool = &health_tool},
 	{"ls", .tool = &ls_tool},
 	{"top", .tool = &top_tool},
-	{"pool", pool_command},
+	{"pool", pool_main},
+	{"key", key_main},
 	{"helper", helper_command},
+	{"luks", luks_command},
 	{"probes", probes_command},
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
@@ -184,7 +110,8 @@ static int fail_unknown(const char *name)
 	const char *names[COMMANDS + 3];
 	unsigned count = 0;
 	for (unsigned i = 0; i < COMMANDS; i++)
-		if (commands[i].main != helper_command && commands[i].main != probes_command)
+		if (commands[i].main != helper_command && commands[i].main != luks_command &&
+			commands[i].main != probes_command)
 			names[count++] = commands[i].name;
 	names[count++] = "--version";
 	names[count++] = "--help";

@@ -15,6 +15,7 @@
  */
 #include "app/serve.h"
 
+#include "app/serve_backends.h"
 #include "app/serve_cluster.h"
 #include "app/serve_http.h"
 #include "app/serve_options.h"
@@ -80,6 +81,7 @@ struct serve {
 	struct reactor reactor;
 	struct pools *pools;
 	struct probes *probes;
+	struct serve_backends backends;
 	struct csi *csi;
 	struct transfer *transfer;
 	struct grpc_registry *registry;
@@ -362,6 +364,7 @@ static int open_pools(struct serve *s, struct err *err)
 	int r = pools_open(&s->pools, &s->reactor, s->options.pools, s->options.pool_count);
 	if (r < 0)
 		return err_sys(err, r, "the pools cannot be opened");
+	pools_serve_as(s->pools, s->options.csi.node_id);
 	pools_start(s->pools, on_pools_loaded, on_pool_changed, s);
 	return wait_for(s, &s->pools_loaded, err);
 }
@@ -375,15 +378,10 @@ static void on_ublkd_returned(void *arg)
 
 static int open_csi(struct serve *s, struct err *err)
 {
-	int r = 0;
-	backend_loop_configure(&s->options.loop);
-	if (s->options.ublk != SERVE_UBLKD_OFF) {
-		s->options.ublkd.on_returned = on_ublkd_returned;
-		s->options.ublkd.arg = s;
-		r = backend_ublk_open(&s->reactor, &s->options.ublkd);
-	}
+	int r = serve_backends_open(
+		&s->backends, &s->options, &s->reactor, on_ublkd_returned, s, err);
 	if (r < 0)
-		return err_sys(err, r, "ublk volumes cannot be served");
+		return r;
 	r = probes_open(&s->probes, &s->reactor);
 	if (r >= 0)
 		r = csi_open(&s->csi, &s->options.csi, &s->reactor, s->pools);
@@ -461,6 +459,11 @@ static void on_probes_loaded(void *arg)
 		log_event(LOG_LEVEL_WARN,
 			"volumes are counted without BPF: no latency histograms, no I/O errors",
 			log_fields({"why", probes_why(s->probes)}));
+	else if (probes_bios_why(s->probes)[0] != '\0')
+		log_event(LOG_LEVEL_WARN,
+			"volumes of raw pools are counted without BPF: no latency histograms, no I/O "
+			"errors",
+			log_fields({"why", probes_bios_why(s->probes)}));
 }
 
 static void say_serving(struct serve *s)
@@ -541,7 +544,7 @@ static void stop(struct serve *s)
 	serve_cluster_close(&s->cluster);
 	transfer_close(s->transfer);
 	csi_close(s->csi);
-	backend_ublk_close();
+	serve_backends_close(&s->backends);
 	pools_close(s->pools);
 	serve_cluster_close_keys(&s->cluster);
 	helpers_close(s->reactor.helpers);

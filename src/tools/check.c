@@ -155,7 +155,7 @@ static int run_pool(struct check_options *o, const struct inventory_pool *pool,
 	const struct text_stream *stream, struct json *j)
 {
 	struct check c = {.args = &o->args};
-	check_pool(&c, pool->name, pool->path);
+	check_pool(&c, pool->name, pool->path, o->repair);
 	bool refused = o->repair && c.survey.served;
 	if (refused)
 		fprintf(stderr,

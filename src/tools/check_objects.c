@@ -5,6 +5,7 @@
  * looked at is no finding.
  */
 #include "tools/check_findings.h"
+#include "tools/check_raw.h"
 
 #include "base/fd.h"
 #include "blockio/boot_mark.h"
@@ -157,14 +158,42 @@ static void look_at_marks(struct check *c, const struct pool_found *o, int fd, c
 		.name = o->key, .device = mount != NULL ? device : NULL);
 }
 
+/* What an encrypted image holds cannot be seen; that it is encrypted can. */
+static void look_at_header(struct check *c, int fd, const char *path)
+{
+	struct fsimg_probe probe;
+	int r = fsimg_probe_fd(fd, &probe);
+	if (r < 0)
+		add_unreadable(c, path, r);
+	else if (strcmp(probe.found, "crypto_LUKS") != 0)
+		check_add(c, .kind = "FileSystemMissing", .path = path,
+			.message = tool_text(c->args,
+				"its record says that it is encrypted (luks2), it holds %s",
+				probe.found[0] != '\0' ? probe.found : "nothing"),
+			.remedy = "restore it from a snapshot");
+}
+
 /* Of what is attached, the bytes on disk are not what its user sees. */
 static void look_at_file_system(
 	struct check *c, const struct pool_found *o, int fd, const char *path)
 {
 	struct fsimg_probe probe;
-	if (o->rec->fs == FSIMG_NONE || o->truncated || device_of(c, o) != NULL)
+	if (o->truncated || device_of(c, o) != NULL || o->rec->unformatted)
 		return;
-	int r = fsimg_probe_expected(fd, o->rec->fs, &probe);
+	if (o->rec->encryption != RECORD_PLAIN) {
+		if (c->survey.disk == NULL)
+			look_at_header(c, fd, path);
+		return;
+	}
+	if (o->rec->fs == FSIMG_NONE)
+		return;
+	_cleanup_fd_ int head = c->survey.disk != NULL ? check_raw_head(c, o) : -1;
+	/* What is wrong with its map is said with that. */
+	if (head == -ENODATA || head == -EBADMSG || head == -EPROTONOSUPPORT || head == -ERANGE)
+		return;
+	int r = c->survey.disk == NULL ? fsimg_probe_expected(fd, o->rec->fs, &probe)
+		: head < 0             ? head
+				       : fsimg_probe_expected(head, o->rec->fs, &probe);
 	if (r < 0) {
 		add_unreadable(c, path, r);
 		return;
@@ -188,7 +217,7 @@ static void look_at_file_system(
 static void look_at_sizes(struct check *c, const struct pool_found *o, const char *path)
 {
 	const struct record *rec = o->rec;
-	unsigned long long image = o->image_bytes, said = rec->size_bytes;
+	unsigned long long image = o->image_bytes, said = record_image_bytes(rec);
 	if (o->truncated)
 		check_add(c, .kind = "ImageTruncated", .path = path,
 			.message = tool_text(c->args,
@@ -208,8 +237,8 @@ static void look_at_sizes(struct check *c, const struct pool_found *o, const cha
 			.message = tool_text(
 				c->args, "its record says %llu bytes, no multiple of 1 MiB", said),
 			.remedy = "no ringvol made this: look who wrote the record");
-	if (rec->thick && o->kind == RECORD_VOLUME && !o->truncated &&
-		o->allocated_bytes < rec->size_bytes)
+	if (c->survey.disk == NULL && record_allocates(rec) && o->kind == RECORD_VOLUME &&
+		!o->truncated && o->allocated_bytes < said)
 		check_add(c, .kind = "ThickNotAllocated", .path = path,
 			.message = tool_text(c->args,
 				"it is thick, but only %llu of %llu bytes are allocated",

@@ -8,11 +8,14 @@
  * like any other.
  */
 
+#include "backends/disk/disk_backend.h"
 #include "backends/dm/guard.h"
 #include "backends/loop/loop.h"
 #include "base/buf.h"
 #include "base/fd.h"
+#include "pool/raw_load.h"
 #include "tools/check_findings.h"
+#include "tools/check_raw.h"
 #include "tools/text.h"
 
 #include <assert.h>
@@ -60,7 +63,12 @@ static void look_at_absent(struct check *c, enum survey_dir dir)
 	int error = fd < 0 ? errno : 0;
 	if (fd >= 0)
 		return; /* a driver has just made it */
-	if (error == ENOENT)
+	if (error == ENOENT && c->survey.disk != NULL)
+		check_add(c, .kind = "DirectoryMissing", .path = survey_dir_names[dir],
+			.message = "the directory is not there, and what its files occupied on the "
+				   "disks is not known",
+			.remedy = "look for it in lost+found of the records, and move it back");
+	else if (error == ENOENT)
 		check_add(c, .severity = CHECK_LEFTOVER, .kind = "DirectoryMissing",
 			.path = survey_dir_names[dir], .message = "the directory is not there",
 			.remedy = "the driver makes it", .repair = repair_directory, .dir = dir);
@@ -85,6 +93,24 @@ static void look_at_root(struct check *c)
 			look_at_absent(c, i);
 }
 
+/* What the disks of a raw pool say of themselves. */
+static void look_at_disks(struct check *c)
+{
+	const struct disk *disk = c->survey.disk;
+	for (unsigned i = 0; disk != NULL && i < disk->count; i++) {
+		const struct disk_member *m = &disk->members[i];
+		if (m->damaged)
+			check_add(c, .severity = CHECK_LEFTOVER, .kind = "DiskHeaderDamaged",
+				.path = m->path,
+				.message = "of the disk's header and its copy one is damaged",
+				.remedy = "the driver writes it again at its start");
+		if (m->larger)
+			check_add(c, .severity = CHECK_NOTE, .kind = "DiskLarger", .path = m->path,
+				.message = "the disk has grown, and the pool does not use the rest",
+				.remedy = "stop the driver and run 'ringvol pool grow'");
+	}
+}
+
 struct names {
 	struct check *c;
 	enum survey_dir dir;
@@ -93,10 +119,15 @@ struct names {
 static void add_trash(struct check *c, const char *path, const char *name)
 {
 	struct stat st;
+	struct image_map map;
 	char size[TEXT_NUMBER_BYTES];
-	if (fstatat(c->survey.fds[SURVEY_TRASH], name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+	int dirfd = c->survey.fds[SURVEY_TRASH];
+	if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return;
-	text_size((uint64_t)st.st_blocks * 512, size);
+	if (c->survey.disk != NULL && pool_raw_map(dirfd, name, &map) == 0)
+		text_size(image_map_bytes(&map), size);
+	else
+		text_size((uint64_t)st.st_blocks * 512, size);
 	check_add(c, .severity = c->survey.served ? CHECK_NOTE : CHECK_LEFTOVER,
 		.kind = "TrashLeft", .path = path,
 		.message = tool_text(c->args, "deleted, and %s of it not yet given back", size),
@@ -211,14 +242,36 @@ static bool holds_quarantined(const struct check *c)
 	return false;
 }
 
-/* Lets go of a loop device nobody uses. All devices, mounts and volumes are known. */
+/* What can be let go of without the process that serves it; NULL: that one has to. */
+static int (*detach_of(const struct device *device))(struct backend_dev *dev, struct err *err)
+{
+	return strcmp(device->type, "loop") == 0   ? backend_loop_detach
+	       : strcmp(device->type, "disk") == 0 ? backend_disk_detach
+						   : NULL;
+}
+
+/* Lets go of a device nobody uses. All devices, mounts and volumes are known. */
 static int repair_device(struct check *c, const struct check_finding *f)
 {
 	(void)c;
 	struct backend_dev dev = f->device->dev;
 	struct err err = {0};
-	int r = backend_loop_detach(&dev, &err);
+	int r = detach_of(f->device)(&dev, &err);
 	return r == 0 && dev.attached ? -EBUSY : r;
+}
+
+/* The device of a raw pool's volume that leads nowhere: made half, or let go half. The node of one
+ * that somebody keeps open goes with him, and beside a driver it may be just about to be completed.
+ */
+static void add_unfinished(struct check *c, const struct device *device)
+{
+	if (c->survey.served || device->dev.going_away)
+		return;
+	check_add(c, .severity = CHECK_LEFTOVER, .kind = "UnfinishedDevice",
+		.path = device->dev.path,
+		.message = "a volume's device that was never completed, or not quite removed",
+		.remedy = "the driver completes it when the volume is staged",
+		.repair = repair_device, .device = device);
 }
 
 static void look_at_device(struct check *c, const struct device *device)
@@ -241,11 +294,13 @@ static void look_at_device(struct check *c, const struct device *device)
 				  : quarantined ? "see to the quarantined volumes first"
 						: "the driver lets go of it at its start",
 			.repair = mount == NULL && !quarantined && c->devices_known &&
-						  strcmp(device->type, "loop") == 0
+						  detach_of(device) != NULL
 					  ? repair_device
 					  : NULL,
 			.device = device);
-	if (o != NULL)
+	if (o != NULL && device->dev.image_ino == 0)
+		add_unfinished(c, device);
+	else if (o != NULL)
 		check_add(c, .kind = "DeviceOfAnotherFile", .path = device->dev.path,
 			.message = tool_text(c->args,
 				"it is volume %s's by its tag, but serves another file: what "
@@ -296,11 +351,12 @@ static void look_at_devices(struct check *c)
 
 /* ---- all of it ---- */
 
-void check_pool(struct check *c, const char *name, const char *path)
+void check_pool(struct check *c, const char *name, const char *path, bool repair)
 {
 	c->name = name;
-	survey_open(&c->survey, path, true);
+	survey_open(&c->survey, path, repair ? SURVEY_MEND : SURVEY_LOCK);
 	look_at_root(c);
+	look_at_disks(c);
 	if (c->survey.uuid[0] == '\0')
 		return;
 	int r = devices_scan(&c->devices);
@@ -322,6 +378,8 @@ void check_pool(struct check *c, const char *name, const char *path)
 	}
 	for (unsigned kind = 0; kind < 2; kind++)
 		check_objects(c, kind);
+	if (c->survey.disk != NULL)
+		check_raw(c);
 	look_at_devices(c);
 	r = backend_loop_stray_guards(on_stray_guard, c);
 	if (r < 0)

@@ -10,7 +10,7 @@
 
 struct devices {
 	struct device {
-		const char *type; /* "loop", "ublk" */
+		const char *type; /* "loop", "disk", "ublk" */
 		struct backend_dev dev;
 	} * at;
 	size_t count, cap;

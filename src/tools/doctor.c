@@ -9,6 +9,7 @@
 #include "tools/tool.h"
 
 #include "tools/doctor_findings.h"
+#include "tools/doctor_table.h"
 #include "tools/grpc_client.h"
 #include "tools/json.h"
 #include "tools/text.h"
@@ -112,6 +113,7 @@ static void print_json(const struct doctor *d)
 		json_close(&j, '}');
 	}
 	json_close(&j, ']');
+	doctor_table_json(d, &j);
 	json_close(&j, '}');
 	fputc('\n', stdout);
 }
@@ -166,6 +168,8 @@ static void print_table(struct doctor *d)
 				   : "No volumes can be made and mounted here",
 			d->count - limited - missing - unknown, limited, missing, not_seen),
 		0, stream.columns);
+	if (doctor_table_print(d, &stream) < 0)
+		d->args.failed = true;
 }
 
 /* ---- the driver ---- */

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What each kind of volume needs: the tools of file systems, file systems in the kernel, device
- * mapper for raw block volumes, ublk, and BPF for what all of them tell. A tool is run to ask its
- * version; one that hangs is killed and counts as missing.
+ * mapper for raw block volumes and raw pools, encryption, ublk, and BPF for what all of them tell.
+ * A tool is run to ask its version; one that hangs is killed and counts as missing.
  */
 #include "tools/doctor_findings.h"
 
-#include "backends/dm/dm.h"
+#include "backends/crypt/luks_lib.h"
 #include "backends/ublk/ublk_ctl.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "disk/dm.h"
 #include "probes/probes.h"
 #include "reactor/proc.h"
 #include "reactor/ring.h"
@@ -271,17 +272,18 @@ static void add_no_device_mapper(struct doctor *d)
 	if (loaded)
 		doctor_add(d, DOCTOR_LIMITED,
 			"it is in the kernel, but " DM_CONTROL_PATH
-			" is not here: raw block volumes are refused",
+			" is not here: raw block volumes, raw pools and encrypted volumes are refused",
 			"give the container the host's /dev");
 	else if (module == MODULE_THERE)
 		doctor_add(d, DOCTOR_LIMITED,
-			"the module is there, not loaded: raw block volumes are refused",
+			"the module is there, not loaded: raw block volumes, raw pools and encrypted volumes are refused",
 			"modprobe dm_mod");
 	else
 		doctor_add(d, DOCTOR_MISSING,
 			module == MODULE_NOT_THERE
-				? "this kernel has no module dm-mod: raw block volumes are refused"
-				: "no " DM_CONTROL_PATH ": raw block volumes are refused",
+				? "this kernel has no module dm-mod: raw block volumes, raw pools and encrypted volumes are refused"
+				: "no " DM_CONTROL_PATH
+				  ": raw block volumes, raw pools and encrypted volumes are refused",
 			"modprobe dm_mod, or a kernel with it; 'device: ublk' needs none; or "
 			"accept that pods hold loop nodes (ringvol serve --block-on-loop)");
 }
@@ -299,10 +301,38 @@ static void look_at_device_mapper(struct doctor *d)
 	} else {
 		doctor_add(d, DOCTOR_LIMITED,
 			tool_text(&d->args,
-				DM_CONTROL_PATH " answers: %s: raw block volumes are refused",
+				DM_CONTROL_PATH
+				" answers: %s: raw block volumes, raw pools and encrypted volumes are refused",
 				strerrordesc_np(-r)),
 			"run as root, with the device allowed (deploy/ringvol.service)");
 	}
+}
+
+/* ---- encryption ---- */
+
+static void look_at_encryption(struct doctor *d)
+{
+	struct err err = {0};
+	if (luks_load(&err) < 0) {
+		/* The message is "what: remedy". */
+		const char *remedy = strstr(err.message, ": install");
+		int len = remedy != NULL ? (int)(remedy - err.message) : (int)strlen(err.message);
+		doctor_add(d, DOCTOR_MISSING, tool_text(&d->args, "%.*s", len, err.message),
+			tool_text(&d->args, "%s, if volumes with 'encryption: luks2' are wanted",
+				remedy != NULL ? remedy + 2 : "install libcryptsetup12"));
+		return;
+	}
+	bool loaded = access("/sys/module/dm_crypt", F_OK) == 0;
+	enum module module = loaded ? MODULE_THERE : find_module("dm-crypt");
+	if (module == MODULE_THERE)
+		doctor_add(d, DOCTOR_OK, "LUKS2, by libcryptsetup and the kernel's dm-crypt", "");
+	else
+		doctor_add(d, module == MODULE_NOT_THERE ? DOCTOR_MISSING : DOCTOR_UNKNOWN,
+			module == MODULE_NOT_THERE ? "this kernel has no module dm-crypt"
+						   : "dm-crypt is not loaded, and the "
+						     "host's modules cannot be seen",
+			"modprobe dm_crypt, or a kernel with it, if volumes with 'encryption: "
+			"luks2' are wanted");
 }
 
 /* ---- ublk ---- */
@@ -395,7 +425,8 @@ static void look_at_ublk(struct doctor *d)
 static void look_at_probes(struct doctor *d)
 {
 	char why[PROBES_WHY_MAX] = "";
-	if (probes_try(why) == 0) {
+	int r = probes_try(why);
+	if (r == 0 && why[0] == '\0') {
 		doctor_add(d, DOCTOR_OK,
 			"they load: latency and I/O errors are known for each volume", "");
 		return;
@@ -405,9 +436,9 @@ static void look_at_probes(struct doctor *d)
 	int len = remedy != NULL ? (int)(remedy - why) : (int)strlen(why);
 	doctor_add(d, DOCTOR_LIMITED,
 		tool_text(&d->args,
-			"%.*s; of volumes operations and bytes are known, latency and I/O "
+			"%.*s; of volumes%s operations and bytes are known, latency and I/O "
 			"errors are not",
-			len, why),
+			len, why, r == 0 ? " of raw pools" : ""),
 		remedy != NULL ? remedy + 2 : "see the driver's log");
 }
 
@@ -415,6 +446,7 @@ const struct doctor_check doctor_kinds_checks[] = {
 	{"tools", false, look_at_all_tools},
 	{"file systems", false, look_at_file_systems},
 	{"device mapper", false, look_at_device_mapper},
+	{"encryption", false, look_at_encryption},
 	{"ublk", false, look_at_ublk},
 	{"BPF probes", false, look_at_probes},
 	{NULL},

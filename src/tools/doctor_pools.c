@@ -169,12 +169,26 @@ static void add_features(struct doctor *d, const struct survey *survey, const st
 	doctor_add(d, remedy[0] == '\0' ? DOCTOR_OK : DOCTOR_LIMITED, found, remedy);
 }
 
+/* Its records are looked at read-only, so nothing is tried on them; `pool init` has. */
+static void add_raw(struct doctor *d, const struct survey *survey)
+{
+	unsigned disks = survey->disk->count;
+	d->pool_usable = true;
+	doctor_add(d, DOCTOR_OK,
+		tool_text(&d->args,
+			"raw, on %u disk%s, the first one %s; %s; thick volumes, no snapshots; clones "
+			"are copied; eraseOnDelete: always zero",
+			disks, disks == 1 ? "" : "s", survey->disk->members[0].path,
+			room_text(d, survey)),
+		"");
+}
+
 static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 {
 	struct survey survey;
 	struct fs_features features = {0};
 	doctor_begin(d, tool_text(&d->args, "pool %s", pool->name), false);
-	survey_open(&survey, pool->path, false);
+	survey_open(&survey, pool->path, SURVEY_LOOK);
 	if (survey.state != POOL_READY) {
 		const char *why = tool_text(&d->args, "%s", survey.why);
 		char *remedy = strstr(why, ": ");
@@ -187,8 +201,10 @@ static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 		survey_close(&survey);
 		return;
 	}
-	int r = fs_features_probe(survey.fds[SURVEY_ROOT], &features);
-	if (r < 0)
+	int r = survey.disk != NULL ? 0 : fs_features_probe(survey.fds[SURVEY_ROOT], &features);
+	if (survey.disk != NULL)
+		add_raw(d, &survey);
+	else if (r < 0)
 		doctor_add(d, DOCTOR_MISSING,
 			tool_text(&d->args, "trying what %s can do: %s", pool->path,
 				strerrordesc_np(-r)),

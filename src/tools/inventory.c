@@ -204,7 +204,7 @@ static int add_volume(struct reading *r, const struct pool_found *o)
 		res = add_truncated(r, v);
 	if (res == 0 && rec->source != RECORD_SOURCE_NONE)
 		res = add_source(r, v, rec);
-	r->room->provisioned_bytes += rec->size_bytes;
+	r->room->provisioned_bytes += record_image_bytes(rec);
 	return res == 0 ? inventory_add(&r->inv->volumes, &v->base) : res;
 }
 
@@ -296,9 +296,16 @@ static int read_pool(struct reading *r, const struct inventory_pool *config)
 	struct survey survey;
 	size_t volumes = 0, snapshots = 0;
 	r->pool = config->name;
-	survey_open(&survey, config->path, false);
+	survey_open(&survey, config->path, SURVEY_LOOK);
+	/* Once the records of a raw pool are mounted: its devices are known by them. Without root
+	 * devices cannot be asked; pools, too, say so then. */
+	struct devices devices = {0};
+	int res = devices_scan(&devices) == -ENOMEM ? -ENOMEM : 0;
+	devices_free(&r->devices);
+	r->devices = devices;
 	Ringvol__V1__Pool *p = pool_new(r, &survey, config->path);
-	int res = p == NULL ? -ENOMEM : read_objects(r, &survey, RECORD_VOLUME, &volumes);
+	if (res == 0)
+		res = p == NULL ? -ENOMEM : read_objects(r, &survey, RECORD_VOLUME, &volumes);
 	if (res == 0)
 		res = read_objects(r, &survey, RECORD_SNAPSHOT, &snapshots);
 	if (res < 0 && res != -ENOMEM) {
@@ -322,8 +329,7 @@ int inventory_read(struct inventory *ret, const struct inventory_pool *pools, un
 	if (ret->arena == NULL)
 		return -ENOMEM;
 	struct reading r = {.inv = ret, .arena = ret->arena};
-	/* Without root devices cannot be asked; pools, too, say so then. */
-	int res = devices_scan(&r.devices) == -ENOMEM ? -ENOMEM : 0;
+	int res = 0;
 	for (unsigned i = 0; res == 0 && i < count; i++)
 		res = read_pool(&r, &pools[i]);
 	devices_free(&r.devices);

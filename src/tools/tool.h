@@ -22,13 +22,17 @@ struct tool {
 };
 extern const struct tool check_tool, doctor_tool, health_tool, ls_tool, top_tool;
 
+/* `ringvol key`, which has commands of its own. argv: what follows its name. */
+int key_main(int argc, char *const *argv);
+
 /* The first member of every tool's options: setters get the address of both. */
 struct tool_args {
 	const struct tool *tool;
 	struct arena *arena; /* tool_main()'s: until run() has returned */
 	bool failed;         /* out of memory, something is left out */
 	bool json;
-	bool cluster; /* a controller is asked, not this node's driver */
+	bool cluster;        /* a controller is asked, not this node's driver */
+	const char *operand; /* of a command that has one */
 	const char *endpoint;
 	struct inventory_pool pools[POOLS_MAX];
 	unsigned pool_count;
