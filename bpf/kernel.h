@@ -38,9 +38,24 @@ struct request {
 	__u64 start_time_ns;
 };
 
+struct block_device {
+	struct gendisk *bd_disk;
+};
+
+struct bvec_iter {
+	unsigned int bi_size;
+};
+
+struct bio {
+	struct block_device *bi_bdev;
+	unsigned int bi_opf;
+	__u8 bi_status;
+	struct bvec_iter bi_iter;
+};
+
 #pragma clang attribute pop
 
-/* The low byte of cmd_flags. */
+/* The low byte of cmd_flags and bi_opf. */
 enum req_op {
 	REQ_OP_READ = 0,
 	REQ_OP_WRITE = 1,
