@@ -43,6 +43,9 @@ var groups = []group{
 	{"stats", stats},
 	{"probes", probes},
 	{"guard", guard},
+	{"raw-io", rawIO},
+	{"raw-crypt", rawCrypt},
+	{"raw-calls", rawCalls},
 	{"cluster", cluster},
 	{"cluster-many", clusterMany},
 	{"cluster-copy", clusterCopy},
@@ -66,6 +69,7 @@ var (
 	rounds     = flag.Int("rounds", 7, "paired repetitions")
 	dense      = flag.Int("dense", 4000, "mounted volumes of the density group")
 	known      = flag.Int("known", 10000, "volumes of the memory and start groups")
+	rawMany    = flag.Int("raw-volumes", 1000, "volumes of the raw-calls group, 16 MiB each")
 )
 
 func main() {

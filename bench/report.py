@@ -28,6 +28,9 @@ TITLES = {
     "stats": "Watching a thousand volumes",
     "metrics": "Scraping /metrics",
     "probes": "Counting what devices do",
+    "raw-io": "A disk's own speed",
+    "raw-crypt": "Encrypted volumes",
+    "raw-calls": "Volumes of a raw pool",
     "cluster": "Through a controller",
     "cluster-many": "A thousand nodes",
     "cluster-copy": "Copies between nodes",
@@ -48,6 +51,9 @@ REPEAT = """## Repeat it
     ./dev bench create stage                   # some groups
     BENCH_ARGS='-rounds 15' ./dev bench node   # more rounds
     TMPDIR=/dev/shm ./dev bench                # pools in memory: without the disk's own noise
+    BENCH_ARGS='-device /dev/sdx -io-seconds 10 -io-mib 4096' ./dev bench raw-io raw-crypt raw-calls
+                                               # on a disk of which nothing stays
+    scripts/vm/bench.sh raw                    # the same in a guest, by instructions
 
 Packages nghttp2-client, nghttp2-server and fio are installed if they are missing. csi-driver-host-path is not: give the
 path of a built one as `RINGVOL_BENCH_PEER`; without it its rows are left out.
