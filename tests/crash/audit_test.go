@@ -106,7 +106,28 @@ func (t *torture) compareSnapshots(reply *csi.ListSnapshotsResponse) error {
 func (t *torture) auditLeft() error {
 	t.model.mu.Lock()
 	defer t.model.mu.Unlock()
-	return errors.Join(t.auditMounts(), t.auditDevices(), t.auditFiles(), t.auditProcesses())
+	return errors.Join(t.auditMounts(), t.auditDevices(), t.auditFiles(), t.auditArea(), t.auditProcesses())
+}
+
+// auditArea: each part of a raw pool's disk is one image's, or is free. With nothing in the trash.
+func (t *torture) auditArea() error {
+	if !t.pools[0].IsRaw() {
+		return nil
+	}
+	maps, err := t.pools[0].Maps()
+	if err != nil {
+		return err
+	}
+	area, err := t.pools[0].AreaBytes()
+	if err != nil {
+		return err
+	}
+	room, err := t.room()
+	if err == nil && rig.MappedBytes(maps)+room != area {
+		err = fmt.Errorf("%d MiB of images and %d MiB of room in an area of %d MiB: %v", rig.MappedBytes(maps)/mib, room/mib,
+			area/mib, maps)
+	}
+	return err
 }
 
 func (t *torture) auditMounts() error {
@@ -139,9 +160,16 @@ func (t *torture) auditMounts() error {
 	return errors.Join(errs...)
 }
 
-// loops maps images of the pools to the devices bound to them.
-func (t *torture) loops() map[string][]string {
+// devices maps images of the pools to the devices bound to them; those of a raw pool by their names.
+func (t *torture) devices() map[string][]string {
 	found := map[string][]string{}
+	if t.pools[0].IsRaw() {
+		devices, _ := t.pools[0].VolumeDevices()
+		for _, device := range devices {
+			found[device.Name] = append(found[device.Name], filepath.Base(device.Node))
+		}
+		return found
+	}
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -158,10 +186,10 @@ func (t *torture) loops() map[string][]string {
 
 func (t *torture) auditDevices() error {
 	var errs []error
-	loops := t.loops()
+	all := t.devices()
 	for _, v := range t.model.volumes {
-		devices := loops[v.image()]
-		delete(loops, v.image())
+		devices := all[v.deviceKey()]
+		delete(all, v.deviceKey())
 		must, may := v.device()
 		switch {
 		case len(devices) > 1:
@@ -171,11 +199,11 @@ func (t *torture) auditDevices() error {
 		case !may && len(devices) == 1 && t.keptElsewhere(devices[0]):
 		case !may && len(devices) == 1:
 			errs = append(errs, fmt.Errorf("%s is not staged, but attached: %v", v.Name, devices))
-		case must && v.thick && discards(devices[0]):
+		case must && v.thick && !v.pool.IsRaw() && discards(devices[0]):
 			errs = append(errs, fmt.Errorf("%s is thick, and %s discards", v.Name, devices[0]))
 		}
 	}
-	for image, devices := range loops {
+	for image, devices := range all {
 		if len(devices) == 1 && t.keptElsewhere(devices[0]) {
 			continue
 		}

@@ -48,7 +48,7 @@ type torture struct {
 	rig     *rig.Rig
 	d       *rig.Driver
 	client  *rig.Client
-	pools   []*rig.Pool // the first shares extents, the second cannot
+	pools   []*rig.Pool // the first shares extents, the second cannot; or one on a raw disk
 	pods    []*pod
 	workers []*worker
 	keeper  *worker
@@ -94,6 +94,18 @@ func (t *torture) must(err error) {
 }
 
 func TestCrash(t *testing.T) {
+	runTorture(t, (*torture).makePools)
+}
+
+// The same on a raw disk, where nothing is shared, and what is deleted is overwritten before it is given to others.
+func TestCrashRawPool(t *testing.T) {
+	if !rig.HasDeviceMapper() {
+		t.Skip("this kernel has no device mapper (modprobe dm_mod)")
+	}
+	runTorture(t, (*torture).makeRawPool)
+}
+
+func runTorture(t *testing.T, pools func(*torture)) {
 	r, err := rig.New()
 	if err != nil {
 		t.Skip(err)
@@ -111,6 +123,7 @@ func TestCrash(t *testing.T) {
 			t.Errorf("cleaning up: %v", err)
 		}
 	})
+	pools(c)
 	c.setUp()
 	free := c.free()
 	done := c.startLoad()
@@ -126,7 +139,7 @@ func TestCrash(t *testing.T) {
 
 // ---- before and after ----
 
-func (t *torture) setUp() {
+func (t *torture) makePools() {
 	shared, err := t.rig.NewPool("default", "xfs", 8<<30)
 	t.must(err)
 	plain := &rig.Pool{Name: "plain", FS: "ext4", Path: t.rig.Path("pool-plain")}
@@ -134,11 +147,25 @@ func (t *torture) setUp() {
 	t.pools = []*rig.Pool{shared, plain}
 	t.d = t.rig.NewDriver(t.pools...)
 	t.d.PoolOptions = ",init,overcommit=50"
+}
+
+func (t *torture) makeRawPool() {
+	disk, err := t.rig.NewDisk("first", 6<<30)
+	t.must(err)
+	pool, err := t.rig.RawPool("default", disk.Path)
+	t.must(err)
+	t.pools = []*rig.Pool{pool}
+	t.d = t.rig.NewDriver(pool)
+	t.d.PoolOptions = ""
+}
+
+func (t *torture) setUp() {
 	t.mark = "RINGVOL_CRASH_TEST=" + t.rig.Dir
 	t.d.Env = append(t.d.Env, t.mark)
 	t.resizes = haveSysResource()
 	t.must(t.d.Start())
 	t.must(t.d.AwaitReady())
+	var err error
 	t.client, err = t.d.Client()
 	t.must(err)
 	t.keeper, err = t.newWorker("keeper", 0)
@@ -163,6 +190,12 @@ func haveSysResource() bool {
 
 // free is what the first pool's file system has, and what templates keep of it.
 func (t *torture) free() int64 {
+	if t.pools[0].IsRaw() {
+		t.must(rig.Eventually(60*time.Second, t.pools[0].Strays)) // nothing waits to be overwritten
+		room, err := t.room()
+		t.must(err)
+		return room
+	}
 	var st unix.Statfs_t
 	unix.Sync()
 	t.must(unix.Statfs(t.pools[0].Path, &st))
@@ -173,6 +206,14 @@ func (t *torture) free() int64 {
 		free += bytes
 	}
 	return free
+}
+
+// room is what the first pool's driver says of it.
+func (t *torture) room() (int64, error) {
+	ctx, cancel := callContext()
+	defer cancel()
+	reply, err := t.client.GetCapacity(ctx, &csi.GetCapacityRequest{Parameters: map[string]string{"pool": t.pools[0].Name}})
+	return reply.GetAvailableCapacity(), err
 }
 
 // learnOverhead measures a fresh volume: what any other of its kind, copies too, is compared with.
@@ -192,7 +233,10 @@ func (t *torture) startLoad() <-chan struct{} {
 		kind, freeze string
 		pool         int
 	}{{"ext4", "", 0}, {"ext4", "true", 0}, {"xfs", "", 0}, {"block", "", 0}, {"ext4", "", 1}} {
-		pool := t.pools[plan.pool]
+		pool := t.pools[plan.pool%len(t.pools)]
+		if pool.IsRaw() && plan.kind == "xfs" {
+			plan.kind = "ext4" // all of a copy is written
+		}
 		v := t.keeper.newVolume(fmt.Sprintf("pod-%d", i), pool, plan.kind, sizeFor(plan.kind))
 		if plan.freeze != "" {
 			v.Params["snapshotFreeze"] = plan.freeze

@@ -97,7 +97,9 @@ func (w *worker) plan() *volume {
 		return v
 	case n < 34:
 		source := w.t.pods[w.random.IntN(len(w.t.pods))]
-		return w.planClone(name, source.volume)
+		if mayCopy(source.volume) {
+			return w.planClone(name, source.volume)
+		}
 	case n < 46 && len(w.volumes) > 0:
 		if source := w.volumes[w.random.IntN(len(w.volumes))]; mayCopy(source) {
 			return w.planClone(name, source)
@@ -105,7 +107,7 @@ func (w *worker) plan() *volume {
 	}
 	pool, kind := w.t.pools[0], "ext4"
 	if w.chance(30) {
-		pool = w.t.pools[1]
+		pool = w.t.pools[len(w.t.pools)-1]
 	}
 	switch n := w.random.IntN(100); {
 	case n < 35:
@@ -117,7 +119,7 @@ func (w *worker) plan() *volume {
 	switch n := w.random.IntN(100); {
 	case n < 12 && kind != "xfs":
 		v.Params["provisioning"], v.thick = "thick", true
-	case n < 20 && kind != "xfs":
+	case n < 20 && kind != "xfs" && !pool.IsRaw():
 		v.Params["eraseOnDelete"] = []string{"zero", "discard"}[n%2]
 		v.copyable = false
 	case n < 26:

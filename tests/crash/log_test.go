@@ -181,7 +181,7 @@ func (t *torture) report() {
 	}
 	if len(t.found) > 0 {
 		t.t.Logf("== mounts: %v\n== devices: %v\n== the driver:\n%s",
-			rig.MountsBelow(t.rig.Dir), t.loops(), t.d.LogTail(25))
+			rig.MountsBelow(t.rig.Dir), t.devices(), t.d.LogTail(25))
 	}
 	for _, line := range t.found {
 		t.t.Error(line)

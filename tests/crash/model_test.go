@@ -85,6 +85,14 @@ func (v *volume) image() string {
 	return filepath.Join(v.pool.Path, "volumes", v.key())
 }
 
+// deviceKey is what torture.devices has its device under.
+func (v *volume) deviceKey() string {
+	if v.pool.IsRaw() && v.ID != "" {
+		return rig.DeviceName(v.ID)
+	}
+	return v.image()
+}
+
 // certain tells whether the volume has to be there, possible whether it may.
 func (v *volume) certain() bool {
 	return v.ID != "" && v.busy != "delete"

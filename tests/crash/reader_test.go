@@ -149,7 +149,7 @@ func (w *worker) get() {
 }
 
 func (w *worker) capacity() {
-	pool := w.t.pools[w.random.IntN(2)]
+	pool := w.t.pools[w.random.IntN(len(w.t.pools))]
 	w.do("capacity", pool.Name, func() error {
 		ctx, cancel := callContext()
 		defer cancel()

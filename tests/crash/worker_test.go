@@ -112,7 +112,7 @@ func (w *worker) heldByOthers(err error) bool {
 	for _, words := range []string{"elsewhere", "attached to a device", "open in another process"} {
 		if strings.Contains(err.Error(), words) {
 			t.kept.Add(1)
-			for image, devices := range t.loops() {
+			for image, devices := range t.devices() {
 				for _, device := range devices {
 					if by := append(keepers(device), openers(device)...); len(by) > 0 {
 						w.note("%s (%s) is kept by %v", device, filepath.Base(image), by)
@@ -314,6 +314,9 @@ func (w *worker) snapshot(v *volume) {
 }
 
 func (w *worker) snapshotOf(v *volume) {
+	if v.pool.IsRaw() {
+		return // it takes none so far
+	}
 	w.serial++
 	s := &snapshot{name: fmt.Sprintf("%s-s%d", w.name, w.serial), pool: v.pool, busy: "create"}
 	w.t.model.with(func() {

@@ -33,6 +33,14 @@ func TestUnits(t *testing.T) {
 			}
 			args = append(args, path)
 		}
+		dropIn := filepath.Join(dir, "ringvol.service.d")
+		if err := os.Mkdir(dropIn, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text := read(t, top+"/deploy/ringvol-raw-pools.conf")
+		if err := os.WriteFile(filepath.Join(dropIn, "raw-pools.conf"), []byte(change(text)), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		out, _ := exec.Command("systemd-analyze", args...).CombinedOutput()
 		var about []string // other units of this machine may have faults of their own
 		for line := range strings.Lines(string(out)) {
@@ -45,8 +53,10 @@ func TestUnits(t *testing.T) {
 	if out := verify(func(text string) string { return text }); out != "" {
 		t.Error(out)
 	}
-	if verify(func(text string) string { return strings.Replace(text, "TasksMax=", "TasksMost=", 1) }) == "" {
-		t.Error("a setting that does not exist was taken")
+	for _, setting := range []string{"TasksMax=", "DeviceAllow=block-md"} {
+		if verify(func(text string) string { return strings.Replace(text, setting, "No"+setting, 1) }) == "" {
+			t.Errorf("a setting that does not exist was taken for %s", setting)
+		}
 	}
 }
 
@@ -82,10 +92,15 @@ func TestDriversUnitHoldsADataProcess(t *testing.T) {
 			}
 		}
 	}
-	// Raw block volumes are device-mapper devices, and other dm devices are LVM's: read, never written.
-	for _, value := range []string{"/dev/mapper/control rw", "block-device-mapper r"} {
+	for _, value := range []string{"/dev/mapper/control rw", "block-device-mapper rw"} {
 		if !slices.Contains(driver["DeviceAllow"], value) {
 			t.Errorf("ringvol.service does not allow %s", value)
+		}
+	}
+	// Disks are allowed to those alone who have pools on them.
+	for _, value := range settings(t, "ringvol-raw-pools.conf")["DeviceAllow"] {
+		if slices.Contains(driver["DeviceAllow"], value) {
+			t.Errorf("ringvol.service allows %s to everybody", value)
 		}
 	}
 	// What takes from it what it needs (the comments in the units say why).

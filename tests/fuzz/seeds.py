@@ -117,11 +117,41 @@ def records():
             b"source_id=01234567.snap.89abcdef\nshares_extents=true\nfamily=01234567.golden.00000000\n")
     write("record", "whole", b"\0" + body + b"sum=" + hashlib.sha256(body).hexdigest()[:16].encode() + b"\n")
     write("record", "unsummed", b"\1" + body)
+    write("record", "encrypted", b"\1" + body + b"encryption=luks2\nunformatted=true\n")
     write("record", "short", b"\1" + b"ringvol-record 1\nkind=snapshot\nname=x\n")
     for i, name in enumerate([b"pvc-1", b"..", b"a/b", b"a" * 64, "\u20ac\n%".encode(), b"=" + b"0" * 40]):
         write("record", f"name-{i}", b"\2" + name)
     for i, text in enumerate([b"01234567.used.0badcafe", b"01234567.=" + b"0" * 40 + b".0badcafe", b"01234567.a..b.0badcafe"]):
         write("record", f"id-{i}", b"\3" + text)
+
+
+def image_map():
+    body = b"ringvol-map 1\n40000000 100000\n0 300000\nabc00000 1000000\n"
+    write("image_map", "whole", b"\0" + body + b"sum=" + hashlib.sha256(body).hexdigest()[:16].encode() + b"\n")
+    write("image_map", "empty", b"\1" + b"ringvol-map 1\n")
+    write("image_map", "later", b"\1" + b"ringvol-map 2\nthin 7\n")
+    for i, lines in enumerate([body[14:], b"100000 100000\n200000 100000\n", b"100000 300000\n200000 100000\n",
+                               b"fffffffffff00000 100000\n", b"0100000 100000\n", b"100000 0\n", b"100000 100000"]):
+        write("image_map", f"lines-{i}", b"\1" + b"ringvol-map 1\n" + lines)
+    # image, argument, operation of the program in fuzz_image_map.c
+    write("image_map", "takes", b"\2" + bytes(n for i in range(12) for n in (i % 6, 100, 0)))
+    write("image_map", "gives", b"\2" + bytes(n for i in range(9) for n in (i % 6, 40, 0, (i + 3) % 6, 7, 1, i % 6, 9, 2)))
+
+
+def disk_header():
+    def lines(disk, rest):
+        return b"ringvol-disk 1\npool=5f1e0000-0000-4000-8000-00000000001a\ndisk=" + disk + b"\n" + rest
+    one, two = b"d15c0000-0000-4000-8000-000000000001", b"d15c0000-0000-4000-8000-000000000002"
+    body = lines(one, b"count=2\nsize=67108864\noffset=11534336\nbytes=54525952\nrecords-offset=1048576\n"
+                 b"records-bytes=10485760\ngeneration=7\nowner=node-1\nowner-machine=0123456789abcdef\n"
+                 b"owner-since=1795460857498858330\nmember=" + one + b"\nmember=" + two + b"\n")
+    write("disk_header", "whole", b"\0" + body + b"sum=" + hashlib.sha256(body).hexdigest()[:16].encode() + b"\n")
+    write("disk_header", "first", b"\1" + body)
+    write("disk_header", "growing", b"\1" + body.replace(b"owner=", b"state=growing\nowner="))
+    write("disk_header", "second", b"\1" + lines(
+        two, b"index=1\nsize=67108864\nstart=281474976710656\noffset=1048576\nbytes=65011712\ngeneration=2\n"))
+    write("disk_header", "later", b"\1" + b"ringvol-disk 2\nthin=1\n")
+    write("disk_header", "place", b"\2" + lines(one, b"device=/dev/sdb\n"))
 
 
 def options():
@@ -376,6 +406,20 @@ def chunk():
     write("chunk", "fields", b"\2\0\0\x20\0\x05abcd\0" + bytes(100))
 
 
+# ---- orders of the child with the keys ----
+
+
+def luks_order():
+    def order(what, key, flags=0, sector=4096, path=b"/dev/loop0"):
+        head = b"RVLUKS1\0" + struct.pack("<6I", what, flags, sector, 7, 0, len(key))
+        return (head + path.ljust(64, b"\0") + b"name".ljust(128, b"\0") + b"uuid").ljust(384, b"\0") + key
+
+    write("luks_order", "open", order(1, b"k" * 32, 7))
+    write("luks_order", "grow", order(2, b"", 0, 512))
+    write("luks_order", "no-key", order(1, b""))
+    write("luks_order", "no-end", order(1, b"key", path=b"/" * 64))
+
+
 # ---- what nodes tell a controller ----
 
 
@@ -431,6 +475,7 @@ def node():
 
 if __name__ == "__main__":
     chunk()
+    luks_order()
     node()
     http1()
     tls()
@@ -439,6 +484,8 @@ if __name__ == "__main__":
     h2_frames()
     h2_client()
     records()
+    image_map()
+    disk_header()
     options()
     mountinfo()
     fsimg()

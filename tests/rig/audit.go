@@ -48,10 +48,14 @@ var templateName = regexp.MustCompile(`^(ext4|xfs|btrfs)-[0-9a-f]{40}$`)
 // Strays looks for what a pool at rest must not hold besides its volumes and snapshots: trash, copies
 // to and from other nodes, marks of a freeze, files that are nobody's.
 func (p *Pool) Strays() error {
+	return p.Look(p.strays)
+}
+
+func (p *Pool) strays(root string) error {
 	var errs []error
 	for _, dir := range []string{"volumes", "snapshots"} {
 		for _, name := range p.Names(dir) {
-			path := filepath.Join(p.Path, dir, name)
+			path := filepath.Join(root, dir, name)
 			if frozenNow(path) {
 				errs = append(errs, fmt.Errorf("pool %s: %s/%s is marked as frozen", p.Name, dir, name))
 			}

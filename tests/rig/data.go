@@ -111,6 +111,9 @@ func (d *Driver) Leaks() error {
 			for _, loop := range LoopsBelow(p.Path) {
 				errs = append(errs, fmt.Errorf("still bound: %s", loop))
 			}
+			if p.IsRaw() {
+				errs = append(errs, p.rawLeaks())
+			}
 			for _, dir := range []string{"trash", "volumes", "snapshots"} {
 				if names := p.Names(dir); len(names) > 0 {
 					errs = append(errs, fmt.Errorf("left in %s/%s: %v", p.Name, dir, names))

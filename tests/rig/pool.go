@@ -20,11 +20,14 @@ type Pool struct {
 	device string
 	// AttachFlags go to losetup with the next Mount, such as --direct-io=on.
 	AttachFlags []string
+
+	Disks   []string // of a raw pool (raw.go), devices
+	records string   // where a raw pool's records are mounted; "": nowhere
 }
 
 // Reflink tells whether the pool's file system shares extents.
 func (p *Pool) Reflink() bool {
-	return p.FS != "ext4"
+	return p.FS != "ext4" && !p.IsRaw()
 }
 
 // NewPool makes the image and mounts it. The driver is asked to init it.
@@ -60,6 +63,22 @@ func (r *Rig) NewPool(name, fs string, size int64) (*Pool, error) {
 		_ = p.Unmount()
 		return nil // what stays is found by the sweep
 	})
+	return p, nil
+}
+
+// PoolOn makes one of XFS on a device, and everything on that is lost.
+func (r *Rig) PoolOn(name, device string) (*Pool, error) {
+	p := &Pool{Name: name, FS: "xfs", Path: r.Path("pool-" + name), device: device}
+	if err := os.Mkdir(p.Path, 0o755); err != nil {
+		return nil, err
+	}
+	if _, err := Run("mkfs.xfs", "-q", "-f", "-m", "reflink=1", device); err != nil {
+		return nil, err
+	}
+	if err := unix.Mount(device, p.Path, p.FS, 0, ""); err != nil {
+		return nil, fmt.Errorf("mounting %s: %w", device, err)
+	}
+	r.Defer(p.Unmount)
 	return p, nil
 }
 
@@ -101,18 +120,18 @@ func (p *Pool) Remount(readOnly bool) error {
 
 // Names lists what lies in one of the pool's directories.
 func (p *Pool) Names(dir string) []string {
-	entries, err := os.ReadDir(filepath.Join(p.Path, dir))
-	if err != nil {
-		return nil
-	}
 	var names []string
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
+	_ = p.Look(func(root string) error {
+		entries, err := os.ReadDir(filepath.Join(root, dir))
+		for _, entry := range entries {
+			names = append(names, entry.Name())
+		}
+		return err
+	})
 	return names
 }
 
-// Image is the file behind a volume's id ("<pool>.<key>.<random>").
+// Image is the file behind a volume's id ("<pool>.<key>.<random>"). Of a raw pool: while its records are looked at.
 func (p *Pool) Image(id string) string {
 	return p.object("volumes", id)
 }
@@ -125,9 +144,9 @@ func (p *Pool) SnapshotImage(id string) string {
 func (p *Pool) object(dir, id string) string {
 	first, last := strings.Index(id, "."), strings.LastIndex(id, ".")
 	if first < 0 || last <= first {
-		return filepath.Join(p.Path, dir, "no-such-id")
+		return filepath.Join(p.root(), dir, "no-such-id")
 	}
-	return filepath.Join(p.Path, dir, id[first+1:last])
+	return filepath.Join(p.root(), dir, id[first+1:last])
 }
 
 // Allocated is the number of bytes a file really has.

@@ -24,6 +24,8 @@ type Volume struct {
 	Limit  int64
 	Params map[string]string
 	Source *csi.VolumeContentSource
+	// What kubelet gives of the secrets that the class names, to stage and to grow.
+	Secrets map[string]string
 	// Where it may be; nil: not said.
 	Topology *csi.TopologyRequirement
 
@@ -226,6 +228,7 @@ func (v *Volume) Paths() error {
 func (v *Volume) StageRequest() *csi.NodeStageVolumeRequest {
 	return &csi.NodeStageVolumeRequest{
 		VolumeId: v.ID, StagingTargetPath: v.Staging, VolumeCapability: v.Cap, VolumeContext: v.Context,
+		Secrets: v.Secrets,
 	}
 }
 
@@ -382,6 +385,7 @@ func (v *Volume) Expand(size int64, node bool) error {
 	_, err = c.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 		VolumeId: v.ID, VolumePath: v.Target, StagingTargetPath: v.Staging,
 		CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapability: v.Cap,
+		Secrets: v.Secrets,
 	})
 	if err != nil {
 		return fmt.Errorf("NodeExpandVolume %s: %w", v.ID, err)

@@ -18,7 +18,8 @@ char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MA
 char staging_path[96], target_path[96];
 bool block, publish_read_only, mode_change;
 const char *fs_type = "ext4", *device_type = "loop", *snapshot_name = "snap";
-const char *snapshot_freeze = "true";
+const char *snapshot_freeze = "true", *encryption = "none", *provisioning = "thin";
+const char *stage_key;
 uint64_t create_bytes = 16 * MIB;
 
 void open_world(enum world_fs fs, uint64_t seed, bool as_block)
@@ -80,14 +81,19 @@ enum grpc_status create(const char *name, enum source source, char *ret_id)
 		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
 	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT, device = freeze, change = freeze;
-	Csi__V1__StringPair *parameters[3] = {&freeze, &device, &change};
+	Csi__V1__StringPair encrypt = freeze, provision = freeze;
+	Csi__V1__StringPair *parameters[5] = {&freeze, &device, &change, &encrypt, &provision};
+	encrypt.key = csi_bytes("encryption");
+	encrypt.value = csi_bytes(encryption);
+	provision.key = csi_bytes("provisioning");
+	provision.value = csi_bytes(provisioning);
 	freeze.key = csi_bytes("snapshotFreeze");
 	freeze.value = csi_bytes(snapshot_freeze);
 	device.key = csi_bytes("device");
 	device.value = csi_bytes(device_type);
 	change.key = csi_bytes("allowVolumeModeChange");
 	change.value = csi_bytes(mode_change ? "true" : "false");
-	req.n_parameters = 3;
+	req.n_parameters = 5;
 	req.parameters = parameters;
 	range.required_bytes = (int64_t)create_bytes;
 	req.name = csi_bytes(name);
@@ -224,6 +230,13 @@ enum grpc_status do_stage(void)
 	req.volume_id = csi_bytes(volume_id);
 	req.staging_target_path = csi_bytes(staging_path);
 	req.volume_capability = capability();
+	Csi__V1__StringPair key = CSI__V1__STRING_PAIR__INIT, *secrets[1] = {&key};
+	key.key = csi_bytes("key");
+	if (stage_key != NULL) {
+		key.value = csi_bytes(stage_key);
+		req.secrets = secrets;
+		req.n_secrets = 1;
+	}
 	return call_status("Node/NodeStageVolume", &req.base);
 }
 

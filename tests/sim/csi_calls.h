@@ -15,7 +15,9 @@ extern char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECOR
 extern char staging_path[96], target_path[96];
 /* What volumes are asked for as, and published. */
 extern bool block, publish_read_only, mode_change;
-extern const char *fs_type, *device_type;
+extern const char *fs_type, *device_type, *encryption, *provisioning;
+/* What the stage's secrets have as the key; NULL: they have none. */
+extern const char *stage_key;
 extern uint64_t create_bytes;
 extern const char *snapshot_name, *snapshot_freeze;
 

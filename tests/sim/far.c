@@ -129,6 +129,7 @@ void close_both(void)
 /* ---- its volume ---- */
 
 uint64_t source_bytes, data_bytes;
+bool source_encrypted;
 
 /* What block i of the source holds; a hole where nothing. */
 static bool has_data(uint64_t offset)
@@ -191,7 +192,8 @@ static void far_make(const char *name, enum record_kind kind, char *ret_id)
 	struct pool_build b;
 	struct record rec = {.kind = kind,
 		.name = name,
-		.size_bytes = source_bytes,
+		.size_bytes = source_bytes - (source_encrypted ? LUKS_HEADER_BYTES : 0),
+		.encryption = source_encrypted ? RECORD_LUKS2 : RECORD_PLAIN,
 		.block_size = 512,
 		.mkfs_options = "",
 		.source_id = "",

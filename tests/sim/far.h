@@ -34,6 +34,8 @@ void run_op(struct op *op);
 
 /* A volume and a snapshot with the same bytes; so much of them is data, evenly spread. */
 extern uint64_t source_bytes, data_bytes;
+/* Its records say that the bytes are an encrypted image's: a header, and 16 MiB less. */
+extern bool source_encrypted;
 void far_make_both(uint64_t size, uint64_t data);
 void far_remove(enum record_kind kind, const char *id);
 

@@ -191,6 +191,37 @@ Test(adopt, a_backend_that_is_mute_is_alone_with_it, .timeout = 120)
 	backend_remove(&mute);
 }
 
+static const struct backend mute_disk = {.type = BACKEND_DISK, .name = "disk", .scan = mute_scan};
+
+/* Its device would not lock the image. */
+Test(adopt, what_may_have_a_device_on_raw_disks_is_not_deleted_yet, .timeout = 120)
+{
+	backend_add(&mute_disk);
+	open_world(WORLD_XFS, 1, true);
+	make("base", "loop");
+	((struct record *)find_volume()->rec)->device = BACKEND_DISK;
+	pool_enter(pools_at(w->pools, 0), POOL_READ_ONLY, "%s", "made so by a test");
+	world_settle(w); /* it is well when it is looked after */
+	cr_expect_eq(delete (volume_id), GRPC_UNAVAILABLE);
+	cr_assert_not_null(find_volume());
+	world_adopt(w);
+	cr_expect_eq(delete (volume_id), GRPC_OK);
+	world_close(w);
+	backend_remove(&mute_disk);
+}
+
+/* Whether it is on raw disks is not known while it is away. */
+Test(adopt, a_pool_that_is_away_refuses_no_parameter, .timeout = 120)
+{
+	open_world(WORLD_XFS, 1, true);
+	pool_enter(pools_at(w->pools, 0), POOL_READ_ONLY, "%s", "made so by a test");
+	device_type = "disk";
+	cr_expect_eq(create("base", EMPTY, volume_id), GRPC_UNAVAILABLE);
+	world_settle(w);
+	cr_expect_eq(create("base", EMPTY, volume_id), GRPC_FAILED_PRECONDITION);
+	world_close(w);
+}
+
 /* ---- beside what is being done to a volume ---- */
 
 static struct backend_dev slow_dev, slow_seen; /* what is there, what a look under way saw */

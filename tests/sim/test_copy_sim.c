@@ -98,6 +98,53 @@ static int source(uint64_t seed)
 	return source_in(memory_file(), seed);
 }
 
+/* Room for an image in pieces of two files, in no order. */
+struct pieces {
+	struct copy_places *places;
+	int fds[2];
+};
+
+static struct pieces pieces_open(uint64_t seed)
+{
+	enum { PIECES = 5, BYTES = MIB + 512 * KIB };
+	struct pieces p = {calloc(1, sizeof *p.places + PIECES * sizeof p.places->at[0]),
+		{direct_file(), direct_file()}};
+	cr_assert(p.places != NULL);
+	for (unsigned i = 0; i < 2; i++)
+		cr_assert(ftruncate(p.fds[i], (PIECES + 1) * BYTES) == 0);
+	for (unsigned i = 0; i < PIECES; i++)
+		p.places->at[i] = (struct copy_place){
+			p.fds[(i + seed) % 2], (PIECES - i) * (uint64_t)BYTES, BYTES};
+	p.places->count = PIECES;
+	return p;
+}
+
+static void pieces_close(struct pieces *p)
+{
+	close(p->fds[0]);
+	close(p->fds[1]);
+	free(p->places);
+}
+
+static void pieces_move(const struct pieces *p, uint8_t *mem, bool write)
+{
+	for (uint64_t at = 0; at < SIZE;) {
+		struct copy_place place = copy_places_at(p->places, at);
+		uint64_t len = place.bytes < SIZE - at ? place.bytes : SIZE - at;
+		cr_assert((write ? pwrite(place.fd, mem + at, len, (off_t)place.offset)
+				 : pread(place.fd, mem + at, len, (off_t)place.offset)) ==
+			  (ssize_t)len);
+		at += len;
+	}
+}
+
+static bool pieces_are_model(const struct pieces *p)
+{
+	memset(got, 0, sizeof got);
+	pieces_move(p, got, false);
+	return memcmp(model, got, SIZE) == 0;
+}
+
 /* src_fd < 0: overwrites dst with zeros. */
 static void start(struct world *w, struct copy *copy, int src_fd, int dst_fd)
 {
@@ -106,6 +153,20 @@ static void start(struct world *w, struct copy *copy, int src_fd, int dst_fd)
 	copy->src_fd = src_fd;
 	copy->dst_fd = dst_fd;
 	copy->size = SIZE;
+	copy_init(copy, &w->reactor);
+	copy->op.on_end = on_end;
+	op_start(&copy->op);
+	w->running++;
+}
+
+static void start_places(struct world *w, struct copy *copy, const struct pieces *src, int src_fd,
+	const struct pieces *dst, int dst_fd)
+{
+	*copy = (struct copy){.src_fd = src_fd,
+		.dst_fd = dst_fd,
+		.src_places = src != NULL ? src->places : NULL,
+		.dst_places = dst != NULL ? dst->places : NULL,
+		.size = SIZE};
 	copy_init(copy, &w->reactor);
 	copy->op.on_end = on_end;
 	op_start(&copy->op);
@@ -183,6 +244,65 @@ Test(copy_sim, a_failure_at_each_request)
 				(unsigned long long)nth, copy.op.err.message);
 		close(src);
 		close(dst);
+		world_close(&w);
+		if (!reached) {
+			cr_assert(nth > 10, "only %llu requests", (unsigned long long)nth);
+			return;
+		}
+	}
+}
+
+/* From pieces to pieces, and at each end a file. */
+Test(copy_sim, places_in_any_order)
+{
+	for (uint64_t seed = 1; seed <= 60; seed++) {
+		struct world w;
+		struct copy copy;
+		world_open(&w, seed);
+		int src = source(seed), dst = memory_file();
+		struct pieces a = pieces_open(seed), b = pieces_open(seed + 1);
+		start_places(&w, &copy, NULL, src, &a, -1);
+		settle(&w, seed);
+		cr_assert(!op_failed(&copy.op), "%s", copy.op.err.message);
+		cr_assert(pieces_are_model(&a), "seed %llu", (unsigned long long)seed);
+		start_places(&w, &copy, &a, -1, &b, -1);
+		settle(&w, seed);
+		cr_assert(!op_failed(&copy.op), "%s", copy.op.err.message);
+		cr_assert(pieces_are_model(&b), "seed %llu", (unsigned long long)seed);
+		cr_assert(copy.looked_bytes == SIZE && copy.done_bytes == SIZE);
+		start_places(&w, &copy, &b, -1, NULL, dst);
+		settle(&w, seed);
+		cr_assert(!op_failed(&copy.op), "%s", copy.op.err.message);
+		cr_assert(is_model(dst), "seed %llu", (unsigned long long)seed);
+		pieces_close(&a);
+		pieces_close(&b);
+		close(src);
+		close(dst);
+		world_close(&w);
+	}
+}
+
+Test(copy_sim, a_failure_at_each_request_between_places)
+{
+	for (uint64_t nth = 0;; nth++) {
+		struct world w;
+		struct copy copy;
+		world_open(&w, 42);
+		w.fail_at = nth;
+		w.fail_with = nth % 2 ? -EIO : -ENOSPC;
+		close(source(42));
+		struct pieces a = pieces_open(0), b = pieces_open(1);
+		pieces_move(&a, model, true);
+		start_places(&w, &copy, &a, -1, &b, -1);
+		settle(&w, 42);
+		bool reached = w.sim.served > nth;
+		cr_assert(copy.state == NULL);
+		cr_assert(op_failed(&copy.op) == reached, "request %llu", (unsigned long long)nth);
+		if (reached)
+			cr_assert(copy.op.err.errnum == -w.fail_with, "request %llu: %s",
+				(unsigned long long)nth, copy.op.err.message);
+		pieces_close(&a);
+		pieces_close(&b);
 		world_close(&w);
 		if (!reached) {
 			cr_assert(nth > 10, "only %llu requests", (unsigned long long)nth);

@@ -47,6 +47,24 @@ static void copy_once(enum world_fs fs, bool volume)
 	close_both();
 }
 
+/* Ciphertext is copied like any other bytes, the header among them. */
+Test(transfer, encrypted, .timeout = 60)
+{
+	source_encrypted = true;
+	open_both(WORLD_XFS, 1);
+	far_make_both(32 * MIB, 4 * MIB);
+	cr_assert_eq(copy(), GRPC_INVALID_ARGUMENT, "the class is not encrypted");
+	encryption = "luks2";
+	cr_assert_eq(copy(), GRPC_OK);
+	assert_same_bytes();
+	const struct record *rec = pools_find_name(w->pools, RECORD_VOLUME, "copied")->rec;
+	cr_assert_eq(rec->encryption, RECORD_LUKS2);
+	cr_assert_geq(record_image_bytes(rec), 32 * MIB);
+	cr_assert_not(rec->unformatted);
+	cr_assert_eq(uncopy(), GRPC_OK);
+	close_both();
+}
+
 Test(transfer, snapshot, .timeout = 60)
 {
 	copy_once(WORLD_XFS, false);

@@ -20,9 +20,15 @@ type doctorFinding struct {
 	Needed                        bool
 }
 
+type doctorKind struct {
+	Kind, Provisioning, Snapshots, Grows, Here string
+	InTheWay                                   string `json:"in_the_way"`
+}
+
 type doctorSays struct {
 	CanRun bool `json:"can_run"`
 	Checks []doctorFinding
+	Kinds  []doctorKind
 }
 
 func (d *doctorSays) check(name string) doctorFinding {
@@ -47,6 +53,12 @@ func parseDoctor(t *testing.T, r run) *doctorSays {
 			t.Errorf("%+v", f)
 		}
 		needed = needed && (!f.Needed || f.Verdict != "missing")
+	}
+	for _, k := range d.Kinds {
+		if !slices.Contains([]string{"yes", "no", "unknown"}, k.Here) || (k.Here == "yes") != (k.InTheWay == "") ||
+			k.InTheWay != "" && d.check(k.InTheWay).Verdict == "ok" || k.Provisioning == "" || k.Snapshots == "" || k.Grows == "" {
+			t.Errorf("%+v", k)
+		}
 	}
 	if needed != d.CanRun {
 		t.Errorf("can_run is %v: %+v", d.CanRun, d.Checks)
@@ -106,6 +118,10 @@ func TestDoctor(t *testing.T) {
 			}
 			if f := d.check("kubelet"); f.Verdict == "missing" {
 				t.Errorf("%+v", f)
+			}
+			mapper := map[bool]string{true: "yes", false: "no"}[rig.HasDeviceMapper()]
+			if len(d.Kinds) != 6 || d.Kinds[0].Here != "yes" || d.Kinds[2].Kind != "disk" || d.Kinds[2].Here != mapper {
+				t.Errorf("%+v", d.Kinds)
 			}
 			if after := b.tree(); !slices.Equal(before, after) {
 				t.Errorf("the pool had %q, has %q", before, after)

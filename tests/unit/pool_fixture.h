@@ -244,6 +244,7 @@ static inline enum err_code fixture_build(struct fixture *f, const struct record
 	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, rec), 0);
 	if (source != NULL) {
 		pool_clone_init(&c, source);
+		c.build = &b;
 		b.share_object = rec->thick ? NULL : source;
 		b.fill = pool_clone_fill;
 		b.fill_end = pool_clone_fill_end;

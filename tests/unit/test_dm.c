@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device mapper's ioctls and the guard, against a device mapper in memory that packs and checks
- * as the kernel does (Linux 6.12, drivers/md/dm-ioctl.c), and against answers that no kernel gives.
+ * The device mapper's ioctls and the guard, against a device mapper in memory (fake_dm.h), and
+ * against answers that no kernel gives.
  */
 #include "backends/dm/guard.h"
+#include "disk/tagged.h"
+#include "fake_dm.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -11,235 +13,19 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-enum { DEVICES = 4, TARGETS = 4, LOOP = 7, DM = 253 };
+enum { LOOP = 7 };
 
 #define TAG "ringvol:0123abcd:89abcdef"
 static const char name[] = "ringvol-0123abcd-89abcdef", uuid[] = "RINGVOL-guard-0123abcd-89abcdef";
 
-struct fake_table {
-	struct dm_target targets[TARGETS];
-	unsigned count;
-	bool read_only;
-};
-
-static struct fake_device {
-	bool there, suspended, deferred, read_only;
-	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
-	unsigned open;
-	struct fake_table now, next;
-} devices[DEVICES];
-
-static int fail_with; /* the next call of fail_request */
-static unsigned long fail_request;
-static unsigned resumes, loads; /* calls */
-
-static struct fake_device *find(const struct dm_ioctl *head)
-{
-	for (unsigned i = 0; i < DEVICES; i++) {
-		const char *want = head->uuid[0] != '\0' ? head->uuid : head->name;
-		const char *have = head->uuid[0] != '\0' ? devices[i].uuid : devices[i].name;
-		if (devices[i].there && strcmp(want, have) == 0)
-			return &devices[i];
-	}
-	return NULL;
-}
-
-static void tell(struct dm_ioctl *head, const struct fake_device *d)
-{
-	/* Minor numbers past 255 use the upper bits. */
-	uint64_t minor_now = 300 + (uint64_t)(d - devices);
-	head->flags &= ~(uint32_t)(DM_SUSPEND_FLAG | DM_READONLY_FLAG | DM_ACTIVE_PRESENT_FLAG |
-				   DM_DEFERRED_REMOVE | DM_INACTIVE_PRESENT_FLAG);
-	head->flags |= (d->suspended ? DM_SUSPEND_FLAG : 0) |
-		       (d->read_only ? DM_READONLY_FLAG : 0) |
-		       (d->now.count != 0 ? DM_ACTIVE_PRESENT_FLAG : 0) |
-		       (d->next.count != 0 ? DM_INACTIVE_PRESENT_FLAG : 0) |
-		       (d->deferred ? DM_DEFERRED_REMOVE : 0);
-	head->dev = (minor_now & 0xff) | DM << 8 | (minor_now & ~UINT64_C(0xff)) << 12;
-	head->open_count = (int32_t)d->open;
-	head->target_count = d->now.count;
-	snprintf(head->name, sizeof(head->name), "%s", d->name);
-	snprintf(head->uuid, sizeof(head->uuid), "%s", d->uuid);
-}
-
-static int fake_create(struct dm_ioctl *head)
-{
-	struct fake_device *free_one = NULL;
-	for (unsigned i = 0; i < DEVICES; i++) {
-		if (devices[i].there && (strcmp(devices[i].name, head->name) == 0 ||
-						strcmp(devices[i].uuid, head->uuid) == 0))
-			return -EBUSY;
-		if (!devices[i].there && free_one == NULL)
-			free_one = &devices[i];
-	}
-	cr_assert_not_null(free_one);
-	*free_one = (struct fake_device){.there = true};
-	memcpy(free_one->name, head->name, sizeof(head->name));
-	memcpy(free_one->uuid, head->uuid, sizeof(head->uuid));
-	tell(head, free_one);
-	return 0;
-}
-
-/* As populate_table() reads one: every spec in the buffer, aligned, its text ended. */
-static int fake_load(struct dm_ioctl *head, struct fake_device *d)
-{
-	const char *at = (const char *)head + head->data_start;
-	const char *end = (const char *)head + head->data_size;
-	loads++;
-	d->next = (struct fake_table){.read_only = head->flags & DM_READONLY_FLAG};
-	cr_assert_leq(head->target_count, TARGETS);
-	for (unsigned i = 0; i < head->target_count; i++) {
-		struct dm_target_spec spec;
-		cr_assert(at + sizeof(spec) <= end && (uintptr_t)at % 8 == 0);
-		memcpy(&spec, at, sizeof(spec));
-		const char *params = at + sizeof(spec);
-		cr_assert_lt(strnlen(params, (size_t)(end - params)), (size_t)(end - params));
-		cr_assert(at + spec.next <= end);
-		struct dm_target *t = &d->next.targets[d->next.count++];
-		t->start_sectors = spec.sector_start;
-		t->length_sectors = spec.length;
-		snprintf(t->type, sizeof(t->type), "%s", spec.target_type);
-		snprintf(t->params, sizeof(t->params), "%s", params);
-		at += spec.next;
-	}
-	tell(head, d);
-	return 0;
-}
-
-static void fake_resume(struct dm_ioctl *head, struct fake_device *d)
-{
-	cr_assert_not(head->flags & DM_SUSPEND_FLAG);
-	resumes++;
-	if (d->next.count != 0) {
-		d->now = d->next;
-		d->read_only = d->now.read_only;
-	}
-	d->next.count = 0;
-	d->suspended = false;
-	tell(head, d);
-}
-
-static int fake_table(struct dm_ioctl *head, const struct fake_device *d)
-{
-	char *data = (char *)head + head->data_start;
-	size_t room = head->data_size - head->data_start, at = 0;
-	tell(head, d);
-	for (unsigned i = 0; i < d->now.count; i++) {
-		const struct dm_target *t = &d->now.targets[i];
-		struct dm_target_spec spec = {
-			.sector_start = t->start_sectors, .length = t->length_sectors};
-		size_t begin = at;
-		snprintf(spec.target_type, sizeof(spec.target_type), "%s", t->type);
-		if (at + sizeof(spec) + strlen(t->params) + 8 > room) {
-			head->flags |= DM_BUFFER_FULL_FLAG;
-			return 0;
-		}
-		strcpy(data + at + sizeof(spec), t->params);
-		at = (at + sizeof(spec) + strlen(t->params) + 1 + 7) / 8 * 8;
-		spec.next = (uint32_t)at;
-		memcpy(data + begin, &spec, sizeof(spec));
-	}
-	head->data_size = (uint32_t)(head->data_start + at);
-	return 0;
-}
-
-static int fake_deps(struct dm_ioctl *head, const struct fake_device *d)
-{
-	struct dm_target_deps deps = {.count = 1};
-	uint64_t dev = LOOP << 8 | 3;
-	char *data = (char *)head + head->data_start;
-	tell(head, d);
-	memcpy(data, &deps, sizeof(deps));
-	memcpy(data + sizeof(deps), &dev, sizeof(dev));
-	head->data_size = (uint32_t)(head->data_start + sizeof(deps) + sizeof(dev));
-	return 0;
-}
-
-static int fake_list(struct dm_ioctl *head)
-{
-	char *data = (char *)head + head->data_start, *last = NULL;
-	size_t at = 0;
-	for (unsigned i = 0; i < DEVICES; i++) {
-		struct dm_ioctl told = {0};
-		if (!devices[i].there)
-			continue;
-		tell(&told, &devices[i]);
-		struct dm_name_list entry = {.dev = told.dev};
-		const size_t fixed = offsetof(struct dm_name_list, name);
-		size_t bytes = (fixed + strlen(told.name) + 1 + 7) / 8 * 8;
-		if (last != NULL)
-			memcpy(last + offsetof(struct dm_name_list, next),
-				&(uint32_t){(uint32_t)(data + at - last)}, sizeof(uint32_t));
-		last = data + at;
-		memcpy(last, &entry, fixed);
-		strcpy(last + fixed, told.name);
-		at += bytes;
-	}
-	head->data_size = (uint32_t)(head->data_start + at);
-	return 0;
-}
-
-static void fake_remove(struct dm_ioctl *head, struct fake_device *d)
-{
-	if (d->open > 0) {
-		cr_assert(head->flags & DM_DEFERRED_REMOVE, "else the kernel says EBUSY");
-		d->deferred = true;
-		return;
-	}
-	head->flags &= ~(uint32_t)DM_DEFERRED_REMOVE;
-	d->there = false;
-}
-
-static int fake_call(struct dm *dm, unsigned long request, struct dm_ioctl *head)
-{
-	(void)dm;
-	cr_assert_eq(head->version[0], DM_VERSION_MAJOR);
-	cr_assert_geq(head->data_size, sizeof(*head));
-	if (fail_with != 0 && request == fail_request) {
-		int r = fail_with;
-		fail_with = 0;
-		return r;
-	}
-	if (request == DM_DEV_CREATE)
-		return fake_create(head);
-	if (request == DM_LIST_DEVICES)
-		return fake_list(head);
-	cr_assert(head->name[0] == '\0' || head->uuid[0] == '\0', "the kernel takes one of them");
-	struct fake_device *d = find(head);
-	if (d == NULL)
-		return -ENXIO;
-	switch (request) {
-	case DM_TABLE_LOAD:
-		return fake_load(head, d);
-	case DM_TABLE_STATUS:
-		return fake_table(head, d);
-	case DM_TABLE_DEPS:
-		return fake_deps(head, d);
-	case DM_DEV_SUSPEND:
-		cr_expect_eq(head->event_nr, 0x6eu << 16); /* what udev is told */
-		fake_resume(head, d);
-		return 0;
-	case DM_DEV_REMOVE:
-		cr_expect_eq(head->event_nr, 0x6eu << 16);
-		fake_remove(head, d);
-		return 0;
-	case DM_DEV_STATUS:
-		tell(head, d);
-		return 0;
-	default:
-		cr_assert_fail("request %lx", request);
-		return -EINVAL;
-	}
-}
-
-static struct dm dm = {.fd = -1, .call = fake_call};
+static struct dm dm = {.fd = -1, .call = fake_dm_call};
 static const struct guard_spec spec = {
 	.tag = TAG, .major = LOOP, .minor = 3, .size_bytes = 64 << 20};
 
 static struct fake_device *only(void)
 {
-	cr_assert(devices[0].there);
-	return &devices[0];
+	cr_assert(fake_dm_devices[0].there);
+	return &fake_dm_devices[0];
 }
 
 static struct guard make_guard(const struct guard_spec *as)
@@ -275,7 +61,7 @@ Test(guard, two_targets_over_one_device)
 	cr_expect_eq(d->now.targets[1].start_sectors, (63 << 20) / 512);
 	cr_expect_eq(d->now.targets[1].length_sectors, (1 << 20) / 512);
 	cr_expect_str_eq(d->now.targets[1].params, "7:3 129024");
-	cr_expect_eq(guard.major, DM);
+	cr_expect_eq(guard.major, FAKE_DM_MAJOR);
 	cr_expect_eq(guard.minor, 300);
 	cr_expect(guard.below_major == LOOP && guard.below_minor == 3);
 	cr_expect_eq(guard.size_bytes, 64 << 20);
@@ -286,8 +72,8 @@ Test(guard, a_repeat_changes_nothing)
 {
 	make_guard(&spec);
 	make_guard(&spec);
-	cr_expect_eq(loads, 1);
-	cr_expect_eq(resumes, 1);
+	cr_expect_eq(fake_dm_loads, 1);
+	cr_expect_eq(fake_dm_resumes, 1);
 }
 
 /* What a crash leaves: a device without a table; one whose table is loaded and not in use. */
@@ -302,7 +88,7 @@ Test(guard, half_of_it_is_completed)
 	cr_assert_eq(dm_load(&dm, uuid, table, 2, false), 0);
 	make_guard(&spec);
 	cr_expect_eq(only()->now.count, 2);
-	cr_expect_not(devices[1].there);
+	cr_expect_not(fake_dm_devices[1].there);
 }
 
 Test(guard, one_that_somebody_suspended_goes_on)
@@ -311,7 +97,7 @@ Test(guard, one_that_somebody_suspended_goes_on)
 	only()->suspended = true;
 	make_guard(&spec);
 	cr_expect_not(only()->suspended);
-	cr_expect_eq(loads, 1);
+	cr_expect_eq(fake_dm_loads, 1);
 }
 
 Test(guard, it_grows_in_use_and_keeps_its_mode)
@@ -384,10 +170,10 @@ Test(guard, a_table_that_is_not_ours)
 
 Test(guard, the_device_below_is_in_use)
 {
-	fail_with = -EBUSY;
-	fail_request = DM_TABLE_LOAD;
+	fake_dm_fail_with = -EBUSY;
+	fake_dm_fail_request = DM_TABLE_LOAD;
 	expect_refused(&spec, "7:3");
-	cr_expect_not(devices[0].there, "what was made for it is gone");
+	cr_expect_not(fake_dm_devices[0].there, "what was made for it is gone");
 }
 
 Test(guard, every_call_may_fail)
@@ -398,14 +184,14 @@ Test(guard, every_call_may_fail)
 		struct guard guard;
 		struct err err = {0};
 		bool waits;
-		fail_with = -ENOMEM;
-		fail_request = requests[i];
+		fake_dm_fail_with = -ENOMEM;
+		fake_dm_fail_request = requests[i];
 		cr_expect_lt(guard_make(&dm, &spec, &guard, &err), 0, "request %u", i);
 		cr_expect_eq(err.errnum, ENOMEM);
 		cr_expect_not_null(strstr(err.message, name), "%s", err.message);
 		make_guard(&spec);
 		cr_assert_eq(guard_remove(&dm, TAG, LOOP, 3, &waits, &err), 0);
-		cr_expect_not(devices[0].there);
+		cr_expect_not(fake_dm_devices[0].there);
 	}
 }
 
@@ -427,7 +213,7 @@ Test(guard, removal_waits_for_who_has_it_open)
 	expect_refused(&spec, "fuser");
 	only()->open = 0;
 	cr_assert_eq(guard_remove(&dm, TAG, LOOP, 3, &waits, &err), 0);
-	cr_expect(!waits && !devices[0].there);
+	cr_expect(!waits && !fake_dm_devices[0].there);
 }
 
 /* Killed between letting go and removing: nobody has it, so it comes back to life. */
@@ -436,7 +222,7 @@ Test(guard, a_retired_one_is_used_again)
 	struct dm_target table[2];
 	struct guard guard;
 	make_guard(&spec);
-	cr_assert_eq(guard_table_retired(spec.size_bytes, table), 0);
+	cr_assert_eq(tagged_table_retired(spec.size_bytes, table), 0);
 	memcpy(only()->now.targets, table, sizeof(table));
 	cr_assert_eq(guard_look(&dm, TAG, &guard), 0);
 	cr_expect(guard.retired && !guard.foreign && guard.below_major == 0);
@@ -483,19 +269,19 @@ Test(keeper, one_is_made_whatever_fails_and_is_no_guard)
 	static const unsigned long requests[] = {
 		DM_DEV_STATUS, DM_DEV_CREATE, DM_TABLE_LOAD, DM_DEV_SUSPEND};
 	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
-		devices[0].there = false;
-		fail_with = -ENOMEM;
-		fail_request = requests[i];
+		fake_dm_devices[0].there = false;
+		fake_dm_fail_with = -ENOMEM;
+		fake_dm_fail_request = requests[i];
 		cr_expect_eq(guard_make_keeper(&dm), -ENOMEM, "request %u", i);
 		cr_expect_eq(guard_make_keeper(&dm), 0, "what is missing is made");
 		cr_expect_str_eq(only()->name, GUARD_KEEPER_NAME);
 		cr_expect_eq(only()->now.count, 1);
 		cr_expect_str_eq(only()->now.targets[0].type, "error");
 	}
-	unsigned before = resumes;
+	unsigned before = fake_dm_resumes;
 	cr_expect_eq(guard_make_keeper(&dm), 0);
-	cr_expect_eq(resumes, before, "it is there");
-	cr_expect_not(devices[1].there);
+	cr_expect_eq(fake_dm_resumes, before, "it is there");
+	cr_expect_not(fake_dm_devices[1].there);
 	cr_assert_eq(guard_each(&dm, on_guard, NULL), 0);
 	cr_expect_eq(seen, 0);
 }

@@ -408,6 +408,27 @@ Test(fsimg, longest_options_fit)
 	cr_assert(fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, sizeof mem) == -EINVAL);
 }
 
+/* What lies below an encryption reads as noise: the tool must not take it for zeros. */
+Test(fsimg, nothing_is_taken_for_zeros_that_reads_as_noise)
+{
+	static struct proc proc;
+	char mem[1024];
+	uint8_t uuid[16] = {0};
+	struct fsimg_spec spec = {FSIMG_EXT4, 64 * MIB, 4096, "-E stride=16"};
+	for (int noise = 0; noise < 2; noise++) {
+		bool zeros = false, lazy = false, users = false;
+		spec.reads_as_noise = noise;
+		cr_assert(fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, sizeof mem) == 0);
+		for (unsigned i = 0; proc.argv[i] != NULL; i++) {
+			zeros |= strstr(proc.argv[i], "assume_storage_prezeroed") != NULL;
+			lazy |= strstr(proc.argv[i], "lazy_itable_init=1") != NULL;
+			users |= strstr(proc.argv[i], "stride=16") != NULL;
+		}
+		cr_assert(users);
+		cr_assert(zeros == !noise && lazy == noise);
+	}
+}
+
 Test(fsimg, mount_flags)
 {
 	static const char *const good[] = {"ro", "rw", "noatime", "nosuid", "nodev", "noexec",

@@ -190,6 +190,22 @@ Test(budget, leaves_a_quarter_to_the_small)
 
 /* ---- arrays ---- */
 
+Test(buf, what_may_be_secret_grows_and_keeps_what_is_in_it)
+{
+	struct buf b = {0};
+	uint8_t piece[100];
+	for (unsigned i = 0; i < 50; i++) {
+		memset(piece, (int)i, sizeof(piece));
+		cr_assert_eq(buf_append_secret(&b, piece, sizeof(piece)), 0);
+	}
+	cr_assert_eq(b.len, 5000);
+	for (unsigned i = 0; i < 5000; i++)
+		cr_assert_eq(b.data[i], i / 100);
+	buf_free_secret(&b);
+	cr_assert(b.data == NULL && b.cap == 0);
+	buf_free_secret(&b);
+}
+
 Test(array, grows_and_keeps_what_is_in_it)
 {
 	unsigned *items = NULL;

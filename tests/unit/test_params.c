@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* StorageClass parameters: defaults, each key's values, and what is refused by name. */
+/* StorageClass parameters: defaults, each key's values, and what is refused by name. And the keys
+ * of encrypted volumes, which a request brings. */
+#include "base/secret.h"
+#include "csi/key.h"
 #include "csi/messages.h"
 #include "csi/params.h"
 
 #include <criterion/criterion.h>
 
 struct pairs {
-	Csi__V1__StringPair pair[8], *list[8];
+	Csi__V1__StringPair pair[12], *list[12];
 	size_t n;
 };
 
@@ -38,6 +41,7 @@ Test(params, defaults)
 	cr_expect_eq(params.device, BACKEND_LOOP);
 	cr_expect_eq(params.fs, FSIMG_EXT4);
 	cr_expect_eq(params.erase, RECORD_ERASE_NONE);
+	cr_expect_eq(params.encryption, RECORD_PLAIN);
 }
 
 Test(params, all)
@@ -52,6 +56,7 @@ Test(params, all)
 	add(&p, "mkfsOptions", "-i size=512");
 	add(&p, "blockSize", "4096");
 	add(&p, "eraseOnDelete", "zero");
+	add(&p, "encryption", "luks2");
 	add(&p, "snapshotFreeze", "true");
 	cr_assert_eq(csi_params_parse(p.list, p.n, &params, &err), 0, "%s", err.message);
 	cr_expect_str_eq(params.pool, "fast");
@@ -61,6 +66,7 @@ Test(params, all)
 	cr_expect_eq(params.fs, FSIMG_XFS);
 	cr_expect_eq(params.block_size, 4096);
 	cr_expect_eq(params.erase, RECORD_ERASE_ZERO);
+	cr_expect_eq(params.encryption, RECORD_LUKS2);
 }
 
 Test(params, others_keys_are_ignored)
@@ -85,6 +91,7 @@ Test(params, refused)
 		{"blockSize", "1024"},
 		{"blockSize", "0512"},
 		{"eraseOnDelete", "true"},
+		{"encryption", "luks"},
 		{"snapshotFreeze", "yes"},
 		{"snapshotFreeze", ""},
 		{"Pool", "default"},
@@ -154,6 +161,20 @@ Test(params, choose_fs)
 	cr_expect_eq(fs, FSIMG_NONE);
 }
 
+/* What is below an encryption does not read as zeros, whatever a class says. */
+Test(params, an_encrypted_volume_is_not_zeroed)
+{
+	struct csi_params params;
+	struct csi_access access = {.fs = FSIMG_EXT4};
+	enum fsimg_type fs;
+	struct err err = {0};
+	cr_assert_eq(parse_one("mkfsOptions", "-E assume_storage_prezeroed=1", &params, &err), 0);
+	cr_expect_eq(csi_params_choose_fs(&params, &access, FSIMG_NONE, &fs, &err), 0);
+	params.encryption = RECORD_LUKS2;
+	cr_expect_lt(csi_params_choose_fs(&params, &access, FSIMG_NONE, &fs, &err), 0);
+	cr_expect_eq(err.code, ERR_INVALID);
+}
+
 Test(params, check_none)
 {
 	struct pairs p = {.n = 0};
@@ -208,4 +229,44 @@ Test(params, claim)
 			len == 253 ? 2 + len : 0);
 	}
 	arena_unref(arena);
+}
+
+/* ---- keys ---- */
+
+Test(key, is_moved_out_of_the_request)
+{
+	char key[] = "correct horse", other[] = "of somebody else";
+	struct pairs p = {.n = 0};
+	struct secret *secret = NULL;
+	add(&p, "key", key);
+	add(&p, "other", other);
+	cr_assert_eq(csi_key_take(p.list, p.n, &secret), 0);
+	cr_assert_not_null(secret);
+	cr_expect_eq(secret_len(secret), strlen("correct horse"));
+	cr_expect_eq(memcmp(secret_bytes(secret), "correct horse", secret_len(secret)), 0);
+	secret_free(secret);
+	for (size_t i = 0; i < sizeof(key); i++)
+		cr_expect_eq(key[i], '\0');
+	for (size_t i = 0; i < sizeof(other); i++)
+		cr_expect_eq(other[i], '\0', "nothing of a request's secrets stays");
+}
+
+Test(key, of_none)
+{
+	struct secret *secret = NULL;
+	struct pairs p = {.n = 0};
+	char empty[] = "";
+	struct record rec = {.name = "plain"};
+	struct err err = {0};
+	cr_assert_eq(csi_key_take(NULL, 0, &secret), 0);
+	cr_expect_null(secret);
+	cr_expect_eq(csi_key_check(&rec, NULL, 0, "node-stage", &err), 0);
+	rec.encryption = RECORD_LUKS2;
+	cr_expect_lt(csi_key_check(&rec, NULL, 0, "node-stage", &err), 0);
+	cr_expect_eq(err.code, ERR_INVALID);
+	cr_expect_not_null(strstr(err.message, "csi.storage.k8s.io/node-stage-secret-name"));
+	add(&p, "key", empty);
+	cr_expect_lt(csi_key_check(&rec, p.list, p.n, "node-stage", &err), 0);
+	cr_assert_eq(csi_key_take(p.list, p.n, &secret), 0);
+	cr_expect_null(secret);
 }

@@ -40,6 +40,17 @@ static const char volume_mode[] =
 	"created_ns=1795183200123456789\nfs=ext4\nblock_size=4096\nthick=true\ndevice=1\n"
 	"erase=zero\nsnapshot_freeze=true\nmkfs_options=-m 1\nsource=none\nshares_extents=false\n"
 	"allow_mode_change=true\nsum=3d4c88d252f2a8c2\n";
+/* encryption and unformatted, since 2026-11-23. */
+static const char volume_luks2[] =
+	"ringvol-record 1\nkind=volume\nname=pvc-0a1b\nrandom=0badcafe\nsize_bytes=67108864\n"
+	"created_ns=1795183200123456789\nfs=ext4\nblock_size=4096\nthick=true\ndevice=1\n"
+	"erase=zero\nsnapshot_freeze=true\nmkfs_options=-m 1\nsource=none\nshares_extents=false\n"
+	"encryption=luks2\nsum=7cb0bf03d4383e3b\n";
+static const char volume_unformatted[] =
+	"ringvol-record 1\nkind=volume\nname=pvc-0a1b\nrandom=0badcafe\nsize_bytes=67108864\n"
+	"created_ns=1795183200123456789\nfs=ext4\nblock_size=4096\nthick=true\ndevice=1\n"
+	"erase=zero\nsnapshot_freeze=true\nmkfs_options=-m 1\nsource=none\nshares_extents=false\n"
+	"encryption=luks2\nunformatted=true\nsum=1d06e5c2fd28c060\n";
 /* For two hours of 2026-11-22, and in no release: the claim in the text. */
 static const char volume_claim_inside[] =
 	"ringvol-record 1\nkind=volume\nname=pvc-0a1b\nrandom=0badcafe\nsize_bytes=67108864\n"
@@ -136,6 +147,32 @@ Test(formats, the_first_is_read)
 	written_back_as_it_was(c, clone_first);
 	cr_assert(v->shared && s->shared && c->shared);
 	fixture_close(&f);
+}
+
+/* The image is larger than the volume. */
+static void encrypted_is_read(const char *record, bool unformatted)
+{
+	struct fixture f;
+	make(&f, pool_file);
+	put_object(&f, "volumes/pvc-0a1b", record, NULL);
+	open_it(&f);
+	struct pool_object *v = pools_find_name(f.pools, RECORD_VOLUME, "pvc-0a1b");
+	written_back_as_it_was(v, record);
+	cr_assert_eq(v->rec->encryption, RECORD_LUKS2);
+	cr_assert_eq(v->rec->unformatted, unformatted);
+	cr_assert_eq(v->rec->size_bytes, 64 << 20);
+	cr_assert_eq(v->image, POOL_IMAGE_TRUNCATED); /* it has no room for its header */
+	fixture_close(&f);
+}
+
+Test(formats, an_encrypted_volume_is_read)
+{
+	encrypted_is_read(volume_luks2, false);
+}
+
+Test(formats, an_encrypted_volume_that_was_never_staged_is_read)
+{
+	encrypted_is_read(volume_unformatted, true);
 }
 
 Test(formats, a_change_of_mode_and_a_claim_apart_are_read)

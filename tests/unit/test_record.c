@@ -30,6 +30,8 @@ static struct record sample(void)
 		.shares_extents = true,
 		.family = "01234567.golden.00000000",
 		.allow_mode_change = true,
+		.encryption = RECORD_LUKS2,
+		.unformatted = true,
 		.claim = "shop/data-db-0",
 	};
 }
@@ -61,6 +63,8 @@ static void same(const struct record *a, const struct record *b)
 	cr_assert_eq(a->shares_extents, b->shares_extents);
 	cr_assert_str_eq(a->family ? a->family : "", b->family);
 	cr_assert_eq(a->allow_mode_change, b->allow_mode_change);
+	cr_assert_eq(a->encryption, b->encryption);
+	cr_assert_eq(a->unformatted, b->unformatted);
 	cr_assert_str_eq(b->claim, ""); /* it is kept apart */
 }
 
@@ -91,6 +95,19 @@ Test(record, round_trip)
 	round_trip(&rec);
 	rec.name = "100%\n\x7f\x01=; \xF0\x9F\x92\xBE";
 	round_trip(&rec);
+}
+
+Test(record, an_encrypted_image_has_room_for_a_header)
+{
+	struct record rec = sample();
+	cr_assert_eq(record_image_bytes(&rec), (1 << 30) + (16 << 20));
+	cr_assert_not(record_allocates(&rec));
+	rec.unformatted = false;
+	cr_assert(record_allocates(&rec));
+	rec.encryption = RECORD_PLAIN;
+	cr_assert_eq(record_image_bytes(&rec), 1 << 30);
+	rec.thick = false;
+	cr_assert_not(record_allocates(&rec));
 }
 
 Test(record, every_flipped_byte_is_found)
@@ -141,6 +158,12 @@ Test(record, the_future_is_not_guessed_at)
 	cr_assert_eq(parse_summed(BODY "allow_mode_change=true\n"), 0);
 	cr_assert_eq(parse_summed(BODY "allow_mode_change=false\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "allow_mode_change=maybe\n"), -EPROTONOSUPPORT);
+	cr_assert_eq(parse_summed(BODY "encryption=luks2\n"), 0);
+	cr_assert_eq(parse_summed(BODY "encryption=none\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "encryption=luks3\n"), -EPROTONOSUPPORT);
+	cr_assert_eq(parse_summed(BODY "encryption=luks2\nunformatted=true\n"), 0);
+	cr_assert_eq(parse_summed(BODY "encryption=luks2\nunformatted=false\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "unformatted=true\n"), -EBADMSG); /* it is formatted */
 	cr_assert_eq(parse_summed(BODY "family=f\n"), 0);
 	cr_assert_eq(parse_summed(BODY "claim=a/b\n"), -EPROTONOSUPPORT);
 	cr_assert_eq(parse_summed(BODY "mkfs_options=o\n"), -EBADMSG); /* out of order */
@@ -160,7 +183,7 @@ Test(record, the_future_is_not_guessed_at)
 		{"fs=ext4", "fs=zfs"},
 		{"erase=none", "erase=burn"},
 		{"thick=false", "thick=maybe"},
-		{"device=0", "device=2"},
+		{"device=0", "device=3"},
 		{"device=0", "device=255"},
 	};
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

@@ -3,7 +3,7 @@
  * keeps for them. */
 #include "pool_fixture.h"
 
-#include "pool/hold.h"
+#include "pool/hold_make.h"
 #include "pool/index.h"
 #include "pool/part.h"
 #include "pool/trash.h"

@@ -130,58 +130,59 @@ void __wrap_free(void *p)
 
 /* ---- nghttp2's ---- */
 
-static void *mem_malloc(size_t size, void *arg)
-{
-	(void)arg;
-	return __wrap_malloc(size);
-}
-
-static void *mem_calloc(size_t count, size_t size, void *arg)
-{
-	(void)arg;
-	return __wrap_calloc(count, size);
-}
+static nghttp2_realloc session_realloc;
 
 /* Its priority queues, which begin with 4 pointers and double, must not fail: there nghttp2 before
  * 1.61 frees an item twice (session_attach_stream_item), which no caller can prevent. */
 static void *mem_realloc(void *p, size_t size, void *arg)
 {
-	(void)arg;
 	bool queue = size >= 4 * sizeof(void *) && size <= 4096 && (size & (size - 1)) == 0;
 	bool armed = heap.armed;
 	heap.armed = armed && !queue;
-	void *q = __wrap_realloc(p, size);
+	void *q = session_realloc(p, size, arg);
 	heap.armed = armed;
 	return q;
 }
 
-static void mem_free(void *p, void *arg)
-{
-	(void)arg;
-	__wrap_free(p);
-}
-
-static nghttp2_mem mem = {NULL, mem_malloc, mem_free, mem_calloc, mem_realloc};
-
-int __wrap_nghttp2_session_server_new2(nghttp2_session **ret,
-	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option);
-int __wrap_nghttp2_session_client_new2(nghttp2_session **ret,
-	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option);
+int __real_nghttp2_session_server_new3(nghttp2_session **ret,
+	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option,
+	nghttp2_mem *mem);
+int __wrap_nghttp2_session_server_new3(nghttp2_session **ret,
+	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option,
+	nghttp2_mem *mem);
+int __real_nghttp2_session_client_new3(nghttp2_session **ret,
+	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option,
+	nghttp2_mem *mem);
+int __wrap_nghttp2_session_client_new3(nghttp2_session **ret,
+	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option,
+	nghttp2_mem *mem);
 int __real_nghttp2_session_callbacks_new(nghttp2_session_callbacks **ret);
 int __wrap_nghttp2_session_callbacks_new(nghttp2_session_callbacks **ret);
 int __real_nghttp2_option_new(nghttp2_option **ret);
 int __wrap_nghttp2_option_new(nghttp2_option **ret);
 
-int __wrap_nghttp2_session_server_new2(nghttp2_session **ret,
-	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option)
+static nghttp2_mem sparing_queues(const nghttp2_mem *mem)
 {
-	return nghttp2_session_server_new3(ret, callbacks, arg, option, &mem);
+	nghttp2_mem ret = *mem;
+	session_realloc = mem->realloc;
+	ret.realloc = mem_realloc;
+	return ret;
 }
 
-int __wrap_nghttp2_session_client_new2(nghttp2_session **ret,
-	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option)
+int __wrap_nghttp2_session_server_new3(nghttp2_session **ret,
+	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option,
+	nghttp2_mem *mem)
 {
-	return nghttp2_session_client_new3(ret, callbacks, arg, option, &mem);
+	nghttp2_mem spared = sparing_queues(mem);
+	return __real_nghttp2_session_server_new3(ret, callbacks, arg, option, &spared);
+}
+
+int __wrap_nghttp2_session_client_new3(nghttp2_session **ret,
+	const nghttp2_session_callbacks *callbacks, void *arg, const nghttp2_option *option,
+	nghttp2_mem *mem)
+{
+	nghttp2_mem spared = sparing_queues(mem);
+	return __real_nghttp2_session_client_new3(ret, callbacks, arg, option, &spared);
 }
 
 int __wrap_nghttp2_session_callbacks_new(nghttp2_session_callbacks **ret)

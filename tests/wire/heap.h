@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A heap whose N-th allocation fails, alone or with all that follow. The linker puts it between our
- * objects and the C library (--wrap, see tests/meson.build); nghttp2's session gets it as its
+ * objects and the C library (--wrap, see tests/meson.build); nghttp2's session has it through its
  * nghttp2_mem. Allocations count only while it is armed and inside the server's functions, not in
  * the test's own.
  *

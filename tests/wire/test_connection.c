@@ -214,6 +214,35 @@ Test(connection, large_answers_that_nobody_reads)
 	buf_free(&b);
 }
 
+/* A session that rests forgets what its last frame held, and sends the next one all the same; with
+ * an answer half sent it keeps everything. */
+Test(connection, a_rest)
+{
+	enum { LARGE = 200000 };
+	struct buf b = {0};
+	uint8_t *text = malloc(LARGE);
+	memset(text, 'r', LARGE);
+	text_frame(&b, text, LARGE);
+	const struct request large = {.path = "/test.v1.Test/Echo", .body = b.data, .len = b.len};
+	int32_t id = peer_request(p, &large);
+	peer_pump(p);
+	assert_text(p, id, text, LARGE);
+	p->session->ops->rest(p->session);
+	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "x", NULL), "x", 1);
+	nghttp2_settings_entry shut = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
+	cr_assert_eq(nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &shut, 1), 0);
+	id = peer_request(p, &large);
+	peer_pump(p);
+	cr_assert_eq(answer_at(p, id)->grpc, -1);
+	p->session->ops->rest(p->session);
+	nghttp2_settings_entry wide = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0x7FFFFFFF};
+	cr_assert_eq(nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &wide, 1), 0);
+	peer_pump(p);
+	assert_text(p, id, text, LARGE);
+	free(text);
+	buf_free(&b);
+}
+
 Test(connection, streams)
 {
 	p->limits.streams = 3;
