@@ -4,13 +4,13 @@
 
 deps_build=(meson ninja-build pkg-config gcc libc6-dev python3 liburing-dev libnghttp2-dev
 	libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libprotobuf-dev libblkid-dev
-	libmd-dev libbpf-dev libssl-dev clang libcriterion-dev)
+	libmd-dev libbpf-dev libssl-dev libcryptsetup-dev clang libcriterion-dev)
 # llhttp is a library from Debian 13 and Ubuntu 24.04 on; Debian 12 has its generated sources.
 case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
 bookworm) deps_build+=(node-llhttp) ;;
 *) deps_build+=(libllhttp-dev) ;;
 esac
-deps_run=(xfsprogs btrfs-progs e2fsprogs util-linux mount ca-certificates)
+deps_run=(xfsprogs btrfs-progs e2fsprogs util-linux mount ca-certificates libcryptsetup12)
 deps_test=("${deps_run[@]}" attr fio)
 deps_lint=(clang clang-format clang-tidy)
 deps_fuzz=(clang)

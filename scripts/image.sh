@@ -60,7 +60,7 @@ $strip --strip-unneeded -o "$work/ringvol" "$work/build/ringvol"
 programs=(e2fsprogs:mke2fs e2fsprogs:mkfs.ext4 e2fsprogs:/etc/mke2fs.conf e2fsprogs:e2fsck e2fsprogs:resize2fs
 	xfsprogs:mkfs.xfs xfsprogs:xfs_repair btrfs-progs:mkfs.btrfs btrfs-progs:btrfs btrfs-progs:btrfstune)
 # What src opens when it needs it (dlopen).
-libraries=(libssl.so.3)
+libraries=(libssl.so.3 libcryptsetup.so.12)
 say "collecting the root directory"
 python3 scripts/image/root.py "$work/root" --cache ".cache/image/$arch" --arch "$arch" \
 	--binary "$work/ringvol=/usr/bin/ringvol" --binary "LICENSE=/usr/share/doc/ringvol/copyright" \

@@ -32,7 +32,10 @@ lanes_known=(
 	"fuzz|all|clang's libFuzzer|20,000 inputs for each fuzzer"
 	"guest-6.1|all|QEMU|system tests on Linux 6.1"
 	"guest-6.12|all|QEMU|system tests on Linux 6.12"
-	"guest-dm|all|QEMU|raw block volumes behind device mapper, and a tenant who attacks them, on Linux 6.12"
+	"guest-dm|all|QEMU|raw block volumes behind device mapper, a tenant who attacks them, and encrypted volumes, on Linux 6.12"
+	"guest-raw|all|QEMU|pools on raw disks, on Linux 6.12"
+	"guest-raw-6.1|all|QEMU|pools on raw disks, on Linux 6.1"
+	"guest-raw-7.2|all|QEMU|pools on raw disks, on Linux 7.2"
 	"ublk-6.12|all|QEMU|ublk volumes on Linux 6.12"
 	"ublk-7.2|all|QEMU|ublk volumes on Linux 7.2"
 	"power|all|QEMU|a short replay of power losses (docs/power-loss.md)"
@@ -339,6 +342,9 @@ lane_fuzz() { counted fuzz env FUZZ_RUNS=20000 bash scripts/fuzz.sh all 180; }
 lane_guest_6_1() { guest guest-6.1 scripts/vm/tests.sh system 6.1; }
 lane_guest_6_12() { guest guest-6.12 scripts/vm/tests.sh system 6.12; }
 lane_guest_dm() { guest guest-dm scripts/vm/tests.sh dm 6.12; }
+lane_guest_raw() { guest guest-raw scripts/vm/tests.sh raw 6.12; }
+lane_guest_raw_6_1() { guest guest-raw-6.1 scripts/vm/tests.sh raw 6.1; }
+lane_guest_raw_7_2() { guest guest-raw-7.2 scripts/vm/tests.sh raw 7.2; }
 lane_ublk_6_12() { guest ublk-6.12 scripts/vm/tests.sh ublk 6.12; }
 lane_ublk_7_2() { guest ublk-7.2 scripts/vm/tests.sh ublk 7.2; }
 

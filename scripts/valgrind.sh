@@ -21,15 +21,15 @@ mkdir -p "$logs"
 # Why a test cannot be run here; valgrind is 3.19 on Debian 12.
 left_out() {
 	case $1 in
-	copy | fsimg | image | lodev)
+	copy | disk_backend | fsimg | image | lodev | probes_bios)
 		echo "valgrind does not know what the ioctls of loop devices fill in: all of it reads as undefined"
 		;;
-	fsimg_damaged | helper | op | proc) echo "processes are waited for by pidfd_open, which valgrind does not know" ;;
+	crypt_filter | fsimg_damaged | helper | op | proc) echo "processes are waited for by pidfd_open, which valgrind does not know" ;;
 	fd | mnt | mnt_label) echo "paths are opened by openat2, which valgrind does not know" ;;
-	pool | pool_formats | room | template | transfer_parts)
+	check_raw | pool | pool_formats | raw_pool | raw_space | room | template | transfer_parts)
 		echo "pools that do not answer within 2 s are sick, and mkfs is waited for by pidfd_open;" \
 			"under valgrind both are the rule" ;;
-	backend_ublk | op_calls | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
+	backend_ublk | copy_places | op_calls | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
 	esac
 }
 
@@ -40,6 +40,7 @@ only() {
 	timer) echo 'timer/!(what_came_in_time_while_the_process_stood_still)' ;; # a signal in io_uring_enter, never in time there
 	store_model) echo 'store_model/!(an_object_takes_little_memory)' ;; # its own memory counts as well
 	dial) echo 'dial/!(no_descriptors)' ;; # the limit lies below the descriptors that it has itself
+	disk_init) echo '@(disk_published|records_device)/*' ;; # else loop devices: as above
 	probes) echo 'probes_*/*' ;;  # else loop devices and processes: ioctls and bpf() fill things in, pidfd_open
 	*) echo '*/*' ;;
 	esac

@@ -5,6 +5,9 @@
 #       What the device-mapper device of a raw block volume costs its stage, publish, unpublish and unstage. The loop node
 #       itself is measured beside it in the same boot, by a clock that counts instructions. RINGVOL_BIN is the driver,
 #       build/ringvol by default.
+#   scripts/vm/bench.sh raw [KERNEL [GROUP...]] (6.12; raw-io, raw-crypt and raw-calls)
+#       Raw pools beside the disk itself, dm-linear, LVM and dm-crypt by hand, by the same clock. The disk is memory
+#       (null_blk), which has no latency: what is compared are path lengths. What the guests said goes to build/bench-raw.
 #   scripts/vm/bench.sh ublk [BOOTS [KERNEL...]] (5; 6.12 and 7.2)
 #       ublk against the kernel's loop devices. RINGVOL_BENCH_UBLKSRV names the command line tool of a build of ublksrv,
 #       which is then measured beside them (its ublk.loop lies beside it). What the guests said goes to
@@ -16,14 +19,42 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 . scripts/vm/lib.sh
 
 bench_dm() {
-	driver_under_test
-	deps_ensure go
-	mkdir -p build/vm
-	(cd bench && CGO_ENABLED=0 quietly ../build/vm/bench.log go build -ldflags=-s -o ../build/vm/bench .)
+	counted_bench
 	exec bash scripts/vm/vm.sh --kernel "${1:-6.12}" --counted --timeout 900 --disk 8G \
 		--file "$binary:build/ringvol" --file build/vm/bench \
 		-- sh -c 'mkfs.xfs -q /dev/vdb && mount /dev/vdb /tmp && modprobe dm-mod &&
 			RINGVOL_BIN=/ringvol/build/ringvol build/vm/bench -rounds 5 -out /tmp/results.json guard 2>&1 && cat /tmp/results.json'
+}
+
+# counted_bench: a program for the guest.
+counted_bench() {
+	driver_under_test
+	deps_ensure go
+	mkdir -p build/vm
+	(cd bench && CGO_ENABLED=0 quietly ../build/vm/bench.log go build -ldflags=-s -o ../build/vm/bench .)
+}
+
+# A group has a boot of its own, and its device is new.
+bench_raw() {
+	local kernel=${1:-6.12} groups group device options
+	shift || true
+	groups=("$@")
+	[ ${#groups[@]} -gt 0 ] || groups=(raw-io raw-crypt raw-calls)
+	counted_bench
+	for group in "${groups[@]}"; do
+		say "$group on Linux $kernel"
+		mkdir -p "build/bench-raw/$kernel-$group"
+		device=/dev/nullb0 options=(--memory 4096)
+		[ "$group" != raw-calls ] || device=/dev/vdc options=(--disk 16G)
+		# Of memory there is what a device has, and what is written.
+		bash scripts/vm/vm.sh --kernel "$kernel" --counted --timeout 3600 --disk 8G "${options[@]}" \
+			--file "$binary:build/ringvol" --file build/vm/bench --out "build/bench-raw/$kernel-$group" \
+			-- sh -c 'mkfs.xfs -q /dev/vdb && mount /dev/vdb /tmp && modprobe -a dm-mod dm-crypt &&
+				modprobe null_blk nr_devices=1 gb=2 memory_backed=1 irqmode=0 no_sched=1 &&
+				RINGVOL_BIN=/ringvol/build/ringvol build/vm/bench -rounds "$3" -device "$1" -raw-volumes 200 \
+					-out "$RINGVOL_OUT/results.json" -table "$RINGVOL_OUT/table.md" "$2" 2>&1' \
+			sh "$device" "$group" "${RINGVOL_BENCH_ROUNDS:-3}" | tee "build/bench-raw/$kernel-$group/log"
+	done
 }
 
 bench_ublk() {
@@ -53,6 +84,6 @@ bench_ublk() {
 }
 
 case ${1:-} in
-dm | ublk) "bench_$1" "${@:2}" ;;
-*) die "bench.sh: dm or ublk" ;;
+dm | raw | ublk) "bench_$1" "${@:2}" ;;
+*) die "bench.sh: dm, raw or ublk" ;;
 esac

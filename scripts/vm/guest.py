@@ -63,8 +63,8 @@ class Guest:
     parallel: its two CPUs run at once, not in turns; counted: its clock is the count of its instructions;
     selinux: the kernel has SELinux, enforcing, and no policy yet."""
 
-    def __init__(self, kernel, initrd, disks, token, console, archive, parallel, counted, selinux):
-        self.arguments = arguments(kernel, initrd, disks, parallel, counted, selinux)
+    def __init__(self, kernel, initrd, disks, token, console, archive, parallel, counted, selinux, memory):
+        self.arguments = arguments(kernel, initrd, disks, parallel, counted, selinux, memory)
         self.token = token
         self.console_path = console
         self.archive = archive
@@ -185,12 +185,12 @@ class Silent(Exception):
     """Nothing heard, or gone, before the command was started: another attempt is harmless."""
 
 
-def arguments(kernel, initrd, disks, parallel, counted, selinux):
+def arguments(kernel, initrd, disks, parallel, counted, selinux, memory):
     """The flags of the recipe in docs/vm.md; with plain `-cpu max` guests fault at random, and with CPUs that
     run at once where the kernel patches code that the other one runs, as it does when a probe comes or goes."""
     threads = "multi" if parallel else "single"
     line = ["qemu-system-x86_64", "-accel", f"tcg,thread={threads}", "-cpu", "max,-cx16", "-M", "q35",
-            "-smp", "2", "-m", "2048", "-nodefaults", "-display", "none", "-no-reboot",
+            "-smp", "2", "-m", str(memory), "-nodefaults", "-display", "none", "-no-reboot",
             "-serial", "stdio", "-kernel", kernel, "-initrd", initrd,
             "-append", "console=ttyS0 quiet panic=-1 nokaslr mitigations=off" +
             (" security=selinux selinux=1 enforcing=1" if selinux else ""),

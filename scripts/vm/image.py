@@ -25,9 +25,9 @@ REQUIRED = """
     mkfs.xfs xfs_repair xfs_growfs xfs_db xfs_io
     mkfs.btrfs btrfs btrfstune dmsetup
 """.split()
-# busybox has some of these, without options that tests use.
+# busybox has some of these, without options that tests use. cryptsetup brings its library, which the driver loads when it is needed.
 OPTIONAL = """
-    fio strace perf filefrag e4crypt lsattr chattr e2image xfs_admin xfs_info xfs_spaceman fsck.xfs
+    fio cryptsetup lvm strace perf filefrag e4crypt lsattr chattr e2image xfs_admin xfs_info xfs_spaceman fsck.xfs
     setfattr getfattr setfacl realpath unshare nsenter prlimit flock timeout stat dd cp truncate stdbuf od
     sort find grep xargs ps curl socat ldd getconf
 """.split()

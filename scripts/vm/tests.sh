@@ -3,8 +3,12 @@
 # Tests in a guest: scripts/vm/tests.sh LANE [KERNEL [go test argument...]]
 #   system   the system tests that say most about a kernel, and csi-sanity (6.1)
 #   dm       raw block volumes behind the device mapper: what a tenant can do with them, their life, growth, kills, upgrade,
-#            the block half of csi-sanity; and the labels of SELinux (6.12). RINGVOL_DM_TESTS selects other system tests,
-#            without csi-sanity
+#            the block half of csi-sanity; encrypted volumes; and the labels of SELinux (6.12). RINGVOL_DM_TESTS selects
+#            other system tests, without csi-sanity
+#   raw      pools on raw disks: their life, restarts, bad days, other tenants' bytes, kills, csi-sanity, and the unit
+#            tests that need the device mapper (6.12). RINGVOL_RAW_TESTS selects other system tests, without the rest;
+#            RINGVOL_RAW_LONG=1 asks for 1,000 rounds and kills where the lane has 20 and 30. With CI set there are a third
+#            of them, and the tests that say most
 #   ublk     the data process, and system tests with ublk volumes (7.2; 6.1 has no ublk). RINGVOL_UBLK_TESTS selects tests
 #            of the data process, RINGVOL_UBLK_SYSTEM_TESTS system tests; RINGVOL_UBLK_LONG=1 asks for 200 devices and 30
 #            kills where the lane has fewer, which takes 10 minutes more
@@ -34,7 +38,7 @@ system)
 	node_packages
 	;;
 dm)
-	selected='^(TestGuard.*|TestRawStaysRaw|TestDamagedRecordsInUse|TestModeOfA(Copy|Volume)|TestSELinux.*)$'
+	selected='^(TestGuard.*|TestCrypt.*|TestEncrypted.*|TestRawStaysRaw|TestDamagedRecordsInUse|TestModeOfA(Copy|Volume)|TestSELinux.*)$'
 	# Of each volume's life on each pool, those of raw ones.
 	lives='^(TestLifecycle|TestReadOnlyPublish)$/^(xfs_pool_block_volume|block)$'
 	sanity=block
@@ -44,8 +48,18 @@ dm)
 	: "${kernel:=6.12}"
 	packages=(system conformance)
 	selinux_policy
-	options=(--timeout 900 "${selinux[@]}")
+	options=(--timeout 1500 "${selinux[@]}")
 	arguments=("$selected" "$lives" "$sanity")
+	;;
+raw)
+	: "${kernel:=6.12}"
+	packages=(system crash conformance)
+	# The second disk is one that can be pulled.
+	options=(--timeout "$([ -n "${RINGVOL_RAW_LONG:-}" ] && echo 14400 || echo 1800)" --disk 16G --disk 2G)
+	length=
+	[ -z "${CI:-}" ] || length=short
+	[ -z "${RINGVOL_RAW_LONG:-}" ] || length=long
+	arguments=("${RINGVOL_RAW_TESTS:-}" "$length")
 	;;
 ublk)
 	# What goes through the device, its growth, restarts and a reboot; on older kernels what they do
@@ -72,9 +86,12 @@ power)
 	options=(--timeout 7200 --disk 512M --disk 512M --disk 512M --disk 512M)
 	arguments=("$@")
 	;;
-*) die "tests.sh: no lane '$lane'; system, dm, ublk or power" ;;
+*) die "tests.sh: no lane '$lane'; system, dm, raw, ublk or power" ;;
 esac
-[ "$lane" = power ] || options+=(--disk 8G)
+case $lane in
+power | raw) ;;
+*) options+=(--disk 8G) ;;
+esac
 
 guest_tests "${packages[@]}"
 for package in "${packages[@]}"; do

@@ -46,6 +46,7 @@ def options():
                         help="the guest's clock counts its instructions, for ratios that repeat")
     parser.add_argument("--selinux", action="store_true",
                         help="the kernel has SELinux, which is without a policy at first")
+    parser.add_argument("--memory", type=int, default=2048, metavar="MIB", help="how much it has (2048)")
     parser.add_argument("command", nargs="+", metavar="CMD")
     chosen = parser.parse_args()
     chosen.disk = [size_of(parser, text) for text in chosen.disk]
@@ -115,7 +116,8 @@ def run(chosen):
         archive = stack.enter_context(open(os.path.join(work, "archive"), "w+b"))
         console = os.path.join(work, "console")
         box = guest.Guest(vmlinux, initrd, disks, token, console, archive.write,
-                          chosen.parallel, chosen.counted, chosen.selinux)
+                          chosen.parallel, chosen.counted, chosen.selinux,
+                          chosen.memory)
         try:
             code = box.run(chosen.timeout)
         except guest.Failed as error:
