@@ -19,7 +19,8 @@ mount_options {
   fs_type = "ext4"
 }
 
-# As in a storage class: pool, device, provisioning, blockSize, mkfsOptions, eraseOnDelete, snapshotFreeze, allowVolumeModeChange.
+# As in a storage class: pool, device, provisioning, blockSize, mkfsOptions, eraseOnDelete, snapshotFreeze, allowVolumeModeChange, encryption
+# (its key: a secrets block with the field "key").
 parameters {
   pool = "default"
 }
