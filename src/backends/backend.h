@@ -66,6 +66,10 @@ struct backend_req {
 	/* attach and resize of encrypted ones; the caller's, until the step ends. NULL: what is
 	 * attached already is found, and nothing is opened. */
 	const struct secret *secret;
+	/* What keeps other drivers from the image's pool, flock'ed; 0 and less: nothing does. A
+	 * child that makes devices has it too, so that the next driver does not begin before that
+	 * child has ended, even one that was killed in a slow call into the kernel. */
+	int lock_fd;
 	struct backend_dev dev; /* out of attach; in and out of detach and resize */
 	struct err err;
 };

@@ -202,6 +202,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 		.direct_io = pool_features(volume->pool)->direct_io,
 		.raw = !node_volume_has_fs(volume),
 		.encrypted = rec->encryption != RECORD_PLAIN,
+		.lock_fd = pool_lock_fd(volume->pool),
 	};
 	node_volume_tag(volume, ret->tag);
 	if (node != NULL)

@@ -30,7 +30,7 @@
 #include <sys/statfs.h>
 #include <sys/xattr.h>
 
-enum { LOCK_WAIT_MS = 256 }; /* the longest of the waits, each twice the one before */
+enum { LOCK_WAIT_MS = 512 }; /* the longest of the waits, each twice the one before */
 
 /* ---- the job: opening ---- */
 
@@ -54,7 +54,7 @@ static void load_end_sys(struct pool_load *load, int res, const char *what)
 }
 
 /* A driver that was killed keeps its lock for a moment: until the kernel is through with its
- * requests. Waits 511 ms in all. */
+ * requests, and the children that have it too have ended. Waits 1023 ms in all. */
 static int lock_take(int fd)
 {
 	int r = flock(fd, LOCK_EX | LOCK_NB);

@@ -102,6 +102,11 @@ int pool_dirfd(const struct pool *pool, enum record_kind kind)
 	return pool->life == POOL_SERVED ? pool_fd_of(pool, kind) : -1;
 }
 
+int pool_lock_fd(const struct pool *pool)
+{
+	return pool_loaded(pool) ? pool->fds[POOL_FD_LOCK] : -1;
+}
+
 int pool_check_ready(const struct pool *pool, struct err *err)
 {
 	if (pool->life == POOL_SERVED)

@@ -114,6 +114,8 @@ uint32_t pool_block_size(const struct pool *pool); /* default logical block size
 bool pool_is_raw(const struct pool *pool);
 /* Directory fd of volumes/ or snapshots/; -1 unless ready. */
 int pool_dirfd(const struct pool *pool, enum record_kind kind);
+/* The flock'ed file that keeps other drivers from the pool; -1 while it is not loaded. */
+int pool_lock_fd(const struct pool *pool);
 /* The lane of all calls on the pool's files: op->lane of every operation that makes such calls.
  * NULL if pool is NULL. */
 struct lane *pool_lane(const struct pool *pool);

@@ -20,7 +20,7 @@ enum {
 	PROC_OUTPUT_BYTES = 2048,
 	PROC_ARGS_MAX = 64,
 	PROC_FILE = 3, /* the number a child has its first file under */
-	PROC_FILES_MAX = 2,
+	PROC_FILES_MAX = 3,
 };
 
 /* The name a child has for its first file. It opens the same inode anew, even one without a name.

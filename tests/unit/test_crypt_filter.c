@@ -18,6 +18,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -357,6 +358,7 @@ Test(crypt, a_child_with_the_key_makes_the_device)
 	cr_expect_not(below.was_raw, "dm-crypt is guard enough");
 	struct luks_order order = order_of_child(buf);
 	cr_expect_eq(order.what, LUKS_OPEN);
+	cr_expect_eq(order.driver, getpid());
 	cr_expect(order.format && order.no_discard && !order.read_only);
 	cr_expect_eq(order.sector_bytes, 4096);
 	cr_expect(order.major == LOOP && order.minor == 3);
@@ -458,6 +460,23 @@ Test(crypt, a_child_that_dies_leaves_nothing)
 	expect_failed(&p, ERR_INTERNAL, "ringvol luks");
 	cr_expect_not(fake_dm_devices[0].there, "half of a device");
 	cr_expect_not(below.dev.attached);
+}
+
+/* A child in a slow call outlives a driver that is killed, and the next driver waits for it. */
+Test(crypt, the_child_keeps_the_lock_of_the_pool)
+{
+	write_file("lock", "", 0600);
+	int fd = open(at("lock"), O_RDWR | O_CLOEXEC);
+	cr_assert(fd >= 0 && flock(fd, LOCK_EX) == 0);
+	child_does("flock -n 5 || exit 10; flock -n lock true && exit 10; touch made");
+	struct probe p = encrypted();
+	p.req.lock_fd = fd;
+	run(&p, backend_get(BACKEND_LOOP)->attach);
+	cr_assert_not(op_failed(&p.op), "the child's is another: %s", p.op.err.message);
+	_cleanup_fd_ int other = open(at("lock"), O_RDWR | O_CLOEXEC);
+	cr_assert_lt(flock(other, LOCK_EX | LOCK_NB), 0);
+	close(fd);
+	cr_expect_eq(flock(other, LOCK_EX | LOCK_NB), 0, "nobody else has kept it");
 }
 
 Test(crypt, a_child_that_cannot_start_leaves_nothing)
@@ -862,6 +881,7 @@ Test(luks_order, comes_out_as_it_went_in)
 {
 	uint8_t buf[LUKS_ORDER_BYTES_MAX];
 	struct luks_order in = {.what = LUKS_OPEN,
+				  .driver = 70000,
 				  .read_only = true,
 				  .sector_bytes = 512,
 				  .major = 259,
@@ -875,6 +895,7 @@ Test(luks_order, comes_out_as_it_went_in)
 	memcpy(buf + LUKS_HEAD_BYTES, "key", 3);
 	cr_assert_eq(luks_order_parse(buf, LUKS_HEAD_BYTES + 3, &out), 0);
 	cr_expect(out.what == in.what && out.read_only && !out.format && !out.no_discard);
+	cr_expect_eq(out.driver, 70000);
 	cr_expect(out.sector_bytes == 512 && out.major == 259 && out.minor == 70000);
 	cr_expect_str_eq(out.path, in.path);
 	cr_expect_str_eq(out.name, in.name);
@@ -902,8 +923,8 @@ Test(luks_order, what_is_none_is_refused)
 	static const struct {
 		size_t at;
 		uint8_t byte;
-	} changes[] = {{0, 'X'}, {8, 2}, {8, 9}, {12, 8}, {16, 1}, {31, 1}, {32, 'x'}, {32, 0},
-		{96, 0}, {224, 0}};
+	} changes[] = {{0, 'X'}, {8, 2}, {8, 9}, {12, 8}, {16, 1}, {31, 1}, {36, 'x'}, {36, 0},
+		{100, 0}, {228, 0}};
 	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
 		memcpy(bad, good, LUKS_HEAD_BYTES + 3);
 		bad[changes[i].at] = changes[i].byte;
@@ -911,6 +932,6 @@ Test(luks_order, what_is_none_is_refused)
 			changes[i].at);
 	}
 	memcpy(bad, good, LUKS_HEAD_BYTES + 3);
-	memset(bad + 96, 'n', DM_NAME_LEN); /* no end */
+	memset(bad + 100, 'n', DM_NAME_LEN); /* no end */
 	cr_expect_eq(luks_order_parse(bad, LUKS_HEAD_BYTES + 3, &out), -EBADMSG);
 }

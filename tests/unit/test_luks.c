@@ -323,21 +323,32 @@ Test(secret, is_in_no_core_dump_and_no_child)
 
 /* ---- a driver that has died ---- */
 
-/* Who would have read what the child says has gone: it does nothing, and says nothing. */
-Test(luks, ends_where_nobody_reads_it)
+/* Its child has another parent then, and does nothing. */
+Test(luks, does_nothing_for_a_driver_that_has_ended)
 {
+	uint8_t head[LUKS_HEAD_BYTES];
+	char said[256] = "";
 	int out[2], order[2], status;
 	cr_assert_eq(pipe(out), 0);
 	cr_assert_eq(pipe(order), 0);
+	luks_order_print(&(struct luks_order){.what = LUKS_GROW,
+				 .driver = getppid(),
+				 .sector_bytes = 512,
+				 .path = "/dev/null",
+				 .name = "name",
+				 .uuid = "uuid"},
+		head);
+	cr_assert_eq(write(order[1], head, sizeof(head)), (ssize_t)sizeof(head));
 	close(order[1]);
-	close(out[0]);
 	pid_t pid = fork();
 	if (pid == 0) {
-		signal(SIGPIPE, SIG_DFL);
 		dup2(out[1], STDOUT_FILENO);
 		_exit(luks_main(order[0]) == LUKS_FAILED && fflush(stdout) == 0 ? 0 : 1);
 	}
 	cr_assert_gt(pid, 0);
+	close(out[1]);
+	cr_expect_gt(read(out[0], said, sizeof(said) - 1), 0);
+	cr_expect_not_null(strstr(said, "has ended"), "%s", said);
 	cr_assert_eq(waitpid(pid, &status, 0), pid);
 	cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
 }

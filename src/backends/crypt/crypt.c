@@ -239,6 +239,7 @@ static int child_run(struct op *op)
 		return op_fail(op, ERR_PRECONDITION,
 			"the volume is encrypted and no key came with the call: name its secret in the StorageClass (csi.storage.k8s.io/node-stage-secret-name); if it was staged and its device has gone, unstage and stage it again (delete the pods that use it)");
 	o->what = grows ? LUKS_GROW : LUKS_OPEN;
+	o->driver = getpid();
 	o->format = c->req->format;
 	o->read_only = c->req->read_only;
 	o->no_discard = c->req->no_discard;
@@ -250,7 +251,7 @@ static int child_run(struct op *op)
 	o->key_len = grows ? 0 : secret_len(secret);
 	int device_fd = c->device_fd;
 	c->device_fd = -1;
-	return luks_child_run(op, &c->child, o, device_fd);
+	return luks_child_run(op, &c->child, o, device_fd, c->req->lock_fd);
 }
 
 static int child_end(struct op *op, int res)

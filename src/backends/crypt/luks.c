@@ -23,7 +23,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/fs.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -257,13 +256,12 @@ static ssize_t read_all(int fd, uint8_t *buf, size_t cap)
 	}
 }
 
-/* The next driver looks for devices once: none may appear behind its back. Should this one have
- * died before the kernel was told to end us with it, nobody reads what we say. */
-static bool ends_with_driver(void)
+/* The next driver looks for devices once: none may appear behind its back. It waits for the lock
+ * that we have as an open file, which a child that was killed in a call into the kernel keeps until
+ * that call has ended. This is what makes that wait short. */
+static void end_with_driver(void)
 {
-	struct pollfd out = {.fd = STDOUT_FILENO};
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	return poll(&out, 1, 0) <= 0 || (out.revents & POLLERR) == 0;
 }
 
 int luks_main(int fd)
@@ -271,13 +269,14 @@ int luks_main(int fd)
 	struct luks_order order;
 	struct luks_says says = {""};
 	enum luks_code code;
-	if (!ends_with_driver())
-		return LUKS_FAILED;
+	end_with_driver();
 	process_hide_memory();
 	lock_memory();
 	ssize_t len = read_all(fd, keys.order, sizeof(keys.order));
 	if (len < 0 || luks_order_parse(keys.order, (size_t)len, &order) < 0)
 		code = fail(&says, LUKS_FAILED, "this is no order of the driver's");
+	else if (getppid() != order.driver) /* it died before the kernel was told */
+		code = fail(&says, LUKS_FAILED, "the driver that gave the order has ended");
 	else
 		code = order.what == LUKS_OPEN ? do_open(&order, &says) : do_grow(&order, &says);
 	secret_wipe(&keys, sizeof(keys));

@@ -41,26 +41,41 @@ static void close_files(struct luks_child *child)
 {
 	fd_close(&child->order_fd);
 	fd_close(&child->device_fd);
+	fd_close(&child->lock_fd);
 }
 
-int luks_child_run(
-	struct op *op, struct luks_child *child, const struct luks_order *order, int device_fd)
+/* The order, the device if there is one, the lock if there is one. */
+static void give_files(struct luks_child *child)
+{
+	struct proc *proc = &child->proc;
+	const int files[] = {child->order_fd, child->device_fd, child->lock_fd};
+	_Static_assert(PROC_FILE == 3 && LUKS_DEVICE_FD == PROC_FILE + 1, "the child's numbers");
+	_Static_assert(sizeof(files) == sizeof(proc->files), "all of them fit");
+	for (unsigned i = 0; i < PROC_FILES_MAX; i++)
+		if (files[i] >= 0)
+			proc->files[proc->file_count++] = files[i];
+}
+
+int luks_child_run(struct op *op, struct luks_child *child, const struct luks_order *order,
+	int device_fd, int lock_fd)
 {
 	child->device_fd = device_fd;
-	child->order_fd = order_pipe(order);
+	/* A pool that goes meanwhile closes its own. */
+	child->lock_fd = lock_fd > 0 ? fcntl(lock_fd, F_DUPFD_CLOEXEC, 0) : -1;
+	int r = lock_fd > 0 && child->lock_fd < 0 ? -errno : 0;
+	child->order_fd = r < 0 ? r : order_pipe(order);
 	if (child->order_fd < 0) {
-		fd_close(&child->device_fd);
-		return op_fail_sys(op, child->order_fd, "telling 'ringvol luks' what to do");
+		r = child->order_fd;
+		close_files(child);
+		return op_fail_sys(op, r, "telling 'ringvol luks' what to do");
 	}
 	child->proc = (struct proc){
 		.argv = {spawn_self_exe, "luks", "3", NULL},
 		.timeout_ms = LUKS_TIMEOUT_MS,
-		.files = {child->order_fd, device_fd},
-		.file_count = device_fd < 0 ? 1 : 2,
 		.memory_bytes = LUKS_MEMORY_BYTES,
 	};
-	_Static_assert(PROC_FILE == 3 && LUKS_DEVICE_FD == PROC_FILE + 1, "the child's numbers");
-	int r = op_proc(op, &child->proc);
+	give_files(child);
+	r = op_proc(op, &child->proc);
 	if (r < 0)
 		close_files(child);
 	return r;

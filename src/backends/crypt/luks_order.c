@@ -16,9 +16,9 @@ static const char magic[8] = "RVLUKS1";
 
 struct wire {
 	char magic[8];
-	uint32_t what, flags, sector_bytes, major, minor, key_len;
+	uint32_t what, flags, sector_bytes, major, minor, key_len, driver;
 	char path[64], name[DM_NAME_LEN], uuid[DM_UUID_LEN];
-	char unused[LUKS_HEAD_BYTES - 32 - 64 - DM_NAME_LEN - DM_UUID_LEN];
+	char unused[LUKS_HEAD_BYTES - 36 - 64 - DM_NAME_LEN - DM_UUID_LEN];
 };
 
 _Static_assert(sizeof(struct wire) == LUKS_HEAD_BYTES, "no byte of it is left unset");
@@ -33,6 +33,7 @@ void luks_order_print(const struct luks_order *order, uint8_t ret_head[LUKS_HEAD
 		.major = order->major,
 		.minor = order->minor,
 		.key_len = (uint32_t)order->key_len,
+		.driver = (uint32_t)order->driver,
 	};
 	memcpy(w.magic, magic, sizeof(magic));
 	memcpy(w.path, order->path, sizeof(order->path));
@@ -68,6 +69,7 @@ int luks_order_parse(const uint8_t *data, size_t len, struct luks_order *ret)
 		return -EBADMSG;
 	*ret = (struct luks_order){
 		.what = (enum luks_what)w.what,
+		.driver = (pid_t)w.driver,
 		.format = w.flags & FORMAT,
 		.read_only = w.flags & READ_ONLY,
 		.no_discard = w.flags & NO_DISCARD,

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum luks_what {
 	LUKS_OPEN = 1, /* makes the dm-crypt device; with format, the header first. The device below
@@ -39,6 +40,7 @@ enum luks_code {
 
 struct luks_order {
 	enum luks_what what;
+	pid_t driver; /* who gives it, and is the child's parent as long as it lives */
 	bool format, read_only, no_discard;
 	uint32_t sector_bytes;                     /* of format: 512 or 4096 */
 	uint32_t major, minor;                     /* the device that holds the header */
