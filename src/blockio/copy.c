@@ -364,6 +364,7 @@ static bool chunk_start(struct copy_state *s, struct copy_buf *buf)
 	buf->len = (uint32_t)len;
 	buf->done = 0;
 	buf->tail = e == &s->tail;
+	copy_buffers_use(buf, buf->len);
 	list_push(&s->busy, &buf->link);
 	s->in_flight++;
 	e->start += len;

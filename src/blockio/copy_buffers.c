@@ -77,7 +77,7 @@ static struct copy_buf *buffer_make(void)
 		return NULL;
 	}
 	buf->mem = mem;
-	buf->fixed = ring_fixed_add(buffers.ring, mem, COPY_BUFFER_BYTES);
+	buf->fixed = -1;
 	buffers.made++;
 	return buf;
 }
@@ -100,6 +100,12 @@ void copy_buffers_give(struct copy_lane *lane, struct copy_buf *buf)
 	buffers.in_flight--;
 	lane->in_flight--;
 	list_push_front(&buffers.free, &buf->link);
+}
+
+void copy_buffers_use(struct copy_buf *buf, uint32_t bytes)
+{
+	if (bytes == COPY_BUFFER_BYTES && ++buf->uses == 2)
+		buf->fixed = ring_fixed_add(buffers.ring, buf->mem, COPY_BUFFER_BYTES);
 }
 
 struct list *copy_buffers_waiting(void)

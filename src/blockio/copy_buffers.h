@@ -6,8 +6,9 @@
  * short one. A disk that hangs keeps the buffers of its copies; the copies of another lane have
  * COPY_LANE_BUFFERS, however many are out.
  *
- * The buffers belong to the loop's thread, of which there is one. They are registered with its ring
- * where the kernel lets us, which saves looking up 256 pages for each transfer.
+ * The buffers belong to the loop's thread, of which there is one. Those that are used again are
+ * registered with its ring where the kernel lets us, which saves looking up 256 pages for each
+ * transfer. But it clears and maps all of a buffer, which is more work than a small copy has.
  */
 #ifndef RINGVOL_BLOCKIO_COPY_BUFFERS_H
 #define RINGVOL_BLOCKIO_COPY_BUFFERS_H
@@ -38,8 +39,9 @@ struct copy_buf {
 	uint32_t len, done;
 	struct copy_place src, dst; /* where the chunk is */
 	bool tail;
-	bool zeros; /* `mem` is all zeros */
-	int fixed;  /* its place among the ring's registered buffers, or negative */
+	bool zeros;    /* `mem` is all zeros */
+	unsigned uses; /* chunks that filled it */
+	int fixed;     /* its place among the ring's registered buffers, or negative */
 };
 
 /* The copies of one lane of work threads. */
@@ -56,6 +58,8 @@ void copy_buffers_leave(struct copy_lane *lane);
 /* A buffer, or NULL: at the limit, or out of memory. */
 struct copy_buf *copy_buffers_take(struct copy_lane *lane);
 void copy_buffers_give(struct copy_lane *lane, struct copy_buf *buf);
+/* Its next chunk has so many bytes. */
+void copy_buffers_use(struct copy_buf *buf, uint32_t bytes);
 /* Frees those beyond COPY_BUFFERS that nobody uses. */
 void copy_buffers_trim(void);
 
