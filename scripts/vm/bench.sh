@@ -36,7 +36,7 @@ counted_bench() {
 
 # A group has a boot of its own, and its device is new.
 bench_raw() {
-	local kernel=${1:-6.12} groups group device options
+	local kernel=${1:-6.12} groups group gib memory
 	shift || true
 	groups=("$@")
 	[ ${#groups[@]} -gt 0 ] || groups=(raw-io raw-crypt raw-calls)
@@ -44,16 +44,16 @@ bench_raw() {
 	for group in "${groups[@]}"; do
 		say "$group on Linux $kernel"
 		mkdir -p "build/bench-raw/$kernel-$group"
-		device=/dev/nullb0 options=(--memory 4096)
-		[ "$group" != raw-calls ] || device=/dev/vdc options=(--disk 16G)
-		# Of memory there is what a device has, and what is written.
-		bash scripts/vm/vm.sh --kernel "$kernel" --counted --timeout 3600 --disk 8G "${options[@]}" \
+		# The disk takes the memory of what is written to it.
+		gib=2 memory=4096
+		[ "$group" != raw-calls ] || gib=5 memory=8192
+		bash scripts/vm/vm.sh --kernel "$kernel" --counted --timeout 3600 --disk 8G --memory "$memory" \
 			--file "$binary:build/ringvol" --file build/vm/bench --out "build/bench-raw/$kernel-$group" \
 			-- sh -c 'mkfs.xfs -q /dev/vdb && mount /dev/vdb /tmp && modprobe -a dm-mod dm-crypt &&
-				modprobe null_blk nr_devices=1 gb=2 memory_backed=1 irqmode=0 no_sched=1 &&
-				RINGVOL_BIN=/ringvol/build/ringvol build/vm/bench -rounds "$3" -device "$1" -raw-volumes 200 \
+				modprobe null_blk nr_devices=1 gb="$1" memory_backed=1 irqmode=0 no_sched=1 &&
+				RINGVOL_BIN=/ringvol/build/ringvol build/vm/bench -rounds "$3" -device /dev/nullb0 -raw-volumes 64 \
 					-out "$RINGVOL_OUT/results.json" -table "$RINGVOL_OUT/table.md" "$2" 2>&1' \
-			sh "$device" "$group" "${RINGVOL_BENCH_ROUNDS:-3}" | tee "build/bench-raw/$kernel-$group/log"
+			sh "$gib" "$group" "${RINGVOL_BENCH_ROUNDS:-3}" | tee "build/bench-raw/$kernel-$group/log"
 	done
 }
 

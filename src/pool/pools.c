@@ -37,7 +37,11 @@
 
 enum {
 	POOL_ANSWER_MS = 2000, /* a load or check that takes longer: sick */
-	POOL_STUCK_MS = 6000,  /* a check that cannot begin, as calls have all threads: likewise */
+	/* A pool that is not there yet is looked for more often at first: what a driver that was
+	 * killed had of it, its lock and the mount of its records, outlives that by a moment. */
+	POOL_QUICK_MS = 250,
+	POOL_QUICK_FOR_MS = 10000,
+	POOL_STUCK_MS = 6000, /* a check that cannot begin, as calls have all threads: likewise */
 };
 
 /* ---- looking after one pool ---- */
@@ -256,10 +260,19 @@ static void jobs_retry(struct pools *pools)
 static void pools_on_timer(struct ring_timer *timer)
 {
 	struct pools *pools = container_of(timer, struct pools, timer);
-	for (unsigned i = 0; i < pools->count; i++)
-		pool_look(pools->at[i]);
+	uint64_t now = ring_now_ns(pools->reactor->ring);
+	bool all = now >= pools->look_ns, missing = false;
+	for (unsigned i = 0; i < pools->count; i++) {
+		missing = missing || !pool_loaded(pools->at[i]);
+		if (all || !pool_loaded(pools->at[i]))
+			pool_look(pools->at[i]);
+	}
 	jobs_retry(pools);
-	ring_timer_arm(pools->reactor->ring, &pools->timer, POOL_CHECK_MS);
+	if (all)
+		pools->look_ns = now + POOL_CHECK_MS * UINT64_C(1000000);
+	ring_timer_arm(pools->reactor->ring, timer,
+		missing && now < pools->quick_until_ns ? POOL_QUICK_MS
+						       : (pools->look_ns - now) / 1000000);
 }
 
 /* ---- opening and closing ---- */
@@ -373,6 +386,8 @@ void pools_start(struct pools *pools, void (*on_loaded)(void *arg),
 	pools->on_changed = on_changed;
 	pools->arg = arg;
 	pools->started = true;
+	pools->quick_until_ns =
+		ring_now_ns(pools->reactor->ring) + POOL_QUICK_FOR_MS * UINT64_C(1000000);
 	pools_on_timer(&pools->timer);
 	pools_tell_when_loaded(pools);
 }
