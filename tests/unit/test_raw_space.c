@@ -16,11 +16,14 @@ int __real_image_map_write(int fd, const struct image_map *map);
 int __wrap_image_map_write(int fd, const struct image_map *map);
 int __real_raw_devices_check(const struct disk *disk, const struct image_map *map);
 int __wrap_raw_devices_check(const struct disk *disk, const struct image_map *map);
+int __wrap_raw_devices_strays(
+	const struct disk *disk, int trash_fd, struct area *area, uint64_t *ret_bytes);
 
 static struct {
 	unsigned writes;    /* of maps, that succeed before the others fail */
 	unsigned fail_next; /* so many fail then */
 	int device;         /* what the kernel says of devices */
+	unsigned strays;    /* how often it was asked for those of nobody */
 	int error;          /* with this */
 } faults = {.writes = 1000, .error = -EIO};
 
@@ -41,6 +44,18 @@ int __wrap_raw_devices_check(const struct disk *disk, const struct image_map *ma
 	(void)disk;
 	(void)map;
 	return faults.device;
+}
+
+/* There are none. */
+int __wrap_raw_devices_strays(
+	const struct disk *disk, int trash_fd, struct area *area, uint64_t *ret_bytes)
+{
+	(void)disk;
+	(void)trash_fd;
+	(void)area;
+	*ret_bytes = 0;
+	faults.strays++;
+	return 0;
 }
 
 static void fail_map_writes(unsigned after, unsigned count)
@@ -384,8 +399,11 @@ Test(raw_space, a_deleted_image_with_a_damaged_map_is_left)
 	fixture_settle(&f);
 	cr_assert_eq(fixture_count(&f, "trash"), 1);
 	/* From the next load on nobody knows what is free, nor what another image may have. */
+	unsigned strays = faults.strays;
+	cr_assert_gt(strays, 0);
 	raw_reopen_pools(&f);
 	fixture_settle(&f);
+	cr_assert_eq(faults.strays, strays, "whose the devices are is not known");
 	b = pools_find_name(f.pools, RECORD_VOLUME, "b");
 	remove_volume(&f, b);
 	fixture_settle(&f);
