@@ -134,6 +134,19 @@ int disk_found_read(int fd, const char *path, struct disk_found *ret)
 	return r;
 }
 
+int disk_found_open(const struct disk_found *found, int flags)
+{
+	struct stat st;
+	_cleanup_fd_ int fd = open(found->path, flags | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISBLK(st.st_mode) || st.st_rdev != makedev(found->major, found->minor))
+		return -ENXIO;
+	int r = fd;
+	fd = -1;
+	return r;
+}
+
 struct search {
 	int dir; /* /sys/class/block */
 	const char *pool;

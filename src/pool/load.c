@@ -11,7 +11,6 @@
 #include "pool/load.h"
 
 #include "base/buf.h"
-#include "base/clock.h"
 #include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/presence.h"
@@ -25,12 +24,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/xattr.h>
-
-enum { LOCK_WAIT_MS = 512 }; /* the longest of the waits, each twice the one before */
 
 /* ---- the job: opening ---- */
 
@@ -51,18 +47,6 @@ static void load_end_sys(struct pool_load *load, int res, const char *what)
 	load_end(load, res == -ENOENT || res == -ENOTDIR ? POOL_AWAY : POOL_UNREAD,
 		"pool %s: %s %s%s: %s", load->name, load->path, what[0] != '\0' ? "/ " : "", what,
 		strerrordesc_np(-res));
-}
-
-/* A driver that was killed keeps its lock for a moment: until the kernel is through with its
- * requests, and the children that have it too have ended. Waits 1023 ms in all. */
-static int lock_take(int fd)
-{
-	int r = flock(fd, LOCK_EX | LOCK_NB);
-	for (unsigned ms = 1; r < 0 && errno == EWOULDBLOCK && ms <= LOCK_WAIT_MS; ms *= 2) {
-		clock_sleep_ms(ms);
-		r = flock(fd, LOCK_EX | LOCK_NB);
-	}
-	return r;
 }
 
 /* The lock file; makes the directory a pool first where that is wanted. */
@@ -99,17 +83,18 @@ static int open_lock(struct pool_load *load)
 		load_end_sys(load, -errno, POOL_FILE);
 		return -1;
 	}
-	if (lock_take(*lock) < 0) {
-		if (errno == EWOULDBLOCK)
+	int r = pool_lock_take(*lock);
+	if (r < 0) {
+		if (r == -EWOULDBLOCK)
 			load_end(load, POOL_AWAY,
 				"pool %s at %s is served by another driver: stop it, or give this "
-				"one another pool",
+				"one another pool; " POOL_LOCK_LEFT,
 				load->name, load->path);
 		else
-			load_end_sys(load, -errno, POOL_FILE);
+			load_end_sys(load, r, POOL_FILE);
 		return -1;
 	}
-	int r = pool_file_read(*lock, load->uuid);
+	r = pool_file_read(*lock, load->uuid);
 	if (r < 0) {
 		load_end(load, POOL_UNREAD,
 			"pool %s: the file %s/" POOL_FILE " is damaged or of a later version (%s)",
