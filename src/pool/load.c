@@ -307,21 +307,26 @@ static void read_pool(struct pool_load *load)
 	(void)read_maps(load);
 }
 
-/* The last descriptor of a raw pool's records unmounts them, which waits for the disk. */
-static void let_go(struct pool_load *load)
+bool pool_load_holds(const struct pool_load *load)
+{
+	return load->fds[POOL_FD_ROOT] >= 0 || load->raw != NULL;
+}
+
+void pool_load_let_go(struct pool_load *load)
 {
 	for (unsigned i = 0; i < POOL_FDS; i++)
 		fd_close(&load->fds[i]);
-	if (load->disk != NULL)
-		disk_unref(load->disk);
+	disk_unref(load->disk);
 	load->disk = NULL;
+	pool_raw_free(load->raw);
+	load->raw = NULL;
 }
 
 void pool_load_run(struct pool_load *load)
 {
 	read_pool(load);
 	if (load->life < POOL_SERVED)
-		let_go(load);
+		pool_load_let_go(load);
 }
 
 void pool_load_clean(struct pool_load *load)
@@ -331,8 +336,7 @@ void pool_load_clean(struct pool_load *load)
 	free(load->found);
 	for (struct list *l; (l = list_pop(&load->holds)) != NULL;)
 		pool_hold_free(container_of(l, struct pool_hold, link));
-	let_go(load);
-	pool_raw_free(load->raw);
+	pool_load_let_go(load);
 	free(load->name);
 	free(load->path);
 	free(load->node);
@@ -441,14 +445,15 @@ static int check_uuid(const struct pool_load *load, struct pool *pool)
 	return 0;
 }
 
+/* That of an earlier load is let go with what is left of this one. */
 static void take_raw(struct pool_load *load, struct pool *pool)
 {
+	struct pool_raw *before = pool->raw;
 	if (load->raw == NULL)
 		return;
 	disk_publish(pool->uuid8, load->raw->disk);
-	pool_raw_free(pool->raw);
 	pool->raw = load->raw;
-	load->raw = NULL;
+	load->raw = before;
 	load->capacity_bytes = area_total_bytes(pool->raw->area);
 	load->free_bytes = pool_raw_free_bytes(pool);
 }
@@ -484,7 +489,11 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	pool_usage_see(pool, load->capacity_bytes, load->free_bytes);
 	pool->measured_ns = ring_now_ns(pool->pools->reactor->ring);
 	if (!complete) {
-		/* Not the whole truth: as good as not loaded. The next look reads it again. */
+		/* Not the whole truth: as good as not loaded. The next look reads it again. The
+		 * last of the descriptors are the load's to let go. */
+		for (unsigned i = 0; i < POOL_FDS; i++)
+			if (load->fds[i] < 0)
+				load->fds[i] = fcntl(pool->fds[i], F_DUPFD_CLOEXEC, 0);
 		pool_fds_retire(pool->fds);
 		pool_enter(
 			pool, POOL_UNREAD, "pool %s: out of memory while loading it", pool->name);
