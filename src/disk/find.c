@@ -40,7 +40,7 @@ static bool is_ours(int dir, const char *name)
 {
 	char uuid[DM_UUID_LEN];
 	return read_sysfs(dir, name, "dm/uuid", uuid, sizeof(uuid)) &&
-	       strncmp(uuid, "RINGVOL-", strlen("RINGVOL-")) == 0;
+	       strncmp(uuid, DM_OUR_UUID, strlen(DM_OUR_UUID)) == 0;
 }
 
 /* A loop device over a file in a directory that is called as those of a pool. */

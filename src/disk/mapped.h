@@ -18,7 +18,7 @@
 #include "disk/disk.h"
 #include "disk/dm.h"
 
-#define MAPPED_UUID_PREFIX "RINGVOL-disk-"
+#define MAPPED_UUID_PREFIX DM_OUR_UUID "disk-"
 
 struct mapped_spec {
 	const char *tag; /* "ringvol:<pool uuid, 8>:<random, 8>" */

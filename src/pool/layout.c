@@ -194,8 +194,9 @@ int pool_init_root(int root, const char *path, const char *uuid, struct fs_featu
 int pool_init_dir(
 	const char *path, struct fs_features *ret_features, bool *ret_existed, struct err *err)
 {
-	if (mkdir(path, 0700) < 0 && errno != EEXIST)
-		return err_sys(err, -errno, "making the directory %s", path);
+	int r = fd_make_dir(path, 0700);
+	if (r < 0)
+		return err_sys(err, r, "making the directory %s", path);
 	_cleanup_fd_ int root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (root < 0)
 		return err_sys(err, -errno, "opening %s", path);

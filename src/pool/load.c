@@ -255,7 +255,7 @@ static int open_root(struct pool_load *load)
 	struct pool_root root = {.fd = -1};
 	struct err err = {0};
 	int r = load->open_root(load->path, load->node, &root, &err);
-	if (r == -ENOENT && err.code == ERR_OK && load->init && mkdir(load->path, 0700) == 0)
+	if (r == -ENOENT && err.code == ERR_OK && load->init && fd_make_dir(load->path, 0700) == 0)
 		r = load->open_root(load->path, load->node, &root, &err);
 	if (r < 0 && err.code == ERR_OK)
 		err_sys(&err, r, "%s", load->path);
@@ -454,8 +454,6 @@ static void take_raw(struct pool_load *load, struct pool *pool)
 	disk_publish(pool->uuid8, load->raw->disk);
 	pool->raw = load->raw;
 	load->raw = before;
-	load->capacity_bytes = area_total_bytes(pool->raw->area);
-	load->free_bytes = pool_raw_free_bytes(pool);
 }
 
 void pool_load_adopt(struct pool_load *load, struct pool *pool)

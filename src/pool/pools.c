@@ -207,11 +207,8 @@ static void task_on_answer(struct helper_call *call, int res)
 			not_answering(pool);
 		task_free(task);
 	} else {
-		if (res == 0 && pool_loaded(pool) && pool->raw == NULL)
+		if (res == 0 && pool_loaded(pool))
 			pool_usage_see(pool, task->info.total_bytes, task->info.avail_bytes);
-		else if (res == 0 && pool_loaded(pool))
-			pool_usage_see(
-				pool, area_total_bytes(pool->raw->area), pool_raw_free_bytes(pool));
 		task_submit(task);
 	}
 }
