@@ -40,6 +40,16 @@ int fd_write_file(int dirfd, const char *path, const char *buf)
 	return (size_t)n == strlen(buf) ? 0 : -EIO;
 }
 
+int fd_make_dir(const char *path, mode_t mode)
+{
+	if (mkdir(path, mode) < 0)
+		return errno == EEXIST ? 0 : -errno;
+	_cleanup_fd_ int dir = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_fd_ int above =
+		dir < 0 ? -1 : openat(dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return above < 0 || fsync(above) < 0 ? -errno : 0;
+}
+
 int fd_link(int fd, int dirfd, const char *name)
 {
 	char path[40];

@@ -39,6 +39,9 @@ ssize_t fd_read_file(int dirfd, const char *path, char *buf, size_t cap);
 /* Writes all of buf to an existing file; for /sys. 0 or -errno. */
 int fd_write_file(int dirfd, const char *path, const char *buf);
 
+/* Makes a directory, durably. 0, also if the name is there already (as whatever), or -errno. */
+int fd_make_dir(const char *path, mode_t mode);
+
 /* Gives an unnamed file (O_TMPFILE) its name. 0, -EEXIST or another -errno. Works without
  * CAP_DAC_READ_SEARCH, which linkat() by descriptor needs before Linux 6.10, where /proc is. */
 int fd_link(int fd, int dirfd, const char *name);

@@ -53,7 +53,6 @@ struct disk {
 	unsigned count;
 	struct disk_member members[DISK_MEMBERS_MAX];
 	uint64_t records_offset, records_bytes; /* on the first member */
-	uint64_t area_bytes;  /* of all members: addresses are below it, but for gaps */
 	uint32_t block_size;  /* logical block size, bytes: the largest of the members' */
 	uint64_t records_dev; /* st_dev of the records when they were opened last; else 0 */
 	/* private */

@@ -184,6 +184,16 @@ bool dm_is_absent(int res)
 	return res == -ENOENT || res == -ENXIO || res == -ENODEV;
 }
 
+int dm_fail_open(int res, const char *who, struct err *err)
+{
+	if (dm_is_absent(res))
+		return err_set(err, ERR_PRECONDITION,
+			"%s need the device mapper, which this node lacks (%s): load its module "
+			"(modprobe dm_mod)",
+			who, DM_CONTROL_PATH);
+	return err_sys(err, res, "%s need the device mapper: opening %s", who, DM_CONTROL_PATH);
+}
+
 bool dm_is_loaded(void)
 {
 	return access(SYSFS_PATH, F_OK) == 0;

@@ -10,6 +10,8 @@
 #ifndef RINGVOL_DISK_DM_H
 #define RINGVOL_DISK_DM_H
 
+#include "base/err.h"
+
 #include <linux/dm-ioctl.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +19,7 @@
 #include <sys/ioctl.h> /* the requests of linux/dm-ioctl.h are made by its macros */
 
 #define DM_CONTROL_PATH "/dev/mapper/control"
+#define DM_OUR_UUID     "RINGVOL-" /* begins the uuids of all devices of ours */
 
 enum {
 	DM_PARAMS_BYTES = 256, /* of one target, its NUL among them */
@@ -59,6 +62,9 @@ struct dm_device {
 int dm_open(struct dm *ret, const char *control_path);
 /* Whether what dm_open() returned says that this node has no device mapper. */
 bool dm_is_absent(int res);
+/* Says why it cannot be used, of what dm_open() returned, and what to do: ERR_PRECONDITION where
+ * the node lacks it. who: needs it, as "raw pools". */
+int dm_fail_open(int res, const char *who, struct err *err);
 /* Whether the kernel has it, without asking for the module, as opening the node may. */
 bool dm_is_loaded(void);
 /* Whether a device of ours, whose uuid begins so, stands on that device: as sysfs has it, which can

@@ -40,7 +40,7 @@ static bool is_ours(int dir, const char *name)
 {
 	char uuid[DM_UUID_LEN];
 	return read_sysfs(dir, name, "dm/uuid", uuid, sizeof(uuid)) &&
-	       strncmp(uuid, "RINGVOL-", strlen("RINGVOL-")) == 0;
+	       strncmp(uuid, DM_OUR_UUID, strlen(DM_OUR_UUID)) == 0;
 }
 
 /* A loop device over a file in a directory that is called as those of a pool. */
@@ -131,6 +131,19 @@ int disk_found_read(int fd, const char *path, struct disk_found *ret)
 	found.block_size = (uint32_t)block_size;
 	if (r == 0 || r == -ENODATA)
 		*ret = found;
+	return r;
+}
+
+int disk_found_open(const struct disk_found *found, int flags)
+{
+	struct stat st;
+	_cleanup_fd_ int fd = open(found->path, flags | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISBLK(st.st_mode) || st.st_rdev != makedev(found->major, found->minor))
+		return -ENXIO;
+	int r = fd;
+	fd = -1;
 	return r;
 }
 

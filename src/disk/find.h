@@ -22,6 +22,9 @@ struct disk_found {
 /* Reads the header of an open block device. As disk_header_read(). */
 int disk_found_read(int fd, const char *path, struct disk_found *ret);
 
+/* Opens it again, if its path still leads to the device that was read: else -ENXIO. Or -errno. */
+int disk_found_open(const struct disk_found *found, int flags);
+
 enum { DISK_FOUND_MAX = 2 * DISK_MEMBERS_MAX };
 struct disk_finds {
 	unsigned count;

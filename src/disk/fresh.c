@@ -47,24 +47,25 @@ static int check_holders(const struct disk_found *found, struct err *err)
 				found->path, name);
 }
 
-static int open_exclusive(const char *device, struct err *err)
+static int open_exclusive(const struct disk_found *found, struct err *err)
 {
-	int fd = open(device, O_RDWR | O_EXCL | O_NONBLOCK | O_CLOEXEC);
+	const char *device = found->path;
+	int fd = disk_found_open(found, O_RDWR | O_EXCL), r = fd;
 	int read_only = 0;
 	if (fd >= 0 && ioctl(fd, BLKROGET, &read_only) == 0 && !read_only)
 		return fd;
 	if (fd >= 0) {
 		close(fd);
-		errno = EROFS;
+		r = -EROFS;
 	}
-	if (errno == EBUSY)
+	if (r == -EBUSY)
 		return err_set(err, ERR_PRECONDITION,
 			"%s is mounted or held by somebody: end that use (lsblk %s)", device,
 			device);
-	if (errno == EROFS || errno == EACCES || errno == EPERM)
+	if (r == -EROFS || r == -EACCES || r == -EPERM)
 		return err_set(err, ERR_PRECONDITION, "%s cannot be written to (%s)", device,
-			strerrordesc_np(errno));
-	return err_sys(err, -errno, "opening %s", device);
+			strerrordesc_np(-r));
+	return err_sys(err, r, "opening %s", device);
 }
 
 /* ---- the device ---- */
@@ -107,7 +108,7 @@ static int check(const char *device, struct disk_fresh *fresh, struct err *err)
 			DISK_LEAST_BYTES >> 20);
 	if (fresh->ours)
 		records_device_sweep(fresh->found.header.pool);
-	fresh->fd = open_exclusive(device, err);
+	fresh->fd = open_exclusive(&fresh->found, err);
 	if (fresh->fd < 0)
 		return fresh->fd;
 	return fresh->ours ? 0 : check_signatures(fresh->fd, device, err);

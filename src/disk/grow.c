@@ -130,8 +130,8 @@ static int take_new(
 		change->start = change->grown.start;
 		change->bytes = change->grown.bytes;
 		if (fresh.fd < 0) /* sound, of an attempt that ended one write too early */
-			fresh.fd = open(fresh.found.path, O_RDWR | O_EXCL | O_NONBLOCK | O_CLOEXEC);
-		r = fresh.fd < 0 ? -errno : disk_fresh_mark(fresh.fd, &change->grown);
+			fresh.fd = disk_found_open(&fresh.found, O_RDWR | O_EXCL);
+		r = fresh.fd < 0 ? fresh.fd : disk_fresh_mark(fresh.fd, &change->grown);
 		if (r < 0)
 			(void)err_sys(err, r, "writing the header of %s", device);
 	}

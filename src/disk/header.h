@@ -6,9 +6,10 @@
  * owner; the copy first, each with a flush.
  *
  *   ringvol-disk 1
- *   pool=<uuid>  disk=<uuid>  index=  count=  disks=<uuid>,<uuid>  size=  start=  offset=  bytes=
+ *   pool=<uuid>  disk=<uuid>  index=  count=  size=  start=  offset=  bytes=
  *   records-offset=  records-bytes=  generation=  state=making|growing
  *   owner=<node>  owner-machine=  owner-since=<ns, CLOCK_REALTIME>
+ *   member=<uuid>       of the first disk: each of all
  *   sum=<first 16 hex digits of SHA-256 of everything before this line>
  *
  * One line each, in this order; what is empty or 0 is left out.

@@ -55,9 +55,9 @@ static int open_making(
 	const struct disk_header *h, const struct disk_found *found, struct disk **ret)
 {
 	struct disk *disk = calloc(1, sizeof(*disk));
-	int fd = open(found->path, O_RDWR | O_DIRECT | O_NONBLOCK | O_CLOEXEC);
+	int fd = disk_found_open(found, O_RDWR | O_DIRECT);
 	if (disk == NULL || fd < 0) {
-		int r = disk == NULL ? -ENOMEM : -errno;
+		int r = disk == NULL ? -ENOMEM : fd;
 		fd_close(&fd);
 		free(disk);
 		return r;
@@ -66,7 +66,6 @@ static int open_making(
 		.count = 1,
 		.records_offset = h->records_offset,
 		.records_bytes = h->records_bytes,
-		.area_bytes = h->bytes,
 		.block_size = found->block_size,
 		.refs = 1,
 	};

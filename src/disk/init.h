@@ -37,8 +37,9 @@ int disk_init_begin(const char *device, const char *path, struct disk_change *re
 int disk_init_records(const struct disk_change *change, struct err *err);
 int disk_init_end(struct disk_change *change, struct err *err);
 
-/* Adds a device to the pool, or (device NULL) takes in what its disks have grown by. Disk: the
- * pool's, of DISK_CHANGE; the caller has the pool's lock, so that no driver serves it. As above;
+/* Adds a device to the pool, or (device NULL) takes in what one of its disks has grown by: to be
+ * repeated until there is none. Disk: the pool's, of DISK_CHANGE; the caller has the pool's lock,
+ * so that no driver serves it. As above;
  * a crash before the end leaves a pool that no driver serves until this has come to its end. */
 int disk_grow_begin(const char *path, struct disk *disk, const char *device,
 	struct disk_change *ret, struct err *err);

@@ -156,19 +156,19 @@ static int address_of(const struct disk *disk, const struct dm_target *target, u
 	return -ERANGE;
 }
 
+/* Those that are on the disks. -ERANGE: not all of them are. */
 static int pieces_of(const struct disk *disk, const struct table *table, struct image_map *ret)
 {
+	int res = 0;
 	*ret = (struct image_map){0};
 	for (unsigned i = 0; i < table->count; i++) {
 		uint64_t address;
-		int r = address_of(disk, &table->targets[i], &address);
-		if (r == 0 && image_map_add(ret, address,
-				      table->targets[i].length_sectors * DM_SECTOR_BYTES) < 0)
-			r = -ERANGE;
-		if (r < 0)
-			return r;
+		if (address_of(disk, &table->targets[i], &address) < 0 ||
+			image_map_add(ret, address,
+				table->targets[i].length_sectors * DM_SECTOR_BYTES) < 0)
+			res = -ERANGE;
 	}
-	return 0;
+	return res;
 }
 
 /* ---- looking ---- */
@@ -253,9 +253,10 @@ int mapped_pieces(
 	int r = look(dm, mapped->tag, mapped->image_ino, &now, &table);
 	if (r < 0)
 		return r;
-	if (now.foreign)
-		return -ERANGE;
-	return table->count == 0 ? -ENXIO : pieces_of(disk, table, ret);
+	if (table->count == 0 && !now.foreign)
+		return -ENXIO;
+	r = pieces_of(disk, table, ret);
+	return now.foreign ? -ERANGE : r;
 }
 
 /* ---- making ---- */

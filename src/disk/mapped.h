@@ -18,7 +18,7 @@
 #include "disk/disk.h"
 #include "disk/dm.h"
 
-#define MAPPED_UUID_PREFIX "RINGVOL-disk-"
+#define MAPPED_UUID_PREFIX DM_OUR_UUID "disk-"
 
 struct mapped_spec {
 	const char *tag; /* "ringvol:<pool uuid, 8>:<random, 8>" */
@@ -64,7 +64,7 @@ int mapped_remove(
 /* Every device with such a uuid. 0 or -errno. */
 int mapped_each(struct dm *dm, void (*each)(void *arg, const struct mapped *mapped), void *arg);
 /* The pieces that a device's table leads to, as addresses of that pool. -ENXIO: gone or retired.
- * -ERANGE: it leads elsewhere. */
+ * -ERANGE: it leads elsewhere, and *ret is what of it is on the disks. */
 int mapped_pieces(
 	struct dm *dm, const struct disk *disk, const struct mapped *mapped, struct image_map *ret);
 

@@ -142,10 +142,10 @@ static int pick_all(struct opening *o, struct err *err)
 static int open_member(const struct opening *o, const struct disk_found *f, struct disk_member *ret,
 	struct err *err)
 {
-	int flags = (o->use == DISK_LOOK ? O_RDONLY : O_RDWR) | O_DIRECT | O_NONBLOCK | O_CLOEXEC;
 	struct disk_found now;
-	_cleanup_fd_ int fd = open(f->path, flags);
-	int r = fd < 0 ? -errno : disk_found_read(fd, f->path, &now);
+	_cleanup_fd_ int fd =
+		disk_found_open(f, (o->use == DISK_LOOK ? O_RDONLY : O_RDWR) | O_DIRECT);
+	int r = fd < 0 ? fd : disk_found_read(fd, f->path, &now);
 	if (r == 0 && strcmp(now.header.disk, f->header.disk) != 0)
 		r = -ENODEV;
 	if (r < 0)
@@ -181,8 +181,6 @@ static int open_members(const struct opening *o, struct disk *disk, struct err *
 		if (r < 0)
 			return r;
 		disk->count++;
-		if (m->start + m->bytes > disk->area_bytes)
-			disk->area_bytes = m->start + m->bytes;
 		if (o->members[i]->block_size > disk->block_size)
 			disk->block_size = o->members[i]->block_size;
 	}

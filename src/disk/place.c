@@ -131,12 +131,13 @@ int disk_place_prepare(const char *path, struct disk_place *ret, struct err *err
 {
 	char name[NAME_MAX + 1];
 	struct disk_place place = {0};
-	if (mkdir(path, 0700) < 0 && errno != EEXIST)
-		return err_sys(err, -errno, "making the directory %s", path);
+	int r = fd_make_dir(path, 0700);
+	if (r < 0)
+		return err_sys(err, r, "making the directory %s", path);
 	_cleanup_fd_ int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir < 0)
 		return err_sys(err, -errno, "opening %s", path);
-	int r = fd_each_name(dir, check_name, name);
+	r = fd_each_name(dir, check_name, name);
 	if (r > 0)
 		return err_set(err, ERR_PRECONDITION,
 			"%s is not empty (there is %s): the place of a raw pool is an empty "

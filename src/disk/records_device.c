@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#define RECORDS_UUID_PREFIX "RINGVOL-records-"
+#define RECORDS_UUID_PREFIX DM_OUR_UUID "records-"
 #define RECORDS_NAME_PREFIX "ringvol-records-"
 
 static bool is_right(struct records_device *r)
@@ -103,11 +103,7 @@ void records_device_describe(const struct disk *disk, bool read_only, struct rec
 int records_dm_open(struct dm *ret, struct err *err)
 {
 	int res = dm_open(ret, DM_CONTROL_PATH);
-	return res == 0 ? 0
-			: err_set(err, ERR_PRECONDITION,
-				  "this node has no device mapper (%s: %s), which raw pools need: "
-				  "load the module dm-mod",
-				  DM_CONTROL_PATH, strerrordesc_np(-res));
+	return res == 0 ? 0 : dm_fail_open(res, "raw pools", err);
 }
 
 int records_device_open(

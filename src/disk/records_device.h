@@ -21,7 +21,7 @@ struct records_device {
 
 /* What it is to be; nothing is done yet. */
 void records_device_describe(const struct disk *disk, bool read_only, struct records_device *ret);
-/* The control node, and the same. ERR_PRECONDITION: no device mapper here. */
+/* The control node, and the same. As dm_fail_open(). */
 int records_dm_open(struct dm *ret, struct err *err);
 int records_device_open(
 	const struct disk *disk, bool read_only, struct records_device *ret, struct err *err);

@@ -6,12 +6,15 @@
  */
 #include "disk/init.h"
 
+#include "base/clock.h"
 #include "disk/find.h"
 #include "disk/owner.h"
 #include "disk/records_device.h"
 
 #include <stdio.h>
 #include <string.h>
+
+enum { RELEASE_WAIT_MS = 512 }; /* the longest of the waits, each twice the one before */
 
 struct devices {
 	char prefix[32]; /* "ringvol-<uuid8>-" */
@@ -35,7 +38,12 @@ static int check_unused(const struct disk *disk, const char *path, struct err *e
 	int r = records_device_open(disk, true, &records, err);
 	if (r < 0)
 		return r;
+	/* A driver that was killed has them open for a moment, or a child of it. */
 	bool used = records_device_used(&records);
+	for (unsigned ms = 1; used && ms <= RELEASE_WAIT_MS; ms *= 2) {
+		clock_sleep_ms(ms);
+		used = records_device_used(&records);
+	}
 	snprintf(devices.prefix, sizeof(devices.prefix), "ringvol-%.8s-", disk->uuid);
 	r = dm_list(&records.dm, look_at, &devices);
 	records_device_close(&records);
@@ -43,7 +51,9 @@ static int check_unused(const struct disk *disk, const char *path, struct err *e
 		return err_sys(err, r, "listing the devices of the device mapper");
 	if (used)
 		return err_set(err, ERR_PRECONDITION,
-			"a driver of this node serves the pool at %s: stop it first", path);
+			"a driver of this node serves the pool at %s: stop it first; if none runs, end "
+			"what has its records open (fuser -v /dev/dm-%u)",
+			path, records.device.minor);
 	if (devices.name[0] != '\0')
 		return err_set(err, ERR_PRECONDITION,
 			"a volume of the pool at %s has its device here (%s): end the pods that use it "

@@ -13,6 +13,7 @@
  */
 #include "pool/layout.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/uuid.h"
 
@@ -20,9 +21,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
+
+enum { LOCK_WAIT_MS = 512 }; /* the longest of the waits, each twice the one before */
 
 #define POOL_HEAD "ringvol-pool 1\nuuid="
 
@@ -49,6 +53,16 @@ int pool_file_read(int fd, char ret_uuid[POOL_UUID_BYTES])
 		return -EBADMSG;
 	memcpy(ret_uuid, text + head, uuid + 1);
 	return 0;
+}
+
+int pool_lock_take(int fd)
+{
+	int r = flock(fd, LOCK_EX | LOCK_NB);
+	for (unsigned ms = 1; r < 0 && errno == EWOULDBLOCK && ms <= LOCK_WAIT_MS; ms *= 2) {
+		clock_sleep_ms(ms);
+		r = flock(fd, LOCK_EX | LOCK_NB);
+	}
+	return r < 0 ? -errno : 0;
 }
 
 void pool_random_hex(char *buf, unsigned digits)
@@ -180,8 +194,9 @@ int pool_init_root(int root, const char *path, const char *uuid, struct fs_featu
 int pool_init_dir(
 	const char *path, struct fs_features *ret_features, bool *ret_existed, struct err *err)
 {
-	if (mkdir(path, 0700) < 0 && errno != EEXIST)
-		return err_sys(err, -errno, "making the directory %s", path);
+	int r = fd_make_dir(path, 0700);
+	if (r < 0)
+		return err_sys(err, r, "making the directory %s", path);
 	_cleanup_fd_ int root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (root < 0)
 		return err_sys(err, -errno, "opening %s", path);

@@ -54,6 +54,15 @@ extern const char *const pool_dir_names[POOL_FDS]; /* NULL: not a directory belo
 /* "ringvol-pool 1\nuuid=...\n", read from ringvol.pool. 0, -EBADMSG, another -errno. */
 int pool_file_read(int fd, char ret_uuid[POOL_UUID_BYTES]);
 
+/* Locks ringvol.pool. A driver that was killed keeps it for a moment: until the kernel is through
+ * with its requests, and its children that have the file too have ended. Waits 1023 ms in all.
+ * 0, -EWOULDBLOCK, another -errno. */
+int pool_lock_take(int fd);
+/* For the messages where somebody else still has it after that. */
+#define POOL_LOCK_LEFT                                                                             \
+	"if none runs, a 'ringvol luks' that one has left is still at work in the kernel (ps -C "  \
+	"ringvol): look for errors of the disk in the kernel log"
+
 /* Random hex digits, count of them (even), and a NUL. */
 void pool_random_hex(char *buf, unsigned digits);
 

@@ -11,7 +11,6 @@
 #include "pool/load.h"
 
 #include "base/buf.h"
-#include "base/clock.h"
 #include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/presence.h"
@@ -25,12 +24,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/xattr.h>
-
-enum { LOCK_WAIT_MS = 512 }; /* the longest of the waits, each twice the one before */
 
 /* ---- the job: opening ---- */
 
@@ -51,18 +47,6 @@ static void load_end_sys(struct pool_load *load, int res, const char *what)
 	load_end(load, res == -ENOENT || res == -ENOTDIR ? POOL_AWAY : POOL_UNREAD,
 		"pool %s: %s %s%s: %s", load->name, load->path, what[0] != '\0' ? "/ " : "", what,
 		strerrordesc_np(-res));
-}
-
-/* A driver that was killed keeps its lock for a moment: until the kernel is through with its
- * requests, and the children that have it too have ended. Waits 1023 ms in all. */
-static int lock_take(int fd)
-{
-	int r = flock(fd, LOCK_EX | LOCK_NB);
-	for (unsigned ms = 1; r < 0 && errno == EWOULDBLOCK && ms <= LOCK_WAIT_MS; ms *= 2) {
-		clock_sleep_ms(ms);
-		r = flock(fd, LOCK_EX | LOCK_NB);
-	}
-	return r;
 }
 
 /* The lock file; makes the directory a pool first where that is wanted. */
@@ -99,17 +83,18 @@ static int open_lock(struct pool_load *load)
 		load_end_sys(load, -errno, POOL_FILE);
 		return -1;
 	}
-	if (lock_take(*lock) < 0) {
-		if (errno == EWOULDBLOCK)
+	int r = pool_lock_take(*lock);
+	if (r < 0) {
+		if (r == -EWOULDBLOCK)
 			load_end(load, POOL_AWAY,
 				"pool %s at %s is served by another driver: stop it, or give this "
-				"one another pool",
+				"one another pool; " POOL_LOCK_LEFT,
 				load->name, load->path);
 		else
-			load_end_sys(load, -errno, POOL_FILE);
+			load_end_sys(load, r, POOL_FILE);
 		return -1;
 	}
-	int r = pool_file_read(*lock, load->uuid);
+	r = pool_file_read(*lock, load->uuid);
 	if (r < 0) {
 		load_end(load, POOL_UNREAD,
 			"pool %s: the file %s/" POOL_FILE " is damaged or of a later version (%s)",
@@ -270,7 +255,7 @@ static int open_root(struct pool_load *load)
 	struct pool_root root = {.fd = -1};
 	struct err err = {0};
 	int r = load->open_root(load->path, load->node, &root, &err);
-	if (r == -ENOENT && err.code == ERR_OK && load->init && mkdir(load->path, 0700) == 0)
+	if (r == -ENOENT && err.code == ERR_OK && load->init && fd_make_dir(load->path, 0700) == 0)
 		r = load->open_root(load->path, load->node, &root, &err);
 	if (r < 0 && err.code == ERR_OK)
 		err_sys(&err, r, "%s", load->path);
@@ -322,21 +307,26 @@ static void read_pool(struct pool_load *load)
 	(void)read_maps(load);
 }
 
-/* The last descriptor of a raw pool's records unmounts them, which waits for the disk. */
-static void let_go(struct pool_load *load)
+bool pool_load_holds(const struct pool_load *load)
+{
+	return load->fds[POOL_FD_ROOT] >= 0 || load->raw != NULL;
+}
+
+void pool_load_let_go(struct pool_load *load)
 {
 	for (unsigned i = 0; i < POOL_FDS; i++)
 		fd_close(&load->fds[i]);
-	if (load->disk != NULL)
-		disk_unref(load->disk);
+	disk_unref(load->disk);
 	load->disk = NULL;
+	pool_raw_free(load->raw);
+	load->raw = NULL;
 }
 
 void pool_load_run(struct pool_load *load)
 {
 	read_pool(load);
 	if (load->life < POOL_SERVED)
-		let_go(load);
+		pool_load_let_go(load);
 }
 
 void pool_load_clean(struct pool_load *load)
@@ -346,8 +336,7 @@ void pool_load_clean(struct pool_load *load)
 	free(load->found);
 	for (struct list *l; (l = list_pop(&load->holds)) != NULL;)
 		pool_hold_free(container_of(l, struct pool_hold, link));
-	let_go(load);
-	pool_raw_free(load->raw);
+	pool_load_let_go(load);
 	free(load->name);
 	free(load->path);
 	free(load->node);
@@ -456,16 +445,15 @@ static int check_uuid(const struct pool_load *load, struct pool *pool)
 	return 0;
 }
 
+/* That of an earlier load is let go with what is left of this one. */
 static void take_raw(struct pool_load *load, struct pool *pool)
 {
+	struct pool_raw *before = pool->raw;
 	if (load->raw == NULL)
 		return;
 	disk_publish(pool->uuid8, load->raw->disk);
-	pool_raw_free(pool->raw);
 	pool->raw = load->raw;
-	load->raw = NULL;
-	load->capacity_bytes = area_total_bytes(pool->raw->area);
-	load->free_bytes = pool_raw_free_bytes(pool);
+	load->raw = before;
 }
 
 void pool_load_adopt(struct pool_load *load, struct pool *pool)
@@ -499,7 +487,11 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	pool_usage_see(pool, load->capacity_bytes, load->free_bytes);
 	pool->measured_ns = ring_now_ns(pool->pools->reactor->ring);
 	if (!complete) {
-		/* Not the whole truth: as good as not loaded. The next look reads it again. */
+		/* Not the whole truth: as good as not loaded. The next look reads it again. The
+		 * last of the descriptors are the load's to let go. */
+		for (unsigned i = 0; i < POOL_FDS; i++)
+			if (load->fds[i] < 0)
+				load->fds[i] = fcntl(pool->fds[i], F_DUPFD_CLOEXEC, 0);
 		pool_fds_retire(pool->fds);
 		pool_enter(
 			pool, POOL_UNREAD, "pool %s: out of memory while loading it", pool->name);

@@ -33,7 +33,12 @@ void pool_load_run(struct pool_load *load);
 int pool_probe(int root, const struct disk *disk, struct fs_features *ret, bool *ret_probed);
 /* Takes what was read into the pool; on the loop. */
 void pool_load_adopt(struct pool_load *load, struct pool *pool);
-void pool_load_clean(struct pool_load *load);
+/* Whether anything of it was left over: of a pool that was refused, or an earlier load. */
+bool pool_load_holds(const struct pool_load *load);
+/* That is let go. Blocking: the last descriptor of a raw pool's records unmounts them, which waits
+ * for the disk. */
+void pool_load_let_go(struct pool_load *load);
+void pool_load_clean(struct pool_load *load); /* all of it; does not block after that */
 
 /* Puts /dev/null in the place of the descriptors of a pool that is gone: its file system must not
  * stay busy, nor its lock taken. Blocking: the last reference may unmount. */

@@ -126,6 +126,35 @@ static void check_apply(struct pool *pool, const struct pool_task *task, int res
 		pool_raw_wake(pool);
 }
 
+static int let_go_run(struct pool_job *job)
+{
+	pool_load_let_go(&container_of(job, struct pool_task, job)->load);
+	return 0;
+}
+
+static void let_go_on_end(struct pool_job *job, int res)
+{
+	(void)res;
+	if (job->pool != NULL)
+		job->pool->task = NULL;
+	task_free(container_of(job, struct pool_task, job));
+}
+
+/* What a load has left over goes on a thread. Until then the pool has its lock, and is not loaded
+ * again. */
+static void task_end(struct pool_task *task)
+{
+	struct pool *pool = task->job.pool;
+	if (pool == NULL || pool->pools->draining || !pool_load_holds(&task->load)) {
+		task_free(task);
+		return;
+	}
+	pool->task = task;
+	task->job.run = let_go_run;
+	task->job.on_end = let_go_on_end;
+	pool_job_submit(pool, &task->job);
+}
+
 static void task_on_end(struct pool_job *job, int res)
 {
 	struct pool_task *task = container_of(job, struct pool_task, job);
@@ -142,7 +171,7 @@ static void task_on_end(struct pool_job *job, int res)
 		if (pool->life == POOL_SERVED)
 			pool_trash_kick(pool);
 	}
-	task_free(task);
+	task_end(task);
 }
 
 static void not_answering(struct pool *pool)
@@ -182,11 +211,8 @@ static void task_on_answer(struct helper_call *call, int res)
 			not_answering(pool);
 		task_free(task);
 	} else {
-		if (res == 0 && pool_loaded(pool) && pool->raw == NULL)
+		if (res == 0 && pool_loaded(pool))
 			pool_usage_see(pool, task->info.total_bytes, task->info.avail_bytes);
-		else if (res == 0 && pool_loaded(pool))
-			pool_usage_see(
-				pool, area_total_bytes(pool->raw->area), pool_raw_free_bytes(pool));
 		task_submit(task);
 	}
 }

@@ -55,8 +55,11 @@ static int each_device(
 	for (size_t i = 0; r == 0 && i < d.count; i++) {
 		struct image_map map = {0};
 		r = mapped_pieces(&d.dm, disk, &d.at[i], &map);
-		/* Gone since, or none of ours. */
-		r = r == 0 ? each(arg, &map) : r == -ENXIO || r == -ERANGE ? 0 : r;
+		/* One disk may have come back as another device: what is on the others counts. */
+		if (r == 0 || r == -ERANGE)
+			r = each(arg, &map);
+		else if (r == -ENXIO) /* gone since */
+			r = 0;
 	}
 	dm_close(&d.dm);
 	free(d.at);

@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
 
 /* Of one file: the trash is overwritten file by file, and a file is an image to those that look. */
 #define OWNED_BYTES ((uint64_t)64 << 30)
@@ -95,13 +94,14 @@ static int take_lock(int root, const char *path, int *ret_fd, struct err *err)
 	_cleanup_fd_ int fd = openat(root, POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return err_sys(err, -errno, "opening " POOL_FILE " of the pool at %s", path);
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-		return errno == EWOULDBLOCK
+	int r = pool_lock_take(fd);
+	if (r < 0)
+		return r == -EWOULDBLOCK
 			       ? err_set(err, ERR_PRECONDITION,
 					 "a driver serves the pool at %s: stop it first, its "
-					 "volumes stay in use meanwhile",
+					 "volumes stay in use meanwhile; " POOL_LOCK_LEFT,
 					 path)
-			       : err_sys(err, -errno, "locking the pool at %s", path);
+			       : err_sys(err, r, "locking the pool at %s", path);
 	*ret_fd = fd;
 	fd = -1;
 	return 0;
@@ -135,14 +135,12 @@ static int sweep(int root, const struct disk *disk)
 	return r == 0 && syncfs(root) < 0 ? -errno : r;
 }
 
-static int grow(struct disk *disk, const char *path, const char *device, int root,
+/* One disk. */
+static int grow_by(struct disk *disk, const char *path, const char *device, int root,
 	struct raw_made *ret, struct err *err)
 {
 	struct disk_change change;
-	int r = sweep(root, disk);
-	if (r < 0)
-		return err_sys(err, r, "looking through the trash of the pool at %s", path);
-	r = disk_grow_begin(path, disk, device, &change, err);
+	int r = disk_grow_begin(path, disk, device, &change, err);
 	if (r < 0)
 		return r;
 	if (!change.existed) {
@@ -155,6 +153,30 @@ static int grow(struct disk *disk, const char *path, const char *device, int roo
 	if (r == 0)
 		tell(&change, ret);
 	disk_change_drop(&change);
+	return r;
+}
+
+/* Each disk that has grown is a change of its own: cut short between two, the pool is sound, and the
+ * next attempt takes in the others. */
+static int grow(struct disk *disk, const char *path, const char *device, int root,
+	struct raw_made *ret, struct err *err)
+{
+	struct raw_made made;
+	uint64_t bytes = 0;
+	int r = sweep(root, disk);
+	if (r < 0)
+		return err_sys(err, r, "looking through the trash of the pool at %s", path);
+	r = grow_by(disk, path, device, root, &made, err);
+	while (r == 0 && !made.existed && device == NULL) {
+		bytes += made.area_bytes;
+		r = grow_by(disk, path, NULL, root, &made, err);
+	}
+	if (r == 0 && bytes != 0) {
+		made.existed = false;
+		made.area_bytes = bytes;
+	}
+	if (r == 0)
+		*ret = made;
 	return r;
 }
 

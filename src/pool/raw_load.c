@@ -277,7 +277,9 @@ int pool_raw_load(struct disk *disk, const int fds[POOL_FDS], struct pool_found 
 		find_lost(&r);
 		res = occupy_all(&r);
 	}
-	if (res == 0)
+	/* Where a map cannot be read, its image's device is no stray: a file that owned the pieces
+	 * would contradict the map as soon as that can be read again. Nothing is given out. */
+	if (res == 0 && raw->unread[0] == '\0')
 		res = raw_devices_strays(disk, fds[POOL_FD_TRASH], raw->area, &strays);
 	raw->dirty_bytes += strays;
 	free(r.pieces);

@@ -246,9 +246,9 @@ static int lock_job(void *arg)
 		return -errno;
 	if (st.st_dev != n->image_dev || st.st_ino != n->image_ino)
 		return -ESTALE;
-	int r = n->disk != NULL ? raw_devices_check(n->disk, &n->map) : 0;
-	if (r == 0)
-		r = image_lock(n->fd);
+	int r = image_lock(n->fd);
+	if (r == 0 && n->disk != NULL)
+		r = raw_devices_check(n->disk, &n->map);
 	return r > 0 || r == -EWOULDBLOCK ? -EBUSY : r;
 }
 

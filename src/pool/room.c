@@ -172,6 +172,10 @@ static enum pool_usage_level level_of(enum pool_usage_level was, uint64_t capaci
 void pool_usage_see(struct pool *pool, uint64_t capacity_bytes, uint64_t free_bytes)
 {
 	struct pool_usage *usage = &pool->usage;
+	if (pool->raw != NULL) { /* its records' file system is not what volumes fill */
+		capacity_bytes = area_total_bytes(pool->raw->area);
+		free_bytes = pool_raw_free_bytes(pool);
+	}
 	enum pool_usage_level level = level_of(usage->level, capacity_bytes, free_bytes);
 	if (level != usage->level)
 		usage->since_ns = ring_now_ns(pool->pools->reactor->ring);
@@ -261,11 +265,8 @@ static void measure_apply(struct pool *pool, const struct pool_measure_job *job,
 	pool->free_bytes =
 		minus((uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize, pool->used_bytes);
 	pool->measured_ns = now_ns;
-	if (pool->raw != NULL)
-		pool_usage_see(pool, area_total_bytes(pool->raw->area), pool_raw_free_bytes(pool));
-	else
-		pool_usage_see(pool, pool->capacity_bytes,
-			(uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize);
+	pool_usage_see(pool, pool->capacity_bytes,
+		(uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize);
 	for (unsigned i = 0; i < job->count; i++) {
 		struct pool_object *o = pool_index_find(pool, job->at[i].kind, job->at[i].key);
 		if (o == NULL || job->at[i].res < 0)

@@ -85,7 +85,7 @@ void pool_admit_release(struct pool_admission *a);
 void pool_room_used(struct pool *pool, uint64_t bytes);
 /* The next admission measures again. */
 void pool_room_stale(struct pool *pool);
-/* The file system has just been seen to have so much. */
+/* The file system has just been seen to have so much. A raw pool has what its disks have. */
 void pool_usage_see(struct pool *pool, uint64_t capacity_bytes, uint64_t free_bytes);
 
 #endif

@@ -99,6 +99,10 @@ static void look_member(
 		return; /* the next load tells what is wrong */
 	else if (strcmp(header.pool, disk->uuid) != 0 || strcmp(header.disk, m->uuid) != 0)
 		say_gone(look, "has lost its disk %s: it is another pool's now", m->path);
+	else if (i == 0 && header.owner[0] == '\0')
+		say_gone(look,
+			"is no node's any more: 'ringvol pool release' was run while this driver "
+			"started");
 	else if (i == 0 && !disk_owner_is(&header, node))
 		say_gone(look, "is served by node %s%s now, which has taken over its disk %s",
 			header.owner, strcmp(header.owner, node) == 0 ? " on another machine" : "",

@@ -41,7 +41,7 @@ static void fail(struct survey *s, enum pool_state state, const char *fmt, ...)
 	s->state = state;
 }
 
-static void open_pool_file(struct survey *s, bool lock)
+static void open_pool_file(struct survey *s, enum survey_use use)
 {
 	_cleanup_fd_ int fd =
 		openat(s->fds[SURVEY_ROOT], POOL_FILE, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
@@ -61,10 +61,12 @@ static void open_pool_file(struct survey *s, bool lock)
 		fail(s, POOL_SICK,
 			"the file %s/" POOL_FILE " is damaged or of a later version (%s)", s->path,
 			strerrordesc_np(-r));
-	if (!lock)
+	if (use == SURVEY_LOOK)
 		return;
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		s->served = errno == EWOULDBLOCK;
+	/* Beside a driver nothing is mended: whoever wants that waits for one that was killed. */
+	r = use == SURVEY_MEND ? pool_lock_take(fd) : flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+	if (r < 0) {
+		s->served = r == -EWOULDBLOCK;
 		return;
 	}
 	s->lock_fd = fd;
@@ -161,7 +163,7 @@ void survey_open(struct survey *ret, const char *path, enum survey_use use)
 		open_directory(&s);
 	if (s.fds[SURVEY_ROOT] >= 0) {
 		measure(&s);
-		open_pool_file(&s, use != SURVEY_LOOK);
+		open_pool_file(&s, use);
 		open_dirs(&s);
 		if (s.disk != NULL)
 			measure_area(&s);

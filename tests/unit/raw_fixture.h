@@ -40,7 +40,6 @@ static inline int raw_open_root(
 	struct disk *disk = calloc(1, sizeof(*disk));
 	*disk = (struct disk){.uuid = RAW_POOL_UUID,
 		.count = 1,
-		.area_bytes = RAW_START + raw_root.area_bytes,
 		.block_size = 512,
 		.refs = 1};
 	struct disk_member *m = &disk->members[0];

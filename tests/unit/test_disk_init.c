@@ -12,8 +12,11 @@
 #include "disk/place.h"
 #include "disk/records_device.h"
 #include "fake_dm.h"
+#include "pool/layout.h"
+#include "pool/raw_init.h"
 
 #include <pthread.h>
+#include <sys/file.h>
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -183,7 +186,7 @@ Test(disk_init, the_disk_is_found_wherever_it_is)
 	cr_expect_str_eq(disk->uuid, h.pool);
 	cr_expect_eq(disk->count, 1);
 	cr_expect_eq(disk->block_size, 512);
-	cr_expect_eq(disk->area_bytes, h.bytes);
+	cr_expect_eq(disk->members[0].bytes, h.bytes);
 	cr_expect(!disk->members[0].damaged && !disk->members[0].larger);
 	cr_expect_eq(disk_at(disk, MIB, &offset, &bytes), &disk->members[0]);
 	cr_expect_eq(offset, h.offset + MIB);
@@ -563,7 +566,7 @@ Test(disk_init, a_second_disk)
 	cr_expect_eq(disk->count, 2);
 	cr_expect_eq(disk_at(disk, (UINT64_C(1) << 48) + MIB, &offset, &bytes), &disk->members[1]);
 	cr_expect_eq(offset, 2 * MIB);
-	cr_expect_eq(disk->area_bytes, (UINT64_C(1) << 48) + (DISK_MIB - 2) * MIB);
+	cr_expect_eq(disk->members[1].bytes, (DISK_MIB - 2) * MIB);
 	disk_unref(disk);
 
 	/* The first disk's last header was not written: the second is sound, and nobody's. */
@@ -611,6 +614,110 @@ Test(disk_init, a_disk_that_has_grown)
 	cr_expect_eq(disk->members[0].bytes, h.bytes + 10 * MIB);
 	cr_expect(!disk->members[0].larger && !disk->members[0].damaged);
 	disk_unref(disk);
+}
+
+/* The records, which are a plain directory here. */
+int __wrap_disk_records(struct disk *disk, bool read_only, int *ret_root_fd, struct err *err);
+int __wrap_disk_records(struct disk *disk, bool read_only, int *ret_root_fd, struct err *err)
+{
+	(void)disk;
+	(void)read_only;
+	(void)err;
+	*ret_root_fd = openat(env.dirfd, "records", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return *ret_root_fd < 0 ? -errno : 0;
+}
+
+static void make_larger(const char *image)
+{
+	_cleanup_fd_ int fd = openat(env.dirfd, image, O_RDWR | O_CLOEXEC);
+	cr_assert_eq(ftruncate(fd, (off_t)((DISK_MIB + 10) * MIB)), 0);
+}
+
+static void make_records(const char *uuid)
+{
+	struct fs_features features;
+	struct err err = {0};
+	bool existed;
+	cr_assert_eq(mkdirat(env.dirfd, "records", 0700), 0);
+	_cleanup_fd_ int root = openat(env.dirfd, "records", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert_eq(pool_init_root(root, "records", uuid, &features, &existed, &err), 0, "%s",
+		err.message);
+}
+
+Test(disk_init, all_disks_that_have_grown_are_taken_in)
+{
+	struct disk_header h = make_pool();
+	struct raw_made made;
+	struct err err = {0};
+	make_records(h.pool);
+	env_image("second", DISK_MIB * MIB);
+	unsigned second = plug("second");
+	cr_assert_eq(raw_grow(env_path("pool"), device[second], &made, &err), 0, "%s", err.message);
+	cr_expect_eq(made.area_bytes, (DISK_MIB - 2) * MIB);
+	unplug(0);
+	unplug(second);
+	make_larger("first");
+	make_larger("second");
+	plug("first");
+	plug("second");
+	/* Cut short in the first one. */
+	struct disk *disk = open_disk(DISK_CHANGE, NULL);
+	struct disk_change change = begin(disk, NULL);
+	disk_change_drop(&change);
+	disk_unref(disk);
+	expect_refused(DISK_SERVE, "node-1", ERR_PRECONDITION, "pool grow");
+	cr_assert_eq(raw_grow(env_path("pool"), NULL, &made, &err), 0, "%s", err.message);
+	cr_expect(!made.existed);
+	cr_expect_eq(made.area_bytes, 20 * MIB);
+	disk = open_disk(DISK_SERVE, "node-1");
+	cr_expect_eq(disk->members[0].bytes, h.bytes + 10 * MIB);
+	cr_expect_eq(disk->members[1].bytes, (DISK_MIB + 10 - 2) * MIB);
+	disk_unref(disk);
+	cr_assert_eq(raw_grow(env_path("pool"), NULL, &made, &err), 0, "%s", err.message);
+	cr_expect(made.existed);
+	/* Somebody has the pool. */
+	_cleanup_fd_ int lock = openat(env.dirfd, "records/" POOL_FILE, O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(flock(lock, LOCK_EX), 0);
+	cr_assert_lt(raw_grow(env_path("pool"), NULL, &made, &err), 0);
+	cr_expect_not_null(strstr(err.message, "a driver serves the pool"), "%s", err.message);
+}
+
+static void *let_go_soon(void *lock)
+{
+	clock_sleep_ms(200);
+	close(*(int *)lock);
+	return NULL;
+}
+
+/* A driver that was killed, or its child, has the lock a little longer. */
+Test(disk_init, growing_waits_for_a_driver_that_ends)
+{
+	struct disk_header h = make_pool();
+	struct raw_made made;
+	struct err err = {0};
+	pthread_t thread;
+	make_records(h.pool);
+	int lock = openat(env.dirfd, "records/" POOL_FILE, O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(flock(lock, LOCK_EX), 0);
+	cr_assert_eq(pthread_create(&thread, NULL, let_go_soon, &lock), 0);
+	cr_expect_eq(raw_grow(env_path("pool"), NULL, &made, &err), 0, "%s", err.message);
+	pthread_join(thread, NULL);
+}
+
+/* Its name may be another's by the time it is opened for writing. */
+Test(disk_init, a_path_that_leads_elsewhere_by_now)
+{
+	struct disk_found found;
+	env_image("second", DISK_MIB * MIB);
+	unsigned second = plug("second");
+	make_pool();
+	_cleanup_fd_ int fd = open(device[0], O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(disk_found_read(fd, device[0], &found), 0);
+	strcpy(found.path, device[second]);
+	cr_expect_eq(disk_found_open(&found, O_RDONLY), -ENXIO);
+	strcpy(found.path, device[0]);
+	_cleanup_fd_ int again = disk_found_open(&found, O_RDONLY);
+	cr_expect_geq(again, 0);
 }
 
 Test(disk_init, a_disk_of_another_pool_or_with_larger_blocks_is_not_added)

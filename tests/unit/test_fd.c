@@ -29,6 +29,20 @@ static void teardown(void)
 
 TestSuite(fd, .init = setup, .fini = teardown);
 
+Test(fd, a_directory_is_made_once)
+{
+	struct stat st;
+	char path[64], below[80];
+	snprintf(path, sizeof(path), "%s/link", dir);
+	snprintf(below, sizeof(below), "%s/none/below", dir);
+	cr_assert_eq(fd_make_dir(path, 0700), 0);
+	cr_assert_eq(fd_make_dir(path, 0700), 0);
+	cr_assert_eq(stat(path, &st), 0);
+	cr_expect(S_ISDIR(st.st_mode));
+	cr_expect_eq(fd_make_dir(below, 0700), -ENOENT);
+	rmdir(path);
+}
+
 Test(fd, what_is_open_is_known_without_a_lookup)
 {
 	struct stat st;

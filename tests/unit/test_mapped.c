@@ -285,6 +285,8 @@ Test(mapped, it_leads_elsewhere)
 		cr_assert_eq(mapped_look(&dm, TAG, INO, &mapped), 0);
 		int r = mapped_pieces(&dm, &disk, &mapped, &seen);
 		cr_expect_eq(r, i == 1 ? 0 : -ERANGE, "%s: %d", params[i], r);
+		/* What is still written to through it is not free. */
+		cr_expect_eq(image_map_bytes(&seen), i == 1 ? 64 * MIB : MIB, "%s", params[i]);
 	}
 	cr_expect_not(remove_it(), "it has our uuid");
 	cr_expect_not(fake_dm_devices[0].there);

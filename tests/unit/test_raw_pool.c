@@ -533,6 +533,11 @@ Test(raw_pool, goes_and_comes_back)
 	set_map(&f, "volumes/other", &map);
 	raw_write_header(RAW_NODE);
 	wait_state(&f, POOL_READY);
+	raw_write_header("");
+	wait_state(&f, POOL_MISSING);
+	cr_assert_not_null(strstr(pool_why(f.pool), "pool release"), "%s", pool_why(f.pool));
+	raw_write_header(RAW_NODE);
+	wait_state(&f, POOL_READY);
 	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "a"), a);
 	cr_assert_eq(raw_free_mib(&f), 32 - 10 - 4);
 	raw_make_volume(&f, "b", 18);

@@ -7,20 +7,25 @@
 #include "disk/zero.h"
 #include "pool/grow.h"
 #include "pool/index.h"
+#include "pool/load.h"
 #include "pool/raw_devices.h"
 #include "pool/trash.h"
 
+#include <pthread.h>
 #include <sys/xattr.h>
 
 int __real_image_map_write(int fd, const struct image_map *map);
 int __wrap_image_map_write(int fd, const struct image_map *map);
 int __real_raw_devices_check(const struct disk *disk, const struct image_map *map);
 int __wrap_raw_devices_check(const struct disk *disk, const struct image_map *map);
+int __wrap_raw_devices_strays(
+	const struct disk *disk, int trash_fd, struct area *area, uint64_t *ret_bytes);
 
 static struct {
 	unsigned writes;    /* of maps, that succeed before the others fail */
 	unsigned fail_next; /* so many fail then */
 	int device;         /* what the kernel says of devices */
+	unsigned strays;    /* how often it was asked for those of nobody */
 	int error;          /* with this */
 } faults = {.writes = 1000, .error = -EIO};
 
@@ -41,6 +46,32 @@ int __wrap_raw_devices_check(const struct disk *disk, const struct image_map *ma
 	(void)disk;
 	(void)map;
 	return faults.device;
+}
+
+/* There are none. */
+int __wrap_raw_devices_strays(
+	const struct disk *disk, int trash_fd, struct area *area, uint64_t *ret_bytes)
+{
+	(void)disk;
+	(void)trash_fd;
+	(void)area;
+	*ret_bytes = 0;
+	faults.strays++;
+	return 0;
+}
+
+static struct {
+	unsigned count;
+	pthread_t by;
+} let_go;
+
+void __real_pool_load_let_go(struct pool_load *load);
+void __wrap_pool_load_let_go(struct pool_load *load);
+void __wrap_pool_load_let_go(struct pool_load *load)
+{
+	let_go.by = pthread_self();
+	let_go.count++;
+	__real_pool_load_let_go(load);
 }
 
 static void fail_map_writes(unsigned after, unsigned count)
@@ -384,8 +415,11 @@ Test(raw_space, a_deleted_image_with_a_damaged_map_is_left)
 	fixture_settle(&f);
 	cr_assert_eq(fixture_count(&f, "trash"), 1);
 	/* From the next load on nobody knows what is free, nor what another image may have. */
+	unsigned strays = faults.strays;
+	cr_assert_gt(strays, 0);
 	raw_reopen_pools(&f);
 	fixture_settle(&f);
+	cr_assert_eq(faults.strays, strays, "whose the devices are is not known");
 	b = pools_find_name(f.pools, RECORD_VOLUME, "b");
 	remove_volume(&f, b);
 	fixture_settle(&f);
@@ -590,4 +624,53 @@ Test(raw_space, without_its_map_nothing_grows)
 		cr_assert_eq(o->rec->size_bytes, 10 * RAW_MIB);
 		fixture_close(&f);
 	}
+}
+
+/* ---- loads that are refused ---- */
+
+static char twin_records[128];
+
+/* Two places whose disks say that they are the same pool. */
+static int open_twin(const char *path, const char *node, struct pool_root *ret, struct err *err)
+{
+	int r = raw_open_root(path, node, ret, err);
+	if (r < 0 || strcmp(path, twin_records) != 0)
+		return r;
+	close(ret->fd);
+	ret->fd = open(twin_records, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cr_assert(ret->fd >= 0);
+	return 0;
+}
+
+/* Its records are unmounted by that, which waits for a disk. */
+Test(raw_space, what_is_refused_is_let_go_on_a_thread)
+{
+	struct fixture f;
+	raw_make(&f, 64);
+	fixture_open_ring(&f, NULL);
+	snprintf(twin_records, sizeof(twin_records), "%s.twin", f.path);
+	fixture_sh("cp -a %s %s", f.path, twin_records);
+	struct pool_config configs[] = {{.name = "p", .path = f.path, .overcommit = 1.0},
+		{.name = "twin", .path = twin_records, .overcommit = 1.0}};
+	cr_assert_eq(pools_open(&f.pools, &f.reactor, configs, 2), 0);
+	pools_serve_as(f.pools, RAW_NODE);
+	f.pools->open_root = open_twin;
+	pools_start(f.pools, fixture_on_loaded, fixture_on_changed, &f);
+	while (!f.loaded)
+		fixture_turn(&f);
+	unsigned refused = pool_state(pools_at(f.pools, 0)) == POOL_READY;
+	struct pool *pool = pools_at(f.pools, refused);
+	cr_assert_eq(pool_state(pool), POOL_MISSING);
+	cr_assert_not_null(strstr(pool_why(pool), "has the same id"), "%s", pool_why(pool));
+	cr_assert_eq(pool_state(pools_at(f.pools, 1 - refused)), POOL_READY);
+	while (pool->task != NULL)
+		fixture_turn(&f);
+	cr_assert_eq(let_go.count, 1);
+	cr_assert_not(pthread_equal(let_go.by, pthread_self()));
+	/* Its lock is free again. */
+	char path[256];
+	snprintf(path, sizeof(path), "%s/" POOL_FILE, pool_path(pool));
+	_cleanup_fd_ int lock = open(path, O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(pool_lock_take(lock), 0);
+	fixture_close(&f);
 }

@@ -30,22 +30,12 @@ static_assert(sizeof((struct backend_dev){0}.tag) == sizeof((struct mapped){0}.t
 
 /* ---- the device mapper ---- */
 
-static int refuse(struct err *err)
-{
-	return err_set(err, ERR_PRECONDITION,
-		"volumes of pools on raw disks need the device mapper, which this node lacks (%s): load its module (modprobe dm_mod)",
-		DM_CONTROL_PATH);
-}
+#define WHO "volumes of pools on raw disks"
 
 static int open_dm(struct dm *dm, struct err *err)
 {
 	int r = dm_open(dm, DM_CONTROL_PATH);
-	if (r == 0)
-		return 0;
-	if (dm_is_absent(r))
-		return refuse(err);
-	return err_sys(err, r, "volumes of pools on raw disks need the device mapper: opening %s",
-		DM_CONTROL_PATH);
+	return r == 0 ? 0 : dm_fail_open(r, WHO, err);
 }
 
 /* Where nothing can be if there is no device mapper. 1: there is none. */
@@ -422,7 +412,7 @@ static int check(const struct backend *backend, bool raw, struct err *err)
 	(void)backend;
 	(void)raw;
 	bool there = access(DM_CONTROL_PATH, F_OK) == 0 && dm_is_loaded();
-	return there ? 0 : refuse(err);
+	return there ? 0 : dm_fail_open(-ENODEV, WHO, err);
 }
 
 static const struct backend backend_disk = {
