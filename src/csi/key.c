@@ -33,11 +33,14 @@ int csi_key_check(const struct record *rec, Csi__V1__StringPair **secrets, size_
 
 int csi_key_take(Csi__V1__StringPair **secrets, size_t n, struct secret **ret)
 {
-	const Csi__V1__StringPair *pair = find(secrets, n);
-	*ret = pair != NULL ? secret_new(pair->value.data, pair->value.len) : NULL;
-	bool failed = pair != NULL && *ret == NULL;
+	const Csi__V1__StringPair *pair = ret != NULL ? find(secrets, n) : NULL;
+	struct secret *key = pair != NULL ? secret_new(pair->value.data, pair->value.len) : NULL;
 	for (size_t i = 0; i < n; i++)
 		if (secrets[i]->value.len != 0)
 			secret_wipe(secrets[i]->value.data, secrets[i]->value.len);
-	return failed ? -ENOMEM : 0;
+	if (pair != NULL && key == NULL)
+		return -ENOMEM;
+	if (ret != NULL)
+		*ret = key;
+	return 0;
 }

@@ -16,8 +16,8 @@ struct secret;
  * as the class names its secret, "node-stage". */
 int csi_key_check(const struct record *rec, Csi__V1__StringPair **secrets, size_t n,
 	const char *what, struct err *err);
-/* Moves it out of the request: the values of all secrets there are wiped. 0 with NULL: there is
- * none. -ENOMEM. */
+/* Moves it out of the request: the values of all secrets there are wiped, whatever it returns. 0
+ * with NULL: there is none. -ENOMEM. ret: NULL where none is wanted. */
 int csi_key_take(Csi__V1__StringPair **secrets, size_t n, struct secret **ret);
 
 #endif

@@ -422,13 +422,13 @@ static int fitted_run(struct op *op)
 }
 
 static const struct op_step steps[] = {
+	{"key", .run = volume_op_take_key},
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"check other staging path", .done = stage_elsewhere_done, .run = stage_elsewhere_run,
 		.end = stage_elsewhere_end},
 	{"check other mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
 	{"wait for tools", .done = stage_tools_done, .run = stage_tools_run,
 		.end = stage_tools_end},
-	{"key", .run = volume_op_take_key},
 	{"make durable", .done = durable_done, .run = durable_run},
 	{"format", .done = first_done, .run = first_run, .end = first_end},
 	{"probe image", .done = stage_probe_done, .run = probe_run},

@@ -103,8 +103,14 @@ static Csi__V1__VolumeUsage *usage_new(struct arena *arena, Csi__V1__VolumeUsage
 	return usage;
 }
 
-static void fill_usage(
-	struct stats *s, const struct record *rec, Csi__V1__NodeGetVolumeStatsResponse *response)
+/* Of a block volume. In a raw pool the image is a file without blocks. */
+static uint64_t used_bytes(const struct stats *s, const struct pool_object *volume)
+{
+	return pool_is_raw(volume->pool) ? volume->allocated_bytes : s->image.stx_blocks * 512;
+}
+
+static void fill_usage(struct stats *s, const struct pool_object *volume,
+	Csi__V1__NodeGetVolumeStatsResponse *response)
 {
 	struct arena *arena = s->n.task.arena;
 	const struct mnt_info *info = &s->n.info;
@@ -116,8 +122,8 @@ static void fill_usage(
 		usage[0] = usage_new(
 			arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, info->total_bytes, 0, 0);
 	} else if (s->ask.is_block) {
-		uint64_t used = s->image.stx_blocks * 512, total = s->image.stx_size;
-		if (rec->encryption != RECORD_PLAIN && total > LUKS_HEADER_BYTES)
+		uint64_t used = used_bytes(s, volume), total = s->image.stx_size;
+		if (volume->rec->encryption != RECORD_PLAIN && total > LUKS_HEADER_BYTES)
 			total -= LUKS_HEADER_BYTES; /* the volume's */
 		usage[0] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, total,
 			used < total ? used : total, used < total ? total - used : 0);
@@ -142,7 +148,7 @@ static int answer_run(struct op *op)
 	int r = find_again(op, &volume);
 	if (r < 0)
 		return r;
-	fill_usage(s, volume->rec, response);
+	fill_usage(s, volume, response);
 	if (csi->config.health & CSI_HEALTH_1_12)
 		response->volume_condition = csi_condition_message(s->n.task.arena, csi, volume);
 	return 0;

@@ -167,7 +167,8 @@ int volume_op_take_key(struct op *op)
 	size_t count = *(const size_t *)((const char *)request + secrets->quantifier_offset);
 	Csi__V1__StringPair **pairs =
 		*(Csi__V1__StringPair * *const *)((const char *)request + secrets->offset);
-	int r = csi_key_take(pairs, count, &n->key);
+	bool wanted = n->volume->rec->encryption != RECORD_PLAIN;
+	int r = csi_key_take(pairs, count, wanted ? &n->key : NULL);
 	return r < 0 ? op_fail_sys(op, r, "volume %s: taking its key", n->volume->rec->name) : 0;
 }
 

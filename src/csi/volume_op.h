@@ -57,7 +57,8 @@ int volume_op_check_not_nested(struct op *op, const char *field);
 /* The message of a failed helper call: what was tried on what, and what the helper said. */
 int volume_op_fail(struct op *op, int res, const char *what, const char *path);
 
-/* A step: takes the key out of the request's secrets. The row's cleanup frees it. */
+/* The first step: takes the key out of the request's secrets, if the volume is encrypted. The row's
+ * cleanup frees it. */
 int volume_op_take_key(struct op *op);
 void volume_op_cleanup(struct csi_task *task);
 

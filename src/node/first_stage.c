@@ -74,10 +74,7 @@ static int attach_run(struct op *op)
 static int detach_run(struct op *op)
 {
 	struct node_first_stage *f = first_of(op);
-	if (!f->attached)
-		return 0;
-	f->attached = false;
-	return f->backend->detach(f->backend, op, &f->dev);
+	return f->attached ? f->backend->detach(f->backend, op, &f->dev) : 0;
 }
 
 static int attach_end(struct op *op, int res)
@@ -102,9 +99,13 @@ static int check_run(struct op *op)
 		(unsigned long long)f->volume->rec->size_bytes);
 }
 
+/* A device that this could not take away is tried once more by the undo of its attach. */
 static int detach_end(struct op *op, int res)
 {
-	return backend_end(op, &first_of(op)->dev, res);
+	struct node_first_stage *f = first_of(op);
+	int r = backend_end(op, &f->dev, res);
+	f->attached = r < 0;
+	return r;
 }
 
 /* ---- its file system ---- */

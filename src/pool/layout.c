@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/uuid.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -67,13 +68,14 @@ int pool_lock_take(int fd)
 
 void pool_random_hex(char *buf, unsigned digits)
 {
-	for (unsigned i = 0; i < digits; i += 2) {
-		unsigned char byte;
-		/* A byte never comes short once the kernel's generator is seeded. */
-		while (getrandom(&byte, 1, 0) != 1)
-			;
-		snprintf(buf + i, 3, "%02x", byte);
-	}
+	unsigned char bytes[32];
+	size_t len = digits / 2;
+	assert(digits % 2 == 0 && len <= sizeof(bytes));
+	/* So few bytes never come short once the kernel's generator is seeded. */
+	while (getrandom(bytes, len, 0) != (ssize_t)len)
+		;
+	for (unsigned i = 0; i < len; i++)
+		snprintf(buf + 2 * i, 3, "%02x", bytes[i]);
 }
 
 static bool is_our_dir(const char *name)

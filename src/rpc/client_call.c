@@ -99,7 +99,7 @@ static void forget(struct channel_call *call)
 	list_remove(&call->link);
 	list_remove(&call->due);
 	ring_timer_cancel(calls->ring, &call->deadline);
-	buf_free(&call->out);
+	buf_free_secret(&call->out);
 	buf_free(&call->in);
 	client_call_count(call);
 	client_call_to(call, CHANNEL_CALL_NONE);
@@ -283,7 +283,7 @@ size_t client_call_pull(struct channel_call *call, uint8_t *to, size_t cap, bool
 	if (left == 0) {
 		call->out.len = call->out_at = 0;
 		if (call->out.cap > CALL_KEEP_BYTES || call->out_ended)
-			buf_free(&call->out);
+			buf_free_secret(&call->out);
 		client_call_count(call);
 	}
 	if (call->choked && left <= CHANNEL_OUT_BYTES / 2)

@@ -280,14 +280,15 @@ static void on_recv(struct ring_req *req, int res, uint32_t flags)
 	const struct conn_host *host = c->host;
 
 	if ((flags & IORING_CQE_F_BUFFER) != 0) {
+		uint8_t *data = ring_bufs_at(host->bufs, flags);
 		if (c->state == CONN_OPEN && res > 0) {
-			uint8_t *data = ring_bufs_at(host->bufs, flags);
 			if (host->bytes_in != NULL)
 				*host->bytes_in += (uint64_t)res;
 			if (c->session->ops->feed(c->session, data, (size_t)res) < 0)
 				c->cut = true;
-			secret_wipe(data, (size_t)res); /* a request may have one */
 		}
+		if (c->wipes && res > 0)
+			secret_wipe(data, (size_t)res);
 		ring_bufs_put(host->bufs, flags);
 	}
 	if (c->state == CONN_CLOSED) {
@@ -335,6 +336,7 @@ void conn_begin(struct conn *c, struct session *session, unsigned write_stall_ms
 	c->session = session;
 	c->write_stall_ms = write_stall_ms;
 	c->paced = session->paced;
+	c->wipes = session->secretive;
 	recv_next(c);
 	conn_wake(c);
 }

@@ -41,6 +41,7 @@ struct conn {
 	bool paced; /* as the session was last */
 	bool ended; /* the peer has sent its last byte */
 	bool cut;   /* nothing more can be sent */
+	bool wipes; /* what is received may have secrets, also what comes too late */
 	struct session *session;
 	struct ring_req recv, send, wake;
 	struct ring_timer timer; /* a send without progress; then lingering */

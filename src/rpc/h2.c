@@ -548,6 +548,7 @@ int h2_session_new(const struct h2_config *config, struct session **ret)
 	if (conn == NULL)
 		return -ENOMEM;
 	conn->base.ops = &conn_ops;
+	conn->base.secretive = true;
 	conn->config = *config;
 	list_init(&conn->streams);
 	list_init(&conn->half_open);

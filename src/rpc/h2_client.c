@@ -14,6 +14,7 @@
  */
 #include "rpc/h2_client.h"
 
+#include "base/secret.h"
 #include "rpc/client_answer.h"
 #include "rpc/h2_mem.h"
 #include "rpc/h2_request.h"
@@ -455,8 +456,11 @@ static int client_output(struct session *session, struct buf *out, size_t limit)
 		ssize_t n = nghttp2_session_mem_send(c->session, &data);
 		if (n < 0)
 			check(c, (int)n);
-		else if (buf_append(out, data, (size_t)n) < 0)
+		else if (buf_append_secret(out, data, (size_t)n) < 0)
 			give_up(c, -ENOMEM, "out of memory");
+		/* A request may have a secret, and the frame's buffer keeps it until the next. */
+		if (n > 0)
+			secret_wipe((void *)(uintptr_t)data, (size_t)n);
 		if (n <= 0)
 			break;
 	}

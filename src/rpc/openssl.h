@@ -37,7 +37,7 @@
 	X(SSL_get_error) X(SSL_get_ex_data_X509_STORE_CTX_idx) X(SSL_get_peer_cert_chain) \
 	X(SSL_get_rbio) X(SSL_get_verify_result) X(SSL_new) X(SSL_read_ex) \
 	X(SSL_select_next_proto) X(SSL_set_accept_state) X(SSL_set_bio) X(SSL_set_connect_state) \
-	X(SSL_set_fd) X(SSL_set_msg_callback) X(SSL_set_verify) X(SSL_shutdown) X(SSL_write_ex) \
+	X(SSL_set_fd) X(SSL_set_msg_callback) X(SSL_set_options) X(SSL_set_verify) X(SSL_shutdown) X(SSL_write_ex) \
 	X(TLS_method) X(X509_INFO_free) X(X509_STORE_CTX_free) X(X509_STORE_CTX_get0_cert) \
 	X(X509_STORE_CTX_get_current_cert) X(X509_STORE_CTX_get_error) \
 	X(X509_STORE_CTX_get_error_depth) X(X509_STORE_CTX_get_ex_data) X(X509_STORE_CTX_init) \

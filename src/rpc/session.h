@@ -66,6 +66,9 @@ struct session {
 	 * because the protocol has a flow control of its own. Nothing becomes paced later. */
 	bool paced;
 	bool dead; /* given up: what is not sent yet is not worth waiting for */
+	/* What it is fed are requests in clear, which may have secrets: whoever received them
+	 * overwrites them then. Set from the start. */
+	bool secretive;
 };
 
 /* Called from the loop, never from inside feed() or output(): there may be bytes to send, room for

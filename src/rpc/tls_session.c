@@ -19,6 +19,7 @@
  */
 #include "rpc/tls_session.h"
 
+#include "base/secret.h"
 #include "rpc/tls_state.h"
 #include "rpc/tls_why.h"
 
@@ -245,6 +246,8 @@ static void read_on(struct tls_session *s)
 		if (res == 1) {
 			if (s->inner_error == 0)
 				s->inner_error = s->inner->ops->feed(s->inner, plain, len);
+			if (s->inner->secretive)
+				secret_wipe(plain, len);
 			continue;
 		}
 		int error = openssl.SSL_get_error(s->ssl, res);
@@ -425,7 +428,10 @@ static int on_output(struct session *session, struct buf *out, size_t limit)
 			encrypt(s, &plain);
 		else if (s->inner_error < 0 || s->inner->ops->finished(s->inner))
 			shut(s);
-		buf_free(&plain);
+		if (s->config.client)
+			buf_free_secret(&plain); /* requests */
+		else
+			buf_free(&plain);
 	}
 	if (s->out.len == 0)
 		return s->inner_error;
@@ -517,10 +523,14 @@ static int open_ssl(struct tls_session *s)
 		s->ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, on_verify);
 	openssl.SSL_set_msg_callback(s->ssl, on_message);
 	openssl.SSL_ctrl(s->ssl, SSL_CTRL_SET_MSG_CALLBACK_ARG, 0, s);
-	if (s->config.client)
+	if (s->config.client) {
 		openssl.SSL_set_connect_state(s->ssl);
-	else
+	} else {
 		openssl.SSL_set_accept_state(s->ssl);
+		/* It decrypts in a buffer of its own. Of answers, copies among them, nothing is
+		 * secret. */
+		openssl.SSL_set_options(s->ssl, SSL_OP_CLEANSE_PLAINTEXT);
+	}
 	return 0;
 }
 

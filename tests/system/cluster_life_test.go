@@ -107,6 +107,24 @@ func TestClusterRefuses(t *testing.T) {
 	b.refused("NodeGetInfo of a controller", err, codes.Unimplemented)
 }
 
+// What comes by TLS is decrypted into buffers, of which none keeps a secret when the call is over.
+func TestClusterSecretsAreNotKept(t *testing.T) {
+	b := openCluster(t, "node-a")
+	const secret = "hunter2-is-not-for-long"
+	v := b.volume(b.node("node-a"), "pvc-secret")
+	req := v.Request()
+	req.Secrets = map[string]string{"password": secret}
+	reply, err := b.c.CreateVolume(short(t), req)
+	b.must(err)
+	v.ID = reply.GetVolume().GetVolumeId()
+	for name, pid := range map[string]int{"node": b.node("node-a").Pid(), "controller": b.ctl.Pid()} {
+		if found, err := inMemory(pid, []byte(secret)); err != nil || found {
+			t.Errorf("the secret is in the memory of the %s: %v, %v", name, found, err)
+		}
+	}
+	b.must(v.Delete())
+}
+
 // Without a word of where, the node with most room has it; a node that is named has it, or nobody.
 func TestClusterPlacement(t *testing.T) {
 	b := newCluster(t)

@@ -278,10 +278,16 @@ func TestCryptKeyIsNowhere(t *testing.T) {
 			t.Errorf("the key is in %s: %v, %v", path, found, err)
 		}
 	}
-	if found, err := inMemory(b.d.Pid(), []byte(randomKey)); err != nil || found {
-		t.Errorf("the key is in the driver's memory after the stage: %v, %v", found, err)
-	}
+	b.notInMemory(randomKey)
 	b.must(v.Gone())
+}
+
+// notInMemory looks at the driver's, after a call that brought it.
+func (b *bed) notInMemory(secret string) {
+	b.t.Helper()
+	if found, err := inMemory(b.d.Pid(), []byte(secret)); err != nil || found {
+		b.t.Errorf("%s... is in the driver's memory after the call: %v, %v", secret[:8], found, err)
+	}
 }
 
 // inMemory looks through what a process has mapped and may write.

@@ -4,11 +4,13 @@ package system
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"ringvol.dev/tests/rig"
 
@@ -158,6 +160,67 @@ func TestEncryptedKilledInFirstStage(t *testing.T) {
 	b.must(v.Up())
 	b.must(v.Gone())
 	b.noCrypt()
+}
+
+// The client goes, or the driver is told to, while mkfs runs: what was begun ends, or leaves nothing.
+func TestEncryptedFirstStageInterrupted(t *testing.T) {
+	needCrypt(t)
+	b := newBed(t, "xfs", 2<<30)
+	begun, seconds := b.Path("begun"), b.Path("seconds")
+	dir := b.tools(map[string]string{"mkfs.ext4": "touch " + begun + "\nsleep $(cat " + seconds +
+		")\nPATH=/usr/sbin:/sbin:/usr/bin:/bin exec mkfs.ext4 \"$@\""})
+	b.d.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+	b.start()
+	slow := func(n string) {
+		b.must(os.WriteFile(seconds, []byte(n), 0o600))
+		_ = os.Remove(begun)
+	}
+	b.t.Log("the client has no more time")
+	v := b.encrypted("left", "ext4", randomKey)
+	b.must(v.Create())
+	b.must(v.Paths())
+	slow("3")
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	_, err := b.c.NodeStageVolume(ctx, v.StageRequest())
+	b.refused("a stage without time", err, codes.DeadlineExceeded)
+	unstage := v.Unstage()
+	b.refused("an unstage meanwhile", unstage, codes.Aborted)
+	b.must(v.Stage()) // joins it
+	b.must(v.Gone())
+	b.noCrypt()
+
+	for _, n := range []string{"1", "30"} {
+		b.t.Logf("the driver has to end, and mkfs takes %s s", n)
+		v := b.encrypted("ended-"+n, "ext4", randomKey)
+		b.must(v.Create())
+		slow(n)
+		staged := make(chan error, 1)
+		go func() { staged <- v.Stage() }()
+		b.eventually(func() error { _, err := os.Stat(begun); return err })
+		b.must(b.d.Term())
+		err := <-staged
+		if whole := n == "1"; whole != (err == nil) {
+			t.Errorf("the stage: %v", err)
+		}
+		b.d.Disconnect()
+		b.must(b.d.Start())
+		b.must(b.d.AwaitReady())
+		b.connect()
+		if strings.Contains(b.attribute(v), "unformatted=true\n") != (err != nil) {
+			t.Errorf("unformatted, after %v:\n%s", err, b.attribute(v))
+		}
+		slow("0")
+		b.must(v.Up())
+		b.must(v.Gone())
+		b.noCrypt()
+	}
+	b.eventually(func() error {
+		if names := b.pool.Names("trash"); len(names) > 0 {
+			return fmt.Errorf("left in the trash: %v", names)
+		}
+		return nil
+	})
 }
 
 // No key is where somebody could find it: arguments, environment, records, logs, images, or the driver's memory once

@@ -444,7 +444,7 @@ func TestErrorCodes(t *testing.T) {
 	b.must(v.Delete())
 }
 
-// Secrets may not come back: not in an answer, not in the log.
+// Secrets may not come back: not in an answer, not in the log. Nor are they in memory when the call is over.
 func TestSecretsAreNotKept(t *testing.T) {
 	b := newBed(t, "xfs", 1<<30)
 	b.d.Args = []string{"--log-level", "debug"}
@@ -462,6 +462,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 	stage.Secrets = secrets
 	_, err = b.c.NodeStageVolume(short(t), stage)
 	b.must(err)
+	b.notInMemory(secret)
 	b.must(v.Unstage())
 	req.Name = ""
 	_, err = b.c.CreateVolume(short(t), req)

@@ -66,11 +66,22 @@ func plus(a, b ioCounts) ioCounts {
 	return ioCounts{a.ops + b.ops, a.bytes + b.bytes, a.errors + b.errors}
 }
 
+// statsOfAll are a thick block volume's: its size as its user sees it, and all of it used.
+func (b *rawBed) statsOfAll(v *rig.Volume) {
+	b.t.Helper()
+	reply, err := v.Stats()
+	b.must(err)
+	if u := reply.GetUsage(); len(u) != 1 || u[0].GetTotal() != v.Got || u[0].GetUsed() != v.Got || u[0].GetAvailable() != 0 {
+		b.t.Errorf("stats of %d bytes: %v", v.Got, u)
+	}
+}
+
 // A request is counted once, also where the device mapper makes two of it: its targets meet before the last MiB.
 func TestRawPoolProbes(t *testing.T) {
 	b := openRawProbed(t)
 	v := b.thickBlock("counted", 64*mib)
 	b.must(v.Up())
+	b.statsOfAll(v)
 	reads, writes, flushes := b.counts(v, "read"), b.counts(v, "write"), b.counts(v, "flush")
 	d := b.direct(v.Target)
 	for i := range 300 {
@@ -134,6 +145,7 @@ func TestRawPoolProbesEncrypted(t *testing.T) {
 		t.Skip(err)
 	}
 	b.must(v.Up())
+	b.statsOfAll(v)
 	reads, writes := b.counts(v, "read"), b.counts(v, "write")
 	d := b.direct(v.Target)
 	for i := range 50 {

@@ -2,6 +2,9 @@
 /* The server on real sockets and the kernel's ring: endpoints, admission, limits, drain. */
 #include "server_env.h"
 
+#include "reactor/ring_bufs.h"
+#include "rpc/conn.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -78,6 +81,49 @@ static bool client_closed(int fd)
 {
 	struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
 	return poll(&wait, 1, 0) == 1;
+}
+
+/* ---- what was received ---- */
+
+static bool in_buffers(struct ring_bufs *bufs, const char *text)
+{
+	for (uint32_t i = 0; i < 64; i++) {
+		const uint8_t *at =
+			ring_bufs_at(bufs, i << IORING_CQE_BUFFER_SHIFT | IORING_CQE_F_BUFFER);
+		if (memmem(at, SESSION_FEED_BYTES, text, strlen(text)) != NULL)
+			return true;
+	}
+	return false;
+}
+
+/* Requests may have secrets. What comes when nobody listens any more is thrown away unread, and is
+ * one as well. */
+Test(server, what_was_received_is_wiped)
+{
+	static const char late[] = "a request that comes too late";
+	struct ring_bufs *bufs;
+	serve(&server_limits_default);
+	cr_assert_eq(conn_bufs_open(ring, &bufs), 0);
+	struct peer *p = peer_new();
+	int fd = dial();
+	client_call(p, fd);
+	cr_assert_not(in_buffers(bufs, "socket"));
+	close(fd);
+	peer_free(p);
+
+	fd = dial();
+	cr_assert_eq(send(fd, "this is no HTTP/2 at all", 24, 0), 24);
+	turn_until(client_closed(fd)); /* its side is shut: it lingers */
+	cr_assert_eq(send(fd, late, sizeof(late), MSG_NOSIGNAL), sizeof(late));
+	for (unsigned i = 0; i < 100; i++) {
+		cr_assert_eq(ring_turn(ring, false), 0);
+		usleep(50);
+	}
+	cr_assert_eq(server_stats(server)->connections, 1, "it lingers yet");
+	cr_assert_not(in_buffers(bufs, late));
+	close(fd);
+	turn_until(server_stats(server)->connections == 0);
+	ring_bufs_close(bufs);
 }
 
 /* ---- endpoints ---- */
