@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Looking whether a device is free to be taken. Happy path: it is a block device that is large
- * enough, no part of anything else, without a header of ours, nobody has it open exclusively, and
- * libblkid finds no signature, not even one whose checksum is wrong. Whatever is in doubt is
+ * enough, no part of anything else, without a sound header of ours, nobody has it open exclusively,
+ * and libblkid finds no signature, not even one whose checksum is wrong. Whatever is in doubt is
  * refused. Nothing is written before that.
  */
 #include "disk/fresh.h"
@@ -111,7 +111,9 @@ static int check(const char *device, struct disk_fresh *fresh, struct err *err)
 	fresh->fd = open_exclusive(&fresh->found, err);
 	if (fresh->fd < 0)
 		return fresh->fd;
-	return fresh->ours ? 0 : check_signatures(fresh->fd, device, err);
+	/* Also if it was begun: it may be the leg of an array since, or one whose array was begun.
+	 */
+	return check_signatures(fresh->fd, device, err);
 }
 
 int disk_fresh_open(const char *device, struct disk_fresh *ret, struct err *err)

@@ -12,14 +12,14 @@ struct disk_fresh {
 };
 
 /*
- * Opens the device. 0 if it holds nothing, or a header of ours: then whatever else is there was
- * written by us. A header that is sound is for the caller to judge; with one that says
+ * Opens the device. 0 if it holds nothing but a header of ours: then what no signature tells of
+ * was written by us. A header that is sound is for the caller to judge; with one that says
  * DISK_MAKING, or none, the device is held exclusively. ERR_INVALID: no block device;
  * ERR_PRECONDITION: it is too small, or what was found on it or has it.
  */
 int disk_fresh_open(const char *device, struct disk_fresh *ret, struct err *err);
 
-/* Writes over the first and the last unit with zeros, then the header. 0 or -errno. */
+/* Writes the header, then zeros over the rest of the first and the last unit. 0 or -errno. */
 int disk_fresh_mark(int fd, const struct disk_header *header);
 
 #endif

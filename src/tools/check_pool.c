@@ -13,6 +13,7 @@
 #include "backends/loop/loop.h"
 #include "base/buf.h"
 #include "base/fd.h"
+#include "disk/disk.h"
 #include "pool/raw_load.h"
 #include "tools/check_findings.h"
 #include "tools/check_raw.h"
@@ -33,6 +34,8 @@ static const char *pool_remedy(const struct survey *s)
 {
 	if (s->state == POOL_MISSING)
 		return ""; /* the message has it */
+	if (disk_is_raw_pool(s->path))
+		return strstr(s->why, "pool init") != NULL ? "" : TOOL_RAW_REMEDY;
 	if (s->uuid[0] == '\0')
 		return "restore ringvol.pool from a backup: without its uuid no volume id is known";
 	if (s->fds[SURVEY_VOLUMES] < 0)

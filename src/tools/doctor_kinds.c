@@ -282,7 +282,7 @@ static void add_no_device_mapper(struct doctor *d)
 		doctor_add(d, DOCTOR_MISSING,
 			module == MODULE_NOT_THERE
 				? "this kernel has no module dm-mod: raw block volumes, raw pools and encrypted volumes are refused"
-				: "no " DM_CONTROL_PATH
+				: "nothing answers at " DM_CONTROL_PATH
 				  ": raw block volumes, raw pools and encrypted volumes are refused",
 			"modprobe dm_mod, or a kernel with it; 'device: ublk' needs none; or "
 			"accept that pods hold loop nodes (ringvol serve --block-on-loop)");

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "disk/disk.h"
 #include "pool/survey.h"
 #include "tools/text.h"
 
@@ -196,10 +197,10 @@ static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 		if (init)
 			*remedy = '\0';
 		doctor_add(d, DOCTOR_MISSING, why,
-			init                           ? remedy + 2
-			: disk_is_raw_pool(pool->path) ? "" /* what was found says it */
-						       : "mount the pool's file system there, or "
-							 "name another with --pool");
+			init ? remedy + 2
+			: disk_is_raw_pool(pool->path)
+				? TOOL_RAW_REMEDY
+				: "mount the pool's file system there, or name another with --pool");
 		survey_close(&survey);
 		return;
 	}

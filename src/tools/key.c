@@ -353,7 +353,14 @@ int key_main(int argc, char *const *argv)
 		return tool_main(&add_tool, argc - 1, argv + 1);
 	if (strcmp(word, "remove") == 0)
 		return tool_main(&remove_tool, argc - 1, argv + 1);
-	bool asked = strcmp(word, "--help") == 0;
-	fputs(help, asked ? stdout : stderr);
-	return asked ? 0 : TOOL_USAGE;
+	if (strcmp(word, "--help") == 0) {
+		fputs(help, stdout);
+		return 0;
+	}
+	if (argc == 0)
+		fprintf(stderr, "ringvol key: no command; see 'ringvol key --help'\n");
+	else
+		fprintf(stderr, "ringvol key: unknown command '%s'; see 'ringvol key --help'\n",
+			word);
+	return TOOL_USAGE;
 }

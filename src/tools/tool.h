@@ -38,6 +38,9 @@ struct tool_args {
 	unsigned pool_count;
 };
 
+/* For a raw pool's messages, which say only in part what is to be done. */
+#define TOOL_RAW_REMEDY "see docs/raw-pools.md, 'When something is wrong'"
+
 enum { TOOL_FAILED = 1, TOOL_USAGE = 2 };
 
 /* Runs it with what follows its name. The exit status: of run(), or TOOL_USAGE. */

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -470,11 +471,36 @@ func TestToolsOptions(t *testing.T) {
 		{[]string{"doctor", "--jso"}, 2, "did you mean '--json'?"},
 		{[]string{"check", "--help"}, 0, "4 something was and all of it is repaired"},
 		{[]string{"check", "--repiar"}, 2, "did you mean '--repair'?"},
+		{[]string{"key", "ad"}, 2, "unknown command 'ad'"},
+		{[]string{"key"}, 2, "no command"},
 		{[]string{"lss"}, 2, "did you mean 'ls'?"},
 	} {
 		r := tool(t, nil, c.args...)
 		if r.code != c.code || !strings.Contains(r.out+r.err, c.says) {
 			t.Errorf("%q: status %d, %q, want %d and %q", c.args, r.code, r.out+r.err, c.code, c.says)
+		}
+	}
+}
+
+// A place that cannot be read is a raw pool's trouble: no tool speaks of ringvol.pool or a mount.
+func TestToolsRawPlace(t *testing.T) {
+	for name, place := range map[string]func(path string) error{
+		"damaged": func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) },
+		"a link":  func(path string) error { return os.Symlink("/etc/hostname", path) },
+		"no disk": func(path string) error {
+			return os.WriteFile(path, []byte("ringvol-disk 1\npool=e3d8350f-2844-4f9d-8c6a-129eeabadc0e\n"+
+				"disk=8147ed4b-dc32-49b0-a481-edac4a68a622\ndevice=/dev/none\n"), 0o600)
+		},
+	} {
+		dir := t.TempDir()
+		if err := place(filepath.Join(dir, "ringvol.disk")); err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range []string{"doctor", "check"} {
+			r := tool(t, nil, command, "--pool", dir)
+			if r.code != 1 || strings.Contains(r.out, "ringvol.pool") || strings.Contains(r.out, "the pool's file system") {
+				t.Errorf("%s, %s: status %d: %s", name, command, r.code, r.out)
+			}
 		}
 	}
 }

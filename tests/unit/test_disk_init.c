@@ -516,6 +516,21 @@ Test(disk_init, a_device_that_was_begun_is_taken_again)
 	close(fresh.fd);
 }
 
+Test(disk_init, a_leg_of_an_array_that_was_begun_is_refused)
+{
+	struct disk_header h = make_pool();
+	struct disk_fresh fresh;
+	struct err err = {0};
+	h.state = DISK_MAKING;
+	h.generation++;
+	write_header(0, &h);
+	write_md(0, DISK_MIB * MIB, true);
+	expect_not_fresh(device[0], ERR_PRECONDITION, "linux_raid_member");
+	write_md(0, DISK_MIB * MIB, false);
+	cr_assert_eq(disk_fresh_open(device[0], &fresh, &err), 0, "%s", err.message);
+	close(fresh.fd);
+}
+
 /* ---- growing ---- */
 
 static struct disk_change begin(struct disk *disk, const char *path)
