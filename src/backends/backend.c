@@ -21,6 +21,13 @@ int backend_check(enum backend_type type, bool raw, struct err *err)
 	return backend->check == NULL ? 0 : backend->check(backend, raw, err);
 }
 
+int backend_check_encrypted(enum backend_type type, struct err *err)
+{
+	const struct backend *backend = backend_get(type);
+	return backend == NULL || backend->check_encrypted == NULL ? 0
+								   : backend->check_encrypted(err);
+}
+
 void backend_add(const struct backend *backend)
 {
 	table[backend->type] = backend;

@@ -87,6 +87,8 @@ struct backend {
 	/* Whether this node can have such devices (raw: for tenants, as in backend_req): 0, or
 	 * ERR_PRECONDITION naming what is missing and the remedy. Does not block. NULL: always. */
 	int (*check)(const struct backend *backend, bool raw, struct err *err);
+	/* The same of what encrypted volumes need besides. NULL: nothing. */
+	int (*check_encrypted)(struct err *err);
 	/* Blocking, for work threads: all that attach does, but not for encrypted images. NULL:
 	 * attach waits for more. */
 	int (*attach_call)(struct backend_req *req);
@@ -118,6 +120,7 @@ const struct backend *backend_get(enum backend_type type);
 /* Whether volumes of this type can be made and used on this node (raw: volumes that tenants get as
  * devices): 0, or ERR_PRECONDITION naming what is missing. Does not block. */
 int backend_check(enum backend_type type, bool raw, struct err *err);
+int backend_check_encrypted(enum backend_type type, struct err *err);
 /* The device that is bound to the image and that the probes count: below, or the device itself. */
 static inline void backend_dev_below(
 	const struct backend_dev *dev, uint32_t *ret_major, uint32_t *ret_minor)

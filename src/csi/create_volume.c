@@ -299,6 +299,8 @@ static int plan_pool(struct create *c, struct err *err)
 		r = csi_params_settle(params, c->pool, err);
 	if (r == 0)
 		r = csi_params_check_pool(params, c->pool, raw, err);
+	if (r == 0 && params->encryption != RECORD_PLAIN && csi_is_node(c->base.task.csi))
+		r = backend_check_encrypted(params->device, err);
 	if (r == 0)
 		r = check_raw_source(c, err);
 	if (r < 0)

@@ -88,10 +88,16 @@ int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *
 	struct pools *pools);
 void csi_close(struct csi *csi); /* no task may run; NULL is legal */
 
+/* Whether this process serves the node that volumes made here are for. */
+static inline bool csi_is_node(const struct csi *csi)
+{
+	return (csi->config.services & CSI_NODE) != 0;
+}
+
 /* Whether a volume's node would go to tenants of this process's node: for backend_check(). */
 static inline bool csi_is_raw_here(const struct csi *csi, bool block)
 {
-	return block && (csi->config.services & CSI_NODE) != 0;
+	return block && csi_is_node(csi);
 }
 
 /* No new operations (UNAVAILABLE); copies are stopped and undone, the rest finishes. on_idle runs

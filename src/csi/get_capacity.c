@@ -101,6 +101,9 @@ int csi_capacity_init(struct csi_capacity *c, const struct csi *csi, struct aren
 		c->pool = NULL;
 	if (c->pool != NULL && csi_params_check_pool(&c->params, c->pool, raw, &why) < 0)
 		c->pool = NULL;
+	if (c->pool != NULL && c->params.encryption != RECORD_PLAIN && csi_is_node(csi) &&
+		backend_check_encrypted(c->params.device, &why) < 0)
+		c->pool = NULL;
 	op_init(&c->op, csi->reactor, "GetCapacity", capacity_steps, NULL);
 	c->op.lane = pool_lane(c->pool);
 	return 0;

@@ -111,8 +111,7 @@ static int check(const char *device, struct disk_fresh *fresh, struct err *err)
 	fresh->fd = open_exclusive(&fresh->found, err);
 	if (fresh->fd < 0)
 		return fresh->fd;
-	/* Also if it was begun: it may be the leg of an array since, or one whose array was begun.
-	 */
+	/* Also if it was begun: it may be the leg of an array since, or the array was begun. */
 	return check_signatures(fresh->fd, device, err);
 }
 

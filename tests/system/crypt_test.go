@@ -316,6 +316,26 @@ func inMemory(pid int, what []byte) (bool, error) {
 	return false, nil
 }
 
+// Without a device mapper nobody is sent here: neither a volume nor the scheduler.
+func TestEncryptedRefused(t *testing.T) {
+	if rig.HasDeviceMapper() {
+		t.Skip("this node has a device mapper")
+	}
+	b := open(t, "xfs", 1<<30)
+	for _, kind := range []string{"ext4", "block"} {
+		v := b.encrypted("nowhere-"+kind, kind, randomKey)
+		err := v.Create()
+		b.refused(kind, err, codes.FailedPrecondition)
+		b.says(kind, err, "device mapper", "modprobe")
+	}
+	if room := b.capacity(map[string]string{"encryption": "luks2"}); room != 0 {
+		t.Errorf("it has %d bytes for volumes that it refuses", room)
+	}
+	if b.capacity(nil) == 0 {
+		t.Error("it has nothing for others")
+	}
+}
+
 // What has no keys, and what is no command line.
 func TestKeyRefusals(t *testing.T) {
 	b := open(t, "xfs", 2<<30)
@@ -344,8 +364,8 @@ func TestKeyRefusals(t *testing.T) {
 		{2, "--key-file is needed", []string{"remove", "--pool", pool, "plain"}},
 		{2, "--new-key-file are needed", []string{"add", "--pool", pool, "--key-file", key, "plain"}},
 		{2, "one of the keys, not both", []string{"add", "--pool", pool, "--key-file", "-", "--new-key-file", "-", "plain"}},
-		{2, "usage: ringvol key", nil},
-		{2, "usage: ringvol key", []string{"change"}},
+		{2, "no command", nil},
+		{2, "unknown command 'change'", []string{"change"}},
 		{0, "usage: ringvol key", []string{"--help"}},
 	} {
 		r := b.keyTool(c.code, "", c.args...)

@@ -583,7 +583,7 @@ Test(crypt, failures_of_others_are_told)
 	p = encrypted();
 	no_dm = -ENOENT;
 	run(&p, backend_get(BACKEND_LOOP)->attach);
-	expect_failed(&p, ERR_PRECONDITION, "modprobe dm_mod dm_crypt");
+	expect_failed(&p, ERR_PRECONDITION, "modprobe -a dm_mod dm_crypt");
 	cr_expect_not(below.dev.attached);
 	p = encrypted();
 	no_dm = -EACCES;

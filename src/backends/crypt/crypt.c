@@ -71,15 +71,20 @@ static struct crypt_call *call_of(struct op *op)
 
 /* ---- the device mapper ---- */
 
+static int refuse_encrypted(struct err *err)
+{
+	return err_set(err, ERR_PRECONDITION,
+		"encrypted volumes need the device mapper, which this node lacks (%s): load its modules (modprobe -a dm_mod dm_crypt)",
+		DM_CONTROL_PATH);
+}
+
 static int open_dm(const struct crypt *crypt, struct dm *ret, struct err *err)
 {
 	int r = crypt->open_dm(ret, DM_CONTROL_PATH);
 	if (r == 0)
 		return 0;
 	if (dm_is_absent(r))
-		return err_set(err, ERR_PRECONDITION,
-			"encrypted volumes need the device mapper, which this node lacks (%s): load its modules (modprobe dm_mod dm_crypt)",
-			DM_CONTROL_PATH);
+		return refuse_encrypted(err);
 	return err_sys(
 		err, r, "encrypted volumes need the device mapper: opening %s", DM_CONTROL_PATH);
 }
@@ -414,6 +419,13 @@ static int crypt_check(const struct backend *backend, bool raw, struct err *err)
 	return below->check(below, raw, err);
 }
 
+/* dm-crypt itself and libcryptsetup are known when they are loaded, at the first stage. */
+static int crypt_check_encrypted(struct err *err)
+{
+	bool there = access(DM_CONTROL_PATH, F_OK) == 0 && dm_is_loaded();
+	return there ? 0 : refuse_encrypted(err);
+}
+
 static uint64_t crypt_away_since_ns(const struct backend *backend)
 {
 	const struct backend *below = crypt_of(backend)->below;
@@ -555,6 +567,7 @@ struct crypt *crypt_open(
 		.needs_image_again = below->needs_image_again,
 		.away_since_ns = below->away_since_ns != NULL ? crypt_away_since_ns : NULL,
 		.check = below->check != NULL ? crypt_check : NULL,
+		.check_encrypted = crypt_check_encrypted,
 		.attach_call = below->attach_call,
 		.attach = crypt_attach,
 		.detach = crypt_detach,
