@@ -156,8 +156,8 @@ static int grow_by(struct disk *disk, const char *path, const char *device, int 
 	return r;
 }
 
-/* Each disk that has grown is a change of its own: cut short between two, the pool is sound, and the
- * next attempt takes in the others. */
+/* Each disk that has grown is a change of its own: cut short between two, the pool is sound, and
+ * the next attempt takes in the others. */
 static int grow(struct disk *disk, const char *path, const char *device, int root,
 	struct raw_made *ret, struct err *err)
 {

@@ -265,8 +265,8 @@ static void measure_apply(struct pool *pool, const struct pool_measure_job *job,
 	pool->free_bytes =
 		minus((uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize, pool->used_bytes);
 	pool->measured_ns = now_ns;
-	pool_usage_see(pool, pool->capacity_bytes,
-		(uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize);
+	pool_usage_see(
+		pool, pool->capacity_bytes, (uint64_t)job->fs.f_bavail * (uint64_t)job->fs.f_bsize);
 	for (unsigned i = 0; i < job->count; i++) {
 		struct pool_object *o = pool_index_find(pool, job->at[i].kind, job->at[i].key);
 		if (o == NULL || job->at[i].res < 0)

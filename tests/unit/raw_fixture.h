@@ -38,10 +38,7 @@ static inline int raw_open_root(
 		return raw_root.fails == ERR_UNAVAILABLE ? -ENOENT : r;
 	}
 	struct disk *disk = calloc(1, sizeof(*disk));
-	*disk = (struct disk){.uuid = RAW_POOL_UUID,
-		.count = 1,
-		.block_size = 512,
-		.refs = 1};
+	*disk = (struct disk){.uuid = RAW_POOL_UUID, .count = 1, .block_size = 512, .refs = 1};
 	struct disk_member *m = &disk->members[0];
 	*m = (struct disk_member){.uuid = RAW_DISK_UUID,
 		.fd = open(raw_root.disk, O_RDWR | O_DIRECT | O_CLOEXEC),
