@@ -21,7 +21,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-static int check_signatures(int fd, const char *device, struct err *err)
+int disk_fresh_check(int fd, const char *device, struct err *err)
 {
 	char name[64];
 	int r = disk_signature(fd, name, sizeof(name));
@@ -112,7 +112,7 @@ static int check(const char *device, struct disk_fresh *fresh, struct err *err)
 	if (fresh->fd < 0)
 		return fresh->fd;
 	/* Also if it was begun: it may be the leg of an array since, or the array was begun. */
-	return check_signatures(fresh->fd, device, err);
+	return disk_fresh_check(fresh->fd, device, err);
 }
 
 int disk_fresh_open(const char *device, struct disk_fresh *ret, struct err *err)

@@ -19,6 +19,9 @@ struct disk_fresh {
  */
 int disk_fresh_open(const char *device, struct disk_fresh *ret, struct err *err);
 
+/* Whether libblkid knows anything on it: ERR_PRECONDITION. */
+int disk_fresh_check(int fd, const char *device, struct err *err);
+
 /* Writes the header, then zeros over the rest of the first and the last unit. 0 or -errno. */
 int disk_fresh_mark(int fd, const struct disk_header *header);
 

@@ -88,6 +88,12 @@ static int check_new(const struct disk *disk, const struct disk_header *first,
 	if (fresh->ours && h->state != DISK_MAKING && strcmp(h->pool, first->pool) != 0)
 		return err_set(err, ERR_PRECONDITION, "%s is a disk of the raw pool %.8s",
 			fresh->found.path, h->pool);
+	if (fresh->ours && h->state != DISK_MAKING &&
+		(first->state != DISK_GROWING || h->index != first->count))
+		return err_set(err, ERR_PRECONDITION,
+			"%s is disk %u of this pool and may have volumes, but the header of the first "
+			"disk, %s, lists %u: that one is an old one, restore its latest backup",
+			fresh->found.path, h->index + 1, disk->members[0].path, first->count);
 	if (first->count == DISK_MEMBERS_MAX)
 		return err_set(
 			err, ERR_PRECONDITION, "a raw pool has %u disks at most", DISK_MEMBERS_MAX);
@@ -131,7 +137,11 @@ static int take_new(
 		change->bytes = change->grown.bytes;
 		if (fresh.fd < 0) /* sound, of an attempt that ended one write too early */
 			fresh.fd = disk_found_open(&fresh.found, O_RDWR | O_EXCL);
-		r = fresh.fd < 0 ? fresh.fd : disk_fresh_mark(fresh.fd, &change->grown);
+		r = fresh.fd < 0 ? err_sys(err, fresh.fd, "opening %s", device)
+				 : disk_fresh_check(fresh.fd, device, err);
+	}
+	if (r == 0) {
+		r = disk_fresh_mark(fresh.fd, &change->grown);
 		if (r < 0)
 			(void)err_sys(err, r, "writing the header of %s", device);
 	}

@@ -584,9 +584,20 @@ Test(disk_init, a_second_disk)
 	cr_expect_eq(disk->members[1].bytes, (DISK_MIB - 2) * MIB);
 	disk_unref(disk);
 
-	/* The first disk's last header was not written: the second is sound, and nobody's. */
+	/* The first disk's header is an old one: the second may have volumes. */
 	h = header_of(0);
 	h.count = 1;
+	h.generation++;
+	write_header(0, &h);
+	disk = open_disk(DISK_CHANGE, NULL);
+	struct err err = {0};
+	cr_assert_lt(disk_grow_begin(env_path("pool"), disk, device[second], &change, &err), 0);
+	cr_expect_eq(err.code, ERR_PRECONDITION);
+	cr_expect_not_null(strstr(err.message, "is disk 2 of this pool"), "%s", err.message);
+	disk_unref(disk);
+	cr_expect_str_eq(header_of(second).disk, at_its_end.disk, "nothing was written to it");
+
+	/* The first disk's last header was not written: the second is sound, and nobody's. */
 	h.state = DISK_GROWING;
 	h.generation++;
 	write_header(0, &h);
