@@ -197,7 +197,8 @@ static void look_at_pool(struct doctor *d, const struct inventory_pool *pool)
 			*remedy = '\0';
 		doctor_add(d, DOCTOR_MISSING, why,
 			init                           ? remedy + 2
-			: disk_is_raw_pool(pool->path) ? "" /* what was found says it */
+			: disk_is_raw_pool(pool->path) ? "see \"When something is wrong\" in "
+							 "docs/raw-pools.md"
 						       : "mount the pool's file system there, or "
 							 "name another with --pool");
 		survey_close(&survey);
