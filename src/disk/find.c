@@ -6,6 +6,7 @@
  */
 #include "disk/find.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "disk/dm.h"
 #include "disk/init.h"
@@ -20,7 +21,10 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-enum { SYSFS_PATH_BYTES = 400 };
+enum {
+	SYSFS_PATH_BYTES = 400,
+	GOING_WAIT_MS = 512, /* the longest of the waits, each twice the one before */
+};
 
 static const char *const pool_dirs[] = {"volumes", "snapshots", "templates", "trash", "copies"};
 
@@ -68,10 +72,26 @@ struct holders {
 	size_t cap;
 };
 
+/* A device-mapper device that is being taken away has no uuid any more, and is a holder until the
+ * kernel has freed its table. */
+static bool is_gone_soon(int dir, const char *name)
+{
+	char uuid[DM_UUID_LEN];
+	struct stat st;
+	for (unsigned ms = 1; strncmp(name, "dm-", 3) == 0 && ms <= GOING_WAIT_MS; ms *= 2) {
+		if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			return true;
+		if (read_sysfs(dir, name, "dm/uuid", uuid, sizeof(uuid)))
+			return false;
+		clock_sleep_ms(ms);
+	}
+	return false;
+}
+
 static int check_holder(void *arg, const char *name)
 {
 	const struct holders *h = arg;
-	if (is_ours(h->dir, name))
+	if (is_ours(h->dir, name) || is_gone_soon(h->dir, name))
 		return 0;
 	snprintf(h->name, h->cap, "%s", name);
 	return 1;

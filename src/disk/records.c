@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 enum { ATTEMPTS = 60, ATTEMPT_MS = 50, WHY_BYTES = 256 };
 
@@ -99,6 +100,18 @@ static int mount_device(struct records *r)
 	return records_device_used(&r->device) ? mount_once(r, false) : -EAGAIN;
 }
 
+/* Another process may have let the device go before it was mounted, and its number may have been
+ * a volume's by then. What is mounted keeps its device. */
+static int check_mounted(struct records *r, int root)
+{
+	struct stat st;
+	if (fstat(root, &st) == 0 && records_device_used(&r->device) &&
+		st.st_dev == makedev(r->device.device.major, r->device.device.minor))
+		return root;
+	close(root);
+	return -EAGAIN;
+}
+
 static bool passes(int res)
 {
 	return res == -EAGAIN || res == -EBUSY || res == -ENXIO || res == -ENOENT || res == -ENODEV;
@@ -137,6 +150,8 @@ static int open_root(struct records *r, int *ret_root_fd, struct err *err)
 			return res;
 		if (res == 0)
 			res = mount_device(r);
+		if (res >= 0)
+			res = check_mounted(r, res);
 	}
 	if (res < 0)
 		return fail_mount(r, res, err);
