@@ -126,11 +126,11 @@ struct pools {
 	struct ring_timer told; /* on_loaded runs from the loop, also when nothing is to load */
 	bool started, loaded_told, draining;
 	uint64_t quick_until_ns, look_ns; /* of the timer: see pools.c */
-	char node[DISK_OWNER_MAX]; /* who serves them, as disks of raw pools say */
-	pool_root_fn *open_root;   /* pool_root_open, but in tests */
-	unsigned jobs;             /* background jobs handed to work */
-	struct list queue;         /* pool_job.link: work had no room for them */
-	struct lane *strays;       /* of ids that name no pool of ours */
+	char node[DISK_OWNER_MAX];        /* who serves them, as disks of raw pools say */
+	pool_root_fn *open_root;          /* pool_root_open, but in tests */
+	unsigned jobs;                    /* background jobs handed to work */
+	struct list queue;                /* pool_job.link: work had no room for them */
+	struct lane *strays;              /* of ids that name no pool of ours */
 };
 
 static inline bool pool_loaded(const struct pool *pool)
