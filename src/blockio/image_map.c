@@ -13,7 +13,9 @@
 #include <string.h>
 #include <sys/xattr.h>
 
-#define MAP_HEAD "ringvol-map 1\n"
+#define MAP_HEAD  "ringvol-map 1\n"
+#define THIN_HEAD "ringvol-map 2\n"
+#define THIN_KEY  "thin="
 
 enum { SUM_DIGITS = 16, SUM_LINE = 4 + SUM_DIGITS + 1, NUMBER_DIGITS = 16 };
 
@@ -57,7 +59,7 @@ void image_map_cut(struct image_map *map, uint64_t bytes)
 
 bool image_map_equal(const struct image_map *a, const struct image_map *b)
 {
-	if (a->count != b->count)
+	if (a->count != b->count || a->thin_id != b->thin_id)
 		return false;
 	for (unsigned i = 0; i < a->count; i++)
 		if (a->pieces[i].address != b->pieces[i].address ||
@@ -73,6 +75,8 @@ static bool piece_overlaps(const struct image_piece *a, const struct image_piece
 
 bool image_map_overlaps(const struct image_map *a, const struct image_map *b)
 {
+	if (a->thin_id != 0 && a->thin_id == b->thin_id)
+		return true;
 	for (unsigned i = 0; i < a->count; i++)
 		for (unsigned j = 0; j < b->count; j++)
 			if (piece_overlaps(&a->pieces[i], &b->pieces[j]))
@@ -91,7 +95,10 @@ static void sum_line_of(const char *text, size_t len, char ret[SUM_LINE + 1])
 
 int image_map_print(const struct image_map *map, char *buf, size_t cap)
 {
-	int len = snprintf(buf, cap, MAP_HEAD);
+	int len = snprintf(buf, cap, map->thin_id != 0 ? THIN_HEAD : MAP_HEAD);
+	if (map->thin_id != 0 && (size_t)len < cap)
+		len += snprintf(
+			buf + len, cap - (size_t)len, THIN_KEY "%x\n", (unsigned)map->thin_id);
 	for (unsigned i = 0; i < map->count && (size_t)len < cap; i++)
 		len += snprintf(buf + len, cap - (size_t)len, "%llx %llx\n",
 			(unsigned long long)map->pieces[i].address,
@@ -136,8 +143,24 @@ static bool overlaps_itself(const struct image_map *map)
 	return false;
 }
 
+/* The one line of a thin image's. */
+static int parse_thin(const char *at, const char *limit, struct image_map *ret)
+{
+	const size_t key_len = strlen(THIN_KEY);
+	uint64_t id;
+	if ((size_t)(limit - at) < key_len || memcmp(at, THIN_KEY, key_len) != 0)
+		return -EBADMSG;
+	at += key_len;
+	if (parse_number(&at, limit, '\n', &id) < 0 || at != limit || id == 0 ||
+		id > IMAGE_MAP_THIN_MAX)
+		return -EBADMSG;
+	*ret = (struct image_map){.thin_id = (uint32_t)id};
+	return 0;
+}
+
 int image_map_parse(const char *text, size_t len, struct image_map *ret)
 {
+	_Static_assert(sizeof(MAP_HEAD) == sizeof(THIN_HEAD), "one length");
 	const size_t head_len = strlen(MAP_HEAD);
 	char sum[SUM_LINE + 1];
 	if (len < head_len + SUM_LINE || len > IMAGE_MAP_TEXT_MAX)
@@ -146,6 +169,8 @@ int image_map_parse(const char *text, size_t len, struct image_map *ret)
 	sum_line_of(text, len - SUM_LINE, sum);
 	if (memcmp(limit, sum, SUM_LINE) != 0)
 		return -EBADMSG;
+	if (memcmp(text, THIN_HEAD, head_len) == 0)
+		return parse_thin(at, limit, ret);
 	if (memcmp(text, MAP_HEAD, head_len) != 0)
 		return memcmp(text, MAP_HEAD, strlen("ringvol-map ")) == 0 ? -EPROTONOSUPPORT
 									   : -EBADMSG;

@@ -12,6 +12,15 @@
  * An address counts bytes through all disks of the pool (disk/disk.h). Addresses and sizes are
  * multiples of IMAGE_MAP_ALIGN. The sum of the sizes is the size of the image, or more while it
  * is being grown.
+ *
+ * The bytes of a thin image are in the thin pool of the pool (disk/thin_pool.h), under a number:
+ *
+ *   ringvol-map 2
+ *   thin=<id, hex>
+ *   sum=...
+ *
+ * A driver that knows the first version alone finds such a map to be of a later one: it gives
+ * nothing out then, and overwrites nothing.
  */
 #ifndef RINGVOL_BLOCKIO_IMAGE_MAP_H
 #define RINGVOL_BLOCKIO_IMAGE_MAP_H
@@ -27,6 +36,7 @@ enum {
 	/* One target of a device each, but for the last, which may be two (disk/mapped.h). */
 	IMAGE_MAP_PIECES_MAX = 255,
 	IMAGE_MAP_TEXT_MAX = 16 << 10,
+	IMAGE_MAP_THIN_MAX = (1 << 24) - 1, /* dm-thin's limit */
 };
 
 struct image_piece {
@@ -35,10 +45,12 @@ struct image_piece {
 
 /* Zeroed: no piece. It owns no memory. */
 struct image_map {
+	uint32_t thin_id; /* of a thin image, which has no piece; 0: of any other */
 	unsigned count;
 	struct image_piece pieces[IMAGE_MAP_PIECES_MAX];
 };
 
+/* Of its pieces: 0 of a thin image. */
 uint64_t image_map_bytes(const struct image_map *map);
 /* Adds a piece behind the others, and makes one of it and its neighbour where they touch. -E2BIG:
  * IMAGE_MAP_PIECES_MAX. -EINVAL: unaligned, empty, or past 2^63. */
@@ -47,7 +59,7 @@ int image_map_add(struct image_map *map, uint64_t address, uint64_t bytes);
 void image_map_cut(struct image_map *map, uint64_t bytes);
 /* Whether two maps say the same. */
 bool image_map_equal(const struct image_map *a, const struct image_map *b);
-/* Whether any piece of one lies in any of the other. */
+/* Whether any piece of one lies in any of the other, or both have the same thin id. */
 bool image_map_overlaps(const struct image_map *a, const struct image_map *b);
 
 /* Into buf; the length, or -E2BIG. */

@@ -257,6 +257,12 @@ int dm_resume(struct dm *dm, const char *uuid, struct dm_device *ret)
 	return call_head(dm, DM_DEV_SUSPEND, NULL, uuid, DM_SKIP_LOCKFS_FLAG, ret);
 }
 
+int dm_suspend(struct dm *dm, const char *uuid, bool freeze)
+{
+	return call_head(dm, DM_DEV_SUSPEND, NULL, uuid,
+		DM_SUSPEND_FLAG | (freeze ? 0 : DM_SKIP_LOCKFS_FLAG), NULL);
+}
+
 int dm_remove(struct dm *dm, const char *uuid, bool *ret_waits)
 {
 	struct dm_device device = {0};
@@ -389,6 +395,37 @@ int dm_shape(struct dm *dm, const char *uuid, struct dm_target *targets, unsigne
 	for (unsigned i = 0; r == 0 && i < *ret_count && i < cap; i++)
 		targets[i].params[0] = '\0';
 	return r;
+}
+
+int dm_status(struct dm *dm, const char *uuid, struct dm_target *ret)
+{
+	unsigned count;
+	int r = get_targets(dm, uuid, 0, ret, 1, &count);
+	return r == 0 && count == 0 ? -ENODATA : r;
+}
+
+int dm_message(struct dm *dm, const char *uuid, const char *text)
+{
+	size_t at = HEAD_BYTES + offsetof(struct dm_target_msg, message);
+	size_t bytes = at + strlen(text) + 1;
+	int r;
+	_cleanup_free_ struct dm_ioctl *head = head_new(bytes, uuid, &r);
+	if (head == NULL)
+		return r;
+	memcpy((char *)head + at, text, strlen(text) + 1);
+	return call_kernel(dm, DM_TARGET_MSG, head);
+}
+
+bool dm_has_target(struct dm *dm, const char *type)
+{
+	_cleanup_free_ struct dm_ioctl *head = calloc(1, FIRST_BYTES);
+	return head != NULL && head_set(head, FIRST_BYTES, type, NULL) == 0 &&
+	       call_kernel(dm, DM_GET_TARGET_VERSION, head) == 0;
+}
+
+int dm_arm_poll(struct dm *dm)
+{
+	return call_head(dm, DM_DEV_ARM_POLL, NULL, NULL, 0, NULL);
 }
 
 int dm_below(struct dm *dm, const char *uuid, uint32_t *ret_major, uint32_t *ret_minor)

@@ -87,6 +87,10 @@ int dm_clear(struct dm *dm, const char *uuid);
 /* Swaps in what was loaded, in one call: waits for I/O under way, and keeps none that comes
  * meanwhile from its end. Without a table loaded a suspended device goes on. */
 int dm_resume(struct dm *dm, const char *uuid, struct dm_device *ret);
+/* Lets nothing through until dm_resume(); what is under way has ended. freeze: a file system that
+ * is mounted from it is frozen first, and thawed by dm_resume(); -EBUSY: somebody else has frozen
+ * it. One that is suspended already stays so. It waits for writes, as long as the disk takes. */
+int dm_suspend(struct dm *dm, const char *uuid, bool freeze);
 int dm_look(struct dm *dm, const char *uuid, struct dm_device *ret);
 /* By name: whatever has it. */
 int dm_look_name(struct dm *dm, const char *name, struct dm_device *ret);
@@ -96,6 +100,10 @@ int dm_table(struct dm *dm, const char *uuid, struct dm_target *targets, unsigne
 /* The same without parameters, which may hold a key: types and places alone. */
 int dm_shape(struct dm *dm, const char *uuid, struct dm_target *targets, unsigned cap,
 	unsigned *ret_count);
+/* How its first target does, in the words of that type: ret->params. -ENODATA: it has no table. */
+int dm_status(struct dm *dm, const char *uuid, struct dm_target *ret);
+/* Says something to its first target, in the words of that type. */
+int dm_message(struct dm *dm, const char *uuid, const char *text);
 /* The one device that the table in use stands on. -ENODEV: it stands on none, or on several. */
 int dm_below(struct dm *dm, const char *uuid, uint32_t *ret_major, uint32_t *ret_minor);
 /* Now, or when its last user lets go: *ret_waits. A device that is not there is success. */
@@ -105,6 +113,10 @@ void dm_linear(struct dm_target *ret, uint32_t major, uint32_t minor, uint64_t o
 /* False for any other target. */
 bool dm_linear_parse(const struct dm_target *target, uint32_t *ret_major, uint32_t *ret_minor,
 	uint64_t *ret_offset_sectors);
+/* Whether the kernel has that type of target; it is asked to load the module. */
+bool dm_has_target(struct dm *dm, const char *type);
+/* From now on the control node can be read from (poll(2)) once any device has an event. */
+int dm_arm_poll(struct dm *dm);
 /* All devices of this kernel. */
 int dm_list(struct dm *dm,
 	void (*each)(void *arg, const char *name, uint32_t major, uint32_t minor), void *arg);

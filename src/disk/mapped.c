@@ -13,6 +13,7 @@
 
 #include "base/fd.h"
 #include "disk/tagged.h"
+#include "disk/thin_names.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -115,10 +116,45 @@ int mapped_table(
 	return 0;
 }
 
+/* The one target of a thin image, over the thin pool of that number. */
+static void put_thin(struct table *table, uint32_t id, uint64_t size_bytes, uint32_t pool_major,
+	uint32_t pool_minor)
+{
+	struct dm_target *t = &table->targets[0];
+	table->count = 1;
+	*t = (struct dm_target){.length_sectors = size_bytes / DM_SECTOR_BYTES, .type = "thin"};
+	snprintf(t->params, sizeof(t->params), "%" PRIu32 ":%" PRIu32 " %" PRIu32, pool_major,
+		pool_minor, id);
+}
+
+/* False for any other table. */
+static bool thin_parse(
+	const struct table *table, uint32_t *ret_major, uint32_t *ret_minor, uint32_t *ret_id)
+{
+	char extra;
+	return table->count == 1 && strcmp(table->targets[0].type, "thin") == 0 &&
+	       sscanf(table->targets[0].params, "%" SCNu32 ":%" SCNu32 " %" SCNu32 "%c", ret_major,
+		       ret_minor, ret_id, &extra) == 3 &&
+	       *ret_id != 0 && *ret_id <= IMAGE_MAP_THIN_MAX;
+}
+
+static bool has_thin_shape(const struct table *table, uint64_t *ret_size_bytes)
+{
+	uint32_t major, minor, id;
+	uint64_t sectors = table->targets[0].length_sectors;
+	if (!thin_parse(table, &major, &minor, &id) || sectors == 0 ||
+		sectors % UNIT_SECTORS != 0 || sectors > INT64_MAX / DM_SECTOR_BYTES)
+		return false;
+	*ret_size_bytes = sectors * DM_SECTOR_BYTES;
+	return true;
+}
+
 /* Whether it is a table of ours, whatever disks it leads to, and of which size. */
 static bool has_shape(const struct table *table, uint64_t *ret_size_bytes)
 {
 	uint64_t end = 0;
+	if (table->count == 1)
+		return has_thin_shape(table, ret_size_bytes);
 	if (table->count < 2 || table->count > DM_TARGETS_MAX ||
 		table->targets[table->count - 1].length_sectors != TAGGED_TAIL_SECTORS)
 		return false;
@@ -156,11 +192,20 @@ static int address_of(const struct disk *disk, const struct dm_target *target, u
 	return -ERANGE;
 }
 
-/* Those that are on the disks. -ERANGE: not all of them are. */
-static int pieces_of(const struct disk *disk, const struct table *table, struct image_map *ret)
+/* Those that are on the disks. -ERANGE: not all of them are, or it is over another thin pool. */
+static int pieces_of(
+	struct dm *dm, const struct disk *disk, const struct table *table, struct image_map *ret)
 {
 	int res = 0;
+	uint32_t major, minor, its_major, its_minor, id;
 	*ret = (struct image_map){0};
+	if (thin_parse(table, &major, &minor, &id)) {
+		if (thin_number(dm, disk->uuid, &its_major, &its_minor) < 0 || major != its_major ||
+			minor != its_minor)
+			return -ERANGE;
+		ret->thin_id = id;
+		return 0;
+	}
 	for (unsigned i = 0; i < table->count; i++) {
 		uint64_t address;
 		if (address_of(disk, &table->targets[i], &address) < 0 ||
@@ -255,7 +300,7 @@ int mapped_pieces(
 		return r;
 	if (table->count == 0 && !now.foreign)
 		return -ENXIO;
-	r = pieces_of(disk, table, ret);
+	r = pieces_of(dm, disk, table, ret);
 	return now.foreign ? -ERANGE : r;
 }
 
@@ -303,14 +348,31 @@ static int refuse(struct making *m, const struct mapped *mapped, struct err *err
 		return refuse_table(m->name, mapped, "is larger than the volume's image", err);
 	m->wanted = *m->spec->map;
 	image_map_cut(&m->wanted, mapped->size_bytes);
-	if (pieces_of(m->spec->disk, &m->table, &m->there) < 0 ||
+	if (pieces_of(m->dm, m->spec->disk, &m->table, &m->there) < 0 ||
 		!image_map_equal(&m->wanted, &m->there))
 		return refuse_table(m->name, mapped,
 			"leads to other places of the disks than the image's map says", err);
 	return 0;
 }
 
-static int load(struct making *m, struct err *err)
+static int thin_table(struct making *m, struct err *err)
+{
+	const struct mapped_spec *spec = m->spec;
+	uint32_t major, minor;
+	if (spec->size_bytes == 0 || spec->size_bytes % DISK_UNIT_BYTES != 0)
+		return err_sys(err, -EINVAL, "the table of the device-mapper device %s", m->name);
+	int r = thin_number(m->dm, spec->disk->uuid, &major, &minor);
+	if (r == -ENXIO)
+		return err_set(err, ERR_UNAVAILABLE,
+			"the thin pool that the volume is in is not active: see 'ringvol doctor'");
+	if (r < 0)
+		return err_sys(
+			err, r, "looking for the thin pool of the volume's device %s", m->name);
+	put_thin(&m->table, spec->map->thin_id, spec->size_bytes, major, minor);
+	return 0;
+}
+
+static int linear_table(struct making *m, struct err *err)
 {
 	const struct mapped_spec *spec = m->spec;
 	int r = mapped_table(spec, m->table.targets, DM_TARGETS_MAX, &m->table.count);
@@ -319,7 +381,24 @@ static int load(struct making *m, struct err *err)
 			"the volume has a part on a disk that the pool does not have here: see 'ringvol doctor'");
 	if (r < 0)
 		return err_sys(err, r, "the table of the device-mapper device %s", m->name);
+	return 0;
+}
+
+static int load(struct making *m, struct err *err)
+{
+	bool thin = m->spec->map->thin_id != 0;
+	int r = thin ? thin_table(m, err) : linear_table(m, err);
+	if (r < 0)
+		return r;
 	r = dm_load(m->dm, m->uuid, m->table.targets, m->table.count, false);
+	if (r == -ENODATA && thin)
+		return err_set(err, ERR_DATA_LOSS,
+			"the thin pool has no volume %" PRIu32
+			", where the map of the volume's image says its bytes are: see 'ringvol check'",
+			m->spec->map->thin_id);
+	if (r == -EINVAL && thin)
+		return err_set(err, ERR_UNAVAILABLE,
+			"the thin pool that the volume is in takes no requests: see 'ringvol doctor' and the kernel log");
 	if (r == -ENODEV || r == -ENXIO || r == -ENOENT)
 		return err_set(err, ERR_UNAVAILABLE,
 			"a disk of the pool is gone, so that the volume's device %s cannot be made: see the kernel log, and bring the disk back",
@@ -385,24 +464,44 @@ static int make(struct making *m, struct mapped *ret, struct err *err)
 	/* What was loaded is what is there. */
 	put_device(m->spec->tag, m->spec->image_ino, &m->device, ret);
 	ret->size_bytes = m->spec->size_bytes;
+	ret->loaded = !right;
 	return 0;
 }
 
-int mapped_make(struct dm *dm, const struct mapped_spec *spec, struct mapped *ret, struct err *err)
+int mapped_make_named(struct dm *dm, const char *name, const char *uuid,
+	const struct mapped_spec *spec, struct mapped *ret, struct err *err)
 {
 	_cleanup_free_ struct making *m = calloc(1, sizeof(*m));
+	struct mapped_spec tagged = *spec;
 	struct mapped mapped;
 	if (m == NULL)
-		return err_sys(err, -ENOMEM, "the device of the tag %s", spec->tag);
+		return err_sys(err, -ENOMEM, "the device %s", name);
+	if (spec->tag == NULL)
+		tagged.tag = "";
 	m->dm = dm;
-	m->spec = spec;
-	int r = names_of(spec->tag, spec->image_ino, m->name, m->uuid);
-	r = r < 0 ? err_sys(err, r, "a device for the tag %s", spec->tag) : make(m, &mapped, err);
+	m->spec = &tagged;
+	snprintf(m->name, sizeof(m->name), "%s", name);
+	snprintf(m->uuid, sizeof(m->uuid), "%s", uuid);
+	int r = make(m, &mapped, err);
 	if (r == 0) {
 		*ret = mapped;
 		ret->found = !m->made;
 	}
 	return r;
+}
+
+int mapped_make(struct dm *dm, const struct mapped_spec *spec, struct mapped *ret, struct err *err)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	int r = names_of(spec->tag, spec->image_ino, name, uuid);
+	return r < 0 ? err_sys(err, r, "a device for the tag %s", spec->tag)
+		     : mapped_make_named(dm, name, uuid, spec, ret, err);
+}
+
+int mapped_uuid(const char *tag, uint64_t image_ino, char ret_uuid[DM_UUID_LEN])
+{
+	char name[DM_NAME_LEN];
+	return names_of(tag, image_ino, name, ret_uuid);
 }
 
 int mapped_wake(struct dm *dm, const struct mapped *mapped)

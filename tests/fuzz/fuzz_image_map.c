@@ -47,7 +47,8 @@ static void try_text(const char *text, size_t len)
 	/* One map has one text. */
 	must(image_map_print(&map, again, sizeof again) == (int)len);
 	must(memcmp(again, text, len) == 0);
-	must(image_map_overlaps(&map, &map) == (map.count > 0));
+	must(image_map_overlaps(&map, &map) == (map.count > 0 || map.thin_id != 0));
+	must(map.thin_id == 0 || (map.count == 0 && map.thin_id <= IMAGE_MAP_THIN_MAX));
 	cut = map;
 	image_map_cut(&cut, image_map_bytes(&map) / 2 / UNIT * UNIT);
 	check_map(&cut);

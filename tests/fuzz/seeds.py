@@ -129,7 +129,8 @@ def image_map():
     body = b"ringvol-map 1\n40000000 100000\n0 300000\nabc00000 1000000\n"
     write("image_map", "whole", b"\0" + body + b"sum=" + hashlib.sha256(body).hexdigest()[:16].encode() + b"\n")
     write("image_map", "empty", b"\1" + b"ringvol-map 1\n")
-    write("image_map", "later", b"\1" + b"ringvol-map 2\nthin 7\n")
+    write("image_map", "later", b"\1" + b"ringvol-map 3\nthin 7\n")
+    write("image_map", "thin", b"\1" + b"ringvol-map 2\nthin=7f\n")
     for i, lines in enumerate([body[14:], b"100000 100000\n200000 100000\n", b"100000 300000\n200000 100000\n",
                                b"fffffffffff00000 100000\n", b"0100000 100000\n", b"100000 0\n", b"100000 100000"]):
         write("image_map", f"lines-{i}", b"\1" + b"ringvol-map 1\n" + lines)

@@ -5,8 +5,14 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+struct fake_thin fake_thins[FAKE_THIN_IDS];
+unsigned fake_thin_count, fake_thin_messages, fake_thin_torn;
+bool fake_thin_absent;
+const char *fake_thin_pool_words;
 
 struct fake_device fake_dm_devices[FAKE_DM_DEVICES];
 unsigned fake_dm_loads, fake_dm_resumes;
@@ -62,6 +68,119 @@ static int fake_create(struct dm_ioctl *head)
 	return 0;
 }
 
+/* ---- dm-thin ---- */
+
+static struct fake_thin *find_thin(uint32_t id)
+{
+	for (unsigned i = 0; i < fake_thin_count; i++)
+		if (fake_thins[i].id == id)
+			return &fake_thins[i];
+	return NULL;
+}
+
+bool fake_thin_has(uint32_t id)
+{
+	return find_thin(id) != NULL;
+}
+
+/* The device of a thin volume. */
+static struct fake_device *device_of(uint32_t id)
+{
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++) {
+		struct fake_device *d = &fake_dm_devices[i];
+		uint32_t its;
+		if (d->there && d->now.count == 1 && strcmp(d->now.targets[0].type, "thin") == 0 &&
+			sscanf(d->now.targets[0].params, "%*u:%*u %" SCNu32, &its) == 1 &&
+			its == id)
+			return d;
+	}
+	return NULL;
+}
+
+static int add_thin(uint32_t id, uint32_t origin, bool used)
+{
+	if (find_thin(id) != NULL)
+		return -EEXIST;
+	cr_assert_lt(fake_thin_count, FAKE_THIN_IDS);
+	fake_thins[fake_thin_count++] = (struct fake_thin){id, origin, used};
+	return 0;
+}
+
+static int fake_message(struct dm_ioctl *head, const struct fake_device *d)
+{
+	const char *text =
+		(const char *)head + head->data_start + offsetof(struct dm_target_msg, message);
+	uint32_t id, origin;
+	cr_assert_lt(strnlen(text, head->data_size - head->data_start), head->data_size);
+	if (d->now.count != 1 || strcmp(d->now.targets[0].type, "thin-pool") != 0)
+		return -EINVAL;
+	fake_thin_messages++;
+	if (sscanf(text, "create_thin %" SCNu32, &id) == 1)
+		return add_thin(id, 0, false);
+	if (sscanf(text, "create_snap %" SCNu32 " %" SCNu32, &id, &origin) == 2) {
+		const struct fake_device *device = device_of(origin);
+		const struct fake_thin *thin = find_thin(origin);
+		fake_thin_torn += device != NULL && !device->suspended;
+		return thin == NULL ? -ENODATA : add_thin(id, origin, thin->used);
+	}
+	cr_assert_eq(sscanf(text, "delete %" SCNu32, &id), 1, "%s", text);
+	struct fake_thin *thin = find_thin(id);
+	if (device_of(id) != NULL)
+		return -EBUSY;
+	if (thin == NULL)
+		return -ENODATA;
+	*thin = fake_thins[--fake_thin_count];
+	return 0;
+}
+
+/* What the kernel would say to such a table. */
+static int fake_thin_load(const struct dm_target *t)
+{
+	unsigned pool_major, pool_minor;
+	uint32_t id;
+	if (strncmp(t->type, "thin", 4) != 0)
+		return 0;
+	if (fake_thin_absent)
+		return -EINVAL;
+	if (strcmp(t->type, "thin-pool") == 0)
+		return 0;
+	cr_assert_eq(sscanf(t->params, "%u:%u %" SCNu32, &pool_major, &pool_minor, &id), 3);
+	cr_assert_eq(pool_major, FAKE_DM_MAJOR);
+	const struct fake_device *pool = &fake_dm_devices[pool_minor - FAKE_DM_MINOR];
+	cr_assert(pool->there && strcmp(pool->now.targets[0].type, "thin-pool") == 0);
+	return find_thin(id) == NULL ? -ENODATA : 0;
+}
+
+static void fake_thin_status(const struct dm_target *t, char *buf, size_t cap)
+{
+	uint32_t id = 0;
+	uint64_t blocks = t->length_sectors / 128, used = 0;
+	const struct fake_thin *thin;
+	buf[0] = '\0';
+	for (unsigned i = 0; i < fake_thin_count; i++)
+		used += fake_thins[i].used;
+	if (strcmp(t->type, "thin-pool") == 0 && fake_thin_pool_words != NULL)
+		snprintf(buf, cap, "%s", fake_thin_pool_words);
+	else if (strcmp(t->type, "thin-pool") == 0)
+		snprintf(buf, cap,
+			"0 10/4096 %" PRIu64 "/%" PRIu64 " - rw no_discard_passdown %s - 1024 ",
+			used, blocks,
+			strstr(t->params, "error_if_no_space") != NULL ? "error_if_no_space"
+								       : "queue_if_no_space");
+	else if (strcmp(t->type, "thin") == 0 && sscanf(t->params, "%*u:%*u %" SCNu32, &id) == 1 &&
+		 (thin = find_thin(id)) != NULL)
+		snprintf(buf, cap, thin->used ? "%d 127" : "0 -", FAKE_THIN_BYTES / 512);
+}
+
+void fake_dm_reboot(bool keeps_ids)
+{
+	memset(fake_dm_devices, 0, sizeof(fake_dm_devices));
+	if (!keeps_ids)
+		fake_thin_count = 0;
+}
+
+/* ---- tables ---- */
+
 /* As populate_table() reads one: every spec in the buffer, aligned, its text ended. */
 static int fake_load(struct dm_ioctl *head, struct fake_device *d)
 {
@@ -83,6 +202,11 @@ static int fake_load(struct dm_ioctl *head, struct fake_device *d)
 		snprintf(t->type, sizeof(t->type), "%s", spec.target_type);
 		snprintf(t->params, sizeof(t->params), "%s", params);
 		at += spec.next;
+		int r = fake_thin_load(t);
+		if (r < 0) {
+			d->next.count = 0;
+			return r;
+		}
 	}
 	tell(head, d);
 	return 0;
@@ -90,7 +214,11 @@ static int fake_load(struct dm_ioctl *head, struct fake_device *d)
 
 static void fake_resume(struct dm_ioctl *head, struct fake_device *d)
 {
-	cr_assert_not(head->flags & DM_SUSPEND_FLAG);
+	if (head->flags & DM_SUSPEND_FLAG) {
+		d->suspended = true;
+		tell(head, d);
+		return;
+	}
 	fake_dm_resumes++;
 	if (d->next.count != 0) {
 		d->now = d->next;
@@ -113,7 +241,9 @@ static int fake_table(struct dm_ioctl *head, const struct fake_device *d)
 		size_t begin = at;
 		snprintf(spec.target_type, sizeof(spec.target_type), "%s", t->type);
 		/* Parameters may have keys in them: they are told to who asks for them. */
-		const char *params = head->flags & DM_STATUS_TABLE_FLAG ? t->params : "";
+		char status[DM_PARAMS_BYTES];
+		fake_thin_status(t, status, sizeof(status));
+		const char *params = head->flags & DM_STATUS_TABLE_FLAG ? t->params : status;
 		if (at + sizeof(spec) + strlen(params) + 8 > room) {
 			head->flags |= DM_BUFFER_FULL_FLAG;
 			return 0;
@@ -197,6 +327,10 @@ int fake_dm_call(struct dm *dm, unsigned long request, struct dm_ioctl *head)
 		return fake_create(head);
 	if (request == DM_LIST_DEVICES)
 		return fake_list(head);
+	if (request == DM_GET_TARGET_VERSION)
+		return fake_thin_absent && strncmp(head->name, "thin", 4) == 0 ? -EINVAL : 0;
+	if (request == DM_DEV_ARM_POLL)
+		return 0;
 	cr_assert(head->name[0] == '\0' || head->uuid[0] == '\0', "the kernel takes one of them");
 	struct fake_device *d = find(head);
 	if (d == NULL)
@@ -206,6 +340,8 @@ int fake_dm_call(struct dm *dm, unsigned long request, struct dm_ioctl *head)
 		return fake_load(head, d);
 	case DM_TABLE_STATUS:
 		return fake_table(head, d);
+	case DM_TARGET_MSG:
+		return fake_message(head, d);
 	case DM_TABLE_DEPS:
 		return fake_deps(head, d);
 	case DM_TABLE_CLEAR:

@@ -180,11 +180,50 @@ Test(image_map, a_sound_text_that_contradicts_itself_is_refused)
 	for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
 		cr_expect_eq(parse("ringvol-map 1", wrong[i], &back), -EBADMSG, "%s", wrong[i]);
 	cr_expect_eq(parse("ringvol-record 1", "", &back), -EBADMSG);
-	cr_expect_eq(parse("ringvol-map 2", "", &back), -EPROTONOSUPPORT);
-	cr_expect_eq(parse("ringvol-map 2", "thin 77\n", &back), -EPROTONOSUPPORT);
+	cr_expect_eq(parse("ringvol-map 3", "", &back), -EPROTONOSUPPORT);
+	cr_expect_eq(parse("ringvol-map 3", "thin 77\n", &back), -EPROTONOSUPPORT);
 	cr_expect_eq(parse("ringvol-map 1", "0 100000\n", &back), 0);
 	cr_expect_eq(parse("ringvol-map 1", "", &back), 0);
 	cr_expect_eq(back.count, 0);
+}
+
+Test(image_map, a_thin_image)
+{
+	static const char *const wrong[] = {
+		"",
+		"thin=\n",
+		"thin=0\n",
+		"thin=07\n",
+		"thin=1000000\n", /* past dm-thin's numbers */
+		"thin=7",
+		"thin=G\n",
+		"thin=7\nthin=8\n",
+		"thin=7\n100000 100000\n",
+		"100000 100000\n",
+		"thi\n",
+	};
+	char buf[IMAGE_MAP_TEXT_MAX], wanted[256];
+	struct image_map map = {.thin_id = 0xabc}, other = {.thin_id = 7}, back = MAP(1, 1),
+			 pieces = back, none = {0};
+	size_t len = text_of("ringvol-map 2", "thin=abc\n", wanted);
+	cr_assert_eq(image_map_print(&map, buf, sizeof buf), (int)len);
+	cr_expect_str_eq(buf, wanted);
+	for (size_t cap = 1; cap <= len; cap++)
+		cr_expect_eq(image_map_print(&map, buf, cap), -E2BIG, "%zu", cap);
+	cr_assert_eq(image_map_parse(wanted, len, &back), 0);
+	cr_expect(image_map_equal(&map, &back));
+	cr_expect_not(image_map_equal(&map, &other));
+	cr_expect_not(image_map_equal(&map, &none));
+	cr_expect(image_map_overlaps(&map, &back));
+	cr_expect_not(image_map_overlaps(&map, &other));
+	cr_expect_not(image_map_overlaps(&map, &pieces));
+	cr_expect_not(image_map_overlaps(&none, &none));
+	cr_expect_eq(image_map_bytes(&map), 0);
+	for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
+		cr_expect_eq(parse("ringvol-map 2", wrong[i], &back), -EBADMSG, "%s", wrong[i]);
+	cr_expect_eq(parse("ringvol-map 1", "thin=7\n", &back), -EBADMSG);
+	cr_expect_eq(parse("ringvol-map 2", "thin=ffffff\n", &back), 0);
+	cr_expect_eq(back.thin_id, IMAGE_MAP_THIN_MAX);
 }
 
 Test(image_map, more_pieces_than_there_may_be_are_refused)
