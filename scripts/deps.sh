@@ -10,7 +10,8 @@ case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
 bookworm) deps_build+=(node-llhttp) ;;
 *) deps_build+=(libllhttp-dev) ;;
 esac
-deps_run=(xfsprogs btrfs-progs e2fsprogs util-linux mount ca-certificates libcryptsetup12)
+deps_run=(xfsprogs btrfs-progs e2fsprogs util-linux mount ca-certificates libcryptsetup12
+	thin-provisioning-tools)
 deps_test=("${deps_run[@]}" attr fio)
 deps_lint=(clang clang-format clang-tidy)
 deps_fuzz=(clang)

@@ -23,11 +23,11 @@ REQUIRED = """
     dash bash losetup mount umount blkid findmnt lsblk blockdev dmesg fsfreeze fstrim wipefs fallocate
     mkfs.ext4 mke2fs e2fsck fsck.ext4 resize2fs tune2fs dumpe2fs debugfs
     mkfs.xfs xfs_repair xfs_growfs xfs_db xfs_io
-    mkfs.btrfs btrfs btrfstune dmsetup
+    mkfs.btrfs btrfs btrfstune dmsetup thin_check thin_dump thin_repair
 """.split()
 # busybox has some of these, without options that tests use. cryptsetup brings its library, which the driver loads when it is needed.
 OPTIONAL = """
-    fio cryptsetup lvm strace perf filefrag e4crypt lsattr chattr e2image xfs_admin xfs_info xfs_spaceman fsck.xfs
+    fio cryptsetup lvm thin_restore strace perf filefrag e4crypt lsattr chattr e2image xfs_admin xfs_info xfs_spaceman fsck.xfs
     setfattr getfattr setfacl realpath unshare nsenter prlimit flock timeout stat dd cp truncate stdbuf od
     sort find grep xargs ps curl socat ldd getconf
 """.split()

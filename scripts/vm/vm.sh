@@ -17,7 +17,7 @@ case ${1:-} in
 *)
 	[ "$(uname -m)" = x86_64 ] || skip "the guest is built of this machine's programs, which are not x86_64"
 	packages=(qemu-system-x86 busybox-static debian-archive-keyring python3 bash dash zstd
-		util-linux mount e2fsprogs xfsprogs btrfs-progs dmsetup cryptsetup-bin)
+		util-linux mount e2fsprogs xfsprogs btrfs-progs dmsetup cryptsetup-bin thin-provisioning-tools)
 	mapfile -t missing < <(deps_missing "${packages[@]}")
 	if [ ${#missing[@]} -gt 0 ]; then
 		# A subshell: without root and sudo the installation ends the shell.

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What each kind of volume needs: the tools of file systems, file systems in the kernel, device
- * mapper for raw block volumes and raw pools, encryption, ublk, and BPF for what all of them tell.
- * A tool is run to ask its version; one that hangs is killed and counts as missing.
+ * mapper for raw block volumes and raw pools, dm-thin for their thin volumes, encryption, ublk, and
+ * BPF for what all of them tell. A tool is run to ask its version; one that hangs is killed and
+ * counts as missing.
  */
 #include "tools/doctor_findings.h"
 
@@ -159,6 +160,9 @@ static const struct tool_set tool_sets[] = {
 		{{"mkfs.ext4", "-V"}, {"e2fsck", "-V"}, {"resize2fs", NULL}}},
 	{"xfs tools", "xfsprogs", false, {{"mkfs.xfs", "-V"}, {"xfs_repair", "-V"}}},
 	{"btrfs tools", "btrfs-progs", false, {{"mkfs.btrfs", "-V"}, {"btrfs", "--version"}}},
+	/* thin_check at the start after a crash, thin_repair by `ringvol check --repair`. */
+	{"thin tools", "thin-provisioning-tools", false,
+		{{"thin_check", "-V"}, {"thin_repair", "-V"}, {"thin_dump", "-V"}}},
 };
 
 static void look_at_tools(struct doctor *d, const struct tool_set *set)
@@ -308,6 +312,55 @@ static void look_at_device_mapper(struct doctor *d)
 	}
 }
 
+/* ---- thin volumes ---- */
+
+/* "1.23.0" of a type of target; asking loads its module. -ENXIO: the kernel has none. */
+static int target_version(struct doctor *d, struct dm *dm, const char *type, const char **ret)
+{
+	struct {
+		struct dm_ioctl head;
+		char data[256];
+	} call = {.head = {.version = {DM_VERSION_MAJOR},
+			  .data_size = sizeof(call),
+			  .data_start = sizeof(call.head)}};
+	struct dm_target_versions found;
+	snprintf(call.head.name, sizeof(call.head.name), "%s", type);
+	if (ioctl(dm->fd, DM_GET_TARGET_VERSION, &call) < 0)
+		return -errno;
+	if (call.head.data_start > sizeof(call) - sizeof(found))
+		return -EPROTO;
+	memcpy(&found, (const char *)&call + call.head.data_start, sizeof(found));
+	*ret = tool_text(
+		&d->args, "%u.%u.%u", found.version[0], found.version[1], found.version[2]);
+	return 0;
+}
+
+static void look_at_dm_thin(struct doctor *d)
+{
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	const char *version = "";
+	if (dm_open(&dm, DM_CONTROL_PATH) < 0) {
+		doctor_add(d, DOCTOR_LIMITED, "the device mapper cannot be asked",
+			"see 'device mapper'; thick volumes of raw pools, too, need that");
+		return;
+	}
+	int r = target_version(d, &dm, "thin-pool", &version);
+	if (r == 0)
+		doctor_add(d, DOCTOR_OK,
+			tool_text(&d->args, "the kernel has thin-pool %s", version), "");
+	else if (find_module("dm-thin-pool") == MODULE_THERE)
+		doctor_add(d, DOCTOR_LIMITED,
+			"the module is there, not loaded: thin volumes of raw pools are refused",
+			"modprobe dm_thin_pool");
+	else
+		doctor_add(d, DOCTOR_MISSING,
+			tool_text(&d->args,
+				"this kernel has no dm-thin (%s): thin volumes of raw pools are refused",
+				strerrordesc_np(-r)),
+			"modprobe dm_thin_pool, or a kernel with it, if raw pools are to have thin "
+			"volumes and snapshots; thick ones need none");
+}
+
 /* ---- encryption ---- */
 
 static void look_at_encryption(struct doctor *d)
@@ -446,6 +499,7 @@ const struct doctor_check doctor_kinds_checks[] = {
 	{"tools", false, look_at_all_tools},
 	{"file systems", false, look_at_file_systems},
 	{"device mapper", false, look_at_device_mapper},
+	{"dm-thin", false, look_at_dm_thin},
 	{"encryption", false, look_at_encryption},
 	{"ublk", false, look_at_ublk},
 	{"BPF probes", false, look_at_probes},

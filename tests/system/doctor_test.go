@@ -111,7 +111,7 @@ func TestDoctor(t *testing.T) {
 			if f := d.check("pool default"); f.Verdict != want || !strings.Contains(f.Found, fs) {
 				t.Errorf("%+v", f)
 			}
-			for _, name := range []string{"io_uring", "loop devices", "ext4 tools", "xfs tools", "btrfs tools", "driver"} {
+			for _, name := range []string{"io_uring", "loop devices", "ext4 tools", "xfs tools", "btrfs tools", "thin tools", "driver"} {
 				if f := d.check(name); f.Verdict != "ok" {
 					t.Errorf("%s: %+v", name, f)
 				}
@@ -215,7 +215,8 @@ func TestDoctorWithoutTools(t *testing.T) {
 	b := open(t, "xfs", 1<<30)
 	ext4 := []string{"mkfs.ext4", "e2fsck", "resize2fs"}
 	d := b.doctor([]string{b.onlyTools(nil, nil)})
-	for check, pkg := range map[string]string{"ext4 tools": "e2fsprogs", "xfs tools": "xfsprogs", "btrfs tools": "btrfs-progs"} {
+	for check, pkg := range map[string]string{"ext4 tools": "e2fsprogs", "xfs tools": "xfsprogs", "btrfs tools": "btrfs-progs",
+		"thin tools": "thin-provisioning-tools"} {
 		if f := d.check(check); f.Verdict != "missing" || !strings.Contains(f.Remedy, pkg) {
 			t.Errorf("%+v", f)
 		}
