@@ -3,10 +3,13 @@
 """./dev mutate [FILE...] [--seed N] [--count N]: breaks one line of src at a time, and tells whether a test notices.
 
 Each mutant is one change inside a function's body, chosen at random, in a copy of the tree that is removed at the end. Those
-unit, wire and sim tests run that have the changed file in their program, until one fails or hangs. A mutant that does not
-compile is replaced by another. What a killed test leaves (processes, loop devices, files) is removed before the next one.
+unit, wire and sim tests run that have the changed file in their program, until one fails twice or hangs: first those that are
+named like the file or have noticed changes of it before. A mutant that does not compile, or whose machine code is the same as
+before, is replaced by another; lines that only log are left alone. What a killed test leaves (processes, loop devices, files)
+is removed before the next one.
 """
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import ctypes
@@ -26,6 +29,7 @@ import threading
 import time
 
 TOP = pathlib.Path(__file__).resolve().parents[1]
+SAME = "its machine code is the same"
 SUITES = ("unit", "wire", "sim")
 NOT_OK = re.compile(r"^not ok\s+(?:\d+\s+)?-?\s*(\S+)", re.M)
 
@@ -33,7 +37,7 @@ NOT_OK = re.compile(r"^not ok\s+(?:\d+\s+)?-?\s*(\S+)", re.M)
 
 SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|' r"'(?:\\.|[^'\\\n])+'", re.S)
 TYPE_FIRST = re.compile(r"(?:static|const|typedef|struct|enum|union|unsigned|signed|long|short|int|char|bool|void|float|double|va_list)\b"
-                        r"|\w+_(?:t|fn)\b|(?!return\b|goto\b|else\b|case\b)\w+ \**\w+( =|;|\[|,)|__attribute__|_cleanup")
+                        r"|log_\w+\(|\w+_(?:t|fn)\b|(?!return\b|goto\b|else\b|case\b)\w+ \**\w+( =|;|\[|,)|__attribute__|_cleanup")
 STATEMENT = re.compile(r"(?:[\w.>\[\]*-]+\(.*\)|[\w.>\[\]*()-]+ [-+|&^]?= .*|(?:\+\+|--)?[\w.>\[\]-]+(?:\+\+|--)?|goto \w+|continue|break);$")
 # A name, what is looked for in the code, what it becomes.
 SWAPS = (
@@ -173,7 +177,8 @@ def clear(directory):
 class Tree:
     """A copy of the source tree, built, and its test programs."""
 
-    def __init__(self, top, at):
+    def __init__(self, top, at, jobs):
+        self.jobs = jobs
         self.at = pathlib.Path(at)
         self.tmp = self.at / "tmp"
         self.top = self.at / "tree"
@@ -192,9 +197,10 @@ class Tree:
         self.tests = {test["name"]: test for test in tests}
         self.symbols = {name: self.nm(test["cmd"][0]) for name, test in self.tests.items()}
         self.seconds = {}
+        self.caught = collections.Counter()  # (source or its folder, test): changes noticed
 
-    def compile(self, programs):
-        targets = [os.path.relpath(program, self.build) for program in programs]
+    def compile(self, files):
+        targets = [os.path.relpath(file, self.build) for file in files]
         return subprocess.run(["ninja", "-C", self.build, *targets], capture_output=True, check=False).returncode == 0
 
     @staticmethod
@@ -202,16 +208,31 @@ class Tree:
         said = subprocess.run(["nm", "--defined-only", path], capture_output=True, text=True, check=False).stdout
         return {line.split()[-1] for line in said.splitlines() if " T " in line or " D " in line or " R " in line or " B " in line}
 
-    def programs_of(self, source):
-        """Names of the tests that have the source file's object in them: what is named like it first, then the fastest."""
-        objects = self.build.glob(f"*.p/{source.replace('/', '_')}.o")
-        own = set().union(*(self.nm(path) for path in objects))
-        named = [name for name in self.tests if self.symbols[name] & own]
-        stem = pathlib.Path(source).stem
-        return sorted(named, key=lambda name: (name not in stem and stem not in name, self.seconds.get(name, 0)))
+    def objects_of(self, source):
+        return sorted(self.build.glob(f"*.p/{source.replace('/', '_')}.o"))
 
-    def run(self, names, limit):
-        """Runs the tests, two and more at once, until one fails. Returns what failed, "" if nothing did. limit(name): its seconds."""
+    @staticmethod
+    def code(objects):
+        """What the machine gets of each object: all but what debuggers read."""
+        said = []
+        for path in objects:
+            with tempfile.NamedTemporaryFile(dir=path.parent) as bare:
+                subprocess.run(["objcopy", "--strip-debug", path, bare.name], check=True)
+                said.append(pathlib.Path(bare.name).read_bytes())
+        return said
+
+    def programs_of(self, source):
+        """Names of the tests that have the source file's object in them: what noticed changes of it and of its folder before,
+        what is named like it, then the fastest."""
+        own = set().union(*(self.nm(path) for path in self.objects_of(source)))
+        named = [name for name in self.tests if self.symbols[name] & own]
+        path = pathlib.Path(source)
+        return sorted(named, key=lambda name: (-self.caught[source, name], name not in path.stem and path.stem not in name,
+                                               -self.caught[str(path.parent), name], self.seconds.get(name, 0)))
+
+    def run(self, names, limit, only=""):
+        """Runs the tests, as many at once as there are jobs, until one fails. Returns what failed, "" if nothing did.
+        limit(name): its seconds. only: the one test of the program."""
         stop, lock, live, failed = threading.Event(), threading.Lock(), set(), []
 
         def one(name):
@@ -221,7 +242,7 @@ class Tree:
                 test, begin = self.tests[name], time.monotonic()
                 tap = self.at / f"{name}.tap"
                 tap.unlink(missing_ok=True)
-                command = [*test["cmd"], "--fail-fast", f"--tap={tap}"]
+                command = [*test["cmd"], "--fail-fast", f"--tap={tap}", *([f"--filter={only.replace('::', '/')}"] if only else [])]
                 if os.geteuid() == 0:  # what it leaves in /tmp is in our directory
                     command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c",
                                'mount --bind "$0" /tmp && exec "$@"', self.tmp, *command]
@@ -248,7 +269,7 @@ class Tree:
                     os.killpg(process.pid, signal.SIGKILL)
 
         try:
-            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
                 try:
                     list(pool.map(one, names))
                 except BaseException:  # ^C, or we are told to end
@@ -268,18 +289,41 @@ class Tree:
             del self.tests[name]
             names.remove(name)
 
+    def notice(self, names):
+        """The test that fails twice, or hangs; "" for none. What fails once is a test that needs a calmer machine."""
+        def limit(name):
+            return min(self.tests[name]["timeout"] or 300, 30 + 6 * self.seconds[name])
+
+        while failed := self.run(names, limit):
+            name, _, test = failed.partition("/")
+            if "," in failed or self.run([name], limit, test):
+                return failed
+            names = names[names.index(name) + 1:]
+        return ""
+
     def try_one(self, source, mutant):
-        """Returns the test that notices the mutant, "" for none, None where it does not compile."""
+        """Returns the test that notices the mutant, "" for none, None where it does not compile, SAME where nothing changed."""
         path = self.top / source
         text = path.read_text()
-        programs = self.programs_of(source)
+        programs, objects = self.programs_of(source), self.objects_of(source)
+        before = self.code(objects)
         path.write_text(changed(text, mutant))
         try:
-            if not self.compile([self.tests[name]["cmd"][0] for name in programs]):
+            if not self.compile(objects):
                 return None
-            return self.run(programs, lambda name: min(self.tests[name]["timeout"] or 300, 10 + 4 * self.seconds[name]))
+            if self.code(objects) == before:
+                return SAME
+            for first, last in ((0, 3), (3, 12), (12, None)):
+                names = programs[first:last]
+                if not self.compile([self.tests[name]["cmd"][0] for name in names]):
+                    return None
+                if failed := self.notice(names):
+                    self.caught.update((where, failed.split("/")[0].split(",")[0]) for where in (source, str(pathlib.Path(source).parent)))
+                    return failed
+            return ""
         finally:
             path.write_text(text)
+            self.compile(objects)
 
 
 def arguments(words, top):
@@ -287,6 +331,7 @@ def arguments(words, top):
     parser.add_argument("file", nargs="*", help="of src, or folders there; all of src if none is named")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="the same seed, the same mutants")
     parser.add_argument("--count", type=int, default=20, help="how many (20)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many tests at once (as many as there are processors)")
     chosen = parser.parse_args(words)
     paths = [top / name for name in chosen.file or ["src"]]
     for path in paths:
@@ -301,10 +346,10 @@ def main(words, top=TOP):
     chosen = arguments(words, top)
     print(f"seed {chosen.seed}: ./dev mutate --seed {chosen.seed} makes the same mutants of the same source", flush=True)
     be_reaper()
-    noticed, unnoticed, broken = 0, 0, 0
+    noticed, unnoticed, broken, same = 0, 0, 0, 0
     # Not in /tmp: the tests have one of their own.
     with tempfile.TemporaryDirectory(prefix="ringvol-mutate-", dir="/var/tmp") as at:
-        tree = Tree(top, at)
+        tree = Tree(top, at, chosen.jobs)
         lines = [(name, line) for name in chosen.file for line in mutants((tree.top / name).read_text())]
         draw = random.Random(chosen.seed)
         draw.shuffle(lines)
@@ -317,12 +362,12 @@ def main(words, top=TOP):
             text = (tree.top / source).read_text()
             was, now = (t.split("\n")[number].strip() for t in (text, changed(text, mutant)))
             by = tree.try_one(source, mutant)
-            if by is None:
-                broken += 1
+            if by is None or by is SAME:
+                broken, same = broken + (by is None), same + (by is SAME)
                 continue
             noticed, unnoticed = (noticed + 1, unnoticed) if by else (noticed, unnoticed + 1)
             print(f"{source}:{number + 1}: {kind}: {was}  ->  {now}\n\t{'noticed by ' + by if by else 'NOT NOTICED'}", flush=True)
-    print(f"{noticed + unnoticed} mutants: {noticed} noticed, {unnoticed} not noticed; {broken} more did not compile")
+    print(f"{noticed + unnoticed} mutants: {noticed} noticed, {unnoticed} not noticed; {broken} more did not compile, {same} made the same machine code")
 
 
 if __name__ == "__main__":

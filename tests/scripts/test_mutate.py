@@ -54,7 +54,7 @@ SAID = {
 # One function for each way in which a change of it may end.
 WORLD = {
     'meson.build': '''project('world', 'c')
-l = static_library('l', 'src/noticed.c', 'src/missed.c', 'src/hangs.c', 'src/wrong.c')
+l = static_library('l', 'src/noticed.c', 'src/missed.c', 'src/hangs.c', 'src/wrong.c', 'src/same.c', c_args: '-O2')
 test('world', executable('test_world', 'test.c', link_with: l), suite: 'unit', timeout: 2)
 ''',
     'test.c': '''#include <unistd.h>
@@ -64,6 +64,7 @@ int main(void) { missed(); wrong(); if (hangs()) { if (fork() == 0) setsid(); pa
     'src/noticed.c': 'int noticed(void)\n{\n\treturn 0;\n}\n',
     'src/missed.c': 'int missed(void)\n{\n\treturn 0;\n}\n',
     'src/hangs.c': 'int hangs(void)\n{\n\treturn 0;\n}\n',
+    'src/same.c': 'int same(int a, int b)\n{\n\tb = a;\n\treturn a;\n}\n',
     'src/wrong.c': '#define ONE 1\nint wrong(void)\n{\n\treturn sizeof(char[sizeof(char) == ONE ? ONE : -ONE]);\n}\n',
 }
 
@@ -100,7 +101,7 @@ class Mutate(unittest.TestCase):
         for name, verdict in {'noticed': 'noticed by world\n', 'missed': 'NOT NOTICED\n', 'hangs': 'noticed by world, which hangs\n'}.items():
             self.assertRegex(out, rf'src/{name}\.c:3: .*return 0;  ->  return (-5|1);\n\t{verdict}')
         self.assertEqual(subprocess.run(['pgrep', '-x', 'test_world'], check=False, capture_output=True).stdout, b'')
-        self.assertTrue(out.endswith('3 mutants: 2 noticed, 1 not noticed; 1 more did not compile\n'), out)
+        self.assertTrue(out.endswith('3 mutants: 2 noticed, 1 not noticed; 1 more did not compile, 1 made the same machine code\n'), out)
 
     def test_a_file_that_is_not_there(self):
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
