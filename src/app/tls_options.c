@@ -7,12 +7,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SAY_NS = 1000000000 };
+enum { SAY_NS = 1000000000, TRIM_MS = 5000 };
 
 int tls_options_check(const struct tls_files *files, const char *who, struct err *err)
 {
@@ -89,11 +90,20 @@ static void on_refused(void *arg, const char *from, const char *why)
 	keys->unsaid = 0;
 }
 
+/* Handshakes are rare, and what they need of OpenSSL's code is some megabytes. */
+static void on_trim(struct ring_timer *timer)
+{
+	struct tls_keys *keys = container_of(timer, struct tls_keys, trim);
+	process_drop_text("libcrypto.so");
+	process_drop_text("libssl.so");
+	ring_timer_arm(keys->ring, timer, TRIM_MS);
+}
+
 int tls_keys_open(struct tls_keys *keys, const struct tls_files *files, const char *node_id,
 	struct ring *ring, struct work *work)
 {
 	struct err err = {0};
-	*keys = (struct tls_keys){.node_id = node_id};
+	*keys = (struct tls_keys){.node_id = node_id, .ring = ring, .trim.fn = on_trim};
 	if (tls_open(&keys->tls, files, &err) < 0)
 		keys->tls = tls_open_empty(err.message);
 	if (keys->tls == NULL)
@@ -114,11 +124,15 @@ int tls_keys_open(struct tls_keys *keys, const struct tls_files *files, const ch
 	int res = tls_watch_open(&keys->watch, &config);
 	if (res < 0)
 		tls_keys_close(keys);
+	else
+		ring_timer_arm(ring, &keys->trim, TRIM_MS);
 	return res;
 }
 
 void tls_keys_close(struct tls_keys *keys)
 {
+	if (keys->ring != NULL)
+		ring_timer_cancel(keys->ring, &keys->trim);
 	tls_watch_close(keys->watch);
 	tls_free(keys->tls);
 	*keys = (struct tls_keys){0};

@@ -37,6 +37,8 @@ struct tls_keys {
 	const char *node_id; /* who we are; NULL: a controller */
 	uint64_t said_ns;    /* when a refused peer was last logged, CLOCK_MONOTONIC; 0: never */
 	unsigned unsaid;     /* since */
+	struct ring *ring;
+	struct ring_timer trim; /* what handshakes leave behind of OpenSSL goes */
 };
 
 /* Reads the files (blocking) and watches them from then on; what happens is logged. Files that are

@@ -29,6 +29,7 @@ enum {
 	CONN_KEEP_BYTES =
 		2 << 10, /* of a connection's output buffer between sends: many are idle */
 	CONN_LINGER_MS = 500,
+	CONN_REST_MS = 500,     /* after a send: if none is in flight, buffers are given back */
 	CONN_RECV_BUFFERS = 64, /* of all connections; they are held only while being fed */
 };
 
@@ -167,7 +168,8 @@ static void send_arm(struct conn *c)
 	ring_submit(ring, &c->send);
 	/* Set once and looked at when it fires, so that a busy connection leaves it alone. */
 	if (!ring_timer_armed(&c->timer))
-		ring_timer_arm(ring, &c->timer, c->write_stall_ms);
+		ring_timer_arm(ring, &c->timer,
+			c->write_stall_ms < CONN_REST_MS ? c->write_stall_ms : CONN_REST_MS);
 }
 
 /* Sends what there is to send, unless a send is in flight; ends a connection that is through. May

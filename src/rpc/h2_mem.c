@@ -1,39 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc/h2_mem.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum {
-	PAGE_BYTES = 4096,
-	FRAME_BYTES = 16 << 10, /* nghttp2's least; no other piece of a fresh session is as large */
-};
+/* nghttp2's least; no other piece of a fresh session is as large. */
+enum { FRAME_BYTES = 16 << 10 };
 
-/* The first large piece of a session is its frame's buffer; it begins at a page. */
+/* The first large piece of a session is its frame's buffer. Its pages are nobody else's, so that
+ * what is given back is all of it. */
 static void *mem_malloc(size_t size, void *arg)
 {
 	struct h2_mem *mem = arg;
 	if (size < FRAME_BYTES || mem->frame != NULL)
 		return malloc(size);
-	mem->frame = malloc(size + PAGE_BYTES);
-	if (mem->frame == NULL)
+	void *pages = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (pages == MAP_FAILED)
 		return NULL;
-	uintptr_t at = ((uintptr_t)mem->frame + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-	mem->pages = (uint8_t *)mem->frame + (at - (uintptr_t)mem->frame);
-	return mem->pages;
+	mem->frame = pages;
+	mem->frame_bytes = size;
+	return pages;
 }
 
 static void mem_free(void *ptr, void *arg)
 {
 	struct h2_mem *mem = arg;
-	if (ptr == NULL || ptr != mem->pages) {
+	if (ptr == NULL || ptr != mem->frame) {
 		free(ptr);
 		return;
 	}
-	free(mem->frame);
-	mem->frame = mem->pages = NULL;
+	munmap(mem->frame, mem->frame_bytes);
+	mem->frame = NULL;
 }
 
 static void *mem_calloc(size_t count, size_t size, void *arg)
@@ -42,11 +40,14 @@ static void *mem_calloc(size_t count, size_t size, void *arg)
 	return calloc(count, size);
 }
 
-/* nghttp2 lets no buffer of frames grow in place: it adds another. */
+/* nghttp2 makes its buffers of frames by this, too. It lets none of them grow in place: it adds
+ * another. */
 static void *mem_realloc(void *ptr, size_t size, void *arg)
 {
 	const struct h2_mem *mem = arg;
-	return ptr != NULL && ptr == mem->pages ? NULL : realloc(ptr, size);
+	if (ptr == NULL)
+		return mem_malloc(size, arg);
+	return ptr == mem->frame ? NULL : realloc(ptr, size);
 }
 
 void h2_mem_init(struct h2_mem *mem)
@@ -56,6 +57,6 @@ void h2_mem_init(struct h2_mem *mem)
 
 void h2_mem_rest(const struct h2_mem *mem)
 {
-	if (mem->pages != NULL)
-		(void)madvise(mem->pages, FRAME_BYTES, MADV_DONTNEED);
+	if (mem->frame != NULL)
+		(void)madvise(mem->frame, mem->frame_bytes, MADV_DONTNEED);
 }

@@ -13,8 +13,8 @@
 /* Embed it; zeroed, then h2_mem_init(). It lives as long as the session does. */
 struct h2_mem {
 	nghttp2_mem calls; /* nghttp2_session_*_new3()'s */
-	/* The frame's buffer: what malloc gave, and its first whole page. NULL: not made yet. */
-	void *frame, *pages;
+	void *frame;       /* its buffer: a mapping. NULL: not made yet */
+	size_t frame_bytes;
 };
 
 void h2_mem_init(struct h2_mem *mem);
