@@ -14,7 +14,7 @@
 #include "app/controller.h"
 
 #include "app/controller_options.h"
-#include "app/serve_http.h"
+#include "app/serve_address.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -62,7 +62,7 @@ struct app {
 	struct endpoints endpoints;
 	struct server *server;      /* for clients, and HTTP */
 	struct server *node_server; /* NULL with --node */
-	struct serve_http http;
+	struct serve_address http, listen;
 
 	int signal_fd;
 	struct ring_req signal_req;
@@ -143,7 +143,8 @@ static void drain(struct app *a, const char *why)
 		health_set(a->health, false);
 	if (a->controller != NULL)
 		controller_drain(a->controller);
-	serve_http_stop(&a->http);
+	serve_address_stop(&a->http);
+	serve_address_stop(&a->listen);
 	drain_server(a, a->server);
 	drain_server(a, a->node_server);
 	a->timer.fn = on_drain_tick;
@@ -250,7 +251,11 @@ static int open_server(struct app *a, struct err *err)
 	}
 	if (a->options.http == NULL)
 		return 0;
-	return serve_http_start(&a->http, a->reactor.ring, a->server, a->options.http, err);
+	a->http = (struct serve_address){.ring = a->reactor.ring,
+		.server = a->server,
+		.flag = "--http",
+		.address = a->options.http};
+	return serve_address_start(&a->http, err);
 }
 
 static int open_node_server(struct app *a, struct err *err)
@@ -266,8 +271,12 @@ static int open_node_server(struct app *a, struct err *err)
 	int r = server_open(&a->node_server, &config);
 	if (r < 0)
 		return err_sys(err, r, "the server for nodes cannot be opened");
-	r = server_listen_tls(a->node_server, a->options.listen, a->keys.tls, err);
-	return r < 0 ? err_sys(err, r, "--listen %s", a->options.listen) : 0;
+	a->listen = (struct serve_address){.ring = a->reactor.ring,
+		.server = a->node_server,
+		.flag = "--listen",
+		.address = a->options.listen,
+		.tls = a->keys.tls};
+	return serve_address_start(&a->listen, err);
 }
 
 static void say_serving(const struct app *a)
@@ -319,7 +328,8 @@ static int start(struct app *a, struct err *err)
 /* Top down; half of it may be missing. */
 static void stop(struct app *a)
 {
-	serve_http_stop(&a->http);
+	serve_address_stop(&a->http);
+	serve_address_stop(&a->listen);
 	if (a->reactor.ring != NULL)
 		ring_timer_cancel(a->reactor.ring, &a->timer);
 	server_close(a->server);

@@ -15,9 +15,9 @@
  */
 #include "app/serve.h"
 
+#include "app/serve_address.h"
 #include "app/serve_backends.h"
 #include "app/serve_cluster.h"
-#include "app/serve_http.h"
 #include "app/serve_options.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -91,7 +91,7 @@ struct serve {
 	struct endpoints endpoints;
 	struct server *server;
 	struct registration *registration; /* NULL: not asked for */
-	struct serve_http http;
+	struct serve_address http;
 	struct serve_cluster cluster;
 
 	int signal_fd;
@@ -284,7 +284,7 @@ static void drain(struct serve *s, const char *why)
 		transfer_drain(s->transfer);
 	if (s->csi != NULL)
 		csi_drain(s->csi, on_csi_idle, s);
-	serve_http_stop(&s->http);
+	serve_address_stop(&s->http);
 	if (s->server != NULL)
 		server_drain(s->server, DRAIN_MS, on_server_drained, s);
 	s->timer.fn = on_drain_tick;
@@ -434,7 +434,11 @@ static int open_server(struct serve *s, struct err *err)
 	}
 	if (s->options.http == NULL)
 		return 0;
-	return serve_http_start(&s->http, s->reactor.ring, s->server, s->options.http, err);
+	s->http = (struct serve_address){.ring = s->reactor.ring,
+		.server = s->server,
+		.flag = "--http",
+		.address = s->options.http};
+	return serve_address_start(&s->http, err);
 }
 
 static int open_registration(struct serve *s, struct err *err)
@@ -534,7 +538,7 @@ static int start(struct serve *s, struct err *err)
 static void stop(struct serve *s)
 {
 	registration_close(s->registration);
-	serve_http_stop(&s->http);
+	serve_address_stop(&s->http);
 	server_close(s->server);
 	serve_cluster_close_server(&s->cluster);
 	metrics_close(s->metrics);

@@ -9,13 +9,10 @@
 #include "app/serve_cluster.h"
 
 #include "base/log.h"
-#include "base/process.h"
 #include "csi/services.h"
 #include "transfer/send.h"
 
 #include <errno.h>
-
-enum { LISTEN_RETRY_MS = 1000, TRIM_MS = 5000 };
 
 int serve_cluster_open_keys(struct serve_cluster *c, const struct serve_options *options,
 	struct reactor *reactor, struct err *err)
@@ -31,55 +28,13 @@ int serve_cluster_open_keys(struct serve_cluster *c, const struct serve_options 
 
 /* ---- listening ---- */
 
-static void log_listening(const struct serve_cluster *c)
+/* Until then nothing is joined: a controller would call us here. */
+static void on_listening(struct serve_address *listen)
 {
+	const struct serve_cluster *c = container_of(listen, struct serve_cluster, listen);
 	log_event(LOG_LEVEL_INFO, "serving controllers and nodes",
 		log_fields({"listen", c->options->listen}, {"advertise", c->options->advertise}));
-}
-
-static void on_retry(struct ring_timer *timer)
-{
-	struct serve_cluster *c = container_of(timer, struct serve_cluster, retry);
-	struct err err = {0};
-	if (server_listen_tls(c->server, c->options->listen, c->keys.tls, &err) < 0) {
-		ring_timer_arm(c->ring, timer, LISTEN_RETRY_MS);
-		return;
-	}
-	c->listening = true;
-	log_listening(c);
 	member_start(c->member);
-}
-
-/* Handshakes are rare, and what they need of OpenSSL is most of this process. */
-static void on_trim(struct ring_timer *timer)
-{
-	struct serve_cluster *c = container_of(timer, struct serve_cluster, trim);
-	process_drop_text("libcrypto.so");
-	process_drop_text("libssl.so");
-	ring_timer_arm(c->ring, timer, TRIM_MS);
-}
-
-static int listen_and_join(struct serve_cluster *c, struct err *err)
-{
-	struct err why = {0};
-	int r = server_listen_tls(c->server, c->options->listen, c->keys.tls, &why);
-	if (r == -EADDRINUSE) {
-		log_event(LOG_LEVEL_WARN,
-			"the address for controllers is in use, trying again until it is free",
-			log_fields({"listen", c->options->listen},
-				{"remedy",
-					"end the other process, or give --listen another port"}));
-		c->retry.fn = on_retry;
-		ring_timer_arm(c->ring, &c->retry, LISTEN_RETRY_MS);
-		return 0;
-	}
-	if (r < 0)
-		return err_set(
-			err, ERR_PRECONDITION, "--listen %s: %s", c->options->listen, why.message);
-	c->listening = true;
-	log_listening(c);
-	member_start(c->member);
-	return 0;
 }
 
 static int open_server(struct serve_cluster *c, struct csi *csi, struct err *err)
@@ -122,26 +77,22 @@ int serve_cluster_open(
 		return r;
 	metrics_cluster(metrics, c->registry, c->member);
 	metrics_tls(metrics, c->keys.tls);
-	c->trim.fn = on_trim;
-	ring_timer_arm(c->ring, &c->trim, TRIM_MS);
-	return listen_and_join(c, err);
+	c->listen = (struct serve_address){.ring = c->ring,
+		.server = c->server,
+		.flag = "--listen",
+		.address = o->listen,
+		.tls = c->keys.tls,
+		.on_listening = on_listening};
+	return serve_address_start(&c->listen, err);
 }
 
 /* ---- the end ---- */
-
-static void stop_timers(struct serve_cluster *c)
-{
-	if (c->ring == NULL)
-		return;
-	ring_timer_cancel(c->ring, &c->retry);
-	ring_timer_cancel(c->ring, &c->trim);
-}
 
 void serve_cluster_drain(
 	struct serve_cluster *c, uint64_t timeout_ms, void (*on_drained)(void *arg), void *arg)
 {
 	c->draining = true;
-	stop_timers(c);
+	serve_address_stop(&c->listen);
 	member_drain(c->member);
 	if (c->server != NULL)
 		server_drain(c->server, timeout_ms, on_drained, arg);
@@ -157,7 +108,7 @@ bool serve_cluster_idle(const struct serve_cluster *c)
 
 void serve_cluster_close_server(struct serve_cluster *c)
 {
-	stop_timers(c);
+	serve_address_stop(&c->listen);
 	server_close(c->server);
 	c->server = NULL;
 }

@@ -7,6 +7,7 @@
 #ifndef RINGVOL_SERVE_CLUSTER_H
 #define RINGVOL_SERVE_CLUSTER_H
 
+#include "app/serve_address.h"
 #include "app/serve_options.h"
 #include "app/tls_options.h"
 #include "csi/csi.h"
@@ -21,9 +22,8 @@ struct serve_cluster {
 	struct grpc_registry *registry; /* of --listen; NULL: there is none */
 	struct server *server;
 	struct member *member;
-	struct ring_timer retry; /* the address is in use: until it is free nothing is joined */
-	struct ring_timer trim;  /* what handshakes leave behind of OpenSSL goes */
-	bool listening, draining;
+	struct serve_address listen;
+	bool draining;
 };
 
 /* Zeroed *c; first of all, as the others need its keys. 0, or -errno with err. */

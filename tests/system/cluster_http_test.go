@@ -4,6 +4,7 @@ package system
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -54,6 +55,29 @@ func TestClusterHTTP(t *testing.T) {
 		t.Errorf("Probe: %v, %v", probe, err)
 	}
 	b.must(b.node("node-b").Start())
+	b.gone(v)
+}
+
+// The address for nodes is in use: clients are served, and nodes join when it is free. A killed controller's sockets are closed
+// by the kernel some time after its end.
+func TestClusterAddressInUse(t *testing.T) {
+	b := newCluster(t)
+	b.must(b.ctl.Kill())
+	var other net.Listener
+	var err error
+	b.eventually(func() error { other, err = net.Listen("tcp", b.ctl.Listen); return err })
+	b.must(b.ctl.Start())
+	if !strings.Contains(b.ctl.LogTail(50), "address is in use") {
+		t.Errorf("no word of an address in use:\n%s", b.ctl.LogTail(50))
+	}
+	b.c, err = b.ctl.Client()
+	b.must(err)
+	_, err = b.c.GetPluginInfo(short(t), &csi.GetPluginInfoRequest{})
+	b.must(err)
+	b.must(other.Close())
+	b.nodes("node-a")
+	v := b.volume(b.node("node-a"), "pvc-late")
+	b.must(v.Create())
 	b.gone(v)
 }
 
