@@ -6,9 +6,11 @@
  */
 #include "controller/forward.h"
 
+#include "base/budget.h"
 #include "base/log.h"
 #include "controller/reach.h"
 #include "csi/status.h"
+#include "rpc/registry.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,10 +42,24 @@ static void count(const struct forward *f, enum grpc_status status)
 
 /* ---- the end ---- */
 
+static struct budget *memory(const struct forward *f)
+{
+	return f->controller->clients->memory;
+}
+
+/* The answer has grown or gone. */
+static void answer_count(struct forward *f)
+{
+	budget_give(memory(f), f->counted);
+	f->counted = f->answer.cap;
+	budget_add(memory(f), f->counted);
+}
+
 static void forward_free(struct forward *f)
 {
 	list_remove(&f->link);
 	buf_free(&f->answer);
+	answer_count(f);
 	struct arena *arena = f->arena;
 	free(f);
 	arena_unref(arena);
@@ -138,7 +154,8 @@ static bool on_message(struct channel_call *call, const uint8_t *data, size_t le
 {
 	struct forward *f = container_of(call, struct forward, call);
 	f->answer.len = 0;
-	f->lost = buf_append(&f->answer, data, len) < 0;
+	f->lost = !budget_has_share(memory(f), len) || buf_append(&f->answer, data, len) < 0;
+	answer_count(f);
 	return true;
 }
 
@@ -150,7 +167,7 @@ static void on_end(
 	if (f->lost && status == GRPC_OK) {
 		/* What the node has done stays done; the client asks again. */
 		status = GRPC_UNAVAILABLE;
-		message = "the answer takes too much memory";
+		message = "too much of requests and answers is under way: try again";
 	}
 	f->on_answer(f, status, message);
 }

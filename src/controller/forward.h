@@ -32,7 +32,8 @@ struct forward {
 	struct arena *arena; /* the client's */
 	/* private */
 	struct channel_call call;
-	bool lost; /* there was no memory for the answer */
+	bool lost;      /* there was no memory for the answer */
+	size_t counted; /* of the answer, in the clients' budget */
 };
 
 /* The caller has set on_answer. */

@@ -33,6 +33,7 @@ struct fake {
 	const char *why;
 	struct buf answer;
 	bool hold; /* until the test ends it */
+	bool say;  /* its message, before it is held */
 	struct grpc_call *held;
 	unsigned gone, calls;
 	char methods[256]; /* of the first calls, a blank behind each */
@@ -101,6 +102,8 @@ static void fake_call(struct grpc_call *call, const ProtobufCMessage *none)
 		fake_answer(f, call);
 		return;
 	}
+	if (f->say)
+		grpc_send_bytes(call, f->answer.data, f->answer.len);
 	f->held = call;
 	grpc_on_gone(call, fake_gone, f);
 }

@@ -2,6 +2,7 @@
 /* Where calls go, what comes back, and what is known afterwards, on real sockets. */
 #include "router_env.h"
 
+#include "controller/forward.h"
 #include "controller/route.h"
 #include "csi/services.h"
 #include "rpc/registry.h"
@@ -342,6 +343,44 @@ Test(router, an_answer_that_is_none)
 	buf_append(&a.answer, "\x08", 1);
 	cr_assert_eq(ask_id(PATH("ControllerExpandVolume"), ID_A), GRPC_OK);
 	cr_assert_eq(told_capacity(ID_A), 1);
+}
+
+static const struct forward *newest(void)
+{
+	return container_of(controller->forwards.prev, struct forward, link);
+}
+
+/* What nodes have answered and not ended counts with all that is under way. */
+Test(router, answers_that_are_held_back)
+{
+	static uint8_t body[64 << 10] = {0xfa, 0x7f, 0xfb, 0xff, 0x03}; /* a field nobody knows */
+	struct budget *memory = clients->memory;
+	struct asked other = {0};
+	join(&a, "a", 'a', GIB);
+	size_t before = memory->used_bytes;
+	buf_append(&a.answer, body, sizeof(body));
+	a.hold = a.say = true;
+	start_bytes(&q, PATH("ControllerGetVolume"), (const uint8_t *)"\x0a\x15" ID_A, 23, 0);
+	turn_until(!list_empty(&controller->forwards) && newest()->answer.len == sizeof(body));
+	cr_assert_geq(memory->used_bytes, before + sizeof(body));
+	struct grpc_call *first = a.held;
+
+	/* There is room for the next as it comes, and not for keeping it. */
+	memory->max_bytes = (memory->used_bytes + (160 << 10)) / 3 * 4;
+	start_bytes(&other, PATH("ControllerGetVolume"), (const uint8_t *)"\x0a\x15" ID_A, 23, 0);
+	turn_until(a.calls == 2 && newest()->lost);
+	grpc_end(a.held, GRPC_OK, NULL);
+	turn_until(other.ends == 1);
+	cr_assert_eq(other.status, GRPC_UNAVAILABLE);
+	assert_said(other.why, "try again");
+
+	memory->max_bytes = GRPC_MEMORY_MAX_BYTES;
+	grpc_end(first, GRPC_OK, NULL);
+	turn_until(q.ends == 1);
+	cr_assert_eq(q.status, GRPC_OK, "%s", q.why);
+	cr_assert_eq(q.got.len, sizeof(body));
+	turn_until(memory->used_bytes <= before);
+	buf_free(&other.got);
 }
 
 /* ---- one process alone ---- */
