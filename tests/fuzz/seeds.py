@@ -155,6 +155,27 @@ def disk_header():
     write("disk_header", "place", b"\2" + lines(one, b"device=/dev/sdb\n"))
 
 
+def serve_flags():
+    """The flags of `ringvol serve` in the order of its table."""
+    app = CORPUS.parents[2] / "src/app"
+    table = (app / "serve_options.c").read_text()
+    shared = "\n".join(re.findall(r'\{\s*(?:\\\s*)?"(--tls-[a-z-]+)"', (app / "tls_options.h").read_text()))
+    table = re.sub(r"^\tTLS_OPTION_ROWS.*", lambda _: "\n".join(f'\t{{"{flag}"' for flag in shared.split()), table, flags=re.MULTILINE)
+    return re.findall(r'^\t\{"(--[a-z-]+)"', table, re.MULTILINE)
+
+
+# A good value of each, by flag, in the order of the table. A flag that takes none has "true".
+SERVE_VALUES = {
+    "--endpoint": "unix:///run/x.sock", "--insecure-tcp": "true", "--driver-name": "a.b", "--node-id": "n1",
+    "--topology": "topology.kubernetes.io/zone=z1", "--pool": "a=/a,init", "--services": "node,controller", "--http": "[::]:9808",
+    "--controller": "controller.example:9444", "--listen": "127.0.0.1:9444", "--advertise": "node.example:9444",
+    "--tls-cert": "/tls/tls.crt", "--tls-key": "/tls/tls.key", "--tls-ca": "/tls/ca.crt", "--target-root": "/kubelet",
+    "--kubelet-registration": "/registry", "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node",
+    "--csi-version": "1.13", "--max-volumes-per-node": "9", "--transfer-rate": "1000000", "--ublkd": "external",
+    "--ublkd-socket": "/run/u.sock", "--ublkd-state-dir": "/run/u", "--block-on-loop": "true", "--log-level": "warn",
+    "--log-format": "json"}
+
+
 def options():
     write("options", "serve", b"\0--pool\nfast=/srv/fast,overcommit=2.5,reserve=10,init\n--pool=b=/b\n"
           b"--endpoint\nunix:///run/x.sock\n--node-id\nn1\n--log-level=debug\n--csi-version\n1.13")
@@ -163,16 +184,8 @@ def options():
     write("options", "none", b"\0--pool\nnone\n--services\nidentity,controller")
     write("options", "none-and-one", b"\0--pool\nnone\n--pool\nb=/b")
     # Every option that there is, by its place in the table and by its name.
-    source = (CORPUS.parents[2] / "src/app/serve_options.c").read_text()
-    flags = re.findall(r'^\t\{"(--[a-z-]+)"', source, re.MULTILINE)
-    values = {"--endpoint": "unix:///run/x.sock", "--insecure-tcp": "true", "--driver-name": "a.b", "--node-id": "n1",
-              "--pool": "a=/a,init",
-              "--services": "node", "--http": "[::]:9808", "--target-root": "/kubelet",
-              "--kubelet-registration": "/registry",
-              "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node", "--csi-version": "1.13",
-              "--max-volumes-per-node": "9", "--ublkd": "external", "--ublkd-socket": "/run/u.sock",
-              "--ublkd-state-dir": "/run/u", "--block-on-loop": "true", "--log-level": "warn", "--log-format": "json"}
-    assert flags == list(values), "the table of serve_options.c has other options"
+    flags, values = serve_flags(), SERVE_VALUES
+    assert flags == list(values), "the table of serve_options.c has other options than SERVE_VALUES"
     lines = [bytes([i + 2 * len(values)]) + v.encode() for i, v in enumerate(values.values())]
     assert not any(b"\n" in line for line in lines)
     write("options", "serve-every-value", b"\1" + b"\n".join(lines))

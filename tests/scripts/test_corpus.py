@@ -14,6 +14,20 @@ corpus = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(corpus)
 
 
+def seeds():
+    found = importlib.util.spec_from_file_location('seeds', TOP / 'tests' / 'fuzz' / 'seeds.py')
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+class Seeds(unittest.TestCase):
+    def test_every_option_has_a_good_value(self):
+        made = seeds()
+        self.assertEqual(made.serve_flags(), list(made.SERVE_VALUES),
+                         'tests/fuzz/seeds.py: SERVE_VALUES lacks an option of ringvol serve, or has another order')
+
+
 class Corpus(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
