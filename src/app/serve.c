@@ -31,6 +31,7 @@
 #include "descriptor_set.h"
 #include "metrics/metrics.h"
 #include "mount/mnt.h"
+#include "node/trim.h"
 #include "node/watch.h"
 #include "pool/pool.h"
 #include "probes/probes.h"
@@ -395,6 +396,8 @@ static int open_csi(struct serve *s, struct err *err)
 		return err_sys(err, r, "copies between nodes cannot be served");
 	s->csi->transfer = s->transfer;
 	r = node_watch_open(s->csi->node);
+	if (r >= 0)
+		r = node_trim_open(s->csi->node, s->options.trim_interval_s);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
 	node_adopt(s->csi->node, on_adopted, s);

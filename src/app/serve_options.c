@@ -318,6 +318,16 @@ static int set_target_root(void *target, const char *value, struct err *err)
 	return r;
 }
 
+static int set_trim_interval(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (strcmp(value, "off") == 0) {
+		o->trim_interval_s = 0;
+		return 0;
+	}
+	return value_duration(value, SERVE_TRIM_INTERVAL_MAX_S, &o->trim_interval_s, err);
+}
+
 static int set_http(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
@@ -403,8 +413,14 @@ static const struct option_row rows[] = {
 		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, csi.health),
 		.numbers = {CSI_HEALTH_1_12 | CSI_HEALTH_1_13, CSI_HEALTH_1_12, CSI_HEALTH_1_13}},
 	{"--max-volumes-per-node", "N", {"RINGVOL_MAX_VOLUMES"}, .fallback = "0",
-		.help = "what NodeGetInfo tells the scheduler; 0: no limit", .kind = OPTION_NUMBER,
-		OPTION_IN(struct serve_options, csi.max_volumes), .max = INT32_MAX},
+		.help = "at most so many volumes on this node, whatever devices it could have;\n"
+			"0: as many as it can have devices (NodeGetInfo tells the scheduler)",
+		.kind = OPTION_NUMBER, OPTION_IN(struct serve_options, csi.max_volumes),
+		.max = INT32_MAX},
+	{"--trim-interval", "DURATION|off", {"RINGVOL_TRIM_INTERVAL"}, .fallback = "off",
+		.help = "how often the file systems of thin volumes in use are asked to give back\n"
+			"what they do not use, as fstrim does: 12h, 7d; one volume at a time",
+		.set = set_trim_interval},
 	{"--transfer-rate", "BYTES", {"RINGVOL_TRANSFER_RATE"}, .fallback = "0",
 		.help = "how many bytes a second copies to and from other nodes may take, all\n"
 			"together; 0: no limit",

@@ -20,6 +20,7 @@ enum {
 	SERVE_ENDPOINTS_MAX = 8,
 	SERVE_NODE_ID_MAX = 256, /* bytes; the specification's */
 	SERVE_TARGET_ROOTS_MAX = 16,
+	SERVE_TRIM_INTERVAL_MAX_S = 366 * 86400,
 	SERVE_POOL_NAME_MAX = 63, /* bytes; it is a label of metrics and a StorageClass value */
 };
 
@@ -38,6 +39,7 @@ struct serve_options {
 	struct csi_config csi;
 	struct transfer_config transfer; /* rate_bytes; the rest is serve.c's */
 	struct backend_loop_config loop;
+	uint64_t trim_interval_s; /* 0: off */
 	enum serve_ublkd ublk;
 	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */
 	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */

@@ -48,3 +48,28 @@ int value_address(const char *value, const char *example, struct err *err)
 		return err_set(err, ERR_INVALID, "not ADDR:PORT (%s)", example);
 	return 0;
 }
+
+int value_duration(const char *value, uint64_t max_s, uint64_t *ret_s, struct err *err)
+{
+	static const struct {
+		char unit;
+		uint64_t seconds;
+	} units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+	char number[24];
+	size_t digits = strspn(value, "0123456789");
+	uint64_t count, each = 0;
+	for (unsigned i = 0; i < sizeof(units) / sizeof(units[0]) && value[digits] != '\0'; i++)
+		if (value[digits] == units[i].unit && value[digits + 1] == '\0')
+			each = units[i].seconds;
+	if (each == 0 || digits == 0 || digits >= sizeof(number))
+		return err_set(err, ERR_INVALID,
+			"not a number with a unit: s, m, h or d, as in 12h or 7d");
+	memcpy(number, value, digits);
+	number[digits] = '\0';
+	if (!options_number(number, 1, max_s / each, &count))
+		return err_set(err, ERR_INVALID,
+			"it lasts a second at least, and %llu days at most",
+			(unsigned long long)(max_s / 86400));
+	*ret_s = count * each;
+	return 0;
+}

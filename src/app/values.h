@@ -6,6 +6,8 @@
 
 #include "base/err.h"
 
+#include <stdint.h>
+
 enum { DRIVER_NAME_MAX = 63 /* bytes; the specification's */ };
 
 /* Where CSI is served: unix:///PATH, or a loopback's tcp://. */
@@ -14,5 +16,8 @@ int value_endpoint(const char *value, struct err *err);
 int value_driver_name(const char *value, struct err *err);
 /* ADDR:PORT of this host; example: for the message. */
 int value_address(const char *value, const char *example, struct err *err);
+
+/* A number with a unit, s, m, h or d, from a second to max_s. */
+int value_duration(const char *value, uint64_t max_s, uint64_t *ret_s, struct err *err);
 
 #endif

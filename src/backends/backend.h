@@ -77,6 +77,9 @@ struct backend_req {
 struct backend {
 	enum backend_type type;
 	const char *name; /* the StorageClass parameter's value */
+	/* So many devices of it a node can have: the numbers that there are. Fewer may be to be had
+	 * at any time; then attach says ERR_NO_ROOM. */
+	uint32_t devices_max;
 	/* What serves the device may start anew without the image. So a driver that finds a device
 	 * of an earlier run, or hears of a new start, attaches it once more, which brings the image
 	 * along. */

@@ -50,7 +50,7 @@ struct csi_config {
 	unsigned services;      /* enum csi_services */
 	bool controller_expand; /* --controller-expand on */
 	unsigned health;        /* enum csi_health: --csi-version */
-	int64_t max_volumes;    /* 0: no limit */
+	int64_t max_volumes;    /* 0: as many as there can be devices */
 };
 
 struct csi_task;

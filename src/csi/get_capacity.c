@@ -2,9 +2,9 @@
 /*
  * GetCapacity: what CreateVolume with these parameters could still promise: what is free is asked
  * now, what attached volumes use may have been looked at up to a second ago. Where such a volume
- * can never be made here, another node, a pool that is not here or not well, a feature it lacks,
- * the answer is 0 and no error, so that a scheduler looks elsewhere; parameters that no node
- * understands are an error.
+ * cannot be made or used here, another node, a pool that is not here or not well, a feature it
+ * lacks, no device left for it, the answer is 0 and no error, so that a scheduler looks elsewhere;
+ * parameters that no node understands are an error.
  */
 #include "csi/get_capacity.h"
 
@@ -12,6 +12,7 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/topology.h"
+#include "node/devices.h"
 
 /* ---- the question ---- */
 
@@ -103,6 +104,8 @@ int csi_capacity_init(struct csi_capacity *c, const struct csi *csi, struct aren
 		c->pool = NULL;
 	if (c->pool != NULL && c->params.encryption != RECORD_PLAIN && csi_is_node(csi) &&
 		backend_check_encrypted(c->params.device, &why) < 0)
+		c->pool = NULL;
+	if (c->pool != NULL && csi_is_node(csi) && !node_devices_left(csi->node, c->params.device))
 		c->pool = NULL;
 	op_init(&c->op, csi->reactor, "GetCapacity", capacity_steps, NULL);
 	c->op.lane = pool_lane(c->pool);

@@ -7,6 +7,7 @@
 #include "csi/services.h"
 #include "csi/topology.h"
 #include "inspect.pb-c.h"
+#include "node/devices.h"
 
 #include <errno.h>
 
@@ -22,7 +23,7 @@ int csi_node_info(struct csi_query *q)
 {
 	Csi__V1__NodeGetInfoResponse *response = q->response;
 	response->node_id = csi_bytes(q->csi->config.node_id);
-	response->max_volumes_per_node = q->csi->config.max_volumes;
+	response->max_volumes_per_node = node_allocatable(q->csi->node, q->csi->config.max_volumes);
 	response->accessible_topology = csi_topology_message(q->arena, q->csi);
 	return response->accessible_topology == NULL ? -ENOMEM : 0;
 }

@@ -24,6 +24,7 @@
 #include "csi/services.h"
 #include "csi/volume_op.h"
 #include "node/checkup.h"
+#include "node/devices.h"
 #include "node/health.h"
 #include "pool/index.h"
 
@@ -423,6 +424,8 @@ static int detach_end(struct op *op, int res)
 	struct release *r = release_of(op);
 	int result = backend_end(op, &r->n.dev, res);
 	set_detaching(r, result == 0);
+	if (result == 0)
+		node_devices_freed(r->n.task.csi->node, r->n.backend->type);
 	return result;
 }
 

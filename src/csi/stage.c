@@ -20,6 +20,7 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "mount/mnt_fs.h"
+#include "node/devices.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -124,6 +125,11 @@ static int attach_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	int r = backend_end(op, &s->n.dev, res);
+	/* Opening an encrypted image takes memory as well, which is another thing to be short of.
+	 */
+	if (!s->n.dev.encrypted)
+		node_devices_note(
+			s->n.task.csi->node, s->n.backend->type, r < 0 ? op->err.code : ERR_OK);
 	if (r < 0)
 		return r;
 	struct node_volume *node = node_volume_get(s->n.volume);

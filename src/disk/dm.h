@@ -25,6 +25,7 @@ enum {
 	DM_PARAMS_BYTES = 256, /* of one target, its NUL among them */
 	DM_TARGETS_MAX = 256,
 	DM_SECTOR_BYTES = 512,
+	DM_MINORS = 1 << 20, /* of the kernel's numbers */
 };
 
 /* An open control node. */

@@ -7,6 +7,7 @@
 
 #include "base/fd.h"
 #include "csi/task.h"
+#include "node/trim.h"
 #include "pool/index.h"
 #include "pool/trash.h"
 #include "probes/probes.h"
@@ -137,6 +138,23 @@ static bool render_pools(struct scrape *s, const struct family *f, struct text *
 					: *(uint64_t *)(void *)((char *)&room + f->room_field));
 	}
 	return true;
+}
+
+/* ---- trimming by schedule ---- */
+
+static uint64_t trim_done(const struct metrics *m)
+{
+	return node_trim_stats(m->csi->node->trim).done;
+}
+
+static uint64_t trim_failed(const struct metrics *m)
+{
+	return node_trim_stats(m->csi->node->trim).failed;
+}
+
+static uint64_t trim_returned(const struct metrics *m)
+{
+	return node_trim_stats(m->csi->node->trim).returned_bytes;
 }
 
 /* ---- copies ---- */
@@ -298,6 +316,14 @@ const struct family pool_families[] = {
 		.pool = volumes},
 	{"ringvol_pool_snapshots", "gauge", "Snapshots of the pool.", render_pools,
 		.pool = snapshots},
+	{"ringvol_trim_done_total", "counter",
+		"Volumes whose file systems gave back what they do not use, by schedule.",
+		render_number, .number = trim_done},
+	{"ringvol_trim_failed_total", "counter", "Those that failed; the log says why.",
+		render_number, .number = trim_failed},
+	{"ringvol_trim_returned_bytes_total", "counter",
+		"What volumes had allocated before they were trimmed and no more afterwards.",
+		render_number, .number = trim_returned},
 	{"ringvol_copy_done_bytes", "gauge",
 		"How far a copy, or the erasure of a deleted volume, has come in its image.",
 		render_copies},

@@ -18,5 +18,6 @@ helper_fn *const mnt_calls[MNT_CALLS] = {
 	[MNT_FREEZE] = mnt_call_freeze,
 	[MNT_THAW] = mnt_call_thaw,
 	[MNT_STATS_MANY] = mnt_call_stats_many,
+	[MNT_TRIM] = mnt_call_trim,
 	[MNT_TRY_READ] = mnt_call_try_read,
 };

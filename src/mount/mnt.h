@@ -41,6 +41,8 @@ enum mnt_call {
 	 * MNT_FREEZE. */
 	MNT_CLEAN,
 	MNT_STATS_MANY, /* mnt_many_req -> mnt_many_info each: MNT_STATS one after the other */
+	/* mnt_trim_req -> mnt_result: the file system discards what it does not use (FITRIM). */
+	MNT_TRIM,
 	MNT_TRY_READ, /* mnt_try_req -> mnt_result: reads a block of the device, past all caches */
 	MNT_CALLS,
 };
@@ -61,6 +63,7 @@ struct mnt_on_req {
 struct mnt_result {
 	char why[MNT_WHY_BYTES]; /* "" if there is nothing to add to the errno */
 	bool grown;              /* MNT_GROW: the file system was smaller */
+	uint64_t next_bytes;     /* MNT_TRIM: where the next window begins; UINT64_MAX at the end */
 };
 
 struct mnt_info {
@@ -134,6 +137,13 @@ struct mnt_grow_req {
 	struct mnt_on_req on;
 	enum fsimg_type type; /* FSIMG_NONE: whatever is mounted there */
 	uint64_t size_bytes;  /* of the device */
+};
+
+/* A window of the file system's addresses. btrfs has no order to take windows of: it is trimmed
+ * whole, by the first one. -EOPNOTSUPP: the device takes no discards. */
+struct mnt_trim_req {
+	struct mnt_on_req on;
+	uint64_t start_bytes, len_bytes;
 };
 
 struct mnt_try_req {

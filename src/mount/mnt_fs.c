@@ -35,6 +35,7 @@ enum {
 	THAW_TRIES = 160,                   /* 4 s; the callers wait 5 */
 	THAW_PAUSE_MS = 25,
 	TRY_BYTES = 4096,
+	TRIM_LEAST_BYTES = 64 << 10, /* smaller holes cost more extents than they give back */
 };
 
 #define EXT4_RESIZE _IOW('f', 16, uint64_t)
@@ -355,6 +356,35 @@ int mnt_call_thaw(const void *req, size_t req_len, void *resp, size_t *resp_len)
 		else if (res < 0)
 			return mnt_why(((struct mnt_result *)resp)->why, res, "thawing failed");
 	}
+}
+
+/* ---- trim ---- */
+
+int mnt_call_trim(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_trim_req *trim = req;
+	struct mnt_result *result = mnt_begin(req_len, sizeof *trim, resp, resp_len);
+	if (result == NULL)
+		return -EINVAL;
+	struct mnt_look look;
+	_cleanup_fd_ int fd = open_on(&trim->on, &look, result->why);
+	if (fd < 0)
+		return fd;
+	bool whole = type_of_mounted(fd) == FSIMG_BTRFS;
+	struct fstrim_range range = {
+		.start = whole ? 0 : trim->start_bytes,
+		.len = whole ? UINT64_MAX : trim->len_bytes,
+		.minlen = TRIM_LEAST_BYTES,
+	};
+	int r = ioctl(fd, FITRIM, &range) < 0 ? -errno : 0;
+	/* There is nothing at that place: the file system ends before. */
+	bool end = r == -EINVAL && trim->start_bytes > 0;
+	result->next_bytes = whole || end ? UINT64_MAX : trim->start_bytes + trim->len_bytes;
+	if (r == 0 || end)
+		return 0;
+	return mnt_why(result->why, r == -ENOTTY ? -EOPNOTSUPP : r,
+		r == -EOPNOTSUPP || r == -ENOTTY ? "its device takes no discards"
+						 : "trimming the file system failed");
 }
 
 /* ---- the device itself ---- */

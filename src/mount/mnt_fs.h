@@ -18,6 +18,6 @@ bool mnt_can_grow_ext4(void);
 int mnt_set_uuid(int fd, const uint8_t uuid[16], char *why);
 
 helper_fn mnt_call_grow, mnt_call_sync, mnt_call_freeze, mnt_call_thaw, mnt_call_clean,
-	mnt_call_try_read;
+	mnt_call_trim, mnt_call_try_read;
 
 #endif

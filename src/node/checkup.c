@@ -327,23 +327,10 @@ static const struct op_step checkup_steps[] = {
 	{NULL},
 };
 
-/* Where to look: a writable mount if there is one, the staging path first. */
-static const struct node_mount *best_mount(const struct node_volume *nv)
-{
-	const struct node_mount *best = NULL;
-	list_for_each (link, &nv->mounts) {
-		const struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (best == NULL || (best->read_only && !mount->read_only) ||
-			(mount->staging && best->read_only == mount->read_only))
-			best = mount;
-	}
-	return best;
-}
-
 void node_checkup_init(struct node_checkup *c, struct node *node, const struct pool_object *volume)
 {
 	const struct node_volume *nv = node_volume_find(volume);
-	const struct node_mount *mount = nv == NULL ? NULL : best_mount(nv);
+	const struct node_mount *mount = nv == NULL ? NULL : node_volume_best_mount(nv);
 	*c = (struct node_checkup){.node = node};
 	c->stats =
 		(struct node_stats){.node = node, .id = c->id, .path = &c->path, .info = &c->info};

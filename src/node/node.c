@@ -3,6 +3,7 @@
 #include "node/node.h"
 
 #include "node/health.h"
+#include "node/trim.h"
 #include "node/volume.h"
 #include "node/watch.h"
 #include "pool/index.h"
@@ -33,6 +34,7 @@ void node_close(struct node *node)
 	if (node == NULL)
 		return;
 	node_adopt_no_more(node);
+	node_trim_close(node);
 	node_watch_close(node);
 	char id[RECORD_ID_MAX] = "";
 	struct pool_object *volume;
@@ -55,5 +57,6 @@ void node_drain(struct node *node, void (*on_quiet)(void *arg), void *arg)
 
 bool node_quiet(const struct node *node)
 {
-	return list_empty(&node->measures) && node_watch_idle(node->watch);
+	return list_empty(&node->measures) && node_watch_idle(node->watch) &&
+	       node_trim_idle(node->trim);
 }

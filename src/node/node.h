@@ -6,8 +6,10 @@
  *   volume.h   one volume in use: its device, its mounts
  *   lock.h     who works on an object, alone or beside others
  *   adopt.h    finding the devices and mounts of earlier runs
+ *   devices.h  how many volumes the node can have
  *   health.h   what is wrong with a volume or a pool
  *   watch.h    keeps that true: decides when which volume is checked up (checkup.h)
+ *   trim.h     has volumes give back what they do not use, by schedule
  *   refresh.h  measuring what volumes hold, for somebody who wants to see it
  *   source.h   what a clone or a snapshot is made from: quiesce.h holds it still
  */
@@ -26,6 +28,7 @@ enum {
 	NODE_FREEZE_TIMEOUT_MS = 5000,
 };
 
+struct node_trim;
 struct node_watch;
 struct stats_batch;
 
@@ -33,7 +36,7 @@ struct node {
 	struct reactor *reactor;
 	struct pools *pools;
 	struct probes *probes; /* what devices do; set before node_adopt(), or NULL */
-	/* No checkup, scan or measure begins any more; on_quiet runs when one ends. */
+	/* No checkup, scan, trim or measure begins any more; on_quiet runs when one ends. */
 	bool draining;
 	void (*on_quiet)(void *arg);
 	void *on_quiet_arg;
@@ -47,11 +50,13 @@ struct node {
 	 * errors. */
 	struct list attached, troubled;
 	struct node_watch *watch;                     /* NULL: nobody watches */
+	struct node_trim *trim;                       /* NULL: nothing is trimmed by schedule */
 	struct stats_batch *stats_open, *stats_spare; /* checkup.h; NULL: none */
 	struct list formatting;                       /* first_stage.h */
 	struct list refreshes;                        /* waiting, refresh.h */
 	struct list measures;                         /* under way for them */
 	int64_t clock_zero_unix;                      /* health.h: when the ring's clock was 0 */
+	uint64_t no_device_ns[BACKEND_TYPES];         /* devices.h; 0: there are some */
 };
 
 /* 0 or -ENOMEM. */
@@ -62,9 +67,9 @@ void node_close(struct node *node);
 /* Begins nothing any more. on_quiet runs whenever something has ended that node_quiet() asks for.
  */
 void node_drain(struct node *node, void (*on_quiet)(void *arg), void *arg);
-/* No checkup and no measure is under way. */
+/* No checkup, no trim and no measure is under way. */
 bool node_quiet(const struct node *node);
-/* A checkup or a measure has ended. */
+/* A checkup, a trim or a measure has ended. */
 static inline void node_tell_quiet(const struct node *node)
 {
 	if (node->on_quiet != NULL)

@@ -114,6 +114,7 @@ void node_volume_clear_dev(struct node *node, struct node_volume *nv)
 	nv->dev.attached = false;
 	nv->detaching = false;
 	nv->fitted_bytes = 0;
+	nv->no_trim = false;
 	health_forget(nv);
 }
 
@@ -155,6 +156,18 @@ int node_volume_add_mount(
 	mount->read_only = read_only;
 	mount->single_writer = single_writer;
 	return 0;
+}
+
+const struct node_mount *node_volume_best_mount(const struct node_volume *nv)
+{
+	const struct node_mount *best = NULL;
+	list_for_each (link, &nv->mounts) {
+		const struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (best == NULL || (best->read_only && !mount->read_only) ||
+			(mount->staging && best->read_only == mount->read_only))
+			best = mount;
+	}
+	return best;
 }
 
 void node_volume_remove_mount(struct node_volume *nv, const char *path)

@@ -84,6 +84,8 @@ struct node_volume {
 	bool marks_read;
 	/* We are letting its device go: that it goes is no finding. */
 	bool detaching;
+	uint64_t trim_interval; /* the last one that was seen (trim.h); 0: none in this run */
+	bool no_trim;           /* its device takes no discards */
 	/* Until then (ring_now_ns) its file system is asked by a call of its own: somebody
 	 * unmounts it. */
 	uint64_t alone_until_ns;
@@ -122,6 +124,8 @@ int node_volume_add_mount(
 	struct node_volume *nv, const char *path, bool read_only, bool single_writer);
 void node_volume_remove_mount(struct node_volume *nv, const char *path);
 struct node_mount *node_volume_mount_at(const struct node_volume *nv, const char *path);
+/* Where to look: a writable mount if there is one, the staging path first; NULL: it has none. */
+const struct node_mount *node_volume_best_mount(const struct node_volume *nv);
 void node_volume_free(struct node_volume *nv);
 
 /* "ringvol:<pool uuid8>:<random>"; both parts are in the volume's id, too. */

@@ -90,6 +90,7 @@ Test(options, defaults_are_the_contract)
 	cr_assert_eq(o.csi.health, CSI_HEALTH_1_12 | CSI_HEALTH_1_13);
 	cr_assert_not(o.insecure_tcp);
 	cr_assert_eq(o.csi.max_volumes, 0);
+	cr_assert_eq(o.trim_interval_s, 0);
 	cr_assert_eq(o.log_level, LOG_LEVEL_INFO);
 	cr_assert_eq(o.log_format, LOG_FORMAT_LOGFMT);
 	cr_assert_str_eq(o.http, "127.0.0.1:9808");
@@ -102,7 +103,8 @@ Test(options, flags_in_both_forms)
 			"--endpoint=tcp://[::1]:65535", "--endpoint", "unix:/c", "--insecure-tcp",
 			"--driver-name=a.b-c.D9", "--node-id", "n/1", "--services", "node,identity",
 			"--controller-expand=node", "--csi-version=1.13", "--max-volumes-per-node",
-			"110", "--log-level=debug", "--log-format", "json", "--http=off"),
+			"110", "--trim-interval=12h", "--log-level=debug", "--log-format", "json",
+			"--http=off"),
 		0, "%s", err.message);
 	cr_assert_eq(o.endpoint_count, 4);
 	cr_assert_str_eq(o.endpoints[1], "tcp://127.0.0.1:1");
@@ -114,6 +116,7 @@ Test(options, flags_in_both_forms)
 	cr_assert_eq(o.csi.health, CSI_HEALTH_1_13);
 	cr_assert(o.insecure_tcp);
 	cr_assert_eq(o.csi.max_volumes, 110);
+	cr_assert_eq(o.trim_interval_s, 12 * 3600);
 	cr_assert_eq(o.log_level, LOG_LEVEL_DEBUG);
 	cr_assert_eq(o.log_format, LOG_FORMAT_JSON);
 	cr_assert_null(o.http);
@@ -346,6 +349,13 @@ Test(options, choices_refused_with_a_hint)
 	REFUSED("not one of both, 1.12, 1.13", "--csi-version=1.1");
 	REFUSED("did you mean 'debug'", "--log-level=debgu");
 	REFUSED("not one of logfmt, json", "--log-format=xml");
+	REFUSED("not a number with a unit", "--trim-interval=12");
+	REFUSED("not a number with a unit", "--trim-interval=d");
+	REFUSED("not a number with a unit", "--trim-interval=1hh");
+	REFUSED("not a number with a unit", "--trim-interval=");
+	REFUSED("a second at least", "--trim-interval=0s");
+	REFUSED("366 days at most", "--trim-interval=367d");
+	REFUSED("366 days at most", "--trim-interval=99999999999999999999s");
 	REFUSED("not a number", "--max-volumes-per-node=-1");
 	REFUSED("not a number", "--max-volumes-per-node=99999999999999999999");
 	REFUSED("not a number", "--max-volumes-per-node=");

@@ -564,6 +564,7 @@ struct crypt *crypt_open(
 	crypt->backend = (struct backend){
 		.type = below->type,
 		.name = below->name,
+		.devices_max = below->devices_max,
 		.needs_image_again = below->needs_image_again,
 		.away_since_ns = below->away_since_ns != NULL ? crypt_away_since_ns : NULL,
 		.check = below->check != NULL ? crypt_check : NULL,

@@ -418,6 +418,7 @@ static int check(const struct backend *backend, bool raw, struct err *err)
 static const struct backend backend_disk = {
 	.type = BACKEND_DISK,
 	.name = "disk",
+	.devices_max = DM_MINORS,
 	.check = check,
 	.attach_call = attach_call,
 	.attach = attach,

@@ -21,9 +21,8 @@
 #include <sys/ioctl.h>
 
 enum {
-	MINOR_END = 1 << 20, /* the kernel's minor numbers have 20 bits */
-	FREE_MAX = 4096,     /* numbers remembered; the rest is found again after a restart */
-	NODE_WAIT_MS = 100,  /* for the node of a new device, where udev makes it */
+	FREE_MAX = 4096,    /* numbers remembered; the rest is found again after a restart */
+	NODE_WAIT_MS = 100, /* for the node of a new device, where udev makes it */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -76,9 +75,9 @@ static bool minors_pop(struct minors *m, uint32_t *ret_minor)
 
 static bool next_pop(uint32_t *ret_minor)
 {
-	while (next_minor < MINOR_END && lodev_minor_is_bound(next_minor))
+	while (next_minor < LODEV_MINORS && lodev_minor_is_bound(next_minor))
 		next_minor++;
-	if (next_minor == MINOR_END)
+	if (next_minor == LODEV_MINORS)
 		return false;
 	*ret_minor = next_minor++;
 	return true;
@@ -142,7 +141,7 @@ int lodev_minor_take(bool no_discard, uint32_t *ret_minor, int *ret_fd, struct e
 {
 	uint32_t minor;
 	if (!choose(no_discard, &minor))
-		return err_set(err, ERR_NO_ROOM, "all %d loop devices are in use", MINOR_END);
+		return err_set(err, ERR_NO_ROOM, "all %d loop devices are in use", LODEV_MINORS);
 
 	int fd = open_device(minor);
 	if (fd == -ENOENT) {

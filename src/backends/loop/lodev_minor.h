@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { LODEV_MINORS = 1 << 20 }; /* the kernel's minor numbers have 20 bits */
+
 /* A number that nothing is bound to, and its device, open for LOOP_CONFIGURE. -EBUSY of that means
  * that another process was quicker: take the next. So does -EAGAIN here, which sets no error. */
 int lodev_minor_take(bool no_discard, uint32_t *ret_minor, int *ret_fd, struct err *err);

@@ -14,6 +14,7 @@
 
 #include "backends/dm/guard.h"
 #include "backends/loop/lodev.h"
+#include "backends/loop/lodev_minor.h"
 #include "base/buf.h"
 #include "base/fd.h"
 #include "blockio/blkdev.h"
@@ -507,6 +508,7 @@ void backend_loop_configure(const struct backend_loop_config *new_config)
 const struct backend backend_loop = {
 	.type = BACKEND_LOOP,
 	.name = "loop",
+	.devices_max = LODEV_MINORS,
 	.check = loop_check,
 	.attach_call = attach_call,
 	.attach = loop_attach,

@@ -389,6 +389,7 @@ static int ublk_set_read_only(
 static const struct backend backend_ublk = {
 	.type = BACKEND_UBLK,
 	.name = "ublk",
+	.devices_max = UBLKD_DEVICES_MAX,
 	.needs_image_again = true,
 	.check = ublk_check,
 	.away_since_ns = ublk_away_since_ns,
