@@ -16,7 +16,14 @@
 
 /* ---- what is advertised ---- */
 
-enum when { ALWAYS, WITH_CONTROLLER, IF_CONTROLLER_EXPANDS, IF_1_12, IF_1_13 };
+enum when {
+	ALWAYS,
+	WITH_CONTROLLER,
+	WITH_SNAPSHOT_METADATA,
+	IF_CONTROLLER_EXPANDS,
+	IF_1_12,
+	IF_1_13
+};
 
 struct capability {
 	void *message;
@@ -30,6 +37,8 @@ static bool is_advertised(const struct csi_config *config, enum when when)
 		break;
 	case WITH_CONTROLLER:
 		return config->services & CSI_CONTROLLER;
+	case WITH_SNAPSHOT_METADATA:
+		return config->services & CSI_SNAPSHOT_METADATA;
 	case IF_CONTROLLER_EXPANDS:
 		return config->controller_expand;
 	case IF_1_12:
@@ -85,6 +94,7 @@ static const struct capability plugin_table[] = {
 	 },
 		ALWAYS},
 	{PLUGIN_SERVICE(CONTROLLER_SERVICE), WITH_CONTROLLER},
+	{PLUGIN_SERVICE(SNAPSHOT_METADATA_SERVICE), WITH_SNAPSHOT_METADATA},
 	{PLUGIN_SERVICE(SNAPSHOT_ACCESSIBILITY_CONSTRAINTS), IF_1_13},
 	{NULL, ALWAYS},
 };

@@ -17,6 +17,7 @@ enum csi_services {
 	CSI_IDENTITY = 1 << 0,
 	CSI_CONTROLLER = 1 << 1,
 	CSI_NODE = 1 << 2,
+	CSI_SNAPSHOT_METADATA = 1 << 3,
 };
 
 /* How a volume's health is told: by conditions within other answers, as up to 1.12, or by calls of

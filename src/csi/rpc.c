@@ -51,7 +51,8 @@ void csi_rpc_go(struct grpc_call *call, const ProtobufCMessage *request)
 	if (rpc->name != NULL)
 		csi_task_lock_name(task, rpc->kind, task->subject);
 	else if (rpc->id != NULL && !rpc->poll)
-		csi_task_lock_id(task, NODE_EXCLUSIVE, rpc->kind, task->id);
+		csi_task_lock_id(
+			task, rpc->streams ? NODE_SHARED : NODE_EXCLUSIVE, rpc->kind, task->id);
 	int r = rpc->operation->prepare(task, &err);
 	if (r < 0)
 		csi_refuse(call, &err);

@@ -3,7 +3,8 @@
  * A row for each RPC: what its request has to say, what it works on and locks, and how it is
  * answered. services.c has the table; csi_rpc_run() does what is alike for all of them.
  *
- * There are two kinds. An answer is given at once, from memory. An operation is a task (task.h).
+ * There are two kinds. An answer is given at once, from memory. An operation is a task (task.h). It
+ * has one answer, or streams: its steps send as many messages as they like (stream.h).
  */
 #ifndef RINGVOL_CSI_RPC_H
 #define RINGVOL_CSI_RPC_H
@@ -50,6 +51,9 @@ struct csi_rpc {
 	/* It only looks, and is asked again and again: it locks nothing, and an end that is well is
 	 * logged for debugging. */
 	bool poll;
+	/* Its steps send the messages of its answer. It only looks: the object is locked so that it
+	 * stays, and others may look at it as well. */
+	bool streams;
 };
 
 /* A grpc_method_fn, for methods that have a row. */

@@ -21,8 +21,10 @@
 	{                                                                                          \
 		.operation = &(its), __VA_ARGS__                                                   \
 	}
+#define STREAM(its, ...) OPERATION(its, .streams = true, __VA_ARGS__)
 /* What most of them work on. */
-#define A_VOLUME .kind = RECORD_VOLUME, .id = "volume_id"
+#define A_VOLUME   .kind = RECORD_VOLUME, .id = "volume_id"
+#define A_SNAPSHOT .kind = RECORD_SNAPSHOT, .id = "snapshot_id"
 
 static const struct grpc_method identity[] = {
 	{"GetPluginInfo", ANSWER(csi_plugin_info)},
@@ -41,9 +43,9 @@ static const struct grpc_method controller[] = {
 	{"ControllerGetCapabilities", ANSWER(csi_controller_capabilities)},
 	{"CreateSnapshot", OPERATION(csi_create_snapshot, .kind = RECORD_SNAPSHOT, .name = "name",
 				   .id = "source_volume_id")},
-	{"DeleteSnapshot", OPERATION(csi_delete, .kind = RECORD_SNAPSHOT, .id = "snapshot_id")},
+	{"DeleteSnapshot", OPERATION(csi_delete, A_SNAPSHOT)},
 	{"ListSnapshots", ANSWER(csi_list_snapshots)},
-	{"GetSnapshot", ANSWER(csi_get_snapshot, .kind = RECORD_SNAPSHOT, .id = "snapshot_id")},
+	{"GetSnapshot", ANSWER(csi_get_snapshot, A_SNAPSHOT)},
 	{"ControllerExpandVolume", OPERATION(csi_controller_expand, A_VOLUME)},
 	{"ControllerGetVolume", ANSWER(csi_get_volume, A_VOLUME)},
 	{"ControllerGetVolumeHealth", ANSWER(csi_get_volume_health, A_VOLUME)},
@@ -66,6 +68,13 @@ static const struct grpc_method node[] = {
 	{"NodeGetStorageHealth", ANSWER(csi_node_storage_health)},
 	{"NodeGetCapabilities", ANSWER(csi_node_capabilities)},
 	{"NodeGetInfo", ANSWER(csi_node_info)},
+	{NULL},
+};
+
+static const struct grpc_method snapshot_metadata[] = {
+	{"GetMetadataAllocated", STREAM(csi_metadata, A_SNAPSHOT)},
+	{"GetMetadataDelta", STREAM(csi_metadata, .kind = RECORD_SNAPSHOT,
+				     .id = "target_snapshot_id", .required = {"base_snapshot_id"})},
 	{NULL},
 };
 
@@ -95,10 +104,12 @@ int csi_register(struct csi *csi, struct grpc_registry *registry)
 		{&csi__v1__identity__descriptor, identity, NULL},
 		{&csi__v1__controller__descriptor, controller, NULL},
 		{&csi__v1__node__descriptor, node, NULL},
+		{&csi__v1__snapshot_metadata__descriptor, snapshot_metadata, NULL},
 		{&ringvol__v1__inspect__descriptor, inspect, NULL},
 	};
 	/* 0: not CSI, always served. */
-	static const unsigned bits[] = {CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE, 0};
+	static const unsigned bits[] = {
+		CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE, CSI_SNAPSHOT_METADATA, 0};
 
 	for (unsigned i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
 		if (bits[i] != 0 && !(csi->config.services & bits[i]))
@@ -115,6 +126,8 @@ int csi_register_routed(struct csi *csi, struct grpc_registry *registry)
 {
 	static struct grpc_service services[] = {
 		{&csi__v1__controller__descriptor, controller, NULL, 1 << GRPC_PEER_CONTROLLER},
+		{&csi__v1__snapshot_metadata__descriptor, snapshot_metadata, NULL,
+			1 << GRPC_PEER_CONTROLLER},
 		{&ringvol__v1__inspect__descriptor, inspect, NULL, 1 << GRPC_PEER_CONTROLLER},
 	};
 	int r = 0;

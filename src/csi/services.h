@@ -20,6 +20,7 @@ extern const struct csi_operation csi_delete; /* of volumes and snapshots */
 extern const struct csi_operation csi_controller_expand, csi_node_expand;
 extern const struct csi_operation csi_get_capacity;
 extern const struct csi_operation csi_grant_copy;
+extern const struct csi_operation csi_metadata; /* of one snapshot, or of what two differ in */
 extern const struct csi_operation csi_node_stage, csi_node_publish;
 extern const struct csi_operation csi_node_release; /* NodeUnpublish and NodeUnstage */
 extern const struct csi_operation csi_node_stats, csi_node_volume_health;

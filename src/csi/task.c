@@ -38,6 +38,8 @@ static void waiter_on_gone(struct grpc_call *call, void *arg)
 	struct waiter *w = arg;
 	list_remove(&w->link);
 	w->task->waiter_count--;
+	if (w->task->rpc->streams)
+		csi_stream_lose(&w->task->stream);
 	grpc_end(call, GRPC_CANCELLED, NULL);
 }
 
@@ -70,6 +72,10 @@ struct csi_task *csi_task_new(
 	list_push(&task->waiters, &first->link);
 	task->waiter_count = 1;
 	grpc_on_gone(call, waiter_on_gone, first);
+	if (rpc->streams) {
+		csi_stream_open(&task->stream, &task->op, call);
+		task->copy = (struct csi_task_copy){.stop = csi_stream_stop, .arg = &task->stream};
+	}
 	return task;
 }
 
@@ -195,7 +201,8 @@ static void log_end(const struct csi_task *task)
 			{"claim", claim_shown(task)}, {"step", failed ? err->step : NULL},
 			{"code", failed ? err_code_name(err->code) : NULL},
 			{"error", failed ? err->message : NULL}, {"ms", duration},
-			{"waiters", task->waiter_count > 1 ? waiters : NULL}));
+			{"waiters", task->waiter_count > 1 ? waiters : NULL},
+			{"client", task->rpc->streams && task->waiter_count == 0 ? "gone" : NULL}));
 }
 
 static void answer(const struct csi_task *task, struct grpc_call *call)
@@ -203,6 +210,8 @@ static void answer(const struct csi_task *task, struct grpc_call *call)
 	const struct err *err = &task->op.err;
 	if (err->code != ERR_OK)
 		grpc_end(call, csi_status(err->code), err->message);
+	else if (task->rpc->streams)
+		grpc_end(call, GRPC_OK, NULL);
 	else
 		grpc_reply(call, task->response);
 }

@@ -2,7 +2,8 @@
 /*
  * A task is an operation that outlives its RPC. It holds locks on what it works on; calls that ask
  * for the same thing with equal arguments join it and get its answer, others get ABORTED. A call
- * ends when its client leaves; the task goes on to its end, also when nobody waits for it.
+ * ends when its client leaves; the task goes on to its end, also when nobody waits for it. One that
+ * streams has one call, nobody joins it, and it ends with its client.
  *
  * In a step: struct create *c = csi_task_of(op, struct create). The operation leaves its answer in
  * task.response. Everything it allocated is in task.arena or freed by its cleanup().
@@ -11,6 +12,7 @@
 #define RINGVOL_CSI_TASK_H
 
 #include "csi/csi.h"
+#include "csi/stream.h"
 #include "rpc/grpc.h"
 
 struct csi_rpc; /* rpc.h */
@@ -47,7 +49,8 @@ struct csi_task {
 	 * shared lane. */
 	struct lane *lane;
 	struct csi_task_copy copy;
-	uint64_t number; /* counts up from 1 */
+	struct csi_stream stream; /* of a row that streams; else zeroed */
+	uint64_t number;          /* counts up from 1 */
 	/* private */
 	struct node_lock locks[CSI_LOCKS_MAX];
 	unsigned lock_count;

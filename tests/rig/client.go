@@ -17,6 +17,7 @@ type Client struct {
 	csi.IdentityClient
 	csi.ControllerClient
 	csi.NodeClient
+	csi.SnapshotMetadataClient
 	Conn *grpc.ClientConn
 }
 
@@ -37,6 +38,8 @@ func Dial(socket string, options ...grpc.DialOption) (*Client, error) {
 		ControllerClient: csi.NewControllerClient(conn),
 		NodeClient:       csi.NewNodeClient(conn),
 		Conn:             conn,
+
+		SnapshotMetadataClient: csi.NewSnapshotMetadataClient(conn),
 	}, nil
 }
 
@@ -55,6 +58,8 @@ func (d *Driver) Client() (*Client, error) {
 		ControllerClient: csi.NewControllerClient(d.conn),
 		NodeClient:       csi.NewNodeClient(d.conn),
 		Conn:             d.conn,
+
+		SnapshotMetadataClient: csi.NewSnapshotMetadataClient(d.conn),
 	}, nil
 }
 
