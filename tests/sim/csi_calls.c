@@ -275,6 +275,20 @@ enum grpc_status do_stats(void)
 	return call_status("Node/NodeGetVolumeStats", &req.base);
 }
 
+enum grpc_status do_allocated(void)
+{
+	Csi__V1__GetMetadataAllocatedRequest req = CSI__V1__GET_METADATA_ALLOCATED_REQUEST__INIT;
+	req.snapshot_id = csi_bytes(snapshot_id);
+	return call_status("SnapshotMetadata/GetMetadataAllocated", &req.base);
+}
+
+enum grpc_status do_delta(void)
+{
+	Csi__V1__GetMetadataDeltaRequest req = CSI__V1__GET_METADATA_DELTA_REQUEST__INIT;
+	req.base_snapshot_id = req.target_snapshot_id = csi_bytes(snapshot_id);
+	return call_status("SnapshotMetadata/GetMetadataDelta", &req.base);
+}
+
 void leave_frozen(void)
 {
 	char image[128];

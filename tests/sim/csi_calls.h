@@ -48,6 +48,8 @@ enum grpc_status do_snapshot(void), undo_snapshot(void);
 enum grpc_status do_stage(void), undo_stage(void);
 enum grpc_status do_publish(void), undo_publish(void);
 enum grpc_status do_stats(void);
+/* Of snapshot_id, and to itself. */
+enum grpc_status do_allocated(void), do_delta(void);
 /* Of what is staged, or mounted at path. A freeze tells, and changes nothing that a thaw does not
  * take back. */
 bool is_frozen(void), is_frozen_at(const char *path);

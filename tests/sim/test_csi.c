@@ -194,6 +194,9 @@ static void fail_all(void)
 	cr_assert_eq(do_snapshot(), GRPC_OK);
 	fail_each_step(
 		&(struct trial){"CreateVolume from a snapshot", do_restore, undo_create, true});
+	fail_each_step(&(struct trial){"GetMetadataAllocated", do_allocated, nothing, true});
+	if (w->mounted)
+		fail_each_step(&(struct trial){"GetMetadataDelta", do_delta, nothing, true});
 	fail_each_step(&(struct trial){"DeleteSnapshot", undo_snapshot, do_snapshot, false});
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
 

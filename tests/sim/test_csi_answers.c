@@ -89,6 +89,9 @@ Test(csi_answers, identity)
 	asks_capabilities(CSI_IDENTITY | CSI_NODE | CSI_CONTROLLER,
 		"capabilities{service{type=2}} capabilities{volume_expansion{type=1}} "
 		"capabilities{service{type=1}}");
+	asks_capabilities(CSI_IDENTITY | CSI_SNAPSHOT_METADATA,
+		"capabilities{service{type=2}} capabilities{volume_expansion{type=1}} "
+		"capabilities{service{type=4}}");
 	asks_capabilities(CSI_IDENTITY | CSI_NODE,
 		"capabilities{service{type=2}} capabilities{volume_expansion{type=1}}");
 	asks_node_info(0, "node_id='node-1' max_volumes_per_node=1048576 " TOPOLOGY);

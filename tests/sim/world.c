@@ -80,7 +80,7 @@ static void up(struct world *w)
 	struct csi_config csi = {
 		.driver_name = "csi.ringvol.dev",
 		.node_id = "node-1",
-		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE,
+		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_SNAPSHOT_METADATA,
 		.controller_expand = true,
 		.health = CSI_HEALTH_1_12,
 	};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls without a client: tests dispatch a packed request and get the answer through callbacks. The
- * client of such a call never goes away and reads at once. Out of memory is answered as
- * RESOURCE_EXHAUSTED.
+ * client of such a call stays and reads at once, unless a test says otherwise. Out of memory is
+ * answered as RESOURCE_EXHAUSTED.
  */
 #include "simring/grpc_local.h"
 
@@ -33,13 +33,13 @@ static int local_message(struct grpc_call *call, const struct grpc_payload *payl
 
 static bool local_writable(struct grpc_call *call)
 {
-	(void)call;
-	return true;
+	return !((struct local_call *)call)->local->full;
 }
 
 static void local_end(struct grpc_call *call, enum grpc_status status, const char *message)
 {
 	struct local_call *l = (struct local_call *)call;
+	l->local->call = NULL;
 	l->local->on_end(l->local, status, message != NULL ? message : "");
 }
 
@@ -66,6 +66,7 @@ void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const
 	struct grpc_call *call = &l->call;
 	grpc_call_init(call, &local_carrier, registry);
 	l->local = local;
+	local->call = call;
 	if (local->peer != NULL)
 		call->caller = grpc_caller_new(local->peer);
 	call->entry = grpc_registry_find(registry, path, strlen(path));
@@ -83,4 +84,19 @@ void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const
 			grpc_call_run(call);
 	}
 	grpc_call_unref(call);
+}
+
+void grpc_local_read(struct grpc_local *local, bool all)
+{
+	local->full = !all;
+	if (local->call != NULL)
+		grpc_call_resume(local->call);
+}
+
+void grpc_local_leave(struct grpc_local *local)
+{
+	struct grpc_call *call = local->call;
+	local->call = NULL;
+	if (call != NULL)
+		grpc_call_lose(call, GRPC_CANCELLED);
 }
