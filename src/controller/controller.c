@@ -72,7 +72,7 @@ int controller_open(struct controller **ret, struct ring *ring,
 	c->self.config = (struct csi_config){
 		.driver_name = config->driver_name,
 		.node_id = "",
-		.services = CSI_IDENTITY | CSI_CONTROLLER,
+		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_SNAPSHOT_METADATA,
 		.controller_expand = config->controller_expand,
 		.health = config->health,
 	};
@@ -116,6 +116,7 @@ int controller_register(
 	const struct grpc_service services[CONTROLLER_SERVICES] = {
 		{&csi__v1__identity__descriptor, route_identity, &c->self},
 		{&csi__v1__controller__descriptor, route_controller, &c->self},
+		{&csi__v1__snapshot_metadata__descriptor, route_snapshot_metadata, &c->self},
 		{&ringvol__v1__inspect__descriptor, inspect_methods, &c->self},
 	};
 	c->clients = clients;
@@ -129,6 +130,7 @@ int controller_register(
 void controller_drain(struct controller *c)
 {
 	c->draining = true;
+	forward_end_streams(c);
 	capacity_drain(c->capacity);
 	if (c->joins != NULL)
 		joins_drain(c->joins);

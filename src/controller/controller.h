@@ -41,7 +41,7 @@ struct controller_config {
 };
 
 enum {
-	CONTROLLER_SERVICES = 3, /* for clients */
+	CONTROLLER_SERVICES = 4, /* for clients */
 	CONTROLLER_ROUTES_MAX = 24,
 };
 
@@ -77,8 +77,8 @@ struct controller {
 int controller_open(struct controller **ret, struct ring *ring,
 	const struct controller_config *config, struct err *err);
 void controller_close(struct controller *controller); /* NULL is legal */
-/* Identity, Controller, Inspect for clients on the endpoint; Cluster for nodes on --listen (NULL
- * with config.node). */
+/* Identity, Controller, SnapshotMetadata, Inspect for clients on the endpoint; Cluster for nodes on
+ * --listen (NULL with config.node). */
 int controller_register(
 	struct controller *controller, struct grpc_registry *clients, struct grpc_registry *nodes);
 /* Clients are about to be gone: nothing new is begun. */

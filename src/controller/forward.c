@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Passing on. Happy path: a call to the node, its answer kept until its status is here, the answer
- * passed on as it is. It fails as the node's call does; what is lost in the middle is UNAVAILABLE,
- * and to repeat it is the client's.
+ * Passing on. Happy path: a call to the node, its answer kept until its status is here (a stream's
+ * messages are not), the answer passed on as it is. It fails as the node's call does; what is lost
+ * in the middle is UNAVAILABLE, and to repeat it is the client's.
  */
 #include "controller/forward.h"
 
@@ -69,7 +69,7 @@ void forward_end(struct forward *f, enum grpc_status status, const char *message
 {
 	struct grpc_call *client = f->client;
 	count(f, status);
-	if (status == GRPC_OK)
+	if (status == GRPC_OK && !f->route->streams)
 		grpc_reply_bytes(client, f->answer.data, f->answer.len);
 	else
 		grpc_end(client, status, message);
@@ -126,6 +126,18 @@ void forward_refuse(struct forward *f, const struct err *err)
 	forward_free(f);
 }
 
+void forward_end_streams(struct controller *controller)
+{
+	list_for_each_safe (link, &controller->forwards) {
+		struct forward *f = container_of(link, struct forward, link);
+		if (!f->route->streams)
+			continue;
+		channel_cancel(&f->call);
+		forward_end(f, GRPC_UNAVAILABLE,
+			"the controller is about to end; go on with starting_offset behind what was received");
+	}
+}
+
 bool forward_others(const struct forward *f)
 {
 	list_for_each (link, &f->controller->forwards) {
@@ -149,10 +161,12 @@ bool forward_is_under_way(void *arg, enum store_kind kind, const char *key)
 
 /* ---- a call ---- */
 
-/* One message is all that these calls answer; of a peer that sends more, the last. */
+/* One message is all that most calls answer; of a peer that sends more, the last. */
 static bool on_message(struct channel_call *call, const uint8_t *data, size_t len)
 {
 	struct forward *f = container_of(call, struct forward, call);
+	if (f->route->streams)
+		return grpc_send_bytes(f->client, data, len);
 	f->answer.len = 0;
 	f->lost = !budget_has_share(memory(f), len) || buf_append(&f->answer, data, len) < 0;
 	answer_count(f);
@@ -185,6 +199,14 @@ static void on_client_gone(struct grpc_call *client, void *arg)
 	forward_free(f);
 }
 
+static void on_client_writable(struct grpc_call *client, void *arg)
+{
+	struct forward *f = arg;
+	(void)client;
+	if (channel_call_active(&f->call))
+		channel_read(&f->call);
+}
+
 void forward_open(struct forward *f, struct controller *controller, struct grpc_call *client,
 	const struct route *route)
 {
@@ -196,6 +218,7 @@ void forward_open(struct forward *f, struct controller *controller, struct grpc_
 	f->arena = arena_ref(grpc_call_arena(client));
 	list_push(&controller->forwards, &f->link);
 	grpc_on_gone(client, on_client_gone, f);
+	grpc_on_writable(client, on_client_writable, f);
 }
 
 int forward_call(struct forward *f, struct store_node *node, const char *path, const uint8_t *data,

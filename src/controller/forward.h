@@ -3,6 +3,9 @@
  * A client's call that is passed on: one or several calls to nodes, one after the other, and then
  * one answer. The client's deadline is theirs. When the client goes away the one under way is
  * cancelled; what it has begun at its node goes on there.
+ *
+ * Of a row that streams, each message is passed on as it comes. While the client does not read,
+ * nothing is taken from the node, which then has to wait as well.
  */
 #ifndef RINGVOL_CONTROLLER_FORWARD_H
 #define RINGVOL_CONTROLLER_FORWARD_H
@@ -50,6 +53,8 @@ void forward_end(struct forward *f, enum grpc_status status, const char *message
 void forward_pass(struct forward *f, enum grpc_status status, const char *message);
 /* The same with an error of ours, which is logged. */
 void forward_refuse(struct forward *f, const struct err *err);
+/* Shutting down: streams are ended, as they may take as long as their clients like. */
+void forward_end_streams(struct controller *controller);
 /* Another forward for the same name is under way. */
 bool forward_others(const struct forward *f);
 /* One is, for that name. */

@@ -25,18 +25,43 @@
 
 /* ---- by id ---- */
 
+/* The node of the id in a field; NULL: it is no id of ours. */
+static int find_home(struct forward *f, uint32_t field, char id[RECORD_ID_MAX],
+	struct store_node **ret, struct err *err)
+{
+	size_t len;
+	const uint8_t *data = grpc_call_bytes(f->client, &len);
+	if (scan_string(data, len, field, id, RECORD_ID_MAX) < 0)
+		return err_set(err, ERR_INVALID, "the request is malformed");
+	return home_of_id(f->controller->store, id, ret, err);
+}
+
+/* The same, if that is where the other id's object is as well. */
+static int check_other(
+	struct forward *f, const char *id, const struct store_node *node, struct err *err)
+{
+	char other[RECORD_ID_MAX];
+	struct store_node *there;
+	int r = find_home(f, f->route->other_id, other, &there, err);
+	if (r < 0 || node == NULL || there == NULL || there == node)
+		return r;
+	return err_set(err, ERR_PRECONDITION,
+		"%s is on node %.64s, and %s on node %.64s: they share nothing, so only all of one of them can be told",
+		id, node->id, other, there->id);
+}
+
 static int find_node(struct forward *f, struct store_node **ret, struct err *err)
 {
 	const struct store *store = f->controller->store;
-	char id[RECORD_ID_MAX];
-	size_t len;
-	const uint8_t *data = grpc_call_bytes(f->client, &len);
-	if (scan_string(data, len, f->route->id, id, sizeof(id)) < 0)
-		return err_set(err, ERR_INVALID, "the request is malformed");
+	char id[RECORD_ID_MAX] = "";
+	int r = find_home(f, f->route->id, id, ret, err);
 	f->subject = arena_strdup(f->arena, id);
-	if (f->subject == NULL)
+	if (f->subject == NULL) {
+		f->subject = "";
 		return err_set(err, ERR_NO_ROOM, "out of memory");
-	int r = home_of_id(store, id, ret, err);
+	}
+	if (r == 0 && f->route->other_id != 0)
+		r = check_other(f, id, *ret, err);
 	if (r < 0 || *ret != NULL)
 		return r;
 	*ret = home_anywhere(store);
@@ -145,13 +170,14 @@ const struct grpc_method route_identity[] = {
 	{NULL},
 };
 
-#define ROUTED(name, ...)                                                                          \
+#define ROUTED_IN(service, name, ...)                                                              \
 	{                                                                                          \
 #name, run, GRPC_RAW, &(const struct route)                                        \
 		{                                                                                  \
-			.path = "/csi.v1.Controller/" #name, __VA_ARGS__                           \
+			.path = "/csi.v1." #service "/" #name, __VA_ARGS__                         \
 		}                                                                                  \
 	}
+#define ROUTED(name, ...) ROUTED_IN(Controller, name, __VA_ARGS__)
 /* Field 1 of each of them. */
 #define BY_VOLUME   .run = by_id, .id = 1, .kind = STORE_VOLUME
 #define BY_SNAPSHOT .run = by_id, .id = 1, .kind = STORE_SNAPSHOT
@@ -173,5 +199,11 @@ const struct grpc_method route_controller[] = {
 	ROUTED(ControllerGetVolume, BY_VOLUME),
 	ROUTED(ControllerListVolumeHealth, .run = list_health, .kind = STORE_VOLUME),
 	ROUTED(ControllerGetVolumeHealth, BY_VOLUME),
+	{NULL},
+};
+
+const struct grpc_method route_snapshot_metadata[] = {
+	ROUTED_IN(SnapshotMetadata, GetMetadataAllocated, BY_SNAPSHOT, .streams = true),
+	ROUTED_IN(SnapshotMetadata, GetMetadataDelta, BY_SNAPSHOT, .other_id = 2, .streams = true),
 	{NULL},
 };

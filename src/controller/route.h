@@ -4,7 +4,7 @@
  * lists and capacities; creates go where their name is at home or is placed (create.h); the rest
  * goes to the node that has the pool of the id that the request carries.
  *
- * With config.node all of the Controller service goes to that one process.
+ * With config.node all of the Controller and SnapshotMetadata services goes to that one process.
  */
 #ifndef RINGVOL_CONTROLLER_ROUTE_H
 #define RINGVOL_CONTROLLER_ROUTE_H
@@ -24,13 +24,17 @@ struct route {
 	/* By id: the number of the field, and of what kind it is. */
 	uint32_t id;
 	enum store_kind kind;
+	/* Of a second object, which has to be on the same node; 0: there is none. */
+	uint32_t other_id;
+	/* The answer is any number of messages, each passed on as it comes. */
+	bool streams;
 	/* What was asked for is already so where a pool is gone for good. */
 	bool deletes;
 	/* What a good answer tells; NULL: nothing. */
 	route_learn_fn *learn;
 };
 
-/* Rows of csi.v1.Identity and csi.v1.Controller, as grpc_service has them. */
-extern const struct grpc_method route_identity[], route_controller[];
+/* Rows of csi.v1.Identity, Controller and SnapshotMetadata, as grpc_service has them. */
+extern const struct grpc_method route_identity[], route_controller[], route_snapshot_metadata[];
 
 #endif

@@ -26,7 +26,7 @@
 /* A process at a socket. What it is asked is kept; it answers `answer`, or `status` with `why`. */
 struct fake {
 	struct grpc_registry *registry;
-	struct grpc_service services[3];
+	struct grpc_service services[4];
 	struct server *server;
 	char address[128];
 	enum grpc_status status;
@@ -39,9 +39,10 @@ struct fake {
 	char methods[256]; /* of the first calls, a blank behind each */
 	struct buf request;
 	uint64_t deadline_ns;
-	bool hold_grant;  /* it does not answer */
-	bool no_member;   /* it cannot copy between nodes */
-	struct buf grant; /* what GrantCopy answers */
+	unsigned to_stream, streamed; /* messages of a KiB */
+	bool hold_grant;              /* it does not answer */
+	bool no_member;               /* it cannot copy between nodes */
+	struct buf grant;             /* what GrantCopy answers */
 	Ringvol__V1__GrantCopyRequest *granted;
 	Ringvol__V1__OfferCopyRequest *offered;
 };
@@ -156,6 +157,35 @@ static void fake_list(struct grpc_call *call, const ProtobufCMessage *none)
 	grpc_end(call, f->status, f->why);
 }
 
+/* As many messages as its client reads; the last one is held back while `hold` is set. */
+static void fake_go_on(struct grpc_call *call, void *arg)
+{
+	struct fake *f = arg;
+	uint8_t data[1024];
+	bool more = true;
+	memset(data, (int)(f->streamed % 251), sizeof(data));
+	while (more && f->streamed < f->to_stream) {
+		f->streamed++;
+		more = grpc_send_bytes(call, data, sizeof(data));
+	}
+	if (more && !f->hold) {
+		f->held = NULL;
+		grpc_end(call, f->status, f->why);
+	}
+}
+
+static void fake_stream(struct grpc_call *call, const ProtobufCMessage *none)
+{
+	struct fake *f = grpc_call_context(call);
+	(void)none;
+	fake_take(f, call);
+	f->streamed = 0;
+	f->held = call;
+	grpc_on_gone(call, fake_gone, f);
+	grpc_on_writable(call, fake_go_on, f);
+	fake_go_on(call, f);
+}
+
 static const struct grpc_method fake_controller[] = {
 	{"CreateVolume", fake_call, GRPC_RAW},
 	{"DeleteVolume", fake_call, GRPC_RAW},
@@ -177,6 +207,11 @@ static const struct grpc_method fake_member[] = {
 	{"OfferCopy", fake_offer, GRPC_RAW},
 	{NULL},
 };
+static const struct grpc_method fake_metadata[] = {
+	{"GetMetadataAllocated", fake_stream, GRPC_RAW},
+	{"GetMetadataDelta", fake_stream, GRPC_RAW},
+	{NULL},
+};
 static const struct grpc_method fake_inspect[] = {
 	{"List", fake_list, GRPC_RAW},
 	{NULL},
@@ -188,9 +223,11 @@ static inline void fake_open(struct fake *f, const char *name)
 	f->services[0] =
 		(struct grpc_service){&csi__v1__controller__descriptor, fake_controller, f};
 	f->services[1] = (struct grpc_service){&ringvol__v1__inspect__descriptor, fake_inspect, f};
-	f->services[2] = (struct grpc_service){&ringvol__v1__member__descriptor, fake_member, f};
+	f->services[2] =
+		(struct grpc_service){&csi__v1__snapshot_metadata__descriptor, fake_metadata, f};
+	f->services[3] = (struct grpc_service){&ringvol__v1__member__descriptor, fake_member, f};
 	f->registry = grpc_registry_new();
-	for (unsigned i = 0; i < (f->no_member ? 2 : 3); i++)
+	for (unsigned i = 0; i < (f->no_member ? 3 : 4); i++)
 		cr_assert_eq(grpc_registry_add(f->registry, &f->services[i], NULL), 0);
 	const struct server_config config = {
 		.ring = ring, .registry = f->registry, .limits = server_limits_default};
