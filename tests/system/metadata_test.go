@@ -15,12 +15,6 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-func (b *bed) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), rig.CallTimeout)
-	b.t.Cleanup(cancel)
-	return ctx
-}
-
 // snapshotOf takes one and returns its id.
 func (b *bed) snapshotOf(v *rig.Volume, name string) string {
 	b.t.Helper()
@@ -42,26 +36,31 @@ func (b *bed) writeAt(path string, offset int64, data []byte) {
 
 func (b *bed) allocated(id string) *rig.Blocks {
 	b.t.Helper()
-	blocks, err := b.c.Allocated(b.ctx(), id, 0, 0)
+	blocks, err := b.c.Allocated(short(b.t), id, 0, 0)
 	b.must(err)
 	return blocks
 }
 
 func (b *bed) delta(base, target string) *rig.Blocks {
 	b.t.Helper()
-	blocks, err := b.c.Delta(b.ctx(), base, target, 0, 0)
+	blocks, err := b.c.Delta(short(b.t), base, target, 0, 0)
 	b.must(err)
 	return blocks
 }
 
 func (b *bed) isRanges(what string, got *rig.Blocks, want ...rig.Range) {
 	b.t.Helper()
+	isRanges(b.t, what, got, want...)
+}
+
+func isRanges(t *testing.T, what string, got *rig.Blocks, want ...rig.Range) {
+	t.Helper()
 	if len(got.Ranges) != len(want) {
-		b.t.Fatalf("%s: %v, not %v", what, got.Ranges, want)
+		t.Fatalf("%s: %v, not %v", what, got.Ranges, want)
 	}
 	for i, r := range want {
 		if got.Ranges[i] != r {
-			b.t.Fatalf("%s: %v, not %v", what, got.Ranges, want)
+			t.Fatalf("%s: %v, not %v", what, got.Ranges, want)
 		}
 	}
 }
@@ -97,7 +96,7 @@ func TestMetadata(t *testing.T) {
 			b.isRanges("the other way round", b.delta(two, one), changed...)
 
 			for _, max := range []int32{1, 2, 3, 1 << 30} {
-				blocks, err := b.c.Delta(b.ctx(), one, two, 0, max)
+				blocks, err := b.c.Delta(short(b.t), one, two, 0, max)
 				b.must(err)
 				b.isRanges("with max_results", blocks, changed...)
 				if want := (len(changed) + int(max) - 1) / int(max); max < 4 && blocks.Messages != want {
@@ -112,7 +111,7 @@ func TestMetadata(t *testing.T) {
 				{4*mib + 4*kib, append([]rig.Range{{Start: 4*mib + 4*kib, End: 4*mib + 8*kib}}, changed[2])},
 				{8*mib + 5, []rig.Range{{Start: 8*mib + 5, End: 8*mib + 4*kib}}},
 			} {
-				blocks, err := b.c.Delta(b.ctx(), one, two, from.offset, 0)
+				blocks, err := b.c.Delta(short(b.t), one, two, from.offset, 0)
 				b.must(err)
 				b.isRanges("from an offset", blocks, from.want...)
 			}
@@ -124,7 +123,7 @@ func TestMetadata(t *testing.T) {
 			b.writeAt(v.Target, was+mib, bytesOf('e', 4*kib))
 			three := b.snapshotOf(v, "three")
 			b.isRanges("of a grown volume", b.delta(two, three), rig.Range{Start: was, End: was + 16*mib})
-			blocks, err := b.c.Delta(b.ctx(), two, three, was+4*mib, 0)
+			blocks, err := b.c.Delta(short(b.t), two, three, was+4*mib, 0)
 			b.must(err)
 			b.isRanges("in what has grown", blocks, rig.Range{Start: was + 4*mib, End: was + 16*mib})
 			b.isRanges("the smaller from the grown", b.delta(three, two))
@@ -167,11 +166,11 @@ func TestMetadataRefusals(t *testing.T) {
 	inThird, three := in(third)
 
 	allocated := func(id string, offset int64, max int32) error {
-		_, err := b.c.Allocated(b.ctx(), id, offset, max)
+		_, err := b.c.Allocated(short(b.t), id, offset, max)
 		return err
 	}
 	delta := func(base, target string, offset int64, max int32) error {
-		_, err := b.c.Delta(b.ctx(), base, target, offset, max)
+		_, err := b.c.Delta(short(b.t), base, target, offset, max)
 		return err
 	}
 	gone := one[:len(one)-8] + "00000000"
@@ -276,7 +275,7 @@ func TestMetadataDrain(t *testing.T) {
 	v := b.d.Volume("data", rig.BlockCap(), 256*mib)
 	b.must(v.Create())
 	many := b.scattered(v, "many", 12000)
-	stream, err := b.c.GetMetadataAllocated(b.ctx(), &csi.GetMetadataAllocatedRequest{SnapshotId: many, MaxResults: 1})
+	stream, err := b.c.GetMetadataAllocated(short(b.t), &csi.GetMetadataAllocatedRequest{SnapshotId: many, MaxResults: 1})
 	b.must(err)
 	_, err = stream.Recv()
 	b.must(err)
