@@ -3,7 +3,8 @@
  * The loop: requests and their lanes, the dispatch of what has completed, one turn after the other.
  *
  * The happy path of a turn: the engine starts what waits, waits, and appends what has completed to
- * ring->done; then the callbacks run, then the timers that were due before the engine waited.
+ * ring->done; then the callbacks run, then the timers that were due before the engine waited, then
+ * chores (ring_chore.h).
  * Callbacks only queue. A request is in exactly one of: its lane's gate, the engine, ring->posted,
  * ring->done.
  *
@@ -162,13 +163,14 @@ static void dispatch_done(struct ring *ring)
 int ring_turn(struct ring *ring, bool wait)
 {
 	ring->stats.turns++;
-	int r = ring->engine->turn(ring, wait);
+	int r = ring->engine->turn(ring, wait && !ring_chores_due(ring));
 	if (r < 0)
 		return r;
 	uint64_t start_ns = ring->now_ns, order = ring->timer_order;
 	dispatch_posted(ring);
 	dispatch_done(ring);
 	ring_timer_run(ring, order);
+	ring_chores_run(ring);
 	log_flush(); /* before what was answered is sent */
 	uint64_t spent_ns = ring_clock_ns(ring) - start_ns;
 	ring->stats.turn.count[hist_bucket(spent_ns)]++;

@@ -41,6 +41,7 @@ struct ring *ring_new(const struct ring_engine *engine)
 	list_init(&ring->cancelled);
 	ring->cancel_timer.fn = on_cancel_timer;
 	list_init(&ring->bufs);
+	ring_chores_init(&ring->chores);
 	return ring;
 }
 

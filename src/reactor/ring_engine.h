@@ -14,6 +14,7 @@
 #define RINGVOL_REACTOR_RING_ENGINE_H
 
 #include "reactor/ring.h"
+#include "reactor/ring_chore.h"
 
 #include <stddef.h>
 
@@ -91,6 +92,8 @@ struct ring {
 
 	struct list bufs; /* ring_bufs.link */
 	int next_group;
+
+	struct ring_chores chores;
 
 	uint64_t fixed_taken; /* places of registered buffers in use, a bit each */
 };

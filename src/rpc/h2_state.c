@@ -8,6 +8,7 @@
  */
 #include "rpc/h2_state.h"
 
+#include "reactor/ring_chore.h"
 #include "rpc/registry.h"
 
 #include <assert.h>
@@ -56,11 +57,19 @@ bool h2_stream_has(const struct h2_stream *s, unsigned flag)
 	return s->call.entry != NULL && (s->call.entry->flags & flag) != 0;
 }
 
+void h2_stream_not_urgent(struct h2_stream *s)
+{
+	if (s->urgent)
+		ring_urgent_end(s->conn->config.ring);
+	s->urgent = false;
+}
+
 void h2_stream_to_answered(struct h2_stream *s)
 {
 	h2_stream_to(s, H2_STREAM_ANSWERED);
 	ring_timer_cancel(s->conn->config.ring, &s->deadline);
 	list_remove(&s->paused);
+	h2_stream_not_urgent(s);
 	h2_stream_drop_input(s);
 }
 

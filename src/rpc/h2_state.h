@@ -79,6 +79,7 @@ struct h2_stream {
 	size_t waiting_bytes; /* while on `ready` */
 	uint64_t half_open_ns;
 	struct ring_timer deadline;
+	bool urgent; /* somebody waits for the method: chores of the loop wait, too */
 
 	/* the request's headers */
 	size_t header_bytes;
@@ -125,6 +126,8 @@ bool h2_stream_has(const struct h2_stream *s, unsigned flag);
 void h2_stream_to_answered(struct h2_stream *s);
 /* Opens the stream's window by what was read of it. */
 void h2_stream_consume(struct h2_stream *s, size_t len);
+/* Nobody waits for it any more. */
+void h2_stream_not_urgent(struct h2_stream *s);
 /* Each forgets something of the stream's and takes it off what is counted. */
 void h2_stream_free_input(struct h2_stream *s);  /* the bytes of messages that are decoded */
 void h2_stream_drop_turn(struct h2_stream *s);   /* its place among the calls that wait */

@@ -147,6 +147,7 @@ void h2_stream_closed(struct h2_stream *s)
 	list_remove(&s->link);
 	list_remove(&s->paused);
 	ring_timer_cancel(conn->config.ring, &s->deadline);
+	h2_stream_not_urgent(s);
 	s->unconsumed = 0;
 	h2_stream_drop_input(s);
 	h2_stream_drop_output(s);

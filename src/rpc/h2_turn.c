@@ -11,6 +11,7 @@
  */
 #include "rpc/h2_turn.h"
 
+#include "reactor/ring_chore.h"
 #include "rpc/h2_state.h"
 
 enum { TURN_WAITING_MAX_BYTES = 32 << 20 }; /* decoded requests of a connection that wait */
@@ -80,6 +81,9 @@ static void run(struct h2_stream *s)
 {
 	h2_turn_charge(s->conn, H2_TURN_CALL_BYTES);
 	h2_stream_to(s, H2_STREAM_RUNNING);
+	s->urgent = !h2_stream_has(s, GRPC_STREAM_IN | GRPC_ENDLESS);
+	if (s->urgent)
+		ring_urgent_begin(s->conn->config.ring);
 	grpc_call_run(&s->call);
 }
 

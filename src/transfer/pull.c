@@ -61,6 +61,7 @@ static void pull_end(struct pull *p, int res)
 	p->res = res;
 	ring_timer_cancel(ring_of(p), &p->timer);
 	ring_timer_cancel(ring_of(p), &p->rate);
+	ring_chore_cancel(&p->chore);
 	channel_cancel(&p->call);
 	end_if_over(p);
 }
@@ -256,7 +257,11 @@ static bool must_hold(struct pull *p)
 	uint64_t ms = rate_wait_ms(&p->transfer->rate, now_ns(p));
 	if (ms > 0 && !ring_timer_armed(&p->rate))
 		ring_timer_arm(ring_of(p), &p->rate, ms);
-	return ms > 0 || p->writing == PULL_BUFFERS;
+	/* What comes is a chore, too, and to be read on is its turn. */
+	bool waits = ring_chores_wait(ring_of(p));
+	if (waits)
+		ring_chore_want(ring_of(p), &p->chore);
+	return ms > 0 || waits || p->writing == PULL_BUFFERS;
 }
 
 /* More may come, if it was held back. */
@@ -273,6 +278,11 @@ static void read_on(struct pull *p)
 	p->held = false;
 	p->heard_ns = now_ns(p);
 	channel_read(&p->call);
+}
+
+static void on_chore(struct ring_chore *chore)
+{
+	read_on(container_of(chore, struct pull, chore));
 }
 
 static void on_rate(struct ring_timer *timer)
@@ -533,6 +543,7 @@ int pull_init(
 	*p = (struct pull){.transfer = t, .offer = *offer};
 	p->timer.fn = on_timer;
 	p->rate.fn = on_rate;
+	p->chore.fn = on_chore;
 	for (unsigned i = 0; i < PULL_BUFFERS; i++) {
 		p->bufs[i].on_written = on_written;
 		p->bufs[i].arg = p;

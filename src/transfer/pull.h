@@ -10,6 +10,7 @@
 #define RINGVOL_TRANSFER_PULL_H
 
 #include "pool/build.h"
+#include "reactor/ring_chore.h"
 #include "rpc/channel.h"
 #include "transfer/offer.h"
 #include "transfer/pull_buf.h"
@@ -49,6 +50,7 @@ struct pull {
 	enum pull_state state;
 	struct ring_timer timer;  /* of a pause; while calling: is there progress? */
 	struct ring_timer rate;   /* until more may be taken */
+	struct ring_chore chore;  /* reading on, when no call is in the way */
 	uint64_t heard_ns;        /* when it last went on */
 	unsigned attempts, wrong; /* without progress */
 	bool counted, stopped, reading, answered;

@@ -7,6 +7,7 @@
 #include "transfer/pull_buf.h"
 
 #include "blockio/copy_walk.h"
+#include "reactor/ring_chore.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -56,6 +57,7 @@ static void submit(struct pull_buf *buf)
 	if (buf->direct && ring_features(ring)->direct_writes) {
 		io_uring_prep_write(&buf->req.sqe, buf->fd, buf->mem + buf->done,
 			buf->len - buf->done, buf->offset + buf->done);
+		ring_sqe_chore(&buf->req.sqe);
 		buf->req.fn = on_write;
 		buf->req.lane = buf->lane;
 		ring_submit(ring, &buf->req);

@@ -3,7 +3,8 @@
  * Sending. Happy path: OpenCopy tells what the copy is; ReadCopy opens the image on a thread and
  * walks over its data (blockio/copy_walk.h), one batch of extents ahead. A few buffers are read
  * into through the ring, in the pool's lane, and sent in order as the client reads, and as the rate
- * allows. After the last one comes a message that says so. CloseCopy drops the grant.
+ * allows, each by a chore of the loop: calls go first. After the last one comes a message that says
+ * so. CloseCopy drops the grant.
  *
  * How it can fail: there is no such grant for that node; too many copies are under way; the disk
  * cannot be read; the client leaves, or does not read: then nothing more is read for it. A stream
@@ -17,6 +18,7 @@
 #include "blockio/copy_walk.h"
 #include "cluster.pb-c.h"
 #include "pool/hold.h"
+#include "reactor/ring_chore.h"
 #include "transfer/bulk.h"
 #include "transfer/chunk.h"
 #include "transfer/grant.h"
@@ -44,6 +46,7 @@ struct send {
 	struct work_job open, note;
 	struct copy_walk walk;
 	struct ring_timer pause; /* the rate's */
+	struct ring_chore chore; /* the next chunk */
 	struct lane *lane;
 	int holds_fd, fd;
 	bool direct_io, opened, blocked;
@@ -109,6 +112,7 @@ static void send_over(struct send *s)
 	struct transfer *t = s->transfer;
 	s->closing = true;
 	ring_timer_cancel(t->reactor->ring, &s->pause);
+	ring_chore_cancel(&s->chore);
 	s->open = (struct work_job){.run = close_run, .on_end = closed, .lane = s->lane};
 	if (s->fd < 0 || work_submit(t->reactor->work, &s->open) < 0) {
 		fd_close(&s->fd);
@@ -182,6 +186,7 @@ static void buf_read(struct send_buf *buf)
 	struct send *s = buf->send;
 	io_uring_prep_read(&buf->req.sqe, s->fd, buf->mem + CHUNK_ALIGN + buf->done,
 		buf->len - buf->done, buf->offset + buf->done);
+	ring_sqe_chore(&buf->req.sqe);
 	buf->req.fn = on_read;
 	buf->req.lane = s->lane;
 	s->reading++;
@@ -304,13 +309,21 @@ static void go_on(struct send *s)
 		end_failed(s, s->walk.res,
 			"the image's extents cannot be read: look for errors of "
 			"its disk in the kernel log of its node");
-	while (may_send(s))
-		send_buf(s, &s->bufs[s->first]);
+	if (may_send(s))
+		ring_chore_want(s->transfer->reactor->ring, &s->chore);
 	while (!s->ending && start_buf(s))
 		;
 	if (!s->ending && !s->noting && s->used == 0 && !s->blocked && copy_walk_at_end(&s->walk))
 		note_or_end(s);
 	end_if_over(s);
+}
+
+static void on_chore(struct ring_chore *chore)
+{
+	struct send *s = container_of(chore, struct send, chore);
+	if (may_send(s))
+		send_buf(s, &s->bufs[s->first]);
+	go_on(s);
 }
 
 static void on_extents(struct copy_walk *walk)
@@ -376,6 +389,7 @@ static struct send *send_new(struct transfer *t, struct pool_hold *hold)
 	strcpy(s->name, hold->name);
 	s->size_bytes = record_image_bytes(hold->rec);
 	s->pause.fn = on_pause;
+	s->chore.fn = on_chore;
 	return s;
 }
 

@@ -8,6 +8,7 @@
 #include "pool/index.h"
 #include "pool/pools.h"
 #include "pool/remove.h"
+#include "reactor/ring_chore.h"
 #include "rpc/registry.h"
 #include "transfer/chunk.h"
 #include "transfer/crc32c.h"
@@ -200,6 +201,45 @@ Test(transfer, rate, .timeout = 60)
 		limited->rate.bytes_per_s = 0;
 		cr_assert_eq(uncopy(), GRPC_OK);
 	}
+	close_both();
+}
+
+static unsigned urgent_at, paused;
+static uint64_t last_ns;
+
+/* At one message a call begins that lasts. */
+static enum channel_fate urgent_then(const char *path, uint8_t *data, size_t len)
+{
+	uint64_t now = ring_now_ns(w->reactor.ring);
+	(void)path;
+	(void)data;
+	(void)len;
+	paused += last_ns != 0 && now - last_ns >= RING_CHORES_WAIT_MS * 1000000ull;
+	last_ns = now;
+	if (urgent_at-- == 1)
+		ring_urgent_begin(w->reactor.ring);
+	return FATE_DELIVER;
+}
+
+/* It stands still for a call, and goes on behind one that is long. */
+Test(transfer, calls_go_first, .timeout = 60)
+{
+	open_both(WORLD_EXT4, 19);
+	far_make_both(16 * MIB, 16 * MIB);
+	channel_local.on_message = urgent_then;
+	cr_assert_eq(copy(), GRPC_OK);
+	cr_assert_eq(paused, 0);
+	cr_assert_eq(uncopy(), GRPC_OK);
+	urgent_at = 12; /* of 32 */
+	last_ns = 0;
+	cr_assert_eq(copy(), GRPC_OK);
+	channel_local.on_message = NULL;
+	cr_assert_geq(paused, 1);
+	cr_assert_leq(paused, 2); /* at either end */
+	assert_same_bytes();
+	ring_urgent_end(w->reactor.ring);
+	cr_assert_eq(uncopy(), GRPC_OK);
+	assert_nothing_left();
 	close_both();
 }
 

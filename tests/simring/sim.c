@@ -310,7 +310,8 @@ int ring_sim_settle(struct ring *ring, uint64_t limit_ms)
 	const struct book *book = book_of(ring);
 	uint64_t end_ns = ring->now_ns + limit_ms * 1000000;
 	for (;;) {
-		if (book->len == 0 && ring_timer_next_ns(ring) > end_ns)
+		if (book->len == 0 && list_empty(&ring->chores.wanted) &&
+			ring_timer_next_ns(ring) > end_ns)
 			return 0;
 		if (ring->now_ns > end_ns)
 			return book->len == 0 ? 0 : -ETIME;

@@ -2,6 +2,8 @@
 /* Calls over HTTP/2, byte by byte: what a request may look like and what the answer to it is. */
 #include "peer.h"
 
+#include "reactor/ring_chore.h"
+
 static struct peer *p;
 
 static void setup(void)
@@ -436,6 +438,45 @@ Test(calls, a_lost_connection_leaves_the_call)
 	peer_call(p, "/test.v1.Test/Hold", "x", NULL);
 	peer_reconnect(p);
 	cr_assert_eq(world.gone, 1);
+	release_held(GRPC_OK);
+}
+
+/* ---- what nobody waits for stands behind calls ---- */
+
+/* From its method's begin to its answer, or to its end without one; streams of the client's, and
+ * watches, may last for ever. */
+Test(calls, chores_wait_for_those_that_run)
+{
+	cr_assert_not(ring_chores_wait(p->ring));
+	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "x", NULL), "x", 1);
+	cr_assert_not(ring_chores_wait(p->ring));
+	peer_call(p, "/test.v1.Test/Hold", "x", NULL);
+	cr_assert(ring_chores_wait(p->ring));
+	release_held(GRPC_OK);
+	cr_assert_not(ring_chores_wait(p->ring));
+
+	int32_t id = peer_call(p, "/test.v1.Test/Hold", "x", NULL);
+	cr_assert(ring_chores_wait(p->ring));
+	nghttp2_submit_rst_stream(p->client, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+	peer_pump(p);
+	cr_assert_not(ring_chores_wait(p->ring));
+	release_held(GRPC_OK);
+
+	struct buf b = {0};
+	text_frame(&b, "line", 4);
+	peer_request(p, &(struct request){.path = "/test.v1.Test/Chat",
+				.body = b.data,
+				.len = b.len,
+				.stay_open = true});
+	peer_pump(p);
+	cr_assert_eq(grpc_registry_in_flight(p->registry), 1);
+	cr_assert_not(ring_chores_wait(p->ring));
+	buf_free(&b);
+
+	peer_call(p, "/test.v1.Test/Hold", "x", NULL);
+	cr_assert(ring_chores_wait(p->ring));
+	peer_reconnect(p);
+	cr_assert_not(ring_chores_wait(p->ring));
 	release_held(GRPC_OK);
 }
 
