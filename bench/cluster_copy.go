@@ -9,25 +9,64 @@ import (
 	"ringvol.dev/tests/rig"
 )
 
-// clusterCopy: clones on another node, over TLS on the loopback, beside fio reading one file and writing another.
-func clusterCopy(b *bench) error {
-	const size = int64(1 << 30)
+const copySize = int64(1 << 30)
+
+// copyWorld is two nodes, and a volume full of data on the first.
+func (b *bench) copyWorld() (*rig.Controller, []*rig.Node, *rig.Volume, error) {
 	c, ctl, err := b.newCluster()
 	if err != nil {
-		return err
+		return nil, nil, nil, err
 	}
 	var nodes []*rig.Node
 	for _, name := range []string{"node-a", "node-b"} {
 		n, err := diskNode(c, name, 24<<30)
 		if err != nil {
-			return err
+			return nil, nil, nil, err
 		}
 		nodes = append(nodes, n)
 	}
 	if err := ctl.AwaitJoined("node-a", "node-b"); err != nil {
+		return nil, nil, nil, err
+	}
+	full, err := filled(nodes[0].Driver, nodes[0].Pools[0], "full", copySize, 1)
+	return ctl, nodes, full, err
+}
+
+// copyTo makes a clone on that node, and deletes it.
+func copyTo(ctl *rig.Controller, v *rig.Volume, to *rig.Node, count *int) (time.Duration, error) {
+	*count++
+	clone := ctl.Volume(to, fmt.Sprintf("pvc-copy-%d", *count), v.Cap, v.Size)
+	clone.Source = rig.FromVolume(v.ID)
+	begin := time.Now()
+	if err := clone.Create(); err != nil {
+		return 0, err
+	}
+	took := time.Since(begin)
+	return took, clone.Delete()
+}
+
+// clusterBeside: what kubelet calls on either node while a copy goes from one to the other.
+func clusterBeside(b *bench) error {
+	ctl, nodes, full, err := b.copyWorld()
+	if err != nil {
 		return err
 	}
-	full, err := filled(nodes[0].Driver, nodes[0].Pools[0], "full", size, 1)
+	copies := 0
+	for i, n := range nodes {
+		if err := b.kubeletDuring(ctl, n, []string{"the source", "the destination"}[i], func() error {
+			_, err := copyTo(ctl, full, nodes[1], &copies)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clusterCopy: clones on another node, over TLS on the loopback, beside fio reading one file and writing another.
+func clusterCopy(b *bench) error {
+	const size = copySize
+	ctl, nodes, full, err := b.copyWorld()
 	if err != nil {
 		return err
 	}
@@ -36,17 +75,7 @@ func clusterCopy(b *bench) error {
 		return err
 	}
 	copies := 0
-	once := func(v *rig.Volume, to *rig.Node) (time.Duration, error) {
-		copies++
-		clone := ctl.Volume(to, fmt.Sprintf("pvc-copy-%d", copies), v.Cap, v.Size)
-		clone.Source = rig.FromVolume(v.ID)
-		begin := time.Now()
-		if err := clone.Create(); err != nil {
-			return 0, err
-		}
-		took := time.Since(begin)
-		return took, clone.Delete()
-	}
+	once := func(v *rig.Volume, to *rig.Node) (time.Duration, error) { return copyTo(ctl, v, to, &copies) }
 	rate := func() (float64, error) {
 		took, err := once(full, nodes[1])
 		return float64(size/rig.MiB) / took.Seconds(), err
@@ -69,18 +98,7 @@ func clusterCopy(b *bench) error {
 		Bar: "ratio <= 1.2"}, timed(sparse), timed(full)); err != nil {
 		return err
 	}
-	if err := b.paired(row{What: "the same", Unit: "ms", Beside: "a clone on the same node, by reflink"}, timed(full), here); err != nil {
-		return err
-	}
-	for i, n := range nodes {
-		if err := b.kubeletDuring(ctl, n, []string{"the source", "the destination"}[i], func() error {
-			_, err := once(full, nodes[1])
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.paired(row{What: "the same", Unit: "ms", Beside: "a clone on the same node, by reflink"}, timed(full), here)
 }
 
 // kubeletDuring: what kubelet calls on a node while a copy runs there, and while none does.

@@ -49,6 +49,7 @@ var groups = []group{
 	{"cluster", cluster},
 	{"cluster-many", clusterMany},
 	{"cluster-copy", clusterCopy},
+	{"cluster-beside", clusterBeside},
 }
 
 // bench is one group's run: a private directory and where to put results.

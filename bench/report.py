@@ -34,6 +34,7 @@ TITLES = {
     "cluster": "Through a controller",
     "cluster-many": "A thousand nodes",
     "cluster-copy": "Copies between nodes",
+    "cluster-beside": "Calls beside a copy between nodes",
 }
 
 HEAD = """# Benchmarks

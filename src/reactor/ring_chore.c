@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A list of chores and a count of urgent calls. Happy path: a chore is wanted, no call is under
- * way, the turn ends, the chore runs. It cannot fail.
+ * A list of chores and a count of what is urgent. Happy path: a chore is wanted, nothing urgent is
+ * under way, the turn ends, the chore runs. It cannot fail.
  */
 #include "reactor/ring_chore.h"
 

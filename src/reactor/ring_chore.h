@@ -2,9 +2,9 @@
 /*
  * Chores: work of the loop that nobody waits for, such as the next chunk of a copy. Each is small;
  * one that has more to do is wanted again. They run at the end of a turn, behind all that has
- * completed, and for RING_CHORES_TURN_NS of it at most. While an urgent call is under way they
- * wait, for RING_CHORES_WAIT_MS at most: then the calls of that moment count as long ones, for
- * which no chore waits. So an RPC never stands behind a copy, and a copy always goes on.
+ * completed, and for RING_CHORES_TURN_NS of it at most. While something urgent is under way (an
+ * RPC) they wait, for RING_CHORES_WAIT_MS at most: then what is under way at that moment counts as
+ * long, and no chore waits for it. So an RPC never stands behind a copy, and a copy always goes on.
  */
 #ifndef RINGVOL_REACTOR_RING_CHORE_H
 #define RINGVOL_REACTOR_RING_CHORE_H
@@ -21,7 +21,7 @@ enum {
 	RING_CHORES_TURN_NS = 200000,
 	RING_CHORES_WAIT_MS = 10,
 	RING_CHORES_PAUSE =
-		2, /* turns after a call has ended: its answer goes to the kernel first */
+		2, /* turns after something urgent has ended: its answer goes first */
 };
 
 /* Embed it; zero-initialised it is idle. */
@@ -35,10 +35,10 @@ void ring_chore_want(struct ring *ring, struct ring_chore *chore);
 /* It does not run, and the memory may go. An idle one is left alone. */
 void ring_chore_cancel(struct ring_chore *chore);
 
-/* A call that somebody waits for begins and ends. */
+/* Something that somebody waits for begins and ends. */
 void ring_urgent_begin(struct ring *ring);
 void ring_urgent_end(struct ring *ring);
-/* Chores wait for urgent calls just now. Who is fed by others may stop them meanwhile. */
+/* Chores wait just now. Whoever is fed by others may stop them meanwhile. */
 bool ring_chores_wait(const struct ring *ring);
 
 /* What is read or written for a chore stands behind what is not, where a disk's scheduler cares. */
@@ -52,7 +52,7 @@ static inline void ring_sqe_chore(struct io_uring_sqe *sqe)
 
 struct ring_chores {
 	struct list wanted;
-	unsigned urgent, ignored; /* calls under way, and those of them that are long */
+	unsigned urgent, ignored; /* under way, and those of them that are long */
 	unsigned pause;           /* so many turns yet */
 	struct ring_timer patience;
 };

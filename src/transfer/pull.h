@@ -50,7 +50,7 @@ struct pull {
 	enum pull_state state;
 	struct ring_timer timer;  /* of a pause; while calling: is there progress? */
 	struct ring_timer rate;   /* until more may be taken */
-	struct ring_chore chore;  /* reading on, when no call is in the way */
+	struct ring_chore chore;  /* reading on, when no RPC is in the way */
 	uint64_t heard_ns;        /* when it last went on */
 	unsigned attempts, wrong; /* without progress */
 	bool counted, stopped, reading, answered;

@@ -3,7 +3,7 @@
  * Sending. Happy path: OpenCopy tells what the copy is; ReadCopy opens the image on a thread and
  * walks over its data (blockio/copy_walk.h), one batch of extents ahead. A few buffers are read
  * into through the ring, in the pool's lane, and sent in order as the client reads, and as the rate
- * allows, each by a chore of the loop: calls go first. After the last one comes a message that says
+ * allows, each by a chore of the loop: RPCs go first. After the last one comes a message that says
  * so. CloseCopy drops the grant.
  *
  * How it can fail: there is no such grant for that node; too many copies are under way; the disk
