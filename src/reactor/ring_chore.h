@@ -20,8 +20,7 @@ struct ring;
 enum {
 	RING_CHORES_TURN_NS = 200000,
 	RING_CHORES_WAIT_MS = 10,
-	RING_CHORES_PAUSE =
-		2, /* turns after something urgent has ended: its answer goes first */
+	RING_CHORES_PAUSE = 2, /* turns after something urgent has ended: its answer goes first */
 };
 
 /* Embed it; zero-initialised it is idle. */
