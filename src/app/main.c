@@ -69,6 +69,7 @@ static int helper_command(int argc, char *const *argv)
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
+	process_be_prompt(true);
 	return helper_main(fd, mnt_calls, MNT_CALLS);
 }
 

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <malloc.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,11 +18,32 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+/* From linux/sched/types.h, as far as every kernel has it: with <sched.h> it cannot be included. */
+struct sched_attr_first {
+	uint32_t size, policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period;
+};
+
+/* Also called in a child that has our memory yet (spawn.c). */
+__attribute__((no_sanitize("address"))) void process_be_prompt(bool prompt)
+{
+	struct sched_attr_first attr = {0};
+	if (syscall(SYS_sched_getattr, 0, &attr, sizeof(attr), 0) < 0 || attr.policy != SCHED_OTHER)
+		return;
+	attr.runtime = prompt ? PROCESS_SLICE_NS : 0;
+	(void)syscall(SYS_sched_setattr, 0, &attr, 0);
+}
+
 void process_claim_resources(void)
 {
+	process_be_prompt(true);
 	struct rlimit files;
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
 		files.rlim_cur = files.rlim_max;

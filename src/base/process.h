@@ -8,6 +8,12 @@
 /* As many open files as allowed, and where nobody has decided yet, the last to be killed for
  * memory. Failures are nobody's fault and change nothing that is promised. */
 void process_claim_resources(void);
+/* Where others keep all processors busy, the kernel runs whoever wakes when a slice of theirs is
+ * over, which may take milliseconds for each; but at once if it asks for shorter slices (Linux
+ * 6.12). It gets no more of the processors for that. Of the calling thread and what it starts;
+ * false: the kernel's slice again. */
+enum { PROCESS_SLICE_NS = 100000 };
+void process_be_prompt(bool prompt);
 /* What is in memory (secrets of requests, bytes of tenants) goes into no core file, and nobody
  * without CAP_SYS_PTRACE looks at it. A debug build may be looked at. */
 void process_hide_memory(void);

@@ -192,6 +192,36 @@ static int check_mount_run(struct op *op)
 	return 0;
 }
 
+/* A volume is mounted with one label. Where none is asked for, the mount's is not looked at: the
+ * table of mounts is long. */
+static bool check_label_done(struct op *op)
+{
+	return check_mount_done(op) || stage_of(op)->n.access.label[0] == '\0';
+}
+
+static int check_label_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return volume_op_helper_by(op, s->n.task.id, MNT_LABEL, &s->n.path, sizeof(s->n.path),
+		&s->label, sizeof(s->label), NODE_STAT_TIMEOUT_MS);
+}
+
+static int check_label_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	if (res < 0) {
+		memcpy(s->n.result.why, s->label.why, sizeof(s->n.result.why));
+		return volume_op_fail(op, res, "inspection", s->staging_path);
+	}
+	if (strcmp(s->label.label, s->n.access.label) == 0)
+		return 0;
+	return op_fail(op, ERR_EXISTS,
+		"volume %s is staged at %s already, with %s%s; unstage it there first",
+		s->n.volume->rec->name, s->staging_path,
+		s->label.label[0] != '\0' ? "the SELinux label " : "no SELinux label",
+		s->label.label);
+}
+
 /* ---- repair and growth before the mount ---- */
 
 /* No tool is let at a device that somebody has: it would only fail and look like a damaged file
@@ -442,6 +472,7 @@ static const struct op_step steps[] = {
 	{"probe device", .done = stage_probe_device_done, .call = stage_probe_call,
 		.end = stage_probe_end},
 	{"check what is mounted", .done = check_mount_done, .run = check_mount_run},
+	{"check label", .done = check_label_done, .run = check_label_run, .end = check_label_end},
 	{"plan growth", .done = mount_done, .run = plan_growth_run},
 	{"look for users", .done = check_users_done, .run = check_users_run,
 		.end = check_users_end},

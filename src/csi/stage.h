@@ -37,6 +37,7 @@ struct stage {
 	struct proc proc;
 	struct node_others others;
 	struct mnt_mount_req mount;
+	struct mnt_label label; /* of what was found mounted */
 };
 
 #define stage_of(op_ptr) container_of(volume_op_of(op_ptr), struct stage, n)

@@ -20,4 +20,5 @@ helper_fn *const mnt_calls[MNT_CALLS] = {
 	[MNT_STATS_MANY] = mnt_call_stats_many,
 	[MNT_TRIM] = mnt_call_trim,
 	[MNT_TRY_READ] = mnt_call_try_read,
+	[MNT_LABEL] = mnt_call_label,
 };

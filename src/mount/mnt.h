@@ -44,6 +44,7 @@ enum mnt_call {
 	/* mnt_trim_req -> mnt_result: the file system discards what it does not use (FITRIM). */
 	MNT_TRIM,
 	MNT_TRY_READ, /* mnt_try_req -> mnt_result: reads a block of the device, past all caches */
+	MNT_LABEL,    /* mnt_path_req -> mnt_label: the SELinux label that a mount was made with */
 	MNT_CALLS,
 };
 extern helper_fn *const mnt_calls[MNT_CALLS];
@@ -60,6 +61,11 @@ struct mnt_on_req {
 };
 
 /* Every response may carry a sentence of the kernel's or ours about a failure. */
+struct mnt_label {
+	char label[FSIMG_LABEL_BYTES]; /* "": none */
+	char why[MNT_WHY_BYTES];
+};
+
 struct mnt_result {
 	char why[MNT_WHY_BYTES]; /* "" if there is nothing to add to the errno */
 	bool grown;              /* MNT_GROW: the file system was smaller */

@@ -44,6 +44,7 @@ struct by_id {
 	uint64_t id;
 	bool found, fs_read_only, shut_down;
 	uint32_t dev_major, dev_minor;
+	char label[FSIMG_LABEL_BYTES];
 };
 
 static bool by_id_on_line(void *arg, const struct mnt_line *line)
@@ -57,6 +58,7 @@ static bool by_id_on_line(void *arg, const struct mnt_line *line)
 	b->fs_read_only = mnt_has_option(line->fs_options, "ro") ||
 			  mnt_has_option(line->fs_options, "emergency_ro");
 	b->shut_down = mnt_has_option(line->fs_options, "shutdown"); /* ext4, likewise */
+	mnt_option_value(line->fs_options, "context=", b->label, sizeof b->label);
 	mnt_line_device(line, &b->dev_major, &b->dev_minor, &bound);
 	return false;
 }
@@ -405,5 +407,29 @@ int mnt_call_stats_many(const void *req, size_t req_len, void *resp, size_t *res
 		path += len + 1;
 	}
 	*resp_len = many->count * sizeof *infos;
+	return 0;
+}
+
+int mnt_call_label(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
+	const struct mnt_path_req *path = req;
+	struct mnt_label *ret = resp;
+	struct mnt_look look;
+	struct by_id line;
+	if (req_len != sizeof *path || *resp_len < sizeof *ret)
+		return -EINVAL;
+	*resp_len = sizeof *ret;
+	*ret = (struct mnt_label){0};
+	int r = mnt_find_and_look(path->path, sizeof path->path, &place, &look, ret->why);
+	if (r < 0)
+		return r;
+	if (!look.is_mount)
+		return mnt_why(ret->why, -EINVAL, "no file system is mounted there");
+	_cleanup_fd_ int fd = mnt_place_open(&place, O_PATH);
+	r = fd < 0 ? fd : find_line(fd, &line);
+	if (r < 0)
+		return mnt_why(ret->why, r, "the mount's options cannot be read");
+	memcpy(ret->label, line.label, sizeof ret->label);
 	return 0;
 }

@@ -25,6 +25,6 @@ int mnt_place_open_mounted(const struct mnt_place *place, const struct mnt_look 
 int mnt_find_and_look(const char *path, size_t size, struct mnt_place *ret_place,
 	struct mnt_look *ret_look, char *why);
 
-helper_fn mnt_call_inspect, mnt_call_stats, mnt_call_stats_many;
+helper_fn mnt_call_inspect, mnt_call_stats, mnt_call_stats_many, mnt_call_label;
 
 #endif

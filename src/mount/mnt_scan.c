@@ -98,6 +98,26 @@ bool mnt_has_option(const char *options, const char *word)
 	return false;
 }
 
+void mnt_option_value(const char *options, const char *key, char *ret, size_t size)
+{
+	size_t key_len = strlen(key), at = 0;
+	bool quoted = false, found = false;
+	const char *p = options;
+	while (*p != '\0' && !found) {
+		found = strncmp(p, key, key_len) == 0;
+		if (found)
+			p += key_len;
+		for (; *p != '\0' && (quoted || *p != ','); p++) {
+			if (*p == '"')
+				quoted = !quoted;
+			else if (found && at + 1 < size)
+				ret[at++] = *p;
+		}
+		p += *p == ',';
+	}
+	ret[at] = '\0';
+}
+
 /* ---- which device ---- */
 
 /* A device-mapper device of ours says so in its uuid; other dm devices are somebody's disks. */

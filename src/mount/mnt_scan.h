@@ -4,6 +4,7 @@
 #define RINGVOL_MOUNT_MNT_SCAN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* One line of /proc/self/mountinfo about a block device that may be ours (loop, ublk, dm). */
@@ -19,6 +20,9 @@ int mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
  * gone: for comparing, not for opening. Allocated; as given where its directory does not exist,
  * NULL when out of memory. Blocking; the mount itself is not touched. */
 char *mnt_scan_name(const char *path);
+/* The value of an option "key=" of a comma list, where double quotes keep commas together; cut to
+ * size. "" without one. */
+void mnt_option_value(const char *options, const char *key, char *ret, size_t size);
 /* True if a comma list has this word. */
 bool mnt_has_option(const char *options, const char *word);
 

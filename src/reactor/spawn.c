@@ -10,6 +10,7 @@
 #include "reactor/spawn.h"
 
 #include "base/fd.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -82,6 +83,7 @@ IN_CHILD int child_main(void *arg)
 	/* A limit that is lower already stays. */
 	if (spawn->memory_bytes != 0)
 		(void)setrlimit(RLIMIT_DATA, &memory);
+	process_be_prompt(false);
 	if (setpgid(0, 0) == 0 && take_fds(spawn) == 0 &&
 		sigprocmask(SIG_SETMASK, &none, NULL) == 0)
 		execvpe(spawn->program, (char *const *)(uintptr_t)spawn->argv, spawn->env);

@@ -20,6 +20,7 @@ bool block, publish_read_only, mode_change;
 const char *fs_type = "ext4", *device_type = "loop", *snapshot_name = "snap";
 const char *snapshot_freeze = "true", *encryption = "none", *provisioning = "thin";
 const char *stage_key;
+const char *mount_flag;
 uint64_t create_bytes = 16 * MIB;
 
 void open_world(enum world_fs fs, uint64_t seed, bool as_block)
@@ -49,7 +50,13 @@ Csi__V1__VolumeCapability *capability(void)
 		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
 		cap.block = &block_volume;
 	} else {
+		static ProtobufCBinaryData flags[1];
 		mount.fs_type = csi_bytes(fs_type);
+		if (mount_flag != NULL) {
+			flags[0] = csi_bytes(mount_flag);
+			mount.mount_flags = flags;
+			mount.n_mount_flags = 1;
+		}
 		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_MOUNT;
 		cap.mount = &mount;
 	}

@@ -18,6 +18,7 @@ extern bool block, publish_read_only, mode_change;
 extern const char *fs_type, *device_type, *encryption, *provisioning;
 /* What the stage's secrets have as the key; NULL: they have none. */
 extern const char *stage_key;
+extern const char *mount_flag; /* of every capability; NULL: none */
 extern uint64_t create_bytes;
 extern const char *snapshot_name, *snapshot_freeze;
 

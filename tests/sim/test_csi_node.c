@@ -47,6 +47,70 @@ Test(csi, restart_adopts_devices_and_mounts, .timeout = 300)
 	world_close(w);
 }
 
+/* ---- SELinux labels ---- */
+
+static char mounted_label[FSIMG_LABEL_BYTES];
+
+/* This kernel may be one without SELinux: the label is kept here. */
+static int mount_with_label(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	struct mnt_mount_req mount = *(const struct mnt_mount_req *)req;
+	memcpy(mounted_label, mount.label, sizeof(mounted_label));
+	mount.label[0] = '\0';
+	return mnt_calls[MNT_MOUNT](&mount, req_len, resp, resp_len);
+}
+
+static int tell_label(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	int r = mnt_calls[MNT_LABEL](req, req_len, resp, resp_len);
+	struct mnt_label *told = resp;
+	cr_assert_eq(r, 0, "%s", told->why);
+	cr_assert_str_eq(told->label, "");
+	memcpy(told->label, mounted_label, sizeof(told->label));
+	return 0;
+}
+
+static int label_fails(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	*resp_len = sizeof(struct mnt_label);
+	*(struct mnt_label *)resp = (struct mnt_label){.why = "no words"};
+	return -EIO;
+}
+
+static enum grpc_status stage_with(const char *flag)
+{
+	mount_flag = flag;
+	enum grpc_status status = do_stage();
+	mount_flag = NULL;
+	return status;
+}
+
+/* A mount has one label; another one is not had by staging again. */
+Test(csi, a_staged_volume_keeps_its_label, .timeout = 300)
+{
+	static const char label[] = "context=\"u:r:t:s0:c1,c2\"", another[] = "context=u:r:t:s0";
+	open_world(WORLD_XFS, 1, false);
+	w->calls[MNT_MOUNT] = mount_with_label;
+	w->calls[MNT_LABEL] = tell_label;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(stage_with(label), GRPC_OK);
+	cr_assert_str_eq(mounted_label, "u:r:t:s0:c1,c2");
+	cr_assert_eq(stage_with(label), GRPC_OK);
+	cr_assert_eq(stage_with(another), GRPC_ALREADY_EXISTS);
+	w->calls[MNT_LABEL] = label_fails;
+	cr_assert_eq(stage_with(label), GRPC_INTERNAL);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	w->calls[MNT_LABEL] = tell_label;
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(stage_with(label), GRPC_ALREADY_EXISTS, "it has none");
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	world_close(w);
+}
+
 /* ---- a device that memory does not know of ---- */
 
 static int silent_scan(const struct backend *backend,

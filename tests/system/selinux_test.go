@@ -83,6 +83,10 @@ func TestSELinuxContext(t *testing.T) {
 			flags(label, another)
 			b.refused("two labels", v.Stage(), codes.InvalidArgument)
 			flags(another)
+			b.refused("another label at the same path", v.Stage(), codes.AlreadyExists)
+			flags(label)
+			b.must(v.Stage())
+			flags(another)
 			staging := v.Staging
 			v.Staging += "-2"
 			b.must(os.Mkdir(v.Staging, 0o750))

@@ -127,6 +127,29 @@ Test(mnt, requests_of_another_size_are_refused)
 	}
 }
 
+Test(mnt, an_option_s_value)
+{
+	static const struct {
+		const char *options, *value;
+	} cases[] = {
+		{"rw,context=a:b:c", "a:b:c"},
+		{"rw,context=\"a:b:c:s0:c1,c2\",noatime", "a:b:c:s0:c1,c2"},
+		{"context=a,rw", "a"},
+		{"rw,fscontext=a,rootcontext=\"b,context=c\",seclabel", ""},
+		{"rw,fscontext=a,context=b,context=c", "b"},
+		{"", ""},
+		{"context=", ""},
+		{",,context=\"x", "x"},
+	};
+	char value[8], longer[32];
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		mnt_option_value(cases[i].options, "context=", longer, sizeof(longer));
+		cr_expect_str_eq(longer, cases[i].value, "%s: %s", cases[i].options, longer);
+	}
+	mnt_option_value("context=12345678,x", "context=", value, sizeof(value));
+	cr_expect_str_eq(value, "1234567");
+}
+
 /* The kubelet's root may be a link; below it none may be. */
 Test(mnt, trusted_prefix)
 {

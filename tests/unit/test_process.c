@@ -3,9 +3,14 @@
 #include "base/process.h"
 
 #include <criterion/criterion.h>
+#include <linux/sched.h>
+#include <linux/sched/types.h>
 #include <nghttp2/nghttp2.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* How much of the mappings of this library is resident. */
 static unsigned long resident_kib(const char *library)
@@ -23,6 +28,39 @@ static unsigned long resident_kib(const char *library)
 	}
 	fclose(f);
 	return sum;
+}
+
+static struct sched_attr attr_now(void)
+{
+	struct sched_attr attr = {0};
+	cr_assert_eq(syscall(SYS_sched_getattr, 0, &attr, sizeof(attr), 0), 0);
+	return attr;
+}
+
+/* And nice stays as it was. */
+Test(process, slices_are_short_and_long_again)
+{
+	cr_assert_eq(setpriority(PRIO_PROCESS, 0, 3), 0);
+	uint64_t usual = attr_now().sched_runtime;
+	process_be_prompt(true);
+	uint64_t prompt = attr_now().sched_runtime;
+	cr_expect_eq(attr_now().sched_nice, 3);
+	process_be_prompt(false);
+	cr_expect_eq(attr_now().sched_runtime, usual);
+	cr_expect_eq(getpriority(PRIO_PROCESS, 0), 3);
+	if (usual == 0)
+		cr_skip_test("Linux 6.12 has slices of one's own");
+	cr_expect_eq(prompt, PROCESS_SLICE_NS);
+}
+
+Test(process, another_policy_stays)
+{
+	const struct sched_param none = {0};
+	cr_assert_eq(syscall(SYS_sched_setscheduler, 0, SCHED_BATCH, &none), 0);
+	uint64_t usual = attr_now().sched_runtime;
+	process_be_prompt(true);
+	cr_expect_eq(attr_now().sched_policy, (unsigned)SCHED_BATCH);
+	cr_expect_eq(attr_now().sched_runtime, usual);
 }
 
 Test(process, text_goes_and_comes_back)

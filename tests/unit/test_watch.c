@@ -32,9 +32,44 @@ static struct pool_object *volumes[VOLUMES];
 
 /* What the helpers are asked, and what they say. */
 static unsigned alone_calls, many_calls, paths_asked;
-static bool asked_alone[VOLUMES];
+static bool asked_alone[VOLUMES], asked[VOLUMES];
 static int many_res;
 static unsigned reads, reads_overstay;
+
+/* Uevents, as the kernel would say them; ENOBUFS: it had more than it could keep. */
+static const struct uevent {
+	const char *text;
+	size_t len;
+	int error;
+} * uevents;
+
+ssize_t __wrap_recv(int fd, void *to, size_t size, int flags);
+const void *__wrap_probes_owner(struct probes *probes, uint32_t major, uint32_t minor);
+
+ssize_t __wrap_recv(int fd, void *to, size_t size, int flags)
+{
+	(void)fd;
+	(void)flags;
+	errno = EAGAIN;
+	if (uevents == NULL || (uevents->text == NULL && uevents->error == 0))
+		return -1;
+	const struct uevent *event = uevents++;
+	errno = event->error;
+	if (event->text == NULL)
+		return -1;
+	cr_assert_leq(event->len, size);
+	memcpy(to, event->text, event->len);
+	return (ssize_t)event->len;
+}
+
+/* Without BPF nobody keeps them. */
+const void *__wrap_probes_owner(struct probes *probes, uint32_t major, uint32_t minor)
+{
+	(void)probes;
+	if (major != MAJOR || minor < MINOR_BASE || minor >= MINOR_BASE + VOLUMES)
+		return NULL;
+	return node_volume_find(volumes[minor - MINOR_BASE]);
+}
 
 static unsigned answer(const char *path, struct mnt_info *info)
 {
@@ -49,6 +84,7 @@ static unsigned answer(const char *path, struct mnt_info *info)
 		.shut_down = i == 7,
 	};
 	paths_asked++;
+	asked[i] = true;
 	return i;
 }
 
@@ -235,7 +271,7 @@ Test(watch, a_node_that_drains_is_not_looked_at)
 Test(watch, what_is_being_detached_is_not_urgent)
 {
 	sim_pass_ms(reactor.ring, PERIOD_MS);
-	unsigned asked = paths_asked;
+	unsigned asked_before = paths_asked;
 	for (unsigned i = 5; i < 7; i++) {
 		struct node_volume *node = node_volume_find(volumes[i]);
 		list_remove(&node->attached);
@@ -246,7 +282,7 @@ Test(watch, what_is_being_detached_is_not_urgent)
 		node->detaching = i == 5;
 	}
 	sim_pass_ms(reactor.ring, NODE_WATCH_MS + NODE_STATS_BATCH_MS + 100);
-	cr_expect_eq(paths_asked, asked + 1);
+	cr_expect_eq(paths_asked, asked_before + 1);
 	cr_expect_not(node_volume_find(volumes[5])->health.device_due);
 	node_volume_find(volumes[5])->detaching = false;
 }
@@ -264,6 +300,47 @@ Test(watch, what_is_urgent_is_checked_in_the_next_tick)
 	health->device_due = true;
 	sim_pass_ms(reactor.ring, NODE_WATCH_MS + 1);
 	cr_assert_neq(health->since_ns[NODE_DEVICE_GONE], 0);
+}
+
+/* ---- uevents ---- */
+
+#define UEVENT(numbers)                                                                            \
+	{                                                                                          \
+		"change@/devices/virtual/block/loop7\0ACTION=change\0" numbers "SEQNUM=1",         \
+			sizeof("change@/devices/virtual/block/loop7\0ACTION=change\0" numbers      \
+			       "SEQNUM=1"),                                                        \
+			0                                                                          \
+	}
+
+/* All have been looked at; then these events come. Returns how many are looked at for them. */
+static unsigned looks_after(const struct uevent *events)
+{
+	sim_pass_ms(reactor.ring, PERIOD_MS);
+	unsigned before = paths_asked;
+	memset(asked, 0, sizeof(asked));
+	uevents = events;
+	sim_pass_ms(reactor.ring, 2 * NODE_WATCH_MS + NODE_STATS_BATCH_MS + 100);
+	return paths_asked - before;
+}
+
+Test(watch, who_an_event_tells_of_is_looked_at)
+{
+	static const struct uevent events[] = {UEVENT("MAJOR=7\0MINOR=900011\0"),
+		UEVENT("MAJOR=7\0MINOR=17\0"), UEVENT("MAJOR=8\0MINOR=900012\0"),
+		UEVENT("MAJOR=7\0"), UEVENT("MINOR=900013\0"), UEVENT("MAJOR=7\0MINOR=900014\0"),
+		{0}};
+	cr_expect_eq(looks_after(events), 2);
+	cr_expect(asked[11] && asked[14]);
+}
+
+/* Nobody knows whose they were. */
+Test(watch, lost_events_may_have_been_anybody_s)
+{
+	static const struct uevent events[] = {
+		{.error = ENOBUFS}, UEVENT("MAJOR=7\0MINOR=900011\0"), {0}};
+	cr_expect_eq(looks_after(events), VOLUMES);
+	for (unsigned i = 0; i < VOLUMES; i++)
+		cr_expect(asked[i], "%u", i);
 }
 
 /* ---- hanging ---- */
@@ -294,12 +371,12 @@ static void overstay(unsigned i)
 Test(watch, what_an_operation_found_hanging_is_looked_at_until_it_is_well)
 {
 	sim_pass_ms(reactor.ring, PERIOD_MS);
-	unsigned asked = paths_asked;
+	unsigned asked_before = paths_asked;
 	overstay(3);
 	sim_pass_ms(reactor.ring, NODE_HUNG_CHECKUP_MS + 2 * NODE_WATCH_MS);
 	cr_expect_not(hangs(3));
 	cr_expect(asked_alone[3]);
-	cr_expect_eq(paths_asked, asked + 1);
+	cr_expect_eq(paths_asked, asked_before + 1);
 	cr_expect(list_empty(&csi->node->troubled));
 }
 
