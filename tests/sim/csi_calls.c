@@ -21,6 +21,7 @@ const char *fs_type = "ext4", *device_type = "loop", *snapshot_name = "snap";
 const char *snapshot_freeze = "true", *encryption = "none", *provisioning = "thin";
 const char *stage_key;
 const char *mount_flag;
+bool access_read_only;
 uint64_t create_bytes = 16 * MIB;
 
 void open_world(enum world_fs fs, uint64_t seed, bool as_block)
@@ -45,6 +46,8 @@ Csi__V1__VolumeCapability *capability(void)
 	csi__v1__volume_capability__block_volume__init(&block_volume);
 	csi__v1__volume_capability__access_mode__init(&mode);
 	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_WRITER;
+	if (access_read_only)
+		mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_READER_ONLY;
 	cap.access_mode = &mode;
 	if (block) {
 		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;

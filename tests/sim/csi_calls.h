@@ -14,7 +14,7 @@ extern struct world *w;
 extern char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECORD_ID_MAX];
 extern char staging_path[96], target_path[96];
 /* What volumes are asked for as, and published. */
-extern bool block, publish_read_only, mode_change;
+extern bool block, publish_read_only, mode_change, access_read_only;
 extern const char *fs_type, *device_type, *encryption, *provisioning;
 /* What the stage's secrets have as the key; NULL: they have none. */
 extern const char *stage_key;
