@@ -17,6 +17,7 @@
 #ifndef RINGVOL_BACKENDS_BACKEND_H
 #define RINGVOL_BACKENDS_BACKEND_H
 
+#include "base/io_limits.h"
 #include "reactor/op.h"
 
 #include <stdbool.h>
@@ -25,6 +26,12 @@
 struct secret;
 
 enum backend_type { BACKEND_LOOP, BACKEND_UBLK, BACKEND_DISK, BACKEND_TYPES };
+
+/* What waited for its I/O limits; [0] reads, [1] writes. From 0 when what serves the device starts
+ * anew. */
+struct backend_throttled {
+	uint64_t requests[2], wait_ns[2];
+};
 
 /* A device as seen from above: what is mounted, or published to a tenant. */
 struct backend_dev {
@@ -47,6 +54,9 @@ struct backend_dev {
 	bool direct_io, read_only;
 	bool going_away; /* still bound, but only until its last user elsewhere lets go */
 	bool found;      /* of attach: it was there before */
+	/* Of backends with limit(): what is in force, and what it held up. */
+	struct io_limits limits;
+	struct backend_throttled throttled;
 };
 
 /* Parameters and results of one call; lives until the step's end. */
@@ -57,6 +67,7 @@ struct backend_req {
 	uint32_t block_size;
 	bool read_only, no_discard, direct_io;
 	bool raw; /* the device's node goes to a tenant: it must not obey those that have it open */
+	struct io_limits limits; /* of attach and limit: those that are to be in force */
 	/* The image holds LUKS2, and the device is what it holds (backends/crypt). Only a stack
 	 * with that filter takes it; any other refuses with ERR_PRECONDITION. */
 	bool encrypted;
@@ -104,6 +115,10 @@ struct backend {
 	int (*detach)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* The image has grown. */
 	int (*resize)(const struct backend *backend, struct op *op, struct backend_req *req);
+	/* Puts req->limits in force for a device that is there, and tells what they held up. NULL:
+	 * the kernel limits it in the cgroups of its users (node/limits.h). ERR_UNIMPLEMENTED: what
+	 * serves the device is too old to have limits. */
+	int (*limit)(const struct backend *backend, struct op *op, struct backend_req *req);
 	/* Blocking, for work jobs: calls each for every device that is bound, whatever its tag. 0,
 	 * or -errno with *err set: then it may not have been called for all of them. */
 	int (*scan)(const struct backend *backend,

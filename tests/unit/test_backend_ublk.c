@@ -301,6 +301,40 @@ Test(backend_ublk, attach_brings_the_image)
 	fake_stop();
 }
 
+Test(backend_ublk, limits_go_there_and_come_back)
+{
+	struct probe p;
+	const struct io_limits limits = {100, 200, 1 << 20, 2 << 20}, none = {0};
+	open_backend(false);
+	fake_start(100);
+	int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	prepare(&p, dirfd);
+	p.req.limits = limits;
+	prepare_device(UBLKD_DEV_LIVE);
+	/* An older one takes what it knows, and tells of none. */
+	run(&p);
+	cr_assert(!op_failed(&p.op), "%s", p.op.err.message);
+	cr_assert(io_limits_equal(&fake.seen[0].limits, &limits));
+	cr_assert(io_limits_equal(&p.req.dev.limits, &none));
+	p.call = backend->limit;
+	err_set(&fake.err, ERR_UNIMPLEMENTED, "it does not know this request: upgrade it");
+	run(&p);
+	cr_assert_eq(p.op.err.code, ERR_UNIMPLEMENTED);
+	err_clear(&fake.err);
+
+	fake.device.limits = limits;
+	fake.device.throttled = (struct ublk_throttled){{3, 4}, {5, 6}};
+	run(&p);
+	cr_assert(!op_failed(&p.op), "%s", p.op.err.message);
+	cr_assert(fake.seen[2].head.type == UBLKD_LIMIT && fake.seen[2].dev_id == 7);
+	cr_assert(io_limits_equal(&fake.seen[2].limits, &limits));
+	cr_assert(io_limits_equal(&p.req.dev.limits, &limits));
+	cr_assert(p.req.dev.throttled.requests[0] == 3 && p.req.dev.throttled.requests[1] == 4);
+	cr_assert(p.req.dev.throttled.wait_ns[0] == 5 && p.req.dev.throttled.wait_ns[1] == 6);
+	close(dirfd);
+	fake_stop();
+}
+
 Test(backend_ublk, its_errors_are_ours)
 {
 	struct probe p;

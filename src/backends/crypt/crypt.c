@@ -339,6 +339,28 @@ static const struct op_step resize_steps[] = {
 	{NULL},
 };
 
+static int below_limit_run(struct op *op)
+{
+	struct crypt_call *c = call_of(op);
+	return c->crypt->below->limit(c->crypt->below, op, &c->below);
+}
+
+static int below_limit_end(struct op *op, int res)
+{
+	struct crypt_call *c = call_of(op);
+	int r = below_end(op, res);
+	if (r < 0)
+		return r;
+	c->req->dev.limits = c->below.dev.limits;
+	c->req->dev.throttled = c->below.dev.throttled;
+	return 0;
+}
+
+static const struct op_step limit_steps[] = {
+	{"limit below", .run = below_limit_run, .end = below_limit_end},
+	{NULL},
+};
+
 /* ---- requests ---- */
 
 static void give_back(struct crypt *crypt)
@@ -408,6 +430,18 @@ static int crypt_resize(const struct backend *backend, struct op *op, struct bac
 	memcpy(c->below.tag, req->dev.tag, sizeof(c->below.tag));
 	c->child_does = CALL_GROW;
 	(void)crypt_dev_names(c->below.tag, req->dev.image_ino, c->order.name, c->order.uuid);
+	return r;
+}
+
+static int crypt_limit(const struct backend *backend, struct op *op, struct backend_req *req)
+{
+	struct crypt *crypt = crypt_of(backend);
+	struct crypt_call *c;
+	if (!req->dev.crypt)
+		return crypt->below->limit(crypt->below, op, req);
+	int r = start(crypt, op, req, "limit encrypted", limit_steps, &c);
+	if (r == OP_PENDING)
+		memcpy(c->below.tag, req->dev.tag, sizeof(c->below.tag));
 	return r;
 }
 
@@ -573,6 +607,7 @@ struct crypt *crypt_open(
 		.attach = crypt_attach,
 		.detach = crypt_detach,
 		.resize = crypt_resize,
+		.limit = below->limit != NULL ? crypt_limit : NULL,
 		.scan = crypt_scan,
 		.look = below->look != NULL ? crypt_look : NULL,
 		.set_read_only = crypt_set_read_only,

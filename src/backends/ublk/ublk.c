@@ -69,7 +69,12 @@ void backend_ublk_dev(const struct ublkd_device *from, struct backend_dev *to)
 		.direct_io = from->flags & UBLKD_DIRECT_IO,
 		.read_only = from->flags & UBLKD_READ_ONLY,
 		.going_away = from->state == UBLKD_DEV_DETACHING,
+		.limits = from->limits,
 	};
+	for (unsigned write = 0; write < 2; write++) {
+		to->throttled.requests[write] = from->throttled.requests[write];
+		to->throttled.wait_ns[write] = from->throttled.wait_ns[write];
+	}
 	snprintf(to->path, sizeof(to->path), "%.*s", (int)sizeof(from->node) - 1, from->node);
 	snprintf(to->tag, sizeof(to->tag), "%.*s", (int)sizeof(from->tag) - 1, from->tag);
 }
@@ -322,6 +327,7 @@ static int ublk_attach(const struct backend *backend, struct op *op, struct back
 	c->call.request.block_size = req->block_size;
 	c->call.request.flags =
 		(req->read_only ? UBLKD_READ_ONLY : 0) | (req->no_discard ? UBLKD_NO_DISCARD : 0);
+	c->call.request.limits = req->limits;
 	atomic_store(&ublk->in_use, true);
 	ping_arm();
 	return op_child(op, &c->op);
@@ -340,6 +346,7 @@ static int ask_device(struct op *op, struct backend_req *req, enum ublkd_type ty
 	c->call.request.dev_id = id;
 	c->call.request.image_dev = req->dev.image_dev;
 	c->call.request.image_ino = req->dev.image_ino;
+	c->call.request.limits = req->limits;
 	return op_child(op, &c->op);
 }
 
@@ -353,6 +360,12 @@ static int ublk_resize(const struct backend *backend, struct op *op, struct back
 {
 	(void)backend;
 	return ask_device(op, req, UBLKD_RESIZE);
+}
+
+static int ublk_limit(const struct backend *backend, struct op *op, struct backend_req *req)
+{
+	(void)backend;
+	return ask_device(op, req, UBLKD_LIMIT);
 }
 
 struct scan {
@@ -396,6 +409,7 @@ static const struct backend backend_ublk = {
 	.attach = ublk_attach,
 	.detach = ublk_detach,
 	.resize = ublk_resize,
+	.limit = ublk_limit,
 	.scan = ublk_scan,
 	.set_read_only = ublk_set_read_only,
 };

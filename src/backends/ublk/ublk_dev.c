@@ -376,6 +376,7 @@ static int open_job(void *arg)
 			"%s does not appear in /dev: the data process needs the host's /dev", node);
 	if (dev->char_fd < 0)
 		return err_sys(&dev->job_err, -errno, "opening %s", node);
+	ublk_throttle_set(&dev->throttle, &dev->record.limits, clock_monotonic_ns());
 	for (uint16_t i = 0; i < dev->record.queues; i++) {
 		const struct ublk_queue_spec spec = {
 			.char_fd = dev->char_fd,
@@ -385,6 +386,7 @@ static int open_job(void *arg)
 			.zero_copy = dev->zero_copy,
 			.direct_io = dev->record.flags & UBLKD_DIRECT_IO,
 			.keep_blocks = dev->record.flags & UBLKD_NO_DISCARD,
+			.throttle = &dev->throttle,
 			.on_served = on_queue_served,
 			.on_end = on_queue_end,
 			.owner = dev,

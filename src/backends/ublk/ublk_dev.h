@@ -14,7 +14,7 @@ enum ublk_dev_state {
 	DEV_FOUND,      /* the kernel has it, and is being asked who made it; -> ENDING */
 	DEV_ATTACHING,  /* -> LIVE, ENDING */
 	DEV_LIVE,       /* -> RESIZING, DETACHING */
-	DEV_RESIZING,   /* -> LIVE */
+	DEV_RESIZING,   /* or getting other limits; -> LIVE */
 	DEV_DETACHING,  /* -> ENDING, or back where it was when somebody uses it */
 	DEV_RECOVERING, /* -> LIVE, DETACHING, ENDING */
 	DEV_ENDING,     /* nothing but the end is possible any more */
@@ -53,6 +53,7 @@ struct ublk_dev {
 	uint64_t size_bytes;
 	uint32_t blksize; /* of the image's file system */
 	uint32_t major, minor;
+	struct ublk_throttle throttle; /* record.limits, for its queues */
 	struct ublk_queue *queue[UBLKD_QUEUES_MAX];
 	unsigned queues_out;   /* started and not ended */
 	unsigned queues_asked; /* on_served is still to come */
@@ -61,6 +62,7 @@ struct ublk_dev {
 	struct op op;
 	struct ublk_ctl_call call;
 	struct err job_err;
+	struct io_limits limits; /* RESIZING: those that are to be in force */
 	struct err cause;        /* why the device ends, for requests that wait for its beginning */
 	struct err why;          /* why the last try failed */
 	struct ring_timer timer; /* the next try, or the bound on queues */

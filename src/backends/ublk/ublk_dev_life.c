@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes a device, grows one, and ends one.
+ * Makes a device, grows or limits one, and ends one.
  *
  * The happy path of an attach: lock the image, ADD_DEV, the state file ("making"), SET_PARAMS, open
  * and serve the queues, START_DEV, the state file ("live"). Whatever fails, the end of the device
@@ -17,6 +17,7 @@
  */
 #include "backends/ublk/ublk_dev_life.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 
 #include <errno.h>
@@ -70,6 +71,12 @@ static int mark_run(struct op *op)
 	return ublk_dev_job(op, mark_job);
 }
 
+static void throttle(struct ublk_dev *dev, const struct io_limits *limits)
+{
+	ublk_throttle_set(&dev->throttle, limits, clock_monotonic_ns());
+	ublk_io_throttles_changed(dev->devs->config.io);
+}
+
 static bool stop_done(struct op *op)
 {
 	return ublk_dev_of(op)->kernel == KERNEL_HAS_NOT;
@@ -80,6 +87,8 @@ static int stop_run(struct op *op)
 	struct ublk_dev *dev = ublk_dev_of(op);
 	if (dev->state == DEV_DETACHING)
 		ublk_dev_set_state(dev, DEV_ENDING);
+	/* The kernel waits for requests that wait for a limit. */
+	throttle(dev, &(struct io_limits){0});
 	return ublk_dev_command(op, UBLK_ABI_STOP_DEV, 0);
 }
 
@@ -441,4 +450,41 @@ static void on_resized(struct op *op)
 void ublk_dev_resize(struct ublk_dev *dev)
 {
 	ublk_dev_start(dev, "ublk resize", resize_steps, on_resized);
+}
+
+/* ---- limits ---- */
+
+static int limits_job(void *arg)
+{
+	struct ublk_dev *dev = arg;
+	const struct io_limits before = dev->record.limits;
+	dev->record.limits = dev->limits;
+	int r = ublk_dev_write_state(dev, UBLK_PHASE_LIVE);
+	if (r < 0)
+		dev->record.limits = before;
+	return r;
+}
+
+static int limits_run(struct op *op)
+{
+	return ublk_dev_job(op, limits_job);
+}
+
+static int throttle_run(struct op *op)
+{
+	struct ublk_dev *dev = ublk_dev_of(op);
+	throttle(dev, &dev->record.limits);
+	return 0;
+}
+
+/* In the state file first: the next data process is to know what somebody was told. */
+static const struct op_step limit_steps[] = {
+	{"note", .run = limits_run, .end = ublk_dev_job_end},
+	{"throttle", .run = throttle_run},
+	{NULL},
+};
+
+void ublk_dev_limit(struct ublk_dev *dev)
+{
+	ublk_dev_start(dev, "ublk limit", limit_steps, on_resized);
 }

@@ -48,7 +48,7 @@ static void refuse_busy(struct ublk_devs *devs, struct ublk_wait *wait, const st
 		[DEV_FOUND] = "looked at",
 		[DEV_ATTACHING] = "attached",
 		[DEV_LIVE] = "used",
-		[DEV_RESIZING] = "resized",
+		[DEV_RESIZING] = "resized or limited",
 		[DEV_DETACHING] = "detached",
 		[DEV_RECOVERING] = "recovered",
 		[DEV_ENDING] = "removed",
@@ -118,6 +118,7 @@ static void attach_new(
 	dev->record.depth = r->depth != 0 ? r->depth : UBLKD_DEPTH_DEFAULT;
 	dev->record.image_dev = r->image_dev;
 	dev->record.image_ino = r->image_ino;
+	dev->record.limits = r->limits;
 	snprintf(dev->record.tag, sizeof(dev->record.tag), "%s", r->tag);
 	snprintf(dev->record.path, sizeof(dev->record.path), "%s", r->path);
 	list_push(&dev->waits, &wait->link);
@@ -203,8 +204,9 @@ void ublk_devs_detach(
 	}
 }
 
-void ublk_devs_resize(
-	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait)
+/* What changes a live device; nothing else may be under way. */
+static void change(struct ublk_devs *devs, const struct ublkd_request *request,
+	struct ublk_wait *wait, void (*start)(struct ublk_dev *dev))
 {
 	err_clear(&wait->err);
 	wait->ends = false;
@@ -218,8 +220,30 @@ void ublk_devs_resize(
 	} else {
 		list_push(&dev->waits, &wait->link);
 		ublk_dev_set_state(dev, DEV_RESIZING);
-		ublk_dev_resize(dev);
+		dev->limits = request->limits;
+		start(dev);
 	}
+}
+
+void ublk_devs_resize(
+	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait)
+{
+	change(devs, request, wait, ublk_dev_resize);
+}
+
+bool ublk_devs_limit(
+	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait)
+{
+	struct ublk_dev *dev = dev_find(devs, request);
+	bool same = dev != NULL && io_limits_equal(&dev->record.limits, &request->limits);
+	if (same && dev->state == DEV_LIVE && !ublk_dev_busy(dev)) {
+		err_clear(&wait->err);
+		wait->ends = false;
+		answer(devs, wait, dev);
+		return true;
+	}
+	change(devs, request, wait, ublk_dev_limit);
+	return false;
 }
 
 const struct ublk_dev *ublk_devs_next(const struct ublk_devs *devs, uint32_t dev_id)
@@ -262,6 +286,7 @@ void ublk_devs_describe(const struct ublk_dev *dev, struct ublkd_device *ret)
 		.queues = rec->queues,
 		.depth = rec->depth,
 		.recoveries = rec->recoveries,
+		.limits = rec->limits,
 	};
 	if (dev->state == DEV_RECOVERING && dev->why.code == ERR_NOT_FOUND)
 		ret->state = UBLKD_DEV_WAITING;
@@ -269,8 +294,10 @@ void ublk_devs_describe(const struct ublk_dev *dev, struct ublkd_device *ret)
 	memcpy(ret->tag, rec->tag, sizeof(ret->tag));
 	if (ret->state != UBLKD_DEV_LIVE)
 		memcpy(ret->why, dev->why.message, sizeof(ret->why));
-	for (unsigned i = 0; i < UBLKD_QUEUES_MAX && dev->queue[i] != NULL; i++)
+	for (unsigned i = 0; i < UBLKD_QUEUES_MAX && dev->queue[i] != NULL; i++) {
 		ublk_queue_count(dev->queue[i], &ret->counters);
+		ublk_queue_count_throttled(dev->queue[i], &ret->throttled);
+	}
 }
 
 /* ---- the start ---- */

@@ -73,6 +73,9 @@ void ublk_devs_detach(
 	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait);
 void ublk_devs_resize(
 	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait);
+/* True: they are in force already. */
+bool ublk_devs_limit(
+	struct ublk_devs *devs, const struct ublkd_request *request, struct ublk_wait *wait);
 /* The device with the least id from dev_id on; NULL: none. */
 const struct ublk_dev *ublk_devs_next(const struct ublk_devs *devs, uint32_t dev_id);
 void ublk_devs_describe(const struct ublk_dev *dev, struct ublkd_device *ret);

@@ -188,7 +188,11 @@ static bool read_inbox(struct ublk_io_thread *t)
 static void serve_all(struct ublk_io_thread *t)
 {
 	for (;;) {
-		ublk_sq_enter(&t->sq, 1);
+		uint64_t wait_ns = ublk_serve_due(t);
+		if (wait_ns == UINT64_MAX)
+			ublk_sq_enter(&t->sq, 1);
+		else
+			ublk_sq_enter_until(&t->sq, 1, wait_ns);
 		struct io_uring_cqe *cqe;
 		unsigned head, count = 0;
 		bool inbox = false;
@@ -310,6 +314,7 @@ int ublk_queue_new(struct ublk_queue **ret, const struct ublk_queue_spec *spec)
 	if (q == NULL)
 		return -ENOMEM;
 	q->spec = *spec;
+	list_init(&q->held);
 	for (unsigned i = 0; i < spec->depth; i++)
 		q->tags[i] = (struct ublk_tag){.queue = q, .number = (uint16_t)i};
 	off_t offset = (off_t)spec->id * UBLK_ABI_DEPTH_MAX * (off_t)sizeof(struct ublk_abi_desc);
@@ -394,6 +399,23 @@ void ublk_queue_count(const struct ublk_queue *q, struct ublk_counters *sum)
 	}
 }
 
+void ublk_queue_count_throttled(const struct ublk_queue *q, struct ublk_throttled *sum)
+{
+	for (unsigned write = 0; write < 2; write++) {
+		sum->requests[write] +=
+			__atomic_load_n(&q->throttled.requests[write], __ATOMIC_RELAXED);
+		sum->wait_ns[write] +=
+			__atomic_load_n(&q->throttled.wait_ns[write], __ATOMIC_RELAXED);
+	}
+}
+
+/* A thread that wakes looks at what waits in it. */
+void ublk_io_throttles_changed(struct ublk_io *io)
+{
+	for (unsigned i = 0; i < io->threads; i++)
+		(void)eventfd_write(io->thread[i].event_fd, 1);
+}
+
 /* ---- opening and closing ---- */
 
 static int thread_start(struct ublk_io *io, struct ublk_io_thread *t, unsigned number)
@@ -402,6 +424,7 @@ static int thread_start(struct ublk_io *io, struct ublk_io_thread *t, unsigned n
 	*t = (struct ublk_io_thread){.io = io, .on_ended = queue_ended};
 	pthread_mutex_init(&t->mutex, NULL);
 	list_init(&t->inbox);
+	list_init(&t->held);
 	t->event_fd = eventfd(0, EFD_CLOEXEC);
 	if (t->event_fd < 0)
 		return -errno;

@@ -14,6 +14,7 @@
 #define RINGVOL_BACKENDS_UBLK_IO_H
 
 #include "backends/ublk/ublk_abi.h"
+#include "backends/ublk/ublk_throttle.h"
 #include "backends/ublk/ublkd_proto.h"
 #include "reactor/ring.h"
 
@@ -36,6 +37,7 @@ struct ublk_queue_spec {
 	bool zero_copy;   /* the device was made with UBLK_ABI_F_AUTO_BUF and _F_ZERO_COPY */
 	bool direct_io;   /* the image is open with O_DIRECT */
 	bool keep_blocks; /* zeroes are written, not punched: thick volumes */
+	struct ublk_throttle *throttle; /* the device's, for all its queues */
 	/* From the loop. The kernel has been asked for requests, or why not (then it has ended). */
 	void (*on_served)(struct ublk_queue *queue, int res);
 	/* From the loop, after on_served: the kernel has given every tag back. res: 0 when the
@@ -62,5 +64,8 @@ void ublk_queue_free(struct ublk_queue *queue);
 void *ublk_queue_owner(const struct ublk_queue *queue);
 /* Adds the queue's counters to *sum; the later error wins. */
 void ublk_queue_count(const struct ublk_queue *queue, struct ublk_counters *sum);
+void ublk_queue_count_throttled(const struct ublk_queue *queue, struct ublk_throttled *sum);
+/* The throttle has changed: what waits in the threads asks it anew. */
+void ublk_io_throttles_changed(struct ublk_io *io);
 
 #endif

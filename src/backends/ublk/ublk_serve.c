@@ -212,6 +212,61 @@ static void link_failed(struct ublk_link *link)
 	link->next = (uint16_t)(link->next < LINK_ALONE_MAX ? link->next * 2 : LINK_ALONE_MAX);
 }
 
+static void serve_now(struct ublk_tag *tag)
+{
+	uint32_t len = tag->queue->descs[tag->number].sectors << 9;
+	if (tag->want != 0 && wants_link(tag, len))
+		serve_linked(tag);
+	else
+		serve_alone(tag);
+}
+
+/* ---- limits ---- */
+
+static uint64_t now_monotonic(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* What carries data counts by it. */
+static uint32_t bytes_of(const struct ublk_tag *tag)
+{
+	return (uint32_t)tag->want;
+}
+
+/* Takes the request's moment; true: that has not come, and the request waits for it. Who came
+ * before it waits before it: moments of one direction never go back. A flush counts nothing. */
+static bool must_wait(struct ublk_tag *tag)
+{
+	struct ublk_queue *q = tag->queue;
+	struct ublk_throttle *throttle = q->spec.throttle;
+	uint32_t op = q->descs[tag->number].op_flags & 0xff;
+	bool write = op != UBLK_ABI_OP_READ;
+	struct ublk_waiting *waiting = &q->waiting[write];
+	if (throttle == NULL || op == UBLK_ABI_OP_FLUSH ||
+		(waiting->first == NULL && !ublk_throttle_limits(throttle, write)))
+		return false;
+	uint32_t version = atomic_load(&throttle->version);
+	tag->came_ns = now_monotonic();
+	tag->due_ns = ublk_throttle_take(throttle, write, bytes_of(tag), tag->came_ns);
+	if (waiting->first == NULL && tag->due_ns <= tag->came_ns)
+		return false;
+	if (q->waiting[0].first == NULL && q->waiting[1].first == NULL) {
+		q->throttle_version = version;
+		list_push(&q->thread->held, &q->held);
+	}
+	tag->behind = NULL;
+	if (waiting->first == NULL)
+		waiting->first = tag;
+	else
+		waiting->last->behind = tag;
+	waiting->last = tag;
+	COUNT(q->throttled.requests[write], 1);
+	return true;
+}
+
 /* A request has come. */
 static void serve(struct ublk_tag *tag)
 {
@@ -246,10 +301,55 @@ static void serve(struct ublk_tag *tag)
 		commit(tag, -EOPNOTSUPP);
 		return;
 	}
-	if (tag->want != 0 && wants_link(tag, len))
-		serve_linked(tag);
-	else
-		serve_alone(tag);
+	if (must_wait(tag))
+		return;
+	serve_now(tag);
+}
+
+/* ---- what has waited ---- */
+
+static uint64_t serve_due_of(struct ublk_queue *q, bool write, uint64_t now_ns)
+{
+	struct ublk_waiting *waiting = &q->waiting[write];
+	struct ublk_tag *tag;
+	while ((tag = waiting->first) != NULL && tag->due_ns <= now_ns) {
+		waiting->first = tag->behind;
+		COUNT(q->throttled.wait_ns[write], now_ns - tag->came_ns);
+		if (write)
+			tag->tick_ns = tick_now();
+		serve_now(tag);
+	}
+	return tag != NULL ? tag->due_ns : UINT64_MAX;
+}
+
+/* Other limits: whoever waits gets another moment, in the same order. */
+static void ask_anew(struct ublk_queue *q, uint64_t now_ns)
+{
+	q->throttle_version = atomic_load(&q->spec.throttle->version);
+	for (unsigned write = 0; write < 2; write++)
+		for (struct ublk_tag *tag = q->waiting[write].first; tag != NULL; tag = tag->behind)
+			tag->due_ns =
+				ublk_throttle_take(q->spec.throttle, write, bytes_of(tag), now_ns);
+}
+
+uint64_t ublk_serve_due(struct ublk_io_thread *thread)
+{
+	uint64_t next_ns = UINT64_MAX;
+	if (list_empty(&thread->held))
+		return next_ns;
+	uint64_t now_ns = now_monotonic();
+	list_for_each_safe (link, &thread->held) {
+		struct ublk_queue *q = container_of(link, struct ublk_queue, held);
+		if (q->throttle_version != atomic_load(&q->spec.throttle->version))
+			ask_anew(q, now_ns);
+		for (unsigned write = 0; write < 2; write++) {
+			uint64_t due_ns = serve_due_of(q, write, now_ns);
+			next_ns = due_ns < next_ns ? due_ns : next_ns;
+		}
+		if (q->waiting[0].first == NULL && q->waiting[1].first == NULL)
+			list_remove(&q->held);
+	}
+	return next_ns == UINT64_MAX ? next_ns : next_ns > now_ns ? next_ns - now_ns : 0;
 }
 
 /* ---- completion ---- */

@@ -20,6 +20,14 @@ struct ublk_tag {
 	bool write;       /* which of the queue's two ublk_link it belongs to */
 	int32_t want;     /* what the I/O's result has to be for the commit to follow */
 	uint64_t tick_ns; /* of a write: CLOCK_REALTIME_COARSE when it came */
+	/* While it waits for a limit: */
+	struct ublk_tag *behind;
+	uint64_t came_ns, due_ns;
+};
+
+/* Requests of one direction that wait for a limit, in the order of their moments. */
+struct ublk_waiting {
+	struct ublk_tag *first, *last;
 };
 
 /* Whether reads (or writes) are worth a link: one that would have had to sleep was tried in vain.
@@ -35,18 +43,22 @@ struct ublk_queue {
 	struct ublk_queue_spec spec;
 	/* Written by its thread, read by any; each is consistent by itself. */
 	struct ublk_counters counters;
+	struct ublk_throttled throttled;
 	struct ublk_io_thread *thread;
 	const struct ublk_abi_desc *descs;
 	uint8_t *data;       /* depth * UBLK_IO_BYTES; NULL with zero copy */
 	unsigned image_slot; /* in the ring's table of files */
 	uint32_t first_buf;  /* in the ring's table of buffers; with zero copy */
 	uint32_t first_sqe;  /* lent entries for its commands, one a tag; UINT32_MAX: none */
-	struct ublk_link link_of[2]; /* reads, writes */
-	uint64_t noted_ns;           /* the tick in which the image's time of change is noted */
-	unsigned out;                /* tags the kernel has, or that are being served */
-	int broken;                  /* the first refusal of the kernel that was no stop */
-	struct list link;            /* on its thread's inbox, or on the loop's news */
-	unsigned news;               /* what the loop is to be told; under io->mutex */
+	struct ublk_link link_of[2];    /* reads, writes */
+	uint64_t noted_ns;              /* the tick in which the image's time of change is noted */
+	unsigned out;                   /* tags the kernel has, or that are being served */
+	struct ublk_waiting waiting[2]; /* reads, writes */
+	uint32_t throttle_version;      /* of the moments that they have */
+	struct list held;               /* thread->held while any wait */
+	int broken;                     /* the first refusal of the kernel that was no stop */
+	struct list link;               /* on its thread's inbox, or on the loop's news */
+	unsigned news;                  /* what the loop is to be told; under io->mutex */
 	int served;
 	struct ublk_tag tags[]; /* depth */
 };
@@ -57,7 +69,8 @@ struct ublk_io_thread {
 	void (*on_ended)(struct ublk_queue *queue); /* a queue's last completion was served */
 	struct ublk_sq sq;
 	bool bufs_registered;
-	int opened; /* what setting the ring up said */
+	int opened;       /* what setting the ring up said */
+	struct list held; /* ublk_queue.held: queues in which requests wait for a limit */
 	/* the loop's: what is handed out */
 	unsigned queues;
 	uint64_t files_used[UBLK_IO_FILES_MAX / 64];        /* a bit for each */
@@ -77,5 +90,8 @@ struct ublk_io_thread {
 void ublk_serve_fetch(struct ublk_queue *queue);
 /* One completion; the queue's last one ends in its thread's on_ended. */
 void ublk_serve_cqe(uint64_t user_data, int res);
+/* Serves what has waited long enough for its limit. How long the next one has to wait (ns);
+ * UINT64_MAX: none waits. */
+uint64_t ublk_serve_due(struct ublk_io_thread *thread);
 
 #endif

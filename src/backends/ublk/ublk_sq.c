@@ -48,13 +48,15 @@ _Noreturn static void give_up(const char *why)
 	abort();
 }
 
-void ublk_sq_enter(struct ublk_sq *sq, unsigned wait)
+static void enter(struct ublk_sq *sq, unsigned wait, unsigned flags, const void *arg, size_t len)
 {
 	unsigned pending = ublk_sq_pending(sq);
 	__atomic_store_n(sq->uring.sq.ktail, sq->tail, __ATOMIC_RELEASE);
-	long r = syscall(SYS_io_uring_enter, sq->enter_fd, pending, wait, sq->enter_flags, NULL, 0);
-	/* The completions in hand are to be served, or memory is short for a moment. */
-	if (r < 0 && errno != EINTR && errno != EBUSY && errno != EAGAIN)
+	long r = syscall(
+		SYS_io_uring_enter, sq->enter_fd, pending, wait, sq->enter_flags | flags, arg, len);
+	/* The completions in hand are to be served, memory is short for a moment, or the time is
+	 * over. */
+	if (r < 0 && errno != EINTR && errno != EBUSY && errno != EAGAIN && errno != ETIME)
 		give_up(strerrordesc_np(errno));
 	/* Memory was short in the middle: the rest is submitted when the ring is entered next. But
 	 * a link does not reach that far: I/O that was to be followed by its commit is on its way
@@ -68,4 +70,19 @@ void ublk_sq_enter(struct ublk_sq *sq, unsigned wait)
 			give_up("no memory to submit a request's commit with its I/O; give the "
 				"process more (a limit of its cgroup?)");
 	}
+}
+
+void ublk_sq_enter(struct ublk_sq *sq, unsigned wait)
+{
+	enter(sq, wait, 0, NULL, 0);
+}
+
+void ublk_sq_enter_until(struct ublk_sq *sq, unsigned wait, uint64_t timeout_ns)
+{
+	struct __kernel_timespec timeout = {
+		.tv_sec = (int64_t)(timeout_ns / 1000000000u),
+		.tv_nsec = (long long)(timeout_ns % 1000000000u),
+	};
+	const struct io_uring_getevents_arg arg = {.ts = (uintptr_t)&timeout};
+	enter(sq, wait, IORING_ENTER_EXT_ARG, &arg, sizeof(arg));
 }

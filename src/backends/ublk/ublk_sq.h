@@ -34,6 +34,8 @@ void ublk_sq_close(struct ublk_sq *sq);
  * a loop. Ends the process when the ring is broken, or when a link was cut in two: the next process
  * recovers the devices. */
 void ublk_sq_enter(struct ublk_sq *sq, unsigned wait);
+/* Likewise, and waits for so long at most. */
+void ublk_sq_enter_until(struct ublk_sq *sq, unsigned wait, uint64_t timeout_ns);
 
 static inline unsigned ublk_sq_pending(const struct ublk_sq *sq)
 {

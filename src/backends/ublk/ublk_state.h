@@ -30,6 +30,7 @@ struct ublk_record {
 	uint64_t image_dev, image_ino;
 	char tag[UBLKD_TAG_BYTES];
 	char path[UBLKD_PATH_BYTES];
+	struct io_limits limits;
 };
 
 /* Makes the directory (0700, with what is missing above it) if asked, and opens it. The fd, or

@@ -36,6 +36,7 @@
 #define RINGVOL_BACKENDS_UBLKD_PROTO_H
 
 #include "base/err.h"
+#include "base/io_limits.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -66,6 +67,7 @@ enum ublkd_type {
 	UBLKD_DETACH = 3,
 	UBLKD_RESIZE = 4,
 	UBLKD_LIST = 5,
+	UBLKD_LIMIT = 6, /* puts `limits` in force for a device; older data processes know none */
 };
 
 /* Of a device. */
@@ -99,17 +101,19 @@ struct ublkd_head {
 
 struct ublkd_request {
 	struct ublkd_head head;
-	/* ATTACH: which image. DETACH, RESIZE: the device must still be this one, else it is left
-	 * alone. st_dev and st_ino as in stat. */
+	/* ATTACH: which image. DETACH, RESIZE, LIMIT: the device must still be this one, else it is
+	 * left alone. st_dev and st_ino as in stat. */
 	uint64_t image_dev, image_ino;
 	char tag[UBLKD_TAG_BYTES]; /* "ringvol:<pool uuid, 8>:<random, 8>"; ends with NUL */
-	uint32_t dev_id;           /* DETACH, RESIZE; LIST: the least id that is wanted */
+	uint32_t dev_id;           /* DETACH, RESIZE, LIMIT; LIST: the least id that is wanted */
 	uint32_t flags;            /* ATTACH: READ_ONLY, NO_DISCARD */
 	uint32_t block_size;       /* ATTACH: logical, 512 or 4096 */
 	uint16_t queues, depth;    /* ATTACH: 0 is the default; one of depth stays in reserve */
 	/* ATTACH: absolute, as the data process may see it after its next start; empty: never by
 	 * path. */
 	char path[UBLKD_PATH_BYTES];
+	/* ATTACH of an image that is on no device yet, LIMIT. */
+	struct io_limits limits;
 };
 
 /* What a device, or a queue of it, has done. Counted by this data process: from 0 with each
@@ -122,6 +126,11 @@ struct ublk_counters {
 	uint64_t last_error_ns; /* CLOCK_REALTIME; 0: none failed */
 	uint32_t last_errno;    /* positive */
 	uint32_t pad;
+};
+
+/* What waited for its limits; [0] reads, [1] writes. Counted as the others. */
+struct ublk_throttled {
+	uint64_t requests[2], wait_ns[2];
 };
 
 struct ublkd_device {
@@ -138,6 +147,8 @@ struct ublkd_device {
 	uint32_t recoveries; /* since the device was made */
 	struct ublk_counters counters;
 	char why[UBLKD_MESSAGE_BYTES]; /* RECOVERING, WAITING, DETACHING: what it waits for */
+	struct io_limits limits;       /* in force; an older data process tells of none */
+	struct ublk_throttled throttled;
 };
 
 struct ublkd_reply {
@@ -151,8 +162,8 @@ struct ublkd_reply {
 	int32_t pid;
 	uint32_t devices;
 	char build[32]; /* RINGVOL_VERSION */
-	/* ATTACH, RESIZE: the device. DETACH: with a state only if it is still there. LIST: the
-	 * device with the least id from dev_id on; state NONE: there is no more. */
+	/* ATTACH, RESIZE, LIMIT: the device. DETACH: with a state only if it is still there. LIST:
+	 * the device with the least id from dev_id on; state NONE: there is no more. */
 	struct ublkd_device device;
 };
 

@@ -54,6 +54,7 @@ struct request {
 	struct session *session;
 	struct ublk_wait wait;
 	uint64_t start_ns;
+	bool quiet; /* asked again and again, and nothing was to be done */
 	struct ublkd_request in;
 	struct ublkd_reply reply;
 	struct ring_req send;
@@ -148,8 +149,10 @@ static void request_refuse(struct request *r, enum err_code code, const char *wh
 
 static void log_request(const struct request *r, const struct ublkd_device *dev, int res)
 {
-	static const char *const names[] = {
-		[UBLKD_ATTACH] = "attach", [UBLKD_DETACH] = "detach", [UBLKD_RESIZE] = "resize"};
+	static const char *const names[] = {[UBLKD_ATTACH] = "attach",
+		[UBLKD_DETACH] = "detach",
+		[UBLKD_RESIZE] = "resize",
+		[UBLKD_LIMIT] = "limit"};
 	char id[16], ms[32];
 	uint64_t now_ns = ring_now_ns(r->session->server->ring);
 	snprintf(id, sizeof(id), "%u", dev != NULL ? dev->dev_id : r->in.dev_id);
@@ -168,7 +171,8 @@ static void on_wait_end(struct ublk_wait *wait, const struct ublk_dev *dev, int 
 		ublk_devs_describe(dev, &r->reply.device);
 	if (res < 0)
 		ublkd_reply_fail(&r->reply, res, &wait->err);
-	log_request(r, dev != NULL ? &r->reply.device : NULL, res);
+	if (!r->quiet)
+		log_request(r, dev != NULL ? &r->reply.device : NULL, res);
 	request_reply(r);
 }
 
@@ -213,6 +217,9 @@ static void request_serve(struct request *r, int fd)
 		break;
 	case UBLKD_RESIZE:
 		ublk_devs_resize(devs, &r->in, &r->wait);
+		break;
+	case UBLKD_LIMIT:
+		r->quiet = ublk_devs_limit(devs, &r->in, &r->wait);
 		break;
 	case UBLKD_LIST:
 		serve_list(r);
