@@ -31,6 +31,7 @@
 #include "descriptor_set.h"
 #include "metrics/metrics.h"
 #include "mount/mnt.h"
+#include "node/limits.h"
 #include "node/trim.h"
 #include "node/watch.h"
 #include "pool/pool.h"
@@ -264,7 +265,6 @@ static void on_drain_tick(struct ring_timer *timer)
 		ring_timer_arm(s->reactor.ring, timer, DRAIN_TICK_MS);
 }
 
-/* Also during the start, when some of it is not there yet. */
 static void drain(struct serve *s, const char *why)
 {
 	to_state(s, SERVE_DRAINING);
@@ -400,6 +400,9 @@ static int open_csi(struct serve *s, struct err *err)
 		r = node_trim_open(s->csi->node, s->options.trim_interval_s);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
+	r = node_limits_open(s->csi->node, s->options.cgroup_root);
+	if (r < 0)
+		return err_sys(err, r, "I/O limits cannot be enforced");
 	node_adopt(s->csi->node, on_adopted, s);
 	return wait_for(s, &s->adopted, err);
 }

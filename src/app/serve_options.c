@@ -10,6 +10,7 @@
 #include "app/values.h"
 #include "backends/ublk/ublkd_proto.h"
 #include "csi/topology.h"
+#include "node/cgroup.h"
 #include "rpc/dial.h"
 #include "rpc/listen.h"
 
@@ -340,6 +341,18 @@ static int set_http(void *target, const char *value, struct err *err)
 	return r < 0 ? r : keep(o, value, &o->http, err);
 }
 
+static int set_cgroup_root(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	if (strcmp(value, "off") == 0) {
+		o->cgroup_root = NULL;
+		return 0;
+	}
+	if (value[0] != '/')
+		return err_set(err, ERR_INVALID, "it has to be an absolute path, or off");
+	return keep(o, value, &o->cgroup_root, err);
+}
+
 static const struct option_row rows[] = {
 	{"--endpoint", "unix:///PATH|tcp://127.0.0.1:PORT", {"CSI_ENDPOINT"},
 		.fallback = "unix:///run/ringvol/csi.sock",
@@ -440,6 +453,11 @@ static const struct option_row rows[] = {
 	{"--ublkd-state-dir", "PATH", {"RINGVOL_UBLKD_STATE_DIR"}, .fallback = UBLKD_STATE_DIR,
 		.help = "where it keeps what it knows of its devices; not across a reboot",
 		.kind = OPTION_PATH, OPTION_IN(struct serve_options, ublkd.state_dir)},
+	{"--cgroup-root", "DIR|off", {"RINGVOL_CGROUP_ROOT"}, .fallback = CGROUP_ROOT,
+		.help = "where the node's cgroup v2 hierarchy is mounted: I/O limits of loop and "
+			"disk\n"
+			"volumes are put in force in the pods' cgroups",
+		.set = set_cgroup_root},
 	{"--block-on-loop", NULL, {"RINGVOL_BLOCK_ON_LOOP"}, .fallback_help = "off",
 		.help = "give pods with raw block volumes the loop node itself, where else a "
 			"device-mapper\n"

@@ -44,6 +44,7 @@ struct serve_options {
 	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */
 	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */
 	unsigned target_root_count;
+	const char *cgroup_root; /* NULL: off */
 	/* The cluster's; no controller: none of it. */
 	const char *controllers[MEMBER_CONTROLLERS_MAX]; /* HOST:PORT */
 	unsigned controller_count;

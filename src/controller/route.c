@@ -183,7 +183,7 @@ const struct grpc_method route_identity[] = {
 #define BY_SNAPSHOT .run = by_id, .id = 1, .kind = STORE_SNAPSHOT
 
 /* Not served, as by the nodes: ControllerPublishVolume and ControllerUnpublishVolume (a volume is
- * on its node), ControllerModifyVolume. */
+ * on its node). */
 const struct grpc_method route_controller[] = {
 	ROUTED(CreateVolume, .run = create_volume, .kind = STORE_VOLUME, .learn = learn_made),
 	ROUTED(DeleteVolume, BY_VOLUME, .deletes = true, .learn = learn_gone),
@@ -196,6 +196,7 @@ const struct grpc_method route_controller[] = {
 	ROUTED(ListSnapshots, .run = list_snapshots, .kind = STORE_SNAPSHOT),
 	ROUTED(GetSnapshot, BY_SNAPSHOT),
 	ROUTED(ControllerExpandVolume, BY_VOLUME, .learn = learn_grown),
+	ROUTED(ControllerModifyVolume, BY_VOLUME),
 	ROUTED(ControllerGetVolume, BY_VOLUME),
 	ROUTED(ControllerListVolumeHealth, .run = list_health, .kind = STORE_VOLUME),
 	ROUTED(ControllerGetVolumeHealth, BY_VOLUME),

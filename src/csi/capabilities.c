@@ -124,6 +124,7 @@ static const struct capability controller_table[] = {
 	{CONTROLLER(VOLUME_CONDITION), IF_1_12},
 	{CONTROLLER(GET_VOLUME), ALWAYS},
 	{CONTROLLER(SINGLE_NODE_MULTI_WRITER), ALWAYS},
+	{CONTROLLER(MODIFY_VOLUME), ALWAYS},
 	{CONTROLLER(GET_SNAPSHOT), ALWAYS},
 	{CONTROLLER(GET_VOLUME_HEALTH), IF_1_13},
 	{CONTROLLER(LIST_VOLUME_HEALTH), IF_1_13},
@@ -195,13 +196,13 @@ static int check_capabilities(const Csi__V1__ValidateVolumeCapabilitiesRequest *
 	r = check_context(req, err);
 	if (r < 0)
 		return r;
-	if (req->n_mutable_parameters != 0)
-		return err_set(err, ERR_INVALID,
-			"mutable_parameters: this driver has none that could be changed later");
-	if (req->n_parameters == 0)
-		return 0;
 	r = csi_params_parse(req->parameters, req->n_parameters, &params, err);
-	return r < 0 ? r : csi_params_compare(&params, &access, volume, err);
+	if (r == 0)
+		r = csi_params_parse_mutable(
+			req->mutable_parameters, req->n_mutable_parameters, &params, err);
+	if (r < 0 || req->n_parameters != 0)
+		return r < 0 ? r : csi_params_compare(&params, &access, volume, err);
+	return csi_params_compare_mutable(&params, volume, err);
 }
 
 int csi_validate_capabilities(struct csi_query *q)
@@ -225,6 +226,8 @@ int csi_validate_capabilities(struct csi_query *q)
 		confirmed->volume_capabilities = req->volume_capabilities;
 		confirmed->n_parameters = req->n_parameters;
 		confirmed->parameters = req->parameters;
+		confirmed->n_mutable_parameters = req->n_mutable_parameters;
+		confirmed->mutable_parameters = req->mutable_parameters;
 		response->confirmed = confirmed;
 		return 0;
 	}

@@ -63,6 +63,7 @@ static int build_run(struct op *op)
 	/* The bytes it shares are allocated anyway, and it is never written to. */
 	rec.thick = false;
 	rec.allow_mode_change = false; /* what is made of it says so itself */
+	rec.limits = (struct io_limits){0};
 	rec.source = RECORD_SOURCE_VOLUME;
 	rec.source_id = c->source_id;
 	rec.shares_extents = c->source.share;

@@ -76,9 +76,10 @@ static int parse(struct create *c, struct err *err)
 		req->volume_capabilities, req->n_volume_capabilities, FSIMG_EXT4, &c->access, err);
 	if (r == 0)
 		r = csi_params_parse(req->parameters, req->n_parameters, &c->params, err);
-	if (r == 0 && req->n_mutable_parameters != 0)
-		r = err_set(err, ERR_INVALID,
-			"mutable_parameters: this driver has none that could be changed later");
+	if (r == 0)
+		r = csi_params_parse_mutable(
+			req->mutable_parameters, req->n_mutable_parameters, &c->params, err);
+	c->params.given |= CSI_LIMITS; /* those it does not name it wants none of */
 	if (r == 0)
 		r = csi_capacity(
 			req->capacity_range, CSI_SIZE_DEFAULT, CSI_SIZE_MIN, &size, &limit, err);
@@ -351,6 +352,7 @@ static int plan_record(struct create *c, struct err *err)
 		.snapshot_freeze = c->params.snapshot_freeze,
 		.allow_mode_change = c->params.allow_mode_change,
 		.encryption = c->params.encryption,
+		.limits = c->params.limits,
 		.unformatted =
 			c->params.encryption != RECORD_PLAIN && (from == NULL || from->unformatted),
 		.mkfs_options = fs == FSIMG_NONE ? "" : c->params.mkfs_options,

@@ -41,6 +41,7 @@ static Csi__V1__VolumeHealthErrorType volume_status(enum node_condition_kind kin
 	case NODE_POOL_NEARLY_FULL:
 	case NODE_SLOW:
 	case NODE_LOOP_NODE:
+	case NODE_LIMIT_NOT_ENFORCED:
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__DEGRADED;
 	case NODE_CONDITION_KINDS:
 		break;

@@ -335,6 +335,21 @@ static bool add_node(struct arena *arena, Ringvol__V1__Volume *message, const st
 	return add_mounts(arena, message, node);
 }
 
+static bool add_limits(
+	struct arena *arena, Ringvol__V1__Volume *message, const struct io_limits *limits)
+{
+	if (!io_limits_any(limits))
+		return true;
+	message->limits = csi_message_new(arena, &ringvol__v1__io_limits__descriptor);
+	if (message->limits == NULL)
+		return false;
+	message->limits->read_iops = limits->read_iops;
+	message->limits->write_iops = limits->write_iops;
+	message->limits->read_bandwidth = limits->read_bandwidth;
+	message->limits->write_bandwidth = limits->write_bandwidth;
+	return true;
+}
+
 Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 	const struct pool_object *volume, bool histograms)
 {
@@ -361,7 +376,8 @@ Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 		if (message->source == NULL)
 			return NULL;
 	}
-	if (!add_node(arena, message, csi, volume, histograms) ||
+	if (!add_limits(arena, message, &rec->limits) ||
+		!add_node(arena, message, csi, volume, histograms) ||
 		!add_conditions(arena, message, csi, volume))
 		return NULL;
 	return message;

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * StorageClass parameters: a table of keys and of the words they take. What is wrong is answered
- * with the key, and the values it takes. mkfsOptions is only measured here; whether the file system
- * takes them is asked when it is known which (csi_params_choose_fs).
+ * Parameters: a table of keys and of the words they take. What is wrong is answered with the key,
+ * and the values it takes. mkfsOptions is only measured here; whether the file system takes them is
+ * asked when it is known which (csi_params_choose_fs).
+ *
+ * Some keys are mutable: they come with a VolumeAttributesClass, too, which goes before the class.
+ * I/O limits come from nowhere else. `iops` and `bandwidth` are a name for both directions, and a
+ * direction's own key goes before them, in whatever order a map brings its keys.
  */
 #include "csi/params.h"
 
@@ -17,6 +21,8 @@
 
 enum { VALUE_SHOWN_MAX = 64 };
 
+enum where { FROM_CLASS = 1 << 0, FROM_MUTABLE = 1 << 1, FROM_BOTH = FROM_CLASS | FROM_MUTABLE };
+
 /* A key's values are words, or it has a function of its own. */
 struct key {
 	const char *name, *takes;
@@ -27,13 +33,22 @@ struct key {
 	} words[3];
 	int (*parse)(
 		const struct key *key, const char *value, struct csi_params *ret, struct err *err);
+	enum where from;  /* 0: FROM_CLASS */
+	unsigned mutable; /* enum csi_mutable: what it gives */
 };
 
+static const char *field_of(enum where from)
+{
+	return from == FROM_CLASS ? "parameters" : "mutable_parameters";
+}
+
+/* Keys that may come from both are named by the one that people know them from. */
 static int wrong_value(const struct key *key, const char *value, struct err *err)
 {
+	const char *field = field_of(key->from == FROM_MUTABLE ? FROM_MUTABLE : FROM_CLASS);
 	if (strlen(value) > VALUE_SHOWN_MAX)
-		return err_set(err, ERR_INVALID, "parameters: %s takes %s", key->name, key->takes);
-	return err_set(err, ERR_INVALID, "parameters: %s is '%s', but takes %s", key->name, value,
+		return err_set(err, ERR_INVALID, "%s: %s takes %s", field, key->name, key->takes);
+	return err_set(err, ERR_INVALID, "%s: %s is '%s', but takes %s", field, key->name, value,
 		key->takes);
 }
 
@@ -80,7 +95,70 @@ static int parse_mkfs_options(
 	return 0;
 }
 
+/* ---- I/O limits ---- */
+
+/* Digits, and what Kubernetes has behind them; false: it is none, or too large. */
+static bool parse_quantity(const char *value, uint64_t *ret)
+{
+	static const struct {
+		const char *suffix;
+		uint64_t times;
+	} units[] = {
+		{"", 1},
+		{"k", 1000},
+		{"M", 1000000},
+		{"G", 1000000000},
+		{"T", UINT64_C(1000000000000)},
+		{"P", UINT64_C(1000000000000000)},
+		{"Ki", UINT64_C(1) << 10},
+		{"Mi", UINT64_C(1) << 20},
+		{"Gi", UINT64_C(1) << 30},
+		{"Ti", UINT64_C(1) << 40},
+		{"Pi", UINT64_C(1) << 50},
+	};
+	size_t digits = strspn(value, "0123456789");
+	uint64_t number = 0;
+	if (digits == 0 || digits > 18)
+		return false;
+	for (size_t i = 0; i < digits; i++)
+		number = number * 10 + (uint64_t)(value[i] - '0');
+	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+		if (strcmp(value + digits, units[i].suffix) == 0)
+			return !__builtin_mul_overflow(number, units[i].times, ret);
+	return false;
+}
+
+static bool is_bandwidth(const struct key *key)
+{
+	return (key->mutable & (CSI_READ_BANDWIDTH | CSI_WRITE_BANDWIDTH)) != 0;
+}
+
+/* "", "0" and "none" take the limit away. */
+static int parse_limit(
+	const struct key *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	uint64_t min = is_bandwidth(key) ? IO_LIMITS_BANDWIDTH_MIN : IO_LIMITS_IOPS_MIN;
+	uint64_t max = is_bandwidth(key) ? IO_LIMITS_BANDWIDTH_MAX : IO_LIMITS_IOPS_MAX;
+	uint64_t number = 0;
+	bool none = value[0] == '\0' || strcmp(value, "none") == 0;
+	if (!none && (!parse_quantity(value, &number) ||
+			     (number != 0 && (number < min || number > max))))
+		return wrong_value(key, value, err);
+	uint64_t *const at[] = {&ret->limits.read_iops, &ret->limits.write_iops,
+		&ret->limits.read_bandwidth, &ret->limits.write_bandwidth};
+	for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++)
+		if (key->mutable & (1u << i))
+			*at[i] = number;
+	return 0;
+}
+
 #define FIELD(name) .field = offsetof(struct csi_params, name)
+
+#define LIMIT(what) .parse = parse_limit, .from = FROM_MUTABLE, .mutable = (what)
+#define TAKES_IOPS                                                                                 \
+	"operations a second, 10 to 1G (with k, M or G behind the number), or none for no limit"
+#define TAKES_BANDWIDTH                                                                            \
+	"bytes a second, 64Ki to 1Pi (with k, M, G, T, Ki, Mi, Gi or Ti behind the number), or none for no limit"
 
 static const struct key keys[] = {
 	{"pool", "the name of a pool", .parse = parse_pool},
@@ -92,13 +170,22 @@ static const struct key keys[] = {
 	{"blockSize", "512 or 4096", FIELD(block_size), {{"512", 512}, {"4096", 4096}}},
 	{"eraseOnDelete", "none, discard or zero", FIELD(erase),
 		{{"none", RECORD_ERASE_NONE}, {"discard", RECORD_ERASE_DISCARD},
-			{"zero", RECORD_ERASE_ZERO}}},
+			{"zero", RECORD_ERASE_ZERO}},
+		.from = FROM_BOTH, .mutable = CSI_ERASE},
 	{"snapshotFreeze", "true or false", FIELD(snapshot_freeze),
-		{{"false", false}, {"true", true}}},
+		{{"false", false}, {"true", true}}, .from = FROM_BOTH,
+		.mutable = CSI_SNAPSHOT_FREEZE},
 	{"allowVolumeModeChange", "true or false", FIELD(allow_mode_change),
 		{{"false", false}, {"true", true}}},
 	{"encryption", "none or luks2", FIELD(encryption),
 		{{"none", RECORD_PLAIN}, {"luks2", RECORD_LUKS2}}},
+	/* For both directions first: see csi_params_parse_mutable(). */
+	{"iops", TAKES_IOPS, LIMIT(CSI_READ_IOPS | CSI_WRITE_IOPS)},
+	{"bandwidth", TAKES_BANDWIDTH, LIMIT(CSI_READ_BANDWIDTH | CSI_WRITE_BANDWIDTH)},
+	{"readIops", TAKES_IOPS, LIMIT(CSI_READ_IOPS)},
+	{"writeIops", TAKES_IOPS, LIMIT(CSI_WRITE_IOPS)},
+	{"readBandwidth", TAKES_BANDWIDTH, LIMIT(CSI_READ_BANDWIDTH)},
+	{"writeBandwidth", TAKES_BANDWIDTH, LIMIT(CSI_WRITE_BANDWIDTH)},
 };
 enum { KEYS = sizeof(keys) / sizeof(keys[0]) };
 
@@ -107,12 +194,28 @@ static bool is_others(const char *key)
 	return strncmp(key, OTHERS_PREFIX, strlen(OTHERS_PREFIX)) == 0;
 }
 
-static int unknown_key(const char *key, struct err *err)
+static const struct key *find_key(const char *name)
 {
-	if (strlen(key) > VALUE_SHOWN_MAX)
-		return err_set(err, ERR_INVALID, "parameters: a key of %zu bytes is not known",
-			strlen(key));
-	return err_set(err, ERR_INVALID, "parameters: '%s' is not known", key);
+	for (const struct key *k = keys; k < keys + KEYS; k++)
+		if (strcmp(k->name, name) == 0)
+			return k;
+	return NULL;
+}
+
+static int unknown_key(enum where from, const char *name, struct err *err)
+{
+	if (strlen(name) > VALUE_SHOWN_MAX)
+		return err_set(err, ERR_INVALID, "%s: a key of %zu bytes is not known",
+			field_of(from), strlen(name));
+	if (find_key(name) == NULL)
+		return err_set(err, ERR_INVALID, "%s: '%s' is not known", field_of(from), name);
+	if (from == FROM_CLASS)
+		return err_set(err, ERR_INVALID,
+			"parameters: %s is a mutable parameter: put it into a VolumeAttributesClass",
+			name);
+	return err_set(err, ERR_INVALID,
+		"mutable_parameters: %s cannot be changed later: it belongs to the StorageClass",
+		name);
 }
 
 int csi_params_parse(Csi__V1__StringPair **pairs, size_t n, struct csi_params *ret, struct err *err)
@@ -125,18 +228,16 @@ int csi_params_parse(Csi__V1__StringPair **pairs, size_t n, struct csi_params *r
 		.erase = RECORD_ERASE_NONE,
 	};
 	for (size_t i = 0; i < n; i++) {
-		const char *key = csi_str(pairs[i]->key);
-		const struct key *k = keys;
-		while (k < keys + KEYS && strcmp(k->name, key) != 0)
-			k++;
+		const char *name = csi_str(pairs[i]->key);
+		const struct key *k = find_key(name);
 		int r = 0;
-		if (k < keys + KEYS) {
+		if (k != NULL && k->from != FROM_MUTABLE) {
 			r = (k->parse != NULL ? k->parse : parse_word)(
 				k, csi_str(pairs[i]->value), &params, err);
 			params.device_given |= k->field == offsetof(struct csi_params, device);
 			params.thick_given |= k->field == offsetof(struct csi_params, thick);
-		} else if (!is_others(key))
-			r = unknown_key(key, err);
+		} else if (!is_others(name))
+			r = unknown_key(FROM_CLASS, name, err);
 		if (r < 0)
 			return r;
 	}
@@ -144,11 +245,47 @@ int csi_params_parse(Csi__V1__StringPair **pairs, size_t n, struct csi_params *r
 	return 0;
 }
 
+int csi_params_parse_mutable(
+	Csi__V1__StringPair **pairs, size_t n, struct csi_params *params, struct err *err)
+{
+	struct csi_params with = *params;
+	for (size_t i = 0; i < n; i++) {
+		const struct key *k = find_key(csi_str(pairs[i]->key));
+		if (k == NULL || !(k->from & FROM_MUTABLE))
+			return unknown_key(FROM_MUTABLE, csi_str(pairs[i]->key), err);
+	}
+	/* In the order of the table, in which a direction's own key comes last. */
+	for (const struct key *k = keys; k < keys + KEYS; k++)
+		for (size_t i = 0; i < n; i++) {
+			if (strcmp(k->name, csi_str(pairs[i]->key)) != 0)
+				continue;
+			int r = (k->parse != NULL ? k->parse : parse_word)(
+				k, csi_str(pairs[i]->value), &with, err);
+			if (r < 0)
+				return r;
+			with.given |= k->mutable;
+		}
+	*params = with;
+	return 0;
+}
+
+void csi_params_lay_limits(const struct csi_params *params, struct io_limits *limits)
+{
+	if (params->given & CSI_READ_IOPS)
+		limits->read_iops = params->limits.read_iops;
+	if (params->given & CSI_WRITE_IOPS)
+		limits->write_iops = params->limits.write_iops;
+	if (params->given & CSI_READ_BANDWIDTH)
+		limits->read_bandwidth = params->limits.read_bandwidth;
+	if (params->given & CSI_WRITE_BANDWIDTH)
+		limits->write_bandwidth = params->limits.write_bandwidth;
+}
+
 int csi_params_check_none(Csi__V1__StringPair **pairs, size_t n, struct err *err)
 {
 	for (size_t i = 0; i < n; i++)
 		if (!is_others(csi_str(pairs[i]->key)))
-			return unknown_key(csi_str(pairs[i]->key), err);
+			return unknown_key(FROM_CLASS, csi_str(pairs[i]->key), err);
 	return 0;
 }
 
@@ -248,6 +385,46 @@ int csi_params_compare(const struct csi_params *given, const struct csi_access *
 		if (!others[i].same)
 			return err_set(err, ERR_EXISTS, "volume %s exists with another %s",
 				rec->name, others[i].key);
+	return csi_params_compare_mutable(params, volume, err);
+}
+
+int csi_params_compare_mutable(
+	const struct csi_params *given, const struct pool_object *volume, struct err *err)
+{
+	const struct record *rec = volume->rec;
+	const struct io_limits *want = &given->limits, *has = &rec->limits;
+	const struct {
+		enum csi_mutable what;
+		const char *key;
+		bool same;
+	} all[] = {
+		{CSI_READ_IOPS, "readIops", want->read_iops == has->read_iops},
+		{CSI_WRITE_IOPS, "writeIops", want->write_iops == has->write_iops},
+		{CSI_READ_BANDWIDTH, "readBandwidth", want->read_bandwidth == has->read_bandwidth},
+		{CSI_WRITE_BANDWIDTH, "writeBandwidth",
+			want->write_bandwidth == has->write_bandwidth},
+		{CSI_ERASE, "eraseOnDelete", given->erase == rec->erase},
+		{CSI_SNAPSHOT_FREEZE, "snapshotFreeze",
+			given->snapshot_freeze == rec->snapshot_freeze},
+	};
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if ((given->given & all[i].what) && !all[i].same)
+			return err_set(err, ERR_EXISTS, "volume %s exists with another %s",
+				rec->name, all[i].key);
+	return 0;
+}
+
+int csi_params_check_erase(enum record_erase erase, const struct pool *pool, struct err *err)
+{
+	const struct fs_features *features = pool_features(pool);
+	if (erase != RECORD_ERASE_NONE && features->nocow_lies)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
+			pool_name(pool));
+	if (erase == RECORD_ERASE_DISCARD && !features->discard)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
+			pool_name(pool));
 	return 0;
 }
 
@@ -263,14 +440,9 @@ int csi_params_check_pool(
 			"parameters: provisioning thick cannot be had in pool %s, whose file system %s",
 			pool_name(pool),
 			features->nocow_lies ? "copies on write" : "has no fallocate");
-	if (params->erase != RECORD_ERASE_NONE && features->nocow_lies)
-		return err_set(err, ERR_PRECONDITION,
-			"parameters: eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
-			pool_name(pool));
-	if (params->erase == RECORD_ERASE_DISCARD && !features->discard)
-		return err_set(err, ERR_PRECONDITION,
-			"parameters: eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
-			pool_name(pool));
+	r = csi_params_check_erase(params->erase, pool, err);
+	if (r < 0)
+		return r;
 	if (params->block_size != 0 && features->direct_io &&
 		params->block_size < features->dio_align)
 		return err_set(err, ERR_INVALID,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* StorageClass parameters. */
+/* Parameters of a StorageClass, and the mutable ones of a VolumeAttributesClass. */
 #ifndef RINGVOL_CSI_PARAMS_H
 #define RINGVOL_CSI_PARAMS_H
 
@@ -20,11 +20,30 @@ struct csi_params {
 	unsigned erase;                              /* enum record_erase */
 	unsigned snapshot_freeze, allow_mode_change; /* bools */
 	unsigned encryption;                         /* enum record_encryption */
+	struct io_limits limits;
+	unsigned given; /* of what can change later: enum csi_mutable */
 };
+
+/* What can be changed later. */
+enum csi_mutable {
+	CSI_READ_IOPS = 1 << 0,
+	CSI_WRITE_IOPS = 1 << 1,
+	CSI_READ_BANDWIDTH = 1 << 2,
+	CSI_WRITE_BANDWIDTH = 1 << 3,
+	CSI_LIMITS = (1 << 4) - 1,
+	CSI_ERASE = 1 << 4,
+	CSI_SNAPSHOT_FREEZE = 1 << 5,
+};
+
 /* StorageClass parameters; unknown keys are ERR_INVALID by name, except under csi.storage.k8s.io/.
  */
 int csi_params_parse(
 	Csi__V1__StringPair **pairs, size_t n, struct csi_params *ret, struct err *err);
+/* Adds mutable parameters, which go before a class's. On failure *params is untouched. */
+int csi_params_parse_mutable(
+	Csi__V1__StringPair **pairs, size_t n, struct csi_params *params, struct err *err);
+/* Those limits that are given, over what a volume has. */
+void csi_params_lay_limits(const struct csi_params *params, struct io_limits *limits);
 /* "namespace/name" of the Kubernetes object that this is made for, of kind "pvc" or
  * "volumesnapshot", as the sidecars' --extra-create-metadata names it; "" if they do not, or where
  * it is no such name. In the arena. */
@@ -45,9 +64,14 @@ int csi_params_settle(struct csi_params *params, const struct pool *pool, struct
 /* 0, or why the pool cannot have such a volume. raw: as backend_check(). */
 int csi_params_check_pool(
 	const struct csi_params *params, const struct pool *pool, bool raw, struct err *err);
+/* 0, or why what is deleted of the pool cannot be erased so. */
+int csi_params_check_erase(enum record_erase erase, const struct pool *pool, struct err *err);
 /* 0 when an existing volume is what parameters and capabilities ask for; else ERR_EXISTS naming
  * what differs. */
 int csi_params_compare(const struct csi_params *given, const struct csi_access *access,
 	const struct pool_object *volume, struct err *err);
+/* Likewise of the mutable parameters that are given. */
+int csi_params_compare_mutable(
+	const struct csi_params *given, const struct pool_object *volume, struct err *err);
 
 #endif

@@ -284,6 +284,7 @@ static const struct op_step steps[] = {
 	{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},
 	{"bind", .done = bind_done, .run = bind_run, .end = bind_end, .undo = bind_undo},
 	{"remember", .run = remember_run},
+	{"limits", .done = volume_op_limits_done, .run = volume_op_limits, .end = volume_op_ignore},
 	{NULL},
 };
 

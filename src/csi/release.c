@@ -386,13 +386,20 @@ static int writer_run(struct op *op)
 	return volume_op_mark_writer(op, NULL);
 }
 
-/* Detach what unstage released: the volume's device, or that of a volume nobody knows any more. */
-static bool detach_done(struct op *op)
+/* A pod less: what it was limited to is the others'. It also ends what looks at the device. */
+static bool limits_done(struct op *op)
 {
 	struct release *r = release_of(op);
 	struct node_volume *node = state_of(r);
 	if (node != NULL && r->at != AT_STRANGE)
 		node_volume_remove_mount(node, r->path);
+	return volume_op_limits_done(op);
+}
+
+/* Detach what unstage released: the volume's device, or that of a volume nobody knows any more. */
+static bool detach_done(struct op *op)
+{
+	struct release *r = release_of(op);
 	return !r->unstage || !r->mine.attached || r->n.backend == NULL;
 }
 
@@ -459,6 +466,7 @@ static const struct op_step steps[] = {
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
 	{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},
+	{"limits", .done = limits_done, .run = volume_op_limits, .end = volume_op_ignore},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"forget", .done = forget_done, .run = forget_run},
 	{NULL},

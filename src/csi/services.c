@@ -47,6 +47,7 @@ static const struct grpc_method controller[] = {
 	{"ListSnapshots", ANSWER(csi_list_snapshots)},
 	{"GetSnapshot", ANSWER(csi_get_snapshot, A_SNAPSHOT)},
 	{"ControllerExpandVolume", OPERATION(csi_controller_expand, A_VOLUME)},
+	{"ControllerModifyVolume", OPERATION(csi_modify_volume, A_VOLUME)},
 	{"ControllerGetVolume", ANSWER(csi_get_volume, A_VOLUME)},
 	{"ControllerGetVolumeHealth", ANSWER(csi_get_volume_health, A_VOLUME)},
 	{"ControllerListVolumeHealth", ANSWER(csi_list_health)},

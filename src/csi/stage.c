@@ -486,6 +486,7 @@ static const struct op_step steps[] = {
 	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
 	{"clean log", .done = grow_done, .run = volume_op_clean_log},
 	{"remember growth", .run = fitted_run},
+	{"limits", .done = volume_op_limits_done, .run = volume_op_limits, .end = volume_op_ignore},
 	{NULL},
 };
 

@@ -221,6 +221,20 @@ int volume_op_clean_log(struct op *op)
 	return op_child(op, &n->clean.op);
 }
 
+bool volume_op_limits_done(struct op *op)
+{
+	const struct volume_op *n = volume_op_of(op);
+	const struct node_volume *node = n->volume != NULL ? node_volume_find(n->volume) : NULL;
+	return node == NULL || !node->dev.attached || !node_limits_matter(node);
+}
+
+int volume_op_limits(struct op *op)
+{
+	struct volume_op *n = volume_op_of(op);
+	node_limits_look_init(&n->limits, n->task.csi->node, n->volume);
+	return op_child(op, &n->limits.op);
+}
+
 /* The next run knows the path from the kernel's list of mounts. */
 static int mark_job(void *arg)
 {

@@ -8,6 +8,7 @@
 #include "csi/rpc.h"
 #include "mount/mnt.h"
 #include "node/clean_log.h"
+#include "node/limits.h"
 #include "node/volume.h"
 
 /* The start of the struct of every operation on a volume. */
@@ -26,6 +27,7 @@ struct volume_op {
 	struct backend_req dev;
 	struct secret *key; /* of an encrypted one, where the request brings it */
 	struct node_clean_log clean;
+	struct node_limits_look limits;
 	struct mnt_grow_req grow;
 	/* Of volume_op_mark_writer()'s job. */
 	int dirfd;
@@ -76,6 +78,9 @@ int volume_op_device_end(struct op *op, int res);
 int volume_op_prepare_growth(struct op *op);
 int volume_op_grow(struct op *op, const char *path, enum fsimg_type fs);
 int volume_op_clean_log(struct op *op);
+/* Puts the I/O limits in force where the volume is used now. What cannot be is a condition. */
+bool volume_op_limits_done(struct op *op);
+int volume_op_limits(struct op *op);
 /* Marks the image for the next run of the driver: the path is its only writer's. NULL: nobody is
  * the only writer any more. */
 int volume_op_mark_writer(struct op *op, const char *path);

@@ -13,7 +13,8 @@
 
 #include <string.h>
 
-/* A volume has 46 series: 3 histograms of 12, 3 counters of bytes, 4 of errors, 3 gauges. */
+/* A volume has 46 series: 3 histograms of 12, 3 counters of bytes, 4 of errors, 3 gauges; one with
+ * limits up to 9 more. */
 
 /* Ends of buckets of base/hist.h, so that the counts are exact: powers of four from 16 us to 1 s.
  */
@@ -101,6 +102,55 @@ static void tell_abnormal(struct text *t, const char *name, struct volume *v)
 	text_u64(t, name, v->labels, NULL, why != NULL);
 }
 
+/* ---- I/O limits ---- */
+
+static const char *const direction_labels[] = {"op=\"read\"", "op=\"write\""};
+
+static void tell_limit_iops(struct text *t, const char *name, struct volume *v)
+{
+	const struct io_limits *l = &v->object->rec->limits;
+	if (l->read_iops != 0)
+		text_u64(t, name, v->labels, direction_labels[0], l->read_iops);
+	if (l->write_iops != 0)
+		text_u64(t, name, v->labels, direction_labels[1], l->write_iops);
+}
+
+static void tell_limit_bandwidth(struct text *t, const char *name, struct volume *v)
+{
+	const struct io_limits *l = &v->object->rec->limits;
+	if (l->read_bandwidth != 0)
+		text_u64(t, name, v->labels, direction_labels[0], l->read_bandwidth);
+	if (l->write_bandwidth != 0)
+		text_u64(t, name, v->labels, direction_labels[1], l->write_bandwidth);
+}
+
+static void tell_limit_enforced(struct text *t, const char *name, struct volume *v)
+{
+	if (io_limits_any(&v->object->rec->limits))
+		text_u64(t, name, v->labels, NULL,
+			v->node->health.since_ns[NODE_LIMIT_NOT_ENFORCED] == 0);
+}
+
+/* What the kernel holds up in a cgroup it tells nobody: 0 would be a lie. */
+static bool counts_throttled(const struct volume *v)
+{
+	return io_limits_any(&v->node->dev.limits);
+}
+
+static void tell_throttled(struct text *t, const char *name, struct volume *v)
+{
+	for (unsigned write = 0; counts_throttled(v) && write < 2; write++)
+		text_u64(t, name, v->labels, direction_labels[write],
+			v->node->dev.throttled.requests[write]);
+}
+
+static void tell_throttled_seconds(struct text *t, const char *name, struct volume *v)
+{
+	for (unsigned write = 0; counts_throttled(v) && write < 2; write++)
+		text_seconds(t, name, v->labels, direction_labels[write],
+			v->node->dev.throttled.wait_ns[write]);
+}
+
 /* ---- input and output ---- */
 
 static const char *const op_labels[PROBE_OPS] = {
@@ -175,5 +225,20 @@ const struct family volume_families[] = {
 		.volume = tell_bytes},
 	{"ringvol_volume_io_errors_total", "counter", "Requests that a volume's device failed.",
 		render_volume, .volume = tell_errors},
+	{"ringvol_volume_limit_iops", "gauge",
+		"Operations a second that an attached volume is limited to.", render_volume,
+		.volume = tell_limit_iops},
+	{"ringvol_volume_limit_bandwidth_bytes", "gauge",
+		"Bytes a second that an attached volume is limited to.", render_volume,
+		.volume = tell_limit_bandwidth},
+	{"ringvol_volume_limit_enforced", "gauge",
+		"0 while the limits of an attached volume are not in force for all that use it.",
+		render_volume, .volume = tell_limit_enforced},
+	{"ringvol_volume_throttled_total", "counter",
+		"Requests to a ublk volume that waited for its limits.", render_volume,
+		.volume = tell_throttled},
+	{"ringvol_volume_throttled_seconds_total", "counter",
+		"Time that requests to a ublk volume waited for its limits.", render_volume,
+		.volume = tell_throttled_seconds},
 	{NULL},
 };

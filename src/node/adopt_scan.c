@@ -22,6 +22,7 @@
 #include "blockio/boot_mark.h"
 #include "mount/mnt.h"
 #include "mount/mnt_scan.h"
+#include "node/limits.h"
 #include "node/node.h"
 #include "node/quiesce.h"
 #include "node/volume.h"
@@ -301,8 +302,11 @@ static void resume_finished(struct op *op)
 	if (op_failed(op))
 		log_event(LOG_LEVEL_WARN, "a device in use waits for its image",
 			log_fields({"volume", d->id}, {"error", op->err.message}));
-	else if (nv != NULL)
+	else if (nv != NULL) {
 		node_volume_set_dev(node, nv, &d->req.dev);
+		if (node_limits_matter(nv))
+			node_limits_follow(node, nv);
+	}
 	node_lock_release(&node->locks, &d->lock);
 	one_less(d->adopt);
 	free(d);
@@ -492,6 +496,8 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 	adopt_mounts(a, nv);
 	if (a->backend->needs_image_again)
 		start_resume(a, *hit, found);
+	else /* also without limits: a run that was killed may have left what it had taken back */
+		node_limits_follow(a->node, nv);
 	a->scan.adopted += !known;
 	/* Somebody may have staged what an earlier run left before we came to it. */
 	if (!nv->marks_read)

@@ -63,6 +63,7 @@ static int attach_run(struct op *op)
 	f->dev.raw = false; /* no tenant gets it */
 	f->dev.dev = (struct backend_dev){0};
 	f->dev.format = true;
+	f->dev.limits = (struct io_limits){0}; /* they are the tenant's, and this is ours */
 	f->dev.secret = f->key;
 	pool_random_hex(random, 8);
 	node_tag(pool_uuid8(f->volume->pool), random, f->dev.tag);

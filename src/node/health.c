@@ -11,6 +11,7 @@
 #include "base/log.h"
 
 #include "node/checkup.h"
+#include "node/limit.h"
 #include "node/node.h"
 #include "node/volume.h"
 #include "pool/index.h"
@@ -37,6 +38,7 @@ const char *const node_condition_names[NODE_CONDITION_KINDS] = {
 	[NODE_POOL_NEARLY_FULL] = "PoolNearlyFull",
 	[NODE_SLOW] = "Slow",
 	[NODE_LOOP_NODE] = "LoopNodePublished",
+	[NODE_LIMIT_NOT_ENFORCED] = "LimitNotEnforced",
 };
 
 struct list_of {
@@ -269,6 +271,15 @@ static void add_loop_node(
 			volume->rec->name, nv->dev.path);
 }
 
+static void add_limits(struct list_of *list, const struct node_volume *nv)
+{
+	uint64_t since_ns = nv->health.since_ns[NODE_LIMIT_NOT_ENFORCED];
+	if (nv->limit != NULL && nv->limit->why[0] != '\0')
+		add(list, NODE_LIMIT_NOT_ENFORCED, since_ns,
+			"its I/O limits are not enforced%s: %s", since(list, since_ns),
+			nv->limit->why);
+}
+
 /* ---- all of it ---- */
 
 /* Whether it may still need blocks that the pool has not got. */
@@ -301,6 +312,7 @@ unsigned node_volume_conditions(struct arena *arena, const struct node *node,
 	if (nv != NULL) {
 		add_slow(&list, &nv->health);
 		add_loop_node(&list, volume, nv);
+		add_limits(&list, nv);
 	}
 	return list.count;
 }

@@ -34,6 +34,7 @@ enum node_condition_kind {
 	NODE_POOL_NEARLY_FULL,
 	NODE_SLOW,
 	NODE_LOOP_NODE, /* a pod holds a loop node, as earlier versions published them */
+	NODE_LIMIT_NOT_ENFORCED,
 	NODE_CONDITION_KINDS,
 };
 

@@ -3,6 +3,7 @@
 #include "node/node.h"
 
 #include "node/health.h"
+#include "node/limits.h"
 #include "node/trim.h"
 #include "node/volume.h"
 #include "node/watch.h"
@@ -43,6 +44,7 @@ void node_close(struct node *node)
 		node_volume_free(volume->node);
 		volume->node = NULL;
 	}
+	node_limits_close(node);
 	free(node->stats_spare);
 	free(node);
 }
@@ -58,5 +60,5 @@ void node_drain(struct node *node, void (*on_quiet)(void *arg), void *arg)
 bool node_quiet(const struct node *node)
 {
 	return list_empty(&node->measures) && node_watch_idle(node->watch) &&
-	       node_trim_idle(node->trim);
+	       node_trim_idle(node->trim) && node_limits_idle(node);
 }

@@ -9,6 +9,7 @@
  *   devices.h  how many volumes the node can have
  *   health.h   what is wrong with a volume or a pool
  *   watch.h    keeps that true: decides when which volume is checked up (checkup.h)
+ *   limits.h   puts their I/O limits in force
  *   trim.h     has volumes give back what they do not use, by schedule
  *   refresh.h  measuring what volumes hold, for somebody who wants to see it
  *   source.h   what a clone or a snapshot is made from: quiesce.h holds it still
@@ -30,13 +31,16 @@ enum {
 
 struct node_trim;
 struct node_watch;
+struct node_limits;
 struct stats_batch;
 
 struct node {
 	struct reactor *reactor;
 	struct pools *pools;
 	struct probes *probes; /* what devices do; set before node_adopt(), or NULL */
-	/* No checkup, scan, trim or measure begins any more; on_quiet runs when one ends. */
+	/* No checkup, scan, trim, measure or look at limits begins any more; on_quiet runs when one
+	 * ends.
+	 */
 	bool draining;
 	void (*on_quiet)(void *arg);
 	void *on_quiet_arg;
@@ -51,6 +55,7 @@ struct node {
 	struct list attached, troubled;
 	struct node_watch *watch;                     /* NULL: nobody watches */
 	struct node_trim *trim;                       /* NULL: nothing is trimmed by schedule */
+	struct node_limits *limits;                   /* NULL: nobody enforces any */
 	struct stats_batch *stats_open, *stats_spare; /* checkup.h; NULL: none */
 	struct list formatting;                       /* first_stage.h */
 	struct list refreshes;                        /* waiting, refresh.h */
@@ -67,9 +72,9 @@ void node_close(struct node *node);
 /* Begins nothing any more. on_quiet runs whenever something has ended that node_quiet() asks for.
  */
 void node_drain(struct node *node, void (*on_quiet)(void *arg), void *arg);
-/* No checkup, no trim and no measure is under way. */
+/* No checkup, trim, measure or look at limits is under way. */
 bool node_quiet(const struct node *node);
-/* A checkup, a trim or a measure has ended. */
+/* One of them has ended. */
 static inline void node_tell_quiet(const struct node *node)
 {
 	if (node->on_quiet != NULL)

@@ -3,6 +3,7 @@
 #include "node/volume.h"
 
 #include "node/health.h"
+#include "node/limit.h"
 #include "node/node.h"
 #include "pool/index.h"
 
@@ -74,6 +75,7 @@ void node_volume_free(struct node_volume *nv)
 	for (struct list *link; (link = list_pop(&nv->mounts)) != NULL;)
 		free(container_of(link, struct node_mount, link));
 	health_forget(nv);
+	node_limit_free(nv->limit);
 	free(nv);
 }
 
@@ -115,6 +117,8 @@ void node_volume_clear_dev(struct node *node, struct node_volume *nv)
 	nv->detaching = false;
 	nv->fitted_bytes = 0;
 	nv->no_trim = false;
+	node_limit_free(nv->limit);
+	nv->limit = NULL;
 	health_forget(nv);
 }
 
@@ -215,6 +219,7 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 		.direct_io = pool_features(volume->pool)->direct_io,
 		.raw = !node_volume_has_fs(volume),
 		.encrypted = rec->encryption != RECORD_PLAIN,
+		.limits = rec->limits,
 		.lock_fd = pool_lock_fd(volume->pool),
 	};
 	node_volume_tag(volume, ret->tag);

@@ -15,6 +15,7 @@
 #include "probes/probes.h"
 
 struct node;
+struct node_limit;
 
 enum { NODE_ALONE_MS = 10000 };
 
@@ -89,6 +90,7 @@ struct node_volume {
 	/* Until then (ring_now_ns) its file system is asked by a call of its own: somebody
 	 * unmounts it. */
 	uint64_t alone_until_ns;
+	struct node_limit *limit; /* limit.h; NULL: nothing of it is looked after */
 	struct node_health health;
 };
 

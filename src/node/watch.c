@@ -170,7 +170,8 @@ static void judge_latency(struct node_watch *watch, struct node_volume *nv)
 	struct node_health *health = &nv->health;
 	struct probe_counters now;
 	struct hist minute = {0};
-	if (!read_counters(watch, nv, &now))
+	/* What waits in the data process for a limit is no slow disk, and looks like one. */
+	if (io_limits_any(&nv->dev.limits) || !read_counters(watch, nv, &now))
 		return;
 	const uint32_t from = hist_bucket(NODE_SLOW_MS * (uint64_t)NS_PER_MS);
 	assert(HIST_BUCKETS - from <= NODE_SLOW_BUCKETS);

@@ -40,7 +40,9 @@ static int describe(struct pool_hold_make *m)
 	strcpy(hold->name, HOLD_PREFIX);
 	pool_random_hex(hold->name + strlen(HOLD_PREFIX), HOLD_DIGITS);
 	pool_random_hex(hold->grant, POOL_GRANT_BYTES - 1);
-	hold->rec = record_new(m->source->rec);
+	struct record rec = *m->source->rec;
+	rec.limits = (struct io_limits){0}; /* the copy has what its own request says */
+	hold->rec = record_new(&rec);
 	if (hold->rec == NULL)
 		return -ENOMEM;
 	int n = record_print(hold->rec, m->text, HOLD_TEXT_MAX);

@@ -78,6 +78,10 @@ static const struct field {
 	{"allow_mode_change", FIELD_BOOL, AT(allow_mode_change), false},
 	{"encryption", FIELD_ENUM, AT(encryption), false, 0, encryptions},
 	{"unformatted", FIELD_BOOL, AT(unformatted), false},
+	{"read_iops", FIELD_U64, AT(limits.read_iops), false},
+	{"write_iops", FIELD_U64, AT(limits.write_iops), false},
+	{"read_bandwidth", FIELD_U64, AT(limits.read_bandwidth), false},
+	{"write_bandwidth", FIELD_U64, AT(limits.write_bandwidth), false},
 	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX, NULL, true},
 #undef AT
 };
@@ -179,6 +183,8 @@ static void print_field(struct out *o, const struct record *rec, const struct fi
 	if (f->type == FIELD_BOOL && !f->required && !*(const bool *)at)
 		return;
 	if (f->type == FIELD_ENUM && !f->required && *(const unsigned *)at == 0)
+		return;
+	if (f->type == FIELD_U64 && !f->required && *(const uint64_t *)at == 0)
 		return;
 	out_text(o, f->name);
 	out_char(o, '=');
@@ -316,6 +322,8 @@ static int parse_value(struct record *rec, const struct field *f, char *s)
 	case FIELD_RANDOM:
 		return parse_random(s, at);
 	case FIELD_U64:
+		if (!f->required && strcmp(s, "0") == 0) /* left out, then */
+			return -EBADMSG;
 		return parse_number(s, UINT64_MAX, at);
 	case FIELD_U32:
 		r = parse_number(s, UINT32_MAX, &n);

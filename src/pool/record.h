@@ -15,6 +15,7 @@
 #ifndef RINGVOL_POOL_RECORD_H
 #define RINGVOL_POOL_RECORD_H
 
+#include "base/io_limits.h"
 #include "blockio/fsimg.h"
 #include "blockio/luks_room.h"
 
@@ -66,6 +67,9 @@ struct record {
 	/* Encrypted, and without header and file system yet: the key comes with the first
 	 * NodeStage. Its image is a hole of the right size. Written only where it is true. */
 	bool unformatted;
+	/* Of a volume; a snapshot has none. Each is written only where it is set; an older driver,
+	 * which would not enforce them, quarantines the volume. */
+	struct io_limits limits;
 	const char *mkfs_options; /* "" if none */
 	enum record_source source;
 	const char *source_id; /* "" if none; a snapshot's source volume */

@@ -163,6 +163,8 @@ static const struct {
 	{CSI_TOPOLOGY_KEY, {"node-1", "node-2"}},
 	{"csi.storage.k8s.io/pvc/name", {"claim"}},
 	{"allowVolumeModeChange", {"true", "false"}},
+	{"iops", {"1000", "none", "5", "1k"}},
+	{"writeBandwidth", {"1Mi", "0"}},
 };
 
 static const char *choose(const char *const *texts, unsigned max, struct fuzz *f)

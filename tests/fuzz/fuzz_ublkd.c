@@ -88,7 +88,7 @@ static size_t build_request(struct world *w, struct fuzz *f, struct ublkd_reques
 	*r = (struct ublkd_request){
 		.head = {.magic = UBLKD_MAGIC,
 			.version = UBLKD_VERSION,
-			.type = (uint16_t)pick(f, (uint32_t[]){1, 2, 3, 4, 5, 2, 2}, 7),
+			.type = (uint16_t)pick(f, (uint32_t[]){1, 2, 3, 4, 5, 2, 2, 6}, 8),
 			.id = fuzz_byte(f)},
 		.flags = pick(f, (uint32_t[]){0, 1, 2, 3}, 4),
 		.block_size = pick(f, (uint32_t[]){512, 4096, 512}, 3),
@@ -99,6 +99,9 @@ static size_t build_request(struct world *w, struct fuzz *f, struct ublkd_reques
 	pick_image(f, &r->image_dev, &r->image_ino);
 	pick_text(f, r->tag, sizeof(r->tag));
 	pick_text(f, r->path, sizeof(r->path));
+	if (r->head.type == UBLKD_LIMIT)
+		r->limits = (struct io_limits){
+			pick(f, (uint32_t[]){0, 1, 1000}, 3), 0, 0, pick(f, (uint32_t[]){0, 1}, 2)};
 	/* As a driver names a device it was told of. */
 	const struct ublk_dev *dev = ublk_devs_next(w->devs, r->dev_id);
 	if (fuzz_below(f, 2) == 0 && dev != NULL) {

@@ -172,7 +172,8 @@ SERVE_VALUES = {
     "--tls-cert": "/tls/tls.crt", "--tls-key": "/tls/tls.key", "--tls-ca": "/tls/ca.crt", "--target-root": "/kubelet",
     "--kubelet-registration": "/registry", "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node",
     "--csi-version": "1.13", "--max-volumes-per-node": "9", "--trim-interval": "12h", "--transfer-rate": "1000000",
-    "--ublkd": "external", "--ublkd-socket": "/run/u.sock", "--ublkd-state-dir": "/run/u", "--block-on-loop": "true", "--log-level": "warn",
+    "--ublkd": "external", "--ublkd-socket": "/run/u.sock", "--ublkd-state-dir": "/run/u", "--cgroup-root": "/cg",
+    "--block-on-loop": "true", "--log-level": "warn",
     "--log-format": "json"}
 
 

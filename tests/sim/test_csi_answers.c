@@ -27,9 +27,9 @@ static const struct {
 	bool expands;
 	const char *controller, *node; /* the numbers of the capabilities */
 } configs[] = {
-	{0, true, "1 3 4 5 6 7 9 12 13 15", "1 2 3 5"},
-	{CSI_HEALTH_1_12, false, "1 3 4 5 6 7 11 12 13 15", "1 2 3 4 5"},
-	{CSI_HEALTH_1_13, false, "1 3 4 5 6 7 12 13 15 16 17", "1 2 3 5 7 8"},
+	{0, true, "1 3 4 5 6 7 9 12 13 14 15", "1 2 3 5"},
+	{CSI_HEALTH_1_12, false, "1 3 4 5 6 7 11 12 13 14 15", "1 2 3 4 5"},
+	{CSI_HEALTH_1_13, false, "1 3 4 5 6 7 12 13 14 15 16 17", "1 2 3 5 7 8"},
 };
 
 /* Of {rpc{type=1}} and so on. */

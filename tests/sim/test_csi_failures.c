@@ -242,7 +242,7 @@ Test(csi_failures, of_requests, .timeout = 300)
 				   "(topology.ringvol.dev/node=node-1)";
 	says(asks_odd("base", 16 * MIB, 0, true, false), away);
 	says(asks_odd("base", 16 * MIB, 0, false, true),
-		"3: mutable_parameters: this driver has none that could be changed later");
+		"3: mutable_parameters: device cannot be changed later: it belongs to the StorageClass");
 	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
 	take_id(asks_create("second", EMPTY), "volume_id", other_id);
 	says(asks_odd("base", 17 * MIB, 0, false, false),

@@ -270,7 +270,7 @@ Test(csi_answers, validation)
 	req.n_mutable_parameters = 1;
 	req.mutable_parameters = device;
 	validates(&req,
-		"message='mutable_parameters: this driver has none that could be changed later'");
+		"message='mutable_parameters: device cannot be changed later: it belongs to the StorageClass'");
 	block = false;
 	validates(&plain, "message='volume_capabilities: volume base is a block volume'");
 	world_close(w);

@@ -9,6 +9,7 @@
 #include "csi/services.h"
 #include "mount/mnt.h"
 #include "mount/mnt_scan.h"
+#include "node/limits.h"
 #include "pool/pools.h"
 #include "transfer/send.h"
 
@@ -88,6 +89,8 @@ static void up(struct world *w)
 	const struct transfer_config transfer = {.node_id = csi.node_id};
 	assert(transfer_open(&w->transfer, &w->reactor, w->pools, w->csi->node, &transfer) == 0);
 	w->csi->transfer = w->transfer;
+	if (w->cgroup_root != NULL)
+		assert(node_limits_open(w->csi->node, w->cgroup_root) == 0);
 	world_adopt(w);
 	w->registry = grpc_registry_new();
 	assert(csi_register(w->csi, w->registry) == 0);

@@ -128,6 +128,129 @@ Test(params, long_values_are_not_shown)
 	cr_expect_not_null(strstr(err.message, "mkfsOptions"));
 }
 
+/* ---- mutable ones ---- */
+
+static int lay_one(const char *key, const char *value, struct csi_params *params, struct err *err)
+{
+	struct pairs p = {.n = 0};
+	add(&p, key, value);
+	return csi_params_parse_mutable(p.list, p.n, params, err);
+}
+
+Test(params, limits)
+{
+	static const struct {
+		const char *key, *value;
+		unsigned given;
+		struct io_limits limits;
+	} good[] = {
+		{"iops", "1000", CSI_READ_IOPS | CSI_WRITE_IOPS, {1000, 1000, 0, 0}},
+		{"iops", "5k", CSI_READ_IOPS | CSI_WRITE_IOPS, {5000, 5000, 0, 0}},
+		{"readIops", "10", CSI_READ_IOPS, {10, 0, 0, 0}},
+		{"writeIops", "1G", CSI_WRITE_IOPS, {0, 1000000000, 0, 0}},
+		{"bandwidth", "100Mi", CSI_READ_BANDWIDTH | CSI_WRITE_BANDWIDTH,
+			{0, 0, 100 << 20, 100 << 20}},
+		{"readBandwidth", "50M", CSI_READ_BANDWIDTH, {0, 0, 50000000, 0}},
+		{"readBandwidth", "65536", CSI_READ_BANDWIDTH, {0, 0, 65536, 0}},
+		{"writeBandwidth", "1Pi", CSI_WRITE_BANDWIDTH, {0, 0, 0, UINT64_C(1) << 50}},
+		{"writeBandwidth", "2Gi", CSI_WRITE_BANDWIDTH, {0, 0, 0, UINT64_C(2) << 30}},
+		{"iops", "", CSI_READ_IOPS | CSI_WRITE_IOPS, {0}},
+		{"iops", "0", CSI_READ_IOPS | CSI_WRITE_IOPS, {0}},
+		{"writeBandwidth", "none", CSI_WRITE_BANDWIDTH, {0}},
+	};
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		struct csi_params params = {0};
+		struct err err = {0};
+		cr_assert_eq(lay_one(good[i].key, good[i].value, &params, &err), 0, "%s=%s: %s",
+			good[i].key, good[i].value, err.message);
+		cr_expect_eq(params.given, good[i].given, "%s", good[i].key);
+		cr_expect(io_limits_equal(&params.limits, &good[i].limits), "%s=%s", good[i].key,
+			good[i].value);
+	}
+}
+
+/* A direction's own key goes before that of both, in whatever order they come. */
+Test(params, limits_of_a_direction)
+{
+	for (unsigned order = 0; order < 2; order++) {
+		struct pairs p = {.n = 0};
+		struct csi_params params = {0};
+		struct err err = {0};
+		add(&p, order ? "iops" : "readIops", order ? "1000" : "200");
+		add(&p, order ? "readIops" : "iops", order ? "200" : "1000");
+		add(&p, "bandwidth", "1Mi");
+		add(&p, "writeBandwidth", "none");
+		cr_assert_eq(csi_params_parse_mutable(p.list, p.n, &params, &err), 0);
+		cr_expect(io_limits_equal(
+			&params.limits, &(struct io_limits){200, 1000, 1 << 20, 0}));
+		cr_expect_eq(params.given, CSI_LIMITS);
+	}
+}
+
+Test(params, what_is_not_given_stays)
+{
+	struct csi_params params = {0};
+	struct io_limits limits = {1, 2, 3, 4};
+	struct err err = {0};
+	cr_assert_eq(lay_one("writeIops", "50", &params, &err), 0);
+	csi_params_lay_limits(&params, &limits);
+	cr_expect(io_limits_equal(&limits, &(struct io_limits){1, 50, 3, 4}));
+	cr_assert_eq(lay_one("bandwidth", "none", &params, &err), 0);
+	csi_params_lay_limits(&params, &limits);
+	cr_expect(io_limits_equal(&limits, &(struct io_limits){1, 50, 0, 0}));
+}
+
+Test(params, mutable_ones_go_before_the_class)
+{
+	struct csi_params params;
+	struct err err = {0};
+	cr_assert_eq(parse_one("eraseOnDelete", "none", &params, &err), 0);
+	cr_assert_eq(lay_one("eraseOnDelete", "zero", &params, &err), 0);
+	cr_assert_eq(lay_one("snapshotFreeze", "true", &params, &err), 0);
+	cr_expect(params.erase == RECORD_ERASE_ZERO && params.snapshot_freeze);
+	cr_expect_eq(params.given, CSI_ERASE | CSI_SNAPSHOT_FREEZE);
+}
+
+Test(params, mutable_ones_that_are_refused)
+{
+	static const struct {
+		const char *key, *value, *says;
+	} bad[] = {
+		{"iops", "9", "mutable_parameters: iops is '9'"},
+		{"iops", "1001M", "mutable_parameters: iops is"},
+		{"iops", "-1", "mutable_parameters: iops is"},
+		{"iops", "1.5k", "mutable_parameters: iops is"},
+		{"iops", "many", "mutable_parameters: iops is"},
+		{"iops", "1000000000000000000000", "mutable_parameters: iops is"},
+		{"bandwidth", "65535", "mutable_parameters: bandwidth is"},
+		{"bandwidth", "2Pi", "mutable_parameters: bandwidth is"},
+		{"bandwidth", "999999999999999999Pi", "mutable_parameters: bandwidth is"},
+		{"bandwidth", "1mi", "mutable_parameters: bandwidth is"},
+		{"bandwidth", "Mi", "mutable_parameters: bandwidth is"},
+		{"bandwidth", "1 Mi", "mutable_parameters: bandwidth is"},
+		{"eraseOnDelete", "burn", "eraseOnDelete is 'burn'"},
+		{"pool", "fast", "mutable_parameters: pool cannot be changed later"},
+		{"IOPS", "1000", "mutable_parameters: 'IOPS' is not known"},
+		{"csi.storage.k8s.io/pvc/name", "x", "is not known"},
+	};
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct pairs p = {.n = 0};
+		struct csi_params params = {.limits = {.read_iops = 77}};
+		struct err err = {0};
+		add(&p, "readIops", "1000");
+		add(&p, bad[i].key, bad[i].value);
+		cr_expect_lt(csi_params_parse_mutable(p.list, p.n, &params, &err), 0, "%s=%s",
+			bad[i].key, bad[i].value);
+		cr_expect_eq(err.code, ERR_INVALID);
+		cr_expect_not_null(strstr(err.message, bad[i].says), "'%s'", err.message);
+		cr_expect(params.limits.read_iops == 77 && params.given == 0, "all or nothing");
+	}
+	struct csi_params params;
+	struct err err = {0};
+	cr_expect_lt(parse_one("iops", "1000", &params, &err), 0);
+	cr_expect_not_null(strstr(err.message, "VolumeAttributesClass"), "%s", err.message);
+}
+
 Test(params, choose_fs)
 {
 	struct csi_params params;

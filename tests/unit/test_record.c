@@ -65,6 +65,7 @@ static void same(const struct record *a, const struct record *b)
 	cr_assert_eq(a->allow_mode_change, b->allow_mode_change);
 	cr_assert_eq(a->encryption, b->encryption);
 	cr_assert_eq(a->unformatted, b->unformatted);
+	cr_assert(io_limits_equal(&a->limits, &b->limits));
 	cr_assert_str_eq(b->claim, ""); /* it is kept apart */
 }
 
@@ -95,6 +96,28 @@ Test(record, round_trip)
 	round_trip(&rec);
 	rec.name = "100%\n\x7f\x01=; \xF0\x9F\x92\xBE";
 	round_trip(&rec);
+}
+
+/* Each by itself, and none where there is none: an older driver reads that. */
+Test(record, limits)
+{
+	char text[RECORD_BYTES_MAX];
+	for (unsigned bits = 0; bits < 16; bits++) {
+		struct record rec = sample();
+		rec.limits = (struct io_limits){
+			.read_iops = bits & 1 ? 10 : 0,
+			.write_iops = bits & 2 ? 1000 : 0,
+			.read_bandwidth = bits & 4 ? 65536 : 0,
+			.write_bandwidth = bits & 8 ? UINT64_C(1) << 40 : 0,
+		};
+		round_trip(&rec);
+		print(&rec, text);
+		cr_expect_eq(strstr(text, "\nread_iops=10\n") != NULL, (bits & 1) != 0);
+		cr_expect_eq(strstr(text, "\nwrite_iops=1000\n") != NULL, (bits & 2) != 0);
+		cr_expect_eq(strstr(text, "\nread_bandwidth=65536\n") != NULL, (bits & 4) != 0);
+		cr_expect_eq(
+			strstr(text, "\nwrite_bandwidth=1099511627776\n") != NULL, (bits & 8) != 0);
+	}
 }
 
 Test(record, an_encrypted_image_has_room_for_a_header)
@@ -164,6 +187,10 @@ Test(record, the_future_is_not_guessed_at)
 	cr_assert_eq(parse_summed(BODY "encryption=luks2\nunformatted=true\n"), 0);
 	cr_assert_eq(parse_summed(BODY "encryption=luks2\nunformatted=false\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "unformatted=true\n"), -EBADMSG); /* it is formatted */
+	cr_assert_eq(parse_summed(BODY "read_iops=10\nwrite_bandwidth=65536\n"), 0);
+	cr_assert_eq(parse_summed(BODY "read_iops=0\n"), -EBADMSG); /* left out, then */
+	cr_assert_eq(parse_summed(BODY "read_iops=many\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "write_iops=10\nread_iops=10\n"), -EBADMSG); /* order */
 	cr_assert_eq(parse_summed(BODY "family=f\n"), 0);
 	cr_assert_eq(parse_summed(BODY "claim=a/b\n"), -EPROTONOSUPPORT);
 	cr_assert_eq(parse_summed(BODY "mkfs_options=o\n"), -EBADMSG); /* out of order */
@@ -225,6 +252,7 @@ Test(record, too_long_is_refused)
 	rec.mkfs_options = options;
 	rec.source_id = rec.family = id;
 	rec.claim = claim;
+	rec.limits = (struct io_limits){UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
 	round_trip(&rec);
 }
 

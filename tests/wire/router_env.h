@@ -197,6 +197,7 @@ static const struct grpc_method fake_controller[] = {
 	{"ListSnapshots", fake_call, GRPC_RAW},
 	{"GetSnapshot", fake_call, GRPC_RAW},
 	{"ControllerExpandVolume", fake_call, GRPC_RAW},
+	{"ControllerModifyVolume", fake_call, GRPC_RAW},
 	{"ControllerGetVolume", fake_call, GRPC_RAW},
 	{"ControllerGetVolumeHealth", fake_call, GRPC_RAW},
 	{"ControllerListVolumeHealth", fake_call, GRPC_RAW},

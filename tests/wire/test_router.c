@@ -42,7 +42,7 @@ static enum grpc_status ask_id(const char *path, const char *id)
 }
 
 static const char *const by_volume[] = {PATH("DeleteVolume"), PATH("ValidateVolumeCapabilities"),
-	PATH("ControllerExpandVolume"), PATH("ControllerGetVolume"),
+	PATH("ControllerExpandVolume"), PATH("ControllerModifyVolume"), PATH("ControllerGetVolume"),
 	PATH("ControllerGetVolumeHealth"), PATH("DeleteSnapshot"), PATH("GetSnapshot")};
 enum { BY_ID = sizeof(by_volume) / sizeof(by_volume[0]) };
 
