@@ -43,6 +43,7 @@ var groups = []group{
 	{"stats", stats},
 	{"probes", probes},
 	{"guard", guard},
+	{"limits", limits},
 	{"raw-io", rawIO},
 	{"raw-crypt", rawCrypt},
 	{"raw-calls", rawCalls},

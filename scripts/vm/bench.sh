@@ -5,6 +5,9 @@
 #       What the device-mapper device of a raw block volume costs its stage, publish, unpublish and unstage. The loop node
 #       itself is measured beside it in the same boot, by a clock that counts instructions. RINGVOL_BIN is the driver,
 #       build/ringvol by default.
+#   scripts/vm/bench.sh limits [KERNEL] (6.12)
+#       What a volume that is limited to 1,000 operations a second gets, loop and ublk, and its neighbour's latency with the
+#       limit and without. The clock is the guest's own.
 #   scripts/vm/bench.sh raw [KERNEL [GROUP...]] (6.12; raw-io, raw-crypt and raw-calls)
 #       Raw pools beside the disk itself, dm-linear, LVM and dm-crypt by hand, by the same clock. The disk is memory
 #       (null_blk), which has no latency: what is compared are path lengths. What the guests said goes to build/bench-raw.
@@ -24,6 +27,14 @@ bench_dm() {
 		--file "$binary:build/ringvol" --file build/vm/bench \
 		-- sh -c 'mkfs.xfs -q /dev/vdb && mount /dev/vdb /tmp && modprobe dm-mod &&
 			RINGVOL_BIN=/ringvol/build/ringvol build/vm/bench -rounds 5 -out /tmp/results.json guard 2>&1 && cat /tmp/results.json'
+}
+
+bench_limits() {
+	counted_bench
+	exec bash scripts/vm/vm.sh --kernel "${1:-6.12}" --parallel --timeout 900 --disk 8G \
+		--file "$binary:build/ringvol" --file build/vm/bench \
+		-- sh -c 'mkfs.xfs -q /dev/vdb && mount /dev/vdb /tmp && modprobe ublk_drv &&
+			RINGVOL_BIN=/ringvol/build/ringvol build/vm/bench -rounds 3 -out /tmp/results.json limits 2>&1 && cat /tmp/results.json'
 }
 
 # counted_bench: a program for the guest.
@@ -84,6 +95,6 @@ bench_ublk() {
 }
 
 case ${1:-} in
-dm | raw | ublk) "bench_$1" "${@:2}" ;;
-*) die "bench.sh: dm, raw or ublk" ;;
+dm | limits | raw | ublk) "bench_$1" "${@:2}" ;;
+*) die "bench.sh: dm, limits, raw or ublk" ;;
 esac

@@ -68,7 +68,7 @@ ublk)
 	lives='^TestLifecycle$/^xfs_pool_(ext4|block)_volume$'
 	selected='^(TestUblk.*|TestExpand|TestRestart|TestReboot|TestSnapshotsAndLists|TestThickStaysThick'
 	selected+='|TestReadOnlyPublish|TestUnstageWhileThePoolIsAway|TestNodeLeavesPublishedVolumesAlone)$'
-	[ "$kernel" = 7.2 ] || selected='^(TestUblkProcessesDie|TestUblkExternal|TestExpand|TestNodeLeavesPublishedVolumesAlone)$'
+	[ "$kernel" = 7.2 ] || selected='^(TestUblkProcessesDie|TestUblkExternal|TestUblkLimits|TestExpand|TestNodeLeavesPublishedVolumesAlone)$'
 	if [ -n "${RINGVOL_UBLK_SYSTEM_TESTS:-}" ]; then
 		selected=$RINGVOL_UBLK_SYSTEM_TESTS lives=''
 	fi

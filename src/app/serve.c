@@ -53,10 +53,9 @@
 #include <sys/signalfd.h>
 
 enum {
-	START_WAIT_MS =
-		2500,    /* for the pools, and again for adoption; kubelet waits for the socket */
-	DRAIN_MS = 9000, /* the contract allows 10 s */
-	DRAIN_TICK_MS = 10, /* how often a drain looks whether all is idle */
+	START_WAIT_MS = 2500, /* for the pools, then for adoption; kubelet waits for the socket */
+	DRAIN_MS = 9000,      /* the contract allows 10 s */
+	DRAIN_TICK_MS = 10,   /* how often a drain looks whether all is idle */
 };
 
 /* A process only moves downwards here. */
@@ -398,11 +397,10 @@ static int open_csi(struct serve *s, struct err *err)
 	r = node_watch_open(s->csi->node);
 	if (r >= 0)
 		r = node_trim_open(s->csi->node, s->options.trim_interval_s);
+	if (r >= 0)
+		r = node_limits_open(s->csi->node, s->options.cgroup_root);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
-	r = node_limits_open(s->csi->node, s->options.cgroup_root);
-	if (r < 0)
-		return err_sys(err, r, "I/O limits cannot be enforced");
 	node_adopt(s->csi->node, on_adopted, s);
 	return wait_for(s, &s->adopted, err);
 }

@@ -185,6 +185,7 @@ func TestSanity(t *testing.T) {
 		config.StagingPath = systems[i].Kubelet + "/plugins/staging"
 		config.TestVolumeAccessType = m.access
 		config.TestVolumeParameters = m.params
+		config.TestVolumeMutableParameters = map[string]string{"iops": "100k", "bandwidth": "1Gi"}
 		config.TestVolumeSize = m.size
 		config.TestVolumeExpandSize = m.grown
 		config.IdempotentCount = 5

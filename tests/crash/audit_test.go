@@ -26,6 +26,9 @@ func (t *torture) audit() error {
 	if err := rig.Eventually(60*time.Second, t.auditLeft); err != nil {
 		return err
 	}
+	if err := t.auditLimits(); err != nil {
+		return err
+	}
 	return t.auditData()
 }
 
@@ -97,6 +100,27 @@ func (t *torture) compareSnapshots(reply *csi.ListSnapshotsResponse) error {
 		if s.id != "" && s.busy != "delete" && !listed[s.name] {
 			errs = append(errs, fmt.Errorf("snapshot %s (%s) is lost", s.name, s.id))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// auditLimits: a record has the limits that were acknowledged last, or those of the modify that was cut short.
+func (t *torture) auditLimits() error {
+	t.model.mu.Lock()
+	defer t.model.mu.Unlock()
+	var errs []error
+	for _, v := range t.model.volumes {
+		if v.pool.IsRaw() || !v.certain() || v.iops == 0 {
+			continue
+		}
+		text, err := rig.RecordOf(v.pool.Image(v.ID))
+		says := func(iops int) bool {
+			return strings.Contains(text, fmt.Sprintf("\nread_iops=%d\nwrite_iops=%d\n", iops, iops))
+		}
+		if err == nil && !says(v.iops) && !(v.busy == "modify" && says(v.asked)) {
+			err = fmt.Errorf("volume %s was limited to %d, and its record says\n%s", v.Name, v.iops, text)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -40,6 +40,8 @@ type volume struct {
 	has       content
 	overhead  int64 // capacity less what a fresh file system of its kind offers
 
+	iops  int // the limit that was acknowledged; 0: none was ever set
+	asked int // the one that a modify under way asks for
 	busy  string
 	want  int64  // the size an expansion under way asks for
 	maybe string // the second target under way

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,7 +163,9 @@ func (w *worker) step() {
 		w.snapshotPod()
 	case n < 37:
 		w.ask()
-	case n < 39 && len(w.gone) > 0:
+	case n < 42 && len(w.volumes) > 0:
+		w.modify(w.volumes[w.random.IntN(len(w.volumes))])
+	case n < 44 && len(w.gone) > 0:
 		w.deleteAgain()
 	default:
 		w.advance(w.volumes[w.random.IntN(len(w.volumes))])
@@ -299,6 +302,15 @@ func (w *worker) expand(v *volume) {
 	if v.published {
 		w.check(v)
 	}
+}
+
+// modify gives the volume other I/O limits, high enough that nothing waits for them.
+func (w *worker) modify(v *volume) {
+	want := 100000 + w.random.IntN(100000)
+	w.t.model.with(func() { v.asked = want })
+	w.change("modify", v, func() error {
+		return v.Modify(map[string]string{"iops": strconv.Itoa(want), "snapshotFreeze": strconv.FormatBool(v.frozen)})
+	}, func() { v.iops = want })
 }
 
 // ---- snapshots ----

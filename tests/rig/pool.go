@@ -136,6 +136,16 @@ func (p *Pool) Image(id string) string {
 	return p.object("volumes", id)
 }
 
+// RecordOf is the text of an image's record.
+func RecordOf(image string) (string, error) {
+	text := make([]byte, 4096)
+	n, err := unix.Lgetxattr(image, "trusted.ringvol", text)
+	if err != nil {
+		return "", fmt.Errorf("the record of %s: %w", image, err)
+	}
+	return string(text[:n]), nil
+}
+
 // SnapshotImage is the file behind a snapshot's id.
 func (p *Pool) SnapshotImage(id string) string {
 	return p.object("snapshots", id)

@@ -23,7 +23,9 @@ type Volume struct {
 	Size   int64
 	Limit  int64
 	Params map[string]string
-	Source *csi.VolumeContentSource
+	// What can be changed later.
+	Mutable map[string]string
+	Source  *csi.VolumeContentSource
 	// What kubelet gives of the secrets that the class names, to stage and to grow.
 	Secrets map[string]string
 	// Where it may be; nil: not said.
@@ -153,6 +155,7 @@ func (v *Volume) Request() *csi.CreateVolumeRequest {
 		Name:                v.Name,
 		VolumeCapabilities:  []*csi.VolumeCapability{v.Cap},
 		Parameters:          v.Params,
+		MutableParameters:   v.Mutable,
 		VolumeContentSource: v.Source,
 
 		AccessibilityRequirements: v.Topology,
@@ -354,6 +357,20 @@ func (v *Volume) Stats() (*csi.NodeGetVolumeStatsResponse, error) {
 		return nil, err
 	}
 	return c.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.Target})
+}
+
+// Modify changes mutable parameters, as external-resizer does.
+func (v *Volume) Modify(params map[string]string) error {
+	c, ctx, cancel, err := v.call()
+	defer cancel()
+	if err != nil {
+		return err
+	}
+	_, err = c.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: v.ID, MutableParameters: params})
+	if err != nil {
+		return fmt.Errorf("ControllerModifyVolume %s: %w", v.ID, err)
+	}
+	return nil
 }
 
 // Expand grows the volume as external-resizer and kubelet do: the controller first, then the node
