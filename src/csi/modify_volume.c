@@ -78,6 +78,35 @@ static int device_undo(struct op *op)
 	return limit_device(op, &m->had);
 }
 
+/* ---- the pods ---- */
+
+/* Where all limits go, they go from the pods' cgroups first: a crash in between leaves a record
+ * that has them, and whose volume gets them again. */
+static bool lift_done(struct op *op)
+{
+	struct modify *m = modify_of(op);
+	return io_limits_any(&m->to.limits) || limited_device(m) != NULL ||
+	       volume_op_limits_done(op);
+}
+
+static int lift_run(struct op *op)
+{
+	struct modify *m = modify_of(op);
+	node_limits_look_init(&m->n.limits, m->n.task.csi->node, m->n.volume);
+	m->n.limits.lift = true;
+	return op_child(op, &m->n.limits.op);
+}
+
+/* Nothing can be done about what fails here, but look again. */
+static int lift_undo(struct op *op)
+{
+	struct modify *m = modify_of(op);
+	struct node_volume *node = node_volume_find(m->n.volume);
+	if (node != NULL && node->dev.attached)
+		node_limits_follow(m->n.task.csi->node, node);
+	return 0;
+}
+
 /* ---- the record ---- */
 
 static int record_run(struct op *op)
@@ -91,6 +120,8 @@ static const struct op_step steps[] = {
 	{"key", .run = volume_op_take_key},
 	{"limit device", .done = device_done, .run = device_run, .end = device_end,
 		.undo = device_undo},
+	{"lift limits", .done = lift_done, .run = lift_run, .end = volume_op_ignore,
+		.undo = lift_undo},
 	{"record", .run = record_run, .flags = OP_COMMIT},
 	{"limits", .done = volume_op_limits_done, .run = volume_op_limits, .end = volume_op_ignore},
 	{NULL},

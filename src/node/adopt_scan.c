@@ -496,7 +496,7 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 	adopt_mounts(a, nv);
 	if (a->backend->needs_image_again)
 		start_resume(a, *hit, found);
-	else /* also without limits: a run that was killed may have left what it had taken back */
+	else if (node_limits_matter(nv))
 		node_limits_follow(a->node, nv);
 	a->scan.adopted += !known;
 	/* Somebody may have staged what an earlier run left before we came to it. */

@@ -110,6 +110,8 @@ void node_limits_follow(struct node *node, struct node_volume *nv)
 
 /* ---- a look ---- */
 
+static const struct io_limits none;
+
 static struct node_limits_look *look_of(struct op *op)
 {
 	return container_of(op, struct node_limits_look, op);
@@ -125,6 +127,13 @@ static struct node_limit *limit_of(const struct node_limits_look *look)
 {
 	const struct node_volume *nv = volume_of(look);
 	return nv != NULL ? nv->limit : NULL;
+}
+
+/* What this look puts in force. */
+static const struct io_limits *wanted_by(
+	const struct node_limits_look *look, const struct node_volume *nv)
+{
+	return look->lift ? &none : wanted_of(nv);
 }
 
 static int hold_run(struct op *op)
@@ -181,6 +190,7 @@ static int device_run(struct op *op)
 	const struct node_volume *nv = volume_of(look);
 	look->backend = backend_of(nv);
 	node_volume_request(nv->volume, &look->req);
+	look->req.limits = *wanted_by(look, nv);
 	return look->backend->limit(look->backend, op, &look->req);
 }
 
@@ -258,7 +268,7 @@ static void gather(struct node_limits_look *look, const struct node_volume *nv)
 	for (unsigned i = 0; i < nv->limit->pod_count; i++)
 		(void)pod_add(look, nv->limit->pods[i]);
 	if (published != 0)
-		divide(look, wanted_of(nv), published);
+		divide(look, wanted_by(look, nv), published);
 }
 
 static int pods_job(void *arg)
@@ -346,7 +356,7 @@ static void keep_pods(struct node_limit *limit, const struct node_limits_look *l
 static void judge_pods(struct node_limits_look *look, struct node_limit *limit)
 {
 	bool missing = false;
-	bool wanted = io_limits_any(wanted_of(limit->nv));
+	bool wanted = io_limits_any(wanted_by(look, limit->nv));
 	unsigned published = 0;
 	for (unsigned i = 0; i < look->pod_count; i++)
 		published += look->pods[i].published;
@@ -443,7 +453,7 @@ static void look_finished(struct op *op)
 	node->limits->look_count--;
 	free(look->pods);
 	free(look);
-	arm(node->limits, NODE_LIMITS_SOON_MS); /* for those that had to wait for it */
+	arm(node->limits, 0); /* for those that had to wait for it */
 	node_tell_quiet(node);
 }
 

@@ -47,6 +47,9 @@ struct node_limits_look {
 	struct op op;
 	struct node *node;
 	char id[RECORD_ID_MAX];
+	/* The record is about to have none: what is in force is taken back before that, so that a
+	 * crash leaves no limit that no record tells of. */
+	bool lift;
 	/* private */
 	struct list link; /* node_limits.looks: the timer's */
 	struct backend_req req;
