@@ -2,8 +2,9 @@
 /*
  * Another record for a volume whose bytes stay as they are. The attribute is replaced as a whole,
  * by one transaction of the pool's file system, and made durable before memory follows. How it can
- * fail: the pool is not ready, or cannot write. Then memory says what it said, and the image has
- * either record: nobody was told of the new one, and the next attempt writes it again.
+ * fail: the pool is not ready, or cannot write. Then memory says what it said, and the image gets
+ * its old record back. After a crash, or where that fails too, it has either record: nobody was
+ * told of the new one, and the next attempt writes it again.
  */
 #include "pool/amend.h"
 
@@ -97,11 +98,18 @@ static int record_end(struct op *op, int res)
 	return res < 0 ? fail_record(op, res) : 0;
 }
 
+/* The image says again what memory says, as far as it lets us. */
 static int record_undo(struct op *op)
 {
-	record_free(amend_of(op)->rec);
-	amend_of(op)->rec = NULL;
-	return 0;
+	struct pool_amend *a = amend_of(op);
+	record_free(a->rec);
+	a->rec = NULL;
+	int len = record_print(a->object->rec, a->record_text, sizeof(a->record_text));
+	if (len < 0)
+		return len;
+	io_uring_prep_fsetxattr(
+		op_sqe(op), a->fd, RECORD_XATTR, a->record_text, XATTR_REPLACE, (unsigned)len);
+	return op_submit(op);
 }
 
 static int sync_run(struct op *op)
