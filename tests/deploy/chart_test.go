@@ -28,8 +28,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
@@ -48,13 +50,14 @@ var variants = map[string][]string{
 	"ublk":      {"ublk.enabled=true", "snapshots.enabled=true"},
 	"everything": {"ublk.enabled=true", "snapshots.enabled=true", "snapshotController.enabled=true",
 		"monitoring.podMonitor.enabled=true", "monitoring.rules.enabled=true", "monitoring.dashboard.enabled=true",
-		"storageClasses[0].name=fast", "storageClasses[0].default=true", "storageClasses[0].mountOptions[0]=noatime", "node.maxVolumes=500", "node.blockOnLoop=true",
+		"storageClasses[0].name=fast", "storageClasses[0].default=true", "storageClasses[0].mountOptions[0]=noatime", "node.maxVolumes=500", "node.trimInterval=12h",
+		"volumeAttributesClasses[0].name=slow", "text:volumeAttributesClasses[0].parameters.iops=1000", "node.blockOnLoop=true",
 		"imagePullSecrets[0].name=registry", "node.podLabels.team=storage", "node.podAnnotations.a=b"},
 	"two pools elsewhere": {"kubeletDir=/data/kubelet", "driverName=local.example.org",
 		"pools[0].name=fast", "pools[0].hostPath=/mnt/nvme", "pools[0].options=overcommit=2.5\\,reserve=0",
 		"pools[1].name=slow", "pools[1].hostPath=/mnt/disks/0", "ublk.enabled=true",
 		"storageClasses[0].name=slow", "storageClasses[0].parameters.pool=slow", "node.http=[::]:9808", "node.maxUnavailable=3"},
-	"without classes": {"storageClasses=null", "node.tolerations=null", "image.tag=v9"},
+	"without classes": {"storageClasses=null", "node.cgroupRoot=", "node.tolerations=null", "image.tag=v9"},
 	"guarded": {"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring", "image.digest=" + someDigest,
 		"sidecars.resizer.digest=" + someDigest, "ublk.enabled=true"},
 	"open": {"networkPolicy.enabled=false", "sidecars.provisioner.digest="},
@@ -74,6 +77,9 @@ var inCluster = map[string][]string{
 	"Immediate": {"storageClasses[0].name=now", "storageClasses[0].bindingMode=Immediate",
 		"storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=zone",
 		"storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].values[0]=a"},
+	"metadata": {"snapshots.enabled=true", "snapshotMetadata.enabled=true", "node.allocatablePeriodSeconds=0", "snapshotMetadata.from[0].podSelector.matchLabels.backup=yes"},
+	"metadata's own certificate": {"snapshots.enabled=true", "snapshotMetadata.enabled=true", "snapshotMetadata.audience=backups",
+		"snapshotMetadata.tls.existingSecret=m", "snapshotMetadata.tls.caCert=PEM", "sidecars.snapshotMetadata.digest=" + someDigest},
 	"cert-manager":         {"tls.certManager.enabled=true"},
 	"cert-manager's other": {"tls.certManager.enabled=true", "tls.certManager.issuerRef.name=corp", "tls.certManager.issuerRef.kind=ClusterIssuer"},
 	"own certificates":     {"tls.existingSecret.controller=c", "tls.existingSecret.node=n"},
@@ -106,12 +112,20 @@ func helm(t *testing.T) string {
 // The chart's links to the dashboard and the rules are meant.
 var withoutLinks = regexp.MustCompile(`(?m)^walk\.go:.*found symbolic link.*\n`)
 
+// set is helm's option for a value; "text:" before it says that it is a text, though it looks like a number.
+func set(value string) []string {
+	if text, is := strings.CutPrefix(value, "text:"); is {
+		return []string{"--set-string", text}
+	}
+	return []string{"--set", value}
+}
+
 // render returns what helm says on standard output, or its error.
 func render(t *testing.T, values ...string) ([]byte, error) {
 	t.Helper()
 	args := []string{"template", "ringvol", chart, "--namespace", "storage", "--kube-version", "1.35.0"}
 	for _, value := range values {
-		args = append(args, "--set", value)
+		args = append(args, set(value)...)
 	}
 	var out, words bytes.Buffer
 	cmd := exec.Command(helm(t), args...)
@@ -126,12 +140,34 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme,
-		storagev1.AddToScheme, policyv1.AddToScheme, snapshotv1.AddToScheme, certmanagerv1.AddToScheme, monitoringv1.AddToScheme} {
+		storagev1.AddToScheme, policyv1.AddToScheme, snapshotv1.AddToScheme, addMetadata, certmanagerv1.AddToScheme, monitoringv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return scheme
+}
+
+// metadataService is what the CRD of external-snapshot-metadata has (cbt.storage.k8s.io/v1alpha1).
+type metadataService struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              struct {
+		Address  string `json:"address"`
+		Audience string `json:"audience"`
+		CACert   []byte `json:"caCert"`
+	} `json:"spec"`
+}
+
+func (m *metadataService) DeepCopyObject() runtime.Object {
+	copied := *m
+	return &copied
+}
+
+func addMetadata(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "cbt.storage.k8s.io", Version: "v1alpha1", Kind: "SnapshotMetadataService"},
+		&metadataService{})
+	return nil
 }
 
 // decode takes manifests apart with the API's own types; a field that they do not have is an error.
@@ -206,7 +242,7 @@ func TestLint(t *testing.T) {
 	for name, values := range variants {
 		args := []string{"lint", "--strict", "--kube-version", "1.35.0", chart}
 		for _, value := range values {
-			args = append(args, "--set", value)
+			args = append(args, set(value)...)
 		}
 		if out, err := exec.Command(helm(t), args...).CombinedOutput(); err != nil {
 			t.Errorf("%s: %s", name, out)
@@ -265,6 +301,7 @@ func TestDecodingIsStrict(t *testing.T) {
 func TestSchemaRefuses(t *testing.T) {
 	pool := "pools[0].name=a,pools[0].hostPath=/a,"
 	class := "storageClasses[0].name=a,"
+	attributes := "volumeAttributesClasses[0].name=a,volumeAttributesClasses[0].parameters."
 	for value, place := range map[string]string{
 		"kubletDir=/x":                                         "''",
 		"kubeletDir=var/lib/kubelet":                           "'/kubeletDir'",
@@ -292,6 +329,12 @@ func TestSchemaRefuses(t *testing.T) {
 		"node.http=off":                                        "'/node/http'",
 		"node.maxUnavailable=0":                                "'/node/maxUnavailable'",
 		"node.maxVolumes=-1":                                   "'/node/maxVolumes'",
+		"node.allocatablePeriodSeconds=9":                      "'/node/allocatablePeriodSeconds'",
+		"node.trimInterval=12":                                 "'/node/trimInterval'",
+		"snapshotMetadata.tls.key=x":                           "'/snapshotMetadata/tls'",
+		"snapshotMetadata.from[0].pods=x":                      "'/snapshotMetadata/from/0'",
+		attributes + "iops=fast":                               "'/volumeAttributesClasses/0/parameters/iops'",
+		attributes + "pool=a":                                  "'/volumeAttributesClasses/0/parameters'",
 		"image.pullPolicy=Sometimes":                           "'/image/pullPolicy'",
 		"sidecars.registrar.image=x":                           "'/sidecars'",
 		"monitoring.podMonitor.interval=often":                 "'/monitoring/podMonitor/interval'",
@@ -376,9 +419,10 @@ func TestVersionsAgree(t *testing.T) {
 			t.Errorf("Chart.yaml has not %q", line)
 		}
 	}
-	mod := read(t, top+"/tests/e2e/parts/sidecars/go.mod")
-	for _, name := range []string{"csi-provisioner", "csi-snapshotter", "csi-resizer", "snapshot-controller"} {
-		module := map[string]string{"csi-provisioner": "external-provisioner/v6", "csi-resizer": "external-resizer/v2"}[name]
+	mod := read(t, top+"/tests/e2e/parts/sidecars/go.mod") + read(t, top+"/tests/e2e/parts/snapshot-metadata/go.mod")
+	for _, name := range []string{"csi-provisioner", "csi-snapshotter", "csi-resizer", "snapshot-controller", "csi-snapshot-metadata"} {
+		module := map[string]string{"csi-provisioner": "external-provisioner/v6", "csi-resizer": "external-resizer/v2",
+			"csi-snapshot-metadata": "external-snapshot-metadata"}[name]
 		if module == "" {
 			module = "external-snapshotter/v8"
 		}

@@ -3,6 +3,8 @@
 package deploy
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -161,8 +163,9 @@ func TestDigests(t *testing.T) {
 	}
 	lines := strings.Split(read(t, chart+"/values.yaml"), "\n")
 	for i, line := range lines {
-		// The health monitor's is off, and its image was not at hand.
-		if strings.HasPrefix(line, "    digest: ") && !strings.HasPrefix(line, "    digest: sha256:") && !strings.Contains(lines[i-1], "health-monitor") {
+		// Those of the health monitor and of snapshot metadata are off, and their images were not at hand.
+		if strings.HasPrefix(line, "    digest: ") && !strings.HasPrefix(line, "    digest: sha256:") &&
+			!strings.Contains(lines[i-1], "health-monitor") && !strings.Contains(lines[i-1], "snapshot-metadata") {
 			t.Errorf("the chart does not pin an image of a sidecar: %s", line)
 		}
 	}
@@ -213,8 +216,8 @@ func TestPinImages(t *testing.T) {
 	if out, err := pin(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if got := strings.Count(read(t, values), "    digest: "+someDigest+"\n"); got != 5 {
-		t.Errorf("%d of 5 images are pinned", got)
+	if got := strings.Count(read(t, values), "    digest: "+someDigest+"\n"); got != 6 {
+		t.Errorf("%d of 6 images are pinned", got)
 	}
 	if got := strings.Count(read(t, values), "\n"); got != strings.Count(read(t, chart+"/values.yaml"), "\n") {
 		t.Errorf("%d lines", got)
@@ -227,5 +230,81 @@ func TestPinImages(t *testing.T) {
 		if read(t, values) != read(t, chart+"/values.yaml") {
 			t.Errorf("%s: the values were changed", name)
 		}
+	}
+}
+
+// What backup programs are told leads to the sidecar, with a certificate that its clients can check, and to nothing else.
+func TestSnapshotMetadata(t *testing.T) {
+	found := objects(t, variants["metadata"]...)
+	told := only[*metadataService](t, found)
+	if told.Name != "csi.ringvol.dev" || told.Spec.Audience != "csi.ringvol.dev" {
+		t.Errorf("it is %q for %q", told.Name, told.Spec.Audience)
+	}
+	pod := pods(found)["controller"]
+	sidecar := containerOf(t, pod, "snapshot-metadata")
+	// The sidecar reads from the same object which audience it wants.
+	if !granted(found, "ringvol-controller")["cbt.storage.k8s.io/snapshotmetadataservices get"] {
+		t.Error("the sidecar may not read what clients are told")
+	}
+	host, port, _ := cutLast(told.Spec.Address, ":")
+	for _, service := range all[*corev1.Service](found) {
+		if service.Name+"."+service.Namespace+".svc" != host {
+			continue
+		}
+		if got := service.Spec.Ports[0]; fmt.Sprint(got.Port) != port || got.TargetPort.StrVal != sidecar.Ports[0].Name {
+			t.Errorf("the service leads to %+v", got)
+		}
+		host = ""
+	}
+	if host != "" {
+		t.Errorf("no service is %s", told.Spec.Address)
+	}
+	for _, secret := range all[*corev1.Secret](found) {
+		if secret.Name != "ringvol-snapshot-metadata-tls" {
+			continue
+		}
+		if !bytes.Equal(secret.Data["ca.crt"], told.Spec.CACert) {
+			t.Error("clients are told of another CA")
+		}
+		name, _, _ := cutLast(told.Spec.Address, ":")
+		if err := certificate(t, secret).VerifyHostname(name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, policy := range all[*networkingv1.NetworkPolicy](found) {
+		last := policy.Spec.Ingress[len(policy.Spec.Ingress)-1]
+		reached := last.Ports[0].Port.StrVal == "metadata"
+		if reached != (policy.Labels["app.kubernetes.io/component"] == "controller") || reached && len(last.From) != 1 {
+			t.Errorf("%s: %+v", policy.Name, policy.Spec.Ingress)
+		}
+	}
+	own := objects(t, variants["metadata's own certificate"]...)
+	if told := only[*metadataService](t, own); string(told.Spec.CACert) != "PEM" || told.Spec.Audience != "backups" {
+		t.Errorf("clients are told %+v", told.Spec)
+	}
+	for _, volume := range pods(own)["controller"].Volumes {
+		if volume.Name == "snapshot-metadata-tls" && volume.Secret.SecretName != "m" {
+			t.Errorf("the certificate is %s", volume.Secret.SecretName)
+		}
+	}
+}
+
+// What the scheduler is told of a node's volumes is asked for anew, and what is said of limits reaches the driver.
+func TestLimits(t *testing.T) {
+	for variant, want := range map[string]string{"everything": "60", "metadata": "none"} {
+		period := "none"
+		if asked := only[*storagev1.CSIDriver](t, objects(t, variants[variant]...)).Spec.NodeAllocatableUpdatePeriodSeconds; asked != nil {
+			period = fmt.Sprint(*asked)
+		}
+		if period != want {
+			t.Errorf("%s: kubelet asks for the count every %s s", variant, period)
+		}
+	}
+	found := objects(t, variants["everything"]...)
+	if class := only[*storagev1.VolumeAttributesClass](t, found); class.DriverName != "csi.ringvol.dev" || class.Parameters["iops"] != "1000" {
+		t.Errorf("the class is %+v", class)
+	}
+	if got := argument(containerOf(t, pods(found)["node"], "ringvol"), "--trim-interval="); got != "12h" {
+		t.Errorf("volumes are trimmed every %q", got)
 	}
 }

@@ -122,7 +122,7 @@ func TestDriverTakesItsFlags(t *testing.T) {
 
 // Sidecars parse all flags before they look at --version.
 func TestSidecarsTakeTheirFlags(t *testing.T) {
-	for _, variant := range []string{"everything", nodeMode + "everything", "watched"} {
+	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "metadata"} {
 		sidecarsTakeTheirFlags(t, variant)
 	}
 }
@@ -154,13 +154,13 @@ func sidecarsTakeTheirFlags(t *testing.T, variant string) {
 
 // Who may do what to the node: the driver and the data process, and nobody else anything.
 func TestPrivileges(t *testing.T) {
-	driver := []string{"/dev", "/run/ringvol", "/var/lib/kubelet", "/var/lib/ringvol"}
+	driver := []string{"/dev", "/run/ringvol", "/sys/fs/cgroup", "/var/lib/kubelet", "/var/lib/ringvol"}
 	ublkd := []string{"/dev", "/run/ringvol", "/var/lib/ringvol"}
 	for variant, hostPaths := range map[string]map[string][]string{
 		"everything": {"node": driver, "ublkd": ublkd, "controller": nil, "snapshot-controller": nil},
 		nodeMode + "everything": {"node": append(slices.Clone(driver), "/var/lib/kubelet/plugins/csi.ringvol.dev"), "ublkd": ublkd,
 			"resizer": nil, "snapshot-controller": nil},
-		"watched": {"node": {"/dev", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
+		"watched": {"node": {"/dev", "/sys/fs/cgroup", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
 	} {
 		t.Run(variant, func(t *testing.T) {
 			found := pods(objects(t, variants[variant]...))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,6 +50,9 @@ func upstream(t *testing.T, module, files string) rights {
 	t.Helper()
 	cmd := exec.Command("go", "mod", "download", "-json", module)
 	cmd.Dir = top + "/tests/e2e/parts/sidecars"
+	if strings.HasSuffix(module, "snapshot-metadata") {
+		cmd.Dir = top + "/tests/e2e/parts/snapshot-metadata"
+	}
 	out, err := cmd.Output()
 	var about struct{ Dir, Error string }
 	if json.Unmarshal(out, &about) != nil || about.Dir == "" {
@@ -84,14 +88,20 @@ func TestNoMoreRightsThanUpstream(t *testing.T) {
 	snapshotter := [2]string{base + "snapshotter/v8", "deploy/kubernetes/csi-snapshotter/rbac-csi-snapshotter.yaml"}
 	resizer := [2]string{base + "resizer/v2", "deploy/kubernetes/rbac.yaml"}
 	controller := [2]string{base + "snapshotter/v8", "deploy/kubernetes/snapshot-controller/rbac-snapshot-controller.yaml"}
+	metadata := [2]string{base + "snapshot-metadata", "deploy/snapshot-metadata-cluster-role.yaml"}
+	inController := [][2]string{provisioner, snapshotter, resizer}
+	sets := []string{"apps/statefulsets get"}
 	for _, c := range []struct {
 		variant, account string
 		modules          [][2]string
 		also             []string // theirs, but as a comment, or of what the provisioner's pod belongs to
 	}{
-		{"everything", "ringvol-controller", [][2]string{provisioner, snapshotter, resizer}, []string{"apps/statefulsets get"}},
+		{"everything", "ringvol-controller", inController, sets},
+		{"metadata", "ringvol-controller", append(slices.Clone(inController), metadata), sets},
+		// The health monitor's module is not on the proxy: all that its rbac.yaml asks for beyond the others' is this.
+		{"watched", "ringvol-controller", inController, sets},
 		{"everything", "ringvol-snapshot-controller", [][2]string{controller}, nil},
-		{nodeMode + "everything", "ringvol-node", [][2]string{provisioner, snapshotter}, nil},
+		{nodeMode + "everything", "ringvol-node", [][2]string{provisioner, snapshotter}, []string{"storage.k8s.io/volumeattributesclasses get"}}, // its source does
 		{nodeMode + "everything", "ringvol-resizer", [][2]string{resizer}, nil},
 		{nodeMode + "everything", "ringvol-snapshot-controller", [][2]string{controller}, []string{"/nodes get", "/nodes list", "/nodes watch"}},
 	} {
@@ -122,7 +132,7 @@ func TestNoMoreRightsThanUpstream(t *testing.T) {
 }
 
 func TestNothingToEscalateWith(t *testing.T) {
-	for _, variant := range []string{"everything", nodeMode + "everything", "watched"} {
+	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "metadata"} {
 		found := objects(t, variants[variant]...)
 		for _, account := range []string{"ringvol-node", "ringvol-controller", "ringvol-resizer", "ringvol-snapshot-controller"} {
 			for right := range granted(found, account) {

@@ -131,6 +131,11 @@ seccompProfile:
 {{- get .root.Values.tls.existingSecret .component | default (printf "%s-%s-tls" (include "ringvol.name" .root) .component) -}}
 {{- end }}
 
+{{/* The Secret with the certificate of the snapshot metadata sidecar. */}}
+{{- define "ringvol.metadataSecret" -}}
+{{- .Values.snapshotMetadata.tls.existingSecret | default (printf "%s-snapshot-metadata-tls" (include "ringvol.name" .)) -}}
+{{- end }}
+
 {{/* (dict "root" $ "topology" map "labels" list): --topology for each; labels come by the environment. */}}
 {{- define "ringvol.topologyArgs" -}}
 {{- range $key, $value := .topology }}
