@@ -22,13 +22,17 @@ kubernetes() {
 		-X "$package.gitMinor=$(cut -d. -f2 <<<"$version")"
 }
 
-# What a cluster has to know of snapshots comes with the sidecars' module of types.
-definitions() {
+# definitions_of PART MODULE: what a cluster has to know of a sidecar's objects comes with the sidecar's module of types.
+definitions_of() {
 	local from
-	from=$(cd tests/e2e/parts/sidecars && go mod download -json github.com/kubernetes-csi/external-snapshotter/client/v8 |
-		sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	from=$(cd "tests/e2e/parts/$1" && go mod download -json "$2" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	cp "$from"/config/crd/*.storage.k8s.io_*.yaml "$cache/crds/"
+}
+
+definitions() {
 	rm -rf "$cache/crds" && mkdir -p "$cache/crds"
-	cp "$from"/config/crd/snapshot.storage.k8s.io_*.yaml "$cache/crds/"
+	definitions_of sidecars github.com/kubernetes-csi/external-snapshotter/client/v8
+	definitions_of snapshot-metadata github.com/kubernetes-csi/external-snapshot-metadata/client
 }
 
 candidates() {
@@ -55,5 +59,6 @@ module etcd
 [ ! -e "$cache/bin/server" ] || mv "$cache/bin/server" "$cache/bin/etcd" # named after its directory
 kubernetes
 module sidecars
+module snapshot-metadata
 definitions
 helm_ensure

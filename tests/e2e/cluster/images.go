@@ -19,6 +19,9 @@ const (
 	sidecars      = "registry.k8s.io/sig-storage/"
 )
 
+// MonitorProgram names a file: csi-external-health-monitor-controller, built by somebody else. Its module is not on the proxy.
+const MonitorProgram = "RINGVOL_E2E_HEALTH_MONITOR"
+
 // program is an image with one static program in it.
 type program struct {
 	name, path string
@@ -35,9 +38,15 @@ func (c *Cluster) images() error {
 
 // sidecarImages gives containerd the sidecars.
 func (c *Cluster) sidecarImages() error {
+	if monitor := os.Getenv(MonitorProgram); monitor != "" {
+		if err := c.packPrograms(program{name: sidecars + "csi-external-health-monitor-controller:v0.18.0", path: monitor}); err != nil {
+			return err
+		}
+	}
 	return c.packPrograms(program{name: ProvisionerImage, path: c.bin("csi-provisioner")},
 		program{name: sidecars + "csi-resizer:v2.2.0", path: c.bin("csi-resizer")},
 		program{name: sidecars + "csi-snapshotter:v8.6.0", path: c.bin("csi-snapshotter")},
+		program{name: sidecars + "csi-snapshot-metadata:v0.2.0", path: c.bin("csi-snapshot-metadata")},
 		program{name: sidecars + "snapshot-controller:v8.6.0", path: c.bin("snapshot-controller")})
 }
 

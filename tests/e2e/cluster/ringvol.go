@@ -92,9 +92,46 @@ storageClasses:
 node: {blockOnLoop: %t}
 snapshots: {enabled: true}
 snapshotController: {enabled: true}
+volumeAttributesClasses:
+  - {name: ringvol-bronze, parameters: {iops: "1000"}}
+  - {name: ringvol-silver, parameters: {iops: "2000", bandwidth: "209715200"}}
 # The sidecars' images are made here, so they have other digests.
 sidecars: {provisioner: {digest: ""}, snapshotter: {digest: ""}, resizer: {digest: ""}, snapshotController: {digest: ""}}
 `
+
+// What the chart has in mode controller alone.
+const controllerValues = `
+snapshotMetadata: {enabled: true}
+`
+
+// What the health monitor is told where its program is at hand. It asks seldom by itself.
+const monitorValues = `
+sidecars:
+  provisioner: {digest: ""}
+  snapshotter: {digest: ""}
+  resizer: {digest: ""}
+  snapshotController: {digest: ""}
+  healthMonitor: {enabled: true, extraArgs: ["--list-volumes-interval=10s"]}
+`
+
+// valueFiles writes the values of a mode, and of what is at hand, each into a file of its own: a later one goes before an earlier.
+func (c *Cluster) valueFiles(mode string) ([]string, error) {
+	texts := []string{fmt.Sprintf(values, mode, c.Pool.Path, !rig.HasDeviceMapper())}
+	if mode == "controller" {
+		texts = append(texts, controllerValues)
+	}
+	if mode == "controller" && os.Getenv(MonitorProgram) != "" {
+		texts = append(texts, monitorValues)
+	}
+	var files []string
+	for i, text := range texts {
+		files = append(files, c.path(fmt.Sprintf("values-%d.yaml", i)))
+		if err := os.WriteFile(files[i], []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
 
 // Prepare makes what the chart takes for granted: the pool's file system, images, the API of snapshots.
 func (c *Cluster) Prepare() error {
@@ -112,14 +149,11 @@ func (c *Cluster) Prepare() error {
 	if err := c.ImportImage(filepath.Join(c.Top, "build/image/ringvol.tar")); err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.path("values.yaml"), fmt.Appendf(nil, values, c.Mode, pool.Path, !rig.HasDeviceMapper()), 0o644); err != nil {
-		return err
-	}
 	return c.snapshotAPI()
 }
 
 func (c *Cluster) snapshotAPI() error {
-	files, err := filepath.Glob(filepath.Join(c.Top, ".cache/e2e/crds/snapshot.storage.k8s.io_*.yaml"))
+	files, err := filepath.Glob(filepath.Join(c.Top, ".cache/e2e/crds/*.yaml"))
 	if err == nil && len(files) == 0 {
 		err = errors.New("no definitions of snapshots in .cache/e2e/crds")
 	}
@@ -165,7 +199,20 @@ func (c *Cluster) Change(settings ...string) error {
 
 func (c *Cluster) upgrade(settings []string, options ...string) error {
 	args := append([]string{"upgrade", "--install", release, filepath.Join(c.Top, "deploy/helm/ringvol"),
-		"--create-namespace", "--values", c.path("values.yaml")}, options...)
+		"--create-namespace"}, options...)
+	mode := c.Mode
+	for _, setting := range settings {
+		if other, is := strings.CutPrefix(setting, "mode="); is {
+			mode = other
+		}
+	}
+	files, err := c.valueFiles(mode)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		args = append(args, "--values", file)
+	}
 	for _, setting := range settings {
 		if text, is := strings.CutPrefix(setting, "text:"); is {
 			args = append(args, "--set-string", text)
