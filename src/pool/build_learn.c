@@ -56,7 +56,9 @@ void build_learn_end(struct pool_build *b, int res)
 {
 	struct pool *pool = b->pool;
 	struct pool_found *found = &b->learn->found;
-	if (res == 0 && pool_loaded(pool) &&
+	/* The member of a group counts with its group alone, which the index would know. */
+	bool member = found->rec != NULL && found->rec->group[0] != '\0';
+	if (res == 0 && pool_loaded(pool) && !member &&
 		pool_index_find(pool, found->kind, found->key) == NULL) {
 		struct pool_object *o = pool_index_insert(pool, found);
 		if (o != NULL)

@@ -62,8 +62,7 @@ int build_part_undo(struct op *op)
 
 void build_name_parked(struct pool_build *b)
 {
-	char *digits = stpcpy(b->parked_name, TRASH_PARKED);
-	pool_random_hex(digits, TRASH_NAME_BYTES - 1);
+	trash_name_parked(b->parked_name);
 	b->parked_fd = b->pool->fds[POOL_FD_TRASH];
 }
 

@@ -42,6 +42,8 @@ static int describe(struct pool_hold_make *m)
 	pool_random_hex(hold->grant, POOL_GRANT_BYTES - 1);
 	struct record rec = *m->source->rec;
 	rec.limits = (struct io_limits){0}; /* the copy has what its own request says */
+	/* Of which group it is matters here alone, and an older driver would not read it. */
+	rec.group = "";
 	hold->rec = record_new(&rec);
 	if (hold->rec == NULL)
 		return -ENOMEM;

@@ -271,29 +271,40 @@ struct pool_object *pools_find_name(
 	return NULL;
 }
 
-int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
-	struct pool_object **ret, struct err *err)
+int pools_find_pool_of_id(const struct pools *pools, const char *noun, const char *id,
+	struct record_id *ret_id, struct pool **ret, struct err *err)
 {
-	static const char *const nouns[] = {"volume", "snapshot"};
 	if (strnlen(id, RECORD_ID_MAX + 1) > RECORD_ID_MAX)
-		return err_set(err, ERR_INVALID, "the %s id is longer than %d bytes", nouns[kind],
+		return err_set(err, ERR_INVALID, "the %s id is longer than %d bytes", noun,
 			RECORD_ID_MAX);
-	struct record_id parsed;
-	if (record_id_parse(id, &parsed) < 0)
-		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
-	struct pool *pool = pools_by_uuid8(pools, parsed.pool);
+	if (record_id_parse(id, ret_id) < 0)
+		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", noun, id);
+	struct pool *pool = pools_by_uuid8(pools, ret_id->pool);
 	for (unsigned i = 0; pool == NULL && i < pools->count; i++)
 		if (pools->at[i]->uuid8[0] == '\0')
 			return err_set(err, ERR_UNAVAILABLE,
-				"%s %s may be in a pool that is not here: %s", nouns[kind], id,
+				"%s %s may be in a pool that is not here: %s", noun, id,
 				pool_why(pools->at[i]));
 	if (pool == NULL)
 		return err_set(err, ERR_UNAVAILABLE,
 			"%s %s: no pool on this node has the uuid %s...; ask the node that has it, or "
 			"give its pool to this driver with --pool",
-			nouns[kind], id, parsed.pool);
+			noun, id, ret_id->pool);
 	if (!pool_loaded(pool))
-		return err_set(err, ERR_UNAVAILABLE, "%s %s: %s", nouns[kind], id, pool_why(pool));
+		return err_set(err, ERR_UNAVAILABLE, "%s %s: %s", noun, id, pool_why(pool));
+	*ret = pool;
+	return 0;
+}
+
+int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
+	struct pool_object **ret, struct err *err)
+{
+	static const char *const nouns[] = {"volume", "snapshot"};
+	struct record_id parsed;
+	struct pool *pool;
+	int r = pools_find_pool_of_id(pools, nouns[kind], id, &parsed, &pool, err);
+	if (r < 0)
+		return r;
 	struct pool_object *o = pool_index_find(pool, kind, parsed.key);
 	if (o != NULL && o->rec == NULL)
 		return err_set(err, ERR_DATA_LOSS,

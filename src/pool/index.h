@@ -48,6 +48,9 @@ bool pool_object_has_id(const struct pool_object *object, const char *id);
 struct pool_found;
 struct pool_hold;
 
+/* The pool that an id names, loaded, and the id in parts. Errors as of pools_find_id(). */
+int pools_find_pool_of_id(const struct pools *pools, const char *noun, const char *id,
+	struct record_id *ret_id, struct pool **ret, struct err *err);
 struct pool_object *pool_index_find(
 	const struct pool *pool, enum record_kind kind, const char *key);
 /* Takes over found->rec. NULL when out of memory. */

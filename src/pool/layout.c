@@ -37,6 +37,7 @@ const char *const pool_dir_names[POOL_FDS] = {
 	[POOL_FD_TEMPLATES] = "templates",
 	[POOL_FD_TRASH] = "trash",
 	[POOL_FD_COPIES] = "copies",
+	[POOL_FD_GROUPS] = "groups",
 };
 
 int pool_file_read(int fd, char ret_uuid[POOL_UUID_BYTES])

@@ -47,6 +47,7 @@ enum pool_fd {
 	POOL_FD_COPIES,
 	POOL_DIRS_END,
 	POOL_FD_EVENTS = POOL_DIRS_END, /* inotify on volumes/ and snapshots/ */
+	POOL_FD_GROUPS,                 /* /dev/null's where there is none (group_load.h) */
 	POOL_FDS,
 };
 extern const char *const pool_dir_names[POOL_FDS]; /* NULL: not a directory below the root */

@@ -11,6 +11,8 @@
 #include "pool/load.h"
 
 #include "base/buf.h"
+#include "pool/group.h"
+#include "pool/group_load.h"
 #include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/presence.h"
@@ -282,6 +284,24 @@ static int read_maps(struct pool_load *load)
 	return r;
 }
 
+static int read_groups(struct pool_load *load)
+{
+	struct group_load groups = {
+		.fds = load->fds,
+		.read_only = load->life == POOL_READ_ONLY,
+		.found = load->found,
+		.found_count = load->found_count,
+		.groups = &load->groups,
+	};
+	memcpy(groups.uuid8, load->uuid, sizeof(groups.uuid8) - 1);
+	int r = group_load_run(&groups);
+	load->found_count = groups.found_count;
+	load->groups_lost = groups.lost;
+	if (r < 0)
+		load_end_sys(load, r, pool_dir_names[POOL_FD_GROUPS]);
+	return r;
+}
+
 static void read_pool(struct pool_load *load)
 {
 	if (open_root(load) < 0)
@@ -304,7 +324,8 @@ static void read_pool(struct pool_load *load)
 	}
 	if (load->found_count > 0)
 		qsort(load->found, load->found_count, sizeof(*load->found), compare_found);
-	(void)read_maps(load);
+	if (read_groups(load) == 0)
+		(void)read_maps(load);
 }
 
 bool pool_load_holds(const struct pool_load *load)
@@ -336,6 +357,8 @@ void pool_load_clean(struct pool_load *load)
 	free(load->found);
 	for (struct list *l; (l = list_pop(&load->holds)) != NULL;)
 		pool_hold_free(container_of(l, struct pool_hold, link));
+	for (struct list *l; (l = list_pop(&load->groups)) != NULL;)
+		pool_group_free(container_of(l, struct pool_group, link));
 	pool_load_let_go(load);
 	free(load->name);
 	free(load->path);
@@ -480,6 +503,8 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	for (size_t i = 0; i < load->found_count; i++)
 		if (pool_index_find(pool, load->found[i].kind, load->found[i].key) == NULL)
 			complete &= pool_index_insert(pool, &load->found[i]) != NULL;
+	complete &= group_load_adopt(pool, &load->groups);
+	pool->groups.dir_lost = load->groups_lost;
 	pool_holds_adopt(pool, &load->holds);
 	pool_family_update_all(pool);
 	pool->capacity_bytes = load->capacity_bytes;

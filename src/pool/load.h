@@ -24,6 +24,8 @@ struct pool_load {
 	struct disk *disk;    /* of a raw pool, until raw has it */
 	struct pool_raw *raw; /* likewise */
 	struct list holds;    /* pool_hold; the caller has it initialised */
+	struct list groups;   /* pool_group; likewise */
+	bool groups_lost;
 };
 /* Blocking: opens, locks and reads a pool. */
 void pool_load_run(struct pool_load *load);

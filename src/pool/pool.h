@@ -9,6 +9,7 @@
  *   <pool>/trash/<random>      renamed here by delete, bytes reclaimed in the background
  *   <pool>/copies/part-<key>   a volume whose bytes come from another node, half made (part.h)
  *   <pool>/copies/send-<random>[.grant]   what another node copies, and for whom (hold.h)
+ *   <pool>/groups/<key>        snapshots that were taken at one moment (group.h)
  *
  * A create builds an unnamed file (O_TMPFILE) and links it into place: the link is the commit, and
  * a crash before it leaves nothing. A delete is a rename to trash. Memory holds an index of what

@@ -18,6 +18,7 @@
 #include "pool/pools.h"
 
 #include "mount/mnt.h"
+#include "pool/group.h"
 #include "pool/hold.h"
 #include "pool/index.h"
 #include "pool/load.h"
@@ -254,6 +255,7 @@ static void pool_look(struct pool *pool)
 	task->loading = !pool_loaded(pool);
 	memset(task->load.fds, 0xff, sizeof(task->load.fds));
 	list_init(&task->load.holds);
+	list_init(&task->load.groups);
 	memcpy(task->fds, pool->fds, sizeof(task->fds));
 	task->probed = pool->probed;
 	if (pool_loaded(pool))
@@ -328,6 +330,8 @@ static struct pool *pool_new(struct pools *pools, const struct pool_config *conf
 	list_init(&pool->dead_records);
 	list_init(&pool->templates);
 	list_init(&pool->holds);
+	list_init(&pool->groups.dead);
+	list_init(&pool->groups.unswept);
 	pool_sync_open(pool);
 	snprintf(pool->why, sizeof(pool->why), "pool %s is being loaded", config->name);
 	return pool;
@@ -357,6 +361,7 @@ static void pool_free(struct pool *pool)
 	}
 	for (struct list *l; (l = list_pop(&pool->holds)) != NULL;)
 		pool_hold_free(container_of(l, struct pool_hold, link));
+	pool_groups_close(pool);
 	pool_templates_free(pool);
 	if (pool->raw != NULL)
 		disk_publish(pool->uuid8, NULL);

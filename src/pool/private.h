@@ -60,6 +60,17 @@ struct pool_sync {
 	uint64_t removed, removed_running, removed_durable;
 };
 
+/* Sorted by key. */
+struct pool_groups {
+	struct pool_group **at;
+	size_t count, cap;
+	struct list dead; /* pool_group: gone, somebody may still read it */
+	struct list unswept; /* deleted, and their members are not in the trash yet */
+	bool dir_lost;    /* there are members and no groups/: nothing is made there */
+	/* Removals, numbered: made, and known to be durable. */
+	uint64_t removed, removed_durable;
+};
+
 struct pool_task;
 struct pool_trash;
 struct pool_raw;
@@ -84,6 +95,7 @@ struct pool {
 	struct list dead; /* pool_entry: gone after a reload, somebody may still read it */
 	struct list dead_records;
 	struct pool_sync sync[2]; /* by enum record_kind */
+	struct pool_groups groups;
 	unsigned ops;             /* changing operations under way; a reload waits for them */
 
 	struct lane *lane;        /* of all calls on its files */

@@ -14,6 +14,7 @@
 #include "pool/record.h"
 
 #include "base/fd.h"
+#include "pool/record_text.h"
 
 #include <errno.h>
 #include <sha256.h>
@@ -24,12 +25,7 @@
 
 #define RECORD_HEAD "ringvol-record 1\n"
 
-enum { SUM_DIGITS = 16, SUM_LINE = 4 + SUM_DIGITS + 1, KEY_HASH_DIGITS = 40 };
-
-static bool is_hex(const char *s, size_t count)
-{
-	return strspn(s, "0123456789abcdef") >= count;
-}
+enum { KEY_HASH_DIGITS = 40 };
 
 /* ---- the fields ---- */
 
@@ -82,6 +78,7 @@ static const struct field {
 	{"write_iops", FIELD_U64, AT(limits.write_iops), false},
 	{"read_bandwidth", FIELD_U64, AT(limits.read_bandwidth), false},
 	{"write_bandwidth", FIELD_U64, AT(limits.write_bandwidth), false},
+	{"group", FIELD_STRING, AT(group), false, RECORD_ID_MAX - 1},
 	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX, NULL, true},
 #undef AT
 };
@@ -131,48 +128,7 @@ void record_free(struct record *rec)
 
 /* ---- printing ---- */
 
-struct out {
-	char *buf;
-	size_t cap, len;
-	bool full;
-};
-
-static void out_char(struct out *o, char c)
-{
-	if (o->len + 1 >= o->cap)
-		o->full = true;
-	else
-		o->buf[o->len++] = c;
-}
-
-static void out_text(struct out *o, const char *s)
-{
-	for (; *s != '\0'; s++)
-		out_char(o, *s);
-}
-
-static void out_encoded(struct out *o, const char *s)
-{
-	for (; *s != '\0'; s++) {
-		unsigned char c = (unsigned char)*s;
-		if (c < 0x20 || c == 0x7f || c == '%') {
-			char hex[4];
-			snprintf(hex, sizeof(hex), "%%%02X", c);
-			out_text(o, hex);
-		} else {
-			out_char(o, *s);
-		}
-	}
-}
-
-static void out_number(struct out *o, uint64_t value)
-{
-	char text[24];
-	snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-	out_text(o, text);
-}
-
-static void print_field(struct out *o, const struct record *rec, const struct field *f)
+static void print_field(struct record_text *o, const struct record *rec, const struct field *f)
 {
 	const void *at = field_at(rec, f);
 	if (f->type == FIELD_STRING) {
@@ -186,116 +142,45 @@ static void print_field(struct out *o, const struct record *rec, const struct fi
 		return;
 	if (f->type == FIELD_U64 && !f->required && *(const uint64_t *)at == 0)
 		return;
-	out_text(o, f->name);
-	out_char(o, '=');
+	record_text_put(o, f->name);
+	record_text_char(o, '=');
 	switch (f->type) {
 	case FIELD_STRING:
-		out_encoded(o, *(const char *const *)at);
+		record_text_encoded(o, *(const char *const *)at);
 		break;
 	case FIELD_RANDOM:
-		out_text(o, at);
+		record_text_put(o, at);
 		break;
 	case FIELD_U64:
-		out_number(o, *(const uint64_t *)at);
+		record_text_number(o, *(const uint64_t *)at);
 		break;
 	case FIELD_U32:
-		out_number(o, *(const uint32_t *)at);
+		record_text_number(o, *(const uint32_t *)at);
 		break;
 	case FIELD_U8:
-		out_number(o, *(const uint8_t *)at);
+		record_text_number(o, *(const uint8_t *)at);
 		break;
 	case FIELD_BOOL:
-		out_text(o, *(const bool *)at ? "true" : "false");
+		record_text_put(o, *(const bool *)at ? "true" : "false");
 		break;
 	case FIELD_ENUM:
-		out_text(o, f->values[*(const unsigned *)at]);
+		record_text_put(o, f->values[*(const unsigned *)at]);
 		break;
 	}
-	out_char(o, '\n');
-}
-
-/* The first digits of the SHA-256 of text, and a NUL. */
-static void sum_of(const char *text, size_t len, char ret_sum[SUM_DIGITS + 1])
-{
-	char hex[SHA256_DIGEST_STRING_LENGTH];
-	SHA256Data((const uint8_t *)text, len, hex);
-	memcpy(ret_sum, hex, SUM_DIGITS);
-	ret_sum[SUM_DIGITS] = '\0';
+	record_text_char(o, '\n');
 }
 
 int record_print(const struct record *rec, char *buf, size_t cap)
 {
-	struct out o = {.buf = buf, .cap = cap};
-	out_text(&o, RECORD_HEAD);
+	struct record_text o = {.buf = buf, .cap = cap};
+	record_text_put(&o, RECORD_HEAD);
 	for (unsigned i = 0; i < FIELDS; i++)
 		if (!fields[i].aside)
 			print_field(&o, rec, &fields[i]);
-	char sum[SUM_DIGITS + 1];
-	sum_of(buf, o.len, sum);
-	out_text(&o, "sum=");
-	out_text(&o, sum);
-	out_char(&o, '\n');
-	if (o.full)
-		return -E2BIG;
-	buf[o.len] = '\0';
-	return (int)o.len;
+	return record_text_end(&o);
 }
 
 /* ---- parsing ---- */
-
-/* The value of an upper-case hex digit, -1 for anything else. */
-static int hex_digit(char c)
-{
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* Decodes in place. Only what out_encoded() makes is taken: one text for one value. */
-static int decode(char *s)
-{
-	char *to = s;
-	for (; *s != '\0'; s++) {
-		unsigned char c = (unsigned char)*s;
-		if (c < 0x20 || c == 0x7f)
-			return -EBADMSG;
-		if (c == '%') {
-			int high = hex_digit(s[1]), low = high < 0 ? -1 : hex_digit(s[2]);
-			int value = high * 16 + low;
-			if (low < 0 || value == 0 ||
-				!(value < 0x20 || value == 0x7f || value == '%'))
-				return -EBADMSG;
-			c = (unsigned char)value;
-			s += 2;
-		}
-		*to++ = (char)c;
-	}
-	*to = '\0';
-	return 0;
-}
-
-static int parse_number(const char *s, uint64_t max, uint64_t *ret)
-{
-	uint64_t value = 0;
-	if (s[0] == '\0' || (s[0] == '0' && s[1] != '\0'))
-		return -EBADMSG;
-	for (; *s != '\0'; s++) {
-		if (*s < '0' || *s > '9')
-			return -EBADMSG;
-		uint64_t digit = (uint64_t)(*s - '0');
-		if (value > (max - digit) / 10)
-			return -EBADMSG;
-		value = value * 10 + digit;
-	}
-	*ret = value;
-	return 0;
-}
-
-static int parse_random(const char *s, char ret[9])
-{
-	if (strlen(s) != 8 || !is_hex(s, 8))
-		return -EBADMSG;
-	strcpy(ret, s);
-	return 0;
-}
 
 static int parse_enum(const char *s, const char *const *values, unsigned *ret)
 {
@@ -314,23 +199,23 @@ static int parse_value(struct record *rec, const struct field *f, char *s)
 	int r = 0;
 	switch (f->type) {
 	case FIELD_STRING:
-		r = decode(s);
+		r = record_text_decode(s);
 		if (r < 0 || s[0] == '\0' || strlen(s) > f->max)
 			return -EBADMSG;
 		*(const char **)at = s;
 		return 0;
 	case FIELD_RANDOM:
-		return parse_random(s, at);
+		return record_text_parse_random(s, at);
 	case FIELD_U64:
 		if (!f->required && strcmp(s, "0") == 0) /* left out, then */
 			return -EBADMSG;
-		return parse_number(s, UINT64_MAX, at);
+		return record_text_parse_number(s, UINT64_MAX, at);
 	case FIELD_U32:
-		r = parse_number(s, UINT32_MAX, &n);
+		r = record_text_parse_number(s, UINT32_MAX, &n);
 		*(uint32_t *)at = (uint32_t)n;
 		return r;
 	case FIELD_U8:
-		r = parse_number(s, UINT8_MAX, &n);
+		r = record_text_parse_number(s, UINT8_MAX, &n);
 		*(uint8_t *)at = (uint8_t)n;
 		return r == 0 && n > f->max ? -EPROTONOSUPPORT : r;
 	case FIELD_BOOL:
@@ -346,14 +231,10 @@ static int parse_value(struct record *rec, const struct field *f, char *s)
 	return -EBADMSG;
 }
 
-static int parse_line(struct record *rec, char *line, uint32_t *seen)
+static int parse_line(struct record *rec, const char *name, char *value, uint32_t *seen)
 {
-	char *value = strchr(line, '=');
-	if (value == NULL)
-		return -EBADMSG;
-	*value++ = '\0';
 	for (unsigned i = 0; i < FIELDS; i++) {
-		if (fields[i].aside || strcmp(fields[i].name, line) != 0)
+		if (fields[i].aside || strcmp(fields[i].name, name) != 0)
 			continue;
 		if (*seen >> i != 0) /* given twice, or out of order: one text for one value */
 			return -EBADMSG;
@@ -365,27 +246,15 @@ static int parse_line(struct record *rec, char *line, uint32_t *seen)
 
 int record_parse(const char *text, size_t len, const char *key, struct record **ret)
 {
-	if (len <= SUM_LINE || len > RECORD_BYTES_MAX || memchr(text, '\0', len) != NULL)
-		return -EBADMSG;
-	const char *sum_line = text + len - SUM_LINE;
-	char sum[SUM_DIGITS + 1];
-	sum_of(text, len - SUM_LINE, sum);
-	if (sum_line[-1] != '\n' || memcmp(sum_line, "sum=", 4) != 0 ||
-		memcmp(sum_line + 4, sum, SUM_DIGITS) != 0 || text[len - 1] != '\n')
-		return -EBADMSG;
-	size_t head_len = strlen(RECORD_HEAD);
-	if (len < head_len + SUM_LINE || memcmp(text, RECORD_HEAD, head_len) != 0)
-		return strncmp(text, "ringvol-record ", 15) == 0 ? -EPROTONOSUPPORT : -EBADMSG;
-
-	_cleanup_free_ char *copy = strndup(text + head_len, len - head_len - SUM_LINE);
-	if (copy == NULL)
-		return -ENOMEM;
+	_cleanup_free_ char *lines = NULL;
+	int r = record_text_open(text, len, RECORD_BYTES_MAX, RECORD_HEAD, &lines);
+	if (r < 0)
+		return r;
 	struct record rec = {0};
 	uint32_t seen = 0;
-	for (char *line = copy, *next; *line != '\0'; line = next) {
-		next = strchr(line, '\n'); /* there is one: sum_line[-1] */
-		*next++ = '\0';
-		int r = parse_line(&rec, line, &seen);
+	for (char *rest = lines, *value; *rest != '\0';) {
+		const char *name = record_text_line(&rest, &value);
+		r = name == NULL ? -EBADMSG : parse_line(&rec, name, value, &seen);
 		if (r < 0)
 			return r;
 	}
@@ -452,7 +321,7 @@ bool record_key_valid(const char *key)
 {
 	if (key[0] == '=')
 		return strnlen(key, RECORD_KEY_MAX) == 1 + KEY_HASH_DIGITS &&
-		       is_hex(key + 1, KEY_HASH_DIGITS);
+		       record_text_is_hex(key + 1, KEY_HASH_DIGITS);
 	return plain_valid(key);
 }
 
@@ -465,8 +334,8 @@ int record_id_parse(const char *id, struct record_id *ret)
 		return -EINVAL;
 	size_t key_len = len - 2 * (HEX + 1);
 	const char *key = id + HEX + 1, *random = id + len - HEX;
-	if (key_len >= RECORD_KEY_MAX || id[HEX] != '.' || random[-1] != '.' || !is_hex(id, HEX) ||
-		!is_hex(random, HEX))
+	if (key_len >= RECORD_KEY_MAX || id[HEX] != '.' || random[-1] != '.' ||
+		!record_text_is_hex(id, HEX) || !record_text_is_hex(random, HEX))
 		return -EINVAL;
 
 	struct record_id out = {0};

@@ -78,6 +78,10 @@ struct record {
 	 * otherwise. It tells who still shares when what lay between is deleted. pool_build sets
 	 * it. */
 	const char *family;
+	/* The id of the group that a snapshot is a member of (group.h); "" if of none. Written only
+	 * where it is so; an older driver, to which the member of a group that was never committed
+	 * would look like a snapshot, quarantines it. */
+	const char *group;
 	/* "namespace/name" of the PersistentVolumeClaim that a volume was made for, or of the
 	 * VolumeSnapshot of a snapshot; "" if nobody said. For people alone, and not in the text:
 	 * RECORD_CLAIM_XATTR has it. */

@@ -26,7 +26,7 @@
 #include <sys/vfs.h>
 
 const char *const survey_dir_names[SURVEY_DIRS] = {
-	"", "volumes", "snapshots", "templates", "trash", "copies"};
+	"", "volumes", "snapshots", "templates", "trash", "copies", "groups"};
 
 static void fail(struct survey *s, enum pool_state state, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -211,6 +211,7 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 		return strcmp(name, POOL_FILE) == 0;
 	case SURVEY_VOLUMES:
 	case SURVEY_SNAPSHOTS:
+	case SURVEY_GROUPS:
 		return record_key_valid(name);
 	case SURVEY_TEMPLATES:
 		return is_template_name(name);

@@ -19,6 +19,7 @@ enum survey_dir {
 	SURVEY_TEMPLATES,
 	SURVEY_TRASH,
 	SURVEY_COPIES,
+	SURVEY_GROUPS, /* a pool of an older driver has none */
 	SURVEY_DIRS,
 };
 /* "", "volumes", ... */

@@ -96,6 +96,11 @@ bool trash_name_valid(const char *name)
 	return is_deleted_name(name) || parked_digits(name) != NULL;
 }
 
+void trash_name_parked(char ret_name[TRASH_PARKED_NAME_BYTES])
+{
+	pool_random_hex(stpcpy(ret_name, TRASH_PARKED), TRASH_NAME_BYTES - 1);
+}
+
 struct drop {
 	int trash_fd, res;
 };

@@ -22,6 +22,8 @@ enum {
 	TRASH_PARKED_NAME_BYTES = sizeof(TRASH_PARKED) - 1 + TRASH_NAME_BYTES
 };
 
+/* A name for what is parked. */
+void trash_name_parked(char ret_name[TRASH_PARKED_NAME_BYTES]);
 /* Whether a file of that name is one of ours, deleted or parked. */
 bool trash_name_valid(const char *name);
 /* Makes deleted files of those parked by an earlier run. Blocking. 0 or -errno. */
