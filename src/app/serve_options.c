@@ -286,13 +286,14 @@ static int complete_cluster(struct serve_options *o, struct err *err)
 static int set_services(void *target, const char *value, struct err *err)
 {
 	static const unsigned bits[] = {
-		CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE, CSI_SNAPSHOT_METADATA};
+		CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE, CSI_GROUP, CSI_SNAPSHOT_METADATA};
 	unsigned services = CSI_IDENTITY;
 	for (size_t len;; value += len + 1) {
 		char name[32];
 		len = strcspn(value, ",");
 		snprintf(name, sizeof(name), "%.*s", (int)len, value);
-		int i = options_choice(name, "identity|controller|node|snapshotmetadata", err);
+		int i = options_choice(
+			name, "identity|controller|node|group|snapshotmetadata", err);
 		if (i < 0)
 			return i;
 		services |= bits[i];
@@ -381,7 +382,7 @@ static const struct option_row rows[] = {
 			"none: a driver that only says what it can do, as a central sidecar asks",
 		.set = set_pool},
 	{"--services", "LIST", {"RINGVOL_SERVICES"},
-		.fallback = "identity,controller,node,snapshotmetadata",
+		.fallback = "identity,controller,node,group,snapshotmetadata",
 		.help = "the services to serve, commas between; identity always is",
 		.set = set_services},
 	{"--http", "ADDR:PORT|off", {"RINGVOL_HTTP"}, .fallback = "127.0.0.1:9808",

@@ -72,7 +72,7 @@ int controller_open(struct controller **ret, struct ring *ring,
 	c->self.config = (struct csi_config){
 		.driver_name = config->driver_name,
 		.node_id = "",
-		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_SNAPSHOT_METADATA,
+		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_GROUP | CSI_SNAPSHOT_METADATA,
 		.controller_expand = config->controller_expand,
 		.health = config->health,
 	};
@@ -117,6 +117,7 @@ int controller_register(
 		{&csi__v1__identity__descriptor, route_identity, &c->self},
 		{&csi__v1__controller__descriptor, route_controller, &c->self},
 		{&csi__v1__snapshot_metadata__descriptor, route_snapshot_metadata, &c->self},
+		{&csi__v1__group_controller__descriptor, route_group, &c->self},
 		{&ringvol__v1__inspect__descriptor, inspect_methods, &c->self},
 	};
 	c->clients = clients;

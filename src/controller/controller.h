@@ -41,8 +41,8 @@ struct controller_config {
 };
 
 enum {
-	CONTROLLER_SERVICES = 4, /* for clients */
-	CONTROLLER_ROUTES_MAX = 24,
+	CONTROLLER_SERVICES = 5, /* for clients */
+	CONTROLLER_ROUTES_MAX = 32,
 };
 
 /* Calls of one RPC that were passed on to a node. */

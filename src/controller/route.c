@@ -10,6 +10,7 @@
 #include "controller/capacity.h"
 #include "controller/create.h"
 #include "controller/forward.h"
+#include "controller/groups.h"
 #include "controller/home.h"
 #include "controller/learn.h"
 #include "controller/lists.h"
@@ -206,5 +207,16 @@ const struct grpc_method route_controller[] = {
 const struct grpc_method route_snapshot_metadata[] = {
 	ROUTED_IN(SnapshotMetadata, GetMetadataAllocated, BY_SNAPSHOT, .streams = true),
 	ROUTED_IN(SnapshotMetadata, GetMetadataDelta, BY_SNAPSHOT, .other_id = 2, .streams = true),
+	{NULL},
+};
+
+#define ROUTED_GROUP(name, ...) ROUTED_IN(GroupController, name, __VA_ARGS__)
+
+const struct grpc_method route_group[] = {
+	{"GroupControllerGetCapabilities", ANSWERED(csi_group_capabilities)},
+	ROUTED_GROUP(CreateVolumeGroupSnapshot, .run = create_group, .learn = learn_group),
+	ROUTED_GROUP(
+		DeleteVolumeGroupSnapshot, BY_SNAPSHOT, .deletes = true, .learn = learn_group_gone),
+	ROUTED_GROUP(GetVolumeGroupSnapshot, BY_SNAPSHOT),
 	{NULL},
 };

@@ -34,7 +34,9 @@ struct route {
 	route_learn_fn *learn;
 };
 
-/* Rows of csi.v1.Identity, Controller and SnapshotMetadata, as grpc_service has them. */
-extern const struct grpc_method route_identity[], route_controller[], route_snapshot_metadata[];
+/* Rows of csi.v1.Identity, Controller, GroupController and SnapshotMetadata, as grpc_service has
+ * them. */
+extern const struct grpc_method route_identity[], route_controller[], route_group[],
+	route_snapshot_metadata[];
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the services can do, and what a volume can: GetPluginCapabilities,
- * ControllerGetCapabilities, NodeGetCapabilities, ValidateVolumeCapabilities. An RPC without a line
+ * ControllerGetCapabilities, GroupControllerGetCapabilities, NodeGetCapabilities,
+ * ValidateVolumeCapabilities. An RPC without a line
  * in services.c answers UNIMPLEMENTED, and no capability of it is advertised. Volumes tell the node
  * that has them, but LIST_VOLUMES_PUBLISHED_NODES is only for a driver that has
  * PUBLISH_UNPUBLISH_VOLUME as well.
@@ -19,6 +20,7 @@
 enum when {
 	ALWAYS,
 	WITH_CONTROLLER,
+	WITH_GROUP,
 	WITH_SNAPSHOT_METADATA,
 	IF_CONTROLLER_EXPANDS,
 	IF_1_12,
@@ -37,6 +39,8 @@ static bool is_advertised(const struct csi_config *config, enum when when)
 		break;
 	case WITH_CONTROLLER:
 		return config->services & CSI_CONTROLLER;
+	case WITH_GROUP:
+		return config->services & CSI_GROUP;
 	case WITH_SNAPSHOT_METADATA:
 		return config->services & CSI_SNAPSHOT_METADATA;
 	case IF_CONTROLLER_EXPANDS:
@@ -94,6 +98,7 @@ static const struct capability plugin_table[] = {
 	 },
 		ALWAYS},
 	{PLUGIN_SERVICE(CONTROLLER_SERVICE), WITH_CONTROLLER},
+	{PLUGIN_SERVICE(GROUP_CONTROLLER_SERVICE), WITH_GROUP},
 	{PLUGIN_SERVICE(SNAPSHOT_METADATA_SERVICE), WITH_SNAPSHOT_METADATA},
 	{PLUGIN_SERVICE(SNAPSHOT_ACCESSIBILITY_CONSTRAINTS), IF_1_13},
 	{NULL, ALWAYS},
@@ -111,6 +116,7 @@ static const struct capability plugin_table[] = {
 		}                                                                                  \
 	}
 #define CONTROLLER(name) RPC_OF(Controller, controller, CONTROLLER, name)
+#define GROUP(name)      RPC_OF(GroupController, group_controller, GROUP_CONTROLLER, name)
 #define NODE(name)       RPC_OF(Node, node, NODE, name)
 
 static const struct capability controller_table[] = {
@@ -128,6 +134,11 @@ static const struct capability controller_table[] = {
 	{CONTROLLER(GET_SNAPSHOT), ALWAYS},
 	{CONTROLLER(GET_VOLUME_HEALTH), IF_1_13},
 	{CONTROLLER(LIST_VOLUME_HEALTH), IF_1_13},
+	{NULL, ALWAYS},
+};
+
+static const struct capability group_table[] = {
+	{GROUP(CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT), ALWAYS},
 	{NULL, ALWAYS},
 };
 
@@ -152,6 +163,12 @@ int csi_controller_capabilities(struct csi_query *q)
 {
 	Csi__V1__ControllerGetCapabilitiesResponse *response = q->response;
 	return advertise(q, controller_table, &response->n_capabilities, &response->capabilities);
+}
+
+int csi_group_capabilities(struct csi_query *q)
+{
+	Csi__V1__GroupControllerGetCapabilitiesResponse *response = q->response;
+	return advertise(q, group_table, &response->n_capabilities, &response->capabilities);
 }
 
 int csi_node_capabilities(struct csi_query *q)

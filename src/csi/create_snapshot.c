@@ -39,6 +39,10 @@ static int look_up_run(struct op *op)
 			false, &op->err);
 		return r == 0 ? refuse_raw(op, c->source.object->pool) : r;
 	}
+	if (snapshot->rec->group[0] != '\0')
+		return op_fail(op, ERR_EXISTS,
+			"snapshot %s exists, as a member of group snapshot %s", c->name,
+			snapshot->rec->group);
 	if (strcmp(snapshot->rec->source_id, c->source_id) != 0)
 		return op_fail(op, ERR_EXISTS, "snapshot %s exists, of another volume: %s", c->name,
 			snapshot->rec->source_id);
@@ -68,6 +72,7 @@ static int build_run(struct op *op)
 	rec.source_id = c->source_id;
 	rec.shares_extents = c->source.share;
 	rec.family = "";
+	rec.group = "";
 	rec.claim = c->task.claim;
 	int r = creation_init_build(c, volume->pool, &rec, &op->err);
 	if (r < 0)

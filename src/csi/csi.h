@@ -18,6 +18,7 @@ enum csi_services {
 	CSI_CONTROLLER = 1 << 1,
 	CSI_NODE = 1 << 2,
 	CSI_SNAPSHOT_METADATA = 1 << 3,
+	CSI_GROUP = 1 << 4,
 };
 
 /* How a volume's health is told: by conditions within other answers, as up to 1.12, or by calls of

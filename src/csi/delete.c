@@ -199,6 +199,10 @@ static int prepare(struct csi_task *task, struct err *err)
 	int r = pools_find_id(pools, task->rpc->kind, task->id, &d->object, err);
 	if (r == 0) {
 		csi_task_names(task, d->object->rec);
+		if (d->object->rec->group[0] != '\0')
+			return err_set(err, ERR_INVALID,
+				"snapshot %s is a member of group snapshot %s, and is deleted with it alone",
+				d->object->rec->name, d->object->rec->group);
 		r = pool_check_ready(d->object->pool, err);
 		return r == 0 ? check_known(task->csi->node, d->object, err) : r;
 	}

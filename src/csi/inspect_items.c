@@ -402,6 +402,7 @@ Ringvol__V1__Snapshot *inspect_snapshot(struct arena *arena, const struct pool_o
 	message->allocated_bytes = snapshot->allocated_bytes;
 	message->created = time_text(arena, rec->created_ns);
 	message->shares_extents = snapshot->shared;
+	message->group = text(arena, rec->group);
 	return message;
 }
 

@@ -78,22 +78,33 @@ Csi__V1__Volume *csi_volume_message(
 	return message->accessible_topology == NULL ? NULL : message;
 }
 
+Csi__V1__Timestamp *csi_timestamp(struct arena *arena, uint64_t unix_ns)
+{
+	Csi__V1__Timestamp *message = csi_message_new(arena, &csi__v1__timestamp__descriptor);
+	if (message == NULL)
+		return NULL;
+	message->seconds = (int64_t)(unix_ns / 1000000000);
+	message->nanos = (int32_t)(unix_ns % 1000000000);
+	return message;
+}
+
 Csi__V1__Snapshot *csi_snapshot_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *snapshot)
 {
 	const struct record *rec = snapshot->rec;
 	Csi__V1__Snapshot *message = csi_message_new(arena, &csi__v1__snapshot__descriptor);
-	Csi__V1__Timestamp *created = csi_message_new(arena, &csi__v1__timestamp__descriptor);
+	Csi__V1__Timestamp *created = csi_timestamp(arena, rec->created_ns);
 	const char *id = object_id(arena, snapshot);
 	const char *source_id = arena_strdup(arena, rec->source_id);
-	if (message == NULL || created == NULL || id == NULL || source_id == NULL)
+	const char *group_id = arena_strdup(arena, rec->group);
+	if (message == NULL || created == NULL || id == NULL || source_id == NULL ||
+		group_id == NULL)
 		return NULL;
-	created->seconds = (int64_t)(rec->created_ns / 1000000000);
-	created->nanos = (int32_t)(rec->created_ns % 1000000000);
 	message->size_bytes = (int64_t)rec->size_bytes;
 	message->snapshot_id = csi_bytes(id);
 	message->source_volume_id = csi_bytes(source_id);
 	message->creation_time = created;
+	message->group_snapshot_id = csi_bytes(group_id);
 	/* A snapshot gets its name when all its bytes are there. */
 	message->ready_to_use = true;
 	message->accessible_topology = accessible(arena, csi, &message->n_accessible_topology);

@@ -23,6 +23,7 @@ void *csi_message_new(struct arena *arena, const ProtobufCMessageDescriptor *des
 
 Csi__V1__Volume *csi_volume_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
+Csi__V1__Timestamp *csi_timestamp(struct arena *arena, uint64_t unix_ns);
 Csi__V1__Snapshot *csi_snapshot_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *snapshot);
 /* Of CSI 1.12. */

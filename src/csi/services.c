@@ -54,6 +54,16 @@ static const struct grpc_method controller[] = {
 	{NULL},
 };
 
+static const struct grpc_method group[] = {
+	{"GroupControllerGetCapabilities", ANSWER(csi_group_capabilities)},
+	{"CreateVolumeGroupSnapshot",
+		OPERATION(csi_create_group, .required = {"name", "source_volume_ids"})},
+	{"DeleteVolumeGroupSnapshot",
+		OPERATION(csi_delete_group, .required = {"group_snapshot_id"})},
+	{"GetVolumeGroupSnapshot", ANSWER(csi_get_group, .required = {"group_snapshot_id"})},
+	{NULL},
+};
+
 static const struct grpc_method node[] = {
 	{"NodeStageVolume", OPERATION(csi_node_stage, A_VOLUME, .paths = {"staging_target_path"},
 				    .required = {"volume_capability"})},
@@ -104,13 +114,14 @@ int csi_register(struct csi *csi, struct grpc_registry *registry)
 	static struct grpc_service services[] = {
 		{&csi__v1__identity__descriptor, identity, NULL},
 		{&csi__v1__controller__descriptor, controller, NULL},
+		{&csi__v1__group_controller__descriptor, group, NULL},
 		{&csi__v1__node__descriptor, node, NULL},
 		{&csi__v1__snapshot_metadata__descriptor, snapshot_metadata, NULL},
 		{&ringvol__v1__inspect__descriptor, inspect, NULL},
 	};
 	/* 0: not CSI, always served. */
 	static const unsigned bits[] = {
-		CSI_IDENTITY, CSI_CONTROLLER, CSI_NODE, CSI_SNAPSHOT_METADATA, 0};
+		CSI_IDENTITY, CSI_CONTROLLER, CSI_GROUP, CSI_NODE, CSI_SNAPSHOT_METADATA, 0};
 
 	for (unsigned i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
 		if (bits[i] != 0 && !(csi->config.services & bits[i]))
@@ -129,6 +140,7 @@ int csi_register_routed(struct csi *csi, struct grpc_registry *registry)
 		{&csi__v1__controller__descriptor, controller, NULL, 1 << GRPC_PEER_CONTROLLER},
 		{&csi__v1__snapshot_metadata__descriptor, snapshot_metadata, NULL,
 			1 << GRPC_PEER_CONTROLLER},
+		{&csi__v1__group_controller__descriptor, group, NULL, 1 << GRPC_PEER_CONTROLLER},
 		{&ringvol__v1__inspect__descriptor, inspect, NULL, 1 << GRPC_PEER_CONTROLLER},
 	};
 	int r = 0;

@@ -16,6 +16,7 @@ int csi_register_member(struct csi *csi, struct grpc_registry *registry, unsigne
 /* ---- a file each ---- */
 
 extern const struct csi_operation csi_create_volume, csi_create_snapshot;
+extern const struct csi_operation csi_create_group, csi_delete_group;
 extern const struct csi_operation csi_delete; /* of volumes and snapshots */
 extern const struct csi_operation csi_modify_volume;
 extern const struct csi_operation csi_controller_expand, csi_node_expand;
@@ -30,6 +31,7 @@ csi_answer_fn csi_plugin_info, csi_probe, csi_node_info, csi_inspect_health;
 csi_answer_fn csi_plugin_capabilities, csi_controller_capabilities, csi_node_capabilities;
 csi_answer_fn csi_validate_capabilities;
 csi_answer_fn csi_list_volumes, csi_get_volume, csi_list_snapshots, csi_get_snapshot;
+csi_answer_fn csi_group_capabilities, csi_get_group;
 csi_answer_fn csi_offer_copy;
 csi_answer_fn csi_list_health, csi_get_volume_health, csi_node_storage_health;
 

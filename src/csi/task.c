@@ -55,6 +55,8 @@ struct csi_task *csi_task_new(
 			"out of memory: the request does not fit its arena");
 		return NULL;
 	}
+	task->locks = task->few_locks;
+	task->lock_room = CSI_LOCKS_MAX;
 	task->csi = grpc_call_context(call);
 	task->rpc = rpc;
 	task->arena = arena;
@@ -92,9 +94,26 @@ void csi_task_names(struct csi_task *task, const struct record *rec)
 static void add_lock(
 	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *key)
 {
-	assert(task->lock_count < CSI_LOCKS_MAX);
+	assert(task->lock_count < task->lock_room);
 	node_lock_init(&task->locks[task->lock_count++], mode,
 		kind == RECORD_VOLUME ? "volume" : "snapshot", key);
+}
+
+int csi_task_lock_many(struct csi_task *task, size_t count, struct err *err)
+{
+	assert(task->lock_count == 0);
+	struct node_lock *locks = arena_alloc(task->arena, count * sizeof(*locks));
+	if (locks == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	task->locks = locks;
+	task->lock_room = (unsigned)count;
+	return 0;
+}
+
+void csi_task_lock_key(struct csi_task *task, const char *kind, const char *key)
+{
+	assert(task->lock_count < task->lock_room);
+	node_lock_init(&task->locks[task->lock_count++], NODE_EXCLUSIVE, kind, key);
 }
 
 void csi_task_lock_name(struct csi_task *task, enum record_kind kind, const char *name)
@@ -120,8 +139,7 @@ void csi_task_lock_other(struct csi_task *task, const char *kind, const char *na
 {
 	char key[RECORD_KEY_MAX];
 	record_key(name, key);
-	assert(task->lock_count < CSI_LOCKS_MAX);
-	node_lock_init(&task->locks[task->lock_count++], NODE_EXCLUSIVE, kind, key);
+	csi_task_lock_key(task, kind, key);
 }
 
 /* A lock that is in the way of the task's; NULL: none is. */

@@ -15,10 +15,11 @@
 #include "csi/stream.h"
 #include "rpc/grpc.h"
 
-struct csi_rpc; /* rpc.h */
+struct csi_rpc;    /* rpc.h */
+struct pool_group; /* pool/group.h */
 
 enum {
-	CSI_LOCKS_MAX = 3,
+	CSI_LOCKS_MAX = 3,   /* but see csi_task_lock_many() */
 	CSI_LONG_MS = 30000, /* an operation that runs longer is logged, again and again */
 };
 
@@ -49,11 +50,12 @@ struct csi_task {
 	 * shared lane. */
 	struct lane *lane;
 	struct csi_task_copy copy;
-	struct csi_stream stream; /* of a row that streams; else zeroed */
-	uint64_t number;          /* counts up from 1 */
+	const struct pool_group *group; /* its members are what it made; NULL: none */
+	struct csi_stream stream;       /* of a row that streams; else zeroed */
+	uint64_t number;                /* counts up from 1 */
 	/* private */
-	struct node_lock locks[CSI_LOCKS_MAX];
-	unsigned lock_count;
+	struct node_lock *locks, few_locks[CSI_LOCKS_MAX];
+	unsigned lock_count, lock_room;
 	uint8_t fingerprint[32];
 	uint64_t start_ns;
 	struct list link, waiters;
@@ -72,6 +74,10 @@ struct csi_task *csi_task_new(
 void csi_task_lock_name(struct csi_task *task, enum record_kind kind, const char *name);
 void csi_task_lock_id(
 	struct csi_task *task, enum node_lock_mode mode, enum record_kind kind, const char *id);
+/* Before the first lock of a task that takes more than CSI_LOCKS_MAX. ERR_NO_ROOM. */
+int csi_task_lock_many(struct csi_task *task, size_t count, struct err *err);
+/* By a key that is known; kind: static. */
+void csi_task_lock_key(struct csi_task *task, const char *kind, const char *key);
 /* Of anything else that no two tasks may make at once; kind: static. */
 void csi_task_lock_other(struct csi_task *task, const char *kind, const char *name);
 /* Names what it works on in its log line. */

@@ -18,6 +18,7 @@
 #include "member/claim.h"
 #include "member/link.h"
 #include "member/report.h"
+#include "pool/group.h"
 #include "pool/index.h"
 #include "pool/room.h"
 
@@ -353,6 +354,12 @@ static void on_task_end(void *arg, const struct csi_task *task)
 		(void)pools_find_id(m->csi->pools, task->rpc->kind, task->id, &object, &ignored);
 	if (object != NULL)
 		changes_look(&m->changes, object);
+	for (unsigned i = 0; task->group != NULL && i < task->group->count; i++) {
+		const char *why;
+		object = pool_group_member(task->group, i, &why);
+		if (object != NULL)
+			changes_look(&m->changes, object);
+	}
 	if (task->rpc->name != NULL)
 		member_claims_on_task_end(
 			&m->claims, task->rpc->kind, csi_field(task->request, task->rpc->name));

@@ -86,11 +86,17 @@ static void set_path(struct node_quiesce *q, const char *path)
 	node_on(&q->on, path, &q->dev);
 }
 
+bool node_can_freeze(const struct pool_object *volume)
+{
+	const struct node_volume *nv = node_volume_find(volume);
+	return nv != NULL && nv->dev.attached && node_volume_has_fs(volume) &&
+	       !list_empty(&nv->mounts);
+}
+
 static bool take_mount(struct node_quiesce *q)
 {
 	const struct node_volume *nv = node_volume_find(q->volume);
-	if (nv == NULL || !nv->dev.attached || !node_volume_has_fs(q->volume) ||
-		list_empty(&nv->mounts))
+	if (!node_can_freeze(q->volume))
 		return false;
 	q->dev = nv->dev;
 	set_path(q, container_of(nv->mounts.next, struct node_mount, link)->path);
@@ -298,7 +304,7 @@ static int decide_run(struct op *op)
 		return 0;
 	q->dev = nv->dev;
 	if (take_mount(q)) {
-		if (q->why == NODE_QUIESCE_COPY ||
+		if (q->why == NODE_QUIESCE_COPY || q->why == NODE_QUIESCE_GROUP ||
 			(q->why == NODE_QUIESCE_SHARE && rec->snapshot_freeze))
 			q->plan = NODE_PLAN_FREEZE;
 		else if (nv->grown)
@@ -355,6 +361,11 @@ static int lock_end(struct op *op, int res)
 static bool freeze_not_wanted(struct op *op)
 {
 	return quiesce_of(op)->plan == NODE_PLAN_SYNC;
+}
+
+static bool freeze_not_now(struct op *op)
+{
+	return freeze_not_wanted(op) || quiesce_of(op)->later;
 }
 
 /* ---- sync, and what there is to copy before and after it ---- */
@@ -467,6 +478,12 @@ static int freeze_end(struct op *op, int res)
 	return 0;
 }
 
+/* A mark without a freeze: none was tried, or it failed. */
+static bool thaw_done(struct op *op)
+{
+	return unmarked(op) || quiesce_of(op)->freeze != NODE_FROZEN;
+}
+
 static bool overstay_done(struct op *op)
 {
 	return quiesce_of(op)->freeze != NODE_FREEZE_OVERSTAYED;
@@ -508,6 +525,13 @@ static const struct op_step quiesce_steps[] = {
 	{"sync there", .done = not_moved, .run = sync_run, .end = sync_end},
 	{"measure", .done = no_path, .run = measure_run, .end = measure_end},
 	{"mark", .done = freeze_not_wanted, .run = mark_run, .end = mark_end, .undo = unmark_run},
+	{"freeze", .done = freeze_not_now, .run = freeze_run, .end = freeze_end},
+	{"thaw overstayed", .done = overstay_done, .run = overstay_run, .end = overstay_end},
+	{"unmark", .done = unmark_done, .run = unmark_run, .end = unmark_end},
+	{NULL},
+};
+
+static const struct op_step freeze_steps[] = {
 	{"freeze", .done = freeze_not_wanted, .run = freeze_run, .end = freeze_end},
 	{"thaw overstayed", .done = overstay_done, .run = overstay_run, .end = overstay_end},
 	{"unmark", .done = unmark_done, .run = unmark_run, .end = unmark_end},
@@ -524,7 +548,7 @@ static const struct op_step leftover_steps[] = {
 };
 
 static const struct op_step thaw_steps[] = {
-	{"thaw", .done = unmarked, .run = thaw_run, .end = thaw_end},
+	{"thaw", .done = thaw_done, .run = thaw_run, .end = thaw_end},
 	{"unmark", .done = unmarked, .run = unmark_run, .end = unmark_end},
 	{NULL},
 };
@@ -549,6 +573,19 @@ void node_quiesce_init(struct node_quiesce *q, struct node *node, struct pool_ob
 	if (leftover)
 		(void)take_mount(q);
 	init(q, leftover ? "thaw leftover" : "quiesce", leftover ? leftover_steps : quiesce_steps);
+}
+
+void node_quiesce_ready_init(struct node_quiesce *q, struct node *node, struct pool_object *volume,
+	enum node_quiesce_why why)
+{
+	node_quiesce_init(q, node, volume, why);
+	q->later = true;
+}
+
+void node_freeze_init(struct node_quiesce *q)
+{
+	q->later = false;
+	init(q, "freeze", freeze_steps);
 }
 
 void node_thaw_init(struct node_quiesce *q)

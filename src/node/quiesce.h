@@ -22,6 +22,9 @@ enum node_quiesce_why {
 	/* They will be shared, at one instant by the kernel's doing: a sync is enough, unless the
 	 * volume's snapshotFreeze wants a freeze, or its log is not clean after a growth. */
 	NODE_QUIESCE_SHARE,
+	/* Likewise, beside other volumes that are shared at the same moment: a mounted volume is
+	 * frozen. */
+	NODE_QUIESCE_GROUP,
 	/* Its log is to be clean: frozen and thawed at once if it has grown. */
 	NODE_QUIESCE_LOG,
 	/* An earlier attempt did the caller's work, and may have left it frozen: it is thawed.
@@ -55,6 +58,7 @@ struct node_quiesce {
 	struct backend_dev dev;
 	enum node_quiesce_plan plan;
 	bool marked;              /* the image carries our mark (also from an earlier attempt) */
+	bool later;               /* the freeze is left to node_freeze_init() */
 	bool moved;               /* the device is not mounted where memory says */
 	uint64_t allocated_bytes; /* of the image after the sync */
 	unsigned attempts;        /* of the lock or of thaws, and the pauses between */
@@ -71,9 +75,19 @@ struct node_quiesce {
  */
 void node_quiesce_init(struct node_quiesce *q, struct node *node, struct pool_object *volume,
 	enum node_quiesce_why why);
-/* Ends what node_quiesce began; nothing to do unless q->freeze is NODE_FROZEN. Uses q's memory:
- * its own operation must have ended. Tries until it is thawed; when it fails all the same
- * (refused, or the driver shuts down) the mark stays, and the next attempt or start thaws. */
+/* The same but for the freeze, which is left to node_freeze_init(): all that takes long is done
+ * then. Where the volume is to be frozen, its image carries our mark afterwards: either a freeze
+ * follows, or node_thaw_init(), which then only takes the mark away. */
+void node_quiesce_ready_init(struct node_quiesce *q, struct node *node, struct pool_object *volume,
+	enum node_quiesce_why why);
+/* Freezes what is ready, if it is to be frozen. Uses q's memory, as node_thaw_init() does. */
+void node_freeze_init(struct node_quiesce *q);
+/* Whether the volume is mounted, so that it can be frozen. */
+bool node_can_freeze(const struct pool_object *volume);
+/* Ends what node_quiesce began; nothing to do unless q->freeze is NODE_FROZEN, or q has marked the
+ * image. Uses q's memory: its own operation must have ended. Tries until it is thawed; when it
+ * fails all the same (refused, or the driver shuts down) the mark stays, and the next attempt or
+ * start thaws. */
 void node_thaw_init(struct node_quiesce *q);
 
 #endif

@@ -26,6 +26,14 @@ enum node_lock_mode node_source_lock_mode(
 	return in_use ? NODE_EXCLUSIVE : NODE_SHARED;
 }
 
+bool node_can_share(const struct pool_object *object, bool thick)
+{
+	/* What shares extents with a volume that is erased on delete would keep its bytes. One that
+	 * is unformatted has none. */
+	return pool_features(object->pool)->reflink && !thick &&
+	       object->rec->erase == RECORD_ERASE_NONE && !object->rec->unformatted;
+}
+
 int node_source_find(struct node_source *source, struct node *node, enum record_kind kind,
 	const char *id, bool thick, struct err *err)
 {
@@ -42,21 +50,22 @@ int node_source_find(struct node_source *source, struct node *node, enum record_
 	source->node = node;
 	source->object = object;
 	source->rec = rec;
-	/* What shares extents with a volume that is erased on delete would keep its bytes. One that
-	 * is unformatted has none. */
-	source->share = pool_features(object->pool)->reflink && !thick &&
-			rec->erase == RECORD_ERASE_NONE && !rec->unformatted;
+	source->share = node_can_share(object, thick);
 	return 0;
+}
+
+uint64_t node_share_room(const struct pool_object *object)
+{
+	/* What is shared already counts as needed again: see pool_room. */
+	if (object->shared || object->kind != RECORD_VOLUME)
+		return 0;
+	uint64_t size = record_image_bytes(object->rec);
+	return object->allocated_bytes < size ? object->allocated_bytes : size;
 }
 
 uint64_t node_source_shared_room(const struct node_source *source)
 {
-	const struct pool_object *object = source->object;
-	/* What is shared already counts as needed again: see pool_room. */
-	if (!source->share || object->shared || object->kind != RECORD_VOLUME)
-		return 0;
-	uint64_t size = record_image_bytes(object->rec);
-	return object->allocated_bytes < size ? object->allocated_bytes : size;
+	return source->share ? node_share_room(source->object) : 0;
 }
 
 /* ---- steps ---- */

@@ -32,6 +32,10 @@ enum node_lock_mode node_source_lock_mode(
  * ERR_DATA_LOSS (its image is short). */
 int node_source_find(struct node_source *source, struct node *node, enum record_kind kind,
 	const char *id, bool thick, struct err *err);
+/* Whether what is made of the object may share its extents. thick: the target's. */
+bool node_can_share(const struct pool_object *object, bool thick);
+/* Room that sharing a volume takes, as node_source_shared_room() of a source that is shared. */
+uint64_t node_share_room(const struct pool_object *object);
 /* Room that sharing takes beyond the new object's own size: blocks of the source's that may be
  * needed a second time once it is written to. */
 uint64_t node_source_shared_room(const struct node_source *source);

@@ -65,6 +65,7 @@ static int complete_record(const struct pool_group_make *m, struct pool_group_pa
 	rec.shares_extents = p->share;
 	rec.family = p->share ? pool_family(p->source->rec) : "";
 	rec.group = group_id;
+	rec.limits = (struct io_limits){0};
 	rec.claim = m->claim;
 	p->rec = record_new(&rec);
 	if (p->rec == NULL)

@@ -56,6 +56,8 @@ void check_repair(struct check *c);
 
 /* check_objects.c: the pool's objects of a kind, which have been read. */
 void check_objects(struct check *c, enum record_kind kind);
+/* check_groups.c: likewise its groups of snapshots. */
+void check_groups(struct check *c);
 /* check_pool.c: opens the pool, with its lock where no driver has it, and reads all of it. repair:
  * what is found is to be repaired. */
 void check_pool(struct check *c, const char *name, const char *path, bool repair);

@@ -91,7 +91,8 @@ static void look_at_root(struct check *c)
 	if (s->state != POOL_READY)
 		check_add(c, .kind = s->state == POOL_MISSING ? "PoolMissing" : "PoolSick",
 			.message = s->why, .remedy = pool_remedy(s));
-	for (unsigned i = SURVEY_SNAPSHOTS; s->uuid[0] != '\0' && i < SURVEY_DIRS; i++)
+	/* That of groups is missed where there are members of groups (check_groups.c). */
+	for (unsigned i = SURVEY_SNAPSHOTS; s->uuid[0] != '\0' && i < SURVEY_GROUPS; i++)
 		if (s->fds[i] < 0)
 			look_at_absent(c, i);
 }
@@ -381,6 +382,7 @@ void check_pool(struct check *c, const char *name, const char *path, bool repair
 	}
 	for (unsigned kind = 0; kind < 2; kind++)
 		check_objects(c, kind);
+	check_groups(c);
 	if (c->survey.disk != NULL)
 		check_raw(c);
 	look_at_devices(c);

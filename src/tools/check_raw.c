@@ -243,7 +243,7 @@ static int look_at_lost(void *arg, const char *name)
 void check_raw(struct check *c)
 {
 	struct maps m = {.c = c};
-	for (m.dir = SURVEY_VOLUMES; m.dir < SURVEY_DIRS; m.dir++)
+	for (m.dir = SURVEY_VOLUMES; m.dir < SURVEY_GROUPS; m.dir++)
 		/* That one cannot be listed was said with its names. */
 		(void)survey_each(&c->survey, m.dir, look_at_name, &m);
 	(void)pool_raw_each_lost(c->survey.fds[SURVEY_ROOT], look_at_lost, c);

@@ -226,6 +226,7 @@ static int add_snapshot(struct reading *r, const struct pool_found *o)
 	s->allocated_bytes = o->allocated_bytes;
 	s->created = when(r->arena, rec->created_ns);
 	s->shares_extents = rec->shares_extents;
+	s->group = copy(r->arena, rec->group);
 	return inventory_add(&r->inv->snapshots, &s->base);
 }
 

@@ -10,6 +10,7 @@
 #include "tools/tool.h"
 
 #include "base/clock.h"
+#include "pool/record.h"
 #include "tools/inventory.h"
 #include "tools/json.h"
 #include "tools/table.h"
@@ -354,14 +355,26 @@ static const struct table_column snapshot_columns[] = {
 	{"USED", .right = true, .needed = 7},
 	{"AGE", .right = true, .needed = 3},
 	{"OF VOLUME", .least = 8, .needed = 6},
+	{"GROUP", .if_any = true, .least = 8, .needed = 4},
 	{"CLAIM", .if_any = true, .least = 12, .needed = 2},
 	{NULL},
 };
+
+/* Of a group's id; an id of another form as it is. */
+static const char *group_key(const char *id, char ret_key[RECORD_KEY_MAX])
+{
+	struct record_id parsed;
+	if (record_id_parse(id, &parsed) < 0)
+		return id;
+	memcpy(ret_key, parsed.key, RECORD_KEY_MAX);
+	return ret_key;
+}
 
 static void snapshot_row(
 	struct table *t, const struct inventory *inv, const ProtobufCMessage *message)
 {
 	const Ringvol__V1__Snapshot *s = (const void *)message;
+	char key[RECORD_KEY_MAX];
 	table_cell(t, TABLE_PLAIN, inventory_str(s->name));
 	table_cell(t, TABLE_PLAIN, inventory_str(s->node));
 	table_cell(t, TABLE_PLAIN, inventory_str(s->pool));
@@ -369,6 +382,7 @@ static void snapshot_row(
 	size_cell(t, s->allocated_bytes);
 	age_cell(t, s->created);
 	table_cell(t, TABLE_PLAIN, volume_name(inv, inventory_str(s->source_volume_id)));
+	table_cell(t, TABLE_PLAIN, group_key(inventory_str(s->group), key));
 	table_cell(t, TABLE_PLAIN, inventory_str(s->claim));
 }
 

@@ -397,7 +397,8 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 	const struct csi_config csi = {
 		.driver_name = "csi.ringvol.dev",
 		.node_id = "node-1",
-		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_SNAPSHOT_METADATA,
+		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP |
+			    CSI_SNAPSHOT_METADATA,
 		.controller_expand = (how & 1) != 0,
 		.health = (how & 2) != 0 ? CSI_HEALTH_1_13 : CSI_HEALTH_1_12,
 	};

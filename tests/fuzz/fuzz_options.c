@@ -58,7 +58,7 @@ static void check_serve(const struct serve_options *o)
 	must(strlen(o->csi.driver_name) <= DRIVER_NAME_MAX);
 	must(o->csi.node_id[0] != '\0' && strlen(o->csi.node_id) <= SERVE_NODE_ID_MAX);
 	must((o->csi.services & CSI_IDENTITY) != 0);
-	must((o->csi.services & ~(unsigned)(CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE |
+	must((o->csi.services & ~(unsigned)(CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP |
 					    CSI_SNAPSHOT_METADATA)) == 0);
 	must(o->csi.health != 0 && o->csi.health <= (CSI_HEALTH_1_12 | CSI_HEALTH_1_13));
 	must(o->csi.max_volumes >= 0 && o->csi.max_volumes <= INT32_MAX);

@@ -18,6 +18,7 @@ type Client struct {
 	csi.ControllerClient
 	csi.NodeClient
 	csi.SnapshotMetadataClient
+	csi.GroupControllerClient
 	Conn *grpc.ClientConn
 }
 
@@ -40,6 +41,7 @@ func Dial(socket string, options ...grpc.DialOption) (*Client, error) {
 		Conn:             conn,
 
 		SnapshotMetadataClient: csi.NewSnapshotMetadataClient(conn),
+		GroupControllerClient:  csi.NewGroupControllerClient(conn),
 	}, nil
 }
 
@@ -60,6 +62,7 @@ func (d *Driver) Client() (*Client, error) {
 		Conn:             d.conn,
 
 		SnapshotMetadataClient: csi.NewSnapshotMetadataClient(d.conn),
+		GroupControllerClient:  csi.NewGroupControllerClient(d.conn),
 	}, nil
 }
 

@@ -114,7 +114,7 @@ func (d *Driver) Leaks() error {
 			if p.IsRaw() {
 				errs = append(errs, p.rawLeaks())
 			}
-			for _, dir := range []string{"trash", "volumes", "snapshots"} {
+			for _, dir := range []string{"trash", "volumes", "snapshots", "groups"} {
 				if names := p.Names(dir); len(names) > 0 {
 					errs = append(errs, fmt.Errorf("left in %s/%s: %v", p.Name, dir, names))
 				}

@@ -299,10 +299,8 @@ enum grpc_status do_delta(void)
 	return call_status("SnapshotMetadata/GetMetadataDelta", &req.base);
 }
 
-void leave_frozen(void)
+void leave_frozen_image(const char *image)
 {
-	char image[128];
-	snprintf(image, sizeof(image), "%s/volumes/base", w->pool_path);
 	int fd = open(image, O_RDONLY | O_CLOEXEC);
 	int root = open(staging_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	cr_assert(fd >= 0 && root >= 0);
@@ -310,4 +308,11 @@ void leave_frozen(void)
 	cr_assert(ioctl(root, FIFREEZE, 0) == 0 || errno == EBUSY);
 	close(root);
 	close(fd);
+}
+
+void leave_frozen(void)
+{
+	char image[128];
+	snprintf(image, sizeof(image), "%s/volumes/base", w->pool_path);
+	leave_frozen_image(image);
 }

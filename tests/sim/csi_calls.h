@@ -56,5 +56,6 @@ enum grpc_status do_allocated(void), do_delta(void);
 bool is_frozen(void), is_frozen_at(const char *path);
 /* Frozen by us, as an attempt cut short leaves it. Its name is "base". */
 void leave_frozen(void);
+void leave_frozen_image(const char *image); /* mounted at staging_path */
 
 #endif

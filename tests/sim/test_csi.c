@@ -10,6 +10,7 @@
  * completions, shorten transfers and interrupt calls.
  */
 #include "csi_calls.h"
+#include "trials.h"
 #include "world.h"
 
 #include "csi/messages.h"
@@ -24,7 +25,7 @@
 #include <string.h>
 #include <sys/vfs.h>
 
-enum { SEEDS = 3, STEPS_MAX = 80 };
+enum { SEEDS = 3 };
 
 /* ---- more operations under test, and their opposites ---- */
 
@@ -91,72 +92,7 @@ static enum grpc_status nothing(void)
 	return GRPC_OK;
 }
 
-/* ---- the mechanism ---- */
-
-struct trial {
-	const char *name;
-	enum grpc_status (*run)(void);
-	enum grpc_status (*back)(void);
-	bool all_or_nothing; /* a failure leaves the machine as it was, or the operation committed
-			      */
-};
-
-/* A step whose failure may leave the volume frozen, with a mark for the retry. */
-static bool is_thaw(const char *step)
-{
-	return strstr(step, "/release ") != NULL || strncmp(step, "thaw/", strlen("thaw/")) == 0;
-}
-
-/* Fails run()'s n-th step for every n. Returns how many steps there were. */
-static unsigned fail_each_step(const struct trial *t)
-{
-	char before[INVENTORY_BYTES], after[INVENTORY_BYTES], failed[INVENTORY_BYTES];
-
-	/* Once without a fault: warms caches (templates, helper descriptors) and shows the end
-	 * state. */
-	cr_assert_eq(t->run(), GRPC_OK, "%s", t->name);
-	world_settle(w);
-	world_inventory(w, after, sizeof(after));
-	cr_assert_eq(t->back(), GRPC_OK, "%s: opposite", t->name);
-	world_settle(w);
-	world_inventory(w, before, sizeof(before));
-
-	for (unsigned n = 0; n < STEPS_MAX; n++) {
-		w->fault_hit = false;
-		w->fault_after = (int)n;
-		enum grpc_status status = t->run();
-		w->fault_after = -1;
-		if (!w->fault_hit) {
-			cr_assert_eq(status, GRPC_OK);
-			cr_assert_eq(t->back(), GRPC_OK);
-			return n;
-		}
-		cr_assert(status == GRPC_INTERNAL || status == GRPC_OK,
-			"%s failed at %s: status %d", t->name, w->fault_at, status);
-		world_settle(w);
-		world_inventory(w, failed, sizeof(failed));
-		char *frozen = strstr(failed, "frozen ");
-		if (frozen != NULL && status != GRPC_OK && is_thaw(w->fault_at))
-			*frozen = '\0';
-		if (status == GRPC_OK)
-			cr_assert_str_eq(failed, after,
-				"%s failed at %s, answered OK, and left\n%s\ninstead of\n%s",
-				t->name, w->fault_at, failed, after);
-		if (t->all_or_nothing && status != GRPC_OK)
-			cr_assert(strcmp(failed, before) == 0 || strcmp(failed, after) == 0,
-				"%s failed at %s and left\n%s\nbefore it was\n%s", t->name,
-				w->fault_at, failed, before);
-		cr_assert_eq(t->run(), GRPC_OK, "%s: the retry after %s", t->name, w->fault_at);
-		cr_assert_eq(t->back(), GRPC_OK, "%s: opposite after %s", t->name, w->fault_at);
-		world_settle(w);
-		world_inventory(w, failed, sizeof(failed));
-		cr_assert_str_eq(failed, before,
-			"%s failed at %s, retried, undone, and left\n%s\nbefore it was\n%s",
-			t->name, w->fault_at, failed, before);
-	}
-	cr_assert_fail("%s never ended without a fault", t->name);
-	return 0;
-}
+/* ---- all of them ---- */
 
 static void fail_all(void)
 {

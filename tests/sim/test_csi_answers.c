@@ -94,6 +94,9 @@ Test(csi_answers, identity)
 		"capabilities{service{type=4}}");
 	asks_capabilities(CSI_IDENTITY | CSI_NODE,
 		"capabilities{service{type=2}} capabilities{volume_expansion{type=1}}");
+	asks_capabilities(CSI_IDENTITY | CSI_NODE | CSI_GROUP,
+		"capabilities{service{type=2}} capabilities{volume_expansion{type=1}} "
+		"capabilities{service{type=3}}");
 	asks_node_info(0, "node_id='node-1' max_volumes_per_node=1048576 " TOPOLOGY);
 	asks_node_info(17, "node_id='node-1' max_volumes_per_node=17 " TOPOLOGY);
 	w->csi->config.topology[w->csi->config.n_topology++] = (struct csi_segment){"zone", "z1"};

@@ -81,7 +81,8 @@ static void up(struct world *w)
 	struct csi_config csi = {
 		.driver_name = "csi.ringvol.dev",
 		.node_id = "node-1",
-		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_SNAPSHOT_METADATA,
+		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP |
+			    CSI_SNAPSHOT_METADATA,
 		.controller_expand = true,
 		.health = CSI_HEALTH_1_12,
 	};
@@ -328,6 +329,7 @@ void world_inventory(struct world *w, char *text, size_t cap)
 	struct inventory inv = {.world = w, .text = text, .cap = cap};
 	put_directory(&inv, "volumes");
 	put_directory(&inv, "snapshots");
+	put_directory(&inv, "groups");
 	put_directory(&inv, "trash");
 	put_directory(&inv, "copies");
 	assert(lodev_scan(put_device, &inv) == 0);

@@ -329,7 +329,6 @@ func TestErrorCodes(t *testing.T) {
 	ctx := short(t)
 	capability := v.Cap
 	c := b.c
-	group := csi.NewGroupControllerClient(c.Conn)
 	staged := v.Staging
 	for _, x := range []struct {
 		what string
@@ -414,14 +413,12 @@ func TestErrorCodes(t *testing.T) {
 		{"ControllerPublishVolume", second(c.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
 			VolumeId: v.ID, NodeId: b.d.Node, VolumeCapability: capability})), codes.Unimplemented},
 		{"ControllerModifyVolume", second(c.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{
-			VolumeId: v.ID})), codes.Unimplemented},
-		{"CreateVolumeGroupSnapshot", second(group.CreateVolumeGroupSnapshot(ctx,
-			&csi.CreateVolumeGroupSnapshotRequest{Name: "x", SourceVolumeIds: []string{v.ID}})), codes.Unimplemented},
+			VolumeId: v.ID, MutableParameters: map[string]string{"colour": "red"}})), codes.InvalidArgument},
 		{"a method that is not", c.Conn.Invoke(ctx, "/csi.v1.Controller/NoSuch", &csi.ProbeRequest{},
 			&csi.ProbeResponse{}), codes.Unimplemented},
 		{"a service that is not", c.Conn.Invoke(ctx, "/csi.v9.Nothing/NoSuch", &csi.ProbeRequest{},
 			&csi.ProbeResponse{}), codes.Unimplemented},
-		{"a method of later work", c.Conn.Invoke(ctx, "/csi.v1.SnapshotMetadata/GetMetadataDelta",
+		{"a method of later work", c.Conn.Invoke(ctx, "/csi.v1.Controller/ControllerPublishVolume",
 			&csi.ProbeRequest{}, &csi.ProbeResponse{}), codes.Unimplemented},
 	} {
 		b.refused(x.what, x.err, x.want)

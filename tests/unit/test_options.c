@@ -85,8 +85,8 @@ Test(options, defaults_are_the_contract)
 	cr_assert_eq(o.pools[0].overcommit, 1.0);
 	cr_assert_eq(o.pools[0].reserve_pct, 5);
 	cr_assert_not(o.pools[0].init);
-	cr_assert_eq(
-		o.csi.services, CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_SNAPSHOT_METADATA);
+	cr_assert_eq(o.csi.services,
+		CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP | CSI_SNAPSHOT_METADATA);
 	cr_assert(o.csi.controller_expand);
 	cr_assert_eq(o.csi.health, CSI_HEALTH_1_12 | CSI_HEALTH_1_13);
 	cr_assert_not(o.insecure_tcp);

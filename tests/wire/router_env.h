@@ -26,7 +26,7 @@
 /* A process at a socket. What it is asked is kept; it answers `answer`, or `status` with `why`. */
 struct fake {
 	struct grpc_registry *registry;
-	struct grpc_service services[4];
+	struct grpc_service services[5];
 	struct server *server;
 	char address[128];
 	enum grpc_status status;
@@ -203,6 +203,12 @@ static const struct grpc_method fake_controller[] = {
 	{"ControllerListVolumeHealth", fake_call, GRPC_RAW},
 	{NULL},
 };
+static const struct grpc_method fake_group[] = {
+	{"CreateVolumeGroupSnapshot", fake_call, GRPC_RAW},
+	{"DeleteVolumeGroupSnapshot", fake_call, GRPC_RAW},
+	{"GetVolumeGroupSnapshot", fake_call, GRPC_RAW},
+	{NULL},
+};
 static const struct grpc_method fake_member[] = {
 	{"GrantCopy", fake_grant, GRPC_RAW},
 	{"OfferCopy", fake_offer, GRPC_RAW},
@@ -226,9 +232,11 @@ static inline void fake_open(struct fake *f, const char *name)
 	f->services[1] = (struct grpc_service){&ringvol__v1__inspect__descriptor, fake_inspect, f};
 	f->services[2] =
 		(struct grpc_service){&csi__v1__snapshot_metadata__descriptor, fake_metadata, f};
-	f->services[3] = (struct grpc_service){&ringvol__v1__member__descriptor, fake_member, f};
+	f->services[3] =
+		(struct grpc_service){&csi__v1__group_controller__descriptor, fake_group, f};
+	f->services[4] = (struct grpc_service){&ringvol__v1__member__descriptor, fake_member, f};
 	f->registry = grpc_registry_new();
-	for (unsigned i = 0; i < (f->no_member ? 3 : 4); i++)
+	for (unsigned i = 0; i < (f->no_member ? 4 : 5); i++)
 		cr_assert_eq(grpc_registry_add(f->registry, &f->services[i], NULL), 0);
 	const struct server_config config = {
 		.ring = ring, .registry = f->registry, .limits = server_limits_default};

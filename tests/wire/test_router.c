@@ -51,13 +51,15 @@ enum { BY_ID = sizeof(by_volume) / sizeof(by_volume[0]) };
 /* What a node serves a controller serves, and nothing else. */
 Test(router, every_method_has_a_row)
 {
-	struct csi csi = {.config.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_SNAPSHOT_METADATA};
+	struct csi csi = {.config.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_GROUP |
+					     CSI_SNAPSHOT_METADATA};
 	struct grpc_registry *node = grpc_registry_new();
 	cr_assert_eq(csi_register(&csi, node), 0);
 	const ProtobufCServiceDescriptor *const services[] = {&csi__v1__identity__descriptor,
-		&csi__v1__controller__descriptor, &csi__v1__snapshot_metadata__descriptor};
+		&csi__v1__controller__descriptor, &csi__v1__group_controller__descriptor,
+		&csi__v1__snapshot_metadata__descriptor};
 	unsigned served = 0;
-	for (unsigned s = 0; s < 3; s++)
+	for (unsigned s = 0; s < 4; s++)
 		for (unsigned i = 0; i < services[s]->n_methods; i++) {
 			char path[128];
 			int len = snprintf(path, sizeof(path), "/%s/%s", services[s]->name,
@@ -67,30 +69,145 @@ Test(router, every_method_has_a_row)
 			cr_assert_eq(here, there, "%s", path);
 			served += here;
 		}
-	cr_assert_geq(served, 19);
+	cr_assert_geq(served, 23);
 	grpc_registry_free(node);
+}
+
+static void look_at_the_ids(const ProtobufCServiceDescriptor *service,
+	const struct grpc_method *methods, const char *snapshot_field)
+{
+	for (const struct grpc_method *m = methods; m->name != NULL; m++) {
+		if ((m->flags & GRPC_RAW) == 0)
+			continue;
+		const struct route *route = m->row;
+		char path[128];
+		snprintf(path, sizeof(path), "/%s/%s", service->name, m->name);
+		cr_assert_str_eq(route->path, path);
+		if (route->id == 0)
+			continue;
+		const ProtobufCMethodDescriptor *method =
+			protobuf_c_service_descriptor_get_method_by_name(service, m->name);
+		const ProtobufCFieldDescriptor *field =
+			protobuf_c_message_descriptor_get_field(method->input, route->id);
+		cr_assert_str_eq(field->name,
+			route->kind == STORE_VOLUME ? "volume_id" : snapshot_field, "%s", m->name);
+	}
 }
 
 /* The field that a row looks at is what it says it is. */
 Test(router, rows_look_at_the_ids)
 {
-	for (const struct grpc_method *m = route_controller; m->name != NULL; m++) {
-		if ((m->flags & GRPC_RAW) == 0)
-			continue;
-		const struct route *route = m->row;
-		char path[128];
-		snprintf(path, sizeof(path), PATH("%s"), m->name);
-		cr_assert_str_eq(route->path, path);
-		if (route->id == 0)
-			continue;
-		const ProtobufCMethodDescriptor *method =
-			protobuf_c_service_descriptor_get_method_by_name(
-				&csi__v1__controller__descriptor, m->name);
-		const ProtobufCFieldDescriptor *field =
-			protobuf_c_message_descriptor_get_field(method->input, route->id);
-		cr_assert_str_eq(field->name,
-			route->kind == STORE_VOLUME ? "volume_id" : "snapshot_id", "%s", m->name);
+	look_at_the_ids(&csi__v1__controller__descriptor, route_controller, "snapshot_id");
+	look_at_the_ids(&csi__v1__group_controller__descriptor, route_group, "group_snapshot_id");
+}
+
+/* ---- groups of snapshots ---- */
+
+#define GROUP(name) "/csi.v1.GroupController/" name
+#define GROUP_ID    "aaaaaaaa.g.01234567"
+
+static enum grpc_status ask_group(const char *first, const char *second)
+{
+	Csi__V1__CreateVolumeGroupSnapshotRequest request =
+		CSI__V1__CREATE_VOLUME_GROUP_SNAPSHOT_REQUEST__INIT;
+	ProtobufCBinaryData ids[] = {{strlen(first), (uint8_t *)(uintptr_t)first},
+		{strlen(second), (uint8_t *)(uintptr_t)second}};
+	request.name = (ProtobufCBinaryData){1, (uint8_t *)(uintptr_t) "g"};
+	request.n_source_volume_ids = 2;
+	request.source_volume_ids = ids;
+	return ask(&q, GROUP("CreateVolumeGroupSnapshot"), &request.base);
+}
+
+static ProtobufCBinaryData bytes_of(const char *s)
+{
+	return (ProtobufCBinaryData){strlen(s), (uint8_t *)(uintptr_t)s};
+}
+
+/* a's answer is a group of two snapshots. */
+static void answers_group(void)
+{
+	Csi__V1__Snapshot snapshots[2] = {CSI__V1__SNAPSHOT__INIT, CSI__V1__SNAPSHOT__INIT};
+	Csi__V1__Snapshot *list[2] = {&snapshots[0], &snapshots[1]};
+	Csi__V1__VolumeGroupSnapshot group = CSI__V1__VOLUME_GROUP_SNAPSHOT__INIT;
+	Csi__V1__CreateVolumeGroupSnapshotResponse response =
+		CSI__V1__CREATE_VOLUME_GROUP_SNAPSHOT_RESPONSE__INIT;
+	static const char *const ids[] = {"aaaaaaaa.s0.01234567", "aaaaaaaa.s1.01234567"};
+	for (unsigned i = 0; i < 2; i++) {
+		snapshots[i].snapshot_id = bytes_of(ids[i]);
+		snapshots[i].source_volume_id = bytes_of(ID_A);
+		snapshots[i].group_snapshot_id = bytes_of(GROUP_ID);
 	}
+	group.group_snapshot_id = bytes_of(GROUP_ID);
+	group.n_snapshots = 2;
+	group.snapshots = list;
+	response.group_snapshot = &group;
+	a.answer.len = 0;
+	uint8_t *at = buf_reserve(&a.answer,
+		csi__v1__create_volume_group_snapshot_response__get_packed_size(&response));
+	a.answer.len = csi__v1__create_volume_group_snapshot_response__pack(&response, at);
+}
+
+static enum grpc_status delete_group(const char *group, const char *member)
+{
+	Csi__V1__DeleteVolumeGroupSnapshotRequest request =
+		CSI__V1__DELETE_VOLUME_GROUP_SNAPSHOT_REQUEST__INIT;
+	ProtobufCBinaryData ids[] = {bytes_of(member)};
+	request.group_snapshot_id = bytes_of(group);
+	request.n_snapshot_ids = 1;
+	request.snapshot_ids = ids;
+	a.answer.len = 0;
+	return ask(&q, GROUP("DeleteVolumeGroupSnapshot"), &request.base);
+}
+
+Test(router, a_group_goes_to_the_node_of_all_its_volumes)
+{
+	cr_assert_eq(ask_group("x", "y"), GRPC_UNAVAILABLE);
+	assert_said(q.why, "no node has joined");
+	join(&a, "a", 'a', GIB);
+	struct store_node *node = join(&b, "b", 'b', GIB);
+	answers_group();
+	cr_assert_eq(ask_group(ID_A, "aaaaaaaa.v.01234567"), GRPC_OK, "%s", q.why);
+	cr_assert_eq(a.calls, 1);
+	cr_assert_eq(q.got.len, a.answer.len);
+	/* An id of nobody is the node's to refuse. */
+	cr_assert_eq(ask_group("nonsense", ID_A), GRPC_OK);
+	cr_assert_eq(a.calls, 2);
+	cr_assert_eq(ask_group(ID_A, ID_B), GRPC_FAILED_PRECONDITION);
+	assert_said(q.why, "volume " ID_A " is on node a and volume " ID_B " on node b");
+	cr_assert_eq(ask_group(ID_A, NONE), GRPC_UNAVAILABLE);
+	assert_said(q.why, "no node that has joined has the pool cccccccc");
+	leave(node);
+	cr_assert_eq(ask_group(ID_B, ID_B), GRPC_UNAVAILABLE);
+	cr_assert_eq(a.calls, 2);
+	cr_assert_eq(b.calls, 0);
+	/* Not even a message. */
+	start_bytes(&q, GROUP("CreateVolumeGroupSnapshot"), (const uint8_t *)"\x12\x05x", 3, 0);
+	turn_until(q.ends == 1);
+	cr_assert_eq(q.status, GRPC_INVALID_ARGUMENT);
+}
+
+Test(router, the_members_of_a_group_are_known)
+{
+	join(&a, "a", 'a', GIB);
+	answers_group();
+	cr_assert_eq(ask_group(ID_A, ID_A), GRPC_OK);
+	cr_assert_not_null(store_object(store, "aaaaaaaa.s0.01234567"));
+	cr_assert_not_null(store_object(store, "aaaaaaaa.s1.01234567"));
+	/* What is said of another group is not taken for this one's. */
+	cr_assert_eq(delete_group("aaaaaaaa.h.01234567", "aaaaaaaa.s0.01234567"), GRPC_OK);
+	cr_assert_not_null(store_object(store, "aaaaaaaa.s0.01234567"));
+	cr_assert_eq(delete_group(GROUP_ID, "aaaaaaaa.s0.01234567"), GRPC_OK);
+	cr_assert_null(store_object(store, "aaaaaaaa.s0.01234567"));
+	cr_assert_not_null(store_object(store, "aaaaaaaa.s1.01234567"));
+	cr_assert_eq(ask_id(GROUP("GetVolumeGroupSnapshot"), GROUP_ID), GRPC_OK);
+	/* Of a pool that is gone for good it counts as deleted. */
+	cr_assert_eq(store_forget(store, "cccccccc"), 0);
+	cr_assert_eq(ask_id(GROUP("DeleteVolumeGroupSnapshot"), NONE), GRPC_OK);
+	cr_assert_eq(ask_id(GROUP("GetVolumeGroupSnapshot"), NONE), GRPC_NOT_FOUND);
+	/* An answer that is none is passed on, and nothing is learned. */
+	a.answer.len = 0;
+	buf_append(&a.answer, "\x0a\x03\x12\x05x", 5);
+	cr_assert_eq(ask_group(ID_A, ID_A), GRPC_OK);
 }
 
 /* ---- by id ---- */
