@@ -275,8 +275,8 @@ int pools_find_pool_of_id(const struct pools *pools, const char *noun, const cha
 	struct record_id *ret_id, struct pool **ret, struct err *err)
 {
 	if (strnlen(id, RECORD_ID_MAX + 1) > RECORD_ID_MAX)
-		return err_set(err, ERR_INVALID, "the %s id is longer than %d bytes", noun,
-			RECORD_ID_MAX);
+		return err_set(
+			err, ERR_INVALID, "the %s id is longer than %d bytes", noun, RECORD_ID_MAX);
 	if (record_id_parse(id, ret_id) < 0)
 		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", noun, id);
 	struct pool *pool = pools_by_uuid8(pools, ret_id->pool);

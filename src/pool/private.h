@@ -64,9 +64,9 @@ struct pool_sync {
 struct pool_groups {
 	struct pool_group **at;
 	size_t count, cap;
-	struct list dead; /* pool_group: gone, somebody may still read it */
+	struct list dead;    /* pool_group: gone, somebody may still read it */
 	struct list unswept; /* deleted, and their members are not in the trash yet */
-	bool dir_lost;    /* there are members and no groups/: nothing is made there */
+	bool dir_lost;       /* there are members and no groups/: nothing is made there */
 	/* Removals, numbered: made, and known to be durable. */
 	uint64_t removed, removed_durable;
 };
@@ -96,7 +96,7 @@ struct pool {
 	struct list dead_records;
 	struct pool_sync sync[2]; /* by enum record_kind */
 	struct pool_groups groups;
-	unsigned ops;             /* changing operations under way; a reload waits for them */
+	unsigned ops; /* changing operations under way; a reload waits for them */
 
 	struct lane *lane;        /* of all calls on its files */
 	struct pool_task *task;   /* the load or check under way */

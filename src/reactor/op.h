@@ -120,7 +120,7 @@ struct op {
 	uint64_t start_ns;
 	struct op *child;
 	struct op *parent;
-	struct op_all *all; /* op_all.h's: of the children that run at once */
+	struct op_all *all;   /* op_all.h's: of the children that run at once */
 	struct ring_req turn; /* op_start() and resumption */
 	union {
 		struct ring_req req;
