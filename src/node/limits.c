@@ -344,8 +344,8 @@ static void keep_pods(struct node_limit *limit, const struct node_limits_look *l
 	for (unsigned i = 0; i < look->pod_count; i++) {
 		const struct node_limits_pod *pod = &look->pods[i];
 		bool gone = !pod->published && (pod->res == 0 || pod->res == -ENOENT);
-		bool none = pod->published && pod->res == 0 && !io_limits_any(&pod->limits);
-		if (!gone && !none)
+		bool cleared = pod->published && pod->res == 0 && !io_limits_any(&pod->limits);
+		if (!gone && !cleared)
 			memcpy(pods[count++], pod->uid, sizeof(*pods));
 	}
 	free(limit->pods);
