@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -77,7 +78,9 @@ var inCluster = map[string][]string{
 	"Immediate": {"storageClasses[0].name=now", "storageClasses[0].bindingMode=Immediate",
 		"storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=zone",
 		"storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].values[0]=a"},
-	"metadata": {"snapshots.enabled=true", "snapshotMetadata.enabled=true", "node.allocatablePeriodSeconds=0", "snapshotMetadata.from[0].podSelector.matchLabels.backup=yes"},
+	"groups": {"snapshots.enabled=true", "snapshots.groups.enabled=true", "snapshots.groups.class.default=true", "snapshotController.enabled=true",
+		"node.allocatablePeriodSeconds=0"},
+	"metadata": {"snapshots.enabled=true", "snapshotMetadata.enabled=true", "snapshotMetadata.from[0].podSelector.matchLabels.backup=yes"},
 	"metadata's own certificate": {"snapshots.enabled=true", "snapshotMetadata.enabled=true", "snapshotMetadata.audience=backups",
 		"snapshotMetadata.tls.existingSecret=m", "snapshotMetadata.tls.caCert=PEM", "sidecars.snapshotMetadata.digest=" + someDigest},
 	"cert-manager":         {"tls.certManager.enabled=true"},
@@ -140,7 +143,7 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme,
-		storagev1.AddToScheme, policyv1.AddToScheme, snapshotv1.AddToScheme, addMetadata, certmanagerv1.AddToScheme, monitoringv1.AddToScheme} {
+		storagev1.AddToScheme, policyv1.AddToScheme, snapshotv1.AddToScheme, groupsnapshotv1.AddToScheme, addMetadata, certmanagerv1.AddToScheme, monitoringv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -331,6 +334,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"node.maxVolumes=-1":                                   "'/node/maxVolumes'",
 		"node.allocatablePeriodSeconds=9":                      "'/node/allocatablePeriodSeconds'",
 		"node.trimInterval=12":                                 "'/node/trimInterval'",
+		"snapshots.groups.class.deletionPolicy=Keep":           "'/snapshots/groups/class/deletionPolicy'",
 		"snapshotMetadata.tls.key=x":                           "'/snapshotMetadata/tls'",
 		"snapshotMetadata.from[0].pods=x":                      "'/snapshotMetadata/from/0'",
 		attributes + "iops=fast":                               "'/volumeAttributesClasses/0/parameters/iops'",

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -289,15 +290,30 @@ func TestSnapshotMetadata(t *testing.T) {
 	}
 }
 
-// What the scheduler is told of a node's volumes is asked for anew, and what is said of limits reaches the driver.
-func TestLimits(t *testing.T) {
-	for variant, want := range map[string]string{"everything": "60", "metadata": "none"} {
+// What is said of groups goes together; and what the scheduler is told of a node's volumes is asked for anew.
+func TestGroupsAndLimits(t *testing.T) {
+	for _, c := range []struct {
+		variant, gate, period string
+		classes               int
+	}{
+		{"everything", "CSIVolumeGroupSnapshot=false", "60", 0},
+		{"groups", "CSIVolumeGroupSnapshot=true", "none", 1},
+	} {
+		found := objects(t, variants[c.variant]...)
+		for component, name := range map[string]string{"controller": "snapshotter", "snapshot-controller": "snapshot-controller"} {
+			if got := argument(containerOf(t, pods(found)[component], name), "--feature-gates="); got != c.gate {
+				t.Errorf("%s: the %s has the gates %s", c.variant, name, got)
+			}
+		}
+		if got := len(all[*groupsnapshotv1.VolumeGroupSnapshotClass](found)); got != c.classes {
+			t.Errorf("%s: %d classes of groups", c.variant, got)
+		}
 		period := "none"
-		if asked := only[*storagev1.CSIDriver](t, objects(t, variants[variant]...)).Spec.NodeAllocatableUpdatePeriodSeconds; asked != nil {
+		if asked := only[*storagev1.CSIDriver](t, found).Spec.NodeAllocatableUpdatePeriodSeconds; asked != nil {
 			period = fmt.Sprint(*asked)
 		}
-		if period != want {
-			t.Errorf("%s: kubelet asks for the count every %s s", variant, period)
+		if period != c.period {
+			t.Errorf("%s: kubelet asks for the count every %s s", c.variant, period)
 		}
 	}
 	found := objects(t, variants["everything"]...)

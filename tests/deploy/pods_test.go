@@ -122,7 +122,7 @@ func TestDriverTakesItsFlags(t *testing.T) {
 
 // Sidecars parse all flags before they look at --version.
 func TestSidecarsTakeTheirFlags(t *testing.T) {
-	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "metadata"} {
+	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "groups", "metadata"} {
 		sidecarsTakeTheirFlags(t, variant)
 	}
 }

@@ -97,6 +97,8 @@ func TestNoMoreRightsThanUpstream(t *testing.T) {
 		also             []string // theirs, but as a comment, or of what the provisioner's pod belongs to
 	}{
 		{"everything", "ringvol-controller", inController, sets},
+		{"groups", "ringvol-controller", inController, sets},
+		{"groups", "ringvol-snapshot-controller", [][2]string{controller}, nil},
 		{"metadata", "ringvol-controller", append(slices.Clone(inController), metadata), sets},
 		// The health monitor's module is not on the proxy: all that its rbac.yaml asks for beyond the others' is this.
 		{"watched", "ringvol-controller", inController, sets},
@@ -132,7 +134,7 @@ func TestNoMoreRightsThanUpstream(t *testing.T) {
 }
 
 func TestNothingToEscalateWith(t *testing.T) {
-	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "metadata"} {
+	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "groups", "metadata"} {
 		found := objects(t, variants[variant]...)
 		for _, account := range []string{"ringvol-node", "ringvol-controller", "ringvol-resizer", "ringvol-snapshot-controller"} {
 			for right := range granted(found, account) {

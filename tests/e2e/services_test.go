@@ -7,13 +7,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"ringvol.dev/tests/e2e/cluster"
@@ -90,6 +94,149 @@ func TestHealthMonitor(t *testing.T) {
 	w.pod("again", mounts("data"))
 	w.awaitPod("again")
 	w.awaitEvent("data", "VolumeConditionNormal")
+}
+
+func groupResource(name string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "groupsnapshot.storage.k8s.io", Version: "v1", Resource: name}
+}
+
+// set makes a StatefulSet whose replicas have a volume each, and waits for them.
+func (w *world) set(name, class, size string, replicas int32, options ...podOption) {
+	w.t.Helper()
+	labels := map[string]string{"app": name}
+	pod := podObject("", append(slices.Clone(options), func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: dataDir}}
+	})...)
+	pod.Labels = labels
+	claim := claimObject("data", class, size)
+	claim.Labels = labels
+	_, err := node.Client.AppsV1().StatefulSets(w.namespace).Create(w.ctx(), &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			PodManagementPolicy:  appsv1.ParallelPodManagement,
+			Template:             corev1.PodTemplateSpec{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec},
+			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{*claim},
+		}}, metav1.CreateOptions{})
+	w.must("set "+name, err)
+	for i := range replicas {
+		w.awaitPod(fmt.Sprintf("%s-%d", name, i))
+	}
+}
+
+// group asks for a snapshot of all claims of an app at one moment.
+func (w *world) group(name, app string) {
+	w.t.Helper()
+	_, err := node.Dynamic.Resource(groupResource("volumegroupsnapshots")).Namespace(w.namespace).Create(w.ctx(),
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot", "metadata": map[string]any{"name": name},
+			"spec": map[string]any{"volumeGroupSnapshotClassName": "ringvol",
+				"source": map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": app}}}}}}, metav1.CreateOptions{})
+	w.must("group "+name, err)
+}
+
+// members are the snapshots of a group that can be used, by the claims that they are of.
+func (w *world) members(group string) (map[string]string, error) {
+	found, err := w.snapshots().List(w.ctx(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	members := map[string]string{}
+	for _, snapshot := range found.Items {
+		of, _, _ := unstructured.NestedString(snapshot.Object, "status", "volumeGroupSnapshotName")
+		if of != group {
+			continue
+		}
+		if ready, _, _ := unstructured.NestedBool(snapshot.Object, "status", "readyToUse"); !ready {
+			return nil, fmt.Errorf("%s is not ready: %v", snapshot.GetName(), snapshot.Object["status"])
+		}
+		claim, _, _ := unstructured.NestedString(snapshot.Object, "spec", "source", "persistentVolumeClaimName")
+		members[claim] = snapshot.GetName()
+	}
+	return members, nil
+}
+
+// All volumes of a StatefulSet at one moment: each is restored with what it held then, and the group goes as a whole. Volumes of two
+// nodes are no group, and that is said.
+func TestGroupSnapshot(t *testing.T) {
+	needsController(t)
+	const replicas = 3
+	w := newWorldBeside(t)
+	w.set("set", "ringvol", "64Mi", replicas)
+	for i := range replicas {
+		name := fmt.Sprintf("set-%d", i)
+		w.run(name, "put", dataDir+"/file", "3000000", "before-"+name)
+	}
+	w.group("group", "set")
+	var members map[string]string
+	w.eventually("the group's snapshots", func() error {
+		var err error
+		if members, err = w.members("group"); err != nil || len(members) != replicas {
+			return fmt.Errorf("%d of %d: %v: %v", len(members), replicas, err, w.groupState("group"))
+		}
+		return nil
+	})
+	for i := range replicas {
+		name := fmt.Sprintf("set-%d", i)
+		w.run(name, "put", dataDir+"/file", "3000000", "after-"+name)
+		restored := "restored-" + name
+		w.claim(restored, "ringvol", "64Mi", from("VolumeSnapshot", members["data-"+name]))
+		w.pod(restored, mounts(restored))
+	}
+	for i := range replicas {
+		name := fmt.Sprintf("set-%d", i)
+		w.awaitPod("restored-" + name)
+		w.run("restored-"+name, "check", dataDir+"/file", "3000000", "before-"+name)
+		w.run(name, "check", dataDir+"/file", "3000000", "after-"+name)
+	}
+	w.must("the group goes", node.Dynamic.Resource(groupResource("volumegroupsnapshots")).Namespace(w.namespace).Delete(w.ctx(), "group",
+		metav1.DeleteOptions{}))
+	w.eventually("its snapshots have gone", func() error {
+		found, err := w.snapshots().List(w.ctx(), metav1.ListOptions{})
+		if err == nil && len(found.Items) > 0 {
+			err = fmt.Errorf("%d are left", len(found.Items))
+		}
+		return err
+	})
+
+	w.claim("far", "ringvol", "64Mi", labelled("apart"))
+	w.claim("near", "ringvol", "64Mi", labelled("apart"))
+	w.pod("far", mounts("far"), on(cluster.OtherName))
+	w.pod("near", mounts("near"))
+	w.awaitPod("far")
+	w.awaitPod("near")
+	w.group("apart", "apart")
+	w.eventually("why they are no group", func() error {
+		if state := w.groupState("apart"); !strings.Contains(state, "node") || !strings.Contains(state, "FailedPrecondition") {
+			return errors.New(state)
+		}
+		return nil
+	})
+	w.must("the group that cannot be", node.Dynamic.Resource(groupResource("volumegroupsnapshots")).Namespace(w.namespace).Delete(w.ctx(),
+		"apart", metav1.DeleteOptions{}))
+}
+
+func labelled(app string) claimOption {
+	return func(claim *corev1.PersistentVolumeClaim) { claim.Labels = map[string]string{"app": app} }
+}
+
+// groupState is what is said of a group and of what stands behind it.
+func (w *world) groupState(name string) string {
+	group, err := node.Dynamic.Resource(groupResource("volumegroupsnapshots")).Namespace(w.namespace).Get(w.ctx(), name, metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	said := fmt.Sprint(group.Object["status"])
+	contents, err := node.Dynamic.Resource(groupResource("volumegroupsnapshotcontents")).List(w.ctx(), metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	for _, content := range contents.Items {
+		if of, _, _ := unstructured.NestedString(content.Object, "spec", "volumeGroupSnapshotRef", "name"); of == name {
+			said += fmt.Sprint(" ", content.Object["status"])
+		}
+	}
+	return said
 }
 
 // attributes asks for a class of attributes.

@@ -101,6 +101,7 @@ sidecars: {provisioner: {digest: ""}, snapshotter: {digest: ""}, resizer: {diges
 
 // What the chart has in mode controller alone.
 const controllerValues = `
+snapshots: {enabled: true, groups: {enabled: true}}
 snapshotMetadata: {enabled: true}
 `
 
