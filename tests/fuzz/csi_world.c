@@ -143,6 +143,30 @@ static int fake_on(const void *req, size_t req_len, void *resp, size_t *resp_len
 	return fake_do(req, req_len, resp, resp_len);
 }
 
+static int fake_trim(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_trim_req *trim = req;
+	must(req_len == sizeof(*trim) && trim->on.dev_major == CSI_WORLD_MAJOR);
+	int r = fake_do(req, req_len, resp, resp_len);
+	((struct mnt_result *)resp)->next_bytes = UINT64_MAX;
+	return r;
+}
+
+static int fake_label(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct mnt_path_req *path = req;
+	struct mnt_label *label = resp;
+	must(req_len == sizeof(*path) && *resp_len >= sizeof(*label));
+	*resp_len = sizeof(*label);
+	*label = (struct mnt_label){0};
+	uint8_t b = csi_world_answer();
+	if (b >= 0xe0)
+		return b % 2 == 0 ? -EIO : -ETIMEDOUT;
+	if (b % 2 == 0)
+		snprintf(label->label, sizeof(label->label), "system_u:object_r:t:s0:c%u", b % 4);
+	return 0;
+}
+
 static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_INSPECT] = fake_look,
 	[MNT_MOUNT] = fake_do,
@@ -155,7 +179,9 @@ static helper_fn *const fake_calls[MNT_CALLS] = {
 	[MNT_FREEZE] = fake_on,
 	[MNT_THAW] = fake_on,
 	[MNT_STATS_MANY] = fake_stats_many,
+	[MNT_TRIM] = fake_trim,
 	[MNT_TRY_READ] = fake_do,
+	[MNT_LABEL] = fake_label,
 };
 
 /* ---- devices ---- */

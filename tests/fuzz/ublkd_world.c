@@ -40,6 +40,7 @@ int __wrap_image_lock(int fd);
 int __wrap_ublk_dev_open_run(struct op *op);
 int __wrap_ublk_dev_serve_run(struct op *op);
 int __wrap_ublk_dev_note_run(struct op *op);
+void __wrap_ublk_io_throttles_changed(struct ublk_io *io);
 
 /* Who connects is root: the fuzzer is not, and need not be. */
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
@@ -78,6 +79,12 @@ int __wrap_ublk_dev_note_run(struct op *op)
 	dev->record.phase = UBLK_PHASE_LIVE;
 	must(ublk_state_write(dev->devs->config.state_dirfd, &dev->record) == 0);
 	return 0;
+}
+
+/* There are no queues, and so nothing waits in them for a limit. */
+void __wrap_ublk_io_throttles_changed(struct ublk_io *io)
+{
+	must(io == NULL);
 }
 
 /* ---- the kernel ---- */

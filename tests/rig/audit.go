@@ -71,7 +71,7 @@ func (p *Pool) strays(root string) error {
 			errs = append(errs, fmt.Errorf("pool %s: templates/%s", p.Name, name))
 		}
 	}
-	want := []string{"copies", "ringvol.pool", "snapshots", "templates", "trash", "volumes"}
+	want := []string{"copies", "groups", "ringvol.pool", "snapshots", "templates", "trash", "volumes"}
 	names := slices.DeleteFunc(p.Names("."), func(name string) bool { return name == "lost+found" })
 	if !slices.Equal(names, want) {
 		errs = append(errs, fmt.Errorf("pool %s holds %v", p.Name, names))
