@@ -80,7 +80,7 @@ var elsewhereCalls = []struct {
 	{"Controller/ControllerGetVolume", codes.Unavailable, func(e *elsewhere) error {
 		return second(e.c.ControllerGetVolume(e.ctx, &csi.ControllerGetVolumeRequest{VolumeId: e.volume}))
 	}},
-	{"Controller/ControllerModifyVolume", codes.Unimplemented, func(e *elsewhere) error {
+	{"Controller/ControllerModifyVolume", codes.Unavailable, func(e *elsewhere) error {
 		return second(e.c.ControllerModifyVolume(e.ctx, &csi.ControllerModifyVolumeRequest{VolumeId: e.volume}))
 	}},
 	{"Controller/ControllerGetVolumeHealth", codes.Unavailable, func(e *elsewhere) error {
