@@ -465,10 +465,11 @@ void pool_group_make_stop(struct pool_group_make *m)
 
 void pool_group_make_free(struct pool_group_make *m)
 {
-	if (m->parts != NULL)
+	if (m->parts != NULL) {
 		close_all(m);
-	for (unsigned i = 0; i < m->count; i++)
-		record_free(m->parts[i].rec);
+		for (unsigned i = 0; i < m->count; i++)
+			record_free(m->parts[i].rec);
+	}
 	free(m->parts);
 	m->parts = NULL;
 	m->count = 0;
