@@ -80,12 +80,17 @@ func (t *torture) compareVolumes(reply *csi.ListVolumesResponse) error {
 func (t *torture) compareSnapshots(reply *csi.ListSnapshotsResponse) error {
 	var errs []error
 	listed := map[string]bool{}
+	var members []*csi.Snapshot
 	for _, entry := range reply.GetEntries() {
 		id := entry.GetSnapshot().GetSnapshotId()
 		s := t.model.snapshots[rig.KeyOf(id)]
+		if entry.GetSnapshot().GetGroupSnapshotId() != "" {
+			members = append(members, entry.GetSnapshot())
+		}
 		switch {
 		case t.model.gone[id]:
 			errs = append(errs, fmt.Errorf("snapshot %s is back after its deletion", id))
+		case t.model.groupOf(entry.GetSnapshot()) != nil:
 		case s == nil || listed[s.name]:
 			errs = append(errs, fmt.Errorf("snapshot %s was never acknowledged and nobody asks for it", id))
 		case s.id == "":
@@ -101,6 +106,7 @@ func (t *torture) compareSnapshots(reply *csi.ListSnapshotsResponse) error {
 			errs = append(errs, fmt.Errorf("snapshot %s (%s) is lost", s.name, s.id))
 		}
 	}
+	errs = append(errs, t.model.compareGroups(members))
 	return errors.Join(errs...)
 }
 
@@ -309,7 +315,7 @@ func (t *torture) auditFiles() error {
 		for _, dir := range []string{"volumes", "snapshots"} {
 			names := pool.Names(dir)
 			for _, name := range names {
-				if !possible[dir+"/"+name] {
+				if !possible[dir+"/"+name] && t.model.groups[groupInName(name)] == nil {
 					errs = append(errs, fmt.Errorf("pool %s: %s/%s is nobody's", pool.Name, dir, name))
 				}
 				delete(certain, dir+"/"+name)
@@ -320,7 +326,7 @@ func (t *torture) auditFiles() error {
 				errs = append(errs, fmt.Errorf("pool %s: %s is not there", pool.Name, path))
 			}
 		}
-		errs = append(errs, pool.Strays())
+		errs = append(errs, t.model.auditGroups(pool), pool.Strays())
 	}
 	return errors.Join(errs...)
 }

@@ -35,7 +35,7 @@ const workers = 4
 
 // watched are the calls that are waited for before a kill.
 var watched = []string{"create", "delete", "snapshot", "delete snapshot", "expand", "stage", "unstage",
-	"publish", "unpublish"}
+	"publish", "unpublish", "group", "delete group"}
 
 // watch is a call somebody waits for.
 type watch struct {
@@ -473,7 +473,7 @@ func (t *torture) quiet(heldToo bool) bool {
 	return err == nil
 }
 
-// podsMove: volumes in use work on, whether there is a driver or not. Where a copy freezes a volume
+// podsMove: volumes in use work on, whether there is a driver or not. Where a copy or a group freezes a volume
 // it stands until the next start.
 func (t *torture) podsMove() bool {
 	for _, p := range t.pods {
@@ -482,7 +482,7 @@ func (t *torture) podsMove() bool {
 			if err := p.writer.failure(); err != nil {
 				return rig.Stop(err)
 			}
-			if p.writer.synced.Load() == from && !(p.frozen && !t.d.Running()) {
+			if p.writer.synced.Load() == from && (t.d.Running() || !p.frozen && !t.model.inGroupUnderWay(p.volume)) {
 				return fmt.Errorf("it stands at block %d", from)
 			}
 			return nil

@@ -55,6 +55,7 @@ type snapshot struct {
 	pool   *rig.Pool
 	size   int64
 	has    content
+	group  *group // nil: of none
 	busy   string
 	seen   string
 }
@@ -65,11 +66,13 @@ type model struct {
 	mu        sync.Mutex
 	volumes   map[string]*volume
 	snapshots map[string]*snapshot
+	groups    map[string]*group
 	gone      map[string]bool // ids whose deletion was acknowledged
 }
 
 func newModel() *model {
-	return &model{volumes: map[string]*volume{}, snapshots: map[string]*snapshot{}, gone: map[string]bool{}}
+	return &model{volumes: map[string]*volume{}, snapshots: map[string]*snapshot{}, groups: map[string]*group{},
+		gone: map[string]bool{}}
 }
 
 func (m *model) with(change func()) {
@@ -178,6 +181,9 @@ func (s *snapshot) matches(got *csi.Snapshot) error {
 	}
 	if !got.GetReadyToUse() {
 		errs = append(errs, errors.New("not ready"))
+	}
+	if s.group != nil && got.GetGroupSnapshotId() != s.group.id || s.group == nil && got.GetGroupSnapshotId() != "" {
+		errs = append(errs, fmt.Errorf("of the group %q", got.GetGroupSnapshotId()))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("snapshot %s: %w", s.name, err)

@@ -37,6 +37,7 @@ type worker struct {
 	trace   []string               // under the model's lock
 	volumes []*volume
 	snaps   []*snapshot
+	groups  []*group
 	gone    []string
 	serial  int
 }
@@ -167,6 +168,8 @@ func (w *worker) step() {
 		w.modify(w.volumes[w.random.IntN(len(w.volumes))])
 	case n < 44 && len(w.gone) > 0:
 		w.deleteAgain()
+	case n < 50:
+		w.groupStep()
 	default:
 		w.advance(w.volumes[w.random.IntN(len(w.volumes))])
 	}
@@ -449,21 +452,19 @@ func (t *torture) deleteSnapshot(client *rig.Client, id string) error {
 // snapshots in a volume restored from them.
 func (w *worker) finish() {
 	for _, s := range append([]*snapshot(nil), w.snaps...) {
-		v := w.newVolume(w.name+"-restored", s.pool, s.source.kind, s.size)
-		v.Source, v.has = rig.FromSnapshot(s.id), s.has
-		if v.Create() != nil || v.Up() != nil {
-			w.t.violation("%s: %s cannot be restored", w.name, s.name)
-			return
-		}
-		if err := v.check(); err != nil {
-			w.t.violation("%s: restored from %s (of %s): %v", w.name, s.name, s.source.Name, err)
-			return
-		}
-		if err := v.Gone(); err != nil {
-			w.t.violation("%s: %v", w.name, err)
+		if !w.restore(s) {
 			return
 		}
 		w.deleteSnapshot(s)
+	}
+	for len(w.groups) > 0 && !w.t.gate.isStopped() {
+		g := w.groups[0]
+		for _, s := range g.members {
+			if !w.restore(s) {
+				return
+			}
+		}
+		w.deleteGroup(g)
 	}
 	for len(w.volumes) > 0 && !w.t.gate.isStopped() {
 		v := w.volumes[0]
@@ -478,6 +479,25 @@ func (w *worker) finish() {
 		w.unstage(v)
 		w.delete(v)
 	}
+}
+
+// restore looks at what a snapshot holds, in a volume made of it. Nobody kills meanwhile.
+func (w *worker) restore(s *snapshot) bool {
+	v := w.newVolume(w.name+"-restored", s.pool, s.source.kind, s.size)
+	v.Source, v.has = rig.FromSnapshot(s.id), s.has
+	if v.Create() != nil || v.Up() != nil {
+		w.t.violation("%s: %s cannot be restored", w.name, s.name)
+		return false
+	}
+	if err := v.check(); err != nil {
+		w.t.violation("%s: restored from %s (of %s): %v", w.name, s.name, s.source.Name, err)
+		return false
+	}
+	if err := v.Gone(); err != nil {
+		w.t.violation("%s: %v", w.name, err)
+		return false
+	}
+	return true
 }
 
 // writeTrace appends what the worker did to a file; the last lines are returned.
