@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"ringvol.dev/tests/rig"
@@ -25,11 +27,13 @@ type audit struct {
 	client  *rig.Client
 	pool    *rig.Pool
 	objects []*object
+	groups  []*group
 	seen    int   // the last mark before the power went
 	empty   int64 // what an empty pool had to give
 	random  *rand.Rand
 
-	ids map[*object]string // of those that are there
+	ids      map[*object]string // of those that are there
+	groupIDs map[*group]string  // of those that were made anew
 }
 
 // slack of free space: what a file system's own structures take and give back as they like.
@@ -98,7 +102,7 @@ func (a *audit) listed() error {
 	if err != nil {
 		return err
 	}
-	a.ids = map[*object]string{}
+	a.ids, a.groupIDs = map[*object]string{}, map[*group]string{}
 	var errs []error
 	for _, entry := range volumes.GetEntries() {
 		v := entry.GetVolume()
@@ -116,6 +120,9 @@ func (a *audit) listed() error {
 			if s.GetSourceVolumeId() != o.source.id || !s.GetReadyToUse() {
 				return fmt.Errorf("%v is of %s, ready %v; it is of %s", o, s.GetSourceVolumeId(),
 					s.GetReadyToUse(), o.source.id)
+			}
+			if o.group != nil && s.GetGroupSnapshotId() != o.group.id {
+				return fmt.Errorf("%v is of the group %q, acknowledged was %s", o, s.GetGroupSnapshotId(), o.group.id)
 			}
 			return nil
 		}))
@@ -150,12 +157,12 @@ func (a *audit) note(snapshot bool, id string, size int64, compare func(o *objec
 
 func (a *audit) atRest() error {
 	return rig.Eventually(20*time.Second, func() error {
-		errs := []error{a.pool.Strays()}
+		errs := []error{a.pool.Strays(), a.groupsWhole(), a.limits()}
 		for _, dir := range []string{"volumes", "snapshots"} {
 			want := []string{}
-			for o := range a.ids {
+			for o, id := range a.ids {
 				if o.snapshot == (dir == "snapshots") {
-					want = append(want, o.name)
+					want = append(want, rig.KeyOf(id))
 				}
 			}
 			slices.Sort(want)
@@ -165,6 +172,25 @@ func (a *audit) atRest() error {
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// limits: a record has what was acknowledged last, or what was under way.
+func (a *audit) limits() error {
+	var errs []error
+	for o, id := range a.ids {
+		if len(o.limited) == 0 {
+			continue
+		}
+		text, err := rig.RecordOf(a.pool.Image(id))
+		if err == nil && !slices.ContainsFunc(o.limits(a.seen), func(iops int) bool {
+			return iops == 0 && !strings.Contains(text, "_iops=") ||
+				strings.Contains(text, fmt.Sprintf("\nread_iops=%d\nwrite_iops=%d\n", iops, iops))
+		}) {
+			err = fmt.Errorf("%v has not one of the limits %v, its record says\n%s", o, o.limits(a.seen), text)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 func (a *audit) image(o *object) string {
@@ -294,13 +320,19 @@ func (a *audit) again() error {
 	for _, o := range a.objects {
 		var err error
 		switch {
+		case o.group != nil: // groupsAgain
 		case o.born.at(a.seen) == underway:
 			err = a.bornAgain(o)
 		case o.died.at(a.seen) == underway:
 			err = a.remove(o, o.id)
 		case o.at(a.seen) == done:
+			for _, l := range o.limited {
+				if l.at(a.seen) == underway && err == nil {
+					err = o.volume(a.d).Modify(map[string]string{"iops": strconv.Itoa(l.iops)})
+				}
+			}
 			for _, g := range o.grown {
-				if g.at(a.seen) == underway {
+				if g.at(a.seen) == underway && err == nil {
 					v := o.volume(a.d)
 					if err = v.Expand(g.size, false); err == nil && v.Got != g.size {
 						err = fmt.Errorf("%d bytes instead of %d", v.Got, g.size)
@@ -315,13 +347,16 @@ func (a *audit) again() error {
 			return fmt.Errorf("%v: %w", o, err)
 		}
 	}
+	if err := a.groupsAgain(); err != nil {
+		return err
+	}
 	return a.gone()
 }
 
 // gone: a late repeat of an acknowledged deletion succeeds, and what has the name now stays.
 func (a *audit) gone() error {
 	for _, o := range a.objects {
-		if o.died.at(a.seen) == done {
+		if o.group == nil && o.died.at(a.seen) == done {
 			if err := a.remove(o, o.id); err != nil {
 				return err
 			}
@@ -377,6 +412,13 @@ func (a *audit) remove(o *object, id string) error {
 
 // emptied deletes everything: the room it took is free again, so nothing was leaked.
 func (a *audit) emptied() error {
+	for _, g := range a.groups {
+		if a.there(g) > 0 {
+			if err := a.removeGroup(g, g.ids(a.ids)); err != nil {
+				return fmt.Errorf("group %s: %w", g.name, err)
+			}
+		}
+	}
 	for _, o := range a.objects {
 		if id := a.ids[o]; id != "" {
 			if err := a.remove(o, id); err != nil {

@@ -42,6 +42,12 @@ type growth struct {
 	size int64
 }
 
+// limiting is a ControllerModifyVolume.
+type limiting struct {
+	span
+	iops int
+}
+
 type filling struct {
 	span
 	content
@@ -56,6 +62,7 @@ type object struct {
 	size     int64  // at first
 	params   map[string]string
 	source   *object
+	group    *group // of a snapshot; nil: of none. Its name is known with its id
 
 	id      string
 	context map[string]string
@@ -64,6 +71,7 @@ type object struct {
 	born, died span
 	grown      []*growth
 	filled     []*filling
+	limited    []*limiting
 
 	up *rig.Volume // while recording: staged and published
 }
@@ -93,6 +101,20 @@ func (o *object) sizes(mark int) []int64 {
 		}
 	}
 	return sizes
+}
+
+// limits it may have; 0: none.
+func (o *object) limits(mark int) []int {
+	limits := []int{0}
+	for _, l := range o.limited {
+		switch l.at(mark) {
+		case underway:
+			limits = append(limits, l.iops)
+		case done:
+			limits = []int{l.iops}
+		}
+	}
+	return limits
 }
 
 // holds is what has to be readable. known is false while it is being written.
@@ -137,6 +159,9 @@ func (o *object) latest(mark int) int {
 	}
 	for _, f := range o.filled {
 		note(&f.span)
+	}
+	for _, l := range o.limited {
+		note(&l.span)
 	}
 	return last
 }

@@ -218,6 +218,9 @@ func (r *run) doing(load *recorder, seen int) string {
 		for _, f := range o.filled {
 			note(&f.span)
 		}
+		for _, l := range o.limited {
+			note(&l.span)
+		}
 	}
 	return strings.Join(words, ", ")
 }
@@ -248,7 +251,7 @@ func (r *run) look(load *recorder, p point, number uint64) (err error) {
 	if err != nil {
 		return err
 	}
-	a := &audit{d: r.d, client: client, pool: r.pool, objects: load.objects, seen: p.seen,
+	a := &audit{d: r.d, client: client, pool: r.pool, objects: load.objects, groups: load.groups, seen: p.seen,
 		empty: r.empty, random: random}
 	if err := a.run(); err != nil {
 		return err

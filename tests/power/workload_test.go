@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"unsafe"
 
@@ -28,6 +29,7 @@ type recorder struct {
 	last    int
 	acks    map[int]string // mark -> what was acknowledged
 	objects []*object
+	groups  []*group
 }
 
 func (r *recorder) mark(ack string) (int, error) {
@@ -107,6 +109,14 @@ func (r *recorder) create(o *object) error {
 		err := v.Create()
 		o.id, o.context = v.ID, v.Context
 		return err
+	})
+}
+
+func (r *recorder) limit(o *object, iops int) error {
+	l := &limiting{iops: iops}
+	o.limited = append(o.limited, l)
+	return r.call(&l.span, "limit "+o.name, func() error {
+		return o.volume(r.d).Modify(map[string]string{"iops": strconv.Itoa(iops)})
 	})
 }
 
@@ -200,6 +210,13 @@ func (r *recorder) run(short bool) error {
 	fill(a, 3) // what s1 and c hold stays
 	grow(b, 24*mib)
 	grow(a, 48*mib)
+	step(func() error { return r.limit(a, 100000) }) // too many to wait for
+	step(func() error { return r.limit(a, 200000) })
+	g1 := r.planGroup("g1", a, c, b)
+	g2 := r.planGroup("g2", a, c)
+	step(func() error { return r.createGroup(g1) })
+	step(func() error { return r.createGroup(g2) })
+	step(func() error { return r.removeGroup(g1) })
 	// So many that each is named while the names of others are made durable.
 	var crowd []func() error
 	for i := range 12 {
