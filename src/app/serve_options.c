@@ -422,6 +422,13 @@ static const struct option_row rows[] = {
 		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
 		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, csi.controller_expand),
 		.numbers = {true, false}},
+	{"--staging", "on|off", {"RINGVOL_STAGING"}, .fallback = "on",
+		.help = "off: for orchestrators that publish without staging; NodePublishVolume "
+			"attaches\n"
+			"and mounts, and the last NodeUnpublishVolume of a volume lets its device "
+			"go",
+		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, csi.staging),
+		.numbers = {true, false}},
 	{"--csi-version", "both|1.12|1.13", {"RINGVOL_CSI_VERSION"}, .fallback = "both",
 		.help = "whose health capabilities are advertised; the calls of both are served\n"
 			"1.12: VOLUME_CONDITION; 1.13: GET_VOLUME_HEALTH and its like, and "

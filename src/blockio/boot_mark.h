@@ -17,6 +17,8 @@
 #define BOOT_MARK_GROWN "trusted.ringvol.grown"
 /* It is published as SINGLE_NODE_SINGLE_WRITER, at the path that is the text. */
 #define BOOT_MARK_WRITER "trusted.ringvol.writer"
+/* It is published without having been staged: its first mount is a target. */
+#define BOOT_MARK_WHOLE "trusted.ringvol.whole"
 
 /* What was found; only a digest of the text is kept, as attributes have little room. */
 struct boot_mark {

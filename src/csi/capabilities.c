@@ -23,6 +23,7 @@ enum when {
 	WITH_GROUP,
 	WITH_SNAPSHOT_METADATA,
 	IF_CONTROLLER_EXPANDS,
+	IF_STAGED,
 	IF_1_12,
 	IF_1_13
 };
@@ -45,6 +46,8 @@ static bool is_advertised(const struct csi_config *config, enum when when)
 		return config->services & CSI_SNAPSHOT_METADATA;
 	case IF_CONTROLLER_EXPANDS:
 		return config->controller_expand;
+	case IF_STAGED:
+		return config->staging;
 	case IF_1_12:
 		return config->health & CSI_HEALTH_1_12;
 	case IF_1_13:
@@ -143,7 +146,7 @@ static const struct capability group_table[] = {
 };
 
 static const struct capability node_table[] = {
-	{NODE(STAGE_UNSTAGE_VOLUME), ALWAYS},
+	{NODE(STAGE_UNSTAGE_VOLUME), IF_STAGED},
 	{NODE(GET_VOLUME_STATS), ALWAYS},
 	{NODE(EXPAND_VOLUME), ALWAYS},
 	{NODE(VOLUME_CONDITION), IF_1_12},

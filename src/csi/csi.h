@@ -53,6 +53,7 @@ struct csi_config {
 	bool controller_expand; /* --controller-expand on */
 	unsigned health;        /* enum csi_health: --csi-version */
 	int64_t max_volumes;    /* 0: as many as there can be devices */
+	bool staging;           /* --staging on; else NodePublishVolume does both */
 };
 
 struct csi_task;

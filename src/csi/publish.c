@@ -6,18 +6,24 @@
  * Happy path: look at the staging path -> the device -> look at the target -> access modes -> bind.
  * How it can fail: not staged, the target is something else's, a second writer where one is
  * allowed. The bind removes what it created when it fails; a repeat finds what is done already.
+ *
+ * Where nothing is staged (--staging off), a publish is *whole*: the steps of a stage, then these.
+ * The first one mounts the file system at its target; those that follow bind it from a place where
+ * it is published already, as the kernel says. There is no directory of ours in between, so nothing
+ * of ours stays when the last target is let go (release.c).
  */
+#include "csi/key.h"
 #include "csi/request.h"
 #include "csi/services.h"
-#include "csi/volume_op.h"
+#include "csi/stage_steps.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 struct publish {
-	struct volume_op n;
-	const char *staging_path, *target_path;
+	struct stage s;
+	const char *target_path;
 	bool read_only;
 	bool published; /* found as it should be */
 	struct node_others others;
@@ -25,18 +31,86 @@ struct publish {
 	struct mnt_unmount_req unmount;
 };
 
-#define publish_of(op_ptr) container_of(volume_op_of(op_ptr), struct publish, n)
+#define publish_of(op_ptr) container_of(stage_of(op_ptr), struct publish, s)
+
+/* ---- not staged: published already? ---- */
+
+static const struct node_mount *published_elsewhere(const struct publish *p)
+{
+	const struct node_volume *node = node_volume_find(p->s.n.volume);
+	const struct node_mount *best = NULL;
+	if (node == NULL || p->s.n.access.block)
+		return NULL;
+	list_for_each (link, &node->mounts) {
+		const struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, p->target_path) != 0 &&
+			(best == NULL || (best->read_only && !mount->read_only)))
+			best = mount;
+	}
+	return best;
+}
+
+static bool elsewhere_done(struct op *op)
+{
+	return published_elsewhere(publish_of(op)) == NULL;
+}
+
+static int elsewhere_run(struct op *op)
+{
+	struct publish *p = publish_of(op);
+	p->s.staging_path = arena_strdup(p->s.n.task.arena, published_elsewhere(p)->path);
+	if (p->s.staging_path == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	return volume_op_inspect(op, p->s.staging_path);
+}
+
+static int elsewhere_end(struct op *op, int res)
+{
+	struct publish *p = publish_of(op);
+	int r = volume_op_inspect_end(op, res);
+	if (r < 0)
+		return r;
+	struct node_volume *node = node_volume_find(p->s.n.volume);
+	if (node_info_is_dev(&p->s.n.info, &node->dev))
+		return 0;
+	/* Unmounted behind our back. */
+	node_volume_remove_mount(node, p->s.staging_path);
+	p->s.staging_path = p->target_path;
+	return elsewhere_done(op) ? 0 : elsewhere_run(op);
+}
+
+/* Without it the next run of the driver would take the first target for a staging path. */
+static bool mark_done(struct op *op)
+{
+	const struct publish *p = publish_of(op);
+	const struct node_volume *node = node_volume_find(p->s.n.volume);
+	return p->s.n.access.block || p->s.staging_path != p->target_path ||
+	       (node != NULL && node->whole);
+}
+
+static int mark_run(struct op *op)
+{
+	return volume_op_mark_whole(op, true);
+}
+
+static int mark_end(struct op *op, int res)
+{
+	const struct publish *p = publish_of(op);
+	return res == 0 ? 0
+			: op_fail_sys(op, res, "volume %s: marking its image as published",
+				  p->s.n.volume->rec->name);
+}
 
 /* ---- staged? ---- */
 
 static bool staging_done(struct op *op)
 {
-	return publish_of(op)->n.access.block;
+	return publish_of(op)->s.n.access.block;
 }
 
 static int staging_run(struct op *op)
 {
-	return volume_op_inspect(op, publish_of(op)->staging_path);
+	return volume_op_inspect(op, publish_of(op)->s.staging_path);
 }
 
 static int staging_end(struct op *op, int res)
@@ -45,34 +119,34 @@ static int staging_end(struct op *op, int res)
 	int r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
-	struct node_volume *node = node_volume_find(p->n.volume);
-	if (node == NULL || !node_info_is_dev(&p->n.info, &node->dev))
+	struct node_volume *node = node_volume_find(p->s.n.volume);
+	if (node == NULL || !node_info_is_dev(&p->s.n.info, &node->dev))
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is not staged at %s; call NodeStageVolume first",
-			p->n.volume->rec->name, p->staging_path);
-	if (p->n.info.fs_read_only && !p->read_only)
+			p->s.n.volume->rec->name, p->s.staging_path);
+	if (p->s.n.info.fs_read_only && !p->read_only)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s: its file system is read-only, it cannot be published writable",
-			p->n.volume->rec->name);
+			p->s.n.volume->rec->name);
 	return 0;
 }
 
 /* The device of a block volume, bound again if it went away behind our back. */
 static bool attach_done(struct op *op)
 {
-	return !publish_of(op)->n.access.block;
+	return !publish_of(op)->s.n.access.block;
 }
 
 static int attach_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
-	struct node_volume *node = node_volume_find(p->n.volume);
-	if (node == NULL || !node->dev.attached || node_volume_has_fs(p->n.volume))
+	struct node_volume *node = node_volume_find(p->s.n.volume);
+	if (node == NULL || !node->dev.attached || node_volume_has_fs(p->s.n.volume))
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is not staged as a block volume; call NodeStageVolume first",
-			p->n.volume->rec->name);
-	volume_op_prepare_backend(&p->n);
-	return p->n.backend->attach(p->n.backend, op, &p->n.dev);
+			p->s.n.volume->rec->name);
+	volume_op_prepare_backend(&p->s.n);
+	return p->s.n.backend->attach(p->s.n.backend, op, &p->s.n.dev);
 }
 
 /* ---- the target ---- */
@@ -86,17 +160,17 @@ static int target_run(struct op *op)
 static int refuse_bare(struct op *op)
 {
 	struct publish *p = publish_of(op);
-	if (!p->n.access.block || p->published || !p->n.dev.dev.bare)
+	if (!p->s.n.access.block || p->published || !p->s.n.dev.dev.bare)
 		return 0;
 	return op_fail(op, ERR_PRECONDITION,
 		"volume %s: its loop node %s is published elsewhere, by an earlier version, and loop nodes are not published any more: delete the pods that have it, so that it is unstaged and staged again",
-		p->n.volume->rec->name, p->n.dev.dev.path);
+		p->s.n.volume->rec->name, p->s.n.dev.dev.path);
 }
 
 static int target_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
-	const struct mnt_info *info = &p->n.info;
+	const struct mnt_info *info = &p->s.n.info;
 	int r = volume_op_inspect_end(op, res);
 	if (r == 0)
 		r = volume_op_check_not_nested(op, "target_path");
@@ -104,19 +178,19 @@ static int target_end(struct op *op, int res)
 		return r;
 	if (!info->exists)
 		return refuse_bare(op);
-	struct node_volume *node = node_volume_find(p->n.volume);
+	struct node_volume *node = node_volume_find(p->s.n.volume);
 	if (info->is_symlink)
 		return op_fail(
 			op, ERR_INVALID, "target_path: %s is a symbolic link", p->target_path);
 	if (info->is_mount && !node_info_is_dev(info, &node->dev))
 		return op_fail(op, ERR_EXISTS, "target_path: something else is mounted at %s",
 			p->target_path);
-	if (!info->is_mount && (p->n.access.block ? !info->is_file : !info->is_dir))
+	if (!info->is_mount && (p->s.n.access.block ? !info->is_file : !info->is_dir))
 		return op_fail(op, ERR_INVALID, "target_path: %s exists and is not a %s",
-			p->target_path, p->n.access.block ? "file" : "directory");
+			p->target_path, p->s.n.access.block ? "file" : "directory");
 	if (info->is_mount && info->read_only != p->read_only)
 		return op_fail(op, ERR_EXISTS, "volume %s is published at %s already, but %s",
-			p->n.volume->rec->name, p->target_path,
+			p->s.n.volume->rec->name, p->target_path,
 			info->read_only ? "read-only" : "writable");
 	p->published = info->is_mount;
 	return refuse_bare(op);
@@ -124,10 +198,18 @@ static int target_end(struct op *op, int res)
 
 /* ---- who else? ---- */
 
+/* Not where it is staged. */
+static const char *staged_at(const struct publish *p)
+{
+	if (!p->s.whole)
+		return p->s.staging_path;
+	const struct node_mount *mount = node_volume_staged(node_volume_find(p->s.n.volume));
+	return mount != NULL ? mount->path : "";
+}
+
 static bool is_other(const struct publish *p, const struct node_mount *mount)
 {
-	return strcmp(mount->path, p->target_path) != 0 &&
-	       strcmp(mount->path, p->staging_path) != 0;
+	return strcmp(mount->path, p->target_path) != 0 && strcmp(mount->path, staged_at(p)) != 0;
 }
 
 /* Nobody else has it, or everybody is allowed to: then there is nothing to look up. Nor for a
@@ -136,14 +218,14 @@ static bool is_other(const struct publish *p, const struct node_mount *mount)
 static bool others_done(struct op *op)
 {
 	struct publish *p = publish_of(op);
-	struct node_volume *node = node_volume_find(p->n.volume);
+	struct node_volume *node = node_volume_find(p->s.n.volume);
 	if (p->published)
 		return true;
 	list_for_each (link, &node->mounts) {
 		struct node_mount *mount = container_of(link, struct node_mount, link);
 		if (is_other(p, mount) &&
-			(p->n.access.single_writer || mount->single_writer ||
-				(p->n.access.block && mount->read_only != p->read_only)))
+			(p->s.n.access.single_writer || mount->single_writer ||
+				(p->s.n.access.block && mount->read_only != p->read_only)))
 			return false;
 	}
 	return true;
@@ -152,8 +234,8 @@ static bool others_done(struct op *op)
 static int others_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
-	struct node_volume *node = node_volume_find(p->n.volume);
-	node_others_init(&p->others, op->reactor, &node->dev, p->target_path, p->staging_path);
+	struct node_volume *node = node_volume_find(p->s.n.volume);
+	node_others_init(&p->others, op->reactor, &node->dev, p->target_path, staged_at(p));
 	return op_child(op, &p->others.op);
 }
 
@@ -162,7 +244,7 @@ static int others_end(struct op *op, int res)
 	struct publish *p = publish_of(op);
 	if (res < 0)
 		return res;
-	struct node_volume *node = node_volume_find(p->n.volume);
+	struct node_volume *node = node_volume_find(p->s.n.volume);
 	if (p->others.count == 0) { /* unmounted behind our back */
 		list_for_each_safe (link, &node->mounts) {
 			struct node_mount *mount = container_of(link, struct node_mount, link);
@@ -173,14 +255,14 @@ static int others_end(struct op *op, int res)
 	}
 	list_for_each (link, &node->mounts) {
 		struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (is_other(p, mount) && (p->n.access.single_writer || mount->single_writer))
+		if (is_other(p, mount) && (p->s.n.access.single_writer || mount->single_writer))
 			return op_fail(op, ERR_PRECONDITION,
 				"volume %s is published at %s already and its access mode SINGLE_NODE_SINGLE_WRITER allows one place only",
-				p->n.volume->rec->name, p->others.path);
+				p->s.n.volume->rec->name, p->others.path);
 	}
 	return op_fail(op, ERR_PRECONDITION,
 		"block volume %s is published at %s already; a device is read-only for all or for none",
-		p->n.volume->rec->name, p->others.path);
+		p->s.n.volume->rec->name, p->others.path);
 }
 
 /* ---- read-only block devices: the mount's flag does not protect a device node ---- */
@@ -188,7 +270,7 @@ static int others_end(struct op *op, int res)
 static int mode_job(struct op *op)
 {
 	const struct publish *p = publish_of(op);
-	return p->n.backend->set_read_only(p->n.backend, &p->n.dev.dev, p->read_only);
+	return p->s.n.backend->set_read_only(p->s.n.backend, &p->s.n.dev.dev, p->read_only);
 }
 
 static bool mode_done(struct op *op)
@@ -196,16 +278,16 @@ static bool mode_done(struct op *op)
 	struct publish *p = publish_of(op);
 	/* Also where nothing seems to change: ublk's data process knows how a device was attached,
 	 * not what it was made since. */
-	return !p->n.access.block || p->published;
+	return !p->s.n.access.block || p->published;
 }
 
 static int mode_end(struct op *op, int res)
 {
 	struct publish *p = publish_of(op);
 	if (res < 0)
-		return op_fail_sys(op, res, "making %s %s", p->n.dev.dev.path,
+		return op_fail_sys(op, res, "making %s %s", p->s.n.dev.dev.path,
 			p->read_only ? "read-only" : "writable");
-	node_volume_find(p->n.volume)->dev.read_only = p->read_only;
+	node_volume_find(p->s.n.volume)->dev.read_only = p->read_only;
 	return 0;
 }
 
@@ -215,8 +297,8 @@ static bool writer_done(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_mount *mount =
-		node_volume_mount_at(node_volume_find(p->n.volume), p->target_path);
-	return !p->n.access.single_writer || (mount != NULL && mount->single_writer);
+		node_volume_mount_at(node_volume_find(p->s.n.volume), p->target_path);
+	return !p->s.n.access.single_writer || (mount != NULL && mount->single_writer);
 }
 
 /* A pool that cannot take the mark (it is full, or read-only) keeps no pod from its volume. */
@@ -236,10 +318,11 @@ static int bind_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	snprintf(p->bind.source, sizeof(p->bind.source), "%s",
-		p->n.access.block ? p->n.dev.dev.path : p->staging_path);
+		p->s.n.access.block ? p->s.n.dev.dev.path : p->s.staging_path);
 	snprintf(p->bind.target, sizeof(p->bind.target), "%s", p->target_path);
-	p->bind.block = p->n.access.block;
+	p->bind.block = p->s.n.access.block;
 	p->bind.read_only = p->read_only;
+	p->bind.writable = p->s.whole && !p->read_only;
 	return volume_op_helper(op, MNT_BIND, &p->bind, sizeof(p->bind), CSI_MOUNT_TIMEOUT_MS);
 }
 
@@ -256,7 +339,7 @@ static int bind_end(struct op *op, int res)
 static int bind_undo(struct op *op)
 {
 	struct publish *p = publish_of(op);
-	struct node_volume *node = node_volume_find(p->n.volume);
+	struct node_volume *node = node_volume_find(p->s.n.volume);
 	snprintf(p->unmount.target, sizeof(p->unmount.target), "%s", p->target_path);
 	p->unmount.dev_major = node->dev.major;
 	p->unmount.dev_minor = node->dev.minor;
@@ -268,40 +351,82 @@ static int bind_undo(struct op *op)
 static int remember_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
-	struct node_volume *node = node_volume_find(p->n.volume);
-	if (node_volume_add_mount(node, p->target_path, p->read_only, p->n.access.single_writer) <
+	struct node_volume *node = node_volume_find(p->s.n.volume);
+	node->whole |= p->s.n.whole;
+	if (node_volume_add_mount(node, p->target_path, p->read_only, p->s.n.access.single_writer) <
 		0)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	return 0;
 }
 
+/* ---- the two ways ---- */
+
+/* From the look at the target on they are one. */
+#define PUBLISH_STEPS                                                                              \
+	{"target", .run = target_run, .end = target_end},                                          \
+		{"others", .done = others_done, .run = others_run, .end = others_end},             \
+		{"mode", .done = mode_done, .call = mode_job, .end = mode_end},                    \
+		{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},       \
+		{"bind", .done = bind_done, .run = bind_run, .end = bind_end, .undo = bind_undo},  \
+		{"remember target", .run = remember_run},                                          \
+	{                                                                                          \
+		"limits", .done = volume_op_limits_done, .run = volume_op_limits,                  \
+			  .end = volume_op_ignore                                                  \
+	}
+
 static const struct op_step steps[] = {
 	{"staging", .done = staging_done, .run = staging_run, .end = staging_end},
 	{"attach", .done = attach_done, .run = attach_run, .end = volume_op_device_end},
-	{"target", .run = target_run, .end = target_end},
-	{"others", .done = others_done, .run = others_run, .end = others_end},
-	{"mode", .done = mode_done, .call = mode_job, .end = mode_end},
-	{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},
-	{"bind", .done = bind_done, .run = bind_run, .end = bind_end, .undo = bind_undo},
-	{"remember", .run = remember_run},
-	{"limits", .done = volume_op_limits_done, .run = volume_op_limits, .end = volume_op_ignore},
+	PUBLISH_STEPS,
 	{NULL},
 };
+
+static const struct op_step whole_steps[] = {
+	{"published elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
+	{"mark", .done = mark_done, .run = mark_run, .end = mark_end},
+	STAGE_STEPS,
+	PUBLISH_STEPS,
+	{NULL},
+};
+
+static int prepare_whole(
+	struct publish *p, const Csi__V1__NodePublishVolumeRequest *req, struct err *err)
+{
+	struct csi_task *task = &p->s.n.task;
+	task->steps = whole_steps;
+	p->s.whole = true;
+	p->s.whole_read_only = p->read_only;
+	p->s.staging_path = p->target_path;
+	p->s.field = "target_path";
+	int r = csi_key_check(
+		p->s.n.volume->rec, req->secrets, req->n_secrets, "node-publish", err);
+	if (r < 0)
+		return r;
+	/* Nothing but that look tells where else it is published. */
+	if (!node_knows_volume(task->csi->node, p->s.n.volume))
+		return err_set(err, ERR_UNAVAILABLE,
+			"volume %s: devices of an earlier run are still being looked for; try again",
+			p->s.n.volume->rec->name);
+	stage_begin(&p->s, req->volume_capability);
+	return 0;
+}
 
 static int prepare(struct csi_task *task, struct err *err)
 {
 	const Csi__V1__NodePublishVolumeRequest *req = (const void *)task->request;
-	struct publish *p = container_of(task, struct publish, n.task);
-	p->staging_path = csi_str(req->staging_target_path);
+	struct publish *p = container_of(task, struct publish, s.n.task);
+	bool whole = !task->csi->config.staging;
+	p->s.staging_path = csi_str(req->staging_target_path);
 	p->target_path = csi_str(req->target_path);
-	if (p->staging_path[0] == '\0')
+	if (!whole && p->s.staging_path[0] == '\0')
 		return err_set(err, ERR_PRECONDITION,
 			"staging_target_path is missing; this driver needs NodeStageVolume first");
-	int r = csi_check_path("staging_target_path", p->staging_path, err);
+	int r = whole ? 0 : csi_check_path("staging_target_path", p->s.staging_path, err);
 	if (r == 0)
-		r = volume_op_find(&p->n, req->volume_capability, err);
-	p->read_only = req->readonly || p->n.access.read_only;
-	return r;
+		r = volume_op_find(&p->s.n, req->volume_capability, err);
+	p->read_only = req->readonly || p->s.n.access.read_only;
+	return r == 0 && whole ? prepare_whole(p, req, err) : r;
 }
 
-const struct csi_operation csi_node_publish = {sizeof(struct publish), prepare, steps, NULL};
+const struct csi_operation csi_node_publish = {
+	sizeof(struct publish), prepare, steps, volume_op_cleanup};

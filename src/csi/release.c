@@ -35,6 +35,9 @@
 struct release {
 	struct volume_op n;
 	bool unstage; /* else unpublish */
+	/* The device goes with the mount: by an unstage, and by the last unpublish of what is
+	 * published without staging. */
+	bool detaches;
 	const char *path;
 	const char *field;
 	/* What is mounted at the path. */
@@ -176,7 +179,7 @@ static bool device_done(struct op *op)
 {
 	struct release *r = release_of(op);
 	struct record_id id;
-	return !r->unstage || r->mine.attached || r->at == AT_STRANGE ||
+	return !r->detaches || r->mine.attached || r->at == AT_STRANGE ||
 	       (r->n.volume != NULL ? r->n.backend == NULL
 				    : record_id_parse(r->n.task.id, &id) < 0);
 }
@@ -210,6 +213,14 @@ static int device_end(struct op *op, int res)
 
 /* ---- nothing may still be published, of what is unstaged ---- */
 
+/* Staged by an earlier run, where nothing is staged any more and nobody will unstage it. */
+static const char *left_staged(struct release *r)
+{
+	const struct node_mount *mount =
+		r->detaches && !r->unstage ? node_volume_staged(state_of(r)) : NULL;
+	return mount != NULL && strcmp(mount->path, r->path) != 0 ? mount->path : "";
+}
+
 static struct node_mount *other_mount(struct release *r)
 {
 	const struct node_volume *node = state_of(r);
@@ -217,7 +228,7 @@ static struct node_mount *other_mount(struct release *r)
 		return NULL;
 	list_for_each (link, &node->mounts) {
 		struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (strcmp(mount->path, r->path) != 0)
+		if (strcmp(mount->path, r->path) != 0 && strcmp(mount->path, left_staged(r)) != 0)
 			return mount;
 	}
 	return NULL;
@@ -232,7 +243,16 @@ static bool is_of(const struct node_mount *mount, const struct backend_dev *dev)
 static bool is_unstaged(struct release *r)
 {
 	const struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
-	return r->unstage || (mount != NULL && (mount->staging || mount->first));
+	return r->detaches ||
+	       (mount != NULL && (mount->staging || (mount->first && !state_of(r)->whole)));
+}
+
+/* Whether memory has all mounts of it. An orchestrator that stages has unpublished all before it
+ * unstages; one that does not, counts on us. */
+static bool is_known(struct release *r)
+{
+	return state_of(r) != NULL &&
+	       (r->unstage || node_knows_volume(r->n.task.csi->node, r->n.volume));
 }
 
 static bool others_done(struct op *op)
@@ -241,7 +261,7 @@ static bool others_done(struct op *op)
 	if (!is_unstaged(r) || r->at == AT_STRANGE)
 		return true;
 	/* There may be a device that memory has no mounts of. */
-	return other_mount(r) == NULL && (state_of(r) != NULL || !r->mine.attached);
+	return other_mount(r) == NULL && (is_known(r) || !r->mine.attached);
 }
 
 /* Of a device that is not the volume's any more only what memory knows of counts. */
@@ -251,7 +271,7 @@ static int others_run(struct op *op)
 	const struct node_mount *mount = other_mount(r);
 	r->all_others = mount == NULL || is_of(mount, &r->mine);
 	if (r->all_others) {
-		node_others_init(&r->others, op->reactor, &r->mine, r->path, NULL);
+		node_others_init(&r->others, op->reactor, &r->mine, r->path, left_staged(r));
 	} else {
 		const struct backend_dev was = {.major = mount->major, .minor = mount->minor};
 		node_others_init(&r->others, op->reactor, &was, NULL, NULL);
@@ -272,7 +292,8 @@ static void forget_others(struct release *r)
 		return;
 	list_for_each_safe (link, &node->mounts) {
 		struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (strcmp(mount->path, r->path) != 0 && is_of(mount, &r->mine))
+		if (strcmp(mount->path, r->path) != 0 && strcmp(mount->path, left_staged(r)) != 0 &&
+			is_of(mount, &r->mine))
 			node_volume_remove_mount(node, mount->path);
 	}
 }
@@ -282,6 +303,10 @@ static int others_end(struct op *op, int res)
 	struct release *r = release_of(op);
 	if (res < 0)
 		return res;
+	if (r->others.count > 0 && r->detaches && !r->unstage) {
+		r->detaches = false; /* somebody else has it still */
+		return 0;
+	}
 	if (r->others.count > 0 && !r->unstage)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: volume %s is staged at %s, and still published at %s; unpublish it there, then unstage it",
@@ -302,7 +327,7 @@ static int others_end(struct op *op, int res)
 static bool sync_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	return !r->unstage || r->at != AT_OURS || r->n.info.fs_read_only;
+	return !r->detaches || r->at != AT_OURS || r->n.info.fs_read_only;
 }
 
 static int sync_run(struct op *op)
@@ -372,6 +397,33 @@ static int unmount_end(struct op *op, int res)
 	return res == 0 ? 0 : volume_op_fail(op, res, "unmount", r->path);
 }
 
+static bool staging_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	return !r->detaches || left_staged(r)[0] == '\0';
+}
+
+static int staging_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	const struct node_mount *mount = node_volume_mount_at(state_of(r), left_staged(r));
+	snprintf(r->unmount.target, sizeof(r->unmount.target), "%s", mount->path);
+	r->unmount.dev_major = mount->major;
+	r->unmount.dev_minor = mount->minor;
+	r->unmount.remove = false;
+	return volume_op_helper(
+		op, MNT_UNMOUNT, &r->unmount, sizeof(r->unmount), CSI_MOUNT_TIMEOUT_MS);
+}
+
+static int staging_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	if (res < 0)
+		return volume_op_fail(op, res, "unmount", r->unmount.target);
+	node_volume_remove_mount(state_of(r), r->unmount.target);
+	return 0;
+}
+
 /* What marked the path as the only writer's goes with it. A mark that stays is only believed where
  * the volume is mounted. */
 static bool writer_done(struct op *op)
@@ -400,7 +452,7 @@ static bool limits_done(struct op *op)
 static bool detach_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	return !r->unstage || !r->mine.attached || r->n.backend == NULL;
+	return !r->detaches || !r->mine.attached || r->n.backend == NULL;
 }
 
 /* The watch is not to take it for gone. */
@@ -423,6 +475,24 @@ static int detach_run(struct op *op)
 	return result;
 }
 
+static bool unmark_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	return !r->detaches || state_of(r) == NULL || !state_of(r)->whole;
+}
+
+static int unmark_run(struct op *op)
+{
+	return volume_op_mark_whole(op, false);
+}
+
+static int unmark_end(struct op *op, int res)
+{
+	(void)res;
+	state_of(release_of(op))->whole = false;
+	return 0;
+}
+
 /* While another mount namespace still uses the device, the kernel keeps it, and the image's lock
  * with it: nothing can attach or delete the volume meanwhile. That is no reason to make kubelet
  * repeat this for ever. */
@@ -440,7 +510,7 @@ static int detach_end(struct op *op, int res)
 static bool forget_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	return !r->unstage || r->at == AT_STRANGE;
+	return !r->detaches || r->at == AT_STRANGE;
 }
 
 static int forget_run(struct op *op)
@@ -465,8 +535,10 @@ static const struct op_step steps[] = {
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
+	{"unmount staging", .done = staging_done, .run = staging_run, .end = staging_end},
 	{"writer", .done = writer_done, .run = writer_run, .end = volume_op_ignore},
 	{"limits", .done = limits_done, .run = volume_op_limits, .end = volume_op_ignore},
+	{"unmark", .done = unmark_done, .run = unmark_run, .end = unmark_end},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"forget", .done = forget_done, .run = forget_run},
 	{NULL},
@@ -478,6 +550,7 @@ static int prepare(struct csi_task *task, struct err *err)
 	struct release *r = container_of(task, struct release, n.task);
 	struct err ignored = {0};
 	r->unstage = task->request->descriptor == &csi__v1__node_unstage_volume_request__descriptor;
+	r->detaches = r->unstage || !task->csi->config.staging;
 	r->field = task->rpc->paths[0];
 	r->path = csi_field(task->request, r->field);
 	/* Unknown, or its pool is away: the path says enough. */

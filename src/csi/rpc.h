@@ -29,7 +29,7 @@ struct csi_operation {
 	size_t size; /* of its struct, which begins with its struct csi_task */
 	/* Takes the request apart and refuses what cannot be. 0: the steps are to run.
 	 * CSI_ANSWERED: there is nothing to do, task->response is the answer. Else refused with
-	 * err. May set subject, lane, claim, copy, and take more locks. */
+	 * err. May set subject, lane, claim, copy, other steps, and take more locks. */
 	int (*prepare)(struct csi_task *task, struct err *err);
 	const struct op_step *steps;
 	/* Called once after the answer was sent. NULL: there is nothing to free. */

@@ -65,6 +65,7 @@ static const struct grpc_method group[] = {
 };
 
 static const struct grpc_method node[] = {
+	/* Left out without staging: STAGED. */
 	{"NodeStageVolume", OPERATION(csi_node_stage, A_VOLUME, .paths = {"staging_target_path"},
 				    .required = {"volume_capability"})},
 	{"NodeUnstageVolume",
@@ -81,6 +82,8 @@ static const struct grpc_method node[] = {
 	{"NodeGetInfo", ANSWER(csi_node_info)},
 	{NULL},
 };
+
+enum { STAGED = 2 };
 
 static const struct grpc_method snapshot_metadata[] = {
 	{"GetMetadataAllocated", STREAM(csi_metadata, A_SNAPSHOT)},
@@ -124,6 +127,8 @@ int csi_register(struct csi *csi, struct grpc_registry *registry)
 		CSI_IDENTITY, CSI_CONTROLLER, CSI_GROUP, CSI_NODE, CSI_SNAPSHOT_METADATA, 0};
 
 	for (unsigned i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
+		if (bits[i] == CSI_NODE)
+			services[i].methods = csi->config.staging ? node : node + STAGED;
 		if (bits[i] != 0 && !(csi->config.services & bits[i]))
 			continue;
 		services[i].context = csi;

@@ -14,7 +14,7 @@
  * is detached again. What is mounted stays, whatever fails then (what hangs in a growth cannot be
  * unmounted either): the retry finds it and grows it, or an unstage takes it away.
  */
-#include "csi/stage.h"
+#include "csi/stage_steps.h"
 
 #include "csi/key.h"
 #include "csi/request.h"
@@ -28,36 +28,43 @@
 
 enum { FSCK_TIMEOUT_MS = 600000 };
 
-static int inspect_run(struct op *op)
+/* A device that is published at once has no path of its own before. */
+bool stage_inspect_done(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return s->whole && s->n.access.block;
+}
+
+int stage_inspect_run(struct op *op)
 {
 	return volume_op_inspect(op, stage_of(op)->staging_path);
 }
 
-static int inspect_end(struct op *op, int res)
+int stage_inspect_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	int r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
-	if (!s->n.info.exists)
+	if (!s->n.info.exists && !s->whole)
 		return op_fail(op, ERR_INVALID,
-			"staging_target_path: %s does not exist; the orchestrator has to create it",
+			"%s: %s does not exist; the orchestrator has to create it", s->field,
 			s->staging_path);
-	if (!s->n.info.is_dir)
-		return op_fail(op, ERR_INVALID, "staging_target_path: %s is not a directory",
-			s->staging_path);
-	return s->n.access.block ? 0 : volume_op_check_not_nested(op, "staging_target_path");
+	if (s->n.info.exists && !s->n.info.is_dir)
+		return op_fail(
+			op, ERR_INVALID, "%s: %s is not a directory", s->field, s->staging_path);
+	return s->n.access.block ? 0 : volume_op_check_not_nested(op, s->field);
 }
 
 /* ---- the first time ---- */
 
 /* An earlier attempt may have formatted it and failed to make that durable. */
-static bool durable_done(struct op *op)
+bool stage_durable_done(struct op *op)
 {
 	return !stage_of(op)->n.volume->unsynced;
 }
 
-static int durable_run(struct op *op)
+int stage_durable_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	struct pool_object *volume = s->n.volume;
@@ -65,12 +72,12 @@ static int durable_run(struct op *op)
 	return op_child(op, &s->settle.op);
 }
 
-static bool first_done(struct op *op)
+bool stage_first_done(struct op *op)
 {
 	return !stage_of(op)->n.volume->rec->unformatted;
 }
 
-static int first_run(struct op *op)
+int stage_first_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	s->first = node_first_stage_new(s->n.task.csi->node, s->n.volume, s->n.key);
@@ -78,7 +85,7 @@ static int first_run(struct op *op)
 				: op_fail(op, ERR_NO_ROOM, "out of memory");
 }
 
-static int first_end(struct op *op, int res)
+int stage_first_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	node_first_stage_free(s->first);
@@ -109,19 +116,19 @@ static int attach_call(struct op *op)
 	return s->n.backend->attach_call(&s->n.dev);
 }
 
-static bool attach_done(struct op *op)
+bool stage_attach_done(struct op *op)
 {
 	return stage_of(op)->attached;
 }
 
-static int attach_run(struct op *op)
+int stage_attach_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	int r = prepare_attach(op);
 	return r < 0 ? r : s->n.backend->attach(s->n.backend, op, &s->n.dev);
 }
 
-static int attach_end(struct op *op, int res)
+int stage_attach_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	int r = backend_end(op, &s->n.dev, res);
@@ -146,7 +153,7 @@ static int attach_end(struct op *op, int res)
 	return 0;
 }
 
-static int attach_undo(struct op *op)
+int stage_attach_undo(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	struct node_volume *node = node_volume_find(s->n.volume);
@@ -158,11 +165,11 @@ static int attach_undo(struct op *op)
 }
 
 /* Where the backend attaches in one call, it follows the look at the image. */
-static int probe_run(struct op *op)
+int stage_probe_run(struct op *op)
 {
 	static const struct op_call calls[] = {
 		{"probe", .fn = stage_probe_call, .end = stage_probe_end},
-		{"attach", .fn = attach_call, .end = attach_end, .undo = attach_undo},
+		{"attach", .fn = attach_call, .end = stage_attach_end, .undo = stage_attach_undo},
 	};
 	struct stage *s = stage_of(op);
 	bool attach =
@@ -173,18 +180,24 @@ static int probe_run(struct op *op)
 
 /* ---- what is mounted at the path ---- */
 
-static bool check_mount_done(struct op *op)
+bool stage_check_mount_done(struct op *op)
 {
 	return !stage_of(op)->n.info.is_mount;
 }
 
-static int check_mount_run(struct op *op)
+int stage_check_mount_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	if (!s->mounted)
 		return op_fail(op, ERR_PRECONDITION,
-			"staging_target_path: something else is mounted at %s; unmount it first",
+			"%s: something else is mounted at %s; unmount it first", s->field,
 			s->staging_path);
+	if (s->whole && s->n.info.fs_read_only && !s->whole_read_only)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s: its file system is read-only, it cannot be published writable",
+			s->n.volume->rec->name);
+	if (s->whole)
+		return 0;
 	if (s->n.info.read_only != s->n.access.read_only)
 		return op_fail(op, ERR_EXISTS, "volume %s is staged at %s already, but %s",
 			s->n.volume->rec->name, s->staging_path,
@@ -194,19 +207,19 @@ static int check_mount_run(struct op *op)
 
 /* A volume is mounted with one label. Where none is asked for, the mount's is not looked at: the
  * table of mounts is long. */
-static bool check_label_done(struct op *op)
+bool stage_check_label_done(struct op *op)
 {
-	return check_mount_done(op) || stage_of(op)->n.access.label[0] == '\0';
+	return stage_check_mount_done(op) || stage_of(op)->n.access.label[0] == '\0';
 }
 
-static int check_label_run(struct op *op)
+int stage_check_label_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return volume_op_helper_by(op, s->n.task.id, MNT_LABEL, &s->n.path, sizeof(s->n.path),
 		&s->label, sizeof(s->label), NODE_STAT_TIMEOUT_MS);
 }
 
-static int check_label_end(struct op *op, int res)
+int stage_check_label_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	if (res < 0) {
@@ -216,10 +229,10 @@ static int check_label_end(struct op *op, int res)
 	if (strcmp(s->label.label, s->n.access.label) == 0)
 		return 0;
 	return op_fail(op, ERR_EXISTS,
-		"volume %s is staged at %s already, with %s%s; unstage it there first",
-		s->n.volume->rec->name, s->staging_path,
+		"volume %s is %s at %s already, with %s%s; %s it there first",
+		s->n.volume->rec->name, s->whole ? "published" : "staged", s->staging_path,
 		s->label.label[0] != '\0' ? "the SELinux label " : "no SELinux label",
-		s->label.label);
+		s->label.label, s->whole ? "unpublish" : "unstage");
 }
 
 /* ---- repair and growth before the mount ---- */
@@ -227,29 +240,29 @@ static int check_label_end(struct op *op, int res)
 /* No tool is let at a device that somebody has: it would only fail and look like a damaged file
  * system. If it is another namespace's mount that has it, ours succeeds; if it is a tool, the mount
  * is refused. */
-static bool check_users_done(struct op *op)
+bool stage_check_users_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return s->n.access.block || s->mounted || !(s->probe.errors || s->offline_growth);
 }
 
-static int check_users_run(struct op *op)
+int stage_check_users_run(struct op *op)
 {
 	return op_work(op, stage_users_job, stage_of(op));
 }
 
-static int check_users_end(struct op *op, int res)
+int stage_check_users_end(struct op *op, int res)
 {
 	stage_of(op)->in_use = res == -EBUSY;
 	return 0;
 }
 
-static bool fsck_done(struct op *op)
+bool stage_fsck_done(struct op *op)
 {
-	return check_users_done(op) || stage_of(op)->in_use;
+	return stage_check_users_done(op) || stage_of(op)->in_use;
 }
 
-static int fsck_run(struct op *op)
+int stage_fsck_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	int r = fsimg_fsck_argv(s->n.fs, s->n.dev.dev.path, s->n.volume->rec->size_bytes, &s->proc);
@@ -267,7 +280,7 @@ static int fsck_run(struct op *op)
 	return op_proc(op, &s->proc);
 }
 
-static int fsck_end(struct op *op, int res)
+int stage_fsck_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
@@ -285,13 +298,13 @@ static int fsck_end(struct op *op, int res)
 	return 0;
 }
 
-static bool grow_offline_done(struct op *op)
+bool stage_grow_offline_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return s->mounted || s->in_use || !s->offline_growth;
 }
 
-static int grow_offline_run(struct op *op)
+int stage_grow_offline_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	s->proc = (struct proc){
@@ -301,7 +314,7 @@ static int grow_offline_run(struct op *op)
 	return op_proc(op, &s->proc);
 }
 
-static int grow_offline_end(struct op *op, int res)
+int stage_grow_offline_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	if (res == 0)
@@ -315,15 +328,15 @@ static int grow_offline_end(struct op *op, int res)
 /* A btrfs copy (clone or restore) carries its source's id, and older kernels (before 6.7) refuse to
  * mount both. Its superblock gets an id of its own. Not while a log tree waits to be replayed: the
  * tool commits a transaction, which writes over the log's blocks. Then the kernel has to tell them
- * apart, see mount_end(), and the next stage does it. */
-static bool new_uuid_done(struct op *op)
+ * apart, see stage_mount_end(), and the next stage does it. */
+bool stage_new_uuid_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return s->n.access.block || s->mounted || s->n.fs != FSIMG_BTRFS || s->probe.dirty ||
 	       s->probe.errors || memcmp(s->probe.uuid, s->uuid, sizeof(s->uuid)) == 0;
 }
 
-static int new_uuid_run(struct op *op)
+int stage_new_uuid_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	fsimg_retag_argv(s->n.dev.dev.path, s->uuid, s->uuid_text, &s->proc);
@@ -332,13 +345,13 @@ static int new_uuid_run(struct op *op)
 
 /* ---- the mount ---- */
 
-static bool mount_done(struct op *op)
+bool stage_mount_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return s->n.access.block || s->mounted;
 }
 
-static int mount_run(struct op *op)
+int stage_mount_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	struct mnt_mount_req *req = &s->mount;
@@ -348,6 +361,8 @@ static int mount_run(struct op *op)
 	snprintf(req->label, sizeof(req->label), "%s", s->n.access.label);
 	req->type = s->n.fs;
 	req->read_only = s->n.access.read_only;
+	req->view_read_only = s->whole_read_only;
+	req->make_target = s->whole;
 	/* A template's or source's UUID is still in the copy. XFS is mounted nouuid, btrfs got its
 	 * own before; ext4 gets it with the mount. */
 	req->set_uuid = req->type == FSIMG_EXT4 && !req->read_only &&
@@ -376,7 +391,7 @@ static int mount_in_use(struct op *op)
 		s->n.volume->rec->name, device, s->holder.name, (int)s->holder.pid);
 }
 
-static int mount_end(struct op *op, int res)
+int stage_mount_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	if (res == -EEXIST && s->n.fs == FSIMG_BTRFS)
@@ -389,29 +404,36 @@ static int mount_end(struct op *op, int res)
 		s->asked = true;
 		return op_work(op, holder_job, s);
 	}
+	if (res == -ENOENT && s->whole)
+		return op_fail(op, ERR_INVALID,
+			"target_path: the parent directory of %s does not exist; the orchestrator has to create it",
+			s->staging_path);
 	return res < 0 ? volume_op_fail(op, res, "mount", s->staging_path) : 0;
 }
 
-static bool remember_done(struct op *op)
+bool stage_remember_done(struct op *op)
 {
 	return stage_of(op)->n.access.block;
 }
 
-static int remember_run(struct op *op)
+int stage_remember_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	struct node_volume *node = node_volume_find(s->n.volume);
-	if (node_volume_add_mount(node, s->staging_path, s->n.access.read_only, false) < 0)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	node_volume_mount_at(node, s->staging_path)->staging = true;
 	node->as_fs = s->n.changes_mode;
+	if (s->whole && node_volume_mount_at(node, s->staging_path) != NULL)
+		return 0;
+	bool read_only = s->n.access.read_only || s->whole_read_only;
+	if (node_volume_add_mount(node, s->staging_path, read_only, false) < 0)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	node_volume_mount_at(node, s->staging_path)->staging = !s->whole;
 	return 0;
 }
 
 /* ---- growing what is mounted ---- */
 
 /* A mount that was found may come from an attempt that ended before the growth. */
-static bool grow_done(struct op *op)
+bool stage_grow_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
@@ -423,13 +445,13 @@ static bool grow_done(struct op *op)
 	return s->offline_growth || s->probe.fs_bytes + POOL_SIZE_ALIGN > rec->size_bytes;
 }
 
-static int grow_run(struct op *op)
+int stage_grow_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	return volume_op_grow(op, s->staging_path, s->n.fs);
 }
 
-static int grow_end(struct op *op, int res)
+int stage_grow_end(struct op *op, int res)
 {
 	struct stage *s = stage_of(op);
 	/* The mount was found: NodeExpandVolume left it as it is, and said why. */
@@ -439,7 +461,7 @@ static int grow_end(struct op *op, int res)
 }
 
 /* Where the kernel cannot grow ext4 online, a larger image gets its growth before the mount. */
-static int plan_growth_run(struct op *op)
+int stage_plan_growth_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
@@ -449,7 +471,7 @@ static int plan_growth_run(struct op *op)
 	return 0;
 }
 
-static int fitted_run(struct op *op)
+int stage_fitted_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	if (!s->n.access.read_only && !s->n.info.fs_read_only)
@@ -458,43 +480,25 @@ static int fitted_run(struct op *op)
 }
 
 static const struct op_step steps[] = {
-	{"key", .run = volume_op_take_key},
-	{"inspect", .run = inspect_run, .end = inspect_end},
-	{"check other staging path", .done = stage_elsewhere_done, .run = stage_elsewhere_run,
-		.end = stage_elsewhere_end},
-	{"check other mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end},
-	{"wait for tools", .done = stage_tools_done, .run = stage_tools_run,
-		.end = stage_tools_end},
-	{"make durable", .done = durable_done, .run = durable_run},
-	{"format", .done = first_done, .run = first_run, .end = first_end},
-	{"probe image", .done = stage_probe_done, .run = probe_run},
-	{"attach", .done = attach_done, .run = attach_run, .end = attach_end, .undo = attach_undo},
-	{"probe device", .done = stage_probe_device_done, .call = stage_probe_call,
-		.end = stage_probe_end},
-	{"check what is mounted", .done = check_mount_done, .run = check_mount_run},
-	{"check label", .done = check_label_done, .run = check_label_run, .end = check_label_end},
-	{"plan growth", .done = mount_done, .run = plan_growth_run},
-	{"look for users", .done = check_users_done, .run = check_users_run,
-		.end = check_users_end},
-	{"check file system", .done = fsck_done, .run = fsck_run, .end = fsck_end},
-	{"grow offline", .done = grow_offline_done, .run = grow_offline_run,
-		.end = grow_offline_end},
-	{"set btrfs uuid", .done = new_uuid_done, .run = new_uuid_run, .end = volume_op_ignore},
-	{"mount", .done = mount_done, .run = mount_run, .end = mount_end, .flags = OP_COMMIT},
-	{"remember", .done = remember_done, .run = remember_run},
-	{"prepare growth", .done = grow_done, .run = volume_op_prepare_growth},
-	{"grow", .done = grow_done, .run = grow_run, .end = grow_end},
-	{"clean log", .done = grow_done, .run = volume_op_clean_log},
-	{"remember growth", .run = fitted_run},
+	STAGE_STEPS,
 	{"limits", .done = volume_op_limits_done, .run = volume_op_limits, .end = volume_op_ignore},
 	{NULL},
 };
+
+void stage_begin(struct stage *s, const Csi__V1__VolumeCapability *cap)
+{
+	s->dirfd = pool_dirfd(s->n.volume->pool, RECORD_VOLUME);
+	s->image = s->n.volume->key;
+	s->cap = cap;
+	fsimg_uuid_of(s->n.task.id, s->uuid);
+}
 
 static int prepare(struct csi_task *task, struct err *err)
 {
 	const Csi__V1__NodeStageVolumeRequest *req = (const void *)task->request;
 	struct stage *s = container_of(task, struct stage, n.task);
 	s->staging_path = csi_str(req->staging_target_path);
+	s->field = task->rpc->paths[0];
 	int r = volume_op_find(&s->n, req->volume_capability, err);
 	if (r == 0)
 		r = csi_key_check(
@@ -506,10 +510,7 @@ static int prepare(struct csi_task *task, struct err *err)
 		return err_set(err, ERR_UNAVAILABLE,
 			"volume %s: devices of an earlier run are still being looked for; try again",
 			s->n.volume->rec->name);
-	s->dirfd = pool_dirfd(s->n.volume->pool, RECORD_VOLUME);
-	s->image = s->n.volume->key;
-	s->cap = req->volume_capability;
-	fsimg_uuid_of(task->id, s->uuid);
+	stage_begin(s, req->volume_capability);
 	return 0;
 }
 

@@ -11,7 +11,12 @@
 
 struct stage {
 	struct volume_op n;
+	/* Where the file system is mounted, or is to be: the orchestrator's staging path; of a
+	 * publish without staging, a place where the volume is published already, or the target. */
 	const char *staging_path;
+	const char *field; /* of the request, that the path is from */
+	bool whole;        /* a publish without staging (publish.c): the path may be missing */
+	bool whole_read_only;
 	bool mounted; /* found mounted as it should be */
 	bool attached;
 	bool attached_here;  /* this attempt attached the device */

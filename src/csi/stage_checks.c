@@ -37,7 +37,7 @@ static struct node_mount *staged_elsewhere(const struct stage *s)
 
 bool stage_elsewhere_done(struct op *op)
 {
-	return staged_elsewhere(stage_of(op)) == NULL;
+	return stage_of(op)->whole || staged_elsewhere(stage_of(op)) == NULL;
 }
 
 int stage_elsewhere_run(struct op *op)

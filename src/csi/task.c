@@ -394,7 +394,8 @@ void csi_task_start(struct csi_task *task)
 	csi->long_timer.fn = on_long_timer;
 	if (!ring_timer_armed(&csi->long_timer))
 		ring_timer_arm(csi->reactor->ring, &csi->long_timer, CSI_LONG_MS);
-	op_init(&task->op, csi->reactor, task->method, task->rpc->operation->steps, task_end);
+	op_init(&task->op, csi->reactor, task->method,
+		task->steps != NULL ? task->steps : task->rpc->operation->steps, task_end);
 	task->op.lane = task->lane;
 	op_start(&task->op);
 }

@@ -46,6 +46,7 @@ struct csi_task {
 	/* The claim that the subject was made for, as its record says; in arena. NULL or "": the
 	 * record does not say. */
 	const char *claim;
+	const struct op_step *steps; /* NULL: the row's operation's */
 	/* The threads of its calls, and of child operations without a lane of their own. NULL: the
 	 * shared lane. */
 	struct lane *lane;

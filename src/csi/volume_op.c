@@ -249,6 +249,24 @@ static int mark_job(void *arg)
 			    : boot_mark_set(fd, BOOT_MARK_WRITER, path);
 }
 
+static int mark_whole_job(void *arg)
+{
+	const struct volume_op *n = arg;
+	_cleanup_fd_ int fd = node_open_image(n->dirfd, n->volume);
+	if (fd < 0)
+		return fd;
+	return n->whole ? boot_mark_set(fd, BOOT_MARK_WHOLE, "")
+			: boot_mark_remove(fd, BOOT_MARK_WHOLE);
+}
+
+int volume_op_mark_whole(struct op *op, bool whole)
+{
+	struct volume_op *n = volume_op_of(op);
+	n->dirfd = pool_dirfd(n->volume->pool, RECORD_VOLUME);
+	n->whole = whole;
+	return op_work(op, mark_whole_job, n);
+}
+
 int volume_op_mark_writer(struct op *op, const char *path)
 {
 	struct volume_op *n = volume_op_of(op);

@@ -29,9 +29,10 @@ struct volume_op {
 	struct node_clean_log clean;
 	struct node_limits_look limits;
 	struct mnt_grow_req grow;
-	/* Of volume_op_mark_writer()'s job. */
+	/* Of the job of volume_op_mark_writer() and volume_op_mark_whole(). */
 	int dirfd;
 	const char *writer_path;
+	bool whole;
 };
 
 #define volume_op_of(op_ptr) csi_task_of(op_ptr, struct volume_op)
@@ -84,5 +85,7 @@ int volume_op_limits(struct op *op);
 /* Marks the image for the next run of the driver: the path is its only writer's. NULL: nobody is
  * the only writer any more. */
 int volume_op_mark_writer(struct op *op, const char *path);
+/* Likewise: it is published without having been staged, or is not any more. */
+int volume_op_mark_whole(struct op *op, bool whole);
 
 #endif

@@ -105,6 +105,8 @@ struct mnt_many_info {
 struct mnt_mount_req {
 	char device[64];             /* /dev/loopN */
 	char target[MNT_PATH_BYTES]; /* an existing directory, empty, not a mount */
+	bool make_target;            /* it may be missing, and is made as MNT_BIND makes it */
+	bool view_read_only;         /* this mount of the file system is, whatever others are */
 	enum fsimg_type type;
 	bool read_only;
 	char options[MNT_OPTIONS_BYTES]; /* comma-separated, checked; nouuid for xfs is added here
@@ -125,6 +127,7 @@ struct mnt_bind_req {
 	char target[MNT_PATH_BYTES];
 	bool block;
 	bool read_only;
+	bool writable; /* also if the source's mount is read-only and its file system is not */
 };
 
 /* Unmounts target if it is a mount (or bound node) of that device, else -EXDEV; with dev_major 0

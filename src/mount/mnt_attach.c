@@ -5,9 +5,9 @@
  * walked twice. Only unmounting still wants a name: it is given relative to the directory that was
  * opened.
  *
- * Targets lie where mnt_path.c allows them, and what is mounted on is empty: nothing is hidden. A
- * bind that fails removes the target it made, and nothing else. An unmount acts only on mounts of
- * the device it was told.
+ * Targets lie where mnt_path.c allows them, and what is mounted on is empty: nothing is hidden.
+ * What fails removes the target it made, and nothing else. An unmount acts only on mounts of the
+ * device it was told.
  */
 #include "mount/mnt_attach.h"
 
@@ -151,6 +151,44 @@ static int check_empty(const struct mnt_place *place, char *why)
 	return r < 0 ? mnt_why(why, r, "cannot look into the target directory") : 0;
 }
 
+/* Uses what is there if it is of the right type, empty and no mount, else makes it. */
+static int make_target(const struct mnt_place *place, bool block, bool *ret_made, char *why)
+{
+	struct mnt_look look;
+	int r = mnt_place_look(place, &look, why);
+	if (r < 0)
+		return r;
+	*ret_made = false;
+	if (look.exists && S_ISLNK(look.mode))
+		return mnt_why(why, -ELOOP, "the target is a symbolic link");
+	if (look.exists && look.is_mount)
+		return mnt_why(why, -EEXIST, "something is mounted on the target");
+	if (look.exists && !block && !S_ISDIR(look.mode))
+		return mnt_why(why, -ENOTDIR, "the target is not a directory");
+	if (look.exists && block && S_ISDIR(look.mode))
+		return mnt_why(why, -EISDIR, "the target is a directory");
+	if (look.exists && block && !S_ISREG(look.mode))
+		return mnt_why(why, -EEXIST, "the target is no regular file");
+	r = mnt_target_check(place, why);
+	if (r < 0)
+		return r;
+	if (look.exists && block && look.size_bytes > 0)
+		return mnt_why(why, -ENOTEMPTY, "the target is a file with content");
+	if (look.exists)
+		return block ? 0 : check_empty(place, why);
+	if (!block && mkdirat(place->parent_fd, place->name, TARGET_DIR_MODE) < 0)
+		return mnt_why(why, -errno, "cannot make the target directory");
+	if (block) {
+		int fd = openat(place->parent_fd, place->name,
+			O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, TARGET_FILE_MODE);
+		if (fd < 0)
+			return mnt_why(why, -errno, "cannot make the target file");
+		close(fd);
+	}
+	*ret_made = true;
+	return 0;
+}
+
 /* An empty directory that is no mount, opened. fd or -errno. */
 static int open_mount_target(const struct mnt_place *place, char *why)
 {
@@ -194,6 +232,8 @@ static int mount_place(const struct mnt_mount_req *req, const struct mnt_place *
 		return mnt_why(why, -errno, "this kernel has no %s", fsimg_name(req->type));
 	int r = configure(fs_fd, req, &attrs, why);
 	_cleanup_fd_ int mount_fd = -1;
+	if (req->view_read_only)
+		attrs |= MOUNT_ATTR_RDONLY;
 	if (r == 0) {
 		mount_fd = fsmount(fs_fd, FSMOUNT_CLOEXEC, (unsigned)attrs);
 		r = mount_fd < 0 ? -errno : 0;
@@ -233,7 +273,14 @@ int mnt_call_mount(const void *req, size_t req_len, void *resp, size_t *resp_len
 		return mnt_why(result->why, -EINVAL, "not a device, type or options to mount");
 	_cleanup_place_ struct mnt_place place = MNT_PLACE_NONE;
 	int r = mnt_place_find(mount_req->target, sizeof mount_req->target, &place, result->why);
-	return r < 0 ? r : mount_place(mount_req, &place, result->why);
+	bool made = false;
+	if (r == 0 && mount_req->make_target)
+		r = make_target(&place, false, &made, result->why);
+	if (r == 0)
+		r = mount_place(mount_req, &place, result->why);
+	if (r < 0 && made)
+		unlinkat(place.parent_fd, place.name, AT_REMOVEDIR);
+	return r;
 }
 
 /* ---- bind ---- */
@@ -254,44 +301,6 @@ static int open_bind_source(const struct mnt_bind_req *req, char *why)
 	return mnt_place_open(&place, O_PATH);
 }
 
-/* Uses what is there if it is of the right type, empty and no mount, else makes it. */
-static int make_target(const struct mnt_place *place, bool block, bool *ret_made, char *why)
-{
-	struct mnt_look look;
-	int r = mnt_place_look(place, &look, why);
-	if (r < 0)
-		return r;
-	*ret_made = false;
-	if (look.exists && S_ISLNK(look.mode))
-		return mnt_why(why, -ELOOP, "the target is a symbolic link");
-	if (look.exists && look.is_mount)
-		return mnt_why(why, -EEXIST, "something is mounted on the target");
-	if (look.exists && !block && !S_ISDIR(look.mode))
-		return mnt_why(why, -ENOTDIR, "the target is not a directory");
-	if (look.exists && block && S_ISDIR(look.mode))
-		return mnt_why(why, -EISDIR, "the target is a directory");
-	if (look.exists && block && !S_ISREG(look.mode))
-		return mnt_why(why, -EEXIST, "the target is no regular file");
-	r = mnt_target_check(place, why);
-	if (r < 0)
-		return r;
-	if (look.exists && block && look.size_bytes > 0)
-		return mnt_why(why, -ENOTEMPTY, "the target is a file with content");
-	if (look.exists)
-		return block ? 0 : check_empty(place, why);
-	if (!block && mkdirat(place->parent_fd, place->name, TARGET_DIR_MODE) < 0)
-		return mnt_why(why, -errno, "cannot make the target directory");
-	if (block) {
-		int fd = openat(place->parent_fd, place->name,
-			O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, TARGET_FILE_MODE);
-		if (fd < 0)
-			return mnt_why(why, -errno, "cannot make the target file");
-		close(fd);
-	}
-	*ret_made = true;
-	return 0;
-}
-
 static int bind_to(
 	const struct mnt_bind_req *req, int source, const struct mnt_place *place, char *why)
 {
@@ -302,9 +311,14 @@ static int bind_to(
 		open_tree(source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 	if (tree < 0)
 		return mnt_why(why, -errno, "cloning the source's mount failed");
-	struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY};
-	if (req->read_only && mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0)
-		return mnt_why(why, -errno, "making the bind mount read-only failed");
+	struct mount_attr attr = {
+		.attr_set = req->read_only ? MOUNT_ATTR_RDONLY : 0,
+		.attr_clr = req->writable && !req->read_only ? MOUNT_ATTR_RDONLY : 0,
+	};
+	if ((attr.attr_set | attr.attr_clr) != 0 &&
+		mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0)
+		return mnt_why(why, -errno, "making the bind mount %s failed",
+			req->read_only ? "read-only" : "writable");
 	if (move_mount(tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
 		return mnt_why(why, -errno, "putting the bind mount on the target failed");
 	return 0;

@@ -343,7 +343,7 @@ struct marks {
 	struct node_lock lock;
 	bool looked;
 	bool mountable; /* no raw block volume */
-	bool frozen, written, grown;
+	bool frozen, written, grown, whole;
 	struct boot_mark writer;
 	/* Made where there is one: a thousand volumes are looked at together, and this is 9 KiB. */
 	struct node_quiesce *leftover;
@@ -359,6 +359,7 @@ static int look_job(struct op *op)
 		return fd;
 	m->frozen = m->mountable && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
 	m->grown = m->mountable && boot_mark_get(fd, BOOT_MARK_GROWN, NULL);
+	m->whole = m->mountable && boot_mark_get(fd, BOOT_MARK_WHOLE, NULL);
 	m->written = boot_mark_get(fd, BOOT_MARK_WRITER, &m->writer);
 	m->looked = true;
 	return 0;
@@ -393,6 +394,7 @@ static void restore(const struct marks *m)
 		return;
 	nv->marks_read = m->looked; /* else the next scan looks */
 	nv->grown |= m->grown;
+	nv->whole |= m->whole;
 	if (!m->written)
 		return;
 	list_for_each (link, &nv->mounts) {

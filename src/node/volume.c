@@ -162,6 +162,21 @@ int node_volume_add_mount(
 	return 0;
 }
 
+struct node_mount *node_volume_staged(const struct node_volume *nv)
+{
+	struct node_mount *first = NULL;
+	if (nv == NULL)
+		return NULL;
+	list_for_each (link, &nv->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (mount->staging)
+			return mount;
+		if (mount->first && nv->marks_read && !nv->whole && !mount->single_writer)
+			first = mount;
+	}
+	return first;
+}
+
 const struct node_mount *node_volume_best_mount(const struct node_volume *nv)
 {
 	const struct node_mount *best = NULL;

@@ -83,6 +83,8 @@ struct node_volume {
 	/* Marks that an earlier run may have left on its image were looked for (adopt_scan.c), or
 	 * there can be none. */
 	bool marks_read;
+	/* Its image has BOOT_MARK_WHOLE. */
+	bool whole;
 	/* We are letting its device go: that it goes is no finding. */
 	bool detaching;
 	uint64_t trim_interval; /* the last one that was seen (trim.h); 0: none in this run */
@@ -126,6 +128,9 @@ int node_volume_add_mount(
 	struct node_volume *nv, const char *path, bool read_only, bool single_writer);
 void node_volume_remove_mount(struct node_volume *nv, const char *path);
 struct node_mount *node_volume_mount_at(const struct node_volume *nv, const char *path);
+/* Where it is staged, in this run of the driver or surely in an earlier one. NULL: nowhere, or
+ * nobody can tell. */
+struct node_mount *node_volume_staged(const struct node_volume *nv);
 /* Where to look: a writable mount if there is one, the staging path first; NULL: it has none. */
 const struct node_mount *node_volume_best_mount(const struct node_volume *nv);
 void node_volume_free(struct node_volume *nv);

@@ -426,6 +426,7 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP |
 			    CSI_SNAPSHOT_METADATA,
 		.controller_expand = (how & 1) != 0,
+		.staging = true,
 		.health = (how & 2) != 0 ? CSI_HEALTH_1_13 : CSI_HEALTH_1_12,
 	};
 	for (unsigned i = 0; i < MNT_CALLS; i++)

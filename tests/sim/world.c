@@ -84,6 +84,7 @@ static void up(struct world *w)
 		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP |
 			    CSI_SNAPSHOT_METADATA,
 		.controller_expand = true,
+		.staging = true,
 		.health = CSI_HEALTH_1_12,
 	};
 	assert(csi_open(&w->csi, &csi, &w->reactor, w->pools) == 0);
