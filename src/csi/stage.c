@@ -432,12 +432,19 @@ int stage_remember_run(struct op *op)
 
 /* ---- growing what is mounted ---- */
 
+/* Nothing is grown through a mount that is read-only; one that is writable does it some time. */
+static bool is_view_read_only(const struct stage *s)
+{
+	return s->n.access.read_only ||
+	       (s->whole && (s->mounted ? s->n.info.read_only : s->whole_read_only));
+}
+
 /* A mount that was found may come from an attempt that ended before the growth. */
 bool stage_grow_done(struct op *op)
 {
 	struct stage *s = stage_of(op);
 	const struct record *rec = s->n.volume->rec;
-	if (s->n.access.block || s->n.access.read_only)
+	if (s->n.access.block || is_view_read_only(s))
 		return true;
 	if (s->mounted)
 		return s->n.info.fs_read_only ||
@@ -474,7 +481,7 @@ int stage_plan_growth_run(struct op *op)
 int stage_fitted_run(struct op *op)
 {
 	struct stage *s = stage_of(op);
-	if (!s->n.access.read_only && !s->n.info.fs_read_only)
+	if (!is_view_read_only(s) && !s->n.info.fs_read_only)
 		node_volume_find(s->n.volume)->fitted_bytes = s->n.dev.dev.size_bytes;
 	return 0;
 }

@@ -232,14 +232,16 @@ static int mount_place(const struct mnt_mount_req *req, const struct mnt_place *
 		return mnt_why(why, -errno, "this kernel has no %s", fsimg_name(req->type));
 	int r = configure(fs_fd, req, &attrs, why);
 	_cleanup_fd_ int mount_fd = -1;
-	if (req->view_read_only)
-		attrs |= MOUNT_ATTR_RDONLY;
 	if (r == 0) {
 		mount_fd = fsmount(fs_fd, FSMOUNT_CLOEXEC, (unsigned)attrs);
 		r = mount_fd < 0 ? -errno : 0;
 	}
 	if (r == 0 && req->set_uuid)
 		r = give_uuid(req, mount_fd, why);
+	if (r == 0 && req->view_read_only) {
+		struct mount_attr view = {.attr_set = MOUNT_ATTR_RDONLY};
+		r = mount_setattr(mount_fd, "", AT_EMPTY_PATH, &view, sizeof view) < 0 ? -errno : 0;
+	}
 	if (r == 0 && move_mount(mount_fd, "", target, "",
 			      MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
 		r = -errno;

@@ -259,7 +259,7 @@ static void gather(struct node_limits_look *look, const struct node_volume *nv)
 		struct node_limits_pod *pod = NULL;
 		if (cgroup_pod_of(mount->path, uid))
 			pod = pod_add(look, uid);
-		else if (!mount->staging && !mount->first)
+		else if (!mount->staging && (!mount->first || nv->whole))
 			look->unnamed++;
 		published += pod != NULL && !pod->published;
 		if (pod != NULL)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conformance runs csi-test's sanity suite against the driver, once with mounted xfs volumes, once
-// with raw block volumes, once on a pool on a raw disk, and once against a controller with three nodes behind it. Every case is a test of its own, so that passes, failures and
+// with raw block volumes, both again without staging, once on a pool on a raw disk, and once against a controller with three nodes behind it. Every case is a test of its own, so that passes, failures and
 // skips are counted by name.
 //
 // It is a module of its own: the suite brings the bindings of CSI 1.13, which have lost the condition
@@ -31,14 +31,17 @@ type mode struct {
 	size, grown  int64
 	cluster      bool
 	disk         bool // the pool lies on a raw disk
+	unstaged     bool // --staging off
 }
 
 // xfs, as ext4 grows online only with CAP_SYS_RESOURCE.
 var modes = []mode{
-	{"mount", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false, false},
-	{"block", "block", nil, 32 * rig.MiB, 64 * rig.MiB, false, false},
-	{"cluster", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, true, false},
-	{"raw", "mount", map[string]string{"csi.storage.k8s.io/fstype": "ext4"}, 48 * rig.MiB, 96 * rig.MiB, false, true},
+	{"mount", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false, false, false},
+	{"block", "block", nil, 32 * rig.MiB, 64 * rig.MiB, false, false, false},
+	{"cluster", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, true, false, false},
+	{"raw", "mount", map[string]string{"csi.storage.k8s.io/fstype": "ext4"}, 48 * rig.MiB, 96 * rig.MiB, false, true, false},
+	{"unstaged", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false, false, true},
+	{"unstaged block", "block", nil, 32 * rig.MiB, 64 * rig.MiB, false, false, true},
 }
 
 // system is what a suite asks: a driver, or a node and the controller before it.
@@ -112,7 +115,7 @@ func start(t *testing.T, m mode) *system {
 	case m.disk:
 		s, err = startOnDisk(r)
 	default:
-		s, err = startDriver(r)
+		s, err = startDriver(r, m.unstaged)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -125,12 +128,15 @@ func start(t *testing.T, m mode) *system {
 	return s
 }
 
-func startDriver(r *rig.Rig) (*system, error) {
+func startDriver(r *rig.Rig, unstaged bool) (*system, error) {
 	p, err := r.NewPool("default", "xfs", 64<<30)
 	if err != nil {
 		return nil, err
 	}
 	s := &system{Driver: r.NewDriver(p)}
+	if unstaged {
+		s.Args = []string{"--staging", "off"}
+	}
 	if err := s.Start(); err != nil {
 		return nil, err
 	}

@@ -36,6 +36,8 @@ type Volume struct {
 	Got     int64 // capacity_bytes of the last answer
 	Staging string
 	Target  string
+	// The orchestrator does not stage (--staging off): Up and Down do without.
+	Unstaged bool
 
 	driver *Driver
 	client *Client
@@ -265,10 +267,14 @@ func (v *Volume) PublishAt(target string, readOnly bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
+	request := &csi.NodePublishVolumeRequest{
 		VolumeId: v.ID, StagingTargetPath: v.Staging, TargetPath: target, VolumeCapability: v.Cap,
 		Readonly: readOnly, VolumeContext: v.Context,
-	})
+	}
+	if v.Unstaged {
+		request.StagingTargetPath, request.Secrets = "", v.Secrets
+	}
+	_, err = c.NodePublishVolume(ctx, request)
 	if err != nil {
 		return fmt.Errorf("NodePublishVolume %s: %w", v.ID, err)
 	}
@@ -320,7 +326,11 @@ func (v *Volume) Up() error {
 			return err
 		}
 	}
-	if err := v.Stage(); err != nil {
+	if v.Unstaged {
+		if err := v.Paths(); err != nil {
+			return err
+		}
+	} else if err := v.Stage(); err != nil {
 		return err
 	}
 	return v.Publish()
@@ -328,7 +338,7 @@ func (v *Volume) Up() error {
 
 // Down is Unpublish and Unstage.
 func (v *Volume) Down() error {
-	if err := v.Unpublish(); err != nil {
+	if err := v.Unpublish(); err != nil || v.Unstaged {
 		return err
 	}
 	return v.Unstage()

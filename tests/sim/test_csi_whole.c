@@ -86,7 +86,7 @@ static void fail_all(enum world_fs fs, bool as_block)
 		cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 		cr_assert_gt(fail_each_step(&(struct trial){"NodePublishVolume, the first",
 				     do_publish, undo_publish, true}),
-			10);
+			as_block ? 5 : 10);
 		cr_assert_eq(do_publish(), GRPC_OK);
 		cr_assert_gt(fail_each_step(&(struct trial){"NodePublishVolume, one more",
 				     publish_second, unpublish_second, true}),

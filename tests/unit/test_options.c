@@ -88,6 +88,7 @@ Test(options, defaults_are_the_contract)
 	cr_assert_eq(o.csi.services,
 		CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP | CSI_SNAPSHOT_METADATA);
 	cr_assert(o.csi.controller_expand);
+	cr_assert(o.csi.staging);
 	cr_assert_eq(o.csi.health, CSI_HEALTH_1_12 | CSI_HEALTH_1_13);
 	cr_assert_not(o.insecure_tcp);
 	cr_assert_eq(o.csi.max_volumes, 0);
@@ -103,7 +104,7 @@ Test(options, flags_in_both_forms)
 		PARSE("--endpoint", "unix:///a/b.sock", "--endpoint=tcp://127.0.0.1:1",
 			"--endpoint=tcp://[::1]:65535", "--endpoint", "unix:/c", "--insecure-tcp",
 			"--driver-name=a.b-c.D9", "--node-id", "n/1", "--services", "node,identity",
-			"--controller-expand=node", "--csi-version=1.13", "--max-volumes-per-node",
+			"--controller-expand=node", "--staging=off", "--csi-version=1.13", "--max-volumes-per-node",
 			"110", "--trim-interval=12h", "--log-level=debug", "--log-format", "json",
 			"--http=off"),
 		0, "%s", err.message);
@@ -114,6 +115,7 @@ Test(options, flags_in_both_forms)
 	cr_assert_str_eq(o.csi.node_id, "n/1");
 	cr_assert_eq(o.csi.services, CSI_IDENTITY | CSI_NODE);
 	cr_assert_not(o.csi.controller_expand);
+	cr_assert_not(o.csi.staging);
 	cr_assert_eq(o.csi.health, CSI_HEALTH_1_13);
 	cr_assert(o.insecure_tcp);
 	cr_assert_eq(o.csi.max_volumes, 110);
@@ -347,6 +349,7 @@ Test(options, choices_refused_with_a_hint)
 	REFUSED("not one of identity", "--services=");
 	REFUSED("not one of identity", "--services=node,");
 	REFUSED("not one of on, node", "--controller-expand=off");
+	REFUSED("not one of on, off", "--staging=node");
 	REFUSED("not one of both, 1.12, 1.13", "--csi-version=1.1");
 	REFUSED("did you mean 'debug'", "--log-level=debgu");
 	REFUSED("not one of logfmt, json", "--log-format=xml");
