@@ -104,9 +104,9 @@ Test(options, flags_in_both_forms)
 		PARSE("--endpoint", "unix:///a/b.sock", "--endpoint=tcp://127.0.0.1:1",
 			"--endpoint=tcp://[::1]:65535", "--endpoint", "unix:/c", "--insecure-tcp",
 			"--driver-name=a.b-c.D9", "--node-id", "n/1", "--services", "node,identity",
-			"--controller-expand=node", "--staging=off", "--csi-version=1.13", "--max-volumes-per-node",
-			"110", "--trim-interval=12h", "--log-level=debug", "--log-format", "json",
-			"--http=off"),
+			"--controller-expand=node", "--staging=off", "--csi-version=1.13",
+			"--max-volumes-per-node", "110", "--trim-interval=12h", "--log-level=debug",
+			"--log-format", "json", "--http=off"),
 		0, "%s", err.message);
 	cr_assert_eq(o.endpoint_count, 4);
 	cr_assert_str_eq(o.endpoints[1], "tcp://127.0.0.1:1");
