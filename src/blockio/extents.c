@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -99,6 +100,11 @@ int extents_map(int fd, uint64_t from, uint64_t to, struct extent_map *ret)
 }
 
 /* ---- two images ---- */
+
+bool extents_comparable(uint64_t fs_type)
+{
+	return fs_type == XFS_SUPER_MAGIC || fs_type == BTRFS_SUPER_MAGIC;
+}
 
 void extent_ranges_add(struct extent_ranges *ranges, uint64_t start, uint64_t end)
 {

@@ -29,6 +29,11 @@ struct extent {
 	bool sure;           /* physical tells which data it is */
 };
 
+/* Whether what FIEMAP says on such a file system (statfs f_type) names a block: two places are one
+ * only if they are the same data. XFS and btrfs do; of one with several disks and no map over them
+ * (bcachefs) the same place may be on two. */
+bool extents_comparable(uint64_t fs_type);
+
 /* All extents in [from, to), in order. */
 struct extent_map {
 	uint64_t from, to;

@@ -37,18 +37,22 @@ static int find_home(struct forward *f, uint32_t field, char id[RECORD_ID_MAX],
 	return home_of_id(f->controller->store, id, ret, err);
 }
 
-/* The same, if that is where the other id's object is as well. */
-static int check_other(
-	struct forward *f, const char *id, const struct store_node *node, struct err *err)
+/* The same, if that is where the other id's object is as well. Where the first is no id of ours,
+ * the other's node says so: another node would not know the other. */
+static int check_other(struct forward *f, const char *id, struct store_node **node, struct err *err)
 {
 	char other[RECORD_ID_MAX];
 	struct store_node *there;
 	int r = find_home(f, f->route->other_id, other, &there, err);
-	if (r < 0 || node == NULL || there == NULL || there == node)
+	if (r < 0 || there == NULL || there == *node)
 		return r;
+	if (*node == NULL) {
+		*node = there;
+		return 0;
+	}
 	return err_set(err, ERR_PRECONDITION,
 		"%s is on node %.64s, and %s on node %.64s: they share nothing, so only all of one of them can be told",
-		id, node->id, other, there->id);
+		id, (*node)->id, other, there->id);
 }
 
 static int find_node(struct forward *f, struct store_node **ret, struct err *err)
@@ -62,7 +66,7 @@ static int find_node(struct forward *f, struct store_node **ret, struct err *err
 		return err_set(err, ERR_NO_ROOM, "out of memory");
 	}
 	if (r == 0 && f->route->other_id != 0)
-		r = check_other(f, id, *ret, err);
+		r = check_other(f, id, ret, err);
 	if (r < 0 || *ret != NULL)
 		return r;
 	*ret = home_anywhere(store);

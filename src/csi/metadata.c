@@ -304,9 +304,10 @@ static int check_pair(const struct metadata *m, struct err *err)
 		return err_set(err, ERR_PRECONDITION,
 			"base_snapshot_id: snapshot %s is in pool %s, and %s in pool %s, so they share nothing; back up all of the target",
 			base->name, pool_name(m->base->pool), target->name, pool);
-	if (!pool_features(m->target->pool)->reflink)
+	const struct fs_features *features = pool_features(m->target->pool);
+	if (!features->reflink || !extents_comparable(features->fs_type))
 		return err_set(err, ERR_PRECONDITION,
-			"pool %s: snapshots share no blocks on its file system, so it cannot be told what has changed; back up all of the target, or keep volumes in a pool on XFS or btrfs",
+			"pool %s: on its file system snapshots share no blocks, or nobody knows which, so it cannot be told what has changed; back up all of the target, or keep volumes in a pool on XFS or btrfs",
 			pool);
 	/* With another key what was never written reads otherwise. */
 	if (base->encryption != target->encryption ||

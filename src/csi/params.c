@@ -42,7 +42,6 @@ static const char *field_of(enum where from)
 	return from == FROM_CLASS ? "parameters" : "mutable_parameters";
 }
 
-/* Keys that may come from both are named by the one that people know them from. */
 static int wrong_value(const struct key *key, const char *value, struct err *err)
 {
 	const char *field = field_of(key->from == FROM_MUTABLE ? FROM_MUTABLE : FROM_CLASS);
@@ -158,7 +157,7 @@ static int parse_limit(
 #define TAKES_IOPS                                                                                 \
 	"operations a second, 10 to 1G (with k, M or G behind the number), or none for no limit"
 #define TAKES_BANDWIDTH                                                                            \
-	"bytes a second, 64Ki to 1Pi (with k, M, G, T, Ki, Mi, Gi or Ti behind the number), or none for no limit"
+	"bytes a second, 64Ki to 1Pi (with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi behind the number), or none for no limit"
 
 static const struct key keys[] = {
 	{"pool", "the name of a pool", .parse = parse_pool},
@@ -259,8 +258,10 @@ int csi_params_parse_mutable(
 		for (size_t i = 0; i < n; i++) {
 			if (strcmp(k->name, csi_str(pairs[i]->key)) != 0)
 				continue;
+			struct key here = *k; /* what is wrong is wrong in this field */
+			here.from = FROM_MUTABLE;
 			int r = (k->parse != NULL ? k->parse : parse_word)(
-				k, csi_str(pairs[i]->value), &with, err);
+				&here, csi_str(pairs[i]->value), &with, err);
 			if (r < 0)
 				return r;
 			with.given |= k->mutable;
@@ -419,11 +420,11 @@ int csi_params_check_erase(enum record_erase erase, const struct pool *pool, str
 	const struct fs_features *features = pool_features(pool);
 	if (erase != RECORD_ERASE_NONE && features->nocow_lies)
 		return err_set(err, ERR_PRECONDITION,
-			"parameters: eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
+			"eraseOnDelete would erase nothing in pool %s, whose file system copies on write; use a pool on XFS or ext4",
 			pool_name(pool));
 	if (erase == RECORD_ERASE_DISCARD && !features->discard)
 		return err_set(err, ERR_PRECONDITION,
-			"parameters: eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
+			"eraseOnDelete: discard would erase nothing in pool %s, whose disk takes no discards (queue/discard_max_bytes in /sys/block is 0, or a device mapper table does not pass them on); use zero",
 			pool_name(pool));
 	return 0;
 }

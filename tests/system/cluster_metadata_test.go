@@ -50,6 +50,13 @@ func TestClusterMetadata(t *testing.T) {
 	b.says("it", err, "node-a", "node-b")
 	_, err = b.c.Delta(short(t), otherBase, "", 0, 0)
 	b.refused("no target", err, codes.InvalidArgument)
+	for _, there := range []string{target, other} {
+		for _, pair := range [][2]string{{"nonsense", there}, {there, "nonsense"}} {
+			_, err = b.c.Delta(short(t), pair[0], pair[1], 0, 0)
+			b.refused("an id of nobody, beside one of a node", err, codes.NotFound)
+			b.says("it", err, "nonsense")
+		}
+	}
 	_, err = b.c.Allocated(short(t), "nonsense", 0, 0)
 	b.refused("no id", err, codes.NotFound)
 	_, err = b.c.Allocated(short(t), target, -1, 0)

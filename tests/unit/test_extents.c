@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -262,6 +263,15 @@ Test(extents, a_window_ends_with_the_shorter_map)
 	cr_assert_eq(extents_window(&w, 0, 5000 * K, &got, &got_to), 0);
 	cr_assert_eq(got_to, (2 * (uint64_t)EXTENTS_MAX - 1) * K);
 	cr_assert_eq(got.count, EXTENTS_MAX);
+}
+
+Test(extents, places_name_blocks_only_where_that_is_known)
+{
+	cr_assert(extents_comparable(XFS_SUPER_MAGIC));
+	cr_assert(extents_comparable(BTRFS_SUPER_MAGIC));
+	cr_assert_not(extents_comparable(EXT4_SUPER_MAGIC));
+	cr_assert_not(extents_comparable(OVERLAYFS_SUPER_MAGIC));
+	cr_assert_not(extents_comparable(0xca451a4e)); /* bcachefs */
 }
 
 Test(extents, what_moves_data)
