@@ -37,6 +37,7 @@ left_out() {
 only() {
 	case $1 in
 	sim) echo 'sim/!(files)' ;; # openat2
+	io_limits) echo '*/!(where_pods_are)' ;; # openat2
 	timer) echo 'timer/!(what_came_in_time_while_the_process_stood_still)' ;; # a signal in io_uring_enter, never in time there
 	store_model) echo 'store_model/!(an_object_takes_little_memory)' ;; # its own memory counts as well
 	dial) echo 'dial/!(no_descriptors)' ;; # the limit lies below the descriptors that it has itself

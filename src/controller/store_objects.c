@@ -57,7 +57,10 @@ int store_name_claim(struct store *store, enum store_kind kind, const char *key,
 		return err_set(err, ERR_EXISTS, "node %s has this name", other->id);
 	}
 	unsigned n_claims = node->n_claims;
-	int r = object != NULL ? 0 : claims_make(&store->claims, kind, key, node, err);
+	/* A claim that is told again lasts, also where the pool that has the name has come to the
+	 * node meanwhile. */
+	int r = object != NULL && maker == NULL ? 0
+						: claims_make(&store->claims, kind, key, node, err);
 	store_claims_changed(store, node, n_claims);
 	return r;
 }
