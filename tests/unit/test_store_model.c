@@ -330,7 +330,7 @@ static void do_claim(void)
 		must((res == 0) == !others);
 	if (res < 0)
 		must(err.code == ERR_EXISTS && other != NULL && other != nodes[n].real);
-	if (res == 0 && (!mine || claims[kind][k].node == n) && !others)
+	if (res == 0 && ((!mine && !others) || claims[kind][k].node == n))
 		claims[kind][k] = (struct model_claim){n, nodes[n].join};
 	if (res == 0 && mine && store_name_maker(store, kind, key) == NULL)
 		claims[kind][k].node = -1;
