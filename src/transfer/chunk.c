@@ -5,7 +5,7 @@
  */
 #include "transfer/chunk.h"
 
-#include "transfer/crc32c.h"
+#include "base/crc32c.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  *   send.h    the source's side: ringvol.v1.Transfer
  *   offer.h   the target's side: where a copy can be had
  *   pull.h    the target's side: reading it into an image
- *   chunk.h, crc32c.h, rate.h, bulk.h: the messages, their checksums, how fast, their memory
+ *   chunk.h, rate.h, bulk.h: the messages, how fast, their memory
  */
 #ifndef RINGVOL_TRANSFER_TRANSFER_H
 #define RINGVOL_TRANSFER_TRANSFER_H

@@ -6,8 +6,8 @@
  */
 #include "fuzz.h"
 
+#include "base/crc32c.h"
 #include "transfer/chunk.h"
-#include "transfer/crc32c.h"
 
 #include <string.h>
 

@@ -6,6 +6,7 @@
  */
 #include "far.h"
 
+#include "base/crc32c.h"
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
 #include "csi/request.h"
@@ -14,7 +15,6 @@
 #include "pool/remove.h"
 #include "rpc/registry.h"
 #include "transfer/chunk.h"
-#include "transfer/crc32c.h"
 #include "transfer/grant.h"
 #include "transfer/offer.h"
 #include "transfer/pull.h"

@@ -2,6 +2,7 @@
 /* Copies between nodes: drains, sizes, modes, limits, and disks that fail. */
 #include "far.h"
 
+#include "base/crc32c.h"
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
 #include "csi/request.h"
@@ -11,7 +12,6 @@
 #include "reactor/ring_chore.h"
 #include "rpc/registry.h"
 #include "transfer/chunk.h"
-#include "transfer/crc32c.h"
 #include "transfer/grant.h"
 #include "transfer/offer.h"
 #include "transfer/pull.h"

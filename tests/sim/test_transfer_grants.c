@@ -2,6 +2,7 @@
 /* Copies between nodes: who may read what, for how long, and what a hostile source sends. */
 #include "far.h"
 
+#include "base/crc32c.h"
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
 #include "csi/request.h"
@@ -10,7 +11,6 @@
 #include "pool/remove.h"
 #include "rpc/registry.h"
 #include "transfer/chunk.h"
-#include "transfer/crc32c.h"
 #include "transfer/grant.h"
 #include "transfer/offer.h"
 #include "transfer/pull.h"

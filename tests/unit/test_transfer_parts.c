@@ -3,12 +3,12 @@
  * keeps for them. */
 #include "pool_fixture.h"
 
+#include "base/crc32c.h"
 #include "pool/hold_make.h"
 #include "pool/index.h"
 #include "pool/part.h"
 #include "pool/trash.h"
 #include "transfer/chunk.h"
-#include "transfer/crc32c.h"
 #include "transfer/rate.h"
 
 #include <sys/file.h>

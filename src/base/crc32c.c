@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CRC-32C by the processor's instruction where it has one (SSE 4.2), else eight bytes at a time by
  * tables, which are made at the first use. */
-#include "transfer/crc32c.h"
+#include "base/crc32c.h"
 
 #include <stdbool.h>
 #include <string.h>

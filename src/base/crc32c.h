@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CRC-32C (Castagnoli), as iSCSI, ext4 and btrfs have it: of "123456789" it is 0xe3069283. */
-#ifndef RINGVOL_TRANSFER_CRC32C_H
-#define RINGVOL_TRANSFER_CRC32C_H
+#ifndef RINGVOL_BASE_CRC32C_H
+#define RINGVOL_BASE_CRC32C_H
 
 #include <stddef.h>
 #include <stdint.h>
