@@ -17,14 +17,14 @@
 #include "csi/topology.h"
 #include "node/volume.h"
 
-/* All volumes there are thick, and share nothing. */
-static int refuse_raw(struct op *op, const struct pool *pool)
+/* A thick volume there has pieces of the disks, and shares nothing. */
+static int refuse_thick(struct op *op, const struct pool_object *volume)
 {
-	return !pool_is_raw(pool)
-		       ? 0
-		       : op_fail(op, ERR_PRECONDITION,
-				 "pool %s is on raw disks and has no snapshots yet: make a clone (a volume whose source is the volume), or use a pool in a directory",
-				 pool_name(pool));
+	if (!pool_is_raw(volume->pool) || !volume->rec->thick)
+		return 0;
+	return op_fail(op, ERR_PRECONDITION,
+		"volume %s is thick and lies in pool %s on raw disks, where thin volumes alone have snapshots: use a class with provisioning: thin, or make a clone (a volume whose source is the volume)",
+		volume->rec->name, pool_name(volume->pool));
 }
 
 static int look_up_run(struct op *op)
@@ -37,7 +37,7 @@ static int look_up_run(struct op *op)
 	if (snapshot == NULL) {
 		r = node_source_find(&c->source, c->task.csi->node, RECORD_VOLUME, c->source_id,
 			false, &op->err);
-		return r == 0 ? refuse_raw(op, c->source.object->pool) : r;
+		return r == 0 ? refuse_thick(op, c->source.object) : r;
 	}
 	if (snapshot->rec->group[0] != '\0')
 		return op_fail(op, ERR_EXISTS,

@@ -30,6 +30,7 @@ static Csi__V1__VolumeHealthErrorType volume_status(enum node_condition_kind kin
 		return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__DATA_LOSS;
 	case NODE_POOL_MISSING:
 	case NODE_POOL_SICK:
+	case NODE_THIN_POOL:
 	case NODE_DEVICE_GONE:
 	case NODE_DEVICE_UNSERVED:
 	case NODE_HANGING:
@@ -39,6 +40,7 @@ static Csi__V1__VolumeHealthErrorType volume_status(enum node_condition_kind kin
 	case NODE_IO_ERRORS:
 	case NODE_POOL_FULL:
 	case NODE_POOL_NEARLY_FULL:
+	case NODE_THIN_POOL_LOW:
 	case NODE_SLOW:
 	case NODE_LOOP_NODE:
 	case NODE_LIMIT_NOT_ENFORCED:

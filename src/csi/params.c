@@ -332,16 +332,17 @@ int csi_params_settle(struct csi_params *params, const struct pool *pool, struct
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: pool %s is on raw disks, whose volumes have device-mapper devices: use device disk, or leave the parameter out",
 			pool_name(pool));
-	if (params->thick_given && !params->thick)
+	bool thin = params->thick_given && !params->thick;
+	if (thin && params->erase != RECORD_ERASE_NONE)
 		return err_set(err, ERR_PRECONDITION,
-			"parameters: pool %s is on raw disks and has no thin volumes yet: use provisioning thick",
+			"parameters: eraseOnDelete would overwrite nothing of a thin volume in pool %s, which is on raw disks: its blocks are overwritten before somebody else gets them; leave it out, or use provisioning thick",
 			pool_name(pool));
 	if (params->block_size != 0 && params->block_size != pool_block_size(pool))
 		return err_set(err, ERR_PRECONDITION,
 			"parameters: blockSize is %u, but pool %s is on raw disks, whose blocks of %u its volumes have; leave the parameter out",
 			params->block_size, pool_name(pool), pool_block_size(pool));
 	params->device = BACKEND_DISK;
-	params->thick = true;
+	params->thick = !thin;
 	return 0;
 }
 

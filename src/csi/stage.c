@@ -95,6 +95,24 @@ int stage_first_end(struct op *op, int res)
 
 /* ---- the device ---- */
 
+/* Of a thin volume on raw disks: what has its bytes is active. */
+bool stage_thin_done(struct op *op)
+{
+	return thin_use_done(stage_of(op)->n.volume);
+}
+
+int stage_thin_run(struct op *op)
+{
+	struct stage *s = stage_of(op);
+	return thin_want(op, s->n.volume->pool, &s->thin_wait);
+}
+
+int stage_thin_end(struct op *op, int res)
+{
+	struct stage *s = stage_of(op);
+	return thin_use_end(op, s->n.volume->pool, &s->thin_wait, res);
+}
+
 static int prepare_attach(struct op *op)
 {
 	struct stage *s = stage_of(op);

@@ -8,6 +8,7 @@
 #include "csi/volume_op.h"
 #include "node/first_stage.h"
 #include "pool/sync.h"
+#include "pool/thin_keep.h"
 
 struct stage {
 	struct volume_op n;
@@ -35,6 +36,7 @@ struct stage {
 	struct err other_err;
 	const char *unfit;
 	struct pool_resync settle;
+	struct thin_wait thin_wait;
 	struct node_first_stage *first; /* under way */
 	struct fsimg_probe probe;
 	uint8_t uuid[16];

@@ -20,6 +20,9 @@ int stage_durable_run(struct op *op);
 bool stage_first_done(struct op *op);
 int stage_first_run(struct op *op);
 int stage_first_end(struct op *op, int res);
+bool stage_thin_done(struct op *op);
+int stage_thin_run(struct op *op);
+int stage_thin_end(struct op *op, int res);
 bool stage_attach_done(struct op *op);
 int stage_attach_run(struct op *op);
 int stage_attach_end(struct op *op, int res);
@@ -63,6 +66,7 @@ int stage_fitted_run(struct op *op);
 		.end = stage_tools_end}, \
 	{"make durable", .done = stage_durable_done, .run = stage_durable_run}, \
 	{"format", .done = stage_first_done, .run = stage_first_run, .end = stage_first_end}, \
+	{"thin pool", .done = stage_thin_done, .run = stage_thin_run, .end = stage_thin_end}, \
 	{"probe image", .done = stage_probe_done, .run = stage_probe_run}, \
 	{"attach", .done = stage_attach_done, .run = stage_attach_run, .end = stage_attach_end, .undo = stage_attach_undo}, \
 	{"probe device", .done = stage_probe_device_done, .call = stage_probe_call, \

@@ -14,6 +14,8 @@
 #include "node/checkup.h"
 #include "node/health.h"
 #include "pool/index.h"
+#include "pool/raw_measure.h"
+#include "pool/room.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +28,10 @@ struct stats {
 	struct node_stats ask;
 	struct statx image; /* stx_mask 0: it could not be looked at */
 	char image_name[RECORD_KEY_MAX];
+	/* of a thin volume of a raw pool */
+	struct raw_measure thin;
+	struct disk *disk;
+	uint64_t thin_bytes;
 };
 
 #define stats_of(op_ptr) container_of(volume_op_of(op_ptr), struct stats, n)
@@ -88,6 +94,51 @@ static int image_run(struct op *op)
 	io_uring_prep_statx(op_sqe(op), dirfd, s->image_name, AT_SYMLINK_NOFOLLOW,
 		STATX_SIZE | STATX_BLOCKS, &s->image);
 	return op_submit(op);
+}
+
+/* How much of a thin image has blocks is asked of its device. */
+static bool blocks_done(struct op *op)
+{
+	struct stats *s = stats_of(op);
+	struct pool_object *volume;
+	struct err ignored = {0};
+	s->thin.id = 0;
+	if (s->ask.is_block &&
+		pools_find_id(s->n.task.csi->pools, RECORD_VOLUME, s->n.task.id, &volume,
+			&ignored) == 0 &&
+		pool_is_raw(volume->pool))
+		raw_measure_put(&s->thin, volume);
+	return s->thin.id == 0;
+}
+
+static int blocks_job(void *arg)
+{
+	struct stats *s = arg;
+	return raw_measure(s->disk, &s->thin, &s->thin_bytes);
+}
+
+static int blocks_run(struct op *op)
+{
+	struct stats *s = stats_of(op);
+	struct pool_object *volume;
+	int r = find_again(op, &volume);
+	if (r < 0)
+		return r;
+	s->disk = disk_published(pool_uuid8(volume->pool));
+	return s->disk != NULL ? op_work(op, blocks_job, s) : 0;
+}
+
+/* What cannot be asked is a condition, and the last answer stands. */
+static int blocks_end(struct op *op, int res)
+{
+	struct stats *s = stats_of(op);
+	struct pool_object *volume;
+	disk_unref(s->disk);
+	s->disk = NULL;
+	int r = find_again(op, &volume);
+	if (r == 0 && res == 0)
+		pool_object_measured(volume, s->thin_bytes);
+	return r;
 }
 
 static Csi__V1__VolumeUsage *usage_new(struct arena *arena, Csi__V1__VolumeUsage__Unit unit,
@@ -157,6 +208,7 @@ static int answer_run(struct op *op)
 static const struct op_step steps[] = {
 	{"stats", .run = stats_run, .end = stats_end},
 	{"image", .done = image_done, .run = image_run, .end = volume_op_ignore},
+	{"blocks", .done = blocks_done, .run = blocks_run, .end = blocks_end},
 	{"answer", .run = answer_run},
 	{NULL},
 };

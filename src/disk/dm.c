@@ -18,6 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define SYSFS_PATH "/sys/class/misc/device-mapper" /* there when the driver is */
@@ -222,6 +224,21 @@ void dm_close(struct dm *dm)
 }
 
 /* ---- devices ---- */
+
+int dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
+{
+	char path[32];
+	struct stat st;
+	snprintf(path, sizeof(path), "/dev/dm-%" PRIu32, dev_minor);
+	int fd = open(path, flags | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) == 0 && S_ISBLK(st.st_mode) &&
+		st.st_rdev == makedev(dev_major, dev_minor))
+		return fd;
+	close(fd);
+	return -ENXIO;
+}
 
 static bool is_name(const char *text, size_t cap)
 {

@@ -76,6 +76,9 @@ void dm_close(struct dm *dm);
 
 /* Each returns 0 or -errno; -ENXIO: there is no device of that uuid. */
 
+/* The node /dev/dm-<minor>, if it is that device's. -ENXIO: it is another's. */
+int dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags);
+
 /* A device without a table. -EBUSY: the name or the uuid is taken. -EINVAL: a name or uuid that is
  * empty, too long or holds a '/'. */
 int dm_create(struct dm *dm, const char *name, const char *uuid, struct dm_device *ret);

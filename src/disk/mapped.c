@@ -498,12 +498,6 @@ int mapped_make(struct dm *dm, const struct mapped_spec *spec, struct mapped *re
 		     : mapped_make_named(dm, name, uuid, spec, ret, err);
 }
 
-int mapped_uuid(const char *tag, uint64_t image_ino, char ret_uuid[DM_UUID_LEN])
-{
-	char name[DM_NAME_LEN];
-	return names_of(tag, image_ino, name, ret_uuid);
-}
-
 int mapped_wake(struct dm *dm, const struct mapped *mapped)
 {
 	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];

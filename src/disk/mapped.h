@@ -62,8 +62,6 @@ int mapped_make_named(struct dm *dm, const char *name, const char *uuid,
 int mapped_look(struct dm *dm, const char *tag, uint64_t image_ino, struct mapped *ret);
 /* Lets a suspended device go on with the table it has. 0 or -errno. */
 int mapped_wake(struct dm *dm, const struct mapped *mapped);
-/* The uuid of the device of that tag and image. -EINVAL: no such tag. */
-int mapped_uuid(const char *tag, uint64_t image_ino, char ret_uuid[DM_UUID_LEN]);
 /* Its device. Afterwards no process reaches the pieces, even one that has the device open;
  * *ret_waits: there is one. What the page cache had was written. A device that is gone is success.
  * ERR_PRECONDITION: its table is foreign, and nothing is known of where it leads. */

@@ -13,10 +13,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define TAG_PREFIX  "ringvol:"
@@ -50,6 +49,17 @@ int tagged_names(const char *tag, const char *uuid_prefix, char ret_name[DM_NAME
 	dashes_for_colons(ret_name);
 	dashes_for_colons(ret_uuid);
 	return 0;
+}
+
+int tagged_uuid(
+	const char *tag, const char *uuid_prefix, uint64_t image_ino, char ret_uuid[DM_UUID_LEN])
+{
+	char name[DM_NAME_LEN];
+	int r = tagged_names(tag, uuid_prefix, name, ret_uuid);
+	size_t len = r == 0 ? strlen(ret_uuid) : 0;
+	if (r == 0)
+		snprintf(ret_uuid + len, DM_UUID_LEN - len, "-%" PRIx64, image_ino);
+	return r;
 }
 
 /* The tag that a name says: "ringvol-aaaaaaaa-bbbbbbbb". */
@@ -105,22 +115,6 @@ bool tagged_is_retired(const struct dm_target *targets, unsigned count)
 	       targets[1].length_sectors == TAGGED_TAIL_SECTORS;
 }
 
-/* The device's node, if it is that: the device stays as long as it is open. -1: it cannot be had,
- * and is not needed. */
-static int open_node(const struct dm_device *device)
-{
-	char path[32];
-	struct stat st;
-	snprintf(path, sizeof(path), "/dev/dm-%u", device->minor);
-	_cleanup_fd_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISBLK(st.st_mode) ||
-		st.st_rdev != makedev(device->major, device->minor))
-		return -1;
-	int node_fd = fd;
-	fd = -1;
-	return node_fd;
-}
-
 static int retire(struct dm *dm, const struct dm_device *device, uint64_t size_bytes, int node_fd)
 {
 	struct dm_target targets[RETIRED_TARGETS];
@@ -140,7 +134,10 @@ int tagged_remove(
 	_cleanup_fd_ int node_fd = -1;
 	int retired = 0;
 	if (size_bytes != 0) {
-		node_fd = open_node(device);
+		/* The device stays as long as it is open. Without it all goes as well. */
+		node_fd = dm_open_node(device->major, device->minor, O_RDONLY | O_NONBLOCK);
+		if (node_fd < 0)
+			node_fd = -1;
 		retired = retire(dm, device, size_bytes, node_fd);
 		/* Without its help the removal below frees what lies below, and waits for that. */
 		if (retired < 0)

@@ -21,6 +21,12 @@ enum {
 int tagged_names(const char *tag, const char *uuid_prefix, char ret_name[DM_NAME_LEN],
 	char ret_uuid[DM_UUID_LEN]);
 
+/* Begins the uuids of dm-crypt devices over volumes' (backends/crypt). */
+#define TAGGED_CRYPT_UUID_PREFIX DM_OUR_UUID "crypt-"
+/* Of the device of that tag and image: the prefix, "a-b-" and the inode. -EINVAL: no such tag. */
+int tagged_uuid(
+	const char *tag, const char *uuid_prefix, uint64_t image_ino, char ret_uuid[DM_UUID_LEN]);
+
 /* The device of that uuid. 0; -ENXIO: there is none; -EEXIST: another has its name, or it was
  * renamed; -errno. */
 int tagged_look(struct dm *dm, const char *name, const char *uuid, struct dm_device *ret);

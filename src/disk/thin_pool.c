@@ -207,6 +207,10 @@ int thin_pool_remove(struct dm *dm, const char *pool_uuid, bool *ret_busy)
 			r = dm_remove(dm, uuid, &waits);
 		if (r < 0)
 			return r;
+		if (waits) { /* somebody has just opened it */
+			*ret_busy = true;
+			return 0;
+		}
 	}
 	return 0;
 }
@@ -229,6 +233,48 @@ int thin_pool_status(struct dm *dm, const char *pool_uuid, struct thin_status *r
 	thin_names(THIN_POOL, pool_uuid, name, uuid);
 	int r = status_of(dm, uuid, "thin-pool", &target);
 	return r < 0 ? r : thin_status_parse(target.params, ret);
+}
+
+static bool leads_to_member(const struct disk *disk, const struct dm_target *target)
+{
+	uint32_t major, minor;
+	uint64_t offset;
+	if (!dm_linear_parse(target, &major, &minor, &offset))
+		return false;
+	for (unsigned i = 0; i < disk->count; i++)
+		if (disk->members[i].major == major && disk->members[i].minor == minor)
+			return true;
+	return false;
+}
+
+/* Whether it begins where the map does, and no part of it is on a disk that came back as another
+ * device. */
+static bool leads_right(
+	struct dm *dm, const struct disk *disk, enum thin_device which, const struct image_map *map)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	const struct mapped_spec spec = {
+		.disk = disk, .map = map, .size_bytes = image_map_bytes(map)};
+	unsigned has = 0, wants = 0;
+	_cleanup_free_ struct dm_target *now = calloc(2 * DM_TARGETS_MAX, sizeof(*now));
+	struct dm_target *right = now + DM_TARGETS_MAX;
+	thin_names(which, disk->uuid, name, uuid);
+	if (now == NULL || dm_table(dm, uuid, now, DM_TARGETS_MAX, &has) < 0 ||
+		mapped_table(&spec, right, DM_TARGETS_MAX, &wants) < 0)
+		return false;
+	for (unsigned i = 0; i < has; i++)
+		if (!leads_to_member(disk, &now[i]))
+			return false;
+	return has > 0 && wants > 0 && strcmp(now[0].params, right[0].params) == 0;
+}
+
+bool thin_pool_is_sound(struct dm *dm, const struct disk *disk, const struct image_map *metadata,
+	const struct image_map *data)
+{
+	struct thin_status status;
+	return thin_pool_status(dm, disk->uuid, &status) == 0 && status.mode <= THIN_DATA_FULL &&
+	       !status.needs_check && leads_right(dm, disk, THIN_METADATA, metadata) &&
+	       leads_right(dm, disk, THIN_DATA, data);
 }
 
 int thin_volume_bytes(struct dm *dm, const char *volume_uuid, uint64_t *ret_mapped_bytes)
@@ -265,11 +311,21 @@ static int say(struct dm *dm, const char *pool_uuid, const char *text)
 	return dm_message(dm, uuid, text);
 }
 
+/* dm-thin answers a message before it knows whether its commit was written. Where that fails the
+ * pool takes no writes any more, and what the message has done is undone. */
+static int was_written(struct dm *dm, const char *pool_uuid)
+{
+	struct thin_status status;
+	int r = thin_pool_status(dm, pool_uuid, &status);
+	return r == 0 && (status.mode > THIN_DATA_FULL || status.needs_check) ? -EOPNOTSUPP : r;
+}
+
 int thin_pool_create(struct dm *dm, const char *pool_uuid, uint32_t id)
 {
 	char text[64];
 	snprintf(text, sizeof(text), "create_thin %" PRIu32, id);
-	return say(dm, pool_uuid, text);
+	int r = say(dm, pool_uuid, text);
+	return r == 0 ? was_written(dm, pool_uuid) : r;
 }
 
 /* The first that is there freezes. *ret_held: how many of them to let go on. */
@@ -306,6 +362,8 @@ int thin_pool_snap(struct dm *dm, const char *pool_uuid, uint32_t id, uint32_t o
 	if (r == 0)
 		r = say(dm, pool_uuid, text);
 	int went = let_go(dm, still, held);
+	if (r == 0)
+		r = was_written(dm, pool_uuid);
 	return r < 0 ? r : went;
 }
 
@@ -313,7 +371,8 @@ int thin_pool_delete(struct dm *dm, const char *pool_uuid, uint32_t id)
 {
 	char text[64];
 	snprintf(text, sizeof(text), "delete %" PRIu32, id);
-	return say(dm, pool_uuid, text);
+	int r = say(dm, pool_uuid, text);
+	return r == 0 ? was_written(dm, pool_uuid) : r;
 }
 
 /* ---- without a device ---- */

@@ -39,10 +39,14 @@ uint64_t thin_metadata_bytes(uint64_t area_bytes);
  * dm-thin, or a name is another's; ERR_DATA_LOSS: the metadata are damaged, or not those of this
  * data; ERR_UNAVAILABLE: a disk is gone. */
 int thin_pool_make(struct dm *dm, const struct thin_pool_spec *spec, struct err *err);
-/* Takes them away. *ret_busy: a thin volume's device stands on it, and all of them stay. */
+/* Takes them away. *ret_busy: a thin volume's device stands on it, or somebody
+ * has one open, and what is left of them stays. */
 int thin_pool_remove(struct dm *dm, const char *pool_uuid, bool *ret_busy);
 /* -ENXIO: it is not active. -EBADMSG: the kernel says what is not understood. */
 int thin_pool_status(struct dm *dm, const char *pool_uuid, struct thin_status *ret);
+/* Whether what is active takes writes and leads to the disks as they are now. */
+bool thin_pool_is_sound(struct dm *dm, const struct disk *disk, const struct image_map *metadata,
+	const struct image_map *data);
 /* One that a driver was killed over, or somebody else has suspended, goes on. 0 also where there is
  * none. */
 int thin_pool_wake(struct dm *dm, const char *pool_uuid);

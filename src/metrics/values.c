@@ -9,6 +9,7 @@
 #include "csi/task.h"
 #include "node/trim.h"
 #include "pool/index.h"
+#include "pool/raw_thin.h"
 #include "pool/trash.h"
 #include "probes/probes.h"
 #include "transfer/transfer.h"
@@ -117,6 +118,13 @@ static uint64_t volumes(const struct pool *pool)
 static uint64_t snapshots(const struct pool *pool)
 {
 	return pool_count(pool, RECORD_SNAPSHOT);
+}
+
+static uint64_t thin_low(const struct pool *pool)
+{
+	struct pool_thin_state state;
+	pool_thin_state(pool, &state);
+	return state.low;
 }
 
 /* f->pool NULL: a field of its room. A pool that was never read has no size, which is not a size
@@ -312,6 +320,14 @@ const struct family pool_families[] = {
 		"Deleted bytes of a raw pool that nobody gets before they are overwritten.",
 		render_pools, .room_field = offsetof(struct pool_room, zeroing_bytes),
 		.raw_alone = true},
+	{"ringvol_pool_thin_bytes", "gauge", "What the thin pool of a raw pool has for data.",
+		render_pools, .room_field = offsetof(struct pool_room, thin_bytes),
+		.raw_alone = true},
+	{"ringvol_pool_thin_used_bytes", "gauge", "What of that is in use.", render_pools,
+		.room_field = offsetof(struct pool_room, thin_used_bytes), .raw_alone = true},
+	{"ringvol_pool_thin_low", "gauge",
+		"1 if the thin pool of a raw pool has little unused and cannot be grown.",
+		render_pools, .pool = thin_low, .raw_alone = true},
 	{"ringvol_pool_volumes", "gauge", "Volumes of the pool, attached or not.", render_pools,
 		.pool = volumes},
 	{"ringvol_pool_snapshots", "gauge", "Snapshots of the pool.", render_pools,

@@ -15,6 +15,7 @@
 #include "node/node.h"
 #include "node/volume.h"
 #include "pool/index.h"
+#include "pool/raw_thin.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -28,6 +29,7 @@ const char *const node_condition_names[NODE_CONDITION_KINDS] = {
 	[NODE_IMAGE_TRUNCATED] = "ImageTruncated",
 	[NODE_POOL_MISSING] = "PoolMissing",
 	[NODE_POOL_SICK] = "PoolSick",
+	[NODE_THIN_POOL] = "ThinPoolUnusable",
 	[NODE_DEVICE_GONE] = "DeviceGone",
 	[NODE_DEVICE_UNSERVED] = "DeviceUnserved",
 	[NODE_HANGING] = "Hanging",
@@ -36,6 +38,7 @@ const char *const node_condition_names[NODE_CONDITION_KINDS] = {
 	[NODE_IO_ERRORS] = "IOErrors",
 	[NODE_POOL_FULL] = "PoolFull",
 	[NODE_POOL_NEARLY_FULL] = "PoolNearlyFull",
+	[NODE_THIN_POOL_LOW] = "ThinPoolLow",
 	[NODE_SLOW] = "Slow",
 	[NODE_LOOP_NODE] = "LoopNodePublished",
 	[NODE_LIMIT_NOT_ENFORCED] = "LimitNotEnforced",
@@ -183,6 +186,28 @@ static void add_pool_usage(struct list_of *list, const struct pool *pool)
 			full ? "" : " before writes fail");
 }
 
+/* Worse than a full pool, and before it. */
+static void add_thin_pool(struct list_of *list, const struct pool *pool)
+{
+	struct pool_thin_state state;
+	pool_thin_state(pool, &state);
+	if (state.wrong)
+		add(list, NODE_THIN_POOL, state.wrong_since_ns,
+			"the thin pool of pool %s cannot be used%s: %s", pool_name(pool),
+			since(list, state.wrong_since_ns), state.why);
+}
+
+static void add_thin_pool_low(struct list_of *list, const struct pool *pool)
+{
+	struct pool_thin_state state;
+	pool_thin_state(pool, &state);
+	if (state.low)
+		add(list, NODE_THIN_POOL_LOW, state.low_since_ns,
+			"the thin pool of pool %s has %" PRIu64
+			" MiB unused and cannot be grown%s; when they are used up, writes to new blocks fail: delete volumes or snapshots, or add a disk with 'ringvol pool grow'",
+			pool_name(pool), state.unused_bytes >> 20, since(list, state.low_since_ns));
+}
+
 /* ---- in use ---- */
 
 static void add_device(
@@ -300,6 +325,9 @@ unsigned node_volume_conditions(struct arena *arena, const struct node *node,
 	add_pool(&list, volume->pool);
 	if (volume->rec == NULL)
 		return list.count;
+	bool thin = pool_is_raw(volume->pool) && !volume->rec->thick;
+	if (thin && pool_state(volume->pool) == POOL_READY)
+		add_thin_pool(&list, volume->pool);
 	if (nv != NULL)
 		add_device(&list, volume, nv);
 	add_hanging(&list, volume, nv);
@@ -309,6 +337,8 @@ unsigned node_volume_conditions(struct arena *arena, const struct node *node,
 	}
 	if (pool_state(volume->pool) == POOL_READY && needs_room(volume))
 		add_pool_usage(&list, volume->pool);
+	if (thin && pool_state(volume->pool) == POOL_READY)
+		add_thin_pool_low(&list, volume->pool);
 	if (nv != NULL) {
 		add_slow(&list, &nv->health);
 		add_loop_node(&list, volume, nv);
@@ -322,8 +352,11 @@ unsigned node_pool_conditions(struct arena *arena, const struct node *node, cons
 {
 	struct list_of list = {.arena = arena, .node = node, .at = ret};
 	add_pool(&list, pool);
-	if (pool_state(pool) == POOL_READY)
+	if (pool_state(pool) == POOL_READY) {
+		add_thin_pool(&list, pool);
 		add_pool_usage(&list, pool);
+		add_thin_pool_low(&list, pool);
+	}
 	return list.count;
 }
 

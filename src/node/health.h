@@ -24,6 +24,7 @@ enum node_condition_kind {
 	NODE_IMAGE_TRUNCATED,
 	NODE_POOL_MISSING, /* or not read yet */
 	NODE_POOL_SICK,
+	NODE_THIN_POOL, /* the thin pool of a raw pool cannot be used, or not written to */
 	NODE_DEVICE_GONE,
 	NODE_DEVICE_UNSERVED, /* the data process that serves it is away */
 	NODE_HANGING,
@@ -32,6 +33,7 @@ enum node_condition_kind {
 	NODE_IO_ERRORS,
 	NODE_POOL_FULL,
 	NODE_POOL_NEARLY_FULL,
+	NODE_THIN_POOL_LOW, /* it cannot be grown, and has little left */
 	NODE_SLOW,
 	NODE_LOOP_NODE, /* a pod holds a loop node, as earlier versions published them */
 	NODE_LIMIT_NOT_ENFORCED,

@@ -30,8 +30,10 @@ bool node_can_share(const struct pool_object *object, bool thick)
 {
 	/* What shares extents with a volume that is erased on delete would keep its bytes. One that
 	 * is unformatted has none. */
-	return pool_features(object->pool)->reflink && !thick &&
-	       object->rec->erase == RECORD_ERASE_NONE && !object->rec->unformatted;
+	bool shares = pool_is_raw(object->pool) ? !object->rec->thick
+						: pool_features(object->pool)->reflink;
+	return shares && !thick && object->rec->erase == RECORD_ERASE_NONE &&
+	       !object->rec->unformatted;
 }
 
 int node_source_find(struct node_source *source, struct node *node, enum record_kind kind,
@@ -50,6 +52,10 @@ int node_source_find(struct node_source *source, struct node *node, enum record_
 	source->node = node;
 	source->object = object;
 	source->rec = rec;
+	if (pool_is_raw(object->pool) && thick && !rec->thick && !rec->unformatted)
+		return err_set(err, ERR_PRECONDITION,
+			"%s is thin and lies in pool %s on raw disks, and so is what is made of it there: use a class with provisioning: thin",
+			rec->name, pool_name(object->pool));
 	source->share = node_can_share(object, thick);
 	return 0;
 }
@@ -145,6 +151,7 @@ void node_source_fill(struct node_source *source, struct pool_build *build)
 	source->clone.copy.stop = source->stopped;
 	source->clone.build = build;
 	build->share_object = source->share ? source->object : NULL;
+	build->share_frozen = source->quiesce.freeze == NODE_FROZEN;
 	build->fill = fill;
 	build->fill_end = fill_end;
 	build->fill_arg = source;

@@ -20,6 +20,7 @@
 #include "pool/build_learn.h"
 #include "pool/build_part.h"
 #include "pool/build_raw.h"
+#include "pool/build_thin.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -32,7 +33,18 @@
 #include <sys/xattr.h>
 
 /* What a build calls, in order. */
-enum build_call { CALL_OPEN, CALL_SHARE, CALL_RECORD, CALL_PARK, CALL_LINK, CALL_SYNC, CALLS };
+enum build_call {
+	CALL_OPEN,
+	CALL_SHARE,
+	CALL_HOLD,
+	CALL_SAY,
+	CALL_DEVICE,
+	CALL_RECORD,
+	CALL_PARK,
+	CALL_LINK,
+	CALL_SYNC,
+	CALLS
+};
 
 /* ---- begin, admit ---- */
 
@@ -205,8 +217,9 @@ static int prepare_open(struct op *op)
 	b->kind = b->rec->kind;
 	b->dirfd = pool_fd_of(b->pool, b->kind);
 	b->direct_io = b->pool->features.direct_io;
-	b->sharing = b->disk == NULL && (source != NULL || b->share_template[0] != '\0');
+	b->sharing = b->pool->raw == NULL && (source != NULL || b->share_template[0] != '\0');
 	b->share_name = source != NULL ? source->key : b->share_template;
+	b->thin_origin = source != NULL ? pool_entry((struct pool_object *)source)->thin_id : 0;
 	b->share_dirfd = source != NULL ? pool_fd_of(source->pool, source->kind)
 					: b->pool->fds[POOL_FD_TEMPLATES];
 	if (source != NULL && (source->rec == NULL || source->image == POOL_IMAGE_TRUNCATED))
@@ -234,7 +247,8 @@ static int share_end(struct op *op, int res)
 
 static bool fill_done(struct op *op)
 {
-	return pool_build_of(op)->fill == NULL || pool_build_of(op)->sharing;
+	const struct pool_build *b = pool_build_of(op);
+	return b->fill == NULL || b->sharing || build_snaps(b);
 }
 
 static int fill_run(struct op *op)
@@ -258,7 +272,7 @@ static int complete_record(struct pool_build *b)
 	struct record rec = *b->rec;
 	struct pool_object *source;
 	struct err ignored = {0};
-	rec.shares_extents = b->sharing && b->share_object != NULL;
+	rec.shares_extents = (b->sharing || build_snaps(b)) && b->share_object != NULL;
 	rec.family = "";
 	bool of_snapshot = rec.source == RECORD_SOURCE_SNAPSHOT;
 	if (rec.shares_extents &&
@@ -395,10 +409,13 @@ static int enter_index(struct pool_build *b)
 		.image_bytes = (uint64_t)st.st_size,
 		.allocated_bytes =
 			b->disk != NULL ? image_map_bytes(b->map) : (uint64_t)st.st_blocks * 512,
+		.thin_id = b->thin_id,
 		.image_dev = st.st_dev,
 		.image_ino = st.st_ino,
 	};
 	strcpy(found.key, b->rec->key);
+	if (build_snaps(b)) /* of one that grows it has all; it is measured when that matters */
+		found.allocated_bytes = b->share_object->allocated_bytes;
 	pool_admit_release(&b->room);
 	pool_op_finish(pool);
 	b->ret_object = pool_index_insert(pool, &found);
@@ -469,6 +486,11 @@ static int sync_end(struct op *op, int res)
 static const struct op_call build_calls[CALLS] = {
 	[CALL_OPEN] = {"open", .fn = open_call, .end = open_end, .undo = open_undo},
 	[CALL_SHARE] = {"share", .fn = share_call, .end = share_end, .done = share_done},
+	[CALL_HOLD] = {"hold", .fn = build_hold_call, .end = build_hold_end,
+		.undo = build_hold_undo, .done = build_not_thin},
+	[CALL_SAY] = {"say", .fn = build_say_call, .end = build_say_end, .done = build_not_thin},
+	[CALL_DEVICE] = {"device", .fn = build_device_call, .end = build_device_end,
+		.undo = build_device_undo, .done = build_device_done},
 	[CALL_RECORD] = {"record", .fn = record_call, .end = record_end},
 	[CALL_PARK] = {"park", .fn = park_call, .undo = park_undo, .done = park_done},
 	[CALL_LINK] = {"link", .fn = link_call, .end = link_end, .flags = OP_COMMIT},
@@ -483,6 +505,8 @@ static int build_from(struct op *op, enum build_call first)
 	struct pool_build *b = pool_build_of(op);
 	enum build_call end = CALLS;
 	int r = first == CALL_OPEN ? prepare_open(op) : 0;
+	if (first == CALL_OPEN && b->thin_id != 0)
+		build_name_parked(b);
 	if (first == CALL_OPEN && !fill_done(op))
 		end = CALL_RECORD;
 	else if (first < CALL_LINK && !data_done(op))
@@ -528,6 +552,8 @@ static const struct op_step build_steps[] = {
 	{"part", .run = build_part_run, .end = build_part_end, .undo = build_part_undo,
 		.done = build_part_done},
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
+	{"id", .run = build_id_run, .end = build_id_end, .undo = build_id_undo,
+		.done = build_id_done},
 	{"pieces", .run = build_pieces_run, .end = build_pieces_end, .undo = build_pieces_undo,
 		.done = build_pieces_done},
 	{"open", .run = open_run},
@@ -559,6 +585,8 @@ int pool_build_init(
 void pool_build_free(struct pool_build *b)
 {
 	fd_close(&b->fd);
+	if (b->thin_id != 0)
+		thin_fill_close(&b->thin_device);
 	if (b->disk != NULL)
 		disk_unref(b->disk);
 	b->disk = NULL;

@@ -10,6 +10,8 @@
 #include "pool/raw.h"
 #include "pool/room.h"
 #include "pool/sync.h"
+#include "pool/thin_fill.h"
+#include "pool/thin_keep.h"
 #include "pool/trash.h"
 
 /*
@@ -17,6 +19,8 @@
  * trash (where there is not one log) -> data sync (if fill wrote, or there is not one log) -> link
  * [commit] -> sync, index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM. In a raw pool
  * pieces of the disks are taken first, and an image that is filled is parked before (build_raw.h).
+ * One that is thin there has an id in the thin pool instead (build_thin.h); what it shares it
+ * shares by that.
  */
 struct pool_build {
 	struct op op;
@@ -27,6 +31,7 @@ struct pool_build {
 	 * template that is known to be good. Where nothing is shared, or the file system refuses it
 	 * after all, fill makes the image. */
 	struct pool_object *share_object;
+	bool share_frozen; /* its file system is frozen, by us */
 	char share_template[RECORD_KEY_MAX];
 	/* Serves the current step of `op`. NULL: the image stays empty. dst_fd: read-write, direct
 	 * I/O where the pool has it. With fill_end, a pending fill ends there. */
@@ -62,6 +67,13 @@ struct pool_build {
 	struct image_map *map; /* on the heap: 4 KiB, which few requests need */
 	struct pool_raw_wait pieces_wait;
 	bool wrote, dropped, named;
+	/* of a thin image there: its id (0: it is none), that of what it is a snapshot of, whether
+	 * dm-thin knew the id already, and what is written through */
+	uint32_t thin_id, thin_origin;
+	bool thin_alien;
+	struct thin_wait thin_wait;
+	struct thin_fill thin_device;
+	struct err thin_err;
 	unsigned record_len;
 	char record_text[RECORD_BYTES_MAX];
 };

@@ -31,6 +31,7 @@ static int learn_job(void *arg)
 	int r = pool_read_object(learn->dirfd, learn->key, learn->kind, &learn->found);
 	if (r == 0 && learn->raw && pool_raw_map(learn->dirfd, learn->key, &learn->map) == 0)
 		learn->found.allocated_bytes = image_map_bytes(&learn->map);
+	learn->found.thin_id = learn->map.thin_id;
 	return r;
 }
 

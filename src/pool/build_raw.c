@@ -11,6 +11,7 @@
 #include "disk/places.h"
 #include "disk/zero.h"
 #include "pool/build_part.h"
+#include "pool/build_thin.h"
 #include "pool/private.h"
 #include "pool/raw.h"
 #include "pool/raw_take.h"
@@ -26,7 +27,7 @@
 
 bool build_pieces_done(struct op *op)
 {
-	return pool_build_of(op)->pool->raw == NULL;
+	return pool_build_of(op)->pool->raw == NULL || pool_build_of(op)->thin_id != 0;
 }
 
 /* What the build has of the pool, as long as it lives: the pool may be loaded anew behind its end.
@@ -81,7 +82,7 @@ int build_pieces_undo(struct op *op)
 bool build_park_done(struct op *op)
 {
 	const struct pool_build *b = pool_build_of(op);
-	return b->pool->raw == NULL || b->fill == NULL;
+	return b->pool->raw == NULL || b->fill == NULL || b->thin_id != 0;
 }
 
 static int park_job(void *arg)
@@ -135,5 +136,6 @@ int build_park_undo(struct op *op)
 
 int build_flush_job(void *arg)
 {
-	return disk_flush(((struct pool_build *)arg)->disk);
+	struct pool_build *b = arg;
+	return b->thin_id != 0 ? build_thin_flush(b) : disk_flush(b->disk);
 }

@@ -74,7 +74,7 @@ static int open_undo(struct op *op)
 {
 	struct pool_grow *g = grow_of(op);
 	uint64_t allocated, size;
-	if (image_usage(g->fd, &allocated, &size) == 0)
+	if (g->object->pool->raw == NULL && image_usage(g->fd, &allocated, &size) == 0)
 		pool_object_measured(g->object, allocated);
 	pool_entry(g->object)->remeasure = true;
 	fd_close(&g->fd);
@@ -216,6 +216,8 @@ static int apply_run(struct op *op)
 		o->allocated_bytes = (uint64_t)st.st_blocks * 512;
 	if (g->pieces != NULL)
 		o->allocated_bytes = grow_map_bytes(g);
+	else if (o->pool->raw != NULL)
+		o->allocated_bytes = before; /* a file without blocks */
 	grow_pieces_free(g);
 	record_free(o->rec);
 	o->rec = g->rec;

@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "pool/hold.h"
 #include "pool/private.h"
+#include "pool/raw.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -42,8 +43,17 @@ static uint64_t owed_bytes(struct pool_object *o)
 	return owed ? promised_size(o) - own_bytes(o) : 0;
 }
 
+/* What is promised of the thin pool. */
+static bool is_thin(const struct pool_object *o)
+{
+	return o->pool->raw != NULL && o->kind == RECORD_VOLUME && o->rec != NULL &&
+	       pool_raw_is_thin(o->rec);
+}
+
 void pool_sums_add(struct pool_object *o)
 {
+	o->pool->sum_thin_size += is_thin(o) ? promised_size(o) : 0;
+	o->pool->sum_thin_own += is_thin(o) ? own_bytes(o) : 0;
 	o->pool->sum_owed += owed_bytes(o);
 	o->pool->sum_size += promised_size(o);
 	o->pool->sum_allocated += o->allocated_bytes;
@@ -52,6 +62,8 @@ void pool_sums_add(struct pool_object *o)
 
 void pool_sums_sub(struct pool_object *o)
 {
+	o->pool->sum_thin_size -= is_thin(o) ? promised_size(o) : 0;
+	o->pool->sum_thin_own -= is_thin(o) ? own_bytes(o) : 0;
 	o->pool->sum_owed -= owed_bytes(o);
 	o->pool->sum_size -= promised_size(o);
 	o->pool->sum_allocated -= o->allocated_bytes;
@@ -96,6 +108,7 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 		return NULL;
 	list_init(&e->link);
 	e->image_bytes = found->image_bytes;
+	e->thin_id = found->thin_id;
 	e->remeasure = true;
 	e->object = (struct pool_object){
 		.pool = pool,

@@ -24,7 +24,8 @@ struct pool_found {
 	const char *why;    /* static */
 	enum record_kind kind;
 	uint64_t image_bytes, allocated_bytes, image_dev, image_ino;
-	bool truncated; /* the image is shorter than its record says */
+	uint32_t thin_id; /* of a raw pool's thin image; 0: any other */
+	bool truncated;   /* the image is shorter than its record says */
 };
 /* Blocking. -ENOENT: nothing there. -ENOMEM, -EMFILE, -ENFILE: nobody can tell now. */
 int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct pool_found *ret);
@@ -46,8 +47,9 @@ enum pool_fd {
 	POOL_FD_TRASH,
 	POOL_FD_COPIES,
 	POOL_DIRS_END,
-	POOL_FD_EVENTS = POOL_DIRS_END, /* inotify on volumes/ and snapshots/ */
-	POOL_FD_GROUPS,                 /* /dev/null's where there is none (group_load.h) */
+	POOL_FD_THIN = POOL_DIRS_END, /* thin/ of a raw pool (disk/thin_names.h) */
+	POOL_FD_EVENTS,               /* inotify on volumes/ and snapshots/ */
+	POOL_FD_GROUPS,               /* /dev/null's where there is none (group_load.h) */
 	POOL_FDS,
 };
 extern const char *const pool_dir_names[POOL_FDS]; /* NULL: not a directory below the root */

@@ -142,6 +142,27 @@ static int open_dirs(struct pool_load *load)
 	return 0;
 }
 
+/* A pool of an earlier version has no thin/. One that has lost it has lost what its volumes' maps
+ * lead to, which is found with them (raw_load.c). */
+static int open_thin(struct pool_load *load)
+{
+	int root = load->fds[POOL_FD_ROOT], *fd = &load->fds[POOL_FD_THIN];
+	if (load->disk == NULL) {
+		*fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		return 0;
+	}
+	if (mkdirat(root, THIN_DIR, 0700) < 0 && errno != EEXIST && errno != EROFS) {
+		load_end_sys(load, -errno, THIN_DIR);
+		return -1;
+	}
+	*fd = openat(root, THIN_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (*fd < 0 && errno != ENOENT) {
+		load_end_sys(load, -errno, THIN_DIR);
+		return -1;
+	}
+	return 0; /* read-only, and it never had one */
+}
+
 /* What an earlier run was building is trash: no client has been told of it. The pool may have come
  * back with an operation still under way: that one's rename fails then. */
 static int drop_parked(struct pool_load *load)
@@ -307,8 +328,8 @@ static void read_pool(struct pool_load *load)
 	if (open_root(load) < 0)
 		return;
 	load_end(load, POOL_SERVED, "%s", "");
-	if (open_lock(load) < 0 || open_dirs(load) < 0 || drop_parked(load) < 0 ||
-		probe(load) < 0 || make_durable(load) < 0)
+	if (open_lock(load) < 0 || open_dirs(load) < 0 || open_thin(load) < 0 ||
+		drop_parked(load) < 0 || probe(load) < 0 || make_durable(load) < 0)
 		return;
 	watch_images(load);
 	/* A copy that is forgotten is asked for again: what cannot be read keeps no pool away. */
@@ -405,6 +426,7 @@ static void refresh(struct pool_object *o, struct pool_found *found)
 	o->allocated_bytes = found->allocated_bytes;
 	o->image_dev = found->image_dev;
 	o->image_ino = found->image_ino;
+	pool_entry(o)->thin_id = found->thin_id;
 	pool_image_found(o, found->truncated ? POOL_IMAGE_TRUNCATED : POOL_IMAGE_WHOLE);
 	pool_entry(o)->image_bytes = found->image_bytes;
 	pool_sums_add(o);

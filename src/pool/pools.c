@@ -27,6 +27,7 @@
 #include "pool/raw.h"
 #include "pool/sync.h"
 #include "pool/template.h"
+#include "pool/thin_keep.h"
 #include "pool/trash.h"
 
 #include <errno.h>
@@ -165,9 +166,10 @@ static void task_on_end(struct pool_job *job, int res)
 		pool->task = NULL;
 		if (res == -ECANCELED)
 			;
-		else if (task->loading)
+		else if (task->loading) {
 			pool_load_adopt(&task->load, pool);
-		else
+			thin_keep_kick(pool);
+		} else
 			check_apply(pool, task, res);
 		if (pool->life == POOL_SERVED)
 			pool_trash_kick(pool);
@@ -341,6 +343,7 @@ static void pool_free(struct pool *pool)
 {
 	/* A job that never ended goes on with the numbers it has: they stay open. */
 	bool busy = pool_trash_detach(pool);
+	thin_keep_close(pool);
 	if (pool->task != NULL) {
 		ring_timer_cancel(pool->pools->reactor->ring, &pool->task->timer);
 		pool->task->job.pool = NULL;
@@ -431,6 +434,8 @@ void pools_drain(struct pools *pools)
 		pool_trash_stop(pools->at[i]);
 	for (unsigned i = 0; i < pools->count; i++)
 		pool_raw_wake(pools->at[i]);
+	for (unsigned i = 0; i < pools->count; i++)
+		thin_keep_drain(pools->at[i]);
 	for (struct list *l; (l = list_pop(&pools->queue)) != NULL;) {
 		struct pool_job *job = container_of(l, struct pool_job, link);
 		job->on_end(job, -ECANCELED);
@@ -440,7 +445,8 @@ void pools_drain(struct pools *pools)
 bool pools_idle(const struct pools *pools)
 {
 	for (unsigned i = 0; i < pools->count; i++)
-		if (pools->at[i]->task != NULL || pools->at[i]->trash != NULL)
+		if (pools->at[i]->task != NULL || pools->at[i]->trash != NULL ||
+			thin_keep_busy(pools->at[i]))
 			return false;
 	return pools->jobs == 0;
 }

@@ -31,6 +31,7 @@ struct pool_entry {
 	struct pool_object object;
 	uint64_t image_bytes; /* of a quarantined object: what it may have promised */
 	bool remeasure;       /* by the next measure: written or changed since the last one */
+	uint32_t thin_id;     /* of a thin image: its map's; 0: any other */
 	struct list link;     /* on pool->dead */
 };
 static inline struct pool_entry *pool_entry(struct pool_object *object)
@@ -102,6 +103,7 @@ struct pool {
 	struct pool_task *task;   /* the load or check under way */
 	struct pool_trash *trash; /* the reclaim under way */
 	bool trash_wanted;
+	struct thin_keep *thin_keep; /* thin_keep.h; NULL: no thin pool was wanted yet */
 
 	struct list holds; /* pool_hold: hold.h */
 	unsigned hold_count, holds_making;
@@ -112,8 +114,9 @@ struct pool {
 	/* room.c's; index.c keeps up the sums */
 	uint64_t capacity_bytes, free_bytes, measured_ns;
 	uint64_t sum_size, sum_allocated, sum_own, sum_owed;
-	uint64_t reserved_bytes;
-	uint64_t used_bytes; /* by creates, since a measure began */
+	uint64_t reserved_bytes, reserved_thin_bytes; /* the latter is part of the former */
+	uint64_t sum_thin_size, sum_thin_own;         /* of those sums, thin volumes' part */
+	uint64_t used_bytes;                          /* by creates, since a measure began */
 	struct pool_measure_job *measuring;
 	struct pool_usage usage;
 

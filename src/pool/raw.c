@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The room of a raw pool. All volumes are thick, so what is promised is what is taken, but for
- * volumes whose first NodeStage takes it (record.h: unformatted). There is no overcommit and no
- * reserve. Free is what the area has free, and what the trash has, for that will be free when it is
- * overwritten.
+ * The room of a raw pool. Thick volumes take what they are promised, but for those whose first
+ * NodeStage takes it (record.h: unformatted); neither overcommit nor the reserve counts for them.
+ * Free is what the area has free, and what the trash has, for that will be free when it is
+ * overwritten; and what the thin pool has and does not use, for thin volumes alone.
+ *
+ *   thin:  (free + allocated by thin volumes that share nothing - reserve - promised to thick ones)
+ *              * overcommit - sizes of thin volumes - reserved
+ *   thick: free in the area - reserved and owed - what thin volumes may come to need of it
  */
 #include "pool/raw.h"
 
@@ -33,37 +37,78 @@ uint64_t pool_raw_bytes(const struct record *rec)
 	return (record_image_bytes(rec) + IMAGE_MAP_ALIGN - 1) / IMAGE_MAP_ALIGN * IMAGE_MAP_ALIGN;
 }
 
-uint64_t pool_raw_free_bytes(const struct pool *pool)
+static uint64_t minus(uint64_t a, uint64_t b)
 {
-	const struct pool_raw *raw = pool->raw;
-	return area_free_bytes(raw->area) + raw->dirty_bytes;
+	return a > b ? a - b : 0;
 }
 
-/* The most that one volume can have, of what nobody has reserved. Only what is free counts for how
- * many pieces there would be: what is dirty may join some of them. */
+/* Of the area, for thick volumes and for the thin pool to grow by. */
+static uint64_t area_left(const struct pool *pool)
+{
+	return area_free_bytes(pool->raw->area) + pool->raw->dirty_bytes;
+}
+
+uint64_t pool_raw_free_bytes(const struct pool *pool)
+{
+	return area_left(pool) + thin_unused_bytes(pool);
+}
+
+static uint64_t promised_thick(const struct pool *pool)
+{
+	return minus(pool->reserved_bytes, pool->reserved_thin_bytes) + pool->sum_owed;
+}
+
+/* What the thin pool has to be grown by yet, for its volumes to have what they were promised. */
+static uint64_t thin_owed(const struct pool *pool)
+{
+	double promised = (double)(pool->sum_thin_size + pool->reserved_thin_bytes);
+	uint64_t needs = (uint64_t)(promised / pool->overcommit);
+	return minus(needs, pool->sum_thin_own + thin_unused_bytes(pool));
+}
+
+/* The most that one thick volume can have, of what nobody has reserved. Only what is free counts
+ * for how many pieces there would be: what is dirty may join some of them. */
 static uint64_t left_bytes(const struct pool *pool)
 {
 	const struct pool_raw *raw = pool->raw;
-	uint64_t free_bytes = pool_raw_free_bytes(pool);
-	uint64_t promised = pool->reserved_bytes + pool->sum_owed;
-	uint64_t left = free_bytes > promised ? free_bytes - promised : 0;
+	uint64_t left = minus(area_left(pool), promised_thick(pool) + thin_owed(pool));
 	uint64_t takeable = area_takeable_bytes(raw->area);
 	if (raw->unread[0] != '\0')
 		return 0;
 	return raw->dirty_bytes == 0 && takeable < left ? takeable : left;
 }
 
+/* What thin volumes may be promised in all. */
+static uint64_t most_thin(const struct pool *pool)
+{
+	uint64_t total = area_total_bytes(pool->raw->area);
+	uint64_t kept = total / 100 * pool->reserve_pct;
+	if (pool->raw->thin.life == THIN_NONE)
+		kept += thin_metadata_bytes(total);
+	uint64_t has = pool_raw_free_bytes(pool) + pool->sum_thin_own;
+	double space = (double)minus(has, kept + promised_thick(pool)) * pool->overcommit;
+	return space < 9e18 ? (uint64_t)space : (uint64_t)9e18;
+}
+
+static uint64_t left_thin(const struct pool *pool)
+{
+	if (pool->raw->unread[0] != '\0')
+		return 0;
+	return minus(most_thin(pool), pool->sum_thin_size + pool->reserved_thin_bytes);
+}
+
 void pool_raw_room(const struct pool *pool, struct pool_room *ret)
 {
-	uint64_t left = left_bytes(pool) / POOL_SIZE_ALIGN * POOL_SIZE_ALIGN;
 	*ret = (struct pool_room){
 		.capacity_bytes = area_total_bytes(pool->raw->area),
 		.free_bytes = pool_raw_free_bytes(pool),
 		.provisioned_bytes = pool->sum_size,
 		.allocated_bytes = pool->sum_allocated,
-		.available_bytes = left,
-		.available_thick_bytes = left,
+		.available_bytes = left_thin(pool) / POOL_SIZE_ALIGN * POOL_SIZE_ALIGN,
+		.available_thick_bytes = left_bytes(pool) / POOL_SIZE_ALIGN * POOL_SIZE_ALIGN,
 		.zeroing_bytes = pool->raw->dirty_bytes,
+		.thin_bytes = image_map_bytes(&pool->raw->thin.data),
+		.thin_used_bytes = thin_used_bytes(pool),
 	};
 }
 
@@ -78,9 +123,9 @@ int pool_raw_refuse_unread(const struct pool *pool, struct err *err)
 int pool_raw_refuse_full(const struct pool *pool, uint64_t bytes, struct err *err)
 {
 	const struct pool_raw *raw = pool->raw;
-	uint64_t left = left_bytes(pool), free_bytes = pool_raw_free_bytes(pool);
+	uint64_t left = left_bytes(pool), free_bytes = area_left(pool);
 	unsigned long long need_mib = (bytes + (1 << 20) - 1) >> 20;
-	if (raw->dirty_bytes == 0 && free_bytes >= bytes + pool->reserved_bytes + pool->sum_owed)
+	if (raw->dirty_bytes == 0 && free_bytes >= bytes + promised_thick(pool) + thin_owed(pool))
 		return err_set(err, ERR_NO_ROOM,
 			"pool %s has %llu MiB free, in %u pieces; a volume takes %d at most, which "
 			"is %llu MiB, and %llu MiB are needed: delete volumes, or add a disk with "
@@ -94,11 +139,34 @@ int pool_raw_refuse_full(const struct pool *pool, uint64_t bytes, struct err *er
 		pool->name, (unsigned long long)(left >> 20), need_mib);
 }
 
+/* As in a directory pool: what has promised more than it has takes nothing on. */
+static int reserve_thin(struct pool_admission *a, struct err *err)
+{
+	struct pool *pool = a->pool;
+	uint64_t most = most_thin(pool), left = left_thin(pool);
+	uint64_t promised = pool->sum_thin_size + pool->reserved_thin_bytes;
+	if (promised > most)
+		return err_set(err, ERR_NO_ROOM,
+			"pool %s has promised its thin volumes %llu MiB more than it has, as snapshots or thick volumes hold it: delete volumes or snapshots, add a disk with 'ringvol pool grow', or raise overcommit",
+			pool->name, (unsigned long long)((promised - most + (1 << 20) - 1) >> 20));
+	if (a->bytes > left)
+		return err_set(err, ERR_NO_ROOM,
+			"pool %s has %llu MiB left to promise to thin volumes, %llu MiB are needed: delete volumes or snapshots, add a disk with 'ringvol pool grow', or raise overcommit",
+			pool->name, (unsigned long long)(left >> 20),
+			(unsigned long long)((a->bytes + (1 << 20) - 1) >> 20));
+	pool->reserved_bytes += a->bytes;
+	pool->reserved_thin_bytes += a->bytes;
+	a->reserved = a->bytes;
+	return 0;
+}
+
 int pool_raw_reserve(struct pool_admission *a, struct err *err)
 {
 	struct pool *pool = a->pool;
 	if (pool->raw->unread[0] != '\0')
 		return pool_raw_refuse_unread(pool, err);
+	if (!a->thick)
+		return reserve_thin(a, err);
 	if (a->bytes > left_bytes(pool))
 		return pool_raw_refuse_full(pool, a->bytes, err);
 	pool->reserved_bytes += a->bytes;

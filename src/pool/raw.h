@@ -11,6 +11,10 @@
  *   delete: rename to trash -> (no device has it) overwrite from the end, and after each
  *           RAW_GIVE_BYTES: cut the map, durable, give back -> unlink
  *   load:   every map of every directory is occupied; what is free is zeros
+ * Thin images have their bytes in the thin pool (raw_thin.h), whose own two images are like any:
+ *   build:  map with an id on the unnamed file -> park, durable -> message -> (bytes) -> record ->
+ *           rename to its key
+ *   delete: rename to trash -> (no device has it) message -> unlink
  */
 #ifndef RINGVOL_POOL_RAW_H
 #define RINGVOL_POOL_RAW_H
@@ -19,6 +23,7 @@
 #include "disk/area.h"
 #include "disk/disk.h"
 #include "pool/pool.h"
+#include "pool/raw_thin.h"
 #include "pool/room.h"
 
 enum { RAW_GIVE_BYTES = 1 << 30, RAW_NAME_BYTES = 300 };
@@ -31,6 +36,7 @@ struct pool_raw {
 	struct area *area;
 	uint64_t dirty_bytes; /* of images in the trash: free when they are overwritten */
 	struct list waiting;  /* pool_raw_wait: builds and growths that wait for that */
+	struct pool_thin thin;
 	/* The maps of two images have the same pieces: nothing that is in the trash is overwritten,
 	 * for its pieces may be a volume's. */
 	bool overlaps;
@@ -41,7 +47,7 @@ struct pool_raw {
 
 void pool_raw_free(struct pool_raw *raw); /* NULL: nothing */
 
-/* Free, or free as soon as it is overwritten. */
+/* Free, or free as soon as it is overwritten, or unused in the thin pool. */
 uint64_t pool_raw_free_bytes(const struct pool *pool);
 void pool_raw_room(const struct pool *pool, struct pool_room *ret);
 /* As pool_admit_end(). */

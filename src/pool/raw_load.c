@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "pool/private.h"
 #include "pool/raw_devices.h"
+#include "pool/trash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +28,12 @@ struct piece {
 	struct pool_found *owner; /* NULL: no volume's */
 };
 
+/* An id in the thin pool. */
+struct thin_id {
+	uint32_t id;
+	struct pool_found *owner; /* NULL: no volume's or snapshot's */
+};
+
 struct reading {
 	struct pool_raw *raw;
 	struct pool_found *found;
@@ -34,7 +41,10 @@ struct reading {
 	struct piece *pieces;
 	size_t count, cap;
 	int dir, dirfd; /* dir: an enum pool_fd */
+	int trash_fd;
 	struct image_map map;
+	struct thin_id *ids;
+	size_t id_count, id_cap;
 };
 
 /* ---- one file ---- */
@@ -48,17 +58,25 @@ static void quarantine(struct pool_found *o, const char *why)
 	o->why = why;
 }
 
-static int compare_key(const void *key, const void *found)
+struct wanted {
+	enum record_kind kind;
+	const char *key;
+};
+
+static int compare_key(const void *wanted, const void *found)
 {
+	const struct wanted *w = wanted;
 	const struct pool_found *o = found;
-	return o->kind != RECORD_VOLUME ? -1 : strcmp(key, o->key);
+	return w->kind != o->kind ? (w->kind < o->kind ? -1 : 1) : strcmp(w->key, o->key);
 }
 
-static struct pool_found *volume_of(const struct reading *r, const char *name)
+/* The volume or snapshot of that name. */
+static struct pool_found *object_of(const struct reading *r, const char *name)
 {
-	if (r->dir != POOL_FD_VOLUMES || r->found_count == 0)
+	const struct wanted w = {r->dir == POOL_FD_VOLUMES ? RECORD_VOLUME : RECORD_SNAPSHOT, name};
+	if ((r->dir != POOL_FD_VOLUMES && r->dir != POOL_FD_SNAPSHOTS) || r->found_count == 0)
 		return NULL;
-	return bsearch(name, r->found, r->found_count, sizeof(*r->found), compare_key);
+	return bsearch(&w, r->found, r->found_count, sizeof(*r->found), compare_key);
 }
 
 int pool_raw_map(int dirfd, const char *name, struct image_map *ret)
@@ -85,7 +103,8 @@ bool pool_raw_lost_map(int dirfd, const char *name, bool trash)
 static bool lost_map(const struct reading *r, const char *name)
 {
 	bool trash = r->dir == POOL_FD_TRASH;
-	return (trash || r->dir == POOL_FD_VOLUMES) && pool_raw_lost_map(r->dirfd, name, trash);
+	return (trash || r->dir == POOL_FD_VOLUMES || r->dir == POOL_FD_SNAPSHOTS) &&
+	       pool_raw_lost_map(r->dirfd, name, trash);
 }
 
 static int add_pieces(struct reading *r, struct pool_found *owner)
@@ -99,24 +118,35 @@ static int add_pieces(struct reading *r, struct pool_found *owner)
 	return 0;
 }
 
-static int take_map(struct reading *r, struct pool_found *volume)
+static int take_map(struct reading *r, struct pool_found *o)
 {
 	uint64_t bytes = image_map_bytes(&r->map);
 	if (r->dir == POOL_FD_TRASH)
 		r->raw->dirty_bytes += bytes;
-	if (volume != NULL) {
-		volume->allocated_bytes = bytes;
-		if (volume->rec != NULL && bytes < pool_raw_bytes(volume->rec))
-			quarantine(volume, "its map is shorter than its record says");
+	if (o != NULL) {
+		o->allocated_bytes = bytes;
+		o->thin_id = r->map.thin_id;
+		if (o->rec != NULL && bytes < pool_raw_bytes(o->rec))
+			quarantine(o, "its map is shorter than its record says");
+		if (o->rec != NULL && (o->thin_id != 0) != pool_raw_has_id(o->rec))
+			quarantine(o,
+				o->thin_id != 0
+					? "its map says that it is in the thin pool, and its record that it is not"
+					: "its map does not say where in the thin pool it is");
 	}
-	return add_pieces(r, volume);
+	if (r->map.thin_id == 0)
+		return add_pieces(r, o);
+	if (array_grow(&r->ids, &r->id_cap, r->id_count, sizeof(*r->ids)) < 0)
+		return -ENOMEM;
+	r->ids[r->id_count++] = (struct thin_id){r->map.thin_id, o};
+	return 0;
 }
 
 static int read_one(void *arg, const char *name)
 {
 	struct reading *r = arg;
-	struct pool_found *volume = volume_of(r, name);
-	r->map.count = 0;
+	struct pool_found *volume = object_of(r, name);
+	r->map = (struct image_map){0};
 	int res = pool_raw_map(r->dirfd, name, &r->map);
 	if (res == -ENOMEM || res == -EMFILE || res == -ENFILE)
 		return res;
@@ -131,6 +161,94 @@ static int read_one(void *arg, const char *name)
 	if (r->raw->unread[0] == '\0')
 		snprintf(r->raw->unread, sizeof(r->raw->unread), "%s/%s", pool_dir_names[r->dir],
 			name);
+	return 0;
+}
+
+/* ---- the thin pool ---- */
+
+/* What a making or a taking away that was cut short has left, and what a repair has: trash. */
+static int drop_other(void *arg, const char *name)
+{
+	struct reading *r = arg;
+	char digits[TRASH_NAME_BYTES];
+	bool ours = strcmp(name, THIN_METADATA_FILE) == 0 || strcmp(name, THIN_DATA_FILE) == 0;
+	if (ours && faccessat(r->dirfd, THIN_DATA_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+		return 0;
+	pool_random_hex(digits, TRASH_NAME_BYTES - 1);
+	/* On what is read-only nothing is given out either. */
+	if (renameat2(r->dirfd, name, r->trash_fd, digits, RENAME_NOREPLACE) < 0 && errno != EROFS)
+		return -errno;
+	return 0;
+}
+
+static int read_thin_image(struct reading *r, enum thin_device which, struct image_map *ret)
+{
+	const char *name = thin_file_name(which);
+	r->map = (struct image_map){0};
+	int res = pool_raw_map(r->dirfd, name, &r->map);
+	if (res == -ENOMEM || res == -EMFILE || res == -ENFILE)
+		return res;
+	if (res == 0 && r->map.thin_id == 0) {
+		*ret = r->map;
+		return add_pieces(r, NULL);
+	}
+	r->raw->thin.refused = true;
+	if (r->raw->unread[0] == '\0')
+		snprintf(r->raw->unread, sizeof(r->raw->unread), THIN_DIR "/%s", name);
+	return 0;
+}
+
+static int read_thin(struct reading *r, const int fds[POOL_FDS])
+{
+	struct pool_thin *thin = &r->raw->thin;
+	r->dir = POOL_FD_THIN;
+	r->dirfd = fds[POOL_FD_THIN];
+	r->trash_fd = fds[POOL_FD_TRASH];
+	if (r->dirfd < 0)
+		return 0;
+	int res = fd_each_name(r->dirfd, drop_other, r);
+	if (res < 0)
+		return res;
+	bool there = faccessat(r->dirfd, THIN_DATA_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+	thin->life = there ? THIN_DOWN : THIN_NONE;
+	if (there)
+		res = read_thin_image(r, THIN_METADATA, &thin->metadata);
+	return there && res == 0 ? read_thin_image(r, THIN_DATA, &thin->data) : res;
+}
+
+static int compare_id(const void *a, const void *b)
+{
+	const struct thin_id *x = a, *y = b;
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Of two files with one id neither is touched. */
+static int choose_ids(struct reading *r)
+{
+	struct pool_thin *thin = &r->raw->thin;
+	_cleanup_free_ uint32_t *ids = calloc(r->id_count + 1, sizeof(*ids));
+	if (ids == NULL)
+		return -ENOMEM;
+	if (r->id_count > 0)
+		qsort(r->ids, r->id_count, sizeof(*r->ids), compare_id);
+	for (size_t i = 0; i < r->id_count; i++) {
+		ids[i] = r->ids[i].id;
+		if (i == 0 || ids[i - 1] != ids[i])
+			continue;
+		quarantine(r->ids[i].owner, "another image has the same place in the thin pool");
+		quarantine(
+			r->ids[i - 1].owner, "another image has the same place in the thin pool");
+	}
+	thin->files = (unsigned)r->id_count;
+	if (thin_choose_ids(thin, ids, r->id_count) == -EEXIST)
+		r->raw->overlaps = true;
+	/* Where its images are is not known: what has gone with them neither. */
+	if (r->id_count > 0 && thin->life == THIN_NONE) {
+		thin->refused = true;
+		if (r->raw->unread[0] == '\0')
+			snprintf(r->raw->unread, sizeof(r->raw->unread),
+				THIN_DIR "/" THIN_DATA_FILE);
+	}
 	return 0;
 }
 
@@ -237,6 +355,10 @@ int pool_raw_each_lost(int root, int (*each)(void *arg, const char *name), void 
 
 static int read_all(struct reading *r, const int fds[POOL_FDS])
 {
+	/* First, as what is no part of the thin pool goes to the trash. */
+	int thin_res = read_thin(r, fds);
+	if (thin_res < 0)
+		return thin_res;
 	for (r->dir = POOL_FD_VOLUMES; r->dir < POOL_DIRS_END; r->dir++) {
 		r->dirfd = fds[r->dir];
 		int res = fd_each_name(r->dirfd, read_one, r);
@@ -245,7 +367,7 @@ static int read_all(struct reading *r, const int fds[POOL_FDS])
 	}
 	if (r->count > 0)
 		qsort(r->pieces, r->count, sizeof(*r->pieces), compare_address);
-	return 0;
+	return choose_ids(r);
 }
 
 static int add_area(struct pool_raw *raw, const struct disk *disk)
@@ -283,6 +405,7 @@ int pool_raw_load(struct disk *disk, const int fds[POOL_FDS], struct pool_found 
 		res = raw_devices_strays(disk, fds[POOL_FD_TRASH], raw->area, &strays);
 	raw->dirty_bytes += strays;
 	free(r.pieces);
+	free(r.ids);
 	if (res == 0) {
 		*ret = raw;
 		return 0;

@@ -98,8 +98,10 @@ static void leave_index(struct pool_remove *r)
 {
 	char family[RECORD_ID_MAX], id[RECORD_ID_MAX];
 	/* In the trash, until it is overwritten. What is gone is not there. */
-	if (r->pool->raw != NULL && r->state != REMOVE_GONE)
+	if (r->pool->raw != NULL && pool_entry(r->object)->thin_id == 0 && r->state != REMOVE_GONE)
 		r->pool->raw->dirty_bytes += r->object->allocated_bytes;
+	else if (pool_entry(r->object)->thin_id != 0 && r->state == REMOVE_GONE)
+		thin_drop_id(r->pool);
 	strcpy(family, pool_family(r->object->rec));
 	pool_object_id(r->object, id);
 	pool_index_remove(r->object);

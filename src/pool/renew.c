@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "blockio/image.h"
 #include "disk/zero.h"
+#include "pool/build_thin.h"
 #include "pool/index.h"
 #include "pool/presence.h"
 #include "pool/private.h"
@@ -96,7 +97,7 @@ static int begin_undo(struct op *op)
 
 static bool pieces_done(struct op *op)
 {
-	return pool_of(op)->raw == NULL;
+	return pool_of(op)->raw == NULL || pool_raw_has_id(renew_of(op)->rec);
 }
 
 static int took(struct op *op, int res)
@@ -130,6 +131,38 @@ static int pieces_undo(struct op *op)
 	area_give_map(pool_of(op)->raw->area, &n->map, 0);
 	pool_raw_wake(pool_of(op));
 	return 0;
+}
+
+/* ---- an id, of a thin one ---- */
+
+static bool id_done(struct op *op)
+{
+	return pool_of(op)->raw == NULL || !pool_raw_has_id(renew_of(op)->rec);
+}
+
+static int took_id(struct op *op, int res)
+{
+	struct pool_renew *n = renew_of(op);
+	return took(op, res == 0 ? thin_take_id(pool_of(op), &n->map.thin_id, &op->err) : res);
+}
+
+static int id_run(struct op *op)
+{
+	int r = thin_want(op, pool_of(op), &renew_of(op)->thin_wait);
+	return r == 0 ? took_id(op, 0) : r;
+}
+
+static int id_end(struct op *op, int res)
+{
+	return took_id(op, thin_want_end(op, pool_of(op), &renew_of(op)->thin_wait, res));
+}
+
+static int id_undo(struct op *op)
+{
+	struct pool_renew *n = renew_of(op);
+	if (!n->named)
+		thin_drop_id(pool_of(op));
+	return 0; /* else the next load makes trash of it */
 }
 
 /* ---- the file ---- */
@@ -198,11 +231,53 @@ static int park_call(struct op *op)
 	return 0;
 }
 
+static int unpark_job(void *arg)
+{
+	struct pool_renew *n = arg;
+	const char *digits = n->name + strlen(TRASH_PARKED);
+	if (n->alien)
+		return unlinkat(n->trash_fd, n->name, 0) < 0 ? -errno : 0;
+	return renameat2(n->trash_fd, n->name, n->trash_fd, digits, RENAME_NOREPLACE) < 0 ? -errno
+											  : 0;
+}
+
+/* Only what comes after it can fail, which is of a thin one. */
+static int park_undo(struct op *op)
+{
+	return op_work(op, unpark_job, renew_of(op));
+}
+
+static bool say_done(struct op *op)
+{
+	return renew_of(op)->map.thin_id == 0;
+}
+
+static int say_call(struct op *op)
+{
+	const struct pool_renew *n = renew_of(op);
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	int r = dm_open(&dm, DM_CONTROL_PATH);
+	return r == 0 ? thin_pool_create(&dm, n->disk->uuid, n->map.thin_id) : r;
+}
+
+static int say_end(struct op *op, int res)
+{
+	struct pool_renew *n = renew_of(op);
+	n->alien = res == -EEXIST;
+	if (res < 0)
+		return thin_fail(&op->err, res, pool_of(op), n->rec->name);
+	/* A device takes only an image that nobody has open. */
+	fd_close(&n->fd);
+	return 0;
+}
+
 static int park_end(struct op *op, int res)
 {
 	struct pool_renew *n = renew_of(op);
 	if (res < 0)
 		return open_end(op, res);
+	if (n->map.thin_id != 0)
+		return 0; /* until that is said */
 	/* A device takes only an image that nobody has open. */
 	fd_close(&n->fd);
 	return 0;
@@ -211,7 +286,8 @@ static int park_end(struct op *op, int res)
 static const struct op_call make_calls[] = {
 	{"open", .fn = open_call, .end = open_end, .undo = open_undo},
 	{"size", .fn = size_call, .end = open_end},
-	{"park", .fn = park_call, .end = park_end},
+	{"park", .fn = park_call, .end = park_end, .undo = park_undo},
+	{"say", .fn = say_call, .end = say_end, .done = say_done},
 };
 
 static int make_run(struct op *op)
@@ -222,6 +298,7 @@ static int make_run(struct op *op)
 static const struct op_step make_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
 	{"pieces", .run = pieces_run, .end = pieces_end, .undo = pieces_undo, .done = pieces_done},
+	{"id", .run = id_run, .end = id_end, .undo = id_undo, .done = id_done},
 	{"make", .run = make_run},
 	{NULL},
 };
@@ -323,6 +400,7 @@ static int exchange_end(struct op *op, int res)
 	n->rec = NULL;
 	o->image_dev = n->image_dev;
 	o->image_ino = n->image_ino;
+	pool_entry(o)->thin_id = n->map.thin_id;
 	o->unsynced = true;
 	o->pool->images_renewed++;
 	pool_image_found(o, POOL_IMAGE_WHOLE);

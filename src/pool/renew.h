@@ -9,13 +9,14 @@
 #include "blockio/image_map.h"
 #include "pool/raw.h"
 #include "pool/sync.h"
+#include "pool/thin_keep.h"
 #include "pool/trash.h"
 
 /*
  * Three operations in one struct.
  *   make:    a new image of the volume's size, parked in the trash under `name`, with the record
  *            that the volume will have; it asks for no room, as the volume has been promised it. In
- *            a raw pool it waits for zeroed pieces
+ *            a raw pool it waits for zeroed pieces, or gets an id of the thin pool
  *   commit:  whatever was done to it is durable -> it and the volume's image change places, by one
  *            rename [commit] -> durable; the old image is trash
  *   drop:    instead of that: the new image is trash
@@ -33,6 +34,8 @@ struct pool_renew {
 	struct disk *disk;
 	struct image_map map;
 	struct pool_raw_wait pieces_wait;
+	struct thin_wait thin_wait; /* of a thin one, whose map has an id */
+	bool alien;                 /* dm-thin had that id already, which no file had */
 	bool named;
 	struct pool_sync_wait sync;
 	struct record *rec;

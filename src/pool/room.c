@@ -20,6 +20,7 @@
 #include "pool/index.h"
 #include "pool/private.h"
 #include "pool/raw.h"
+#include "pool/raw_measure.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -103,20 +104,23 @@ static int reserve(struct pool_admission *a, struct err *err)
 			pool->name, (unsigned long long)(left >> 20),
 			(unsigned long long)((a->bytes + (1 << 20) - 1) >> 20));
 	pool->reserved_bytes += a->bytes;
+	if (!a->thick)
+		pool->reserved_thin_bytes += a->bytes;
 	a->reserved = a->bytes;
 	return 0;
 }
 
 void pool_admit_release(struct pool_admission *a)
 {
-	a->pool->reserved_bytes = minus(a->pool->reserved_bytes, a->reserved);
-	a->reserved = 0;
+	pool_admit_has(a, a->reserved);
 }
 
 void pool_admit_has(struct pool_admission *a, uint64_t bytes)
 {
 	uint64_t had = bytes < a->reserved ? bytes : a->reserved;
 	a->pool->reserved_bytes = minus(a->pool->reserved_bytes, had);
+	if (!a->thick)
+		a->pool->reserved_thin_bytes = minus(a->pool->reserved_thin_bytes, had);
 	a->reserved -= had;
 }
 
@@ -128,7 +132,8 @@ void pool_room_used(struct pool *pool, uint64_t bytes)
 
 void pool_object_measured(struct pool_object *o, uint64_t allocated_bytes)
 {
-	if (o->pool->raw != NULL) /* a file without blocks: its map says what it has */
+	/* A file without blocks: its map says what it has, unless that is in the thin pool. */
+	if (o->pool->raw != NULL && pool_entry(o)->thin_id == 0)
 		return;
 	if (allocated_bytes > o->allocated_bytes)
 		pool_room_used(o->pool, allocated_bytes - o->allocated_bytes);
@@ -193,6 +198,7 @@ const struct pool_usage *pool_usage(const struct pool *pool)
 
 struct measured {
 	char key[RECORD_KEY_MAX];
+	struct raw_measure thin; /* id 0: not a thin image */
 	enum record_kind kind;
 	int res;
 	uint64_t allocated_bytes;
@@ -203,6 +209,7 @@ struct measured {
 struct pool_measure_job {
 	struct list waiters, link;
 	struct op *op;
+	struct disk *disk; /* of a raw pool: a reference */
 	int root_fd, dir_fds[2];
 	struct statfs fs;
 	unsigned count;
@@ -217,6 +224,10 @@ static int measure_job(void *arg)
 	for (unsigned i = 0; i < job->count; i++) {
 		struct stat st;
 		struct measured *m = &job->at[i];
+		if (m->thin.id != 0) {
+			m->res = raw_measure(job->disk, &m->thin, &m->allocated_bytes);
+			continue;
+		}
 		m->res = fstatat(job->dir_fds[m->kind], m->key, &st, AT_SYMLINK_NOFOLLOW) < 0
 				 ? -errno
 				 : 0;
@@ -225,10 +236,12 @@ static int measure_job(void *arg)
 	return fstatfs(job->root_fd, &job->fs) < 0 ? -errno : 0;
 }
 
-/* What an image of a raw pool has is what its map says. */
+/* What an image of a raw pool has is what its map says, unless that is in the thin pool. */
 static bool wants_measure(struct pool_object *o)
 {
-	return o->pool->raw == NULL && (o->node != NULL || pool_entry(o)->remeasure);
+	bool can = o->pool->raw == NULL || (pool_entry(o)->thin_id != 0 && o->rec != NULL &&
+						   o->pool->raw->thin.life == THIN_UP);
+	return can && (o->node != NULL || pool_entry(o)->remeasure);
 }
 
 static struct pool_measure_job *measure_job_new(struct pool *pool)
@@ -243,6 +256,8 @@ static struct pool_measure_job *measure_job_new(struct pool *pool)
 	list_init(&job->waiters);
 	list_init(&job->link);
 	job->root_fd = pool->fds[POOL_FD_ROOT];
+	if (pool->raw != NULL)
+		job->disk = disk_ref(pool->raw->disk);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		job->dir_fds[kind] = pool_fd_of(pool, kind);
 		for (unsigned i = 0; i < pool->index[kind].count; i++) {
@@ -252,6 +267,8 @@ static struct pool_measure_job *measure_job_new(struct pool *pool)
 			/* Until it is done a change sets it again. */
 			pool_entry(o)->remeasure = o->node != NULL;
 			job->at[job->count].kind = kind;
+			if (pool->raw != NULL)
+				raw_measure_put(&job->at[job->count].thin, o);
 			strcpy(job->at[job->count++].key, o->key);
 		}
 	}
@@ -298,6 +315,8 @@ static bool measure_done(struct op *op)
 static int end_job(struct op *op, int res)
 {
 	struct pool_measure *m = measure_of(op);
+	if (m->job != NULL)
+		disk_unref(m->job->disk);
 	free(m->job);
 	m->job = NULL;
 	return res < 0 ? op_fail_sys(op, res, "measuring pool %s", m->pool->name) : 0;

@@ -21,7 +21,8 @@ struct pool_room {
 	uint64_t allocated_bytes;
 	uint64_t available_bytes; /* for a thin volume */
 	uint64_t available_thick_bytes;
-	uint64_t zeroing_bytes; /* of a raw pool: free, but still to be overwritten */
+	uint64_t zeroing_bytes;               /* of a raw pool: free, but still to be overwritten */
+	uint64_t thin_bytes, thin_used_bytes; /* likewise: of its thin pool's data */
 };
 /* As of the last measure and all creates since. */
 void pool_room(const struct pool *pool, struct pool_room *ret);

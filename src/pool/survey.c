@@ -9,6 +9,9 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "disk/mapped.h"
+#include "disk/tagged.h"
+#include "disk/thin_pool.h"
 #include "pool/hold_file.h"
 #include "pool/layout.h"
 #include "pool/part.h"
@@ -26,7 +29,7 @@
 #include <sys/vfs.h>
 
 const char *const survey_dir_names[SURVEY_DIRS] = {
-	"", "volumes", "snapshots", "templates", "trash", "copies", "groups"};
+	"", "volumes", "snapshots", "templates", "trash", "copies", "groups", THIN_DIR};
 
 static void fail(struct survey *s, enum pool_state state, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -219,10 +222,26 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 		return trash_name_valid(name);
 	case SURVEY_COPIES:
 		return pool_part_name_valid(name) || hold_name_valid(name);
+	case SURVEY_THIN:
+		return strcmp(name, THIN_METADATA_FILE) == 0 || strcmp(name, THIN_DATA_FILE) == 0;
 	case SURVEY_DIRS:
 		break;
 	}
 	return false;
+}
+
+/* As its device says; 0: it has none. */
+static uint64_t thin_bytes(const struct survey *s, const struct pool_found *o)
+{
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	char tag[64], uuid[DM_UUID_LEN];
+	uint64_t bytes = 0;
+	if (o->rec == NULL || !dm_is_loaded() || dm_open(&dm, DM_CONTROL_PATH) < 0)
+		return 0;
+	snprintf(tag, sizeof(tag), "ringvol:%.8s:%s", s->uuid, o->rec->random);
+	if (tagged_uuid(tag, MAPPED_UUID_PREFIX, o->image_ino, uuid) == 0)
+		(void)thin_volume_bytes(&dm, uuid, &bytes);
+	return bytes;
 }
 
 static int read_object(
@@ -233,9 +252,12 @@ static int read_object(
 	if (!record_key_valid(name))
 		return -EINVAL;
 	int r = pool_read_object(dirfd, name, kind, ret);
-	if (r == 0 && s->disk != NULL)
-		ret->allocated_bytes =
-			pool_raw_map(dirfd, name, &map) == 0 ? image_map_bytes(&map) : 0;
+	if (r < 0 || s->disk == NULL)
+		return r;
+	if (pool_raw_map(dirfd, name, &map) < 0)
+		map = (struct image_map){0};
+	ret->thin_id = map.thin_id;
+	ret->allocated_bytes = map.thin_id != 0 ? thin_bytes(s, ret) : image_map_bytes(&map);
 	return r;
 }
 

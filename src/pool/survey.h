@@ -20,6 +20,7 @@ enum survey_dir {
 	SURVEY_TRASH,
 	SURVEY_COPIES,
 	SURVEY_GROUPS, /* a pool of an older driver has none */
+	SURVEY_THIN,   /* of a raw pool */
 	SURVEY_DIRS,
 };
 /* "", "volumes", ... */

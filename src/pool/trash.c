@@ -267,12 +267,11 @@ static int pieces_piece(struct pool_trash *t)
 	if (r <= 0)
 		return r;
 	r = unlink_name(t);
-	if (r < 0 || !t->raw.uncut)
-		return r;
-	if (fsync(t->dirfd) < 0)
-		return -errno;
-	trash_raw_gone(&t->raw);
-	return 0;
+	if (r == 0 && t->raw.uncut && fsync(t->dirfd) < 0)
+		r = -errno;
+	if (r == 0)
+		trash_raw_gone(&t->raw);
+	return r;
 }
 
 static void next_file(struct pool_trash *t)

@@ -27,6 +27,7 @@ void trash_raw_begin(struct trash_raw *raw, const struct pool *pool)
 		return;
 	raw->disk = disk_ref(pool->raw->disk);
 	raw->doubt = pool->raw->overlaps || pool->raw->unread[0] != '\0';
+	raw->thin_up = pool->raw->thin.life == THIN_UP;
 }
 
 void trash_raw_end(struct trash_raw *raw)
@@ -46,7 +47,7 @@ int trash_raw_open(struct trash_raw *raw, int fd)
 	int r = image_map_read(fd, &raw->map);
 	if (r < 0)
 		return r;
-	if (raw->doubt)
+	if (raw->doubt || (raw->map.thin_id != 0 && !raw->thin_up))
 		return -EBUSY;
 	r = raw_devices_check(raw->disk, &raw->map);
 	if (r == 0)
@@ -86,8 +87,20 @@ static int cut_map(struct trash_raw *raw, int fd)
 	return 0;
 }
 
+/* What the kernel does not know it has forgotten. 1 or -errno. */
+static int forget_thin(const struct trash_raw *raw)
+{
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	int r = dm_open(&dm, DM_CONTROL_PATH);
+	if (r == 0)
+		r = thin_pool_delete(&dm, raw->disk->uuid, raw->map.thin_id);
+	return r == 0 || r == -ENODATA ? 1 : r;
+}
+
 int trash_raw_piece(struct trash_raw *raw, int fd)
 {
+	if (raw->map.thin_id != 0)
+		return forget_thin(raw);
 	if (raw->zeroed_from > 0) {
 		uint64_t last = raw->zeroed_from % RAW_GIVE_BYTES;
 		uint64_t most = last > 0 ? last : RAW_GIVE_BYTES;
@@ -114,6 +127,9 @@ int trash_raw_piece(struct trash_raw *raw, int fd)
 
 void trash_raw_gone(struct trash_raw *raw)
 {
+	raw->thin_gone += raw->map.thin_id != 0;
+	if (!raw->uncut)
+		return;
 	raw->cut = raw->map;
 	raw->cut_from = 0;
 	raw->cut_bytes = image_map_bytes(&raw->map);
@@ -123,6 +139,8 @@ void trash_raw_give(struct trash_raw *raw, struct pool *pool)
 {
 	uint64_t bytes = raw->cut_bytes;
 	raw->cut_bytes = 0;
+	for (; raw->thin_gone > 0; raw->thin_gone--)
+		thin_drop_id(pool);
 	if (bytes == 0 || pool->raw == NULL)
 		return;
 	area_give_map(pool->raw->area, &raw->cut, raw->cut_from);

@@ -23,6 +23,10 @@ struct trash_raw {
 	struct image_map map;
 	uint64_t zeroed_from; /* from here to the map's end all is zeros */
 	uint64_t size_bytes;  /* of the map, when the image was opened */
+	/* Of a thin image: whether the thin pool can be told; and what was told and unlinked, of
+	 * which the loop takes note. */
+	bool thin_up;
+	unsigned thin_gone;
 	bool uncut; /* all is zeros, and the map says what it said: its file has to go for good */
 	/* Cut off, and to be given back by the loop. */
 	struct image_map cut;
@@ -40,7 +44,7 @@ void trash_raw_end(struct trash_raw *raw);
 int trash_raw_open(struct trash_raw *raw, int fd);
 /* Overwrites at most ZERO_AT_ONCE_BYTES. 1: nothing is left; 0: there is more; -errno. */
 int trash_raw_piece(struct trash_raw *raw, int fd);
-/* The file is unlinked, durably: what it had is to be given back. For one that is `uncut`. */
+/* The file is unlinked; of one that is `uncut` durably: what it had is to be given back. */
 void trash_raw_gone(struct trash_raw *raw);
 
 /* ---- on the loop ---- */

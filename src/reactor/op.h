@@ -61,7 +61,7 @@ struct op_observer {
 
 enum {
 	OP_PENDING = 1,
-	OP_CALLS_MAX = 5, /* in one trip */
+	OP_CALLS_MAX = 6, /* in one trip */
 	OP_UNDOS_MAX = 4, /* calls of one operation that have an undo() */
 };
 enum op_flags {

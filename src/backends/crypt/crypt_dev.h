@@ -11,12 +11,12 @@
 #define RINGVOL_BACKENDS_CRYPT_DEV_H
 
 #include "base/err.h"
-#include "disk/dm.h"
+#include "disk/tagged.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CRYPT_UUID_PREFIX "RINGVOL-crypt-"
+#define CRYPT_UUID_PREFIX TAGGED_CRYPT_UUID_PREFIX
 
 struct crypt_dev {
 	char tag[64];

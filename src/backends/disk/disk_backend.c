@@ -130,7 +130,7 @@ static int image_read(const struct backend_req *req, struct image *ret, struct e
 			r == -ENODATA ? "no" : "a damaged");
 	if (r < 0)
 		return err_sys(err, r, "reading the map of image %s", req->image);
-	if (image_map_bytes(&ret->map) < (uint64_t)st.st_size)
+	if (ret->map.thin_id == 0 && image_map_bytes(&ret->map) < (uint64_t)st.st_size)
 		return err_set(err, ERR_DATA_LOSS,
 			"the map of image %s has fewer bytes than the image: see 'ringvol check'",
 			req->image);

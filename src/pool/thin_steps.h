@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of the operation that keeps a thin pool. For thin_keep.c. */
+#ifndef RINGVOL_POOL_THIN_STEPS_H
+#define RINGVOL_POOL_THIN_STEPS_H
+
+#include "blockio/image_map.h"
+#include "pool/raw.h"
+#include "pool/thin_files.h"
+#include "pool/thin_keep.h"
+
+struct thin_keep {
+	struct op op;
+	struct pool *pool;
+	struct ring_timer timer;
+	struct list waiting; /* thin_wait */
+	bool again;          /* somebody has asked while it ran */
+	bool begun;
+	bool checks;            /* thin_check runs; the timer says when it has taken long */
+	uint64_t idle_since_ns; /* no file had an id; 0: one had */
+	/* of the jobs, which touch nothing else */
+	struct disk *disk;
+	int dirfd, trash_fd;
+	struct thin_files files;
+	struct proc proc;
+	/* What was taken for the images: their maps as they are to be. */
+	struct image_map metadata, data;
+	uint64_t first_bytes;
+	struct pool_raw_wait pieces_wait;
+	bool grows;
+};
+
+extern const struct op_step thin_steps[];
+
+#endif

@@ -1,0 +1,703 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Thin volumes of a raw pool in a simulated ring, over a dm-thin in memory, with each step, then
+ * each request and job failed in turn. Whatever fails: each id that dm-thin knows has a file, when
+ * the trash is empty as many files have an id as before, no device is left, none is suspended, and
+ * the next attempt succeeds.
+ */
+#include "../unit/fake_dm.h"
+#include "../unit/raw_fixture.h"
+
+#include "disk/mapped.h"
+#include "disk/thin_pool.h"
+#include "pool/build_thin.h"
+#include "pool/grow.h"
+#include "pool/index.h"
+#include "pool/renew.h"
+#include "pool/thin_keep.h"
+
+#include <sys/mman.h>
+
+enum { AREA_MIB = 96, SEEDS = 2, NODES = 64 };
+
+/* ---- the kernel ---- */
+
+int __wrap_dm_open(struct dm *ret, const char *path);
+int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags);
+
+/* What each id has, as files. */
+static struct {
+	uint32_t id;
+	int fd;
+} bytes_of[NODES];
+static unsigned bytes_count;
+
+static int *bytes(uint32_t id)
+{
+	for (unsigned i = 0; i < bytes_count; i++)
+		if (bytes_of[i].id == id)
+			return &bytes_of[i].fd;
+	cr_assert_lt(bytes_count, NODES);
+	bytes_of[bytes_count].id = id;
+	bytes_of[bytes_count].fd = memfd_create("thin", MFD_CLOEXEC);
+	return &bytes_of[bytes_count++].fd;
+}
+
+static void bytes_drop(void)
+{
+	while (bytes_count > 0)
+		close(bytes_of[--bytes_count].fd);
+}
+
+int __wrap_dm_open(struct dm *ret, const char *path)
+{
+	(void)path;
+	*ret = (struct dm){.fd = -1, .call = fake_dm_call};
+	return 0;
+}
+
+int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
+{
+	const struct fake_device *d = &fake_dm_devices[dev_minor - FAKE_DM_MINOR];
+	uint32_t id;
+	(void)dev_major;
+	(void)flags;
+	if (sscanf(d->now.targets[0].params, "%*u:%*u %u", &id) != 1 ||
+		strcmp(d->now.targets[0].type, "thin") != 0)
+		return -ENXIO;
+	for (unsigned i = 0; i < fake_thin_count; i++)
+		if (fake_thins[i].id == id)
+			fake_thins[i].used = true;
+	return fcntl(*bytes(id), F_DUPFD_CLOEXEC, 0);
+}
+
+/* ---- faults ---- */
+
+static struct {
+	const char *name;
+	int step_left;     /* -1: none */
+	long request_left; /* -1: none */
+	bool hit;
+	char what[96];
+} fault;
+
+static int step_fault(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (fault.step_left < 0 || strcmp(op_name, fault.name) != 0 || fault.step_left-- > 0)
+		return 0;
+	fault.hit = true;
+	snprintf(fault.what, sizeof(fault.what), "step %s of %s", step_name, op_name);
+	return -EIO;
+}
+
+static int job_fault(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (fault.request_left < 0 || fault.request_left-- > 0)
+		return 0;
+	fault.hit = true;
+	snprintf(fault.what, sizeof(fault.what), "job of %s %s", op_name, step_name);
+	return -EIO;
+}
+
+static int request_fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	(void)arg;
+	(void)nth;
+	if (fault.request_left < 0 || fault.request_left-- > 0)
+		return 0;
+	fault.hit = true;
+	snprintf(fault.what, sizeof(fault.what), "request opcode %d", sqe->opcode);
+	return -EIO;
+}
+
+static void arm(const char *name, bool requests, int n)
+{
+	fault.name = name;
+	fault.hit = false;
+	fault.step_left = requests ? -1 : n;
+	fault.request_left = requests ? n : -1;
+}
+
+static bool disarm(void)
+{
+	bool hit = fault.hit;
+	fault.hit = false;
+	fault.step_left = -1;
+	fault.request_left = -1;
+	return hit;
+}
+
+/* ---- the world ---- */
+
+static void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t seed)
+{
+	disarm();
+	fake_dm_reboot(false);
+	fake_thin_torn = 0;
+	bytes_drop();
+	raw_make(f, AREA_MIB);
+	*sim = (struct ring_sim){
+		.seed = seed, .short_every = 3, .eintr_every = 7, .fault = request_fault};
+	fixture_open_ring(f, sim);
+	f->observer = (struct op_observer){.before = step_fault, .before_call = job_fault};
+	raw_open_pools(f);
+}
+
+static struct record thin_volume(const char *name, unsigned mib)
+{
+	struct record rec = raw_volume(name, mib);
+	rec.thick = false;
+	rec.mkfs_options = "";
+	return rec;
+}
+
+/* source: NULL: an empty one; a thin one is shared, a thick one copied. */
+static enum err_code build(struct fixture *f, const struct record *rec, struct pool_object *source)
+{
+	struct pool_build b;
+	struct pool_clone c;
+	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, rec), 0);
+	if (source != NULL) {
+		pool_clone_init(&c, source);
+		c.build = &b;
+		b.share_object = source->rec->thick ? NULL : source;
+		b.fill = pool_clone_fill;
+		b.fill_end = pool_clone_fill_end;
+		b.fill_arg = &c;
+		b.fill_writes = true;
+	}
+	enum err_code code = fixture_run(f, &b.op);
+	if (code != ERR_OK)
+		fprintf(stderr, "build: %s: %s\n", b.op.err.step, b.op.err.message);
+	pool_build_free(&b);
+	return code;
+}
+
+static struct pool_object *find(struct fixture *f, const char *name)
+{
+	struct pool_object *o = pools_find_name(f->pools, RECORD_VOLUME, name);
+	return o != NULL ? o : pools_find_name(f->pools, RECORD_SNAPSHOT, name);
+}
+
+static void remove_named(struct fixture *f, const char *name)
+{
+	struct pool_object *o = find(f, name);
+	cr_assert_not_null(o, "%s", fault.what);
+	cr_assert_eq(fixture_remove(f, o), ERR_OK, "%s", fault.what);
+	fixture_settle(f);
+}
+
+static unsigned count_ids(struct fixture *f, const char *dir, bool known)
+{
+	unsigned count = 0;
+	char path[256];
+	snprintf(path, sizeof(path), "%s/%s", f->path, dir);
+	DIR *d = opendir(path);
+	for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+		struct image_map map;
+		int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+		if (e->d_name[0] != '.' && fd >= 0 && image_map_read(fd, &map) == 0)
+			count += map.thin_id != 0 && (!known || fake_thin_has(map.thin_id));
+		close(fd);
+	}
+	closedir(d);
+	return count;
+}
+
+static const char *const dirs[] = {"volumes", "snapshots", "trash"};
+
+/* But for those that stand for the bytes of ids. */
+static unsigned count_fds(struct fixture *f)
+{
+	return fixture_count_fds(f) - bytes_count;
+}
+
+/* At any moment, whatever has happened. */
+static void check_files(struct fixture *f)
+{
+	unsigned known = 0;
+	for (unsigned i = 0; i < 3; i++)
+		known += count_ids(f, dirs[i], true);
+	cr_assert_eq(
+		known, fake_thin_count, "%s: %u files, %u ids", fault.what, known, fake_thin_count);
+	cr_assert_eq(fake_thin_torn, 0);
+}
+
+static void check_devices(unsigned volumes)
+{
+	unsigned count = 0;
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++) {
+		const struct fake_device *d = &fake_dm_devices[i];
+		cr_assert_not(d->there && d->suspended, "%s: %s", fault.what, d->name);
+		cr_assert_null(strstr(d->there ? d->name : "", "thinfill"), "%s", fault.what);
+		count += d->there;
+	}
+	cr_assert_leq(count, 3 + volumes, "%s", fault.what);
+}
+
+static void check_rest(struct fixture *f, unsigned files, unsigned fds)
+{
+	fixture_settle(f);
+	unsigned now_fds = count_fds(f);
+	cr_assert_eq(now_fds, fds, "%s: %u and %u", fault.what, now_fds, fds);
+	check_files(f);
+	cr_assert_eq(fixture_count(f, "trash"), 0, "%s", fault.what);
+	cr_assert_eq(
+		f->pool->raw->thin.files, files, "%s: %u", fault.what, f->pool->raw->thin.files);
+	cr_assert_eq(fake_thin_count, files, "%s", fault.what);
+	cr_assert(f->pool->reserved_bytes == 0 && f->pool->reserved_thin_bytes == 0, "%s",
+		fault.what);
+	cr_assert_eq(f->pool->ops, 0, "%s", fault.what);
+	check_devices(0);
+}
+
+/* What fails leaves trash for the next pass, which comes by itself. */
+static void sweep_trash(struct fixture *f)
+{
+	thin_keep_kick(f->pool);
+	fixture_settle(f);
+	pool_trash_kick(f->pool);
+	fixture_settle(f);
+}
+
+/* ---- builds ---- */
+
+struct tried {
+	const char *name, *source;
+	enum record_kind kind;
+	unsigned mib;
+};
+
+/* False: nothing met the fault. */
+static bool try_build(
+	struct fixture *f, const struct tried *what, const char *name, bool requests, int n)
+{
+	struct pool_object *source = what->source != NULL ? find(f, what->source) : NULL;
+	struct record rec = thin_volume(what->name, what->mib);
+	rec.kind = what->kind;
+	rec.source = source != NULL ? RECORD_SOURCE_VOLUME : RECORD_SOURCE_NONE;
+	char id[RECORD_ID_MAX] = "";
+	if (source != NULL)
+		pool_object_id(source, id);
+	rec.source_id = id;
+	rec.shares_extents = source != NULL && !source->rec->thick;
+	unsigned fds = count_fds(f), files = f->pool->raw->thin.files;
+	arm(name, requests, n);
+	enum err_code code = build(f, &rec, source);
+	bool hit = disarm();
+	cr_assert(hit || code == ERR_OK, "%s", fault.what);
+	check_files(f);
+	sweep_trash(f);
+	/* It may have failed after the commit. */
+	if (find(f, what->name) == NULL) {
+		cr_assert_neq(code, ERR_OK);
+		check_rest(f, files, fds);
+		cr_assert_eq(build(f, &rec, source), ERR_OK, "%s", fault.what);
+	}
+	check_rest(f, files + 1, fds);
+	remove_named(f, what->name);
+	check_rest(f, files, fds);
+	return hit;
+}
+
+static unsigned sweep(struct fixture *f, const struct tried *what, const char *name, bool requests)
+{
+	int n = 0;
+	while (try_build(f, what, name, requests, n))
+		n++;
+	return (unsigned)n;
+}
+
+Test(thin_sim, builds, .timeout = 250)
+{
+	static const struct tried all[] = {
+		{"empty", NULL, RECORD_VOLUME, 6},
+		{"snapshot", "origin", RECORD_SNAPSHOT, 6},
+		{"clone", "origin", RECORD_VOLUME, 8},
+		{"copied", "thick", RECORD_VOLUME, 6},
+	};
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct fixture f;
+		struct ring_sim sim;
+		open_sim(&f, &sim, seed);
+		raw_make_volume(&f, "thick", 4);
+		struct record origin = thin_volume("origin", 6);
+		cr_assert_eq(build(&f, &origin, NULL), ERR_OK);
+		for (unsigned i = 0; i < 4; i++) {
+			cr_assert_geq(sweep(&f, &all[i], "pool_build", false), 8, "%u", i);
+			cr_assert_geq(sweep(&f, &all[i], "pool_build", true), 5, "%u", i);
+		}
+		fixture_close(&f);
+	}
+	bytes_drop();
+}
+
+/* An origin with devices is held still, and goes on whatever fails. */
+Test(thin_sim, an_origin_in_use, .timeout = 100)
+{
+	static const struct tried snapshot = {"snapshot", "origin", RECORD_SNAPSHOT, 6};
+	struct fixture f;
+	struct ring_sim sim;
+	struct mapped mapped;
+	struct err err = {0};
+	struct dm dm = {.fd = -1, .call = fake_dm_call};
+	open_sim(&f, &sim, 1);
+	struct record rec = thin_volume("origin", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	struct pool_object *o = find(&f, "origin");
+	struct image_map map = raw_map(&f, "volumes/origin");
+	char tag[64];
+	snprintf(tag, sizeof(tag), "ringvol:%.8s:%s", RAW_POOL_UUID, o->rec->random);
+	const struct mapped_spec spec = {.tag = tag,
+		.image_ino = o->image_ino,
+		.disk = f.pool->raw->disk,
+		.map = &map,
+		.size_bytes = 6 * RAW_MIB};
+	cr_assert_eq(mapped_make(&dm, &spec, &mapped, &err), 0, "%s", err.message);
+	unsigned resumes = fake_dm_resumes;
+	struct record snap = thin_volume(snapshot.name, 6);
+	snap.kind = RECORD_SNAPSHOT;
+	cr_assert_eq(build(&f, &snap, o), ERR_OK);
+	cr_assert_gt(fake_dm_resumes, resumes);
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
+		cr_assert_not(fake_dm_devices[i].suspended);
+	static const int errors[] = {-EBUSY, -EOPNOTSUPP, -EEXIST, -EIO};
+	for (unsigned i = 0; i < 4; i++) {
+		snap = thin_volume("another", 6);
+		snap.kind = RECORD_SNAPSHOT;
+		fake_dm_fail_with = errors[i];
+		fake_dm_fail_request = i == 0 ? DM_DEV_SUSPEND : DM_TARGET_MSG;
+		cr_assert_neq(build(&f, &snap, o), ERR_OK, "%u", i);
+		for (unsigned d = 0; d < FAKE_DM_DEVICES; d++)
+			cr_assert_not(fake_dm_devices[d].suspended, "%u", i);
+		sweep_trash(&f);
+		check_files(&f);
+		cr_assert_eq(fixture_count(&f, "trash"), 0, "%u", i);
+	}
+	cr_assert_eq(fake_thin_torn, 0);
+	bool waits;
+	cr_assert_eq(mapped_remove(&dm, tag, o->image_ino, &waits, &err), 0);
+	fixture_close(&f);
+	bytes_drop();
+}
+
+/* ---- keeping ---- */
+
+/* The thin pool's own making, activation after a reboot, and growing, failed at each step. */
+Test(thin_sim, keeping, .timeout = 200)
+{
+	for (unsigned requests = 0; requests < 2; requests++) {
+		struct fixture f;
+		struct ring_sim sim;
+		open_sim(&f, &sim, 7);
+		uint64_t free_mib = raw_free_mib(&f);
+		struct record rec = thin_volume("first", 6);
+		unsigned failed = 0;
+		for (int n = 0;; n++) {
+			arm("thin_keep", requests == 1, n);
+			enum err_code code = build(&f, &rec, NULL);
+			bool hit = disarm();
+			sweep_trash(&f);
+			check_files(&f);
+			cr_assert_eq(f.pool->ops, 0, "%s", fault.what);
+			failed += code != ERR_OK;
+			if (find(&f, "first") != NULL)
+				remove_named(&f, "first");
+			/* As after a reboot: what has names is found. */
+			fake_dm_reboot(true);
+			raw_reopen_pools(&f);
+			fixture_settle(&f);
+			check_files(&f);
+			cr_assert_eq(fixture_count(&f, "trash"), 0, "%s", fault.what);
+			if (!hit)
+				break;
+		}
+		cr_assert_geq(failed, requests == 1 ? 3 : 4);
+		cr_assert_eq(f.pool->raw->thin.life, THIN_UP);
+		struct image_map metadata = raw_map(&f, "thin/metadata"),
+				 data = raw_map(&f, "thin/data");
+		cr_assert_eq(
+			raw_free_mib(&f) +
+				(image_map_bytes(&metadata) + image_map_bytes(&data)) / RAW_MIB,
+			free_mib);
+		fixture_close(&f);
+	}
+	bytes_drop();
+}
+
+static void say(char *buf, size_t cap, unsigned used_mib, unsigned total_mib)
+{
+	snprintf(buf, cap, "0 10/4096 %u/%u - rw no_discard_passdown queue_if_no_space - 1024",
+		used_mib * 16, total_mib * 16);
+	fake_thin_pool_words = buf;
+}
+
+static unsigned data_mib(const struct fixture *f)
+{
+	return (unsigned)(image_map_bytes(&f->pool->raw->thin.data) / RAW_MIB);
+}
+
+/* It grows ahead of who writes, says so when it cannot, and goes on when it can. */
+Test(thin_sim, room, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	char words[128];
+	open_sim(&f, &sim, 3);
+	struct pool_thin_state state;
+	struct record rec = thin_volume("v", 40);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	unsigned total = data_mib(&f), before = total;
+	cr_assert_eq(total, thin_headroom_bytes((uint64_t)AREA_MIB * RAW_MIB) / RAW_MIB);
+	/* Each look finds all of it used. */
+	for (unsigned i = 0; i < 40 && raw_free_mib(&f) > 0; i++) {
+		say(words, sizeof(words), total, total);
+		thin_keep_kick(f.pool);
+		fixture_settle(&f);
+		cr_assert_gt(data_mib(&f), total, "%u", i);
+		total = data_mib(&f);
+	}
+	cr_assert_eq(total + 16, AREA_MIB);
+	cr_assert_gt(total, before);
+	say(words, sizeof(words), total - 1, total);
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	pool_thin_state(f.pool, &state);
+	cr_assert(state.low && !state.wrong && state.unused_bytes == RAW_MIB);
+	cr_assert(f.pool->raw->thin.fails_when_full);
+	bool said = false;
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
+		said |= strstr(fake_dm_devices[i].now.targets[0].params, "error_if_no_space") !=
+			NULL;
+	cr_assert(said);
+	struct pool_room room = fixture_room(&f);
+	cr_assert_eq(room.thin_used_bytes, (uint64_t)(total - 1) * RAW_MIB);
+	cr_assert_eq(room.available_thick_bytes, 0);
+	/* A volume that asks for more than there is has no room, also without any of its own. */
+	struct record more = thin_volume("more", 64);
+	cr_assert_eq(build(&f, &more, NULL), ERR_NO_ROOM);
+	/* Blocks are given back. */
+	say(words, sizeof(words), 2, total);
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	pool_thin_state(f.pool, &state);
+	cr_assert_not(state.low);
+	cr_assert_not(f.pool->raw->thin.fails_when_full);
+	fake_thin_pool_words = NULL;
+	fixture_close(&f);
+	bytes_drop();
+}
+
+/* What dm-thin says of itself, and what becomes of it. */
+Test(thin_sim, conditions, .timeout = 100)
+{
+	static const char *const words[] = {"Fail",
+		"0 1/2 1/128 - ro no_discard_passdown queue_if_no_space needs_check 64",
+		"0 1/2 1/128 - rw no_discard_passdown queue_if_no_space needs_check 64"};
+	struct fixture f;
+	struct ring_sim sim;
+	struct pool_thin_state state;
+	open_sim(&f, &sim, 5);
+	struct record rec = thin_volume("v", 6), thick = raw_volume("thick", 4);
+	fake_thin_absent = true;
+	cr_assert_eq(build(&f, &rec, NULL), ERR_PRECONDITION);
+	fake_thin_absent = false;
+	sweep_trash(&f);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	for (unsigned i = 0; i < 3; i++) {
+		fake_thin_pool_words = words[i];
+		thin_keep_kick(f.pool);
+		fixture_settle(&f);
+		pool_thin_state(f.pool, &state);
+		cr_assert(state.wrong, "%u", i);
+		cr_assert_gt(strlen(state.why), 20);
+		cr_assert_neq(state.wrong_since_ns, 0);
+		rec = thin_volume("w", 6);
+		cr_assert_eq(build(&f, &rec, NULL), ERR_UNAVAILABLE, "%u", i);
+		/* Thick ones are served all the same. */
+		cr_assert_eq(build(&f, &thick, NULL), ERR_OK);
+		remove_named(&f, "thick");
+	}
+	fake_thin_pool_words = NULL;
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	pool_thin_state(f.pool, &state);
+	cr_assert_not(state.wrong);
+	fixture_close(&f);
+	bytes_drop();
+}
+
+/* ---- crashes ---- */
+
+/* Ids of files in the trash are told to go, of any other file none. */
+Test(thin_sim, after_a_crash, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	char from[256], to[256];
+	open_sim(&f, &sim, 11);
+	struct record rec = thin_volume("stays", 6), other = thin_volume("goes", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	cr_assert_eq(build(&f, &other, NULL), ERR_OK);
+	uint32_t goes = raw_map(&f, "volumes/goes").thin_id;
+	fixture_close_pools(&f);
+	snprintf(from, sizeof(from), "%s/volumes/goes", f.path);
+	snprintf(to, sizeof(to), "%s/trash/new-0123456789abcdef", f.path);
+	cr_assert_eq(rename(from, to), 0);
+	/* A file that was parked, and dm-thin never heard of it. */
+	int fd = openat(AT_FDCWD, f.path, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	struct image_map map = {.thin_id = 4711};
+	snprintf(to, sizeof(to), "%s/trash/new-00000000000000aa", f.path);
+	cr_assert(image_map_write(fd, &map) == 0 && fd_link(fd, AT_FDCWD, to) == 0);
+	close(fd);
+	/* Left of a repair. */
+	snprintf(to, sizeof(to), "%s/thin/metadata.old", f.path);
+	close(open(to, O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+	raw_open_pools(&f);
+	sweep_trash(&f);
+	cr_assert_not(fake_thin_has(goes));
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	cr_assert_eq(fixture_count(&f, "thin"), 2);
+	cr_assert_eq(fake_thin_count, 1);
+	cr_assert_not_null(find(&f, "stays")->rec);
+	cr_assert_gt(f.pool->raw->thin.next_id, 4711);
+	fixture_close(&f);
+	bytes_drop();
+}
+
+static void lose(const struct fixture *f, const char *name)
+{
+	char path[256];
+	snprintf(path, sizeof(path), "%s/%s", f->path, name);
+	cr_assert_eq(unlink(path), 0);
+}
+
+Test(thin_sim, damage_is_met_with_doubt, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	char path[256];
+	open_sim(&f, &sim, 13);
+	struct record rec = thin_volume("a", 6), other = thin_volume("b", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	cr_assert_eq(build(&f, &other, NULL), ERR_OK);
+	/* Two files with one id. */
+	struct image_map map = raw_map(&f, "volumes/a"), was = raw_map(&f, "volumes/b");
+	fixture_close_pools(&f);
+	snprintf(path, sizeof(path), "%s/volumes/b", f.path);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	cr_assert_eq(image_map_write(fd, &map), 0);
+	raw_open_pools(&f);
+	cr_assert(find(&f, "a") == NULL || find(&f, "a")->rec == NULL);
+	cr_assert(f.pool->raw->overlaps);
+	fixture_close_pools(&f);
+	cr_assert_eq(image_map_write(fd, &was), 0);
+	/* A thin volume that has no id. */
+	struct image_map none = {0};
+	cr_assert_eq(image_map_write(fd, &none), 0);
+	raw_open_pools(&f);
+	cr_assert_not_null(find(&f, "a")->rec);
+	cr_assert(pools_find_name(f.pools, RECORD_VOLUME, "b") == NULL ||
+		  pools_find_name(f.pools, RECORD_VOLUME, "b")->rec == NULL);
+	fixture_close_pools(&f);
+	cr_assert_eq(image_map_write(fd, &was), 0);
+	close(fd);
+	/* Without its images nothing is given out, and nothing is made in their place. */
+	lose(&f, "thin/data");
+	raw_open_pools(&f);
+	cr_assert_str_eq(f.pool->raw->unread, "thin/data");
+	rec = thin_volume("c", 6);
+	cr_assert_neq(build(&f, &rec, NULL), ERR_OK);
+	struct record thick = raw_volume("d", 6);
+	cr_assert_eq(build(&f, &thick, NULL), ERR_DATA_LOSS);
+	fixture_close(&f);
+	bytes_drop();
+}
+
+/* ---- growing, first stage, and the end ---- */
+
+Test(thin_sim, grows_and_is_formatted, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	struct pool_grow g;
+	struct pool_renew *n = malloc(sizeof(*n));
+	open_sim(&f, &sim, 17);
+	struct record rec = thin_volume("v", 6), secret = thin_volume("secret", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	pool_grow_init(&g, &f.reactor, find(&f, "v"), 9 * RAW_MIB);
+	cr_assert_eq(fixture_run(&f, &g.op), ERR_OK, "%s", g.op.err.message);
+	cr_assert_eq(find(&f, "v")->rec->size_bytes, 9 * RAW_MIB);
+	cr_assert_eq(f.pool->sum_thin_size, 9 * RAW_MIB);
+	secret.encryption = RECORD_LUKS2;
+	secret.unformatted = true;
+	cr_assert_eq(build(&f, &secret, NULL), ERR_OK);
+	cr_assert_eq(fake_thin_count, 1);
+	unsigned fds = count_fds(&f);
+	for (int step = 0;; step++) {
+		arm("pool_renew", true, step);
+		pool_renew_make_init(n, &f.reactor, find(&f, "secret"));
+		enum err_code code = fixture_run(&f, &n->op);
+		bool hit = disarm();
+		if (code == ERR_OK && hit) {
+			pool_renew_drop_init(n, &f.reactor);
+			cr_assert_eq(fixture_run(&f, &n->op), ERR_OK);
+		}
+		if (!hit)
+			break;
+		pool_renew_free(n);
+		sweep_trash(&f);
+		check_rest(&f, 1, fds);
+	}
+	pool_renew_commit_init(n, &f.reactor);
+	cr_assert_eq(fixture_run(&f, &n->op), ERR_OK, "%s", n->op.err.message);
+	pool_renew_free(n);
+	sweep_trash(&f);
+	check_rest(&f, 2, fds);
+	cr_assert_neq(raw_map(&f, "volumes/secret").thin_id, 0);
+	raw_reopen_pools(&f);
+	cr_assert_not(find(&f, "secret")->rec->unformatted);
+	free(n);
+	fixture_close(&f);
+	bytes_drop();
+}
+
+/* With the last of its volumes the thin pool goes, some time later; its bytes are overwritten. */
+Test(thin_sim, goes_with_its_last_volume, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 19);
+	struct record rec = thin_volume("v", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	remove_named(&f, "v");
+	cr_assert_lt(raw_free_mib(&f), AREA_MIB);
+	for (unsigned i = 0; i < 100000 && f.pool->raw->thin.life != THIN_NONE; i++)
+		fixture_turn(&f);
+	cr_assert_eq(f.pool->raw->thin.life, THIN_NONE);
+	for (unsigned i = 0; i < 100000 && raw_free_mib(&f) < AREA_MIB; i++)
+		fixture_turn(&f);
+	cr_assert_eq(raw_free_mib(&f), AREA_MIB);
+	cr_assert_eq(fixture_count(&f, "thin"), 0);
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
+		cr_assert_not(fake_dm_devices[i].there);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	fixture_close(&f);
+	bytes_drop();
+}
+
+Test(thin_sim, ids_are_chosen_where_most_are_free)
+{
+	struct pool_thin thin = {0};
+	uint32_t none[1] = {0}, few[] = {7, 3, 1}, last[] = {IMAGE_MAP_THIN_MAX, 5},
+		 twice[] = {4, 4};
+	cr_assert_eq(thin_choose_ids(&thin, none, 0), 0);
+	cr_assert(thin.next_id == 1 && thin.ids_left == IMAGE_MAP_THIN_MAX);
+	cr_assert_eq(thin_choose_ids(&thin, few, 3), 0);
+	cr_assert(thin.next_id == 8 && thin.ids_left == IMAGE_MAP_THIN_MAX - 7);
+	cr_assert_eq(thin_choose_ids(&thin, last, 2), 0);
+	cr_assert(thin.next_id == 6 && thin.ids_left == IMAGE_MAP_THIN_MAX - 6);
+	cr_assert_eq(thin_choose_ids(&thin, twice, 2), -EEXIST);
+}
