@@ -38,10 +38,12 @@ void check_repair(struct check *c)
 		struct check_finding *f = &c->findings[i];
 		if (f->repair == NULL)
 			continue;
+		c->repair_why = NULL;
 		int r = f->repair(c, f);
 		f->repaired = r == 0;
 		if (r < 0)
 			f->remedy = tool_text(c->args, "repairing it failed (%s); %s",
-				strerrordesc_np(-r), f->remedy);
+				c->repair_why != NULL ? c->repair_why : strerrordesc_np(-r),
+				f->remedy);
 	}
 }

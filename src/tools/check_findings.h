@@ -15,9 +15,9 @@ enum check_severity {
 
 struct check;
 struct check_finding;
-/* Mends it: no more than the driver does at its start, and nothing that removes what a tenant
- * wrote. The pool's lock is held all the while. 0, or -errno and nothing was changed: the next
- * attempt or the driver mends it. */
+/* Mends it: no more than the driver does at its start (but for the metadata of a thin pool), and
+ * nothing that removes what a tenant wrote. The pool's lock is held all the while. 0, or -errno and
+ * nothing was changed: the next attempt or the driver mends it. */
 typedef int check_repair_fn(struct check *c, const struct check_finding *f);
 
 struct check_finding {
@@ -44,6 +44,7 @@ struct check {
 	bool volumes_known; /* all were read: else none is missed */
 	struct check_finding *findings;
 	size_t count, cap;
+	const char *repair_why; /* why the repair under way failed, where -errno says too little */
 };
 
 /* check_add(c, .kind = "PoolSick", ...): the fields that are set are copied. */

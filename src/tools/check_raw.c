@@ -10,7 +10,9 @@
 
 #include "base/buf.h"
 #include "disk/mapped.h"
+#include "disk/thin_tree.h"
 #include "pool/raw_load.h"
+#include "tools/check_thin.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +21,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#define THIN_SPACE ((uint64_t)1 << 63)
 
 struct piece {
 	uint64_t address, bytes;
@@ -89,7 +93,7 @@ static void look_at_map(struct maps *m, const char *name, const char *path)
 			.remedy = "a disk was replaced by a smaller one, or the map is of another "
 				  "pool: bring the disk back");
 	uint64_t bytes = image_map_bytes(&m->map);
-	if (o != NULL && o->rec != NULL && record_allocates(o->rec) &&
+	if (o != NULL && o->rec != NULL && record_allocates(o->rec) && m->map.thin_id == 0 &&
 		bytes < record_image_bytes(o->rec))
 		check_add(c, .kind = "MapShort", .path = path,
 			.message = tool_text(c->args,
@@ -99,8 +103,12 @@ static void look_at_map(struct maps *m, const char *name, const char *path)
 			.remedy = "restore it from a copy");
 }
 
+/* An id of the thin pool is one, too, in a space of its own. */
 static void add_pieces(struct maps *m, const char *name)
 {
+	if (m->map.thin_id != 0)
+		m->map.pieces[m->map.count++] =
+			(struct image_piece){THIN_SPACE + m->map.thin_id, 1};
 	for (unsigned i = 0; i < m->map.count; i++) {
 		if (array_grow(&m->pieces, &m->cap, m->count, sizeof(*m->pieces)) < 0) {
 			m->c->args->failed = true;
@@ -115,7 +123,7 @@ static void add_pieces(struct maps *m, const char *name)
 static bool needs_map(const struct check *c, enum survey_dir dir, const char *name)
 {
 	bool trash = dir == SURVEY_TRASH;
-	return (trash || dir == SURVEY_VOLUMES) &&
+	return (trash || dir == SURVEY_VOLUMES || dir == SURVEY_SNAPSHOTS) &&
 	       pool_raw_lost_map(c->survey.fds[dir], name, trash);
 }
 
@@ -206,7 +214,8 @@ static void look_at_device(void *arg, const struct mapped *mapped)
 	if ((r < 0 && r != -ERANGE) ||
 		pool_raw_map(c->survey.fds[SURVEY_VOLUMES], o->key, &map) < 0)
 		return;
-	image_map_cut(&map, image_map_bytes(&pieces));
+	if (map.thin_id == 0)
+		image_map_cut(&map, image_map_bytes(&pieces));
 	if (r == 0 && image_map_equal(&map, &pieces))
 		return;
 	check_add(c, .kind = "DeviceDiffers",
@@ -246,9 +255,12 @@ void check_raw(struct check *c)
 	for (m.dir = SURVEY_VOLUMES; m.dir < SURVEY_GROUPS; m.dir++)
 		/* That one cannot be listed was said with its names. */
 		(void)survey_each(&c->survey, m.dir, look_at_name, &m);
+	m.dir = SURVEY_THIN;
+	(void)survey_each(&c->survey, m.dir, look_at_name, &m);
 	(void)pool_raw_each_lost(c->survey.fds[SURVEY_ROOT], look_at_lost, c);
 	look_for_overlaps(&m);
 	free(m.pieces);
+	check_thin(c);
 	look_at_devices(c);
 }
 
@@ -258,24 +270,21 @@ int check_raw_head(const struct check *c, const struct pool_found *o)
 {
 	enum { HEAD_BYTES = IMAGE_MAP_ALIGN };
 	struct image_map map;
-	uint64_t offset, left;
 	void *mem = NULL;
 	int r = pool_raw_map(c->survey.fds[SURVEY_VOLUMES], o->key, &map);
-	if (r < 0 || map.count == 0)
+	if (r < 0 || (map.count == 0 && map.thin_id == 0))
 		return r < 0 ? r : -ENODATA;
-	const struct disk_member *m =
-		disk_at(c->survey.disk, map.pieces[0].address, &offset, &left);
-	if (m == NULL)
-		return -ERANGE;
 	int fd = memfd_create("ringvol-head", MFD_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	ssize_t n = -1;
 	if (posix_memalign(&mem, 4096, HEAD_BYTES) != 0)
-		errno = ENOMEM;
-	else if ((n = pread(m->fd, mem, HEAD_BYTES, (off_t)offset)) > 0)
-		n = pwrite(fd, mem, (size_t)n, 0);
-	if (n < 0 || ftruncate(fd, (off_t)o->image_bytes) < 0)
+		r = -ENOMEM;
+	else if (map.thin_id != 0)
+		r = check_thin_read(c, map.thin_id, mem, HEAD_BYTES);
+	else
+		r = thin_image_read(c->survey.disk, &map, 0, mem, HEAD_BYTES);
+	if (r == 0 &&
+		(pwrite(fd, mem, HEAD_BYTES, 0) < 0 || ftruncate(fd, (off_t)o->image_bytes) < 0))
 		r = -errno;
 	free(mem);
 	if (r < 0)

@@ -9,115 +9,27 @@
 
 #include "backends/crypt/luks_lib.h"
 #include "backends/ublk/ublk_ctl.h"
-#include "base/clock.h"
 #include "base/fd.h"
 #include "disk/dm.h"
 #include "probes/probes.h"
 #include "reactor/proc.h"
 #include "reactor/ring.h"
 #include "reactor/ring_uring.h"
+#include "tools/run.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 
 enum {
 	TOOL_TIMEOUT_MS = 5000,
 	OUTPUT_BYTES = 2048,
 	TRY_MKFS_BYTES = 16 << 20,
 };
-
-/* ---- running a tool ---- */
-
-static int spawn(char *const argv[], int file, int out_fd, pid_t *ret_pid)
-{
-	posix_spawn_file_actions_t files;
-	posix_spawn_file_actions_init(&files);
-	posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_adddup2(&files, out_fd, STDOUT_FILENO);
-	posix_spawn_file_actions_adddup2(&files, out_fd, STDERR_FILENO);
-	if (file >= 0)
-		posix_spawn_file_actions_adddup2(&files, file, PROC_FILE);
-	int r = -posix_spawnp(ret_pid, argv[0], &files, NULL, argv, environ);
-	posix_spawn_file_actions_destroy(&files);
-	return r;
-}
-
-/* Until its end of the pipe is closed. */
-static int read_output(int fd, uint64_t end_ns, char *out, size_t cap)
-{
-	size_t len = 0;
-	char rest[512];
-	out[0] = '\0';
-	for (;;) {
-		uint64_t now_ns = clock_monotonic_ns();
-		struct pollfd wait = {.fd = fd, .events = POLLIN};
-		if (now_ns >= end_ns ||
-			poll(&wait, 1, (int)((end_ns - now_ns + 999999) / 1000000)) == 0)
-			return -ETIMEDOUT;
-		bool full = len + 1 >= cap;
-		ssize_t n = read(fd, full ? rest : out + len, full ? sizeof(rest) : cap - 1 - len);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : 0;
-		len += full ? 0 : (size_t)n;
-		out[len] = '\0';
-	}
-}
-
-static int reap(pid_t pid, uint64_t end_ns)
-{
-	int status;
-	bool killed = false;
-	for (;;) {
-		pid_t r = waitpid(pid, &status, killed ? 0 : WNOHANG);
-		if (r == pid)
-			break;
-		if (r < 0 && errno != EINTR)
-			return -errno;
-		if (!killed && clock_monotonic_ns() >= end_ns) {
-			kill(pid, SIGKILL);
-			killed = true;
-			continue;
-		}
-		poll(NULL, 0, 1);
-	}
-	if (killed)
-		return -ETIMEDOUT;
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -EINTR;
-}
-
-/* Runs a program, by argv and never through a shell, and waits for it. argv[0] is looked for along
- * PATH. `file`, unless it is -1, is handed to it as its descriptor PROC_FILE, which it can name
- * PROC_FILE_PATH (reactor/proc.h). What it prints on both outputs goes into out (cap bytes with a
- * NUL, the rest is dropped). Its exit status; -ETIMEDOUT (it was killed), -EINTR (a signal killed
- * it), -ENOENT (not installed), another -errno. */
-static int run_tool(char *const argv[], int file, char *out, size_t cap)
-{
-	int ends[2];
-	pid_t pid;
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return -errno;
-	_cleanup_fd_ int from = ends[0];
-	_cleanup_fd_ int to = ends[1];
-	int r = spawn(argv, file, to, &pid);
-	fd_close(&to);
-	if (r < 0)
-		return r;
-	uint64_t end_ns = clock_monotonic_ns() + TOOL_TIMEOUT_MS * UINT64_C(1000000);
-	r = read_output(from, end_ns, out, cap);
-	int status = reap(pid, r < 0 ? 0 : end_ns);
-	return r < 0 ? r : status;
-}
 
 /* ---- tools ---- */
 
@@ -144,7 +56,7 @@ static int try_mkfs_ext4(char *output, size_t cap)
 		return -errno;
 	char *argv[] = {"mkfs.ext4", "-n", "-q", "-F", "-O", "metadata_csum_seed", "-E",
 		"nodiscard,assume_storage_prezeroed=1", PROC_FILE_PATH, NULL};
-	return run_tool(argv, image, output, cap);
+	return tool_run(argv, image, TOOL_TIMEOUT_MS, output, cap);
 }
 
 struct tool_set {
@@ -173,7 +85,7 @@ static void look_at_tools(struct doctor *d, const struct tool_set *set)
 	bool mkfs = true;
 	for (unsigned i = 0; i < 3 && set->tools[i].name != NULL; i++) {
 		char *argv[] = {set->tools[i].name, set->tools[i].option, NULL};
-		int r = run_tool(argv, -1, output, sizeof(output));
+		int r = tool_run(argv, -1, TOOL_TIMEOUT_MS, output, sizeof(output));
 		/* One that is run without an option ends with its usage. */
 		if (r < 0 || (r != 0 && set->tools[i].option != NULL)) {
 			absent = tool_text(&d->args, "%s%s%s", absent,

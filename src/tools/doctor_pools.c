@@ -177,8 +177,8 @@ static void add_raw(struct doctor *d, const struct survey *survey)
 	d->pool_usable = true;
 	doctor_add(d, DOCTOR_OK,
 		tool_text(&d->args,
-			"raw, on %u disk%s, the first one %s; %s; thick volumes, no snapshots; clones "
-			"are copied; eraseOnDelete: always zero",
+			"raw, on %u disk%s, the first one %s; %s; thick volumes, whose clones are copied "
+			"and whose bytes are always zeroed; thin ones with snapshots and clones that share",
 			disks, disks == 1 ? "" : "s", survey->disk->members[0].path,
 			room_text(d, survey)),
 		"");

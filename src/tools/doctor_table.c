@@ -24,6 +24,8 @@ static const struct kind {
 	{"ublk", "directory", "thin, thick", "yes", "in use from 6.16", "fair, good when deep",
 		"6.8, ublk_drv", {"ublk"}},
 	{"disk", "raw", "thick", "no", "in use", "the disk's", "6.1, dm_mod", {"device mapper"}},
+	{"disk, thin", "raw", "thin", "yes", "in use", "good", "6.1, dm_thin_pool",
+		{"device mapper", "dm-thin"}},
 	{"loop + luks2", "directory", "thin, thick", "yes", "in use", "the cipher's, at most fair",
 		"6.1, dm_crypt", {"loop devices", "device mapper", "encryption"}},
 	{"ublk + luks2", "directory", "thin, thick", "yes", "in use from 6.16",
@@ -31,6 +33,8 @@ static const struct kind {
 		{"ublk", "device mapper", "encryption"}},
 	{"disk + luks2", "raw", "thick", "no", "in use", "the cipher's", "6.1, dm_mod, dm_crypt",
 		{"device mapper", "encryption"}},
+	{"disk, thin + luks2", "raw", "thin", "yes", "in use", "the cipher's, at most good",
+		"6.1, dm_thin_pool, dm_crypt", {"device mapper", "dm-thin", "encryption"}},
 };
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 

@@ -139,6 +139,23 @@ def image_map():
     write("image_map", "gives", b"\2" + bytes(n for i in range(9) for n in (i % 6, 40, 0, (i + 3) % 6, 7, 1, i % 6, 9, 2)))
 
 
+def thin():
+    write("thin", "status", b"\0" + b"0 11/4096 3/1000 - rw no_discard_passdown queue_if_no_space - 1024 ")
+    write("thin", "status-full", b"\0" + b"7 11/4096 1000/1000 - out_of_data_space no_discard_passdown error_if_no_space needs_check 1024 ")
+    write("thin", "status-failed", b"\0" + b"Fail")
+    write("thin", "volume", b"\1" + b"256 1023")
+    write("thin", "volume-empty", b"\1" + b"0 -")
+    write("thin", "table", b"\2" + b"254:3 254:4 128 1024 2 no_discard_passdown error_if_no_space ")
+    # Nodes of the program in fuzz_thin.c: block, kind (1: a leaf, 2: of details, 4: of mappings), pairs.
+    def node(number, kind, *pairs):
+        return bytes([1, number - 1, kind, len(pairs), *(n for pair in pairs for n in pair)])
+    details = node(1, 0, (1, 2), (4, 3)) + node(2, 3, (1, 0), (2, 9)) + node(3, 3, (5, 1), (9, 0))
+    mappings = node(4, 1, (1, 5), (2, 6)) + node(5, 5, (0, 7), (3, 8)) + node(6, 1)
+    write("thin", "trees", b"\3" + bytes([1, 4, 64]) + details + mappings)
+    write("thin", "ring", b"\3" + bytes([1, 4, 64]) + node(1, 0, (1, 1)) + mappings)
+    write("thin", "spoilt", b"\3" + bytes([1, 4, 64]) + details + mappings + bytes([0, 3, 16, 0, 200, 1]))
+
+
 def disk_header():
     def lines(disk, rest):
         return b"ringvol-disk 1\npool=5f1e0000-0000-4000-8000-00000000001a\ndisk=" + disk + b"\n" + rest
@@ -500,6 +517,7 @@ if __name__ == "__main__":
     h2_client()
     records()
     image_map()
+    thin()
     disk_header()
     options()
     mountinfo()

@@ -5,7 +5,9 @@
 
 #include "disk/mapped.h"
 #include "pool/trash.h"
+#include "thin_metadata.h"
 #include "tools/check_raw.h"
+#include "tools/check_thin.h"
 
 #include <sys/xattr.h>
 
@@ -71,7 +73,7 @@ static void look_make(struct look *l)
 	fixture_close_pools(&l->f);
 }
 
-static void look_begin(struct look *l)
+static void look_open(struct look *l)
 {
 	struct err err = {0};
 	struct survey *s = &l->c.survey;
@@ -87,6 +89,11 @@ static void look_begin(struct look *l)
 		s->fds[i] =
 			openat(l->root.fd, survey_dir_names[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	cr_assert_eq(survey_objects(s, RECORD_VOLUME, &l->c.objects[0], &l->c.counts[0]), 0);
+}
+
+static void look_begin(struct look *l)
+{
+	look_open(l);
 	check_raw(&l->c);
 }
 
@@ -320,5 +327,212 @@ Test(check_raw, what_a_volume_holds)
 	close(fd);
 	look_begin(&l);
 	cr_expect_eq(check_raw_head(&l.c, &l.c.objects[0][1]), -ENODATA);
+	look_close(&l);
+}
+
+/* ---- the thin pool ---- */
+
+enum { META_MIB = 16, META_AT = 32, DATA_AT = 50 }; /* where its images lie, MiB */
+
+static struct meta_super super_of(uint64_t ids_block)
+{
+	return (struct meta_super){.transaction = 1,
+		.details = ids_block,
+		.mappings = 2,
+		.metadata_used = 10,
+		.metadata_total = META_MIB * RAW_MIB / META_BLOCK,
+		.data_total = 64,
+		.block_bytes = THIN_BLOCK_MIN,
+		.version = 2};
+}
+
+static void put_block(uint64_t number, const uint8_t *block)
+{
+	int fd = open(raw_root.disk, O_WRONLY | O_CLOEXEC);
+	off_t at = RAW_OFFSET + (off_t)META_AT * RAW_MIB + (off_t)(number * META_BLOCK);
+	cr_assert_eq(pwrite(fd, block, META_BLOCK, at), META_BLOCK);
+	close(fd);
+}
+
+static void put_super(const struct meta_super *s)
+{
+	uint8_t block[META_BLOCK];
+	meta_write_super(block, s);
+	put_block(0, block);
+}
+
+static void put_ids(const uint64_t (*ids)[2], unsigned count)
+{
+	uint8_t block[META_BLOCK];
+	meta_write_node(block, 1, true, META_DETAILS, ids, count);
+	put_block(1, block);
+}
+
+static void thin_image(struct look *l, const char *name, unsigned at_mib, unsigned mib)
+{
+	char path[128];
+	struct image_map map = {0};
+	snprintf(path, sizeof(path), "%s/thin/%s", l->f.path, name);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	cr_assert(fd >= 0);
+	cr_assert_eq(image_map_add(
+			     &map, RAW_START + (uint64_t)at_mib * RAW_MIB, (uint64_t)mib * RAW_MIB),
+		0);
+	cr_assert_eq(image_map_write(fd, &map), 0);
+	close(fd);
+}
+
+static void set_id(struct look *l, const char *name, uint32_t id)
+{
+	const struct image_map map = {.thin_id = id};
+	set_map(l, name, &map);
+}
+
+/* a is thick, b and c are 1 and 2 in the thin pool, which knows both; b's first block is the
+ * pool's fourth. */
+static void thin_make(struct look *l)
+{
+	uint8_t block[META_BLOCK];
+	look_make(l);
+	fixture_sh("mkdir -p %s/thin", l->f.path);
+	thin_image(l, "metadata", META_AT, META_MIB);
+	thin_image(l, "data", DATA_AT, 4);
+	set_id(l, "b", 1);
+	set_id(l, "c", 2);
+	const struct meta_super s = super_of(1);
+	put_super(&s);
+	put_ids((const uint64_t[][2]){{1, 1}, {2, 0}}, 2);
+	meta_write_node(block, 2, true, 8, (const uint64_t[][2]){{1, 3}, {2, 4}}, 2);
+	put_block(2, block);
+	meta_write_node(block, 3, true, 8, (const uint64_t[][2]){{0, UINT64_C(3) << 24}}, 1);
+	put_block(3, block);
+	meta_write_node(block, 4, true, 8, NULL, 0);
+	put_block(4, block);
+}
+
+/* The one finding, which may be one to repair. */
+static void expect_thin(struct look *l, enum check_severity severity, const char *kind,
+	const char *path, bool repair)
+{
+	cr_assert_eq(l->c.count, 1, "%zu, first %s", l->c.count, l->c.findings[0].message);
+	const struct check_finding *f = &l->c.findings[0];
+	cr_expect_str_eq(f->kind, kind);
+	cr_expect_str_eq(f->path, path, "%s", f->path);
+	cr_expect_eq(f->severity, severity);
+	cr_expect_eq(f->repair != NULL, repair);
+	cr_expect(f->message[0] != '\0' && f->remedy[0] != '\0');
+	look_end(l);
+}
+
+Test(check_raw, a_sound_thin_pool)
+{
+	struct look l;
+	uint8_t *mem = NULL;
+	thin_make(&l);
+	look_begin(&l);
+	cr_expect_eq(l.c.count, 0, "%s", l.c.count > 0 ? l.c.findings[0].message : "");
+	/* What b holds: one block of the pool, and zeros. */
+	int fd = open(raw_root.disk, O_WRONLY | O_CLOEXEC);
+	off_t at = RAW_OFFSET + (off_t)DATA_AT * RAW_MIB + 3 * THIN_BLOCK_MIN;
+	cr_assert_eq(pwrite(fd, "bytes of b", 10, at), 10);
+	close(fd);
+	cr_assert_eq(posix_memalign((void **)&mem, 4096, RAW_MIB), 0);
+	memset(mem, 7, RAW_MIB);
+	cr_assert_eq(check_thin_read(&l.c, 1, mem, RAW_MIB), 0);
+	cr_expect(memcmp(mem, "bytes of b", 10) == 0 && mem[THIN_BLOCK_MIN] == 0);
+	cr_expect_eq(check_thin_read(&l.c, 2, mem, RAW_MIB), 0);
+	cr_expect_eq(mem[0], 0);
+	cr_expect_eq(check_thin_read(&l.c, 3, mem, RAW_MIB), -ENODATA);
+	free(mem);
+	fd = check_raw_head(&l.c, &l.c.objects[0][1]);
+	char head[10];
+	cr_assert_geq(fd, 0);
+	cr_expect(pread(fd, head, 10, 0) == 10 && memcmp(head, "bytes of b", 10) == 0);
+	close(fd);
+	look_close(&l);
+}
+
+Test(check_raw, ids_that_one_side_does_not_know)
+{
+	struct look l;
+	thin_make(&l);
+	put_ids((const uint64_t[][2]){{1, 1}}, 1);
+	look_begin(&l);
+	expect_thin(&l, CHECK_PROBLEM, "ThinIdUnknown", "volumes/c", false);
+	put_ids((const uint64_t[][2]){{1, 1}, {2, 0}, {7, 32}}, 3);
+	look_begin(&l);
+	cr_expect(l.c.count == 1 && strstr(l.c.findings[0].message, "2M") != NULL);
+	cr_expect(l.c.count == 1 && strstr(l.c.findings[0].remedy, "delete 7") != NULL);
+	expect_thin(&l, CHECK_PROBLEM, "ThinIdLeft", "thin/metadata", false);
+	/* Beside a driver it is looked at twice. */
+	look_open(&l);
+	l.c.survey.served = true;
+	check_raw(&l.c);
+	expect_thin(&l, CHECK_PROBLEM, "ThinIdLeft", "thin/metadata", false);
+	/* What is in the trash has one, too, and need not be known. */
+	put_ids((const uint64_t[][2]){{1, 1}, {2, 0}}, 2);
+	fixture_sh("mv %s/volumes/c %s/trash/0123456789abcdef", l.f.path, l.f.path);
+	look_begin(&l);
+	cr_expect_eq(l.c.count, 0);
+	look_end(&l);
+	put_ids((const uint64_t[][2]){{1, 1}}, 1);
+	look_begin(&l);
+	cr_expect_eq(l.c.count, 0);
+	look_close(&l);
+}
+
+Test(check_raw, two_with_the_same_id)
+{
+	struct look l;
+	thin_make(&l);
+	set_id(&l, "c", 1);
+	put_ids((const uint64_t[][2]){{1, 1}}, 1);
+	look_begin(&l);
+	expect(&l, "MapsOverlap", "volumes/c");
+	look_close(&l);
+}
+
+Test(check_raw, thin_metadata)
+{
+	struct look l;
+	uint8_t block[META_BLOCK] = {1};
+	thin_make(&l);
+	struct meta_super s = super_of(1);
+	s.needs_check = true;
+	put_super(&s);
+	look_begin(&l);
+	expect_thin(&l, CHECK_PROBLEM, "ThinNeedsCheck", "thin/metadata", true);
+	s = super_of(1);
+	s.metadata_used = s.metadata_total - 5;
+	put_super(&s);
+	look_begin(&l);
+	expect_thin(&l, CHECK_PROBLEM, "ThinMetadataFull", "thin/metadata", false);
+	s = super_of(9);
+	put_super(&s);
+	look_begin(&l);
+	expect_thin(&l, CHECK_PROBLEM, "ThinMetadataDamaged", "thin/metadata", true);
+	put_block(0, block);
+	look_begin(&l);
+	expect_thin(&l, CHECK_PROBLEM, "ThinMetadataDamaged", "thin/metadata", true);
+	fixture_close(&l.f);
+}
+
+Test(check_raw, images_of_a_thin_pool)
+{
+	struct look l;
+	thin_make(&l);
+	fixture_sh("mv %s/thin/data %s/data", l.f.path, l.f.path);
+	look_begin(&l);
+	expect_thin(&l, CHECK_PROBLEM, "ThinPoolMissing", "thin/data", false);
+	fixture_sh("rm %s/volumes/b %s/volumes/c", l.f.path, l.f.path);
+	look_begin(&l);
+	expect_thin(&l, CHECK_LEFTOVER, "ThinPoolHalf", "thin/metadata", false);
+	fixture_sh("mv %s/data %s/thin/data; setfattr -x " IMAGE_MAP_XATTR " %s/thin/metadata",
+		l.f.path, l.f.path, l.f.path);
+	look_begin(&l);
+	expect_thin(&l, CHECK_PROBLEM, "MapDamaged", "thin/metadata", false);
+	fixture_sh("rm -r %s/thin", l.f.path);
+	look_begin(&l);
+	cr_expect_eq(l.c.count, 0);
 	look_close(&l);
 }
