@@ -47,6 +47,7 @@ var groups = []group{
 	{"raw-io", rawIO},
 	{"raw-crypt", rawCrypt},
 	{"raw-calls", rawCalls},
+	{"raw-thin", rawThin},
 	{"cluster", cluster},
 	{"cluster-many", clusterMany},
 	{"cluster-copy", clusterCopy},

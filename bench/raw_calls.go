@@ -22,9 +22,13 @@ const (
 
 // thickVolumes are mount volumes of the raw pool.
 func thickVolumes(d *rig.Driver, prefix string, count int, size int64) []*rig.Volume {
+	return rawVolumes(d, prefix, count, size, thick)
+}
+
+func rawVolumes(d *rig.Driver, prefix string, count int, size int64, kind func(*rig.Volume) *rig.Volume) []*rig.Volume {
 	all := volumes(d, prefix, count, rig.MountCap("ext4"), size)
 	for _, v := range all {
-		thick(v)
+		kind(v)
 	}
 	return all
 }
@@ -56,7 +60,11 @@ func rawCalls(b *bench) error {
 	if err := errors.Join(first.Up(), first.Gone(), zeroed(d)); err != nil {
 		return err
 	}
-	if err := b.rawOne(d, group); err != nil {
+	l, err := b.lvm(group)
+	if err != nil {
+		return err
+	}
+	if err := b.rawOne(d, "thick", thick, l, func(name string) (string, error) { return l.create(name, rawSmall) }); err != nil {
 		return err
 	}
 	if err := b.rawClones(d, bare); err != nil {
@@ -65,13 +73,10 @@ func rawCalls(b *bench) error {
 	return b.rawMany(d, p, bare, count)
 }
 
-// rawOne: one volume after the other, beside lvcreate, mkfs.ext4 and mount.
-func (b *bench) rawOne(d *rig.Driver, group string) error {
+// rawOne: one volume of a kind after the other, beside lvcreate, mkfs.ext4 and mount. create makes LVM's.
+func (b *bench) rawOne(d *rig.Driver, name string, kind func(*rig.Volume) *rig.Volume, l *lvm,
+	create func(name string) (string, error)) error {
 	const each = 5
-	l, err := b.lvm(group)
-	if err != nil {
-		return err
-	}
 	mount := b.Path("lvm-mount")
 	if err := os.Mkdir(mount, 0o755); err != nil {
 		return err
@@ -79,7 +84,7 @@ func (b *bench) rawOne(d *rig.Driver, group string) error {
 	var serial atomic.Int64
 	var started []float64
 	ours := func() (float64, error) {
-		all := thickVolumes(d, fmt.Sprintf("o%07d", serial.Add(1)), each, rawSmall)
+		all := rawVolumes(d, fmt.Sprintf("o%07d", serial.Add(1)), each, rawSmall, kind)
 		if err := makePaths(all); err != nil {
 			return 0, err
 		}
@@ -102,7 +107,7 @@ func (b *bench) rawOne(d *rig.Driver, group string) error {
 		var times []float64
 		for range each {
 			begin := time.Now()
-			node, err := l.create("bench", rawSmall)
+			node, err := create("bench")
 			if err == nil {
 				_, err = rig.Run("mkfs.ext4", "-q", node)
 			}
@@ -116,17 +121,17 @@ func (b *bench) rawOne(d *rig.Driver, group string) error {
 		}
 		return median(times), nil
 	}
-	what := "CreateVolume and NodeStageVolume of a thick volume, 16 MiB, ext4, p50"
+	what := "CreateVolume and NodeStageVolume of a " + name + " volume, 16 MiB, ext4, p50"
 	if l == nil {
 		middle, err := ours()
 		b.add(row{What: what, Unit: "us", Ours: middle, Note: "no LVM is installed"})
 		return err
 	}
-	err = b.paired(row{What: what, Unit: "us", Beside: "lvcreate, mkfs.ext4, mount", Bar: "ratio <= 0.1"}, ours, tools)
+	err := b.paired(row{What: what, Unit: "us", Beside: "lvcreate, mkfs.ext4, mount", Bar: "ratio <= 0.1"}, ours, tools)
 	if err != nil {
 		return err
 	}
-	b.add(row{What: "processes the driver started for them, most of the rounds", Ours: slices.Max(started), Rounds: len(started), Bar: "<= 0",
+	b.add(row{What: "processes the driver started for the " + name + " ones, most of the rounds", Ours: slices.Max(started), Rounds: len(started), Bar: "<= 0",
 		Note: "by the kernel's process events"})
 	return nil
 }

@@ -169,10 +169,11 @@ func (b *bench) published(v *rig.Volume) (*variant, error) {
 	return &variant{node: v.Target}, nil
 }
 
-// rawIO: a thick volume of a raw pool beside the disk, dm-linear by hand, a loop volume on XFS, LVM by hand.
+// rawIO: every kind of device beside the disk: dm-linear by hand, volumes of a raw pool, loop and ublk volumes on XFS, LVM by
+// hand. All of them lie on the one disk.
 func rawIO(b *bench) error {
 	size := int64(*ioSize) * rig.MiB
-	r, err := b.scratch(1<<30 + 512*rig.MiB + 4*size + 64*rig.MiB)
+	r, err := b.scratch(3<<30 + 8*size)
 	if r == nil || err != nil {
 		return err
 	}
@@ -193,11 +194,11 @@ func rawIO(b *bench) error {
 		return err
 	}
 	b.Defer(func() error { return m.remove("bench-linear") })
-	peers, err := b.lvmVariant(r, size)
+	peers, err := b.lvmVariants(r, size)
 	if err != nil {
 		return err
 	}
-	directory, err := b.directoryPool(r, 512*rig.MiB+size)
+	directory, err := b.directoryPool(r, 512*rig.MiB+2*size)
 	if err != nil {
 		return err
 	}
@@ -209,33 +210,65 @@ func rawIO(b *bench) error {
 	if err != nil {
 		return err
 	}
-	ours, err := b.published(thick(d.Volume("thick", rig.BlockCap(), size)))
-	if err != nil {
-		return err
+	in := func(pool string, params ...string) map[string]string {
+		asked := map[string]string{"pool": pool}
+		for i := 0; i < len(params); i += 2 {
+			asked[params[i]] = params[i+1]
+		}
+		return asked
 	}
-	v := d.Volume("looped", rig.BlockCap(), size)
-	v.Params = map[string]string{"pool": directory.Name, "provisioning": "thick"}
-	looped, err := b.published(v)
-	if err != nil {
-		return err
+	kinds := []struct {
+		name   string
+		params map[string]string
+	}{
+		{"thick volume", in("raw", "provisioning", "thick")},
+		{"thin volume", in("raw", "provisioning", "thin")},
+		{"encrypted thick volume", in("raw", "provisioning", "thick", "encryption", "luks2")},
+		{"loop volume", in(directory.Name, "provisioning", "thick")},
+		{"ublk volume", in(directory.Name, "provisioning", "thick", "device", "ublk")},
 	}
-	ours.name, looped.name = "thick volume", "loop volume"
-	all := append([]*variant{raw, byHand, ours, looped}, peers...)
+	ours := map[string]*variant{}
+	all := []*variant{raw, byHand}
+	for i, kind := range kinds {
+		if missing := rig.HaveUblk(); kind.params["device"] == "ublk" && missing != nil {
+			fmt.Fprintf(os.Stderr, "%s: the %s is left out: %v\n", b.group, kind.name, missing)
+			continue
+		}
+		v := d.Volume(fmt.Sprintf("kind-%d", i), rig.BlockCap(), size)
+		v.Params = kind.params
+		if kind.params["encryption"] != "" {
+			v.Secrets = map[string]string{"key": benchKey}
+		}
+		made, err := b.published(v)
+		if err != nil {
+			return fmt.Errorf("the %s: %w", kind.name, err)
+		}
+		made.name = kind.name
+		ours[kind.name] = made
+		all = append(all, made)
+	}
+	all = append(all, peers...)
 	if err := b.measureAll(all); err != nil {
 		return err
 	}
-	b.against(ours, byHand, "ratio >= 0.97")
-	b.against(ours, raw, "")
-	b.against(ours, looped, "")
+	b.against(ours["thick volume"], byHand, "ratio >= 0.97")
+	for _, other := range append([]*variant{raw, ours["loop volume"]}, peers...) {
+		b.against(ours["thick volume"], other, "")
+	}
+	b.against(ours["thin volume"], raw, "")
 	for _, peer := range peers {
-		b.against(ours, peer, "")
+		if peer.name == lvmThin {
+			b.against(ours["thin volume"], peer, "ratio >= 0.9")
+		}
 	}
 	return b.table(all)
 }
 
-// lvmVariant is a thick volume of LVM; none where it is not installed.
-func (b *bench) lvmVariant(r *rawDevice, size int64) ([]*variant, error) {
-	device, err := r.cut(size + 16*rig.MiB)
+const lvmThick, lvmThin = "LVM thick by hand", "LVM thin by hand"
+
+// lvmVariants are a thick and a thin volume of LVM; none where it is not installed.
+func (b *bench) lvmVariants(r *rawDevice, size int64) ([]*variant, error) {
+	device, err := r.cut(3*size + 64*rig.MiB)
 	if err != nil {
 		return nil, err
 	}
@@ -244,9 +277,15 @@ func (b *bench) lvmVariant(r *rawDevice, size int64) ([]*variant, error) {
 		fmt.Fprintf(os.Stderr, "%s: no LVM is installed, its columns are left out\n", b.group)
 		return nil, err
 	}
-	v := &variant{name: "LVM by hand"}
-	v.node, err = l.create("thick", size)
-	return []*variant{v}, err
+	thick, thin := &variant{name: lvmThick}, &variant{name: lvmThin}
+	if thick.node, err = l.create("thick", size); err != nil {
+		return nil, err
+	}
+	if err = l.thinPool(size+16*rig.MiB, thinBlock); err != nil {
+		return nil, err
+	}
+	thin.node, err = l.createThin("thin", size)
+	return []*variant{thick, thin}, err
 }
 
 // directoryPool is one on XFS on the disk itself.

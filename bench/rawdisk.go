@@ -128,10 +128,14 @@ func (r *rawDevice) rest() (string, error) {
 const dmHead = 312 // struct dm_ioctl
 
 const (
-	dmCreate = 3
-	dmRemove = 4
-	dmResume = 6 // DM_DEV_SUSPEND without its flag
-	dmLoad   = 9
+	dmCreate  = 3
+	dmRemove  = 4
+	dmSuspend = 6 // without its flag: resume
+	dmResume  = 6
+	dmLoad    = 9
+	dmMessage = 14
+
+	dmSuspendFlag = 1 << 1
 )
 
 // mapper is the control node.
@@ -147,12 +151,17 @@ func (b *bench) mapper() (*mapper, error) {
 }
 
 func (m *mapper) call(number uintptr, name string, targets []byte, count int) (dev uint64, err error) {
+	return m.flagged(number, 0, name, targets, count)
+}
+
+func (m *mapper) flagged(number uintptr, flags uint32, name string, targets []byte, count int) (dev uint64, err error) {
 	buffer := make([]byte, dmHead+len(targets), 4096)
 	put := func(at int, value uint32) { binary.NativeEndian.PutUint32(buffer[at:], value) }
 	put(0, 4)
 	put(12, uint32(len(buffer)))
 	put(16, dmHead)
 	put(20, uint32(count))
+	put(28, flags)
 	copy(buffer[48:], name)
 	copy(buffer[dmHead:], targets)
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, m.file.Fd(), 3<<30|dmHead<<16|0xfd<<8|number, uintptr(unsafe.Pointer(&buffer[0])))
@@ -164,28 +173,51 @@ func (m *mapper) call(number uintptr, name string, targets []byte, count int) (d
 
 // linear makes a device over a part of another, of targets of these lengths, and returns its node.
 func (m *mapper) linear(name, over string, start int64, lengths ...int64) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(over, &st); err != nil {
+	number, err := deviceNumber(over)
+	if err != nil {
 		return "", err
 	}
-	var targets []byte
-	var at int64
+	var targets []dmTarget
+	at := start
 	for _, length := range lengths {
-		params := fmt.Sprintf("%d:%d %d", unix.Major(st.Rdev), unix.Minor(st.Rdev), (start+at)/512)
-		target := make([]byte, 40+(len(params)+8)/8*8)
-		binary.NativeEndian.PutUint64(target[0:], uint64(at/512))
-		binary.NativeEndian.PutUint64(target[8:], uint64(length/512))
-		binary.NativeEndian.PutUint32(target[20:], uint32(len(target)))
-		copy(target[24:], "linear")
-		copy(target[40:], params)
-		targets = append(targets, target...)
+		targets = append(targets, dmTarget{length, "linear", fmt.Sprintf("%s %d", number, at/512)})
 		at += length
+	}
+	return m.make(name, targets...)
+}
+
+// dmTarget is one line of a table: so many bytes, one after the other.
+type dmTarget struct {
+	length       int64
+	kind, params string
+}
+
+// deviceNumber is "7:3".
+func deviceNumber(node string) (string, error) {
+	var st unix.Stat_t
+	err := unix.Stat(node, &st)
+	return fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), err
+}
+
+// make makes a device of these targets and returns its node.
+func (m *mapper) make(name string, targets ...dmTarget) (string, error) {
+	var table []byte
+	var at int64
+	for _, t := range targets {
+		entry := make([]byte, 40+(len(t.params)+8)/8*8)
+		binary.NativeEndian.PutUint64(entry[0:], uint64(at/512))
+		binary.NativeEndian.PutUint64(entry[8:], uint64(t.length/512))
+		binary.NativeEndian.PutUint32(entry[20:], uint32(len(entry)))
+		copy(entry[24:], t.kind)
+		copy(entry[40:], t.params)
+		table = append(table, entry...)
+		at += t.length
 	}
 	dev, err := m.call(dmCreate, name, nil, 0)
 	if err != nil {
 		return "", err
 	}
-	if _, err = m.call(dmLoad, name, targets, len(lengths)); err == nil {
+	if _, err = m.call(dmLoad, name, table, len(targets)); err == nil {
 		_, err = m.call(dmResume, name, nil, 0)
 	}
 	if err != nil {
@@ -193,6 +225,23 @@ func (m *mapper) linear(name, over string, start int64, lengths ...int64) (strin
 		return "", err
 	}
 	return fmt.Sprintf("/dev/dm-%d", unix.Minor(dev)), nil
+}
+
+// message says something to a device's target.
+func (m *mapper) message(name, text string) error {
+	_, err := m.call(dmMessage, name, append(make([]byte, 8), text+"\x00"...), 0)
+	return err
+}
+
+// suspend freezes what is mounted, too; resume thaws it.
+func (m *mapper) suspend(name string) error {
+	_, err := m.flagged(dmSuspend, dmSuspendFlag, name, nil, 0)
+	return err
+}
+
+func (m *mapper) resume(name string) error {
+	_, err := m.call(dmResume, name, nil, 0)
+	return err
 }
 
 func (m *mapper) remove(name string) error {
@@ -229,6 +278,18 @@ func (l *lvm) run(command string, args ...string) error {
 // create makes a thick volume and returns its node.
 func (l *lvm) create(name string, bytes int64) (string, error) {
 	err := l.run("lvcreate", "-y", "-W", "n", "-Z", "n", "-n", name, "-L", fmt.Sprintf("%db", bytes), l.group)
+	return l.node(name), err
+}
+
+// thinPool makes a thin pool of blocks of that size; what is discarded goes no further, as in ours.
+func (l *lvm) thinPool(bytes, block int64) error {
+	return l.run("lvcreate", "-y", "--type", "thin-pool", "-n", "thinpool", "-L", fmt.Sprintf("%db", bytes), "-c", fmt.Sprintf("%db", block),
+		"--poolmetadatasize", "16m", "--poolmetadataspare", "n", "-Z", "y", "--discards", "nopassdown", l.group)
+}
+
+// createThin makes a thin volume and returns its node.
+func (l *lvm) createThin(name string, bytes int64) (string, error) {
+	err := l.run("lvcreate", "-y", "-W", "n", "-n", name, "-V", fmt.Sprintf("%db", bytes), "--thinpool", l.group+"/thinpool")
 	return l.node(name), err
 }
 
@@ -314,6 +375,11 @@ func zeroed(d *rig.Driver) error {
 
 func thick(v *rig.Volume) *rig.Volume {
 	v.Params = map[string]string{"pool": "raw", "provisioning": "thick"}
+	return v
+}
+
+func thin(v *rig.Volume) *rig.Volume {
+	v.Params = map[string]string{"pool": "raw", "provisioning": "thin"}
 	return v
 }
 

@@ -31,6 +31,7 @@ TITLES = {
     "raw-io": "A disk's own speed",
     "raw-crypt": "Encrypted volumes",
     "raw-calls": "Volumes of a raw pool",
+    "raw-thin": "Thin volumes of a raw pool",
     "cluster": "Through a controller",
     "cluster-many": "A thousand nodes",
     "cluster-copy": "Copies between nodes",
@@ -52,7 +53,7 @@ REPEAT = """## Repeat it
     ./dev bench create stage                   # some groups
     BENCH_ARGS='-rounds 15' ./dev bench node   # more rounds
     TMPDIR=/dev/shm ./dev bench                # pools in memory: without the disk's own noise
-    BENCH_ARGS='-device /dev/sdx -io-seconds 10 -io-mib 4096' ./dev bench raw-io raw-crypt raw-calls
+    BENCH_ARGS='-device /dev/sdx -io-seconds 10 -io-mib 4096' ./dev bench raw-io raw-crypt raw-calls raw-thin
                                                # on a disk of which nothing stays
     scripts/vm/bench.sh raw                    # the same in a guest, by instructions
 

@@ -8,8 +8,8 @@
 #   scripts/vm/bench.sh limits [KERNEL] (6.12)
 #       What a volume that is limited to 1,000 operations a second gets, loop and ublk, and its neighbour's latency with the
 #       limit and without. The clock is the guest's own.
-#   scripts/vm/bench.sh raw [KERNEL [GROUP...]] (6.12; raw-io, raw-crypt and raw-calls)
-#       Raw pools beside the disk itself, dm-linear, LVM and dm-crypt by hand, by the same clock. The disk is memory
+#   scripts/vm/bench.sh raw [KERNEL [GROUP...]] (6.12; raw-io, raw-crypt, raw-calls and raw-thin)
+#       Raw pools beside the disk itself, dm-linear, LVM, dm-thin and dm-crypt by hand, by the same clock. The disk is memory
 #       (null_blk), which has no latency: what is compared are path lengths. What the guests said goes to build/bench-raw.
 #   scripts/vm/bench.sh ublk [BOOTS [KERNEL...]] (5; 6.12 and 7.2)
 #       ublk against the kernel's loop devices. RINGVOL_BENCH_UBLKSRV names the command line tool of a build of ublksrv,
@@ -37,6 +37,13 @@ bench_limits() {
 			RINGVOL_BIN=/ringvol/build/ringvol build/vm/bench -rounds 3 -out /tmp/results.json limits 2>&1 && cat /tmp/results.json'
 }
 
+# bench_packages PACKAGE...: what is measured beside ours. A guest has this machine's tools.
+bench_packages() {
+	local missing
+	mapfile -t missing < <(deps_missing "$@")
+	[ ${#missing[@]} -eq 0 ] || (deps_apt_install "${missing[@]}") || say "without ${missing[*]}: what they are needed for is left out"
+}
+
 # counted_bench: a program for the guest.
 counted_bench() {
 	driver_under_test
@@ -50,17 +57,22 @@ bench_raw() {
 	local kernel=${1:-6.12} groups group gib memory
 	shift || true
 	groups=("$@")
-	[ ${#groups[@]} -gt 0 ] || groups=(raw-io raw-crypt raw-calls)
+	[ ${#groups[@]} -gt 0 ] || groups=(raw-io raw-crypt raw-calls raw-thin)
+	bench_packages fio lvm2
 	counted_bench
 	for group in "${groups[@]}"; do
 		say "$group on Linux $kernel"
 		mkdir -p "build/bench-raw/$kernel-$group"
 		# The disk takes the memory of what is written to it.
-		gib=2 memory=4096
-		[ "$group" != raw-calls ] || gib=5 memory=8192
+		case $group in
+		raw-io) gib=4 memory=6144 ;;
+		raw-crypt) gib=2 memory=4096 ;;
+		raw-calls) gib=5 memory=8192 ;;
+		raw-thin) gib=7 memory=10240 ;;
+		esac
 		bash scripts/vm/vm.sh --kernel "$kernel" --counted --timeout 3600 --disk 8G --memory "$memory" \
 			--file "$binary:build/ringvol" --file build/vm/bench --out "build/bench-raw/$kernel-$group" \
-			-- sh -c 'mkfs.xfs -q /dev/vdb && mount /dev/vdb /tmp && modprobe -a dm-mod dm-crypt &&
+			-- sh -c 'mkfs.xfs -q /dev/vdb && mount /dev/vdb /tmp && modprobe -a dm-mod dm-crypt dm-thin-pool && { modprobe ublk_drv || true; } &&
 				modprobe null_blk nr_devices=1 gb="$1" memory_backed=1 irqmode=0 no_sched=1 &&
 				RINGVOL_BIN=/ringvol/build/ringvol build/vm/bench -rounds "$3" -device /dev/nullb0 -raw-volumes 64 \
 					-out "$RINGVOL_OUT/results.json" -table "$RINGVOL_OUT/table.md" "$2" 2>&1' \
