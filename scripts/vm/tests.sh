@@ -5,10 +5,10 @@
 #   dm       raw block volumes behind the device mapper: what a tenant can do with them, their life, growth, kills, upgrade,
 #            the block half of csi-sanity; encrypted volumes; and the labels of SELinux (6.12). RINGVOL_DM_TESTS selects
 #            other system tests, without csi-sanity
-#   raw      pools on raw disks: their life, restarts, bad days, other tenants' bytes, kills, csi-sanity, and the unit
-#            tests that need the device mapper (6.12). RINGVOL_RAW_TESTS selects other system tests, without the rest;
+#   raw      pools on raw disks: their life, restarts, bad days, other tenants' bytes, kills, power loss, csi-sanity, and
+#            the unit tests that need the device mapper (6.12). RINGVOL_RAW_TESTS selects other system tests, without the rest;
 #            RINGVOL_RAW_LONG=1 asks for 1,000 rounds and kills where the lane has 20 and 30. With CI set there are a third
-#            of them, and the tests that say most
+#            of them, and the tests that say most, without power loss
 #   ublk     the data process, and system tests with ublk volumes (7.2; 6.1 has no ublk). RINGVOL_UBLK_TESTS selects tests
 #            of the data process, RINGVOL_UBLK_SYSTEM_TESTS system tests; RINGVOL_UBLK_LONG=1 asks for 200 devices and 30
 #            kills where the lane has fewer, which takes 10 minutes more
@@ -53,12 +53,12 @@ dm)
 	;;
 raw)
 	: "${kernel:=6.12}"
-	packages=(system crash conformance)
+	packages=(system crash conformance power)
 	# The second disk is one that can be pulled.
-	options=(--timeout "$([ -n "${RINGVOL_RAW_LONG:-}" ] && echo 14400 || echo 1800)" --disk 16G --disk 2G)
-	length=
-	[ -z "${CI:-}" ] || length=short
-	[ -z "${RINGVOL_RAW_LONG:-}" ] || length=long
+	length='' timeout=5400
+	[ -z "${CI:-}" ] || length=short timeout=1800
+	[ -z "${RINGVOL_RAW_LONG:-}" ] || length=long timeout=14400
+	options=(--timeout "$timeout" --disk 16G --disk 2G)
 	arguments=("${RINGVOL_RAW_TESTS:-}" "$length")
 	;;
 ublk)
@@ -83,7 +83,13 @@ power)
 	: "${kernel:=6.1}"
 	packages=(power)
 	# The pool, the log, the replay, and what a look at it changes.
-	options=(--timeout 7200 --disk 512M --disk 512M --disk 512M --disk 512M)
+	options=(--timeout 7200)
+	size=512M log=512M
+	# A raw pool takes more, and what is overwritten is logged.
+	case $* in
+	*/raw*) size=1200M log=4G ;;
+	esac
+	options+=(--disk $size --disk $log --disk $size --disk $size)
 	arguments=("$@")
 	;;
 *) die "tests.sh: no lane '$lane'; system, dm, raw, ublk or power" ;;

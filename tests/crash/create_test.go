@@ -94,6 +94,9 @@ func (w *worker) plan() *volume {
 		s := w.snaps[w.random.IntN(len(w.snaps))]
 		v := w.newVolume(name, s.pool, s.source.kind, s.size)
 		v.Source, v.has = rig.FromSnapshot(s.id), s.has
+		if s.source.thin {
+			v.makeThin()
+		}
 		return v
 	case n < 34:
 		source := w.t.pods[w.random.IntN(len(w.t.pods))]
@@ -116,6 +119,10 @@ func (w *worker) plan() *volume {
 		kind = "xfs"
 	}
 	v := w.newVolume(name, pool, kind, sizeFor(kind)+int64(w.random.IntN(2))*8*mib)
+	if pool.IsRaw() && w.t.thin && w.chance(60) {
+		v.makeThin()
+		return v
+	}
 	switch n := w.random.IntN(100); {
 	case n < 12 && kind != "xfs":
 		v.Params["provisioning"], v.thick = "thick", true
@@ -130,7 +137,7 @@ func (w *worker) plan() *volume {
 
 // mayCopy: a raw device in use would be torn without reflink and is refused.
 func mayCopy(v *volume) bool {
-	return v.copyable && (v.pool.Reflink() || v.kind != "block" || !v.staged)
+	return v.copyable && (v.shares() || v.kind != "block" || !v.staged)
 }
 
 func (w *worker) planClone(name string, source *volume) *volume {
@@ -138,6 +145,9 @@ func (w *worker) planClone(name string, source *volume) *volume {
 	w.t.model.with(func() {
 		v = w.newVolume(name, source.pool, source.kind, source.Got)
 		v.Source, v.has = rig.FromVolume(source.ID), w.t.contentOf(source)
+		if source.thin {
+			v.makeThin()
+		}
 	})
 	// A pod may grow meanwhile; less than the source has is refused, and a repeat has to be equal.
 	if w.t.isPod(source) || w.chance(30) {

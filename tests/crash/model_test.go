@@ -32,6 +32,7 @@ type volume struct {
 	kind      string
 	pool      *rig.Pool
 	thick     bool
+	thin      bool // in the thin pool of a raw pool
 	copyable  bool // no eraseOnDelete: its bytes may be shared
 	frozen    bool // a copy of it in use freezes it
 	staged    bool
@@ -96,6 +97,14 @@ func (v *volume) deviceKey() string {
 		return rig.DeviceName(v.ID)
 	}
 	return v.image()
+}
+
+// shares tells whether a copy of it shares its bytes.
+func (v *volume) shares() bool { return v.pool.Reflink() || v.thin }
+
+func (v *volume) makeThin() {
+	v.thin = true
+	v.Params["provisioning"] = "thin"
 }
 
 // certain tells whether the volume has to be there, possible whether it may.

@@ -329,13 +329,13 @@ func (w *worker) snapshot(v *volume) {
 }
 
 func (w *worker) snapshotOf(v *volume) {
-	if v.pool.IsRaw() {
-		return // it takes none so far
+	if v.pool.IsRaw() && !v.thin {
+		return // thick volumes there have none
 	}
 	w.serial++
 	s := &snapshot{name: fmt.Sprintf("%s-s%d", w.name, w.serial), pool: v.pool, busy: "create"}
 	w.t.model.with(func() {
-		copied := volume{Volume: *v.Volume.On(w.client), kind: v.kind, pool: v.pool}
+		copied := volume{Volume: *v.Volume.On(w.client), kind: v.kind, pool: v.pool, thin: v.thin}
 		s.source, s.size, s.has = &copied, v.Got, w.t.contentOf(v)
 		w.t.model.snapshots[s.name] = s
 	})
@@ -485,6 +485,9 @@ func (w *worker) finish() {
 func (w *worker) restore(s *snapshot) bool {
 	v := w.newVolume(w.name+"-restored", s.pool, s.source.kind, s.size)
 	v.Source, v.has = rig.FromSnapshot(s.id), s.has
+	if s.source.thin {
+		v.makeThin()
+	}
 	if v.Create() != nil || v.Up() != nil {
 		w.t.violation("%s: %s cannot be restored", w.name, s.name)
 		return false

@@ -38,6 +38,9 @@ type audit struct {
 
 // slack of free space: what a file system's own structures take and give back as they like.
 func (a *audit) slack() int64 {
+	if a.pool.IsRaw() {
+		return 48 * mib // the thin pool's metadata, and templates
+	}
 	if a.pool.FS == "btrfs" {
 		return 24 * mib
 	}
@@ -210,6 +213,10 @@ func (a *audit) contents() error {
 		if a.ids[o] == "" {
 			continue
 		}
+		if a.pool.IsRaw() { // whose images have no bytes
+			mounted = append(mounted, o)
+			continue
+		}
 		info, err := os.Stat(a.image(o))
 		if err != nil || info.Size() < o.sizes(a.seen)[0] {
 			return fmt.Errorf("the image of %v: %v, %d bytes", o, err, info.Size())
@@ -245,6 +252,7 @@ func (a *audit) mountable(o *object) error {
 	if o.snapshot {
 		v = a.d.Volume("restored", rig.CapFor(o.kind), o.size)
 		v.Source = rig.FromSnapshot(a.ids[o])
+		v.Params = o.params
 	}
 	if err := v.Up(); err != nil {
 		return fmt.Errorf("%v: %w", o, err)
@@ -280,6 +288,9 @@ func (a *audit) available() (int64, error) {
 // capacity: free space less the reserve and less what was promised; what volumes have got of that
 // already counts as free, unless snapshots and clones share it.
 func (a *audit) capacity() error {
+	if a.pool.IsRaw() {
+		return a.area()
+	}
 	return rig.Eventually(10*time.Second, func() error {
 		got, err := a.available()
 		if err != nil {
@@ -310,6 +321,15 @@ func (a *audit) capacity() error {
 			return fmt.Errorf("%d MiB to give, not between %d and %d", got/mib, least/mib, most/mib)
 		}
 		return nil
+	})
+}
+
+// area: no part of a raw pool's disk is two images', and the kernel's thin pool knows what images say, and no more.
+func (a *audit) area() error {
+	return rig.Eventually(20*time.Second, func() error {
+		_, err := a.available()
+		_, err2 := a.pool.Maps()
+		return errors.Join(err, err2, a.pool.ThinAgrees())
 	})
 }
 
@@ -384,7 +404,7 @@ func (a *audit) bornAgain(o *object) error {
 		return fmt.Errorf("the repeat gives %s, there was %s", id, a.ids[o])
 	}
 	a.ids[o] = id
-	if o.kind != "block" {
+	if o.kind != "block" || a.pool.IsRaw() {
 		return a.mountable(o)
 	}
 	if o.copied.sum != "" {
@@ -431,6 +451,9 @@ func (a *audit) emptied() error {
 	}
 	kept := int64(0)
 	for _, name := range a.pool.Names("templates") {
+		if a.pool.IsRaw() {
+			break
+		}
 		has, err := rig.Allocated(filepath.Join(a.pool.Path, "templates", name))
 		if err != nil {
 			return err
@@ -440,6 +463,11 @@ func (a *audit) emptied() error {
 	return rig.Eventually(20*time.Second, func() error {
 		if err := syncFS(a.pool.Path); err != nil { // btrfs frees with a commit
 			return err
+		}
+		if a.pool.IsRaw() {
+			if err := errors.Join(a.pool.Strays(), a.area()); err != nil {
+				return err
+			}
 		}
 		got, err := a.available()
 		if err == nil && got+kept < a.empty-a.slack() {

@@ -112,6 +112,45 @@ func (d *disks) format(fs string) error {
 	return nil
 }
 
+// keep reads what is on the pool's disk, chunk by chunk; restore writes it to the replay disk, and takes the header off the pool's:
+// of two disks with one header neither would be served.
+func (d *disks) keep() (map[int64][]byte, error) {
+	from, err := openDirect(d.pool, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	kept, zeros := map[int64][]byte{}, make([]byte, len(d.buffer))
+	for at := int64(0); at < d.sectors*sector; at += int64(len(d.buffer)) {
+		n, err := from.ReadAt(d.buffer, at)
+		if err != nil && n == 0 {
+			return nil, err
+		}
+		if !bytes.Equal(d.buffer[:n], zeros[:n]) {
+			kept[at] = bytes.Clone(d.buffer[:n])
+		}
+	}
+	return kept, nil
+}
+
+func (d *disks) restore(kept map[int64][]byte) error {
+	if err := d.zero(d.pool); err != nil {
+		return err
+	}
+	to, err := openDirect(d.replay, os.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	for at, chunk := range kept {
+		n := copy(d.buffer, chunk)
+		if _, err := to.WriteAt(d.buffer[:n], at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func dmsetup(args ...string) error {
 	_, err := rig.Run("dmsetup", args...)
 	return err

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -37,16 +38,22 @@ func TestPowerLoss(t *testing.T) {
 		*seed = rand.Uint64()
 	}
 	t.Logf("repeat with -power.seed=%d", *seed)
-	for _, fs := range []string{"xfs", "ext4", "btrfs"} {
+	for _, fs := range []string{"xfs", "ext4", "btrfs", raw} {
 		t.Run(fs, func(t *testing.T) {
 			d, err := newDisks(names[0], names[1], names[2], names[3])
 			if err != nil {
 				t.Fatal(err)
 			}
+			if d.sectors*sector < 1100*mib && fs == raw {
+				t.Skip("a raw pool takes disks of 1.1 GiB: scripts/vm/tests.sh power 6.12 -test.run=/raw")
+			}
 			losePower(t, fs, d)
 		})
 	}
 }
+
+// raw stands for a pool on the disk itself, with thick and thin volumes.
+const raw = "raw"
 
 type run struct {
 	*testing.T
@@ -84,6 +91,9 @@ func losePower(t *testing.T, fs string, d *disks) {
 		}
 	})
 	r.pool = &rig.Pool{Name: "default", FS: fs, Path: r.rig.Path("pool")}
+	if fs == raw {
+		r.pool.Disks = []string{d.pool}
+	}
 	r.must(os.Mkdir(r.pool.Path, 0o755))
 	r.d = r.rig.NewDriver(r.pool)
 
@@ -111,9 +121,14 @@ func (r *run) bootAnew() error {
 
 // record runs the load on a pool whose writes are logged.
 func (r *run) record() *recorder {
-	r.must(r.disks.format(r.pool.FS))
+	var kept map[int64][]byte
+	if r.pool.IsRaw() {
+		kept = r.initRaw()
+	} else {
+		r.must(r.disks.format(r.pool.FS))
+	}
 	r.must(r.disks.record())
-	r.must(mount(mapped(logged), r.pool.Path, r.pool.FS))
+	r.must(r.attach(mapped(logged)))
 	load := &recorder{d: r.d, pool: r.pool, marker: r.disks.mark, acks: map[int]string{}}
 	began := time.Now()
 	var ready span
@@ -127,7 +142,11 @@ func (r *run) record() *recorder {
 	r.must(err)
 	r.empty, err = (&audit{client: client}).available()
 	r.must(err)
-	if err := load.run(testing.Short()); err != nil {
+	run := load.run
+	if r.pool.IsRaw() {
+		run = load.runRaw
+	}
+	if err := run(testing.Short()); err != nil {
 		r.Fatalf("recording: %v\n%s", err, r.d.LogTail(12))
 	}
 	// What comes now is not looked at.
@@ -135,6 +154,9 @@ func (r *run) record() *recorder {
 	r.must(r.d.Kill())
 	r.must(r.takeDown())
 	r.must(r.disks.stop())
+	if r.pool.IsRaw() {
+		r.must(r.disks.restore(kept))
+	}
 	for i := range r.disks.entries {
 		if r.disks.entries[i].mark == count {
 			r.disks.entries = r.disks.entries[:i+1]
@@ -143,6 +165,34 @@ func (r *run) record() *recorder {
 	}
 	r.Logf("recorded in %.0f s: %d requests", time.Since(began).Seconds(), len(r.disks.entries))
 	return load
+}
+
+// initRaw makes a raw pool on the disk, has all of it zeroed, and returns what is on it then.
+func (r *run) initRaw() map[int64][]byte {
+	for _, disk := range []string{r.disks.pool, r.disks.replay} {
+		r.must(r.disks.zero(disk))
+	}
+	_, err := rig.Run(rig.Binary(), "pool", "init", "--device", r.disks.pool, r.pool.Path)
+	r.must(err)
+	r.d.PoolOptions = ",overcommit=4"
+	r.must(r.d.Start())
+	r.must(r.d.AwaitReady())
+	r.must(rig.Eventually(10*time.Minute, r.pool.Strays))
+	r.must(r.d.Term())
+	r.must(r.pool.RemoveDevices())
+	kept, err := r.disks.keep()
+	r.must(err)
+	return kept
+}
+
+// attach has the pool on that device.
+func (r *run) attach(device string) error {
+	if r.pool.IsRaw() {
+		node, err := filepath.EvalSymlinks(device)
+		r.pool.Disks = []string{node}
+		return err
+	}
+	return mount(device, r.pool.Path, r.pool.FS)
 }
 
 func (r *run) takeDown() error {
@@ -155,6 +205,9 @@ func (r *run) takeDown() error {
 		if err := rig.Detach(loop); err != nil {
 			return err
 		}
+	}
+	if r.pool.IsRaw() {
+		return r.pool.RemoveDevices()
 	}
 	return unmount(r.pool.Path)
 }
@@ -238,7 +291,7 @@ func (r *run) look(load *recorder, p point, number uint64) (err error) {
 		_ = r.takeDown()
 		r.must(r.disks.hide())
 	}()
-	if err := mount(mapped(view), r.pool.Path, r.pool.FS); err != nil {
+	if err := r.attach(mapped(view)); err != nil {
 		return err
 	}
 	if err := r.d.Start(); err != nil {

@@ -86,6 +86,9 @@ func (r *recorder) planFrom(name string, source *object) *object {
 	sizes := source.sizes(1 << 30)
 	o := r.plan(name, source.kind, sizes[len(sizes)-1])
 	o.source = source
+	if r.pool.IsRaw() {
+		o.params = source.params // thin of thin, thick of thick
+	}
 	return o
 }
 
@@ -266,6 +269,96 @@ func (r *recorder) run(short bool) error {
 			func() error { return r.remove(f) },
 			func() error { return r.remove(s4) },
 			func() error { return r.remove(d) },
+			func() error { return r.grow(h, 64*mib) },
+			func() error { return r.grow(g, 24*mib) })
+	})
+	down(a)
+	remove(a) // what was copied from it stays
+	remove(s1)
+	return failed
+}
+
+// runRaw is the load of a raw pool: thick and thin volumes, each alone and side by side, with snapshots and clones.
+func (r *recorder) runRaw(short bool) error {
+	var failed error
+	step := func(call func() error) {
+		if failed == nil {
+			failed = call()
+		}
+	}
+	create := func(o *object) *object {
+		step(func() error { return r.create(o) })
+		return o
+	}
+	fill := func(o *object, seed uint64) { step(func() error { return r.fill(o, seed) }) }
+	down := func(o *object) { step(func() error { return r.down(o) }) }
+	grow := func(o *object, size int64) { step(func() error { return r.grow(o, size) }) }
+	remove := func(o *object) { step(func() error { return r.remove(o) }) }
+	plan := func(name, kind string, size int64, provisioning string) *object {
+		return r.plan(name, kind, size, "provisioning", provisioning)
+	}
+
+	a := create(plan("a", "ext4", 32*mib, "thin")) // the first one makes the thin pool and the template
+	b := create(plan("b", "block", 16*mib, "thin"))
+	k := create(plan("k", "block", 16*mib, "thick"))
+	fill(a, 1)
+	fill(b, 2)
+	fill(k, 3)
+	s1 := create(r.planSnapshot("s1", a)) // of a volume in use
+	s2 := create(r.planSnapshot("s2", b))
+	c := create(r.planFrom("c", a))
+	fill(a, 4) // what s1 and c hold stays
+	down(b)
+	down(k)
+	grow(b, 24*mib)
+	grow(a, 48*mib)
+	grow(k, 24*mib)
+	l := create(r.planFrom("l", k)) // copied
+	var crowd []func() error
+	for i := range 12 {
+		var o *object
+		switch i % 4 {
+		case 3:
+			o = r.planSnapshot(fmt.Sprintf("y%d", i), b)
+		case 2:
+			o = plan(fmt.Sprintf("x%d", i), "block", 16*mib, "thick")
+		default:
+			o = plan(fmt.Sprintf("x%d", i), "block", 16*mib, "thin")
+		}
+		crowd = append(crowd, func() error { return r.create(o) })
+	}
+	step(func() error { return atOnce(crowd...) })
+	remove(s2)
+	remove(k)
+	remove(b)
+	if short {
+		down(a)
+		remove(a)
+		return failed
+	}
+	d := create(r.planFrom("d", s1))
+	fill(d, 5)
+	again := create(plan("b", "block", 16*mib, "thick")) // the name anew, where another's bytes were
+	fill(again, 6)
+	down(again)
+	down(d)
+	f, g, h := plan("f", "ext4", 32*mib, "thick"), plan("g", "block", 16*mib, "thin"), r.planFrom("h", c)
+	s4 := r.planSnapshot("s4", d)
+	step(func() error {
+		return atOnce(
+			func() error { return r.create(f) },
+			func() error { return r.create(g) },
+			func() error { return r.create(h) },
+			func() error { return r.create(s4) })
+	})
+	fill(h, 7)
+	down(h)
+	step(func() error {
+		return atOnce(
+			func() error { return r.remove(f) },
+			func() error { return r.remove(s4) },
+			func() error { return r.remove(d) },
+			func() error { return r.remove(l) },
 			func() error { return r.grow(h, 64*mib) },
 			func() error { return r.grow(g, 24*mib) })
 	})

@@ -153,7 +153,8 @@ func (p *Pool) RemoveDevices() error {
 	}
 	return Eventually(20*time.Second, func() error {
 		var errs []error
-		for _, prefix := range []string{"ringvol-" + uuid8 + "-", "ringvol-records-" + uuid8} {
+		for _, prefix := range []string{"ringvol-" + uuid8 + "-", "ringvol-thinfill-" + uuid8, "ringvol-thinpool-" + uuid8,
+			"ringvol-thindata-" + uuid8, "ringvol-thinmeta-" + uuid8, "ringvol-records-" + uuid8} {
 			for _, device := range MappedDevices(prefix) {
 				_, _ = Run("dmsetup", "--noudevsync", "resume", device.Name)
 				if _, err := Run("dmsetup", "--noudevsync", "remove", device.Name); err != nil {

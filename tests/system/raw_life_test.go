@@ -298,7 +298,7 @@ func (b *rawBed) life(kind string) {
 func TestRawPoolRefusals(t *testing.T) {
 	b := openRaw(t, 1200*mib)
 	for what, params := range map[string]map[string]string{
-		"thin": {"provisioning": "thin"}, "loop": {"device": "loop"}, "ublk": {"device": "ublk"},
+		"thin": {"provisioning": "thin", "eraseOnDelete": "zero"}, "loop": {"device": "loop"}, "ublk": {"device": "ublk"},
 	} {
 		v := b.volume("refused", "block")
 		v.Params = params
