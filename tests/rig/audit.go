@@ -74,7 +74,7 @@ func (p *Pool) strays(root string) error {
 	want := []string{"copies", "groups", "ringvol.pool", "snapshots", "templates", "trash", "volumes"}
 	names := slices.DeleteFunc(p.Names("."), func(name string) bool { return name == "lost+found" })
 	if p.IsRaw() {
-		want = slices.Insert(want, 6, "thin")
+		want = slices.Insert(want, 5, "thin")
 	}
 	if !slices.Equal(names, want) {
 		errs = append(errs, fmt.Errorf("pool %s holds %v", p.Name, names))
