@@ -58,7 +58,7 @@ $strip --strip-unneeded -o "$work/ringvol" "$work/build/ringvol"
 
 # What src starts (reactor/proc.h), and what a person would repair a volume with.
 programs=(e2fsprogs:mke2fs e2fsprogs:mkfs.ext4 e2fsprogs:/etc/mke2fs.conf e2fsprogs:e2fsck e2fsprogs:resize2fs
-	xfsprogs:mkfs.xfs xfsprogs:xfs_repair btrfs-progs:mkfs.btrfs btrfs-progs:btrfs btrfs-progs:btrfstune
+	xfsprogs:mkfs.xfs xfsprogs:xfs_repair btrfs-progs:mkfs.btrfs btrfs-progs:btrfs btrfs-progs:btrfstune tar:tar
 	thin-provisioning-tools:thin_check thin-provisioning-tools:thin_repair thin-provisioning-tools:thin_dump)
 # What src opens when it needs it (dlopen).
 libraries=(libssl.so.3 libcryptsetup.so.12)

@@ -37,6 +37,7 @@ static const char help[] =
 	"  ls              volumes and snapshots, and how they are\n"
 	"  top             what attached volumes do, live\n"
 	"  health          whether the driver lives, for probes\n"
+	"  import          makes a golden image, or a volume, of an image, a tree or an archive\n"
 	"  check           what is wrong in a pool, and repairs what a crash left\n"
 	"  key             adds and removes keys of encrypted volumes\n"
 	"  pool            makes pools, and grows and lets go of those on raw disks\n"
@@ -96,6 +97,7 @@ static const struct {
 	{"check", .tool = &check_tool},
 	{"doctor", .tool = &doctor_tool},
 	{"health", .tool = &health_tool},
+	{"import", .tool = &import_tool},
 	{"ls", .tool = &ls_tool},
 	{"top", .tool = &top_tool},
 	{"pool", pool_main},

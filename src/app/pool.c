@@ -171,7 +171,7 @@ static int run(const struct pool_command *command, int argc, char *const *argv)
 		options_print_help(&command->command, stdout);
 		return 0;
 	}
-	if (command->run(&options, result.operand, &err) < 0) {
+	if (command->run(&options, result.operands[0], &err) < 0) {
 		fprintf(stderr, "ringvol %s: %s\n", command->command.name, err.message);
 		return 1;
 	}

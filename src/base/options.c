@@ -257,12 +257,13 @@ static int set_missing(
 static int take_operand(
 	const struct command *command, const char *arg, struct options_result *res, struct err *err)
 {
-	if (command->operand == NULL || res->operand != NULL)
-		return err_set(err, ERR_INVALID,
-			"unexpected argument '%.*s'; see 'ringvol %s --help'", SHOWN_VALUE, arg,
-			command->name);
-	res->operand = arg;
-	return 0;
+	for (unsigned i = 0; i < OPERANDS_MAX && command->operands[i] != NULL; i++)
+		if (res->operands[i] == NULL) {
+			res->operands[i] = arg;
+			return 0;
+		}
+	return err_set(err, ERR_INVALID, "unexpected argument '%.*s'; see 'ringvol %s --help'",
+		SHOWN_VALUE, arg, command->name);
 }
 
 /* Takes argv[i] (and the value behind it). Returns how many words it took, or -errno. */
@@ -299,7 +300,7 @@ static int parse(const struct command *command, int argc, char *const *argv, voi
 	struct options_result res = {0};
 	for (int i = 0; i < argc;) {
 		int r = 1;
-		if (flags_over || argv[i][0] != '-') {
+		if (flags_over || argv[i][0] != '-' || argv[i][1] == '\0') {
 			r = take_operand(command, argv[i], &res, err);
 			i++;
 		} else if (strcmp(argv[i], "--help") == 0) {
@@ -315,9 +316,10 @@ static int parse(const struct command *command, int argc, char *const *argv, voi
 		if (r < 0)
 			return r;
 	}
-	if (command->operand != NULL && res.operand == NULL)
-		return err_set(err, ERR_INVALID, "%s is missing; see 'ringvol %s --help'",
-			command->operand, command->name);
+	for (unsigned i = 0; i < OPERANDS_MAX; i++)
+		if (command->operands[i] != NULL && res.operands[i] == NULL)
+			return err_set(err, ERR_INVALID, "%s is missing; see 'ringvol %s --help'",
+				command->operands[i], command->name);
 	int r = set_missing(command, given, target, err);
 	if (r < 0)
 		return r;
@@ -346,10 +348,11 @@ static void print_indented(FILE *out, const char *indent, const char *text)
 
 void options_print_help(const struct command *command, FILE *out)
 {
-	fprintf(out, "usage: ringvol %s%s%s%s\n\n", command->name,
-		command->options[0].flag != NULL ? " [OPTION...]" : "",
-		command->operand != NULL ? " " : "",
-		command->operand != NULL ? command->operand : "");
+	fprintf(out, "usage: ringvol %s%s", command->name,
+		command->options[0].flag != NULL ? " [OPTION...]" : "");
+	for (unsigned i = 0; i < OPERANDS_MAX && command->operands[i] != NULL; i++)
+		fprintf(out, " %s", command->operands[i]);
+	fputs("\n\n", out);
 	print_indented(out, "", command->summary);
 	fputs("\noptions:\n", out);
 	for (const struct option_row *row = command->options; row->flag != NULL; row++) {

@@ -16,6 +16,7 @@
 enum {
 	OPTIONS_MAX = 64, /* rows of one table */
 	OPTION_CHOICES_MAX = 12,
+	OPERANDS_MAX = 2,
 };
 
 /* What a value has to be, and what the command's options get of it. */
@@ -51,15 +52,15 @@ struct option_row {
 };
 
 struct command {
-	const char *name;    /* "pool init" */
-	const char *operand; /* the one operand it needs; NULL: it takes none */
-	const char *summary; /* for --help, lines as above */
+	const char *name;                   /* "pool init" */
+	const char *operands[OPERANDS_MAX]; /* those that it needs, in their order; NULL: no more */
+	const char *summary;                /* for --help, lines as above */
 	const struct option_row *options;
 };
 
 struct options_result {
-	bool help;           /* --help was met: nothing after it was looked at */
-	const char *operand; /* points into argv */
+	bool help;                          /* --help was met: nothing after it was looked at */
+	const char *operands[OPERANDS_MAX]; /* they point into argv */
 };
 
 /* argv: what follows the command's name. Flags are taken as "--flag VALUE" or "--flag=VALUE"; "--"

@@ -286,6 +286,10 @@ static int fail_status(const struct grpc_client *c, struct err *err)
 		return err_set(err, ERR_UNIMPLEMENTED,
 			"%s: the driver there does not have this call: it is older than this tool",
 			c->endpoint);
+	case GRPC_ABORTED:
+		return err_set(err, ERR_PENDING, "%s: %s", c->endpoint, words);
+	case GRPC_DEADLINE_EXCEEDED:
+		return err_set(err, ERR_TIMEOUT, "%s: %s", c->endpoint, words);
 	case GRPC_UNAVAILABLE:
 		return err_set(err, ERR_UNAVAILABLE, "%s: %s", c->endpoint, words);
 	}

@@ -125,12 +125,12 @@ static bool find_in(
 		*why = tool_text(args, "the pool at %s cannot be read", survey->path);
 	for (size_t i = 0; i < count; i++) {
 		const struct record *rec = found[i].rec;
-		if (rec != NULL && !is_here && is_named(survey, rec, args->operand)) {
+		if (rec != NULL && !is_here && is_named(survey, rec, args->operands[0])) {
 			is_here = true;
 			*why = refusal(args, rec);
 			ret->image_dev = found[i].image_dev;
 			ret->image_ino = found[i].image_ino;
-			ret->id = args->operand;
+			ret->id = args->operands[0];
 			ret->fd = openat(survey->fds[SURVEY_VOLUMES], rec->key,
 				flags | O_NOFOLLOW | O_CLOEXEC);
 			if (ret->fd < 0 && *why == NULL)
@@ -161,7 +161,7 @@ static const char *find_volume(struct tool_args *args, struct header *ret)
 	return unread != NULL
 		       ? unread
 		       : tool_text(args, "there is no volume %s in the pools that were given",
-				 args->operand);
+				 args->operands[0]);
 }
 
 /* ---- its device ---- */
@@ -280,7 +280,7 @@ static int run(struct key_options *options, bool adds)
 	secret_free(new_secret);
 	if (why != NULL)
 		return tool_fail(args, why);
-	printf("%s: the key is %s\n", args->operand, adds ? "added" : "removed");
+	printf("%s: the key is %s\n", args->operands[0], adds ? "added" : "removed");
 	return 0;
 }
 
@@ -317,7 +317,7 @@ static const struct option_row remove_rows[] = {
 
 static const struct tool add_tool = {
 	.command = {.name = "key add",
-		.operand = "VOLUME",
+		.operands = {"VOLUME"},
 		.summary = "Adds a key to an encrypted volume, named by its id or name. It may be "
 			   "in use.\n"
 			   "Snapshots and copies that were made before keep the keys that they "
@@ -328,7 +328,7 @@ static const struct tool add_tool = {
 };
 static const struct tool remove_tool = {
 	.command = {.name = "key remove",
-		.operand = "VOLUME",
+		.operands = {"VOLUME"},
 		.summary =
 			"Removes a key from an encrypted volume, named by its id or name; never "
 			"the\n"

@@ -90,7 +90,7 @@ int tool_main(const struct tool *tool, int argc, char *const *argv)
 	} else if (result.help) {
 		options_print_help(&tool->command, stdout);
 	} else {
-		args->operand = result.operand;
+		memcpy(args->operands, result.operands, sizeof(args->operands));
 		if (args->endpoint == NULL)
 			args->endpoint = args->cluster ? TOOL_ENDPOINT_CLUSTER : TOOL_ENDPOINT;
 		status = tool->run(args);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operator's commands. They run beside the driver or without one, block as they like, and
- * change nothing (but for `check --repair`). Each is a struct tool; here is what they have in
- * common: options that several take, texts, and a main() that parses, helps or runs.
+ * change nothing (but for `check --repair` and `import`). Each is a struct tool; here is what they
+ * have in common: options that several take, texts, and a main() that parses, helps or runs.
  */
 #ifndef RINGVOL_TOOLS_TOOL_H
 #define RINGVOL_TOOLS_TOOL_H
@@ -20,7 +20,7 @@ struct tool {
 	/* The exit status. Zeroed options were filled from the command line. */
 	int (*run)(struct tool_args *args);
 };
-extern const struct tool check_tool, doctor_tool, health_tool, ls_tool, top_tool;
+extern const struct tool check_tool, doctor_tool, health_tool, import_tool, ls_tool, top_tool;
 
 /* `ringvol key`, which has commands of its own. argv: what follows its name. */
 int key_main(int argc, char *const *argv);
@@ -31,8 +31,8 @@ struct tool_args {
 	struct arena *arena; /* tool_main()'s: until run() has returned */
 	bool failed;         /* out of memory, something is left out */
 	bool json;
-	bool cluster;        /* a controller is asked, not this node's driver */
-	const char *operand; /* of a command that has one */
+	bool cluster; /* a controller is asked, not this node's driver */
+	const char *operands[OPERANDS_MAX];
 	const char *endpoint;
 	struct inventory_pool pools[POOLS_MAX];
 	unsigned pool_count;

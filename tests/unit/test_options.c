@@ -471,13 +471,13 @@ Test(options, operands_and_flags_without_a_value)
 		{NULL},
 	};
 	const struct command command = {
-		.name = "t", .operand = "PATH", .summary = "x", .options = rows};
+		.name = "t", .operands = {"PATH"}, .summary = "x", .options = rows};
 	int count = 0;
 	struct options_result res = {0};
 	char *const words[] = {"--json", "--", "--json"};
 	cr_assert_eq(options_parse(&command, 3, words, &count, &res, &err), 0, "%s", err.message);
 	cr_assert_eq(count, 1);
-	cr_assert_str_eq(res.operand, "--json");
+	cr_assert_str_eq(res.operands[0], "--json");
 
 	const struct {
 		int argc;
