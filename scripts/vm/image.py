@@ -23,7 +23,7 @@ REQUIRED = """
     dash bash losetup mount umount blkid findmnt lsblk blockdev dmesg fsfreeze fstrim wipefs fallocate
     mkfs.ext4 mke2fs e2fsck fsck.ext4 resize2fs tune2fs dumpe2fs debugfs
     mkfs.xfs xfs_repair xfs_growfs xfs_db xfs_io
-    mkfs.btrfs btrfs btrfstune dmsetup thin_check thin_dump thin_repair
+    mkfs.btrfs btrfs btrfstune dmsetup tar gzip thin_check thin_dump thin_repair
 """.split()
 # busybox has some of these, without options that tests use. cryptsetup brings its library, which the driver loads when it is needed.
 OPTIONAL = """

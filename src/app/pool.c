@@ -133,20 +133,24 @@ static const struct pool_command {
 	struct command command; /* its name begins with "pool " */
 	int (*run)(const struct pool_options *options, const char *path, struct err *err);
 } pool_commands[] = {
-	{{"pool init", "PATH",
-		 "Makes the directory PATH, which is empty or missing, a pool, and says what the "
-		 "file\n"
-		 "system below it can do. A directory that is a pool already stays as it is.",
-		 init_rows},
+	{{.name = "pool init",
+		 .operands = {"PATH"},
+		 .summary =
+			 "Makes the directory PATH, which is empty or missing, a pool, and says what the file\n"
+			 "system below it can do. A directory that is a pool already stays as it is.",
+		 .options = init_rows},
 		run_init},
-	{{"pool grow", "PATH",
-		 "Gives the raw pool at PATH more room. No driver serves it meanwhile.", grow_rows},
+	{{.name = "pool grow",
+		 .operands = {"PATH"},
+		 .summary = "Gives the raw pool at PATH more room. No driver serves it meanwhile.",
+		 .options = grow_rows},
 		run_grow},
-	{{"pool release", "PATH",
-		 "Says that this node does not serve the raw pool at PATH any more, so that its "
-		 "disks\n"
-		 "may move to another node.",
-		 release_rows},
+	{{.name = "pool release",
+		 .operands = {"PATH"},
+		 .summary =
+			 "Says that this node does not serve the raw pool at PATH any more, so that its disks\n"
+			 "may move to another node.",
+		 .options = release_rows},
 		run_release},
 };
 enum { COMMANDS = sizeof(pool_commands) / sizeof(pool_commands[0]) };

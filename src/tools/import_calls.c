@@ -176,16 +176,18 @@ int import_create(struct import_calls *calls, struct import_volume *v, struct er
 		pairs[request.n_parameters].key = text("allowVolumeModeChange");
 		pairs[request.n_parameters++].value = text(v->fs != NULL ? "true" : "false");
 	}
-	ProtobufCMessage *message;
+	ProtobufCMessage *message = NULL;
 	int r = call(calls, CONTROLLER "CreateVolume", &request.base,
 		&csi__v1__create_volume_response__descriptor, &message, err);
 	if (r < 0)
 		return r;
 	const Csi__V1__Volume *made = ((Csi__V1__CreateVolumeResponse *)message)->volume;
-	r = made == NULL ? err_set(err, ERR_INTERNAL, "the driver answers without a volume")
-			 : keep_id(made->volume_id, v->id, err);
-	if (r == 0)
+	if (made != NULL) {
+		r = keep_id(made->volume_id, v->id, err);
 		v->bytes = (uint64_t)made->capacity_bytes;
+	} else {
+		r = err_set(err, ERR_INTERNAL, "the driver answers without a volume");
+	}
 	answer_free(message);
 	return r;
 }
@@ -251,7 +253,7 @@ int import_snapshot(struct import_calls *calls, const char *volume, const char *
 	Csi__V1__CreateSnapshotRequest request = CSI__V1__CREATE_SNAPSHOT_REQUEST__INIT;
 	request.source_volume_id = text(volume);
 	request.name = text(name);
-	ProtobufCMessage *message;
+	ProtobufCMessage *message = NULL;
 	int r = call(calls, CONTROLLER "CreateSnapshot", &request.base,
 		&csi__v1__create_snapshot_response__descriptor, &message, err);
 	if (r < 0)
@@ -282,15 +284,16 @@ struct page {
 /* Of the entries of one page, whichever list it is of. */
 static ProtobufCBinaryData entry_id(const ProtobufCMessage *message, bool snapshot, size_t i)
 {
-	ProtobufCBinaryData none = {0};
+	const ProtobufCBinaryData none = {0};
 	if (snapshot) {
-		const Csi__V1__Snapshot *s =
-			((const Csi__V1__ListSnapshotsResponse *)message)->entries[i]->snapshot;
-		return s != NULL ? s->snapshot_id : none;
+		const Csi__V1__ListSnapshotsResponse *list = (const void *)message;
+		const Csi__V1__ListSnapshotsResponse__Entry *entry = list->entries[i];
+		return entry != NULL && entry->snapshot != NULL ? entry->snapshot->snapshot_id
+								: none;
 	}
-	const Csi__V1__Volume *v =
-		((const Csi__V1__ListVolumesResponse *)message)->entries[i]->volume;
-	return v != NULL ? v->volume_id : none;
+	const Csi__V1__ListVolumesResponse *list = (const void *)message;
+	const Csi__V1__ListVolumesResponse__Entry *entry = list->entries[i];
+	return entry != NULL && entry->volume != NULL ? entry->volume->volume_id : none;
 }
 
 static struct page page_of(const ProtobufCMessage *message, bool snapshot)
@@ -323,11 +326,11 @@ int import_find(struct import_calls *calls, bool snapshot, const char *key,
 	int r = token == NULL ? -ENOMEM : 0;
 	ret_id[0] = '\0';
 	while (r == 0 && token != NULL && ret_id[0] == '\0') {
-		ProtobufCMessage *message;
+		ProtobufCMessage *message = NULL;
 		r = ask_page(calls, snapshot, token, &message, err);
 		free(token);
 		token = NULL;
-		if (r < 0)
+		if (r < 0 || message == NULL)
 			break;
 		struct page page = page_of(message, snapshot);
 		for (size_t i = 0; i < page.count && ret_id[0] == '\0' && r == 0; i++)

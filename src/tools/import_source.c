@@ -214,7 +214,6 @@ static int write_image(const struct import_source *s, const char *target,
 /* tar, with in_fd and out_fd as its standard input and output (-1: ours). */
 static int start_tar(char *const *argv, int in_fd, int out_fd, pid_t *ret, struct err *err)
 {
-	extern char **environ;
 	posix_spawn_file_actions_t actions;
 	int r = posix_spawn_file_actions_init(&actions);
 	if (r == 0 && in_fd >= 0)
