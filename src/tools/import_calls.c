@@ -258,7 +258,8 @@ int import_snapshot(struct import_calls *calls, const char *volume, const char *
 		&csi__v1__create_snapshot_response__descriptor, &message, err);
 	if (r < 0)
 		return r;
-	const Csi__V1__Snapshot *made = ((Csi__V1__CreateSnapshotResponse *)message)->snapshot;
+	const Csi__V1__CreateSnapshotResponse *answer = (const void *)message;
+	const Csi__V1__Snapshot *made = answer != NULL ? answer->snapshot : NULL;
 	r = made == NULL ? err_set(err, ERR_INTERNAL, "the driver answers without a snapshot")
 			 : keep_id(made->snapshot_id, ret_id, err);
 	answer_free(message);
