@@ -300,7 +300,9 @@ static int parse(const struct command *command, int argc, char *const *argv, voi
 	struct options_result res = {0};
 	for (int i = 0; i < argc;) {
 		int r = 1;
-		if (flags_over || argv[i][0] != '-' || argv[i][1] == '\0') {
+		/* "-" is standard input, for a command that reads something. */
+		bool lone = argv[i][0] == '-' && argv[i][1] == '\0' && command->operands[0] != NULL;
+		if (flags_over || argv[i][0] != '-' || lone) {
 			r = take_operand(command, argv[i], &res, err);
 			i++;
 		} else if (strcmp(argv[i], "--help") == 0) {

@@ -479,6 +479,16 @@ Test(options, operands_and_flags_without_a_value)
 	cr_assert_eq(count, 1);
 	cr_assert_str_eq(res.operands[0], "--json");
 
+	const struct command two = {
+		.name = "t", .operands = {"FROM", "TO"}, .summary = "x", .options = rows};
+	char *const both[] = {"-", "--json", "to"};
+	cr_assert_eq(options_parse(&two, 3, both, &count, &res, &err), 0, "%s", err.message);
+	cr_assert_str_eq(res.operands[0], "-");
+	cr_assert_str_eq(res.operands[1], "to");
+	cr_assert_eq(options_parse(&two, 1, both, &count, &res, &err), -EINVAL);
+	cr_assert_str_eq(err.message, "TO is missing; see 'ringvol t --help'");
+	err_clear(&err);
+
 	const struct {
 		int argc;
 		char *argv[2];
