@@ -12,6 +12,7 @@
 #include "csi/services.h"
 #include "csi/volume_op.h"
 #include "pool/amend.h"
+#include "pool/trash.h"
 
 #include <errno.h>
 
@@ -140,6 +141,12 @@ static int check_erase(const struct pool_object *volume, enum record_erase erase
 		return err_set(err, ERR_PRECONDITION,
 			"mutable_parameters: eraseOnDelete would erase nothing of what volume %s shares with its source, snapshots or clones",
 			rec->name);
+	/* A clone or a snapshot that was deleted is in no index, and has its blocks a little
+	 * longer. */
+	if (!pool_is_raw(volume->pool) && pool_trash_busy(volume->pool))
+		return err_set(err, ERR_UNAVAILABLE,
+			"mutable_parameters: eraseOnDelete: what was deleted in pool %s is still being removed, and may share blocks with volume %s; try again",
+			pool_name(volume->pool), rec->name);
 	bool from_template = rec->fs != FSIMG_NONE && rec->encryption == RECORD_PLAIN &&
 			     !rec->thick && pool_features(volume->pool)->reflink;
 	if (erase == RECORD_ERASE_ZERO && from_template)

@@ -449,6 +449,11 @@ bool pool_erasing(const struct pool *pool, uint64_t *ret_done_bytes, uint64_t *r
 	return true;
 }
 
+bool pool_trash_busy(const struct pool *pool)
+{
+	return pool->trash != NULL || !list_empty(&pool->groups.unswept);
+}
+
 bool pool_trash_detach(struct pool *pool)
 {
 	if (pool->trash == NULL)

@@ -12,6 +12,10 @@ struct pool;
  * how far it is. */
 bool pool_erasing(const struct pool *pool, uint64_t *ret_done_bytes, uint64_t *ret_size_bytes);
 
+/* Whether deleted images may still have blocks, which a volume may share with them. Not told of one
+ * that is attached by hand, or that another program has open. */
+bool pool_trash_busy(const struct pool *pool);
+
 /* ---- for the files of src/pool ---- */
 
 /* 16 hex digits: deleted. With TRASH_PARKED before them: an image that is being built and has no

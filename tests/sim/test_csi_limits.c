@@ -228,6 +228,22 @@ Test(limits, all_or_nothing, .timeout = 300)
 	world_close(w);
 }
 
+/* A deleted snapshot has the volume's blocks until the trash is empty. */
+Test(limits, what_is_being_deleted_shares_blocks, .timeout = 300)
+{
+	open_limited(true);
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_expect_eq(modify("eraseOnDelete", "discard", NULL, NULL), GRPC_FAILED_PRECONDITION);
+	Csi__V1__DeleteSnapshotRequest req = CSI__V1__DELETE_SNAPSHOT_REQUEST__INIT;
+	req.snapshot_id = csi_bytes(snapshot_id);
+	cr_assert_eq(call_status("Controller/DeleteSnapshot", &req.base), GRPC_OK);
+	cr_expect_eq(modify("eraseOnDelete", "discard", NULL, NULL), GRPC_UNAVAILABLE);
+	world_settle(w);
+	cr_expect_eq(modify("eraseOnDelete", "discard", NULL, NULL), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
 /* Each step of it fails once: the record is the old one or the new one, as the answer says, and the
  * retry makes it the new one. */
 static void fail_each_step_of_modify(void)
