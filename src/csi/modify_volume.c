@@ -137,13 +137,18 @@ static int check_erase(const struct pool_object *volume, enum record_erase erase
 	int r = csi_params_check_erase(erase, volume->pool, err);
 	if (r < 0 || erase == RECORD_ERASE_NONE || erase == rec->erase)
 		return r;
+	bool raw = pool_is_raw(volume->pool);
+	if (raw && !rec->thick)
+		return err_set(err, ERR_PRECONDITION,
+			"mutable_parameters: eraseOnDelete would overwrite nothing of volume %s, which is thin and in pool %s on raw disks: its blocks are overwritten before somebody else gets them; only a thick volume may have it",
+			rec->name, pool_name(volume->pool));
 	if (rec->shares_extents || volume->shared)
 		return err_set(err, ERR_PRECONDITION,
 			"mutable_parameters: eraseOnDelete would erase nothing of what volume %s shares with its source, snapshots or clones",
 			rec->name);
 	/* A clone or a snapshot that was deleted is in no index, and has its blocks a little
 	 * longer. */
-	if (!pool_is_raw(volume->pool) && pool_trash_busy(volume->pool))
+	if (!raw && pool_trash_busy(volume->pool))
 		return err_set(err, ERR_UNAVAILABLE,
 			"mutable_parameters: eraseOnDelete: what was deleted in pool %s is still being removed, and may share blocks with volume %s; try again",
 			pool_name(volume->pool), rec->name);

@@ -211,6 +211,9 @@ func TestRawPoolThinRefusals(t *testing.T) {
 	b.must(copied.Up())
 	b.onThin(copied)
 	b.must(rig.Check(copied.Target, dataBytes, sum))
+	err = copied.Modify(map[string]string{"eraseOnDelete": "zero"})
+	b.refused("eraseOnDelete later", err, codes.FailedPrecondition)
+	b.says("eraseOnDelete later", err, "thick")
 	b.must(errors.Join(copied.Gone(), thick.Gone()))
 	b.accounts()
 }
