@@ -20,7 +20,7 @@ EPOCH = '1700000000'
 SOURCES = ('src', 'bpf', 'proto', 'scripts', 'tests', 'bench', 'meson.build', 'LICENSE')
 VERSIONS = {  # how each program is made to say something and end well
     'ringvol': '--version', 'mke2fs': '-V', 'mkfs.ext4': '-V', 'e2fsck': '-V', 'resize2fs': None, 'mkfs.xfs': '-V',
-    'xfs_repair': '-V', 'mkfs.btrfs': '--version', 'btrfs': '--version', 'btrfstune': '--help',
+    'xfs_repair': '-V', 'mkfs.btrfs': '--version', 'btrfs': '--version', 'btrfstune': '--help', 'tar': '--version',
     'pdata_tools': None, 'thin_check': '-V', 'thin_repair': '-V', 'thin_dump': '-V'}
 # In a mount namespace: the image as a root that cannot be written to, with what the chart gives the driver.
 CONTAINER = '''
