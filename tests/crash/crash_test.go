@@ -513,6 +513,9 @@ func (t *torture) podsMove() bool {
 // endPods ends writers of a test that failed: they keep mounts busy, and one that a dead driver has
 // frozen would wait for ever.
 func (t *torture) endPods() {
+	if t.d == nil {
+		return
+	}
 	_ = t.d.Kill()
 	for _, p := range t.pods {
 		p.writer.stop.Store(true)
