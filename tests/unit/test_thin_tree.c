@@ -269,8 +269,10 @@ Test(thin_tree, a_commit_in_between)
 	cr_assert_eq(ids_of(&w, &ids), 0);
 	cr_expect_eq(ids.count, 4);
 	cr_expect_eq(ids.commit.transaction, 6);
+	thin_ids_free(&ids);
 	meanwhile.commits = 1000;
 	cr_expect_eq(ids_of(&w, &ids), -EAGAIN);
+	thin_ids_free(&ids);
 	/* What looks damaged may be a block that is used anew. */
 	memset(w.block, 7, sizeof(w.block));
 	put(&w, RIGHT);
