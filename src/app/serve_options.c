@@ -6,6 +6,7 @@
  */
 #include "app/serve_options.h"
 
+#include "app/inline_option.h"
 #include "app/tls_options.h"
 #include "app/values.h"
 #include "backends/ublk/ublkd_proto.h"
@@ -188,6 +189,12 @@ static int set_pool(void *target, const char *value, struct err *err)
 		return err_set(err, ERR_INVALID, "more than %d pools", POOLS_MAX);
 	o->pools[o->pool_count++] = pool;
 	return 0;
+}
+
+static int set_inline(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	return inline_option_parse(&o->csi.inlines, o->arena, value, err);
 }
 
 /* ---- topology ---- */
@@ -422,6 +429,14 @@ static const struct option_row rows[] = {
 		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
 		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, csi.controller_expand),
 		.numbers = {true, false}},
+	{"--inline", "off|pools=A:B,namespaces=N:M|*[,max-size=BYTES][,iops=N][,bandwidth=BYTES]",
+		{"RINGVOL_INLINE"}, .fallback = "off",
+		.help = "inline volumes, which pods ask for in their own spec\n"
+			"pools: they may be in; the first one if a pod names none\n"
+			"namespaces: of pods that may have them; * for all\n"
+			"max-size: of one volume (1Gi)\n"
+			"iops, bandwidth: what one volume may do at most, each way (no limit)",
+		.set = set_inline},
 	{"--staging", "on|off", {"RINGVOL_STAGING"}, .fallback = "on",
 		.help = "off: for orchestrators that publish without staging; NodePublishVolume "
 			"attaches\n"

@@ -235,6 +235,8 @@ int csi_validate_capabilities(struct csi_query *q)
 	struct err why = {0};
 	int r = pools_find_id(
 		q->csi->pools, RECORD_VOLUME, csi_str(req->volume_id), &volume, &q->err);
+	if (r == 0)
+		r = pool_check_not_inline(volume, &q->err);
 	if (r < 0)
 		return r;
 	if (confirmed == NULL)

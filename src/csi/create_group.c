@@ -83,6 +83,8 @@ static int find_volume(struct group_creation *c, unsigned i, struct err *err)
 	const char *id = csi_str(c->source_ids[i]);
 	int r = pools_find_id(c->task.csi->pools, RECORD_VOLUME, id, &volume, err);
 	if (r == 0)
+		r = pool_check_not_inline(volume, err);
+	if (r == 0)
 		r = node_check_whole(volume, err);
 	if (r < 0)
 		return r;

@@ -23,6 +23,10 @@ int creation_find(const struct csi_creation *c, struct pool_object **ret, struct
 			"name %s is taken in pool %s by a quarantined %s (%s): %s; look at it with ringvol check",
 			c->name, pool_name(object->pool), kinds[object->kind], object->key,
 			object->why != NULL ? object->why : "damaged");
+	if (object != NULL && record_is_inline(object->rec))
+		return err_set(err, ERR_EXISTS,
+			"name %s is that of an inline volume, of %s; choose another", c->name,
+			object->rec->claim[0] != '\0' ? object->rec->claim : object->rec->owner);
 	*ret = object;
 	return 0;
 }

@@ -44,6 +44,21 @@ struct csi_segment {
 	const char *key, *value;
 };
 
+enum {
+	CSI_INLINE_NAMESPACES_MAX = 64,
+	CSI_INLINE_POOLS_MAX = POOLS_MAX,
+};
+
+/* What pods may have of inline volumes (--inline): whoever writes a pod writes their attributes. */
+struct csi_inline_policy {
+	unsigned n_pools;                        /* 0: there are no inline volumes */
+	const char *pools[CSI_INLINE_POOLS_MAX]; /* the first one is taken where none is named */
+	unsigned n_namespaces;                   /* 0: pods of every namespace */
+	const char *namespaces[CSI_INLINE_NAMESPACES_MAX];
+	uint64_t max_bytes;
+	struct io_limits most; /* each volume has these, or less; 0: no limit */
+};
+
 struct csi_config {
 	const char *driver_name;
 	const char *node_id;
@@ -53,7 +68,8 @@ struct csi_config {
 	bool controller_expand; /* --controller-expand on */
 	unsigned health;        /* enum csi_health: --csi-version */
 	int64_t max_volumes;    /* 0: as many as there can be devices */
-	bool staging;           /* --staging on; else NodePublishVolume does both */
+	struct csi_inline_policy inlines;
+	bool staging; /* --staging on; else NodePublishVolume does both */
 };
 
 struct csi_task;

@@ -203,7 +203,9 @@ static int prepare(struct csi_task *task, struct err *err)
 			return err_set(err, ERR_INVALID,
 				"snapshot %s is a member of group snapshot %s, and is deleted with it alone",
 				d->object->rec->name, d->object->rec->group);
-		r = pool_check_ready(d->object->pool, err);
+		r = pool_check_not_inline(d->object, err);
+		if (r == 0)
+			r = pool_check_ready(d->object->pool, err);
 		return r == 0 ? check_known(task->csi->node, d->object, err) : r;
 	}
 	if (err->code != ERR_NOT_FOUND)

@@ -46,6 +46,8 @@ struct page {
 
 static bool page_wants(const struct page *page, const struct pool_object *object)
 {
+	if (record_is_inline(object->rec)) /* its pod's, and nobody else's to look after */
+		return false;
 	if (page->only_abnormal)
 		return node_volume_abnormal(page->arena, page->csi->node, object) != NULL;
 	return page->source_id == NULL || strcmp(object->rec->source_id, page->source_id) == 0;
@@ -183,6 +185,8 @@ int csi_get_volume(struct csi_query *q)
 	struct csi_usage usage;
 	int r = pools_find_id(
 		q->csi->pools, RECORD_VOLUME, csi_str(req->volume_id), &volume, &q->err);
+	if (r == 0)
+		r = pool_check_not_inline(volume, &q->err);
 	if (r < 0)
 		return r;
 	response->volume = csi_volume_message(q->arena, q->csi, volume);

@@ -96,8 +96,8 @@ static int parse_mkfs_options(
 
 /* ---- I/O limits ---- */
 
-/* Digits, and what Kubernetes has behind them; false: it is none, or too large. */
-static bool parse_quantity(const char *value, uint64_t *ret)
+/* Digits, and what Kubernetes has behind them. */
+bool csi_params_quantity(const char *value, uint64_t *ret)
 {
 	static const struct {
 		const char *suffix;
@@ -140,7 +140,7 @@ static int parse_limit(
 	uint64_t max = is_bandwidth(key) ? IO_LIMITS_BANDWIDTH_MAX : IO_LIMITS_IOPS_MAX;
 	uint64_t number = 0;
 	bool none = value[0] == '\0' || strcmp(value, "none") == 0;
-	if (!none && (!parse_quantity(value, &number) ||
+	if (!none && (!csi_params_quantity(value, &number) ||
 			     (number != 0 && (number < min || number > max))))
 		return wrong_value(key, value, err);
 	uint64_t *const at[] = {&ret->limits.read_iops, &ret->limits.write_iops,

@@ -10,8 +10,10 @@
  * Where nothing is staged (--staging off), a publish is *whole*: the steps of a stage, then these.
  * The first one mounts the file system at its target; those that follow bind it from a place where
  * it is published already, as the kernel says. There is no directory of ours in between, so nothing
- * of ours stays when the last target is let go (release.c).
+ * of ours stays when the last target is let go (release.c). An inline volume is published so in any
+ * case, and made before (inline.h).
  */
+#include "csi/inline.h"
 #include "csi/key.h"
 #include "csi/request.h"
 #include "csi/services.h"
@@ -24,6 +26,8 @@
 struct publish {
 	struct stage s;
 	const char *target_path;
+	bool is_inline;
+	struct inline_make *make; /* NULL: there is no inline volume to be made */
 	bool read_only;
 	bool published; /* found as it should be */
 	struct node_others others;
@@ -32,6 +36,48 @@ struct publish {
 };
 
 #define publish_of(op_ptr) container_of(stage_of(op_ptr), struct publish, s)
+
+/* ---- an inline volume: it is made first ---- */
+
+static bool make_done(struct op *op)
+{
+	return publish_of(op)->make == NULL;
+}
+
+static int make_run(struct op *op)
+{
+	return csi_inline_make_run(op, publish_of(op)->make);
+}
+
+static int make_end(struct op *op, int res)
+{
+	return csi_inline_make_end(op, publish_of(op)->make, res);
+}
+
+static bool confine_done(struct op *op)
+{
+	return !publish_of(op)->is_inline;
+}
+
+/* One pod has it, at one place. */
+static int confine_run(struct op *op)
+{
+	struct publish *p = publish_of(op);
+	const Csi__V1__NodePublishVolumeRequest *req = (const void *)p->s.n.task.request;
+	const struct node_volume *node = node_volume_find(p->s.n.volume);
+	p->read_only = p->s.whole_read_only = req->readonly || p->s.n.access.read_only;
+	stage_begin(&p->s, req->volume_capability);
+	if (node == NULL)
+		return csi_inline_confine(&p->s.n.access, &op->err);
+	list_for_each (link, &node->mounts) {
+		const struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, p->target_path) != 0)
+			return op_fail(op, ERR_EXISTS,
+				"inline volume %s is published at %s, and has no other place",
+				p->s.n.volume->rec->name, mount->path);
+	}
+	return csi_inline_confine(&p->s.n.access, &op->err);
+}
 
 /* ---- not staged: published already? ---- */
 
@@ -83,6 +129,8 @@ static int elsewhere_end(struct op *op, int res)
 static bool mark_done(struct op *op)
 {
 	const struct publish *p = publish_of(op);
+	if (p->is_inline)
+		return true;
 	const struct node_volume *node = node_volume_find(p->s.n.volume);
 	return p->s.n.access.block || p->s.staging_path != p->target_path ||
 	       (node != NULL && node->whole);
@@ -352,7 +400,7 @@ static int remember_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	struct node_volume *node = node_volume_find(p->s.n.volume);
-	node->whole |= p->s.n.whole;
+	node->whole |= p->s.n.whole || p->is_inline;
 	if (node_volume_add_mount(node, p->target_path, p->read_only, p->s.n.access.single_writer) <
 		0)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
@@ -382,6 +430,8 @@ static const struct op_step steps[] = {
 };
 
 static const struct op_step whole_steps[] = {
+	{"make", .done = make_done, .run = make_run, .end = make_end},
+	{"confine", .done = confine_done, .run = confine_run},
 	{"published elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
 	{"mark", .done = mark_done, .run = mark_run, .end = mark_end},
 	STAGE_STEPS,
@@ -389,15 +439,20 @@ static const struct op_step whole_steps[] = {
 	{NULL},
 };
 
-static int prepare_whole(
-	struct publish *p, const Csi__V1__NodePublishVolumeRequest *req, struct err *err)
+static void begin_whole(struct publish *p)
 {
-	struct csi_task *task = &p->s.n.task;
-	task->steps = whole_steps;
+	p->s.n.task.steps = whole_steps;
 	p->s.whole = true;
 	p->s.whole_read_only = p->read_only;
 	p->s.staging_path = p->target_path;
 	p->s.field = "target_path";
+}
+
+static int prepare_whole(
+	struct publish *p, const Csi__V1__NodePublishVolumeRequest *req, struct err *err)
+{
+	struct csi_task *task = &p->s.n.task;
+	begin_whole(p);
 	int r = csi_key_check(
 		p->s.n.volume->rec, req->secrets, req->n_secrets, "node-publish", err);
 	if (r < 0)
@@ -411,6 +466,19 @@ static int prepare_whole(
 	return 0;
 }
 
+static int prepare_inline(
+	struct publish *p, const Csi__V1__NodePublishVolumeRequest *req, struct err *err)
+{
+	p->is_inline = true;
+	begin_whole(p);
+	int r = csi_inline_prepare(&p->s.n, req, &p->make, err);
+	if (r == 0 && p->make == NULL && !node_knows_volume(p->s.n.task.csi->node, p->s.n.volume))
+		return err_set(err, ERR_UNAVAILABLE,
+			"volume %s: devices of an earlier run are still being looked for; try again",
+			p->s.n.volume->rec->name);
+	return r;
+}
+
 static int prepare(struct csi_task *task, struct err *err)
 {
 	const Csi__V1__NodePublishVolumeRequest *req = (const void *)task->request;
@@ -418,6 +486,8 @@ static int prepare(struct csi_task *task, struct err *err)
 	bool whole = !task->csi->config.staging;
 	p->s.staging_path = csi_str(req->staging_target_path);
 	p->target_path = csi_str(req->target_path);
+	if (csi_inline_asked(req))
+		return prepare_inline(p, req, err);
 	if (!whole && p->s.staging_path[0] == '\0')
 		return err_set(err, ERR_PRECONDITION,
 			"staging_target_path is missing; this driver needs NodeStageVolume first");
@@ -428,5 +498,10 @@ static int prepare(struct csi_task *task, struct err *err)
 	return r == 0 && whole ? prepare_whole(p, req, err) : r;
 }
 
-const struct csi_operation csi_node_publish = {
-	sizeof(struct publish), prepare, steps, volume_op_cleanup};
+static void cleanup(struct csi_task *task)
+{
+	csi_inline_make_free(container_of(task, struct publish, s.n.task)->make);
+	volume_op_cleanup(task);
+}
+
+const struct csi_operation csi_node_publish = {sizeof(struct publish), prepare, steps, cleanup};

@@ -20,6 +20,7 @@
  */
 #include "backends/loop/lodev.h"
 #include "blockio/blkdev.h"
+#include "csi/inline.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
@@ -27,10 +28,16 @@
 #include "node/devices.h"
 #include "node/health.h"
 #include "pool/index.h"
+#include "pool/remove.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+enum {
+	REMOVE_ATTEMPTS = 7,
+	REMOVE_PAUSE_MS = 20, /* doubled each time */
+};
 
 struct release {
 	struct volume_op n;
@@ -38,6 +45,10 @@ struct release {
 	/* The device goes with the mount: by an unstage, and by the last unpublish of what is
 	 * published without staging. */
 	bool detaches;
+	bool deletes; /* an inline volume ends with its publish */
+	unsigned removes;
+	bool paused;
+	struct pool_remove remove;
 	const char *path;
 	const char *field;
 	/* What is mounted at the path. */
@@ -478,7 +489,7 @@ static int detach_run(struct op *op)
 static bool unmark_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	return !r->detaches || state_of(r) == NULL || !state_of(r)->whole;
+	return !r->detaches || r->deletes || state_of(r) == NULL || !state_of(r)->whole;
 }
 
 static int unmark_run(struct op *op)
@@ -528,6 +539,38 @@ static int forget_run(struct op *op)
 	return 0;
 }
 
+/* ---- what was inline ends ---- */
+
+static bool remove_done(struct op *op)
+{
+	struct release *r = release_of(op);
+	return !r->deletes || !r->detaches || r->at == AT_STRANGE || r->n.volume == NULL;
+}
+
+static int remove_run(struct op *op)
+{
+	struct release *r = release_of(op);
+	pool_remove_init(&r->remove, op->reactor, r->n.volume);
+	return op_child(op, &r->remove.op);
+}
+
+/* A device just cleared lives on for a moment while somebody looks at it, and the image's lock with
+ * it: as in DeleteVolume. */
+static int remove_end(struct op *op, int res)
+{
+	struct release *r = release_of(op);
+	if (r->paused) {
+		r->paused = false;
+		return remove_run(op);
+	}
+	if (res == 0)
+		r->n.volume = NULL;
+	if (res == 0 || op->err.code != ERR_PRECONDITION || ++r->removes == REMOVE_ATTEMPTS)
+		return res;
+	r->paused = true;
+	return op_sleep(op, (uint64_t)REMOVE_PAUSE_MS << (r->removes - 1));
+}
+
 static const struct op_step steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"owner", .done = owner_done, .run = owner_run, .end = owner_end},
@@ -541,6 +584,7 @@ static const struct op_step steps[] = {
 	{"unmark", .done = unmark_done, .run = unmark_run, .end = unmark_end},
 	{"detach", .done = detach_done, .run = detach_run, .end = detach_end},
 	{"forget", .done = forget_done, .run = forget_run},
+	{"remove", .done = remove_done, .run = remove_run, .end = remove_end},
 	{NULL},
 };
 
@@ -556,6 +600,9 @@ static int prepare(struct csi_task *task, struct err *err)
 	/* Unknown, or its pool is away: the path says enough. */
 	if (pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &r->n.volume, &ignored) == 0) {
 		csi_task_names(task, r->n.volume->rec);
+		r->deletes = csi_inline_owns(r->n.volume->rec, r->path) && !r->unstage;
+		r->detaches |= r->deletes;
+		task->lane = pool_lane(r->n.volume->pool);
 		r->n.backend = backend_get(r->n.volume->rec->device);
 	}
 	return 0;

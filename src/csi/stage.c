@@ -21,6 +21,7 @@
 #include "csi/services.h"
 #include "mount/mnt_fs.h"
 #include "node/devices.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -515,7 +516,9 @@ void stage_begin(struct stage *s, const Csi__V1__VolumeCapability *cap)
 	s->dirfd = pool_dirfd(s->n.volume->pool, RECORD_VOLUME);
 	s->image = s->n.volume->key;
 	s->cap = cap;
-	fsimg_uuid_of(s->n.task.id, s->uuid);
+	char id[RECORD_ID_MAX]; /* an inline volume is asked for by another one */
+	pool_object_id(s->n.volume, id);
+	fsimg_uuid_of(id, s->uuid);
 }
 
 static int prepare(struct csi_task *task, struct err *err)

@@ -217,6 +217,7 @@ static int prepare(struct csi_task *task, struct err *err)
 {
 	struct stats *s = container_of(task, struct stats, n.task);
 	s->path = csi_field(task->request, "volume_path");
+	s->n.takes_inline = true;
 	int r = volume_op_find(&s->n, NULL, err);
 	if (r == 0)
 		r = volume_op_check_path(&s->n, s->path, err);

@@ -36,6 +36,9 @@ int volume_op_find(struct volume_op *n, const Csi__V1__VolumeCapability *cap, st
 		return r;
 	const struct record *rec = n->volume->rec;
 	csi_task_names(&n->task, rec);
+	r = n->takes_inline ? 0 : pool_check_not_inline(n->volume, err);
+	if (r < 0)
+		return r;
 	n->backend = backend_get(rec->device);
 	if (n->backend == NULL)
 		return err_set(err, ERR_PRECONDITION,

@@ -20,7 +20,8 @@ struct volume_op {
 	/* The file system to mount. FSIMG_NONE: the use is block; or the volume's mode changes and
 	 * the request names no type: that of the image. */
 	enum fsimg_type fs;
-	bool changes_mode;        /* a volume made for block is mounted, as its record allows */
+	bool takes_inline; /* the operation is for inline volumes, too: set before the find */
+	bool changes_mode; /* a volume made for block is mounted, as its record allows */
 	struct mnt_path_req path; /* what is being inspected */
 	struct mnt_info info;     /* what was found */
 	struct mnt_result result; /* of the last helper call that changes something */

@@ -96,7 +96,7 @@ void changes_look(struct changes *c, struct pool_object *object)
 {
 	uint64_t hash;
 	char id[RECORD_ID_MAX];
-	if (!c->wanted || object->rec == NULL)
+	if (!c->wanted || object->rec == NULL || record_is_inline(object->rec))
 		return;
 	c->scratch.len = 0;
 	if (report_object(&c->scratch, c->csi, object, &hash) < 0 || hash == object->told)
@@ -115,17 +115,26 @@ void changes_removed(struct changes *c, const struct pool_object *object)
 	changes_add(c, CHANGE_OBJECT, object->kind, id);
 }
 
+/* An inline volume is its pod's: no controller is told of it. */
+static bool is_told(const struct pool_object *object)
+{
+	return object->rec == NULL || !record_is_inline(object->rec);
+}
+
 struct pool_object *changes_after(
 	const struct csi *csi, enum record_kind *kind, char at[RECORD_ID_MAX])
 {
-	struct pool_object *object = pools_next(csi->pools, *kind, at);
-	if (object == NULL && *kind == RECORD_VOLUME) {
-		*kind = RECORD_SNAPSHOT;
-		at[0] = '\0';
+	struct pool_object *object;
+	do {
 		object = pools_next(csi->pools, *kind, at);
-	}
-	if (object != NULL)
-		pool_object_id(object, at);
+		if (object == NULL && *kind == RECORD_VOLUME) {
+			*kind = RECORD_SNAPSHOT;
+			at[0] = '\0';
+			object = pools_next(csi->pools, *kind, at);
+		}
+		if (object != NULL)
+			pool_object_id(object, at);
+	} while (object != NULL && !is_told(object));
 	return object;
 }
 

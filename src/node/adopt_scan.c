@@ -495,6 +495,7 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 	if (!known || !nv->dev.attached || nv->dev.major != found->major ||
 		nv->dev.minor != found->minor)
 		node_volume_set_dev(a->node, nv, found);
+	nv->whole |= record_is_inline((*hit)->rec);
 	adopt_mounts(a, nv);
 	if (a->backend->needs_image_again)
 		start_resume(a, *hit, found);

@@ -61,16 +61,32 @@ static uint64_t most(const struct node *node, enum backend_type type)
 	return used > backend->devices_max ? used : backend->devices_max;
 }
 
+uint64_t node_devices_in_use(const struct node *node)
+{
+	uint64_t used = 0;
+	for (unsigned type = 0; type < BACKEND_TYPES; type++)
+		used += in_use(node, type);
+	return used;
+}
+
+static uint64_t inline_in_use(const struct node *node)
+{
+	uint64_t count = 0;
+	list_for_each (link, &node->attached)
+		count += record_is_inline(
+			container_of(link, struct node_volume, attached)->volume->rec);
+	return count;
+}
+
 int64_t node_allocatable(const struct node *node, int64_t bound)
 {
-	uint64_t count = 0, used = 0;
-	for (unsigned type = 0; type < BACKEND_TYPES; type++) {
+	uint64_t count = 0, used = node_devices_in_use(node);
+	for (unsigned type = 0; type < BACKEND_TYPES; type++)
 		count += most(node, type);
-		used += in_use(node, type);
-	}
 	if (bound > 0 && count > (uint64_t)bound)
 		count = (uint64_t)bound;
 	if (count < used)
 		count = used;
+	count -= inline_in_use(node);
 	return count > 0 ? (int64_t)count : 1;
 }

@@ -25,8 +25,11 @@ void node_devices_freed(struct node *node, enum backend_type type);
 /* Whether another device of that kind is to be had, as far as is known. */
 bool node_devices_left(const struct node *node, enum backend_type type);
 
-/* Volumes that this node can have in all, those in use included; bound: the operator's, 0 for none.
- * Never below what is in use, and never 0, which would mean that there is no limit. */
+/* Volumes that this node can have in all, those in use included and inline ones left out, which no
+ * scheduler counts; bound: the operator's, of all together, 0 for none. Never below what is in use,
+ * and never 0, which would mean that there is no limit. */
 int64_t node_allocatable(const struct node *node, int64_t bound);
+/* Devices in use, of any kind. */
+uint64_t node_devices_in_use(const struct node *node);
 
 #endif

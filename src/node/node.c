@@ -4,6 +4,7 @@
 
 #include "node/health.h"
 #include "node/limits.h"
+#include "node/sweep.h"
 #include "node/trim.h"
 #include "node/volume.h"
 #include "node/watch.h"
@@ -36,6 +37,7 @@ void node_close(struct node *node)
 		return;
 	node_adopt_no_more(node);
 	node_trim_close(node);
+	node_sweep_close(node);
 	node_watch_close(node);
 	char id[RECORD_ID_MAX] = "";
 	struct pool_object *volume;
@@ -60,5 +62,5 @@ void node_drain(struct node *node, void (*on_quiet)(void *arg), void *arg)
 bool node_quiet(const struct node *node)
 {
 	return list_empty(&node->measures) && node_watch_idle(node->watch) &&
-	       node_trim_idle(node->trim) && node_limits_idle(node);
+	       node_trim_idle(node->trim) && node_sweep_idle(node->sweep) && node_limits_idle(node);
 }

@@ -11,6 +11,7 @@
  *   watch.h    keeps that true: decides when which volume is checked up (checkup.h)
  *   limits.h   puts their I/O limits in force
  *   trim.h     has volumes give back what they do not use, by schedule
+ *   sweep.h    has inline volumes go with their pods
  *   refresh.h  measuring what volumes hold, for somebody who wants to see it
  *   source.h   what a clone or a snapshot is made from: quiesce.h holds it still
  */
@@ -30,6 +31,7 @@ enum {
 };
 
 struct node_trim;
+struct node_sweep;
 struct node_watch;
 struct node_limits;
 struct stats_batch;
@@ -38,8 +40,8 @@ struct node {
 	struct reactor *reactor;
 	struct pools *pools;
 	struct probes *probes; /* what devices do; set before node_adopt(), or NULL */
-	/* No checkup, scan, trim, measure or look at limits begins any more; on_quiet runs when one
-	 * ends.
+	/* No checkup, scan, trim, sweep, measure or look at limits begins any more; on_quiet runs
+	 * when one ends.
 	 */
 	bool draining;
 	void (*on_quiet)(void *arg);
@@ -55,6 +57,7 @@ struct node {
 	struct list attached, troubled;
 	struct node_watch *watch;                     /* NULL: nobody watches */
 	struct node_trim *trim;                       /* NULL: nothing is trimmed by schedule */
+	struct node_sweep *sweep;                     /* sweep.h; NULL: nobody sweeps */
 	struct node_limits *limits;                   /* NULL: nobody enforces any */
 	struct stats_batch *stats_open, *stats_spare; /* checkup.h; NULL: none */
 	struct list formatting;                       /* first_stage.h */

@@ -42,6 +42,8 @@ int node_source_find(struct node_source *source, struct node *node, enum record_
 	struct pool_object *object;
 	int r = pools_find_id(node->pools, kind, id, &object, err);
 	if (r == 0)
+		r = pool_check_not_inline(object, err);
+	if (r == 0)
 		r = pool_check_ready(object->pool, err);
 	if (r < 0)
 		return r;

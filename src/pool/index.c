@@ -309,12 +309,29 @@ int pools_find_pool_of_id(const struct pools *pools, const char *noun, const cha
 	return 0;
 }
 
+/* An inline volume has an id that its orchestrator made: its name. */
+static struct pool_object *find_inline(
+	const struct pools *pools, enum record_kind kind, const char *id)
+{
+	struct record_id parsed;
+	if (kind != RECORD_VOLUME || record_id_parse(id, &parsed) == 0 ||
+		strnlen(id, RECORD_NAME_MAX + 1) > RECORD_NAME_MAX)
+		return NULL;
+	struct pool_object *o = pools_find_name(pools, kind, id);
+	return o != NULL && o->rec != NULL && record_is_inline(o->rec) ? o : NULL;
+}
+
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err)
 {
 	static const char *const nouns[] = {"volume", "snapshot"};
 	struct record_id parsed;
 	struct pool *pool;
+	struct pool_object *named = find_inline(pools, kind, id);
+	if (named != NULL) {
+		*ret = named;
+		return 0;
+	}
 	int r = pools_find_pool_of_id(pools, nouns[kind], id, &parsed, &pool, err);
 	if (r < 0)
 		return r;
@@ -327,6 +344,16 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
 	*ret = o;
 	return 0;
+}
+
+int pool_check_not_inline(const struct pool_object *object, struct err *err)
+{
+	if (object->rec == NULL || !record_is_inline(object->rec))
+		return 0;
+	return err_set(err, ERR_PRECONDITION,
+		"volume %s is an inline volume of %s: it is made, published and deleted with its pod, and there are no other calls for it",
+		object->rec->name,
+		object->rec->claim[0] != '\0' ? object->rec->claim : object->rec->owner);
 }
 
 bool pools_id_elsewhere(const struct pools *pools, const char *id)
@@ -397,6 +424,9 @@ void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]
 bool pool_object_has_id(const struct pool_object *object, const char *id)
 {
 	struct record_id parsed;
+	if (object->rec != NULL && record_is_inline(object->rec) &&
+		strcmp(object->rec->name, id) == 0)
+		return true;
 	return record_id_parse(id, &parsed) == 0 && strcmp(parsed.pool, object->pool->uuid8) == 0 &&
 	       strcmp(parsed.key, object->key) == 0 &&
 	       (object->rec == NULL || strcmp(parsed.random, object->rec->random) == 0);

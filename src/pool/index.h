@@ -9,11 +9,14 @@
  * quarantined object is found by its key. */
 struct pool_object *pools_find_name(
 	const struct pools *pools, enum record_kind kind, const char *name);
-/* By id. *ret is set only with 0. ERR_INVALID: longer than RECORD_ID_MAX. ERR_NOT_FOUND: not an id
- * of ours, or its object is gone, or a later object has the name. ERR_UNAVAILABLE: its pool is not
- * loaded, or not configured here ("not here" is not "gone"). ERR_DATA_LOSS: quarantined. */
+/* By id, an inline volume also by its name. *ret is set only with 0. ERR_INVALID: longer than
+ * RECORD_ID_MAX. ERR_NOT_FOUND: not an id of ours, or its object is gone, or a later object has the
+ * name. ERR_UNAVAILABLE: its pool is not loaded, or not configured here ("not here" is not "gone").
+ * ERR_DATA_LOSS: quarantined. */
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err);
+/* 0, or ERR_PRECONDITION: it is an inline volume, and nobody's but its pod's. */
+int pool_check_not_inline(const struct pool_object *object, struct err *err);
 /* Whether an id is well-formed and its pool is none of those configured here. False while one of
  * them has not told its uuid yet: it may be that one. */
 bool pools_id_elsewhere(const struct pools *pools, const char *id);

@@ -79,6 +79,7 @@ static const struct field {
 	{"read_bandwidth", FIELD_U64, AT(limits.read_bandwidth), false},
 	{"write_bandwidth", FIELD_U64, AT(limits.write_bandwidth), false},
 	{"group", FIELD_STRING, AT(group), false, RECORD_ID_MAX - 1},
+	{"owner", FIELD_STRING, AT(owner), false, RECORD_OWNER_MAX},
 	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX, NULL, true},
 #undef AT
 };

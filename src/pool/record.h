@@ -34,6 +34,7 @@ enum {
 	RECORD_ID_MAX = 128,
 	RECORD_OPTIONS_MAX = 512,
 	RECORD_CLAIM_MAX = 63 + 1 + 253, /* Kubernetes' limits of a namespace and a name */
+	RECORD_OWNER_MAX = 512,          /* bytes of a path */
 	RECORD_DEVICE_MAX = 2,           /* the last of enum backend_type */
 };
 
@@ -86,7 +87,16 @@ struct record {
 	 * VolumeSnapshot of a snapshot; "" if nobody said. For people alone, and not in the text:
 	 * RECORD_CLAIM_XATTR has it. */
 	const char *claim;
+	/* The directory of the pod that an inline volume is made for, and ends with; "" for all
+	 * others. Written only where it is so; an older driver, which would keep the volume for
+	 * ever, quarantines it. */
+	const char *owner;
 };
+
+static inline bool record_is_inline(const struct record *rec)
+{
+	return rec->owner[0] != '\0';
+}
 
 /* The size of its image: what the volume has, and room for a header where it is encrypted. Whatever
  * is about the file goes by this, and not by size_bytes. */

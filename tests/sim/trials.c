@@ -6,6 +6,8 @@
 
 enum { STEPS_MAX = 200 };
 
+bool masks_tags;
+
 /* The members of a group have its random part in their names. */
 static void look(char text[INVENTORY_BYTES])
 {
@@ -13,6 +15,9 @@ static void look(char text[INVENTORY_BYTES])
 	world_inventory(w, text, INVENTORY_BYTES);
 	for (char *at = text; (at = strstr(at, member)) != NULL; at += sizeof(member))
 		memset(at + strlen(member), 'x', 8);
+	static const char device[] = "device ringvol:xxxxxxxx:";
+	for (char *at = text; masks_tags && (at = strstr(at, "device ringvol:")) != NULL; at++)
+		memset(at + strlen(device), 'x', 8);
 }
 
 /* A step whose failure may leave the volume frozen, with a mark for the retry. */

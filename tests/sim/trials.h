@@ -13,6 +13,9 @@ struct trial {
 			      */
 };
 
+/* What is made anew by each run has another random part each time, in its device's tag. */
+extern bool masks_tags;
+
 /* Fails run()'s n-th step for every n. Returns how many steps there were. */
 unsigned fail_each_step(const struct trial *t);
 

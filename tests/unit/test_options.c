@@ -89,6 +89,7 @@ Test(options, defaults_are_the_contract)
 		CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP | CSI_SNAPSHOT_METADATA);
 	cr_assert(o.csi.controller_expand);
 	cr_assert(o.csi.staging);
+	cr_assert_eq(o.csi.inlines.n_pools, 0);
 	cr_assert_eq(o.csi.health, CSI_HEALTH_1_12 | CSI_HEALTH_1_13);
 	cr_assert_not(o.insecure_tcp);
 	cr_assert_eq(o.csi.max_volumes, 0);
@@ -350,6 +351,12 @@ Test(options, choices_refused_with_a_hint)
 	REFUSED("not one of identity", "--services=node,");
 	REFUSED("not one of on, node", "--controller-expand=off");
 	REFUSED("not one of on, off", "--staging=node");
+	REFUSED("say which pools and namespaces", "--inline=pools=default");
+	REFUSED("say which pools and namespaces", "--inline=namespaces=*");
+	REFUSED("'on' is not KEY=VALUE", "--inline=on");
+	REFUSED("did you mean 'pools'", "--inline=pool=default");
+	REFUSED("max-size is a number", "--inline=pools=default,namespaces=*,max-size=1");
+	REFUSED("namespaces are names", "--inline=pools=default,namespaces=a::b");
 	REFUSED("not one of both, 1.12, 1.13", "--csi-version=1.1");
 	REFUSED("did you mean 'debug'", "--log-level=debgu");
 	REFUSED("not one of logfmt, json", "--log-format=xml");

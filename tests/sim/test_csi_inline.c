@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inline volumes: publish and unpublish failed at every step, what is refused, and the sweep. */
+#include "answers.h"
+#include "csi_calls.h"
+#include "trials.h"
+
+#include "csi/messages.h"
+#include "node/sweep.h"
+#include "pool/index.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+static const char *const id = "csi-0a1b2c", *const uid = "1234-abcd";
+static const char *size = "32Mi", *namespace = "ci";
+static const char *more_key, *more_value;
+static char pod_dir[96];
+
+static void mkdirs(const char *path)
+{
+	char command[160];
+	snprintf(command, sizeof(command), "mkdir -p %s", path);
+	cr_assert_eq(system(command), 0);
+}
+
+static void allow(void)
+{
+	struct csi_inline_policy *p = &w->csi->config.inlines;
+	*p = (struct csi_inline_policy){.n_pools = 1,
+		.pools = {"default"},
+		.n_namespaces = 1,
+		.namespaces = {"ci"},
+		.max_bytes = 64 * MIB,
+		.most = {.read_iops = 5000, .write_iops = 5000}};
+}
+
+static void open_inline(enum world_fs fs, uint64_t seed)
+{
+	char parent[80];
+	open_world(fs, seed, false);
+	allow();
+	snprintf(pod_dir, sizeof(pod_dir), "%s/pods/%s", w->dir, uid);
+	snprintf(parent, sizeof(parent), "%.60s/v/scratch", pod_dir);
+	mkdirs(parent);
+	snprintf(target_path, sizeof(target_path), "%s/mount", parent);
+	snprintf(volume_id, sizeof(volume_id), "%s", id);
+}
+
+static void restart(void)
+{
+	world_restart(w);
+	allow();
+}
+
+static const char *asks(void)
+{
+	static Csi__V1__StringPair pairs[7], *list[7];
+	const char *const said[][2] = {{"csi.storage.k8s.io/ephemeral", "true"},
+		{"csi.storage.k8s.io/pod.name", "build"},
+		{"csi.storage.k8s.io/pod.namespace", namespace},
+		{"csi.storage.k8s.io/pod.uid", uid}, {"fstype", fs_type}, {"size", size},
+		{more_key, more_value}};
+	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
+	for (unsigned i = 0; i < 7 && said[i][0] != NULL; i++) {
+		csi__v1__string_pair__init(&pairs[i]);
+		pairs[i].key = csi_bytes(said[i][0]);
+		pairs[i].value = csi_bytes(said[i][1]);
+		list[req.n_volume_context++] = &pairs[i];
+	}
+	req.volume_context = list;
+	req.volume_id = csi_bytes(volume_id);
+	req.target_path = csi_bytes(target_path);
+	req.volume_capability = capability();
+	return ASK("Node", NodePublishVolume, node_publish_volume);
+}
+
+static enum grpc_status publish(void)
+{
+	const char *answer = asks();
+	return answer[0] == '\0' ? GRPC_OK : (enum grpc_status)atoi(answer);
+}
+
+static bool has(const char *what)
+{
+	char left[INVENTORY_BYTES];
+	world_inventory(w, left, sizeof(left));
+	return strstr(left, what) != NULL;
+}
+
+static void nothing_left(void)
+{
+	world_settle(w);
+	cr_assert(!has("device "));
+	cr_assert(!has("mount "));
+	cr_assert(!has("volumes "));
+	world_close(w);
+}
+
+static void fail_all(enum world_fs fs)
+{
+	open_inline(fs, 1);
+	masks_tags = true;
+	cr_assert_gt(fail_each_step(&(struct trial){
+			     "NodePublishVolume, inline", publish, undo_publish, false}),
+		10);
+	cr_assert_eq(publish(), GRPC_OK);
+	cr_assert_gt(fail_each_step(&(struct trial){
+			     "NodeUnpublishVolume, inline", undo_publish, publish, false}),
+		4);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	nothing_left();
+}
+
+Test(csi_inline, fails_at_every_step, .timeout = 300)
+{
+	fail_all(WORLD_XFS);
+}
+
+Test(csi_inline, fails_at_every_step_without_reflink, .timeout = 300)
+{
+	fail_all(WORLD_EXT4);
+}
+
+/* It is mounted without suid and devices, is there again after a restart and after its mount and
+ * device went as in a reboot, with what was written; and its unpublish ends it. */
+Test(csi_inline, lives_as_long_as_its_publish, .timeout = 300)
+{
+	char file[160];
+	struct statvfs st;
+	open_inline(WORLD_XFS, 1);
+	cr_assert_eq(publish(), GRPC_OK);
+	cr_assert_eq(publish(), GRPC_OK, "a repeat");
+	cr_assert_eq(statvfs(target_path, &st), 0);
+	cr_assert_eq(st.f_flag & (ST_NOSUID | ST_NODEV), ST_NOSUID | ST_NODEV);
+	cr_assert_eq(do_stats(), GRPC_OK);
+	snprintf(file, sizeof(file), "%s/kept", target_path);
+	cr_assert_eq(mknod(file, S_IFREG | 0600, 0), 0);
+	restart();
+	cr_assert_eq(publish(), GRPC_OK);
+	cr_assert_eq(umount(target_path), 0);
+	restart();
+	cr_assert_neq(access(file, F_OK), 0);
+	cr_assert_eq(publish(), GRPC_OK);
+	cr_assert_eq(access(file, F_OK), 0, "what was written is there again");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_publish(), GRPC_OK, "a repeat");
+	nothing_left();
+}
+
+Test(csi_inline, has_no_other_calls, .timeout = 300)
+{
+	open_inline(WORLD_XFS, 1);
+	cr_assert_eq(publish(), GRPC_OK);
+	struct pool_object *volume = pools_find_name(w->pools, RECORD_VOLUME, id);
+	cr_assert_not_null(volume);
+	cr_assert_eq(volume->rec->limits.read_iops, 5000, "the operator's, as it said none");
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+		cr_assert_eq(do_snapshot(), GRPC_FAILED_PRECONDITION);
+		cr_assert_eq(create("other", FROM_VOLUME, other_id), GRPC_FAILED_PRECONDITION);
+		cr_assert_eq(expand(48 * MIB), GRPC_FAILED_PRECONDITION);
+		cr_assert_eq(node_expand(48 * MIB), GRPC_FAILED_PRECONDITION);
+		cr_assert_eq(do_stage(), GRPC_FAILED_PRECONDITION);
+		cr_assert_eq(do_publish(), GRPC_FAILED_PRECONDITION);
+		pool_object_id(volume, volume_id); /* nor by the id that a CO might learn */
+	}
+	cr_assert_eq(create(id, EMPTY, other_id), GRPC_ALREADY_EXISTS);
+	Csi__V1__ListVolumesRequest list = CSI__V1__LIST_VOLUMES_REQUEST__INIT;
+	struct world_answer answer;
+	cr_assert_eq(call("Controller/ListVolumes", &list.base, &answer), GRPC_OK);
+	cr_assert_eq(answer.len, 0, "nobody is told of it");
+	world_answer_free(&answer);
+	snprintf(volume_id, sizeof(volume_id), "%s", id);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	nothing_left();
+}
+
+static void refuses(const char *want)
+{
+	says(asks(), "%s", want);
+	cr_assert(!has("volumes "));
+}
+
+Test(csi_inline, is_bounded_by_the_operator, .timeout = 300)
+{
+	open_inline(WORLD_XFS, 1);
+	namespace = "prod";
+	refuses("9: pods of namespace prod may not have inline volumes on this node (--inline namespaces)");
+	namespace = "ci";
+	size = "65Mi";
+	refuses("3: volume_context: the volume would have 68157440 bytes, and inline volumes have 67108864 at most on this node (--inline max-size)");
+	size = "much";
+	refuses("3: volume_context: size takes bytes, as 1073741824 or 1Gi");
+	size = "32Mi";
+	more_key = "iops";
+	more_value = "6k";
+	refuses("3: volume_context: readIops is 6000, and inline volumes have 5000 at most on this node (--inline)");
+	more_key = "pool";
+	more_value = "fast";
+	refuses("9: volume_context: pool fast is not for inline volumes on this node (--inline pools)");
+	more_key = "source";
+	refuses("3: volume_context: source is not served yet: an inline volume begins empty");
+	more_key = "encryption";
+	refuses("3: volume_context: encryption is no attribute of inline volumes; size, fstype, pool, iops, readIops, writeIops, bandwidth, readBandwidth and writeBandwidth are");
+	more_key = NULL;
+	block = true;
+	refuses("3: volume_capability: an inline volume is mounted, never a block device");
+	block = false;
+	w->csi->config.inlines.n_pools = 0;
+	refuses("9: inline volumes are not allowed on this node (--inline); use a PersistentVolumeClaim, or an ephemeral volume with a volumeClaimTemplate");
+	allow();
+	cr_assert_eq(create(id, EMPTY, volume_id), GRPC_OK);
+	snprintf(other_id, sizeof(other_id), "%s", volume_id);
+	snprintf(volume_id, sizeof(volume_id), "%s", id);
+	says(asks(), "6: volume csi-0a1b2c exists and is no inline volume");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert(has("volumes "), "the unpublish of another's name deletes nothing");
+	cr_assert_eq(delete (other_id), GRPC_OK);
+	nothing_left();
+}
+
+/* ---- the sweep ---- */
+
+static void sweep(void)
+{
+	cr_assert_eq(node_sweep_open(w->csi->node), 0);
+	ring_sim_settle(w->reactor.ring, NODE_SWEEP_MS / 2);
+	cr_assert(node_sweep_idle(w->csi->node->sweep));
+	node_sweep_close(w->csi->node);
+}
+
+static void remove_pods_dir(const char *what)
+{
+	char command[160];
+	snprintf(command, sizeof(command), "rm -r %s", what);
+	cr_assert_eq(system(command), 0);
+}
+
+Test(csi_inline, goes_when_its_pod_is_gone, .timeout = 300)
+{
+	char pods[96], other[160];
+	open_inline(WORLD_XFS, 1);
+	snprintf(pods, sizeof(pods), "%s/pods", w->dir);
+	snprintf(other, sizeof(other), "%s/another", pods);
+	cr_assert_eq(publish(), GRPC_OK);
+	sweep();
+	cr_assert(has("mount "), "its pod is there");
+	cr_assert_eq(umount(target_path), 0);
+	restart();
+	sweep();
+	cr_assert(has("volumes "), "its pod is there, and not mounted yet");
+	remove_pods_dir(pods);
+	sweep();
+	cr_assert(has("volumes "), "kubelet's directory is not there");
+	mkdirs(pods);
+	sweep();
+	cr_assert(has("volumes "), "kubelet's directory is empty: is it mounted?");
+	mkdirs(other);
+	sweep();
+	cr_assert(!has("volumes "));
+	nothing_left();
+}
+
+/* Somebody has it mounted elsewhere: in doubt it stays. */
+Test(csi_inline, stays_where_it_is_mounted, .timeout = 300)
+{
+	char pods[96], other[160];
+	open_inline(WORLD_XFS, 1);
+	snprintf(pods, sizeof(pods), "%s/pods", w->dir);
+	snprintf(other, sizeof(other), "%s/another", pods);
+	mkdirs(other);
+	mkdirs(staging_path);
+	cr_assert_eq(publish(), GRPC_OK);
+	cr_assert_eq(mount(target_path, staging_path, NULL, MS_BIND, NULL), 0);
+	cr_assert_eq(umount(target_path), 0);
+	remove_pods_dir(pod_dir);
+	sweep();
+	cr_assert(has("volumes "));
+	cr_assert(has("device "));
+	cr_assert_eq(umount(staging_path), 0);
+	/* Whoever looks into a device on this machine keeps it for a moment. */
+	for (unsigned i = 0; i < 20 && has("volumes "); i++)
+		sweep();
+	nothing_left();
+}
