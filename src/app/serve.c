@@ -398,8 +398,8 @@ static int open_csi(struct serve *s, struct err *err)
 	r = node_watch_open(s->csi->node);
 	if (r >= 0)
 		r = node_trim_open(s->csi->node, s->options.trim_interval_s);
-	if (r >= 0 && csi_is_node(s->csi))
-		r = node_sweep_open(s->csi->node);
+	if (r >= 0)
+		r = csi_is_node(s->csi) ? node_sweep_open(s->csi->node) : 0;
 	if (r >= 0)
 		r = node_limits_open(s->csi->node, s->options.cgroup_root);
 	if (r < 0)

@@ -178,6 +178,17 @@ func TestWhatIsTold(t *testing.T) {
 	if driver := only[*storagev1.CSIDriver](t, found); driver.Spec.SELinuxMount == nil || !*driver.Spec.SELinuxMount {
 		t.Error("kubelet does not mount with a label")
 	}
+	inline, none := only[*storagev1.CSIDriver](t, found).Spec, only[*storagev1.CSIDriver](t, objects(t)).Spec
+	if !slices.Contains(inline.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral) || !*inline.PodInfoOnMount {
+		t.Errorf("inline.enabled: %v", inline)
+	}
+	if slices.Contains(none.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral) || *none.PodInfoOnMount {
+		t.Errorf("inline volumes by default: %v", none)
+	}
+	if said := argument(containerOf(t, pods(found)["node"], "ringvol"), "--inline="); said !=
+		"pools=default,namespaces=ci:dev,max-size=1Gi,iops=5000,bandwidth=100Mi" {
+		t.Errorf("--inline=%s", said)
+	}
 	for component, pod := range map[string]corev1.PodSpec{"controller": pods(found)["controller"],
 		"node": pods(objects(t, variants[nodeMode+"everything"]...))["node"]} {
 		for _, sidecar := range []string{"provisioner", "snapshotter"} {
