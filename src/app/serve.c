@@ -18,6 +18,7 @@
 #include "app/serve_address.h"
 #include "app/serve_backends.h"
 #include "app/serve_cluster.h"
+#include "app/serve_duties.h"
 #include "app/serve_options.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -31,10 +32,6 @@
 #include "descriptor_set.h"
 #include "metrics/metrics.h"
 #include "mount/mnt.h"
-#include "node/limits.h"
-#include "node/sweep.h"
-#include "node/trim.h"
-#include "node/watch.h"
 #include "pool/pool.h"
 #include "probes/probes.h"
 #include "reactor/op.h"
@@ -395,13 +392,7 @@ static int open_csi(struct serve *s, struct err *err)
 	if (r < 0)
 		return err_sys(err, r, "copies between nodes cannot be served");
 	s->csi->transfer = s->transfer;
-	r = node_watch_open(s->csi->node);
-	if (r >= 0)
-		r = node_trim_open(s->csi->node, s->options.trim_interval_s);
-	if (r >= 0)
-		r = csi_is_node(s->csi) ? node_sweep_open(s->csi->node) : 0;
-	if (r >= 0)
-		r = node_limits_open(s->csi->node, s->options.cgroup_root);
+	r = serve_duties_open(s->csi->node, &s->options);
 	if (r < 0)
 		return err_sys(err, r, "the volumes in use cannot be watched");
 	node_adopt(s->csi->node, on_adopted, s);

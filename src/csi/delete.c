@@ -10,26 +10,19 @@
  * here or by anybody else (the image is locked then); something is being made from the snapshot
  * right now (its lock is taken); its pool is away, which is never "already deleted".
  */
+#include "csi/removal.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
 #include "node/owner.h"
 #include "pool/index.h"
-#include "pool/remove.h"
-
-enum {
-	REMOVE_ATTEMPTS = 7,
-	REMOVE_PAUSE_MS = 20, /* doubled each time: 1.3 s in all */
-};
 
 struct deletion {
 	struct csi_task task;
 	struct pool_object *object; /* NULL: it is gone */
 	struct pool *pool; /* where it was, by a call that has not ended yet, or not well */
-	unsigned attempts;
-	bool paused;
 	struct node_owner owner;
 	struct node_others others;
-	struct pool_remove remove;
+	struct csi_removal removal;
 	struct pool_resync settle;
 };
 
@@ -139,24 +132,13 @@ static int forget_run(struct op *op)
 static int remove_run(struct op *op)
 {
 	struct deletion *d = delete_of(op);
-	pool_remove_init(&d->remove, op->reactor, d->object);
-	return op_child(op, &d->remove.op);
+	d->removal.object = d->object;
+	return csi_removal_run(op, &d->removal);
 }
 
-/* A device just cleared lives on for a moment while somebody looks at it (udev, losetup -a), and
- * the image's lock with it. */
 static int remove_end(struct op *op, int res)
 {
-	struct deletion *d = delete_of(op);
-	if (d->paused) {
-		d->paused = false;
-		return remove_run(op);
-	}
-	if (res == 0 || op->err.code != ERR_PRECONDITION || is_no_volume(op) ||
-		++d->attempts == REMOVE_ATTEMPTS)
-		return res;
-	d->paused = true;
-	return op_sleep(op, (uint64_t)REMOVE_PAUSE_MS << (d->attempts - 1));
+	return csi_removal_end(op, &delete_of(op)->removal, res);
 }
 
 static bool is_there(struct op *op)

@@ -21,6 +21,7 @@
 #include "backends/loop/lodev.h"
 #include "blockio/blkdev.h"
 #include "csi/inline.h"
+#include "csi/removal.h"
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
@@ -28,16 +29,10 @@
 #include "node/devices.h"
 #include "node/health.h"
 #include "pool/index.h"
-#include "pool/remove.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-
-enum {
-	REMOVE_ATTEMPTS = 7,
-	REMOVE_PAUSE_MS = 20, /* doubled each time */
-};
 
 struct release {
 	struct volume_op n;
@@ -46,9 +41,7 @@ struct release {
 	 * published without staging. */
 	bool detaches;
 	bool deletes; /* an inline volume ends with its publish */
-	unsigned removes;
-	bool paused;
-	struct pool_remove remove;
+	struct csi_removal removal;
 	const char *path;
 	const char *field;
 	/* What is mounted at the path. */
@@ -550,25 +543,18 @@ static bool remove_done(struct op *op)
 static int remove_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	pool_remove_init(&r->remove, op->reactor, r->n.volume);
-	return op_child(op, &r->remove.op);
+	r->removal.object = r->n.volume;
+	return csi_removal_run(op, &r->removal);
 }
 
-/* A device just cleared lives on for a moment while somebody looks at it, and the image's lock with
- * it: as in DeleteVolume. */
+/* Once it is gone nothing of it may be read. */
 static int remove_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
-	if (r->paused) {
-		r->paused = false;
-		return remove_run(op);
-	}
-	if (res == 0)
+	int result = csi_removal_end(op, &r->removal, res);
+	if (result == 0)
 		r->n.volume = NULL;
-	if (res == 0 || op->err.code != ERR_PRECONDITION || ++r->removes == REMOVE_ATTEMPTS)
-		return res;
-	r->paused = true;
-	return op_sleep(op, (uint64_t)REMOVE_PAUSE_MS << (r->removes - 1));
+	return result;
 }
 
 static const struct op_step steps[] = {
