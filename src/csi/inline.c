@@ -348,7 +348,7 @@ static int find(struct volume_op *n, const struct pool_object *object, const cha
 int csi_inline_prepare(struct volume_op *n, const Csi__V1__NodePublishVolumeRequest *req,
 	struct inline_make **ret, struct err *err)
 {
-	const char *owner = NULL;
+	const char *owner = "";
 	struct record_id parsed;
 	n->takes_inline = true;
 	int r = find_owner(n->task.arena, req, &owner, err);
