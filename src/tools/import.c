@@ -41,9 +41,10 @@ enum { NAME_MAX_BYTES = 40 }; /* what is put before and behind it makes a file n
 struct import_args {
 	struct tool_args args;
 	const char *pool, *work_dir;
-	uint64_t size_bytes; /* 0: as the source says */
-	unsigned fs;         /* enum fsimg_type, of a tree */
-	unsigned block_size; /* 0: as the source says */
+	uint64_t size_bytes;   /* 0: as the source says */
+	unsigned fs;           /* enum fsimg_type, of a tree */
+	unsigned block_size;   /* 0: as the source says */
+	unsigned provisioning; /* a place in provisionings */
 	bool volume;
 	/* ---- of the run ---- */
 	struct import_calls calls;
@@ -54,6 +55,7 @@ struct import_args {
 	int lock_fd;
 };
 
+static const char *const provisionings[] = {NULL, "thin", "thick"};
 static volatile sig_atomic_t interrupted;
 
 static void on_signal(int number)
@@ -268,6 +270,7 @@ static int name_it(struct import_args *im, char ret_id[RECORD_ID_MAX], struct er
 	bool other_mode = (fs == NULL) != (im->made.fs == NULL);
 	struct import_volume named = {.name = name,
 		.pool = im->pool,
+		.provisioning = im->made.provisioning,
 		.fs = fs,
 		.bytes = im->made.bytes,
 		.clone = im->made.id};
@@ -314,7 +317,9 @@ static int run(struct tool_args *args)
 	struct err err = {0};
 	im->lock_fd = -1;
 	im->calls = (struct import_calls){.endpoint = args->endpoint};
-	im->made = (struct import_volume){.name = im->made_name, .pool = im->pool};
+	im->made = (struct import_volume){.name = im->made_name,
+		.pool = im->pool,
+		.provisioning = provisionings[im->provisioning]};
 	take_signals(false);
 	int r = name_check(args->operands[1], &err);
 	if (r == 0)
@@ -352,6 +357,10 @@ static const struct option_row rows[] = {
 	{"--fs", "ext4|xfs|btrfs", .fallback = "ext4",
 		.help = "the file system for a tree or an archive", .kind = OPTION_CHOICE,
 		OPTION_IN(struct import_args, fs), .numbers = {FSIMG_EXT4, FSIMG_XFS, FSIMG_BTRFS}},
+	{"--provisioning", "thin|thick", .fallback_help = "as the pool has it",
+		.help = "whether it takes its room when it is written to, or at once",
+		.kind = OPTION_CHOICE, OPTION_IN(struct import_args, provisioning),
+		.numbers = {1, 2}},
 	{"--block-size", "512|4096",
 		.fallback_help = "a block device's; 512 of a raw image; of a tree, the pool's",
 		.help = "logical block size of the volume", .kind = OPTION_CHOICE,

@@ -147,9 +147,9 @@ int import_create(struct import_calls *calls, struct import_volume *v, struct er
 	Csi__V1__VolumeContentSource source = CSI__V1__VOLUME_CONTENT_SOURCE__INIT;
 	Csi__V1__VolumeContentSource__VolumeSource volume =
 		CSI__V1__VOLUME_CONTENT_SOURCE__VOLUME_SOURCE__INIT;
-	Csi__V1__StringPair pairs[3] = {
-		CSI__V1__STRING_PAIR__INIT, CSI__V1__STRING_PAIR__INIT, CSI__V1__STRING_PAIR__INIT};
-	Csi__V1__StringPair *parameters[3] = {&pairs[0], &pairs[1], &pairs[2]};
+	Csi__V1__StringPair pairs[4] = {CSI__V1__STRING_PAIR__INIT, CSI__V1__STRING_PAIR__INIT,
+		CSI__V1__STRING_PAIR__INIT, CSI__V1__STRING_PAIR__INIT};
+	Csi__V1__StringPair *parameters[4] = {&pairs[0], &pairs[1], &pairs[2], &pairs[3]};
 	struct capability cap;
 	capability_init(&cap, v->fs);
 	Csi__V1__VolumeCapability *caps[] = {&cap.cap};
@@ -166,6 +166,10 @@ int import_create(struct import_calls *calls, struct import_volume *v, struct er
 	if (v->block_size != 0) {
 		pairs[request.n_parameters].key = text("blockSize");
 		pairs[request.n_parameters++].value = text(v->block_size == 512 ? "512" : "4096");
+	}
+	if (v->provisioning != NULL) {
+		pairs[request.n_parameters].key = text("provisioning");
+		pairs[request.n_parameters++].value = text(v->provisioning);
 	}
 	if (v->clone != NULL) {
 		volume.volume_id = text(v->clone);

@@ -30,11 +30,12 @@ void import_calls_close(struct import_calls *calls);
 
 struct import_volume {
 	const char *name;
-	const char *pool;    /* the driver's; NULL: the driver's choice */
-	const char *fs;      /* NULL: a raw block volume */
-	unsigned block_size; /* logical, of the device; 0: the driver's choice */
-	uint64_t bytes;      /* asked for; then what it has */
-	const char *clone;   /* the id of a volume that it is a copy of; NULL: of none */
+	const char *pool;         /* the driver's; NULL: the driver's choice */
+	const char *fs;           /* NULL: a raw block volume */
+	const char *provisioning; /* "thin", "thick"; NULL: as the pool has it */
+	unsigned block_size;      /* logical, of the device; 0: the driver's choice */
+	uint64_t bytes;           /* asked for; then what it has */
+	const char *clone;        /* the id of a volume that it is a copy of; NULL: of none */
 	/* ---- of those that are there ---- */
 	char id[RECORD_ID_MAX]; /* "": none */
 };

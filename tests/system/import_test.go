@@ -120,7 +120,7 @@ func TestImportTree(t *testing.T) {
 			for name, args := range map[string][]string{
 				"golden":  {tree, "golden"},
 				"archive": {"--size", "67108864", "--fs", "ext4", archive, "archive"},
-				"xfs":     {"--fs", "xfs", "--pool", "default", tree, "xfs"},
+				"xfs":     {"--fs", "xfs", "--pool", "default", "--provisioning", "thin", tree, "xfs"},
 			} {
 				id := b.imported(args...)
 				if rig.KeyOf(id) != name {
