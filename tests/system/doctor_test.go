@@ -120,7 +120,7 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("%+v", f)
 			}
 			mapper := map[bool]string{true: "yes", false: "no"}[rig.HasDeviceMapper()]
-			if len(d.Kinds) != 6 || d.Kinds[0].Here != "yes" || d.Kinds[2].Kind != "disk" || d.Kinds[2].Here != mapper {
+			if len(d.Kinds) != 8 || d.Kinds[0].Here != "yes" || d.Kinds[2].Kind != "disk" || d.Kinds[2].Here != mapper {
 				t.Errorf("%+v", d.Kinds)
 			}
 			if after := b.tree(); !slices.Equal(before, after) {

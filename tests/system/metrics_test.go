@@ -326,6 +326,9 @@ func TestMetrics(t *testing.T) {
 		if strings.HasPrefix(name, "ringvol_copy_") || name == "ringvol_pool_zeroing_bytes" {
 			continue // there is no copy, and no raw pool: TestMetricsOfCopies, TestRawPoolTools
 		}
+		if strings.HasPrefix(name, "ringvol_pool_thin_") {
+			continue // there is no thin pool: TestRawPoolThinMetrics
+		}
 		if strings.HasPrefix(name, "ringvol_volume_limit_") || strings.HasPrefix(name, "ringvol_volume_throttled_") {
 			continue // no volume has a limit: TestModifyVolume, limits_real_test.go
 		}

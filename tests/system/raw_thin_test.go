@@ -353,3 +353,28 @@ func TestRawPoolThinFull(t *testing.T) {
 	b.must(v.Gone())
 	b.accounts()
 }
+
+// How full the thin pool is can be seen from outside.
+func TestRawPoolThinMetrics(t *testing.T) {
+	b := openThin(t, 3<<30)
+	b.must(b.d.Term())
+	b.must(b.d.ServeHTTP())
+	b.start()
+	v := b.thinVolume("counted", "ext4")
+	b.must(v.Up())
+	_, err := rig.Fill(v.Target, dataBytes, 5)
+	b.must(err)
+	unix.Sync()
+	b.must(rig.Eventually(30*time.Second, func() error {
+		m, err := b.d.Scrape()
+		if err != nil {
+			return err
+		}
+		bytes, used := m.Value("ringvol_pool_thin_bytes", "pool", "default"), m.Value("ringvol_pool_thin_used_bytes", "pool", "default")
+		if m["ringvol_pool_thin_low"] == nil || used < float64(dataBytes) || used > bytes {
+			return fmt.Errorf("%v bytes, %v in use, low: %v", bytes, used, m["ringvol_pool_thin_low"])
+		}
+		return nil
+	}))
+	b.must(v.Gone())
+}
