@@ -315,13 +315,14 @@ func (t *torture) finish(free int64) {
 		t.violation("at the end: %v", err)
 		return
 	}
-	slack := int64(8 * mib)
+	slack, patient := int64(8*mib), time.Minute
 	if t.thin {
 		slack = 48 * mib // the thin pool's metadata, and what templates have in it
+		patient *= 5     // without volumes it is taken away after a minute, and overwritten before thick ones get its room
 	}
-	if err := rig.Eventually(60*time.Second, func() error {
+	if err := rig.Eventually(patient, func() error {
 		if now := t.free(); now < free-slack {
-			return fmt.Errorf("the pool has %d KiB less than at the start", (free-now)/1024)
+			return fmt.Errorf("the pool has %d KiB less than at the start%s", (free-now)/1024, t.whoHasIt())
 		}
 		return nil
 	}); err != nil {
@@ -336,6 +337,16 @@ func (t *torture) finish(free int64) {
 	if err := t.d.Term(); err != nil {
 		t.violation("%v", err)
 	}
+}
+
+// whoHasIt tells what a raw pool's room is taken by.
+func (t *torture) whoHasIt() string {
+	if !t.pools[0].IsRaw() {
+		return ""
+	}
+	maps, _ := t.pools[0].Maps()
+	status, _ := rig.Run("dmsetup", "status")
+	return fmt.Sprintf(": %v\n%s", maps, status)
 }
 
 // deletedFiles lists what a process has open that has no name.
