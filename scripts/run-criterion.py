@@ -29,6 +29,16 @@ def tests_of(build, suite):
             yield test
 
 
+def leaks_of_criterion_alone(log):
+    """Whether all that the sanitizer found is memory that criterion itself has lost: on a busy machine its runner now and
+    then does not free what it knows of a worker. Every frame below the allocator has to be in criterion's library."""
+    if "runtime error:" in log or len(re.findall(r"ERROR: ", log)) != log.count("ERROR: LeakSanitizer: detected memory leaks"):
+        return False
+    stacks = re.findall(r"^(?:Direct|Indirect) leak of .*\n((?:\s+#\d+ .*\n)+)", log, re.M)
+    frames = [stack.strip().split("\n") for stack in stacks]
+    return bool(frames) and all(len(stack) > 1 and all("/libcriterion.so" in frame for frame in stack[1:]) for stack in frames)
+
+
 def run(test, lane, logs):
     name = test["name"]
     base = os.path.join(logs, f"{lane}-{name.replace('/', '_')}")
@@ -60,6 +70,9 @@ def run(test, lane, logs):
                     results.append(("pass", m[2], "", ""))
                 else:
                     results.append(("fail", m[2], "", base + ".log"))
+    if code not in (0, None) and results:
+        with open(base + ".log", encoding="utf-8", errors="replace") as log:
+            code = 0 if leaks_of_criterion_alone(log.read()) else code
     if code != 0 and not any(r[0] == "fail" for r in results):
         why = "timed out" if code is None else f"exit status {code}"
         results.append(("fail", name, why, base + ".log"))
@@ -103,4 +116,5 @@ def main():
         json.dump(seconds, f, indent=1, sort_keys=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
