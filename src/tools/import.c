@@ -273,7 +273,8 @@ static int name_it(struct import_args *im, char ret_id[RECORD_ID_MAX], struct er
 		.provisioning = im->made.provisioning,
 		.fs = fs,
 		.bytes = im->made.bytes,
-		.clone = im->made.id};
+		.clone = im->made.id,
+		.changes_mode = other_mode};
 	if (!im->volume && !other_mode)
 		return import_snapshot(&im->calls, im->made.id, name, ret_id, err);
 	int r = 0;

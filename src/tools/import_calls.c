@@ -176,9 +176,11 @@ int import_create(struct import_calls *calls, struct import_volume *v, struct er
 		source.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME;
 		source.volume = &volume;
 		request.volume_content_source = &source;
-		/* A raw image with a file system in it was written as a block volume. */
+	}
+	/* Older drivers quarantine a volume that was made so: only where it is needed. */
+	if (v->changes_mode) {
 		pairs[request.n_parameters].key = text("allowVolumeModeChange");
-		pairs[request.n_parameters++].value = text(v->fs != NULL ? "true" : "false");
+		pairs[request.n_parameters++].value = text("true");
 	}
 	ProtobufCMessage *message = NULL;
 	int r = call(calls, CONTROLLER "CreateVolume", &request.base,

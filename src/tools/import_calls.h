@@ -36,6 +36,7 @@ struct import_volume {
 	unsigned block_size;      /* logical, of the device; 0: the driver's choice */
 	uint64_t bytes;           /* asked for; then what it has */
 	const char *clone;        /* the id of a volume that it is a copy of; NULL: of none */
+	bool changes_mode;        /* that one is raw, and this one is mounted */
 	/* ---- of those that are there ---- */
 	char id[RECORD_ID_MAX]; /* "": none */
 };

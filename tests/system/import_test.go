@@ -154,6 +154,17 @@ func TestImportImage(t *testing.T) {
 	b.isTree(v.Target)
 	b.must(v.Gone())
 
+	// What was not raw before says nothing of another mode: an older driver would not take it.
+	tree := b.imported("--volume", makeTree(t), "of-a-tree")
+	record, err := rig.RecordOf(b.pool.Image(tree))
+	b.must(err)
+	if strings.Contains(record, "allow_mode_change") {
+		t.Errorf("the volume of a tree has the record\n%s", record)
+	}
+	v = b.d.Volume("of-a-tree", rig.MountCap("ext4"), 0)
+	v.ID = tree
+	b.must(v.Delete())
+
 	// A volume of it, taken over by whoever writes its id down.
 	volume := b.imported("--volume", image, "volume")
 	v = b.d.Volume("volume", rig.MountCap("ext4"), 64*mib)
