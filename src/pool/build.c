@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "blockio/image.h"
 #include "pool/build_learn.h"
+#include "pool/build_park.h"
 #include "pool/build_part.h"
 #include "pool/build_raw.h"
 #include "pool/build_thin.h"
@@ -486,7 +487,7 @@ static int sync_end(struct op *op, int res)
 static const struct op_call build_calls[CALLS] = {
 	[CALL_OPEN] = {"open", .fn = open_call, .end = open_end, .undo = open_undo},
 	[CALL_SHARE] = {"share", .fn = share_call, .end = share_end, .done = share_done},
-	[CALL_HOLD] = {"hold", .fn = build_hold_call, .end = build_hold_end,
+	[CALL_HOLD] = {"hold", .fn = build_hold_call, .end = build_park_end,
 		.undo = build_hold_undo, .done = build_not_thin},
 	[CALL_SAY] = {"say", .fn = build_say_call, .end = build_say_end, .done = build_not_thin},
 	[CALL_DEVICE] = {"device", .fn = build_device_call, .end = build_device_end,

@@ -60,12 +60,6 @@ int build_part_undo(struct op *op)
 	return op_work(op, drop_part_job, pool_build_of(op));
 }
 
-void build_name_parked(struct pool_build *b)
-{
-	trash_name_parked(b->parked_name);
-	b->parked_fd = b->pool->fds[POOL_FD_TRASH];
-}
-
 void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes)
 {
 	if (allocated_bytes <= b->part_bytes)

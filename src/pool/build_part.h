@@ -9,9 +9,6 @@
  * longer free, and no longer to come. */
 void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes);
 
-/* Draws the name that an image has in the trash before it has its key. */
-void build_name_parked(struct pool_build *b);
-
 /* ---- for build.c: its step ---- */
 
 static inline struct pool_build *pool_build_of(struct op *op)

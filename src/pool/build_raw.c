@@ -10,6 +10,7 @@
 
 #include "disk/places.h"
 #include "disk/zero.h"
+#include "pool/build_park.h"
 #include "pool/build_part.h"
 #include "pool/build_thin.h"
 #include "pool/private.h"
@@ -85,46 +86,17 @@ bool build_park_done(struct op *op)
 	return b->pool->raw == NULL || b->fill == NULL || b->thin_id != 0;
 }
 
-static int park_job(void *arg)
-{
-	struct pool_build *b = arg;
-	int r = fd_link(b->fd, b->parked_fd, b->parked_name);
-	if (r < 0)
-		return r;
-	/* One log has the map, the size and the name in this order. */
-	if (fsync(b->parked_fd) == 0)
-		return 0;
-	r = -errno;
-	(void)unlinkat(b->parked_fd, b->parked_name, 0);
-	return r;
-}
-
 int build_park_run(struct op *op)
 {
 	struct pool_build *b = pool_build_of(op);
 	build_name_parked(b);
-	return op_work(op, park_job, b);
-}
-
-int build_park_end(struct op *op, int res)
-{
-	const struct pool_build *b = pool_build_of(op);
-	return res < 0 ? pool_fail_sys(b->pool, &op->err, res,
-				 "making the map of %s durable in pool %s", b->rec->name,
-				 b->pool->name)
-		       : 0;
+	return op_work(op, build_park_job, b);
 }
 
 static int unpark_job(void *arg)
 {
 	struct pool_build *b = arg;
-	const char *deleted = b->parked_name + strlen(TRASH_PARKED);
-	if (b->wrote) {
-		b->dropped = renameat2(b->parked_fd, b->parked_name, b->parked_fd, deleted,
-				     RENAME_NOREPLACE) == 0;
-		return b->dropped ? 0 : -errno;
-	}
-	return unlinkat(b->parked_fd, b->parked_name, 0) < 0 ? -errno : 0;
+	return build_unpark(b, b->wrote);
 }
 
 int build_park_undo(struct op *op)

@@ -13,10 +13,9 @@ int build_pieces_end(struct op *op, int res);
 int build_pieces_undo(struct op *op);
 
 /* The step "park", of a build that writes: the image gets a name in the trash, durable. Undone, it
- * loses it, or where something was written becomes a deleted image. */
+ * loses it, or where something was written becomes a deleted image. Its end is build_park.h's. */
 bool build_park_done(struct op *op);
 int build_park_run(struct op *op);
-int build_park_end(struct op *op, int res);
 int build_park_undo(struct op *op);
 
 /* What the disks keep in caches. Blocking; arg: the build. */

@@ -13,6 +13,7 @@
 
 #include "disk/mapped.h"
 #include "disk/tagged.h"
+#include "pool/build_park.h"
 #include "pool/build_part.h"
 #include "pool/private.h"
 #include "pool/raw.h"
@@ -84,36 +85,13 @@ int build_id_undo(struct op *op)
 
 int build_hold_call(struct op *op)
 {
-	struct pool_build *b = pool_build_of(op);
-	int r = fd_link(b->fd, b->parked_fd, b->parked_name);
-	if (r < 0)
-		return r;
-	/* One log has the map, the size and the name in this order. */
-	if (fsync(b->parked_fd) == 0)
-		return 0;
-	r = -errno;
-	(void)unlinkat(b->parked_fd, b->parked_name, 0);
-	return r;
-}
-
-int build_hold_end(struct op *op, int res)
-{
-	const struct pool_build *b = pool_build_of(op);
-	return res < 0 ? pool_fail_sys(b->pool, &op->err, res,
-				 "making the map of %s durable in pool %s", b->rec->name,
-				 b->pool->name)
-		       : 0;
+	return build_park_job(pool_build_of(op));
 }
 
 static int unhold_job(void *arg)
 {
 	struct pool_build *b = arg;
-	const char *deleted = b->parked_name + strlen(TRASH_PARKED);
-	if (b->thin_alien)
-		return unlinkat(b->parked_fd, b->parked_name, 0) < 0 ? -errno : 0;
-	b->dropped = renameat2(b->parked_fd, b->parked_name, b->parked_fd, deleted,
-			     RENAME_NOREPLACE) == 0;
-	return b->dropped ? 0 : -errno;
+	return build_unpark(b, !b->thin_alien);
 }
 
 int build_hold_undo(struct op *op)

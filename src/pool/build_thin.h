@@ -15,10 +15,10 @@ int build_id_undo(struct op *op);
 /* It is a snapshot or clone in the thin pool: one message, and no bytes. */
 bool build_snaps(const struct pool_build *b);
 /* Calls of the trip that opens the file: it gets a name in the trash, durable, then dm-thin is
- * told; then, of a build that writes, a device. Undone, the file is a deleted image. */
+ * told; then, of a build that writes, a device. Undone, the file is a deleted image. The first
+ * one's end is build_park.h's. */
 bool build_not_thin(struct op *op);
 int build_hold_call(struct op *op);
-int build_hold_end(struct op *op, int res);
 int build_hold_undo(struct op *op);
 int build_say_call(struct op *op);
 int build_say_end(struct op *op, int res);
