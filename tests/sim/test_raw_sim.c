@@ -5,56 +5,11 @@
  * and the next attempt succeeds.
  */
 #include "../unit/raw_fixture.h"
+#include "faults.h"
 
 #include "pool/index.h"
 
 enum { AREA_MIB = 24, SEEDS = 4 };
-
-/* The nth step of the operation, or the nth request or job from now on, fails. */
-static struct {
-	const char *name;
-	int step_left;     /* -1: none */
-	long request_left; /* -1: none */
-	bool hit;
-	char what[64];
-} fault;
-
-static int step_fault(void *arg, const char *op_name, const char *step_name)
-{
-	(void)arg;
-	if (fault.step_left < 0 || strcmp(op_name, fault.name) != 0 || fault.step_left-- > 0)
-		return 0;
-	fault.hit = true;
-	snprintf(fault.what, sizeof(fault.what), "step %s of %s", step_name, op_name);
-	return -EIO;
-}
-
-static int job_fault(void *arg, const char *op_name, const char *step_name)
-{
-	(void)arg;
-	if (fault.request_left < 0 || fault.request_left-- > 0)
-		return 0;
-	fault.hit = true;
-	snprintf(fault.what, sizeof(fault.what), "job of %s %s", op_name, step_name);
-	return -EIO;
-}
-
-static int request_fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
-{
-	(void)arg;
-	(void)nth;
-	if (fault.request_left < 0 || fault.request_left-- > 0)
-		return 0;
-	fault.hit = true;
-	snprintf(fault.what, sizeof(fault.what), "request opcode %d", sqe->opcode);
-	return -EIO;
-}
-
-static void disarm(void)
-{
-	fault.step_left = -1;
-	fault.request_left = -1;
-}
 
 static void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t seed)
 {
@@ -97,13 +52,9 @@ static bool try_clone(struct fixture *f, const char *name, bool requests, int n)
 	struct record rec = raw_volume("clone", 6);
 	unsigned fds = fixture_count_fds(f);
 	uint64_t free_mib = raw_free_mib(f);
-	fault.name = name;
-	fault.hit = false;
-	fault.step_left = requests ? -1 : n;
-	fault.request_left = requests ? n : -1;
+	arm(name, requests, n);
 	enum err_code code = fixture_build(f, &rec, source, NULL);
-	bool hit = fault.hit;
-	disarm();
+	bool hit = disarm();
 	cr_assert(hit || code == ERR_OK, "%s", fault.what);
 	/* It may have failed after the commit. */
 	if (pools_find_name(f->pools, RECORD_VOLUME, "clone") == NULL) {

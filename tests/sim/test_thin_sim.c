@@ -7,6 +7,7 @@
  */
 #include "../unit/fake_dm.h"
 #include "../unit/raw_fixture.h"
+#include "faults.h"
 
 #include "disk/mapped.h"
 #include "disk/thin_pool.h"
@@ -69,64 +70,6 @@ int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
 		if (fake_thins[i].id == id)
 			fake_thins[i].used = true;
 	return fcntl(*bytes(id), F_DUPFD_CLOEXEC, 0);
-}
-
-/* ---- faults ---- */
-
-static struct {
-	const char *name;
-	int step_left;     /* -1: none */
-	long request_left; /* -1: none */
-	bool hit;
-	char what[96];
-} fault;
-
-static int step_fault(void *arg, const char *op_name, const char *step_name)
-{
-	(void)arg;
-	if (fault.step_left < 0 || strcmp(op_name, fault.name) != 0 || fault.step_left-- > 0)
-		return 0;
-	fault.hit = true;
-	snprintf(fault.what, sizeof(fault.what), "step %s of %s", step_name, op_name);
-	return -EIO;
-}
-
-static int job_fault(void *arg, const char *op_name, const char *step_name)
-{
-	(void)arg;
-	if (fault.request_left < 0 || fault.request_left-- > 0)
-		return 0;
-	fault.hit = true;
-	snprintf(fault.what, sizeof(fault.what), "job of %s %s", op_name, step_name);
-	return -EIO;
-}
-
-static int request_fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
-{
-	(void)arg;
-	(void)nth;
-	if (fault.request_left < 0 || fault.request_left-- > 0)
-		return 0;
-	fault.hit = true;
-	snprintf(fault.what, sizeof(fault.what), "request opcode %d", sqe->opcode);
-	return -EIO;
-}
-
-static void arm(const char *name, bool requests, int n)
-{
-	fault.name = name;
-	fault.hit = false;
-	fault.step_left = requests ? -1 : n;
-	fault.request_left = requests ? n : -1;
-}
-
-static bool disarm(void)
-{
-	bool hit = fault.hit;
-	fault.hit = false;
-	fault.step_left = -1;
-	fault.request_left = -1;
-	return hit;
 }
 
 /* ---- the world ---- */
