@@ -179,47 +179,58 @@ func atOnce(calls ...func() error) error {
 	return errors.Join(errs...)
 }
 
+// script makes one call after the other, and no more once one has failed.
+type script struct {
+	*recorder
+	failed error
+}
+
+func (s *script) step(call func() error) {
+	if s.failed == nil {
+		s.failed = call()
+	}
+}
+
+func (s *script) create(o *object) *object {
+	s.step(func() error { return s.recorder.create(o) })
+	return o
+}
+
+func (s *script) fill(o *object, seed uint64) {
+	s.step(func() error { return s.recorder.fill(o, seed) })
+}
+
+func (s *script) down(o *object) { s.step(func() error { return s.recorder.down(o) }) }
+
+func (s *script) grow(o *object, size int64) {
+	s.step(func() error { return s.recorder.grow(o, size) })
+}
+
+func (s *script) remove(o *object) { s.step(func() error { return s.recorder.remove(o) }) }
+
 // run is the load: three or more of each operation, alone and side by side. It ends at the first
 // error.
 func (r *recorder) run(short bool) error {
-	var failed error
-	do := func(err error) {
-		if failed == nil {
-			failed = err
-		}
-	}
-	step := func(call func() error) {
-		if failed == nil {
-			do(call())
-		}
-	}
-	create := func(o *object) *object {
-		step(func() error { return r.create(o) })
-		return o
-	}
-	fill := func(o *object, seed uint64) { step(func() error { return r.fill(o, seed) }) }
-	down := func(o *object) { step(func() error { return r.down(o) }) }
-	grow := func(o *object, size int64) { step(func() error { return r.grow(o, size) }) }
-	remove := func(o *object) { step(func() error { return r.remove(o) }) }
+	l := &script{recorder: r}
 
-	a := create(r.plan("a", "ext4", 32*mib)) // the first one makes the template
-	b := create(r.plan("b", "block", 16*mib))
-	fill(a, 1)
-	fill(b, 2)
-	down(b)
-	s1 := create(r.planSnapshot("s1", a)) // of a volume in use
-	s2 := create(r.planSnapshot("s2", b))
-	c := create(r.planFrom("c", a))
-	fill(a, 3) // what s1 and c hold stays
-	grow(b, 24*mib)
-	grow(a, 48*mib)
-	step(func() error { return r.limit(a, 100000) }) // too many to wait for
-	step(func() error { return r.limit(a, 200000) })
+	a := l.create(r.plan("a", "ext4", 32*mib)) // the first one makes the template
+	b := l.create(r.plan("b", "block", 16*mib))
+	l.fill(a, 1)
+	l.fill(b, 2)
+	l.down(b)
+	s1 := l.create(r.planSnapshot("s1", a)) // of a volume in use
+	s2 := l.create(r.planSnapshot("s2", b))
+	c := l.create(r.planFrom("c", a))
+	l.fill(a, 3) // what s1 and c hold stays
+	l.grow(b, 24*mib)
+	l.grow(a, 48*mib)
+	l.step(func() error { return r.limit(a, 100000) }) // too many to wait for
+	l.step(func() error { return r.limit(a, 200000) })
 	g1 := r.planGroup("g1", a, c, b)
 	g2 := r.planGroup("g2", a, c)
-	step(func() error { return r.createGroup(g1) })
-	step(func() error { return r.createGroup(g2) })
-	step(func() error { return r.removeGroup(g1) })
+	l.step(func() error { return r.createGroup(g1) })
+	l.step(func() error { return r.createGroup(g2) })
+	l.step(func() error { return r.removeGroup(g1) })
 	// So many that each is named while the names of others are made durable.
 	var crowd []func() error
 	for i := range 12 {
@@ -231,30 +242,30 @@ func (r *recorder) run(short bool) error {
 		}
 		crowd = append(crowd, func() error { return r.create(o) })
 	}
-	step(func() error { return atOnce(crowd...) })
-	remove(s2)
-	remove(b)
+	l.step(func() error { return atOnce(crowd...) })
+	l.remove(s2)
+	l.remove(b)
 	if short {
-		down(a)
-		remove(a)
-		return failed
+		l.down(a)
+		l.remove(a)
+		return l.failed
 	}
-	d := create(r.planFrom("d", s1))
-	fill(d, 4)
-	again := create(r.plan("b", "block", 16*mib)) // the name anew
-	fill(again, 5)
-	down(again)
+	d := l.create(r.planFrom("d", s1))
+	l.fill(d, 4)
+	again := l.create(r.plan("b", "block", 16*mib)) // the name anew
+	l.fill(again, 5)
+	l.down(again)
 	if r.pool.FS != "btrfs" { // which has no thick volumes
-		e := create(r.plan("e", "block", 16*mib, "provisioning", "thick", "eraseOnDelete", "zero"))
-		fill(e, 6)
-		down(e)
-		grow(e, 24*mib)
-		remove(e)
+		e := l.create(r.plan("e", "block", 16*mib, "provisioning", "thick", "eraseOnDelete", "zero"))
+		l.fill(e, 6)
+		l.down(e)
+		l.grow(e, 24*mib)
+		l.remove(e)
 	}
-	down(d)
+	l.down(d)
 	f, g, h := r.plan("f", "ext4", 32*mib), r.plan("g", "block", 16*mib), r.planFrom("h", c)
 	s3, s4 := r.planSnapshot("s3", again), r.planSnapshot("s4", d)
-	step(func() error {
+	l.step(func() error {
 		return atOnce(
 			func() error { return r.create(f) },
 			func() error { return r.create(g) },
@@ -262,9 +273,9 @@ func (r *recorder) run(short bool) error {
 			func() error { return r.create(s3) },
 			func() error { return r.create(s4) })
 	})
-	fill(h, 7)
-	down(h)
-	step(func() error {
+	l.fill(h, 7)
+	l.down(h)
+	l.step(func() error {
 		return atOnce(
 			func() error { return r.remove(f) },
 			func() error { return r.remove(s4) },
@@ -272,48 +283,35 @@ func (r *recorder) run(short bool) error {
 			func() error { return r.grow(h, 64*mib) },
 			func() error { return r.grow(g, 24*mib) })
 	})
-	down(a)
-	remove(a) // what was copied from it stays
-	remove(s1)
-	return failed
+	l.down(a)
+	l.remove(a) // what was copied from it stays
+	l.remove(s1)
+	return l.failed
 }
 
 // runRaw is the load of a raw pool: thick and thin volumes, each alone and side by side, with snapshots and clones.
 func (r *recorder) runRaw(short bool) error {
-	var failed error
-	step := func(call func() error) {
-		if failed == nil {
-			failed = call()
-		}
-	}
-	create := func(o *object) *object {
-		step(func() error { return r.create(o) })
-		return o
-	}
-	fill := func(o *object, seed uint64) { step(func() error { return r.fill(o, seed) }) }
-	down := func(o *object) { step(func() error { return r.down(o) }) }
-	grow := func(o *object, size int64) { step(func() error { return r.grow(o, size) }) }
-	remove := func(o *object) { step(func() error { return r.remove(o) }) }
+	l := &script{recorder: r}
 	plan := func(name, kind string, size int64, provisioning string) *object {
 		return r.plan(name, kind, size, "provisioning", provisioning)
 	}
 
-	a := create(plan("a", "ext4", 32*mib, "thin")) // the first one makes the thin pool and the template
-	b := create(plan("b", "block", 16*mib, "thin"))
-	k := create(plan("k", "block", 16*mib, "thick"))
-	fill(a, 1)
-	fill(b, 2)
-	fill(k, 3)
-	s1 := create(r.planSnapshot("s1", a)) // of a volume in use
-	s2 := create(r.planSnapshot("s2", b))
-	c := create(r.planFrom("c", a))
-	fill(a, 4) // what s1 and c hold stays
-	down(b)
-	down(k)
-	grow(b, 24*mib)
-	grow(a, 48*mib)
-	grow(k, 24*mib)
-	l := create(r.planFrom("l", k)) // copied
+	a := l.create(plan("a", "ext4", 32*mib, "thin")) // the first one makes the thin pool and the template
+	b := l.create(plan("b", "block", 16*mib, "thin"))
+	k := l.create(plan("k", "block", 16*mib, "thick"))
+	l.fill(a, 1)
+	l.fill(b, 2)
+	l.fill(k, 3)
+	s1 := l.create(r.planSnapshot("s1", a)) // of a volume in use
+	s2 := l.create(r.planSnapshot("s2", b))
+	c := l.create(r.planFrom("c", a))
+	l.fill(a, 4) // what s1 and c hold stays
+	l.down(b)
+	l.down(k)
+	l.grow(b, 24*mib)
+	l.grow(a, 48*mib)
+	l.grow(k, 24*mib)
+	copied := l.create(r.planFrom("l", k))
 	var crowd []func() error
 	for i := range 12 {
 		var o *object
@@ -327,45 +325,45 @@ func (r *recorder) runRaw(short bool) error {
 		}
 		crowd = append(crowd, func() error { return r.create(o) })
 	}
-	step(func() error { return atOnce(crowd...) })
-	remove(s2)
-	remove(k)
-	remove(b)
+	l.step(func() error { return atOnce(crowd...) })
+	l.remove(s2)
+	l.remove(k)
+	l.remove(b)
 	if short {
-		down(a)
-		remove(a)
-		return failed
+		l.down(a)
+		l.remove(a)
+		return l.failed
 	}
-	d := create(r.planFrom("d", s1))
-	fill(d, 5)
-	again := create(plan("b", "block", 16*mib, "thick")) // the name anew, where another's bytes were
-	fill(again, 6)
-	down(again)
-	down(d)
+	d := l.create(r.planFrom("d", s1))
+	l.fill(d, 5)
+	again := l.create(plan("b", "block", 16*mib, "thick")) // the name anew, where another's bytes were
+	l.fill(again, 6)
+	l.down(again)
+	l.down(d)
 	f, g, h := plan("f", "ext4", 32*mib, "thick"), plan("g", "block", 16*mib, "thin"), r.planFrom("h", c)
 	s4 := r.planSnapshot("s4", d)
-	step(func() error {
+	l.step(func() error {
 		return atOnce(
 			func() error { return r.create(f) },
 			func() error { return r.create(g) },
 			func() error { return r.create(h) },
 			func() error { return r.create(s4) })
 	})
-	fill(h, 7)
-	down(h)
-	step(func() error {
+	l.fill(h, 7)
+	l.down(h)
+	l.step(func() error {
 		return atOnce(
 			func() error { return r.remove(f) },
 			func() error { return r.remove(s4) },
 			func() error { return r.remove(d) },
-			func() error { return r.remove(l) },
+			func() error { return r.remove(copied) },
 			func() error { return r.grow(h, 64*mib) },
 			func() error { return r.grow(g, 24*mib) })
 	})
-	down(a)
-	remove(a) // what was copied from it stays
-	remove(s1)
-	return failed
+	l.down(a)
+	l.remove(a) // what was copied from it stays
+	l.remove(s1)
+	return l.failed
 }
 
 // uuidOf is the id of the file system that is mounted at path; "" for a device.
