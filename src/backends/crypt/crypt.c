@@ -18,9 +18,9 @@
 #include "backends/crypt/crypt.h"
 
 #include "backends/crypt/crypt_dev.h"
+#include "backends/crypt/crypt_scan.h"
 #include "backends/crypt/crypt_stack.h"
 #include "backends/crypt/luks_child.h"
-#include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/list.h"
@@ -40,7 +40,7 @@ enum { GOING_WAIT_MS = 128 }; /* the longest of the waits, each twice the one be
 struct crypt {
 	struct backend backend; /* what is in the table */
 	const struct backend *below;
-	int (*open_dm)(struct dm *ret, const char *control_path);
+	crypt_open_dm *open_dm;
 	struct list calls; /* those under way, and those that ended and wait to be given back */
 };
 
@@ -466,90 +466,13 @@ static uint64_t crypt_away_since_ns(const struct backend *backend)
 	return below->away_since_ns(below);
 }
 
-/* ---- all of them ---- */
-
-struct scan {
-	void (*each)(void *arg, const struct backend_dev *dev);
-	void *arg;
-	struct crypt_dev *at;
-	size_t count, cap;
-	int res;
-	int unknown_res; /* why it cannot be known which there are; 0: it is known */
-};
-
-static void scan_on_crypt(void *arg, const struct crypt_dev *dev)
-{
-	struct scan *scan = arg;
-	if (dev->foreign)
-		return;
-	if (array_grow(&scan->at, &scan->cap, scan->count, sizeof(*scan->at)) < 0)
-		scan->res = -ENOMEM;
-	else
-		scan->at[scan->count++] = *dev;
-}
-
-/* One over the device itself stands for it. Of one without a table only the mark is left: whoever
- * detaches the device takes it away as well. */
-static void scan_on_device(void *arg, const struct backend_dev *below)
-{
-	struct scan *scan = arg;
-	struct backend_dev dev = *below;
-	for (size_t i = 0; i < scan->count && !dev.crypt; i++) {
-		const struct crypt_dev *c = &scan->at[i];
-		if (!crypt_add(c, &dev) && c->half && c->image_ino == dev.image_ino &&
-			strcmp(c->tag, dev.tag) == 0)
-			dev.crypt = true;
-	}
-	if (scan->unknown_res < 0 && dm_stands_on(dev.major, dev.minor, CRYPT_UUID_PREFIX))
-		scan->res = scan->unknown_res;
-	scan->each(scan->arg, &dev);
-}
-
-/* As of now. Where the device mapper may not be used, what others have is no reason to fail. */
-static int read_crypts(struct crypt *crypt, struct scan *scan)
-{
-	_cleanup_dm_ struct dm dm = {.fd = -1};
-	/* Opening the node would load the module. */
-	if (crypt->open_dm == dm_open && !dm_is_loaded())
-		return 0;
-	int r = crypt->open_dm(&dm, DM_CONTROL_PATH);
-	scan->unknown_res = r == 0 || dm_is_absent(r) ? 0 : r;
-	if (r < 0)
-		return 0;
-	r = crypt_dev_each(&dm, scan_on_crypt, scan);
-	return r < 0 ? r : scan->res;
-}
+/* ---- what is there ---- */
 
 static int crypt_scan(const struct backend *backend,
 	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
 {
-	struct crypt *crypt = crypt_of(backend);
-	struct scan scan = {.each = each, .arg = arg};
-	int r = read_crypts(crypt, &scan), res = 0;
-	if (r == 0)
-		res = crypt->below->scan(crypt->below, scan_on_device, &scan, err);
-	free(scan.at);
-	r = r < 0 ? r : scan.res;
-	return res == 0 && r < 0 ? err_sys(err, r, "looking through the dm-crypt devices: using %s",
-					   DM_CONTROL_PATH)
-				 : res;
-}
-
-/* The dm-crypt device now; -ENXIO: it has gone, or is another. */
-static int look_crypt(
-	const struct crypt *crypt, const struct backend_dev *dev, struct crypt_dev *ret)
-{
-	_cleanup_dm_ struct dm dm = {.fd = -1};
-	int r = crypt->open_dm(&dm, DM_CONTROL_PATH);
-	if (r == 0)
-		r = crypt_dev_look(&dm, dev->tag, dev->image_ino, ret);
-	if (r < 0)
-		return dm_is_absent(r) || r == -EEXIST ? -ENXIO : r;
-	return ret->major == dev->major && ret->minor == dev->minor &&
-			       ret->below_major == dev->below_major &&
-			       ret->below_minor == dev->below_minor
-		       ? 0
-		       : -ENXIO;
+	const struct crypt *crypt = crypt_of(backend);
+	return crypt_scan_devices(crypt->below, crypt->open_dm, each, arg, err);
 }
 
 static int crypt_look(
@@ -560,7 +483,7 @@ static int crypt_look(
 	struct backend_dev found;
 	bool stacked = dev->crypt && dev->below_major != 0;
 	const struct backend_dev below = crypt_below(crypt->below->type, dev);
-	int r = stacked ? look_crypt(crypt, dev, &now) : 0;
+	int r = stacked ? crypt_scan_one(crypt->open_dm, dev, &now) : 0;
 	if (r == 0)
 		r = crypt->below->look(crypt->below, &below, &found);
 	if (r < 0)
@@ -578,7 +501,7 @@ static int crypt_set_read_only(
 	struct crypt_dev now;
 	if (!dev->crypt)
 		return crypt->below->set_read_only(crypt->below, dev, read_only);
-	int r = look_crypt(crypt, dev, &now);
+	int r = crypt_scan_one(crypt->open_dm, dev, &now);
 	if (r < 0 || now.read_only == read_only)
 		return r;
 	return blkdev_set_read_only(dev->path, read_only);
