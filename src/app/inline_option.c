@@ -49,6 +49,12 @@ static int set(struct csi_inline_policy *p, const char *key, char *value, struct
 	if (strcmp(key, "namespaces") == 0)
 		return split(p->namespaces, &p->n_namespaces, CSI_INLINE_NAMESPACES_MAX, key, value,
 			err);
+	if (strcmp(key, "sources") == 0 && strcmp(value, "*") == 0) {
+		p->any_source = true;
+		return 0;
+	}
+	if (strcmp(key, "sources") == 0)
+		return split(p->sources, &p->n_sources, CSI_INLINE_SOURCES_MAX, key, value, err);
 	if (strcmp(key, "max-size") == 0)
 		return number(
 			key, value, CSI_SIZE_MIN, CSI_SIZE_MAX, &p->max_bytes, &p->max_bytes, err);
@@ -59,11 +65,11 @@ static int set(struct csi_inline_policy *p, const char *key, char *value, struct
 		return number(key, value, IO_LIMITS_BANDWIDTH_MIN, IO_LIMITS_BANDWIDTH_MAX,
 			&p->most.read_bandwidth, &p->most.write_bandwidth, err);
 	static const char *const names[] = {
-		"pools", "namespaces", "max-size", "iops", "bandwidth", NULL};
+		"pools", "namespaces", "sources", "max-size", "iops", "bandwidth", NULL};
 	const char *near = options_nearest(key, names);
 	return err_set(err, ERR_INVALID,
-		"'%.40s' is none of pools, namespaces, max-size, iops, bandwidth%s%s%s", key,
-		near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+		"'%.40s' is none of pools, namespaces, sources, max-size, iops, bandwidth%s%s%s",
+		key, near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
 		near != NULL ? "'?" : "");
 }
 

@@ -429,13 +429,15 @@ static const struct option_row rows[] = {
 		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
 		.kind = OPTION_CHOICE, OPTION_IN(struct serve_options, csi.controller_expand),
 		.numbers = {true, false}},
-	{"--inline", "off|pools=A:B,namespaces=N:M|*[,max-size=BYTES][,iops=N][,bandwidth=BYTES]",
+	{"--inline",
+		"off|pools=A:B,namespaces=N:M|*[,sources=I:J|*][,max-size=N][,iops=N][,bandwidth=N]",
 		{"RINGVOL_INLINE"}, .fallback = "off",
 		.help = "inline volumes, which pods ask for in their own spec\n"
 			"pools: they may be in; the first one if a pod names none\n"
 			"namespaces: of pods that may have them; * for all\n"
-			"max-size: of one volume (1Gi)\n"
-			"iops, bandwidth: what one volume may do at most, each way (no limit)",
+			"sources: golden images that they may begin as; * for all (none)\n"
+			"max-size: bytes of one volume (1Gi)\n"
+			"iops, bandwidth: operations and bytes a second of one volume, each way (no limit)",
 		.set = set_inline},
 	{"--staging", "on|off", {"RINGVOL_STAGING"}, .fallback = "on",
 		.help = "off: for orchestrators that publish without staging; NodePublishVolume "

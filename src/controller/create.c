@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Creates. Happy path of CreateVolume: nobody has the name -> a node is chosen and has it from now
- * on -> if the content is on another node, that grants a copy and the chosen one is offered it ->
+ * on -> if the content (a golden image that the class names, too) is on another node, that grants a
+ * copy and the chosen one is offered it ->
  * the request goes to the chosen node as it came. A name that somebody has goes there, with the
  * grant and the offer again if the volume is not finished: both answer the same again.
  *
@@ -16,11 +17,13 @@
 #include "cluster.pb-c.h"
 #include "controller/forward.h"
 #include "controller/home.h"
+#include "controller/image.h"
 #include "controller/learn.h"
 #include "controller/place.h"
 #include "controller/scan.h"
 #include "csi/request.h"
 #include "csi/status.h"
+#include "pool/golden.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -251,12 +254,20 @@ static const char *content_id(const Csi__V1__VolumeContentSource *content)
 	}
 }
 
-static const char *asked_pool(const Csi__V1__CreateVolumeRequest *request)
+static const char *parameter_of(
+	const Csi__V1__CreateVolumeRequest *request, const char *key, const char *fallback)
 {
 	for (size_t i = 0; i < request->n_parameters; i++)
-		if (strcmp(csi_str(request->parameters[i]->key), "pool") == 0)
+		if (strcmp(csi_str(request->parameters[i]->key), key) == 0)
 			return csi_str(request->parameters[i]->value);
-	return "default";
+	return fallback;
+}
+
+/* The golden image that it begins as. NULL: none, or a name that the node will refuse. */
+static const char *image_name(const Csi__V1__CreateVolumeRequest *request)
+{
+	const char *name = parameter_of(request, "source", "");
+	return request->volume_content_source == NULL && golden_name_valid(name) ? name : NULL;
 }
 
 static int choose(const struct create *c, const Csi__V1__CreateVolumeRequest *request,
@@ -264,7 +275,8 @@ static int choose(const struct create *c, const Csi__V1__CreateVolumeRequest *re
 {
 	const struct place place = {
 		.topology = request->accessibility_requirements,
-		.pool = asked_pool(request),
+		.pool = parameter_of(request, "pool", "default"),
+		.image = image_name(request),
 		.size_bytes = request->capacity_range != NULL &&
 					      request->capacity_range->required_bytes > 0
 				      ? (uint64_t)request->capacity_range->required_bytes
@@ -291,6 +303,21 @@ static int find_source(struct create *c, const char *id, struct store_node **ret
 	return 0;
 }
 
+/* The image of the node that makes the volume goes before all others. */
+static int find_image(struct create *c, const char *name, const struct store_node *home,
+	struct store_node **ret, struct err *err)
+{
+	struct store *store = c->f.controller->store;
+	const struct store_object *image;
+	if (name == NULL || image_is_on(store, name, home))
+		return 0;
+	int r = image_elsewhere(store, name, home, &image, err);
+	const char *id = r == 0 ? arena_strdup(c->f.arena, image->id) : NULL;
+	if (id == NULL)
+		return r < 0 ? r : err_set(err, ERR_NO_ROOM, "out of memory");
+	return find_source(c, id, ret, err);
+}
+
 /* Everything up to the first call: *ret_state is which. */
 static int prepare_volume(struct create *c, const Csi__V1__CreateVolumeRequest *request,
 	enum create_state *ret_state, struct err *err)
@@ -310,6 +337,8 @@ static int prepare_volume(struct create *c, const Csi__V1__CreateVolumeRequest *
 		r = find_source(c, content_id(request->volume_content_source), &source, err);
 	if (r == 0 && !taken)
 		r = choose(c, request, source, &home, err);
+	if (r == 0 && !finished)
+		r = find_image(c, image_name(request), home, &source, err);
 	if (r == 0)
 		r = take_name(c, home, taken, err);
 	*ret_state = source != NULL && source != home ? CREATE_GRANTING : CREATE_FORWARDED;

@@ -9,6 +9,8 @@
  */
 #include "controller/objects.h"
 
+#include "pool/golden.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -243,13 +245,22 @@ struct store_object *object_table_same(
 	}
 }
 
-static bool is_elsewhere(const struct object_table *table, const struct store_object *object)
+static bool is_image(const struct store_object *object)
 {
 	char key[RECORD_KEY_MAX] = "";
 	memcpy(key, key_of(object), key_len(object));
+	return object->kind == STORE_SNAPSHOT && golden_is(key, object_source(object));
+}
+
+static bool is_elsewhere(const struct object_table *table, const struct store_object *object)
+{
+	char key[RECORD_KEY_MAX] = "";
 	struct store_object *other;
+	if (object->image)
+		return false;
+	memcpy(key, key_of(object), key_len(object));
 	for (size_t at = 0; (other = object_table_same(table, object->kind, key, &at)) != NULL;)
-		if (other != object)
+		if (other != object && !other->image)
 			return true;
 	return false;
 }
@@ -258,6 +269,7 @@ void object_table_add(struct object_table *table, struct store_object *object)
 {
 	assert(table->len < table->cap);
 	object->hash = hash_of(table, object->kind, key_of(object), key_len(object));
+	object->image = is_image(object);
 	slot_put(table, object);
 	table->len++;
 	table->bytes += object_bytes(object);

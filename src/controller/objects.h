@@ -35,8 +35,9 @@ struct store_object {
 	uint16_t id_at; /* in the entry, where the id is left out; OBJECT_ENTRY_MAX: nowhere */
 	uint8_t kind;   /* enum store_kind */
 	uint8_t id_len, source_len;
-	bool dead; /* on a shelf, and taken out of the table */
-	char id[]; /* with a NUL; behind it the source's id with a NUL, entry, health */
+	bool dead;  /* on a shelf, and taken out of the table */
+	bool image; /* in the table as a golden image, of which several may have one name */
+	char id[];  /* with a NUL; behind it the source's id with a NUL, entry, health */
 };
 
 /* What a node says of an object. */
@@ -72,7 +73,8 @@ struct object_table {
 	struct store_object **slots;
 	size_t cap, len;   /* cap: a power of two, or 0 */
 	size_t bytes;      /* of the objects, as object_bytes() has them */
-	size_t duplicates; /* objects whose kind and key another pool has as well */
+	size_t duplicates; /* objects whose kind and key another pool has as well; no golden images
+			    */
 };
 
 void object_table_init(struct object_table *table);

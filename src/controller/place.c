@@ -6,6 +6,7 @@
 #include "controller/place.h"
 
 #include "base/clock.h"
+#include "controller/image.h"
 #include "controller/term.h"
 #include "csi/request.h"
 #include "csi/topology.h"
@@ -56,13 +57,20 @@ static bool has_room(const struct search *s, const struct store_pool *pool)
 	return pool->available_bytes != 0 && pool->available_bytes >= s->place->size_bytes;
 }
 
+static bool has_source(const struct search *s, const struct store_node *node)
+{
+	const struct place *place = s->place;
+	return place->image != NULL ? image_is_on(s->store, place->image, node)
+				    : node == place->source;
+}
+
 static bool is_better(
 	const struct search *s, const struct store_node *node, const struct store_pool *pool)
 {
 	if (s->best == NULL || has_room(s, pool) != has_room(s, s->pool))
 		return s->best == NULL || has_room(s, pool);
-	if ((node == s->place->source) != (s->best == s->place->source))
-		return node == s->place->source;
+	if (has_source(s, node) != has_source(s, s->best))
+		return has_source(s, node);
 	if (pool->available_bytes != s->pool->available_bytes)
 		return pool->available_bytes > s->pool->available_bytes;
 	return strcmp(node->id, s->best->id) < 0;

@@ -14,12 +14,13 @@ struct place {
 	const char *pool;                             /* by name */
 	uint64_t size_bytes;                          /* 0: whatever fits */
 	const struct store_node *source; /* has the content it is made of; NULL: it is empty */
+	const char *image;               /* or a golden image by name; NULL: none */
 };
 
 /*
  * Nodes that are present, match a requisite term (any node does if there is none), and have a ready
  * pool of that name can make it. The first preferred term that one of them matches decides; among
- * several the source's own node, then the one whose pool has most room.
+ * several those that have the source or the image, then the one whose pool has most room.
  *
  * A pool that has told of less room than is needed comes last; it is asked if there is no other,
  * for it knows better. ERR_NO_ROOM: no node can, and what those that match lack; ERR_UNAVAILABLE:

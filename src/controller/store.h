@@ -194,6 +194,10 @@ const struct store_object *store_object(const struct store *store, const char *i
 const struct store_object *store_object_by_key(
 	const struct store *store, enum store_kind kind, const char *key);
 
+/* All that have the key, in no order; *at is 0 before the first. NULL: no more. */
+const struct store_object *store_object_same(
+	const struct store *store, enum store_kind kind, const char *key, size_t *at);
+
 /* All of a kind, in the order of their ids. */
 struct store_walk {
 	struct store *store;

@@ -25,6 +25,12 @@ const struct store_object *store_object_by_key(
 	return best;
 }
 
+const struct store_object *store_object_same(
+	const struct store *store, enum store_kind kind, const char *key, size_t *at)
+{
+	return object_table_same(&store->table, kind, key, at);
+}
+
 struct store_node *store_name_maker(
 	const struct store *store, enum store_kind kind, const char *key)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CreateVolume: empty, from a snapshot, or a clone of a volume. Idempotent by name.
+ * CreateVolume: empty, from a snapshot, a clone of a volume, or as the golden image that the class
+ * names. Idempotent by name.
  *
  * Happy path: look the name up (found and alike: the same answer, once its source is not left
  * frozen) -> (the source is on another node, which has been offered: ask that what it is) ->
@@ -14,6 +15,7 @@
  */
 #include "base/fd.h"
 #include "csi/creation.h"
+#include "csi/image.h"
 #include "csi/messages.h"
 #include "csi/params.h"
 #include "csi/remote.h"
@@ -21,6 +23,7 @@
 #include "csi/services.h"
 #include "csi/topology.h"
 #include "node/volume.h"
+#include "pool/golden.h"
 #include "pool/index.h"
 
 #include <errno.h>
@@ -32,6 +35,9 @@ struct create {
 	struct csi_access access;
 	struct csi_params params;
 	enum record_source source_kind;
+	const char *image; /* the golden image that the class names; "": another source, or none */
+	struct err no_image;      /* why there is none of that name to make it of */
+	const char *source_field; /* of the request, for messages */
 	/* the plan */
 	struct pool *pool;
 	struct record rec;
@@ -46,10 +52,25 @@ struct create {
 
 /* ---- the request ---- */
 
+/* The golden image that the class names. Of what is finished it is only compared: the image may be
+ * gone by then. */
+static void find_image(struct create *c)
+{
+	c->image = c->params.source;
+	c->source_kind = RECORD_SOURCE_SNAPSHOT;
+	c->source_field = "parameters: source";
+	(void)csi_image_find(c->base.task.csi, c->base.task.arena, c->image, c->base.name,
+		&c->base.source_id, &c->no_image);
+}
+
+/* The claim's own source goes before the class's. */
 static int parse_source(struct create *c, struct err *err)
 {
 	const Csi__V1__VolumeContentSource *source = c->req->volume_content_source;
-	c->base.source_id = "";
+	c->base.source_id = c->image = "";
+	c->source_field = "volume_content_source";
+	if (source == NULL && c->params.source[0] != '\0')
+		find_image(c);
 	if (source == NULL)
 		return 0;
 	if (source->type_case == CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT) {
@@ -114,15 +135,26 @@ static int compare_size(const struct create *c, const struct record *rec, struct
 	return 0;
 }
 
+static bool same_source(const struct create *c, const struct record *rec)
+{
+	if (c->image[0] != '\0')
+		return csi_image_made(rec, c->image);
+	return rec->source == c->source_kind && strcmp(rec->source_id, c->base.source_id) == 0;
+}
+
 static int look_up_run(struct op *op)
 {
 	struct create *c = create_of(op);
 	struct pool_object *volume;
 	int r = creation_find(&c->base, &volume, &op->err);
-	if (r < 0 || volume == NULL)
+	if (r < 0)
 		return r;
-	if (volume->rec->source != c->source_kind ||
-		strcmp(volume->rec->source_id, c->base.source_id) != 0)
+	if (volume == NULL && c->image[0] != '\0' && c->base.source_id[0] == '\0')
+		return op_fail(
+			op, c->no_image.code, "%s: %s", c->source_field, c->no_image.message);
+	if (volume == NULL)
+		return 0;
+	if (!same_source(c, volume->rec))
 		r = op_fail(op, ERR_EXISTS, "volume %s exists with another content source",
 			c->base.name);
 	if (r == 0)
@@ -243,25 +275,29 @@ static int plan_source(struct create *c, struct err *err)
 		return r;
 	const struct record *from = c->base.source.rec;
 	if (from->kind != source_object_kind(c))
-		return err_set(err, ERR_NOT_FOUND, "volume_content_source: %s is no %s",
+		return err_set(err, ERR_NOT_FOUND, "%s: %s is no %s", c->source_field,
 			c->base.source_id,
 			c->source_kind == RECORD_SOURCE_SNAPSHOT ? "snapshot" : "volume");
+	if (c->image[0] != '\0' && !golden_is(from->key, from->source_id))
+		return err_set(err, ERR_PRECONDITION,
+			"%s: %s is no golden image: ringvol import makes those", c->source_field,
+			c->base.source_id);
 	if (c->params.encryption != from->encryption)
 		return err_set(err, ERR_INVALID,
-			"volume_content_source: %s is %s, and so is what is made of it: use a class with encryption: %s",
-			from->name,
+			"%s: %s is %s, and so is what is made of it: use a class with encryption: %s",
+			c->source_field, from->name,
 			from->encryption == RECORD_PLAIN ? "not encrypted" : "encrypted",
 			from->encryption == RECORD_PLAIN ? "none" : "luks2");
 	c->changes_mode = !c->access.block && from->fs == FSIMG_NONE;
 	/* Whether there is a file system in it cannot be seen without its key. */
 	if (c->changes_mode && from->encryption != RECORD_PLAIN)
 		return err_set(err, ERR_INVALID,
-			"volume_content_source: %s is an encrypted block volume's, which becomes no mount volume: ask for a block volume",
-			from->name);
+			"%s: %s is an encrypted block volume's, which becomes no mount volume: ask for a block volume",
+			c->source_field, from->name);
 	if (c->changes_mode && !c->params.allow_mode_change)
 		return err_set(err, ERR_INVALID,
-			"volume_content_source: %s is a block volume's; it becomes a mount volume only if the class says allowVolumeModeChange: \"true\", as the kernel will mount what the block volume's user wrote",
-			from->name);
+			"%s: %s is a block volume's; it becomes a mount volume only if the class says allowVolumeModeChange: \"true\", as the kernel will mount what the block volume's user wrote",
+			c->source_field, from->name);
 	if (c->params.block_size != 0 && c->params.block_size != from->block_size)
 		return err_set(err, ERR_INVALID,
 			"parameters: blockSize is %u, but the content source was made for %u",
@@ -275,12 +311,12 @@ static int check_raw_source(const struct create *c, struct err *err)
 		return 0;
 	if (c->remote.used)
 		return err_set(err, ERR_PRECONDITION,
-			"volume_content_source: it is on another node, and pool %s is on raw disks, which take no copies from other nodes yet: use a pool in a directory",
-			pool_name(c->pool));
+			"%s: it is on another node, and pool %s is on raw disks, which take no copies from other nodes yet: use a pool in a directory",
+			c->source_field, pool_name(c->pool));
 	if (c->changes_mode)
 		return err_set(err, ERR_PRECONDITION,
-			"volume_content_source: %s is a block volume of pool %s, which is on raw disks; there a copy of it becomes no mount volume: ask for a block volume",
-			c->base.source.rec->name, pool_name(c->pool));
+			"%s: %s is a block volume of pool %s, which is on raw disks; there a copy of it becomes no mount volume: ask for a block volume",
+			c->source_field, c->base.source.rec->name, pool_name(c->pool));
 	return 0;
 }
 
@@ -328,9 +364,8 @@ static int plan_record(struct create *c, struct err *err)
 	if (r < 0)
 		return r;
 	if (from != NULL && fs != from->fs && !c->access.block && !c->changes_mode)
-		return err_set(err, ERR_INVALID,
-			"volume_content_source: %s holds %s, the request asks for %s", from->name,
-			fsimg_name(from->fs), fsimg_name(fs));
+		return err_set(err, ERR_INVALID, "%s: %s holds %s, the request asks for %s",
+			c->source_field, from->name, fsimg_name(from->fs), fsimg_name(fs));
 	uint64_t min = fs == FSIMG_NONE ? 0 : fsimg_min_bytes(fs), size = 0, limit;
 	if (min < CSI_SIZE_MIN)
 		min = CSI_SIZE_MIN;
@@ -404,13 +439,11 @@ static int check_probe(struct op *op, struct create *c, const struct fsimg_probe
 	bool given = c->access.fs_given || c->params.fs_given;
 	const char *unfit = fsimg_why_unfit(probe);
 	if (unfit != NULL)
-		return op_fail(op, ERR_INVALID,
-			"volume_content_source: %s is not to be mounted: its file system %s", name,
-			unfit);
+		return op_fail(op, ERR_INVALID, "%s: %s is not to be mounted: its file system %s",
+			c->source_field, name, unfit);
 	if (probe->ambivalent || probe->type == FSIMG_NONE || (given && probe->type != c->rec.fs))
-		return op_fail(op, ERR_INVALID,
-			"volume_content_source: %s is to be mounted as %s and holds %s%s", name,
-			given ? fsimg_name(c->rec.fs) : "ext4, xfs or btrfs",
+		return op_fail(op, ERR_INVALID, "%s: %s is to be mounted as %s and holds %s%s",
+			c->source_field, name, given ? fsimg_name(c->rec.fs) : "ext4, xfs or btrfs",
 			probe->ambivalent ? "contradicting signatures, one of them " : "",
 			probe->found[0] != '\0' ? probe->found : "no file system");
 	c->rec.fs = probe->type;
@@ -515,7 +548,7 @@ static int prepare(struct csi_task *task, struct err *err)
 	int r = parse(c, err);
 	if (r < 0)
 		return r;
-	if (c->source_kind != RECORD_SOURCE_NONE)
+	if (c->base.source_id[0] != '\0')
 		creation_lock_source(&c->base, source_object_kind(c));
 	task->claim =
 		csi_params_claim(task->arena, c->req->parameters, c->req->n_parameters, "pvc");

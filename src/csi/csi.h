@@ -47,6 +47,7 @@ struct csi_segment {
 enum {
 	CSI_INLINE_NAMESPACES_MAX = 64,
 	CSI_INLINE_POOLS_MAX = POOLS_MAX,
+	CSI_INLINE_SOURCES_MAX = 64,
 };
 
 /* What pods may have of inline volumes (--inline): whoever writes a pod writes their attributes. */
@@ -55,6 +56,9 @@ struct csi_inline_policy {
 	const char *pools[CSI_INLINE_POOLS_MAX]; /* the first one is taken where none is named */
 	unsigned n_namespaces;                   /* 0: pods of every namespace */
 	const char *namespaces[CSI_INLINE_NAMESPACES_MAX];
+	bool any_source;
+	unsigned n_sources; /* golden images that they may begin as */
+	const char *sources[CSI_INLINE_SOURCES_MAX];
 	uint64_t max_bytes;
 	struct io_limits most; /* each volume has these, or less; 0: no limit */
 };

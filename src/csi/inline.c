@@ -3,8 +3,8 @@
  * Inline volumes: attributes, what the operator allows of them, and the build.
  *
  * Happy path of a publish: the target lies in the directory of the pod that the request names ->
- * the volume is there, and is that pod's: nothing is made -> else its namespace, pool, size and
- * limits are allowed -> build, as CreateVolume does it: the link is the commit, durable -> the
+ * the volume is there, and is that pod's: nothing is made -> else its namespace, source, pool, size
+ * and limits are allowed -> build, as CreateVolume does it: the link is the commit, durable -> the
  * steps of a publish without staging. How it can fail: as a refusal before anything is made; the
  * build leaves nothing when it fails. What fails after it leaves the volume, which the retry finds,
  * and an unpublish takes away.
@@ -14,8 +14,10 @@
 #include "csi/params.h"
 #include "csi/request.h"
 #include "node/devices.h"
+#include "node/source.h"
 #include "pool/build.h"
 #include "pool/fill.h"
+#include "pool/golden.h"
 #include "pool/index.h"
 
 #include <stdio.h>
@@ -28,12 +30,14 @@
 #define FSTYPE        "csi.storage.k8s.io/fstype"
 #define PODS          "/pods/"
 
-enum { FIXED_MAX = 2, LIMITS_MAX = 6 };
+enum { FIXED_MAX = 3, LIMITS_MAX = 6 };
 
 struct inline_make {
 	struct pool *pool;
 	struct record rec;
 	const Csi__V1__VolumeCapability *cap;
+	struct node_source source; /* the golden image; its object is NULL: it begins empty */
+	const char *source_id;     /* "" */
 	struct pool_format format;
 	struct pool_build build;
 	bool building;
@@ -141,10 +145,12 @@ static int bound_limits(
 }
 
 static int choose_size(const struct csi_inline_policy *policy, const char *value,
-	enum fsimg_type fs, uint64_t *ret, struct err *err)
+	enum fsimg_type fs, const struct record *image, uint64_t *ret, struct err *err)
 {
 	uint64_t size = policy->max_bytes < CSI_SIZE_DEFAULT ? policy->max_bytes : CSI_SIZE_DEFAULT;
 	uint64_t min = fsimg_min_bytes(fs) > CSI_SIZE_MIN ? fsimg_min_bytes(fs) : CSI_SIZE_MIN;
+	if (image != NULL)
+		size = min = image->size_bytes;
 	if (value[0] != '\0' && (!csi_params_quantity(value, &size) || size == 0))
 		return err_set(
 			err, ERR_INVALID, "volume_context: size takes bytes, as 1073741824 or 1Gi");
@@ -167,19 +173,18 @@ static int in_context(int r, struct err *err)
 	struct err said = *err;
 	for (unsigned i = 0; r < 0 && i < sizeof(fields) / sizeof(fields[0]); i++) {
 		size_t len = strlen(fields[i]);
-		if (strncmp(said.message, fields[i], len) == 0)
-			return err_set(err, said.code, "volume_context: %s", said.message + len);
+		if (strncmp(said.message, fields[i], len) != 0)
+			continue;
+		err_clear(err);
+		return err_set(err, said.code, "volume_context: %s", said.message + len);
 	}
 	return r;
 }
 
 static int unknown_attribute(const char *key, struct err *err)
 {
-	if (strcmp(key, "source") == 0)
-		return err_set(err, ERR_INVALID,
-			"volume_context: source is not served yet: an inline volume begins empty");
 	return err_set(err, ERR_INVALID,
-		"volume_context: %.64s is no attribute of inline volumes; size, fstype, pool, iops, readIops, writeIops, bandwidth, readBandwidth and writeBandwidth are",
+		"volume_context: %.64s is no attribute of inline volumes; size, fstype, pool, source, iops, readIops, writeIops, bandwidth, readBandwidth and writeBandwidth are",
 		key);
 }
 
@@ -201,7 +206,7 @@ static int parse_attributes(const Csi__V1__NodePublishVolumeRequest *req, struct
 			*ret_size = csi_str(pair->value);
 		} else if (n_fixed == FIXED_MAX + 1 || n_mutable == LIMITS_MAX + 1) {
 			return err_set(err, ERR_INVALID, "volume_context: a key is given twice");
-		} else if (strcmp(key, "pool") == 0) {
+		} else if (strcmp(key, "pool") == 0 || strcmp(key, "source") == 0) {
 			fixed[n_fixed++] = pair;
 		} else if (strcmp(key, "fstype") == 0) {
 			fstype.key.data = (uint8_t *)FSTYPE;
@@ -222,12 +227,84 @@ static int parse_attributes(const Csi__V1__NodePublishVolumeRequest *req, struct
 
 /* ---- the plan ---- */
 
+static int check_image(const struct record *image, struct err *err)
+{
+	if (image->encryption == RECORD_PLAIN && image->fs != FSIMG_NONE)
+		return 0;
+	return err_set(err, ERR_PRECONDITION,
+		"golden image %s %s, and inline volumes are mounted without a key", image->name,
+		image->fs == FSIMG_NONE ? "has no file system" : "is encrypted");
+}
+
+/* A controller is not asked: the publish comes from kubelet. */
+static int find_image(
+	struct volume_op *n, struct inline_make *make, const char *name, struct err *err)
+{
+	struct csi *csi = n->task.csi;
+	const struct csi_inline_policy *policy = &csi->config.inlines;
+	struct pool_object *image = NULL;
+	char id[RECORD_ID_MAX];
+	if (!policy->any_source && !is_one_of(policy->sources, policy->n_sources, name))
+		return err_set(err, ERR_PRECONDITION,
+			"golden image %s is not for inline volumes on this node (--inline sources)",
+			name);
+	int r = pools_find_golden(csi->pools, name, &image, err);
+	if (r < 0)
+		return r;
+	if (image == NULL)
+		return err_set(err, ERR_PRECONDITION,
+			"golden image %s is not on node %s: import it there, too (ringvol import), or use an ephemeral volume with a volumeClaimTemplate: a class that names the image has it copied from another node",
+			name, csi->config.node_id);
+	pool_object_id(image, id);
+	make->source_id = arena_strdup(n->task.arena, id);
+	if (make->source_id == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	csi_task_lock_id(&n->task, NODE_SHARED, RECORD_SNAPSHOT, id);
+	n->task.copy =
+		(struct csi_task_copy){node_source_stop, node_source_progress, &make->source};
+	r = node_source_find(&make->source, csi->node, RECORD_SNAPSHOT, id, false, err);
+	return r == 0 ? check_image(make->source.rec, err) : r;
+}
+
+static int plan_source(
+	struct volume_op *n, struct inline_make *make, struct csi_params *params, struct err *err)
+{
+	struct err why = {0};
+	make->source_id = "";
+	if (params->source[0] == '\0')
+		return 0;
+	if (find_image(n, make, params->source, &why) < 0)
+		return err_set(err, why.code, "volume_context: source: %s", why.message);
+	/* In a raw pool an image is thin, and so is what is made of it. */
+	params->thick = false;
+	params->thick_given = true;
+	return 0;
+}
+
+static int choose_fs(const struct csi_params *params, const struct csi_access *access,
+	const struct record *image, enum fsimg_type *ret, struct err *err)
+{
+	int r = csi_params_choose_fs(
+		params, access, image != NULL ? image->fs : FSIMG_NONE, ret, err);
+	if (r == 0 && image != NULL && *ret != image->fs)
+		r = err_set(err, ERR_INVALID,
+			"volume_context: golden image %s holds %s, and %s is asked for",
+			image->name, fsimg_name(image->fs), fsimg_name(*ret));
+	return r;
+}
+
 static int plan_pool(
 	struct csi *csi, struct inline_make *make, struct csi_params *params, struct err *err)
 {
 	const struct csi_inline_policy *policy = &csi->config.inlines;
+	const char *its = make->source.object != NULL ? pool_name(make->source.object->pool)
+						      : policy->pools[0];
 	if (!params->pool_given)
-		params->pool = policy->pools[0];
+		params->pool = its;
+	if (make->source.object != NULL && strcmp(params->pool, its) != 0)
+		return err_set(err, ERR_INVALID,
+			"volume_context: pool is %.64s, but golden image %s lies in pool %s; a copy stays in its pool",
+			params->pool, params->source, its);
 	if (!is_one_of(policy->pools, policy->n_pools, params->pool))
 		return err_set(err, ERR_PRECONDITION,
 			"volume_context: pool %.64s is not for inline volumes on this node (--inline pools)",
@@ -280,9 +357,11 @@ static int plan(struct volume_op *n, const Csi__V1__NodePublishVolumeRequest *re
 		r = err_set(err, ERR_INVALID,
 			"volume_capability: an inline volume is mounted, never a block device");
 	if (r == 0)
-		r = in_context(csi_params_choose_fs(&params, &access, FSIMG_NONE, &fs, err), err);
+		r = plan_source(n, make, &params, err);
 	if (r == 0)
-		r = choose_size(&csi->config.inlines, size_given, fs, &size, err);
+		r = in_context(choose_fs(&params, &access, make->source.rec, &fs, err), err);
+	if (r == 0)
+		r = choose_size(&csi->config.inlines, size_given, fs, make->source.rec, &size, err);
 	if (r == 0)
 		r = bound_limits(&csi->config.inlines, &params.limits, err);
 	if (r == 0)
@@ -291,18 +370,21 @@ static int plan(struct volume_op *n, const Csi__V1__NodePublishVolumeRequest *re
 		r = check_room(csi, err);
 	if (r < 0)
 		return r;
+	const struct record *image = make->source.rec;
 	make->cap = req->volume_capability;
 	make->rec = (struct record){
 		.kind = RECORD_VOLUME,
 		.name = n->task.id,
 		.size_bytes = size,
 		.fs = fs,
-		.block_size = pool_block_size(make->pool),
+		.block_size = image != NULL ? image->block_size : pool_block_size(make->pool),
 		.thick = params.thick,
 		.device = params.device,
 		.limits = params.limits,
 		.mkfs_options = "",
-		.source_id = "",
+		.source = image != NULL ? RECORD_SOURCE_SNAPSHOT : RECORD_SOURCE_NONE,
+		.source_id = make->source_id,
+		.shares_extents = make->source.share,
 		.family = "",
 		.claim = pod_of(n->task.arena, req),
 		.owner = owner,
@@ -388,7 +470,7 @@ int csi_inline_confine(struct csi_access *access, struct err *err)
 
 /* ---- the build ---- */
 
-int csi_inline_make_run(struct op *op, struct inline_make *make)
+static void fill_format(struct inline_make *make)
 {
 	char id[RECORD_ID_MAX];
 	uint8_t uuid[16];
@@ -398,21 +480,30 @@ int csi_inline_make_run(struct op *op, struct inline_make *make)
 		.block_size = make->rec.block_size,
 		.mkfs_options = make->rec.mkfs_options,
 	};
-	int r = pool_build_init(&make->build, op->reactor, make->pool, &make->rec);
-	if (r < 0)
-		return op_fail_sys(op, r, "inline volume %s", make->rec.name);
-	make->building = true;
 	record_id_print(pool_uuid8(make->pool), make->build.rec, id);
 	fsimg_uuid_of(id, uuid);
 	pool_format_init(&make->format, make->pool, &spec, uuid);
 	pool_build_format(&make->build, &make->format);
+}
+
+int csi_inline_make_run(struct op *op, struct inline_make *make)
+{
+	int r = pool_build_init(&make->build, op->reactor, make->pool, &make->rec);
+	if (r < 0)
+		return op_fail_sys(op, r, "inline volume %s", make->rec.name);
+	make->building = true;
+	if (make->source.object != NULL)
+		node_source_fill(&make->source, &make->build);
+	else
+		fill_format(make);
 	return op_child(op, &make->build.op);
 }
 
 int csi_inline_make_end(struct op *op, struct inline_make *make, int res)
 {
 	struct volume_op *n = volume_op_of(op);
-	return res < 0 ? res : volume_op_find(n, make->cap, &op->err);
+	int r = make->source.object != NULL ? node_source_end(op, &make->source, res) : res;
+	return r < 0 ? r : volume_op_find(n, make->cap, &op->err);
 }
 
 void csi_inline_make_free(struct inline_make *make)

@@ -12,6 +12,7 @@
 
 #include "backends/backend.h"
 #include "csi/request.h"
+#include "pool/golden.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -70,6 +71,15 @@ static int parse_pool(
 		return wrong_value(key, value, err);
 	ret->pool = value;
 	ret->pool_given = true;
+	return 0;
+}
+
+static int parse_source(
+	const struct key *key, const char *value, struct csi_params *ret, struct err *err)
+{
+	if (!golden_name_valid(value))
+		return wrong_value(key, value, err);
+	ret->source = value;
 	return 0;
 }
 
@@ -161,6 +171,7 @@ static int parse_limit(
 
 static const struct key keys[] = {
 	{"pool", "the name of a pool", .parse = parse_pool},
+	{"source", "the name of a golden image", .parse = parse_source},
 	{"device", "loop, ublk or disk", FIELD(device),
 		{{"loop", BACKEND_LOOP}, {"ublk", BACKEND_UBLK}, {"disk", BACKEND_DISK}}},
 	{"provisioning", "thin or thick", FIELD(thick), {{"thin", false}, {"thick", true}}},
@@ -221,6 +232,7 @@ int csi_params_parse(Csi__V1__StringPair **pairs, size_t n, struct csi_params *r
 {
 	struct csi_params params = {
 		.pool = "default",
+		.source = "",
 		.device = BACKEND_LOOP,
 		.fs = FSIMG_EXT4,
 		.mkfs_options = "",

@@ -10,8 +10,10 @@
 struct csi_params {
 	const char *pool; /* name; "default" */
 	bool pool_given;  /* otherwise a volume from a source goes to the source's pool */
-	unsigned device;  /* enum backend_type */
-	unsigned thick;   /* a bool */
+	/* The golden image that it begins as, where no content source is given; "": it is empty. */
+	const char *source;
+	unsigned device;                /* enum backend_type */
+	unsigned thick;                 /* a bool */
 	bool device_given, thick_given; /* otherwise they are as csi_params_settle() says */
 	bool fs_given;
 	enum fsimg_type fs;

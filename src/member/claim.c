@@ -12,8 +12,10 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
+#include "csi/request.h"
 #include "csi/rpc.h"
 #include "member/report.h"
+#include "pool/golden.h"
 #include "pool/index.h"
 
 #include <assert.h>
@@ -28,6 +30,7 @@ struct claim {
 	struct member_claims *claims;
 	enum claim_state state;
 	enum record_kind kind;
+	bool image; /* a golden one, of which several nodes may have one */
 	char key[RECORD_KEY_MAX], name[RECORD_NAME_MAX + 1];
 	uint64_t number;   /* of its change in the log; 0: it is in none */
 	unsigned pending;  /* links that have not answered */
@@ -188,7 +191,7 @@ bool member_claims_verdict(
 	if (claim == NULL)
 		return true;
 	if (claim->state == CLAIM_HELD) {
-		if (refused)
+		if (refused && !claim->image)
 			log_twice(claim, holder);
 		return true;
 	}
@@ -203,6 +206,13 @@ bool member_claims_verdict(
 }
 
 /* ---- a create ---- */
+
+static bool is_image(const ProtobufCMessage *request, const char *key)
+{
+	const Csi__V1__CreateSnapshotRequest *snapshot = (const void *)request;
+	return request->descriptor == &csi__v1__create_snapshot_request__descriptor &&
+	       golden_is(key, csi_str(snapshot->source_volume_id));
+}
 
 static struct claim *claim_new(
 	struct member_claims *c, enum record_kind kind, const char *name, const char *key)
@@ -240,6 +250,7 @@ bool member_claims_on_create(struct member_claims *c, struct grpc_call *call,
 		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
 		return true;
 	}
+	claim->image = is_image(request, key);
 	/* Who asks has claimed the name itself, and is told all the same: it may be about to hear
 	 * that an earlier claim of the name is released. */
 	if (routed && !c->one_controller)

@@ -143,7 +143,8 @@ const struct family cluster_families[] = {
 	{"ringvol_cluster_objects", "gauge",
 		"What they have told of, those that are away included.", render_objects},
 	{"ringvol_cluster_duplicates", "gauge",
-		"Objects whose name another pool has as well: somebody has to delete one.",
+		"Objects whose name another pool has as well, golden images apart: somebody has to "
+		"delete one.",
 		STAT(duplicates)},
 	{"ringvol_cluster_names", "gauge", "Names that are being made.", STAT(claims)},
 	{"ringvol_cluster_object_bytes", "gauge", "Memory that the objects take.",

@@ -17,6 +17,7 @@
 
 #include "base/fd.h"
 #include "blockio/fsimg.h"
+#include "pool/golden.h"
 #include "tools/import_calls.h"
 #include "tools/tool.h"
 
@@ -34,9 +35,6 @@
 #include <unistd.h>
 
 #define WORK_DIR "/var/lib/kubelet/plugins/csi.ringvol.dev/import"
-#define PREFIX   "import."
-
-enum { NAME_MAX_BYTES = 40 }; /* what is put before and behind it makes a file name, too */
 
 struct import_args {
 	struct tool_args args;
@@ -83,12 +81,10 @@ static void take_signals(bool take)
 
 static int name_check(const char *name, struct err *err)
 {
-	char key[RECORD_KEY_MAX];
-	record_key(name, key);
-	if (strcmp(key, name) != 0 || strlen(name) > NAME_MAX_BYTES)
+	if (!golden_name_valid(name))
 		return err_set(err, ERR_INVALID,
 			"the name '%.64s' will not do: a letter or digit, then letters, digits, '.', '_' and '-', %d at most",
-			name, NAME_MAX_BYTES);
+			name, GOLDEN_NAME_MAX);
 	return 0;
 }
 
@@ -98,16 +94,16 @@ static int make_names(struct import_args *im, struct err *err)
 	uint32_t random;
 	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
 		return err_sys(err, -errno, "getrandom");
-	snprintf(im->made_name, sizeof(im->made_name), PREFIX "%s.%08x", im->args.operands[1],
-		random);
-	snprintf(im->mounted_name, sizeof(im->mounted_name), PREFIX "%s.%08x.fs",
+	snprintf(im->made_name, sizeof(im->made_name), GOLDEN_IMPORT_PREFIX "%s.%08x",
+		im->args.operands[1], random);
+	snprintf(im->mounted_name, sizeof(im->mounted_name), GOLDEN_IMPORT_PREFIX "%s.%08x.fs",
 		im->args.operands[1], random);
 	return 0;
 }
 
 static int is_note(const struct dirent *entry)
 {
-	return strncmp(entry->d_name, PREFIX, strlen(PREFIX)) == 0;
+	return strncmp(entry->d_name, GOLDEN_IMPORT_PREFIX, strlen(GOLDEN_IMPORT_PREFIX)) == 0;
 }
 
 static int make_dir(const char *path, struct err *err)

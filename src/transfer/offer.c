@@ -89,6 +89,21 @@ bool offer_find(
 	return offer != NULL;
 }
 
+bool offer_find_key(struct transfer *t, const char *key, const char *volume_name, struct offer *ret)
+{
+	offers_sweep(t);
+	list_for_each (l, &t->offers) {
+		const struct offer *offer = container_of(l, struct offer, link);
+		struct record_id id;
+		if (strcmp(offer->volume_name, volume_name) != 0 ||
+			record_id_parse(offer->source_id, &id) < 0 || strcmp(id.key, key) != 0)
+			continue;
+		*ret = *offer;
+		return true;
+	}
+	return false;
+}
+
 void offer_drop(struct transfer *t, const char *source_id, const char *volume_name)
 {
 	struct offer *offer = find(t, source_id, volume_name);

@@ -26,6 +26,9 @@ int offer_put(struct transfer *transfer, const char *source_id, const char *volu
 /* A copy of it. False: there is none. */
 bool offer_find(struct transfer *transfer, const char *source_id, const char *volume_name,
 	struct offer *ret);
+/* Likewise where the source is known by its key alone. */
+bool offer_find_key(
+	struct transfer *transfer, const char *key, const char *volume_name, struct offer *ret);
 /* It is used up. Nothing where there is none. */
 void offer_drop(struct transfer *transfer, const char *source_id, const char *volume_name);
 void offers_sweep(struct transfer *transfer);

@@ -186,7 +186,7 @@ func TestWhatIsTold(t *testing.T) {
 		t.Errorf("inline volumes by default: %v", none)
 	}
 	if said := argument(containerOf(t, pods(found)["node"], "ringvol"), "--inline="); said !=
-		"pools=default,namespaces=ci:dev,max-size=1Gi,iops=5000,bandwidth=100Mi" {
+		"pools=default,namespaces=ci:dev,sources=root,max-size=1Gi,iops=5000,bandwidth=100Mi" {
 		t.Errorf("--inline=%s", said)
 	}
 	for component, pod := range map[string]corev1.PodSpec{"controller": pods(found)["controller"],

@@ -20,7 +20,9 @@ static const char *const texts[] = {"", "used", "raw", "copy", "snap", "new", "b
 	"false", "csi.storage.k8s.io/fstype", "csi.storage.k8s.io/pvc/name", CSI_TOPOLOGY_KEY, "ro",
 	"noatime", "bind", "s:00000000:01234567.snap.0badcafe", "v:", "\xE2\x82\xAC / odd", "\xff",
 	"frozen", "busy", "01234567.frozen.0badcafe", "01234567.busy.0badcafe",
-	"01234567.served.0badcafe", "/stage/frozen"};
+	"01234567.served.0badcafe", "/stage/frozen", "csi-1", "csi-2", "/pods/uid/v/mount",
+	"csi.storage.k8s.io/ephemeral", "csi.storage.k8s.io/pod.uid", "uid", "source", "root",
+	"size", "64Mi"};
 static const uint64_t numbers[] = {0, 1, 2, 5, 6, 7, 16 << 20, 64 << 20, (64 << 20) + 1, 1 << 30,
 	1ULL << 50, (1ULL << 50) + 1, INT64_MAX, UINT64_MAX /* -1 */, 1ULL << 63, 100};
 
@@ -103,7 +105,7 @@ static void put_message(
 
 /* ---- sound ---- */
 
-enum { CHOICES_MAX = 8 };
+enum { CHOICES_MAX = 10 };
 
 /* What a field of this name may hold; the first is what an input that has ended gives. */
 static const struct {
@@ -117,7 +119,7 @@ static const struct {
 		{"01234567.used.0badcafe", "01234567.raw.0badcafe", "01234567.copy.0badcafe",
 			"01234567.gone.00000000", "01234567.broken.00000000",
 			"01234567.frozen.0badcafe", "01234567.busy.0badcafe",
-			"01234567.served.0badcafe"},
+			"01234567.served.0badcafe", "csi-1", "csi-2"},
 		{0}},
 	{"source_volume_id", false,
 		{"01234567.used.0badcafe", "01234567.raw.0badcafe", "01234567.copy.0badcafe",
@@ -127,7 +129,7 @@ static const struct {
 	{"snapshot_id", false, {"01234567.snap.0badcafe", "01234567.used.0badcafe"}, {0}},
 	{"node_id", false, {"node-1", "node-2"}, {0}},
 	{"staging_target_path", false, {"/stage/used", "/stage/new", "/stage/frozen"}, {0}},
-	{"target_path", false, {"/pods/target", "/stage/used"}, {0}},
+	{"target_path", false, {"/pods/target", "/stage/used", "/pods/uid/v/mount"}, {0}},
 	{"volume_path", false, {"/stage/used", "/pods/target", "/stage/frozen"}, {0}},
 	{"volume_publish_path", true, {"/pods/target"}, {0}},
 	{"fs_type", true, {"ext4", "xfs", "btrfs"}, {0}},
@@ -165,6 +167,10 @@ static const struct {
 	{"allowVolumeModeChange", {"true", "false"}},
 	{"iops", {"1000", "none", "5", "1k"}},
 	{"writeBandwidth", {"1Mi", "0"}},
+	{"csi.storage.k8s.io/ephemeral", {"true"}},
+	{"csi.storage.k8s.io/pod.uid", {"uid"}},
+	{"source", {"root", "snap", "none"}},
+	{"size", {"64Mi", "1Gi"}},
 };
 
 static const char *choose(const char *const *texts, unsigned max, struct fuzz *f)
@@ -221,7 +227,7 @@ static void put_sound_field(
 }
 
 /* Of a oneof one member, the last if nothing is said; and each field once, but those that may be
- * repeated sometimes twice. */
+ * repeated sometimes up to four times. */
 static void put_sound(
 	struct buf *b, const ProtobufCMessageDescriptor *type, struct fuzz *f, unsigned depth)
 {
@@ -233,7 +239,9 @@ static void put_sound(
 		const ProtobufCFieldDescriptor *field = &type->fields[i];
 		if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) == 0) {
 			put_sound_field(b, field, f, depth);
-			if (field->label == PROTOBUF_C_LABEL_REPEATED && fuzz_byte(f) >= 0xc0)
+			for (unsigned n = 0; n < 3 && field->label == PROTOBUF_C_LABEL_REPEATED &&
+					     fuzz_byte(f) >= 0xc0;
+				n++)
 				put_sound_field(b, field, f, depth);
 			continue;
 		}

@@ -395,6 +395,13 @@ static void fill_pool(struct pool *pool, uint8_t how)
 			.fs = FSIMG_EXT4,
 			.source = RECORD_SOURCE_VOLUME,
 			.source_id = "01234567.used.0badcafe"},
+		{.name = "csi-1", .size_bytes = 64 << 20, .fs = FSIMG_EXT4, .owner = "/pods/uid"},
+		{.kind = RECORD_SNAPSHOT, /* a golden image */
+			.name = "root",
+			.size_bytes = 64 << 20,
+			.fs = FSIMG_EXT4,
+			.source = RECORD_SOURCE_VOLUME,
+			.source_id = "01234567.import.root.0123abcd.0badcafe"},
 	};
 	pool->life = POOL_SERVED;
 	strcpy(pool->uuid, "01234567-89ab-cdef-0123-456789abcdef");
@@ -427,6 +434,12 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 			    CSI_SNAPSHOT_METADATA,
 		.controller_expand = (how & 1) != 0,
 		.staging = true,
+		.inlines = {.n_pools = 1,
+			.pools = {"default"},
+			.n_sources = 2,
+			.sources = {"root", "snap"},
+			.max_bytes = 1 << 30,
+			.most = {.read_iops = 5000}},
 		.health = (how & 2) != 0 ? CSI_HEALTH_1_13 : CSI_HEALTH_1_12,
 	};
 	for (unsigned i = 0; i < MNT_CALLS; i++)

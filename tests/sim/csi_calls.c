@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@ char staging_path[96], target_path[96];
 bool block, publish_read_only, mode_change;
 const char *fs_type = "ext4", *device_type = "loop", *snapshot_name = "snap";
 const char *snapshot_freeze = "true", *encryption = "none", *provisioning = "thin";
-const char *stage_key;
+const char *stage_key, *source_image;
 const char *mount_flag;
 bool access_read_only;
 uint64_t create_bytes = 16 * MIB;
@@ -91,8 +92,9 @@ enum grpc_status create(const char *name, enum source source, char *ret_id)
 		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
 	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT, device = freeze, change = freeze;
-	Csi__V1__StringPair encrypt = freeze, provision = freeze;
-	Csi__V1__StringPair *parameters[5] = {&freeze, &device, &change, &encrypt, &provision};
+	Csi__V1__StringPair encrypt = freeze, provision = freeze, image = freeze;
+	Csi__V1__StringPair *parameters[6] = {
+		&freeze, &device, &change, &encrypt, &provision, &image};
 	encrypt.key = csi_bytes("encryption");
 	encrypt.value = csi_bytes(encryption);
 	provision.key = csi_bytes("provisioning");
@@ -104,6 +106,11 @@ enum grpc_status create(const char *name, enum source source, char *ret_id)
 	change.key = csi_bytes("allowVolumeModeChange");
 	change.value = csi_bytes(mode_change ? "true" : "false");
 	req.n_parameters = 5;
+	if (source_image != NULL) {
+		image.key = csi_bytes("source");
+		image.value = csi_bytes(source_image);
+		req.n_parameters = 6;
+	}
 	req.parameters = parameters;
 	range.required_bytes = (int64_t)create_bytes;
 	req.name = csi_bytes(name);
@@ -297,6 +304,22 @@ enum grpc_status do_delta(void)
 	Csi__V1__GetMetadataDeltaRequest req = CSI__V1__GET_METADATA_DELTA_REQUEST__INIT;
 	req.base_snapshot_id = req.target_snapshot_id = csi_bytes(snapshot_id);
 	return call_status("SnapshotMetadata/GetMetadataDelta", &req.base);
+}
+
+void make_image(const char *name)
+{
+	char keeps[RECORD_ID_MAX], volume[RECORD_NAME_MAX];
+	const char *keeps_name = snapshot_name, *keeps_image = source_image;
+	memcpy(keeps, volume_id, sizeof(keeps));
+	snprintf(volume, sizeof(volume), "import.%s.0123abcd", name);
+	source_image = NULL;
+	snapshot_name = name;
+	cr_assert_eq(create(volume, EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	memcpy(volume_id, keeps, sizeof(keeps));
+	snapshot_name = keeps_name;
+	source_image = keeps_image;
 }
 
 void leave_frozen_image(const char *image)

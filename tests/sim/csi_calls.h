@@ -21,6 +21,7 @@ extern const char *stage_key;
 extern const char *mount_flag; /* of every capability; NULL: none */
 extern uint64_t create_bytes;
 extern const char *snapshot_name, *snapshot_freeze;
+extern const char *source_image; /* that the class names; NULL: none */
 
 /* The test is skipped where there can be none. */
 void open_world(enum world_fs fs, uint64_t seed, bool as_block);
@@ -51,6 +52,8 @@ enum grpc_status do_publish(void), undo_publish(void);
 enum grpc_status do_stats(void);
 /* Of snapshot_id, and to itself. */
 enum grpc_status do_allocated(void), do_delta(void);
+/* What `ringvol import` makes: snapshot_id is that of the golden image, of create_bytes. */
+void make_image(const char *name);
 /* Of what is staged, or mounted at path. A freeze tells, and changes nothing that a thaw does not
  * take back. */
 bool is_frozen(void), is_frozen_at(const char *path);

@@ -187,7 +187,7 @@ void run_op(struct op *op)
 	turn_until(op_ended, NULL);
 }
 
-static void far_make(const char *name, enum record_kind kind, char *ret_id)
+static void far_make(const char *name, enum record_kind kind, const char *of, char *ret_id)
 {
 	struct pool_build b;
 	struct record rec = {.kind = kind,
@@ -202,8 +202,8 @@ static void far_make(const char *name, enum record_kind kind, char *ret_id)
 	char source[RECORD_ID_MAX];
 	if (kind == RECORD_SNAPSHOT) {
 		rec.source = RECORD_SOURCE_VOLUME;
-		snprintf(source, sizeof(source), "%s.gone.0123abcd",
-			pool_uuid8(pools_at(far.pools, 0)));
+		snprintf(source, sizeof(source), "%s.%s.0123abcd",
+			pool_uuid8(pools_at(far.pools, 0)), of);
 		rec.source_id = source;
 	}
 	cr_assert_eq(pool_build_init(&b, &w->reactor, pools_at(far.pools, 0), &rec), 0);
@@ -220,8 +220,17 @@ void far_make_both(uint64_t size, uint64_t data)
 	source_bytes = size;
 	data_bytes = data;
 	create_bytes = size;
-	far_make("source", RECORD_VOLUME, far.id);
-	far_make("source-snap", RECORD_SNAPSHOT, far.snapshot_id);
+	far_make("source", RECORD_VOLUME, NULL, far.id);
+	far_make("source-snap", RECORD_SNAPSHOT, "gone", far.snapshot_id);
+}
+
+void far_make_root(uint64_t size, uint64_t data, bool golden)
+{
+	source_bytes = size;
+	data_bytes = data;
+	create_bytes = size;
+	far_make(
+		"root", RECORD_SNAPSHOT, golden ? "import.root.0123abcd" : "gone", far.snapshot_id);
 }
 
 void far_remove(enum record_kind kind, const char *id)

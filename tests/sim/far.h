@@ -37,6 +37,9 @@ extern uint64_t source_bytes, data_bytes;
 /* Its records say that the bytes are an encrypted image's: a header, and 16 MiB less. */
 extern bool source_encrypted;
 void far_make_both(uint64_t size, uint64_t data);
+/* far.snapshot_id is a snapshot "root", as `ringvol import` makes it or as a sidecar has it made.
+ */
+void far_make_root(uint64_t size, uint64_t data, bool golden);
 void far_remove(enum record_kind kind, const char *id);
 
 /* What a controller does: the last grant; the volume is the source, and not the snapshot. */

@@ -15,6 +15,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *const id = "csi-0a1b2c", *const uid = "1234-abcd";
@@ -86,6 +87,17 @@ static enum grpc_status publish(void)
 	return answer[0] == '\0' ? GRPC_OK : (enum grpc_status)atoi(answer);
 }
 
+/* As delete_patiently(), for the same reason. */
+static enum grpc_status unpublish(void)
+{
+	enum grpc_status status = undo_publish();
+	for (int i = 0; status == GRPC_FAILED_PRECONDITION && i < 200; i++) {
+		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+		status = undo_publish();
+	}
+	return status;
+}
+
 static bool has(const char *what)
 {
 	char left[INVENTORY_BYTES];
@@ -107,7 +119,7 @@ static void fail_all(enum world_fs fs)
 	open_inline(fs, 1);
 	masks_tags = true;
 	cr_assert_gt(fail_each_step(&(struct trial){
-			     "NodePublishVolume, inline", publish, undo_publish, false}),
+			     "NodePublishVolume, inline", publish, unpublish, false}),
 		10);
 	cr_assert_eq(publish(), GRPC_OK);
 	cr_assert_gt(fail_each_step(&(struct trial){
@@ -204,10 +216,8 @@ Test(csi_inline, is_bounded_by_the_operator, .timeout = 300)
 	more_key = "pool";
 	more_value = "fast";
 	refuses("9: volume_context: pool fast is not for inline volumes on this node (--inline pools)");
-	more_key = "source";
-	refuses("3: volume_context: source is not served yet: an inline volume begins empty");
 	more_key = "encryption";
-	refuses("3: volume_context: encryption is no attribute of inline volumes; size, fstype, pool, iops, readIops, writeIops, bandwidth, readBandwidth and writeBandwidth are");
+	refuses("3: volume_context: encryption is no attribute of inline volumes; size, fstype, pool, source, iops, readIops, writeIops, bandwidth, readBandwidth and writeBandwidth are");
 	more_key = NULL;
 	block = true;
 	refuses("3: volume_capability: an inline volume is mounted, never a block device");
@@ -222,6 +232,92 @@ Test(csi_inline, is_bounded_by_the_operator, .timeout = 300)
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert(has("volumes "), "the unpublish of another's name deletes nothing");
 	cr_assert_eq(delete (other_id), GRPC_OK);
+	nothing_left();
+}
+
+/* ---- golden images ---- */
+
+static void allow_image(const char *name)
+{
+	struct csi_inline_policy *p = &w->csi->config.inlines;
+	p->n_sources = 1;
+	p->sources[0] = name;
+}
+
+static void fail_all_of_image(enum world_fs fs)
+{
+	open_inline(fs, 1);
+	masks_tags = true;
+	make_image("root");
+	allow_image("root");
+	more_key = "source";
+	more_value = "root";
+	cr_assert_gt(fail_each_step(&(struct trial){
+			     "NodePublishVolume, inline, of an image", publish, unpublish, false}),
+		10);
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	nothing_left();
+}
+
+Test(csi_inline, of_an_image_fails_at_every_step, .timeout = 300)
+{
+	fail_all_of_image(WORLD_XFS);
+}
+
+Test(csi_inline, of_an_image_fails_at_every_step_without_reflink, .timeout = 300)
+{
+	fail_all_of_image(WORLD_EXT4);
+}
+
+/* As large as the image where no size is said, or a smaller one; it lives when the image is gone.
+ */
+Test(csi_inline, begins_as_an_image, .timeout = 300)
+{
+	open_inline(WORLD_XFS, 1);
+	create_bytes = 48 * MIB;
+	make_image("root");
+	w->csi->config.inlines.any_source = true;
+	more_key = "source";
+	more_value = "root";
+	cr_assert_eq(publish(), GRPC_OK);
+	const struct pool_object *volume = pools_find_name(w->pools, RECORD_VOLUME, id);
+	cr_assert_not_null(volume);
+	cr_assert_eq(volume->rec->size_bytes, 48 * MIB);
+	cr_assert_str_eq(volume->rec->source_id, snapshot_id);
+	cr_assert(volume->rec->shares_extents);
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	restart();
+	cr_assert_eq(publish(), GRPC_OK, "it is made already");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	nothing_left();
+}
+
+Test(csi_inline, begins_as_what_is_allowed, .timeout = 300)
+{
+	open_inline(WORLD_XFS, 1);
+	more_key = "source";
+	more_value = "root";
+	refuses("9: volume_context: source: golden image root is not for inline volumes on this node (--inline sources)");
+	allow_image("root");
+	refuses("9: volume_context: source: golden image root is not on node node-1: import it there, too (ringvol import), or use an ephemeral volume with a volumeClaimTemplate: a class that names the image has it copied from another node");
+	more_value = "a/b";
+	refuses("3: volume_context: source is 'a/b', but takes the name of a golden image");
+	more_value = "root";
+	create_bytes = 65 * MIB;
+	make_image("root");
+	refuses("3: volume_context: the volume would have 68157440 bytes, and inline volumes have 67108864 at most on this node (--inline max-size)");
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	create_bytes = 16 * MIB;
+	make_image("root");
+	fs_type = "xfs";
+	refuses("3: volume_context: golden image root holds ext4, and xfs is asked for");
+	fs_type = "ext4";
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	block = true;
+	make_image("root");
+	block = false;
+	refuses("9: volume_context: source: golden image root has no file system, and inline volumes are mounted without a key");
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
 	nothing_left();
 }
 

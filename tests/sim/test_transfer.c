@@ -85,6 +85,45 @@ Test(transfer, volume_without_reflink, .timeout = 60)
 	copy_once(WORLD_EXT4, true);
 }
 
+/* ---- golden images ---- */
+
+/* As by a controller: the class names the image, and the offer says which it is. */
+static enum grpc_status copy_root(void)
+{
+	cr_assert_eq(far_grant(far.snapshot_id, "node-1", "copied"), ERR_OK);
+	offer(far.snapshot_id, "copied");
+	return create("copied", EMPTY, other_id);
+}
+
+Test(transfer, golden_image, .timeout = 60)
+{
+	open_both(WORLD_XFS, 1);
+	far_make_root(16 * MIB, 4 * MIB, true);
+	source_image = "root";
+	cr_assert_eq(create("copied", EMPTY, other_id), GRPC_RESOURCE_EXHAUSTED, "no offer");
+	cr_assert_eq(copy_root(), GRPC_OK);
+	assert_same_bytes();
+	assert_nothing_left();
+	cr_assert_str_eq(pools_find_name(w->pools, RECORD_VOLUME, "copied")->rec->source_id,
+		far.snapshot_id);
+	cr_assert_eq(copy_root(), GRPC_OK, "the same again, offered or not");
+	assert_nothing_left();
+	cr_assert_eq(create("copied", EMPTY, other_id), GRPC_OK);
+	cr_assert_eq(uncopy(), GRPC_OK);
+	close_both();
+}
+
+/* Whoever offers it: a snapshot of a tenant's is none. */
+Test(transfer, golden_images_alone, .timeout = 60)
+{
+	open_both(WORLD_XFS, 1);
+	far_make_root(16 * MIB, 4 * MIB, false);
+	source_image = "root";
+	cr_assert_eq(copy_root(), GRPC_FAILED_PRECONDITION);
+	assert_nothing_left();
+	close_both();
+}
+
 /* ---- each step fails once ---- */
 
 /* As in test_csi.c, on both sides: the inventory is the world's, and the other node has nothing

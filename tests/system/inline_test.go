@@ -16,14 +16,6 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// inlineVolume is one as kubelet has it: an id of its own making, and attributes.
-type inlineVolume struct {
-	b          *bed
-	id, pod    string
-	target     string
-	attributes map[string]string
-}
-
 func openInline(t *testing.T, fs, policy string) *bed {
 	t.Helper()
 	b := newBed(t, fs, 2<<30)
@@ -31,32 +23,11 @@ func openInline(t *testing.T, fs, policy string) *bed {
 	return b.start()
 }
 
-func (b *bed) inline(id, pod string, attributes map[string]string) *inlineVolume {
+func (b *bed) inline(id, pod string, attributes map[string]string) *rig.Inline {
 	b.t.Helper()
-	v := &inlineVolume{b: b, id: id, pod: pod, attributes: attributes}
-	v.target = filepath.Join(b.d.Kubelet, "pods", pod, "volumes/kubernetes.io~csi/scratch/mount")
-	b.must(os.MkdirAll(filepath.Dir(v.target), 0o750))
+	v, err := b.d.Inline(id, pod, attributes)
+	b.must(err)
 	return v
-}
-
-func (v *inlineVolume) publish() error {
-	context := map[string]string{
-		"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": "build",
-		"csi.storage.k8s.io/pod.namespace": "ci", "csi.storage.k8s.io/pod.uid": v.pod,
-		"csi.storage.k8s.io/serviceAccount.name": "default",
-	}
-	for key, value := range v.attributes {
-		context[key] = value
-	}
-	_, err := v.b.c.NodePublishVolume(short(v.b.t), &csi.NodePublishVolumeRequest{
-		VolumeId: v.id, TargetPath: v.target, VolumeCapability: rig.MountCap(""), VolumeContext: context,
-	})
-	return err
-}
-
-func (v *inlineVolume) unpublish() error {
-	_, err := v.b.c.NodeUnpublishVolume(short(v.b.t), &csi.NodeUnpublishVolumeRequest{VolumeId: v.id, TargetPath: v.target})
-	return err
 }
 
 func (b *bed) images() int {
@@ -73,42 +44,42 @@ func TestInlineLife(t *testing.T) {
 		t.Run(fs+" pool", func(t *testing.T) {
 			b := openInline(t, fs, "pools=default,namespaces=ci,max-size=512Mi,iops=100k")
 			v := b.inline("csi-71a0", "pod-1", map[string]string{"size": "64Mi", "fstype": "ext4"})
-			b.twice(v.publish)
+			b.twice(v.Publish)
 			var st unix.Statfs_t
-			b.must(unix.Statfs(v.target, &st))
+			b.must(unix.Statfs(v.Target, &st))
 			if st.Flags&unix.ST_NOSUID == 0 || st.Flags&unix.ST_NODEV == 0 {
 				t.Errorf("mounted with flags %#x", st.Flags)
 			}
-			sum, err := rig.Fill(v.target, dataBytes, 7)
+			sum, err := rig.Fill(v.Target, dataBytes, 7)
 			b.must(err)
-			stats, err := b.c.NodeGetVolumeStats(short(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.id, VolumePath: v.target})
+			stats, err := b.c.NodeGetVolumeStats(short(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.Target})
 			b.must(err)
 			if total := stats.GetUsage()[0].GetTotal(); total <= 0 || total > 64*mib {
 				t.Errorf("%d bytes in all", total)
 			}
-			w := startWriter(v.target)
+			w := startWriter(v.Target)
 			w.moves(b)
 			b.restart()
 			w.moves(b)
 			b.must(w.finish())
-			b.must(v.publish())
-			b.must(rig.Check(v.target, dataBytes, sum))
+			b.must(v.Publish())
+			b.must(rig.Check(v.Target, dataBytes, sum))
 
 			list, err := b.c.ListVolumes(short(t), &csi.ListVolumesRequest{})
 			b.must(err)
 			if len(list.GetEntries()) != 0 {
 				t.Errorf("a CO is told of it: %v", list)
 			}
-			_, err = b.c.DeleteVolume(short(t), &csi.DeleteVolumeRequest{VolumeId: v.id})
+			_, err = b.c.DeleteVolume(short(t), &csi.DeleteVolumeRequest{VolumeId: v.ID})
 			b.refused("DeleteVolume", err, codes.FailedPrecondition)
-			_, err = b.c.CreateSnapshot(short(t), &csi.CreateSnapshotRequest{SourceVolumeId: v.id, Name: "snap"})
+			_, err = b.c.CreateSnapshot(short(t), &csi.CreateSnapshotRequest{SourceVolumeId: v.ID, Name: "snap"})
 			b.refused("CreateSnapshot", err, codes.FailedPrecondition)
 
-			b.twice(v.unpublish)
+			b.twice(v.Unpublish)
 			if n := b.images(); n != 0 {
 				t.Errorf("%d images are left", n)
 			}
-			if _, err := os.Lstat(v.target); !errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Lstat(v.Target); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the target is left: %v", err)
 			}
 		})
@@ -121,16 +92,16 @@ func TestInlineOutlivesARebootAndNotItsPod(t *testing.T) {
 	b := openInline(t, "xfs", "pools=default,namespaces=*")
 	b.must(os.MkdirAll(filepath.Join(b.d.Kubelet, "pods/pod-2"), 0o750))
 	v := b.inline("csi-71a1", "pod-1", map[string]string{"size": "64Mi"})
-	b.must(v.publish())
-	sum, err := rig.Fill(v.target, dataBytes, 7)
+	b.must(v.Publish())
+	sum, err := rig.Fill(v.Target, dataBytes, 7)
 	b.must(err)
 	b.must(b.d.Kill())
-	b.must(unix.Unmount(v.target, 0))
+	b.must(unix.Unmount(v.Target, 0))
 	b.start()
-	b.must(v.publish())
-	b.must(rig.Check(v.target, dataBytes, sum))
+	b.must(v.Publish())
+	b.must(rig.Check(v.Target, dataBytes, sum))
 	b.must(b.d.Kill())
-	b.must(unix.Unmount(v.target, 0))
+	b.must(unix.Unmount(v.Target, 0))
 	b.must(os.RemoveAll(filepath.Join(b.d.Kubelet, "pods/pod-1")))
 	b.start()
 	b.eventually(func() error {
@@ -143,7 +114,7 @@ func TestInlineOutlivesARebootAndNotItsPod(t *testing.T) {
 
 func TestInlineIsOffByDefault(t *testing.T) {
 	b := open(t, "xfs", 1<<30)
-	err := b.inline("csi-71a2", "pod-1", nil).publish()
+	err := b.inline("csi-71a2", "pod-1", nil).Publish()
 	b.refused("an inline volume", err, codes.FailedPrecondition)
 	if !strings.Contains(err.Error(), "--inline") {
 		t.Errorf("no remedy: %v", err)
@@ -156,14 +127,16 @@ func TestInlineIsOffByDefault(t *testing.T) {
 func TestInlineBounds(t *testing.T) {
 	b := openInline(t, "xfs", "pools=default,namespaces=ci,max-size=128Mi,iops=1k,bandwidth=10Mi")
 	for _, attributes := range []map[string]string{
-		{"size": "129Mi"}, {"size": "-1"}, {"iops": "2k"}, {"bandwidth": "11Mi"}, {"source": "golden"}, {"device": "loop"},
+		{"size": "129Mi"}, {"size": "-1"}, {"iops": "2k"}, {"bandwidth": "11Mi"}, {"source": "a/b"}, {"device": "loop"},
 		{"mkfsOptions": "-q"}, {"fstype": "vfat"}, {"fstype": "xfs", "size": "64Mi"},
 	} {
-		err := b.inline("csi-71a3", "pod-1", attributes).publish()
+		err := b.inline("csi-71a3", "pod-1", attributes).Publish()
 		b.refused(strings.Join(keysOf(attributes), ","), err, codes.InvalidArgument)
 	}
-	err := b.inline("csi-71a3", "pod-1", map[string]string{"pool": "other"}).publish()
-	b.refused("a pool that is not permitted", err, codes.FailedPrecondition)
+	for _, attributes := range []map[string]string{{"pool": "other"}, {"source": "golden"}} {
+		err := b.inline("csi-71a3", "pod-1", attributes).Publish()
+		b.refused(strings.Join(keysOf(attributes), ",")+" that is not permitted", err, codes.FailedPrecondition)
+	}
 	if n := b.images(); n != 0 {
 		t.Errorf("%d images", n)
 	}

@@ -357,6 +357,7 @@ Test(options, choices_refused_with_a_hint)
 	REFUSED("did you mean 'pools'", "--inline=pool=default");
 	REFUSED("max-size is a number", "--inline=pools=default,namespaces=*,max-size=1");
 	REFUSED("namespaces are names", "--inline=pools=default,namespaces=a::b");
+	REFUSED("sources are names", "--inline=pools=default,namespaces=*,sources=a:*");
 	REFUSED("not one of both, 1.12, 1.13", "--csi-version=1.1");
 	REFUSED("did you mean 'debug'", "--log-level=debgu");
 	REFUSED("not one of logfmt, json", "--log-format=xml");

@@ -190,6 +190,30 @@ Test(place, the_sources_own_node_among_equals)
 	assert_placed("b", NULL, NULL, .source = a, .size_bytes = 15 * GIB);
 }
 
+static void add_snapshot(struct store_node *node, const char *id, const char *of)
+{
+	struct err err = {0};
+	cr_assert_eq(store_object_set(store, node, STORE_SNAPSHOT, id, NULL, 0, NULL, 0, of, &err),
+		0, "%s", err.message);
+}
+
+Test(place, a_node_with_the_image_among_equals)
+{
+	struct store_node *a = add_node("a", "x", 'a', 10 * GIB);
+	struct store_node *b = add_node("b", "x", 'b', 30 * GIB);
+	add_node("c", "y", 'c', 20 * GIB);
+	add_snapshot(a, "aaaaaaaa.root.01234567", "aaaaaaaa.import.root.0123abcd.01234567");
+	add_snapshot(b, "bbbbbbbb.root.01234567", "bbbbbbbb.pvc.01234567");
+	assert_placed("b", NULL, NULL);
+	assert_placed("a", NULL, NULL, .image = "root");
+	assert_placed("b", NULL, NULL, .image = "other");
+	assert_placed("c", "zone=y", NULL, .image = "root");
+	add_snapshot(b, "bbbbbbbb.root.01234567", "bbbbbbbb.import.root.0123abcd.fs.01234567");
+	assert_placed("b", NULL, NULL, .image = "root");
+	store_leave(store, b);
+	assert_placed("a", NULL, NULL, .image = "root");
+}
+
 /* What a node told a second ago may be over: nobody is refused for it. */
 Test(place, without_room_the_largest_is_asked)
 {
