@@ -63,6 +63,7 @@ func (t *torture) compareVolumes(reply *csi.ListVolumesResponse) error {
 		switch {
 		case t.model.gone[id]:
 			errs = append(errs, fmt.Errorf("volume %s is back after its deletion", id))
+		case v == nil && t.model.importing(rig.KeyOf(id)):
 		case v == nil || listed[v.Name]:
 			errs = append(errs, fmt.Errorf("volume %s was never acknowledged and nobody asks for it", id))
 		case v.ID == "":
@@ -95,6 +96,9 @@ func (t *torture) compareSnapshots(reply *csi.ListSnapshotsResponse) error {
 		case t.model.gone[id]:
 			errs = append(errs, fmt.Errorf("snapshot %s is back after its deletion", id))
 		case t.model.groupOf(entry.GetSnapshot()) != nil:
+		case t.model.images[rig.KeyOf(id)] != nil && !listed[rig.KeyOf(id)]:
+			errs = append(errs, t.model.compareImage(rig.KeyOf(id), id))
+			listed[rig.KeyOf(id)] = true
 		case s == nil || listed[s.name]:
 			errs = append(errs, fmt.Errorf("snapshot %s was never acknowledged and nobody asks for it", id))
 		case s.id == "":
@@ -110,7 +114,7 @@ func (t *torture) compareSnapshots(reply *csi.ListSnapshotsResponse) error {
 			errs = append(errs, fmt.Errorf("snapshot %s (%s) is lost", s.name, s.id))
 		}
 	}
-	errs = append(errs, t.model.compareGroups(members))
+	errs = append(errs, t.model.lostImages(listed), t.model.compareGroups(members))
 	return errors.Join(errs...)
 }
 
@@ -180,13 +184,14 @@ func (t *torture) auditMounts() error {
 			may[path] = true
 		}
 	}
+	t.inlineMounts(must, may)
 	seen := map[string]bool{}
 	for _, path := range rig.MountsBelow(t.rig.Dir) {
 		if seen[path] {
 			errs = append(errs, fmt.Errorf("mounted twice: %s", path))
 		}
 		seen[path] = true
-		if !must[path] && !may[path] && path != t.pools[0].Path {
+		if !must[path] && !may[path] && path != t.pools[0].Path && !t.importedAt(path) {
 			errs = append(errs, fmt.Errorf("mounted, but nobody has asked for it: %s", path))
 		}
 	}
@@ -241,8 +246,9 @@ func (t *torture) auditDevices() error {
 			errs = append(errs, fmt.Errorf("%s is thick, and %s discards", v.Name, devices[0]))
 		}
 	}
+	errs = append(errs, t.auditInlineDevices(all))
 	for image, devices := range all {
-		if len(devices) == 1 && t.keptElsewhere(devices[0]) {
+		if len(devices) == 1 && (t.keptElsewhere(devices[0]) || t.model.importing(filepath.Base(image))) {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("%v bound to %s, which is no volume", devices, image))
@@ -320,9 +326,13 @@ func (t *torture) auditFiles() error {
 				possible["snapshots/"+s.name] = true
 			}
 		}
+		t.inlineFiles(pool, certain, possible)
 		for _, dir := range []string{"volumes", "snapshots"} {
 			names := pool.Names(dir)
 			for _, name := range names {
+				if dir == "volumes" && t.model.importing(name) || dir == "snapshots" && t.model.images[name] != nil {
+					continue
+				}
 				if !possible[dir+"/"+name] && t.model.groups[groupInName(name)] == nil {
 					errs = append(errs, fmt.Errorf("pool %s: %s/%s is nobody's", pool.Name, dir, name))
 				}
@@ -385,6 +395,7 @@ func (t *torture) auditData() error {
 			}
 		}
 	}
+	errs = append(errs, t.auditInlineData())
 	for _, s := range t.model.snapshots {
 		if s.source.kind == "block" && !s.pool.IsRaw() && s.id != "" && s.busy == "" && s.has.sum != "" {
 			image := filepath.Join(s.pool.Path, "snapshots", s.name)

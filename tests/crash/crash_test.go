@@ -35,7 +35,7 @@ const workers = 4
 
 // watched are the calls that are waited for before a kill.
 var watched = []string{"create", "delete", "snapshot", "delete snapshot", "expand", "stage", "unstage",
-	"publish", "unpublish", "group", "delete group"}
+	"publish", "unpublish", "group", "delete group", "publish inline", "unpublish inline", "import"}
 
 // watch is a call somebody waits for.
 type watch struct {
@@ -52,14 +52,18 @@ type torture struct {
 	pods    []*pod
 	workers []*worker
 	keeper  *worker
-	model   *model
-	gate    *gate
-	random  *rand.Rand
-	seed    uint64
-	mark    string
-	began   time.Time
-	resizes bool // the kernel lets us grow a mounted ext4
-	thin    bool // the raw pool has thin volumes, too
+	// Pools in directories alone have these: what is imported, the image of it that stays, and who imports more.
+	tree     string
+	root     *golden
+	importer *worker
+	model    *model
+	gate     *gate
+	random   *rand.Rand
+	seed     uint64
+	mark     string
+	began    time.Time
+	resizes  bool // the kernel lets us grow a mounted ext4
+	thin     bool // the raw pool has thin volumes, too
 
 	kept       atomic.Int64 // devices found kept by others
 	lastKillNs atomic.Int64
@@ -112,7 +116,7 @@ func runTorture(t *testing.T, pools func(*torture)) {
 	if err != nil {
 		t.Skip(err)
 	}
-	c := &torture{t: t, rig: r, model: newModel(), gate: newGate(workers + 1), seed: *seed,
+	c := &torture{t: t, rig: r, model: newModel(), gate: newGate(workers + 2), seed: *seed,
 		began: time.Now(), inFlight: map[string]int{}, overhead: map[string]int64{}}
 	if c.seed == 0 {
 		c.seed = uint64(time.Now().UnixNano()) % 1000000
@@ -149,6 +153,7 @@ func (t *torture) makePools() {
 	t.pools = []*rig.Pool{shared, plain}
 	t.d = t.rig.NewDriver(t.pools...)
 	t.d.PoolOptions = ",init,overcommit=50"
+	t.d.Args = []string{"--inline", inlinePolicy}
 }
 
 func (t *torture) makeRawPool() {
@@ -181,6 +186,16 @@ func (t *torture) setUp() {
 		t.must(err)
 		t.workers = append(t.workers, w)
 	}
+	t.importer, err = t.newWorker("im", workers+1)
+	t.must(err)
+	if !t.pools[0].IsRaw() {
+		t.must(t.newImages())
+	}
+}
+
+// all are those who make calls.
+func (t *torture) all() []*worker {
+	return append([]*worker{t.keeper, t.importer}, t.workers...)
 }
 
 func haveSysResource() bool {
@@ -268,6 +283,7 @@ func (t *torture) startLoad() <-chan struct{} {
 	for _, w := range t.workers {
 		wait.Go(w.run)
 	}
+	wait.Go(t.importer.importLoop)
 	wait.Go(func() {
 		for t.keeper.t.gate.passes() {
 			t.keeper.keep()
@@ -308,7 +324,7 @@ func (t *torture) finish(free int64) {
 		}
 		delete(t.model.volumes, p.Name)
 	}
-	if len(t.found) > 0 {
+	if len(t.found) > 0 || !t.sweptAll() {
 		return
 	}
 	if err := t.audit(); err != nil {
@@ -427,7 +443,7 @@ func (t *torture) kill(hold bool, after time.Duration) bool {
 	t.gate.set(true, hold)
 	t.lastKillNs.Store(time.Now().UnixNano())
 	var calls []string
-	for _, w := range append([]*worker{t.keeper}, t.workers...) {
+	for _, w := range t.all() {
 		if op := *w.current.Load(); op != "" {
 			calls = append(calls, op)
 			t.inFlight[op]++

@@ -178,7 +178,7 @@ func (t *torture) report() {
 		t.must(err)
 		defer file.Close()
 	}
-	for _, w := range append([]*worker{t.keeper}, t.workers...) {
+	for _, w := range t.all() {
 		tail := w.writeTrace(file, 25)
 		if len(t.found) > 0 {
 			t.t.Logf("== the last of %s:\n%s", w.name, tail)

@@ -68,12 +68,14 @@ type model struct {
 	volumes   map[string]*volume
 	snapshots map[string]*snapshot
 	groups    map[string]*group
+	inlines   map[string]*inline
+	images    map[string]*golden
 	gone      map[string]bool // ids whose deletion was acknowledged
 }
 
 func newModel() *model {
 	return &model{volumes: map[string]*volume{}, snapshots: map[string]*snapshot{}, groups: map[string]*group{},
-		gone: map[string]bool{}}
+		inlines: map[string]*inline{}, images: map[string]*golden{}, gone: map[string]bool{}}
 }
 
 func (m *model) with(change func()) {

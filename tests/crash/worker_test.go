@@ -38,6 +38,7 @@ type worker struct {
 	volumes []*volume
 	snaps   []*snapshot
 	groups  []*group
+	inline  *inline
 	gone    []string
 	serial  int
 }
@@ -170,6 +171,8 @@ func (w *worker) step() {
 		w.deleteAgain()
 	case n < 50:
 		w.groupStep()
+	case n < 62 && !w.t.pools[0].IsRaw():
+		w.inlineStep()
 	default:
 		w.advance(w.volumes[w.random.IntN(len(w.volumes))])
 	}
@@ -456,6 +459,10 @@ func (w *worker) finish() {
 			return
 		}
 		w.deleteSnapshot(s)
+	}
+	if w.inline != nil && !w.t.gate.isStopped() {
+		w.checkInline(w.inline)
+		w.unpublishInline(w.inline)
 	}
 	for len(w.groups) > 0 && !w.t.gate.isStopped() {
 		g := w.groups[0]
