@@ -35,6 +35,8 @@ var groups = []group{
 	{"stage", stage},
 	{"many", many},
 	{"snapshot", snapshot},
+	{"forks", forks},
+	{"inline", inline},
 	{"copy", copying},
 	{"hang", hang},
 	{"hang-all", hangAll},

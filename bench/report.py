@@ -21,6 +21,8 @@ TITLES = {
     "stage": "NodeStageVolume",
     "many": "A thousand volumes",
     "snapshot": "Snapshots and clones",
+    "forks": "Forks of a 400 MB image",
+    "inline": "Inline volumes",
     "copy": "Copying without reflink",
     "hang": "Beside hanging volumes: twice as many as helpers are kept warm",
     "hang-all": "Beside hanging volumes: twice as many as there can be helpers",

@@ -12,6 +12,8 @@
  *   life DIR N TEMPLATE MOUNTS SECTOR create + a free device + stage + bind; one line, the sum of
  * all snapshot IMAGE DIR N MOUNT KIB    KIB of new data in MOUNT (not timed), syncfs, FICLONE
  *   durable IMAGE DIR N MOUNT KIB     the same, with a record and a name, durable
+ *   fork DIR N TEMPLATE MOUNTS SECTOR FICLONE + a free device + LOOP_CONFIGURE + mount, and all of
+ *                                     them stay until the end
  *   extents FILE                      prints the number of extents instead
  */
 #include <errno.h>
@@ -280,6 +282,39 @@ static void run_life(char **arg)
 	unlink_all(dir, n);
 }
 
+/* ---- forks of an image ---- */
+
+static void run_fork(char **arg)
+{
+	int dir = open_dir(arg[0]), source = open_source(arg[2]);
+	unsigned n = (unsigned)atoi(arg[1]), sector = (unsigned)atoi(arg[4]);
+	char path[256];
+	check(n <= MANY_MAX, "too many");
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(path, sizeof path, "%s/f%u", arg[3], i);
+		check(mkdir(path, 0755) == 0, path);
+	}
+	for (unsigned i = 0; i < n; i++) {
+		struct bound *b = &bounds[bound_count++];
+		uint64_t start = now_ns();
+		int fd = openat(dir, image_name(i), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		check(fd >= 0, image_name(i));
+		check(ioctl(fd, FICLONE, source) == 0, "FICLONE");
+		close(fd);
+		b->minor = take_device();
+		attach(b, dir, image_name(i), sector);
+		snprintf(path, sizeof path, "%s/f%u", arg[3], i);
+		mount_on(b, path);
+		printf("%llu\n", (unsigned long long)(now_ns() - start));
+	}
+	undo_all();
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(path, sizeof path, "%s/f%u", arg[3], i);
+		rmdir(path);
+	}
+	unlink_all(dir, n);
+}
+
 /* ---- a snapshot ---- */
 
 static void dirty(int mount_fd, size_t kib, unsigned round)
@@ -325,14 +360,14 @@ int main(int argc, char **argv)
 		const char *name;
 		int args;
 	} commands[] = {{"create", 3}, {"stage", 5}, {"uuid", 5}, {"life", 5}, {"snapshot", 5},
-		{"durable", 5}, {"extents", 1}};
+		{"durable", 5}, {"extents", 1}, {"fork", 5}};
 	int which = -1;
 	for (int i = 0; i < (int)(sizeof commands / sizeof *commands) && argc > 1; i++)
 		if (strcmp(argv[1], commands[i].name) == 0 && argc - 2 >= commands[i].args)
 			which = i;
 	if (which < 0) {
 		fprintf(stderr,
-			"usage: floor create|stage|uuid|life|snapshot|durable|extents ...\n");
+			"usage: floor create|stage|uuid|life|fork|snapshot|durable|extents ...\n");
 		return 2;
 	}
 	atexit(undo_all);
@@ -352,6 +387,9 @@ int main(int argc, char **argv)
 	case 4:
 	case 5:
 		run_snapshot(argv + 2, which == 5);
+		break;
+	case 7:
+		run_fork(argv + 2);
 		break;
 	default:
 		run_extents(argv[2]);
