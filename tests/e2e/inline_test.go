@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ringvol.dev/tests/e2e/cluster"
+)
+
+// inlineOn has the chart allow inline volumes, as an operator does: its CSIDriver object has to be made anew.
+func (w *world) inlineOn() {
+	w.t.Helper()
+	settings := []string{"inline.enabled=true", "inline.namespaces[0]=" + w.namespace, "inline.sources[0]=root", "inline.maxSize=256Mi"}
+	if err := node.Install(settings...); err == nil || !strings.Contains(err.Error(), "kubectl delete csidriver "+cluster.Driver) {
+		w.t.Errorf("an upgrade that changes the CSIDriver object: %v", err)
+	}
+	anew := func(settings ...string) {
+		w.t.Helper()
+		w.must("deleting the CSIDriver object",
+			node.Client.StorageV1().CSIDrivers().Delete(w.ctx(), cluster.Driver, metav1.DeleteOptions{}))
+		w.must("the chart", node.Install(settings...))
+	}
+	anew(settings...)
+	w.t.Cleanup(func() { anew() })
+}
+
+// inline gives the pod an inline volume at dataDir.
+func inline(attributes map[string]string) podOption {
+	return func(pod *corev1.Pod) {
+		addVolume(pod, corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: cluster.Driver, VolumeAttributes: attributes}})
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts,
+			corev1.VolumeMount{Name: "data", MountPath: dataDir})
+	}
+}
+
+// inlineVolumes are those of the first node whose pod is of this namespace.
+func (w *world) inlineVolumes() ([]string, error) {
+	out, err := w.tool("ls", "--json")
+	if err != nil {
+		return nil, err
+	}
+	var found struct {
+		Volumes []struct{ Name, Claim string }
+	}
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, v := range found.Volumes {
+		if strings.HasPrefix(v.Name, "csi-") && strings.HasPrefix(v.Claim, w.namespace+"/") {
+			names = append(names, v.Name)
+		}
+	}
+	return names, nil
+}
+
+func (w *world) awaitInline(count int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%d inline volumes", count), func() error {
+		names, err := w.inlineVolumes()
+		if err == nil && len(names) != count {
+			err = fmt.Errorf("there are %v", names)
+		}
+		return err
+	})
+}
+
+// Pods ask for volumes in their own spec: empty ones, and forks of a golden image, which classes name as well. Their data
+// outlive the driver and a reboot, and go with their pods.
+func TestInlineVolumes(t *testing.T) {
+	w := newWorld(t)
+	w.inlineOn()
+	out, err := w.tool("import", "/etc", "root")
+	w.must("import: "+out, err)
+
+	w.pod("scratch", inline(map[string]string{"size": "64Mi"}), command("io", dataDir+"/busy", "64"))
+	w.pod("fork", inline(map[string]string{"source": "root"}))
+	w.awaitPod("scratch")
+	w.awaitPod("fork")
+	before := w.goesOn("scratch", done{})
+	w.stat("fork", dataDir+"/passwd")
+	w.run("fork", "put", dataDir+"/passwd", "1000000", "of the fork")
+	w.awaitInline(2)
+
+	w.pod("large", inline(map[string]string{"size": "1Gi"}))
+	w.awaitEvent("large", "FailedMount", "--inline max-size")
+	w.pod("other", inline(map[string]string{"source": "secret"}))
+	w.awaitEvent("other", "FailedMount", "--inline sources")
+	w.deletePod("large")
+	w.deletePod("other")
+	w.awaitInline(2)
+
+	pid, err := node.DriverProcess()
+	w.must("the driver's process", err)
+	w.must("kill -9", syscall.Kill(pid, syscall.SIGKILL))
+	w.eventually("another driver process", func() error {
+		now, err := node.DriverProcess()
+		if err == nil && now == pid {
+			err = errors.New("it is still there")
+		}
+		return err
+	})
+	w.must("the driver", node.WaitDriver())
+	before = w.goesOn("scratch", before)
+	w.must("the reboot", node.Reboot())
+	w.must("the driver", node.WaitDriver())
+	w.awaitRestarted("scratch")
+	w.awaitRestarted("fork")
+	w.goesOn("scratch", done{})
+	w.run("fork", "check", dataDir+"/passwd", "1000000", "of the fork")
+	w.deletePod("scratch")
+	w.deletePod("fork")
+	w.awaitInline(0)
+
+	class := "image-" + w.namespace
+	binding := storagev1.VolumeBindingWaitForFirstConsumer
+	_, err = node.Client.StorageV1().StorageClasses().Create(w.ctx(), &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: cluster.Driver, VolumeBindingMode: &binding,
+		Parameters: map[string]string{"source": "root"}}, metav1.CreateOptions{})
+	w.must("a class that names the image", err)
+	t.Cleanup(func() {
+		w.must("that class", node.Client.StorageV1().StorageClasses().Delete(w.ctx(), class, metav1.DeleteOptions{}))
+	})
+	w.claim("data", class, "128Mi")
+	w.pod("pod", mounts("data"))
+	w.awaitPod("pod")
+	if size := w.stat("pod", dataDir).FSBytes; size < 100*mebibyte {
+		t.Errorf("the file system has %d bytes, asked for were 128 MiB", size)
+	}
+	w.stat("pod", dataDir+"/passwd")
+}
+
+// A volume that was made beside the cluster is brought into it by hand, and given from one claim to another.
+func TestVolumeByHand(t *testing.T) {
+	w := newWorldBeside(t)
+	name := "by-hand-" + w.namespace
+	id, err := w.tool("import", "--volume", "--size", fmt.Sprint(64*mebibyte), "/etc", name)
+	w.must("import: "+id, err)
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": cluster.Driver}},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			StorageClassName:              "ringvol",
+			ClaimRef:                      &corev1.ObjectReference{Namespace: w.namespace, Name: "first"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: cluster.Driver, VolumeHandle: strings.TrimSpace(id), FSType: "ext4"}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "topology.ringvol.dev/node",
+					Operator: corev1.NodeSelectorOpIn, Values: []string{cluster.NodeName}}}}}}},
+		},
+	}
+	volumes := node.Client.CoreV1().PersistentVolumes()
+	_, err = volumes.Create(w.ctx(), volume, metav1.CreateOptions{})
+	w.must("the volume by hand", err)
+	named := func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = name }
+	w.claim("first", "ringvol", "64Mi", named)
+	w.pod("pod", mounts("first"))
+	w.awaitPod("pod")
+	w.stat("pod", dataDir+"/passwd")
+	w.run("pod", "put", dataDir+"/file", "1000000", "by hand")
+	w.deletePod("pod")
+	w.must("deleting the first claim",
+		node.Client.CoreV1().PersistentVolumeClaims(w.namespace).Delete(w.ctx(), "first", metav1.DeleteOptions{}))
+	w.eventually("the volume is released", func() error {
+		found, err := volumes.Get(w.ctx(), name, metav1.GetOptions{})
+		if err == nil && found.Status.Phase != corev1.VolumeReleased {
+			err = errors.New("it is " + string(found.Status.Phase))
+		}
+		if err != nil {
+			return err
+		}
+		found.Spec.ClaimRef = &corev1.ObjectReference{Namespace: w.namespace, Name: "second"}
+		found.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		_, err = volumes.Update(w.ctx(), found, metav1.UpdateOptions{})
+		return err
+	})
+	w.claim("second", "ringvol", "64Mi", named)
+	w.pod("again", mounts("second"))
+	w.awaitPod("again")
+	w.run("again", "check", dataDir+"/file", "1000000", "by hand")
+	w.deletePod("again")
+	w.deleteClaim("second")
+}
