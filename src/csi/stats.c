@@ -30,7 +30,6 @@ struct stats {
 	char image_name[RECORD_KEY_MAX];
 	/* of a thin volume of a raw pool */
 	struct raw_measure thin;
-	struct disk *disk;
 	uint64_t thin_bytes;
 };
 
@@ -114,18 +113,12 @@ static bool blocks_done(struct op *op)
 static int blocks_job(void *arg)
 {
 	struct stats *s = arg;
-	return raw_measure(s->disk, &s->thin, &s->thin_bytes);
+	return raw_measure(&s->thin, &s->thin_bytes);
 }
 
 static int blocks_run(struct op *op)
 {
-	struct stats *s = stats_of(op);
-	struct pool_object *volume;
-	int r = find_again(op, &volume);
-	if (r < 0)
-		return r;
-	s->disk = disk_published(pool_uuid8(volume->pool));
-	return s->disk != NULL ? op_work(op, blocks_job, s) : 0;
+	return op_work(op, blocks_job, stats_of(op));
 }
 
 /* What cannot be asked is a condition, and the last answer stands. */
@@ -133,8 +126,6 @@ static int blocks_end(struct op *op, int res)
 {
 	struct stats *s = stats_of(op);
 	struct pool_object *volume;
-	disk_unref(s->disk);
-	s->disk = NULL;
 	int r = find_again(op, &volume);
 	if (r == 0 && res == 0)
 		pool_object_measured(volume, s->thin_bytes);

@@ -209,7 +209,7 @@ struct measured {
 struct pool_measure_job {
 	struct list waiters, link;
 	struct op *op;
-	struct disk *disk; /* of a raw pool: a reference */
+	struct raw_measures thin;
 	int root_fd, dir_fds[2];
 	struct statfs fs;
 	unsigned count;
@@ -225,7 +225,7 @@ static int measure_job(void *arg)
 		struct stat st;
 		struct measured *m = &job->at[i];
 		if (m->thin.id != 0) {
-			m->res = raw_measure(job->disk, &m->thin, &m->allocated_bytes);
+			m->res = raw_measures_ask(&job->thin, &m->thin, &m->allocated_bytes);
 			continue;
 		}
 		m->res = fstatat(job->dir_fds[m->kind], m->key, &st, AT_SYMLINK_NOFOLLOW) < 0
@@ -256,8 +256,7 @@ static struct pool_measure_job *measure_job_new(struct pool *pool)
 	list_init(&job->waiters);
 	list_init(&job->link);
 	job->root_fd = pool->fds[POOL_FD_ROOT];
-	if (pool->raw != NULL)
-		job->disk = disk_ref(pool->raw->disk);
+	raw_measures_init(&job->thin, pool);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		job->dir_fds[kind] = pool_fd_of(pool, kind);
 		for (unsigned i = 0; i < pool->index[kind].count; i++) {
@@ -316,7 +315,7 @@ static int end_job(struct op *op, int res)
 {
 	struct pool_measure *m = measure_of(op);
 	if (m->job != NULL)
-		disk_unref(m->job->disk);
+		raw_measures_free(&m->job->thin);
 	free(m->job);
 	m->job = NULL;
 	return res < 0 ? op_fail_sys(op, res, "measuring pool %s", m->pool->name) : 0;

@@ -17,21 +17,17 @@
 
 enum { RANDOM_DIGITS = 8, SWEEP_MAX = 64 };
 
-int thin_fill_make(struct thin_fill *fill, struct dm *dm, const struct disk *disk, uint32_t id,
-	uint64_t size_bytes, struct mapped *ret, struct err *err)
+/* The device alone. */
+static int make_device(struct thin_fill *fill, struct dm *dm, const struct mapped_spec *spec,
+	struct mapped *ret, struct err *err)
 {
 	char random[RANDOM_DIGITS + 1], name[DM_NAME_LEN];
-	struct mapped mapped;
-	struct image_map map = {.thin_id = id};
-	const struct mapped_spec spec = {.disk = disk, .map = &map, .size_bytes = size_bytes};
 	pool_random_hex(random, RANDOM_DIGITS);
-	snprintf(name, sizeof(name), NAME_PREFIX "%.8s-%s", disk->uuid, random);
-	snprintf(fill->uuid, sizeof(fill->uuid), UUID_PREFIX "%.8s-%s", disk->uuid, random);
-	int r = mapped_make_named(dm, name, fill->uuid, &spec, &mapped, err);
+	snprintf(name, sizeof(name), NAME_PREFIX "%.8s-%s", spec->disk->uuid, random);
+	snprintf(fill->uuid, sizeof(fill->uuid), UUID_PREFIX "%.8s-%s", spec->disk->uuid, random);
+	int r = mapped_make_named(dm, name, fill->uuid, spec, ret, err);
 	if (r < 0)
 		fill->uuid[0] = '\0';
-	else if (ret != NULL)
-		*ret = mapped;
 	return r;
 }
 
@@ -40,10 +36,12 @@ int thin_fill_open(struct thin_fill *fill, const struct disk *disk, uint32_t id,
 {
 	_cleanup_dm_ struct dm dm = {.fd = -1};
 	struct mapped mapped;
+	struct image_map map = {.thin_id = id};
+	const struct mapped_spec spec = {.disk = disk, .map = &map, .size_bytes = size_bytes};
 	int r = dm_open(&dm, DM_CONTROL_PATH);
 	if (r < 0)
 		return dm_fail_open(r, "thin volumes of pools on raw disks", err);
-	r = thin_fill_make(fill, &dm, disk, id, size_bytes, &mapped, err);
+	r = make_device(fill, &dm, &spec, &mapped, err);
 	if (r < 0)
 		return r;
 	fill->fd = dm_open_node(mapped.major, mapped.minor, O_RDWR | O_DIRECT);

@@ -16,11 +16,6 @@ struct thin_fill {
 	int fd; /* O_DIRECT; -1: none */
 };
 
-struct mapped;
-
-/* The device alone; ret: NULL, or what it is. */
-int thin_fill_make(struct thin_fill *fill, struct dm *dm, const struct disk *disk, uint32_t id,
-	uint64_t size_bytes, struct mapped *ret, struct err *err);
 /* fill->fd is -1 before. */
 int thin_fill_open(struct thin_fill *fill, const struct disk *disk, uint32_t id,
 	uint64_t size_bytes, struct err *err);

@@ -13,6 +13,7 @@ import (
 
 	"ringvol.dev/tests/rig"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 )
@@ -377,4 +378,29 @@ func TestRawPoolThinMetrics(t *testing.T) {
 		return nil
 	}))
 	b.must(v.Gone())
+}
+
+// TestRawPoolThinMeasure: what a snapshot and a volume that is not attached have is known without a device for them.
+func TestRawPoolThinMeasure(t *testing.T) {
+	b := openThin(t, 3<<30)
+	v := b.thinVolume("measured", "ext4")
+	b.must(v.Up())
+	_, err := rig.Fill(v.Target, dataBytes, 6)
+	b.must(err)
+	then, err := v.Snapshot("measured-then")
+	b.must(err)
+	b.must(v.Down())
+	params := map[string]string{"pool": "default"}
+	b.must(rig.Eventually(30*time.Second, func() error {
+		if _, err := b.c.GetCapacity(short(t), &csi.GetCapacityRequest{Parameters: params}); err != nil {
+			return err
+		}
+		l := b.ls()
+		if len(l.Snapshots) != 1 || l.Snapshots[0].Allocated < int64(dataBytes) || l.volume("measured").Allocated < int64(dataBytes) {
+			return fmt.Errorf("of %d bytes written: %+v %+v", dataBytes, l.Snapshots, l.volume("measured"))
+		}
+		return nil
+	}))
+	b.must(b.d.DeleteSnapshot(then.GetSnapshotId()))
+	b.must(v.Delete())
 }

@@ -131,6 +131,7 @@ type listed struct {
 		ID, Name, Pool string
 		Source         string `json:"source_volume_id"`
 		Size           int64  `json:"size_bytes"`
+		Allocated      int64  `json:"allocated_bytes"`
 	}
 	Quarantined []struct{ Pool, Kind, Key, Why string }
 }
