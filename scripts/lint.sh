@@ -52,7 +52,7 @@ go_format() {
 }
 
 go_vet() {
-	go vet ./... && (cd tests/deploy && go vet .) && (cd tests/conformance && go vet .)
+	go vet ./... && (cd tests/deploy && go vet .) && (cd tests/conformance && go vet .) && (cd tests/nomad && go vet .)
 }
 
 # Kubernetes' client is a long way to fetch: looked at where ./dev e2e has been, with its flags and so
