@@ -4,7 +4,7 @@
 
 deps_build=(meson ninja-build pkg-config gcc libc6-dev python3 liburing-dev libnghttp2-dev
 	libprotobuf-c-dev protobuf-c-compiler protobuf-compiler libprotobuf-dev libblkid-dev
-	libmd-dev libbpf-dev libssl-dev libcryptsetup-dev clang libcriterion-dev)
+	libmd-dev libbpf-dev libjansson-dev libssl-dev libcryptsetup-dev clang libcriterion-dev)
 # llhttp is a library from Debian 13 and Ubuntu 24.04 on; Debian 12 has its generated sources.
 case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
 bookworm) deps_build+=(node-llhttp) ;;
@@ -94,6 +94,13 @@ deps_prometheus() {
 		fi
 	fi
 	PATH=$PATH:$dir/usr/bin
+}
+
+# podman for the test of the volume plugin. Without it that test is skipped.
+deps_podman() {
+	local missing
+	mapfile -t missing < <(deps_missing podman runc busybox-static)
+	[ ${#missing[@]} -eq 0 ] || deps_apt_install "${missing[@]}" || true
 }
 
 # True when the go command is new enough to fetch the toolchain that go.mod asks for.

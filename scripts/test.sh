@@ -24,6 +24,7 @@ lanes_known=(
 	"proto|default|Go|the protocol against the specification's descriptors"
 	"system|default|root, Go, XFS, btrfs, ext4|a driver, real devices and file systems, a real gRPC client"
 	"conformance|default|root, Go|csi-sanity"
+	"nomad|default|root, Go|Nomad's own CSI client"
 	"h2spec|default|Go|HTTP/2 as h2spec reads its specification"
 	"crash|default|root, Go|kill -9 under a load of every RPC"
 	"cluster|all|root, Go|copies between nodes, killed at either end fifty times"
@@ -163,7 +164,7 @@ warm() {
 	renice -n 10 -p $BASHPID
 	for lane in "${lanes[@]}"; do
 		case $lane in
-		deploy | proto | system | conformance | h2spec | crash)
+		deploy | proto | system | conformance | nomad | h2spec | crash)
 			[ "$lane" != deploy ] || (. scripts/e2e/module.sh && helm_ensure)
 			(cd "tests/$lane" && go test -c -o /dev/null .)
 			;;
@@ -318,9 +319,11 @@ lane_proto() { golang proto 2m proto; }
 lane_system() {
 	deps_prometheus
 	deps_node
+	deps_podman
 	golang system 15m system
 }
 
+lane_nomad() { golang nomad 10m nomad; }
 lane_conformance() { golang conformance 10m conformance; }
 lane_h2spec() { golang h2spec 5m h2spec; }
 lane_crash() { golang crash 10m crash; }

@@ -2,7 +2,7 @@
 # Building for another architecture, with Debian's cross compiler and that architecture's packages unpacked beside this
 # machine's: it need not be made multi-arch. Sourced by image.sh.
 
-cross_libraries=(liburing-dev libnghttp2-dev libprotobuf-c-dev libblkid-dev libmd-dev libbpf-dev libssl-dev libcryptsetup-dev)
+cross_libraries=(liburing-dev libnghttp2-dev libprotobuf-c-dev libblkid-dev libmd-dev libbpf-dev libjansson-dev libssl-dev libcryptsetup-dev)
 
 # cross_ensure ARCH TRIPLET DIR: leaves DIR/cross.ini for meson.
 cross_ensure() {

@@ -18,8 +18,10 @@
 #include "app/serve_address.h"
 #include "app/serve_backends.h"
 #include "app/serve_cluster.h"
+#include "app/serve_docker.h"
 #include "app/serve_duties.h"
 #include "app/serve_options.h"
+#include "app/serve_pools.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -70,7 +72,8 @@ enum {
 	DRAINED_SERVER = 1 << 1,
 	DRAINED_REGISTRATION = 1 << 2,
 	DRAINED_CLUSTER = 1 << 3,
-	DRAINED_ALL = (1 << 4) - 1,
+	DRAINED_DOCKER = 1 << 4,
+	DRAINED_ALL = (1 << 5) - 1,
 };
 
 struct serve {
@@ -90,6 +93,7 @@ struct serve {
 	struct endpoints endpoints;
 	struct server *server;
 	struct registration *registration; /* NULL: not asked for */
+	struct docker *docker;             /* NULL: not asked for */
 	struct serve_address http;
 	struct serve_cluster cluster;
 
@@ -110,42 +114,6 @@ static void to_state(struct serve *s, enum serve_state state)
 }
 
 /* ---- health ---- */
-
-static const char *state_name(enum pool_state state)
-{
-	static const char *const names[] = {
-		[POOL_LOADING] = "loading",
-		[POOL_READY] = "ready",
-		[POOL_MISSING] = "missing",
-		[POOL_SICK] = "sick",
-	};
-	return names[state];
-}
-
-static void log_pool(const struct pool *pool)
-{
-	const char *why = pool_why(pool);
-	log_event(pool_state(pool) == POOL_READY ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "pool",
-		log_fields({"pool", pool_name(pool)}, {"path", pool_path(pool)},
-			{"state", state_name(pool_state(pool))},
-			{"why", *why != '\0' ? why : NULL}));
-}
-
-/* Once of each pool. Its files are made durable one by one, but nothing mends the file system. */
-static void log_no_journal(struct serve *s, const struct pool *pool)
-{
-	unsigned i = 0;
-	while (pools_at(s->pools, i) != pool)
-		i++;
-	if (pool_state(pool) != POOL_READY || !pool_features(pool)->no_journal ||
-		s->no_journal_said[i])
-		return;
-	s->no_journal_said[i] = true;
-	log_event(LOG_LEVEL_WARN,
-		"the pool's file system has no journal that sysfs tells of: " FS_NO_JOURNAL,
-		log_fields({"pool", pool_name(pool)}, {"path", pool_path(pool)},
-			{"remedy", FS_NO_JOURNAL_REMEDY}));
-}
 
 static void update_health(struct serve *s)
 {
@@ -183,8 +151,8 @@ static void on_pool_changed(void *arg, struct pool *pool)
 		node_adopt(s->csi->node, on_adopted, s);
 	if (s->state == SERVE_STARTING)
 		return; /* the start says how all of them are */
-	log_pool(pool);
-	log_no_journal(s, pool);
+	serve_pool_log(pool);
+	serve_pool_log_no_journal(s->pools, pool, s->no_journal_said);
 	update_health(s);
 	member_pool_changed(s->cluster.member);
 }
@@ -248,12 +216,17 @@ static void on_cluster_drained(void *arg)
 	((struct serve *)arg)->drained |= DRAINED_CLUSTER;
 }
 
+static void on_docker_drained(void *arg)
+{
+	((struct serve *)arg)->drained |= DRAINED_DOCKER;
+}
+
 static void on_drain_tick(struct ring_timer *timer)
 {
 	struct serve *s = container_of(timer, struct serve, timer);
 	/* A call whose client went away is in flight until its method ends it. */
 	bool calls_over = (s->registry == NULL || grpc_registry_in_flight(s->registry) == 0) &&
-			  serve_cluster_idle(&s->cluster);
+			  serve_cluster_idle(&s->cluster) && docker_idle(s->docker);
 	if (calls_over && s->drained == DRAINED_ALL && !adopting(s) && pools_idle(s->pools))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
@@ -269,12 +242,15 @@ static void drain(struct serve *s, const char *why)
 	(void)process_notify("STOPPING=1");
 	s->drain_end_ns = ring_now_ns(s->reactor.ring) + DRAIN_MS * UINT64_C(1000000);
 	s->drained = (s->csi == NULL ? DRAINED_CSI : 0) | (s->server == NULL ? DRAINED_SERVER : 0) |
-		     (s->registration == NULL ? DRAINED_REGISTRATION : 0);
+		     (s->registration == NULL ? DRAINED_REGISTRATION : 0) |
+		     (s->docker == NULL ? DRAINED_DOCKER : 0);
 	if (s->health != NULL)
 		health_set(s->health, false);
 	/* Kubelet first: it must not call a driver that is about to go. */
 	if (s->registration != NULL)
 		registration_drain(s->registration, DRAIN_MS, on_registration_drained, s);
+	if (s->docker != NULL)
+		docker_drain(s->docker, DRAIN_MS, on_docker_drained, s);
 	serve_cluster_drain(&s->cluster, DRAIN_MS, on_cluster_drained, s);
 	pools_drain(s->pools);
 	probes_stop();
@@ -477,10 +453,10 @@ static void say_serving(struct serve *s)
 		buf_printf(&endpoints, "%s%s", i == 0 ? "" : ",", s->options.endpoints[i]);
 	for (unsigned i = 0; (pool = pools_at(s->pools, i)) != NULL; i++) {
 		buf_printf(&pools, "%s%s:%s", i == 0 ? "" : ",", pool_name(pool),
-			state_name(pool_state(pool)));
+			serve_pool_state(pool));
 		if (pool_state(pool) != POOL_READY)
-			log_pool(pool);
-		log_no_journal(s, pool);
+			serve_pool_log(pool);
+		serve_pool_log_no_journal(s->pools, pool, s->no_journal_said);
 	}
 	if (!s->adopted)
 		log_event(LOG_LEVEL_WARN, "devices and mounts of earlier runs are still looked for",
@@ -517,6 +493,8 @@ static int start(struct serve *s, struct err *err)
 		return r;
 	r = open_registration(s, err);
 	if (r >= 0)
+		r = serve_docker_open(&s->docker, &s->options, s->csi, s->registry, err);
+	if (r >= 0)
 		r = serve_cluster_open(&s->cluster, s->csi, s->metrics, err);
 	if (r < 0)
 		return r;
@@ -536,6 +514,7 @@ static int start(struct serve *s, struct err *err)
 static void stop(struct serve *s)
 {
 	registration_close(s->registration);
+	docker_close(s->docker);
 	serve_address_stop(&s->http);
 	server_close(s->server);
 	serve_cluster_close_server(&s->cluster);

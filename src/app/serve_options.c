@@ -7,6 +7,7 @@
 #include "app/serve_options.h"
 
 #include "app/inline_option.h"
+#include "app/serve_docker.h"
 #include "app/tls_options.h"
 #include "app/values.h"
 #include "backends/ublk/ublkd_proto.h"
@@ -490,6 +491,13 @@ static const struct option_row rows[] = {
 			"another image:\n"
 			"for nodes without device mapper whose pods are trusted",
 		.kind = OPTION_FLAG, OPTION_IN(struct serve_options, loop.block_on_loop)},
+	{"--docker-plugin", "PATH", {"RINGVOL_DOCKER_PLUGIN"}, .fallback_help = "off",
+		.help = "the socket of a volume plugin for docker and podman, as in\n"
+			"/run/docker/plugins/ringvol.sock",
+		.kind = OPTION_SOCKET, OPTION_IN(struct serve_options, docker_plugin)},
+	{"--docker-mounts", "DIR", {"RINGVOL_DOCKER_MOUNTS"}, .fallback = "/run/ringvol-docker",
+		.help = "where it mounts volumes", .kind = OPTION_PATH,
+		OPTION_IN(struct serve_options, docker_mounts)},
 	{"--log-level", "error|warn|info|debug", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
 		.help = "what is logged, on standard error", .kind = OPTION_CHOICE,
 		OPTION_IN(struct serve_options, log_level)},
@@ -546,6 +554,8 @@ int serve_options_parse(struct serve_options *ret, struct options_result *ret_re
 		r = complete_registration(ret, err);
 	if (r == 0 && !ret_result->help)
 		r = complete_cluster(ret, err);
+	if (r == 0 && !ret_result->help)
+		r = serve_docker_complete(ret, err);
 	if (r == 0)
 		ret->ublkd.start = ret->ublk == SERVE_UBLKD_START;
 	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)

@@ -53,6 +53,8 @@ struct serve_options {
 	struct tls_files tls;
 	const char *kubelet_registration; /* directory; NULL: none */
 	const char *kubelet_endpoint;     /* with it: a path */
+	const char *docker_plugin;        /* a socket's path; NULL: off */
+	const char *docker_mounts;        /* a directory */
 	enum log_level log_level;
 	enum log_format log_format;
 };

@@ -11,7 +11,7 @@
  * A request that cannot be served gets its status and ends the connection: what follows it might
  * be its body. One timer bounds each state: a request must be complete in half_open_ms however it
  * trickles (408), an answer read in HTTP1_ANSWER_MS, and a connection without requests ends after
- * idle_ms. Out of memory the connection is cut.
+ * idle_ms. An answer that was put off has no time of its own. Out of memory the connection is cut.
  */
 #include "rpc/http1.h"
 
@@ -65,6 +65,9 @@ struct http1_call {
 	bool chunked;
 	bool waits; /* the source, for its http1_source_wake() */
 	struct list ready;
+	bool later; /* it is not there yet */
+	void (*on_gone)(void *arg);
+	void *on_gone_arg;
 };
 
 static struct http1_call *call_of(struct session *session)
@@ -104,22 +107,67 @@ static int put_head(struct http1_call *c, unsigned status, const char *content_t
 	return buf_printf(&c->out,
 		"HTTP/1.1 %u %s\r\nDate: %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\n%s%s",
 		status, http1_status_name(status), date, content_type,
-		status == 405 ? "Allow: GET, HEAD\r\n" : "",
+		status != 405           ? ""
+		: c->request.takes_body ? "Allow: POST\r\n"
+					: "Allow: GET, HEAD\r\n",
 		c->last                             ? "Connection: close\r\n"
 		: http1_request_is_old(&c->request) ? "Connection: keep-alive\r\n"
 						    : "");
 }
 
-void http1_reply(struct http1_call *c, unsigned status, const char *text)
+/* The answer begins. True: later, so that the connection does not know of it. */
+static bool answer_begins(struct http1_call *c)
 {
+	bool later = c->later;
 	assert(c->state == HTTP1_ANSWER && c->source == NULL);
-	int res = put_head(c, status, "text/plain; charset=utf-8");
+	if (later)
+		to_state(c, HTTP1_ANSWER, HTTP1_ANSWER_MS);
+	c->later = false;
+	return later;
+}
+
+void http1_reply_data(struct http1_call *c, unsigned status, const char *content_type,
+	const void *data, size_t len)
+{
+	bool later = answer_begins(c);
+	int res = put_head(c, status, content_type);
 	if (res == 0)
-		res = buf_printf(&c->out, "Content-Length: %zu\r\n\r\n", strlen(text) + 1);
+		res = buf_printf(&c->out, "Content-Length: %zu\r\n\r\n", len);
 	if (res == 0 && !http1_request_is_head(&c->request))
-		res = buf_printf(&c->out, "%s\n", text);
+		res = buf_append(&c->out, data, len);
 	if (res < 0)
 		cut(c, res);
+	if (later)
+		wake(c);
+}
+
+void http1_reply(struct http1_call *c, unsigned status, const char *text)
+{
+	struct buf line = {0};
+	if (buf_printf(&line, "%s\n", text) < 0) {
+		bool later = answer_begins(c);
+		cut(c, -ENOMEM);
+		if (later)
+			wake(c);
+		return;
+	}
+	http1_reply_data(c, status, "text/plain; charset=utf-8", line.data, line.len);
+	buf_free(&line);
+}
+
+void http1_later(struct http1_call *c, void (*on_gone)(void *arg), void *arg)
+{
+	assert(c->state == HTTP1_ANSWER && c->source == NULL && c->out.len == 0);
+	c->later = true;
+	c->on_gone = on_gone;
+	c->on_gone_arg = arg;
+	ring_timer_cancel(c->http1->ring, &c->timer);
+}
+
+const uint8_t *http1_body(const struct http1_call *c, size_t *ret_len)
+{
+	*ret_len = c->request.body.len;
+	return *ret_len > 0 ? c->request.body.data : (const uint8_t *)"";
 }
 
 static void ready_push(struct http1_call *c)
@@ -269,7 +317,7 @@ static size_t read_request(struct http1_call *c, const uint8_t *data, size_t len
 {
 	unsigned status;
 	if (c->state == HTTP1_IDLE) {
-		http1_request_begin(&c->request);
+		http1_request_begin(&c->request, c->http1->routes);
 		to_state(c, HTTP1_REQUEST, c->http1->limits->half_open_ms);
 		c->waits_since_ns = ring_now_ns(c->http1->ring);
 	}
@@ -334,7 +382,7 @@ static int http1_output(struct session *session, struct buf *out, size_t limit)
 	struct http1_call *c = call_of(session);
 	int res = 0;
 	c->busy = true;
-	while (c->state == HTTP1_ANSWER && c->broken == 0 && out->len < limit) {
+	while (c->state == HTTP1_ANSWER && !c->later && c->broken == 0 && out->len < limit) {
 		if (out->len == 0) {
 			struct buf full = c->out;
 			c->out = *out;
@@ -408,6 +456,9 @@ static void http1_session_free(struct session *session)
 	struct http1_call *c = call_of(session);
 	c->busy = true;
 	source_end(c);
+	if (c->later)
+		c->on_gone(c->on_gone_arg);
+	http1_request_free(&c->request);
 	ring_timer_cancel(c->http1->ring, &c->timer);
 	buf_free(&c->in);
 	buf_free(&c->out);

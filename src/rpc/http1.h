@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HTTP/1 for probes and scrapers: GET and HEAD of a few fixed paths, keep-alive, pipelining; no
- * request bodies. No sockets: a session (session.h) that conn.c, tests and fuzzers feed.
+ * HTTP/1 for probes, scrapers and plugins: GET and HEAD, or POST with a short body, of a few fixed
+ * paths, keep-alive, pipelining. No sockets: a session (session.h) that conn.c, tests and fuzzers
+ * feed.
  *
  * A handler answers at once with a short text, or with a source that makes the body piece by piece:
  * all sources together make HTTP1_TURN_BYTES in a turn of the loop, and a piece is only made when
- * the one before it was sent, so neither many scrapers nor slow ones cost time or memory.
+ * the one before it was sent, so neither many scrapers nor slow ones cost time or memory. Or it
+ * says that its answer comes later.
  */
 #ifndef RINGVOL_RPC_HTTP1_H
 #define RINGVOL_RPC_HTTP1_H
@@ -24,7 +26,7 @@ enum {
 struct http1;      /* what the connections of a server share */
 struct http1_call; /* a request, until it is answered */
 
-/* Answers the call before it returns, with one of the two functions below. */
+/* Answers the call before it returns, with one of the functions below, or says http1_later(). */
 typedef void http1_handler_fn(struct http1_call *call, void *arg);
 
 /* The path is matched exactly; a query is ignored. A table ends with a NULL path. */
@@ -32,10 +34,19 @@ struct http1_route {
 	const char *path;
 	http1_handler_fn *fn;
 	void *arg;
+	/* 0: it is asked with GET and HEAD. Else with POST, and a body of so many bytes at most. */
+	size_t body_max;
 };
 
+/* What came with a POST, until the call is answered. Never NULL. */
+const uint8_t *http1_body(const struct http1_call *call, size_t *ret_len);
 /* Text for a person, without the ending newline. */
 void http1_reply(struct http1_call *call, unsigned status, const char *text);
+void http1_reply_data(struct http1_call *call, unsigned status, const char *content_type,
+	const void *data, size_t len);
+/* The answer comes later, from the loop; whoever gives it bounds how long that takes. on_gone: the
+ * connection is no more, and neither is the call. */
+void http1_later(struct http1_call *call, void (*on_gone)(void *arg), void *arg);
 
 /* Embed it. */
 struct http1_source {

@@ -17,9 +17,15 @@ struct http1_request {
 	unsigned hosts;
 	unsigned refuse; /* the status to answer with; 0: none yet */
 	bool last;       /* the client wants no request after it */
+	const struct http1_route *routes;
+	bool takes_body; /* its route does */
+	size_t body_max;
+	struct buf body;
 };
 
-void http1_request_begin(struct http1_request *r);
+/* Zeroed before the first one. routes: what tells whether a body may come. */
+void http1_request_begin(struct http1_request *r, const struct http1_route *routes);
+void http1_request_free(struct http1_request *r);
 /* Parses up to the end of the request at most; returns how many bytes it took. *ret_status: 0: more
  * of it is to come, 200: it is complete, else the status to refuse it with. */
 size_t http1_request_parse(struct http1_request *r, const uint8_t *data, size_t len,

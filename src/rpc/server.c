@@ -244,6 +244,17 @@ int server_listen_http(struct server *server, const char *address, struct err *e
 	return res < 0 ? err_sys(err, res, "cannot listen on %s", address) : 0;
 }
 
+int server_listen_http_unix(struct server *server, const char *endpoint, struct err *err)
+{
+	assert(server->http1 != NULL && !server->draining);
+	struct listen_socket socket;
+	int res = listen_open(endpoint, &socket, err);
+	if (res < 0)
+		return res;
+	res = listener_add(server, &server->http, &socket);
+	return res < 0 ? err_sys(err, res, "cannot listen on %s", endpoint) : 0;
+}
+
 int server_listen_tls(struct server *server, const char *address, struct tls *tls, struct err *err)
 {
 	assert((server->tls_keys == NULL || server->tls_keys == tls) && !server->draining);

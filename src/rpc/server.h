@@ -58,6 +58,8 @@ void server_unlisten(struct server *server);
 /* HTTP on ADDR:PORT, any address of this host: what is served there changes nothing. Does not
  * block, so that an address in use (-EADDRINUSE) can be tried again from the loop. */
 int server_listen_http(struct server *server, const char *address, struct err *err);
+/* The same on a unix socket, unix:///PATH, made and guarded as by server_listen(). Blocking. */
+int server_listen_http_unix(struct server *server, const char *endpoint, struct err *err);
 
 /* gRPC over TLS on ADDR:PORT, any address of this host, for the services whose `peers` name those
  * who have certificates (tls.h). One struct tls a server, which outlives it. Does not block, as

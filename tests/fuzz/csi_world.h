@@ -10,7 +10,7 @@
 #include "fuzz.h"
 
 #include "csi/csi.h"
-#include "simring/grpc_local.h"
+#include "rpc/grpc_local.h"
 #include "simring/sim.h"
 
 struct csi_world {

@@ -21,6 +21,8 @@ static void wait_for_input(struct http_peer *p)
 		http_peer_settle(p);
 		if (p->waiting != NULL)
 			http1_source_wake(&p->waiting->source);
+		if (p->later != NULL)
+			http_peer_answer(p);
 	}
 	must(ops->wants_input(p->session) || ops->finished(p->session) || p->res != 0);
 }

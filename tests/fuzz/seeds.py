@@ -190,7 +190,7 @@ SERVE_VALUES = {
     "--kubelet-registration": "/registry", "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node", "--inline": "pools=default,namespaces=*,sources=root,max-size=1Gi,iops=5k,bandwidth=1Mi", "--staging": "off",
     "--csi-version": "1.13", "--max-volumes-per-node": "9", "--trim-interval": "12h", "--transfer-rate": "1000000",
     "--ublkd": "external", "--ublkd-socket": "/run/u.sock", "--ublkd-state-dir": "/run/u", "--cgroup-root": "/cg",
-    "--block-on-loop": "true", "--log-level": "warn",
+    "--block-on-loop": "true", "--docker-plugin": "/run/d.sock", "--docker-mounts": "/run/d", "--log-level": "warn",
     "--log-format": "json"}
 
 
@@ -335,6 +335,21 @@ def csi():
     write("csi", "raw-create", b"\0\0" + bytes([0x81, 0, 0, len(raw)]) + raw)
 
 
+# ---- what docker asks of a volume plugin ----
+
+
+def docker():
+    """The first byte is the verb, in the order of src/docker/request.h."""
+    write("docker", "activate", b"\0")
+    write("docker", "create", b'\2{"Name":"data","Opts":{"size":"1Gi","fsType":"xfs","pool":"default"}}')
+    write("docker", "create-plain", b'\2{"Name":"data","Opts":null}')
+    write("docker", "remove", b'\3{"Name":"data"}')
+    write("docker", "mount", b'\4{"Name":"data","ID":"b87d7442095999a92b65b3d9691e697b61713829cc0ffd1bb72e4ccd51aa4d6c"}')
+    write("docker", "unmount", b'\5{"ID":"b87d","Name":"d.a-t_a","Later":[1,2,{"x":null}]}')
+    write("docker", "path", b'\6{"Name":"\\u0064ata"}')
+    write("docker", "list", b"\x08{}")
+
+
 # ---- HTTP/1 ----
 
 
@@ -353,6 +368,9 @@ def http1():
     write("http1", "upgrade", b"\0" + get(b"/text", more=b"Host: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"))
     write("http1", "h2", b"\0" + PREFACE)
     write("http1", "late", b"\xa2" + get(b"/text") + get(b"/slow")[:-3])
+    post = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"
+    write("http1", "post", b"\0" + post + post.replace(b"echo", b"later") + get(b"/text"))
+    write("http1", "post-chunks", b"\1" + post.replace(b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"))
     write("http1", "drain", b"\x17" + get(b"/text") + get(b"/body") + get(b"/text"))
 
 
@@ -510,6 +528,7 @@ if __name__ == "__main__":
     luks_order()
     node()
     http1()
+    docker()
     tls()
     ublkd()
     h2_bytes()

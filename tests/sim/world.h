@@ -10,7 +10,7 @@
 #include "csi/csi.h"
 #include "mount/mnt.h"
 #include "rpc/grpc.h"
-#include "simring/grpc_local.h"
+#include "rpc/grpc_local.h"
 #include "simring/sim.h"
 #include "transfer/transfer.h"
 

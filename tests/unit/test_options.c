@@ -97,6 +97,25 @@ Test(options, defaults_are_the_contract)
 	cr_assert_eq(o.log_level, LOG_LEVEL_INFO);
 	cr_assert_eq(o.log_format, LOG_FORMAT_LOGFMT);
 	cr_assert_str_eq(o.http, "127.0.0.1:9808");
+	cr_assert_null(o.docker_plugin);
+	cr_assert_str_eq(o.docker_mounts, "/run/ringvol-docker");
+}
+
+Test(options, docker)
+{
+	cr_assert_eq(
+		PARSE("--docker-plugin=/run/docker/plugins/ringvol.sock"), 0, "%s", err.message);
+	cr_assert_str_eq(o.docker_plugin, "/run/docker/plugins/ringvol.sock");
+	cr_assert_eq(o.target_root_count, 0);
+	cr_assert_eq(PARSE("--docker-plugin", "/a.sock", "--docker-mounts", "/m", "--target-root",
+			     "/var/lib/kubelet/pods"),
+		0, "%s", err.message);
+	cr_assert_eq(o.target_root_count, 2);
+	cr_assert_str_eq(o.target_roots[1], "/m");
+	REFUSED("absolute", "--docker-plugin", "a.sock");
+	REFUSED("absolute", "--docker-mounts", "m");
+	REFUSED("needs the services controller and node", "--docker-plugin", "/a.sock",
+		"--services", "node");
 }
 
 Test(options, flags_in_both_forms)

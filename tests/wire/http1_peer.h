@@ -26,7 +26,8 @@
 #define http_leave() ((void)0)
 #endif
 
-/* ---- routes: /text; /body of `size` bytes; the same with waits or empty pieces; one that fails */
+/* ---- routes: /text; /body of `size` bytes; the same with waits or empty pieces; one that fails;
+ * two that take bodies, and answer at once or later */
 
 struct http_body {
 	struct http1_source source;
@@ -39,7 +40,7 @@ struct http_peer {
 	struct ring_sim sim;
 	struct ring *ring;
 	struct server_limits limits;
-	struct http1_route routes[6];
+	struct http1_route routes[8];
 	struct http1 *http1;
 	struct session *session; /* of the one connection of most tests */
 	struct buf out;          /* what it has sent */
@@ -49,6 +50,8 @@ struct http_peer {
 	size_t size;               /* of bodies */
 	size_t made_bytes;         /* all in all */
 	struct http_body *waiting; /* one that waits for http_peer_wake() */
+	struct http1_call *later;  /* a call that was put off */
+	unsigned gone;             /* such calls whose connection went */
 };
 
 /* What a body is made of, from its `at`-th byte on, up to `len` bytes of it. */
@@ -164,6 +167,40 @@ static void http_fail(struct http1_call *call, void *arg)
 	http1_stream(call, "text/x-body", &b->source);
 }
 
+enum { HTTP_ECHO_MAX = 32 };
+
+static void http_echo(struct http1_call *call, void *arg)
+{
+	size_t len;
+	const uint8_t *body = http1_body(call, &len);
+	((struct http_peer *)arg)->texts++;
+	http1_reply_data(call, 200, "text/plain", body, len);
+}
+
+static void http_gone(void *arg)
+{
+	struct http_peer *p = arg;
+	http_must(p->later != NULL);
+	p->later = NULL;
+	p->gone++;
+}
+
+static void http_put_off(struct http1_call *call, void *arg)
+{
+	struct http_peer *p = arg;
+	http_must(p->later == NULL);
+	p->later = call;
+	http1_later(call, http_gone, p);
+}
+
+/* Answers what was put off with its own body. */
+static inline void http_peer_answer(struct http_peer *p)
+{
+	struct http1_call *call = p->later;
+	p->later = NULL;
+	http_echo(call, p);
+}
+
 /* ---- the connection ---- */
 
 static void http_on_wake(void *arg)
@@ -193,7 +230,8 @@ static inline struct http_peer *http_peer_new(void)
 	http_must(ring_sim_open(&p->ring, &p->sim) == 0);
 	struct http1_route routes[] = {{"/text", http_text, p}, {"/body", http_body, p},
 		{"/slow", http_slow, p}, {"/seldom", http_seldom, p}, {"/fail", http_fail, p},
-		{NULL, NULL, NULL}};
+		{"/echo", http_echo, p, .body_max = HTTP_ECHO_MAX},
+		{"/later", http_put_off, p, .body_max = HTTP_ECHO_MAX}, {NULL, NULL, NULL}};
 	memcpy(p->routes, routes, sizeof(routes));
 	return p;
 }

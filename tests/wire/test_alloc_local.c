@@ -5,8 +5,8 @@
  */
 #include "base/list.h"
 #include "heap.h"
+#include "rpc/grpc_local.h"
 #include "rpc/health.h"
-#include "simring/grpc_local.h"
 #include "verdict.h"
 
 enum { CALLS = 9 };

@@ -155,11 +155,11 @@ static const char *refusal_of(unsigned status)
 	case 400:
 		return "the request is malformed\n";
 	case 405:
-		return "only GET and HEAD are served\n";
+		return "the path is served with other methods: see Allow\n";
 	case 408:
 		return "the request was not complete in time\n";
 	case 413:
-		return "no request with a body is served\n";
+		return "the request's body is too long, or the path takes none\n";
 	case 414:
 		return "the request's target is too long\n";
 	case 431:
@@ -279,6 +279,118 @@ Test(http1, limits_of_a_request)
 	reconnect(p);
 	say_long(p, "GET /", 1 << 20, "");
 	take_refusal(p, 414);
+	http_peer_free(p);
+}
+
+/* ---- bodies ---- */
+
+#define POST(path, length, body)                                                                   \
+	"POST " path " HTTP/1.1\r\nHost: a\r\nContent-Length: " length "\r\n\r\n" body
+
+Test(http1, a_body_in_any_pieces)
+{
+	static const char requests[] = POST("/echo", "5", "hello") POST("/echo", "0",
+		"") "POST /echo?x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+		    "2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n" GET("/text")
+			    POST("/echo", "32", "01234567890123456789012345678901");
+	static const char *const want[] = {
+		"hello", "", "abcde", "text\n", "01234567890123456789012345678901"};
+	for (size_t piece = 1; piece < sizeof(requests); piece++) {
+		struct http_peer *p = peer_new();
+		for (size_t at = 0, n; requests[at] != '\0'; at += n) {
+			n = strlen(requests + at) < piece ? strlen(requests + at) : piece;
+			http_peer_feed(p, requests + at, n);
+			while (!wants_input(p))
+				http_peer_settle(p);
+		}
+		http_peer_settle(p);
+		for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+			struct http_answer a = take_answer(p, false);
+			cr_assert_eq(a.status, 200, "request %zu, pieces of %zu", i, piece);
+			cr_assert_str_eq(a.body, want[i]);
+		}
+		cr_assert_eq(p->out.len, 0);
+		http_peer_free(p);
+	}
+}
+
+Test(http1, bodies_that_are_refused)
+{
+	static const struct {
+		const char *request;
+		unsigned status;
+	} table[] = {
+		{POST("/echo", "33", ""), 413},
+		{POST("/text", "0", ""), 405},
+		{POST("/none", "3", "abc"), 405},
+		{GET("/echo"), 405},
+		{"PUT /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", 405},
+		{"POST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", 400},
+		{"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+		 "20\r\n01234567890123456789012345678901\r\n1\r\nx\r\n0\r\n\r\n",
+			413},
+		{"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n", 400},
+	};
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		struct http_peer *p = peer_new();
+		say(p, table[i].request);
+		struct http_answer a = take_answer(p, false);
+		cr_assert_eq(a.status, table[i].status, "%u for %s", a.status, table[i].request);
+		cr_assert(a.close);
+		cr_assert_eq(a.allow, a.status == 405);
+		cr_assert(finished(p));
+		cr_assert_eq(p->texts, 0);
+		http_peer_free(p);
+	}
+}
+
+Test(http1, allow_names_the_methods)
+{
+	struct http_peer *p = peer_new();
+	say(p, GET("/echo"));
+	struct http_answer a = take_answer(p, false);
+	cr_assert_eq(strncmp(http_field(&a, "Allow"), "POST\r\n", 6), 0);
+	reconnect(p);
+	say(p, POST("/text", "0", ""));
+	a = take_answer(p, false);
+	cr_assert_eq(strncmp(http_field(&a, "Allow"), "GET, HEAD\r\n", 11), 0);
+	http_peer_free(p);
+}
+
+/* The body stays as long as the call, and the next request waits. */
+Test(http1, an_answer_that_comes_later)
+{
+	struct http_peer *p = peer_new();
+	say(p, POST("/later", "5", "hello") GET("/text"));
+	cr_assert_not_null(p->later);
+	cr_assert_not(wants_input(p));
+	cr_assert_eq(p->out.len, 0);
+	http_peer_advance(p, 10 * HTTP1_ANSWER_MS);
+	http_peer_settle(p);
+	cr_assert_not(finished(p), "an answer that was put off has no time");
+	unsigned wakes = p->wakes;
+	http_peer_answer(p);
+	cr_assert_eq(p->wakes, wakes + 1);
+	http_peer_settle(p);
+	cr_assert_str_eq(take_answer(p, false).body, "hello");
+	cr_assert_str_eq(take_answer(p, false).body, "text\n");
+	/* From then on it is bounded again. */
+	say(p, POST("/later", "0", ""));
+	http_peer_answer(p);
+	http_peer_advance(p, HTTP1_ANSWER_MS + 1000);
+	cr_assert_lt(p->res != 0 ? p->res : (http_peer_fetch(p), p->res), 0);
+	http_peer_free(p);
+}
+
+Test(http1, whoever_hangs_up_waits_for_nothing)
+{
+	struct http_peer *p = peer_new();
+	say(p, POST("/later", "1", "x"));
+	p->session->ops->drain(p->session);
+	cr_assert_not(finished(p), "a call that runs may end");
+	http_peer_disconnect(p);
+	cr_assert_eq(p->gone, 1);
+	cr_assert_null(p->later);
 	http_peer_free(p);
 }
 

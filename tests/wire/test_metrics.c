@@ -3,7 +3,7 @@
 #include "metrics/private.h"
 
 #include "metrics/metrics.h"
-#include "simring/grpc_local.h"
+#include "rpc/grpc_local.h"
 
 #include <criterion/criterion.h>
 

@@ -2,7 +2,7 @@
 /* Services are for some callers, and a call knows who calls. */
 #include "peer.h"
 
-#include "simring/grpc_local.h"
+#include "rpc/grpc_local.h"
 
 static struct peer *p;
 static struct grpc_peer seen;

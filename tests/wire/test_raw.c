@@ -2,7 +2,7 @@
 /* Calls whose messages are passed on as bytes, and answers that are packed already. */
 #include "peer.h"
 
-#include "simring/grpc_local.h"
+#include "rpc/grpc_local.h"
 
 static struct peer *p;
 

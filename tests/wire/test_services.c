@@ -2,10 +2,10 @@
 /* Health, reflection, the registry, local calls, header values. */
 #include "peer.h"
 
+#include "rpc/grpc_local.h"
 #include "rpc/health.h"
 #include "rpc/reflection.h"
 #include "rpc/registry.h"
-#include "simring/grpc_local.h"
 
 #include "descriptor_set.h"
 #include "reflection.pb-c.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls without a client: tests dispatch a packed request and get the answer through callbacks. The
- * client of such a call stays and reads at once, unless a test says otherwise. Out of memory is
- * answered as RESOURCE_EXHAUSTED.
+ * Calls without a client: a packed request is dispatched, and the answer comes through callbacks.
+ * The caller stays and reads at once, unless it says otherwise. Out of memory is answered as
+ * RESOURCE_EXHAUSTED.
  */
-#include "simring/grpc_local.h"
+#include "rpc/grpc_local.h"
 
 #include "rpc/registry.h"
 

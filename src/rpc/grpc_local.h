@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls without a client. */
-#ifndef RINGVOL_TESTS_GRPC_LOCAL_H
-#define RINGVOL_TESTS_GRPC_LOCAL_H
+/*
+ * Calls from within the process, without a socket: something of the driver's own asks for what a
+ * client would ask for, and gets the same checks, locks and metrics. Tests call so as well.
+ */
+#ifndef RINGVOL_RPC_GRPC_LOCAL_H
+#define RINGVOL_RPC_GRPC_LOCAL_H
 
 #include "rpc/grpc.h"
 
@@ -19,7 +22,7 @@ void grpc_dispatch_local(struct grpc_registry *registry, const char *path, const
 	size_t len, struct grpc_local *local);
 /* The client reads what it was sent: one more message may come, or as many as there are. */
 void grpc_local_read(struct grpc_local *local, bool all);
-/* The client goes away. on_end is not called. */
+/* The caller goes away. on_end is not called. */
 void grpc_local_leave(struct grpc_local *local);
 
 #endif
