@@ -42,6 +42,7 @@ struct reading {
 	size_t count, cap;
 	int dir, dirfd; /* dir: an enum pool_fd */
 	int trash_fd;
+	int thin_there; /* 1: thin/data is */
 	struct image_map map;
 	struct thin_id *ids;
 	size_t id_count, id_cap;
@@ -172,7 +173,7 @@ static int drop_other(void *arg, const char *name)
 	struct reading *r = arg;
 	char digits[TRASH_NAME_BYTES];
 	bool ours = strcmp(name, THIN_METADATA_FILE) == 0 || strcmp(name, THIN_DATA_FILE) == 0;
-	if (ours && faccessat(r->dirfd, THIN_DATA_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+	if (ours && r->thin_there == 1)
 		return 0;
 	pool_random_hex(digits, TRASH_NAME_BYTES - 1);
 	/* On what is read-only nothing is given out either. */
@@ -198,6 +199,14 @@ static int read_thin_image(struct reading *r, enum thin_device which, struct ima
 	return 0;
 }
 
+/* 1: it is there; 0: it is not; else nobody knows. */
+static int look_for(int dirfd, const char *name)
+{
+	if (faccessat(dirfd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+		return 1;
+	return errno == ENOENT ? 0 : -errno;
+}
+
 static int read_thin(struct reading *r, const int fds[POOL_FDS])
 {
 	struct pool_thin *thin = &r->raw->thin;
@@ -206,10 +215,11 @@ static int read_thin(struct reading *r, const int fds[POOL_FDS])
 	r->trash_fd = fds[POOL_FD_TRASH];
 	if (r->dirfd < 0)
 		return 0;
-	int res = fd_each_name(r->dirfd, drop_other, r);
+	r->thin_there = look_for(r->dirfd, THIN_DATA_FILE);
+	int res = r->thin_there < 0 ? r->thin_there : fd_each_name(r->dirfd, drop_other, r);
 	if (res < 0)
 		return res;
-	bool there = faccessat(r->dirfd, THIN_DATA_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+	bool there = r->thin_there == 1;
 	thin->life = there ? THIN_DOWN : THIN_NONE;
 	if (there)
 		res = read_thin_image(r, THIN_METADATA, &thin->metadata);

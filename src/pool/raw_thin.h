@@ -34,6 +34,9 @@ struct pool_thin {
 	uint32_t next_id, ids_left; /* what no file has, from next_id on */
 	uint32_t block_bytes;
 	struct image_map metadata, data;
+	/* A growth has failed half way: what the images say, and what the devices have, may be
+	 * less. */
+	bool half_grown;
 	/* as of the last look */
 	bool looked;
 	struct thin_status status;

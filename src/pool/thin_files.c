@@ -100,6 +100,14 @@ int thin_files_drop(const struct disk *disk)
 	return r == 0 ? drop(&dm, disk) : r;
 }
 
+/* A check that was cut short, or a making, has left one: it may lead to what the images do not say
+ * any more. Who has it open keeps it. */
+static int drop_left(struct dm *dm, const struct disk *disk)
+{
+	int r = drop(dm, disk);
+	return r == -EBUSY ? 0 : r;
+}
+
 /* 1: the thin pool's devices are there; 0: they are not. */
 static int look_active(
 	const struct disk *disk, const struct image_map *metadata, const struct image_map *data)
@@ -109,8 +117,10 @@ static int look_active(
 	int r = dm_open(&dm, DM_CONTROL_PATH);
 	if (r == 0)
 		r = thin_number(&dm, disk->uuid, &major, &minor);
+	if (r == -ENXIO)
+		return drop_left(&dm, disk);
 	if (r < 0)
-		return r == -ENXIO || dm_is_absent(r) ? 0 : r;
+		return dm_is_absent(r) ? 0 : r;
 	if (thin_pool_is_sound(&dm, disk, metadata, data))
 		return 1;
 	r = drop(&dm, disk);
@@ -121,8 +131,9 @@ int thin_files_ask(struct thin_files *f, const struct disk *disk, int dirfd,
 	const struct image_map *metadata, const struct image_map *data)
 {
 	_cleanup_fd_ int fd = open_file(dirfd, THIN_METADATA);
-	if (fd < 0)
-		return fd;
+	_cleanup_fd_ int data_fd = open_file(dirfd, THIN_DATA);
+	if (fd < 0 || data_fd < 0)
+		return fd < 0 ? fd : data_fd;
 	f->clean = fgetxattr(fd, THIN_ACTIVE_XATTR, NULL, 0) < 0 && errno == ENODATA;
 	int active = look_active(disk, metadata, data);
 	f->active = active > 0;
@@ -149,6 +160,26 @@ int thin_files_open_metadata(
 	return f->fd < 0 ? f->fd : 0;
 }
 
+static int rewrite(struct thin_files *f, int dirfd, enum thin_device which,
+	const struct image_map *was, const struct image_map *map)
+{
+	if (image_map_equal(was, map))
+		return 0;
+	_cleanup_fd_ int fd = open_file(dirfd, which);
+	if (fd < 0)
+		return fd;
+	f->written = true;
+	int r = write_map(fd, map);
+	return r == 0 ? sync_fd(fd) : r;
+}
+
+/* Durable, before any device is as long. */
+static int rewrite_both(struct thin_files *f, int dirfd)
+{
+	int r = rewrite(f, dirfd, THIN_METADATA, &f->was_metadata, f->spec.metadata);
+	return r == 0 ? rewrite(f, dirfd, THIN_DATA, &f->was_data, f->spec.data) : r;
+}
+
 int thin_files_activate(struct thin_files *f, int dirfd)
 {
 	_cleanup_dm_ struct dm dm = {.fd = -1};
@@ -156,7 +187,9 @@ int thin_files_activate(struct thin_files *f, int dirfd)
 	int r = dm_open(&dm, DM_CONTROL_PATH);
 	if (r < 0)
 		return dm_fail_open(r, WHO, &f->err);
-	r = set_mark(dirfd);
+	r = rewrite_both(f, dirfd);
+	if (r == 0)
+		r = set_mark(dirfd);
 	if (r < 0)
 		return r;
 	r = thin_pool_make(&dm, &f->spec, &f->err);
@@ -172,19 +205,6 @@ int thin_files_look(struct thin_files *f, const struct disk *disk)
 	return r < 0 ? r : thin_pool_status(&dm, disk->uuid, &f->status);
 }
 
-static int rewrite(struct thin_files *f, int dirfd, enum thin_device which,
-	const struct image_map *was, const struct image_map *map)
-{
-	if (image_map_equal(was, map))
-		return 0;
-	_cleanup_fd_ int fd = open_file(dirfd, which);
-	if (fd < 0)
-		return fd;
-	f->written = true;
-	int r = write_map(fd, map);
-	return r == 0 ? sync_fd(fd) : r;
-}
-
 int thin_files_grow(struct thin_files *f, int dirfd)
 {
 	_cleanup_dm_ struct dm dm = {.fd = -1};
@@ -192,9 +212,7 @@ int thin_files_grow(struct thin_files *f, int dirfd)
 	int r = dm_open(&dm, DM_CONTROL_PATH);
 	if (r < 0)
 		return dm_fail_open(r, WHO, &f->err);
-	r = rewrite(f, dirfd, THIN_METADATA, &f->was_metadata, f->spec.metadata);
-	if (r == 0)
-		r = rewrite(f, dirfd, THIN_DATA, &f->was_data, f->spec.data);
+	r = rewrite_both(f, dirfd);
 	return r == 0 ? thin_pool_make(&dm, &f->spec, &f->err) : r;
 }
 

@@ -19,7 +19,7 @@ struct thin_files {
 	int fd;      /* the metadata's device, for thin_check; -1 */
 	struct thin_pool_spec spec;
 	bool fails_when_full;
-	struct image_map was_metadata, was_data; /* as their images say before a growth */
+	struct image_map was_metadata, was_data; /* as their images say; empty: not known */
 	bool written;                            /* they may say now what spec has */
 	struct thin_status status;
 	struct err err; /* of activate and grow, where it says more than -errno */
@@ -30,14 +30,15 @@ int thin_files_make(struct thin_files *f, int dirfd, const struct image_map *met
 	const struct image_map *data);
 /* The devices away, if nobody uses them; -EBUSY: somebody does. The stop was no clean one. */
 int thin_files_drop(const struct disk *disk);
-/* super, active, clean. Devices that take no writes, or lead to a disk that was away meanwhile, are
- * taken away, unless a volume's stands on them. -EBADMSG: these are no metadata of dm-thin's. */
+/* super, active, clean. Devices that take no writes, or lead to a disk that was away meanwhile, or
+ * have no thin pool on them, are taken away, unless somebody uses them. -EBADMSG: these are no
+ * metadata of dm-thin's; -ENOENT: an image is not there any more. */
 int thin_files_ask(struct thin_files *f, const struct disk *disk, int dirfd,
 	const struct image_map *metadata, const struct image_map *data);
 /* fd, which is the caller's. */
 int thin_files_open_metadata(
 	struct thin_files *f, const struct disk *disk, const struct image_map *metadata);
-/* The devices as spec says, and what a killed driver has left of builds. */
+/* The images' maps and the devices as spec says; what a killed driver has left of builds goes. */
 int thin_files_activate(struct thin_files *f, int dirfd);
 /* status. -ENXIO: it is not active. */
 int thin_files_look(struct thin_files *f, const struct disk *disk);

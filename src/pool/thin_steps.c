@@ -62,7 +62,7 @@ static int begin_run(struct op *op)
 	k->trash_fd = pool->fds[POOL_FD_TRASH];
 	k->metadata = thin_of(k)->metadata;
 	k->data = thin_of(k)->data;
-	k->grows = false;
+	k->grows = k->files.written = false;
 	if (thin_of(k)->refused)
 		return op_fail(op, ERR_DATA_LOSS,
 			"the thin pool of pool %s is not touched, because its images contradict those of its volumes: look at them with ringvol check",
@@ -239,8 +239,18 @@ static int ask_end(struct op *op, int res)
 		return op_fail(op, ERR_DATA_LOSS,
 			"the metadata of the thin pool of pool %s are damaged: stop the driver and run 'ringvol check --repair'",
 			k->pool->name);
+	if (res == -ENOENT)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"an image of the thin pool of pool %s is not there any more (" THIN_DIR
+			"/): restart the driver, and look at the pool with ringvol check",
+			k->pool->name);
 	if (res < 0)
 		return op_fail_sys(op, res, "looking at the thin pool of pool %s", k->pool->name);
+	/* Who has an id got it from an active thin pool. The kernel would format them. */
+	if (k->files.super.blank && thin->files > 0)
+		return op_fail(op, ERR_DATA_LOSS,
+			"the metadata of the thin pool of pool %s read as zeros, and %u images have their bytes in it: stop the driver and run 'ringvol check --repair'",
+			k->pool->name, thin->files);
 	thin->block_bytes = k->files.super.blank
 				    ? thin_block_bytes(area_total_bytes(k->pool->raw->area))
 				    : k->files.super.block_bytes;
@@ -326,11 +336,15 @@ static int check_run(struct op *op)
 	return r;
 }
 
-static void put_spec(const struct thin_keep *k, struct thin_pool_spec *ret)
+static void put_spec(struct thin_keep *k)
 {
 	const struct pool_thin *thin = thin_of(k);
+	const struct image_map unknown = {0};
 	uint64_t headroom = thin_headroom_bytes(area_total_bytes(k->pool->raw->area));
-	*ret = (struct thin_pool_spec){
+	k->files.written = false;
+	k->files.was_metadata = thin->half_grown ? unknown : thin->metadata;
+	k->files.was_data = thin->half_grown ? unknown : thin->data;
+	k->files.spec = (struct thin_pool_spec){
 		.disk = k->disk,
 		.metadata = &k->metadata,
 		.data = &k->data,
@@ -350,7 +364,7 @@ static int activate_run(struct op *op)
 {
 	struct thin_keep *k = keep_of(op);
 	k->files.fails_when_full = false;
-	put_spec(k, &k->files.spec);
+	put_spec(k);
 	return op_work(op, activate_job, k);
 }
 
@@ -365,6 +379,7 @@ static int activate_end(struct op *op, int res)
 		return res;
 	}
 	thin_of(k)->life = THIN_UP;
+	thin_of(k)->half_grown = false;
 	thin_of(k)->fails_when_full = false;
 	pool_trash_kick(k->pool); /* what is in it waits for this */
 	return 0;
@@ -414,13 +429,15 @@ static void take_more(struct thin_keep *k)
 		k->grows = true;
 	thin->short_of_room = wants && unused + (k->grows ? more : 0) < headroom / 2;
 	left = area_left(pool);
-	if (thin->status.metadata_used > thin->status.metadata_total / 100 * METADATA_GROW_PCT &&
+	/* What they were given before has to come to them first. */
+	if (!thin->half_grown &&
+		thin->status.metadata_used >
+			thin->status.metadata_total / 100 * METADATA_GROW_PCT &&
 		has < METADATA_MAX && left >= has && area_take(area, has, &k->metadata) == 0)
 		k->grows = true;
 	/* What the trash has comes to be free: who writes waits for it. */
 	bool fails = thin->short_of_room && pool->raw->dirty_bytes == 0;
-	if (fails != thin->fails_when_full)
-		k->grows = true;
+	k->grows |= thin->half_grown || fails != thin->fails_when_full;
 	k->files.fails_when_full = fails;
 	if (thin->short_of_room)
 		pool_trash_kick(pool);
@@ -459,11 +476,7 @@ static int grow_job(void *arg)
 static int grow_run(struct op *op)
 {
 	struct thin_keep *k = keep_of(op);
-	const struct pool_thin *thin = thin_of(k);
-	put_spec(k, &k->files.spec);
-	k->files.written = false;
-	k->files.was_metadata = thin->metadata;
-	k->files.was_data = thin->data;
+	put_spec(k);
 	return op_work(op, grow_job, k);
 }
 
@@ -475,6 +488,7 @@ static int grow_end(struct op *op, int res)
 		thin->metadata = k->metadata;
 		thin->data = k->data;
 	}
+	thin->half_grown = res < 0 && (thin->half_grown || k->files.written);
 	if (res == 0) {
 		thin->fails_when_full = k->files.fails_when_full;
 		return 0;

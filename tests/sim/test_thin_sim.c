@@ -5,6 +5,7 @@
  * the trash is empty as many files have an id as before, no device is left, none is suspended, and
  * the next attempt succeeds.
  */
+#include "../thin_metadata.h"
 #include "../unit/fake_dm.h"
 #include "../unit/raw_fixture.h"
 #include "faults.h"
@@ -15,9 +16,12 @@
 #include "pool/grow.h"
 #include "pool/index.h"
 #include "pool/renew.h"
+#include "pool/thin_files.h"
 #include "pool/thin_keep.h"
 
+#include <inttypes.h>
 #include <sys/mman.h>
+#include <sys/xattr.h>
 
 enum { AREA_MIB = 96, SEEDS = 2, NODES = 64 };
 
@@ -25,6 +29,20 @@ enum { AREA_MIB = 96, SEEDS = 2, NODES = 64 };
 
 int __wrap_dm_open(struct dm *ret, const char *path);
 int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags);
+
+/* The records have no room for another name of thin/metadata. */
+static bool metadata_stay;
+
+int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
+int __real_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
+
+int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+	if (!metadata_stay || strcmp(from, THIN_METADATA_FILE) != 0)
+		return __real_renameat2(from_dir, from, to_dir, to, flags);
+	errno = ENOSPC;
+	return -1;
+}
 
 /* What each id has, as files. */
 static struct {
@@ -72,6 +90,29 @@ int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
 	return fcntl(*bytes(id), F_DUPFD_CLOEXEC, 0);
 }
 
+/* As the kernel makes metadata of zeros, and of nothing else. */
+static void format(const struct dm_target *metadata)
+{
+	uint8_t blocks[2][META_BLOCK], was[META_BLOCK], zeros[META_BLOCK] = {0};
+	const struct meta_super super = {.details = 1,
+		.mappings = 1,
+		.metadata_used = 10,
+		.metadata_total = 4096,
+		.block_bytes = 64 << 10,
+		.version = 2};
+	uint64_t sector;
+	cr_assert_eq(sscanf(metadata->params, "%*u:%*u %" SCNu64, &sector), 1);
+	int fd = open(raw_root.disk, O_RDWR | O_CLOEXEC);
+	cr_assert_eq(pread(fd, was, sizeof(was), (off_t)(sector * 512)), META_BLOCK);
+	meta_write_super(blocks[0], &super);
+	meta_write_node(blocks[1], 1, true, META_DETAILS, NULL, 0);
+	if (memcmp(was, zeros, META_BLOCK) == 0)
+		cr_assert_eq(
+			pwrite(fd, blocks, sizeof(blocks), (off_t)(sector * 512)), 2 * META_BLOCK);
+	fsync(fd);
+	close(fd);
+}
+
 /* ---- the world ---- */
 
 static void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t seed)
@@ -79,6 +120,7 @@ static void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t seed)
 	disarm();
 	fake_dm_reboot(false);
 	fake_thin_torn = 0;
+	fake_thin_on_pool = format;
 	bytes_drop();
 	raw_make(f, AREA_MIB);
 	*sim = (struct ring_sim){
@@ -433,6 +475,81 @@ Test(thin_sim, room, .timeout = 100)
 	bytes_drop();
 }
 
+static unsigned device_mib(const char *what)
+{
+	char name[DM_NAME_LEN];
+	uint64_t sectors = 0;
+	snprintf(name, sizeof(name), "ringvol-%s-%.8s", what, RAW_POOL_UUID);
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++) {
+		const struct fake_device *d = &fake_dm_devices[i];
+		for (unsigned t = 0; d->there && strcmp(d->name, name) == 0 && t < d->now.count;
+			t++)
+			sectors += d->now.targets[t].length_sectors;
+	}
+	return (unsigned)(sectors * DM_SECTOR_BYTES / RAW_MIB);
+}
+
+/* What the driver knows, the images say and the devices have is the same. */
+static void check_grown(struct fixture *f)
+{
+	struct image_map metadata = raw_map(f, "thin/metadata"), data = raw_map(f, "thin/data");
+	cr_assert(image_map_equal(&metadata, &f->pool->raw->thin.metadata));
+	cr_assert(image_map_equal(&data, &f->pool->raw->thin.data));
+	cr_assert_eq(device_mib("thinmeta"), image_map_bytes(&metadata) / RAW_MIB);
+	cr_assert_eq(device_mib("thindata"), data_mib(f));
+	cr_assert_eq(device_mib("thinpool"), data_mib(f));
+}
+
+/* Half grown is worse than not grown: who writes waits for room that the driver takes for there. */
+Test(thin_sim, a_growth_that_failed_is_made_up_for, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	char words[128], data[256], away[256];
+	open_sim(&f, &sim, 23);
+	struct record rec = thin_volume("v", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	/* The images have grown, and the devices have not. */
+	say(words, sizeof(words), data_mib(&f), data_mib(&f));
+	fake_dm_fail_with = -ENOMEM;
+	fake_dm_fail_request = DM_TABLE_LOAD;
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	cr_assert_eq(fake_dm_fail_with, 0);
+	say(words, sizeof(words), 1, data_mib(&f));
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	check_grown(&f);
+	/* Of the two images one has grown, and the other has not. */
+	snprintf(data, sizeof(data), "%s/thin/data", f.path);
+	snprintf(away, sizeof(away), "%s/away", f.path);
+	cr_assert_eq(rename(data, away), 0);
+	snprintf(words, sizeof(words),
+		"0 4000/4096 %u/%u - rw no_discard_passdown queue_if_no_space - 1024",
+		data_mib(&f) * 16, data_mib(&f) * 16);
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	cr_assert_eq(rename(away, data), 0);
+	say(words, sizeof(words), 1, data_mib(&f));
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	check_grown(&f);
+	fake_thin_pool_words = NULL;
+	raw_reopen_pools(&f);
+	fixture_settle(&f);
+	check_grown(&f);
+	fixture_close(&f);
+	bytes_drop();
+}
+
+/* Here the metadata have no device that thin_check could look at. */
+static void forget_activity(const struct fixture *f)
+{
+	char path[256];
+	snprintf(path, sizeof(path), "%s/thin/metadata", f->path);
+	cr_assert_eq(removexattr(path, THIN_ACTIVE_XATTR), 0);
+}
+
 /* What dm-thin says of itself, and what becomes of it. */
 Test(thin_sim, conditions, .timeout = 100)
 {
@@ -464,10 +581,11 @@ Test(thin_sim, conditions, .timeout = 100)
 		remove_named(&f, "thick");
 	}
 	fake_thin_pool_words = NULL;
+	forget_activity(&f);
 	thin_keep_kick(f.pool);
 	fixture_settle(&f);
 	pool_thin_state(f.pool, &state);
-	cr_assert_not(state.wrong);
+	cr_assert_not(state.wrong, "%s", state.why);
 	fixture_close(&f);
 	bytes_drop();
 }
@@ -559,6 +677,62 @@ Test(thin_sim, damage_is_met_with_doubt, .timeout = 100)
 	bytes_drop();
 }
 
+static void open_volume(struct fixture *f, enum err_code want)
+{
+	struct record rec = thin_volume("c", 6);
+	enum err_code code = build(f, &rec, NULL);
+	cr_assert_eq(code, want, "%d: %s", code, f->pool->raw->thin.why);
+}
+
+/* Metadata that read as zeros, where images have their bytes in the thin pool, are not made anew.
+ */
+Test(thin_sim, blank_metadata_are_not_formatted, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 29);
+	struct record rec = thin_volume("a", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	struct image_map map = raw_map(&f, "thin/metadata");
+	fixture_close_pools(&f);
+	fake_dm_reboot(true);
+	raw_bytes(&map, true, 0);
+	raw_open_pools(&f);
+	open_volume(&f, ERR_DATA_LOSS);
+	cr_assert_not_null(strstr(f.pool->raw->thin.why, "check --repair"));
+	cr_assert(raw_bytes(&map, false, 0), "nothing was written to them");
+	fixture_close(&f);
+	bytes_drop();
+}
+
+/* A repair has put other metadata in the place of those that a check had a device over. */
+Test(thin_sim, devices_left_without_a_thin_pool_go, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	struct mapped mapped;
+	struct err err = {0};
+	struct dm dm = {.fd = -1, .call = fake_dm_call};
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	open_sim(&f, &sim, 31);
+	struct record rec = thin_volume("a", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	struct image_map elsewhere = {.count = 1, .pieces = {{64 * RAW_MIB, 16 * RAW_MIB}}};
+	const struct mapped_spec spec = {
+		.disk = f.pool->raw->disk, .map = &elsewhere, .size_bytes = 16 * RAW_MIB};
+	thin_names(THIN_METADATA, RAW_POOL_UUID, name, uuid);
+	struct disk *disk = disk_ref(f.pool->raw->disk);
+	fixture_close_pools(&f);
+	fake_dm_reboot(true);
+	cr_assert_eq(mapped_make_named(&dm, name, uuid, &spec, &mapped, &err), 0);
+	disk_unref(disk);
+	raw_open_pools(&f);
+	open_volume(&f, ERR_OK);
+	check_grown(&f);
+	fixture_close(&f);
+	bytes_drop();
+}
+
 /* ---- growing, first stage, and the end ---- */
 
 Test(thin_sim, grows_and_is_formatted, .timeout = 100)
@@ -626,6 +800,30 @@ Test(thin_sim, goes_with_its_last_volume, .timeout = 100)
 	cr_assert_eq(fixture_count(&f, "thin"), 0);
 	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
 		cr_assert_not(fake_dm_devices[i].there);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	fixture_close(&f);
+	bytes_drop();
+}
+
+/* Data that are in the trash are not used again, whatever became of the metadata. */
+Test(thin_sim, is_taken_away_in_part, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 37);
+	struct record rec = thin_volume("v", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	remove_named(&f, "v");
+	metadata_stay = true;
+	for (unsigned i = 0; i < 100000 && fixture_count(&f, "thin") == 2; i++)
+		fixture_turn(&f);
+	cr_assert_eq(fixture_count(&f, "thin"), 1);
+	forget_activity(&f);
+	cr_assert_neq(build(&f, &rec, NULL), ERR_OK);
+	cr_assert_eq(device_mib("thinpool"), 0);
+	metadata_stay = false;
+	raw_reopen_pools(&f);
+	fixture_settle(&f);
 	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
 	fixture_close(&f);
 	bytes_drop();

@@ -13,6 +13,7 @@ struct fake_thin fake_thins[FAKE_THIN_IDS];
 unsigned fake_thin_count, fake_thin_messages, fake_thin_torn;
 bool fake_thin_absent;
 const char *fake_thin_pool_words;
+void (*fake_thin_on_pool)(const struct dm_target *metadata);
 
 struct fake_device fake_dm_devices[FAKE_DM_DEVICES];
 unsigned fake_dm_loads, fake_dm_resumes;
@@ -142,8 +143,13 @@ static int fake_thin_load(const struct dm_target *t)
 		return 0;
 	if (fake_thin_absent)
 		return -EINVAL;
-	if (strcmp(t->type, "thin-pool") == 0)
+	if (strcmp(t->type, "thin-pool") == 0) {
+		cr_assert_eq(sscanf(t->params, "%u:%u", &pool_major, &pool_minor), 2);
+		if (fake_thin_on_pool != NULL)
+			fake_thin_on_pool(
+				&fake_dm_devices[pool_minor - FAKE_DM_MINOR].now.targets[0]);
 		return 0;
+	}
 	cr_assert_eq(sscanf(t->params, "%u:%u %" SCNu32, &pool_major, &pool_minor, &id), 3);
 	cr_assert_eq(pool_major, FAKE_DM_MAJOR);
 	const struct fake_device *pool = &fake_dm_devices[pool_minor - FAKE_DM_MINOR];

@@ -38,6 +38,9 @@ extern struct fake_thin fake_thins[FAKE_THIN_IDS];
 extern unsigned fake_thin_count, fake_thin_messages;
 extern bool fake_thin_absent;            /* the kernel has no dm-thin */
 extern const char *fake_thin_pool_words; /* its status, NULL: made up of what is there */
+/* A thin pool's table was loaded, over the metadata that this target leads to; NULL: nobody asks.
+ */
+extern void (*fake_thin_on_pool)(const struct dm_target *metadata);
 /* The id of an origin whose device is not suspended may not be snapped: counts those. */
 extern unsigned fake_thin_torn;
 bool fake_thin_has(uint32_t id);
