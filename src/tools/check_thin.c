@@ -257,7 +257,14 @@ void check_thin(struct check *c)
 	read_images(c, count, &images);
 	if (!images.there)
 		return;
-	if (thin_commit_read(c->survey.disk, &images.metadata, &commit) == 0) {
+	r = thin_commit_read(c->survey.disk, &images.metadata, &commit);
+	if (r == 0 && commit.blank && count > 0) {
+		add_damaged(c, "ThinMetadataDamaged",
+			"the first block of the thin pool's metadata reads as zeros, and images "
+			"have their bytes in it: none of them can be read");
+		return;
+	}
+	if (r == 0) {
 		look_at_commit(c, &commit);
 		look_at_status(c, &commit);
 	}

@@ -166,7 +166,7 @@ static int run_repair(struct repair *r)
 	for (unsigned i = 0; i < disk->count; i++)
 		area_bytes += disk->members[i].bytes;
 	uint32_t block = thin_block_bytes(area_bytes);
-	bool readable = thin_commit_read(disk, &r->maps[OLD], &commit) == 0;
+	bool readable = thin_commit_read(disk, &r->maps[OLD], &commit) == 0 && !commit.blank;
 	snprintf(sectors, sizeof(sectors), "%u", block / DM_SECTOR_BYTES);
 	snprintf(blocks, sizeof(blocks), "%llu",
 		(unsigned long long)(image_map_bytes(&r->data) / block));
@@ -241,10 +241,13 @@ static int repair(struct repair *r)
 		return dm_fail_open(res, "repairing a thin pool", &r->err) < 0
 			       ? because(r, res, r->err.message)
 			       : res;
-	if (thin_number(&r->dm, r->c->survey.uuid, &major, &minor) == 0)
+	res = thin_number(&r->dm, r->c->survey.uuid, &major, &minor);
+	if (res == 0)
 		return because(r, -EBUSY,
 			"the thin pool is active: end the pods with its volumes, and start and "
 			"stop the driver");
+	if (res != -ENXIO)
+		return because(r, res, "whether the thin pool is active is not known");
 	res = take_pieces(r);
 	if (res == 0)
 		res = name_new(r);

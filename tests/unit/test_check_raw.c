@@ -514,6 +514,15 @@ Test(check_raw, thin_metadata)
 	put_block(0, block);
 	look_begin(&l);
 	expect_thin(&l, CHECK_PROBLEM, "ThinMetadataDamaged", "thin/metadata", true);
+	/* Zeros are what a new thin pool begins with, and not one that images have bytes in. */
+	block[0] = 0;
+	put_block(0, block);
+	look_begin(&l);
+	expect_thin(&l, CHECK_PROBLEM, "ThinMetadataDamaged", "thin/metadata", true);
+	fixture_sh("rm %s/volumes/b %s/volumes/c", l.f.path, l.f.path);
+	look_begin(&l);
+	cr_expect_eq(l.c.count, 0);
+	look_end(&l);
 	fixture_close(&l.f);
 }
 
