@@ -248,6 +248,8 @@ static int fill(struct import_args *im, struct err *err)
 		r = import_create(&im->calls, &im->made, err);
 	if (r == 0)
 		r = import_up(&im->calls, &im->made, im->staging, im->target, err);
+	if (r == 0)
+		r = import_source_check_target(&im->source, im->target, err);
 	if (r == 0) {
 		take_signals(true);
 		r = import_source_write(&im->source, im->target, &interrupted, err);

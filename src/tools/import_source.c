@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <linux/fs.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -44,12 +45,15 @@ static uint64_t with_room(uint64_t bytes)
 	return (bytes + bytes / 4 + TREE_MORE_BYTES + MIB - 1) / MIB * MIB;
 }
 
+/* Of what was opened, whatever has its name by now; and of no other file system. */
 static int look_at_tree(struct import_source *s, struct err *err)
 {
 	enum { OPEN_DIRS = 32 };
+	char path[64];
 	s->kind = IMPORT_TREE;
 	tree_bytes = 0;
-	int r = nftw(s->path, add_file, OPEN_DIRS, FTW_PHYS);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d/.", s->fd);
+	int r = nftw(path, add_file, OPEN_DIRS, FTW_PHYS | FTW_MOUNT);
 	if (r != 0)
 		return err_sys(err, r < -1 ? r : -errno, "reading all of %s", s->path);
 	s->need_bytes = with_room(tree_bytes);
@@ -145,6 +149,11 @@ void import_source_close(struct import_source *s)
 
 /* ---- raw images ---- */
 
+static int fail_shorter(const struct import_source *s, struct err *err)
+{
+	return err_set(err, ERR_INVALID, "%s has become shorter meanwhile", s->path);
+}
+
 static int copy_range(const struct import_source *s, int to, uint64_t at, uint64_t end,
 	uint8_t *buf, const volatile sig_atomic_t *interrupted, struct err *err)
 {
@@ -154,8 +163,7 @@ static int copy_range(const struct import_source *s, int to, uint64_t at, uint64
 			return err_sys(err, -EINTR, "reading %s", s->path);
 		ssize_t n = pread(s->fd, buf, want, (off_t)at);
 		if (n == 0)
-			return err_set(
-				err, ERR_INVALID, "%s has become shorter meanwhile", s->path);
+			return fail_shorter(s, err);
 		if (n < 0 && errno != EINTR)
 			return err_sys(err, -errno, "reading %s", s->path);
 		for (ssize_t done = 0, w; done < n; done += w) {
@@ -170,6 +178,15 @@ static int copy_range(const struct import_source *s, int to, uint64_t at, uint64
 	return 0;
 }
 
+/* No more data: a hole up to the end, or the end came nearer. */
+static int check_hole(const struct import_source *s, struct err *err)
+{
+	struct stat st;
+	if (fstat(s->fd, &st) < 0)
+		return err_sys(err, -errno, "reading %s", s->path);
+	return (uint64_t)st.st_size < s->need_bytes ? fail_shorter(s, err) : 0;
+}
+
 /* A new volume reads as zeros, so holes are left out. */
 static int copy_image(const struct import_source *s, int to, uint8_t *buf,
 	const volatile sig_atomic_t *interrupted, struct err *err)
@@ -178,7 +195,7 @@ static int copy_image(const struct import_source *s, int to, uint8_t *buf,
 	for (uint64_t at = 0; at < end;) {
 		off_t data = lseek(s->fd, (off_t)at, SEEK_DATA);
 		if (data < 0 && errno == ENXIO)
-			return 0; /* a hole up to the end */
+			return check_hole(s, err);
 		/* A block device has no holes to tell of. */
 		uint64_t from = data < 0 ? at : (uint64_t)data;
 		off_t hole = data < 0 ? (off_t)end : lseek(s->fd, data, SEEK_HOLE);
@@ -246,6 +263,11 @@ static int end_tar(pid_t pid, const volatile sig_atomic_t *interrupted, struct e
 	return 0;
 }
 
+/* What is already open: tar takes a name with ':' for another host's, and a name may come to be
+ * another file's. */
+#define OPENED "/proc/self/fd/0"
+
+/* archive: OPENED, which may be packed, or "-" for a stream. */
 static int unpack(const char *archive, int in_fd, const char *target, pid_t *ret, struct err *err)
 {
 	char *const argv[] = {"tar", "--extract", "--file", (char *)archive, "--directory",
@@ -254,12 +276,12 @@ static int unpack(const char *archive, int in_fd, const char *target, pid_t *ret
 	return start_tar(argv, in_fd, -1, ret, err);
 }
 
-static int pack(const char *dir, int out_fd, pid_t *ret, struct err *err)
+static int pack(int dir_fd, int out_fd, pid_t *ret, struct err *err)
 {
-	char *const argv[] = {"tar", "--create", "--file", "-", "--directory", (char *)dir,
+	char *const argv[] = {"tar", "--create", "--file", "-", "--directory", OPENED,
 		"--numeric-owner", "--xattrs", "--acls", "--selinux", "--sparse",
 		"--one-file-system", ".", NULL};
-	return start_tar(argv, -1, out_fd, ret, err);
+	return start_tar(argv, dir_fd, out_fd, ret, err);
 }
 
 static int copy_tree(const struct import_source *s, const char *target,
@@ -269,7 +291,7 @@ static int copy_tree(const struct import_source *s, const char *target,
 	pid_t packer = -1, unpacker = -1;
 	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
 		return err_sys(err, -errno, "pipe");
-	int r = pack(s->path, pipe_fds[1], &packer, err);
+	int r = pack(s->fd, pipe_fds[1], &packer, err);
 	if (r == 0)
 		r = unpack("-", pipe_fds[0], target, &unpacker, err);
 	fd_close(&pipe_fds[0]);
@@ -283,6 +305,23 @@ static int copy_tree(const struct import_source *s, const char *target,
 		r = r < 0 ? r : ended;
 	}
 	return r;
+}
+
+int import_source_check_target(const struct import_source *s, const char *target, struct err *err)
+{
+	struct stat st, parent;
+	int fd = open(target, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	bool right = fd >= 0 && fstat(fd, &st) == 0;
+	if (right && s->kind == IMPORT_RAW)
+		right = S_ISBLK(st.st_mode);
+	else if (right)
+		right = S_ISDIR(st.st_mode) && fstatat(fd, "..", &parent, 0) == 0 &&
+			st.st_dev != parent.st_dev;
+	fd_close(&fd);
+	return right ? 0
+		     : err_set(err, ERR_PRECONDITION,
+			       "what the driver has published at %s is not seen from here: run the import in the mount namespace of the driver, as in its container",
+			       target);
 }
 
 static int sync_tree(const char *target, struct err *err)
@@ -303,7 +342,7 @@ int import_source_write(const struct import_source *s, const char *target,
 	if (s->kind == IMPORT_TREE) {
 		r = copy_tree(s, target, interrupted, err);
 	} else {
-		r = unpack(s->kind == IMPORT_STREAM ? "-" : s->path, -1, target, &pid, err);
+		r = unpack(s->kind == IMPORT_STREAM ? "-" : OPENED, s->fd, target, &pid, err);
 		if (r == 0)
 			r = end_tar(pid, interrupted, err);
 	}

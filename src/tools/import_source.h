@@ -23,7 +23,7 @@ enum import_kind {
 struct import_source {
 	const char *path;
 	enum import_kind kind;
-	int fd;              /* -1: standard input */
+	int fd;              /* -1: standard input; else all of it is read from here */
 	uint64_t need_bytes; /* size of the volume that it takes; 0: not known */
 	unsigned block_size; /* logical, of the device that a raw image was made for; 0: any will do
 			      */
@@ -34,6 +34,9 @@ struct import_source {
  * short. */
 int import_source_open(struct import_source *s, const char *path, struct err *err);
 void import_source_close(struct import_source *s);
+/* Whether target is a block device, or a file system's root, as the source needs it: what the
+ * driver has published may not be seen from here. */
+int import_source_check_target(const struct import_source *s, const char *target, struct err *err);
 /* Onto a raw block volume, or into the file system, that is published at target; durable with 0. A
  * signal that sets *interrupted ends it (-EINTR). */
 int import_source_write(const struct import_source *s, const char *target,

@@ -248,6 +248,27 @@ func TestImportRefused(t *testing.T) {
 	}
 }
 
+// Where the driver's mounts are not seen nothing is imported: bytes would go to the node's own file system, and the golden image
+// would be empty.
+func TestImportElsewhere(t *testing.T) {
+	b := open(t, "xfs", 2<<30)
+	raw := filepath.Join(t.TempDir(), "raw")
+	b.must(os.WriteFile(raw, nil, 0o600))
+	_, err := rig.Fill(raw, 20*mib, 7)
+	b.must(err)
+	for _, source := range []string{raw, makeTree(t)} {
+		args := append([]string{"--mount", "--propagation", "private", rig.Binary()}, b.importArgs(source, "golden")...)
+		r := finish(t, exec.Command("unshare", args...))
+		if r.code != 1 || r.out != "" || !strings.Contains(r.err, "is not seen from here") {
+			t.Errorf("%s: %d, %q, %s", source, r.code, r.out, r.err)
+		}
+		b.nothingOnTheWay()
+		b.must(rig.Eventually(10*time.Second, b.pool.Strays))
+	}
+	id := b.imported(raw, "golden")
+	b.must(b.d.DeleteSnapshot(id))
+}
+
 // An import that is ended takes back what it made; after kill -9 the next one of the name does, and until then no other
 // import of it runs. A restart of the driver in between is no obstacle.
 func TestImportCutShort(t *testing.T) {
