@@ -11,6 +11,7 @@
  */
 #include "csi/inline.h"
 
+#include "base/log.h"
 #include "csi/params.h"
 #include "csi/request.h"
 #include "node/devices.h"
@@ -91,6 +92,17 @@ bool csi_inline_owns(const struct record *rec, const char *path)
 {
 	size_t len = strlen(rec->owner);
 	return len != 0 && strncmp(path, rec->owner, len) == 0 && path[len] == '/';
+}
+
+bool csi_inline_left(struct op *op, const struct pool_object *volume)
+{
+	if (op->err.code != ERR_UNAVAILABLE && op->err.code != ERR_PRECONDITION)
+		return false;
+	log_event(LOG_LEVEL_WARN, "an unpublished inline volume is deleted later",
+		log_fields({"volume", volume->rec->name}, {"pod", volume->rec->owner},
+			{"error", op->err.message}));
+	err_clear(&op->err);
+	return true;
 }
 
 /* ---- what is allowed ---- */

@@ -28,6 +28,9 @@ int csi_inline_make_end(struct op *op, struct inline_make *make, int res);
 void csi_inline_make_free(struct inline_make *make);
 /* What every mount of it has besides, whatever its pod asks for. ERR_INVALID: no room for it. */
 int csi_inline_confine(struct csi_access *access, struct err *err);
+/* Its removal has failed, after its unpublish. True: the sweep (node/sweep.h) does it later, as its
+ * pool is away, or somebody else has its image open; the pod need not wait for that. */
+bool csi_inline_left(struct op *op, const struct pool_object *volume);
 /* Whether the path is its pod's. */
 bool csi_inline_owns(const struct record *rec, const char *path);
 

@@ -552,6 +552,8 @@ static int remove_end(struct op *op, int res)
 {
 	struct release *r = release_of(op);
 	int result = csi_removal_end(op, &r->removal, res);
+	if (result < 0 && csi_inline_left(op, r->n.volume))
+		return 0;
 	if (result == 0)
 		r->n.volume = NULL;
 	return result;

@@ -109,10 +109,19 @@ static int lock_run(struct op *op)
 	return 0;
 }
 
+/* Its pool went and came back without it. */
+static int fail_lost(struct op *op)
+{
+	return op_fail(op, ERR_UNAVAILABLE, "it is not in its pool any more");
+}
+
 static int device_run(struct op *op)
 {
 	struct node_sweep *s = sweep_of(op);
-	node_owner_of_volume(&s->owner, op->reactor, volume_of(s), NULL);
+	const struct pool_object *volume = volume_of(s);
+	if (volume == NULL)
+		return fail_lost(op);
+	node_owner_of_volume(&s->owner, op->reactor, volume, NULL);
 	return op_child(op, &s->owner.op);
 }
 
@@ -148,9 +157,12 @@ static int detach_run(struct op *op)
 {
 	struct node_sweep *s = sweep_of(op);
 	const struct backend *backend = s->owner.dev_backend;
+	const struct pool_object *volume = volume_of(s);
+	if (volume == NULL)
+		return fail_lost(op);
 	s->req = (struct backend_req){.dirfd = -1, .dev = s->owner.dev};
 	memcpy(s->req.tag, s->owner.dev.tag, sizeof(s->req.tag));
-	struct node_volume *nv = node_volume_find(volume_of(s));
+	struct node_volume *nv = node_volume_find(volume);
 	if (nv != NULL)
 		nv->detaching = true;
 	int r = backend->detach(backend, op, &s->req);
@@ -163,7 +175,8 @@ static int detach_end(struct op *op, int res)
 {
 	struct node_sweep *s = sweep_of(op);
 	int r = backend_end(op, &s->req, res);
-	struct node_volume *nv = node_volume_find(volume_of(s));
+	const struct pool_object *volume = volume_of(s);
+	struct node_volume *nv = volume != NULL ? node_volume_find(volume) : NULL;
 	if (nv != NULL)
 		nv->detaching = false;
 	return r;
@@ -173,6 +186,8 @@ static int remove_run(struct op *op)
 {
 	struct node_sweep *s = sweep_of(op);
 	struct pool_object *volume = volume_of(s);
+	if (volume == NULL)
+		return fail_lost(op);
 	struct node_volume *nv = node_volume_find(volume);
 	if (nv != NULL) {
 		node_volume_clear_dev(s->node, nv);

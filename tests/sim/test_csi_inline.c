@@ -7,8 +7,10 @@
 #include "csi/messages.h"
 #include "node/sweep.h"
 #include "pool/index.h"
+#include "pool/private.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -360,6 +362,42 @@ Test(csi_inline, goes_when_its_pod_is_gone, .timeout = 300)
 	mkdirs(other);
 	sweep();
 	cr_assert(!has("volumes "));
+	nothing_left();
+}
+
+/* Its pod does not wait for a pool that is away, nor for who has the image open: what it leaves
+ * goes with the sweep. */
+Test(csi_inline, does_not_keep_its_pod, .timeout = 300)
+{
+	char pods[96], other[160], image[160];
+	open_inline(WORLD_XFS, 1);
+	snprintf(pods, sizeof(pods), "%s/pods", w->dir);
+	snprintf(other, sizeof(other), "%s/another", pods);
+	mkdirs(other);
+	struct pool *pool = pools_at(w->pools, 0);
+	for (unsigned opened = 0; opened < 2; opened++) {
+		cr_assert_eq(publish(), GRPC_OK);
+		snprintf(image, sizeof(image), "%s/volumes/%s", pool_path(pool), id);
+		int fd = opened == 1 ? open(image, O_RDONLY | O_CLOEXEC) : -1;
+		cr_assert(opened == 0 || fd >= 0, "%s", image);
+		if (opened == 0)
+			pool_enter(pool, POOL_READ_ONLY, "it is gone");
+		cr_assert_eq(undo_publish(), GRPC_OK);
+		pool_enter(pool, POOL_SERVED, "%s", "");
+		cr_assert(has("volumes ") && !has("mount ") && !has("device "));
+		close(fd);
+		restart();
+		pool = pools_at(w->pools, 0);
+		sweep();
+		cr_assert(has("volumes "), "its pod is there");
+		remove_pods_dir(pod_dir);
+		sweep();
+		cr_assert(!has("volumes "));
+		mkdirs(pod_dir);
+		char parent[120];
+		snprintf(parent, sizeof(parent), "%.60s/v/scratch", pod_dir);
+		mkdirs(parent);
+	}
 	nothing_left();
 }
 
