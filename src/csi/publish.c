@@ -59,24 +59,46 @@ static bool confine_done(struct op *op)
 	return !publish_of(op)->is_inline;
 }
 
-/* One pod has it, at one place. */
+static struct node_mount *other_place(const struct publish *p)
+{
+	const struct node_volume *node = node_volume_find(p->s.n.volume);
+	if (node == NULL)
+		return NULL;
+	list_for_each (link, &node->mounts) {
+		struct node_mount *mount = container_of(link, struct node_mount, link);
+		if (strcmp(mount->path, p->target_path) != 0)
+			return mount;
+	}
+	return NULL;
+}
+
+/* One pod has it, at one place, which after a restart may have another name: that of the kernel. */
 static int confine_run(struct op *op)
 {
 	struct publish *p = publish_of(op);
 	const Csi__V1__NodePublishVolumeRequest *req = (const void *)p->s.n.task.request;
-	const struct node_volume *node = node_volume_find(p->s.n.volume);
 	p->read_only = p->s.whole_read_only = req->readonly || p->s.n.access.read_only;
 	stage_begin(&p->s, req->volume_capability);
-	if (node == NULL)
-		return csi_inline_confine(&p->s.n.access, &op->err);
-	list_for_each (link, &node->mounts) {
-		const struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (strcmp(mount->path, p->target_path) != 0)
-			return op_fail(op, ERR_EXISTS,
-				"inline volume %s is published at %s, and has no other place",
-				p->s.n.volume->rec->name, mount->path);
-	}
-	return csi_inline_confine(&p->s.n.access, &op->err);
+	int r = csi_inline_confine(&p->s.n.access, &op->err);
+	if (r < 0 || other_place(p) == NULL)
+		return r;
+	node_others_init(&p->others, op->reactor, &node_volume_find(p->s.n.volume)->dev,
+		p->target_path, NULL);
+	return op_child(op, &p->others.op);
+}
+
+static int confine_end(struct op *op, int res)
+{
+	struct publish *p = publish_of(op);
+	if (res < 0)
+		return res;
+	if (p->others.count > 0)
+		return op_fail(op, ERR_EXISTS,
+			"inline volume %s is published at %s, and has no other place",
+			p->s.n.volume->rec->name, p->others.path);
+	for (struct node_mount *mount; (mount = other_place(p)) != NULL;)
+		node_volume_remove_mount(node_volume_find(p->s.n.volume), mount->path);
+	return 0;
 }
 
 /* ---- not staged: published already? ---- */
@@ -431,7 +453,7 @@ static const struct op_step steps[] = {
 
 static const struct op_step whole_steps[] = {
 	{"make", .done = make_done, .run = make_run, .end = make_end},
-	{"confine", .done = confine_done, .run = confine_run},
+	{"confine", .done = confine_done, .run = confine_run, .end = confine_end},
 	{"published elsewhere", .done = elsewhere_done, .run = elsewhere_run, .end = elsewhere_end},
 	{"mark", .done = mark_done, .run = mark_run, .end = mark_end},
 	STAGE_STEPS,

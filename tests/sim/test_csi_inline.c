@@ -167,6 +167,28 @@ Test(csi_inline, lives_as_long_as_its_publish, .timeout = 300)
 	nothing_left();
 }
 
+/* After a restart memory has the mount by the name that the kernel has it by. */
+Test(csi_inline, has_one_place_of_two_names, .timeout = 300)
+{
+	char link[64];
+	open_inline(WORLD_XFS, 1);
+	snprintf(link, sizeof(link), "/run/ringvol-sim-%d", (int)getpid());
+	cr_assert_eq(symlink(w->dir, link), 0);
+	snprintf(target_path, sizeof(target_path), "%s/pods/%s/v/scratch/mount", link, uid);
+	cr_assert_eq(publish(), GRPC_OK);
+	restart();
+	cr_assert_eq(publish(), GRPC_OK, "a repeat");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(publish(), GRPC_OK);
+	restart();
+	snprintf(target_path, sizeof(target_path), "%s/pods/%s/v/other", link, uid);
+	cr_assert_eq(publish(), GRPC_ALREADY_EXISTS, "it has no other place");
+	snprintf(target_path, sizeof(target_path), "%s/pods/%s/v/scratch/mount", link, uid);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(unlink(link), 0);
+	nothing_left();
+}
+
 Test(csi_inline, has_no_other_calls, .timeout = 300)
 {
 	open_inline(WORLD_XFS, 1);
