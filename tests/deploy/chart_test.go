@@ -337,6 +337,8 @@ func TestSchemaRefuses(t *testing.T) {
 		"inline.enabled=true":                                  "'/inline/namespaces'",
 		"inline.sources[0]=a/b":                                "'/inline/sources/0'",
 		"inline.maxSize=much":                                  "'/inline/maxSize'",
+		"inline.bandwidth=1ki":                                 "'/inline/bandwidth'",
+		"inline.namespaces[0]=*,inline.namespaces[1]=ci":       "'/inline/namespaces'",
 		"node.trimInterval=12":                                 "'/node/trimInterval'",
 		"snapshots.groups.class.deletionPolicy=Keep":           "'/snapshots/groups/class/deletionPolicy'",
 		"snapshotMetadata.tls.key=x":                           "'/snapshotMetadata/tls'",
