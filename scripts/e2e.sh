@@ -3,6 +3,7 @@
 # ./dev e2e [--mode controller|node] [-run REGEXP] [other options of go test]: ringvol on two real Kubernetes nodes
 # (docs/e2e.md), in one of the chart's modes. Prints what 'go test -v' prints; exit status 77 and a line 'e2e: skipped:
 # REASON' where nodes cannot be made. Logs of all parts are in build/test-logs/e2e afterwards.
+# ./dev e2e external [--mode ...] [--quick] [--fs ext4,xfs,btrfs] [--focus REGEXP]: Kubernetes' own tests of storage drivers there.
 # ./dev e2e up [--mode ...]: brings the cluster up with the chart installed, and leaves it so. ./dev e2e down takes it away.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
@@ -16,7 +17,13 @@ while [ $# -gt 0 ]; do
 	option=$1
 	shift
 	case $option in # -run, --run and -test.run are one to the test program
-	up | down) what=$option ;;
+	up | down | external) what=$option ;;
+	--quick) export RINGVOL_E2E_QUICK=1 ;;
+	--fs | --focus)
+		[ $# -gt 0 ] || die "$option needs a value"
+		if [ "$option" = --fs ]; then export RINGVOL_E2E_FS=$1; else export RINGVOL_E2E_FOCUS=$1; fi
+		shift
+		;;
 	--mode)
 		mode=${1:-}
 		shift || true
@@ -65,6 +72,7 @@ if ! as_root unshare --mount --pid --net --uts --ipc --fork true 2>/dev/null; th
 fi
 deps_ensure run e2e go
 bash scripts/e2e/parts.sh
+[ $what != external ] || bash scripts/e2e/external.sh
 bash scripts/image.sh >/dev/null
 say "building the tests"
 mkdir -p build/e2e
@@ -92,5 +100,12 @@ if [ $what = up ]; then
 	up
 	exit
 fi
+limit=120m
+if [ $what = external ]; then
+	run+=(RINGVOL_E2E_EXTERNAL=1 RINGVOL_E2E_QUICK="${RINGVOL_E2E_QUICK:-}" RINGVOL_E2E_FS="${RINGVOL_E2E_FS:-}"
+		RINGVOL_E2E_FOCUS="${RINGVOL_E2E_FOCUS:-}")
+	options=(-test.run='^TestExternal$' "${options[@]}")
+	limit=8h
+fi
 # Marks that tell a test's own lines from those about it are for scripts/test.sh; people are better off without.
-as_root "${run[@]}" "$top/build/e2e/tests" -test.v="${RINGVOL_E2E_V:-true}" -test.timeout=120m -test.parallel=6 "${options[@]}"
+as_root "${run[@]}" "$top/build/e2e/tests" -test.v="${RINGVOL_E2E_V:-true}" -test.timeout=$limit -test.parallel=6 "${options[@]}"

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		}
 		node, err = cluster.Start(dir, top, mode())
 		if err == nil {
-			err = node.Install()
+			err = node.Install(settings()...)
 		}
 		code := 1
 		if err == nil && cluster.Offered() {
@@ -60,6 +60,14 @@ func TestPodRuns(t *testing.T) {
 	if out, err := w.try("plain", "no-such-command"); err == nil {
 		t.Errorf("a command that does not exist succeeds: %q", out)
 	}
+}
+
+// settings are those of the chart that tests count on from the start: Kubernetes' own want inline volumes, in namespaces of theirs.
+func settings() []string {
+	if !externalAsked() {
+		return nil
+	}
+	return []string{"inline.enabled=true", "inline.namespaces[0]=*", "inline.maxSize=5Gi"}
 }
 
 // mode is the chart's: every scenario is run in both, one after the other (scripts/e2e.sh --mode).

@@ -6,6 +6,8 @@
 #include "docker/request.h"
 #include "fuzz.h"
 
+#include <string.h>
+
 static void check_plain(const char *s, size_t max)
 {
 	size_t len = strlen(s);

@@ -98,12 +98,20 @@ func (c *Cluster) ImageWithout(path string) (string, error) {
 
 // packRoot makes an image of a directory and gives it to containerd.
 func (c *Cluster) packRoot(root, name string, entrypoint ...string) error {
+	return c.packRootWith(root, name, entrypoint, nil)
+}
+
+// packRootWith is packRoot with arguments that a pod may replace.
+func (c *Cluster) packRootWith(root, name string, entrypoint, cmd []string) error {
 	archive := c.path("images", "image.tar")
 	defer os.Remove(archive)
 	args := []string{filepath.Join(c.Top, "scripts/image/oci.py"), "--root", root, "--name", name,
-		"--output", archive, "--compress", "none", "--env", "PATH=/usr/sbin:/usr/bin"}
+		"--output", archive, "--compress", "none", "--env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, argument := range entrypoint {
-		args = append(args, "--entrypoint", argument)
+		args = append(args, "--entrypoint="+argument)
+	}
+	for _, argument := range cmd {
+		args = append(args, "--cmd="+argument)
 	}
 	if _, err := rig.Run("python3", args...); err != nil {
 		return err
