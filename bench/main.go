@@ -37,6 +37,8 @@ var groups = []group{
 	{"snapshot", snapshot},
 	{"forks", forks},
 	{"inline", inline},
+	{"groups", groupsOf20},
+	{"delta", delta},
 	{"copy", copying},
 	{"hang", hang},
 	{"hang-all", hangAll},

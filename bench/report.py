@@ -23,6 +23,8 @@ TITLES = {
     "snapshot": "Snapshots and clones",
     "forks": "Forks of a 400 MB image",
     "inline": "Inline volumes",
+    "groups": "Group snapshots",
+    "delta": "Changed blocks",
     "copy": "Copying without reflink",
     "hang": "Beside hanging volumes: twice as many as helpers are kept warm",
     "hang-all": "Beside hanging volumes: twice as many as there can be helpers",
@@ -30,6 +32,8 @@ TITLES = {
     "stats": "Watching a thousand volumes",
     "metrics": "Scraping /metrics",
     "probes": "Counting what devices do",
+    "guard": "Devices of raw block volumes",
+    "limits": "I/O limits",
     "raw-io": "A disk's own speed",
     "raw-crypt": "Encrypted volumes",
     "raw-calls": "Volumes of a raw pool",
@@ -166,7 +170,8 @@ def main():
     out.append("| machine | |\n|---|---|")
     for key in sorted(machine):
         out.append(f"| {key} | {machine[key]} |")
-    for key in sorted(results["load"], key=list(TITLES).index):
+    order = list(TITLES)
+    for key in sorted(results["load"], key=lambda k: order.index(k) if k in order else len(order)):
         out.append(f"| load average, {key} | {results['load'][key]} |")
     out.append("\nThe load averages are those at the beginning and the end of each group of rows.\n")
     out.append(REPEAT)

@@ -9,18 +9,22 @@
  *                                     fsync of the file and of the directory
  *   stage DIR N TEMPLATE MOUNT SECTOR LOOP_CONFIGURE and mount of a formatted image
  *   uuid DIR N TEMPLATE MOUNT SECTOR  the same and a UUID of its own
- *   life DIR N TEMPLATE MOUNTS SECTOR create + a free device + stage + bind; one line, the sum of
- * all snapshot IMAGE DIR N MOUNT KIB    KIB of new data in MOUNT (not timed), syncfs, FICLONE
+ *   life DIR N TEMPLATE MOUNTS SECTOR create + a free device + stage + bind; one line: the sum
+ *   snapshot IMAGE DIR N MOUNT KIB    KIB of new data in MOUNT (not timed), syncfs, FICLONE
  *   durable IMAGE DIR N MOUNT KIB     the same, with a record and a name, durable
  *   fork DIR N TEMPLATE MOUNTS SECTOR FICLONE + a free device + LOOP_CONFIGURE + mount, and all of
  *                                     them stay until the end
  *   extents FILE                      prints the number of extents instead
+ *   fiemap FILE...                    all extents of the files, 256 at a time; one line
+ *   group DIR (IMAGE MOUNT)...        syncfs of all (not timed), freeze, FICLONE, thaw; one line
+ *   together DIR (IMAGE MOUNT)...     the same, with a thread for each freeze and each thaw
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <linux/loop.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -354,20 +358,119 @@ static void run_extents(const char *path)
 	printf("%u\n", map.fm_mapped_extents);
 }
 
+static void run_fiemap(char **path)
+{
+	enum { EXTENTS = 256 };
+	static union {
+		struct fiemap map;
+		char bytes[sizeof(struct fiemap) + EXTENTS * sizeof(struct fiemap_extent)];
+	} buffer;
+	struct fiemap *map = &buffer.map;
+	uint64_t start = now_ns();
+	for (; *path != NULL; path++) {
+		int fd = open_source(*path);
+		bool last = false;
+		for (uint64_t at = 0; !last;) {
+			*map = (struct fiemap){.fm_start = at,
+				.fm_length = FIEMAP_MAX_OFFSET - at,
+				.fm_extent_count = EXTENTS};
+			check(ioctl(fd, FS_IOC_FIEMAP, map) == 0, "FS_IOC_FIEMAP");
+			last = map->fm_mapped_extents == 0;
+			if (!last) {
+				const struct fiemap_extent *e =
+					&map->fm_extents[map->fm_mapped_extents - 1];
+				at = e->fe_logical + e->fe_length;
+				last = (e->fe_flags & FIEMAP_EXTENT_LAST) != 0;
+			}
+		}
+		close(fd);
+	}
+	printf("%llu\n", (unsigned long long)(now_ns() - start));
+}
+
+/* ---- a group ---- */
+
+/* One at a time, or a thread each. */
+struct member {
+	pthread_t thread;
+	int mount_fd, image, copy;
+	bool frozen, failed;
+};
+static struct member members[MANY_MAX];
+static unsigned member_count;
+
+static void *freeze(void *arg)
+{
+	struct member *m = arg;
+	m->frozen = ioctl(m->mount_fd, FIFREEZE, 0) == 0;
+	m->failed = !m->frozen;
+	return NULL;
+}
+
+static void *thaw(void *arg)
+{
+	struct member *m = arg;
+	if (m->frozen)
+		m->failed = ioctl(m->mount_fd, FITHAW, 0) != 0;
+	m->frozen = false;
+	return NULL;
+}
+
+static void each_member(void *(*call)(void *), bool together)
+{
+	for (unsigned i = 0; i < member_count; i++)
+		if (!together)
+			call(&members[i]);
+		else
+			check(pthread_create(&members[i].thread, NULL, call, &members[i]) == 0,
+				"pthread_create");
+	for (unsigned i = 0; together && i < member_count; i++)
+		pthread_join(members[i].thread, NULL);
+	for (unsigned i = 0; i < member_count; i++)
+		check(!members[i].failed, "freeze or thaw");
+}
+
+static void thaw_all(void)
+{
+	for (unsigned i = 0; i < member_count; i++)
+		thaw(&members[i]);
+}
+
+static void run_group(char **arg, int args, bool together)
+{
+	int dir = open_dir(arg[0]);
+	member_count = (unsigned)(args - 1) / 2;
+	check(member_count <= MANY_MAX, "too many");
+	for (unsigned i = 0; i < member_count; i++)
+		members[i] = (struct member){.image = open_source(arg[1 + 2 * i]),
+			.mount_fd = open_dir(arg[2 + 2 * i]),
+			.copy = create(dir, -1, 0, image_name(i), false)};
+	for (unsigned i = 0; i < member_count; i++)
+		check(syncfs(members[i].mount_fd) == 0, "syncfs");
+	atexit(thaw_all);
+	uint64_t start = now_ns();
+	each_member(freeze, together);
+	for (unsigned i = 0; i < member_count; i++)
+		check(ioctl(members[i].copy, FICLONE, members[i].image) == 0, "FICLONE");
+	each_member(thaw, together);
+	printf("%llu\n", (unsigned long long)(now_ns() - start));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		int args;
 	} commands[] = {{"create", 3}, {"stage", 5}, {"uuid", 5}, {"life", 5}, {"snapshot", 5},
-		{"durable", 5}, {"extents", 1}, {"fork", 5}};
+		{"durable", 5}, {"extents", 1}, {"fork", 5}, {"fiemap", 1}, {"group", 3},
+		{"together", 3}};
 	int which = -1;
 	for (int i = 0; i < (int)(sizeof commands / sizeof *commands) && argc > 1; i++)
 		if (strcmp(argv[1], commands[i].name) == 0 && argc - 2 >= commands[i].args)
 			which = i;
 	if (which < 0) {
 		fprintf(stderr,
-			"usage: floor create|stage|uuid|life|fork|snapshot|durable|extents ...\n");
+			"usage: floor create|stage|uuid|life|fork|snapshot|durable|extents|fiemap|group|together ...\n");
 		return 2;
 	}
 	atexit(undo_all);
@@ -391,8 +494,14 @@ int main(int argc, char **argv)
 	case 7:
 		run_fork(argv + 2);
 		break;
-	default:
+	case 6:
 		run_extents(argv[2]);
+		break;
+	case 8:
+		run_fiemap(argv + 2);
+		break;
+	default:
+		run_group(argv + 2, argc - 2, which == 10);
 	}
 	return 0;
 }
