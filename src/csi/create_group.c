@@ -99,13 +99,15 @@ static int find_volume(struct group_creation *c, unsigned i, struct err *err)
 	return 0;
 }
 
+/* There a thick volume has pieces of the disks, and shares nothing. */
 static int check_raw(const struct group_creation *c, struct err *err)
 {
-	return !pool_is_raw(c->pool)
-		       ? 0
-		       : err_set(err, ERR_PRECONDITION,
-				 "pool %s is on raw disks and has no group snapshots: make clones, or use a pool in a directory",
-				 pool_name(c->pool));
+	for (unsigned i = 0; pool_is_raw(c->pool) && i < c->count; i++)
+		if (c->members[i].volume->rec->thick)
+			return err_set(err, ERR_PRECONDITION,
+				"volume %s is thick and lies in pool %s on raw disks, where thin volumes alone have snapshots: use a class with provisioning: thin, or make clones",
+				c->members[i].volume->rec->name, pool_name(c->pool));
+	return 0;
 }
 
 static int find_volumes(struct group_creation *c, struct err *err)
@@ -219,6 +221,12 @@ static int freeze(struct op *op, void *arg)
 	return op_child(op, &c->hold.op);
 }
 
+static bool is_frozen(const void *arg, unsigned i)
+{
+	const struct group_creation *c = arg;
+	return c->members[i].quiesce.freeze == NODE_FROZEN;
+}
+
 static int make_run(struct op *op)
 {
 	struct group_creation *c = creation_of(op);
@@ -240,6 +248,7 @@ static int make_run(struct op *op)
 	c->make.need_bytes = need_bytes;
 	c->make.hold = freeze;
 	c->make.release = release;
+	c->make.is_frozen = is_frozen;
 	c->make.hold_arg = c;
 	c->make.stopped = c->stopped;
 	return op_child(op, &c->make.op);

@@ -2,7 +2,8 @@
 /*
  * GetMetadataAllocated and GetMetadataDelta: where a snapshot has data, and in what it differs from
  * an earlier one. No data is read: the file system tells where the images' blocks lie, and blocks
- * that two images share are equal (blockio/extents.h).
+ * that two images share are equal (blockio/extents.h). In a raw pool dm-thin's metadata tell the
+ * same (disk/thin_blocks.h).
  *
  * Happy path: both images are opened -> a window of their extents is looked at on a thread -> what
  * was found is sent; when the client has room, the next window. A range that reaches the end of a
@@ -23,6 +24,7 @@
 #include "blockio/fs_moves.h"
 #include "node/volume.h"
 #include "pool/index.h"
+#include "pool/thin_snapshots.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +45,8 @@ struct metadata {
 		end; /* of the images: the next byte; where one of them ends, and target */
 	unsigned max_results;
 	struct extents_window window;
-	struct extent_ranges found; /* in [at, to) */
+	struct pool_thin_snapshots thin; /* instead, in a raw pool */
+	struct extent_ranges found;      /* in [at, to) */
 	uint64_t to;
 	bool mapped; /* found is new */
 	char moves[FS_MOVES_WHAT_BYTES];
@@ -79,6 +82,12 @@ static int open_base(struct op *op)
 {
 	struct metadata *m = metadata_of(op);
 	return open_image(m->base, &m->base_fd);
+}
+
+/* The bytes are in the thin pool, and not in the files. */
+static bool is_thin(struct op *op)
+{
+	return pool_is_raw(metadata_of(op)->target->pool);
 }
 
 static bool has_no_base(struct op *op)
@@ -133,19 +142,50 @@ static int map_window(void *arg)
 	return r;
 }
 
+static int map_thin_window(void *arg)
+{
+	struct metadata *m = arg;
+	m->found.count = 0;
+	m->to = m->at;
+	return m->at < m->both_end ? pool_thin_snapshots_window(&m->thin, m->at, m->both_end,
+					     &m->found, &m->to)
+				   : 0;
+}
+
 static int map_run(struct op *op)
 {
 	struct metadata *m = metadata_of(op);
 	if (m->at == m->end)
 		return 0;
+	int r = is_thin(op) ? pool_thin_snapshots_take(&m->thin, m->base, m->target, &op->err) : 0;
+	if (r < 0)
+		return r;
 	m->mapped = true;
-	return op_work(op, map_window, m);
+	return op_work(op, is_thin(op) ? map_thin_window : map_window, m);
+}
+
+static int fail_thin_window(struct op *op, int res)
+{
+	const struct metadata *m = metadata_of(op);
+	const char *pool = pool_name(m->target->pool);
+	if (res == -EAGAIN)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"pool %s: the metadata of its thin pool changed whenever they were read; try again",
+			pool);
+	if (res == -EBADMSG || res == -ENXIO)
+		return op_fail(op, ERR_DATA_LOSS,
+			"pool %s: the metadata of its thin pool %s snapshot %s: look at them with ringvol check",
+			pool, res == -EBADMSG ? "are damaged, and do not tell of" : "do not know",
+			m->target->rec->name);
+	return op_fail_sys(op, res, "finding the blocks of snapshot %s", m->target->rec->name);
 }
 
 static int fail_window(struct op *op, int res)
 {
 	const struct metadata *m = metadata_of(op);
 	const char *pool = pool_name(m->target->pool);
+	if (is_thin(op))
+		return fail_thin_window(op, res);
 	if (res == -EBUSY)
 		return op_fail(op, ERR_UNAVAILABLE,
 			"pool %s: its btrfs moves data about (%s), so it cannot be told what has changed; try again when that is over, or back up all of the snapshot",
@@ -250,6 +290,7 @@ static int map_end(struct op *op, int res)
 {
 	struct metadata *m = metadata_of(op);
 	const struct csi_stream *stream = &m->task.stream;
+	pool_thin_snapshots_release(&m->thin);
 	int r = csi_stream_check(stream, res);
 	if (r < 0)
 		return op_failed(op) ? r : fail_window(op, r);
@@ -262,7 +303,7 @@ static int map_end(struct op *op, int res)
 }
 
 static const struct op_step steps[] = {
-	{"open images", .run = open_run},
+	{"open images", .run = open_run, .done = is_thin},
 	{"map extents", .run = map_run, .end = map_end},
 	{NULL},
 };
@@ -270,6 +311,7 @@ static const struct op_step steps[] = {
 static void cleanup(struct csi_task *task)
 {
 	struct metadata *m = container_of(task, struct metadata, task);
+	pool_thin_snapshots_release(&m->thin);
 	fd_close(&m->base_fd);
 	fd_close(&m->target_fd);
 }
@@ -286,10 +328,6 @@ static int find_snapshot(
 		r = pool_check_ready(object->pool, err);
 	if (r == 0)
 		r = node_check_whole(object, err);
-	if (r == 0 && pool_is_raw(object->pool))
-		r = err_set(err, ERR_PRECONDITION,
-			"%s: pool %s is on raw disks, which do not tell yet where a snapshot has data; read all of it",
-			field, pool_name(object->pool));
 	if (r == 0)
 		*ret = object;
 	return r;
@@ -305,7 +343,8 @@ static int check_pair(const struct metadata *m, struct err *err)
 			"base_snapshot_id: snapshot %s is in pool %s, and %s in pool %s, so they share nothing; back up all of the target",
 			base->name, pool_name(m->base->pool), target->name, pool);
 	const struct fs_features *features = pool_features(m->target->pool);
-	if (!features->reflink || !extents_comparable(features->fs_type))
+	bool shares = features->reflink && extents_comparable(features->fs_type);
+	if (!shares && !pool_is_raw(m->target->pool))
 		return err_set(err, ERR_PRECONDITION,
 			"pool %s: on its file system snapshots share no blocks, or nobody knows which, so it cannot be told what has changed; back up all of the target, or keep volumes in a pool on XFS or btrfs",
 			pool);

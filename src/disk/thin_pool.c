@@ -352,16 +352,30 @@ static int let_go(struct dm *dm, const struct thin_still *still, unsigned held)
 	return res;
 }
 
-int thin_pool_snap(struct dm *dm, const char *pool_uuid, uint32_t id, uint32_t origin,
-	const struct thin_still *still)
+static int say_snap(struct dm *dm, const char *pool_uuid, const struct thin_snap *snap)
 {
 	char text[64];
-	unsigned held;
-	snprintf(text, sizeof(text), "create_snap %" PRIu32 " %" PRIu32, id, origin);
-	int r = hold(dm, still, &held);
-	if (r == 0)
-		r = say(dm, pool_uuid, text);
-	int went = let_go(dm, still, held);
+	snprintf(text, sizeof(text), "create_snap %" PRIu32 " %" PRIu32, snap->id, snap->origin);
+	return say(dm, pool_uuid, text);
+}
+
+int thin_pool_snap(struct dm *dm, const char *pool_uuid, struct thin_snap *snaps, unsigned count,
+	unsigned *ret_at)
+{
+	unsigned holding = 0;
+	int r = 0, went = 0;
+	for (*ret_at = 0; r == 0 && holding < count; holding++) {
+		*ret_at = holding;
+		r = hold(dm, &snaps[holding].still, &snaps[holding].held);
+	}
+	for (unsigned i = 0; r == 0 && i < count; i++) {
+		*ret_at = i;
+		r = say_snap(dm, pool_uuid, &snaps[i]);
+	}
+	while (holding-- > 0) {
+		int one = let_go(dm, &snaps[holding].still, snaps[holding].held);
+		went = went == 0 ? one : went;
+	}
 	if (r == 0)
 		r = was_written(dm, pool_uuid);
 	return r < 0 ? r : went;

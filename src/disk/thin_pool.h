@@ -64,12 +64,19 @@ struct thin_still {
 	char uuids[2][DM_UUID_LEN];
 	bool frozen; /* the file system on it is frozen already */
 };
-/* One with what origin has now, of which the devices are suspended meanwhile; a file system that is
- * mounted from them is frozen. Whatever happens they go on, unless the process is killed, or the
- * kernel refuses: then the next scan lets them (mapped_wake()). -EEXIST; -ENODATA: there is no
- * origin; -EBUSY: somebody else has frozen the file system. */
-int thin_pool_snap(struct dm *dm, const char *pool_uuid, uint32_t id, uint32_t origin,
-	const struct thin_still *still);
+/* One with what origin has now. */
+struct thin_snap {
+	uint32_t id, origin;
+	struct thin_still still; /* origin's */
+	unsigned held;           /* private */
+};
+/* All of them, of one moment: the devices of all origins are suspended, a file system that is
+ * mounted from them is frozen, and then the messages are said. *ret_at: which one it failed at;
+ * those before it may be there. Whatever happens the devices go on, unless the process is killed,
+ * or the kernel refuses: then the next scan lets them (mapped_wake()). -EEXIST; -ENODATA: there is
+ * no origin; -EBUSY: somebody else has frozen the file system. */
+int thin_pool_snap(struct dm *dm, const char *pool_uuid, struct thin_snap *snaps, unsigned count,
+	unsigned *ret_at);
 /* -ENODATA: there is none; -EBUSY: it has a device. Takes long where it has much. */
 int thin_pool_delete(struct dm *dm, const char *pool_uuid, uint32_t id);
 

@@ -36,7 +36,8 @@ static int decide_run(struct op *op)
 		used++;
 		if (node_can_freeze(volume))
 			continue;
-		if (block != NULL)
+		/* In a raw pool the devices themselves are suspended. */
+		if (block != NULL && !pool_is_raw(volume->pool))
 			return refuse_blocks(op, block, volume->rec->name);
 		block = volume->rec->name;
 	}

@@ -11,8 +11,6 @@
  */
 #include "pool/build_thin.h"
 
-#include "disk/mapped.h"
-#include "disk/tagged.h"
 #include "pool/build_park.h"
 #include "pool/build_part.h"
 #include "pool/private.h"
@@ -101,34 +99,19 @@ int build_hold_undo(struct op *op)
 
 /* ---- said ---- */
 
-/* The devices of the origin, whether they are there or not. */
-static int put_still(const struct pool_build *b, struct thin_still *ret)
-{
-	char tag[64];
-	const struct pool_object *o = b->share_object;
-	*ret = (struct thin_still){.frozen = b->share_frozen};
-	if (o->kind != RECORD_VOLUME)
-		return 0; /* a snapshot has none */
-	snprintf(tag, sizeof(tag), "ringvol:%s:%s", o->pool->uuid8, o->rec->random);
-	int r = tagged_uuid(tag, TAGGED_CRYPT_UUID_PREFIX, o->image_ino, ret->uuids[0]);
-	if (r == 0)
-		r = tagged_uuid(tag, MAPPED_UUID_PREFIX, o->image_ino, ret->uuids[1]);
-	ret->count = 2;
-	return r;
-}
-
 int build_say_call(struct op *op)
 {
 	struct pool_build *b = pool_build_of(op);
 	_cleanup_dm_ struct dm dm = {.fd = -1};
-	struct thin_still still;
+	struct thin_snap snap = {.id = b->thin_id, .origin = b->thin_origin};
+	unsigned at;
 	int r = dm_open(&dm, DM_CONTROL_PATH);
 	if (r < 0)
 		return r;
 	if (b->share_object == NULL)
 		return thin_pool_create(&dm, b->disk->uuid, b->thin_id);
-	r = put_still(b, &still);
-	return r == 0 ? thin_pool_snap(&dm, b->disk->uuid, b->thin_id, b->thin_origin, &still) : r;
+	r = thin_still_of(b->share_object, b->share_frozen, &snap.still);
+	return r == 0 ? thin_pool_snap(&dm, b->disk->uuid, &snap, 1, &at) : r;
 }
 
 int thin_fail(struct err *err, int res, const struct pool *pool, const char *name)

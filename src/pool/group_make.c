@@ -21,8 +21,10 @@
 #include "pool/group_file.h"
 #include "pool/group_members.h"
 #include "pool/group_sync.h"
+#include "pool/group_thin.h"
 #include "pool/index.h"
 #include "pool/private.h"
+#include "pool/raw.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -69,6 +71,18 @@ static int check_pool(struct op *op)
 	return 0;
 }
 
+/* There a thick volume shares nothing, and is not copied either. */
+static int check_raw(struct op *op)
+{
+	const struct pool_group_make *m = make_of(op);
+	for_each_part (p, m)
+		if (m->pool->raw != NULL && (p->source->rec->thick || group_is_copied(p)))
+			return op_fail(op, ERR_PRECONDITION,
+				"volume %s is thick or has eraseOnDelete, and lies in pool %s on raw disks: there it is in no group snapshot",
+				p->source->rec->name, m->pool->name);
+	return 0;
+}
+
 static int fail_exists(struct op *op)
 {
 	const struct pool_group_make *m = make_of(op);
@@ -85,6 +99,8 @@ static int begin_run(struct op *op)
 		r = check_pool(op);
 	if (r == 0)
 		r = check_sources(op);
+	if (r == 0)
+		r = check_raw(op);
 	if (r < 0)
 		return r;
 	if (pool_group_find(pool, m->group->key) != NULL)
@@ -139,6 +155,8 @@ static int open_one(const struct pool_group_make *m, struct pool_group_part *p)
 	p->fd = openat(m->snapshots_fd, ".", O_TMPFILE | flags, 0600);
 	if (p->fd < 0)
 		return -errno;
+	if (m->disk != NULL)
+		return group_thin_open(m, p);
 	int r = image_hint_for_size(p->fd, size);
 	if (r == 0)
 		r = image_resize(p->fd, size, false);
@@ -192,8 +210,10 @@ static int release_run(struct op *op)
 
 static int share_call(struct op *op)
 {
-	const struct pool_group_make *m = make_of(op);
+	struct pool_group_make *m = make_of(op);
 	int r = 0;
+	if (m->disk != NULL)
+		return group_say(m);
 	for (unsigned i = 0; r == 0 && i < m->count; i++) {
 		const struct pool_group_part *p = &m->parts[i];
 		if (p->share)
@@ -207,6 +227,8 @@ static int share_end(struct op *op, int res)
 {
 	struct pool_group_make *m = make_of(op);
 	m->group->created_ns = clock_now_ns();
+	if (m->disk != NULL)
+		return group_say_end(op, res);
 	if (res == -EOPNOTSUPP || res == -EXDEV)
 		return op_fail(op, ERR_PRECONDITION,
 			"pool %s refuses to share the extents of its volumes, so that no group snapshot can be taken of volumes in use: detach them first",
@@ -343,10 +365,13 @@ static int enter_member(struct pool_group_make *m, struct pool_group_part *p)
 		.kind = RECORD_SNAPSHOT,
 		.image_bytes = (uint64_t)st.st_size,
 		.allocated_bytes = (uint64_t)st.st_blocks * 512,
+		.thin_id = p->thin_id,
 		.image_dev = st.st_dev,
 		.image_ino = st.st_ino,
 	};
 	strcpy(found.key, p->rec->key);
+	if (p->thin_id != 0) /* it has what its source has; it is measured when that matters */
+		found.allocated_bytes = p->source->allocated_bytes;
 	p->made = pool_index_insert(m->pool, &found);
 	if (p->made == NULL)
 		return -ENOMEM;
@@ -416,7 +441,11 @@ static int sync_end(struct op *op, int res)
 static const struct op_step make_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
+	{"ids", .run = group_ids_run, .end = group_ids_end, .undo = group_ids_undo,
+		.done = group_no_thin},
 	{"open", .call = open_call, .end = open_end, .undo = open_undo},
+	{"keep", .call = group_keep_call, .end = group_keep_end, .undo = group_keep_undo,
+		.done = group_no_thin},
 	{"hold", .run = hold_run, .undo = release_run},
 	{"share", .call = share_call, .end = share_end},
 	{"copy", .run = copy_run, .end = copy_end, .done = group_copy_done},
@@ -470,6 +499,9 @@ void pool_group_make_free(struct pool_group_make *m)
 		for (unsigned i = 0; i < m->count; i++)
 			record_free(m->parts[i].rec);
 	}
+	if (m->disk != NULL)
+		disk_unref(m->disk);
+	m->disk = NULL;
 	free(m->parts);
 	m->parts = NULL;
 	m->count = 0;

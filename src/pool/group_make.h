@@ -6,6 +6,7 @@
 #include "pool/fill.h"
 #include "pool/group.h"
 #include "pool/room.h"
+#include "pool/thin_keep.h"
 #include "pool/trash.h"
 
 /* A member to be. */
@@ -16,6 +17,10 @@ struct pool_group_part {
 	struct record *rec;
 	int fd, source_fd;
 	bool parked, linked;
+	/* in a raw pool */
+	uint32_t thin_id, thin_origin;
+	bool thin_alien; /* dm-thin knew the id, and no file has it */
+	bool dropped;    /* a deleted image was made of its file */
 	char parked_name[TRASH_PARKED_NAME_BYTES];
 	struct pool_object *made;
 };
@@ -23,7 +28,8 @@ struct pool_group_part {
 /*
  * admit (room of all) -> open unnamed files, and the sources -> hold still -> share or copy ->
  * release -> records -> (park, data) -> name all members -> write the group's file -> link it
- * [commit] -> sync, index. Between hold and release one trip to a thread shares what is shared.
+ * [commit] -> sync, index. Between hold and release one trip to a thread shares what is shared. In
+ * a raw pool that is a message for each member (group_thin.h); all sources have to be thin there.
  * ERR_EXISTS when the group's name is taken; ERR_NO_ROOM.
  */
 struct pool_group_make {
@@ -35,6 +41,8 @@ struct pool_group_make {
 	 * written to any of the volumes. When hold fails, it has released. NULL: nobody writes. */
 	int (*hold)(struct op *op, void *arg);
 	int (*release)(struct op *op, void *arg);
+	/* Whether a freeze of hold's holds the i-th; on a thread. NULL: none does. */
+	bool (*is_frozen)(const void *arg, unsigned i);
 	void *hold_arg;
 	uint64_t need_bytes;          /* room to ask for */
 	struct pool_group *ret_group; /* the pool's */
@@ -51,6 +59,9 @@ struct pool_group_make {
 	char parked_name[TRASH_PARKED_NAME_BYTES]; /* of the group's file */
 	char *text;
 	unsigned text_len;
+	struct disk *disk; /* of a raw pool */
+	struct thin_wait thin_wait;
+	bool said; /* dm-thin may know the members */
 };
 #define for_each_part(p, m)                                                                        \
 	for (struct pool_group_part *p = (m)->parts; p < (m)->parts + (m)->count; p++)

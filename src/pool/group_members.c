@@ -193,15 +193,31 @@ int group_data_end(struct op *op, int res)
 
 /* ---- the names of the members ---- */
 
+/* What dm-thin knows goes back to the trash, from where the undo of another step deletes it. */
+static int unlink_one(const struct pool_group_make *m, struct pool_group_part *p)
+{
+	if (!p->linked)
+		return 0;
+	if (m->disk == NULL) {
+		p->linked = false;
+		return unlinkat(m->snapshots_fd, p->rec->key, 0) < 0 ? -errno : 0;
+	}
+	if (renameat2(m->snapshots_fd, p->rec->key, m->trash_fd, p->parked_name,
+		    RENAME_NOREPLACE) < 0)
+		return -errno;
+	p->linked = false;
+	p->parked = true;
+	return 0;
+}
+
 static int unlink_all(struct pool_group_make *m)
 {
-	int r = 0;
+	int res = 0;
 	for_each_part (p, m) {
-		if (p->linked && unlinkat(m->snapshots_fd, p->rec->key, 0) < 0)
-			r = -errno;
-		p->linked = false;
+		int r = unlink_one(m, p);
+		res = r < 0 ? r : res;
 	}
-	return r;
+	return res;
 }
 
 static int link_one(const struct pool_group_make *m, struct pool_group_part *p)

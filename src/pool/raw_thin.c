@@ -2,6 +2,8 @@
 /* What is known of a thin pool. Nothing here blocks. */
 #include "pool/raw_thin.h"
 
+#include "disk/mapped.h"
+#include "disk/tagged.h"
 #include "pool/private.h"
 #include "pool/raw.h"
 
@@ -66,6 +68,22 @@ int thin_choose_ids(struct pool_thin *thin, uint32_t *ids, size_t count)
 	thin->next_id = best;
 	thin->ids_left = best_len;
 	return res;
+}
+
+/* ---- who uses it ---- */
+
+int thin_still_of(const struct pool_object *o, bool frozen, struct thin_still *ret)
+{
+	char tag[64];
+	*ret = (struct thin_still){.frozen = frozen};
+	if (o->kind != RECORD_VOLUME)
+		return 0; /* a snapshot has none */
+	snprintf(tag, sizeof(tag), "ringvol:%s:%s", o->pool->uuid8, o->rec->random);
+	int r = tagged_uuid(tag, TAGGED_CRYPT_UUID_PREFIX, o->image_ino, ret->uuids[0]);
+	if (r == 0)
+		r = tagged_uuid(tag, MAPPED_UUID_PREFIX, o->image_ino, ret->uuids[1]);
+	ret->count = 2;
+	return r;
 }
 
 /* ---- room ---- */

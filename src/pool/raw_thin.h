@@ -70,6 +70,10 @@ void thin_drop_id(struct pool *pool);
  * are equal. */
 int thin_choose_ids(struct pool_thin *thin, uint32_t *ids, size_t count);
 
+/* What is to be held still of an object while a snapshot of it is made: the devices of a volume,
+ * whether they are there or not. frozen: its file system is. -errno. */
+int thin_still_of(const struct pool_object *object, bool frozen, struct thin_still *ret);
+
 /* How much of its data is in use, and is not. */
 uint64_t thin_used_bytes(const struct pool *pool);
 uint64_t thin_unused_bytes(const struct pool *pool);

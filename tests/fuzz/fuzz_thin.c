@@ -3,11 +3,13 @@
  * What dm-thin says and writes. The first byte chooses:
  *   the words of a pool's status, of a volume's, of a pool's table;
  *   metadata on a disk: a program that writes nodes and spoils bytes of them, with right checksums
- *   or without. What is read of it has ids in order, ends, and answers the same twice.
+ *   or without. What is read of it has ids in order, ends, and answers the same twice; two ids are
+ *   compared in windows that come forward.
  */
 #include "fuzz.h"
 
 #include "disk/dm.h"
+#include "disk/thin_blocks.h"
 #include "disk/thin_tree.h"
 #include "thin_metadata.h"
 
@@ -119,6 +121,26 @@ static void look(const struct disk *disk, const struct image_map *map)
 	thin_ids_free(&again);
 }
 
+/* Windows come forward, and ranges are in order and within them. */
+static void compare(
+	const struct disk *disk, const struct image_map *map, uint32_t base, uint32_t target)
+{
+	static struct extent_ranges ranges;
+	const uint64_t to = 64 * (uint64_t)THIN_BLOCK_MIN + 4096;
+	int r = 0;
+	for (uint64_t at = 4096, next; r == 0 && at < to; at = next) {
+		r = thin_blocks_window(disk, map, base, target, at, to, &ranges, &next);
+		must(is_answer(r) || r == -ENXIO);
+		must(r != 0 || (next > at && next <= to));
+		uint64_t last = at;
+		for (unsigned i = 0; r == 0 && i < ranges.count; i++) {
+			must(ranges.at[i].start >= last && ranges.at[i].end > ranges.at[i].start);
+			last = ranges.at[i].end;
+		}
+		must(r != 0 || last <= next);
+	}
+}
+
 static void try_metadata(struct fuzz *f)
 {
 	static int fd = -1;
@@ -133,6 +155,8 @@ static void try_metadata(struct fuzz *f)
 	struct image_map map = {0};
 	must(image_map_add(&map, 1 << 20, 1 << 20) == 0);
 	look(&disk, &map);
+	for (uint32_t i = 0; i < 16; i++)
+		compare(&disk, &map, i / 4, i % 4);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)

@@ -17,9 +17,8 @@ import (
 )
 
 var (
-	histories    = flag.Int("histories", 240, "random histories of TestMetadataHistories, in all")
-	historySeed  = flag.Uint64("history-seed", 0, "the first one's seed; 0: drawn")
-	historyBlock = int64(4 * kib)
+	histories   = flag.Int("histories", 240, "random histories of TestMetadataHistories, in all")
+	historySeed = flag.Uint64("history-seed", 0, "the first one's seed; 0: drawn")
 )
 
 const (
@@ -32,6 +31,9 @@ const (
 // A volume, what was done to it, and its last snapshots with what they hold.
 type history struct {
 	*bed
+	block  int64 // what is told of at least
+	inUse  bool  // it is staged, and its device is written to; else its image is
+	data   func(snapshot string) ([]byte, error)
 	random *rand.Rand
 	v      *rig.Volume
 	name   string
@@ -54,9 +56,9 @@ type moment struct {
 func (h *history) some(most int64) (offset, size int64) {
 	switch h.random.IntN(4) {
 	case 0:
-		size = 1 + h.random.Int64N(historyBlock*2)
+		size = 1 + h.random.Int64N(h.block*2)
 	case 1:
-		size = historyBlock * (1 + h.random.Int64N(4))
+		size = h.block * (1 + h.random.Int64N(4))
 	default:
 		size = 1 + h.random.Int64N(most)
 	}
@@ -65,7 +67,7 @@ func (h *history) some(most int64) (offset, size int64) {
 		offset = h.random.Int64N(64) * 16 * kib // near the beginning, where there is much already
 	}
 	if h.random.IntN(2) == 0 {
-		offset -= offset % historyBlock
+		offset -= offset % h.block
 	}
 	return offset, size
 }
@@ -74,7 +76,7 @@ func (h *history) some(most int64) (offset, size int64) {
 func (h *history) step(file, direct *os.File, m *moment) error {
 	offset, size := h.some(192 * kib)
 	touch := func(what string, err error) error {
-		for at := offset / historyBlock; at*historyBlock < offset+size; at++ {
+		for at := offset / h.block; at*h.block < offset+size; at++ {
 			m.touched[at] = true
 		}
 		m.changes++
@@ -91,8 +93,21 @@ func (h *history) step(file, direct *os.File, m *moment) error {
 		}
 		return data
 	}
-	switch h.random.IntN(10) {
+	what := h.random.IntN(10)
+	if h.inUse && what < 3 {
+		offset -= offset % (4 * kib)
+		size = min((size+4*kib-1)/(4*kib)*(4*kib), h.size-offset)
+		if what == 2 || h.random.IntN(4) == 0 {
+			what = 0
+			offset -= offset % h.block
+			size = min((size+h.block-1)/h.block*h.block, h.size-offset)
+		}
+	}
+	switch what {
 	case 0:
+		if h.inUse {
+			return touch("discard", discard(file, offset, size))
+		}
 		return touch("punch", unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, size))
 	case 1:
 		return touch("zero", unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, offset, size))
@@ -110,8 +125,8 @@ func (h *history) step(file, direct *os.File, m *moment) error {
 		_, err := file.WriteAt(same, offset)
 		return touch("write the same", err)
 	case 5, 6:
-		offset -= offset % historyBlock
-		size = min((size+historyBlock-1)/historyBlock*historyBlock, h.size-offset)
+		offset -= offset % h.block
+		size = min((size+h.block-1)/h.block*h.block, h.size-offset)
 		_, err := direct.WriteAt(fill(size), offset)
 		return touch("write past the cache", err)
 	}
@@ -121,8 +136,8 @@ func (h *history) step(file, direct *os.File, m *moment) error {
 
 func (h *history) grow(m *moment) {
 	h.t.Helper()
-	h.must(h.v.Expand(h.size+mib, false))
-	for at := h.size / historyBlock; at < (h.size+mib)/historyBlock; at++ {
+	h.must(h.v.Expand(h.size+mib, h.inUse))
+	for at := h.size / h.block; at < (h.size+mib)/h.block; at++ {
 		m.touched[at] = true
 	}
 	h.size += mib
@@ -135,7 +150,10 @@ func (h *history) grow(m *moment) {
 func (h *history) next(n int) {
 	h.t.Helper()
 	m := &moment{touched: map[int64]bool{}}
-	image := h.pool.Image(h.v.ID)
+	image := h.v.Target
+	if !h.inUse {
+		image = h.pool.Image(h.v.ID)
+	}
 	file, err := os.OpenFile(image, os.O_RDWR, 0)
 	h.must(err)
 	defer file.Close()
@@ -149,15 +167,15 @@ func (h *history) next(n int) {
 		h.grow(m)
 	}
 	m.id = h.snapshotOf(h.v, fmt.Sprintf("%s-%d", h.name, n))
-	m.data, err = os.ReadFile(h.pool.SnapshotImage(m.id))
+	m.data, err = h.data(m.id)
 	h.must(err)
 	h.past = append(h.past, m)
 }
 
-// block is one of a snapshot; nil behind its end.
-func (m *moment) block(at int64) []byte {
-	if start := at * historyBlock; start < int64(len(m.data)) {
-		return m.data[start : start+historyBlock]
+// blockOf is one of a snapshot; nil behind its end.
+func (h *history) blockOf(m *moment, at int64) []byte {
+	if start := at * h.block; start < int64(len(m.data)) {
+		return m.data[start:min(start+h.block, int64(len(m.data)))]
 	}
 	return nil
 }
@@ -170,13 +188,13 @@ func (h *history) told(b *rig.Blocks, m *moment) map[int64]bool {
 		h.t.Fatalf("%s: the capacity is %d, not %d", h.name, b.Capacity, len(m.data))
 	}
 	for i, r := range b.Ranges {
-		if r.Start%historyBlock != 0 || r.End%historyBlock != 0 {
+		if r.Start%h.block != 0 || r.End%h.block != 0 && r.End != b.Capacity {
 			h.t.Fatalf("%s: %v is not of whole blocks", h.name, r)
 		}
 		if i > 0 && b.Ranges[i-1].End == r.Start {
 			h.t.Fatalf("%s: %v and %v are one range", h.name, b.Ranges[i-1], r)
 		}
-		for at := r.Start / historyBlock; at*historyBlock < r.End; at++ {
+		for at := r.Start / h.block; at*h.block < r.End; at++ {
 			told[at] = true
 		}
 	}
@@ -198,8 +216,8 @@ func (h *history) check(from, to int) (extra int) {
 		changes += m.changes
 		done = append(done, m.done...)
 	}
-	for at := range int64(len(target.data)) / historyBlock {
-		if !bytes.Equal(base.block(at), target.block(at)) && !told[at] {
+	for at := range (int64(len(target.data)) + h.block - 1) / h.block {
+		if !bytes.Equal(h.blockOf(base, at), h.blockOf(target, at)) && !told[at] {
 			h.t.Fatalf("%s: block %d differs, and is not told: %v\nafter %v", h.name, at, blocks.Ranges, done)
 		}
 	}
@@ -226,23 +244,37 @@ func (h *history) checkAllocated(i int) {
 	h.t.Helper()
 	m := h.past[i]
 	told := h.told(h.allocated(m.id), m)
-	zeros := make([]byte, historyBlock)
-	for at := range int64(len(m.data)) / historyBlock {
-		if !told[at] && !bytes.Equal(m.block(at), zeros) {
+	zeros := make([]byte, h.block)
+	for at := range int64(len(m.data)) / h.block {
+		if block := h.blockOf(m, at); !told[at] && !bytes.Equal(block, zeros[:len(block)]) {
 			h.t.Fatalf("%s: block %d has data, and is not told", h.name, at)
 		}
 	}
 }
 
-// run is one volume's histories; how many there were, and by how many blocks answers were more than what was touched.
+// history is one volume's histories; by how many blocks answers were more than what was touched.
 func (b *bed) history(seed uint64, steps int) (extra int) {
 	b.t.Helper()
-	h := &history{bed: b, random: rand.New(rand.NewPCG(seed, 0)), name: fmt.Sprintf("seed-%d", seed), size: historyBytes}
-	h.v = b.d.Volume(h.name, rig.BlockCap(), h.size)
+	h := b.newHistory(seed, 4*kib)
+	h.data = func(id string) ([]byte, error) { return os.ReadFile(b.pool.SnapshotImage(id)) }
 	if h.random.IntN(4) == 0 && b.pool.FS == "xfs" {
 		h.v.Params = map[string]string{"provisioning": "thick"}
 	}
 	b.must(h.v.Create())
+	extra = h.run(steps)
+	b.must(h.v.Delete())
+	return extra
+}
+
+func (b *bed) newHistory(seed uint64, block int64) *history {
+	h := &history{bed: b, block: block, random: rand.New(rand.NewPCG(seed, 0)), name: fmt.Sprintf("seed-%d", seed), size: historyBytes}
+	h.v = b.d.Volume(h.name, rig.BlockCap(), h.size)
+	return h
+}
+
+// run is all of it: a snapshot after each step, compared with earlier ones.
+func (h *history) run(steps int) (extra int) {
+	h.t.Helper()
 	h.next(0)
 	for n := 1; n <= steps; n++ {
 		h.next(n)
@@ -255,14 +287,13 @@ func (b *bed) history(seed uint64, steps int) (extra int) {
 			h.checkAllocated(last)
 		}
 		if len(h.past) > historyKept {
-			b.must(b.d.DeleteSnapshot(h.past[0].id))
+			h.must(h.d.DeleteSnapshot(h.past[0].id))
 			h.past = h.past[1:]
 		}
 	}
 	for _, m := range h.past {
-		b.must(b.d.DeleteSnapshot(m.id))
+		h.must(h.d.DeleteSnapshot(m.id))
 	}
-	b.must(h.v.Delete())
 	return extra
 }
 

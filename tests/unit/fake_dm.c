@@ -10,7 +10,7 @@
 #include <string.h>
 
 struct fake_thin fake_thins[FAKE_THIN_IDS];
-unsigned fake_thin_count, fake_thin_messages, fake_thin_torn;
+unsigned fake_thin_count, fake_thin_messages, fake_thin_torn, fake_thin_moving;
 bool fake_thin_absent;
 const char *fake_thin_pool_words;
 void (*fake_thin_on_pool)(const struct dm_target *metadata);
@@ -98,6 +98,17 @@ static struct fake_device *device_of(uint32_t id)
 	return NULL;
 }
 
+static unsigned moving(void)
+{
+	unsigned count = 0;
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++) {
+		const struct fake_device *d = &fake_dm_devices[i];
+		count += d->there && d->now.count == 1 && !d->suspended &&
+			 strcmp(d->now.targets[0].type, "thin") == 0;
+	}
+	return count;
+}
+
 static int add_thin(uint32_t id, uint32_t origin, bool used)
 {
 	if (find_thin(id) != NULL)
@@ -122,6 +133,7 @@ static int fake_message(struct dm_ioctl *head, const struct fake_device *d)
 		const struct fake_device *device = device_of(origin);
 		const struct fake_thin *thin = find_thin(origin);
 		fake_thin_torn += device != NULL && !device->suspended;
+		fake_thin_moving = moving() > fake_thin_moving ? moving() : fake_thin_moving;
 		return thin == NULL ? -ENODATA : add_thin(id, origin, thin->used);
 	}
 	cr_assert_eq(sscanf(text, "delete %" SCNu32, &id), 1, "%s", text);

@@ -43,6 +43,8 @@ extern const char *fake_thin_pool_words; /* its status, NULL: made up of what is
 extern void (*fake_thin_on_pool)(const struct dm_target *metadata);
 /* The id of an origin whose device is not suspended may not be snapped: counts those. */
 extern unsigned fake_thin_torn;
+/* The most devices of thin volumes that were not suspended when any id was snapped. */
+extern unsigned fake_thin_moving;
 bool fake_thin_has(uint32_t id);
 
 /* Everything of it is gone, as after a reboot of the kernel; keeps_ids: the metadata are there. */

@@ -245,34 +245,43 @@ Test(thin_pool, a_volume_without_its_pool_or_id_has_no_device)
 
 /* ---- snapshots ---- */
 
+static int snap(uint32_t id, uint32_t origin, const struct thin_still *still)
+{
+	struct thin_snap one = {.id = id, .origin = origin, .still = *still};
+	unsigned at = 7;
+	int r = thin_pool_snap(&dm, POOL, &one, 1, &at);
+	cr_expect_eq(at, 0);
+	return r;
+}
+
 Test(thin_pool, an_origin_in_use_is_held_still_for_a_moment)
 {
 	struct thin_pool_spec as = spec();
 	struct dm_device crypt;
 	struct dm_target over = {.length_sectors = 64 * MIB / 512, .type = "crypt"};
-	struct thin_still still = {.count = 2,
+	const struct thin_still still = {.count = 2,
 		.uuids = {"RINGVOL-crypt-0123abcd-89abcdef-1f3",
 			"RINGVOL-disk-0123abcd-89abcdef-1f3"}};
 	make(&as);
 	cr_assert_eq(thin_pool_create(&dm, POOL, 7), 0);
 	/* Nothing is attached. */
-	cr_assert_eq(thin_pool_snap(&dm, POOL, 8, 7, &still), 0);
+	cr_assert_eq(snap(8, 7, &still), 0);
 	volume(7, 64);
-	cr_assert_eq(thin_pool_snap(&dm, POOL, 9, 7, &still), 0);
+	cr_assert_eq(snap(9, 7, &still), 0);
 	cr_assert_eq(dm_create(&dm, "ringvol-crypt-x", still.uuids[0], &crypt), 0);
 	cr_assert_eq(dm_load(&dm, still.uuids[0], &over, 1, false), 0);
 	cr_assert_eq(dm_resume(&dm, still.uuids[0], NULL), 0);
-	cr_assert_eq(thin_pool_snap(&dm, POOL, 10, 7, &still), 0);
+	cr_assert_eq(snap(10, 7, &still), 0);
 	cr_expect_eq(fake_thin_torn, 0);
-	cr_expect_eq(thin_pool_snap(&dm, POOL, 10, 7, &still), -EEXIST);
-	cr_expect_eq(thin_pool_snap(&dm, POOL, 11, 77, &still), -ENODATA);
+	cr_expect_eq(snap(10, 7, &still), -EEXIST);
+	cr_expect_eq(snap(11, 77, &still), -ENODATA);
 	/* Each call fails in turn; nothing stays suspended but what cannot be resumed. */
 	fake_dm_fail_request = DM_TARGET_MSG;
 	fake_dm_fail_with = -EOPNOTSUPP;
-	cr_expect_eq(thin_pool_snap(&dm, POOL, 11, 7, &still), -EOPNOTSUPP);
+	cr_expect_eq(snap(11, 7, &still), -EOPNOTSUPP);
 	fake_dm_fail_request = DM_DEV_SUSPEND;
 	fake_dm_fail_with = -EBUSY;
-	cr_expect_eq(thin_pool_snap(&dm, POOL, 11, 7, &still), -EBUSY);
+	cr_expect_eq(snap(11, 7, &still), -EBUSY);
 	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
 		cr_expect_not(fake_dm_devices[i].suspended);
 	cr_expect_eq(fake_thin_count, 4);

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A raw pool in a simulated ring, over a dm-thin in memory, for tests of thin volumes: what they
+ * make there, and what has to be true whatever has failed. For one test program each. */
+#ifndef RINGVOL_TESTS_SIM_THIN_WORLD_H
+#define RINGVOL_TESTS_SIM_THIN_WORLD_H
+
+#include "../thin_metadata.h"
+#include "../unit/fake_dm.h"
+#include "../unit/raw_fixture.h"
+#include "faults.h"
+
+#include "pool/index.h"
+#include "pool/thin_keep.h"
+
+#include <inttypes.h>
+#include <sys/mman.h>
+
+enum { AREA_MIB = 96, NODES = 64 };
+
+/* ---- the kernel ---- */
+
+int __wrap_dm_open(struct dm *ret, const char *path);
+int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags);
+
+/* The records have no room for another name of thin/metadata. */
+static bool metadata_stay;
+
+int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
+int __real_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
+
+int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+	if (!metadata_stay || strcmp(from, THIN_METADATA_FILE) != 0)
+		return __real_renameat2(from_dir, from, to_dir, to, flags);
+	errno = ENOSPC;
+	return -1;
+}
+
+/* What each id has, as files. */
+static struct {
+	uint32_t id;
+	int fd;
+} bytes_of[NODES];
+static unsigned bytes_count;
+
+static inline int *bytes(uint32_t id)
+{
+	for (unsigned i = 0; i < bytes_count; i++)
+		if (bytes_of[i].id == id)
+			return &bytes_of[i].fd;
+	cr_assert_lt(bytes_count, NODES);
+	bytes_of[bytes_count].id = id;
+	bytes_of[bytes_count].fd = memfd_create("thin", MFD_CLOEXEC);
+	return &bytes_of[bytes_count++].fd;
+}
+
+static inline void bytes_drop(void)
+{
+	while (bytes_count > 0)
+		close(bytes_of[--bytes_count].fd);
+}
+
+int __wrap_dm_open(struct dm *ret, const char *path)
+{
+	(void)path;
+	*ret = (struct dm){.fd = -1, .call = fake_dm_call};
+	return 0;
+}
+
+int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
+{
+	const struct fake_device *d = &fake_dm_devices[dev_minor - FAKE_DM_MINOR];
+	uint32_t id;
+	(void)dev_major;
+	(void)flags;
+	if (sscanf(d->now.targets[0].params, "%*u:%*u %u", &id) != 1 ||
+		strcmp(d->now.targets[0].type, "thin") != 0)
+		return -ENXIO;
+	for (unsigned i = 0; i < fake_thin_count; i++)
+		if (fake_thins[i].id == id)
+			fake_thins[i].used = true;
+	return fcntl(*bytes(id), F_DUPFD_CLOEXEC, 0);
+}
+
+/* As the kernel makes metadata of zeros, and of nothing else. */
+static inline void format(const struct dm_target *metadata)
+{
+	uint8_t blocks[2][META_BLOCK], was[META_BLOCK], zeros[META_BLOCK] = {0};
+	const struct meta_super super = {.details = 1,
+		.mappings = 1,
+		.metadata_used = 10,
+		.metadata_total = 4096,
+		.block_bytes = 64 << 10,
+		.version = 2};
+	uint64_t sector;
+	cr_assert_eq(sscanf(metadata->params, "%*u:%*u %" SCNu64, &sector), 1);
+	int fd = open(raw_root.disk, O_RDWR | O_CLOEXEC);
+	cr_assert_eq(pread(fd, was, sizeof(was), (off_t)(sector * 512)), META_BLOCK);
+	meta_write_super(blocks[0], &super);
+	meta_write_node(blocks[1], 1, true, META_DETAILS, NULL, 0);
+	if (memcmp(was, zeros, META_BLOCK) == 0)
+		cr_assert_eq(
+			pwrite(fd, blocks, sizeof(blocks), (off_t)(sector * 512)), 2 * META_BLOCK);
+	fsync(fd);
+	close(fd);
+}
+
+/* ---- the world ---- */
+
+static inline void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t seed)
+{
+	disarm();
+	fake_dm_reboot(false);
+	fake_thin_torn = 0;
+	fake_thin_on_pool = format;
+	bytes_drop();
+	raw_make(f, AREA_MIB);
+	*sim = (struct ring_sim){
+		.seed = seed, .short_every = 3, .eintr_every = 7, .fault = request_fault};
+	fixture_open_ring(f, sim);
+	f->observer = (struct op_observer){.before = step_fault, .before_call = job_fault};
+	raw_open_pools(f);
+}
+
+static inline struct record thin_volume(const char *name, unsigned mib)
+{
+	struct record rec = raw_volume(name, mib);
+	rec.thick = false;
+	rec.mkfs_options = "";
+	return rec;
+}
+
+/* source: NULL: an empty one; a thin one is shared, a thick one copied. */
+static inline enum err_code build(
+	struct fixture *f, const struct record *rec, struct pool_object *source)
+{
+	struct pool_build b;
+	struct pool_clone c;
+	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, rec), 0);
+	if (source != NULL) {
+		pool_clone_init(&c, source);
+		c.build = &b;
+		b.share_object = source->rec->thick ? NULL : source;
+		b.fill = pool_clone_fill;
+		b.fill_end = pool_clone_fill_end;
+		b.fill_arg = &c;
+		b.fill_writes = true;
+	}
+	enum err_code code = fixture_run(f, &b.op);
+	if (code != ERR_OK)
+		fprintf(stderr, "build: %s: %s\n", b.op.err.step, b.op.err.message);
+	pool_build_free(&b);
+	return code;
+}
+
+static inline struct pool_object *find(struct fixture *f, const char *name)
+{
+	struct pool_object *o = pools_find_name(f->pools, RECORD_VOLUME, name);
+	return o != NULL ? o : pools_find_name(f->pools, RECORD_SNAPSHOT, name);
+}
+
+static inline void remove_named(struct fixture *f, const char *name)
+{
+	struct pool_object *o = find(f, name);
+	cr_assert_not_null(o, "%s", fault.what);
+	cr_assert_eq(fixture_remove(f, o), ERR_OK, "%s", fault.what);
+	fixture_settle(f);
+}
+
+static inline unsigned count_ids(struct fixture *f, const char *dir, bool known)
+{
+	unsigned count = 0;
+	char path[256];
+	snprintf(path, sizeof(path), "%s/%s", f->path, dir);
+	DIR *d = opendir(path);
+	for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+		struct image_map map;
+		int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+		if (e->d_name[0] != '.' && fd >= 0 && image_map_read(fd, &map) == 0)
+			count += map.thin_id != 0 && (!known || fake_thin_has(map.thin_id));
+		close(fd);
+	}
+	closedir(d);
+	return count;
+}
+
+static const char *const dirs[] = {"volumes", "snapshots", "trash"};
+
+/* But for those that stand for the bytes of ids. */
+static inline unsigned count_fds(struct fixture *f)
+{
+	return fixture_count_fds(f) - bytes_count;
+}
+
+/* At any moment, whatever has happened. */
+static inline void check_files(struct fixture *f)
+{
+	unsigned known = 0;
+	for (unsigned i = 0; i < 3; i++)
+		known += count_ids(f, dirs[i], true);
+	cr_assert_eq(
+		known, fake_thin_count, "%s: %u files, %u ids", fault.what, known, fake_thin_count);
+	cr_assert_eq(fake_thin_torn, 0);
+}
+
+static inline void check_devices(unsigned volumes)
+{
+	unsigned count = 0;
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++) {
+		const struct fake_device *d = &fake_dm_devices[i];
+		cr_assert_not(d->there && d->suspended, "%s: %s", fault.what, d->name);
+		cr_assert_null(strstr(d->there ? d->name : "", "thinfill"), "%s", fault.what);
+		count += d->there;
+	}
+	cr_assert_leq(count, 3 + volumes, "%s", fault.what);
+}
+
+static inline void check_rest(struct fixture *f, unsigned files, unsigned fds)
+{
+	fixture_settle(f);
+	unsigned now_fds = count_fds(f);
+	cr_assert_eq(now_fds, fds, "%s: %u and %u", fault.what, now_fds, fds);
+	check_files(f);
+	cr_assert_eq(fixture_count(f, "trash"), 0, "%s", fault.what);
+	cr_assert_eq(
+		f->pool->raw->thin.files, files, "%s: %u", fault.what, f->pool->raw->thin.files);
+	cr_assert_eq(fake_thin_count, files, "%s", fault.what);
+	cr_assert(f->pool->reserved_bytes == 0 && f->pool->reserved_thin_bytes == 0, "%s",
+		fault.what);
+	cr_assert_eq(f->pool->ops, 0, "%s", fault.what);
+	check_devices(0);
+}
+
+/* What fails leaves trash for the next pass, which comes by itself. */
+static inline void sweep_trash(struct fixture *f)
+{
+	thin_keep_kick(f->pool);
+	fixture_settle(f);
+	pool_trash_kick(f->pool);
+	fixture_settle(f);
+}
+
+#endif
