@@ -147,9 +147,9 @@ static int map_thin_window(void *arg)
 	struct metadata *m = arg;
 	m->found.count = 0;
 	m->to = m->at;
-	return m->at < m->both_end ? pool_thin_snapshots_window(&m->thin, m->at, m->both_end,
-					     &m->found, &m->to)
-				   : 0;
+	return m->at < m->both_end
+		       ? pool_thin_snapshots_window(&m->thin, m->at, m->both_end, &m->found, &m->to)
+		       : 0;
 }
 
 static int map_run(struct op *op)

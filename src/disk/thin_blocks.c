@@ -40,7 +40,8 @@ static bool on_leaf(const struct side *s)
 
 static uint64_t key_of(const struct side *s)
 {
-	return s->over ? UINT64_MAX : thin_node_key(&s->level[s->depth].node, s->level[s->depth].at);
+	return s->over ? UINT64_MAX
+		       : thin_node_key(&s->level[s->depth].node, s->level[s->depth].at);
 }
 
 static uint64_t value_of(const struct side *s)

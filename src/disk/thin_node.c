@@ -77,7 +77,8 @@ int thin_image_read(const struct disk *disk, const struct image_map *map, uint64
 	return -ERANGE;
 }
 
-int thin_reader_open(struct thin_reader *r, const struct disk *disk, const struct image_map *metadata)
+int thin_reader_open(
+	struct thin_reader *r, const struct disk *disk, const struct image_map *metadata)
 {
 	void *blocks = NULL;
 	*r = (struct thin_reader){.disk = disk, .metadata = metadata};
@@ -115,8 +116,9 @@ static int read_commit(struct thin_reader *r, struct thin_commit *ret)
 	uint64_t version = thin_get(b + SUPER_VERSION_AT, 4);
 	uint64_t block_bytes = thin_get(b + SUPER_DATA_BLOCK_AT, 4) * SECTOR;
 	if (thin_get(b + SUPER_MAGIC_AT, 8) != SUPER_MAGIC || !sum_is_right(b, SUPER_XOR) ||
-		thin_get(b + SUPER_BLOCK_AT, 8) != 0 || version == 0 || version > SUPER_VERSION_MAX ||
-		block_bytes < THIN_BLOCK_MIN || block_bytes > THIN_BLOCK_MAX)
+		thin_get(b + SUPER_BLOCK_AT, 8) != 0 || version == 0 ||
+		version > SUPER_VERSION_MAX || block_bytes < THIN_BLOCK_MIN ||
+		block_bytes > THIN_BLOCK_MAX)
 		return -EBADMSG;
 	*ret = (struct thin_commit){
 		.needs_check = (thin_get(b + SUPER_FLAGS_AT, 4) & SUPER_NEEDS_CHECK) != 0,
@@ -133,8 +135,8 @@ static int read_commit(struct thin_reader *r, struct thin_commit *ret)
 	return 0;
 }
 
-int thin_node_read(
-	struct thin_reader *r, uint64_t number, unsigned depth, unsigned value_bytes, struct thin_node *ret)
+int thin_node_read(struct thin_reader *r, uint64_t number, unsigned depth, unsigned value_bytes,
+	struct thin_node *ret)
 {
 	if (depth >= THIN_DEPTH_MAX || ++r->nodes > r->commit.metadata_total ||
 		number >= r->commit.metadata_total)
@@ -195,7 +197,8 @@ int thin_tree_find(struct thin_reader *r, uint64_t number, uint64_t key, uint64_
 	}
 }
 
-int thin_on_one_commit(struct thin_reader *r, int (*read)(struct thin_reader *r, void *arg), void *arg)
+int thin_on_one_commit(
+	struct thin_reader *r, int (*read)(struct thin_reader *r, void *arg), void *arg)
 {
 	for (unsigned i = 0; i < ATTEMPTS; i++) {
 		struct thin_commit after;
@@ -225,4 +228,3 @@ int thin_commit_read(
 	thin_reader_close(&r);
 	return res;
 }
-

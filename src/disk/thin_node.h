@@ -16,9 +16,9 @@
 #include "disk/disk.h"
 
 enum {
-	THIN_DEPTH_MAX = 12,     /* of a tree */
-	THIN_POINTER_BYTES = 8,  /* a value of all nodes but some leaves */
-	THIN_MAPPING_BITS = 24,  /* of a mapping: when it was made; the block of data is above */
+	THIN_DEPTH_MAX = 12,    /* of a tree */
+	THIN_POINTER_BYTES = 8, /* a value of all nodes but some leaves */
+	THIN_MAPPING_BITS = 24, /* of a mapping: when it was made; the block of data is above */
 };
 
 /* The beginning of a commit. */

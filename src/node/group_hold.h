@@ -9,8 +9,9 @@
  *
  * A raw block volume in use has no file system to freeze. One alone is no obstacle: the moment at
  * which it is shared is the group's, because none of the others changes while it is frozen. Two
- * cannot be taken together, but in a raw pool, where all devices are suspended at that moment. And where one volume alone is in use, it is treated as for a snapshot
- * of its own: no freeze is needed, unless its class wants one.
+ * cannot be taken together, but in a raw pool, where all devices are suspended at that moment. And
+ * where one volume alone is in use, it is treated as for a snapshot of its own: no freeze is
+ * needed, unless its class wants one.
  *
  * How it can fail: as quiesce.h does, of any volume.
  */

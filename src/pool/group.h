@@ -6,9 +6,11 @@
  *
  *   groups/<key>   name, time and members of a group, as text (group_file.h)
  *
- * Its link is the commit of all members at once. A load sends members to the trash whose group has
- * no file: an attempt cut short has left them, or a deletion. A group that lacks a member is
- * damaged, and said to be so: it is never shown as a smaller one.
+ * It gets that name when all members have theirs, which is the commit of all at once. Before, and
+ * after the group was deleted, it has another one, and a load sends its members to the trash: an
+ * attempt cut short has left them, or a deletion. Members of a group that has no file at all are
+ * quarantined, as that may have been lost. A group that lacks a member is damaged, and said to be
+ * so: it is never shown as a smaller one.
  */
 #ifndef RINGVOL_POOL_GROUP_H
 #define RINGVOL_POOL_GROUP_H

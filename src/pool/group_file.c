@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,6 +22,35 @@
 enum group_field { FIELD_NAME, FIELD_RANDOM, FIELD_CREATED, FIELD_MEMBER, FIELDS };
 
 static const char *const names[FIELDS] = {"name", "random", "created_ns", "member"};
+
+/* ---- names ---- */
+
+static const char *const aside_names[] = {[GROUP_NEW] = "+new-", [GROUP_GONE] = "+gone-"};
+
+void group_aside_name(enum group_aside aside, const char *random, const char *key,
+	char ret_name[GROUP_ASIDE_BYTES])
+{
+	snprintf(ret_name, GROUP_ASIDE_BYTES, "%s%s-%s", aside_names[aside], random, key);
+}
+
+bool group_aside_parse(const char *name, char ret_random[9], char ret_key[RECORD_KEY_MAX])
+{
+	enum { DIGITS = 8 };
+	for (unsigned i = 0; i < 2; i++) {
+		size_t len = strlen(aside_names[i]);
+		if (strncmp(name, aside_names[i], len) != 0)
+			continue;
+		name += len;
+		if (strnlen(name, DIGITS + 1) <= DIGITS || name[DIGITS] != '-' ||
+			!record_text_is_hex(name, DIGITS) || !record_key_valid(name + DIGITS + 1))
+			return false;
+		memcpy(ret_random, name, DIGITS);
+		ret_random[DIGITS] = '\0';
+		strcpy(ret_key, name + DIGITS + 1);
+		return true;
+	}
+	return false;
+}
 
 /* ---- printing ---- */
 

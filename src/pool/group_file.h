@@ -18,6 +18,21 @@
  */
 enum { GROUP_TEXT_MAX = 1024 + POOL_GROUP_MEMBERS_MAX * (RECORD_ID_MAX + 8) };
 
+/*
+ * Other names of the file say that there is no such group, for certain: one that is being made has
+ * its file under the first name before any member has a name, and one that was deleted under the
+ * second, until no member has one any more. A load makes trash of the members of these alone.
+ *
+ *   groups/+new-<random>-<key>
+ *   groups/+gone-<random>-<key>
+ */
+enum { GROUP_ASIDE_BYTES = sizeof("+gone-") + 9 + RECORD_KEY_MAX };
+enum group_aside { GROUP_NEW, GROUP_GONE };
+void group_aside_name(enum group_aside aside, const char *random, const char *key,
+	char ret_name[GROUP_ASIDE_BYTES]);
+/* Whether a file name is one of these, of the group of that id. False for any other. */
+bool group_aside_parse(const char *name, char ret_random[9], char ret_key[RECORD_KEY_MAX]);
+
 /* The length, or -E2BIG. */
 int group_print(const struct pool_group *group, char *text, size_t cap);
 /* 0 with a new *ret; -EBADMSG: damaged or not ours; -EPROTONOSUPPORT: of a later version; -ENOMEM.

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loading groups: the files of groups/ are read, and each member looks for its own. A member whose
- * group has no file is left from an attempt or a deletion cut short: it goes to the trash. That is
- * said only by a directory groups/ that is there. If it is not and there are members, somebody has
- * removed it, and the members are quarantined. Otherwise it is made.
+ * group's file says that it is being made or was deleted is left from an attempt or a deletion cut
+ * short: it goes to the trash, and afterwards the file. Nothing else says that a group is not: a
+ * member of which there is no file at all is quarantined, because somebody has removed that, or has
+ * brought back a part of the pool. A directory groups/ that is not there is made, unless there are
+ * members.
  *
  * How it can fail: a member cannot be moved to the trash. Then the pool is not loaded, and a later
  * look tries again.
@@ -21,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static bool is_member(const struct pool_found *f)
 {
@@ -77,12 +80,30 @@ static int find_dir(struct group_load *l)
 
 /* ---- the files ---- */
 
+/* A group that is not there. */
+struct group_aside_file {
+	char random[9], key[RECORD_KEY_MAX];
+	char name[GROUP_ASIDE_BYTES];
+};
+
+static int read_aside(struct group_load *l, const char *name)
+{
+	struct group_aside_file aside;
+	if (!group_aside_parse(name, aside.random, aside.key))
+		return 0;
+	snprintf(aside.name, sizeof(aside.name), "%s", name);
+	if (array_grow(&l->aside, &l->aside_cap, l->aside_count, sizeof(aside)) < 0)
+		return -ENOMEM;
+	l->aside[l->aside_count++] = aside;
+	return 0;
+}
+
 static int read_one(void *arg, const char *name)
 {
-	const struct group_load *l = arg;
+	struct group_load *l = arg;
 	struct pool_group *group;
 	if (!record_key_valid(name))
-		return 0;
+		return read_aside(l, name);
 	int r = group_read(l->fds[POOL_FD_GROUPS], name, &group);
 	if (r == 0)
 		list_push(l->groups, &group->link);
@@ -130,6 +151,15 @@ static bool lists(const struct pool_group *group, const struct pool_found *f)
 
 /* ---- the members ---- */
 
+static bool is_aside(const struct group_load *l, const struct record_id *id)
+{
+	for (size_t i = 0; i < l->aside_count; i++)
+		if (strcmp(l->aside[i].random, id->random) == 0 &&
+			strcmp(l->aside[i].key, id->key) == 0)
+			return true;
+	return false;
+}
+
 /* Whether its group is not there, for certain. */
 static bool is_orphan(const struct group_load *l, struct pool_found *f)
 {
@@ -139,9 +169,12 @@ static bool is_orphan(const struct group_load *l, struct pool_found *f)
 		return false;
 	}
 	const struct pool_group *group = find_group(l, id.key);
-	if (group == NULL || (group->why == NULL && strcmp(group->random, id.random) != 0))
+	bool its = group != NULL && (group->why != NULL || strcmp(group->random, id.random) == 0);
+	if (!its && is_aside(l, &id))
 		return true;
-	if (group->why == NULL && !lists(group, f))
+	if (!its)
+		quarantine(f, "the file of its group is missing in groups/");
+	else if (group->why == NULL && !lists(group, f))
 		quarantine(f, "its group does not list it");
 	return false;
 }
@@ -157,6 +190,19 @@ static int drop(const struct group_load *l, struct pool_found *f)
 	record_free(f->rec);
 	f->rec = NULL;
 	return 0;
+}
+
+/* Their members are in the trash: durably so before the last that says what they were is gone. What
+ * cannot be done now the next load does. */
+static void drop_aside(const struct group_load *l)
+{
+	if (l->aside_count == 0 || l->read_only)
+		return;
+	if (!l->one_log &&
+		(fsync(l->fds[POOL_FD_TRASH]) < 0 || fsync(l->fds[POOL_FD_SNAPSHOTS]) < 0))
+		return;
+	for (size_t i = 0; i < l->aside_count; i++)
+		(void)unlinkat(l->fds[POOL_FD_GROUPS], l->aside[i].name, 0);
 }
 
 int group_load_run(struct group_load *l)
@@ -178,7 +224,10 @@ int group_load_run(struct group_load *l)
 			l->found[kept++] = *f;
 	}
 	l->found_count = kept;
+	if (r == 0)
+		drop_aside(l);
 	free(l->sorted);
+	free(l->aside);
 	return r;
 }
 

@@ -8,7 +8,7 @@
 struct group_load {
 	int *fds;      /* the load's; gets that of groups/ */
 	char uuid8[9]; /* the pool's */
-	bool read_only;
+	bool read_only, one_log;
 	/* What was read of volumes/ and snapshots/, sorted; members without a group are taken out.
 	 */
 	struct pool_found *found;
@@ -20,6 +20,8 @@ struct group_load {
 	/* private */
 	struct pool_group **sorted; /* by key */
 	size_t count, cap;
+	struct group_aside_file *aside;
+	size_t aside_count, aside_cap;
 };
 /* Blocking. 0 or -errno. */
 int group_load_run(struct group_load *l);

@@ -4,21 +4,22 @@
  * that can be done afterwards is done afterwards: between the two is one trip to a thread, which
  * shares the extents of one volume after the other, or the copies where nothing can be shared.
  *
- * The members get their names first, and then count for nothing: their records say that they are of
- * a group (group.h). The link of the group's file is the commit of all. Before it a failure takes
- * back what has a name, and closes what has none; a crash leaves members without a group, which the
- * next load sweeps. With it group and members are in the index, whatever becomes of the sync.
+ * The group's file is there before any member has a name, under a name that says that the group is
+ * being made (group_file.h). The members get their names, and count for nothing: their records say
+ * that they are of a group. The file's rename is the commit of all. Before it a failure takes back
+ * what has a name, and closes what has none; a crash leaves members of a group that is being made,
+ * which the next load sweeps. With it group and members are in the index, whatever becomes of the
+ * sync.
  *
- * What has to be durable before that link is: with one log (sync.c) the text of the file alone,
- * because all of the members comes before the link in the log. Elsewhere each member is parked in
- * the trash and synced before it gets its name, then their directory, and the file likewise.
+ * What has to be durable before that rename is: with one log (sync.c) the text of the file alone,
+ * because all of the members comes before the rename in the log. Elsewhere the file's name, too;
+ * and each member is parked in the trash and synced before it gets its name, then their directory.
  */
 #include "pool/group_make.h"
 
 #include "base/clock.h"
 #include "blockio/image.h"
 #include "pool/build.h"
-#include "pool/group_file.h"
 #include "pool/group_members.h"
 #include "pool/group_sync.h"
 #include "pool/group_thin.h"
@@ -276,14 +277,14 @@ static int copy_end(struct op *op, int res)
 
 /* ---- the group's file ---- */
 
-/* What has come to have a name after all goes, too: a link that failed may have come about. */
+/* What has come to have its name after all goes, too: a rename that failed may have come about. */
 static int drop_file(struct pool_group_make *m)
 {
 	struct stat st;
 	int r = 0;
-	if (m->file_parked && unlinkat(m->trash_fd, m->parked_name, 0) < 0)
+	if (m->file_named && unlinkat(m->groups_fd, m->file_name, 0) < 0 && errno != ENOENT)
 		r = -errno;
-	m->file_parked = false;
+	m->file_named = false;
 	if (m->file_fd >= 0 && fstat(m->file_fd, &st) == 0 && st.st_nlink > 0 &&
 		unlinkat(m->groups_fd, m->group->key, 0) < 0)
 		r = -errno;
@@ -291,7 +292,7 @@ static int drop_file(struct pool_group_make *m)
 	return r;
 }
 
-static int write_file(struct pool_group_make *m, bool park)
+static int write_file(struct pool_group_make *m)
 {
 	m->file_fd = openat(m->groups_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (m->file_fd < 0)
@@ -299,20 +300,20 @@ static int write_file(struct pool_group_make *m, bool park)
 	ssize_t n = write(m->file_fd, m->text, m->text_len);
 	if (n != (ssize_t)m->text_len)
 		return n < 0 ? -errno : -ENOSPC;
-	if (park) {
-		trash_name_parked(m->parked_name);
-		int r = fd_link(m->file_fd, m->trash_fd, m->parked_name);
-		if (r < 0)
-			return r;
-		m->file_parked = true;
-	}
-	return fsync(m->file_fd) < 0 ? -errno : 0;
+	int r = fd_link(m->file_fd, m->groups_fd, m->file_name);
+	if (r < 0)
+		return r;
+	m->file_named = true;
+	if (fsync(m->file_fd) < 0)
+		return -errno;
+	bool one_log = pool_one_log(&m->pool->features);
+	return !one_log && fsync(m->groups_fd) < 0 ? -errno : 0;
 }
 
 static int file_job(void *arg)
 {
 	struct pool_group_make *m = arg;
-	int r = write_file(m, !pool_one_log(&m->pool->features));
+	int r = write_file(m);
 	if (r < 0)
 		(void)drop_file(m);
 	return r;
@@ -326,6 +327,7 @@ static int file_run(struct op *op)
 	if (n < 0)
 		return group_fail_sys(op, n, "recording");
 	m->text_len = (unsigned)n;
+	group_aside_name(GROUP_NEW, m->group->random, m->group->key, m->file_name);
 	return op_work(op, file_job, m);
 }
 
@@ -349,10 +351,8 @@ static int file_undo(struct op *op)
 static int commit_call(struct op *op)
 {
 	const struct pool_group_make *m = make_of(op);
-	if (!m->file_parked)
-		return fd_link(m->file_fd, m->groups_fd, m->group->key);
 	int r = renameat2(
-		m->trash_fd, m->parked_name, m->groups_fd, m->group->key, RENAME_NOREPLACE);
+		m->groups_fd, m->file_name, m->groups_fd, m->group->key, RENAME_NOREPLACE);
 	return r < 0 ? -errno : 0;
 }
 
@@ -413,7 +413,7 @@ static int commit_end(struct op *op, int res)
 			m->pool->name, m->group->name);
 	if (res < 0)
 		return group_fail_sys(op, res, "committing");
-	m->file_parked = false;
+	m->file_named = false;
 	/* Out of memory here, the group is on disk and the next load knows it; the sync goes on. */
 	m->indexed = enter_index(m) == 0;
 	return 0;
@@ -451,12 +451,12 @@ static const struct op_step make_steps[] = {
 	{"copy", .run = copy_run, .end = copy_end, .done = group_copy_done},
 	{"release", .run = release_run},
 	{"record", .run = group_record_run, .end = group_record_end},
+	{"file", .run = file_run, .end = file_end, .undo = file_undo},
 	{"park", .call = group_park_call, .end = group_park_end, .undo = group_park_undo,
-		.done = group_one_log},
+		.done = group_park_done},
 	{"data", .run = group_data_run, .end = group_data_end, .done = group_data_done},
 	{"link", .call = group_link_call, .end = group_link_end, .undo = group_link_undo},
 	{"members", .run = group_members_run, .end = group_members_end, .done = group_one_log},
-	{"file", .run = file_run, .end = file_end, .undo = file_undo},
 	{"commit", .call = commit_call, .end = commit_end, .flags = OP_COMMIT},
 	{"sync", .run = sync_run, .end = sync_end},
 	{NULL},

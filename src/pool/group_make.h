@@ -5,6 +5,7 @@
 
 #include "pool/fill.h"
 #include "pool/group.h"
+#include "pool/group_file.h"
 #include "pool/room.h"
 #include "pool/thin_keep.h"
 #include "pool/trash.h"
@@ -27,10 +28,11 @@ struct pool_group_part {
 
 /*
  * admit (room of all) -> open unnamed files, and the sources -> hold still -> share or copy ->
- * release -> records -> (park, data) -> name all members -> write the group's file -> link it
- * [commit] -> sync, index. Between hold and release one trip to a thread shares what is shared. In
- * a raw pool that is a message for each member (group_thin.h); all sources have to be thin there.
- * ERR_EXISTS when the group's name is taken; ERR_NO_ROOM.
+ * release -> records -> the group's file, under a name that says that it is being made -> (park,
+ * data) -> name all members -> rename the file [commit] -> sync, index. Between hold and release
+ * one trip to a thread shares what is shared. In a raw pool that is a message for each member
+ * (group_thin.h); all sources have to be thin there. ERR_EXISTS when the group's name is taken;
+ * ERR_NO_ROOM.
  */
 struct pool_group_make {
 	struct op op;
@@ -53,10 +55,10 @@ struct pool_group_make {
 	struct pool_admission room;
 	struct pool_clone clone;
 	unsigned at;
-	bool stopped, direct_io, file_parked, indexed;
+	bool stopped, direct_io, file_named, indexed;
 	int snapshots_fd, volumes_fd, trash_fd, groups_fd, file_fd;
 	uint64_t removed;
-	char parked_name[TRASH_PARKED_NAME_BYTES]; /* of the group's file */
+	char file_name[GROUP_ASIDE_BYTES]; /* of the group's file, before the commit */
 	char *text;
 	unsigned text_len;
 	struct disk *disk; /* of a raw pool */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The members of a group that is being made, after they have their bytes: records, then (where
- * there is not one log) names in the trash, data, names. Until the group has its file they count
- * for nothing. What fails takes back the names it gave; what was done before it has an undo.
+ * there is not one log) names in the trash, data, names. Until the group's file has its name they
+ * count for nothing. What fails takes back the names it gave; what was done before it has an undo.
  */
 #include "pool/group_members.h"
 
@@ -130,6 +130,11 @@ static int unpark(const struct pool_group_make *m)
 	return r;
 }
 
+bool group_park_done(struct op *op)
+{
+	return make_of(op)->disk != NULL || group_one_log(op);
+}
+
 int group_park_call(struct op *op)
 {
 	struct pool_group_make *m = make_of(op);
@@ -202,8 +207,8 @@ static int unlink_one(const struct pool_group_make *m, struct pool_group_part *p
 		p->linked = false;
 		return unlinkat(m->snapshots_fd, p->rec->key, 0) < 0 ? -errno : 0;
 	}
-	if (renameat2(m->snapshots_fd, p->rec->key, m->trash_fd, p->parked_name,
-		    RENAME_NOREPLACE) < 0)
+	if (renameat2(m->snapshots_fd, p->rec->key, m->trash_fd, p->parked_name, RENAME_NOREPLACE) <
+		0)
 		return -errno;
 	p->linked = false;
 	p->parked = true;

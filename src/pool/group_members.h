@@ -16,6 +16,7 @@ bool group_one_log(struct op *op);
 
 int group_record_run(struct op *op);
 int group_record_end(struct op *op, int res);
+bool group_park_done(struct op *op); /* or it was in another step */
 int group_park_call(struct op *op);
 int group_park_end(struct op *op, int res);
 int group_park_undo(struct op *op);

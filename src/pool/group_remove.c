@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Deleting a group. Happy path: every member is looked up and its image locked, so that it is
- * attached nowhere -> the file of the group is unlinked, which is the commit -> that is made
- * durable, and the images are renamed to the trash (group_sync.c). Before the commit a failure lets
- * go of the locks and nothing has happened. After it nothing of the group is in the index.
+ * attached nowhere -> the file of the group is renamed (group_file.h), which is the commit -> that
+ * is made durable, the images are renamed to the trash, and the file goes (group_sync.c). Before
+ * the commit a failure lets go of the locks and nothing has happened. After it nothing of the group
+ * is in the index.
  */
 #include "pool/group_remove.h"
 
 #include "base/fd.h"
 #include "blockio/image.h"
+#include "pool/group_file.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -140,10 +142,17 @@ static int lock_undo(struct op *op)
 
 /* ---- the commit ---- */
 
+/* It says from then on that the group is deleted, until no member has a name any more. Where there
+ * is no room for that name the file goes at once: what is deleted is to make room. */
 static int unlink_call(struct op *op)
 {
 	const struct pool_group_remove *r = remove_of(op);
-	return unlinkat(r->groups_fd, r->group->key, 0) < 0 && errno != ENOENT ? -errno : 0;
+	char name[GROUP_ASIDE_BYTES];
+	group_aside_name(GROUP_GONE, r->group->random, r->group->key, name);
+	int res = renameat(r->groups_fd, r->group->key, r->groups_fd, name) < 0 ? -errno : 0;
+	if (res == -ENOSPC || res == -EDQUOT)
+		res = unlinkat(r->groups_fd, r->group->key, 0) < 0 ? -errno : 0;
+	return res == -ENOENT ? 0 : res;
 }
 
 static void leave_index(struct pool_object *o)

@@ -7,11 +7,11 @@
 #include "reactor/op.h"
 
 /*
- * Locks the members' images -> unlinks the group's file [commit]: group and members are out of the
+ * Locks the members' images -> renames the group's file [commit]: group and members are out of the
  * index -> sync -> the images to the trash, which gives back what they hold. A crash behind the
- * commit leaves members without a group, which the next load sweeps. What is missing of the group
- * is gone already; a member that is quarantined is never deleted: ERR_DATA_LOSS. ERR_PRECONDITION:
- * an image is locked, as it is attached anywhere.
+ * commit leaves members of a deleted group, which the next load sweeps. What is missing of the
+ * group is gone already; a member that is quarantined is never deleted: ERR_DATA_LOSS.
+ * ERR_PRECONDITION: an image is locked, as it is attached anywhere.
  */
 struct pool_group_remove {
 	struct op op;

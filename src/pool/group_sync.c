@@ -2,19 +2,21 @@
 /*
  * Syncs of groups/, and what deleted groups have left. Happy path: an fsync of the directory makes
  * durable what was named or unlinked in it before; then the members of what was unlinked, which are
- * nobody's any more, are renamed to the trash. Where there is not one log (sync.h), members and
- * file of a new group had a sync of their own before the file got its name. It fails with what
- * fsync and the renames fail with. A repeat makes up for it, or the next deletion of a group, or
- * the next load.
+ * nobody's any more, are renamed to the trash, and then their group's file goes. Where there is not
+ * one log (sync.h), members and file of a new group had a sync of their own before the commit. It
+ * fails with what fsync and the renames fail with. A repeat makes up for it, or the next deletion
+ * of a group, or the next load.
  */
 #include "pool/group_sync.h"
 
+#include "pool/group_file.h"
 #include "pool/private.h"
 #include "pool/trash.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define sync_of(op_ptr) container_of(op_ptr, struct pool_group_sync, op)
 
@@ -90,6 +92,22 @@ static int sweep_one(const struct pool_group_sync *s, const struct pool_group *g
 	return r;
 }
 
+/* No member has a name any more, durably so before the file that says what they were goes. */
+static int drop_files(const struct pool_group_sync *s)
+{
+	int r = 0;
+	if (!s->one_log && (fsync(s->trash_fd) < 0 || fsync(s->snapshots_fd) < 0))
+		return -errno;
+	for (unsigned i = 0; i < s->count; i++) {
+		char name[GROUP_ASIDE_BYTES];
+		const struct pool_group *group = s->swept[i];
+		group_aside_name(GROUP_GONE, group->random, group->key, name);
+		if (unlinkat(s->groups_fd, name, 0) < 0 && errno != ENOENT)
+			r = -errno;
+	}
+	return r;
+}
+
 /* No group is freed before the pool is closed, and one that is gone never changes. */
 static int sweep_job(void *arg)
 {
@@ -99,7 +117,7 @@ static int sweep_job(void *arg)
 		int one = sweep_one(s, s->swept[i]);
 		r = one < 0 ? one : r;
 	}
-	return r;
+	return r == 0 ? drop_files(s) : r;
 }
 
 static int sweep_run(struct op *op)
@@ -116,6 +134,8 @@ static int sweep_run(struct op *op)
 		s->swept[s->count++] = container_of(l, struct pool_group, link);
 	s->snapshots_fd = s->pool->fds[POOL_FD_SNAPSHOTS];
 	s->trash_fd = s->pool->fds[POOL_FD_TRASH];
+	s->groups_fd = s->pool->fds[POOL_FD_GROUPS];
+	s->one_log = pool_one_log(&s->pool->features);
 	return op_work(op, sweep_job, s);
 }
 

@@ -18,7 +18,8 @@ struct pool_group_sync {
 	uint64_t removed;
 	struct pool_group **swept;
 	unsigned count;
-	int snapshots_fd, trash_fd;
+	int snapshots_fd, trash_fd, groups_fd;
+	bool one_log;
 };
 /* Needed where group->unsynced, or where pools_group_removal_unsynced() names a pool. */
 void pool_group_sync_init(struct pool_group_sync *s, struct reactor *reactor, struct pool *pool,

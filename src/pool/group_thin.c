@@ -4,8 +4,8 @@
  * in its map, and a name in the trash, both durable, before dm-thin hears of it. So whatever crash
  * comes, there is a file for each id that dm-thin knows; and until the group's own file is there,
  * each of these is trash, or a member without a group, of which the next load makes trash. In one
- * trip to a thread the devices of all volumes are suspended, dm-thin is told of one member after the
- * other, and the devices go on.
+ * trip to a thread the devices of all volumes are suspended, dm-thin is told of one member after
+ * the other, and the devices go on.
  *
  * How it can fail: the thin pool cannot be had; it refuses a message; a volume's file system is
  * frozen by somebody else. What dm-thin may know by then is deleted with its file.
@@ -113,8 +113,8 @@ static int let_go(const struct pool_group_make *m, struct pool_group_part *p)
 	if (!p->parked)
 		return 0;
 	bool known = p->thin_id != 0 && m->said && !p->thin_alien;
-	int r = known ? renameat2(m->trash_fd, p->parked_name, m->trash_fd, deleted,
-				RENAME_NOREPLACE)
+	int r = known ? renameat2(
+				m->trash_fd, p->parked_name, m->trash_fd, deleted, RENAME_NOREPLACE)
 		      : unlinkat(m->trash_fd, p->parked_name, 0);
 	if (r < 0)
 		return -errno;

@@ -310,6 +310,7 @@ static int read_groups(struct pool_load *load)
 	struct group_load groups = {
 		.fds = load->fds,
 		.read_only = load->life == POOL_READ_ONLY,
+		.one_log = pool_one_log(&load->features),
 		.found = load->found,
 		.found_count = load->found_count,
 		.groups = &load->groups,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looking at snapshots in the thin pool. Their ids and the metadata's map are taken on the loop, and
- * read with on a thread. While the thin pool is being checked or is away, nothing is said of it.
+ * Looking at snapshots in the thin pool. Their ids and the metadata's map are taken on the loop,
+ * and read with on a thread. While the thin pool is being checked or is away, nothing is said of
+ * it.
  */
 #include "pool/thin_snapshots.h"
 
@@ -40,8 +41,7 @@ int pool_thin_snapshots_take(struct pool_thin_snapshots *s, const struct pool_ob
 int pool_thin_snapshots_window(const struct pool_thin_snapshots *s, uint64_t from, uint64_t to,
 	struct extent_ranges *ret, uint64_t *ret_to)
 {
-	return thin_blocks_window(
-		s->disk, &s->metadata, s->base, s->target, from, to, ret, ret_to);
+	return thin_blocks_window(s->disk, &s->metadata, s->base, s->target, from, to, ret, ret_to);
 }
 
 void pool_thin_snapshots_release(struct pool_thin_snapshots *s)

@@ -53,14 +53,37 @@ static int look_at_group(void *arg, const char *name)
 	return 0;
 }
 
-/* Whether the group that a member names has no file, for certain. */
-static bool has_no_group(const struct check *c, const struct record *rec)
+static bool is_missing(const struct check *c, const char *name)
+{
+	struct stat st;
+	return fstatat(c->survey.fds[SURVEY_GROUPS], name, &st, AT_SYMLINK_NOFOLLOW) < 0 &&
+	       errno == ENOENT;
+}
+
+/* Whether a file says that there is no such group. */
+static bool is_aside(const struct check *c, const struct record_id *id)
+{
+	char new_name[GROUP_ASIDE_BYTES], gone_name[GROUP_ASIDE_BYTES];
+	group_aside_name(GROUP_NEW, id->random, id->key, new_name);
+	group_aside_name(GROUP_GONE, id->random, id->key, gone_name);
+	return !is_missing(c, new_name) || !is_missing(c, gone_name);
+}
+
+static void look_at_group_of(struct check *c, const char *path, const struct record *rec)
 {
 	struct record_id id;
-	struct stat st;
-	return record_id_parse(rec->group, &id) == 0 &&
-	       fstatat(c->survey.fds[SURVEY_GROUPS], id.key, &st, AT_SYMLINK_NOFOLLOW) < 0 &&
-	       errno == ENOENT;
+	if (record_id_parse(rec->group, &id) < 0)
+		return;
+	if (is_aside(c, &id))
+		check_add(c, .severity = CHECK_LEFTOVER, .kind = "GroupLeft", .path = path,
+			.message = "a member of a group that was never finished, or is deleted",
+			.remedy = "the driver moves it to the trash at its start");
+	else if (is_missing(c, id.key))
+		check_add(c, .kind = "GroupLost", .path = path,
+			.message = tool_text(c->args,
+				"the file of its group, groups/%s, is missing, and nothing says that the group was deleted",
+				id.key),
+			.remedy = "look for the file in a backup of the pool, and put it back");
 }
 
 static void look_at_orphan(struct check *c, const struct pool_found *o)
@@ -72,10 +95,8 @@ static void look_at_orphan(struct check *c, const struct pool_found *o)
 				"it is a member of a group, and the pool has no directory groups/",
 			.remedy =
 				"look for the directory in lost+found or a backup, and move it back");
-	else if (!c->survey.served && has_no_group(c, o->rec))
-		check_add(c, .severity = CHECK_LEFTOVER, .kind = "GroupLeft", .path = path,
-			.message = "a member of a group that was never finished, or is deleted",
-			.remedy = "the driver moves it to the trash at its start");
+	else if (!c->survey.served)
+		look_at_group_of(c, path, o->rec);
 }
 
 void check_groups(struct check *c)

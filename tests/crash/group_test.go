@@ -42,13 +42,16 @@ func (w *worker) groupStep() {
 	}
 }
 
-// sources are volumes of one pool, own ones and pods. No block volumes: two in use cannot be of one moment.
+// sources are volumes of one pool, own ones and pods. No block volumes, but in a raw pool: two in use cannot be of one moment.
+// There thin ones alone.
 func (w *worker) sources() []*volume {
 	all := slices.Clone(w.volumes)
 	for _, p := range w.t.pods {
 		all = append(all, p.volume)
 	}
-	all = slices.DeleteFunc(all, func(v *volume) bool { return v.kind == "block" || !mayCopy(v) || v.pool.IsRaw() })
+	all = slices.DeleteFunc(all, func(v *volume) bool {
+		return v.kind == "block" && !v.pool.IsRaw() || v.pool.IsRaw() && !v.thin || !mayCopy(v)
+	})
 	if len(all) == 0 {
 		return nil
 	}
@@ -68,7 +71,7 @@ func (w *worker) makeGroup() {
 	request := &csi.CreateVolumeGroupSnapshotRequest{Name: g.name}
 	w.t.model.with(func() {
 		for _, v := range sources {
-			copied := volume{Volume: *v.Volume.On(w.client), kind: v.kind, pool: v.pool}
+			copied := volume{Volume: *v.Volume.On(w.client), kind: v.kind, pool: v.pool, thin: v.thin}
 			g.members = append(g.members, &snapshot{source: &copied, size: v.Got, has: w.t.contentOf(v), pool: v.pool,
 				group: g})
 			request.SourceVolumeIds = append(request.SourceVolumeIds, v.ID)
@@ -226,9 +229,6 @@ func (m *model) compareGroups(listed []*csi.Snapshot) error {
 
 // auditGroups compares a pool's files of groups and of their members. With the model's lock.
 func (m *model) auditGroups(pool *rig.Pool) error {
-	if pool.IsRaw() {
-		return nil // it takes none so far
-	}
 	files, members := map[string]bool{}, map[string]int{}
 	var errs []error
 	for _, name := range pool.Names("groups") {

@@ -289,7 +289,7 @@ func (r *recorder) run(short bool) error {
 	return l.failed
 }
 
-// runRaw is the load of a raw pool: thick and thin volumes, each alone and side by side, with snapshots and clones.
+// runRaw is the load of a raw pool: thick and thin volumes, each alone and side by side, with snapshots, groups of them and clones.
 func (r *recorder) runRaw(short bool) error {
 	l := &script{recorder: r}
 	plan := func(name, kind string, size int64, provisioning string) *object {
@@ -304,8 +304,12 @@ func (r *recorder) runRaw(short bool) error {
 	l.fill(k, 3)
 	s1 := l.create(r.planSnapshot("s1", a)) // of a volume in use
 	s2 := l.create(r.planSnapshot("s2", b))
+	g1, g2 := r.planGroup("g1", a, b), r.planGroup("g2", b, a)
+	l.step(func() error { return r.createGroup(g1) })
+	l.step(func() error { return r.createGroup(g2) })
 	c := l.create(r.planFrom("c", a))
-	l.fill(a, 4) // what s1 and c hold stays
+	l.fill(a, 4) // what s1, g1 and c hold stays
+	l.step(func() error { return r.removeGroup(g1) })
 	l.down(b)
 	l.down(k)
 	l.grow(b, 24*mib)

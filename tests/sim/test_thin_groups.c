@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups of snapshots in a raw pool, over a dm-thin in memory, with each step, then each request and
- * job failed in turn, and the pool as a crash there leaves it loaded again. There is the whole group
- * or nothing of it, each id that dm-thin knows has a file, and no device stays suspended.
+ * Groups of snapshots in a raw pool, over a dm-thin in memory, with each step, then each request
+ * and job failed in turn, and the pool as a crash there leaves it loaded again. There is the whole
+ * group or nothing of it, each id that dm-thin knows has a file, and no device stays suspended.
  */
 #include "thin_world.h"
 
@@ -122,8 +122,8 @@ static void rests(struct fixture *f, unsigned files)
 	fixture_settle(f);
 	check_files(f);
 	cr_assert_eq(fixture_count(f, "trash"), 0, "%s", fault.what);
-	cr_assert_eq(f->pool->raw->thin.files, files, "%s: %u", fault.what,
-		f->pool->raw->thin.files);
+	cr_assert_eq(
+		f->pool->raw->thin.files, files, "%s: %u", fault.what, f->pool->raw->thin.files);
 	cr_assert_eq(fake_thin_count, files, "%s", fault.what);
 	cr_assert(f->pool->reserved_bytes == 0 && f->pool->ops == 0, "%s", fault.what);
 	none_suspended();

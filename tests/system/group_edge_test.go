@@ -44,6 +44,45 @@ func (b *bed) smallVolumes(count int) (volumes []*rig.Volume, ids []string) {
 	return volumes, ids
 }
 
+// A group whose file is lost is not a deleted one: its members are kept, and it is whole once the file is back.
+func TestGroupWhoseFileIsLost(t *testing.T) {
+	b := open(t, "xfs", 1<<30)
+	volumes, ids := b.smallVolumes(2)
+	group, err := b.groupOf("g", ids...)
+	b.must(err)
+	b.must(b.d.Term())
+	file := b.pool.Path + "/groups/g"
+	b.must(os.Rename(file, b.pool.Path+"/lost"))
+	for _, s := range group.GetSnapshots() {
+		if f := b.check(1).find("GroupLost", "snapshots/"+rig.KeyOf(s.GetSnapshotId())); f == nil {
+			t.Errorf("check does not say that %v has lost its group", s)
+		}
+	}
+	for range 2 {
+		b.start()
+		b.refused("get", b.getGroup(group.GetGroupSnapshotId(), members(group)...), codes.NotFound)
+		_, err = b.c.GetSnapshot(short(t), &csi.GetSnapshotRequest{SnapshotId: members(group)[0]})
+		if rig.Code(err) == codes.OK {
+			t.Error("a member without a group is shown")
+		}
+		if n := len(b.pool.Names("snapshots")); n != 2 {
+			t.Fatalf("%d members are left", n)
+		}
+		b.must(b.d.Term())
+	}
+	b.must(os.Rename(b.pool.Path+"/lost", file))
+	b.check(0)
+	b.start()
+	b.must(b.getGroup(group.GetGroupSnapshotId(), members(group)...))
+	b.must(b.dropGroup(group.GetGroupSnapshotId(), members(group)...))
+	if names := b.pool.Names("groups"); len(names) != 0 {
+		t.Errorf("left in groups/: %v", names)
+	}
+	for _, v := range volumes {
+		b.must(v.Delete())
+	}
+}
+
 // Any name is a name, and the order of ids means nothing. A list that is not the group's deletes nothing.
 func TestGroupNames(t *testing.T) {
 	b := open(t, "xfs", 2<<30)

@@ -450,6 +450,59 @@ Test(group, whose_directory_is_lost, .timeout = 60)
 	fixture_close(&f);
 }
 
+/* Nothing says that the group was deleted: what is left of it is kept, and whole when the file is
+ * back. */
+Test(group, whose_file_is_lost, .timeout = 60)
+{
+	char id[RECORD_ID_MAX], key[RECORD_KEY_MAX];
+	open_pool(FIXTURE_XFS);
+	make_one(id, key);
+	sh_in_pool("mv groups/g %s", "elsewhere");
+	for (unsigned i = 0; i < 2; i++) {
+		fixture_reopen_pools(&f);
+		find_volumes();
+		cr_assert_eq(fixture_count(&f, "snapshots"), VOLUMES);
+		cr_assert_eq(fixture_count(&f, "trash"), 0);
+		const struct pool_object *o = pool_next_object(f.pool, RECORD_SNAPSHOT, "");
+		cr_assert_null(o->rec);
+		cr_assert_str_eq(o->why, "the file of its group is missing in groups/");
+	}
+	/* Another group of that name says nothing of the first one's members. */
+	cr_assert_eq(make("g", NULL), ERR_OK);
+	fixture_reopen_pools(&f);
+	find_volumes();
+	cr_assert_eq(fixture_count(&f, "snapshots"), 2 * VOLUMES);
+	cr_assert_eq(drop(pools_find_group_name(f.pools, "g")), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "snapshots"), VOLUMES);
+	cr_assert_eq(fixture_count(&f, "groups"), 0);
+	sh_in_pool("mv %s groups/g", "elsewhere");
+	fixture_reopen_pools(&f);
+	find_volumes();
+	is_whole(id);
+	fixture_close(&f);
+}
+
+/* A file of that kind speaks of its own group alone. */
+Test(group, aside_names)
+{
+	static const char *const none[] = {"+new-", "+new-0123456-g", "+new-0123456x-g",
+		"+new-01234567g", "+new-01234567-", "+new-01234567-.g", "+old-01234567-g", "g",
+		"+gone-01234567-a/b"};
+	char name[GROUP_ASIDE_BYTES], random[9], key[RECORD_KEY_MAX], longest[RECORD_KEY_MAX];
+	for (unsigned i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+		cr_assert_not(group_aside_parse(none[i], random, key), "%s", none[i]);
+	memset(longest, 'a', sizeof(longest));
+	longest[sizeof(longest) - 1] = '\0';
+	for (unsigned i = 0; i < 2; i++) {
+		group_aside_name((enum group_aside)i, "89abcdef", longest, name);
+		cr_assert_not(record_key_valid(name));
+		cr_assert(group_aside_parse(name, random, key));
+		cr_assert_str_eq(random, "89abcdef");
+		cr_assert_str_eq(key, longest);
+	}
+}
+
 /* A pool of an older driver gets its directory, and works. */
 Test(group, in_a_pool_without_the_directory, .timeout = 60)
 {

@@ -27,7 +27,7 @@ static struct world {
 	struct made_node nodes[NODES]; /* FIRST on: by number */
 	unsigned node_count;
 	uint16_t by_hash[HASHES];
-	unsigned fan; /* entries of a node */
+	unsigned fan;             /* entries of a node */
 	uint64_t data[IDS][KEYS]; /* the block and the time of each key; 0: it has none */
 	uint64_t next_data;
 } w;
@@ -42,8 +42,8 @@ static unsigned draw(unsigned below)
 
 static void put(uint64_t number, const uint8_t *block)
 {
-	cr_assert_eq(pwrite(w.disk.members[0].fd, block, META_BLOCK,
-			     (off_t)(MIB + number * META_BLOCK)),
+	cr_assert_eq(
+		pwrite(w.disk.members[0].fd, block, META_BLOCK, (off_t)(MIB + number * META_BLOCK)),
 		META_BLOCK);
 }
 
@@ -185,8 +185,8 @@ static void compare(unsigned base, unsigned target, uint64_t from, uint64_t to)
 	memset(told, 0, sizeof(told));
 	unsigned count = 0;
 	for (uint64_t at = from, next = from; at < to; at = next, count++) {
-		cr_assert_eq(thin_blocks_window(&w.disk, &w.map, base, target, at, to, &ranges,
-				     &next),
+		cr_assert_eq(
+			thin_blocks_window(&w.disk, &w.map, base, target, at, to, &ranges, &next),
 			0);
 		cr_assert(next > at && next <= to);
 		uint64_t last = at;
@@ -281,8 +281,7 @@ Test(thin_blocks, damage, .timeout = 100)
 		cr_assert_eq(pwrite(w.disk.members[0].fd, block, 1, at), 1);
 		int r = 0;
 		for (uint64_t from = 0, next; r == 0 && from < all; from = next)
-			r = thin_blocks_window(
-				&w.disk, &w.map, 1, 2, from, all, &ranges, &next);
+			r = thin_blocks_window(&w.disk, &w.map, 1, 2, from, all, &ranges, &next);
 		cr_assert(r == 0 || r == -EBADMSG, "%u: %d", n, r);
 		found += r != 0;
 		block[0] ^= 0x10;
