@@ -11,6 +11,7 @@
 
 #include "pool/group_file.h"
 #include "pool/private.h"
+#include "pool/sync.h"
 #include "pool/trash.h"
 
 #include <errno.h>
