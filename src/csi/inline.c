@@ -407,12 +407,23 @@ static int plan(struct volume_op *n, const Csi__V1__NodePublishVolumeRequest *re
 	return 0;
 }
 
+/* Where a pod's volume is, if it was made before: what its spec says does not change, and what the
+ * operator says may have. */
+static bool may_be_in(const struct csi *csi, const char *pool, const char *asked)
+{
+	const struct csi_inline_policy *policy = &csi->config.inlines;
+	if (asked[0] != '\0')
+		return strcmp(pool, asked) == 0;
+	return policy->n_pools == 0 || is_one_of(policy->pools, policy->n_pools, pool);
+}
+
 /* Of a pool that was never read nobody knows whether it has the volume. */
-static int check_read(const struct csi *csi, struct err *err)
+static int check_read(const struct csi *csi, const char *asked, struct err *err)
 {
 	const struct pool *pool;
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
-		if (pool_uuid8(pool)[0] == '\0' || pool_state(pool) == POOL_LOADING)
+		if (may_be_in(csi, pool_name(pool), asked) &&
+			(pool_uuid8(pool)[0] == '\0' || pool_state(pool) == POOL_LOADING))
 			return err_set(err, ERR_UNAVAILABLE,
 				"pool %s may have this pod's inline volume, and was not read yet: %s",
 				pool_name(pool), pool_why(pool));
@@ -451,7 +462,7 @@ int csi_inline_prepare(struct volume_op *n, const Csi__V1__NodePublishVolumeRequ
 		r = err_set(err, ERR_INVALID, "volume_id: %.64s cannot be an inline volume's",
 			n->task.id);
 	if (r == 0)
-		r = check_read(n->task.csi, err);
+		r = check_read(n->task.csi, context_of(req, "pool"), err);
 	if (r < 0)
 		return r;
 	const struct pool_object *object =

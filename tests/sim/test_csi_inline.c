@@ -345,6 +345,37 @@ Test(csi_inline, begins_as_what_is_allowed, .timeout = 300)
 	nothing_left();
 }
 
+/* A pool that was not read yet is in nobody's way whose volume cannot be in it. */
+Test(csi_inline, waits_for_its_own_pool_alone, .timeout = 300)
+{
+	open_inline(WORLD_XFS, 1);
+	struct pool *pool = pools_at(w->pools, 0);
+	pool->life = POOL_NEW;
+	snprintf(pool->why, sizeof(pool->why), "it is being read");
+	const char *const waits =
+		"14: pool default may have this pod's inline volume, and was not read yet: it is being read";
+	refuses(waits);
+	w->csi->config.inlines.n_pools = 2;
+	w->csi->config.inlines.pools[1] = "fast";
+	refuses(waits);
+	more_key = "pool";
+	more_value = "default";
+	refuses(waits);
+	more_value = "fast";
+	refuses("9: this node has no pool fast");
+	more_key = NULL;
+	w->csi->config.inlines.pools[0] = "fast";
+	w->csi->config.inlines.n_pools = 1;
+	refuses("9: this node has no pool fast");
+	w->csi->config.inlines.n_pools = 0; /* one of before that was changed */
+	refuses(waits);
+	pool->life = POOL_SERVED;
+	allow();
+	cr_assert_eq(publish(), GRPC_OK);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	nothing_left();
+}
+
 /* ---- the sweep ---- */
 
 static void sweep(void)
