@@ -28,12 +28,16 @@ type audit struct {
 	pool    *rig.Pool
 	objects []*object
 	groups  []*group
+	inlines []*inline
+	images  []*golden
 	seen    int   // the last mark before the power went
 	empty   int64 // what an empty pool had to give
 	random  *rand.Rand
 
 	ids      map[*object]string // of those that are there
 	groupIDs map[*group]string  // of those that were made anew
+	imageIDs map[*golden]string // of those that are there
+	podless  map[*inline]bool   // of those whose pod's directory is gone
 }
 
 // slack of free space: what a file system's own structures take and give back as they like.
@@ -53,10 +57,13 @@ func (a *audit) run() error {
 		run  func() error
 	}{
 		{"listed", a.listed},
+		{"inline volumes", a.inlineThere},
 		{"at rest", a.atRest},
 		{"content", a.contents},
 		{"capacity", a.capacity},
 		{"again", a.again},
+		{"images again", a.imagesAgain},
+		{"inline volumes again", a.inlineAgain},
 		{"capacity after the repeats", a.capacity},
 		{"emptied", a.emptied},
 	} {
@@ -105,10 +112,14 @@ func (a *audit) listed() error {
 	if err != nil {
 		return err
 	}
+	a.imageIDs = map[*golden]string{}
 	a.ids, a.groupIDs = map[*object]string{}, map[*group]string{}
 	var errs []error
 	for _, entry := range volumes.GetEntries() {
 		v := entry.GetVolume()
+		if a.onTheWay(rig.KeyOf(v.GetVolumeId())) {
+			continue
+		}
 		errs = append(errs, a.note(false, v.GetVolumeId(), v.GetCapacityBytes(), func(o *object) error {
 			if want := o.volume(a.d).Source; rig.SourceOf(v.GetContentSource()) != rig.SourceOf(want) {
 				return fmt.Errorf("%v is of %q, not of %q", o, rig.SourceOf(v.GetContentSource()),
@@ -119,6 +130,13 @@ func (a *audit) listed() error {
 	}
 	for _, entry := range snapshots.GetEntries() {
 		s := entry.GetSnapshot()
+		if g := a.imageOf(rig.KeyOf(s.GetSnapshotId())); g != nil {
+			if g.id != s.GetSnapshotId() {
+				errs = append(errs, fmt.Errorf("golden image %s has the id %s, acknowledged was %s", g.name, s.GetSnapshotId(), g.id))
+			}
+			a.imageIDs[g] = s.GetSnapshotId()
+			continue
+		}
 		errs = append(errs, a.note(true, s.GetSnapshotId(), s.GetSizeBytes(), func(o *object) error {
 			if s.GetSourceVolumeId() != o.source.id || !s.GetReadyToUse() {
 				return fmt.Errorf("%v is of %s, ready %v; it is of %s", o, s.GetSourceVolumeId(),
@@ -133,6 +151,11 @@ func (a *audit) listed() error {
 	for _, o := range a.objects {
 		if o.at(a.seen) == done && a.ids[o] == "" {
 			errs = append(errs, fmt.Errorf("%v (%s) is lost", o, o.id))
+		}
+	}
+	for _, g := range a.images {
+		if g.born.at(a.seen) == done && a.imageIDs[g] == "" {
+			errs = append(errs, fmt.Errorf("golden image %s (%s) is lost", g.name, g.id))
 		}
 	}
 	return errors.Join(errs...)
@@ -163,13 +186,22 @@ func (a *audit) atRest() error {
 		errs := []error{a.pool.Strays(), a.groupsWhole(), a.limits()}
 		for _, dir := range []string{"volumes", "snapshots"} {
 			want := []string{}
+			if dir == "volumes" {
+				want = append(want, a.inlineNames()...)
+			}
+			for g, id := range a.imageIDs {
+				if dir == "snapshots" && id != "" {
+					want = append(want, g.name)
+				}
+			}
 			for o, id := range a.ids {
 				if o.snapshot == (dir == "snapshots") {
 					want = append(want, rig.KeyOf(id))
 				}
 			}
 			slices.Sort(want)
-			if got := a.pool.Names(dir); !slices.Equal(got, want) {
+			got := slices.DeleteFunc(a.pool.Names(dir), a.onTheWay)
+			if !slices.Equal(got, want) {
 				errs = append(errs, fmt.Errorf("%s holds %v, listed are %v", dir, got, want))
 			}
 		}
@@ -317,6 +349,12 @@ func (a *audit) capacity() error {
 			least -= size
 			most += min(has, size) - size
 		}
+		promised, has, err := a.inlinePromise()
+		if err != nil {
+			return err
+		}
+		least -= promised
+		most += has - promised
 		if got < max(0, least)-a.slack() || got > max(0, most)+a.slack() {
 			return fmt.Errorf("%d MiB to give, not between %d and %d", got/mib, least/mib, most/mib)
 		}
@@ -445,6 +483,9 @@ func (a *audit) emptied() error {
 				return fmt.Errorf("%v: %w", o, err)
 			}
 		}
+	}
+	if err := a.imagesGone(); err != nil {
+		return err
 	}
 	if err := a.atRest(); err != nil {
 		return err

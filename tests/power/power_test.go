@@ -96,6 +96,7 @@ func losePower(t *testing.T, fs string, d *disks) {
 	}
 	r.must(os.Mkdir(r.pool.Path, 0o755))
 	r.d = r.rig.NewDriver(r.pool)
+	r.d.Args = []string{"--inline", "pools=default,namespaces=ci,sources=*"}
 
 	load := r.record()
 	points, n := findPoints(d.entries, func(mark int) bool { return load.acks[mark] != "" })
@@ -275,6 +276,13 @@ func (r *run) doing(load *recorder, seen int) string {
 			note(&l.span)
 		}
 	}
+	for _, v := range load.inlines {
+		note(&v.born)
+		note(&v.died)
+	}
+	for _, g := range load.images {
+		note(&g.born)
+	}
 	return strings.Join(words, ", ")
 }
 
@@ -294,18 +302,20 @@ func (r *run) look(load *recorder, p point, number uint64) (err error) {
 	if err := r.attach(mapped(view)); err != nil {
 		return err
 	}
+	a := &audit{d: r.d, pool: r.pool, objects: load.objects, groups: load.groups, inlines: load.inlines, images: load.images,
+		seen: p.seen, empty: r.empty, random: random}
+	if err := a.podsGo(); err != nil {
+		return err
+	}
 	if err := r.d.Start(); err != nil {
 		return err
 	}
 	if err := r.d.AwaitReady(); err != nil {
 		return err
 	}
-	client, err := r.d.Client()
-	if err != nil {
+	if a.client, err = r.d.Client(); err != nil {
 		return err
 	}
-	a := &audit{d: r.d, client: client, pool: r.pool, objects: load.objects, groups: load.groups, seen: p.seen,
-		empty: r.empty, random: random}
 	if err := a.run(); err != nil {
 		return err
 	}

@@ -30,6 +30,8 @@ type recorder struct {
 	acks    map[int]string // mark -> what was acknowledged
 	objects []*object
 	groups  []*group
+	inlines []*inline
+	images  []*golden
 }
 
 func (r *recorder) mark(ack string) (int, error) {
@@ -245,6 +247,7 @@ func (r *recorder) run(short bool) error {
 	l.step(func() error { return atOnce(crowd...) })
 	l.remove(s2)
 	l.remove(b)
+	l.runInline()
 	if short {
 		l.down(a)
 		l.remove(a)
