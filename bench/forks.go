@@ -142,7 +142,12 @@ func (f *forkBed) oneByOne(count int, attributes map[string]string) ([]float64, 
 
 // settled: nothing of a round is left for the next one.
 func (f *forkBed) settled() error {
-	return errors.Join(rig.Eventually(60*time.Second, f.p.Strays), syncAll(f.p.Path))
+	return errors.Join(rig.Eventually(60*time.Second, func() error {
+		if left := f.p.Names("trash"); len(left) > 0 {
+			return fmt.Errorf("in the trash: %v", left)
+		}
+		return nil
+	}), syncAll(f.p.Path))
 }
 
 // available is the memory that the machine could give, in KiB.
