@@ -301,19 +301,24 @@ func (w *worker) importKilled(g *golden) {
 	w.note("import %s, killed after %v: %v", g.name, after, err)
 }
 
-// imports runs the command to its end. It asks again where the driver is away, and gives up where it was never there.
+// imports runs the command to its end. It asks again where the driver is away, and gives up where it was never there. What it
+// could not take back it says, and the next import of the name takes that back before it finds the name taken.
 func (t *torture) imports(g *golden) error {
-	out, err := rig.Run(rig.Binary(), t.importArgs(g)...)
-	if err == nil {
-		g.id = strings.TrimSpace(out)
-		return nil
-	}
-	// One that was killed had it done.
-	if _, rest, ok := strings.Cut(out, "is there already ("); ok {
+	ctx, cancel := callContext()
+	defer cancel()
+	var out, errs strings.Builder
+	cmd := exec.CommandContext(ctx, rig.Binary(), t.importArgs(g)...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if _, rest, there := strings.Cut(errs.String(), "is there already ("); there {
 		g.id, _, _ = strings.Cut(rest, ")")
 		return nil
 	}
-	return status.Error(codes.Unavailable, err.Error())
+	if err != nil || errs.Len() > 0 {
+		return status.Errorf(codes.Unavailable, "import: %v: %s", err, errs.String())
+	}
+	g.id = strings.TrimSpace(out.String())
+	return nil
 }
 
 // useImage looks at what the image holds, in a volume whose class names it.
