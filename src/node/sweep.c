@@ -11,6 +11,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "node/adopt.h"
 #include "node/node.h"
 #include "node/owner.h"
 #include "node/volume.h"
@@ -252,6 +253,17 @@ static void start(struct node_sweep *s, const struct pool_object *volume)
 	op_start(&s->op);
 }
 
+/* Soon while a pool is still being read, or devices of earlier runs are being looked for. */
+static uint64_t next_round_ms(const struct node *node)
+{
+	const struct pool *pool;
+	struct err why = {0};
+	for (unsigned i = 0; (pool = pools_at(node->pools, i)) != NULL; i++)
+		if (pool_state(pool) == POOL_LOADING)
+			return NODE_SWEEP_AGAIN_MS;
+	return node_adopted(node, &why) ? NODE_SWEEP_MS : NODE_SWEEP_AGAIN_MS;
+}
+
 static void on_tick(struct ring_timer *timer)
 {
 	struct node_sweep *s = container_of(timer, struct node_sweep, timer);
@@ -262,7 +274,7 @@ static void on_tick(struct ring_timer *timer)
 		volume = pools_next(s->node->pools, RECORD_VOLUME, s->at);
 		if (volume == NULL) {
 			s->at[0] = '\0';
-			arm(s, NODE_SWEEP_MS);
+			arm(s, next_round_ms(s->node));
 			return;
 		}
 		pool_object_id(volume, s->at);

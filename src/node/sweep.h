@@ -17,7 +17,7 @@ struct node;
 struct node_sweep;
 
 enum {
-	NODE_SWEEP_MS = 60000,      /* from one look at all of them to the next */
+	NODE_SWEEP_MS = 60000,      /* from one look at all of them to the next; at first sooner */
 	NODE_SWEEP_NEXT_MS = 50,    /* from one volume to the next */
 	NODE_SWEEP_AGAIN_MS = 2000, /* between two looks at a directory that is not there */
 };

@@ -454,6 +454,24 @@ Test(csi_inline, does_not_keep_its_pod, .timeout = 300)
 	nothing_left();
 }
 
+/* A driver that has just started knows devices of earlier runs a moment later, and waits for no
+ * whole round with it. */
+Test(csi_inline, goes_soon_after_a_start, .timeout = 300)
+{
+	char other[160];
+	open_inline(WORLD_XFS, 1);
+	snprintf(other, sizeof(other), "%s/pods/another", w->dir);
+	mkdirs(other);
+	cr_assert_eq(publish(), GRPC_OK);
+	cr_assert_eq(umount(target_path), 0);
+	remove_pods_dir(pod_dir);
+	w->scan_faults = 1;
+	restart();
+	sweep();
+	cr_assert(!has("volumes "));
+	nothing_left();
+}
+
 /* Somebody has it mounted elsewhere: in doubt it stays. */
 Test(csi_inline, stays_where_it_is_mounted, .timeout = 300)
 {
