@@ -164,7 +164,7 @@ func (a *audit) imageOf(name string) *golden {
 
 // inlineThere compares what lies in the pool; nobody lists inline volumes. One without a pod goes.
 func (a *audit) inlineThere() error {
-	return rig.Eventually(30*time.Second, func() error {
+	return rig.Eventually(90*time.Second, func() error {
 		var errs []error
 		for _, v := range a.inlines {
 			_, err := os.Stat(v.image(a.pool))
