@@ -89,8 +89,8 @@ func TestInlineVolumes(t *testing.T) {
 	w.awaitPod("scratch")
 	w.awaitPod("fork")
 	before := w.goesOn("scratch", done{})
-	w.stat("fork", dataDir+"/passwd")
-	w.run("fork", "put", dataDir+"/passwd", "1000000", "of the fork")
+	w.stat("fork", dataDir+"/mke2fs.conf")
+	w.run("fork", "put", dataDir+"/mke2fs.conf", "1000000", "of the fork")
 	w.awaitInline(2)
 
 	w.pod("large", inline(map[string]string{"size": "1Gi"}))
@@ -118,7 +118,7 @@ func TestInlineVolumes(t *testing.T) {
 	w.awaitRestarted("scratch")
 	w.awaitRestarted("fork")
 	w.goesOn("scratch", done{})
-	w.run("fork", "check", dataDir+"/passwd", "1000000", "of the fork")
+	w.run("fork", "check", dataDir+"/mke2fs.conf", "1000000", "of the fork")
 	w.deletePod("scratch")
 	w.deletePod("fork")
 	w.awaitInline(0)
@@ -138,7 +138,7 @@ func TestInlineVolumes(t *testing.T) {
 	if size := w.stat("pod", dataDir).FSBytes; size < 100*mebibyte {
 		t.Errorf("the file system has %d bytes, asked for were 128 MiB", size)
 	}
-	w.stat("pod", dataDir+"/passwd")
+	w.stat("pod", dataDir+"/mke2fs.conf")
 }
 
 // A volume that was made beside the cluster is brought into it by hand, and given from one claim to another.
@@ -165,11 +165,16 @@ func TestVolumeByHand(t *testing.T) {
 	volumes := node.Client.CoreV1().PersistentVolumes()
 	_, err = volumes.Create(w.ctx(), volume, metav1.CreateOptions{})
 	w.must("the volume by hand", err)
+	t.Cleanup(func() { // retained, where the test has failed
+		if t.Failed() {
+			_ = volumes.Delete(w.ctx(), name, metav1.DeleteOptions{})
+		}
+	})
 	named := func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = name }
 	w.claim("first", "ringvol", "64Mi", named)
 	w.pod("pod", mounts("first"))
 	w.awaitPod("pod")
-	w.stat("pod", dataDir+"/passwd")
+	w.stat("pod", dataDir+"/mke2fs.conf")
 	w.run("pod", "put", dataDir+"/file", "1000000", "by hand")
 	w.deletePod("pod")
 	w.must("deleting the first claim",
