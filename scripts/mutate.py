@@ -31,9 +31,6 @@ import time
 TOP = pathlib.Path(__file__).resolve().parents[1]
 SAME = "its machine code is the same"
 SUITES = ("unit", "wire", "sim")
-# As the lane asan builds and runs them (scripts/lib.sh, scripts/run-criterion.py).
-SANITIZED = ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Doptimization=1"]
-SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1"}
 NOT_OK = re.compile(r"^not ok\s+(?:\d+\s+)?-?\s*(\S+)", re.M)
 
 # ---- what is changed ----
@@ -180,9 +177,8 @@ def clear(directory):
 class Tree:
     """A copy of the source tree, built, and its test programs."""
 
-    def __init__(self, top, at, jobs, sanitized=False):
+    def __init__(self, top, at, jobs):
         self.jobs = jobs
-        self.env = SANITIZERS if sanitized else {}
         self.at = pathlib.Path(at)
         self.tmp = self.at / "tmp"
         self.top = self.at / "tree"
@@ -193,7 +189,7 @@ class Tree:
                 (self.top / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(top / name, self.top / name)
         self.build = self.top / "build"
-        subprocess.run(["meson", "setup", self.build, self.top, *(SANITIZED if sanitized else [])], check=True, capture_output=True)
+        subprocess.run(["meson", "setup", self.build, self.top], check=True, capture_output=True)
         said = subprocess.run(["meson", "introspect", "--tests", self.build], check=True, capture_output=True, text=True).stdout
         tests = [test for test in json.loads(said) if test["suite"][0].split(":")[-1] in SUITES]
         if not self.compile([test["cmd"][0] for test in tests]):
@@ -251,7 +247,7 @@ class Tree:
                     command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c",
                                'mount --bind "$0" /tmp && exec "$@"', self.tmp, *command]
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                           env=os.environ | test["env"] | self.env, start_new_session=True)
+                                           env=os.environ | test["env"], start_new_session=True)
                 live.add(process)
             try:
                 code, why = process.wait(limit(name)), ""
@@ -336,7 +332,6 @@ def arguments(words, top):
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="the same seed, the same mutants")
     parser.add_argument("--count", type=int, default=20, help="how many (20)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many tests at once (as many as there are processors)")
-    parser.add_argument("--asan", action="store_true", help="builds with the sanitizers: memory that is lost or used wrongly is noticed; slower")
     chosen = parser.parse_args(words)
     paths = [top / name for name in chosen.file or ["src"]]
     for path in paths:
@@ -354,7 +349,7 @@ def main(words, top=TOP):
     noticed, unnoticed, broken, same = 0, 0, 0, 0
     # Not in /tmp: the tests have one of their own.
     with tempfile.TemporaryDirectory(prefix="ringvol-mutate-", dir="/var/tmp") as at:
-        tree = Tree(top, at, chosen.jobs, chosen.asan)
+        tree = Tree(top, at, chosen.jobs)
         lines = [(name, line) for name in chosen.file for line in mutants((tree.top / name).read_text())]
         draw = random.Random(chosen.seed)
         draw.shuffle(lines)

@@ -202,6 +202,7 @@ static int open_controller(struct app *a, struct err *err)
 		.work = a->reactor.work,
 		.health = o->health,
 		.controller_expand = o->controller_expand,
+		.attach = o->attach,
 		.node = o->node,
 	};
 	r = controller_open(&a->controller, a->reactor.ring, &config, err);

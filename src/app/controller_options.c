@@ -119,6 +119,11 @@ static const struct option_row rows[] = {
 		.help = "who grows a volume: the controller service, or NodeExpandVolume alone",
 		.kind = OPTION_CHOICE, OPTION_IN(struct controller_options, controller_expand),
 		.numbers = {true, false}},
+	{"--attach", NULL, {"RINGVOL_ATTACH"}, .fallback_help = "off",
+		.help = "serve ControllerPublishVolume and ControllerUnpublishVolume: for nodes "
+			"whose\n"
+			"drivers have --attach",
+		.kind = OPTION_FLAG, OPTION_IN(struct controller_options, attach)},
 	{"--csi-version", "both|1.12|1.13", {"RINGVOL_CSI_VERSION"}, .fallback = "both",
 		.help = "whose health capabilities are advertised; the calls of both are served",
 		.kind = OPTION_CHOICE, OPTION_IN(struct controller_options, health),

@@ -26,7 +26,7 @@ struct controller_options {
 	const char *forget[CONTROLLER_FORGET_MAX]; /* pools' uuids, 8 digits */
 	unsigned forget_count;
 	const char *driver_name;
-	bool controller_expand;
+	bool controller_expand, attach;
 	unsigned health; /* enum csi_health */
 	enum log_level log_level;
 	enum log_format log_format;

@@ -269,6 +269,7 @@ static bool is_wildcard(const char *address)
 /* Whoever joins is called back. */
 static int complete_cluster(struct serve_options *o, struct err *err)
 {
+	o->csi.clustered = o->controller_count != 0;
 	if (o->controller_count == 0) {
 		const char *flag = o->listen != NULL ? "--listen" : "--advertise";
 		if (o->listen == NULL && o->advertise == NULL)
@@ -440,6 +441,11 @@ static const struct option_row rows[] = {
 			"max-size: bytes of one volume (1Gi)\n"
 			"iops, bandwidth: operations and bytes a second of one volume, each way (no limit)",
 		.set = set_inline},
+	{"--attach", NULL, {"RINGVOL_ATTACH"}, .fallback_help = "off",
+		.help = "serve ControllerPublishVolume and ControllerUnpublishVolume: which node a "
+			"volume\n"
+			"is attached to is kept, and it is used on no other",
+		.kind = OPTION_FLAG, OPTION_IN(struct serve_options, csi.attach)},
 	{"--staging", "on|off", {"RINGVOL_STAGING"}, .fallback = "on",
 		.help = "off: for orchestrators that publish without staging; NodePublishVolume "
 			"attaches\n"

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 enum {
@@ -147,17 +146,6 @@ int options_socket(const char *path, bool relative, struct err *err)
 	size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
 	if (strlen(path) > max)
 		return err_set(err, ERR_INVALID, "the socket's path is longer than %zu bytes", max);
-	return 0;
-}
-
-int options_unix(const char *text, struct sockaddr_un *ret, struct err *err)
-{
-	const char *path = text + (strncmp(text, "unix://", 7) == 0 ? 7 : 5);
-	int r = options_socket(path, true, err);
-	if (r < 0)
-		return r;
-	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
-	strcpy(ret->sun_path, path);
 	return 0;
 }
 

@@ -77,9 +77,6 @@ bool options_number(const char *value, uint64_t min, uint64_t max, uint64_t *ret
 /* 0 if a unix socket can have the path, and it is absolute or may be `relative`; else -EINVAL and
  * what is wrong. */
 int options_socket(const char *path, bool relative, struct err *err);
-/* The address of "unix:///PATH" or "unix:PATH", which may be relative. 0, or -EINVAL as above. */
-struct sockaddr_un;
-int options_unix(const char *text, struct sockaddr_un *ret, struct err *err);
 
 /* The name (of a list that ends with NULL) a person may have meant by `word`; NULL if none is near.
  */

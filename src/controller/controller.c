@@ -75,6 +75,7 @@ int controller_open(struct controller **ret, struct ring *ring,
 		.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_GROUP | CSI_SNAPSHOT_METADATA,
 		.controller_expand = config->controller_expand,
 		.health = config->health,
+		.attach = config->attach,
 	};
 	int r = open_parts(c, err);
 	if (r < 0) {
@@ -115,7 +116,9 @@ int controller_register(
 {
 	const struct grpc_service services[CONTROLLER_SERVICES] = {
 		{&csi__v1__identity__descriptor, route_identity, &c->self},
-		{&csi__v1__controller__descriptor, route_controller, &c->self},
+		{&csi__v1__controller__descriptor,
+			c->config.attach ? route_controller : route_controller + ROUTE_ATTACHED,
+			&c->self},
 		{&csi__v1__snapshot_metadata__descriptor, route_snapshot_metadata, &c->self},
 		{&csi__v1__group_controller__descriptor, route_group, &c->self},
 		{&ringvol__v1__inspect__descriptor, inspect_methods, &c->self},

@@ -34,7 +34,7 @@ struct controller_config {
 	struct tls *tls;   /* for calls to nodes */
 	struct work *work; /* resolves names */
 	unsigned health;   /* whose health capabilities are advertised: csi/csi.h's bits */
-	bool controller_expand;
+	bool controller_expand, attach;
 	/* unix:///PATH of the one process that all Controller RPCs go to, which is not asked to
 	 * join; NULL: a cluster. */
 	const char *node;

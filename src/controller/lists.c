@@ -138,19 +138,6 @@ static void page_answer(struct page *page, struct grpc_call *call, int r)
 	buf_free(&page->scratch);
 }
 
-/* token: NULL: the request could not be read, and page->err says why. */
-static void page_reply(struct page *page, struct grpc_call *call, const ProtobufCBinaryData *token,
-	int32_t max_entries)
-{
-	int r = -1;
-	if (token != NULL) {
-		page->max_entries = max_entries;
-		page->token = csi_str(*token);
-		r = page_fill(page);
-	}
-	page_answer(page, call, r);
-}
-
 /* ---- volumes ---- */
 
 void list_volumes(struct controller *c, struct grpc_call *call, const struct route *route)
@@ -158,8 +145,13 @@ void list_volumes(struct controller *c, struct grpc_call *call, const struct rou
 	struct page page = {.store = c->store, .kind = route->kind, .entry = whole_entry};
 	const Csi__V1__ListVolumesRequest *request = (const void *)request_unpack(
 		call, &csi__v1__list_volumes_request__descriptor, &page.err);
-	page_reply(&page, call, request != NULL ? &request->starting_token : NULL,
-		request != NULL ? request->max_entries : 0);
+	int r = -1;
+	if (request != NULL) {
+		page.max_entries = request->max_entries;
+		page.token = csi_str(request->starting_token);
+		r = page_fill(&page);
+	}
+	page_answer(&page, call, r);
 }
 
 void list_health(struct controller *c, struct grpc_call *call, const struct route *route)
@@ -170,8 +162,13 @@ void list_health(struct controller *c, struct grpc_call *call, const struct rout
 		.wants = is_abnormal};
 	const Csi__V1__ControllerListVolumeHealthRequest *request = (const void *)request_unpack(
 		call, &csi__v1__controller_list_volume_health_request__descriptor, &page.err);
-	page_reply(&page, call, request != NULL ? &request->starting_token : NULL,
-		request != NULL ? request->max_entries : 0);
+	int r = -1;
+	if (request != NULL) {
+		page.max_entries = request->max_entries;
+		page.token = csi_str(request->starting_token);
+		r = page_fill(&page);
+	}
+	page_answer(&page, call, r);
 }
 
 /* ---- snapshots ---- */

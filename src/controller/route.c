@@ -11,6 +11,7 @@
 #include "controller/create.h"
 #include "controller/forward.h"
 #include "controller/groups.h"
+#include "controller/hear.h"
 #include "controller/home.h"
 #include "controller/learn.h"
 #include "controller/lists.h"
@@ -105,6 +106,26 @@ static void pass_on(struct forward *f, struct store_node *node)
 		forward_refuse(f, &err);
 }
 
+/* The node that the request names is one of ours. What else is wrong with the request is the
+ * volume's node to refuse, and goes first: an id that is missing or too long ("" here), and a
+ * capability that is missing. */
+static int check_named(struct forward *f, struct err *err)
+{
+	enum { CAPABILITY = 3 }; /* of ControllerPublishVolumeRequest */
+	char id[HEAR_NODE_ID_MAX + 1];
+	const uint8_t *capability;
+	size_t len, capability_len;
+	const uint8_t *data = grpc_call_bytes(f->client, &len);
+	if (f->route->node_id == 0)
+		return 0;
+	if (scan_string(data, len, f->route->node_id, id, sizeof(id)) < 0 ||
+		scan_bytes(data, len, CAPABILITY, &capability, &capability_len) < 0)
+		return err_set(err, ERR_INVALID, "the request is malformed");
+	if (id[0] == '\0' || capability_len == 0 || store_node(f->controller->store, id) != NULL)
+		return 0;
+	return err_set(err, ERR_NOT_FOUND, "node_id: no node %.64s has ever joined", id);
+}
+
 static void by_id(struct controller *controller, struct grpc_call *call, const struct route *route)
 {
 	struct forward *f = forward_new(controller, call, route);
@@ -112,7 +133,7 @@ static void by_id(struct controller *controller, struct grpc_call *call, const s
 	struct err err = {0};
 	if (f == NULL)
 		return;
-	if (find_node(f, &node, &err) == 0)
+	if (check_named(f, &err) == 0 && find_node(f, &node, &err) == 0)
 		pass_on(f, node);
 	else if (route->deletes && err.code == ERR_NOT_FOUND)
 		forward_end(f, GRPC_OK, NULL); /* an empty message */
@@ -187,9 +208,10 @@ const struct grpc_method route_identity[] = {
 #define BY_VOLUME   .run = by_id, .id = 1, .kind = STORE_VOLUME
 #define BY_SNAPSHOT .run = by_id, .id = 1, .kind = STORE_SNAPSHOT
 
-/* Not served, as by the nodes: ControllerPublishVolume and ControllerUnpublishVolume (a volume is
- * on its node). */
 const struct grpc_method route_controller[] = {
+	/* ROUTE_ATTACHED */
+	ROUTED(ControllerPublishVolume, BY_VOLUME, .node_id = 2),
+	ROUTED(ControllerUnpublishVolume, BY_VOLUME, .deletes = true),
 	ROUTED(CreateVolume, .run = create_volume, .kind = STORE_VOLUME, .learn = learn_made),
 	ROUTED(DeleteVolume, BY_VOLUME, .deletes = true, .learn = learn_gone),
 	ROUTED(ValidateVolumeCapabilities, BY_VOLUME),

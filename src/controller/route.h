@@ -26,6 +26,8 @@ struct route {
 	enum store_kind kind;
 	/* Of a second object, which has to be on the same node; 0: there is none. */
 	uint32_t other_id;
+	/* Of the id of a node that has to be known; 0: there is none. */
+	uint32_t node_id;
 	/* The answer is any number of messages, each passed on as it comes. */
 	bool streams;
 	/* What was asked for is already so where a pool is gone for good. */
@@ -33,6 +35,9 @@ struct route {
 	/* What a good answer tells; NULL: nothing. */
 	route_learn_fn *learn;
 };
+
+/* The first rows of route_controller: left out without --attach. */
+enum { ROUTE_ATTACHED = 2 };
 
 /* Rows of csi.v1.Identity, Controller, GroupController and SnapshotMetadata, as grpc_service has
  * them. */

@@ -23,6 +23,7 @@ static int parse_mode(
 	const char *several = NULL;
 	if (mode == NULL)
 		return err_set(err, ERR_INVALID, "volume_capability: access_mode is missing");
+	ret->mode = (unsigned)mode->mode;
 	/* The number may be any that the wire can carry. */
 	switch ((int)mode->mode) {
 	case MODE(SINGLE_NODE_WRITER):

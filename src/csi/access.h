@@ -13,6 +13,7 @@ struct csi_access {
 	bool block;
 	bool read_only;     /* SINGLE_NODE_READER_ONLY, or mount flag ro */
 	bool single_writer; /* SINGLE_NODE_SINGLE_WRITER: one publish only */
+	unsigned mode;      /* enum attachment_mode: of a list: the first one's */
 	bool fs_given;      /* the client named a type */
 	enum fsimg_type fs; /* the type named, ext4 when none was; FSIMG_NONE for block */
 	char options[1024]; /* mount flags, comma-separated, checked */

@@ -4,8 +4,8 @@
  * ControllerGetCapabilities, GroupControllerGetCapabilities, NodeGetCapabilities,
  * ValidateVolumeCapabilities. An RPC without a line
  * in services.c answers UNIMPLEMENTED, and no capability of it is advertised. Volumes tell the node
- * that has them, but LIST_VOLUMES_PUBLISHED_NODES is only for a driver that has
- * PUBLISH_UNPUBLISH_VOLUME as well.
+ * that uses them, too, where nothing is attached (--attach), but LIST_VOLUMES_PUBLISHED_NODES is
+ * only for a driver that has PUBLISH_UNPUBLISH_VOLUME as well.
  */
 #include "csi/messages.h"
 #include "csi/params.h"
@@ -24,6 +24,7 @@ enum when {
 	WITH_SNAPSHOT_METADATA,
 	IF_CONTROLLER_EXPANDS,
 	IF_STAGED,
+	IF_ATTACHED,
 	IF_1_12,
 	IF_1_13
 };
@@ -48,6 +49,8 @@ static bool is_advertised(const struct csi_config *config, enum when when)
 		return config->controller_expand;
 	case IF_STAGED:
 		return config->staging;
+	case IF_ATTACHED:
+		return config->attach;
 	case IF_1_12:
 		return config->health & CSI_HEALTH_1_12;
 	case IF_1_13:
@@ -124,12 +127,15 @@ static const struct capability plugin_table[] = {
 
 static const struct capability controller_table[] = {
 	{CONTROLLER(CREATE_DELETE_VOLUME), ALWAYS},
+	{CONTROLLER(PUBLISH_UNPUBLISH_VOLUME), IF_ATTACHED},
 	{CONTROLLER(LIST_VOLUMES), ALWAYS},
 	{CONTROLLER(GET_CAPACITY), ALWAYS},
 	{CONTROLLER(CREATE_DELETE_SNAPSHOT), ALWAYS},
 	{CONTROLLER(LIST_SNAPSHOTS), ALWAYS},
 	{CONTROLLER(CLONE_VOLUME), ALWAYS},
+	{CONTROLLER(PUBLISH_READONLY), IF_ATTACHED},
 	{CONTROLLER(EXPAND_VOLUME), IF_CONTROLLER_EXPANDS},
+	{CONTROLLER(LIST_VOLUMES_PUBLISHED_NODES), IF_ATTACHED},
 	{CONTROLLER(VOLUME_CONDITION), IF_1_12},
 	{CONTROLLER(GET_VOLUME), ALWAYS},
 	{CONTROLLER(SINGLE_NODE_MULTI_WRITER), ALWAYS},

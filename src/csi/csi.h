@@ -73,7 +73,9 @@ struct csi_config {
 	unsigned health;        /* enum csi_health: --csi-version */
 	int64_t max_volumes;    /* 0: as many as there can be devices */
 	struct csi_inline_policy inlines;
-	bool staging; /* --staging on; else NodePublishVolume does both */
+	bool staging;   /* --staging on; else NodePublishVolume does both */
+	bool attach;    /* --attach: ControllerPublishVolume is served */
+	bool clustered; /* controllers pass calls on, and know which nodes there are */
 };
 
 struct csi_task;

@@ -6,10 +6,12 @@
  *
  * Happy path: (volumes only) look for its device, and for what was mounted of one that is gone
  * (when memory says that it is attached, or cannot know) -> rename to trash, durable [pool_remove]
- * -> answer; the bytes are reclaimed in the background. How it can fail: the volume is attached,
- * here or by anybody else (the image is locked then); something is being made from the snapshot
- * right now (its lock is taken); its pool is away, which is never "already deleted".
+ * -> answer; the bytes are reclaimed in the background. How it can fail: the volume has a device,
+ * here or by anybody else (the image is locked then), or is attached to a node (attach.h);
+ * something is being made from the snapshot right now (its lock is taken); its pool is away, which
+ * is never "already deleted".
  */
+#include "csi/attach.h"
 #include "csi/removal.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
@@ -186,6 +188,8 @@ static int prepare(struct csi_task *task, struct err *err)
 				"snapshot %s is a member of group snapshot %s, and is deleted with it alone",
 				d->object->rec->name, d->object->rec->group);
 		r = pool_check_not_inline(d->object, err);
+		if (r == 0)
+			r = csi_attach_check_free(task->csi, d->object, err);
 		if (r == 0)
 			r = pool_check_ready(d->object->pool, err);
 		return r == 0 ? check_known(task->csi->node, d->object, err) : r;

@@ -126,18 +126,44 @@ Csi__V1__VolumeCondition *csi_condition_message(
 	return condition;
 }
 
+static int attached_nodes(
+	struct arena *arena, const struct attachments *attachments, struct csi_usage *usage)
+{
+	unsigned count = attachments != NULL ? attachments->count : 0;
+	usage->nodes = arena_alloc(arena, count * sizeof(*usage->nodes));
+	if (usage->nodes == NULL)
+		return -ENOMEM;
+	for (; usage->n_nodes < count; usage->n_nodes++) {
+		const char *node = arena_strdup(arena, attachments->at[usage->n_nodes].node);
+		if (node == NULL)
+			return -ENOMEM;
+		usage->nodes[usage->n_nodes] = csi_bytes(node);
+	}
+	return 0;
+}
+
+static int using_node(struct arena *arena, const struct csi *csi, const struct pool_object *volume,
+	struct csi_usage *usage)
+{
+	const struct node_volume *node = node_volume_find(volume);
+	if (node == NULL || (!node->dev.attached && list_empty(&node->mounts)))
+		return 0;
+	usage->nodes = arena_alloc(arena, sizeof(*usage->nodes));
+	if (usage->nodes == NULL)
+		return -ENOMEM;
+	usage->nodes[0] = csi_bytes(csi->config.node_id);
+	usage->n_nodes = 1;
+	return 0;
+}
+
 int csi_usage_fill(struct arena *arena, const struct csi *csi, const struct pool_object *volume,
 	struct csi_usage *ret)
 {
 	struct csi_usage usage = {0};
-	const struct node_volume *node = node_volume_find(volume);
-	if (node != NULL && (node->dev.attached || !list_empty(&node->mounts))) {
-		usage.nodes = arena_alloc(arena, sizeof(*usage.nodes));
-		if (usage.nodes == NULL)
-			return -ENOMEM;
-		usage.nodes[0] = csi_bytes(csi->config.node_id);
-		usage.n_nodes = 1;
-	}
+	int r = csi->config.attach ? attached_nodes(arena, volume->attachments, &usage)
+				   : using_node(arena, csi, volume, &usage);
+	if (r < 0)
+		return r;
 	if (csi->config.health & CSI_HEALTH_1_12) {
 		usage.condition = csi_condition_message(arena, csi, volume);
 		if (usage.condition == NULL)

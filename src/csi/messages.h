@@ -30,8 +30,8 @@ Csi__V1__Snapshot *csi_snapshot_message(
 Csi__V1__VolumeCondition *csi_condition_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
 
-/* The node ids where the volume is in use, and (1.12) its condition; for the two messages that
- * carry them. */
+/* The node ids that the volume is attached to, or, without --attach, where it is in use; and (1.12)
+ * its condition; for the two messages that carry them. */
 struct csi_usage {
 	size_t n_nodes;
 	ProtobufCBinaryData *nodes;

@@ -13,6 +13,7 @@
  * of ours stays when the last target is let go (release.c). An inline volume is published so in any
  * case, and made before (inline.h).
  */
+#include "csi/attach.h"
 #include "csi/inline.h"
 #include "csi/key.h"
 #include "csi/request.h"
@@ -516,6 +517,8 @@ static int prepare(struct csi_task *task, struct err *err)
 	int r = whole ? 0 : csi_check_path("staging_target_path", p->s.staging_path, err);
 	if (r == 0)
 		r = volume_op_find(&p->s.n, req->volume_capability, err);
+	if (r == 0)
+		r = csi_attach_check_use(task->csi, p->s.n.volume, &p->s.n.access, err);
 	p->read_only = req->readonly || p->s.n.access.read_only;
 	return r == 0 && whole ? prepare_whole(p, req, err) : r;
 }

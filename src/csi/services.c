@@ -34,6 +34,10 @@ static const struct grpc_method identity[] = {
 };
 
 static const struct grpc_method controller[] = {
+	/* Left out without --attach: ATTACHED. */
+	{"ControllerPublishVolume", OPERATION(csi_controller_publish, A_VOLUME,
+					    .required = {"node_id", "volume_capability"})},
+	{"ControllerUnpublishVolume", OPERATION(csi_controller_unpublish, A_VOLUME)},
 	{"CreateVolume", OPERATION(csi_create_volume, .kind = RECORD_VOLUME, .name = "name")},
 	{"DeleteVolume", OPERATION(csi_delete, A_VOLUME)},
 	{"ValidateVolumeCapabilities",
@@ -53,6 +57,8 @@ static const struct grpc_method controller[] = {
 	{"ControllerListVolumeHealth", ANSWER(csi_list_health)},
 	{NULL},
 };
+
+enum { ATTACHED = 2 };
 
 static const struct grpc_method group[] = {
 	{"GroupControllerGetCapabilities", ANSWER(csi_group_capabilities)},
@@ -127,6 +133,9 @@ int csi_register(struct csi *csi, struct grpc_registry *registry)
 		CSI_IDENTITY, CSI_CONTROLLER, CSI_GROUP, CSI_NODE, CSI_SNAPSHOT_METADATA, 0};
 
 	for (unsigned i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
+		if (bits[i] == CSI_CONTROLLER)
+			services[i].methods =
+				csi->config.attach ? controller : controller + ATTACHED;
 		if (bits[i] == CSI_NODE)
 			services[i].methods = csi->config.staging ? node : node + STAGED;
 		if (bits[i] != 0 && !(csi->config.services & bits[i]))
@@ -148,6 +157,7 @@ int csi_register_routed(struct csi *csi, struct grpc_registry *registry)
 		{&csi__v1__group_controller__descriptor, group, NULL, 1 << GRPC_PEER_CONTROLLER},
 		{&ringvol__v1__inspect__descriptor, inspect, NULL, 1 << GRPC_PEER_CONTROLLER},
 	};
+	services[0].methods = csi->config.attach ? controller : controller + ATTACHED;
 	int r = 0;
 	for (unsigned i = 0; r == 0 && i < sizeof(services) / sizeof(services[0]); i++) {
 		services[i].context = csi;

@@ -19,6 +19,7 @@ extern const struct csi_operation csi_create_volume, csi_create_snapshot;
 extern const struct csi_operation csi_create_group, csi_delete_group;
 extern const struct csi_operation csi_delete; /* of volumes and snapshots */
 extern const struct csi_operation csi_modify_volume;
+extern const struct csi_operation csi_controller_publish, csi_controller_unpublish;
 extern const struct csi_operation csi_controller_expand, csi_node_expand;
 extern const struct csi_operation csi_get_capacity;
 extern const struct csi_operation csi_grant_copy;

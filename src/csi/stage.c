@@ -16,6 +16,7 @@
  */
 #include "csi/stage_steps.h"
 
+#include "csi/attach.h"
 #include "csi/key.h"
 #include "csi/request.h"
 #include "csi/services.h"
@@ -528,6 +529,8 @@ static int prepare(struct csi_task *task, struct err *err)
 	s->staging_path = csi_str(req->staging_target_path);
 	s->field = task->rpc->paths[0];
 	int r = volume_op_find(&s->n, req->volume_capability, err);
+	if (r == 0)
+		r = csi_attach_check_use(task->csi, s->n.volume, &s->n.access, err);
 	if (r == 0)
 		r = csi_key_check(
 			s->n.volume->rec, req->secrets, req->n_secrets, "node-stage", err);

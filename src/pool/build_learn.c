@@ -69,6 +69,7 @@ void build_learn_end(struct pool_build *b, int res)
 		pool_room_stale(pool);
 	}
 	record_free(found->rec);
+	attachments_free(found->attachments);
 	free(b->learn);
 	b->learn = NULL;
 }

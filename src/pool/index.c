@@ -113,6 +113,7 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 	e->object = (struct pool_object){
 		.pool = pool,
 		.rec = found->rec,
+		.attachments = found->attachments,
 		.why = found->why,
 		.kind = found->kind,
 		.allocated_bytes = found->allocated_bytes,
@@ -122,6 +123,7 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 	};
 	strcpy(e->object.key, found->key);
 	found->rec = NULL;
+	found->attachments = NULL;
 
 	size_t at;
 	index_search(index, e->object.key, &at);
@@ -154,6 +156,7 @@ void pool_object_free(struct pool_object *object)
 		return;
 	list_remove(&pool_entry(object)->link);
 	record_free(object->rec);
+	attachments_free(object->attachments);
 	free(pool_entry(object));
 }
 

@@ -21,6 +21,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -224,6 +225,8 @@ static const char *why_of(int res)
 		return "it is not a regular file";
 	case -EDOM:
 		return "its record is of another kind than its directory";
+	case -EUCLEAN:
+		return "the note of the nodes that it is attached to is damaged, or of a later version of ringvol";
 	}
 	return "its record cannot be read";
 }
@@ -243,6 +246,25 @@ static void read_claim(int fd, struct record **rec)
 		return;
 	record_free(*rec);
 	*rec = made;
+}
+
+/* Of a volume. Without all of them it might be given to a second node: what cannot be read is no
+ * volume to be used. */
+static int read_attachments(int fd, struct attachments **ret)
+{
+	ssize_t len = fgetxattr(fd, ATTACHMENTS_XATTR, NULL, 0);
+	if (len < 0)
+		return errno == ENODATA ? 0 : -errno;
+	if (len > ATTACHMENTS_BYTES_MAX)
+		return -EUCLEAN;
+	char *text = malloc(ATTACHMENTS_BYTES_MAX);
+	if (text == NULL)
+		return -ENOMEM;
+	len = fgetxattr(fd, ATTACHMENTS_XATTR, text, ATTACHMENTS_BYTES_MAX);
+	int r = len < 0 ? -errno : attachments_parse(text, (size_t)len, ret);
+	explicit_bzero(text, ATTACHMENTS_BYTES_MAX);
+	free(text);
+	return r == -EBADMSG || r == -EPROTONOSUPPORT ? -EUCLEAN : r;
 }
 
 static int read_record(int fd, const char *key, enum record_kind kind, struct record **ret)
@@ -287,6 +309,12 @@ int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct p
 		r = -EMEDIUMTYPE;
 	else
 		r = read_record(fd, key, kind, &found.rec);
+	if (r == 0 && kind == RECORD_VOLUME)
+		r = read_attachments(fd, &found.attachments);
+	if (r < 0) {
+		record_free(found.rec);
+		found.rec = NULL;
+	}
 	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
 		return r;
 	if (r < 0)

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/uuid.h"
 #include "blockio/fs_features.h"
+#include "pool/attachment.h"
 #include "pool/record.h"
 
 /* Makes an empty (or missing) directory on a mounted file system a pool. 0 with *ret_existed: it is
@@ -20,8 +21,9 @@ int pool_init_root(int root, const char *path, const char *uuid, struct fs_featu
 /* What one file of volumes/ or snapshots/ is. */
 struct pool_found {
 	char key[RECORD_KEY_MAX];
-	struct record *rec; /* NULL: quarantined, see why */
-	const char *why;    /* static */
+	struct record *rec;              /* NULL: quarantined, see why */
+	struct attachments *attachments; /* of a volume; NULL: none */
+	const char *why;                 /* static */
 	enum record_kind kind;
 	uint64_t image_bytes, allocated_bytes, image_dev, image_ino;
 	uint32_t thin_id; /* of a raw pool's thin image; 0: any other */

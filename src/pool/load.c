@@ -374,8 +374,10 @@ void pool_load_run(struct pool_load *load)
 
 void pool_load_clean(struct pool_load *load)
 {
-	for (size_t i = 0; i < load->found_count; i++)
+	for (size_t i = 0; i < load->found_count; i++) {
 		record_free(load->found[i].rec);
+		attachments_free(load->found[i].attachments);
+	}
 	free(load->found);
 	for (struct list *l; (l = list_pop(&load->holds)) != NULL;)
 		pool_hold_free(container_of(l, struct pool_hold, link));
@@ -424,6 +426,9 @@ static void refresh(struct pool_object *o, struct pool_found *found)
 		o->rec = found->rec;
 		found->rec = NULL;
 	}
+	attachments_free(o->attachments);
+	o->attachments = found->attachments;
+	found->attachments = NULL;
 	o->allocated_bytes = found->allocated_bytes;
 	o->image_dev = found->image_dev;
 	o->image_ino = found->image_ino;

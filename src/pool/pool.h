@@ -25,6 +25,7 @@
 
 #include "base/err.h"
 #include "blockio/fs_features.h"
+#include "pool/attachment.h"
 #include "pool/record.h"
 
 #include <stdbool.h>
@@ -59,7 +60,9 @@ enum pool_image {
 struct pool_object {
 	struct pool *pool;
 	char key[RECORD_KEY_MAX];
-	struct record *rec;       /* NULL: quarantined, see why */
+	struct record *rec; /* NULL: quarantined, see why */
+	/* The nodes that it is given to (attach.h changes them); NULL: none, and of a snapshot. */
+	struct attachments *attachments;
 	const char *why;          /* static: what is wrong with a quarantined object */
 	enum record_kind kind;    /* from the directory it is in */
 	uint64_t allocated_bytes; /* as of the last measure */

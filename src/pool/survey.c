@@ -252,6 +252,10 @@ static int read_object(
 	if (!record_key_valid(name))
 		return -EINVAL;
 	int r = pool_read_object(dirfd, name, kind, ret);
+	if (r == 0) { /* nobody here asks for them */
+		attachments_free(ret->attachments);
+		ret->attachments = NULL;
+	}
 	if (r < 0 || s->disk == NULL)
 		return r;
 	if (pool_raw_map(dirfd, name, &map) < 0)

@@ -234,8 +234,13 @@ int thin_want(struct op *op, struct pool *pool, struct thin_wait *wait)
 
 int thin_want_end(struct op *op, struct pool *pool, struct thin_wait *wait, int res)
 {
-	int r = thin_use_end(op, pool, wait, res);
-	return r < 0 ? r : check_up(op, pool);
+	(void)wait;
+	if (res < 0)
+		return res;
+	int r = pool_check_ready(pool, &op->err);
+	if (r < 0)
+		return r;
+	return pool->raw->thin.life == THIN_UP ? check_up(op, pool) : refuse(op, pool);
 }
 
 /* ---- who uses what is in it ---- */

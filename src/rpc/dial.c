@@ -81,10 +81,14 @@ int dial_parse(const char *text, struct dial_target *ret, struct err *err)
 		return err_set(err, ERR_INVALID, "the address is too long: \"%.64s...\"", text);
 	strcpy(t.text, text);
 	if (strncmp(text, "unix:", 5) == 0) {
-		int r = options_unix(text, (struct sockaddr_un *)&t.known.address, err);
+		struct sockaddr_un *un = (struct sockaddr_un *)&t.known.address;
+		const char *path = text + (strncmp(text, "unix://", 7) == 0 ? 7 : 5);
+		int r = options_socket(path, true, err);
 		if (r < 0)
 			return r;
-		t.known.len = sizeof(struct sockaddr_un);
+		un->sun_family = AF_UNIX;
+		strcpy(un->sun_path, path);
+		t.known.len = sizeof(*un);
 		t.is_unix = true;
 	} else {
 		int r = parse_host(text, &t, err);

@@ -199,10 +199,14 @@ int listen_parse_address(const char *text, struct sockaddr_storage *ret, socklen
 int listen_parse_endpoint(const char *text, struct endpoint *ret, struct err *err)
 {
 	struct endpoint e = {.len = sizeof(struct sockaddr_un)};
+	struct sockaddr_un *un = (struct sockaddr_un *)&e.address;
 	if (strncmp(text, "unix:", 5) == 0) {
-		int r = options_unix(text, (struct sockaddr_un *)&e.address, err);
+		const char *path = text + (strncmp(text, "unix://", 7) == 0 ? 7 : 5);
+		int r = options_socket(path, true, err);
 		if (r < 0)
 			return r;
+		un->sun_family = AF_UNIX;
+		strcpy(un->sun_path, path);
 	} else if (strncmp(text, "tcp://", 6) == 0) {
 		const char *address = text + 6;
 		if ((strncmp(address, "127.0.0.1:", 10) != 0 &&

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conformance runs csi-test's sanity suite against the driver, once with mounted xfs volumes, once
-// with raw block volumes, both again without staging, twice on a pool on a raw disk (thick and thin), and once against a controller with three nodes behind it. Every case is a test of its own, so that passes, failures and
+// with raw block volumes, both again without staging, twice on a pool on a raw disk (thick and thin), once against a
+// controller with three nodes behind it, and with --attach against one driver and against a controller. Every case is
+// a test of its own, so that passes, failures and
 // skips are counted by name.
 //
 // It is a module of its own: the suite brings the bindings of CSI 1.13, which have lost the condition
@@ -34,17 +36,31 @@ type mode struct {
 	cluster      bool
 	disk         bool // the pool lies on a raw disk
 	unstaged     bool // --staging off
+	attach       bool // --attach
 }
 
 // xfs, as ext4 grows online only with CAP_SYS_RESOURCE.
 var modes = []mode{
-	{"mount", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false, false, false},
-	{"block", "block", nil, 32 * rig.MiB, 64 * rig.MiB, false, false, false},
-	{"cluster", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, true, false, false},
-	{"raw", "mount", map[string]string{"csi.storage.k8s.io/fstype": "ext4"}, 48 * rig.MiB, 96 * rig.MiB, false, true, false},
-	{"thin", "mount", map[string]string{"csi.storage.k8s.io/fstype": "ext4", "provisioning": "thin"}, 48 * rig.MiB, 96 * rig.MiB, false, true, false},
-	{"unstaged", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false, false, true},
-	{"unstaged block", "block", nil, 32 * rig.MiB, 64 * rig.MiB, false, false, true},
+	{"mount", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false, false, false, false},
+	{"block", "block", nil, 32 * rig.MiB, 64 * rig.MiB, false, false, false, false},
+	{"cluster", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, true, false, false, false},
+	{"raw", "mount", map[string]string{"csi.storage.k8s.io/fstype": "ext4"}, 48 * rig.MiB, 96 * rig.MiB, false, true, false, false},
+	{"thin", "mount", map[string]string{"csi.storage.k8s.io/fstype": "ext4", "provisioning": "thin"}, 48 * rig.MiB, 96 * rig.MiB, false, true, false, false},
+	{"unstaged", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false, false, true, false},
+	{"unstaged block", "block", nil, 32 * rig.MiB, 64 * rig.MiB, false, false, true, false},
+	{"attached", "mount", map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, 320 * rig.MiB, 640 * rig.MiB, false, false, false, true},
+	{"attached cluster", "block", nil, 32 * rig.MiB, 64 * rig.MiB, true, false, false, true},
+}
+
+func (m mode) args() []string {
+	var args []string
+	if m.unstaged {
+		args = append(args, "--staging", "off")
+	}
+	if m.attach {
+		args = append(args, "--attach")
+	}
+	return args
 }
 
 // system is what a suite asks: a driver, or a node and the controller before it.
@@ -77,17 +93,17 @@ func (s *system) end(t *testing.T) {
 
 // startCluster runs a controller and three nodes. The suite knows no topology: the controller makes volumes where there is
 // most room, and that is the node that the suite has as its own.
-func startCluster(t *testing.T, r *rig.Rig) (*system, error) {
+func startCluster(t *testing.T, r *rig.Rig, args ...string) (*system, error) {
 	c, err := r.NewCluster()
 	if err != nil {
 		return nil, err
 	}
 	s := &system{}
-	if s.controller, err = c.StartController("controller"); err != nil {
+	if s.controller, err = c.StartController("controller", args...); err != nil {
 		return nil, err
 	}
 	for i, size := range []int64{256 << 30, 16 << 30, 8 << 30} {
-		n, err := c.StartNode([]string{"node-a", "node-b", "node-c"}[i], size)
+		n, err := c.StartNode([]string{"node-a", "node-b", "node-c"}[i], size, args...)
 		if err != nil {
 			return nil, err
 		}
@@ -114,11 +130,11 @@ func start(t *testing.T, m mode) *system {
 	var s *system
 	switch {
 	case m.cluster:
-		s, err = startCluster(t, r)
+		s, err = startCluster(t, r, m.args()...)
 	case m.disk:
 		s, err = startOnDisk(r)
 	default:
-		s, err = startDriver(r, m.unstaged)
+		s, err = startDriver(r, m.args()...)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -131,15 +147,13 @@ func start(t *testing.T, m mode) *system {
 	return s
 }
 
-func startDriver(r *rig.Rig, unstaged bool) (*system, error) {
+func startDriver(r *rig.Rig, args ...string) (*system, error) {
 	p, err := r.NewPool("default", "xfs", 64<<30)
 	if err != nil {
 		return nil, err
 	}
 	s := &system{Driver: r.NewDriver(p)}
-	if unstaged {
-		s.Args = []string{"--staging", "off"}
-	}
+	s.Args = args
 	if err := s.Start(); err != nil {
 		return nil, err
 	}

@@ -434,6 +434,7 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 			    CSI_SNAPSHOT_METADATA,
 		.controller_expand = (how & 1) != 0,
 		.staging = true,
+		.attach = (how & 0x20) != 0,
 		.inlines = {.n_pools = 1,
 			.pools = {"default"},
 			.n_sources = 2,

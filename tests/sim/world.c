@@ -85,6 +85,7 @@ static void up(struct world *w)
 			    CSI_SNAPSHOT_METADATA,
 		.controller_expand = true,
 		.staging = true,
+		.attach = w->attach,
 		.health = CSI_HEALTH_1_12,
 	};
 	assert(csi_open(&w->csi, &csi, &w->reactor, w->pools) == 0);

@@ -20,6 +20,7 @@ struct world {
 	char dir[64]; /* temporary; pool, staging and target paths lie below */
 	char pool_path[80];
 	bool mounted;
+	bool attach;             /* --attach, from the next restart on */
 	const char *cgroup_root; /* the node's cgroups, from the next restart on; NULL: none */
 	struct ring_sim sim;
 	struct reactor reactor;

@@ -187,6 +187,8 @@ static void fake_stream(struct grpc_call *call, const ProtobufCMessage *none)
 }
 
 static const struct grpc_method fake_controller[] = {
+	{"ControllerPublishVolume", fake_call, GRPC_RAW},
+	{"ControllerUnpublishVolume", fake_call, GRPC_RAW},
 	{"CreateVolume", fake_call, GRPC_RAW},
 	{"DeleteVolume", fake_call, GRPC_RAW},
 	{"ValidateVolumeCapabilities", fake_call, GRPC_RAW},
@@ -398,6 +400,7 @@ static inline void serve(const char *only)
 		.version = "1.0",
 		.health = CSI_HEALTH_1_12 | CSI_HEALTH_1_13,
 		.controller_expand = true,
+		.attach = true,
 		.node = only,
 	};
 	cr_assert_eq(controller_open(&controller, ring, &config, &err), 0, "%s", err.message);

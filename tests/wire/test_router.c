@@ -51,8 +51,9 @@ enum { BY_ID = sizeof(by_volume) / sizeof(by_volume[0]) };
 /* What a node serves a controller serves, and nothing else. */
 Test(router, every_method_has_a_row)
 {
-	struct csi csi = {.config.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_GROUP |
-					     CSI_SNAPSHOT_METADATA};
+	struct csi csi = {.config = {.services = CSI_IDENTITY | CSI_CONTROLLER | CSI_GROUP |
+						 CSI_SNAPSHOT_METADATA,
+				  .attach = true}};
 	struct grpc_registry *node = grpc_registry_new();
 	cr_assert_eq(csi_register(&csi, node), 0);
 	const ProtobufCServiceDescriptor *const services[] = {&csi__v1__identity__descriptor,
@@ -228,6 +229,39 @@ Test(router, an_id_goes_to_its_pools_node_as_it_came)
 	cr_assert_eq(b.calls, 0);
 	cr_assert_eq(ask_id(PATH("ControllerGetVolume"), ID_B), GRPC_OK);
 	cr_assert_eq(b.calls, 1);
+}
+
+/* A node that never joined is nobody's to attach a volume to. What else is wrong goes first. */
+Test(router, a_volume_is_attached_to_nodes_that_are_known)
+{
+	Csi__V1__ControllerPublishVolumeRequest request =
+		CSI__V1__CONTROLLER_PUBLISH_VOLUME_REQUEST__INIT;
+	Csi__V1__VolumeCapability cap = CSI__V1__VOLUME_CAPABILITY__INIT;
+	Csi__V1__VolumeCapability__AccessMode mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__INIT;
+	join(&a, "a", 'a', GIB);
+	join(&b, "b", 'b', GIB);
+	cap.access_mode = &mode;
+	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_WRITER;
+	request.volume_id = text(ID_A);
+	request.volume_capability = &cap;
+	request.node_id = text("c");
+	cr_assert_eq(ask(&q, PATH("ControllerPublishVolume"), &request.base), GRPC_NOT_FOUND);
+	assert_said(q.why, "c");
+	request.node_id = text("b");
+	cr_assert_eq(ask(&q, PATH("ControllerPublishVolume"), &request.base), GRPC_OK);
+	cr_assert_eq(a.calls, 1);
+	request.node_id = text("c");
+	request.volume_capability = NULL;
+	cr_assert_eq(ask(&q, PATH("ControllerPublishVolume"), &request.base), GRPC_OK);
+	cr_assert_eq(a.calls, 2);
+	cr_assert_eq(b.calls, 0);
+	/* A node that is gone is taken from all the same. */
+	Csi__V1__ControllerUnpublishVolumeRequest from =
+		CSI__V1__CONTROLLER_UNPUBLISH_VOLUME_REQUEST__INIT;
+	from.volume_id = text(ID_A);
+	from.node_id = text("c");
+	cr_assert_eq(ask(&q, PATH("ControllerUnpublishVolume"), &from.base), GRPC_OK);
+	cr_assert_eq(a.calls, 3);
 }
 
 Test(router, an_id_of_nobody_is_answered_by_anybody)

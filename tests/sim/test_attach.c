@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ControllerPublishVolume and ControllerUnpublishVolume: what they refuse, what a restart knows,
+ * and each of their steps failed. */
+#include "csi_calls.h"
+#include "trials.h"
+
+#include "csi/messages.h"
+#include "pool/attachment.h"
+#include "pool/index.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/xattr.h>
+
+static const char *node_id = "node-1";
+static bool read_only;
+
+static void open_attached(enum world_fs fs, uint64_t seed, bool as_block)
+{
+	open_world(fs, seed, as_block);
+	w->attach = true;
+	world_restart(w);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+}
+
+static enum grpc_status publish_to(struct world_answer *answer)
+{
+	Csi__V1__ControllerPublishVolumeRequest req =
+		CSI__V1__CONTROLLER_PUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.node_id = csi_bytes(node_id);
+	req.volume_capability = capability();
+	req.readonly = read_only;
+	return call("Controller/ControllerPublishVolume", &req.base, answer);
+}
+
+static enum grpc_status do_attach(void)
+{
+	struct world_answer answer;
+	enum grpc_status status = publish_to(&answer);
+	world_answer_free(&answer);
+	return status;
+}
+
+static void refused(enum grpc_status status, const char *names)
+{
+	struct world_answer answer;
+	cr_expect_eq(publish_to(&answer), status, "%s", answer.message);
+	cr_expect_not_null(strstr(answer.message, names), "%s", answer.message);
+	world_answer_free(&answer);
+}
+
+static enum grpc_status detach_from(const char *node)
+{
+	Csi__V1__ControllerUnpublishVolumeRequest req =
+		CSI__V1__CONTROLLER_UNPUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.node_id = csi_bytes(node);
+	return call_status("Controller/ControllerUnpublishVolume", &req.base);
+}
+
+static enum grpc_status undo_attach(void)
+{
+	return detach_from(node_id);
+}
+
+/* The nodes that ControllerGetVolume tells, with blanks between. */
+static const char *published(void)
+{
+	static char text[128];
+	struct world_answer answer;
+	Csi__V1__ControllerGetVolumeRequest req = CSI__V1__CONTROLLER_GET_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	cr_assert_eq(call("Controller/ControllerGetVolume", &req.base, &answer), GRPC_OK);
+	Csi__V1__ControllerGetVolumeResponse *response =
+		csi__v1__controller_get_volume_response__unpack(NULL, answer.len, answer.data);
+	cr_assert_not_null(response);
+	text[0] = '\0';
+	for (size_t i = 0; i < response->status->n_published_node_ids; i++) {
+		const ProtobufCBinaryData *id = &response->status->published_node_ids[i];
+		size_t used = strlen(text);
+		snprintf(text + used, sizeof(text) - used, "%s%.*s", used > 0 ? " " : "",
+			(int)id->len, (const char *)id->data);
+	}
+	csi__v1__controller_get_volume_response__free_unpacked(response, NULL);
+	world_answer_free(&answer);
+	return text;
+}
+
+/* As it lies on the disk. *ret NULL: there are none. */
+static struct attachments *on_disk(void)
+{
+	static char text[ATTACHMENTS_BYTES_MAX];
+	char path[128];
+	struct attachments *a = NULL;
+	snprintf(path, sizeof(path), "%s/volumes/base", w->pool_path);
+	ssize_t len = getxattr(path, ATTACHMENTS_XATTR, text, sizeof(text));
+	if (len >= 0)
+		cr_assert_eq(attachments_parse(text, (size_t)len, &a), 0);
+	else
+		cr_assert_eq(errno, ENODATA);
+	return a;
+}
+
+static void put_on_disk(const struct attachment *one)
+{
+	static char text[ATTACHMENTS_BYTES_MAX];
+	char path[128];
+	struct attachments *a = attachments_with(NULL, one);
+	int len = attachments_print(a, text, sizeof(text));
+	snprintf(path, sizeof(path), "%s/volumes/base", w->pool_path);
+	cr_assert_eq(setxattr(path, ATTACHMENTS_XATTR, text, (size_t)len, 0), 0);
+	attachments_free(a);
+}
+
+/* ---- the tests ---- */
+
+Test(attach, off_is_unimplemented, .timeout = 60)
+{
+	open_world(WORLD_EXT4, 1, true);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_expect_eq(do_attach(), GRPC_UNIMPLEMENTED);
+	cr_expect_eq(undo_attach(), GRPC_UNIMPLEMENTED);
+	world_close(w);
+}
+
+Test(attach, a_life, .timeout = 120)
+{
+	open_attached(WORLD_XFS, 1, false);
+	cr_expect_str_eq(published(), "");
+	for (unsigned i = 0; i < 2; i++) {
+		struct world_answer answer;
+		cr_assert_eq(publish_to(&answer), GRPC_OK);
+		cr_expect_eq(answer.len, 0, "the own node's context is empty");
+		world_answer_free(&answer);
+	}
+	cr_expect_str_eq(published(), "node-1");
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_expect_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+	world_restart(w);
+	cr_expect_str_eq(published(), "node-1");
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_expect_eq(delete (volume_id), GRPC_FAILED_PRECONDITION, "attached to a node");
+	cr_assert_eq(detach_from("node-2"), GRPC_OK, "where it is not");
+	cr_expect_str_eq(published(), "node-1");
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	cr_expect_str_eq(published(), "");
+	struct attachments *left = on_disk();
+	cr_expect_null(left);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(detach_from(""), GRPC_OK, "all nodes");
+	cr_expect_str_eq(published(), "");
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	cr_assert_eq(undo_attach(), GRPC_OK, "of a volume that is gone");
+	world_close(w);
+}
+
+Test(attach, refusals, .timeout = 120)
+{
+	open_attached(WORLD_EXT4, 1, true);
+	node_id = "node-2";
+	refused(GRPC_NOT_FOUND, "node-2");
+	w->csi->config.clustered = true;
+	refused(GRPC_FAILED_PRECONDITION, "node-1");
+	node_id = "";
+	refused(GRPC_INVALID_ARGUMENT, "node_id");
+	node_id = "node-1";
+	char id[RECORD_ID_MAX];
+	memcpy(id, volume_id, sizeof(id));
+	volume_id[strlen(volume_id) - 1] ^= 1;
+	refused(GRPC_NOT_FOUND, "volume");
+	memcpy(volume_id, id, sizeof(id));
+
+	cr_assert_eq(do_attach(), GRPC_OK);
+	read_only = true;
+	refused(GRPC_ALREADY_EXISTS, "node-1");
+	read_only = false;
+	access_read_only = true;
+	refused(GRPC_ALREADY_EXISTS, "SINGLE_NODE_WRITER");
+	access_read_only = false;
+	cr_assert_eq(do_attach(), GRPC_OK);
+
+	w->csi->config.max_volumes = 1;
+	cr_assert_eq(do_attach(), GRPC_OK, "what is there is not refused");
+	cr_assert_eq(create("other", EMPTY, other_id), GRPC_OK);
+	memcpy(volume_id, other_id, sizeof(id));
+	refused(GRPC_RESOURCE_EXHAUSTED, "--max-volumes-per-node");
+	memcpy(volume_id, id, sizeof(id));
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	memcpy(volume_id, other_id, sizeof(id));
+	cr_assert_eq(do_attach(), GRPC_OK);
+	world_close(w);
+}
+
+/* Another driver's, or another run's with other settings. */
+Test(attach, another_nodes, .timeout = 120)
+{
+	open_attached(WORLD_EXT4, 1, true);
+	put_on_disk(&(struct attachment){.node = "node-2",
+		.mode = ATTACHMENT_WRITER,
+		.block = true,
+		.export = "",
+		.key = ""});
+	world_restart(w);
+	cr_expect_str_eq(published(), "node-2");
+	refused(GRPC_FAILED_PRECONDITION, "node-2");
+	cr_expect_eq(do_stage(), GRPC_FAILED_PRECONDITION);
+	cr_expect_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+	w->attach = false;
+	world_restart(w);
+	cr_expect_eq(do_stage(), GRPC_FAILED_PRECONDITION);
+	cr_expect_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+	w->attach = true;
+	world_restart(w);
+	cr_assert_eq(detach_from("node-2"), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* A driver without --attach is not kept from what is its own by what nobody could take away. */
+Test(attach, switched_off_again, .timeout = 120)
+{
+	open_attached(WORLD_EXT4, 1, true);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	w->attach = false;
+	world_restart(w);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+Test(attach, read_only_is_staged_so, .timeout = 120)
+{
+	open_attached(WORLD_XFS, 1, false);
+	read_only = true;
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	char path[128];
+	snprintf(path, sizeof(path), "%s/file", staging_path);
+	cr_expect_null(fopen(path, "w"));
+	cr_expect_eq(errno, EROFS);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* What cannot be read may be attached anywhere. */
+Test(attach, damaged_is_quarantined, .timeout = 120)
+{
+	open_attached(WORLD_EXT4, 1, true);
+	char path[128];
+	snprintf(path, sizeof(path), "%s/volumes/base", w->pool_path);
+	cr_assert_eq(setxattr(path, ATTACHMENTS_XATTR, "node", 4, 0), 0);
+	world_restart(w);
+	refused(GRPC_DATA_LOSS, "attached");
+	cr_expect_eq(do_stage(), GRPC_DATA_LOSS);
+	world_close(w);
+}
+
+Test(attach, each_step_failed, .timeout = 300)
+{
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		open_attached(seed % 2 == 0 ? WORLD_XFS : WORLD_EXT4, seed, true);
+		cr_assert_gt(fail_each_step(&(struct trial){
+				     "ControllerPublishVolume", do_attach, undo_attach, true}),
+			0);
+		cr_assert_eq(do_attach(), GRPC_OK);
+		cr_assert_gt(fail_each_step(&(struct trial){
+				     "ControllerUnpublishVolume", undo_attach, do_attach, false}),
+			0);
+		struct attachments *a = on_disk();
+		cr_assert_not_null(a);
+		attachments_free(a);
+		cr_assert_eq(undo_attach(), GRPC_OK);
+		cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+		world_close(w);
+	}
+}
