@@ -31,6 +31,7 @@ WANTED = """
     ext4 xfs btrfs fuse overlay
     dm-mod dm-flakey dm-log-writes dm-delay dm-thin-pool dm-snapshot dm-crypt dm-dust
     ublk_drv null_blk brd scsi_debug
+    nvme-tcp nvmet-tcp dh_generic sha512_generic
     crc32c_generic crc32c_intel crc32c-cryptoapi xxhash_generic blake2b_generic sha256_generic
     xts aesni_intel raid6_pq
 """.split()
@@ -43,17 +44,32 @@ class Unavailable(Exception):
     """This machine cannot have the kernel; the text is the reason."""
 
 
+def is_whole(directory):
+    """Whether it has a kernel, with the modules that are wanted today."""
+    try:
+        with open(os.path.join(directory, "wanted"), encoding="utf-8") as f:
+            return f.read().split() == WANTED + EARLY and os.path.exists(os.path.join(directory, "release"))
+    except OSError:
+        return False
+
+
 def prepare(cache, version):
     """Returns the kernel's directory, with everything in it."""
     done = os.path.join(cache, "kernel-" + version)
-    if os.path.exists(os.path.join(done, "release")):
+    if is_whole(done):
         return done
     if not os.path.exists(KEYRING):
         raise Unavailable(f"{KEYRING} is missing (package debian-archive-keyring)")
     work = done + ".new"
     shutil.rmtree(work, ignore_errors=True)
     os.makedirs(os.path.join(work, "root"))
-    for package in download(os.path.join(cache, "apt-" + version), SOURCES[version], version, work):
+    try:
+        packages = download(os.path.join(cache, "apt-" + version), SOURCES[version], version, work)
+    except Unavailable:
+        if os.path.exists(os.path.join(done, "release")):
+            return done  # with fewer modules: what needs the others says so
+        raise
+    for package in packages:
         run("dpkg-deb", "-x", package, os.path.join(work, "root"))
         os.unlink(package)
     assemble(work)
@@ -133,6 +149,8 @@ def assemble(work):
     tree = Tree(trees[0])
     tree.write(os.path.join(work, "early"), tree.closure(EARLY))
     tree.write(os.path.join(work, "modules"), tree.closure(WANTED + EARLY))
+    with open(os.path.join(work, "wanted"), "w", encoding="utf-8") as f:
+        f.write(" ".join(WANTED + EARLY))
     release = os.path.basename(os.path.dirname(trees[0]))
     shutil.rmtree(root)
     # Last: its presence says that the rest is whole.

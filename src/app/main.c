@@ -7,10 +7,10 @@
 #include "app/pool.h"
 #include "app/serve.h"
 #include "app/ublkd.h"
+#include "attach/calls.h"
 #include "backends/crypt/luks.h"
 #include "base/options.h"
 #include "base/process.h"
-#include "mount/mnt.h"
 #include "probes/probes.h"
 #include "reactor/helper.h"
 #include "tools/tool.h"
@@ -71,7 +71,9 @@ static int helper_command(int argc, char *const *argv)
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	process_be_prompt(true);
-	return helper_main(fd, mnt_calls, MNT_CALLS);
+	helper_fn *calls[ATTACH_CALLS];
+	attach_calls_fill(calls);
+	return helper_main(fd, calls, ATTACH_CALLS);
 }
 
 static int probes_command(int argc, char *const *argv)

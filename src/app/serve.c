@@ -22,6 +22,7 @@
 #include "app/serve_duties.h"
 #include "app/serve_options.h"
 #include "app/serve_pools.h"
+#include "attach/borrowed.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -81,6 +82,7 @@ struct serve {
 	struct serve_options options;
 	uint64_t start_ns; /* CLOCK_MONOTONIC */
 	struct reactor reactor;
+	helper_fn *calls[ATTACH_CALLS]; /* of helper processes */
 	struct pools *pools;
 	struct probes *probes;
 	struct serve_backends backends;
@@ -304,11 +306,12 @@ static int open_reactor(struct serve *s, struct err *err)
 	const char *kept[POOLS_MAX];
 	for (unsigned i = 0; i < s->options.pool_count; i++)
 		kept[i] = s->options.pools[i].path;
+	attach_calls_fill(s->calls);
 	r = mnt_roots_set(
 		s->options.target_roots, s->options.target_root_count, kept, s->options.pool_count);
 	if (r < 0)
 		return err_sys(err, r, "taking note of where targets may be");
-	r = helpers_open(&s->reactor.helpers, s->reactor.ring, mnt_calls, MNT_CALLS);
+	r = helpers_open(&s->reactor.helpers, s->reactor.ring, s->calls, ATTACH_CALLS);
 	if (r < 0)
 		return err_sys(err, r, "helper processes cannot be started");
 	return serve_cluster_open_keys(&s->cluster, &s->options, &s->reactor, err);
@@ -362,6 +365,9 @@ static int open_csi(struct serve *s, struct err *err)
 	if (r < 0)
 		return err_sys(err, r, "the services cannot be opened");
 	s->csi->node->probes = s->probes;
+	s->csi->borrows->probes = s->probes;
+	s->csi->borrows->waits = s->options.borrow;
+	serve_duties_borrow(s->csi, &s->options);
 	s->options.transfer.node_id = s->options.csi.node_id;
 	s->options.transfer.tls = s->cluster.keys.tls;
 	r = transfer_open(&s->transfer, &s->reactor, s->pools, s->csi->node, &s->options.transfer);

@@ -3,10 +3,13 @@
  * keep limits in force. They begin with nothing, and find what adoption finds. */
 #include "app/serve_duties.h"
 
+#include "base/log.h"
 #include "node/limits.h"
 #include "node/sweep.h"
 #include "node/trim.h"
 #include "node/watch.h"
+
+#include <string.h>
 
 int serve_duties_open(struct node *node, const struct serve_options *options)
 {
@@ -16,4 +19,17 @@ int serve_duties_open(struct node *node, const struct serve_options *options)
 	if (r >= 0 && (options->csi.services & CSI_NODE) != 0)
 		r = node_sweep_open(node);
 	return r < 0 ? r : node_limits_open(node, options->cgroup_root);
+}
+
+void serve_duties_borrow(struct csi *csi, const struct serve_options *options)
+{
+	csi->borrows->waits = options->borrow;
+	if ((options->csi.services & CSI_NODE) == 0)
+		return;
+	int r = borrows_adopt(csi->borrows);
+	if (r < 0)
+		log_event(LOG_LEVEL_WARN,
+			"the device mapper does not say which volumes of other nodes are in use here: calls for them are answered UNAVAILABLE until the driver is started anew",
+			log_fields({"error", strerrordesc_np(-r)}));
+	borrows_sweep(csi->borrows);
 }

@@ -6,6 +6,7 @@
  */
 #include "app/serve_options.h"
 
+#include "app/borrow_option.h"
 #include "app/inline_option.h"
 #include "app/serve_docker.h"
 #include "app/tls_options.h"
@@ -340,6 +341,16 @@ static int set_trim_interval(void *target, const char *value, struct err *err)
 	return value_duration(value, SERVE_TRIM_INTERVAL_MAX_S, &o->trim_interval_s, err);
 }
 
+static int set_owner_timeout(void *target, const char *value, struct err *err)
+{
+	return borrow_option_loss(&((struct serve_options *)target)->borrow, value, err);
+}
+
+static int set_owner_fail(void *target, const char *value, struct err *err)
+{
+	return borrow_option_fail(&((struct serve_options *)target)->borrow, value, err);
+}
+
 static int set_http(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
@@ -468,6 +479,13 @@ static const struct option_row rows[] = {
 		.help = "how often the file systems of thin volumes in use are asked to give back\n"
 			"what they do not use, as fstrim does: 12h, 7d; one volume at a time",
 		.set = set_trim_interval},
+	{"--owner-timeout", "DURATION", {"RINGVOL_OWNER_TIMEOUT"}, .fallback = "10m",
+		.help = "how long the I/O of a volume of another node waits for that node; then the\n"
+			"volume's device is gone",
+		.set = set_owner_timeout},
+	{"--owner-fail-after", "DURATION|off", {"RINGVOL_OWNER_FAIL_AFTER"}, .fallback = "off",
+		.help = "when such I/O fails, before that; it goes on if the node is back in time",
+		.set = set_owner_fail},
 	{"--transfer-rate", "BYTES", {"RINGVOL_TRANSFER_RATE"}, .fallback = "0",
 		.help = "how many bytes a second copies to and from other nodes may take, all\n"
 			"together; 0: no limit",

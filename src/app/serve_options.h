@@ -3,6 +3,7 @@
 #ifndef RINGVOL_SERVE_OPTIONS_H
 #define RINGVOL_SERVE_OPTIONS_H
 
+#include "attach/fabrics.h"
 #include "backends/loop/loop.h"
 #include "backends/ublk/ublk.h"
 #include "base/arena.h"
@@ -40,6 +41,7 @@ struct serve_options {
 	struct transfer_config transfer; /* rate_bytes; the rest is serve.c's */
 	struct backend_loop_config loop;
 	uint64_t trim_interval_s; /* 0: off */
+	struct fabrics_waits borrow; /* for the owners of other nodes' volumes */
 	enum serve_ublkd ublk;
 	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */
 	const char *target_roots[SERVE_TARGET_ROOTS_MAX]; /* none: anywhere but where nothing is */

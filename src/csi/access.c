@@ -17,6 +17,16 @@
 
 #define MODE(name) CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__##name
 
+/* Of a volume that several nodes may have. False: of no such mode. */
+static bool parse_shared_mode(
+	const Csi__V1__VolumeCapability__AccessMode *mode, struct csi_access *ret)
+{
+	int number = mode != NULL ? (int)mode->mode : MODE(UNKNOWN);
+	ret->read_only |= number == MODE(MULTI_NODE_READER_ONLY);
+	return number == MODE(MULTI_NODE_READER_ONLY) || number == MODE(MULTI_NODE_SINGLE_WRITER) ||
+	       number == MODE(MULTI_NODE_MULTI_WRITER);
+}
+
 static int parse_mode(
 	const Csi__V1__VolumeCapability__AccessMode *mode, struct csi_access *ret, struct err *err)
 {
@@ -142,13 +152,14 @@ static int parse_mount(const Csi__V1__VolumeCapability__MountVolume *mount,
 	return 0;
 }
 
-int csi_access_parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
+static int parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs, bool shared,
 	struct csi_access *ret, struct err *err)
 {
 	struct csi_access access = {.fs = FSIMG_NONE};
 	if (cap == NULL)
 		return err_set(err, ERR_INVALID, "volume_capability is missing");
-	int r = parse_mode(cap->access_mode, &access, err);
+	shared = shared && parse_shared_mode(cap->access_mode, &access);
+	int r = shared ? 0 : parse_mode(cap->access_mode, &access, err);
 	if (r < 0)
 		return r;
 	if (cap->access_type_case == CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK) {
@@ -162,8 +173,23 @@ int csi_access_parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type defau
 		return err_set(err, ERR_INVALID,
 			"volume_capability: access_type is missing; it is block or mount");
 	}
+	if (shared && !access.block && !access.read_only)
+		return err_set(err, ERR_INVALID,
+			"volume_capability: a file system is written to by one node at a time; ask for MULTI_NODE_READER_ONLY (ReadOnlyMany), or for a block volume");
 	*ret = access;
 	return 0;
+}
+
+int csi_access_parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
+	struct csi_access *ret, struct err *err)
+{
+	return parse(cap, default_fs, false, ret, err);
+}
+
+int csi_access_parse_shared(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
+	struct csi_access *ret, struct err *err)
+{
+	return parse(cap, default_fs, true, ret, err);
 }
 
 /* What serves both `all` and one more. */

@@ -25,6 +25,10 @@ struct csi_access {
  * malformed; multi-node modes and unknown types are refused by name. */
 int csi_access_parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
 	struct csi_access *ret, struct err *err);
+/* The same for a volume that is given to several nodes: their modes are served. One reads only. A
+ * file system that several nodes would write to is refused. */
+int csi_access_parse_shared(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
+	struct csi_access *ret, struct err *err);
 /* A list, as Controller RPCs carry; it must not be empty, nor mix block and mount. */
 int csi_access_parse_list(Csi__V1__VolumeCapability **caps, size_t n, enum fsimg_type default_fs,
 	struct csi_access *ret, struct err *err);

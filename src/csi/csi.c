@@ -10,7 +10,11 @@ int csi_open(struct csi **ret, const struct csi_config *config, struct reactor *
 {
 	struct csi *csi = calloc(1, sizeof(*csi));
 	int r = csi == NULL ? -ENOMEM : node_open(&csi->node, reactor, pools);
+	if (r == 0)
+		r = borrows_open(&csi->borrows, reactor);
 	if (r < 0) {
+		if (csi != NULL)
+			node_close(csi->node);
 		free(csi);
 		return r;
 	}
@@ -28,6 +32,7 @@ void csi_close(struct csi *csi)
 	if (csi == NULL)
 		return;
 	ring_timer_cancel(csi->reactor->ring, &csi->long_timer);
+	borrows_close(csi->borrows);
 	node_close(csi->node);
 	free(csi);
 }

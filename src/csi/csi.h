@@ -3,6 +3,7 @@
 #ifndef RINGVOL_CSI_CSI_H
 #define RINGVOL_CSI_CSI_H
 
+#include "attach/borrowed.h"
 #include "backends/backend.h"
 #include "base/err.h"
 #include "node/node.h"
@@ -98,6 +99,7 @@ struct csi {
 	struct reactor *reactor;
 	struct pools *pools;
 	struct node *node;         /* its reactor and pools are these */
+	struct borrows *borrows;   /* volumes of other nodes that are used here */
 	struct transfer *transfer; /* main()'s; NULL: there are no copies between nodes */
 	struct list tasks;         /* running, task.h */
 	unsigned task_count;

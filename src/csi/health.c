@@ -51,7 +51,7 @@ static Csi__V1__VolumeHealthErrorType volume_status(enum node_condition_kind kin
 	return CSI__V1__VOLUME_HEALTH_ERROR_TYPE__UNKNOWN_VOLUME_HEALTH_TYPE;
 }
 
-static Csi__V1__VolumeHealth *health_message(struct arena *arena, const char *id,
+Csi__V1__VolumeHealth *csi_health_of(struct arena *arena, const char *id,
 	const struct node_condition *conditions, unsigned count)
 {
 	Csi__V1__VolumeHealth *health = csi_message_new(arena, &csi__v1__volume_health__descriptor);
@@ -81,7 +81,7 @@ Csi__V1__VolumeHealth *csi_health_message(
 	char id[RECORD_ID_MAX];
 	unsigned count = node_volume_conditions(arena, csi->node, volume, conditions);
 	pool_object_id(volume, id);
-	return health_message(arena, id, conditions, count);
+	return csi_health_of(arena, id, conditions, count);
 }
 
 /* The volume's health, or what keeps it from being found: 0 with *ret NULL for want of memory. */
@@ -102,7 +102,7 @@ static int find_health(struct arena *arena, const struct csi *csi, const char *i
 	if ((found.code != ERR_DATA_LOSS && found.code != ERR_UNAVAILABLE) ||
 		pools_id_elsewhere(csi->pools, id))
 		return err_set(err, found.code, "%s", found.message);
-	*ret = condition.reason == NULL ? NULL : health_message(arena, id, &condition, 1);
+	*ret = condition.reason == NULL ? NULL : csi_health_of(arena, id, &condition, 1);
 	return 0;
 }
 

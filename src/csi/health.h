@@ -6,9 +6,14 @@
 #include "base/arena.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
+#include "node/health.h"
 
 /* In `arena`; NULL when out of memory. */
 Csi__V1__VolumeHealth *csi_health_message(
 	struct arena *arena, const struct csi *csi, const struct pool_object *volume);
+
+/* The same of conditions that are known. */
+Csi__V1__VolumeHealth *csi_health_of(struct arena *arena, const char *id,
+	const struct node_condition *conditions, unsigned count);
 
 #endif

@@ -7,6 +7,7 @@
  */
 #include "csi/rpc.h"
 
+#include "csi/borrow.h"
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/status.h"
@@ -44,7 +45,10 @@ static void answer(const struct csi_rpc *rpc, struct grpc_call *call, struct csi
 void csi_rpc_go(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const struct csi_rpc *rpc = grpc_call_row(call);
-	struct csi_task *task = csi_task_new(call, request, rpc);
+	const struct csi_operation *operation = rpc->operation;
+	if (rpc->borrowed != NULL && csi_is_borrowed(grpc_call_context(call), rpc, request))
+		operation = rpc->borrowed;
+	struct csi_task *task = csi_task_new(call, request, rpc, operation);
 	struct err err = {0};
 	if (task == NULL)
 		return;
@@ -53,10 +57,12 @@ void csi_rpc_go(struct grpc_call *call, const ProtobufCMessage *request)
 	else if (rpc->id != NULL && !rpc->poll)
 		csi_task_lock_id(
 			task, rpc->streams ? NODE_SHARED : NODE_EXCLUSIVE, rpc->kind, task->id);
-	int r = rpc->operation->prepare(task, &err);
-	if (r < 0)
+	int r = operation->prepare(task, &err);
+	if (r < 0) {
+		if (operation == rpc->borrowed)
+			operation->cleanup(task); /* no key stays */
 		csi_refuse(call, &err);
-	else if (r == CSI_ANSWERED)
+	} else if (r == CSI_ANSWERED)
 		grpc_reply(call, task->response);
 	else
 		csi_task_start(task);

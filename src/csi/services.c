@@ -7,6 +7,7 @@
 
 #include "cluster.pb-c.h"
 #include "csi.pb-c.h"
+#include "csi/borrow.h"
 #include "csi/inspect.h"
 #include "csi/request.h"
 #include "inspect.pb-c.h"
@@ -72,17 +73,18 @@ static const struct grpc_method group[] = {
 
 static const struct grpc_method node[] = {
 	/* Left out without staging: STAGED. */
-	{"NodeStageVolume", OPERATION(csi_node_stage, A_VOLUME, .paths = {"staging_target_path"},
+	{"NodeStageVolume", OPERATION(csi_node_stage, A_VOLUME, .borrowed = &csi_borrow_stage, .paths = {"staging_target_path"},
 				    .required = {"volume_capability"})},
 	{"NodeUnstageVolume",
-		OPERATION(csi_node_release, A_VOLUME, .paths = {"staging_target_path"})},
-	{"NodePublishVolume", OPERATION(csi_node_publish, A_VOLUME, .paths = {"target_path"},
+		OPERATION(csi_node_release, A_VOLUME, .borrowed = &csi_borrow_release,
+			.paths = {"staging_target_path"})},
+	{"NodePublishVolume", OPERATION(csi_node_publish, A_VOLUME, .borrowed = &csi_borrow_publish, .paths = {"target_path"},
 				      .required = {"volume_capability"})},
-	{"NodeUnpublishVolume", OPERATION(csi_node_release, A_VOLUME, .paths = {"target_path"})},
+	{"NodeUnpublishVolume", OPERATION(csi_node_release, A_VOLUME, .borrowed = &csi_borrow_release, .paths = {"target_path"})},
 	{"NodeGetVolumeStats",
-		OPERATION(csi_node_stats, A_VOLUME, .required = {"volume_path"}, .poll = true)},
-	{"NodeExpandVolume", OPERATION(csi_node_expand, A_VOLUME, .required = {"volume_path"})},
-	{"NodeGetVolumeHealth", OPERATION(csi_node_volume_health, A_VOLUME, .poll = true)},
+		OPERATION(csi_node_stats, A_VOLUME, .borrowed = &csi_borrow_stats, .required = {"volume_path"}, .poll = true)},
+	{"NodeExpandVolume", OPERATION(csi_node_expand, A_VOLUME, .borrowed = &csi_borrow_expand, .required = {"volume_path"})},
+	{"NodeGetVolumeHealth", OPERATION(csi_node_volume_health, A_VOLUME, .borrowed = &csi_borrow_health, .poll = true)},
 	{"NodeGetStorageHealth", ANSWER(csi_node_storage_health)},
 	{"NodeGetCapabilities", ANSWER(csi_node_capabilities)},
 	{"NodeGetInfo", ANSWER(csi_node_info)},

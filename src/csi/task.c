@@ -44,10 +44,11 @@ static void waiter_on_gone(struct grpc_call *call, void *arg)
 }
 
 struct csi_task *csi_task_new(
-	struct grpc_call *call, const ProtobufCMessage *request, const struct csi_rpc *rpc)
+	struct grpc_call *call, const ProtobufCMessage *request, const struct csi_rpc *rpc,
+	const struct csi_operation *operation)
 {
 	struct arena *arena = grpc_call_arena(call);
-	struct csi_task *task = arena_alloc(arena, rpc->operation->size);
+	struct csi_task *task = arena_alloc(arena, operation->size);
 	struct waiter *first = arena_new_of(arena, struct waiter);
 	ProtobufCMessage *response = csi_message_new(arena, grpc_call_output(call));
 	if (task == NULL || first == NULL || response == NULL) {
@@ -59,6 +60,7 @@ struct csi_task *csi_task_new(
 	task->lock_room = CSI_LOCKS_MAX;
 	task->csi = grpc_call_context(call);
 	task->rpc = rpc;
+	task->operation = operation;
 	task->arena = arena;
 	task->request = request;
 	task->response = response;
@@ -238,7 +240,7 @@ static void tell_idle(void *arg)
 {
 	struct csi *csi = arg;
 	if (csi->node->draining && csi->task_count == 0 && node_quiet(csi->node) &&
-		csi->on_idle != NULL)
+		borrows_quiet(csi->borrows) && csi->on_idle != NULL)
 		csi->on_idle(csi->on_idle_arg);
 }
 
@@ -261,8 +263,8 @@ static void task_end(struct op *op)
 		struct grpc_call *call = container_of(node, struct waiter, link)->call;
 		answer(task, call);
 	}
-	if (task->rpc->operation->cleanup != NULL)
-		task->rpc->operation->cleanup(task);
+	if (task->operation->cleanup != NULL)
+		task->operation->cleanup(task);
 	arena_unref(task->arena);
 	tell_idle(csi);
 }
@@ -395,7 +397,7 @@ void csi_task_start(struct csi_task *task)
 	if (!ring_timer_armed(&csi->long_timer))
 		ring_timer_arm(csi->reactor->ring, &csi->long_timer, CSI_LONG_MS);
 	op_init(&task->op, csi->reactor, task->method,
-		task->steps != NULL ? task->steps : task->rpc->operation->steps, task_end);
+		task->steps != NULL ? task->steps : task->operation->steps, task_end);
 	task->op.lane = task->lane;
 	op_start(&task->op);
 }
@@ -405,6 +407,7 @@ void csi_drain(struct csi *csi, void (*on_idle)(void *arg), void *arg)
 	csi->on_idle = on_idle;
 	csi->on_idle_arg = arg;
 	node_drain(csi->node, tell_idle, csi);
+	borrows_drain(csi->borrows, tell_idle, csi);
 	list_for_each_safe (link, &csi->tasks) {
 		struct csi_task *task = container_of(link, struct csi_task, link);
 		if (task->copy.stop != NULL)

@@ -145,8 +145,14 @@ int volume_op_check_not_nested(struct op *op, const char *field)
 {
 	const struct volume_op *n = volume_op_of(op);
 	const struct pool_object *volume = volume_op_nested_in(n);
-	if (volume == NULL)
+	bool borrowed =
+		borrows_at(n->task.csi->borrows, n->info.on_major, n->info.on_minor) != NULL;
+	if (volume == NULL && !borrowed)
 		return 0;
+	if (borrowed)
+		return op_fail(op, ERR_INVALID,
+			"%s: %s lies inside the mount of a volume of another node; give a path outside of volumes",
+			field, n->path.path);
 	return op_fail(op, ERR_INVALID,
 		"%s: %s lies inside the mount of volume %s; give a path outside of volumes", field,
 		n->path.path, volume->rec->name);

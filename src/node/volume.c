@@ -104,7 +104,7 @@ void node_volume_set_dev(struct node *node, struct node_volume *nv, const struct
 	enum probe_kind kind =
 		nv->volume->rec->device == BACKEND_DISK ? PROBE_BIOS : PROBE_REQUESTS;
 	if (node->probes != NULL)
-		(void)probes_track(node->probes, kind, major, minor, nv);
+		(void)probes_track(node->probes, kind, major, minor, &nv->probed);
 }
 
 void node_volume_clear_dev(struct node *node, struct node_volume *nv)
@@ -112,7 +112,7 @@ void node_volume_clear_dev(struct node *node, struct node_volume *nv)
 	uint32_t major, minor;
 	backend_dev_below(&nv->dev, &major, &minor);
 	if (nv->dev.attached && node->probes != NULL)
-		probes_untrack(node->probes, major, minor, nv);
+		probes_untrack(node->probes, major, minor, &nv->probed);
 	nv->dev.attached = false;
 	nv->detaching = false;
 	nv->fitted_bytes = 0;

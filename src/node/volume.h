@@ -70,6 +70,7 @@ struct node_volume {
 	struct list attached; /* node->attached: checked up longest ago first */
 	struct list wanted;   /* the watch's: to be checked up now */
 	struct list troubled; /* node->troubled */
+	struct probe_owner probed;
 	struct backend_dev dev;
 	struct list mounts; /* node_mount: staging and publish paths alike */
 	/* A block volume that may change its mode is mounted; see node_volume_has_fs(). */

@@ -155,11 +155,19 @@ static void judge_errors(struct node_watch *watch, struct node_volume *nv)
 		errors_quiet(watch, nv, &now);
 }
 
+/* The volume that the probes know from volume.c; NULL: another's device, which nobody watches. */
+static struct node_volume *volume_of(const void *probed)
+{
+	struct probe_owner *owner = (struct probe_owner *)(uintptr_t)probed;
+	return owner == NULL || owner->other ? NULL
+					     : container_of(owner, struct node_volume, probed);
+}
+
 static void on_failed(void *arg, const void *owner)
 {
-	struct node_watch *watch = arg;
-	/* The owner that volume.c has given the probes. */
-	judge_errors(watch, (struct node_volume *)(uintptr_t)owner);
+	struct node_volume *nv = volume_of(owner);
+	if (nv != NULL)
+		judge_errors(arg, nv);
 }
 
 /* ---- latency ---- */
@@ -252,10 +260,10 @@ static void check_first(struct node_watch *watch, struct node_volume *nv)
 	nv->health.device_due = true;
 }
 
-/* The volume in use that has the device; the probes know it from volume.c. */
+/* The volume in use that has the device. */
 static struct node_volume *owner_of(struct node_watch *watch, uint32_t major, uint32_t minor)
 {
-	return (struct node_volume *)(uintptr_t)probes_owner(watch->node->probes, major, minor);
+	return volume_of(probes_owner(watch->node->probes, major, minor));
 }
 
 static void read_uevent(struct node_watch *watch, const char *text, size_t len)

@@ -86,6 +86,12 @@ int probes_loader_main(int fd);
  * and the remedy; 0 and a reason: not for devices that take bios. */
 int probes_try(char ret_why[PROBES_WHY_MAX]);
 
+/* What an owner is by, where devices are of several kinds: a volume of this node's pools, or
+ * another. */
+struct probe_owner {
+	bool other;
+};
+
 /* Counting starts from zero. The owner is any pointer that stands for the device's owner. Tracking
  * again for the same owner changes nothing. For another owner it begins anew: the number was given
  * away behind the former owner's back, and the former owner's untracking then does nothing. 0 or

@@ -241,12 +241,32 @@ enum grpc_status undo_snapshot(void)
 	return status;
 }
 
+const struct attach_pair *context;
+size_t context_count;
+
+enum { CONTEXT_MAX = 16 };
+
+static Csi__V1__StringPair **context_message(size_t *ret_count)
+{
+	static Csi__V1__StringPair pairs[CONTEXT_MAX], *list[CONTEXT_MAX];
+	cr_assert_leq(context_count, CONTEXT_MAX);
+	for (size_t i = 0; i < context_count; i++) {
+		csi__v1__string_pair__init(&pairs[i]);
+		pairs[i].key = csi_bytes(context[i].key);
+		pairs[i].value = csi_bytes(context[i].value);
+		list[i] = &pairs[i];
+	}
+	*ret_count = context_count;
+	return list;
+}
+
 enum grpc_status do_stage(void)
 {
 	Csi__V1__NodeStageVolumeRequest req = CSI__V1__NODE_STAGE_VOLUME_REQUEST__INIT;
 	req.volume_id = csi_bytes(volume_id);
 	req.staging_target_path = csi_bytes(staging_path);
 	req.volume_capability = capability();
+	req.publish_context = context_message(&req.n_publish_context);
 	Csi__V1__StringPair key = CSI__V1__STRING_PAIR__INIT, *secrets[1] = {&key};
 	key.key = csi_bytes("key");
 	if (stage_key != NULL) {
@@ -273,6 +293,7 @@ enum grpc_status do_publish(void)
 	req.target_path = csi_bytes(target_path);
 	req.readonly = publish_read_only;
 	req.volume_capability = capability();
+	req.publish_context = context_message(&req.n_publish_context);
 	return call_status("Node/NodePublishVolume", &req.base);
 }
 

@@ -4,6 +4,7 @@
 #ifndef RINGVOL_TESTS_CSI_CALLS_H
 #define RINGVOL_TESTS_CSI_CALLS_H
 
+#include "attach/terms.h"
 #include "world.h"
 
 enum { INVENTORY_BYTES = 8192 };
@@ -16,6 +17,9 @@ extern char staging_path[96], target_path[96];
 /* What volumes are asked for as, and published. */
 extern bool block, publish_read_only, mode_change, access_read_only;
 extern const char *fs_type, *device_type, *encryption, *provisioning;
+/* The publish_context of stages and publishes; none: the volume is this node's own. */
+extern const struct attach_pair *context;
+extern size_t context_count;
 /* What the stage's secrets have as the key; NULL: they have none. */
 extern const char *stage_key;
 extern const char *mount_flag; /* of every capability; NULL: none */

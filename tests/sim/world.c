@@ -67,8 +67,8 @@ static void up(struct world *w)
 {
 	assert(ring_sim_open(&w->reactor.ring, &w->sim) == 0);
 	assert(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
-	memcpy(w->calls, mnt_calls, sizeof(w->calls));
-	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, w->calls, MNT_CALLS) == 0);
+	attach_calls_fill(w->calls);
+	assert(helpers_open(&w->reactor.helpers, w->reactor.ring, w->calls, ATTACH_CALLS) == 0);
 	struct pool_config pool = {.name = "default",
 		.path = w->pool_path,
 		.overcommit = 1.0,

@@ -6,6 +6,7 @@
 #ifndef RINGVOL_TESTS_WORLD_H
 #define RINGVOL_TESTS_WORLD_H
 
+#include "attach/calls.h"
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 #include "mount/mnt.h"
@@ -26,7 +27,7 @@ struct world {
 	struct reactor reactor;
 	struct op_observer observer;
 	struct pools *pools;
-	helper_fn *calls[MNT_CALLS]; /* a test may put its own in; a restart puts ours back */
+	helper_fn *calls[ATTACH_CALLS]; /* a test may put its own in; a restart puts ours back */
 	struct csi *csi;
 	struct transfer *transfer; /* the driver's; anybody may call its services */
 	struct grpc_registry *registry;

@@ -68,7 +68,8 @@ const void *__wrap_probes_owner(struct probes *probes, uint32_t major, uint32_t 
 	(void)probes;
 	if (major != MAJOR || minor < MINOR_BASE || minor >= MINOR_BASE + VOLUMES)
 		return NULL;
-	return node_volume_find(volumes[minor - MINOR_BASE]);
+	struct node_volume *nv = node_volume_find(volumes[minor - MINOR_BASE]);
+	return nv != NULL ? &nv->probed : NULL;
 }
 
 static unsigned answer(const char *path, struct mnt_info *info)

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Volumes of other nodes below the services: what a publish_context says, the NVMe client (as files,
+ * fake_nvme.h), and the calls over both and a device mapper in memory (fake_dm.h). */
+#include "attach/calls.h"
+#include "attach/fabrics.h"
+#include "attach/terms.h"
+#include "fake_dm.h"
+#include "fake_nvme.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SUBSYSTEM ATTACH_NQN_PREFIX "0123.abc"
+#define HOST      ATTACH_HOST_NQN_PREFIX "b.0123"
+#define UUID      "01234567-89ab-4cde-8f01-23456789abcd"
+#define HOST_ID   "11111111-2222-4333-8444-555555555555"
+#define KEY       "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+#define TAG       "ringvol:0badcafe:12345678"
+
+int __wrap_dm_open(struct dm *ret, const char *path);
+int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags);
+bool __wrap_dm_is_loaded(void);
+void __wrap_clock_sleep_ms(unsigned ms);
+int __wrap_fsimg_probe_expected(int fd, enum fsimg_type type, struct fsimg_probe *ret);
+int __real_open64(const char *path, int flags, ...);
+int __wrap_open64(const char *path, int flags, ...);
+
+static int dm_open_res;
+static unsigned slept_ms;
+static struct fsimg_probe probe_says;
+static int probe_res;
+
+int __wrap_dm_open(struct dm *ret, const char *path)
+{
+	(void)path;
+	if (dm_open_res == 0)
+		*ret = (struct dm){.fd = -1, .call = fake_dm_call};
+	return dm_open_res;
+}
+
+/* Nobody has it open. */
+int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
+{
+	(void)dev_major;
+	(void)dev_minor;
+	(void)flags;
+	return -ENXIO;
+}
+
+bool __wrap_dm_is_loaded(void)
+{
+	return true;
+}
+
+void __wrap_clock_sleep_ms(unsigned ms)
+{
+	slept_ms += ms;
+}
+
+int __wrap_fsimg_probe_expected(int fd, enum fsimg_type type, struct fsimg_probe *ret)
+{
+	(void)fd;
+	(void)type;
+	*ret = probe_says;
+	return probe_res;
+}
+
+int __wrap_open64(const char *path, int flags, ...)
+{
+	return __real_open64(
+		strncmp(path, "/dev/dm-", 8) == 0 ? "/dev/null" : path, flags & ~O_CREAT);
+}
+
+/* ---- what a context says ---- */
+
+enum { PAIRS = 12 };
+static struct attach_pair pairs[PAIRS] = {
+	{ATTACH_TRANSPORT, "tcp"},
+	{ATTACH_ADDRESS, "192.0.2.1:4420"},
+	{ATTACH_SUBSYSTEM, SUBSYSTEM},
+	{ATTACH_HOST, HOST},
+	{ATTACH_HOST_ID, HOST_ID},
+	{ATTACH_KEY, KEY},
+	{ATTACH_NAMESPACE, UUID},
+	{ATTACH_VOLUME_MODE, "mount"},
+	{ATTACH_FS_TYPE, "ext4"},
+	{ATTACH_NODE, "node-a"},
+	{ATTACH_READ_ONLY, "false"},
+	{"ringvol.dev/of-a-later-version", "whatever, it is"},
+};
+
+static struct attach_pair *pair(const char *key)
+{
+	for (unsigned i = 0; i < PAIRS; i++)
+		if (strcmp(pairs[i].key, key) == 0)
+			return &pairs[i];
+	cr_assert_fail("%s", key);
+	return NULL;
+}
+
+static int parse_with(const char *key, const char *value, struct attach_terms *ret, struct err *err)
+{
+	struct attach_pair *p = pair(key);
+	const char *was = p->value, *name = p->key;
+	if (value == NULL)
+		p->key = "absent";
+	else
+		p->value = value;
+	err_clear(err);
+	int r = attach_terms_parse(pairs, PAIRS, ret, err);
+	p->key = name;
+	p->value = was;
+	return r;
+}
+
+Test(attach, a_context_is_read)
+{
+	struct attach_terms t;
+	struct err err = {0};
+	cr_assert(attach_terms_given(pairs, PAIRS));
+	cr_assert(!attach_terms_given(pairs + 1, PAIRS - 1));
+	cr_assert_eq(attach_terms_parse(pairs, PAIRS, &t, &err), 0, "%s", err.message);
+	cr_assert_str_eq(t.host, "192.0.2.1");
+	cr_assert_str_eq(t.port, "4420");
+	cr_assert_str_eq(t.subsystem, SUBSYSTEM);
+	cr_assert_str_eq(t.key, KEY);
+	cr_assert(t.fs == FSIMG_EXT4 && !t.block && !t.read_only);
+	cr_assert_eq(parse_with(ATTACH_ADDRESS, "[2001:db8::1]:65535", &t, &err), 0);
+	cr_assert_str_eq(t.host, "2001:db8::1");
+	cr_assert_eq(parse_with(ATTACH_ADDRESS, "node-a.example:1", &t, &err), 0);
+	cr_assert_eq(parse_with(ATTACH_KEY, NULL, &t, &err), 0);
+	cr_assert_str_eq(t.key, "");
+	cr_assert_eq(parse_with(ATTACH_READ_ONLY, "true", &t, &err), 0);
+	cr_assert(t.read_only);
+}
+
+/* Nothing that could become another option of the kernel's, or a line of a log. */
+Test(attach, a_context_that_cannot_be_is_refused)
+{
+	static char long_nqn[400];
+	memset(long_nqn, 'a', sizeof(long_nqn) - 1);
+	memcpy(long_nqn, ATTACH_NQN_PREFIX, strlen(ATTACH_NQN_PREFIX));
+	static const struct {
+		const char *key, *value;
+	} bad[] = {
+		{ATTACH_ADDRESS, NULL},
+		{ATTACH_ADDRESS, ""},
+		{ATTACH_ADDRESS, "192.0.2.1"},
+		{ATTACH_ADDRESS, ":4420"},
+		{ATTACH_ADDRESS, "192.0.2.1:"},
+		{ATTACH_ADDRESS, "192.0.2.1:0"},
+		{ATTACH_ADDRESS, "192.0.2.1:65536"},
+		{ATTACH_ADDRESS, "192.0.2.1:44 20"},
+		{ATTACH_ADDRESS, "192.0.2.1:+4420"},
+		{ATTACH_ADDRESS, "192.0.2.1,hostnqn=x:4420"},
+		{ATTACH_ADDRESS, "192.0.2.1\n:4420"},
+		{ATTACH_ADDRESS, "[2001:db8::1:4420"},
+		{ATTACH_ADDRESS, "[]:4420"},
+		{ATTACH_ADDRESS, "[node-a]:4420"},
+		{ATTACH_ADDRESS, "2001:db8::1:4420"},
+		{ATTACH_SUBSYSTEM, NULL},
+		{ATTACH_SUBSYSTEM, ""},
+		{ATTACH_SUBSYSTEM, ATTACH_NQN_PREFIX},
+		{ATTACH_SUBSYSTEM, "nqn.2014-08.org.nvmexpress:uuid:1"},
+		{ATTACH_SUBSYSTEM, SUBSYSTEM ",ctrl_loss_tmo=-1"},
+		{ATTACH_SUBSYSTEM, SUBSYSTEM "\n"},
+		{ATTACH_SUBSYSTEM, SUBSYSTEM "/.."},
+		{ATTACH_SUBSYSTEM, long_nqn},
+		{ATTACH_HOST, NULL},
+		{ATTACH_HOST, SUBSYSTEM},
+		{ATTACH_HOST, HOST ",x"},
+		{ATTACH_HOST_ID, NULL},
+		{ATTACH_HOST_ID, "1"},
+		{ATTACH_HOST_ID, HOST_ID ","},
+		{ATTACH_NAMESPACE, NULL},
+		{ATTACH_NAMESPACE, "01234567-89AB-4cde-8f01-23456789abcd"},
+		{ATTACH_KEY, ""},
+		{ATTACH_KEY, "DHHC-1:00:short:"},
+		{ATTACH_KEY, "DHHC-1:04:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"},
+		{ATTACH_KEY, "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n"},
+		{ATTACH_KEY, "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ,n:"},
+		{ATTACH_KEY, "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:,x"},
+		{ATTACH_VOLUME_MODE, NULL},
+		{ATTACH_VOLUME_MODE, "file"},
+		{ATTACH_VOLUME_MODE, "block"}, /* with a file system */
+		{ATTACH_FS_TYPE, NULL},
+		{ATTACH_FS_TYPE, "ntfs"},
+		{ATTACH_NODE, NULL},
+		{ATTACH_NODE, ""},
+		{ATTACH_NODE, "a\nb"},
+		{ATTACH_READ_ONLY, "yes"},
+	};
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct attach_terms t;
+		struct err err = {0};
+		cr_assert_lt(parse_with(bad[i].key, bad[i].value, &t, &err), 0, "%u %s", i,
+			bad[i].key);
+		cr_assert_eq(err.code, ERR_INVALID, "%u %s", i, bad[i].key);
+		cr_assert_null(strstr(err.message, "ia6z"), "%s", err.message);
+		cr_assert_str_eq(t.key, "", "it is wiped");
+	}
+	struct attach_terms t;
+	struct err err = {0};
+	cr_assert_lt(parse_with(ATTACH_TRANSPORT, "rdma", &t, &err), 0);
+	cr_assert_eq(err.code, ERR_PRECONDITION);
+	struct attach_pair encrypted[] = {{ATTACH_TRANSPORT, "tcp"}, {ATTACH_ENCRYPTION, "luks2"}};
+	pairs[PAIRS - 1] = encrypted[1];
+	err_clear(&err);
+	cr_assert_lt(attach_terms_parse(pairs, PAIRS, &t, &err), 0);
+	cr_assert_eq(err.code, ERR_PRECONDITION);
+}
+
+/* ---- the calls ---- */
+
+static helper_fn *table[ATTACH_CALLS];
+static struct attach_take_req take_req;
+static struct attach_info info;
+
+static void begin(void)
+{
+	struct err err = {0};
+	attach_calls_fill(table);
+	fake_nvme_open();
+	fake_nvme.uuid = UUID;
+	fake_dm_reboot(false);
+	probe_says = (struct fsimg_probe){.type = FSIMG_EXT4, .fs_bytes = 64 << 20, .found = "ext4"};
+	probe_res = dm_open_res = 0;
+	take_req = (struct attach_take_req){.tag = TAG, .waits = {600, 0}, .probe = true};
+	cr_assert_eq(attach_terms_parse(pairs, PAIRS, &take_req.terms, &err), 0);
+}
+
+static int call(unsigned fn, const void *req, size_t req_len)
+{
+	size_t len = sizeof(info);
+	int r = table[fn](req, req_len, &info, &len);
+	cr_assert_eq(len, sizeof(info));
+	cr_assert_eq(r < 0, info.err.code != ERR_OK);
+	cr_assert_null(strstr(info.err.message, "ia6z"), "%s", info.err.message);
+	return r;
+}
+
+static int take(void)
+{
+	return call(ATTACH_TAKE, &take_req, sizeof(take_req));
+}
+
+static struct attach_volume_req volume_req = {.tag = TAG};
+
+static int ask(unsigned fn)
+{
+	return call(fn, &volume_req, sizeof(volume_req));
+}
+
+static unsigned covers(void)
+{
+	unsigned count = 0;
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
+		count += fake_dm_devices[i].there;
+	return count;
+}
+
+Test(attach, taking_looking_growing_and_giving_back)
+{
+	begin();
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_assert(info.there && info.alive && !info.found && !info.read_only);
+	cr_assert_eq(info.size_bytes, 64 << 20);
+	cr_assert_eq(info.below_major, FAKE_NVME_MAJOR);
+	cr_assert_str_eq(info.ctrl.name, "nvme10");
+	cr_assert_str_eq(fake_nvme.options,
+		"transport=tcp,traddr=192.0.2.1,trsvcid=4420,nqn=" SUBSYSTEM ",hostnqn=" HOST
+		",hostid=" HOST_ID ",reconnect_delay=2,ctrl_loss_tmo=600,dhchap_secret=" KEY);
+	cr_assert_str_eq(fake_dm_devices[0].name, "ringvol-cover-0badcafe-12345678");
+	cr_assert_str_eq(fake_dm_devices[0].uuid, "RINGVOL-guard-cover-0badcafe-12345678");
+	cr_assert_eq(take(), 0, "a repeat");
+	cr_assert(info.found);
+	cr_assert_eq(fake_nvme.connects, 1);
+	cr_assert_eq(ask(ATTACH_LOOK), 0);
+	cr_assert(info.alive);
+	cr_assert_str_eq(info.ctrl.state, "live");
+	fake_nvme_state(10, "connecting");
+	cr_assert_eq(ask(ATTACH_LOOK), 0);
+	cr_assert_str_eq(info.ctrl.state, "connecting");
+	fake_nvme_state(10, "live");
+	volume_req.want_bytes = 128 << 20;
+	cr_assert_lt(ask(ATTACH_GROW), 0, "its owner has not grown it");
+	cr_assert_eq(info.err.code, ERR_UNAVAILABLE);
+	fake_nvme.size_after_rescan = 128 << 20;
+	cr_assert_eq(ask(ATTACH_GROW), 0, "%s", info.err.message);
+	cr_assert_eq(info.size_bytes, 128 << 20);
+	cr_assert_eq(ask(ATTACH_GROW), 0, "a repeat");
+	cr_assert_eq(ask(ATTACH_GIVE), 0, "%s", info.err.message);
+	cr_assert(!fake_nvme_has(10));
+	cr_assert_eq(covers(), 0);
+	cr_assert_eq(ask(ATTACH_GIVE), 0, "a repeat");
+	cr_assert_eq(fake_nvme.deletes, 1);
+	cr_assert_lt(ask(ATTACH_GROW), 0);
+	fake_nvme_close();
+}
+
+Test(attach, waits_and_no_key)
+{
+	begin();
+	take_req.waits = (struct fabrics_waits){.loss_s = 30, .fail_s = 5};
+	take_req.terms.key[0] = '\0';
+	take_req.read_only = true;
+	cr_assert_eq(take(), 0);
+	cr_assert(info.read_only);
+	cr_assert_not_null(strstr(
+		fake_nvme.options, ",reconnect_delay=2,ctrl_loss_tmo=30,fast_io_fail_tmo=5"));
+	cr_assert_null(strstr(fake_nvme.options, "dhchap"));
+	fake_nvme_close();
+}
+
+/* Whatever fails, no connection and no cover of this attempt stays, and the next one succeeds. */
+Test(attach, every_failure_of_taking)
+{
+	static const struct {
+		int connect;
+		enum err_code code;
+	} refusals[] = {
+		{ECONNREFUSED, ERR_UNAVAILABLE},
+		{EHOSTUNREACH, ERR_UNAVAILABLE},
+		{ETIMEDOUT, ERR_UNAVAILABLE},
+		{EACCES, ERR_PRECONDITION},
+		{EIO, ERR_PRECONDITION},
+		{EINVAL, ERR_PRECONDITION},
+		{ENODEV, ERR_PRECONDITION},
+		{ENOMEM, ERR_NO_ROOM},
+	};
+	static const unsigned long requests[] = {
+		DM_DEV_CREATE, DM_TABLE_LOAD, DM_DEV_SUSPEND, DM_DEV_STATUS};
+	begin();
+	for (unsigned i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+		fake_nvme.connect_errno = refusals[i].connect;
+		cr_assert_lt(take(), 0);
+		cr_assert_eq(info.err.code, refusals[i].code, "%d: %s", refusals[i].connect,
+			info.err.message);
+	}
+	fake_nvme.connect_errno = 0;
+	cr_assert_eq(fake_nvme.connects, 0);
+	fake_nvme.no_disk = true;
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	fake_nvme.no_disk = false;
+	fake_nvme.uuid = HOST_ID; /* another namespace */
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	fake_nvme.uuid = UUID;
+	fake_nvme.read_only = true;
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	fake_nvme.read_only = false;
+	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+		fake_dm_fail_request = requests[i];
+		fake_dm_fail_with = -EIO;
+		cr_assert_lt(take(), 0, "%u", i);
+		cr_assert_eq(covers(), 0, "%u", i);
+	}
+	probe_says.type = FSIMG_XFS;
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_DATA_LOSS);
+	probe_says.type = FSIMG_EXT4;
+	probe_res = -EIO;
+	cr_assert_lt(take(), 0);
+	probe_res = 0;
+	dm_open_res = -ENOENT;
+	cr_assert_lt(take(), 0);
+	cr_assert_not_null(strstr(info.err.message, "modprobe dm_mod"));
+	dm_open_res = 0;
+	cr_assert_eq(fake_nvme.deletes, fake_nvme.connects, "each has ended");
+	cr_assert_eq(covers(), 0);
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	fake_nvme_close();
+}
+
+Test(attach, no_module)
+{
+	char command[128];
+	begin();
+	snprintf(command, sizeof(command), "rm %s/dev/nvme-fabrics", fake_nvme.dir);
+	cr_assert_eq(system(command), 0);
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	cr_assert_not_null(strstr(info.err.message, "modprobe nvme-tcp"), "%s", info.err.message);
+	fake_nvme_close();
+	begin();
+	snprintf(command, sizeof(command), "rm -r %s/sys/module/nvme_tcp", fake_nvme.dir);
+	cr_assert_eq(system(command), 0);
+	fake_nvme.connect_errno = EINVAL;
+	cr_assert_lt(take(), 0);
+	cr_assert_not_null(strstr(info.err.message, "modprobe nvme-tcp"), "%s", info.err.message);
+	fake_nvme_close();
+}
+
+/* A connection that an attempt left is used; one that is not live is not. */
+Test(attach, a_half_done_attempt_is_completed)
+{
+	begin();
+	fake_nvme_add(3, SUBSYSTEM, HOST, UUID, 64 << 20);
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_assert_str_eq(info.ctrl.name, "nvme3");
+	cr_assert_eq(fake_nvme.connects, 0);
+	cr_assert_eq(ask(ATTACH_GIVE), 0);
+	fake_nvme_add(3, SUBSYSTEM, HOST, UUID, 64 << 20);
+	fake_nvme_state(3, "connecting");
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_assert(!fake_nvme_has(3));
+	cr_assert_str_eq(info.ctrl.name, "nvme10");
+	/* Its device is gone for good: taken anew, unless somebody has it open. */
+	fake_nvme_lose(10);
+	cr_assert_eq(ask(ATTACH_LOOK), 0);
+	cr_assert(info.there && !info.alive);
+	fake_dm_devices[0].open = 1;
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	fake_dm_devices[0].open = 0;
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_assert(info.alive);
+	cr_assert_eq(covers(), 1);
+	/* A connection that does not end is no success. */
+	fake_nvme.stuck = true;
+	cr_assert_lt(ask(ATTACH_GIVE), 0);
+	cr_assert_eq(info.err.code, ERR_TIMEOUT);
+	fake_nvme.stuck = false;
+	strcpy(volume_req.subsystem, SUBSYSTEM);
+	cr_assert_eq(ask(ATTACH_GIVE), 0, "%s", info.err.message);
+	cr_assert(!fake_nvme_has(11));
+	fake_nvme_close();
+}
+
+/* ---- leftovers ---- */
+
+static struct attach_sweep_req sweep_req;
+static struct attach_sweep_info swept;
+
+static void sweep(void)
+{
+	size_t len = sizeof(swept);
+	cr_assert_eq(table[ATTACH_SWEEP](&sweep_req, sizeof(sweep_req), &swept, &len), 0, "%s",
+		swept.err.message);
+	sweep_req.count = swept.count;
+	memcpy(sweep_req.left, swept.left, sizeof(sweep_req.left));
+}
+
+static unsigned found;
+static void on_cover(void *arg, const char *tag, const struct attach_info *cover)
+{
+	(void)arg;
+	found++;
+	cr_assert_str_eq(tag, TAG);
+	cr_assert(cover->alive);
+	cr_assert_str_eq(cover->ctrl.subsystem, SUBSYSTEM);
+}
+
+Test(attach, leftovers_end_and_nothing_else_does)
+{
+	begin();
+	cr_assert_eq(take(), 0);
+	fake_nvme_add(1, ATTACH_NQN_PREFIX "left", HOST, UUID, 64 << 20);
+	fake_nvme_add(2, "nqn.2014-08.org.nvmexpress:uuid:1", HOST, UUID, 64 << 20);
+	fake_nvme_add(3, ATTACH_NQN_PREFIX "by.hand", "nqn.2014-08.org.nvmexpress:uuid:2", UUID,
+		64 << 20);
+	sweep();
+	cr_assert(swept.count == 1 && swept.ended == 0);
+	cr_assert_str_eq(swept.left[0].name, "nvme1");
+	cr_assert(fake_nvme_has(1), "not at the first look");
+	sweep();
+	cr_assert(swept.count == 0 && swept.ended == 1);
+	cr_assert(!fake_nvme_has(1) && fake_nvme_has(2) && fake_nvme_has(3) && fake_nvme_has(10));
+	/* One that has come instead is not the one that was seen. */
+	fake_nvme_add(1, ATTACH_NQN_PREFIX "left", HOST, UUID, 64 << 20);
+	sweep();
+	fake_nvme_add(1, ATTACH_NQN_PREFIX "new", HOST, UUID, 64 << 20);
+	sweep();
+	cr_assert(swept.count == 1 && swept.ended == 0);
+	/* A cover whose device is gone goes once nobody has it open. */
+	fake_nvme_lose(10);
+	fake_dm_devices[0].open = 1;
+	sweep();
+	cr_assert_eq(covers(), 1);
+	fake_dm_devices[0].open = 0;
+	sweep();
+	cr_assert_eq(swept.ended_covers, 1);
+	cr_assert_eq(covers(), 0);
+	/* Where not all covers are known nothing ends. */
+	fake_nvme_add(1, ATTACH_NQN_PREFIX "left", HOST, UUID, 64 << 20);
+	sweep();
+	size_t len = sizeof(swept);
+	fake_dm_fail_request = DM_LIST_DEVICES;
+	fake_dm_fail_with = -EIO;
+	cr_assert_lt(table[ATTACH_SWEEP](&sweep_req, sizeof(sweep_req), &swept, &len), 0);
+	cr_assert(fake_nvme_has(1));
+	fake_nvme_close();
+}
+
+Test(attach, covers_of_earlier_runs_are_found)
+{
+	begin();
+	cr_assert_eq(attach_each_cover(on_cover, NULL), 0);
+	cr_assert_eq(found, 0);
+	cr_assert_eq(take(), 0);
+	cr_assert_eq(attach_each_cover(on_cover, NULL), 0);
+	cr_assert_eq(found, 1);
+	fake_nvme_close();
+}
+
+Test(attach, requests_of_another_size_are_refused)
+{
+	begin();
+	for (unsigned fn = ATTACH_TAKE; fn < ATTACH_CALLS; fn++) {
+		char request[16] = {0};
+		size_t len = sizeof(info);
+		cr_assert_eq(table[fn](request, sizeof(request), &info, &len), -EINVAL);
+	}
+	fake_nvme_close();
+}
