@@ -468,8 +468,9 @@ static int sweep(const struct attach_sweep_req *req, struct attach_sweep_info *i
 	if (used == NULL)
 		return err_set(&info->err, ERR_NO_ROOM, "out of memory");
 	s.used = used;
-	int r = dm_is_loaded() ? open_dm(&dm, &info->err) : 0;
-	if (r == 0 && dm.fd >= 0)
+	bool loaded = dm_is_loaded();
+	int r = loaded ? open_dm(&dm, &info->err) : 0;
+	if (r == 0 && loaded)
 		r = each_cover(&dm, sweep_cover, &s);
 	/* Without knowing all covers no connection is anybody's leftover. */
 	if (r == 0)

@@ -33,9 +33,11 @@ type Volume struct {
 
 	ID      string
 	Context map[string]string
-	Got     int64 // capacity_bytes of the last answer
-	Staging string
-	Target  string
+	// What attaching it to a node has said; nil: nothing.
+	PublishContext map[string]string
+	Got            int64 // capacity_bytes of the last answer
+	Staging        string
+	Target         string
 	// The orchestrator does not stage (--staging off): Up and Down do without.
 	Unstaged bool
 
@@ -233,7 +235,7 @@ func (v *Volume) Paths() error {
 func (v *Volume) StageRequest() *csi.NodeStageVolumeRequest {
 	return &csi.NodeStageVolumeRequest{
 		VolumeId: v.ID, StagingTargetPath: v.Staging, VolumeCapability: v.Cap, VolumeContext: v.Context,
-		Secrets: v.Secrets,
+		Secrets: v.Secrets, PublishContext: v.PublishContext,
 	}
 }
 
@@ -269,7 +271,7 @@ func (v *Volume) PublishAt(target string, readOnly bool) error {
 	}
 	request := &csi.NodePublishVolumeRequest{
 		VolumeId: v.ID, StagingTargetPath: v.Staging, TargetPath: target, VolumeCapability: v.Cap,
-		Readonly: readOnly, VolumeContext: v.Context,
+		Readonly: readOnly, VolumeContext: v.Context, PublishContext: v.PublishContext,
 	}
 	if v.Unstaged {
 		request.StagingTargetPath, request.Secrets = "", v.Secrets

@@ -321,8 +321,8 @@ Test(borrow, what_cannot_be_is_refused, .timeout = 300)
 	cr_assert_eq(far.takes, 0);
 	/* Without a context it is a volume that is not here. */
 	context_count = 0;
-	cr_assert_eq(do_stage(), GRPC_NOT_FOUND);
-	cr_assert_eq(do_stats(), GRPC_NOT_FOUND);
+	cr_assert_eq(do_stage(), GRPC_UNAVAILABLE);
+	cr_assert_eq(do_stats(), GRPC_UNAVAILABLE);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	context_count = PAIRS;
 	/* One of this node's own is not taken from another. */
