@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --owner-timeout and --owner-fail-after: how long the I/O of a volume of another node waits for it. */
+/* --owner-timeout and --owner-fail-after: how long the I/O of a volume of another node waits for
+ * it. */
 #ifndef RINGVOL_BORROW_OPTION_H
 #define RINGVOL_BORROW_OPTION_H
 

@@ -40,7 +40,7 @@ struct serve_options {
 	struct csi_config csi;
 	struct transfer_config transfer; /* rate_bytes; the rest is serve.c's */
 	struct backend_loop_config loop;
-	uint64_t trim_interval_s; /* 0: off */
+	uint64_t trim_interval_s;    /* 0: off */
 	struct fabrics_waits borrow; /* for the owners of other nodes' volumes */
 	enum serve_ublkd ublk;
 	struct backend_ublk_config ublkd;                 /* socket_path, state_dir, start */

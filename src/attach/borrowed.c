@@ -65,8 +65,8 @@ struct borrowed *borrows_put(struct borrows *b, const char *tag, const struct at
 		one->minor = info->minor;
 		/* What cannot be counted is used all the same. */
 		if (b->probes != NULL)
-			(void)probes_track(b->probes, PROBE_BIOS, one->major, one->minor,
-				&one->probed);
+			(void)probes_track(
+				b->probes, PROBE_BIOS, one->major, one->minor, &one->probed);
 	}
 	snprintf(one->path, sizeof(one->path), "%s", info->path);
 	one->size_bytes = info->size_bytes;

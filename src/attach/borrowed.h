@@ -33,10 +33,10 @@ struct borrowed {
 	char path[32];                      /* its cover's: /dev/dm-3 */
 	uint32_t major, minor;
 	uint64_t size_bytes;
-	bool block;            /* as far as this run of the driver knows */
-	bool read_only;        /* its cover takes no writes */
+	bool block;             /* as far as this run of the driver knows */
+	bool read_only;         /* its cover takes no writes */
 	char *staging, *writer; /* where it is staged; its only writer; NULL: nobody knows */
-	uint64_t hanging_ns;   /* since when calls on it hang, ring_now_ns(); 0: none does */
+	uint64_t hanging_ns;    /* since when calls on it hang, ring_now_ns(); 0: none does */
 };
 
 struct borrows {
@@ -45,7 +45,7 @@ struct borrows {
 	struct lane *lane;     /* of all calls on them: the owner of one may hang */
 	struct probes *probes; /* set before any is known; NULL: nothing is counted */
 	struct fabrics_waits waits;
-	bool blind; /* what earlier runs have left is not known */
+	bool blind;    /* what earlier runs have left is not known */
 	unsigned busy; /* calls under way that connect or disconnect: nothing is swept meanwhile */
 	bool unsure;   /* one of them has failed, or it is the start: something may be left */
 	/* private: the sweep */

@@ -5,8 +5,9 @@
  * Happy path of taking: no cover -> no connection -> connect -> the namespace's device appears ->
  * the cover over it -> what it holds. Of giving back: the cover goes, then the connection, and only
  * then there is an answer. How it can fail: as fabrics.h and guards do; the namespace is not there;
- * the cover of an earlier use, whose device is gone, is open still. What failed leaves no connection
- * that it made. A helper that is killed in between leaves what the next call finds, or the sweep.
+ * the cover of an earlier use, whose device is gone, is open still. What failed leaves no
+ * connection that it made. A helper that is killed in between leaves what the next call finds, or
+ * the sweep.
  */
 #include "attach/calls.h"
 
@@ -47,7 +48,8 @@ static int cover_tag(const char tag[ATTACH_TAG_BYTES], char ret[ATTACH_TAG_BYTES
 	if (strnlen(tag, ATTACH_TAG_BYTES) < ATTACH_TAG_BYTES &&
 		strncmp(tag, TAG_PREFIX, prefix) == 0)
 		n = snprintf(ret, ATTACH_TAG_BYTES, COVER_PREFIX "%s", tag + prefix);
-	return n < 0 || n >= ATTACH_TAG_BYTES ? err_set(err, ERR_INTERNAL, "no tag of a volume") : 0;
+	return n < 0 || n >= ATTACH_TAG_BYTES ? err_set(err, ERR_INTERNAL, "no tag of a volume")
+					      : 0;
 }
 
 static int open_dm(struct dm *dm, struct err *err)
@@ -149,8 +151,8 @@ static int connect_to(const struct attach_take_req *req, struct fabrics_disk *re
 	const struct attach_terms *terms = &req->terms;
 	struct fabrics_ctrl ctrl;
 	int r = fabrics_find(terms->subsystem, NULL, &ctrl);
-	if (r == 0 && (strcmp(ctrl.state, "live") != 0 ||
-			      strcmp(ctrl.host_nqn, terms->host_nqn) != 0)) {
+	if (r == 0 &&
+		(strcmp(ctrl.state, "live") != 0 || strcmp(ctrl.host_nqn, terms->host_nqn) != 0)) {
 		r = disconnect_all(terms->subsystem, err);
 		if (r < 0)
 			return r;
@@ -185,8 +187,7 @@ static int use_cover(struct dm *dm, const struct attach_take_req *req, const cha
 		return err_set(&info->err, ERR_PRECONDITION,
 			"the device of an earlier use of the volume, /dev/dm-%u, is gone below and still open: unpublish and unstage the volume, and end what has it open (fuser -v /dev/dm-%u)",
 			guard.minor, guard.minor);
-	r = guard_remove(
-		dm, cover, guard.below_major, guard.below_minor, &waits, &info->err);
+	r = guard_remove(dm, cover, guard.below_major, guard.below_minor, &waits, &info->err);
 	*info = (struct attach_info){.err = info->err};
 	return r;
 }
@@ -289,14 +290,13 @@ static int give(const struct attach_volume_req *req, struct attach_info *info)
 		r = look_at(&dm, cover, req->subsystem, &guard, &disk, info);
 	if (r < 0)
 		return r;
-	snprintf(subsystem, sizeof(subsystem), "%s",
-		info->alive ? disk.subsystem : req->subsystem);
+	snprintf(subsystem, sizeof(subsystem), "%s", info->alive ? disk.subsystem : req->subsystem);
 	bool live = strcmp(info->ctrl.state, "live") == 0;
 	if (!live && subsystem[0] != '\0')
 		r = disconnect_all(subsystem, &info->err);
 	if (r == 0 && info->there)
-		r = guard_remove(&dm, cover, guard.below_major, guard.below_minor, &waits,
-			&info->err);
+		r = guard_remove(
+			&dm, cover, guard.below_major, guard.below_minor, &waits, &info->err);
 	if (r == 0 && live)
 		r = disconnect_all(subsystem, &info->err);
 	if (r == 0)
@@ -501,8 +501,8 @@ static int found_cover(void *arg, const char *tag, const char *cover, const stru
 	return 0;
 }
 
-int attach_each_cover(void (*each)(void *arg, const char *tag, const struct attach_info *info),
-	void *arg)
+int attach_each_cover(
+	void (*each)(void *arg, const char *tag, const struct attach_info *info), void *arg)
 {
 	struct found found = {each, arg};
 	_cleanup_dm_ struct dm dm = {.fd = -1};
@@ -514,8 +514,7 @@ int attach_each_cover(void (*each)(void *arg, const char *tag, const struct atta
 
 /* ---- as helper calls ---- */
 
-static struct attach_info *begin(
-	size_t req_len, size_t want_len, void *resp, size_t *resp_len)
+static struct attach_info *begin(size_t req_len, size_t want_len, void *resp, size_t *resp_len)
 {
 	struct attach_info *info = resp;
 	if (req_len != want_len || *resp_len < sizeof(*info))
@@ -534,8 +533,7 @@ static int call_take(const void *req, size_t req_len, void *resp, size_t *resp_l
 static int call_volume(const void *req, size_t req_len, void *resp, size_t *resp_len,
 	int (*fn)(const struct attach_volume_req *req, struct attach_info *info))
 {
-	struct attach_info *info =
-		begin(req_len, sizeof(struct attach_volume_req), resp, resp_len);
+	struct attach_info *info = begin(req_len, sizeof(struct attach_volume_req), resp, resp_len);
 	const struct attach_volume_req *volume = req;
 	if (info == NULL || strnlen(volume->subsystem, ATTACH_NQN_BYTES) == ATTACH_NQN_BYTES)
 		return -EINVAL;

@@ -37,8 +37,8 @@ enum attach_call {
 	ATTACH_TAKE = MNT_CALLS, /* attach_take_req -> attach_info: connects, makes the cover */
 	ATTACH_GIVE,             /* attach_volume_req -> attach_info: the opposite */
 	ATTACH_LOOK,             /* attach_volume_req -> attach_info: how it is */
-	ATTACH_GROW,             /* attach_volume_req -> attach_info: the cover to its device's size */
-	ATTACH_SWEEP,            /* attach_sweep_req -> attach_sweep_info: leftovers */
+	ATTACH_GROW,  /* attach_volume_req -> attach_info: the cover to its device's size */
+	ATTACH_SWEEP, /* attach_sweep_req -> attach_sweep_info: leftovers */
 	ATTACH_CALLS,
 };
 
@@ -61,12 +61,12 @@ struct attach_volume_req {
 };
 
 struct attach_info {
-	struct err err;   /* ERR_OK: it went well */
-	bool there;       /* it has a cover, which is: */
-	bool found;       /* ATTACH_TAKE: it was there before */
-	bool alive;       /* the device below it is there */
+	struct err err; /* ERR_OK: it went well */
+	bool there;     /* it has a cover, which is: */
+	bool found;     /* ATTACH_TAKE: it was there before */
+	bool alive;     /* the device below it is there */
 	bool read_only;
-	char path[32];    /* /dev/dm-3 */
+	char path[32]; /* /dev/dm-3 */
 	uint32_t major, minor;
 	uint32_t below_major, below_minor;
 	uint64_t size_bytes;
@@ -91,8 +91,8 @@ _Static_assert(sizeof(struct attach_sweep_info) <= HELPER_MESSAGE_BYTES - 16, "o
 
 /* The cover of a volume's tag, of any driver's making: of what an earlier run left. Blocking, for
  * starts: no network is waited for. 0 or -errno. */
-int attach_each_cover(void (*each)(void *arg, const char *tag, const struct attach_info *info),
-	void *arg);
+int attach_each_cover(
+	void (*each)(void *arg, const char *tag, const struct attach_info *info), void *arg);
 
 /* For tests: in the place of the control node. NULL: that. */
 void attach_calls_set_dm(const char *control_path);

@@ -170,8 +170,8 @@ static bool read_disk(const char *name, struct fabrics_disk *ret)
 		read_attr(DISK_DIR, name, "size", text, sizeof(text)) <= 0)
 		return false;
 	disk.size_bytes = strtoull(text, NULL, 10) * SECTOR_BYTES;
-	disk.read_only = read_attr(DISK_DIR, name, "ro", text, sizeof(text)) > 0 &&
-			 strcmp(text, "1") == 0;
+	disk.read_only =
+		read_attr(DISK_DIR, name, "ro", text, sizeof(text)) > 0 && strcmp(text, "1") == 0;
 	snprintf(disk.name, sizeof(disk.name), "%s", name);
 	*ret = disk;
 	return true;

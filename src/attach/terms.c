@@ -13,17 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALNUM       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-#define KEY_PREFIX  "DHHC-1:"
-#define ALLOW_NQN   ALNUM ".:_-"
-#define ALLOW_HOST  ALNUM ".-_"
-#define ALLOW_NODE  ALNUM ".:_-@/+"
-#define ALLOW_64    ALNUM "+/"
-#define DIGITS      "0123456789"
+#define ALNUM      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+#define KEY_PREFIX "DHHC-1:"
+#define ALLOW_NQN  ALNUM ".:_-"
+#define ALLOW_HOST ALNUM ".-_"
+#define ALLOW_NODE ALNUM ".:_-@/+"
+#define ALLOW_64   ALNUM "+/"
+#define DIGITS     "0123456789"
 
 enum {
-	KEY_HASHES = 3,     /* DHHC-1:00 is any, 01 to 03 a hash of the kernel's */
-	KEY_TEXT_MIN = 48,  /* 32 bytes and their CRC in base64 */
+	KEY_HASHES = 3,    /* DHHC-1:00 is any, 01 to 03 a hash of the kernel's */
+	KEY_TEXT_MIN = 48, /* 32 bytes and their CRC in base64 */
 	PORT_MAX = 65535,
 };
 
@@ -39,7 +39,8 @@ static bool only(const char *text, const char *allowed)
 
 /* ---- one rule each ---- */
 
-static int take_transport(struct attach_terms *t, const char *key, const char *value, struct err *err)
+static int take_transport(
+	struct attach_terms *t, const char *key, const char *value, struct err *err)
 {
 	(void)t;
 	if (strcmp(value, ATTACH_TRANSPORT_TCP) == 0)
@@ -143,7 +144,8 @@ static int take_mode(struct attach_terms *t, const char *key, const char *value,
 	t->block = strcmp(value, ATTACH_VOLUME_MODE_BLOCK) == 0;
 	if (t->block || strcmp(value, ATTACH_VOLUME_MODE_MOUNT) == 0)
 		return 0;
-	return refuse(key, "has to be " ATTACH_VOLUME_MODE_BLOCK " or " ATTACH_VOLUME_MODE_MOUNT, err);
+	return refuse(
+		key, "has to be " ATTACH_VOLUME_MODE_BLOCK " or " ATTACH_VOLUME_MODE_MOUNT, err);
 }
 
 static int take_fs(struct attach_terms *t, const char *key, const char *value, struct err *err)
@@ -218,8 +220,8 @@ bool attach_terms_given(const struct attach_pair *pairs, size_t n)
 	return value_of(pairs, n, ATTACH_TRANSPORT) != NULL;
 }
 
-int attach_terms_parse(const struct attach_pair *pairs, size_t n, struct attach_terms *ret,
-	struct err *err)
+int attach_terms_parse(
+	const struct attach_pair *pairs, size_t n, struct attach_terms *ret, struct err *err)
 {
 	int r = 0;
 	*ret = (struct attach_terms){.fs = FSIMG_NONE};

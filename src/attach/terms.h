@@ -43,7 +43,7 @@ bool attach_terms_given(const struct attach_pair *pairs, size_t n);
 /* 0; ERR_INVALID: an entry is missing or malformed; ERR_PRECONDITION: it asks for what this version
  * has not. The message names the entry, and never has its value. Entries that are not known are
  * passed over. */
-int attach_terms_parse(const struct attach_pair *pairs, size_t n, struct attach_terms *ret,
-	struct err *err);
+int attach_terms_parse(
+	const struct attach_pair *pairs, size_t n, struct attach_terms *ret, struct err *err);
 
 #endif

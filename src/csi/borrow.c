@@ -20,8 +20,8 @@
 #include <string.h>
 
 enum {
-	CONTEXT_MAX = 64,        /* entries that are looked at */
-	IO_ERRORS_MS = 600000,   /* an error counts for so long */
+	CONTEXT_MAX = 64,      /* entries that are looked at */
+	IO_ERRORS_MS = 600000, /* an error counts for so long */
 };
 
 /* ---- whose call it is ---- */
@@ -185,8 +185,8 @@ int borrow_call_end(struct op *op, int res, const char *what)
 		one->hanging_ns = ring_now_ns(op->reactor->ring);
 	b->info.err.message[sizeof(b->info.err.message) - 1] = '\0';
 	if (res != -ETIMEDOUT && b->info.err.code != ERR_OK)
-		return op_fail(op, b->info.err.code, "volume %s: %s", b->n.task.id,
-			b->info.err.message);
+		return op_fail(
+			op, b->info.err.code, "volume %s: %s", b->n.task.id, b->info.err.message);
 	if (res == -ETIMEDOUT)
 		return op_fail(op, ERR_TIMEOUT,
 			"volume %s: %s hangs: the node that has it does not answer, or its I/O is waited for; see the kernel log",
@@ -289,8 +289,8 @@ static void add(struct node_condition *ret, unsigned *count, enum node_condition
 }
 
 /* "node b (traddr=...)" as far as it is known. */
-static const char *owner_shown(struct arena *arena, const struct borrow_op *b,
-	const struct borrowed *one)
+static const char *owner_shown(
+	struct arena *arena, const struct borrow_op *b, const struct borrowed *one)
 {
 	const char *name = one != NULL && one->node[0] != '\0' ? one->node : NULL;
 	const char *address = b->info.ctrl.address;
@@ -337,8 +337,8 @@ unsigned borrow_conditions(struct arena *arena, const struct borrow_op *b,
 	if (info != NULL && info->shut_down)
 		add(ret, &count, NODE_FS_SHUT_DOWN,
 			"the file system has shut down after an error: stop the pods that use it, so that it is unstaged and mounted anew");
-	else if (info != NULL && info->fs_read_only && !info->is_block &&
-		 one != NULL && !one->read_only)
+	else if (info != NULL && info->fs_read_only && !info->is_block && one != NULL &&
+		 !one->read_only)
 		add(ret, &count, NODE_FS_READ_ONLY,
 			"the file system has turned read-only: stop the pods that use it, so that it is unstaged, checked and mounted anew");
 	if (has_errors(b, one))

@@ -30,8 +30,8 @@ struct borrow_op {
 #define borrow_of(op_ptr) container_of(volume_op_of(op_ptr), struct borrow_op, n)
 
 /* Whether the request is about a borrowed volume. */
-bool csi_is_borrowed(const struct csi *csi, const struct csi_rpc *rpc,
-	const ProtobufCMessage *request);
+bool csi_is_borrowed(
+	const struct csi *csi, const struct csi_rpc *rpc, const ProtobufCMessage *request);
 
 /* For prepare(): finds the tag in the id, and the volume if it is in use: n.dev.dev. ERR_NOT_FOUND:
  * no id of ours. */

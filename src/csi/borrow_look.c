@@ -2,8 +2,8 @@
 /*
  * NodeGetVolumeStats, NodeGetVolumeHealth and NodeExpandVolume of a borrowed volume.
  *
- * Happy path of the first two: ask the file system -> look at the connection -> answer. They take no
- * lock, and a volume that goes meanwhile is not found. Of a growth: the owner shows the device
+ * Happy path of the first two: ask the file system -> look at the connection -> answer. They take
+ * no lock, and a volume that goes meanwhile is not found. Of a growth: the owner shows the device
  * larger -> the cover grows -> the file system grows, and its log is made clean. How it can fail: a
  * statfs that hangs, which is a DEADLINE_EXCEEDED and a condition; the owner has not grown it yet.
  */
@@ -29,8 +29,8 @@ struct look {
 static int gone(struct op *op)
 {
 	struct look *l = look_of(op);
-	return op_fail(op, ERR_NOT_FOUND, "volume %s is not at volume_path %s", l->b.n.task.id,
-		l->b.path);
+	return op_fail(
+		op, ERR_NOT_FOUND, "volume %s is not at volume_path %s", l->b.n.task.id, l->b.path);
 }
 
 /* ---- asking its file system ---- */
@@ -118,8 +118,8 @@ static void fill_usage(struct look *l, Csi__V1__NodeGetVolumeStatsResponse *resp
 	usage[0] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__BYTES, info->total_bytes,
 		info->is_block ? 0 : info->used_bytes, info->is_block ? 0 : info->avail_bytes);
 	if (!info->is_block && info->total_inodes != 0)
-		usage[1] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__INODES,
-			info->total_inodes, info->used_inodes, info->free_inodes);
+		usage[1] = usage_new(arena, CSI__V1__VOLUME_USAGE__UNIT__INODES, info->total_inodes,
+			info->used_inodes, info->free_inodes);
 	response->usage = usage;
 	response->n_usage = usage[0] == NULL ? 0 : usage[1] == NULL ? 1 : 2;
 }
@@ -135,8 +135,7 @@ static int stats_answer_run(struct op *op)
 	if (!(csi->config.health & CSI_HEALTH_1_12))
 		return 0;
 	unsigned count = borrow_conditions(arena, &l->b, &l->b.n.info, conditions);
-	response->volume_condition =
-		csi_message_new(arena, &csi__v1__volume_condition__descriptor);
+	response->volume_condition = csi_message_new(arena, &csi__v1__volume_condition__descriptor);
 	if (response->volume_condition == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	response->volume_condition->abnormal = count != 0;
@@ -194,8 +193,8 @@ static int health_answer_run(struct op *op)
 	struct csi_task *task = &l->b.n.task;
 	Csi__V1__NodeGetVolumeHealthResponse *response = (void *)task->response;
 	struct node_condition conditions[NODE_CONDITION_KINDS];
-	unsigned count = borrow_conditions(
-		task->arena, &l->b, l->asked ? &l->b.n.info : NULL, conditions);
+	unsigned count =
+		borrow_conditions(task->arena, &l->b, l->asked ? &l->b.n.info : NULL, conditions);
 	response->volume_health = csi_health_of(task->arena, task->id, conditions, count);
 	return response->volume_health != NULL ? 0 : op_fail(op, ERR_NO_ROOM, "out of memory");
 }

@@ -70,8 +70,9 @@ static int others_end(struct op *op, int res)
 		h->ends = false; /* somebody else has it still */
 		return 0;
 	}
-	return op_fail(op, ERR_PRECONDITION, "volume %s is still published at %s; unpublish it first",
-		h->b.n.task.id, h->b.others.path);
+	return op_fail(op, ERR_PRECONDITION,
+		"volume %s is still published at %s; unpublish it first", h->b.n.task.id,
+		h->b.others.path);
 }
 
 /* ---- the release ---- */

@@ -4,8 +4,8 @@
  *
  * Happy path of a stage: look at the path -> connect, cover, and see that the device holds what its
  * owner says -> (check and repair) -> mount -> grow, and clean its log. Nothing is ever formatted
- * here: its owner has made its file system. Of a publish: is it staged, look at the target, who else
- * has it, bind. Without staging a publish is both, as in publish.c.
+ * here: its owner has made its file system. Of a publish: is it staged, look at the target, who
+ * else has it, bind. Without staging a publish is both, as in publish.c.
  *
  * How it can fail: the publish_context says what cannot be; the owner does not answer, or refuses
  * this node; another's mount at the path. Before the mount, a connection that this attempt made
@@ -69,8 +69,7 @@ static int inspect_end(struct op *op, int res)
 			"%s: %s does not exist; the orchestrator has to create it", l->b.field,
 			l->b.path);
 	if (info->exists && !info->is_dir)
-		return op_fail(
-			op, ERR_INVALID, "%s: %s is not a directory", l->b.field, l->b.path);
+		return op_fail(op, ERR_INVALID, "%s: %s is not a directory", l->b.field, l->b.path);
 	return l->b.n.access.block ? 0 : volume_op_check_not_nested(op, l->b.field);
 }
 
@@ -393,8 +392,7 @@ static bool others_done(struct op *op)
 {
 	const struct lend *l = lend_of(op);
 	const struct borrowed *one = borrow_entry(&l->b);
-	return l->published || one == NULL ||
-	       (!l->b.n.access.single_writer && one->writer == NULL);
+	return l->published || one == NULL || (!l->b.n.access.single_writer && one->writer == NULL);
 }
 
 static int others_run(struct op *op)

@@ -40,8 +40,8 @@ struct csi_operation {
 struct csi_rpc {
 	csi_answer_fn *answer;
 	const struct csi_operation *operation;
-	/* In the place of `operation` where the volume is borrowed (borrow.h); NULL: such volumes are
-	 * none of its affair. */
+	/* In the place of `operation` where the volume is borrowed (borrow.h); NULL: such volumes
+	 * are none of its affair. */
 	const struct csi_operation *borrowed;
 	/* Fields of the request. They must not be empty, and are asked for in this order. */
 	const char *name;        /* of what is to be made */

@@ -43,9 +43,8 @@ static void waiter_on_gone(struct grpc_call *call, void *arg)
 	grpc_end(call, GRPC_CANCELLED, NULL);
 }
 
-struct csi_task *csi_task_new(
-	struct grpc_call *call, const ProtobufCMessage *request, const struct csi_rpc *rpc,
-	const struct csi_operation *operation)
+struct csi_task *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request,
+	const struct csi_rpc *rpc, const struct csi_operation *operation)
 {
 	struct arena *arena = grpc_call_arena(call);
 	struct csi_task *task = arena_alloc(arena, operation->size);

@@ -15,7 +15,7 @@
 #include "csi/stream.h"
 #include "rpc/grpc.h"
 
-struct csi_rpc;    /* rpc.h */
+struct csi_rpc; /* rpc.h */
 struct csi_operation;
 struct pool_group; /* pool/group.h */
 
@@ -37,7 +37,7 @@ struct csi_task {
 	struct csi *csi;
 	const struct csi_rpc *rpc;
 	const struct csi_operation *operation; /* of the row's, the one for this volume */
-	struct arena *arena; /* the starting call's, referenced */
+	struct arena *arena;                   /* the starting call's, referenced */
 	const ProtobufCMessage *request;
 	ProtobufCMessage *response; /* initialised, in arena */
 	const char *id;             /* the request's, as the row says; "": it has none */
@@ -70,9 +70,8 @@ struct csi_task {
 
 /* In the call's arena; the call is its first waiter. What the row's operation adds is zeroed. NULL:
  * out of memory, and the call has been ended. */
-struct csi_task *csi_task_new(
-	struct grpc_call *call, const ProtobufCMessage *request, const struct csi_rpc *rpc,
-	const struct csi_operation *operation);
+struct csi_task *csi_task_new(struct grpc_call *call, const ProtobufCMessage *request,
+	const struct csi_rpc *rpc, const struct csi_operation *operation);
 /* Locks by the object's *key* (record_key), so that a create by name and a delete by id meet. An
  * object that is not known is locked all the same. */
 void csi_task_lock_name(struct csi_task *task, enum record_kind kind, const char *name);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "csi_requests.h"
 
+#include "attach/context.h"
 #include "csi/request.h"
 #include "csi/topology.h"
 
@@ -105,7 +106,7 @@ static void put_message(
 
 /* ---- sound ---- */
 
-enum { CHOICES_MAX = 10 };
+enum { CHOICES_MAX = 11 };
 
 /* What a field of this name may hold; the first is what an input that has ended gives. */
 static const struct {
@@ -119,7 +120,7 @@ static const struct {
 		{"01234567.used.0badcafe", "01234567.raw.0badcafe", "01234567.copy.0badcafe",
 			"01234567.gone.00000000", "01234567.broken.00000000",
 			"01234567.frozen.0badcafe", "01234567.busy.0badcafe",
-			"01234567.served.0badcafe", "csi-1", "csi-2"},
+			"01234567.served.0badcafe", "csi-1", "csi-2", "fedcba98.far.0badcafe"},
 		{0}},
 	{"source_volume_id", false,
 		{"01234567.used.0badcafe", "01234567.raw.0badcafe", "01234567.copy.0badcafe",
@@ -173,6 +174,25 @@ static const struct {
 	{"size", {"64Mi", "1Gi"}},
 };
 
+/* A publish_context of a volume of another node. */
+static const struct {
+	const char *key, *values[4];
+} context_pairs[] = {
+	{ATTACH_TRANSPORT, {"tcp", "rdma"}},
+	{ATTACH_ADDRESS, {"192.0.2.1:4420", "[2001:db8::1]:1", "a,b:1", "a.example:65535"}},
+	{ATTACH_SUBSYSTEM, {ATTACH_NQN_PREFIX "a", "nqn.x", ATTACH_NQN_PREFIX "a,b"}},
+	{ATTACH_HOST, {ATTACH_HOST_NQN_PREFIX "b", ATTACH_NQN_PREFIX "a"}},
+	{ATTACH_HOST_ID, {"11111111-2222-4333-8444-555555555555", "1"}},
+	{ATTACH_KEY,
+		{"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:", "DHHC-1:00:,:"}},
+	{ATTACH_NAMESPACE, {"01234567-89ab-4cde-8f01-23456789abcd", ""}},
+	{ATTACH_VOLUME_MODE, {"mount", "block"}},
+	{ATTACH_FS_TYPE, {"ext4", "xfs", "", "btrfs"}},
+	{ATTACH_NODE, {"node-2", "a\nb"}},
+	{ATTACH_READ_ONLY, {"false", "true"}},
+	{ATTACH_ENCRYPTION, {"", "luks2"}},
+};
+
 static const char *choose(const char *const *texts, unsigned max, struct fuzz *f)
 {
 	unsigned count = 0;
@@ -194,6 +214,26 @@ static void put_pair(struct buf *b, const ProtobufCMessageDescriptor *type, stru
 	put_bytes(b, type->fields[1].id, value, strlen(value));
 }
 
+/* One entry each; some left out, some of any text. */
+static void put_context(struct buf *b, const ProtobufCFieldDescriptor *field, struct fuzz *f)
+{
+	for (unsigned i = 0; i < COUNT(context_pairs); i++) {
+		struct buf pair = {0};
+		uint8_t how = fuzz_byte(f);
+		const char *value = context_pairs[i].values[0];
+		if (how >= 0xe0)
+			value = choose(context_pairs[i].values, COUNT(context_pairs[i].values), f);
+		put_bytes(&pair, 1, context_pairs[i].key, strlen(context_pairs[i].key));
+		if (how >= 0xd8 && how < 0xe0)
+			put_text(&pair, 2, f);
+		else
+			put_bytes(&pair, 2, value, strlen(value));
+		if (how < 0xd0 || how >= 0xd8)
+			put_bytes(b, field->id, pair.data, pair.len);
+		buf_free(&pair);
+	}
+}
+
 static unsigned sound_find(const char *name)
 {
 	unsigned i = 0;
@@ -211,6 +251,10 @@ static void put_sound_field(
 	unsigned at = sound_find(field->name);
 	uint8_t how = fuzz_byte(f);
 	bool seldom = at < COUNT(sound_fields) && sound_fields[at].seldom;
+	if (strcmp(field->name, "publish_context") == 0 && how >= 0x80 && how < 0xf0) {
+		put_context(b, field, f);
+		return;
+	}
 	if (seldom ? how < 0xa0 : how >= 0xfc)
 		return;
 	if (how == 0xfb || field->type == PROTOBUF_C_TYPE_MESSAGE || at == COUNT(sound_fields)) {

@@ -167,7 +167,54 @@ static int fake_label(const void *req, size_t req_len, void *resp, size_t *resp_
 	return 0;
 }
 
-static helper_fn *const fake_calls[MNT_CALLS] = {
+/* A volume of another node: taken, given back, looked at; or trouble. The key comes here alone. */
+static int fake_attach(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	static const enum err_code codes[] = {ERR_UNAVAILABLE, ERR_PRECONDITION, ERR_DATA_LOSS};
+	const struct attach_take_req *take = req;
+	struct attach_info *info = resp;
+	must(req_len == sizeof(*take) || req_len == sizeof(struct attach_volume_req));
+	must(*resp_len >= sizeof(*info));
+	must(req_len != sizeof(*take) || (strchr(take->terms.host, ',') == NULL &&
+						 strchr(take->terms.subsystem, ',') == NULL &&
+						 strchr(take->terms.key, ',') == NULL));
+	*resp_len = sizeof(*info);
+	*info = (struct attach_info){0};
+	uint8_t b = csi_world_answer();
+	if (b >= 0xf0)
+		return b % 2 == 0 ? -ETIMEDOUT : -EPIPE;
+	if (b >= 0xe0)
+		return err_set(&info->err, codes[b % COUNT(codes)], "a reason");
+	info->there = true;
+	info->found = (b & 1) != 0;
+	info->alive = (b & 0x11) != 0x11;
+	info->major = CSI_WORLD_MAJOR;
+	info->minor = CSI_WORLD_MINOR + 1;
+	info->size_bytes = (64 << 20) + ((b & 2) != 0 ? 64 << 20 : 0);
+	info->probe = (struct fsimg_probe){
+		.type = FSIMG_EXT4, .fs_bytes = 64 << 20, .errors = (b & 0x0c) == 0x0c};
+	snprintf(info->path, sizeof(info->path), "/dev/loop%u", info->minor);
+	snprintf(info->ctrl.name, sizeof(info->ctrl.name), "%s", (b & 0x20) != 0 ? "" : "nvme1");
+	snprintf(info->ctrl.state, sizeof(info->ctrl.state), "%s",
+		(b & 0x40) != 0 ? "connecting" : "live");
+	return 0;
+}
+
+static int fake_sweep(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	must(req_len == sizeof(struct attach_sweep_req));
+	*resp_len = sizeof(struct attach_sweep_info);
+	memset(resp, 0, *resp_len);
+	return 0;
+}
+
+static helper_fn *const fake_calls[ATTACH_CALLS] = {
+	[ATTACH_TAKE] = fake_attach,
+	[ATTACH_GIVE] = fake_attach,
+	[ATTACH_LOOK] = fake_attach,
+	[ATTACH_GROW] = fake_attach,
+	[ATTACH_SWEEP] = fake_sweep,
 	[MNT_INSPECT] = fake_look,
 	[MNT_MOUNT] = fake_do,
 	[MNT_BIND] = fake_do,
@@ -443,7 +490,7 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 			.most = {.read_iops = 5000}},
 		.health = (how & 2) != 0 ? CSI_HEALTH_1_13 : CSI_HEALTH_1_12,
 	};
-	for (unsigned i = 0; i < MNT_CALLS; i++)
+	for (unsigned i = 0; i < ATTACH_CALLS; i++)
 		must(fake_calls[i] != NULL);
 	backend_add(&fake_loop);
 	backend_add(&fake_ublk);
@@ -453,7 +500,7 @@ void csi_world_open(struct csi_world *w, uint8_t how)
 	w->reactor.observer = &observer;
 	must(ring_sim_open(&w->reactor.ring, &w->sim) == 0);
 	must(work_open(&w->reactor.work, w->reactor.ring, WORK_THREADS) == 0);
-	must(helpers_open(&w->reactor.helpers, w->reactor.ring, fake_calls, MNT_CALLS) == 0);
+	must(helpers_open(&w->reactor.helpers, w->reactor.ring, fake_calls, ATTACH_CALLS) == 0);
 	must(pools_open(&w->pools, &w->reactor, &pool, 1) == 0);
 	if ((how & 0x0c) != 0x0c)
 		fill_pool(w->pools->at[0], how);
@@ -471,6 +518,10 @@ void csi_world_close(struct csi_world *w)
 {
 	must(grpc_registry_in_flight(w->registry) == 0);
 	must(w->csi->task_count == 0 && list_empty(&w->csi->tasks));
+	must(w->csi->borrows->busy == 0);
+	borrows_drain(w->csi->borrows, NULL, NULL);
+	while (!borrows_quiet(w->csi->borrows))
+		must(ring_turn(w->reactor.ring, true) == 0);
 	grpc_registry_free(w->registry);
 	csi_close(w->csi);
 	pools_close(w->pools);

@@ -395,8 +395,8 @@ static const char *condition_of_stats(void)
 	struct world_answer answer;
 	req.volume_id = csi_bytes(ID);
 	req.volume_path = csi_bytes(target_path);
-	cr_assert_eq(call("Node/NodeGetVolumeStats", &req.base, &answer), GRPC_OK, "%s",
-		answer.message);
+	cr_assert_eq(
+		call("Node/NodeGetVolumeStats", &req.base, &answer), GRPC_OK, "%s", answer.message);
 	Csi__V1__NodeGetVolumeStatsResponse *response =
 		csi__v1__node_get_volume_stats_response__unpack(NULL, answer.len, answer.data);
 	cr_assert(response != NULL && response->volume_condition != NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel's NVMe client as files: a sysfs and a /dev/nvme-fabrics in a temporary directory, which
- * change when they are written to (write() is wrapped). What the kernel would refuse, the fake is
- * told to.
+ * The kernel's NVMe client as files: a sysfs and a /dev/nvme-fabrics in a temporary directory,
+ * which change when they are written to (write() is wrapped). What the kernel would refuse, the
+ * fake is told to.
  */
 #ifndef RINGVOL_TESTS_FAKE_NVME_H
 #define RINGVOL_TESTS_FAKE_NVME_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Volumes of other nodes below the services: what a publish_context says, the NVMe client (as files,
- * fake_nvme.h), and the calls over both and a device mapper in memory (fake_dm.h). */
+/* Volumes of other nodes below the services: what a publish_context says, the NVMe client (as
+ * files, fake_nvme.h), and the calls over both and a device mapper in memory (fake_dm.h). */
 #include "attach/calls.h"
 #include "attach/fabrics.h"
 #include "attach/terms.h"
@@ -198,8 +198,8 @@ Test(attach, a_context_that_cannot_be_is_refused)
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct attach_terms t;
 		struct err err = {0};
-		cr_assert_lt(parse_with(bad[i].key, bad[i].value, &t, &err), 0, "%u %s", i,
-			bad[i].key);
+		cr_assert_lt(
+			parse_with(bad[i].key, bad[i].value, &t, &err), 0, "%u %s", i, bad[i].key);
 		cr_assert_eq(err.code, ERR_INVALID, "%u %s", i, bad[i].key);
 		cr_assert_null(strstr(err.message, "ia6z"), "%s", err.message);
 		cr_assert_str_eq(t.key, "", "it is wiped");
@@ -228,7 +228,8 @@ static void begin(void)
 	fake_nvme_open();
 	fake_nvme.uuid = UUID;
 	fake_dm_reboot(false);
-	probe_says = (struct fsimg_probe){.type = FSIMG_EXT4, .fs_bytes = 64 << 20, .found = "ext4"};
+	probe_says =
+		(struct fsimg_probe){.type = FSIMG_EXT4, .fs_bytes = 64 << 20, .found = "ext4"};
 	probe_res = dm_open_res = 0;
 	take_req = (struct attach_take_req){.tag = TAG, .waits = {600, 0}, .probe = true};
 	cr_assert_eq(attach_terms_parse(pairs, PAIRS, &take_req.terms, &err), 0);
