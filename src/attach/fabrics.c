@@ -18,9 +18,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -30,6 +33,9 @@ enum {
 	GONE_WAIT_MS = 10000,
 	GONE_LOOK_MS = 20,
 	SECTOR_BYTES = 512,
+	HIDE_PAUSE_US = 500,
+	QUEUES = 8, /* of one connection at most, each a socket; the kernel's default is one for
+		       each processor */
 };
 
 static const char *sys_root = "/sys", *dev_root = "/dev";
@@ -243,8 +249,8 @@ int fabrics_options(const struct attach_terms *terms, const char *address,
 		snprintf(fail, sizeof(fail), ",fast_io_fail_tmo=%u", waits->fail_s);
 	int n = snprintf(ret, FABRICS_OPTIONS_BYTES,
 		"transport=tcp,traddr=%s,trsvcid=%s,nqn=%s,hostnqn=%s,hostid=%s,"
-		"reconnect_delay=%d,ctrl_loss_tmo=%u%s%s%s",
-		address, terms->port, terms->subsystem, terms->host_nqn, terms->host_id,
+		"nr_io_queues=%d,reconnect_delay=%d,ctrl_loss_tmo=%u%s%s%s",
+		address, terms->port, terms->subsystem, terms->host_nqn, terms->host_id, QUEUES,
 		RECONNECT_S, waits->loss_s, fail, terms->key[0] != '\0' ? ",dhchap_secret=" : "",
 		terms->key);
 	return n < 0 || n >= FABRICS_OPTIONS_BYTES ? -E2BIG : 0;
@@ -321,6 +327,51 @@ static int write_options(const char *options)
 	return n < 0 ? -errno : 0;
 }
 
+/* ---- the key in sysfs ---- */
+
+/* The kernel shows a connection's key to everybody who can read sysfs, and pods can (Linux 6.1,
+ * 6.12, 7.2: dhchap_secret is 0444). Connections are there before they are made. So while one is
+ * made, a thread takes the attribute from everybody but root as soon as it appears. */
+struct hider {
+	const char *subsystem;
+	atomic_bool over;
+};
+
+static int hide_key(void *arg, const struct fabrics_ctrl *ctrl)
+{
+	const struct hider *hider = arg;
+	char path[PATH_BYTES];
+	if (strcmp(ctrl->subsystem, hider->subsystem) != 0)
+		return 0;
+	snprintf(path, sizeof(path), "%s/" CTRL_DIR "/%s/dhchap_secret", sys_root, ctrl->name);
+	return chmod(path, S_IRUSR | S_IWUSR) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static void *hide_keys(void *arg)
+{
+	struct hider *hider = arg;
+	while (!atomic_load(&hider->over)) {
+		(void)fabrics_each(hide_key, hider);
+		(void)usleep(HIDE_PAUSE_US);
+	}
+	return NULL;
+}
+
+/* 0 or -errno: of the write, or else of the last look. */
+static int write_hidden(const char *options, const char *subsystem)
+{
+	struct hider hider = {.subsystem = subsystem};
+	pthread_t thread;
+	int r = -pthread_create(&thread, NULL, hide_keys, &hider);
+	if (r < 0)
+		return r;
+	r = write_options(options);
+	atomic_store(&hider.over, true);
+	pthread_join(thread, NULL);
+	int hidden = fabrics_each(hide_key, &hider);
+	return r < 0 ? r : hidden;
+}
+
 int fabrics_connect(
 	const struct attach_terms *terms, const struct fabrics_waits *waits, struct err *err)
 {
@@ -330,7 +381,9 @@ int fabrics_connect(
 		return err_set(err, ERR_UNAVAILABLE, "the name of node %s, %s, is not found: %s",
 			terms->node, terms->host, gai_strerror(unknown));
 	int r = fabrics_options(terms, address, waits, options);
-	if (r == 0)
+	if (r == 0 && terms->key[0] != '\0')
+		r = write_hidden(options, terms->subsystem);
+	else if (r == 0)
 		r = write_options(options);
 	secret_wipe(options, sizeof(options));
 	if (r == 0 || r == -EALREADY)

@@ -37,9 +37,11 @@ func TestUnits(t *testing.T) {
 		if err := os.Mkdir(dropIn, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		text := read(t, top+"/deploy/ringvol-raw-pools.conf")
-		if err := os.WriteFile(filepath.Join(dropIn, "raw-pools.conf"), []byte(change(text)), 0o644); err != nil {
-			t.Fatal(err)
+		for _, name := range []string{"raw-pools.conf", "attach.conf"} {
+			text := read(t, top+"/deploy/ringvol-"+name)
+			if err := os.WriteFile(filepath.Join(dropIn, name), []byte(change(text)), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 		out, _ := exec.Command("systemd-analyze", args...).CombinedOutput()
 		var about []string // other units of this machine may have faults of their own

@@ -116,6 +116,12 @@ func (b *borrowBed) noSecret() {
 	if log, err := os.ReadFile(b.d.Log); err != nil || strings.Contains(string(log), secret) {
 		b.t.Errorf("the key is in the log (%v)", err)
 	}
+	for _, name := range b.e.Connections() {
+		info, err := os.Stat("/sys/class/nvme/" + name + "/dhchap_secret")
+		if err == nil && info.Mode().Perm() != 0o600 {
+			b.t.Errorf("the kernel shows the key of %s to others: %v", name, info.Mode())
+		}
+	}
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range all {
 		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), secret) {

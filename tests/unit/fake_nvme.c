@@ -81,6 +81,7 @@ void fake_nvme_add(
 	put_of("sys/class/nvme/nvme%u/hostnqn", n, host);
 	put_of("sys/class/nvme/nvme%u/address", n, "traddr=192.0.2.1,trsvcid=4420");
 	put_of("sys/class/nvme/nvme%u/state", n, "live");
+	put_of("sys/class/nvme/nvme%u/dhchap_secret", n, "secret");
 	put_of("sys/class/nvme/nvme%u/delete_controller", n, "");
 	put_of("sys/class/nvme/nvme%u/rescan_controller", n, "");
 	if (uuid != NULL)
@@ -109,6 +110,15 @@ bool fake_nvme_has(unsigned n)
 	char path[128];
 	snprintf(path, sizeof(path), "%s/sys/class/nvme/nvme%u", fake_nvme.dir, n);
 	return access(path, F_OK) == 0;
+}
+
+unsigned fake_nvme_key_mode(unsigned n)
+{
+	struct stat st;
+	char path[128];
+	snprintf(path, sizeof(path), "%s/sys/class/nvme/nvme%u/dhchap_secret", fake_nvme.dir, n);
+	cr_assert_eq(stat(path, &st), 0);
+	return st.st_mode & 07777;
 }
 
 /* ---- what is written ---- */

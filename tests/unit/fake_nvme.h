@@ -35,6 +35,8 @@ void fake_nvme_state(unsigned n, const char *state);
 void fake_nvme_lose_disk(unsigned n);
 void fake_nvme_lose(unsigned n);
 bool fake_nvme_has(unsigned n);
+/* Who may read its key. */
+unsigned fake_nvme_key_mode(unsigned n);
 
 enum { FAKE_NVME_MAJOR = 259 };
 

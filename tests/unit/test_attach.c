@@ -275,7 +275,9 @@ Test(attach, taking_looking_growing_and_giving_back)
 	cr_assert_str_eq(info.ctrl.name, "nvme10");
 	cr_assert_str_eq(fake_nvme.options,
 		"transport=tcp,traddr=192.0.2.1,trsvcid=4420,nqn=" SUBSYSTEM ",hostnqn=" HOST
-		",hostid=" HOST_ID ",reconnect_delay=2,ctrl_loss_tmo=600,dhchap_secret=" KEY);
+		",hostid=" HOST_ID
+		",nr_io_queues=8,reconnect_delay=2,ctrl_loss_tmo=600,dhchap_secret=" KEY);
+	cr_assert_eq(fake_nvme_key_mode(10), 0600);
 	cr_assert_str_eq(fake_dm_devices[0].name, "ringvol-cover-0badcafe-12345678");
 	cr_assert_str_eq(fake_dm_devices[0].uuid, "RINGVOL-guard-cover-0badcafe-12345678");
 	cr_assert_eq(take(), 0, "a repeat");
