@@ -37,6 +37,7 @@ lanes_known=(
 	"guest-raw|all|QEMU|pools on raw disks, on Linux 6.12"
 	"guest-raw-6.1|all|QEMU|pools on raw disks, on Linux 6.1"
 	"guest-raw-7.2|all|QEMU|pools on raw disks, on Linux 7.2"
+	"guest-attach|all|QEMU|volumes that are used on another node, on Linux 6.12"
 	"ublk-6.12|all|QEMU|ublk volumes on Linux 6.12"
 	"ublk-7.2|all|QEMU|ublk volumes on Linux 7.2"
 	"power|all|QEMU|a short replay of power losses (docs/power-loss.md)"
@@ -348,6 +349,7 @@ lane_guest_dm() { guest guest-dm scripts/vm/tests.sh dm 6.12; }
 lane_guest_raw() { guest guest-raw scripts/vm/tests.sh raw 6.12; }
 lane_guest_raw_6_1() { guest guest-raw-6.1 scripts/vm/tests.sh raw 6.1; }
 lane_guest_raw_7_2() { guest guest-raw-7.2 scripts/vm/tests.sh raw 7.2; }
+lane_guest_attach() { guest guest-attach scripts/vm/tests.sh attach 6.12; }
 lane_ublk_6_12() { guest ublk-6.12 scripts/vm/tests.sh ublk 6.12; }
 lane_ublk_7_2() { guest ublk-7.2 scripts/vm/tests.sh ublk 7.2; }
 

@@ -264,7 +264,7 @@ static int resolve(const struct attach_terms *terms, char ret[INET6_ADDRSTRLEN])
 	struct in6_addr any;
 	if (inet_pton(AF_INET, terms->host, &any) == 1 ||
 		inet_pton(AF_INET6, terms->host, &any) == 1) {
-		snprintf(ret, INET6_ADDRSTRLEN, "%s", terms->host);
+		snprintf(ret, INET6_ADDRSTRLEN, "%.*s", INET6_ADDRSTRLEN - 1, terms->host);
 		return 0;
 	}
 	int r = getaddrinfo(terms->host, terms->port, &hints, &found);

@@ -94,6 +94,7 @@ Test(options, defaults_are_the_contract)
 	cr_assert_not(o.insecure_tcp);
 	cr_assert_eq(o.csi.max_volumes, 0);
 	cr_assert_eq(o.trim_interval_s, 0);
+	cr_assert(o.borrow.loss_s == 600 && o.borrow.fail_s == 0);
 	cr_assert_eq(o.log_level, LOG_LEVEL_INFO);
 	cr_assert_eq(o.log_format, LOG_FORMAT_LOGFMT);
 	cr_assert_str_eq(o.http, "127.0.0.1:9808");
@@ -116,6 +117,19 @@ Test(options, docker)
 	REFUSED("absolute", "--docker-mounts", "m");
 	REFUSED("needs the services controller and node", "--docker-plugin", "/a.sock",
 		"--services", "node");
+}
+
+Test(options, waits_for_owners)
+{
+	cr_assert_eq(
+		PARSE("--owner-timeout=90s", "--owner-fail-after", "1m"), 0, "%s", err.message);
+	cr_assert(o.borrow.loss_s == 90 && o.borrow.fail_s == 60);
+	cr_assert_eq(PARSE("--owner-fail-after=off"), 0);
+	cr_assert_eq(o.borrow.fail_s, 0);
+	static char *const bad[] = {"--owner-timeout=off", "--owner-timeout=0s",
+		"--owner-timeout=25h", "--owner-fail-after=", "--owner-fail-after=2d"};
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		cr_assert_lt(PARSE(bad[i]), 0, "%s", bad[i]);
 }
 
 Test(options, flags_in_both_forms)
