@@ -63,9 +63,14 @@ bool csi_is_borrowed(
 	if (attach_terms_given(pairs, context_of(request, pairs)))
 		return true;
 	const char *id = csi_field(request, rpc->id);
-	return tag_of_id(id, tag) &&
-	       (borrows_find(csi->borrows, tag) != NULL ||
-		       (csi->borrows->blind && pools_id_elsewhere(csi->pools, id)));
+	struct pool_object *own;
+	struct err ignored = {0};
+	if (!tag_of_id(id, tag))
+		return false;
+	if (borrows_find(csi->borrows, tag) == NULL)
+		return csi->borrows->blind && pools_id_elsewhere(csi->pools, id);
+	/* What this driver has itself is asked for, also where another driver uses it from here. */
+	return pools_find_id(csi->pools, RECORD_VOLUME, id, &own, &ignored) < 0;
 }
 
 /* ---- finding ---- */

@@ -130,6 +130,53 @@ func (b *borrowBed) noSecret() {
 	}
 }
 
+// What a context may not say, and a node without the kernel's client. Nothing of it needs one.
+func TestBorrowContexts(t *testing.T) {
+	b := &borrowBed{bed: open(t, "ext4", 256*mib)}
+	const key = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+	b.e = &rig.Export{Subsystem: rig.SubsystemPrefix + "a", Host: rig.HostPrefix + "b", Key: key, Port: "4420",
+		HostID: "11111111-2222-4333-8444-555555555555", UUID: "01234567-89ab-4cde-8f01-23456789abcd"}
+	b.v = b.d.Volume("far", rig.CapFor("ext4"), borrowedSize)
+	b.v.ID = "fedcba98.far.0badcafe"
+	b.v.PublishContext = b.e.Context("ext4")
+	with := func(key, value string, want ...codes.Code) {
+		t.Helper()
+		was := b.v.PublishContext[key]
+		b.v.PublishContext[key] = value
+		err := b.v.Stage()
+		b.refused(fmt.Sprintf("%s=%q", key, value), err, want...)
+		if value != "" && strings.Contains(err.Error(), value) {
+			t.Errorf("it says what it was given: %v", err)
+		}
+		b.v.PublishContext[key] = was
+	}
+	for _, address := range []string{"", "127.0.0.1", "127.0.0.1:0", "127.0.0.1,nqn=x:1", "127.0.0.1\n:1", "[::1:1", strings.Repeat("a", 300) + ":1"} {
+		with("ringvol.dev/address", address, codes.InvalidArgument)
+	}
+	for _, name := range []string{"", "nqn.2014-08.org.nvmexpress:uuid:1", rig.SubsystemPrefix + "a,b", rig.SubsystemPrefix + "a b", rig.SubsystemPrefix + strings.Repeat("a", 300)} {
+		with("ringvol.dev/subsystem", name, codes.InvalidArgument)
+		with("ringvol.dev/host", name, codes.InvalidArgument)
+	}
+	with("ringvol.dev/key", "DHHC-1:00:secret,hostnqn=x:", codes.InvalidArgument)
+	with("ringvol.dev/namespace", "../../x", codes.InvalidArgument)
+	with("ringvol.dev/volume-mode", "file", codes.InvalidArgument)
+	with("ringvol.dev/transport", "rdma", codes.FailedPrecondition)
+	with("ringvol.dev/encryption", "luks2", codes.FailedPrecondition)
+	delete(b.v.PublishContext, "ringvol.dev/encryption")
+	b.v.Cap = rig.BlockCap()
+	b.refused("another mode", b.v.Stage(), codes.FailedPrecondition)
+	b.v.Cap = rig.CapFor("ext4")
+	if _, err := os.Stat("/dev/nvme-fabrics"); err != nil {
+		err := b.v.Stage()
+		b.refused("without the module", err, codes.FailedPrecondition)
+		if !strings.Contains(err.Error(), "modprobe nvme-tcp") {
+			t.Errorf("no word of the module: %v", err)
+		}
+	}
+	b.noSecret()
+	b.must(b.v.Unstage())
+}
+
 // Its life on the node that uses it, with a restart in between that the volume does not notice.
 func TestBorrowedLife(t *testing.T) {
 	for _, kind := range []string{"ext4", "xfs", "btrfs", "block"} {
