@@ -14,6 +14,7 @@
 #include "backends/dm/guard.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "mount/mnt_scan.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -68,6 +69,25 @@ static void put_guard(const struct guard *guard, struct attach_info *info)
 	info->below_minor = guard->below_minor;
 	info->size_bytes = guard->size_bytes;
 	snprintf(info->path, sizeof(info->path), "/dev/dm-%u", guard->minor);
+}
+
+struct use {
+	uint32_t major, minor;
+	bool found;
+};
+
+static void on_mount(void *arg, const struct mnt_entry *entry)
+{
+	struct use *use = arg;
+	use->found |= entry->dev_major == use->major && entry->dev_minor == use->minor;
+}
+
+/* Whether somebody has it open, has it mounted, or has its node, whose number would be another's
+ * once it is gone. On doubt it is in use. */
+static bool is_used(const struct guard *guard)
+{
+	struct use use = {.major = guard->major, .minor = guard->minor};
+	return guard->open || mnt_scan(on_mount, &use) < 0 || use.found;
 }
 
 /* The cover, the device below it and the connection to that, as far as they are there. */
@@ -183,9 +203,9 @@ static int use_cover(struct dm *dm, const struct attach_take_req *req, const cha
 		fabrics_disk(req->terms.subsystem, req->terms.namespace_id, &wanted) == 0 &&
 		wanted.major == disk->major && wanted.minor == disk->minor)
 		return 1;
-	if (guard.open)
+	if (is_used(&guard))
 		return err_set(&info->err, ERR_PRECONDITION,
-			"the device of an earlier use of the volume, /dev/dm-%u, is gone below and still open: unpublish and unstage the volume, and end what has it open (fuser -v /dev/dm-%u)",
+			"the device of an earlier use of the volume, /dev/dm-%u, is gone below and still in use: unpublish and unstage the volume, and end what has it open (fuser -v /dev/dm-%u)",
 			guard.minor, guard.minor);
 	r = guard_remove(dm, cover, guard.below_major, guard.below_minor, &waits, &info->err);
 	*info = (struct attach_info){.err = info->err};
@@ -431,7 +451,7 @@ static int sweep_cover(void *arg, const char *tag, const char *cover, const stru
 		return -E2BIG;
 	if (r == 0)
 		memcpy(s->used[s->used_count++], disk.subsystem, sizeof(disk.subsystem));
-	if (r != -ENOENT || guard->open)
+	if (r != -ENOENT || is_used(guard))
 		return r == -ENOENT ? 0 : r;
 	s->info->ended_covers += guard_remove(s->dm, cover, guard->below_major, guard->below_minor,
 					 &waits, &s->info->err) == 0;

@@ -75,7 +75,8 @@ struct attach_info {
 };
 
 /* Connections without a cover that are there at two looks, some time apart, are what a crash has
- * left, and end. So do covers whose device is gone and that nobody has open. */
+ * left, and end. So do covers whose device is gone and that nobody has open, mounted or published.
+ */
 struct attach_sweep_req {
 	uint32_t count; /* of connections that the look before has found */
 	struct fabrics_ctrl left[ATTACH_LEFT_MAX];

@@ -6,6 +6,7 @@
 #include "attach/terms.h"
 #include "fake_dm.h"
 #include "fake_nvme.h"
+#include "mount/mnt_scan.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -27,6 +28,7 @@ int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags);
 bool __wrap_dm_is_loaded(void);
 void __wrap_clock_sleep_ms(unsigned ms);
 int __wrap_fsimg_probe_expected(int fd, enum fsimg_type type, struct fsimg_probe *ret);
+int __wrap_mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
 
@@ -50,6 +52,19 @@ int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
 	(void)dev_minor;
 	(void)flags;
 	return -ENXIO;
+}
+
+/* The node of the first cover is published, if so. */
+static bool published;
+int __wrap_mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg)
+{
+	const struct mnt_entry entry = {.dev_major = FAKE_DM_MAJOR,
+		.dev_minor = FAKE_DM_MINOR,
+		.bound_node = true,
+		.path = "/pods/a"};
+	if (published)
+		each(arg, &entry);
+	return 0;
 }
 
 bool __wrap_dm_is_loaded(void)
@@ -423,6 +438,10 @@ Test(attach, a_half_done_attempt_is_completed)
 	cr_assert_lt(take(), 0);
 	cr_assert_eq(info.err.code, ERR_PRECONDITION);
 	fake_dm_devices[0].open = 0;
+	published = true;
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	published = false;
 	cr_assert_eq(take(), 0, "%s", info.err.message);
 	cr_assert(info.alive);
 	cr_assert_eq(covers(), 1);
@@ -488,6 +507,10 @@ Test(attach, leftovers_end_and_nothing_else_does)
 	sweep();
 	cr_assert_eq(covers(), 1);
 	fake_dm_devices[0].open = 0;
+	published = true;
+	sweep();
+	cr_assert_eq(covers(), 1);
+	published = false;
 	sweep();
 	cr_assert_eq(swept.ended_covers, 1);
 	cr_assert_eq(covers(), 0);
