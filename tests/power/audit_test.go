@@ -313,7 +313,11 @@ func (a *audit) mountable(o *object) error {
 func (a *audit) available() (int64, error) {
 	ctx, cancel := callContext()
 	defer cancel()
-	reply, err := a.client.GetCapacity(ctx, &csi.GetCapacityRequest{})
+	request := &csi.GetCapacityRequest{}
+	if a.pool.IsRaw() { // to thick ones its thin pool gives nothing for a minute after the last thin one
+		request.Parameters = map[string]string{"provisioning": "thin"}
+	}
+	reply, err := a.client.GetCapacity(ctx, request)
 	return reply.GetAvailableCapacity(), err
 }
 

@@ -141,7 +141,7 @@ func (r *run) record() *recorder {
 	}))
 	client, err := r.d.Client()
 	r.must(err)
-	r.empty, err = (&audit{client: client}).available()
+	r.empty, err = (&audit{client: client, pool: r.pool}).available()
 	r.must(err)
 	run := load.run
 	if r.pool.IsRaw() {
