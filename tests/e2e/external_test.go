@@ -61,7 +61,6 @@ var externalKnown = []struct {
 	test, why string
 	here      func(fs string) bool // nil: everywhere
 }{
-	{test: "any volume data source", why: "it wants images of a populator, from a registry"},
 	{test: "multiple pods should modify volumes with a different volumeAttributesClass",
 		why: "it changes the class of claims that wait for their first consumer, and the API server refuses that"},
 	{test: "support expansion of pvcs created for ephemeral pvcs|resize volume when PVC is edited while (the )?pod is using it|" +
@@ -84,12 +83,13 @@ func hasCapSysResource() bool {
 	return err == nil && bits&(1<<24) != 0
 }
 
-// What is left out: of other systems, without end, or with a name that no driver of a node's own storage can have.
-const externalSkip = `\[Feature:Windows\]|ntfs|\[Disruptive\]|\[Feature:SELinux|should support volume limits`
+// What is left out: of other systems, without end, or with images that a registry alone has. docs/e2e.md says more.
+const externalSkip = `\[Feature:Windows\]|ntfs|\[Disruptive\]|\[Feature:SELinux|should support volume limits|any volume data source|` +
+	`volumegroupsnapshottable`
 
 // Those that say most in ten minutes.
 const externalQuick = `Dynamic PV \(default fs\)\] (provisioning should provision|volumes|subPath should support existing|volume-modify )|` +
-	`\(allowExpansion\)\] volume-expand|(Dynamic Snapshot|Testpattern: ) \(delete policy\)\] (snapshottable |volumegroup)|` +
+	`\(allowExpansion\)\] volume-expand|Dynamic Snapshot \(delete policy\)\] snapshottable |` +
 	`CSI Ephemeral-volume \(default fs\)|block volmode\)\] (volumes|provisioning should provision)|read-write-once-pod`
 
 type junit struct {
@@ -153,8 +153,10 @@ func external(t *testing.T, fs string) {
 	if focus == "" && os.Getenv("RINGVOL_E2E_QUICK") != "" {
 		focus = externalQuick
 	}
+	begin := time.Now()
+	file := filepath.Join(dir, "junit.xml")
 	args := []string{"--procs=" + environmentOr("RINGVOL_E2E_PROCS", "4"), "--no-color", "--timeout=4h", "--poll-progress-after=300s",
-		"--focus=External.Storage.*(" + focus + ")", "--skip=" + externalSkip, "--junit-report=" + filepath.Join(dir, "junit.xml"),
+		"--focus=External.Storage.*(" + focus + ")", "--skip=" + externalSkip, "--junit-report=" + file,
 		node.ExternalProgram("external.test"), "--", "--kubeconfig=" + node.Kubeconfig, "--kubectl-path=" + node.ExternalProgram("kubectl"),
 		"--provider=skeleton", "--storage.testdriver=" + definition, "--report-dir=" + dir, "--e2e-output-dir=" + dir,
 		"--allowed-not-ready-nodes=-1", "--repo-root=" + dir}
@@ -166,9 +168,7 @@ func external(t *testing.T, fs string) {
 	cmd := exec.Command(node.ExternalProgram("ginkgo"), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = append(os.Environ(), "HOME="+node.Dir, "TMPDIR="+dir)
-	begin := time.Now()
-	runErr := cmd.Run()
-	report(t, fs, filepath.Join(dir, "junit.xml"), runErr)
+	report(t, fs, file, cmd.Run())
 	t.Logf("%s: %.0f s; the suite's own log: external-%s.log", fs, time.Since(begin).Seconds(), fs)
 }
 
