@@ -8,6 +8,7 @@
 #define RINGVOL_TESTS_RAW_FIXTURE_H
 
 #include "disk/header.h"
+#include "disk/owner.h"
 #include "pool/private.h"
 #include "pool/raw.h"
 #include "pool_fixture.h"
@@ -68,6 +69,7 @@ static inline void raw_write_header(const char *owner)
 		.records_bytes = RAW_OFFSET - RAW_MIB,
 		.generation = 1};
 	strcpy(header.owner, owner);
+	disk_machine(header.owner_machine); /* the look at each pool after 5 s compares it */
 	int fd = open(raw_root.disk, O_RDWR | O_CLOEXEC);
 	int r = disk_header_write(fd, &header);
 	cr_assert_eq(r, 0, "%s", strerror(-r));
