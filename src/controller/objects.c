@@ -37,7 +37,9 @@ struct parts {
 static struct parts parts_of(const struct object_text *text)
 {
 	struct parts p = {.id_len = strlen(text->id), .source_len = strlen(text->source_id)};
-	const uint8_t *found = memmem(text->entry, text->entry_len, text->id, p.id_len);
+	const uint8_t *found = text->entry_len != 0
+				       ? memmem(text->entry, text->entry_len, text->id, p.id_len)
+				       : NULL;
 	p.id_at = found != NULL ? (size_t)(found - text->entry) : OBJECT_ENTRY_MAX;
 	p.kept = text->entry_len - (found != NULL ? p.id_len : 0);
 	p.all = p.id_len + 1 + p.source_len + 1 + p.kept + text->health_len;
