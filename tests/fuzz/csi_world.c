@@ -168,7 +168,7 @@ static int fake_label(const void *req, size_t req_len, void *resp, size_t *resp_
 }
 
 /* A volume of another node: taken, given back, looked at; or trouble. The key comes here alone. */
-static int fake_attach(const void *req, size_t req_len, void *resp, size_t *resp_len)
+static int fake_borrow(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	static const enum err_code codes[] = {ERR_UNAVAILABLE, ERR_PRECONDITION, ERR_DATA_LOSS};
 	const struct attach_take_req *take = req;
@@ -210,10 +210,10 @@ static int fake_sweep(const void *req, size_t req_len, void *resp, size_t *resp_
 }
 
 static helper_fn *const fake_calls[ATTACH_CALLS] = {
-	[ATTACH_TAKE] = fake_attach,
-	[ATTACH_GIVE] = fake_attach,
-	[ATTACH_LOOK] = fake_attach,
-	[ATTACH_GROW] = fake_attach,
+	[ATTACH_TAKE] = fake_borrow,
+	[ATTACH_GIVE] = fake_borrow,
+	[ATTACH_LOOK] = fake_borrow,
+	[ATTACH_GROW] = fake_borrow,
 	[ATTACH_SWEEP] = fake_sweep,
 	[MNT_INSPECT] = fake_look,
 	[MNT_MOUNT] = fake_do,

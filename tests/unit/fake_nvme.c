@@ -183,7 +183,7 @@ ssize_t __wrap_write(int fd, const void *buf, size_t count)
 
 void fake_nvme_open(void)
 {
-	char root[96], dev[96];
+	static char root[96], dev[96]; /* they are kept */
 	fake_nvme = (struct fake_nvme){.size_bytes = 64 << 20};
 	strcpy(fake_nvme.dir, "/tmp/ringvol-nvme-XXXXXX");
 	cr_assert_not_null(mkdtemp(fake_nvme.dir));
@@ -193,9 +193,7 @@ void fake_nvme_open(void)
 	put("sys/block/keep", "");
 	snprintf(root, sizeof(root), "%s/sys", fake_nvme.dir);
 	snprintf(dev, sizeof(dev), "%s/dev", fake_nvme.dir);
-	char *kept_root = strdup(root), *kept_dev = strdup(dev); /* as long as the process */
-	cr_assert(kept_root != NULL && kept_dev != NULL);
-	fabrics_set_roots(kept_root, kept_dev);
+	fabrics_set_roots(root, dev);
 }
 
 void fake_nvme_close(void)
