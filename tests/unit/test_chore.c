@@ -211,7 +211,9 @@ Test(chore_kernel, a_turn_has_time_for_so_much)
 		ring_chore_want(ring, &p[i].chore);
 	cr_assert_eq(ring_turn(ring, true), 0);
 	cr_assert_str_eq(order, "a");
-	cr_assert_eq(ring_turn(ring, true), 0);
+	/* A slow machine needs more than one turn for these. */
+	for (int i = 0; i < 3 && strlen(order) < 4; i++)
+		cr_assert_eq(ring_turn(ring, true), 0);
 	cr_assert_str_eq(order, "abca");
 }
 

@@ -15,7 +15,6 @@
 #include "pool/layout.h"
 #include "pool/raw_init.h"
 
-#include <pthread.h>
 #include <sys/file.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -368,48 +367,50 @@ Test(disk_init, one_node_serves_it)
 	cr_expect_str_eq(header_of(0).owner, "node-2");
 }
 
-/* Writes itself into the header as soon as another node has done so. */
-static void *other_node(void *arg)
+/* What happens while a node waits for others that claim the pool too. */
+static void (*meanwhile)(void);
+static struct disk_header written_meanwhile;
+
+void __wrap_clock_sleep_ms(unsigned ms);
+void __real_clock_sleep_ms(unsigned ms);
+
+void __wrap_clock_sleep_ms(unsigned ms)
 {
-	struct disk_header h;
-	(void)arg;
-	do {
-		clock_sleep_ms(1);
-		h = header_of(0);
-	} while (h.owner[0] == '\0');
+	void (*happens)(void) = meanwhile;
+	meanwhile = NULL;
+	if (happens != NULL)
+		happens();
+	else
+		__real_clock_sleep_ms(ms);
+}
+
+/* The other node has read the header before this one has written its own. */
+static void other_node(void)
+{
+	struct disk_header h = header_of(0);
+	cr_assert_str_eq(h.owner, "node-1");
 	memset(h.owner, 0, sizeof(h.owner));
 	strcpy(h.owner, "node-2");
 	write_header(0, &h);
-	return NULL;
 }
 
 Test(disk_init, of_two_nodes_that_claim_it_at_once_one_has_it)
 {
-	pthread_t thread;
 	make_pool();
-	cr_assert_eq(pthread_create(&thread, NULL, other_node, NULL), 0);
-	/* It sees the other's name, or that somebody has written. */
-	expect_refused(DISK_SERVE, "node-1", ERR_UNAVAILABLE, "");
-	pthread_join(thread, NULL);
+	meanwhile = other_node;
+	expect_refused(DISK_SERVE, "node-1", ERR_UNAVAILABLE, "node-2 serves the pool");
+	cr_expect_null(meanwhile);
 	disk_unref(open_disk(DISK_SERVE, "node-2"));
 }
 
-/* Writes the header of the second disk as soon as the first has an owner. */
-static void *other_writer(void *arg)
+static void other_writer(void)
 {
-	struct disk_header h;
-	do {
-		clock_sleep_ms(1);
-		h = header_of(0);
-	} while (h.owner[0] == '\0');
-	write_header(1, arg);
-	return NULL;
+	write_header(1, &written_meanwhile);
 }
 
 Test(disk_init, a_header_that_was_written_since_is_not_overwritten)
 {
 	static const char torn[DISK_HEADER_BYTES] = "ringvol-disk 1\ntorn";
-	pthread_t thread;
 	struct disk_header h = make_pool(), second = h;
 	env_image("second", DISK_MIB * MIB);
 	cr_assert_eq(plug("second"), 1);
@@ -428,9 +429,10 @@ Test(disk_init, a_header_that_was_written_since_is_not_overwritten)
 	cr_assert_eq(pwrite(fd, torn, sizeof(torn), 0), sizeof(torn));
 	fsync(fd);
 	second.generation = 9;
-	cr_assert_eq(pthread_create(&thread, NULL, other_writer, &second), 0);
+	written_meanwhile = second;
+	meanwhile = other_writer;
 	expect_refused(DISK_SERVE, "node-1", ERR_UNAVAILABLE, "written by another process");
-	pthread_join(thread, NULL);
+	cr_expect_null(meanwhile);
 	cr_expect_eq(header_of(1).generation, 9);
 	disk_unref(open_disk(DISK_SERVE, "node-1"));
 }
@@ -708,11 +710,11 @@ Test(disk_init, all_disks_that_have_grown_are_taken_in)
 	cr_expect_not_null(strstr(err.message, "a driver serves the pool"), "%s", err.message);
 }
 
-static void *let_go_soon(void *lock)
+static int lock_of_other;
+
+static void let_go(void)
 {
-	clock_sleep_ms(200);
-	close(*(int *)lock);
-	return NULL;
+	close(lock_of_other);
 }
 
 /* A driver that was killed, or its child, has the lock a little longer. */
@@ -721,13 +723,12 @@ Test(disk_init, growing_waits_for_a_driver_that_ends)
 	struct disk_header h = make_pool();
 	struct raw_made made;
 	struct err err = {0};
-	pthread_t thread;
 	make_records(h.pool);
-	int lock = openat(env.dirfd, "records/" POOL_FILE, O_RDONLY | O_CLOEXEC);
-	cr_assert_eq(flock(lock, LOCK_EX), 0);
-	cr_assert_eq(pthread_create(&thread, NULL, let_go_soon, &lock), 0);
+	lock_of_other = openat(env.dirfd, "records/" POOL_FILE, O_RDONLY | O_CLOEXEC);
+	cr_assert_eq(flock(lock_of_other, LOCK_EX), 0);
+	meanwhile = let_go;
 	cr_expect_eq(raw_grow(env_path("pool"), NULL, &made, &err), 0, "%s", err.message);
-	pthread_join(thread, NULL);
+	cr_expect_null(meanwhile);
 }
 
 /* Its name may be another's by the time it is opened for writing. */
