@@ -84,6 +84,8 @@ var inCluster = map[string][]string{
 	"metadata": {"snapshots.enabled=true", "snapshotMetadata.enabled=true", "snapshotMetadata.from[0].podSelector.matchLabels.backup=yes"},
 	"metadata's own certificate": {"snapshots.enabled=true", "snapshotMetadata.enabled=true", "snapshotMetadata.audience=backups",
 		"snapshotMetadata.tls.existingSecret=m", "snapshotMetadata.tls.caCert=PEM", "sidecars.snapshotMetadata.digest=" + someDigest},
+	"attached":             {"attach.enabled=true", "snapshots.enabled=true", "sidecars.attacher.extraArgs[0]=--worker-threads=20"},
+	"attaching ends":       {"attach.enabled=true", "attach.ending=true", "inline.enabled=true", "inline.namespaces[0]=ci"},
 	"cert-manager":         {"tls.certManager.enabled=true"},
 	"cert-manager's other": {"tls.certManager.enabled=true", "tls.certManager.issuerRef.name=corp", "tls.certManager.issuerRef.kind=ClusterIssuer"},
 	"own certificates":     {"tls.existingSecret.controller=c", "tls.existingSecret.node=n"},
@@ -335,6 +337,8 @@ func TestSchemaRefuses(t *testing.T) {
 		"node.maxVolumes=-1":                                   "'/node/maxVolumes'",
 		"node.allocatablePeriodSeconds=9":                      "'/node/allocatablePeriodSeconds'",
 		"inline.enabled=true":                                  "'/inline/namespaces'",
+		"attach.enabled=yes":                                   "'/attach/enabled'",
+		"attach.mode=remote":                                   "'/attach'",
 		"inline.sources[0]=a/b":                                "'/inline/sources/0'",
 		"inline.maxSize=much":                                  "'/inline/maxSize'",
 		"inline.bandwidth=1ki":                                 "'/inline/bandwidth'",
@@ -430,9 +434,9 @@ func TestVersionsAgree(t *testing.T) {
 		}
 	}
 	mod := read(t, top+"/tests/e2e/parts/sidecars/go.mod") + read(t, top+"/tests/e2e/parts/snapshot-metadata/go.mod")
-	for _, name := range []string{"csi-provisioner", "csi-snapshotter", "csi-resizer", "snapshot-controller", "csi-snapshot-metadata"} {
-		module := map[string]string{"csi-provisioner": "external-provisioner/v6", "csi-resizer": "external-resizer/v2",
-			"csi-snapshot-metadata": "external-snapshot-metadata"}[name]
+	for _, name := range []string{"csi-provisioner", "csi-attacher", "csi-snapshotter", "csi-resizer", "snapshot-controller", "csi-snapshot-metadata"} {
+		module := map[string]string{"csi-provisioner": "external-provisioner/v6", "csi-attacher": "external-attacher/v4",
+			"csi-resizer": "external-resizer/v2", "csi-snapshot-metadata": "external-snapshot-metadata"}[name]
 		if module == "" {
 			module = "external-snapshotter/v8"
 		}

@@ -220,6 +220,8 @@ func TestChartRefuses(t *testing.T) {
 		{"tls.existingSecret.node=n", "one CA signs for controllers and nodes"},
 		{"tls.nodeHostPath=/etc/x", "one CA signs for controllers and nodes"},
 		{"tls.certManager.enabled=true,tls.existingSecret.controller=c,tls.existingSecret.node=n", "exclude each other"},
+		{"mode=node,attach.enabled=true", "needs mode: controller: an attacher takes every VolumeAttachment"},
+		{"attach.ending=true", "goes with attach.enabled"},
 		{"mode=node,storageClasses[0].name=a,storageClasses[0].bindingMode=Immediate", "needs mode: controller"},
 		{"storageClasses[0].name=a,storageClasses[0].parameters.encryption=luks2", "node-stage-secret-name"},
 		{"nodeGroups[0].name=a,nodeGroups[0].nodeSelector.a=b,node.affinity.nodeAffinity.x=y", "exclude each other"},

@@ -228,8 +228,8 @@ func TestPinImages(t *testing.T) {
 	if out, err := pin(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if got := strings.Count(read(t, values), "    digest: "+someDigest+"\n"); got != 6 {
-		t.Errorf("%d of 6 images are pinned", got)
+	if got := strings.Count(read(t, values), "    digest: "+someDigest+"\n"); got != 7 {
+		t.Errorf("%d of 7 images are pinned", got)
 	}
 	if got := strings.Count(read(t, values), "\n"); got != strings.Count(read(t, chart+"/values.yaml"), "\n") {
 		t.Errorf("%d lines", got)

@@ -122,7 +122,7 @@ func TestDriverTakesItsFlags(t *testing.T) {
 
 // Sidecars parse all flags before they look at --version.
 func TestSidecarsTakeTheirFlags(t *testing.T) {
-	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "groups", "metadata"} {
+	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "groups", "metadata", "attached"} {
 		sidecarsTakeTheirFlags(t, variant)
 	}
 }
@@ -160,7 +160,8 @@ func TestPrivileges(t *testing.T) {
 		"everything": {"node": driver, "ublkd": ublkd, "controller": nil, "snapshot-controller": nil},
 		nodeMode + "everything": {"node": append(slices.Clone(driver), "/var/lib/kubelet/plugins/csi.ringvol.dev"), "ublkd": ublkd,
 			"resizer": nil, "snapshot-controller": nil},
-		"watched": {"node": {"/dev", "/sys/fs/cgroup", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
+		"watched":  {"node": {"/dev", "/sys/fs/cgroup", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
+		"attached": {"node": {"/dev", "/sys/fs/cgroup", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
 	} {
 		t.Run(variant, func(t *testing.T) {
 			found := pods(objects(t, variants[variant]...))

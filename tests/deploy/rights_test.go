@@ -89,6 +89,7 @@ func TestNoMoreRightsThanUpstream(t *testing.T) {
 	resizer := [2]string{base + "resizer/v2", "deploy/kubernetes/rbac.yaml"}
 	controller := [2]string{base + "snapshotter/v8", "deploy/kubernetes/snapshot-controller/rbac-snapshot-controller.yaml"}
 	metadata := [2]string{base + "snapshot-metadata", "deploy/snapshot-metadata-cluster-role.yaml"}
+	attacher := [2]string{base + "attacher/v4", "deploy/kubernetes/rbac.yaml"}
 	inController := [][2]string{provisioner, snapshotter, resizer}
 	sets := []string{"apps/statefulsets get"}
 	for _, c := range []struct {
@@ -100,6 +101,7 @@ func TestNoMoreRightsThanUpstream(t *testing.T) {
 		{"groups", "ringvol-controller", inController, sets},
 		{"groups", "ringvol-snapshot-controller", [][2]string{controller}, nil},
 		{"metadata", "ringvol-controller", append(slices.Clone(inController), metadata), sets},
+		{"attached", "ringvol-controller", append(slices.Clone(inController), attacher), sets},
 		// The health monitor's module is not on the proxy: all that its rbac.yaml asks for beyond the others' is this.
 		{"watched", "ringvol-controller", inController, sets},
 		{"everything", "ringvol-snapshot-controller", [][2]string{controller}, nil},
@@ -134,7 +136,7 @@ func TestNoMoreRightsThanUpstream(t *testing.T) {
 }
 
 func TestNothingToEscalateWith(t *testing.T) {
-	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "groups", "metadata"} {
+	for _, variant := range []string{"everything", nodeMode + "everything", "watched", "groups", "metadata", "attached"} {
 		found := objects(t, variants[variant]...)
 		for _, account := range []string{"ringvol-node", "ringvol-controller", "ringvol-resizer", "ringvol-snapshot-controller"} {
 			for right := range granted(found, account) {

@@ -176,3 +176,52 @@ volumeMounts:
   - name: socket
     mountPath: /csi
 {{- end }}
+
+{{/* "true" or "false": what the CSIDriver object says. */}}
+{{- define "ringvol.attachRequired" -}}
+{{ and .Values.attach.enabled (not .Values.attach.ending) }}
+{{- end }}
+
+{{/* (dict "root" $ "anew" false): the CSIDriver object. anew: once more, as a hook that deletes the one that is there and makes this one
+before anything else of the upgrade, because Kubernetes lets nobody change it in place. The upgrade itself finds it as it is to be. */}}
+{{- define "ringvol.csiDriver" -}}
+{{- with .root -}}
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata:
+  name: {{ .Values.driverName }}
+  labels:
+    {{- include "ringvol.labels" . | nindent 4 }}
+  {{- if $.anew }}
+  annotations:
+    helm.sh/hook: pre-upgrade
+    helm.sh/hook-delete-policy: before-hook-creation
+  {{- end }}
+spec:
+  {{- if .Values.attach.enabled }}
+  # The attach/detach controller says which node has a volume, and external-attacher tells the driver.
+  {{- else }}
+  # Volumes are where their node is: nothing is attached by the control plane.
+  {{- end }}
+  attachRequired: {{ include "ringvol.attachRequired" . }}
+  # An inline volume is a pod's, whose namespace decides whether it may have one.
+  podInfoOnMount: {{ .Values.inline.enabled }}
+  # Volumes belong to one node and mostly to one pod, so kubelet may set their group, whatever the access mode.
+  fsGroupPolicy: File
+  # The scheduler asks for room first.
+  storageCapacity: true
+  # Persistent serves generic ephemeral volumes, too. Ephemeral are inline ones, which have neither capacity nor snapshots.
+  volumeLifecycleModes:
+    - Persistent
+    {{- if .Values.inline.enabled }}
+    - Ephemeral
+    {{- end }}
+  requiresRepublish: false
+  {{- if and .Values.node.allocatablePeriodSeconds (semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version) }}
+  # How many volumes a node can have changes: it has no more than it has while no device is to be had.
+  nodeAllocatableUpdatePeriodSeconds: {{ .Values.node.allocatablePeriodSeconds }}
+  {{- end }}
+  # On nodes with SELinux a volume is mounted with its pod's label, instead of labelling file by file.
+  seLinuxMount: true
+{{- end -}}
+{{- end }}
