@@ -3,6 +3,7 @@ module ringvol.dev/tests/e2e
 go 1.26.0
 
 require (
+	github.com/container-storage-interface/spec v1.12.0
 	github.com/kubernetes-csi/external-snapshot-metadata v0.2.0
 	golang.org/x/net v0.56.0
 	golang.org/x/sys v0.46.0
@@ -16,7 +17,6 @@ require (
 )
 
 require (
-	github.com/container-storage-interface/spec v1.12.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.12.2 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,21 +19,15 @@ import (
 	"ringvol.dev/tests/e2e/cluster"
 )
 
-// inlineOn has the chart allow inline volumes, as an operator does: its CSIDriver object has to be made anew.
+// inlineOn has the chart allow inline volumes, which makes its CSIDriver object anew.
 func (w *world) inlineOn() {
 	w.t.Helper()
-	settings := []string{"inline.enabled=true", "inline.namespaces[0]=" + w.namespace, "inline.sources[0]=root", "inline.maxSize=256Mi"}
-	if err := node.Install(settings...); err == nil || !strings.Contains(err.Error(), "kubectl delete csidriver "+cluster.Driver) {
-		w.t.Errorf("an upgrade that changes the CSIDriver object: %v", err)
+	before := w.driverObject()
+	w.t.Cleanup(func() { w.must("the chart as it was", node.Install()) })
+	w.must("the chart", node.Install("inline.enabled=true", "inline.namespaces[0]="+w.namespace, "inline.sources[0]=root", "inline.maxSize=256Mi"))
+	if now := w.driverObject(); now.UID == before.UID || !slices.Contains(now.Spec.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral) {
+		w.t.Errorf("the CSIDriver object is %s as before: %+v", now.UID, now.Spec)
 	}
-	anew := func(settings ...string) {
-		w.t.Helper()
-		w.must("deleting the CSIDriver object",
-			node.Client.StorageV1().CSIDrivers().Delete(w.ctx(), cluster.Driver, metav1.DeleteOptions{}))
-		w.must("the chart", node.Install(settings...))
-	}
-	anew(settings...)
-	w.t.Cleanup(func() { anew() })
 }
 
 // inline gives the pod an inline volume at dataDir.

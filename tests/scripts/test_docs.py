@@ -10,7 +10,7 @@ PAGES = sorted((TOP / 'docs').glob('*.md')) + [TOP / n for n in ('README.md', 'C
 # Flags of helm, kubelet and the sidecars.
 OTHERS = {'--forget', '--reset-then-reuse-values', '--reuse-values', '--enable-distributed-snapshotting', '--extra-create-metadata',
           '--root-dir', '--help', '--version', '--leader-election', '--node-deployment', '--strict-topology', '--immediate-topology', '--enable-capacity',
-          '--kube-api-qps', '--kube-api-burst', '--list-volumes-interval', '--set'}
+          '--kube-api-qps', '--kube-api-burst', '--list-volumes-interval', '--set', '--type'}
 ENDS = 'c|h|go|py|sh|md|proto|yaml|service|hcl|json'
 
 

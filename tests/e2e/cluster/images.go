@@ -44,6 +44,7 @@ func (c *Cluster) sidecarImages() error {
 		}
 	}
 	return c.packPrograms(program{name: ProvisionerImage, path: c.bin("csi-provisioner")},
+		program{name: sidecars + "csi-attacher:v4.12.0", path: c.bin("csi-attacher")},
 		program{name: sidecars + "csi-resizer:v2.2.0", path: c.bin("csi-resizer")},
 		program{name: sidecars + "csi-snapshotter:v8.6.0", path: c.bin("csi-snapshotter")},
 		program{name: sidecars + "csi-snapshot-metadata:v0.2.0", path: c.bin("csi-snapshot-metadata")},

@@ -96,7 +96,12 @@ volumeAttributesClasses:
   - {name: ringvol-bronze, parameters: {iops: "1000"}}
   - {name: ringvol-silver, parameters: {iops: "2000", bandwidth: "209715200"}}
 # The sidecars' images are made here, so they have other digests.
-sidecars: {provisioner: {digest: ""}, snapshotter: {digest: ""}, resizer: {digest: ""}, snapshotController: {digest: ""}}
+sidecars:
+  provisioner: {digest: ""}
+  attacher: {digest: ""}
+  snapshotter: {digest: ""}
+  resizer: {digest: ""}
+  snapshotController: {digest: ""}
 `
 
 // What the chart has in mode controller alone.
@@ -108,10 +113,6 @@ snapshotMetadata: {enabled: true}
 // What the health monitor is told where its program is at hand. It asks seldom by itself.
 const monitorValues = `
 sidecars:
-  provisioner: {digest: ""}
-  snapshotter: {digest: ""}
-  resizer: {digest: ""}
-  snapshotController: {digest: ""}
   healthMonitor: {enabled: true, extraArgs: ["--list-volumes-interval=10s"]}
 `
 
