@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ./dev e2e [--mode controller|node] [-run REGEXP] [other options of go test]: ringvol on two real Kubernetes nodes
-# (docs/e2e.md), in one of the chart's modes. Prints what 'go test -v' prints; exit status 77 and a line 'e2e: skipped:
+# ./dev e2e [--mode controller|node] [--set NAME=VALUE] [-run REGEXP] [other options of go test]: ringvol on two real Kubernetes
+# nodes (docs/e2e.md), in one of the chart's modes, and with other values of the chart. Prints what 'go test -v' prints; exit status 77 and a line 'e2e: skipped:
 # REASON' where nodes cannot be made. Logs of all parts are in build/test-logs/e2e afterwards.
 # ./dev e2e external [--mode ...] [--quick] [--fs ext4,xfs,btrfs] [--focus REGEXP]: Kubernetes' own tests of storage drivers there.
 # ./dev e2e up [--mode ...]: brings the cluster up with the chart installed, and leaves it so. ./dev e2e down takes it away.
@@ -22,6 +22,11 @@ while [ $# -gt 0 ]; do
 	--fs | --focus)
 		[ $# -gt 0 ] || die "$option needs a value"
 		if [ "$option" = --fs ]; then export RINGVOL_E2E_FS=$1; else export RINGVOL_E2E_FOCUS=$1; fi
+		shift
+		;;
+	--set)
+		[ $# -gt 0 ] || die "--set needs NAME=VALUE"
+		export RINGVOL_E2E_SET="${RINGVOL_E2E_SET:-} $1"
 		shift
 		;;
 	--mode)
@@ -81,7 +86,7 @@ mkdir -p build/e2e
 	quietly "$top/build/e2e/workload.log" nice -n 5 go build -ldflags "-s -w" -o "$top/build/e2e/workload" ./workload &&
 	quietly "$top/build/e2e/tests.log" nice -n 5 go test -c -o "$top/build/e2e/tests" .)
 cd tests/e2e
-run=(env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_E2E_MODE="$mode")
+run=(env PATH="$PATH:/usr/sbin:/sbin" RINGVOL_E2E_MODE="$mode" RINGVOL_E2E_SET="${RINGVOL_E2E_SET:-}")
 
 up() {
 	local log=$top/build/e2e/up.log

@@ -30,6 +30,8 @@ const (
 	// Namespace is where the chart is installed.
 	Namespace = "ringvol"
 	release   = "ringvol"
+	// MoreSettings has settings of the chart that all tests are run with, between spaces.
+	MoreSettings = "RINGVOL_E2E_SET"
 	// poolBytes is room for a hundred volumes; the file is sparse.
 	poolBytes = 20 << 30
 	// Less, so that the nodes can be told apart by their room.
@@ -203,6 +205,7 @@ func (c *Cluster) upgrade(settings []string, options ...string) error {
 	args := append([]string{"upgrade", "--install", release, filepath.Join(c.Top, "deploy/helm/ringvol"),
 		"--create-namespace"}, options...)
 	mode := c.Mode
+	settings = append(strings.Fields(os.Getenv(MoreSettings)), settings...)
 	for _, setting := range settings {
 		if other, is := strings.CutPrefix(setting, "mode="); is {
 			mode = other
