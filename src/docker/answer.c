@@ -7,6 +7,7 @@
 
 #include "docker/names.h"
 #include "pool/index.h"
+#include "pool/prefixed.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -73,8 +74,8 @@ char *docker_answer_list(const struct pools *pools, const char *mounts)
 	json_t *list = json_array();
 	const struct pool *pool;
 	for (unsigned i = 0; list != NULL && (pool = pools_at(pools, i)) != NULL; i++)
-		for (struct pool_object *v = docker_next(pool, NULL); v != NULL;
-			v = docker_next(pool, v))
+		for (struct pool_object *v = prefixed_next(pool, DOCKER_PREFIX, ""); v != NULL;
+			v = prefixed_next(pool, DOCKER_PREFIX, v->key))
 			if (json_array_append_new(list, volume_json(v, mounts)) < 0) {
 				json_decref(list);
 				return NULL;

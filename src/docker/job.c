@@ -19,26 +19,7 @@ void docker_jobs_init(struct docker_jobs *jobs, struct csi *csi, struct grpc_reg
 	const char *mounts)
 {
 	*jobs = (struct docker_jobs){.csi = csi, .registry = registry, .mounts = mounts};
-	list_init(&jobs->list);
-}
-
-/* Whether a job of the same volume runs, or came before. */
-static bool must_wait(const struct docker_job *job)
-{
-	list_for_each (link, &job->jobs->list) {
-		const struct docker_job *other = container_of(link, struct docker_job, link);
-		if (other == job)
-			return false;
-		if (strcmp(other->request.name, job->request.name) == 0)
-			return true;
-	}
-	return false;
-}
-
-static void start(struct docker_job *job)
-{
-	job->started = true;
-	op_start(&job->op);
+	line_init(&jobs->line);
 }
 
 static void on_op_end(struct op *op)
@@ -47,13 +28,7 @@ static void on_op_end(struct op *op)
 	struct docker_jobs *jobs = job->jobs;
 	if (job->on_end != NULL)
 		job->on_end(job, job->arg);
-	list_remove(&job->link);
-	jobs->count--;
-	list_for_each_safe (link, &jobs->list) {
-		struct docker_job *next = container_of(link, struct docker_job, link);
-		if (!next->started && !must_wait(next))
-			start(next);
-	}
+	line_leave(&jobs->line, &job->place);
 	arena_unref(job->arena);
 	free(job);
 }
@@ -71,7 +46,7 @@ int docker_job_new(struct docker_job **ret, struct docker_jobs *jobs, struct are
 		[DOCKER_MOUNT] = {"docker mount", docker_mount_steps},
 		[DOCKER_UNMOUNT] = {"docker unmount", docker_unmount_steps},
 	};
-	if (jobs->count == DOCKER_JOBS_MAX)
+	if (jobs->line.count == DOCKER_JOBS_MAX)
 		return -EBUSY;
 	struct docker_job *job = calloc(1, sizeof(*job));
 	if (job == NULL)
@@ -90,10 +65,12 @@ int docker_job_new(struct docker_job **ret, struct docker_jobs *jobs, struct are
 	}
 	op_init(&job->op, jobs->csi->reactor, operations[request->verb].name,
 		operations[request->verb].steps, on_op_end);
-	list_push(&jobs->list, &job->link);
-	jobs->count++;
-	if (!must_wait(job))
-		start(job);
+	job->call = (struct csi_own_call){.op = &job->op,
+		.arena = arena,
+		.registry = jobs->registry,
+		.patience_ms = CSI_OWN_PATIENCE_MS,
+		.draining = &jobs->draining};
+	line_join(&jobs->line, &job->place, &job->op, job->request.name);
 	*ret = job;
 	return 0;
 }

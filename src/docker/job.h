@@ -7,33 +7,29 @@
 #ifndef RINGVOL_DOCKER_JOB_H
 #define RINGVOL_DOCKER_JOB_H
 
+#include "csi/own_call.h"
 #include "docker/request.h"
+#include "reactor/line.h"
 #include "reactor/op.h"
-#include "rpc/grpc_local.h"
 
 struct csi;
 struct pool_object;
 
-enum {
-	DOCKER_MESSAGE_MAX = 512, /* bytes of an error that are told */
-	DOCKER_JOBS_MAX = 1024,   /* at once, those that wait included */
-};
+enum { DOCKER_JOBS_MAX = 1024 }; /* at once, those that wait included */
 
 /* What the jobs of a driver share. */
 struct docker_jobs {
 	struct csi *csi;
 	struct grpc_registry *registry;
 	const char *mounts; /* an absolute path without links in it */
-	struct list list;   /* docker_job.link, in the order they came */
-	unsigned count;
+	struct line line;   /* docker_job.place; jobs of one volume wait for each other */
 	bool draining; /* nothing is tried again */
 };
 
 struct docker_job {
 	struct op op;
 	struct docker_jobs *jobs;
-	struct list link;
-	bool started;
+	struct line_place place;
 	struct arena *arena;
 	struct docker_request request; /* in the arena */
 	const char *stage_path, *mount_path;
@@ -41,15 +37,7 @@ struct docker_job {
 	 * NULL: nobody wants to hear of it. */
 	void (*on_end)(struct docker_job *job, void *arg);
 	void *arg;
-	/* the call of CSI under way (call.h) */
-	const char *path;
-	uint8_t *data;
-	size_t len;
-	struct grpc_local local;
-	enum grpc_status status;
-	char message[DOCKER_MESSAGE_MAX];
-	uint64_t patience_end_ns;
-	bool pauses;
+	struct csi_own_call call; /* the one under way */
 };
 
 void docker_jobs_init(struct docker_jobs *jobs, struct csi *csi, struct grpc_registry *registry,

@@ -4,6 +4,7 @@
 
 #include "node/volume.h"
 #include "pool/index.h"
+#include "pool/prefixed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,38 +22,7 @@ struct pool_object *docker_find(const struct pools *pools, struct arena *arena, 
 
 const char *docker_name_of(const struct pool_object *volume)
 {
-	const struct record *rec = volume->rec;
-	if (rec == NULL || record_is_inline(rec) ||
-		strncmp(rec->name, DOCKER_PREFIX, strlen(DOCKER_PREFIX)) != 0)
-		return NULL;
-	return rec->name + strlen(DOCKER_PREFIX);
-}
-
-/* Keys are in the order of bytes: long names, whose keys are hashes, begin with '='; then there are
- * the others. */
-static const char *skip_to(const char *key)
-{
-	if (key[0] < '=')
-		return "=";
-	return key[0] > '=' && strcmp(key, DOCKER_PREFIX) < 0 ? DOCKER_PREFIX : key;
-}
-
-static bool is_past(const struct pool_object *object)
-{
-	return strncmp(object->key, DOCKER_PREFIX, strlen(DOCKER_PREFIX)) > 0;
-}
-
-struct pool_object *docker_next(const struct pool *pool, const struct pool_object *after)
-{
-	const char *key = after != NULL ? after->key : "";
-	for (;;) {
-		struct pool_object *next = pool_next_object(pool, RECORD_VOLUME, skip_to(key));
-		if (next == NULL || is_past(next))
-			return NULL;
-		if (docker_name_of(next) != NULL)
-			return next;
-		key = next->key;
-	}
+	return prefixed_name_of(volume, DOCKER_PREFIX);
 }
 
 char *docker_stage_path(struct arena *arena, const char *mounts, const char *name)

@@ -22,9 +22,6 @@ char *docker_volume_name(struct arena *arena, const char *name);
 struct pool_object *docker_find(const struct pools *pools, struct arena *arena, const char *name);
 /* What docker calls a volume; NULL: it is none of docker's, or nobody can tell. */
 const char *docker_name_of(const struct pool_object *volume);
-/* Behind `after` in the pool's own order (NULL: the first one); NULL at the end. It looks at
- * few other volumes. */
-struct pool_object *docker_next(const struct pool *pool, const struct pool_object *after);
 
 /* In the arena; NULL: out of memory. */
 char *docker_stage_path(struct arena *arena, const char *mounts, const char *name);

@@ -221,7 +221,7 @@ void docker_drain(
 
 bool docker_idle(const struct docker *docker)
 {
-	return docker == NULL || docker->jobs.count == 0;
+	return docker == NULL || docker->jobs.line.count == 0;
 }
 
 void docker_close(struct docker *docker)

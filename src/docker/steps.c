@@ -16,7 +16,6 @@
 #include "csi/csi.h"
 #include "csi/params.h"
 #include "csi/request.h"
-#include "docker/call.h"
 #include "docker/job.h"
 #include "docker/names.h"
 #include "pool/index.h"
@@ -42,7 +41,7 @@ static ProtobufCBinaryData bytes(const char *s)
 
 static int call_end(struct op *op, int res)
 {
-	return docker_call_end(job_of(op), res);
+	return csi_own_call_end(&job_of(op)->call, res);
 }
 
 /* ---- the volume ---- */
@@ -176,7 +175,7 @@ static int create_run(struct op *op)
 		if (r < 0)
 			return r;
 	}
-	return docker_call_run(job, "/csi.v1.Controller/CreateVolume", &c->req.base);
+	return csi_own_call_run(&job->call, "/csi.v1.Controller/CreateVolume", &c->req.base);
 }
 
 const struct op_step docker_create_steps[] = {
@@ -251,7 +250,7 @@ static int stage_run(struct op *op)
 	req.volume_id = bytes(id);
 	req.staging_target_path = bytes(job->stage_path);
 	req.volume_capability = capability();
-	return docker_call_run(job, "/csi.v1.Node/NodeStageVolume", &req.base);
+	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeStageVolume", &req.base);
 }
 
 static int unstage_run(struct op *op)
@@ -263,7 +262,7 @@ static int unstage_run(struct op *op)
 	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
 	req.volume_id = bytes(id);
 	req.staging_target_path = bytes(job->stage_path);
-	return docker_call_run(job, "/csi.v1.Node/NodeUnstageVolume", &req.base);
+	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeUnstageVolume", &req.base);
 }
 
 /* Another container has it, or it was never staged. */
@@ -292,7 +291,7 @@ static int publish_run(struct op *op)
 		req.staging_target_path = bytes(job->stage_path);
 	req.target_path = bytes(job->mount_path);
 	req.volume_capability = capability();
-	return docker_call_run(job, "/csi.v1.Node/NodePublishVolume", &req.base);
+	return csi_own_call_run(&job->call, "/csi.v1.Node/NodePublishVolume", &req.base);
 }
 
 static int check_there(struct op *op)
@@ -319,7 +318,7 @@ static int unpublish_run(struct op *op)
 	Csi__V1__NodeUnpublishVolumeRequest req = CSI__V1__NODE_UNPUBLISH_VOLUME_REQUEST__INIT;
 	req.volume_id = bytes(id);
 	req.target_path = bytes(job->mount_path);
-	return docker_call_run(job, "/csi.v1.Node/NodeUnpublishVolume", &req.base);
+	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeUnpublishVolume", &req.base);
 }
 
 const struct op_step docker_unmount_steps[] = {
@@ -352,7 +351,7 @@ static int delete_run(struct op *op)
 		return -ENOENT;
 	Csi__V1__DeleteVolumeRequest req = CSI__V1__DELETE_VOLUME_REQUEST__INIT;
 	req.volume_id = bytes(id);
-	return docker_call_run(job_of(op), "/csi.v1.Controller/DeleteVolume", &req.base);
+	return csi_own_call_run(&job_of(op)->call, "/csi.v1.Controller/DeleteVolume", &req.base);
 }
 
 const struct op_step docker_remove_steps[] = {

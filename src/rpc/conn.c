@@ -22,7 +22,10 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 enum {
 	CONN_SEND_BYTES = 64 << 10, /* one send */
@@ -31,6 +34,17 @@ enum {
 	CONN_LINGER_MS = 500,
 	CONN_REST_MS = 500,     /* after a send: if none is in flight, buffers are given back */
 	CONN_RECV_BUFFERS = 64, /* of all connections; they are held only while being fed */
+};
+
+/* A descriptor on its way to the peer, on a unix socket. */
+struct conn_pass {
+	int fd;
+	struct msghdr message;
+	struct iovec bytes;
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
 };
 
 static void recv_next(struct conn *c);
@@ -45,6 +59,16 @@ static void out_count(struct conn *c)
 	c->out_counted = c->out.cap;
 }
 
+/* The kernel has it, or nobody will. */
+static void pass_end(struct conn *c)
+{
+	if (c->pass == NULL)
+		return;
+	fd_close(&c->pass->fd);
+	free(c->pass);
+	c->pass = NULL;
+}
+
 /* ---- how connections end ---- */
 
 /* Frees a closed connection once the kernel holds none of its requests. */
@@ -53,6 +77,7 @@ static void conn_reap(struct conn *c)
 	if (c->recv.armed || c->send.armed || c->wake.armed)
 		return;
 	fd_close(&c->fd);
+	pass_end(c);
 	buf_free(&c->out);
 	out_count(c);
 	c->host->on_free(c);
@@ -160,11 +185,47 @@ static void on_timer(struct ring_timer *timer)
 
 /* ---- sending ---- */
 
+/* Takes the descriptor that the session has put out with what it has just put out. */
+static void pass_take(struct conn *c)
+{
+	const struct session_ops *ops = c->session->ops;
+	int fd = ops->pass == NULL || c->out.len == 0 ? -1 : ops->pass(c->session);
+	if (fd < 0)
+		return;
+	c->pass = malloc(sizeof(*c->pass));
+	if (c->pass == NULL) {
+		close(fd);
+		c->out.len = 0; /* nothing that names a descriptor goes without it */
+		c->cut = true;
+		return;
+	}
+	c->pass->fd = fd;
+}
+
+static const struct msghdr *pass_message(struct conn *c)
+{
+	struct conn_pass *pass = c->pass;
+	pass->bytes = (struct iovec){c->out.data, c->out.len};
+	pass->message = (struct msghdr){.msg_iov = &pass->bytes,
+		.msg_iovlen = 1,
+		.msg_control = pass->control.bytes,
+		.msg_controllen = sizeof(pass->control.bytes)};
+	struct cmsghdr *head = CMSG_FIRSTHDR(&pass->message);
+	*head = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+		.cmsg_type = SCM_RIGHTS,
+		.cmsg_len = CMSG_LEN(sizeof(int))};
+	memcpy(CMSG_DATA(head), &pass->fd, sizeof(int));
+	return &pass->message;
+}
+
 static void send_arm(struct conn *c)
 {
 	struct ring *ring = c->host->ring;
-	io_uring_prep_send(
-		&c->send.sqe, c->fd, c->out.data + c->sent, c->out.len - c->sent, MSG_NOSIGNAL);
+	if (c->pass != NULL)
+		io_uring_prep_sendmsg(&c->send.sqe, c->fd, pass_message(c), MSG_NOSIGNAL);
+	else
+		io_uring_prep_send(&c->send.sqe, c->fd, c->out.data + c->sent,
+			c->out.len - c->sent, MSG_NOSIGNAL);
 	ring_submit(ring, &c->send);
 	/* Set once and looked at when it fires, so that a busy connection leaves it alone. */
 	if (!ring_timer_armed(&c->timer))
@@ -183,6 +244,8 @@ static void conn_flush(struct conn *c)
 		c->host->on_flush(c);
 	if (c->out.len == 0 && ops->output(c->session, &c->out, CONN_SEND_BYTES) < 0)
 		c->cut = true;
+	if (c->pass == NULL)
+		pass_take(c);
 	if (c->out.cap != c->out_counted)
 		out_count(c);
 	if (c->out.len > 0) {
@@ -211,6 +274,7 @@ static void on_send(struct ring_req *req, int res, uint32_t flags)
 	}
 	if (c->host->bytes_out != NULL)
 		*c->host->bytes_out += (uint64_t)res;
+	pass_end(c);
 	c->progress_ns = ring_now_ns(c->host->ring);
 	c->sent += (size_t)res;
 	if (c->sent < c->out.len) {

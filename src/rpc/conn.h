@@ -12,6 +12,7 @@
 
 struct budget;
 struct conn;
+struct conn_pass;
 struct ring_bufs;
 
 /* What the connections of an owner share. A function that may be NULL is told nothing then. */
@@ -49,6 +50,7 @@ struct conn {
 	struct buf out;
 	size_t out_counted; /* of out, in the host's memory */
 	size_t sent;
+	struct conn_pass *pass; /* goes along with the first byte of out; NULL: none */
 	uint64_t progress_ns;
 };
 

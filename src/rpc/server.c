@@ -223,14 +223,20 @@ int server_listen_on(struct server *server, const struct listen_socket *socket)
 	return listener_add(server, &server->grpc, socket);
 }
 
-int server_listen(struct server *server, const char *endpoint, struct err *err)
+static int listen_unix(
+	struct server *server, struct speaks *speaks, const char *endpoint, struct err *err)
 {
 	struct listen_socket socket;
 	int res = listen_open(endpoint, &socket, err);
 	if (res < 0)
 		return res;
-	res = server_listen_on(server, &socket);
+	res = listener_add(server, speaks, &socket);
 	return res < 0 ? err_sys(err, res, "cannot listen on %s", endpoint) : 0;
+}
+
+int server_listen(struct server *server, const char *endpoint, struct err *err)
+{
+	return listen_unix(server, &server->grpc, endpoint, err);
 }
 
 int server_listen_http(struct server *server, const char *address, struct err *err)
@@ -247,12 +253,13 @@ int server_listen_http(struct server *server, const char *address, struct err *e
 int server_listen_http_unix(struct server *server, const char *endpoint, struct err *err)
 {
 	assert(server->http1 != NULL && !server->draining);
-	struct listen_socket socket;
-	int res = listen_open(endpoint, &socket, err);
-	if (res < 0)
-		return res;
-	res = listener_add(server, &server->http, &socket);
-	return res < 0 ? err_sys(err, res, "cannot listen on %s", endpoint) : 0;
+	return listen_unix(server, &server->http, endpoint, err);
+}
+
+int server_listen_other_unix(struct server *server, const char *endpoint, struct err *err)
+{
+	assert(server->config.open_other != NULL && !server->draining);
+	return listen_unix(server, &server->other, endpoint, err);
 }
 
 int server_listen_tls(struct server *server, const char *address, struct tls *tls, struct err *err)
@@ -346,6 +353,13 @@ static int open_http(
 	return http1_session_new(server->http1, on_wake, arg, ret);
 }
 
+static int open_other(
+	struct server *server, int fd, session_wake_fn *on_wake, void *arg, struct session **ret)
+{
+	(void)fd;
+	return server->config.open_other(server->config.open_other_arg, on_wake, arg, ret);
+}
+
 /* ---- memory ---- */
 
 /* Memory that a burst of calls needed goes back to the system soon after it. */
@@ -380,9 +394,11 @@ int server_open(struct server **ret, const struct server_config *config)
 	server->config = *config;
 	server->grpc = (struct speaks){.open = open_grpc, .limits = &server->config.limits};
 	server->http = (struct speaks){.open = open_http, .limits = &server->config.http_limits};
+	server->other = (struct speaks){.open = open_other, .limits = &server->config.http_limits};
 	server->tls = (struct speaks){.open = open_tls, .limits = &server->config.tls_limits};
 	list_init(&server->grpc.remotes);
 	list_init(&server->http.remotes);
+	list_init(&server->other.remotes);
 	list_init(&server->tls.remotes);
 	list_init(&server->listeners);
 	h2_turns_init(&server->turns, config->ring);

@@ -30,7 +30,13 @@ extern const struct server_limits server_limits_default, server_http_limits_defa
 	server_tls_limits_default;
 
 struct http1_route; /* http1.h */
+struct session;     /* session.h */
 struct tls;         /* tls.h */
+
+/* A session of a protocol that the server does not know, for a new connection. 0 or -ENOMEM.
+ * on_wake(wake_arg) is the session's to call (session_wake_fn). */
+typedef int server_session_fn(void *arg, void (*on_wake)(void *wake_arg), void *wake_arg,
+	struct session **ret);
 
 struct server_config {
 	struct ring *ring;
@@ -39,6 +45,9 @@ struct server_config {
 	/* For server_listen_http(): ends with a NULL path; NULL: there is no HTTP. */
 	const struct http1_route *http_routes;
 	struct server_limits http_limits; /* streams, pings and send_buffer_bytes are not used */
+	/* For server_listen_other_unix(), with the limits of HTTP. */
+	server_session_fn *open_other;
+	void *open_other_arg;
 	struct server_limits tls_limits;  /* for server_listen_tls() */
 };
 
@@ -60,6 +69,9 @@ void server_unlisten(struct server *server);
 int server_listen_http(struct server *server, const char *address, struct err *err);
 /* The same on a unix socket, unix:///PATH, made and guarded as by server_listen(). Blocking. */
 int server_listen_http_unix(struct server *server, const char *endpoint, struct err *err);
+
+/* Another protocol (open_other) on a unix socket, likewise. */
+int server_listen_other_unix(struct server *server, const char *endpoint, struct err *err);
 
 /* gRPC over TLS on ADDR:PORT, any address of this host, for the services whose `peers` name those
  * who have certificates (tls.h). One struct tls a server, which outlives it. Does not block, as

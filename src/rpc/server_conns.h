@@ -22,7 +22,7 @@ struct speaks {
 
 struct server {
 	struct server_config config;
-	struct speaks grpc, http, tls;
+	struct speaks grpc, http, other, tls;
 	struct tls *tls_keys; /* NULL: server_listen_tls() was not called */
 	struct http1 *http1;  /* what HTTP connections share; NULL: none is served */
 	struct h2_turns turns;

@@ -30,6 +30,9 @@ struct session_ops {
 	void (*input_ended)(struct session *session);
 	/* Appends pending output to `out` until it holds about limit bytes. 0 or -errno. */
 	int (*output)(struct session *session, struct buf *out, size_t limit);
+	/* After output(): a descriptor that goes along with the first byte that this has appended,
+	 * and that is the caller's from now on; -1: none. NULL: the protocol passes none. */
+	int (*pass)(struct session *session);
 	/* True when nothing is left to read or write: close the socket. */
 	bool (*finished)(const struct session *session);
 	/* Whether an answer is under way that has no end yet. Given up there, the connection is

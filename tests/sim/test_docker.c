@@ -131,7 +131,7 @@ static void nothing_left(void)
 	snprintf(path, sizeof(path), "%s/data", mounts);
 	cr_assert_neq(access(path, F_OK), 0, "%s is left", path);
 	cr_assert_eq(do_remove(), GRPC_OK, "%s", last.message);
-	cr_assert_eq(jobs.count, 0);
+	cr_assert_eq(jobs.line.count, 0);
 	world_close(w);
 }
 
