@@ -11,7 +11,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 . scripts/lib.sh
 . scripts/deps.sh
 
-all=(h2_bytes h2_frames h2_client http1 docker tls csi record image_map disk_header thin options fsimg mountinfo ublkd chunk node luks_order)
+all=(h2_bytes h2_frames h2_client http1 docker provider tls csi record image_map disk_header thin options fsimg mountinfo ublkd chunk node luks_order)
 target=${1:-all} seconds=${2:-20}
 targets=("$target")
 [ "$target" != all ] || targets=("${all[@]}")

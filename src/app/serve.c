@@ -22,6 +22,7 @@
 #include "app/serve_duties.h"
 #include "app/serve_options.h"
 #include "app/serve_pools.h"
+#include "app/serve_provider.h"
 #include "attach/borrowed.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -74,7 +75,8 @@ enum {
 	DRAINED_REGISTRATION = 1 << 2,
 	DRAINED_CLUSTER = 1 << 3,
 	DRAINED_DOCKER = 1 << 4,
-	DRAINED_ALL = (1 << 5) - 1,
+	DRAINED_PROVIDER = 1 << 5,
+	DRAINED_ALL = (1 << 6) - 1,
 };
 
 struct serve {
@@ -96,6 +98,7 @@ struct serve {
 	struct server *server;
 	struct registration *registration; /* NULL: not asked for */
 	struct docker *docker;             /* NULL: not asked for */
+	struct provider *provider;         /* NULL: not asked for */
 	struct serve_address http;
 	struct serve_cluster cluster;
 
@@ -223,12 +226,18 @@ static void on_docker_drained(void *arg)
 	((struct serve *)arg)->drained |= DRAINED_DOCKER;
 }
 
+static void on_provider_drained(void *arg)
+{
+	((struct serve *)arg)->drained |= DRAINED_PROVIDER;
+}
+
 static void on_drain_tick(struct ring_timer *timer)
 {
 	struct serve *s = container_of(timer, struct serve, timer);
 	/* A call whose client went away is in flight until its method ends it. */
 	bool calls_over = (s->registry == NULL || grpc_registry_in_flight(s->registry) == 0) &&
-			  serve_cluster_idle(&s->cluster) && docker_idle(s->docker);
+			  serve_cluster_idle(&s->cluster) && docker_idle(s->docker) &&
+			  provider_idle(s->provider);
 	if (calls_over && s->drained == DRAINED_ALL && !adopting(s) && pools_idle(s->pools))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)
@@ -245,7 +254,8 @@ static void drain(struct serve *s, const char *why)
 	s->drain_end_ns = ring_now_ns(s->reactor.ring) + DRAIN_MS * UINT64_C(1000000);
 	s->drained = (s->csi == NULL ? DRAINED_CSI : 0) | (s->server == NULL ? DRAINED_SERVER : 0) |
 		     (s->registration == NULL ? DRAINED_REGISTRATION : 0) |
-		     (s->docker == NULL ? DRAINED_DOCKER : 0);
+		     (s->docker == NULL ? DRAINED_DOCKER : 0) |
+		     (s->provider == NULL ? DRAINED_PROVIDER : 0);
 	if (s->health != NULL)
 		health_set(s->health, false);
 	/* Kubelet first: it must not call a driver that is about to go. */
@@ -253,6 +263,8 @@ static void drain(struct serve *s, const char *why)
 		registration_drain(s->registration, DRAIN_MS, on_registration_drained, s);
 	if (s->docker != NULL)
 		docker_drain(s->docker, DRAIN_MS, on_docker_drained, s);
+	if (s->provider != NULL)
+		provider_drain(s->provider, DRAIN_MS, on_provider_drained, s);
 	serve_cluster_drain(&s->cluster, DRAIN_MS, on_cluster_drained, s);
 	pools_drain(s->pools);
 	probes_stop();
@@ -501,6 +513,8 @@ static int start(struct serve *s, struct err *err)
 	if (r >= 0)
 		r = serve_docker_open(&s->docker, &s->options, s->csi, s->registry, err);
 	if (r >= 0)
+		r = serve_provider_open(&s->provider, &s->options, s->csi, s->registry, err);
+	if (r >= 0)
 		r = serve_cluster_open(&s->cluster, s->csi, s->metrics, err);
 	if (r < 0)
 		return r;
@@ -521,6 +535,7 @@ static void stop(struct serve *s)
 {
 	registration_close(s->registration);
 	docker_close(s->docker);
+	provider_close(s->provider);
 	serve_address_stop(&s->http);
 	server_close(s->server);
 	serve_cluster_close_server(&s->cluster);

@@ -9,6 +9,7 @@
 #include "app/borrow_option.h"
 #include "app/inline_option.h"
 #include "app/serve_docker.h"
+#include "app/serve_provider.h"
 #include "app/tls_options.h"
 #include "app/values.h"
 #include "backends/ublk/ublkd_proto.h"
@@ -522,6 +523,17 @@ static const struct option_row rows[] = {
 	{"--docker-mounts", "DIR", {"RINGVOL_DOCKER_MOUNTS"}, .fallback = "/run/ringvol-docker",
 		.help = "where it mounts volumes", .kind = OPTION_PATH,
 		OPTION_IN(struct serve_options, docker_mounts)},
+	{"--storage-provider", "PATH", {"RINGVOL_STORAGE_PROVIDER"}, .fallback_help = "off",
+		.help = "the socket of a provider of storage for systemd, as in\n"
+			"/run/systemd/io.systemd.StorageProvider/ringvol",
+		.kind = OPTION_SOCKET, OPTION_IN(struct serve_options, storage_provider)},
+	{"--storage-provider-mounts", "DIR", {"RINGVOL_STORAGE_PROVIDER_MOUNTS"},
+		.fallback = "/run/ringvol-storage", .help = "where it mounts volumes",
+		.kind = OPTION_PATH, OPTION_IN(struct serve_options, storage_mounts)},
+	{"--storage-provider-idle", "SECONDS", {"RINGVOL_STORAGE_PROVIDER_IDLE"}, .fallback = "60",
+		.help = "for how long it keeps a volume attached that nobody uses",
+		.kind = OPTION_NUMBER, OPTION_IN(struct serve_options, storage_idle_s), .min = 1,
+		.max = 86400},
 	{"--log-level", "error|warn|info|debug", {"RINGVOL_LOG_LEVEL"}, .fallback = "info",
 		.help = "what is logged, on standard error", .kind = OPTION_CHOICE,
 		OPTION_IN(struct serve_options, log_level)},
@@ -580,6 +592,8 @@ int serve_options_parse(struct serve_options *ret, struct options_result *ret_re
 		r = complete_cluster(ret, err);
 	if (r == 0 && !ret_result->help)
 		r = serve_docker_complete(ret, err);
+	if (r == 0 && !ret_result->help)
+		r = serve_provider_complete(ret, err);
 	if (r == 0)
 		ret->ublkd.start = ret->ublk == SERVE_UBLKD_START;
 	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)

@@ -57,6 +57,9 @@ struct serve_options {
 	const char *kubelet_endpoint;     /* with it: a path */
 	const char *docker_plugin;        /* a socket's path; NULL: off */
 	const char *docker_mounts;        /* a directory */
+	const char *storage_provider;     /* a socket's path; NULL: off */
+	const char *storage_mounts;       /* a directory */
+	unsigned storage_idle_s;
 	enum log_level log_level;
 	enum log_format log_format;
 };

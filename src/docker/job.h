@@ -23,7 +23,7 @@ struct docker_jobs {
 	struct grpc_registry *registry;
 	const char *mounts; /* an absolute path without links in it */
 	struct line line;   /* docker_job.place; jobs of one volume wait for each other */
-	bool draining; /* nothing is tried again */
+	bool draining;      /* nothing is tried again */
 };
 
 struct docker_job {

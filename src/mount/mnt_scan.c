@@ -71,7 +71,13 @@ static bool parse_line(char *text, struct mnt_line *ret)
 
 int mnt_each_line(bool (*each)(void *arg, const struct mnt_line *line), void *arg)
 {
-	FILE *file = fopen("/proc/self/mountinfo", "re");
+	return mnt_each_line_of("/proc/self/mountinfo", each, arg);
+}
+
+int mnt_each_line_of(
+	const char *name, bool (*each)(void *arg, const struct mnt_line *line), void *arg)
+{
+	FILE *file = fopen(name, "re");
 	if (file == NULL)
 		return -errno;
 	_cleanup_free_ char *text = NULL;

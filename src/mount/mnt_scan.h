@@ -26,7 +26,7 @@ void mnt_option_value(const char *options, const char *key, char *ret, size_t si
 /* True if a comma list has this word. */
 bool mnt_has_option(const char *options, const char *word);
 
-/* ---- for mnt_look.c ---- */
+/* ---- for mnt_look.c and mnt_elsewhere.c ---- */
 
 /* What mountinfo says of one mount. */
 struct mnt_line {
@@ -37,6 +37,9 @@ struct mnt_line {
 };
 /* Calls each for every line until it answers false. 0 or -errno. */
 int mnt_each_line(bool (*each)(void *arg, const struct mnt_line *line), void *arg);
+/* The same of another process's list: "/proc/1/mountinfo". */
+int mnt_each_line_of(
+	const char *name, bool (*each)(void *arg, const struct mnt_line *line), void *arg);
 /* The device a line is about, 0:0 if it is none of ours; *ret_bound_node as in mnt_entry. */
 void mnt_line_device(const struct mnt_line *line, uint32_t *ret_major, uint32_t *ret_minor,
 	bool *ret_bound_node);

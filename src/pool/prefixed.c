@@ -9,8 +9,7 @@
 const char *prefixed_name_of(const struct pool_object *volume, const char *prefix)
 {
 	const struct record *rec = volume->rec;
-	if (rec == NULL || record_is_inline(rec) ||
-		strncmp(rec->name, prefix, strlen(prefix)) != 0)
+	if (rec == NULL || record_is_inline(rec) || strncmp(rec->name, prefix, strlen(prefix)) != 0)
 		return NULL;
 	return rec->name + strlen(prefix);
 }
@@ -24,7 +23,8 @@ static const char *skip_to(const char *prefix, const char *key)
 	return key[0] > '=' && strcmp(key, prefix) < 0 ? prefix : key;
 }
 
-struct pool_object *prefixed_next(const struct pool *pool, const char *prefix, const char *after_key)
+struct pool_object *prefixed_next(
+	const struct pool *pool, const char *prefix, const char *after_key)
 {
 	const char *key = after_key;
 	for (;;) {

@@ -33,7 +33,6 @@ struct varlink_call {
 	bool draining;    /* no call after this one */
 	bool input_ended; /* the client sends no more */
 	struct buf in;    /* received, not taken apart */
-	size_t looked;    /* of it, in which no end of a message was found */
 
 	json_t *message; /* of the call */
 	bool more, oneway;
@@ -44,7 +43,9 @@ struct varlink_call {
 	void *on_gone_arg;
 
 	struct buf out; /* answered, not put out */
-	int fd;         /* for the first byte of it; -1: none */
+	int fd;         /* goes along with an answer; -1: none */
+	size_t fd_at;   /* where in out that answer begins */
+	bool fd_begins; /* the last output began with it */
 };
 
 static struct varlink_call *call_of(struct session *session)
@@ -82,7 +83,8 @@ static void call_ends(struct varlink_call *c)
 	c->later = false;
 	json_decref(c->message);
 	c->message = NULL;
-	c->state = c->draining ? VARLINK_OVER : VARLINK_IDLE;
+	bool last = c->draining || (c->input_ended && c->in.len == 0);
+	c->state = last ? VARLINK_OVER : VARLINK_IDLE;
 	if (later && !c->busy)
 		c->on_wake(c->wake_arg);
 }
@@ -101,6 +103,7 @@ void varlink_reply(struct varlink_call *c, json_t *parameters, int fd)
 			close(fd);
 	} else {
 		c->fd = fd;
+		c->fd_at = c->out.len;
 		put(c, json_pack("{s:o}", "parameters", parameters));
 	}
 	call_ends(c);
@@ -170,8 +173,8 @@ static void take_message(struct varlink_call *c, const uint8_t *data, size_t len
 	json_t *message = json_loadb((const char *)data, len, JSON_REJECT_DUPLICATES, &why);
 	const char *method = json_string_value(json_object_get(message, "method"));
 	json_t *parameters = json_object_get(message, "parameters");
-	if (method == NULL || (parameters != NULL && !json_is_null(parameters) &&
-				      !json_is_object(parameters))) {
+	if (method == NULL ||
+		(parameters != NULL && !json_is_null(parameters) && !json_is_object(parameters))) {
 		json_decref(message);
 		cut(c, -EBADMSG);
 		return;
@@ -244,16 +247,24 @@ static void varlink_input_ended(struct session *session)
 		c->state = VARLINK_OVER;
 }
 
-/* An answer with a descriptor begins an output, and nothing follows it there. */
+/* An answer with a descriptor begins an output. */
 static int varlink_output(struct session *session, struct buf *out, size_t limit)
 {
 	struct varlink_call *c = call_of(session);
 	c->busy = true;
+	if (c->out.len == 0 && c->state == VARLINK_IDLE && c->in.len > 0)
+		take_messages(c);
 	if (c->source != NULL)
 		put_answers(c, limit);
-	if (c->out.len > 0 && buf_append(out, c->out.data, c->out.len) < 0)
+	bool waits = c->fd >= 0 && c->fd_at > 0;
+	size_t len = waits ? c->fd_at : c->out.len;
+	c->fd_begins = c->fd >= 0 && !waits;
+	c->fd_at = 0;
+	if (len > 0 && buf_append(out, c->out.data, len) < 0)
 		cut(c, -ENOMEM);
-	buf_free(&c->out);
+	buf_consume(&c->out, len);
+	if (c->out.len == 0)
+		buf_free(&c->out);
 	c->busy = false;
 	return c->broken;
 }
@@ -261,15 +272,18 @@ static int varlink_output(struct session *session, struct buf *out, size_t limit
 static int varlink_pass(struct session *session)
 {
 	struct varlink_call *c = call_of(session);
+	if (!c->fd_begins)
+		return -1;
 	int fd = c->fd;
 	c->fd = -1;
+	c->fd_begins = false;
 	return fd;
 }
 
 static bool varlink_finished(const struct session *session)
 {
 	const struct varlink_call *c = call_at(session);
-	return c->broken < 0 || (c->state == VARLINK_OVER && c->out.len == 0);
+	return c->broken < 0 || (c->state == VARLINK_OVER && c->out.len == 0 && c->fd < 0);
 }
 
 /* A client of this host's root may stay as long as it likes. */

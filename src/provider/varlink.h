@@ -26,8 +26,8 @@ struct varlink_source {
 
 /* Answers the call before it returns, with one of the functions below, or says varlink_later().
  * method: "INTERFACE.METHOD". parameters: an object, until the call is answered. */
-typedef void varlink_call_fn(struct varlink_call *call, const char *method, json_t *parameters,
-	void *arg);
+typedef void varlink_call_fn(
+	struct varlink_call *call, const char *method, json_t *parameters, void *arg);
 
 /* The client takes more than one answer. */
 bool varlink_wants_more(const struct varlink_call *call);

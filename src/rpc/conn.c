@@ -224,8 +224,8 @@ static void send_arm(struct conn *c)
 	if (c->pass != NULL)
 		io_uring_prep_sendmsg(&c->send.sqe, c->fd, pass_message(c), MSG_NOSIGNAL);
 	else
-		io_uring_prep_send(&c->send.sqe, c->fd, c->out.data + c->sent,
-			c->out.len - c->sent, MSG_NOSIGNAL);
+		io_uring_prep_send(&c->send.sqe, c->fd, c->out.data + c->sent, c->out.len - c->sent,
+			MSG_NOSIGNAL);
 	ring_submit(ring, &c->send);
 	/* Set once and looked at when it fires, so that a busy connection leaves it alone. */
 	if (!ring_timer_armed(&c->timer))

@@ -35,8 +35,8 @@ struct tls;         /* tls.h */
 
 /* A session of a protocol that the server does not know, for a new connection. 0 or -ENOMEM.
  * on_wake(wake_arg) is the session's to call (session_wake_fn). */
-typedef int server_session_fn(void *arg, void (*on_wake)(void *wake_arg), void *wake_arg,
-	struct session **ret);
+typedef int server_session_fn(
+	void *arg, void (*on_wake)(void *wake_arg), void *wake_arg, struct session **ret);
 
 struct server_config {
 	struct ring *ring;
@@ -48,7 +48,7 @@ struct server_config {
 	/* For server_listen_other_unix(), with the limits of HTTP. */
 	server_session_fn *open_other;
 	void *open_other_arg;
-	struct server_limits tls_limits;  /* for server_listen_tls() */
+	struct server_limits tls_limits; /* for server_listen_tls() */
 };
 
 int server_open(struct server **ret, const struct server_config *config);

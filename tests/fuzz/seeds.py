@@ -190,7 +190,7 @@ SERVE_VALUES = {
     "--kubelet-registration": "/registry", "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node", "--inline": "pools=default,namespaces=*,sources=root,max-size=1Gi,iops=5k,bandwidth=1Mi", "--attach": "true", "--staging": "off",
     "--csi-version": "1.13", "--max-volumes-per-node": "9", "--trim-interval": "12h", "--owner-timeout": "90s", "--owner-fail-after": "30s", "--transfer-rate": "1000000",
     "--ublkd": "external", "--ublkd-socket": "/run/u.sock", "--ublkd-state-dir": "/run/u", "--cgroup-root": "/cg",
-    "--block-on-loop": "true", "--docker-plugin": "/run/d.sock", "--docker-mounts": "/run/d", "--log-level": "warn",
+    "--block-on-loop": "true", "--docker-plugin": "/run/d.sock", "--docker-mounts": "/run/d", "--storage-provider": "/run/s", "--storage-provider-mounts": "/run/m", "--storage-provider-idle": "9", "--log-level": "warn",
     "--log-format": "json"}
 
 
@@ -348,6 +348,19 @@ def docker():
     write("docker", "unmount", b'\5{"ID":"b87d","Name":"d.a-t_a","Later":[1,2,{"x":null}]}')
     write("docker", "path", b'\6{"Name":"\\u0064ata"}')
     write("docker", "list", b"\x08{}")
+
+
+# ---- what systemd asks of a provider of storage ----
+
+
+def provider():
+    """The first byte is how bytes come; then calls, each with its NUL. The methods are those of varlink_peer.h."""
+    acquire = b'{"method":"a","parameters":{"name":"data","createMode":"new","template":"xfs","readOnly":false,"requestAs":"dir","createSizeBytes":1}}\0'
+    write("provider", "acquire", b"\0" + acquire)
+    write("provider", "pieces", b"\3" + acquire + b'{"method":"fd"}\0{"method":"later","oneway":true}\0')
+    write("provider", "many", b'\0{"method":"many9","more":true}\0{"method":"many0","more":true}\0{"method":"many2999","more":true}\0')
+    write("provider", "later", b'\x28{"method":"later"}\0{"method":"fd"}\0{"method":"a"}\0')
+    write("provider", "drain", b'\x11{"method":"a","parameters":{"name":"\\u0064","readOnly":true}}\0{"method":"later"}\0{"method":"a"}\0')
 
 
 # ---- HTTP/1 ----
@@ -529,6 +542,7 @@ if __name__ == "__main__":
     node()
     http1()
     docker()
+    provider()
     tls()
     ublkd()
     h2_bytes()
