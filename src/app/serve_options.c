@@ -9,6 +9,7 @@
 #include "app/borrow_option.h"
 #include "app/inline_option.h"
 #include "app/serve_docker.h"
+#include "app/serve_endpoint.h"
 #include "app/serve_provider.h"
 #include "app/tls_options.h"
 #include "app/values.h"
@@ -23,7 +24,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 static bool is_alnum(char c)
@@ -57,18 +57,6 @@ static int set_endpoint(void *target, const char *value, struct err *err)
 	if (r < 0)
 		return r;
 	o->endpoint_count++;
-	return 0;
-}
-
-/* Any user of the node, and any pod in its network, reaches a port of the loopback: the operator
- * has to say that this is wanted. */
-static int check_insecure_tcp(const struct serve_options *o, struct err *err)
-{
-	for (unsigned i = 0; i < o->endpoint_count && !o->insecure_tcp; i++)
-		if (strncmp(o->endpoints[i], "tcp://", 6) == 0)
-			return err_set(err, ERR_INVALID,
-				"--endpoint '%s': every local user could call the driver there, DeleteVolume included; use unix:///PATH, or give --insecure-tcp to allow it",
-				o->endpoints[i]);
 	return 0;
 }
 
@@ -553,30 +541,6 @@ const struct command serve_command = {
 	.options = rows,
 };
 
-/* Kubelet is told of a unix socket, and the socket in its directory has a name of a limited length.
- */
-static int complete_registration(struct serve_options *o, struct err *err)
-{
-	size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
-	if (o->kubelet_registration == NULL)
-		return 0;
-	if (strlen(o->kubelet_registration) + strlen("/") + strlen(o->csi.driver_name) +
-			strlen("-reg.sock") >
-		max)
-		return err_set(err, ERR_INVALID,
-			"--kubelet-registration: the socket's path in it would be longer than %zu bytes",
-			max);
-	for (unsigned i = 0; i < o->endpoint_count && o->kubelet_endpoint == NULL; i++) {
-		const char *e = o->endpoints[i];
-		if (strncmp(e, "unix:", 5) == 0)
-			o->kubelet_endpoint = strncmp(e, "unix://", 7) == 0 ? e + 7 : e + 5;
-	}
-	if (o->kubelet_endpoint == NULL)
-		return err_set(err, ERR_INVALID,
-			"--kubelet-registration: kubelet needs a unix socket; give one as --endpoint or --kubelet-endpoint");
-	return 0;
-}
-
 int serve_options_parse(struct serve_options *ret, struct options_result *ret_result, int argc,
 	char *const *argv, struct err *err)
 {
@@ -585,9 +549,7 @@ int serve_options_parse(struct serve_options *ret, struct options_result *ret_re
 		return err_set(err, ERR_NO_ROOM, "out of memory");
 	int r = options_parse(&serve_command, argc, argv, ret, ret_result, err);
 	if (r == 0 && !ret_result->help)
-		r = check_insecure_tcp(ret, err);
-	if (r == 0 && !ret_result->help)
-		r = complete_registration(ret, err);
+		r = serve_endpoint_complete(ret, err);
 	if (r == 0 && !ret_result->help)
 		r = complete_cluster(ret, err);
 	if (r == 0 && !ret_result->help)
