@@ -296,9 +296,20 @@ void csi_params_lay_limits(const struct csi_params *params, struct io_limits *li
 
 int csi_params_check_none(Csi__V1__StringPair **pairs, size_t n, struct err *err)
 {
-	for (size_t i = 0; i < n; i++)
-		if (!is_others(csi_str(pairs[i]->key)))
-			return unknown_key(FROM_CLASS, csi_str(pairs[i]->key), err);
+	for (size_t i = 0; i < n; i++) {
+		const char *key = csi_str(pairs[i]->key), *value = csi_str(pairs[i]->value);
+		if (is_others(key))
+			continue;
+		if (strcmp(key, "deletionPolicy") != 0 && find_key(key) != NULL)
+			return err_set(err, ERR_INVALID,
+				"parameters: %s belongs to a StorageClass or VolumeAttributesClass; classes of snapshots have no parameters",
+				key);
+		if (strcmp(key, "deletionPolicy") != 0)
+			return unknown_key(FROM_CLASS, key, err);
+		if (strcmp(value, "Delete") != 0 && strcmp(value, "Retain") != 0)
+			return err_set(err, ERR_INVALID,
+				"parameters: deletionPolicy is a field of the class, beside its parameters, and is Delete or Retain");
+	}
 	return 0;
 }
 

@@ -54,7 +54,8 @@ void csi_params_lay_limits(const struct csi_params *params, struct io_limits *li
 const char *csi_params_claim(
 	struct arena *arena, Csi__V1__StringPair **pairs, size_t n, const char *kind);
 /* For requests whose parameters have no keys of ours: ERR_INVALID naming the first, except under
- * csi.storage.k8s.io/. */
+ * csi.storage.k8s.io/. deletionPolicy is taken, if it is one: it is a field of classes of
+ * snapshots, which Kubernetes' own tests and people write among the parameters as well. */
 int csi_params_check_none(Csi__V1__StringPair **pairs, size_t n, struct err *err);
 /* The file system to make: the capability's, else the parameter's, else the source's (FSIMG_NONE:
  * there is no source), else ext4; FSIMG_NONE for block. ERR_INVALID: the two contradict each other,

@@ -262,9 +262,10 @@ static int varlink_output(struct session *session, struct buf *out, size_t limit
 	c->fd_at = 0;
 	if (len > 0 && buf_append(out, c->out.data, len) < 0)
 		cut(c, -ENOMEM);
-	buf_consume(&c->out, len);
-	if (c->out.len == 0)
+	if (len == c->out.len)
 		buf_free(&c->out);
+	else
+		buf_consume(&c->out, len);
 	c->busy = false;
 	return c->broken;
 }

@@ -248,6 +248,14 @@ func TestGroupAnswers(t *testing.T) {
 	_, err = b.c.CreateVolumeGroupSnapshot(short(t), &csi.CreateVolumeGroupSnapshotRequest{Name: "h",
 		SourceVolumeIds: []string{volumes[0].ID}, Parameters: map[string]string{"a": "b"}})
 	b.refused("a parameter", err, codes.InvalidArgument)
+	// As csi-snapshotter sends a class of Kubernetes' own tests.
+	plain, err := b.c.CreateVolumeGroupSnapshot(short(t), &csi.CreateVolumeGroupSnapshotRequest{Name: "kubernetes",
+		SourceVolumeIds: []string{volumes[0].ID}, Parameters: map[string]string{"deletionPolicy": "Delete",
+			"csi.storage.k8s.io/volumegroupsnapshot/name": "g", "csi.storage.k8s.io/volumegroupsnapshot/namespace": "n"}})
+	b.must(err)
+	_, err = b.c.DeleteVolumeGroupSnapshot(short(t), &csi.DeleteVolumeGroupSnapshotRequest{
+		GroupSnapshotId: plain.GetGroupSnapshot().GetGroupSnapshotId(), SnapshotIds: members(plain.GetGroupSnapshot())})
+	b.must(err)
 
 	ids := members(group)
 	get := func(id string, ids []string) (*csi.VolumeGroupSnapshot, error) {

@@ -305,10 +305,24 @@ Test(params, check_none)
 	struct err err = {0};
 	add(&p, "csi.storage.k8s.io/volumesnapshot/name", "s");
 	cr_expect_eq(csi_params_check_none(p.list, p.n, &err), 0);
-	add(&p, "freeze", "true");
-	cr_expect_lt(csi_params_check_none(p.list, p.n, &err), 0);
-	cr_expect_eq(err.code, ERR_INVALID);
-	cr_expect_not_null(strstr(err.message, "freeze"));
+	/* Kubernetes' own tests of group snapshots write it there. */
+	add(&p, "deletionPolicy", "Delete");
+	add(&p, "deletionPolicy", "Retain");
+	cr_expect_eq(csi_params_check_none(p.list, p.n, &err), 0);
+	static const char *const wrong[][3] = {
+		{"freeze", "true", "'freeze' is not known"},
+		{"deletionPolicy", "retain", "a field of the class"},
+		{"pool", "default", "pool belongs to a StorageClass"},
+		{"snapshotFreeze", "true", "snapshotFreeze belongs to"},
+	};
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct pairs q = {.n = 0};
+		err_clear(&err);
+		add(&q, wrong[i][0], wrong[i][1]);
+		cr_expect_lt(csi_params_check_none(q.list, q.n, &err), 0);
+		cr_expect_eq(err.code, ERR_INVALID);
+		cr_expect_not_null(strstr(err.message, wrong[i][2]), "%s", err.message);
+	}
 }
 
 /* What --extra-create-metadata says is for people: what is no name of Kubernetes is left out, and
