@@ -208,6 +208,12 @@ func (b *providerBed) put(file *os.File, name string) string {
 	return target
 }
 
+// away unmounts what put() has mounted. The driver closes its own descriptor a moment after it was sent.
+func (b *providerBed) away(target string) {
+	b.t.Helper()
+	b.eventually(func() error { return unix.Unmount(target, 0) })
+}
+
 // unused waits until nothing is handed over any more.
 func (b *providerBed) unused() {
 	b.t.Helper()
@@ -265,7 +271,7 @@ func TestProviderDirectory(t *testing.T) {
 			two := b.put(file, "two")
 			b.must(rig.Check(two, dataBytes, sum))
 			// It is used: it stays, however often somebody looks.
-			b.must(unix.Unmount(two, 0))
+			b.away(two)
 			answer, file = b.acquires(asked{"name": "data", "readOnly": true})
 			if answer["readOnly"] != true {
 				t.Errorf("Acquire tells %v", answer)
@@ -281,13 +287,13 @@ func TestProviderDirectory(t *testing.T) {
 				answers[0]["sizeBytes"] != float64(320*mib) || answers[0]["usedBytes"].(float64) <= 0 {
 				t.Errorf("it lists %v", answers)
 			}
-			b.must(unix.Unmount(two, 0))
-			b.must(unix.Unmount(one, 0))
+			b.away(two)
+			b.away(one)
 			b.unused()
 			_, file = b.acquires(asked{"name": "data", "createMode": "open"})
 			one = b.put(file, "one")
 			b.must(rig.Check(one, dataBytes, sum))
-			b.must(unix.Unmount(one, 0))
+			b.away(one)
 			b.unused()
 			b.delete("data")
 		})
@@ -354,11 +360,11 @@ func TestProviderOutlivesTheDriver(t *testing.T) {
 	w.moves(b.bed)
 	_, file = b.acquires(asked{"name": "data", "createMode": "open"})
 	two := b.put(file, "two")
-	b.must(unix.Unmount(two, 0))
+	b.away(two)
 	w.moves(b.bed)
 	b.must(w.finish())
 	b.must(b.d.Kill())
-	b.must(unix.Unmount(at, 0))
+	b.away(at)
 	b.start()
 	b.unused()
 	b.delete("data")
@@ -395,7 +401,7 @@ func TestProviderElsewhere(t *testing.T) {
 	b.must(sleeper.Start())
 	_, err = out.Read(make([]byte, 6))
 	b.must(err)
-	b.must(unix.Unmount(at, 0))
+	b.away(at)
 	time.Sleep(2500 * time.Millisecond) // it was looked for users since
 	_, file = b.acquires(asked{"name": "data", "createMode": "open"})
 	file.Close()
@@ -414,12 +420,12 @@ func TestProviderElsewhere(t *testing.T) {
 	sum, err := rig.Fill(at, dataBytes, 3)
 	b.must(err)
 	b.refuses(storageProvider+"Acquire", asked{"name": "data"}, "io.systemd.System", "which a mount or process elsewhere keeps")
-	b.must(unix.Unmount(at, 0))
+	b.away(at)
 	b.unused()
 	_, file = b.acquires(asked{"name": "data", "createMode": "open"})
 	at = b.put(file, "data")
 	b.must(rig.Check(at, dataBytes, sum))
-	b.must(unix.Unmount(at, 0))
+	b.away(at)
 	b.unused()
 	b.delete("data")
 }
@@ -526,7 +532,7 @@ func TestProviderEdge(t *testing.T) {
 	if word, err := os.ReadFile(filepath.Join(at, "word")); err != nil || string(word) != "forks" {
 		t.Errorf("the fork has %q, %v", word, err)
 	}
-	b.must(unix.Unmount(at, 0))
+	b.away(at)
 
 	// Three calls in one write: answers in turn, and the descriptor with the one it belongs to.
 	v, err := dialVarlink(b.socket)
