@@ -210,9 +210,14 @@ func (b *bench) bareThin(device string) (*bareThin, error) {
 	return t, unix.Mount(t.node, t.mount, "ext4", 0, "")
 }
 
+// shotPause is between two snapshots, ours and bare ones. Freezing a file system waits for the kernel's grace periods,
+// but not when it was frozen a moment ago.
+const shotPause = 300 * time.Millisecond
+
 // shot is what a snapshot of it takes: suspend, which freezes the file system, the message, resume.
 func (t *bareThin) shot() (float64, error) {
 	t.serial++
+	time.Sleep(shotPause)
 	begin := time.Now()
 	err := errors.Join(t.mapper.suspend(t.name), t.mapper.message(t.pool, fmt.Sprintf("create_snap %d 0", t.serial)), t.mapper.resume(t.name))
 	took := float64(time.Since(begin).Nanoseconds()) / 1e3
@@ -253,6 +258,7 @@ func (b *bench) thinShots(d *rig.Driver, device string) error {
 		}
 	}
 	snapshot := middle(func() (float64, error) {
+		time.Sleep(shotPause)
 		begin := time.Now()
 		s, err := v.Snapshot(fmt.Sprintf("shot-%d", serial.Add(1)))
 		took := float64(time.Since(begin).Nanoseconds()) / 1e3
@@ -264,6 +270,7 @@ func (b *bench) thinShots(d *rig.Driver, device string) error {
 	clone := middle(func() (float64, error) {
 		c := thin(d.Volume(fmt.Sprintf("clone-%d", serial.Add(1)), v.Cap, v.Size))
 		c.Source = rig.FromVolume(v.ID)
+		time.Sleep(shotPause)
 		begin := time.Now()
 		err := c.Create()
 		took := float64(time.Since(begin).Nanoseconds()) / 1e3
