@@ -195,6 +195,6 @@ int build_thin_flush(struct pool_build *b)
 {
 	int r = thin_fill_sync(&b->thin_device);
 	if (r == 0)
-		thin_fill_close(&b->thin_device);
+		thin_fill_leave(&b->thin_device);
 	return r;
 }

@@ -27,7 +27,7 @@ int build_device_call(struct op *op);
 int build_device_end(struct op *op, int res);
 int build_device_undo(struct op *op);
 
-/* What was written is durable, and the device gone. Blocking. */
+/* What was written is durable, and the device goes (thin_fill_leave()). Blocking. */
 int build_thin_flush(struct pool_build *b);
 
 /* What a refusal of dm-thin means. */

@@ -58,14 +58,26 @@ int thin_fill_sync(const struct thin_fill *fill)
 	return fsync(fill->fd) < 0 ? -errno : 0;
 }
 
-void thin_fill_close(struct thin_fill *fill)
+static void remove_device(struct thin_fill *fill)
 {
 	_cleanup_dm_ struct dm dm = {.fd = -1};
 	bool waits;
-	fd_close(&fill->fd);
 	if (fill->uuid[0] != '\0' && dm_open(&dm, DM_CONTROL_PATH) == 0)
 		(void)dm_remove(&dm, fill->uuid, &waits);
 	fill->uuid[0] = '\0';
+}
+
+void thin_fill_close(struct thin_fill *fill)
+{
+	fd_close(&fill->fd);
+	remove_device(fill);
+}
+
+/* What is open is removed by the kernel's own thread, after the last close. */
+void thin_fill_leave(struct thin_fill *fill)
+{
+	remove_device(fill);
+	fd_close(&fill->fd);
 }
 
 /* ---- what is left of others ---- */

@@ -21,7 +21,10 @@ int thin_fill_open(struct thin_fill *fill, const struct disk *disk, uint32_t id,
 	uint64_t size_bytes, struct err *err);
 /* What was written is durable with 0. */
 int thin_fill_sync(const struct thin_fill *fill);
+/* Nothing is left of it. Takes two of the kernel's grace periods: tens of milliseconds. */
 void thin_fill_close(struct thin_fill *fill);
+/* The same, and the kernel does it soon: until then its id cannot be deleted (-EBUSY). */
+void thin_fill_leave(struct thin_fill *fill);
 void thin_fill_sweep(struct dm *dm, const char *pool_uuid);
 
 #endif
