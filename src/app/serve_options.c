@@ -7,6 +7,7 @@
 #include "app/serve_options.h"
 
 #include "app/borrow_option.h"
+#include "app/export_option.h"
 #include "app/inline_option.h"
 #include "app/serve_docker.h"
 #include "app/serve_endpoint.h"
@@ -238,6 +239,13 @@ static int set_listen(void *target, const char *value, struct err *err)
 	return r < 0 ? r : keep(o, value, &o->listen, err);
 }
 
+static int set_export_address(void *target, const char *value, struct err *err)
+{
+	struct serve_options *o = target;
+	int r = value_export_address(value, err);
+	return r < 0 ? r : keep(o, value, &o->export_address, err);
+}
+
 static int set_advertise(void *target, const char *value, struct err *err)
 {
 	struct serve_options *o = target;
@@ -443,9 +451,14 @@ static const struct option_row rows[] = {
 		.set = set_inline},
 	{"--attach", NULL, {"RINGVOL_ATTACH"}, .fallback_help = "off",
 		.help = "serve ControllerPublishVolume and ControllerUnpublishVolume: which node a "
-			"volume\n"
-			"is attached to is kept, and it is used on no other",
+			"volume\nis attached to is kept, and it is used on no other",
 		.kind = OPTION_FLAG, OPTION_IN(struct serve_options, csi.attach)},
+	{"--export-address", "IP:PORT", {"RINGVOL_EXPORT_ADDRESS"}, .fallback_help = "off",
+		.help = "where nvmet gives volumes with attach: remote to other nodes, with --attach",
+		.set = set_export_address},
+	{"--export-without-auth", NULL, {"RINGVOL_EXPORT_WITHOUT_AUTH"}, .fallback_help = "off",
+		.help = "without keys: who knows a volume's names could write to it",
+		.kind = OPTION_FLAG, OPTION_IN(struct serve_options, export_without_auth)},
 	{"--staging", "on|off", {"RINGVOL_STAGING"}, .fallback = "on",
 		.help = "off: for orchestrators that publish without staging; NodePublishVolume "
 			"attaches\n"
@@ -556,6 +569,8 @@ int serve_options_parse(struct serve_options *ret, struct options_result *ret_re
 		r = serve_docker_complete(ret, err);
 	if (r == 0 && !ret_result->help)
 		r = serve_provider_complete(ret, err);
+	if (r == 0 && !ret_result->help)
+		r = export_option_check(ret, err);
 	if (r == 0)
 		ret->ublkd.start = ret->ublk == SERVE_UBLKD_START;
 	if (r < 0 || ret_result->help || ret->csi.node_id != NULL)

@@ -32,6 +32,8 @@ struct serve_options {
 	struct arena *arena; /* what setters keep; other strings are the command line's own */
 	const char *endpoints[SERVE_ENDPOINTS_MAX];
 	unsigned endpoint_count;
+	const char *export_address; /* IP:PORT; NULL: off */
+	bool export_without_auth;
 	bool insecure_tcp; /* without it no endpoint is TCP */
 	const char *http;  /* ADDR:PORT; NULL: off */
 	struct pool_config pools[POOLS_MAX];

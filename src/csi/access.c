@@ -3,7 +3,7 @@
  * Volume capabilities: how a volume is to be used. One is taken apart into a struct csi_access;
  * a list must agree with itself and is merged into one.
  *
- * What storage on one node cannot give (several nodes at once) and what is not ours (file systems)
+ * What a volume of one node cannot give (several nodes at once) and what is not ours (file systems)
  * is refused by name; mount flags outside their allow list by their place, as they may be secrets.
  */
 #include "csi/access.h"
@@ -17,20 +17,21 @@
 
 #define MODE(name) CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__##name
 
-/* Of a volume that several nodes may have. False: of no such mode. */
-static bool parse_shared_mode(
-	const Csi__V1__VolumeCapability__AccessMode *mode, struct csi_access *ret)
+static const char *several_name(unsigned mode)
 {
-	int number = mode != NULL ? (int)mode->mode : MODE(UNKNOWN);
-	ret->read_only |= number == MODE(MULTI_NODE_READER_ONLY);
-	return number == MODE(MULTI_NODE_READER_ONLY) || number == MODE(MULTI_NODE_SINGLE_WRITER) ||
-	       number == MODE(MULTI_NODE_MULTI_WRITER);
+	switch (mode) {
+	case MODE(MULTI_NODE_READER_ONLY):
+		return "MULTI_NODE_READER_ONLY (ReadOnlyMany)";
+	case MODE(MULTI_NODE_SINGLE_WRITER):
+		return "MULTI_NODE_SINGLE_WRITER";
+	default:
+		return "MULTI_NODE_MULTI_WRITER (ReadWriteMany)";
+	}
 }
 
-static int parse_mode(
-	const Csi__V1__VolumeCapability__AccessMode *mode, struct csi_access *ret, struct err *err)
+static int parse_mode(const Csi__V1__VolumeCapability__AccessMode *mode, bool many,
+	struct csi_access *ret, struct err *err)
 {
-	const char *several = NULL;
 	if (mode == NULL)
 		return err_set(err, ERR_INVALID, "volume_capability: access_mode is missing");
 	ret->mode = (unsigned)mode->mode;
@@ -46,13 +47,10 @@ static int parse_mode(
 		ret->single_writer = true;
 		return 0;
 	case MODE(MULTI_NODE_READER_ONLY):
-		several = "MULTI_NODE_READER_ONLY (ReadOnlyMany)";
+		ret->read_only = true;
 		break;
 	case MODE(MULTI_NODE_SINGLE_WRITER):
-		several = "MULTI_NODE_SINGLE_WRITER";
-		break;
 	case MODE(MULTI_NODE_MULTI_WRITER):
-		several = "MULTI_NODE_MULTI_WRITER (ReadWriteMany)";
 		break;
 	case MODE(UNKNOWN):
 		return err_set(err, ERR_INVALID, "volume_capability: access_mode is UNKNOWN");
@@ -61,9 +59,27 @@ static int parse_mode(
 			"volume_capability: access_mode %d is not known to this driver",
 			(int)mode->mode);
 	}
+	ret->several = true;
+	return csi_access_check_nodes(ret, many, err);
+}
+
+int csi_access_check_nodes(const struct csi_access *access, bool remote, struct err *err)
+{
+	if (!access->several || remote)
+		return 0;
 	return err_set(err, ERR_INVALID,
-		"volume_capability: access_mode %s cannot be served, a volume lives on one node; ask for a SINGLE_NODE mode (ReadWriteOnce)",
-		several);
+		"volume_capability: access_mode %s cannot be served, a volume lives on one node; ask for a SINGLE_NODE mode (ReadWriteOnce), or, with --attach, for a class with attach: remote",
+		several_name(access->mode));
+}
+
+/* One node alone can write to a file system. */
+static int check_writers(const struct csi_access *access, struct err *err)
+{
+	if (!access->several || access->block || access->read_only)
+		return 0;
+	return err_set(err, ERR_INVALID,
+		"volume_capability: access_mode %s cannot be served for a file system, which one node alone can write to; ask for a block volume (volumeMode: Block), or for a SINGLE_NODE mode (ReadWriteOnce)",
+		several_name(access->mode));
 }
 
 /* "context=..." as kubelet writes it: in double quotes, because of its commas. */
@@ -152,14 +168,19 @@ static int parse_mount(const Csi__V1__VolumeCapability__MountVolume *mount,
 	return 0;
 }
 
-static int parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs, bool shared,
+int csi_access_parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
 	struct csi_access *ret, struct err *err)
+{
+	return csi_access_parse_many(cap, default_fs, false, ret, err);
+}
+
+int csi_access_parse_many(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
+	bool many, struct csi_access *ret, struct err *err)
 {
 	struct csi_access access = {.fs = FSIMG_NONE};
 	if (cap == NULL)
 		return err_set(err, ERR_INVALID, "volume_capability is missing");
-	shared = shared && parse_shared_mode(cap->access_mode, &access);
-	int r = shared ? 0 : parse_mode(cap->access_mode, &access, err);
+	int r = parse_mode(cap->access_mode, many, &access, err);
 	if (r < 0)
 		return r;
 	if (cap->access_type_case == CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK) {
@@ -173,23 +194,10 @@ static int parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_f
 		return err_set(err, ERR_INVALID,
 			"volume_capability: access_type is missing; it is block or mount");
 	}
-	if (shared && !access.block && !access.read_only)
-		return err_set(err, ERR_INVALID,
-			"volume_capability: a file system is written to by one node at a time; ask for MULTI_NODE_READER_ONLY (ReadOnlyMany), or for a block volume");
-	*ret = access;
-	return 0;
-}
-
-int csi_access_parse(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
-	struct csi_access *ret, struct err *err)
-{
-	return parse(cap, default_fs, false, ret, err);
-}
-
-int csi_access_parse_shared(const Csi__V1__VolumeCapability *cap, enum fsimg_type default_fs,
-	struct csi_access *ret, struct err *err)
-{
-	return parse(cap, default_fs, true, ret, err);
+	r = check_writers(&access, err);
+	if (r == 0)
+		*ret = access;
+	return r;
 }
 
 /* What serves both `all` and one more. */
@@ -208,18 +216,22 @@ static int merge(struct csi_access *all, const struct csi_access *one, struct er
 	}
 	all->read_only = all->read_only && one->read_only;
 	all->single_writer = all->single_writer || one->single_writer;
+	if (one->several && !all->several) {
+		all->several = true;
+		all->mode = one->mode;
+	}
 	return 0;
 }
 
 int csi_access_parse_list(Csi__V1__VolumeCapability **caps, size_t n, enum fsimg_type default_fs,
-	struct csi_access *ret, struct err *err)
+	bool many, struct csi_access *ret, struct err *err)
 {
 	struct csi_access all;
 	if (n == 0)
 		return err_set(err, ERR_INVALID, "volume_capabilities is missing");
 	for (size_t i = 0; i < n; i++) {
 		struct csi_access one;
-		int r = csi_access_parse(caps[i], default_fs, &one, err);
+		int r = csi_access_parse_many(caps[i], default_fs, many, &one, err);
 		if (r == 0 && i == 0)
 			all = one;
 		else if (r == 0)

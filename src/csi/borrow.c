@@ -145,7 +145,7 @@ int borrow_find_terms(struct borrow_op *b, const Csi__V1__VolumeCapability *cap,
 			"publish_context: %s is missing, and volume %s is on another node",
 			ATTACH_TRANSPORT, task->id);
 	if (r == 0)
-		r = csi_access_parse_shared(cap, b->take.terms.fs, &b->n.access, err);
+		r = csi_access_parse_many(cap, b->take.terms.fs, true, &b->n.access, err);
 	if (r == 0)
 		r = check_use(b, err);
 	memcpy(b->take.tag, b->tag, sizeof(b->take.tag));

@@ -205,7 +205,8 @@ static int check_capabilities(const Csi__V1__ValidateVolumeCapabilitiesRequest *
 	struct csi_access access;
 	struct csi_params params;
 	int r = csi_access_parse_list(req->volume_capabilities, req->n_volume_capabilities,
-		rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs, &access, err);
+		rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs, rec->attach == RECORD_ATTACH_REMOTE,
+		&access, err);
 	if (r < 0)
 		return r;
 	/* What may change its mode is looked at when it is staged: it holds what its user writes.

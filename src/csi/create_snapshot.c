@@ -66,7 +66,8 @@ static int build_run(struct op *op)
 	rec.name = c->name;
 	/* The bytes it shares are allocated anyway, and it is never written to. */
 	rec.thick = false;
-	rec.allow_mode_change = false; /* what is made of it says so itself */
+	rec.allow_mode_change = false;    /* what is made of it says so itself */
+	rec.attach = RECORD_ATTACH_LOCAL; /* likewise */
 	rec.limits = (struct io_limits){0};
 	rec.source = RECORD_SOURCE_VOLUME;
 	rec.source_id = c->source_id;

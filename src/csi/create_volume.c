@@ -22,6 +22,7 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/topology.h"
+#include "node/export.h"
 #include "node/volume.h"
 #include "pool/golden.h"
 #include "pool/index.h"
@@ -89,18 +90,38 @@ static int parse_source(struct create *c, struct err *err)
 	return 0;
 }
 
+/* Who may be attached to other nodes has to be exported to them. */
+static int check_attach(const struct create *c, struct err *err)
+{
+	const struct node_exports_config *exports = c->base.task.csi->node->export_config;
+	bool remote = c->params.attach == RECORD_ATTACH_REMOTE;
+	int r = csi_access_check_nodes(&c->access, remote, err);
+	if (r < 0 || !remote)
+		return r;
+	if (exports == NULL || exports->address == NULL)
+		return err_set(err, ERR_PRECONDITION,
+			"parameters: attach: remote needs a driver with %s",
+			exports == NULL ? "--attach and --export-address" : "--export-address");
+	if (c->params.encryption != RECORD_PLAIN)
+		return err_set(err, ERR_INVALID,
+			"parameters: encrypted volumes cannot be attached to other nodes yet: leave attach: remote or encryption out");
+	return 0;
+}
+
 static int parse(struct create *c, struct err *err)
 {
 	const Csi__V1__CreateVolumeRequest *req = c->req;
 	uint64_t size, limit;
-	int r = csi_access_parse_list(
-		req->volume_capabilities, req->n_volume_capabilities, FSIMG_EXT4, &c->access, err);
+	int r = csi_access_parse_list(req->volume_capabilities, req->n_volume_capabilities,
+		FSIMG_EXT4, c->base.task.csi->config.attach, &c->access, err);
 	if (r == 0)
 		r = csi_params_parse(req->parameters, req->n_parameters, &c->params, err);
 	if (r == 0)
 		r = csi_params_parse_mutable(
 			req->mutable_parameters, req->n_mutable_parameters, &c->params, err);
 	c->params.given |= CSI_LIMITS; /* those it does not name it wants none of */
+	if (r == 0)
+		r = check_attach(c, err);
 	if (r == 0)
 		r = csi_capacity(
 			req->capacity_range, CSI_SIZE_DEFAULT, CSI_SIZE_MIN, &size, &limit, err);
@@ -387,6 +408,7 @@ static int plan_record(struct create *c, struct err *err)
 		.snapshot_freeze = c->params.snapshot_freeze,
 		.allow_mode_change = c->params.allow_mode_change,
 		.encryption = c->params.encryption,
+		.attach = c->params.attach,
 		.limits = c->params.limits,
 		.unformatted =
 			c->params.encryption != RECORD_PLAIN && (from == NULL || from->unformatted),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ControllerExpandVolume and NodeExpandVolume. The controller's makes the image grow, and its
- * device where it has one, so that a block volume sees it at once. The node's makes everything grow
+ * device where it has one, so that a block volume sees it at once, and so does a node that it is
+ * exported to. The node's makes everything grow
  * to the volume's size, online: the image (where the orchestrator asks for more than the controller
  * already gave; with --controller-expand node that is the whole growth, capacity check included),
  * the device, the file system, whose log is clean at the end (clean_log.h).
@@ -14,6 +15,8 @@
 #include "csi/request.h"
 #include "csi/services.h"
 #include "csi/volume_op.h"
+#include "node/export.h"
+#include "node/node.h"
 #include "pool/grow.h"
 
 #include <errno.h>
@@ -26,6 +29,8 @@ struct expand {
 	uint64_t size_bytes;
 	struct pool_measure measure;
 	struct pool_grow grow;
+	struct node_export export; /* one after the other */
+	unsigned export_at;        /* of the attachments */
 };
 
 #define expand_of(op_ptr) container_of(volume_op_of(op_ptr), struct expand, n)
@@ -66,6 +71,40 @@ static int device_run(struct op *op)
 	return e->n.backend->resize(e->n.backend, op, &e->n.dev);
 }
 
+/* ---- the nodes that it is exported to ---- */
+
+static const struct attachment *next_export(struct expand *e)
+{
+	const struct attachments *a = e->n.volume->attachments;
+	while (a != NULL && e->export_at < a->count && a->at[e->export_at].export[0] == '\0')
+		e->export_at++;
+	return a != NULL && e->export_at < a->count ? &a->at[e->export_at] : NULL;
+}
+
+static bool exports_done(struct op *op)
+{
+	struct expand *e = expand_of(op);
+	return e->n.task.csi->node->export_config == NULL || !is_attached(e) ||
+	       next_export(e) == NULL;
+}
+
+static int exports_run(struct op *op)
+{
+	struct expand *e = expand_of(op);
+	node_export_resize_init(&e->export, e->n.task.csi->node, e->n.volume, next_export(e));
+	return op_child(op, &e->export.op);
+}
+
+static int exports_end(struct op *op, int res)
+{
+	struct expand *e = expand_of(op);
+	node_export_free(&e->export);
+	if (res < 0)
+		return res;
+	e->export_at++;
+	return exports_done(op) ? 0 : exports_run(op);
+}
+
 /* A volume never shrinks: less than its size is its size. */
 static int choose_size(struct expand *e, const Csi__V1__CapacityRange *range, struct err *err)
 {
@@ -88,6 +127,7 @@ static const struct op_step controller_steps[] = {
 	{"key", .run = volume_op_take_key},
 	{"image", .done = image_done, .run = image_run},
 	{"device", .done = device_done, .run = device_run, .end = volume_op_device_end},
+	{"exports", .done = exports_done, .run = exports_run, .end = exports_end},
 	{"answer", .run = controller_answer_run},
 	{NULL},
 };
@@ -179,6 +219,7 @@ static const struct op_step node_steps[] = {
 	{"measure", .done = image_done, .run = measure_run},
 	{"image", .done = image_done, .run = image_run},
 	{"device", .run = device_run, .end = volume_op_device_end},
+	{"exports", .done = exports_done, .run = exports_run, .end = exports_end},
 	{"prepare", .done = fs_done, .run = volume_op_prepare_growth},
 	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
 	{"clean log", .done = fs_done, .run = volume_op_clean_log},

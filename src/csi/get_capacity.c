@@ -75,13 +75,14 @@ static const struct op_step capacity_steps[] = {
 };
 
 /* Which file system the capabilities and parameters lead to; false: none that could be made. */
-static bool choose_fs(struct csi_capacity *c, const Csi__V1__GetCapacityRequest *req)
+static bool choose_fs(
+	const struct csi *csi, struct csi_capacity *c, const Csi__V1__GetCapacityRequest *req)
 {
 	struct csi_access access = {.fs = FSIMG_EXT4};
 	struct err why = {0};
 	if (req->n_volume_capabilities != 0 &&
 		csi_access_parse_list(req->volume_capabilities, req->n_volume_capabilities,
-			FSIMG_EXT4, &access, &why) < 0)
+			FSIMG_EXT4, csi->config.attach, &access, &why) < 0)
 		return false;
 	return csi_params_choose_fs(&c->params, &access, FSIMG_NONE, &c->fs, &why) == 0;
 }
@@ -94,7 +95,7 @@ int csi_capacity_init(struct csi_capacity *c, const struct csi *csi, struct aren
 	int r = csi_params_parse(req->parameters, req->n_parameters, &c->params, err);
 	if (r < 0)
 		return r;
-	if (choose_fs(c, req) && csi_topology_is_here(req->accessible_topology, &csi->config))
+	if (choose_fs(csi, c, req) && csi_topology_is_here(req->accessible_topology, &csi->config))
 		c->pool = pools_by_name(csi->pools, c->params.pool);
 	bool raw = csi_is_raw_here(csi, c->fs == FSIMG_NONE);
 	struct err why = {0};

@@ -69,13 +69,19 @@ Csi__V1__Volume *csi_volume_message(
 		return NULL;
 	message->capacity_bytes = (int64_t)volume->rec->size_bytes;
 	message->volume_id = csi_bytes(id);
-	message->accessible_topology = accessible(arena, csi, &message->n_accessible_topology);
+	/* One that can be attached to other nodes is accessible from all of them. */
+	if (volume->rec->attach == RECORD_ATTACH_LOCAL) {
+		message->accessible_topology =
+			accessible(arena, csi, &message->n_accessible_topology);
+		if (message->accessible_topology == NULL)
+			return NULL;
+	}
 	if (volume->rec->source != RECORD_SOURCE_NONE) {
 		message->content_source = content_source(arena, volume->rec);
 		if (message->content_source == NULL)
 			return NULL;
 	}
-	return message->accessible_topology == NULL ? NULL : message;
+	return message;
 }
 
 Csi__V1__Timestamp *csi_timestamp(struct arena *arena, uint64_t unix_ns)

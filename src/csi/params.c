@@ -189,6 +189,8 @@ static const struct key keys[] = {
 		{{"false", false}, {"true", true}}},
 	{"encryption", "none or luks2", FIELD(encryption),
 		{{"none", RECORD_PLAIN}, {"luks2", RECORD_LUKS2}}},
+	{"attach", "local or remote", FIELD(attach),
+		{{"local", RECORD_ATTACH_LOCAL}, {"remote", RECORD_ATTACH_REMOTE}}},
 	/* For both directions first: see csi_params_parse_mutable(). */
 	{"iops", TAKES_IOPS, LIMIT(CSI_READ_IOPS | CSI_WRITE_IOPS)},
 	{"bandwidth", TAKES_BANDWIDTH, LIMIT(CSI_READ_BANDWIDTH | CSI_WRITE_BANDWIDTH)},
@@ -403,6 +405,7 @@ int csi_params_compare(const struct csi_params *given, const struct csi_access *
 		{"snapshotFreeze", params->snapshot_freeze == rec->snapshot_freeze},
 		{"allowVolumeModeChange", params->allow_mode_change == rec->allow_mode_change},
 		{"encryption", params->encryption == rec->encryption},
+		{"attach", params->attach == rec->attach},
 		{"mkfsOptions",
 			fs == FSIMG_NONE || strcmp(params->mkfs_options, rec->mkfs_options) == 0},
 	};

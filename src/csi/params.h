@@ -22,6 +22,7 @@ struct csi_params {
 	unsigned erase;                              /* enum record_erase */
 	unsigned snapshot_freeze, allow_mode_change; /* bools */
 	unsigned encryption;                         /* enum record_encryption */
+	unsigned attach;                             /* enum record_attach */
 	struct io_limits limits;
 	unsigned given; /* of what can change later: enum csi_mutable */
 };

@@ -14,9 +14,9 @@
  * it that we remember is unmounted all the same; the device is not touched.
  *
  * Happy path: look at the path -> find the owner of the device there -> (unstage only) sync ->
- * unmount -> (unstage only) detach. How it can fail: the mount is busy, still published elsewhere,
- * another volume's, or hangs; the kernel does not say which devices there are. Each call can be
- * repeated; what was released stays released.
+ * unmount -> (unstage only) detach, unless other nodes have it, too. How it can fail: the mount is
+ * busy, still published elsewhere, another volume's, or hangs; the kernel does not say which
+ * devices there are. Each call can be repeated; what was released stays released.
  */
 #include "backends/loop/lodev.h"
 #include "blockio/blkdev.h"
@@ -40,7 +40,7 @@ struct release {
 	/* The device goes with the mount: by an unstage, and by the last unpublish of what is
 	 * published without staging. */
 	bool detaches;
-	bool deletes; /* an inline volume ends with its publish */
+	bool deletes, exports; /* an inline volume ends; other nodes use its device, which stays */
 	struct csi_removal removal;
 	const char *path;
 	const char *field;
@@ -456,7 +456,7 @@ static bool limits_done(struct op *op)
 static bool detach_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	return !r->detaches || !r->mine.attached || r->n.backend == NULL;
+	return !r->detaches || r->exports || !r->mine.attached || r->n.backend == NULL;
 }
 
 /* The watch is not to take it for gone. */
@@ -514,7 +514,7 @@ static int detach_end(struct op *op, int res)
 static bool forget_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	return !r->detaches || r->at == AT_STRANGE;
+	return !r->detaches || r->exports || r->at == AT_STRANGE;
 }
 
 static int forget_run(struct op *op)
@@ -590,6 +590,7 @@ static int prepare(struct csi_task *task, struct err *err)
 		csi_task_names(task, r->n.volume->rec);
 		r->deletes = csi_inline_owns(r->n.volume->rec, r->path) && !r->unstage;
 		r->detaches |= r->deletes;
+		r->exports = attachments_exported(r->n.volume->attachments);
 		task->lane = pool_lane(r->n.volume->pool);
 		r->n.backend = backend_get(r->n.volume->rec->device);
 	}

@@ -277,9 +277,10 @@ int stage_check_users_end(struct op *op, int res)
 	return 0;
 }
 
+/* Of what others have mounted, too, nothing is repaired beneath them. */
 bool stage_fsck_done(struct op *op)
 {
-	return stage_check_users_done(op) || stage_of(op)->in_use;
+	return stage_of(op)->n.access.several || stage_check_users_done(op) || stage_of(op)->in_use;
 }
 
 int stage_fsck_run(struct op *op)

@@ -45,7 +45,10 @@ int volume_op_find(struct volume_op *n, const Csi__V1__VolumeCapability *cap, st
 			"volume %s: its device type is not available on this node", rec->name);
 	if (cap == NULL)
 		return 0;
-	r = csi_access_parse(cap, rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs, &n->access, err);
+	r = csi_access_parse_many(cap, rec->fs == FSIMG_NONE ? FSIMG_EXT4 : rec->fs,
+		n->task.csi->config.attach, &n->access, err);
+	if (r == 0)
+		r = csi_access_check_nodes(&n->access, rec->attach == RECORD_ATTACH_REMOTE, err);
 	if (r < 0)
 		return r;
 	n->fs = rec->fs;

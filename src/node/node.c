@@ -2,6 +2,7 @@
 /* The beginning and the end of what a node knows. Nothing here can fail but for want of memory. */
 #include "node/node.h"
 
+#include "node/exports.h"
 #include "node/health.h"
 #include "node/limits.h"
 #include "node/sweep.h"
@@ -38,6 +39,7 @@ void node_close(struct node *node)
 	node_adopt_no_more(node);
 	node_trim_close(node);
 	node_sweep_close(node);
+	node_exports_close(node);
 	node_watch_close(node);
 	char id[RECORD_ID_MAX] = "";
 	struct pool_object *volume;
@@ -62,5 +64,6 @@ void node_drain(struct node *node, void (*on_quiet)(void *arg), void *arg)
 bool node_quiet(const struct node *node)
 {
 	return list_empty(&node->measures) && node_watch_idle(node->watch) &&
-	       node_trim_idle(node->trim) && node_sweep_idle(node->sweep) && node_limits_idle(node);
+	       node_trim_idle(node->trim) && node_sweep_idle(node->sweep) &&
+	       node_limits_idle(node) && node_exports_idle(node->exports);
 }

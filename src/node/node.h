@@ -12,6 +12,7 @@
  *   limits.h   puts their I/O limits in force
  *   trim.h     has volumes give back what they do not use, by schedule
  *   sweep.h    has inline volumes go with their pods
+ *   exports.h  gives volumes to other nodes that they are attached to
  *   refresh.h  measuring what volumes hold, for somebody who wants to see it
  *   source.h   what a clone or a snapshot is made from: quiesce.h holds it still
  */
@@ -31,6 +32,8 @@ enum {
 };
 
 struct node_trim;
+struct node_exports;
+struct node_exports_config;
 struct node_sweep;
 struct node_watch;
 struct node_limits;
@@ -55,10 +58,13 @@ struct node {
 	/* The volumes in use, checked up longest ago first; those of them that hang or have I/O
 	 * errors. */
 	struct list attached, troubled;
-	struct node_watch *watch;                     /* NULL: nobody watches */
-	struct node_trim *trim;                       /* NULL: nothing is trimmed by schedule */
-	struct node_sweep *sweep;                     /* sweep.h; NULL: nobody sweeps */
-	struct node_limits *limits;                   /* NULL: nobody enforces any */
+	struct node_watch *watch;   /* NULL: nobody watches */
+	struct node_trim *trim;     /* NULL: nothing is trimmed by schedule */
+	struct node_sweep *sweep;   /* sweep.h; NULL: nobody sweeps */
+	struct node_limits *limits; /* NULL: nobody enforces any */
+	/* exports.h; NULL, both: no volume is attached to nodes by this driver. */
+	struct node_exports *exports;
+	const struct node_exports_config *export_config;
 	struct stats_batch *stats_open, *stats_spare; /* checkup.h; NULL: none */
 	struct list formatting;                       /* first_stage.h */
 	struct list refreshes;                        /* waiting, refresh.h */

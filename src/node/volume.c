@@ -115,6 +115,7 @@ void node_volume_clear_dev(struct node *node, struct node_volume *nv)
 		probes_untrack(node->probes, major, minor, &nv->probed);
 	nv->dev.attached = false;
 	nv->detaching = false;
+	nv->exported = false;
 	nv->fitted_bytes = 0;
 	nv->no_trim = false;
 	node_limit_free(nv->limit);

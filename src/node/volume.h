@@ -86,6 +86,8 @@ struct node_volume {
 	bool marks_read;
 	/* Its image has BOOT_MARK_WHOLE. */
 	bool whole;
+	/* All its exports were made or found, of this device (exports.h). */
+	bool exported;
 	/* We are letting its device go: that it goes is no finding. */
 	bool detaching;
 	uint64_t trim_interval; /* the last one that was seen (trim.h); 0: none in this run */

@@ -59,7 +59,8 @@ static int complete_record(const struct pool_group_make *m, struct pool_group_pa
 	pool_random_hex(rec.random, 8);
 	/* The bytes it shares are allocated anyway, and it is never written to. */
 	rec.thick = false;
-	rec.allow_mode_change = false; /* what is made of it says so itself */
+	rec.allow_mode_change = false;    /* what is made of it says so itself */
+	rec.attach = RECORD_ATTACH_LOCAL; /* likewise */
 	rec.source = RECORD_SOURCE_VOLUME;
 	rec.source_id = source_id;
 	rec.shares_extents = p->share;

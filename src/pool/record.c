@@ -43,6 +43,7 @@ static const char *const kinds[] = {"volume", "snapshot", NULL};
 static const char *const types[] = {"none", "ext4", "xfs", "btrfs", NULL};
 static const char *const erases[] = {"none", "discard", "zero", NULL};
 static const char *const encryptions[] = {"none", "luks2", NULL};
+static const char *const attaches[] = {"local", "remote", NULL};
 static const char *const sources[] = {"none", "volume", "snapshot", NULL};
 
 static const struct field {
@@ -80,6 +81,7 @@ static const struct field {
 	{"write_bandwidth", FIELD_U64, AT(limits.write_bandwidth), false},
 	{"group", FIELD_STRING, AT(group), false, RECORD_ID_MAX - 1},
 	{"owner", FIELD_STRING, AT(owner), false, RECORD_OWNER_MAX},
+	{"attach", FIELD_ENUM, AT(attach), false, 0, attaches},
 	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX, NULL, true},
 #undef AT
 };

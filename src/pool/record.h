@@ -41,6 +41,7 @@ enum {
 enum record_kind { RECORD_VOLUME, RECORD_SNAPSHOT };
 enum record_erase { RECORD_ERASE_NONE, RECORD_ERASE_DISCARD, RECORD_ERASE_ZERO };
 enum record_encryption { RECORD_PLAIN, RECORD_LUKS2 };
+enum record_attach { RECORD_ATTACH_LOCAL, RECORD_ATTACH_REMOTE };
 enum record_source { RECORD_SOURCE_NONE, RECORD_SOURCE_VOLUME, RECORD_SOURCE_SNAPSHOT };
 
 /* Built by record_new(); one allocation, strings inside it. Treat as constant once committed; a
@@ -68,6 +69,9 @@ struct record {
 	/* Encrypted, and without header and file system yet: the key comes with the first
 	 * NodeStage. Its image is a hole of the right size. Written only where it is true. */
 	bool unformatted;
+	/* It may be attached to other nodes than its own. Written only where it is so; an older
+	 * driver, which would use it beside them, quarantines it. */
+	enum record_attach attach;
 	/* Of a volume; a snapshot has none. Each is written only where it is set; an older driver,
 	 * which would not enforce them, quarantines the volume. */
 	struct io_limits limits;

@@ -21,6 +21,8 @@ bool block, publish_read_only, mode_change;
 const char *fs_type = "ext4", *device_type = "loop", *snapshot_name = "snap";
 const char *snapshot_freeze = "true", *encryption = "none", *provisioning = "thin";
 const char *stage_key, *source_image;
+unsigned access_mode;
+const char *attach_to;
 const char *mount_flag;
 bool access_read_only;
 uint64_t create_bytes = 16 * MIB;
@@ -49,6 +51,8 @@ Csi__V1__VolumeCapability *capability(void)
 	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_WRITER;
 	if (access_read_only)
 		mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_READER_ONLY;
+	if (access_mode != 0)
+		mode.mode = (Csi__V1__VolumeCapability__AccessMode__Mode)access_mode;
 	cap.access_mode = &mode;
 	if (block) {
 		cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
@@ -92,9 +96,11 @@ enum grpc_status create(const char *name, enum source source, char *ret_id)
 		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
 	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT, device = freeze, change = freeze;
-	Csi__V1__StringPair encrypt = freeze, provision = freeze, image = freeze;
-	Csi__V1__StringPair *parameters[6] = {
-		&freeze, &device, &change, &encrypt, &provision, &image};
+	Csi__V1__StringPair encrypt = freeze, provision = freeze, image = freeze, attach = freeze;
+	Csi__V1__StringPair *parameters[7] = {
+		&freeze, &device, &change, &encrypt, &provision, &attach, &image};
+	attach.key = csi_bytes("attach");
+	attach.value = csi_bytes(attach_to != NULL ? attach_to : "local");
 	encrypt.key = csi_bytes("encryption");
 	encrypt.value = csi_bytes(encryption);
 	provision.key = csi_bytes("provisioning");
@@ -105,11 +111,11 @@ enum grpc_status create(const char *name, enum source source, char *ret_id)
 	device.value = csi_bytes(device_type);
 	change.key = csi_bytes("allowVolumeModeChange");
 	change.value = csi_bytes(mode_change ? "true" : "false");
-	req.n_parameters = 5;
+	req.n_parameters = 6;
 	if (source_image != NULL) {
 		image.key = csi_bytes("source");
 		image.value = csi_bytes(source_image);
-		req.n_parameters = 6;
+		req.n_parameters = 7;
 	}
 	req.parameters = parameters;
 	range.required_bytes = (int64_t)create_bytes;

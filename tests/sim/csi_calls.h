@@ -16,6 +16,8 @@ extern char volume_id[RECORD_ID_MAX], other_id[RECORD_ID_MAX], snapshot_id[RECOR
 extern char staging_path[96], target_path[96];
 /* What volumes are asked for as, and published. */
 extern bool block, publish_read_only, mode_change, access_read_only;
+extern unsigned access_mode;  /* by its number; 0: as the bools say */
+extern const char *attach_to; /* NULL: the class does not say */
 extern const char *fs_type, *device_type, *encryption, *provisioning;
 /* The publish_context of stages and publishes; none: the volume is this node's own. */
 extern const struct attach_pair *context;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ControllerPublishVolume and ControllerUnpublishVolume: what they refuse, what a restart knows,
- * and each of their steps failed. */
+/* ControllerPublishVolume and ControllerUnpublishVolume, each of their steps failed. */
 #include "csi_calls.h"
 #include "trials.h"
 
+#include "attach/context.h"
 #include "csi/messages.h"
 #include "pool/attachment.h"
 #include "pool/index.h"
@@ -13,9 +13,79 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 static const char *node_id = "node-1";
 static bool read_only;
+
+/* ---- a target in memory ---- */
+
+enum { EXPORTS_MAX = 8 };
+
+static struct fake {
+	struct nvmet_export e;
+	char key[ATTACH_KEY_BYTES], device[64];
+	unsigned made, resized;
+} fakes[EXPORTS_MAX];
+static unsigned fake_count;
+static bool no_target;
+
+static struct fake *fake_find(const char *subsystem)
+{
+	for (unsigned i = 0; i < fake_count; i++)
+		if (strcmp(fakes[i].e.names.subsystem, subsystem) == 0)
+			return &fakes[i];
+	return NULL;
+}
+
+static int fake_check(bool auth, struct err *err)
+{
+	(void)auth;
+	return no_target ? err_set(err, ERR_PRECONDITION, "modprobe nvmet") : 0;
+}
+
+static int fake_make(const struct nvmet_export *e, struct err *err)
+{
+	struct fake *f = fake_find(e->names.subsystem);
+	if (access(e->device, F_OK) < 0)
+		return err_sys(err, -errno, "%s", e->device);
+	if (f == NULL)
+		f = &fakes[fake_count++];
+	f->e = *e;
+	snprintf(f->key, sizeof(f->key), "%s", e->key);
+	snprintf(f->device, sizeof(f->device), "%s", e->device);
+	f->made++;
+	return 0;
+}
+
+static int fake_end(const struct nvmet_export *e, struct err *err)
+{
+	(void)err;
+	struct fake *f = fake_find(e->names.subsystem);
+	if (f != NULL) {
+		*f = fakes[--fake_count];
+		memset(&fakes[fake_count], 0, sizeof(*f));
+	}
+	return 0;
+}
+
+static int fake_resize(const struct nvmet_export *e, struct err *err)
+{
+	(void)err;
+	fake_find(e->names.subsystem)->resized++;
+	return 0;
+}
+
+static int fake_each(int (*each)(void *arg, const char *subsystem), void *arg)
+{
+	int r = 0;
+	for (unsigned i = 0; r == 0 && i < fake_count; i++)
+		r = each(arg, fakes[i].e.names.subsystem);
+	return r;
+}
+
+static const struct export_target fake_target = {
+	fake_check, fake_make, fake_end, fake_resize, fake_each};
 
 static void open_attached(enum world_fs fs, uint64_t seed, bool as_block)
 {
@@ -23,6 +93,18 @@ static void open_attached(enum world_fs fs, uint64_t seed, bool as_block)
 	w->attach = true;
 	world_restart(w);
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+}
+
+static void open_exporting(enum world_fs fs, uint64_t seed, bool as_block)
+{
+	open_world(fs, seed, as_block);
+	w->attach = true;
+	w->exports =
+		(struct node_exports_config){.address = "192.0.2.1:4420", .target = &fake_target};
+	world_restart(w);
+	attach_to = "remote";
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	node_id = "node-2";
 }
 
 static enum grpc_status publish_to(struct world_answer *answer)
@@ -281,6 +363,236 @@ Test(attach, each_step_failed, .timeout = 300)
 		struct attachments *a = on_disk();
 		cr_assert_not_null(a);
 		attachments_free(a);
+		cr_assert_eq(undo_attach(), GRPC_OK);
+		cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+		world_close(w);
+	}
+}
+
+/* ---- exports ---- */
+
+/* What the context says by that key; "": nothing. */
+static const char *context_of(const struct world_answer *answer, const char *key)
+{
+	static char value[256];
+	Csi__V1__ControllerPublishVolumeResponse *response =
+		csi__v1__controller_publish_volume_response__unpack(
+			NULL, answer->len, answer->data);
+	cr_assert_not_null(response);
+	value[0] = '\0';
+	for (size_t i = 0; i < response->n_publish_context; i++) {
+		const Csi__V1__StringPair *pair = response->publish_context[i];
+		if (pair->key.len == strlen(key) && memcmp(pair->key.data, key, pair->key.len) == 0)
+			snprintf(value, sizeof(value), "%.*s", (int)pair->value.len,
+				(const char *)pair->value.data);
+	}
+	csi__v1__controller_publish_volume_response__free_unpacked(response, NULL);
+	return value;
+}
+
+static void turn_until_made(unsigned made)
+{
+	for (unsigned i = 0; i < 100000 && (fake_count == 0 || fakes[0].made < made); i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_assert_geq(fakes[0].made, made);
+	/* It has the volume for itself until it is through. */
+	for (unsigned i = 0; i < 100000 && !node_exports_idle(w->csi->node->exports); i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+}
+
+Test(exports, a_life, .timeout = 120)
+{
+	struct world_answer answer;
+	open_exporting(WORLD_XFS, 1, true);
+	cr_assert_eq(publish_to(&answer), GRPC_OK, "%s", answer.message);
+	cr_assert_eq(fake_count, 1);
+	struct fake *f = &fakes[0];
+	cr_expect_str_eq(context_of(&answer, ATTACH_ADDRESS), "192.0.2.1:4420");
+	cr_expect_str_eq(context_of(&answer, ATTACH_SUBSYSTEM), f->e.names.subsystem);
+	cr_expect_str_eq(context_of(&answer, ATTACH_HOST), f->e.names.host);
+	cr_expect_str_eq(context_of(&answer, ATTACH_HOST_ID), f->e.names.host_id);
+	cr_expect_str_eq(context_of(&answer, ATTACH_NAMESPACE), f->e.uuid);
+	cr_expect_str_eq(context_of(&answer, ATTACH_KEY), f->key);
+	cr_expect_eq(strncmp(f->key, "DHHC-1:00:", 10), 0);
+	cr_expect_str_eq(context_of(&answer, ATTACH_VOLUME_MODE), "block");
+	cr_expect_str_eq(context_of(&answer, ATTACH_NODE), "node-1");
+	cr_expect_str_eq(published(), "node-2");
+	world_answer_free(&answer);
+
+	cr_expect_eq(do_stage(), GRPC_FAILED_PRECONDITION);
+	cr_expect_eq(delete (volume_id), GRPC_FAILED_PRECONDITION);
+	node_id = "node-3";
+	refused(GRPC_FAILED_PRECONDITION, "node-2");
+	node_id = "node-1";
+	refused(GRPC_FAILED_PRECONDITION, "node-2");
+	node_id = "node-2";
+	cr_assert_eq(expand(32 * MIB), GRPC_OK);
+	cr_expect_eq(fakes[0].resized, 1);
+
+	/* The next run finds it, and makes what is missing. */
+	unsigned made = fakes[0].made;
+	world_restart(w);
+	turn_until_made(made + 1);
+	cr_assert_eq(fake_count, 1);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	cr_expect_eq(fake_count, 0);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK, "its device has gone");
+	world_close(w);
+}
+
+/* The device is there as long as somebody uses it. */
+Test(exports, beside_the_own_node, .timeout = 120)
+{
+	open_exporting(WORLD_XFS, 1, true);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	access_mode = ATTACHMENT_MANY_WRITERS;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	node_id = "node-1";
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_expect_str_eq(published(), "node-2 node-1");
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_expect_eq(access(fakes[0].device, F_OK), 0);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	cr_expect_eq(fake_count, 1);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(detach_from("node-2"), GRPC_OK);
+	cr_expect_eq(fake_count, 0);
+	cr_assert_eq(do_publish(), GRPC_OK, "the own node's device stays");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(detach_from(""), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* Its device is one for all. */
+Test(exports, read_only_beside_the_own_node, .timeout = 120)
+{
+	open_exporting(WORLD_XFS, 1, true);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	access_mode = ATTACHMENT_MANY_READERS;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	node_id = "node-3";
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_expect_eq(fake_count, 2);
+	node_id = "node-1";
+	refused(GRPC_FAILED_PRECONDITION, "read-only beside node node-2");
+	cr_assert_eq(detach_from(""), GRPC_OK);
+	cr_expect_eq(fake_count, 0);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	node_id = "node-2";
+	refused(GRPC_FAILED_PRECONDITION, "node-1, cannot have a block volume read-only");
+	cr_assert_eq(detach_from(""), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	/* What is mounted is read-only by its mount. */
+	block = false;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	node_id = "node-1";
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(detach_from(""), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* One writes, and the others read. */
+Test(exports, one_writer, .timeout = 120)
+{
+	open_exporting(WORLD_XFS, 1, true);
+	cr_assert_eq(delete (volume_id), GRPC_OK);
+	access_mode = ATTACHMENT_MANY_ONE_WRITER;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	node_id = "node-3";
+	refused(GRPC_FAILED_PRECONDITION, "node-2");
+	read_only = true;
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_expect_str_eq(published(), "node-2 node-3");
+	cr_assert_eq(detach_from("node-2"), GRPC_OK);
+	read_only = false;
+	node_id = "node-1";
+	cr_expect_eq(do_attach(), GRPC_OK, "the own node writes");
+	cr_assert_eq(detach_from(""), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+Test(exports, refusals, .timeout = 120)
+{
+	open_exporting(WORLD_EXT4, 1, true);
+	no_target = true;
+	refused(GRPC_FAILED_PRECONDITION, "modprobe nvmet");
+	cr_expect_str_eq(published(), "");
+	no_target = false;
+	w->exports.address = NULL;
+	world_restart(w);
+	refused(GRPC_FAILED_PRECONDITION, "--export-address");
+	cr_expect_eq(create("other", EMPTY, other_id), GRPC_FAILED_PRECONDITION);
+	w->exports.address = "192.0.2.1:4420";
+	world_restart(w);
+	encryption = "luks2";
+	cr_expect_eq(create("other", EMPTY, other_id), GRPC_INVALID_ARGUMENT);
+	encryption = "none";
+	attach_to = "local";
+	access_mode = ATTACHMENT_MANY_WRITERS;
+	cr_expect_eq(create("other", EMPTY, other_id), GRPC_INVALID_ARGUMENT);
+	access_mode = 0;
+	/* Used on its own node from before there were attachments. */
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	refused(GRPC_FAILED_PRECONDITION, "mounted at");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	world_close(w);
+}
+
+/* One that no attachment tells of goes, and one of another pool stays. */
+Test(exports, orphans, .timeout = 120)
+{
+	open_exporting(WORLD_EXT4, 1, true);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	struct nvmet_export e = fakes[0].e;
+	char pool_id[9], uuid[UUID_BYTES];
+	cr_assert(export_names_split(e.names.subsystem, pool_id, uuid));
+	export_names_of("01234567", uuid, &fakes[1].e.names);
+	uuid[0] = uuid[0] == '0' ? '1' : '0';
+	export_names_of(pool_id, uuid, &fakes[2].e.names);
+	fake_count = 3;
+	unsigned made = fakes[0].made;
+	world_restart(w);
+	turn_until_made(made + 1);
+	cr_expect_eq(fake_count, 2);
+	cr_expect_not_null(fake_find(e.names.subsystem));
+	cr_expect_not_null(strstr(fakes[1].e.names.subsystem, "01234567"));
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	world_close(w);
+}
+
+Test(exports, each_step_failed, .timeout = 300)
+{
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		fake_count = 0;
+		open_exporting(seed % 2 == 0 ? WORLD_XFS : WORLD_EXT4, seed, true);
+		cr_assert_gt(fail_each_step(&(struct trial){
+				     "ControllerPublishVolume", do_attach, undo_attach, true}),
+			0);
+		cr_expect_eq(fake_count, 0);
+		cr_assert_eq(do_attach(), GRPC_OK);
+		cr_assert_gt(fail_each_step(&(struct trial){
+				     "ControllerUnpublishVolume", undo_attach, do_attach, false}),
+			0);
+		cr_expect_eq(fake_count, 1);
 		cr_assert_eq(undo_attach(), GRPC_OK);
 		cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 		world_close(w);

@@ -94,6 +94,8 @@ static void up(struct world *w)
 	w->csi->transfer = w->transfer;
 	if (w->cgroup_root != NULL)
 		assert(node_limits_open(w->csi->node, w->cgroup_root) == 0);
+	if (w->attach && w->exports.target != NULL)
+		assert(node_exports_open(w->csi->node, &w->exports) == 0);
 	world_adopt(w);
 	w->registry = grpc_registry_new();
 	assert(csi_register(w->csi, w->registry) == 0);
@@ -116,6 +118,9 @@ static void down(struct world *w)
 	transfer_drain(w->transfer);
 	node_adopt_no_more(w->csi->node);
 	for (unsigned i = 0; i < TURNS_MAX && node_adopting(w->csi->node); i++)
+		assert(ring_turn(w->reactor.ring, true) == 0);
+	w->csi->node->draining = true;
+	for (unsigned i = 0; i < TURNS_MAX && !node_exports_idle(w->csi->node->exports); i++)
 		assert(ring_turn(w->reactor.ring, true) == 0);
 	pools_drain(w->pools);
 	for (unsigned i = 0; i < TURNS_MAX && !pools_idle(w->pools); i++)

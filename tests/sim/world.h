@@ -10,6 +10,7 @@
 #include "csi.pb-c.h"
 #include "csi/csi.h"
 #include "mount/mnt.h"
+#include "node/exports.h"
 #include "rpc/grpc.h"
 #include "rpc/grpc_local.h"
 #include "simring/sim.h"
@@ -21,7 +22,8 @@ struct world {
 	char dir[64]; /* temporary; pool, staging and target paths lie below */
 	char pool_path[80];
 	bool mounted;
-	bool attach;             /* --attach, from the next restart on */
+	bool attach;                        /* --attach, from the next restart on */
+	struct node_exports_config exports; /* with it; without a target nothing is exported */
 	const char *cgroup_root; /* the node's cgroups, from the next restart on; NULL: none */
 	struct ring_sim sim;
 	struct reactor reactor;

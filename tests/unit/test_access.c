@@ -216,24 +216,24 @@ Test(access, lists)
 	struct cap a, b;
 	struct csi_access access;
 	struct err err = {0};
-	cr_expect_lt(csi_access_parse_list(NULL, 0, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_lt(csi_access_parse_list(NULL, 0, FSIMG_EXT4, false, &access, &err), 0);
 	cr_expect_eq(err.code, ERR_INVALID);
 
 	Csi__V1__VolumeCapability *list[2];
 	list[0] = mount(&a, MODE(SINGLE_NODE_READER_ONLY), "");
 	list[1] = mount(&b, MODE(SINGLE_NODE_WRITER), "xfs");
 	err_clear(&err);
-	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, &access, &err), 0);
+	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
 	cr_expect(!access.read_only, "one of them writes");
 	cr_expect(access.fs_given && access.fs == FSIMG_XFS);
 
 	list[0] = mount(&a, MODE(SINGLE_NODE_WRITER), "ext4");
-	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
 	cr_expect_not_null(strstr(err.message, "fs_type"));
 
 	list[0] = block(&a, MODE(SINGLE_NODE_WRITER));
 	err_clear(&err);
-	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, &access, &err), 0);
+	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
 	cr_expect_not_null(strstr(err.message, "block"));
 }
 
@@ -298,4 +298,55 @@ Test(access, selinux_label)
 	cr_expect_not(fsimg_label_ok(label));
 	label[FSIMG_LABEL_BYTES - 1] = '\0';
 	cr_expect(fsimg_label_ok(label));
+}
+
+/* ---- where volumes can be attached to several nodes ---- */
+
+static int parse_many(const Csi__V1__VolumeCapability *cap, struct csi_access *ret, struct err *err)
+{
+	return csi_access_parse_many(cap, FSIMG_EXT4, true, ret, err);
+}
+
+Test(access, several_nodes)
+{
+	struct cap c = {0};
+	struct csi_access access;
+	struct err err = {0};
+	cr_assert_eq(parse_many(mount(&c, MODE(MULTI_NODE_READER_ONLY), ""), &access, &err), 0);
+	cr_assert(access.several && access.read_only);
+	cr_assert_eq(access.mode, MODE(MULTI_NODE_READER_ONLY));
+	cr_assert_eq(parse_many(block(&c, MODE(MULTI_NODE_MULTI_WRITER)), &access, &err), 0);
+	cr_assert(access.several && access.block && !access.read_only);
+	cr_assert_eq(parse_many(block(&c, MODE(MULTI_NODE_SINGLE_WRITER)), &access, &err), 0);
+	cr_assert(access.several);
+	cr_assert_eq(parse_many(block(&c, MODE(SINGLE_NODE_WRITER)), &access, &err), 0);
+	cr_assert_not(access.several);
+	cr_assert_eq(csi_access_check_nodes(&access, false, &err), 0);
+
+	static const int writers[] = {
+		MODE(MULTI_NODE_SINGLE_WRITER), MODE(MULTI_NODE_MULTI_WRITER)};
+	for (size_t i = 0; i < 2; i++) {
+		struct err why = {0};
+		cr_expect_lt(parse_many(mount(&c, writers[i], "xfs"), &access, &why), 0);
+		cr_expect_not_null(strstr(why.message, "MULTI_NODE"), "%s", why.message);
+		cr_expect_not_null(strstr(why.message, "block volume"), "%s", why.message);
+	}
+}
+
+/* The class may still say that the volume is one node's. */
+Test(access, several_nodes_in_a_list)
+{
+	struct cap c[2] = {0};
+	struct csi_access access;
+	struct err err = {0};
+	Csi__V1__VolumeCapability *list[] = {mount(&c[0], MODE(SINGLE_NODE_WRITER), ""),
+		mount(&c[1], MODE(MULTI_NODE_READER_ONLY), "")};
+	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
+	err_clear(&err);
+	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, true, &access, &err), 0);
+	cr_assert(access.several && !access.read_only);
+	cr_expect_lt(csi_access_check_nodes(&access, false, &err), 0);
+	cr_expect_not_null(strstr(err.message, "attach: remote"), "%s", err.message);
+	err_clear(&err);
+	cr_expect_eq(csi_access_check_nodes(&access, true, &err), 0);
 }

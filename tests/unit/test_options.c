@@ -89,6 +89,8 @@ Test(options, defaults_are_the_contract)
 		CSI_IDENTITY | CSI_CONTROLLER | CSI_NODE | CSI_GROUP | CSI_SNAPSHOT_METADATA);
 	cr_assert(o.csi.controller_expand);
 	cr_assert(o.csi.staging);
+	cr_assert_not(o.csi.attach);
+	cr_assert_null(o.export_address);
 	cr_assert_eq(o.csi.inlines.n_pools, 0);
 	cr_assert_eq(o.csi.health, CSI_HEALTH_1_12 | CSI_HEALTH_1_13);
 	cr_assert_not(o.insecure_tcp);
@@ -157,6 +159,29 @@ Test(options, flags_in_both_forms)
 	cr_assert_eq(o.log_level, LOG_LEVEL_DEBUG);
 	cr_assert_eq(o.log_format, LOG_FORMAT_JSON);
 	cr_assert_null(o.http);
+}
+
+Test(options, attach)
+{
+	cr_assert_eq(PARSE("--attach"), 0, "%s", err.message);
+	cr_expect(o.csi.attach);
+	cr_expect_null(o.export_address);
+	cr_assert_eq(PARSE("--attach", "--export-address", "192.0.2.1:4420"), 0, "%s", err.message);
+	cr_expect_str_eq(o.export_address, "192.0.2.1:4420");
+	cr_expect_not(o.export_without_auth);
+	cr_assert_eq(
+		PARSE("--attach", "--export-address=[2001:db8::1]:4420", "--export-without-auth"),
+		0, "%s", err.message);
+	cr_expect(o.export_without_auth);
+	REFUSED("--attach", "--export-address=192.0.2.1:4420");
+	REFUSED("--export-address", "--attach", "--export-without-auth");
+	REFUSED("IP:PORT", "--attach", "--export-address=node.example:4420");
+	REFUSED("IP:PORT", "--attach", "--export-address=192.0.2.1");
+	REFUSED("IP:PORT", "--attach", "--export-address=192.0.2.1:0");
+	REFUSED("IP:PORT", "--attach", "--export-address=192.0.2.1:65536");
+	REFUSED("IP:PORT", "--attach", "--export-address=2001:db8::1:4420");
+	REFUSED("the one address", "--attach", "--export-address=0.0.0.0:4420");
+	REFUSED("the one address", "--attach", "--export-address=[::]:4420");
 }
 
 Test(options, topology)

@@ -42,6 +42,7 @@ Test(params, defaults)
 	cr_expect_eq(params.fs, FSIMG_EXT4);
 	cr_expect_eq(params.erase, RECORD_ERASE_NONE);
 	cr_expect_eq(params.encryption, RECORD_PLAIN);
+	cr_expect_eq(params.attach, RECORD_ATTACH_LOCAL);
 }
 
 Test(params, all)
@@ -57,6 +58,7 @@ Test(params, all)
 	add(&p, "blockSize", "4096");
 	add(&p, "eraseOnDelete", "zero");
 	add(&p, "encryption", "luks2");
+	add(&p, "attach", "remote");
 	add(&p, "snapshotFreeze", "true");
 	cr_assert_eq(csi_params_parse(p.list, p.n, &params, &err), 0, "%s", err.message);
 	cr_expect_str_eq(params.pool, "fast");
@@ -67,6 +69,7 @@ Test(params, all)
 	cr_expect_eq(params.block_size, 4096);
 	cr_expect_eq(params.erase, RECORD_ERASE_ZERO);
 	cr_expect_eq(params.encryption, RECORD_LUKS2);
+	cr_expect_eq(params.attach, RECORD_ATTACH_REMOTE);
 }
 
 Test(params, others_keys_are_ignored)
@@ -92,6 +95,7 @@ Test(params, refused)
 		{"blockSize", "0512"},
 		{"eraseOnDelete", "true"},
 		{"encryption", "luks"},
+		{"attach", "yes"},
 		{"snapshotFreeze", "yes"},
 		{"snapshotFreeze", ""},
 		{"Pool", "default"},

@@ -51,6 +51,16 @@ static const char volume_unformatted[] =
 	"created_ns=1795183200123456789\nfs=ext4\nblock_size=4096\nthick=true\ndevice=1\n"
 	"erase=zero\nsnapshot_freeze=true\nmkfs_options=-m 1\nsource=none\nshares_extents=false\n"
 	"encryption=luks2\nunformatted=true\nsum=1d06e5c2fd28c060\n";
+/* attach, and the attribute beside the record, since 2026-11-26. */
+static const char volume_remote[] =
+	"ringvol-record 1\nkind=volume\nname=pvc-0a1b\nrandom=0badcafe\nsize_bytes=67108864\n"
+	"created_ns=1795183200123456789\nfs=ext4\nblock_size=4096\nthick=true\ndevice=1\n"
+	"erase=zero\nsnapshot_freeze=true\nmkfs_options=-m 1\nsource=none\nshares_extents=false\n"
+	"attach=remote\nsum=8f6b2bd1afef9399\n";
+static const char attachments[] =
+	"ringvol-attachments 1\nnode=worker-1\nmode=5\nblock=true\nread_only=false\n"
+	"node=worker-2\nmode=5\nblock=true\nread_only=false\n"
+	"export=0f2e4d6c-8b0a-4192-a3b4-c5d6e7f80910\nkey=DHHC-1:00:c2VjcmV0:\nsum=d75964dce7aed4c5\n";
 /* For two hours of 2026-11-22, and in no release: the claim in the text. */
 static const char volume_claim_inside[] =
 	"ringvol-record 1\nkind=volume\nname=pvc-0a1b\nrandom=0badcafe\nsize_bytes=67108864\n"
@@ -185,6 +195,25 @@ Test(formats, a_change_of_mode_and_a_claim_apart_are_read)
 	written_back_as_it_was(v, volume_mode);
 	cr_assert(v->rec->allow_mode_change);
 	cr_assert_str_eq(v->rec->claim, "shop/data-db-0");
+	fixture_close(&f);
+}
+
+Test(formats, attachments_are_read)
+{
+	struct fixture f;
+	char path[256], text[ATTACHMENTS_BYTES_MAX];
+	make(&f, pool_file);
+	put_object(&f, "volumes/pvc-0a1b", volume_remote, NULL);
+	snprintf(path, sizeof(path), "%s/volumes/pvc-0a1b", f.path);
+	cr_assert_eq(setxattr(path, ATTACHMENTS_XATTR, attachments, strlen(attachments), 0), 0);
+	open_it(&f);
+	struct pool_object *v = pools_find_name(f.pools, RECORD_VOLUME, "pvc-0a1b");
+	written_back_as_it_was(v, volume_remote);
+	cr_assert_eq(v->rec->attach, RECORD_ATTACH_REMOTE);
+	cr_assert_eq(v->attachments->count, 2);
+	cr_assert_str_eq(attachments_find(v->attachments, "worker-2")->key, "DHHC-1:00:c2VjcmV0:");
+	cr_assert_gt(attachments_print(v->attachments, text, sizeof(text)), 0);
+	cr_assert_str_eq(text, attachments);
 	fixture_close(&f);
 }
 

@@ -32,6 +32,7 @@ static struct record sample(void)
 		.allow_mode_change = true,
 		.encryption = RECORD_LUKS2,
 		.unformatted = true,
+		.attach = RECORD_ATTACH_REMOTE,
 		.claim = "shop/data-db-0",
 	};
 }
@@ -64,6 +65,7 @@ static void same(const struct record *a, const struct record *b)
 	cr_assert_str_eq(a->family ? a->family : "", b->family);
 	cr_assert_eq(a->allow_mode_change, b->allow_mode_change);
 	cr_assert_eq(a->encryption, b->encryption);
+	cr_assert_eq(a->attach, b->attach);
 	cr_assert_eq(a->unformatted, b->unformatted);
 	cr_assert(io_limits_equal(&a->limits, &b->limits));
 	cr_assert_str_eq(b->claim, ""); /* it is kept apart */
@@ -181,6 +183,9 @@ Test(record, the_future_is_not_guessed_at)
 	cr_assert_eq(parse_summed(BODY "allow_mode_change=true\n"), 0);
 	cr_assert_eq(parse_summed(BODY "allow_mode_change=false\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "allow_mode_change=maybe\n"), -EPROTONOSUPPORT);
+	cr_assert_eq(parse_summed(BODY "attach=remote\n"), 0);
+	cr_assert_eq(parse_summed(BODY "attach=local\n"), -EBADMSG); /* left out, then */
+	cr_assert_eq(parse_summed(BODY "attach=everywhere\n"), -EPROTONOSUPPORT);
 	cr_assert_eq(parse_summed(BODY "encryption=luks2\n"), 0);
 	cr_assert_eq(parse_summed(BODY "encryption=none\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "encryption=luks3\n"), -EPROTONOSUPPORT);

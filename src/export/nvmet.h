@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel's NVMe target over TCP, by configfs. All of it blocks, and the end of an export waits
+ * for the I/O that is in flight: for work threads. Every call can be repeated, and finds what is
+ * there.
+ *
+ * Only what bears our names is touched (names.h): subsystems and hosts by their prefixes. Ports
+ * have numbers alone; ours have one of NVMET_PORTS from NVMET_PORT_FIRST on, and our address.
+ */
+#ifndef RINGVOL_EXPORT_NVMET_H
+#define RINGVOL_EXPORT_NVMET_H
+
+#include "base/err.h"
+#include "export/names.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NVMET_ROOT "/sys/kernel/config/nvmet"
+
+enum { NVMET_PORT_FIRST = 21078, NVMET_PORTS = 64 };
+
+struct nvmet_export {
+	struct export_names names;
+	char uuid[UUID_BYTES]; /* the namespace's */
+	const char *key;       /* "": no authentication */
+	const char *device;    /* path of its node */
+	const char *address;   /* IP:PORT, [IPv6]:PORT */
+};
+
+/* 0, or ERR_PRECONDITION naming what the kernel lacks. auth: exports are to have keys. */
+int nvmet_check(bool auth, struct err *err);
+/* When it ends well, the host can connect. When it fails, some of it may be there: end it. */
+int nvmet_export_make(const struct nvmet_export *e, struct err *err);
+/* When it ends well, no I/O of the host is in flight, none comes any more, and nothing is left. */
+int nvmet_export_end(const struct nvmet_export *e, struct err *err);
+/* The device has grown. */
+int nvmet_export_resize(const struct nvmet_export *e, struct err *err);
+/* The subsystems with our names. 0, each()'s answer other than 0, or -errno. */
+int nvmet_each(int (*each)(void *arg, const char *subsystem), void *arg);
+
+/* ip: 48 bytes; port: 8. 0 or -EINVAL: not IP:PORT, or the port is 0. */
+int nvmet_split_address(const char *address, char *ret_ip, char *ret_port, bool *ret_v6);
+
+#endif

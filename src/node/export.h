@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One export of a volume: an attachment to another node (pool/attachment.h), made true in the
+ * kernel. The export is one more user of the volume's device, which stays while there is one.
+ */
+#ifndef RINGVOL_NODE_EXPORT_H
+#define RINGVOL_NODE_EXPORT_H
+
+#include "backends/backend.h"
+#include "export/target.h"
+#include "node/owner.h"
+#include "pool/attachment.h"
+#include "pool/thin_keep.h"
+
+struct node;
+
+struct node_exports_config {
+	const char
+		*address; /* IP:PORT, also what other nodes are told; NULL: nothing is exported */
+	bool without_auth;
+	const struct export_target *target;
+};
+
+/*
+ * A child operation of a node with an export_config; the caller has the volume alone. Making: the
+ * device is attached, if it is not
+ * -> the export is made. Both look first at what is there, so it also adopts what an earlier run
+ * has made. When it fails, the device goes again if this attached it. Ending: no I/O of that node
+ * is in flight or comes any more, and nothing is left but the device.
+ */
+struct node_export {
+	struct op op;
+	struct node *node;
+	struct pool_object *volume;
+	/* private */
+	const struct backend *backend;
+	struct backend_req dev;
+	struct thin_wait thin_wait;
+	bool attached_here;
+	char key[ATTACHMENT_KEY_MAX + 1];
+	struct nvmet_export export;
+	struct err err; /* the call's */
+};
+void node_export_make_init(struct node_export *e, struct node *node, struct pool_object *volume,
+	const struct attachment *of);
+void node_export_end_init(struct node_export *e, struct node *node, struct pool_object *volume,
+	const struct attachment *of);
+/* A call in the place of making: whether the kernel can. */
+void node_export_check_init(struct node_export *e, struct node *node, struct pool_object *volume);
+/* The device has grown. */
+void node_export_resize_init(struct node_export *e, struct node *node, struct pool_object *volume,
+	const struct attachment *of);
+/* Overwrites the key. */
+void node_export_free(struct node_export *e);
+
+/*
+ * A child operation: a device that nobody uses any more goes. Nothing is done while the volume is
+ * mounted anywhere; that no other node has it is the caller's to know.
+ */
+struct node_let_go {
+	struct op op;
+	struct node *node;
+	struct pool_object *volume;
+	/* private */
+	const struct backend *backend;
+	struct node_others others;
+	struct backend_req dev;
+};
+void node_let_go_init(struct node_let_go *l, struct node *node, struct pool_object *volume);
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One after the other, as the sweep. A round: list what the target has of ours -> end what has no
+ * attachment -> each volume with exports that were not looked at since its device came: lock it,
+ * make its exports, of which those that are there are left as they are.
+ *
+ * In doubt nothing is ended: the pool is not served here, or a volume of it is in quarantine, whose
+ * attachments nobody can read. How it can fail: somebody works on the volume, or any call fails;
+ * then the next round looks again.
+ */
+#include "node/exports.h"
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "node/node.h"
+#include "node/volume.h"
+#include "pool/index.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOKS_MAX = 256 };
+
+struct node_exports {
+	struct op op;
+	struct node *node;
+	struct node_exports_config config;
+	struct ring_timer timer;
+	bool busy;
+	/* The round's volume. */
+	char at[RECORD_ID_MAX];
+	struct pool_object *volume;
+	struct node_lock lock;
+	unsigned which; /* of its attachments */
+	struct node_export one;
+	/* The round's beginning. */
+	bool listed;
+	size_t found_count, found_cap;
+	struct found {
+		char subsystem[ATTACH_NQN_BYTES];
+	} * found;
+};
+
+static struct node_exports *exports_of(struct op *op)
+{
+	return container_of(op, struct node_exports, op);
+}
+
+static void arm(struct node_exports *x, uint64_t ms)
+{
+	if (!x->node->draining)
+		ring_timer_arm(x->node->reactor->ring, &x->timer, ms);
+}
+
+/* ---- what has no attachment ---- */
+
+static int keep_name(void *arg, const char *subsystem)
+{
+	struct node_exports *x = arg;
+	if (array_grow(&x->found, &x->found_cap, x->found_count, sizeof(*x->found)) < 0)
+		return -ENOMEM;
+	strcpy(x->found[x->found_count++].subsystem, subsystem);
+	return 0;
+}
+
+static int list_call(struct op *op)
+{
+	struct node_exports *x = exports_of(op);
+	x->found_count = 0;
+	return x->config.target->each(keep_name, x);
+}
+
+static bool has_export(const struct pool_object *volume, const char *uuid)
+{
+	const struct attachments *a = volume->attachments;
+	for (unsigned i = 0; a != NULL && i < a->count; i++)
+		if (strcmp(a->at[i].export, uuid) == 0)
+			return true;
+	return false;
+}
+
+static bool is_orphan(const struct node_exports *x, const char *subsystem)
+{
+	char pool_id[9], uuid[UUID_BYTES], key[RECORD_KEY_MAX] = "";
+	if (!export_names_split(subsystem, pool_id, uuid))
+		return false;
+	const struct pool *pool = pools_by_uuid8(x->node->pools, pool_id);
+	if (pool == NULL || pool_state(pool) != POOL_READY)
+		return false;
+	const struct pool_object *volume;
+	while ((volume = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
+		if (volume->rec == NULL || has_export(volume, uuid))
+			return false;
+		memcpy(key, volume->key, sizeof(key));
+	}
+	return true;
+}
+
+/* Those that stay in the list are ended. */
+static int list_end(struct op *op, int res)
+{
+	struct node_exports *x = exports_of(op);
+	size_t kept = 0;
+	if (res < 0)
+		return op_fail_sys(op, res, "looking for exports of earlier runs");
+	for (size_t i = 0; i < x->found_count; i++)
+		if (is_orphan(x, x->found[i].subsystem))
+			x->found[kept++] = x->found[i];
+	x->found_count = kept;
+	return 0;
+}
+
+static bool no_orphans(struct op *op)
+{
+	return exports_of(op)->found_count == 0;
+}
+
+static int end_orphans_call(struct op *op)
+{
+	struct node_exports *x = exports_of(op);
+	int r = 0;
+	for (size_t i = 0; i < x->found_count; i++) {
+		char pool_id[9];
+		struct nvmet_export e = {.key = "", .device = ""};
+		struct err why = {0};
+		if (!export_names_split(x->found[i].subsystem, pool_id, e.uuid))
+			continue;
+		export_names_of(pool_id, e.uuid, &e.names);
+		int one = x->config.target->end(&e, &why);
+		r = one < 0 ? one : r;
+	}
+	return r;
+}
+
+static int end_orphans_end(struct op *op, int res)
+{
+	const struct node_exports *x = exports_of(op);
+	for (size_t i = 0; i < x->found_count; i++)
+		log_event(res < 0 ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+			res < 0 ? "export without attachment cannot be ended"
+				: "export without attachment ended",
+			log_fields({"subsystem", x->found[i].subsystem}));
+	return res < 0 ? op_fail_sys(op, res, "ending exports without attachment") : 0;
+}
+
+static const struct op_step round_steps[] = {
+	{"list exports", .call = list_call, .end = list_end},
+	{"end orphans", .done = no_orphans, .call = end_orphans_call, .end = end_orphans_end},
+	{NULL},
+};
+
+static void round_ended(struct op *op)
+{
+	struct node_exports *x = exports_of(op);
+	if (op_failed(op))
+		log_event(LOG_LEVEL_WARN, "exports cannot be looked for",
+			log_fields({"error", op->err.message}));
+	x->listed = true;
+	x->busy = false;
+	arm(x, NODE_EXPORTS_NEXT_MS);
+	node_tell_quiet(x->node);
+}
+
+/* ---- a volume's ---- */
+
+static const struct attachment *next_export(struct node_exports *x)
+{
+	const struct attachments *a = x->volume->attachments;
+	while (a != NULL && x->which < a->count && a->at[x->which].export[0] == '\0')
+		x->which++;
+	return a != NULL && x->which < a->count ? &a->at[x->which] : NULL;
+}
+
+static bool made_done(struct op *op)
+{
+	return next_export(exports_of(op)) == NULL;
+}
+
+static int make_run(struct op *op)
+{
+	struct node_exports *x = exports_of(op);
+	node_export_make_init(&x->one, x->node, x->volume, next_export(x));
+	return op_child(op, &x->one.op);
+}
+
+static int make_end(struct op *op, int res)
+{
+	struct node_exports *x = exports_of(op);
+	node_export_free(&x->one);
+	if (res < 0)
+		return res;
+	x->which++;
+	return next_export(x) != NULL ? make_run(op) : 0;
+}
+
+static const struct op_step volume_steps[] = {
+	{"export", .done = made_done, .run = make_run, .end = make_end},
+	{NULL},
+};
+
+static void volume_ended(struct op *op)
+{
+	struct node_exports *x = exports_of(op);
+	struct node_volume *nv = node_volume_find(x->volume);
+	node_lock_release(&x->node->locks, &x->lock);
+	if (!op_failed(op) && nv != NULL)
+		nv->exported = true;
+	if (op_failed(op))
+		log_event(LOG_LEVEL_WARN, "volume cannot be exported",
+			log_fields({"volume", x->volume->rec->name}, {"error", op->err.message}));
+	x->busy = false;
+	arm(x, NODE_EXPORTS_NEXT_MS);
+	node_tell_quiet(x->node);
+}
+
+static bool is_wanted(const struct node_exports *x, const struct pool_object *volume)
+{
+	const struct node_volume *nv = node_volume_find(volume);
+	return attachments_exported(volume->attachments) && (nv == NULL || !nv->exported) &&
+	       x->config.address != NULL && pool_state(volume->pool) == POOL_READY &&
+	       node_knows_volume(x->node, volume);
+}
+
+static bool start(struct node_exports *x, struct pool_object *volume)
+{
+	node_lock_init(&x->lock, NODE_EXCLUSIVE, "volume", volume->key);
+	x->lock.owner = NULL;
+	x->lock.what = "its exports are being made again";
+	if (node_lock_conflict(&x->node->locks, &x->lock) != NULL)
+		return false;
+	node_lock_take(&x->node->locks, &x->lock);
+	x->volume = volume;
+	x->which = 0;
+	x->busy = true;
+	op_init(&x->op, x->node->reactor, "exports", volume_steps, volume_ended);
+	x->op.lane = pool_lane(volume->pool);
+	op_start(&x->op);
+	return true;
+}
+
+/* ---- one after the other ---- */
+
+static void start_round(struct node_exports *x)
+{
+	x->busy = true;
+	op_init(&x->op, x->node->reactor, "exports", round_steps, round_ended);
+	op_start(&x->op);
+}
+
+static void on_tick(struct ring_timer *timer)
+{
+	struct node_exports *x = container_of(timer, struct node_exports, timer);
+	struct pool_object *volume;
+	if (x->node->draining || x->busy)
+		return; /* what ends arms it again */
+	if (!x->listed) {
+		start_round(x);
+		return;
+	}
+	for (unsigned i = 0; i < LOOKS_MAX; i++) {
+		volume = pools_next(x->node->pools, RECORD_VOLUME, x->at);
+		if (volume == NULL) {
+			x->at[0] = '\0';
+			x->listed = false;
+			arm(x, NODE_EXPORTS_MS);
+			return;
+		}
+		pool_object_id(volume, x->at);
+		if (is_wanted(x, volume) && start(x, volume))
+			return;
+	}
+	arm(x, NODE_EXPORTS_NEXT_MS);
+}
+
+bool node_exports_idle(const struct node_exports *exports)
+{
+	return exports == NULL || !exports->busy;
+}
+
+int node_exports_open(struct node *node, const struct node_exports_config *config)
+{
+	struct node_exports *x = calloc(1, sizeof(*x));
+	if (x == NULL)
+		return -ENOMEM;
+	x->node = node;
+	x->config = *config;
+	x->timer.fn = on_tick;
+	node->exports = x;
+	node->export_config = &x->config;
+	arm(x, NODE_EXPORTS_NEXT_MS);
+	return 0;
+}
+
+void node_exports_close(struct node *node)
+{
+	if (node->exports == NULL)
+		return;
+	ring_timer_cancel(node->reactor->ring, &node->exports->timer);
+	free(node->exports->found);
+	free(node->exports);
+	node->exports = NULL;
+	node->export_config = NULL;
+}
