@@ -10,7 +10,7 @@
 #            RINGVOL_RAW_LONG=1 asks for 1,000 rounds and kills where the lane has 20 and 30. With CI set there are a third
 #            of them, and the tests that say most, without power loss
 #   attach   volumes that are used on another node than their own, over NVMe and TCP (6.12). RINGVOL_ATTACH_TESTS selects other
-#            system tests
+#            system tests, RINGVOL_FENCE_ROUNDS=N how often a writer is fenced
 #   ublk     the data process, and system tests with ublk volumes (7.2; 6.1 has no ublk). RINGVOL_UBLK_TESTS selects tests
 #            of the data process, RINGVOL_UBLK_SYSTEM_TESTS system tests; RINGVOL_UBLK_LONG=1 asks for 200 devices and 30
 #            kills where the lane has fewer, which takes 10 minutes more
@@ -67,7 +67,7 @@ attach)
 	: "${kernel:=6.12}"
 	packages=(system)
 	options=(--timeout 2400)
-	arguments=("${RINGVOL_ATTACH_TESTS:-^TestBorrowed}")
+	arguments=("${RINGVOL_ATTACH_TESTS:-^Test(Borrowed|Export|Pair)}" "${RINGVOL_FENCE_ROUNDS:-}")
 	;;
 ublk)
 	# What goes through the device, its growth, restarts and a reboot; on older kernels what they do

@@ -24,6 +24,7 @@
 #include "csi/services.h"
 #include "csi/volume_op.h"
 #include "node/export.h"
+#include "node/exports.h"
 #include "node/node.h"
 #include "pool/attach.h"
 #include "pool/index.h"
@@ -346,6 +347,10 @@ static int check_another(const struct attach *a, struct err *err)
 	if (a->n.changes_mode)
 		return err_set(err, ERR_PRECONDITION,
 			"volume %s was made as a block volume, and can be mounted on its own node alone, %.64s",
+			rec->name, config->node_id);
+	if (node_exports_closed(node_of(a), a->n.volume))
+		return err_set(err, ERR_UNAVAILABLE,
+			"volume %s: what node %.64s gave to others before it started is not all there yet (its log says what is missing); try again",
 			rec->name, config->node_id);
 	return check_unused(a, err);
 }

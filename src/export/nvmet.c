@@ -3,7 +3,8 @@
  * Happy path of an export: the subsystem, closed to all -> the host, with its key -> the host is
  * let in -> the namespace, on the device, with its UUID, enabled -> the port, which listens from
  * its first subsystem on. What is there already is left as it is, so that connected clients notice
- * nothing.
+ * nothing. A client that finds the port without its subsystem is told never to come again: after a
+ * reboot all of them are made first, and join the port in one go.
  *
  * Of its end: the host is let in no more -> the subsystem leaves the port, which cuts its
  * connections -> the namespace is disabled, which waits until no request holds it any more: from
@@ -24,6 +25,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { PATH_BYTES = 640, VALUE_BYTES = 320, IP_BYTES = 48, PORT_BYTES = 8 };
 
@@ -114,7 +116,16 @@ static int no_auth(struct err *err)
 		"this node's kernel cannot authenticate clients of nvmet (CONFIG_NVME_TARGET_AUTH): use a later kernel, or --export-without-auth where everybody in the network is trusted");
 }
 
-/* The key is written each time: it cannot be compared without reading it. */
+/* From before it is there, root alone can read it: the kernel's mode is 0644. It is written each
+ * time: it cannot be compared without reading it. */
+static int give_key(int root, const struct nvmet_export *e)
+{
+	char path[PATH_BYTES];
+	if (fchmodat(root, host(path, e, "/dhchap_key"), 0600, 0) < 0)
+		return -errno;
+	return fd_write_file(root, path, e->key);
+}
+
 static int make_host(int root, const struct nvmet_export *e, struct err *err)
 {
 	char path[PATH_BYTES], link[PATH_BYTES], target[PATH_BYTES];
@@ -122,7 +133,7 @@ static int make_host(int root, const struct nvmet_export *e, struct err *err)
 	if (r < 0)
 		return fail(err, r, e, "making the host");
 	if (e->key[0] != '\0') {
-		r = fd_write_file(root, host(path, e, "/dhchap_key"), e->key);
+		r = give_key(root, e);
 		if (r == -ENOENT)
 			return no_auth(err);
 		if (r < 0)
@@ -268,23 +279,27 @@ static int listen_fails(struct err *err, int res, const struct nvmet_export *e)
 	return fail(err, res, e, "opening the port");
 }
 
-static int join_port(int root, const struct nvmet_export *e, struct err *err)
+static int link_port(int root, unsigned id, const char *subsystem)
+{
+	char link[PATH_BYTES], target[PATH_BYTES];
+	snprintf(link, sizeof(link), "ports/%u/subsystems/%s", id, subsystem);
+	snprintf(target, sizeof(target), NVMET_ROOT "/subsystems/%s", subsystem);
+	return make_link(root, target, link);
+}
+
+static int join_port(int root, const struct nvmet_export *e, const struct export_names *names,
+	size_t count, struct err *err)
 {
 	struct port p = {0};
-	char link[PATH_BYTES], target[PATH_BYTES];
 	if (nvmet_split_address(e->address, p.ip, p.number, &p.v6) < 0)
 		return err_set(
 			err, ERR_PRECONDITION, "--export-address %s is not IP:PORT", e->address);
 	pthread_mutex_lock(&ports_lock);
-	int r = find_port(root, &p);
-	if (r >= 0) {
-		unsigned id = (unsigned)r;
-		snprintf(link, sizeof(link), "ports/%u/subsystems/%s", id, e->names.subsystem);
-		snprintf(target, sizeof(target), NVMET_ROOT "/subsystems/%s", e->names.subsystem);
-		r = make_link(root, target, link);
-		if (r < 0)
-			drop_if_empty(root, id);
-	}
+	int id = find_port(root, &p), r = id < 0 ? id : 0;
+	for (size_t i = 0; r == 0 && i < count; i++)
+		r = link_port(root, (unsigned)id, names[i].subsystem);
+	if (r < 0 && id >= 0)
+		drop_if_empty(root, (unsigned)id);
 	pthread_mutex_unlock(&ports_lock);
 	return r < 0 ? listen_fails(err, r, e) : 0;
 }
@@ -342,7 +357,26 @@ int nvmet_export_make(const struct nvmet_export *e, struct err *err)
 	r = make_host(root, e, err);
 	if (r == 0)
 		r = make_namespace(root, e, err);
-	return r == 0 ? join_port(root, e, err) : r;
+	return r == 0 && e->address != NULL ? join_port(root, e, &e->names, 1, err) : r;
+}
+
+bool nvmet_is_open(const char *address)
+{
+	struct port p = {0};
+	_cleanup_fd_ int root = open_root();
+	bool found = false;
+	if (root < 0 || nvmet_split_address(address, p.ip, p.number, &p.v6) < 0)
+		return false;
+	for (unsigned i = 0; !found && i < NVMET_PORTS; i++)
+		found = port_is_ours(root, NVMET_PORT_FIRST + i, &p);
+	return found;
+}
+
+int nvmet_open(const char *address, const struct export_names *names, size_t count, struct err *err)
+{
+	const struct nvmet_export all = {.address = address, .device = "what was before"};
+	_cleanup_fd_ int root = open_root();
+	return root < 0 ? no_nvmet(root, err) : join_port(root, &all, names, count, err);
 }
 
 int nvmet_export_end(const struct nvmet_export *e, struct err *err)

@@ -14,7 +14,7 @@
 #include "export/names.h"
 
 #include <stdbool.h>
-#include <stdint.h>
+#include <stddef.h>
 
 #define NVMET_ROOT "/sys/kernel/config/nvmet"
 
@@ -25,13 +25,18 @@ struct nvmet_export {
 	char uuid[UUID_BYTES]; /* the namespace's */
 	const char *key;       /* "": no authentication */
 	const char *device;    /* path of its node */
-	const char *address;   /* IP:PORT, [IPv6]:PORT */
+	const char *address;   /* IP:PORT, [IPv6]:PORT; NULL: it is opened later, with others */
 };
 
 /* 0, or ERR_PRECONDITION naming what the kernel lacks. auth: exports are to have keys. */
 int nvmet_check(bool auth, struct err *err);
 /* When it ends well, the host can connect. When it fails, some of it may be there: end it. */
 int nvmet_export_make(const struct nvmet_export *e, struct err *err);
+/* Whether anything of ours can be reached at the address. */
+bool nvmet_is_open(const char *address);
+/* Has all of these reached at the address, from the moment that it is open. */
+int nvmet_open(
+	const char *address, const struct export_names *names, size_t count, struct err *err);
 /* When it ends well, no I/O of the host is in flight, none comes any more, and nothing is left. */
 int nvmet_export_end(const struct nvmet_export *e, struct err *err);
 /* The device has grown. */

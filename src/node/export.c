@@ -174,6 +174,11 @@ void node_export_make_init(struct node_export *e, struct node *node, struct pool
 	init(e, node, volume, of, make_steps);
 }
 
+void node_export_keep_closed(struct node_export *e)
+{
+	e->export.address = NULL;
+}
+
 void node_export_end_init(struct node_export *e, struct node *node, struct pool_object *volume,
 	const struct attachment *of)
 {

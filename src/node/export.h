@@ -18,6 +18,7 @@ struct node_exports_config {
 	const char
 		*address; /* IP:PORT, also what other nodes are told; NULL: nothing is exported */
 	bool without_auth;
+	uint32_t wait_ms; /* exports.h; 0: NODE_EXPORTS_WAIT_MS */
 	const struct export_target *target;
 };
 
@@ -43,6 +44,8 @@ struct node_export {
 };
 void node_export_make_init(struct node_export *e, struct node *node, struct pool_object *volume,
 	const struct attachment *of);
+/* Between init and start: the node cannot reach it until exports.c opens the address. */
+void node_export_keep_closed(struct node_export *e);
 void node_export_end_init(struct node_export *e, struct node *node, struct pool_object *volume,
 	const struct attachment *of);
 /* A call in the place of making: whether the kernel can. */

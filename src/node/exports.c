@@ -2,7 +2,8 @@
 /*
  * One after the other, as the sweep. A round: list what the target has of ours -> end what has no
  * attachment -> each volume with exports that were not looked at since its device came: lock it,
- * make its exports, of which those that are there are left as they are.
+ * make its exports, of which those that are there are left as they are. After a reboot the address
+ * is opened for all of them when no volume and no pool is missing any more, or at last without.
  *
  * In doubt nothing is ended: the pool is not served here, or a volume of it is in quarantine, whose
  * attachments nobody can read. How it can fail: somebody works on the volume, or any call fails;
@@ -28,6 +29,11 @@ struct node_exports {
 	struct node_exports_config config;
 	struct ring_timer timer;
 	bool busy;
+	/* Whether the address is open, which is known from the first list on. */
+	bool opened;
+	uint64_t began_ns;
+	size_t name_count, name_cap;
+	struct export_names *names; /* to be opened */
 	/* The round's volume. */
 	char at[RECORD_ID_MAX];
 	struct pool_object *volume;
@@ -35,7 +41,8 @@ struct node_exports {
 	unsigned which; /* of its attachments */
 	struct node_export one;
 	/* The round's beginning. */
-	bool listed;
+	struct err why; /* of a call */
+	bool listed, found_open;
 	size_t found_count, found_cap;
 	struct found {
 		char subsystem[ATTACH_NQN_BYTES];
@@ -68,6 +75,7 @@ static int list_call(struct op *op)
 {
 	struct node_exports *x = exports_of(op);
 	x->found_count = 0;
+	x->found_open = x->config.address != NULL && x->config.target->is_open(x->config.address);
 	return x->config.target->each(keep_name, x);
 }
 
@@ -102,6 +110,7 @@ static int list_end(struct op *op, int res)
 {
 	struct node_exports *x = exports_of(op);
 	size_t kept = 0;
+	x->opened |= x->found_open;
 	if (res < 0)
 		return op_fail_sys(op, res, "looking for exports of earlier runs");
 	for (size_t i = 0; i < x->found_count; i++)
@@ -181,6 +190,8 @@ static int make_run(struct op *op)
 {
 	struct node_exports *x = exports_of(op);
 	node_export_make_init(&x->one, x->node, x->volume, next_export(x));
+	if (!x->opened)
+		node_export_keep_closed(&x->one);
 	return op_child(op, &x->one.op);
 }
 
@@ -214,10 +225,15 @@ static void volume_ended(struct op *op)
 	node_tell_quiet(x->node);
 }
 
-static bool is_wanted(const struct node_exports *x, const struct pool_object *volume)
+static bool is_made(const struct pool_object *volume)
 {
 	const struct node_volume *nv = node_volume_find(volume);
-	return attachments_exported(volume->attachments) && (nv == NULL || !nv->exported) &&
+	return nv != NULL && nv->exported;
+}
+
+static bool is_wanted(const struct node_exports *x, const struct pool_object *volume)
+{
+	return attachments_exported(volume->attachments) && !is_made(volume) &&
 	       x->config.address != NULL && pool_state(volume->pool) == POOL_READY &&
 	       node_knows_volume(x->node, volume);
 }
@@ -239,7 +255,144 @@ static bool start(struct node_exports *x, struct pool_object *volume)
 	return true;
 }
 
+/* ---- the address ---- */
+
+static bool waited_enough(const struct node_exports *x)
+{
+	uint64_t ms = x->config.wait_ms != 0 ? x->config.wait_ms : NODE_EXPORTS_WAIT_MS;
+	return ring_now_ns(x->node->reactor->ring) - x->began_ns >= ms * 1000000;
+}
+
+/* Its volumes are not known yet. */
+static bool misses_pool(const struct node_exports *x)
+{
+	const struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(x->node->pools, i)) != NULL; i++)
+		if (pool_state(pool) != POOL_READY)
+			return true;
+	return false;
+}
+
+static bool misses_volume(const struct node_exports *x)
+{
+	const struct pool_object *volume;
+	char id[RECORD_ID_MAX] = "";
+	while ((volume = pools_next(x->node->pools, RECORD_VOLUME, id)) != NULL) {
+		if (attachments_exported(volume->attachments) && !is_made(volume))
+			return true;
+		pool_object_id(volume, id);
+	}
+	return false;
+}
+
+static int gather_of(struct node_exports *x, const struct pool_object *volume)
+{
+	const struct attachments *a = volume->attachments;
+	for (unsigned i = 0; a != NULL && i < a->count; i++) {
+		if (a->at[i].export[0] == '\0')
+			continue;
+		if (array_grow(&x->names, &x->name_cap, x->name_count, sizeof(*x->names)) < 0)
+			return -ENOMEM;
+		export_names_of(
+			pool_uuid8(volume->pool), a->at[i].export, &x->names[x->name_count++]);
+	}
+	return 0;
+}
+
+static int gather(struct node_exports *x)
+{
+	const struct pool_object *volume;
+	char id[RECORD_ID_MAX] = "";
+	int r = 0;
+	x->name_count = 0;
+	while (r == 0 && (volume = pools_next(x->node->pools, RECORD_VOLUME, id)) != NULL) {
+		if (is_made(volume))
+			r = gather_of(x, volume);
+		pool_object_id(volume, id);
+	}
+	return r;
+}
+
+static int open_run(struct op *op)
+{
+	int r = gather(exports_of(op));
+	return r < 0 ? op_fail(op, ERR_NO_ROOM, "out of memory") : 0;
+}
+
+static bool opened_done(struct op *op)
+{
+	return exports_of(op)->name_count == 0;
+}
+
+static int open_call(struct op *op)
+{
+	struct node_exports *x = exports_of(op);
+	return x->config.target->open(x->config.address, x->names, x->name_count, &x->why);
+}
+
+static int open_end(struct op *op, int res)
+{
+	if (res < 0)
+		op->err = exports_of(op)->why;
+	return res;
+}
+
+static const struct op_step open_steps[] = {
+	{"gather", .run = open_run},
+	{"open address", .done = opened_done, .call = open_call, .end = open_end},
+	{NULL},
+};
+
+static void open_ended(struct op *op)
+{
+	struct node_exports *x = exports_of(op);
+	x->opened = !op_failed(op);
+	if (op_failed(op))
+		log_event(LOG_LEVEL_WARN, "volumes of other nodes cannot be reached",
+			log_fields({"error", op->err.message}));
+	x->busy = false;
+	arm(x, x->opened ? NODE_EXPORTS_MS : NODE_EXPORTS_CLOSED_MS);
+	node_tell_quiet(x->node);
+}
+
+static void start_open(struct node_exports *x)
+{
+	x->busy = true;
+	op_init(&x->op, x->node->reactor, "exports", open_steps, open_ended);
+	op_start(&x->op);
+}
+
+bool node_exports_closed(struct node *node, const struct pool_object *volume)
+{
+	struct node_exports *x = node->exports;
+	const struct pool_object *other;
+	char id[RECORD_ID_MAX] = "";
+	if (x->opened)
+		return false;
+	if (misses_pool(x) && !waited_enough(x))
+		return true;
+	while ((other = pools_next(node->pools, RECORD_VOLUME, id)) != NULL) {
+		if (other != volume && attachments_exported(other->attachments))
+			return true;
+		pool_object_id(other, id);
+	}
+	x->opened = true; /* by what is exported now */
+	return false;
+}
+
 /* ---- one after the other ---- */
+
+static void end_walk(struct node_exports *x)
+{
+	x->at[0] = '\0';
+	x->listed = false;
+	if (x->opened)
+		arm(x, NODE_EXPORTS_MS);
+	else if (!waited_enough(x) && (misses_pool(x) || misses_volume(x)))
+		arm(x, NODE_EXPORTS_CLOSED_MS);
+	else
+		start_open(x);
+}
 
 static void start_round(struct node_exports *x)
 {
@@ -261,9 +414,7 @@ static void on_tick(struct ring_timer *timer)
 	for (unsigned i = 0; i < LOOKS_MAX; i++) {
 		volume = pools_next(x->node->pools, RECORD_VOLUME, x->at);
 		if (volume == NULL) {
-			x->at[0] = '\0';
-			x->listed = false;
-			arm(x, NODE_EXPORTS_MS);
+			end_walk(x);
 			return;
 		}
 		pool_object_id(volume, x->at);
@@ -285,6 +436,8 @@ int node_exports_open(struct node *node, const struct node_exports_config *confi
 		return -ENOMEM;
 	x->node = node;
 	x->config = *config;
+	x->opened = config->address == NULL;
+	x->began_ns = ring_now_ns(node->reactor->ring);
 	x->timer.fn = on_tick;
 	node->exports = x;
 	node->export_config = &x->config;
@@ -298,6 +451,7 @@ void node_exports_close(struct node *node)
 		return;
 	ring_timer_cancel(node->reactor->ring, &node->exports->timer);
 	free(node->exports->found);
+	free(node->exports->names);
 	free(node->exports);
 	node->exports = NULL;
 	node->export_config = NULL;

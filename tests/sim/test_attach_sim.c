@@ -26,9 +26,12 @@ static struct fake {
 	struct nvmet_export e;
 	char key[ATTACH_KEY_BYTES], device[64];
 	unsigned made, resized;
+	bool open;
 } fakes[EXPORTS_MAX];
 static unsigned fake_count;
-static bool no_target;
+static bool no_target, no_address;
+static char failing[UUID_BYTES]; /* which cannot be made */
+static unsigned opened_with;     /* so many at once */
 
 static struct fake *fake_find(const char *subsystem)
 {
@@ -47,6 +50,8 @@ static int fake_check(bool auth, struct err *err)
 static int fake_make(const struct nvmet_export *e, struct err *err)
 {
 	struct fake *f = fake_find(e->names.subsystem);
+	if (strcmp(e->uuid, failing) == 0)
+		return err_sys(err, -EIO, "%s", e->device);
 	if (access(e->device, F_OK) < 0)
 		return err_sys(err, -errno, "%s", e->device);
 	if (f == NULL)
@@ -55,6 +60,27 @@ static int fake_make(const struct nvmet_export *e, struct err *err)
 	snprintf(f->key, sizeof(f->key), "%s", e->key);
 	snprintf(f->device, sizeof(f->device), "%s", e->device);
 	f->made++;
+	f->open |= e->address != NULL;
+	return 0;
+}
+
+static bool fake_is_open(const char *address)
+{
+	(void)address;
+	for (unsigned i = 0; i < fake_count; i++)
+		if (fakes[i].open)
+			return true;
+	return false;
+}
+
+static int fake_open(
+	const char *address, const struct export_names *names, size_t count, struct err *err)
+{
+	if (no_address)
+		return err_set(err, ERR_PRECONDITION, "%s is not this node's", address);
+	for (size_t i = 0; i < count; i++)
+		fake_find(names[i].subsystem)->open = true;
+	opened_with = (unsigned)count;
 	return 0;
 }
 
@@ -85,7 +111,7 @@ static int fake_each(int (*each)(void *arg, const char *subsystem), void *arg)
 }
 
 static const struct export_target fake_target = {
-	fake_check, fake_make, fake_end, fake_resize, fake_each};
+	fake_check, fake_make, fake_is_open, fake_open, fake_end, fake_resize, fake_each};
 
 static void open_attached(enum world_fs fs, uint64_t seed, bool as_block)
 {
@@ -554,6 +580,87 @@ Test(exports, refusals, .timeout = 120)
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(do_attach(), GRPC_OK);
 	cr_assert_eq(undo_attach(), GRPC_OK);
+	world_close(w);
+}
+
+static void turn_until_idle(void)
+{
+	for (unsigned i = 0; i < 100000 && !node_exports_idle(w->csi->node->exports); i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+}
+
+static void turn_until_open(void)
+{
+	for (unsigned i = 0; i < 100000 && !fakes[0].open; i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_assert(fakes[0].open);
+	turn_until_idle();
+}
+
+static void turn_until_count(unsigned count)
+{
+	for (unsigned i = 0; i < 100000 && fake_count < count; i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_assert_eq(fake_count, count);
+	turn_until_idle();
+}
+
+static void reboot(void)
+{
+	memset(fakes, 0, sizeof(fakes));
+	fake_count = opened_with = 0;
+	world_restart(w);
+}
+
+/* Nobody gets in before all are there. What was exported before is there in one go; then others may
+ * come. */
+Test(exports, after_a_reboot, .timeout = 120)
+{
+	open_exporting(WORLD_XFS, 1, true);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	char id[RECORD_ID_MAX];
+	memcpy(id, volume_id, sizeof(id));
+	cr_assert_eq(create("other", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(create("third", EMPTY, other_id), GRPC_OK);
+	cr_expect_eq(fake_count, 2);
+
+	no_address = true; /* yet */
+	reboot();
+	refused(GRPC_UNAVAILABLE, "not all there yet");
+	memcpy(volume_id, other_id, sizeof(id));
+	refused(GRPC_UNAVAILABLE, "not all there yet");
+	turn_until_count(2);
+	for (unsigned i = 0; i < 10; i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_expect_not(fakes[0].open || fakes[1].open);
+	refused(GRPC_UNAVAILABLE, "not all there yet");
+	no_address = false;
+	turn_until_open();
+	cr_expect_eq(opened_with, 2);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_expect(fakes[2].open);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+
+	/* One that cannot be had is waited for. */
+	memcpy(failing, fakes[0].e.uuid, sizeof(failing));
+	reboot();
+	turn_until_count(1);
+	for (unsigned i = 0; i < 10; i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_expect_not(fakes[0].open);
+	failing[0] = '\0';
+	turn_until_open();
+	cr_expect_eq(opened_with, 2);
+	/* But not for ever. */
+	memcpy(failing, fakes[0].e.uuid, sizeof(failing));
+	w->exports.wait_ms = 1;
+	reboot();
+	turn_until_open();
+	cr_expect_eq(opened_with, 1);
+	failing[0] = '\0';
+	turn_until_count(2);
+	cr_expect(fakes[1].open);
 	world_close(w);
 }
 

@@ -126,7 +126,11 @@ func TestExportLife(t *testing.T) {
 	if len(hosts) != 1 || hosts[0].Name() != context["ringvol.dev/host"] {
 		t.Errorf("it lets in %v", hosts)
 	}
-	b.fileSays(rig.NvmetRoot+"/hosts/"+context["ringvol.dev/host"]+"/dhchap_key", context["ringvol.dev/key"])
+	key := rig.NvmetRoot + "/hosts/" + context["ringvol.dev/host"] + "/dhchap_key"
+	b.fileSays(key, context["ringvol.dev/key"])
+	if info, err := os.Stat(key); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("others can read the key: %v %v", info, err)
+	}
 
 	c := b.connectTo(context)
 	f := b.openDirect(c.Device)

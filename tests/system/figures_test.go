@@ -17,8 +17,8 @@ import (
 
 // The lives of a volume as the specification draws them: figure 5, made and published; figure 6, staged besides; figure 7,
 // made beforehand; figure 8, published and unpublished and nothing else, as by the node-only plugin of figure 4. Figures 5
-// to 7 have ControllerPublishVolume (attach) in them, which this driver does not have yet: as the specification says of a
-// plugin without PUBLISH_UNPUBLISH_VOLUME, that step is left out.
+// to 7 have ControllerPublishVolume (attach) in them: as the specification says of a plugin without PUBLISH_UNPUBLISH_VOLUME,
+// which a driver without --attach is, that step is left out here. TestPairFigures has it.
 
 // unstaged is a driver that publishes without staging.
 func unstaged(t *testing.T, args ...string) *bed {
