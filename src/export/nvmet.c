@@ -8,8 +8,7 @@
  *
  * Of its end: the host is let in no more -> the subsystem leaves the port, which cuts its
  * connections -> the namespace is disabled, which waits until no request holds it any more: from
- * here on the device is not written to -> the rest is removed, and the port with its last
- * subsystem.
+ * here on the device is not written to -> the rest is removed. The port stays.
  *
  * How it can fail: the kernel has no nvmet, no TCP for it, or no authentication; the address is not
  * this node's, or in use; the device cannot be opened. The kernel has one lock for all of configfs,
@@ -287,6 +286,20 @@ static int link_port(int root, unsigned id, const char *subsystem)
 	return make_link(root, target, link);
 }
 
+/* A port without a subsystem does not listen, and a node that was fenced would wait as for an owner
+ * that is away. So each has one that lets nobody in. */
+static int keep_port(int root, unsigned id)
+{
+	char name[VALUE_BYTES], path[PATH_BYTES];
+	snprintf(name, sizeof(name), NVMET_KEEPER_PREFIX "%u", id);
+	snprintf(path, sizeof(path), "subsystems/%.96s", name);
+	int r = make_dir(root, path);
+	snprintf(path, sizeof(path), "subsystems/%.96s/attr_allow_any_host", name);
+	if (r == 0)
+		r = fd_write_file(root, path, "0");
+	return r == 0 ? link_port(root, id, name) : r;
+}
+
 static int join_port(int root, const struct nvmet_export *e, const struct export_names *names,
 	size_t count, struct err *err)
 {
@@ -298,6 +311,8 @@ static int join_port(int root, const struct nvmet_export *e, const struct export
 	int id = find_port(root, &p), r = id < 0 ? id : 0;
 	for (size_t i = 0; r == 0 && i < count; i++)
 		r = link_port(root, (unsigned)id, names[i].subsystem);
+	if (r == 0)
+		r = keep_port(root, (unsigned)id);
 	if (r < 0 && id >= 0)
 		drop_if_empty(root, (unsigned)id);
 	pthread_mutex_unlock(&ports_lock);

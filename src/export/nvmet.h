@@ -5,7 +5,8 @@
  * there.
  *
  * Only what bears our names is touched (names.h): subsystems and hosts by their prefixes. Ports
- * have numbers alone; ours have one of NVMET_PORTS from NVMET_PORT_FIRST on, and our address.
+ * have numbers alone; ours have one of NVMET_PORTS from NVMET_PORT_FIRST on, and our address. A
+ * port stays, with an empty subsystem.
  */
 #ifndef RINGVOL_EXPORT_NVMET_H
 #define RINGVOL_EXPORT_NVMET_H
@@ -17,6 +18,8 @@
 #include <stddef.h>
 
 #define NVMET_ROOT "/sys/kernel/config/nvmet"
+
+#define NVMET_KEEPER_PREFIX "nqn.2026-11.dev.ringvol:keeper." /* and the port's number */
 
 enum { NVMET_PORT_FIRST = 21078, NVMET_PORTS = 64 };
 

@@ -298,6 +298,18 @@ func TestExportAfterReboot(t *testing.T) {
 	b.must(v.Delete())
 }
 
+// closePort ends a port that has nothing but its keeper any more.
+func (b *bed) closePort(subsystems string) {
+	b.t.Helper()
+	left, err := filepath.Glob(subsystems + "/*")
+	b.must(err)
+	if len(left) == 1 && strings.Contains(left[0], ":keeper.") {
+		b.must(os.Remove(left[0]))
+		b.must(os.Remove(filepath.Dir(subsystems)))
+		b.must(os.Remove(rig.NvmetRoot + "/subsystems/" + filepath.Base(left[0])))
+	}
+}
+
 // endExport takes it away by hand, as a reboot does.
 func (b *bed) endExport(context map[string]string) {
 	b.t.Helper()
@@ -306,7 +318,7 @@ func (b *bed) endExport(context map[string]string) {
 	b.must(err)
 	for _, link := range links {
 		b.must(os.Remove(link))
-		b.must(os.Remove(filepath.Dir(filepath.Dir(link))))
+		b.closePort(filepath.Dir(link))
 	}
 	b.must(os.Remove(dir + "/allowed_hosts/" + context["ringvol.dev/host"]))
 	b.must(os.WriteFile(dir+"/namespaces/1/enable", []byte("0"), 0))

@@ -67,12 +67,12 @@ func (p *pair) attach(readOnly bool) error {
 
 func (p *pair) detach() error { return takeFrom(p.owner.t, p.owner.c, p.v, userNode) }
 
-// nothing is left at either end: no connection, cover, subsystem, host or port.
+// nothing is left at either end: no connection, cover, subsystem or host. The port stays.
 func (p *pair) nothing() {
 	p.owner.t.Helper()
 	p.user.nothing()
-	for _, what := range []string{"subsystems", "hosts", "ports"} {
-		if left, _ := filepath.Glob(rig.NvmetRoot + "/" + what + "/[n2]*"); len(left) > 0 && p.user.e.Subsystem != "none" {
+	for _, what := range []string{"subsystems/nqn.2026-11.dev.ringvol:volume.*", "hosts/nqn.2026-11.dev.ringvol:*"} {
+		if left, _ := filepath.Glob(rig.NvmetRoot + "/" + what); len(left) > 0 {
 			p.owner.t.Errorf("left in nvmet: %v", left)
 		}
 	}
