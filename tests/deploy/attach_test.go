@@ -4,8 +4,11 @@ package deploy
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	storagev1 "k8s.io/api/storage/v1"
 )
 
@@ -50,5 +53,45 @@ func TestRightsOfAttaching(t *testing.T) {
 	}
 	if slices.Sort(more); !slices.Equal(more, wanted) || len(with) != len(without)+len(wanted) {
 		t.Errorf("attaching comes with %q", more)
+	}
+}
+
+// What a node gives to others is reached at its own address, so its pod has the node's network. Policies do not know such pods: the
+// controllers let in whoever the operator names, or everybody, and look at certificates.
+func TestRemote(t *testing.T) {
+	for _, c := range []struct {
+		variant, address string
+		more             []string
+		peers            int
+	}{
+		{"remote", "$(NODE_IP):4420", []string{"--owner-timeout=10m", "--owner-fail-after=off"}, 0},
+		{"remote, IPv6", "[$(NODE_IP)]:4430", []string{"--export-without-auth", "--owner-timeout=1h", "--owner-fail-after=30s"}, 1},
+	} {
+		found := objects(t, variants[c.variant]...)
+		pod := pods(found)["node"]
+		driver := containerOf(t, pod, "ringvol")
+		if got := argument(driver, "--export-address="); got != c.address {
+			t.Errorf("%s: it is reached at %s", c.variant, got)
+		}
+		for _, arg := range c.more {
+			if !slices.Contains(driver.Args, arg) {
+				t.Errorf("%s: %q has no %s", c.variant, driver.Args, arg)
+			}
+		}
+		if !pod.HostNetwork || pod.DNSPolicy != corev1.DNSClusterFirstWithHostNet {
+			t.Errorf("%s: network of the node: %v, names: %s", c.variant, pod.HostNetwork, pod.DNSPolicy)
+		}
+		for _, policy := range all[*networkingv1.NetworkPolicy](found) {
+			if policy.Labels["app.kubernetes.io/component"] != "controller" {
+				continue
+			}
+			if rule := policy.Spec.Ingress[1]; rule.Ports[0].Port.StrVal != "cluster" || len(rule.From) != c.peers {
+				t.Errorf("%s: controllers are reached by %+v", c.variant, rule)
+			}
+		}
+	}
+	if driver := containerOf(t, pods(objects(t, variants["attached"]...))["node"], "ringvol"); slices.ContainsFunc(driver.Args,
+		func(arg string) bool { return strings.HasPrefix(arg, "--export") || strings.HasPrefix(arg, "--owner") }) {
+		t.Errorf("without attach.remote: %q", driver.Args)
 	}
 }

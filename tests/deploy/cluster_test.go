@@ -221,6 +221,8 @@ func TestChartRefuses(t *testing.T) {
 		{"tls.nodeHostPath=/etc/x", "one CA signs for controllers and nodes"},
 		{"tls.certManager.enabled=true,tls.existingSecret.controller=c,tls.existingSecret.node=n", "exclude each other"},
 		{"mode=node,attach.enabled=true", "needs mode: controller: an attacher takes every VolumeAttachment"},
+		{"attach.remote.enabled=true", "goes with attach.enabled"},
+		{"attach.enabled=true,storageClasses[0].name=a,storageClasses[0].parameters.attach=remote", "needs attach.remote.enabled"},
 		{"attach.ending=true", "goes with attach.enabled"},
 		{"mode=node,storageClasses[0].name=a,storageClasses[0].bindingMode=Immediate", "needs mode: controller"},
 		{"storageClasses[0].name=a,storageClasses[0].parameters.encryption=luks2", "node-stage-secret-name"},

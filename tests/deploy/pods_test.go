@@ -38,7 +38,7 @@ func expanded(container corev1.Container) []string {
 			value := variable.Value
 			if variable.ValueFrom != nil {
 				value = "node-a"
-				if variable.ValueFrom.FieldRef.FieldPath == "status.podIP" {
+				if path := variable.ValueFrom.FieldRef.FieldPath; path == "status.podIP" || path == "status.hostIP" {
 					value = "192.0.2.7"
 				}
 				if strings.Contains(environment(container, "RINGVOL_ADVERTISE"), "[") {
@@ -161,6 +161,7 @@ func TestPrivileges(t *testing.T) {
 		nodeMode + "everything": {"node": append(slices.Clone(driver), "/var/lib/kubelet/plugins/csi.ringvol.dev"), "ublkd": ublkd,
 			"resizer": nil, "snapshot-controller": nil},
 		"watched":  {"node": {"/dev", "/sys/fs/cgroup", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
+		"remote":   {"node": {"/dev", "/sys/fs/cgroup", "/sys/kernel", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
 		"attached": {"node": {"/dev", "/sys/fs/cgroup", "/var/lib/kubelet", "/var/lib/ringvol"}, "controller": nil},
 	} {
 		t.Run(variant, func(t *testing.T) {
@@ -187,7 +188,7 @@ func privilegesOf(t *testing.T, component string, pod corev1.PodSpec, hostPaths 
 	if !slices.Equal(has, wanted) {
 		t.Errorf("%s has the node's %q, not %q", component, has, wanted)
 	}
-	if pod.HostNetwork || pod.HostPID || pod.HostIPC {
+	if host := len(hostPaths) > 0 && slices.Contains(hostPaths, "/sys/kernel"); pod.HostNetwork != host || pod.HostPID || pod.HostIPC {
 		t.Errorf("%s has a namespace of the node", component)
 	}
 	for _, container := range pod.Containers {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -353,6 +354,44 @@ func (w *world) notReady() error {
 		}
 	}
 	return errors.New("it is")
+}
+
+// A node's kernel has no nvmet: a volume of a class with attach: remote is used on its own node like any other, and a pod elsewhere waits
+// with an event that names the module. The nodes' pods have their nodes' network meanwhile, and are found by the controllers there.
+func TestAttachWithoutNvmet(t *testing.T) {
+	needsController(t)
+	if _, err := os.Stat("/sys/kernel/config/nvmet"); err == nil {
+		t.Skip("this kernel has nvmet")
+	}
+	w := newWorld(t)
+	w.attachOn()
+	const class = "ringvol-anywhere"
+	w.must("attaching to other nodes", node.Install("attach.enabled=true", "attach.remote.enabled=true",
+		"storageClasses[0].name="+class, "storageClasses[0].parameters.attach=remote"))
+	pods, err := node.DriverPods()
+	w.must("the driver's pod", err)
+	if !pods[0].Spec.HostNetwork || pods[0].Status.PodIP != pods[0].Status.HostIP {
+		t.Errorf("the driver has the address %s on the node %s", pods[0].Status.PodIP, pods[0].Status.HostIP)
+	}
+	w.claim("data", class, "64Mi")
+	w.pod("owner", mounts("data"))
+	w.awaitPod("owner")
+	w.run("owner", "put", dataDir+"/file", "1000000", "data")
+	w.awaitAttached("data", cluster.NodeName)
+	if affinity := w.volume("data").Spec.NodeAffinity; affinity != nil {
+		t.Errorf("the volume is bound to %v", affinity)
+	}
+	w.deletePod("owner")
+	w.awaitDetached("data")
+	w.pod("elsewhere", mounts("data"), on(cluster.OtherName))
+	w.awaitEvent("elsewhere", "FailedAttachVolume", "modprobe nvmet")
+	w.deletePod("elsewhere")
+	w.awaitDetached("data")
+	w.pod("again", mounts("data"))
+	w.awaitPod("again")
+	w.run("again", "check", dataDir+"/file", "1000000", "data")
+	w.deletePod("again")
+	w.deleteClaim("data")
 }
 
 // Pods that run where their volumes are not. The nodes here share a kernel, and its NVMe client reconnects from the machine's own network,
