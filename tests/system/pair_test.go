@@ -370,6 +370,13 @@ func TestPairFencing(t *testing.T) {
 		acknowledged += n.count.Load()
 		late += n.late
 		user.must(p.w.Down())
+		// What the last request holds goes with that.
+		user.eventually(func() error {
+			if names := covers(); len(names) > 0 {
+				return fmt.Errorf("left behind: %v", names)
+			}
+			return nil
+		})
 		p.nothing()
 	}
 	if late != 0 {
