@@ -32,7 +32,7 @@ static int split(const char **names, unsigned *count, unsigned max, const char *
 static int number(const char *key, const char *value, uint64_t min, uint64_t max, uint64_t *to,
 	uint64_t *to_too, struct err *err)
 {
-	if (!csi_params_quantity(value, to) || *to < min || *to > max)
+	if (!options_quantity(value, to) || *to < min || *to > max)
 		return err_set(err, ERR_INVALID,
 			"%s is a number, as 5000 or 100Mi, from %llu to %llu", key,
 			(unsigned long long)min, (unsigned long long)max);

@@ -135,6 +135,37 @@ static int check_path(const char *path, struct err *err)
 	return path[0] == '/' ? 0 : err_set(err, ERR_INVALID, "the path must be absolute");
 }
 
+/* Digits, and what Kubernetes has behind them. */
+bool options_quantity(const char *value, uint64_t *ret)
+{
+	static const struct {
+		const char *suffix;
+		uint64_t times;
+	} units[] = {
+		{"", 1},
+		{"k", 1000},
+		{"M", 1000000},
+		{"G", 1000000000},
+		{"T", UINT64_C(1000000000000)},
+		{"P", UINT64_C(1000000000000000)},
+		{"Ki", UINT64_C(1) << 10},
+		{"Mi", UINT64_C(1) << 20},
+		{"Gi", UINT64_C(1) << 30},
+		{"Ti", UINT64_C(1) << 40},
+		{"Pi", UINT64_C(1) << 50},
+	};
+	size_t digits = strspn(value, "0123456789");
+	uint64_t number = 0;
+	if (digits == 0 || digits > 18)
+		return false;
+	for (size_t i = 0; i < digits; i++)
+		number = number * 10 + (uint64_t)(value[i] - '0');
+	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+		if (strcmp(value + digits, units[i].suffix) == 0)
+			return !__builtin_mul_overflow(number, units[i].times, ret);
+	return false;
+}
+
 int options_socket(const char *path, bool relative, struct err *err)
 {
 	if (path[0] != '/' && (!relative || path[0] == '\0'))

@@ -74,6 +74,8 @@ void options_print_help(const struct command *command, FILE *out);
 int options_choice(const char *value, const char *choices, struct err *err);
 /* Decimal digits and nothing else; false when it is no number from min to max. */
 bool options_number(const char *value, uint64_t min, uint64_t max, uint64_t *ret);
+/* A number with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi behind it; false: it is none, or too large. */
+bool options_quantity(const char *value, uint64_t *ret);
 /* 0 if a unix socket can have the path, and it is absolute or may be `relative`; else -EINVAL and
  * what is wrong. */
 int options_socket(const char *path, bool relative, struct err *err);

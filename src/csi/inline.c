@@ -12,6 +12,7 @@
 #include "csi/inline.h"
 
 #include "base/log.h"
+#include "base/options.h"
 #include "csi/params.h"
 #include "csi/request.h"
 #include "node/devices.h"
@@ -163,7 +164,7 @@ static int choose_size(const struct csi_inline_policy *policy, const char *value
 	uint64_t min = fsimg_min_bytes(fs) > CSI_SIZE_MIN ? fsimg_min_bytes(fs) : CSI_SIZE_MIN;
 	if (image != NULL)
 		size = min = image->size_bytes;
-	if (value[0] != '\0' && (!csi_params_quantity(value, &size) || size == 0))
+	if (value[0] != '\0' && (!options_quantity(value, &size) || size == 0))
 		return err_set(
 			err, ERR_INVALID, "volume_context: size takes bytes, as 1073741824 or 1Gi");
 	if (size < min)

@@ -9,6 +9,7 @@
  * direction's own key goes before them, in whatever order a map brings its keys.
  */
 #include "csi/params.h"
+#include "base/options.h"
 
 #include "backends/backend.h"
 #include "csi/request.h"
@@ -106,37 +107,6 @@ static int parse_mkfs_options(
 
 /* ---- I/O limits ---- */
 
-/* Digits, and what Kubernetes has behind them. */
-bool csi_params_quantity(const char *value, uint64_t *ret)
-{
-	static const struct {
-		const char *suffix;
-		uint64_t times;
-	} units[] = {
-		{"", 1},
-		{"k", 1000},
-		{"M", 1000000},
-		{"G", 1000000000},
-		{"T", UINT64_C(1000000000000)},
-		{"P", UINT64_C(1000000000000000)},
-		{"Ki", UINT64_C(1) << 10},
-		{"Mi", UINT64_C(1) << 20},
-		{"Gi", UINT64_C(1) << 30},
-		{"Ti", UINT64_C(1) << 40},
-		{"Pi", UINT64_C(1) << 50},
-	};
-	size_t digits = strspn(value, "0123456789");
-	uint64_t number = 0;
-	if (digits == 0 || digits > 18)
-		return false;
-	for (size_t i = 0; i < digits; i++)
-		number = number * 10 + (uint64_t)(value[i] - '0');
-	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
-		if (strcmp(value + digits, units[i].suffix) == 0)
-			return !__builtin_mul_overflow(number, units[i].times, ret);
-	return false;
-}
-
 static bool is_bandwidth(const struct key *key)
 {
 	return (key->mutable & (CSI_READ_BANDWIDTH | CSI_WRITE_BANDWIDTH)) != 0;
@@ -150,7 +120,7 @@ static int parse_limit(
 	uint64_t max = is_bandwidth(key) ? IO_LIMITS_BANDWIDTH_MAX : IO_LIMITS_IOPS_MAX;
 	uint64_t number = 0;
 	bool none = value[0] == '\0' || strcmp(value, "none") == 0;
-	if (!none && (!csi_params_quantity(value, &number) ||
+	if (!none && (!options_quantity(value, &number) ||
 			     (number != 0 && (number < min || number > max))))
 		return wrong_value(key, value, err);
 	uint64_t *const at[] = {&ret->limits.read_iops, &ret->limits.write_iops,

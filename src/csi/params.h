@@ -42,8 +42,6 @@ enum csi_mutable {
  */
 int csi_params_parse(
 	Csi__V1__StringPair **pairs, size_t n, struct csi_params *ret, struct err *err);
-/* A number with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi behind it; false: it is none, or too large. */
-bool csi_params_quantity(const char *value, uint64_t *ret);
 /* Adds mutable parameters, which go before a class's. On failure *params is untouched. */
 int csi_params_parse_mutable(
 	Csi__V1__StringPair **pairs, size_t n, struct csi_params *params, struct err *err);

@@ -13,8 +13,8 @@
  */
 #include "docker/steps.h"
 
+#include "base/options.h"
 #include "csi/csi.h"
-#include "csi/params.h"
 #include "csi/request.h"
 #include "docker/job.h"
 #include "docker/names.h"
@@ -109,7 +109,7 @@ struct create {
 static int set_size(struct create *c, const char *value, struct err *err)
 {
 	uint64_t size;
-	if (!csi_params_quantity(value, &size) || size == 0 || size > CSI_SIZE_MAX)
+	if (!options_quantity(value, &size) || size == 0 || size > CSI_SIZE_MAX)
 		return err_set(
 			err, ERR_INVALID, "option size takes bytes, as 1073741824, 10G or 10Gi");
 	c->range = (Csi__V1__CapacityRange)CSI__V1__CAPACITY_RANGE__INIT;

@@ -343,6 +343,16 @@ static int set_pool(void *args, const char *value, struct err *err)
 	return 0;
 }
 
+static int set_size(void *target, const char *value, struct err *err)
+{
+	uint64_t size;
+	if (!options_quantity(value, &size) || size == 0 || size > INT64_MAX)
+		return err_set(err, ERR_INVALID,
+			"a size is bytes, as 1073741824, or with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi behind the number");
+	((struct import_args *)target)->size_bytes = size;
+	return 0;
+}
+
 static const struct option_row rows[] = {
 	TOOL_ENDPOINT_ROW,
 	{"--pool", "NAME", .fallback_help = "as the driver chooses",
@@ -351,8 +361,7 @@ static const struct option_row rows[] = {
 		OPTION_IN(struct import_args, volume)},
 	{"--size", "BYTES",
 		.fallback_help = "the image's; of a tree, what its files take and a quarter more",
-		.help = "how large it is to be", .kind = OPTION_NUMBER,
-		OPTION_IN(struct import_args, size_bytes), .min = 1, .max = INT64_MAX},
+		.help = "how large it is to be: 1073741824, 1Gi", .set = set_size},
 	{"--fs", "ext4|xfs|btrfs", .fallback = "ext4",
 		.help = "the file system for a tree or an archive", .kind = OPTION_CHOICE,
 		OPTION_IN(struct import_args, fs), .numbers = {FSIMG_EXT4, FSIMG_XFS, FSIMG_BTRFS}},

@@ -523,7 +523,7 @@ func TestProviderEdge(t *testing.T) {
 	tree := b.Path("tree")
 	b.must(os.MkdirAll(tree, 0o755))
 	b.must(os.WriteFile(filepath.Join(tree, "word"), []byte("forks"), 0o644))
-	image := b.imported(tree, "golden")
+	image := b.imported("--size", "64Mi", tree, "golden")
 	if names := fmt.Sprint(b.names("ListTemplates", "")); names != "[ext4 xfs btrfs block golden]" {
 		t.Errorf("templates %s", names)
 	}

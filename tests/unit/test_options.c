@@ -581,3 +581,17 @@ Test(options, nearest_name)
 	cr_assert_null(options_nearest("", names));
 	cr_assert_null(options_nearest("ls", names));
 }
+
+Test(options, quantities)
+{
+	uint64_t n = 0;
+	cr_expect(options_quantity("4Gi", &n));
+	cr_expect_eq(n, UINT64_C(4) << 30);
+	cr_expect(options_quantity("1k", &n));
+	cr_expect_eq(n, 1000);
+	cr_expect(options_quantity("7", &n));
+	cr_expect_eq(n, 7);
+	static const char *const wrong[] = {"", "Gi", "4Zi", "-1", "1.5Gi", "4 Gi", "9999999Pi"};
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		cr_expect_not(options_quantity(wrong[i], &n), "%s", wrong[i]);
+}
