@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { STEPS_MAX = 200 };
 
@@ -18,6 +19,40 @@ static void look(char text[INVENTORY_BYTES])
 	static const char device[] = "device ringvol:xxxxxxxx:";
 	for (char *at = text; masks_tags && (at = strstr(at, "device ringvol:")) != NULL; at++)
 		memset(at + strlen(device), 'x', 8);
+}
+
+/* A loop device stays bound until the last who has it open has closed it, and that may be a process
+ * of another test that looks at all devices. */
+enum { LINGER_TURNS = 150, LINGER_US = 20000 };
+
+/* What is there when nothing lingers. */
+static void look_twice(char text[INVENTORY_BYTES])
+{
+	char again[INVENTORY_BYTES];
+	look(text);
+	for (unsigned i = 0; i < LINGER_TURNS && strstr(text, "device ") != NULL; i++) {
+		usleep(LINGER_US);
+		look(again);
+		if (strcmp(again, text) == 0)
+			break;
+		strcpy(text, again);
+	}
+}
+
+/* Up to what is expected: one of two, or one alone (other: NULL). */
+static void look_for(
+	char text[INVENTORY_BYTES], const char *one, const char *other, bool but_frozen)
+{
+	for (unsigned i = 0;; i++) {
+		look(text);
+		char *frozen = but_frozen ? strstr(text, "frozen ") : NULL;
+		if (frozen != NULL)
+			*frozen = '\0';
+		bool is = strcmp(text, one) == 0 || (other != NULL && strcmp(text, other) == 0);
+		if (is || i == LINGER_TURNS || strstr(text, "device ") == NULL)
+			return;
+		usleep(LINGER_US);
+	}
 }
 
 /* A step whose failure may leave the volume frozen, with a mark for the retry. */
@@ -36,10 +71,10 @@ unsigned fail_each_step(const struct trial *t)
 	 * state. */
 	cr_assert_eq(t->run(), GRPC_OK, "%s", t->name);
 	world_settle(w);
-	look(after);
+	look_twice(after);
 	cr_assert_eq(t->back(), GRPC_OK, "%s: opposite", t->name);
 	world_settle(w);
-	look(before);
+	look_twice(before);
 
 	for (unsigned n = 0; n < STEPS_MAX; n++) {
 		w->fault_hit = false;
@@ -54,10 +89,12 @@ unsigned fail_each_step(const struct trial *t)
 		cr_assert(status == GRPC_INTERNAL || status == GRPC_OK,
 			"%s failed at %s: status %d", t->name, w->fault_at, status);
 		world_settle(w);
-		look(failed);
-		char *frozen = strstr(failed, "frozen ");
-		if (frozen != NULL && status != GRPC_OK && is_thaw(w->fault_at))
-			*frozen = '\0';
+		bool any = status != GRPC_OK && !t->all_or_nothing;
+		if (any)
+			look(failed);
+		else
+			look_for(failed, after, status != GRPC_OK ? before : NULL,
+				status != GRPC_OK && is_thaw(w->fault_at));
 		if (status == GRPC_OK)
 			cr_assert_str_eq(failed, after,
 				"%s failed at %s, answered OK, and left\n%s\ninstead of\n%s",
@@ -69,7 +106,7 @@ unsigned fail_each_step(const struct trial *t)
 		cr_assert_eq(t->run(), GRPC_OK, "%s: the retry after %s", t->name, w->fault_at);
 		cr_assert_eq(t->back(), GRPC_OK, "%s: opposite after %s", t->name, w->fault_at);
 		world_settle(w);
-		look(failed);
+		look_for(failed, before, NULL, false);
 		cr_assert_str_eq(failed, before,
 			"%s failed at %s, retried, undone, and left\n%s\nbefore it was\n%s",
 			t->name, w->fault_at, failed, before);
