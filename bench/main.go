@@ -52,6 +52,7 @@ var groups = []group{
 	{"raw-crypt", rawCrypt},
 	{"raw-calls", rawCalls},
 	{"raw-thin", rawThin},
+	{"attach", attach},
 	{"cluster", cluster},
 	{"cluster-many", clusterMany},
 	{"cluster-copy", clusterCopy},

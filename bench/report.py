@@ -38,6 +38,7 @@ TITLES = {
     "raw-crypt": "Encrypted volumes",
     "raw-calls": "Volumes of a raw pool",
     "raw-thin": "Thin volumes of a raw pool",
+    "attach": "Volumes of other nodes",
     "cluster": "Through a controller",
     "cluster-many": "A thousand nodes",
     "cluster-copy": "Copies between nodes",

@@ -77,17 +77,30 @@ func put(dir string, values ...string) error {
 	return nil
 }
 
-// NewExport makes an image of that size, with a file system ("block": none), and gives it out. number makes
-// names, UUIDs and the port its own.
-func (r *Rig) NewExport(number int, kind string, size int64) (*Export, error) {
-	e := &Export{
-		Image:     r.Path(fmt.Sprintf("export-%d", number)),
+func namesOf(number int) *Export {
+	return &Export{
 		Subsystem: fmt.Sprintf("%stest.%d", SubsystemPrefix, number),
 		Host:      fmt.Sprintf("%stest.%d", HostPrefix, number),
 		HostID:    fmt.Sprintf("11111111-2222-4333-8444-%012d", number),
 		UUID:      fmt.Sprintf("01234567-89ab-4cde-8f01-%012d", number),
 		Port:      strconv.Itoa(14420 + number),
 	}
+}
+
+// GiveDevice gives a device out that is there, with names that no driver takes for its own.
+func (r *Rig) GiveDevice(number int, device string) (*Export, error) {
+	e := namesOf(number)
+	e.Device = device
+	e.Subsystem, e.Host = fmt.Sprintf("nqn.2026-11.test:%d", number), fmt.Sprintf("nqn.2026-11.test:host.%d", number)
+	r.Defer(e.Withdraw)
+	return e, e.give()
+}
+
+// NewExport makes an image of that size, with a file system ("block": none), and gives it out. number makes
+// names, UUIDs and the port its own.
+func (r *Rig) NewExport(number int, kind string, size int64) (*Export, error) {
+	e := namesOf(number)
+	e.Image = r.Path(fmt.Sprintf("export-%d", number))
 	if err := os.WriteFile(e.Image, nil, 0o600); err != nil {
 		return nil, err
 	}

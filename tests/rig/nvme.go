@@ -66,7 +66,7 @@ func NvmeConnect(context map[string]string, more ...string) (*NvmeClient, error)
 		return nil, fmt.Errorf("nvme-fabrics answers %q", answer[:n])
 	}
 	c := &NvmeClient{Name: fmt.Sprintf("nvme%d", instance)}
-	for deadline := time.Now().Add(CallTimeout); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(CallTimeout); ; time.Sleep(time.Millisecond) {
 		found, _ := filepath.Glob("/sys/block/nvme*n*/uuid")
 		for _, path := range found {
 			text, err := os.ReadFile(path)
