@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const nvmet = "/sys/kernel/config/nvmet"
+// NvmetRoot is where the kernel's NVMe target is configured.
+const NvmetRoot = "/sys/kernel/config/nvmet"
 
 // What begins otherwise is none of ringvol's.
 const (
@@ -35,12 +36,12 @@ func HasNVMe() string {
 		return "no /dev/nvme-fabrics"
 	}
 	_ = os.MkdirAll("/sys/kernel/config", 0o755)
-	if _, err := os.Stat(nvmet); err != nil {
+	if _, err := os.Stat(NvmetRoot); err != nil {
 		if err := unix.Mount("none", "/sys/kernel/config", "configfs", 0, ""); err != nil {
 			return "no configfs: " + err.Error()
 		}
 	}
-	if _, err := os.Stat(nvmet); err != nil {
+	if _, err := os.Stat(NvmetRoot); err != nil {
 		return "no nvmet"
 	}
 	return ""
@@ -48,7 +49,7 @@ func HasNVMe() string {
 
 // HasNVMeAuth tells whether the kernel's target takes DH-HMAC-CHAP keys.
 func HasNVMeAuth() bool {
-	dir := nvmet + "/hosts/nqn.2026-11.dev.ringvol:test"
+	dir := NvmetRoot + "/hosts/nqn.2026-11.dev.ringvol:test"
 	if os.Mkdir(dir, 0o755) != nil {
 		return false
 	}
@@ -135,9 +136,9 @@ func (e *Export) detach() error {
 }
 
 func (e *Export) give() error {
-	e.subDir = filepath.Join(nvmet, "subsystems", e.Subsystem)
-	e.portDir = filepath.Join(nvmet, "ports", e.Port)
-	hostDir := filepath.Join(nvmet, "hosts", e.Host)
+	e.subDir = filepath.Join(NvmetRoot, "subsystems", e.Subsystem)
+	e.portDir = filepath.Join(NvmetRoot, "ports", e.Port)
+	hostDir := filepath.Join(NvmetRoot, "hosts", e.Host)
 	ns := e.subDir + "/namespaces/1"
 	for _, dir := range []string{e.subDir, ns, hostDir, e.portDir} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -187,7 +188,7 @@ func (e *Export) Grow(size int64) error {
 
 // Withdraw ends all of it, as far as it is there.
 func (e *Export) Withdraw() error {
-	hostDir := filepath.Join(nvmet, "hosts", e.Host)
+	hostDir := filepath.Join(NvmetRoot, "hosts", e.Host)
 	if _, err := os.Stat(e.subDir); err != nil {
 		return nil
 	}
@@ -195,7 +196,7 @@ func (e *Export) Withdraw() error {
 	_ = os.Remove(filepath.Join(e.subDir, "allowed_hosts", e.Host))
 	for _, host := range e.others {
 		_ = os.Remove(filepath.Join(e.subDir, "allowed_hosts", host))
-		_ = os.Remove(filepath.Join(nvmet, "hosts", host))
+		_ = os.Remove(filepath.Join(NvmetRoot, "hosts", host))
 	}
 	_ = put(e.subDir+"/namespaces/1", "enable", "0")
 	return errors.Join(os.Remove(e.subDir+"/namespaces/1"), os.Remove(e.subDir), os.Remove(hostDir), os.Remove(e.portDir))
@@ -241,7 +242,7 @@ func (e *Export) Connections() (names []string) {
 
 // Allow lets another host in, with the same key.
 func (e *Export) Allow(host string) error {
-	dir := filepath.Join(nvmet, "hosts", host)
+	dir := filepath.Join(NvmetRoot, "hosts", host)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}

@@ -6,32 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 )
-
-// NvmetRoot is where the kernel's NVMe target is configured.
-const NvmetRoot = "/sys/kernel/config/nvmet"
-
-// HaveNvmet readies both ends of NVMe over TCP, or says why there are none.
-func HaveNvmet() error {
-	if _, err := os.Stat("/sys/kernel/config"); err != nil {
-		_ = exec.Command("modprobe", "configfs").Run()
-	}
-	_ = exec.Command("modprobe", "-a", "nvmet", "nvmet-tcp", "nvme-tcp").Run()
-	if _, err := os.Stat(NvmetRoot); err != nil {
-		_ = exec.Command("mount", "-t", "configfs", "configfs", "/sys/kernel/config").Run()
-	}
-	if _, err := os.Stat(NvmetRoot); err != nil {
-		return errors.New("this kernel has no nvmet, or no configfs")
-	}
-	if _, err := os.Stat("/dev/nvme-fabrics"); err != nil {
-		return errors.New("this kernel has no nvme-fabrics")
-	}
-	return nil
-}
 
 // NvmeClient is a connection to an export, made as any client of the kernel's makes it.
 type NvmeClient struct {

@@ -25,8 +25,8 @@ var remoteClass = map[string]string{"attach": "remote"}
 
 func openExporter(t *testing.T, args ...string) *bed {
 	t.Helper()
-	if err := rig.HaveNvmet(); err != nil {
-		t.Skip(err)
+	if why := rig.HasNVMe(); why != "" {
+		t.Skip(why)
 	}
 	address, err := rig.FreeAddress()
 	if err != nil {
