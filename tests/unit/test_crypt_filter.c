@@ -222,7 +222,8 @@ static void teardown(void)
 	work_close(reactor.work);
 	ring_close(reactor.ring);
 	secret_free(secret);
-	static const char *const files[] = {"child", "does", "order", "args", "made", "half"};
+	static const char *const files[] = {
+		"child", "does", "order", "args", "made", "half", "lock"};
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
 		unlink(at(files[i]));
 	rmdir(dir);
