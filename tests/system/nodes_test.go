@@ -36,7 +36,7 @@ func attachedTo(t *testing.T, c *rig.Client, v *rig.Volume) []string {
 	}
 	for _, entry := range answer.Entries {
 		if entry.Volume.VolumeId == v.ID {
-			return entry.Status.PublishedNodeIds
+			return entry.GetStatus().GetPublishedNodeIds()
 		}
 	}
 	t.Fatalf("%s is in no list", v.ID)
