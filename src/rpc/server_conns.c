@@ -137,10 +137,12 @@ static struct spare conn_spare(struct server_conn *c, uint64_t now_ns)
 	int unread = 0;
 	if (c->conn.state == CONN_LINGER)
 		spare.class = SPARE_OVER;
-	if (c->conn.state != CONN_OPEN || c->conn.send.armed || c->asked)
+	if (c->conn.state != CONN_OPEN || c->asked)
 		return spare;
 	enum session_wait waits = c->conn.session->ops->waits(c->conn.session, &spare.since_ns);
-	if (waits == SESSION_BUSY)
+	/* What is being sent is an answer, or our greeting to who has not asked yet: many may come
+	 * in one turn. */
+	if (waits == SESSION_BUSY || (c->conn.send.armed && waits != SESSION_HALF_OPEN))
 		return spare;
 	if (ioctl(c->conn.fd, FIONREAD, &unread) == 0 && unread > 0)
 		spare.class = SPARE_UNREAD;
