@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The value of --export-address, and what goes with it. */
-#ifndef RINGVOL_EXPORT_OPTION_H
-#define RINGVOL_EXPORT_OPTION_H
+#ifndef RINGVOL_APP_EXPORT_OPTION_H
+#define RINGVOL_APP_EXPORT_OPTION_H
 
 #include "app/serve_options.h"
 

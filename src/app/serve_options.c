@@ -15,10 +15,10 @@
 #include "app/tls_options.h"
 #include "app/values.h"
 #include "backends/ublk/ublkd_proto.h"
+#include "base/address.h"
 #include "csi/topology.h"
 #include "node/cgroup.h"
 #include "rpc/dial.h"
-#include "rpc/listen.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -257,7 +257,7 @@ static bool is_wildcard(const char *address)
 {
 	struct sockaddr_storage parsed;
 	socklen_t len;
-	if (listen_parse_address(address, &parsed, &len) < 0)
+	if (address_parse(address, &parsed, &len) < 0)
 		return false;
 	if (parsed.ss_family == AF_INET)
 		return ((const struct sockaddr_in *)&parsed)->sin_addr.s_addr == INADDR_ANY;

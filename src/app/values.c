@@ -2,6 +2,7 @@
 /* Checks of values: pure, before anything is opened. */
 #include "app/values.h"
 
+#include "base/address.h"
 #include "base/options.h"
 #include "rpc/listen.h"
 
@@ -44,7 +45,7 @@ int value_address(const char *value, const char *example, struct err *err)
 {
 	struct sockaddr_storage address;
 	socklen_t len;
-	if (listen_parse_address(value, &address, &len) < 0)
+	if (address_parse(value, &address, &len) < 0)
 		return err_set(err, ERR_INVALID, "not ADDR:PORT (%s)", example);
 	return 0;
 }

@@ -14,13 +14,14 @@
  * this node's, or in use; the device cannot be opened. The kernel has one lock for all of configfs,
  * so a call may wait for others' calls; the waiting for I/O is not under it.
  */
-#include "export/nvmet.h"
+#include "export/target.h"
 
+#include "base/address.h"
 #include "base/fd.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -174,31 +175,24 @@ static int make_namespace(int root, const struct nvmet_export *e, struct err *er
 
 /* ---- the port ---- */
 
-int nvmet_split_address(const char *address, char *ret_ip, char *ret_port, bool *ret_v6)
-{
-	const char *colon = strrchr(address, ':');
-	if (colon == NULL || colon - address >= IP_BYTES || strlen(colon + 1) >= PORT_BYTES - 2)
-		return -EINVAL;
-	bool v6 = address[0] == '[' && colon > address && colon[-1] == ']';
-	size_t len = (size_t)(colon - address) - (v6 ? 2 : 0);
-	memcpy(ret_ip, address + (v6 ? 1 : 0), len);
-	ret_ip[len] = '\0';
-	strcpy(ret_port, colon + 1);
-	unsigned char parsed[16];
-	long number = ret_port[0] != '\0' && ret_port[strspn(ret_port, "0123456789")] == '\0'
-			      ? strtol(ret_port, NULL, 10)
-			      : 0;
-	*ret_v6 = v6;
-	return number > 0 && number < 65536 &&
-			       inet_pton(v6 ? AF_INET6 : AF_INET, ret_ip, parsed) == 1
-		       ? 0
-		       : -EINVAL;
-}
-
 struct port {
 	char ip[IP_BYTES], number[PORT_BYTES];
 	bool v6;
 };
+
+static int parse_port(const char *address, struct port *ret)
+{
+	struct sockaddr_storage parsed;
+	socklen_t len;
+	int r = address_parse(address, &parsed, &len);
+	if (r < 0)
+		return r;
+	ret->v6 = parsed.ss_family == AF_INET6;
+	return getnameinfo((const struct sockaddr *)&parsed, len, ret->ip, sizeof(ret->ip),
+		       ret->number, sizeof(ret->number), NI_NUMERICHOST | NI_NUMERICSERV) == 0
+		       ? 0
+		       : -EINVAL;
+}
 
 static bool port_is_ours(int root, unsigned id, const struct port *p)
 {
@@ -304,7 +298,7 @@ static int join_port(int root, const struct nvmet_export *e, const struct export
 	size_t count, struct err *err)
 {
 	struct port p = {0};
-	if (nvmet_split_address(e->address, p.ip, p.number, &p.v6) < 0)
+	if (parse_port(e->address, &p) < 0)
 		return err_set(
 			err, ERR_PRECONDITION, "--export-address %s is not IP:PORT", e->address);
 	pthread_mutex_lock(&ports_lock);
@@ -380,7 +374,7 @@ bool nvmet_is_open(const char *address)
 	struct port p = {0};
 	_cleanup_fd_ int root = open_root();
 	bool found = false;
-	if (root < 0 || nvmet_split_address(address, p.ip, p.number, &p.v6) < 0)
+	if (root < 0 || parse_port(address, &p) < 0)
 		return false;
 	for (unsigned i = 0; !found && i < NVMET_PORTS; i++)
 		found = port_is_ours(root, NVMET_PORT_FIRST + i, &p);
@@ -450,3 +444,13 @@ int nvmet_each(int (*each)(void *arg, const char *subsystem), void *arg)
 	_cleanup_fd_ int dir = openat(root, "subsystems", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return dir < 0 ? -errno : fd_each_name(dir, walk_name, &walk);
 }
+
+const struct export_target export_nvmet = {
+	.check = nvmet_check,
+	.make = nvmet_export_make,
+	.is_open = nvmet_is_open,
+	.open = nvmet_open,
+	.end = nvmet_export_end,
+	.resize = nvmet_export_resize,
+	.each = nvmet_each,
+};

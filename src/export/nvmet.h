@@ -47,7 +47,4 @@ int nvmet_export_resize(const struct nvmet_export *e, struct err *err);
 /* The subsystems with our names. 0, each()'s answer other than 0, or -errno. */
 int nvmet_each(int (*each)(void *arg, const char *subsystem), void *arg);
 
-/* ip: 48 bytes; port: 8. 0 or -EINVAL: not IP:PORT, or the port is 0. */
-int nvmet_split_address(const char *address, char *ret_ip, char *ret_port, bool *ret_v6);
-
 #endif

@@ -10,10 +10,10 @@
  */
 #include "rpc/dial.h"
 
+#include "base/address.h"
 #include "base/fd.h"
 #include "base/options.h"
 #include "reactor/work.h"
-#include "rpc/listen.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -61,7 +61,7 @@ static int parse_host(const char *text, struct dial_target *t, struct err *err)
 		return err_set(err, ERR_INVALID, "\"%.64s\" has no port from 1 to 65535", text);
 	memcpy(t->host, text, len);
 	strcpy(t->port, colon + 1);
-	if (listen_parse_address(text, &t->known.address, &t->known.len) == 0)
+	if (address_parse(text, &t->known.address, &t->known.len) == 0)
 		return 0;
 	t->known.len = 0;
 	for (size_t i = 0; i < len; i++) {

@@ -10,6 +10,7 @@
  */
 #include "rpc/listen.h"
 
+#include "base/address.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/options.h"
@@ -158,43 +159,6 @@ static int listen_unix(
 	return 0;
 }
 
-int listen_parse_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len)
-{
-	char host[64];
-	const char *colon = strrchr(text, ':');
-	if (colon == NULL || colon == text || (size_t)(colon - text) >= sizeof(host))
-		return -EINVAL;
-	memcpy(host, text, (size_t)(colon - text));
-	host[colon - text] = '\0';
-	char *end;
-	errno = 0;
-	unsigned long port = strtoul(colon + 1, &end, 10);
-	if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || errno != 0 || port == 0 ||
-		port > 65535)
-		return -EINVAL;
-
-	struct sockaddr_storage address = {0};
-	size_t len = strlen(host);
-	if (host[0] == '[' && host[len - 1] == ']') {
-		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&address;
-		host[len - 1] = '\0';
-		in6->sin6_family = AF_INET6;
-		in6->sin6_port = htons((uint16_t)port);
-		if (inet_pton(AF_INET6, host + 1, &in6->sin6_addr) != 1)
-			return -EINVAL;
-		*ret_len = sizeof(*in6);
-	} else {
-		struct sockaddr_in *in = (struct sockaddr_in *)&address;
-		in->sin_family = AF_INET;
-		in->sin_port = htons((uint16_t)port);
-		if (inet_pton(AF_INET, host, &in->sin_addr) != 1)
-			return -EINVAL;
-		*ret_len = sizeof(*in);
-	}
-	*ret = address;
-	return 0;
-}
-
 /* Other addresses than the loopback's are refused: there is no authentication. */
 int listen_parse_endpoint(const char *text, struct endpoint *ret, struct err *err)
 {
@@ -211,7 +175,7 @@ int listen_parse_endpoint(const char *text, struct endpoint *ret, struct err *er
 		const char *address = text + 6;
 		if ((strncmp(address, "127.0.0.1:", 10) != 0 &&
 			    strncmp(address, "[::1]:", 6) != 0) ||
-			listen_parse_address(address, &e.address, &e.len) < 0)
+			address_parse(address, &e.address, &e.len) < 0)
 			return err_set(err, ERR_INVALID,
 				"tcp is served on the loopback only, at a port from 1 to 65535: "
 				"tcp://127.0.0.1:PORT or tcp://[::1]:PORT");
@@ -251,7 +215,7 @@ int listen_open_any(const char *text, struct listen_socket *ret, struct err *err
 {
 	struct sockaddr_storage address;
 	socklen_t len;
-	if (listen_parse_address(text, &address, &len) < 0)
+	if (address_parse(text, &address, &len) < 0)
 		return err_set(err, ERR_INVALID, "\"%s\" is not ADDR:PORT or [ADDR]:PORT", text);
 	return listen_tcp(&address, len, text, ret, err);
 }

@@ -32,8 +32,6 @@ int listen_parse_endpoint(const char *text, struct endpoint *ret, struct err *er
 int listen_open(const char *endpoint, struct listen_socket *ret, struct err *err);
 /* ADDR:PORT, any address: for what guards itself. Does not block. */
 int listen_open_any(const char *address, struct listen_socket *ret, struct err *err);
-/* Splits "127.0.0.1:10" or "[::1]:10". 0 or -EINVAL. */
-int listen_parse_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len);
 /* Unlinks the socket file, so that no client finds it any more; the fd stays open. */
 void listen_unlink(struct listen_socket *socket);
 

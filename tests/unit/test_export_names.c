@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The names of exports, which nobody else's are taken for, and keys as the kernel reads them. */
+#include "base/address.h"
 #include "export/names.h"
-#include "export/nvmet.h"
 
+#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdint.h>
@@ -78,18 +79,22 @@ Test(export_names, a_key_has_its_sum)
 
 Test(export_names, addresses)
 {
-	char ip[48], port[8];
-	bool v6;
-	cr_assert_eq(nvmet_split_address("192.0.2.1:4420", ip, port, &v6), 0);
-	cr_expect_str_eq(ip, "192.0.2.1");
-	cr_expect_str_eq(port, "4420");
-	cr_expect_not(v6);
-	cr_assert_eq(nvmet_split_address("[2001:db8::1]:1", ip, port, &v6), 0);
-	cr_expect_str_eq(ip, "2001:db8::1");
-	cr_expect(v6);
+	struct sockaddr_storage parsed;
+	socklen_t len;
+	char text[64];
+	const struct sockaddr_in *in = (const struct sockaddr_in *)&parsed;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&parsed;
+	cr_assert_eq(address_parse("192.0.2.1:4420", &parsed, &len), 0);
+	cr_assert_eq(parsed.ss_family, AF_INET);
+	cr_expect_str_eq(inet_ntop(AF_INET, &in->sin_addr, text, sizeof(text)), "192.0.2.1");
+	cr_expect_eq(ntohs(in->sin_port), 4420);
+	cr_assert_eq(address_parse("[2001:db8::1]:1", &parsed, &len), 0);
+	cr_assert_eq(parsed.ss_family, AF_INET6);
+	cr_expect_str_eq(inet_ntop(AF_INET6, &in6->sin6_addr, text, sizeof(text)), "2001:db8::1");
+	cr_expect_eq(ntohs(in6->sin6_port), 1);
 	static const char *const bad[] = {"", ":", ":1", "1.2.3.4", "1.2.3.4:", "1.2.3.4:0",
 		"1.2.3.4:65536", "1.2.3.4:x", "1.2.3:4420", "::1:4420", "[::1]", "[1.2.3.4]:4420",
 		"host:4420", "[::1:4420", "1.2.3.4:123456"};
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		cr_expect_eq(nvmet_split_address(bad[i], ip, port, &v6), -EINVAL, "%s", bad[i]);
+		cr_expect_eq(address_parse(bad[i], &parsed, &len), -EINVAL, "%s", bad[i]);
 }
