@@ -149,8 +149,8 @@ static int export_run(struct op *op)
 static unsigned count_exports(const struct attachments *all)
 {
 	unsigned count = 0;
-	for (unsigned i = 0; all != NULL && i < all->count; i++)
-		count += all->at[i].export[0] != '\0';
+	for (unsigned at = 0; attachments_next_exported(all, &at) != NULL; at++)
+		count++;
 	return count;
 }
 
@@ -390,11 +390,11 @@ static bool is_meant(const struct attach *a, const struct attachment *one)
 
 static const struct attachment *next_export(struct attach *a)
 {
-	const struct attachments *all = a->n.volume->attachments;
-	while (all != NULL && a->at < all->count &&
-		(all->at[a->at].export[0] == '\0' || !is_meant(a, &all->at[a->at])))
+	const struct attachment *next;
+	while ((next = attachments_next_exported(a->n.volume->attachments, &a->at)) != NULL &&
+		!is_meant(a, next))
 		a->at++;
-	return all != NULL && a->at < all->count ? &all->at[a->at] : NULL;
+	return next;
 }
 
 static bool ended_done(struct op *op)

@@ -75,10 +75,7 @@ static int device_run(struct op *op)
 
 static const struct attachment *next_export(struct expand *e)
 {
-	const struct attachments *a = e->n.volume->attachments;
-	while (a != NULL && e->export_at < a->count && a->at[e->export_at].export[0] == '\0')
-		e->export_at++;
-	return a != NULL && e->export_at < a->count ? &a->at[e->export_at] : NULL;
+	return attachments_next_exported(e->n.volume->attachments, &e->export_at);
 }
 
 static bool exports_done(struct op *op)

@@ -17,7 +17,6 @@ struct export_target {
 	int (*each)(int (*each)(void *arg, const char *subsystem), void *arg);
 };
 
-static const struct export_target export_nvmet = {nvmet_check, nvmet_export_make, nvmet_is_open,
-	nvmet_open, nvmet_export_end, nvmet_export_resize, nvmet_each};
+extern const struct export_target export_nvmet; /* the kernel's */
 
 #endif

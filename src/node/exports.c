@@ -175,10 +175,7 @@ static void round_ended(struct op *op)
 
 static const struct attachment *next_export(struct node_exports *x)
 {
-	const struct attachments *a = x->volume->attachments;
-	while (a != NULL && x->which < a->count && a->at[x->which].export[0] == '\0')
-		x->which++;
-	return a != NULL && x->which < a->count ? &a->at[x->which] : NULL;
+	return attachments_next_exported(x->volume->attachments, &x->which);
 }
 
 static bool made_done(struct op *op)
@@ -287,14 +284,12 @@ static bool misses_volume(const struct node_exports *x)
 
 static int gather_of(struct node_exports *x, const struct pool_object *volume)
 {
-	const struct attachments *a = volume->attachments;
-	for (unsigned i = 0; a != NULL && i < a->count; i++) {
-		if (a->at[i].export[0] == '\0')
-			continue;
+	const struct attachment *a;
+	for (unsigned at = 0; (a = attachments_next_exported(volume->attachments, &at)) != NULL;
+		at++) {
 		if (array_grow(&x->names, &x->name_cap, x->name_count, sizeof(*x->names)) < 0)
 			return -ENOMEM;
-		export_names_of(
-			pool_uuid8(volume->pool), a->at[i].export, &x->names[x->name_count++]);
+		export_names_of(pool_uuid8(volume->pool), a->export, &x->names[x->name_count++]);
 	}
 	return 0;
 }

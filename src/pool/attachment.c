@@ -55,12 +55,17 @@ const struct attachment *attachments_find(const struct attachments *a, const cha
 	return NULL;
 }
 
+const struct attachment *attachments_next_exported(const struct attachments *a, unsigned *at)
+{
+	while (a != NULL && *at < a->count && a->at[*at].export[0] == '\0')
+		++*at;
+	return a != NULL && *at < a->count ? &a->at[*at] : NULL;
+}
+
 bool attachments_exported(const struct attachments *a)
 {
-	for (unsigned i = 0; a != NULL && i < a->count; i++)
-		if (a->at[i].export[0] != '\0')
-			return true;
-	return false;
+	unsigned at = 0;
+	return attachments_next_exported(a, &at) != NULL;
 }
 
 struct attachments *attachments_with(const struct attachments *a, const struct attachment *one)

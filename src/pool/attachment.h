@@ -63,6 +63,8 @@ struct attachments {
 const struct attachment *attachments_find(const struct attachments *a, const char *node);
 /* Whether one of them is exported. */
 bool attachments_exported(const struct attachments *a);
+/* The first that is exported, of those from *at on; *at is its index. NULL: there is none. */
+const struct attachment *attachments_next_exported(const struct attachments *a, unsigned *at);
 /* A copy that has `one` in the place of the node's, or behind all others. NULL: out of memory. */
 struct attachments *attachments_with(const struct attachments *a, const struct attachment *one);
 /* A copy without the node's. 0, or -ENOMEM; *ret NULL: none is left. */
