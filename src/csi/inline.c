@@ -29,7 +29,6 @@
 #define POD_NAME      "csi.storage.k8s.io/pod.name"
 #define POD_NAMESPACE "csi.storage.k8s.io/pod.namespace"
 #define POD_UID       "csi.storage.k8s.io/pod.uid"
-#define FSTYPE        "csi.storage.k8s.io/fstype"
 #define PODS          "/pods/"
 
 enum { FIXED_MAX = 3, LIMITS_MAX = 6 };
@@ -222,8 +221,8 @@ static int parse_attributes(const Csi__V1__NodePublishVolumeRequest *req, struct
 		} else if (strcmp(key, "pool") == 0 || strcmp(key, "source") == 0) {
 			fixed[n_fixed++] = pair;
 		} else if (strcmp(key, "fstype") == 0) {
-			fstype.key.data = (uint8_t *)FSTYPE;
-			fstype.key.len = strlen(FSTYPE);
+			fstype.key.data = (uint8_t *)CSI_PARAM_FSTYPE;
+			fstype.key.len = strlen(CSI_PARAM_FSTYPE);
 			fstype.value = pair->value;
 			fixed[n_fixed++] = &fstype;
 		} else if (is_one_of(limits, sizeof(limits) / sizeof(limits[0]), key)) {

@@ -7,6 +7,9 @@
 #include "csi/access.h"
 #include "pool/pool.h"
 
+/* Which file system a class makes, as provisioners have it. */
+#define CSI_PARAM_FSTYPE "csi.storage.k8s.io/fstype"
+
 struct csi_params {
 	const char *pool; /* name; "default" */
 	bool pool_given;  /* otherwise a volume from a source goes to the source's pool */

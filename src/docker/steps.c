@@ -15,6 +15,9 @@
 
 #include "base/options.h"
 #include "csi/csi.h"
+#include "csi/messages.h"
+#include "csi/own_use.h"
+#include "csi/params.h"
 #include "csi/request.h"
 #include "docker/job.h"
 #include "docker/names.h"
@@ -27,16 +30,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FSTYPE "csi.storage.k8s.io/fstype"
-
 static struct docker_job *job_of(struct op *op)
 {
 	return container_of(op, struct docker_job, op);
-}
-
-static ProtobufCBinaryData bytes(const char *s)
-{
-	return (ProtobufCBinaryData){.len = strlen(s), .data = (uint8_t *)s};
 }
 
 static int call_end(struct op *op, int res)
@@ -61,37 +57,26 @@ static const char *id_of(struct op *op)
 {
 	const struct docker_job *job = job_of(op);
 	const struct pool_object *volume = volume_of(job);
-	char id[RECORD_ID_MAX];
-	if (volume == NULL) {
-		op_fail(op, ERR_NOT_FOUND, "there is no volume %s", job->request.name);
-		return NULL;
-	}
-	if (volume->rec == NULL) {
-		op_fail(op, ERR_DATA_LOSS,
-			"volume %s is quarantined in pool %s: %s; see ringvol check",
-			job->request.name, pool_name(volume->pool), volume->why);
-		return NULL;
-	}
-	pool_object_id(volume, id);
-	const char *kept = arena_strdup(job->arena, id);
-	if (kept == NULL)
-		op_fail(op, ERR_NO_ROOM, "out of memory");
-	return kept;
+	if (volume != NULL)
+		return csi_own_id(op, job->arena, volume, job->request.name);
+	op_fail(op, ERR_NOT_FOUND, "there is no volume %s", job->request.name);
+	return NULL;
 }
 
-/* Containers of this node share it. */
-static Csi__V1__VolumeCapability *capability(void)
+static bool whole(struct op *op)
 {
-	static Csi__V1__VolumeCapability__AccessMode mode =
-		CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__INIT;
-	static Csi__V1__VolumeCapability__MountVolume mount =
-		CSI__V1__VOLUME_CAPABILITY__MOUNT_VOLUME__INIT;
-	static Csi__V1__VolumeCapability cap = CSI__V1__VOLUME_CAPABILITY__INIT;
-	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_MULTI_WRITER;
-	cap.access_mode = &mode;
-	cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_MOUNT;
-	cap.mount = &mount;
-	return &cap;
+	return !job_of(op)->jobs->csi->config.staging;
+}
+
+static struct csi_own_use use_of(struct op *op)
+{
+	const struct docker_job *job = job_of(op);
+	return (struct csi_own_use){
+		.id = id_of(op),
+		.stage_path = job->stage_path,
+		.target_path = job->mount_path,
+		.staged = !whole(op),
+	};
 }
 
 /* ---- Create ---- */
@@ -127,7 +112,7 @@ static int set_from(
 	pool_object_id(volume, c->source_id);
 	c->of = (Csi__V1__VolumeContentSource__VolumeSource)
 		CSI__V1__VOLUME_CONTENT_SOURCE__VOLUME_SOURCE__INIT;
-	c->of.volume_id = bytes(c->source_id);
+	c->of.volume_id = csi_bytes(c->source_id);
 	c->source = (Csi__V1__VolumeContentSource)CSI__V1__VOLUME_CONTENT_SOURCE__INIT;
 	c->source.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME;
 	c->source.volume = &c->of;
@@ -150,8 +135,8 @@ static int set_option(struct create *c, const struct docker_job *job,
 	bool fs = strcmp(key, "fsType") == 0 || strcmp(key, "fstype") == 0;
 	Csi__V1__StringPair *pair = &c->pairs[c->req.n_parameters];
 	*pair = (Csi__V1__StringPair)CSI__V1__STRING_PAIR__INIT;
-	pair->key = bytes(fs ? FSTYPE : key);
-	pair->value = bytes(option->value);
+	pair->key = csi_bytes(fs ? CSI_PARAM_FSTYPE : key);
+	pair->value = csi_bytes(option->value);
 	c->parameters[c->req.n_parameters++] = pair;
 	return 0;
 }
@@ -165,8 +150,8 @@ static int create_run(struct op *op)
 	if (c == NULL || name == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	c->req = (Csi__V1__CreateVolumeRequest)CSI__V1__CREATE_VOLUME_REQUEST__INIT;
-	c->req.name = bytes(name);
-	c->caps[0] = capability();
+	c->req.name = csi_bytes(name);
+	c->caps[0] = csi_own_capability(false);
 	c->req.volume_capabilities = c->caps;
 	c->req.n_volume_capabilities = 1;
 	c->req.parameters = c->parameters;
@@ -235,34 +220,16 @@ static int ignore(struct op *op, int res)
 
 /* ---- Mount ---- */
 
-static bool whole(struct op *op)
-{
-	return !job_of(op)->jobs->csi->config.staging;
-}
-
 static int stage_run(struct op *op)
 {
-	struct docker_job *job = job_of(op);
-	const char *id = id_of(op);
-	if (id == NULL)
-		return -ENOENT;
-	Csi__V1__NodeStageVolumeRequest req = CSI__V1__NODE_STAGE_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
-	req.staging_target_path = bytes(job->stage_path);
-	req.volume_capability = capability();
-	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeStageVolume", &req.base);
+	const struct csi_own_use use = use_of(op);
+	return csi_own_stage(&job_of(op)->call, &use);
 }
 
 static int unstage_run(struct op *op)
 {
-	struct docker_job *job = job_of(op);
-	const char *id = id_of(op);
-	if (id == NULL)
-		return -ENOENT;
-	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
-	req.staging_target_path = bytes(job->stage_path);
-	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeUnstageVolume", &req.base);
+	const struct csi_own_use use = use_of(op);
+	return csi_own_unstage(&job_of(op)->call, &use);
 }
 
 /* Another container has it, or it was never staged. */
@@ -281,17 +248,8 @@ static int stage_undo(struct op *op)
 
 static int publish_run(struct op *op)
 {
-	struct docker_job *job = job_of(op);
-	const char *id = id_of(op);
-	if (id == NULL)
-		return -ENOENT;
-	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
-	if (!whole(op))
-		req.staging_target_path = bytes(job->stage_path);
-	req.target_path = bytes(job->mount_path);
-	req.volume_capability = capability();
-	return csi_own_call_run(&job->call, "/csi.v1.Node/NodePublishVolume", &req.base);
+	const struct csi_own_use use = use_of(op);
+	return csi_own_publish(&job_of(op)->call, &use);
 }
 
 static int check_there(struct op *op)
@@ -311,14 +269,8 @@ const struct op_step docker_mount_steps[] = {
 
 static int unpublish_run(struct op *op)
 {
-	struct docker_job *job = job_of(op);
-	const char *id = id_of(op);
-	if (id == NULL)
-		return -ENOENT;
-	Csi__V1__NodeUnpublishVolumeRequest req = CSI__V1__NODE_UNPUBLISH_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
-	req.target_path = bytes(job->mount_path);
-	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeUnpublishVolume", &req.base);
+	const struct csi_own_use use = use_of(op);
+	return csi_own_unpublish(&job_of(op)->call, &use);
 }
 
 const struct op_step docker_unmount_steps[] = {
@@ -350,7 +302,7 @@ static int delete_run(struct op *op)
 	if (id == NULL)
 		return -ENOENT;
 	Csi__V1__DeleteVolumeRequest req = CSI__V1__DELETE_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
+	req.volume_id = csi_bytes(id);
 	return csi_own_call_run(&job_of(op)->call, "/csi.v1.Controller/DeleteVolume", &req.base);
 }
 

@@ -19,7 +19,9 @@
 
 #include "base/clock.h"
 #include "csi/csi.h"
-#include "csi/request.h"
+#include "csi/messages.h"
+#include "csi/own_use.h"
+#include "csi/params.h"
 #include "mount/mnt_elsewhere.h"
 #include "node/volume.h"
 #include "pool/golden.h"
@@ -36,7 +38,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define FSTYPE       "csi.storage.k8s.io/fstype"
 #define BLOCK        "block"
 #define DEFAULT_TYPE PROVIDER_DIR
 
@@ -72,11 +73,6 @@ static struct provider_job *job_of(struct op *op)
 	return container_of(op, struct provider_job, op);
 }
 
-static ProtobufCBinaryData bytes(const char *s)
-{
-	return (ProtobufCBinaryData){.len = strlen(s), .data = (uint8_t *)s};
-}
-
 static int call_end(struct op *op, int res)
 {
 	return csi_own_call_end(&job_of(op)->call, res);
@@ -103,41 +99,32 @@ static bool is_there(struct op *op)
 	return volume_of(job_of(op)) != NULL;
 }
 
-/* Its id, in the arena. NULL, and the operation has failed. */
+/* Its id, in the arena. NULL, and the operation has failed: it is not there, or in quarantine. */
 static const char *id_of(struct op *op)
 {
 	const struct provider_job *job = job_of(op);
 	const struct pool_object *volume = volume_of(job);
-	char id[RECORD_ID_MAX];
-	if (volume == NULL) {
-		refuse(op, PROVIDER_ERROR("NoSuchVolume"), ERR_NOT_FOUND, "it is gone");
-		return NULL;
-	}
-	pool_object_id(volume, id);
-	const char *kept = arena_strdup(job->arena, id);
-	if (kept == NULL)
-		op_fail(op, ERR_NO_ROOM, "out of memory");
-	return kept;
+	if (volume != NULL)
+		return csi_own_id(op, job->arena, volume, job->request.name);
+	refuse(op, PROVIDER_ERROR("NoSuchVolume"), ERR_NOT_FOUND, "it is gone");
+	return NULL;
 }
 
-/* One of what is there, or to be made. Users of this node share it. */
-static Csi__V1__VolumeCapability *capability(bool block)
+static bool whole(struct op *op)
 {
-	static Csi__V1__VolumeCapability__AccessMode mode =
-		CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__INIT;
-	static Csi__V1__VolumeCapability__MountVolume mount =
-		CSI__V1__VOLUME_CAPABILITY__MOUNT_VOLUME__INIT;
-	static Csi__V1__VolumeCapability__BlockVolume device =
-		CSI__V1__VOLUME_CAPABILITY__BLOCK_VOLUME__INIT;
-	static Csi__V1__VolumeCapability of_mount = CSI__V1__VOLUME_CAPABILITY__INIT,
-					 of_block = CSI__V1__VOLUME_CAPABILITY__INIT;
-	mode.mode = CSI__V1__VOLUME_CAPABILITY__ACCESS_MODE__MODE__SINGLE_NODE_MULTI_WRITER;
-	of_mount.access_mode = of_block.access_mode = &mode;
-	of_mount.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_MOUNT;
-	of_mount.mount = &mount;
-	of_block.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE_BLOCK;
-	of_block.block = &device;
-	return block ? &of_block : &of_mount;
+	return !job_of(op)->jobs->csi->config.staging;
+}
+
+static struct csi_own_use use_of(struct op *op)
+{
+	const struct provider_job *job = job_of(op);
+	return (struct csi_own_use){
+		.id = id_of(op),
+		.stage_path = job->stage_path,
+		.target_path = job->target_path,
+		.block = job->block,
+		.staged = !whole(op),
+	};
 }
 
 /* ---- find ---- */
@@ -222,17 +209,17 @@ static int create_run(struct op *op)
 	if (c == NULL || name == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	c->req = (Csi__V1__CreateVolumeRequest)CSI__V1__CREATE_VOLUME_REQUEST__INIT;
-	c->req.name = bytes(name);
+	c->req.name = csi_bytes(name);
 	c->range = (Csi__V1__CapacityRange)CSI__V1__CAPACITY_RANGE__INIT;
 	c->range.required_bytes = (int64_t)job->request.size_bytes;
 	c->req.capacity_range = &c->range;
-	c->caps[0] = capability(job->block);
+	c->caps[0] = csi_own_capability(job->block);
 	c->req.volume_capabilities = c->caps;
 	c->req.n_volume_capabilities = 1;
 	if (template[0] != '\0' && strcmp(template, BLOCK) != 0) {
 		c->pair = (Csi__V1__StringPair)CSI__V1__STRING_PAIR__INIT;
-		c->pair.key = bytes(is_fixed(template) ? FSTYPE : "source");
-		c->pair.value = bytes(template);
+		c->pair.key = csi_bytes(is_fixed(template) ? CSI_PARAM_FSTYPE : "source");
+		c->pair.value = csi_bytes(template);
 		c->parameters[0] = &c->pair;
 		c->req.parameters = c->parameters;
 		c->req.n_parameters = 1;
@@ -289,34 +276,16 @@ static int ignore(struct op *op, int res)
 
 /* ---- stage and publish ---- */
 
-static bool whole(struct op *op)
-{
-	return !job_of(op)->jobs->csi->config.staging;
-}
-
 static int stage_run(struct op *op)
 {
-	struct provider_job *job = job_of(op);
-	const char *id = id_of(op);
-	if (id == NULL)
-		return -ENOENT;
-	Csi__V1__NodeStageVolumeRequest req = CSI__V1__NODE_STAGE_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
-	req.staging_target_path = bytes(job->stage_path);
-	req.volume_capability = capability(job->block);
-	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeStageVolume", &req.base);
+	const struct csi_own_use use = use_of(op);
+	return csi_own_stage(&job_of(op)->call, &use);
 }
 
 static int unstage_run(struct op *op)
 {
-	struct provider_job *job = job_of(op);
-	const char *id = id_of(op);
-	if (id == NULL)
-		return -ENOENT;
-	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
-	req.staging_target_path = bytes(job->stage_path);
-	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeUnstageVolume", &req.base);
+	const struct csi_own_use use = use_of(op);
+	return csi_own_unstage(&job_of(op)->call, &use);
 }
 
 /* What others have stays. */
@@ -331,17 +300,8 @@ static int stage_undo(struct op *op)
 
 static int publish_run(struct op *op)
 {
-	struct provider_job *job = job_of(op);
-	const char *id = id_of(op);
-	if (id == NULL)
-		return -ENOENT;
-	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
-	if (!whole(op))
-		req.staging_target_path = bytes(job->stage_path);
-	req.target_path = bytes(job->target_path);
-	req.volume_capability = capability(job->block);
-	return csi_own_call_run(&job->call, "/csi.v1.Node/NodePublishVolume", &req.base);
+	const struct csi_own_use use = use_of(op);
+	return csi_own_publish(&job_of(op)->call, &use);
 }
 
 /* ---- open ---- */
@@ -469,14 +429,8 @@ static bool used(struct op *op)
 
 static int unpublish_run(struct op *op)
 {
-	struct provider_job *job = job_of(op);
-	const char *id = id_of(op);
-	if (id == NULL)
-		return -ENOENT;
-	Csi__V1__NodeUnpublishVolumeRequest req = CSI__V1__NODE_UNPUBLISH_VOLUME_REQUEST__INIT;
-	req.volume_id = bytes(id);
-	req.target_path = bytes(job->target_path);
-	return csi_own_call_run(&job->call, "/csi.v1.Node/NodeUnpublishVolume", &req.base);
+	const struct csi_own_use use = use_of(op);
+	return csi_own_unpublish(&job_of(op)->call, &use);
 }
 
 static bool unstage_done(struct op *op)
