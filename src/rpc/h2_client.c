@@ -18,6 +18,7 @@
 #include "rpc/client_answer.h"
 #include "rpc/h2_mem.h"
 #include "rpc/h2_request.h"
+#include "rpc/h2_said.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -279,23 +280,6 @@ static void stream_answered(struct h2_client *c, struct channel_call *call)
 	room(c);
 }
 
-/* What a reset means, as gRPC says. */
-static enum grpc_status status_of_reset(uint32_t code)
-{
-	switch (code) {
-	case NGHTTP2_REFUSED_STREAM:
-		return GRPC_UNAVAILABLE;
-	case NGHTTP2_CANCEL:
-		return GRPC_CANCELLED;
-	case NGHTTP2_ENHANCE_YOUR_CALM:
-		return GRPC_RESOURCE_EXHAUSTED;
-	case NGHTTP2_INADEQUATE_SECURITY:
-		return GRPC_PERMISSION_DENIED;
-	default:
-		return GRPC_INTERNAL;
-	}
-}
-
 /* ---- nghttp2's callbacks ---- */
 
 static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, void *arg)
@@ -315,7 +299,7 @@ static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t code, 
 	} else {
 		snprintf(text, sizeof(text), "the peer has reset the call (%s)",
 			nghttp2_http2_strerror(code));
-		client_answer_on_close(call, false, status_of_reset(code), text);
+		client_answer_on_close(call, false, h2_status_of_reset(code), text);
 	}
 	room(c);
 	return 0;
@@ -345,25 +329,11 @@ static int on_data_chunk(nghttp2_session *session, uint8_t flags, int32_t id, co
 	return 0;
 }
 
-/* "what (CODE: text)" */
-static void goaway_why(const nghttp2_goaway *frame, const char *what, char *buf, size_t cap)
-{
-	char said[64];
-	size_t n = 0;
-	for (; n < frame->opaque_data_len && n + 1 < sizeof(said); n++) {
-		uint8_t ch = frame->opaque_data[n];
-		said[n] = ch >= 0x20 && ch < 0x7f ? (char)ch : '?';
-	}
-	said[n] = '\0';
-	snprintf(buf, cap, "%s (%s%s%s)", what, nghttp2_http2_strerror(frame->error_code),
-		n > 0 ? ": " : "", said);
-}
-
 static void on_goaway(struct h2_client *c, const nghttp2_goaway *frame)
 {
 	char why[sizeof(c->why)] = "the peer has closed the connection";
 	if (frame->error_code != NGHTTP2_NO_ERROR)
-		goaway_why(frame, "the peer has given it up", why, sizeof(why));
+		h2_goaway_print(frame, "the peer has given it up", why, sizeof(why));
 	leave(c, why);
 }
 
@@ -373,7 +343,7 @@ static void on_goaway_sent(struct h2_client *c, const nghttp2_goaway *frame)
 	char why[sizeof(c->why)];
 	if (frame->error_code == NGHTTP2_NO_ERROR)
 		return;
-	goaway_why(frame, "the peer has broken HTTP/2", why, sizeof(why));
+	h2_goaway_print(frame, "the peer has broken HTTP/2", why, sizeof(why));
 	leave(c, why);
 }
 

@@ -27,7 +27,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define pull_of(op_ptr) container_of(op_ptr, struct pull, op)
@@ -544,10 +543,7 @@ int pull_init(
 	p->timer.fn = on_timer;
 	p->rate.fn = on_rate;
 	p->chore.fn = on_chore;
-	for (unsigned i = 0; i < PULL_BUFFERS; i++) {
-		p->bufs[i].on_written = on_written;
-		p->bufs[i].arg = p;
-	}
+	pull_bufs_init(p->bufs, PULL_BUFFERS, on_written, p);
 	snprintf(peer, sizeof(peer), "ringvol://node/%s", offer->node_id);
 	const struct channel_config config = {
 		.ring = t->reactor->ring,
@@ -577,10 +573,7 @@ void pull_free(struct pull *p)
 		bulk_counted(p->transfer);
 	}
 	p->counted = false;
-	for (unsigned i = 0; i < PULL_BUFFERS; i++) {
-		free(p->bufs[i].mem);
-		p->bufs[i].mem = NULL;
-	}
+	pull_bufs_close(p->bufs, PULL_BUFFERS);
 }
 
 void pull_stop(void *arg)

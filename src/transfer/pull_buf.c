@@ -71,6 +71,21 @@ static void submit(struct pull_buf *buf)
 	}
 }
 
+void pull_bufs_init(struct pull_buf *bufs, unsigned count,
+	void (*on_written)(struct pull_buf *buf, int res), void *arg)
+{
+	for (unsigned i = 0; i < count; i++)
+		bufs[i] = (struct pull_buf){.on_written = on_written, .arg = arg};
+}
+
+void pull_bufs_close(struct pull_buf *bufs, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		free(bufs[i].mem);
+		bufs[i].mem = NULL;
+	}
+}
+
 struct pull_buf *pull_bufs_free(struct pull_buf *bufs, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)

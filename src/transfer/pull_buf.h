@@ -7,7 +7,7 @@
 #include "transfer/chunk.h"
 
 struct pull_buf {
-	/* Set once, by the owner. res: 0 or -errno; the buffer is free again. */
+	/* res: 0 or -errno; the buffer is free again. */
 	void (*on_written)(struct pull_buf *buf, int res);
 	void *arg;
 	/* Bytes of the image, while busy. */
@@ -25,6 +25,10 @@ struct pull_buf {
 	bool direct;
 };
 
+void pull_bufs_init(struct pull_buf *bufs, unsigned count,
+	void (*on_written)(struct pull_buf *buf, int res), void *arg);
+/* None is busy. They can be used again. */
+void pull_bufs_close(struct pull_buf *bufs, unsigned count);
 /* One that is not busy; NULL: all are. */
 struct pull_buf *pull_bufs_free(struct pull_buf *bufs, unsigned count);
 /* How far all is written of what came up to `upto`. */
