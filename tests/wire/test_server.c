@@ -277,6 +277,33 @@ Test(server, a_thousand_connections_and_no_more)
 	peer_free(p);
 }
 
+/* All that there is room for are being greeted, each with a send under way, when one more comes:
+ * one of them goes. */
+Test(server, a_burst_shuts_nobody_out)
+{
+	enum { ROOM = 8 };
+	struct server_limits limits = server_limits_default;
+	limits.connections = ROOM;
+	serve(&limits);
+	const struct server_stats *stats = server_stats(server);
+	int fds[ROOM + 1];
+	for (unsigned i = 0; i < ROOM; i++)
+		fds[i] = dial();
+	turn_until(stats->accepted == ROOM);
+	fds[ROOM] = dial();
+	turn_until(stats->accepted + stats->refused == ROOM + 1);
+	cr_expect_eq(stats->refused, 0);
+	turn_until(stats->connections == ROOM);
+	for (unsigned i = 0; i <= ROOM; i++)
+		cr_expect_eq(client_closed(fds[i]), i == 0, "%u", i);
+	struct peer *p = peer_new();
+	client_call(p, fds[ROOM]);
+	peer_free(p);
+	for (unsigned i = 0; i <= ROOM; i++)
+		close(fds[i]);
+	turn_until(stats->connections == 0);
+}
+
 /* One that has called before goes after those that never did; one with a call under way stays. */
 Test(server, idle_connections_make_room)
 {
