@@ -18,6 +18,8 @@
 #include "pool/index.h"
 
 #include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,6 +48,9 @@ struct node_exports {
 	size_t found_count, found_cap;
 	struct found {
 		char subsystem[ATTACH_NQN_BYTES];
+		const struct pool *pool; /* whose volume it was; NULL: of none that is served */
+		char uuid[UUID_BYTES];
+		bool stays;
 	} * found;
 };
 
@@ -67,7 +72,9 @@ static int keep_name(void *arg, const char *subsystem)
 	struct node_exports *x = arg;
 	if (array_grow(&x->found, &x->found_cap, x->found_count, sizeof(*x->found)) < 0)
 		return -ENOMEM;
-	strcpy(x->found[x->found_count++].subsystem, subsystem);
+	struct found *f = &x->found[x->found_count++];
+	*f = (struct found){.stays = true};
+	snprintf(f->subsystem, sizeof(f->subsystem), "%s", subsystem);
 	return 0;
 }
 
@@ -79,44 +86,78 @@ static int list_call(struct op *op)
 	return x->config.target->each(keep_name, x);
 }
 
-static bool has_export(const struct pool_object *volume, const char *uuid)
+/* Whose it was. What cannot be taken apart stays. */
+static void place(const struct node_exports *x, struct found *f)
 {
-	const struct attachments *a = volume->attachments;
-	for (unsigned i = 0; a != NULL && i < a->count; i++)
-		if (strcmp(a->at[i].export, uuid) == 0)
-			return true;
-	return false;
+	char pool_id[9];
+	bool ours = export_names_split(f->subsystem, pool_id, f->uuid);
+	f->pool = ours ? pools_by_uuid8(x->node->pools, pool_id) : NULL;
+	f->stays = f->pool == NULL || pool_state(f->pool) != POOL_READY;
 }
 
-static bool is_orphan(const struct node_exports *x, const char *subsystem)
+static int compare_found(const void *a, const void *b)
 {
-	char pool_id[9], uuid[UUID_BYTES], key[RECORD_KEY_MAX] = "";
-	if (!export_names_split(subsystem, pool_id, uuid))
-		return false;
-	const struct pool *pool = pools_by_uuid8(x->node->pools, pool_id);
-	if (pool == NULL || pool_state(pool) != POOL_READY)
-		return false;
-	const struct pool_object *volume;
-	while ((volume = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
-		if (volume->rec == NULL || has_export(volume, uuid))
-			return false;
-		memcpy(key, volume->key, sizeof(key));
+	const struct found *x = a, *y = b;
+	int r = strcmp(x->uuid, y->uuid);
+	return r != 0 ? r
+		      : ((uintptr_t)x->pool > (uintptr_t)y->pool) -
+				((uintptr_t)x->pool < (uintptr_t)y->pool);
+}
+
+static void stay_of_pool(struct node_exports *x, const struct pool *pool)
+{
+	for (size_t i = 0; i < x->found_count; i++)
+		x->found[i].stays |= x->found[i].pool == pool;
+}
+
+static void stay_of_volume(struct node_exports *x, const struct pool_object *volume)
+{
+	const struct attachment *a;
+	for (unsigned at = 0; (a = attachments_next_exported(volume->attachments, &at)) != NULL;
+		at++) {
+		struct found key = {.pool = volume->pool};
+		snprintf(key.uuid, sizeof(key.uuid), "%s", a->export);
+		struct found *f =
+			bsearch(&key, x->found, x->found_count, sizeof(key), compare_found);
+		if (f != NULL)
+			f->stays = true;
 	}
-	return true;
 }
 
-/* Those that stay in the list are ended. */
+/* Looks at each volume once: there may be as many exports as volumes. */
+static void look_who_stays(struct node_exports *x)
+{
+	const struct pool *pool;
+	for (size_t i = 0; i < x->found_count; i++)
+		place(x, &x->found[i]);
+	qsort(x->found, x->found_count, sizeof(*x->found), compare_found);
+	for (unsigned i = 0; (pool = pools_at(x->node->pools, i)) != NULL; i++) {
+		const struct pool_object *volume;
+		char key[RECORD_KEY_MAX] = "";
+		while ((volume = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
+			if (volume->rec == NULL)
+				stay_of_pool(x, pool);
+			else
+				stay_of_volume(x, volume);
+			memcpy(key, volume->key, sizeof(key));
+		}
+	}
+}
+
+/* Those that are left in the list are ended. */
 static int list_end(struct op *op, int res)
 {
 	struct node_exports *x = exports_of(op);
-	size_t kept = 0;
+	size_t count = 0;
 	x->opened |= x->found_open;
 	if (res < 0)
 		return op_fail_sys(op, res, "looking for exports of earlier runs");
+	if (x->found_count > 0)
+		look_who_stays(x);
 	for (size_t i = 0; i < x->found_count; i++)
-		if (is_orphan(x, x->found[i].subsystem))
-			x->found[kept++] = x->found[i];
-	x->found_count = kept;
+		if (!x->found[i].stays)
+			x->found[count++] = x->found[i];
+	x->found_count = count;
 	return 0;
 }
 

@@ -618,9 +618,10 @@ Test(exports, after_a_reboot, .timeout = 120)
 {
 	open_exporting(WORLD_XFS, 1, true);
 	cr_assert_eq(do_attach(), GRPC_OK);
-	char id[RECORD_ID_MAX];
+	char id[RECORD_ID_MAX], second[RECORD_ID_MAX];
 	memcpy(id, volume_id, sizeof(id));
 	cr_assert_eq(create("other", EMPTY, volume_id), GRPC_OK);
+	memcpy(second, volume_id, sizeof(second));
 	cr_assert_eq(do_attach(), GRPC_OK);
 	cr_assert_eq(create("third", EMPTY, other_id), GRPC_OK);
 	cr_expect_eq(fake_count, 2);
@@ -661,6 +662,10 @@ Test(exports, after_a_reboot, .timeout = 120)
 	failing[0] = '\0';
 	turn_until_count(2);
 	cr_expect(fakes[1].open);
+	memcpy(volume_id, id, sizeof(id));
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	memcpy(volume_id, second, sizeof(second));
+	cr_assert_eq(undo_attach(), GRPC_OK);
 	world_close(w);
 }
 
@@ -682,6 +687,34 @@ Test(exports, orphans, .timeout = 120)
 	cr_expect_eq(fake_count, 2);
 	cr_expect_not_null(fake_find(e.names.subsystem));
 	cr_expect_not_null(strstr(fakes[1].e.names.subsystem, "01234567"));
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	world_close(w);
+}
+
+/* A volume that cannot be read may have it. */
+Test(exports, orphans_in_doubt_stay, .timeout = 120)
+{
+	open_exporting(WORLD_EXT4, 1, true);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(create("other", EMPTY, other_id), GRPC_OK);
+	char path[128], pool_id[9], uuid[UUID_BYTES];
+	snprintf(path, sizeof(path), "%s/volumes/other", w->pool_path);
+	cr_assert_eq(setxattr(path, ATTACHMENTS_XATTR, "node", 4, 0), 0);
+	cr_assert(export_names_split(fakes[0].e.names.subsystem, pool_id, uuid));
+	uuid[0] = uuid[0] == '0' ? '1' : '0';
+	unsigned made = fakes[0].made;
+	world_restart(w);
+	turn_until_made(made + 1);
+	export_names_of(pool_id, uuid, &fakes[1].e.names);
+	fake_count = 2;
+	uint64_t rounds_ns = ring_now_ns(w->reactor.ring) + 3 * NODE_EXPORTS_MS * 1000000ull;
+	while (ring_now_ns(w->reactor.ring) < rounds_ns)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_expect_eq(fake_count, 2);
+	cr_assert_eq(removexattr(path, ATTACHMENTS_XATTR), 0);
+	world_restart(w);
+	turn_until_made(made + 2);
+	cr_expect_eq(fake_count, 1);
 	cr_assert_eq(undo_attach(), GRPC_OK);
 	world_close(w);
 }
