@@ -6,10 +6,6 @@
 #include "app/serve_options.h"
 #include "docker/plugin.h"
 
-/* For an option whose volumes are mounted in a directory of its own: that becomes one of the roots,
- * where there are any. 0, or ERR_INVALID naming the option. */
-int serve_own_mounts(struct serve_options *options, const char *option, const char *mounts_option,
-	const char *mounts, struct err *err);
 /* Looks the options over, when all are there: where volumes may be mounted. */
 int serve_docker_complete(struct serve_options *options, struct err *err);
 /* 0 also if none is asked for: then *ret is untouched. */

@@ -3,7 +3,7 @@
  * its own directory to be one where volumes may be. */
 #include "app/serve_provider.h"
 
-#include "app/serve_docker.h"
+#include "app/serve_own_mounts.h"
 
 int serve_provider_complete(struct serve_options *o, struct err *err)
 {
