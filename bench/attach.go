@@ -99,28 +99,31 @@ func (p *attachPair) volume() (*rig.Volume, *rig.Volume, error) {
 	return v, w, w.Paths()
 }
 
-func (p *attachPair) give(w *rig.Volume) error {
+// ask calls the owner.
+func (p *attachPair) ask(call func(ctx context.Context, c *rig.Client) error) error {
 	c, err := p.owner.Client()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), rig.CallTimeout)
 	defer cancel()
-	answer, err := c.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
-		VolumeId: w.ID, NodeId: p.user.Node, VolumeCapability: w.Cap, VolumeContext: w.Context})
-	w.PublishContext = answer.GetPublishContext()
-	return err
+	return call(ctx, c)
+}
+
+func (p *attachPair) give(w *rig.Volume) error {
+	return p.ask(func(ctx context.Context, c *rig.Client) error {
+		answer, err := c.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
+			VolumeId: w.ID, NodeId: p.user.Node, VolumeCapability: w.Cap, VolumeContext: w.Context})
+		w.PublishContext = answer.GetPublishContext()
+		return err
+	})
 }
 
 func (p *attachPair) take(w *rig.Volume) error {
-	c, err := p.owner.Client()
-	if err != nil {
+	return p.ask(func(ctx context.Context, c *rig.Client) error {
+		_, err := c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: w.ID, NodeId: p.user.Node})
 		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), rig.CallTimeout)
-	defer cancel()
-	_, err = c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: w.ID, NodeId: p.user.Node})
-	return err
+	})
 }
 
 func (p *attachPair) speed() error {

@@ -467,14 +467,20 @@ Test(exports, a_life, .timeout = 120)
 	world_close(w);
 }
 
-/* The device is there as long as somebody uses it. */
-Test(exports, beside_the_own_node, .timeout = 120)
+/* A volume for several nodes, which node-2 has. */
+static void open_shared(unsigned mode)
 {
 	open_exporting(WORLD_XFS, 1, true);
 	cr_assert_eq(delete (volume_id), GRPC_OK);
-	access_mode = ATTACHMENT_MANY_WRITERS;
+	access_mode = mode;
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 	cr_assert_eq(do_attach(), GRPC_OK);
+}
+
+/* The device is there as long as somebody uses it. */
+Test(exports, beside_the_own_node, .timeout = 120)
+{
+	open_shared(ATTACHMENT_MANY_WRITERS);
 	node_id = "node-1";
 	cr_assert_eq(do_attach(), GRPC_OK);
 	cr_expect_str_eq(published(), "node-2 node-1");
@@ -500,11 +506,7 @@ Test(exports, beside_the_own_node, .timeout = 120)
 /* Its device is one for all. */
 Test(exports, read_only_beside_the_own_node, .timeout = 120)
 {
-	open_exporting(WORLD_XFS, 1, true);
-	cr_assert_eq(delete (volume_id), GRPC_OK);
-	access_mode = ATTACHMENT_MANY_READERS;
-	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
-	cr_assert_eq(do_attach(), GRPC_OK);
+	open_shared(ATTACHMENT_MANY_READERS);
 	node_id = "node-3";
 	cr_assert_eq(do_attach(), GRPC_OK);
 	cr_expect_eq(fake_count, 2);
@@ -533,11 +535,7 @@ Test(exports, read_only_beside_the_own_node, .timeout = 120)
 /* One writes, and the others read. */
 Test(exports, one_writer, .timeout = 120)
 {
-	open_exporting(WORLD_XFS, 1, true);
-	cr_assert_eq(delete (volume_id), GRPC_OK);
-	access_mode = ATTACHMENT_MANY_ONE_WRITER;
-	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
-	cr_assert_eq(do_attach(), GRPC_OK);
+	open_shared(ATTACHMENT_MANY_ONE_WRITER);
 	node_id = "node-3";
 	refused(GRPC_FAILED_PRECONDITION, "node-2");
 	read_only = true;

@@ -369,19 +369,11 @@ func TestDockerEdge(t *testing.T) {
 
 // Options that contradict each other are said at the start.
 func TestDockerOptions(t *testing.T) {
-	for _, c := range []struct {
-		args  []string
-		words string
-	}{
+	refusedAtStart(t, []badOptions{
 		{[]string{"--docker-plugin", "relative.sock"}, "absolute"},
 		{[]string{"--docker-plugin", "/run/x.sock", "--services", "node"}, "needs the services controller and node"},
 		{[]string{"--docker-plugin", "/run/x.sock", "--docker-mounts", "here"}, "absolute"},
-	} {
-		out, err := exec.Command(rig.Binary(), append([]string{"serve"}, c.args...)...).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), c.words) {
-			t.Errorf("%q: %v: %s", c.args, err, out)
-		}
-	}
+	})
 }
 
 // podman itself, from Debian: volumes made by name, in a container, by a container, and gone.

@@ -169,3 +169,19 @@ func (b *bed) volume(name, kind string) *rig.Volume {
 	v := b.d.Volume(name, rig.CapFor(kind), rig.MinSize(kind))
 	return v
 }
+
+type badOptions struct {
+	args  []string
+	words string
+}
+
+// refusedAtStart: a driver with such options says what is wrong with them, and ends.
+func refusedAtStart(t *testing.T, all []badOptions) {
+	t.Helper()
+	for _, c := range all {
+		out, err := exec.Command(rig.Binary(), append([]string{"serve"}, c.args...)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), c.words) {
+			t.Errorf("%q: %v: %s", c.args, err, out)
+		}
+	}
+}

@@ -571,17 +571,9 @@ func TestProviderEdge(t *testing.T) {
 
 // Options that contradict each other are said at the start.
 func TestProviderOptions(t *testing.T) {
-	for _, c := range []struct {
-		args  []string
-		words string
-	}{
+	refusedAtStart(t, []badOptions{
 		{[]string{"--storage-provider", "relative.sock"}, "absolute"},
 		{[]string{"--storage-provider", "/run/x.sock", "--services", "node"}, "needs the services controller and node"},
 		{[]string{"--storage-provider", "/run/x.sock", "--storage-provider-idle", "0"}, "1"},
-	} {
-		out, err := exec.Command(rig.Binary(), append([]string{"serve"}, c.args...)...).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), c.words) {
-			t.Errorf("%q: %v: %s", c.args, err, out)
-		}
-	}
+	})
 }
