@@ -17,6 +17,9 @@ type NvmeClient struct {
 	Device string // /dev/nvme3n1
 }
 
+// ErrNoDevice: the target has let the client in, and shows it no device.
+var ErrNoDevice = errors.New("connected, and there is no device")
+
 // NvmeConnect connects with a publish_context of the driver's, and finds the device by its UUID.
 func NvmeConnect(context map[string]string, more ...string) (*NvmeClient, error) {
 	get := func(key string) string { return context["ringvol.dev/"+key] }
@@ -56,7 +59,7 @@ func NvmeConnect(context map[string]string, more ...string) (*NvmeClient, error)
 			}
 		}
 		if time.Now().After(deadline) {
-			return nil, errors.Join(fmt.Errorf("no device has the UUID %s", get("namespace")), c.Disconnect())
+			return nil, errors.Join(fmt.Errorf("%w with the UUID %s", ErrNoDevice, get("namespace")), c.Disconnect())
 		}
 	}
 }
