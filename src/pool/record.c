@@ -82,6 +82,8 @@ static const struct field {
 	{"group", FIELD_STRING, AT(group), false, RECORD_ID_MAX - 1},
 	{"owner", FIELD_STRING, AT(owner), false, RECORD_OWNER_MAX},
 	{"attach", FIELD_ENUM, AT(attach), false, 0, attaches},
+	{"born", FIELD_STRING, AT(born), false, RECORD_POOL_DIGITS},
+	{"moves", FIELD_U64, AT(moves), false},
 	{"claim", FIELD_STRING, AT(claim), false, RECORD_CLAIM_MAX, NULL, true},
 #undef AT
 };
@@ -267,6 +269,9 @@ int record_parse(const char *text, size_t len, const char *key, struct record **
 	/* What is not encrypted has its file system before its name. */
 	if (rec.unformatted && rec.encryption == RECORD_PLAIN)
 		return -EBADMSG;
+	if (rec.born != NULL && (strlen(rec.born) != RECORD_POOL_DIGITS || rec.moves == 0 ||
+					!record_text_is_hex(rec.born, RECORD_POOL_DIGITS)))
+		return -EBADMSG;
 	char expected[RECORD_KEY_MAX];
 	record_key(rec.name, expected);
 	if (strcmp(expected, key) != 0)
@@ -353,5 +358,6 @@ int record_id_parse(const char *id, struct record_id *ret)
 
 void record_id_print(const char *pool_uuid8, const struct record *rec, char ret_id[RECORD_ID_MAX])
 {
-	snprintf(ret_id, RECORD_ID_MAX, "%s.%s.%s", pool_uuid8, rec->key, rec->random);
+	snprintf(ret_id, RECORD_ID_MAX, "%s.%s.%s", record_id_pool(rec, pool_uuid8), rec->key,
+		rec->random);
 }

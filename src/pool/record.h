@@ -36,6 +36,7 @@ enum {
 	RECORD_CLAIM_MAX = 63 + 1 + 253, /* Kubernetes' limits of a namespace and a name */
 	RECORD_OWNER_MAX = 512,          /* bytes of a path */
 	RECORD_DEVICE_MAX = 2,           /* the last of enum backend_type */
+	RECORD_POOL_DIGITS = 8,          /* of a pool's uuid, that ids begin with */
 };
 
 enum record_kind { RECORD_VOLUME, RECORD_SNAPSHOT };
@@ -91,6 +92,12 @@ struct record {
 	 * VolumeSnapshot of a snapshot; "" if nobody said. For people alone, and not in the text:
 	 * RECORD_CLAIM_XATTR has it. */
 	const char *claim;
+	/* First 8 hex digits of the uuid of the pool that a volume was made in, and that its id
+	 * begins with, where it has moved to another one since; "": it is there. And how often it
+	 * has moved. Written only where it has; an older driver, which would take it for another
+	 * volume, quarantines it. */
+	const char *born;
+	uint64_t moves;
 	/* The directory of the pod that an inline volume is made for, and ends with; "" for all
 	 * others. Written only where it is so; an older driver, which would keep the volume for
 	 * ever, quarantines it. */
@@ -144,7 +151,13 @@ struct record_id {
 };
 /* 0 or -EINVAL for anything that record_id_print() cannot have made. */
 int record_id_parse(const char *id, struct record_id *ret);
-/* "<pool uuid, 8>.<key>.<random, 8>", at most RECORD_ID_MAX - 1 bytes. */
+/* "<pool uuid, 8>.<key>.<random, 8>", at most RECORD_ID_MAX - 1 bytes. pool_uuid8: of the pool that
+ * it is in; one that has moved has the id that it was born with. */
 void record_id_print(const char *pool_uuid8, const struct record *rec, char ret_id[RECORD_ID_MAX]);
+/* The digits that its id begins with. */
+static inline const char *record_id_pool(const struct record *rec, const char *pool_uuid8)
+{
+	return rec->born[0] != '\0' ? rec->born : pool_uuid8;
+}
 
 #endif
