@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TakeVolume: a volume of another node moves into a pool of this one, for good, with its id. Happy
+ * path: it is not here yet, and there is an offer of it -> what it is (pull.h) -> a build that keeps
+ * its identity, whose part gets the image of the grant, while the volume may be in use -> the volume
+ * is held still, and what has changed since is pulled, too -> the part is finished, durably: from
+ * then on nothing takes it away -> the volume leaves the other node (the commit) -> the build
+ * records and names it. docs/moving.md has the whole story.
+ *
+ * How it can fail: the volume is in use, its node is away, or gives another answer (UNAVAILABLE:
+ * the part is kept, and a repeated call goes on); the pool cannot have it. A finished part says what
+ * it is of, so that a later call, of this run or the next, asks the other node once more whether the
+ * volume has left. Only that it has not lets go of the part.
+ */
+#include "cluster.pb-c.h"
+#include "csi/messages.h"
+#include "csi/request.h"
+#include "csi/services.h"
+#include "csi/task.h"
+#include "node/volume.h"
+#include "pool/build.h"
+#include "pool/departure.h"
+#include "pool/index.h"
+#include "transfer/pull.h"
+
+#include <errno.h>
+#include <sha256.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TAKE_HEAD "ringvol-take 1"
+
+enum { TAKE_TEXT_MAX = RECORD_BYTES_MAX + POOL_HOLD_NODE_MAX + OFFER_ADDRESS_MAX + 256 };
+
+struct take {
+	struct csi_task task;
+	const char *name;
+	struct pool *pool;
+	struct pool_object *object; /* here, found or made */
+	struct pool_resync settle;
+	struct offer offer;
+	struct pull pull;
+	struct pool_part part;
+	struct pool_build build;
+	bool pulling, building, stopped;
+	/* Its part was finished by an earlier call; else while it is. */
+	bool finished;
+	int fd, copies_fd;
+	char key[RECORD_KEY_MAX];
+	int text_len;
+	char *text;
+	/* the fill */
+	struct op fill;
+	struct err unleft; /* why it has not left */
+};
+
+#define take_of(op_ptr) csi_task_of(op_ptr, struct take)
+
+/* ---- what a finished part says ---- */
+
+enum take_field { FIELD_HEAD, FIELD_GRANT, FIELD_NODE, FIELD_ADDRESS, FIELD_FROM, FIELD_SINCE, FIELDS };
+
+/* Fields that end with NUL, the record last. The length, or -E2BIG. */
+static int text_print(const struct take *k, const struct record *rec, char *text, size_t cap)
+{
+	char since[24];
+	snprintf(since, sizeof(since), "%llu", (unsigned long long)k->pull.since);
+	const char *const fields[FIELDS] = {[FIELD_HEAD] = TAKE_HEAD,
+		[FIELD_GRANT] = k->offer.grant,
+		[FIELD_NODE] = k->offer.node_id,
+		[FIELD_ADDRESS] = k->offer.address,
+		[FIELD_FROM] = k->pull.from,
+		[FIELD_SINCE] = since};
+	size_t at = 0;
+	for (unsigned i = 0; i < FIELDS; i++) {
+		size_t len = strlen(fields[i]) + 1;
+		if (len > cap - at)
+			return -E2BIG;
+		memcpy(text + at, fields[i], len);
+		at += len;
+	}
+	int n = record_print(rec, text + at, cap - at);
+	return n < 0 ? n : (int)at + n;
+}
+
+static bool take_field(char *to, size_t cap, const char *from)
+{
+	return (size_t)snprintf(to, cap, "%s", from) < cap;
+}
+
+/* Into the offer and the pull. */
+static int text_parse(struct take *k, const char *text, size_t len)
+{
+	const char *fields[FIELDS], *end = text + len;
+	for (unsigned i = 0; i < FIELDS; i++) {
+		const char *nul = memchr(text, '\0', (size_t)(end - text));
+		if (nul == NULL)
+			return -EBADMSG;
+		fields[i] = text;
+		text = nul + 1;
+	}
+	if (strcmp(fields[FIELD_HEAD], TAKE_HEAD) != 0)
+		return -EPROTONOSUPPORT;
+	struct offer *offer = &k->offer;
+	if (!take_field(offer->grant, sizeof(offer->grant), fields[FIELD_GRANT]) ||
+		!take_field(offer->node_id, sizeof(offer->node_id), fields[FIELD_NODE]) ||
+		!take_field(offer->address, sizeof(offer->address), fields[FIELD_ADDRESS]) ||
+		!take_field(k->pull.from, sizeof(k->pull.from), fields[FIELD_FROM]))
+		return -EBADMSG;
+	k->pull.since = strtoull(fields[FIELD_SINCE], NULL, 10);
+	return record_parse(text, (size_t)(end - text), k->key, &k->pull.still_rec);
+}
+
+/* ---- is it here? ---- */
+
+static int look_up_run(struct op *op)
+{
+	struct take *k = take_of(op);
+	const struct pools *pools = k->task.csi->pools;
+	struct err why = {0};
+	if (pools_find_id(pools, RECORD_VOLUME, k->task.id, &k->object, &why) == 0)
+		return pool_check_not_inline(k->object, &op->err);
+	k->object = NULL;
+	if (why.code == ERR_DATA_LOSS)
+		return op_fail(op, why.code, "%s", why.message);
+	if (pools_find_name(pools, RECORD_VOLUME, k->name) != NULL)
+		return op_fail(op, ERR_EXISTS,
+			"this node has another volume of the name %s: delete the one that nobody uses",
+			k->name);
+	const Ringvol__V1__TakeVolumeRequest *req = (const void *)k->task.request;
+	k->pool = pools_by_name(pools, csi_str(req->pool));
+	if (k->pool == NULL)
+		return op_fail(op, ERR_NOT_FOUND, "pool: this node has none of the name %s",
+			csi_str(req->pool));
+	return pool_check_ready(k->pool, &op->err);
+}
+
+static bool here_done(struct op *op)
+{
+	return take_of(op)->object != NULL;
+}
+
+static bool durable_done(struct op *op)
+{
+	const struct take *k = take_of(op);
+	return k->object == NULL || !k->object->unsynced;
+}
+
+static int durable_run(struct op *op)
+{
+	struct take *k = take_of(op);
+	pool_resync_init(&k->settle, op->reactor, k->object->pool, RECORD_VOLUME, k->object);
+	return op_child(op, &k->settle.op);
+}
+
+/* ---- a part that an earlier call has finished ---- */
+
+static int finished_job(void *arg)
+{
+	struct take *k = arg;
+	k->text_len = pool_part_finished(k->copies_fd, k->key, k->text, TAKE_TEXT_MAX);
+	return k->text_len == -ENODATA || k->text_len == -ENOENT ? 0
+	       : k->text_len < 0                                  ? k->text_len
+								  : 0;
+}
+
+static int finished_run(struct op *op)
+{
+	struct take *k = take_of(op);
+	k->copies_fd = pool_holds_fd(k->pool);
+	k->text = malloc(TAKE_TEXT_MAX);
+	if (k->text == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	return op_work(op, finished_job, k);
+}
+
+static int open_pull(struct take *k, struct err *err)
+{
+	struct record *rec = k->pull.still_rec;
+	uint64_t since = k->pull.since;
+	char from[sizeof(k->pull.from)];
+	memcpy(from, k->pull.from, sizeof(from));
+	int r = pull_init(&k->pull, k->task.csi->transfer, &k->offer, true, err);
+	k->pulling = true;
+	k->pull.still_rec = rec;
+	k->pull.since = since;
+	memcpy(k->pull.from, from, sizeof(from));
+	k->pull.stopped = k->stopped;
+	return r;
+}
+
+/* What it says goes before any offer: it may be all that there is of the volume. */
+static int finished_end(struct op *op, int res)
+{
+	struct take *k = take_of(op);
+	const struct csi *csi = k->task.csi;
+	if (res < 0)
+		return op_fail_sys(op, res, "looking for what an earlier call has of %s", k->name);
+	k->finished = k->text_len > 0;
+	if (!k->finished && !offer_find(csi->transfer, k->task.id, k->name, &k->offer))
+		return op_fail(op, ERR_UNAVAILABLE,
+			"volume %s is on another node, and no controller has offered it; try again",
+			k->task.id);
+	if (k->finished) {
+		int r = text_parse(k, k->text, (size_t)k->text_len);
+		if (r < 0)
+			return op_fail_sys(op, r,
+				"reading what an earlier call has noted of %s in pool %s", k->name,
+				pool_name(k->pool));
+		snprintf(k->offer.source_id, sizeof(k->offer.source_id), "%s", k->task.id);
+		snprintf(k->offer.volume_name, sizeof(k->offer.volume_name), "%s", k->name);
+	}
+	return open_pull(k, &op->err);
+}
+
+/* ---- what is it? ---- */
+
+static bool open_done(struct op *op)
+{
+	return here_done(op) || take_of(op)->finished;
+}
+
+static int open_run(struct op *op)
+{
+	struct take *k = take_of(op);
+	pull_open_init(&k->pull);
+	return op_child(op, &k->pull.op);
+}
+
+static const struct record *record_of(const struct take *k)
+{
+	return k->finished ? k->pull.still_rec : k->pull.rec;
+}
+
+static int check_run(struct op *op)
+{
+	const struct take *k = take_of(op);
+	const struct record *rec = record_of(k);
+	if (strcmp(rec->name, k->name) != 0 || rec->kind != RECORD_VOLUME)
+		return op_fail(op, ERR_INVALID, "volume_name: %s is no volume of the name %s",
+			k->task.id, k->name);
+	if (pool_is_raw(k->pool))
+		return op_fail(op, ERR_PRECONDITION,
+			"pool %s is on raw disks, and takes no volumes of other nodes yet: name a pool in a directory",
+			pool_name(k->pool));
+	if (k->task.csi->node->backends[rec->device] == NULL)
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s has a device of a kind that this node does not serve: see the log of its start",
+			k->name);
+	return 0;
+}
+
+/* ---- the fill: its bytes, and the commit ---- */
+
+static struct take *take_of_fill(struct op *op)
+{
+	return container_of(op, struct take, fill);
+}
+
+static bool fill_finished(struct op *op)
+{
+	return take_of_fill(op)->finished;
+}
+
+static int pull_run(struct op *op)
+{
+	struct take *k = take_of_fill(op);
+	pull_read_init(&k->pull, &k->build, k->fd);
+	return op_child(op, &k->pull.op);
+}
+
+static int still_run(struct op *op)
+{
+	struct take *k = take_of_fill(op);
+	k->part.keep = true;
+	pull_still_init(&k->pull);
+	return op_child(op, &k->pull.op);
+}
+
+static int still_end(struct op *op, int res)
+{
+	const struct take *k = take_of_fill(op);
+	if (res < 0)
+		return res;
+	if (!k->pull.still)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"%.200s, on node %.100s: it is copied, and moves when nobody uses it",
+			k->pull.used_by, k->offer.node_id);
+	return 0;
+}
+
+static int changed_run(struct op *op)
+{
+	struct take *k = take_of_fill(op);
+	pull_changed_init(&k->pull, &k->build, k->fd);
+	return op_child(op, &k->pull.op);
+}
+
+static int changed_end(struct op *op, int res)
+{
+	struct take *k = take_of_fill(op);
+	k->part.keep = true; /* what was written over is read again */
+	if (res < 0)
+		return res;
+	k->text_len = text_print(k, k->pull.still_rec, k->text, TAKE_TEXT_MAX);
+	return k->text_len < 0
+		       ? op_fail_sys(op, k->text_len, "noting what %s is", k->name)
+		       : 0;
+}
+
+static int finish_job(void *arg)
+{
+	const struct take *k = arg;
+	return fsync(k->fd) < 0 ? -errno
+				: pool_part_finish(k->fd, k->text, (size_t)k->text_len);
+}
+
+static int finish_run(struct op *op)
+{
+	return op_work(op, finish_job, take_of_fill(op));
+}
+
+static int finish_end(struct op *op, int res)
+{
+	struct take *k = take_of_fill(op);
+	if (res < 0)
+		return op_fail_sys(op, res, "making the copy of %s durable in pool %s", k->name,
+			pool_name(k->pool));
+	k->finished = true;
+	return 0;
+}
+
+static int leave_run(struct op *op)
+{
+	struct take *k = take_of_fill(op);
+	k->part.keep = true;
+	pull_leave_init(&k->pull, pool_uuid8(k->pool));
+	return op_child(op, &k->pull.op);
+}
+
+static bool left_done(struct op *op)
+{
+	return take_of_fill(op)->pull.left;
+}
+
+static int unfinish_job(void *arg)
+{
+	return pool_part_unfinish(((const struct take *)arg)->fd);
+}
+
+/* It is still where it was, and may have changed: the part is worth nothing. */
+static int unfinish_run(struct op *op)
+{
+	return op_work(op, unfinish_job, take_of_fill(op));
+}
+
+static int unfinish_end(struct op *op, int res)
+{
+	struct take *k = take_of_fill(op);
+	if (res < 0)
+		return op_fail_sys(op, res, "letting go of a copy of %s", k->name);
+	k->part.keep = false;
+	return op_fail(op, ERR_UNAVAILABLE,
+		"volume %s has not left node %.100s (%.150s): it is copied anew; try again", k->name,
+		k->offer.node_id, k->pull.used_by);
+}
+
+/* As it was when it left. */
+static int identity_run(struct op *op)
+{
+	struct take *k = take_of_fill(op);
+	struct pool_build *build = &k->build;
+	struct record_id id;
+	struct record rec = *k->pull.still_rec;
+	(void)record_id_parse(k->task.id, &id); /* it has been parsed before */
+	rec.born = strcmp(id.pool, pool_uuid8(k->pool)) == 0 ? "" : id.pool;
+	rec.moves++;
+	rec.shares_extents = false;
+	rec.family = "";
+	struct record *made = record_new(&rec);
+	if (made == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	record_free(build->rec);
+	build->rec = made;
+	return 0;
+}
+
+static const struct op_step fill_steps[] = {
+	{"pull", .run = pull_run, .done = fill_finished},
+	{"hold still", .run = still_run, .end = still_end, .done = fill_finished},
+	{"pull what changed", .run = changed_run, .end = changed_end, .done = fill_finished},
+	{"finish part", .run = finish_run, .end = finish_end, .done = fill_finished},
+	{"leave", .run = leave_run},
+	{"let part go", .run = unfinish_run, .end = unfinish_end, .done = left_done},
+	{"identity", .run = identity_run},
+	{NULL},
+};
+
+static int fill(struct op *op, int dst_fd, void *arg)
+{
+	struct take *k = arg;
+	k->fd = dst_fd;
+	op_init(&k->fill, op->reactor, "take_fill", fill_steps, NULL);
+	k->fill.lane = pool_lane(k->pool);
+	return op_child(op, &k->fill);
+}
+
+/* ---- the build ---- */
+
+/* The bytes of one grant's image, which is a secret. */
+static void describe(struct take *k)
+{
+	char digest[SHA256_DIGEST_STRING_LENGTH];
+	SHA256Data((const uint8_t *)k->offer.grant, strlen(k->offer.grant), digest);
+	snprintf(k->part.of, sizeof(k->part.of), "%s %.16s", k->task.id, digest);
+}
+
+static int build_run(struct op *op)
+{
+	struct take *k = take_of(op);
+	struct record rec = *record_of(k);
+	rec.shares_extents = false;
+	rec.family = "";
+	int r = pool_build_init(&k->build, op->reactor, k->pool, &rec);
+	if (r < 0)
+		return op_fail_sys(op, r, "volume %s", k->name);
+	k->building = true;
+	r = pool_build_keep_identity(&k->build, &rec);
+	if (r < 0)
+		return op_fail_sys(op, r, "volume %s", k->name);
+	describe(k);
+	k->build.part = &k->part;
+	k->build.fill = fill;
+	k->build.fill_arg = k;
+	k->build.fill_writes = true;
+	return op_child(op, &k->build.op);
+}
+
+static int build_end(struct op *op, int res)
+{
+	struct take *k = take_of(op);
+	if (res == 0) {
+		k->object = k->build.ret_object;
+		offer_drop(k->task.csi->transfer, k->task.id, k->name);
+	}
+	return res;
+}
+
+/* ---- the answer ---- */
+
+static int answer_run(struct op *op)
+{
+	struct take *k = take_of(op);
+	Ringvol__V1__TakeVolumeResponse *response = (void *)k->task.response;
+	const ProtobufCMessage *entry = csi_list_entry(k->task.arena, k->task.csi, k->object);
+	uint8_t *packed = entry != NULL ? arena_alloc(k->task.arena,
+						  protobuf_c_message_get_packed_size(entry))
+					: NULL;
+	if (packed == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	response->entry.len = protobuf_c_message_pack(entry, packed);
+	response->entry.data = packed;
+	response->pool = csi_bytes(pool_uuid8(k->object->pool));
+	response->pool_name = csi_bytes(pool_name(k->object->pool));
+	response->moves = k->object->rec->moves;
+	return 0;
+}
+
+static const struct op_step steps[] = {
+	{"look up", .run = look_up_run},
+	{"make durable", .run = durable_run, .done = durable_done},
+	{"look for part", .run = finished_run, .end = finished_end, .done = here_done},
+	{"ask its node", .run = open_run, .done = open_done},
+	{"check", .run = check_run, .done = here_done},
+	{"build", .run = build_run, .end = build_end, .done = here_done, .flags = OP_COMMIT},
+	{"answer", .run = answer_run},
+	{NULL},
+};
+
+static void stop(void *arg)
+{
+	struct take *k = arg;
+	k->stopped = true;
+	if (k->pulling)
+		pull_stop(&k->pull);
+}
+
+static bool progress(const void *arg, uint64_t *ret_done, uint64_t *ret_total)
+{
+	const struct take *k = arg;
+	return k->pulling && pull_progress(&k->pull, ret_done, ret_total);
+}
+
+static int prepare(struct csi_task *task, struct err *err)
+{
+	struct take *k = container_of(task, struct take, task);
+	const Ringvol__V1__TakeVolumeRequest *req = (const void *)task->request;
+	struct record_id id;
+	if (task->csi->transfer == NULL)
+		return err_set(err, ERR_UNIMPLEMENTED, "this node copies nothing from others");
+	k->name = csi_str(req->volume_name);
+	record_key(k->name, k->key);
+	if (record_id_parse(task->id, &id) < 0 || strcmp(id.key, k->key) != 0)
+		return err_set(err, ERR_INVALID, "volume_id: %s is no id of a volume of the name %s",
+			task->id, k->name);
+	task->copy = (struct csi_task_copy){stop, progress, k};
+	return 0;
+}
+
+static void cleanup(struct csi_task *task)
+{
+	struct take *k = container_of(task, struct take, task);
+	if (k->building)
+		pool_build_free(&k->build);
+	if (k->pulling)
+		pull_free(&k->pull);
+	else
+		record_free(k->pull.still_rec);
+	free(k->text);
+}
+
+const struct csi_operation csi_take_volume = {sizeof(struct take), prepare, steps, cleanup};
