@@ -31,6 +31,7 @@ struct pool_entry {
 	struct pool_object object;
 	uint64_t image_bytes; /* of a quarantined object: what it may have promised */
 	bool remeasure;       /* by the next measure: written or changed since the last one */
+	bool left;            /* it is another pool's now (departure.h), and not in the trash yet */
 	uint32_t thin_id;     /* of a thin image: its map's; 0: any other */
 	struct list link;     /* on pool->dead */
 };

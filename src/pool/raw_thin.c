@@ -78,7 +78,8 @@ int thin_still_of(const struct pool_object *o, bool frozen, struct thin_still *r
 	*ret = (struct thin_still){.frozen = frozen};
 	if (o->kind != RECORD_VOLUME)
 		return 0; /* a snapshot has none */
-	snprintf(tag, sizeof(tag), "ringvol:%s:%s", o->pool->uuid8, o->rec->random);
+	snprintf(tag, sizeof(tag), "ringvol:%s:%s", record_id_pool(o->rec, o->pool->uuid8),
+		o->rec->random);
 	int r = tagged_uuid(tag, TAGGED_CRYPT_UUID_PREFIX, o->image_ino, ret->uuids[0]);
 	if (r == 0)
 		r = tagged_uuid(tag, MAPPED_UUID_PREFIX, o->image_ino, ret->uuids[1]);

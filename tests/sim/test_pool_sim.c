@@ -584,11 +584,10 @@ Test(sim_pool, crowd, .timeout = 250)
 		for (unsigned round = 0; pool_count(s.f.pool, RECORD_VOLUME) > 0; round++) {
 			s.faults.counting = round == 0;
 			unsigned started = 0;
-			char id[RECORD_ID_MAX] = "";
+			struct pool_walk walk = {0};
 			crowd_ended = 0;
 			for (struct pool_object *o;
-				(o = pools_next(s.f.pools, RECORD_VOLUME, id)) != NULL;) {
-				pool_object_id(o, id);
+				(o = pools_next(s.f.pools, RECORD_VOLUME, &walk)) != NULL;) {
 				pool_remove_init(&removes[started], &s.f.reactor, o);
 				removes[started].op.on_end = crowd_end;
 				op_start(&removes[started++].op);
