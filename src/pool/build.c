@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "blockio/image.h"
+#include "pool/build_begin.h"
 #include "pool/build_learn.h"
 #include "pool/build_park.h"
 #include "pool/build_part.h"
@@ -47,40 +48,7 @@ enum build_call {
 	CALLS
 };
 
-/* ---- begin, admit ---- */
-
-static int fail_exists(struct op *op)
-{
-	const struct pool_build *b = pool_build_of(op);
-	return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name, b->pool->name);
-}
-
-static int begin_run(struct op *op)
-{
-	struct pool_build *b = pool_build_of(op);
-	struct pool *pool = b->pool;
-	int r = pool_check_ready(pool, &op->err);
-	if (r < 0)
-		return r;
-	if (!pool->probed)
-		return op_fail(op, ERR_NO_ROOM,
-			"pool %s has been too full since the driver started to find out what its file system can do: "
-			"delete volumes or snapshots, or grow its file system",
-			pool->name);
-	if (pool_index_find(pool, b->rec->kind, b->rec->key) != NULL)
-		return fail_exists(op);
-	if (pool->index[0].count + pool->index[1].count >= POOL_OBJECTS_MAX)
-		return op_fail(op, ERR_NO_ROOM,
-			"pool %s holds %d volumes and snapshots, which is the limit", pool->name,
-			POOL_OBJECTS_MAX);
-	return pool_op_begin(pool, &op->err);
-}
-
-static int begin_undo(struct op *op)
-{
-	pool_op_finish(pool_build_of(op)->pool);
-	return 0;
-}
+/* ---- admit ---- */
 
 static uint64_t need_bytes(const struct pool_build *b)
 {
@@ -132,6 +100,9 @@ static int open_call(struct op *op)
 	struct pool_build *b = pool_build_of(op);
 	uint64_t size = record_image_bytes(b->rec);
 	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->direct_io ? O_DIRECT : 0);
+	int r = b->part == NULL ? build_check_part(b) : 0;
+	if (r < 0)
+		return r;
 	if (b->part == NULL)
 		b->fd = openat(b->dirfd, ".", flags, 0600);
 	if (b->fd < 0)
@@ -139,7 +110,7 @@ static int open_call(struct op *op)
 	if (b->disk != NULL)
 		return open_raw(b);
 	/* The hint must come before the first extent. */
-	int r = image_hint_for_size(b->fd, size);
+	r = image_hint_for_size(b->fd, size);
 	if (r == 0)
 		r = image_resize(b->fd, size, record_allocates(b->rec));
 	if (r < 0 && b->part == NULL)
@@ -150,6 +121,8 @@ static int open_call(struct op *op)
 static int open_end(struct op *op, int res)
 {
 	struct pool_build *b = pool_build_of(op);
+	if (res == -EBUSY)
+		return build_fail_moving(op);
 	if (res == -EOPNOTSUPP && b->rec->thick)
 		return op_fail(op, ERR_PRECONDITION,
 			"the file system of pool %s cannot allocate ahead: use provisioning thin",
@@ -217,6 +190,7 @@ static int prepare_open(struct op *op)
 	const struct pool_object *source = b->share_object;
 	b->kind = b->rec->kind;
 	b->dirfd = pool_fd_of(b->pool, b->kind);
+	b->copies_fd = b->pool->fds[POOL_FD_COPIES];
 	b->direct_io = b->pool->features.direct_io;
 	b->sharing = b->pool->raw == NULL && (source != NULL || b->share_template[0] != '\0');
 	b->share_name = source != NULL ? source->key : b->share_template;
@@ -293,7 +267,7 @@ static int record_call(struct op *op)
 	const struct pool_build *b = pool_build_of(op);
 	/* A part may have one, of an attempt cut short between this and its link. */
 	int flags = b->part == NULL ? XATTR_CREATE : 0;
-	int r = b->part == NULL ? 0 : pool_part_forget(b->fd);
+	int r = b->part == NULL || b->keeps_identity ? 0 : pool_part_forget(b->fd);
 	if (r < 0)
 		return r;
 	if (fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, flags) < 0)
@@ -387,14 +361,20 @@ static int link_call(struct op *op)
 	if (b->parked_name[0] == '\0')
 		return fd_link(b->fd, b->dirfd, b->rec->key);
 	int r = renameat2(b->parked_fd, b->parked_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
-	return r < 0 ? -errno : 0;
+	if (r < 0)
+		return -errno;
+	/* One that moves in is a part for as long as it is no volume: nothing else has its bytes.
+	 */
+	if (b->keeps_identity && b->part != NULL)
+		(void)pool_part_forget(b->fd);
+	return 0;
 }
 
 static int prepare_link(struct op *op)
 {
 	struct pool_build *b = pool_build_of(op);
 	if (pool_index_find(b->pool, b->rec->kind, b->rec->key) != NULL)
-		return fail_exists(op);
+		return build_fail_exists(op);
 	return 0;
 }
 
@@ -435,11 +415,11 @@ static int link_end(struct op *op, int res)
 	struct pool_build *b = pool_build_of(op);
 	if (b->learn != NULL) {
 		build_learn_end(b, res);
-		return fail_exists(op);
+		return build_fail_exists(op);
 	}
 	if (res == -EEXIST) {
 		int r = build_learn_run(op);
-		return r < 0 ? fail_exists(op) : r;
+		return r < 0 ? build_fail_exists(op) : r;
 	}
 	if (res < 0)
 		return pool_fail_sys(b->pool, &op->err, res, "naming %s in pool %s", b->rec->name,
@@ -448,6 +428,7 @@ static int link_end(struct op *op, int res)
 	 * attempt's EEXIST makes it known. */
 	b->indexed = enter_index(b) == 0;
 	b->state = BUILD_LINKED;
+	build_has_arrived(b);
 	return 0;
 }
 
@@ -549,7 +530,7 @@ static int link_run(struct op *op)
 }
 
 static const struct op_step build_steps[] = {
-	{"begin", .run = begin_run, .undo = begin_undo},
+	{"begin", .run = build_begin_run, .undo = build_begin_undo},
 	{"part", .run = build_part_run, .end = build_part_end, .undo = build_part_undo,
 		.done = build_part_done},
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
@@ -565,8 +546,22 @@ static const struct op_step build_steps[] = {
 	{"data", .run = data_run, .end = data_end, .done = data_done},
 	{"link", .run = link_run, .done = link_done},
 	{"sync", .run = sync_run, .end = sync_end, .done = sync_done},
+	{"forget departure", .run = build_forget_run, .end = build_forget_end,
+		.done = build_forget_done},
 	{NULL},
 };
+
+static int init(
+	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
+{
+	struct record *made = record_new(rec);
+	if (made == NULL)
+		return -ENOMEM;
+	*b = (struct pool_build){.pool = pool, .rec = made, .fd = -1};
+	op_init(&b->op, reactor, "pool_build", build_steps, NULL);
+	b->op.lane = b->pool->lane;
+	return 0;
+}
 
 int pool_build_init(
 	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
@@ -574,13 +569,16 @@ int pool_build_init(
 	struct record draft = *rec;
 	draft.created_ns = clock_now_ns();
 	pool_random_hex(draft.random, 8);
-	struct record *made = record_new(&draft);
-	if (made == NULL)
-		return -ENOMEM;
-	*b = (struct pool_build){.pool = pool, .rec = made, .fd = -1};
-	op_init(&b->op, reactor, "pool_build", build_steps, NULL);
-	b->op.lane = b->pool->lane;
-	return 0;
+	return init(b, reactor, pool, &draft);
+}
+
+int pool_build_init_moved(
+	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
+{
+	int r = init(b, reactor, pool, rec);
+	if (r == 0)
+		b->keeps_identity = true;
+	return r;
 }
 
 void pool_build_free(struct pool_build *b)

@@ -11,6 +11,7 @@
 #include "pool/index.h"
 
 #include "base/buf.h"
+#include "pool/departure.h"
 #include "pool/hold.h"
 #include "pool/private.h"
 #include "pool/raw.h"
@@ -109,6 +110,7 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 	list_init(&e->link);
 	e->image_bytes = found->image_bytes;
 	e->thin_id = found->thin_id;
+	e->left = found->left;
 	e->remeasure = true;
 	e->object = (struct pool_object){
 		.pool = pool,
@@ -365,11 +367,13 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 		*ret = o;
 		return 0;
 	}
-	if (o != NULL)
+	int r = kind == RECORD_VOLUME ? pools_departure_check(pools, id, err) : 0;
+	if (r == 0 && o != NULL)
 		return err_set(err, ERR_DATA_LOSS,
 			"%s %s in pool %s is quarantined: %s; see ringvol check", nouns[kind],
 			o->key, o->pool->name, o->why);
-	int r = pools_find_pool_of_id(pools, nouns[kind], id, &parsed, &pool, err);
+	if (r == 0)
+		r = pools_find_pool_of_id(pools, nouns[kind], id, &parsed, &pool, err);
 	return r < 0 ? r : err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
 }
 
@@ -388,13 +392,18 @@ int pool_check_not_inline(const struct pool_object *object, struct err *err)
 static bool may_have(const struct pool *pool, const struct record_id *id)
 {
 	const struct pool_object *o = pool_index_find(pool, RECORD_VOLUME, id->key);
-	return o != NULL && (o->rec == NULL || is_of_id(o, id));
+	return o != NULL && !pool_entry((struct pool_object *)o)->left &&
+	       (o->rec == NULL || is_of_id(o, id));
 }
 
 bool pools_id_elsewhere(const struct pools *pools, const char *id)
 {
 	struct record_id parsed;
-	if (record_id_parse(id, &parsed) < 0 || pools_by_uuid8(pools, parsed.pool) != NULL)
+	if (record_id_parse(id, &parsed) < 0)
+		return false;
+	const struct pool_departure *left = pools_departure(pools, id);
+	const char *at = left != NULL ? left->to : parsed.pool;
+	if (pools_by_uuid8(pools, at) != NULL)
 		return false;
 	for (unsigned i = 0; i < pools->count; i++)
 		if (pools->at[i]->uuid8[0] == '\0' || may_have(pools->at[i], &parsed))

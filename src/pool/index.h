@@ -12,14 +12,16 @@ struct pool_object *pools_find_name(
 /* By id, an inline volume also by its name. A volume that has moved here is in another pool than
  * its id says, which may not be here. *ret is set only with 0. ERR_INVALID: longer than
  * RECORD_ID_MAX. ERR_NOT_FOUND: not an id of ours, or its object is gone, or a later object has the
- * name. ERR_UNAVAILABLE: its pool is not loaded, or not configured here ("not here" is not "gone").
+ * name. ERR_UNAVAILABLE: its pool is not loaded, or not configured here ("not here" is not "gone"),
+ * or it has moved from here to another node (departure.h).
  * ERR_DATA_LOSS: quarantined. */
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err);
 /* 0, or ERR_PRECONDITION: it is an inline volume, and nobody's but its pod's. */
 int pool_check_not_inline(const struct pool_object *object, struct err *err);
-/* Whether an id is well-formed, its pool is none of those configured here, and none of them has or
- * had the volume. False while one of them has not told its uuid yet: it may be that one. */
+/* Whether an id is well-formed, its pool (for a volume that has left a pool of ours: the one it
+ * went to) is none of those configured here, and none of them has or had the volume. False while
+ * one of them has not told its uuid yet: it may be that one. */
 bool pools_id_elsewhere(const struct pools *pools, const char *id);
 /* The lane of the pool that has what the id names. Ids of unknown pools share one lane. */
 struct lane *pools_lane_of_id(const struct pools *pools, const char *id);

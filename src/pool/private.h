@@ -106,8 +106,11 @@ struct pool {
 	bool trash_wanted;
 	struct thin_keep *thin_keep; /* thin_keep.h; NULL: no thin pool was wanted yet */
 
-	struct list holds; /* pool_hold: hold.h */
+	struct list holds;                       /* pool_hold: hold.h */
+	struct list departures, departures_dead; /* pool_departure: departure.h; the latter: gone,
+						  * somebody may still read it */
 	unsigned hold_count, holds_making;
+	struct list arrivals; /* pool_arrival: arrival.h */
 
 	struct list templates; /* template_entry, the most recently used last */
 	unsigned template_count;
