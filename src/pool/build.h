@@ -6,7 +6,7 @@
 #include "blockio/copy_places.h"
 #include "blockio/image_map.h"
 #include "disk/disk.h"
-#include "pool/depart.h"
+#include "pool/departure_drop.h"
 #include "pool/part.h"
 #include "pool/raw.h"
 #include "pool/room.h"

@@ -25,7 +25,7 @@ int build_fail_moving(struct op *op)
 {
 	const struct pool_build *b = pool_build_of(op);
 	return op_fail(op, ERR_UNAVAILABLE,
-		"a volume of the name %s is moving to pool %s, and a move of it is under way: try again when it is over",
+		"a move of volume %s to pool %s is under way: try again when it is over",
 		b->rec->name, b->pool->name);
 }
 

@@ -28,6 +28,12 @@ static bool is_noted(const struct pool_depart *d)
 	return d->ret_note != NULL && d->ret_note->moves >= d->note.moves;
 }
 
+static bool note_done(struct op *op)
+{
+	const struct pool_depart *d = depart_of(op);
+	return is_noted(d) && !d->ret_note->unsynced;
+}
+
 /* ---- begin ---- */
 
 static bool same_way(const struct pool_departure *a, const struct pool_departure *b)
@@ -80,12 +86,21 @@ static int begin_run(struct op *op)
 	d->departed_fd = d->pool->fds[POOL_FD_DEPARTED];
 	if (d->volume != NULL)
 		memcpy(d->image, d->volume->key, sizeof(d->image));
-	return pool_op_begin(d->pool, &op->err);
+	r = note_done(op) ? 0 : pool_op_begin(d->pool, &op->err);
+	d->changes = r == 0 && !note_done(op);
+	return r;
+}
+
+static void changes_no_more(struct pool_depart *d)
+{
+	if (d->changes)
+		pool_op_finish(d->pool);
+	d->changes = false;
 }
 
 static int begin_undo(struct op *op)
 {
-	pool_op_finish(depart_of(op)->pool);
+	changes_no_more(depart_of(op));
 	return 0;
 }
 
@@ -113,12 +128,6 @@ static int note_job(void *arg)
 	return r != 0 ? (r < 0 ? r : -EWOULDBLOCK)
 		      : departure_write(
 				d->departed_fd, d->note.key, d->text, d->text_len, &d->named);
-}
-
-static bool note_done(struct op *op)
-{
-	const struct pool_depart *d = depart_of(op);
-	return is_noted(d) && !d->ret_note->unsynced;
 }
 
 static int note_run(struct op *op)
@@ -157,12 +166,7 @@ static int note_end(struct op *op, int res)
 		return op_fail_sys(
 			op, res, "noting in pool %s that %s leaves it", d->pool->name, name);
 	d->ret_note->unsynced = false;
-	return 0;
-}
-
-static int finish_run(struct op *op)
-{
-	pool_op_finish(depart_of(op)->pool);
+	changes_no_more(d);
 	return 0;
 }
 
@@ -193,7 +197,6 @@ static int remove_end(struct op *op, int res)
 static const struct op_step depart_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
 	{"note", .run = note_run, .end = note_end, .done = note_done, .flags = OP_COMMIT},
-	{"finish", .run = finish_run},
 	{"remove", .run = remove_run, .end = remove_end, .done = remove_done},
 	{NULL},
 };
@@ -213,53 +216,4 @@ void pool_depart_free(struct pool_depart *d)
 {
 	free(d->made);
 	d->made = NULL;
-}
-
-/* ---- the note goes ---- */
-
-#define drop_of(op_ptr) container_of(op_ptr, struct pool_departure_drop, op)
-
-static int drop_job(void *arg)
-{
-	const struct pool_departure_drop *d = arg;
-	if (unlinkat(d->departed_fd, d->key, 0) < 0 && errno != ENOENT)
-		return -errno;
-	return fsync(d->departed_fd) < 0 ? -errno : 0;
-}
-
-static int drop_run(struct op *op)
-{
-	struct pool_departure_drop *d = drop_of(op);
-	const struct pool *pool = d->departure->pool;
-	int r = pool_check_ready(pool, &op->err);
-	if (r < 0)
-		return r;
-	if (d->departure->why != NULL)
-		return pool_departure_refuse(d->departure, &op->err);
-	d->departed_fd = pool->fds[POOL_FD_DEPARTED];
-	memcpy(d->key, d->departure->key, sizeof(d->key));
-	return op_work(op, drop_job, d);
-}
-
-static int drop_end(struct op *op, int res)
-{
-	struct pool_departure_drop *d = drop_of(op);
-	if (res < 0)
-		return op_fail_sys(op, res, "taking away the note of %s in pool %s",
-			d->departure->id, d->departure->pool->name);
-	pool_departure_put_aside(d->departure);
-	return 0;
-}
-
-static const struct op_step drop_steps[] = {
-	{"unlink", .run = drop_run, .end = drop_end},
-	{NULL},
-};
-
-void pool_departure_drop_init(
-	struct pool_departure_drop *d, struct reactor *reactor, struct pool_departure *departure)
-{
-	*d = (struct pool_departure_drop){.departure = departure};
-	op_init(&d->op, reactor, "departure_drop", drop_steps, NULL);
-	d->op.lane = departure->pool->lane;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume leaves its pool for good (departure.h), and what it leaves behind goes. */
+/* A volume leaves its pool for good (departure.h). */
 #ifndef RINGVOL_POOL_DEPART_H
 #define RINGVOL_POOL_DEPART_H
 
-#include "pool/departure.h"
+#include "pool/departure_drop.h"
 #include "pool/remove.h"
 
 /*
@@ -26,7 +26,7 @@ struct pool_depart {
 	struct pool_departure *made;
 	struct pool_remove remove;
 	int volumes_fd, departed_fd;
-	bool locked, named;
+	bool locked, named, changes;
 	char image[RECORD_KEY_MAX];
 	unsigned text_len;
 	char text[DEPARTURE_TEXT_MAX];
@@ -35,16 +35,5 @@ struct pool_depart {
 void pool_depart_init(struct pool_depart *d, struct reactor *reactor, struct pool *pool,
 	struct pool_object *volume, const struct pool_departure *note);
 void pool_depart_free(struct pool_depart *d); /* what is left after the end */
-
-/* Takes the note away, durably. Until that has succeeded it counts. */
-struct pool_departure_drop {
-	struct op op;
-	struct pool_departure *departure;
-	/* private */
-	int departed_fd;
-	char key[RECORD_KEY_MAX];
-};
-void pool_departure_drop_init(
-	struct pool_departure_drop *d, struct reactor *reactor, struct pool_departure *departure);
 
 #endif

@@ -29,6 +29,14 @@ struct pool_departure *pool_departure_by_key(const struct pool *pool, const char
 	return d;
 }
 
+struct pool_departure *pool_departure_of_back(const struct pool *pool, const char *key)
+{
+	list_for_each (l, &pool->departures)
+		if (departure_of(l)->back && strcmp(departure_of(l)->key, key) == 0)
+			return departure_of(l);
+	return NULL;
+}
+
 /* Of two the one that has moved more often is the last. */
 struct pool_departure *pools_departure(const struct pools *pools, const char *id)
 {

@@ -7,9 +7,9 @@
  *   departed/<key>   text: the volume's id, how often it has moved by that, the pool and node that
  *                    it went to, and the grant by which (departure_file.h)
  *
- * A note ends when the volume is deleted where it has gone, or is back (depart.h). Until then
- * nothing else of that name is made in the pool. One that cannot be read is never guessed at: it
- * stays, and a volume of its name is quarantined.
+ * A note ends when the volume is deleted where it has gone, or is back (departure_drop.h). Until
+ * then nothing else of that name is made in the pool. One that cannot be read is never guessed at:
+ * it stays, and a volume of its name is quarantined.
  */
 #ifndef RINGVOL_POOL_DEPARTURE_H
 #define RINGVOL_POOL_DEPARTURE_H
@@ -50,6 +50,8 @@ enum { DEPARTURE_TEXT_MAX = 256 + RECORD_ID_MAX + 3 * POOL_HOLD_NODE_MAX };
 
 /* 0, or ERR_UNAVAILABLE: the volume of that id has left a pool that is loaded here, or may have. */
 int pools_departure_check(const struct pools *pools, const char *id, struct err *err);
+/* The note of a volume that is back; NULL: none is left. */
+struct pool_departure *pool_departure_of_back(const struct pool *pool, const char *key);
 /* Onto the pool's list. */
 void pool_departure_enter(struct pool *pool, struct pool_departure *departure);
 /* Off the list; who has it may read it until the pool is closed. */
