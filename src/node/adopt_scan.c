@@ -26,6 +26,7 @@
 #include "node/node.h"
 #include "node/quiesce.h"
 #include "node/volume.h"
+#include "pool/departure.h"
 #include "pool/index.h"
 
 #include <assert.h>
@@ -280,6 +281,8 @@ static const char *why_keep(const struct adopt *a, const struct pool *pool,
 			return "it is mounted or published";
 	const char *why = NULL;
 	const struct pool *other;
+	if (pool_random_departed(pool, random))
+		return "its volume has moved to another pool, and may be there";
 	for (unsigned i = 0; why == NULL && (other = pools_at(a->node->pools, i)) != NULL; i++)
 		if (other == pool || may_have_moved_to(other))
 			why = why_of_pool(pool, other, random);

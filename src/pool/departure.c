@@ -37,6 +37,17 @@ struct pool_departure *pool_departure_of_back(const struct pool *pool, const cha
 	return NULL;
 }
 
+bool pool_random_departed(const struct pool *pool, const char *random)
+{
+	struct record_id id;
+	const struct pool_departure *d = NULL;
+	while ((d = pool_departure_next(pool, d)) != NULL)
+		if (d->why != NULL || record_id_parse(d->id, &id) < 0 ||
+			strcmp(id.random, random) == 0)
+			return true;
+	return false;
+}
+
 /* Of two the one that has moved more often is the last. */
 struct pool_departure *pools_departure(const struct pools *pools, const char *id)
 {

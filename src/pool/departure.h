@@ -38,6 +38,8 @@ struct pool_departure {
 struct pool_departure *pools_departure(const struct pools *pools, const char *id);
 /* Likewise by name, of one pool, also what cannot be read. */
 struct pool_departure *pool_departure_by_key(const struct pool *pool, const char *key);
+/* Whether a volume with that random part of its id has left the pool, or may have. */
+bool pool_random_departed(const struct pool *pool, const char *random);
 /* The first behind `after` (NULL: the first of all) of one pool, also what cannot be read. */
 struct pool_departure *pool_departure_next(
 	const struct pool *pool, const struct pool_departure *after);
