@@ -9,6 +9,39 @@
 #include <errno.h>
 #include <unistd.h>
 
+/* False: the batch is full. What touches the last one becomes part of it. */
+static bool batch_add(struct copy_batch *b, const struct copy_extent *e)
+{
+	struct copy_extent *last = b->count > 0 ? &b->extents[b->count - 1] : NULL;
+	if (last != NULL && last->end == e->start)
+		last->end = e->end;
+	else if (b->count < COPY_WALK_BATCH)
+		b->extents[b->count++] = *e;
+	else
+		return false;
+	return true;
+}
+
+/* One look: a batch may come out empty, with more behind it. */
+static int walk_differ(struct copy_walk *w, struct copy_batch *b)
+{
+	struct extent_ranges ranges;
+	uint64_t to;
+	if (w->from >= w->size)
+		return 0;
+	int r = differ_look(w->differ, w->from, w->size, &ranges, &to);
+	for (unsigned i = 0; r == 0 && i < ranges.count; i++) {
+		struct copy_extent e = {ranges.at[i].start, ranges.at[i].end};
+		if (!batch_add(b, &e)) {
+			w->from = e.start;
+			return 0;
+		}
+	}
+	if (r == 0)
+		w->from = to;
+	return r;
+}
+
 /* Fills the batch that is not being taken from. File system blocks may be smaller than COPY_ALIGN,
  * so extents are widened to it; where that makes two of them touch, they become one. */
 static int walk_run(struct work_job *job)
@@ -16,6 +49,8 @@ static int walk_run(struct work_job *job)
 	struct copy_walk *w = container_of(job, struct copy_walk, job);
 	struct copy_batch *b = &w->batches[w->batch ^ 1];
 	b->count = b->at = 0;
+	if (w->differ != NULL)
+		return walk_differ(w, b);
 	if (w->all) {
 		b->extents[b->count++] = (struct copy_extent){w->from, w->size};
 		w->from = w->size;
@@ -37,12 +72,7 @@ static int walk_run(struct work_job *job)
 			e.start = w->from;
 		if (e.end > w->size)
 			e.end = w->size;
-		struct copy_extent *last = b->count > 0 ? &b->extents[b->count - 1] : NULL;
-		if (last != NULL && last->end == e.start)
-			last->end = e.end;
-		else if (b->count < COPY_WALK_BATCH)
-			b->extents[b->count++] = e;
-		else
+		if (!batch_add(b, &e))
 			break;
 		w->from = e.end;
 	}
@@ -72,6 +102,20 @@ int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane
 	uint64_t from, uint64_t size, void (*on_extents)(struct copy_walk *walk))
 {
 	*walk = (struct copy_walk){.fd = fd,
+		.from = from,
+		.size = size,
+		.on_extents = on_extents,
+		.work = work,
+		.lane = lane};
+	return look_up(walk);
+}
+
+int copy_walk_start_differ(struct copy_walk *walk, struct work *work, struct lane *lane,
+	struct differ *differ, uint64_t from, uint64_t size,
+	void (*on_extents)(struct copy_walk *walk))
+{
+	*walk = (struct copy_walk){.fd = -1,
+		.differ = differ,
 		.from = from,
 		.size = size,
 		.on_extents = on_extents,

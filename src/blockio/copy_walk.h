@@ -3,6 +3,7 @@
 #ifndef RINGVOL_BLOCKIO_COPY_WALK_H
 #define RINGVOL_BLOCKIO_COPY_WALK_H
 
+#include "blockio/differ.h"
 #include "reactor/work.h"
 
 #include <stdbool.h>
@@ -49,6 +50,7 @@ struct copy_walk {
 	struct lane *lane;
 	struct work_job job;
 	bool all; /* there is nothing to look up: one extent */
+	struct differ *differ;
 	bool done;
 	uint64_t from;
 	struct copy_batch {
@@ -65,6 +67,10 @@ int copy_walk_start(struct copy_walk *walk, struct work *work, struct lane *lane
 	uint64_t from, uint64_t size, void (*on_extents)(struct copy_walk *walk));
 /* The same, for an image without a file: one extent, all of [0, size). */
 int copy_walk_start_all(struct copy_walk *walk, struct work *work, struct lane *lane, uint64_t size,
+	void (*on_extents)(struct copy_walk *walk));
+/* The same of what differs, as differ says; it is open, and of images of that size. */
+int copy_walk_start_differ(struct copy_walk *walk, struct work *work, struct lane *lane,
+	struct differ *differ, uint64_t from, uint64_t size,
 	void (*on_extents)(struct copy_walk *walk));
 /* The extent to take from: the caller moves its start. NULL: none now, or none at all. Keeps the
  * lookup going, which may set res. */

@@ -32,6 +32,7 @@ static int grant_run(struct op *op)
 	grant_make_init(&g->make, g->task.csi->transfer, csi_str(req->source_id),
 		csi_str(req->node_id), csi_str(req->volume_name));
 	g->make.stopped = stopped;
+	g->make.move = req->move;
 	g->making = true;
 	return op_child(op, &g->make.op);
 }
@@ -69,7 +70,14 @@ static int prepare(struct csi_task *task, struct err *err)
 	enum record_kind kind = grant_kind_of(task->csi->pools, id);
 	task->subject = id;
 	task->lane = pools_lane_of_id(task->csi->pools, id);
-	csi_task_lock_id(task, node_source_lock_mode(task->csi->node, kind, id), kind, id);
+	if (req->move && kind == RECORD_SNAPSHOT)
+		return err_set(err, ERR_PRECONDITION,
+			"%s is a snapshot: it stays with its pool; restore it on the other node",
+			id);
+	/* The volume may be held still for that very node. */
+	if (!req->move || !grant_moves(task->csi->transfer, id, csi_str(req->node_id),
+				  csi_str(req->volume_name)))
+		csi_task_lock_id(task, node_source_lock_mode(task->csi->node, kind, id), kind, id);
 	struct grant_copy *g = container_of(task, struct grant_copy, task);
 	task->copy = (struct csi_task_copy){.stop = grant_make_stop, .arg = &g->make};
 	csi_task_lock_other(task, "grant", csi_str(req->volume_name));

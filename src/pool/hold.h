@@ -32,6 +32,7 @@ struct pool_hold {
 	uint64_t allocated_bytes;
 	bool shares; /* blocks with its source, or maybe: it counts in the family (index.h) */
 	bool sent;   /* a volume's: whole, to somebody; survives a restart */
+	bool move;   /* the volume is to leave for good, by this grant alone */
 	/* The user's. Zero when it was made or found. */
 	uint64_t used_ns;
 	unsigned readers;

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #define HOLD_HEAD "ringvol-send 1"
+/* Of a volume that is to leave: an older driver leaves it alone. */
+#define HOLD_MOVE_HEAD "ringvol-move 1"
 
 /* ---- names ---- */
 
@@ -55,7 +57,7 @@ enum hold_field {
 
 int hold_print(const struct pool_hold *hold, char *text, size_t cap)
 {
-	const char *const fields[FIELDS] = {[FIELD_HEAD] = HOLD_HEAD,
+	const char *const fields[FIELDS] = {[FIELD_HEAD] = hold->move ? HOLD_MOVE_HEAD : HOLD_HEAD,
 		[FIELD_GRANT] = hold->grant,
 		[FIELD_NODE] = hold->node_id,
 		[FIELD_NAME] = hold->volume_name,
@@ -83,7 +85,11 @@ bool hold_take_field(char *to, size_t cap, const char *from)
 int hold_parse(const char *text, size_t len, struct pool_hold *hold)
 {
 	const char *fields[FIELDS], *end = text + len;
-	if (len < sizeof(HOLD_HEAD) || memcmp(text, HOLD_HEAD, sizeof(HOLD_HEAD)) != 0)
+	_Static_assert(sizeof(HOLD_MOVE_HEAD) == sizeof(HOLD_HEAD), "compared by one length");
+	hold->move = len >= sizeof(HOLD_HEAD) &&
+		     memcmp(text, HOLD_MOVE_HEAD, sizeof(HOLD_MOVE_HEAD)) == 0;
+	if (len < sizeof(HOLD_HEAD) ||
+		(!hold->move && memcmp(text, HOLD_HEAD, sizeof(HOLD_HEAD)) != 0))
 		return -EPROTONOSUPPORT;
 	for (unsigned i = 0; i < FIELDS; i++) {
 		const char *nul = memchr(text, '\0', (size_t)(end - text));

@@ -36,6 +36,7 @@ static int describe(struct pool_hold_make *m)
 		return -ENOMEM;
 	}
 	m->hold = hold;
+	hold->move = m->move;
 	list_init(&hold->link);
 	strcpy(hold->name, HOLD_PREFIX);
 	pool_random_hex(hold->name + strlen(HOLD_PREFIX), HOLD_DIGITS);

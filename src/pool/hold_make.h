@@ -17,6 +17,7 @@ struct pool_hold_make {
 	struct pool_object *source;
 	bool share;          /* its extents; else they are copied */
 	bool held_briefly;   /* it is in use, and held still for sharing alone */
+	bool move;           /* hold.h */
 	uint64_t need_bytes; /* room to ask for */
 	/* Set grant to "" to have one drawn. */
 	const char *node_id, *volume_name, *source_id;

@@ -9,6 +9,7 @@
 #include "transfer/grant.h"
 
 #include "node/volume.h"
+#include "pool/departure.h"
 #include "pool/index.h"
 
 #include <string.h>
@@ -27,15 +28,18 @@ enum record_kind grant_kind_of(const struct pools *pools, const char *id)
 
 static bool is_same(const struct grant_make *m, const struct pool_hold *hold)
 {
-	return !hold->dropped && strcmp(hold->source_id, m->source_id) == 0 &&
+	return !hold->dropped && hold->move == m->move &&
+	       strcmp(hold->source_id, m->source_id) == 0 &&
 	       strcmp(hold->node_id, m->node_id) == 0 &&
 	       strcmp(hold->volume_name, m->volume_name) == 0;
 }
 
-/* A snapshot never changes. What was made of a volume may have been deleted since. */
+/* A snapshot never changes. What was made of a volume may have been deleted since; of one that is
+ * to leave, what changes later is told against the image that was sent. */
 static bool is_meant(const struct grant_make *m, const struct pool_hold *hold)
 {
-	return is_same(m, hold) && (hold->rec->kind == RECORD_SNAPSHOT || !hold->sent);
+	return is_same(m, hold) &&
+	       (hold->rec->kind == RECORD_SNAPSHOT || !hold->sent || hold->move);
 }
 
 /* The hold may be closed in any turn of the loop: its grant is copied. */
@@ -46,11 +50,27 @@ static void take_grant(struct grant_make *m, struct pool_hold *hold)
 	m->found = true;
 }
 
+/* It has left before: by this node's grant, or to another one. */
+static int look_up_departure(struct grant_make *m, struct err *err)
+{
+	const struct pool_departure *left = pools_departure(m->transfer->pools, m->source_id);
+	if (left == NULL)
+		return 0;
+	if (!m->move || strcmp(left->node_id, m->node_id) != 0)
+		return pool_departure_refuse(left, err);
+	memcpy(m->grant, left->grant, sizeof(m->grant));
+	m->found = m->left = true;
+	return 0;
+}
+
 static int look_up_run(struct op *op)
 {
 	struct grant_make *m = make_of(op);
 	const struct transfer *t = m->transfer;
 	const struct pool *pool;
+	int r = look_up_departure(m, &op->err);
+	if (r < 0 || m->found)
+		return r;
 	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
 		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
 			if (is_meant(m, h))
@@ -65,7 +85,8 @@ static bool found_done(struct op *op)
 
 static bool leftover_done(struct op *op)
 {
-	return !make_of(op)->found;
+	const struct grant_make *m = make_of(op);
+	return !m->found || m->left;
 }
 
 /* The attempt that made it may have left the source frozen. */
@@ -80,8 +101,15 @@ static int find_run(struct op *op)
 	struct grant_make *m = make_of(op);
 	int r = node_source_find(&m->source, m->transfer->node,
 		grant_kind_of(m->transfer->pools, m->source_id), m->source_id, false, &op->err);
-	if (r < 0 || !pool_is_raw(m->source.object->pool))
+	if (r < 0)
 		return r;
+	/* Nothing of it is shared: it would be torn, and who moves it can wait. */
+	if (m->move && !m->source.share && node_volume_find(m->source.object) != NULL)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"volume %s is in use, and the file system of pool %s shares no extents: it can be copied when nobody uses it",
+			m->source.rec->name, pool_name(m->source.object->pool));
+	if (!pool_is_raw(m->source.object->pool))
+		return 0;
 	return op_fail(op, ERR_PRECONDITION,
 		"%s lies in pool %s, which is on raw disks; no other node can copy it yet: make the copy on this node, or keep what is to be copied in a pool in a directory",
 		m->source.rec->name, pool_name(m->source.object->pool));
@@ -126,6 +154,7 @@ static int hold_run(struct op *op)
 	m->make.need_bytes = !volume           ? 0
 			     : m->source.share ? node_source_shared_room(&m->source)
 					       : source->allocated_bytes;
+	m->make.move = m->move;
 	m->make.node_id = m->node_id;
 	m->make.volume_name = m->volume_name;
 	m->make.source_id = m->source_id;
@@ -194,7 +223,7 @@ void grant_make_free(struct grant_make *m)
 
 /* ---- using ---- */
 
-static bool same_grant(const char *a, const char *b)
+bool grant_is(const char a[POOL_GRANT_BYTES], const char b[POOL_GRANT_BYTES])
 {
 	unsigned char differ = 0;
 	for (unsigned i = 0; i < POOL_GRANT_BYTES; i++)
@@ -202,13 +231,13 @@ static bool same_grant(const char *a, const char *b)
 	return differ == 0;
 }
 
-static bool may_read(const struct pool_hold *hold, const struct grpc_peer *peer)
+bool grant_peer_is(const struct grpc_peer *peer, const char *node_id)
 {
 	switch (peer->role) {
 	case GRPC_PEER_LOCAL:
 		return true;
 	case GRPC_PEER_NODE:
-		return strcmp(peer->node_id, "*") == 0 || strcmp(peer->node_id, hold->node_id) == 0;
+		return strcmp(peer->node_id, "*") == 0 || strcmp(peer->node_id, node_id) == 0;
 	case GRPC_PEER_CONTROLLER:
 		break;
 	}
@@ -226,9 +255,28 @@ struct pool_hold *grant_find(
 	memcpy(asked, grant, sizeof(asked));
 	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
 		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
-			if (same_grant(h->grant, asked))
+			if (grant_is(h->grant, asked))
 				found = h;
-	return found != NULL && !found->dropped && may_read(found, peer) ? found : NULL;
+	return found != NULL && !found->dropped && grant_peer_is(peer, found->node_id) ? found
+										       : NULL;
+}
+
+bool grant_moves(const struct transfer *t, const char *source_id, const char *node_id,
+	const char *volume_name)
+{
+	const struct grant_make m = {.source_id = source_id,
+		.node_id = node_id,
+		.volume_name = volume_name,
+		.move = true};
+	const struct pool_departure *left = pools_departure(t->pools, source_id);
+	const struct pool *pool;
+	if (left != NULL)
+		return strcmp(left->node_id, node_id) == 0;
+	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
+		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
+			if (is_meant(&m, h))
+				return true;
+	return false;
 }
 
 void grant_drop(struct pool_hold *hold)

@@ -27,12 +27,13 @@ struct grant_make {
 	struct op op;
 	struct transfer *transfer;
 	const char *source_id, *node_id, *volume_name; /* the caller's */
-	char grant[POOL_GRANT_BYTES];                  /* out */
+	bool move;                    /* set before it runs: the volume is to leave */
+	char grant[POOL_GRANT_BYTES]; /* out */
 	/* private */
 	struct node_source source;
 	struct pool_measure measure;
 	struct pool_hold_make make;
-	bool making, found, stopped;
+	bool making, found, left, stopped;
 };
 void grant_make_init(struct grant_make *m, struct transfer *transfer, const char *source_id,
 	const char *node_id, const char *volume_name);
@@ -44,6 +45,14 @@ void grant_make_free(struct grant_make *m); /* what is left after the end */
  * which. Takes the same time whatever the grant is. */
 struct pool_hold *grant_find(
 	const struct transfer *transfer, const char *grant, const struct grpc_peer *peer);
+/* Whether two grants are the same. Takes the same time whatever they are. */
+bool grant_is(const char a[POOL_GRANT_BYTES], const char b[POOL_GRANT_BYTES]);
+/* Whether the caller is the node of that id. */
+bool grant_peer_is(const struct grpc_peer *peer, const char *node_id);
+/* Whether GrantCopy, with `move`, is answered from memory: there is a grant, or the volume has left
+ * by one. Then it needs no lock. */
+bool grant_moves(const struct transfer *transfer, const char *source_id, const char *node_id,
+	const char *volume_name);
 /* Nobody reads it any more, and nobody will. */
 void grant_drop(struct pool_hold *hold);
 /* Drops those whose time is over. */

@@ -4,7 +4,7 @@
  * from where the part ends; each is looked over, copied into a buffer and written through the ring.
  * Where the kernel could not keep that write apart (direct_writes), it is a job of the pool's lane.
  * Every PULL_NOTE_BYTES all that was written is synced and noted, while the next is written. At the
- * end what is left is synced and noted, and CloseCopy lets the source go.
+ * end what is left is synced and noted.
  *
  * How it can fail:
  *   - the connection is lost, or the source's driver restarts: the call is made again, after
@@ -23,6 +23,7 @@
 #include "cluster.pb-c.h"
 #include "transfer/bulk.h"
 #include "transfer/opened.h"
+#include "transfer/pull_private.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -52,7 +53,7 @@ static uint64_t written_bytes(const struct pull *p)
 static void end_if_over(struct pull *p);
 
 /* The operation is to end so; what is under way goes on to its own end. The first one counts. */
-static void pull_end(struct pull *p, int res)
+void pull_end(struct pull *p, int res)
 {
 	if (p->state != PULL_CALLING && p->state != PULL_PAUSING)
 		return;
@@ -75,7 +76,7 @@ static void fail_here(struct pull *p, int res, const char *doing)
 	pull_end(p, res);
 }
 
-static void end_unavailable(struct pull *p, const char *what, const char *why)
+void pull_end_unavailable(struct pull *p, const char *what, const char *why)
 {
 	int r = err_set(&p->err, ERR_UNAVAILABLE, "the data of %s on node %s (%s): %s%s%s",
 		p->offer.source_id, p->offer.node_id, p->offer.address, what,
@@ -87,7 +88,8 @@ static void end_unavailable(struct pull *p, const char *what, const char *why)
 
 static void end_stopped(struct pull *p)
 {
-	end_unavailable(p, "copying it was stopped because the driver shuts down; try again", "");
+	pull_end_unavailable(
+		p, "copying it was stopped because the driver shuts down; try again", "");
 }
 
 static void end_if_over(struct pull *p)
@@ -123,7 +125,7 @@ static void on_timer(struct ring_timer *timer)
 	if (p->held || p->writing == PULL_BUFFERS || p->stray)
 		p->heard_ns = now_ns(p); /* it is us who do not go on */
 	if (is_silent(p))
-		end_unavailable(p, "nothing comes from it; try again later",
+		pull_end_unavailable(p, "nothing comes from it; try again later",
 			p->channel != NULL ? channel_why(p->channel) : "");
 	else if (p->state == PULL_PAUSING)
 		call_start(p);
@@ -140,7 +142,7 @@ static void pause_then_call(struct pull *p)
 }
 
 /* What a status says of the next attempt. */
-static void call_failed(struct pull *p, enum grpc_status status, const char *message)
+void pull_call_failed(struct pull *p, enum grpc_status status, const char *message)
 {
 	switch (status) {
 	case GRPC_NOT_FOUND:
@@ -149,20 +151,20 @@ static void call_failed(struct pull *p, enum grpc_status status, const char *mes
 	case GRPC_PERMISSION_DENIED:
 	case GRPC_UNAUTHENTICATED:
 	case GRPC_UNIMPLEMENTED:
-		end_unavailable(p, "its node refuses to send it", message);
+	case GRPC_FAILED_PRECONDITION:
+		pull_end_unavailable(p, "its node refuses to send it", message);
 		return;
 	default:
 		break;
 	}
 	p->transfer->stats.lost++;
 	if (is_silent(p))
-		end_unavailable(p, "its node cannot be reached; try again later", message);
+		pull_end_unavailable(p, "its node cannot be reached; try again later", message);
 	else
 		pause_then_call(p);
 }
 
-/* Sends a packed request. */
-static void call_with(
+void pull_call_with(
 	struct pull *p, const char *path, const ProtobufCMessage *request, uint64_t deadline_ns)
 {
 	uint8_t packed[POOL_GRANT_BYTES + 32];
@@ -176,7 +178,7 @@ static void call_with(
 	channel_start(p->channel, &p->call, packed, len, true);
 }
 
-static ProtobufCBinaryData grant_of(struct pull *p)
+ProtobufCBinaryData pull_grant(struct pull *p)
 {
 	return (ProtobufCBinaryData){strlen(p->offer.grant), (uint8_t *)p->offer.grant};
 }
@@ -200,7 +202,7 @@ static void on_open_end(
 	struct pull *p = container_of(call, struct pull, call);
 	(void)sent;
 	if (status != GRPC_OK)
-		call_failed(p, status, message);
+		pull_call_failed(p, status, message);
 	else if (p->answered)
 		pull_end(p, 0);
 	else
@@ -213,11 +215,11 @@ static void on_open_end(
 static void call_open(struct pull *p)
 {
 	Ringvol__V1__OpenCopyRequest request = RINGVOL__V1__OPEN_COPY_REQUEST__INIT;
-	request.grant = grant_of(p);
+	request.grant = pull_grant(p);
 	p->answered = false;
 	p->call.on_message = on_opened;
 	p->call.on_end = on_open_end;
-	call_with(p, "/ringvol.v1.Transfer/OpenCopy", &request.base,
+	pull_call_with(p, "/ringvol.v1.Transfer/OpenCopy", &request.base,
 		now_ns(p) + PULL_CALL_MS * UINT64_C(1000000));
 }
 
@@ -295,8 +297,8 @@ static void take_wrong(struct pull *p, const char *why)
 	p->transfer->stats.wrong++;
 	channel_cancel(&p->call);
 	if (++p->wrong < PULL_WRONG_MAX) {
-		p->next_bytes = p->part.noted_bytes;
-		p->stray = true;
+		p->next_bytes = p->changed ? 0 : p->part.noted_bytes;
+		p->stray = !p->changed;
 		p->ended = false;
 		pause_then_call(p);
 		return;
@@ -317,6 +319,7 @@ static int take_chunk(struct pull *p, const struct chunk *chunk)
 	p->next_bytes = chunk->offset + chunk->len;
 	p->transfer->stats.received_bytes += chunk->len;
 	(void)rate_take(&p->transfer->rate, now_ns(p), chunk->len);
+	buf->punches = p->changed && !p->build->rec->thick;
 	pull_buf_write(buf, p->op.reactor, p->op.lane, p->part.fd, p->direct);
 	return 0;
 }
@@ -361,18 +364,19 @@ static void on_read_end(
 	else if (status == GRPC_OK)
 		take_wrong(p, "an end without a word of it");
 	else
-		call_failed(p, status, message);
+		pull_call_failed(p, status, message);
 }
 
 static void call_read(struct pull *p)
 {
 	Ringvol__V1__ReadCopyRequest request = RINGVOL__V1__READ_COPY_REQUEST__INIT;
-	request.grant = grant_of(p);
+	request.grant = pull_grant(p);
 	request.offset = p->next_bytes;
+	request.changed = p->changed;
 	p->held = p->ended = false;
 	p->call.on_message = on_chunk;
 	p->call.on_end = on_read_end;
-	call_with(p, "/ringvol.v1.Transfer/ReadCopy", &request.base, UINT64_MAX);
+	pull_call_with(p, "/ringvol.v1.Transfer/ReadCopy", &request.base, UINT64_MAX);
 }
 
 /* ---- read: what is not durable goes ---- */
@@ -408,7 +412,7 @@ static bool must_wait(const struct pull *p)
 static void call_start(struct pull *p)
 {
 	if (!p->reading) {
-		call_open(p);
+		p->attempt(p);
 		return;
 	}
 	p->state = PULL_PAUSING;
@@ -420,32 +424,10 @@ static void call_start(struct pull *p)
 		call_read(p);
 }
 
-/* ---- close ---- */
-
-static void on_close_end(
-	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
-{
-	struct pull *p = container_of(call, struct pull, call);
-	(void)status;
-	(void)message;
-	(void)sent;
-	pull_end(p, 0);
-}
-
-static void call_close(struct pull *p)
-{
-	Ringvol__V1__CloseCopyRequest request = RINGVOL__V1__CLOSE_COPY_REQUEST__INIT;
-	request.grant = grant_of(p);
-	p->call.on_message = NULL;
-	p->call.on_end = on_close_end;
-	call_with(p, "/ringvol.v1.Transfer/CloseCopy", &request.base,
-		now_ns(p) + PULL_CLOSE_MS * UINT64_C(1000000));
-}
-
 /* ---- the operations ---- */
 
 /* The wait comes first: what follows may end it. */
-static void pull_begin(struct pull *p, bool reading)
+void pull_begin(struct pull *p, bool reading)
 {
 	(void)op_wait(&p->op);
 	p->reading = reading;
@@ -459,6 +441,7 @@ static int open_run(struct op *op)
 {
 	struct pull *p = pull_of(op);
 	pull_begin(p, false);
+	p->attempt = call_open;
 	call_open(p);
 	if (p->stopped)
 		end_stopped(p);
@@ -469,7 +452,7 @@ static int read_run(struct op *op)
 {
 	struct pull *p = pull_of(op);
 	p->direct = pool_features(p->build->pool)->direct_io;
-	p->next_bytes = p->part.noted_bytes;
+	p->next_bytes = p->changed ? 0 : p->part.noted_bytes;
 	p->stray = false;
 	pull_begin(p, true);
 	call_start(p);
@@ -484,14 +467,6 @@ static int read_end(struct op *op, int res)
 	return res;
 }
 
-static int close_run(struct op *op)
-{
-	struct pull *p = pull_of(op);
-	pull_begin(p, false);
-	call_close(p);
-	return OP_PENDING;
-}
-
 static const struct op_step open_steps[] = {
 	{"open copy", .run = open_run},
 	{NULL},
@@ -499,11 +474,6 @@ static const struct op_step open_steps[] = {
 
 static const struct op_step read_steps[] = {
 	{"read copy", .run = read_run, .end = read_end},
-	{NULL},
-};
-
-static const struct op_step close_steps[] = {
-	{"close copy", .run = close_run},
 	{NULL},
 };
 
@@ -515,6 +485,7 @@ void pull_open_init(struct pull *p)
 void pull_read_init(struct pull *p, struct pool_build *build, int fd)
 {
 	p->build = build;
+	p->changed = false;
 	op_init(&p->op, p->transfer->reactor, "pull_read", read_steps, NULL);
 	p->op.lane = pool_lane(build->pool);
 	p->part = (struct pull_part){.reactor = p->op.reactor,
@@ -526,9 +497,12 @@ void pull_read_init(struct pull *p, struct pool_build *build, int fd)
 		.arg = p};
 }
 
-void pull_close_init(struct pull *p)
+void pull_changed_init(struct pull *p, struct pool_build *build, int fd)
 {
-	op_init(&p->op, p->transfer->reactor, "pull_close", close_steps, NULL);
+	pull_read_init(p, build, fd);
+	p->changed = true;
+	/* All of it was noted: nothing of this is, as it is read again from its beginning. */
+	p->part.noted_bytes = p->size_bytes;
 }
 
 int pull_init(
@@ -567,7 +541,8 @@ void pull_free(struct pull *p)
 	channel_close(p->channel);
 	p->channel = NULL;
 	record_free(p->rec);
-	p->rec = NULL;
+	record_free(p->still_rec);
+	p->rec = p->still_rec = NULL;
 	if (p->counted) {
 		p->transfer->stats.pulls--;
 		bulk_counted(p->transfer);

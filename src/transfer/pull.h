@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pulling a copy: from the node that has the source into an image of this node. Three operations
- * share one struct, and one runs at a time: what it is (open), its bytes (read), thanks (close).
+ * Pulling a copy: from the node that has the source into an image of this node. Its operations
+ * share one struct, and one runs at a time: what it is (open), its bytes (read), thanks (close). Of
+ * a volume that moves here also: it is to be still, what has changed since (changed), it is to
+ * leave.
  *
  * A lost connection is made again, and the copy goes on where it was. What the source sends is
  * checked before it is written. Progress is made durable, and noted, every PULL_NOTE_BYTES.
@@ -44,6 +46,12 @@ struct pull {
 	uint64_t size_bytes, allocated_bytes;
 	/* Bytes looked at; for progress. */
 	uint64_t next_bytes;
+	/* Of a volume that moves here, after pull_still and pull_leave ended well. */
+	bool still, left;
+	char used_by[256];                 /* why it is not still */
+	uint64_t since;                    /* LeaveVolume asks for it */
+	char from[RECORD_POOL_DIGITS + 1]; /* the uuid of the pool that it is in */
+	struct record *still_rec;          /* as it is by now; the pull's */
 	/* private */
 	struct channel *channel;
 	struct channel_call call;
@@ -54,6 +62,9 @@ struct pull {
 	uint64_t heard_ns;        /* when it last went on */
 	unsigned attempts, wrong; /* without progress */
 	bool counted, stopped, reading, answered;
+	bool changed;                    /* reading what has changed */
+	void (*attempt)(struct pull *p); /* the call, but for reading */
+	char to[RECORD_POOL_DIGITS + 1]; /* the pool that it leaves for */
 	/* reading */
 	struct pool_build *build;
 	bool direct, held, ended;
@@ -77,8 +88,14 @@ void pull_free(struct pull *pull);
 void pull_open_init(struct pull *pull);
 /* Into build's part, on fd. Sets part->keep where the failure is not this node's. */
 void pull_read_init(struct pull *pull, struct pool_build *build, int fd);
+/* Likewise into a part that has all of it: what has changed since. Not durable when it ends. */
+void pull_changed_init(struct pull *pull, struct pool_build *build, int fd);
 /* Tells the source that it is not needed any more. Never fails: what is not told expires. */
 void pull_close_init(struct pull *pull);
+/* Asks for the volume to be held still: still says whether it is. */
+void pull_still_init(struct pull *pull);
+/* Has it leave for a pool of this node: left says whether it has. An error: nobody knows. */
+void pull_leave_init(struct pull *pull, const char *pool_uuid8);
 
 /* pull: a struct pull. The operation under way ends soon, with ERR_UNAVAILABLE. */
 void pull_stop(void *pull);

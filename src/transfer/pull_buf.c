@@ -10,6 +10,7 @@
 #include "reactor/ring_chore.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,10 +36,20 @@ static void on_write(struct ring_req *req, int res, uint32_t flags)
 	written(container_of(req, struct pull_buf, req), res);
 }
 
+/* Whether it is to be a hole: memory compared with itself, a byte further. */
+static bool is_hole(const struct pull_buf *buf)
+{
+	return buf->punches && buf->done == 0 && buf->mem[0] == 0 &&
+	       memcmp(buf->mem, buf->mem + 1, buf->len - 1) == 0;
+}
+
 static int write_run(struct work_job *job)
 {
 	struct pull_buf *buf = container_of(job, struct pull_buf, job);
 	ssize_t n;
+	if (is_hole(buf) && fallocate(buf->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				    (off_t)buf->offset, (off_t)buf->len) == 0)
+		return (int)buf->len;
 	do
 		n = pwrite(buf->fd, buf->mem + buf->done, buf->len - buf->done,
 			(off_t)(buf->offset + buf->done));
@@ -54,7 +65,7 @@ static void write_end(struct work_job *job, int res)
 static void submit(struct pull_buf *buf)
 {
 	struct ring *ring = buf->reactor->ring;
-	if (buf->direct && ring_features(ring)->direct_writes) {
+	if (buf->direct && ring_features(ring)->direct_writes && !is_hole(buf)) {
 		io_uring_prep_write(&buf->req.sqe, buf->fd, buf->mem + buf->done,
 			buf->len - buf->done, buf->offset + buf->done);
 		ring_sqe_chore(&buf->req.sqe);

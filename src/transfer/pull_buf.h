@@ -14,6 +14,7 @@ struct pull_buf {
 	uint64_t offset;
 	uint32_t len;
 	bool busy;
+	bool punches; /* zeros become a hole */
 	/* private */
 	uint32_t done;
 	uint8_t *mem; /* CHUNK_BYTES_MAX, aligned; NULL: not needed yet */

@@ -22,6 +22,7 @@
 #include "transfer/bulk.h"
 #include "transfer/chunk.h"
 #include "transfer/grant.h"
+#include "transfer/still.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -49,6 +50,12 @@ struct send {
 	struct ring_chore chore; /* the next chunk */
 	struct lane *lane;
 	int holds_fd, fd;
+	/* Of a volume that is held still, what differs from the hold's image: fd is the volume's.
+	 */
+	bool changed;
+	int volumes_fd;
+	char key[RECORD_KEY_MAX];
+	struct differ differ;
 	bool direct_io, opened, blocked;
 	bool noting, noted, closing;
 	char name[sizeof(((struct pool_hold *)0)->name)];
@@ -76,7 +83,9 @@ static bool job_armed(const struct send *s)
 
 static int close_run(struct work_job *job)
 {
-	fd_close(&container_of(job, struct send, open)->fd);
+	struct send *s = container_of(job, struct send, open);
+	fd_close(&s->fd);
+	fd_close(&s->differ.base_fd);
 	return 0;
 }
 
@@ -85,6 +94,8 @@ static void send_free(struct send *s)
 	for (unsigned i = 0; i < SEND_BUFFERS; i++)
 		free(s->bufs[i].mem);
 	fd_close(&s->fd);
+	fd_close(&s->differ.base_fd);
+	differ_close(&s->differ);
 	free(s);
 }
 
@@ -275,7 +286,7 @@ static void noted(struct work_job *job, int res)
 /* The image of a snapshot is the same whenever it is granted. */
 static void note_or_end(struct send *s)
 {
-	if (s->noted || s->hold->rec->kind == RECORD_SNAPSHOT) {
+	if (s->noted || s->changed || s->hold->rec->kind == RECORD_SNAPSHOT) {
 		send_end(s);
 		return;
 	}
@@ -326,12 +337,12 @@ static void on_chore(struct ring_chore *chore)
 	go_on(s);
 }
 
+/* ---- the start ---- */
+
 static void on_extents(struct copy_walk *walk)
 {
 	go_on(container_of(walk, struct send, walk));
 }
-
-/* ---- the start ---- */
 
 static int open_run(struct work_job *job)
 {
@@ -339,8 +350,26 @@ static int open_run(struct work_job *job)
 	int fd = pool_hold_open(s->holds_fd, s->name, s->direct_io);
 	if (fd < 0)
 		return fd;
-	s->fd = fd;
-	return 0;
+	if (!s->changed) {
+		s->fd = fd;
+		return 0;
+	}
+	s->differ.base_fd = fd;
+	fd = pool_hold_open(s->volumes_fd, s->key, s->direct_io);
+	if (fd < 0)
+		return fd;
+	s->fd = s->differ.target_fd = fd;
+	return differ_open(&s->differ);
+}
+
+static int walk_start(struct send *s)
+{
+	struct work *work = s->transfer->reactor->work;
+	if (s->changed)
+		return copy_walk_start_differ(&s->walk, work, s->lane, &s->differ, s->from_bytes,
+			s->size_bytes, on_extents);
+	return copy_walk_start(
+		&s->walk, work, s->lane, s->fd, s->from_bytes, s->size_bytes, on_extents);
 }
 
 static void opened(struct work_job *job, int res)
@@ -352,8 +381,7 @@ static void opened(struct work_job *job, int res)
 		end_with(s, GRPC_UNAVAILABLE, "the image is locked for a moment: try again");
 	else if (res < 0)
 		end_failed(s, res, "the image that is to be copied cannot be opened");
-	if (!s->ending && copy_walk_start(&s->walk, t->reactor->work, s->lane, s->fd, s->from_bytes,
-				  s->size_bytes, on_extents) < 0)
+	if (!s->ending && walk_start(s) < 0)
 		end_with(s, GRPC_RESOURCE_EXHAUSTED, "too much is under way: try again");
 	end_if_over(s);
 }
@@ -374,7 +402,7 @@ static struct send *send_new(struct transfer *t, struct pool_hold *hold)
 	for (unsigned i = 0; i < SEND_BUFFERS; i++) {
 		void *mem;
 		if (posix_memalign(&mem, CHUNK_ALIGN, CHUNK_ALIGN + CHUNK_BYTES) != 0) {
-			s->fd = -1;
+			s->fd = s->differ.base_fd = -1;
 			send_free(s);
 			return NULL;
 		}
@@ -382,7 +410,7 @@ static struct send *send_new(struct transfer *t, struct pool_hold *hold)
 	}
 	s->transfer = t;
 	s->hold = hold;
-	s->fd = -1;
+	s->fd = s->differ.base_fd = -1;
 	s->lane = pool_lane(hold->pool);
 	s->holds_fd = pool_holds_fd(hold->pool);
 	s->direct_io = pool_features(hold->pool)->direct_io;
@@ -395,8 +423,7 @@ static struct send *send_new(struct transfer *t, struct pool_hold *hold)
 
 /* ---- the methods ---- */
 
-/* The grant that a request names, or NULL with the call ended. */
-static struct pool_hold *find_hold(struct grpc_call *call, ProtobufCBinaryData grant)
+struct pool_hold *send_find_hold(struct grpc_call *call, ProtobufCBinaryData grant)
 {
 	const struct transfer *t = grpc_call_context(call);
 	char text[POOL_GRANT_BYTES] = {0};
@@ -417,7 +444,7 @@ static void open_copy(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Ringvol__V1__OpenCopyRequest *req = (const void *)request;
 	const struct transfer *t = grpc_call_context(call);
-	struct pool_hold *hold = find_hold(call, req->grant);
+	struct pool_hold *hold = send_find_hold(call, req->grant);
 	char text[RECORD_BYTES_MAX];
 	if (hold == NULL)
 		return;
@@ -435,16 +462,30 @@ static void open_copy(struct grpc_call *call, const ProtobufCMessage *request)
 	grpc_reply(call, &response.base);
 }
 
+static void read_changed(struct send *s)
+{
+	const struct fs_features *features = pool_features(s->hold->pool);
+	s->changed = true;
+	s->volumes_fd = pool_dirfd(s->hold->pool, RECORD_VOLUME);
+	memcpy(s->key, s->hold->rec->key, strlen(s->hold->rec->key) + 1);
+	s->differ.shares =
+		s->hold->shares && features->reflink && extents_comparable(features->fs_type);
+}
+
 static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Ringvol__V1__ReadCopyRequest *req = (const void *)request;
 	struct transfer *t = grpc_call_context(call);
-	struct pool_hold *hold = find_hold(call, req->grant);
+	struct pool_hold *hold = send_find_hold(call, req->grant);
 	if (hold == NULL)
 		return;
 	if (req->offset % CHUNK_ALIGN != 0 || req->offset > record_image_bytes(hold->rec)) {
 		grpc_end(call, GRPC_INVALID_ARGUMENT,
 			"offset: a multiple of 4096 within the image is asked for");
+		return;
+	}
+	if (req->changed && still_of(t, hold) == NULL) {
+		grpc_end(call, GRPC_FAILED_PRECONDITION, "its volume is not held still any more");
 		return;
 	}
 	struct send *s = t->stats.sends < TRANSFER_SENDS_MAX ? send_new(t, hold) : NULL;
@@ -455,6 +496,8 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 	}
 	s->call = call;
 	s->from_bytes = req->offset;
+	if (req->changed)
+		read_changed(s);
 	s->open = (struct work_job){.run = open_run, .on_end = opened, .lane = s->lane};
 	if (work_submit(t->reactor->work, &s->open) < 0) {
 		send_free(s);
@@ -474,10 +517,11 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 static void close_copy(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Ringvol__V1__CloseCopyRequest *req = (const void *)request;
-	struct pool_hold *hold = find_hold(call, req->grant);
+	struct pool_hold *hold = send_find_hold(call, req->grant);
 	if (hold == NULL)
 		return;
 	Ringvol__V1__CloseCopyResponse response = RINGVOL__V1__CLOSE_COPY_RESPONSE__INIT;
+	still_close(still_of(grpc_call_context(call), hold));
 	grant_drop(hold);
 	grpc_reply(call, &response.base);
 }
@@ -486,6 +530,8 @@ static const struct grpc_method methods[] = {
 	{"OpenCopy", open_copy},
 	{"ReadCopy", read_copy},
 	{"CloseCopy", close_copy},
+	{"StillVolume", still_volume},
+	{"LeaveVolume", leave_volume},
 	{NULL},
 };
 

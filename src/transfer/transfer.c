@@ -5,6 +5,7 @@
 #include "transfer/grant.h"
 #include "transfer/offer.h"
 #include "transfer/send.h"
+#include "transfer/still.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@ static void on_timer(struct ring_timer *timer)
 {
 	struct transfer *t = container_of(timer, struct transfer, timer);
 	offers_sweep(t);
+	stills_sweep(t);
 	grants_sweep(t);
 	ring_timer_arm(t->reactor->ring, timer, TRANSFER_LOOK_MS);
 }
@@ -34,6 +36,7 @@ int transfer_open(struct transfer **ret, struct reactor *reactor, struct pools *
 	t->rate.bytes_per_s = config->rate_bytes;
 	list_init(&t->offers);
 	list_init(&t->sends);
+	list_init(&t->stills);
 	t->timer.fn = on_timer;
 	ring_timer_arm(reactor->ring, &t->timer, TRANSFER_LOOK_MS);
 	*ret = t;
@@ -53,6 +56,7 @@ void transfer_close(struct transfer *t)
 		return;
 	ring_timer_cancel(t->reactor->ring, &t->timer);
 	offers_free(t);
+	stills_free(t);
 	free(t);
 }
 

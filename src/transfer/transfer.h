@@ -5,6 +5,7 @@
  *
  *   grant.h   the source's side: what may be read, by whom, until when (the pool keeps it: hold.h)
  *   send.h    the source's side: ringvol.v1.Transfer
+ *   still.h   likewise, of a volume that leaves for good
  *   offer.h   the target's side: where a copy can be had
  *   pull.h    the target's side: reading it into an image
  *   chunk.h, rate.h, bulk.h: the messages, how fast, their memory
@@ -28,6 +29,7 @@ enum {
 	/* One whose volume had to be copied: who asked for it comes back later than that. */
 	TRANSFER_GRANT_COPIED_MS = 10 * 60 * 1000,
 	TRANSFER_IDLE_MS = 30 * 60 * 1000, /* one that was opened, and is not read */
+	TRANSFER_STILL_MS = 60 * 1000,     /* a volume held still for a node that says nothing */
 	TRANSFER_LOOK_MS = 5000,
 };
 
@@ -57,7 +59,7 @@ struct transfer {
 	struct grpc_registry *registry;
 	struct transfer_stats stats;
 	struct ring_timer timer;
-	struct list offers, sends;
+	struct list offers, sends, stills;
 	unsigned n_offers;
 	struct grpc_service service; /* send.c's */
 	bool draining, bulk;

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * StillVolume. Happy path: the grant's volume is here, nobody uses it and no call works on it ->
+ * its lock is taken -> its image is locked on a thread, which says that nothing else has it open ->
+ * `since`, and the record as it is now. A repeated call finds it still. How it can fail: it is in
+ * use (not an error: the caller asks again); it has another size than the grant's image (the grant
+ * is worth nothing then and goes).
+ *
+ * LeaveVolume. Happy path: the volume is still since that number -> departure (pool/departure.h),
+ * the commit -> the lock and the grant go. Asked again, the departure answers. How it can fail: the
+ * volume is not still any more, so that it may have changed; the pool it is in is not here, so that
+ * nobody can say; the note cannot be made durable.
+ *
+ * The still counts as a reader of its hold, which stays as long.
+ */
+#include "transfer/still.h"
+
+#include "base/fd.h"
+#include "blockio/image.h"
+#include "cluster.pb-c.h"
+#include "node/volume.h"
+#include "pool/departure.h"
+#include "pool/index.h"
+#include "transfer/grant.h"
+#include "transfer/send.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+struct still {
+	struct list link; /* the transfer's */
+	struct transfer *transfer;
+	struct pool_hold *hold;
+	struct node_lock lock;
+	uint64_t since, heard_ns;
+	int fd;    /* the image, locked; -1: not yet, or no longer */
+	bool busy; /* an operation below works on it */
+};
+
+static uint64_t now_ns(const struct transfer *t)
+{
+	return ring_now_ns(t->reactor->ring);
+}
+
+struct still *still_of(const struct transfer *t, const struct pool_hold *hold)
+{
+	list_for_each (l, &t->stills) {
+		struct still *s = container_of(l, struct still, link);
+		if (s->hold == hold)
+			return s;
+	}
+	return NULL;
+}
+
+static void still_free(struct still *s)
+{
+	list_remove(&s->link);
+	node_lock_release(&s->transfer->node->locks, &s->lock);
+	fd_close(&s->fd);
+	s->hold->readers--;
+	if (s->hold->dropped)
+		grant_drop(s->hold);
+	free(s);
+}
+
+void still_close(struct still *s)
+{
+	if (s != NULL && !s->busy)
+		still_free(s);
+}
+
+/* Somebody reads what has changed. */
+static bool is_read(const struct still *s)
+{
+	return s->hold->readers > 1;
+}
+
+void stills_sweep(struct transfer *t)
+{
+	list_for_each_safe (l, &t->stills) {
+		struct still *s = container_of(l, struct still, link);
+		if (is_read(s))
+			s->heard_ns = now_ns(t);
+		bool silent = now_ns(t) - s->heard_ns >= TRANSFER_STILL_MS * UINT64_C(1000000);
+		if (s->hold->dropped || silent)
+			still_close(s);
+	}
+}
+
+void stills_free(struct transfer *t)
+{
+	list_for_each_safe (l, &t->stills)
+		still_free(container_of(l, struct still, link));
+}
+
+/* NULL: out of memory. */
+static struct still *still_new(struct transfer *t, struct pool_hold *hold)
+{
+	struct still *s = calloc(1, sizeof(*s));
+	if (s == NULL)
+		return NULL;
+	s->transfer = t;
+	s->hold = hold;
+	s->fd = -1;
+	s->heard_ns = now_ns(t);
+	while (getrandom(&s->since, sizeof(s->since), 0) != sizeof(s->since))
+		;
+	node_lock_init(&s->lock, NODE_EXCLUSIVE, "volume", hold->rec->key);
+	s->lock.what = "it is moving to another node";
+	return s;
+}
+
+/* ---- StillVolume ---- */
+
+struct still_call {
+	struct op op;
+	struct transfer *transfer;
+	struct grpc_call *call;
+	struct pool_hold *hold;
+	struct still *still; /* being made, or found */
+	struct pool_object *volume;
+	int dir_fd;
+	char why[256]; /* who uses it; "" */
+	bool stale;    /* it has another size by now */
+};
+
+#define still_call_of(op_ptr) container_of(op_ptr, struct still_call, op)
+
+static void used_by(struct still_call *c, const char *how, const char *by)
+{
+	snprintf(c->why, sizeof(c->why), "volume %s is %s%.200s", c->hold->volume_name, how, by);
+}
+
+/* Whether anybody of CSI uses it, or works on it. */
+static bool is_used(struct still_call *c)
+{
+	const struct node *node = c->transfer->node;
+	const struct node_volume *nv = node_volume_find(c->volume);
+	const struct node_mount *mount = nv != NULL ? node_volume_best_mount(nv) : NULL;
+	if (c->volume->attachments != NULL && c->volume->attachments->count > 0)
+		used_by(c, "attached to node ", c->volume->attachments->at[0].node);
+	else if (mount != NULL)
+		used_by(c, "in use at ", mount->path);
+	else if (nv != NULL)
+		used_by(c, "in use: ", nv->dev.attached ? nv->dev.path : "its device is let go");
+	else if (!node_knows_volume(node, c->volume))
+		used_by(c, "maybe in use: devices of an earlier run are still looked for", "");
+	return c->why[0] != '\0';
+}
+
+static int take_run(struct op *op)
+{
+	struct still_call *c = still_call_of(op);
+	struct node *node = c->transfer->node;
+	int r = pools_find_id(node->pools, RECORD_VOLUME, c->hold->source_id, &c->volume, &op->err);
+	if (r == 0)
+		r = pool_check_not_inline(c->volume, &op->err);
+	if (r == 0)
+		r = pool_check_ready(c->volume->pool, &op->err);
+	if (r == 0)
+		r = node_check_whole(c->volume, &op->err);
+	if (r < 0 || c->still != NULL || is_used(c))
+		return r;
+	c->stale = record_image_bytes(c->volume->rec) != record_image_bytes(c->hold->rec);
+	if (c->stale)
+		return 0;
+	struct still *s = still_new(c->transfer, c->hold);
+	if (s == NULL)
+		return op_fail_sys(op, -ENOMEM, "holding volume %s still", c->hold->volume_name);
+	const struct node_lock *other = node_lock_conflict(&node->locks, &s->lock);
+	if (other != NULL) {
+		used_by(c, "worked on by another call", other->what != NULL ? other->what : "");
+		free(s);
+		return 0;
+	}
+	node_lock_take(&node->locks, &s->lock);
+	s->busy = true;
+	c->hold->readers++;
+	list_push(&c->transfer->stills, &s->link);
+	c->still = s;
+	return 0;
+}
+
+static int take_undo(struct op *op)
+{
+	struct still_call *c = still_call_of(op);
+	if (c->still != NULL && c->still->busy)
+		still_free(c->still);
+	c->still = NULL;
+	return 0;
+}
+
+/* Not taken, or found as it is. */
+static bool image_done(struct op *op)
+{
+	const struct still_call *c = still_call_of(op);
+	return c->still == NULL || !c->still->busy;
+}
+
+static int image_job(void *arg)
+{
+	struct still_call *c = arg;
+	struct still *s = c->still;
+	s->fd = openat(c->dir_fd, c->hold->rec->key, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	return s->fd < 0 ? -errno : image_lock(s->fd);
+}
+
+static int image_run(struct op *op)
+{
+	struct still_call *c = still_call_of(op);
+	c->dir_fd = pool_dirfd(c->volume->pool, RECORD_VOLUME);
+	return op_work(op, image_job, c);
+}
+
+static int image_end(struct op *op, int res)
+{
+	struct still_call *c = still_call_of(op);
+	if (res == 1 || res == -EWOULDBLOCK) {
+		used_by(c, "in use by hand: fuser and losetup -j name who has its image open", "");
+		return take_undo(op);
+	}
+	if (res < 0)
+		return op_fail_sys(op, res, "locking the image of %s", c->hold->volume_name);
+	c->still->busy = false;
+	return 0;
+}
+
+static const struct op_step still_steps[] = {
+	{"take", .run = take_run, .undo = take_undo},
+	{"lock image", .run = image_run, .end = image_end, .done = image_done},
+	{NULL},
+};
+
+static void still_answer(struct still_call *c)
+{
+	Ringvol__V1__StillVolumeResponse response = RINGVOL__V1__STILL_VOLUME_RESPONSE__INIT;
+	char text[RECORD_BYTES_MAX];
+	if (c->still != NULL) {
+		int len = record_print(c->volume->rec, text, sizeof(text));
+		if (len < 0) {
+			grpc_end(c->call, GRPC_INTERNAL, "the record of the volume cannot be told");
+			return;
+		}
+		c->still->heard_ns = now_ns(c->transfer);
+		response.still = true;
+		response.since = c->still->since;
+		response.record = (ProtobufCBinaryData){(size_t)len, (uint8_t *)text};
+		const char *uuid8 = pool_uuid8(c->volume->pool);
+		response.pool = (ProtobufCBinaryData){strlen(uuid8), (uint8_t *)(uintptr_t)uuid8};
+	}
+	response.why = (ProtobufCBinaryData){strlen(c->why), (uint8_t *)c->why};
+	grpc_reply(c->call, &response.base);
+}
+
+static void still_ended(struct op *op)
+{
+	struct still_call *c = still_call_of(op);
+	c->hold->readers--;
+	c->hold->used_ns = now_ns(c->transfer);
+	if (c->stale) {
+		c->hold->dropped = true;
+		grpc_end(c->call, GRPC_NOT_FOUND,
+			"the volume has grown since it was granted: ask for another grant");
+	} else if (op_failed(op)) {
+		grpc_end(c->call, GRPC_UNAVAILABLE, op->err.message);
+	} else {
+		still_answer(c);
+	}
+	if (c->hold->dropped)
+		grant_drop(c->hold);
+	free(c);
+}
+
+void still_volume(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Ringvol__V1__StillVolumeRequest *req = (const void *)request;
+	struct transfer *t = grpc_call_context(call);
+	struct pool_hold *hold = send_find_hold(call, req->grant);
+	if (hold == NULL)
+		return;
+	if (!hold->move) {
+		grpc_end(call, GRPC_PERMISSION_DENIED,
+			"the grant is of a copy: the volume is not to leave by it");
+		return;
+	}
+	struct still *found = still_of(t, hold);
+	if (found != NULL && found->busy) {
+		grpc_end(call, GRPC_ABORTED, "an equal call is under way");
+		return;
+	}
+	struct still_call *c = calloc(1, sizeof(*c));
+	if (c == NULL) {
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+		return;
+	}
+	hold->readers++;
+	c->transfer = t;
+	c->call = call;
+	c->hold = hold;
+	c->still = found;
+	op_init(&c->op, t->reactor, "still_volume", still_steps, still_ended);
+	c->op.lane = pool_lane(hold->pool);
+	op_start(&c->op);
+}
+
+/* ---- LeaveVolume ---- */
+
+struct leave {
+	struct op op;
+	struct transfer *transfer;
+	struct grpc_call *call;
+	struct still *still;
+	struct pool_departure note;
+	struct pool_depart depart;
+	bool departing;
+};
+
+#define leave_of(op_ptr) container_of(op_ptr, struct leave, op)
+
+static int depart_run(struct op *op)
+{
+	struct leave *l = leave_of(op);
+	struct pool_object *volume;
+	int r = pools_find_id(
+		l->transfer->pools, RECORD_VOLUME, l->still->hold->source_id, &volume, &op->err);
+	if (r == 0)
+		r = pool_check_ready(volume->pool, &op->err);
+	if (r < 0)
+		return r;
+	l->note.moves = volume->rec->moves + 1;
+	fd_close(&l->still->fd); /* the removal locks it for itself */
+	pool_depart_init(&l->depart, op->reactor, volume->pool, volume, &l->note);
+	l->departing = true;
+	return op_child(op, &l->depart.op);
+}
+
+static const struct op_step leave_steps[] = {
+	{"depart", .run = depart_run},
+	{NULL},
+};
+
+static void leave_ended(struct op *op)
+{
+	struct leave *l = leave_of(op);
+	struct still *s = l->still;
+	if (l->departing)
+		pool_depart_free(&l->depart);
+	if (op_failed(op)) {
+		/* Whether the note is there says the next call. The image has no lock any more. */
+		grpc_end(l->call, GRPC_UNAVAILABLE, op->err.message);
+	} else {
+		Ringvol__V1__LeaveVolumeResponse response =
+			RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
+		s->hold->dropped = true;
+		grpc_reply(l->call, &response.base);
+	}
+	s->busy = false;
+	still_close(s);
+	free(l);
+}
+
+static struct pool_departure *departure_by_grant(
+	const struct transfer *t, const char grant[POOL_GRANT_BYTES], const struct grpc_peer *peer)
+{
+	struct pool_departure *found = NULL;
+	const struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
+		for (struct pool_departure *d = NULL; (d = pool_departure_next(pool, d)) != NULL;)
+			if (grant_is(d->grant, grant))
+				found = d;
+	return found != NULL && grant_peer_is(peer, found->node_id) ? found : NULL;
+}
+
+static bool take_uuid8(ProtobufCBinaryData field, char ret[RECORD_POOL_DIGITS + 1])
+{
+	if (field.len != RECORD_POOL_DIGITS)
+		return false;
+	memcpy(ret, field.data, RECORD_POOL_DIGITS);
+	ret[RECORD_POOL_DIGITS] = '\0';
+	return strspn(ret, "0123456789abcdef") == RECORD_POOL_DIGITS;
+}
+
+/* The still of the request, or NULL with the call ended. */
+static struct still *find_still(struct grpc_call *call, const Ringvol__V1__LeaveVolumeRequest *req,
+	const struct transfer *t)
+{
+	struct pool_hold *hold = send_find_hold(call, req->grant);
+	struct still *s = hold != NULL ? still_of(t, hold) : NULL;
+	if (hold == NULL)
+		return NULL;
+	if (s != NULL && s->busy) {
+		grpc_end(call, GRPC_ABORTED, "the volume is leaving: an equal call is under way");
+		return NULL;
+	}
+	if (s == NULL || s->since != req->since) {
+		grpc_end(call, GRPC_FAILED_PRECONDITION,
+			"the volume has not been still since then: it may have changed");
+		return NULL;
+	}
+	return s;
+}
+
+static void leave_start(struct grpc_call *call, const Ringvol__V1__LeaveVolumeRequest *req,
+	const char to[RECORD_POOL_DIGITS + 1])
+{
+	struct transfer *t = grpc_call_context(call);
+	struct still *s = find_still(call, req, t);
+	struct leave *l = s != NULL ? calloc(1, sizeof(*l)) : NULL;
+	if (s == NULL)
+		return;
+	if (l == NULL) {
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+		return;
+	}
+	*l = (struct leave){.transfer = t, .call = call, .still = s};
+	s->busy = true;
+	strcpy(l->note.key, s->hold->rec->key);
+	strcpy(l->note.id, s->hold->source_id);
+	strcpy(l->note.to, to);
+	strcpy(l->note.node_id, s->hold->node_id);
+	memcpy(l->note.grant, s->hold->grant, sizeof(l->note.grant));
+	op_init(&l->op, t->reactor, "leave_volume", leave_steps, leave_ended);
+	l->op.lane = pool_lane(s->hold->pool);
+	op_start(&l->op);
+}
+
+void leave_volume(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Ringvol__V1__LeaveVolumeRequest *req = (const void *)request;
+	const struct transfer *t = grpc_call_context(call);
+	char to[RECORD_POOL_DIGITS + 1], from[RECORD_POOL_DIGITS + 1];
+	char grant[POOL_GRANT_BYTES] = {0};
+	if (req->grant.len == sizeof(grant) - 1)
+		memcpy(grant, req->grant.data, req->grant.len);
+	if (!take_uuid8(req->pool, to) || !take_uuid8(req->from, from)) {
+		grpc_end(call, GRPC_INVALID_ARGUMENT, "pool, from: 8 hex digits are asked for");
+		return;
+	}
+	if (grant[0] != '\0' && departure_by_grant(t, grant, grpc_call_peer(call)) != NULL) {
+		Ringvol__V1__LeaveVolumeResponse response =
+			RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
+		grpc_reply(call, &response.base);
+		return;
+	}
+	/* Only the pool itself knows what has left it. */
+	const struct pool *pool = pools_by_uuid8(t->pools, from);
+	if (pool == NULL || pool_state(pool) != POOL_READY) {
+		grpc_end(call, GRPC_UNAVAILABLE,
+			"the pool that the volume was in is not here, or not ready: try again");
+		return;
+	}
+	leave_start(call, req, to);
+}
