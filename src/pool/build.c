@@ -23,6 +23,7 @@
 #include "pool/build_part.h"
 #include "pool/build_raw.h"
 #include "pool/build_thin.h"
+#include "pool/fill.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -149,19 +150,6 @@ static int open_undo(struct op *op)
 	return b->part != NULL ? 0 : op_work(op, close_job, b);
 }
 
-int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes)
-{
-	struct stat st;
-	int r = image_reflink(src_fd, dst_fd);
-	if (r < 0)
-		return r;
-	/* A larger source has made it larger. */
-	if (fstat(dst_fd, &st) < 0 ||
-		((uint64_t)st.st_size != size_bytes && ftruncate(dst_fd, (off_t)size_bytes) < 0))
-		return -errno;
-	return 0;
-}
-
 /* -ESTALE: not the template it was. */
 static int share_call(struct op *op)
 {
@@ -194,7 +182,8 @@ static int prepare_open(struct op *op)
 	b->direct_io = b->pool->features.direct_io;
 	b->sharing = b->pool->raw == NULL && (source != NULL || b->share_template[0] != '\0');
 	b->share_name = source != NULL ? source->key : b->share_template;
-	b->thin_origin = source != NULL ? pool_entry((struct pool_object *)source)->thin_id : 0;
+	if (source != NULL)
+		b->thin_origin = pool_entry((struct pool_object *)source)->thin_id;
 	b->share_dirfd = source != NULL ? pool_fd_of(source->pool, source->kind)
 					: b->pool->fds[POOL_FD_TEMPLATES];
 	if (source != NULL && (source->rec == NULL || source->image == POOL_IMAGE_TRUNCATED))
@@ -395,7 +384,9 @@ static int enter_index(struct pool_build *b)
 		.image_ino = st.st_ino,
 	};
 	strcpy(found.key, b->rec->key);
-	if (build_snaps(b)) /* of one that grows it has all; it is measured when that matters */
+	if (build_snaps(b) &&
+		b->share_object !=
+			NULL) /* of one that grows it has all; it is measured when that matters */
 		found.allocated_bytes = b->share_object->allocated_bytes;
 	pool_admit_release(&b->room);
 	pool_op_finish(pool);
@@ -536,6 +527,8 @@ static const struct op_step build_steps[] = {
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
 	{"id", .run = build_id_run, .end = build_id_end, .undo = build_id_undo,
 		.done = build_id_done},
+	{"template", .run = build_template_run, .end = build_template_end,
+		.done = build_template_done},
 	{"pieces", .run = build_pieces_run, .end = build_pieces_end, .undo = build_pieces_undo,
 		.done = build_pieces_done},
 	{"open", .run = open_run},
@@ -593,6 +586,8 @@ void pool_build_free(struct pool_build *b)
 	b->map = NULL;
 	free(b->places);
 	b->places = NULL;
+	free(b->thin_template);
+	b->thin_template = NULL;
 	record_free(b->rec);
 	b->rec = NULL;
 }

@@ -22,7 +22,7 @@
  * of that name has left the pool (departure.h), or is moving in (part.h); ERR_NO_ROOM. In a raw
  * pool pieces of the disks are taken first, and an image that is filled is parked before
  * (build_raw.h). One that is thin there has an id in the thin pool instead (build_thin.h); what it
- * shares it shares by that.
+ * shares it shares by that, and it is a snapshot of a template there.
  */
 struct pool_build {
 	struct op op;
@@ -40,7 +40,8 @@ struct pool_build {
 	int (*fill)(struct op *op, int dst_fd, void *arg);
 	int (*fill_end)(struct op *op, int res, void *arg);
 	void *fill_arg;
-	bool fill_writes; /* fill writes data (not only shares extents) */
+	const struct fsimg_spec *format; /* what fill makes; NULL: no copy of a template */
+	bool fill_writes;                /* fill writes data (not only shares extents) */
 	/* For the fill: where the image's bytes go in a raw pool, in the place of dst_fd. NULL: to
 	 * dst_fd. */
 	struct copy_places *places;
@@ -76,6 +77,7 @@ struct pool_build {
 	/* of a thin image there: its id (0: it is none), that of what it is a snapshot of, whether
 	 * dm-thin knew the id already, and what is written through */
 	uint32_t thin_id, thin_origin;
+	struct thin_template *thin_template;
 	bool thin_alien;
 	struct thin_wait thin_wait;
 	struct thin_fill thin_device;
@@ -92,10 +94,5 @@ int pool_build_init(
 int pool_build_init_moved(
 	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec);
 void pool_build_free(struct pool_build *b); /* what is left after the end */
-
-/* ---- for the files of src/pool ---- */
-
-/* Makes dst, of size_bytes, share all extents of src, and keeps its size. Blocking. */
-int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes);
 
 #endif

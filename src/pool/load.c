@@ -172,6 +172,11 @@ static int drop_parked(struct pool_load *load)
 	int r = trash_drop_parked(load->fds[POOL_FD_TRASH]);
 	if (r < 0)
 		load_end_sys(load, r, pool_dir_names[POOL_FD_TRASH]);
+	if (r < 0 || load->disk == NULL)
+		return r;
+	r = thin_templates_sweep(load->fds[POOL_FD_TEMPLATES], load->fds[POOL_FD_TRASH]);
+	if (r < 0)
+		load_end_sys(load, r, pool_dir_names[POOL_FD_TEMPLATES]);
 	return r;
 }
 

@@ -87,6 +87,33 @@ int thin_still_of(const struct pool_object *o, bool frozen, struct thin_still *r
 	return r;
 }
 
+/* ---- what dm-thin refuses ---- */
+
+int thin_fail(struct err *err, int res, const struct pool *pool, const char *name)
+{
+	if (res == -ENXIO || dm_is_absent(res))
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: the thin pool of pool %s is not active now: see 'ringvol doctor'",
+			name, pool->name);
+	if (res == -EOPNOTSUPP)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: the thin pool of pool %s is read-only, its metadata are full or damaged: see 'ringvol doctor' and the kernel log",
+			name, pool->name);
+	if (res == -EEXIST)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: the thin pool of pool %s has a volume under the number that was to be its, and no file says whose that is: try again",
+			name, pool->name);
+	if (res == -EBUSY)
+		return err_set(err, ERR_PRECONDITION,
+			"%s: somebody else has frozen the file system of its source: thaw it (fsfreeze -u) and try again",
+			name);
+	if (res == -ENODATA)
+		return err_set(err, ERR_DATA_LOSS,
+			"%s: the thin pool of pool %s does not have the bytes of its source: see 'ringvol check'",
+			name, pool->name);
+	return err_sys(err, res, "%s: a message to the thin pool of pool %s", name, pool->name);
+}
+
 /* ---- room ---- */
 
 uint64_t thin_used_bytes(const struct pool *pool)

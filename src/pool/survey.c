@@ -198,6 +198,8 @@ static bool is_template_name(const char *name)
 	const char *dash = strchr(name, '-');
 	enum fsimg_type type;
 	char fs[16];
+	if (thin_template_name_is(name)) /* the driver's while it runs */
+		return true;
 	if (dash == NULL || (size_t)(dash - name) >= sizeof(fs))
 		return false;
 	snprintf(fs, sizeof(fs), "%.*s", (int)(dash - name), name);
