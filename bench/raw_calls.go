@@ -82,7 +82,7 @@ func (b *bench) rawOne(d *rig.Driver, name string, kind func(*rig.Volume) *rig.V
 		return err
 	}
 	var serial atomic.Int64
-	var started []float64
+	var started, created []float64
 	ours := func() (float64, error) {
 		all := rawVolumes(d, fmt.Sprintf("o%07d", serial.Add(1)), each, rawSmall, kind)
 		if err := makePaths(all); err != nil {
@@ -92,7 +92,12 @@ func (b *bench) rawOne(d *rig.Driver, name string, kind func(*rig.Volume) *rig.V
 		if err != nil {
 			return 0, err
 		}
-		middle, err := p50(each, func(i int) error { return errors.Join(all[i].Create(), all[i].Stage()) })
+		middle, err := p50(each, func(i int) error {
+			begin := time.Now()
+			err := all[i].Create()
+			created = append(created, float64(time.Since(begin).Microseconds()))
+			return errors.Join(err, all[i].Stage())
+		})
 		if err != nil {
 			return 0, err
 		}
@@ -131,6 +136,7 @@ func (b *bench) rawOne(d *rig.Driver, name string, kind func(*rig.Volume) *rig.V
 	if err != nil {
 		return err
 	}
+	b.add(row{What: "of it CreateVolume of a " + name + " volume", Unit: "us", Ours: median(created), Rounds: len(started)})
 	b.add(row{What: "processes the driver started for the " + name + " ones, most of the rounds", Ours: slices.Max(started), Rounds: len(started), Bar: "<= 0",
 		Note: "by the kernel's process events"})
 	return nil

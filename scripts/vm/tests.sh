@@ -9,6 +9,8 @@
 #            the unit tests that need the device mapper (6.12). RINGVOL_RAW_TESTS selects other system tests, without the rest;
 #            RINGVOL_RAW_LONG=1 asks for 1,000 rounds and kills where the lane has 20 and 30. With CI set there are a third
 #            of them, and the tests that say most, without power loss
+#   raw-soak volumes of all kinds one after the other on the same place, each read for what tenants before it wrote, with the driver
+#            killed at any step; then kills under load on a raw pool (6.12). RINGVOL_RAW_ROUNDS=N is how many of each (100)
 #   attach   volumes that are used on another node than their own, over NVMe and TCP (6.12). RINGVOL_ATTACH_TESTS selects other
 #            system tests, RINGVOL_FENCE_ROUNDS=N how often a writer is fenced
 #   ublk     the data process, and system tests with ublk volumes (7.2; 6.1 has no ublk). RINGVOL_UBLK_TESTS selects tests
@@ -63,6 +65,12 @@ raw)
 	options=(--timeout "$timeout" --disk 16G --disk 2G)
 	arguments=("${RINGVOL_RAW_TESTS:-}" "$length")
 	;;
+raw-soak)
+	: "${kernel:=6.12}"
+	packages=(system crash)
+	options=(--timeout 43200 --disk 16G)
+	arguments=("${RINGVOL_RAW_ROUNDS:-100}")
+	;;
 attach)
 	: "${kernel:=6.12}"
 	packages=(system)
@@ -100,10 +108,10 @@ power)
 	options+=(--disk $size --disk $log --disk $size --disk $size)
 	arguments=("$@")
 	;;
-*) die "tests.sh: no lane '$lane'; system, dm, raw, attach, ublk or power" ;;
+*) die "tests.sh: no lane '$lane'; system, dm, raw, raw-soak, attach, ublk or power" ;;
 esac
 case $lane in
-power | raw) ;;
+power | raw | raw-soak) ;;
 *) options+=(--disk 8G) ;;
 esac
 

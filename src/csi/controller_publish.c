@@ -284,12 +284,10 @@ static int check_others(const struct attach *a, struct err *err)
 /* The volumes of this driver that are attached to the node. */
 static unsigned count_on(const struct csi *csi, const char *node_id)
 {
-	char id[RECORD_ID_MAX] = "";
+	struct pool_walk walk = {0};
 	unsigned count = 0;
-	for (struct pool_object *o; (o = pools_next(csi->pools, RECORD_VOLUME, id)) != NULL;) {
+	for (struct pool_object *o; (o = pools_next(csi->pools, RECORD_VOLUME, &walk)) != NULL;)
 		count += attachments_find(o->attachments, node_id) != NULL;
-		pool_object_id(o, id);
-	}
 	return count;
 }
 

@@ -12,6 +12,7 @@
 #include "csi/services.h"
 #include "pool/group_remove.h"
 #include "pool/group_sync.h"
+#include "pool/index.h"
 
 struct group_deletion {
 	struct csi_task task;

@@ -3,7 +3,7 @@
  * Inspect.List: everything the driver knows, one message at a time.
  *
  * Happy path: the pools are measured, if that does not take long; then the stages of the table are
- * gone through; in each a cursor (a number, an id, a key) says what came last, so nothing that is
+ * gone through; in each a cursor (a number, a place, a key) says what came last, so nothing that is
  * deleted meanwhile is ever pointed to. A turn of the loop looks at TURN_LOOKS things and sends
  * what is wanted of them; then the others have their turn. How it can fail: the client reads
  * slowly, and we wait until it has; it goes away, and that is the end; memory runs out
@@ -41,7 +41,8 @@ struct list_call {
 	unsigned pool;
 	enum record_kind kind;
 	uint64_t number;
-	char last[RECORD_ID_MAX]; /* id or key */
+	struct pool_walk walk;
+	char last[RECORD_KEY_MAX]; /* quarantined */
 };
 
 typedef Ringvol__V1__ListResponse list_response;
@@ -92,10 +93,9 @@ static enum list_answer next_operation(
 
 static enum list_answer next_volume(struct list_call *l, struct arena *arena, list_response *item)
 {
-	const struct pool_object *volume = pools_next(l->csi->pools, RECORD_VOLUME, l->last);
+	const struct pool_object *volume = pools_next(l->csi->pools, RECORD_VOLUME, &l->walk);
 	if (volume == NULL)
 		return LIST_STAGE_END;
-	pool_object_id(volume, l->last);
 	const struct node_volume *node = node_volume_find(volume);
 	if (l->attached_only && (node == NULL || !node->dev.attached))
 		return LIST_SKIP;
@@ -106,10 +106,9 @@ static enum list_answer next_volume(struct list_call *l, struct arena *arena, li
 
 static enum list_answer next_snapshot(struct list_call *l, struct arena *arena, list_response *item)
 {
-	const struct pool_object *snapshot = pools_next(l->csi->pools, RECORD_SNAPSHOT, l->last);
+	const struct pool_object *snapshot = pools_next(l->csi->pools, RECORD_SNAPSHOT, &l->walk);
 	if (snapshot == NULL)
 		return LIST_STAGE_END;
-	pool_object_id(snapshot, l->last);
 	item->item_case = ITEM(SNAPSHOT);
 	item->snapshot = inspect_snapshot(arena, snapshot);
 	return answer(item->snapshot);
@@ -159,6 +158,7 @@ static void next_stage(struct list_call *l)
 	l->pool = 0;
 	l->kind = RECORD_VOLUME;
 	l->number = 0;
+	l->walk = (struct pool_walk){0};
 	l->last[0] = '\0';
 }
 

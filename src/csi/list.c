@@ -4,7 +4,7 @@
  * GetSnapshot. All of it is in memory, so each answers at once.
  *
  * A page ends after max_entries, or LIST_PAGE_MAX where the client leaves it open: that many fit
- * into the largest message. The token for the next page is made of the id of the last object
+ * into the largest message. The token for the next page is made of the place of the last object
  * looked at (token.h): it means "what comes behind", so it survives that object's deletion.
  */
 #include "csi/health.h"
@@ -16,6 +16,8 @@
 #include "pool/index.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 enum {
 	LIST_PAGE_MAX =
@@ -95,11 +97,33 @@ static int page_add(struct page *page, const struct pool_object *object, struct 
 	return 0;
 }
 
-/* There is more behind the object `last`. */
-static int page_end(struct page *page, const char *last, struct err *err)
+/* A place has the form of an id, and differs from the object's where that has moved. */
+static void place_print(const struct pool_object *object, char ret_place[RECORD_ID_MAX])
 {
-	char token[CSI_TOKEN_BYTES];
-	csi_token_print(page->kind, last, token);
+	snprintf(ret_place, RECORD_ID_MAX, "%s.%s.%s", pool_uuid8(object->pool), object->key,
+		object->rec->random);
+}
+
+static int place_parse(
+	enum record_kind kind, const char *token, struct pool_walk *ret, struct err *err)
+{
+	char place[RECORD_ID_MAX];
+	struct record_id parsed;
+	*ret = (struct pool_walk){0};
+	int r = csi_token_parse(kind, token, place, err);
+	if (r < 0 || record_id_parse(place, &parsed) < 0)
+		return r;
+	memcpy(ret->pool, parsed.pool, sizeof(ret->pool));
+	memcpy(ret->key, parsed.key, sizeof(ret->key));
+	return 0;
+}
+
+/* There is more behind the object `last`. */
+static int page_end(struct page *page, const struct pool_object *last, struct err *err)
+{
+	char token[CSI_TOKEN_BYTES], place[RECORD_ID_MAX];
+	place_print(last, place);
+	csi_token_print(page->kind, place, token);
 	const char *kept = arena_strdup(page->arena, token);
 	if (kept == NULL)
 		return out_of_memory(err);
@@ -110,10 +134,11 @@ static int page_end(struct page *page, const char *last, struct err *err)
 static int page_fill(
 	struct page *page, int32_t max_entries, ProtobufCBinaryData token, struct err *err)
 {
-	char id[RECORD_ID_MAX], last[RECORD_ID_MAX] = "";
+	struct pool_walk walk;
+	const struct pool_object *last = NULL;
 	if (max_entries < 0)
 		return err_set(err, ERR_INVALID, "max_entries: %d is negative", max_entries);
-	int r = csi_token_parse(page->kind, csi_str(token), id, err);
+	int r = place_parse(page->kind, csi_str(token), &walk, err);
 	if (r == 0)
 		r = check_loaded(page->csi, err);
 	size_t room = page_room(page, max_entries);
@@ -121,15 +146,14 @@ static int page_fill(
 		r = page_start(page, room, err);
 	struct pool_object *object;
 	for (size_t scanned = 0;
-		r == 0 && (object = pools_next(page->csi->pools, page->kind, id)) != NULL;
+		r == 0 && (object = pools_next(page->csi->pools, page->kind, &walk)) != NULL;
 		scanned++) {
-		pool_object_id(object, id);
 		bool wanted = page_wants(page, object);
 		if (scanned == LIST_SCAN_MAX || (wanted && page->count == room))
 			return page_end(page, last, err);
 		if (wanted)
 			r = page_add(page, object, err);
-		memcpy(last, id, sizeof(last));
+		last = object;
 	}
 	return r;
 }

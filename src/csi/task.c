@@ -19,6 +19,7 @@
 #include "csi/request.h"
 #include "csi/rpc.h"
 #include "csi/status.h"
+#include "pool/index.h"
 
 #include <assert.h>
 #include <inttypes.h>

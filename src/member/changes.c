@@ -122,18 +122,16 @@ static bool is_told(const struct pool_object *object)
 }
 
 struct pool_object *changes_after(
-	const struct csi *csi, enum record_kind *kind, char at[RECORD_ID_MAX])
+	const struct csi *csi, enum record_kind *kind, struct pool_walk *at)
 {
 	struct pool_object *object;
 	do {
 		object = pools_next(csi->pools, *kind, at);
 		if (object == NULL && *kind == RECORD_VOLUME) {
 			*kind = RECORD_SNAPSHOT;
-			at[0] = '\0';
+			*at = (struct pool_walk){0};
 			object = pools_next(csi->pools, *kind, at);
 		}
-		if (object != NULL)
-			pool_object_id(object, at);
 	} while (object != NULL && !is_told(object));
 	return object;
 }
@@ -141,10 +139,10 @@ struct pool_object *changes_after(
 bool changes_walk(struct changes *c, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
-		struct pool_object *object = changes_after(c->csi, &c->kind, c->at);
+		struct pool_object *object = changes_after(c->csi, &c->kind, &c->at);
 		if (object == NULL) {
 			c->kind = RECORD_VOLUME;
-			c->at[0] = '\0';
+			c->at = (struct pool_walk){0};
 			return true;
 		}
 		changes_look(c, object);

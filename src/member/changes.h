@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "csi/csi.h"
+#include "pool/index.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,7 +42,7 @@ struct changes {
 	void *arg;
 	/* where the walk is */
 	enum record_kind kind;
-	char at[RECORD_ID_MAX];
+	struct pool_walk at;
 	struct buf scratch;
 };
 
@@ -68,6 +69,6 @@ bool changes_walk(struct changes *c, unsigned count);
 /* The next object of either kind, in the order in which all are told; kind and at move on to it.
  * NULL: that was the last. */
 struct pool_object *changes_after(
-	const struct csi *csi, enum record_kind *kind, char at[RECORD_ID_MAX]);
+	const struct csi *csi, enum record_kind *kind, struct pool_walk *at);
 
 #endif

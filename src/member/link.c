@@ -139,7 +139,7 @@ void link_tell_again(struct member_link *l)
 	if (l->state == LINK_JOINED)
 		to_state(l, LINK_TELLING);
 	l->kind = RECORD_VOLUME;
-	l->at[0] = '\0';
+	l->at = (struct pool_walk){0};
 	link_kick(l);
 }
 
@@ -168,8 +168,9 @@ static int tell_pools(struct member_link *l, struct buf *b)
 /* A batch of all. *ret_all: that was the last. */
 static int tell_objects(struct member_link *l, struct buf *b, bool *ret_all)
 {
+	char id[RECORD_ID_MAX];
 	while (b->len < MEMBER_BATCH_BYTES) {
-		struct pool_object *object = changes_after(l->csi, &l->kind, l->at);
+		struct pool_object *object = changes_after(l->csi, &l->kind, &l->at);
 		*ret_all = object == NULL;
 		if (object == NULL)
 			return 0;
@@ -179,8 +180,10 @@ static int tell_objects(struct member_link *l, struct buf *b, bool *ret_all)
 			return r;
 		object->told = hash;
 		/* Another controller was told something else, or nothing. */
-		if (told != hash && (told != 0 || l->hooks->is_behind(l)))
-			changes_add(l->changes, CHANGE_OBJECT, object->kind, l->at);
+		if (told == hash || (told == 0 && !l->hooks->is_behind(l)))
+			continue;
+		pool_object_id(object, id);
+		changes_add(l->changes, CHANGE_OBJECT, object->kind, id);
 	}
 	return 0;
 }
@@ -314,7 +317,7 @@ static void begin(struct member_link *l, const Ringvol__V1__ControllerReport *re
 		snprintf(l->version, sizeof(l->version), "%.*s", (int)welcome->version.len,
 			(const char *)welcome->version.data);
 	l->kind = RECORD_VOLUME;
-	l->at[0] = '\0';
+	l->at = (struct pool_walk){0};
 	l->synced = l->blocked = false;
 	l->pools_due = UINT_MAX;
 	l->next = l->changes->last + 1;
@@ -347,13 +350,9 @@ static bool on_message(struct channel_call *call, const uint8_t *data, size_t le
 /* That of changes_after(). */
 static int compare_places(const struct member_link *a, const struct member_link *b)
 {
-	struct record_id x = {0}, y = {0};
 	if (a->kind != b->kind)
 		return a->kind < b->kind ? -1 : 1;
-	(void)record_id_parse(a->at, &x); /* "" is before all */
-	(void)record_id_parse(b->at, &y);
-	int order = strcmp(x.pool, y.pool);
-	return order != 0 ? order : strcmp(x.key, y.key);
+	return pool_walk_compare(&a->at, &b->at);
 }
 
 bool link_is_behind(const struct member_link *l, const struct member_link *other)

@@ -59,7 +59,7 @@ struct member_link {
 	uint64_t next;      /* the number of the next change to tell */
 	/* TELLING: how far */
 	enum record_kind kind;
-	char at[RECORD_ID_MAX];
+	struct pool_walk at;
 	/* for people */
 	char version[64]; /* the controller's */
 	char why[256];    /* why it is away; "" while it is not */

@@ -7,6 +7,7 @@
 #include "metrics/metrics.h"
 #include "metrics/text.h"
 #include "node/refresh.h"
+#include "pool/index.h"
 
 enum {
 	METRICS_CODES = GRPC_UNAUTHENTICATED + 1,
@@ -69,14 +70,14 @@ struct scrape {
 	struct http1_source source;
 	struct metrics *metrics;
 	struct node_refresh refresh;
-	bool measured;              /* the pools are, or were waited for */
-	unsigned table, family;     /* what is rendered */
-	bool begun;                 /* its HELP and TYPE are out */
-	unsigned at;                /* how far the family is, where it counts */
-	char cursor[RECORD_ID_MAX]; /* the last volume looked at, "" at first */
-	char node[256 + 1];         /* likewise the last node */
-	unsigned work;              /* of SCRAPE_WORK_MAX, by all scrapes in this turn */
-	struct arena *arena;        /* of this piece */
+	bool measured;           /* the pools are, or were waited for */
+	unsigned table, family;  /* what is rendered */
+	bool begun;              /* its HELP and TYPE are out */
+	unsigned at;             /* how far the family is, where it counts */
+	struct pool_walk cursor; /* the last volume looked at */
+	char node[256 + 1];      /* likewise the last node */
+	unsigned work;           /* of SCRAPE_WORK_MAX, by all scrapes in this turn */
+	struct arena *arena;     /* of this piece */
 };
 
 struct volume; /* volumes.c */

@@ -56,9 +56,8 @@ static bool next_attached(struct scrape *s, struct volume *ret)
 	struct csi *csi = s->metrics->csi;
 	struct pool_object *object;
 	while (s->work < SCRAPE_WORK_MAX &&
-		(object = pools_next(csi->pools, RECORD_VOLUME, s->cursor)) != NULL) {
+		(object = pools_next(csi->pools, RECORD_VOLUME, &s->cursor)) != NULL) {
 		s->work++;
-		pool_object_id(object, s->cursor);
 		const struct node_volume *node = node_volume_find(object);
 		if (node == NULL || !node->dev.attached)
 			continue;
@@ -80,7 +79,7 @@ static bool render_volume(struct scrape *s, const struct family *f, struct text 
 	}
 	if (s->work >= SCRAPE_WORK_MAX)
 		return false;
-	s->cursor[0] = '\0';
+	s->cursor = (struct pool_walk){0};
 	return true;
 }
 

@@ -37,7 +37,7 @@ struct node_exports {
 	size_t name_count, name_cap;
 	struct export_names *names; /* to be opened */
 	/* The round's volume. */
-	char at[RECORD_ID_MAX];
+	struct pool_walk at;
 	struct pool_object *volume;
 	struct node_lock lock;
 	unsigned which; /* of its attachments */
@@ -314,11 +314,10 @@ static bool misses_pool(const struct node_exports *x)
 static bool misses_volume(const struct node_exports *x)
 {
 	const struct pool_object *volume;
-	char id[RECORD_ID_MAX] = "";
-	while ((volume = pools_next(x->node->pools, RECORD_VOLUME, id)) != NULL) {
+	struct pool_walk walk = {0};
+	while ((volume = pools_next(x->node->pools, RECORD_VOLUME, &walk)) != NULL) {
 		if (attachments_exported(volume->attachments) && !is_made(volume))
 			return true;
-		pool_object_id(volume, id);
 	}
 	return false;
 }
@@ -338,13 +337,12 @@ static int gather_of(struct node_exports *x, const struct pool_object *volume)
 static int gather(struct node_exports *x)
 {
 	const struct pool_object *volume;
-	char id[RECORD_ID_MAX] = "";
+	struct pool_walk walk = {0};
 	int r = 0;
 	x->name_count = 0;
-	while (r == 0 && (volume = pools_next(x->node->pools, RECORD_VOLUME, id)) != NULL) {
+	while (r == 0 && (volume = pools_next(x->node->pools, RECORD_VOLUME, &walk)) != NULL) {
 		if (is_made(volume))
 			r = gather_of(x, volume);
-		pool_object_id(volume, id);
 	}
 	return r;
 }
@@ -402,15 +400,14 @@ bool node_exports_closed(struct node *node, const struct pool_object *volume)
 {
 	struct node_exports *x = node->exports;
 	const struct pool_object *other;
-	char id[RECORD_ID_MAX] = "";
+	struct pool_walk walk = {0};
 	if (x->opened)
 		return false;
 	if (misses_pool(x) && !waited_enough(x))
 		return true;
-	while ((other = pools_next(node->pools, RECORD_VOLUME, id)) != NULL) {
+	while ((other = pools_next(node->pools, RECORD_VOLUME, &walk)) != NULL) {
 		if (other != volume && attachments_exported(other->attachments))
 			return true;
-		pool_object_id(other, id);
 	}
 	x->opened = true; /* by what is exported now */
 	return false;
@@ -420,7 +417,7 @@ bool node_exports_closed(struct node *node, const struct pool_object *volume)
 
 static void end_walk(struct node_exports *x)
 {
-	x->at[0] = '\0';
+	x->at = (struct pool_walk){0};
 	x->listed = false;
 	if (x->opened)
 		arm(x, NODE_EXPORTS_MS);
@@ -448,12 +445,11 @@ static void on_tick(struct ring_timer *timer)
 		return;
 	}
 	for (unsigned i = 0; i < LOOKS_MAX; i++) {
-		volume = pools_next(x->node->pools, RECORD_VOLUME, x->at);
+		volume = pools_next(x->node->pools, RECORD_VOLUME, &x->at);
 		if (volume == NULL) {
 			end_walk(x);
 			return;
 		}
-		pool_object_id(volume, x->at);
 		if (is_wanted(x, volume) && start(x, volume))
 			return;
 	}

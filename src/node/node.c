@@ -41,10 +41,9 @@ void node_close(struct node *node)
 	node_sweep_close(node);
 	node_exports_close(node);
 	node_watch_close(node);
-	char id[RECORD_ID_MAX] = "";
+	struct pool_walk walk = {0};
 	struct pool_object *volume;
-	while ((volume = pools_next(node->pools, RECORD_VOLUME, id)) != NULL) {
-		pool_object_id(volume, id);
+	while ((volume = pools_next(node->pools, RECORD_VOLUME, &walk)) != NULL) {
 		node_volume_free(volume->node);
 		volume->node = NULL;
 	}

@@ -33,7 +33,8 @@ struct node_sweep {
 	struct ring_timer timer;
 	bool busy, locked, removed;
 	bool gone; /* as of the last look */
-	char id[RECORD_ID_MAX], at[RECORD_ID_MAX], name[RECORD_NAME_MAX + 1];
+	struct pool_walk at;
+	char id[RECORD_ID_MAX], name[RECORD_NAME_MAX + 1];
 	char owner_path[RECORD_OWNER_MAX + 1];
 	struct node_lock lock;
 	struct node_owner owner;
@@ -243,7 +244,7 @@ static void sweep_ended(struct op *op)
 
 static void start(struct node_sweep *s, const struct pool_object *volume)
 {
-	memcpy(s->id, s->at, sizeof(s->id));
+	pool_object_id(volume, s->id);
 	snprintf(s->name, sizeof(s->name), "%s", volume->rec->name);
 	snprintf(s->owner_path, sizeof(s->owner_path), "%s", volume->rec->owner);
 	s->locked = s->removed = s->gone = false;
@@ -271,13 +272,12 @@ static void on_tick(struct ring_timer *timer)
 	if (s->node->draining || s->busy)
 		return; /* the end of a sweep arms it again */
 	for (unsigned i = 0; i < LOOKS_MAX; i++) {
-		volume = pools_next(s->node->pools, RECORD_VOLUME, s->at);
+		volume = pools_next(s->node->pools, RECORD_VOLUME, &s->at);
 		if (volume == NULL) {
-			s->at[0] = '\0';
+			s->at = (struct pool_walk){0};
 			arm(s, next_round_ms(s->node));
 			return;
 		}
-		pool_object_id(volume, s->at);
 		if (record_is_inline(volume->rec)) {
 			start(s, volume);
 			return;

@@ -212,7 +212,8 @@ bool node_split_tag(const char *tag, char ret_pool[9], char ret_random[9])
 
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64])
 {
-	node_tag(pool_uuid8(volume->pool), volume->rec->random, ret_tag);
+	node_tag(record_id_pool(volume->rec, pool_uuid8(volume->pool)), volume->rec->random,
+		ret_tag);
 }
 
 bool node_is_formatting(const struct node *node, const char *tag)

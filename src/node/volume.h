@@ -138,7 +138,7 @@ struct node_mount *node_volume_staged(const struct node_volume *nv);
 const struct node_mount *node_volume_best_mount(const struct node_volume *nv);
 void node_volume_free(struct node_volume *nv);
 
-/* "ringvol:<pool uuid8>:<random>"; both parts are in the volume's id, too. */
+/* "ringvol:<pool uuid8>:<random>"; both parts are the volume's id's, wherever it has moved. */
 void node_tag(const char *pool_uuid8, const char *random, char ret_tag[64]);
 void node_volume_tag(const struct pool_object *volume, char ret_tag[64]);
 /* False for what is no such tag. */

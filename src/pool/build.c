@@ -17,11 +17,13 @@
 
 #include "base/clock.h"
 #include "blockio/image.h"
+#include "pool/build_begin.h"
 #include "pool/build_learn.h"
 #include "pool/build_park.h"
 #include "pool/build_part.h"
 #include "pool/build_raw.h"
 #include "pool/build_thin.h"
+#include "pool/fill.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -47,40 +49,7 @@ enum build_call {
 	CALLS
 };
 
-/* ---- begin, admit ---- */
-
-static int fail_exists(struct op *op)
-{
-	const struct pool_build *b = pool_build_of(op);
-	return op_fail(op, ERR_EXISTS, "%s already exists in pool %s", b->rec->name, b->pool->name);
-}
-
-static int begin_run(struct op *op)
-{
-	struct pool_build *b = pool_build_of(op);
-	struct pool *pool = b->pool;
-	int r = pool_check_ready(pool, &op->err);
-	if (r < 0)
-		return r;
-	if (!pool->probed)
-		return op_fail(op, ERR_NO_ROOM,
-			"pool %s has been too full since the driver started to find out what its file system can do: "
-			"delete volumes or snapshots, or grow its file system",
-			pool->name);
-	if (pool_index_find(pool, b->rec->kind, b->rec->key) != NULL)
-		return fail_exists(op);
-	if (pool->index[0].count + pool->index[1].count >= POOL_OBJECTS_MAX)
-		return op_fail(op, ERR_NO_ROOM,
-			"pool %s holds %d volumes and snapshots, which is the limit", pool->name,
-			POOL_OBJECTS_MAX);
-	return pool_op_begin(pool, &op->err);
-}
-
-static int begin_undo(struct op *op)
-{
-	pool_op_finish(pool_build_of(op)->pool);
-	return 0;
-}
+/* ---- admit ---- */
 
 static uint64_t need_bytes(const struct pool_build *b)
 {
@@ -132,6 +101,9 @@ static int open_call(struct op *op)
 	struct pool_build *b = pool_build_of(op);
 	uint64_t size = record_image_bytes(b->rec);
 	int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (b->direct_io ? O_DIRECT : 0);
+	int r = b->part == NULL ? build_check_part(b) : 0;
+	if (r < 0)
+		return r;
 	if (b->part == NULL)
 		b->fd = openat(b->dirfd, ".", flags, 0600);
 	if (b->fd < 0)
@@ -139,7 +111,7 @@ static int open_call(struct op *op)
 	if (b->disk != NULL)
 		return open_raw(b);
 	/* The hint must come before the first extent. */
-	int r = image_hint_for_size(b->fd, size);
+	r = image_hint_for_size(b->fd, size);
 	if (r == 0)
 		r = image_resize(b->fd, size, record_allocates(b->rec));
 	if (r < 0 && b->part == NULL)
@@ -150,6 +122,8 @@ static int open_call(struct op *op)
 static int open_end(struct op *op, int res)
 {
 	struct pool_build *b = pool_build_of(op);
+	if (res == -EBUSY)
+		return build_fail_moving(op);
 	if (res == -EOPNOTSUPP && b->rec->thick)
 		return op_fail(op, ERR_PRECONDITION,
 			"the file system of pool %s cannot allocate ahead: use provisioning thin",
@@ -174,19 +148,6 @@ static int open_undo(struct op *op)
 {
 	struct pool_build *b = pool_build_of(op);
 	return b->part != NULL ? 0 : op_work(op, close_job, b);
-}
-
-int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes)
-{
-	struct stat st;
-	int r = image_reflink(src_fd, dst_fd);
-	if (r < 0)
-		return r;
-	/* A larger source has made it larger. */
-	if (fstat(dst_fd, &st) < 0 ||
-		((uint64_t)st.st_size != size_bytes && ftruncate(dst_fd, (off_t)size_bytes) < 0))
-		return -errno;
-	return 0;
 }
 
 /* -ESTALE: not the template it was. */
@@ -217,10 +178,12 @@ static int prepare_open(struct op *op)
 	const struct pool_object *source = b->share_object;
 	b->kind = b->rec->kind;
 	b->dirfd = pool_fd_of(b->pool, b->kind);
+	b->copies_fd = b->pool->fds[POOL_FD_COPIES];
 	b->direct_io = b->pool->features.direct_io;
 	b->sharing = b->pool->raw == NULL && (source != NULL || b->share_template[0] != '\0');
 	b->share_name = source != NULL ? source->key : b->share_template;
-	b->thin_origin = source != NULL ? pool_entry((struct pool_object *)source)->thin_id : 0;
+	if (source != NULL)
+		b->thin_origin = pool_entry((struct pool_object *)source)->thin_id;
 	b->share_dirfd = source != NULL ? pool_fd_of(source->pool, source->kind)
 					: b->pool->fds[POOL_FD_TEMPLATES];
 	if (source != NULL && (source->rec == NULL || source->image == POOL_IMAGE_TRUNCATED))
@@ -293,7 +256,7 @@ static int record_call(struct op *op)
 	const struct pool_build *b = pool_build_of(op);
 	/* A part may have one, of an attempt cut short between this and its link. */
 	int flags = b->part == NULL ? XATTR_CREATE : 0;
-	int r = b->part == NULL ? 0 : pool_part_forget(b->fd);
+	int r = b->part == NULL || b->keeps_identity ? 0 : pool_part_forget(b->fd);
 	if (r < 0)
 		return r;
 	if (fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, flags) < 0)
@@ -387,14 +350,20 @@ static int link_call(struct op *op)
 	if (b->parked_name[0] == '\0')
 		return fd_link(b->fd, b->dirfd, b->rec->key);
 	int r = renameat2(b->parked_fd, b->parked_name, b->dirfd, b->rec->key, RENAME_NOREPLACE);
-	return r < 0 ? -errno : 0;
+	if (r < 0)
+		return -errno;
+	/* One that moves in is a part for as long as it is no volume: nothing else has its bytes.
+	 */
+	if (b->keeps_identity && b->part != NULL)
+		(void)pool_part_forget(b->fd);
+	return 0;
 }
 
 static int prepare_link(struct op *op)
 {
 	struct pool_build *b = pool_build_of(op);
 	if (pool_index_find(b->pool, b->rec->kind, b->rec->key) != NULL)
-		return fail_exists(op);
+		return build_fail_exists(op);
 	return 0;
 }
 
@@ -415,7 +384,9 @@ static int enter_index(struct pool_build *b)
 		.image_ino = st.st_ino,
 	};
 	strcpy(found.key, b->rec->key);
-	if (build_snaps(b)) /* of one that grows it has all; it is measured when that matters */
+	if (build_snaps(b) &&
+		b->share_object !=
+			NULL) /* of one that grows it has all; it is measured when that matters */
 		found.allocated_bytes = b->share_object->allocated_bytes;
 	pool_admit_release(&b->room);
 	pool_op_finish(pool);
@@ -435,11 +406,11 @@ static int link_end(struct op *op, int res)
 	struct pool_build *b = pool_build_of(op);
 	if (b->learn != NULL) {
 		build_learn_end(b, res);
-		return fail_exists(op);
+		return build_fail_exists(op);
 	}
 	if (res == -EEXIST) {
 		int r = build_learn_run(op);
-		return r < 0 ? fail_exists(op) : r;
+		return r < 0 ? build_fail_exists(op) : r;
 	}
 	if (res < 0)
 		return pool_fail_sys(b->pool, &op->err, res, "naming %s in pool %s", b->rec->name,
@@ -448,6 +419,7 @@ static int link_end(struct op *op, int res)
 	 * attempt's EEXIST makes it known. */
 	b->indexed = enter_index(b) == 0;
 	b->state = BUILD_LINKED;
+	build_has_arrived(b);
 	return 0;
 }
 
@@ -549,12 +521,14 @@ static int link_run(struct op *op)
 }
 
 static const struct op_step build_steps[] = {
-	{"begin", .run = begin_run, .undo = begin_undo},
+	{"begin", .run = build_begin_run, .undo = build_begin_undo},
 	{"part", .run = build_part_run, .end = build_part_end, .undo = build_part_undo,
 		.done = build_part_done},
 	{"admit", .run = admit_run, .end = admit_end, .undo = admit_undo},
 	{"id", .run = build_id_run, .end = build_id_end, .undo = build_id_undo,
 		.done = build_id_done},
+	{"template", .run = build_template_run, .end = build_template_end,
+		.done = build_template_done},
 	{"pieces", .run = build_pieces_run, .end = build_pieces_end, .undo = build_pieces_undo,
 		.done = build_pieces_done},
 	{"open", .run = open_run},
@@ -565,8 +539,22 @@ static const struct op_step build_steps[] = {
 	{"data", .run = data_run, .end = data_end, .done = data_done},
 	{"link", .run = link_run, .done = link_done},
 	{"sync", .run = sync_run, .end = sync_end, .done = sync_done},
+	{"forget departure", .run = build_forget_run, .end = build_forget_end,
+		.done = build_forget_done},
 	{NULL},
 };
+
+static int init(
+	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
+{
+	struct record *made = record_new(rec);
+	if (made == NULL)
+		return -ENOMEM;
+	*b = (struct pool_build){.pool = pool, .rec = made, .fd = -1};
+	op_init(&b->op, reactor, "pool_build", build_steps, NULL);
+	b->op.lane = b->pool->lane;
+	return 0;
+}
 
 int pool_build_init(
 	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
@@ -574,13 +562,16 @@ int pool_build_init(
 	struct record draft = *rec;
 	draft.created_ns = clock_now_ns();
 	pool_random_hex(draft.random, 8);
-	struct record *made = record_new(&draft);
-	if (made == NULL)
-		return -ENOMEM;
-	*b = (struct pool_build){.pool = pool, .rec = made, .fd = -1};
-	op_init(&b->op, reactor, "pool_build", build_steps, NULL);
-	b->op.lane = b->pool->lane;
-	return 0;
+	return init(b, reactor, pool, &draft);
+}
+
+int pool_build_init_moved(
+	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec)
+{
+	int r = init(b, reactor, pool, rec);
+	if (r == 0)
+		b->keeps_identity = true;
+	return r;
 }
 
 void pool_build_free(struct pool_build *b)
@@ -595,6 +586,8 @@ void pool_build_free(struct pool_build *b)
 	b->map = NULL;
 	free(b->places);
 	b->places = NULL;
+	free(b->thin_template);
+	b->thin_template = NULL;
 	record_free(b->rec);
 	b->rec = NULL;
 }

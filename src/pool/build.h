@@ -6,6 +6,7 @@
 #include "blockio/copy_places.h"
 #include "blockio/image_map.h"
 #include "disk/disk.h"
+#include "pool/departure_drop.h"
 #include "pool/part.h"
 #include "pool/raw.h"
 #include "pool/room.h"
@@ -17,10 +18,11 @@
 /*
  * (open the part) -> admit (room) -> open unnamed, size -> share or fill -> record -> park in the
  * trash (where there is not one log) -> data sync (if fill wrote, or there is not one log) -> link
- * [commit] -> sync, index. ERR_EXISTS when the name is taken on disk; ERR_NO_ROOM. In a raw pool
- * pieces of the disks are taken first, and an image that is filled is parked before (build_raw.h).
- * One that is thin there has an id in the thin pool instead (build_thin.h); what it shares it
- * shares by that.
+ * [commit] -> sync, index. ERR_EXISTS when the name is taken on disk; ERR_UNAVAILABLE when a volume
+ * of that name has left the pool (departure.h), or is moving in (part.h); ERR_NO_ROOM. In a raw
+ * pool pieces of the disks are taken first, and an image that is filled is parked before
+ * (build_raw.h). One that is thin there has an id in the thin pool instead (build_thin.h); what it
+ * shares it shares by that, and it is a snapshot of a template there.
  */
 struct pool_build {
 	struct op op;
@@ -38,13 +40,16 @@ struct pool_build {
 	int (*fill)(struct op *op, int dst_fd, void *arg);
 	int (*fill_end)(struct op *op, int res, void *arg);
 	void *fill_arg;
-	bool fill_writes; /* fill writes data (not only shares extents) */
+	const struct fsimg_spec *format; /* what fill makes; NULL: no copy of a template */
+	bool fill_writes;                /* fill writes data (not only shares extents) */
 	/* For the fill: where the image's bytes go in a raw pool, in the place of dst_fd. NULL: to
 	 * dst_fd. */
 	struct copy_places *places;
 	/* The image outlives a failure that its fill says is none of the image's (part.h); NULL: it
 	 * has no name before its key. */
 	struct pool_part *part;
+	/* It moves in: its id, its age and its moves are the record's (pool_build_init_moved()). */
+	bool keeps_identity;
 	uint64_t need_bytes; /* room to ask for; 0: its image's size for a volume */
 	struct pool_object *ret_object;
 	/* private */
@@ -52,7 +57,9 @@ struct pool_build {
 	struct pool_build_learn *learn;
 	struct pool_sync_wait sync;
 	enum record_kind kind;
-	int fd, dirfd, share_dirfd;
+	int fd, dirfd, share_dirfd, copies_fd;
+	struct pool_departure *departure; /* of one that comes back: the note of how it left */
+	struct pool_departure_drop forget;
 	const char *share_name;
 	bool direct_io;
 	bool sharing, indexed;
@@ -70,6 +77,7 @@ struct pool_build {
 	/* of a thin image there: its id (0: it is none), that of what it is a snapshot of, whether
 	 * dm-thin knew the id already, and what is written through */
 	uint32_t thin_id, thin_origin;
+	struct thin_template *thin_template;
 	bool thin_alien;
 	struct thin_wait thin_wait;
 	struct thin_fill thin_device;
@@ -80,11 +88,11 @@ struct pool_build {
 /* rec is copied; random, key and created_ns are drawn here. -ENOMEM. */
 int pool_build_init(
 	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec);
+/* Of a volume that moves in, whole in a part or brought by the fill: random and created_ns are the
+ * record's, as are born and moves, which the caller has set. Of a name that has left the pool only
+ * that volume itself is let in, moved once more. -ENOMEM. */
+int pool_build_init_moved(
+	struct pool_build *b, struct reactor *reactor, struct pool *pool, const struct record *rec);
 void pool_build_free(struct pool_build *b); /* what is left after the end */
-
-/* ---- for the files of src/pool ---- */
-
-/* Makes dst, of size_bytes, share all extents of src, and keeps its size. Blocking. */
-int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes);
 
 #endif

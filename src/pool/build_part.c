@@ -8,6 +8,7 @@
 #include "pool/build_part.h"
 
 #include "base/fd.h"
+#include "pool/build_begin.h"
 #include "pool/private.h"
 
 #include <fcntl.h>
@@ -39,6 +40,8 @@ int build_part_run(struct op *op)
 int build_part_end(struct op *op, int res)
 {
 	const struct pool_build *b = pool_build_of(op);
+	if (res == -EBUSY || (res == 0 && b->part->finished && !b->keeps_identity))
+		return build_fail_moving(op);
 	if (res < 0)
 		return op_fail_sys(
 			op, res, "making a file for %s in pool %s", b->rec->name, b->pool->name);
@@ -49,7 +52,7 @@ int build_part_end(struct op *op, int res)
 static int drop_part_job(void *arg)
 {
 	struct pool_build *b = arg;
-	if (!b->part->keep)
+	if (!b->part->keep && !pool_part_fd_is_finished(b->fd))
 		(void)unlinkat(b->parked_fd, b->parked_name, 0);
 	fd_close(&b->fd);
 	return 0;

@@ -4,7 +4,7 @@
  * before dm-thin hears of the id. So whatever crash comes, there is a file for each id that dm-thin
  * knows, and what is in the trash is deleted by the next run: an id that dm-thin does not know is
  * as good as deleted. A snapshot or clone is one message, for which the origin is held still from
- * the top of its stack.
+ * the top of its stack; so is a volume with a file system, whose origin is a template.
  *
  * How it can fail: the thin pool cannot be had; dm-thin refuses; it knows the id already, which no
  * file had: that is nobody's to delete, and the next build takes another.
@@ -15,6 +15,7 @@
 #include "pool/build_part.h"
 #include "pool/private.h"
 #include "pool/raw.h"
+#include "pool/thin_template.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +30,7 @@ bool build_not_thin(struct op *op)
 
 bool build_snaps(const struct pool_build *b)
 {
-	return b->thin_id != 0 && b->share_object != NULL;
+	return b->thin_id != 0 && (b->share_object != NULL || b->thin_origin != 0);
 }
 
 /* ---- the id ---- */
@@ -79,6 +80,32 @@ int build_id_undo(struct op *op)
 	return 0; /* else nobody knows what has it until the pool is loaded again */
 }
 
+/* ---- the template ---- */
+
+/* Where room is short, no template is kept (thin_steps.c), and bytes are copied. */
+bool build_template_done(struct op *op)
+{
+	const struct pool_build *b = pool_build_of(op);
+	return b->thin_id == 0 || b->share_object != NULL || b->format == NULL ||
+	       b->pool->raw->thin.short_of_room;
+}
+
+int build_template_run(struct op *op)
+{
+	struct pool_build *b = pool_build_of(op);
+	b->thin_template = thin_template_new(op->reactor, b->pool, b->format);
+	if (b->thin_template == NULL)
+		return op_fail_sys(op, -ENOMEM, "making %s", b->rec->name);
+	return op_child(op, &b->thin_template->op);
+}
+
+int build_template_end(struct op *op, int res)
+{
+	struct pool_build *b = pool_build_of(op);
+	b->thin_origin = b->thin_template->ret_id;
+	return res;
+}
+
 /* ---- held by a name ---- */
 
 int build_hold_call(struct op *op)
@@ -108,41 +135,24 @@ int build_say_call(struct op *op)
 	int r = dm_open(&dm, DM_CONTROL_PATH);
 	if (r < 0)
 		return r;
-	if (b->share_object == NULL)
+	if (!build_snaps(b))
 		return thin_pool_create(&dm, b->disk->uuid, b->thin_id);
+	if (b->share_object == NULL) /* nobody writes to a template */
+		return thin_pool_snap(&dm, b->disk->uuid, &snap, 1, &at);
 	r = thin_still_of(b->share_object, b->share_frozen, &snap.still);
 	return r == 0 ? thin_pool_snap(&dm, b->disk->uuid, &snap, 1, &at) : r;
-}
-
-int thin_fail(struct err *err, int res, const struct pool *pool, const char *name)
-{
-	if (res == -ENXIO || dm_is_absent(res))
-		return err_set(err, ERR_UNAVAILABLE,
-			"%s: the thin pool of pool %s is not active now: see 'ringvol doctor'",
-			name, pool->name);
-	if (res == -EOPNOTSUPP)
-		return err_set(err, ERR_UNAVAILABLE,
-			"%s: the thin pool of pool %s is read-only, its metadata are full or damaged: see 'ringvol doctor' and the kernel log",
-			name, pool->name);
-	if (res == -EEXIST)
-		return err_set(err, ERR_UNAVAILABLE,
-			"%s: the thin pool of pool %s has a volume under the number that was to be its, and no file says whose that is: try again",
-			name, pool->name);
-	if (res == -EBUSY)
-		return err_set(err, ERR_PRECONDITION,
-			"%s: somebody else has frozen the file system of its source: thaw it (fsfreeze -u) and try again",
-			name);
-	if (res == -ENODATA)
-		return err_set(err, ERR_DATA_LOSS,
-			"%s: the thin pool of pool %s does not have the bytes of its source: see 'ringvol check'",
-			name, pool->name);
-	return err_sys(err, res, "%s: a message to the thin pool of pool %s", name, pool->name);
 }
 
 int build_say_end(struct op *op, int res)
 {
 	struct pool_build *b = pool_build_of(op);
 	b->thin_alien = res == -EEXIST;
+	if (res == -ENODATA && b->share_object == NULL) {
+		thin_templates_forget(&b->pool->raw->thin.templates, b->thin_origin);
+		return op_fail(op, ERR_UNAVAILABLE,
+			"%s: the thin pool of pool %s does not have its template any more: try again",
+			b->rec->name, b->pool->name);
+	}
 	return res < 0 ? thin_fail(&op->err, res, b->pool, b->rec->name) : 0;
 }
 
@@ -151,7 +161,7 @@ int build_say_end(struct op *op, int res)
 bool build_device_done(struct op *op)
 {
 	const struct pool_build *b = pool_build_of(op);
-	return b->thin_id == 0 || b->share_object != NULL || b->fill == NULL;
+	return b->thin_id == 0 || build_snaps(b) || b->fill == NULL;
 }
 
 int build_device_call(struct op *op)

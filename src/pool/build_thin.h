@@ -12,7 +12,14 @@ int build_id_run(struct op *op);
 int build_id_end(struct op *op, int res);
 int build_id_undo(struct op *op);
 
-/* It is a snapshot or clone in the thin pool: one message, and no bytes. */
+/* The step "template": what has a file system and no source is a snapshot of a template in the thin
+ * pool (thin_template.h). */
+bool build_template_done(struct op *op);
+int build_template_run(struct op *op);
+int build_template_end(struct op *op, int res);
+
+/* It is a snapshot or clone in the thin pool, or has a template there: one message, and no bytes.
+ */
 bool build_snaps(const struct pool_build *b);
 /* Calls of the trip that opens the file: it gets a name in the trash, durable, then dm-thin is
  * told; then, of a build that writes, a device. Undone, the file is a deleted image. The first
@@ -29,8 +36,5 @@ int build_device_undo(struct op *op);
 
 /* What was written is durable, and the device goes (thin_fill_leave()). Blocking. */
 int build_thin_flush(struct pool_build *b);
-
-/* What a refusal of dm-thin means. */
-int thin_fail(struct err *err, int res, const struct pool *pool, const char *name);
 
 #endif

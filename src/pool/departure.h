@@ -5,17 +5,20 @@
  * from it on it is the other pool's, and its image goes to the trash, by whoever finds it.
  *
  *   departed/<key>   text: the volume's id, how often it has moved by that, the pool and node that
- *                    it went to, and the grant by which
+ *                    it went to, and the grant by which (departure_file.h)
  *
- * A note ends when the volume is deleted where it has gone (pool_departure_drop()), or is back.
+ * A note ends when the volume is deleted where it has gone, or is back (departure_drop.h). Until
+ * then nothing else of that name is made in the pool. One that cannot be read is never guessed at:
+ * it stays, and a volume of its name is quarantined.
  */
 #ifndef RINGVOL_POOL_DEPARTURE_H
 #define RINGVOL_POOL_DEPARTURE_H
 
+#include "base/list.h"
 #include "pool/hold.h"
 #include "pool/pool.h"
-#include "pool/remove.h"
 
+/* Of a volume that left a pool. It stays valid as an object does (pool.h). */
 struct pool_departure {
 	struct list link; /* the pool's */
 	struct pool *pool;
@@ -25,48 +28,38 @@ struct pool_departure {
 	char to[RECORD_POOL_DIGITS + 1]; /* the pool's uuid */
 	char node_id[POOL_HOLD_NODE_MAX];
 	char grant[POOL_GRANT_BYTES];
+	const char *why; /* static: why the note cannot be read, then only its key is known; NULL:
+			  * it can */
+	bool unsynced;   /* it is not known to be durable: the move is not committed, nor undone */
+	bool back;       /* the volume is here again: as good as gone */
 };
 
-/* The departure of the volume from a pool that is loaded here; NULL: none. */
+/* The departure of the volume from a pool that is loaded here; NULL: none that can be read. */
 struct pool_departure *pools_departure(const struct pools *pools, const char *id);
-/* Likewise by name: nothing of that name is made in a pool that it has left. */
-struct pool_departure *pools_departure_by_key(const struct pools *pools, const char *key);
-/* The first behind `after` (NULL: the first of all) of one pool. */
+/* Likewise by name, of one pool, also what cannot be read. */
+struct pool_departure *pool_departure_by_key(const struct pool *pool, const char *key);
+/* Whether a volume with that random part of its id has left the pool, or may have. */
+bool pool_random_departed(const struct pool *pool, const char *random);
+/* The first behind `after` (NULL: the first of all) of one pool, also what cannot be read. */
 struct pool_departure *pool_departure_next(
 	const struct pool *pool, const struct pool_departure *after);
 /* Of a call for the id: ERR_UNAVAILABLE "... has moved to pool ... of node ...". */
 int pool_departure_refuse(const struct pool_departure *departure, struct err *err);
 
-/*
- * note [commit] -> the image goes to the trash (remove.h). The caller has the volume alone, and
- * nobody uses it. A note that is there already is enough; volume NULL: so is an image that is gone.
- */
-struct pool_depart {
-	struct op op;
-	struct pool *pool;
-	struct pool_object *volume;
-	/* Filled in but for link and pool. */
-	struct pool_departure note;
-	/* private */
-	struct pool_departure *made;
-	struct pool_remove remove;
-	int dir_fd;
-	unsigned text_len;
-	char text[RECORD_ID_MAX + POOL_HOLD_NODE_MAX + 256];
-};
-void pool_depart_init(struct pool_depart *d, struct reactor *reactor, struct pool *pool,
-	struct pool_object *volume, const struct pool_departure *note);
-void pool_depart_free(struct pool_depart *d); /* what is left after the end */
+/* ---- for the files of src/pool ---- */
 
-/* Takes the note away, durably. */
-struct pool_departure_drop {
-	struct op op;
-	struct pool_departure *departure;
-	/* private */
-	int dir_fd;
-	char key[RECORD_KEY_MAX];
-};
-void pool_departure_drop_init(
-	struct pool_departure_drop *d, struct reactor *reactor, struct pool_departure *departure);
+enum { DEPARTURE_TEXT_MAX = 256 + RECORD_ID_MAX + 3 * POOL_HOLD_NODE_MAX };
+
+/* 0, or ERR_UNAVAILABLE: the volume of that id has left a pool that is loaded here, or may have. */
+int pools_departure_check(const struct pools *pools, const char *id, struct err *err);
+/* The note of a volume that is back; NULL: none is left. */
+struct pool_departure *pool_departure_of_back(const struct pool *pool, const char *key);
+/* Onto the pool's list. */
+void pool_departure_enter(struct pool *pool, struct pool_departure *departure);
+/* Off the list; who has it may read it until the pool is closed. */
+void pool_departure_put_aside(struct pool_departure *departure);
+/* Takes over what was read: the list is what the notes are now. */
+void pool_departures_adopt(struct pool *pool, struct list *found);
+void pool_departures_free(struct list *departures);
 
 #endif

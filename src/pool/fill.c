@@ -44,6 +44,19 @@ static int template_run(struct op *op)
 	return op_child(op, &f->tpl.op);
 }
 
+int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes)
+{
+	struct stat st;
+	int r = image_reflink(src_fd, dst_fd);
+	if (r < 0)
+		return r;
+	/* A larger source has made it larger. */
+	if (fstat(dst_fd, &st) < 0 ||
+		((uint64_t)st.st_size != size_bytes && ftruncate(dst_fd, (off_t)size_bytes) < 0))
+		return -errno;
+	return 0;
+}
+
 static int reflink_call(struct op *op)
 {
 	const struct pool_format *f = format_of(op);
@@ -166,6 +179,7 @@ void pool_build_format(struct pool_build *b, struct pool_format *f)
 	b->fill = format_fill;
 	b->fill_end = format_fill_end;
 	b->fill_arg = f;
+	b->format = f->spec.type != FSIMG_BTRFS ? &f->spec : NULL;
 	if (f->own_blocks || !pool_template_known(f->pool, &f->spec, b->share_template))
 		b->share_template[0] = '\0';
 }

@@ -33,6 +33,9 @@ void pool_format_init(struct pool_format *f, struct pool *pool, const struct fsi
 /* The format lives until the build's end. */
 void pool_build_format(struct pool_build *b, struct pool_format *format);
 
+/* Makes dst, of size_bytes, share all extents of src, and keeps its size. Blocking. */
+int pool_share_extents(int src_fd, int dst_fd, uint64_t size_bytes);
+
 /* The bytes of another image, by a sparse copy through the ring. It writes: set fill_writes. */
 struct pool_clone {
 	struct op op;

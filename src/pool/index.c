@@ -11,6 +11,7 @@
 #include "pool/index.h"
 
 #include "base/buf.h"
+#include "pool/departure.h"
 #include "pool/hold.h"
 #include "pool/private.h"
 #include "pool/raw.h"
@@ -109,6 +110,7 @@ struct pool_object *pool_index_insert(struct pool *pool, struct pool_found *foun
 	list_init(&e->link);
 	e->image_bytes = found->image_bytes;
 	e->thin_id = found->thin_id;
+	e->left = found->left;
 	e->remeasure = true;
 	e->object = (struct pool_object){
 		.pool = pool,
@@ -174,15 +176,24 @@ const char *pool_hold_family(const struct pool_hold *hold)
 	return hold->rec->shares_extents ? pool_family(hold->rec) : hold->source_id;
 }
 
-/* The family's founder, if it is still there. */
+static bool is_of_id(const struct pool_object *o, const struct record_id *id)
+{
+	if (o->rec == NULL)
+		return strcmp(id->pool, o->pool->uuid8) == 0 && strcmp(id->key, o->key) == 0;
+	return strcmp(id->pool, record_id_pool(o->rec, o->pool->uuid8)) == 0 &&
+	       strcmp(id->key, o->key) == 0 && strcmp(id->random, o->rec->random) == 0;
+}
+
+/* The family's founder, if it is still there. One that has left and is back counts as a sharer of
+ * what it was founder of before: less is promised than could be. */
 static struct pool_object *family_founder(const struct pool *pool, const char *family)
 {
 	struct record_id id;
-	if (record_id_parse(family, &id) < 0 || strcmp(id.pool, pool->uuid8) != 0)
+	if (record_id_parse(family, &id) < 0)
 		return NULL;
 	for (unsigned kind = 0; kind < 2; kind++) {
 		struct pool_object *o = pool_index_find(pool, kind, id.key);
-		if (o != NULL && o->rec != NULL && strcmp(o->rec->random, id.random) == 0)
+		if (o != NULL && o->rec != NULL && is_of_id(o, &id))
 			return o;
 	}
 	return NULL;
@@ -281,10 +292,29 @@ struct pool_object *pools_find_name(
 	record_key(name, key);
 	for (unsigned i = 0; i < pools->count; i++) {
 		struct pool_object *o = pool_index_find(pools->at[i], kind, key);
-		if (o != NULL && (o->rec == NULL || strcmp(o->rec->name, name) == 0))
+		if (o != NULL && !pool_entry(o)->left &&
+			(o->rec == NULL || strcmp(o->rec->name, name) == 0))
 			return o;
 	}
 	return NULL;
+}
+
+/* Of the pools that are loaded, or of all as they were when they last were. Of two the one that has
+ * moved more often is it, and a quarantined one only if there is no other. */
+static struct pool_object *find_of_id(
+	const struct pools *pools, enum record_kind kind, const struct record_id *id, bool loaded)
+{
+	struct pool_object *best = NULL;
+	for (unsigned i = 0; i < pools->count; i++) {
+		struct pool_object *o = pool_index_find(pools->at[i], kind, id->key);
+		if (o == NULL || !is_of_id(o, id) || pool_entry(o)->left ||
+			(loaded && !pool_loaded(pools->at[i])))
+			continue;
+		if (best == NULL || best->rec == NULL ||
+			(o->rec != NULL && o->rec->moves > best->rec->moves))
+			best = o;
+	}
+	return best;
 }
 
 int pools_find_pool_of_id(const struct pools *pools, const char *noun, const char *id,
@@ -330,23 +360,21 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 	static const char *const nouns[] = {"volume", "snapshot"};
 	struct record_id parsed;
 	struct pool *pool;
-	struct pool_object *named = find_inline(pools, kind, id);
-	if (named != NULL) {
-		*ret = named;
+	struct pool_object *o = find_inline(pools, kind, id);
+	if (o == NULL && record_id_parse(id, &parsed) == 0)
+		o = find_of_id(pools, kind, &parsed, true);
+	if (o != NULL && o->rec != NULL) {
+		*ret = o;
 		return 0;
 	}
-	int r = pools_find_pool_of_id(pools, nouns[kind], id, &parsed, &pool, err);
-	if (r < 0)
-		return r;
-	struct pool_object *o = pool_index_find(pool, kind, parsed.key);
-	if (o != NULL && o->rec == NULL)
+	int r = kind == RECORD_VOLUME ? pools_departure_check(pools, id, err) : 0;
+	if (r == 0 && o != NULL)
 		return err_set(err, ERR_DATA_LOSS,
 			"%s %s in pool %s is quarantined: %s; see ringvol check", nouns[kind],
-			o->key, pool->name, o->why);
-	if (o == NULL || strcmp(o->rec->random, parsed.random) != 0)
-		return err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
-	*ret = o;
-	return 0;
+			o->key, o->pool->name, o->why);
+	if (r == 0)
+		r = pools_find_pool_of_id(pools, nouns[kind], id, &parsed, &pool, err);
+	return r < 0 ? r : err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
 }
 
 int pool_check_not_inline(const struct pool_object *object, struct err *err)
@@ -359,15 +387,38 @@ int pool_check_not_inline(const struct pool_object *object, struct err *err)
 		object->rec->claim[0] != '\0' ? object->rec->claim : object->rec->owner);
 }
 
+/* What is quarantined does not say what it is: it may be the volume of that name, come from there.
+ */
+static bool may_have(const struct pool *pool, const struct record_id *id)
+{
+	const struct pool_object *o = pool_index_find(pool, RECORD_VOLUME, id->key);
+	return o != NULL && !pool_entry((struct pool_object *)o)->left &&
+	       (o->rec == NULL || is_of_id(o, id));
+}
+
 bool pools_id_elsewhere(const struct pools *pools, const char *id)
 {
 	struct record_id parsed;
-	if (record_id_parse(id, &parsed) < 0 || pools_by_uuid8(pools, parsed.pool) != NULL)
+	if (record_id_parse(id, &parsed) < 0)
+		return false;
+	const struct pool_departure *left = pools_departure(pools, id);
+	const char *at = left != NULL ? left->to : parsed.pool;
+	if (pools_by_uuid8(pools, at) != NULL)
 		return false;
 	for (unsigned i = 0; i < pools->count; i++)
-		if (pools->at[i]->uuid8[0] == '\0')
+		if (pools->at[i]->uuid8[0] == '\0' || may_have(pools->at[i], &parsed))
 			return false;
 	return true;
+}
+
+struct lane *pools_lane_of_id(const struct pools *pools, const char *id)
+{
+	struct record_id parsed;
+	if (record_id_parse(id, &parsed) < 0)
+		return pools->strays;
+	const struct pool_object *o = find_of_id(pools, RECORD_VOLUME, &parsed, false);
+	const struct pool *pool = o != NULL ? o->pool : pools_by_uuid8(pools, parsed.pool);
+	return pool == NULL ? pools->strays : pool->lane;
 }
 
 /* The next pool by uuid; the first one for "". */
@@ -383,30 +434,32 @@ static struct pool *pool_after(const struct pools *pools, const char *uuid8)
 	return next;
 }
 
-/* The order is that of (pool's uuid, key): the random part decides nothing, because a key is there
- * once. So a token whose entry was deleted still has its place. */
+/* A key is there once in a pool, so a place whose object was deleted is still a place. */
 struct pool_object *pools_next(
-	const struct pools *pools, enum record_kind kind, const char *after_id)
+	const struct pools *pools, enum record_kind kind, struct pool_walk *walk)
 {
-	struct pool *pool;
+	struct pool *pool = walk->pool[0] != '\0' ? pools_by_uuid8(pools, walk->pool) : NULL;
 	size_t at = 0;
-	struct record_id id;
-	if (after_id[0] == '\0') {
-		pool = pool_after(pools, "");
-	} else {
-		if (record_id_parse(after_id, &id) < 0)
-			return NULL;
-		pool = pools_by_uuid8(pools, id.pool);
-		if (pool == NULL)
-			pool = pool_after(pools, id.pool);
-		else if (index_search(&pool->index[kind], id.key, &at))
-			at++;
-	}
+	if (pool == NULL)
+		pool = pool_after(pools, walk->pool);
+	else if (index_search(&pool->index[kind], walk->key, &at))
+		at++;
 	for (; pool != NULL; pool = pool_after(pools, pool->uuid8), at = 0)
-		for (; at < pool->index[kind].count; at++)
-			if (pool->index[kind].at[at]->rec != NULL)
-				return pool->index[kind].at[at];
+		for (; at < pool->index[kind].count; at++) {
+			struct pool_object *o = pool->index[kind].at[at];
+			if (o->rec == NULL || pool_entry(o)->left)
+				continue;
+			memcpy(walk->pool, pool->uuid8, sizeof(walk->pool));
+			memcpy(walk->key, o->key, sizeof(walk->key));
+			return o;
+		}
 	return NULL;
+}
+
+int pool_walk_compare(const struct pool_walk *a, const struct pool_walk *b)
+{
+	int order = strcmp(a->pool, b->pool);
+	return order != 0 ? order : strcmp(a->key, b->key);
 }
 
 struct pool_object *pool_next_object(
@@ -430,9 +483,7 @@ bool pool_object_has_id(const struct pool_object *object, const char *id)
 	if (object->rec != NULL && record_is_inline(object->rec) &&
 		strcmp(object->rec->name, id) == 0)
 		return true;
-	return record_id_parse(id, &parsed) == 0 && strcmp(parsed.pool, object->pool->uuid8) == 0 &&
-	       strcmp(parsed.key, object->key) == 0 &&
-	       (object->rec == NULL || strcmp(parsed.random, object->rec->random) == 0);
+	return record_id_parse(id, &parsed) == 0 && is_of_id(object, &parsed);
 }
 
 void pools_on_removed(struct pools *pools, pools_removed_fn *fn, void *arg)

@@ -9,27 +9,39 @@
  * quarantined object is found by its key. */
 struct pool_object *pools_find_name(
 	const struct pools *pools, enum record_kind kind, const char *name);
-/* By id, an inline volume also by its name. *ret is set only with 0. ERR_INVALID: longer than
+/* By id, an inline volume also by its name. A volume that has moved here is in another pool than
+ * its id says, which may not be here. *ret is set only with 0. ERR_INVALID: longer than
  * RECORD_ID_MAX. ERR_NOT_FOUND: not an id of ours, or its object is gone, or a later object has the
- * name. ERR_UNAVAILABLE: its pool is not loaded, or not configured here ("not here" is not "gone").
+ * name. ERR_UNAVAILABLE: its pool is not loaded, or not configured here ("not here" is not "gone"),
+ * or it has moved from here to another node (departure.h).
  * ERR_DATA_LOSS: quarantined. */
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err);
 /* 0, or ERR_PRECONDITION: it is an inline volume, and nobody's but its pod's. */
 int pool_check_not_inline(const struct pool_object *object, struct err *err);
-/* Whether an id is well-formed and its pool is none of those configured here. False while one of
- * them has not told its uuid yet: it may be that one. */
+/* Whether an id is well-formed, its pool (for a volume that has left a pool of ours: the one it
+ * went to) is none of those configured here, and none of them has or had the volume. False while
+ * one of them has not told its uuid yet: it may be that one. */
 bool pools_id_elsewhere(const struct pools *pools, const char *id);
+/* The lane of the pool that has what the id names. Ids of unknown pools share one lane. */
+struct lane *pools_lane_of_id(const struct pools *pools, const char *id);
 /* The volume, maybe a quarantined one, whose image is that file; NULL: no volume's. Looks through
  * all of them: 1 ms at 100,000. */
 struct pool_object *pools_find_image(
 	const struct pools *pools, uint64_t image_dev, uint64_t image_ino);
 
-/* For listings, in the order of (pool's uuid, key) across pools: the first object behind after_id
- * ("": the first of all). after_id need not exist any more. NULL at the end, or if after_id is no
- * id. Quarantined objects are left out. */
+/* A place in the order of (pool's uuid, key) across pools. Zero: before all. What was there need
+ * not be there any more. */
+struct pool_walk {
+	char pool[RECORD_POOL_DIGITS + 1];
+	char key[RECORD_KEY_MAX];
+};
+/* The first object behind the place, which becomes that object's; NULL at the end. Quarantined
+ * objects are left out. */
 struct pool_object *pools_next(
-	const struct pools *pools, enum record_kind kind, const char *after_id);
+	const struct pools *pools, enum record_kind kind, struct pool_walk *walk);
+/* As strcmp(). */
+int pool_walk_compare(const struct pool_walk *a, const struct pool_walk *b);
 /* One pool's, quarantined objects included: the first behind after_key ("": the first of all), NULL
  * at the end. */
 struct pool_object *pool_next_object(
@@ -43,7 +55,7 @@ void pools_on_removed(struct pools *pools, pools_removed_fn *fn, void *arg);
 
 void pool_object_id(const struct pool_object *object, char ret_id[RECORD_ID_MAX]);
 /* Whether an id is this object's. The random part of a quarantined object's id is not known, and
- * any will do. */
+ * any will do; it counts as made where it is. */
 bool pool_object_has_id(const struct pool_object *object, const char *id);
 
 /* ---- for the files of src/pool ---- */

@@ -39,6 +39,7 @@ const char *const pool_dir_names[POOL_FDS] = {
 	[POOL_FD_TRASH] = "trash",
 	[POOL_FD_COPIES] = "copies",
 	[POOL_FD_GROUPS] = "groups",
+	[POOL_FD_DEPARTED] = "departed",
 };
 
 int pool_file_read(int fd, char ret_uuid[POOL_UUID_BYTES])

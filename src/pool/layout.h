@@ -28,6 +28,7 @@ struct pool_found {
 	uint64_t image_bytes, allocated_bytes, image_dev, image_ino;
 	uint32_t thin_id; /* of a raw pool's thin image; 0: any other */
 	bool truncated;   /* the image is shorter than its record says */
+	bool left;        /* it is another pool's now (departure.h) */
 };
 /* Blocking. -ENOENT: nothing there. -ENOMEM, -EMFILE, -ENFILE: nobody can tell now. */
 int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct pool_found *ret);
@@ -52,6 +53,7 @@ enum pool_fd {
 	POOL_FD_THIN = POOL_DIRS_END, /* thin/ of a raw pool (disk/thin_names.h) */
 	POOL_FD_EVENTS,               /* inotify on volumes/ and snapshots/ */
 	POOL_FD_GROUPS,               /* /dev/null's where there is none (group_load.h) */
+	POOL_FD_DEPARTED,             /* likewise (departure_load.h) */
 	POOL_FDS,
 };
 extern const char *const pool_dir_names[POOL_FDS]; /* NULL: not a directory below the root */

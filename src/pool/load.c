@@ -11,6 +11,8 @@
 #include "pool/load.h"
 
 #include "base/buf.h"
+#include "pool/arrival.h"
+#include "pool/departure_load.h"
 #include "pool/group.h"
 #include "pool/group_load.h"
 #include "pool/hold.h"
@@ -170,6 +172,11 @@ static int drop_parked(struct pool_load *load)
 	int r = trash_drop_parked(load->fds[POOL_FD_TRASH]);
 	if (r < 0)
 		load_end_sys(load, r, pool_dir_names[POOL_FD_TRASH]);
+	if (r < 0 || load->disk == NULL)
+		return r;
+	r = thin_templates_sweep(load->fds[POOL_FD_TEMPLATES], load->fds[POOL_FD_TRASH]);
+	if (r < 0)
+		load_end_sys(load, r, pool_dir_names[POOL_FD_TEMPLATES]);
 	return r;
 }
 
@@ -324,6 +331,26 @@ static int read_groups(struct pool_load *load)
 	return r;
 }
 
+static int read_departures(struct pool_load *load)
+{
+	struct departure_load departures = {
+		.root_fd = load->fds[POOL_FD_ROOT],
+		.volumes_fd = load->fds[POOL_FD_VOLUMES],
+		.trash_fd = load->fds[POOL_FD_TRASH],
+		.read_only = load->life == POOL_READ_ONLY,
+		.found = load->found,
+		.found_count = load->found_count,
+		.departures = &load->departures,
+	};
+	memcpy(departures.uuid8, load->uuid, sizeof(departures.uuid8) - 1);
+	int r = departure_load_run(&departures);
+	load->fds[POOL_FD_DEPARTED] = departures.fd;
+	load->found_count = departures.found_count;
+	if (r < 0)
+		load_end_sys(load, r, pool_dir_names[POOL_FD_DEPARTED]);
+	return r;
+}
+
 static void read_pool(struct pool_load *load)
 {
 	if (open_root(load) < 0)
@@ -335,6 +362,8 @@ static void read_pool(struct pool_load *load)
 	watch_images(load);
 	/* A copy that is forgotten is asked for again: what cannot be read keeps no pool away. */
 	(void)pool_holds_read(load->fds[POOL_FD_COPIES], &load->holds);
+	/* Nor does a part: it stays, and a repeat of the move finds it. */
+	(void)pool_arrivals_read(load->fds[POOL_FD_COPIES], &load->arrivals);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		struct reading reading = {load, kind};
 		int dir = POOL_FD_VOLUMES + (int)kind;
@@ -346,7 +375,7 @@ static void read_pool(struct pool_load *load)
 	}
 	if (load->found_count > 0)
 		qsort(load->found, load->found_count, sizeof(*load->found), compare_found);
-	if (read_groups(load) == 0)
+	if (read_departures(load) == 0 && read_groups(load) == 0)
 		(void)read_maps(load);
 }
 
@@ -383,6 +412,8 @@ void pool_load_clean(struct pool_load *load)
 		pool_hold_free(container_of(l, struct pool_hold, link));
 	for (struct list *l; (l = list_pop(&load->groups)) != NULL;)
 		pool_group_free(container_of(l, struct pool_group, link));
+	pool_departures_free(&load->departures);
+	pool_arrivals_free(&load->arrivals);
 	pool_load_let_go(load);
 	free(load->name);
 	free(load->path);
@@ -433,6 +464,7 @@ static void refresh(struct pool_object *o, struct pool_found *found)
 	o->image_dev = found->image_dev;
 	o->image_ino = found->image_ino;
 	pool_entry(o)->thin_id = found->thin_id;
+	pool_entry(o)->left = found->left;
 	pool_image_found(o, found->truncated ? POOL_IMAGE_TRUNCATED : POOL_IMAGE_WHOLE);
 	pool_entry(o)->image_bytes = found->image_bytes;
 	pool_sums_add(o);
@@ -534,6 +566,8 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 	complete &= group_load_adopt(pool, &load->groups);
 	pool->groups.dir_lost = load->groups_lost;
 	pool_holds_adopt(pool, &load->holds);
+	pool_departures_adopt(pool, &load->departures);
+	pool_arrivals_adopt(pool, &load->arrivals);
 	pool_family_update_all(pool);
 	pool->capacity_bytes = load->capacity_bytes;
 	pool->free_bytes = load->free_bytes;

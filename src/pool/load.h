@@ -21,10 +21,12 @@ struct pool_load {
 	uint64_t capacity_bytes, free_bytes;
 	struct pool_found *found;
 	size_t found_count, found_cap;
-	struct disk *disk;    /* of a raw pool, until raw has it */
-	struct pool_raw *raw; /* likewise */
-	struct list holds;    /* pool_hold; the caller has it initialised */
-	struct list groups;   /* pool_group; likewise */
+	struct disk *disk;      /* of a raw pool, until raw has it */
+	struct pool_raw *raw;   /* likewise */
+	struct list holds;      /* pool_hold; the caller has it initialised */
+	struct list groups;     /* pool_group; likewise */
+	struct list departures; /* pool_departure; likewise */
+	struct list arrivals;   /* pool_arrival; likewise */
 	bool groups_lost;
 };
 /* Blocking: opens, locks and reads a pool. */

@@ -5,6 +5,10 @@
  *
  * A part is worth nothing but time. What its attribute does not say clearly is not true, and it is
  * begun anew. Nothing of it counts as durable but what was noted after a sync.
+ *
+ * But one that is finished, which another attribute says, may be all there is of a volume that has
+ * left where it was. Nothing here removes it or cuts it, and where that attribute cannot be read it
+ * counts as there.
  */
 #include "pool/part.h"
 
@@ -20,8 +24,9 @@
 #include <sys/xattr.h>
 #include <time.h>
 
-#define PART_XATTR "trusted.ringvol.part"
-#define PART_HEAD  "ringvol-part 1"
+#define PART_XATTR          "trusted.ringvol.part"
+#define PART_FINISHED_XATTR "trusted.ringvol.finished"
+#define PART_HEAD           "ringvol-part 1"
 enum { PART_TEXT_MAX = POOL_PART_OF_MAX + 128, OPEN_TRIES = 8 };
 
 void pool_part_name(const char *key, char ret_name[POOL_PART_NAME_BYTES])
@@ -117,6 +122,7 @@ int pool_part_open(int copies_fd, const char *name, struct pool_part *part, uint
 	int flags = open_flags | O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 	struct stat st;
 	part->from_bytes = 0;
+	part->finished = false;
 	*ret_allocated = 0;
 	int fd, r;
 	for (unsigned tries = 0;; tries++) {
@@ -132,21 +138,76 @@ int pool_part_open(int copies_fd, const char *name, struct pool_part *part, uint
 		if (tries == OPEN_TRIES)
 			return -EAGAIN;
 	}
+	part->finished = r == 0 && pool_part_fd_is_finished(fd);
 	if (r == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= size_bytes &&
-		read_from(fd, part, size_bytes, &part->from_bytes) &&
-		take_up(fd, part, open_flags, ret_allocated) == 0) {
-		*ret_fd = fd;
-		return 0;
+		read_from(fd, part, size_bytes, &part->from_bytes)) {
+		if (part->finished)
+			part->from_bytes = (uint64_t)st.st_size;
+		if (take_up(fd, part, open_flags, ret_allocated) == 0) {
+			*ret_fd = fd;
+			return 0;
+		}
 	}
 	part->from_bytes = 0;
+	if (part->finished)
+		r = -EBUSY;
 	if (r == 0 && unlinkat(copies_fd, name, 0) < 0)
 		r = -errno;
 	close(fd);
 	return r < 0 ? r : make(copies_fd, name, part, size_bytes, flags, ret_fd);
 }
 
+/* ---- finished ---- */
+
+int pool_part_finish(int copies_fd, int fd, const struct record *rec, const char *text, size_t len)
+{
+	char record[RECORD_BYTES_MAX];
+	struct record alone = *rec;
+	alone.shares_extents = false;
+	alone.family = "";
+	int n = len > POOL_PART_TEXT_MAX ? -E2BIG : record_print(&alone, record, sizeof(record));
+	if (n < 0)
+		return n;
+	/* What it says of the bytes must not be durable before they are. */
+	if (fsetxattr(fd, RECORD_XATTR, record, (size_t)n, 0) < 0 || fsync(fd) < 0 ||
+		fsetxattr(fd, PART_FINISHED_XATTR, text, len, 0) < 0)
+		return -errno;
+	return fsync(fd) < 0 || fsync(copies_fd) < 0 ? -errno : 0;
+}
+
+int pool_part_unfinish(int fd)
+{
+	if (fremovexattr(fd, PART_FINISHED_XATTR) < 0 && errno != ENODATA)
+		return -errno;
+	return fsync(fd) < 0 ? -errno : 0;
+}
+
+ssize_t pool_part_text(int fd, char text[POOL_PART_TEXT_MAX])
+{
+	ssize_t len = fgetxattr(fd, PART_FINISHED_XATTR, text, POOL_PART_TEXT_MAX);
+	return len < 0 ? -errno : len;
+}
+
+bool pool_part_fd_is_finished(int fd)
+{
+	return fgetxattr(fd, PART_FINISHED_XATTR, NULL, 0) >= 0 || errno != ENODATA;
+}
+
+bool pool_part_is_finished(int copies_fd, const char *key)
+{
+	char name[POOL_PART_NAME_BYTES];
+	pool_part_name(key, name);
+	_cleanup_fd_ int fd =
+		openat(copies_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	return fd < 0 ? errno != ENOENT && errno != ELOOP && errno != ENXIO
+		      : pool_part_fd_is_finished(fd);
+}
+
+/* The second first: without it, it is like any other part. */
 int pool_part_forget(int fd)
 {
+	if (fremovexattr(fd, PART_FINISHED_XATTR) < 0 && errno != ENODATA)
+		return -errno;
 	return fremovexattr(fd, PART_XATTR) < 0 && errno != ENODATA ? -errno : 0;
 }
 
@@ -161,7 +222,7 @@ static int sweep_one(void *arg, const char *name)
 	/* Whoever fills it has the lock. */
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
 		time(NULL) - st.st_mtime < POOL_PART_KEEP_S || flock(fd, LOCK_EX | LOCK_NB) < 0 ||
-		!has_name(fd, copies_fd, name))
+		!has_name(fd, copies_fd, name) || pool_part_fd_is_finished(fd))
 		return 0;
 	(void)unlinkat(copies_fd, name, 0);
 	return 0;

@@ -119,14 +119,6 @@ struct lane *pool_lane(const struct pool *pool)
 	return pool == NULL ? NULL : pool->lane;
 }
 
-struct lane *pools_lane_of_id(const struct pools *pools, const char *id)
-{
-	struct record_id parsed;
-	struct pool *pool =
-		record_id_parse(id, &parsed) < 0 ? NULL : pools_by_uuid8(pools, parsed.pool);
-	return pool == NULL ? pools->strays : pool->lane;
-}
-
 /* ---- background jobs ---- */
 
 static int job_run(struct work_job *work_job)

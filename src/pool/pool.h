@@ -123,7 +123,5 @@ int pool_lock_fd(const struct pool *pool);
 /* The lane of all calls on the pool's files: op->lane of every operation that makes such calls.
  * NULL if pool is NULL. */
 struct lane *pool_lane(const struct pool *pool);
-/* The lane of the pool that an id names. Ids of unknown pools share one lane. */
-struct lane *pools_lane_of_id(const struct pools *pools, const char *id);
 
 #endif

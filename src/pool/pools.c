@@ -18,6 +18,8 @@
 #include "pool/pools.h"
 
 #include "mount/mnt.h"
+#include "pool/arrival.h"
+#include "pool/departure.h"
 #include "pool/group.h"
 #include "pool/hold.h"
 #include "pool/index.h"
@@ -258,6 +260,8 @@ static void pool_look(struct pool *pool)
 	memset(task->load.fds, 0xff, sizeof(task->load.fds));
 	list_init(&task->load.holds);
 	list_init(&task->load.groups);
+	list_init(&task->load.departures);
+	list_init(&task->load.arrivals);
 	memcpy(task->fds, pool->fds, sizeof(task->fds));
 	task->probed = pool->probed;
 	if (pool_loaded(pool))
@@ -332,6 +336,9 @@ static struct pool *pool_new(struct pools *pools, const struct pool_config *conf
 	list_init(&pool->dead_records);
 	list_init(&pool->templates);
 	list_init(&pool->holds);
+	list_init(&pool->departures);
+	list_init(&pool->arrivals);
+	list_init(&pool->departures_dead);
 	list_init(&pool->groups.dead);
 	list_init(&pool->groups.unswept);
 	pool_sync_open(pool);
@@ -365,6 +372,9 @@ static void pool_free(struct pool *pool)
 	for (struct list *l; (l = list_pop(&pool->holds)) != NULL;)
 		pool_hold_free(container_of(l, struct pool_hold, link));
 	pool_groups_close(pool);
+	pool_departures_free(&pool->departures);
+	pool_arrivals_free(&pool->arrivals);
+	pool_departures_free(&pool->departures_dead);
 	pool_templates_free(pool);
 	if (pool->raw != NULL)
 		disk_publish(pool->uuid8, NULL);

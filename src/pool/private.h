@@ -31,6 +31,7 @@ struct pool_entry {
 	struct pool_object object;
 	uint64_t image_bytes; /* of a quarantined object: what it may have promised */
 	bool remeasure;       /* by the next measure: written or changed since the last one */
+	bool left;            /* it is another pool's now (departure.h), and not in the trash yet */
 	uint32_t thin_id;     /* of a thin image: its map's; 0: any other */
 	struct list link;     /* on pool->dead */
 };
@@ -105,8 +106,11 @@ struct pool {
 	bool trash_wanted;
 	struct thin_keep *thin_keep; /* thin_keep.h; NULL: no thin pool was wanted yet */
 
-	struct list holds; /* pool_hold: hold.h */
+	struct list holds;                       /* pool_hold: hold.h */
+	struct list departures, departures_dead; /* pool_departure: departure.h; the latter: gone,
+						  * somebody may still read it */
 	unsigned hold_count, holds_making;
+	struct list arrivals; /* pool_arrival: arrival.h */
 
 	struct list templates; /* template_entry, the most recently used last */
 	unsigned template_count;

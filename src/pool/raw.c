@@ -8,6 +8,10 @@
  *   thin:  (free + allocated by thin volumes that share nothing - reserve - promised to thick ones)
  *              * overcommit - sizes of thin volumes - reserved
  *   thick: free in the area - reserved and owed - what thin volumes may come to need of it
+ *
+ * What thin volumes have of their template's is counted once for each of them, and is there once:
+ * so what they have allocated is never more than what is in use in the thin pool, less templates.
+ * These are free: they go where room is short (thin_steps.c).
  */
 #include "pool/raw.h"
 
@@ -25,6 +29,7 @@ void pool_raw_free(struct pool_raw *raw)
 	area_free(raw->area);
 	if (raw->disk != NULL)
 		disk_unref(raw->disk);
+	thin_templates_free(&raw->thin.templates);
 	free(raw);
 }
 
@@ -48,9 +53,15 @@ static uint64_t area_left(const struct pool *pool)
 	return area_free_bytes(pool->raw->area) + pool->raw->dirty_bytes;
 }
 
+/* For thin volumes alone. */
+static uint64_t thin_left(const struct pool *pool)
+{
+	return thin_unused_bytes(pool) + pool->raw->thin.templates.bytes;
+}
+
 uint64_t pool_raw_free_bytes(const struct pool *pool)
 {
-	return area_left(pool) + thin_unused_bytes(pool);
+	return area_left(pool) + thin_left(pool);
 }
 
 static uint64_t promised_thick(const struct pool *pool)
@@ -58,12 +69,20 @@ static uint64_t promised_thick(const struct pool *pool)
 	return minus(pool->reserved_bytes, pool->reserved_thin_bytes) + pool->sum_owed;
 }
 
+/* What thin volumes have already of what they were promised. */
+static uint64_t thin_own(const struct pool *pool)
+{
+	const struct pool_thin *thin = &pool->raw->thin;
+	uint64_t used = minus(thin_used_bytes(pool), thin->templates.bytes);
+	return thin->looked && used < pool->sum_thin_own ? used : pool->sum_thin_own;
+}
+
 /* What the thin pool has to be grown by yet, for its volumes to have what they were promised. */
 static uint64_t thin_owed(const struct pool *pool)
 {
 	double promised = (double)(pool->sum_thin_size + pool->reserved_thin_bytes);
 	uint64_t needs = (uint64_t)(promised / pool->overcommit);
-	return minus(needs, pool->sum_thin_own + thin_unused_bytes(pool));
+	return minus(needs, thin_own(pool) + thin_left(pool));
 }
 
 /* The most that one thick volume can have, of what nobody has reserved. Only what is free counts
@@ -85,7 +104,7 @@ static uint64_t most_thin(const struct pool *pool)
 	uint64_t kept = total / 100 * pool->reserve_pct;
 	if (pool->raw->thin.life == THIN_NONE)
 		kept += thin_metadata_bytes(total);
-	uint64_t has = pool_raw_free_bytes(pool) + pool->sum_thin_own;
+	uint64_t has = pool_raw_free_bytes(pool) + thin_own(pool);
 	double space = (double)minus(has, kept + promised_thick(pool)) * pool->overcommit;
 	return space < 9e18 ? (uint64_t)space : (uint64_t)9e18;
 }

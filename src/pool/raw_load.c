@@ -398,6 +398,7 @@ int pool_raw_load(struct disk *disk, const int fds[POOL_FDS], struct pool_found 
 	struct reading r = {.raw = raw, .found = found, .found_count = count};
 	uint64_t strays = 0;
 	list_init(&raw->waiting);
+	thin_templates_init(&raw->thin.templates);
 	raw->disk = disk;
 	int res = add_area(raw, disk);
 	if (res == 0)

@@ -22,7 +22,8 @@ void raw_measure_put(struct raw_measure *ret, struct pool_object *o)
 	if (o->rec == NULL || pool_entry(o)->thin_id == 0)
 		return;
 	ret->id = pool_entry(o)->thin_id;
-	snprintf(tag, sizeof(tag), "ringvol:%s:%s", o->pool->uuid8, o->rec->random);
+	snprintf(tag, sizeof(tag), "ringvol:%s:%s", record_id_pool(o->rec, o->pool->uuid8),
+		o->rec->random);
 	(void)tagged_uuid(tag, MAPPED_UUID_PREFIX, o->image_ino, ret->uuid);
 }
 

@@ -78,12 +78,40 @@ int thin_still_of(const struct pool_object *o, bool frozen, struct thin_still *r
 	*ret = (struct thin_still){.frozen = frozen};
 	if (o->kind != RECORD_VOLUME)
 		return 0; /* a snapshot has none */
-	snprintf(tag, sizeof(tag), "ringvol:%s:%s", o->pool->uuid8, o->rec->random);
+	snprintf(tag, sizeof(tag), "ringvol:%s:%s", record_id_pool(o->rec, o->pool->uuid8),
+		o->rec->random);
 	int r = tagged_uuid(tag, TAGGED_CRYPT_UUID_PREFIX, o->image_ino, ret->uuids[0]);
 	if (r == 0)
 		r = tagged_uuid(tag, MAPPED_UUID_PREFIX, o->image_ino, ret->uuids[1]);
 	ret->count = 2;
 	return r;
+}
+
+/* ---- what dm-thin refuses ---- */
+
+int thin_fail(struct err *err, int res, const struct pool *pool, const char *name)
+{
+	if (res == -ENXIO || dm_is_absent(res))
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: the thin pool of pool %s is not active now: see 'ringvol doctor'",
+			name, pool->name);
+	if (res == -EOPNOTSUPP)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: the thin pool of pool %s is read-only, its metadata are full or damaged: see 'ringvol doctor' and the kernel log",
+			name, pool->name);
+	if (res == -EEXIST)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: the thin pool of pool %s has a volume under the number that was to be its, and no file says whose that is: try again",
+			name, pool->name);
+	if (res == -EBUSY)
+		return err_set(err, ERR_PRECONDITION,
+			"%s: somebody else has frozen the file system of its source: thaw it (fsfreeze -u) and try again",
+			name);
+	if (res == -ENODATA)
+		return err_set(err, ERR_DATA_LOSS,
+			"%s: the thin pool of pool %s does not have the bytes of its source: see 'ringvol check'",
+			name, pool->name);
+	return err_sys(err, res, "%s: a message to the thin pool of pool %s", name, pool->name);
 }
 
 /* ---- room ---- */

@@ -13,6 +13,7 @@
 #include "disk/thin_pool.h"
 #include "pool/pool.h"
 #include "pool/room.h"
+#include "pool/thin_templates.h"
 
 enum thin_life {
 	THIN_NONE, /* no image of a thin pool is there */
@@ -37,6 +38,7 @@ struct pool_thin {
 	/* A growth has failed half way: what the images say, and what the devices have, may be
 	 * less. */
 	bool half_grown;
+	struct thin_templates templates;
 	/* as of the last look */
 	bool looked;
 	struct thin_status status;
@@ -73,6 +75,9 @@ int thin_choose_ids(struct pool_thin *thin, uint32_t *ids, size_t count);
 /* What is to be held still of an object while a snapshot of it is made: the devices of a volume,
  * whether they are there or not. frozen: its file system is. -errno. */
 int thin_still_of(const struct pool_object *object, bool frozen, struct thin_still *ret);
+
+/* What a refusal of dm-thin means. */
+int thin_fail(struct err *err, int res, const struct pool *pool, const char *name);
 
 /* How much of its data is in use, and is not. */
 uint64_t thin_used_bytes(const struct pool *pool);

@@ -40,6 +40,23 @@ static int begin_undo(struct op *op)
 	return 0;
 }
 
+/* It would say that the volume is elsewhere when there is none. */
+static bool forget_done(struct op *op)
+{
+	struct pool_remove *r = remove_of(op);
+	r->departure = r->object->kind == RECORD_VOLUME
+			       ? pool_departure_of_back(r->pool, r->object->key)
+			       : NULL;
+	return r->departure == NULL;
+}
+
+static int forget_run(struct op *op)
+{
+	struct pool_remove *r = remove_of(op);
+	pool_departure_drop_init(&r->forget, op->reactor, r->departure);
+	return op_child(op, &r->forget.op);
+}
+
 static int open_call(struct op *op)
 {
 	struct pool_remove *r = remove_of(op);
@@ -198,6 +215,7 @@ static int open_run(struct op *op)
 
 static const struct op_step remove_steps[] = {
 	{"begin", .run = begin_run, .undo = begin_undo},
+	{"forget departure", .run = forget_run, .done = forget_done},
 	{"open", .run = open_run},
 	{"rename", .run = gone_run, .done = gone_done, .flags = OP_COMMIT},
 	{"sync", .run = sync_run, .end = sync_end, .done = sync_done},

@@ -3,6 +3,7 @@
 #ifndef RINGVOL_POOL_REMOVE_H
 #define RINGVOL_POOL_REMOVE_H
 
+#include "pool/departure_drop.h"
 #include "pool/sync.h"
 #include "pool/trash.h"
 
@@ -15,6 +16,8 @@ struct pool_remove {
 	/* private */
 	struct pool *pool;
 	struct pool_sync_wait sync;
+	struct pool_departure *departure; /* a note that outlived its end: the volume is back */
+	struct pool_departure_drop forget;
 	int fd, dirfd, trash_fd;
 	const char *key;
 	enum { REMOVE_BEGUN, REMOVE_GONE, REMOVE_RENAMED, REMOVE_SYNCED } state;

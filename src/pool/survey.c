@@ -12,6 +12,7 @@
 #include "disk/mapped.h"
 #include "disk/tagged.h"
 #include "disk/thin_pool.h"
+#include "pool/departure_file.h"
 #include "pool/hold_file.h"
 #include "pool/layout.h"
 #include "pool/part.h"
@@ -29,7 +30,7 @@
 #include <sys/vfs.h>
 
 const char *const survey_dir_names[SURVEY_DIRS] = {
-	"", "volumes", "snapshots", "templates", "trash", "copies", "groups", THIN_DIR};
+	"", "volumes", "snapshots", "templates", "trash", "copies", "groups", "departed", THIN_DIR};
 
 static void fail(struct survey *s, enum pool_state state, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -197,6 +198,8 @@ static bool is_template_name(const char *name)
 	const char *dash = strchr(name, '-');
 	enum fsimg_type type;
 	char fs[16];
+	if (thin_template_name_is(name)) /* the driver's while it runs */
+		return true;
 	if (dash == NULL || (size_t)(dash - name) >= sizeof(fs))
 		return false;
 	snprintf(fs, sizeof(fs), "%.*s", (int)(dash - name), name);
@@ -216,6 +219,8 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 	case SURVEY_SNAPSHOTS:
 	case SURVEY_GROUPS:
 		return record_key_valid(name);
+	case SURVEY_DEPARTED:
+		return record_key_valid(name) || departure_is_new_name(name);
 	case SURVEY_TEMPLATES:
 		return is_template_name(name);
 	case SURVEY_TRASH:
@@ -234,11 +239,12 @@ bool survey_name_is_ours(enum survey_dir dir, const char *name)
 static uint64_t thin_bytes(const struct survey *s, const struct pool_found *o)
 {
 	_cleanup_dm_ struct dm dm = {.fd = -1};
-	char tag[64], uuid[DM_UUID_LEN];
+	char tag[64], uuid8[9], uuid[DM_UUID_LEN];
 	uint64_t bytes = 0;
 	if (o->rec == NULL || !dm_is_loaded() || dm_open(&dm, DM_CONTROL_PATH) < 0)
 		return 0;
-	snprintf(tag, sizeof(tag), "ringvol:%.8s:%s", s->uuid, o->rec->random);
+	snprintf(uuid8, sizeof(uuid8), "%.8s", s->uuid);
+	snprintf(tag, sizeof(tag), "ringvol:%s:%s", record_id_pool(o->rec, uuid8), o->rec->random);
 	if (tagged_uuid(tag, MAPPED_UUID_PREFIX, o->image_ino, uuid) == 0)
 		(void)thin_volume_bytes(&dm, uuid, &bytes);
 	return bytes;

@@ -19,8 +19,9 @@ enum survey_dir {
 	SURVEY_TEMPLATES,
 	SURVEY_TRASH,
 	SURVEY_COPIES,
-	SURVEY_GROUPS, /* a pool of an older driver has none */
-	SURVEY_THIN,   /* of a raw pool */
+	SURVEY_GROUPS,   /* a pool of an older driver has none */
+	SURVEY_DEPARTED, /* likewise */
+	SURVEY_THIN,     /* of a raw pool */
 	SURVEY_DIRS,
 };
 /* "", "volumes", ... */

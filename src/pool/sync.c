@@ -108,6 +108,11 @@ void pool_sync_removed(struct pool *pool, enum record_kind kind, const struct po
 
 #define resync_of(op_ptr) container_of(op_ptr, struct pool_resync, op)
 
+static bool is_unsynced(const struct pool *pool, enum record_kind kind)
+{
+	return pool->sync[kind].removed_durable < pool->sync[kind].removed;
+}
+
 struct pool *pools_removal_unsynced(
 	const struct pools *pools, enum record_kind kind, const char *id)
 {
@@ -115,8 +120,13 @@ struct pool *pools_removal_unsynced(
 	if (record_id_parse(id, &parsed) < 0)
 		return NULL;
 	struct pool *pool = pools_by_uuid8(pools, parsed.pool);
-	return pool != NULL && pool->sync[kind].removed_durable < pool->sync[kind].removed ? pool
-											   : NULL;
+	if (pool != NULL && is_unsynced(pool, kind))
+		return pool;
+	/* It may have moved, and what is gone does not say where it was. */
+	for (unsigned i = 0; i < pools->count; i++)
+		if (is_unsynced(pools->at[i], kind))
+			return pools->at[i];
+	return NULL;
 }
 
 static int resync_end(struct op *op, int res)

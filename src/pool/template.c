@@ -159,7 +159,7 @@ static struct pool_template_state *state_of(struct op *op)
 	return template_of(op)->state;
 }
 
-static void name_of(const struct fsimg_spec *spec, char name[RECORD_KEY_MAX])
+void pool_template_name(const struct fsimg_spec *spec, char name[RECORD_KEY_MAX])
 {
 	char text[RECORD_OPTIONS_MAX + 128], hex[SHA256_DIGEST_STRING_LENGTH];
 	int len = snprintf(text, sizeof(text), "%d %s %llu %u %s", TEMPLATE_VERSION,
@@ -264,7 +264,7 @@ static int claim_run(struct op *op)
 	st->spec = t->spec;
 	st->dirfd = pool->fds[POOL_FD_TEMPLATES];
 	st->direct_io = pool->features.direct_io;
-	name_of(&t->spec, st->name);
+	pool_template_name(&t->spec, st->name);
 	struct template_entry *e = entry_use(pool, st->name);
 	if (e == NULL) {
 		state_free(op);
@@ -451,7 +451,8 @@ static int evict_job(void *arg)
 		return opened;
 	for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
 		struct stat file;
-		if (entry->d_name[0] == '.' || strlen(entry->d_name) >= RECORD_KEY_MAX)
+		if (entry->d_name[0] == '.' || strlen(entry->d_name) >= RECORD_KEY_MAX ||
+			thin_template_name_is(entry->d_name))
 			continue;
 		total++;
 		if (is_kept(st, entry->d_name) ||
@@ -519,7 +520,7 @@ bool pool_template_known(
 	char name[RECORD_KEY_MAX];
 	if (!pool->features.reflink || spec->type == FSIMG_BTRFS)
 		return false;
-	name_of(spec, name);
+	pool_template_name(spec, name);
 	struct template_entry *e = entry_find(pool, name);
 	if (e == NULL || !e->checked || e->busy)
 		return false;

@@ -36,6 +36,8 @@ struct pool_template {
 };
 void pool_template_init(struct pool_template *t, struct reactor *reactor, struct pool *pool,
 	const struct fsimg_spec *spec);
+/* What is the same for what would be made alike. */
+void pool_template_name(const struct fsimg_spec *spec, char name[RECORD_KEY_MAX]);
 /* Whether extents can be shared with a template that was looked at before, and its name below
  * templates/. */
 bool pool_template_known(

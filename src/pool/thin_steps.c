@@ -5,7 +5,8 @@
  *   (no images, and somebody wants a thin volume: take pieces, name the two images, durable) ->
  *   (not active: what do the metadata say? -> thin_check after an unclean stop -> devices) ->
  *   look: how much is in use -> (too little unused: take pieces, write the maps, durable, longer
- *   tables) -> (no file has an id for a while: devices away, both images to the trash)
+ *   tables) -> (templates that are not used any more: to the trash) ->
+ *   (no file has an id for a while: devices away, both images to the trash)
  *
  * How it can fail: at any call. Then what was taken is given back where no map has it, why says
  * what is wrong, whoever waits is told, and the next look tries again. Thick volumes need none of
@@ -59,6 +60,7 @@ static int begin_run(struct op *op)
 	k->begun = true;
 	k->disk = disk_ref(pool->raw->disk);
 	k->dirfd = pool->fds[POOL_FD_THIN];
+	k->templates_fd = pool->fds[POOL_FD_TEMPLATES];
 	k->trash_fd = pool->fds[POOL_FD_TRASH];
 	k->metadata = thin_of(k)->metadata;
 	k->data = thin_of(k)->data;
@@ -435,8 +437,9 @@ static void take_more(struct thin_keep *k)
 			thin->status.metadata_total / 100 * METADATA_GROW_PCT &&
 		has < METADATA_MAX && left >= has && area_take(area, has, &k->metadata) == 0)
 		k->grows = true;
-	/* What the trash has comes to be free: who writes waits for it. */
-	bool fails = thin->short_of_room && pool->raw->dirty_bytes == 0;
+	/* What the trash and templates have comes to be free: who writes waits for it. */
+	bool fails =
+		thin->short_of_room && pool->raw->dirty_bytes == 0 && thin->templates.count == 0;
 	k->grows |= thin->half_grown || fails != thin->fails_when_full;
 	k->files.fails_when_full = fails;
 	if (thin->short_of_room)
@@ -502,17 +505,59 @@ static int grow_end(struct op *op, int res)
 
 /* ---- retire ---- */
 
-static bool retire_done(struct op *op)
+/* Nobody has used it for a while, but for templates. */
+static bool is_idle(struct thin_keep *k)
 {
-	struct thin_keep *k = keep_of(op);
-	uint64_t now = ring_now_ns(op->reactor->ring);
-	if (thin_of(k)->files > 0 || !list_empty(&k->waiting)) {
+	uint64_t now = ring_now_ns(k->op.reactor->ring);
+	const struct pool_thin *thin = thin_of(k);
+	if (thin->files > thin->templates.count || !list_empty(&k->waiting)) {
 		k->idle_since_ns = 0;
-		return true;
+		return false;
 	}
 	if (k->idle_since_ns == 0)
 		k->idle_since_ns = now;
-	return now - k->idle_since_ns < THIN_IDLE_MS * UINT64_C(1000000);
+	return now - k->idle_since_ns >= THIN_IDLE_MS * UINT64_C(1000000);
+}
+
+/* Templates go before the thin pool does, and where somebody needs their room. */
+static bool templates_done(struct op *op)
+{
+	struct thin_keep *k = keep_of(op);
+	struct thin_templates *templates = &thin_of(k)->templates;
+	if (thin_of(k)->short_of_room || is_idle(k))
+		thin_templates_age(templates);
+	return list_empty(&templates->old);
+}
+
+static int templates_job(void *arg)
+{
+	struct thin_keep *k = arg;
+	return thin_templates_drop(k->templates_fd, k->trash_fd, &k->templates);
+}
+
+static int templates_end(struct op *op, int res)
+{
+	struct thin_keep *k = keep_of(op);
+	thin_templates_dropped(&thin_of(k)->templates, &k->templates, res);
+	if (res == 0)
+		pool_trash_kick(k->pool);
+	return res < 0 ? op_fail_sys(op, res, "deleting a template in the thin pool of pool %s",
+				 k->pool->name)
+		       : 0;
+}
+
+static int templates_run(struct op *op)
+{
+	struct thin_keep *k = keep_of(op);
+	thin_templates_take_old(&thin_of(k)->templates, &k->templates);
+	int r = op_work(op, templates_job, k);
+	return r < 0 ? templates_end(op, r) : r;
+}
+
+static bool retire_done(struct op *op)
+{
+	struct thin_keep *k = keep_of(op);
+	return !is_idle(k) || thin_of(k)->files > 0;
 }
 
 static int retire_job(void *arg)
@@ -564,6 +609,7 @@ const struct op_step thin_steps[] = {
 	{"look", .run = look_run, .end = look_end},
 	{"take", .run = take_run, .undo = take_undo},
 	{"grow", .run = grow_run, .end = grow_end, .done = grow_done},
+	{"templates", .run = templates_run, .end = templates_end, .done = templates_done},
 	{"retire", .run = retire_run, .end = retire_end, .done = retire_done},
 	{NULL},
 };

@@ -16,10 +16,10 @@ struct thin_keep {
 	bool again;          /* somebody has asked while it ran */
 	bool begun;
 	bool checks;            /* thin_check runs; the timer says when it has taken long */
-	uint64_t idle_since_ns; /* no file had an id; 0: one had */
+	uint64_t idle_since_ns; /* no file had an id, but templates'; 0: one had */
 	/* of the jobs, which touch nothing else */
 	struct disk *disk;
-	int dirfd, trash_fd;
+	int dirfd, templates_fd, trash_fd;
 	struct thin_files files;
 	struct proc proc;
 	/* What was taken for the images: their maps as they are to be. */
@@ -27,6 +27,7 @@ struct thin_keep {
 	uint64_t first_bytes;
 	struct pool_raw_wait pieces_wait;
 	bool grows;
+	struct list templates; /* that are deleted */
 };
 
 extern const struct op_step thin_steps[];

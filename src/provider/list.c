@@ -16,9 +16,10 @@
 struct listing {
 	struct varlink_source source;
 	const struct provider_jobs *jobs;
-	char *pattern;             /* NULL: all */
-	unsigned at;               /* the pool, or the fixed template */
-	char after[RECORD_ID_MAX]; /* the last volume's key in that pool, or the last image's id */
+	char *pattern;              /* NULL: all */
+	unsigned at;                /* the pool, or the fixed template */
+	char after[RECORD_KEY_MAX]; /* the last volume's key in that pool */
+	struct pool_walk walk;      /* the last image */
 };
 
 static struct listing *listing_of(struct varlink_source *source)
@@ -89,8 +90,7 @@ static json_t *next_template(struct varlink_source *source)
 			return template_json(l, name);
 	}
 	const struct pool_object *image;
-	while ((image = pools_next(l->jobs->csi->pools, RECORD_SNAPSHOT, l->after)) != NULL) {
-		pool_object_id(image, l->after);
+	while ((image = pools_next(l->jobs->csi->pools, RECORD_SNAPSHOT, &l->walk)) != NULL) {
 		const struct record *rec = image->rec;
 		if (!golden_is(rec->key, rec->source_id) || !matches(l, rec->key))
 			continue;

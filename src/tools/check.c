@@ -69,6 +69,7 @@ static void json_pool(struct json *j, const struct check *c)
 	json_bool(j, "served", c->survey.served);
 	json_uint(j, "volumes", c->counts[RECORD_VOLUME]);
 	json_uint(j, "snapshots", c->counts[RECORD_SNAPSHOT]);
+	json_uint(j, "departed", c->departed);
 	json_open(j, "findings", '[');
 	for (size_t i = 0; i < c->count; i++)
 		json_finding(j, &c->findings[i]);
@@ -115,10 +116,14 @@ static void print_pool(const struct check *c, const struct text_stream *stream)
 			left[c->findings[i].severity]++;
 	}
 	text_print_wrapped(
-		shown(c, tool_text(c->args, "pool %s at %s, read %s; volumes: %zu, snapshots: %zu",
-				 c->name, c->survey.path,
-				 c->survey.served ? "beside its driver" : "without a driver",
-				 c->counts[RECORD_VOLUME], c->counts[RECORD_SNAPSHOT])),
+		shown(c,
+			tool_text(c->args, "pool %s at %s, read %s; volumes: %zu, snapshots: %zu%s",
+				c->name, c->survey.path,
+				c->survey.served ? "beside its driver" : "without a driver",
+				c->counts[RECORD_VOLUME], c->counts[RECORD_SNAPSHOT],
+				c->departed == 0
+					? ""
+					: tool_text(c->args, ", moved away: %zu", c->departed))),
 		2, stream->columns);
 	for (size_t i = 0; i < c->count; i++)
 		print_finding(c, &c->findings[i], stream);

@@ -40,8 +40,10 @@ struct check {
 	struct devices devices;
 	struct pool_found *objects[2]; /* by enum record_kind */
 	size_t counts[2];
-	bool devices_known; /* all of them and their mounts: else none is let go or thawed */
-	bool volumes_known; /* all were read: else none is missed */
+	size_t departed;       /* notes of volumes that have moved to other pools */
+	bool departed_unknown; /* some of those notes cannot be read */
+	bool devices_known;    /* all of them and their mounts: else none is let go or thawed */
+	bool volumes_known;    /* all were read: else none is missed */
 	struct check_finding *findings;
 	size_t count, cap;
 	const char *repair_why; /* why the repair under way failed, where -errno says too little */
@@ -59,6 +61,10 @@ void check_repair(struct check *c);
 void check_objects(struct check *c, enum record_kind kind);
 /* check_groups.c: likewise its groups of snapshots. */
 void check_groups(struct check *c);
+/* check_departed.c: likewise its notes of volumes that have moved away; and whether one says so
+ * of a volume with that random part of its id. */
+void check_departed(struct check *c);
+bool check_has_departed(const struct check *c, const char *random);
 /* check_pool.c: opens the pool, with its lock where no driver has it, and reads all of it. repair:
  * what is found is to be repaired. */
 void check_pool(struct check *c, const char *name, const char *path, bool repair);

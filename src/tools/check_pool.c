@@ -236,14 +236,14 @@ static const struct pool_found *tagged_volume(const struct check *c, const struc
 	return NULL;
 }
 
-/* Whether there are volumes with records that cannot be read: a device may belong to one of them.
- */
+/* Whether there are volumes with records that cannot be read, or notes of volumes that have moved:
+ * a device may belong to one of them. */
 static bool holds_quarantined(const struct check *c)
 {
 	for (size_t i = 0; i < c->counts[RECORD_VOLUME]; i++)
 		if (c->objects[RECORD_VOLUME][i].rec == NULL)
 			return true;
-	return false;
+	return c->departed_unknown;
 }
 
 /* What can be let go of without the process that serves it; NULL: that one has to. */
@@ -284,6 +284,9 @@ static void look_at_device(struct check *c, const struct device *device)
 	if (whose != NULL && whose->rec != NULL)
 		return;
 	const struct pool_found *o = tagged_volume(c, device);
+	/* A volume keeps its tag where it moves to, which may be a pool of this node. */
+	if (o == NULL && check_has_departed(c, device->dev.tag + strlen("ringvol:") + 9))
+		return;
 	const char *mount = check_mounted_at(c, device);
 	bool quarantined = holds_quarantined(c);
 	/* Beside a driver: a volume that was made after the directory was read. */
@@ -383,6 +386,7 @@ void check_pool(struct check *c, const char *name, const char *path, bool repair
 	for (unsigned kind = 0; kind < 2; kind++)
 		check_objects(c, kind);
 	check_groups(c);
+	check_departed(c);
 	if (c->survey.disk != NULL)
 		check_raw(c);
 	look_at_devices(c);

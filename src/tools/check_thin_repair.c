@@ -148,6 +148,11 @@ static int run(struct repair *r, char *const argv[])
 		return because(r, status,
 			tool_text(r->c->args, "no %s: install the package thin-provisioning-tools",
 				argv[0]));
+	if (status == -EINTR)
+		return because(r, status,
+			tool_text(r->c->args,
+				"a signal has killed %s, which its version 0.9.0 does to itself where the first block is lost: try a later one",
+				argv[0]));
 	r->said[strcspn(r->said, "\n")] = '\0';
 	return because(r, status < 0 ? status : -EUCLEAN,
 		tool_text(r->c->args, "%s: %s", argv[0],

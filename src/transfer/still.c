@@ -19,7 +19,7 @@
 #include "blockio/image.h"
 #include "cluster.pb-c.h"
 #include "node/volume.h"
-#include "pool/departure.h"
+#include "pool/depart.h"
 #include "pool/index.h"
 #include "transfer/grant.h"
 #include "transfer/send.h"

@@ -43,7 +43,7 @@ func frozenNow(path string) bool {
 	return none == nil && (err != nil || string(mark[:n]) == strings.TrimSpace(string(boot)))
 }
 
-var templateName = regexp.MustCompile(`^(ext4|xfs|btrfs)-[0-9a-f]{40}$`)
+var templateName = regexp.MustCompile(`^((ext4|xfs|btrfs)-[0-9a-f]{40}|thin-(ext4|xfs)-[0-9a-f]{40}-[0-9a-f]{8})$`)
 
 // Strays looks for what a pool at rest must not hold besides its volumes and snapshots: trash, copies
 // to and from other nodes, marks of a freeze, files that are nobody's.

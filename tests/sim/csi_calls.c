@@ -3,6 +3,7 @@
 
 #include "blockio/boot_mark.h"
 #include "csi/messages.h"
+#include "pool/index.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -365,4 +367,20 @@ void leave_frozen(void)
 	char image[128];
 	snprintf(image, sizeof(image), "%s/volumes/base", w->pool_path);
 	leave_frozen_image(image);
+}
+
+void bear_elsewhere(const char *name, char id[RECORD_ID_MAX])
+{
+	char path[256], text[RECORD_BYTES_MAX];
+	const struct pool_object *o = pools_find_name(w->pools, RECORD_VOLUME, name);
+	cr_assert_not_null(o);
+	struct record rec = *o->rec;
+	rec.born = "deadbeef";
+	rec.moves = 1;
+	int len = record_print(&rec, text, sizeof(text));
+	snprintf(path, sizeof(path), "%s/volumes/%s", w->pool_path, o->key);
+	cr_assert(len > 0 && setxattr(path, RECORD_XATTR, text, (size_t)len, 0) == 0);
+	world_restart(w);
+	pool_object_id(pools_find_name(w->pools, RECORD_VOLUME, name), id);
+	cr_assert_eq(strncmp(id, "deadbeef.", 9), 0);
 }

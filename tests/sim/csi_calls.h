@@ -51,6 +51,10 @@ enum grpc_status expand(uint64_t size_bytes);
 enum grpc_status node_expand(uint64_t size_bytes);
 /* Of a volume "other" (other_id), and of a clone of volume_id. */
 enum grpc_status do_create(void), do_clone(void), undo_create(void);
+/* The volume's record says that it was born in another pool; the driver is restarted, and id is
+ * what it has by that. */
+void bear_elsewhere(const char *name, char id[RECORD_ID_MAX]);
+
 /* Of volume_id; the snapshot's name is snapshot_name. */
 enum grpc_status do_snapshot(void), undo_snapshot(void);
 enum grpc_status do_stage(void), undo_stage(void);

@@ -8,6 +8,7 @@
 #include "blockio/boot_mark.h"
 #include "csi/messages.h"
 #include "node/volume.h"
+#include "pool/departure.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -15,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -475,4 +477,78 @@ Test(adopt, marks_of_a_mounted_volume, .timeout = 120)
 Test(adopt, marks_of_a_block_volume, .timeout = 120)
 {
 	check_marks(true);
+}
+
+/* ---- volumes that have moved ---- */
+
+static void look_for_devices(void)
+{
+	node_adopt(w->csi->node, NULL, NULL);
+	world_settle(w);
+}
+
+/* Its device says the id's pool, which is not here, and its image says which it is. */
+Test(adopt, a_volume_that_has_moved_here_is_known_again, .timeout = 120)
+{
+	open_world(WORLD_XFS, 1, true);
+	make("base", "loop");
+	bear_elsewhere("base", volume_id);
+	stage();
+	cr_expect_eq(strncmp(node_volume_find(find_volume())->dev.tag, "ringvol:deadbeef:", 17), 0);
+	world_restart(w);
+	world_settle(w);
+	const struct node_volume *nv = node_volume_find(find_volume());
+	cr_assert_not_null(nv);
+	cr_expect(nv->dev.attached);
+	stage(); /* it is */
+	unstage();
+	cr_expect_null(find_volume()->node);
+	cr_expect_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+static void put_strange_device(const char *uuid8)
+{
+	slow_dev = (struct backend_dev){
+		.attached = true, .major = 259, .minor = 7, .path = "/dev/ublkb7", .image_ino = 1};
+	snprintf(slow_dev.tag, sizeof(slow_dev.tag), "ringvol:%s:0badcafe", uuid8);
+	slow_seen = slow_dev;
+}
+
+/* Of a volume that was deleted it would be cleared. */
+Test(adopt, a_device_of_a_volume_that_has_left_is_kept, .timeout = 120)
+{
+	backend_add(&slow);
+	open_world(WORLD_XFS, 1, true);
+	struct pool *pool = pools_at(w->pools, 0);
+	struct pool_departure *left = calloc(1, sizeof(*left));
+	strcpy(left->key, "gone");
+	snprintf(left->id, sizeof(left->id), "%s.gone.0badcafe", pool_uuid8(pool));
+	pool_departure_enter(pool, left);
+	put_strange_device(pool_uuid8(pool));
+	look_for_devices();
+	cr_expect(slow_dev.attached);
+	pool_departure_put_aside(left);
+	look_for_devices();
+	cr_expect_not(slow_dev.attached);
+	put_strange_device("deadbeef"); /* a pool that is not here */
+	look_for_devices();
+	cr_expect(slow_dev.attached);
+	world_close(w);
+}
+
+/* Not of the one it is in: by the random part alone a device is no volume's. */
+Test(adopt, a_tag_is_of_the_pool_that_a_volume_was_born_in, .timeout = 120)
+{
+	backend_add(&slow);
+	open_world(WORLD_XFS, 1, true);
+	make("base", "ublk");
+	bear_elsewhere("base", volume_id);
+	struct pool *pool = pools_at(w->pools, 0);
+	put_strange_device(pool_uuid8(pool));
+	strcpy(slow_dev.tag + strlen("ringvol:01234567:"), find_volume()->rec->random);
+	slow_seen = slow_dev;
+	look_for_devices();
+	cr_expect_not(slow_dev.attached, "it is of none that was born here");
+	world_close(w);
 }

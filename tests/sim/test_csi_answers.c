@@ -250,6 +250,35 @@ static void list_two(const char *first, const char *second)
 	lists_volumes(0, "v:811c9dc5:", no_token); /* the sum of no id */
 }
 
+/* A token says where a volume is, and not where it was born. */
+Test(csi_answers, list_with_a_volume_that_has_moved, .timeout = 120)
+{
+	char moved[RECORD_ID_MAX], token[RECORD_ID_MAX] = "", id[RECORD_ID_MAX],
+				   want[RECORD_ID_MAX];
+	static const char *const names[] = {"a", "m", "z"};
+	open_world(WORLD_XFS, 1, true);
+	for (unsigned i = 0; i < 3; i++)
+		cr_assert_eq(create(names[i], EMPTY, volume_id), GRPC_OK);
+	bear_elsewhere("m", moved);
+	for (unsigned i = 0; i < 3; i++) {
+		Csi__V1__ListVolumesRequest req = CSI__V1__LIST_VOLUMES_REQUEST__INIT;
+		req.max_entries = 1;
+		req.starting_token = csi_bytes(token);
+		const char *got = ASK("Controller", ListVolumes, list_volumes);
+		const struct pool_object *o = pools_find_name(w->pools, RECORD_VOLUME, names[i]);
+		take_id(got, "volume_id", id);
+		pool_object_id(o, want);
+		cr_expect_str_eq(id, want);
+		if (i == 2)
+			break;
+		take_id(got, "next_token", token);
+		snprintf(want, sizeof(want), "%s.%s.%s", pool_uuid8(o->pool), o->key,
+			o->rec->random);
+		cr_expect_str_eq(token + 11, want);
+	}
+	world_close(w);
+}
+
 Test(csi_answers, volumes_and_snapshots, .timeout = 300)
 {
 	char base[300], copy[600], copy_id[RECORD_ID_MAX];

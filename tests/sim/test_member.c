@@ -806,12 +806,9 @@ Test(member, one_that_is_left_behind_is_told_all_anew, .timeout = 120)
 	b->deaf = true;
 	join(2);
 	until(a->synced);
-	char after[RECORD_ID_MAX] = "";
-	for (unsigned i = 0; i <= CHANGES_MAX; i++) {
-		struct pool_object *object = pools_next(w->pools, RECORD_VOLUME, after);
-		pool_object_id(object, after);
-		object->told ^= 1; /* as if it had changed */
-	}
+	struct pool_walk walk = {0};
+	for (unsigned i = 0; i <= CHANGES_MAX; i++) /* as if they had changed */
+		pools_next(w->pools, RECORD_VOLUME, &walk)->told ^= 1;
 	until(a->objects > 10000 + CHANGES_MAX || b->hellos == 2);
 	pass(60000);
 	controller_read(b);

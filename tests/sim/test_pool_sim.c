@@ -6,6 +6,7 @@
  */
 #include "../unit/pool_fixture.h"
 
+#include "pool/depart.h"
 #include "pool/grow.h"
 #include "pool/index.h"
 
@@ -284,6 +285,157 @@ static bool remove_body(struct sim *s, const struct sweep *sweep)
 Test(sim_pool, remove_fails_anywhere, .timeout = 250)
 {
 	each_seed(remove_body, 8);
+}
+
+/* ---- leave, and come back ---- */
+
+static struct pool_departure note_of(const struct pool_object *o)
+{
+	struct pool_departure note = {.moves = o->rec->moves + 1,
+		.to = "deadbeef",
+		.node_id = "node-b",
+		.grant = "00112233445566778899aabbccddeeff"};
+	pool_object_id(o, note.id);
+	return note;
+}
+
+static enum err_code depart(struct sim *s, struct pool_object *o, const struct pool_departure *note)
+{
+	struct pool_depart d;
+	pool_depart_init(&d, &s->f.reactor, s->f.pool, o, note);
+	enum err_code code = fixture_run(&s->f, &d.op);
+	pool_depart_free(&d);
+	return code;
+}
+
+static enum err_code drop_note(struct sim *s)
+{
+	struct pool_departure_drop d;
+	pool_departure_drop_init(&d, &s->f.reactor, pool_departure_next(s->f.pool, NULL));
+	return fixture_run(&s->f, &d.op);
+}
+
+static enum err_code find_by_id(struct sim *s, const char *id)
+{
+	struct pool_object *o;
+	struct err err = {0};
+	pools_find_id(s->f.pools, RECORD_VOLUME, id, &o, &err);
+	return err.code;
+}
+
+/* It is here, whole, or it has left: nothing between, and never gone. */
+static bool depart_body(struct sim *s, const struct sweep *sweep)
+{
+	struct held before = look(s);
+	cr_assert_eq(build(s, "v"), ERR_OK);
+	struct held with = look(s);
+	struct pool_object *o = pools_find_name(s->f.pools, RECORD_VOLUME, "v");
+	struct pool_departure note = note_of(o);
+	arm(s, sweep, "pool_depart");
+	enum err_code code = depart(s, o, &note);
+	bool hit = s->faults.hit;
+	disarm(s);
+	/* That the image does not go to the trash is no failure of the departure. */
+	cr_assert(hit || code == ERR_OK, "%s", s->faults.what);
+	const struct pool_departure *left = pools_departure(s->f.pools, note.id);
+	cr_assert(left != NULL || code != ERR_OK, "%s", s->faults.what);
+	cr_assert_eq(find_by_id(s, note.id), left != NULL ? ERR_UNAVAILABLE : ERR_OK);
+	cr_assert_eq(pools_find_name(s->f.pools, RECORD_VOLUME, "v") == NULL, left != NULL);
+	if (left == NULL)
+		same(s, &with);
+	o = pool_next_object(s->f.pool, RECORD_VOLUME, "");
+	cr_assert_eq(depart(s, o, &note), ERR_OK, "%s", s->faults.what);
+	cr_assert_eq(find_by_id(s, note.id), ERR_UNAVAILABLE);
+	cr_assert_eq(drop_note(s), ERR_OK);
+	reclaim(s, &before);
+	return hit;
+}
+
+Test(sim_pool, depart_fails_anywhere, .timeout = 250)
+{
+	each_seed(depart_body, 8);
+}
+
+static bool drop_body(struct sim *s, const struct sweep *sweep)
+{
+	cr_assert_eq(build(s, "v"), ERR_OK);
+	struct pool_object *o = pools_find_name(s->f.pools, RECORD_VOLUME, "v");
+	struct pool_departure note = note_of(o);
+	cr_assert_eq(depart(s, o, &note), ERR_OK);
+	arm(s, sweep, "departure_drop");
+	enum err_code code = drop_note(s);
+	bool hit = s->faults.hit;
+	disarm(s);
+	cr_assert_eq(hit, code != ERR_OK, "%s", s->faults.what);
+	cr_assert_eq(find_by_id(s, note.id), hit ? ERR_UNAVAILABLE : ERR_NOT_FOUND);
+	cr_assert_eq(build(s, "v"), hit ? ERR_UNAVAILABLE : ERR_OK);
+	if (hit) {
+		cr_assert_eq(drop_note(s), ERR_OK);
+		cr_assert_eq(build(s, "v"), ERR_OK);
+	}
+	remove_named(s, "v");
+	return hit;
+}
+
+Test(sim_pool, note_of_a_departure_goes_or_stays, .timeout = 250)
+{
+	each_seed(drop_body, 2);
+}
+
+static enum err_code build_back(struct sim *s, const struct record *rec)
+{
+	struct pool_build b;
+	struct pool_part part = {.of = "a move"};
+	cr_assert_eq(pool_build_init_moved(&b, &s->f.reactor, s->f.pool, rec), 0);
+	b.part = &part;
+	b.fill = fill_run;
+	b.fill_end = fill_end;
+	b.fill_writes = true;
+	enum err_code code = fixture_run(&s->f, &b.op);
+	pool_build_free(&b);
+	return code;
+}
+
+static const char *failed_coming_back;
+
+/* The note counts until the volume is back, and no longer. */
+static bool back_body(struct sim *s, const struct sweep *sweep)
+{
+	cr_assert_eq(build(s, "v"), ERR_OK);
+	struct pool_object *o = pools_find_name(s->f.pools, RECORD_VOLUME, "v");
+	struct pool_departure note = note_of(o);
+	struct record rec = fixture_volume("v", MIB);
+	memcpy(rec.random, o->rec->random, sizeof(rec.random));
+	rec.created_ns = o->rec->created_ns;
+	rec.moves = note.moves + 1;
+	cr_assert_eq(depart(s, o, &note), ERR_OK);
+	fixture_settle(&s->f);
+	arm(s, sweep, failed_coming_back);
+	enum err_code code = build_back(s, &rec);
+	bool hit = s->faults.hit;
+	disarm(s);
+	o = pools_find_name(s->f.pools, RECORD_VOLUME, "v");
+	cr_assert_eq(
+		find_by_id(s, note.id), o != NULL ? ERR_OK : ERR_UNAVAILABLE, "%s", s->faults.what);
+	cr_assert_eq(pools_departure(s->f.pools, note.id) == NULL, o != NULL);
+	if (code != ERR_OK)
+		cr_assert_eq(build_back(s, &rec), o != NULL ? ERR_EXISTS : ERR_OK);
+	remove_named(s, "v");
+	/* What is left of the note goes at a load. */
+	sim_reopen(s, s->ring.seed);
+	cr_assert_eq(fixture_count(&s->f, "departed"), 0, "%s", s->faults.what);
+	return hit;
+}
+
+Test(sim_pool, coming_back_fails_anywhere, .timeout = 250)
+{
+	struct sim s;
+	sim_open(&s, 1);
+	failed_coming_back = "pool_build";
+	cr_assert_geq(sweep_all(&s, back_body), 16);
+	failed_coming_back = "departure_drop";
+	cr_assert_geq(sweep_all(&s, back_body), 1 + 8);
+	fixture_close(&s.f);
 }
 
 /* ---- erase ---- */
@@ -584,11 +736,10 @@ Test(sim_pool, crowd, .timeout = 250)
 		for (unsigned round = 0; pool_count(s.f.pool, RECORD_VOLUME) > 0; round++) {
 			s.faults.counting = round == 0;
 			unsigned started = 0;
-			char id[RECORD_ID_MAX] = "";
+			struct pool_walk walk = {0};
 			crowd_ended = 0;
 			for (struct pool_object *o;
-				(o = pools_next(s.f.pools, RECORD_VOLUME, id)) != NULL;) {
-				pool_object_id(o, id);
+				(o = pools_next(s.f.pools, RECORD_VOLUME, &walk)) != NULL;) {
 				pool_remove_init(&removes[started], &s.f.reactor, o);
 				removes[started].op.on_end = crowd_end;
 				op_start(&removes[started++].op);

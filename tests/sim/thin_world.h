@@ -184,7 +184,7 @@ static inline unsigned count_ids(struct fixture *f, const char *dir, bool known)
 	return count;
 }
 
-static const char *const dirs[] = {"volumes", "snapshots", "trash"};
+static const char *const dirs[] = {"volumes", "snapshots", "trash", "templates"};
 
 /* But for those that stand for the bytes of ids. */
 static inline unsigned count_fds(struct fixture *f)
@@ -196,7 +196,7 @@ static inline unsigned count_fds(struct fixture *f)
 static inline void check_files(struct fixture *f)
 {
 	unsigned known = 0;
-	for (unsigned i = 0; i < 3; i++)
+	for (unsigned i = 0; i < 4; i++)
 		known += count_ids(f, dirs[i], true);
 	cr_assert_eq(
 		known, fake_thin_count, "%s: %u files, %u ids", fault.what, known, fake_thin_count);

@@ -292,6 +292,14 @@ var damages = []damage{
 	{"a second name", func(b *checkBed) {
 		b.must(os.Link(b.path("volumes", "raw"), b.path("second")))
 	}, "HardLinked", "volumes/raw", "problem", false},
+	{"a damaged note of a volume that has moved away", func(b *checkBed) {
+		b.write(b.path("departed", "away"), 0, []byte("nonsense"))
+	}, "DepartureDamaged", "departed/away", "problem", false},
+	{"a volume that has moved away", func(b *checkBed) {
+		note := "ringvol-departure 1\nid=" + b.raw.ID + "\nmoves=1\nto=deadbeef\nnode=b\ngrant=" +
+			strings.Repeat("0", 32) + "\n"
+		b.write(b.path("departed", "raw"), 0, []byte(sealed(note)))
+	}, "DepartureLeft", "departed/raw", "leftover", false},
 	{"what a probe left", func(b *checkBed) {
 		b.write(b.path(".ringvol-probe"), 0, make([]byte, 4096))
 	}, "ProbeLeft", ".ringvol-probe", "leftover", true},
@@ -365,7 +373,7 @@ func TestCheckSaysItAll(t *testing.T) {
 		case "no ringvol.pool", "a damaged ringvol.pool", "no snapshots", "no volumes", "no trash",
 			"a link in the place of trash", "a file in the place of trash", "one random part twice",
 			"a record without its sum", "a record of the future", "no file system", "a damaged record",
-			"a truncated snapshot", "an image that has grown", "an odd size":
+			"a truncated snapshot", "an image that has grown", "an odd size", "a volume that has moved away":
 			continue // they exclude others
 		}
 		d.do(b)

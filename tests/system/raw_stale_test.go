@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -16,9 +17,12 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// rounds of tests that repeat: RINGVOL_RAW_LONG=1 asks for a thousand.
+// rounds of tests that repeat: RINGVOL_RAW_LONG=1 asks for a thousand, RINGVOL_RAW_ROUNDS=N for so many.
 func rounds(few int) int {
+	many, _ := strconv.Atoi(os.Getenv("RINGVOL_RAW_ROUNDS"))
 	switch {
+	case many > 0:
+		return many
 	case os.Getenv("RINGVOL_RAW_LONG") != "":
 		return 1000
 	case testing.Short():

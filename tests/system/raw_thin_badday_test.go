@@ -226,10 +226,11 @@ func TestRawPoolThinNeedsCheck(t *testing.T) {
 	b.check(0)
 }
 
-// Damaged metadata: the driver says so and touches nothing; a repair writes them anew.
+// Damaged metadata: the driver says so and touches nothing; a repair writes them anew. thin_repair 0.9.0 crashes over a lost
+// first block where there is more than a volume and a snapshot that are equal.
 func TestRawPoolThinMetadataDamaged(t *testing.T) {
 	b := openThin(t, 2<<30)
-	v, sum := b.filled("there", "ext4", 87)
+	v, sum := b.filled("there", "block", 87)
 	snapshot, err := v.Snapshot("snap")
 	b.must(err)
 	thick := b.volume("thick", "block")
@@ -257,7 +258,7 @@ func TestRawPoolThinMetadataDamaged(t *testing.T) {
 	b.insist(v.Stage)
 	b.must(v.Publish())
 	b.must(rig.Check(v.Target, dataBytes, sum))
-	restored := b.copyOf("restored", "ext4", rig.FromSnapshot(snapshot.GetSnapshotId()), thin)
+	restored := b.copyOf("restored", "block", rig.FromSnapshot(snapshot.GetSnapshotId()), thin)
 	restored.Size = v.Got
 	b.must(restored.Up())
 	b.must(rig.Check(restored.Target, dataBytes, sum))
@@ -519,7 +520,13 @@ func TestRawPoolStaleKinds(t *testing.T) {
 	var marks [][]byte // what tenants before wrote
 	for round := range count {
 		kind := kinds[random.IntN(len(kinds))]
-		v := b.d.Volume(fmt.Sprintf("tenant-%d", round%7), rig.BlockCap(), size)
+		// Thin ones with a file system begin as snapshots of a template.
+		mounted := !kind.encrypted && random.IntN(2) == 0
+		as := rig.BlockCap()
+		if mounted {
+			as = rig.CapFor("ext4")
+		}
+		v := b.d.Volume(fmt.Sprintf("tenant-%d", round%7), as, size)
 		v.Params = kind.params
 		if kind.encrypted {
 			v.Secrets = map[string]string{"key": "a key of this test, and of no other"}
@@ -550,14 +557,19 @@ func TestRawPoolStaleKinds(t *testing.T) {
 				}
 			}
 		}
-		if !kind.encrypted {
+		if !kind.encrypted && !mounted {
 			if err := onlyZeros(nodes[0]); err != nil {
 				t.Fatalf("round %d, %s, killed at %d: %v", round, kind.name, where, err)
 			}
 		}
 		b.must(v.Publish())
 		mark := fmt.Appendf(nil, "the bytes of tenant %06d, ", round)
-		err := marked(v.Target, mark, random.IntN(3) == 0)
+		var err error
+		if mounted {
+			err = os.WriteFile(filepath.Join(v.Target, "data"), bytes.Repeat(mark, 1<<18), 0o600)
+		} else {
+			err = marked(v.Target, mark, random.IntN(3) == 0)
+		}
 		if err != nil && !errors.Is(err, syscall.ENOSPC) {
 			t.Fatal(err)
 		}
@@ -588,6 +600,7 @@ func TestRawPoolStaleKinds(t *testing.T) {
 	b.agrees()
 	b.accounts()
 	b.check(0)
+	t.Logf("%d rounds, no tenant's bytes in another's volume", count)
 }
 
 // nameOf is the device mapper's name of a node.

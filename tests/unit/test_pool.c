@@ -177,14 +177,10 @@ Test(pool, quarantine)
 	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "cut")->image, POOL_IMAGE_TRUNCATED);
 	cr_assert_eq(pools_find_name(f.pools, RECORD_VOLUME, "good")->image, POOL_IMAGE_WHOLE);
 	/* Only what is sound is listed. */
-	struct pool_object *first = pools_next(f.pools, RECORD_VOLUME, ""), *second;
-	char id[RECORD_ID_MAX];
-	cr_assert_str_eq(first->key, "cut");
-	pool_object_id(first, id);
-	second = pools_next(f.pools, RECORD_VOLUME, id);
-	cr_assert_str_eq(second->key, "good");
-	pool_object_id(second, id);
-	cr_assert_null(pools_next(f.pools, RECORD_VOLUME, id));
+	struct pool_walk walk = {0};
+	cr_assert_str_eq(pools_next(f.pools, RECORD_VOLUME, &walk)->key, "cut");
+	cr_assert_str_eq(pools_next(f.pools, RECORD_VOLUME, &walk)->key, "good");
+	cr_assert_null(pools_next(f.pools, RECORD_VOLUME, &walk));
 	fixture_close(&f);
 }
 
@@ -444,17 +440,17 @@ Test(pool, listing_survives_deletion)
 			fixture_make_volume(&f, names[i], MIB);
 	}
 	unsigned count = 0;
-	char id[RECORD_ID_MAX] = "", last_pool[16] = "", last_key[RECORD_KEY_MAX] = "";
-	for (struct pool_object *o; (o = pools_next(f.pools, RECORD_VOLUME, id)) != NULL; count++) {
+	char last_pool[16] = "", last_key[RECORD_KEY_MAX] = "";
+	struct pool_walk walk = {0};
+	for (struct pool_object *o; (o = pools_next(f.pools, RECORD_VOLUME, &walk)) != NULL;
+		count++) {
 		int pool_order = strcmp(pool_uuid8(o->pool), last_pool);
 		cr_assert(pool_order > 0 || (pool_order == 0 && strcmp(o->key, last_key) > 0));
 		strcpy(last_pool, pool_uuid8(o->pool));
 		strcpy(last_key, o->key);
-		pool_object_id(o, id);
 		cr_assert_eq(fixture_remove(&f, o), ERR_OK);
 	}
 	cr_assert_eq(count, 16);
-	cr_assert_null(pools_next(f.pools, RECORD_VOLUME, "nonsense"));
 	fixture_close(&f);
 }
 
@@ -1298,9 +1294,9 @@ Test(pool, ten_thousand)
 		(double)(clock_monotonic_ns() - start_ns) / 1e6);
 	cr_assert_eq(pool_count(f.pool, RECORD_VOLUME), COUNT);
 	unsigned listed = 0;
-	char id[RECORD_ID_MAX] = "";
-	for (struct pool_object *o; (o = pools_next(f.pools, RECORD_VOLUME, id)) != NULL; listed++)
-		pool_object_id(o, id);
+	struct pool_walk walk = {0};
+	while (pools_next(f.pools, RECORD_VOLUME, &walk) != NULL)
+		listed++;
 	cr_assert_eq(listed, COUNT);
 	fixture_close(&f);
 }

@@ -296,7 +296,8 @@ static void check_parallel(bool thick)
 	cr_assert_eq(room.provisioned_bytes, made * size);
 
 	struct pool_object *o;
-	while ((o = pools_next(f.pools, RECORD_VOLUME, "")) != NULL)
+	struct pool_walk walk = {0};
+	while ((o = pools_next(f.pools, RECORD_VOLUME, &walk)) != NULL)
 		cr_assert_eq(fixture_remove(&f, o), ERR_OK);
 	same_as_before(&f, before);
 	fixture_close(&f);
