@@ -116,7 +116,7 @@ Test(lists, pages_go_over_all_nodes_in_order)
 	cr_assert_str_eq(token, "");
 	cr_assert_str_eq(page(2, ""), A1 " " A2 " ");
 	/* The one that the token is of goes, another comes before it, and a node leaves. */
-	store_object_gone(store, A2);
+	store_object_gone(store, na, A2);
 	add_volume(na, "aaaaaaaa.v0.00000001", NULL);
 	leave(na);
 	cr_assert_str_eq(page(1, token), A3 " ");
