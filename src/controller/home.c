@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ids lead to objects, and where nobody has told of one to pools; both to nodes. What is away is never "not found": it is elsewhere, unless
- * somebody has said (--forget-pool) that it is gone for good. A time is for people: it is this
- * machine's, and nothing is decided by it.
+ * Ids lead to objects, and where nobody has told of one to pools; both to nodes. What is away is
+ * never "not found": it is elsewhere, unless somebody has said (--forget-pool) that it is gone for
+ * good. A time is for people: it is this machine's, and nothing is decided by it.
  */
 #include "controller/home.h"
 
@@ -43,9 +43,9 @@ static int check_pool(const struct store_pool *pool, const char *what, struct er
 		what, pool->node->id, pool->uuid8);
 }
 
-/* Whether nothing by the id is left, its pool being gone for good: it may have moved away before. */
-static int check_forgotten(
-	struct store *store, const char *id, const char *uuid8, struct err *err)
+/* Whether nothing by the id is left, its pool being gone for good: it may have moved away before.
+ */
+static int check_forgotten(struct store *store, const char *id, const char *uuid8, struct err *err)
 {
 	struct err why = {0};
 	if (store_whole(store, &why) < 0)

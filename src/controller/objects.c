@@ -136,8 +136,7 @@ bool object_is(const struct store_object *object, const struct object_text *text
 	const uint8_t *health = object_health(object, &health_len);
 	return object->kind == text->kind && strcmp(object->id, text->id) == 0 &&
 	       strcmp(object_source(object), text->source_id) == 0 &&
-	       object_moves(object) == text->moves &&
-	       health_len == text->health_len &&
+	       object_moves(object) == text->moves && health_len == text->health_len &&
 	       (health_len == 0 || memcmp(health, text->health, health_len) == 0) &&
 	       entry_is(object, text);
 }

@@ -38,7 +38,7 @@ struct store_object {
 	bool dead : 1;  /* on a shelf, and taken out of the table */
 	bool image : 1; /* in the table as a golden image, of which several may have one name */
 	bool moved : 1; /* it has: behind the source's id stands how often, 8 bytes */
-	char id[]; /* with a NUL; behind it the source's id with a NUL, entry, health */
+	char id[];      /* with a NUL; behind it the source's id with a NUL, entry, health */
 };
 
 /* What a node says of an object. */

@@ -844,8 +844,8 @@ Test(store, a_node_that_makes_a_name_is_in_the_roster)
 
 /* ---- what moves ---- */
 
-static int tell(
-	struct store_node *node, const char *id, const char *uuid8, uint64_t moves, const char *text)
+static int tell(struct store_node *node, const char *id, const char *uuid8, uint64_t moves,
+	const char *text)
 {
 	const struct object_text told = {.kind = STORE_VOLUME,
 		.id = id,

@@ -49,8 +49,8 @@ static bool was_told[POOLS]; /* ever */
 /* By the pool that the id begins with. */
 static struct model_object {
 	bool there, buried;
-	unsigned where, moves;      /* in that pool, since so many moves */
-	unsigned source;            /* of a snapshot: its volume's id begins with this pool */
+	unsigned where, moves;         /* in that pool, since so many moves */
+	unsigned source;               /* of a snapshot: its volume's id begins with this pool */
 	unsigned buried_at, buried_in; /* joins, then; where it was */
 	unsigned told, text;
 } objects[STORE_KINDS][POOLS][KEYS][RANDOMS];
@@ -423,8 +423,7 @@ static unsigned strangers(unsigned p)
 	unsigned count = 0;
 	for (unsigned k = 0; k < KEYS; k++) {
 		int i = model_find(STORE_SNAPSHOT, p, k);
-		count += i >= 0 &&
-			 objects[STORE_SNAPSHOT][i / RANDOMS][k][i % RANDOMS].source != p;
+		count += i >= 0 && objects[STORE_SNAPSHOT][i / RANDOMS][k][i % RANDOMS].source != p;
 	}
 	return count;
 }
@@ -566,8 +565,8 @@ static void check_whole(void)
 static void run(unsigned with)
 {
 	static void (*const operations[])(void) = {do_join, do_synced, do_leave, do_pool, do_pool,
-		do_pool_gone, do_tell, do_tell, do_tell, do_tell, do_tell, do_tell, do_gone, do_gone,
-		do_claim, do_claim, do_roster, do_forget};
+		do_pool_gone, do_tell, do_tell, do_tell, do_tell, do_tell, do_tell, do_gone,
+		do_gone, do_claim, do_claim, do_roster, do_forget};
 	seed = with;
 	state = with;
 	joins = 1;
