@@ -175,11 +175,12 @@ static void on_answer(struct forward *f, enum grpc_status status, const char *me
 	case DELETE_DELETING:
 		if (status == GRPC_OK) {
 			learn_gone(f);
+			if (!d->moved) {
+				forward_pass(f, status, message);
+				break;
+			}
 			forward_log(f, status, message);
-			if (d->moved)
-				drop_next(d);
-			else
-				end_deleted(d);
+			drop_next(d);
 		} else if (status == GRPC_UNAVAILABLE && f->sent && d->id[0] != '\0') {
 			look(d, message);
 		} else {

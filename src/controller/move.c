@@ -228,11 +228,11 @@ static int check_target(const struct move *m, const struct store_node *node, str
 	if (found == NULL && node->state == STORE_NODE_PRESENT)
 		return err_set(err, ERR_PRECONDITION, "pool: node %.64s has no pool %.64s",
 			node->id, m->pool);
-	if (found == NULL || !store_pool_here(found) || found->state != STORE_POOL_READY)
-		return err_set(err, ERR_UNAVAILABLE, "pool %.64s of node %.64s is not ready%s%s",
-			m->pool, node->id, found != NULL && found->why != NULL ? ": " : "",
-			found != NULL && found->why != NULL ? found->why : "");
-	return 0;
+	if (found != NULL && store_pool_here(found) && found->state == STORE_POOL_READY)
+		return 0;
+	bool why = found != NULL && found->why != NULL && found->why[0] != '\0';
+	return err_set(err, ERR_UNAVAILABLE, "pool %.64s of node %.64s is not ready%s%s", m->pool,
+		node->id, why ? ": " : "", why ? found->why : "");
 }
 
 /* From a node that has it, or has a note of where it went. */

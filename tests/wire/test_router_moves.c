@@ -225,7 +225,7 @@ Test(moves, what_cannot_move)
 	store_object_gone(store, nb, "bbbbbbbb.vol.01234567");
 	/* Its pool is not ready. */
 	store_pool(store, "bbbbbbbb")->state = STORE_POOL_SICK;
-	cr_assert_eq(move(ID_A, "b", ""), GRPC_UNAVAILABLE);
+	cr_assert_eq(move(ID_A, "b", ""), GRPC_UNAVAILABLE, "%d: %s", q.status, q.why);
 	assert_said(q.why, "pool default of node b is not ready");
 }
 
