@@ -34,7 +34,12 @@ static enum move_outcome failed(struct move_calls *calls, const struct err *err,
 		words += len + 2;
 	if (err->code == ERR_TIMEOUT)
 		words = "it is being copied";
-	err_set(reason, err->code, "%s", words);
+	if (err->code == ERR_UNIMPLEMENTED)
+		err_set(reason, err->code,
+			"%.128s: who answers there is no controller of a cluster, or an older one",
+			calls->endpoint);
+	else
+		err_set(reason, err->code, "%s", words);
 	bool later = err->code == ERR_UNAVAILABLE || err->code == ERR_TIMEOUT ||
 		     err->code == ERR_PENDING;
 	return later && calls->answered ? MOVE_LATER : MOVE_NEVER;

@@ -133,6 +133,18 @@ func TestClusterMoveRefused(t *testing.T) {
 			t.Errorf("%s: %+v", what, r)
 		}
 	}
+	for _, args := range [][]string{{}, {"x", "y", "z"}, {"--all"}, {"--all", "x", "--from", "y"}, {"x", "--from", "y"}, {"x", "--to", "y"}} {
+		if r := tool(t, nil, append([]string{"move"}, args...)...); r.code != 2 || !strings.Contains(r.err, "--help") {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	// A node's driver is no controller, and where nobody listens nobody is waited for.
+	if r := tool(t, nil, "move", "--endpoint", "unix://"+b.node("node-a").Socket, v.ID); r.code != 1 || !strings.Contains(r.err, "no controller of a cluster") {
+		t.Errorf("%+v", r)
+	}
+	if r := tool(t, nil, "move", "--endpoint", "unix://"+b.Path("nobody.sock"), v.ID); r.code != 1 || !strings.Contains(r.err, "no driver listens") {
+		t.Errorf("%+v", r)
+	}
 	b.isAt(v, b.node("node-a"), "")
 	b.gone(v)
 	b.quiet()
