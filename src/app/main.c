@@ -36,6 +36,7 @@ static const char help[] =
 	"  doctor          what this node can do, and what to do about the rest\n"
 	"  ls              volumes and snapshots, and how they are\n"
 	"  top             what attached volumes do, live\n"
+	"  move            moves volumes to other nodes of a cluster\n"
 	"  health          whether the driver lives, for probes\n"
 	"  import          makes a golden image, or a volume, of an image, a tree or an archive\n"
 	"  check           what is wrong in a pool, and repairs what a crash left\n"
@@ -101,6 +102,7 @@ static const struct {
 	{"health", .tool = &health_tool},
 	{"import", .tool = &import_tool},
 	{"ls", .tool = &ls_tool},
+	{"move", .tool = &move_tool},
 	{"top", .tool = &top_tool},
 	{"pool", pool_main},
 	{"key", key_main},

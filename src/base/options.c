@@ -350,7 +350,8 @@ static int parse(const struct command *command, int argc, char *const *argv, voi
 			return r;
 	}
 	for (unsigned i = 0; i < OPERANDS_MAX; i++)
-		if (command->operands[i] != NULL && res.operands[i] == NULL)
+		if (command->operands[i] != NULL && command->operands[i][0] != '[' &&
+			res.operands[i] == NULL)
 			return err_set(err, ERR_INVALID, "%s is missing; see 'ringvol %s --help'",
 				command->operands[i], command->name);
 	int r = set_missing(command, given, target, err);

@@ -52,9 +52,11 @@ struct option_row {
 };
 
 struct command {
-	const char *name;                   /* "pool init" */
-	const char *operands[OPERANDS_MAX]; /* those that it needs, in their order; NULL: no more */
-	const char *summary;                /* for --help, lines as above */
+	const char *name; /* "pool init" */
+	/* Those that it needs, in their order, then "[THOSE]" that may be left out; NULL: no more
+	 */
+	const char *operands[OPERANDS_MAX];
+	const char *summary; /* for --help, lines as above */
 	const struct option_row *options;
 };
 

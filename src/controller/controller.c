@@ -11,6 +11,7 @@
 #include "csi.pb-c.h"
 #include "csi/request.h"
 #include "inspect.pb-c.h"
+#include "move.pb-c.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -122,11 +123,13 @@ int controller_register(
 		{&csi__v1__snapshot_metadata__descriptor, route_snapshot_metadata, &c->self},
 		{&csi__v1__group_controller__descriptor, route_group, &c->self},
 		{&ringvol__v1__inspect__descriptor, inspect_methods, &c->self},
+		{&ringvol__v1__move__descriptor, route_move, &c->self},
 	};
+	unsigned count = CONTROLLER_SERVICES - (c->config.node != NULL ? 1 : 0);
 	c->clients = clients;
 	int r = c->config.node != NULL ? open_only(c) : joins_register(c->joins, nodes);
 	memcpy(c->services, services, sizeof(services));
-	for (unsigned i = 0; r == 0 && i < CONTROLLER_SERVICES; i++)
+	for (unsigned i = 0; r == 0 && i < count; i++)
 		r = grpc_registry_add(clients, &c->services[i], csi_check_request);
 	return r;
 }

@@ -6,6 +6,8 @@
  *   join.h      the nodes' side of it: Cluster.Join
  *   route.h     a row for each RPC of CSI: who answers it, and how that is found
  *   create.h    creates: names, placement, copies between nodes
+ *   delete.h    DeleteVolume, also of what has moved
+ *   move.h      volumes that change their node
  *   place.h     which node is to make a volume
  *   home.h      which node has a pool or a name, and what is said while it is away
  *   forward.h   a call passed on to a node
@@ -41,7 +43,7 @@ struct controller_config {
 };
 
 enum {
-	CONTROLLER_SERVICES = 5, /* for clients */
+	CONTROLLER_SERVICES = 6, /* for clients; the last not with config.node */
 	CONTROLLER_ROUTES_MAX = 32,
 };
 

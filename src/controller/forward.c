@@ -95,7 +95,7 @@ static bool tells_of_node(enum grpc_status status)
 }
 
 /* What changes something; the rest is asked often. */
-static void log_passed(const struct forward *f, enum grpc_status status, const char *message)
+void forward_log(const struct forward *f, enum grpc_status status, const char *message)
 {
 	char took[32], code[16];
 	if (f->route->learn == NULL || f->node_id[0] == '\0')
@@ -112,7 +112,7 @@ static void log_passed(const struct forward *f, enum grpc_status status, const c
 void forward_pass(struct forward *f, enum grpc_status status, const char *message)
 {
 	const char *named = NULL;
-	log_passed(f, status, message);
+	forward_log(f, status, message);
 	if (f->node_id[0] != '\0' && tells_of_node(status))
 		named = arena_printf(f->arena, "node %s: %s", f->node_id, message);
 	forward_end(f, status, named != NULL ? named : message);
@@ -192,7 +192,7 @@ static void on_client_gone(struct grpc_call *client, void *arg)
 	f->sent = f->call.sent;
 	channel_cancel(&f->call);
 	count(f, GRPC_CANCELLED);
-	log_passed(f, GRPC_CANCELLED, "the client has gone");
+	forward_log(f, GRPC_CANCELLED, "the client has gone");
 	if (f->on_gone != NULL)
 		f->on_gone(f);
 	grpc_end(client, GRPC_CANCELLED, NULL);

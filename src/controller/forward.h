@@ -53,6 +53,8 @@ void forward_end(struct forward *f, enum grpc_status status, const char *message
 void forward_pass(struct forward *f, enum grpc_status status, const char *message);
 /* The same with an error of ours, which is logged. */
 void forward_refuse(struct forward *f, const struct err *err);
+/* A line in the log for the last call, if the row changes something. forward_pass() has it. */
+void forward_log(const struct forward *f, enum grpc_status status, const char *message);
 /* Shutting down: streams are ended, as they may take as long as their clients like. */
 void forward_end_streams(struct controller *controller);
 /* Another forward for the same name is under way. */

@@ -306,10 +306,9 @@ const char *hear_freed_pool(const struct hear *h)
 
 /* ---- objects ---- */
 
-/* The pool of an id is told by this call, as this node's. */
-static bool is_mine(const struct hear *h, const struct record_id *id)
+/* The pool is told by this call, as this node's. */
+static bool is_mine(const struct hear *h, const struct store_pool *pool)
 {
-	const struct store_pool *pool = store_pool(h->store, id->pool);
 	return pool != NULL && pool->node == h->node && store_pool_here(pool);
 }
 
@@ -342,10 +341,14 @@ static int take_object(struct hear *h, const node_object *told, struct err *err)
 {
 	enum store_kind kind;
 	struct record_id parsed;
-	const char *id, *source;
+	const char *id, *source, *pool;
 	if (!kind_of(told->kind, &kind))
 		return 0;
 	int r = take_given("objects.id", told->id, RECORD_ID_MAX - 1, &id, err);
+	if (r == 0)
+		r = take_text("objects.pool", told->pool, STORE_UUID8, &pool, err);
+	if (r == 0 && *pool != '\0' && !store_uuid8_valid(pool))
+		r = err_set(err, ERR_INVALID, "objects.pool: are no uuid's 8 digits");
 	if (r == 0)
 		r = take_text(
 			"objects.source_id", told->source_id, RECORD_ID_MAX - 1, &source, err);
@@ -353,7 +356,7 @@ static int take_object(struct hear *h, const node_object *told, struct err *err)
 		r = err_set(err, ERR_INVALID, "objects.id: %s is no id", id);
 	if (r < 0)
 		return r;
-	if (!is_mine(h, &parsed)) {
+	if (!is_mine(h, store_pool(h->store, *pool != '\0' ? pool : parsed.pool))) {
 		say_skipped(h, id);
 		return 0;
 	}
@@ -364,8 +367,16 @@ static int take_object(struct hear *h, const node_object *told, struct err *err)
 		return r;
 	size_t twice = store_duplicates(h->store);
 	struct err why = {0};
-	r = store_object_set(h->store, h->node, kind, id, told->entry.data, told->entry.len,
-		told->health.data, told->health.len, source, &why);
+	const struct object_text text = {.kind = kind,
+		.id = id,
+		.source_id = source,
+		.entry = told->entry.data,
+		.entry_len = told->entry.len,
+		.health = told->health.data,
+		.health_len = told->health.len,
+		.pool = pool,
+		.moves = told->moves};
+	r = store_object_tell(h->store, h->node, &text, &why);
 	if (why.code == ERR_NO_ROOM && store_node_partial(h->node)) {
 		say_left_out(h, &why);
 		return 0;
@@ -384,8 +395,9 @@ static int take_gone(struct hear *h, ProtobufCBinaryData told, struct err *err)
 	int r = take_given("gone", told, RECORD_ID_MAX - 1, &id, err);
 	if (r == 0 && record_id_parse(id, &parsed) < 0)
 		r = err_set(err, ERR_INVALID, "gone: %s is no id", id);
-	if (r == 0 && is_mine(h, &parsed))
-		store_object_gone(h->store, id);
+	const struct store_object *object = r == 0 ? store_object(h->store, id) : NULL;
+	if (r == 0 && (object == NULL || is_mine(h, object->pool)))
+		store_object_gone(h->store, h->node, id);
 	return r;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ids lead to pools, pools to nodes. What is away is never "not found": it is elsewhere, unless
- * somebody has said (--forget-pool) that it is gone for good. A time is for people: it is this
- * machine's, and nothing is decided by it.
+ * Ids lead to objects, and where nobody has told of one to pools; both to nodes. What is away is
+ * never "not found": it is elsewhere, unless somebody has said (--forget-pool) that it is gone for
+ * good. A time is for people: it is this machine's, and nothing is decided by it.
  */
 #include "controller/home.h"
 
@@ -43,25 +43,39 @@ static int check_pool(const struct store_pool *pool, const char *what, struct er
 		what, pool->node->id, pool->uuid8);
 }
 
-int home_of_id(const struct store *store, const char *id, struct store_node **ret, struct err *err)
+/* Whether nothing by the id is left, its pool being gone for good: it may have moved away before.
+ */
+static int check_forgotten(struct store *store, const char *id, const char *uuid8, struct err *err)
+{
+	struct err why = {0};
+	if (store_whole(store, &why) < 0)
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: its pool %s is gone for good, but the volume may have moved to another "
+			"node before, and: %s",
+			id, uuid8, why.message);
+	return err_set(err, ERR_NOT_FOUND,
+		"%s does not exist: its pool %s is gone for good (--forget-pool)", id, uuid8);
+}
+
+int home_of_id(struct store *store, const char *id, struct store_node **ret, struct err *err)
 {
 	struct record_id parsed;
 	*ret = NULL;
 	if (record_id_parse(id, &parsed) < 0)
 		return 0;
-	const struct store_pool *pool = store_pool(store, parsed.pool);
+	const struct store_object *object = store_object(store, id);
+	const struct store_pool *pool =
+		object != NULL ? object->pool : store_pool(store, parsed.pool);
 	if (pool != NULL && pool->forgotten)
-		return err_set(err, ERR_NOT_FOUND,
-			"%s does not exist: its pool %s is gone for good (--forget-pool)", id,
-			parsed.pool);
+		return check_forgotten(store, id, pool->uuid8, err);
 	if (pool == NULL || pool->node == NULL)
 		return err_set(err, ERR_UNAVAILABLE,
 			"%s: no node that has joined has the pool %s; if it is gone for good, "
 			"--forget-pool %s lets its volumes be deleted",
 			id, parsed.pool, parsed.pool);
 	char what[RECORD_ID_MAX + 32];
-	snprintf(what, sizeof(what), "%s: pool %s", id, parsed.pool);
-	int r = home_check(pool->node, what, parsed.pool, err);
+	snprintf(what, sizeof(what), "%s: pool %s", id, pool->uuid8);
+	int r = home_check(pool->node, what, pool->uuid8, err);
 	if (r == 0)
 		r = check_pool(pool, what, err);
 	if (r == 0)

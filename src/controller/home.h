@@ -13,9 +13,11 @@
  * remedies. uuid8: of the pool that may be gone for good; NULL: that is no remedy. */
 int home_check(const struct store_node *node, const char *what, const char *uuid8, struct err *err);
 
-/* The node that has the pool of an id. 0; ERR_UNAVAILABLE: it is away, or not known; ERR_NOT_FOUND:
- * the pool is gone for good. *ret NULL: it is no id of ours, so every node knows as much of it. */
-int home_of_id(const struct store *store, const char *id, struct store_node **ret, struct err *err);
+/* The node that has the object of an id; of one that nobody has told, that which has the pool of
+ * the id. 0; ERR_UNAVAILABLE: it is away, or not known; ERR_NOT_FOUND: the pool is gone for good,
+ * and everybody who may have the object is known. *ret NULL: it is no id of ours, so every node
+ * knows as much of it. */
+int home_of_id(struct store *store, const char *id, struct store_node **ret, struct err *err);
 
 /* The node that has the key of a name, finished or being made: a create goes there, whatever has
  * changed since. NULL: nobody has it, and everybody who could is known. Else ERR_UNAVAILABLE: a

@@ -53,7 +53,10 @@ int learn_check_made(const struct forward *f, struct err *err)
 	if (strcmp(parsed.key, f->key) != 0)
 		return err_set(err, ERR_INTERNAL, "node %s: it answers with %s, of another name",
 			f->node_id, id);
-	const struct store_pool *pool = store_pool(f->controller->store, parsed.pool);
+	/* One that was there before may have moved. */
+	const struct store_object *known = store_object(f->controller->store, id);
+	const struct store_pool *pool =
+		known != NULL ? known->pool : store_pool(f->controller->store, parsed.pool);
 	if (pool == NULL || pool->node == NULL)
 		return err_set(err, ERR_UNAVAILABLE,
 			"node %s: it answers with %s, of a pool that it has not told of yet; try again",

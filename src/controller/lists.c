@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A page is put together from packed entries, in the order of ids over all nodes, behind the
- * token's id: what comes and goes meanwhile changes nothing of the rest. It ends where the client
- * wants, or where the largest message, or the time that the loop gives one call, does.
+ * token's: what comes and goes meanwhile changes nothing of the rest. An object that has moved is
+ * where its pool is; one that moves between two pages may be in both or in none of them, as if it
+ * had come or gone. A page ends where the client wants, or where the largest message, or the time
+ * that the loop gives one call, does.
  */
 #include "controller/lists.h"
 
@@ -33,7 +35,8 @@ struct page {
 	page_wants_fn *wants; /* NULL: all */
 	int32_t max_entries;  /* 0: the client leaves it open */
 	const char *token;
-	/* Snapshots of one volume alone; they are in its pool. "": all */
+	/* Snapshots of one volume alone: they are in the pool of its id, or among those of volumes
+	 * that have moved. "": all */
 	const char *source_id;
 	char source_pool[STORE_UUID8 + 1];
 	struct buf out, scratch;
@@ -86,12 +89,6 @@ static int page_end(struct page *page, const char *last)
 		       : 0;
 }
 
-static bool is_in_pool(const struct page *page, const struct store_object *object)
-{
-	return page->source_pool[0] == '\0' ||
-	       strncmp(object->id, page->source_pool, STORE_UUID8) == 0;
-}
-
 static int page_walk(struct page *page, const char *after)
 {
 	size_t most = page->max_entries > 0 ? (size_t)page->max_entries : LISTS_PAGE_MAX;
@@ -99,11 +96,10 @@ static int page_walk(struct page *page, const char *after)
 	const struct store_object *object;
 	struct store_walk walk;
 	char last[RECORD_ID_MAX];
-	snprintf(last, sizeof(last), "%s",
-		strcmp(after, page->source_pool) > 0 ? after : page->source_pool);
-	store_walk_begin(&walk, page->store, page->kind, last);
-	for (size_t scanned = 0;
-		(object = store_walk_next(&walk)) != NULL && is_in_pool(page, object); scanned++) {
+	store_walk_begin(&walk, page->store, page->kind, after);
+	if (page->source_pool[0] != '\0')
+		walk.source = page->source_pool;
+	for (size_t scanned = 0; (object = store_walk_next(&walk)) != NULL; scanned++) {
 		bool wanted = page->wants == NULL || page->wants(page, object);
 		if (scanned == LISTS_SCAN_MAX ||
 			(wanted && (count == most || page->out.len >= LISTS_PAGE_BYTES)))
@@ -111,7 +107,7 @@ static int page_walk(struct page *page, const char *after)
 		if (wanted && page->entry(page, object) < 0)
 			return out_of_memory(page);
 		count += wanted;
-		memcpy(last, object->id, object->id_len + 1U);
+		store_place(object, last);
 	}
 	return 0;
 }
@@ -201,8 +197,8 @@ static int page_one(struct page *page, const char *id)
 		parsed.pool);
 }
 
-/* A volume may be gone and its snapshots be there. They are in its pool: while nobody has told of
- * that, an empty list would say that there are none. */
+/* A volume may be gone and its snapshots be there. They are in the pool of its id, if it has not
+ * moved: while nobody has told of that, an empty list would say that there are none. */
 static int page_source(struct page *page, const char *volume_id)
 {
 	struct record_id parsed;

@@ -31,6 +31,7 @@ struct parts {
 	size_t id_len, source_len;
 	size_t id_at; /* OBJECT_ENTRY_MAX: the entry does not have the id */
 	size_t kept;  /* of the entry, without the id */
+	size_t moves; /* bytes of the count */
 	size_t all;
 };
 
@@ -42,7 +43,8 @@ static struct parts parts_of(const struct object_text *text)
 				       : NULL;
 	p.id_at = found != NULL ? (size_t)(found - text->entry) : OBJECT_ENTRY_MAX;
 	p.kept = text->entry_len - (found != NULL ? p.id_len : 0);
-	p.all = p.id_len + 1 + p.source_len + 1 + p.kept + text->health_len;
+	p.moves = text->moves != 0 ? sizeof(text->moves) : 0;
+	p.all = p.id_len + 1 + p.source_len + 1 + p.moves + p.kept + text->health_len;
 	return p;
 }
 
@@ -51,14 +53,19 @@ static size_t kept_len(const struct store_object *o)
 	return o->entry_len - (o->id_at != OBJECT_ENTRY_MAX ? o->id_len : 0U);
 }
 
-static const uint8_t *kept_entry(const struct store_object *o)
+static const uint8_t *behind_source(const struct store_object *o)
 {
 	return (const uint8_t *)o->id + o->id_len + 1 + o->source_len + 1;
 }
 
+static const uint8_t *kept_entry(const struct store_object *o)
+{
+	return behind_source(o) + (o->moved ? sizeof(uint64_t) : 0);
+}
+
 static size_t behind_header(const struct store_object *o)
 {
-	return o->id_len + 1U + o->source_len + 1U + kept_len(o) + o->health_len;
+	return (size_t)(kept_entry(o) - (const uint8_t *)o->id) + kept_len(o) + o->health_len;
 }
 
 size_t object_bytes(const struct store_object *object)
@@ -84,8 +91,10 @@ static void object_write(
 	o->entry_len = (uint16_t)text->entry_len;
 	o->health_len = (uint16_t)text->health_len;
 	o->id_at = (uint16_t)p->id_at;
+	o->moved = text->moves != 0;
 	uint8_t *at = put((uint8_t *)o->id, text->id, p->id_len + 1);
 	at = put(at, text->source_id, p->source_len + 1);
+	at = put(at, &text->moves, p->moves);
 	if (p->id_at == OBJECT_ENTRY_MAX) {
 		at = put(at, text->entry, text->entry_len);
 	} else {
@@ -127,7 +136,7 @@ bool object_is(const struct store_object *object, const struct object_text *text
 	const uint8_t *health = object_health(object, &health_len);
 	return object->kind == text->kind && strcmp(object->id, text->id) == 0 &&
 	       strcmp(object_source(object), text->source_id) == 0 &&
-	       health_len == text->health_len &&
+	       object_moves(object) == text->moves && health_len == text->health_len &&
 	       (health_len == 0 || memcmp(health, text->health, health_len) == 0) &&
 	       entry_is(object, text);
 }
@@ -145,6 +154,14 @@ bool object_rewrite(struct store_object *object, const struct object_text *text)
 const char *object_source(const struct store_object *object)
 {
 	return object->id + object->id_len + 1;
+}
+
+uint64_t object_moves(const struct store_object *object)
+{
+	uint64_t moves = 0;
+	if (object->moved)
+		memcpy(&moves, behind_source(object), sizeof(moves));
+	return moves;
 }
 
 int object_entry(const struct store_object *object, struct buf *out)
@@ -314,6 +331,12 @@ struct store_object *object_table_find(const struct object_table *table, const c
 
 /* ---- shelves ---- */
 
+/* What of an id the order of a shelf looks at. */
+static const char *rest_of(const struct store_object *o)
+{
+	return o->id + HEX;
+}
+
 int shelf_add(struct shelf *shelf, struct store_object *object)
 {
 	if (shelf->len == shelf->cap) {
@@ -326,7 +349,8 @@ int shelf_add(struct shelf *shelf, struct store_object *object)
 		shelf->cap = cap;
 	}
 	if (shelf->sorted == shelf->len &&
-		(shelf->len == 0 || strcmp(shelf->items[shelf->len - 1]->id, object->id) < 0))
+		(shelf->len == 0 ||
+			strcmp(rest_of(shelf->items[shelf->len - 1]), rest_of(object)) < 0))
 		shelf->sorted++;
 	shelf->items[shelf->len++] = object;
 	return 0;
@@ -361,8 +385,8 @@ void shelf_drop(struct shelf *shelf, struct store_object *object)
 
 static int compare(const void *a, const void *b)
 {
-	return strcmp(
-		(*(struct store_object *const *)a)->id, (*(struct store_object *const *)b)->id);
+	return strcmp(rest_of(*(struct store_object *const *)a),
+		rest_of(*(struct store_object *const *)b));
 }
 
 /* Merges the sorted tail from the back; false: there is no memory for a copy of it. */
@@ -374,7 +398,8 @@ static bool merge(struct store_object **items, size_t head, size_t len)
 		return false;
 	memcpy(copy, items + head, tail * sizeof(struct store_object *));
 	while (tail > 0) {
-		bool take_head = head > 0 && strcmp(items[head - 1]->id, copy[tail - 1]->id) > 0;
+		bool take_head =
+			head > 0 && strcmp(rest_of(items[head - 1]), rest_of(copy[tail - 1])) > 0;
 		items[--len] = take_head ? items[--head] : copy[--tail];
 	}
 	free(copy);
@@ -397,10 +422,11 @@ void shelf_sort(struct shelf *shelf)
 size_t shelf_behind(const struct shelf *shelf, const char *id)
 {
 	size_t from = 0, to = shelf->len;
+	const char *rest = id + strnlen(id, HEX);
 	assert(shelf->sorted == shelf->len && shelf->dead == 0);
 	while (from < to) {
 		size_t middle = from + (to - from) / 2;
-		if (strcmp(shelf->items[middle]->id, id) > 0)
+		if (strcmp(rest_of(shelf->items[middle]), rest) > 0)
 			to = middle;
 		else
 			from = middle + 1;

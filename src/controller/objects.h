@@ -35,9 +35,10 @@ struct store_object {
 	uint16_t id_at; /* in the entry, where the id is left out; OBJECT_ENTRY_MAX: nowhere */
 	uint8_t kind;   /* enum store_kind */
 	uint8_t id_len, source_len;
-	bool dead;  /* on a shelf, and taken out of the table */
-	bool image; /* in the table as a golden image, of which several may have one name */
-	char id[];  /* with a NUL; behind it the source's id with a NUL, entry, health */
+	bool dead : 1;  /* on a shelf, and taken out of the table */
+	bool image : 1; /* in the table as a golden image, of which several may have one name */
+	bool moved : 1; /* it has: behind the source's id stands how often, 8 bytes */
+	char id[];      /* with a NUL; behind it the source's id with a NUL, entry, health */
 };
 
 /* What a node says of an object. */
@@ -46,6 +47,9 @@ struct object_text {
 	const char *id, *source_id; /* "" */
 	const uint8_t *entry, *health;
 	size_t entry_len, health_len;
+	/* The pool that it is in, and how often it has moved. NULL or "": that of its id. */
+	const char *pool;
+	uint64_t moves;
 };
 
 /* NULL: out of memory. The text is within the limits above. */
@@ -57,6 +61,7 @@ bool object_rewrite(struct store_object *object, const struct object_text *text)
 size_t object_bytes(const struct store_object *object);
 
 const char *object_source(const struct store_object *object); /* "" */
+uint64_t object_moves(const struct store_object *object);
 /* The entry as the node packed it, behind what the buffer has. 0 or -ENOMEM. */
 int object_entry(const struct store_object *object, struct buf *out);
 static inline size_t object_entry_len(const struct store_object *object)
@@ -90,7 +95,8 @@ struct store_object *object_table_same(
 
 /* ---- those of a pool and kind ---- */
 
-/* Sorted when somebody looks: nodes tell in any order. Owns the objects. */
+/* Sorted when somebody looks: nodes tell in any order. What the ids begin with plays no part: it is
+ * the pool, or the one that the object was in before it moved. Owns the objects. */
 struct shelf {
 	struct store_object **items;
 	uint32_t len, cap;
@@ -104,7 +110,8 @@ int shelf_add(struct shelf *shelf, struct store_object *object);
 void shelf_drop(struct shelf *shelf, struct store_object *object);
 /* Items 0 to len - 1 are the objects, in order, until the next change. */
 void shelf_sort(struct shelf *shelf);
-/* Of a sorted one: the index of the first object behind an id; len: none. */
+/* Of a sorted one: the index of the first object behind an id, or one with another pool in front;
+ * len: none. */
 size_t shelf_behind(const struct shelf *shelf, const char *id);
 void shelf_free(struct shelf *shelf);
 

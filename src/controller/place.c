@@ -147,3 +147,19 @@ int place_choose(const struct store *store, const struct place *place, struct st
 	*ret = s.best;
 	return 0;
 }
+
+int place_elsewhere(const struct store *store, const char *pool, const struct store_node *not_on,
+	const struct store_node **ret, struct err *err)
+{
+	const struct place place = {.pool = pool};
+	struct search s = {.store = store, .place = &place};
+	struct store_node *node = NULL;
+	while ((node = store_node_next(store, node)) != NULL)
+		if (node != not_on)
+			consider(&s, node, false);
+	if (s.best == NULL)
+		return err_set(err, ERR_PRECONDITION,
+			"no other node is here with a pool %.64s that is ready", pool);
+	*ret = s.best;
+	return 0;
+}

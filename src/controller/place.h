@@ -29,4 +29,9 @@ struct place {
 int place_choose(const struct store *store, const struct place *place, struct store_node **ret,
 	struct err *err);
 
+/* Where a volume can move: the present node whose ready pool of that name has most room, and not
+ * the one that it is on. ERR_PRECONDITION: there is none. */
+int place_elsewhere(const struct store *store, const char *pool, const struct store_node *not_on,
+	const struct store_node **ret, struct err *err);
+
 #endif

@@ -9,12 +9,14 @@
 
 #include "controller/capacity.h"
 #include "controller/create.h"
+#include "controller/delete.h"
 #include "controller/forward.h"
 #include "controller/groups.h"
 #include "controller/hear.h"
 #include "controller/home.h"
 #include "controller/learn.h"
 #include "controller/lists.h"
+#include "controller/move.h"
 #include "controller/scan.h"
 #include "csi.pb-c.h"
 #include "csi/messages.h"
@@ -213,7 +215,8 @@ const struct grpc_method route_controller[] = {
 	ROUTED(ControllerPublishVolume, BY_VOLUME, .node_id = 2),
 	ROUTED(ControllerUnpublishVolume, BY_VOLUME, .deletes = true),
 	ROUTED(CreateVolume, .run = create_volume, .kind = STORE_VOLUME, .learn = learn_made),
-	ROUTED(DeleteVolume, BY_VOLUME, .deletes = true, .learn = learn_gone),
+	ROUTED(DeleteVolume, .run = delete_volume, .id = 1, .kind = STORE_VOLUME,
+		.learn = learn_gone),
 	ROUTED(ValidateVolumeCapabilities, BY_VOLUME),
 	ROUTED(ListVolumes, .run = list_volumes, .kind = STORE_VOLUME),
 	ROUTED(GetCapacity, .run = get_capacity),
@@ -233,6 +236,15 @@ const struct grpc_method route_controller[] = {
 const struct grpc_method route_snapshot_metadata[] = {
 	ROUTED_IN(SnapshotMetadata, GetMetadataAllocated, BY_SNAPSHOT, .streams = true),
 	ROUTED_IN(SnapshotMetadata, GetMetadataDelta, BY_SNAPSHOT, .other_id = 2, .streams = true),
+	{NULL},
+};
+
+const struct grpc_method route_move[] = {
+	{"MoveVolume", run, GRPC_RAW,
+		&(const struct route){.path = "/ringvol.v1.Move/MoveVolume",
+			.run = move_volume,
+			.kind = STORE_VOLUME,
+			.learn = learn_moved}},
 	{NULL},
 };
 

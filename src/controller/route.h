@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who answers an RPC: a row for each. Answered here are names and capabilities; from the store,
- * lists and capacities; creates go where their name is at home or is placed (create.h); the rest
- * goes to the node that has the pool of the id that the request carries.
+ * lists and capacities; creates go where their name is at home or is placed (create.h); deletes of
+ * volumes, and moves, have files of their own; the rest goes to the node that has the object of the
+ * id that the request carries.
  *
  * With config.node all of the Controller and SnapshotMetadata services goes to that one process.
  */
@@ -43,5 +44,7 @@ enum { ROUTE_ATTACHED = 2 };
  * them. */
 extern const struct grpc_method route_identity[], route_controller[], route_group[],
 	route_snapshot_metadata[];
+/* Of ringvol.v1.Move; not with config.node. */
+extern const struct grpc_method route_move[];
 
 #endif

@@ -12,6 +12,10 @@
  * its entry as the node packed it, its id a part of that. Objects of a pool are kept in the order
  * of their ids, pools in the order of their uuids, so that a list is a walk and a token is an id.
  *
+ * An object is in the pool that its node tells, which is not the one that its id begins with once
+ * it has moved. In lists it is where it is: the place of an object in them (store_place()) is its
+ * id with its pool's digits in front.
+ *
  * A pool or object that a function returns is good until something is set, removed or told. A node
  * is good until on_drop() of store_config.
  */
@@ -97,6 +101,7 @@ struct store_pool {
 	bool forgotten; /* --forget-pool: gone for good */
 	size_t count[STORE_KINDS];
 	/* private */
+	size_t strangers;  /* its snapshots whose volume's id begins with another pool */
 	uint32_t told;     /* the join that told it */
 	struct list tombs; /* tombs.c's */
 	size_t bytes;      /* of the objects */
@@ -172,10 +177,16 @@ int store_forget(struct store *store, const char *uuid8);
 
 /* ---- objects ---- */
 
-/* Copies all. An id that was taken away by store_object_remove() and is not confirmed yet is not
- * added again (a report may be older than a delete's answer). Another of the same kind and key in
- * the pool goes: the key is the name of its file. ERR_INVALID: the id is none, or of another node's
- * pool; a text is too long. ERR_NO_ROOM: memory, or a limit: then store_node_partial(). */
+/* What the node says. Copies all. An id that was taken away by store_object_remove() and is not
+ * confirmed yet is not added again (a report may be older than a delete's answer). Another of the
+ * same kind and key in the pool goes: the key is the name of its file. One id in two pools is the
+ * object that has moved more often, whatever the order in which they are told.
+ *
+ * ERR_INVALID: the id is none, or the pool another node's; a text is too long. ERR_NO_ROOM: memory,
+ * or a limit: then store_node_partial(). */
+int store_object_tell(struct store *store, struct store_node *node, const struct object_text *text,
+	struct err *err);
+/* The same of an object that is where it was; a new one is in the pool of its id. */
 int store_object_set(struct store *store, struct store_node *node, enum store_kind kind,
 	const char *id, const uint8_t *entry, size_t entry_len, const uint8_t *health,
 	size_t health_len, const char *source_id, struct err *err);
@@ -184,8 +195,8 @@ static inline bool store_node_partial(const struct store_node *node)
 {
 	return node->partial && node->partial_join == node->join;
 }
-/* Its node says that it is gone. */
-void store_object_gone(struct store *store, const char *id);
+/* The node says that it is gone. Nothing, if another node has it, or had it when it was deleted. */
+void store_object_gone(struct store *store, const struct store_node *node, const char *id);
 /* A delete was answered: gone, whatever an older report says. */
 void store_object_remove(struct store *store, const char *id);
 const struct store_object *store_object(const struct store *store, const char *id);
@@ -198,13 +209,20 @@ const struct store_object *store_object_by_key(
 const struct store_object *store_object_same(
 	const struct store *store, enum store_kind kind, const char *key, size_t *at);
 
-/* All of a kind, in the order of their ids. */
+/* Its pool's digits and the rest of its id: the order of lists. */
+void store_place(const struct store_object *object, char ret_place[RECORD_ID_MAX]);
+
+/* All of a kind, in the order of their places. */
 struct store_walk {
 	struct store *store;
 	enum store_kind kind;
+	/* A pool's digits: only pools are walked that may have snapshots of volumes whose ids begin
+	 * so. NULL: all */
+	const char *source;
+	/* private */
 	size_t pool, item;
 };
-/* Begins behind an id; "": at the first. The walk is good until something is set or removed. */
+/* Begins behind a place; "": at the first. The walk is good until something is set or removed. */
 void store_walk_begin(
 	struct store_walk *walk, struct store *store, enum store_kind kind, const char *after);
 const struct store_object *store_walk_next(struct store_walk *walk); /* NULL: no more */

@@ -106,6 +106,13 @@ bool store_name_is_over(const struct store *store, enum store_kind kind, const c
 
 /* ---- objects ---- */
 
+/* Its volume's id begins with another pool: the volume has moved, here or away. */
+static bool is_stranger(const struct store_object *object)
+{
+	return object->kind == STORE_SNAPSHOT && object->source_len >= STORE_UUID8 &&
+	       strncmp(object_source(object), object->pool->uuid8, STORE_UUID8) != 0;
+}
+
 static int object_check(const struct store *store, const struct store_node *node,
 	const struct object_text *text, struct record_id *ret_id, struct store_pool **ret_pool,
 	struct err *err)
@@ -119,7 +126,8 @@ static int object_check(const struct store *store, const struct store_node *node
 			"%s: its entry has %zu bytes and its health %zu; at most %d and %d are taken",
 			text->id, text->entry_len, text->health_len, OBJECT_ENTRY_MAX,
 			OBJECT_HEALTH_MAX);
-	struct store_pool *pool = store_pool(store, ret_id->pool);
+	bool told = text->pool != NULL && text->pool[0] != '\0';
+	struct store_pool *pool = store_pool(store, told ? text->pool : ret_id->pool);
 	if (pool == NULL || pool->node != node || pool->uuid[0] == '\0')
 		return err_set(err, ERR_INVALID, "%s: is in no pool that node %s has told of",
 			text->id, node->id);
@@ -137,6 +145,7 @@ void store_object_drop(struct store *store, struct store_object *object)
 	enum store_kind kind = object->kind;
 	object_table_remove(&store->table, object);
 	pool->bytes -= object_bytes(object);
+	pool->strangers -= is_stranger(object);
 	shelf_drop(&pool->shelves[kind], object);
 	store->counts[kind]--;
 	if (--pool->count[kind] == 0)
@@ -154,6 +163,7 @@ static int object_add(struct store *store, struct store_pool *pool, const struct
 	}
 	object_table_add(&store->table, object);
 	pool->bytes += object_bytes(object);
+	pool->strangers += is_stranger(object);
 	store->counts[text->kind]++;
 	if (pool->count[text->kind]++ == 0)
 		store_changed(store);
@@ -167,11 +177,14 @@ static int object_change(struct store *store, struct store_object **object,
 {
 	struct store_object *old = *object;
 	size_t bytes = object_bytes(old);
+	bool stranger = is_stranger(old);
 	if (object_is(old, text))
 		return 0;
 	if (strcmp(old->id, text->id) == 0 && object_rewrite(old, text)) {
 		store->table.bytes += object_bytes(old) - bytes;
 		old->pool->bytes += object_bytes(old) - bytes;
+		old->pool->strangers += is_stranger(old);
+		old->pool->strangers -= stranger;
 		return 0;
 	}
 	int r = object_add(store, old->pool, text, object, err);
@@ -218,10 +231,53 @@ static struct store_object *object_before(const struct store *store, const struc
 	return NULL;
 }
 
+/* What is told of the pool is the object, and not what another pool has by that id. */
+static bool is_later(const struct object_text *text, const struct store_pool *pool,
+	const struct store_object *other)
+{
+	uint64_t moves = object_moves(other);
+	return text->moves != moves ? text->moves > moves
+				    : strcmp(pool->uuid8, other->pool->uuid8) < 0;
+}
+
+int store_object_tell(struct store *store, struct store_node *node, const struct object_text *text,
+	struct err *err)
+{
+	struct record_id parsed;
+	struct store_pool *pool = NULL;
+	int r = object_check(store, node, text, &parsed, &pool, err);
+	if (r < 0 || tombs_have(&store->tombs, text->id))
+		return r;
+	assert(pool != NULL);
+	struct store_object *elsewhere = object_table_find(&store->table, text->id);
+	if (elsewhere != NULL && elsewhere->pool == pool)
+		elsewhere = NULL;
+	if (elsewhere != NULL && !is_later(text, pool, elsewhere))
+		return 0; /* it was told before it left */
+	struct store_object *object = object_before(store, pool, text->kind, parsed.key);
+	r = check_room(store, node, text, object, err);
+	if (r < 0 && object != NULL)
+		object->told = node->join; /* as it was, but not gone */
+	else if (r == 0 && object != NULL)
+		r = object_change(store, &object, text, err);
+	else if (r == 0)
+		r = object_add(store, pool, text, &object, err);
+	if (r < 0)
+		return r;
+	assert(object != NULL);
+	object->told = node->join;
+	if (elsewhere != NULL)
+		store_object_drop(store, elsewhere);
+	if (claims_maker(&store->claims, text->kind, parsed.key) == node)
+		store_name_release(store, text->kind, parsed.key);
+	return 0;
+}
+
 int store_object_set(struct store *store, struct store_node *node, enum store_kind kind,
 	const char *id, const uint8_t *entry, size_t entry_len, const uint8_t *health,
 	size_t health_len, const char *source_id, struct err *err)
 {
+	const struct store_object *known = object_table_find(&store->table, id);
 	struct object_text text = {.kind = kind,
 		.id = id,
 		.source_id = source_id != NULL ? source_id : "",
@@ -229,34 +285,20 @@ int store_object_set(struct store *store, struct store_node *node, enum store_ki
 		.entry_len = entry_len,
 		.health = health,
 		.health_len = health_len};
-	struct record_id parsed;
-	struct store_pool *pool = NULL;
-	int r = object_check(store, node, &text, &parsed, &pool, err);
-	if (r < 0 || tombs_have(&store->tombs, id))
-		return r;
-	assert(pool != NULL);
-	struct store_object *object = object_before(store, pool, kind, parsed.key);
-	r = check_room(store, node, &text, object, err);
-	if (r < 0 && object != NULL)
-		object->told = node->join; /* as it was, but not gone */
-	else if (r == 0 && object != NULL)
-		r = object_change(store, &object, &text, err);
-	else if (r == 0)
-		r = object_add(store, pool, &text, &object, err);
-	if (r < 0)
-		return r;
-	assert(object != NULL);
-	object->told = node->join;
-	if (claims_maker(&store->claims, kind, parsed.key) == node)
-		store_name_release(store, kind, parsed.key);
-	return 0;
+	if (known != NULL && known->pool->node == node) {
+		text.pool = known->pool->uuid8;
+		text.moves = object_moves(known);
+	}
+	return store_object_tell(store, node, &text, err);
 }
 
-void store_object_gone(struct store *store, const char *id)
+void store_object_gone(struct store *store, const struct store_node *node, const char *id)
 {
 	struct store_object *object = object_table_find(&store->table, id);
-	tombs_confirm(&store->tombs, id);
-	if (object != NULL)
+	const struct store_pool *buried = tombs_pool(&store->tombs, id);
+	if (buried != NULL && buried->node == node)
+		tombs_confirm(&store->tombs, id);
+	if (object != NULL && object->pool->node == node)
 		store_object_drop(store, object);
 }
 
@@ -266,6 +308,8 @@ void store_object_remove(struct store *store, const char *id)
 	struct store_object *object = object_table_find(&store->table, id);
 	struct store_pool *pool =
 		record_id_parse(id, &parsed) == 0 ? store_pool(store, parsed.pool) : NULL;
+	if (object != NULL)
+		pool = object->pool;
 	if (object != NULL)
 		store_object_drop(store, object);
 	if (pool != NULL)
@@ -277,22 +321,37 @@ const struct store_object *store_object(const struct store *store, const char *i
 	return object_table_find(&store->table, id);
 }
 
+void store_place(const struct store_object *object, char ret_place[RECORD_ID_MAX])
+{
+	memcpy(ret_place, object->id, object->id_len + 1U);
+	memcpy(ret_place, object->pool->uuid8, STORE_UUID8);
+}
+
 void store_walk_begin(
 	struct store_walk *walk, struct store *store, enum store_kind kind, const char *after)
 {
 	*walk = (struct store_walk){
 		.store = store, .kind = kind, .pool = store_pool_place(store, after)};
-	if (walk->pool == store->n_pools)
+	if (walk->pool == store->n_pools ||
+		strncmp(store->pools[walk->pool]->uuid8, after, STORE_UUID8) != 0)
 		return;
 	struct shelf *shelf = &store->pools[walk->pool]->shelves[kind];
 	shelf_sort(shelf);
 	walk->item = shelf_behind(shelf, after);
 }
 
+static bool is_walked(const struct store_walk *walk, const struct store_pool *pool)
+{
+	return walk->source == NULL || pool->strangers != 0 ||
+	       strcmp(pool->uuid8, walk->source) == 0;
+}
+
 const struct store_object *store_walk_next(struct store_walk *walk)
 {
 	struct store *store = walk->store;
 	for (; walk->pool < store->n_pools; walk->pool++, walk->item = 0) {
+		if (!is_walked(walk, store->pools[walk->pool]))
+			continue;
 		struct shelf *shelf = &store->pools[walk->pool]->shelves[walk->kind];
 		shelf_sort(shelf);
 		if (walk->item < shelf->len)

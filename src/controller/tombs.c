@@ -8,6 +8,7 @@
 struct tomb {
 	struct name name;
 	struct list order, link; /* of all; of its pool */
+	struct store_pool *pool;
 	uint32_t join;
 	char id[];
 };
@@ -40,12 +41,19 @@ void tombs_add(struct tombs *tombs, struct store_pool *pool, const char *id, uin
 	memset(tomb, 0, sizeof(*tomb));
 	memcpy(tomb->id, id, len + 1);
 	tomb->name.text = tomb->id;
+	tomb->pool = pool;
 	tomb->join = join;
 	names_add(&tombs->names, &tomb->name);
 	list_push(&tombs->order, &tomb->order);
 	list_push(&pool->tombs, &tomb->link);
 	if (tombs->names.count > STORE_TOMBS_MAX)
 		drop(tombs, container_of(tombs->order.next, struct tomb, order));
+}
+
+struct store_pool *tombs_pool(const struct tombs *tombs, const char *id)
+{
+	const struct name *name = names_find(&tombs->names, 0, id);
+	return name != NULL ? container_of(name, struct tomb, name)->pool : NULL;
 }
 
 void tombs_confirm(struct tombs *tombs, const char *id)

@@ -142,6 +142,10 @@ static int fill(struct arena *arena, const struct csi *csi, const struct pool_ob
 	told->kind = volume ? RINGVOL__V1__NODE_OBJECT__KIND__VOLUME
 			    : RINGVOL__V1__NODE_OBJECT__KIND__SNAPSHOT;
 	told->source_id = csi_bytes(volume ? "" : object->rec->source_id);
+	if (volume && object->rec->moves != 0) {
+		told->pool = csi_bytes(pool_uuid8(object->pool));
+		told->moves = object->rec->moves;
+	}
 	return r;
 }
 

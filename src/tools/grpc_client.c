@@ -32,6 +32,7 @@ struct grpc_client {
 	int fd;
 	const char *endpoint;
 	nghttp2_session *session;
+	unsigned wait_ms; /* 0: the server is not told */
 	/* the call */
 	int32_t stream;
 	struct buf request;
@@ -193,6 +194,11 @@ int grpc_client_open(struct grpc_client **ret, const char *endpoint, struct err 
 	return 0;
 }
 
+void grpc_client_wait(struct grpc_client *c, unsigned ms)
+{
+	c->wait_ms = ms;
+}
+
 void grpc_client_close(struct grpc_client *c)
 {
 	if (c == NULL)
@@ -214,15 +220,15 @@ static int submit(struct grpc_client *c, const char *path, const ProtobufCMessag
 		.name = (uint8_t *)(n), .namelen = strlen(n), .value = (uint8_t *)(v),             \
 		.valuelen = strlen(v), .flags = NGHTTP2_NV_FLAG_NONE                               \
 	}
+	char timeout[GRPC_TIMEOUT_MAX];
+	grpc_wire_print_timeout(c->wait_ms != 0 ? (uint64_t)c->wait_ms * 1000000 : 1, timeout);
 	const nghttp2_nv headers[] = {
-		HEADER(":method", "POST"),
-		HEADER(":scheme", "http"),
-		HEADER(":path", path),
-		HEADER(":authority", "localhost"),
-		HEADER("content-type", "application/grpc"),
-		HEADER("te", "trailers"),
-		HEADER("user-agent", "ringvol/" RINGVOL_VERSION),
+		HEADER(":method", "POST"), HEADER(":scheme", "http"), HEADER(":path", path),
+		HEADER(":authority", "localhost"), HEADER("content-type", "application/grpc"),
+		HEADER("te", "trailers"), HEADER("user-agent", "ringvol/" RINGVOL_VERSION),
+		HEADER("grpc-timeout", timeout), /* the last: left out if nobody waits */
 	};
+	const size_t count = sizeof(headers) / sizeof(headers[0]) - (c->wait_ms == 0 ? 1 : 0);
 #undef HEADER
 	size_t len = protobuf_c_message_get_packed_size(request);
 	c->request.len = c->answer.len = c->request_at = 0;
@@ -237,8 +243,7 @@ static int submit(struct grpc_client *c, const char *path, const ProtobufCMessag
 	protobuf_c_message_pack(request, out + GRPC_PREFIX_BYTES);
 	c->request.len = GRPC_PREFIX_BYTES + len;
 	const nghttp2_data_provider provider = {.read_callback = read_request};
-	c->stream = nghttp2_submit_request(
-		c->session, NULL, headers, sizeof(headers) / sizeof(headers[0]), &provider, NULL);
+	c->stream = nghttp2_submit_request(c->session, NULL, headers, count, &provider, NULL);
 	return c->stream < 0 ? -ENOMEM : 0;
 }
 
@@ -261,11 +266,16 @@ static int write_out(struct grpc_client *c)
 	return r;
 }
 
+static int silence_ms(const struct grpc_client *c)
+{
+	return (int)c->wait_ms + GRPC_CLIENT_SILENCE_MS;
+}
+
 static int read_in(struct grpc_client *c)
 {
 	uint8_t data[16384];
 	struct pollfd wait = {.fd = c->fd, .events = POLLIN};
-	int r = poll(&wait, 1, GRPC_CLIENT_SILENCE_MS);
+	int r = poll(&wait, 1, silence_ms(c));
 	if (r <= 0)
 		return r < 0 ? -errno : -ETIMEDOUT;
 	ssize_t n = recv(c->fd, data, sizeof(data), 0);
@@ -286,6 +296,12 @@ static int fail_status(const struct grpc_client *c, struct err *err)
 		return err_set(err, ERR_UNIMPLEMENTED,
 			"%s: the driver there does not have this call: it is older than this tool",
 			c->endpoint);
+	case GRPC_INVALID_ARGUMENT:
+		return err_set(err, ERR_INVALID, "%s: %s", c->endpoint, words);
+	case GRPC_NOT_FOUND:
+		return err_set(err, ERR_NOT_FOUND, "%s: %s", c->endpoint, words);
+	case GRPC_FAILED_PRECONDITION:
+		return err_set(err, ERR_PRECONDITION, "%s: %s", c->endpoint, words);
 	case GRPC_ABORTED:
 		return err_set(err, ERR_PENDING, "%s: %s", c->endpoint, words);
 	case GRPC_DEADLINE_EXCEEDED:
@@ -301,7 +317,7 @@ static int fail_transport(const struct grpc_client *c, int r, struct err *err)
 {
 	if (r == -ETIMEDOUT)
 		return err_set(err, ERR_TIMEOUT, "%s: the driver has said nothing for %d s",
-			c->endpoint, GRPC_CLIENT_SILENCE_MS / 1000);
+			c->endpoint, silence_ms(c) / 1000);
 	if (r == -EPROTO)
 		return err_set(err, ERR_UNAVAILABLE, "%s: what answers there does not speak gRPC",
 			c->endpoint);

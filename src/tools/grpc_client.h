@@ -21,6 +21,10 @@ enum { GRPC_CLIENT_SILENCE_MS = 10000 }; /* a server that says nothing for so lo
 int grpc_client_open(struct grpc_client **ret, const char *endpoint, struct err *err);
 void grpc_client_close(struct grpc_client *client); /* NULL is legal */
 
+/* Calls may take so long from now on: the server is told (grpc-timeout), and its silence is no end
+ * before that. */
+void grpc_client_wait(struct grpc_client *client, unsigned ms);
+
 /* Calls path ("/package.Service/Method"); on_message gets each answer as it comes, packed: 0, or a
  * negative errno to give up. 0 when the server ended with OK; else *err has its status and words.
  * -EINTR: a signal was caught. After any failure but the server's own status the connection is of

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operator's commands. They run beside the driver or without one, block as they like, and
- * change nothing (but for `check --repair` and `import`). Each is a struct tool; here is what they
- * have in common: options that several take, texts, and a main() that parses, helps or runs.
+ * change nothing (but for `check --repair`, `import` and `move`). Each is a struct tool; here is
+ * what they have in common: options that several take, texts, and a main() that parses, helps or
+ * runs.
  */
 #ifndef RINGVOL_TOOLS_TOOL_H
 #define RINGVOL_TOOLS_TOOL_H
@@ -20,7 +21,8 @@ struct tool {
 	/* The exit status. Zeroed options were filled from the command line. */
 	int (*run)(struct tool_args *args);
 };
-extern const struct tool check_tool, doctor_tool, health_tool, import_tool, ls_tool, top_tool;
+extern const struct tool check_tool, doctor_tool, health_tool, import_tool, ls_tool, move_tool,
+	top_tool;
 
 /* `ringvol key`, which has commands of its own. argv: what follows its name. */
 int key_main(int argc, char *const *argv);

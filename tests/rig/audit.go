@@ -66,13 +66,16 @@ func (p *Pool) strays(root string) error {
 			errs = append(errs, fmt.Errorf("pool %s: %s: %v", p.Name, dir, names))
 		}
 	}
+	if names := p.Names("departed"); len(names) > 0 {
+		errs = append(errs, fmt.Errorf("pool %s: departed: %v, and those volumes are gone", p.Name, names))
+	}
 	for _, name := range p.Names("templates") {
 		if !templateName.MatchString(name) {
 			errs = append(errs, fmt.Errorf("pool %s: templates/%s", p.Name, name))
 		}
 	}
 	want := []string{"copies", "groups", "ringvol.pool", "snapshots", "templates", "trash", "volumes"}
-	names := slices.DeleteFunc(p.Names("."), func(name string) bool { return name == "lost+found" })
+	names := slices.DeleteFunc(p.Names("."), func(name string) bool { return name == "lost+found" || name == "departed" })
 	if p.IsRaw() {
 		want = slices.Insert(want, 5, "thin")
 	}

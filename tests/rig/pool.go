@@ -146,6 +146,41 @@ func RecordOf(image string) (string, error) {
 	return string(text[:n]), nil
 }
 
+// IDs are those of the pool's volumes, as their records have them: one that has moved here keeps the pool it was born in.
+func (p *Pool) IDs() []string {
+	var ids []string
+	_ = p.Look(func(root string) error {
+		mark, err := os.ReadFile(filepath.Join(root, "ringvol.pool"))
+		if err != nil {
+			return err
+		}
+		own := keyIn(string(mark), "uuid")
+		for _, name := range p.Names("volumes") {
+			record, err := RecordOf(filepath.Join(root, "volumes", name))
+			if err != nil {
+				continue
+			}
+			born := keyIn(record, "born")
+			if born == "" {
+				born = own[:min(8, len(own))]
+			}
+			ids = append(ids, born+"."+name+"."+keyIn(record, "random"))
+		}
+		return nil
+	})
+	return ids
+}
+
+// keyIn is the value of a line "key=value".
+func keyIn(text, key string) string {
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), key+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
 // SnapshotImage is the file behind a snapshot's id.
 func (p *Pool) SnapshotImage(id string) string {
 	return p.object("snapshots", id)

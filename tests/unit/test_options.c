@@ -555,6 +555,16 @@ Test(options, operands_and_flags_without_a_value)
 	cr_assert_str_eq(err.message, "TO is missing; see 'ringvol t --help'");
 	err_clear(&err);
 
+	const struct command perhaps = {
+		.name = "t", .operands = {"FROM", "[TO]"}, .summary = "x", .options = rows};
+	cr_assert_eq(options_parse(&perhaps, 1, both, &count, &res, &err), 0, "%s", err.message);
+	cr_assert_str_eq(res.operands[0], "-");
+	cr_assert_null(res.operands[1]);
+	cr_assert_eq(options_parse(&perhaps, 3, both, &count, &res, &err), 0, "%s", err.message);
+	cr_assert_str_eq(res.operands[1], "to");
+	cr_assert_eq(options_parse(&perhaps, 0, both, &count, &res, &err), -EINVAL);
+	err_clear(&err);
+
 	const struct {
 		int argc;
 		char *argv[2];

@@ -400,7 +400,7 @@ Test(store, an_older_report_does_not_bring_back_what_was_deleted)
 	store_object_remove(store, VOL_A);
 	cr_assert_eq(set(a, STORE_VOLUME, VOL_A, "old"), 0);
 	cr_assert_null(store_object(store, VOL_A));
-	store_object_gone(store, VOL_A);
+	store_object_gone(store, a, VOL_A);
 	struct store_stats stats;
 	store_stats(store, &stats);
 	cr_assert_eq(stats.tombs, 0);
@@ -450,7 +450,7 @@ Test(store, a_name_at_two_nodes_is_kept_twice)
 	store_leave(store, b);
 	cr_assert_str_eq(store_object_by_key(store, STORE_VOLUME, "pvc-1")->id, VOL_A);
 	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-1"), a);
-	store_object_gone(store, VOL_A);
+	store_object_gone(store, a, VOL_A);
 	cr_assert_eq(store_duplicates(store), 0);
 	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-1"), b);
 }
@@ -842,6 +842,99 @@ Test(store, a_node_that_makes_a_name_is_in_the_roster)
 	cr_assert_neq(store_roster_version(store), version);
 }
 
+/* ---- what moves ---- */
+
+static int tell(struct store_node *node, const char *id, const char *uuid8, uint64_t moves,
+	const char *text)
+{
+	const struct object_text told = {.kind = STORE_VOLUME,
+		.id = id,
+		.source_id = "",
+		.entry = (const uint8_t *)text,
+		.entry_len = strlen(text),
+		.pool = uuid8,
+		.moves = moves};
+	err_clear(&err);
+	return store_object_tell(store, node, &told, &err);
+}
+
+static const char *node_of(const char *id)
+{
+	const struct store_object *object = store_object(store, id);
+	return object != NULL ? object->pool->node->id : "";
+}
+
+Test(store, what_has_moved_is_where_it_is)
+{
+	struct store_node *a = node_with("n1", UUID_A, VOL_A), *b = join("n2", "1");
+	pool(b, UUID_B);
+	cr_assert_eq(tell(b, VOL_A, "bbbbbbbb", 1, "here"), 0);
+	cr_assert_str_eq(node_of(VOL_A), "n2");
+	cr_assert_eq(store_count(store, STORE_VOLUME), 1);
+	cr_assert_eq(store_duplicates(store), 0);
+	cr_assert_eq(store_name(store, STORE_VOLUME, "pvc-1"), b);
+	/* What was told before it left, and that it is gone there. */
+	cr_assert_eq(set(a, STORE_VOLUME, VOL_A, "old"), 0);
+	cr_assert_str_eq(text_of(store_object(store, VOL_A)), "here");
+	store_object_gone(store, a, VOL_A);
+	store_synced(store, a);
+	cr_assert_str_eq(node_of(VOL_A), "n2");
+	/* Answers do not say where it is. */
+	cr_assert_eq(set(b, STORE_VOLUME, VOL_A, "grown"), 0);
+	cr_assert_eq(object_moves(store_object(store, VOL_A)), 1);
+	/* It is here whoever else is away, and away with its node alone. */
+	store_leave(store, a);
+	cr_assert(store_pool_here(store_object(store, VOL_A)->pool));
+	store_leave(store, b);
+	a = join("n1", "2");
+	pool(a, UUID_A);
+	store_synced(store, a);
+	cr_assert_str_eq(node_of(VOL_A), "n2");
+	cr_assert_not(store_pool_here(store_object(store, VOL_A)->pool));
+	/* And back. */
+	cr_assert_eq(tell(a, VOL_A, "", 2, "home"), 0);
+	cr_assert_str_eq(node_of(VOL_A), "n1");
+	b = join("n2", "2");
+	pool(b, UUID_B);
+	cr_assert_eq(tell(b, VOL_A, "bbbbbbbb", 1, "old"), 0);
+	store_synced(store, b);
+	cr_assert_str_eq(node_of(VOL_A), "n1");
+	cr_assert_str_eq(text_of(store_object(store, VOL_A)), "home");
+}
+
+Test(store, what_was_deleted_where_it_had_gone_does_not_come_back)
+{
+	struct store_node *a = node_with("n1", UUID_A, VOL_A), *b = join("n2", "1");
+	pool(b, UUID_B);
+	cr_assert_eq(tell(b, VOL_A, "bbbbbbbb", 1, "here"), 0);
+	store_object_remove(store, VOL_A);
+	cr_assert_null(store_object(store, VOL_A));
+	/* The node that it left does not confirm it. */
+	store_object_gone(store, a, VOL_A);
+	store_synced(store, a);
+	cr_assert_eq(tell(b, VOL_A, "bbbbbbbb", 1, "old"), 0);
+	cr_assert_null(store_object(store, VOL_A));
+	store_object_gone(store, b, VOL_A);
+	struct store_stats stats;
+	store_stats(store, &stats);
+	cr_assert_eq(stats.tombs, 0);
+}
+
+Test(store, a_pool_that_was_left_can_be_forgotten)
+{
+	struct store_node *b = join("n2", "1");
+	pool(b, UUID_B);
+	cr_assert_eq(store_forget(store, "aaaaaaaa"), 0);
+	cr_assert_eq(tell(b, VOL_A, "bbbbbbbb", 1, "here"), 0);
+	cr_assert_str_eq(node_of(VOL_A), "n2");
+	cr_assert(store_pool(store, "aaaaaaaa")->forgotten);
+	/* Of a pool that is not the node's it is refused. */
+	cr_assert_lt(tell(b, VOL_A, "aaaaaaaa", 3, "here"), 0);
+	cr_assert_eq(err.code, ERR_INVALID);
+	cr_assert_lt(tell(b, VOL_A, "cccccccc", 3, "here"), 0);
+	cr_assert_eq(err.code, ERR_INVALID);
+}
+
 Test(store, the_roster_changes_with_what_is_in_it)
 {
 	struct store_node *a = join("n1", "1");
@@ -852,9 +945,9 @@ Test(store, the_roster_changes_with_what_is_in_it)
 	version = store_roster_version(store);
 	cr_assert_eq(set(a, STORE_VOLUME, "aaaaaaaa.pvc-2.00000001", "x"), 0);
 	cr_assert_eq(set(a, STORE_VOLUME, VOL_A, "changed"), 0);
-	store_object_gone(store, "aaaaaaaa.pvc-2.00000001");
+	store_object_gone(store, a, "aaaaaaaa.pvc-2.00000001");
 	cr_assert_eq(store_roster_version(store), version);
-	store_object_gone(store, VOL_A);
+	store_object_gone(store, a, VOL_A);
 	cr_assert_neq(store_roster_version(store), version);
 	cr_assert_not(store_pool_in_roster(store_pool(store, "aaaaaaaa")));
 }

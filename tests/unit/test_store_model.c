@@ -46,11 +46,22 @@ static struct model_pool {
 } pools[POOLS];
 static bool was_told[POOLS]; /* ever */
 
+/* By the pool that the id begins with. */
 static struct model_object {
 	bool there, buried;
-	unsigned buried_at; /* joins, then */
+	unsigned where, moves;         /* in that pool, since so many moves */
+	unsigned source;               /* of a snapshot: its volume's id begins with this pool */
+	unsigned buried_at, buried_in; /* joins, then; where it was */
 	unsigned told, text;
 } objects[STORE_KINDS][POOLS][KEYS][RANDOMS];
+
+#define each_object(o, kind, b, k, r)                                                              \
+	for (unsigned kind = 0; kind < STORE_KINDS; kind++)                                        \
+		for (unsigned b = 0; b < POOLS; b++)                                               \
+			for (unsigned k = 0; k < KEYS; k++)                                        \
+				for (unsigned r = 0; r < RANDOMS; r++)                             \
+					for (struct model_object *o = &objects[kind][b][k][r];     \
+						o != NULL; o = NULL)
 
 static struct model_claim {
 	int node; /* -1: nobody */
@@ -75,20 +86,25 @@ static bool pool_here(unsigned p)
 static unsigned pool_count(unsigned p)
 {
 	unsigned count = 0;
-	for (unsigned kind = 0; kind < STORE_KINDS; kind++)
-		for (unsigned k = 0; k < KEYS; k++)
-			for (unsigned r = 0; r < RANDOMS; r++)
-				count += objects[kind][p][k][r].there;
+	each_object(o, kind, b, k, r) count += o->there && o->where == p;
 	return count;
 }
 
-/* Of kind and key in a pool, the random part; -1: none. */
+/* Of kind and key in a pool, which: the pool of its id and the random part; -1: none. */
 static int model_find(unsigned kind, unsigned p, unsigned k)
 {
-	for (unsigned r = 0; r < RANDOMS; r++)
-		if (objects[kind][p][k][r].there)
-			return (int)r;
+	for (unsigned i = 0; i < POOLS * RANDOMS; i++) {
+		const struct model_object *o = &objects[kind][i / RANDOMS][k][i % RANDOMS];
+		if (o->there && o->where == p)
+			return (int)i;
+	}
 	return -1;
+}
+
+/* A pool is forgotten with the ids of what was deleted in it. */
+static void unbury(unsigned p)
+{
+	each_object(o, kind, b, k, r) if (o->buried_in == p) o->buried = false;
 }
 
 static void id_of(unsigned kind, unsigned p, unsigned k, unsigned r, char ret[64])
@@ -157,18 +173,17 @@ static void do_synced(void)
 				pools[p].told = 0;
 				pools[p].state = STORE_POOL_MISSING;
 			}
-			for (unsigned i = 0; !pools[p].known && i < STORE_KINDS * KEYS * RANDOMS;
-				i++)
-				objects[i % 2][p][i / 2 % KEYS][i / 2 / KEYS].buried = false;
+			if (!pools[p].known)
+				unbury(p);
 			continue;
 		}
 		if (pools[p].state != STORE_POOL_READY)
 			continue;
-		for (unsigned i = 0; i < STORE_KINDS * KEYS * RANDOMS; i++) {
-			struct model_object *o = &objects[i % 2][p][i / 2 % KEYS][i / 2 / KEYS];
-			if (o->told != nodes[n].join)
+		each_object(o, kind, b, k, r)
+		{
+			if (o->where == p && o->told != nodes[n].join)
 				o->there = false;
-			if (o->buried_at < nodes[n].join)
+			if (o->buried_in == p && o->buried_at < nodes[n].join)
 				o->buried = false;
 		}
 	}
@@ -230,16 +245,24 @@ static void do_pool_gone(void)
 		return;
 	}
 	pools[p] = (struct model_pool){.node = -1};
-	for (unsigned i = 0; i < STORE_KINDS * KEYS * RANDOMS; i++)
-		objects[i % 2][p][i / 2 % KEYS][i / 2 / KEYS].buried = false;
+	unbury(p);
 }
 
-static void do_set(void)
+static bool is_right(int n, unsigned p)
+{
+	return pools[p].known && pools[p].node == n && !pools[p].rostered;
+}
+
+/* A node tells that it has the object in a pool, or an answer does, which does not say where. */
+static void do_tell(void)
 {
 	int n = drawn_at();
-	unsigned kind = below(2), p = below(POOLS), k = below(KEYS), r = below(RANDOMS);
-	unsigned text = below(4);
-	char id[64], entry[256];
+	unsigned kind = below(2), b = below(POOLS), k = below(KEYS), r = below(RANDOMS);
+	unsigned text = below(4), source = below(4) == 0 ? below(POOLS) : b;
+	bool moved = below(3) == 0, answered = !moved && below(3) == 0;
+	unsigned p = moved ? below(POOLS) : b, moves = moved ? below(4) : 0;
+	struct model_object *o = &objects[kind][b][k][r];
+	char id[64], of[64], entry[256], uuid[33];
 	struct err err = {0};
 	if (!nodes[n].known || nodes[n].state == STORE_NODE_ROSTER)
 		return;
@@ -247,22 +270,35 @@ static void do_set(void)
 		n = pools[p].node;
 	if (nodes[n].real == NULL)
 		return;
-	id_of(kind, p, k, r, id);
+	id_of(kind, b, k, r, id);
+	id_of(STORE_VOLUME, source, 0, 0, of);
+	uuid_of(p, uuid);
+	uuid[8] = '\0';
 	int len = snprintf(entry, sizeof(entry), "%.*s%s%u", (int)text * 20,
 		"..............................................................", id, text);
-	int res = store_object_set(store, nodes[n].real, kind, id, (uint8_t *)entry, (size_t)len,
-		(uint8_t *)entry, text, "", &err);
-	if (!pools[p].known || pools[p].node != n || pools[p].rostered) {
-		must(res < 0 && err.code == ERR_INVALID);
-		return;
+	const char *source_id = kind == STORE_SNAPSHOT ? of : "";
+	const struct object_text told = {kind, id, source_id, (uint8_t *)entry, (uint8_t *)entry,
+		(size_t)len, text, p == b && below(2) == 0 ? "" : uuid, moves};
+	int res = answered ? store_object_set(store, nodes[n].real, kind, id, told.entry,
+				     told.entry_len, told.health, text, source_id, &err)
+			   : store_object_tell(store, nodes[n].real, &told, &err);
+	if (answered && o->there && pools[o->where].node == n) {
+		p = o->where;
+		moves = o->moves;
 	}
-	must(res == 0);
-	struct model_object *o = &objects[kind][p][k][r];
-	if (o->buried)
+	must(is_right(n, p) ? res == 0 : res < 0 && err.code == ERR_INVALID);
+	if (res < 0 || o->buried)
 		return;
-	for (unsigned i = 0; i < RANDOMS; i++)
-		objects[kind][p][k][i].there = false;
+	if (o->there && o->where != p &&
+		(moves < o->moves || (moves == o->moves && p < o->where))) /* uuids descend */
+		return;
+	int before = model_find(kind, p, k);
+	if (before >= 0)
+		objects[kind][before / RANDOMS][k][before % RANDOMS].there = false;
 	o->there = true;
+	o->where = p;
+	o->moves = moves;
+	o->source = source;
 	o->told = nodes[n].join;
 	o->text = text;
 	if (claims[kind][k].node == n)
@@ -271,19 +307,25 @@ static void do_set(void)
 
 static void do_gone(void)
 {
-	unsigned kind = below(2), p = below(POOLS), k = below(KEYS), r = below(RANDOMS);
+	unsigned kind = below(2), b = below(POOLS), k = below(KEYS), r = below(RANDOMS);
+	struct model_object *o = &objects[kind][b][k][r];
+	unsigned p = o->there ? o->where : b;
+	int n = below(3) != 0 && pools[p].node >= 0 ? pools[p].node : drawn_at();
 	char id[64];
-	id_of(kind, p, k, r, id);
-	struct model_object *o = &objects[kind][p][k][r];
+	id_of(kind, b, k, r, id);
 	if (below(2) == 0) {
-		store_object_gone(store, id);
-		o->buried = false;
-	} else {
-		store_object_remove(store, id);
-		if (pools[p].known && !o->buried) {
-			o->buried = true;
-			o->buried_at = joins;
-		}
+		if (nodes[n].real == NULL)
+			return;
+		store_object_gone(store, nodes[n].real, id);
+		o->buried &= pools[o->buried_in].node != n;
+		o->there &= pools[o->where].node != n;
+		return;
+	}
+	store_object_remove(store, id);
+	if (pools[p].known && !o->buried) {
+		o->buried = true;
+		o->buried_in = p;
+		o->buried_at = joins;
 	}
 	o->there = false;
 }
@@ -375,6 +417,17 @@ static void do_forget(void)
 
 /* ---- everything that can be asked ---- */
 
+/* Snapshots of volumes whose ids begin with another pool. */
+static unsigned strangers(unsigned p)
+{
+	unsigned count = 0;
+	for (unsigned k = 0; k < KEYS; k++) {
+		int i = model_find(STORE_SNAPSHOT, p, k);
+		count += i >= 0 && objects[STORE_SNAPSHOT][i / RANDOMS][k][i % RANDOMS].source != p;
+	}
+	return count;
+}
+
 static void check_pools(void)
 {
 	char uuid[33];
@@ -394,6 +447,7 @@ static void check_pools(void)
 		must(store_pool_here(real) == pool_here(p));
 		must(real->state == pools[p].state);
 		must(real->count[0] + real->count[1] == pool_count(p));
+		must(real->strangers == strangers(p));
 		bool makes = false;
 		for (unsigned c = 0; c < STORE_KINDS * KEYS; c++)
 			makes |= pools[p].node >= 0 && claims[c % 2][c / 2].node == pools[p].node;
@@ -411,25 +465,53 @@ static void check_lists(void)
 		store_walk_begin(&walk, store, kind, "");
 		for (int p = POOLS - 1; p >= 0; p--)
 			for (unsigned k = 0; k < KEYS; k++) {
-				int r = model_find(kind, (unsigned)p, k);
-				char id[64];
-				if (r < 0)
+				int i = model_find(kind, (unsigned)p, k);
+				char id[64], place[RECORD_ID_MAX];
+				if (i < 0)
 					continue;
-				id_of(kind, (unsigned)p, k, (unsigned)r, id);
+				unsigned b = (unsigned)i / RANDOMS, r = (unsigned)i % RANDOMS;
+				id_of(kind, b, k, r, id);
 				const struct store_object *o = store_walk_next(&walk);
 				must(o != NULL && strcmp(o->id, id) == 0);
 				must(store_object(store, id) == o);
+				must(object_moves(o) == objects[kind][b][k][r].moves);
+				store_place(o, place);
+				must(strcmp(place + 8, id + 8) == 0);
+				must(memcmp(place, o->pool->uuid8, 8) == 0);
 				struct store_walk from;
-				store_walk_begin(&from, store, kind, id);
+				store_walk_begin(&from, store, kind, place);
 				struct store_walk copy = walk;
 				must(store_walk_next(&from) == store_walk_next(&copy));
 				size_t health;
 				object_health(o, &health);
-				must(health == objects[kind][p][k][r].text);
+				must(health == objects[kind][b][k][r].text);
 				count++;
 			}
 		must(store_walk_next(&walk) == NULL);
 		must(store_count(store, kind) == count);
+	}
+}
+
+/* A walk for the snapshots of one pool's volumes meets all of them. */
+static void check_sources(void)
+{
+	for (unsigned p = 0; p < POOLS; p++) {
+		char uuid[33];
+		uuid_of(p, uuid);
+		uuid[8] = '\0';
+		struct store_walk walk;
+		const struct store_object *o;
+		unsigned met = 0, passed = 0;
+		store_walk_begin(&walk, store, STORE_SNAPSHOT, "");
+		walk.source = uuid;
+		while ((o = store_walk_next(&walk)) != NULL) {
+			met += strncmp(object_source(o), uuid, 8) == 0;
+			passed += strcmp(o->pool->uuid8, uuid) != 0 && o->pool->strangers == 0;
+		}
+		unsigned all = 0;
+		each_object(m, kind, b, k, r) all +=
+			kind == STORE_SNAPSHOT && m->there && m->source == p;
+		must(met == all && passed == 0);
 	}
 }
 
@@ -483,8 +565,8 @@ static void check_whole(void)
 static void run(unsigned with)
 {
 	static void (*const operations[])(void) = {do_join, do_synced, do_leave, do_pool, do_pool,
-		do_pool_gone, do_set, do_set, do_set, do_set, do_set, do_set, do_gone, do_gone,
-		do_claim, do_claim, do_roster, do_forget};
+		do_pool_gone, do_tell, do_tell, do_tell, do_tell, do_tell, do_tell, do_gone,
+		do_gone, do_claim, do_claim, do_roster, do_forget};
 	seed = with;
 	state = with;
 	joins = 1;
@@ -502,6 +584,7 @@ static void run(unsigned with)
 		operations[below(sizeof(operations) / sizeof(operations[0]))]();
 		check_pools();
 		check_lists();
+		check_sources();
 		check_names();
 		check_whole();
 	}

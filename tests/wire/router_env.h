@@ -45,6 +45,11 @@ struct fake {
 	struct buf grant;             /* what GrantCopy answers */
 	Ringvol__V1__GrantCopyRequest *granted;
 	Ringvol__V1__OfferCopyRequest *offered;
+	struct buf taken; /* what TakeVolume answers, or take_status */
+	enum grpc_status take_status;
+	bool hold_take;
+	struct buf departed; /* what GetDeparture answers */
+	bool no_moves;       /* it cannot move volumes */
 };
 
 static struct ring *ring;
@@ -141,6 +146,39 @@ static void fake_offer(struct grpc_call *call, const ProtobufCMessage *none)
 	grpc_reply_bytes(call, NULL, 0);
 }
 
+static void fake_take_volume(struct grpc_call *call, const ProtobufCMessage *none)
+{
+	struct fake *f = grpc_call_context(call);
+	(void)none;
+	fake_take(f, call);
+	if (f->hold_take) {
+		f->held = call;
+		grpc_on_gone(call, fake_gone, f);
+		return;
+	}
+	if (f->take_status == GRPC_OK)
+		grpc_reply_bytes(call, f->taken.data, f->taken.len);
+	else
+		grpc_end(call, f->take_status, f->why);
+}
+
+static void fake_departure(struct grpc_call *call, const ProtobufCMessage *none)
+{
+	struct fake *f = grpc_call_context(call);
+	(void)none;
+	fake_take(f, call);
+	grpc_reply_bytes(call, f->departed.data, f->departed.len);
+}
+
+static void fake_drop(struct grpc_call *call, const ProtobufCMessage *none)
+{
+	struct fake *f = grpc_call_context(call);
+	(void)none;
+	fake_take(f, call);
+	f->departed.len = 0;
+	grpc_reply_bytes(call, NULL, 0);
+}
+
 /* Answers each message of `answer`, which are fields of bytes one behind the other. */
 static void fake_list(struct grpc_call *call, const ProtobufCMessage *none)
 {
@@ -214,6 +252,14 @@ static const struct grpc_method fake_group[] = {
 static const struct grpc_method fake_member[] = {
 	{"GrantCopy", fake_grant, GRPC_RAW},
 	{"OfferCopy", fake_offer, GRPC_RAW},
+	{"TakeVolume", fake_take_volume, GRPC_RAW},
+	{"GetDeparture", fake_departure, GRPC_RAW},
+	{"DropDeparture", fake_drop, GRPC_RAW},
+	{NULL},
+};
+static const struct grpc_method fake_old_member[] = {
+	{"GrantCopy", fake_grant, GRPC_RAW},
+	{"OfferCopy", fake_offer, GRPC_RAW},
 	{NULL},
 };
 static const struct grpc_method fake_metadata[] = {
@@ -236,7 +282,8 @@ static inline void fake_open(struct fake *f, const char *name)
 		(struct grpc_service){&csi__v1__snapshot_metadata__descriptor, fake_metadata, f};
 	f->services[3] =
 		(struct grpc_service){&csi__v1__group_controller__descriptor, fake_group, f};
-	f->services[4] = (struct grpc_service){&ringvol__v1__member__descriptor, fake_member, f};
+	f->services[4] = (struct grpc_service){
+		&ringvol__v1__member__descriptor, f->no_moves ? fake_old_member : fake_member, f};
 	f->registry = grpc_registry_new();
 	for (unsigned i = 0; i < (f->no_member ? 4 : 5); i++)
 		cr_assert_eq(grpc_registry_add(f->registry, &f->services[i], NULL), 0);
@@ -261,6 +308,8 @@ static inline void fake_close(struct fake *f)
 	buf_free(&f->answer);
 	buf_free(&f->request);
 	buf_free(&f->grant);
+	buf_free(&f->taken);
+	buf_free(&f->departed);
 	if (f->granted != NULL)
 		ringvol__v1__grant_copy_request__free_unpacked(f->granted, NULL);
 	if (f->offered != NULL)

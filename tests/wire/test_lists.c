@@ -116,7 +116,7 @@ Test(lists, pages_go_over_all_nodes_in_order)
 	cr_assert_str_eq(token, "");
 	cr_assert_str_eq(page(2, ""), A1 " " A2 " ");
 	/* The one that the token is of goes, another comes before it, and a node leaves. */
-	store_object_gone(store, A2);
+	store_object_gone(store, na, A2);
 	add_volume(na, "aaaaaaaa.v0.00000001", NULL);
 	leave(na);
 	cr_assert_str_eq(page(1, token), A3 " ");
@@ -322,6 +322,106 @@ Test(lists, a_snapshot_that_is_away_is_not_gone)
 	cr_assert_eq(store_forget(store, "dddddddd"), 0);
 	cr_assert_eq(snapshots("dddddddd.s.00000001", ""), 0);
 	cr_assert_eq(snapshots("", "dddddddd.s.00000001"), 0);
+}
+
+/* ---- what moves ---- */
+
+/* The volume of that id is in the node's pool from now on. */
+static void moves_to(struct store_node *node, const char *id, const char *pool, uint64_t moves)
+{
+	struct buf packed = {0};
+	struct err err = {0};
+	const struct store_object *object = store_object(store, id);
+	cr_assert_not_null(object);
+	cr_assert_eq(object_entry(object, &packed), 0);
+	const struct object_text told = {.kind = STORE_VOLUME,
+		.id = id,
+		.source_id = "",
+		.entry = packed.data,
+		.entry_len = packed.len,
+		.pool = pool,
+		.moves = moves};
+	cr_assert_eq(store_object_tell(store, node, &told, &err), 0, "%s", err.message);
+	buf_free(&packed);
+}
+
+Test(lists, what_has_moved_is_among_those_of_its_pool)
+{
+	add_volume(na, A1, NULL);
+	add_volume(na, A2, NULL);
+	add_volume(na, A3, NULL);
+	add_volume(nb, B1, NULL);
+	moves_to(nb, A2, "bbbbbbbb", 1);
+	cr_assert_str_eq(page(0, ""), A1 " " A3 " " B1 " " A2 " ");
+	const char *const all[] = {A1 " ", A3 " ", B1 " ", A2 " "};
+	char from[sizeof(token)] = "";
+	for (unsigned i = 0; i < 4; i++) {
+		cr_assert_str_eq(page(1, from), all[i], "%u", i);
+		snprintf(from, sizeof(from), "%s", token);
+	}
+	cr_assert_str_eq(from, "");
+}
+
+/* The others are there once each, whatever moves between two pages. */
+Test(lists, what_moves_between_two_pages)
+{
+	add_volume(na, A1, NULL);
+	add_volume(na, A2, NULL);
+	add_volume(na, A3, NULL);
+	add_volume(nb, B1, NULL);
+	/* The one that the token is of, to a place behind it. */
+	cr_assert_str_eq(page(2, ""), A1 " " A2 " ");
+	moves_to(nb, A2, "bbbbbbbb", 1);
+	cr_assert_str_eq(page(2, token), A3 " " B1 " ");
+	cr_assert_str_eq(page(2, token), A2 " ");
+	/* One that is still to come, to a place before it. */
+	cr_assert_str_eq(page(2, ""), A1 " " A3 " ");
+	moves_to(na, A2, "aaaaaaaa", 2);
+	cr_assert_str_eq(page(2, token), B1 " ");
+	cr_assert_str_eq(token, "");
+	cr_assert_str_eq(page(0, ""), A1 " " A2 " " A3 " " B1 " ");
+}
+
+Test(lists, snapshots_of_a_volume_that_has_moved)
+{
+	struct store_node *nc = join(&c, "c", 'c', GIB);
+	add_volume(na, A1, NULL);
+	add_snapshot(na, SA, A1);
+	add_snapshot(nb, SB, B1);
+	moves_to(nc, A1, "cccccccc", 1);
+	add_snapshot(nc, "cccccccc.s4.0000000c", A1);
+	add_snapshot(nc, "cccccccc.s5.0000000c", "cccccccc.other.00000001");
+	cr_assert_eq(snapshots("", A1), 2);
+	cr_assert_str_eq(token, SA);
+	cr_assert_eq(snapshots("", B1), 1);
+	cr_assert_eq(snapshots("cccccccc.s4.0000000c", ""), 1);
+	cr_assert_eq(snapshots("cccccccc.s4.0000000c", A1), 1);
+	cr_assert_eq(snapshots("", "cccccccc.other.00000001"), 1);
+	/* Page by page. */
+	csi__v1__list_snapshots_request__init(&wanted);
+	wanted.source_volume_id = text(A1);
+	wanted.max_entries = 1;
+	unsigned found = 0;
+	char from[sizeof(token)] = "";
+	do {
+		wanted.starting_token = text(from);
+		cr_assert_eq(ask(&q, PATH("ListSnapshots"), &wanted.base), GRPC_OK, "%s", q.why);
+		Csi__V1__ListSnapshotsResponse *response =
+			csi__v1__list_snapshots_response__unpack(NULL, q.got.len, q.got.data);
+		cr_assert_not_null(response);
+		found += (unsigned)response->n_entries;
+		snprintf(token, sizeof(token), "%.*s", (int)response->next_token.len,
+			(const char *)response->next_token.data);
+		memcpy(from, token, sizeof(from));
+		csi__v1__list_snapshots_response__free_unpacked(response, NULL);
+	} while (from[0] != '\0');
+	cr_assert_eq(found, 2);
+	/* Its first pool is lost for good, and the volume is not. */
+	store_object_gone(store, na, SA);
+	store_pool_gone(store, store_pool(store, "aaaaaaaa"));
+	cr_assert_eq(store_forget(store, "aaaaaaaa"), 0);
+	cr_assert_eq(snapshots("", A1), 1);
+	cr_assert_str_eq(token, "cccccccc.s4.0000000c");
 }
 
 /* ---- capacity ---- */
