@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * TakeVolume: a volume of another node moves into a pool of this one, for good, with its id. Happy
- * path: it is not here yet, and there is an offer of it -> what it is (pull.h) -> a build that keeps
- * its identity, whose part gets the image of the grant, while the volume may be in use -> the volume
- * is held still, and what has changed since is pulled, too -> the part is finished, durably: from
- * then on nothing takes it away -> the volume leaves the other node (the commit) -> the build
+ * path: it is not here yet, and there is an offer of it -> what it is (pull.h) -> a build that
+ * keeps its identity, whose part gets the image of the grant, while the volume may be in use -> the
+ * volume is held still, and what has changed since is pulled, too -> the part is finished, durably:
+ * from then on nothing takes it away -> the volume leaves the other node (the commit) -> the build
  * records and names it. docs/moving.md has the whole story.
  *
  * How it can fail: the volume is in use, its node is away, or gives another answer (UNAVAILABLE:
- * the part is kept, and a repeated call goes on); the pool cannot have it. A finished part says what
- * it is of, so that a later call, of this run or the next, asks the other node once more whether the
- * volume has left. Only that it has not lets go of the part.
+ * the part is kept, and a repeated call goes on); the pool cannot have it. A finished part says
+ * what it is of, so that a later call, of this run or the next, asks the other node once more
+ * whether the volume has left. Only that it has not lets go of the part.
  */
+#include "base/fd.h"
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
 #include "csi/request.h"
@@ -24,15 +25,15 @@
 #include "transfer/pull.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sha256.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define TAKE_HEAD "ringvol-take 1"
-
-enum { TAKE_TEXT_MAX = RECORD_BYTES_MAX + POOL_HOLD_NODE_MAX + OFFER_ADDRESS_MAX + 256 };
 
 struct take {
 	struct csi_task task;
@@ -45,25 +46,36 @@ struct take {
 	struct pool_part part;
 	struct pool_build build;
 	bool pulling, building, stopped;
-	/* Its part was finished by an earlier call; else while it is. */
-	bool finished;
-	int fd, copies_fd;
+	bool finished; /* its part, by an earlier call or by this one */
+	int fd;
 	char key[RECORD_KEY_MAX];
-	int text_len;
-	char *text;
-	/* the fill */
+	/* Where an earlier call may have finished one: pools, and their copies/. */
+	struct pool *pools[POOLS_MAX];
+	int copies_fds[POOLS_MAX];
+	unsigned n_pools, found_in;
+	/* As it is to be here; the task's. NULL: not known yet. */
+	struct record *rec;
+	ssize_t text_len;
+	char text[POOL_PART_TEXT_MAX];
 	struct op fill;
-	struct err unleft; /* why it has not left */
 };
 
 #define take_of(op_ptr) csi_task_of(op_ptr, struct take)
 
 /* ---- what a finished part says ---- */
 
-enum take_field { FIELD_HEAD, FIELD_GRANT, FIELD_NODE, FIELD_ADDRESS, FIELD_FROM, FIELD_SINCE, FIELDS };
+enum take_field {
+	FIELD_HEAD,
+	FIELD_GRANT,
+	FIELD_NODE,
+	FIELD_ADDRESS,
+	FIELD_FROM,
+	FIELD_SINCE,
+	FIELDS
+};
 
-/* Fields that end with NUL, the record last. The length, or -E2BIG. */
-static int text_print(const struct take *k, const struct record *rec, char *text, size_t cap)
+/* Fields that end with NUL. The length, or -E2BIG. */
+static ssize_t text_print(const struct take *k, char text[POOL_PART_TEXT_MAX])
 {
 	char since[24];
 	snprintf(since, sizeof(since), "%llu", (unsigned long long)k->pull.since);
@@ -76,13 +88,12 @@ static int text_print(const struct take *k, const struct record *rec, char *text
 	size_t at = 0;
 	for (unsigned i = 0; i < FIELDS; i++) {
 		size_t len = strlen(fields[i]) + 1;
-		if (len > cap - at)
+		if (len > POOL_PART_TEXT_MAX - at)
 			return -E2BIG;
 		memcpy(text + at, fields[i], len);
 		at += len;
 	}
-	int n = record_print(rec, text + at, cap - at);
-	return n < 0 ? n : (int)at + n;
+	return (ssize_t)at;
 }
 
 static bool take_field(char *to, size_t cap, const char *from)
@@ -90,10 +101,11 @@ static bool take_field(char *to, size_t cap, const char *from)
 	return (size_t)snprintf(to, cap, "%s", from) < cap;
 }
 
-/* Into the offer and the pull. */
+/* Into the offer, and what LeaveVolume is asked with. */
 static int text_parse(struct take *k, const char *text, size_t len)
 {
 	const char *fields[FIELDS], *end = text + len;
+	struct offer *offer = &k->offer;
 	for (unsigned i = 0; i < FIELDS; i++) {
 		const char *nul = memchr(text, '\0', (size_t)(end - text));
 		if (nul == NULL)
@@ -103,14 +115,28 @@ static int text_parse(struct take *k, const char *text, size_t len)
 	}
 	if (strcmp(fields[FIELD_HEAD], TAKE_HEAD) != 0)
 		return -EPROTONOSUPPORT;
-	struct offer *offer = &k->offer;
 	if (!take_field(offer->grant, sizeof(offer->grant), fields[FIELD_GRANT]) ||
 		!take_field(offer->node_id, sizeof(offer->node_id), fields[FIELD_NODE]) ||
 		!take_field(offer->address, sizeof(offer->address), fields[FIELD_ADDRESS]) ||
-		!take_field(k->pull.from, sizeof(k->pull.from), fields[FIELD_FROM]))
+		!take_field(k->pull.from, sizeof(k->pull.from), fields[FIELD_FROM]) ||
+		!take_field(offer->source_id, sizeof(offer->source_id), k->task.id) ||
+		!take_field(offer->volume_name, sizeof(offer->volume_name), k->name))
 		return -EBADMSG;
 	k->pull.since = strtoull(fields[FIELD_SINCE], NULL, 10);
-	return record_parse(text, (size_t)(end - text), k->key, &k->pull.still_rec);
+	return 0;
+}
+
+/* As the volume is in this pool, made of what it was before. NULL: out of memory. */
+static struct record *record_here(const struct take *k, const struct record *there)
+{
+	struct record_id id;
+	struct record rec = *there;
+	(void)record_id_parse(k->task.id, &id); /* it has been parsed before */
+	rec.born = strcmp(id.pool, pool_uuid8(k->pool)) == 0 ? "" : id.pool;
+	rec.moves++;
+	rec.shares_extents = false;
+	rec.family = "";
+	return record_new(&rec);
 }
 
 /* ---- is it here? ---- */
@@ -157,62 +183,75 @@ static int durable_run(struct op *op)
 
 /* ---- a part that an earlier call has finished ---- */
 
+/* Its record is in its place already. 1: there is one. */
+static int look_at(struct take *k, int copies_fd)
+{
+	char name[sizeof("part-") + RECORD_KEY_MAX], text[RECORD_BYTES_MAX];
+	snprintf(name, sizeof(name), "part-%s", k->key);
+	_cleanup_fd_ int fd =
+		openat(copies_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	k->text_len = pool_part_text(fd, k->text);
+	if (k->text_len < 0)
+		return k->text_len == -ENODATA ? 0 : (int)k->text_len;
+	ssize_t len = fgetxattr(fd, RECORD_XATTR, text, sizeof(text));
+	int r = len < 0 ? -errno : record_parse(text, (size_t)len, k->key, &k->rec);
+	return r < 0 ? r : 1;
+}
+
 static int finished_job(void *arg)
 {
 	struct take *k = arg;
-	k->text_len = pool_part_finished(k->copies_fd, k->key, k->text, TAKE_TEXT_MAX);
-	return k->text_len == -ENODATA || k->text_len == -ENOENT ? 0
-	       : k->text_len < 0                                  ? k->text_len
-								  : 0;
+	for (unsigned i = 0; i < k->n_pools; i++) {
+		int r = look_at(k, k->copies_fds[i]);
+		k->found_in = i;
+		if (r != 0)
+			return r;
+	}
+	return 0;
 }
 
 static int finished_run(struct op *op)
 {
 	struct take *k = take_of(op);
-	k->copies_fd = pool_holds_fd(k->pool);
-	k->text = malloc(TAKE_TEXT_MAX);
-	if (k->text == NULL)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(k->task.csi->pools, i)) != NULL; i++) {
+		int r = pool_check_ready(pool, &op->err);
+		if (r < 0)
+			return r;
+		k->pools[k->n_pools] = pool;
+		k->copies_fds[k->n_pools++] = pool_holds_fd(pool);
+	}
 	return op_work(op, finished_job, k);
 }
 
-static int open_pull(struct take *k, struct err *err)
-{
-	struct record *rec = k->pull.still_rec;
-	uint64_t since = k->pull.since;
-	char from[sizeof(k->pull.from)];
-	memcpy(from, k->pull.from, sizeof(from));
-	int r = pull_init(&k->pull, k->task.csi->transfer, &k->offer, true, err);
-	k->pulling = true;
-	k->pull.still_rec = rec;
-	k->pull.since = since;
-	memcpy(k->pull.from, from, sizeof(from));
-	k->pull.stopped = k->stopped;
-	return r;
-}
-
-/* What it says goes before any offer: it may be all that there is of the volume. */
+/* What a finished part says goes before any offer: it may be all that there is of the volume. */
 static int finished_end(struct op *op, int res)
 {
 	struct take *k = take_of(op);
 	const struct csi *csi = k->task.csi;
-	if (res < 0)
-		return op_fail_sys(op, res, "looking for what an earlier call has of %s", k->name);
-	k->finished = k->text_len > 0;
-	if (!k->finished && !offer_find(csi->transfer, k->task.id, k->name, &k->offer))
+	int r = res;
+	k->finished = res == 1;
+	if (k->finished) {
+		k->pool = k->pools[k->found_in];
+		r = text_parse(k, k->text, (size_t)k->text_len);
+	} else if (res == 0 && !offer_find(csi->transfer, k->task.id, k->name, &k->offer)) {
 		return op_fail(op, ERR_UNAVAILABLE,
 			"volume %s is on another node, and no controller has offered it; try again",
 			k->task.id);
-	if (k->finished) {
-		int r = text_parse(k, k->text, (size_t)k->text_len);
-		if (r < 0)
-			return op_fail_sys(op, r,
-				"reading what an earlier call has noted of %s in pool %s", k->name,
-				pool_name(k->pool));
-		snprintf(k->offer.source_id, sizeof(k->offer.source_id), "%s", k->task.id);
-		snprintf(k->offer.volume_name, sizeof(k->offer.volume_name), "%s", k->name);
 	}
-	return open_pull(k, &op->err);
+	if (r < 0)
+		return op_fail_sys(op, r, "looking for what an earlier call has of %s", k->name);
+	uint64_t since = k->pull.since;
+	char from[sizeof(k->pull.from)];
+	memcpy(from, k->pull.from, sizeof(from));
+	r = pull_init(&k->pull, csi->transfer, &k->offer, true, &op->err);
+	k->pulling = r == 0;
+	k->pull.since = since;
+	memcpy(k->pull.from, from, sizeof(from));
+	k->pull.stopped = k->stopped;
+	return r;
 }
 
 /* ---- what is it? ---- */
@@ -229,15 +268,19 @@ static int open_run(struct op *op)
 	return op_child(op, &k->pull.op);
 }
 
-static const struct record *record_of(const struct take *k)
+static int open_end(struct op *op, int res)
 {
-	return k->finished ? k->pull.still_rec : k->pull.rec;
+	struct take *k = take_of(op);
+	if (res < 0)
+		return res;
+	k->rec = record_here(k, k->pull.rec);
+	return k->rec == NULL ? op_fail(op, ERR_NO_ROOM, "out of memory") : 0;
 }
 
 static int check_run(struct op *op)
 {
 	const struct take *k = take_of(op);
-	const struct record *rec = record_of(k);
+	const struct record *rec = k->rec;
 	if (strcmp(rec->name, k->name) != 0 || rec->kind != RECORD_VOLUME)
 		return op_fail(op, ERR_INVALID, "volume_name: %s is no volume of the name %s",
 			k->task.id, k->name);
@@ -245,7 +288,7 @@ static int check_run(struct op *op)
 		return op_fail(op, ERR_PRECONDITION,
 			"pool %s is on raw disks, and takes no volumes of other nodes yet: name a pool in a directory",
 			pool_name(k->pool));
-	if (k->task.csi->node->backends[rec->device] == NULL)
+	if (backend_get(rec->device) == NULL)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s has a device of a kind that this node does not serve: see the log of its start",
 			k->name);
@@ -304,22 +347,29 @@ static int changed_end(struct op *op, int res)
 	k->part.keep = true; /* what was written over is read again */
 	if (res < 0)
 		return res;
-	k->text_len = text_print(k, k->pull.still_rec, k->text, TAKE_TEXT_MAX);
-	return k->text_len < 0
-		       ? op_fail_sys(op, k->text_len, "noting what %s is", k->name)
-		       : 0;
+	struct record *rec = record_here(k, k->pull.still_rec);
+	if (rec == NULL)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	record_free(k->rec);
+	k->rec = rec;
+	k->text_len = text_print(k, k->text);
+	return k->text_len < 0 ? op_fail_sys(op, (int)k->text_len, "noting what %s is", k->name)
+			       : 0;
 }
 
 static int finish_job(void *arg)
 {
-	const struct take *k = arg;
+	struct take *k = arg;
 	return fsync(k->fd) < 0 ? -errno
-				: pool_part_finish(k->fd, k->text, (size_t)k->text_len);
+				: pool_part_finish(k->copies_fds[0], k->fd, k->rec, k->text,
+					  (size_t)k->text_len);
 }
 
 static int finish_run(struct op *op)
 {
-	return op_work(op, finish_job, take_of_fill(op));
+	struct take *k = take_of_fill(op);
+	k->copies_fds[0] = pool_holds_fd(k->pool);
+	return op_work(op, finish_job, k);
 }
 
 static int finish_end(struct op *op, int res)
@@ -363,27 +413,19 @@ static int unfinish_end(struct op *op, int res)
 		return op_fail_sys(op, res, "letting go of a copy of %s", k->name);
 	k->part.keep = false;
 	return op_fail(op, ERR_UNAVAILABLE,
-		"volume %s has not left node %.100s (%.150s): it is copied anew; try again", k->name,
-		k->offer.node_id, k->pull.used_by);
+		"volume %s has not left node %.100s (%.150s): it is copied anew; try again",
+		k->name, k->offer.node_id, k->pull.used_by);
 }
 
-/* As it was when it left. */
+/* What it was when it left. */
 static int identity_run(struct op *op)
 {
 	struct take *k = take_of_fill(op);
-	struct pool_build *build = &k->build;
-	struct record_id id;
-	struct record rec = *k->pull.still_rec;
-	(void)record_id_parse(k->task.id, &id); /* it has been parsed before */
-	rec.born = strcmp(id.pool, pool_uuid8(k->pool)) == 0 ? "" : id.pool;
-	rec.moves++;
-	rec.shares_extents = false;
-	rec.family = "";
-	struct record *made = record_new(&rec);
+	struct record *made = record_new(k->rec);
 	if (made == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	record_free(build->rec);
-	build->rec = made;
+	record_free(k->build.rec);
+	k->build.rec = made;
 	return 0;
 }
 
@@ -420,16 +462,10 @@ static void describe(struct take *k)
 static int build_run(struct op *op)
 {
 	struct take *k = take_of(op);
-	struct record rec = *record_of(k);
-	rec.shares_extents = false;
-	rec.family = "";
-	int r = pool_build_init(&k->build, op->reactor, k->pool, &rec);
+	int r = pool_build_init_moved(&k->build, op->reactor, k->pool, k->rec);
 	if (r < 0)
 		return op_fail_sys(op, r, "volume %s", k->name);
 	k->building = true;
-	r = pool_build_keep_identity(&k->build, &rec);
-	if (r < 0)
-		return op_fail_sys(op, r, "volume %s", k->name);
 	describe(k);
 	k->build.part = &k->part;
 	k->build.fill = fill;
@@ -472,7 +508,7 @@ static const struct op_step steps[] = {
 	{"look up", .run = look_up_run},
 	{"make durable", .run = durable_run, .done = durable_done},
 	{"look for part", .run = finished_run, .end = finished_end, .done = here_done},
-	{"ask its node", .run = open_run, .done = open_done},
+	{"ask its node", .run = open_run, .end = open_end, .done = open_done},
 	{"check", .run = check_run, .done = here_done},
 	{"build", .run = build_run, .end = build_end, .done = here_done, .flags = OP_COMMIT},
 	{"answer", .run = answer_run},
@@ -503,8 +539,8 @@ static int prepare(struct csi_task *task, struct err *err)
 	k->name = csi_str(req->volume_name);
 	record_key(k->name, k->key);
 	if (record_id_parse(task->id, &id) < 0 || strcmp(id.key, k->key) != 0)
-		return err_set(err, ERR_INVALID, "volume_id: %s is no id of a volume of the name %s",
-			task->id, k->name);
+		return err_set(err, ERR_INVALID,
+			"volume_id: %s is no id of a volume of the name %s", task->id, k->name);
 	task->copy = (struct csi_task_copy){stop, progress, k};
 	return 0;
 }
@@ -516,9 +552,7 @@ static void cleanup(struct csi_task *task)
 		pool_build_free(&k->build);
 	if (k->pulling)
 		pull_free(&k->pull);
-	else
-		record_free(k->pull.still_rec);
-	free(k->text);
+	record_free(k->rec);
 }
 
 const struct csi_operation csi_take_volume = {sizeof(struct take), prepare, steps, cleanup};

@@ -279,6 +279,23 @@ bool grant_moves(const struct transfer *t, const char *source_id, const char *no
 	return false;
 }
 
+struct pool_hold *grant_of_call(struct grpc_call *call, ProtobufCBinaryData grant)
+{
+	const struct transfer *t = grpc_call_context(call);
+	char text[POOL_GRANT_BYTES] = {0};
+	if (t->draining) {
+		grpc_end(call, GRPC_UNAVAILABLE, "the driver is shutting down");
+		return NULL;
+	}
+	if (grant.len == sizeof(text) - 1)
+		memcpy(text, grant.data, grant.len);
+	struct pool_hold *hold = grant_find(t, text, grpc_call_peer(call));
+	if (hold == NULL)
+		grpc_end(call, GRPC_NOT_FOUND,
+			"there is no such grant for this node: it has expired, or was closed");
+	return hold;
+}
+
 void grant_drop(struct pool_hold *hold)
 {
 	hold->dropped = true;

@@ -45,6 +45,8 @@ void grant_make_free(struct grant_make *m); /* what is left after the end */
  * which. Takes the same time whatever the grant is. */
 struct pool_hold *grant_find(
 	const struct transfer *transfer, const char *grant, const struct grpc_peer *peer);
+/* The one that a request of the transfer's service names, or NULL with the call ended. */
+struct pool_hold *grant_of_call(struct grpc_call *call, ProtobufCBinaryData grant);
 /* Whether two grants are the same. Takes the same time whatever they are. */
 bool grant_is(const char a[POOL_GRANT_BYTES], const char b[POOL_GRANT_BYTES]);
 /* Whether the caller is the node of that id. */

@@ -423,28 +423,11 @@ static struct send *send_new(struct transfer *t, struct pool_hold *hold)
 
 /* ---- the methods ---- */
 
-struct pool_hold *send_find_hold(struct grpc_call *call, ProtobufCBinaryData grant)
-{
-	const struct transfer *t = grpc_call_context(call);
-	char text[POOL_GRANT_BYTES] = {0};
-	if (t->draining) {
-		grpc_end(call, GRPC_UNAVAILABLE, "the driver is shutting down");
-		return NULL;
-	}
-	if (grant.len == sizeof(text) - 1)
-		memcpy(text, grant.data, grant.len);
-	struct pool_hold *hold = grant_find(t, text, grpc_call_peer(call));
-	if (hold == NULL)
-		grpc_end(call, GRPC_NOT_FOUND,
-			"there is no such grant for this node: it has expired, or was closed");
-	return hold;
-}
-
 static void open_copy(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Ringvol__V1__OpenCopyRequest *req = (const void *)request;
 	const struct transfer *t = grpc_call_context(call);
-	struct pool_hold *hold = send_find_hold(call, req->grant);
+	struct pool_hold *hold = grant_of_call(call, req->grant);
 	char text[RECORD_BYTES_MAX];
 	if (hold == NULL)
 		return;
@@ -476,7 +459,7 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Ringvol__V1__ReadCopyRequest *req = (const void *)request;
 	struct transfer *t = grpc_call_context(call);
-	struct pool_hold *hold = send_find_hold(call, req->grant);
+	struct pool_hold *hold = grant_of_call(call, req->grant);
 	if (hold == NULL)
 		return;
 	if (req->offset % CHUNK_ALIGN != 0 || req->offset > record_image_bytes(hold->rec)) {
@@ -517,7 +500,7 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 static void close_copy(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Ringvol__V1__CloseCopyRequest *req = (const void *)request;
-	struct pool_hold *hold = send_find_hold(call, req->grant);
+	struct pool_hold *hold = grant_of_call(call, req->grant);
 	if (hold == NULL)
 		return;
 	Ringvol__V1__CloseCopyResponse response = RINGVOL__V1__CLOSE_COPY_RESPONSE__INIT;

@@ -12,8 +12,6 @@ int transfer_register(struct transfer *transfer, struct grpc_registry *registry,
 
 /* ---- for transfer.c ---- */
 
-/* The grant that a request names, or NULL with the call ended. */
-struct pool_hold *send_find_hold(struct grpc_call *call, ProtobufCBinaryData grant);
 /* Ends what is being sent. */
 void sends_stop(struct transfer *transfer);
 

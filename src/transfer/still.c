@@ -22,7 +22,6 @@
 #include "pool/depart.h"
 #include "pool/index.h"
 #include "transfer/grant.h"
-#include "transfer/send.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -131,7 +130,8 @@ struct still_call {
 
 static void used_by(struct still_call *c, const char *how, const char *by)
 {
-	snprintf(c->why, sizeof(c->why), "volume %s is %s%.200s", c->hold->volume_name, how, by);
+	snprintf(c->why, sizeof(c->why), "volume %.100s is %.90s%.60s", c->hold->volume_name, how,
+		by);
 }
 
 /* Whether anybody of CSI uses it, or works on it. */
@@ -278,7 +278,7 @@ void still_volume(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Ringvol__V1__StillVolumeRequest *req = (const void *)request;
 	struct transfer *t = grpc_call_context(call);
-	struct pool_hold *hold = send_find_hold(call, req->grant);
+	struct pool_hold *hold = grant_of_call(call, req->grant);
 	if (hold == NULL)
 		return;
 	if (!hold->move) {
@@ -312,7 +312,8 @@ struct leave {
 	struct op op;
 	struct transfer *transfer;
 	struct grpc_call *call;
-	struct still *still;
+	struct still *still; /* NULL: it has left, and only its note is made durable */
+	struct pool *pool;   /* then */
 	struct pool_departure note;
 	struct pool_depart depart;
 	bool departing;
@@ -324,6 +325,11 @@ static int depart_run(struct op *op)
 {
 	struct leave *l = leave_of(op);
 	struct pool_object *volume;
+	if (l->still == NULL) {
+		pool_depart_init(&l->depart, op->reactor, l->pool, NULL, &l->note);
+		l->departing = true;
+		return op_child(op, &l->depart.op);
+	}
 	int r = pools_find_id(
 		l->transfer->pools, RECORD_VOLUME, l->still->hold->source_id, &volume, &op->err);
 	if (r == 0)
@@ -354,11 +360,14 @@ static void leave_ended(struct op *op)
 	} else {
 		Ringvol__V1__LeaveVolumeResponse response =
 			RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
-		s->hold->dropped = true;
+		if (s != NULL)
+			s->hold->dropped = true;
 		grpc_reply(l->call, &response.base);
 	}
-	s->busy = false;
-	still_close(s);
+	if (s != NULL) {
+		s->busy = false;
+		still_close(s);
+	}
 	free(l);
 }
 
@@ -369,7 +378,7 @@ static struct pool_departure *departure_by_grant(
 	const struct pool *pool;
 	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
 		for (struct pool_departure *d = NULL; (d = pool_departure_next(pool, d)) != NULL;)
-			if (grant_is(d->grant, grant))
+			if (d->why == NULL && grant_is(d->grant, grant))
 				found = d;
 	return found != NULL && grant_peer_is(peer, found->node_id) ? found : NULL;
 }
@@ -387,7 +396,7 @@ static bool take_uuid8(ProtobufCBinaryData field, char ret[RECORD_POOL_DIGITS + 
 static struct still *find_still(struct grpc_call *call, const Ringvol__V1__LeaveVolumeRequest *req,
 	const struct transfer *t)
 {
-	struct pool_hold *hold = send_find_hold(call, req->grant);
+	struct pool_hold *hold = grant_of_call(call, req->grant);
 	struct still *s = hold != NULL ? still_of(t, hold) : NULL;
 	if (hold == NULL)
 		return NULL;
@@ -417,13 +426,33 @@ static void leave_start(struct grpc_call *call, const Ringvol__V1__LeaveVolumeRe
 	}
 	*l = (struct leave){.transfer = t, .call = call, .still = s};
 	s->busy = true;
-	strcpy(l->note.key, s->hold->rec->key);
 	strcpy(l->note.id, s->hold->source_id);
 	strcpy(l->note.to, to);
 	strcpy(l->note.node_id, s->hold->node_id);
 	memcpy(l->note.grant, s->hold->grant, sizeof(l->note.grant));
 	op_init(&l->op, t->reactor, "leave_volume", leave_steps, leave_ended);
 	l->op.lane = pool_lane(s->hold->pool);
+	op_start(&l->op);
+}
+
+/* Committed, once the note is known to be durable. */
+static void leave_again(struct grpc_call *call, struct pool_departure *left)
+{
+	struct transfer *t = grpc_call_context(call);
+	struct leave *l = left->unsynced ? calloc(1, sizeof(*l)) : NULL;
+	if (!left->unsynced) {
+		Ringvol__V1__LeaveVolumeResponse response =
+			RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
+		grpc_reply(call, &response.base);
+		return;
+	}
+	if (l == NULL) {
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+		return;
+	}
+	*l = (struct leave){.transfer = t, .call = call, .pool = left->pool, .note = *left};
+	op_init(&l->op, t->reactor, "leave_volume", leave_steps, leave_ended);
+	l->op.lane = pool_lane(left->pool);
 	op_start(&l->op);
 }
 
@@ -439,10 +468,10 @@ void leave_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		grpc_end(call, GRPC_INVALID_ARGUMENT, "pool, from: 8 hex digits are asked for");
 		return;
 	}
-	if (grant[0] != '\0' && departure_by_grant(t, grant, grpc_call_peer(call)) != NULL) {
-		Ringvol__V1__LeaveVolumeResponse response =
-			RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
-		grpc_reply(call, &response.base);
+	struct pool_departure *left =
+		grant[0] != '\0' ? departure_by_grant(t, grant, grpc_call_peer(call)) : NULL;
+	if (left != NULL) {
+		leave_again(call, left);
 		return;
 	}
 	/* Only the pool itself knows what has left it. */
