@@ -6,8 +6,9 @@
  * which. What is away keeps its note, which does no harm but that the name is taken there.
  *
  * An id that no object is known of goes to its pool's node. Where that says UNAVAILABLE the volume
- * may have moved: the note is followed, and the node that it names deletes the volume, or knows
- * that it was deleted. Only a node that has told everything is asked.
+ * may have moved: the note is followed, and the node that it names deletes the volume. If that has
+ * neither the volume, nor a note of it, nor a part that is to become it, it was deleted. Only a
+ * node that has told everything is asked.
  *
  * How it can fail: a node is away, or has not told all (UNAVAILABLE); the nodes' own errors. Once
  * the volume is deleted the answer is OK, whatever becomes of the notes.
@@ -142,6 +143,11 @@ static void follow(struct delete *d, enum grpc_status status)
 	struct err err = {0};
 	if (status == GRPC_OK)
 		departed_read(&d->f, &to);
+	/* The last that the notes lead to has it not, has told all, and waits for nothing of it. */
+	if (status == GRPC_OK && to.pool[0] == '\0' && !to.arriving && d->asked_count > 1) {
+		drop_next(d);
+		return;
+	}
 	if (to.pool[0] == '\0') {
 		forward_pass(&d->f, GRPC_UNAVAILABLE, d->why);
 		return;

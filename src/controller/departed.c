@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* It fails where the node is away, or for want of memory. An answer that cannot be read is none. */
+/* It fails where the node is away, or for want of memory. An answer that cannot be read
+ * is none. */
 #include "controller/departed.h"
 
 #include "cluster.pb-c.h"
@@ -30,13 +31,27 @@ int departed_drop(struct forward *f, struct store_node *node, const char *id, st
 	return departed_call(f, node, "/ringvol.v1.Member/DropDeparture", &request.base, err);
 }
 
+static bool is_arriving(const struct buf *answer)
+{
+	enum { ARRIVING = 3 }; /* of GetDepartureResponse */
+	struct scan scan = {answer->data, answer->data + answer->len};
+	struct scan_field field;
+	bool arriving = false;
+	int r;
+	while ((r = scan_next(&scan, &field)) > 0)
+		if (field.number == ARRIVING && field.wire == SCAN_VARINT)
+			arriving = field.value != 0;
+	return arriving || r < 0;
+}
+
 void departed_read(const struct forward *f, struct departed *ret)
 {
 	enum { POOL = 1, NODE_ID = 2 }; /* of GetDepartureResponse */
 	const struct buf *answer = &f->answer;
+	ret->arriving = is_arriving(answer);
 	if (scan_string(answer->data, answer->len, POOL, ret->pool, sizeof(ret->pool)) < 0 ||
 		scan_string(answer->data, answer->len, NODE_ID, ret->node_id,
 			sizeof(ret->node_id)) < 0 ||
 		!store_uuid8_valid(ret->pool))
-		*ret = (struct departed){0};
+		*ret = (struct departed){.arriving = ret->arriving};
 }

@@ -10,10 +10,12 @@ enum {
 	DEPARTED_NODE_MAX = 256,
 };
 
-/* Where a volume has gone by a node's note; pool "": none has left it by that id. */
+/* Where a volume has gone by a node's note; pool "": none has left it by that id. arriving: then
+ * something of it is there, that is no volume yet. */
 struct departed {
 	char pool[STORE_UUID8 + 1];
 	char node_id[DEPARTED_NODE_MAX];
+	bool arriving;
 };
 
 /* A call of Member at the node, with a packed request: as forward_call(). */
@@ -22,7 +24,7 @@ int departed_call(struct forward *f, struct store_node *node, const char *path,
 /* Member.GetDeparture and DropDeparture. */
 int departed_ask(struct forward *f, struct store_node *node, const char *id, struct err *err);
 int departed_drop(struct forward *f, struct store_node *node, const char *id, struct err *err);
-/* The answer to departed_ask(), as f has it. */
+/* The answer to departed_ask(), as f has it. What cannot be read is taken for one that arrives. */
 void departed_read(const struct forward *f, struct departed *ret);
 
 #endif

@@ -62,6 +62,8 @@ static int build_run(struct op *op)
 	struct csi_creation *c = creation_of(op);
 	const struct pool_object *volume = c->source.object;
 	struct record rec = *volume->rec;
+	rec.born = ""; /* it is made in this pool */
+	rec.moves = 0;
 	rec.kind = RECORD_SNAPSHOT;
 	rec.name = c->name;
 	/* The bytes it shares are allocated anyway, and it is never written to. */

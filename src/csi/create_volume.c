@@ -47,6 +47,7 @@ struct create {
 	struct fsimg_probe probe;
 	struct pool_format format;
 	struct remote remote;
+	struct err elsewhere; /* why this node cannot make it, if it is not here already */
 };
 
 #define create_of(op_ptr) container_of(creation_of(op_ptr), struct create, base)
@@ -127,9 +128,13 @@ static int parse(struct create *c, struct err *err)
 			req->capacity_range, CSI_SIZE_DEFAULT, CSI_SIZE_MIN, &size, &limit, err);
 	if (r == 0)
 		r = parse_source(c, err);
-	if (r == 0)
-		r = csi_check_topology(
-			req->accessibility_requirements, &c->base.task.csi->config, err);
+	if (r < 0)
+		return r;
+	r = csi_check_topology(
+		req->accessibility_requirements, &c->base.task.csi->config, &c->elsewhere);
+	if (r == 0 || c->elsewhere.code == ERR_NO_ROOM)
+		return 0;
+	*err = c->elsewhere;
 	return r;
 }
 
@@ -170,6 +175,9 @@ static int look_up_run(struct op *op)
 	int r = creation_find(&c->base, &volume, &op->err);
 	if (r < 0)
 		return r;
+	/* One that has moved here may have been asked for where it was. */
+	if (c->elsewhere.code != ERR_OK && (volume == NULL || volume->rec->moves == 0))
+		return op_fail(op, c->elsewhere.code, "%s", c->elsewhere.message);
 	if (volume == NULL && c->image[0] != '\0' && c->base.source_id[0] == '\0')
 		return op_fail(
 			op, c->no_image.code, "%s: %s", c->source_field, c->no_image.message);

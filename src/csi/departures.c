@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a controller asks of a node that a volume has left: GetDeparture, where it has gone, from
- * memory; DropDeparture, once it was deleted there: the note goes, durably. A note that is not
- * there is success; one that cannot be read, or whose pool is not here, is not.
+ * What a controller asks of a node that a volume has left: GetDeparture, where it has gone,
+ * and of one that was to come, whether anything of it is here; DropDeparture, once it was deleted
+ * there: the note goes, durably. A note that is not there is success; one that cannot be read, or
+ * whose pool is not here, is not.
  */
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
@@ -12,17 +13,89 @@
 #include "pool/departure_drop.h"
 #include "pool/index.h"
 
-int csi_get_departure(struct csi_query *q)
+#include <string.h>
+
+/* ---- GetDeparture ---- */
+
+struct look {
+	struct csi_task task;
+	char key[RECORD_KEY_MAX];
+	int copies_fds[POOLS_MAX];
+	unsigned count;
+};
+
+#define look_of(op_ptr) csi_task_of(op_ptr, struct look)
+
+static Ringvol__V1__GetDepartureResponse *response_of(struct op *op)
 {
-	const Ringvol__V1__GetDepartureRequest *req = q->request;
-	Ringvol__V1__GetDepartureResponse *response = q->response;
-	const struct pool_departure *left = pools_departure(q->csi->pools, csi_str(req->volume_id));
+	return (void *)look_of(op)->task.response;
+}
+
+static int left_run(struct op *op)
+{
+	const struct look *l = look_of(op);
+	const struct pool_departure *left = pools_departure(l->task.csi->pools, l->task.id);
 	if (left == NULL)
 		return 0;
-	response->pool = csi_bytes(left->to);
-	response->node_id = csi_bytes(left->node_id);
+	response_of(op)->pool = csi_bytes(left->to);
+	response_of(op)->node_id = csi_bytes(left->node_id);
 	return 0;
 }
+
+/* 1: it is arriving, or may be. */
+static int parts_job(void *arg)
+{
+	const struct look *l = arg;
+	for (unsigned i = 0; i < l->count; i++)
+		if (pool_part_is_finished(l->copies_fds[i], l->key))
+			return 1;
+	return 0;
+}
+
+static int parts_run(struct op *op)
+{
+	struct look *l = look_of(op);
+	const struct pool *pool;
+	for (unsigned i = 0; (pool = pools_at(l->task.csi->pools, i)) != NULL; i++) {
+		int r = pool_check_ready(pool, &op->err);
+		if (r < 0)
+			return r;
+		l->copies_fds[l->count++] = pool_holds_fd(pool);
+	}
+	return op_work(op, parts_job, l);
+}
+
+static int parts_end(struct op *op, int res)
+{
+	response_of(op)->arriving = res == 1;
+	return res < 0 ? op_fail_sys(op, res, "looking for parts of %s", look_of(op)->task.id) : 0;
+}
+
+/* Where it has gone, nothing else matters. */
+static bool parts_done(struct op *op)
+{
+	return response_of(op)->pool.len > 0;
+}
+
+static const struct op_step look_steps[] = {
+	{"look for note", .run = left_run},
+	{"look for parts", .run = parts_run, .end = parts_end, .done = parts_done},
+	{NULL},
+};
+
+static int look_prepare(struct csi_task *task, struct err *err)
+{
+	struct record_id id;
+	if (record_id_parse(task->id, &id) < 0)
+		return err_set(err, ERR_INVALID, "volume_id: %s is no id", task->id);
+	strcpy(container_of(task, struct look, task)->key, id.key);
+	return 0;
+}
+
+const struct csi_operation csi_get_departure = {
+	sizeof(struct look), look_prepare, look_steps, NULL};
+
+/* ---- DropDeparture ---- */
 
 struct drop {
 	struct csi_task task;

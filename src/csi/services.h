@@ -22,7 +22,8 @@ extern const struct csi_operation csi_modify_volume;
 extern const struct csi_operation csi_controller_publish, csi_controller_unpublish;
 extern const struct csi_operation csi_controller_expand, csi_node_expand;
 extern const struct csi_operation csi_get_capacity;
-extern const struct csi_operation csi_grant_copy, csi_take_volume, csi_drop_departure;
+extern const struct csi_operation csi_grant_copy, csi_take_volume;
+extern const struct csi_operation csi_get_departure, csi_drop_departure;
 extern const struct csi_operation csi_metadata; /* of one snapshot, or of what two differ in */
 extern const struct csi_operation csi_node_stage, csi_node_publish;
 extern const struct csi_operation csi_node_release; /* NodeUnpublish and NodeUnstage */
@@ -33,7 +34,7 @@ csi_answer_fn csi_plugin_capabilities, csi_controller_capabilities, csi_node_cap
 csi_answer_fn csi_validate_capabilities;
 csi_answer_fn csi_list_volumes, csi_get_volume, csi_list_snapshots, csi_get_snapshot;
 csi_answer_fn csi_group_capabilities, csi_get_group;
-csi_answer_fn csi_offer_copy, csi_get_departure;
+csi_answer_fn csi_offer_copy;
 csi_answer_fn csi_list_health, csi_get_volume_health, csi_node_storage_health;
 
 #endif

@@ -50,6 +50,8 @@ static int complete_record(const struct pool_group_make *m, struct pool_group_pa
 	char name[RECORD_NAME_MAX + 1], source_id[RECORD_ID_MAX], group_id[RECORD_ID_MAX];
 	const struct pool_group *group = m->group;
 	struct record rec = *p->source->rec;
+	rec.born = ""; /* it is made in this pool */
+	rec.moves = 0;
 	snprintf(name, sizeof(name), "%s.%s.%u", group->key, group->random, i);
 	pool_object_id(p->source, source_id);
 	snprintf(group_id, sizeof(group_id), "%s.%s.%s", m->pool->uuid8, group->key, group->random);

@@ -158,6 +158,7 @@ func TestClusterMoveInUse(t *testing.T) {
 			n := b.node("node-b")
 			v := b.ctl.Volume(b.node("node-a"), "pvc-used", rig.MountCap(fs), rig.MinSize(fs))
 			b.must(v.Up())
+			b.must(os.Mkdir(v.Target+"/first", 0o755))
 			first, err := rig.Fill(v.Target+"/first", 8*mib, 5)
 			b.must(err)
 			r := b.move(v.ID, "node-b", "--timeout", "8")
@@ -166,6 +167,7 @@ func TestClusterMoveInUse(t *testing.T) {
 			}
 			b.isAt(v, b.node("node-a"), "")
 			v.At(b.node("node-a"))
+			b.must(os.Mkdir(v.Target+"/second", 0o755))
 			second, err := rig.Fill(v.Target+"/second", 4*mib, 6)
 			b.must(err)
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

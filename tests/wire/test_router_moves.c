@@ -107,6 +107,13 @@ static void has_departed(struct fake *f, const char *pool, const char *node_id)
 	pack_into(&f->departed, &response.base);
 }
 
+static void is_arriving(struct fake *f)
+{
+	Ringvol__V1__GetDepartureResponse response = RINGVOL__V1__GET_DEPARTURE_RESPONSE__INIT;
+	response.arriving = true;
+	pack_into(&f->departed, &response.base);
+}
+
 static const char *node_of(const char *id)
 {
 	const struct store_object *object = store_object(store, id);
@@ -463,6 +470,12 @@ Test(deletes, what_has_left_for_a_node_that_has_not_told)
 	b.status = GRPC_ABORTED;
 	cr_assert_eq(delete_volume_of(ID_A), GRPC_ABORTED);
 	cr_assert_neq(a.departed.len, 0);
+	/* It is there, and no volume yet. */
+	b.status = GRPC_UNAVAILABLE;
+	is_arriving(&b);
+	cr_assert_eq(delete_volume_of(ID_A), GRPC_UNAVAILABLE);
+	cr_assert_neq(a.departed.len, 0);
+	b.departed.len = 0;
 	/* Notes that lead round. */
 	b.status = GRPC_UNAVAILABLE;
 	has_departed(&b, "aaaaaaaa", "a");
