@@ -88,7 +88,7 @@ static int look_by_reading(
 	uint64_t at = from, read = 0;
 	ret->count = 0;
 	while (at < to && read < DIFFER_READ_BYTES && ret->count + PER_BLOCK <= EXTENT_RANGES_MAX) {
-		uint64_t base, target;
+		uint64_t base = to, target = to;
 		int r = next_data(d->base_fd, at, to, &base);
 		if (r == 0)
 			r = next_data(d->target_fd, at, to, &target);

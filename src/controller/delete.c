@@ -155,7 +155,7 @@ static void follow(struct delete *d, enum grpc_status status)
 	d->moved = d->everywhere = true;
 	if (find_gone(d, &to, &node, &err) < 0)
 		forward_refuse(&d->f, &err);
-	else
+	else if (node != NULL)
 		delete_at(d, node);
 }
 
@@ -253,7 +253,7 @@ void delete_volume(struct controller *controller, struct grpc_call *call, const 
 	d->id = d->home_id = d->why = "";
 	d->f.on_answer = on_answer;
 	forward_open(&d->f, controller, call, route);
-	if (prepare(d, &node, &err) == 0)
+	if (prepare(d, &node, &err) == 0 && node != NULL)
 		delete_at(d, node);
 	else if (err.code == ERR_NOT_FOUND)
 		end_deleted(d);

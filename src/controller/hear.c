@@ -341,7 +341,7 @@ static int take_object(struct hear *h, const node_object *told, struct err *err)
 {
 	enum store_kind kind;
 	struct record_id parsed;
-	const char *id, *source, *pool;
+	const char *id, *source, *pool = "";
 	if (!kind_of(told->kind, &kind))
 		return 0;
 	int r = take_given("objects.id", told->id, RECORD_ID_MAX - 1, &id, err);

@@ -149,7 +149,8 @@ static int page_fill(
 		r == 0 && (object = pools_next(page->csi->pools, page->kind, &walk)) != NULL;
 		scanned++) {
 		bool wanted = page_wants(page, object);
-		if (scanned == LIST_SCAN_MAX || (wanted && page->count == room))
+		bool full = scanned == LIST_SCAN_MAX || (wanted && page->count == room);
+		if (full && last != NULL) /* room is for one at least */
 			return page_end(page, last, err);
 		if (wanted)
 			r = page_add(page, object, err);

@@ -375,7 +375,6 @@ static int walk_start(struct send *s)
 static void opened(struct work_job *job, int res)
 {
 	struct send *s = container_of(job, struct send, open);
-	struct transfer *t = s->transfer;
 	s->opened = true;
 	if (res == -EWOULDBLOCK) /* it is being deleted under its first name */
 		end_with(s, GRPC_UNAVAILABLE, "the image is locked for a moment: try again");
