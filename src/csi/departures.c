@@ -12,6 +12,7 @@
 #include "csi/task.h"
 #include "pool/departure_drop.h"
 #include "pool/index.h"
+#include "pool/part.h"
 
 #include <string.h>
 
