@@ -75,6 +75,7 @@ int serve_cluster_open(
 		r = member_open(&c->member, csi, &config, err);
 	if (r < 0)
 		return r;
+	csi_arrivals_open(&c->arrivals, csi, c->registry);
 	metrics_cluster(metrics, c->registry, c->member);
 	metrics_tls(metrics, c->keys.tls);
 	c->listen = (struct serve_address){.ring = c->ring,
@@ -93,6 +94,7 @@ void serve_cluster_drain(
 {
 	c->draining = true;
 	serve_address_stop(&c->listen);
+	csi_arrivals_close(&c->arrivals);
 	member_drain(c->member);
 	if (c->server != NULL)
 		server_drain(c->server, timeout_ms, on_drained, arg);

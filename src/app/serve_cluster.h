@@ -12,6 +12,7 @@
 #include "app/tls_options.h"
 #include "csi/csi.h"
 #include "member/member.h"
+#include "csi/arrivals.h"
 #include "metrics/metrics.h"
 #include "rpc/server.h"
 
@@ -22,6 +23,7 @@ struct serve_cluster {
 	struct grpc_registry *registry; /* of --listen; NULL: there is none */
 	struct server *server;
 	struct member *member;
+	struct csi_arrivals arrivals;
 	struct serve_address listen;
 	bool draining;
 };

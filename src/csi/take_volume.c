@@ -17,8 +17,10 @@
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/services.h"
+#include "csi/take_text.h"
 #include "csi/task.h"
 #include "node/volume.h"
+#include "pool/arrival.h"
 #include "pool/build.h"
 #include "pool/departure.h"
 #include "pool/index.h"
@@ -32,8 +34,6 @@
 #include <string.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-
-#define TAKE_HEAD "ringvol-take 1"
 
 struct take {
 	struct csi_task task;
@@ -62,69 +62,7 @@ struct take {
 
 #define take_of(op_ptr) csi_task_of(op_ptr, struct take)
 
-/* ---- what a finished part says ---- */
-
-enum take_field {
-	FIELD_HEAD,
-	FIELD_GRANT,
-	FIELD_NODE,
-	FIELD_ADDRESS,
-	FIELD_FROM,
-	FIELD_SINCE,
-	FIELDS
-};
-
-/* Fields that end with NUL. The length, or -E2BIG. */
-static ssize_t text_print(const struct take *k, char text[POOL_PART_TEXT_MAX])
-{
-	char since[24];
-	snprintf(since, sizeof(since), "%llu", (unsigned long long)k->pull.since);
-	const char *const fields[FIELDS] = {[FIELD_HEAD] = TAKE_HEAD,
-		[FIELD_GRANT] = k->offer.grant,
-		[FIELD_NODE] = k->offer.node_id,
-		[FIELD_ADDRESS] = k->offer.address,
-		[FIELD_FROM] = k->pull.from,
-		[FIELD_SINCE] = since};
-	size_t at = 0;
-	for (unsigned i = 0; i < FIELDS; i++) {
-		size_t len = strlen(fields[i]) + 1;
-		if (len > POOL_PART_TEXT_MAX - at)
-			return -E2BIG;
-		memcpy(text + at, fields[i], len);
-		at += len;
-	}
-	return (ssize_t)at;
-}
-
-static bool take_field(char *to, size_t cap, const char *from)
-{
-	return (size_t)snprintf(to, cap, "%s", from) < cap;
-}
-
-/* Into the offer, and what LeaveVolume is asked with. */
-static int text_parse(struct take *k, const char *text, size_t len)
-{
-	const char *fields[FIELDS], *end = text + len;
-	struct offer *offer = &k->offer;
-	for (unsigned i = 0; i < FIELDS; i++) {
-		const char *nul = memchr(text, '\0', (size_t)(end - text));
-		if (nul == NULL)
-			return -EBADMSG;
-		fields[i] = text;
-		text = nul + 1;
-	}
-	if (strcmp(fields[FIELD_HEAD], TAKE_HEAD) != 0)
-		return -EPROTONOSUPPORT;
-	if (!take_field(offer->grant, sizeof(offer->grant), fields[FIELD_GRANT]) ||
-		!take_field(offer->node_id, sizeof(offer->node_id), fields[FIELD_NODE]) ||
-		!take_field(offer->address, sizeof(offer->address), fields[FIELD_ADDRESS]) ||
-		!take_field(k->pull.from, sizeof(k->pull.from), fields[FIELD_FROM]) ||
-		!take_field(offer->source_id, sizeof(offer->source_id), k->task.id) ||
-		!take_field(offer->volume_name, sizeof(offer->volume_name), k->name))
-		return -EBADMSG;
-	k->pull.since = strtoull(fields[FIELD_SINCE], NULL, 10);
-	return 0;
-}
+/* ---- what it is here ---- */
 
 /* As the volume is in this pool, made of what it was before. NULL: out of memory. */
 static struct record *record_here(const struct take *k, const struct record *there)
@@ -233,23 +171,24 @@ static int finished_end(struct op *op, int res)
 	const struct csi *csi = k->task.csi;
 	int r = res;
 	k->finished = res == 1;
+	struct take_text told = {0};
 	if (k->finished) {
 		k->pool = k->pools[k->found_in];
-		r = text_parse(k, k->text, (size_t)k->text_len);
+		r = take_text_parse(k->text, (size_t)k->text_len, &told);
+		k->offer = told.offer;
 	} else if (res == 0 && !offer_find(csi->transfer, k->task.id, k->name, &k->offer)) {
 		return op_fail(op, ERR_UNAVAILABLE,
 			"volume %s is on another node, and no controller has offered it; try again",
 			k->task.id);
 	}
+	if (r == 0 && strcmp(k->offer.source_id, k->task.id) != 0)
+		r = -EBADMSG;
 	if (r < 0)
 		return op_fail_sys(op, r, "looking for what an earlier call has of %s", k->name);
-	uint64_t since = k->pull.since;
-	char from[sizeof(k->pull.from)];
-	memcpy(from, k->pull.from, sizeof(from));
 	r = pull_init(&k->pull, csi->transfer, &k->offer, true, &op->err);
 	k->pulling = r == 0;
-	k->pull.since = since;
-	memcpy(k->pull.from, from, sizeof(from));
+	k->pull.since = told.since;
+	memcpy(k->pull.from, told.from, sizeof(told.from));
 	k->pull.stopped = k->stopped;
 	return r;
 }
@@ -352,7 +291,9 @@ static int changed_end(struct op *op, int res)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	record_free(k->rec);
 	k->rec = rec;
-	k->text_len = text_print(k, k->text);
+	struct take_text told = {.offer = k->offer, .since = k->pull.since};
+	memcpy(told.from, k->pull.from, sizeof(told.from));
+	k->text_len = take_text_print(&told, k->text);
 	return k->text_len < 0 ? op_fail_sys(op, (int)k->text_len, "noting what %s is", k->name)
 			       : 0;
 }
@@ -412,6 +353,7 @@ static int unfinish_end(struct op *op, int res)
 	if (res < 0)
 		return op_fail_sys(op, res, "letting go of a copy of %s", k->name);
 	k->part.keep = false;
+	pool_arrival_forget(k->pool, k->key);
 	return op_fail(op, ERR_UNAVAILABLE,
 		"volume %s has not left node %.100s (%.150s): it is copied anew; try again",
 		k->name, k->offer.node_id, k->pull.used_by);

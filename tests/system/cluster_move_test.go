@@ -5,11 +5,13 @@ package system
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"ringvol.dev/tests/rig"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 )
 
@@ -395,5 +398,71 @@ func TestClusterMoveKilled(t *testing.T) {
 		t.Error("the device has other bytes")
 	}
 	b.must(v.Gone())
+	b.quiet()
+}
+
+// finishedPart has an image of a volume be what a node has of it between the other's note and its own name.
+func finishedPart(b *clusterBed, image string, v *rig.Volume, from, to *rig.Node, grant, uuid8 string) {
+	b.t.Helper()
+	info, err := os.Stat(image)
+	b.must(err)
+	digest := sha256.Sum256([]byte(grant))
+	of := fmt.Sprintf("ringvol-part 1\nof=%s %.16s\nsize=%d\nfrom=%d\n", v.ID, hex.EncodeToString(digest[:]), info.Size(), info.Size())
+	text := strings.Join([]string{"ringvol-take 1", v.ID, v.Name, grant, from.Node, from.Listen, uuid8, "1", ""}, "\x00")
+	b.must(unix.Setxattr(image, "trusted.ringvol.part", []byte(of), 0))
+	b.must(unix.Setxattr(image, "trusted.ringvol.finished", []byte(text), 0))
+	b.must(os.Rename(image, filepath.Join(to.Pools[0].Path, "copies", "part-"+v.Name)))
+}
+
+// A node that died between the other's note and its own name for the volume goes on by itself, whoever does not ask.
+func TestClusterMoveArrives(t *testing.T) {
+	b := openCluster(t, "node-a", "node-b")
+	a, n := b.node("node-a"), b.node("node-b")
+	v, sum := b.source(a, "pvc-moves")
+	from := strings.SplitN(v.ID, ".", 2)[0]
+	b.moved(v, n, sum)
+	note, err := os.ReadFile(filepath.Join(a.Pools[0].Path, "departed", v.Name))
+	b.must(err)
+	_, grant, _ := strings.Cut(string(note), "\ngrant=")
+	grant = grant[:32]
+	b.must(n.Kill())
+	finishedPart(b, n.Pools[0].Image(v.ID), v, a, n, grant, from)
+	b.must(a.Kill())
+	b.must(n.Start())
+	// The node that it left cannot be asked: what there is of the volume stays.
+	time.Sleep(3 * time.Second)
+	if parts := n.Pools[0].Names("copies"); !slices.Contains(parts, "part-"+v.Name) {
+		t.Fatalf("the part is gone: %v", parts)
+	}
+	b.must(a.Start())
+	b.must(b.ctl.AwaitJoined("node-a", "node-b"))
+	b.eventually(func() error {
+		if home := b.homeOf(v.ID); home != n {
+			return fmt.Errorf("it is on %v", home)
+		}
+		return nil
+	})
+	b.isAt(v, n, sum)
+	// One that never left, by a grant that nobody knows: the part goes, and the volume is where it was.
+	b.must(n.Kill())
+	w, kept := b.source(a, "pvc-stays")
+	record, err := rig.RecordOf(a.Pools[0].Image(w.ID))
+	b.must(err)
+	image := filepath.Join(n.Pools[0].Path, "copies", "image")
+	b.must(os.WriteFile(image, nil, 0o600))
+	b.must(os.Truncate(image, copySize))
+	b.must(unix.Setxattr(image, "trusted.ringvol", []byte(record), 0))
+	finishedPart(b, image, w, a, n, strings.Repeat("0", 32), from)
+	b.must(n.Start())
+	b.must(b.ctl.AwaitJoined("node-a", "node-b"))
+	b.eventually(func() error {
+		if parts := n.Pools[0].Names("copies"); len(parts) != 0 {
+			return fmt.Errorf("left: %v", parts)
+		}
+		return nil
+	})
+	b.isAt(w, a, kept)
+	b.moved(w, n, kept)
+	b.gone(v, w)
 	b.quiet()
 }
