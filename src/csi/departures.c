@@ -2,7 +2,8 @@
 /*
  * What a controller asks of a node that a volume has left: GetDeparture, where it has gone,
  * and of one that was to come, whether anything of it is here; DropDeparture, once it was deleted
- * there: the note goes, durably. A note that is not there is success; one that cannot be read, or
+ * there: what could not go to the trash goes, as without the note it would be a volume again, and
+ * then the note, durably. A note that is not there is success; one that cannot be read, or
  * whose pool is not here, is not.
  */
 #include "cluster.pb-c.h"
@@ -13,6 +14,8 @@
 #include "pool/departure_drop.h"
 #include "pool/index.h"
 #include "pool/part.h"
+#include "pool/part.h"
+#include "pool/remove.h"
 
 #include <string.h>
 
@@ -100,26 +103,49 @@ const struct csi_operation csi_get_departure = {
 
 struct drop {
 	struct csi_task task;
+	struct pool_departure *left;
+	struct pool_remove remove;
 	struct pool_departure_drop drop;
 };
 
 #define drop_of(op_ptr) csi_task_of(op_ptr, struct drop)
 
+static int find_run(struct op *op)
+{
+	struct drop *d = drop_of(op);
+	d->left = pools_departure(d->task.csi->pools, d->task.id);
+	return d->left != NULL ? pool_check_ready(d->left->pool, &op->err) : 0;
+}
+
+static bool remove_done(struct op *op)
+{
+	const struct drop *d = drop_of(op);
+	return d->left == NULL || pool_departure_leftover(d->left) == NULL;
+}
+
+static int remove_run(struct op *op)
+{
+	struct drop *d = drop_of(op);
+	pool_remove_init(&d->remove, op->reactor, pool_departure_leftover(d->left));
+	return op_child(op, &d->remove.op);
+}
+
+static bool drop_done(struct op *op)
+{
+	return drop_of(op)->left == NULL;
+}
+
 static int drop_run(struct op *op)
 {
 	struct drop *d = drop_of(op);
-	struct pool_departure *left = pools_departure(d->task.csi->pools, d->task.id);
-	if (left == NULL)
-		return 0;
-	int r = pool_check_ready(left->pool, &op->err);
-	if (r < 0)
-		return r;
-	pool_departure_drop_init(&d->drop, op->reactor, left);
+	pool_departure_drop_init(&d->drop, op->reactor, d->left);
 	return op_child(op, &d->drop.op);
 }
 
 static const struct op_step steps[] = {
-	{"drop note", .run = drop_run},
+	{"find note", .run = find_run},
+	{"remove image", .run = remove_run, .done = remove_done},
+	{"drop note", .run = drop_run, .done = drop_done},
 	{NULL},
 };
 
@@ -127,6 +153,7 @@ static int prepare(struct csi_task *task, struct err *err)
 {
 	(void)err;
 	task->lane = pools_lane_of_id(task->csi->pools, task->id);
+	csi_task_lock_other(task, "departure", task->id);
 	return 0;
 }
 

@@ -8,8 +8,8 @@
  *
  * LeaveVolume. Happy path: the volume is still since that number -> departure (pool/departure.h),
  * the commit -> the lock and the grant go. Asked again, the departure answers. How it can fail: the
- * volume is not still any more, so that it may have changed; the pool it is in is not here, so that
- * nobody can say; the note cannot be made durable.
+ * volume is not still any more, so that it may have changed; the pool it is in is not here, or has
+ * a note that cannot be read, so that nobody can say; the note cannot be made durable.
  *
  * The still counts as a reader of its hold, which stays as long.
  */
@@ -348,6 +348,17 @@ static const struct op_step leave_steps[] = {
 	{NULL},
 };
 
+/* Committed, durably: the image of the grant has done its duty. */
+static void answer_left(
+	struct grpc_call *call, const struct transfer *t, const char grant[POOL_GRANT_BYTES])
+{
+	Ringvol__V1__LeaveVolumeResponse response = RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
+	struct pool_hold *hold = grant_find(t, grant, grpc_call_peer(call));
+	if (hold != NULL)
+		grant_drop(hold);
+	grpc_reply(call, &response.base);
+}
+
 static void leave_ended(struct op *op)
 {
 	struct leave *l = leave_of(op);
@@ -358,11 +369,7 @@ static void leave_ended(struct op *op)
 		/* Whether the note is there says the next call. The image has no lock any more. */
 		grpc_end(l->call, GRPC_UNAVAILABLE, op->err.message);
 	} else {
-		Ringvol__V1__LeaveVolumeResponse response =
-			RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
-		if (s != NULL)
-			s->hold->dropped = true;
-		grpc_reply(l->call, &response.base);
+		answer_left(l->call, l->transfer, l->note.grant);
 	}
 	if (s != NULL) {
 		s->busy = false;
@@ -441,9 +448,7 @@ static void leave_again(struct grpc_call *call, struct pool_departure *left)
 	struct transfer *t = grpc_call_context(call);
 	struct leave *l = left->unsynced ? calloc(1, sizeof(*l)) : NULL;
 	if (!left->unsynced) {
-		Ringvol__V1__LeaveVolumeResponse response =
-			RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
-		grpc_reply(call, &response.base);
+		answer_left(call, t, left->grant);
 		return;
 	}
 	if (l == NULL) {
@@ -474,8 +479,14 @@ void leave_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		leave_again(call, left);
 		return;
 	}
-	/* Only the pool itself knows what has left it. */
+	/* Only the pool itself knows what has left it. That one has not lets go of what was copied:
+	 * nobody says so of a pool with a note that cannot be read. */
 	const struct pool *pool = pools_by_uuid8(t->pools, from);
+	if (pool != NULL && pool_departures_unread(pool)) {
+		grpc_end(call, GRPC_UNAVAILABLE,
+			"the pool that the volume was in has a note in departed/ that cannot be read: see ringvol check there");
+		return;
+	}
 	if (pool == NULL || pool_state(pool) != POOL_READY) {
 		grpc_end(call, GRPC_UNAVAILABLE,
 			"the pool that the volume was in is not here, or not ready: try again");
