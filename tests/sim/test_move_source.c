@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A volume that leaves for good, at the node that it leaves: who is refused what, when it is still
+ * and no longer, that it leaves once and for ever, and each step failing. */
+#include "far.h"
+
+#include "blockio/image.h"
+#include "cluster.pb-c.h"
+#include "csi/messages.h"
+#include "pool/departure.h"
+#include "pool/index.h"
+#include "pool/pools.h"
+#include "transfer/still.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the calls ---- */
+
+static enum grpc_status ask_grant(bool move, const char *node_id)
+{
+	Ringvol__V1__GrantCopyRequest req = RINGVOL__V1__GRANT_COPY_REQUEST__INIT;
+	struct world_answer answer;
+	req.source_id = csi_bytes(volume_id);
+	req.node_id = csi_bytes(node_id);
+	req.volume_name = csi_bytes("base");
+	req.move = move;
+	enum grpc_status status = call("/ringvol.v1.Member/GrantCopy", &req.base, &answer);
+	if (status == GRPC_OK) {
+		Ringvol__V1__GrantCopyResponse *response =
+			ringvol__v1__grant_copy_response__unpack(NULL, answer.len, answer.data);
+		memcpy(grant, response->grant.data, response->grant.len);
+		ringvol__v1__grant_copy_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+static bool is_still;
+static uint64_t since;
+static char why[512], from[RECORD_POOL_DIGITS + 1];
+
+static enum grpc_status ask_still(void)
+{
+	Ringvol__V1__StillVolumeRequest req = RINGVOL__V1__STILL_VOLUME_REQUEST__INIT;
+	struct world_answer answer;
+	req.grant = csi_bytes(grant);
+	is_still = false;
+	enum grpc_status status = call("/ringvol.v1.Transfer/StillVolume", &req.base, &answer);
+	if (status == GRPC_OK) {
+		Ringvol__V1__StillVolumeResponse *response =
+			ringvol__v1__still_volume_response__unpack(NULL, answer.len, answer.data);
+		is_still = response->still;
+		since = response->since;
+		snprintf(why, sizeof(why), "%.*s", (int)response->why.len,
+			response->why.len > 0 ? (char *)response->why.data : "");
+		snprintf(from, sizeof(from), "%.*s", (int)response->pool.len,
+			response->pool.len > 0 ? (char *)response->pool.data : "");
+		cr_assert_eq(is_still, response->record.len > 0);
+		ringvol__v1__still_volume_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+/* A device that was let go may live on for a moment, see delete_patiently(). */
+static void hold_still(void)
+{
+	cr_assert_eq(ask_still(), GRPC_OK);
+	for (unsigned i = 0; !is_still && i < 200; i++) {
+		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+		cr_assert_eq(ask_still(), GRPC_OK);
+	}
+	cr_assert(is_still, "%s", why);
+}
+
+static enum grpc_status ask_leave(uint64_t since_then, const char *to, const char *pool)
+{
+	Ringvol__V1__LeaveVolumeRequest req = RINGVOL__V1__LEAVE_VOLUME_REQUEST__INIT;
+	req.grant = csi_bytes(grant);
+	req.since = since_then;
+	req.pool = csi_bytes(to);
+	req.from = csi_bytes(pool);
+	return call_status("/ringvol.v1.Transfer/LeaveVolume", &req.base);
+}
+
+static enum grpc_status leave(void)
+{
+	return ask_leave(since, "0123abcd", from);
+}
+
+static enum grpc_status close_grant(void)
+{
+	Ringvol__V1__CloseCopyRequest req = RINGVOL__V1__CLOSE_COPY_REQUEST__INIT;
+	req.grant = csi_bytes(grant);
+	return call_status("/ringvol.v1.Transfer/CloseCopy", &req.base);
+}
+
+static enum grpc_status drop_departure(void)
+{
+	Ringvol__V1__DropDepartureRequest req = RINGVOL__V1__DROP_DEPARTURE_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	return call_status("/ringvol.v1.Member/DropDeparture", &req.base);
+}
+
+static void open_granted(enum world_fs fs, uint64_t seed)
+{
+	open_world(fs, seed, false);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+}
+
+/* As it was before it was granted. */
+static void close_granted(void)
+{
+	world_settle(w);
+	cr_assert(list_empty(&w->transfer->stills));
+	cr_assert_eq(transfer_grants(w->transfer), 0);
+	cr_assert_eq(files_in(w->pool_path, "copies"), 0);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	cr_assert_eq(files_in(w->pool_path, "volumes"), 0);
+	cr_assert_eq(files_in(w->pool_path, "trash"), 0);
+	world_close(w);
+}
+
+/* ---- still ---- */
+
+Test(move, a_copys_grant_is_no_moves, .timeout = 60)
+{
+	open_granted(WORLD_XFS, 1);
+	cr_assert_eq(close_grant(), GRPC_OK);
+	cr_assert_eq(ask_still(), GRPC_NOT_FOUND, "it was closed");
+	cr_assert_eq(ask_grant(false, "node-2"), GRPC_OK);
+	cr_assert_eq(ask_still(), GRPC_PERMISSION_DENIED);
+	cr_assert_eq(ask_leave(0, "0123abcd", pool_uuid8(pools_at(w->pools, 0))),
+		GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(close_grant(), GRPC_OK);
+	close_granted();
+}
+
+Test(move, in_use, .timeout = 60)
+{
+	struct node_lock lock;
+	char path[128];
+	open_granted(WORLD_XFS, 2);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_assert_eq(ask_still(), GRPC_OK);
+	cr_assert(!is_still);
+	cr_assert_not_null(strstr(why, "in use at "), "%s", why);
+	cr_assert_not_null(strstr(why, staging_path), "%s", why);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(ask_still(), GRPC_OK);
+	cr_assert(!is_still);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	/* A call works on it. */
+	node_lock_init(&lock, NODE_SHARED, "volume", "base");
+	lock.what = "it is looked at";
+	node_lock_take(&w->csi->node->locks, &lock);
+	cr_assert_eq(ask_still(), GRPC_OK);
+	cr_assert(!is_still);
+	cr_assert_not_null(strstr(why, "worked on by another call"), "%s", why);
+	node_lock_release(&w->csi->node->locks, &lock);
+	/* By hand: open, and locked. */
+	hold_still();
+	cr_assert_eq(close_grant(), GRPC_OK);
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	snprintf(path, sizeof(path), "%s/volumes/base", w->pool_path);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(ask_still(), GRPC_OK);
+		cr_assert(!is_still);
+		cr_assert_not_null(strstr(why, "by hand"), "%s", why);
+		cr_assert(list_empty(&w->transfer->stills));
+		(void)image_lock(fd);
+	}
+	close(fd);
+	cr_assert_eq(do_stage(), GRPC_OK, "nothing of it is held");
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	hold_still();
+	cr_assert_eq(close_grant(), GRPC_OK);
+	close_granted();
+}
+
+Test(move, grown_since, .timeout = 60)
+{
+	open_granted(WORLD_XFS, 3);
+	cr_assert_eq(expand(2 * create_bytes), GRPC_OK);
+	cr_assert_eq(ask_still(), GRPC_NOT_FOUND);
+	world_settle(w);
+	cr_assert_eq(transfer_grants(w->transfer), 0);
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	hold_still();
+	cr_assert_eq(close_grant(), GRPC_OK);
+	close_granted();
+}
+
+/* What is still is so once, for nobody else, and until it is closed. */
+Test(move, while_it_is_still, .timeout = 60)
+{
+	open_granted(WORLD_XFS, 4);
+	hold_still();
+	uint64_t first = since;
+	cr_assert_str_eq(from, pool_uuid8(pools_at(w->pools, 0)));
+	cr_assert_eq(ask_still(), GRPC_OK);
+	cr_assert(is_still);
+	cr_assert_eq(since, first, "the same again");
+	cr_assert_eq(do_stage(), GRPC_ABORTED);
+	cr_assert_eq(delete (volume_id), GRPC_ABORTED);
+	cr_assert_eq(expand(2 * create_bytes), GRPC_ABORTED);
+	cr_assert_eq(do_snapshot(), GRPC_ABORTED);
+	cr_assert_eq(do_clone(), GRPC_ABORTED);
+	cr_assert_eq(create("base", EMPTY, other_id), GRPC_ABORTED);
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK, "for the node that takes it");
+	cr_assert_eq(ask_still(), GRPC_OK);
+	cr_assert_eq(since, first);
+	cr_assert_eq(close_grant(), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	hold_still();
+	cr_assert_neq(since, first);
+	cr_assert_eq(close_grant(), GRPC_OK);
+	close_granted();
+}
+
+Test(move, it_is_still_for_a_while, .timeout = 60)
+{
+	open_granted(WORLD_XFS, 5);
+	hold_still();
+	uint64_t first = since;
+	for (unsigned i = 0; i < 3; i++) {
+		ring_sim_settle(w->reactor.ring, TRANSFER_STILL_MS - 2 * TRANSFER_LOOK_MS);
+		cr_assert_eq(ask_still(), GRPC_OK);
+		cr_assert_eq(since, first, "its node is heard of");
+	}
+	ring_sim_settle(w->reactor.ring, TRANSFER_STILL_MS - 2 * TRANSFER_LOOK_MS);
+	cr_assert_eq(do_stage(), GRPC_ABORTED);
+	ring_sim_settle(w->reactor.ring, 4 * TRANSFER_LOOK_MS);
+	cr_assert(list_empty(&w->transfer->stills), "its node is silent");
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_neq(leave(), GRPC_OK, "it may have changed");
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_GRANT_MS);
+	close_granted();
+}
+
+/* ---- leave ---- */
+
+Test(move, it_leaves_once_and_for_ever, .timeout = 60)
+{
+	char first[POOL_GRANT_BYTES];
+	open_granted(WORLD_XFS, 6);
+	const char *pool = pool_uuid8(pools_at(w->pools, 0));
+	cr_assert_eq(ask_leave(1, "0123abcd", pool), GRPC_FAILED_PRECONDITION, "not still");
+	hold_still();
+	cr_assert_eq(ask_leave(since + 1, "0123abcd", from), GRPC_FAILED_PRECONDITION);
+	cr_assert_eq(ask_leave(since, "0123abcd", "ffffffff"), GRPC_UNAVAILABLE, "not here");
+	cr_assert_eq(ask_leave(since, "0123abcX", from), GRPC_INVALID_ARGUMENT);
+	cr_assert_eq(ask_leave(since, "0123abcd", ""), GRPC_INVALID_ARGUMENT);
+	strcpy(first, grant);
+	grant[0] = grant[0] == '0' ? '1' : '0';
+	cr_assert_eq(leave(), GRPC_NOT_FOUND);
+	strcpy(grant, first);
+	cr_assert_eq(do_stage(), GRPC_ABORTED, "it is still all the while");
+
+	cr_assert_eq(leave(), GRPC_OK);
+	for (unsigned i = 0; i < 3; i++) {
+		cr_assert_eq(leave(), GRPC_OK, "for ever");
+		cr_assert_eq(ask_leave(since + 1, "0123abcd", from), GRPC_OK);
+		cr_assert_eq(do_stage(), GRPC_UNAVAILABLE);
+		cr_assert_eq(delete (volume_id), GRPC_UNAVAILABLE);
+		cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+		cr_assert_str_eq(grant, first);
+		cr_assert_neq(ask_grant(true, "node-3"), GRPC_OK);
+		cr_assert_neq(ask_grant(false, "node-2"), GRPC_OK);
+		cr_assert_eq(ask_still(), GRPC_NOT_FOUND);
+		world_settle(w);
+		cr_assert_eq(transfer_grants(w->transfer), 0);
+		cr_assert_eq(files_in(w->pool_path, "volumes"), 0);
+		cr_assert_eq(files_in(w->pool_path, "trash"), 0);
+		cr_assert_eq(files_in(w->pool_path, "departed"), 1);
+		/* The third time of a pool whose note is not known to be durable. */
+		if (i == 0)
+			world_restart(w);
+		pools_departure(w->pools, volume_id)->unsynced = true;
+		cr_assert_eq(leave(), GRPC_OK);
+		cr_assert(!pools_departure(w->pools, volume_id)->unsynced);
+	}
+	cr_assert_eq(drop_departure(), GRPC_OK);
+	cr_assert_eq(leave(), GRPC_NOT_FOUND);
+	close_granted();
+}
+
+/* Nobody knows what a note said that cannot be read: least of all that its volume has not left, as
+ * the node that took it would let go of it. */
+Test(move, a_note_that_cannot_be_read_denies_nothing, .timeout = 60)
+{
+	char path[128];
+	open_granted(WORLD_XFS, 7);
+	hold_still();
+	cr_assert_eq(leave(), GRPC_OK);
+	world_settle(w);
+	snprintf(path, sizeof(path), "%s/departed/base", w->pool_path);
+	cr_assert_eq(truncate(path, 10), 0);
+	world_restart(w);
+	cr_assert_not_null(pool_departure_by_key(pools_at(w->pools, 0), "base"));
+	cr_assert_eq(leave(), GRPC_UNAVAILABLE);
+	world_close(w);
+}
+
+/* ---- each step fails ---- */
+
+static void fail_each_still(enum world_fs fs)
+{
+	char before[INVENTORY_BYTES], failed[INVENTORY_BYTES];
+	open_granted(fs, 8);
+	hold_still();
+	cr_assert_eq(close_grant(), GRPC_OK);
+	world_settle(w);
+	world_inventory(w, before, sizeof(before));
+	for (unsigned n = 0;; n++) {
+		cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+		w->fault_hit = false;
+		w->fault_after = (int)n;
+		enum grpc_status status = ask_still();
+		w->fault_after = -1;
+		cr_assert(w->fault_hit ? status == GRPC_UNAVAILABLE : status == GRPC_OK, "%s: %d",
+			w->fault_at, status);
+		cr_assert_eq(list_empty(&w->transfer->stills), w->fault_hit, "%s", w->fault_at);
+		hold_still();
+		cr_assert_eq(close_grant(), GRPC_OK);
+		world_settle(w);
+		world_inventory(w, failed, sizeof(failed));
+		cr_assert_str_eq(failed, before, "after %s", w->fault_at);
+		if (!w->fault_hit) {
+			cr_assert_geq(n, 2);
+			break;
+		}
+	}
+	close_granted();
+}
+
+Test(move, each_step_of_still_fails_xfs, .timeout = 60)
+{
+	fail_each_still(WORLD_XFS);
+}
+
+Test(move, each_step_of_still_fails_ext4, .timeout = 60)
+{
+	fail_each_still(WORLD_EXT4);
+}
+
+static long calls_left;
+static bool call_hit;
+
+/* A job on a thread. */
+static int fail_call(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (calls_left < 0 || calls_left-- != 0)
+		return 0;
+	call_hit = true;
+	snprintf(w->fault_at, sizeof(w->fault_at), "job of %s/%s", op_name, step_name);
+	return -EIO;
+}
+
+static int fail_request(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	(void)nth;
+	(void)sqe;
+	return fail_call(arg, "request", "");
+}
+
+/* It is here, or it has left: the next call says which, and so it is. */
+static bool leave_failed(void)
+{
+	const struct pool_departure *left = pools_departure(w->pools, volume_id);
+	struct pool_object *volume;
+	struct err err = {0};
+	bool here = pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err) == 0;
+	cr_assert(here != (left != NULL), "after %s", w->fault_at);
+	enum grpc_status again = leave();
+	cr_assert_eq(again, here ? GRPC_FAILED_PRECONDITION : GRPC_OK, "after %s: %d", w->fault_at,
+		again);
+	if (here) {
+		hold_still();
+		cr_assert_eq(leave(), GRPC_OK, "after %s", w->fault_at);
+	}
+	return here;
+}
+
+static void fail_each_leave(enum world_fs fs, bool steps)
+{
+	char before[INVENTORY_BYTES], failed[INVENTORY_BYTES];
+	unsigned stayed = 0, n = 0;
+	bool hit;
+	open_world(fs, 9, false);
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_settle(w);
+	world_inventory(w, before, sizeof(before));
+	w->observer.before_call = fail_call;
+	w->sim.fault = fail_request;
+	calls_left = -1;
+	do {
+		cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+		cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+		hold_still();
+		w->fault_hit = call_hit = false;
+		if (steps)
+			w->fault_after = (int)n++;
+		else
+			calls_left = n++;
+		enum grpc_status status = leave();
+		w->fault_after = -1;
+		calls_left = -1;
+		hit = w->fault_hit || call_hit;
+		cr_assert(status == GRPC_OK || (hit && status == GRPC_UNAVAILABLE), "%s: %d",
+			w->fault_at, status);
+		if (status == GRPC_OK)
+			cr_assert_eq(leave(), GRPC_OK, "after %s", w->fault_at);
+		else
+			stayed += leave_failed();
+		world_settle(w);
+		cr_assert(list_empty(&w->transfer->stills));
+		cr_assert_eq(drop_departure(), GRPC_OK);
+		ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
+		world_inventory(w, failed, sizeof(failed));
+		cr_assert_str_eq(
+			failed, before, "after %s:\n%s\nbefore\n%s", w->fault_at, failed, before);
+	} while (hit);
+	cr_assert_gt(n, steps ? 5 : 2);
+	cr_assert_gt(stayed, 0);
+	world_close(w);
+}
+
+Test(move, each_step_of_leave_fails_xfs, .timeout = 120)
+{
+	fail_each_leave(WORLD_XFS, true);
+}
+
+Test(move, each_step_of_leave_fails_ext4, .timeout = 120)
+{
+	fail_each_leave(WORLD_EXT4, true);
+}
+
+Test(move, each_job_of_leave_fails, .timeout = 120)
+{
+	fail_each_leave(WORLD_XFS, false);
+}
