@@ -167,12 +167,17 @@ static int take_run(struct op *op)
 	c->stale = record_image_bytes(c->volume->rec) != record_image_bytes(c->hold->rec);
 	if (c->stale)
 		return 0;
+	stills_sweep(
+		c->transfer); /* one of a grant that is worth nothing by now is not in the way */
 	struct still *s = still_new(c->transfer, c->hold);
 	if (s == NULL)
 		return op_fail_sys(op, -ENOMEM, "holding volume %s still", c->hold->volume_name);
 	const struct node_lock *other = node_lock_conflict(&node->locks, &s->lock);
 	if (other != NULL) {
-		used_by(c, "worked on by another call", other->what != NULL ? other->what : "");
+		const char *what = other->what != NULL ? other->what : "";
+		used_by(c,
+			*what != '\0' ? "worked on by another call: " : "worked on by another call",
+			what);
 		free(s);
 		return 0;
 	}
