@@ -224,6 +224,13 @@ void far_make_both(uint64_t size, uint64_t data)
 	far_make("source-snap", RECORD_SNAPSHOT, "gone", far.snapshot_id);
 }
 
+void far_make_volume(uint64_t size, uint64_t data)
+{
+	source_bytes = size;
+	data_bytes = data;
+	far_make("source", RECORD_VOLUME, NULL, far.id);
+}
+
 void far_make_root(uint64_t size, uint64_t data, bool golden)
 {
 	source_bytes = size;

@@ -37,6 +37,7 @@ extern uint64_t source_bytes, data_bytes;
 /* Its records say that the bytes are an encrypted image's: a header, and 16 MiB less. */
 extern bool source_encrypted;
 void far_make_both(uint64_t size, uint64_t data);
+void far_make_volume(uint64_t size, uint64_t data); /* the volume alone */
 /* far.snapshot_id is a snapshot "root", as `ringvol import` makes it or as a sidecar has it made.
  */
 void far_make_root(uint64_t size, uint64_t data, bool golden);

@@ -1,2 +1,503 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A volume moves from one node to another. Whatever fails, is cut or restarts: it is at exactly one
+ * of them, a repeated call ends well, with what the volume had when it was still, and nothing is
+ * left behind. test_move_source.c has the calls of the node that it leaves. */
 #include "far.h"
+
+#include "cluster.pb-c.h"
+#include "csi/messages.h"
+#include "pool/arrival.h"
+#include "pool/departure.h"
+#include "pool/departure_drop.h"
+#include "pool/index.h"
+#include "pool/part.h"
+#include "pool/pools.h"
+#include "transfer/grant.h"
+#include "transfer/still.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SIZE = 8 * MIB, PIECE = 64 << 10 };
+
+/* ---- what the volume has ---- */
+
+static uint8_t *expected;
+
+static int open_source(void)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/volumes/source", far.path);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	return fd;
+}
+
+/* After the grant: bytes, a piece that was a hole, and a hole where there was data. */
+static void change_source(void)
+{
+	uint8_t piece[PIECE];
+	int fd = open_source();
+	memset(piece, 0xa5, sizeof(piece));
+	cr_assert_eq(pwrite(fd, piece, 100, PIECE - 50), 100);
+	cr_assert_eq(pwrite(fd, piece, PIECE, 3 * MIB + PIECE), PIECE);
+	cr_assert_eq(pwrite(fd, piece, PIECE, SIZE - PIECE), PIECE);
+	cr_assert_eq(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 2 * MIB, MIB), 0);
+	close(fd);
+}
+
+static void expect(void)
+{
+	int fd = open_source();
+	expected = expected != NULL ? expected : malloc(SIZE);
+	cr_assert_eq(pread(fd, expected, SIZE, 0), SIZE);
+	close(fd);
+}
+
+/* ---- the calls ---- */
+
+static void drop_departure_of(struct pools *pools, const char *id)
+{
+	struct pool_departure_drop drop;
+	struct pool_departure *left = pools_departure(pools, id);
+	cr_assert_not_null(left);
+	cr_assert_null(pool_departure_leftover(left));
+	pool_departure_drop_init(&drop, &w->reactor, left);
+	run_op(&drop.op);
+	cr_assert(!op_failed(&drop.op), "%s", drop.op.err.message);
+}
+
+/* What the controller does before each TakeVolume. */
+static enum err_code give(void)
+{
+	struct grant_make m;
+	grant_make_init(&m, far.transfer, far.id, "node-1", "source");
+	m.move = true;
+	run_op(&m.op);
+	enum err_code code = m.op.err.code;
+	memcpy(grant, m.grant, sizeof(grant));
+	grant_make_free(&m);
+	if (code == ERR_OK)
+		offer(far.id, "source");
+	return code;
+}
+
+static char message[512];
+
+static enum grpc_status take_only(const char *id, const char *pool)
+{
+	Ringvol__V1__TakeVolumeRequest req = RINGVOL__V1__TAKE_VOLUME_REQUEST__INIT;
+	struct world_answer answer;
+	req.volume_id = csi_bytes(id);
+	req.volume_name = csi_bytes("source");
+	req.pool = csi_bytes(pool);
+	enum grpc_status status = call("/ringvol.v1.Member/TakeVolume", &req.base, &answer);
+	strcpy(message, answer.message);
+	if (status == GRPC_OK) {
+		Ringvol__V1__TakeVolumeResponse *response =
+			ringvol__v1__take_volume_response__unpack(NULL, answer.len, answer.data);
+		cr_assert_eq(response->moves, 1);
+		cr_assert_gt(response->entry.len, 0);
+		ringvol__v1__take_volume_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+static enum grpc_status take(void)
+{
+	cr_assert_eq(give(), ERR_OK);
+	return take_only(far.id, "default");
+}
+
+/* ---- what must be so ---- */
+
+static bool is_in(struct pools *pools)
+{
+	struct pool_object *o;
+	struct err err = {0};
+	return pools_find_id(pools, RECORD_VOLUME, far.id, &o, &err) == 0;
+}
+
+/* At one node, and where it has left but is not here, the part is durable and finished. */
+static void assert_at_one(const char *after)
+{
+	bool there = is_in(far.pools), here = is_in(w->pools);
+	bool part = pool_part_is_finished(pool_holds_fd(pools_at(w->pools, 0)), "source");
+	cr_assert_eq(there, pools_departure(far.pools, far.id) == NULL, "after %s", after);
+	cr_assert_not(there && here, "twice after %s", after);
+	cr_assert(there || here || part, "nowhere after %s", after);
+}
+
+static void assert_taken(const char *after)
+{
+	char path[128];
+	uint8_t *got = malloc(SIZE);
+	assert_at_one(after);
+	cr_assert(is_in(w->pools), "after %s", after);
+	const struct record *rec = pools_find_name(w->pools, RECORD_VOLUME, "source")->rec;
+	cr_assert_eq(rec->moves, 1);
+	cr_assert_str_eq(rec->born, pool_uuid8(pools_at(far.pools, 0)));
+	snprintf(path, sizeof(path), "%s/volumes/source", w->pool_path);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(pread(fd, got, SIZE, 0), SIZE);
+	cr_assert_eq(lseek(fd, 0, SEEK_END), SIZE);
+	for (unsigned at = 0; at < SIZE; at += PIECE)
+		cr_assert_eq(
+			memcmp(got + at, expected + at, PIECE), 0, "at %u after %s", at, after);
+	close(fd);
+	free(got);
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
+	assert_nothing_left();
+	cr_assert(list_empty(&far.transfer->stills));
+	cr_assert_eq(files_in(far.path, "volumes"), 0, "after %s", after);
+}
+
+/* Deleted, so that both nodes are as they were before. */
+static void untake(void)
+{
+	cr_assert_eq(delete (far.id), GRPC_OK);
+	cr_assert_eq(files_in(w->pool_path, "volumes"), 0);
+	drop_departure_of(far.pools, far.id);
+	world_settle(w);
+}
+
+static void open_move(enum world_fs fs, uint64_t seed)
+{
+	open_both(fs, seed);
+	far_make_volume(SIZE, SIZE / 2);
+}
+
+static void close_move(void)
+{
+	untake();
+	free(expected);
+	close_both();
+}
+
+/* ---- the tests ---- */
+
+static void move_once(enum world_fs fs)
+{
+	open_move(fs, 1);
+	cr_assert_eq(give(), ERR_OK);
+	change_source();
+	expect();
+	uint64_t before = far.transfer->stats.sent_bytes;
+	cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "%s", message);
+	assert_taken("a move");
+	cr_assert_gt(far.transfer->stats.sent_bytes, before + SIZE / 2, "what changed, too");
+	cr_assert_lt(far.transfer->stats.sent_bytes, before + SIZE / 2 + 3 * MIB, "and no more");
+	cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "the same again");
+	cr_assert_eq(take_only(far.id, "none such"), GRPC_OK, "it stays where it is");
+	assert_taken("a repeat");
+	close_move();
+}
+
+Test(move, moves_xfs, .timeout = 60)
+{
+	move_once(WORLD_XFS);
+}
+
+Test(move, moves_ext4, .timeout = 60)
+{
+	move_once(WORLD_EXT4);
+}
+
+Test(move, takes_what_it_may_alone, .timeout = 60)
+{
+	char id[RECORD_ID_MAX];
+	open_move(WORLD_XFS, 2);
+	expect();
+	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE, "nobody has offered it");
+	cr_assert_eq(give(), ERR_OK);
+	cr_assert_eq(take_only("0123abcd.other.01234567", "default"), GRPC_INVALID_ARGUMENT);
+	cr_assert_eq(take_only(far.id, "none such"), GRPC_NOT_FOUND);
+	block = true;
+	create_bytes = SIZE;
+	cr_assert_eq(create("source", EMPTY, id), GRPC_OK);
+	cr_assert_eq(take_only(far.id, "default"), GRPC_ALREADY_EXISTS);
+	cr_assert_eq(delete_patiently(id), GRPC_OK);
+	/* A grant that is a copy's. */
+	cr_assert_eq(far_grant(far.id, "node-1", "source"), ERR_OK);
+	offer(far.id, "source");
+	cr_assert_neq(take_only(far.id, "default"), GRPC_OK);
+	assert_at_one("a copy's grant");
+	cr_assert(is_in(far.pools));
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_IDLE_MS);
+	/* Its node is away. */
+	cr_assert_eq(give(), ERR_OK);
+	channel_local.registry = NULL;
+	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	channel_local.registry = far.registry;
+	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	assert_taken("all that");
+	close_move();
+}
+
+/* The bulk is copied while it is in use, once. */
+Test(move, in_use_then_free, .timeout = 60)
+{
+	struct node_lock lock;
+	open_move(WORLD_XFS, 3);
+	node_lock_init(&lock, NODE_SHARED, "volume", "source");
+	node_lock_take(&far.node->locks, &lock);
+	uint64_t before = far.transfer->stats.sent_bytes;
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(take(), GRPC_UNAVAILABLE);
+		cr_assert_not_null(strstr(message, "worked on"), "%s", message);
+		cr_assert_eq(files_in(w->pool_path, "copies"), 1, "the part");
+		cr_assert(is_in(far.pools));
+	}
+	cr_assert_eq(far.transfer->stats.sent_bytes - before, SIZE / 2);
+	node_lock_release(&far.node->locks, &lock);
+	change_source();
+	expect();
+	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	cr_assert_lt(far.transfer->stats.sent_bytes - before, SIZE / 2 + 3 * MIB);
+	assert_taken("it was in use");
+	close_move();
+}
+
+/* ---- each step, job and request fails ---- */
+
+static long calls_left = -1;
+static bool call_hit;
+
+static int fail_call(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (calls_left < 0 || calls_left-- != 0)
+		return 0;
+	call_hit = true;
+	snprintf(w->fault_at, sizeof(w->fault_at), "job of %s/%s", op_name, step_name);
+	return -EIO;
+}
+
+static int fail_request(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	char opcode[16];
+	(void)nth;
+	snprintf(opcode, sizeof(opcode), "%d", sqe->opcode);
+	return fail_call(arg, "request", opcode);
+}
+
+static void fail_each(enum world_fs fs, bool steps)
+{
+	bool hit;
+	unsigned n = 0, left = 0, finished = 0;
+	open_both(fs, 4);
+	w->observer.before_call = fail_call;
+	w->sim.fault = fail_request;
+	do {
+		far_make_volume(SIZE, SIZE / 2);
+		cr_assert_eq(give(), ERR_OK);
+		change_source();
+		expect();
+		w->fault_hit = call_hit = false;
+		if (steps)
+			w->fault_after = (int)n++;
+		else
+			calls_left = n++;
+		enum grpc_status status = take_only(far.id, "default");
+		w->fault_after = -1;
+		calls_left = -1;
+		hit = w->fault_hit || call_hit;
+		const char *at = hit ? w->fault_at : "nothing";
+		cr_assert(status == GRPC_OK || hit, "%s: %s", at, message);
+		assert_at_one(at);
+		left += status != GRPC_OK && !is_in(far.pools);
+		finished += status != GRPC_OK && is_in(far.pools) &&
+			    pool_part_is_finished(pool_holds_fd(pools_at(w->pools, 0)), "source");
+		for (unsigned i = 0; status != GRPC_OK && i < 3; i++) {
+			status = take();
+			assert_at_one(at);
+		}
+		cr_assert_eq(status, GRPC_OK, "the retry after %s: %s", at, message);
+		if (files_in(far.path, "volumes") >
+			0) { /* it goes at the next load, or with its note */
+			far_down();
+			far_up();
+		}
+		assert_taken(at);
+		untake();
+	} while (hit);
+	printf("%u trials, %u left and not here yet, %u finished and not left\n", n, left,
+		finished);
+	cr_assert_gt(n, steps ? 30 : 20);
+	cr_assert_gt(left, 0);
+	cr_assert(finished > 0 || !steps);
+	free(expected);
+	close_both();
+}
+
+Test(move, each_step_fails_xfs, .timeout = 300)
+{
+	fail_each(WORLD_XFS, true);
+}
+
+Test(move, each_step_fails_ext4, .timeout = 300)
+{
+	fail_each(WORLD_EXT4, true);
+}
+
+Test(move, each_job_and_request_fails, .timeout = 300)
+{
+	fail_each(WORLD_XFS, false);
+}
+
+/* ---- the way between them ---- */
+
+static unsigned countdown;
+static const char
+	*cut_path; /* the answer to such a call is lost, and its node with it; NULL: any */
+
+static enum channel_fate cut_once(const char *path, uint8_t *data, size_t len)
+{
+	(void)path;
+	(void)data;
+	(void)len;
+	return countdown-- == 0 ? FATE_CUT : FATE_DELIVER;
+}
+
+static enum channel_fate lose_answer(const char *path, uint8_t *data, size_t len)
+{
+	(void)data;
+	(void)len;
+	if (strcmp(path, cut_path) != 0)
+		return FATE_DELIVER;
+	channel_local.registry = NULL;
+	return FATE_CUT;
+}
+
+/* At every message in turn. */
+Test(move, connection_is_cut, .timeout = 120)
+{
+	open_both(WORLD_XFS, 5);
+	for (unsigned at = 0;; at++) {
+		far_make_volume(SIZE, SIZE / 2);
+		cr_assert_eq(give(), ERR_OK);
+		change_source();
+		expect();
+		countdown = at;
+		unsigned before = channel_local.messages;
+		channel_local.on_message = cut_once;
+		cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "%u: %s", at, message);
+		channel_local.on_message = NULL;
+		assert_taken("a cut");
+		untake();
+		if (channel_local.messages - before <= at)
+			break;
+	}
+	free(expected);
+	close_both();
+}
+
+/* The answer to a call is lost for good, and any of both nodes starts anew. */
+static void lose(const char *path, bool restart_here, bool restart_there)
+{
+	open_move(WORLD_XFS, 6);
+	cr_assert_eq(give(), ERR_OK);
+	change_source();
+	expect();
+	cut_path = path;
+	channel_local.on_message = lose_answer;
+	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE, "%s", message);
+	channel_local.on_message = NULL;
+	assert_at_one(path);
+	bool left = !is_in(far.pools);
+	cr_assert_eq(left, strstr(path, "Leave") != NULL);
+	if (restart_here || restart_there)
+		far_down(); /* it is on the world's ring */
+	if (restart_here)
+		world_restart(w);
+	if (restart_here || restart_there)
+		far_up();
+	channel_local.registry = far.registry;
+	assert_at_one("a restart");
+	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	assert_taken(path);
+	close_move();
+}
+
+Test(move, still_is_not_heard, .timeout = 60)
+{
+	lose("/ringvol.v1.Transfer/StillVolume", false, false);
+}
+
+Test(move, leave_is_not_heard, .timeout = 60)
+{
+	lose("/ringvol.v1.Transfer/LeaveVolume", false, false);
+}
+
+Test(move, leave_is_not_heard_and_the_target_restarts, .timeout = 60)
+{
+	lose("/ringvol.v1.Transfer/LeaveVolume", true, false);
+}
+
+Test(move, leave_is_not_heard_and_the_source_restarts, .timeout = 60)
+{
+	lose("/ringvol.v1.Transfer/LeaveVolume", false, true);
+}
+
+/* Without an offer: the finished part says whom to ask. Another volume of the name is kept out. */
+Test(move, a_finished_part_needs_no_offer, .timeout = 60)
+{
+	open_move(WORLD_XFS, 7);
+	expect();
+	cr_assert_eq(give(), ERR_OK);
+	cut_path = "/ringvol.v1.Transfer/LeaveVolume";
+	channel_local.on_message = lose_answer;
+	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	channel_local.on_message = NULL;
+	far_down();
+	world_restart(w);
+	cr_assert_not_null(pool_arrival_next(pools_at(w->pools, 0), NULL));
+	create_bytes = SIZE;
+	cr_assert_eq(create("source", EMPTY, other_id), GRPC_UNAVAILABLE, "it is arriving");
+	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE, "its node is away");
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_IDLE_MS);
+	far_up();
+	cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "%s", message);
+	cr_assert_null(pool_arrival_next(pools_at(w->pools, 0), NULL));
+	assert_taken("no offer");
+	close_move();
+}
+
+static unsigned let_go;
+
+static void let_go_before_it_leaves(const char *op_name, const char *step_name)
+{
+	(void)step_name;
+	if (strcmp(op_name, "pull_leave") != 0 || let_go-- == 0)
+		return;
+	w->on_step = NULL;
+	still_close(still_of(far.transfer, pool_hold_next(pools_at(far.pools, 0), NULL)));
+	change_source();
+}
+
+/* It was not still all the time: what was finished is worth nothing, and goes. */
+Test(move, it_has_not_left, .timeout = 60)
+{
+	open_move(WORLD_XFS, 8);
+	cr_assert_eq(give(), ERR_OK);
+	let_go = 1;
+	w->on_step = let_go_before_it_leaves;
+	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	cr_assert_null(w->on_step);
+	cr_assert_not_null(strstr(message, "has not left node node-2"), "%s", message);
+	cr_assert(is_in(far.pools));
+	cr_assert(!pool_part_is_finished(pool_holds_fd(pools_at(w->pools, 0)), "source"));
+	cr_assert_eq(files_in(w->pool_path, "copies"), 0);
+	expect();
+	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	assert_taken("it had not left");
+	close_move();
+}
