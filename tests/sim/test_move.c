@@ -471,6 +471,31 @@ Test(move, a_finished_part_needs_no_offer, .timeout = 60)
 	close_move();
 }
 
+/* Whichever pool is asked for the second time. */
+Test(move, a_finished_part_is_found_in_another_pool, .timeout = 60)
+{
+	open_move(WORLD_XFS, 9);
+	far_down();
+	w->two_pools = true;
+	world_restart(w);
+	far_up();
+	expect();
+	cr_assert_eq(give(), ERR_OK);
+	cut_path = "/ringvol.v1.Transfer/LeaveVolume";
+	channel_local.on_message = lose_answer;
+	cr_assert_eq(take_only(far.id, "other"), GRPC_UNAVAILABLE);
+	channel_local.on_message = NULL;
+	cr_assert_not(is_in(far.pools));
+	channel_local.registry = far.registry;
+	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	const struct pool_object *o = pools_find_name(w->pools, RECORD_VOLUME, "source");
+	cr_assert_not_null(o);
+	cr_assert_str_eq(pool_name(o->pool), "other");
+	cr_assert_eq(files_in(w->pool_path, "volumes"), 0);
+	assert_nothing_left();
+	close_move();
+}
+
 static unsigned let_go;
 
 static void let_go_before_it_leaves(const char *op_name, const char *step_name)

@@ -74,7 +74,14 @@ static void up(struct world *w)
 		.overcommit = 1.0,
 		.reserve_pct = 5,
 		.init = true};
-	assert(pools_open(&w->pools, &w->reactor, &pool, 1) == 0);
+	struct pool_config both[2] = {pool, pool};
+	char other[96];
+	snprintf(other, sizeof(other), "%s/other", w->dir);
+	both[1].name = "other";
+	both[1].path = other;
+	if (w->two_pools)
+		assert(mkdir(other, 0700) == 0 || errno == EEXIST);
+	assert(pools_open(&w->pools, &w->reactor, both, w->two_pools ? 2 : 1) == 0);
 	bool done = false;
 	pools_start(w->pools, loaded, NULL, &done);
 	turn_until(w, &done);

@@ -22,6 +22,7 @@ struct world {
 	char dir[64]; /* temporary; pool, staging and target paths lie below */
 	char pool_path[80];
 	bool mounted;
+	bool two_pools;                     /* "other" as well, from the next restart on */
 	bool attach;                        /* --attach, from the next restart on */
 	struct node_exports_config exports; /* with it; without a target nothing is exported */
 	const char *cgroup_root; /* the node's cgroups, from the next restart on; NULL: none */
