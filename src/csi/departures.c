@@ -14,7 +14,6 @@
 #include "pool/departure_drop.h"
 #include "pool/index.h"
 #include "pool/part.h"
-#include "pool/part.h"
 #include "pool/remove.h"
 
 #include <string.h>
