@@ -5,7 +5,9 @@
 #include "far.h"
 
 #include "cluster.pb-c.h"
+#include "csi/arrivals.h"
 #include "csi/messages.h"
+#include "csi/services.h"
 #include "pool/arrival.h"
 #include "pool/departure.h"
 #include "pool/departure_drop.h"
@@ -468,6 +470,41 @@ Test(move, a_finished_part_needs_no_offer, .timeout = 60)
 	cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "%s", message);
 	cr_assert_null(pool_arrival_next(pools_at(w->pools, 0), NULL));
 	assert_taken("no offer");
+	close_move();
+}
+
+/* Nobody asks for it any more. Its node is away at first, and then the disk fails now and then. */
+Test(move, it_arrives_by_itself, .timeout = 60)
+{
+	static struct csi_arrivals arrivals;
+	open_move(WORLD_XFS, 10);
+	expect();
+	cr_assert_eq(give(), ERR_OK);
+	cut_path = "/ringvol.v1.Transfer/LeaveVolume";
+	channel_local.on_message = lose_answer;
+	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	channel_local.on_message = NULL;
+	far_down();
+	world_restart(w);
+	struct grpc_registry *registry = grpc_registry_new();
+	cr_assert_eq(csi_register_member(w->csi, registry, 1 << GRPC_PEER_CONTROLLER), 0);
+	csi_arrivals_open(&arrivals, w->csi, registry);
+	unsigned before = channel_local.calls;
+	ring_sim_settle(w->reactor.ring, 60 * 1000);
+	cr_assert(!is_in(w->pools) && channel_local.calls > before, "it is tried");
+	far_up();
+	assert_at_one("a restart");
+	w->observer.before_call = fail_call;
+	for (unsigned n = 0; !is_in(w->pools); n++) {
+		cr_assert_lt(n, 60);
+		calls_left = n;
+		ring_sim_settle(w->reactor.ring, 4 * CSI_ARRIVALS_MS);
+		calls_left = -1;
+		assert_at_one("an attempt");
+	}
+	csi_arrivals_close(&arrivals);
+	grpc_registry_free(registry);
+	assert_taken("nobody asked");
 	close_move();
 }
 
