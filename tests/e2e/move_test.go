@@ -76,7 +76,7 @@ func TestVolumeMoves(t *testing.T) {
 			t.Errorf("its object names %s, not %s", home, to)
 		}
 		name := fmt.Sprintf("pod-%d", i)
-		w.pod(name, mounts("data"))
+		w.pod(name, mounts("data"), on(""))
 		w.awaitPod(name)
 		w.run(name, "check", dataDir+"/file", bytes, "meanwhile")
 		w.deletePod(name)
