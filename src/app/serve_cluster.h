@@ -10,9 +10,9 @@
 #include "app/serve_address.h"
 #include "app/serve_options.h"
 #include "app/tls_options.h"
+#include "csi/arrivals.h"
 #include "csi/csi.h"
 #include "member/member.h"
-#include "csi/arrivals.h"
 #include "metrics/metrics.h"
 #include "rpc/server.h"
 

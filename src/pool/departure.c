@@ -2,7 +2,6 @@
 /* The departures of a pool, as memory has them: found, told of, put aside. */
 #include "pool/departure.h"
 
-#include "pool/index.h"
 #include "pool/private.h"
 
 #include <stdlib.h>
@@ -36,12 +35,6 @@ struct pool_departure *pool_departure_of_back(const struct pool *pool, const cha
 		if (departure_of(l)->back && strcmp(departure_of(l)->key, key) == 0)
 			return departure_of(l);
 	return NULL;
-}
-
-struct pool_object *pool_departure_leftover(const struct pool_departure *d)
-{
-	struct pool_object *o = pool_index_find(d->pool, RECORD_VOLUME, d->key);
-	return o != NULL && pool_entry(o)->left && pool_object_has_id(o, d->id) ? o : NULL;
 }
 
 bool pool_departures_unread(const struct pool *pool)

@@ -38,9 +38,6 @@ struct pool_departure {
 struct pool_departure *pools_departure(const struct pools *pools, const char *id);
 /* Likewise by name, of one pool, also what cannot be read. */
 struct pool_departure *pool_departure_by_key(const struct pool *pool, const char *key);
-/* What its pool still has of it: it could not go to the trash so far. As long as the note is there
- * it is no volume. NULL: nothing. */
-struct pool_object *pool_departure_leftover(const struct pool_departure *departure);
 /* Whether a note of the pool cannot be read: nobody knows what has left it. */
 bool pool_departures_unread(const struct pool *pool);
 /* Whether a volume with that random part of its id has left the pool, or may have. */

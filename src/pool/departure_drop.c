@@ -5,6 +5,7 @@
  */
 #include "pool/departure_drop.h"
 
+#include "pool/index.h"
 #include "pool/private.h"
 
 #include <errno.h>
@@ -12,6 +13,12 @@
 #include <unistd.h>
 
 #define drop_of(op_ptr) container_of(op_ptr, struct pool_departure_drop, op)
+
+struct pool_object *pool_departure_leftover(const struct pool_departure *d)
+{
+	struct pool_object *o = pool_index_find(d->pool, RECORD_VOLUME, d->key);
+	return o != NULL && pool_entry(o)->left && pool_object_has_id(o, d->id) ? o : NULL;
+}
 
 static int drop_job(void *arg)
 {

@@ -6,6 +6,10 @@
 #include "pool/departure.h"
 #include "reactor/op.h"
 
+/* What its pool still has of it: it could not go to the trash so far. As long as the note is there
+ * it is no volume. NULL: nothing. */
+struct pool_object *pool_departure_leftover(const struct pool_departure *departure);
+
 /* Takes the note away, durably. Until that has succeeded it counts. */
 struct pool_departure_drop {
 	struct op op;
