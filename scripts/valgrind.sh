@@ -21,12 +21,12 @@ mkdir -p "$logs"
 # Why a test cannot be run here; valgrind is 3.19 on Debian 12.
 left_out() {
 	case $1 in
-	copy | disk_backend | fsimg | image | lodev | probes_bios)
+	copy | differ | disk_backend | fsimg | image | lodev | probes_bios)
 		echo "valgrind does not know what the ioctls of loop devices fill in: all of it reads as undefined"
 		;;
 	crypt_filter | fsimg_damaged | helper | op | proc) echo "processes are waited for by pidfd_open, which valgrind does not know" ;;
 	fd | mnt | mnt_label) echo "paths are opened by openat2, which valgrind does not know" ;;
-	check_raw | group | pool | pool_formats | raw_pool | raw_space | room | template | transfer_parts)
+	check_raw | departure | group | moved | pool | pool_formats | raw_pool | raw_space | room | template | transfer_parts)
 		echo "pools that do not answer within 2 s are sick, and mkfs is waited for by pidfd_open;" \
 			"under valgrind both are the rule" ;;
 	backend_ublk | copy_places | op_calls | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
