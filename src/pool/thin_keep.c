@@ -19,16 +19,6 @@
 
 enum { THIN_LOOK_MS = 5000 };
 
-static struct thin_keep *keep_of(struct op *op)
-{
-	return container_of(op, struct thin_keep, op);
-}
-
-static struct pool_thin *thin_of(const struct thin_keep *k)
-{
-	return &k->pool->raw->thin;
-}
-
 static bool is_wanted(const struct thin_keep *k)
 {
 	return !list_empty(&k->waiting);
@@ -82,7 +72,7 @@ static void tell(struct thin_keep *k)
 
 static void on_end(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	disk_unref(k->disk);
 	k->disk = NULL;
 	if (k->begun) {

@@ -21,6 +21,7 @@
 #include "pool/private.h"
 #include "pool/raw.h"
 #include "pool/raw_take.h"
+#include "pool/thin_retire.h"
 #include "pool/trash.h"
 
 #include <errno.h>
@@ -30,7 +31,6 @@
 #include <string.h>
 
 enum {
-	THIN_IDLE_MS = 60000,    /* without a file, until it is taken away */
 	THIN_PATIENCE_MS = 5000, /* then who waits for it is told */
 	THIN_CHECK_MS = 600000,  /* its deadline */
 	METADATA_GROW_PCT = 75,  /* in use: then the metadata get as much again */
@@ -38,21 +38,11 @@ enum {
 #define METADATA_MAX     ((uint64_t)15 << 30)
 #define FIRST_DATA_BYTES ((uint64_t)256 << 20)
 
-static struct thin_keep *keep_of(struct op *op)
-{
-	return container_of(op, struct thin_keep, op);
-}
-
-static struct pool_thin *thin_of(const struct thin_keep *k)
-{
-	return &k->pool->raw->thin;
-}
-
 /* ---- begin ---- */
 
 static int begin_run(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	struct pool *pool = k->pool;
 	int r = pool_op_begin(pool, &op->err);
 	if (r < 0)
@@ -76,7 +66,7 @@ static int begin_run(struct op *op)
 
 static bool images_done(struct op *op)
 {
-	return thin_of(keep_of(op))->life != THIN_NONE;
+	return thin_of(thin_keep_of(op))->life != THIN_NONE;
 }
 
 static uint64_t promised_thick(const struct pool *pool)
@@ -116,7 +106,7 @@ static uint64_t first_bytes(const struct pool *pool)
 /* What is there for both at once is there for one after the other. */
 static int took_images(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	struct area *area = k->pool->raw->area;
 	uint64_t metadata = first_metadata(k->pool);
 	area_give_map(area, &k->data, 0);
@@ -132,7 +122,7 @@ static int took_images(struct op *op)
 
 static int images_run(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	k->first_bytes = first_bytes(k->pool);
 	int r = pool_raw_take(op, k->pool, k->first_bytes, &k->pieces_wait, &k->data);
 	return r == 0 ? took_images(op) : r;
@@ -140,14 +130,14 @@ static int images_run(struct op *op)
 
 static int images_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	int r = pool_raw_take_end(op, k->pool, k->first_bytes, &k->pieces_wait, &k->data, res);
 	return r == 0 ? took_images(op) : r;
 }
 
 static int images_undo(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	/* What has a name is known at the next load. */
 	if (thin_of(k)->life == THIN_NONE && !k->files.named) {
 		area_give_map(k->pool->raw->area, &k->metadata, 0);
@@ -165,14 +155,14 @@ static int name_job(void *arg)
 
 static int name_run(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	k->files.named = false;
 	return op_work(op, name_job, k);
 }
 
 static int name_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	struct pool_thin *thin = thin_of(k);
 	if (res < 0)
 		return pool_fail_sys(k->pool, &op->err, res,
@@ -187,7 +177,7 @@ static int name_end(struct op *op, int res)
 
 static bool renew_done(struct op *op)
 {
-	const struct pool_thin *thin = thin_of(keep_of(op));
+	const struct pool_thin *thin = thin_of(thin_keep_of(op));
 	return thin->life != THIN_UP || !thin_is_wrong(thin);
 }
 
@@ -199,12 +189,12 @@ static int renew_job(void *arg)
 
 static int renew_run(struct op *op)
 {
-	return op_work(op, renew_job, keep_of(op));
+	return op_work(op, renew_job, thin_keep_of(op));
 }
 
 static int renew_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	if (res == -EBUSY) /* until its volumes were let go */
 		return 0;
 	if (res < 0)
@@ -219,7 +209,7 @@ static int renew_end(struct op *op, int res)
 
 static bool is_up(struct op *op)
 {
-	return thin_of(keep_of(op))->life == THIN_UP;
+	return thin_of(thin_keep_of(op))->life == THIN_UP;
 }
 
 static int ask_job(void *arg)
@@ -230,12 +220,12 @@ static int ask_job(void *arg)
 
 static int ask_run(struct op *op)
 {
-	return op_work(op, ask_job, keep_of(op));
+	return op_work(op, ask_job, thin_keep_of(op));
 }
 
 static int ask_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	struct pool_thin *thin = thin_of(k);
 	if (res == -EBADMSG)
 		return op_fail(op, ERR_DATA_LOSS,
@@ -262,7 +252,7 @@ static int ask_end(struct op *op, int res)
 /* Only after an unclean stop, or where dm-thin asks for it. */
 static bool check_done(struct op *op)
 {
-	const struct thin_files *f = &keep_of(op)->files;
+	const struct thin_files *f = &thin_keep_of(op)->files;
 	return is_up(op) || f->active || f->super.blank || (f->clean && !f->super.needs_check);
 }
 
@@ -274,12 +264,12 @@ static int open_job(void *arg)
 
 static int open_run(struct op *op)
 {
-	return op_work(op, open_job, keep_of(op));
+	return op_work(op, open_job, thin_keep_of(op));
 }
 
 static int open_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	enum err_code code = k->files.err.code != ERR_OK ? k->files.err.code : ERR_UNAVAILABLE;
 	return res < 0 ? op_fail(op, code,
 				 "opening the metadata of the thin pool of pool %s to check them: %s",
@@ -291,13 +281,13 @@ static int open_end(struct op *op, int res)
 
 static int open_undo(struct op *op)
 {
-	fd_close(&keep_of(op)->files.fd);
+	fd_close(&thin_keep_of(op)->files.fd);
 	return 0;
 }
 
 static int check_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	k->checks = thin_of(k)->checking = false;
 	ring_timer_cancel(op->reactor->ring, &k->timer);
 	fd_close(&k->files.fd);
@@ -321,7 +311,7 @@ static int check_end(struct op *op, int res)
 
 static int check_run(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	unsigned n = 0;
 	k->proc =
 		(struct proc){.timeout_ms = THIN_CHECK_MS, .files = {k->files.fd}, .file_count = 1};
@@ -364,7 +354,7 @@ static int activate_job(void *arg)
 
 static int activate_run(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	k->files.fails_when_full = false;
 	put_spec(k);
 	return op_work(op, activate_job, k);
@@ -372,7 +362,7 @@ static int activate_run(struct op *op)
 
 static int activate_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	if (res < 0) {
 		if (k->files.err.code == ERR_OK)
 			return op_fail_sys(
@@ -397,12 +387,12 @@ static int look_job(void *arg)
 
 static int look_run(struct op *op)
 {
-	return op_work(op, look_job, keep_of(op));
+	return op_work(op, look_job, thin_keep_of(op));
 }
 
 static int look_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	struct pool_thin *thin = thin_of(k);
 	if (res == -ENXIO) /* somebody has taken it away: it is made again */
 		thin->life = THIN_DOWN;
@@ -448,12 +438,12 @@ static void take_more(struct thin_keep *k)
 
 static bool grow_done(struct op *op)
 {
-	return !keep_of(op)->grows;
+	return !thin_keep_of(op)->grows;
 }
 
 static int take_run(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	if (thin_of(k)->status.mode <= THIN_DATA_FULL)
 		take_more(k);
 	return 0;
@@ -461,7 +451,7 @@ static int take_run(struct op *op)
 
 static int take_undo(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	struct pool_thin *thin = thin_of(k);
 	if (!k->grows || k->files.written)
 		return 0; /* the next look tries again, with the maps as they are */
@@ -478,14 +468,14 @@ static int grow_job(void *arg)
 
 static int grow_run(struct op *op)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	put_spec(k);
 	return op_work(op, grow_job, k);
 }
 
 static int grow_end(struct op *op, int res)
 {
-	struct thin_keep *k = keep_of(op);
+	struct thin_keep *k = thin_keep_of(op);
 	struct pool_thin *thin = thin_of(k);
 	if (k->files.written) {
 		thin->metadata = k->metadata;
@@ -503,100 +493,6 @@ static int grow_end(struct op *op, int res)
 	return res;
 }
 
-/* ---- retire ---- */
-
-/* Nobody has used it for a while, but for templates. */
-static bool is_idle(struct thin_keep *k)
-{
-	uint64_t now = ring_now_ns(k->op.reactor->ring);
-	const struct pool_thin *thin = thin_of(k);
-	if (thin->files > thin->templates.count || !list_empty(&k->waiting)) {
-		k->idle_since_ns = 0;
-		return false;
-	}
-	if (k->idle_since_ns == 0)
-		k->idle_since_ns = now;
-	return now - k->idle_since_ns >= THIN_IDLE_MS * UINT64_C(1000000);
-}
-
-/* Templates go before the thin pool does, and where somebody needs their room. */
-static bool templates_done(struct op *op)
-{
-	struct thin_keep *k = keep_of(op);
-	struct thin_templates *templates = &thin_of(k)->templates;
-	if (thin_of(k)->short_of_room || is_idle(k))
-		thin_templates_age(templates);
-	return list_empty(&templates->old);
-}
-
-static int templates_job(void *arg)
-{
-	struct thin_keep *k = arg;
-	return thin_templates_drop(k->templates_fd, k->trash_fd, &k->templates);
-}
-
-static int templates_end(struct op *op, int res)
-{
-	struct thin_keep *k = keep_of(op);
-	thin_templates_dropped(&thin_of(k)->templates, &k->templates, res);
-	if (res == 0)
-		pool_trash_kick(k->pool);
-	return res < 0 ? op_fail_sys(op, res, "deleting a template in the thin pool of pool %s",
-				 k->pool->name)
-		       : 0;
-}
-
-static int templates_run(struct op *op)
-{
-	struct thin_keep *k = keep_of(op);
-	thin_templates_take_old(&thin_of(k)->templates, &k->templates);
-	int r = op_work(op, templates_job, k);
-	return r < 0 ? templates_end(op, r) : r;
-}
-
-static bool retire_done(struct op *op)
-{
-	struct thin_keep *k = keep_of(op);
-	return !is_idle(k) || thin_of(k)->files > 0;
-}
-
-static int retire_job(void *arg)
-{
-	struct thin_keep *k = arg;
-	return thin_files_retire(k->disk, k->dirfd, k->trash_fd, &k->metadata);
-}
-
-static int retire_run(struct op *op)
-{
-	struct thin_keep *k = keep_of(op);
-	thin_of(k)->life = THIN_DOWN;
-	return op_work(op, retire_job, k);
-}
-
-static int retire_end(struct op *op, int res)
-{
-	struct thin_keep *k = keep_of(op);
-	struct pool_thin *thin = thin_of(k);
-	if (res == -EBUSY) /* somebody has a device of it open */
-		return 0;
-	if (res == -ENOTEMPTY || res == -EAGAIN) { /* what no file has is not destroyed */
-		thin->life = THIN_UP;
-		k->idle_since_ns = ring_now_ns(op->reactor->ring);
-		return 0;
-	}
-	if (res < 0)
-		return op_fail_sys(op, res, "taking away the thin pool of pool %s", k->pool->name);
-	k->pool->raw->dirty_bytes +=
-		image_map_bytes(&thin->data) + image_map_bytes(&thin->metadata);
-	thin->life = THIN_NONE;
-	thin->looked = false;
-	thin->metadata = thin->data = (struct image_map){0};
-	k->idle_since_ns = 0;
-	pool_trash_kick(k->pool);
-	pool_room_stale(k->pool);
-	return 0;
-}
-
 const struct op_step thin_steps[] = {
 	{"begin", .run = begin_run},
 	{"images", .run = images_run, .end = images_end, .undo = images_undo, .done = images_done},
@@ -609,7 +505,8 @@ const struct op_step thin_steps[] = {
 	{"look", .run = look_run, .end = look_end},
 	{"take", .run = take_run, .undo = take_undo},
 	{"grow", .run = grow_run, .end = grow_end, .done = grow_done},
-	{"templates", .run = templates_run, .end = templates_end, .done = templates_done},
-	{"retire", .run = retire_run, .end = retire_end, .done = retire_done},
+	{"templates", .run = thin_templates_run, .end = thin_templates_end,
+		.done = thin_templates_done},
+	{"retire", .run = thin_retire_run, .end = thin_retire_end, .done = thin_retire_done},
 	{NULL},
 };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of the operation that keeps a thin pool. For thin_keep.c. */
+/* The steps of the operation that keeps a thin pool. For thin_keep.c and thin_retire.c. */
 #ifndef RINGVOL_POOL_THIN_STEPS_H
 #define RINGVOL_POOL_THIN_STEPS_H
 
 #include "blockio/image_map.h"
+#include "pool/private.h"
 #include "pool/raw.h"
 #include "pool/thin_files.h"
 #include "pool/thin_keep.h"
@@ -31,5 +32,15 @@ struct thin_keep {
 };
 
 extern const struct op_step thin_steps[];
+
+/* In a step. */
+static inline struct thin_keep *thin_keep_of(struct op *op)
+{
+	return container_of(op, struct thin_keep, op);
+}
+static inline struct pool_thin *thin_of(const struct thin_keep *k)
+{
+	return &k->pool->raw->thin;
+}
 
 #endif
