@@ -139,46 +139,17 @@ int departure_parse(const char *text, size_t len, const char *key, struct pool_d
 
 /* ---- reading ---- */
 
-static const char *why_of(int res)
-{
-	switch (res) {
-	case -EPROTONOSUPPORT:
-		return "it is of a later version of ringvol";
-	case -EMEDIUMTYPE:
-		return "it is not a regular file";
-	case -EBADMSG:
-		return "it is damaged";
-	}
-	return "its file cannot be read";
-}
-
-/* The length or -errno; -EMEDIUMTYPE: no file of ours. */
-static ssize_t read_text(int departed_fd, const char *key, char *text, size_t cap)
-{
-	struct stat st;
-	_cleanup_fd_ int fd =
-		openat(departed_fd, key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-	if (fd < 0)
-		return errno == ELOOP || errno == ENXIO ? -EMEDIUMTYPE : -errno;
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	if (!S_ISREG(st.st_mode))
-		return -EMEDIUMTYPE;
-	ssize_t n = pread(fd, text, cap, 0);
-	return n < 0 ? -errno : n;
-}
-
 int departure_read(int departed_fd, const char *key, struct pool_departure **ret)
 {
 	char text[DEPARTURE_TEXT_MAX + 1];
-	ssize_t n = read_text(departed_fd, key, text, sizeof(text));
+	ssize_t n = record_text_read(departed_fd, key, text, sizeof(text));
 	int r = n < 0 ? (int)n : departure_parse(text, (size_t)n, key, ret);
 	if (r == 0 || r == -ENOENT || r == -ENOMEM || r == -EMFILE || r == -ENFILE)
 		return r;
 	struct pool_departure *damaged = departure_new(key);
 	if (damaged == NULL)
 		return -ENOMEM;
-	damaged->why = why_of(r);
+	damaged->why = record_text_why(r);
 	*ret = damaged;
 	return 0;
 }

@@ -165,48 +165,19 @@ int group_parse(const char *text, size_t len, const char *key, struct pool_group
 
 /* ---- reading ---- */
 
-static const char *why_of(int res)
-{
-	switch (res) {
-	case -EPROTONOSUPPORT:
-		return "its file is of a later version of ringvol";
-	case -EMEDIUMTYPE:
-		return "its file is not a regular file";
-	case -EBADMSG:
-		return "its file is damaged";
-	}
-	return "its file cannot be read";
-}
-
-/* The length or -errno; -EMEDIUMTYPE: no file of ours. */
-static ssize_t read_text(int groups_fd, const char *key, char *text, size_t cap)
-{
-	struct stat st;
-	_cleanup_fd_ int fd =
-		openat(groups_fd, key, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-	if (fd < 0)
-		return errno == ELOOP || errno == ENXIO ? -EMEDIUMTYPE : -errno;
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	if (!S_ISREG(st.st_mode))
-		return -EMEDIUMTYPE;
-	ssize_t n = pread(fd, text, cap, 0);
-	return n < 0 ? -errno : n;
-}
-
 int group_read(int groups_fd, const char *key, struct pool_group **ret)
 {
 	_cleanup_free_ char *text = malloc(GROUP_TEXT_MAX + 1);
 	if (text == NULL)
 		return -ENOMEM;
-	ssize_t n = read_text(groups_fd, key, text, GROUP_TEXT_MAX + 1);
+	ssize_t n = record_text_read(groups_fd, key, text, GROUP_TEXT_MAX + 1);
 	int r = n < 0 ? (int)n : group_parse(text, (size_t)n, key, ret);
 	if (r == 0 || r == -ENOENT || r == -ENOMEM || r == -EMFILE || r == -ENFILE)
 		return r;
 	struct pool_group *damaged = pool_group_new(key, 1);
 	if (damaged == NULL)
 		return -ENOMEM;
-	damaged->why = why_of(r);
+	damaged->why = record_text_why(r);
 	*ret = damaged;
 	return 0;
 }

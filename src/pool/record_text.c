@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Owns nothing. Printing fails where the buffer is too small, parsing where bytes are damaged. */
+/* Owns nothing. Printing fails where the buffer is too small, parsing where bytes are damaged,
+ * reading as a file does. */
 #include "pool/record_text.h"
 
+#include "base/fd.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <sha256.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { SUM_DIGITS = 16, SUM_LINE = 4 + SUM_DIGITS + 1 };
 
@@ -162,4 +168,34 @@ int record_text_parse_random(const char *s, char ret[9])
 		return -EBADMSG;
 	strcpy(ret, s);
 	return 0;
+}
+
+/* ---- files ---- */
+
+const char *record_text_why(int res)
+{
+	switch (res) {
+	case -EPROTONOSUPPORT:
+		return "its file is of a later version of ringvol";
+	case -EMEDIUMTYPE:
+		return "its file is not a regular file";
+	case -EBADMSG:
+		return "its file is damaged";
+	}
+	return "its file cannot be read";
+}
+
+ssize_t record_text_read(int dirfd, const char *name, char *text, size_t cap)
+{
+	struct stat st;
+	_cleanup_fd_ int fd =
+		openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ELOOP || errno == ENXIO ? -EMEDIUMTYPE : -errno;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -EMEDIUMTYPE;
+	ssize_t n = pread(fd, text, cap, 0);
+	return n < 0 ? -errno : n;
 }

@@ -7,7 +7,7 @@
  *   name=pvc-0a1b
  *   sum=<first 16 hex digits of SHA-256 of everything before this line>
  *
- * For record.c and group_file.c.
+ * For record.c, group_file.c and departure_file.c.
  */
 #ifndef RINGVOL_POOL_RECORD_TEXT_H
 #define RINGVOL_POOL_RECORD_TEXT_H
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* ---- printing ---- */
 
@@ -46,5 +47,12 @@ int record_text_parse_number(const char *s, uint64_t max, uint64_t *ret);
 /* 8 hex digits. */
 int record_text_parse_random(const char *s, char ret[9]);
 bool record_text_is_hex(const char *s, size_t count);
+
+/* ---- files that have one ---- */
+
+/* The length or -errno; -EMEDIUMTYPE: it is not a regular file. Blocking. */
+ssize_t record_text_read(int dirfd, const char *name, char *text, size_t cap);
+/* Why what a file has cannot be understood, by what reading or parsing it said. Static. */
+const char *record_text_why(int res);
 
 #endif
