@@ -196,11 +196,8 @@ static bool on_opened(struct channel_call *call, const uint8_t *data, size_t len
 	return true;
 }
 
-static void on_open_end(
-	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
+void pull_answered(struct pull *p, enum grpc_status status, const char *message)
 {
-	struct pull *p = container_of(call, struct pull, call);
-	(void)sent;
 	if (status != GRPC_OK)
 		pull_call_failed(p, status, message);
 	else if (p->answered)
@@ -210,6 +207,13 @@ static void on_open_end(
 			err_set(&p->err, ERR_DATA_LOSS,
 				"node %s tells of %s what cannot be: is it of a later version of ringvol?",
 				p->offer.node_id, p->offer.source_id));
+}
+
+static void on_open_end(
+	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
+{
+	(void)sent;
+	pull_answered(container_of(call, struct pull, call), status, message);
 }
 
 static void call_open(struct pull *p)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writing a chunk: through the ring where the kernel keeps a direct write apart from the loop
- * (direct_writes), else as a job of the pool's lane. A short write goes on where it ended; one that
- * makes no progress is -EIO.
+ * (direct_writes), else as a job of the pool's lane; so is one that may become a hole, which takes
+ * a look at all of it. A short write goes on where it ended; one that makes no progress is -EIO.
  */
 #include "transfer/pull_buf.h"
 
@@ -65,7 +65,7 @@ static void write_end(struct work_job *job, int res)
 static void submit(struct pull_buf *buf)
 {
 	struct ring *ring = buf->reactor->ring;
-	if (buf->direct && ring_features(ring)->direct_writes && !is_hole(buf)) {
+	if (buf->direct && ring_features(ring)->direct_writes && !buf->punches) {
 		io_uring_prep_write(&buf->req.sqe, buf->fd, buf->mem + buf->done,
 			buf->len - buf->done, buf->offset + buf->done);
 		ring_sqe_chore(&buf->req.sqe);

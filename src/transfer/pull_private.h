@@ -12,6 +12,8 @@ void pull_call_with(
 	struct pull *p, const char *path, const ProtobufCMessage *request, uint64_t deadline_ns);
 /* What a status says of the next attempt: it is made after a pause, or the operation ends. */
 void pull_call_failed(struct pull *p, enum grpc_status status, const char *message);
+/* The end of a call whose one message was looked at: p->answered says that it makes sense. */
+void pull_answered(struct pull *p, enum grpc_status status, const char *message);
 /* The operation is to end so; what is under way goes on to its own end. The first one counts. */
 void pull_end(struct pull *p, int res);
 void pull_end_unavailable(struct pull *p, const char *what, const char *why);

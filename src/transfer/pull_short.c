@@ -116,17 +116,8 @@ static bool on_still(struct channel_call *call, const uint8_t *data, size_t len)
 static void on_still_end(
 	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
 {
-	struct pull *p = container_of(call, struct pull, call);
 	(void)sent;
-	if (status != GRPC_OK)
-		pull_call_failed(p, status, message);
-	else if (p->answered)
-		pull_end(p, 0);
-	else
-		pull_end(p,
-			err_set(&p->err, ERR_DATA_LOSS,
-				"node %s tells of %s what cannot be: is it of a later version of ringvol?",
-				p->offer.node_id, p->offer.source_id));
+	pull_answered(container_of(call, struct pull, call), status, message);
 }
 
 static void call_still(struct pull *p)
