@@ -377,6 +377,16 @@ int pools_find_id(const struct pools *pools, enum record_kind kind, const char *
 	return r < 0 ? r : err_set(err, ERR_NOT_FOUND, "%s %s does not exist", nouns[kind], id);
 }
 
+struct pool_departure *pools_departed(const struct pools *pools, const char *id)
+{
+	struct pool_object *volume;
+	struct err ignored = {0};
+	/* It may have come back to another pool than it had left. */
+	return pools_find_id(pools, RECORD_VOLUME, id, &volume, &ignored) == 0
+		       ? NULL
+		       : pools_departure(pools, id);
+}
+
 int pool_check_not_inline(const struct pool_object *object, struct err *err)
 {
 	if (object->rec == NULL || !record_is_inline(object->rec))

@@ -17,6 +17,8 @@ struct pool_object *pools_find_name(
  * ERR_DATA_LOSS: quarantined. */
 int pools_find_id(const struct pools *pools, enum record_kind kind, const char *id,
 	struct pool_object **ret, struct err *err);
+/* Where the volume of the id has gone; NULL: it is here, in whatever pool, or has not been. */
+struct pool_departure *pools_departed(const struct pools *pools, const char *id);
 /* 0, or ERR_PRECONDITION: it is an inline volume, and nobody's but its pod's. */
 int pool_check_not_inline(const struct pool_object *object, struct err *err);
 /* Whether an id is well-formed, its pool (for a volume that has left a pool of ours: the one it

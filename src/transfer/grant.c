@@ -53,7 +53,7 @@ static void take_grant(struct grant_make *m, struct pool_hold *hold)
 /* It has left before: by this node's grant, or to another one. */
 static int look_up_departure(struct grant_make *m, struct err *err)
 {
-	const struct pool_departure *left = pools_departure(m->transfer->pools, m->source_id);
+	const struct pool_departure *left = pools_departed(m->transfer->pools, m->source_id);
 	if (left == NULL)
 		return 0;
 	if (!m->move || strcmp(left->node_id, m->node_id) != 0)
@@ -63,19 +63,24 @@ static int look_up_departure(struct grant_make *m, struct err *err)
 	return 0;
 }
 
-static int look_up_run(struct op *op)
+static struct pool_hold *find_meant(const struct transfer *t, const struct grant_make *m)
 {
-	struct grant_make *m = make_of(op);
-	const struct transfer *t = m->transfer;
 	const struct pool *pool;
-	int r = look_up_departure(m, &op->err);
-	if (r < 0 || m->found)
-		return r;
 	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
 		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
 			if (is_meant(m, h))
-				take_grant(m, h);
-	return 0;
+				return h;
+	return NULL;
+}
+
+static int look_up_run(struct op *op)
+{
+	struct grant_make *m = make_of(op);
+	int r = look_up_departure(m, &op->err);
+	struct pool_hold *hold = r == 0 && !m->found ? find_meant(m->transfer, m) : NULL;
+	if (hold != NULL)
+		take_grant(m, hold);
+	return r;
 }
 
 static bool found_done(struct op *op)
@@ -268,15 +273,8 @@ bool grant_moves(const struct transfer *t, const char *source_id, const char *no
 		.node_id = node_id,
 		.volume_name = volume_name,
 		.move = true};
-	const struct pool_departure *left = pools_departure(t->pools, source_id);
-	const struct pool *pool;
-	if (left != NULL)
-		return strcmp(left->node_id, node_id) == 0;
-	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
-		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
-			if (is_meant(&m, h))
-				return true;
-	return false;
+	const struct pool_departure *left = pools_departed(t->pools, source_id);
+	return left != NULL ? strcmp(left->node_id, node_id) == 0 : find_meant(t, &m) != NULL;
 }
 
 struct pool_hold *grant_of_call(struct grpc_call *call, ProtobufCBinaryData grant)

@@ -2,6 +2,8 @@
 /* Volumes that are in another pool than their ids say: found, walked past, told from others. */
 #include "pool_fixture.h"
 
+#include "base/fd.h"
+#include "pool/departure_file.h"
 #include "pool/index.h"
 
 #include <criterion/criterion.h>
@@ -127,6 +129,29 @@ Test(moved, the_one_that_moved_more_often_is_it)
 	again();
 	check_found(id_in(pool_uuid8(a), "v.00000001"), b);
 	check_found(id_in(pool_uuid8(b), "w.00000002"), a);
+	fixture_close(&f);
+}
+
+/* It left one pool of the node, and is back in the other: the note of the first says nothing. */
+Test(moved, back_in_another_pool)
+{
+	char text[DEPARTURE_TEXT_MAX], path[256];
+	struct pool_departure note = {.moves = 1, .to = "deadbeef", .node_id = "node-b"};
+	memset(note.grant, 'a', sizeof(note.grant) - 1);
+	setup();
+	plant(b, "v", "00000001", pool_uuid8(a), 2);
+	for (unsigned i = 0; i < 2; i++) {
+		snprintf(note.id, sizeof(note.id), "%s.%c.00000001", pool_uuid8(a), "vw"[i]);
+		snprintf(path, sizeof(path), "%s/departed/%c", pool_path(a), "vw"[i]);
+		int len = departure_print(&note, text, sizeof(text));
+		_cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		cr_assert(len > 0 && write(fd, text, (size_t)len) == len);
+	}
+	again();
+	check_found(id_in(pool_uuid8(a), "v.00000001"), b);
+	cr_assert_not_null(pools_departure(f.pools, id_in(pool_uuid8(a), "v.00000001")));
+	cr_assert_null(pools_departed(f.pools, id_in(pool_uuid8(a), "v.00000001")));
+	cr_assert_not_null(pools_departed(f.pools, id_in(pool_uuid8(a), "w.00000001")));
 	fixture_close(&f);
 }
 
