@@ -110,10 +110,17 @@ static void check_formatted(struct fixture *f, const char *name)
 	cr_assert_eq(probe.type, FSIMG_EXT4, "%s: %s", fault.what, probe.found);
 }
 
-static void need_mkfs(void)
+static void open_formatting(struct fixture *f, struct ring_sim *sim, uint64_t seed)
 {
 	if (fixture_sh("command -v mkfs.ext4 >/dev/null 2>&1") != 0)
 		cr_skip_test("mkfs is not installed");
+	open_sim(f, sim, seed);
+}
+
+static void close_formatting(struct fixture *f)
+{
+	fixture_close(f);
+	bytes_drop();
 }
 
 /* ---- failures ---- */
@@ -159,8 +166,7 @@ Test(thin_templates, fail_anywhere, .timeout = 250)
 {
 	struct fixture f;
 	struct ring_sim sim;
-	need_mkfs();
-	open_sim(&f, &sim, 5);
+	open_formatting(&f, &sim, 5);
 	/* The thin pool and the template among the records are there. */
 	cr_assert_eq(format_volume(&f, "first", 6), ERR_OK);
 	remove_named(&f, "first");
@@ -169,8 +175,7 @@ Test(thin_templates, fail_anywhere, .timeout = 250)
 	cr_assert_geq(sweep(&f, "pool_build", false), 8);
 	cr_assert_geq(sweep(&f, "pool_template", false), 2);
 	cr_assert_geq(sweep(&f, "pool_build", true), 10);
-	fixture_close(&f);
-	bytes_drop();
+	close_formatting(&f);
 }
 
 /* What dm-thin refuses, and what it knew before. */
@@ -183,8 +188,7 @@ Test(thin_templates, dm_thin_refuses, .timeout = 100)
 		{DM_TABLE_LOAD, -ENOMEM}, {DM_TABLE_STATUS, -EIO}};
 	struct fixture f;
 	struct ring_sim sim;
-	need_mkfs();
-	open_sim(&f, &sim, 6);
+	open_formatting(&f, &sim, 6);
 	cr_assert_eq(format_volume(&f, "first", 6), ERR_OK);
 	remove_named(&f, "first");
 	drop_templates(&f);
@@ -215,8 +219,7 @@ Test(thin_templates, dm_thin_refuses, .timeout = 100)
 	cr_assert_eq(format_volume(&f, "w", 6), ERR_OK);
 	check_formatted(&f, "w");
 	check_world(&f, 2, fds);
-	fixture_close(&f);
-	bytes_drop();
+	close_formatting(&f);
 }
 
 /* ---- many ---- */
@@ -257,8 +260,7 @@ Test(thin_templates, many_at_once, .timeout = 100)
 {
 	struct fixture f;
 	struct ring_sim sim;
-	need_mkfs();
-	open_sim(&f, &sim, 8);
+	open_formatting(&f, &sim, 8);
 	cr_assert_eq(format_volume(&f, "first", 6), ERR_OK);
 	drop_templates(&f);
 	unsigned fds = count_fds(&f);
@@ -280,8 +282,7 @@ Test(thin_templates, many_at_once, .timeout = 100)
 		cr_assert_eq(origin_of(id_of(&f, name)), origin_of(id_of(&f, "c0")));
 	}
 	check_world(&f, 1 + CROWD, fds);
-	fixture_close(&f);
-	bytes_drop();
+	close_formatting(&f);
 }
 
 /* Of many sizes the least recently used goes; its volumes stay. */
@@ -289,8 +290,7 @@ Test(thin_templates, limit, .timeout = 100)
 {
 	struct fixture f;
 	struct ring_sim sim;
-	need_mkfs();
-	open_sim(&f, &sim, 9);
+	open_formatting(&f, &sim, 9);
 	for (unsigned mib = 4; mib < 4 + THIN_TEMPLATES_MAX + 2; mib++) {
 		cr_assert_eq(format_volume(&f, "v", mib), ERR_OK, "%u", mib);
 		remove_named(&f, "v");
@@ -305,8 +305,7 @@ Test(thin_templates, limit, .timeout = 100)
 	cr_assert_eq(f.pool->raw->thin.next_id, next + 3);
 	sweep_trash(&f);
 	check_world(&f, 2, count_fds(&f));
-	fixture_close(&f);
-	bytes_drop();
+	close_formatting(&f);
 }
 
 /* ---- their end ---- */
@@ -316,8 +315,7 @@ Test(thin_templates, next_run, .timeout = 100)
 {
 	struct fixture f;
 	struct ring_sim sim;
-	need_mkfs();
-	open_sim(&f, &sim, 10);
+	open_formatting(&f, &sim, 10);
 	cr_assert_eq(format_volume(&f, "v", 6), ERR_OK);
 	uint32_t origin = origin_of(id_of(&f, "v"));
 	for (unsigned i = 0; i < 2; i++) { /* after a stop, and after a reboot */
@@ -334,8 +332,7 @@ Test(thin_templates, next_run, .timeout = 100)
 		cr_assert_neq(origin, 0);
 		remove_named(&f, "w");
 	}
-	fixture_close(&f);
-	bytes_drop();
+	close_formatting(&f);
 }
 
 /* Where nobody uses the thin pool it goes, and its templates before it. */
@@ -343,8 +340,7 @@ Test(thin_templates, idle, .timeout = 100)
 {
 	struct fixture f;
 	struct ring_sim sim;
-	need_mkfs();
-	open_sim(&f, &sim, 11);
+	open_formatting(&f, &sim, 11);
 	cr_assert_eq(format_volume(&f, "v", 6), ERR_OK);
 	remove_named(&f, "v");
 	check_world(&f, 0, count_fds(&f));
@@ -358,8 +354,7 @@ Test(thin_templates, idle, .timeout = 100)
 	cr_assert_eq(templates(&f)->count, 0);
 	cr_assert_eq(format_volume(&f, "v", 6), ERR_OK);
 	check_formatted(&f, "v");
-	fixture_close(&f);
-	bytes_drop();
+	close_formatting(&f);
 }
 
 /* Where room is short they go before writers fail, and volumes have bytes of their own. */
@@ -368,8 +363,7 @@ Test(thin_templates, short_of_room, .timeout = 100)
 	struct fixture f;
 	struct ring_sim sim;
 	char words[128];
-	need_mkfs();
-	open_sim(&f, &sim, 12);
+	open_formatting(&f, &sim, 12);
 	cr_assert_eq(format_volume(&f, "v", 6), ERR_OK);
 	cr_assert_eq(templates(&f)->count, 1);
 	for (unsigned i = 0; i < 40 && !f.pool->raw->thin.short_of_room; i++) {
@@ -399,8 +393,7 @@ Test(thin_templates, short_of_room, .timeout = 100)
 	cr_assert_eq(code, ERR_OK, "%s", v->b.op.err.message);
 	formatted_free(v);
 	cr_assert_eq(origin_of(id_of(&f, "w")), 0);
-	fixture_close(&f);
-	bytes_drop();
+	close_formatting(&f);
 }
 
 /* What volumes have of a template counts once. */
@@ -409,8 +402,7 @@ Test(thin_templates, room, .timeout = 100)
 	struct fixture f;
 	struct ring_sim sim;
 	char words[128];
-	need_mkfs();
-	open_sim(&f, &sim, 13);
+	open_formatting(&f, &sim, 13);
 	cr_assert_eq(format_volume(&f, "v", 6), ERR_OK);
 	cr_assert_eq(format_volume(&f, "w", 6), ERR_OK);
 	/* In use are 1 MiB, and what the template has. */
@@ -428,6 +420,5 @@ Test(thin_templates, room, .timeout = 100)
 	cr_assert_eq(after.allocated_bytes, 2 * RAW_MIB);
 	cr_assert_eq(after.available_bytes, before.available_bytes);
 	fake_thin_pool_words = NULL;
-	fixture_close(&f);
-	bytes_drop();
+	close_formatting(&f);
 }
