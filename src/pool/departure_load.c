@@ -143,7 +143,11 @@ int departure_load_run(struct departure_load *l)
 		r = fd_each_name(l->fd, read_one, l);
 	if (r == -ENOTDIR) /* there can be none */
 		r = 0;
+	size_t before = l->found_count;
 	if (r == 0)
 		drop_left(l);
+	/* Their notes may go at any time from now on. */
+	if (r == 0 && l->found_count < before && fsync(l->volumes_fd) < 0)
+		r = -errno;
 	return r;
 }

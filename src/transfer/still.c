@@ -119,7 +119,7 @@ struct still_call {
 	struct transfer *transfer;
 	struct grpc_call *call;
 	struct pool_hold *hold;
-	struct still *still; /* being made, or found */
+	struct still *still; /* being made */
 	struct pool_object *volume;
 	int dir_fd;
 	char why[256]; /* who uses it; "" */
@@ -155,6 +155,8 @@ static int take_run(struct op *op)
 {
 	struct still_call *c = still_call_of(op);
 	struct node *node = c->transfer->node;
+	if (c->hold->dropped)
+		return op_fail(op, ERR_UNAVAILABLE, "the grant was closed meanwhile");
 	int r = pools_find_id(node->pools, RECORD_VOLUME, c->hold->source_id, &c->volume, &op->err);
 	if (r == 0)
 		r = pool_check_not_inline(c->volume, &op->err);
@@ -162,7 +164,7 @@ static int take_run(struct op *op)
 		r = pool_check_ready(c->volume->pool, &op->err);
 	if (r == 0)
 		r = node_check_whole(c->volume, &op->err);
-	if (r < 0 || c->still != NULL || is_used(c))
+	if (r < 0 || still_of(c->transfer, c->hold) != NULL || is_used(c))
 		return r;
 	c->stale = record_image_bytes(c->volume->rec) != record_image_bytes(c->hold->rec);
 	if (c->stale)
@@ -192,7 +194,7 @@ static int take_run(struct op *op)
 static int take_undo(struct op *op)
 {
 	struct still_call *c = still_call_of(op);
-	if (c->still != NULL && c->still->busy)
+	if (c->still != NULL)
 		still_free(c->still);
 	c->still = NULL;
 	return 0;
@@ -201,8 +203,7 @@ static int take_undo(struct op *op)
 /* Not taken, or found as it is. */
 static bool image_done(struct op *op)
 {
-	const struct still_call *c = still_call_of(op);
-	return c->still == NULL || !c->still->busy;
+	return still_call_of(op)->still == NULL;
 }
 
 static int image_job(void *arg)
@@ -239,23 +240,27 @@ static const struct op_step still_steps[] = {
 	{NULL},
 };
 
+/* One that was found may have been closed since. */
 static void still_answer(struct still_call *c)
 {
 	Ringvol__V1__StillVolumeResponse response = RINGVOL__V1__STILL_VOLUME_RESPONSE__INIT;
 	char text[RECORD_BYTES_MAX];
-	if (c->still != NULL) {
+	struct still *still = still_of(c->transfer, c->hold);
+	if (still != NULL) {
 		int len = record_print(c->volume->rec, text, sizeof(text));
 		if (len < 0) {
 			grpc_end(c->call, GRPC_INTERNAL, "the record of the volume cannot be told");
 			return;
 		}
-		c->still->heard_ns = now_ns(c->transfer);
+		still->heard_ns = now_ns(c->transfer);
 		response.still = true;
-		response.since = c->still->since;
+		response.since = still->since;
 		response.record = (ProtobufCBinaryData){(size_t)len, (uint8_t *)text};
 		const char *uuid8 = pool_uuid8(c->volume->pool);
 		response.pool = (ProtobufCBinaryData){strlen(uuid8), (uint8_t *)(uintptr_t)uuid8};
 	}
+	if (still == NULL && c->why[0] == '\0')
+		used_by(c, "let go by another call", "");
 	response.why = (ProtobufCBinaryData){strlen(c->why), (uint8_t *)c->why};
 	grpc_reply(c->call, &response.base);
 }
@@ -305,7 +310,6 @@ void still_volume(struct grpc_call *call, const ProtobufCMessage *request)
 	c->transfer = t;
 	c->call = call;
 	c->hold = hold;
-	c->still = found;
 	op_init(&c->op, t->reactor, "still_volume", still_steps, still_ended);
 	c->op.lane = pool_lane(hold->pool);
 	op_start(&c->op);

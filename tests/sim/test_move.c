@@ -270,48 +270,21 @@ Test(move, in_use_then_free, .timeout = 60)
 
 /* ---- each step, job and request fails ---- */
 
-static long calls_left = -1;
-static bool call_hit;
-
-static int fail_call(void *arg, const char *op_name, const char *step_name)
-{
-	(void)arg;
-	if (calls_left < 0 || calls_left-- != 0)
-		return 0;
-	call_hit = true;
-	snprintf(w->fault_at, sizeof(w->fault_at), "job of %s/%s", op_name, step_name);
-	return -EIO;
-}
-
-static int fail_request(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
-{
-	char opcode[16];
-	(void)nth;
-	snprintf(opcode, sizeof(opcode), "%d", sqe->opcode);
-	return fail_call(arg, "request", opcode);
-}
-
 static void fail_each(enum world_fs fs, bool steps)
 {
 	bool hit;
 	unsigned n = 0, left = 0, finished = 0;
 	open_both(fs, 4);
-	w->observer.before_call = fail_call;
-	w->sim.fault = fail_request;
 	do {
 		far_make_volume(SIZE, SIZE / 2);
 		cr_assert_eq(give(), ERR_OK);
 		change_source();
 		expect();
-		w->fault_hit = call_hit = false;
-		if (steps)
-			w->fault_after = (int)n++;
-		else
-			calls_left = n++;
+		w->fault_hit = false;
+		*(steps ? &w->fault_after : &w->work_fault_after) = (int)n++;
 		enum grpc_status status = take_only(far.id, "default");
-		w->fault_after = -1;
-		calls_left = -1;
-		hit = w->fault_hit || call_hit;
+		w->fault_after = w->work_fault_after = -1;
+		hit = w->fault_hit;
 		const char *at = hit ? w->fault_at : "nothing";
 		cr_assert(status == GRPC_OK || hit, "%s: %s", at, message);
 		assert_at_one(at);
@@ -449,10 +422,10 @@ Test(move, leave_is_not_heard_and_the_source_restarts, .timeout = 60)
 	lose("/ringvol.v1.Transfer/LeaveVolume", false, true);
 }
 
-/* Without an offer: the finished part says whom to ask. Another volume of the name is kept out. */
-Test(move, a_finished_part_needs_no_offer, .timeout = 60)
+/* It has left, its part is finished, and this node has started anew; the other one is away. */
+static void open_finished(uint64_t seed)
 {
-	open_move(WORLD_XFS, 7);
+	open_move(WORLD_XFS, seed);
 	expect();
 	cr_assert_eq(give(), ERR_OK);
 	cut_path = "/ringvol.v1.Transfer/LeaveVolume";
@@ -461,6 +434,12 @@ Test(move, a_finished_part_needs_no_offer, .timeout = 60)
 	channel_local.on_message = NULL;
 	far_down();
 	world_restart(w);
+}
+
+/* Without an offer: the finished part says whom to ask. Another volume of the name is kept out. */
+Test(move, a_finished_part_needs_no_offer, .timeout = 60)
+{
+	open_finished(7);
 	cr_assert_not_null(pool_arrival_next(pools_at(w->pools, 0), NULL));
 	create_bytes = SIZE;
 	cr_assert_eq(create("source", EMPTY, other_id), GRPC_UNAVAILABLE, "it is arriving");
@@ -477,15 +456,7 @@ Test(move, a_finished_part_needs_no_offer, .timeout = 60)
 Test(move, it_arrives_by_itself, .timeout = 60)
 {
 	static struct csi_arrivals arrivals;
-	open_move(WORLD_XFS, 10);
-	expect();
-	cr_assert_eq(give(), ERR_OK);
-	cut_path = "/ringvol.v1.Transfer/LeaveVolume";
-	channel_local.on_message = lose_answer;
-	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
-	channel_local.on_message = NULL;
-	far_down();
-	world_restart(w);
+	open_finished(10);
 	struct grpc_registry *registry = grpc_registry_new();
 	cr_assert_eq(csi_register_member(w->csi, registry, 1 << GRPC_PEER_CONTROLLER), 0);
 	csi_arrivals_open(&arrivals, w->csi, registry);
@@ -494,12 +465,11 @@ Test(move, it_arrives_by_itself, .timeout = 60)
 	cr_assert(!is_in(w->pools) && channel_local.calls > before, "it is tried");
 	far_up();
 	assert_at_one("a restart");
-	w->observer.before_call = fail_call;
 	for (unsigned n = 0; !is_in(w->pools); n++) {
 		cr_assert_lt(n, 60);
-		calls_left = n;
+		w->work_fault_after = (int)n;
 		ring_sim_settle(w->reactor.ring, 4 * CSI_ARRIVALS_MS);
-		calls_left = -1;
+		w->work_fault_after = -1;
 		assert_at_one("an attempt");
 	}
 	csi_arrivals_close(&arrivals);

@@ -9,6 +9,7 @@
 #include "pool/departure.h"
 #include "pool/index.h"
 #include "pool/pools.h"
+#include "pool/sync.h"
 #include "transfer/still.h"
 
 #include <criterion/criterion.h>
@@ -230,6 +231,27 @@ Test(move, while_it_is_still, .timeout = 60)
 	close_granted();
 }
 
+/* The call that finds it still is not answered yet when it is closed. */
+Test(move, closed_while_it_is_asked, .timeout = 60)
+{
+	Ringvol__V1__StillVolumeRequest still = RINGVOL__V1__STILL_VOLUME_REQUEST__INIT;
+	Ringvol__V1__CloseCopyRequest close = RINGVOL__V1__CLOSE_COPY_REQUEST__INIT;
+	struct world_answer asked, closed;
+	open_granted(WORLD_XFS, 10);
+	hold_still();
+	still.grant = close.grant = csi_bytes(grant);
+	world_send(w, "/ringvol.v1.Transfer/StillVolume", &still.base, &asked);
+	world_send(w, "/ringvol.v1.Transfer/CloseCopy", &close.base, &closed);
+	world_wait(w, &closed);
+	world_wait(w, &asked);
+	cr_assert_eq(closed.status, GRPC_OK);
+	cr_assert_eq(asked.status, GRPC_UNAVAILABLE, "%s", asked.message);
+	cr_assert(list_empty(&w->transfer->stills), "a closed grant holds nothing");
+	world_answer_free(&asked);
+	world_answer_free(&closed);
+	close_granted();
+}
+
 Test(move, it_is_still_for_a_while, .timeout = 60)
 {
 	open_granted(WORLD_XFS, 5);
@@ -357,27 +379,6 @@ Test(move, each_step_of_still_fails_ext4, .timeout = 60)
 	fail_each_still(WORLD_EXT4);
 }
 
-static long calls_left;
-static bool call_hit;
-
-/* A job on a thread. */
-static int fail_call(void *arg, const char *op_name, const char *step_name)
-{
-	(void)arg;
-	if (calls_left < 0 || calls_left-- != 0)
-		return 0;
-	call_hit = true;
-	snprintf(w->fault_at, sizeof(w->fault_at), "job of %s/%s", op_name, step_name);
-	return -EIO;
-}
-
-static int fail_request(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
-{
-	(void)nth;
-	(void)sqe;
-	return fail_call(arg, "request", "");
-}
-
 /* It is here, or it has left: the next call says which, and so it is. */
 static bool leave_failed(void)
 {
@@ -406,22 +407,15 @@ static void fail_each_leave(enum world_fs fs, bool steps)
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	world_settle(w);
 	world_inventory(w, before, sizeof(before));
-	w->observer.before_call = fail_call;
-	w->sim.fault = fail_request;
-	calls_left = -1;
 	do {
 		cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 		cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
 		hold_still();
-		w->fault_hit = call_hit = false;
-		if (steps)
-			w->fault_after = (int)n++;
-		else
-			calls_left = n++;
+		w->fault_hit = false;
+		*(steps ? &w->fault_after : &w->work_fault_after) = (int)n++;
 		enum grpc_status status = leave();
-		w->fault_after = -1;
-		calls_left = -1;
-		hit = w->fault_hit || call_hit;
+		w->fault_after = w->work_fault_after = -1;
+		hit = w->fault_hit;
 		cr_assert(status == GRPC_OK || (hit && status == GRPC_UNAVAILABLE), "%s: %d",
 			w->fault_at, status);
 		if (status == GRPC_OK)
@@ -431,6 +425,9 @@ static void fail_each_leave(enum world_fs fs, bool steps)
 		world_settle(w);
 		cr_assert(list_empty(&w->transfer->stills));
 		cr_assert_eq(drop_departure(), GRPC_OK);
+		cr_assert_null(pools_removal_unsynced(w->pools, RECORD_VOLUME, volume_id),
+			"after %s: without its note an image that is back would be a volume",
+			w->fault_at);
 		ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
 		world_inventory(w, failed, sizeof(failed));
 		cr_assert_str_eq(

@@ -44,6 +44,27 @@ static int fault_hook(void *arg, const char *op_name, const char *step_name)
 	return -EIO;
 }
 
+static int job_hook(void *arg, const char *op_name, const char *step_name)
+{
+	struct world *w = arg;
+	if (w->work_fault_after < 0 || w->work_fault_after-- != 0)
+		return 0;
+	w->fault_hit = true;
+	snprintf(w->fault_at, sizeof(w->fault_at), "job of %s/%s", op_name, step_name);
+	return -EIO;
+}
+
+static int request_hook(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	struct world *w = arg;
+	(void)nth;
+	if (w->work_fault_after < 0 || w->work_fault_after-- != 0)
+		return 0;
+	w->fault_hit = true;
+	snprintf(w->fault_at, sizeof(w->fault_at), "request %d", sqe->opcode);
+	return -EIO;
+}
+
 static int shell(const char *fmt, const char *arg)
 {
 	char command[512];
@@ -108,8 +129,10 @@ static void up(struct world *w)
 	assert(csi_register(w->csi, w->registry) == 0);
 	assert(csi_register_member(w->csi, w->registry, 0) == 0);
 	assert(transfer_register(w->transfer, w->registry, 0) == 0);
-	w->fault_after = -1;
-	w->observer = (struct op_observer){.before = fault_hook, .arg = w};
+	w->fault_after = w->work_fault_after = -1;
+	w->observer = (struct op_observer){.before = fault_hook, .before_call = job_hook, .arg = w};
+	w->sim.fault = request_hook;
+	w->sim.fault_arg = w;
 	w->reactor.observer = &w->observer;
 }
 
@@ -191,7 +214,7 @@ void world_restart(struct world *w)
 
 void world_close(struct world *w)
 {
-	w->fault_after = -1;
+	w->fault_after = w->work_fault_after = -1;
 	world_settle(w);
 	down(w);
 	if (w->mounted)

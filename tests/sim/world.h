@@ -39,13 +39,14 @@ struct world {
 	 * for more the next time. */
 	int64_t size_zero;
 	/* the fault armed: the n-th step from now fails with -EIO */
-	int fault_after; /* -1: none */
+	int fault_after;      /* -1: none */
+	int work_fault_after; /* the same of jobs on threads and the ring's requests */
 	bool fault_hit;
 	unsigned scan_faults; /* looks for devices of earlier runs that fail, from now on */
 	bool adopted;
 	/* Called before each step, if set. */
 	void (*on_step)(const char *op_name, const char *step_name);
-	char fault_at[96]; /* "operation/step" it hit */
+	char fault_at[96]; /* "operation/step" it hit; "job of operation/step", "request opcode" */
 };
 
 /* NULL with a reason in *why when this machine cannot run it. */
