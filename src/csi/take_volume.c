@@ -268,7 +268,7 @@ static int still_end(struct op *op, int res)
 		return res;
 	if (!k->pull.still)
 		return op_fail(op, ERR_UNAVAILABLE,
-			"%.200s, on node %.100s: it is copied, and moves when nobody uses it",
+			"%.250s, on node %.60s: it is copied, and moves when nobody uses it",
 			k->pull.used_by, k->offer.node_id);
 	return 0;
 }

@@ -334,8 +334,8 @@ static int end_all(const struct move *m)
 		if (m->movers[i].seen)
 			printf("%s stays on node %s: %s\n", clean(m, m->movers[i].name), from,
 				clean(m, m->movers[i].reason));
-	printf("%u moved, %zu stay; %u snapshots stay on node %s\n", m->moved, stay, m->snapshots,
-		from);
+	printf("moved: %u, not moved: %zu, snapshots left on node: %u (%s)\n", m->moved, stay,
+		m->snapshots, from);
 	return stay == 0 ? 0 : TOOL_FAILED;
 }
 

@@ -48,7 +48,7 @@ struct pull {
 	uint64_t next_bytes;
 	/* Of a volume that moves here, after pull_still and pull_leave ended well. */
 	bool still, left;
-	char used_by[256];                 /* why it is not still */
+	char used_by[320];                 /* why it is not still */
 	uint64_t since;                    /* LeaveVolume asks for it */
 	char from[RECORD_POOL_DIGITS + 1]; /* the uuid of the pool that it is in */
 	struct record *still_rec;          /* as it is by now; the pull's */

@@ -122,7 +122,7 @@ struct still_call {
 	struct still *still; /* being made */
 	struct pool_object *volume;
 	int dir_fd;
-	char why[256]; /* who uses it; "" */
+	char why[320]; /* who uses it; "" */
 	bool stale;    /* it has another size by now */
 };
 
@@ -130,7 +130,7 @@ struct still_call {
 
 static void used_by(struct still_call *c, const char *how, const char *by)
 {
-	snprintf(c->why, sizeof(c->why), "volume %.100s is %.90s%.60s", c->hold->volume_name, how,
+	snprintf(c->why, sizeof(c->why), "volume %.64s is %.80s%.150s", c->hold->volume_name, how,
 		by);
 }
 

@@ -331,13 +331,13 @@ func TestClusterMoveAll(t *testing.T) {
 	}
 	b.must(used.Down())
 	r := tool(t, nil, append(drain, "--to", "node-c", "--timeout", "60")...)
-	if r.code != 0 || !strings.Contains(r.out, "pvc-0 is on node node-c") || !strings.Contains(r.out, "1 moved, 0 stay; 1 snapshots stay on node node-a") {
+	if r.code != 0 || !strings.Contains(r.out, "pvc-0 is on node node-c") || !strings.Contains(r.out, "moved: 1, not moved: 0, snapshots left on node: 1 (node-a)") {
 		t.Fatalf("%+v", r)
 	}
 	if names := a.Pools[0].Names("volumes"); len(names) != 0 {
 		t.Errorf("left on node-a: %v", names)
 	}
-	if r := tool(t, nil, append(drain, "--timeout", "60")...); r.code != 0 || !strings.Contains(r.out, "0 moved, 0 stay") {
+	if r := tool(t, nil, append(drain, "--timeout", "60")...); r.code != 0 || !strings.Contains(r.out, "moved: 0, not moved: 0") {
 		t.Errorf("%+v", r)
 	}
 	if r := tool(t, nil, "move", "--endpoint", "unix://"+b.ctl.Socket, "--all", "--from", "node-z"); r.code != 1 || !strings.Contains(r.err, "no node node-z") {
