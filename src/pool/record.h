@@ -157,7 +157,7 @@ void record_id_print(const char *pool_uuid8, const struct record *rec, char ret_
 /* The digits that its id begins with. */
 static inline const char *record_id_pool(const struct record *rec, const char *pool_uuid8)
 {
-	return rec->born[0] != '\0' ? rec->born : pool_uuid8;
+	return rec->born != NULL && rec->born[0] != '\0' ? rec->born : pool_uuid8;
 }
 
 #endif
