@@ -357,14 +357,18 @@ static const struct op_step leave_steps[] = {
 	{NULL},
 };
 
-/* Committed, durably: the image of the grant has done its duty. */
-static void answer_left(
-	struct grpc_call *call, const struct transfer *t, const char grant[POOL_GRANT_BYTES])
+/* Committed, durably: no node needs an image to take the volume by any more, whichever it was asked
+ * to go to before. */
+static void answer_left(struct grpc_call *call, const struct pool *pool, const char *id)
 {
 	Ringvol__V1__LeaveVolumeResponse response = RINGVOL__V1__LEAVE_VOLUME_RESPONSE__INIT;
-	struct pool_hold *hold = grant_find(t, grant, grpc_call_peer(call));
-	if (hold != NULL)
-		grant_drop(hold);
+	struct pool_hold *hold = pool_hold_next(pool, NULL);
+	while (hold != NULL) {
+		struct pool_hold *next = pool_hold_next(pool, hold);
+		if (hold->move && strcmp(hold->source_id, id) == 0)
+			grant_drop(hold);
+		hold = next;
+	}
 	grpc_reply(call, &response.base);
 }
 
@@ -378,7 +382,7 @@ static void leave_ended(struct op *op)
 		/* Whether the note is there says the next call. The image has no lock any more. */
 		grpc_end(l->call, GRPC_UNAVAILABLE, op->err.message);
 	} else {
-		answer_left(l->call, l->transfer, l->note.grant);
+		answer_left(l->call, s != NULL ? s->hold->pool : l->pool, l->note.id);
 	}
 	if (s != NULL) {
 		s->busy = false;
@@ -457,7 +461,7 @@ static void leave_again(struct grpc_call *call, struct pool_departure *left)
 	struct transfer *t = grpc_call_context(call);
 	struct leave *l = left->unsynced ? calloc(1, sizeof(*l)) : NULL;
 	if (!left->unsynced) {
-		answer_left(call, t, left->grant);
+		answer_left(call, left->pool, left->id);
 		return;
 	}
 	if (l == NULL) {

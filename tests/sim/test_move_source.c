@@ -280,6 +280,10 @@ Test(move, it_leaves_once_and_for_ever, .timeout = 60)
 	char first[POOL_GRANT_BYTES];
 	open_granted(WORLD_XFS, 6);
 	const char *pool = pool_uuid8(pools_at(w->pools, 0));
+	/* It was to go elsewhere before: that image goes as well. */
+	cr_assert_eq(ask_grant(true, "node-3"), GRPC_OK);
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	cr_assert_eq(transfer_grants(w->transfer), 2);
 	cr_assert_eq(ask_leave(1, "0123abcd", pool), GRPC_FAILED_PRECONDITION, "not still");
 	hold_still();
 	cr_assert_eq(ask_leave(since + 1, "0123abcd", from), GRPC_FAILED_PRECONDITION);
