@@ -549,7 +549,13 @@ type NodeObject struct {
 	// csi.v1.VolumeHealth, packed; empty: it is well.
 	Health []byte `protobuf:"bytes,4,opt,name=health,proto3" json:"health,omitempty"`
 	// The source volume of a snapshot.
-	SourceId      string `protobuf:"bytes,5,opt,name=source_id,json=sourceId,proto3" json:"source_id,omitempty"`
+	SourceId string `protobuf:"bytes,5,opt,name=source_id,json=sourceId,proto3" json:"source_id,omitempty"`
+	// First 8 hex digits of the uuid of the pool that it is in, where that is not the one its id begins
+	// with: it has moved there.
+	Pool string `protobuf:"bytes,6,opt,name=pool,proto3" json:"pool,omitempty"`
+	// How often it has moved. Of two that are told by one id the one that has moved more often is the
+	// volume; the other one was told before it left.
+	Moves         uint64 `protobuf:"varint,7,opt,name=moves,proto3" json:"moves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,6 +623,20 @@ func (x *NodeObject) GetSourceId() string {
 		return x.SourceId
 	}
 	return ""
+}
+
+func (x *NodeObject) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *NodeObject) GetMoves() uint64 {
+	if x != nil {
+		return x.Moves
+	}
+	return 0
 }
 
 type NameClaim struct {
@@ -853,7 +873,9 @@ func (x *Welcome) GetInstance() string {
 
 type CapacityClass struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Class uint32                 `protobuf:"varint,1,opt,name=class,proto3" json:"class,omitempty"`
+	// Never used again for another class. It takes the place of the class, if there is one, whose number
+	// is the same modulo 64: that is asked for no longer.
+	Class uint32 `protobuf:"varint,1,opt,name=class,proto3" json:"class,omitempty"`
 	// csi.v1.GetCapacityRequest without accessible_topology, packed.
 	Request       []byte `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1024,7 +1046,10 @@ type GrantCopyRequest struct {
 	// Who may read it.
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	// Who needs it: the name of the volume that is made. The same name and node get the same grant.
-	VolumeName    string `protobuf:"bytes,3,opt,name=volume_name,json=volumeName,proto3" json:"volume_name,omitempty"`
+	VolumeName string `protobuf:"bytes,3,opt,name=volume_name,json=volumeName,proto3" json:"volume_name,omitempty"`
+	// The volume is to leave this node. Of one that has left by the same node's grant, that grant is
+	// answered again.
+	Move          bool `protobuf:"varint,4,opt,name=move,proto3" json:"move,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,6 +1103,13 @@ func (x *GrantCopyRequest) GetVolumeName() string {
 		return x.VolumeName
 	}
 	return ""
+}
+
+func (x *GrantCopyRequest) GetMove() bool {
+	if x != nil {
+		return x.Move
+	}
+	return false
 }
 
 type GrantCopyResponse struct {
@@ -1238,6 +1270,327 @@ func (*OfferCopyResponse) Descriptor() ([]byte, []int) {
 	return file_cluster_proto_rawDescGZIP(), []int{16}
 }
 
+type TakeVolumeRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	VolumeId string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
+	// Its name, which the offer has as well.
+	VolumeName string `protobuf:"bytes,2,opt,name=volume_name,json=volumeName,proto3" json:"volume_name,omitempty"`
+	// Name of the pool that it is to be in. A volume that is here already stays where it is.
+	Pool          string `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeVolumeRequest) Reset() {
+	*x = TakeVolumeRequest{}
+	mi := &file_cluster_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeVolumeRequest) ProtoMessage() {}
+
+func (x *TakeVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeVolumeRequest.ProtoReflect.Descriptor instead.
+func (*TakeVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *TakeVolumeRequest) GetVolumeId() string {
+	if x != nil {
+		return x.VolumeId
+	}
+	return ""
+}
+
+func (x *TakeVolumeRequest) GetVolumeName() string {
+	if x != nil {
+		return x.VolumeName
+	}
+	return ""
+}
+
+func (x *TakeVolumeRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+type TakeVolumeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// csi.v1.ListVolumesResponse.Entry, packed.
+	Entry []byte `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// Of the pool that it is in: first 8 hex digits of the uuid, and the name.
+	Pool          string `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
+	PoolName      string `protobuf:"bytes,3,opt,name=pool_name,json=poolName,proto3" json:"pool_name,omitempty"`
+	Moves         uint64 `protobuf:"varint,4,opt,name=moves,proto3" json:"moves,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeVolumeResponse) Reset() {
+	*x = TakeVolumeResponse{}
+	mi := &file_cluster_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeVolumeResponse) ProtoMessage() {}
+
+func (x *TakeVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeVolumeResponse.ProtoReflect.Descriptor instead.
+func (*TakeVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TakeVolumeResponse) GetEntry() []byte {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *TakeVolumeResponse) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *TakeVolumeResponse) GetPoolName() string {
+	if x != nil {
+		return x.PoolName
+	}
+	return ""
+}
+
+func (x *TakeVolumeResponse) GetMoves() uint64 {
+	if x != nil {
+		return x.Moves
+	}
+	return 0
+}
+
+type GetDepartureRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	VolumeId      string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDepartureRequest) Reset() {
+	*x = GetDepartureRequest{}
+	mi := &file_cluster_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDepartureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDepartureRequest) ProtoMessage() {}
+
+func (x *GetDepartureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDepartureRequest.ProtoReflect.Descriptor instead.
+func (*GetDepartureRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetDepartureRequest) GetVolumeId() string {
+	if x != nil {
+		return x.VolumeId
+	}
+	return ""
+}
+
+type GetDepartureResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First 8 hex digits of the uuid of the pool that it has gone to; "": no volume of that id has left
+	// this node.
+	Pool string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// The node that it went to.
+	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// What has come of a volume that was to move to this node is here, and no volume yet: a TakeVolume
+	// of it has to end it.
+	Arriving      bool `protobuf:"varint,3,opt,name=arriving,proto3" json:"arriving,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDepartureResponse) Reset() {
+	*x = GetDepartureResponse{}
+	mi := &file_cluster_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDepartureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDepartureResponse) ProtoMessage() {}
+
+func (x *GetDepartureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDepartureResponse.ProtoReflect.Descriptor instead.
+func (*GetDepartureResponse) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetDepartureResponse) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *GetDepartureResponse) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *GetDepartureResponse) GetArriving() bool {
+	if x != nil {
+		return x.Arriving
+	}
+	return false
+}
+
+type DropDepartureRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	VolumeId      string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropDepartureRequest) Reset() {
+	*x = DropDepartureRequest{}
+	mi := &file_cluster_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropDepartureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropDepartureRequest) ProtoMessage() {}
+
+func (x *DropDepartureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropDepartureRequest.ProtoReflect.Descriptor instead.
+func (*DropDepartureRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DropDepartureRequest) GetVolumeId() string {
+	if x != nil {
+		return x.VolumeId
+	}
+	return ""
+}
+
+type DropDepartureResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropDepartureResponse) Reset() {
+	*x = DropDepartureResponse{}
+	mi := &file_cluster_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropDepartureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropDepartureResponse) ProtoMessage() {}
+
+func (x *DropDepartureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropDepartureResponse.ProtoReflect.Descriptor instead.
+func (*DropDepartureResponse) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{22}
+}
+
 type OpenCopyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Grant         string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
@@ -1247,7 +1600,7 @@ type OpenCopyRequest struct {
 
 func (x *OpenCopyRequest) Reset() {
 	*x = OpenCopyRequest{}
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1612,7 @@ func (x *OpenCopyRequest) String() string {
 func (*OpenCopyRequest) ProtoMessage() {}
 
 func (x *OpenCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1625,7 @@ func (x *OpenCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopyRequest.ProtoReflect.Descriptor instead.
 func (*OpenCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OpenCopyRequest) GetGrant() string {
@@ -1295,7 +1648,7 @@ type OpenCopyResponse struct {
 
 func (x *OpenCopyResponse) Reset() {
 	*x = OpenCopyResponse{}
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1660,7 @@ func (x *OpenCopyResponse) String() string {
 func (*OpenCopyResponse) ProtoMessage() {}
 
 func (x *OpenCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1673,7 @@ func (x *OpenCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopyResponse.ProtoReflect.Descriptor instead.
 func (*OpenCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OpenCopyResponse) GetSizeBytes() uint64 {
@@ -1348,14 +1701,17 @@ type ReadCopyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Grant string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
 	// Bytes; a multiple of 4096.
-	Offset        uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Offset uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	// The volume as it is now, and of it only where it may differ from the image of the grant. It is
+	// still. Zeros are sent for what is a hole by now.
+	Changed       bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReadCopyRequest) Reset() {
 	*x = ReadCopyRequest{}
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1723,7 @@ func (x *ReadCopyRequest) String() string {
 func (*ReadCopyRequest) ProtoMessage() {}
 
 func (x *ReadCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1736,7 @@ func (x *ReadCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadCopyRequest.ProtoReflect.Descriptor instead.
 func (*ReadCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadCopyRequest) GetGrant() string {
@@ -1395,6 +1751,13 @@ func (x *ReadCopyRequest) GetOffset() uint64 {
 		return x.Offset
 	}
 	return 0
+}
+
+func (x *ReadCopyRequest) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
 }
 
 type ReadCopyResponse struct {
@@ -1412,7 +1775,7 @@ type ReadCopyResponse struct {
 
 func (x *ReadCopyResponse) Reset() {
 	*x = ReadCopyResponse{}
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1787,7 @@ func (x *ReadCopyResponse) String() string {
 func (*ReadCopyResponse) ProtoMessage() {}
 
 func (x *ReadCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1800,7 @@ func (x *ReadCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadCopyResponse.ProtoReflect.Descriptor instead.
 func (*ReadCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReadCopyResponse) GetOffset() uint64 {
@@ -1477,7 +1840,7 @@ type CloseCopyRequest struct {
 
 func (x *CloseCopyRequest) Reset() {
 	*x = CloseCopyRequest{}
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1852,7 @@ func (x *CloseCopyRequest) String() string {
 func (*CloseCopyRequest) ProtoMessage() {}
 
 func (x *CloseCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1865,7 @@ func (x *CloseCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseCopyRequest.ProtoReflect.Descriptor instead.
 func (*CloseCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{21}
+	return file_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CloseCopyRequest) GetGrant() string {
@@ -1520,7 +1883,7 @@ type CloseCopyResponse struct {
 
 func (x *CloseCopyResponse) Reset() {
 	*x = CloseCopyResponse{}
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1895,7 @@ func (x *CloseCopyResponse) String() string {
 func (*CloseCopyResponse) ProtoMessage() {}
 
 func (x *CloseCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1908,237 @@ func (x *CloseCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseCopyResponse.ProtoReflect.Descriptor instead.
 func (*CloseCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{22}
+	return file_cluster_proto_rawDescGZIP(), []int{28}
+}
+
+type StillVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Grant         string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StillVolumeRequest) Reset() {
+	*x = StillVolumeRequest{}
+	mi := &file_cluster_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StillVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StillVolumeRequest) ProtoMessage() {}
+
+func (x *StillVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StillVolumeRequest.ProtoReflect.Descriptor instead.
+func (*StillVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *StillVolumeRequest) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
+type StillVolumeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False: somebody uses it.
+	Still bool `protobuf:"varint,1,opt,name=still,proto3" json:"still,omitempty"`
+	// Who, for people.
+	Why string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	// Since when: another number each time it has become still.
+	Since uint64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Its record as it is by now (pool/record.h), and first 8 hex digits of the uuid of its pool.
+	Record        []byte `protobuf:"bytes,4,opt,name=record,proto3" json:"record,omitempty"`
+	Pool          string `protobuf:"bytes,5,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StillVolumeResponse) Reset() {
+	*x = StillVolumeResponse{}
+	mi := &file_cluster_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StillVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StillVolumeResponse) ProtoMessage() {}
+
+func (x *StillVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StillVolumeResponse.ProtoReflect.Descriptor instead.
+func (*StillVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *StillVolumeResponse) GetStill() bool {
+	if x != nil {
+		return x.Still
+	}
+	return false
+}
+
+func (x *StillVolumeResponse) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *StillVolumeResponse) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *StillVolumeResponse) GetRecord() []byte {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+func (x *StillVolumeResponse) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+type LeaveVolumeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Grant string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	Since uint64                 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"`
+	// First 8 hex digits of the uuid of the pool that it goes to.
+	Pool string `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Likewise of the one that it is in: a node that has not got that cannot say what became of it.
+	From          string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaveVolumeRequest) Reset() {
+	*x = LeaveVolumeRequest{}
+	mi := &file_cluster_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaveVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaveVolumeRequest) ProtoMessage() {}
+
+func (x *LeaveVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaveVolumeRequest.ProtoReflect.Descriptor instead.
+func (*LeaveVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *LeaveVolumeRequest) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
+func (x *LeaveVolumeRequest) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *LeaveVolumeRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *LeaveVolumeRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+type LeaveVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaveVolumeResponse) Reset() {
+	*x = LeaveVolumeResponse{}
+	mi := &file_cluster_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaveVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaveVolumeResponse) ProtoMessage() {}
+
+func (x *LeaveVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaveVolumeResponse.ProtoReflect.Descriptor instead.
+func (*LeaveVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 var File_cluster_proto protoreflect.FileDescriptor
@@ -1594,14 +2187,16 @@ const file_cluster_proto_rawDesc = "" +
 	"\aLOADING\x10\x00\x12\t\n" +
 	"\x05READY\x10\x01\x12\v\n" +
 	"\aMISSING\x10\x02\x12\b\n" +
-	"\x04SICK\x10\x03\"\xba\x01\n" +
+	"\x04SICK\x10\x03\"\xe4\x01\n" +
 	"\n" +
 	"NodeObject\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ringvol.v1.NodeObject.KindR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
 	"\x05entry\x18\x03 \x01(\fR\x05entry\x12\x16\n" +
 	"\x06health\x18\x04 \x01(\fR\x06health\x12\x1b\n" +
-	"\tsource_id\x18\x05 \x01(\tR\bsourceId\" \n" +
+	"\tsource_id\x18\x05 \x01(\tR\bsourceId\x12\x12\n" +
+	"\x04pool\x18\x06 \x01(\tR\x04pool\x12\x14\n" +
+	"\x05moves\x18\a \x01(\x04R\x05moves\" \n" +
 	"\x04Kind\x12\n" +
 	"\n" +
 	"\x06VOLUME\x10\x00\x12\f\n" +
@@ -1629,12 +2224,13 @@ const file_cluster_proto_rawDesc = "" +
 	"\agranted\x18\x03 \x01(\bR\agranted\x12\x17\n" +
 	"\anode_id\x18\x04 \x01(\tR\x06nodeId\"6\n" +
 	"\x06Roster\x12,\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x16.ringvol.v1.RosterNodeR\x05nodes\"i\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x16.ringvol.v1.RosterNodeR\x05nodes\"}\n" +
 	"\x10GrantCopyRequest\x12\x1b\n" +
 	"\tsource_id\x18\x01 \x01(\tR\bsourceId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x1f\n" +
 	"\vvolume_name\x18\x03 \x01(\tR\n" +
-	"volumeName\")\n" +
+	"volumeName\x12\x12\n" +
+	"\x04move\x18\x04 \x01(\bR\x04move\")\n" +
 	"\x11GrantCopyResponse\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\"\x99\x01\n" +
 	"\x10OfferCopyRequest\x12\x1b\n" +
@@ -1644,17 +2240,37 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05grant\x18\x03 \x01(\tR\x05grant\x12\x17\n" +
 	"\anode_id\x18\x04 \x01(\tR\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x05 \x01(\tR\aaddress\"\x13\n" +
-	"\x11OfferCopyResponse\"'\n" +
+	"\x11OfferCopyResponse\"e\n" +
+	"\x11TakeVolumeRequest\x12\x1b\n" +
+	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x1f\n" +
+	"\vvolume_name\x18\x02 \x01(\tR\n" +
+	"volumeName\x12\x12\n" +
+	"\x04pool\x18\x03 \x01(\tR\x04pool\"q\n" +
+	"\x12TakeVolumeResponse\x12\x14\n" +
+	"\x05entry\x18\x01 \x01(\fR\x05entry\x12\x12\n" +
+	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x1b\n" +
+	"\tpool_name\x18\x03 \x01(\tR\bpoolName\x12\x14\n" +
+	"\x05moves\x18\x04 \x01(\x04R\x05moves\"2\n" +
+	"\x13GetDepartureRequest\x12\x1b\n" +
+	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\"_\n" +
+	"\x14GetDepartureResponse\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x1a\n" +
+	"\barriving\x18\x03 \x01(\bR\barriving\"3\n" +
+	"\x14DropDepartureRequest\x12\x1b\n" +
+	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\"\x17\n" +
+	"\x15DropDepartureResponse\"'\n" +
 	"\x0fOpenCopyRequest\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\"r\n" +
 	"\x10OpenCopyResponse\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes\x12'\n" +
 	"\x0fallocated_bytes\x18\x02 \x01(\x04R\x0eallocatedBytes\x12\x16\n" +
-	"\x06record\x18\x03 \x01(\fR\x06record\"?\n" +
+	"\x06record\x18\x03 \x01(\fR\x06record\"Y\n" +
 	"\x0fReadCopyRequest\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x04R\x06offset\"l\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x18\n" +
+	"\achanged\x18\x03 \x01(\bR\achanged\"l\n" +
 	"\x10ReadCopyResponse\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1a\n" +
@@ -1662,16 +2278,36 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03end\x18\x04 \x01(\bR\x03end\"(\n" +
 	"\x10CloseCopyRequest\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\"\x13\n" +
-	"\x11CloseCopyResponse2M\n" +
+	"\x11CloseCopyResponse\"*\n" +
+	"\x12StillVolumeRequest\x12\x14\n" +
+	"\x05grant\x18\x01 \x01(\tR\x05grant\"\x7f\n" +
+	"\x13StillVolumeResponse\x12\x14\n" +
+	"\x05still\x18\x01 \x01(\bR\x05still\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x04R\x05since\x12\x16\n" +
+	"\x06record\x18\x04 \x01(\fR\x06record\x12\x12\n" +
+	"\x04pool\x18\x05 \x01(\tR\x04pool\"h\n" +
+	"\x12LeaveVolumeRequest\x12\x14\n" +
+	"\x05grant\x18\x01 \x01(\tR\x05grant\x12\x14\n" +
+	"\x05since\x18\x02 \x01(\x04R\x05since\x12\x12\n" +
+	"\x04pool\x18\x03 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\tR\x04from\"\x15\n" +
+	"\x13LeaveVolumeResponse2M\n" +
 	"\aCluster\x12B\n" +
-	"\x04Join\x12\x16.ringvol.v1.NodeReport\x1a\x1c.ringvol.v1.ControllerReport\"\x00(\x010\x012\xa0\x01\n" +
+	"\x04Join\x12\x16.ringvol.v1.NodeReport\x1a\x1c.ringvol.v1.ControllerReport\"\x00(\x010\x012\x9c\x03\n" +
 	"\x06Member\x12J\n" +
 	"\tGrantCopy\x12\x1c.ringvol.v1.GrantCopyRequest\x1a\x1d.ringvol.v1.GrantCopyResponse\"\x00\x12J\n" +
-	"\tOfferCopy\x12\x1c.ringvol.v1.OfferCopyRequest\x1a\x1d.ringvol.v1.OfferCopyResponse\"\x002\xea\x01\n" +
+	"\tOfferCopy\x12\x1c.ringvol.v1.OfferCopyRequest\x1a\x1d.ringvol.v1.OfferCopyResponse\"\x00\x12M\n" +
+	"\n" +
+	"TakeVolume\x12\x1d.ringvol.v1.TakeVolumeRequest\x1a\x1e.ringvol.v1.TakeVolumeResponse\"\x00\x12S\n" +
+	"\fGetDeparture\x12\x1f.ringvol.v1.GetDepartureRequest\x1a .ringvol.v1.GetDepartureResponse\"\x00\x12V\n" +
+	"\rDropDeparture\x12 .ringvol.v1.DropDepartureRequest\x1a!.ringvol.v1.DropDepartureResponse\"\x002\x8e\x03\n" +
 	"\bTransfer\x12G\n" +
 	"\bOpenCopy\x12\x1b.ringvol.v1.OpenCopyRequest\x1a\x1c.ringvol.v1.OpenCopyResponse\"\x00\x12I\n" +
 	"\bReadCopy\x12\x1b.ringvol.v1.ReadCopyRequest\x1a\x1c.ringvol.v1.ReadCopyResponse\"\x000\x01\x12J\n" +
-	"\tCloseCopy\x12\x1c.ringvol.v1.CloseCopyRequest\x1a\x1d.ringvol.v1.CloseCopyResponse\"\x00b\x06proto3"
+	"\tCloseCopy\x12\x1c.ringvol.v1.CloseCopyRequest\x1a\x1d.ringvol.v1.CloseCopyResponse\"\x00\x12P\n" +
+	"\vStillVolume\x12\x1e.ringvol.v1.StillVolumeRequest\x1a\x1f.ringvol.v1.StillVolumeResponse\"\x00\x12P\n" +
+	"\vLeaveVolume\x12\x1e.ringvol.v1.LeaveVolumeRequest\x1a\x1f.ringvol.v1.LeaveVolumeResponse\"\x00b\x06proto3"
 
 var (
 	file_cluster_proto_rawDescOnce sync.Once
@@ -1686,33 +2322,43 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_cluster_proto_goTypes = []any{
-	(NodePool_State)(0),       // 0: ringvol.v1.NodePool.State
-	(NodeObject_Kind)(0),      // 1: ringvol.v1.NodeObject.Kind
-	(*NodeReport)(nil),        // 2: ringvol.v1.NodeReport
-	(*Hello)(nil),             // 3: ringvol.v1.Hello
-	(*Segment)(nil),           // 4: ringvol.v1.Segment
-	(*RosterNode)(nil),        // 5: ringvol.v1.RosterNode
-	(*NodePool)(nil),          // 6: ringvol.v1.NodePool
-	(*NodeObject)(nil),        // 7: ringvol.v1.NodeObject
-	(*NameClaim)(nil),         // 8: ringvol.v1.NameClaim
-	(*NodeCapacity)(nil),      // 9: ringvol.v1.NodeCapacity
-	(*ControllerReport)(nil),  // 10: ringvol.v1.ControllerReport
-	(*Welcome)(nil),           // 11: ringvol.v1.Welcome
-	(*CapacityClass)(nil),     // 12: ringvol.v1.CapacityClass
-	(*NameVerdict)(nil),       // 13: ringvol.v1.NameVerdict
-	(*Roster)(nil),            // 14: ringvol.v1.Roster
-	(*GrantCopyRequest)(nil),  // 15: ringvol.v1.GrantCopyRequest
-	(*GrantCopyResponse)(nil), // 16: ringvol.v1.GrantCopyResponse
-	(*OfferCopyRequest)(nil),  // 17: ringvol.v1.OfferCopyRequest
-	(*OfferCopyResponse)(nil), // 18: ringvol.v1.OfferCopyResponse
-	(*OpenCopyRequest)(nil),   // 19: ringvol.v1.OpenCopyRequest
-	(*OpenCopyResponse)(nil),  // 20: ringvol.v1.OpenCopyResponse
-	(*ReadCopyRequest)(nil),   // 21: ringvol.v1.ReadCopyRequest
-	(*ReadCopyResponse)(nil),  // 22: ringvol.v1.ReadCopyResponse
-	(*CloseCopyRequest)(nil),  // 23: ringvol.v1.CloseCopyRequest
-	(*CloseCopyResponse)(nil), // 24: ringvol.v1.CloseCopyResponse
+	(NodePool_State)(0),           // 0: ringvol.v1.NodePool.State
+	(NodeObject_Kind)(0),          // 1: ringvol.v1.NodeObject.Kind
+	(*NodeReport)(nil),            // 2: ringvol.v1.NodeReport
+	(*Hello)(nil),                 // 3: ringvol.v1.Hello
+	(*Segment)(nil),               // 4: ringvol.v1.Segment
+	(*RosterNode)(nil),            // 5: ringvol.v1.RosterNode
+	(*NodePool)(nil),              // 6: ringvol.v1.NodePool
+	(*NodeObject)(nil),            // 7: ringvol.v1.NodeObject
+	(*NameClaim)(nil),             // 8: ringvol.v1.NameClaim
+	(*NodeCapacity)(nil),          // 9: ringvol.v1.NodeCapacity
+	(*ControllerReport)(nil),      // 10: ringvol.v1.ControllerReport
+	(*Welcome)(nil),               // 11: ringvol.v1.Welcome
+	(*CapacityClass)(nil),         // 12: ringvol.v1.CapacityClass
+	(*NameVerdict)(nil),           // 13: ringvol.v1.NameVerdict
+	(*Roster)(nil),                // 14: ringvol.v1.Roster
+	(*GrantCopyRequest)(nil),      // 15: ringvol.v1.GrantCopyRequest
+	(*GrantCopyResponse)(nil),     // 16: ringvol.v1.GrantCopyResponse
+	(*OfferCopyRequest)(nil),      // 17: ringvol.v1.OfferCopyRequest
+	(*OfferCopyResponse)(nil),     // 18: ringvol.v1.OfferCopyResponse
+	(*TakeVolumeRequest)(nil),     // 19: ringvol.v1.TakeVolumeRequest
+	(*TakeVolumeResponse)(nil),    // 20: ringvol.v1.TakeVolumeResponse
+	(*GetDepartureRequest)(nil),   // 21: ringvol.v1.GetDepartureRequest
+	(*GetDepartureResponse)(nil),  // 22: ringvol.v1.GetDepartureResponse
+	(*DropDepartureRequest)(nil),  // 23: ringvol.v1.DropDepartureRequest
+	(*DropDepartureResponse)(nil), // 24: ringvol.v1.DropDepartureResponse
+	(*OpenCopyRequest)(nil),       // 25: ringvol.v1.OpenCopyRequest
+	(*OpenCopyResponse)(nil),      // 26: ringvol.v1.OpenCopyResponse
+	(*ReadCopyRequest)(nil),       // 27: ringvol.v1.ReadCopyRequest
+	(*ReadCopyResponse)(nil),      // 28: ringvol.v1.ReadCopyResponse
+	(*CloseCopyRequest)(nil),      // 29: ringvol.v1.CloseCopyRequest
+	(*CloseCopyResponse)(nil),     // 30: ringvol.v1.CloseCopyResponse
+	(*StillVolumeRequest)(nil),    // 31: ringvol.v1.StillVolumeRequest
+	(*StillVolumeResponse)(nil),   // 32: ringvol.v1.StillVolumeResponse
+	(*LeaveVolumeRequest)(nil),    // 33: ringvol.v1.LeaveVolumeRequest
+	(*LeaveVolumeResponse)(nil),   // 34: ringvol.v1.LeaveVolumeResponse
 }
 var file_cluster_proto_depIdxs = []int32{
 	3,  // 0: ringvol.v1.NodeReport.hello:type_name -> ringvol.v1.Hello
@@ -1735,17 +2381,27 @@ var file_cluster_proto_depIdxs = []int32{
 	2,  // 17: ringvol.v1.Cluster.Join:input_type -> ringvol.v1.NodeReport
 	15, // 18: ringvol.v1.Member.GrantCopy:input_type -> ringvol.v1.GrantCopyRequest
 	17, // 19: ringvol.v1.Member.OfferCopy:input_type -> ringvol.v1.OfferCopyRequest
-	19, // 20: ringvol.v1.Transfer.OpenCopy:input_type -> ringvol.v1.OpenCopyRequest
-	21, // 21: ringvol.v1.Transfer.ReadCopy:input_type -> ringvol.v1.ReadCopyRequest
-	23, // 22: ringvol.v1.Transfer.CloseCopy:input_type -> ringvol.v1.CloseCopyRequest
-	10, // 23: ringvol.v1.Cluster.Join:output_type -> ringvol.v1.ControllerReport
-	16, // 24: ringvol.v1.Member.GrantCopy:output_type -> ringvol.v1.GrantCopyResponse
-	18, // 25: ringvol.v1.Member.OfferCopy:output_type -> ringvol.v1.OfferCopyResponse
-	20, // 26: ringvol.v1.Transfer.OpenCopy:output_type -> ringvol.v1.OpenCopyResponse
-	22, // 27: ringvol.v1.Transfer.ReadCopy:output_type -> ringvol.v1.ReadCopyResponse
-	24, // 28: ringvol.v1.Transfer.CloseCopy:output_type -> ringvol.v1.CloseCopyResponse
-	23, // [23:29] is the sub-list for method output_type
-	17, // [17:23] is the sub-list for method input_type
+	19, // 20: ringvol.v1.Member.TakeVolume:input_type -> ringvol.v1.TakeVolumeRequest
+	21, // 21: ringvol.v1.Member.GetDeparture:input_type -> ringvol.v1.GetDepartureRequest
+	23, // 22: ringvol.v1.Member.DropDeparture:input_type -> ringvol.v1.DropDepartureRequest
+	25, // 23: ringvol.v1.Transfer.OpenCopy:input_type -> ringvol.v1.OpenCopyRequest
+	27, // 24: ringvol.v1.Transfer.ReadCopy:input_type -> ringvol.v1.ReadCopyRequest
+	29, // 25: ringvol.v1.Transfer.CloseCopy:input_type -> ringvol.v1.CloseCopyRequest
+	31, // 26: ringvol.v1.Transfer.StillVolume:input_type -> ringvol.v1.StillVolumeRequest
+	33, // 27: ringvol.v1.Transfer.LeaveVolume:input_type -> ringvol.v1.LeaveVolumeRequest
+	10, // 28: ringvol.v1.Cluster.Join:output_type -> ringvol.v1.ControllerReport
+	16, // 29: ringvol.v1.Member.GrantCopy:output_type -> ringvol.v1.GrantCopyResponse
+	18, // 30: ringvol.v1.Member.OfferCopy:output_type -> ringvol.v1.OfferCopyResponse
+	20, // 31: ringvol.v1.Member.TakeVolume:output_type -> ringvol.v1.TakeVolumeResponse
+	22, // 32: ringvol.v1.Member.GetDeparture:output_type -> ringvol.v1.GetDepartureResponse
+	24, // 33: ringvol.v1.Member.DropDeparture:output_type -> ringvol.v1.DropDepartureResponse
+	26, // 34: ringvol.v1.Transfer.OpenCopy:output_type -> ringvol.v1.OpenCopyResponse
+	28, // 35: ringvol.v1.Transfer.ReadCopy:output_type -> ringvol.v1.ReadCopyResponse
+	30, // 36: ringvol.v1.Transfer.CloseCopy:output_type -> ringvol.v1.CloseCopyResponse
+	32, // 37: ringvol.v1.Transfer.StillVolume:output_type -> ringvol.v1.StillVolumeResponse
+	34, // 38: ringvol.v1.Transfer.LeaveVolume:output_type -> ringvol.v1.LeaveVolumeResponse
+	28, // [28:39] is the sub-list for method output_type
+	17, // [17:28] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1762,7 +2418,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   23,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
