@@ -4,10 +4,11 @@
  * grants that one a copy, and with it the right to take the volume -> the other one is offered it
  * -> it takes the volume (TakeVolume), and answers where it is -> so it is from now on.
  *
- * The nodes do all of the work between themselves, and what a call has begun a repeated one goes on
- * with. A volume that has left its node and is not there yet is known to nobody: then the notes of
- * departures are followed from its id's pool, and the last node that it left answers its grant once
- * more.
+ * A call that names no node goes on to the one that an earlier call has chosen: the volume's node
+ * knows which. The nodes do all of the work between themselves, and what a call has begun a
+ * repeated one goes on with. A volume that has left its node and is not there yet is known to
+ * nobody: then the notes of departures are followed from its id's pool, and the last node that it
+ * left answers its grant once more.
  *
  * How it can fail: no such volume (NOT_FOUND); it is in use, or a node is away (UNAVAILABLE, as the
  * nodes say); it is being moved elsewhere (ABORTED); it cannot move (FAILED_PRECONDITION).
@@ -31,7 +32,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Downwards only; LOOKING, again and again, where nobody knows the volume. */
+/* Downwards only; LOOKING, again and again, where nobody knows the volume; GRANTING twice, where
+ * the node of an earlier call is away. */
 enum move_state { MOVE_STARTED, MOVE_LOOKING, MOVE_GRANTING, MOVE_OFFERING, MOVE_TAKING };
 
 /* Texts are in the client's arena. */
@@ -42,6 +44,7 @@ struct move {
 	const char *source_id; /* the node that has it */
 	const char *target_id; /* "" until it is chosen */
 	const char *pool;      /* by name; "" likewise */
+	bool chosen;           /* the target is this controller's choice */
 	/* Whose notes were looked for, and what the last one says. */
 	const char *asked[DEPARTED_HOPS_MAX];
 	unsigned asked_count;
@@ -140,6 +143,7 @@ static int ask_grant(struct move *m, struct err *err)
 	request.node_id = csi_bytes(m->target_id);
 	request.volume_name = csi_bytes(m->name);
 	request.move = true;
+	request.any_node = m->chosen;
 	return node != NULL ? departed_call(&m->f, node, "/ringvol.v1.Member/GrantCopy",
 				      &request.base, err)
 			    : -1;
@@ -245,6 +249,7 @@ static int begin(struct move *m, const struct store_node *source, struct err *er
 		r = place_elsewhere(store, m->pool, source, &target, err);
 		if (r == 0)
 			r = keep(m, target->id, &m->target_id, err);
+		m->chosen = true;
 	}
 	if (r == 0)
 		r = check_target(m, store_node(store, m->target_id), err);
@@ -274,6 +279,29 @@ static int begin_known(
 	struct store_node *home;
 	r = home_of_id(store_of(m), m->id, &home, err);
 	return r == 0 ? begin(m, pool->node, err) : r;
+}
+
+/* The node that an earlier call has chosen is as good, and may have most of the bytes; unless it is
+ * away, or its pool is: then the one of this call it is. */
+static enum move_state settle_target(struct move *m, struct err *err)
+{
+	enum { GRANTED_TO = 2 }; /* of GrantCopyResponse */
+	char node_id[DEPARTED_NODE_MAX] = "";
+	const char *chosen = m->target_id;
+	struct err why = {0};
+	if (scan_string(m->f.answer.data, m->f.answer.len, GRANTED_TO, node_id, sizeof(node_id)) <
+			0 ||
+		!m->chosen || node_id[0] == '\0' || strcmp(node_id, chosen) == 0)
+		return MOVE_OFFERING;
+	m->chosen = false;
+	if (keep(m, node_id, &m->target_id, err) < 0)
+		return MOVE_GRANTING;
+	if (check_target(m, store_node(store_of(m), node_id), &why) == 0) {
+		(void)check_others(m, err);
+		return MOVE_OFFERING;
+	}
+	m->target_id = chosen;
+	return MOVE_GRANTING;
 }
 
 /* ---- a volume between two nodes ---- */
@@ -382,6 +410,13 @@ static void on_answer(struct forward *f, enum grpc_status status, const char *me
 	} else if (m->state == MOVE_TAKING) {
 		forward_log(f, status, message);
 		f->route->learn(f);
+	} else if (m->state == MOVE_GRANTING) {
+		struct err err = {0};
+		enum move_state next = settle_target(m, &err);
+		if (err.code != ERR_OK)
+			forward_refuse(f, &err);
+		else
+			go_on(m, next);
 	} else {
 		go_on(m, m->state + 1);
 	}

@@ -19,7 +19,7 @@ struct grant_copy {
 	struct csi_task task;
 	struct grant_make make;
 	bool making;
-	char grant[POOL_GRANT_BYTES];
+	char grant[POOL_GRANT_BYTES], granted_to[POOL_HOLD_NODE_MAX];
 };
 
 #define grant_of(op_ptr) csi_task_of(op_ptr, struct grant_copy)
@@ -33,6 +33,7 @@ static int grant_run(struct op *op)
 		csi_str(req->node_id), csi_str(req->volume_name));
 	g->make.stopped = stopped;
 	g->make.move = req->move;
+	g->make.any_node = req->move && req->any_node;
 	g->making = true;
 	return op_child(op, &g->make.op);
 }
@@ -40,8 +41,10 @@ static int grant_run(struct op *op)
 static int grant_end(struct op *op, int res)
 {
 	struct grant_copy *g = grant_of(op);
-	if (res == 0)
+	if (res == 0) {
 		memcpy(g->grant, g->make.grant, sizeof(g->grant));
+		memcpy(g->granted_to, g->make.granted_to, sizeof(g->granted_to));
+	}
 	return res;
 }
 
@@ -50,6 +53,7 @@ static int answer_run(struct op *op)
 	struct grant_copy *g = grant_of(op);
 	Ringvol__V1__GrantCopyResponse *response = (void *)g->task.response;
 	response->grant = csi_bytes(g->grant);
+	response->node_id = csi_bytes(g->granted_to);
 	return 0;
 }
 
@@ -75,8 +79,9 @@ static int prepare(struct csi_task *task, struct err *err)
 			"%s is a snapshot: it stays with its pool; restore it on the other node",
 			id);
 	/* The volume may be held still for that very node. */
-	if (!req->move || !grant_moves(task->csi->transfer, id, csi_str(req->node_id),
-				  csi_str(req->volume_name)))
+	if (!req->move ||
+		!grant_moves(task->csi->transfer, id, req->any_node ? NULL : csi_str(req->node_id),
+			csi_str(req->volume_name)))
 		csi_task_lock_id(task, node_source_lock_mode(task->csi->node, kind, id), kind, id);
 	struct grant_copy *g = container_of(task, struct grant_copy, task);
 	task->copy = (struct csi_task_copy){.stop = grant_make_stop, .arg = &g->make};

@@ -30,7 +30,7 @@ static bool is_same(const struct grant_make *m, const struct pool_hold *hold)
 {
 	return !hold->dropped && hold->move == m->move &&
 	       strcmp(hold->source_id, m->source_id) == 0 &&
-	       strcmp(hold->node_id, m->node_id) == 0 &&
+	       (m->any_node || strcmp(hold->node_id, m->node_id) == 0) &&
 	       strcmp(hold->volume_name, m->volume_name) == 0;
 }
 
@@ -47,6 +47,7 @@ static void take_grant(struct grant_make *m, struct pool_hold *hold)
 {
 	hold->used_ns = ring_now_ns(m->transfer->reactor->ring);
 	memcpy(m->grant, hold->grant, sizeof(m->grant));
+	memcpy(m->granted_to, hold->node_id, sizeof(m->granted_to));
 	m->found = true;
 }
 
@@ -56,9 +57,10 @@ static int look_up_departure(struct grant_make *m, struct err *err)
 	const struct pool_departure *left = pools_departed(m->transfer->pools, m->source_id);
 	if (left == NULL)
 		return 0;
-	if (!m->move || strcmp(left->node_id, m->node_id) != 0)
+	if (!m->move || (!m->any_node && strcmp(left->node_id, m->node_id) != 0))
 		return pool_departure_refuse(left, err);
 	memcpy(m->grant, left->grant, sizeof(m->grant));
+	memcpy(m->granted_to, left->node_id, sizeof(m->granted_to));
 	m->found = m->left = true;
 	return 0;
 }
@@ -272,9 +274,11 @@ bool grant_moves(const struct transfer *t, const char *source_id, const char *no
 	const struct grant_make m = {.source_id = source_id,
 		.node_id = node_id,
 		.volume_name = volume_name,
-		.move = true};
+		.move = true,
+		.any_node = node_id == NULL};
 	const struct pool_departure *left = pools_departed(t->pools, source_id);
-	return left != NULL ? strcmp(left->node_id, node_id) == 0 : find_meant(t, &m) != NULL;
+	return left != NULL ? node_id == NULL || strcmp(left->node_id, node_id) == 0
+			    : find_meant(t, &m) != NULL;
 }
 
 struct pool_hold *grant_of_call(struct grpc_call *call, ProtobufCBinaryData grant)

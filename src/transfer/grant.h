@@ -27,8 +27,10 @@ struct grant_make {
 	struct op op;
 	struct transfer *transfer;
 	const char *source_id, *node_id, *volume_name; /* the caller's */
-	bool move;                    /* set before it runs: the volume is to leave */
-	char grant[POOL_GRANT_BYTES]; /* out */
+	/* Set before it runs: the volume is to leave; a grant of that for any node is as good. */
+	bool move, any_node;
+	char grant[POOL_GRANT_BYTES];        /* out */
+	char granted_to[POOL_HOLD_NODE_MAX]; /* out: a node's id */
 	/* private */
 	struct node_source source;
 	struct pool_measure measure;
@@ -51,8 +53,8 @@ struct pool_hold *grant_of_call(struct grpc_call *call, ProtobufCBinaryData gran
 bool grant_is(const char a[POOL_GRANT_BYTES], const char b[POOL_GRANT_BYTES]);
 /* Whether the caller is the node of that id. */
 bool grant_peer_is(const struct grpc_peer *peer, const char *node_id);
-/* Whether GrantCopy, with `move`, is answered from memory: there is a grant, or the volume has left
- * by one. Then it needs no lock. */
+/* Whether GrantCopy, with `move`, is answered from memory: there is a grant of that node (NULL: of
+ * any), or the volume has left by one. Then it needs no lock. */
 bool grant_moves(const struct transfer *transfer, const char *source_id, const char *node_id,
 	const char *volume_name);
 /* Nobody reads it any more, and nobody will. */

@@ -390,12 +390,13 @@ static void lists_pool(const char *state, unsigned volumes, unsigned snapshots)
 /* Of a volume that is attached: its device and mounts. */
 static void lists_in_use(const char *volume, const char *mounts)
 {
-	char want[1000];
+	char want[1000], minor[32] = "";
 	const struct backend_dev *dev = &node_volume_find(object_of(RECORD_VOLUME, volume_id))->dev;
 	cr_assert(dev->attached);
-	snprintf(want, sizeof(want),
-		"volume{%s device{type='loop' path='%s' major=%u minor=%u%s} %s}", volume,
-		dev->path, dev->major, dev->minor, dev->direct_io ? " direct_io=1" : "", mounts);
+	if (dev->minor != 0)
+		snprintf(minor, sizeof(minor), " minor=%u", dev->minor);
+	snprintf(want, sizeof(want), "volume{%s device{type='loop' path='%s' major=%u%s%s} %s}",
+		volume, dev->path, dev->major, minor, dev->direct_io ? " direct_io=1" : "", mounts);
 	lists_attached(KIND(VOLUMES), true, want); /* of what is attached nothing is measured */
 }
 

@@ -24,7 +24,9 @@
 
 /* ---- the calls ---- */
 
-static enum grpc_status ask_grant(bool move, const char *node_id)
+static char granted_to[64];
+
+static enum grpc_status ask_grant_any(bool move, const char *node_id, bool any)
 {
 	Ringvol__V1__GrantCopyRequest req = RINGVOL__V1__GRANT_COPY_REQUEST__INIT;
 	struct world_answer answer;
@@ -32,15 +34,23 @@ static enum grpc_status ask_grant(bool move, const char *node_id)
 	req.node_id = csi_bytes(node_id);
 	req.volume_name = csi_bytes("base");
 	req.move = move;
+	req.any_node = any;
 	enum grpc_status status = call("/ringvol.v1.Member/GrantCopy", &req.base, &answer);
 	if (status == GRPC_OK) {
 		Ringvol__V1__GrantCopyResponse *response =
 			ringvol__v1__grant_copy_response__unpack(NULL, answer.len, answer.data);
 		memcpy(grant, response->grant.data, response->grant.len);
+		snprintf(granted_to, sizeof(granted_to), "%.*s", (int)response->node_id.len,
+			(const char *)response->node_id.data);
 		ringvol__v1__grant_copy_response__free_unpacked(response, NULL);
 	}
 	world_answer_free(&answer);
 	return status;
+}
+
+static enum grpc_status ask_grant(bool move, const char *node_id)
+{
+	return ask_grant_any(move, node_id, false);
 }
 
 static bool is_still;
@@ -270,6 +280,39 @@ Test(move, it_is_still_for_a_while, .timeout = 60)
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_neq(leave(), GRPC_OK, "it may have changed");
 	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_GRANT_MS);
+	close_granted();
+}
+
+/* Where any node will do it is the one that has most of the bytes, maybe. */
+Test(move, a_move_goes_on_to_where_it_went, .timeout = 60)
+{
+	char first[POOL_GRANT_BYTES];
+	open_granted(WORLD_XFS, 9);
+	strcpy(first, grant);
+	cr_assert_str_eq(granted_to, "node-2");
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(ask_grant_any(true, "node-3", true), GRPC_OK);
+		cr_assert_str_eq(granted_to, "node-2");
+		cr_assert_str_eq(grant, first);
+		cr_assert_eq(transfer_grants(w->transfer), 1);
+		world_restart(w);
+	}
+	/* A copy is for who asks for it; so is a move to a node that is named. */
+	cr_assert_eq(ask_grant_any(false, "node-3", true), GRPC_OK);
+	cr_assert_str_eq(granted_to, "node-3");
+	cr_assert_eq(ask_grant(true, "node-4"), GRPC_OK);
+	cr_assert_str_eq(granted_to, "node-4");
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	cr_assert_str_eq(grant, first);
+	/* Held still for its node, and gone to it. */
+	hold_still();
+	cr_assert_eq(ask_grant_any(true, "node-2", true), GRPC_OK);
+	cr_assert_eq(leave(), GRPC_OK);
+	cr_assert_eq(ask_grant_any(true, "node-3", true), GRPC_OK);
+	cr_assert_str_eq(granted_to, "node-2");
+	cr_assert_str_eq(grant, first);
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_GRANT_MS); /* the copy is not read */
+	cr_assert_eq(drop_departure(), GRPC_OK);
 	close_granted();
 }
 

@@ -79,11 +79,18 @@ static void says_gone(struct store_node *node, const char *id)
 	hear_free(&hear);
 }
 
-static void grants(struct fake *f)
+/* to: "" of a node of an earlier version. */
+static void grants_to(struct fake *f, const char *to)
 {
 	Ringvol__V1__GrantCopyResponse response = RINGVOL__V1__GRANT_COPY_RESPONSE__INIT;
 	response.grant = text(GRANT);
+	response.node_id = text(to);
 	pack_into(&f->grant, &response.base);
+}
+
+static void grants(struct fake *f)
+{
+	grants_to(f, "");
 }
 
 static void takes(struct fake *f, const char *id, const char *pool, uint64_t moves)
@@ -209,6 +216,37 @@ Test(moves, by_name_to_the_node_with_most_room)
 	says_gone(nc, ID_A);
 	cr_assert_str_eq(node_of(ID_A), "a");
 	cr_assert_str_eq(c.methods, "OfferCopy TakeVolume GrantCopy ");
+}
+
+/* An earlier call has chosen another node. */
+Test(moves, it_goes_on_to_the_node_that_was_chosen_before)
+{
+	ready_to_move();
+	join(&c, "c", 'c', 2 * GIB);
+	takes(&c, ID_A, "cccccccc", 1);
+	grants_to(&a, "b");
+	b.take_status = GRPC_UNAVAILABLE;
+	cr_assert_eq(move(ID_A, "", ""), GRPC_UNAVAILABLE);
+	cr_assert(a.granted->any_node);
+	cr_assert_eq(memcmp(a.granted->node_id.data, "c", 1), 0);
+	cr_assert_str_eq(a.methods, "GrantCopy ");
+	cr_assert_str_eq(b.methods, "OfferCopy TakeVolume ");
+	cr_assert_eq(c.calls, 0);
+	/* Not where another one is named, whatever the node answers. */
+	grants_to(&a, "c");
+	cr_assert_eq(move(ID_A, "b", ""), GRPC_UNAVAILABLE);
+	cr_assert(!a.granted->any_node);
+	cr_assert_eq(c.calls, 0);
+	/* It is away, or its pool is not well: the node with most room. */
+	grants_to(&a, "b");
+	store_pool(store, "bbbbbbbb")->state = STORE_POOL_SICK;
+	a.methods[0] = b.methods[0] = '\0';
+	cr_assert_eq(move(ID_A, "", ""), GRPC_OK, "%s", q.why);
+	cr_assert_str_eq(answered(), "c/default");
+	cr_assert_str_eq(a.methods, "GrantCopy GrantCopy ");
+	cr_assert(!a.granted->any_node);
+	cr_assert_eq(memcmp(a.granted->node_id.data, "c", 1), 0);
+	cr_assert_str_eq(b.methods, "");
 }
 
 Test(moves, what_cannot_move)

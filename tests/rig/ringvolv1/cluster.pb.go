@@ -1049,7 +1049,10 @@ type GrantCopyRequest struct {
 	VolumeName string `protobuf:"bytes,3,opt,name=volume_name,json=volumeName,proto3" json:"volume_name,omitempty"`
 	// The volume is to leave this node. Of one that has left by the same node's grant, that grant is
 	// answered again.
-	Move          bool `protobuf:"varint,4,opt,name=move,proto3" json:"move,omitempty"`
+	Move bool `protobuf:"varint,4,opt,name=move,proto3" json:"move,omitempty"`
+	// With `move`: who asks has chosen the node, and any other one will do. If a node has a grant of that
+	// move already, it is the one: it may have most of the bytes.
+	AnyNode       bool `protobuf:"varint,5,opt,name=any_node,json=anyNode,proto3" json:"any_node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1112,10 +1115,19 @@ func (x *GrantCopyRequest) GetMove() bool {
 	return false
 }
 
+func (x *GrantCopyRequest) GetAnyNode() bool {
+	if x != nil {
+		return x.AnyNode
+	}
+	return false
+}
+
 type GrantCopyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 32 hex digits. It expires if nobody opens the copy for a minute, by the source's own clock.
-	Grant         string `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	Grant string `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	// Whose it is; "" from nodes of an earlier version: who was asked for.
+	NodeId        string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1153,6 +1165,13 @@ func (*GrantCopyResponse) Descriptor() ([]byte, []int) {
 func (x *GrantCopyResponse) GetGrant() string {
 	if x != nil {
 		return x.Grant
+	}
+	return ""
+}
+
+func (x *GrantCopyResponse) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
 	}
 	return ""
 }
@@ -2224,15 +2243,17 @@ const file_cluster_proto_rawDesc = "" +
 	"\agranted\x18\x03 \x01(\bR\agranted\x12\x17\n" +
 	"\anode_id\x18\x04 \x01(\tR\x06nodeId\"6\n" +
 	"\x06Roster\x12,\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x16.ringvol.v1.RosterNodeR\x05nodes\"}\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x16.ringvol.v1.RosterNodeR\x05nodes\"\x98\x01\n" +
 	"\x10GrantCopyRequest\x12\x1b\n" +
 	"\tsource_id\x18\x01 \x01(\tR\bsourceId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x1f\n" +
 	"\vvolume_name\x18\x03 \x01(\tR\n" +
 	"volumeName\x12\x12\n" +
-	"\x04move\x18\x04 \x01(\bR\x04move\")\n" +
+	"\x04move\x18\x04 \x01(\bR\x04move\x12\x19\n" +
+	"\bany_node\x18\x05 \x01(\bR\aanyNode\"B\n" +
 	"\x11GrantCopyResponse\x12\x14\n" +
-	"\x05grant\x18\x01 \x01(\tR\x05grant\"\x99\x01\n" +
+	"\x05grant\x18\x01 \x01(\tR\x05grant\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\"\x99\x01\n" +
 	"\x10OfferCopyRequest\x12\x1b\n" +
 	"\tsource_id\x18\x01 \x01(\tR\bsourceId\x12\x1f\n" +
 	"\vvolume_name\x18\x02 \x01(\tR\n" +
