@@ -58,6 +58,7 @@ func TestClusterTwoNodesOneID(t *testing.T) {
 	_, err = get(t, b.c, v.ID)
 	b.refused("a volume of the first", err, codes.Unavailable)
 	b.gone(w)
+	b.must(second.Leaks()) // it takes what is deleted away while it runs
 	b.must(second.Kill())
 	b.must(first.Start())
 	b.eventually(v.Delete)
