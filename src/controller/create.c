@@ -14,7 +14,7 @@
  */
 #include "controller/create.h"
 
-#include "cluster.pb-c.h"
+#include "controller/between.h"
 #include "controller/forward.h"
 #include "controller/home.h"
 #include "controller/image.h"
@@ -30,9 +30,6 @@
 
 enum { SNAPSHOT_SOURCE_ID = 1, SNAPSHOT_NAME = 2 }; /* of CreateSnapshotRequest */
 
-#define GRANT_PATH "/ringvol.v1.Member/GrantCopy"
-#define OFFER_PATH "/ringvol.v1.Member/OfferCopy"
-
 /* Downwards only; GRANTING and OFFERING are for content of another node. */
 enum create_state { CREATE_STARTED, CREATE_GRANTING, CREATE_OFFERING, CREATE_FORWARDED };
 
@@ -40,10 +37,9 @@ struct create {
 	struct forward f;
 	enum create_state state;
 	bool claimed; /* by this call, which was the first for the name */
-	const char *name;
-	const char *target_id;               /* the node that makes it; in the client's arena */
-	const char *source_id, *source_node; /* of what it is made; NULL: nothing */
-	char source_address[256];
+	/* The node that makes it is the target; source_id, source_node: of what it is made; NULL:
+	 * nothing. */
+	struct between between;
 };
 
 #define create_of(forward) container_of(forward, struct create, f)
@@ -65,7 +61,7 @@ static void let_go(struct create *c, enum grpc_status status, bool begun)
 	const struct store_node *maker = store_name_maker(store, f->route->kind, f->key);
 	bool over = store_name_is_over(store, f->route->kind, f->key);
 	if ((c->claimed || over) && (!begun || is_free(status, over)) && !forward_others(f) &&
-		maker != NULL && strcmp(maker->id, c->target_id) == 0)
+		maker != NULL && strcmp(maker->id, c->between.target_node) == 0)
 		store_name_release(store, f->route->kind, f->key);
 }
 
@@ -101,57 +97,24 @@ static void create_pass(struct create *c, enum grpc_status status, const char *m
 
 static void go_on(struct create *c, enum create_state state);
 
-static int send_packed(struct create *c, const char *node_id, const char *path,
-	const ProtobufCMessage *message, struct err *err)
-{
-	struct store_node *node = store_node(c->f.controller->store, node_id);
-	uint8_t *data = arena_alloc(c->f.arena, protobuf_c_message_get_packed_size(message));
-	if (data == NULL)
-		return err_set(err, ERR_NO_ROOM, "out of memory");
-	if (node == NULL)
-		return err_set(err, ERR_UNAVAILABLE, "node %s is not known any more", node_id);
-	return forward_call(&c->f, node, path, data, protobuf_c_message_pack(message, data), err);
-}
-
-static ProtobufCBinaryData text(const char *s)
-{
-	return (ProtobufCBinaryData){.len = strlen(s), .data = (uint8_t *)s};
-}
-
 static int ask_grant(struct create *c, struct err *err)
 {
-	Ringvol__V1__GrantCopyRequest request = RINGVOL__V1__GRANT_COPY_REQUEST__INIT;
-	request.source_id = text(c->source_id);
-	request.node_id = text(c->target_id);
-	request.volume_name = text(c->name);
-	return send_packed(c, c->source_node, GRANT_PATH, &request.base, err);
+	return between_grant(&c->f, &c->between, err);
 }
 
-/* With the grant that the source has just answered. */
 static int offer(struct create *c, struct err *err)
 {
-	Ringvol__V1__OfferCopyRequest request = RINGVOL__V1__OFFER_COPY_REQUEST__INIT;
-	enum { GRANT = 1, GRANT_DIGITS = 32 }; /* of GrantCopyResponse */
-	char grant[GRANT_DIGITS + 1];
-	if (scan_string(c->f.answer.data, c->f.answer.len, GRANT, grant, sizeof(grant)) < 0 ||
-		strlen(grant) != GRANT_DIGITS)
-		return err_set(
-			err, ERR_INTERNAL, "node %s: its grant of a copy is none", c->source_node);
-	request.source_id = text(c->source_id);
-	request.volume_name = text(c->name);
-	request.grant = text(grant);
-	request.node_id = text(c->source_node);
-	request.address = text(c->source_address);
-	return send_packed(c, c->target_id, OFFER_PATH, &request.base, err);
+	return between_offer(&c->f, &c->between, err);
 }
 
 static int pass_on(struct create *c, struct err *err)
 {
 	size_t len;
 	const uint8_t *data = grpc_call_bytes(c->f.client, &len);
-	struct store_node *node = store_node(c->f.controller->store, c->target_id);
+	struct store_node *node = store_node(c->f.controller->store, c->between.target_node);
 	if (node == NULL)
-		return err_set(err, ERR_UNAVAILABLE, "node %s is not known any more", c->target_id);
+		return err_set(err, ERR_UNAVAILABLE, "node %s is not known any more",
+			c->between.target_node);
 	return forward_call(&c->f, node, c->f.route->path, data, len, err);
 }
 
@@ -166,7 +129,7 @@ static void on_answer(struct forward *f, enum grpc_status status, const char *me
 		struct err err = {0};
 		err_set(&err, ERR_NO_ROOM,
 			"node %s cannot copy between nodes; upgrade it, or make the volume on node %s",
-			f->node_id, c->source_node);
+			f->node_id, c->between.source_node);
 		create_refuse(c, &err);
 	} else {
 		create_pass(c, status, message, false);
@@ -178,7 +141,7 @@ static int keep_name(struct create *c, struct err *err)
 {
 	struct store *store = c->f.controller->store;
 	enum store_kind kind = c->f.route->kind;
-	struct store_node *other, *node = store_node(store, c->target_id);
+	struct store_node *other, *node = store_node(store, c->between.target_node);
 	/* That there is no such node any more is the call's to find. */
 	if (node == NULL || store_name(store, kind, c->f.key) == node)
 		return 0;
@@ -228,8 +191,8 @@ static struct create *create_new(
 static int take_name(struct create *c, struct store_node *node, bool taken, struct err *err)
 {
 	struct store_node *other = NULL;
-	c->target_id = arena_strdup(c->f.arena, node->id);
-	if (c->target_id == NULL)
+	c->between.target_node = arena_strdup(c->f.arena, node->id);
+	if (c->between.target_node == NULL)
 		return err_set(err, ERR_NO_ROOM, "out of memory");
 	if (taken)
 		return 0;
@@ -293,13 +256,10 @@ static int find_source(struct create *c, const char *id, struct store_node **ret
 	int r = *id != '\0' ? home_of_id(c->f.controller->store, id, ret, err) : 0;
 	if (r < 0 || *ret == NULL)
 		return r;
-	c->source_id = id;
-	c->source_node = arena_strdup(c->f.arena, (*ret)->id);
-	if (c->source_node == NULL)
+	c->between.source_id = id;
+	c->between.source_node = arena_strdup(c->f.arena, (*ret)->id);
+	if (c->between.source_node == NULL)
 		return err_set(err, ERR_NO_ROOM, "out of memory");
-	if (strlen((*ret)->address) >= sizeof(c->source_address))
-		return err_set(err, ERR_INTERNAL, "node %s: its address is too long", (*ret)->id);
-	strcpy(c->source_address, (*ret)->address);
 	return 0;
 }
 
@@ -327,9 +287,9 @@ static int prepare_volume(struct create *c, const Csi__V1__CreateVolumeRequest *
 	int r = csi_check_given(&request->base, "name", err);
 	if (r < 0)
 		return r;
-	c->f.subject = c->name = csi_str(request->name);
-	record_key(c->name, c->f.key);
-	r = home_of_name(store, STORE_VOLUME, c->f.key, c->name, &home, err);
+	c->f.subject = c->between.volume_name = csi_str(request->name);
+	record_key(c->between.volume_name, c->f.key);
+	r = home_of_name(store, STORE_VOLUME, c->f.key, c->between.volume_name, &home, err);
 	bool taken = home != NULL;
 	/* What is finished needs its source no longer. */
 	bool finished = store_object_by_key(store, STORE_VOLUME, c->f.key) != NULL;

@@ -38,8 +38,7 @@ struct delete
 	enum delete_state state;
 	const char *id;      /* in the client's arena; "" */
 	const char *home_id; /* of the node of the id's pool, whose note goes last; "" */
-	const char *asked[DEPARTED_HOPS_MAX];
-	unsigned asked_count;
+	struct departed_trail trail;
 	bool everywhere; /* there may be more notes than at home */
 	bool moved;
 	char dropped[DEPARTED_NODE_MAX]; /* the last node that was told; "" */
@@ -56,10 +55,7 @@ static void delete_at(struct delete *d, struct store_node *node)
 	size_t len;
 	const uint8_t *data = grpc_call_bytes(f->client, &len);
 	d->state = DELETE_DELETING;
-	d->asked[d->asked_count++] = arena_strdup(f->arena, node->id);
-	if (d->asked[d->asked_count - 1] == NULL)
-		err_set(&err, ERR_NO_ROOM, "out of memory");
-	else
+	if (departed_trail_add(&d->trail, f->arena, node, &err) == 0)
 		forward_call(f, node, f->route->path, data, len, &err);
 	if (err.code != ERR_OK)
 		forward_refuse(f, &err);
@@ -107,14 +103,6 @@ static void drop_next(struct delete *d)
 
 /* ---- where it has gone ---- */
 
-static bool was_asked(const struct delete *d, const struct store_node *node)
-{
-	for (unsigned i = 0; i < d->asked_count; i++)
-		if (strcmp(d->asked[i], node->id) == 0)
-			return true;
-	return d->asked_count == DEPARTED_HOPS_MAX;
-}
-
 /* The node that the volume has gone to, if it can say what became of it. */
 static int find_gone(
 	const struct delete *d, const struct departed *to, struct store_node **ret, struct err *err)
@@ -129,7 +117,7 @@ static int find_gone(
 			"%s has moved to pool %s of node %.64s, which has not told this controller "
 			"all that it has; try again when it is back",
 			d->id, to->pool, to->node_id);
-	if (was_asked(d, pool->node))
+	if (departed_trail_has(&d->trail, pool->node))
 		return err_set(err, ERR_UNAVAILABLE, "%s is on its way to node %.64s; try again",
 			d->id, to->node_id);
 	*ret = pool->node;
@@ -144,7 +132,7 @@ static void follow(struct delete *d, enum grpc_status status)
 	if (status == GRPC_OK)
 		departed_read(&d->f, &to);
 	/* The last that the notes lead to has it not, has told all, and waits for nothing of it. */
-	if (status == GRPC_OK && to.pool[0] == '\0' && !to.arriving && d->asked_count > 1) {
+	if (status == GRPC_OK && to.pool[0] == '\0' && !to.arriving && d->trail.count > 1) {
 		drop_next(d);
 		return;
 	}

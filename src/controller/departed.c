@@ -5,30 +5,40 @@
 
 #include "cluster.pb-c.h"
 #include "controller/scan.h"
+#include "csi/messages.h"
 
 #include <string.h>
 
-int departed_call(struct forward *f, struct store_node *node, const char *path,
-	const ProtobufCMessage *request, struct err *err)
+int departed_trail_add(struct departed_trail *trail, struct arena *arena,
+	const struct store_node *node, struct err *err)
 {
-	uint8_t *data = arena_alloc(f->arena, protobuf_c_message_get_packed_size(request) + 1);
-	if (data == NULL)
+	const char *id = arena_strdup(arena, node->id);
+	if (id == NULL)
 		return err_set(err, ERR_NO_ROOM, "out of memory");
-	return forward_call(f, node, path, data, protobuf_c_message_pack(request, data), err);
+	trail->asked[trail->count++] = id;
+	return 0;
 }
 
-int departed_ask(struct forward *f, struct store_node *node, const char *id, struct err *err)
+bool departed_trail_has(const struct departed_trail *trail, const struct store_node *node)
+{
+	for (unsigned i = 0; i < trail->count; i++)
+		if (strcmp(trail->asked[i], node->id) == 0)
+			return true;
+	return trail->count == DEPARTED_HOPS_MAX;
+}
+
+int departed_ask(struct forward *f, const struct store_node *node, const char *id, struct err *err)
 {
 	Ringvol__V1__GetDepartureRequest request = RINGVOL__V1__GET_DEPARTURE_REQUEST__INIT;
-	request.volume_id = (ProtobufCBinaryData){strlen(id), (uint8_t *)(uintptr_t)id};
-	return departed_call(f, node, "/ringvol.v1.Member/GetDeparture", &request.base, err);
+	request.volume_id = csi_bytes(id);
+	return forward_message(f, node->id, "/ringvol.v1.Member/GetDeparture", &request.base, err);
 }
 
-int departed_drop(struct forward *f, struct store_node *node, const char *id, struct err *err)
+int departed_drop(struct forward *f, const struct store_node *node, const char *id, struct err *err)
 {
 	Ringvol__V1__DropDepartureRequest request = RINGVOL__V1__DROP_DEPARTURE_REQUEST__INIT;
-	request.volume_id = (ProtobufCBinaryData){strlen(id), (uint8_t *)(uintptr_t)id};
-	return departed_call(f, node, "/ringvol.v1.Member/DropDeparture", &request.base, err);
+	request.volume_id = csi_bytes(id);
+	return forward_message(f, node->id, "/ringvol.v1.Member/DropDeparture", &request.base, err);
 }
 
 static bool is_arriving(const struct buf *answer)

@@ -18,12 +18,22 @@ struct departed {
 	bool arriving;
 };
 
-/* A call of Member at the node, with a packed request: as forward_call(). */
-int departed_call(struct forward *f, struct store_node *node, const char *path,
-	const ProtobufCMessage *request, struct err *err);
-/* Member.GetDeparture and DropDeparture. */
-int departed_ask(struct forward *f, struct store_node *node, const char *id, struct err *err);
-int departed_drop(struct forward *f, struct store_node *node, const char *id, struct err *err);
+/* The nodes that were asked, by id, in the client's arena: no way leads to one of them again. */
+struct departed_trail {
+	const char *asked[DEPARTED_HOPS_MAX];
+	unsigned count;
+};
+
+/* The node is asked next; it is not on the trail. ERR_NO_ROOM: out of memory. */
+int departed_trail_add(struct departed_trail *trail, struct arena *arena,
+	const struct store_node *node, struct err *err);
+/* The node was asked; or so many were that nobody else is. */
+bool departed_trail_has(const struct departed_trail *trail, const struct store_node *node);
+
+/* Member.GetDeparture and DropDeparture, as forward_message(). */
+int departed_ask(struct forward *f, const struct store_node *node, const char *id, struct err *err);
+int departed_drop(
+	struct forward *f, const struct store_node *node, const char *id, struct err *err);
 /* The answer to departed_ask(), as f has it. What cannot be read is taken for one that arrives. */
 void departed_read(const struct forward *f, struct departed *ret);
 

@@ -246,3 +246,15 @@ int forward_call(struct forward *f, struct store_node *node, const char *path, c
 	channel_start(channel, &f->call, data, len, true);
 	return 0;
 }
+
+int forward_message(struct forward *f, const char *node_id, const char *path,
+	const ProtobufCMessage *request, struct err *err)
+{
+	struct store_node *node = store_node(f->controller->store, node_id);
+	if (node == NULL)
+		return err_set(err, ERR_UNAVAILABLE, "node %s is not known any more", node_id);
+	uint8_t *data = arena_alloc(f->arena, protobuf_c_message_get_packed_size(request) + 1);
+	if (data == NULL)
+		return err_set(err, ERR_NO_ROOM, "out of memory");
+	return forward_call(f, node, path, data, protobuf_c_message_pack(request, data), err);
+}

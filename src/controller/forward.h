@@ -46,6 +46,9 @@ void forward_open(struct forward *f, struct controller *controller, struct grpc_
  * (err) and on_answer() is not called. */
 int forward_call(struct forward *f, struct store_node *node, const char *path, const uint8_t *data,
 	size_t len, struct err *err);
+/* Likewise with a request that is packed, at the node of that id. */
+int forward_message(struct forward *f, const char *node_id, const char *path,
+	const ProtobufCMessage *request, struct err *err);
 /* Answers the client: with f->answer if status is OK, else with the message; frees it. */
 void forward_end(struct forward *f, enum grpc_status status, const char *message);
 /* The same, as what a node has answered: where it is the node's state that is the reason, its id

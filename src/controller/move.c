@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "cluster.pb-c.h"
+#include "controller/between.h"
 #include "controller/departed.h"
 #include "controller/entry.h"
 #include "controller/home.h"
@@ -46,8 +47,7 @@ struct move {
 	const char *pool;      /* by name; "" likewise */
 	bool chosen;           /* the target is this controller's choice */
 	/* Whose notes were looked for, and what the last one says. */
-	const char *asked[DEPARTED_HOPS_MAX];
-	unsigned asked_count;
+	struct departed_trail trail;
 	struct departed way;
 };
 
@@ -127,60 +127,36 @@ void learn_moved(struct forward *f)
 
 /* ---- the calls ---- */
 
-static struct store_node *known_node(const struct move *m, const char *id, struct err *err)
+static struct between between_of(const struct move *m)
 {
-	struct store_node *node = store_node(store_of(m), id);
-	if (node == NULL)
-		err_set(err, ERR_UNAVAILABLE, "node %s is not known any more", id);
-	return node;
+	return (struct between){.source_id = m->id,
+		.source_node = m->source_id,
+		.target_node = m->target_id,
+		.volume_name = m->name,
+		.move = true,
+		.any_node = m->chosen};
 }
 
 static int ask_grant(struct move *m, struct err *err)
 {
-	Ringvol__V1__GrantCopyRequest request = RINGVOL__V1__GRANT_COPY_REQUEST__INIT;
-	struct store_node *node = known_node(m, m->source_id, err);
-	request.source_id = csi_bytes(m->id);
-	request.node_id = csi_bytes(m->target_id);
-	request.volume_name = csi_bytes(m->name);
-	request.move = true;
-	request.any_node = m->chosen;
-	return node != NULL ? departed_call(&m->f, node, "/ringvol.v1.Member/GrantCopy",
-				      &request.base, err)
-			    : -1;
+	const struct between between = between_of(m);
+	return between_grant(&m->f, &between, err);
 }
 
-/* With the grant that its node has just answered. */
 static int offer(struct move *m, struct err *err)
 {
-	Ringvol__V1__OfferCopyRequest request = RINGVOL__V1__OFFER_COPY_REQUEST__INIT;
-	enum { GRANT = 1, GRANT_DIGITS = 32 }; /* of GrantCopyResponse */
-	char grant[GRANT_DIGITS + 1];
-	const struct store_node *source = known_node(m, m->source_id, err);
-	struct store_node *target = known_node(m, m->target_id, err);
-	if (source == NULL || target == NULL)
-		return -1;
-	if (scan_string(m->f.answer.data, m->f.answer.len, GRANT, grant, sizeof(grant)) < 0 ||
-		strlen(grant) != GRANT_DIGITS)
-		return err_set(
-			err, ERR_INTERNAL, "node %s: its grant of a copy is none", m->source_id);
-	request.source_id = csi_bytes(m->id);
-	request.volume_name = csi_bytes(m->name);
-	request.grant = csi_bytes(grant);
-	request.node_id = csi_bytes(m->source_id);
-	request.address = csi_bytes(source->address);
-	return departed_call(&m->f, target, "/ringvol.v1.Member/OfferCopy", &request.base, err);
+	const struct between between = between_of(m);
+	return between_offer(&m->f, &between, err);
 }
 
 static int take(struct move *m, struct err *err)
 {
 	Ringvol__V1__TakeVolumeRequest request = RINGVOL__V1__TAKE_VOLUME_REQUEST__INIT;
-	struct store_node *node = known_node(m, m->target_id, err);
 	request.volume_id = csi_bytes(m->id);
 	request.volume_name = csi_bytes(m->name);
 	request.pool = csi_bytes(m->pool);
-	return node != NULL ? departed_call(&m->f, node, "/ringvol.v1.Member/TakeVolume",
-				      &request.base, err)
-			    : -1;
+	return forward_message(
+		&m->f, m->target_id, "/ringvol.v1.Member/TakeVolume", &request.base, err);
 }
 
 static void go_on(struct move *m, enum move_state state)
@@ -285,13 +261,11 @@ static int begin_known(
  * away, or its pool is: then the one of this call it is. */
 static enum move_state settle_target(struct move *m, struct err *err)
 {
-	enum { GRANTED_TO = 2 }; /* of GrantCopyResponse */
-	char node_id[DEPARTED_NODE_MAX] = "";
+	char node_id[BETWEEN_NODE_MAX];
 	const char *chosen = m->target_id;
 	struct err why = {0};
-	if (scan_string(m->f.answer.data, m->f.answer.len, GRANTED_TO, node_id, sizeof(node_id)) <
-			0 ||
-		!m->chosen || node_id[0] == '\0' || strcmp(node_id, chosen) == 0)
+	between_granted_to(&m->f, node_id);
+	if (!m->chosen || node_id[0] == '\0' || strcmp(node_id, chosen) == 0)
 		return MOVE_OFFERING;
 	m->chosen = false;
 	if (keep(m, node_id, &m->target_id, err) < 0)
@@ -310,17 +284,9 @@ static void look_at(struct move *m, struct store_node *node)
 {
 	struct err err = {0};
 	m->state = MOVE_LOOKING;
-	if (keep(m, node->id, &m->asked[m->asked_count++], &err) < 0 ||
+	if (departed_trail_add(&m->trail, m->f.arena, node, &err) < 0 ||
 		departed_ask(&m->f, node, m->id, &err) < 0)
 		forward_refuse(&m->f, &err);
-}
-
-static bool was_asked(const struct move *m, const struct store_node *node)
-{
-	for (unsigned i = 0; i < m->asked_count; i++)
-		if (strcmp(m->asked[i], node->id) == 0)
-			return true;
-	return m->asked_count == DEPARTED_HOPS_MAX;
 }
 
 /* It is on its way there from the node that was asked last; only there it can go. */
@@ -347,11 +313,11 @@ static int finish_way(struct move *m, const char *from, const struct departed *t
 /* What a first node says that has no note: it is not there, or not told yet. */
 static int refuse_unknown(const struct move *m, struct err *err)
 {
-	const struct store_node *node = store_node(store_of(m), m->asked[0]);
+	const struct store_node *node = store_node(store_of(m), m->trail.asked[0]);
 	if (node == NULL || node->state != STORE_NODE_PRESENT)
 		return err_set(err, ERR_UNAVAILABLE,
 			"%s: node %.64s has not told all that it has; try again", m->id,
-			m->asked[0]);
+			m->trail.asked[0]);
 	return err_set(err, ERR_NOT_FOUND, "volume %s does not exist", m->id);
 }
 
@@ -363,16 +329,16 @@ static int follow(struct move *m, enum grpc_status status, struct store_node **r
 	if (status == GRPC_OK)
 		departed_read(&m->f, &to);
 	*ret = NULL;
-	if (to.pool[0] == '\0' && m->asked_count == 1)
+	if (to.pool[0] == '\0' && m->trail.count == 1)
 		return refuse_unknown(m, err);
 	if (to.pool[0] == '\0')
-		return finish_way(m, m->asked[m->asked_count - 2], &m->way, err);
+		return finish_way(m, m->trail.asked[m->trail.count - 2], &m->way, err);
 	const struct store_pool *pool = store_pool(store, to.pool);
 	struct store_node *next =
 		pool != NULL && pool->node != NULL ? pool->node : store_node(store, to.node_id);
 	m->way = to;
-	if (next == NULL || !store_node_here(next) || was_asked(m, next))
-		return finish_way(m, m->asked[m->asked_count - 1], &to, err);
+	if (next == NULL || !store_node_here(next) || departed_trail_has(&m->trail, next))
+		return finish_way(m, m->trail.asked[m->trail.count - 1], &to, err);
 	*ret = next;
 	return 0;
 }
