@@ -144,17 +144,25 @@ func (b *bench) kubeletDuring(ctl *rig.Controller, n *rig.Node, where string, co
 				times = append(times, took)
 			}
 		}
-		busy := func() (float64, error) {
-			stop := make(chan error, 1)
-			go func() { stop <- copyOnce() }()
-			return until(stop)
+		during := func(work func() error) func() (float64, error) {
+			return func() (float64, error) {
+				stop := make(chan error, 1)
+				go func() { stop <- work() }()
+				return until(stop)
+			}
 		}
 		idle := func() (float64, error) {
 			stop := make(chan error, 1)
 			time.AfterFunc(2*time.Second, func() { stop <- nil })
 			return until(stop)
 		}
-		if err := b.paired(row{What: one.name + " p99 on " + where + " of a copy", Unit: "us", Beside: "no copy", Bar: "ratio <= 2"}, busy, idle); err != nil {
+		if err := b.paired(row{What: one.name + " p99 on " + where + " of a copy", Unit: "us", Beside: "no copy", Bar: "ratio <= 2"}, during(copyOnce), idle); err != nil {
+			return err
+		}
+		// What the machine takes of it: the same bytes, without us.
+		fio := fioRate(n.Pools[0], copySize, "both")
+		files := func() error { _, err := fio(); return err }
+		if err := b.paired(row{What: one.name + " p99 on " + where + ", while fio reads one file and writes another there", Unit: "us", Beside: "no fio"}, during(files), idle); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@
  * completed, and for RING_CHORES_TURN_NS of it at most. While something urgent is under way (an
  * RPC) they wait, for RING_CHORES_WAIT_MS at most: then what is under way at that moment counts as
  * long, and no chore waits for it. So an RPC never stands behind a copy, and a copy always goes on.
+ * What cannot wait, as it is with the kernel already, is kept small while RPCs come.
  */
 #ifndef RINGVOL_REACTOR_RING_CHORE_H
 #define RINGVOL_REACTOR_RING_CHORE_H
@@ -21,6 +22,7 @@ enum {
 	RING_CHORES_TURN_NS = 200000,
 	RING_CHORES_WAIT_MS = 10,
 	RING_CHORES_PAUSE = 2, /* turns after something urgent has ended: its answer goes first */
+	RING_CHORES_SMALL_MS = 50, /* after something urgent has begun: another may follow */
 };
 
 /* Embed it; zero-initialised it is idle. */
@@ -39,6 +41,9 @@ void ring_urgent_begin(struct ring *ring);
 void ring_urgent_end(struct ring *ring);
 /* Chores wait just now. Whoever is fed by others may stop them meanwhile. */
 bool ring_chores_wait(const struct ring *ring);
+/* Something urgent has begun a moment ago (RING_CHORES_SMALL_MS): what a chore begins now had
+ * better take some 10 us of the loop, at the price of more of them. */
+bool ring_chores_small(const struct ring *ring);
 
 /* What is read or written for a chore stands behind what is not, where a disk's scheduler cares. */
 static inline void ring_sqe_chore(struct io_uring_sqe *sqe)
@@ -53,6 +58,7 @@ struct ring_chores {
 	struct list wanted;
 	unsigned urgent, ignored; /* under way, and those of them that are long */
 	unsigned pause;           /* so many turns yet */
+	uint64_t small_until_ns;
 	struct ring_timer patience;
 };
 

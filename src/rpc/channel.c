@@ -365,7 +365,7 @@ int channel_open(struct channel **ret, const struct channel_config *config, stru
 	ch->config = *config;
 	int res = address_check(ch, err);
 	if (res == 0) {
-		res = conn_bufs_open(config->ring, &bufs);
+		res = conn_bufs_open(config->ring, config->bulk, &bufs);
 		if (res < 0)
 			err_sys(err, res, "a channel to %s", config->address);
 	}
@@ -378,6 +378,7 @@ int channel_open(struct channel **ret, const struct channel_config *config, stru
 	ch->host = (struct conn_host){
 		.ring = config->ring,
 		.bufs = bufs,
+		.bulk = config->bulk,
 		.memory = memory,
 		.on_end = on_conn_end,
 		.on_free = on_conn_free,

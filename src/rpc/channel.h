@@ -58,6 +58,7 @@ struct channel_config {
 	const char *peer; /* e.g. "ringvol://controller"; copied */
 	/* What calls send and receive counts in its GRPC_MEMORY_MAX_BYTES. NULL: nowhere. */
 	struct grpc_registry *registry;
+	bool bulk;  /* answers are large, and nobody waits for one of them: RPCs go first */
 	bool plain; /* for tests: HOST:PORT without TLS, on the loopback */
 };
 

@@ -3,7 +3,7 @@
  * One connection between its socket and its session. What the kernel receives into shared buffers
  * feeds the session, and what that answers in one turn of the loop goes out in one send. At most
  * one send is in flight on a connection: while it is, answers wait in the session, which pauses
- * what makes them.
+ * what makes them. A connection that is bulk receives once at a time, by a chore.
  *
  *   OPEN -> LINGER -> CLOSED -> freed
  *
@@ -34,6 +34,10 @@ enum {
 	CONN_LINGER_MS = 500,
 	CONN_REST_MS = 500,     /* after a send: if none is in flight, buffers are given back */
 	CONN_RECV_BUFFERS = 64, /* of all connections; they are held only while being fed */
+	/* Likewise of those that are bulk: larger ones, as each is received for itself. */
+	CONN_BULK_BUFFERS = 4,
+	CONN_BULK_BYTES = 64 << 10,
+	CONN_BULK_SMALL_BYTES = 16 << 10, /* while RPCs come */
 };
 
 /* A descriptor on its way to the peer, on a unix socket. */
@@ -112,6 +116,7 @@ static void conn_to_closed(struct conn *c)
 		c->host->on_close(c);
 	conn_end_session(c);
 	ring_timer_cancel(c->host->ring, &c->timer);
+	ring_chore_cancel(&c->chore);
 }
 
 void conn_close(struct conn *c)
@@ -310,12 +315,23 @@ void conn_wake(void *arg)
 
 /* ---- receiving ---- */
 
+static void recv_arm(struct conn *c)
+{
+	c->recv.sqe.flags |= IOSQE_BUFFER_SELECT;
+	c->recv.sqe.buf_group = (uint16_t)ring_bufs_group(c->host->bufs);
+	ring_submit(c->host->ring, &c->recv);
+}
+
 /* Receives on, unless it does or the session has enough. */
 static void recv_next(struct conn *c)
 {
 	struct ring *ring = c->host->ring;
 	if (c->recv.armed || c->ended)
 		return;
+	if (c->host->bulk) {
+		ring_chore_want(ring, &c->chore);
+		return;
+	}
 	if (c->state == CONN_OPEN)
 		c->paced = c->session->paced;
 	if (c->paced && c->state == CONN_OPEN && !c->session->ops->wants_input(c->session))
@@ -324,9 +340,31 @@ static void recv_next(struct conn *c)
 		io_uring_prep_recv_multishot(&c->recv.sqe, c->fd, NULL, 0, 0);
 	else
 		io_uring_prep_recv(&c->recv.sqe, c->fd, NULL, SESSION_FEED_BYTES, 0);
-	c->recv.sqe.flags |= IOSQE_BUFFER_SELECT;
-	c->recv.sqe.buf_group = (uint16_t)ring_bufs_group(c->host->bufs);
-	ring_submit(ring, &c->recv);
+	recv_arm(c);
+}
+
+static void on_chore(struct ring_chore *chore)
+{
+	struct conn *c = container_of(chore, struct conn, chore);
+	bool small = ring_chores_small(c->host->ring);
+	if (c->recv.armed || c->ended)
+		return;
+	io_uring_prep_recv(
+		&c->recv.sqe, c->fd, NULL, small ? CONN_BULK_SMALL_BYTES : CONN_BULK_BYTES, 0);
+	recv_arm(c);
+}
+
+static void feed(struct conn *c, const uint8_t *data, size_t len)
+{
+	if (c->host->bytes_in != NULL)
+		*c->host->bytes_in += len;
+	while (len > 0 && !c->cut) {
+		size_t n = len < SESSION_FEED_BYTES ? len : SESSION_FEED_BYTES;
+		if (c->session->ops->feed(c->session, data, n) < 0)
+			c->cut = true;
+		data += n;
+		len -= n;
+	}
 }
 
 static void on_input_ended(struct conn *c)
@@ -347,12 +385,8 @@ static void on_recv(struct ring_req *req, int res, uint32_t flags)
 
 	if ((flags & IORING_CQE_F_BUFFER) != 0) {
 		uint8_t *data = ring_bufs_at(host->bufs, flags);
-		if (c->state == CONN_OPEN && res > 0) {
-			if (host->bytes_in != NULL)
-				*host->bytes_in += (uint64_t)res;
-			if (c->session->ops->feed(c->session, data, (size_t)res) < 0)
-				c->cut = true;
-		}
+		if (c->state == CONN_OPEN && res > 0)
+			feed(c, data, (size_t)res);
 		if (c->wipes && res > 0)
 			secret_wipe(data, (size_t)res);
 		ring_bufs_put(host->bufs, flags);
@@ -382,9 +416,10 @@ static void on_recv(struct ring_req *req, int res, uint32_t flags)
 
 /* ---- for owners ---- */
 
-int conn_bufs_open(struct ring *ring, struct ring_bufs **ret)
+int conn_bufs_open(struct ring *ring, bool bulk, struct ring_bufs **ret)
 {
-	return ring_bufs_share(ring, CONN_RECV_BUFFERS, SESSION_FEED_BYTES, ret);
+	return bulk ? ring_bufs_share(ring, CONN_BULK_BUFFERS, CONN_BULK_BYTES, ret)
+		    : ring_bufs_share(ring, CONN_RECV_BUFFERS, SESSION_FEED_BYTES, ret);
 }
 
 void conn_init(struct conn *c, const struct conn_host *host, int fd)
@@ -394,6 +429,7 @@ void conn_init(struct conn *c, const struct conn_host *host, int fd)
 	c->send.fn = on_send;
 	c->wake.fn = on_wake_posted;
 	c->timer.fn = on_timer;
+	c->chore.fn = on_chore;
 }
 
 void conn_begin(struct conn *c, struct session *session, unsigned write_stall_ms)

@@ -8,6 +8,7 @@
 #define RINGVOL_RPC_CONN_H
 
 #include "reactor/ring.h"
+#include "reactor/ring_chore.h"
 #include "rpc/session.h"
 
 struct budget;
@@ -19,6 +20,7 @@ struct ring_bufs;
 struct conn_host {
 	struct ring *ring;
 	struct ring_bufs *bufs;              /* conn_bufs_open() */
+	bool bulk;                           /* what comes is a chore (ring_chore.h): much of it */
 	struct budget *memory;               /* output that waits counts here; NULL: nowhere */
 	uint64_t *bytes_in, *bytes_out;      /* counted up; NULL: not counted */
 	void (*on_flush)(struct conn *conn); /* it is about to send; may be NULL */
@@ -45,6 +47,7 @@ struct conn {
 	bool wipes; /* what is received may have secrets, also what comes too late */
 	struct session *session;
 	struct ring_req recv, send, wake;
+	struct ring_chore chore; /* the next receive, of what is bulk */
 	struct ring_timer timer; /* a send without progress; then lingering */
 	unsigned write_stall_ms;
 	struct buf out;
@@ -54,9 +57,9 @@ struct conn {
 	uint64_t progress_ns;
 };
 
-/* What connections receive into, shared by all of a ring: ring_bufs_close() ends the owner's share.
- * 0 or -errno. */
-int conn_bufs_open(struct ring *ring, struct ring_bufs **ret);
+/* What connections receive into, shared by all of a ring that are bulk, or are not:
+ * ring_bufs_close() ends the owner's share. 0 or -errno. */
+int conn_bufs_open(struct ring *ring, bool bulk, struct ring_bufs **ret);
 /* Takes fd. Nothing happens before conn_begin(). */
 void conn_init(struct conn *conn, const struct conn_host *host, int fd);
 /* Takes the session, which was made with conn_wake(conn) as its on_wake. A peer that takes nothing

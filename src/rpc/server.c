@@ -405,7 +405,7 @@ int server_open(struct server **ret, const struct server_config *config)
 	server->trim_timer.fn = on_trim;
 	server->on_conn_end = drain_check;
 	server->on_conn_flush = trim_later;
-	int res = conn_bufs_open(config->ring, &server->bufs);
+	int res = conn_bufs_open(config->ring, false, &server->bufs);
 	conns_init(server);
 	if (res == 0 && config->http_routes != NULL)
 		res = http1_new(&server->http1, config->ring, &server->config.http_limits,

@@ -530,6 +530,7 @@ int pull_init(
 		.lane = t->lane,
 		.tls = t->config.tls,
 		.peer = peer,
+		.bulk = true,
 		.registry = t->registry,
 	};
 	int r = channel_open(&p->channel, &config, err);

@@ -215,9 +215,11 @@ static bool start_buf(struct send *s)
 		return false;
 	struct send_buf *buf = &s->bufs[(s->first + s->used) % SEND_BUFFERS];
 	uint64_t len = e->end - e->start;
+	uint32_t most =
+		ring_chores_small(s->transfer->reactor->ring) ? CHUNK_SMALL_BYTES : CHUNK_BYTES;
 	buf->send = s;
 	buf->offset = e->start;
-	buf->len = len < CHUNK_BYTES ? (uint32_t)len : CHUNK_BYTES;
+	buf->len = len < most ? (uint32_t)len : most;
 	buf->done = 0;
 	buf->ready = false;
 	e->start += buf->len;

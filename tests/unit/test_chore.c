@@ -154,6 +154,34 @@ Test(chore, waits_for_an_urgent_call)
 	cr_assert_str_eq(order, "a");
 }
 
+static void on_time(struct ring_timer *timer)
+{
+	(void)timer;
+}
+
+static void wait_ms(uint64_t ms)
+{
+	struct ring_timer timer = {.fn = on_time};
+	ring_timer_arm(ring, &timer, ms);
+	cr_assert_eq(ring_sim_settle(ring, 2 * ms), 0);
+}
+
+/* What cannot be taken back is kept small, for a call that comes may not be the last. */
+Test(chore, small_while_calls_come)
+{
+	cr_assert_not(ring_chores_small(ring));
+	for (unsigned i = 0; i < 2; i++) {
+		ring_urgent_begin(ring);
+		cr_assert(ring_chores_small(ring));
+		ring_urgent_end(ring);
+		wait_ms(RING_CHORES_SMALL_MS - 10);
+		cr_assert(ring_chores_small(ring));
+		turn(RING_CHORES_PAUSE);
+	}
+	wait_ms(20);
+	cr_assert_not(ring_chores_small(ring));
+}
+
 Test(chore, does_not_wait_for_a_long_call)
 {
 	struct probe p[1];

@@ -8,6 +8,11 @@
 
 #include <errno.h>
 
+/* The same once more, built as test_channel_bulk. */
+#ifndef CHANNEL_BULK
+#define CHANNEL_BULK false
+#endif
+
 TestSuite(channel, .init = setup, .fini = teardown);
 
 static struct channel *channel;
@@ -25,7 +30,8 @@ static void serve(void)
 static void dial(void)
 {
 	struct err err = {0};
-	struct channel_config config = {.ring = ring, .address = endpoint, .registry = registry};
+	struct channel_config config = {
+		.ring = ring, .address = endpoint, .registry = registry, .bulk = CHANNEL_BULK};
 	cr_assert_eq(channel_open(&channel, &config, &err), 0, "%s", err.message);
 }
 

@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 
 static struct issued ca, other_ca;
+static bool bulk;
 static struct tls *ours, *theirs;
 static char address[32];
 static struct channel *channel;
@@ -83,8 +84,12 @@ static void dial(const char *names, const char *peer)
 {
 	struct err err = {0};
 	ours = tls_of(&ca, &(struct spec){.names = names});
-	struct channel_config config = {
-		.ring = ring, .address = address, .tls = ours, .peer = peer, .registry = registry};
+	struct channel_config config = {.ring = ring,
+		.address = address,
+		.tls = ours,
+		.peer = peer,
+		.registry = registry,
+		.bulk = bulk};
 	cr_assert_eq(channel_open(&channel, &config, &err), 0, "%s", err.message);
 }
 
@@ -119,7 +124,7 @@ Test(channel_tls, a_node_calls_a_controller)
 	cr_assert_str_eq(caller.node_id, "node-1");
 }
 
-Test(channel_tls, much_data)
+static void take_much_data(void)
 {
 	serve(&ca, node);
 	dial(controller, "ringvol://node/node-1");
@@ -135,6 +140,17 @@ Test(channel_tls, much_data)
 	ask(channel, &b, "/test.v1.All/Echo", text);
 	turn_until(b.ends == 1);
 	assert_asked_text(&b, text);
+}
+
+Test(channel_tls, much_data)
+{
+	take_much_data();
+}
+
+Test(channel_tls, much_data_in_bulk)
+{
+	bulk = true;
+	take_much_data();
 }
 
 static void assert_refused(const char *why)

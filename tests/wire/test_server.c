@@ -103,7 +103,7 @@ Test(server, what_was_received_is_wiped)
 	static const char late[] = "a request that comes too late";
 	struct ring_bufs *bufs;
 	serve(&server_limits_default);
-	cr_assert_eq(conn_bufs_open(ring, &bufs), 0);
+	cr_assert_eq(conn_bufs_open(ring, false, &bufs), 0);
 	struct peer *p = peer_new();
 	int fd = dial();
 	client_call(p, fd);
