@@ -335,6 +335,24 @@ static bool add_node(struct arena *arena, Ringvol__V1__Volume *message, const st
 	return add_mounts(arena, message, node);
 }
 
+static bool add_attachments(
+	struct arena *arena, Ringvol__V1__Volume *message, const struct attachments *from)
+{
+	size_t count = from != NULL ? from->count : 0;
+	message->attachments = arena_alloc(arena, count * sizeof(*message->attachments));
+	Ringvol__V1__Attachment *all = arena_alloc(arena, count * sizeof(*all));
+	if (message->attachments == NULL || all == NULL)
+		return false;
+	for (size_t i = 0; i < count; i++) {
+		ringvol__v1__attachment__init(&all[i]);
+		all[i].node_id = text(arena, from->at[i].node);
+		all[i].read_only = from->at[i].read_only;
+		all[i].exported = from->at[i].export[0] != '\0';
+		message->attachments[message->n_attachments++] = &all[i];
+	}
+	return true;
+}
+
 static bool add_limits(
 	struct arena *arena, Ringvol__V1__Volume *message, const struct io_limits *limits)
 {
@@ -377,6 +395,7 @@ Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 			return NULL;
 	}
 	if (!add_limits(arena, message, &rec->limits) ||
+		!add_attachments(arena, message, volume->attachments) ||
 		!add_node(arena, message, csi, volume, histograms) ||
 		!add_conditions(arena, message, csi, volume))
 		return NULL;

@@ -258,10 +258,6 @@ static int read_object(
 	if (!record_key_valid(name))
 		return -EINVAL;
 	int r = pool_read_object(dirfd, name, kind, ret);
-	if (r == 0) { /* nobody here asks for them */
-		attachments_free(ret->attachments);
-		ret->attachments = NULL;
-	}
 	if (r < 0 || s->disk == NULL)
 		return r;
 	if (pool_raw_map(dirfd, name, &map) < 0)
@@ -294,15 +290,22 @@ static int compare_key(const void *a, const void *b)
 	return strcmp(((const struct pool_found *)a)->key, ((const struct pool_found *)b)->key);
 }
 
+void survey_objects_free(struct pool_found *objects, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		record_free(objects[i].rec);
+		attachments_free(objects[i].attachments);
+	}
+	free(objects);
+}
+
 int survey_objects(
 	const struct survey *s, enum record_kind kind, struct pool_found **ret, size_t *ret_count)
 {
 	struct collect c = {.survey = s, .kind = kind};
 	int r = survey_each(s, SURVEY_VOLUMES + kind, collect_name, &c);
 	if (r < 0) {
-		for (size_t i = 0; i < c.count; i++)
-			record_free(c.at[i].rec);
-		free(c.at);
+		survey_objects_free(c.at, c.count);
 		return r;
 	}
 	if (c.count > 0)

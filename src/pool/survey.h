@@ -62,8 +62,10 @@ int survey_each(const struct survey *survey, enum survey_dir dir,
 /* Whether a name in that directory is one that ringvol gives. */
 bool survey_name_is_ours(enum survey_dir dir, const char *name);
 
-/* All objects of one kind by key. 0 or -errno; free the record of each, then the array. */
+/* All objects of one kind by key. 0 or -errno. */
 int survey_objects(const struct survey *survey, enum record_kind kind, struct pool_found **ret,
 	size_t *ret_count);
+/* NULL is legal. */
+void survey_objects_free(struct pool_found *objects, size_t count);
 
 #endif

@@ -401,11 +401,8 @@ void check_pool(struct check *c, const char *name, const char *path, bool repair
 
 void check_close(struct check *c)
 {
-	for (unsigned kind = 0; kind < 2; kind++) {
-		for (size_t i = 0; i < c->counts[kind]; i++)
-			record_free(c->objects[kind][i].rec);
-		free(c->objects[kind]);
-	}
+	for (unsigned kind = 0; kind < 2; kind++)
+		survey_objects_free(c->objects[kind], c->counts[kind]);
 	free(c->findings);
 	devices_free(&c->devices);
 	survey_close(&c->survey);

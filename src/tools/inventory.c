@@ -153,6 +153,24 @@ static int add_device(const struct reading *r, Ringvol__V1__Volume *v, const str
 	return add_mounts(r, v, from);
 }
 
+static int add_attachments(
+	const struct reading *r, Ringvol__V1__Volume *v, const struct attachments *from)
+{
+	size_t count = from != NULL ? from->count : 0;
+	v->attachments = arena_alloc(r->arena, count * sizeof(*v->attachments));
+	Ringvol__V1__Attachment *all = arena_alloc(r->arena, count * sizeof(*all));
+	if (v->attachments == NULL || all == NULL)
+		return -ENOMEM;
+	for (size_t i = 0; i < count; i++) {
+		ringvol__v1__attachment__init(&all[i]);
+		all[i].node_id = copy(r->arena, from->at[i].node);
+		all[i].read_only = from->at[i].read_only;
+		all[i].exported = from->at[i].export[0] != '\0';
+		v->attachments[v->n_attachments++] = &all[i];
+	}
+	return 0;
+}
+
 static int add_truncated(const struct reading *r, Ringvol__V1__Volume *v)
 {
 	v->conditions = arena_alloc(r->arena, sizeof(*v->conditions));
@@ -200,6 +218,8 @@ static int add_volume(struct reading *r, const struct pool_found *o)
 	v->created = when(r->arena, rec->created_ns);
 	v->shares_extents = rec->shares_extents;
 	int res = add_device(r, v, o);
+	if (res == 0)
+		res = add_attachments(r, v, o->attachments);
 	if (res == 0 && o->truncated)
 		res = add_truncated(r, v);
 	if (res == 0 && rec->source != RECORD_SOURCE_NONE)
@@ -258,9 +278,8 @@ static int read_objects(
 			      : kind == RECORD_VOLUME ? add_volume(r, o)
 						      : add_snapshot(r, o);
 		r->room->allocated_bytes += o->allocated_bytes;
-		record_free(objects[i].rec);
 	}
-	free(objects);
+	survey_objects_free(objects, count);
 	*ret_count = count;
 	return res;
 }

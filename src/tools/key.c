@@ -137,9 +137,8 @@ static bool find_in(
 				*why = tool_text(args, "the image of %s: %s", rec->name,
 					strerrordesc_np(errno));
 		}
-		record_free(found[i].rec);
 	}
-	free(found);
+	survey_objects_free(found, count);
 	return is_here;
 }
 

@@ -283,6 +283,7 @@ static const struct table_column volume_columns[] = {
 	{"AGE", .right = true, .needed = 1},
 	{"CONDITION", .least = 12, .needed = 9},
 	{"MOUNTED AT", .least = 16, .needed = 5},
+	{"ATTACHED TO", .if_any = true, .least = 8, .needed = 8},
 	{"CLAIM", .if_any = true, .least = 12, .needed = 3},
 	{NULL},
 };
@@ -295,6 +296,18 @@ static void mounts_cell(struct table *t, const Ringvol__V1__Volume *v)
 	else
 		table_cell(
 			t, TABLE_PLAIN, v->n_mounts == 1 ? inventory_str(v->mounts[0]->path) : "");
+}
+
+/* "node-a, node-b (read-only)" */
+static void attachments_cell(
+	struct table *t, const struct inventory *inv, const Ringvol__V1__Volume *v)
+{
+	const char *text = "";
+	for (size_t i = 0; i < v->n_attachments && text != NULL; i++)
+		text = arena_printf(inv->arena, "%s%s%s%s", text, i > 0 ? ", " : "",
+			inventory_str(v->attachments[i]->node_id),
+			v->attachments[i]->read_only ? " (read-only)" : "");
+	table_cell(t, TABLE_PLAIN, text != NULL ? text : "");
 }
 
 static void volume_row(
@@ -312,6 +325,7 @@ static void volume_row(
 	age_cell(t, v->created);
 	condition_cell(t, inv, v);
 	mounts_cell(t, v);
+	attachments_cell(t, inv, v);
 	table_cell(t, TABLE_PLAIN, inventory_str(v->claim));
 }
 

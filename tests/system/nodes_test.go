@@ -5,6 +5,7 @@ package system
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"ringvol.dev/tests/rig"
@@ -62,9 +63,11 @@ func TestAttachToOwnNode(t *testing.T) {
 	b.refused("another node", err, codes.NotFound)
 	_, err = giveTo(t, b.c, v, own, true)
 	b.refused("read-only beside writable", err, codes.AlreadyExists)
+	b.listsAttached("attached", own)
 	b.must(v.Stage())
 	b.must(v.Publish())
 	b.must(b.d.Kill())
+	b.listsAttached("attached", own) // by the pools alone
 	b.start()
 	if nodes := attachedTo(t, b.c, v); !slices.Equal(nodes, []string{own}) {
 		t.Errorf("after a kill it is attached to %v", nodes)
@@ -77,8 +80,27 @@ func TestAttachToOwnNode(t *testing.T) {
 	if nodes := attachedTo(t, b.c, v); len(nodes) != 0 {
 		t.Errorf("it is attached to nobody, and to %v", nodes)
 	}
+	b.listsAttached("attached")
 	b.must(v.Delete())
 	b.must(takeFrom(t, b.c, v, own))
+}
+
+// listsAttached: that is what ls says of a volume, as a table and in JSON.
+func (b *bed) listsAttached(name string, nodes ...string) {
+	b.t.Helper()
+	var got []string
+	for _, a := range b.ls("--pool", b.poolArg()).volume(name).Attachments {
+		if a.ReadOnly || a.Exported {
+			b.t.Errorf("%s: %+v", name, a)
+		}
+		got = append(got, a.NodeID)
+	}
+	if !slices.Equal(got, nodes) {
+		b.t.Errorf("ls: %s is attached to %v", name, got)
+	}
+	if r := tool(b.t, nil, "ls", "--endpoint", b.endpoint(), "--pool", b.poolArg()); r.code != 0 || strings.Contains(r.out, "ATTACHED TO") != (len(nodes) > 0) {
+		b.t.Errorf("%+v", r)
+	}
 }
 
 // A controller knows the nodes that have joined, and asks the one that has the volume.

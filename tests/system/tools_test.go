@@ -93,6 +93,11 @@ type listedVolume struct {
 		Path     string
 		ReadOnly bool `json:"read_only"`
 	}
+	Attachments []struct {
+		NodeID   string `json:"node_id"`
+		ReadOnly bool   `json:"read_only"`
+		Exported bool
+	}
 	Conditions []struct{ Message, Since string }
 	IO         *struct {
 		Exact bool
