@@ -18,7 +18,7 @@
 struct grant_copy {
 	struct csi_task task;
 	struct grant_make make;
-	bool making;
+	bool making, unlocked;
 	char grant[POOL_GRANT_BYTES], granted_to[POOL_HOLD_NODE_MAX];
 };
 
@@ -34,6 +34,7 @@ static int grant_run(struct op *op)
 	g->make.stopped = stopped;
 	g->make.move = req->move;
 	g->make.any_node = req->move && req->any_node;
+	g->make.unlocked = g->unlocked;
 	g->making = true;
 	return op_child(op, &g->make.op);
 }
@@ -78,12 +79,13 @@ static int prepare(struct csi_task *task, struct err *err)
 		return err_set(err, ERR_PRECONDITION,
 			"%s is a snapshot: it stays with its pool; restore it on the other node",
 			id);
-	/* The volume may be held still for that very node. */
-	if (!req->move ||
-		!grant_moves(task->csi->transfer, id, req->any_node ? NULL : csi_str(req->node_id),
-			csi_str(req->volume_name)))
-		csi_task_lock_id(task, node_source_lock_mode(task->csi->node, kind, id), kind, id);
 	struct grant_copy *g = container_of(task, struct grant_copy, task);
+	/* The volume may be held still for that very node. */
+	g->unlocked = req->move && grant_moves(task->csi->transfer, id,
+					   req->any_node ? NULL : csi_str(req->node_id),
+					   csi_str(req->volume_name));
+	if (!g->unlocked)
+		csi_task_lock_id(task, node_source_lock_mode(task->csi->node, kind, id), kind, id);
 	task->copy = (struct csi_task_copy){.stop = grant_make_stop, .arg = &g->make};
 	csi_task_lock_other(task, "grant", csi_str(req->volume_name));
 	return 0;

@@ -106,6 +106,10 @@ static int leftover_run(struct op *op)
 static int find_run(struct op *op)
 {
 	struct grant_make *m = make_of(op);
+	/* The one that was there has ended meanwhile. */
+	if (m->unlocked)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"the grant of %s has just expired, or was closed; try again", m->source_id);
 	int r = node_source_find(&m->source, m->transfer->node,
 		grant_kind_of(m->transfer->pools, m->source_id), m->source_id, false, &op->err);
 	if (r < 0)

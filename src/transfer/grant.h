@@ -29,6 +29,7 @@ struct grant_make {
 	const char *source_id, *node_id, *volume_name; /* the caller's */
 	/* Set before it runs: the volume is to leave; a grant of that for any node is as good. */
 	bool move, any_node;
+	bool unlocked; /* likewise: the source is not locked, so that none can be made */
 	char grant[POOL_GRANT_BYTES];        /* out */
 	char granted_to[POOL_HOLD_NODE_MAX]; /* out: a node's id */
 	/* private */

@@ -10,6 +10,7 @@
 #include "pool/index.h"
 #include "pool/pools.h"
 #include "pool/sync.h"
+#include "transfer/grant.h"
 #include "transfer/still.h"
 
 #include <criterion/criterion.h>
@@ -279,6 +280,30 @@ Test(move, it_is_still_for_a_while, .timeout = 60)
 	cr_assert_eq(do_stage(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_neq(leave(), GRPC_OK, "it may have changed");
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_GRANT_MS);
+	close_granted();
+}
+
+static void drop_grants(const char *op_name, const char *step_name)
+{
+	if (strcmp(op_name, "grant") != 0 || strcmp(step_name, "look up") != 0)
+		return;
+	struct pool *pool = pools_at(w->pools, 0);
+	while (pool_hold_next(pool, NULL) != NULL)
+		grant_drop(pool_hold_next(pool, NULL));
+}
+
+/* A grant that is there needs no lock of its volume. One that ends meanwhile is not made anew
+ * without it: the volume might be in the middle of something. */
+Test(move, no_grant_is_made_without_the_lock, .timeout = 60)
+{
+	open_granted(WORLD_XFS, 10);
+	w->on_step = drop_grants;
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_UNAVAILABLE);
+	cr_assert_eq(transfer_grants(w->transfer), 0);
+	/* It has the lock now. */
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	w->on_step = NULL;
 	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_GRANT_MS);
 	close_granted();
 }
