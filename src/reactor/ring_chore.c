@@ -29,7 +29,7 @@ bool ring_chores_wait(const struct ring *ring)
 
 bool ring_chores_small(const struct ring *ring)
 {
-	return ring_now_ns(ring) < ring->chores.small_until_ns;
+	return ring->engine->clock_ns(ring) < ring->chores.small_until_ns;
 }
 
 bool ring_chores_due(const struct ring *ring)
@@ -65,7 +65,8 @@ void ring_chore_cancel(struct ring_chore *chore)
 void ring_urgent_begin(struct ring *ring)
 {
 	ring->chores.urgent++;
-	ring->chores.small_until_ns = ring_now_ns(ring) + RING_CHORES_SMALL_MS * UINT64_C(1000000);
+	ring->chores.small_until_ns =
+		ring->engine->clock_ns(ring) + RING_CHORES_SMALL_MS * UINT64_C(1000000);
 	patience_update(ring);
 }
 
