@@ -3,10 +3,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"ringvol.dev/tests/rig"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
 const copySize = int64(1 << 30)
@@ -45,22 +48,50 @@ func copyTo(ctl *rig.Controller, v *rig.Volume, to *rig.Node, count *int) (time.
 	return took, clone.Delete()
 }
 
-// clusterBeside: what kubelet calls on either node while a copy goes from one to the other.
+// clusterBeside: what kubelet calls on either node while a copy goes from one to the other. The same of a call that is answered
+// from memory, by both and by a process that has nothing to do with the copy, tells what the machine and the client take of it.
 func clusterBeside(b *bench) error {
 	ctl, nodes, full, err := b.copyWorld()
 	if err != nil {
 		return err
 	}
 	copies := 0
+	copyOnce := func() error {
+		_, err := copyTo(ctl, full, nodes[1], &copies)
+		return err
+	}
+	where := []string{"the source", "the destination"}
 	for i, n := range nodes {
-		if err := b.kubeletDuring(ctl, n, []string{"the source", "the destination"}[i], func() error {
-			_, err := copyTo(ctl, full, nodes[1], &copies)
+		if err := b.kubeletDuring(ctl, n, where[i], copyOnce); err != nil {
 			return err
-		}); err != nil {
+		}
+	}
+	idler := b.NewDriver()
+	if err := idler.Start(); err != nil {
+		return err
+	}
+	for i, d := range []*rig.Driver{nodes[0].Driver, nodes[1].Driver, idler} {
+		what := "GetPluginInfo p99 on " + append(where, "a process that copies nothing, beside it")[i]
+		if i < len(where) {
+			what += " of a copy"
+		}
+		if err := b.duringCopy(row{What: what}, pluginInfo(d), copyOnce); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func pluginInfo(d *rig.Driver) func() (float64, error) {
+	return func() (float64, error) {
+		begin := time.Now()
+		c, err := d.Client()
+		if err != nil {
+			return 0, err
+		}
+		_, err = c.GetPluginInfo(context.Background(), &csi.GetPluginInfoRequest{})
+		return float64(time.Since(begin).Nanoseconds()) / 1000, err
+	}
 }
 
 // clusterCopy: clones on another node, over TLS on the loopback, beside fio reading one file and writing another.
@@ -101,7 +132,40 @@ func clusterCopy(b *bench) error {
 	return b.paired(row{What: "the same", Unit: "ms", Beside: "a clone on the same node, by reflink"}, timed(full), here)
 }
 
-// kubeletDuring: what kubelet calls on a node while a copy runs there, and while none does.
+// duringCopy: the 99th percentile of a call while a copy runs, and while none does.
+func (b *bench) duringCopy(r row, call func() (float64, error), copyOnce func() error) error {
+	// A call each 2 ms, as kubelet is no flood.
+	until := func(stop <-chan error) (float64, error) {
+		var times []float64
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case err := <-stop:
+				return quantile(times, 0.99), err
+			case <-tick.C:
+			}
+			took, err := call()
+			if err != nil {
+				return 0, err
+			}
+			times = append(times, took)
+		}
+	}
+	busy := func() (float64, error) {
+		stop := make(chan error, 1)
+		go func() { stop <- copyOnce() }()
+		return until(stop)
+	}
+	idle := func() (float64, error) {
+		stop := make(chan error, 1)
+		time.AfterFunc(2*time.Second, func() { stop <- nil })
+		return until(stop)
+	}
+	r.Unit, r.Beside = "us", "no copy"
+	return b.paired(r, busy, idle)
+}
+
 func (b *bench) kubeletDuring(ctl *rig.Controller, n *rig.Node, where string, copyOnce func() error) error {
 	v := ctl.Volume(n, "pvc-beside-"+n.Node, rig.MountCap("ext4"), volumeSize)
 	if err := v.Up(); err != nil {
@@ -126,43 +190,8 @@ func (b *bench) kubeletDuring(ctl *rig.Controller, n *rig.Node, where string, co
 			return float64(time.Since(begin).Nanoseconds()) / 1000, err
 		}},
 	} {
-		// A call each 2 ms, as kubelet is no flood.
-		until := func(stop <-chan error) (float64, error) {
-			var times []float64
-			tick := time.NewTicker(2 * time.Millisecond)
-			defer tick.Stop()
-			for {
-				select {
-				case err := <-stop:
-					return quantile(times, 0.99), err
-				case <-tick.C:
-				}
-				took, err := one.call()
-				if err != nil {
-					return 0, err
-				}
-				times = append(times, took)
-			}
-		}
-		during := func(work func() error) func() (float64, error) {
-			return func() (float64, error) {
-				stop := make(chan error, 1)
-				go func() { stop <- work() }()
-				return until(stop)
-			}
-		}
-		idle := func() (float64, error) {
-			stop := make(chan error, 1)
-			time.AfterFunc(2*time.Second, func() { stop <- nil })
-			return until(stop)
-		}
-		if err := b.paired(row{What: one.name + " p99 on " + where + " of a copy", Unit: "us", Beside: "no copy", Bar: "ratio <= 2"}, during(copyOnce), idle); err != nil {
-			return err
-		}
-		// What the machine takes of it: the same bytes, without us.
-		fio := fioRate(n.Pools[0], copySize, "both")
-		files := func() error { _, err := fio(); return err }
-		if err := b.paired(row{What: one.name + " p99 on " + where + ", while fio reads one file and writes another there", Unit: "us", Beside: "no fio"}, during(files), idle); err != nil {
+		r := row{What: one.name + " p99 on " + where + " of a copy", Bar: "ratio <= 2"}
+		if err := b.duringCopy(r, one.call, copyOnce); err != nil {
 			return err
 		}
 	}

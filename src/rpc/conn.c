@@ -37,7 +37,6 @@ enum {
 	/* Likewise of those that are bulk: larger ones, as each is received for itself. */
 	CONN_BULK_BUFFERS = 4,
 	CONN_BULK_BYTES = 64 << 10,
-	CONN_BULK_SMALL_BYTES = 16 << 10, /* while RPCs come */
 };
 
 /* A descriptor on its way to the peer, on a unix socket. */
@@ -346,11 +345,9 @@ static void recv_next(struct conn *c)
 static void on_chore(struct ring_chore *chore)
 {
 	struct conn *c = container_of(chore, struct conn, chore);
-	bool small = ring_chores_small(c->host->ring);
 	if (c->recv.armed || c->ended)
 		return;
-	io_uring_prep_recv(
-		&c->recv.sqe, c->fd, NULL, small ? CONN_BULK_SMALL_BYTES : CONN_BULK_BYTES, 0);
+	io_uring_prep_recv(&c->recv.sqe, c->fd, NULL, CONN_BULK_BYTES, 0);
 	recv_arm(c);
 }
 

@@ -11,10 +11,10 @@
 #include <stdint.h>
 
 enum {
-	CHUNK_ALIGN = 4096,           /* of offsets and lengths */
-	CHUNK_BYTES = 512 << 10,      /* that we send */
-	CHUNK_SMALL_BYTES = 32 << 10, /* while RPCs come (ring_chores_small()) */
-	CHUNK_BYTES_MAX = 1 << 20,    /* that we take */
+	CHUNK_ALIGN = 4096,            /* of offsets and lengths */
+	CHUNK_BYTES = 512 << 10,       /* that we send */
+	CHUNK_SMALL_BYTES = 128 << 10, /* while RPCs come (ring_chores_small()) */
+	CHUNK_BYTES_MAX = 1 << 20,     /* that we take */
 	CHUNK_HEAD_MAX = 32,
 };
 
