@@ -262,6 +262,7 @@ bool member_claims_on_create(struct member_claims *c, struct grpc_call *call,
 	claim->state = claim->pending != 0 ? CLAIM_ASKING : CLAIM_HELD;
 	if (claim->state == CLAIM_ASKING) {
 		ring_timer_arm(c->csi->reactor->ring, &claim->timer, CLAIM_WAIT_MS);
+		c->tell(c->arg);
 		wait_for(claim, call, request);
 	} else {
 		csi_rpc_go(call, request);

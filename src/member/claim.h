@@ -25,6 +25,7 @@ struct member_claims {
 	/* These have not answered in time. They are given up before anything else happens, so
 	 * that a late answer is never taken for one to a later claim. */
 	void (*give_up)(void *arg, unsigned links);
+	void (*tell)(void *arg); /* a call waits until the claim is told */
 	void *arg;
 	bool one_controller; /* the one that asks is the only one */
 	bool draining;

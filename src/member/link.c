@@ -69,9 +69,15 @@ static uint64_t pause_ms(struct member_link *l)
 	return ms;
 }
 
-static void go_away(struct member_link *l)
+static void tell_no_more(struct member_link *l)
 {
 	ring_timer_cancel(l->ring, &l->pump);
+	ring_chore_cancel(&l->later);
+}
+
+static void go_away(struct member_link *l)
+{
+	tell_no_more(l);
 	member_classes_clear(&l->classes);
 	to_state(l, LINK_AWAY);
 	ring_timer_arm(l->ring, &l->timer, pause_ms(l));
@@ -110,7 +116,7 @@ void link_leave(struct member_link *l, const char *why)
 		return;
 	note_end(l, why);
 	to_state(l, LINK_LEAVING);
-	ring_timer_cancel(l->ring, &l->pump);
+	tell_no_more(l);
 	ring_timer_arm(l->ring, &l->timer, 0);
 }
 
@@ -130,6 +136,12 @@ void link_kick(struct member_link *l)
 {
 	if (link_tells(l) && !l->blocked && !ring_timer_armed(&l->pump))
 		ring_timer_arm(l->ring, &l->pump, 0);
+}
+
+void link_kick_later(struct member_link *l)
+{
+	if (link_tells(l) && !l->blocked && !ring_timer_armed(&l->pump))
+		ring_chore_want(l->ring, &l->later);
 }
 
 void link_tell_again(struct member_link *l)
@@ -275,9 +287,8 @@ static bool more_to_tell(const struct member_link *l)
 	       (l->state == LINK_JOINED && l->next <= l->changes->last);
 }
 
-static void on_pump(struct ring_timer *timer)
+static void tell(struct member_link *l)
 {
-	struct member_link *l = container_of(timer, struct member_link, pump);
 	struct buf b = {0};
 	if (!link_tells(l) || l->blocked)
 		return;
@@ -297,6 +308,16 @@ static void on_pump(struct ring_timer *timer)
 	buf_free(&b);
 	if (more_to_tell(l))
 		link_kick(l);
+}
+
+static void on_pump(struct ring_timer *timer)
+{
+	tell(container_of(timer, struct member_link, pump));
+}
+
+static void on_later(struct ring_chore *chore)
+{
+	tell(container_of(chore, struct member_link, later));
 }
 
 static void on_writable(struct channel_call *call)
@@ -438,6 +459,7 @@ int link_open(struct member_link *l, struct member_asker *asker, struct tls *tls
 	l->random = random;
 	l->timer.fn = on_timer;
 	l->pump.fn = on_pump;
+	l->later.fn = on_later;
 	snprintf(l->why, sizeof(l->why), "it was not dialled yet");
 	member_classes_open(&l->classes, asker, on_answer, l);
 	return 0;
@@ -453,7 +475,7 @@ void link_close(struct member_link *l)
 	if (l->channel == NULL)
 		return;
 	ring_timer_cancel(l->ring, &l->timer);
-	ring_timer_cancel(l->ring, &l->pump);
+	tell_no_more(l);
 	if (l->state != LINK_AWAY) {
 		channel_cancel(&l->call);
 		to_state(l, LINK_AWAY);

@@ -14,6 +14,7 @@
 #include "cluster.pb-c.h"
 #include "member/changes.h"
 #include "member/classes.h"
+#include "reactor/ring_chore.h"
 #include "rpc/channel.h"
 
 enum link_state { LINK_AWAY, LINK_JOINING, LINK_TELLING, LINK_JOINED, LINK_LEAVING, LINK_STATES };
@@ -49,6 +50,7 @@ struct member_link {
 	struct channel_call call;
 	struct ring_timer timer; /* AWAY: dials; LEAVING: cancels; else heartbeat and silence */
 	struct ring_timer pump;  /* something is to be sent */
+	struct ring_chore later; /* likewise, and nobody waits for it */
 	struct member_classes classes;
 	unsigned redial_ms;
 	uint64_t random; /* of the pauses between dials */
@@ -78,6 +80,8 @@ void link_close(struct member_link *l);
 
 /* There may be something to tell. */
 void link_kick(struct member_link *l);
+/* Likewise, and nobody waits for it: the RPC whose doing it is goes first. */
+void link_kick_later(struct member_link *l);
 /* Gives the call up, and dials anew after a pause. */
 void link_leave(struct member_link *l, const char *why);
 /* Tells all objects once more, on the same call. */

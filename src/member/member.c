@@ -213,7 +213,7 @@ static void on_more(void *arg)
 	struct member *m = arg;
 	trim(m);
 	for_each_link (l, m)
-		link_kick(l);
+		link_kick_later(l);
 }
 
 void member_pool_changed(struct member *m)
@@ -323,6 +323,13 @@ static unsigned on_who(void *arg)
 	return links;
 }
 
+static void on_tell(void *arg)
+{
+	struct member *m = arg;
+	for_each_link (l, m)
+		link_kick(l);
+}
+
 static void on_give_up(void *arg, unsigned links)
 {
 	struct member *m = arg;
@@ -429,6 +436,7 @@ int member_open(
 	m->claims.one_controller = config->n_controllers == 1;
 	m->claims.who = on_who;
 	m->claims.give_up = on_give_up;
+	m->claims.tell = on_tell;
 	m->claims.arg = m;
 	member_asker_open(&m->asker, csi);
 	csi->hooks = (struct csi_hooks){on_create, on_task_end, m};
