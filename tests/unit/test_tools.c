@@ -368,7 +368,7 @@ Test(tools, json)
 		"\"fs\":\"\",\"provisioning\":\"\",\"size_bytes\":18446744073709551615,"
 		"\"allocated_bytes\":0,\"block_size\":0,\"created\":\"\",\"source\":null,"
 		"\"shares_extents\":false,\"device\":null,\"mounts\":[{\"path\":\"\",\"read_only\":true}],"
-		"\"conditions\":[],\"io\":null,\"claim\":\"\",\"limits\":null,\"node\":\"\"}]",
+		"\"conditions\":[],\"io\":null,\"claim\":\"\",\"limits\":null,\"attachments\":[],\"node\":\"\"}]",
 		"%s", text);
 	free(text);
 }
