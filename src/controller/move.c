@@ -329,6 +329,11 @@ static int follow(struct move *m, enum grpc_status status, struct store_node **r
 	if (status == GRPC_OK)
 		departed_read(&m->f, &to);
 	*ret = NULL;
+	/* Nobody has said that it is nowhere. */
+	if (m->trail.count == 1 && (status != GRPC_OK || to.arriving))
+		return err_set(err, ERR_UNAVAILABLE,
+			"%s: node %.64s does not say where it is just now; try again", m->id,
+			m->trail.asked[0]);
 	if (to.pool[0] == '\0' && m->trail.count == 1)
 		return refuse_unknown(m, err);
 	if (to.pool[0] == '\0')

@@ -28,11 +28,25 @@ static unsigned buf_id(uint32_t cqe_flags)
 	return cqe_flags >> IORING_CQE_BUFFER_SHIFT;
 }
 
+/* The lowest that nobody has, as groups come and go with connections. -1: all are taken. */
+static int free_group(const struct ring *ring)
+{
+	for (int group = 0; group <= UINT16_MAX; group++) {
+		bool taken = false;
+		list_for_each (node, &ring->bufs)
+			taken = taken || container_of(node, struct ring_bufs, link)->group == group;
+		if (!taken)
+			return group;
+	}
+	return -1;
+}
+
 int ring_bufs_open(struct ring *ring, unsigned count, unsigned size_bytes, struct ring_bufs **ret)
 {
 	if (count == 0 || (count & (count - 1)) != 0 || count > BUFS_MAX || size_bytes == 0)
 		return -EINVAL;
-	if (ring->next_group > UINT16_MAX)
+	int group = free_group(ring);
+	if (group < 0)
 		return -ENOSPC;
 	struct ring_bufs *bufs = calloc(1, sizeof(*bufs));
 	if (bufs == NULL)
@@ -41,7 +55,7 @@ int ring_bufs_open(struct ring *ring, unsigned count, unsigned size_bytes, struc
 		.ring = ring,
 		.count = count,
 		.size_bytes = size_bytes,
-		.group = ring->next_group++,
+		.group = group,
 		.data = calloc(count, size_bytes),
 	};
 	list_init(&bufs->link);

@@ -91,7 +91,6 @@ struct ring {
 	uint64_t timer_order;
 
 	struct list bufs; /* ring_bufs.link */
-	int next_group;
 
 	struct ring_chores chores;
 

@@ -391,8 +391,9 @@ static void leave_ended(struct op *op)
 	free(l);
 }
 
+/* Whoever asks: a node that has another name by now must not hear that nothing has left. */
 static struct pool_departure *departure_by_grant(
-	const struct transfer *t, const char grant[POOL_GRANT_BYTES], const struct grpc_peer *peer)
+	const struct transfer *t, const char grant[POOL_GRANT_BYTES])
 {
 	struct pool_departure *found = NULL;
 	const struct pool *pool;
@@ -400,7 +401,18 @@ static struct pool_departure *departure_by_grant(
 		for (struct pool_departure *d = NULL; (d = pool_departure_next(pool, d)) != NULL;)
 			if (d->why == NULL && grant_is(d->grant, grant))
 				found = d;
-	return found != NULL && grant_peer_is(peer, found->node_id) ? found : NULL;
+	return found;
+}
+
+/* Its note is being written. The hold may be dropped meanwhile, and is found no more. */
+static bool is_leaving(const struct transfer *t, const char grant[POOL_GRANT_BYTES])
+{
+	list_for_each (link, &t->stills) {
+		const struct still *s = container_of(link, struct still, link);
+		if (s->busy && grant_is(s->hold->grant, grant))
+			return true;
+	}
+	return false;
 }
 
 static bool take_uuid8(ProtobufCBinaryData field, char ret[RECORD_POOL_DIGITS + 1])
@@ -420,10 +432,6 @@ static struct still *find_still(struct grpc_call *call, const Ringvol__V1__Leave
 	struct still *s = hold != NULL ? still_of(t, hold) : NULL;
 	if (hold == NULL)
 		return NULL;
-	if (s != NULL && s->busy) {
-		grpc_end(call, GRPC_ABORTED, "the volume is leaving: an equal call is under way");
-		return NULL;
-	}
 	if (s == NULL || s->since != req->since) {
 		grpc_end(call, GRPC_FAILED_PRECONDITION,
 			"the volume has not been still since then: it may have changed");
@@ -486,10 +494,18 @@ void leave_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		grpc_end(call, GRPC_INVALID_ARGUMENT, "pool, from: 8 hex digits are asked for");
 		return;
 	}
-	struct pool_departure *left =
-		grant[0] != '\0' ? departure_by_grant(t, grant, grpc_call_peer(call)) : NULL;
+	struct pool_departure *left = grant[0] != '\0' ? departure_by_grant(t, grant) : NULL;
+	if (left != NULL && !grant_peer_is(grpc_call_peer(call), left->node_id)) {
+		grpc_end(call, GRPC_PERMISSION_DENIED,
+			"the volume has left by this grant, which is another node's: give this node that one's name and certificate again");
+		return;
+	}
 	if (left != NULL) {
 		leave_again(call, left);
+		return;
+	}
+	if (grant[0] != '\0' && is_leaving(t, grant)) {
+		grpc_end(call, GRPC_ABORTED, "the volume is leaving: an equal call is under way");
 		return;
 	}
 	/* Only the pool itself knows what has left it. That one has not lets go of what was copied:
