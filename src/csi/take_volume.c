@@ -273,6 +273,29 @@ static int still_end(struct op *op, int res)
 	return 0;
 }
 
+/* From here on the part is no image of the grant any more. A pass that is cut may leave what the
+ * volume had for a moment, where it has by the next one what the grant's image has: that would not
+ * be told as changed. So the part is begun anew then, whatever dies. */
+static int spoil_job(void *arg)
+{
+	struct take *k = arg;
+	int r = pool_part_note(k->fd, &k->part, record_image_bytes(k->rec), 0);
+	return r < 0 ? r : fsync(k->fd) < 0 ? -errno : 0;
+}
+
+static int spoil_run(struct op *op)
+{
+	return op_work(op, spoil_job, take_of_fill(op));
+}
+
+static int spoil_end(struct op *op, int res)
+{
+	const struct take *k = take_of_fill(op);
+	return res == 0 ? 0
+			: op_fail_sys(op, res, "noting in pool %s how much of %s is copied",
+				  pool_name(k->pool), k->name);
+}
+
 static int changed_run(struct op *op)
 {
 	struct take *k = take_of_fill(op);
@@ -283,7 +306,7 @@ static int changed_run(struct op *op)
 static int changed_end(struct op *op, int res)
 {
 	struct take *k = take_of_fill(op);
-	k->part.keep = true; /* what was written over is read again */
+	k->part.keep = res == 0;
 	if (res < 0)
 		return res;
 	struct record *rec = record_here(k, k->pull.still_rec);
@@ -374,6 +397,7 @@ static int identity_run(struct op *op)
 static const struct op_step fill_steps[] = {
 	{"pull", .run = pull_run, .done = fill_finished},
 	{"hold still", .run = still_run, .end = still_end, .done = fill_finished},
+	{"note that it changes", .run = spoil_run, .end = spoil_end, .done = fill_finished},
 	{"pull what changed", .run = changed_run, .end = changed_end, .done = fill_finished},
 	{"finish part", .run = finish_run, .end = finish_end, .done = fill_finished},
 	{"leave", .run = leave_run},
