@@ -42,7 +42,7 @@ void ring_urgent_end(struct ring *ring);
 /* Chores wait just now. Whoever is fed by others may stop them meanwhile. */
 bool ring_chores_wait(const struct ring *ring);
 /* Something urgent has begun a moment ago (RING_CHORES_SMALL_MS): what a chore begins now had
- * better take some 10 us of the loop, at the price of more of them. */
+ * better be small, at the price of more of them. */
 bool ring_chores_small(const struct ring *ring);
 
 /* What is read or written for a chore stands behind what is not, where a disk's scheduler cares. */

@@ -327,14 +327,14 @@ static void recv_next(struct conn *c)
 	struct ring *ring = c->host->ring;
 	if (c->recv.armed || c->ended)
 		return;
-	if (c->host->bulk) {
-		ring_chore_want(ring, &c->chore);
-		return;
-	}
 	if (c->state == CONN_OPEN)
 		c->paced = c->session->paced;
 	if (c->paced && c->state == CONN_OPEN && !c->session->ops->wants_input(c->session))
 		return;
+	if (c->host->bulk) {
+		ring_chore_want(ring, &c->chore);
+		return;
+	}
 	if (ring_features(ring)->multishot_recv && !c->paced)
 		io_uring_prep_recv_multishot(&c->recv.sqe, c->fd, NULL, 0, 0);
 	else

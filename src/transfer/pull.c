@@ -61,7 +61,6 @@ void pull_end(struct pull *p, int res)
 	p->res = res;
 	ring_timer_cancel(ring_of(p), &p->timer);
 	ring_timer_cancel(ring_of(p), &p->rate);
-	ring_chore_cancel(&p->chore);
 	channel_cancel(&p->call);
 	end_if_over(p);
 }
@@ -262,11 +261,7 @@ static bool must_hold(struct pull *p)
 	uint64_t ms = rate_wait_ms(&p->transfer->rate, now_ns(p));
 	if (ms > 0 && !ring_timer_armed(&p->rate))
 		ring_timer_arm(ring_of(p), &p->rate, ms);
-	/* What comes is a chore, too, and to be read on is its turn. */
-	bool waits = ring_chores_wait(ring_of(p));
-	if (waits)
-		ring_chore_want(ring_of(p), &p->chore);
-	return ms > 0 || waits || p->writing == PULL_BUFFERS;
+	return ms > 0 || p->writing == PULL_BUFFERS;
 }
 
 /* More may come, if it was held back. */
@@ -283,11 +278,6 @@ static void read_on(struct pull *p)
 	p->held = false;
 	p->heard_ns = now_ns(p);
 	channel_read(&p->call);
-}
-
-static void on_chore(struct ring_chore *chore)
-{
-	read_on(container_of(chore, struct pull, chore));
 }
 
 static void on_rate(struct ring_timer *timer)
@@ -520,7 +510,6 @@ int pull_init(
 	*p = (struct pull){.transfer = t, .offer = *offer};
 	p->timer.fn = on_timer;
 	p->rate.fn = on_rate;
-	p->chore.fn = on_chore;
 	pull_bufs_init(p->bufs, PULL_BUFFERS, on_written, p);
 	snprintf(peer, sizeof(peer), "ringvol://node/%s", offer->node_id);
 	const struct channel_config config = {

@@ -12,7 +12,6 @@
 #define RINGVOL_TRANSFER_PULL_H
 
 #include "pool/build.h"
-#include "reactor/ring_chore.h"
 #include "rpc/channel.h"
 #include "transfer/offer.h"
 #include "transfer/pull_buf.h"
@@ -58,7 +57,6 @@ struct pull {
 	enum pull_state state;
 	struct ring_timer timer;  /* of a pause; while calling: is there progress? */
 	struct ring_timer rate;   /* until more may be taken */
-	struct ring_chore chore;  /* reading on, when no RPC is in the way */
 	uint64_t heard_ns;        /* when it last went on */
 	unsigned attempts, wrong; /* without progress */
 	bool counted, stopped, reading, answered;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "channel_local.h"
 
+#include "reactor/ring_chore.h"
 #include "rpc/call.h"
 #include "rpc/registry.h"
 
@@ -16,6 +17,7 @@ struct channel_local channel_local;
 
 struct channel {
 	struct ring *ring;
+	bool bulk;
 };
 
 struct message {
@@ -29,7 +31,9 @@ struct line {
 	struct grpc_call call;       /* the server's; it has a reference until the line is gone */
 	struct channel_call *client; /* NULL: it has gone */
 	struct ring *ring;
+	bool bulk; /* what comes is a chore, as on a connection */
 	struct ring_req turn;
+	struct ring_chore chore;
 	struct list messages;
 	unsigned waiting;
 	bool ended, posted;
@@ -95,11 +99,8 @@ static void line_cut(struct line *line)
 	grpc_call_unref(&line->call);
 }
 
-static void line_turn(struct ring_req *req, int res, uint32_t flags)
+static void line_come(struct line *line)
 {
-	struct line *line = container_of(req, struct line, turn);
-	(void)res;
-	(void)flags;
 	line->posted = false;
 	if (line->call.refs == 0) {
 		free(line);
@@ -136,13 +137,29 @@ static void line_turn(struct ring_req *req, int res, uint32_t flags)
 	grpc_call_unref(&line->call);
 }
 
+static void line_turn(struct ring_req *req, int res, uint32_t flags)
+{
+	(void)res;
+	(void)flags;
+	line_come(container_of(req, struct line, turn));
+}
+
+static void line_chore(struct ring_chore *chore)
+{
+	line_come(container_of(chore, struct line, chore));
+}
+
 static void line_post(struct line *line)
 {
 	if (line->posted)
 		return;
 	line->posted = true;
 	line->turn.fn = line_turn;
-	ring_post(line->ring, &line->turn, 0);
+	line->chore.fn = line_chore;
+	if (line->bulk)
+		ring_chore_want(line->ring, &line->chore);
+	else
+		ring_post(line->ring, &line->turn, 0);
 }
 
 int channel_open(struct channel **ret, const struct channel_config *config, struct err *err)
@@ -151,6 +168,7 @@ int channel_open(struct channel **ret, const struct channel_config *config, stru
 	(void)err;
 	assert(channel != NULL);
 	channel->ring = config->ring;
+	channel->bulk = config->bulk;
 	snprintf(channel_local.last_address, sizeof(channel_local.last_address), "%s",
 		config->address);
 	snprintf(channel_local.last_peer, sizeof(channel_local.last_peer), "%s", config->peer);
@@ -200,6 +218,7 @@ void channel_start(struct channel *channel, struct channel_call *call, const uin
 	call->calls = (void *)line; /* private fields: nobody else has the call */
 	call->held = false;
 	line->ring = channel->ring;
+	line->bulk = channel->bulk;
 	line->client = call;
 	list_init(&line->messages);
 	if (channel_local.registry == NULL) {
