@@ -300,6 +300,37 @@ Test(move, what_changed_and_changed_back, .timeout = 60)
 	close_move();
 }
 
+static void fail_identity(const char *op_name, const char *step_name)
+{
+	if (strcmp(op_name, "take_fill") == 0 && strcmp(step_name, "identity") == 0)
+		w->fault_after = 0;
+}
+
+/* The volume has left. The node that has all of it has another name when it asks again. */
+Test(move, under_another_name, .timeout = 60)
+{
+	open_move(WORLD_XFS, 14);
+	channel_local.peer = (struct grpc_peer){.role = GRPC_PEER_NODE, .node_id = "node-1"};
+	expect();
+	cr_assert_eq(give(), ERR_OK);
+	w->on_step = fail_identity;
+	cr_assert_neq(take_only(far.id, "default"), GRPC_OK);
+	w->on_step = NULL;
+	w->fault_after = -1;
+	cr_assert(!is_in(far.pools));
+	strcpy(channel_local.peer.node_id, "node-9");
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
+		cr_assert_not_null(strstr(message, "which is another node's"), "%s", message);
+		assert_at_one("another name");
+	}
+	strcpy(channel_local.peer.node_id, "node-1");
+	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	assert_taken("the old name");
+	channel_local.peer = (struct grpc_peer){0};
+	close_move();
+}
+
 /* ---- each step, job and request fails ---- */
 
 static void fail_each(enum world_fs fs, bool steps)

@@ -392,6 +392,37 @@ Test(move, it_leaves_once_and_for_ever, .timeout = 60)
 	close_granted();
 }
 
+/* While the note is written nobody hears that nothing has left, not even of a hold that is given
+ * up. */
+Test(move, it_is_leaving, .timeout = 60)
+{
+	Ringvol__V1__LeaveVolumeRequest req = RINGVOL__V1__LEAVE_VOLUME_REQUEST__INIT;
+	struct world_answer first, second;
+	for (unsigned dropped = 0; dropped < 2; dropped++) {
+		open_granted(WORLD_XFS, 13);
+		hold_still();
+		req.grant = csi_bytes(grant);
+		req.since = since;
+		req.pool = csi_bytes("0123abcd");
+		req.from = csi_bytes(from);
+		world_send(w, "/ringvol.v1.Transfer/LeaveVolume", &req.base, &first);
+		cr_assert_not(first.ended);
+		if (dropped > 0)
+			pool_hold_next(pools_at(w->pools, 0), NULL)->dropped = true;
+		world_send(w, "/ringvol.v1.Transfer/LeaveVolume", &req.base, &second);
+		world_wait(w, &second);
+		cr_assert_eq(second.status, GRPC_ABORTED);
+		world_wait(w, &first);
+		cr_assert_eq(first.status, GRPC_OK, "%s", first.message);
+		cr_assert_eq(leave(), GRPC_OK);
+		world_answer_free(&first);
+		world_answer_free(&second);
+		world_settle(w);
+		cr_assert_eq(drop_departure(), GRPC_OK);
+		close_granted();
+	}
+}
+
 /* Nobody knows what a note said that cannot be read: least of all that its volume has not left, as
  * the node that took it would let go of it. */
 Test(move, a_note_that_cannot_be_read_denies_nothing, .timeout = 60)

@@ -433,6 +433,12 @@ Test(ring, bufs_are_shared_by_size)
 	ring_bufs_close(a);
 	cr_assert_eq(ring_bufs_group(b), ring_bufs_group(a)); /* it is still there */
 	ring_bufs_close(b);
+	/* Groups come and go with connections: their ids are given back. */
+	int given = ring_bufs_group(c);
+	ring_bufs_close(c);
+	cr_assert_eq(ring_bufs_open(ring, 2, 32, &c), 0);
+	cr_assert_leq(ring_bufs_group(c), given);
+	cr_assert_neq(ring_bufs_group(c), ring_bufs_group(own));
 	ring_bufs_close(c);
 	ring_bufs_close(own);
 	cr_assert_eq(ring_bufs_share(ring, 3, 16, &a), -EINVAL);

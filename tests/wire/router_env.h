@@ -48,8 +48,9 @@ struct fake {
 	struct buf taken; /* what TakeVolume answers, or take_status */
 	enum grpc_status take_status;
 	bool hold_take;
-	struct buf departed; /* what GetDeparture answers */
-	bool no_moves;       /* it cannot move volumes */
+	struct buf departed; /* what GetDeparture answers, or departed_status */
+	enum grpc_status departed_status;
+	bool no_moves; /* it cannot move volumes */
 };
 
 static struct ring *ring;
@@ -167,7 +168,10 @@ static void fake_departure(struct grpc_call *call, const ProtobufCMessage *none)
 	struct fake *f = grpc_call_context(call);
 	(void)none;
 	fake_take(f, call);
-	grpc_reply_bytes(call, f->departed.data, f->departed.len);
+	if (f->departed_status == GRPC_OK)
+		grpc_reply_bytes(call, f->departed.data, f->departed.len);
+	else
+		grpc_end(call, f->departed_status, f->why);
 }
 
 static void fake_drop(struct grpc_call *call, const ProtobufCMessage *none)

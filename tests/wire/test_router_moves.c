@@ -355,6 +355,26 @@ Test(moves, two_at_once_to_different_nodes)
 
 /* ---- between two nodes ---- */
 
+/* That its first node does not say where it is makes it no volume that does not exist. */
+Test(moves, a_node_that_does_not_say)
+{
+	static const enum grpc_status statuses[] = {
+		GRPC_ABORTED, GRPC_UNAVAILABLE, GRPC_DEADLINE_EXCEEDED};
+	ready_to_move();
+	says_gone(na, ID_A);
+	for (unsigned i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
+		a.departed_status = statuses[i];
+		cr_assert_eq(move(ID_A, "b", ""), GRPC_UNAVAILABLE);
+		assert_said(q.why, "node a does not say where it is");
+	}
+	a.departed_status = GRPC_OK;
+	is_arriving(&a);
+	cr_assert_eq(move(ID_A, "b", ""), GRPC_UNAVAILABLE);
+	a.departed.len = 0;
+	cr_assert_eq(move(ID_A, "b", ""), GRPC_NOT_FOUND);
+	cr_assert_eq(b.calls, 0);
+}
+
 Test(moves, what_has_left_and_is_not_there_yet)
 {
 	ready_to_move();
