@@ -65,14 +65,17 @@ static int look_up_departure(struct grant_make *m, struct err *err)
 	return 0;
 }
 
+/* Of several, which any_node may have: the one that was used last. The others' nodes were given up.
+ */
 static struct pool_hold *find_meant(const struct transfer *t, const struct grant_make *m)
 {
+	struct pool_hold *found = NULL;
 	const struct pool *pool;
 	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
 		for (struct pool_hold *h = NULL; (h = pool_hold_next(pool, h)) != NULL;)
-			if (is_meant(m, h))
-				return h;
-	return NULL;
+			if (is_meant(m, h) && (found == NULL || h->used_ns >= found->used_ns))
+				found = h;
+	return found;
 }
 
 static int look_up_run(struct op *op)

@@ -327,6 +327,8 @@ Test(move, a_move_goes_on_to_where_it_went, .timeout = 60)
 	cr_assert_str_eq(granted_to, "node-3");
 	cr_assert_eq(ask_grant(true, "node-4"), GRPC_OK);
 	cr_assert_str_eq(granted_to, "node-4");
+	cr_assert_eq(ask_grant_any(true, "node-3", true), GRPC_OK);
+	cr_assert_str_eq(granted_to, "node-4", "node-2 was away");
 	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
 	cr_assert_str_eq(grant, first);
 	/* Held still for its node, and gone to it. */
