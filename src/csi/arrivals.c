@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Happy path: a load has found a finished part; it says which volume it is; TakeVolume of it asks
- * the node that it came from, and makes the volume or lets the part go. How it can fail: that node
- * is away, or what the part says cannot be read. Then the next one is tried, and later this one
- * again: the part may be all that there is of the volume.
+ * Happy path: there is a finished part, of this run or an earlier one; it says which volume it is;
+ * TakeVolume of it asks the node that it came from, and makes the volume or lets the part go. How
+ * it can fail: that node is away, or what the part says cannot be read. Then the next one is tried,
+ * and later this one again: the part may be all that there is of the volume.
  */
 #include "csi/arrivals.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Volumes that were moving here when the driver ended: they are gone on with, without anybody who
- * asks (pool/arrival.h). */
+/* Volumes that move here and may have left where they were: they are gone on with, without anybody
+ * who asks (pool/arrival.h). */
 #ifndef RINGVOL_CSI_ARRIVALS_H
 #define RINGVOL_CSI_ARRIVALS_H
 

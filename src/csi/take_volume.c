@@ -246,6 +246,33 @@ static bool fill_finished(struct op *op)
 	return take_of_fill(op)->finished;
 }
 
+static bool fill_begins(struct op *op)
+{
+	return !take_of_fill(op)->finished;
+}
+
+static int settle_job(void *arg)
+{
+	const struct take *k = arg;
+	return fsync(k->fd) < 0 || fsync(k->copies_fds[0]) < 0 ? -errno : 0;
+}
+
+/* Whoever has finished the part may have failed to make it durable. */
+static int settle_run(struct op *op)
+{
+	struct take *k = take_of_fill(op);
+	k->copies_fds[0] = pool_holds_fd(k->pool);
+	return op_work(op, settle_job, k);
+}
+
+static int settle_end(struct op *op, int res)
+{
+	const struct take *k = take_of_fill(op);
+	return res == 0 ? 0
+			: op_fail_sys(op, res, "making the copy of %s durable in pool %s", k->name,
+				  pool_name(k->pool));
+}
+
 static int pull_run(struct op *op)
 {
 	struct take *k = take_of_fill(op);
@@ -336,13 +363,15 @@ static int finish_run(struct op *op)
 	return op_work(op, finish_job, k);
 }
 
+/* Whatever fails from here on, the node goes on with it by itself. */
 static int finish_end(struct op *op, int res)
 {
 	struct take *k = take_of_fill(op);
 	if (res < 0)
-		return op_fail_sys(op, res, "making the copy of %s durable in pool %s", k->name,
-			pool_name(k->pool));
+		return settle_end(op, res);
 	k->finished = true;
+	if (pool_arrival_add(k->pool, k->key, k->text, (size_t)k->text_len) < 0)
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	return 0;
 }
 
@@ -395,6 +424,7 @@ static int identity_run(struct op *op)
 }
 
 static const struct op_step fill_steps[] = {
+	{"make part durable", .run = settle_run, .end = settle_end, .done = fill_begins},
 	{"pull", .run = pull_run, .done = fill_finished},
 	{"hold still", .run = still_run, .end = still_end, .done = fill_finished},
 	{"note that it changes", .run = spoil_run, .end = spoil_end, .done = fill_finished},

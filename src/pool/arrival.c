@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arrivals of a pool: read at a load, listed, forgotten. */
+/* The arrivals of a pool: read at a load, added, listed, forgotten. */
 #include "pool/arrival.h"
 
 #include "base/fd.h"
 #include "pool/private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,6 +20,20 @@ struct pool_arrival *pool_arrival_next(const struct pool *pool, const struct poo
 {
 	struct list *next = after == NULL ? pool->arrivals.next : after->link.next;
 	return next == &pool->arrivals ? NULL : arrival_of(next);
+}
+
+int pool_arrival_add(struct pool *pool, const char *key, const char *text, size_t len)
+{
+	assert(len <= POOL_PART_TEXT_MAX && record_key_valid(key));
+	struct pool_arrival *arrival = calloc(1, sizeof(*arrival));
+	if (arrival == NULL)
+		return -ENOMEM;
+	pool_arrival_forget(pool, key);
+	arrival->len = len;
+	memcpy(arrival->text, text, len);
+	strcpy(arrival->key, key);
+	list_push(&pool->arrivals, &arrival->link);
+	return 0;
 }
 
 void pool_arrival_forget(struct pool *pool, const char *key)

@@ -487,7 +487,7 @@ Test(move, leave_is_not_heard_and_the_source_restarts, .timeout = 60)
 }
 
 /* It has left, its part is finished, and this node has started anew; the other one is away. */
-static void open_finished(uint64_t seed)
+static void open_finished(uint64_t seed, bool restarts)
 {
 	open_move(WORLD_XFS, seed);
 	expect();
@@ -497,13 +497,14 @@ static void open_finished(uint64_t seed)
 	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
 	channel_local.on_message = NULL;
 	far_down();
-	world_restart(w);
+	if (restarts)
+		world_restart(w);
 }
 
 /* Without an offer: the finished part says whom to ask. Another volume of the name is kept out. */
 Test(move, a_finished_part_needs_no_offer, .timeout = 60)
 {
-	open_finished(7);
+	open_finished(7, true);
 	cr_assert_not_null(pool_arrival_next(pools_at(w->pools, 0), NULL));
 	create_bytes = SIZE;
 	cr_assert_eq(create("source", EMPTY, other_id), GRPC_UNAVAILABLE, "it is arriving");
@@ -517,10 +518,10 @@ Test(move, a_finished_part_needs_no_offer, .timeout = 60)
 }
 
 /* Nobody asks for it any more. Its node is away at first, and then the disk fails now and then. */
-Test(move, it_arrives_by_itself, .timeout = 60)
+static void arrive(uint64_t seed, bool restarts)
 {
 	static struct csi_arrivals arrivals;
-	open_finished(10);
+	open_finished(seed, restarts);
 	struct grpc_registry *registry = grpc_registry_new();
 	cr_assert_eq(csi_register_member(w->csi, registry, 1 << GRPC_PEER_CONTROLLER), 0);
 	csi_arrivals_open(&arrivals, w->csi, registry);
@@ -540,6 +541,16 @@ Test(move, it_arrives_by_itself, .timeout = 60)
 	grpc_registry_free(registry);
 	assert_taken("nobody asked");
 	close_move();
+}
+
+Test(move, it_arrives_by_itself, .timeout = 60)
+{
+	arrive(10, true);
+}
+
+Test(move, it_arrives_without_a_restart, .timeout = 60)
+{
+	arrive(15, false);
 }
 
 /* Whichever pool is asked for the second time. */
