@@ -19,9 +19,10 @@ static int take_record(const Ringvol__V1__OpenCopyResponse *response, const char
 		(const char *)response->record.data, response->record.len, id.key, &rec);
 	if (r < 0)
 		return r;
-	if (strcmp(rec->random, id.random) != 0 || rec->size_bytes != response->size_bytes ||
-		rec->size_bytes == 0 || rec->size_bytes % POOL_SIZE_ALIGN != 0 ||
-		rec->size_bytes > INT64_MAX || record_image_bytes(rec) > INT64_MAX) {
+	if (strcmp(rec->random, id.random) != 0 || rec->moves > OPENED_MOVES_MAX ||
+		rec->size_bytes != response->size_bytes || rec->size_bytes == 0 ||
+		rec->size_bytes % POOL_SIZE_ALIGN != 0 || rec->size_bytes > INT64_MAX ||
+		record_image_bytes(rec) > INT64_MAX) {
 		record_free(rec);
 		return -EBADMSG;
 	}

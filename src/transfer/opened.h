@@ -5,6 +5,8 @@
 
 #include "pool/record.h"
 
+enum { OPENED_MOVES_MAX = 1 << 30 }; /* of a record: more are a lie, and it would count on */
+
 /* Checks a packed OpenCopyResponse, which is a stranger's: the record has to be that of source_id,
  * and its size one that an image can have. 0: *ret_rec is the caller's to free, and its size that
  * of the copy. Else -errno with *ret_rec NULL. */

@@ -166,7 +166,7 @@ void pull_call_failed(struct pull *p, enum grpc_status status, const char *messa
 void pull_call_with(
 	struct pull *p, const char *path, const ProtobufCMessage *request, uint64_t deadline_ns)
 {
-	uint8_t packed[POOL_GRANT_BYTES + 32];
+	uint8_t packed[POOL_GRANT_BYTES + 96];
 	size_t len = protobuf_c_message_get_packed_size(request);
 	assert(len <= sizeof(packed));
 	protobuf_c_message_pack(request, packed);

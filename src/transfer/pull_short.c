@@ -11,6 +11,7 @@
 #include "transfer/pull_private.h"
 
 #include "cluster.pb-c.h"
+#include "transfer/opened.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -97,7 +98,7 @@ static bool take_still(struct pull *p, const Ringvol__V1__StillVolumeResponse *r
 	       record_parse((const char *)response->record.data, response->record.len, id.key,
 		       &p->still_rec) == 0 &&
 	       strcmp(p->still_rec->random, id.random) == 0 &&
-	       p->still_rec->kind == RECORD_VOLUME &&
+	       p->still_rec->kind == RECORD_VOLUME && p->still_rec->moves <= OPENED_MOVES_MAX &&
 	       record_image_bytes(p->still_rec) == p->size_bytes;
 }
 

@@ -300,6 +300,32 @@ Test(move, what_changed_and_changed_back, .timeout = 60)
 	close_move();
 }
 
+/* A count that would overflow here makes the record one that the next load refuses. */
+Test(move, a_count_that_is_a_lie, .timeout = 60)
+{
+	static const uint64_t lies[] = {UINT64_MAX, UINT64_MAX - 1, (uint64_t)1 << 31};
+	open_move(WORLD_XFS, 16);
+	struct record *rec = pools_find_name(far.pools, RECORD_VOLUME, "source")->rec;
+	expect();
+	for (unsigned i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+		rec->moves = lies[i];
+		cr_assert_eq(take(), GRPC_DATA_LOSS, "%s", message);
+		assert_at_one("a lie");
+		ring_sim_settle(w->reactor.ring, 2 * TRANSFER_GRANT_MS + TRANSFER_IDLE_MS);
+	}
+	/* Or only when it is still. */
+	rec->moves = 0;
+	cr_assert_eq(give(), ERR_OK);
+	rec->moves = UINT64_MAX;
+	cr_assert_eq(take_only(far.id, "default"), GRPC_DATA_LOSS, "%s", message);
+	assert_at_one("a later lie");
+	rec->moves = 0;
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_STILL_MS);
+	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	assert_taken("the truth");
+	close_move();
+}
+
 static void fail_identity(const char *op_name, const char *step_name)
 {
 	if (strcmp(op_name, "take_fill") == 0 && strcmp(step_name, "identity") == 0)
