@@ -166,6 +166,7 @@ func (b *bench) duringCopy(r row, call func() (float64, error), copyOnce func() 
 	return b.paired(r, busy, idle)
 }
 
+// kubeletDuring: what kubelet calls on a node, likewise.
 func (b *bench) kubeletDuring(ctl *rig.Controller, n *rig.Node, where string, copyOnce func() error) error {
 	v := ctl.Volume(n, "pvc-beside-"+n.Node, rig.MountCap("ext4"), volumeSize)
 	if err := v.Up(); err != nil {

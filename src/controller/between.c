@@ -42,8 +42,8 @@ int between_offer(struct forward *f, const struct between *b, struct err *err)
 		f, b->target_node, "/ringvol.v1.Member/OfferCopy", &request.base, err);
 }
 
-void between_granted_to(const struct forward *f, char ret[BETWEEN_NODE_MAX])
+void between_granted_to(const struct forward *f, char ret[STORE_NODE_ID_MAX])
 {
-	if (scan_string(f->answer.data, f->answer.len, GRANTED_TO, ret, BETWEEN_NODE_MAX) < 0)
+	if (scan_string(f->answer.data, f->answer.len, GRANTED_TO, ret, STORE_NODE_ID_MAX) < 0)
 		ret[0] = '\0';
 }

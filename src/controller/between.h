@@ -6,8 +6,6 @@
 
 #include "controller/forward.h"
 
-enum { BETWEEN_NODE_MAX = 256 };
-
 /* Strings are in the client's arena. */
 struct between {
 	const char *source_id;   /* a volume or snapshot */
@@ -24,6 +22,6 @@ int between_grant(struct forward *f, const struct between *between, struct err *
  * is none. */
 int between_offer(struct forward *f, const struct between *between, struct err *err);
 /* Whom that grant is of: "" if its node does not say. */
-void between_granted_to(const struct forward *f, char ret[BETWEEN_NODE_MAX]);
+void between_granted_to(const struct forward *f, char ret[STORE_NODE_ID_MAX]);
 
 #endif

@@ -41,7 +41,7 @@ struct delete
 	struct departed_trail trail;
 	bool everywhere; /* there may be more notes than at home */
 	bool moved;
-	char dropped[DEPARTED_NODE_MAX]; /* the last node that was told; "" */
+	char dropped[STORE_NODE_ID_MAX]; /* the last node that was told; "" */
 	bool at_home;                    /* that is the last call */
 	const char *why;                 /* the refusal of the node that is asked for its note */
 };
@@ -76,7 +76,7 @@ static struct store_node *next_node(struct delete *d)
 	struct store_node *node = NULL;
 	while (d->everywhere && (node = store_node_next(store, node)) != NULL)
 		if (strcmp(node->id, d->dropped) > 0 && store_node_here(node) &&
-			strcmp(node->id, d->home_id) != 0 && strlen(node->id) < DEPARTED_NODE_MAX)
+			strcmp(node->id, d->home_id) != 0 && strlen(node->id) < STORE_NODE_ID_MAX)
 			return node;
 	return NULL;
 }

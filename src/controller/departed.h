@@ -7,14 +7,13 @@
 
 enum {
 	DEPARTED_HOPS_MAX = 8, /* of notes that are followed, one to the next */
-	DEPARTED_NODE_MAX = 256,
 };
 
 /* Where a volume has gone by a node's note; pool "": none has left it by that id. arriving: then
  * something of it is there, that is no volume yet. */
 struct departed {
 	char pool[STORE_UUID8 + 1];
-	char node_id[DEPARTED_NODE_MAX];
+	char node_id[STORE_NODE_ID_MAX];
 	bool arriving;
 };
 

@@ -261,7 +261,7 @@ static int begin_known(
  * away, or its pool is: then the one of this call it is. */
 static enum move_state settle_target(struct move *m, struct err *err)
 {
-	char node_id[BETWEEN_NODE_MAX];
+	char node_id[STORE_NODE_ID_MAX];
 	const char *chosen = m->target_id;
 	struct err why = {0};
 	between_granted_to(&m->f, node_id);

@@ -32,7 +32,8 @@
 #include <stdint.h>
 
 enum {
-	STORE_NODES_MAX = 5000, /* beyond: the node that left longest ago and had nothing goes */
+	STORE_NODE_ID_MAX = 256, /* bytes of an id, with its NUL */
+	STORE_NODES_MAX = 5000,  /* beyond: the node that left longest ago and had nothing goes */
 	STORE_POOLS_MAX = 20000,
 	STORE_ROSTER_NODES_MAX = 5000, /* beside those that have joined once */
 	STORE_ROSTER_POOLS_MAX = 10000,
