@@ -71,6 +71,8 @@ struct borrowed *borrows_put(struct borrows *b, const char *tag, const struct at
 	snprintf(one->path, sizeof(one->path), "%s", info->path);
 	one->size_bytes = info->size_bytes;
 	one->read_only = info->read_only;
+	one->local = info->local;
+	one->suspended |= info->suspended;
 	if (info->ctrl.name[0] != '\0')
 		snprintf(one->subsystem, sizeof(one->subsystem), "%s", info->ctrl.subsystem);
 	return one;

@@ -35,6 +35,11 @@ struct borrowed {
 	uint64_t size_bytes;
 	bool block;             /* as far as this run of the driver knows */
 	bool read_only;         /* its cover takes no writes */
+	bool local;             /* it is in a pool of this node by now, and its cover on that */
+	bool suspended;         /* its cover is, or may be: it moves to this node */
+	bool ours;              /* then: this run of the driver has suspended it, */
+	char key[64];           /* and has this of the volume (RECORD_KEY_MAX) */
+	bool told;              /* that nobody goes on with it is in the log */
 	char *staging, *writer; /* where it is staged; its only writer; NULL: nobody knows */
 	uint64_t hanging_ns;    /* since when calls on it hang, ring_now_ns(); 0: none does */
 };

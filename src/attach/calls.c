@@ -4,7 +4,8 @@
  *
  * Happy path of taking: no cover -> no connection -> connect -> the namespace's device appears ->
  * the cover over it -> what it holds. Of giving back: the cover goes, then the connection, and only
- * then there is an answer. How it can fail: as fabrics.h and guards do; the namespace is not there;
+ * then there is an answer. Of a swap: the suspended cover gets its other table and goes on, then
+ * the connection ends. How it can fail: as fabrics.h and guards do; the namespace is not there;
  * the cover of an earlier use, whose device is gone, is open still. What failed leaves no
  * connection that it made. A helper that is killed in between leaves what the next call finds, or
  * the sweep.
@@ -14,6 +15,7 @@
 #include "backends/dm/guard.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "blockio/blkdev.h"
 #include "mount/mnt_scan.h"
 
 #include <errno.h>
@@ -62,6 +64,7 @@ static int open_dm(struct dm *dm, struct err *err)
 static void put_guard(const struct guard *guard, struct attach_info *info)
 {
 	info->there = true;
+	info->suspended = guard->suspended;
 	info->read_only = guard->read_only;
 	info->major = guard->major;
 	info->minor = guard->minor;
@@ -90,6 +93,25 @@ static bool is_used(const struct guard *guard)
 	return guard->open || mnt_scan(on_mount, &use) < 0 || use.found;
 }
 
+/* The device below a cover: one of NVMe, or any other, which is this node's own. -ENOENT: it is
+ * gone. */
+static int disk_below(const struct guard *guard, struct fabrics_disk *ret, bool *ret_local)
+{
+	struct blkdev own;
+	int r = fabrics_disk_at(guard->below_major, guard->below_minor, ret);
+	*ret_local = false;
+	if (r != -ENOENT || blkdev_look(guard->below_major, guard->below_minor, &own) < 0 ||
+		own.size_bytes == 0)
+		return r;
+	*ret = (struct fabrics_disk){
+		.major = guard->below_major,
+		.minor = guard->below_minor,
+		.size_bytes = own.size_bytes,
+	};
+	*ret_local = true;
+	return 0;
+}
+
 /* The cover, the device below it and the connection to that, as far as they are there. */
 static int look_at(struct dm *dm, const char *cover, const char *subsystem, struct guard *guard,
 	struct fabrics_disk *disk, struct attach_info *info)
@@ -106,7 +128,7 @@ static int look_at(struct dm *dm, const char *cover, const char *subsystem, stru
 	if (r == 0)
 		put_guard(guard, info);
 	if (r == 0 && guard->below_major != 0) {
-		r = fabrics_disk_at(guard->below_major, guard->below_minor, disk);
+		r = disk_below(guard, disk, &info->local);
 		info->alive = r == 0;
 		if (r < 0 && r != -ENOENT)
 			return err_sys(&info->err, r, "looking at the devices of NVMe");
@@ -324,6 +346,90 @@ static int give(const struct attach_volume_req *req, struct attach_info *info)
 	return r;
 }
 
+/* ---- a volume that moves here ---- */
+
+/* What begins each. */
+static int open_cover(struct dm *dm, const struct attach_volume_req *req,
+	char ret_cover[ATTACH_TAG_BYTES], struct fabrics_disk *ret_disk, struct attach_info *info)
+{
+	struct guard guard;
+	int r = cover_tag(req->tag, ret_cover, &info->err);
+	if (r == 0)
+		r = open_dm(dm, &info->err);
+	return r == 0 ? look_at(dm, ret_cover, req->subsystem, &guard, ret_disk, info) : r;
+}
+
+static int check_there(struct attach_info *info)
+{
+	return info->there ? 0
+			   : err_set(&info->err, ERR_PRECONDITION,
+				     "the volume is not in use on this node (any more)");
+}
+
+static int suspend(const struct attach_volume_req *req, struct attach_info *info)
+{
+	char cover[ATTACH_TAG_BYTES];
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	struct fabrics_disk disk;
+	int r = open_cover(&dm, req, cover, &disk, info);
+	if (r == 0)
+		r = check_there(info);
+	if (r == 0 && (!info->alive || info->local))
+		r = err_set(&info->err, ERR_UNAVAILABLE,
+			info->local
+				? "the volume is on this node already"
+				: "the device of the volume is gone: its node does not answer, or does not give it out any more");
+	if (r == 0)
+		r = guard_suspend(&dm, cover, &info->err);
+	info->suspended |= r == 0;
+	return r;
+}
+
+static int resume(const struct attach_volume_req *req, struct attach_info *info)
+{
+	char cover[ATTACH_TAG_BYTES];
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	struct fabrics_disk disk;
+	int r = open_cover(&dm, req, cover, &disk, info);
+	if (r < 0 || !info->there)
+		return r;
+	r = guard_resume(&dm, cover, &info->err);
+	info->suspended &= r < 0;
+	return r;
+}
+
+static int swap(const struct attach_swap_req *req, struct attach_info *info)
+{
+	char cover[ATTACH_TAG_BYTES], subsystem[ATTACH_NQN_BYTES];
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	struct fabrics_disk disk;
+	struct guard guard;
+	struct err ignored = {0};
+	int r = open_cover(&dm, &req->volume, cover, &disk, info);
+	if (r == 0)
+		r = check_there(info);
+	if (r < 0)
+		return r;
+	snprintf(subsystem, sizeof(subsystem), "%s",
+		info->alive ? disk.subsystem : req->volume.subsystem);
+	const struct guard_spec spec = {
+		.tag = cover,
+		.major = req->major,
+		.minor = req->minor,
+		.size_bytes = req->size_bytes,
+	};
+	r = guard_swap(&dm, &spec, &guard, &info->err);
+	if (r < 0)
+		return r;
+	put_guard(&guard, info);
+	info->alive = info->local = true;
+	info->suspended = false;
+	info->ctrl = (struct fabrics_ctrl){0};
+	if (subsystem[0] != '\0')
+		(void)disconnect_all(subsystem, &ignored);
+	return 0;
+}
+
 /* ---- looking and growing ---- */
 
 static int look(const struct attach_volume_req *req, struct attach_info *info)
@@ -369,7 +475,8 @@ static int grow(const struct attach_volume_req *req, struct attach_info *info)
 	if (!info->alive)
 		return err_set(&info->err, ERR_UNAVAILABLE,
 			"the device of the volume is not there: its node does not answer, or does not give it out any more");
-	await_size(req, &info->ctrl, &disk);
+	if (!info->local)
+		await_size(req, &info->ctrl, &disk);
 	if (disk.size_bytes > guard.size_bytes) {
 		const struct guard_spec spec = {
 			.tag = cover,
@@ -513,9 +620,8 @@ static int found_cover(void *arg, const char *tag, const char *cover, const stru
 	if (guard->retired || guard->going_away)
 		return 0;
 	put_guard(guard, &info);
-	info.alive = guard->below_major != 0 &&
-		     fabrics_disk_at(guard->below_major, guard->below_minor, &disk) == 0;
-	if (info.alive && fabrics_find(disk.subsystem, NULL, &info.ctrl) < 0)
+	info.alive = guard->below_major != 0 && disk_below(guard, &disk, &info.local) == 0;
+	if (info.alive && !info.local && fabrics_find(disk.subsystem, NULL, &info.ctrl) < 0)
 		info.ctrl.name[0] = '\0';
 	found->each(found->arg, tag, &info);
 	return 0;
@@ -575,6 +681,26 @@ static int call_grow(const void *req, size_t req_len, void *resp, size_t *resp_l
 	return call_volume(req, req_len, resp, resp_len, grow);
 }
 
+static int call_suspend(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	return call_volume(req, req_len, resp, resp_len, suspend);
+}
+
+static int call_resume(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	return call_volume(req, req_len, resp, resp_len, resume);
+}
+
+static int call_swap(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	struct attach_info *info = begin(req_len, sizeof(struct attach_swap_req), resp, resp_len);
+	const struct attach_swap_req *swapped = req;
+	if (info == NULL ||
+		strnlen(swapped->volume.subsystem, ATTACH_NQN_BYTES) == ATTACH_NQN_BYTES)
+		return -EINVAL;
+	return swap(swapped, info);
+}
+
 static int call_sweep(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	struct attach_sweep_info *info = resp;
@@ -592,5 +718,8 @@ void attach_calls_fill(helper_fn *table[ATTACH_CALLS])
 	table[ATTACH_GIVE] = call_give;
 	table[ATTACH_LOOK] = call_look;
 	table[ATTACH_GROW] = call_grow;
+	table[ATTACH_SUSPEND] = call_suspend;
+	table[ATTACH_RESUME] = call_resume;
+	table[ATTACH_SWAP] = call_swap;
 	table[ATTACH_SWEEP] = call_sweep;
 }

@@ -10,6 +10,9 @@
  * number that the kernel gives to another namespace is in no pod's hands, and from the kernel alone
  * the next run of the driver knows whose it is.
  *
+ * A volume that moves to this node keeps its cover, with all who have it open: it is suspended, and
+ * goes on over the volume's own device here. Then the cover is *local*, and there is no connection.
+ *
  * Every call looks at what is there first and can be repeated. Each answers a whole struct
  * attach_info, with err set where it fails.
  */
@@ -31,14 +34,18 @@ enum {
 	ATTACH_TAKE_TIMEOUT_MS = 90000,
 	ATTACH_GIVE_TIMEOUT_MS = 60000,
 	ATTACH_LOOK_TIMEOUT_MS = 5000,
+	ATTACH_SUSPEND_TIMEOUT_MS = 10000, /* for the I/O that is under way */
 };
 
 enum attach_call {
 	ATTACH_TAKE = MNT_CALLS, /* attach_take_req -> attach_info: connects, makes the cover */
 	ATTACH_GIVE,             /* attach_volume_req -> attach_info: the opposite */
 	ATTACH_LOOK,             /* attach_volume_req -> attach_info: how it is */
-	ATTACH_GROW,  /* attach_volume_req -> attach_info: the cover to its device's size */
-	ATTACH_SWEEP, /* attach_sweep_req -> attach_sweep_info: leftovers */
+	ATTACH_GROW,    /* attach_volume_req -> attach_info: the cover to its device's size */
+	ATTACH_SUSPEND, /* attach_volume_req -> attach_info: the cover lets nothing through */
+	ATTACH_RESUME,  /* attach_volume_req -> attach_info: it goes on as before */
+	ATTACH_SWAP,    /* attach_swap_req -> attach_info: it goes on, over another device */
+	ATTACH_SWEEP,   /* attach_sweep_req -> attach_sweep_info: leftovers */
 	ATTACH_CALLS,
 };
 
@@ -60,11 +67,20 @@ struct attach_volume_req {
 	uint64_t want_bytes; /* ATTACH_GROW: waits for a moment until it is so large */
 };
 
+/* The connection is ended afterwards; where that fails the sweep does it. */
+struct attach_swap_req {
+	struct attach_volume_req volume;
+	uint32_t major, minor; /* the volume's device on this node */
+	uint64_t size_bytes;   /* its size */
+};
+
 struct attach_info {
 	struct err err; /* ERR_OK: it went well */
 	bool there;     /* it has a cover, which is: */
 	bool found;     /* ATTACH_TAKE: it was there before */
 	bool alive;     /* the device below it is there */
+	bool local;     /* and is no device of NVMe: the volume is in a pool of this node */
+	bool suspended; /* nothing goes through it */
 	bool read_only;
 	char path[32]; /* /dev/dm-3 */
 	uint32_t major, minor;

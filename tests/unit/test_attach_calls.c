@@ -4,6 +4,7 @@
 #include "attach/calls.h"
 #include "attach/fabrics.h"
 #include "attach/terms.h"
+#include "blockio/blkdev.h"
 #include "fake_dm.h"
 #include "fake_nvme.h"
 #include "mount/mnt_scan.h"
@@ -318,6 +319,106 @@ Test(attach, taking_looking_growing_and_giving_back)
 	cr_assert_eq(ask(ATTACH_GIVE), 0, "a repeat");
 	cr_assert_eq(fake_nvme.deletes, 1);
 	cr_assert_lt(ask(ATTACH_GROW), 0);
+	fake_nvme_close();
+}
+
+/* A block device that this machine has and nobody asks anything of: the fake device mapper only
+ * names it. */
+static bool any_device(uint32_t *ret_major, uint32_t *ret_minor, uint64_t *ret_bytes)
+{
+	for (unsigned minor = 0; minor < 256; minor++)
+		for (unsigned major = 0; major < 260; major++) {
+			struct blkdev dev;
+			if (blkdev_look(major, minor, &dev) == 0 && dev.size_bytes >= 64 << 20) {
+				*ret_major = major;
+				*ret_minor = minor;
+				*ret_bytes = dev.size_bytes;
+				return true;
+			}
+		}
+	return false;
+}
+
+static struct attach_swap_req swap_req = {.volume = {.tag = TAG}};
+
+static int swap(void)
+{
+	return call(ATTACH_SWAP, &swap_req, sizeof(swap_req));
+}
+
+/* It is suspended, goes on, and is suspended for good until it goes on over another device. */
+Test(attach, a_cover_that_moves)
+{
+	begin();
+	if (!any_device(&swap_req.major, &swap_req.minor, &swap_req.size_bytes))
+		cr_skip_test("no block device of 64 MiB");
+	cr_assert_lt(ask(ATTACH_SUSPEND), 0, "there is none");
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	cr_assert_eq(ask(ATTACH_RESUME), 0);
+	cr_assert_lt(swap(), 0);
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(ask(ATTACH_SUSPEND), 0, "%s", info.err.message);
+		cr_assert(info.suspended && info.alive && !info.local);
+		cr_assert(fake_dm_devices[0].suspended);
+	}
+	cr_assert_eq(ask(ATTACH_LOOK), 0);
+	cr_assert(info.suspended);
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(ask(ATTACH_RESUME), 0, "%s", info.err.message);
+		cr_assert(!info.suspended && !fake_dm_devices[0].suspended);
+	}
+	cr_assert_lt(swap(), 0, "what is in use is not swapped");
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	cr_assert_eq(ask(ATTACH_SUSPEND), 0);
+	uint64_t bytes = swap_req.size_bytes;
+	swap_req.size_bytes = 32 << 20;
+	cr_assert_lt(swap(), 0, "it is too small");
+	cr_assert_not_null(strstr(info.err.message, "is smaller"), "%s", info.err.message);
+	swap_req.size_bytes = bytes;
+	static const unsigned long requests[] = {DM_TABLE_LOAD, DM_DEV_SUSPEND, DM_DEV_STATUS};
+	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+		fake_dm_fail_request = requests[i];
+		fake_dm_fail_with = -EIO;
+		cr_assert_lt(swap(), 0, "%u", i);
+		cr_assert(fake_dm_devices[0].suspended && fake_nvme_has(10), "%u", i);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(swap(), 0, "%s", info.err.message);
+		cr_assert(info.local && info.alive && !info.suspended);
+		cr_assert_eq(info.below_major, swap_req.major);
+		cr_assert_eq(info.below_minor, swap_req.minor);
+		cr_assert_eq(info.size_bytes, 64 << 20, "its own stays");
+		cr_assert_eq(info.major, FAKE_DM_MAJOR);
+		cr_assert_eq(info.minor, FAKE_DM_MINOR);
+		cr_assert(!fake_nvme_has(10), "the connection has ended");
+	}
+	cr_assert_lt(ask(ATTACH_SUSPEND), 0, "it does not move once more");
+	cr_assert_eq(ask(ATTACH_LOOK), 0);
+	cr_assert(info.local && info.alive && info.ctrl.name[0] == '\0');
+	cr_assert_eq(ask(ATTACH_GIVE), 0, "%s", info.err.message);
+	cr_assert_eq(covers(), 0);
+	fake_nvme_close();
+}
+
+/* What an attempt has loaded does not come into use with a resume. */
+Test(attach, a_swap_that_is_given_up)
+{
+	begin();
+	if (!any_device(&swap_req.major, &swap_req.minor, &swap_req.size_bytes))
+		cr_skip_test("no block device of 64 MiB");
+	cr_assert_eq(take(), 0);
+	uint32_t below = info.below_minor;
+	cr_assert_eq(ask(ATTACH_SUSPEND), 0);
+	fake_dm_fail_request = DM_DEV_SUSPEND;
+	fake_dm_fail_with = -EIO;
+	cr_assert_lt(swap(), 0);
+	cr_assert_eq(fake_dm_devices[0].next.count, 2);
+	cr_assert_eq(ask(ATTACH_RESUME), 0, "%s", info.err.message);
+	cr_assert_eq(ask(ATTACH_LOOK), 0);
+	cr_assert(!info.local && !info.suspended);
+	cr_assert_eq(info.below_minor, below);
+	cr_assert_eq(ask(ATTACH_GIVE), 0);
 	fake_nvme_close();
 }
 

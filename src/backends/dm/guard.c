@@ -235,6 +235,85 @@ int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, 
 	return 0;
 }
 
+/* ---- holding, and another device below ---- */
+
+/* The one of the tag, in use: with a table of ours. */
+static int find_used(struct dm *dm, const char *tag, char ret_uuid[DM_UUID_LEN], struct guard *ret,
+	struct err *err)
+{
+	char name[DM_NAME_LEN];
+	int r = names_of(tag, name, ret_uuid);
+	if (r == 0)
+		r = guard_look(dm, tag, ret);
+	if (r == -ENXIO || r == -EEXIST || (r == 0 && (ret->below_major == 0 || ret->going_away)))
+		return err_set(err, ERR_PRECONDITION,
+			"there is no device-mapper device %s of ours that is in use", name);
+	return r < 0 ? err_sys(err, r, "looking at the device-mapper device of %s", tag) : 0;
+}
+
+int guard_suspend(struct dm *dm, const char *tag, struct err *err)
+{
+	char uuid[DM_UUID_LEN];
+	struct guard guard;
+	int r = find_used(dm, tag, uuid, &guard, err);
+	if (r < 0 || guard.suspended)
+		return r;
+	r = dm_suspend(dm, uuid, false);
+	return r < 0 ? err_sys(err, r, "suspending /dev/dm-%u", guard.minor) : 0;
+}
+
+/* A table that an attempt to swap has left loaded goes first. */
+int guard_resume(struct dm *dm, const char *tag, struct err *err)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	struct dm_device device;
+	int r = names_of(tag, name, uuid);
+	if (r == 0)
+		r = tagged_look(dm, name, uuid, &device);
+	if (r == -ENXIO || r == -EEXIST || (r == 0 && !device.suspended))
+		return 0;
+	if (r == 0)
+		r = dm_clear(dm, uuid);
+	if (r == 0)
+		r = dm_resume(dm, uuid, &device);
+	return r < 0 ? err_sys(err, r, "resuming the device-mapper device of %s", tag) : 0;
+}
+
+int guard_swap(struct dm *dm, const struct guard_spec *spec, struct guard *ret, struct err *err)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	struct dm_device device;
+	int r = find_used(dm, spec->tag, uuid, ret, err);
+	if (r < 0)
+		return r;
+	bool stands = ret->below_major == spec->major && ret->below_minor == spec->minor;
+	if (stands)
+		return guard_resume(dm, spec->tag, err);
+	if (!ret->suspended || spec->size_bytes < ret->size_bytes)
+		return err_set(err, ERR_PRECONDITION,
+			ret->suspended
+				? "the device %u:%u is smaller than /dev/dm-%u, which is to stand on it"
+				: "what is to be put on the device %u:%u is not suspended: /dev/dm-%u",
+			spec->major, spec->minor, ret->minor);
+	const struct guard_spec same = {
+		.tag = spec->tag,
+		.major = spec->major,
+		.minor = spec->minor,
+		.size_bytes = ret->size_bytes,
+		.read_only = ret->read_only,
+	};
+	r = names_of(spec->tag, name, uuid);
+	if (r == 0)
+		r = load(dm, &same, name, uuid, &device, err);
+	if (r < 0)
+		return r;
+	put_device(spec->tag, &device, ret);
+	ret->below_major = same.major;
+	ret->below_minor = same.minor;
+	ret->size_bytes = same.size_bytes;
+	return 0;
+}
+
 /* ---- removing ---- */
 
 int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t below_minor,

@@ -22,6 +22,8 @@
 
 #define GUARD_UUID_PREFIX "RINGVOL-guard-"
 #define GUARD_KEEPER_NAME "ringvol-keeper"
+/* Of guards whose tags are "ringvol:cover:..." (attach/calls.h). */
+#define GUARD_COVER_UUID_PREFIX GUARD_UUID_PREFIX "cover-"
 
 /* What a guard is to stand over. */
 struct guard_spec {
@@ -38,7 +40,7 @@ struct guard {
 	uint64_t size_bytes;
 	bool foreign;    /* its table is not a guard's: somebody else's device */
 	bool retired;    /* its table leads nowhere: it was let go */
-	bool suspended;  /* by somebody else: we never leave one so */
+	bool suspended;  /* by guard_suspend(), or by somebody else */
 	bool read_only;  /* also by BLKROSET */
 	bool going_away; /* the kernel removes it when nobody has it open any more */
 	bool open;       /* somebody has it open */
@@ -56,6 +58,15 @@ int guard_look(struct dm *dm, const char *tag, struct guard *ret);
  * in *err: ERR_PRECONDITION (the name is another's, the guard stands over another device or is
  * about to go, the device below is in use; each with the remedy), ERR_INTERNAL. */
 int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, struct err *err);
+/* Lets nothing through until guard_resume() or guard_swap(); what was under way has ended. A guard
+ * that is suspended stays so. ERR_PRECONDITION: there is none that could be. */
+int guard_suspend(struct dm *dm, const char *tag, struct err *err);
+/* It goes on over what it stands on. One that is not there, or not suspended, is success. */
+int guard_resume(struct dm *dm, const char *tag, struct err *err);
+/* One that is suspended goes on over another device, which has all that the one below had. Its
+ * number and size stay, so that nobody who has it open notices. One that stands there already only
+ * goes on. ERR_PRECONDITION: there is none that could be, or that device is smaller or in use. */
+int guard_swap(struct dm *dm, const struct guard_spec *spec, struct guard *ret, struct err *err);
 /* Takes the guard of this tag away, if it stands over this device or over none; else it is not ours
  * and left alone (0). Afterwards the device below is free, even if a process still has the guard
  * open: its requests fail, and what it had written is on the device below. *ret_waits: there is
