@@ -237,7 +237,7 @@ static void on_drain_tick(struct ring_timer *timer)
 	/* A call whose client went away is in flight until its method ends it. */
 	bool calls_over = (s->registry == NULL || grpc_registry_in_flight(s->registry) == 0) &&
 			  serve_cluster_idle(&s->cluster) && docker_idle(s->docker) &&
-			  provider_idle(s->provider);
+			  provider_idle(s->provider) && transfer_idle(s->transfer);
 	if (calls_over && s->drained == DRAINED_ALL && !adopting(s) && pools_idle(s->pools))
 		ring_stop(s->reactor.ring);
 	else if (ring_now_ns(s->reactor.ring) >= s->drain_end_ns)

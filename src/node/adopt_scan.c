@@ -126,18 +126,29 @@ static int compare_device(const void *key, const void *volume)
 	return compare_files(dev->image_dev, dev->image_ino, *(struct pool_object *const *)volume);
 }
 
-/* All volumes, sorted by their images' inodes, for looking up what devices are bound to. */
+/* Those of one pool, onto the list. */
+static void add_volumes(
+	const struct pool *pool, struct pool_object **list, size_t *count, size_t total)
+{
+	char key[RECORD_KEY_MAX] = "";
+	struct pool_object *object;
+	while ((object = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
+		if (object->rec != NULL && *count < total)
+			list[(*count)++] = object;
+		memcpy(key, object->key, sizeof(key));
+	}
+}
+
+/* All volumes, and what is attached still of those that have left, sorted by their images' inodes,
+ * for looking up what devices are bound to. */
 static struct pool_object **sorted_volumes(struct node *node, size_t *ret_count)
 {
 	size_t count = 0, total = 0;
 	for (unsigned i = 0; pools_at(node->pools, i) != NULL; i++)
 		total += pool_count(pools_at(node->pools, i), RECORD_VOLUME);
 	struct pool_object **list = calloc(total + 1, sizeof(struct pool_object *));
-	struct pool_walk walk = {0};
-	struct pool_object *object;
-	while (list != NULL && count < total &&
-		(object = pools_next(node->pools, RECORD_VOLUME, &walk)) != NULL)
-		list[count++] = object;
+	for (unsigned i = 0; list != NULL && pools_at(node->pools, i) != NULL; i++)
+		add_volumes(pools_at(node->pools, i), list, &count, total);
 	if (list != NULL)
 		qsort(list, count, sizeof(struct pool_object *), compare_volumes);
 	*ret_count = count;

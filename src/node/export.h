@@ -6,11 +6,9 @@
 #ifndef RINGVOL_NODE_EXPORT_H
 #define RINGVOL_NODE_EXPORT_H
 
-#include "backends/backend.h"
 #include "export/target.h"
-#include "node/owner.h"
+#include "node/take_device.h"
 #include "pool/attachment.h"
-#include "pool/thin_keep.h"
 
 struct node;
 
@@ -34,10 +32,8 @@ struct node_export {
 	struct node *node;
 	struct pool_object *volume;
 	/* private */
-	const struct backend *backend;
-	struct backend_req dev;
-	struct thin_wait thin_wait;
-	bool attached_here;
+	struct node_take_device take;
+	struct node_let_go let_go;
 	char key[ATTACHMENT_KEY_MAX + 1];
 	struct nvmet_export export;
 	struct err err; /* the call's */
@@ -55,20 +51,5 @@ void node_export_resize_init(struct node_export *e, struct node *node, struct po
 	const struct attachment *of);
 /* Overwrites the key. */
 void node_export_free(struct node_export *e);
-
-/*
- * A child operation: a device that nobody uses any more goes. Nothing is done while the volume is
- * mounted anywhere; that no other node has it is the caller's to know.
- */
-struct node_let_go {
-	struct op op;
-	struct node *node;
-	struct pool_object *volume;
-	/* private */
-	const struct backend *backend;
-	struct node_others others;
-	struct backend_req dev;
-};
-void node_let_go_init(struct node_let_go *l, struct node *node, struct pool_object *volume);
 
 #endif

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "node/node.h"
 #include "node/volume.h"
+#include "pool/departure.h"
 #include "pool/index.h"
 
 #include <errno.h>
@@ -137,7 +138,7 @@ static void look_who_stays(struct node_exports *x)
 		while ((volume = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
 			if (volume->rec == NULL)
 				stay_of_pool(x, pool);
-			else
+			else if (!pool_object_has_left(volume))
 				stay_of_volume(x, volume);
 			memcpy(key, volume->key, sizeof(key));
 		}

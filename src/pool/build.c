@@ -261,6 +261,9 @@ static int record_call(struct op *op)
 		return r;
 	if (fsetxattr(b->fd, RECORD_XATTR, b->record_text, b->record_len, flags) < 0)
 		return -errno;
+	r = build_part_attachments(b);
+	if (r < 0)
+		return r;
 	/* Only people read the claim: it may be left out where there is no room. */
 	if (b->rec->claim[0] != '\0')
 		(void)fsetxattr(b->fd, RECORD_CLAIM_XATTR, b->rec->claim, strlen(b->rec->claim), 0);
@@ -382,6 +385,7 @@ static int enter_index(struct pool_build *b)
 		.thin_id = b->thin_id,
 		.image_dev = st.st_dev,
 		.image_ino = st.st_ino,
+		.attachments = b->attachments,
 	};
 	strcpy(found.key, b->rec->key);
 	if (build_snaps(b) &&
@@ -395,6 +399,7 @@ static int enter_index(struct pool_build *b)
 		return -ENOMEM;
 	b->ret_object->unsynced = true;
 	b->rec = NULL;
+	b->attachments = NULL;
 	if (!b->ret_object->rec->shares_extents && b->ret_object->allocated_bytes > b->part_bytes)
 		pool_room_used(pool, b->ret_object->allocated_bytes - b->part_bytes);
 	pool_family_update(pool, pool_family(b->ret_object->rec));
@@ -590,4 +595,6 @@ void pool_build_free(struct pool_build *b)
 	b->thin_template = NULL;
 	record_free(b->rec);
 	b->rec = NULL;
+	attachments_free(b->attachments);
+	b->attachments = NULL;
 }

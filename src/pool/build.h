@@ -50,6 +50,9 @@ struct pool_build {
 	struct pool_part *part;
 	/* It moves in: its id, its age and its moves are the record's (pool_build_init_moved()). */
 	bool keeps_identity;
+	/* What it is attached to from its beginning; the build's, the object's from the commit on.
+	 * NULL: to nothing. */
+	struct attachments *attachments;
 	uint64_t need_bytes; /* room to ask for; 0: its image's size for a volume */
 	struct pool_object *ret_object;
 	/* private */

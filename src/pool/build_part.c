@@ -11,8 +11,11 @@
 #include "pool/build_begin.h"
 #include "pool/private.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 bool build_part_done(struct op *op)
@@ -70,4 +73,22 @@ void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes)
 	pool_admit_has(&b->room, allocated_bytes - b->part_bytes);
 	pool_room_used(b->pool, allocated_bytes - b->part_bytes);
 	b->part_bytes = allocated_bytes;
+}
+
+int build_part_attachments(const struct pool_build *b)
+{
+	if (b->attachments == NULL)
+		return b->part == NULL || fremovexattr(b->fd, ATTACHMENTS_XATTR) == 0 ||
+				       errno == ENODATA
+			       ? 0
+			       : -errno;
+	char *text = malloc(ATTACHMENTS_BYTES_MAX);
+	if (text == NULL)
+		return -ENOMEM;
+	int r = attachments_print(b->attachments, text, ATTACHMENTS_BYTES_MAX);
+	if (r > 0)
+		r = fsetxattr(b->fd, ATTACHMENTS_XATTR, text, (size_t)r, 0) < 0 ? -errno : 0;
+	explicit_bzero(text, ATTACHMENTS_BYTES_MAX);
+	free(text);
+	return r;
 }

@@ -19,5 +19,8 @@ bool build_part_done(struct op *op);
 int build_part_run(struct op *op);
 int build_part_end(struct op *op, int res);
 int build_part_undo(struct op *op);
+/* Blocking: the image's attribute is b->attachments. A part may have those of an attempt cut short,
+ * which go. */
+int build_part_attachments(const struct pool_build *b);
 
 #endif

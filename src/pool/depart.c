@@ -109,7 +109,7 @@ static int begin_undo(struct op *op)
 /* Of an image that is gone there is nothing that could be attached. */
 static int lock_image(const struct pool_depart *d, int *ret_fd)
 {
-	if (d->image[0] == '\0')
+	if (d->image[0] == '\0' || d->attached)
 		return 0;
 	*ret_fd = openat(d->volumes_fd, d->image, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (*ret_fd < 0)
@@ -174,7 +174,8 @@ static int note_end(struct op *op, int res)
 
 static bool remove_done(struct op *op)
 {
-	return depart_of(op)->volume == NULL;
+	const struct pool_depart *d = depart_of(op);
+	return d->volume == NULL || d->attached;
 }
 
 static int remove_run(struct op *op)

@@ -19,8 +19,12 @@
 struct pool_depart {
 	struct op op;
 	struct pool *pool;
-	struct pool_object *volume;      /* NULL: its image is gone; only the note is looked at */
-	struct pool_departure note;      /* filled in but for link, pool and key */
+	struct pool_object *volume; /* NULL: its image is gone; only the note is looked at */
+	struct pool_departure note; /* filled in but for link, pool and key */
+	/* Set before it runs: its device stays attached for now, and nothing is written through it.
+	 * The image is not locked and not removed: that is for a repeat, once the device is gone.
+	 */
+	bool attached;
 	struct pool_departure *ret_note; /* the pool's */
 	/* private */
 	struct pool_departure *made;

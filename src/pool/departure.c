@@ -73,6 +73,11 @@ struct pool_departure *pools_departure(const struct pools *pools, const char *id
 	return last;
 }
 
+bool pool_object_has_left(const struct pool_object *object)
+{
+	return pool_entry((struct pool_object *)object)->left;
+}
+
 int pool_departure_refuse(const struct pool_departure *d, struct err *err)
 {
 	if (d->why != NULL)

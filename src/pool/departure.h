@@ -45,6 +45,8 @@ bool pool_random_departed(const struct pool *pool, const char *random);
 /* The first behind `after` (NULL: the first of all) of one pool, also what cannot be read. */
 struct pool_departure *pool_departure_next(
 	const struct pool *pool, const struct pool_departure *after);
+/* It has left its pool, and could not go to the trash so far: it is no volume any more. */
+bool pool_object_has_left(const struct pool_object *object);
 /* Of a call for the id: ERR_UNAVAILABLE "... has moved to pool ... of node ...". */
 int pool_departure_refuse(const struct pool_departure *departure, struct err *err);
 

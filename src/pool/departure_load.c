@@ -12,6 +12,7 @@
 #include "pool/departure_load.h"
 
 #include "base/fd.h"
+#include "blockio/image.h"
 #include "pool/departure_file.h"
 #include "pool/trash.h"
 
@@ -82,6 +83,14 @@ static int to_trash(const struct departure_load *l, const char *key)
 	return r < 0 && errno != ENOENT ? -errno : 0;
 }
 
+/* A device is bound to it: whoever knows that lets it go first. */
+static bool is_attached(const struct departure_load *l, const char *key)
+{
+	_cleanup_fd_ int fd =
+		openat(l->volumes_fd, key, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	return fd >= 0 && image_lock(fd) != 0;
+}
+
 /* 1: the note goes. */
 static int settle(struct departure_load *l, const struct pool_departure *d)
 {
@@ -94,7 +103,8 @@ static int settle(struct departure_load *l, const struct pool_departure *d)
 	if (f->rec->moves >= d->moves)
 		return 1;
 	f->left = true;
-	return l->read_only ? 0 : to_trash(l, d->key);
+	f->stays = l->read_only || is_attached(l, d->key);
+	return f->stays ? 0 : to_trash(l, d->key);
 }
 
 static int read_one(void *arg, const char *name)
@@ -126,7 +136,7 @@ static void drop_left(struct departure_load *l)
 	size_t kept = 0;
 	for (size_t i = 0; i < l->found_count; i++) {
 		struct pool_found *f = &l->found[i];
-		if (f->left && !l->read_only) {
+		if (f->left && !f->stays) {
 			record_free(f->rec);
 			attachments_free(f->attachments);
 		} else {

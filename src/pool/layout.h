@@ -28,7 +28,8 @@ struct pool_found {
 	uint64_t image_bytes, allocated_bytes, image_dev, image_ino;
 	uint32_t thin_id; /* of a raw pool's thin image; 0: any other */
 	bool truncated;   /* the image is shorter than its record says */
-	bool left;        /* it is another pool's now (departure.h) */
+	bool left;        /* it is another pool's now (departure.h), */
+	bool stays;       /* and could not go to the trash */
 };
 /* Blocking. -ENOENT: nothing there. -ENOMEM, -EMFILE, -ENFILE: nobody can tell now. */
 int pool_read_object(int dirfd, const char *key, enum record_kind kind, struct pool_found *ret);

@@ -203,6 +203,47 @@ bool pool_part_is_finished(int copies_fd, const char *key)
 		      : pool_part_fd_is_finished(fd);
 }
 
+struct part_find {
+	int copies_fd;
+	const char *pool_uuid8, *random;
+	char *key;
+	bool *finished;
+	bool found;
+};
+
+/* What it is made of begins with the volume's id, whose middle is the part's key. */
+static int find_one(void *arg, const char *name)
+{
+	struct part_find *f = arg;
+	char text[PART_TEXT_MAX], of[sizeof(PART_HEAD) + 8 + RECORD_ID_MAX];
+	if (f->found || !pool_part_name_valid(name))
+		return 0;
+	_cleanup_fd_ int fd =
+		openat(f->copies_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	ssize_t len = fgetxattr(fd, PART_XATTR, text, sizeof(text) - 1);
+	if (len < 0)
+		return errno == ENODATA ? 0 : -errno;
+	text[len] = '\0';
+	const char *key = name + strlen(POOL_PART_PREFIX);
+	int n = snprintf(of, sizeof(of), PART_HEAD "\nof=%s.%s.%s ", f->pool_uuid8, key, f->random);
+	if (n < 0 || (size_t)n >= sizeof(of) || strncmp(text, of, (size_t)n) != 0)
+		return 0;
+	f->found = true;
+	snprintf(f->key, RECORD_KEY_MAX, "%s", key);
+	*f->finished = pool_part_fd_is_finished(fd);
+	return 0;
+}
+
+int pool_part_find(int copies_fd, const char *pool_uuid8, const char *random,
+	char ret_key[RECORD_KEY_MAX], bool *ret_finished)
+{
+	struct part_find f = {copies_fd, pool_uuid8, random, ret_key, ret_finished, false};
+	int r = fd_each_name(copies_fd, find_one, &f);
+	return r < 0 ? r : f.found;
+}
+
 /* The second first: without it, it is like any other part. */
 int pool_part_forget(int fd)
 {

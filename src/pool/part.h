@@ -55,6 +55,11 @@ int pool_part_unfinish(int fd);
 /* The text of one that is finished, and its length; -ENODATA: it is not. Blocking. */
 ssize_t pool_part_text(int fd, char text[POOL_PART_TEXT_MAX]);
 
+/* Looks for a part of a volume, by what its id begins and ends with. 1: there is one, of that key,
+ * finished or not; 0: there is none, and nothing is changed; -errno.  Blocking. */
+int pool_part_find(int copies_fd, const char *pool_uuid8, const char *random,
+	char ret_key[RECORD_KEY_MAX], bool *ret_finished);
+
 /* ---- for the files of src/pool: blocking ---- */
 
 #define POOL_PART_PREFIX "part-"

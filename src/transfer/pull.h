@@ -36,6 +36,12 @@ enum pull_state {
 	PULL_ENDING,  /* what was taken is written and noted; then the operation ends */
 };
 
+/* How a volume that moves here is attached to this node. */
+struct pull_attached {
+	unsigned mode; /* enum attachment_mode; 0: it is not */
+	bool block, read_only;
+};
+
 struct pull {
 	struct op op;
 	struct transfer *transfer;
@@ -51,6 +57,9 @@ struct pull {
 	uint64_t since;                    /* LeaveVolume asks for it */
 	char from[RECORD_POOL_DIGITS + 1]; /* the uuid of the pool that it is in */
 	struct record *still_rec;          /* as it is by now; the pull's */
+	/* Set before pull_still_init(): this node uses it, and has suspended that. */
+	bool suspended;
+	struct pull_attached attached; /* then, of one that is still */
 	/* private */
 	struct channel *channel;
 	struct channel_call call;

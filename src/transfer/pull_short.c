@@ -11,6 +11,7 @@
 #include "transfer/pull_private.h"
 
 #include "cluster.pb-c.h"
+#include "pool/attachment.h"
 #include "transfer/opened.h"
 
 #include <stdio.h>
@@ -79,6 +80,24 @@ void pull_close_init(struct pull *p)
 
 /* ---- still ---- */
 
+/* How it is attached: to this node alone. Where it is not suspended, nobody asks. */
+static bool take_attached(struct pull *p, const Ringvol__V1__StillVolumeResponse *response)
+{
+	struct attachments *all = NULL;
+	p->attached = (struct pull_attached){0};
+	if (!p->suspended || response->attachments.len == 0)
+		return true;
+	int r = attachments_parse(
+		(const char *)response->attachments.data, response->attachments.len, &all);
+	bool is_one = r == 0 && all != NULL && all->count == 1 && all->at[0].export[0] == '\0' &&
+		      strcmp(all->at[0].node, p->transfer->config.node_id) == 0;
+	if (is_one)
+		p->attached = (struct pull_attached){
+			all->at[0].mode, all->at[0].block, all->at[0].read_only};
+	attachments_free(all);
+	return is_one;
+}
+
 static bool take_still(struct pull *p, const Ringvol__V1__StillVolumeResponse *response)
 {
 	struct record_id id;
@@ -89,7 +108,7 @@ static bool take_still(struct pull *p, const Ringvol__V1__StillVolumeResponse *r
 	if (!p->still)
 		return true;
 	if (response->pool.len != RECORD_POOL_DIGITS || response->record.len > RECORD_BYTES_MAX ||
-		record_id_parse(p->offer.source_id, &id) < 0)
+		record_id_parse(p->offer.source_id, &id) < 0 || !take_attached(p, response))
 		return false;
 	memcpy(p->from, response->pool.data, RECORD_POOL_DIGITS);
 	record_free(p->still_rec);
@@ -125,6 +144,7 @@ static void call_still(struct pull *p)
 {
 	Ringvol__V1__StillVolumeRequest request = RINGVOL__V1__STILL_VOLUME_REQUEST__INIT;
 	request.grant = pull_grant(p);
+	request.suspended = p->suspended;
 	p->answered = p->still = false;
 	p->call.on_message = on_still;
 	p->call.on_end = on_still_end;

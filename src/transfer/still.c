@@ -7,9 +7,10 @@
  * is worth nothing then and goes).
  *
  * LeaveVolume. Happy path: the volume is still since that number -> departure (pool/departure.h),
- * the commit -> the lock and the grant go. Asked again, the departure answers. How it can fail: the
- * volume is not still any more, so that it may have changed; the pool it is in is not here, or has
- * a note that cannot be read, so that nobody can say; the note cannot be made durable.
+ * the commit -> the lock and the grant go. What is still attached goes after that (parting.h).
+ * Asked again, the departure answers. How it can fail: the volume is not still any more, so that it
+ * may have changed; the pool it is in is not here, or has a note that cannot be read, so that
+ * nobody can say; the note cannot be made durable.
  *
  * The still counts as a reader of its hold, which stays as long.
  */
@@ -22,6 +23,7 @@
 #include "pool/depart.h"
 #include "pool/index.h"
 #include "transfer/grant.h"
+#include "transfer/parting.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -35,7 +37,8 @@ struct still {
 	struct pool_hold *hold;
 	struct node_lock lock;
 	uint64_t since, heard_ns;
-	int fd;    /* the image, locked; -1: not yet, or no longer */
+	int fd;    /* the image, locked; -1: not yet, no longer, or it is lent */
+	bool lent; /* to the node that takes it, which has suspended it */
 	bool busy; /* an operation below works on it */
 };
 
@@ -114,6 +117,8 @@ static struct still *still_new(struct transfer *t, struct pool_hold *hold)
 
 /* ---- StillVolume ---- */
 
+enum { ATTACHED_BYTES = 1024 }; /* of one attachment */
+
 struct still_call {
 	struct op op;
 	struct transfer *transfer;
@@ -122,8 +127,9 @@ struct still_call {
 	struct still *still; /* being made */
 	struct pool_object *volume;
 	int dir_fd;
-	char why[320]; /* who uses it; "" */
-	bool stale;    /* it has another size by now */
+	bool suspended; /* by the node that takes it */
+	char why[320];  /* who uses it; "" */
+	bool stale;     /* it has another size by now */
 };
 
 #define still_call_of(op_ptr) container_of(op_ptr, struct still_call, op)
@@ -134,11 +140,23 @@ static void used_by(struct still_call *c, const char *how, const char *by)
 		by);
 }
 
+/* Only the node that takes it uses it, over an export, and lets nothing through. */
+static bool is_lent(const struct still_call *c)
+{
+	const struct attachments *all = c->volume->attachments;
+	const struct node_volume *nv = node_volume_find(c->volume);
+	return c->suspended && all != NULL && all->count == 1 && all->at[0].export[0] != '\0' &&
+	       strcmp(all->at[0].node, c->hold->node_id) == 0 && nv != NULL && nv->dev.attached &&
+	       list_empty(&nv->mounts);
+}
+
 /* Whether anybody of CSI uses it, or works on it. */
 static bool is_used(struct still_call *c)
 {
 	const struct node *node = c->transfer->node;
 	const struct node_volume *nv = node_volume_find(c->volume);
+	if (is_lent(c))
+		return false;
 	const struct node_mount *mount = nv != NULL ? node_volume_best_mount(nv) : NULL;
 	if (c->volume->attachments != NULL && c->volume->attachments->count > 0)
 		used_by(c, "attached to node ", c->volume->attachments->at[0].node);
@@ -184,6 +202,7 @@ static int take_run(struct op *op)
 		return 0;
 	}
 	node_lock_take(&node->locks, &s->lock);
+	s->lent = is_lent(c);
 	s->busy = true;
 	c->hold->readers++;
 	list_push(&c->transfer->stills, &s->link);
@@ -217,6 +236,10 @@ static int image_job(void *arg)
 static int image_run(struct op *op)
 {
 	struct still_call *c = still_call_of(op);
+	if (c->still->lent) { /* its device has it */
+		c->still->busy = false;
+		return 0;
+	}
 	c->dir_fd = pool_dirfd(c->volume->pool, RECORD_VOLUME);
 	return op_work(op, image_job, c);
 }
@@ -240,15 +263,30 @@ static const struct op_step still_steps[] = {
 	{NULL},
 };
 
+/* What the node that takes it keeps of how it is attached: it is that one's own from then on. The
+ * length, or -errno. */
+static int print_attached(const struct pool_object *volume, char text[ATTACHED_BYTES])
+{
+	if (volume->attachments == NULL)
+		return 0;
+	struct attachment own = volume->attachments->at[0];
+	own.export = own.key = "";
+	struct attachments *one = attachments_with(NULL, &own);
+	int len = one != NULL ? attachments_print(one, text, ATTACHED_BYTES) : -ENOMEM;
+	attachments_free(one);
+	return len;
+}
+
 /* One that was found may have been closed since. */
 static void still_answer(struct still_call *c)
 {
 	Ringvol__V1__StillVolumeResponse response = RINGVOL__V1__STILL_VOLUME_RESPONSE__INIT;
-	char text[RECORD_BYTES_MAX];
+	char text[RECORD_BYTES_MAX], attached[ATTACHED_BYTES];
 	struct still *still = still_of(c->transfer, c->hold);
 	if (still != NULL) {
 		int len = record_print(c->volume->rec, text, sizeof(text));
-		if (len < 0) {
+		int attached_len = print_attached(c->volume, attached);
+		if (len < 0 || attached_len < 0) {
 			grpc_end(c->call, GRPC_INTERNAL, "the record of the volume cannot be told");
 			return;
 		}
@@ -258,6 +296,8 @@ static void still_answer(struct still_call *c)
 		response.record = (ProtobufCBinaryData){(size_t)len, (uint8_t *)text};
 		const char *uuid8 = pool_uuid8(c->volume->pool);
 		response.pool = (ProtobufCBinaryData){strlen(uuid8), (uint8_t *)(uintptr_t)uuid8};
+		response.attachments =
+			(ProtobufCBinaryData){(size_t)attached_len, (uint8_t *)attached};
 	}
 	if (still == NULL && c->why[0] == '\0')
 		used_by(c, "let go by another call", "");
@@ -310,6 +350,7 @@ void still_volume(struct grpc_call *call, const ProtobufCMessage *request)
 	c->transfer = t;
 	c->call = call;
 	c->hold = hold;
+	c->suspended = req->suspended;
 	op_init(&c->op, t->reactor, "still_volume", still_steps, still_ended);
 	c->op.lane = pool_lane(hold->pool);
 	op_start(&c->op);
@@ -348,14 +389,10 @@ static int depart_run(struct op *op)
 	l->note.moves = volume->rec->moves + 1;
 	fd_close(&l->still->fd); /* the removal locks it for itself */
 	pool_depart_init(&l->depart, op->reactor, volume->pool, volume, &l->note);
+	l->depart.attached = l->still->lent;
 	l->departing = true;
 	return op_child(op, &l->depart.op);
 }
-
-static const struct op_step leave_steps[] = {
-	{"depart", .run = depart_run},
-	{NULL},
-};
 
 /* Committed, durably: no node needs an image to take the volume by any more, whichever it was asked
  * to go to before. */
@@ -372,9 +409,15 @@ static void answer_left(struct grpc_call *call, const struct pool *pool, const c
 	grpc_reply(call, &response.base);
 }
 
+static const struct op_step leave_steps[] = {
+	{"depart", .run = depart_run},
+	{NULL},
+};
+
 static void leave_ended(struct op *op)
 {
 	struct leave *l = leave_of(op);
+	struct transfer *t = l->transfer;
 	struct still *s = l->still;
 	if (l->departing)
 		pool_depart_free(&l->depart);
@@ -389,6 +432,7 @@ static void leave_ended(struct op *op)
 		still_close(s);
 	}
 	free(l);
+	parting_look(t);
 }
 
 /* Whoever asks: a node that has another name by now must not hear that nothing has left. */

@@ -3,7 +3,10 @@
  * A volume that leaves for good: it is held still for the node that takes it, while that reads what
  * has changed since the grant's image was made, and then it leaves (pool/departure.h).
  *
- * Still means: nobody uses it, its image is locked, and so is the volume, for every call of CSI.
+ * Still means: nobody uses it, its image is locked, and so is the volume, for every call of CSI. Or
+ * the node that takes it uses it alone, over an export, and has suspended it: then the image is not
+ * locked, as its device is attached. Export and device end when the volume has left (parting.h).
+ *
  * Memory alone. It ends when the volume has left, when the other node closes the copy, says nothing
  * for TRANSFER_STILL_MS, or with this process: then the volume is what it was before.
  */

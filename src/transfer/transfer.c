@@ -4,6 +4,7 @@
 
 #include "transfer/grant.h"
 #include "transfer/offer.h"
+#include "transfer/parting.h"
 #include "transfer/send.h"
 #include "transfer/still.h"
 
@@ -16,6 +17,7 @@ static void on_timer(struct ring_timer *timer)
 	offers_sweep(t);
 	stills_sweep(t);
 	grants_sweep(t);
+	parting_look(t);
 	ring_timer_arm(t->reactor->ring, timer, TRANSFER_LOOK_MS);
 }
 
@@ -50,6 +52,11 @@ void transfer_drain(struct transfer *t)
 	sends_stop(t);
 }
 
+bool transfer_idle(const struct transfer *t)
+{
+	return t == NULL || parting_idle(t);
+}
+
 void transfer_close(struct transfer *t)
 {
 	if (t == NULL)
@@ -57,6 +64,7 @@ void transfer_close(struct transfer *t)
 	ring_timer_cancel(t->reactor->ring, &t->timer);
 	offers_free(t);
 	stills_free(t);
+	parting_free(t);
 	free(t);
 }
 

@@ -6,6 +6,7 @@
  *   grant.h   the source's side: what may be read, by whom, until when (the pool keeps it: hold.h)
  *   send.h    the source's side: ringvol.v1.Transfer
  *   still.h   likewise, of a volume that leaves for good
+ *   parting.h what is left of one that was in use over an export
  *   offer.h   the target's side: where a copy can be had
  *   pull.h    the target's side: reading it into an image
  *   chunk.h, rate.h, bulk.h: the messages, how fast, their memory
@@ -60,6 +61,7 @@ struct transfer {
 	struct transfer_stats stats;
 	struct ring_timer timer;
 	struct list offers, sends, stills;
+	struct parting *parting; /* parting.c's */
 	unsigned n_offers;
 	struct grpc_service service; /* send.c's */
 	bool draining, bulk;
@@ -71,6 +73,8 @@ int transfer_open(struct transfer **ret, struct reactor *reactor, struct pools *
 /* What is being sent ends with UNAVAILABLE, and nothing is granted or dropped any more. Pulls are
  * their operations', which stop them. */
 void transfer_drain(struct transfer *transfer);
+/* Whether what goes on by itself has ended, after a drain. */
+bool transfer_idle(const struct transfer *transfer);
 /* Nothing is under way, and nobody calls any more. NULL is legal. */
 void transfer_close(struct transfer *transfer);
 

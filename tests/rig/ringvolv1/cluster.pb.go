@@ -1931,8 +1931,12 @@ func (*CloseCopyResponse) Descriptor() ([]byte, []int) {
 }
 
 type StillVolumeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Grant         string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Grant string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The caller's node uses the volume over this node's export, and lets nothing through to it: until
+	// the volume has left, or the caller has given its copy up for good, whatever becomes of the two
+	// drivers. Then that is no use that is in the way, if it is the only one.
+	Suspended     bool `protobuf:"varint,2,opt,name=suspended,proto3" json:"suspended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1974,6 +1978,13 @@ func (x *StillVolumeRequest) GetGrant() string {
 	return ""
 }
 
+func (x *StillVolumeRequest) GetSuspended() bool {
+	if x != nil {
+		return x.Suspended
+	}
+	return false
+}
+
 type StillVolumeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// False: somebody uses it.
@@ -1983,8 +1994,11 @@ type StillVolumeResponse struct {
 	// Since when: another number each time it has become still.
 	Since uint64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
 	// Its record as it is by now (pool/record.h), and first 8 hex digits of the uuid of its pool.
-	Record        []byte `protobuf:"bytes,4,opt,name=record,proto3" json:"record,omitempty"`
-	Pool          string `protobuf:"bytes,5,opt,name=pool,proto3" json:"pool,omitempty"`
+	Record []byte `protobuf:"bytes,4,opt,name=record,proto3" json:"record,omitempty"`
+	Pool   string `protobuf:"bytes,5,opt,name=pool,proto3" json:"pool,omitempty"`
+	// With `suspended`: how it is attached to the caller's node (pool/attachment.h), without names and
+	// key of an export.
+	Attachments   []byte `protobuf:"bytes,6,opt,name=attachments,proto3" json:"attachments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2052,6 +2066,13 @@ func (x *StillVolumeResponse) GetPool() string {
 		return x.Pool
 	}
 	return ""
+}
+
+func (x *StillVolumeResponse) GetAttachments() []byte {
+	if x != nil {
+		return x.Attachments
+	}
+	return nil
 }
 
 type LeaveVolumeRequest struct {
@@ -2299,15 +2320,17 @@ const file_cluster_proto_rawDesc = "" +
 	"\x03end\x18\x04 \x01(\bR\x03end\"(\n" +
 	"\x10CloseCopyRequest\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\"\x13\n" +
-	"\x11CloseCopyResponse\"*\n" +
+	"\x11CloseCopyResponse\"H\n" +
 	"\x12StillVolumeRequest\x12\x14\n" +
-	"\x05grant\x18\x01 \x01(\tR\x05grant\"\x7f\n" +
+	"\x05grant\x18\x01 \x01(\tR\x05grant\x12\x1c\n" +
+	"\tsuspended\x18\x02 \x01(\bR\tsuspended\"\xa1\x01\n" +
 	"\x13StillVolumeResponse\x12\x14\n" +
 	"\x05still\x18\x01 \x01(\bR\x05still\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x04R\x05since\x12\x16\n" +
 	"\x06record\x18\x04 \x01(\fR\x06record\x12\x12\n" +
-	"\x04pool\x18\x05 \x01(\tR\x04pool\"h\n" +
+	"\x04pool\x18\x05 \x01(\tR\x04pool\x12 \n" +
+	"\vattachments\x18\x06 \x01(\fR\vattachments\"h\n" +
 	"\x12LeaveVolumeRequest\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\x12\x14\n" +
 	"\x05since\x18\x02 \x01(\x04R\x05since\x12\x12\n" +
