@@ -76,6 +76,7 @@ int serve_cluster_open(
 	if (r < 0)
 		return r;
 	csi_arrivals_open(&c->arrivals, csi, c->registry);
+	csi_cover_watch_open(&c->covers, csi, c->registry);
 	metrics_cluster(metrics, c->registry, c->member);
 	metrics_tls(metrics, c->keys.tls);
 	c->listen = (struct serve_address){.ring = c->ring,
@@ -95,6 +96,7 @@ void serve_cluster_drain(
 	c->draining = true;
 	serve_address_stop(&c->listen);
 	csi_arrivals_close(&c->arrivals);
+	csi_cover_watch_close(&c->covers);
 	member_drain(c->member);
 	if (c->server != NULL)
 		server_drain(c->server, timeout_ms, on_drained, arg);
@@ -104,7 +106,7 @@ void serve_cluster_drain(
 
 bool serve_cluster_idle(const struct serve_cluster *c)
 {
-	return member_idle(c->member) &&
+	return member_idle(c->member) && csi_cover_watch_idle(&c->covers) &&
 	       (c->registry == NULL || grpc_registry_in_flight(c->registry) == 0);
 }
 

@@ -11,6 +11,7 @@
 #include "app/serve_options.h"
 #include "app/tls_options.h"
 #include "csi/arrivals.h"
+#include "csi/cover_watch.h"
 #include "csi/csi.h"
 #include "member/member.h"
 #include "metrics/metrics.h"
@@ -24,6 +25,7 @@ struct serve_cluster {
 	struct server *server;
 	struct member *member;
 	struct csi_arrivals arrivals;
+	struct csi_cover_watch covers;
 	struct serve_address listen;
 	bool draining;
 };

@@ -10,9 +10,12 @@
 #include "csi/borrow.h"
 
 #include "base/secret.h"
+#include "csi/cover.h"
 #include "csi/messages.h"
 #include "csi/request.h"
+#include "pool/arrival.h"
 #include "pool/index.h"
+#include "transfer/transfer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -45,32 +48,29 @@ static size_t context_of(const ProtobufCMessage *request, struct attach_pair pai
 	return count;
 }
 
-/* The tag that the id says. False: no id of ours. */
-static bool tag_of_id(const char *id, char ret_tag[ATTACH_TAG_BYTES])
+/* It is here, and its cover is not over it yet. */
+static bool is_moving_to(
+	const struct csi *csi, const struct pool_object *own, const struct borrowed *one)
 {
-	struct record_id parsed;
-	if (record_id_parse(id, &parsed) < 0)
-		return false;
-	node_tag(parsed.pool, parsed.random, ret_tag);
-	return true;
+	const struct attachment *its = attachments_find(own->attachments, csi->config.node_id);
+	return one->suspended && its != NULL && its->export[0] == '\0';
 }
 
 bool csi_is_borrowed(
 	const struct csi *csi, const struct csi_rpc *rpc, const ProtobufCMessage *request)
 {
 	struct attach_pair pairs[CONTEXT_MAX];
-	char tag[ATTACH_TAG_BYTES];
-	if (attach_terms_given(pairs, context_of(request, pairs)))
-		return true;
 	const char *id = csi_field(request, rpc->id);
+	struct borrowed *one = csi_cover_of(csi, id);
 	struct pool_object *own;
 	struct err ignored = {0};
-	if (!tag_of_id(id, tag))
-		return false;
-	if (borrows_find(csi->borrows, tag) == NULL)
-		return csi->borrows->blind && pools_id_elsewhere(csi->pools, id);
-	/* What this driver has itself is asked for, also where another driver uses it from here. */
-	return pools_find_id(csi->pools, RECORD_VOLUME, id, &own, &ignored) < 0;
+	/* What this driver has itself is asked for, also where another driver uses it from here,
+	 * and whatever publish_context says: it may be from before the volume has moved here. But
+	 * for one that was in use here when it did. */
+	if (pools_find_id(csi->pools, RECORD_VOLUME, id, &own, &ignored) == 0)
+		return one != NULL && (one->local || is_moving_to(csi, own, one));
+	return one != NULL || attach_terms_given(pairs, context_of(request, pairs)) ||
+	       (csi->borrows->blind && pools_id_elsewhere(csi->pools, id));
 }
 
 /* ---- finding ---- */
@@ -97,9 +97,13 @@ int borrow_find(struct borrow_op *b, struct err *err)
 	struct csi_task *task = &b->n.task;
 	b->borrows = task->csi->borrows;
 	task->lane = b->borrows->lane;
-	if (!tag_of_id(task->id, b->tag))
+	if (!csi_cover_tag(task->id, b->tag))
 		return err_set(err, ERR_NOT_FOUND, "volume %.200s does not exist", task->id);
 	const struct borrowed *one = borrow_entry(b);
+	if (one != NULL && one->suspended)
+		return err_set(err, ERR_UNAVAILABLE,
+			"volume %s is moving to this node, and its I/O waits for that; try again",
+			task->id);
 	if (one != NULL)
 		put_dev(b, one);
 	else if (b->borrows->blind)
@@ -126,19 +130,57 @@ static int check_use(struct borrow_op *b, struct err *err)
 	return 0;
 }
 
+/* It is in a pool of this node by now: what its owner said of it then says its record. */
+static int own_terms(struct borrow_op *b, struct err *err)
+{
+	const struct csi *csi = b->n.task.csi;
+	struct attach_terms *terms = &b->take.terms;
+	struct pool_object *own;
+	int r = pools_find_id(csi->pools, RECORD_VOLUME, b->n.task.id, &own, err);
+	if (r < 0)
+		return r;
+	const struct attachment *its = attachments_find(own->attachments, csi->config.node_id);
+	terms->fs = own->rec->fs;
+	terms->block = own->rec->fs == FSIMG_NONE;
+	terms->read_only = its != NULL && its->read_only;
+	snprintf(terms->node, sizeof(terms->node), "%s", csi->config.node_id);
+	return 0;
+}
+
+/* A volume that may have left its node is used over this one's pool, or not at all: what was
+ * written over a new connection would be lost. While a pool is not ready nobody knows; but what a
+ * driver before this one held still is that no more after a while. */
+static bool is_arriving(const struct csi *csi, const char *id)
+{
+	const struct pool *pool;
+	struct record_id parsed;
+	uint64_t ns = ring_now_ns(csi->reactor->ring) - csi->start_ns;
+	bool fresh = ns < TRANSFER_STILL_MS * UINT64_C(1000000);
+	if (csi->transfer == NULL || record_id_parse(id, &parsed) < 0)
+		return false;
+	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++) {
+		if (pool_state(pool) != POOL_READY && fresh)
+			return true;
+		for (const struct pool_arrival *a = NULL; (a = pool_arrival_next(pool, a)) != NULL;)
+			if (strcmp(a->key, parsed.key) == 0)
+				return true;
+	}
+	return false;
+}
+
 int borrow_find_terms(struct borrow_op *b, const Csi__V1__VolumeCapability *cap, struct err *err)
 {
 	struct csi_task *task = &b->n.task;
 	struct attach_pair pairs[CONTEXT_MAX];
-	struct pool_object *own;
-	struct err ignored = {0};
 	size_t n = context_of(task->request, pairs);
 	int r = borrow_find(b, err);
-	if (r == 0 && pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &own, &ignored) == 0)
-		return err_set(err, ERR_PRECONDITION,
-			"volume %s is on this node itself, and publish_context is another's: detach it, so that it is attached anew",
-			task->id);
-	if (r == 0 && attach_terms_given(pairs, n))
+	const struct borrowed *one = r == 0 ? borrow_entry(b) : NULL;
+	if (r == 0 && one != NULL && one->local)
+		r = own_terms(b, err);
+	else if (r == 0 && one == NULL && is_arriving(task->csi, task->id))
+		r = err_set(err, ERR_UNAVAILABLE,
+			"volume %s is moving to this node, or may be; try again", task->id);
+	else if (r == 0 && attach_terms_given(pairs, n))
 		r = attach_terms_parse(pairs, n, &b->take.terms, err);
 	else if (r == 0)
 		r = err_set(err, ERR_INVALID,
@@ -330,7 +372,7 @@ unsigned borrow_conditions(struct arena *arena, const struct borrow_op *b,
 			arena_printf(arena,
 				"the volume's device is gone: %s does not give it to this node any more, or did not answer for too long; stop the pods that use it, so that it is unstaged and attached anew",
 				owner));
-	else if (!connected)
+	else if (!connected && !b->info.local)
 		add(ret, &count, NODE_DEVICE_UNSERVED,
 			arena_printf(arena,
 				"%s, which has the volume, does not answer: its I/O waits, for %" PRIu32

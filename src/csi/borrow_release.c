@@ -3,14 +3,17 @@
  * NodeUnpublishVolume and NodeUnstageVolume of a borrowed volume.
  *
  * Happy path: look at the path -> (unstage only) nothing is published any more -> sync -> unmount
- * -> (unstage only) the cover goes, then the connection; only when that is gone is there an answer,
- * as the owner may let another node write from then on. How it can fail: the mount is busy, still
+ * -> (unstage only) the cover goes, then the connection, or the device of a volume that has moved
+ * here; only when that is gone is there an answer, as the owner may let another node write from
+ * then on. How it can fail: the mount is busy, still
  * published elsewhere, another's, or hangs because the owner does not answer: then it ends when the
  * kernel gives the owner up. Each call can be repeated; what was released stays released.
  */
 #include "csi/borrow.h"
 
 #include "csi/request.h"
+#include "node/take_device.h"
+#include "pool/index.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,6 +23,10 @@ struct hand_back {
 	struct borrow_op b;
 	bool unstage; /* else unpublish */
 	bool ends;    /* the connection goes with the mount */
+	/* It is in a pool of this node by now, and its device goes with its cover. NULL: it is not.
+	 */
+	struct pool_object *own;
+	struct node_let_go let_go;
 };
 
 #define back_of(op_ptr) container_of(borrow_of(op_ptr), struct hand_back, b)
@@ -138,12 +145,26 @@ static bool give_done(struct op *op)
 	return !back_of(op)->ends;
 }
 
+static bool let_go_done(struct op *op)
+{
+	const struct hand_back *h = back_of(op);
+	return !h->ends || h->own == NULL;
+}
+
+static int let_go_run(struct op *op)
+{
+	struct hand_back *h = back_of(op);
+	node_let_go_init(&h->let_go, h->b.n.task.csi->node, h->own);
+	return op_child(op, &h->let_go.op);
+}
+
 static const struct op_step steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
 	{"give", .done = give_done, .run = borrow_give_run, .end = borrow_give_end},
+	{"let go", .done = let_go_done, .run = let_go_run},
 	{NULL},
 };
 
@@ -154,6 +175,9 @@ static int prepare(struct csi_task *task, struct err *err)
 	h->ends = h->unstage || !task->csi->config.staging;
 	h->b.field = task->rpc->paths[0];
 	h->b.path = csi_field(task->request, h->b.field);
+	struct err ignored = {0};
+	if (pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &h->own, &ignored) < 0)
+		h->own = NULL;
 	return borrow_find(&h->b, err);
 }
 

@@ -82,6 +82,11 @@ static int take_run(struct op *op)
 	const struct borrowed *one = borrow_entry(&l->b);
 	bool mounted = one != NULL && l->b.n.info.is_mount &&
 		       node_info_is_dev(&l->b.n.info, &l->b.n.dev.dev);
+	if (one != NULL && one->local) { /* and there is nobody to connect to */
+		l->b.info.found = true;
+		l->mounted = mounted;
+		return 0;
+	}
 	l->b.take.probe = !l->b.n.access.block && !mounted;
 	return borrow_take_run(op);
 }

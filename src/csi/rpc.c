@@ -54,7 +54,7 @@ void csi_rpc_go(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	if (rpc->name != NULL)
 		csi_task_lock_name(task, rpc->kind, task->subject);
-	else if (rpc->id != NULL && !rpc->poll)
+	else if (rpc->id != NULL && !rpc->poll && !rpc->own_locks)
 		csi_task_lock_id(
 			task, rpc->streams ? NODE_SHARED : NODE_EXCLUSIVE, rpc->kind, task->id);
 	int r = operation->prepare(task, &err);

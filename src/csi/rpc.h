@@ -54,6 +54,8 @@ struct csi_rpc {
 	/* It only looks, and is asked again and again: it locks nothing, and an end that is well is
 	 * logged for debugging. */
 	bool poll;
+	/* prepare() takes its locks; none is taken for the fields above. */
+	bool own_locks;
 	/* Its steps send the messages of its answer. It only looks: the object is locked so that it
 	 * stays, and others may look at it as well. */
 	bool streams;

@@ -112,7 +112,8 @@ static const struct grpc_method inspect[] = {
 static const struct grpc_method member[] = {
 	{"GrantCopy", OPERATION(csi_grant_copy, .required = {"source_id", "volume_name"})},
 	{"OfferCopy", ANSWER(csi_offer_copy, .required = {"source_id", "volume_name"})},
-	{"TakeVolume", OPERATION(csi_take_volume, A_VOLUME, .required = {"volume_name", "pool"})},
+	{"TakeVolume", OPERATION(csi_take_volume, A_VOLUME, .required = {"volume_name", "pool"},
+			       .own_locks = true)},
 	{"GetDeparture", OPERATION(csi_get_departure, A_VOLUME)},
 	{"DropDeparture", OPERATION(csi_drop_departure, A_VOLUME)},
 	{NULL},

@@ -6,11 +6,15 @@
 
 #include "pool/part.h"
 #include "transfer/offer.h"
+#include "transfer/pull.h"
 
 struct take_text {
 	struct offer offer;                /* but for link and made_ns */
 	char from[RECORD_POOL_DIGITS + 1]; /* the uuid of the pool that it was in */
 	uint64_t since;                    /* LeaveVolume asks for it */
+	/* It is in use on this node, by a cover that is suspended until the volume is here, or the
+	 * part is finished no more. mode 0: it is not. */
+	struct pull_attached attached;
 };
 
 /* The length, or -E2BIG. */

@@ -2,80 +2,34 @@
 /*
  * TakeVolume: a volume of another node moves into a pool of this one, for good, with its id. Happy
  * path: it is not here yet, and there is an offer of it -> what it is (pull.h) -> a build that
- * keeps its identity, whose part gets the image of the grant, while the volume may be in use -> the
- * volume is held still, and what has changed since is pulled, too -> the part is finished, durably:
- * from then on nothing takes it away -> the volume leaves the other node (the commit) -> the build
- * records and names it. docs/moving.md has the whole story.
+ * keeps its identity, whose part is filled, and in the course of that leaves the other node
+ * (take_fill.c)
+ * -> it is recorded and named -> if it was in use on this node, its cover goes on over it
+ * (cover.h). docs/moving.md has the whole story.
  *
  * How it can fail: the volume is in use, its node is away, or gives another answer (UNAVAILABLE:
  * the part is kept, and a repeated call goes on); the pool cannot have it. A finished part says
  * what it is of, so that a later call, of this run or the next, asks the other node once more
- * whether the volume has left. Only that it has not lets go of the part.
+ * whether the volume has left.
  */
+#include "csi/take.h"
+
 #include "base/fd.h"
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/services.h"
-#include "csi/take_text.h"
-#include "csi/task.h"
 #include "node/volume.h"
-#include "pool/arrival.h"
-#include "pool/build.h"
-#include "pool/departure.h"
 #include "pool/index.h"
-#include "transfer/pull.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <sha256.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
-#include <unistd.h>
-
-struct take {
-	struct csi_task task;
-	const char *name;
-	struct pool *pool;
-	struct pool_object *object; /* here, found or made */
-	struct pool_resync settle;
-	struct offer offer;
-	struct pull pull;
-	struct pool_part part;
-	struct pool_build build;
-	bool pulling, building, stopped;
-	bool finished; /* its part, by an earlier call or by this one */
-	int fd;
-	char key[RECORD_KEY_MAX];
-	/* Where an earlier call may have finished one: pools, and their copies/. */
-	struct pool *pools[POOLS_MAX];
-	int copies_fds[POOLS_MAX];
-	unsigned n_pools, found_in;
-	/* As it is to be here; the task's. NULL: not known yet. */
-	struct record *rec;
-	ssize_t text_len;
-	char text[POOL_PART_TEXT_MAX];
-	struct op fill;
-};
 
 #define take_of(op_ptr) csi_task_of(op_ptr, struct take)
-
-/* ---- what it is here ---- */
-
-/* As the volume is in this pool, made of what it was before. NULL: out of memory. */
-static struct record *record_here(const struct take *k, const struct record *there)
-{
-	struct record_id id;
-	struct record rec = *there;
-	(void)record_id_parse(k->task.id, &id); /* it has been parsed before */
-	rec.born = strcmp(id.pool, pool_uuid8(k->pool)) == 0 ? "" : id.pool;
-	rec.moves++;
-	rec.shares_extents = false;
-	rec.family = "";
-	return record_new(&rec);
-}
 
 /* ---- is it here? ---- */
 
@@ -84,8 +38,10 @@ static int look_up_run(struct op *op)
 	struct take *k = take_of(op);
 	const struct pools *pools = k->task.csi->pools;
 	struct err why = {0};
-	if (pools_find_id(pools, RECORD_VOLUME, k->task.id, &k->object, &why) == 0)
-		return pool_check_not_inline(k->object, &op->err);
+	if (pools_find_id(pools, RECORD_VOLUME, k->task.id, &k->object, &why) == 0) {
+		int r = take_lock(op, k);
+		return r == 0 ? pool_check_not_inline(k->object, &op->err) : r;
+	}
 	k->object = NULL;
 	if (why.code == ERR_DATA_LOSS)
 		return op_fail(op, why.code, "%s", why.message);
@@ -176,6 +132,7 @@ static int finished_end(struct op *op, int res)
 		k->pool = k->pools[k->found_in];
 		r = take_text_parse(k->text, (size_t)k->text_len, &told);
 		k->offer = told.offer;
+		k->attached = told.attached;
 	} else if (res == 0 && !offer_find(csi->transfer, k->task.id, k->name, &k->offer)) {
 		return op_fail(op, ERR_UNAVAILABLE,
 			"volume %s is on another node, and no controller has offered it; try again",
@@ -212,7 +169,7 @@ static int open_end(struct op *op, int res)
 	struct take *k = take_of(op);
 	if (res < 0)
 		return res;
-	k->rec = record_here(k, k->pull.rec);
+	k->rec = take_record(k, k->pull.rec);
 	return k->rec == NULL ? op_fail(op, ERR_NO_ROOM, "out of memory") : 0;
 }
 
@@ -234,217 +191,6 @@ static int check_run(struct op *op)
 	return 0;
 }
 
-/* ---- the fill: its bytes, and the commit ---- */
-
-static struct take *take_of_fill(struct op *op)
-{
-	return container_of(op, struct take, fill);
-}
-
-static bool fill_finished(struct op *op)
-{
-	return take_of_fill(op)->finished;
-}
-
-static bool fill_begins(struct op *op)
-{
-	return !take_of_fill(op)->finished;
-}
-
-static int settle_job(void *arg)
-{
-	const struct take *k = arg;
-	return fsync(k->fd) < 0 || fsync(k->copies_fds[0]) < 0 ? -errno : 0;
-}
-
-/* Whoever has finished the part may have failed to make it durable. */
-static int settle_run(struct op *op)
-{
-	struct take *k = take_of_fill(op);
-	k->copies_fds[0] = pool_holds_fd(k->pool);
-	return op_work(op, settle_job, k);
-}
-
-static int settle_end(struct op *op, int res)
-{
-	const struct take *k = take_of_fill(op);
-	return res == 0 ? 0
-			: op_fail_sys(op, res, "making the copy of %s durable in pool %s", k->name,
-				  pool_name(k->pool));
-}
-
-static int pull_run(struct op *op)
-{
-	struct take *k = take_of_fill(op);
-	pull_read_init(&k->pull, &k->build, k->fd);
-	return op_child(op, &k->pull.op);
-}
-
-static int still_run(struct op *op)
-{
-	struct take *k = take_of_fill(op);
-	k->part.keep = true;
-	pull_still_init(&k->pull);
-	return op_child(op, &k->pull.op);
-}
-
-static int still_end(struct op *op, int res)
-{
-	const struct take *k = take_of_fill(op);
-	if (res < 0)
-		return res;
-	if (!k->pull.still)
-		return op_fail(op, ERR_UNAVAILABLE,
-			"%.250s, on node %.60s: it is copied, and moves when nobody uses it",
-			k->pull.used_by, k->offer.node_id);
-	return 0;
-}
-
-/* From here on the part is no image of the grant any more. A pass that is cut may leave what the
- * volume had for a moment, where it has by the next one what the grant's image has: that would not
- * be told as changed. So the part is begun anew then, whatever dies. */
-static int spoil_job(void *arg)
-{
-	struct take *k = arg;
-	int r = pool_part_note(k->fd, &k->part, record_image_bytes(k->rec), 0);
-	return r < 0 ? r : fsync(k->fd) < 0 ? -errno : 0;
-}
-
-static int spoil_run(struct op *op)
-{
-	return op_work(op, spoil_job, take_of_fill(op));
-}
-
-static int spoil_end(struct op *op, int res)
-{
-	const struct take *k = take_of_fill(op);
-	return res == 0 ? 0
-			: op_fail_sys(op, res, "noting in pool %s how much of %s is copied",
-				  pool_name(k->pool), k->name);
-}
-
-static int changed_run(struct op *op)
-{
-	struct take *k = take_of_fill(op);
-	pull_changed_init(&k->pull, &k->build, k->fd);
-	return op_child(op, &k->pull.op);
-}
-
-static int changed_end(struct op *op, int res)
-{
-	struct take *k = take_of_fill(op);
-	k->part.keep = res == 0;
-	if (res < 0)
-		return res;
-	struct record *rec = record_here(k, k->pull.still_rec);
-	if (rec == NULL)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	record_free(k->rec);
-	k->rec = rec;
-	struct take_text told = {.offer = k->offer, .since = k->pull.since};
-	memcpy(told.from, k->pull.from, sizeof(told.from));
-	k->text_len = take_text_print(&told, k->text);
-	return k->text_len < 0 ? op_fail_sys(op, (int)k->text_len, "noting what %s is", k->name)
-			       : 0;
-}
-
-static int finish_job(void *arg)
-{
-	struct take *k = arg;
-	return fsync(k->fd) < 0 ? -errno
-				: pool_part_finish(k->copies_fds[0], k->fd, k->rec, k->text,
-					  (size_t)k->text_len);
-}
-
-static int finish_run(struct op *op)
-{
-	struct take *k = take_of_fill(op);
-	k->copies_fds[0] = pool_holds_fd(k->pool);
-	return op_work(op, finish_job, k);
-}
-
-/* Whatever fails from here on, the node goes on with it by itself. */
-static int finish_end(struct op *op, int res)
-{
-	struct take *k = take_of_fill(op);
-	if (res < 0)
-		return settle_end(op, res);
-	k->finished = true;
-	if (pool_arrival_add(k->pool, k->key, k->text, (size_t)k->text_len) < 0)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	return 0;
-}
-
-static int leave_run(struct op *op)
-{
-	struct take *k = take_of_fill(op);
-	k->part.keep = true;
-	pull_leave_init(&k->pull, pool_uuid8(k->pool));
-	return op_child(op, &k->pull.op);
-}
-
-static bool left_done(struct op *op)
-{
-	return take_of_fill(op)->pull.left;
-}
-
-static int unfinish_job(void *arg)
-{
-	return pool_part_unfinish(((const struct take *)arg)->fd);
-}
-
-/* It is still where it was, and may have changed: the part is worth nothing. */
-static int unfinish_run(struct op *op)
-{
-	return op_work(op, unfinish_job, take_of_fill(op));
-}
-
-static int unfinish_end(struct op *op, int res)
-{
-	struct take *k = take_of_fill(op);
-	if (res < 0)
-		return op_fail_sys(op, res, "letting go of a copy of %s", k->name);
-	k->part.keep = false;
-	pool_arrival_forget(k->pool, k->key);
-	return op_fail(op, ERR_UNAVAILABLE,
-		"volume %s has not left node %.100s (%.150s): it is copied anew; try again",
-		k->name, k->offer.node_id, k->pull.used_by);
-}
-
-/* What it was when it left. */
-static int identity_run(struct op *op)
-{
-	struct take *k = take_of_fill(op);
-	struct record *made = record_new(k->rec);
-	if (made == NULL)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	record_free(k->build.rec);
-	k->build.rec = made;
-	return 0;
-}
-
-static const struct op_step fill_steps[] = {
-	{"make part durable", .run = settle_run, .end = settle_end, .done = fill_begins},
-	{"pull", .run = pull_run, .done = fill_finished},
-	{"hold still", .run = still_run, .end = still_end, .done = fill_finished},
-	{"note that it changes", .run = spoil_run, .end = spoil_end, .done = fill_finished},
-	{"pull what changed", .run = changed_run, .end = changed_end, .done = fill_finished},
-	{"finish part", .run = finish_run, .end = finish_end, .done = fill_finished},
-	{"leave", .run = leave_run},
-	{"let part go", .run = unfinish_run, .end = unfinish_end, .done = left_done},
-	{"identity", .run = identity_run},
-	{NULL},
-};
-
-static int fill(struct op *op, int dst_fd, void *arg)
-{
-	struct take *k = arg;
-	k->fd = dst_fd;
-	op_init(&k->fill, op->reactor, "take_fill", fill_steps, NULL);
-	k->fill.lane = pool_lane(k->pool);
-	return op_child(op, &k->fill);
-}
-
 /* ---- the build ---- */
 
 /* The bytes of one grant's image, which is a secret. */
@@ -464,7 +210,7 @@ static int build_run(struct op *op)
 	k->building = true;
 	describe(k);
 	k->build.part = &k->part;
-	k->build.fill = fill;
+	k->build.fill = take_fill;
 	k->build.fill_arg = k;
 	k->build.fill_writes = true;
 	return op_child(op, &k->build.op);
@@ -480,12 +226,40 @@ static int build_end(struct op *op, int res)
 	return res;
 }
 
+/* ---- who uses it here ---- */
+
+static bool swap_done(struct op *op)
+{
+	const struct take *k = take_of(op);
+	const struct csi *csi = k->task.csi;
+	const struct borrowed *one = csi_cover_of(csi, k->task.id);
+	const struct attachment *own =
+		attachments_find(k->object->attachments, csi->config.node_id);
+	return one == NULL || !one->suspended || own == NULL || own->export[0] != '\0';
+}
+
+static int swap_run(struct op *op)
+{
+	struct take *k = take_of(op);
+	cover_swap_init(&k->cover, k->task.csi, k->object);
+	return op_child(op, &k->cover.op);
+}
+
+/* The volume is here; its I/O waits, and it is tried again whoever asks (cover_watch.h). */
+static int swap_end(struct op *op, int res)
+{
+	if (res < 0)
+		op->err.code = ERR_UNAVAILABLE;
+	return res;
+}
+
 /* ---- the answer ---- */
 
 static int answer_run(struct op *op)
 {
 	struct take *k = take_of(op);
 	Ringvol__V1__TakeVolumeResponse *response = (void *)k->task.response;
+	take_unlock(k); /* who hears of it may ask for it at once */
 	const ProtobufCMessage *entry = csi_list_entry(k->task.arena, k->task.csi, k->object);
 	uint8_t *packed = entry != NULL ? arena_alloc(k->task.arena,
 						  protobuf_c_message_get_packed_size(entry))
@@ -507,6 +281,7 @@ static const struct op_step steps[] = {
 	{"ask its node", .run = open_run, .end = open_end, .done = open_done},
 	{"check", .run = check_run, .done = here_done},
 	{"build", .run = build_run, .end = build_end, .done = here_done, .flags = OP_COMMIT},
+	{"swap cover", .run = swap_run, .end = swap_end, .done = swap_done},
 	{"answer", .run = answer_run},
 	{NULL},
 };
@@ -538,12 +313,15 @@ static int prepare(struct csi_task *task, struct err *err)
 		return err_set(err, ERR_INVALID,
 			"volume_id: %s is no id of a volume of the name %s", task->id, k->name);
 	task->copy = (struct csi_task_copy){stop, progress, k};
+	/* The volume itself is used while most of it is copied. */
+	csi_task_lock_key(task, "move", k->key);
 	return 0;
 }
 
 static void cleanup(struct csi_task *task)
 {
 	struct take *k = container_of(task, struct take, task);
+	take_unlock(k);
 	if (k->building)
 		pool_build_free(&k->build);
 	if (k->pulling)

@@ -10,6 +10,10 @@
 
 #include "attach/borrowed.h"
 #include "csi/messages.h"
+#include "node/take_device.h"
+#include "node/volume.h"
+#include "pool/arrival.h"
+#include "pool/index.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -35,6 +39,8 @@ static struct {
 	bool lost; /* its device is gone */
 	char key[ATTACH_KEY_BYTES];
 	bool read_only, probe;
+	bool local, suspended; /* it has moved here; is about to */
+	char tag[ATTACH_TAG_BYTES];
 } far;
 
 static struct attach_pair pairs[] = {
@@ -67,6 +73,8 @@ static void fill(struct attach_info *info)
 	cr_assert_eq(stat(far.path, &st), 0);
 	info->there = true;
 	info->alive = !far.lost;
+	info->local = far.local;
+	info->suspended = far.suspended;
 	info->major = major(st.st_rdev);
 	info->minor = minor(st.st_rdev);
 	info->read_only = far.read_only;
@@ -77,6 +85,8 @@ static void fill(struct attach_info *info)
 	fclose(f);
 	info->size_bytes = strtoull(text, NULL, 10) * 512;
 	info->probe = (struct fsimg_probe){.type = FSIMG_EXT4, .fs_bytes = 16 << 20};
+	if (far.local)
+		return;
 	snprintf(info->ctrl.name, sizeof(info->ctrl.name), "nvme7");
 	snprintf(info->ctrl.state, sizeof(info->ctrl.state), "%s",
 		far.state != NULL ? far.state : "live");
@@ -134,7 +144,7 @@ static int fake_give(const void *req, size_t req_len, void *resp, size_t *resp_l
 {
 	struct attach_info *info = begin(resp, resp_len);
 	cr_assert_eq(req_len, sizeof(struct attach_volume_req));
-	cr_assert_str_eq(((const struct attach_volume_req *)req)->tag, TAG);
+	cr_assert_str_eq(((const struct attach_volume_req *)req)->tag, far.tag);
 	int r = fail(info, &far.fail_give);
 	if (r < 0)
 		return r;
@@ -178,6 +188,7 @@ static void open_far(uint64_t seed, bool as_block)
 {
 	open_world(WORLD_EXT4, seed, as_block);
 	memset(&far, 0, sizeof(far));
+	strcpy(far.tag, TAG);
 	pairs[MODE].value = as_block ? "block" : "mount";
 	pairs[MODE + 1].value = as_block ? "" : "ext4";
 	context = pairs;
@@ -325,11 +336,13 @@ Test(borrow, what_cannot_be_is_refused, .timeout = 300)
 	cr_assert_eq(do_stats(), GRPC_UNAVAILABLE);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	context_count = PAIRS;
-	/* One of this node's own is not taken from another. */
+	/* One of this node's own is not taken from another, whatever was said when it was there. */
 	cr_assert_eq(create("own", EMPTY, other_id), GRPC_OK);
 	strcpy(volume_id, other_id);
-	cr_assert_eq(do_stage(), GRPC_FAILED_PRECONDITION);
-	cr_assert_eq(delete (volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(far.takes, 0);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	strcpy(volume_id, "no id of ours");
 	cr_assert_eq(do_stage(), GRPC_NOT_FOUND);
 	strcpy(volume_id, ID);
@@ -474,6 +487,125 @@ Test(borrow, a_blind_run_says_so, .timeout = 300)
 	cr_assert_eq(undo_publish(), GRPC_UNAVAILABLE);
 	cr_assert_eq(undo_stage(), GRPC_UNAVAILABLE);
 	w->csi->borrows->blind = false;
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	close_far();
+}
+
+/* ---- a volume that has moved here in use ---- */
+
+static struct pool_object *own;
+
+static void on_op_end(struct op *op)
+{
+	(void)op;
+}
+
+static void run_to_end(struct op *op)
+{
+	op->on_end = on_op_end;
+	op_start(op);
+	for (unsigned i = 0; i < 10000 && op_running(op); i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_assert(!op_running(op));
+}
+
+/* It is in a pool of this node, and its cover stands over its device. */
+static void open_local(uint64_t seed)
+{
+	static struct node_take_device take;
+	char command[256];
+	struct err err = {0};
+	open_far(seed, false);
+	cr_assert_eq(create("own", EMPTY, volume_id), GRPC_OK);
+	cr_assert_eq(do_stage(), GRPC_OK); /* so that it has a file system */
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &own, &err), 0);
+	node_volume_tag(own, far.tag);
+	node_take_device_init(&take, w->csi->node, own);
+	run_to_end(&take.op);
+	cr_assert(!op_failed(&take.op), "%s", take.op.err.message);
+	snprintf(command, sizeof(command), "losetup -f --show %s", take.dev.dev.path);
+	FILE *f = popen(command, "re");
+	cr_assert(f != NULL && fgets(far.path, sizeof(far.path), f) != NULL);
+	cr_assert_eq(pclose(f), 0);
+	far.path[strcspn(far.path, "\n")] = '\0';
+	far.connected = far.local = true;
+	struct attach_info info = {0};
+	fill(&info);
+	cr_assert_not_null(borrows_put(w->csi->borrows, far.tag, &info));
+}
+
+static void close_local(void)
+{
+	cr_assert_null(node_volume_find(own), "its device is gone, too");
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	close_far();
+}
+
+/* Calls that bring what was said when it was attached, and calls that bring nothing. */
+Test(borrow, it_is_here_by_now, .timeout = 300)
+{
+	open_local(1);
+	for (unsigned i = 0; i < 2; i++) {
+		context_count = i == 0 ? PAIRS : 0;
+		cr_assert_eq(do_stage(), GRPC_OK);
+		cr_assert_eq(do_publish(), GRPC_OK);
+		cr_assert_eq(do_stats(), GRPC_OK);
+	}
+	cr_assert_eq(far.takes, 0, "there is nobody to connect to");
+	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
+	struct world_answer answer;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_path = csi_bytes(target_path);
+	cr_assert_eq(call("Node/NodeGetVolumeStats", &req.base, &answer), GRPC_OK);
+	Csi__V1__NodeGetVolumeStatsResponse *response =
+		csi__v1__node_get_volume_stats_response__unpack(NULL, answer.len, answer.data);
+	cr_assert(response != NULL && !response->volume_condition->abnormal);
+	csi__v1__node_get_volume_stats_response__free_unpacked(response, NULL);
+	world_answer_free(&answer);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	cr_assert_eq(far.gives, 1);
+	close_local();
+}
+
+Test(borrow, its_unstage_fails, .timeout = 300)
+{
+	unsigned n = 0;
+	bool hit = true;
+	while (hit) {
+		open_local(2 + n);
+		cr_assert_eq(do_stage(), GRPC_OK);
+		w->fault_hit = false;
+		w->fault_after = (int)n++;
+		enum grpc_status status = undo_stage();
+		w->fault_after = -1;
+		hit = w->fault_hit;
+		cr_assert(status == GRPC_OK || hit);
+		cr_assert_eq(undo_stage(), GRPC_OK, "after %s", w->fault_at);
+		cr_assert_eq(undo_stage(), GRPC_OK, "a repeat");
+		close_local();
+	}
+	cr_assert_gt(n, 5);
+}
+
+/* It moves here, and may have left its node: it is not used over that one. */
+Test(borrow, it_is_arriving, .timeout = 300)
+{
+	open_far(1, false);
+	struct pool *pool = pools_at(w->pools, 0);
+	cr_assert_eq(pool_arrival_add(pool, "far", "", 0), 0);
+	cr_assert_eq(do_stage(), GRPC_UNAVAILABLE);
+	cr_assert_eq(far.takes, 0);
+	pool_arrival_forget(pool, "far");
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	borrows_find(w->csi->borrows, TAG)->suspended = true;
+	cr_assert_eq(do_stats(), GRPC_UNAVAILABLE);
+	cr_assert_eq(undo_publish(), GRPC_UNAVAILABLE);
+	cr_assert_eq(undo_stage(), GRPC_UNAVAILABLE);
+	borrows_find(w->csi->borrows, TAG)->suspended = false;
+	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	close_far();
 }

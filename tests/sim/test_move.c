@@ -2,7 +2,7 @@
 /* A volume moves from one node to another. Whatever fails, is cut or restarts: it is at exactly one
  * of them, a repeated call ends well, with what the volume had when it was still, and nothing is
  * left behind. test_move_source.c has the calls of the node that it leaves. */
-#include "far.h"
+#include "moving.h"
 
 #include "cluster.pb-c.h"
 #include "csi/arrivals.h"
@@ -26,13 +26,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZE = 8 * MIB, PIECE = 64 << 10 };
-
 /* ---- what the volume has ---- */
 
-static uint8_t *expected;
+uint8_t *move_expected;
 
-static int open_source(void)
+int move_open_source(void)
 {
 	char path[128];
 	snprintf(path, sizeof(path), "%s/volumes/source", far.path);
@@ -42,10 +40,10 @@ static int open_source(void)
 }
 
 /* After the grant: bytes, a piece that was a hole, and a hole where there was data. */
-static void change_source(void)
+void move_change(void)
 {
 	uint8_t piece[PIECE];
-	int fd = open_source();
+	int fd = move_open_source();
 	memset(piece, 0xa5, sizeof(piece));
 	cr_assert_eq(pwrite(fd, piece, 100, PIECE - 50), 100);
 	cr_assert_eq(pwrite(fd, piece, PIECE, 3 * MIB + PIECE), PIECE);
@@ -54,11 +52,11 @@ static void change_source(void)
 	close(fd);
 }
 
-static void expect(void)
+void move_expect(void)
 {
-	int fd = open_source();
-	expected = expected != NULL ? expected : malloc(SIZE);
-	cr_assert_eq(pread(fd, expected, SIZE, 0), SIZE);
+	int fd = move_open_source();
+	move_expected = move_expected != NULL ? move_expected : malloc(SIZE);
+	cr_assert_eq(pread(fd, move_expected, SIZE, 0), SIZE);
 	close(fd);
 }
 
@@ -76,7 +74,7 @@ static void drop_departure_of(struct pools *pools, const char *id)
 }
 
 /* What the controller does before each TakeVolume. */
-static enum err_code give(void)
+enum err_code move_give(void)
 {
 	struct grant_make m;
 	grant_make_init(&m, far.transfer, far.id, "node-1", "source");
@@ -90,9 +88,9 @@ static enum err_code give(void)
 	return code;
 }
 
-static char message[512];
+char move_message[512];
 
-static enum grpc_status take_only(const char *id, const char *pool)
+enum grpc_status move_take_only(const char *id, const char *pool)
 {
 	Ringvol__V1__TakeVolumeRequest req = RINGVOL__V1__TAKE_VOLUME_REQUEST__INIT;
 	struct world_answer answer;
@@ -100,7 +98,7 @@ static enum grpc_status take_only(const char *id, const char *pool)
 	req.volume_name = csi_bytes("source");
 	req.pool = csi_bytes(pool);
 	enum grpc_status status = call("/ringvol.v1.Member/TakeVolume", &req.base, &answer);
-	strcpy(message, answer.message);
+	strcpy(move_message, answer.message);
 	if (status == GRPC_OK) {
 		Ringvol__V1__TakeVolumeResponse *response =
 			ringvol__v1__take_volume_response__unpack(NULL, answer.len, answer.data);
@@ -112,15 +110,15 @@ static enum grpc_status take_only(const char *id, const char *pool)
 	return status;
 }
 
-static enum grpc_status take(void)
+enum grpc_status move_take(void)
 {
-	cr_assert_eq(give(), ERR_OK);
-	return take_only(far.id, "default");
+	cr_assert_eq(move_give(), ERR_OK);
+	return move_take_only(far.id, "default");
 }
 
 /* ---- what must be so ---- */
 
-static bool is_in(struct pools *pools)
+bool move_is_in(struct pools *pools)
 {
 	struct pool_object *o;
 	struct err err = {0};
@@ -128,21 +126,21 @@ static bool is_in(struct pools *pools)
 }
 
 /* At one node, and where it has left but is not here, the part is durable and finished. */
-static void assert_at_one(const char *after)
+void move_at_one(const char *after)
 {
-	bool there = is_in(far.pools), here = is_in(w->pools);
+	bool there = move_is_in(far.pools), here = move_is_in(w->pools);
 	bool part = pool_part_is_finished(pool_holds_fd(pools_at(w->pools, 0)), "source");
 	cr_assert_eq(there, pools_departure(far.pools, far.id) == NULL, "after %s", after);
 	cr_assert_not(there && here, "twice after %s", after);
 	cr_assert(there || here || part, "nowhere after %s", after);
 }
 
-static void assert_taken(const char *after)
+void move_taken(const char *after)
 {
 	char path[128];
 	uint8_t *got = malloc(SIZE);
-	assert_at_one(after);
-	cr_assert(is_in(w->pools), "after %s", after);
+	move_at_one(after);
+	cr_assert(move_is_in(w->pools), "after %s", after);
 	const struct record *rec = pools_find_name(w->pools, RECORD_VOLUME, "source")->rec;
 	cr_assert_eq(rec->moves, 1);
 	cr_assert_str_eq(rec->born, pool_uuid8(pools_at(far.pools, 0)));
@@ -152,8 +150,8 @@ static void assert_taken(const char *after)
 	cr_assert_eq(pread(fd, got, SIZE, 0), SIZE);
 	cr_assert_eq(lseek(fd, 0, SEEK_END), SIZE);
 	for (unsigned at = 0; at < SIZE; at += PIECE)
-		cr_assert_eq(
-			memcmp(got + at, expected + at, PIECE), 0, "at %u after %s", at, after);
+		cr_assert_eq(memcmp(got + at, move_expected + at, PIECE), 0, "at %u after %s", at,
+			after);
 	close(fd);
 	free(got);
 	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
@@ -163,7 +161,7 @@ static void assert_taken(const char *after)
 }
 
 /* Deleted, so that both nodes are as they were before. */
-static void untake(void)
+void move_undo(void)
 {
 	cr_assert_eq(delete (far.id), GRPC_OK);
 	cr_assert_eq(files_in(w->pool_path, "volumes"), 0);
@@ -171,16 +169,16 @@ static void untake(void)
 	world_settle(w);
 }
 
-static void open_move(enum world_fs fs, uint64_t seed)
+void open_move(enum world_fs fs, uint64_t seed)
 {
 	open_both(fs, seed);
 	far_make_volume(SIZE, SIZE / 2);
 }
 
-static void close_move(void)
+void close_move(void)
 {
-	untake();
-	free(expected);
+	move_undo();
+	free(move_expected);
 	close_both();
 }
 
@@ -189,17 +187,17 @@ static void close_move(void)
 static void move_once(enum world_fs fs)
 {
 	open_move(fs, 1);
-	cr_assert_eq(give(), ERR_OK);
-	change_source();
-	expect();
+	cr_assert_eq(move_give(), ERR_OK);
+	move_change();
+	move_expect();
 	uint64_t before = far.transfer->stats.sent_bytes;
-	cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "%s", message);
-	assert_taken("a move");
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
+	move_taken("a move");
 	cr_assert_gt(far.transfer->stats.sent_bytes, before + SIZE / 2, "what changed, too");
 	cr_assert_lt(far.transfer->stats.sent_bytes, before + SIZE / 2 + 3 * MIB, "and no more");
-	cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "the same again");
-	cr_assert_eq(take_only(far.id, "none such"), GRPC_OK, "it stays where it is");
-	assert_taken("a repeat");
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "the same again");
+	cr_assert_eq(move_take_only(far.id, "none such"), GRPC_OK, "it stays where it is");
+	move_taken("a repeat");
 	close_move();
 }
 
@@ -217,30 +215,30 @@ Test(move, takes_what_it_may_alone, .timeout = 60)
 {
 	char id[RECORD_ID_MAX];
 	open_move(WORLD_XFS, 2);
-	expect();
-	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE, "nobody has offered it");
-	cr_assert_eq(give(), ERR_OK);
-	cr_assert_eq(take_only("0123abcd.other.01234567", "default"), GRPC_INVALID_ARGUMENT);
-	cr_assert_eq(take_only(far.id, "none such"), GRPC_NOT_FOUND);
+	move_expect();
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE, "nobody has offered it");
+	cr_assert_eq(move_give(), ERR_OK);
+	cr_assert_eq(move_take_only("0123abcd.other.01234567", "default"), GRPC_INVALID_ARGUMENT);
+	cr_assert_eq(move_take_only(far.id, "none such"), GRPC_NOT_FOUND);
 	block = true;
 	create_bytes = SIZE;
 	cr_assert_eq(create("source", EMPTY, id), GRPC_OK);
-	cr_assert_eq(take_only(far.id, "default"), GRPC_ALREADY_EXISTS);
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_ALREADY_EXISTS);
 	cr_assert_eq(delete_patiently(id), GRPC_OK);
 	/* A grant that is a copy's. */
 	cr_assert_eq(far_grant(far.id, "node-1", "source"), ERR_OK);
 	offer(far.id, "source");
-	cr_assert_neq(take_only(far.id, "default"), GRPC_OK);
-	assert_at_one("a copy's grant");
-	cr_assert(is_in(far.pools));
+	cr_assert_neq(move_take_only(far.id, "default"), GRPC_OK);
+	move_at_one("a copy's grant");
+	cr_assert(move_is_in(far.pools));
 	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_IDLE_MS);
 	/* Its node is away. */
-	cr_assert_eq(give(), ERR_OK);
+	cr_assert_eq(move_give(), ERR_OK);
 	channel_local.registry = NULL;
-	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE);
 	channel_local.registry = far.registry;
-	cr_assert_eq(take(), GRPC_OK, "%s", message);
-	assert_taken("all that");
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	move_taken("all that");
 	close_move();
 }
 
@@ -253,18 +251,18 @@ Test(move, in_use_then_free, .timeout = 60)
 	node_lock_take(&far.node->locks, &lock);
 	uint64_t before = far.transfer->stats.sent_bytes;
 	for (unsigned i = 0; i < 2; i++) {
-		cr_assert_eq(take(), GRPC_UNAVAILABLE);
-		cr_assert_not_null(strstr(message, "worked on"), "%s", message);
+		cr_assert_eq(move_take(), GRPC_UNAVAILABLE);
+		cr_assert_not_null(strstr(move_message, "worked on"), "%s", move_message);
 		cr_assert_eq(files_in(w->pool_path, "copies"), 1, "the part");
-		cr_assert(is_in(far.pools));
+		cr_assert(move_is_in(far.pools));
 	}
 	cr_assert_eq(far.transfer->stats.sent_bytes - before, SIZE / 2);
 	node_lock_release(&far.node->locks, &lock);
-	change_source();
-	expect();
-	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	move_change();
+	move_expect();
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
 	cr_assert_lt(far.transfer->stats.sent_bytes - before, SIZE / 2 + 3 * MIB);
-	assert_taken("it was in use");
+	move_taken("it was in use");
 	close_move();
 }
 
@@ -279,24 +277,24 @@ Test(move, what_changed_and_changed_back, .timeout = 60)
 {
 	uint8_t before[PIECE];
 	open_move(WORLD_EXT4, 12);
-	cr_assert_eq(give(), ERR_OK);
-	int fd = open_source();
+	cr_assert_eq(move_give(), ERR_OK);
+	int fd = move_open_source();
 	cr_assert_eq(pread(fd, before, PIECE, PIECE), PIECE);
 	close(fd);
-	change_source();
+	move_change();
 	w->on_step = fail_finish;
-	cr_assert_neq(take_only(far.id, "default"), GRPC_OK);
+	cr_assert_neq(move_take_only(far.id, "default"), GRPC_OK);
 	cr_assert(w->fault_hit);
 	w->on_step = NULL;
 	w->fault_after = -1;
-	assert_at_one("a pass that is cut");
+	move_at_one("a pass that is cut");
 	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_STILL_MS);
-	fd = open_source();
+	fd = move_open_source();
 	cr_assert_eq(pwrite(fd, before, PIECE, PIECE), PIECE);
 	close(fd);
-	expect();
-	cr_assert_eq(take(), GRPC_OK, "%s", message);
-	assert_taken("it has changed back");
+	move_expect();
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	move_taken("it has changed back");
 	close_move();
 }
 
@@ -306,23 +304,23 @@ Test(move, a_count_that_is_a_lie, .timeout = 60)
 	static const uint64_t lies[] = {UINT64_MAX, UINT64_MAX - 1, (uint64_t)1 << 31};
 	open_move(WORLD_XFS, 16);
 	struct record *rec = pools_find_name(far.pools, RECORD_VOLUME, "source")->rec;
-	expect();
+	move_expect();
 	for (unsigned i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
 		rec->moves = lies[i];
-		cr_assert_eq(take(), GRPC_DATA_LOSS, "%s", message);
-		assert_at_one("a lie");
+		cr_assert_eq(move_take(), GRPC_DATA_LOSS, "%s", move_message);
+		move_at_one("a lie");
 		ring_sim_settle(w->reactor.ring, 2 * TRANSFER_GRANT_MS + TRANSFER_IDLE_MS);
 	}
 	/* Or only when it is still. */
 	rec->moves = 0;
-	cr_assert_eq(give(), ERR_OK);
+	cr_assert_eq(move_give(), ERR_OK);
 	rec->moves = UINT64_MAX;
-	cr_assert_eq(take_only(far.id, "default"), GRPC_DATA_LOSS, "%s", message);
-	assert_at_one("a later lie");
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_DATA_LOSS, "%s", move_message);
+	move_at_one("a later lie");
 	rec->moves = 0;
 	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_STILL_MS);
-	cr_assert_eq(take(), GRPC_OK, "%s", message);
-	assert_taken("the truth");
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	move_taken("the truth");
 	close_move();
 }
 
@@ -337,22 +335,23 @@ Test(move, under_another_name, .timeout = 60)
 {
 	open_move(WORLD_XFS, 14);
 	channel_local.peer = (struct grpc_peer){.role = GRPC_PEER_NODE, .node_id = "node-1"};
-	expect();
-	cr_assert_eq(give(), ERR_OK);
+	move_expect();
+	cr_assert_eq(move_give(), ERR_OK);
 	w->on_step = fail_identity;
-	cr_assert_neq(take_only(far.id, "default"), GRPC_OK);
+	cr_assert_neq(move_take_only(far.id, "default"), GRPC_OK);
 	w->on_step = NULL;
 	w->fault_after = -1;
-	cr_assert(!is_in(far.pools));
+	cr_assert(!move_is_in(far.pools));
 	strcpy(channel_local.peer.node_id, "node-9");
 	for (unsigned i = 0; i < 2; i++) {
-		cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
-		cr_assert_not_null(strstr(message, "which is another node's"), "%s", message);
-		assert_at_one("another name");
+		cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE);
+		cr_assert_not_null(
+			strstr(move_message, "which is another node's"), "%s", move_message);
+		move_at_one("another name");
 	}
 	strcpy(channel_local.peer.node_id, "node-1");
-	cr_assert_eq(take(), GRPC_OK, "%s", message);
-	assert_taken("the old name");
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	move_taken("the old name");
 	channel_local.peer = (struct grpc_peer){0};
 	close_move();
 }
@@ -366,32 +365,32 @@ static void fail_each(enum world_fs fs, bool steps)
 	open_both(fs, 4);
 	do {
 		far_make_volume(SIZE, SIZE / 2);
-		cr_assert_eq(give(), ERR_OK);
-		change_source();
-		expect();
+		cr_assert_eq(move_give(), ERR_OK);
+		move_change();
+		move_expect();
 		w->fault_hit = false;
 		*(steps ? &w->fault_after : &w->work_fault_after) = (int)n++;
-		enum grpc_status status = take_only(far.id, "default");
+		enum grpc_status status = move_take_only(far.id, "default");
 		w->fault_after = w->work_fault_after = -1;
 		hit = w->fault_hit;
 		const char *at = hit ? w->fault_at : "nothing";
-		cr_assert(status == GRPC_OK || hit, "%s: %s", at, message);
-		assert_at_one(at);
-		left += status != GRPC_OK && !is_in(far.pools);
-		finished += status != GRPC_OK && is_in(far.pools) &&
+		cr_assert(status == GRPC_OK || hit, "%s: %s", at, move_message);
+		move_at_one(at);
+		left += status != GRPC_OK && !move_is_in(far.pools);
+		finished += status != GRPC_OK && move_is_in(far.pools) &&
 			    pool_part_is_finished(pool_holds_fd(pools_at(w->pools, 0)), "source");
 		for (unsigned i = 0; status != GRPC_OK && i < 3; i++) {
-			status = take();
-			assert_at_one(at);
+			status = move_take();
+			move_at_one(at);
 		}
-		cr_assert_eq(status, GRPC_OK, "the retry after %s: %s", at, message);
+		cr_assert_eq(status, GRPC_OK, "the retry after %s: %s", at, move_message);
 		if (files_in(far.path, "volumes") >
 			0) { /* it goes at the next load, or with its note */
 			far_down();
 			far_up();
 		}
-		assert_taken(at);
-		untake();
+		move_taken(at);
+		move_undo();
 		misses += !hit;
 	} while (misses < 8); /* the same call has a job more or less, by what runs beside it */
 	printf("%u trials, %u left and not here yet, %u finished and not left\n", n, left,
@@ -399,7 +398,7 @@ static void fail_each(enum world_fs fs, bool steps)
 	cr_assert_gt(n, steps ? 30 : 20);
 	cr_assert_gt(left, 0);
 	cr_assert(finished > 0 || !steps);
-	free(expected);
+	free(move_expected);
 	close_both();
 }
 
@@ -442,26 +441,27 @@ static enum channel_fate lose_answer(const char *path, uint8_t *data, size_t len
 	return FATE_CUT;
 }
 
-/* At every message in turn. */
+/* At every move_message in turn. */
 Test(move, connection_is_cut, .timeout = 120)
 {
 	open_both(WORLD_XFS, 5);
 	for (unsigned at = 0;; at++) {
 		far_make_volume(SIZE, SIZE / 2);
-		cr_assert_eq(give(), ERR_OK);
-		change_source();
-		expect();
+		cr_assert_eq(move_give(), ERR_OK);
+		move_change();
+		move_expect();
 		countdown = at;
 		unsigned before = channel_local.messages;
 		channel_local.on_message = cut_once;
-		cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "%u: %s", at, message);
+		cr_assert_eq(
+			move_take_only(far.id, "default"), GRPC_OK, "%u: %s", at, move_message);
 		channel_local.on_message = NULL;
-		assert_taken("a cut");
-		untake();
+		move_taken("a cut");
+		move_undo();
 		if (channel_local.messages - before <= at)
 			break;
 	}
-	free(expected);
+	free(move_expected);
 	close_both();
 }
 
@@ -469,15 +469,15 @@ Test(move, connection_is_cut, .timeout = 120)
 static void lose(const char *path, bool restart_here, bool restart_there)
 {
 	open_move(WORLD_XFS, 6);
-	cr_assert_eq(give(), ERR_OK);
-	change_source();
-	expect();
+	cr_assert_eq(move_give(), ERR_OK);
+	move_change();
+	move_expect();
 	cut_path = path;
 	channel_local.on_message = lose_answer;
-	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE, "%s", message);
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE, "%s", move_message);
 	channel_local.on_message = NULL;
-	assert_at_one(path);
-	bool left = !is_in(far.pools);
+	move_at_one(path);
+	bool left = !move_is_in(far.pools);
 	cr_assert_eq(left, strstr(path, "Leave") != NULL);
 	if (restart_here || restart_there)
 		far_down(); /* it is on the world's ring */
@@ -486,9 +486,9 @@ static void lose(const char *path, bool restart_here, bool restart_there)
 	if (restart_here || restart_there)
 		far_up();
 	channel_local.registry = far.registry;
-	assert_at_one("a restart");
-	cr_assert_eq(take(), GRPC_OK, "%s", message);
-	assert_taken(path);
+	move_at_one("a restart");
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	move_taken(path);
 	close_move();
 }
 
@@ -516,11 +516,11 @@ Test(move, leave_is_not_heard_and_the_source_restarts, .timeout = 60)
 static void open_finished(uint64_t seed, bool restarts)
 {
 	open_move(WORLD_XFS, seed);
-	expect();
-	cr_assert_eq(give(), ERR_OK);
+	move_expect();
+	cr_assert_eq(move_give(), ERR_OK);
 	cut_path = "/ringvol.v1.Transfer/LeaveVolume";
 	channel_local.on_message = lose_answer;
-	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE);
 	channel_local.on_message = NULL;
 	far_down();
 	if (restarts)
@@ -534,12 +534,12 @@ Test(move, a_finished_part_needs_no_offer, .timeout = 60)
 	cr_assert_not_null(pool_arrival_next(pools_at(w->pools, 0), NULL));
 	create_bytes = SIZE;
 	cr_assert_eq(create("source", EMPTY, other_id), GRPC_UNAVAILABLE, "it is arriving");
-	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE, "its node is away");
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE, "its node is away");
 	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_IDLE_MS);
 	far_up();
-	cr_assert_eq(take_only(far.id, "default"), GRPC_OK, "%s", message);
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
 	cr_assert_null(pool_arrival_next(pools_at(w->pools, 0), NULL));
-	assert_taken("no offer");
+	move_taken("no offer");
 	close_move();
 }
 
@@ -553,19 +553,19 @@ static void arrive(uint64_t seed, bool restarts)
 	csi_arrivals_open(&arrivals, w->csi, registry);
 	unsigned before = channel_local.calls;
 	ring_sim_settle(w->reactor.ring, 60 * 1000);
-	cr_assert(!is_in(w->pools) && channel_local.calls > before, "it is tried");
+	cr_assert(!move_is_in(w->pools) && channel_local.calls > before, "it is tried");
 	far_up();
-	assert_at_one("a restart");
-	for (unsigned n = 0; !is_in(w->pools); n++) {
+	move_at_one("a restart");
+	for (unsigned n = 0; !move_is_in(w->pools); n++) {
 		cr_assert_lt(n, 60);
 		w->work_fault_after = (int)n;
 		ring_sim_settle(w->reactor.ring, 4 * CSI_ARRIVALS_MS);
 		w->work_fault_after = -1;
-		assert_at_one("an attempt");
+		move_at_one("an attempt");
 	}
 	csi_arrivals_close(&arrivals);
 	grpc_registry_free(registry);
-	assert_taken("nobody asked");
+	move_taken("nobody asked");
 	close_move();
 }
 
@@ -587,15 +587,15 @@ Test(move, a_finished_part_is_found_in_another_pool, .timeout = 60)
 	w->two_pools = true;
 	world_restart(w);
 	far_up();
-	expect();
-	cr_assert_eq(give(), ERR_OK);
+	move_expect();
+	cr_assert_eq(move_give(), ERR_OK);
 	cut_path = "/ringvol.v1.Transfer/LeaveVolume";
 	channel_local.on_message = lose_answer;
-	cr_assert_eq(take_only(far.id, "other"), GRPC_UNAVAILABLE);
+	cr_assert_eq(move_take_only(far.id, "other"), GRPC_UNAVAILABLE);
 	channel_local.on_message = NULL;
-	cr_assert_not(is_in(far.pools));
+	cr_assert_not(move_is_in(far.pools));
 	channel_local.registry = far.registry;
-	cr_assert_eq(take(), GRPC_OK, "%s", message);
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
 	const struct pool_object *o = pools_find_name(w->pools, RECORD_VOLUME, "source");
 	cr_assert_not_null(o);
 	cr_assert_str_eq(pool_name(o->pool), "other");
@@ -613,24 +613,24 @@ static void let_go_before_it_leaves(const char *op_name, const char *step_name)
 		return;
 	w->on_step = NULL;
 	still_close(still_of(far.transfer, pool_hold_next(pools_at(far.pools, 0), NULL)));
-	change_source();
+	move_change();
 }
 
 /* It was not still all the time: what was finished is worth nothing, and goes. */
 Test(move, it_has_not_left, .timeout = 60)
 {
 	open_move(WORLD_XFS, 8);
-	cr_assert_eq(give(), ERR_OK);
+	cr_assert_eq(move_give(), ERR_OK);
 	let_go = 1;
 	w->on_step = let_go_before_it_leaves;
-	cr_assert_eq(take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE);
 	cr_assert_null(w->on_step);
-	cr_assert_not_null(strstr(message, "has not left node node-2"), "%s", message);
-	cr_assert(is_in(far.pools));
+	cr_assert_not_null(strstr(move_message, "has not left node node-2"), "%s", move_message);
+	cr_assert(move_is_in(far.pools));
 	cr_assert(!pool_part_is_finished(pool_holds_fd(pools_at(w->pools, 0)), "source"));
 	cr_assert_eq(files_in(w->pool_path, "copies"), 0);
-	expect();
-	cr_assert_eq(take(), GRPC_OK, "%s", message);
-	assert_taken("it had not left");
+	move_expect();
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	move_taken("it had not left");
 	close_move();
 }

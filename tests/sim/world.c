@@ -127,7 +127,8 @@ static void up(struct world *w)
 	world_adopt(w);
 	w->registry = grpc_registry_new();
 	assert(csi_register(w->csi, w->registry) == 0);
-	assert(csi_register_member(w->csi, w->registry, 0) == 0);
+	assert(csi_register_member(
+		       w->csi, w->registry, 1 << GRPC_PEER_LOCAL | 1 << GRPC_PEER_CONTROLLER) == 0);
 	assert(transfer_register(w->transfer, w->registry, 0) == 0);
 	w->fault_after = w->work_fault_after = -1;
 	w->observer = (struct op_observer){.before = fault_hook, .before_call = job_hook, .arg = w};

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TakeVolume, for its two files: take_volume.c and take_fill.c. */
+#ifndef RINGVOL_CSI_TAKE_H
+#define RINGVOL_CSI_TAKE_H
+
+#include "csi/cover.h"
+#include "csi/take_text.h"
+#include "csi/task.h"
+#include "node/lock.h"
+#include "pool/arrival.h"
+#include "pool/attachment.h"
+#include "pool/build.h"
+#include "transfer/pull.h"
+
+struct take {
+	struct csi_task task;
+	const char *name;
+	struct pool *pool;
+	struct pool_object *object; /* here, found or made */
+	struct pool_resync settle;
+	struct offer offer;
+	struct pull pull;
+	struct pool_part part;
+	struct pool_build build;
+	bool pulling, building, stopped;
+	bool finished;         /* its part, by an earlier call or by this one; or it may be */
+	struct node_lock lock; /* the volume's, from when it is held still */
+	bool locked;
+	struct csi_cover cover;
+	struct pull_attached attached; /* to this node */
+	int fd;
+	char key[RECORD_KEY_MAX];
+	/* Where an earlier call may have finished one: pools, and their copies/. */
+	struct pool *pools[POOLS_MAX];
+	int copies_fds[POOLS_MAX];
+	unsigned n_pools, found_in;
+	/* As it is to be here; the task's. NULL: not known yet. */
+	struct record *rec;
+	ssize_t text_len;
+	char text[POOL_PART_TEXT_MAX];
+	struct op fill;
+};
+
+/* The volume is this call's alone: for as long as it takes to hold it still and finish. Nothing if
+ * it is already. ERR_UNAVAILABLE: another call works on it. */
+int take_lock(struct op *op, struct take *k);
+void take_unlock(struct take *k);
+/* As the volume is in this pool, made of what it was before. NULL: out of memory. */
+struct record *take_record(const struct take *k, const struct record *there);
+/* pool_build's fill; arg: a struct take. */
+int take_fill(struct op *op, int dst_fd, void *arg);
+
+#endif

@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A volume moves to the node that uses it, over its owner's export. In the place of the device
+ * mapper stands a cover that says whether it is suspended; whoever uses it writes through it
+ * whenever it is not. Whatever fails or dies: nothing is written to an image that has left, what
+ * was written is in the one that arrives, and the cover goes on in the end.
+ */
+#include "moving.h"
+
+#include "csi/arrivals.h"
+#include "csi/cover_watch.h"
+#include "csi/messages.h"
+#include "node/node.h"
+#include "node/take_device.h"
+#include "node/volume.h"
+#include "pool/arrival.h"
+#include "pool/attach.h"
+#include "pool/departure.h"
+#include "pool/index.h"
+#include "pool/part.h"
+#include "pool/pools.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT "01234567-89ab-4cde-8f01-23456789abcd"
+
+/* ---- the cover ---- */
+
+static struct {
+	bool there, suspended, local;
+	uint32_t below_major, below_minor;
+	unsigned suspends, resumes, swaps;
+	int fail_suspend, fail_resume, fail_swap; /* -errno of every one */
+} cover;
+
+static void tag_of_source(char ret[ATTACH_TAG_BYTES])
+{
+	struct record_id id;
+	cr_assert_eq(record_id_parse(far.id, &id), 0);
+	node_tag(id.pool, id.random, ret);
+}
+
+static void fill(struct attach_info *info)
+{
+	*info = (struct attach_info){
+		.there = cover.there,
+		.alive = true,
+		.local = cover.local,
+		.suspended = cover.suspended,
+		.path = "/dev/dm-900",
+		.major = 253,
+		.minor = 900,
+		.size_bytes = SIZE,
+	};
+	if (!cover.local)
+		snprintf(info->ctrl.subsystem, sizeof(info->ctrl.subsystem), "nqn.far");
+	if (!cover.local)
+		snprintf(info->ctrl.name, sizeof(info->ctrl.name), "nvme7");
+}
+
+static void check_tag(const char *tag)
+{
+	char its[ATTACH_TAG_BYTES];
+	tag_of_source(its);
+	cr_assert_str_eq(tag, its);
+}
+
+static int fake_suspend(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct attach_volume_req *ask = req;
+	cr_assert_eq(req_len, sizeof(*ask));
+	check_tag(ask->tag);
+	cr_assert(cover.there && !cover.local);
+	cover.suspends++;
+	*resp_len = sizeof(struct attach_info);
+	if (cover.fail_suspend == 0)
+		cover.suspended = true;
+	fill(resp);
+	return cover.fail_suspend;
+}
+
+static int fake_resume(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct attach_volume_req *ask = req;
+	cr_assert_eq(req_len, sizeof(*ask));
+	check_tag(ask->tag);
+	cover.resumes++;
+	*resp_len = sizeof(struct attach_info);
+	if (cover.fail_resume == 0)
+		cover.suspended = false;
+	fill(resp);
+	return cover.fail_resume;
+}
+
+static int fake_swap(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct attach_swap_req *swap = req;
+	cr_assert_eq(req_len, sizeof(*swap));
+	check_tag(swap->volume.tag);
+	cr_assert(cover.suspended);
+	cr_assert_eq(swap->size_bytes, SIZE);
+	*resp_len = sizeof(struct attach_info);
+	if (cover.fail_swap == 0) {
+		cover.swaps++;
+		cover.suspended = false;
+		cover.local = true;
+		cover.below_major = swap->major;
+		cover.below_minor = swap->minor;
+	}
+	fill(resp);
+	return cover.fail_swap;
+}
+
+static int fake_give(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	cr_assert_eq(req_len, sizeof(struct attach_volume_req));
+	*resp_len = sizeof(struct attach_info);
+	cover.there = false;
+	fill(resp);
+	return 0;
+}
+
+static struct borrowed *entry(void)
+{
+	char tag[ATTACH_TAG_BYTES];
+	tag_of_source(tag);
+	return borrows_find(w->csi->borrows, tag);
+}
+
+/* What a stage, or the adoption at a start, knows of it. */
+static void know_cover(void)
+{
+	char tag[ATTACH_TAG_BYTES];
+	struct attach_info info;
+	w->calls[ATTACH_SUSPEND] = fake_suspend;
+	w->calls[ATTACH_RESUME] = fake_resume;
+	w->calls[ATTACH_SWAP] = fake_swap;
+	w->calls[ATTACH_GIVE] = fake_give;
+	tag_of_source(tag);
+	fill(&info);
+	if (cover.there)
+		cr_assert_not_null(borrows_put(w->csi->borrows, tag, &info));
+}
+
+/* ---- the far node's export ---- */
+
+static unsigned exports, ends;
+
+static int fake_check(bool auth, struct err *err)
+{
+	(void)auth;
+	(void)err;
+	return 0;
+}
+
+static int fake_make(const struct nvmet_export *e, struct err *err)
+{
+	(void)err;
+	cr_assert_str_eq(e->uuid, EXPORT);
+	exports = 1;
+	return 0;
+}
+
+static bool fake_is_open(const char *address)
+{
+	(void)address;
+	return true;
+}
+
+static int fake_open(
+	const char *address, const struct export_names *names, size_t count, struct err *err)
+{
+	(void)address;
+	(void)names;
+	(void)count;
+	(void)err;
+	return 0;
+}
+
+static int fake_end(const struct nvmet_export *e, struct err *err)
+{
+	(void)err;
+	cr_assert_str_eq(e->uuid, EXPORT);
+	cr_assert(!cover.there || cover.suspended || cover.local, "it ends under I/O");
+	exports = 0;
+	ends++;
+	return 0;
+}
+
+static int fake_resize(const struct nvmet_export *e, struct err *err)
+{
+	(void)e;
+	(void)err;
+	return 0;
+}
+
+static int fake_each(int (*each)(void *arg, const char *subsystem), void *arg)
+{
+	struct export_names names;
+	export_names_of(pool_uuid8(pools_at(far.pools, 0)), EXPORT, &names);
+	return exports == 1 ? each(arg, names.subsystem) : 0;
+}
+
+static const struct export_target target = {
+	fake_check, fake_make, fake_is_open, fake_open, fake_end, fake_resize, fake_each};
+
+static void far_exports_up(void)
+{
+	static const struct node_exports_config config = {
+		.address = "192.0.2.1:4420", .target = &target};
+	cr_assert_eq(node_exports_open(far.node, &config), 0);
+}
+
+static void far_exports_down(void)
+{
+	for (unsigned i = 0; i < 1000 && !node_exports_idle(far.node->exports); i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	node_exports_close(far.node);
+}
+
+/* As after kill -9. */
+static void far_restart(void)
+{
+	far_exports_down();
+	far_down();
+	far_up();
+	far_exports_up();
+}
+
+static struct pool_object *source(void)
+{
+	struct pool_object *o;
+	struct err err = {0};
+	cr_assert_eq(pools_find_id(far.pools, RECORD_VOLUME, far.id, &o, &err), 0);
+	return o;
+}
+
+static void attach_as(struct pool_object *volume, struct attachments *to)
+{
+	struct pool_attach *a = pool_attach_new(&w->reactor, volume, to);
+	cr_assert_not_null(a);
+	run_op(&a->op);
+	cr_assert(!op_failed(&a->op), "%s", a->op.err.message);
+	pool_attach_free(a);
+}
+
+static const char *attached_to = "node-1";
+
+/* The source is attached to this node, exported to it, and in use there. */
+static void lend(void)
+{
+	const struct attachment one = {.node = attached_to,
+		.mode = ATTACHMENT_MULTI_WRITER,
+		.block = true,
+		.export = EXPORT,
+		.key = ""};
+	static struct node_export e;
+	far_make_volume(SIZE, SIZE / 2);
+	attach_as(source(), attachments_with(NULL, &one));
+	node_export_make_init(&e, far.node, source(), source()->attachments->at);
+	run_op(&e.op);
+	cr_assert(!op_failed(&e.op), "%s", e.op.err.message);
+	memset(&cover, 0, sizeof(cover));
+	cover.there = true;
+	know_cover();
+}
+
+static void open_lent(uint64_t seed)
+{
+	open_both(WORLD_XFS, seed);
+	far_exports_up();
+	lend();
+}
+
+static void close_lent(void)
+{
+	far_exports_down();
+	free(move_expected);
+	move_expected = NULL;
+	close_both();
+}
+
+/* ---- who uses it ---- */
+
+static uint8_t stamp;
+
+/* The last that it writes before its I/O waits, and the first that it writes after. */
+static void write_through(const char *after)
+{
+	uint8_t piece[PIECE];
+	if (!cover.there || cover.suspended || cover.local)
+		return;
+	cr_assert(move_is_in(far.pools), "a write to what has left, after %s", after);
+	memset(piece, ++stamp, sizeof(piece));
+	int fd = move_open_source();
+	cr_assert_eq(pwrite(fd, piece, PIECE, (stamp * 5 % 64) * PIECE), PIECE);
+	cr_assert_eq(fsync(fd), 0);
+	close(fd);
+	move_expect();
+}
+
+/* Each step is a moment at which it may write. */
+static void on_step(const char *op_name, const char *step_name)
+{
+	static char at[96];
+	snprintf(at, sizeof(at), "%s/%s", op_name, step_name);
+	write_through(at);
+}
+
+/* ---- what must be so ---- */
+
+static bool is_finished(void)
+{
+	return pool_part_is_finished(pool_holds_fd(pools_at(w->pools, 0)), "source");
+}
+
+static void assert_safe(const char *after)
+{
+	move_at_one(after);
+	if (is_finished() || !move_is_in(far.pools))
+		cr_assert(cover.suspended || cover.local, "in use after %s", after);
+	write_through(after);
+}
+
+/* It is here, its cover over its device, and attached to this node as its own. */
+static void assert_switched(const char *after)
+{
+	struct pool_object *o = pools_find_name(w->pools, RECORD_VOLUME, "source");
+	cr_assert(o != NULL && node_volume_find(o) != NULL, "after %s", after);
+	const struct backend_dev *dev = &node_volume_find(o)->dev;
+	cr_assert(cover.local && !cover.suspended, "after %s", after);
+	cr_assert_eq(cover.swaps, 1);
+	cr_assert_eq(dev->major, cover.below_major);
+	cr_assert_eq(dev->minor, cover.below_minor);
+	cr_assert_eq(o->attachments->count, 1);
+	cr_assert_str_eq(o->attachments->at[0].node, "node-1");
+	cr_assert_eq(o->attachments->at[0].mode, ATTACHMENT_MULTI_WRITER);
+	cr_assert_str_eq(o->attachments->at[0].export, "");
+	cr_assert(entry()->local && !entry()->suspended);
+	cr_assert_eq(exports, 0, "after %s", after);
+}
+
+static enum grpc_status unstage(void)
+{
+	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(far.id);
+	req.staging_target_path = csi_bytes(staging_path);
+	return call_status("Node/NodeUnstageVolume", &req.base);
+}
+
+/* Whoever used it stops. */
+static void stop_using(void)
+{
+	cr_assert_eq(unstage(), GRPC_OK);
+	cr_assert_null(entry());
+	struct pool_object *o = pools_find_name(w->pools, RECORD_VOLUME, "source");
+	cr_assert_null(node_volume_find(o), "its device is gone, too");
+	attach_as(o, NULL);
+}
+
+/* The old image may be held for a moment by its device that goes. */
+static void settle_far(void)
+{
+	world_settle(w);
+	for (unsigned i = 0;
+		i < 5 && files_in(far.path, "volumes") + files_in(far.path, "trash") > 0; i++) {
+		nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+		far_restart();
+		world_settle(w);
+	}
+}
+
+/* ---- the tests ---- */
+
+Test(move_live, moves, .timeout = 60)
+{
+	ends = 0;
+	open_lent(21);
+	cr_assert_eq(move_give(), ERR_OK);
+	w->on_step = on_step;
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
+	w->on_step = NULL;
+	cr_assert_eq(cover.suspends, 1);
+	cr_assert_eq(cover.resumes, 0);
+	cr_assert_eq(ends, 1);
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
+	settle_far();
+	assert_switched("a move");
+	move_taken("a move");
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "the same again");
+	assert_switched("a repeat");
+	stop_using();
+	move_undo();
+	close_lent();
+}
+
+/* Somebody else has it, too; or this node has it no more. */
+Test(move_live, is_not_for_this_node_alone, .timeout = 60)
+{
+	const struct attachment other = {
+		.node = "node-3", .mode = 5, .block = true, .export = EXPORT, .key = ""};
+	attached_to = "node-3";
+	open_lent(22);
+	cr_assert_eq(move_take(), GRPC_UNAVAILABLE);
+	cr_assert_not_null(strstr(move_message, "attached to node node-3"), "%s", move_message);
+	cr_assert(!cover.suspended && cover.resumes == 1 && !entry()->suspended);
+	attach_as(source(), NULL);
+	const struct attachment own = {
+		.node = "node-1", .mode = 5, .block = true, .export = EXPORT, .key = ""};
+	attach_as(source(), attachments_with(NULL, &own));
+	attach_as(source(), attachments_with(source()->attachments, &other));
+	cr_assert_eq(move_take(), GRPC_UNAVAILABLE);
+	cr_assert(!cover.suspended && cover.resumes == 2 && !entry()->suspended);
+	cr_assert(move_is_in(far.pools));
+	cover.there = false;
+	borrows_drop(w->csi->borrows, entry());
+	attach_as(source(), NULL);
+	static struct node_let_go let_go;
+	node_let_go_init(&let_go, far.node, source());
+	run_op(&let_go.op);
+	cr_assert(!op_failed(&let_go.op), "%s", let_go.op.err.message);
+	exports = 0;
+	move_expect();
+	for (unsigned i = 0; i < 20 && move_take() != GRPC_OK; i++)
+		nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+	move_taken("nobody has it");
+	move_undo();
+	close_lent();
+}
+
+/* Calls about it while its I/O waits. */
+static enum grpc_status meanwhile;
+
+static void ask_meanwhile(const char *op_name, const char *step_name)
+{
+	if (strcmp(op_name, "take_fill") != 0 || strcmp(step_name, "leave") != 0)
+		return;
+	w->on_step = NULL;
+	meanwhile = unstage();
+}
+
+Test(move_live, nobody_is_in_its_way, .timeout = 60)
+{
+	open_lent(23);
+	meanwhile = GRPC_OK;
+	cr_assert_eq(move_give(), ERR_OK);
+	move_expect();
+	w->on_step = ask_meanwhile;
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
+	cr_assert(meanwhile == GRPC_ABORTED || meanwhile == GRPC_UNAVAILABLE);
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
+	settle_far();
+	assert_switched("a call");
+	move_taken("a call");
+	stop_using();
+	move_undo();
+	close_lent();
+}
+
+/* ---- everything fails once ---- */
+
+static struct csi_cover_watch watch;
+static struct csi_arrivals arrivals;
+
+/* What goes on by itself. */
+static void look_after(uint64_t ms)
+{
+	csi_arrivals_open(&arrivals, w->csi, w->registry);
+	csi_cover_watch_open(&watch, w->csi, w->registry);
+	ring_sim_settle(w->reactor.ring, ms);
+	csi_arrivals_close(&arrivals);
+	csi_cover_watch_close(&watch);
+	for (unsigned i = 0; i < 4000 && !csi_cover_watch_idle(&watch); i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	ring_sim_settle(w->reactor.ring, 100);
+}
+
+enum how { STEPS, JOBS, KILLED };
+
+static unsigned went_on, resumed;
+
+/* A call that fails at its n-th step or job; KILLED: this node dies, and undoes nothing. */
+static bool fail_at(unsigned n, enum how how)
+{
+	lend();
+	cr_assert_eq(move_give(), ERR_OK);
+	w->fault_hit = false;
+	w->on_step = on_step;
+	*(how == JOBS ? &w->work_fault_after : &w->fault_after) = (int)n;
+	if (how == KILLED)
+		cover.fail_resume = -EIO;
+	enum grpc_status status = move_take_only(far.id, "default");
+	w->on_step = NULL;
+	w->fault_after = w->work_fault_after = -1;
+	cover.fail_resume = 0;
+	bool hit = w->fault_hit;
+	char at[128];
+	snprintf(at, sizeof(at), "%s", hit ? w->fault_at : "nothing");
+	cr_assert(status == GRPC_OK || hit, "%s: %s", at, move_message);
+	assert_safe(at);
+	if (how == KILLED && status != GRPC_OK) {
+		far_exports_down();
+		far_down(); /* it is on the world's ring */
+		world_restart(w);
+		far_up();
+		far_exports_up();
+		know_cover();
+		assert_safe("a restart");
+	}
+	look_after(8 * CSI_ARRIVALS_MS);
+	assert_safe("what goes on by itself");
+	cr_assert(!cover.suspended, "for ever, after %s", at);
+	went_on += status != GRPC_OK && cover.local;
+	resumed += status != GRPC_OK && !cover.local;
+	for (unsigned i = 0; !cover.local && i < 4; i++) {
+		status = move_take();
+		assert_safe("another call");
+	}
+	cr_assert_eq(move_take(), GRPC_OK, "%s: %s", at, move_message);
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
+	settle_far();
+	assert_switched(at);
+	move_taken(at);
+	stop_using();
+	move_undo();
+	return hit;
+}
+
+static void fail_each(enum how how)
+{
+	unsigned n = 0;
+	open_both(WORLD_XFS, 24);
+	far_exports_up();
+	went_on = resumed = 0;
+	for (unsigned misses = 0; misses < (how == JOBS ? 4 : 1); n++)
+		misses += !fail_at(n, how);
+	printf("%u trials, %u went on by themselves, %u were resumed\n", n, went_on, resumed);
+	cr_assert(n > 20 && went_on > 0 && resumed > 0);
+	close_lent();
+}
+
+Test(move_live, each_step_fails, .timeout = 600)
+{
+	fail_each(STEPS);
+}
+
+Test(move_live, each_job_and_request_fails, .timeout = 600)
+{
+	fail_each(JOBS);
+}
+
+Test(move_live, it_dies_at_each_step, .timeout = 600)
+{
+	fail_each(KILLED);
+}
