@@ -146,3 +146,19 @@ int entry_check_capacity(const uint8_t *response, size_t len, struct err *err)
 	return look(&csi__v1__get_capacity_response__descriptor, response, len, NULL, "GetCapacity",
 		err);
 }
+
+void entry_user(const uint8_t *entry, size_t len, char ret_node_id[STORE_NODE_ID_MAX])
+{
+	Csi__V1__ListVolumesResponse__Entry *e = (void *)protobuf_c_message_unpack(
+		&csi__v1__list_volumes_response__entry__descriptor, NULL, len, entry);
+	const Csi__V1__ListVolumesResponse__VolumeStatus *status = e != NULL ? e->status : NULL;
+	ret_node_id[0] = '\0';
+	if (status != NULL && status->n_published_node_ids == 1 &&
+		status->published_node_ids[0].len < STORE_NODE_ID_MAX) {
+		memcpy(ret_node_id, status->published_node_ids[0].data,
+			status->published_node_ids[0].len);
+		ret_node_id[status->published_node_ids[0].len] = '\0';
+	}
+	if (e != NULL)
+		protobuf_c_message_free_unpacked(&e->base, NULL);
+}

@@ -215,14 +215,32 @@ static int check_target(const struct move *m, const struct store_node *node, str
 		node->id, why ? ": " : "", why ? found->why : "");
 }
 
-/* From a node that has it, or has a note of where it went. */
-static int begin(struct move *m, const struct store_node *source, struct err *err)
+/* The node that uses it, if it can have it: there it may move in use. NULL: nobody does. */
+static const struct store_node *user_of(
+	struct move *m, const struct store_object *object, const struct store_node *source)
+{
+	struct buf entry = {0};
+	char user[STORE_NODE_ID_MAX];
+	struct err ignored = {0};
+	user[0] = '\0';
+	if (object != NULL && object_entry(object, &entry) == 0)
+		entry_user(entry.data, entry.len, user);
+	buf_free(&entry);
+	const struct store_node *node = user[0] != '\0' ? store_node(store_of(m), user) : NULL;
+	return node != NULL && node != source && check_target(m, node, &ignored) == 0 ? node : NULL;
+}
+
+/* From a node that has it, or has a note of where it went. object: NULL: it is known to nobody. */
+static int begin(struct move *m, const struct store_object *object, const struct store_node *source,
+	struct err *err)
 {
 	struct store *store = store_of(m);
 	const struct store_node *target = NULL;
 	int r = keep(m, source->id, &m->source_id, err);
 	if (r == 0 && m->target_id[0] == '\0') {
-		r = place_elsewhere(store, m->pool, source, &target, err);
+		target = user_of(m, object, source);
+		if (target == NULL)
+			r = place_elsewhere(store, m->pool, source, &target, err);
 		if (r == 0)
 			r = keep(m, target->id, &m->target_id, err);
 		m->chosen = true;
@@ -254,7 +272,7 @@ static int begin_known(
 		return r;
 	struct store_node *home;
 	r = home_of_id(store_of(m), m->id, &home, err);
-	return r == 0 ? begin(m, pool->node, err) : r;
+	return r == 0 ? begin(m, object, pool->node, err) : r;
 }
 
 /* The node that an earlier call has chosen is as good, and may have most of the bytes; unless it is
@@ -307,7 +325,7 @@ static int finish_way(struct move *m, const char *from, const struct departed *t
 	if (r == 0)
 		r = keep(m, pool != NULL && pool->name != NULL ? pool->name : "default", &m->pool,
 			err);
-	return r == 0 ? begin(m, source, err) : r;
+	return r == 0 ? begin(m, NULL, source, err) : r;
 }
 
 /* What a first node says that has no note: it is not there, or not told yet. */

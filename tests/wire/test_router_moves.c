@@ -33,10 +33,22 @@ TestSuite(deletes, .init = setup, .fini = teardown, .timeout = 60);
 
 /* ---- what nodes say ---- */
 
+/* The nodes that entries say the volume is published on. */
+static const char *users[3];
+
 static void pack_entry(struct buf *out, const char *id)
 {
 	Csi__V1__ListVolumesResponse__Entry entry = CSI__V1__LIST_VOLUMES_RESPONSE__ENTRY__INIT;
+	Csi__V1__ListVolumesResponse__VolumeStatus status =
+		CSI__V1__LIST_VOLUMES_RESPONSE__VOLUME_STATUS__INIT;
 	Csi__V1__Volume volume = CSI__V1__VOLUME__INIT;
+	ProtobufCBinaryData ids[3];
+	while (status.n_published_node_ids < 3 && users[status.n_published_node_ids] != NULL) {
+		ids[status.n_published_node_ids] = text(users[status.n_published_node_ids]);
+		status.n_published_node_ids++;
+	}
+	status.published_node_ids = ids;
+	entry.status = &status;
 	volume.volume_id = text(id);
 	volume.capacity_bytes = 7;
 	entry.volume = &volume;
@@ -216,6 +228,40 @@ Test(moves, by_name_to_the_node_with_most_room)
 	says_gone(nc, ID_A);
 	cr_assert_str_eq(node_of(ID_A), "a");
 	cr_assert_str_eq(c.methods, "OfferCopy TakeVolume GrantCopy ");
+}
+
+/* Where it is used it can move in use, however little room is there. */
+Test(moves, to_the_node_that_uses_it)
+{
+	users[0] = "b";
+	ready_to_move();
+	join(&c, "c", 'c', 2 * GIB);
+	takes(&c, ID_A, "cccccccc", 1);
+	cr_assert_eq(move(ID_A, "", ""), GRPC_OK, "%s", q.why);
+	cr_assert_str_eq(answered(), "b/default");
+	users[0] = NULL;
+}
+
+/* One of many, or one that cannot have it, is no reason. */
+Test(moves, not_to_every_node_that_uses_it)
+{
+	static const char *const some[][3] = {
+		{"b", "c"}, {"a"}, {"nobody"}, {"b"}, {"a-name-that-is-long-and-nobodys"}};
+	for (unsigned i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		memcpy(users, some[i], sizeof(users));
+		ready_to_move();
+		if (i == 0)
+			join(&c, "c", 'c', 2 * GIB);
+		if (i == 3)
+			store_pool(store, "bbbbbbbb")->state = STORE_POOL_SICK;
+		takes(&c, ID_A, "cccccccc", 1);
+		cr_assert_eq(move(ID_A, "", ""), GRPC_OK, "%u: %s", i, q.why);
+		cr_assert_str_eq(answered(), "c/default");
+		grants(&c);
+		takes(&a, ID_A, "aaaaaaaa", 2 + i);
+		store_object_gone(store, store_node(store, "c"), ID_A);
+	}
+	memset(users, 0, sizeof(users));
 }
 
 /* An earlier call has chosen another node. */
