@@ -284,18 +284,21 @@ func TestPairModes(t *testing.T) {
 // noting writes numbered blocks and notes which were acknowledged, and which of them after the owner's answer.
 type noting struct {
 	file     *os.File
+	offset   int64 // where block 0 is
 	data     []byte
 	last     [512]uint64 // what each block has, as acknowledged
 	lost     uint64      // the write that failed, which is there or not
+	err      error       // of that
+	stop     atomic.Bool
 	count    atomic.Int64
 	answered atomic.Bool
 	late     int64
 	done     chan struct{}
 }
 
-func startNoting(b *borrowBed, path string, round int) *noting {
+func startNoting(b *borrowBed, path string, offset int64, round int) *noting {
 	b.t.Helper()
-	n := &noting{file: b.openDirect(path), done: make(chan struct{})}
+	n := &noting{file: b.openDirect(path), offset: offset, done: make(chan struct{})}
 	var err error
 	n.data, err = unix.Mmap(-1, 0, blockBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	b.must(err)
@@ -311,12 +314,12 @@ func startNoting(b *borrowBed, path string, round int) *noting {
 
 func (n *noting) run(first uint64) {
 	defer close(n.done)
-	for i := first + 1; ; i++ {
+	for i := first + 1; !n.stop.Load(); i++ {
 		at := i % uint64(len(n.last))
 		after := n.answered.Load()
 		binary.LittleEndian.PutUint64(n.data, i)
-		if _, err := n.file.WriteAt(n.data, int64(at)*blockBytes); err != nil {
-			n.lost = i
+		if _, err := n.file.WriteAt(n.data, n.offset+int64(at)*blockBytes); err != nil {
+			n.lost, n.err = i, err
 			return
 		}
 		n.last[at] = i
@@ -350,7 +353,7 @@ func TestPairFencing(t *testing.T) {
 	for round := range rounds {
 		owner.must(p.attach(false))
 		user.must(p.w.Up())
-		n := startNoting(user, p.w.Target, round)
+		n := startNoting(user, p.w.Target, 0, round)
 		owner.must(p.detach())
 		n.answered.Store(true)
 		before, err := os.ReadFile(image)
