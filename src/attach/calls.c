@@ -167,12 +167,21 @@ static int disconnect_all(const char *subsystem, struct err *err)
 	return r;
 }
 
+/* The kernel shows a device in sysfs a moment before it can be opened. */
+static bool can_be_opened(const struct fabrics_disk *disk)
+{
+	char path[sizeof("/dev/") + FABRICS_NAME_BYTES];
+	snprintf(path, sizeof(path), "/dev/%s", disk->name);
+	_cleanup_fd_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+	return fd >= 0 || errno != ENXIO;
+}
+
 static int await_disk(const struct attach_terms *terms, struct fabrics_disk *ret, struct err *err)
 {
 	struct fabrics_ctrl ctrl;
 	for (unsigned ms = 0; ms <= DISK_WAIT_MS; ms += LOOK_MS) {
 		int r = fabrics_disk(terms->subsystem, terms->namespace_id, ret);
-		if (r == 0 && ret->size_bytes != 0)
+		if (r == 0 && ret->size_bytes != 0 && can_be_opened(ret))
 			return 0;
 		if (r < 0 && r != -ENOENT)
 			return err_sys(err, r, "looking for the device of the volume");

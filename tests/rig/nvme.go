@@ -52,8 +52,13 @@ func NvmeConnect(context map[string]string, more ...string) (*NvmeClient, error)
 		for _, path := range found {
 			text, err := os.ReadFile(path)
 			device := "/dev/" + filepath.Base(filepath.Dir(path))
-			// Each path of a device that may have several has a uuid, too, and no node.
-			if _, none := os.Stat(device); err == nil && none == nil && strings.TrimSpace(string(text)) == get("namespace") {
+			if err != nil || strings.TrimSpace(string(text)) != get("namespace") {
+				continue
+			}
+			// Each path of a device that may have several has a uuid, too, and no node. A node is there a moment before it
+			// can be opened.
+			if f, err := os.Open(device); err == nil {
+				f.Close()
 				c.Device = device
 				return c, nil
 			}
