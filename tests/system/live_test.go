@@ -21,7 +21,8 @@ import (
 
 type liveBed struct {
 	*clusterBed
-	v *rig.Volume
+	v      *rig.Volume
+	before []string // what others have in nvmet
 }
 
 func openLive(t *testing.T) *liveBed {
@@ -39,7 +40,7 @@ func openLive(t *testing.T) *liveBed {
 		b.must(err)
 	}
 	b.must(b.ctl.AwaitJoined(names...))
-	return &liveBed{clusterBed: b}
+	return &liveBed{clusterBed: b, before: rig.NvmetSubsystems()}
 }
 
 // lent: a volume of one node that another one uses.
@@ -67,8 +68,11 @@ func (b *liveBed) lend(user *rig.Node) {
 func (b *liveBed) nothingOf(n *rig.Node) {
 	b.t.Helper()
 	b.eventually(func() error {
-		for _, pattern := range []string{rig.NvmetRoot + "/subsystems/nqn.2026-11.dev.ringvol:volume.*", rig.NvmetRoot + "/hosts/nqn.2026-11.dev.ringvol:*",
-			filepath.Join(n.Pools[0].Path, "volumes/*"), filepath.Join(n.Pools[0].Path, "trash/*"), filepath.Join(n.Pools[0].Path, "copies/*")} {
+		exports := slices.DeleteFunc(rig.NvmetSubsystems(), func(s string) bool { return slices.Contains(b.before, s) })
+		if len(exports) > 0 {
+			return fmt.Errorf("exported: %v", exports)
+		}
+		for _, pattern := range []string{filepath.Join(n.Pools[0].Path, "volumes/*"), filepath.Join(n.Pools[0].Path, "trash/*"), filepath.Join(n.Pools[0].Path, "copies/*")} {
 			if left, _ := filepath.Glob(pattern); len(left) > 0 {
 				return fmt.Errorf("left: %v", left)
 			}
