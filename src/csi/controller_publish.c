@@ -40,7 +40,7 @@ struct attach {
 	char uuid[UUID_BYTES], key[ATTACH_KEY_BYTES];
 	struct pool_attach *note; /* under way */
 	struct node_export export;
-	unsigned at; /* of an unpublish: the attachment whose export ends */
+	struct node_export_all ends; /* of an unpublish */
 	struct node_let_go let_go;
 };
 
@@ -386,34 +386,12 @@ static bool is_meant(const struct attach *a, const struct attachment *one)
 	return a->node_id[0] == '\0' || strcmp(one->node, a->node_id) == 0;
 }
 
-static const struct attachment *next_export(struct attach *a)
-{
-	const struct attachment *next;
-	while ((next = attachments_next_exported(a->n.volume->attachments, &a->at)) != NULL &&
-		!is_meant(a, next))
-		a->at++;
-	return next;
-}
-
-static bool ended_done(struct op *op)
-{
-	return next_export(attach_of(op)) == NULL;
-}
-
 static int end_run(struct op *op)
 {
 	struct attach *a = attach_of(op);
-	node_export_end_init(&a->export, node_of(a), a->n.volume, next_export(a));
-	return op_child(op, &a->export.op);
-}
-
-static int end_end(struct op *op, int res)
-{
-	struct attach *a = attach_of(op);
-	if (res < 0)
-		return res;
-	a->at++;
-	return next_export(a) != NULL ? end_run(op) : 0;
+	node_export_all_init(&a->ends, node_of(a), a->n.volume, node_export_end_init);
+	a->ends.only = a->node_id;
+	return op_child(op, &a->ends.op);
 }
 
 static bool leaves_some(struct op *op)
@@ -444,7 +422,7 @@ static int unpublish_run(struct op *op)
 }
 
 static const struct op_step unpublish_steps[] = {
-	{"end export", .done = ended_done, .run = end_run, .end = end_end},
+	{"end export", .run = end_run},
 	{"let go", .done = leaves_some, .run = let_go_run},
 	{"note", .run = unpublish_run, .end = note_end, .flags = OP_COMMIT},
 	{NULL},

@@ -29,8 +29,7 @@ struct expand {
 	uint64_t size_bytes;
 	struct pool_measure measure;
 	struct pool_grow grow;
-	struct node_export export; /* one after the other */
-	unsigned export_at;        /* of the attachments */
+	struct node_export_all exports;
 };
 
 #define expand_of(op_ptr) container_of(volume_op_of(op_ptr), struct expand, n)
@@ -73,33 +72,17 @@ static int device_run(struct op *op)
 
 /* ---- the nodes that it is exported to ---- */
 
-static const struct attachment *next_export(struct expand *e)
-{
-	return attachments_next_exported(e->n.volume->attachments, &e->export_at);
-}
-
 static bool exports_done(struct op *op)
 {
-	struct expand *e = expand_of(op);
-	return e->n.task.csi->node->export_config == NULL || !is_attached(e) ||
-	       next_export(e) == NULL;
+	return !is_attached(expand_of(op));
 }
 
 static int exports_run(struct op *op)
 {
 	struct expand *e = expand_of(op);
-	node_export_resize_init(&e->export, e->n.task.csi->node, e->n.volume, next_export(e));
-	return op_child(op, &e->export.op);
-}
-
-static int exports_end(struct op *op, int res)
-{
-	struct expand *e = expand_of(op);
-	node_export_free(&e->export);
-	if (res < 0)
-		return res;
-	e->export_at++;
-	return exports_done(op) ? 0 : exports_run(op);
+	node_export_all_init(
+		&e->exports, e->n.task.csi->node, e->n.volume, node_export_resize_init);
+	return op_child(op, &e->exports.op);
 }
 
 /* A volume never shrinks: less than its size is its size. */
@@ -124,7 +107,7 @@ static const struct op_step controller_steps[] = {
 	{"key", .run = volume_op_take_key},
 	{"image", .done = image_done, .run = image_run},
 	{"device", .done = device_done, .run = device_run, .end = volume_op_device_end},
-	{"exports", .done = exports_done, .run = exports_run, .end = exports_end},
+	{"exports", .done = exports_done, .run = exports_run},
 	{"answer", .run = controller_answer_run},
 	{NULL},
 };
@@ -216,7 +199,7 @@ static const struct op_step node_steps[] = {
 	{"measure", .done = image_done, .run = measure_run},
 	{"image", .done = image_done, .run = image_run},
 	{"device", .run = device_run, .end = volume_op_device_end},
-	{"exports", .done = exports_done, .run = exports_run, .end = exports_end},
+	{"exports", .done = exports_done, .run = exports_run},
 	{"prepare", .done = fs_done, .run = volume_op_prepare_growth},
 	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
 	{"clean log", .done = fs_done, .run = volume_op_clean_log},

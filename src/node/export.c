@@ -159,3 +159,62 @@ void node_export_free(struct node_export *e)
 {
 	explicit_bzero(e->key, sizeof(e->key));
 }
+
+/* ---- all of a volume ---- */
+
+static struct node_export_all *all_of(struct op *op)
+{
+	return container_of(op, struct node_export_all, op);
+}
+
+static const struct attachment *next_of(struct node_export_all *all)
+{
+	const struct attachment *next;
+	while ((next = attachments_next_exported(all->volume->attachments, &all->at)) != NULL &&
+		all->only[0] != '\0' && strcmp(next->node, all->only) != 0)
+		all->at++;
+	return next;
+}
+
+bool node_export_all_done(struct node_export_all *all)
+{
+	return all->node->export_config == NULL || next_of(all) == NULL;
+}
+
+static bool all_done(struct op *op)
+{
+	return node_export_all_done(all_of(op));
+}
+
+static int one_run(struct op *op)
+{
+	struct node_export_all *all = all_of(op);
+	all->init(&all->one, all->node, all->volume, next_of(all));
+	if (all->keep_closed)
+		node_export_keep_closed(&all->one);
+	return op_child(op, &all->one.op);
+}
+
+static int one_end(struct op *op, int res)
+{
+	struct node_export_all *all = all_of(op);
+	node_export_free(&all->one);
+	if (res < 0)
+		return res;
+	all->at++;
+	return all_done(op) ? 0 : one_run(op);
+}
+
+static const struct op_step all_steps[] = {
+	{"exports", .done = all_done, .run = one_run, .end = one_end},
+	{NULL},
+};
+
+void node_export_all_init(struct node_export_all *all, struct node *node,
+	struct pool_object *volume, node_export_init_fn *init_one)
+{
+	*all = (struct node_export_all){
+		.node = node, .volume = volume, .only = "", .init = init_one};
+	op_init(&all->op, node->reactor, "exports of a volume", all_steps, NULL);
+	all->op.lane = pool_lane(volume->pool);
+}

@@ -52,4 +52,26 @@ void node_export_resize_init(struct node_export *e, struct node *node, struct po
 /* Overwrites the key. */
 void node_export_free(struct node_export *e);
 
+typedef void node_export_init_fn(struct node_export *e, struct node *node,
+	struct pool_object *volume, const struct attachment *of);
+
+/* A child operation: one of these for each export of the volume, one after the other, up to the
+ * first that fails. None where the driver exports nothing. */
+struct node_export_all {
+	struct op op;
+	struct node *node;
+	struct pool_object *volume;
+	/* Between init and start: of this node alone, and not reached yet. */
+	const char *only; /* "": of all */
+	bool keep_closed;
+	/* private */
+	node_export_init_fn *init;
+	unsigned at; /* of the attachments */
+	struct node_export one;
+};
+void node_export_all_init(struct node_export_all *all, struct node *node,
+	struct pool_object *volume, node_export_init_fn *init);
+/* Whether there is none to go on with. */
+bool node_export_all_done(struct node_export_all *all);
+
 #endif

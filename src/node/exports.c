@@ -41,8 +41,7 @@ struct node_exports {
 	struct pool_walk at;
 	struct pool_object *volume;
 	struct node_lock lock;
-	unsigned which; /* of its attachments */
-	struct node_export one;
+	struct node_export_all all;
 	/* The round's beginning. */
 	struct err why; /* of a call */
 	bool listed, found_open;
@@ -215,37 +214,16 @@ static void round_ended(struct op *op)
 
 /* ---- a volume's ---- */
 
-static const struct attachment *next_export(struct node_exports *x)
-{
-	return attachments_next_exported(x->volume->attachments, &x->which);
-}
-
-static bool made_done(struct op *op)
-{
-	return next_export(exports_of(op)) == NULL;
-}
-
 static int make_run(struct op *op)
 {
 	struct node_exports *x = exports_of(op);
-	node_export_make_init(&x->one, x->node, x->volume, next_export(x));
-	if (!x->opened)
-		node_export_keep_closed(&x->one);
-	return op_child(op, &x->one.op);
-}
-
-static int make_end(struct op *op, int res)
-{
-	struct node_exports *x = exports_of(op);
-	node_export_free(&x->one);
-	if (res < 0)
-		return res;
-	x->which++;
-	return next_export(x) != NULL ? make_run(op) : 0;
+	node_export_all_init(&x->all, x->node, x->volume, node_export_make_init);
+	x->all.keep_closed = !x->opened;
+	return op_child(op, &x->all.op);
 }
 
 static const struct op_step volume_steps[] = {
-	{"export", .done = made_done, .run = make_run, .end = make_end},
+	{"export", .run = make_run},
 	{NULL},
 };
 
@@ -286,7 +264,6 @@ static bool start(struct node_exports *x, struct pool_object *volume)
 		return false;
 	node_lock_take(&x->node->locks, &x->lock);
 	x->volume = volume;
-	x->which = 0;
 	x->busy = true;
 	op_init(&x->op, x->node->reactor, "exports", volume_steps, volume_ended);
 	x->op.lane = pool_lane(volume->pool);
