@@ -9,8 +9,8 @@
 /*
  * (lock the image) -> note [commit], durable -> the image goes to the trash (remove.h). The caller
  * has the volume alone. A repeat is welcome: a note that is there is made durable if it is not
- * known to be, and what is left of the image goes. What cannot go to the trash now goes at the
- * next load, and is no failure.
+ * known to be, and what is left of the image goes. What cannot go to the trash now goes by a
+ * repeat (transfer/parting.h) or at the next load, and is no failure.
  *
  * ERR_PRECONDITION: the image is locked, as it is attached anywhere, or somebody has it open. Once
  * the note has its name the volume is in use no more, also where the operation fails because the

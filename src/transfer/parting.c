@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One after the other. Happy path: a departure whose volume is attached here still -> the volume is
+ * One after the other. Happy path: a departure whose volume's image is here still -> the volume is
  * locked -> its exports end -> its device goes -> its image goes. How it can fail: somebody works
  * on it, or any call fails; then it is looked at again (TRANSFER_LOOK_MS).
  */
@@ -13,19 +13,21 @@
 
 #include <stdlib.h>
 
+enum { TELL_FIRST = 6, TELL_EVERY = 120 }; /* failures */
+
 struct parting {
 	struct op op;
 	struct transfer *transfer;
 	bool busy;
 	struct pool_object *volume;
 	struct node_lock lock;
-	struct node_export export;
-	unsigned export_at; /* of the attachments */
+	struct node_export_all exports;
 	struct node_let_go let_go;
 	struct pool_depart depart; /* a repeat, which finds the note */
 	struct pool_departure note;
 	bool departing;
-	unsigned next; /* counts attempts: which one is tried */
+	unsigned next;     /* counts attempts: which one is tried */
+	unsigned failures; /* since one has succeeded */
 };
 
 static struct parting *parting_of(struct op *op)
@@ -35,32 +37,11 @@ static struct parting *parting_of(struct op *op)
 
 /* ---- its exports ---- */
 
-static const struct attachment *next_export(struct parting *p)
-{
-	return attachments_next_exported(p->volume->attachments, &p->export_at);
-}
-
-static bool exports_done(struct op *op)
-{
-	struct parting *p = parting_of(op);
-	return p->transfer->node->export_config == NULL || next_export(p) == NULL;
-}
-
 static int exports_run(struct op *op)
 {
 	struct parting *p = parting_of(op);
-	node_export_end_init(&p->export, p->transfer->node, p->volume, next_export(p));
-	return op_child(op, &p->export.op);
-}
-
-static int exports_end(struct op *op, int res)
-{
-	struct parting *p = parting_of(op);
-	node_export_free(&p->export);
-	if (res < 0)
-		return res;
-	p->export_at++;
-	return exports_done(op) ? 0 : exports_run(op);
+	node_export_all_init(&p->exports, p->transfer->node, p->volume, node_export_end_init);
+	return op_child(op, &p->exports.op);
 }
 
 /* ---- its device, and its image ---- */
@@ -78,17 +59,34 @@ static int remove_run(struct op *op)
 	if (node_volume_find(p->volume) != NULL)
 		return op_fail(op, ERR_PRECONDITION,
 			"somebody uses its device: end that use (lsblk, fuser -v)");
-	pool_depart_init(&p->depart, op->reactor, p->volume->pool, p->volume, &p->note);
 	p->departing = true;
+	pool_depart_init(&p->depart, op->reactor, p->volume->pool, p->volume, &p->note);
 	return op_child(op, &p->depart.op);
 }
 
+/* A device that was let go may have it open for a moment longer. */
+static int remove_end(struct op *op, int res)
+{
+	struct parting *p = parting_of(op);
+	if (res < 0 || p->depart.volume == NULL)
+		return res;
+	return op_fail(op, ERR_PRECONDITION,
+		"its image is open in another process: fuser and losetup -j name who has it");
+}
+
 static const struct op_step steps[] = {
-	{"end export", .run = exports_run, .end = exports_end, .done = exports_done},
+	{"end exports", .run = exports_run},
 	{"let go", .run = let_go_run},
-	{"remove", .run = remove_run},
+	{"remove", .run = remove_run, .end = remove_end},
 	{NULL},
 };
+
+/* It is tried every TRANSFER_LOOK_MS, and mostly once is enough. */
+static bool is_told(struct parting *p)
+{
+	p->failures++;
+	return p->failures == TELL_FIRST || p->failures % TELL_EVERY == 0;
+}
 
 static void ended(struct op *op)
 {
@@ -96,18 +94,29 @@ static void ended(struct op *op)
 	struct transfer *t = p->transfer;
 	if (p->departing)
 		pool_depart_free(&p->depart);
-	if (op_failed(op))
-		log_event(LOG_LEVEL_WARN, "a volume that has left is attached still",
+	if (op_failed(op) && is_told(p))
+		log_event(LOG_LEVEL_WARN, "the image of a volume that has left is still there",
 			log_fields({"volume", p->note.id}, {"error", op->err.message}));
 	node_lock_release(&t->node->locks, &p->lock);
 	p->busy = false;
-	if (!op_failed(op) && !t->draining)
-		parting_look(t);
+	if (op_failed(op) || t->draining)
+		return;
+	p->failures = 0;
+	parting_look(t);
 }
 
 /* ---- one after the other ---- */
 
-/* The one with that number of those that are attached still, and how many there are. */
+/* What it has left; NULL: nothing, or it is not known yet whether it is attached. */
+static struct pool_object *leftover_of(const struct transfer *t, const struct pool_departure *d)
+{
+	if (d->why != NULL || d->unsynced || pool_state(d->pool) != POOL_READY)
+		return NULL;
+	struct pool_object *o = pool_departure_leftover(d);
+	return o != NULL && node_knows_volume(t->node, o) ? o : NULL;
+}
+
+/* The one with that number of those that have left something, and how many there are. */
 static struct pool_departure *find(
 	const struct transfer *t, unsigned number, unsigned *ret_count, struct pool_object **ret)
 {
@@ -116,13 +125,8 @@ static struct pool_departure *find(
 	*ret_count = 0;
 	for (unsigned i = 0; (pool = pools_at(t->pools, i)) != NULL; i++)
 		for (struct pool_departure *d = NULL; (d = pool_departure_next(pool, d)) != NULL;) {
-			struct pool_object *o =
-				d->why == NULL && pool_state(pool) == POOL_READY && !d->unsynced
-					? pool_departure_leftover(d)
-					: NULL;
-			if (o == NULL || node_volume_find(o) == NULL)
-				continue;
-			if ((*ret_count)++ == number) {
+			struct pool_object *o = leftover_of(t, d);
+			if (o != NULL && (*ret_count)++ == number) {
 				found = d;
 				*ret = o;
 			}
@@ -161,7 +165,6 @@ void parting_look(struct transfer *t)
 	p->busy = true;
 	p->volume = volume;
 	p->note = *d;
-	p->export_at = 0;
 	p->departing = false;
 	op_init(&p->op, t->reactor, "parting", steps, ended);
 	p->op.lane = pool_lane(volume->pool);

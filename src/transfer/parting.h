@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Volumes that have left this node while another one used them over an export (still.h): the
- * exports end, the device goes, and then the image. Found by their departures, so that a restart of
- * the driver changes nothing.
+ * Volumes that have left this node, and whose images are still here: they could not go to the
+ * trash, or another node used them over an export (still.h). The exports end, the device goes, and
+ * then the image. Found by their departures, so that a restart of the driver changes nothing.
  */
 #ifndef RINGVOL_TRANSFER_PARTING_H
 #define RINGVOL_TRANSFER_PARTING_H

@@ -182,7 +182,12 @@ static int take_run(struct op *op)
 		r = pool_check_ready(c->volume->pool, &op->err);
 	if (r == 0)
 		r = node_check_whole(c->volume, &op->err);
-	if (r < 0 || still_of(c->transfer, c->hold) != NULL || is_used(c))
+	struct still *found = still_of(c->transfer, c->hold);
+	if (found != NULL && found->lent && !c->suspended) {
+		still_close(found); /* the promise that it stands on is taken back */
+		found = NULL;
+	}
+	if (r < 0 || found != NULL || is_used(c))
 		return r;
 	c->stale = record_image_bytes(c->volume->rec) != record_image_bytes(c->hold->rec);
 	if (c->stale)
@@ -394,6 +399,11 @@ static int depart_run(struct op *op)
 	return op_child(op, &l->depart.op);
 }
 
+static const struct op_step leave_steps[] = {
+	{"depart", .run = depart_run},
+	{NULL},
+};
+
 /* Committed, durably: no node needs an image to take the volume by any more, whichever it was asked
  * to go to before. */
 static void answer_left(struct grpc_call *call, const struct pool *pool, const char *id)
@@ -408,11 +418,6 @@ static void answer_left(struct grpc_call *call, const struct pool *pool, const c
 	}
 	grpc_reply(call, &response.base);
 }
-
-static const struct op_step leave_steps[] = {
-	{"depart", .run = depart_run},
-	{NULL},
-};
 
 static void leave_ended(struct op *op)
 {
@@ -469,9 +474,10 @@ static bool take_uuid8(ProtobufCBinaryData field, char ret[RECORD_POOL_DIGITS + 
 }
 
 /* The still of the request, or NULL with the call ended. */
-static struct still *find_still(struct grpc_call *call, const Ringvol__V1__LeaveVolumeRequest *req,
-	const struct transfer *t)
+static struct still *find_still(
+	struct grpc_call *call, const Ringvol__V1__LeaveVolumeRequest *req, struct transfer *t)
 {
+	stills_sweep(t); /* whose time is over has lost it: its node may have begun anew since */
 	struct pool_hold *hold = grant_of_call(call, req->grant);
 	struct still *s = hold != NULL ? still_of(t, hold) : NULL;
 	if (hold == NULL)

@@ -6,7 +6,7 @@
  *   grant.h   the source's side: what may be read, by whom, until when (the pool keeps it: hold.h)
  *   send.h    the source's side: ringvol.v1.Transfer
  *   still.h   likewise, of a volume that leaves for good
- *   parting.h what is left of one that was in use over an export
+ *   parting.h the images that are left of those
  *   offer.h   the target's side: where a copy can be had
  *   pull.h    the target's side: reading it into an image
  *   chunk.h, rate.h, bulk.h: the messages, how fast, their memory
