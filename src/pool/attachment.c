@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 
 #define HEAD "ringvol-attachments 1\n"
 
@@ -245,5 +246,18 @@ int attachments_parse(const char *text, size_t len, struct attachments **ret)
 	}
 	explicit_bzero(lines, lines_len);
 	free(lines);
+	return r;
+}
+
+int attachments_write(int fd, const struct attachments *a)
+{
+	char *text = malloc(ATTACHMENTS_BYTES_MAX);
+	if (text == NULL)
+		return -ENOMEM;
+	int r = attachments_print(a, text, ATTACHMENTS_BYTES_MAX);
+	if (r >= 0)
+		r = fsetxattr(fd, ATTACHMENTS_XATTR, text, (size_t)r, 0) < 0 ? -errno : 0;
+	explicit_bzero(text, ATTACHMENTS_BYTES_MAX);
+	free(text);
 	return r;
 }

@@ -74,6 +74,8 @@ void attachments_free(struct attachments *a);
 
 /* The length, or -E2BIG. */
 int attachments_print(const struct attachments *a, char *buf, size_t cap);
+/* Makes them the attribute of the image. Blocking, not durable. 0 or -errno. */
+int attachments_write(int fd, const struct attachments *a);
 /* 0; -EBADMSG: damaged; -EPROTONOSUPPORT: of a later version; -ENOMEM. */
 int attachments_parse(const char *text, size_t len, struct attachments **ret);
 

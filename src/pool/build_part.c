@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -77,18 +76,9 @@ void pool_build_measured(struct pool_build *b, uint64_t allocated_bytes)
 
 int build_part_attachments(const struct pool_build *b)
 {
-	if (b->attachments == NULL)
-		return b->part == NULL || fremovexattr(b->fd, ATTACHMENTS_XATTR) == 0 ||
-				       errno == ENODATA
-			       ? 0
-			       : -errno;
-	char *text = malloc(ATTACHMENTS_BYTES_MAX);
-	if (text == NULL)
-		return -ENOMEM;
-	int r = attachments_print(b->attachments, text, ATTACHMENTS_BYTES_MAX);
-	if (r > 0)
-		r = fsetxattr(b->fd, ATTACHMENTS_XATTR, text, (size_t)r, 0) < 0 ? -errno : 0;
-	explicit_bzero(text, ATTACHMENTS_BYTES_MAX);
-	free(text);
-	return r;
+	if (b->attachments != NULL)
+		return attachments_write(b->fd, b->attachments);
+	if (b->part == NULL || fremovexattr(b->fd, ATTACHMENTS_XATTR) == 0)
+		return 0;
+	return errno == ENODATA ? 0 : -errno;
 }

@@ -199,21 +199,6 @@ static int open_undo(struct op *op)
 	return op_work(op, close_job, renew_of(op));
 }
 
-/* Unlike the claim, it must not be lost. */
-static int copy_attachments(const struct pool_renew *n)
-{
-	const struct attachments *from = n->object->attachments;
-	char *text = from != NULL ? malloc(ATTACHMENTS_BYTES_MAX) : NULL;
-	if (from == NULL || text == NULL)
-		return from == NULL ? 0 : -ENOMEM;
-	int r = attachments_print(from, text, ATTACHMENTS_BYTES_MAX);
-	if (r > 0)
-		r = fsetxattr(n->fd, ATTACHMENTS_XATTR, text, (size_t)r, 0) < 0 ? -errno : 0;
-	explicit_bzero(text, ATTACHMENTS_BYTES_MAX);
-	free(text);
-	return r;
-}
-
 static int size_call(struct op *op)
 {
 	const struct pool_renew *n = renew_of(op);
@@ -226,7 +211,10 @@ static int size_call(struct op *op)
 		r = -errno;
 	if (r == 0 && n->rec->claim[0] != '\0')
 		(void)fsetxattr(n->fd, RECORD_CLAIM_XATTR, n->rec->claim, strlen(n->rec->claim), 0);
-	return r == 0 ? copy_attachments(n) : r;
+	/* Unlike the claim, they must not be lost. */
+	if (r == 0 && n->object->attachments != NULL)
+		r = attachments_write(n->fd, n->object->attachments);
+	return r;
 }
 
 /* The blocks it takes were promised: what is owed goes when it is the volume's. */
