@@ -76,7 +76,7 @@ int serve_cluster_open(
 	if (r < 0)
 		return r;
 	csi_arrivals_open(&c->arrivals, csi, c->registry);
-	csi_cover_watch_open(&c->covers, csi, c->registry);
+	csi_cover_watch_open(&c->covers, csi);
 	metrics_cluster(metrics, c->registry, c->member);
 	metrics_tls(metrics, c->keys.tls);
 	c->listen = (struct serve_address){.ring = c->ring,

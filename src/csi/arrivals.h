@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Volumes that move here and may have left where they were: they are gone on with, without anybody
- * who asks (pool/arrival.h). */
+/* Volumes that move here and may have left where they were (pool/arrival.h), and those that are
+ * here and whose covers are still to go on over them (cover.h): they are gone on with, without
+ * anybody who asks. */
 #ifndef RINGVOL_CSI_ARRIVALS_H
 #define RINGVOL_CSI_ARRIVALS_H
 

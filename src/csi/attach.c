@@ -48,3 +48,9 @@ int csi_attach_check_free(const struct csi *csi, const struct pool_object *volum
 	return err_set(err, ERR_PRECONDITION, "volume %s is in use: attached to node %.64s; %s",
 		volume->rec->name, other->node, remedy(csi));
 }
+
+const struct attachment *csi_attach_own(const struct csi *csi, const struct pool_object *volume)
+{
+	const struct attachment *its = attachments_find(volume->attachments, csi->config.node_id);
+	return its != NULL && its->export[0] == '\0' ? its : NULL;
+}

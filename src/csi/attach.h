@@ -14,4 +14,7 @@ int csi_attach_check_use(const struct csi *csi, const struct pool_object *volume
 /* ERR_PRECONDITION: a volume that is attached is not deleted. */
 int csi_attach_check_free(const struct csi *csi, const struct pool_object *volume, struct err *err);
 
+/* The volume's attachment to this node as its own, and not by an export; NULL: there is none. */
+const struct attachment *csi_attach_own(const struct csi *csi, const struct pool_object *volume);
+
 #endif

@@ -10,6 +10,7 @@
 #include "csi/borrow.h"
 
 #include "base/secret.h"
+#include "csi/attach.h"
 #include "csi/cover.h"
 #include "csi/messages.h"
 #include "csi/request.h"
@@ -48,29 +49,23 @@ static size_t context_of(const ProtobufCMessage *request, struct attach_pair pai
 	return count;
 }
 
-/* It is here, and its cover is not over it yet. */
-static bool is_moving_to(
-	const struct csi *csi, const struct pool_object *own, const struct borrowed *one)
-{
-	const struct attachment *its = attachments_find(own->attachments, csi->config.node_id);
-	return one->suspended && its != NULL && its->export[0] == '\0';
-}
-
 bool csi_is_borrowed(
 	const struct csi *csi, const struct csi_rpc *rpc, const ProtobufCMessage *request)
 {
 	struct attach_pair pairs[CONTEXT_MAX];
 	const char *id = csi_field(request, rpc->id);
-	struct borrowed *one = csi_cover_of(csi, id);
+	const struct borrowed *one = csi_cover_of(csi, id);
+	bool given = attach_terms_given(pairs, context_of(request, pairs));
 	struct pool_object *own;
 	struct err ignored = {0};
+	if (one == NULL && !given && !csi->borrows->blind)
+		return false;
+	if (pools_find_id(csi->pools, RECORD_VOLUME, id, &own, &ignored) < 0)
+		return one != NULL || given || pools_id_elsewhere(csi->pools, id);
 	/* What this driver has itself is asked for, also where another driver uses it from here,
 	 * and whatever publish_context says: it may be from before the volume has moved here. But
 	 * for one that was in use here when it did. */
-	if (pools_find_id(csi->pools, RECORD_VOLUME, id, &own, &ignored) == 0)
-		return one != NULL && (one->local || is_moving_to(csi, own, one));
-	return one != NULL || attach_terms_given(pairs, context_of(request, pairs)) ||
-	       (csi->borrows->blind && pools_id_elsewhere(csi->pools, id));
+	return one != NULL && (one->local || (one->suspended && csi_attach_own(csi, own) != NULL));
 }
 
 /* ---- finding ---- */
@@ -139,7 +134,7 @@ static int own_terms(struct borrow_op *b, struct err *err)
 	int r = pools_find_id(csi->pools, RECORD_VOLUME, b->n.task.id, &own, err);
 	if (r < 0)
 		return r;
-	const struct attachment *its = attachments_find(own->attachments, csi->config.node_id);
+	const struct attachment *its = csi_attach_own(csi, own);
 	terms->fs = own->rec->fs;
 	terms->block = own->rec->fs == FSIMG_NONE;
 	terms->read_only = its != NULL && its->read_only;

@@ -6,6 +6,7 @@
  */
 #include "csi/cover.h"
 
+#include "csi/attach.h"
 #include "node/node.h"
 #include "node/volume.h"
 #include "pool/index.h"
@@ -29,6 +30,19 @@ struct borrowed *csi_cover_of(const struct csi *csi, const char *id)
 	return csi_cover_tag(id, tag) ? borrows_find(csi->borrows, tag) : NULL;
 }
 
+const struct pool_object *csi_cover_own(const struct csi *csi, const struct borrowed *one)
+{
+	const struct pool_object *o;
+	struct pool_walk walk = {0};
+	char tag[ATTACH_TAG_BYTES];
+	while (one->suspended && (o = pools_next(csi->pools, RECORD_VOLUME, &walk)) != NULL) {
+		node_volume_tag(o, tag);
+		if (strcmp(tag, one->tag) == 0 && csi_attach_own(csi, o) != NULL)
+			return o;
+	}
+	return NULL;
+}
+
 /* ---- calls ---- */
 
 static struct borrowed *entry(const struct csi_cover *c)
@@ -39,7 +53,7 @@ static struct borrowed *entry(const struct csi_cover *c)
 static void begin(struct csi_cover *c, struct csi *csi, const char *tag)
 {
 	c->csi = csi;
-	memmove(c->tag, tag, sizeof(c->tag));
+	memcpy(c->tag, tag, sizeof(c->tag));
 	const struct borrowed *one = entry(c);
 	c->ask = (struct attach_volume_req){0};
 	memcpy(c->ask.tag, c->tag, sizeof(c->ask.tag));
@@ -55,9 +69,8 @@ static int ask(struct op *op, struct csi_cover *c, enum attach_call call, uint64
 
 static int call_end(struct op *op, struct csi_cover *c, int res, const char *what)
 {
-	struct borrowed *one = entry(c);
-	if (res == 0 && one != NULL && c->info.there)
-		one = borrows_put(c->csi->borrows, c->tag, &c->info);
+	if (res == 0 && c->info.there && entry(c) != NULL)
+		(void)borrows_put(c->csi->borrows, c->tag, &c->info);
 	c->info.err.message[sizeof(c->info.err.message) - 1] = '\0';
 	if (res == 0)
 		return 0;
@@ -112,9 +125,9 @@ static const struct op_step resume_steps[] = {
 	{NULL},
 };
 
-void cover_resume_init(struct csi_cover *c, struct csi *csi, const char *tag)
+void cover_resume_init(struct csi_cover *c, struct csi *csi, const struct borrowed *one)
 {
-	begin(c, csi, tag);
+	begin(c, csi, one->tag);
 	op_init(&c->op, csi->reactor, "cover_resume", resume_steps, NULL);
 }
 

@@ -6,8 +6,8 @@
  *
  * The kernel keeps a cover suspended, also when the driver dies. While the volume's part is
  * finished (pool/part.h) nobody but TakeVolume lets it go on: what was written after that would be
- * lost if the volume has left its node. Without a finished part whoever finds it so resumes it
- * (arrivals.h).
+ * lost if the volume has left its node. One that is found suspended is gone on with: arrivals.h has
+ * TakeVolume put it over a volume that is here, and cover_watch.h resumes the others.
  */
 #ifndef RINGVOL_CSI_COVER_H
 #define RINGVOL_CSI_COVER_H
@@ -19,6 +19,9 @@
 bool csi_cover_tag(const char *id, char ret_tag[ATTACH_TAG_BYTES]);
 /* The volume of the id, if it is in use here by a cover; NULL: it is not. */
 struct borrowed *csi_cover_of(const struct csi *csi, const char *id);
+/* The volume that a suspended cover is to go on over: it is in a pool of this node, and attached to
+ * this node. NULL: there is none. */
+const struct pool_object *csi_cover_own(const struct csi *csi, const struct borrowed *one);
 
 struct csi_cover {
 	struct csi *csi;
@@ -41,7 +44,7 @@ int cover_suspend_end(struct op *op, struct csi_cover *c, int res);
 /* ---- child operations ---- */
 
 /* It goes on as before. */
-void cover_resume_init(struct csi_cover *c, struct csi *csi, const char *tag);
+void cover_resume_init(struct csi_cover *c, struct csi *csi, const struct borrowed *one);
 /* The cover goes on over the device of the volume, which is in a pool of this
  * node now. */
 void cover_swap_init(struct csi_cover *c, struct csi *csi, struct pool_object *volume);

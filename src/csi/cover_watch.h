@@ -1,41 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Covers that are found suspended (cover.h) are gone on with, without anybody who asks: a driver
- * was killed, or a call could not end what it had begun. Each has one of three ends. Its volume is
- * in a pool of this node: TakeVolume puts it over that. The volume's part is finished: that is left
- * to whoever takes it (arrivals.h). Else it is resumed, as the volume is still its owner's.
+ * Covers that are found suspended (cover.h), and whose volumes are still their owners': a driver
+ * was killed, or a call could not end what it had begun. They are resumed, without anybody who
+ * asks. Those whose volume is here, or may have left its owner, are left to TakeVolume
+ * (arrivals.h).
  */
 #ifndef RINGVOL_CSI_COVER_WATCH_H
 #define RINGVOL_CSI_COVER_WATCH_H
 
 #include "csi/cover.h"
-#include "rpc/grpc_local.h"
 
 enum { CSI_COVERS_MS = 1000 }; /* from one look to the next */
 
 /* Zeroed by the owner. */
 struct csi_cover_watch {
 	struct csi *csi;
-	struct grpc_registry *registry; /* it has ringvol.v1.Member */
 	struct ring_timer timer;
-	struct grpc_local local; /* a TakeVolume */
-	bool calling;
-	/* Of one cover: */
+	bool closed;
+	/* private: of the cover that is looked at */
 	struct op op;
 	struct csi_cover cover;
 	struct node_lock lock;
-	bool locked;
-	char key[RECORD_KEY_MAX]; /* the volume's; "": not known yet */
+	bool locked, finished;
+	char tag[ATTACH_TAG_BYTES];
+	char key[RECORD_KEY_MAX]; /* the volume's */
 	char pool_uuid8[RECORD_POOL_DIGITS + 1], random[RECORD_POOL_DIGITS + 1];
 	int copies_fds[POOLS_MAX];
 	unsigned n_pools;
-	bool finished;
-	unsigned next; /* counts looks: which one it is about */
 };
 
-void csi_cover_watch_open(
-	struct csi_cover_watch *watch, struct csi *csi, struct grpc_registry *registry);
-/* No more looks. One that is zero is legal. */
+void csi_cover_watch_open(struct csi_cover_watch *watch, struct csi *csi);
+/* No more looks; one that is under way ends soon. One that is zero is legal. */
 void csi_cover_watch_close(struct csi_cover_watch *watch);
 bool csi_cover_watch_idle(const struct csi_cover_watch *watch);
 

@@ -143,14 +143,23 @@ static int suspend_end(struct op *op, int res)
 	return cover_suspend_end(op, &take_of_fill(op)->cover, res);
 }
 
+static bool goes_on(struct op *op)
+{
+	const struct borrowed *one = cover_of_fill(op);
+	return one == NULL || !one->suspended;
+}
+
+static int go_on_run(struct op *op)
+{
+	struct take *k = take_of_fill(op);
+	cover_resume_init(&k->cover, k->task.csi, cover_of_fill(op));
+	return op_child(op, &k->cover.op);
+}
+
 /* Where the part may be finished it stays as it is. */
 static int suspend_undo(struct op *op)
 {
-	struct take *k = take_of_fill(op);
-	if (k->finished)
-		return 0;
-	cover_resume_init(&k->cover, k->task.csi, k->cover.tag);
-	return op_child(op, &k->cover.op);
+	return take_of_fill(op)->finished || goes_on(op) ? 0 : go_on_run(op);
 }
 
 static int still_run(struct op *op)
@@ -294,17 +303,10 @@ static int unfinish_end(struct op *op, int res)
 	return 0;
 }
 
-static bool goes_on(struct op *op)
+/* What was suspended in vain, by this call or an earlier one. */
+static bool left_or_goes_on(struct op *op)
 {
-	const struct borrowed *one = cover_of_fill(op);
-	return left_done(op) || one == NULL || !one->suspended;
-}
-
-static int go_on_run(struct op *op)
-{
-	struct take *k = take_of_fill(op);
-	cover_resume_init(&k->cover, k->task.csi, cover_of_fill(op)->tag);
-	return op_child(op, &k->cover.op);
+	return left_done(op) || goes_on(op);
 }
 
 static int stays_run(struct op *op)
@@ -351,7 +353,7 @@ static const struct op_step fill_steps[] = {
 	{"finish part", .run = finish_run, .end = finish_end, .done = fill_finished},
 	{"leave", .run = leave_run},
 	{"let part go", .run = unfinish_run, .end = unfinish_end, .done = left_done},
-	{"go on", .run = go_on_run, .done = goes_on},
+	{"go on", .run = go_on_run, .done = left_or_goes_on},
 	{"stay there", .run = stays_run, .done = left_done},
 	{"identity", .run = identity_run},
 	{NULL},

@@ -2,10 +2,9 @@
 /*
  * TakeVolume: a volume of another node moves into a pool of this one, for good, with its id. Happy
  * path: it is not here yet, and there is an offer of it -> what it is (pull.h) -> a build that
- * keeps its identity, whose part is filled, and in the course of that leaves the other node
- * (take_fill.c)
- * -> it is recorded and named -> if it was in use on this node, its cover goes on over it
- * (cover.h). docs/moving.md has the whole story.
+ * keeps its identity; its part is filled, and the volume leaves the other node with that
+ * (take_fill.c) -> it is recorded and named -> if it is in use on this node, its cover goes on over
+ * it (cover.h). docs/moving.md has the whole story.
  *
  * How it can fail: the volume is in use, its node is away, or gives another answer (UNAVAILABLE:
  * the part is kept, and a repeated call goes on); the pool cannot have it. A finished part says
@@ -16,6 +15,7 @@
 
 #include "base/fd.h"
 #include "cluster.pb-c.h"
+#include "csi/attach.h"
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/services.h"
@@ -128,6 +128,9 @@ static int finished_end(struct op *op, int res)
 	int r = res;
 	k->finished = res == 1;
 	struct take_text told = {0};
+	/* What was to arrive is like any other part, or gone. */
+	for (unsigned i = 0; res == 0 && i < k->n_pools; i++)
+		pool_arrival_forget(k->pools[i], k->key);
 	if (k->finished) {
 		k->pool = k->pools[k->found_in];
 		r = take_text_parse(k->text, (size_t)k->text_len, &told);
@@ -231,11 +234,8 @@ static int build_end(struct op *op, int res)
 static bool swap_done(struct op *op)
 {
 	const struct take *k = take_of(op);
-	const struct csi *csi = k->task.csi;
-	const struct borrowed *one = csi_cover_of(csi, k->task.id);
-	const struct attachment *own =
-		attachments_find(k->object->attachments, csi->config.node_id);
-	return one == NULL || !one->suspended || own == NULL || own->export[0] != '\0';
+	const struct borrowed *one = csi_cover_of(k->task.csi, k->task.id);
+	return one == NULL || !one->suspended || csi_attach_own(k->task.csi, k->object) == NULL;
 }
 
 static int swap_run(struct op *op)

@@ -473,7 +473,7 @@ static struct csi_arrivals arrivals;
 static void look_after(uint64_t ms)
 {
 	csi_arrivals_open(&arrivals, w->csi, w->registry);
-	csi_cover_watch_open(&watch, w->csi, w->registry);
+	csi_cover_watch_open(&watch, w->csi);
 	ring_sim_settle(w->reactor.ring, ms);
 	csi_arrivals_close(&arrivals);
 	csi_cover_watch_close(&watch);
