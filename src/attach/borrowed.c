@@ -8,6 +8,7 @@
  */
 #include "attach/borrowed.h"
 
+#include "attach/sweep.h"
 #include "base/log.h"
 #include "blockio/blkdev.h"
 

@@ -106,12 +106,4 @@ struct attach_sweep_info {
 };
 _Static_assert(sizeof(struct attach_sweep_info) <= HELPER_MESSAGE_BYTES - 16, "one message");
 
-/* The cover of a volume's tag, of any driver's making: of what an earlier run left. Blocking, for
- * starts: no network is waited for. 0 or -errno. */
-int attach_each_cover(
-	void (*each)(void *arg, const char *tag, const struct attach_info *info), void *arg);
-
-/* For tests: in the place of the control node. NULL: that. */
-void attach_calls_set_dm(const char *control_path);
-
 #endif

@@ -3,6 +3,7 @@
  * files, fake_nvme.h), and the calls over both and a device mapper in memory (fake_dm.h). */
 #include "attach/calls.h"
 #include "attach/fabrics.h"
+#include "attach/sweep.h"
 #include "attach/terms.h"
 #include "blockio/blkdev.h"
 #include "fake_dm.h"

@@ -115,13 +115,19 @@ bool guard_exists(struct dm *dm, const char *tag)
 	return names_of(tag, name, uuid) == 0 && dm_look(dm, uuid, &device) == 0;
 }
 
+/* The device of the tag, whatever its table is. Its names are told in any case but -EINVAL. */
+static int find(struct dm *dm, const char *tag, char ret_name[DM_NAME_LEN],
+	char ret_uuid[DM_UUID_LEN], struct dm_device *ret)
+{
+	int r = names_of(tag, ret_name, ret_uuid);
+	return r == 0 ? tagged_look(dm, ret_name, ret_uuid, ret) : r;
+}
+
 int guard_look(struct dm *dm, const char *tag, struct guard *ret)
 {
 	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
 	struct dm_device device;
-	int r = names_of(tag, name, uuid);
-	if (r == 0)
-		r = tagged_look(dm, name, uuid, &device);
+	int r = find(dm, tag, name, uuid, &device);
 	return r == 0 ? look_at(dm, tag, &device, ret) : r;
 }
 
@@ -162,9 +168,20 @@ static int refuse_name(const char *name, struct err *err)
 		name);
 }
 
-static int load(struct dm *dm, const struct guard_spec *spec, const char *name, const char *uuid,
-	struct dm_device *device, struct err *err)
+/* What was loaded is what is there. */
+static void put_loaded(
+	const struct guard_spec *spec, const struct dm_device *device, struct guard *ret)
 {
+	put_device(spec->tag, device, ret);
+	ret->below_major = spec->major;
+	ret->below_minor = spec->minor;
+	ret->size_bytes = spec->size_bytes;
+}
+
+static int load(struct dm *dm, const struct guard_spec *spec, const char *name, const char *uuid,
+	struct guard *ret, struct err *err)
+{
+	struct dm_device device;
 	struct dm_target targets[GUARD_TARGETS];
 	int r = guard_table(spec, targets);
 	if (r < 0)
@@ -177,9 +194,12 @@ static int load(struct dm *dm, const struct guard_spec *spec, const char *name, 
 			spec->major, spec->minor);
 	if (r < 0)
 		return err_sys(err, r, "loading the table of the device-mapper device %s", name);
-	r = dm_resume(dm, uuid, device);
-	return r < 0 ? err_sys(err, r, "swapping in the table of the device-mapper device %s", name)
-		     : 0;
+	r = dm_resume(dm, uuid, &device);
+	if (r < 0)
+		return err_sys(
+			err, r, "swapping in the table of the device-mapper device %s", name);
+	put_loaded(spec, &device, ret);
+	return 0;
 }
 
 /* The device itself, if it is not there. */
@@ -218,44 +238,38 @@ int guard_make(struct dm *dm, const struct guard_spec *spec, struct guard *ret, 
 		r = dm_resume(dm, uuid, &device);
 		if (r < 0)
 			return err_sys(err, r, "resuming the device-mapper device %s", name);
+		put_loaded(spec, &device, ret);
 	} else {
-		r = load(dm, spec, name, uuid, &device, err);
+		r = load(dm, spec, name, uuid, ret, err);
 	}
 	if (r < 0 && made) { /* or a name without a device stays behind */
 		bool waits;
 		(void)dm_remove(dm, uuid, &waits);
 	}
-	if (r < 0)
-		return r;
-	/* What was loaded is what is there. */
-	put_device(spec->tag, &device, ret);
-	ret->below_major = spec->major;
-	ret->below_minor = spec->minor;
-	ret->size_bytes = spec->size_bytes;
-	return 0;
+	return r;
 }
 
 /* ---- holding, and another device below ---- */
 
 /* The one of the tag, in use: with a table of ours. */
-static int find_used(struct dm *dm, const char *tag, char ret_uuid[DM_UUID_LEN], struct guard *ret,
-	struct err *err)
+static int find_used(struct dm *dm, const char *tag, char ret_name[DM_NAME_LEN],
+	char ret_uuid[DM_UUID_LEN], struct guard *ret, struct err *err)
 {
-	char name[DM_NAME_LEN];
-	int r = names_of(tag, name, ret_uuid);
+	struct dm_device device;
+	int r = find(dm, tag, ret_name, ret_uuid, &device);
 	if (r == 0)
-		r = guard_look(dm, tag, ret);
+		r = look_at(dm, tag, &device, ret);
 	if (r == -ENXIO || r == -EEXIST || (r == 0 && (ret->below_major == 0 || ret->going_away)))
 		return err_set(err, ERR_PRECONDITION,
-			"there is no device-mapper device %s of ours that is in use", name);
+			"there is no device-mapper device %s of ours that is in use", ret_name);
 	return r < 0 ? err_sys(err, r, "looking at the device-mapper device of %s", tag) : 0;
 }
 
 int guard_suspend(struct dm *dm, const char *tag, struct err *err)
 {
-	char uuid[DM_UUID_LEN];
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
 	struct guard guard;
-	int r = find_used(dm, tag, uuid, &guard, err);
+	int r = find_used(dm, tag, name, uuid, &guard, err);
 	if (r < 0 || guard.suspended)
 		return r;
 	r = dm_suspend(dm, uuid, false);
@@ -267,9 +281,7 @@ int guard_resume(struct dm *dm, const char *tag, struct err *err)
 {
 	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
 	struct dm_device device;
-	int r = names_of(tag, name, uuid);
-	if (r == 0)
-		r = tagged_look(dm, name, uuid, &device);
+	int r = find(dm, tag, name, uuid, &device);
 	if (r == -ENXIO || r == -EEXIST || (r == 0 && !device.suspended))
 		return 0;
 	if (r == 0)
@@ -282,36 +294,26 @@ int guard_resume(struct dm *dm, const char *tag, struct err *err)
 int guard_swap(struct dm *dm, const struct guard_spec *spec, struct guard *ret, struct err *err)
 {
 	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
-	struct dm_device device;
-	int r = find_used(dm, spec->tag, uuid, ret, err);
+	int r = find_used(dm, spec->tag, name, uuid, ret, err);
 	if (r < 0)
 		return r;
-	bool stands = ret->below_major == spec->major && ret->below_minor == spec->minor;
-	if (stands)
-		return guard_resume(dm, spec->tag, err);
-	if (!ret->suspended || spec->size_bytes < ret->size_bytes)
+	if (ret->below_major == spec->major && ret->below_minor == spec->minor) {
+		r = guard_resume(dm, spec->tag, err);
+		ret->suspended &= r < 0;
+		return r;
+	}
+	if (!ret->suspended)
 		return err_set(err, ERR_PRECONDITION,
-			ret->suspended
-				? "the device %u:%u is smaller than /dev/dm-%u, which is to stand on it"
-				: "what is to be put on the device %u:%u is not suspended: /dev/dm-%u",
+			"/dev/dm-%u is not suspended, and cannot go on over %u:%u", ret->minor,
+			spec->major, spec->minor);
+	if (spec->size_bytes < ret->size_bytes)
+		return err_set(err, ERR_PRECONDITION,
+			"the device %u:%u is smaller than /dev/dm-%u, which is to stand on it",
 			spec->major, spec->minor, ret->minor);
-	const struct guard_spec same = {
-		.tag = spec->tag,
-		.major = spec->major,
-		.minor = spec->minor,
-		.size_bytes = ret->size_bytes,
-		.read_only = ret->read_only,
-	};
-	r = names_of(spec->tag, name, uuid);
-	if (r == 0)
-		r = load(dm, &same, name, uuid, &device, err);
-	if (r < 0)
-		return r;
-	put_device(spec->tag, &device, ret);
-	ret->below_major = same.major;
-	ret->below_minor = same.minor;
-	ret->size_bytes = same.size_bytes;
-	return 0;
+	struct guard_spec same = *spec;
+	same.size_bytes = ret->size_bytes;
+	same.read_only = ret->read_only;
+	return load(dm, &same, name, uuid, ret, err);
 }
 
 /* ---- removing ---- */
@@ -323,9 +325,7 @@ int guard_remove(struct dm *dm, const char *tag, uint32_t below_major, uint32_t 
 	struct dm_device device;
 	struct guard guard = {0};
 	*ret_waits = false;
-	int r = names_of(tag, name, uuid);
-	if (r == 0)
-		r = tagged_look(dm, name, uuid, &device);
+	int r = find(dm, tag, name, uuid, &device);
 	if (r == 0)
 		r = look_at(dm, tag, &device, &guard);
 	if (r == -ENXIO || r == -EEXIST || r == -EINVAL)
