@@ -25,8 +25,8 @@
 #include "node/limits.h"
 #include "node/node.h"
 #include "node/quiesce.h"
+#include "node/strange.h"
 #include "node/volume.h"
-#include "pool/departure.h"
 #include "pool/index.h"
 
 #include <assert.h>
@@ -247,57 +247,13 @@ static void clear_finished(struct op *op)
 	free(d);
 }
 
-/* A pool that has volumes which were made in others, or may have. */
-static bool may_have_moved_to(const struct pool *pool)
-{
-	char key[RECORD_KEY_MAX] = "";
-	const struct pool_object *object;
-	if (pool_uuid8(pool)[0] == '\0')
-		return true;
-	while ((object = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
-		if (object->rec != NULL && object->rec->born[0] != '\0')
-			return true;
-		memcpy(key, object->key, sizeof(key));
-	}
-	return false;
-}
-
-static const char *why_of_pool(
-	const struct pool *tagged, const struct pool *pool, const char *random)
-{
-	char key[RECORD_KEY_MAX] = "";
-	const struct pool_object *object;
-	if (pool_state(pool) != POOL_READY)
-		return "it may be of a volume that has moved to a pool which is not here now";
-	while ((object = pool_next_object(pool, RECORD_VOLUME, key)) != NULL) {
-		if (object->rec == NULL)
-			return "it may be of one of the pool's volumes whose records cannot be read";
-		if (strcmp(object->rec->random, random) == 0 &&
-			strcmp(record_id_pool(object->rec, pool_uuid8(pool)), pool_uuid8(tagged)) ==
-				0)
-			return "it has the tag of a volume, and is not bound to its image";
-		memcpy(key, object->key, sizeof(key));
-	}
-	return NULL;
-}
-
-/* Why the device cannot be known to be a deleted volume's; NULL: it can. A volume with that tag may
- * have a record that cannot be read now, or an image that somebody has moved away, and a pod may
- * have either in use. */
 static const char *why_keep(const struct adopt *a, const struct pool *pool,
 	const struct backend_dev *found, const char *random)
 {
 	for (size_t i = 0; i < a->mount_count; i++)
 		if (a->mounts[i].major == found->major && a->mounts[i].minor == found->minor)
 			return "it is mounted or published";
-	const char *why = NULL;
-	const struct pool *other;
-	if (pool_random_departed(pool, random))
-		return "its volume has moved to another pool, and may be there";
-	for (unsigned i = 0; why == NULL && (other = pools_at(a->node->pools, i)) != NULL; i++)
-		if (other == pool || may_have_moved_to(other))
-			why = why_of_pool(pool, other, random);
-	return why;
+	return strange_why_keep(a->node->pools, pool, random);
 }
 
 static bool keep(const struct adopt *a, const struct pool *pool, const struct backend_dev *found,
