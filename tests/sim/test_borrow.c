@@ -609,3 +609,20 @@ Test(borrow, it_is_arriving, .timeout = 300)
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	close_far();
 }
+
+/* The same while a pool that may have its part is not there; but not for ever. */
+Test(borrow, it_may_be_arriving, .timeout = 300)
+{
+	open_far(1, false);
+	sh("touch %s/other", w->dir); /* no directory */
+	w->two_pools = true;
+	world_restart(w);
+	use_fakes();
+	cr_assert_neq(pool_state(pools_at(w->pools, 1)), POOL_READY);
+	cr_assert_eq(do_stage(), GRPC_UNAVAILABLE);
+	cr_assert_eq(far.takes, 0);
+	ring_sim_settle(w->reactor.ring, TRANSFER_STILL_MS + 1000);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	close_far();
+}

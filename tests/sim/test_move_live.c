@@ -15,10 +15,10 @@
 #include "node/volume.h"
 #include "pool/arrival.h"
 #include "pool/attach.h"
-#include "pool/departure.h"
 #include "pool/index.h"
 #include "pool/part.h"
 #include "pool/pools.h"
+#include "transfer/still.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -37,6 +37,7 @@ static struct {
 	uint32_t below_major, below_minor;
 	unsigned suspends, resumes, swaps;
 	int fail_suspend, fail_resume, fail_swap; /* -errno of every one */
+	bool suspends_all_the_same;               /* where it fails */
 } cover;
 
 static void tag_of_source(char ret[ATTACH_TAG_BYTES])
@@ -71,31 +72,35 @@ static void check_tag(const char *tag)
 	cr_assert_str_eq(tag, its);
 }
 
+/* What the calls about one volume have in common. */
+static void begin(const void *req, size_t req_len)
+{
+	cr_assert_eq(req_len, sizeof(struct attach_volume_req));
+	check_tag(((const struct attach_volume_req *)req)->tag);
+}
+
+static int answer(void *resp, size_t *resp_len, int res)
+{
+	*resp_len = sizeof(struct attach_info);
+	fill(resp);
+	return res;
+}
+
 static int fake_suspend(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
-	const struct attach_volume_req *ask = req;
-	cr_assert_eq(req_len, sizeof(*ask));
-	check_tag(ask->tag);
+	begin(req, req_len);
 	cr_assert(cover.there && !cover.local);
 	cover.suspends++;
-	*resp_len = sizeof(struct attach_info);
-	if (cover.fail_suspend == 0)
-		cover.suspended = true;
-	fill(resp);
-	return cover.fail_suspend;
+	cover.suspended |= cover.fail_suspend == 0 || cover.suspends_all_the_same;
+	return answer(resp, resp_len, cover.fail_suspend);
 }
 
 static int fake_resume(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
-	const struct attach_volume_req *ask = req;
-	cr_assert_eq(req_len, sizeof(*ask));
-	check_tag(ask->tag);
+	begin(req, req_len);
 	cover.resumes++;
-	*resp_len = sizeof(struct attach_info);
-	if (cover.fail_resume == 0)
-		cover.suspended = false;
-	fill(resp);
-	return cover.fail_resume;
+	cover.suspended &= cover.fail_resume != 0;
+	return answer(resp, resp_len, cover.fail_resume);
 }
 
 static int fake_swap(const void *req, size_t req_len, void *resp, size_t *resp_len)
@@ -105,7 +110,6 @@ static int fake_swap(const void *req, size_t req_len, void *resp, size_t *resp_l
 	check_tag(swap->volume.tag);
 	cr_assert(cover.suspended);
 	cr_assert_eq(swap->size_bytes, SIZE);
-	*resp_len = sizeof(struct attach_info);
 	if (cover.fail_swap == 0) {
 		cover.swaps++;
 		cover.suspended = false;
@@ -113,18 +117,14 @@ static int fake_swap(const void *req, size_t req_len, void *resp, size_t *resp_l
 		cover.below_major = swap->major;
 		cover.below_minor = swap->minor;
 	}
-	fill(resp);
-	return cover.fail_swap;
+	return answer(resp, resp_len, cover.fail_swap);
 }
 
 static int fake_give(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
-	(void)req;
-	cr_assert_eq(req_len, sizeof(struct attach_volume_req));
-	*resp_len = sizeof(struct attach_info);
+	begin(req, req_len);
 	cover.there = false;
-	fill(resp);
-	return 0;
+	return answer(resp, resp_len, 0);
 }
 
 static struct borrowed *entry(void)
@@ -377,6 +377,17 @@ static void settle_far(void)
 	}
 }
 
+static void close_switched(const char *after)
+{
+	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
+	settle_far();
+	assert_switched(after);
+	move_taken(after);
+	stop_using();
+	move_undo();
+	close_lent();
+}
+
 /* ---- the tests ---- */
 
 Test(move_live, moves, .timeout = 60)
@@ -455,21 +466,14 @@ Test(move_live, nobody_is_in_its_way, .timeout = 60)
 	w->on_step = ask_meanwhile;
 	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
 	cr_assert(meanwhile == GRPC_ABORTED || meanwhile == GRPC_UNAVAILABLE);
-	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
-	settle_far();
-	assert_switched("a call");
-	move_taken("a call");
-	stop_using();
-	move_undo();
-	close_lent();
+	close_switched("a call");
 }
 
-/* ---- everything fails once ---- */
+/* ---- what goes on by itself ---- */
 
 static struct csi_cover_watch watch;
 static struct csi_arrivals arrivals;
 
-/* What goes on by itself. */
 static void look_after(uint64_t ms)
 {
 	csi_arrivals_open(&arrivals, w->csi, w->registry);
@@ -481,6 +485,135 @@ static void look_after(uint64_t ms)
 		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
 	ring_sim_settle(w->reactor.ring, 100);
 }
+
+/* It may be suspended, or not. */
+Test(move_live, it_cannot_be_suspended, .timeout = 60)
+{
+	open_lent(25);
+	for (unsigned i = 0; i < 4; i++) {
+		cover.fail_suspend = i % 2 == 0 ? -EIO : -ETIMEDOUT;
+		cover.suspends_all_the_same = i >= 2;
+		cr_assert_neq(move_take(), GRPC_OK);
+		assert_safe("a suspend that fails");
+		cr_assert(entry()->suspended, "nobody knows");
+		cr_assert_eq(unstage(), GRPC_UNAVAILABLE);
+		look_after(2 * CSI_COVERS_MS);
+		cr_assert(!cover.suspended && !entry()->suspended);
+		write_through("a look");
+	}
+	cover.fail_suspend = 0;
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	close_switched("it can be suspended");
+}
+
+/* The volume is here, and whoever uses it waits for that. */
+Test(move_live, its_cover_cannot_be_swapped, .timeout = 60)
+{
+	open_lent(26);
+	cover.fail_swap = -EIO;
+	write_through("the beginning");
+	cr_assert_eq(move_take(), GRPC_UNAVAILABLE, "%s", move_message);
+	cr_assert(move_is_in(w->pools) && cover.suspended);
+	look_after(4 * CSI_ARRIVALS_MS);
+	cr_assert(cover.suspended && cover.swaps == 0 && cover.resumes == 0);
+	cr_assert_eq(unstage(), GRPC_UNAVAILABLE);
+	cover.fail_swap = 0;
+	look_after(2 * CSI_ARRIVALS_MS);
+	close_switched("it can be swapped");
+}
+
+/* Somebody else has suspended it, and no part says that a move has. */
+Test(move_live, a_cover_that_nobody_knows_is_left_alone, .timeout = 60)
+{
+	open_lent(27);
+	cover.suspended = true;
+	know_cover();
+	look_after(8 * CSI_COVERS_MS);
+	cr_assert(cover.suspended && cover.resumes == 0 && entry()->told);
+	cover.suspended = entry()->suspended = false;
+	move_expect();
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	close_switched("it goes on");
+}
+
+static void fail_at_change(const char *op_name, const char *step_name)
+{
+	if (strcmp(op_name, "take_fill") == 0 && strcmp(step_name, "note that it changes") == 0)
+		w->fault_after = 0;
+}
+
+/* It is held still by a promise, and then this node uses it no more, though it is attached. */
+Test(move_live, a_promise_is_taken_back, .timeout = 60)
+{
+	open_lent(28);
+	cr_assert_eq(move_give(), ERR_OK);
+	w->on_step = fail_at_change;
+	cr_assert_neq(move_take_only(far.id, "default"), GRPC_OK);
+	w->on_step = NULL;
+	w->fault_after = -1;
+	cr_assert(!list_empty(&far.transfer->stills) && !cover.suspended);
+	cover.there = false;
+	borrows_drop(w->csi->borrows, entry());
+	cr_assert_eq(move_take(), GRPC_UNAVAILABLE);
+	cr_assert_not_null(strstr(move_message, "attached to node node-1"), "%s", move_message);
+	cr_assert(list_empty(&far.transfer->stills));
+	cover.there = true;
+	know_cover();
+	write_through("it is used again");
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	close_switched("it is promised again");
+}
+
+static void lose_it_before_it_leaves(const char *op_name, const char *step_name)
+{
+	if (strcmp(op_name, "take_fill") == 0 && strcmp(step_name, "leave") == 0)
+		channel_local.registry = NULL;
+}
+
+/* This node comes back late: what it held still is that no more, whenever that was looked at. */
+Test(move_live, its_time_is_over, .timeout = 60)
+{
+	open_lent(29);
+	cr_assert_eq(move_give(), ERR_OK);
+	w->on_step = lose_it_before_it_leaves;
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	w->on_step = NULL;
+	assert_safe("an owner that is away");
+	cr_assert(is_finished() && cover.suspended);
+	struct still *still = still_of(far.transfer, pool_hold_next(pools_at(far.pools, 0), NULL));
+	cr_assert_not_null(still);
+	ring_timer_cancel(w->reactor.ring, &far.transfer->timer);
+	ring_sim_settle(w->reactor.ring, TRANSFER_STILL_MS + 1);
+	channel_local.registry = far.registry;
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE);
+	cr_assert_not_null(strstr(move_message, "has not left"), "%s", move_message);
+	cr_assert(!cover.suspended && !is_finished());
+	write_through("its time is over");
+	ring_timer_arm(w->reactor.ring, &far.transfer->timer, TRANSFER_LOOK_MS);
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	close_switched("another time");
+}
+
+/* Somebody has the old image open for a while. It goes without a restart. */
+Test(move_live, what_is_left_goes_later, .timeout = 60)
+{
+	open_lent(30);
+	int fd = move_open_source();
+	write_through("the beginning");
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	ring_sim_settle(w->reactor.ring, 4 * TRANSFER_LOOK_MS);
+	cr_assert_eq(files_in(far.path, "volumes"), 1);
+	cr_assert_eq(exports, 0);
+	close(fd);
+	for (unsigned i = 0; files_in(far.path, "volumes") > 0 && i < 20; i++) {
+		nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+		ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
+	}
+	cr_assert_eq(files_in(far.path, "volumes"), 0);
+	close_switched("it was open");
+}
+
+/* ---- everything fails once ---- */
 
 enum how { STEPS, JOBS, KILLED };
 

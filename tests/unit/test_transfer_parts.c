@@ -228,6 +228,50 @@ Test(part, goes_on_with_what_it_is_made_of, .timeout = 60)
 	fixture_close(&f);
 }
 
+/* By what its volume's id begins and ends with. */
+Test(part, is_found_by_its_volume, .timeout = 60)
+{
+	struct pool_part part = {.of = "0123abcd.a.89abcdef 0011223344556677"};
+	struct pool_part other = {.of = "0123abcd.b.89abcde0 0011223344556677"};
+	const struct record rec = {.kind = RECORD_VOLUME,
+		.name = "a",
+		.size_bytes = MIB,
+		.mkfs_options = "",
+		.source_id = "",
+		.family = "",
+		.claim = "",
+		.born = "",
+		.owner = "",
+		.group = ""};
+	char key[RECORD_KEY_MAX] = "kept";
+	bool finished = false;
+	uint64_t allocated;
+	int fd, other_fd;
+	fixture_open(&f, FIXTURE_DIR);
+	int dir = copies_dir();
+	cr_assert_eq(pool_part_open(dir, "part-a", &part, MIB, 0, &fd, &allocated), 0);
+	cr_assert_eq(pool_part_open(dir, "part-b", &other, MIB, 0, &other_fd, &allocated), 0);
+	cr_assert_eq(pool_part_find(dir, "0123abcd", "00000000", key, &finished), 0);
+	cr_assert_eq(pool_part_find(dir, "0123abce", "89abcdef", key, &finished), 0);
+	cr_assert_str_eq(key, "kept");
+	cr_assert_eq(pool_part_find(dir, "0123abcd", "89abcdef", key, &finished), 1);
+	cr_assert_str_eq(key, "a");
+	cr_assert(!finished);
+	cr_assert_eq(pool_part_finish(dir, fd, &rec, "text", 4), 0);
+	cr_assert_eq(pool_part_find(dir, "0123abcd", "89abcdef", key, &finished), 1);
+	cr_assert(finished);
+	cr_assert_eq(pool_part_find(dir, "0123abcd", "89abcde0", key, &finished), 1);
+	cr_assert_str_eq(key, "b");
+	cr_assert(!finished);
+	/* One that says nothing is nobody's. */
+	cr_assert_eq(fremovexattr(other_fd, "trusted.ringvol.part"), 0);
+	cr_assert_eq(pool_part_find(dir, "0123abcd", "89abcde0", key, &finished), 0);
+	close(other_fd);
+	close(fd);
+	close(dir);
+	fixture_close(&f);
+}
+
 Test(part, is_swept_when_it_is_old_and_nobody_fills_it, .timeout = 60)
 {
 	struct pool_part part = {.of = "x"};
