@@ -9,6 +9,7 @@
 #include "csi/messages.h"
 #include "csi/services.h"
 #include "pool/arrival.h"
+#include "pool/attachment.h"
 #include "pool/departure.h"
 #include "pool/departure_drop.h"
 #include "pool/index.h"
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 /* ---- what the volume has ---- */
@@ -263,6 +265,33 @@ Test(move, in_use_then_free, .timeout = 60)
 	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
 	cr_assert_lt(far.transfer->stats.sent_bytes - before, SIZE / 2 + 3 * MIB);
 	move_taken("it was in use");
+	close_move();
+}
+
+/* A part may have the note of an attempt that was cut just before the volume had its name. */
+Test(move, is_attached_to_nobody, .timeout = 60)
+{
+	struct node_lock lock;
+	char path[160], text[ATTACHMENTS_BYTES_MAX];
+	const struct attachment own = {
+		.node = "node-1", .mode = ATTACHMENT_WRITER, .export = "", .key = ""};
+	struct attachments *one = attachments_with(NULL, &own);
+	int len = attachments_print(one, text, sizeof(text));
+	cr_assert_gt(len, 0);
+	attachments_free(one);
+	open_move(WORLD_XFS, 17);
+	node_lock_init(&lock, NODE_SHARED, "volume", "source");
+	node_lock_take(&far.node->locks, &lock);
+	cr_assert_eq(move_take(), GRPC_UNAVAILABLE);
+	node_lock_release(&far.node->locks, &lock);
+	snprintf(path, sizeof(path), "%s/copies/part-source", w->pool_path);
+	cr_assert_eq(setxattr(path, ATTACHMENTS_XATTR, text, (size_t)len, 0), 0);
+	move_expect();
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	cr_assert_null(pools_find_name(w->pools, RECORD_VOLUME, "source")->attachments);
+	snprintf(path, sizeof(path), "%s/volumes/source", w->pool_path);
+	cr_assert(getxattr(path, ATTACHMENTS_XATTR, NULL, 0) < 0 && errno == ENODATA);
+	move_taken("a note of another attempt");
 	close_move();
 }
 

@@ -594,6 +594,13 @@ Test(move_live, its_time_is_over, .timeout = 60)
 	close_switched("another time");
 }
 
+static unsigned removals;
+
+static void count_removals(const char *op_name, const char *step_name)
+{
+	removals += strcmp(op_name, "parting") == 0 && strcmp(step_name, "remove") == 0;
+}
+
 /* Somebody has the old image open for a while. It goes without a restart. */
 Test(move_live, what_is_left_goes_later, .timeout = 60)
 {
@@ -601,7 +608,11 @@ Test(move_live, what_is_left_goes_later, .timeout = 60)
 	int fd = move_open_source();
 	write_through("the beginning");
 	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	removals = 0;
+	w->on_step = count_removals;
 	ring_sim_settle(w->reactor.ring, 4 * TRANSFER_LOOK_MS);
+	w->on_step = NULL;
+	cr_assert(removals > 1 && removals <= 5, "%u", removals);
 	cr_assert_eq(files_in(far.path, "volumes"), 1);
 	cr_assert_eq(exports, 0);
 	close(fd);
