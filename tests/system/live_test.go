@@ -160,6 +160,7 @@ func TestPairMoves(t *testing.T) {
 			if r.code != 0 || !strings.Contains(r.out, "on node node-b") {
 				t.Fatalf("%+v", r)
 			}
+			t.Logf("the slowest write took %v", time.Duration(n.slowest.Load()))
 			b.isOn(user)
 			b.nothingOf(owner)
 			// Whoever asks for it with what it said when it was attached finds it as it is.

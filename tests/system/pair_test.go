@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"ringvol.dev/tests/rig"
 
@@ -291,6 +292,7 @@ type noting struct {
 	err      error       // of that
 	stop     atomic.Bool
 	count    atomic.Int64
+	slowest  atomic.Int64 // nanoseconds that a write has taken at most
 	answered atomic.Bool
 	late     int64
 	done     chan struct{}
@@ -318,10 +320,12 @@ func (n *noting) run(first uint64) {
 		at := i % uint64(len(n.last))
 		after := n.answered.Load()
 		binary.LittleEndian.PutUint64(n.data, i)
+		start := time.Now()
 		if _, err := n.file.WriteAt(n.data, n.offset+int64(at)*blockBytes); err != nil {
 			n.lost, n.err = i, err
 			return
 		}
+		n.slowest.Store(max(n.slowest.Load(), int64(time.Since(start))))
 		n.last[at] = i
 		n.count.Add(1)
 		if after {
