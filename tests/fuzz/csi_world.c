@@ -167,13 +167,15 @@ static int fake_label(const void *req, size_t req_len, void *resp, size_t *resp_
 	return 0;
 }
 
-/* A volume of another node: taken, given back, looked at; or trouble. The key comes here alone. */
+/* A volume of another node: taken, given back, looked at, moved here; or trouble. The key comes
+ * here alone. */
 static int fake_borrow(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	static const enum err_code codes[] = {ERR_UNAVAILABLE, ERR_PRECONDITION, ERR_DATA_LOSS};
 	const struct attach_take_req *take = req;
 	struct attach_info *info = resp;
-	must(req_len == sizeof(*take) || req_len == sizeof(struct attach_volume_req));
+	must(req_len == sizeof(*take) || req_len == sizeof(struct attach_volume_req) ||
+		req_len == sizeof(struct attach_swap_req));
 	must(*resp_len >= sizeof(*info));
 	must(req_len != sizeof(*take) || (strchr(take->terms.host, ',') == NULL &&
 						 strchr(take->terms.subsystem, ',') == NULL &&
@@ -188,6 +190,8 @@ static int fake_borrow(const void *req, size_t req_len, void *resp, size_t *resp
 	info->there = true;
 	info->found = (b & 1) != 0;
 	info->alive = (b & 0x11) != 0x11;
+	info->suspended = (b & 0x84) == 0x84;
+	info->local = (b & 0x88) == 0x88;
 	info->major = CSI_WORLD_MAJOR;
 	info->minor = CSI_WORLD_MINOR + 1;
 	info->size_bytes = (64 << 20) + ((b & 2) != 0 ? 64 << 20 : 0);
@@ -214,6 +218,9 @@ static helper_fn *const fake_calls[ATTACH_CALLS] = {
 	[ATTACH_GIVE] = fake_borrow,
 	[ATTACH_LOOK] = fake_borrow,
 	[ATTACH_GROW] = fake_borrow,
+	[ATTACH_SUSPEND] = fake_borrow,
+	[ATTACH_RESUME] = fake_borrow,
+	[ATTACH_SWAP] = fake_borrow,
 	[ATTACH_SWEEP] = fake_sweep,
 	[MNT_INSPECT] = fake_look,
 	[MNT_MOUNT] = fake_do,
