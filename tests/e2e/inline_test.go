@@ -183,13 +183,25 @@ func TestVolumeByHand(t *testing.T) {
 			return err
 		}
 		found.Spec.ClaimRef = &corev1.ObjectReference{Namespace: w.namespace, Name: "second"}
-		found.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 		_, err = volumes.Update(w.ctx(), found, metav1.UpdateOptions{})
 		return err
 	})
 	w.claim("second", "ringvol", "64Mi", named)
 	w.pod("again", mounts("second"))
 	w.awaitPod("again")
+	// Not earlier: the provisioner deletes what is Released and may be deleted, whomever it is kept for.
+	w.eventually("the volume may be deleted", func() error {
+		found, err := volumes.Get(w.ctx(), name, metav1.GetOptions{})
+		if err == nil && found.Status.Phase != corev1.VolumeBound {
+			err = errors.New("it is " + string(found.Status.Phase))
+		}
+		if err != nil {
+			return err
+		}
+		found.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		_, err = volumes.Update(w.ctx(), found, metav1.UpdateOptions{})
+		return err
+	})
 	w.run("again", "check", dataDir+"/file", "1000000", "by hand")
 	w.deletePod("again")
 	w.deleteClaim("second")
