@@ -132,8 +132,17 @@ func (w *world) attachOn() {
 	}
 }
 
+// noAttachments waits until no volume is attached. What kubelet mounted while attaching was on is in use to the attach/detach controller for
+// as long as its pod runs; its attachment is taken away by hand, as docs/attach.md has it.
 func (w *world) noAttachments() {
 	w.t.Helper()
+	w.eventually("no attachment but of what is in use", func() error {
+		found, err := w.attachments("")
+		if err != nil {
+			return err
+		}
+		return w.deleteInUse(found)
+	})
 	w.eventually("no attachment", func() error {
 		found, err := w.attachments("")
 		if err == nil && len(found) > 0 {
@@ -141,6 +150,32 @@ func (w *world) noAttachments() {
 		}
 		return err
 	})
+}
+
+// deleteInUse deletes attachments if all of them are of volumes that their nodes report in use.
+func (w *world) deleteInUse(attachments []storagev1.VolumeAttachment) error {
+	for _, a := range attachments {
+		found, err := node.Client.CoreV1().Nodes().Get(w.ctx(), a.Spec.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		volume, err := node.Client.CoreV1().PersistentVolumes().Get(w.ctx(), *a.Spec.Source.PersistentVolumeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(found.Status.VolumesInUse, func(name corev1.UniqueVolumeName) bool {
+			return strings.HasSuffix(string(name), "^"+volume.Spec.CSI.VolumeHandle)
+		}) {
+			return errors.New(explained(attachments))
+		}
+	}
+	for _, a := range attachments {
+		err := node.Client.StorageV1().VolumeAttachments().Delete(w.ctx(), a.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // takeFinalizers takes from volumes what their attacher has put on them, as docs/attach.md has it.
