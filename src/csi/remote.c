@@ -131,7 +131,7 @@ int remote_close(struct op *op, struct remote *remote)
 	if (remote->part.keep)
 		return 0;
 	offer_drop(remote->pull.transfer, offer->source_id, offer->volume_name);
-	pull_close_init(&remote->pull);
+	pull_close_init(&remote->pull, remote->pull.offer.grant);
 	return op_child(op, &remote->pull.op);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TakeVolume, for its two files: take_volume.c and take_fill.c. */
+/* TakeVolume, for its files: take_volume.c, take_fill.c and take_pass.c. */
 #ifndef RINGVOL_CSI_TAKE_H
 #define RINGVOL_CSI_TAKE_H
 
@@ -39,6 +39,10 @@ struct take {
 	ssize_t text_len;
 	char text[POOL_PART_TEXT_MAX];
 	struct op fill;
+	/* Catching up (take_pass.c). */
+	struct op pass;
+	unsigned passes;
+	uint64_t pass_bytes, before_bytes; /* of the last one, and of the one before */
 };
 
 /* The volume is this call's alone: for as long as it takes to hold it still and finish. Nothing if
@@ -47,6 +51,17 @@ int take_lock(struct op *op, struct take *k);
 void take_unlock(struct take *k);
 /* As the volume is in this pool, made of what it was before. NULL: out of memory. */
 struct record *take_record(const struct take *k, const struct record *there);
+/* k->part is of what the offer's grant has. */
+void take_describe(struct take *k);
+/* Steps of the fill (take_pass.c). The part has the grant's image, and gets what a later one has
+ * else, pass by pass, until little is left: then the volume is held still for as little. */
+int take_catch_up_run(struct op *op, struct take *k);
+int take_catch_up_end(struct op *op, struct take *k, int res);
+/* From here on the part is no image of a grant any more. A pass that is cut may leave what the
+ * volume had for a moment, where it has by the next one what the grant's image has: that would not
+ * be told as changed. So the part is begun anew then, whatever dies. */
+int take_spoil(struct op *op, struct take *k);
+int take_spoil_end(struct op *op, const struct take *k, int res);
 /* pool_build's fill; arg: a struct take. */
 int take_fill(struct op *op, int dst_fd, void *arg);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fill of a volume that moves here. Happy path: the part gets the image of the grant, while the
- * volume may be in use -> this node lets nobody else at it; if it is in use here, its cover is
+ * volume may be in use -> if it is in use here, it gets later images until little has changed
+ * (take_pass.c) -> this node lets nobody else at it; if it is in use here, its cover is
  * suspended (cover.h) -> the volume is held still, and what has changed since is pulled, too -> the
  * part is finished, durably: from then on nothing takes it away -> the volume leaves the other node
  * (the commit) -> the build has what it was then.
@@ -105,6 +106,30 @@ static int pull_run(struct op *op)
 	return op_child(op, &k->pull.op);
 }
 
+/* In use here, and not in a pool of this node. */
+static struct borrowed *cover_of_fill(struct op *op)
+{
+	const struct take *k = take_of_fill(op);
+	struct borrowed *one = csi_cover_of(k->task.csi, k->task.id);
+	return one != NULL && !one->local ? one : NULL;
+}
+
+/* Where nobody here waits for the end of it, it is not hurried. */
+static bool caught_up(struct op *op)
+{
+	return fill_finished(op) || cover_of_fill(op) == NULL;
+}
+
+static int catch_up_run(struct op *op)
+{
+	return take_catch_up_run(op, take_of_fill(op));
+}
+
+static int catch_up_end(struct op *op, int res)
+{
+	return take_catch_up_end(op, take_of_fill(op), res);
+}
+
 static int alone_run(struct op *op)
 {
 	struct take *k = take_of_fill(op);
@@ -116,14 +141,6 @@ static int alone_undo(struct op *op)
 {
 	take_unlock(take_of_fill(op));
 	return 0;
-}
-
-/* In use here, and not in a pool of this node. */
-static struct borrowed *cover_of_fill(struct op *op)
-{
-	const struct take *k = take_of_fill(op);
-	struct borrowed *one = csi_cover_of(k->task.csi, k->task.id);
-	return one != NULL && !one->local ? one : NULL;
 }
 
 static bool suspend_done(struct op *op)
@@ -187,27 +204,14 @@ static int still_end(struct op *op, int res)
 	return 0;
 }
 
-/* From here on the part is no image of the grant any more. A pass that is cut may leave what the
- * volume had for a moment, where it has by the next one what the grant's image has: that would not
- * be told as changed. So the part is begun anew then, whatever dies. */
-static int spoil_job(void *arg)
-{
-	struct take *k = arg;
-	int r = pool_part_note(k->fd, &k->part, record_image_bytes(k->rec), 0);
-	return r < 0 ? r : fsync(k->fd) < 0 ? -errno : 0;
-}
-
 static int spoil_run(struct op *op)
 {
-	return op_work(op, spoil_job, take_of_fill(op));
+	return take_spoil(op, take_of_fill(op));
 }
 
 static int spoil_end(struct op *op, int res)
 {
-	const struct take *k = take_of_fill(op);
-	return res == 0 ? 0
-			: op_fail_sys(op, res, "noting in pool %s how much of %s is copied",
-				  pool_name(k->pool), k->name);
+	return take_spoil_end(op, take_of_fill(op), res);
 }
 
 static int changed_run(struct op *op)
@@ -344,6 +348,7 @@ static int identity_run(struct op *op)
 static const struct op_step fill_steps[] = {
 	{"make part durable", .run = settle_run, .end = settle_end, .done = fill_begins},
 	{"pull", .run = pull_run, .done = fill_finished},
+	{"catch up", .run = catch_up_run, .end = catch_up_end, .done = caught_up},
 	{"have alone", .run = alone_run, .undo = alone_undo},
 	{"suspend", .run = suspend_run, .end = suspend_end, .undo = suspend_undo,
 		.done = suspend_done},

@@ -197,7 +197,7 @@ static int check_run(struct op *op)
 /* ---- the build ---- */
 
 /* The bytes of one grant's image, which is a secret. */
-static void describe(struct take *k)
+void take_describe(struct take *k)
 {
 	char digest[SHA256_DIGEST_STRING_LENGTH];
 	SHA256Data((const uint8_t *)k->offer.grant, strlen(k->offer.grant), digest);
@@ -211,7 +211,7 @@ static int build_run(struct op *op)
 	if (r < 0)
 		return op_fail_sys(op, r, "volume %s", k->name);
 	k->building = true;
-	describe(k);
+	take_describe(k);
 	k->build.part = &k->part;
 	k->build.fill = take_fill;
 	k->build.fill_arg = k;

@@ -38,6 +38,8 @@ static bool is_same(const struct grant_make *m, const struct pool_hold *hold)
  * to leave, what changes later is told against the image that was sent. */
 static bool is_meant(const struct grant_make *m, const struct pool_hold *hold)
 {
+	if (m->renews != NULL && (hold == m->renews || hold->opened))
+		return false;
 	return is_same(m, hold) &&
 	       (hold->rec->kind == RECORD_SNAPSHOT || !hold->sent || hold->move);
 }
@@ -164,7 +166,8 @@ static int hold_run(struct op *op)
 	bool volume = source->kind == RECORD_VOLUME;
 	pool_hold_make_init(&m->make, op->reactor, source, m->source.share);
 	m->making = true;
-	m->make.held_briefly = volume && m->source.share && m->source.quiesce.dev.attached;
+	m->make.held_briefly =
+		volume && m->source.share && (m->source.quiesce.dev.attached || m->renews != NULL);
 	m->make.need_bytes = !volume           ? 0
 			     : m->source.share ? node_source_shared_room(&m->source)
 					       : source->allocated_bytes;
@@ -194,7 +197,8 @@ static int hold_end(struct op *op, int res)
 	struct grant_make *m = make_of(op);
 	if (res < 0)
 		return res;
-	drop_sent(m);
+	if (m->renews == NULL)
+		drop_sent(m);
 	take_grant(m, m->make.ret_hold); /* nobody knows it yet */
 	return 0;
 }

@@ -30,6 +30,9 @@ struct grant_make {
 	/* Set before it runs: the volume is to leave; a grant of that for any node is as good. */
 	bool move, any_node;
 	bool unlocked; /* likewise: the source is not locked, so that none can be made */
+	/* Likewise, with move: beside this one, which has a reader, another that nobody has read
+	 * from; its image shares the volume's blocks. */
+	const struct pool_hold *renews;
 	char grant[POOL_GRANT_BYTES];        /* out */
 	char granted_to[POOL_HOLD_NODE_MAX]; /* out: a node's id */
 	/* private */
@@ -50,6 +53,8 @@ struct pool_hold *grant_find(
 	const struct transfer *transfer, const char *grant, const struct grpc_peer *peer);
 /* The one that a request of the transfer's service names, or NULL with the call ended. */
 struct pool_hold *grant_of_call(struct grpc_call *call, ProtobufCBinaryData grant);
+/* RenewCopy of ringvol.v1.Transfer (renew.c). */
+grpc_method_fn renew_copy;
 /* Whether two grants are the same. Takes the same time whatever they are. */
 bool grant_is(const char a[POOL_GRANT_BYTES], const char b[POOL_GRANT_BYTES]);
 /* Whether the caller is the node of that id. */

@@ -166,7 +166,7 @@ void pull_call_failed(struct pull *p, enum grpc_status status, const char *messa
 void pull_call_with(
 	struct pull *p, const char *path, const ProtobufCMessage *request, uint64_t deadline_ns)
 {
-	uint8_t packed[POOL_GRANT_BYTES + 96];
+	uint8_t packed[2 * POOL_GRANT_BYTES + 96];
 	size_t len = protobuf_c_message_get_packed_size(request);
 	assert(len <= sizeof(packed));
 	protobuf_c_message_pack(request, packed);
@@ -177,9 +177,9 @@ void pull_call_with(
 	channel_start(p->channel, &p->call, packed, len, true);
 }
 
-ProtobufCBinaryData pull_grant(struct pull *p)
+ProtobufCBinaryData pull_text(const char *text)
 {
-	return (ProtobufCBinaryData){strlen(p->offer.grant), (uint8_t *)p->offer.grant};
+	return (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
 }
 
 /* ---- open ---- */
@@ -218,7 +218,7 @@ static void on_open_end(
 static void call_open(struct pull *p)
 {
 	Ringvol__V1__OpenCopyRequest request = RINGVOL__V1__OPEN_COPY_REQUEST__INIT;
-	request.grant = pull_grant(p);
+	request.grant = pull_text(p->offer.grant);
 	p->answered = false;
 	p->call.on_message = on_opened;
 	p->call.on_end = on_open_end;
@@ -312,6 +312,7 @@ static int take_chunk(struct pull *p, const struct chunk *chunk)
 	p->writing++;
 	p->next_bytes = chunk->offset + chunk->len;
 	p->transfer->stats.received_bytes += chunk->len;
+	p->received_bytes += chunk->len;
 	(void)rate_take(&p->transfer->rate, now_ns(p), chunk->len);
 	buf->punches = p->changed && !p->build->rec->thick;
 	pull_buf_write(buf, p->op.reactor, p->op.lane, p->part.fd, p->direct);
@@ -364,9 +365,10 @@ static void on_read_end(
 static void call_read(struct pull *p)
 {
 	Ringvol__V1__ReadCopyRequest request = RINGVOL__V1__READ_COPY_REQUEST__INIT;
-	request.grant = pull_grant(p);
+	request.grant = pull_text(p->offer.grant);
 	request.offset = p->next_bytes;
-	request.changed = p->changed;
+	request.changed = p->changed && p->base[0] == '\0';
+	request.since = pull_text(p->base);
 	p->held = p->ended = false;
 	p->call.on_message = on_chunk;
 	p->call.on_end = on_read_end;
@@ -446,6 +448,7 @@ static int read_run(struct op *op)
 {
 	struct pull *p = pull_of(op);
 	p->direct = pool_features(p->build->pool)->direct_io;
+	p->received_bytes = 0;
 	p->next_bytes = p->changed ? 0 : p->part.noted_bytes;
 	p->stray = false;
 	pull_begin(p, true);

@@ -2,8 +2,8 @@
 /*
  * Pulling a copy: from the node that has the source into an image of this node. Its operations
  * share one struct, and one runs at a time: what it is (open), its bytes (read), thanks (close). Of
- * a volume that moves here also: it is to be still, what has changed since (changed), it is to
- * leave.
+ * a volume that moves here also: another grant of it as it is by now, and what lies between the two
+ * (renew); it is to be still, what has changed since (changed), it is to leave.
  *
  * A lost connection is made again, and the copy goes on where it was. What the source sends is
  * checked before it is written. Progress is made durable, and noted, every PULL_NOTE_BYTES.
@@ -46,6 +46,10 @@ struct pull {
 	struct op op;
 	struct transfer *transfer;
 	struct offer offer;
+	/* After pull_renew: the grant whose image the part has, and offer.grant is a later one. "":
+	 * there is no later one. */
+	char base[POOL_GRANT_BYTES];
+	uint64_t received_bytes; /* by the last operation that reads */
 	/* Of the source, when open has ended well; the pull's. Checked. */
 	struct record *rec;
 	uint64_t size_bytes, allocated_bytes;
@@ -69,7 +73,8 @@ struct pull {
 	uint64_t heard_ns;        /* when it last went on */
 	unsigned attempts, wrong; /* without progress */
 	bool counted, stopped, reading, answered;
-	bool changed;                    /* reading what has changed */
+	bool changed;                    /* reading what has changed, or lies between two grants */
+	const char *closing;             /* the grant */
 	void (*attempt)(struct pull *p); /* the call, but for reading */
 	char to[RECORD_POOL_DIGITS + 1]; /* the pool that it leaves for */
 	/* reading */
@@ -95,10 +100,15 @@ void pull_free(struct pull *pull);
 void pull_open_init(struct pull *pull);
 /* Into build's part, on fd. Sets part->keep where the failure is not this node's. */
 void pull_read_init(struct pull *pull, struct pool_build *build, int fd);
-/* Likewise into a part that has all of it: what has changed since. Not durable when it ends. */
+/* Likewise into a part that has all of base, or of the grant where that is "": what the grant has
+ * else, or the volume by now, which is still. Not durable when it ends. */
 void pull_changed_init(struct pull *pull, struct pool_build *build, int fd);
-/* Tells the source that it is not needed any more. Never fails: what is not told expires. */
-void pull_close_init(struct pull *pull);
+/* Tells the source that the grant, which stays the caller's, is not needed any more. Never fails:
+ * what is not told expires. */
+void pull_close_init(struct pull *pull, const char *grant);
+/* Asks for another grant of a volume that moves, which is in use. Never fails: without one base is
+ * "". */
+void pull_renew_init(struct pull *pull);
 /* Asks for the volume to be held still: still says whether it is. */
 void pull_still_init(struct pull *pull);
 /* Has it leave for a pool of this node: left says whether it has. An error: nobody knows. */

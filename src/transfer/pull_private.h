@@ -17,7 +17,7 @@ void pull_answered(struct pull *p, enum grpc_status status, const char *message)
 /* The operation is to end so; what is under way goes on to its own end. The first one counts. */
 void pull_end(struct pull *p, int res);
 void pull_end_unavailable(struct pull *p, const char *what, const char *why);
-/* The offer's, as a field. */
-ProtobufCBinaryData pull_grant(struct pull *p);
+/* As a field. */
+ProtobufCBinaryData pull_text(const char *text);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The short calls of a pull: CloseCopy, which thanks the source, and of a volume that moves here
- * StillVolume and LeaveVolume. Each is an operation of one call, which is made again as long as its
- * node cannot be reached (PULL_OPEN_MS); then the operation ends with ERR_UNAVAILABLE.
+ * RenewCopy, StillVolume and LeaveVolume. Each is an operation of one call, which is made again as
+ * long as its node cannot be reached (PULL_OPEN_MS); then the operation ends with ERR_UNAVAILABLE.
+ * CloseCopy and RenewCopy are tried once, and end well.
  *
  * LeaveVolume is the commit of a move. Only two answers say what became of it: OK, it has left; and
  * that it has not, where its node, which has its pool, knows no such grant, or has not held it
@@ -10,8 +11,10 @@
  */
 #include "transfer/pull_private.h"
 
+#include "base/log.h"
 #include "cluster.pb-c.h"
 #include "pool/attachment.h"
+#include "transfer/grant.h"
 #include "transfer/opened.h"
 
 #include <stdio.h>
@@ -52,7 +55,7 @@ static void on_close_end(
 static void call_close(struct pull *p)
 {
 	Ringvol__V1__CloseCopyRequest request = RINGVOL__V1__CLOSE_COPY_REQUEST__INIT;
-	request.grant = pull_grant(p);
+	request.grant = pull_text(p->closing);
 	p->call.on_message = NULL;
 	p->call.on_end = on_close_end;
 	pull_call_with(
@@ -73,9 +76,78 @@ static const struct op_step close_steps[] = {
 	{NULL},
 };
 
-void pull_close_init(struct pull *p)
+void pull_close_init(struct pull *p, const char *grant)
 {
+	p->closing = grant;
 	op_init(&p->op, p->transfer->reactor, "pull_close", close_steps, NULL);
+}
+
+/* ---- renew ---- */
+
+static bool take_renewed(struct pull *p, const Ringvol__V1__RenewCopyResponse *response)
+{
+	char grant[POOL_GRANT_BYTES] = {0};
+	if (response->grant.len != sizeof(grant) - 1)
+		return false;
+	memcpy(grant, response->grant.data, response->grant.len);
+	if (strspn(grant, "0123456789abcdef") != sizeof(grant) - 1 ||
+		grant_is(grant, p->offer.grant))
+		return false;
+	memcpy(p->base, p->offer.grant, sizeof(p->base));
+	memcpy(p->offer.grant, grant, sizeof(grant));
+	return true;
+}
+
+static bool on_renewed(struct channel_call *call, const uint8_t *data, size_t len)
+{
+	struct pull *p = container_of(call, struct pull, call);
+	Ringvol__V1__RenewCopyResponse *response =
+		len <= ANSWER_MAX ? ringvol__v1__renew_copy_response__unpack(NULL, len, data)
+				  : NULL;
+	p->answered = response != NULL && take_renewed(p, response);
+	if (response != NULL)
+		ringvol__v1__renew_copy_response__free_unpacked(response, NULL);
+	return true;
+}
+
+/* Without it more is left for when the volume is still. */
+static void on_renew_end(
+	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
+{
+	struct pull *p = container_of(call, struct pull, call);
+	(void)sent;
+	if (status != GRPC_OK || !p->answered)
+		log_event(LOG_LEVEL_DEBUG,
+			"its node gives no later image of a volume that moves here",
+			log_fields({"volume", p->offer.source_id}, {"why", message}));
+	pull_end(p, 0);
+}
+
+static void call_renew(struct pull *p)
+{
+	Ringvol__V1__RenewCopyRequest request = RINGVOL__V1__RENEW_COPY_REQUEST__INIT;
+	request.grant = pull_text(p->offer.grant);
+	p->answered = false;
+	p->call.on_message = on_renewed;
+	p->call.on_end = on_renew_end;
+	pull_call_with(
+		p, "/ringvol.v1.Transfer/RenewCopy", &request.base, deadline_ns(p, PULL_CALL_MS));
+}
+
+static int renew_run(struct op *op)
+{
+	pull_of(op)->base[0] = '\0';
+	return call_begin(op, call_renew);
+}
+
+static const struct op_step renew_steps[] = {
+	{"renew copy", .run = renew_run},
+	{NULL},
+};
+
+void pull_renew_init(struct pull *p)
+{
+	op_init(&p->op, p->transfer->reactor, "pull_renew", renew_steps, NULL);
 }
 
 /* ---- still ---- */
@@ -143,7 +215,7 @@ static void on_still_end(
 static void call_still(struct pull *p)
 {
 	Ringvol__V1__StillVolumeRequest request = RINGVOL__V1__STILL_VOLUME_REQUEST__INIT;
-	request.grant = pull_grant(p);
+	request.grant = pull_text(p->offer.grant);
 	request.suspended = p->suspended;
 	p->answered = p->still = false;
 	p->call.on_message = on_still;
@@ -186,7 +258,7 @@ static void on_leave_end(
 static void call_leave(struct pull *p)
 {
 	Ringvol__V1__LeaveVolumeRequest request = RINGVOL__V1__LEAVE_VOLUME_REQUEST__INIT;
-	request.grant = pull_grant(p);
+	request.grant = pull_text(p->offer.grant);
 	request.since = p->since;
 	request.pool = (ProtobufCBinaryData){strlen(p->to), (uint8_t *)p->to};
 	request.from = (ProtobufCBinaryData){strlen(p->from), (uint8_t *)p->from};

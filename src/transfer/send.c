@@ -28,7 +28,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEND_BUFFERS = 6 };
+enum {
+	SEND_BUFFERS = 6,
+	IMAGE_NAME_BYTES = RECORD_KEY_MAX, /* a hold's name is shorter */
+};
+_Static_assert(sizeof(((struct pool_hold *)0)->name) <= IMAGE_NAME_BYTES, "a name fits");
 
 struct send_buf {
 	struct ring_req req;
@@ -49,16 +53,16 @@ struct send {
 	struct ring_timer pause; /* the rate's */
 	struct ring_chore chore; /* the next chunk */
 	struct lane *lane;
-	int holds_fd, fd;
-	/* Of a volume that is held still, what differs from the hold's image: fd is the volume's.
-	 */
-	bool changed;
-	int volumes_fd;
-	char key[RECORD_KEY_MAX];
+	int holds_fd, fd; /* holds_fd: also the base's */
+	/* What differs from the base is sent alone: of a volume that is held still from the hold's
+	 * image, of that from an earlier hold's. fd is the target's. */
+	bool differs;
+	struct pool_hold *earlier; /* the latter; NULL */
+	int target_dir_fd;
+	char target[IMAGE_NAME_BYTES], base[IMAGE_NAME_BYTES];
 	struct differ differ;
 	bool direct_io, opened, blocked;
 	bool noting, noted, closing;
-	char name[sizeof(((struct pool_hold *)0)->name)];
 	uint64_t from_bytes, size_bytes;
 	/* Buffers first .. first + used - 1 have chunks, in order. */
 	struct send_buf bufs[SEND_BUFFERS];
@@ -99,16 +103,28 @@ static void send_free(struct send *s)
 	free(s);
 }
 
-static void closed(struct work_job *job, int res)
+static void keep(struct transfer *t, struct pool_hold *hold)
 {
-	struct send *s = container_of(job, struct send, open);
-	struct transfer *t = s->transfer;
-	struct pool_hold *hold = s->hold;
-	(void)res;
+	hold->readers++;
+	hold->used_ns = now_ns(t);
+}
+
+static void let_go(struct transfer *t, struct pool_hold *hold)
+{
 	hold->readers--;
 	hold->used_ns = now_ns(t);
 	if (hold->dropped)
 		grant_drop(hold);
+}
+
+static void closed(struct work_job *job, int res)
+{
+	struct send *s = container_of(job, struct send, open);
+	struct transfer *t = s->transfer;
+	(void)res;
+	let_go(t, s->hold);
+	if (s->earlier != NULL)
+		let_go(t, s->earlier);
 	list_remove(&s->link);
 	t->stats.sends--;
 	bulk_counted(t);
@@ -288,7 +304,7 @@ static void noted(struct work_job *job, int res)
 /* The image of a snapshot is the same whenever it is granted. */
 static void note_or_end(struct send *s)
 {
-	if (s->noted || s->changed || s->hold->rec->kind == RECORD_SNAPSHOT) {
+	if (s->noted || s->differs || s->hold->rec->kind == RECORD_SNAPSHOT) {
 		send_end(s);
 		return;
 	}
@@ -349,25 +365,20 @@ static void on_extents(struct copy_walk *walk)
 static int open_run(struct work_job *job)
 {
 	struct send *s = container_of(job, struct send, open);
-	int fd = pool_hold_open(s->holds_fd, s->name, s->direct_io);
-	if (fd < 0)
-		return fd;
-	if (!s->changed) {
-		s->fd = fd;
-		return 0;
-	}
-	s->differ.base_fd = fd;
-	fd = pool_hold_open(s->volumes_fd, s->key, s->direct_io);
+	int fd = pool_hold_open(s->target_dir_fd, s->target, s->direct_io);
 	if (fd < 0)
 		return fd;
 	s->fd = s->differ.target_fd = fd;
-	return differ_open(&s->differ);
+	if (!s->differs)
+		return 0;
+	s->differ.base_fd = pool_hold_open(s->holds_fd, s->base, s->direct_io);
+	return s->differ.base_fd < 0 ? s->differ.base_fd : differ_open(&s->differ);
 }
 
 static int walk_start(struct send *s)
 {
 	struct work *work = s->transfer->reactor->work;
-	if (s->changed)
+	if (s->differs)
 		return copy_walk_start_differ(&s->walk, work, s->lane, &s->differ, s->from_bytes,
 			s->size_bytes, on_extents);
 	return copy_walk_start(
@@ -415,7 +426,8 @@ static struct send *send_new(struct transfer *t, struct pool_hold *hold)
 	s->lane = pool_lane(hold->pool);
 	s->holds_fd = pool_holds_fd(hold->pool);
 	s->direct_io = pool_features(hold->pool)->direct_io;
-	strcpy(s->name, hold->name);
+	s->target_dir_fd = s->holds_fd;
+	strcpy(s->target, hold->name);
 	s->size_bytes = record_image_bytes(hold->rec);
 	s->pause.fn = on_pause;
 	s->chore.fn = on_chore;
@@ -446,14 +458,41 @@ static void open_copy(struct grpc_call *call, const ProtobufCMessage *request)
 	grpc_reply(call, &response.base);
 }
 
-static void read_changed(struct send *s)
+static void read_differing(struct send *s, const char *base)
 {
 	const struct fs_features *features = pool_features(s->hold->pool);
-	s->changed = true;
-	s->volumes_fd = pool_dirfd(s->hold->pool, RECORD_VOLUME);
-	memcpy(s->key, s->hold->rec->key, strlen(s->hold->rec->key) + 1);
+	s->differs = true;
+	strcpy(s->base, base);
 	s->differ.shares =
 		s->hold->shares && features->reflink && extents_comparable(features->fs_type);
+}
+
+/* The volume, where it differs from the hold's image. */
+static void read_changed(struct send *s)
+{
+	s->target_dir_fd = pool_dirfd(s->hold->pool, RECORD_VOLUME);
+	memcpy(s->target, s->hold->rec->key, strlen(s->hold->rec->key) + 1);
+	read_differing(s, s->hold->name);
+}
+
+/* The hold's image, where it differs from an earlier one's. */
+static void read_since(struct send *s, struct pool_hold *earlier)
+{
+	s->earlier = earlier;
+	read_differing(s, earlier->name);
+}
+
+/* False, with the call ended: its images cannot be compared with the hold's. */
+static bool may_compare(struct grpc_call *call, bool changed, const struct pool_hold *hold,
+	const struct pool_hold *earlier)
+{
+	bool ok = !changed && earlier != hold && earlier->pool == hold->pool &&
+		  strcmp(earlier->source_id, hold->source_id) == 0 &&
+		  record_image_bytes(earlier->rec) == record_image_bytes(hold->rec);
+	if (!ok)
+		grpc_end(call, GRPC_INVALID_ARGUMENT,
+			"since: an earlier grant of the same volume and size is asked for, without changed");
+	return ok;
 }
 
 static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
@@ -472,6 +511,12 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 		grpc_end(call, GRPC_FAILED_PRECONDITION, "its volume is not held still any more");
 		return;
 	}
+	struct pool_hold *earlier = NULL;
+	if (req->since.len > 0) {
+		earlier = grant_of_call(call, req->since);
+		if (earlier == NULL || !may_compare(call, req->changed, hold, earlier))
+			return;
+	}
 	struct send *s = t->stats.sends < TRANSFER_SENDS_MAX ? send_new(t, hold) : NULL;
 	if (s == NULL) {
 		grpc_end(call, GRPC_RESOURCE_EXHAUSTED,
@@ -482,6 +527,8 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 	s->from_bytes = req->offset;
 	if (req->changed)
 		read_changed(s);
+	else if (earlier != NULL)
+		read_since(s, earlier);
 	s->open = (struct work_job){.run = open_run, .on_end = opened, .lane = s->lane};
 	if (work_submit(t->reactor->work, &s->open) < 0) {
 		send_free(s);
@@ -489,8 +536,9 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	hold->opened = true;
-	hold->readers++;
-	hold->used_ns = now_ns(t);
+	keep(t, hold);
+	if (earlier != NULL)
+		keep(t, earlier);
 	list_push(&t->sends, &s->link);
 	t->stats.sends++;
 	bulk_counted(t);
@@ -513,6 +561,7 @@ static void close_copy(struct grpc_call *call, const ProtobufCMessage *request)
 static const struct grpc_method methods[] = {
 	{"OpenCopy", open_copy},
 	{"ReadCopy", read_copy},
+	{"RenewCopy", renew_copy},
 	{"CloseCopy", close_copy},
 	{"StillVolume", still_volume},
 	{"LeaveVolume", leave_volume},

@@ -446,6 +446,75 @@ Test(move_live, is_not_for_this_node_alone, .timeout = 60)
 	close_lent();
 }
 
+/* Much is written while it is copied: after the bulk, and again during the first pass. */
+enum { MUCH_BYTES = 5 * MIB };
+
+static unsigned passes, writes;
+static uint64_t sent_before_it_waits_bytes;
+static struct node_lock in_the_way;
+static bool is_in_the_way;
+
+static void write_much(void)
+{
+	uint8_t *much = malloc(MUCH_BYTES);
+	int fd = move_open_source();
+	cr_assert_not_null(much);
+	memset(much, 0x30 + (int)++writes, MUCH_BYTES);
+	cr_assert_eq(pwrite(fd, much, MUCH_BYTES, MIB), MUCH_BYTES);
+	cr_assert_eq(fsync(fd), 0);
+	close(fd);
+	free(much);
+	move_expect();
+}
+
+static void write_and_count(const char *op_name, const char *step_name)
+{
+	bool is_pass = strcmp(op_name, "take_pass") == 0;
+	if (strcmp(op_name, "take_fill") == 0 && strcmp(step_name, "catch up") == 0)
+		write_much();
+	if (is_pass && strcmp(step_name, "pull what changed") == 0 && passes == 1)
+		write_much();
+	passes += is_pass && strcmp(step_name, "renew") == 0;
+	if (strcmp(step_name, "suspend") == 0) {
+		if (is_in_the_way)
+			node_lock_release(&far.node->locks, &in_the_way);
+		is_in_the_way = false;
+		sent_before_it_waits_bytes = far.transfer->stats.sent_bytes;
+	}
+	write_through(step_name);
+}
+
+static uint64_t sent_while_it_waits(void)
+{
+	passes = writes = 0;
+	cr_assert_eq(move_give(), ERR_OK);
+	w->on_step = write_and_count;
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
+	w->on_step = NULL;
+	return far.transfer->stats.sent_bytes - sent_before_it_waits_bytes;
+}
+
+Test(move_live, catches_up_before_it_waits, .timeout = 60)
+{
+	open_lent(51);
+	cr_assert_lt(sent_while_it_waits(), MIB);
+	cr_assert_eq(passes, 2, "%u: the writes of the bulk, those of the first pass", passes);
+	cr_assert_eq(writes, 2);
+	close_switched("two passes");
+}
+
+/* Its node makes no later image just then: what was written is pulled while it waits. */
+Test(move_live, waits_for_all_of_it_where_it_cannot_catch_up, .timeout = 60)
+{
+	open_lent(52);
+	node_lock_init(&in_the_way, NODE_EXCLUSIVE, "volume", source()->key);
+	node_lock_take(&far.node->locks, &in_the_way);
+	is_in_the_way = true;
+	cr_assert_geq(sent_while_it_waits(), MUCH_BYTES);
+	cr_assert_eq(passes, 1);
+	close_switched("no pass");
+}
+
 /* Calls about it while its I/O waits. */
 static enum grpc_status meanwhile;
 

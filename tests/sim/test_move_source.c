@@ -114,6 +114,34 @@ static enum grpc_status close_grant(void)
 	return call_status("/ringvol.v1.Transfer/CloseCopy", &req.base);
 }
 
+static char renewed[POOL_GRANT_BYTES];
+
+static enum grpc_status ask_renew(void)
+{
+	Ringvol__V1__RenewCopyRequest req = RINGVOL__V1__RENEW_COPY_REQUEST__INIT;
+	struct world_answer answer;
+	req.grant = csi_bytes(grant);
+	enum grpc_status status = call("/ringvol.v1.Transfer/RenewCopy", &req.base, &answer);
+	if (status == GRPC_OK) {
+		Ringvol__V1__RenewCopyResponse *response =
+			ringvol__v1__renew_copy_response__unpack(NULL, answer.len, answer.data);
+		cr_assert_eq(response->grant.len, sizeof(renewed) - 1);
+		memcpy(renewed, response->grant.data, response->grant.len);
+		ringvol__v1__renew_copy_response__free_unpacked(response, NULL);
+	}
+	world_answer_free(&answer);
+	return status;
+}
+
+static enum grpc_status ask_read(const char *of, const char *earlier, bool changed)
+{
+	Ringvol__V1__ReadCopyRequest req = RINGVOL__V1__READ_COPY_REQUEST__INIT;
+	req.grant = csi_bytes(of);
+	req.since = csi_bytes(earlier);
+	req.changed = changed;
+	return call_status("/ringvol.v1.Transfer/ReadCopy", &req.base);
+}
+
 static enum grpc_status drop_departure(void)
 {
 	Ringvol__V1__DropDepartureRequest req = RINGVOL__V1__DROP_DEPARTURE_REQUEST__INIT;
@@ -214,6 +242,61 @@ Test(move, grown_since, .timeout = 60)
 }
 
 /* What is still is so once, for nobody else, and until it is closed. */
+Test(move, is_renewed, .timeout = 60)
+{
+	static struct node_lock in_the_way;
+	char first[POOL_GRANT_BYTES], second[POOL_GRANT_BYTES];
+	open_granted(WORLD_XFS, 61);
+	strcpy(first, grant);
+	node_lock_init(&in_the_way, NODE_SHARED, "volume", "base");
+	node_lock_take(&w->csi->node->locks, &in_the_way);
+	enum grpc_status beside_a_reader = ask_renew();
+	node_lock_release(&w->csi->node->locks, &in_the_way);
+	cr_assert(beside_a_reader == GRPC_OK || beside_a_reader == GRPC_UNAVAILABLE);
+	cr_assert_eq(ask_renew(), GRPC_OK);
+	strcpy(second, renewed);
+	cr_assert_str_neq(second, first);
+	cr_assert_eq(ask_renew(), GRPC_OK);
+	cr_assert_str_eq(renewed, second, "nobody has read it yet");
+	cr_assert_eq(transfer_grants(w->transfer), 2);
+	grant_find(w->transfer, second, &(struct grpc_peer){0})->opened = true;
+	cr_assert_eq(ask_renew(), GRPC_OK);
+	cr_assert_str_neq(renewed, second, "it was read");
+	cr_assert_eq(ask_read(second, second, false), GRPC_INVALID_ARGUMENT, "the same one");
+	cr_assert_eq(ask_read(second, "0123456789abcdef0123456789abcdef", false), GRPC_NOT_FOUND);
+	hold_still();
+	cr_assert_eq(ask_read(first, second, true), GRPC_INVALID_ARGUMENT, "both");
+	cr_assert_eq(ask_renew(), GRPC_UNAVAILABLE, "it is still");
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	cr_assert_eq(close_grant(), GRPC_OK);
+	strcpy(grant, first);
+	(void)close_grant();
+	strcpy(grant, second);
+	(void)close_grant();
+	strcpy(grant, renewed);
+	(void)close_grant();
+	cr_assert_eq(ask_renew(), GRPC_NOT_FOUND, "it is closed");
+	close_granted();
+}
+
+Test(move, is_not_renewed, .timeout = 60)
+{
+	open_granted(WORLD_XFS, 62);
+	cr_assert_eq(close_grant(), GRPC_OK);
+	cr_assert_eq(ask_grant(false, "node-2"), GRPC_OK);
+	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "it is a copy's");
+	cr_assert_eq(close_grant(), GRPC_OK);
+	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	cr_assert_eq(expand(2 * create_bytes), GRPC_OK);
+	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "it has grown");
+	cr_assert_eq(close_grant(), GRPC_OK);
+	close_granted();
+	open_granted(WORLD_EXT4, 63);
+	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "nothing is shared");
+	cr_assert_eq(close_grant(), GRPC_OK);
+	close_granted();
+}
+
 Test(move, while_it_is_still, .timeout = 60)
 {
 	open_granted(WORLD_XFS, 4);

@@ -1723,7 +1723,10 @@ type ReadCopyRequest struct {
 	Offset uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The volume as it is now, and of it only where it may differ from the image of the grant. It is
 	// still. Zeros are sent for what is a hole by now.
-	Changed       bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	Changed bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	// An earlier grant of the same volume to the caller: of the grant's image only where it may differ
+	// from that one's. Zeros as above.
+	Since         string `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1777,6 +1780,13 @@ func (x *ReadCopyRequest) GetChanged() bool {
 		return x.Changed
 	}
 	return false
+}
+
+func (x *ReadCopyRequest) GetSince() string {
+	if x != nil {
+		return x.Since
+	}
+	return ""
 }
 
 type ReadCopyResponse struct {
@@ -1850,6 +1860,94 @@ func (x *ReadCopyResponse) GetEnd() bool {
 	return false
 }
 
+type RenewCopyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Grant         string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewCopyRequest) Reset() {
+	*x = RenewCopyRequest{}
+	mi := &file_cluster_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewCopyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewCopyRequest) ProtoMessage() {}
+
+func (x *RenewCopyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewCopyRequest.ProtoReflect.Descriptor instead.
+func (*RenewCopyRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RenewCopyRequest) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
+type RenewCopyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Grant         string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewCopyResponse) Reset() {
+	*x = RenewCopyResponse{}
+	mi := &file_cluster_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewCopyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewCopyResponse) ProtoMessage() {}
+
+func (x *RenewCopyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewCopyResponse.ProtoReflect.Descriptor instead.
+func (*RenewCopyResponse) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *RenewCopyResponse) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
 type CloseCopyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Grant         string                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
@@ -1859,7 +1957,7 @@ type CloseCopyRequest struct {
 
 func (x *CloseCopyRequest) Reset() {
 	*x = CloseCopyRequest{}
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +1969,7 @@ func (x *CloseCopyRequest) String() string {
 func (*CloseCopyRequest) ProtoMessage() {}
 
 func (x *CloseCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +1982,7 @@ func (x *CloseCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseCopyRequest.ProtoReflect.Descriptor instead.
 func (*CloseCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{27}
+	return file_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CloseCopyRequest) GetGrant() string {
@@ -1902,7 +2000,7 @@ type CloseCopyResponse struct {
 
 func (x *CloseCopyResponse) Reset() {
 	*x = CloseCopyResponse{}
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2012,7 @@ func (x *CloseCopyResponse) String() string {
 func (*CloseCopyResponse) ProtoMessage() {}
 
 func (x *CloseCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2025,7 @@ func (x *CloseCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseCopyResponse.ProtoReflect.Descriptor instead.
 func (*CloseCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{28}
+	return file_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 type StillVolumeRequest struct {
@@ -1943,7 +2041,7 @@ type StillVolumeRequest struct {
 
 func (x *StillVolumeRequest) Reset() {
 	*x = StillVolumeRequest{}
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2053,7 @@ func (x *StillVolumeRequest) String() string {
 func (*StillVolumeRequest) ProtoMessage() {}
 
 func (x *StillVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2066,7 @@ func (x *StillVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StillVolumeRequest.ProtoReflect.Descriptor instead.
 func (*StillVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{29}
+	return file_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StillVolumeRequest) GetGrant() string {
@@ -2005,7 +2103,7 @@ type StillVolumeResponse struct {
 
 func (x *StillVolumeResponse) Reset() {
 	*x = StillVolumeResponse{}
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2115,7 @@ func (x *StillVolumeResponse) String() string {
 func (*StillVolumeResponse) ProtoMessage() {}
 
 func (x *StillVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2128,7 @@ func (x *StillVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StillVolumeResponse.ProtoReflect.Descriptor instead.
 func (*StillVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{30}
+	return file_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StillVolumeResponse) GetStill() bool {
@@ -2089,7 +2187,7 @@ type LeaveVolumeRequest struct {
 
 func (x *LeaveVolumeRequest) Reset() {
 	*x = LeaveVolumeRequest{}
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2199,7 @@ func (x *LeaveVolumeRequest) String() string {
 func (*LeaveVolumeRequest) ProtoMessage() {}
 
 func (x *LeaveVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2212,7 @@ func (x *LeaveVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveVolumeRequest.ProtoReflect.Descriptor instead.
 func (*LeaveVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{31}
+	return file_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LeaveVolumeRequest) GetGrant() string {
@@ -2153,7 +2251,7 @@ type LeaveVolumeResponse struct {
 
 func (x *LeaveVolumeResponse) Reset() {
 	*x = LeaveVolumeResponse{}
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2263,7 @@ func (x *LeaveVolumeResponse) String() string {
 func (*LeaveVolumeResponse) ProtoMessage() {}
 
 func (x *LeaveVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2276,7 @@ func (x *LeaveVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveVolumeResponse.ProtoReflect.Descriptor instead.
 func (*LeaveVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{32}
+	return file_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 var File_cluster_proto protoreflect.FileDescriptor
@@ -2308,16 +2406,21 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes\x12'\n" +
 	"\x0fallocated_bytes\x18\x02 \x01(\x04R\x0eallocatedBytes\x12\x16\n" +
-	"\x06record\x18\x03 \x01(\fR\x06record\"Y\n" +
+	"\x06record\x18\x03 \x01(\fR\x06record\"o\n" +
 	"\x0fReadCopyRequest\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x18\n" +
-	"\achanged\x18\x03 \x01(\bR\achanged\"l\n" +
+	"\achanged\x18\x03 \x01(\bR\achanged\x12\x14\n" +
+	"\x05since\x18\x04 \x01(\tR\x05since\"l\n" +
 	"\x10ReadCopyResponse\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1a\n" +
 	"\bchecksum\x18\x03 \x01(\aR\bchecksum\x12\x10\n" +
 	"\x03end\x18\x04 \x01(\bR\x03end\"(\n" +
+	"\x10RenewCopyRequest\x12\x14\n" +
+	"\x05grant\x18\x01 \x01(\tR\x05grant\")\n" +
+	"\x11RenewCopyResponse\x12\x14\n" +
+	"\x05grant\x18\x01 \x01(\tR\x05grant\"(\n" +
 	"\x10CloseCopyRequest\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\"\x13\n" +
 	"\x11CloseCopyResponse\"H\n" +
@@ -2345,10 +2448,11 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"TakeVolume\x12\x1d.ringvol.v1.TakeVolumeRequest\x1a\x1e.ringvol.v1.TakeVolumeResponse\"\x00\x12S\n" +
 	"\fGetDeparture\x12\x1f.ringvol.v1.GetDepartureRequest\x1a .ringvol.v1.GetDepartureResponse\"\x00\x12V\n" +
-	"\rDropDeparture\x12 .ringvol.v1.DropDepartureRequest\x1a!.ringvol.v1.DropDepartureResponse\"\x002\x8e\x03\n" +
+	"\rDropDeparture\x12 .ringvol.v1.DropDepartureRequest\x1a!.ringvol.v1.DropDepartureResponse\"\x002\xda\x03\n" +
 	"\bTransfer\x12G\n" +
 	"\bOpenCopy\x12\x1b.ringvol.v1.OpenCopyRequest\x1a\x1c.ringvol.v1.OpenCopyResponse\"\x00\x12I\n" +
 	"\bReadCopy\x12\x1b.ringvol.v1.ReadCopyRequest\x1a\x1c.ringvol.v1.ReadCopyResponse\"\x000\x01\x12J\n" +
+	"\tRenewCopy\x12\x1c.ringvol.v1.RenewCopyRequest\x1a\x1d.ringvol.v1.RenewCopyResponse\"\x00\x12J\n" +
 	"\tCloseCopy\x12\x1c.ringvol.v1.CloseCopyRequest\x1a\x1d.ringvol.v1.CloseCopyResponse\"\x00\x12P\n" +
 	"\vStillVolume\x12\x1e.ringvol.v1.StillVolumeRequest\x1a\x1f.ringvol.v1.StillVolumeResponse\"\x00\x12P\n" +
 	"\vLeaveVolume\x12\x1e.ringvol.v1.LeaveVolumeRequest\x1a\x1f.ringvol.v1.LeaveVolumeResponse\"\x00b\x06proto3"
@@ -2366,7 +2470,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_cluster_proto_goTypes = []any{
 	(NodePool_State)(0),           // 0: ringvol.v1.NodePool.State
 	(NodeObject_Kind)(0),          // 1: ringvol.v1.NodeObject.Kind
@@ -2397,12 +2501,14 @@ var file_cluster_proto_goTypes = []any{
 	(*OpenCopyResponse)(nil),      // 26: ringvol.v1.OpenCopyResponse
 	(*ReadCopyRequest)(nil),       // 27: ringvol.v1.ReadCopyRequest
 	(*ReadCopyResponse)(nil),      // 28: ringvol.v1.ReadCopyResponse
-	(*CloseCopyRequest)(nil),      // 29: ringvol.v1.CloseCopyRequest
-	(*CloseCopyResponse)(nil),     // 30: ringvol.v1.CloseCopyResponse
-	(*StillVolumeRequest)(nil),    // 31: ringvol.v1.StillVolumeRequest
-	(*StillVolumeResponse)(nil),   // 32: ringvol.v1.StillVolumeResponse
-	(*LeaveVolumeRequest)(nil),    // 33: ringvol.v1.LeaveVolumeRequest
-	(*LeaveVolumeResponse)(nil),   // 34: ringvol.v1.LeaveVolumeResponse
+	(*RenewCopyRequest)(nil),      // 29: ringvol.v1.RenewCopyRequest
+	(*RenewCopyResponse)(nil),     // 30: ringvol.v1.RenewCopyResponse
+	(*CloseCopyRequest)(nil),      // 31: ringvol.v1.CloseCopyRequest
+	(*CloseCopyResponse)(nil),     // 32: ringvol.v1.CloseCopyResponse
+	(*StillVolumeRequest)(nil),    // 33: ringvol.v1.StillVolumeRequest
+	(*StillVolumeResponse)(nil),   // 34: ringvol.v1.StillVolumeResponse
+	(*LeaveVolumeRequest)(nil),    // 35: ringvol.v1.LeaveVolumeRequest
+	(*LeaveVolumeResponse)(nil),   // 36: ringvol.v1.LeaveVolumeResponse
 }
 var file_cluster_proto_depIdxs = []int32{
 	3,  // 0: ringvol.v1.NodeReport.hello:type_name -> ringvol.v1.Hello
@@ -2430,22 +2536,24 @@ var file_cluster_proto_depIdxs = []int32{
 	23, // 22: ringvol.v1.Member.DropDeparture:input_type -> ringvol.v1.DropDepartureRequest
 	25, // 23: ringvol.v1.Transfer.OpenCopy:input_type -> ringvol.v1.OpenCopyRequest
 	27, // 24: ringvol.v1.Transfer.ReadCopy:input_type -> ringvol.v1.ReadCopyRequest
-	29, // 25: ringvol.v1.Transfer.CloseCopy:input_type -> ringvol.v1.CloseCopyRequest
-	31, // 26: ringvol.v1.Transfer.StillVolume:input_type -> ringvol.v1.StillVolumeRequest
-	33, // 27: ringvol.v1.Transfer.LeaveVolume:input_type -> ringvol.v1.LeaveVolumeRequest
-	10, // 28: ringvol.v1.Cluster.Join:output_type -> ringvol.v1.ControllerReport
-	16, // 29: ringvol.v1.Member.GrantCopy:output_type -> ringvol.v1.GrantCopyResponse
-	18, // 30: ringvol.v1.Member.OfferCopy:output_type -> ringvol.v1.OfferCopyResponse
-	20, // 31: ringvol.v1.Member.TakeVolume:output_type -> ringvol.v1.TakeVolumeResponse
-	22, // 32: ringvol.v1.Member.GetDeparture:output_type -> ringvol.v1.GetDepartureResponse
-	24, // 33: ringvol.v1.Member.DropDeparture:output_type -> ringvol.v1.DropDepartureResponse
-	26, // 34: ringvol.v1.Transfer.OpenCopy:output_type -> ringvol.v1.OpenCopyResponse
-	28, // 35: ringvol.v1.Transfer.ReadCopy:output_type -> ringvol.v1.ReadCopyResponse
-	30, // 36: ringvol.v1.Transfer.CloseCopy:output_type -> ringvol.v1.CloseCopyResponse
-	32, // 37: ringvol.v1.Transfer.StillVolume:output_type -> ringvol.v1.StillVolumeResponse
-	34, // 38: ringvol.v1.Transfer.LeaveVolume:output_type -> ringvol.v1.LeaveVolumeResponse
-	28, // [28:39] is the sub-list for method output_type
-	17, // [17:28] is the sub-list for method input_type
+	29, // 25: ringvol.v1.Transfer.RenewCopy:input_type -> ringvol.v1.RenewCopyRequest
+	31, // 26: ringvol.v1.Transfer.CloseCopy:input_type -> ringvol.v1.CloseCopyRequest
+	33, // 27: ringvol.v1.Transfer.StillVolume:input_type -> ringvol.v1.StillVolumeRequest
+	35, // 28: ringvol.v1.Transfer.LeaveVolume:input_type -> ringvol.v1.LeaveVolumeRequest
+	10, // 29: ringvol.v1.Cluster.Join:output_type -> ringvol.v1.ControllerReport
+	16, // 30: ringvol.v1.Member.GrantCopy:output_type -> ringvol.v1.GrantCopyResponse
+	18, // 31: ringvol.v1.Member.OfferCopy:output_type -> ringvol.v1.OfferCopyResponse
+	20, // 32: ringvol.v1.Member.TakeVolume:output_type -> ringvol.v1.TakeVolumeResponse
+	22, // 33: ringvol.v1.Member.GetDeparture:output_type -> ringvol.v1.GetDepartureResponse
+	24, // 34: ringvol.v1.Member.DropDeparture:output_type -> ringvol.v1.DropDepartureResponse
+	26, // 35: ringvol.v1.Transfer.OpenCopy:output_type -> ringvol.v1.OpenCopyResponse
+	28, // 36: ringvol.v1.Transfer.ReadCopy:output_type -> ringvol.v1.ReadCopyResponse
+	30, // 37: ringvol.v1.Transfer.RenewCopy:output_type -> ringvol.v1.RenewCopyResponse
+	32, // 38: ringvol.v1.Transfer.CloseCopy:output_type -> ringvol.v1.CloseCopyResponse
+	34, // 39: ringvol.v1.Transfer.StillVolume:output_type -> ringvol.v1.StillVolumeResponse
+	36, // 40: ringvol.v1.Transfer.LeaveVolume:output_type -> ringvol.v1.LeaveVolumeResponse
+	29, // [29:41] is the sub-list for method output_type
+	17, // [17:29] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -2462,7 +2570,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Happy path: the volume of the grant is locked, as for a snapshot of it -> it gets another grant
+ * for the same node -> the lock is let go. A repeated call gets the same one, as long as nothing of
+ * it was read.
+ *
+ * How it can fail: another call works on the volume; it shares no blocks with its images, so that
+ * one more would be a copy of it; it has another size by now; and as making any grant does. The
+ * caller goes on with what it has.
+ */
+#include "cluster.pb-c.h"
+#include "pool/index.h"
+#include "transfer/grant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct renew {
+	struct op op;
+	struct transfer *transfer;
+	struct grpc_call *call;
+	struct pool_hold *hold; /* the earlier one; this counts as a reader of it */
+	struct node_lock lock;
+	bool locked, making;
+	struct grant_make make;
+};
+
+#define renew_of(op_ptr) container_of(op_ptr, struct renew, op)
+
+/* ---- the steps ---- */
+
+static int lock_run(struct op *op)
+{
+	struct renew *n = renew_of(op);
+	struct node *node = n->transfer->node;
+	const struct pool_hold *hold = n->hold;
+	struct pool_object *volume;
+	if (hold->dropped)
+		return op_fail(op, ERR_UNAVAILABLE, "the grant was closed meanwhile");
+	int r = pools_find_id(node->pools, RECORD_VOLUME, hold->source_id, &volume, &op->err);
+	if (r < 0)
+		return r;
+	if (!hold->shares || !node_can_share(volume, false))
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s shares no blocks with its images: it is not copied once more",
+			hold->volume_name);
+	if (record_image_bytes(volume->rec) != record_image_bytes(hold->rec))
+		return op_fail(op, ERR_PRECONDITION,
+			"volume %s has grown since it was granted: ask for another grant",
+			hold->volume_name);
+	node_lock_init(&n->lock, node_source_lock_mode(node, RECORD_VOLUME, hold->source_id),
+		"volume", hold->rec->key);
+	n->lock.what = "it is copied to another node";
+	const struct node_lock *other = node_lock_conflict(&node->locks, &n->lock);
+	if (other != NULL)
+		return op_fail(op, ERR_UNAVAILABLE, "volume %s is worked on by another call%s%s",
+			hold->volume_name, other->what != NULL ? ": " : "",
+			other->what != NULL ? other->what : "");
+	node_lock_take(&node->locks, &n->lock);
+	n->locked = true;
+	return 0;
+}
+
+static int grant_run(struct op *op)
+{
+	struct renew *n = renew_of(op);
+	grant_make_init(
+		&n->make, n->transfer, n->hold->source_id, n->hold->node_id, n->hold->volume_name);
+	n->make.move = true;
+	n->make.renews = n->hold;
+	n->making = true;
+	return op_child(op, &n->make.op);
+}
+
+static const struct op_step renew_steps[] = {
+	{"lock", .run = lock_run},
+	{"grant", .run = grant_run},
+	{NULL},
+};
+
+/* ---- the method ---- */
+
+static void renew_free(struct renew *n)
+{
+	if (n->locked)
+		node_lock_release(&n->transfer->node->locks, &n->lock);
+	if (n->making)
+		grant_make_free(&n->make);
+	n->hold->readers--;
+	n->hold->used_ns = ring_now_ns(n->transfer->reactor->ring);
+	if (n->hold->dropped)
+		grant_drop(n->hold);
+	free(n);
+}
+
+static void renew_ended(struct op *op)
+{
+	struct renew *n = renew_of(op);
+	Ringvol__V1__RenewCopyResponse response = RINGVOL__V1__RENEW_COPY_RESPONSE__INIT;
+	struct grpc_call *call = n->call;
+	char grant[POOL_GRANT_BYTES];
+	strcpy(grant, n->make.grant);
+	response.grant = (ProtobufCBinaryData){strlen(grant), (uint8_t *)grant};
+	bool failed = op_failed(op);
+	enum grpc_status status =
+		op->err.code == ERR_PRECONDITION ? GRPC_FAILED_PRECONDITION : GRPC_UNAVAILABLE;
+	struct err err = op->err;
+	renew_free(n); /* who hears of it may ask for the volume at once */
+	if (failed)
+		grpc_end(call, status, err.message);
+	else
+		grpc_reply(call, &response.base);
+}
+
+void renew_copy(struct grpc_call *call, const ProtobufCMessage *request)
+{
+	const Ringvol__V1__RenewCopyRequest *req = (const void *)request;
+	struct transfer *t = grpc_call_context(call);
+	struct pool_hold *hold = grant_of_call(call, req->grant);
+	if (hold == NULL)
+		return;
+	if (!hold->move) {
+		grpc_end(call, GRPC_FAILED_PRECONDITION,
+			"the grant is of no volume that is to leave");
+		return;
+	}
+	struct renew *n = calloc(1, sizeof(*n));
+	if (n == NULL) {
+		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+		return;
+	}
+	*n = (struct renew){.transfer = t, .call = call, .hold = hold};
+	hold->readers++;
+	op_init(&n->op, t->reactor, "renew_copy", renew_steps, renew_ended);
+	n->op.lane = pool_lane(hold->pool);
+	op_start(&n->op);
+}
