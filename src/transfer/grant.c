@@ -179,14 +179,14 @@ static int hold_run(struct op *op)
 	return op_child(op, &m->make.op);
 }
 
-/* Those in whose place another one was made. */
+/* Those in whose place another one was made: of one move there are two at most. */
 static void drop_sent(const struct grant_make *m)
 {
 	struct pool *pool = m->source.object->pool;
 	struct pool_hold *hold = pool_hold_next(pool, NULL);
 	while (hold != NULL) {
 		struct pool_hold *next = pool_hold_next(pool, hold);
-		if (hold != m->make.ret_hold && is_same(m, hold))
+		if (hold != m->make.ret_hold && hold != m->renews && is_same(m, hold))
 			grant_drop(hold);
 		hold = next;
 	}
@@ -197,8 +197,7 @@ static int hold_end(struct op *op, int res)
 	struct grant_make *m = make_of(op);
 	if (res < 0)
 		return res;
-	if (m->renews == NULL)
-		drop_sent(m);
+	drop_sent(m);
 	take_grant(m, m->make.ret_hold); /* nobody knows it yet */
 	return 0;
 }
