@@ -27,7 +27,7 @@ func (b *bench) newCluster() (*rig.Cluster, *rig.Controller, error) {
 }
 
 // diskNode is a node whose pool's disk is a loop device with direct I/O: no second page cache flatters it.
-func diskNode(c *rig.Cluster, name string, size int64) (*rig.Node, error) {
+func diskNode(c *rig.Cluster, name string, size int64, args ...string) (*rig.Node, error) {
 	n, err := c.NewNode(name, "xfs", size)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func diskNode(c *rig.Cluster, name string, size int64) (*rig.Node, error) {
 		return nil, err
 	}
 	n.PoolOptions = ",init,overcommit=1000"
-	n.Args = []string{"--log-level", "warn"}
+	n.Args = append([]string{"--log-level", "warn"}, args...)
 	return n, n.Start()
 }
 

@@ -53,6 +53,7 @@ var groups = []group{
 	{"raw-calls", rawCalls},
 	{"raw-thin", rawThin},
 	{"attach", attach},
+	{"move", moving},
 	{"cluster", cluster},
 	{"cluster-many", clusterMany},
 	{"cluster-copy", clusterCopy},

@@ -9,7 +9,7 @@
 #       What a volume that is limited to 1,000 operations a second gets, loop and ublk, and its neighbour's latency with the
 #       limit and without. The clock is the guest's own, and the disk is memory (null_blk): an emulated one is too slow for
 #       the limit to say anything.
-#   scripts/vm/bench.sh raw [KERNEL [GROUP...]] (6.12; raw-io, raw-crypt, raw-calls, raw-thin and attach)
+#   scripts/vm/bench.sh raw [KERNEL [GROUP...]] (6.12; raw-io, raw-crypt, raw-calls, raw-thin, attach and move)
 #       Raw pools beside the disk itself, dm-linear, LVM, dm-thin and dm-crypt by hand, by the same clock. The disk is memory
 #       (null_blk), which has no latency: what is compared are path lengths. What the guests said goes to build/bench-raw.
 #   scripts/vm/bench.sh ublk [BOOTS [KERNEL...]] (5; 6.12 and 7.2)
@@ -59,7 +59,7 @@ bench_raw() {
 	local kernel=${1:-6.12} groups group gib memory
 	shift || true
 	groups=("$@")
-	[ ${#groups[@]} -gt 0 ] || groups=(raw-io raw-crypt raw-calls raw-thin attach)
+	[ ${#groups[@]} -gt 0 ] || groups=(raw-io raw-crypt raw-calls raw-thin attach move)
 	bench_packages fio lvm2
 	counted_bench
 	for group in "${groups[@]}"; do
@@ -72,6 +72,7 @@ bench_raw() {
 		raw-calls) gib=5 memory=8192 ;;
 		raw-thin) gib=7 memory=10240 ;;
 		attach) gib=2 memory=4096 ;;
+		move) gib=1 memory=4096 ;;
 		esac
 		bash scripts/vm/vm.sh --kernel "$kernel" --counted --timeout 3600 --disk 8G --memory "$memory" \
 			--file "$binary:build/ringvol" --file build/vm/bench --out "build/bench-raw/$kernel-$group" \

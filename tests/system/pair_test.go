@@ -305,12 +305,7 @@ func startNoting(b *borrowBed, path string, offset int64, round int) *noting {
 	n.data, err = unix.Mmap(-1, 0, blockBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	b.must(err)
 	go n.run(uint64(round) << 32)
-	b.eventually(func() error {
-		if count := n.count.Load(); count < 50 {
-			return fmt.Errorf("%d writes", count)
-		}
-		return nil
-	})
+	goesOn(b, n, "at first")
 	return n
 }
 
@@ -391,6 +386,55 @@ func TestPairFencing(t *testing.T) {
 	}
 	t.Logf("%d rounds, %d writes acknowledged, %d of them after the answer", rounds, acknowledged, late)
 	owner.must(p.v.Delete())
+}
+
+// The owner's driver is killed again and again under writes that are checked: nobody notices. RINGVOL_KILL_ROUNDS asks for other than 10
+// rounds.
+func TestPairOwnerKilled(t *testing.T) {
+	p := openPair(t)
+	owner, user := p.owner, p.user
+	p.create("killed", "block")
+	owner.must(p.attach(false))
+	user.must(p.w.Up())
+	rounds := 10
+	if n, err := strconv.Atoi(os.Getenv("RINGVOL_KILL_ROUNDS")); err == nil {
+		rounds = n
+	}
+	n := startNoting(user, p.w.Target, 0, 1)
+	for range rounds {
+		owner.must(owner.d.Kill())
+		goesOn(user, n, "while there is no driver")
+		owner.start()
+		goesOn(user, n, "beside the next one")
+	}
+	n.stop.Store(true)
+	n.end()
+	if n.lost != 0 {
+		t.Fatalf("write %d has failed: %v", n.lost&0xffffffff, n.err)
+	}
+	image, err := os.ReadFile(filepath.Join(owner.pool.Path, "volumes", p.v.Name))
+	owner.must(err)
+	for at, number := range n.last {
+		if has := binary.LittleEndian.Uint64(image[at*blockBytes:]); has != number {
+			t.Errorf("block %d has %x, acknowledged was %x", at, has, number)
+		}
+	}
+	t.Logf("%d kills, %d writes, the slowest took %v", rounds, n.count.Load(), time.Duration(n.slowest.Load()))
+	user.must(p.w.Down())
+	owner.must(p.detach())
+	owner.must(p.v.Delete())
+	p.nothing()
+}
+
+func goesOn(b *borrowBed, n *noting, when string) {
+	b.t.Helper()
+	start := n.count.Load()
+	b.eventually(func() error {
+		if count := n.count.Load(); count < start+20 {
+			return fmt.Errorf("%d writes %s", count-start, when)
+		}
+		return nil
+	})
 }
 
 // The owner's node is booted anew. Each of its volumes is back for its user, whoever comes first.
