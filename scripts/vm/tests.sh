@@ -12,7 +12,8 @@
 #   raw-soak volumes of all kinds one after the other on the same place, each read for what tenants before it wrote, with the driver
 #            killed at any step; then kills under load on a raw pool (6.12). RINGVOL_RAW_ROUNDS=N is how many of each (100)
 #   attach   volumes that are used on another node than their own, over NVMe and TCP (6.12). RINGVOL_ATTACH_TESTS selects other
-#            system tests, RINGVOL_FENCE_ROUNDS=N how often a writer is fenced
+#            system tests, RINGVOL_FENCE_ROUNDS=N how often a writer is fenced, RINGVOL_KILL_ROUNDS=N how often an owner's
+#            driver is killed
 #   ublk     the data process, and system tests with ublk volumes (7.2; 6.1 has no ublk). RINGVOL_UBLK_TESTS selects tests
 #            of the data process, RINGVOL_UBLK_SYSTEM_TESTS system tests; RINGVOL_UBLK_LONG=1 asks for 200 devices and 30
 #            kills where the lane has fewer, which takes 10 minutes more
@@ -75,7 +76,7 @@ attach)
 	: "${kernel:=6.12}"
 	packages=(system)
 	options=(--timeout 2400)
-	arguments=("${RINGVOL_ATTACH_TESTS:-^Test(Borrowed|Export|Pair)}" "${RINGVOL_FENCE_ROUNDS:-}")
+	arguments=("${RINGVOL_ATTACH_TESTS:-^Test(Borrowed|Export|Pair)}" "${RINGVOL_FENCE_ROUNDS:-}" "${RINGVOL_KILL_ROUNDS:-}")
 	;;
 ublk)
 	# What goes through the device, its growth, restarts and a reboot; on older kernels what they do
