@@ -124,8 +124,7 @@ func (m *movingBed) pause() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), rig.CallTimeout)
-	defer cancel()
+	ctx := context.Background()
 	answer, err := c.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
 		VolumeId: v.ID, NodeId: m.user.Node, VolumeCapability: v.Cap, VolumeContext: v.Context})
 	if err != nil {

@@ -51,9 +51,9 @@ int take_lock(struct op *op, struct take *k);
 void take_unlock(struct take *k);
 /* As the volume is in this pool, made of what it was before. NULL: out of memory. */
 struct record *take_record(const struct take *k, const struct record *there);
-/* k->part is of what the offer's grant has. */
+/* What the part is of (take_pass.c): the image of the offer's grant. */
 void take_describe(struct take *k);
-/* Steps of the fill (take_pass.c). The part has the grant's image, and gets what a later one has
+/* Steps of the fill. The part has the grant's image, and gets what a later one has
  * else, pass by pass, until little is left: then the volume is held still for as little. */
 int take_catch_up_run(struct op *op, struct take *k);
 int take_catch_up_end(struct op *op, struct take *k, int res);

@@ -9,6 +9,7 @@
  */
 #include "csi/take.h"
 
+#include <sha256.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +24,15 @@ static struct take *take_of_pass(struct op *op)
 	return container_of(op, struct take, pass);
 }
 
-/* ---- for the fill, too ---- */
+/* ---- what the part is of ---- */
+
+/* The bytes of one grant's image, which is a secret. */
+void take_describe(struct take *k)
+{
+	char digest[SHA256_DIGEST_STRING_LENGTH];
+	SHA256Data((const uint8_t *)k->offer.grant, strlen(k->offer.grant), digest);
+	snprintf(k->part.of, sizeof(k->part.of), "%s %.16s", k->task.id, digest);
+}
 
 static int spoil_job(void *arg)
 {

@@ -24,7 +24,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sha256.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/xattr.h>
@@ -195,14 +194,6 @@ static int check_run(struct op *op)
 }
 
 /* ---- the build ---- */
-
-/* The bytes of one grant's image, which is a secret. */
-void take_describe(struct take *k)
-{
-	char digest[SHA256_DIGEST_STRING_LENGTH];
-	SHA256Data((const uint8_t *)k->offer.grant, strlen(k->offer.grant), digest);
-	snprintf(k->part.of, sizeof(k->part.of), "%s %.16s", k->task.id, digest);
-}
 
 static int build_run(struct op *op)
 {
