@@ -12,7 +12,7 @@ import (
 )
 
 // The names that Kubernetes' tests ask for (test/utils/image of its module). One image goes under all of them: agnhost, which the
-// module has the sources of, and busybox from Debian.
+// module has the sources of, busybox from Debian, and this machine's dd.
 var externalImages = []struct {
 	name            string
 	entrypoint, cmd []string
@@ -44,10 +44,11 @@ func (c *Cluster) ExternalImages() error {
 	if err := applets(root); err != nil {
 		return err
 	}
-	for name, text := range map[string]string{
-		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/tmp:/bin/sh\n",
-		"etc/group":  "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n",
-	} {
+	if err := wholeDd(root); err != nil {
+		return err
+	}
+	// Nobody else has a name: tests read ids from what ls prints.
+	for name, text := range map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n"} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
 			return err
 		}
@@ -68,6 +69,31 @@ func applets(root string) error {
 	}
 	for _, name := range strings.Fields(list) {
 		if err := os.Symlink("busybox", filepath.Join(root, "bin", name)); err != nil && !os.IsExist(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// wholeDd puts this machine's dd in the place of busybox's, which does not know oflag=nocache.
+func wholeDd(root string) error {
+	const dd = "/bin/dd"
+	needs, err := rig.Run("ldd", dd)
+	if err != nil {
+		return err
+	}
+	files := []string{dd}
+	for _, word := range strings.Fields(needs) {
+		if filepath.IsAbs(word) {
+			files = append(files, word)
+		}
+	}
+	for _, file := range files {
+		to := filepath.Join(root, file)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if _, err := rig.Run("cp", "-L", "--remove-destination", file, to); err != nil {
 			return err
 		}
 	}
