@@ -12,7 +12,7 @@ import (
 )
 
 // The names that Kubernetes' tests ask for (test/utils/image of its module). One image goes under all of them: agnhost, which the
-// module has the sources of, busybox from Debian, and this machine's dd.
+// module has the sources of, busybox from Debian, and this machine's dd and shell.
 var externalImages = []struct {
 	name            string
 	entrypoint, cmd []string
@@ -44,7 +44,7 @@ func (c *Cluster) ExternalImages() error {
 	if err := applets(root); err != nil {
 		return err
 	}
-	if err := wholeDd(root); err != nil {
+	if err := wholePrograms(root); err != nil {
 		return err
 	}
 	// Nobody else has a name: tests read ids from what ls prints.
@@ -75,26 +75,28 @@ func applets(root string) error {
 	return nil
 }
 
-// wholeDd puts this machine's dd in the place of busybox's, which does not know oflag=nocache.
-func wholeDd(root string) error {
-	const dd = "/bin/dd"
-	needs, err := rig.Run("ldd", dd)
-	if err != nil {
-		return err
-	}
-	files := []string{dd}
-	for _, word := range strings.Fields(needs) {
-		if filepath.IsAbs(word) {
-			files = append(files, word)
-		}
-	}
-	for _, file := range files {
-		to := filepath.Join(root, file)
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+// wholePrograms puts two programs of this machine in the place of busybox's: its dd does not know oflag=nocache, and its shell runs that
+// dd whatever /bin has.
+func wholePrograms(root string) error {
+	for program, from := range map[string]string{"bin/dd": "/bin/dd", "bin/sh": "/bin/dash"} {
+		needs, err := rig.Run("ldd", from)
+		if err != nil {
 			return err
 		}
-		if _, err := rig.Run("cp", "-L", "--remove-destination", file, to); err != nil {
-			return err
+		files := map[string]string{program: from}
+		for _, word := range strings.Fields(needs) {
+			if filepath.IsAbs(word) {
+				files[word] = word
+			}
+		}
+		for to, file := range files {
+			to = filepath.Join(root, to)
+			if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+				return err
+			}
+			if _, err := rig.Run("cp", "-L", "--remove-destination", file, to); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
