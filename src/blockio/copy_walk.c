@@ -22,6 +22,22 @@ static bool batch_add(struct copy_batch *b, const struct copy_extent *e)
 	return true;
 }
 
+/* Widened to COPY_ALIGN, as file system blocks may be smaller; nothing is told twice. False: the
+ * batch is full. */
+static bool batch_add_wide(struct copy_walk *w, struct copy_batch *b, uint64_t start, uint64_t end)
+{
+	struct copy_extent e = {copy_round_down(start), copy_round_up(end)};
+	if (e.start < w->from)
+		e.start = w->from;
+	if (e.end > w->size)
+		e.end = w->size;
+	if (e.start < e.end && !batch_add(b, &e))
+		return false;
+	if (w->from < e.end)
+		w->from = e.end;
+	return true;
+}
+
 /* One look: a batch may come out empty, with more behind it. */
 static int walk_differ(struct copy_walk *w, struct copy_batch *b)
 {
@@ -30,20 +46,15 @@ static int walk_differ(struct copy_walk *w, struct copy_batch *b)
 	if (w->from >= w->size)
 		return 0;
 	int r = differ_look(w->differ, w->from, w->size, &ranges, &to);
-	for (unsigned i = 0; r == 0 && i < ranges.count; i++) {
-		struct copy_extent e = {ranges.at[i].start, ranges.at[i].end};
-		if (!batch_add(b, &e)) {
-			w->from = e.start;
+	for (unsigned i = 0; r == 0 && i < ranges.count; i++)
+		if (!batch_add_wide(w, b, ranges.at[i].start, ranges.at[i].end))
 			return 0;
-		}
-	}
-	if (r == 0)
+	if (r == 0 && w->from < to)
 		w->from = to;
 	return r;
 }
 
-/* Fills the batch that is not being taken from. File system blocks may be smaller than COPY_ALIGN,
- * so extents are widened to it; where that makes two of them touch, they become one. */
+/* Fills the batch that is not being taken from. Extents that touch become one. */
 static int walk_run(struct work_job *job)
 {
 	struct copy_walk *w = container_of(job, struct copy_walk, job);
@@ -66,15 +77,8 @@ static int walk_run(struct work_job *job)
 		off_t hole = lseek(w->fd, data, SEEK_HOLE);
 		if (hole < 0)
 			return -errno;
-		struct copy_extent e = {
-			copy_round_down((uint64_t)data), copy_round_up((uint64_t)hole)};
-		if (e.start < w->from)
-			e.start = w->from;
-		if (e.end > w->size)
-			e.end = w->size;
-		if (!batch_add(b, &e))
+		if (!batch_add_wide(w, b, (uint64_t)data, (uint64_t)hole))
 			break;
-		w->from = e.end;
 	}
 	return 0;
 }

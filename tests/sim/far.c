@@ -74,10 +74,12 @@ void far_up(void)
 	channel_local.registry = far.registry;
 }
 
-static bool far_pools_idle(void *arg)
+/* No call is under way, nor what it leaves. */
+static bool far_idle(void *arg)
 {
 	(void)arg;
-	return pools_idle(far.pools);
+	return pools_idle(far.pools) && transfer_idle(far.transfer) &&
+	       grpc_registry_in_flight(far.registry) == 0;
 }
 
 static bool sends_over(void *arg)
@@ -93,14 +95,17 @@ void far_down(void)
 	transfer_drain(far.transfer);
 	turn_until(sends_over, NULL);
 	pools_drain(far.pools);
-	turn_until(far_pools_idle, NULL);
+	turn_until(far_idle, NULL);
 	world_settle(w);
+	turn_until(far_idle, NULL);
 	grpc_registry_free(far.registry);
 	transfer_close(far.transfer);
 	node_close(far.node);
 	pools_close(far.pools);
 	channel_local.registry = NULL;
 }
+
+bool far_small_blocks;
 
 void open_both(enum world_fs fs, uint64_t seed)
 {
@@ -111,8 +116,11 @@ void open_both(enum world_fs fs, uint64_t seed)
 	cr_assert_eq(mkdir(far.path, 0700), 0);
 	far.mounted = fs == WORLD_XFS;
 	if (far.mounted)
-		cr_assert_eq(shell("truncate -s 600M %1$s && mkfs.xfs -q %1$s && mount -o loop "
-				   "%1$s %2$s",
+		cr_assert_eq(shell(far_small_blocks
+					     ? "truncate -s 600M %1$s && mkfs.xfs -q -b size=1024 "
+					       "%1$s && mount -o loop %1$s %2$s"
+					     : "truncate -s 600M %1$s && mkfs.xfs -q %1$s && "
+					       "mount -o loop %1$s %2$s",
 				     far.disk, far.path),
 			0);
 	far_up();

@@ -27,6 +27,7 @@ extern struct far {
 /* The world as a raw block volume's, and the other node; both without reflink on WORLD_EXT4. */
 void open_both(enum world_fs fs, uint64_t seed);
 void close_both(void);
+extern bool far_small_blocks; /* its file system's blocks have 1 KiB, and not 4 */
 /* As after kill -9, and up again. */
 void far_down(void), far_up(void);
 /* To its end. */
