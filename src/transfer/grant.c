@@ -101,11 +101,40 @@ static bool leftover_done(struct op *op)
 	return !m->found || m->left;
 }
 
+/* False: somebody has the volume, and may just have frozen it for itself. */
+static bool lock_for_thaw(struct grant_make *m)
+{
+	struct node_locks *locks = &m->transfer->node->locks;
+	struct record_id id;
+	if (!m->unlocked)
+		return true;
+	if (record_id_parse(m->source_id, &id) < 0)
+		return false;
+	node_lock_init(&m->lock, NODE_EXCLUSIVE, "volume", id.key);
+	m->lock.what = "it is thawed";
+	m->locked = node_lock_conflict(locks, &m->lock) == NULL;
+	if (m->locked)
+		node_lock_take(locks, &m->lock);
+	return m->locked;
+}
+
+static int leftover_end(struct op *op, int res)
+{
+	struct grant_make *m = make_of(op);
+	if (m->locked)
+		node_lock_release(&m->transfer->node->locks, &m->lock);
+	m->locked = false;
+	return res;
+}
+
 /* The attempt that made it may have left the source frozen. */
 static int leftover_run(struct op *op)
 {
 	struct grant_make *m = make_of(op);
-	return node_source_leftover(op, &m->source, m->transfer->node, m->source_id);
+	if (!lock_for_thaw(m))
+		return 0;
+	int r = node_source_leftover(op, &m->source, m->transfer->node, m->source_id);
+	return r == OP_PENDING ? r : leftover_end(op, r);
 }
 
 static int find_run(struct op *op)
@@ -204,7 +233,7 @@ static int hold_end(struct op *op, int res)
 
 static const struct op_step make_steps[] = {
 	{"look up", .run = look_up_run},
-	{"thaw leftover", .run = leftover_run, .done = leftover_done},
+	{"thaw leftover", .run = leftover_run, .end = leftover_end, .done = leftover_done},
 	{"find", .run = find_run, .done = found_done},
 	{"measure", .run = measure_run, .done = measured_done},
 	{"quiesce source", .run = quiesce_run, .undo = release_run, .done = found_done},

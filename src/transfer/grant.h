@@ -37,6 +37,8 @@ struct grant_make {
 	char granted_to[POOL_HOLD_NODE_MAX]; /* out: a node's id */
 	/* private */
 	struct node_source source;
+	struct node_lock lock; /* of one that is unlocked, while it is thawed */
+	bool locked;
 	struct pool_measure measure;
 	struct pool_hold_make make;
 	bool making, found, left, stopped;
