@@ -203,6 +203,9 @@ static int build_run(struct op *op)
 		return op_fail_sys(op, r, "volume %s", k->name);
 	k->building = true;
 	take_describe(k);
+	/* Whose cover it is, for the run in which it goes on. */
+	const struct borrowed *one = csi_cover_of(k->task.csi, k->task.id);
+	k->part.stays = one != NULL && one->suspended && !one->local;
 	k->build.part = &k->part;
 	k->build.fill = take_fill;
 	k->build.fill_arg = k;

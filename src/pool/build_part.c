@@ -54,7 +54,7 @@ int build_part_end(struct op *op, int res)
 static int drop_part_job(void *arg)
 {
 	struct pool_build *b = arg;
-	if (!b->part->keep && !pool_part_fd_is_finished(b->fd))
+	if (!b->part->keep && !b->part->stays && !pool_part_fd_is_finished(b->fd))
 		(void)unlinkat(b->parked_fd, b->parked_name, 0);
 	fd_close(&b->fd);
 	return 0;

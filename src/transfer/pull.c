@@ -365,10 +365,12 @@ static void on_read_end(
 static void call_read(struct pull *p)
 {
 	Ringvol__V1__ReadCopyRequest request = RINGVOL__V1__READ_COPY_REQUEST__INIT;
-	request.grant = pull_text(p->offer.grant);
+	bool renewed = p->changed && p->base[0] != '\0';
+	request.grant = pull_text(renewed ? "" : p->offer.grant);
+	request.later = pull_text(renewed ? p->offer.grant : "");
+	request.since = pull_text(renewed ? p->base : "");
 	request.offset = p->next_bytes;
-	request.changed = p->changed && p->base[0] == '\0';
-	request.since = pull_text(p->base);
+	request.changed = p->changed && !renewed;
 	p->held = p->ended = false;
 	p->call.on_message = on_chunk;
 	p->call.on_end = on_read_end;

@@ -106,8 +106,8 @@ void pull_changed_init(struct pull *pull, struct pool_build *build, int fd);
 /* Tells the source that the grant, which stays the caller's, is not needed any more. Never fails:
  * what is not told expires. */
 void pull_close_init(struct pull *pull, const char *grant);
-/* Asks for another grant of a volume that moves, which is in use. Never fails: without one base is
- * "". */
+/* Asks for another grant of a volume that moves, which this node uses. Its node may have none to
+ * give: then base is "". */
 void pull_renew_init(struct pull *pull);
 /* Asks for the volume to be held still: still says whether it is. */
 void pull_still_init(struct pull *pull);

@@ -3,7 +3,7 @@
  * The short calls of a pull: CloseCopy, which thanks the source, and of a volume that moves here
  * RenewCopy, StillVolume and LeaveVolume. Each is an operation of one call, which is made again as
  * long as its node cannot be reached (PULL_OPEN_MS); then the operation ends with ERR_UNAVAILABLE.
- * CloseCopy and RenewCopy are tried once, and end well.
+ * CloseCopy is tried once, and ends well.
  *
  * LeaveVolume is the commit of a move. Only two answers say what became of it: OK, it has left; and
  * that it has not, where its node, which has its pool, knows no such grant, or has not held it
@@ -110,16 +110,18 @@ static bool on_renewed(struct channel_call *call, const uint8_t *data, size_t le
 	return true;
 }
 
-/* Without it more is left for when the volume is still. */
+/* Where there is none to be had, more is left for when the volume is still. */
 static void on_renew_end(
 	struct channel_call *call, enum grpc_status status, const char *message, bool sent)
 {
 	struct pull *p = container_of(call, struct pull, call);
 	(void)sent;
-	if (status != GRPC_OK || !p->answered)
-		log_event(LOG_LEVEL_DEBUG,
-			"its node gives no later image of a volume that moves here",
-			log_fields({"volume", p->offer.source_id}, {"why", message}));
+	if (status != GRPC_UNIMPLEMENTED && status != GRPC_FAILED_PRECONDITION) {
+		pull_answered(p, status, message);
+		return;
+	}
+	log_event(LOG_LEVEL_DEBUG, "its node gives no later image of a volume that moves here",
+		log_fields({"volume", p->offer.source_id}, {"why", message}));
 	pull_end(p, 0);
 }
 
@@ -131,7 +133,7 @@ static void call_renew(struct pull *p)
 	p->call.on_message = on_renewed;
 	p->call.on_end = on_renew_end;
 	pull_call_with(
-		p, "/ringvol.v1.Transfer/RenewCopy", &request.base, deadline_ns(p, PULL_CALL_MS));
+		p, "/ringvol.v1.Transfer/RenewCopy", &request.base, deadline_ns(p, PULL_OPEN_MS));
 }
 
 static int renew_run(struct op *op)

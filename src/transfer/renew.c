@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Happy path: the volume of the grant is locked, as for a snapshot of it -> it gets another grant
- * for the same node -> the lock is let go. A repeated call gets the same one, as long as nothing of
- * it was read.
+ * Happy path: the caller alone uses the volume, over an export -> the volume is locked -> it gets
+ * another grant for the same node -> the lock is let go. A repeated call gets the same one, as long
+ * as nothing of it was read.
  *
- * How it can fail: another call works on the volume; it shares no blocks with its images, so that
- * one more would be a copy of it; it has another size by now; and as making any grant does. The
- * caller goes on with what it has.
+ * How it can fail: another call works on the volume, this one among them; an image from before is
+ * still being read; and as making any grant does. There is none to be had where the caller does not
+ * use the volume, where it has another size by now, and where its file system does not say which
+ * blocks two images share: then both would be read whole for each pass.
  */
+#include "blockio/extents.h"
 #include "cluster.pb-c.h"
 #include "pool/index.h"
 #include "transfer/grant.h"
+#include "transfer/still.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +32,22 @@ struct renew {
 
 /* ---- the steps ---- */
 
+static bool can_compare(const struct pool_hold *hold, const struct pool_object *volume)
+{
+	const struct fs_features *features = pool_features(hold->pool);
+	return hold->shares && features->reflink && extents_comparable(features->fs_type) &&
+	       node_can_share(volume, false);
+}
+
+/* One that was let go while it was read: it has its blocks until that ends. */
+static bool is_held_up(const struct pool_hold *hold)
+{
+	for (struct pool_hold *h = NULL; (h = pool_hold_next(hold->pool, h)) != NULL;)
+		if (h->dropped && strcmp(h->source_id, hold->source_id) == 0)
+			return true;
+	return false;
+}
+
 static int lock_run(struct op *op)
 {
 	struct renew *n = renew_of(op);
@@ -40,16 +59,22 @@ static int lock_run(struct op *op)
 	int r = pools_find_id(node->pools, RECORD_VOLUME, hold->source_id, &volume, &op->err);
 	if (r < 0)
 		return r;
-	if (!hold->shares || !node_can_share(volume, false))
+	if (!still_is_lent(volume, hold->node_id))
 		return op_fail(op, ERR_PRECONDITION,
-			"volume %s shares no blocks with its images: it is not copied once more",
-			hold->volume_name);
+			"volume %s is not used by node %s alone, over an export: it is copied as it was when it was granted",
+			hold->volume_name, hold->node_id);
+	if (!can_compare(hold, volume))
+		return op_fail(op, ERR_PRECONDITION,
+			"pool %s does not say in what two images of volume %s differ: it is not copied pass by pass",
+			pool_name(hold->pool), hold->volume_name);
 	if (record_image_bytes(volume->rec) != record_image_bytes(hold->rec))
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s has grown since it was granted: ask for another grant",
 			hold->volume_name);
-	node_lock_init(&n->lock, node_source_lock_mode(node, RECORD_VOLUME, hold->source_id),
-		"volume", hold->rec->key);
+	if (is_held_up(hold))
+		return op_fail(op, ERR_UNAVAILABLE,
+			"an earlier image of volume %s is still being read", hold->volume_name);
+	node_lock_init(&n->lock, NODE_EXCLUSIVE, "volume", hold->rec->key);
 	n->lock.what = "it is copied to another node";
 	const struct node_lock *other = node_lock_conflict(&node->locks, &n->lock);
 	if (other != NULL)

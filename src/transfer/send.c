@@ -180,6 +180,8 @@ static void end_failed(struct send *s, int res, const char *message)
 		return;
 	}
 	s->hold->dropped = true;
+	if (s->earlier != NULL)
+		s->earlier->dropped = true;
 	end_with(s, GRPC_DATA_LOSS, message);
 }
 
@@ -499,7 +501,7 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 {
 	const Ringvol__V1__ReadCopyRequest *req = (const void *)request;
 	struct transfer *t = grpc_call_context(call);
-	struct pool_hold *hold = grant_of_call(call, req->grant);
+	struct pool_hold *hold = grant_of_call(call, req->since.len > 0 ? req->later : req->grant);
 	if (hold == NULL)
 		return;
 	if (req->offset % CHUNK_ALIGN != 0 || req->offset > record_image_bytes(hold->rec)) {

@@ -63,7 +63,7 @@ static void still_free(struct still *s)
 	node_lock_release(&s->transfer->node->locks, &s->lock);
 	fd_close(&s->fd);
 	s->hold->readers--;
-	if (s->hold->dropped)
+	if (s->hold->dropped && !s->transfer->draining) /* then the next run does it */
 		grant_drop(s->hold);
 	free(s);
 }
@@ -140,14 +140,19 @@ static void used_by(struct still_call *c, const char *how, const char *by)
 		by);
 }
 
-/* Only the node that takes it uses it, over an export, and lets nothing through. */
+bool still_is_lent(const struct pool_object *volume, const char *node_id)
+{
+	const struct attachments *all = volume->attachments;
+	const struct node_volume *nv = node_volume_find(volume);
+	return all != NULL && all->count == 1 && all->at[0].export[0] != '\0' &&
+	       strcmp(all->at[0].node, node_id) == 0 && nv != NULL && nv->dev.attached &&
+	       list_empty(&nv->mounts);
+}
+
+/* To the node that takes it, which lets nothing through. */
 static bool is_lent(const struct still_call *c)
 {
-	const struct attachments *all = c->volume->attachments;
-	const struct node_volume *nv = node_volume_find(c->volume);
-	return c->suspended && all != NULL && all->count == 1 && all->at[0].export[0] != '\0' &&
-	       strcmp(all->at[0].node, c->hold->node_id) == 0 && nv != NULL && nv->dev.attached &&
-	       list_empty(&nv->mounts);
+	return c->suspended && still_is_lent(c->volume, c->hold->node_id);
 }
 
 /* Whether anybody of CSI uses it, or works on it. */

@@ -19,6 +19,8 @@
 
 struct still;
 
+/* Whether that node alone uses the volume, over an export. */
+bool still_is_lent(const struct pool_object *volume, const char *node_id);
 /* That of the volume that the hold is an image of; NULL: it is not held still. */
 struct still *still_of(const struct transfer *transfer, const struct pool_hold *hold);
 /* Lets the volume go, unless it is leaving just now. NULL is legal. */

@@ -6,6 +6,8 @@
 #include "blockio/image.h"
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
+#include "node/volume.h"
+#include "pool/attach.h"
 #include "pool/departure.h"
 #include "pool/index.h"
 #include "pool/pools.h"
@@ -136,7 +138,7 @@ static enum grpc_status ask_renew(void)
 static enum grpc_status ask_read(const char *of, const char *earlier, bool changed)
 {
 	Ringvol__V1__ReadCopyRequest req = RINGVOL__V1__READ_COPY_REQUEST__INIT;
-	req.grant = csi_bytes(of);
+	req.later = csi_bytes(of);
 	req.since = csi_bytes(earlier);
 	req.changed = changed;
 	return call_status("/ringvol.v1.Transfer/ReadCopy", &req.base);
@@ -242,38 +244,74 @@ Test(move, grown_since, .timeout = 60)
 }
 
 /* What is still is so once, for nobody else, and until it is closed. */
+static struct pool_object *volume(void)
+{
+	return pools_find_name(w->pools, RECORD_VOLUME, "base");
+}
+
+static void attach_as(struct attachments *to)
+{
+	struct pool_attach *a = pool_attach_new(&w->reactor, volume(), to);
+	cr_assert_not_null(a);
+	run_op(&a->op);
+	cr_assert(!op_failed(&a->op), "%s", a->op.err.message);
+	pool_attach_free(a);
+}
+
+/* The other node uses it alone, over an export; or nobody any more. */
+static void lend(bool is)
+{
+	const struct attachment one = {.node = "node-2",
+		.mode = ATTACHMENT_MULTI_WRITER,
+		.block = true,
+		.export = "01234567-89ab-4cde-8f01-23456789abcd",
+		.key = ""};
+	attach_as(is ? attachments_with(NULL, &one) : NULL);
+	node_volume_get(volume())->dev.attached = is;
+	if (!is)
+		node_volume_forget(volume());
+}
+
+static enum grpc_status close_this(const char *which)
+{
+	strcpy(grant, which);
+	return close_grant();
+}
+
 Test(move, is_renewed, .timeout = 60)
 {
 	static struct node_lock in_the_way;
 	char first[POOL_GRANT_BYTES], second[POOL_GRANT_BYTES];
 	open_granted(WORLD_XFS, 61);
+	lend(true);
 	strcpy(first, grant);
 	node_lock_init(&in_the_way, NODE_SHARED, "volume", "base");
 	node_lock_take(&w->csi->node->locks, &in_the_way);
-	enum grpc_status beside_a_reader = ask_renew();
+	cr_assert_eq(ask_renew(), GRPC_UNAVAILABLE, "another call");
 	node_lock_release(&w->csi->node->locks, &in_the_way);
-	cr_assert(beside_a_reader == GRPC_OK || beside_a_reader == GRPC_UNAVAILABLE);
 	cr_assert_eq(ask_renew(), GRPC_OK);
 	strcpy(second, renewed);
 	cr_assert_str_neq(second, first);
 	cr_assert_eq(ask_renew(), GRPC_OK);
 	cr_assert_str_eq(renewed, second, "nobody has read it yet");
-	cr_assert_eq(transfer_grants(w->transfer), 2);
-	grant_find(w->transfer, second, &(struct grpc_peer){0})->opened = true;
+	struct pool_hold *hold = grant_find(w->transfer, second, &(struct grpc_peer){0});
+	hold->opened = true;
+	hold->readers++;
 	cr_assert_eq(ask_renew(), GRPC_OK);
 	cr_assert_str_neq(renewed, second, "it was read");
+	cr_assert_eq(ask_renew(), GRPC_UNAVAILABLE, "one from before is still read");
+	hold->readers--;
+	grant_drop(hold);
 	cr_assert_eq(transfer_grants(w->transfer), 2, "of one move there are two at most");
 	cr_assert_eq(ask_read(first, second, false), GRPC_NOT_FOUND, "it is gone");
+	cr_assert_eq(ask_read("", first, false), GRPC_NOT_FOUND, "later than what?");
 	cr_assert_eq(ask_read(renewed, renewed, false), GRPC_INVALID_ARGUMENT, "the same one");
+	lend(false);
+	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "nobody uses it");
 	hold_still();
 	cr_assert_eq(ask_read(first, renewed, true), GRPC_INVALID_ARGUMENT, "both");
-	cr_assert_eq(ask_renew(), GRPC_UNAVAILABLE, "it is still");
-	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
-	cr_assert_eq(close_grant(), GRPC_OK);
-	strcpy(grant, first);
-	(void)close_grant();
-	strcpy(grant, renewed);
-	(void)close_grant();
+	cr_assert_eq(close_this(renewed), GRPC_OK);
+	cr_assert_eq(close_this(first), GRPC_OK);
 	cr_assert_eq(ask_renew(), GRPC_NOT_FOUND, "it is closed");
 	close_granted();
 }
@@ -287,11 +325,85 @@ Test(move, is_not_renewed, .timeout = 60)
 	cr_assert_eq(close_grant(), GRPC_OK);
 	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
 	cr_assert_eq(expand(2 * create_bytes), GRPC_OK);
+	lend(true);
 	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "it has grown");
+	lend(false);
 	cr_assert_eq(close_grant(), GRPC_OK);
 	close_granted();
 	open_granted(WORLD_EXT4, 63);
+	lend(true);
 	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "nothing is shared");
+	lend(false);
+	cr_assert_eq(close_grant(), GRPC_OK);
+	close_granted();
+}
+
+/* Equal calls at once: one makes it, and what it has made stays. */
+Test(move, is_renewed_once_at_a_time, .timeout = 60)
+{
+	enum { CROWD = 8 };
+	static struct world_answer answers[CROWD];
+	Ringvol__V1__RenewCopyRequest req = RINGVOL__V1__RENEW_COPY_REQUEST__INIT;
+	char first[POOL_GRANT_BYTES];
+	open_granted(WORLD_XFS, 64);
+	lend(true);
+	strcpy(first, grant);
+	req.grant = csi_bytes(first);
+	for (unsigned i = 0; i < CROWD; i++)
+		world_send(w, "/ringvol.v1.Transfer/RenewCopy", &req.base, &answers[i]);
+	unsigned made = 0;
+	for (unsigned i = 0; i < CROWD; i++) {
+		world_wait(w, &answers[i]);
+		made += answers[i].status == GRPC_OK;
+		cr_assert(answers[i].status == GRPC_OK || answers[i].status == GRPC_UNAVAILABLE);
+		world_answer_free(&answers[i]);
+	}
+	cr_assert_eq(made, 1);
+	cr_assert_eq(transfer_grants(w->transfer), 2);
+	cr_assert_eq(ask_renew(), GRPC_OK);
+	lend(false);
+	cr_assert_eq(close_this(renewed), GRPC_OK);
+	cr_assert_eq(close_this(first), GRPC_OK);
+	close_granted();
+}
+
+/* A grant that is asked for again, while a snapshot is copied from the volume that is frozen for
+ * it. */
+static struct world_answer beside;
+static bool is_sent, frozen_to_the_end;
+
+static void ask_beside(const char *op_name, const char *step_name)
+{
+	if (strcmp(op_name, "pool_build") != 0)
+		return;
+	if (strcmp(step_name, "fill") == 0 && !is_sent) {
+		cr_assert(is_frozen());
+		is_sent = true;
+		Ringvol__V1__GrantCopyRequest req = RINGVOL__V1__GRANT_COPY_REQUEST__INIT;
+		req.source_id = csi_bytes(volume_id);
+		req.node_id = csi_bytes("node-2");
+		req.volume_name = csi_bytes("base");
+		req.move = true;
+		world_send(w, "/ringvol.v1.Member/GrantCopy", &req.base, &beside);
+	}
+	if (strcmp(step_name, "data") == 0)
+		frozen_to_the_end = is_frozen();
+}
+
+Test(move, a_grant_thaws_nothing_of_others, .timeout = 60)
+{
+	open_granted(WORLD_EXT4, 65);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	w->on_step = ask_beside;
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	w->on_step = NULL;
+	cr_assert(is_sent);
+	world_wait(w, &beside);
+	cr_assert_eq(beside.status, GRPC_OK);
+	world_answer_free(&beside);
+	cr_assert(frozen_to_the_end && !is_frozen());
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(close_grant(), GRPC_OK);
 	close_granted();
 }
