@@ -39,6 +39,7 @@ TITLES = {
     "raw-calls": "Volumes of a raw pool",
     "raw-thin": "Thin volumes of a raw pool",
     "attach": "Volumes of other nodes",
+    "move": "A volume that moves under I/O",
     "cluster": "Through a controller",
     "cluster-many": "A thousand nodes",
     "cluster-copy": "Copies between nodes",

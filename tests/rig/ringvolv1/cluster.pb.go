@@ -1724,9 +1724,11 @@ type ReadCopyRequest struct {
 	// The volume as it is now, and of it only where it may differ from the image of the grant. It is
 	// still. Zeros are sent for what is a hole by now.
 	Changed bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
-	// An earlier grant of the same volume to the caller: of the grant's image only where it may differ
-	// from that one's. Zeros as above.
+	// An earlier grant of the same volume to the caller: of the image of `later`, in the place of
+	// `grant`, only where it may differ from that one's. Zeros as above. A node that does not know these
+	// fields sees no grant: it must not send all of the image without its holes.
 	Since         string `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	Later         string `protobuf:"bytes,5,opt,name=later,proto3" json:"later,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1785,6 +1787,13 @@ func (x *ReadCopyRequest) GetChanged() bool {
 func (x *ReadCopyRequest) GetSince() string {
 	if x != nil {
 		return x.Since
+	}
+	return ""
+}
+
+func (x *ReadCopyRequest) GetLater() string {
+	if x != nil {
+		return x.Later
 	}
 	return ""
 }
@@ -2406,12 +2415,13 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes\x12'\n" +
 	"\x0fallocated_bytes\x18\x02 \x01(\x04R\x0eallocatedBytes\x12\x16\n" +
-	"\x06record\x18\x03 \x01(\fR\x06record\"o\n" +
+	"\x06record\x18\x03 \x01(\fR\x06record\"\x85\x01\n" +
 	"\x0fReadCopyRequest\x12\x14\n" +
 	"\x05grant\x18\x01 \x01(\tR\x05grant\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x18\n" +
 	"\achanged\x18\x03 \x01(\bR\achanged\x12\x14\n" +
-	"\x05since\x18\x04 \x01(\tR\x05since\"l\n" +
+	"\x05since\x18\x04 \x01(\tR\x05since\x12\x14\n" +
+	"\x05later\x18\x05 \x01(\tR\x05later\"l\n" +
 	"\x10ReadCopyResponse\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1a\n" +
