@@ -53,8 +53,8 @@ void take_unlock(struct take *k);
 struct record *take_record(const struct take *k, const struct record *there);
 /* What the part is of (take_pass.c): the image of the offer's grant. */
 void take_describe(struct take *k);
-/* Steps of the fill. The part has the grant's image, and gets what a later one has
- * else, pass by pass, until little is left: then the volume is held still for as little. */
+/* A step of the fill. The part has the grant's image, and gets what a later one has else, pass by
+ * pass, until little is left. */
 int take_catch_up_run(struct op *op, struct take *k);
 int take_catch_up_end(struct op *op, struct take *k, int res);
 /* From here on the part is no image of a grant any more. A pass that is cut may leave what the

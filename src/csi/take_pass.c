@@ -16,7 +16,7 @@
 
 enum {
 	PASSES_MAX = 8,
-	PASS_SMALL_BYTES = 4 << 20, /* what is pulled while the volume is still may be so much */
+	PASS_SMALL_BYTES = 4 << 20, /* one of no more is the last */
 };
 
 static struct take *take_of_pass(struct op *op)

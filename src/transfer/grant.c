@@ -195,8 +195,7 @@ static int hold_run(struct op *op)
 	bool volume = source->kind == RECORD_VOLUME;
 	pool_hold_make_init(&m->make, op->reactor, source, m->source.share);
 	m->making = true;
-	m->make.held_briefly =
-		volume && m->source.share && (m->source.quiesce.dev.attached || m->renews != NULL);
+	m->make.held_briefly = volume && m->source.share && m->source.quiesce.dev.attached;
 	m->make.need_bytes = !volume           ? 0
 			     : m->source.share ? node_source_shared_room(&m->source)
 					       : source->allocated_bytes;

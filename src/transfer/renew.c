@@ -6,8 +6,9 @@
  *
  * How it can fail: another call works on the volume, this one among them; an image from before is
  * still being read; and as making any grant does. There is none to be had where the caller does not
- * use the volume, where it has another size by now, and where its file system does not say which
- * blocks two images share: then both would be read whole for each pass.
+ * use the volume, where there is no room, where the volume has another size by now, and where its
+ * file system does not say which blocks two images share: then both would be read whole for each
+ * pass.
  */
 #include "blockio/extents.h"
 #include "cluster.pb-c.h"
@@ -127,9 +128,9 @@ static void renew_ended(struct op *op)
 	strcpy(grant, n->make.grant);
 	response.grant = (ProtobufCBinaryData){strlen(grant), (uint8_t *)grant};
 	bool failed = op_failed(op);
-	enum grpc_status status =
-		op->err.code == ERR_PRECONDITION ? GRPC_FAILED_PRECONDITION : GRPC_UNAVAILABLE;
 	struct err err = op->err;
+	bool none = err.code == ERR_PRECONDITION || err.code == ERR_NO_ROOM;
+	enum grpc_status status = none ? GRPC_FAILED_PRECONDITION : GRPC_UNAVAILABLE;
 	renew_free(n); /* who hears of it may ask for the volume at once */
 	if (failed)
 		grpc_end(call, status, err.message);

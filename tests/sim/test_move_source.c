@@ -11,6 +11,7 @@
 #include "pool/departure.h"
 #include "pool/index.h"
 #include "pool/pools.h"
+#include "pool/private.h"
 #include "pool/sync.h"
 #include "transfer/grant.h"
 #include "transfer/still.h"
@@ -324,6 +325,12 @@ Test(move, is_not_renewed, .timeout = 60)
 	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "it is a copy's");
 	cr_assert_eq(close_grant(), GRPC_OK);
 	cr_assert_eq(ask_grant(true, "node-2"), GRPC_OK);
+	lend(true);
+	unsigned held = pools_at(w->pools, 0)->hold_count;
+	pools_at(w->pools, 0)->hold_count = POOL_HOLDS_MAX;
+	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "no room for another one");
+	pools_at(w->pools, 0)->hold_count = held;
+	lend(false);
 	cr_assert_eq(expand(2 * create_bytes), GRPC_OK);
 	lend(true);
 	cr_assert_eq(ask_renew(), GRPC_FAILED_PRECONDITION, "it has grown");
