@@ -9,7 +9,8 @@
  * How it can fail:
  *   - the connection is lost, or the source's driver restarts: the call is made again, after
  *     pauses that grow, and goes on behind the last byte that was written. Without a byte for
- *     PULL_PATIENCE_MS it ends; the part is kept.
+ *     PULL_PATIENCE_MS it ends; the part is kept. What has changed may be long in coming, where the
+ *     source reads two images to find it.
  *   - a chunk is wrong: once all that is under way has ended, the part is cut to what is durable,
  *     because the next stream may have a hole there, and it is read again from there; after
  *     PULL_WRONG_MAX of them without progress that is DATA_LOSS.
@@ -118,11 +119,18 @@ static bool is_silent(const struct pull *p)
 	return now_ns(p) - p->heard_ns >= patience_ms * 1000000;
 }
 
+/* It compares, and has found nothing to send yet: that it is alive is seen by the connection. */
+static bool is_looking(const struct pull *p)
+{
+	return p->reading && p->changed && p->state == PULL_CALLING &&
+	       channel_state(p->channel) == CHANNEL_UP;
+}
+
 static void on_timer(struct ring_timer *timer)
 {
 	struct pull *p = container_of(timer, struct pull, timer);
-	if (p->held || p->writing == PULL_BUFFERS || p->stray)
-		p->heard_ns = now_ns(p); /* it is us who do not go on */
+	if (p->held || p->writing == PULL_BUFFERS || p->stray || is_looking(p))
+		p->heard_ns = now_ns(p); /* it is us who do not go on, or it is at work */
 	if (is_silent(p))
 		pull_end_unavailable(p, "nothing comes from it; try again later",
 			p->channel != NULL ? channel_why(p->channel) : "");

@@ -19,6 +19,7 @@
 #include "pool/part.h"
 #include "pool/pools.h"
 #include "transfer/grant.h"
+#include "transfer/pull.h"
 #include "transfer/still.h"
 
 #include <criterion/criterion.h>
@@ -547,6 +548,31 @@ Test(move_live, asks_again_before_it_waits, .timeout = 60)
 	cr_assert_eq(asked, 2);
 	cr_assert_eq(cover.suspends, 1);
 	close_switched("somebody was in the way");
+}
+
+/* Its node has found nothing to send for a long time, and is alive. */
+static void find_slowly(const char *op_name, const char *step_name)
+{
+	if (strcmp(op_name, "take_fill") != 0)
+		return;
+	if (strcmp(step_name, "have alone") == 0)
+		write_through("the passes");
+	if (strcmp(step_name, "suspend") == 0) {
+		write_through("the passes");
+		far.transfer->rate.bytes_per_s = PIECE / (2 * PULL_PATIENCE_MS / 1000);
+	}
+}
+
+Test(move_live, waits_for_a_node_that_compares, .timeout = 60)
+{
+	open_lent(57);
+	cr_assert_eq(move_give(), ERR_OK);
+	move_expect();
+	w->on_step = find_slowly;
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
+	w->on_step = NULL;
+	far.transfer->rate.bytes_per_s = 0;
+	close_switched("a node that compares");
 }
 
 /* Blocks of its file system are smaller than what a chunk is made of. */
