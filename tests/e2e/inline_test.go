@@ -3,9 +3,13 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ringvol.dev/tests/e2e/cluster"
+	"ringvol.dev/tests/rig"
 )
 
 // inlineOn has the chart allow inline volumes, which makes its CSIDriver object anew.
@@ -136,35 +141,98 @@ func TestInlineVolumes(t *testing.T) {
 	w.stat("pod", dataDir+"/mke2fs.conf")
 }
 
-// A volume that was made beside the cluster is brought into it by hand, and given from one claim to another.
-func TestVolumeByHand(t *testing.T) {
-	w := newWorldBeside(t)
-	name := "by-hand-" + w.namespace
-	id, err := w.tool("import", "--volume", "--size", fmt.Sprint(64*mebibyte), "/etc", name)
-	w.must("import: "+id, err)
-	volume := &corev1.PersistentVolume{
+// volumeByHand is the PersistentVolume that docs/taking-over.md writes for a volume of the first node, for one claim.
+func (w *world) volumeByHand(name, id, claim string, policy corev1.PersistentVolumeReclaimPolicy) {
+	w.t.Helper()
+	volumes := node.Client.CoreV1().PersistentVolumes()
+	_, err := volumes.Create(w.ctx(), &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": cluster.Driver}},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeReclaimPolicy: policy,
 			StorageClassName:              "ringvol",
-			ClaimRef:                      &corev1.ObjectReference{Namespace: w.namespace, Name: "first"},
+			ClaimRef:                      &corev1.ObjectReference{Namespace: w.namespace, Name: claim},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: cluster.Driver, VolumeHandle: strings.TrimSpace(id), FSType: "ext4"}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "topology.ringvol.dev/node",
 					Operator: corev1.NodeSelectorOpIn, Values: []string{cluster.NodeName}}}}}}},
 		},
-	}
-	volumes := node.Client.CoreV1().PersistentVolumes()
-	_, err = volumes.Create(w.ctx(), volume, metav1.CreateOptions{})
+	}, metav1.CreateOptions{})
 	w.must("the volume by hand", err)
-	t.Cleanup(func() { // retained, where the test has failed
-		if t.Failed() {
+	w.t.Cleanup(func() { // retained, where the test has failed
+		if w.t.Failed() {
 			_ = volumes.Delete(w.ctx(), name, metav1.DeleteOptions{})
 		}
 	})
+}
+
+// What another driver has in a directory or in an image file of the node becomes a volume, as docs/taking-over.md has it.
+func TestVolumeFromAnotherDriver(t *testing.T) {
+	w := newWorldBeside(t)
+	old := t.TempDir()
+	w.must("its data", os.WriteFile(filepath.Join(old, "file"), []byte("of another driver"), 0o640))
+	w.must("an owner", os.Chown(filepath.Join(old, "file"), 1234, 5678))
+	archive, err := exec.Command("tar", "-C", old, "--numeric-owner", "--xattrs", "--xattrs-include=*", "--acls", "-cf", "-", ".").Output()
+	w.must("tar", err)
+	image := filepath.Join(t.TempDir(), "disk.img")
+	_, err = rig.Run("mke2fs", "-q", "-t", "ext4", "-d", old, image, "64M")
+	w.must("an image file", err)
+	device, err := rig.Run("losetup", "-f", "--show", image)
+	w.must("losetup", err)
+	device = strings.TrimSpace(device)
+	t.Cleanup(func() { _, _ = rig.Run("losetup", "-d", device) })
+	for kind, take := range map[string]func(name string) (string, error){
+		"directory": func(name string) (string, error) {
+			return w.toolFed(bytes.NewReader(archive), node.Node, "import", "--volume", "--size", "64Mi", "-", name)
+		},
+		"device": func(name string) (string, error) { return w.tool("import", "--volume", device, name) },
+	} {
+		name := kind + "-" + w.namespace
+		id, err := take(name)
+		w.must("import: "+id, err)
+		w.volumeByHand(name, id, kind, corev1.PersistentVolumeReclaimRetain)
+		w.claim(kind, "ringvol", "64Mi", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = name })
+		w.pod(kind, mounts(kind))
+		w.awaitPod(kind)
+		if has := w.stat(kind, dataDir+"/file"); has.UID != 1234 || has.GID != 5678 || has.Mode&0o777 != 0o640 {
+			t.Errorf("from a %s: %+v", kind, has)
+		}
+		w.run(kind, "put", dataDir+"/more", "1000000", kind)
+		w.deletePod(kind)
+		w.mayBeDeleted(name)
+		w.deleteClaim(kind)
+	}
+}
+
+// mayBeDeleted sets the policy, once a claim has the volume: the provisioner deletes what is Released and may be deleted, whomever it is
+// kept for.
+func (w *world) mayBeDeleted(name string) {
+	w.t.Helper()
+	volumes := node.Client.CoreV1().PersistentVolumes()
+	w.eventually("the volume may be deleted", func() error {
+		found, err := volumes.Get(w.ctx(), name, metav1.GetOptions{})
+		if err == nil && found.Status.Phase != corev1.VolumeBound {
+			err = errors.New("it is " + string(found.Status.Phase))
+		}
+		if err != nil {
+			return err
+		}
+		found.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		_, err = volumes.Update(w.ctx(), found, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// A volume that was made beside the cluster is brought into it by hand, and given from one claim to another.
+func TestVolumeByHand(t *testing.T) {
+	w := newWorldBeside(t)
+	name := "by-hand-" + w.namespace
+	id, err := w.tool("import", "--volume", "--size", fmt.Sprint(64*mebibyte), "/etc", name)
+	w.must("import: "+id, err)
+	volumes := node.Client.CoreV1().PersistentVolumes()
+	w.volumeByHand(name, id, "first", corev1.PersistentVolumeReclaimRetain)
 	named := func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = name }
 	w.claim("first", "ringvol", "64Mi", named)
 	w.pod("pod", mounts("first"))
@@ -189,19 +257,7 @@ func TestVolumeByHand(t *testing.T) {
 	w.claim("second", "ringvol", "64Mi", named)
 	w.pod("again", mounts("second"))
 	w.awaitPod("again")
-	// Not earlier: the provisioner deletes what is Released and may be deleted, whomever it is kept for.
-	w.eventually("the volume may be deleted", func() error {
-		found, err := volumes.Get(w.ctx(), name, metav1.GetOptions{})
-		if err == nil && found.Status.Phase != corev1.VolumeBound {
-			err = errors.New("it is " + string(found.Status.Phase))
-		}
-		if err != nil {
-			return err
-		}
-		found.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
-		_, err = volumes.Update(w.ctx(), found, metav1.UpdateOptions{})
-		return err
-	})
+	w.mayBeDeleted(name)
 	w.run("again", "check", dataDir+"/file", "1000000", "by hand")
 	w.deletePod("again")
 	w.deleteClaim("second")

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -22,6 +23,10 @@ func (w *world) tool(args ...string) (string, error) {
 }
 
 func (w *world) toolOn(n *cluster.Node, args ...string) (string, error) {
+	return w.toolFed(nil, n, args...)
+}
+
+func (w *world) toolFed(stdin io.Reader, n *cluster.Node, args ...string) (string, error) {
 	pods, err := n.DriverPods()
 	if err != nil {
 		return "", err
@@ -29,7 +34,7 @@ func (w *world) toolOn(n *cluster.Node, args ...string) (string, error) {
 	if len(pods) != 1 {
 		return "", fmt.Errorf("%s has %d drivers", n.Name, len(pods))
 	}
-	return w.exec(cluster.Namespace, pods[0].Name, "ringvol", append([]string{"ringvol"}, args...)...)
+	return w.execFed(stdin, cluster.Namespace, pods[0].Name, "ringvol", append([]string{"ringvol"}, args...)...)
 }
 
 // The operator's tools find driver, pools and volumes in the driver's container without being told where, and doctor is

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -189,9 +190,14 @@ func (w *world) try(pod string, args ...string) (string, error) {
 
 // exec runs a command in a container of any pod, and returns what it says on standard output.
 func (w *world) exec(namespace, pod, container string, command ...string) (string, error) {
+	return w.execFed(nil, namespace, pod, container, command...)
+}
+
+// execFed is exec with a standard input, if there is one.
+func (w *world) execFed(stdin io.Reader, namespace, pod, container string, command ...string) (string, error) {
 	request := node.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).
 		SubResource("exec").VersionedParams(&corev1.PodExecOptions{Container: container, Command: command,
-		Stdout: true, Stderr: true}, scheme.ParameterCodec)
+		Stdin: stdin != nil, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	executor, err := remotecommand.NewWebSocketExecutor(node.Config, "GET", request.URL().String())
 	if err != nil {
 		return "", err
@@ -199,7 +205,7 @@ func (w *world) exec(namespace, pod, container string, command ...string) (strin
 	var stdout, stderr bytes.Buffer
 	ctx, cancel := context.WithTimeout(w.ctx(), patience)
 	defer cancel()
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: &stdout, Stderr: &stderr}); err != nil {
 		return stdout.String(), fmt.Errorf("%s in pod %s: %w: %s", strings.Join(command, " "), pod, err, stderr.String())
 	}
 	return stdout.String(), nil
