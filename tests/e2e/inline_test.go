@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -76,6 +79,21 @@ func (w *world) awaitInline(count int) {
 	})
 }
 
+// deleteGolden deletes a golden image of the first node, which is a snapshot that no object of the cluster names.
+func deleteGolden(id string) error {
+	client, err := rig.Dial("/var/lib/kubelet/plugins/" + cluster.Driver + "/csi.sock")
+	if err != nil {
+		return err
+	}
+	defer client.Conn.Close()
+	return rig.Eventually(patience, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_, err := client.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
+		return err
+	})
+}
+
 // Pods ask for volumes in their own spec: empty ones, and forks of a golden image, which classes name as well. Their data
 // outlive the driver and a reboot, and go with their pods.
 func TestInlineVolumes(t *testing.T) {
@@ -83,6 +101,7 @@ func TestInlineVolumes(t *testing.T) {
 	w.inlineOn()
 	out, err := w.tool("import", "/etc", "root")
 	w.must("import: "+out, err)
+	t.Cleanup(func() { w.must("deleting the image", deleteGolden(strings.TrimSpace(out))) })
 
 	w.pod("scratch", inline(map[string]string{"size": "64Mi"}), command("io", dataDir+"/busy", "64"))
 	w.pod("fork", inline(map[string]string{"source": "root"}))
