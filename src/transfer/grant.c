@@ -336,6 +336,20 @@ struct pool_hold *grant_of_call(struct grpc_call *call, ProtobufCBinaryData gran
 	return hold;
 }
 
+void grant_keep(const struct transfer *t, struct pool_hold *hold)
+{
+	hold->readers++;
+	hold->used_ns = ring_now_ns(t->reactor->ring);
+}
+
+void grant_let_go(const struct transfer *t, struct pool_hold *hold)
+{
+	hold->readers--;
+	hold->used_ns = ring_now_ns(t->reactor->ring);
+	if (hold->dropped && !t->draining)
+		grant_drop(hold);
+}
+
 void grant_drop(struct pool_hold *hold)
 {
 	hold->dropped = true;

@@ -55,8 +55,6 @@ struct pool_hold *grant_find(
 	const struct transfer *transfer, const char *grant, const struct grpc_peer *peer);
 /* The one that a request of the transfer's service names, or NULL with the call ended. */
 struct pool_hold *grant_of_call(struct grpc_call *call, ProtobufCBinaryData grant);
-/* RenewCopy of ringvol.v1.Transfer (renew.c). */
-grpc_method_fn renew_copy;
 /* Whether two grants are the same. Takes the same time whatever they are. */
 bool grant_is(const char a[POOL_GRANT_BYTES], const char b[POOL_GRANT_BYTES]);
 /* Whether the caller is the node of that id. */
@@ -65,6 +63,10 @@ bool grant_peer_is(const struct grpc_peer *peer, const char *node_id);
  * any), or the volume has left by one. Then it needs no lock. */
 bool grant_moves(const struct transfer *transfer, const char *source_id, const char *node_id,
 	const char *volume_name);
+/* Somebody reads it, or works with it: until grant_let_go() it is not dropped. */
+void grant_keep(const struct transfer *transfer, struct pool_hold *hold);
+/* Drops it, if that was to be and this was the last; in a drain the next run does, in time. */
+void grant_let_go(const struct transfer *transfer, struct pool_hold *hold);
 /* Nobody reads it any more, and nobody will. */
 void grant_drop(struct pool_hold *hold);
 /* Drops those whose time is over. */

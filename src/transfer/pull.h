@@ -100,8 +100,9 @@ void pull_free(struct pull *pull);
 void pull_open_init(struct pull *pull);
 /* Into build's part, on fd. Sets part->keep where the failure is not this node's. */
 void pull_read_init(struct pull *pull, struct pool_build *build, int fd);
-/* Likewise into a part that has all of base, or of the grant where that is "": what the grant has
- * else, or the volume by now, which is still. Not durable when it ends. */
+/* Likewise, into a part that is whole. With a base: in what the grant's image differs from base's.
+ * Without: in what the volume, which is still, differs from the grant's image. Not durable when it
+ * ends. */
 void pull_changed_init(struct pull *pull, struct pool_build *build, int fd);
 /* Tells the source that the grant, which stays the caller's, is not needed any more. Never fails:
  * what is not told expires. */

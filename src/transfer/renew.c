@@ -10,6 +10,8 @@
  * file system does not say which blocks two images share: then both would be read whole for each
  * pass.
  */
+#include "transfer/renew.h"
+
 #include "blockio/extents.h"
 #include "cluster.pb-c.h"
 #include "pool/index.h"
@@ -40,11 +42,12 @@ static bool can_compare(const struct pool_hold *hold, const struct pool_object *
 	       node_can_share(volume, false);
 }
 
-/* One that was let go while it was read: it has its blocks until that ends. */
+/* Of this move, one that was dropped while it was read: it has its blocks until that ends. */
 static bool is_held_up(const struct pool_hold *hold)
 {
 	for (struct pool_hold *h = NULL; (h = pool_hold_next(hold->pool, h)) != NULL;)
-		if (h->dropped && strcmp(h->source_id, hold->source_id) == 0)
+		if (h->dropped && h->move && strcmp(h->source_id, hold->source_id) == 0 &&
+			strcmp(h->node_id, hold->node_id) == 0)
 			return true;
 	return false;
 }
@@ -112,10 +115,7 @@ static void renew_free(struct renew *n)
 		node_lock_release(&n->transfer->node->locks, &n->lock);
 	if (n->making)
 		grant_make_free(&n->make);
-	n->hold->readers--;
-	n->hold->used_ns = ring_now_ns(n->transfer->reactor->ring);
-	if (n->hold->dropped)
-		grant_drop(n->hold);
+	grant_let_go(n->transfer, n->hold);
 	free(n);
 }
 
@@ -156,7 +156,7 @@ void renew_copy(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	*n = (struct renew){.transfer = t, .call = call, .hold = hold};
-	hold->readers++;
+	grant_keep(t, hold);
 	op_init(&n->op, t->reactor, "renew_copy", renew_steps, renew_ended);
 	n->op.lane = pool_lane(hold->pool);
 	op_start(&n->op);

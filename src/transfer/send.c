@@ -22,6 +22,7 @@
 #include "transfer/bulk.h"
 #include "transfer/chunk.h"
 #include "transfer/grant.h"
+#include "transfer/renew.h"
 #include "transfer/still.h"
 
 #include <errno.h>
@@ -103,28 +104,14 @@ static void send_free(struct send *s)
 	free(s);
 }
 
-static void keep(struct transfer *t, struct pool_hold *hold)
-{
-	hold->readers++;
-	hold->used_ns = now_ns(t);
-}
-
-static void let_go(struct transfer *t, struct pool_hold *hold)
-{
-	hold->readers--;
-	hold->used_ns = now_ns(t);
-	if (hold->dropped)
-		grant_drop(hold);
-}
-
 static void closed(struct work_job *job, int res)
 {
 	struct send *s = container_of(job, struct send, open);
 	struct transfer *t = s->transfer;
 	(void)res;
-	let_go(t, s->hold);
+	grant_let_go(t, s->hold);
 	if (s->earlier != NULL)
-		let_go(t, s->earlier);
+		grant_let_go(t, s->earlier);
 	list_remove(&s->link);
 	t->stats.sends--;
 	bulk_counted(t);
@@ -538,9 +525,9 @@ static void read_copy(struct grpc_call *call, const ProtobufCMessage *request)
 		return;
 	}
 	hold->opened = true;
-	keep(t, hold);
+	grant_keep(t, hold);
 	if (earlier != NULL)
-		keep(t, earlier);
+		grant_keep(t, earlier);
 	list_push(&t->sends, &s->link);
 	t->stats.sends++;
 	bulk_counted(t);

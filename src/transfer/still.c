@@ -62,9 +62,7 @@ static void still_free(struct still *s)
 	list_remove(&s->link);
 	node_lock_release(&s->transfer->node->locks, &s->lock);
 	fd_close(&s->fd);
-	s->hold->readers--;
-	if (s->hold->dropped && !s->transfer->draining) /* then the next run does it */
-		grant_drop(s->hold);
+	grant_let_go(s->transfer, s->hold);
 	free(s);
 }
 
@@ -214,7 +212,7 @@ static int take_run(struct op *op)
 	node_lock_take(&node->locks, &s->lock);
 	s->lent = is_lent(c);
 	s->busy = true;
-	c->hold->readers++;
+	grant_keep(c->transfer, c->hold);
 	list_push(&c->transfer->stills, &s->link);
 	c->still = s;
 	return 0;
@@ -318,8 +316,6 @@ static void still_answer(struct still_call *c)
 static void still_ended(struct op *op)
 {
 	struct still_call *c = still_call_of(op);
-	c->hold->readers--;
-	c->hold->used_ns = now_ns(c->transfer);
 	if (c->stale) {
 		c->hold->dropped = true;
 		grpc_end(c->call, GRPC_NOT_FOUND,
@@ -329,8 +325,7 @@ static void still_ended(struct op *op)
 	} else {
 		still_answer(c);
 	}
-	if (c->hold->dropped)
-		grant_drop(c->hold);
+	grant_let_go(c->transfer, c->hold);
 	free(c);
 }
 
@@ -356,7 +351,7 @@ void still_volume(struct grpc_call *call, const ProtobufCMessage *request)
 		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
 		return;
 	}
-	hold->readers++;
+	grant_keep(t, hold);
 	c->transfer = t;
 	c->call = call;
 	c->hold = hold;
