@@ -152,6 +152,7 @@ static int suspend_run(struct op *op)
 {
 	struct take *k = take_of_fill(op);
 	k->pull.suspended = true;
+	k->part.stays = true; /* it tells the next run of the driver whose cover this is */
 	return cover_suspend(op, &k->cover, k->task.csi, cover_of_fill(op), k->key);
 }
 
@@ -224,8 +225,7 @@ static int changed_run(struct op *op)
 static int changed_end(struct op *op, int res)
 {
 	struct take *k = take_of_fill(op);
-	/* It is begun anew. But it tells the next run of the driver whose cover is suspended. */
-	k->part.keep = res == 0 || k->attached.mode != 0;
+	k->part.keep = res == 0;
 	if (res < 0)
 		return res;
 	struct record *rec = take_record(k, k->pull.still_rec);
@@ -316,7 +316,7 @@ static bool left_or_goes_on(struct op *op)
 static int stays_run(struct op *op)
 {
 	struct take *k = take_of_fill(op);
-	k->part.keep = false;
+	k->part.keep = k->part.stays = false;
 	return op_fail(op, ERR_UNAVAILABLE,
 		"volume %s has not left node %.100s (%.150s): it is copied anew; try again",
 		k->name, k->offer.node_id, k->pull.used_by);

@@ -203,7 +203,7 @@ static int build_run(struct op *op)
 		return op_fail_sys(op, r, "volume %s", k->name);
 	k->building = true;
 	take_describe(k);
-	/* Whose cover it is, for the run in which it goes on. */
+	/* As if this call had suspended it. */
 	const struct borrowed *one = csi_cover_of(k->task.csi, k->task.id);
 	k->part.stays = one != NULL && one->suspended && !one->local;
 	k->build.part = &k->part;

@@ -26,7 +26,7 @@ struct pool_part {
 	/* Set before the build: what bytes these are. A part that says anything else, or has
 	 * another size, is begun anew. No newline. */
 	char of[POOL_PART_OF_MAX];
-	/* Set before the build: it tells something, and is kept whatever fails. */
+	/* The owner's, at any time: what it tells is needed, so it is kept whatever fails. */
 	bool stays;
 	/* Out, when the fill begins: all before it is durable. A multiple of 4096. */
 	uint64_t from_bytes;
