@@ -4,6 +4,7 @@
 #include "base/fd.h"
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
+#include "pool/attach.h"
 #include "pool/build.h"
 #include "pool/index.h"
 #include "pool/pools.h"
@@ -193,6 +194,25 @@ void run_op(struct op *op)
 	op->on_end = on_op_end;
 	op_start(op);
 	turn_until(op_ended, NULL);
+}
+
+void attach_volume(struct pool_object *volume, struct attachments *to)
+{
+	struct pool_attach *a = pool_attach_new(&w->reactor, volume, to);
+	cr_assert_not_null(a);
+	run_op(&a->op);
+	cr_assert(!op_failed(&a->op), "%s", a->op.err.message);
+	pool_attach_free(a);
+}
+
+struct attachments *lent_to(const char *node)
+{
+	const struct attachment one = {.node = node,
+		.mode = ATTACHMENT_MULTI_WRITER,
+		.block = true,
+		.export = LENT_EXPORT,
+		.key = ""};
+	return attachments_with(NULL, &one);
 }
 
 static void far_make(const char *name, enum record_kind kind, const char *of, char *ret_id)

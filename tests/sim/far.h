@@ -11,6 +11,7 @@
 #include "csi_calls.h"
 #include "world.h"
 
+#include "pool/attachment.h"
 #include "pool/hold.h"
 #include "transfer/transfer.h"
 
@@ -32,6 +33,11 @@ extern bool far_small_blocks; /* its file system's blocks have 1 KiB, and not 4 
 void far_down(void), far_up(void);
 /* To its end. */
 void run_op(struct op *op);
+/* The volume has these attachments from now on, which become its own. */
+void attach_volume(struct pool_object *volume, struct attachments *to);
+/* One, to a node that uses it alone, over the export LENT_EXPORT. */
+struct attachments *lent_to(const char *node);
+#define LENT_EXPORT "01234567-89ab-4cde-8f01-23456789abcd"
 
 /* A volume and a snapshot with the same bytes; so much of them is data, evenly spread. */
 extern uint64_t source_bytes, data_bytes;

@@ -14,7 +14,6 @@
 #include "node/take_device.h"
 #include "node/volume.h"
 #include "pool/arrival.h"
-#include "pool/attach.h"
 #include "pool/index.h"
 #include "pool/part.h"
 #include "pool/pools.h"
@@ -30,8 +29,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#define EXPORT "01234567-89ab-4cde-8f01-23456789abcd"
 
 /* ---- the cover ---- */
 
@@ -166,7 +163,7 @@ static int fake_check(bool auth, struct err *err)
 static int fake_make(const struct nvmet_export *e, struct err *err)
 {
 	(void)err;
-	cr_assert_str_eq(e->uuid, EXPORT);
+	cr_assert_str_eq(e->uuid, LENT_EXPORT);
 	exports = 1;
 	return 0;
 }
@@ -190,7 +187,7 @@ static int fake_open(
 static int fake_end(const struct nvmet_export *e, struct err *err)
 {
 	(void)err;
-	cr_assert_str_eq(e->uuid, EXPORT);
+	cr_assert_str_eq(e->uuid, LENT_EXPORT);
 	cr_assert(!cover.there || cover.suspended || cover.local, "it ends under I/O");
 	exports = 0;
 	ends++;
@@ -207,7 +204,7 @@ static int fake_resize(const struct nvmet_export *e, struct err *err)
 static int fake_each(int (*each)(void *arg, const char *subsystem), void *arg)
 {
 	struct export_names names;
-	export_names_of(pool_uuid8(pools_at(far.pools, 0)), EXPORT, &names);
+	export_names_of(pool_uuid8(pools_at(far.pools, 0)), LENT_EXPORT, &names);
 	return exports == 1 ? each(arg, names.subsystem) : 0;
 }
 
@@ -245,28 +242,14 @@ static struct pool_object *source(void)
 	return o;
 }
 
-static void attach_as(struct pool_object *volume, struct attachments *to)
-{
-	struct pool_attach *a = pool_attach_new(&w->reactor, volume, to);
-	cr_assert_not_null(a);
-	run_op(&a->op);
-	cr_assert(!op_failed(&a->op), "%s", a->op.err.message);
-	pool_attach_free(a);
-}
-
 static const char *attached_to = "node-1";
 
 /* The source is attached to this node, exported to it, and in use there. */
 static void lend(void)
 {
-	const struct attachment one = {.node = attached_to,
-		.mode = ATTACHMENT_MULTI_WRITER,
-		.block = true,
-		.export = EXPORT,
-		.key = ""};
 	static struct node_export e;
 	far_make_volume(SIZE, SIZE / 2);
-	attach_as(source(), attachments_with(NULL, &one));
+	attach_volume(source(), lent_to(attached_to));
 	node_export_make_init(&e, far.node, source(), source()->attachments->at);
 	run_op(&e.op);
 	cr_assert(!op_failed(&e.op), "%s", e.op.err.message);
@@ -365,7 +348,7 @@ static void stop_using(void)
 	cr_assert_null(entry());
 	struct pool_object *o = pools_find_name(w->pools, RECORD_VOLUME, "source");
 	cr_assert_null(node_volume_find(o), "its device is gone, too");
-	attach_as(o, NULL);
+	attach_volume(o, NULL);
 }
 
 /* The old image may be held for a moment by its device that goes. */
@@ -393,14 +376,21 @@ static void close_switched(const char *after)
 
 /* ---- the tests ---- */
 
+/* It is given and taken, and told of at each step. */
+static void take_under(void (*on)(const char *op_name, const char *step_name))
+{
+	cr_assert_eq(move_give(), ERR_OK);
+	move_expect();
+	w->on_step = on;
+	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
+	w->on_step = NULL;
+}
+
 Test(move_live, moves, .timeout = 60)
 {
 	ends = 0;
 	open_lent(21);
-	cr_assert_eq(move_give(), ERR_OK);
-	w->on_step = on_step;
-	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
-	w->on_step = NULL;
+	take_under(on_step);
 	cr_assert_eq(cover.suspends, 1);
 	cr_assert_eq(cover.resumes, 0);
 	cr_assert_eq(ends, 1);
@@ -419,23 +409,23 @@ Test(move_live, moves, .timeout = 60)
 Test(move_live, is_not_for_this_node_alone, .timeout = 60)
 {
 	const struct attachment other = {
-		.node = "node-3", .mode = 5, .block = true, .export = EXPORT, .key = ""};
+		.node = "node-3", .mode = 5, .block = true, .export = LENT_EXPORT, .key = ""};
 	attached_to = "node-3";
 	open_lent(22);
 	cr_assert_eq(move_take(), GRPC_UNAVAILABLE);
 	cr_assert_not_null(strstr(move_message, "attached to node node-3"), "%s", move_message);
 	cr_assert(!cover.suspended && cover.resumes == 1 && !entry()->suspended);
-	attach_as(source(), NULL);
+	attach_volume(source(), NULL);
 	const struct attachment own = {
-		.node = "node-1", .mode = 5, .block = true, .export = EXPORT, .key = ""};
-	attach_as(source(), attachments_with(NULL, &own));
-	attach_as(source(), attachments_with(source()->attachments, &other));
+		.node = "node-1", .mode = 5, .block = true, .export = LENT_EXPORT, .key = ""};
+	attach_volume(source(), attachments_with(NULL, &own));
+	attach_volume(source(), attachments_with(source()->attachments, &other));
 	cr_assert_eq(move_take(), GRPC_UNAVAILABLE);
 	cr_assert(!cover.suspended && cover.resumes == 2 && !entry()->suspended);
 	cr_assert(move_is_in(far.pools));
 	cover.there = false;
 	borrows_drop(w->csi->borrows, entry());
-	attach_as(source(), NULL);
+	attach_volume(source(), NULL);
 	static struct node_let_go let_go;
 	node_let_go_init(&let_go, far.node, source());
 	run_op(&let_go.op);
@@ -488,10 +478,7 @@ static void write_and_count(const char *op_name, const char *step_name)
 static uint64_t sent_while_it_waits(void)
 {
 	passes = writes = 0;
-	cr_assert_eq(move_give(), ERR_OK);
-	w->on_step = write_and_count;
-	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
-	w->on_step = NULL;
+	take_under(write_and_count);
 	return far.transfer->stats.sent_bytes - sent_before_it_waits_bytes;
 }
 
@@ -540,11 +527,7 @@ Test(move_live, asks_again_before_it_waits, .timeout = 60)
 {
 	open_lent(53);
 	asked = 0;
-	cr_assert_eq(move_give(), ERR_OK);
-	move_expect();
-	w->on_step = stand_in_the_way;
-	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
-	w->on_step = NULL;
+	take_under(stand_in_the_way);
 	cr_assert_eq(asked, 2);
 	cr_assert_eq(cover.suspends, 1);
 	close_switched("somebody was in the way");
@@ -566,11 +549,7 @@ static void find_slowly(const char *op_name, const char *step_name)
 Test(move_live, waits_for_a_node_that_compares, .timeout = 60)
 {
 	open_lent(57);
-	cr_assert_eq(move_give(), ERR_OK);
-	move_expect();
-	w->on_step = find_slowly;
-	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
-	w->on_step = NULL;
+	take_under(find_slowly);
 	far.transfer->rate.bytes_per_s = 0;
 	close_switched("a node that compares");
 }
@@ -594,11 +573,7 @@ Test(move_live, small_blocks, .timeout = 60)
 {
 	far_small_blocks = true;
 	open_lent(54);
-	cr_assert_eq(move_give(), ERR_OK);
-	move_expect();
-	w->on_step = write_little;
-	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
-	w->on_step = NULL;
+	take_under(write_little);
 	close_switched("small blocks");
 }
 
@@ -617,10 +592,7 @@ Test(move_live, nobody_is_in_its_way, .timeout = 60)
 {
 	open_lent(23);
 	meanwhile = GRPC_OK;
-	cr_assert_eq(move_give(), ERR_OK);
-	move_expect();
-	w->on_step = ask_meanwhile;
-	cr_assert_eq(move_take_only(far.id, "default"), GRPC_OK, "%s", move_message);
+	take_under(ask_meanwhile);
 	cr_assert(meanwhile == GRPC_ABORTED || meanwhile == GRPC_UNAVAILABLE);
 	close_switched("a call");
 }
@@ -898,6 +870,52 @@ Test(move_live, goes_on_after_a_pass_that_failed, .timeout = 60)
 	cr_assert(!cover.suspended, "for ever");
 	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
 	close_switched("a pass failed");
+}
+
+/* The answer to a renewal makes no sense: nothing waits for it. */
+static enum channel_fate spoil_renewal(const char *path, uint8_t *data, size_t len)
+{
+	if (strcmp(path, "/ringvol.v1.Transfer/RenewCopy") == 0)
+		data[len - 1] = 'x';
+	return FATE_DELIVER;
+}
+
+Test(move_live, a_renewal_that_makes_no_sense, .timeout = 60)
+{
+	open_lent(58);
+	channel_local.on_message = spoil_renewal;
+	cr_assert_eq(move_take(), GRPC_DATA_LOSS, "%s", move_message);
+	channel_local.on_message = NULL;
+	cr_assert_not_null(strstr(move_message, "tells of"), "%s", move_message);
+	cr_assert_eq(cover.suspends, 0);
+	write_through("a failure");
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	close_switched("sense");
+}
+
+/* The earlier image is lost between two passes: both grants go, and it is copied anew. */
+static void lose_earlier_image(const char *op_name, const char *step_name)
+{
+	char path[256];
+	if (strcmp(op_name, "take_pass") != 0 || strcmp(step_name, "pull what changed") != 0)
+		return;
+	const struct pool_hold *earlier = pool_hold_next(pools_at(far.pools, 0), NULL);
+	snprintf(path, sizeof(path), "%s/copies/%s", far.path, earlier->name);
+	cr_assert_eq(unlink(path), 0);
+}
+
+Test(move_live, an_image_that_is_lost, .timeout = 60)
+{
+	open_lent(59);
+	w->on_step = lose_earlier_image;
+	cr_assert_eq(move_take(), GRPC_UNAVAILABLE, "%s", move_message);
+	w->on_step = NULL;
+	cr_assert_eq(cover.suspends, 0);
+	world_settle(w);
+	cr_assert_eq(transfer_grants(far.transfer), 0, "neither is given out again");
+	write_through("a failure");
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	close_switched("another image");
 }
 
 /* ---- whatever comes ---- */

@@ -7,7 +7,6 @@
 #include "cluster.pb-c.h"
 #include "csi/messages.h"
 #include "node/volume.h"
-#include "pool/attach.h"
 #include "pool/departure.h"
 #include "pool/index.h"
 #include "pool/pools.h"
@@ -244,30 +243,15 @@ Test(move, grown_since, .timeout = 60)
 	close_granted();
 }
 
-/* What is still is so once, for nobody else, and until it is closed. */
 static struct pool_object *volume(void)
 {
 	return pools_find_name(w->pools, RECORD_VOLUME, "base");
 }
 
-static void attach_as(struct attachments *to)
-{
-	struct pool_attach *a = pool_attach_new(&w->reactor, volume(), to);
-	cr_assert_not_null(a);
-	run_op(&a->op);
-	cr_assert(!op_failed(&a->op), "%s", a->op.err.message);
-	pool_attach_free(a);
-}
-
 /* The other node uses it alone, over an export; or nobody any more. */
 static void lend(bool is)
 {
-	const struct attachment one = {.node = "node-2",
-		.mode = ATTACHMENT_MULTI_WRITER,
-		.block = true,
-		.export = "01234567-89ab-4cde-8f01-23456789abcd",
-		.key = ""};
-	attach_as(is ? attachments_with(NULL, &one) : NULL);
+	attach_volume(volume(), is ? lent_to("node-2") : NULL);
 	node_volume_get(volume())->dev.attached = is;
 	if (!is)
 		node_volume_forget(volume());
@@ -415,6 +399,7 @@ Test(move, a_grant_thaws_nothing_of_others, .timeout = 60)
 	close_granted();
 }
 
+/* What is still is so once, for nobody else, and until it is closed. */
 Test(move, while_it_is_still, .timeout = 60)
 {
 	open_granted(WORLD_XFS, 4);
