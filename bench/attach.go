@@ -111,19 +111,24 @@ func (p *attachPair) ask(call func(ctx context.Context, c *rig.Client) error) er
 }
 
 func (p *attachPair) give(w *rig.Volume) error {
-	return p.ask(func(ctx context.Context, c *rig.Client) error {
-		answer, err := c.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
-			VolumeId: w.ID, NodeId: p.user.Node, VolumeCapability: w.Cap, VolumeContext: w.Context})
-		w.PublishContext = answer.GetPublishContext()
-		return err
-	})
+	return p.ask(func(ctx context.Context, c *rig.Client) error { return giveTo(ctx, c, w, p.user.Node) })
 }
 
 func (p *attachPair) take(w *rig.Volume) error {
-	return p.ask(func(ctx context.Context, c *rig.Client) error {
-		_, err := c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: w.ID, NodeId: p.user.Node})
-		return err
-	})
+	return p.ask(func(ctx context.Context, c *rig.Client) error { return takeFrom(ctx, c, w, p.user.Node) })
+}
+
+// giveTo attaches a volume to a node, where it can be staged from then on.
+func giveTo(ctx context.Context, c *rig.Client, v *rig.Volume, node string) error {
+	answer, err := c.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
+		VolumeId: v.ID, NodeId: node, VolumeCapability: v.Cap, VolumeContext: v.Context})
+	v.PublishContext = answer.GetPublishContext()
+	return err
+}
+
+func takeFrom(ctx context.Context, c *rig.Client, v *rig.Volume, node string) error {
+	_, err := c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: v.ID, NodeId: node})
+	return err
 }
 
 func (p *attachPair) speed() error {

@@ -17,12 +17,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-func (b *bench) newCluster() (*rig.Cluster, *rig.Controller, error) {
+func (b *bench) newCluster(args ...string) (*rig.Cluster, *rig.Controller, error) {
 	c, err := b.NewCluster()
 	if err != nil {
 		return nil, nil, err
 	}
-	ctl, err := c.StartController("controller", "--log-level", "warn")
+	ctl, err := c.StartController("controller", append([]string{"--log-level", "warn"}, args...)...)
 	return c, ctl, err
 }
 

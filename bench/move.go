@@ -13,7 +13,6 @@ import (
 
 	"ringvol.dev/tests/rig"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,13 +50,11 @@ type movingBed struct {
 }
 
 func (m *movingBed) open() error {
-	c, err := m.NewCluster()
+	c, ctl, err := m.newCluster("--attach")
 	if err != nil {
 		return err
 	}
-	if m.ctl, err = c.StartController("controller", "--log-level", "warn", "--attach"); err != nil {
-		return err
-	}
+	m.ctl = ctl
 	var nodes []*rig.Node
 	for _, name := range []string{"node-a", "node-b"} {
 		address, err := rig.FreeAddress()
@@ -77,6 +74,7 @@ func (m *movingBed) open() error {
 // slowWriter writes 4 KiB after 4 KiB past the page cache, and knows the slowest of them.
 type slowWriter struct {
 	fd      int
+	block   []byte
 	stop    atomic.Bool
 	done    chan error
 	slowest time.Duration
@@ -90,9 +88,10 @@ func startSlow(path string) (*slowWriter, error) {
 	}
 	block, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
+		unix.Close(fd)
 		return nil, err
 	}
-	s := &slowWriter{fd: fd, done: make(chan error, 1)}
+	s := &slowWriter{fd: fd, block: block, done: make(chan error, 1)}
 	go func() {
 		var err error
 		for ; err == nil && !s.stop.Load(); s.count++ {
@@ -108,8 +107,10 @@ func startSlow(path string) (*slowWriter, error) {
 
 func (s *slowWriter) end() error {
 	s.stop.Store(true)
-	defer unix.Close(s.fd)
-	return <-s.done
+	err := <-s.done
+	unix.Close(s.fd)
+	_ = unix.Munmap(s.block)
+	return err
 }
 
 // pause moves a volume, and says how many milliseconds its writer has waited at most.
@@ -125,12 +126,9 @@ func (m *movingBed) pause() (float64, error) {
 		return 0, err
 	}
 	ctx := context.Background()
-	answer, err := c.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
-		VolumeId: v.ID, NodeId: m.user.Node, VolumeCapability: v.Cap, VolumeContext: v.Context})
-	if err != nil {
+	if err := giveTo(ctx, c, v, m.user.Node); err != nil {
 		return 0, err
 	}
-	v.PublishContext = answer.GetPublishContext()
 	v.At(m.user)
 	if err := v.Up(); err != nil {
 		return 0, err
@@ -157,13 +155,12 @@ func (m *movingBed) pause() (float64, error) {
 		return 0, err
 	}
 	m.took, m.rate = append(m.took, took), append(m.rate, float64(s.count)/took)
-	if err := v.Down(); err != nil {
-		return 0, err
-	}
-	_, err = c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: v.ID, NodeId: m.user.Node})
-	if err == nil {
-		err = rig.Eventually(30*time.Second, v.Delete)
-	}
+	err = down(v, func() error {
+		if err := v.Down(); err != nil {
+			return err
+		}
+		return takeFrom(ctx, c, v, m.user.Node)
+	})
 	return float64(s.slowest.Microseconds()) / 1000, err
 }
 
