@@ -39,9 +39,14 @@ func (w *world) attachments(volume string) ([]storagev1.VolumeAttachment, error)
 	}), nil
 }
 
+// dialDriver connects to the driver of the first node.
+func dialDriver() (*rig.Client, error) {
+	return rig.Dial("/var/lib/kubelet/plugins/" + cluster.Driver + "/csi.sock")
+}
+
 // published are the nodes that the driver of the first node says a volume of its is attached to.
 func published(handle string) ([]string, error) {
-	client, err := rig.Dial("/var/lib/kubelet/plugins/" + cluster.Driver + "/csi.sock")
+	client, err := dialDriver()
 	if err != nil {
 		return nil, err
 	}

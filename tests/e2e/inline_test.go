@@ -81,7 +81,7 @@ func (w *world) awaitInline(count int) {
 
 // deleteGolden deletes a golden image of the first node, which is a snapshot that no object of the cluster names.
 func deleteGolden(id string) error {
-	client, err := rig.Dial("/var/lib/kubelet/plugins/" + cluster.Driver + "/csi.sock")
+	client, err := dialDriver()
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@
 package system
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -120,29 +119,15 @@ func (b *liveBed) numbered(round int) *noting {
 func (b *liveBed) checked(n *noting) {
 	b.t.Helper()
 	path := n.file.Name()
-	start := n.count.Load()
-	b.eventually(func() error {
-		if n.count.Load() <= start {
-			return fmt.Errorf("the writer stands at %d", start)
-		}
-		return nil
-	})
-	n.stop.Store(true)
-	n.end()
-	if n.lost != 0 {
-		b.t.Fatalf("write %d has failed: %v", n.lost&0xffffffff, n.err)
-	}
+	goesOn(&borrowBed{bed: &bed{t: b.t}}, n, "after the move")
+	n.endWell(b.t)
 	file, err := os.Open(path)
 	b.must(err)
 	defer file.Close()
 	data := make([]byte, len(n.last)*blockBytes)
 	_, err = file.ReadAt(data, n.offset)
 	b.must(err)
-	for at, number := range n.last {
-		if has := binary.LittleEndian.Uint64(data[at*blockBytes:]); number != 0 && has != number {
-			b.t.Fatalf("block %d has %x, acknowledged was %x", at, has, number)
-		}
-	}
+	n.holds(b.t, data)
 }
 
 func TestPairMoves(t *testing.T) {
