@@ -21,8 +21,9 @@ deps_e2e=(iproute2 libseccomp2)
 deps_missing() {
 	local package
 	for package in "$@"; do
-		case $(dpkg-query -W -f '${db:Status-Status} ' "$package" 2>/dev/null) in
-		*"installed "*) ;;
+		# A package that others name without its being here is "not-installed".
+		case " $(dpkg-query -W -f '${db:Status-Status} ' "$package" 2>/dev/null)" in
+		*" installed "*) ;;
 		*) echo "$package" ;;
 		esac
 	done
