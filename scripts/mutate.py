@@ -3,10 +3,10 @@
 """./dev mutate [FILE...] [--seed N] [--count N]: breaks one line of src at a time, and tells whether a test notices.
 
 Each mutant is one change inside a function's body, chosen at random, in a copy of the tree that is removed at the end. Those
-unit, wire and sim tests run that have the changed file in their program, until one fails twice or hangs: first those that are
-named like the file or have noticed changes of it before. A mutant that does not compile, or whose machine code is the same as
-before, is replaced by another; lines that only log are left alone. What a killed test leaves (processes, loop devices, files)
-is removed before the next one.
+unit, wire and sim tests run that run the changed line, which a first run of all of them shows (mutate_coverage.py), until one
+fails twice or hangs: first those that are named like the file or have noticed changes of it before. A mutant that does not
+compile, or whose machine code is the same as before, is replaced by another; lines that only log are left alone. What a killed
+test leaves (processes, loop devices, files) is removed before the next one.
 """
 import argparse
 import collections
@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -28,8 +29,12 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import mutate_coverage  # pylint: disable=wrong-import-position
+
 TOP = pathlib.Path(__file__).resolve().parents[1]
 SAME = "its machine code is the same"
+NOBODY = "no test runs the line"
 SUITES = ("unit", "wire", "sim")
 NOT_OK = re.compile(r"^not ok\s+(?:\d+\s+)?-?\s*(\S+)", re.M)
 
@@ -39,6 +44,7 @@ SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|' r"'(?:\\.|[^'\\\
 TYPE_FIRST = re.compile(r"(?:static|const|typedef|struct|enum|union|unsigned|signed|long|short|int|char|bool|void|float|double|va_list)\b"
                         r"|log_\w+\(|\w+_(?:t|fn)\b|(?!return\b|goto\b|else\b|case\b)\w+ \**\w+( =|;|\[|,)|__attribute__|_cleanup")
 STATEMENT = re.compile(r"(?:[\w.>\[\]*-]+\(.*\)|[\w.>\[\]*()-]+ [-+|&^]?= .*|(?:\+\+|--)?[\w.>\[\]-]+(?:\+\+|--)?|goto \w+|continue|break);$")
+JUMP = re.compile(r"\s*(?:goto|break|continue)\b")
 # A name, what is looked for in the code, what it becomes.
 SWAPS = (
     ("a comparison turned round", r" (==|!=|<=|>=|<|>) ", {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}),
@@ -49,6 +55,7 @@ SWAPS = (
 )
 
 
+@functools.lru_cache(maxsize=None)
 def masked(text):
     """The text with blanks for what is in comments, strings and lines of the preprocessor; as long as the text."""
     def blank(found):
@@ -67,6 +74,13 @@ def bodies(lines):
             inside = False
         elif inside:
             yield number
+
+
+def function_of(lines, number):
+    """The range of line numbers (from 1, as compilers count) of the body that has the line."""
+    first = next(at for at in range(number, -1, -1) if lines[at].rstrip() == "{")
+    last = next(at for at in range(number, len(lines)) if lines[at].startswith("}"))
+    return range(first + 2, last + 1)
 
 
 def condition(line):
@@ -188,25 +202,41 @@ class Tree:
             if (top / name).is_file():
                 (self.top / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(top / name, self.top / name)
-        self.build = self.top / "build"
-        subprocess.run(["meson", "setup", self.build, self.top], check=True, capture_output=True)
-        said = subprocess.run(["meson", "introspect", "--tests", self.build], check=True, capture_output=True, text=True).stdout
-        tests = [test for test in json.loads(said) if test["suite"][0].split(":")[-1] in SUITES]
-        if not self.compile([test["cmd"][0] for test in tests]):
-            raise SystemExit("mutate: the tree does not build")
-        self.tests = {test["name"]: test for test in tests}
-        self.symbols = {name: self.nm(test["cmd"][0]) for name, test in self.tests.items()}
         self.seconds = {}
+        self.passed = set()
         self.caught = collections.Counter()  # (source or its folder, test): changes noticed
+        self.learn()
+        self.build = self.top / "build"
+        subprocess.run(["meson", "setup", "-Ddebug=false", self.build, self.top], check=True, capture_output=True)
+        self.tests = self.tests_of(self.build)
 
-    def compile(self, files):
-        targets = [os.path.relpath(file, self.build) for file in files]
-        return subprocess.run(["ninja", "-C", self.build, *targets], capture_output=True, check=False).returncode == 0
+    def tests_of(self, build):
+        """The test programs of a build directory, by name."""
+        said = subprocess.run(["meson", "introspect", "--tests", build], check=True, capture_output=True, text=True).stdout
+        tests = {test["name"]: test for test in json.loads(said) if test["suite"][0].split(":")[-1] in SUITES}
+        if not self.compile(build, [test["cmd"][0] for test in tests.values()]):
+            raise SystemExit("mutate: the tree does not build")
+        return tests
+
+    def learn(self):
+        """Runs each test program to see which lines it runs. One that fails twice is taken for one that runs every line."""
+        build, ran = self.top / "build-coverage", self.at / "ran"
+        ran.mkdir()
+        mutate_coverage.setup(build, self.top)
+        self.tests = self.tests_of(build)
+        for name, test in self.tests.items():
+            test["env"][mutate_coverage.RAN] = str(ran / name)
+        self.everything = set()
+        for name, failed in self.run_all(list(self.tests)):
+            if self.run([name], self.patience):
+                print(f"runs for every change, it fails in the build that shows what runs: {failed}", flush=True)
+                self.everything.add(name)
+        self.coverage = mutate_coverage.Coverage(build, ran, {name: test["cmd"][0] for name, test in self.tests.items()})
 
     @staticmethod
-    def nm(path):
-        said = subprocess.run(["nm", "--defined-only", path], capture_output=True, text=True, check=False).stdout
-        return {line.split()[-1] for line in said.splitlines() if " T " in line or " D " in line or " R " in line or " B " in line}
+    def compile(build, files):
+        targets = [os.path.relpath(file, build) for file in files]
+        return subprocess.run(["ninja", "-C", build, *targets], capture_output=True, check=False).returncode == 0
 
     def objects_of(self, source):
         return sorted(self.build.glob(f"*.p/{source.replace('/', '_')}.o"))
@@ -221,14 +251,17 @@ class Tree:
                 said.append(pathlib.Path(bare.name).read_bytes())
         return said
 
-    def programs_of(self, source):
-        """Names of the tests that have the source file's object in them: what noticed changes of it and of its folder before,
-        what is named like it, then the fastest."""
-        own = set().union(*(self.nm(path) for path in self.objects_of(source)))
-        named = [name for name in self.tests if self.symbols[name] & own]
+    def programs_of(self, source, number):
+        """Names of the tests that run the line: what noticed changes of the file and of its folder before, what is named like
+        it, then the fastest."""
         path = pathlib.Path(source)
-        return sorted(named, key=lambda name: (-self.caught[source, name], name not in path.stem and path.stem not in name,
-                                               -self.caught[str(path.parent), name], self.seconds.get(name, 0)))
+        lines = masked((self.top / source).read_text()).split("\n")
+        # A jump is part of the block before it, or of the one that it goes to.
+        line = None if JUMP.match(lines[number]) else number + 1
+        named = self.coverage.who(source, line, function_of(lines, number)) | self.everything
+        return sorted(named & self.tests.keys(),
+                      key=lambda name: (-self.caught[source, name], name not in path.stem and path.stem not in name,
+                                        -self.caught[str(path.parent), name], self.seconds.get(name, 0)))
 
     def run(self, names, limit, only=""):
         """Runs the tests, as many at once as there are jobs, until one fails. Returns what failed, "" if nothing did.
@@ -256,7 +289,10 @@ class Tree:
                 code, why = process.wait(), ", which hangs"
             with lock:
                 live.discard(process)
-                self.seconds[name] = time.monotonic() - begin
+                if code == 0:
+                    self.passed.add(name)
+                    if not only:
+                        self.seconds[name] = time.monotonic() - begin
                 if code != 0 and not stop.is_set():
                     stop.set()
                     of_it = NOT_OK.search(tap.read_text(errors="replace")) if tap.exists() else None
@@ -281,18 +317,28 @@ class Tree:
             clear(self.tmp)
         return failed[0] if failed else ""
 
-    def baseline(self, names):
-        """Runs the tests as they are; those that fail here say nothing of a mutant and are left out."""
-        while failed := self.run(names, lambda name: self.tests[name]["timeout"] or 300):
+    def patience(self, name):
+        """Seconds."""
+        return self.tests[name]["timeout"] or 300
+
+    def run_all(self, names):
+        """Runs the tests as they are. Yields those that fail, what and how."""
+        self.passed.clear()
+        while failed := self.run(names, self.patience):
             name = failed.split("/")[0].split(",")[0]
+            yield name, failed
+            names = [other for other in names if other not in self.passed | {name}]
+
+    def baseline(self, names):
+        """Those tests that fail as they are say nothing of a mutant and are left out."""
+        for name, failed in list(self.run_all(names)):
             print(f"left out, it fails without a change: {failed}", flush=True)
             del self.tests[name]
-            names.remove(name)
 
     def notice(self, names):
         """The test that fails twice, or hangs; "" for none. What fails once is a test that needs a calmer machine."""
         def limit(name):
-            return min(self.tests[name]["timeout"] or 300, 30 + 6 * self.seconds[name])
+            return min(self.patience(name), 30 + 6 * self.seconds[name])
 
         while failed := self.run(names, limit):
             name, _, test = failed.partition("/")
@@ -302,20 +348,23 @@ class Tree:
         return ""
 
     def try_one(self, source, mutant):
-        """Returns the test that notices the mutant, "" for none, None where it does not compile, SAME where nothing changed."""
+        """Returns the test that notices the mutant, "" for none, None where it does not compile, SAME where nothing changed,
+        NOBODY where no test runs the line."""
         path = self.top / source
         text = path.read_text()
-        programs, objects = self.programs_of(source), self.objects_of(source)
+        programs, objects = self.programs_of(source, mutant[0]), self.objects_of(source)
         before = self.code(objects)
         path.write_text(changed(text, mutant))
         try:
-            if not self.compile(objects):
+            if not self.compile(self.build, objects):
                 return None
             if self.code(objects) == before:
                 return SAME
+            if not programs:
+                return NOBODY
             for first, last in ((0, 3), (3, 12), (12, None)):
                 names = programs[first:last]
-                if not self.compile([self.tests[name]["cmd"][0] for name in names]):
+                if not self.compile(self.build, [self.tests[name]["cmd"][0] for name in names]):
                     return None
                 if failed := self.notice(names):
                     self.caught.update((where, failed.split("/")[0].split(",")[0]) for where in (source, str(pathlib.Path(source).parent)))
@@ -323,7 +372,7 @@ class Tree:
             return ""
         finally:
             path.write_text(text)
-            self.compile(objects)
+            self.compile(self.build, objects)
 
 
 def arguments(words, top):
@@ -353,7 +402,7 @@ def main(words, top=TOP):
         lines = [(name, line) for name in chosen.file for line in mutants((tree.top / name).read_text())]
         draw = random.Random(chosen.seed)
         draw.shuffle(lines)
-        tree.baseline(list({name: 0 for source in chosen.file for name in tree.programs_of(source)}))
+        tree.baseline(sorted(set().union(*(tree.programs_of(source, line[0][0]) for source, line in lines))))
         for source, line in lines:
             if noticed + unnoticed == chosen.count:
                 break
@@ -365,8 +414,9 @@ def main(words, top=TOP):
             if by is None or by is SAME:
                 broken, same = broken + (by is None), same + (by is SAME)
                 continue
+            by, why = ("", f": {NOBODY}") if by is NOBODY else (by, "")
             noticed, unnoticed = (noticed + 1, unnoticed) if by else (noticed, unnoticed + 1)
-            print(f"{source}:{number + 1}: {kind}: {was}  ->  {now}\n\t{'noticed by ' + by if by else 'NOT NOTICED'}", flush=True)
+            print(f"{source}:{number + 1}: {kind}: {was}  ->  {now}\n\t{'noticed by ' + by if by else 'NOT NOTICED' + why}", flush=True)
     print(f"{noticed + unnoticed} mutants: {noticed} noticed, {unnoticed} not noticed; {broken} more did not compile, {same} made the same machine code")
 
 

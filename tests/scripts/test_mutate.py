@@ -54,15 +54,16 @@ SAID = {
 # One function for each way in which a change of it may end.
 WORLD = {
     'meson.build': '''project('world', 'c')
-l = static_library('l', 'src/noticed.c', 'src/missed.c', 'src/hangs.c', 'src/wrong.c', 'src/same.c', c_args: '-O2')
+l = static_library('l', 'src/noticed.c', 'src/missed.c', 'src/hangs.c', 'src/wrong.c', 'src/same.c', 'src/nobody.c', c_args: '-O2')
 test('world', executable('test_world', 'test.c', link_with: l), suite: 'unit', timeout: 2)
 ''',
     'test.c': '''#include <unistd.h>
-int noticed(void), missed(void), hangs(void), wrong(void);
-int main(void) { missed(); wrong(); if (hangs()) { if (fork() == 0) setsid(); pause(); } return noticed(); }
+int noticed(void), missed(void), hangs(void), wrong(void), nobody(void);
+int main(int argc, char **argv) { if (!argv[0] && argc) return nobody(); missed(); wrong(); if (hangs()) { if (fork() == 0) setsid(); pause(); } return noticed(); }
 ''',
     'src/noticed.c': 'int noticed(void)\n{\n\treturn 0;\n}\n',
     'src/missed.c': 'int missed(void)\n{\n\treturn 0;\n}\n',
+    'src/nobody.c': 'int nobody(void)\n{\n\treturn 0;\n}\n',
     'src/hangs.c': 'int hangs(void)\n{\n\treturn 0;\n}\n',
     'src/same.c': 'int same(int a, int b)\n{\n\tb = a;\n\treturn a;\n}\n',
     'src/wrong.c': '#define ONE 1\nint wrong(void)\n{\n\treturn sizeof(char[sizeof(char) == ONE ? ONE : -ONE]);\n}\n',
@@ -98,10 +99,15 @@ class Mutate(unittest.TestCase):
             for name, text in WORLD.items():
                 self.assertEqual(pathlib.Path(top, name).read_text(), text)
         self.assertIn('seed 1:', out)
-        for name, verdict in {'noticed': 'noticed by world\n', 'missed': 'NOT NOTICED\n', 'hangs': 'noticed by world, which hangs\n'}.items():
+        for name, verdict in {'noticed': 'noticed by world\n', 'missed': 'NOT NOTICED\n', 'hangs': 'noticed by world, which hangs\n',
+                              'nobody': 'NOT NOTICED: no test runs the line\n'}.items():
             self.assertRegex(out, rf'src/{name}\.c:3: .*return 0;  ->  return (-5|1);\n\t{verdict}')
         self.assertEqual(subprocess.run(['pgrep', '-x', 'test_world'], check=False, capture_output=True).stdout, b'')
-        self.assertTrue(out.endswith('3 mutants: 2 noticed, 1 not noticed; 1 more did not compile, 1 made the same machine code\n'), out)
+        self.assertTrue(out.endswith('4 mutants: 2 noticed, 2 not noticed; 1 more did not compile, 1 made the same machine code\n'), out)
+
+    def test_the_body_of_a_line(self):
+        lines = SOURCE.split('\n')
+        self.assertEqual(mutate.function_of(lines, 16), range(10, 24))
 
     def test_a_file_that_is_not_there(self):
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
