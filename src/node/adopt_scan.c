@@ -7,8 +7,9 @@
  * to with the volumes' images, whatever their tags say -> clear devices with a tag of a volume that
  * is gone from a pool that is here, unless somebody has them mounted, the volume is there and is
  * bound to another file, or one cannot be read, for it may be that one's -> bring their images
- * to the data process that serves the others -> look for our marks: thaw what a run cut short left
- * frozen by our own hand, know the single writers again.
+ * to the data process that serves the others -> let go on what a run cut short left suspended
+ * (adopt_device.c) -> look for our marks: thaw what a run cut short left frozen by our own hand,
+ * know the single writers again (adopt_marks.c).
  * A volume that a task has for itself, or had since the scan began, is left to another scan.
  * How it can fail: the scan fails, and nothing of its backend is known until the next one
  * (adopt.c); what cannot be cleared stays as it is. A device of a pool that is not here is left
@@ -17,49 +18,30 @@
 #include "node/adopt_scan.h"
 
 #include "base/buf.h"
-#include "base/fd.h"
 #include "base/log.h"
-#include "blockio/boot_mark.h"
 #include "mount/mnt.h"
 #include "mount/mnt_scan.h"
+#include "node/adopt_device.h"
+#include "node/adopt_marks.h"
 #include "node/limits.h"
 #include "node/node.h"
-#include "node/quiesce.h"
 #include "node/strange.h"
 #include "node/volume.h"
 #include "pool/index.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the scan, on a work thread ---- */
+
+/* A mount of a device, as /proc/self/mountinfo has it. */
 struct found_mount {
 	uint32_t major, minor;
 	bool read_only;
 	bool is_fs; /* not the device's node */
 	char *path;
 };
-
-struct adopt {
-	struct op op;
-	struct node *node;
-	struct node_adoption *adoption;
-	const struct backend *backend;
-	struct err scan_err;
-	struct backend_dev *devs;
-	size_t dev_count, dev_cap;
-	struct found_mount *mounts;
-	size_t mount_count, mount_cap;
-	int res;          /* what has gone wrong besides */
-	unsigned pending; /* clears and looks at marks under way */
-	uint64_t since;   /* node->locks.releases when the scan began */
-	void (*on_end)(struct node_adoption *adoption, const struct node_scan *scan);
-	struct node_scan scan;
-};
-
-/* ---- the scan, on a work thread ---- */
 
 static void scan_dev(void *arg, const struct backend_dev *dev)
 {
@@ -172,80 +154,7 @@ static void adopt_mounts(struct adopt *a, struct node_volume *nv)
 	}
 }
 
-/* ---- what is done with one device ---- */
-
-/* An operation of its own, on a device found. */
-struct on_device {
-	struct op op;
-	struct adopt *adopt;
-	int (*call)(const struct backend *backend, struct op *op, struct backend_req *req);
-	struct backend_req req;
-	struct node_lock lock; /* of a resume: a detach meanwhile would be undone by it */
-	char image[RECORD_KEY_MAX], id[RECORD_ID_MAX];
-};
-
-#define on_device_of(op_ptr) container_of(op_ptr, struct on_device, op)
-
-/* One of the operations that the scan has started is over. */
-static void one_less(struct adopt *a)
-{
-	if (--a->pending == 0)
-		op_complete(&a->op, a->res);
-}
-
-static void *one_more(struct adopt *a, size_t size)
-{
-	void *memory = calloc(1, size);
-	if (memory == NULL)
-		a->res = -ENOMEM;
-	else
-		a->pending++;
-	return memory;
-}
-
-static void start_op(struct adopt *a, struct op *op, const struct pool *pool, const char *name,
-	const struct op_step *steps, void (*on_end)(struct op *op))
-{
-	op_init(op, a->node->reactor, name, steps, on_end);
-	op->lane = pool_lane(pool);
-	op_start(op);
-}
-
-/* The volume stays what it is meanwhile; adopt_device() has just seen that nobody has it alone. */
-static void share(struct adopt *a, struct node_lock *lock, const char *key, const char *what)
-{
-	bool shared = node_lock_share_volume(&a->node->locks, lock, key, what);
-	assert(shared);
-	(void)shared;
-}
-
-static int device_run(struct op *op)
-{
-	struct on_device *d = on_device_of(op);
-	return d->call(d->adopt->backend, op, &d->req);
-}
-
-static int device_end(struct op *op, int res)
-{
-	return backend_end(op, &on_device_of(op)->req, res);
-}
-
-/* ---- clearing devices whose volume is gone ---- */
-
-static const struct op_step clear_steps[] = {
-	{"detach", .run = device_run, .end = device_end},
-	{NULL},
-};
-
-static void clear_finished(struct op *op)
-{
-	struct on_device *d = on_device_of(op);
-	log_event(LOG_LEVEL_INFO, "device of a deleted volume cleared",
-		log_fields({"device", d->req.dev.path}, {"tag", d->req.tag},
-			{"error", op_failed(op) ? op->err.message : NULL}));
-	one_less(d->adopt);
-	free(d);
-}
+/* ---- the step that does it all ---- */
 
 static const char *why_keep(const struct adopt *a, const struct pool *pool,
 	const struct backend_dev *found, const char *random)
@@ -271,175 +180,6 @@ static bool keep(const struct adopt *a, const struct pool *pool, const struct ba
 	return why != NULL;
 }
 
-static void start_clear(struct adopt *a, const struct pool *pool, const struct backend_dev *found)
-{
-	struct on_device *d = one_more(a, sizeof(*d));
-	if (d == NULL)
-		return;
-	d->adopt = a;
-	d->call = a->backend->detach;
-	d->req.dirfd = -1;
-	d->req.dev = *found;
-	snprintf(d->req.tag, sizeof(d->req.tag), "%.63s", found->tag);
-	a->scan.cleared++;
-	start_op(a, &d->op, pool, "clear device", clear_steps, clear_finished);
-}
-
-/* ---- bringing the image to the data process that serves the device ---- */
-
-static const struct op_step resume_steps[] = {
-	{"attach", .run = device_run, .end = device_end},
-	{NULL},
-};
-
-static void resume_finished(struct op *op)
-{
-	struct on_device *d = on_device_of(op);
-	struct node *node = d->adopt->node;
-	struct node_volume *nv = node_volume_by_id(node, d->id);
-	if (op_failed(op))
-		log_event(LOG_LEVEL_WARN, "a device in use waits for its image",
-			log_fields({"volume", d->id}, {"error", op->err.message}));
-	else if (nv != NULL) {
-		node_volume_set_dev(node, nv, &d->req.dev);
-		if (node_limits_matter(nv))
-			node_limits_follow(node, nv);
-	}
-	node_lock_release(&node->locks, &d->lock);
-	one_less(d->adopt);
-	free(d);
-}
-
-static void start_resume(
-	struct adopt *a, const struct pool_object *volume, const struct backend_dev *found)
-{
-	struct on_device *d = one_more(a, sizeof(*d));
-	if (d == NULL)
-		return;
-	d->adopt = a;
-	d->call = a->backend->attach;
-	node_volume_request(volume, &d->req);
-	memcpy(d->image, volume->key, sizeof(d->image)); /* the volume may go meanwhile */
-	d->req.image = d->image;
-	d->req.read_only = found->read_only;
-	pool_object_id(volume, d->id);
-	share(a, &d->lock, volume->key, "its device is being taken over");
-	start_op(a, &d->op, volume->pool, "resume device", resume_steps, resume_finished);
-}
-
-/* ---- our marks on the image of a volume just adopted ---- */
-
-/* Who was to stay the only writer is known again, and so is that the log is not clean after a
- * growth; what a run cut short left frozen by our own hand is thawed (quiesce.c). The volume is
- * locked meanwhile: nobody unmounts or deletes it. What fails is said in the log; a mark that stays
- * is looked at by the next snapshot and the next start. */
-struct marks {
-	struct op op;
-	struct adopt *adopt;
-	struct pool_object *volume;
-	int dirfd; /* of its image */
-	struct node_lock lock;
-	bool looked;
-	bool mountable; /* no raw block volume */
-	bool frozen, written, grown, whole;
-	struct boot_mark writer;
-	/* Made where there is one: a thousand volumes are looked at together, and this is 9 KiB. */
-	struct node_quiesce *leftover;
-};
-
-#define marks_of(op_ptr) container_of(op_ptr, struct marks, op)
-
-static int look_job(struct op *op)
-{
-	struct marks *m = marks_of(op);
-	_cleanup_fd_ int fd = node_open_image(m->dirfd, m->volume);
-	if (fd < 0)
-		return fd;
-	m->frozen = m->mountable && boot_mark_get(fd, BOOT_MARK_FROZEN, NULL);
-	m->grown = m->mountable && boot_mark_get(fd, BOOT_MARK_GROWN, NULL);
-	m->whole = m->mountable && boot_mark_get(fd, BOOT_MARK_WHOLE, NULL);
-	m->written = boot_mark_get(fd, BOOT_MARK_WRITER, &m->writer);
-	m->looked = true;
-	return 0;
-}
-
-static bool thaw_done(struct op *op)
-{
-	return !marks_of(op)->frozen;
-}
-
-static int thaw_run(struct op *op)
-{
-	struct marks *m = marks_of(op);
-	m->leftover = malloc(sizeof(*m->leftover));
-	if (m->leftover == NULL)
-		return -ENOMEM;
-	node_quiesce_init(m->leftover, m->adopt->node, m->volume, NODE_QUIESCE_ADOPTED);
-	return op_child(op, &m->leftover->op);
-}
-
-static const struct op_step marks_steps[] = {
-	{"look for our marks", .call = look_job},
-	{"thaw leftover", .done = thaw_done, .run = thaw_run},
-	{NULL},
-};
-
-/* A mark may be older than the mounts that are there, so it counts for the path it says. */
-static void restore(const struct marks *m)
-{
-	struct node_volume *nv = node_volume_find(m->volume);
-	if (nv == NULL)
-		return;
-	nv->marks_read = m->looked; /* else the next scan looks */
-	nv->grown |= m->grown;
-	nv->whole |= m->whole;
-	if (!m->written)
-		return;
-	list_for_each (link, &nv->mounts) {
-		struct node_mount *mount = container_of(link, struct node_mount, link);
-		if (boot_mark_says(&m->writer, mount->path))
-			mount->single_writer = true;
-	}
-}
-
-static void marks_finished(struct op *op)
-{
-	struct marks *m = marks_of(op);
-	char id[RECORD_ID_MAX];
-	pool_object_id(m->volume, id);
-	if (m->frozen || op_failed(op))
-		log_event(LOG_LEVEL_WARN,
-			m->frozen ? "a snapshot cut short had left a volume frozen"
-				  : "whether a volume is frozen cannot be seen",
-			log_fields(
-				{"volume", id}, {"error", op_failed(op) ? op->err.message : NULL}));
-	restore(m);
-	node_lock_release(&m->adopt->node->locks, &m->lock);
-	one_less(m->adopt);
-	free(m->leftover);
-	free(m);
-}
-
-static void start_marks(struct adopt *a, struct pool_object *volume)
-{
-	struct node_volume *nv = node_volume_find(volume);
-	nv->marks_read = true;
-	if (list_empty(&nv->mounts))
-		return;
-	struct marks *m = one_more(a, sizeof(*m));
-	nv->marks_read = m != NULL;
-	if (m == NULL)
-		return;
-	m->adopt = a;
-	m->volume = volume;
-	m->dirfd = pool_dirfd(volume->pool, RECORD_VOLUME);
-	m->mountable = node_volume_has_fs(volume);
-	share(a, &m->lock, volume->key, "what an earlier run left of it is being looked at");
-	start_op(a, &m->op, volume->pool, "marks", marks_steps, marks_finished);
-}
-
-/* ---- the step that does it all ---- */
-
 /* Bound to no known volume's image: if it has a tag of a pool that is here, it may be cleared. */
 static void strange_device(struct adopt *a, const struct backend_dev *found)
 {
@@ -448,8 +188,12 @@ static void strange_device(struct adopt *a, const struct backend_dev *found)
 		!node_split_tag(found->tag, uuid8, random))
 		return;
 	const struct pool *pool = pools_by_uuid8(a->node->pools, uuid8);
-	if (pool != NULL && pool_state(pool) == POOL_READY && !keep(a, pool, found, random))
-		start_clear(a, pool, found);
+	if (pool == NULL || pool_state(pool) != POOL_READY)
+		return;
+	if (!keep(a, pool, found, random))
+		adopt_clear_start(a, pool, found);
+	else if (found->suspended)
+		adopt_wake_start(a, pool, NULL, found);
 }
 
 /* Two devices may be bound to one image, one of them by somebody's hand: the tag says which is
@@ -496,13 +240,17 @@ static void adopt_device(struct adopt *a, struct pool_object **volumes, size_t c
 	nv->whole |= record_is_inline((*hit)->rec);
 	adopt_mounts(a, nv);
 	if (a->backend->needs_image_again)
-		start_resume(a, *hit, found);
+		adopt_resume_start(a, *hit, found);
 	else if (node_limits_matter(nv))
 		node_limits_follow(a->node, nv);
 	a->scan.adopted += !known;
-	/* Somebody may have staged what an earlier run left before we came to it. */
-	if (!nv->marks_read)
-		start_marks(a, *hit);
+	/* Somebody may have staged what an earlier run left before we came to it. A suspended one
+	 * nobody has suspended since: for that he needs it alone. What waits for its I/O is looked
+	 * at afterwards. */
+	if (found->suspended)
+		adopt_wake_start(a, (*hit)->pool, *hit, found);
+	else if (!nv->marks_read)
+		adopt_marks_start(a, *hit);
 }
 
 static int match_run(struct op *op)
