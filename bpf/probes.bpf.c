@@ -156,11 +156,19 @@ static __always_inline __u32 op_with_data(__u32 flags, __u32 bytes)
 	return op == OP_WRITE && bytes == 0 ? OP_FLUSH : op;
 }
 
-/* Tags are the hardware queue's. With a scheduler a request has its own for life, and the driver's
- * only while it is out. */
-static __always_inline __u32 tag_of(struct request *rq)
+/* To be loaded before anything branches: for each way to such a load the verifier looks through the
+ * names of all the kernel's types. */
+static __always_inline struct blk_mq_hw_ctx *queue_of(struct request *rq)
 {
 	struct blk_mq_hw_ctx *hctx = rq->mq_hctx;
+	asm volatile("" : "+r"(hctx));
+	return hctx;
+}
+
+/* Tags are the hardware queue's. With a scheduler a request has its own for life, and the driver's
+ * only while it is out. */
+static __always_inline __u32 tag_of(struct request *rq, struct blk_mq_hw_ctx *hctx)
+{
 	__u32 queue = hctx->queue_num;
 	__u32 tag = rq->internal_tag;
 	if (tag != (__u32)-1)
@@ -222,10 +230,11 @@ static __always_inline __u32 done_mark(__u64 start, __u32 op)
 SEC("tp_btf/block_rq_issue")
 int BPF_PROG(rq_issue, struct request *rq)
 {
+	struct blk_mq_hw_ctx *hctx = queue_of(rq);
 	struct probe_slot *slot = find_slot(rq);
 	if (slot == NULL)
 		return 0;
-	__u32 op = op_of(rq->cmd_flags), tag = tag_of(rq);
+	__u32 op = op_of(rq->cmd_flags), tag = tag_of(rq, hctx);
 	if (op >= PROBE_SLOT_OPS)
 		return 0;
 	__u64 now = bpf_ktime_get_ns(), start = rq->start_time_ns;
@@ -251,11 +260,12 @@ static __always_inline __u32 unmarked_op(struct probe_slot *slot, struct request
 
 static __always_inline void complete(struct request *rq, __u8 status, __u32 bytes, bool first)
 {
+	struct blk_mq_hw_ctx *hctx = queue_of(rq);
 	struct probe_slot *slot = find_slot(rq);
 	if (slot == NULL)
 		return;
 	__u64 start = rq->start_time_ns;
-	__u32 tag = tag_of(rq), mark = tag < PROBE_TAGS ? slot->mark[tag] : 0;
+	__u32 tag = tag_of(rq, hctx), mark = tag < PROBE_TAGS ? slot->mark[tag] : 0;
 	bool last = bytes >= rq->__data_len;
 	if (!first && (!last || tag >= PROBE_TAGS || mark == done_mark(start, mark)))
 		return;
@@ -312,10 +322,9 @@ int BPF_PROG(rq_error, struct request *rq, __u8 status, unsigned int bytes)
 
 /* ---- bios ---- */
 
-/* What the table has of the bio's device; 0: it takes requests, or nobody has asked for it. */
-static __always_inline __u32 bio_slot(struct bio *bio)
+/* What the table has of a bio's device; 0: it takes requests, or nobody has asked for it. */
+static __always_inline __u32 bio_slot(struct gendisk *disk)
 {
-	struct gendisk *disk = bio->bi_bdev->bd_disk;
 	__u32 major = disk->major;
 	if (major == 0 || major != tracked.majors[PROBE_BIO_ROW])
 		return 0;
@@ -414,7 +423,7 @@ static __always_inline bool done_already(__u64 *memo, __u64 address, int n)
 
 static __always_inline void queue_bio(struct bio *bio, int n)
 {
-	__u32 number = bio_slot(bio), zero = 0;
+	__u32 number = bio_slot(bio->bi_bdev->bd_disk), zero = 0;
 	if (number == 0 || number == PROBE_LEFT)
 		return;
 	struct memo *memo = bpf_map_lookup_elem(&memos, &zero);
@@ -445,7 +454,8 @@ static __always_inline void complete_bio(struct bio *bio, int n)
 	struct probe_bio noted;
 	__u32 zero = 0;
 	__u64 address = (__u64)bio;
-	if (bio_slot(bio) == 0)
+	struct gendisk *disk = bio->bi_bdev->bd_disk;
+	if (bio_slot(disk) == 0)
 		return;
 	struct memo *memo = bpf_map_lookup_elem(&memos, &zero);
 	if (memo == NULL || done_already(&memo->completed, address, n) ||
@@ -458,7 +468,7 @@ static __always_inline void complete_bio(struct bio *bio, int n)
 	__u64 now = bpf_ktime_get_ns(), ns = noted.start_ns < now ? now - noted.start_ns : 0;
 	__u8 status = bio->bi_status;
 	if (status != BLK_STS_OK)
-		failed(op, noted.op, status, bio->bi_bdev->bd_disk);
+		failed(op, noted.op, status, disk);
 	else if (noted.bytes != 0)
 		__sync_fetch_and_add(&op->bytes, noted.bytes);
 	__sync_fetch_and_add(&op->busy_ns, ns);

@@ -27,14 +27,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum {
-	LOAD_TIMEOUT_MS = 60000, /* 20 ms is what it takes; an emulated machine is slower */
+	LOAD_TIMEOUT_MS = 60000, /* some 60 ms is what it takes; an emulated machine is slower */
 	LOAD_END_MS = 2000,      /* for the process to be gone; else it is init's at our own end */
+	LOAD_NICE = 10, /* a start has volumes to attach, and sysfs counts them until then */
 };
 
 probe_spoil_fn *probe_spoil;
@@ -235,6 +237,7 @@ int probes_loader_main(int fd)
 	struct probe_message message = {0};
 	struct probe_loaded loaded;
 	union loader_control control = {0};
+	(void)setpriority(PRIO_PROCESS, 0, LOAD_NICE);
 	message.res = probe_load_here(&loaded, message.why);
 	struct iovec iov = {&message, sizeof(message)};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
