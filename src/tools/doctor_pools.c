@@ -68,7 +68,7 @@ static int configure(int device, int image, uint32_t block_size, bool *ret_direc
 	struct loop_config config = {.fd = (uint32_t)image,
 		.block_size = block_size,
 		.info.lo_flags = LO_FLAGS_DIRECT_IO};
-	struct loop_info64 info;
+	struct loop_info64 info = {0};
 	if (ioctl(device, LOOP_CONFIGURE, &config) < 0)
 		return -errno;
 	int r = ioctl(device, LOOP_GET_STATUS64, &info) < 0 ? -errno : 0;

@@ -130,7 +130,7 @@ Test(lodev, a_device_is_known_by_its_file)
 	cr_assert(lodev_status(dev.minor, &now) == 0 && strcmp(now.tag, spec.tag) == 0);
 
 	/* But not if it shows another part of it. */
-	struct loop_info64 info;
+	struct loop_info64 info = {0};
 	int loop_fd = open(name, O_RDWR | O_CLOEXEC);
 	cr_assert(loop_fd >= 0 && ioctl(loop_fd, LOOP_GET_STATUS64, &info) == 0);
 	info.lo_sizelimit = MIB;

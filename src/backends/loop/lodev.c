@@ -58,7 +58,7 @@ static int device_open(uint32_t minor)
 /* What the kernel says of an open device. -ENXIO: not bound. */
 static int device_read(int fd, uint32_t minor, struct lodev *ret)
 {
-	struct loop_info64 info;
+	struct loop_info64 info = {0};
 	struct lodev dev = {.minor = minor};
 	int read_only = 0;
 	if (ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || ioctl(fd, BLKROGET, &read_only) < 0 ||
@@ -213,7 +213,7 @@ static int image_locked(const struct lodev_spec *spec, int fd, const struct stat
 /* Somebody has rewritten the tag. It is a hint, so that nothing depends on this. */
 static void device_retag(const char *tag, struct lodev *dev)
 {
-	struct loop_info64 info;
+	struct loop_info64 info = {0};
 	_cleanup_fd_ int fd = device_open(dev->minor);
 	if (fd < 0 || ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || info.lo_device != dev->image_dev ||
 		info.lo_inode != dev->image_ino)
