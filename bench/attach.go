@@ -23,7 +23,7 @@ const (
 type attachPair struct {
 	*bench
 	owner, user *rig.Driver
-	hand        string // a partition
+	hand, under string // partitions
 	serial      int
 }
 
@@ -39,6 +39,9 @@ func attach(b *bench) error {
 	}
 	p := &attachPair{bench: b}
 	if p.hand, err = r.cut(attachSize); err != nil {
+		return err
+	}
+	if p.under, err = r.cut(attachSize); err != nil {
 		return err
 	}
 	disk, err := r.rest()
@@ -148,15 +151,49 @@ func (p *attachPair) speed() error {
 	if err != nil {
 		return err
 	}
+	covered, uncover, err := p.covered()
+	if err != nil {
+		return err
+	}
 	here := &variant{name: "volume on its own node", node: local.Target}
 	remote := &variant{name: "volume of another node", node: w.Target}
 	hand := &variant{name: "nvmet and nvme-tcp by hand", node: client.Device}
-	err = p.measureAll([]*variant{here, remote, hand})
+	same := &variant{name: "the same, with a device-mapper device on either end", node: covered}
+	err = p.measureAll([]*variant{here, remote, hand, same})
 	if err == nil {
 		p.against(remote, hand, "ratio >= 0.97")
+		p.against(remote, same, "")
 		p.against(remote, here, "")
 	}
-	return errors.Join(err, client.Disconnect(), e.Withdraw(), w.Down(), p.take(w), local.Gone(), v.Delete())
+	return errors.Join(err, uncover(), client.Disconnect(), e.Withdraw(), w.Down(), p.take(w), local.Gone(), v.Delete())
+}
+
+// covered is nvmet and nvme-tcp by hand with what a volume has besides: a device of its own below, and a cover above.
+func (p *attachPair) covered() (node string, end func() error, err error) {
+	linear := func(name, over string) (string, error) {
+		_, err := rig.Run("dmsetup", "create", "--noudevsync", name, "--table", fmt.Sprintf("0 %d linear %s 0", attachSize/512, over))
+		return "/dev/mapper/" + name, err
+	}
+	remove := func(name string) error {
+		_, err := rig.Run("dmsetup", "remove", "--noudevsync", name)
+		return err
+	}
+	own, err := linear("bench-own", p.under)
+	if err != nil {
+		return "", nil, err
+	}
+	e, err := p.GiveDevice(3, own)
+	if err != nil {
+		return "", nil, err
+	}
+	client, err := rig.NvmeConnect(e.Context("block"), queues)
+	if err != nil {
+		return "", nil, err
+	}
+	cover, err := linear("bench-cover", client.Device)
+	return cover, func() error {
+		return errors.Join(remove("bench-cover"), client.Disconnect(), e.Withdraw(), remove("bench-own"))
+	}, err
 }
 
 // calls: until the device is there on the other node.
