@@ -31,7 +31,7 @@ WANTED = """
     ext4 xfs btrfs fuse overlay
     dm-mod dm-flakey dm-log-writes dm-delay dm-thin-pool dm-snapshot dm-crypt dm-dust
     ublk_drv null_blk brd scsi_debug
-    nvme-tcp nvmet-tcp dh_generic sha512_generic
+    nvme-tcp nvmet-tcp nvme-keyring tls gcm ghash_generic dh_generic sha512_generic
     crc32c_generic crc32c_intel crc32c-cryptoapi xxhash_generic blake2b_generic sha256_generic
     xts aesni_intel raid6_pq
 """.split()
@@ -90,8 +90,8 @@ def run(*command, cwd=None, env=None):
     return result.stdout
 
 
-def download(apt, sources, version, target):
-    """Fetches the newest image package of the version and returns the files."""
+def open_archive(apt, sources):
+    """Makes a configuration of apt's below the directory, with the lists of these sources, and returns the environment for it."""
     for directory in ("lists/partial", "archives/partial", "parts"):
         os.makedirs(os.path.join(apt, directory), exist_ok=True)
     with open(os.path.join(apt, "sources.list"), "w", encoding="utf-8") as f:
@@ -112,6 +112,12 @@ Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";
 """)
     env = dict(os.environ, APT_CONFIG=config, LC_ALL="C")
     run("apt-get", "-q", "update", env=env)
+    return env
+
+
+def download(apt, sources, version, target):
+    """Fetches the newest image package of the version and returns the files."""
+    env = open_archive(apt, sources)
     pattern = re.compile(rf"linux-image-({re.escape(version)}\.[0-9][^ ]*-amd64)")
     found = []
     for name in run("apt-cache", "pkgnames", "linux-image-", env=env).split():

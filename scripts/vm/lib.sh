@@ -34,6 +34,15 @@ node_packages() {
 	done
 }
 
+# tlshd: sets tlshd to the option that brings the daemon for the kernel's TLS handshakes into the guest; none where it cannot be had,
+# and what needs it is skipped.
+tlshd() {
+	mkdir -p .cache/vm build/vm
+	tlshd=()
+	PYTHONDONTWRITEBYTECODE=1 python3 scripts/vm/tlshd.py .cache/vm/tlshd.tar || return 0
+	tlshd=(--file .cache/vm/tlshd.tar:build/vm/tlshd.tar)
+}
+
 # selinux_policy: sets selinux to the options that give the guest SELinux and a policy to load; none where there is no compiler for
 # it, and tests find a node without SELinux.
 selinux_policy() {

@@ -10,7 +10,8 @@
 #            RINGVOL_RAW_LONG=1 asks for 1,000 rounds and kills where the lane has 20 and 30. With CI set there are a third
 #            of them, and the tests that say most, without power loss
 #   raw-soak volumes of all kinds one after the other on the same place, each read for what tenants before it wrote, with the driver
-#            killed at any step; then kills under load on a raw pool (6.12). RINGVOL_RAW_ROUNDS=N is how many of each (100)
+#            killed at any step; then kills under load on a raw pool (6.12). RINGVOL_RAW_ROUNDS=N is how many of each (100),
+#            RINGVOL_RAW_KILLS=N how many kills
 #   attach   volumes that are used on another node than their own, over NVMe and TCP (6.12). RINGVOL_ATTACH_TESTS selects other
 #            system tests, RINGVOL_FENCE_ROUNDS=N how often a writer is fenced, RINGVOL_KILL_ROUNDS=N how often an owner's
 #            driver is killed
@@ -70,12 +71,13 @@ raw-soak)
 	: "${kernel:=6.12}"
 	packages=(system crash)
 	options=(--timeout 43200 --disk 16G)
-	arguments=("${RINGVOL_RAW_ROUNDS:-100}")
+	arguments=("${RINGVOL_RAW_ROUNDS:-100}" "${RINGVOL_RAW_KILLS:-${RINGVOL_RAW_ROUNDS:-100}}")
 	;;
 attach)
 	: "${kernel:=6.12}"
 	packages=(system)
-	options=(--timeout 2400)
+	tlshd
+	options=(--timeout 2400 "${tlshd[@]}")
 	arguments=("${RINGVOL_ATTACH_TESTS:-^Test(Borrowed|Export|Pair)}" "${RINGVOL_FENCE_ROUNDS:-}" "${RINGVOL_KILL_ROUNDS:-}")
 	;;
 ublk)

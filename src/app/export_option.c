@@ -34,5 +34,10 @@ int export_option_check(const struct serve_options *options, struct err *err)
 	if (options->export_without_auth && options->export_address == NULL)
 		return err_set(
 			err, ERR_INVALID, "--export-without-auth goes with --export-address");
+	if (options->export_tls && options->export_address == NULL)
+		return err_set(err, ERR_INVALID, "--export-tls goes with --export-address");
+	if (options->export_tls && options->export_without_auth)
+		return err_set(err, ERR_INVALID,
+			"--export-tls makes its keys of those that --export-without-auth leaves out: give one of the two");
 	return 0;
 }

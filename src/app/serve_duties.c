@@ -23,6 +23,7 @@ int serve_duties_open(struct node *node, const struct serve_options *options)
 	const struct node_exports_config exports = {
 		.address = options->export_address,
 		.without_auth = options->export_without_auth,
+		.tls = options->export_tls,
 		.target = &export_nvmet,
 	};
 	if (r >= 0 && options->csi.attach)

@@ -459,6 +459,9 @@ static const struct option_row rows[] = {
 	{"--export-without-auth", NULL, {"RINGVOL_EXPORT_WITHOUT_AUTH"}, .fallback_help = "off",
 		.help = "without keys: who knows a volume's names could write to it",
 		.kind = OPTION_FLAG, OPTION_IN(struct serve_options, export_without_auth)},
+	{"--export-tls", NULL, {"RINGVOL_EXPORT_TLS"}, .fallback_help = "off",
+		.help = "other nodes reach volumes within TLS 1.3 alone; both nodes need tlshd",
+		.kind = OPTION_FLAG, OPTION_IN(struct serve_options, export_tls)},
 	{"--staging", "on|off", {"RINGVOL_STAGING"}, .fallback = "on",
 		.help = "off: for orchestrators that publish without staging; NodePublishVolume "
 			"attaches\n"

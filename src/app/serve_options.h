@@ -33,7 +33,7 @@ struct serve_options {
 	const char *endpoints[SERVE_ENDPOINTS_MAX];
 	unsigned endpoint_count;
 	const char *export_address; /* IP:PORT; NULL: off */
-	bool export_without_auth;
+	bool export_without_auth, export_tls;
 	bool insecure_tcp; /* without it no endpoint is TCP */
 	const char *http;  /* ADDR:PORT; NULL: off */
 	struct pool_config pools[POOLS_MAX];

@@ -43,6 +43,27 @@ struct borrowed *borrows_at(const struct borrows *b, uint32_t dev_major, uint32_
 	return NULL;
 }
 
+/* The place of the first whose tag is behind this one; the list's head: of none is. */
+static struct list *place_behind(struct borrows *b, const char *tag)
+{
+	struct list *at = b->all.next;
+	if (b->last != NULL && strcmp(b->last->tag, tag) <= 0)
+		at = &b->last->link;
+	while (at != &b->all && strcmp(container_of(at, struct borrowed, link)->tag, tag) <= 0)
+		at = at->next;
+	return at;
+}
+
+struct borrowed *borrows_next(struct borrows *b, const char *tag)
+{
+	for (struct list *at = place_behind(b, tag); at != &b->all; at = at->next) {
+		struct borrowed *one = container_of(at, struct borrowed, link);
+		if (!one->local)
+			return b->last = one;
+	}
+	return NULL;
+}
+
 static void untrack(struct borrows *b, struct borrowed *one)
 {
 	if (b->probes != NULL && one->major != 0)
@@ -58,7 +79,7 @@ struct borrowed *borrows_put(struct borrows *b, const char *tag, const struct at
 			return NULL;
 		one->probed.other = true;
 		snprintf(one->tag, sizeof(one->tag), "%s", tag);
-		list_push(&b->all, &one->link);
+		list_push(place_behind(b, tag), &one->link);
 	}
 	if (one->major != info->major || one->minor != info->minor) {
 		untrack(b, one);
@@ -71,6 +92,7 @@ struct borrowed *borrows_put(struct borrows *b, const char *tag, const struct at
 	}
 	snprintf(one->path, sizeof(one->path), "%s", info->path);
 	one->size_bytes = info->size_bytes;
+	one->opened = info->opened;
 	one->read_only = info->read_only;
 	one->local = info->local;
 	one->suspended |= info->suspended;
@@ -84,6 +106,8 @@ void borrows_drop(struct borrows *b, struct borrowed *one)
 	if (one == NULL)
 		return;
 	untrack(b, one);
+	if (b->last == one)
+		b->last = NULL;
 	list_remove(&one->link);
 	free(one->staging);
 	free(one->writer);

@@ -22,30 +22,34 @@ enum {
 	BORROWED_FIRST_SWEEP_MS = 5000,
 	BORROWED_LOSS_S = 600, /* the kernel's own */
 	BORROWED_FAIL_S = 0,
+	BORROWED_ID_BYTES = 128, /* of a volume's id, its NUL among them */
 };
 
 struct borrowed {
 	struct list link;
 	struct probe_owner probed;
 	char tag[ATTACH_TAG_BYTES];
+	char id[BORROWED_ID_BYTES];         /* its volume's, by the first call; until then "" */
 	char node[ATTACH_TERMS_NODE_BYTES]; /* its owner; "": an earlier run knew */
 	char subsystem[ATTACH_NQN_BYTES];   /* "": likewise, and its device is gone */
-	char path[32];                      /* its cover's: /dev/dm-3 */
+	char path[32];                      /* what it is used by: /dev/dm-3 */
 	uint32_t major, minor;
 	uint64_t size_bytes;
-	bool block;             /* as far as this run of the driver knows */
-	bool read_only;         /* its cover takes no writes */
-	bool local;             /* it is in a pool of this node by now, and its cover on that */
-	bool suspended;         /* its cover is, or may be: it moves to this node */
-	bool ours;              /* then: this run of the driver has suspended it, */
-	char key[64];           /* and has this of the volume (RECORD_KEY_MAX) */
-	bool told;              /* that nobody goes on with it is in the log */
+	bool block;     /* as far as this run of the driver knows */
+	bool opened;    /* path is of the dm-crypt device over its cover; else its cover's */
+	bool read_only; /* it takes no writes */
+	bool local;     /* it is in a pool of this node by now, and its cover on that */
+	bool suspended; /* its cover is, or may be: it moves to this node */
+	bool ours;      /* then: this run of the driver has suspended it, */
+	char key[64];   /* and has this of the volume (RECORD_KEY_MAX) */
+	bool told;      /* that nobody goes on with it is in the log */
 	char *staging, *writer; /* where it is staged; its only writer; NULL: nobody knows */
 	uint64_t hanging_ns;    /* since when calls on it hang, ring_now_ns(); 0: none does */
 };
 
 struct borrows {
-	struct list all;
+	struct list all;       /* by their tags */
+	struct borrowed *last; /* that borrows_next() answered; NULL: none, or it is gone */
 	struct reactor *reactor;
 	struct lane *lane;     /* of all calls on them: the owner of one may hang */
 	struct probes *probes; /* set before any is known; NULL: nothing is counted */
@@ -81,7 +85,10 @@ void borrows_doubt(struct borrows *b);
 
 /* NULL: none has that tag. */
 struct borrowed *borrows_find(const struct borrows *b, const char *tag);
-/* The one whose cover has this number; NULL: none. */
+/* The first whose tag is behind this one ("": of all), but for those that are in a pool of this
+ * node by now; NULL: there is none. A walk over all costs what it tells of. */
+struct borrowed *borrows_next(struct borrows *b, const char *tag);
+/* The one that is used by the device of this number; NULL: none. */
 struct borrowed *borrows_at(const struct borrows *b, uint32_t dev_major, uint32_t dev_minor);
 /* It is there, as info says: made, or brought up to date. NULL: out of memory. */
 struct borrowed *borrows_put(struct borrows *b, const char *tag, const struct attach_info *info);

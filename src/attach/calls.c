@@ -3,11 +3,11 @@
  * The calls of calls.h. Owns nothing; the kernel keeps all there is to know.
  *
  * Happy path of taking: no cover -> no connection -> connect -> the namespace's device appears ->
- * the cover over it -> what it holds. Of giving back: the cover goes, then the connection, and only
- * then there is an answer. How it can fail: as fabrics.h and guards do; the namespace is not there;
- * the cover of an earlier use, whose device is gone, is open still. What failed leaves no
- * connection that it made. A helper that is killed in between leaves what the next call finds, or
- * the sweep.
+ * the cover over it -> (encrypted: what was opened earlier) -> what it holds. Of giving back: what
+ * is over the cover goes, the cover, then the connection, and only then there is an answer. How it
+ * can fail: as fabrics.h and guards do; the namespace is not there; the cover of an earlier use,
+ * whose device is gone, is open still. What failed leaves no connection that it made. A helper that
+ * is killed in between leaves what the next call finds, or the sweep.
  */
 #include "attach/calls.h"
 
@@ -16,6 +16,7 @@
 #include "attach/sweep.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "blockio/luks_room.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -88,19 +89,18 @@ static int use_cover(struct cover *c, const struct attach_take_req *req, struct 
 {
 	const struct guard *guard = &c->guard;
 	struct fabrics_disk wanted;
-	bool waits = false;
 	if (!info->there)
 		return 0;
 	if (info->alive && !guard->going_away &&
 		fabrics_disk(req->terms.subsystem, req->terms.namespace_id, &wanted) == 0 &&
 		wanted.major == c->disk.major && wanted.minor == c->disk.minor)
 		return 1;
-	if (cover_is_used(guard))
+	uint32_t used = c->opened ? c->crypt.minor : guard->minor;
+	if (cover_is_used(c))
 		return err_set(&info->err, ERR_PRECONDITION,
 			"the device of an earlier use of the volume, /dev/dm-%u, is gone below and still in use: unpublish and unstage the volume, and end what has it open (fuser -v /dev/dm-%u)",
-			guard->minor, guard->minor);
-	int r = guard_remove(
-		&c->dm, c->tag, guard->below_major, guard->below_minor, &waits, &info->err);
+			used, used);
+	int r = cover_remove(c, &info->err);
 	*info = (struct attach_info){.err = info->err};
 	return r;
 }
@@ -135,9 +135,12 @@ static int make_cover(struct cover *c, const struct attach_take_req *req, struct
 		.read_only = read_only,
 	};
 	int r = guard_make(&c->dm, &spec, &c->guard, &info->err);
+	c->opened = false;
+	if (r == 0 && req->terms.encrypted)
+		r = cover_find_opened(c, &info->err);
 	if (r < 0)
 		return r;
-	cover_put(&c->guard, info);
+	cover_put(c, info);
 	info->alive = true;
 	return 0;
 }
@@ -147,10 +150,8 @@ static void undo_take(
 	struct cover *c, const struct attach_take_req *req, const struct attach_info *info)
 {
 	struct err ignored = {0};
-	bool waits;
 	if (info->there)
-		(void)guard_remove(
-			&c->dm, c->tag, info->below_major, info->below_minor, &waits, &ignored);
+		(void)cover_remove(c, &ignored);
 	(void)cover_disconnect_all(req->terms.subsystem, &ignored);
 }
 
@@ -168,7 +169,7 @@ static int take(const struct attach_take_req *req, struct attach_info *info)
 	if (r < 0)
 		return r;
 	r = make_cover(&c, req, info);
-	if (r == 0 && req->probe)
+	if (r == 0 && req->probe && info->opened == req->terms.encrypted)
 		r = probe(req, info);
 	if (r < 0 && found == 0)
 		undo_take(&c, req, info);
@@ -180,6 +181,17 @@ static int take(const struct attach_take_req *req, struct attach_info *info)
 	return 0;
 }
 
+/* Its key was right, or it would not be there. */
+static int opened(const struct attach_take_req *req, struct attach_info *info)
+{
+	_cleanup_cover_ struct cover c;
+	int r = cover_open(&c, req->tag, req->terms.subsystem, info);
+	if (r == 0 && (!info->there || !info->opened))
+		r = err_set(&info->err, ERR_UNAVAILABLE,
+			"the dm-crypt device of the volume, which was just made, is gone; try again");
+	return r == 0 && req->probe ? probe(req, info) : r;
+}
+
 /* ---- giving back ---- */
 
 /* A connection that is not live writes nothing any more: it ends first, so that nothing waits for
@@ -187,7 +199,6 @@ static int take(const struct attach_take_req *req, struct attach_info *info)
 static int give(const struct attach_volume_req *req, struct attach_info *info)
 {
 	_cleanup_cover_ struct cover c;
-	bool waits = false;
 	int r = cover_open(&c, req->tag, req->subsystem, info);
 	if (r < 0)
 		return r;
@@ -196,8 +207,7 @@ static int give(const struct attach_volume_req *req, struct attach_info *info)
 	if (!live && subsystem[0] != '\0')
 		r = cover_disconnect_all(subsystem, &info->err);
 	if (r == 0 && info->there)
-		r = guard_remove(
-			&c.dm, c.tag, c.guard.below_major, c.guard.below_minor, &waits, &info->err);
+		r = cover_remove(&c, &info->err);
 	if (r == 0 && live)
 		r = cover_disconnect_all(subsystem, &info->err);
 	if (r == 0)
@@ -213,13 +223,12 @@ static int look(const struct attach_volume_req *req, struct attach_info *info)
 	return cover_open(&c, req->tag, req->subsystem, info);
 }
 
-static void await_size(const struct attach_volume_req *req, const struct fabrics_ctrl *ctrl,
-	struct fabrics_disk *disk)
+static void await_size(
+	uint64_t want_bytes, const struct fabrics_ctrl *ctrl, struct fabrics_disk *disk)
 {
-	if (disk->size_bytes < req->want_bytes || req->want_bytes == 0)
+	if (disk->size_bytes < want_bytes || want_bytes == 0)
 		(void)fabrics_rescan(ctrl);
-	for (unsigned ms = 0; disk->size_bytes < req->want_bytes && ms < SIZE_WAIT_MS;
-		ms += LOOK_MS) {
+	for (unsigned ms = 0; disk->size_bytes < want_bytes && ms < SIZE_WAIT_MS; ms += LOOK_MS) {
 		struct fabrics_disk now;
 		clock_sleep_ms(LOOK_MS);
 		if (fabrics_disk_at(disk->major, disk->minor, &now) < 0)
@@ -237,8 +246,10 @@ static int grow(const struct attach_volume_req *req, struct attach_info *info)
 	if (!info->alive)
 		return err_set(&info->err, ERR_UNAVAILABLE,
 			"the device of the volume is not there: its node does not answer, or does not give it out any more");
+	uint64_t header_bytes = info->opened ? LUKS_HEADER_BYTES : 0;
+	uint64_t want_bytes = req->want_bytes != 0 ? req->want_bytes + header_bytes : 0;
 	if (!info->local)
-		await_size(req, &info->ctrl, &c.disk);
+		await_size(want_bytes, &info->ctrl, &c.disk);
 	if (c.disk.size_bytes > c.guard.size_bytes) {
 		const struct guard_spec spec = {
 			.tag = c.tag,
@@ -250,12 +261,13 @@ static int grow(const struct attach_volume_req *req, struct attach_info *info)
 		r = guard_make(&c.dm, &spec, &c.guard, &info->err);
 		if (r < 0)
 			return r;
-		cover_put(&c.guard, info);
+		cover_put(&c, info);
 	}
-	if (info->size_bytes < req->want_bytes)
+	if (c.guard.size_bytes < want_bytes)
 		return err_set(&info->err, ERR_UNAVAILABLE,
 			"the volume's own node shows %llu bytes and not yet %llu; try again",
-			(unsigned long long)info->size_bytes, (unsigned long long)req->want_bytes);
+			(unsigned long long)(c.guard.size_bytes - header_bytes),
+			(unsigned long long)req->want_bytes);
 	return 0;
 }
 
@@ -275,6 +287,12 @@ static int call_take(const void *req, size_t req_len, void *resp, size_t *resp_l
 {
 	struct attach_info *info = begin(req_len, sizeof(struct attach_take_req), resp, resp_len);
 	return info == NULL ? -EINVAL : take(req, info);
+}
+
+static int call_opened(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	struct attach_info *info = begin(req_len, sizeof(struct attach_take_req), resp, resp_len);
+	return info == NULL ? -EINVAL : opened(req, info);
 }
 
 static int call_volume(const void *req, size_t req_len, void *resp, size_t *resp_len,
@@ -338,6 +356,7 @@ void attach_calls_fill(helper_fn *table[ATTACH_CALLS])
 	table[ATTACH_TAKE] = call_take;
 	table[ATTACH_GIVE] = call_give;
 	table[ATTACH_LOOK] = call_look;
+	table[ATTACH_OPENED] = call_opened;
 	table[ATTACH_GROW] = call_grow;
 	table[ATTACH_SUSPEND] = call_suspend;
 	table[ATTACH_RESUME] = call_resume;

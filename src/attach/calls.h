@@ -10,6 +10,11 @@
  * number that the kernel gives to another namespace is in no pod's hands, and from the kernel alone
  * the next run of the driver knows whose it is.
  *
+ * The device of an encrypted volume holds ciphertext, and so does its cover. Over that is one more
+ * device, of dm-crypt (backends/crypt/crypt_dev.h), which `ringvol luks` makes with the key of the
+ * stage; no call here has it. That device is then what is mounted, published and counted: where
+ * attach_info says `opened`, it is the one that is told.
+ *
  * A volume that moves to this node keeps its cover, with all who have it open: it is suspended, and
  * goes on over the volume's own device here. Then the cover is *local*, and there is no connection.
  *
@@ -41,6 +46,7 @@ enum attach_call {
 	ATTACH_TAKE = MNT_CALLS, /* attach_take_req -> attach_info: connects, makes the cover */
 	ATTACH_GIVE,             /* attach_volume_req -> attach_info: the opposite */
 	ATTACH_LOOK,             /* attach_volume_req -> attach_info: how it is */
+	ATTACH_OPENED,  /* attach_take_req -> attach_info: it was opened, and what it holds */
 	ATTACH_GROW,    /* attach_volume_req -> attach_info: the cover to its device's size */
 	ATTACH_SUSPEND, /* attach_volume_req -> attach_info: the cover lets nothing through */
 	ATTACH_RESUME,  /* attach_volume_req -> attach_info: it goes on as before */
@@ -57,7 +63,9 @@ struct attach_take_req {
 	struct attach_terms terms;
 	struct fabrics_waits waits;
 	bool read_only; /* nothing is to be written here, whatever the owner allows */
-	bool probe;     /* tell what the device holds, which has to be terms.fs */
+	/* Tell what the device holds, which has to be terms.fs; of an encrypted volume once it is
+	 * opened. */
+	bool probe;
 };
 
 struct attach_volume_req {
@@ -74,6 +82,14 @@ struct attach_swap_req {
 	uint64_t size_bytes;   /* its size */
 };
 
+/* What `ringvol luks` opens, or grows. */
+struct attach_cover {
+	char path[32];
+	uint32_t major, minor;
+	uint32_t below_major, below_minor;
+	uint64_t size_bytes;
+};
+
 struct attach_info {
 	struct err err; /* ERR_OK: it went well */
 	bool there;     /* it has a cover, which is: */
@@ -81,11 +97,12 @@ struct attach_info {
 	bool alive;     /* the device below it is there */
 	bool local;     /* and is no device of NVMe: the volume is in a pool of this node */
 	bool suspended; /* nothing goes through it */
+	bool opened;    /* what follows is the dm-crypt device over the cover, else the cover */
 	bool read_only;
 	char path[32]; /* /dev/dm-3 */
 	uint32_t major, minor;
-	uint32_t below_major, below_minor;
 	uint64_t size_bytes;
+	struct attach_cover cover;
 	struct fabrics_ctrl ctrl; /* name "": there is no connection */
 	struct fsimg_probe probe;
 };

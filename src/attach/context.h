@@ -13,6 +13,9 @@
 /* How the device is reached. Another value is of a later version, and refused by name. */
 #define ATTACH_TRANSPORT     "ringvol.dev/transport"
 #define ATTACH_TRANSPORT_TCP "tcp"
+/* TCP within TLS 1.3, with a key that is made from ATTACH_KEY (psk.h). A value of its own, so that
+ * who does not know it refuses it, and never connects without TLS. */
+#define ATTACH_TRANSPORT_TLS "tcp-tls"
 /* "HOST:PORT"; an IPv6 address in brackets. */
 #define ATTACH_ADDRESS "ringvol.dev/address"
 /* The NQN of the subsystem, and whom it lets in: the host's NQN and id (a UUID). All three are of
@@ -37,10 +40,10 @@
  * writable.
  */
 #define ATTACH_READ_ONLY "ringvol.dev/read-only"
-/* "luks2": the namespace has the bytes of LUKS2, which are opened where the volume is used. Not
- * there: it is plain. The owner does not give it out yet; who reads it and cannot open it refuses.
- */
-#define ATTACH_ENCRYPTION "ringvol.dev/encryption"
+/* "luks2": the namespace has the bytes of LUKS2, which are opened where the volume is used, with a
+ * key that is in no context. Not there: it is plain. */
+#define ATTACH_ENCRYPTION       "ringvol.dev/encryption"
+#define ATTACH_ENCRYPTION_LUKS2 "luks2"
 
 /* Of subsystems, and of hosts. What begins otherwise is not ours. */
 #define ATTACH_NQN_PREFIX      "nqn.2026-11.dev.ringvol:volume."

@@ -10,6 +10,7 @@
  */
 #include "attach/fabrics.h"
 
+#include "attach/keyring.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/secret.h"
@@ -17,6 +18,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -242,17 +244,19 @@ int fabrics_check(struct err *err)
 }
 
 int fabrics_options(const struct attach_terms *terms, const char *address,
-	const struct fabrics_waits *waits, char ret[FABRICS_OPTIONS_BYTES])
+	const struct fabrics_waits *waits, int32_t tls_key, char ret[FABRICS_OPTIONS_BYTES])
 {
-	char fail[40] = "";
+	char fail[40] = "", tls[40] = "";
 	if (waits->fail_s != 0)
 		snprintf(fail, sizeof(fail), ",fast_io_fail_tmo=%u", waits->fail_s);
+	if (tls_key != 0)
+		snprintf(tls, sizeof(tls), ",tls,tls_key=%" PRId32, tls_key);
 	int n = snprintf(ret, FABRICS_OPTIONS_BYTES,
 		"transport=tcp,traddr=%s,trsvcid=%s,nqn=%s,hostnqn=%s,hostid=%s,"
-		"nr_io_queues=%d,reconnect_delay=%d,ctrl_loss_tmo=%u%s%s%s",
+		"nr_io_queues=%d,reconnect_delay=%d,ctrl_loss_tmo=%u%s%s%s%s",
 		address, terms->port, terms->subsystem, terms->host_nqn, terms->host_id, QUEUES,
-		RECONNECT_S, waits->loss_s, fail, terms->key[0] != '\0' ? ",dhchap_secret=" : "",
-		terms->key);
+		RECONNECT_S, waits->loss_s, fail, tls,
+		terms->key[0] != '\0' ? ",dhchap_secret=" : "", terms->key);
 	return n < 0 || n >= FABRICS_OPTIONS_BYTES ? -E2BIG : 0;
 }
 
@@ -314,6 +318,34 @@ static int fail_connect(int res, const struct attach_terms *terms, struct err *e
 	}
 	return err_sys(err, res, "connecting to node %s at %s port %s", terms->node, terms->host,
 		terms->port);
+}
+
+/* What the handshake comes to, where it is not what TCP says without it. 0: that. */
+static int fail_tls(int res, const struct attach_terms *terms, struct err *err)
+{
+	switch (res) {
+	case -ESRCH:
+		return err_set(err, ERR_PRECONDITION,
+			"node %s gives the volume over TLS, and this node has no tlshd for the handshake: install the package ktls-utils and start tlshd, in the host's network and once nvme-tcp is loaded",
+			terms->node);
+	case -ENOKEY:
+		return err_set(err, ERR_PRECONDITION,
+			"the kernel does not find the TLS key that this driver gave it: run the driver in the host's network (hostNetwork)");
+	case -ETIMEDOUT:
+	case -EACCES:
+	case -EIO:
+	case -EPROTO:
+	case -EKEYREJECTED:
+	case -ECONNRESET:
+	case -ECONNABORTED:
+	case -ENOTCONN:
+	case -EPIPE:
+		return err_set(err, ERR_UNAVAILABLE,
+			"node %s, which has the volume, does not take this node's TLS at %s port %s (%s): see whether tlshd (package ktls-utils) runs on both nodes and was started after nvme-tcp and nvmet-tcp were loaded, and the volume is still published; the journal of tlshd and the kernel log of both say more",
+			terms->node, terms->host, terms->port, strerrordesc_np(-res));
+	default:
+		return 0;
+	}
 }
 
 static int write_options(const char *options)
@@ -380,7 +412,12 @@ int fabrics_connect(
 	if (unknown != 0)
 		return err_set(err, ERR_UNAVAILABLE, "the name of node %s, %s, is not found: %s",
 			terms->node, terms->host, gai_strerror(unknown));
-	int r = fabrics_options(terms, address, waits, options);
+	int32_t tls_key = terms->tls ? keyring_give("nvme_tcp", terms->key, terms->host_nqn,
+					       terms->subsystem, err)
+				     : 0;
+	if (tls_key < 0)
+		return tls_key;
+	int r = fabrics_options(terms, address, waits, tls_key, options);
 	if (r == 0 && terms->key[0] != '\0')
 		r = write_hidden(options, terms->subsystem);
 	else if (r == 0)
@@ -388,6 +425,11 @@ int fabrics_connect(
 	secret_wipe(options, sizeof(options));
 	if (r == 0 || r == -EALREADY)
 		return 0;
+	if (terms->tls)
+		(void)keyring_drop(terms->subsystem);
+	int tls = terms->tls ? fail_tls(r, terms, err) : 0;
+	if (tls < 0)
+		return tls;
 	if (r == -ENOENT || r == -ENODEV || r == -ENXIO)
 		return refuse_module(err);
 	return fail_connect(r, terms, err);

@@ -48,10 +48,10 @@ struct fabrics_disk {
 /* Whether this kernel can connect over TCP, as far as is seen without connecting: 0, or
  * ERR_PRECONDITION naming the module. */
 int fabrics_check(struct err *err);
-/* What is written to the kernel. address: of terms->host, in numbers. -E2BIG. It has the key: who
- * has it wipes it. */
+/* What is written to the kernel. address: of terms->host, in numbers. tls_key: its serial number;
+ * 0: without TLS. -E2BIG. It has the secret: who has it wipes it. */
 int fabrics_options(const struct attach_terms *terms, const char *address,
-	const struct fabrics_waits *waits, char ret[FABRICS_OPTIONS_BYTES]);
+	const struct fabrics_waits *waits, int32_t tls_key, char ret[FABRICS_OPTIONS_BYTES]);
 /* Connects. 0 also if the connection is there. ERR_UNAVAILABLE: the owner does not answer, or its
  * name is not found; ERR_PRECONDITION: it refuses this node; ERR_INTERNAL. */
 int fabrics_connect(

@@ -66,7 +66,7 @@ int attach_swap(const struct attach_swap_req *req, struct attach_info *info)
 	r = guard_swap(&c.dm, &spec, &c.guard, &info->err);
 	if (r < 0)
 		return r;
-	cover_put(&c.guard, info);
+	cover_put(&c, info);
 	info->alive = info->local = true;
 	info->suspended = false;
 	info->ctrl = (struct fabrics_ctrl){0};

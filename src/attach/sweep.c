@@ -23,12 +23,11 @@ struct sweep {
 	unsigned used_count;
 };
 
-static int sweep_cover(void *arg, const char *tag, const char *cover, const struct guard *guard)
+static int sweep_cover(void *arg, struct cover *c)
 {
 	struct sweep *s = arg;
+	const struct guard *guard = &c->guard;
 	struct fabrics_disk disk;
-	bool waits;
-	(void)tag;
 	if (guard->below_major == 0)
 		return 0; /* it is being made, or going */
 	int r = fabrics_disk_at(guard->below_major, guard->below_minor, &disk);
@@ -36,10 +35,9 @@ static int sweep_cover(void *arg, const char *tag, const char *cover, const stru
 		return -E2BIG;
 	if (r == 0)
 		memcpy(s->used[s->used_count++], disk.subsystem, sizeof(disk.subsystem));
-	if (r != -ENOENT || cover_is_used(guard))
+	if (r != -ENOENT || cover_is_used(c))
 		return r == -ENOENT ? 0 : r;
-	s->info->ended_covers += guard_remove(s->dm, cover, guard->below_major, guard->below_minor,
-					 &waits, &s->info->err) == 0;
+	s->info->ended_covers += cover_remove(c, &s->info->err) == 0;
 	return 0;
 }
 
@@ -88,19 +86,19 @@ struct found {
 	void *arg;
 };
 
-static int found_cover(void *arg, const char *tag, const char *cover, const struct guard *guard)
+static int found_cover(void *arg, struct cover *c)
 {
 	const struct found *found = arg;
+	const struct guard *guard = &c->guard;
 	struct attach_info info = {0};
 	struct fabrics_disk disk;
-	(void)cover;
 	if (guard->retired || guard->going_away)
 		return 0;
-	cover_put(guard, &info);
+	cover_put(c, &info);
 	info.alive = guard->below_major != 0 && cover_disk(guard, &disk, &info.local) == 0;
 	if (info.alive && !info.local && fabrics_find(disk.subsystem, NULL, &info.ctrl) < 0)
 		info.ctrl.name[0] = '\0';
-	found->each(found->arg, tag, &info);
+	found->each(found->arg, c->volume, &info);
 	return 0;
 }
 

@@ -42,12 +42,12 @@ static bool only(const char *text, const char *allowed)
 static int take_transport(
 	struct attach_terms *t, const char *key, const char *value, struct err *err)
 {
-	(void)t;
-	if (strcmp(value, ATTACH_TRANSPORT_TCP) == 0)
+	t->tls = strcmp(value, ATTACH_TRANSPORT_TLS) == 0;
+	if (t->tls || strcmp(value, ATTACH_TRANSPORT_TCP) == 0)
 		return 0;
 	return err_set(err, ERR_PRECONDITION,
 		"publish_context: %s is none that this version knows (" ATTACH_TRANSPORT_TCP
-		"): upgrade ringvol on this node",
+		", " ATTACH_TRANSPORT_TLS "): upgrade ringvol on this node",
 		key);
 }
 
@@ -177,11 +177,12 @@ static int take_read_only(
 static int take_encryption(
 	struct attach_terms *t, const char *key, const char *value, struct err *err)
 {
-	(void)t;
-	if (value[0] == '\0')
+	t->encrypted = strcmp(value, ATTACH_ENCRYPTION_LUKS2) == 0;
+	if (t->encrypted || value[0] == '\0')
 		return 0;
 	return err_set(err, ERR_PRECONDITION,
-		"publish_context: %s: an encrypted volume is used on its own node only, as this version opens none of another node",
+		"publish_context: %s is none that this version knows (" ATTACH_ENCRYPTION_LUKS2
+		"): upgrade ringvol on this node",
 		key);
 }
 
@@ -234,6 +235,8 @@ int attach_terms_parse(
 	}
 	if (r == 0 && ret->block != (ret->fs == FSIMG_NONE))
 		r = refuse(ATTACH_FS_TYPE, "is for mount volumes, and for each of them", err);
+	if (r == 0 && ret->tls && ret->key[0] == '\0')
+		r = refuse(ATTACH_KEY, "is missing, which TLS needs", err);
 	if (r < 0)
 		secret_wipe(ret, sizeof(*ret));
 	return r;

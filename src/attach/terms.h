@@ -35,6 +35,8 @@ struct attach_terms {
 	char key[ATTACH_KEY_BYTES];         /* "": the owner wants none */
 	char node[ATTACH_TERMS_NODE_BYTES]; /* the owner's id, for people */
 	bool block, read_only;
+	bool encrypted;     /* its device holds LUKS2 */
+	bool tls;           /* never reached without; there is a key */
 	enum fsimg_type fs; /* FSIMG_NONE of a block volume */
 };
 

@@ -52,6 +52,7 @@ struct backend_dev {
 	uint64_t image_dev, image_ino;
 	char tag[64];
 	bool direct_io, read_only;
+	bool suspended;  /* of scan: all I/O on it waits, by an operation or for good (wake) */
 	bool going_away; /* still bound, but only until its last user elsewhere lets go */
 	bool found;      /* of attach: it was there before */
 	/* Of backends with limit(): what is in force, and what it held up. */
@@ -119,10 +120,15 @@ struct backend {
 	 * the kernel limits it in the cgroups of its users (node/limits.h). ERR_UNIMPLEMENTED: what
 	 * serves the device is too old to have limits. */
 	int (*limit)(const struct backend *backend, struct op *op, struct backend_req *req);
-	/* Blocking, for work jobs: calls each for every device that is bound, whatever its tag. 0,
-	 * or -errno with *err set: then it may not have been called for all of them. */
+	/* Blocking, for work jobs: calls each for every device that is bound, whatever its tag, and
+	 * changes nothing. 0, or -errno with *err set: then it may not have been called for all of
+	 * them. */
 	int (*scan)(const struct backend *backend,
 		void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err);
+	/* Blocking, for work jobs: lets a suspended device go on. Only for one that no operation
+	 * has, which a run cut short left so: others are suspended for a reason. -ENXIO: it is
+	 * gone; -errno with *err set. NULL: none is ever told as suspended. */
+	int (*wake)(const struct backend_dev *dev, struct err *err);
 	/* Blocking, for work jobs: what the kernel says of that number now. 0; -ENXIO: nothing is
 	 * bound there; another -errno: it cannot be told. NULL: only the process that serves a
 	 * device can change what it is. */

@@ -28,7 +28,7 @@ enum fsimg_type {
 const char *fsimg_name(enum fsimg_type type);
 /* 0, or -EINVAL for a name that is none of ours. "" is -EINVAL too: the default is the caller's. */
 int fsimg_parse_name(const char *name, enum fsimg_type *ret);
-/* Smallest image mkfs accepts, rounded up to 1 MiB (16 MiB for ext4, 300 for xfs, 128 for btrfs).
+/* Smallest image mkfs accepts, rounded up to 1 MiB (16 MiB for ext4, 300 for xfs, 256 for btrfs).
  */
 uint64_t fsimg_min_bytes(enum fsimg_type type);
 

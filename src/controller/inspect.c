@@ -25,7 +25,9 @@
 enum {
 	ITEM_FIRST = RINGVOL__V1__LIST_RESPONSE__ITEM_POOL,
 	ITEM_LAST = RINGVOL__V1__LIST_RESPONSE__ITEM_QUARANTINED,
-	ITEM_NODE = 30, /* the field `node` of those from the first to the last */
+	ITEM_NODE =
+		30, /* the field `node` of those from the first to the last, and of borrowed ones */
+	ITEM_BORROWED = RINGVOL__V1__LIST_RESPONSE__ITEM_BORROWED,
 	ITEM_CLUSTER_NODE = RINGVOL__V1__LIST_RESPONSE__ITEM_CLUSTER_NODE,
 };
 
@@ -160,7 +162,8 @@ static int name_items(const uint8_t *data, size_t len, const char *node_id, stru
 		if (field.number == ITEM_CLUSTER_NODE)
 			continue; /* no node speaks of others */
 		struct buf item = {0};
-		bool named = field.number >= ITEM_FIRST && field.number <= ITEM_LAST;
+		bool named = (field.number >= ITEM_FIRST && field.number <= ITEM_LAST) ||
+			     field.number == ITEM_BORROWED;
 		if (!named) {
 			r = buf_append(out, field.whole, (size_t)(scan.at - field.whole));
 		} else {

@@ -28,6 +28,8 @@ enum {
 	IO_ERRORS_MS = 600000, /* an error counts for so long */
 };
 
+_Static_assert((int)BORROWED_ID_BYTES >= (int)RECORD_ID_MAX, "whole ids");
+
 /* ---- whose call it is ---- */
 
 static size_t context_of(const ProtobufCMessage *request, struct attach_pair pairs[CONTEXT_MAX])
@@ -94,7 +96,9 @@ int borrow_find(struct borrow_op *b, struct err *err)
 	task->lane = b->borrows->lane;
 	if (!csi_cover_tag(task->id, b->tag))
 		return err_set(err, ERR_NOT_FOUND, "volume %.200s does not exist", task->id);
-	const struct borrowed *one = borrow_entry(b);
+	struct borrowed *one = borrow_entry(b);
+	if (one != NULL)
+		snprintf(one->id, sizeof(one->id), "%s", task->id);
 	if (one != NULL && one->suspended)
 		return err_set(err, ERR_UNAVAILABLE,
 			"volume %s is moving to this node, and its I/O waits for that; try again",
@@ -137,6 +141,7 @@ static int own_terms(struct borrow_op *b, struct err *err)
 	const struct attachment *its = csi_attach_own(csi, own);
 	terms->fs = own->rec->fs;
 	terms->block = own->rec->fs == FSIMG_NONE;
+	terms->encrypted = own->rec->encryption != RECORD_PLAIN;
 	terms->read_only = its != NULL && its->read_only;
 	snprintf(terms->node, sizeof(terms->node), "%s", csi->config.node_id);
 	return 0;
@@ -185,7 +190,6 @@ int borrow_find_terms(struct borrow_op *b, const Csi__V1__VolumeCapability *cap,
 		r = csi_access_parse_many(cap, b->take.terms.fs, true, &b->n.access, err);
 	if (r == 0)
 		r = check_use(b, err);
-	memcpy(b->take.tag, b->tag, sizeof(b->take.tag));
 	b->take.waits = b->borrows->waits;
 	b->take.read_only = b->n.access.read_only;
 	return r;
@@ -195,6 +199,7 @@ void borrow_cleanup(struct csi_task *task)
 {
 	struct borrow_op *b = container_of(task, struct borrow_op, n.task);
 	secret_wipe(b->take.terms.key, sizeof(b->take.terms.key));
+	volume_op_cleanup(task);
 	if (b->counted)
 		b->borrows->busy--;
 }
@@ -207,9 +212,10 @@ int borrow_call(struct op *op, enum attach_call call, uint64_t timeout_ms)
 	struct borrow_op *b = borrow_of(op);
 	const struct borrowed *one = borrow_entry(b);
 	memcpy(b->ask.tag, b->tag, sizeof(b->ask.tag));
+	memcpy(b->take.tag, b->tag, sizeof(b->take.tag));
 	if (one != NULL)
 		memcpy(b->ask.subsystem, one->subsystem, sizeof(b->ask.subsystem));
-	bool take = call == ATTACH_TAKE;
+	bool take = call == ATTACH_TAKE || call == ATTACH_OPENED;
 	return volume_op_helper_by(op, b->n.task.id, (enum mnt_call)call,
 		take ? (const void *)&b->take : &b->ask, take ? sizeof(b->take) : sizeof(b->ask),
 		&b->info, sizeof(b->info), timeout_ms);
@@ -251,6 +257,18 @@ int borrow_take_run(struct op *op)
 	return borrow_call(op, ATTACH_TAKE, ATTACH_TAKE_TIMEOUT_MS);
 }
 
+int borrow_put(struct op *op)
+{
+	struct borrow_op *b = borrow_of(op);
+	struct borrowed *one = borrows_put(b->borrows, b->tag, &b->info);
+	if (one == NULL) {
+		borrows_doubt(b->borrows);
+		return op_fail(op, ERR_NO_ROOM, "out of memory");
+	}
+	put_dev(b, one);
+	return 0;
+}
+
 int borrow_take_end(struct op *op, int res)
 {
 	struct borrow_op *b = borrow_of(op);
@@ -261,14 +279,13 @@ int borrow_take_end(struct op *op, int res)
 	int r = borrow_call_end(op, res, "connecting");
 	if (r < 0)
 		return r;
-	struct borrowed *one = borrows_put(b->borrows, b->tag, &b->info);
-	if (one == NULL) {
-		borrows_doubt(b->borrows);
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	}
+	r = borrow_put(op);
+	struct borrowed *one = borrow_entry(b);
+	if (r < 0 || one == NULL)
+		return r;
+	snprintf(one->id, sizeof(one->id), "%s", b->n.task.id);
 	one->block = b->n.access.block;
 	snprintf(one->node, sizeof(one->node), "%s", b->take.terms.node);
-	put_dev(b, one);
 	return 0;
 }
 

@@ -12,7 +12,10 @@
 #include "csi/volume_op.h"
 #include "node/health.h"
 
-/* The start of every operation on a borrowed volume. n.volume is NULL; n.dev.dev is its cover. */
+struct borrow_crypt;
+
+/* The start of every operation on a borrowed volume. n.volume is NULL; n.dev.dev is its cover, or
+ * what was opened over that. */
 struct borrow_op {
 	struct volume_op n;
 	struct borrows *borrows;
@@ -21,7 +24,9 @@ struct borrow_op {
 	bool counted;             /* in borrows->busy */
 	struct attach_take_req take;
 	struct attach_volume_req ask;
-	struct attach_info info; /* of the last call of attach */
+	struct attach_info info;    /* of the last call of attach */
+	struct borrow_crypt *crypt; /* of an encrypted one, in the task's arena */
+	bool found;                 /* info.found, of the call before */
 	struct node_others others;
 	struct mnt_on_req on;
 	struct mnt_unmount_req unmount;
@@ -41,7 +46,13 @@ int borrow_find(struct borrow_op *b, struct err *err);
 int borrow_find_terms(struct borrow_op *b, const Csi__V1__VolumeCapability *cap, struct err *err);
 /* The entry; NULL: it is not in use (any more). */
 struct borrowed *borrow_entry(const struct borrow_op *b);
-/* Every row's cleanup: no key stays. */
+/* For calls that bring a key, after the terms are known: refuses those that do not, if the volume
+ * is encrypted. what: as in csi_key_check(). */
+int borrow_check_key(struct borrow_op *b, Csi__V1__StringPair **secrets, size_t n, const char *what,
+	struct err *err);
+/* Whether its device is the cover, and the volume's bytes can be had only once it is opened. */
+bool borrow_is_closed(const struct borrow_op *b);
+/* The cleanup of all other rows: no key stays. */
 void borrow_cleanup(struct csi_task *task);
 
 /* ---- steps, or parts of them ---- */
@@ -53,9 +64,24 @@ int borrow_call_end(struct op *op, int res, const char *what);
 int borrow_take_run(struct op *op);
 int borrow_take_end(struct op *op, int res);
 int borrow_take_undo(struct op *op);
+/* Of what was found or taken: the entry is as info says. */
+int borrow_put(struct op *op);
 /* The opposite. */
 int borrow_give_run(struct op *op);
 int borrow_give_end(struct op *op, int res);
+/* An encrypted one's (borrow_crypt.c): the key is taken out of the request; what stands open is
+ * opened with it, or grown, and looked at. The child's device is opened first. */
+int borrow_key_run(struct op *op);
+bool borrow_open_done(struct op *op);
+int borrow_hold_call(struct op *op);
+int borrow_hold_end(struct op *op, int res);
+int borrow_hold_undo(struct op *op);
+int borrow_open_run(struct op *op);
+int borrow_open_end(struct op *op, int res);
+int borrow_opened_run(struct op *op);
+int borrow_opened_end(struct op *op, int res);
+/* The cleanup of rows with these steps. */
+void borrow_open_cleanup(struct csi_task *task);
 /* A file system that grew has a clean log afterwards: volume_op's is about images. */
 bool borrow_clean_done(struct op *op);
 int borrow_clean_run(struct op *op);

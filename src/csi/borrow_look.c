@@ -4,7 +4,8 @@
  *
  * Happy path of the first two: ask the file system -> look at the connection -> answer. They take
  * no lock, and a volume that goes meanwhile is not found. Of a growth: the owner shows the device
- * larger -> the cover grows -> the file system grows, and its log is made clean. How it can fail: a
+ * larger -> the cover grows -> (encrypted: what was opened over it does, which needs no key) -> the
+ * file system grows, and its log is made clean. How it can fail: a
  * statfs that hangs, which is a DEADLINE_EXCEEDED and a condition; the owner has not grown it yet.
  */
 #include "csi/borrow.h"
@@ -256,15 +257,8 @@ static int grow_run(struct op *op)
 
 static int grow_end(struct op *op, int res)
 {
-	struct look *l = look_of(op);
 	int r = borrow_call_end(op, res, "growth");
-	if (r < 0)
-		return r;
-	struct borrowed *one = borrows_put(l->b.borrows, l->b.tag, &l->b.info);
-	if (one == NULL)
-		return op_fail(op, ERR_NO_ROOM, "out of memory");
-	l->b.n.dev.dev.size_bytes = one->size_bytes;
-	return 0;
+	return r < 0 ? r : borrow_put(op);
 }
 
 static bool fs_done(struct op *op)
@@ -303,6 +297,10 @@ static int expand_answer_run(struct op *op)
 static const struct op_step expand_steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
 	{"device", .run = grow_run, .end = grow_end},
+	{"hold cover", .done = borrow_open_done, .call = borrow_hold_call, .end = borrow_hold_end},
+	{"opened device", .done = borrow_open_done, .run = borrow_open_run, .end = borrow_open_end},
+	{"look at it", .done = borrow_open_done, .run = borrow_opened_run,
+		.end = borrow_opened_end},
 	{"file system", .done = fs_done, .run = fs_run, .end = fs_end},
 	{"clean log", .done = clean_done, .run = borrow_clean_run, .end = borrow_clean_end},
 	{"answer", .run = expand_answer_run},
@@ -322,4 +320,4 @@ static int expand_prepare(struct csi_task *task, struct err *err)
 }
 
 const struct csi_operation csi_borrow_expand = {
-	sizeof(struct look), expand_prepare, expand_steps, borrow_cleanup};
+	sizeof(struct look), expand_prepare, expand_steps, borrow_open_cleanup};

@@ -2,10 +2,11 @@
 /*
  * NodeStageVolume and NodePublishVolume of a borrowed volume.
  *
- * Happy path of a stage: look at the path -> connect, cover, and see that the device holds what its
- * owner says -> (check and repair) -> mount -> grow, and clean its log. Nothing is ever formatted
- * here: its owner has made its file system. Of a publish: is it staged, look at the target, who
- * else has it, bind. Without staging a publish is both, as in publish.c.
+ * Happy path of a stage: look at the path -> connect, cover -> (encrypted: open it with the key) ->
+ * see that the device holds what its owner says -> (check and repair) -> mount -> grow, and clean
+ * its log. Nothing is ever formatted here: its owner has made its file system. Of a publish: is it
+ * staged, look at the target, who else has it, bind. Without staging a publish is both, as in
+ * publish.c.
  *
  * How it can fail: the publish_context says what cannot be; the owner does not answer, or refuses
  * this node; another's mount at the path. Before the mount, a connection that this attempt made
@@ -28,6 +29,7 @@ struct lend {
 	struct borrow_op b;
 	const char *target_path; /* of a publish */
 	bool whole;              /* without staging */
+	bool local;              /* it is in a pool of this node by now */
 	bool read_only;          /* the publish */
 	bool mounted;            /* b.path: found mounted as it should be */
 	bool published;          /* the target: likewise */
@@ -82,19 +84,28 @@ static int take_run(struct op *op)
 	const struct borrowed *one = borrow_entry(&l->b);
 	bool mounted = one != NULL && l->b.n.info.is_mount &&
 		       node_info_is_dev(&l->b.n.info, &l->b.n.dev.dev);
-	if (one != NULL && one->local) { /* and there is nobody to connect to */
-		l->b.info.found = true;
-		l->mounted = mounted;
-		return 0;
-	}
 	l->b.take.probe = !l->b.n.access.block && !mounted;
-	return borrow_take_run(op);
+	l->local = one != NULL && one->local; /* and there is nobody to connect to */
+	return l->local ? borrow_call(op, ATTACH_LOOK, ATTACH_LOOK_TIMEOUT_MS)
+			: borrow_take_run(op);
+}
+
+static int look_end(struct op *op, int res)
+{
+	struct lend *l = lend_of(op);
+	int r = borrow_call_end(op, res, "looking at it");
+	l->b.info.found = true;
+	if (r == 0 && !l->b.info.there)
+		r = op_fail(op, ERR_UNAVAILABLE,
+			"volume %s: its device on this node is gone; unstage it, and stage it again",
+			id_of(l));
+	return r < 0 ? r : borrow_put(op);
 }
 
 static int take_end(struct op *op, int res)
 {
 	struct lend *l = lend_of(op);
-	int r = borrow_take_end(op, res);
+	int r = l->local ? look_end(op, res) : borrow_take_end(op, res);
 	if (r == 0)
 		l->mounted = node_info_is_dev(&l->b.n.info, &l->b.n.dev.dev);
 	return r;
@@ -288,8 +299,14 @@ static int remember_run(struct op *op)
 
 /* clang-format off */
 #define BORROW_STEPS \
+	{"key", .run = borrow_key_run}, \
 	{"inspect", .done = inspect_done, .run = inspect_run, .end = inspect_end}, \
 	{"take", .run = take_run, .end = take_end, .undo = borrow_take_undo}, \
+	{"hold cover", .done = borrow_open_done, .call = borrow_hold_call, \
+		.end = borrow_hold_end, .undo = borrow_hold_undo}, \
+	{"open", .done = borrow_open_done, .run = borrow_open_run, .end = borrow_open_end}, \
+	{"look at what was opened", .done = borrow_open_done, .run = borrow_opened_run, \
+		.end = borrow_opened_end}, \
 	{"check other staging path", .done = elsewhere_done, .run = elsewhere_run, \
 		.end = elsewhere_end}, \
 	{"published elsewhere", .done = source_done, .run = source_run, .end = source_end}, \
@@ -312,20 +329,23 @@ static int stage_prepare(struct csi_task *task, struct err *err)
 	struct lend *l = container_of(task, struct lend, b.n.task);
 	l->b.path = csi_str(req->staging_target_path);
 	l->b.field = task->rpc->paths[0];
-	return borrow_find_terms(&l->b, req->volume_capability, err);
+	int r = borrow_find_terms(&l->b, req->volume_capability, err);
+	return r == 0 ? borrow_check_key(&l->b, req->secrets, req->n_secrets, "node-stage", err)
+		      : r;
 }
 
 const struct csi_operation csi_borrow_stage = {
-	sizeof(struct lend), stage_prepare, stage_steps, borrow_cleanup};
+	sizeof(struct lend), stage_prepare, stage_steps, borrow_open_cleanup};
 
 /* ---- publish: staged? ---- */
 
 static int staged_run(struct op *op)
 {
 	struct lend *l = lend_of(op);
-	if (l->b.n.access.block && borrow_entry(&l->b) != NULL)
+	bool there = borrow_entry(&l->b) != NULL && !borrow_is_closed(&l->b);
+	if (l->b.n.access.block && there)
 		return 0;
-	if (borrow_entry(&l->b) == NULL)
+	if (!there)
 		return op_fail(op, ERR_PRECONDITION,
 			"volume %s is not staged at %s; call NodeStageVolume first", id_of(l),
 			l->b.path);
@@ -335,8 +355,6 @@ static int staged_run(struct op *op)
 static int staged_end(struct op *op, int res)
 {
 	struct lend *l = lend_of(op);
-	if (l->b.n.access.block)
-		return res;
 	int r = volume_op_inspect_end(op, res);
 	if (r < 0)
 		return r;
@@ -529,9 +547,11 @@ static int publish_prepare(struct csi_task *task, struct err *err)
 	int r = l->whole ? 0 : csi_check_path("staging_target_path", l->b.path, err);
 	if (r == 0)
 		r = borrow_find_terms(&l->b, req->volume_capability, err);
+	if (r == 0 && l->whole)
+		r = borrow_check_key(&l->b, req->secrets, req->n_secrets, "node-publish", err);
 	l->read_only = req->readonly || l->b.n.access.read_only;
 	return r;
 }
 
 const struct csi_operation csi_borrow_publish = {
-	sizeof(struct lend), publish_prepare, publish_steps, borrow_cleanup};
+	sizeof(struct lend), publish_prepare, publish_steps, borrow_open_cleanup};

@@ -4,12 +4,14 @@
  * attached to. Served by the driver of the volume's own node, which keeps it durably beside the
  * record (pool/attachment.h).
  *
- * Happy path of a publish: nobody else has the volume -> the note, durable -> (another node's: the
- * volume's device is exported to it, node/export.h) -> the answer. For the volume's own node its
- * context is empty: NodeStageVolume does what it does without any of this. For another node it says
- * how that one reaches the device (attach/context.h). Of an unpublish: the export ends, which
- * waits for I/O in flight -> a device that nobody uses any more goes -> the note goes, of one node
- * or of all -> the answer. From the answer on that node cannot write.
+ * Happy path of a publish: nobody else has the volume -> (another node's, of an encrypted volume
+ * that was never used: its header and file system, as its first stage would make them) -> the note,
+ * durable -> (another node's: the volume's device is exported to it, node/export.h) -> the answer.
+ * For the volume's own node its context is empty: NodeStageVolume does what it does without any of
+ * this. For another node it says how that one reaches the device (attach/context.h). Of an
+ * unpublish: the export ends, which waits for I/O in flight -> a device that nobody uses any more
+ * goes -> the note goes, of one node or of all -> the answer. From the answer on that node cannot
+ * write.
  *
  * How it can fail: the volume is another node's now, or in use where no note is; it is on the node
  * in another way; the kernel cannot export; the pool cannot write. All of it can be repeated: what
@@ -19,6 +21,7 @@
  */
 #include "attach/context.h"
 #include "csi/attach.h"
+#include "csi/key.h"
 #include "csi/messages.h"
 #include "csi/request.h"
 #include "csi/services.h"
@@ -190,7 +193,8 @@ static int answer_run(struct op *op)
 	const struct {
 		const char *key, *value;
 	} all[] = {
-		{ATTACH_TRANSPORT, ATTACH_TRANSPORT_TCP},
+		{ATTACH_TRANSPORT, node_of(a)->export_config->tls ? ATTACH_TRANSPORT_TLS
+								  : ATTACH_TRANSPORT_TCP},
 		{ATTACH_ADDRESS, node_of(a)->export_config->address},
 		{ATTACH_SUBSYSTEM, names.subsystem},
 		{ATTACH_HOST, names.host},
@@ -202,6 +206,7 @@ static int answer_run(struct op *op)
 		{ATTACH_FS_TYPE, its->block ? "" : fsimg_name(rec->fs)},
 		{ATTACH_NODE, task->csi->config.node_id},
 		{ATTACH_READ_ONLY, its->read_only ? "true" : ""},
+		{ATTACH_ENCRYPTION, rec->encryption != RECORD_PLAIN ? ATTACH_ENCRYPTION_LUKS2 : ""},
 	};
 	enum { ALL = sizeof(all) / sizeof(all[0]) };
 	Csi__V1__ControllerPublishVolumeResponse *response = (void *)task->response;
@@ -215,8 +220,21 @@ static int answer_run(struct op *op)
 	return 0;
 }
 
+static bool first_done(struct op *op)
+{
+	return is_own(op) || volume_op_first_done(op);
+}
+
+static bool durable_done(struct op *op)
+{
+	return is_own(op) || volume_op_durable_done(op);
+}
+
 static const struct op_step publish_steps[] = {
+	{"key", .run = volume_op_take_key},
 	{"check", .done = checked_done, .run = check_run},
+	{"make durable", .done = durable_done, .run = volume_op_durable_run},
+	{"format", .done = first_done, .run = volume_op_first_run, .end = volume_op_first_end},
 	{"note", .done = published_done, .run = publish_run, .end = note_end, .undo = publish_undo},
 	{"export", .done = is_own, .run = export_run, .end = export_end, .flags = OP_COMMIT},
 	{"answer", .done = is_own, .run = answer_run},
@@ -338,10 +356,6 @@ static int check_another(const struct attach *a, struct err *err)
 		return err_set(err, ERR_PRECONDITION,
 			"volume %s is on node %.64s, whose driver exports nothing: give it --export-address",
 			rec->name, config->node_id);
-	if (rec->encryption != RECORD_PLAIN)
-		return err_set(err, ERR_PRECONDITION,
-			"volume %s is encrypted, and cannot be attached to other nodes yet",
-			rec->name);
 	if (a->n.changes_mode)
 		return err_set(err, ERR_PRECONDITION,
 			"volume %s was made as a block volume, and can be mounted on its own node alone, %.64s",
@@ -373,7 +387,13 @@ static int prepare_publish(struct csi_task *task, struct err *err)
 	r = a->own ? check_own(a, err) : check_another(a, err);
 	if (r == 0)
 		r = check_same(a, err);
-	return r == 0 ? check_others(a, err) : r;
+	if (r == 0)
+		r = check_others(a, err);
+	/* Afterwards its own node needs no key. */
+	if (r == 0 && !a->own && a->n.volume->rec->unformatted)
+		r = csi_key_check(a->n.volume->rec->name, req->secrets, req->n_secrets,
+			"controller-publish", err);
+	return r;
 }
 
 const struct csi_operation csi_controller_publish = {

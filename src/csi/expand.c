@@ -58,9 +58,14 @@ static bool is_attached(const struct expand *e)
 /* NodeExpandVolume does not skip it: its device may be smaller than memory says. */
 static bool device_done(struct op *op)
 {
-	struct expand *e = expand_of(op);
-	return !is_attached(e) ||
-	       node_volume_find(e->n.volume)->dev.size_bytes == e->n.volume->rec->size_bytes;
+	const struct expand *e = expand_of(op);
+	const struct record *rec = e->n.volume->rec;
+	if (!is_attached(e))
+		return true;
+	/* What is exported of an encrypted volume has its header, too. */
+	const struct backend_dev *dev = &node_volume_find(e->n.volume)->dev;
+	uint64_t wanted = dev->below_major != 0 ? rec->size_bytes : record_image_bytes(rec);
+	return dev->size_bytes == wanted;
 }
 
 static int device_run(struct op *op)

@@ -42,7 +42,7 @@ struct list_call {
 	enum record_kind kind;
 	uint64_t number;
 	struct pool_walk walk;
-	char last[RECORD_KEY_MAX]; /* quarantined */
+	char last[RECORD_KEY_MAX]; /* quarantined; borrowed, by tag */
 };
 
 typedef Ringvol__V1__ListResponse list_response;
@@ -104,6 +104,18 @@ static enum list_answer next_volume(struct list_call *l, struct arena *arena, li
 	return answer(item->volume);
 }
 
+static enum list_answer next_borrowed(struct list_call *l, struct arena *arena, list_response *item)
+{
+	struct borrows *borrows = l->csi->borrows;
+	const struct borrowed *one = borrows != NULL ? borrows_next(borrows, l->last) : NULL;
+	if (one == NULL)
+		return LIST_STAGE_END;
+	memcpy(l->last, one->tag, sizeof(one->tag));
+	item->item_case = ITEM(BORROWED);
+	item->borrowed = inspect_borrowed(arena, l->csi, one, l->histograms);
+	return answer(item->borrowed);
+}
+
 static enum list_answer next_snapshot(struct list_call *l, struct arena *arena, list_response *item)
 {
 	const struct pool_object *snapshot = pools_next(l->csi->pools, RECORD_SNAPSHOT, &l->walk);
@@ -145,10 +157,13 @@ static const struct {
 	{KIND(POOLS), next_pool},
 	{KIND(OPERATIONS), next_operation},
 	{KIND(VOLUMES), next_volume},
+	{KIND(VOLUMES), next_borrowed},
 	{KIND(SNAPSHOTS), next_snapshot},
 	{KIND(QUARANTINED), next_quarantined},
 };
 enum { STAGES = sizeof(stages) / sizeof(stages[0]) };
+
+_Static_assert((int)RECORD_KEY_MAX >= (int)ATTACH_TAG_BYTES, "one cursor for both");
 
 /* ---- the stream ---- */
 

@@ -292,14 +292,12 @@ static bool fill_io_op(struct arena *arena, Ringvol__V1__IoOp *message,
 	return message->latency != NULL && message->queue != NULL;
 }
 
-static bool add_io(struct arena *arena, Ringvol__V1__Volume *message, const struct csi *csi,
-	const struct backend_dev *dev, bool histograms)
+/* *ret stays NULL where nothing counts. */
+static bool io_new(struct arena *arena, Ringvol__V1__Io **ret, struct probes *probes,
+	uint32_t major, uint32_t minor, bool histograms)
 {
 	struct probe_counters counters;
-	uint32_t major, minor;
-	backend_dev_below(dev, &major, &minor);
-	if (csi->node->probes == NULL ||
-		probes_read(csi->node->probes, major, minor, &counters) < 0)
+	if (probes == NULL || probes_read(probes, major, minor, &counters) < 0)
 		return true;
 	Ringvol__V1__Io *io = csi_message_new(arena, &ringvol__v1__io__descriptor);
 	Ringvol__V1__IoOp *ops = arena_alloc(arena, PROBE_OPS * sizeof(*ops));
@@ -317,7 +315,7 @@ static bool add_io(struct arena *arena, Ringvol__V1__Volume *message, const stru
 			    histograms && counters.exact))
 			return false;
 	}
-	message->io = io;
+	*ret = io;
 	return true;
 }
 
@@ -328,8 +326,11 @@ static bool add_node(struct arena *arena, Ringvol__V1__Volume *message, const st
 	if (node == NULL)
 		return true;
 	if (node->dev.attached) {
+		uint32_t major, minor;
+		backend_dev_below(&node->dev, &major, &minor);
 		message->device = device_new(arena, volume->rec, &node->dev);
-		if (message->device == NULL || !add_io(arena, message, csi, &node->dev, histograms))
+		if (message->device == NULL ||
+			!io_new(arena, &message->io, csi->node->probes, major, minor, histograms))
 			return false;
 	}
 	return add_mounts(arena, message, node);
@@ -400,6 +401,52 @@ Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 		!add_conditions(arena, message, csi, volume))
 		return NULL;
 	return message;
+}
+
+/* ---- volumes of other nodes ---- */
+
+static bool add_staging(
+	struct arena *arena, Ringvol__V1__Borrowed *message, const struct borrowed *from)
+{
+	if (from->staging == NULL)
+		return true;
+	message->mounts = arena_alloc(arena, sizeof(*message->mounts));
+	Ringvol__V1__Mount *mount = csi_message_new(arena, &ringvol__v1__mount__descriptor);
+	if (message->mounts == NULL || mount == NULL)
+		return false;
+	mount->path = text(arena, from->staging);
+	mount->read_only = from->read_only;
+	message->mounts[message->n_mounts++] = mount;
+	return true;
+}
+
+Ringvol__V1__Borrowed *inspect_borrowed(
+	struct arena *arena, const struct csi *csi, const struct borrowed *from, bool histograms)
+{
+	Ringvol__V1__Borrowed *message = csi_message_new(arena, &ringvol__v1__borrowed__descriptor);
+	Ringvol__V1__Device *device = csi_message_new(arena, &ringvol__v1__device__descriptor);
+	if (message == NULL || device == NULL)
+		return NULL;
+	message->id = text(arena, from->id);
+	message->tag = text(arena, from->tag);
+	message->owner = text(arena, from->node);
+	/* Who was told of the owner was told of this. */
+	message->access_type = csi_bytes(from->node[0] == '\0' ? ""
+					 : from->block         ? "block"
+							       : "mount");
+	message->size_bytes = from->size_bytes;
+	message->suspended = from->suspended;
+	device->type = csi_bytes("nvme-tcp");
+	device->path = text(arena, from->path);
+	device->major = from->major;
+	device->minor = from->minor;
+	device->read_only = from->read_only;
+	message->device = device;
+	return add_staging(arena, message, from) &&
+			       io_new(arena, &message->io, csi->borrows->probes, from->major,
+				       from->minor, histograms)
+		       ? message
+		       : NULL;
 }
 
 /* ---- snapshots and what is quarantined ---- */

@@ -6,6 +6,7 @@
 #ifndef RINGVOL_CSI_INSPECT_ITEMS_H
 #define RINGVOL_CSI_INSPECT_ITEMS_H
 
+#include "attach/borrowed.h"
 #include "csi/task.h"
 #include "inspect.pb-c.h"
 
@@ -16,6 +17,8 @@ Ringvol__V1__Pool *inspect_pool(
 Ringvol__V1__Operation *inspect_operation(struct arena *arena, const struct csi_task *task);
 Ringvol__V1__Volume *inspect_volume(struct arena *arena, const struct csi *csi,
 	const struct pool_object *volume, bool histograms);
+Ringvol__V1__Borrowed *inspect_borrowed(
+	struct arena *arena, const struct csi *csi, const struct borrowed *from, bool histograms);
 Ringvol__V1__Snapshot *inspect_snapshot(struct arena *arena, const struct pool_object *snapshot);
 Ringvol__V1__Quarantined *inspect_quarantined(
 	struct arena *arena, const struct pool_object *object);

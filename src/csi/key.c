@@ -7,7 +7,6 @@
 
 #include "base/secret.h"
 #include "csi/request.h"
-#include "pool/record.h"
 
 #include <errno.h>
 #include <string.h>
@@ -21,14 +20,14 @@ static const Csi__V1__StringPair *find(Csi__V1__StringPair **secrets, size_t n)
 	return NULL;
 }
 
-int csi_key_check(const struct record *rec, Csi__V1__StringPair **secrets, size_t n,
-	const char *what, struct err *err)
+int csi_key_check(const char *volume, Csi__V1__StringPair **secrets, size_t n, const char *what,
+	struct err *err)
 {
-	if (rec->encryption == RECORD_PLAIN || find(secrets, n) != NULL)
+	if (find(secrets, n) != NULL)
 		return 0;
 	return err_set(err, ERR_INVALID,
 		"secrets: volume %s is encrypted, and the call brings no key: its class has to name a secret with the field '%s' by csi.storage.k8s.io/%s-secret-name and -secret-namespace",
-		rec->name, CSI_KEY_FIELD, what);
+		volume, CSI_KEY_FIELD, what);
 }
 
 int csi_key_take(Csi__V1__StringPair **secrets, size_t n, struct secret **ret)

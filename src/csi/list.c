@@ -55,12 +55,13 @@ static bool page_wants(const struct page *page, const struct pool_object *object
 	return page->source_id == NULL || strcmp(object->rec->source_id, page->source_id) == 0;
 }
 
-/* What exists is only known once every pool has been read. */
+/* What exists is only known once every pool has been read. A disk that is dead from the start on
+ * does not keep the others' volumes from being listed for ever. */
 static int check_loaded(const struct csi *csi, struct err *err)
 {
 	struct pool *pool;
 	for (unsigned i = 0; (pool = pools_at(csi->pools, i)) != NULL; i++)
-		if (pool_state(pool) == POOL_LOADING)
+		if (pool_is_being_read(pool))
 			return err_set(err, ERR_UNAVAILABLE,
 				"pool %s is still being read; try again", pool_name(pool));
 	return 0;

@@ -476,8 +476,10 @@ static int prepare_whole(
 {
 	struct csi_task *task = &p->s.n.task;
 	begin_whole(p);
-	int r = csi_key_check(
-		p->s.n.volume->rec, req->secrets, req->n_secrets, "node-publish", err);
+	const struct record *rec = p->s.n.volume->rec;
+	int r = rec->encryption == RECORD_PLAIN ? 0
+						: csi_key_check(rec->name, req->secrets,
+							  req->n_secrets, "node-publish", err);
 	if (r < 0)
 		return r;
 	/* Nothing but that look tells where else it is published. */

@@ -18,13 +18,11 @@
  * busy, still published elsewhere, another volume's, or hangs; the kernel does not say which
  * devices there are. Each call can be repeated; what was released stays released.
  */
-#include "backends/loop/lodev.h"
-#include "blockio/blkdev.h"
+#include "csi/release.h"
+
 #include "csi/inline.h"
-#include "csi/removal.h"
 #include "csi/request.h"
 #include "csi/services.h"
-#include "csi/volume_op.h"
 #include "node/checkup.h"
 #include "node/devices.h"
 #include "node/health.h"
@@ -34,35 +32,6 @@
 #include <stdio.h>
 #include <string.h>
 
-struct release {
-	struct volume_op n;
-	bool unstage; /* else unpublish */
-	/* The device goes with the mount: by an unstage, and by the last unpublish of what is
-	 * published without staging. */
-	bool detaches;
-	bool deletes, exports; /* an inline volume ends; other nodes use its device, which stays */
-	struct csi_removal removal;
-	const char *path;
-	const char *field;
-	/* What is mounted at the path. */
-	enum { AT_NOTHING, AT_OURS, AT_LEFT, AT_STRANGE } at;
-	struct backend_dev mine; /* attached: the volume's device, as the kernel has it */
-	struct node_owner owner;
-	struct node_others others;
-	bool all_others; /* of the volume's device; else the one that memory knows of first */
-	struct mnt_on_req on;
-	struct mnt_unmount_req unmount;
-	enum { UNMOUNT_FIRST, UNMOUNT_WAITS, UNMOUNT_LAST } attempt;
-	char look_key[HELPER_KEY_BYTES];
-};
-
-#define release_of(op_ptr) container_of(volume_op_of(op_ptr), struct release, n)
-
-static struct node_volume *state_of(struct release *r)
-{
-	return r->n.volume == NULL ? NULL : node_volume_find(r->n.volume);
-}
-
 static int inspect_run(struct op *op)
 {
 	return volume_op_inspect(op, release_of(op)->path);
@@ -71,7 +40,7 @@ static int inspect_run(struct op *op)
 /* Only the process that serves the device can change what it is: then memory is right about it. */
 static bool is_trusted(struct release *r)
 {
-	const struct node_volume *node = state_of(r);
+	const struct node_volume *node = release_state(r);
 	return node != NULL && node->dev.attached && r->n.backend != NULL &&
 	       r->n.backend->look == NULL;
 }
@@ -82,136 +51,9 @@ static int inspect_end(struct op *op, int res)
 	int result = volume_op_inspect_end(op, res);
 	if (result < 0 || !is_trusted(r))
 		return result;
-	r->mine = state_of(r)->dev;
+	r->mine = release_state(r)->dev;
 	if (node_info_is_dev(&r->n.info, &r->mine))
 		r->at = AT_OURS;
-	return 0;
-}
-
-/* ---- whose is the mount at the path? ---- */
-
-static bool owner_done(struct op *op)
-{
-	const struct release *r = release_of(op);
-	return !r->n.info.is_mount || r->at == AT_OURS;
-}
-
-static int owner_run(struct op *op)
-{
-	struct release *r = release_of(op);
-	const struct node_volume *node = state_of(r);
-	node_owner_by_number(&r->owner, op->reactor, r->n.info.dev_major, r->n.info.dev_minor);
-	if (node != NULL && node_info_is_dev(&r->n.info, &node->dev))
-		r->owner.was = node->dev;
-	return op_child(op, &r->owner.op);
-}
-
-/* Memory says that we mounted it there, of a device that had this number. */
-static bool is_remembered(struct release *r)
-{
-	const struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
-	return mount != NULL && mount->major == r->n.info.dev_major &&
-	       mount->minor == r->n.info.dev_minor;
-}
-
-/* A node at a block volume's path that leads to nothing: the device was freed, before this run of
- * the driver perhaps. */
-static bool is_dead_node(const struct release *r)
-{
-	struct blkdev gone;
-	return r->n.info.is_block && !r->owner.found && r->n.volume != NULL &&
-	       r->n.volume->rec->fs == FSIMG_NONE &&
-	       (r->n.info.dev_major == LODEV_MAJOR ||
-		       blkdev_look(r->n.info.dev_major, r->n.info.dev_minor, &gone) == -ENOENT);
-}
-
-static int refuse_owned(struct op *op, const struct pool_object *whose)
-{
-	struct release *r = release_of(op);
-	return op_fail(op, ERR_PRECONDITION,
-		"%s: what is mounted at %s (device %u:%u) is volume %s's, not volume %s's; it is not touched, call with the id of that volume if it should go",
-		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor,
-		whose->rec != NULL ? whose->rec->name : whose->key, r->n.task.id);
-}
-
-static void take(struct release *r, const struct backend_dev *dev, const struct backend *backend)
-{
-	r->mine = *dev;
-	r->n.backend = backend;
-}
-
-static int owner_end(struct op *op, int res)
-{
-	struct release *r = release_of(op);
-	const struct node_owner *owner = &r->owner;
-	if (res < 0)
-		return res;
-	const struct pool_object *whose =
-		owner->found ? node_dev_volume(r->n.task.csi->node, &owner->dev) : NULL;
-	bool its = whose != NULL && pool_object_has_id(whose, r->n.task.id);
-	bool nobodys = owner->found && whose == NULL && node_dev_may_be(&owner->dev, r->n.task.id);
-	r->at = AT_OURS;
-	if (its || (nobodys && !is_remembered(r))) {
-		take(r, &owner->dev, owner->dev_backend);
-		return 0;
-	}
-	if (owner->unclear && is_remembered(r)) { /* a detach will ask it again */
-		take(r, &state_of(r)->dev, owner->dev_backend);
-		return 0;
-	}
-	if (owner->unclear)
-		return op_fail(op, ERR_UNAVAILABLE,
-			"%s: the device that is mounted at %s (%u:%u) does not say what it is bound to; look for errors of its disk in the kernel log",
-			r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor);
-	r->at = AT_LEFT;
-	if (is_remembered(r) || is_dead_node(r))
-		return 0;
-	r->at = AT_STRANGE;
-	if (whose != NULL)
-		return refuse_owned(op, whose);
-	/* Of a volume that nobody knows it is not. */
-	if (r->n.volume == NULL)
-		return 0;
-	return op_fail(op, ERR_PRECONDITION,
-		"%s: what is mounted at %s (device %u:%u) is not volume %s; it is not touched, unmount it by hand if it should go",
-		r->field, r->path, r->n.info.dev_major, r->n.info.dev_minor, r->n.task.id);
-}
-
-/* ---- unstage: where is the volume's device? ---- */
-
-static bool device_done(struct op *op)
-{
-	struct release *r = release_of(op);
-	struct record_id id;
-	return !r->detaches || r->mine.attached || r->at == AT_STRANGE ||
-	       (r->n.volume != NULL ? r->n.backend == NULL
-				    : record_id_parse(r->n.task.id, &id) < 0);
-}
-
-static int device_run(struct op *op)
-{
-	struct release *r = release_of(op);
-	node_owner_of_volume(&r->owner, op->reactor, r->n.volume, r->n.task.id);
-	r->owner.backend = r->n.backend;
-	return op_child(op, &r->owner.op);
-}
-
-static int device_end(struct op *op, int res)
-{
-	struct release *r = release_of(op);
-	const struct node_owner *owner = &r->owner;
-	if (res < 0)
-		return res;
-	/* One that goes away waits for users elsewhere, see detach_end(). */
-	if ((owner->found && !owner->dev.going_away) || owner->unclear)
-		take(r, &owner->dev, owner->dev_backend);
-	else if (owner->tagged && !owner->tagged_dev.going_away) {
-		/* While the pool is away its volume is known by its image alone. */
-		const struct pool_object *whose =
-			node_dev_volume(r->n.task.csi->node, &owner->tagged_dev);
-		if (whose == NULL || pool_object_has_id(whose, r->n.task.id))
-			take(r, &owner->tagged_dev, owner->tagged_backend);
-	}
 	return 0;
 }
 
@@ -221,13 +63,13 @@ static int device_end(struct op *op, int res)
 static const char *left_staged(struct release *r)
 {
 	const struct node_mount *mount =
-		r->detaches && !r->unstage ? node_volume_staged(state_of(r)) : NULL;
+		r->detaches && !r->unstage ? node_volume_staged(release_state(r)) : NULL;
 	return mount != NULL && strcmp(mount->path, r->path) != 0 ? mount->path : "";
 }
 
 static struct node_mount *other_mount(struct release *r)
 {
-	const struct node_volume *node = state_of(r);
+	const struct node_volume *node = release_state(r);
 	if (node == NULL)
 		return NULL;
 	list_for_each (link, &node->mounts) {
@@ -246,16 +88,16 @@ static bool is_of(const struct node_mount *mount, const struct backend_dev *dev)
 /* Whether it is unstaged, if by the wrong call. */
 static bool is_unstaged(struct release *r)
 {
-	const struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
+	const struct node_mount *mount = node_volume_mount_at(release_state(r), r->path);
 	return r->detaches ||
-	       (mount != NULL && (mount->staging || (mount->first && !state_of(r)->whole)));
+	       (mount != NULL && (mount->staging || (mount->first && !release_state(r)->whole)));
 }
 
 /* Whether memory has all mounts of it. An orchestrator that stages has unpublished all before it
  * unstages; one that does not, counts on us. */
 static bool is_known(struct release *r)
 {
-	return state_of(r) != NULL &&
+	return release_state(r) != NULL &&
 	       (r->unstage || node_knows_volume(r->n.task.csi->node, r->n.volume));
 }
 
@@ -287,7 +129,7 @@ static int others_run(struct op *op)
 /* Memory was wrong: they were unmounted behind our back. */
 static void forget_others(struct release *r)
 {
-	struct node_volume *node = state_of(r);
+	struct node_volume *node = release_state(r);
 	if (!r->all_others) {
 		node_volume_remove_mount(node, other_mount(r)->path);
 		return;
@@ -373,7 +215,7 @@ static int unmount_run(struct op *op)
 static int unmount_again(struct op *op)
 {
 	struct release *r = release_of(op);
-	struct node_volume *node = state_of(r);
+	struct node_volume *node = release_state(r);
 	if (r->attempt++ == UNMOUNT_FIRST) {
 		if (node != NULL)
 			node->alone_until_ns =
@@ -398,6 +240,10 @@ static int unmount_end(struct op *op, int res)
 		return op_fail(op, ERR_PRECONDITION,
 			"%s: %s is in use: a process has files open or its working directory there",
 			r->field, r->path);
+	if (res == 0 && r->n.result.stays && r->away.code != ERR_OK)
+		return op_fail(op, ERR_UNAVAILABLE,
+			"%s: what an earlier call has left at %s goes when it is known whose it is: %s",
+			r->field, r->path, r->away.message);
 	return res == 0 ? 0 : volume_op_fail(op, res, "unmount", r->path);
 }
 
@@ -410,7 +256,7 @@ static bool staging_done(struct op *op)
 static int staging_run(struct op *op)
 {
 	struct release *r = release_of(op);
-	const struct node_mount *mount = node_volume_mount_at(state_of(r), left_staged(r));
+	const struct node_mount *mount = node_volume_mount_at(release_state(r), left_staged(r));
 	snprintf(r->unmount.target, sizeof(r->unmount.target), "%s", mount->path);
 	r->unmount.dev_major = mount->major;
 	r->unmount.dev_minor = mount->minor;
@@ -424,7 +270,7 @@ static int staging_end(struct op *op, int res)
 	struct release *r = release_of(op);
 	if (res < 0)
 		return volume_op_fail(op, res, "unmount", r->unmount.target);
-	node_volume_remove_mount(state_of(r), r->unmount.target);
+	node_volume_remove_mount(release_state(r), r->unmount.target);
 	return 0;
 }
 
@@ -433,7 +279,7 @@ static int staging_end(struct op *op, int res)
 static bool writer_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	struct node_mount *mount = node_volume_mount_at(state_of(r), r->path);
+	struct node_mount *mount = node_volume_mount_at(release_state(r), r->path);
 	return mount == NULL || !mount->single_writer;
 }
 
@@ -446,7 +292,7 @@ static int writer_run(struct op *op)
 static bool limits_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	struct node_volume *node = state_of(r);
+	struct node_volume *node = release_state(r);
 	if (node != NULL && r->at != AT_STRANGE)
 		node_volume_remove_mount(node, r->path);
 	return volume_op_limits_done(op);
@@ -462,7 +308,7 @@ static bool detach_done(struct op *op)
 /* The watch is not to take it for gone. */
 static void set_detaching(struct release *r, bool detaching)
 {
-	struct node_volume *node = state_of(r);
+	struct node_volume *node = release_state(r);
 	if (node != NULL)
 		node->detaching = detaching;
 }
@@ -482,7 +328,7 @@ static int detach_run(struct op *op)
 static bool unmark_done(struct op *op)
 {
 	struct release *r = release_of(op);
-	return !r->detaches || r->deletes || state_of(r) == NULL || !state_of(r)->whole;
+	return !r->detaches || r->deletes || release_state(r) == NULL || !release_state(r)->whole;
 }
 
 static int unmark_run(struct op *op)
@@ -493,7 +339,7 @@ static int unmark_run(struct op *op)
 static int unmark_end(struct op *op, int res)
 {
 	(void)res;
-	state_of(release_of(op))->whole = false;
+	release_state(release_of(op))->whole = false;
 	return 0;
 }
 
@@ -524,7 +370,7 @@ static int forget_run(struct op *op)
 	if (r->n.volume == NULL) /* its pool may have come meanwhile */
 		(void)pools_find_id(
 			r->n.task.csi->pools, RECORD_VOLUME, r->n.task.id, &r->n.volume, &gone);
-	struct node_volume *node = state_of(r);
+	struct node_volume *node = release_state(r);
 	if (node != NULL) {
 		node_volume_clear_dev(r->n.task.csi->node, node);
 		node_volume_forget(r->n.volume);
@@ -561,8 +407,9 @@ static int remove_end(struct op *op, int res)
 
 static const struct op_step steps[] = {
 	{"inspect", .run = inspect_run, .end = inspect_end},
-	{"owner", .done = owner_done, .run = owner_run, .end = owner_end},
-	{"look for device", .done = device_done, .run = device_run, .end = device_end},
+	{"owner", .done = release_owner_done, .run = release_owner_run, .end = release_owner_end},
+	{"look for device", .done = release_device_done, .run = release_device_run,
+		.end = release_device_end},
 	{"others", .done = others_done, .run = others_run, .end = others_end},
 	{"sync", .done = sync_done, .run = sync_run, .end = sync_end},
 	{"unmount", .done = unmount_done, .run = unmount_run, .end = unmount_end},
@@ -580,13 +427,17 @@ static int prepare(struct csi_task *task, struct err *err)
 {
 	(void)err;
 	struct release *r = container_of(task, struct release, n.task);
-	struct err ignored = {0};
 	r->unstage = task->request->descriptor == &csi__v1__node_unstage_volume_request__descriptor;
 	r->detaches = r->unstage || !task->csi->config.staging;
 	r->field = task->rpc->paths[0];
 	r->path = csi_field(task->request, r->field);
-	/* Unknown, or its pool is away: the path says enough. */
-	if (pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &r->n.volume, &ignored) == 0) {
+	/* Unknown, or its pool is away: the path says enough of what is mounted there. */
+	int found =
+		pools_find_id(task->csi->pools, RECORD_VOLUME, task->id, &r->n.volume, &r->away);
+	if (found < 0 &&
+		(r->away.code != ERR_UNAVAILABLE || pools_id_elsewhere(task->csi->pools, task->id)))
+		err_clear(&r->away);
+	if (found == 0) {
 		csi_task_names(task, r->n.volume->rec);
 		r->deletes = csi_inline_owns(r->n.volume->rec, r->path) && !r->unstage;
 		r->detaches |= r->deletes;

@@ -58,43 +58,6 @@ int stage_inspect_end(struct op *op, int res)
 	return s->n.access.block ? 0 : volume_op_check_not_nested(op, s->field);
 }
 
-/* ---- the first time ---- */
-
-/* An earlier attempt may have formatted it and failed to make that durable. */
-bool stage_durable_done(struct op *op)
-{
-	return !stage_of(op)->n.volume->unsynced;
-}
-
-int stage_durable_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	struct pool_object *volume = s->n.volume;
-	pool_resync_init(&s->settle, op->reactor, volume->pool, RECORD_VOLUME, volume);
-	return op_child(op, &s->settle.op);
-}
-
-bool stage_first_done(struct op *op)
-{
-	return !stage_of(op)->n.volume->rec->unformatted;
-}
-
-int stage_first_run(struct op *op)
-{
-	struct stage *s = stage_of(op);
-	s->first = node_first_stage_new(s->n.task.csi->node, s->n.volume, s->n.key);
-	return s->first != NULL ? op_child(op, &s->first->op)
-				: op_fail(op, ERR_NO_ROOM, "out of memory");
-}
-
-int stage_first_end(struct op *op, int res)
-{
-	struct stage *s = stage_of(op);
-	node_first_stage_free(s->first);
-	s->first = NULL;
-	return res;
-}
-
 /* ---- the device ---- */
 
 /* Of a thin volume on raw disks: what has its bytes is active. */
@@ -532,9 +495,9 @@ static int prepare(struct csi_task *task, struct err *err)
 	int r = volume_op_find(&s->n, req->volume_capability, err);
 	if (r == 0)
 		r = csi_attach_check_use(task->csi, s->n.volume, &s->n.access, err);
-	if (r == 0)
+	if (r == 0 && s->n.volume->rec->encryption != RECORD_PLAIN)
 		r = csi_key_check(
-			s->n.volume->rec, req->secrets, req->n_secrets, "node-stage", err);
+			s->n.volume->rec->name, req->secrets, req->n_secrets, "node-stage", err);
 	if (r < 0)
 		return r;
 	/* It may be in use in the other mode. */

@@ -6,8 +6,6 @@
 
 #include "blockio/blkdev.h"
 #include "csi/volume_op.h"
-#include "node/first_stage.h"
-#include "pool/sync.h"
 #include "pool/thin_keep.h"
 
 struct stage {
@@ -35,9 +33,7 @@ struct stage {
 	struct csi_access other_access;
 	struct err other_err;
 	const char *unfit;
-	struct pool_resync settle;
 	struct thin_wait thin_wait;
-	struct node_first_stage *first; /* under way */
 	struct fsimg_probe probe;
 	uint8_t uuid[16];
 	char uuid_text[FSIMG_UUID_TEXT_BYTES];

@@ -15,11 +15,6 @@ void stage_begin(struct stage *s, const Csi__V1__VolumeCapability *cap);
 bool stage_inspect_done(struct op *op);
 int stage_inspect_run(struct op *op);
 int stage_inspect_end(struct op *op, int res);
-bool stage_durable_done(struct op *op);
-int stage_durable_run(struct op *op);
-bool stage_first_done(struct op *op);
-int stage_first_run(struct op *op);
-int stage_first_end(struct op *op, int res);
 bool stage_thin_done(struct op *op);
 int stage_thin_run(struct op *op);
 int stage_thin_end(struct op *op, int res);
@@ -64,8 +59,9 @@ int stage_fitted_run(struct op *op);
 	{"check other mode", .done = stage_mode_done, .run = stage_mode_run, .end = stage_mode_end}, \
 	{"wait for tools", .done = stage_tools_done, .run = stage_tools_run, \
 		.end = stage_tools_end}, \
-	{"make durable", .done = stage_durable_done, .run = stage_durable_run}, \
-	{"format", .done = stage_first_done, .run = stage_first_run, .end = stage_first_end}, \
+	{"make durable", .done = volume_op_durable_done, .run = volume_op_durable_run}, \
+	{"format", .done = volume_op_first_done, .run = volume_op_first_run, \
+		.end = volume_op_first_end}, \
 	{"thin pool", .done = stage_thin_done, .run = stage_thin_run, .end = stage_thin_end}, \
 	{"probe image", .done = stage_probe_done, .run = stage_probe_run}, \
 	{"attach", .done = stage_attach_done, .run = stage_attach_run, .end = stage_attach_end, .undo = stage_attach_undo}, \

@@ -169,7 +169,7 @@ void volume_op_prepare_backend(struct volume_op *n)
 }
 
 /* The requests that have secrets have them as one field of one type. */
-int volume_op_take_key(struct op *op)
+int volume_op_take_key_if(struct op *op, bool encrypted)
 {
 	struct volume_op *n = volume_op_of(op);
 	const ProtobufCMessage *request = n->task.request;
@@ -179,9 +179,13 @@ int volume_op_take_key(struct op *op)
 	size_t count = *(const size_t *)((const char *)request + secrets->quantifier_offset);
 	Csi__V1__StringPair **pairs =
 		*(Csi__V1__StringPair * *const *)((const char *)request + secrets->offset);
-	bool wanted = n->volume->rec->encryption != RECORD_PLAIN;
-	int r = csi_key_take(pairs, count, wanted ? &n->key : NULL);
-	return r < 0 ? op_fail_sys(op, r, "volume %s: taking its key", n->volume->rec->name) : 0;
+	int r = csi_key_take(pairs, count, encrypted ? &n->key : NULL);
+	return r < 0 ? op_fail_sys(op, r, "volume %s: taking its key", n->task.id) : 0;
+}
+
+int volume_op_take_key(struct op *op)
+{
+	return volume_op_take_key_if(op, volume_op_of(op)->volume->rec->encryption != RECORD_PLAIN);
 }
 
 void volume_op_cleanup(struct csi_task *task)
@@ -189,6 +193,41 @@ void volume_op_cleanup(struct csi_task *task)
 	struct volume_op *n = container_of(task, struct volume_op, task);
 	secret_free(n->key);
 	n->key = NULL;
+}
+
+/* ---- the first time ---- */
+
+bool volume_op_durable_done(struct op *op)
+{
+	return !volume_op_of(op)->volume->unsynced;
+}
+
+int volume_op_durable_run(struct op *op)
+{
+	struct volume_op *n = volume_op_of(op);
+	pool_resync_init(&n->settle, op->reactor, n->volume->pool, RECORD_VOLUME, n->volume);
+	return op_child(op, &n->settle.op);
+}
+
+bool volume_op_first_done(struct op *op)
+{
+	return !volume_op_of(op)->volume->rec->unformatted;
+}
+
+int volume_op_first_run(struct op *op)
+{
+	struct volume_op *n = volume_op_of(op);
+	n->first = node_first_stage_new(n->task.csi->node, n->volume, n->key);
+	return n->first != NULL ? op_child(op, &n->first->op)
+				: op_fail(op, ERR_NO_ROOM, "out of memory");
+}
+
+int volume_op_first_end(struct op *op, int res)
+{
+	struct volume_op *n = volume_op_of(op);
+	node_first_stage_free(n->first);
+	n->first = NULL;
+	return res;
 }
 
 /* ---- steps, or parts of them ---- */

@@ -8,8 +8,10 @@
 #include "csi/rpc.h"
 #include "mount/mnt.h"
 #include "node/clean_log.h"
+#include "node/first_stage.h"
 #include "node/limits.h"
 #include "node/volume.h"
+#include "pool/sync.h"
 
 /* The start of the struct of every operation on a volume. */
 struct volume_op {
@@ -29,6 +31,8 @@ struct volume_op {
 	struct secret *key; /* of an encrypted one, where the request brings it */
 	struct node_clean_log clean;
 	struct node_limits_look limits;
+	struct pool_resync settle;
+	struct node_first_stage *first; /* under way */
 	struct mnt_grow_req grow;
 	/* Of the job of volume_op_mark_writer() and volume_op_mark_whole(). */
 	int dirfd;
@@ -64,7 +68,18 @@ int volume_op_fail(struct op *op, int res, const char *what, const char *path);
 /* The first step: takes the key out of the request's secrets, if the volume is encrypted. The row's
  * cleanup frees it. */
 int volume_op_take_key(struct op *op);
+/* The same, of an operation that knows by itself whether the volume is. */
+int volume_op_take_key_if(struct op *op, bool encrypted);
 void volume_op_cleanup(struct csi_task *task);
+
+/* Two steps before any other use, for whoever brings the key: an encrypted volume that was never
+ * used gets its header and file system (node/first_stage.h). The one before makes durable what an
+ * earlier attempt has done of that. */
+bool volume_op_durable_done(struct op *op);
+int volume_op_durable_run(struct op *op);
+bool volume_op_first_done(struct op *op);
+int volume_op_first_run(struct op *op);
+int volume_op_first_end(struct op *op, int res);
 
 /* Fills n->dev for the volume (n->volume must be set). */
 void volume_op_prepare_backend(struct volume_op *n);

@@ -440,11 +440,6 @@ bool dm_has_target(struct dm *dm, const char *type)
 	       call_kernel(dm, DM_GET_TARGET_VERSION, head) == 0;
 }
 
-int dm_arm_poll(struct dm *dm)
-{
-	return call_head(dm, DM_DEV_ARM_POLL, NULL, NULL, 0, NULL);
-}
-
 int dm_below(struct dm *dm, const char *uuid, uint32_t *ret_major, uint32_t *ret_minor)
 {
 	_cleanup_free_ struct dm_ioctl *head = NULL;

@@ -119,8 +119,6 @@ bool dm_linear_parse(const struct dm_target *target, uint32_t *ret_major, uint32
 	uint64_t *ret_offset_sectors);
 /* Whether the kernel has that type of target; it is asked to load the module. */
 bool dm_has_target(struct dm *dm, const char *type);
-/* From now on the control node can be read from (poll(2)) once any device has an event. */
-int dm_arm_poll(struct dm *dm);
 /* All devices of this kernel. */
 int dm_list(struct dm *dm,
 	void (*each)(void *arg, const char *name, uint32_t major, uint32_t minor), void *arg);

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +28,19 @@ _Static_assert((int)DM_TARGETS_MAX > (int)IMAGE_MAP_PIECES_MAX, "a target each, 
 _Static_assert((int)UNIT_SECTORS == (int)TAGGED_TAIL_SECTORS, "the last unit is the tail");
 _Static_assert(sizeof((struct mapped){0}.tag) == TAGGED_TAG_BYTES, "one tag, two structs");
 
+/* It is large: what lies behind the first `count` is whatever memory had. */
 struct table {
 	unsigned count;
 	struct dm_target targets[DM_TARGETS_MAX];
 };
+
+static struct table *table_new(void)
+{
+	struct table *table = malloc(sizeof(*table));
+	if (table != NULL)
+		table->count = 0;
+	return table;
+}
 
 /* ---- names ---- */
 
@@ -280,7 +290,7 @@ static int look(struct dm *dm, const char *tag, uint64_t image_ino, struct mappe
 	int r = find(dm, tag, image_ino, &device, &ino);
 	if (r < 0)
 		return r;
-	*ret_table = calloc(1, sizeof(**ret_table));
+	*ret_table = table_new();
 	return *ret_table == NULL ? -ENOMEM : look_at(dm, tag, ino, &device, *ret_table, ret);
 }
 
@@ -311,11 +321,19 @@ struct making {
 	struct dm *dm;
 	const struct mapped_spec *spec;
 	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
-	struct table table;             /* the one in use */
 	struct image_map there, wanted; /* where it leads, and where it is to lead */
 	bool made;                      /* the device, by us and just now */
 	struct dm_device device;
+	struct table table; /* the one in use; the last member, because of its size */
 };
+
+static struct making *making_new(void)
+{
+	struct making *m = malloc(sizeof(*m));
+	if (m != NULL)
+		memset(m, 0, offsetof(struct making, table.targets));
+	return m;
+}
 
 static int refuse_name(const struct making *m, struct err *err)
 {
@@ -471,7 +489,7 @@ static int make(struct making *m, struct mapped *ret, struct err *err)
 int mapped_make_named(struct dm *dm, const char *name, const char *uuid,
 	const struct mapped_spec *spec, struct mapped *ret, struct err *err)
 {
-	_cleanup_free_ struct making *m = calloc(1, sizeof(*m));
+	_cleanup_free_ struct making *m = making_new();
 	struct mapped_spec tagged = *spec;
 	struct mapped mapped;
 	if (m == NULL)
@@ -498,10 +516,10 @@ int mapped_make(struct dm *dm, const struct mapped_spec *spec, struct mapped *re
 		     : mapped_make_named(dm, name, uuid, spec, ret, err);
 }
 
-int mapped_wake(struct dm *dm, const struct mapped *mapped)
+int mapped_wake(struct dm *dm, const char *tag, uint64_t image_ino)
 {
 	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
-	int r = names_of(mapped->tag, mapped->image_ino, name, uuid);
+	int r = names_of(tag, image_ino, name, uuid);
 	return r == 0 ? wake(dm, uuid, NULL) : r;
 }
 
@@ -522,7 +540,7 @@ static int find_to_remove(struct dm *dm, const char *tag, uint64_t image_ino, st
 int mapped_remove(
 	struct dm *dm, const char *tag, uint64_t image_ino, bool *ret_waits, struct err *err)
 {
-	_cleanup_free_ struct table *table = calloc(1, sizeof(*table));
+	_cleanup_free_ struct table *table = table_new();
 	struct dm_device device = {0};
 	struct mapped mapped = {0};
 	uint64_t ino;

@@ -60,8 +60,8 @@ int mapped_make_named(struct dm *dm, const char *name, const char *uuid,
 /* 0; -ENXIO: there is none; -EEXIST: its name is another's, or it was renamed. image_ino 0:
  * whichever image. */
 int mapped_look(struct dm *dm, const char *tag, uint64_t image_ino, struct mapped *ret);
-/* Lets a suspended device go on with the table it has. 0 or -errno. */
-int mapped_wake(struct dm *dm, const struct mapped *mapped);
+/* Lets a suspended device go on with the table it has. 0, -ENXIO or -errno. */
+int mapped_wake(struct dm *dm, const char *tag, uint64_t image_ino);
 /* Its device. Afterwards no process reaches the pieces, even one that has the device open;
  * *ret_waits: there is one. What the page cache had was written. A device that is gone is success.
  * ERR_PRECONDITION: its table is foreign, and nothing is known of where it leads. */

@@ -284,24 +284,6 @@ int thin_volume_bytes(struct dm *dm, const char *volume_uuid, uint64_t *ret_mapp
 	return r < 0 ? r : thin_volume_status_parse(target.params, ret_mapped_bytes);
 }
 
-int thin_pool_wake(struct dm *dm, const char *pool_uuid)
-{
-	for (unsigned i = 0; i < THIN_DEVICES; i++) {
-		char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
-		struct dm_device device;
-		thin_names(i, pool_uuid, name, uuid);
-		int r = dm_look(dm, uuid, &device);
-		if (r == 0 && device.suspended && device.has_table) {
-			r = dm_clear(dm, uuid);
-			if (r == 0)
-				r = dm_resume(dm, uuid, NULL);
-		}
-		if (r < 0 && r != -ENXIO)
-			return r;
-	}
-	return 0;
-}
-
 /* ---- messages ---- */
 
 static int say(struct dm *dm, const char *pool_uuid, const char *text)

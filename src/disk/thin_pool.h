@@ -47,9 +47,6 @@ int thin_pool_status(struct dm *dm, const char *pool_uuid, struct thin_status *r
 /* Whether what is active takes writes and leads to the disks as they are now. */
 bool thin_pool_is_sound(struct dm *dm, const struct disk *disk, const struct image_map *metadata,
 	const struct image_map *data);
-/* One that a driver was killed over, or somebody else has suspended, goes on. 0 also where there is
- * none. */
-int thin_pool_wake(struct dm *dm, const char *pool_uuid);
 /* How much of the volume whose device has that uuid has blocks. -ENXIO: it has no device. */
 int thin_volume_bytes(struct dm *dm, const char *volume_uuid, uint64_t *ret_mapped_bytes);
 
@@ -73,8 +70,8 @@ struct thin_snap {
 /* All of them, of one moment: the devices of all origins are suspended, a file system that is
  * mounted from them is frozen, and then the messages are said. *ret_at: which one it failed at;
  * those before it may be there. Whatever happens the devices go on, unless the process is killed,
- * or the kernel refuses: then the next scan lets them (mapped_wake()). -EEXIST; -ENODATA: there is
- * no origin; -EBUSY: somebody else has frozen the file system. */
+ * or the kernel refuses: then the next snapshot lets them, or adoption (mapped_wake()). -EEXIST;
+ * -ENODATA: there is no origin; -EBUSY: somebody else has frozen the file system. */
 int thin_pool_snap(struct dm *dm, const char *pool_uuid, struct thin_snap *snaps, unsigned count,
 	unsigned *ret_at);
 /* -ENODATA: there is none; -EBUSY: it has a device. Takes long where it has much. */

@@ -16,6 +16,7 @@
  */
 #include "export/target.h"
 
+#include "attach/keyring.h"
 #include "base/address.h"
 #include "base/fd.h"
 
@@ -144,6 +145,13 @@ static int make_host(int root, const struct nvmet_export *e, struct err *err)
 	return r < 0 ? fail(err, r, e, "letting the host in") : 0;
 }
 
+/* Before the port is joined: tlshd looks for it when the host comes. */
+static int give_psk(const struct nvmet_export *e, struct err *err)
+{
+	int32_t serial = keyring_give("nvmet_tcp", e->key, e->names.host, e->names.subsystem, err);
+	return serial < 0 ? serial : 0;
+}
+
 /* ---- the namespace ---- */
 
 static int enable(int root, const struct nvmet_export *e, const char *on)
@@ -177,7 +185,7 @@ static int make_namespace(int root, const struct nvmet_export *e, struct err *er
 
 struct port {
 	char ip[IP_BYTES], number[PORT_BYTES];
-	bool v6;
+	bool v6, tls;
 };
 
 static int parse_port(const char *address, struct port *ret)
@@ -212,33 +220,27 @@ static int fill_port(int root, unsigned id, const struct port *p)
 	const struct {
 		const char *name, *value;
 	} values[] = {{"addr_trtype", "tcp"}, {"addr_adrfam", p->v6 ? "ipv6" : "ipv4"},
-		{"addr_traddr", p->ip}, {"addr_trsvcid", p->number}};
+		{"addr_traddr", p->ip}, {"addr_trsvcid", p->number},
+		{"addr_tsas", p->tls ? "tls1.3" : NULL}, {"addr_treq", p->tls ? "required" : NULL}};
 	int r = 0;
 	for (unsigned i = 0; r == 0 && i < sizeof(values) / sizeof(values[0]); i++) {
 		char path[PATH_BYTES];
+		if (values[i].value == NULL)
+			continue;
 		snprintf(path, sizeof(path), "ports/%u/%s", id, values[i].name);
 		r = fd_write_file(root, path, values[i].value);
 	}
 	return r;
 }
 
-/* The port of our address, made if need be. Its number, or -errno. */
-static int find_port(int root, const struct port *p)
+/* A port asks all for TLS, or nobody: kernels before 6.7 have no addr_tsas for TCP. */
+static bool port_fits(int root, unsigned id, const struct port *p)
 {
 	char path[PATH_BYTES];
-	for (unsigned id = NVMET_PORT_FIRST; id < NVMET_PORT_FIRST + NVMET_PORTS; id++)
-		if (port_is_ours(root, id, p))
-			return (int)id;
-	for (unsigned id = NVMET_PORT_FIRST; id < NVMET_PORT_FIRST + NVMET_PORTS; id++) {
-		snprintf(path, sizeof(path), "ports/%u", id);
-		if (mkdirat(root, path, 0755) < 0 && errno == EEXIST)
-			continue;
-		int r = fill_port(root, id, p);
-		if (r < 0)
-			(void)remove_dir(root, path);
-		return r < 0 ? r : (int)id;
-	}
-	return -ENOSPC;
+	snprintf(path, sizeof(path), "ports/%u/addr_tsas", id);
+	bool tls = has_value(root, path, "tls1.3");
+	snprintf(path, sizeof(path), "ports/%u/addr_treq", id);
+	return p->tls ? tls && has_value(root, path, "required") : !tls;
 }
 
 static bool is_empty(int root, const char *path)
@@ -259,8 +261,70 @@ static void drop_if_empty(int root, unsigned id)
 	(void)remove_dir(root, path);
 }
 
+static void keeper_name(unsigned id, char ret[VALUE_BYTES])
+{
+	snprintf(ret, VALUE_BYTES, NVMET_KEEPER_PREFIX "%u", id);
+}
+
+/* Of a port of our address with TLS where it is to be without, or the other way round. Nobody is
+ * connected to one that has nothing but its keeper. 0, or -EPROTOTYPE: it has more, and stays. */
+static int close_kept(int root, unsigned id)
+{
+	char name[VALUE_BYTES], link[PATH_BYTES], dir[PATH_BYTES], target[PATH_BYTES];
+	keeper_name(id, name);
+	snprintf(dir, sizeof(dir), "ports/%u/subsystems", id);
+	snprintf(link, sizeof(link), "ports/%u/subsystems/%.96s", id, name);
+	int r = remove_link(root, link);
+	if (r == 0 && is_empty(root, dir)) {
+		drop_if_empty(root, id);
+		return 0;
+	}
+	snprintf(target, sizeof(target), NVMET_ROOT "/subsystems/%.96s", name);
+	(void)make_link(root, target, link);
+	return r < 0 ? r : -EPROTOTYPE;
+}
+
+static int close_unfit(int root, const struct port *p)
+{
+	int r = 0;
+	for (unsigned id = NVMET_PORT_FIRST; r == 0 && id < NVMET_PORT_FIRST + NVMET_PORTS; id++)
+		if (port_is_ours(root, id, p) && !port_fits(root, id, p))
+			r = close_kept(root, id);
+	return r;
+}
+
+/* The port of our address, made if need be. Its number, or -errno. */
+static int find_port(int root, const struct port *p)
+{
+	char path[PATH_BYTES];
+	int unfit = close_unfit(root, p);
+	if (unfit < 0)
+		return unfit;
+	for (unsigned id = NVMET_PORT_FIRST; id < NVMET_PORT_FIRST + NVMET_PORTS; id++)
+		if (port_is_ours(root, id, p))
+			return (int)id;
+	for (unsigned id = NVMET_PORT_FIRST; id < NVMET_PORT_FIRST + NVMET_PORTS; id++) {
+		snprintf(path, sizeof(path), "ports/%u", id);
+		if (mkdirat(root, path, 0755) < 0 && errno == EEXIST)
+			continue;
+		int r = fill_port(root, id, p);
+		if (r < 0)
+			(void)remove_dir(root, path);
+		return r < 0 ? r : (int)id;
+	}
+	return -ENOSPC;
+}
+
 static int listen_fails(struct err *err, int res, const struct nvmet_export *e)
 {
+	if (res == -EPROTOTYPE)
+		return err_set(err, ERR_PRECONDITION,
+			"volumes of this node are given to others at %s %s TLS since before --export-tls was changed: detach them all (ControllerUnpublishVolume), or reboot the node",
+			e->address, e->tls ? "without" : "with");
+	if (res == -EINVAL && e->tls)
+		return err_set(err, ERR_PRECONDITION,
+			"nvmet cannot listen on %s with TLS: this node's kernel has no nvmet-tcp (modprobe nvmet-tcp), none with TLS (Linux 6.7 and newer, where built with it), or does not take the address",
+			e->address);
 	if (res == -EADDRINUSE || res == -EADDRNOTAVAIL)
 		return err_set(err, ERR_PRECONDITION,
 			"nvmet cannot listen on %s: the address is %s; give another one with --export-address",
@@ -285,7 +349,7 @@ static int link_port(int root, unsigned id, const char *subsystem)
 static int keep_port(int root, unsigned id)
 {
 	char name[VALUE_BYTES], path[PATH_BYTES];
-	snprintf(name, sizeof(name), NVMET_KEEPER_PREFIX "%u", id);
+	keeper_name(id, name);
 	snprintf(path, sizeof(path), "subsystems/%.96s", name);
 	int r = make_dir(root, path);
 	snprintf(path, sizeof(path), "subsystems/%.96s/attr_allow_any_host", name);
@@ -297,7 +361,7 @@ static int keep_port(int root, unsigned id)
 static int join_port(int root, const struct nvmet_export *e, const struct export_names *names,
 	size_t count, struct err *err)
 {
-	struct port p = {0};
+	struct port p = {.tls = e->tls};
 	if (parse_port(e->address, &p) < 0)
 		return err_set(
 			err, ERR_PRECONDITION, "--export-address %s is not IP:PORT", e->address);
@@ -332,14 +396,15 @@ static int leave_ports(int root, const struct nvmet_export *e)
 
 /* ---- all of it ---- */
 
-int nvmet_check(bool auth, struct err *err)
+int nvmet_check(bool auth, bool tls, struct err *err)
 {
 	_cleanup_fd_ int root = open_root();
 	char path[PATH_BYTES];
 	if (root < 0)
 		return no_nvmet(root, err);
-	if (!auth)
-		return 0;
+	int checked = tls ? keyring_check("nvmet_tcp", err) : 0;
+	if (checked < 0 || !auth)
+		return checked;
 	/* A host that is let into nothing tells whether hosts have keys. */
 	snprintf(path, sizeof(path), "hosts/" ATTACH_HOST_NQN_PREFIX "probe.%ld", (long)gettid());
 	int r = make_dir(root, path);
@@ -352,21 +417,56 @@ int nvmet_check(bool auth, struct err *err)
 	return has ? 0 : no_auth(err);
 }
 
-int nvmet_export_make(const struct nvmet_export *e, struct err *err)
+/* Before anything is touched: what others are connected to stays as it is. */
+static int check_port(int root, const struct nvmet_export *e, struct err *err)
 {
-	_cleanup_fd_ int root = open_root();
+	struct port p = {.tls = e->tls};
+	if (parse_port(e->address, &p) < 0)
+		return 0; /* join_port() says so */
+	pthread_mutex_lock(&ports_lock);
+	int r = close_unfit(root, &p);
+	pthread_mutex_unlock(&ports_lock);
+	return r < 0 ? listen_fails(err, r, e) : 0;
+}
+
+/* Its host may be connected, or will be once the address is open. */
+static bool is_live(int root, const struct nvmet_export *e)
+{
 	char path[PATH_BYTES];
-	if (root < 0)
-		return no_nvmet(root, err);
-	int r = make_dir(root, sub(path, e, ""));
+	return has_value(root, sub(path, e, "/namespaces/1/enable"), "1") &&
+	       faccessat(root, allowed(path, e), F_OK, 0) == 0;
+}
+
+static int make_export(int root, const struct nvmet_export *e, struct err *err)
+{
+	char path[PATH_BYTES];
+	int r = e->address != NULL ? check_port(root, e, err) : 0;
+	if (r < 0)
+		return r;
+	r = make_dir(root, sub(path, e, ""));
 	if (r == 0)
 		r = fd_write_file(root, sub(path, e, "/attr_allow_any_host"), "0");
 	if (r < 0)
 		return fail(err, r, e, "making the subsystem");
 	r = make_host(root, e, err);
+	if (r == 0 && e->tls)
+		r = give_psk(e, err);
 	if (r == 0)
 		r = make_namespace(root, e, err);
 	return r == 0 && e->address != NULL ? join_port(root, e, &e->names, 1, err) : r;
+}
+
+int nvmet_export_make(const struct nvmet_export *e, struct err *err)
+{
+	_cleanup_fd_ int root = open_root();
+	struct err ignored = {0};
+	if (root < 0)
+		return no_nvmet(root, err);
+	bool live = is_live(root, e);
+	int r = make_export(root, e, err);
+	if (r < 0 && !live)
+		(void)nvmet_export_end(e, &ignored);
+	return r;
 }
 
 bool nvmet_is_open(const char *address)
@@ -381,9 +481,11 @@ bool nvmet_is_open(const char *address)
 	return found;
 }
 
-int nvmet_open(const char *address, const struct export_names *names, size_t count, struct err *err)
+int nvmet_open(const char *address, bool tls, const struct export_names *names, size_t count,
+	struct err *err)
 {
-	const struct nvmet_export all = {.address = address, .device = "what was before"};
+	const struct nvmet_export all = {
+		.address = address, .device = "what was before", .tls = tls};
 	_cleanup_fd_ int root = open_root();
 	return root < 0 ? no_nvmet(root, err) : join_port(root, &all, names, count, err);
 }
@@ -404,6 +506,9 @@ int nvmet_export_end(const struct nvmet_export *e, struct err *err)
 		if (r == -ENOENT)
 			r = 0;
 	}
+	/* Also of an earlier run's that had TLS. One that stays opens nothing without its export.
+	 */
+	(void)keyring_drop(e->names.subsystem);
 	if (r == 0)
 		r = remove_dir(root, sub(path, e, "/namespaces/1"));
 	if (r == 0)

@@ -29,17 +29,21 @@ struct nvmet_export {
 	const char *key;       /* "": no authentication */
 	const char *device;    /* path of its node */
 	const char *address;   /* IP:PORT, [IPv6]:PORT; NULL: it is opened later, with others */
+	bool tls;              /* it is reached within TLS alone; with a key */
 };
 
-/* 0, or ERR_PRECONDITION naming what the kernel lacks. auth: exports are to have keys. */
-int nvmet_check(bool auth, struct err *err);
-/* When it ends well, the host can connect. When it fails, some of it may be there: end it. */
+/* 0, or ERR_PRECONDITION naming what the kernel lacks. auth: exports are to have keys; tls: and are
+ * to be reached within TLS alone. */
+int nvmet_check(bool auth, bool tls, struct err *err);
+/* When it ends well, the host can connect. When it fails, an export that the host might have been
+ * connected to before is left to it; of any other nothing is left, as far as that could be ended.
+ */
 int nvmet_export_make(const struct nvmet_export *e, struct err *err);
 /* Whether anything of ours can be reached at the address. */
 bool nvmet_is_open(const char *address);
 /* Has all of these reached at the address, from the moment that it is open. */
-int nvmet_open(
-	const char *address, const struct export_names *names, size_t count, struct err *err);
+int nvmet_open(const char *address, bool tls, const struct export_names *names, size_t count,
+	struct err *err);
 /* When it ends well, no I/O of the host is in flight, none comes any more, and nothing is left. */
 int nvmet_export_end(const struct nvmet_export *e, struct err *err);
 /* The device has grown. */

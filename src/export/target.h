@@ -7,10 +7,10 @@
 
 /* As those of nvmet.h: blocking, on work threads. */
 struct export_target {
-	int (*check)(bool auth, struct err *err);
+	int (*check)(bool auth, bool tls, struct err *err);
 	int (*make)(const struct nvmet_export *e, struct err *err);
 	bool (*is_open)(const char *address);
-	int (*open)(const char *address, const struct export_names *names, size_t count,
+	int (*open)(const char *address, bool tls, const struct export_names *names, size_t count,
 		struct err *err);
 	int (*end)(const struct nvmet_export *e, struct err *err);
 	int (*resize)(const struct nvmet_export *e, struct err *err);

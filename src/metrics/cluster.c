@@ -48,15 +48,15 @@ static bool render_each_node(struct scrape *s, const struct family *f, struct te
 	const struct store *store = s->metrics->controller->store;
 	const struct store_node *node = NULL;
 	char labels[TEXT_LABELS_MAX];
-	for (unsigned i = 0; i < NODES_A_PIECE && (node = node_behind(store, s->node)) != NULL;
+	for (unsigned i = 0; i < NODES_A_PIECE && (node = node_behind(store, s->last)) != NULL;
 		i++) {
-		snprintf(s->node, sizeof(s->node), "%s", node->id);
+		snprintf(s->last, sizeof(s->last), "%s", node->id);
 		text_label(labels, false, "node", node->id);
 		text_u64(t, f->name, labels, NULL, node->state == STORE_NODE_PRESENT);
 	}
 	s->work += NODES_A_PIECE;
 	if (node == NULL)
-		s->node[0] = '\0';
+		s->last[0] = '\0';
 	return node == NULL;
 }
 

@@ -75,12 +75,14 @@ struct scrape {
 	bool begun;              /* its HELP and TYPE are out */
 	unsigned at;             /* how far the family is, where it counts */
 	struct pool_walk cursor; /* the last volume looked at */
-	char node[256 + 1];      /* likewise the last node */
+	char last[256 + 1];      /* likewise the last node, or borrowed volume */
 	unsigned work;           /* of SCRAPE_WORK_MAX, by all scrapes in this turn */
 	struct arena *arena;     /* of this piece */
 };
 
 struct volume; /* volumes.c */
+struct borrowed;
+struct probe_counters;
 
 /* A row: its text, and where its values come from. render is called until it answers true, and
  * appends a bounded amount each time; it has one of what follows it for its values. */
@@ -94,10 +96,17 @@ struct family {
 	size_t stat_field; /* offset in struct store_stats */
 	bool copy_size;    /* how large what is copied is, not how far the copy has come */
 	void (*volume)(struct text *t, const char *name, struct volume *v);
+	uint64_t (*borrowed)(const struct borrowed *b);
+	/* Of a volume's device. exact_alone: of what BPF counts, sysfs does not know it. */
+	void (*io)(struct text *t, const char *name, const char *labels,
+		const struct probe_counters *c);
+	bool exact_alone;
 };
 
 /* volumes.c: what there is of every attached volume; ends with a NULL render. */
 extern const struct family volume_families[];
+/* borrowed.c: what there is of every volume of another node that is used here. */
+extern const struct family borrowed_families[];
 /* values.c: pools, and what is copied in them. */
 extern const struct family pool_families[];
 /* member.c: the controllers that a node joins. */

@@ -14,8 +14,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static const struct family *const node_tables[] = {
-	value_families, pool_families, volume_families, member_families, tls_families, NULL};
+static const struct family *const node_tables[] = {value_families, pool_families, volume_families,
+	borrowed_families, member_families, tls_families, NULL};
 static const struct family *const controller_tables[] = {
 	value_families, cluster_families, tls_families, NULL};
 

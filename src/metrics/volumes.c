@@ -4,29 +4,16 @@
  * every family is a walk of its own over the volumes, in the order of their ids: a walk that goes
  * on after the last id seen does not mind volumes that come and go.
  */
-#include "metrics/private.h"
+#include "metrics/io.h"
 
 #include "node/health.h"
 #include "node/volume.h"
 #include "pool/index.h"
-#include "probes/probes.h"
 
 #include <string.h>
 
 /* A volume has 46 series: 3 histograms of 12, 3 counters of bytes, 4 of errors, 3 gauges; one with
  * limits up to 9 more. */
-
-/* Ends of buckets of base/hist.h, so that the counts are exact: powers of four from 16 us to 1 s.
- */
-static const struct text_scale io_scale = {
-	.count = 9,
-	.bounds_ns = {1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28,
-		1 << 30},
-	.le = {"0.000016384", "0.000065536", "0.000262144", "0.001048576", "0.004194304",
-		"0.016777216", "0.067108864", "0.268435456", "1.073741824"},
-};
-
-enum { SYSFS_WORK = 10, BPF_WORK = 2 }; /* of one probes_read() */
 
 struct volume {
 	struct scrape *scrape;
@@ -69,12 +56,23 @@ static bool next_attached(struct scrape *s, struct volume *ret)
 	return false;
 }
 
+static void tell_io(
+	struct scrape *s, const struct family *f, struct text *t, const struct volume *v)
+{
+	uint32_t major, minor;
+	backend_dev_below(&v->node->dev, &major, &minor);
+	io_tell(s, f, t, v->metrics->csi->node->probes, major, minor, v->labels);
+}
+
 /* One volume of a family. True when all were told of. */
 static bool render_volume(struct scrape *s, const struct family *f, struct text *t)
 {
 	struct volume v;
 	if (next_attached(s, &v)) {
-		f->volume(t, f->name, &v);
+		if (f->io != NULL)
+			tell_io(s, f, t, &v);
+		else
+			f->volume(t, f->name, &v);
 		return false;
 	}
 	if (s->work >= SCRAPE_WORK_MAX)
@@ -150,63 +148,6 @@ static void tell_throttled_seconds(struct text *t, const char *name, struct volu
 			v->node->dev.throttled.wait_ns[write]);
 }
 
-/* ---- input and output ---- */
-
-static const char *const op_labels[PROBE_OPS] = {
-	[PROBE_READ] = "op=\"read\"",
-	[PROBE_WRITE] = "op=\"write\"",
-	[PROBE_FLUSH] = "op=\"flush\"",
-	[PROBE_DISCARD] = "op=\"discard\"",
-};
-
-static bool read_counters(struct volume *v, struct probe_counters *ret)
-{
-	struct probes *probes = v->metrics->csi->node->probes;
-	uint32_t major, minor;
-	backend_dev_below(&v->node->dev, &major, &minor);
-	if (probes == NULL || probes_read(probes, major, minor, ret) < 0)
-		return false;
-	v->scrape->work += ret->exact ? BPF_WORK : SYSFS_WORK;
-	return true;
-}
-
-static void tell_io(struct text *t, const char *name, struct volume *v)
-{
-	struct probe_counters c;
-	uint64_t counts[TEXT_BOUNDS_MAX + 1];
-	if (!read_counters(v, &c))
-		return;
-	for (unsigned op = 0; op < PROBE_DISCARD; op++) {
-		const struct probe_op_counters *o = &c.op[op];
-		if (c.exact)
-			text_scale_regroup(&io_scale, &o->latency, counts);
-		text_histogram(t, name, v->labels, op_labels[op], c.exact ? &io_scale : NULL,
-			c.exact ? counts : &o->ops, o->busy_ns);
-	}
-}
-
-static void tell_bytes(struct text *t, const char *name, struct volume *v)
-{
-	struct probe_counters c;
-	if (!read_counters(v, &c))
-		return;
-	for (unsigned op = 0; op < PROBE_OPS; op++)
-		if (op != PROBE_FLUSH) /* it carries none */
-			text_u64(t, name, v->labels, op_labels[op], c.op[op].bytes);
-}
-
-static void tell_errors(struct text *t, const char *name, struct volume *v)
-{
-	struct probe_counters c;
-	/* Without BPF errors are not known, and 0 would be a lie. */
-	struct probes *probes = v->metrics->csi->node->probes;
-	if (probes == NULL || probes_state(probes) != PROBES_BPF || !read_counters(v, &c) ||
-		!c.exact)
-		return;
-	for (unsigned op = 0; op < PROBE_OPS; op++)
-		text_u64(t, name, v->labels, op_labels[op], c.op[op].errors);
-}
-
 const struct family volume_families[] = {
 	{"ringvol_volume_capacity_bytes", "gauge", "Size of an attached volume.", render_volume,
 		.volume = tell_capacity},
@@ -218,12 +159,12 @@ const struct family volume_families[] = {
 		render_volume, .volume = tell_abnormal},
 	{"ringvol_volume_io_seconds", "histogram",
 		"Time from the issue of a request to a volume's device to its completion.",
-		render_volume, .volume = tell_io},
+		render_volume, .io = io_tell_seconds},
 	{"ringvol_volume_io_bytes_total", "counter",
 		"Bytes read from, written to and discarded on a volume's device.", render_volume,
-		.volume = tell_bytes},
+		.io = io_tell_bytes},
 	{"ringvol_volume_io_errors_total", "counter", "Requests that a volume's device failed.",
-		render_volume, .volume = tell_errors},
+		render_volume, .io = io_tell_errors, .exact_alone = true},
 	{"ringvol_volume_limit_iops", "gauge",
 		"Operations a second that an attached volume is limited to.", render_volume,
 		.volume = tell_limit_iops},

@@ -69,7 +69,8 @@ struct mnt_label {
 struct mnt_result {
 	char why[MNT_WHY_BYTES]; /* "" if there is nothing to add to the errno */
 	bool grown;              /* MNT_GROW: the file system was smaller */
-	uint64_t next_bytes;     /* MNT_TRIM: where the next window begins; UINT64_MAX at the end */
+	bool stays;          /* MNT_UNMOUNT: what was to be removed, as nobody knows whose it is */
+	uint64_t next_bytes; /* MNT_TRIM: where the next window begins; UINT64_MAX at the end */
 };
 
 struct mnt_info {
@@ -134,7 +135,8 @@ struct mnt_bind_req {
  * nothing may be mounted there. Not lazily: -EBUSY when in use. A missing target is 0.
  * Then, if `remove` is set, an empty directory or file is removed. Below a root that
  * mnt_roots_set() was given it always is. Elsewhere it is if a mount was on it, or if there are no
- * roots and the path is trusted; but never where no target may be. What stays is no failure. */
+ * roots and the path is trusted; but never where no target may be. What stays is no failure;
+ * mnt_result.stays tells of it if nobody looked whether it could go. */
 struct mnt_unmount_req {
 	char target[MNT_PATH_BYTES];
 	uint32_t dev_major, dev_minor;

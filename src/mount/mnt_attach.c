@@ -384,14 +384,21 @@ static int unmount_all(const struct mnt_unmount_req *req, const struct mnt_place
 	return 0;
 }
 
+/* What a target may be once nothing is mounted on it; whether a directory is empty its removal
+ * tells. */
+static bool is_bare(const struct mnt_look *look)
+{
+	return look->exists &&
+	       (S_ISDIR(look->mode) || (S_ISREG(look->mode) && look->size_bytes == 0));
+}
+
 /* An empty directory or an empty file, as a bind makes them; anything else is somebody's and stays.
  */
 static int remove_target(const struct mnt_place *place, const struct mnt_look *look, char *why)
 {
-	bool dir = S_ISDIR(look->mode), file = S_ISREG(look->mode) && look->size_bytes == 0;
-	if (!look->exists || (!dir && !file))
+	if (!is_bare(look))
 		return 0;
-	if (unlinkat(place->parent_fd, place->name, dir ? AT_REMOVEDIR : 0) == 0 ||
+	if (unlinkat(place->parent_fd, place->name, S_ISDIR(look->mode) ? AT_REMOVEDIR : 0) == 0 ||
 		errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST)
 		return 0;
 	return mnt_why(why, -errno, "removing the target failed");
@@ -415,7 +422,10 @@ int mnt_call_unmount(const void *req, size_t req_len, void *resp, size_t *resp_l
 	bool was_mount = r == 0 && look.exists && look.is_mount;
 	if (r == 0)
 		r = unmount_all(unmount, &place, &look, result->why);
-	if (r == 0 && unmount->remove && mnt_target_may_go(&place, was_mount, unmount->trusted))
-		r = remove_target(&place, &look, result->why);
-	return r;
+	if (r < 0 || !unmount->remove)
+		return r;
+	if (mnt_target_may_go(&place, was_mount, unmount->trusted))
+		return remove_target(&place, &look, result->why);
+	result->stays = is_bare(&look);
+	return 0;
 }

@@ -2,8 +2,7 @@
 /*
  * Happy path: the volume's device (take_device.h) -> the export, by calls on a work thread of the
  * pool's lane. How it can fail: as the backend, and as the target (export/nvmet.h). What a failed
- * attempt has made is ended again, as far as that goes; what is left has no attachment, and
- * exports.c finds it.
+ * attempt leaves has no attachment, and exports.c finds it.
  */
 #include "node/export.h"
 
@@ -65,11 +64,7 @@ static int call_end(struct op *op, int res)
 static int make_call(struct op *op)
 {
 	struct node_export *e = export_of(op);
-	struct err ignored = {0};
-	int r = target_of(e)->make(&e->export, &e->err);
-	if (r < 0)
-		(void)target_of(e)->end(&e->export, &ignored);
-	return r;
+	return target_of(e)->make(&e->export, &e->err);
 }
 
 static int end_call(struct op *op)
@@ -87,7 +82,8 @@ static int resize_call(struct op *op)
 static int check_call(struct op *op)
 {
 	struct node_export *e = export_of(op);
-	return target_of(e)->check(!e->node->export_config->without_auth, &e->err);
+	return target_of(e)->check(
+		!e->node->export_config->without_auth, e->node->export_config->tls, &e->err);
 }
 
 static const struct op_step make_steps[] = {
@@ -123,6 +119,7 @@ static void init(struct node_export *e, struct node *node, struct pool_object *v
 	e->export.key = e->key;
 	e->export.device = "its device";
 	e->export.address = node->export_config->address;
+	e->export.tls = node->export_config->tls;
 	op_init(&e->op, node->reactor, "export", steps, NULL);
 	e->op.lane = pool_lane(volume->pool);
 }

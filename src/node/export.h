@@ -16,6 +16,7 @@ struct node_exports_config {
 	const char
 		*address; /* IP:PORT, also what other nodes are told; NULL: nothing is exported */
 	bool without_auth;
+	bool tls;         /* exports are reached within TLS alone; not with without_auth */
 	uint32_t wait_ms; /* exports.h; 0: NODE_EXPORTS_WAIT_MS */
 	const struct export_target *target;
 };

@@ -339,7 +339,8 @@ static bool opened_done(struct op *op)
 static int open_call(struct op *op)
 {
 	struct node_exports *x = exports_of(op);
-	return x->config.target->open(x->config.address, x->names, x->name_count, &x->why);
+	return x->config.target->open(
+		x->config.address, x->config.tls, x->names, x->name_count, &x->why);
 }
 
 static int open_end(struct op *op, int res)

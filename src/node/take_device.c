@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Happy path of taking: (of a thin volume on raw disks: its thin pool is active) -> the device, as
- * a stage of the volume would attach it. Of letting go: nobody uses it -> it is detached. How it
- * can fail: as the backend.
+ * a stage of the volume would attach it, and as it is stored. Of letting go: nobody uses it -> it
+ * is detached. How it can fail: as the backend.
  */
 #include "node/take_device.h"
 
@@ -50,7 +50,16 @@ static int attach_run(struct op *op)
 			t->volume->rec->name);
 	t->attached_here = nv == NULL || !nv->dev.attached;
 	node_volume_request(t->volume, &t->dev);
+	node_request_stored(&t->dev);
+	t->dev.dev = (struct backend_dev){0};
 	return t->backend->attach(t->backend, op, &t->dev);
+}
+
+/* It is staged here, too: what is over the device stays the volume's. */
+static bool is_opened(const struct node_take_device *t, const struct node_volume *nv)
+{
+	return t->volume->rec->encryption != RECORD_PLAIN && nv->dev.attached &&
+	       nv->dev.below_major == t->dev.dev.major && nv->dev.below_minor == t->dev.dev.minor;
 }
 
 static int attach_end(struct op *op, int res)
@@ -64,7 +73,8 @@ static int attach_end(struct op *op, int res)
 	if (nv == NULL)
 		return op_fail(op, ERR_NO_ROOM, "out of memory");
 	t->attached_here &= !t->dev.dev.found;
-	node_volume_set_dev(t->node, nv, &t->dev.dev);
+	if (!is_opened(t, nv))
+		node_volume_set_dev(t->node, nv, &t->dev.dev);
 	nv->marks_read |= t->attached_here;
 	return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A volume's device for a user that is no stage or publish of this node: an export, or the cover of
- * a volume that has moved here in use (attach/calls.h). The caller has the volume alone.
+ * a volume that has moved here in use (attach/calls.h). Of an encrypted volume that is the device
+ * with the ciphertext: who uses it opens it himself. The caller has the volume alone.
  */
 #ifndef RINGVOL_NODE_TAKE_DEVICE_H
 #define RINGVOL_NODE_TAKE_DEVICE_H

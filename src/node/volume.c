@@ -244,6 +244,12 @@ void node_volume_request(const struct pool_object *volume, struct backend_req *r
 		ret->dev = node->dev;
 }
 
+void node_request_stored(struct backend_req *req)
+{
+	req->raw &= !req->encrypted;
+	req->encrypted = false;
+}
+
 int node_open_image(int dirfd, const struct pool_object *volume)
 {
 	int fd = openat(dirfd, volume->key, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);

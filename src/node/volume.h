@@ -81,7 +81,7 @@ struct node_volume {
 	/* Its file system may have grown and its log not be clean (clean_log.h): it is frozen
 	 * before it is copied. */
 	bool grown;
-	/* Marks that an earlier run may have left on its image were looked for (adopt_scan.c), or
+	/* Marks that an earlier run may have left on its image were looked for (adopt_marks.c), or
 	 * there can be none. */
 	bool marks_read;
 	/* Its image has BOOT_MARK_WHOLE. */
@@ -149,6 +149,9 @@ bool node_is_formatting(const struct node *node, const char *tag);
 
 /* What to ask the volume's backend. */
 void node_volume_request(const struct pool_object *volume, struct backend_req *ret);
+/* The device with the bytes as the image has them: of an encrypted volume the ciphertext, for which
+ * nobody needs a key. */
+void node_request_stored(struct backend_req *req);
 /* Its image, for reading; -errno. For work jobs: the volume's lock keeps its key. dirfd: what
  * pool_dirfd() said on the loop, while the pool was served. It stays that directory's, also while
  * the pool hangs. */

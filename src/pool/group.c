@@ -153,11 +153,6 @@ struct pool_group *pool_next_group(const struct pool *pool, const char *after_ke
 	return at < pool->groups.count ? pool->groups.at[at] : NULL;
 }
 
-unsigned pool_group_count(const struct pool *pool)
-{
-	return (unsigned)pool->groups.count;
-}
-
 void pool_group_id(const struct pool_group *group, char ret_id[RECORD_ID_MAX])
 {
 	snprintf(ret_id, RECORD_ID_MAX, "%s.%s.%s", group->pool->uuid8, group->key, group->random);

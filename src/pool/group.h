@@ -43,7 +43,6 @@ int pools_find_group(
 struct pool_group *pools_find_group_name(const struct pools *pools, const char *name);
 /* In the order of keys, the first behind after_key ("": the first of all); NULL at the end. */
 struct pool_group *pool_next_group(const struct pool *pool, const char *after_key);
-unsigned pool_group_count(const struct pool *pool);
 void pool_group_id(const struct pool_group *group, char ret_id[RECORD_ID_MAX]);
 /* The snapshot. NULL: it is gone, or its record is damaged; *ret_why says so (static). */
 struct pool_object *pool_group_member(

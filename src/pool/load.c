@@ -466,7 +466,6 @@ static void refresh(struct pool_object *o, struct pool_found *found)
 	pool_entry(o)->thin_id = found->thin_id;
 	pool_entry(o)->left = found->left;
 	pool_image_found(o, found->truncated ? POOL_IMAGE_TRUNCATED : POOL_IMAGE_WHOLE);
-	pool_entry(o)->image_bytes = found->image_bytes;
 	pool_sums_add(o);
 }
 

@@ -56,6 +56,14 @@ enum pool_state pool_state(const struct pool *pool)
 	return states[pool->life];
 }
 
+bool pool_is_being_read(const struct pool *pool)
+{
+	if (pool->life != POOL_UNREAD_MUTE)
+		return pool->life == POOL_NEW;
+	uint64_t ns = ring_now_ns(pool->pools->reactor->ring) - pool->state_since_ns;
+	return ns < POOL_UNREAD_WAIT_MS * UINT64_C(1000000);
+}
+
 uint64_t pool_state_since_ns(const struct pool *pool)
 {
 	return pool->state_since_ns;

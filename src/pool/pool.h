@@ -35,6 +35,7 @@ enum {
 	POOLS_MAX = 16,
 	POOL_OBJECTS_MAX = 100000, /* volumes and snapshots of one pool; then ERR_NO_ROOM */
 	POOL_SIZE_ALIGN = 1 << 20, /* volume sizes are multiples */
+	POOL_UNREAD_WAIT_MS = 60000,
 };
 
 struct pool;
@@ -100,6 +101,9 @@ const char *pool_uuid(const struct pool *pool);
 /* ---- how it is ---- */
 
 enum pool_state pool_state(const struct pool *pool);
+/* Whether nobody knows yet what it has, and somebody will soon: it is loading, or that hangs since
+ * less than POOL_UNREAD_WAIT_MS, as on a machine that is busy. */
+bool pool_is_being_read(const struct pool *pool);
 /* Why it is not ready, in a sentence with the remedy; "" when it is. */
 const char *pool_why(const struct pool *pool);
 /* Since when (ring_now_ns) it has been in this state. */

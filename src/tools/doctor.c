@@ -222,8 +222,8 @@ static const struct doctor_check driver_checks[] = {
 };
 
 static const struct doctor_check *const checks[] = {doctor_kernel_checks, doctor_pools_checks,
-	doctor_kinds_checks, doctor_process_checks, doctor_node_checks, doctor_cluster_checks,
-	driver_checks};
+	doctor_kinds_checks, doctor_remote_checks, doctor_process_checks, doctor_node_checks,
+	doctor_cluster_checks, driver_checks};
 
 static int run(struct tool_args *args)
 {

@@ -50,8 +50,8 @@ struct doctor_check {
 };
 /* One table for each file, in the order in which they are looked at; each ends with a NULL look. */
 extern const struct doctor_check doctor_kernel_checks[], doctor_pools_checks[],
-	doctor_kinds_checks[], doctor_process_checks[], doctor_node_checks[],
-	doctor_cluster_checks[];
+	doctor_kinds_checks[], doctor_remote_checks[], doctor_process_checks[],
+	doctor_node_checks[], doctor_cluster_checks[];
 
 /* Of the check under way. found, remedy: copied; remedy "" where there is nothing to do. */
 void doctor_add(

@@ -264,9 +264,7 @@ void doctor_node_look(struct doctor *d, const struct doctor_node *node)
 
 /* ---- this machine ---- */
 
-/* Whether we have the root of the first process, and that process is the machine's first: a
- * container has its own namespace of processes, or at least its own root. */
-static bool on_the_node(void)
+bool doctor_on_the_node(void)
 {
 	static const ino_t first_pid_namespace = 0xEFFFFFFC; /* include/linux/proc_ns.h, ABI */
 	struct stat ns, root, first;
@@ -289,7 +287,7 @@ static uint64_t diskseq_of(const struct device *dev)
 
 static void look_at_node(struct doctor *d)
 {
-	struct doctor_node node = {.root = "", .own = on_the_node()};
+	struct doctor_node node = {.root = "", .own = doctor_on_the_node()};
 	struct devices devices = {0};
 	devices_scan(&devices); /* those that were found will do */
 	uint64_t *seqs = calloc(devices.count + 1, sizeof(*seqs));

@@ -13,6 +13,9 @@ struct doctor_node {
 	size_t count;
 };
 
+/* Whether we have the root of the first process, and that process is the machine's first: a
+ * container has its own namespace of processes, or at least its own root. */
+bool doctor_on_the_node(void);
 void doctor_node_look(struct doctor *d, const struct doctor_node *node);
 
 #endif

@@ -62,6 +62,8 @@ static int on_message(void *arg, const uint8_t *data, size_t len)
 		return inventory_add(&inv->snapshots, &item->snapshot->base);
 	case RINGVOL__V1__LIST_RESPONSE__ITEM_QUARANTINED:
 		return inventory_add(&inv->quarantined, &item->quarantined->base);
+	case RINGVOL__V1__LIST_RESPONSE__ITEM_BORROWED:
+		return inventory_add(&inv->borrowed, &item->borrowed->base);
 	case RINGVOL__V1__LIST_RESPONSE__ITEM_CLUSTER_NODE:
 		return inventory_add(&inv->nodes, &item->cluster_node->base);
 	default:
@@ -78,6 +80,15 @@ int inventory_ask(struct inventory *ret, struct grpc_client *client,
 		return err_set(err, ERR_NO_ROOM, "out of memory");
 	return grpc_client_call(client, "/ringvol.v1.Inspect/List",
 		request != NULL ? &request->base : &all.base, on_message, ret, err);
+}
+
+const char *inventory_borrowed_name(const Ringvol__V1__Borrowed *b, char ret_key[RECORD_KEY_MAX])
+{
+	struct record_id id;
+	if (record_id_parse(inventory_str(b->id), &id) < 0)
+		return inventory_str(b->id.len != 0 ? b->id : b->tag);
+	memcpy(ret_key, id.key, RECORD_KEY_MAX);
+	return ret_key;
 }
 
 /* ---- from the pools: volumes ---- */
@@ -362,6 +373,7 @@ void inventory_free(struct inventory *inv)
 	free(inv->operations.at);
 	free(inv->volumes.at);
 	free(inv->snapshots.at);
+	free(inv->borrowed.at);
 	free(inv->quarantined.at);
 	free(inv->nodes.at);
 	arena_unref(inv->arena);

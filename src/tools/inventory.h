@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "inspect.pb-c.h"
+#include "pool/record.h"
 #include "tools/grpc_client.h"
 
 #include <stdbool.h>
@@ -24,7 +25,7 @@ struct inventory {
 		       * and devices say of conditions */
 	const Ringvol__V1__Driver *driver; /* NULL: not asked for, or offline */
 	/* Messages of the type named. */
-	struct inventory_list pools, operations, volumes, snapshots, quarantined;
+	struct inventory_list pools, operations, volumes, borrowed, snapshots, quarantined;
 	struct inventory_list nodes; /* ClusterNode: a controller has answered */
 };
 
@@ -35,6 +36,10 @@ int inventory_ask(struct inventory *ret, struct grpc_client *client,
 void inventory_free(struct inventory *inventory);
 /* 0 or -ENOMEM. */
 int inventory_add(struct inventory_list *list, const ProtobufCMessage *message);
+
+/* What a volume of another node is called here: its name, or the hash of that, as the id has it.
+ * After a restart of the driver its tag. */
+const char *inventory_borrowed_name(const Ringvol__V1__Borrowed *b, char ret_key[RECORD_KEY_MAX]);
 
 struct inventory_pool {
 	const char *name, *path;

@@ -187,6 +187,40 @@ static void drop_unseen(struct rates *rates)
 	rates->count = kept;
 }
 
+/* One of another node as if it were of a pool, by the name of its owner. Until its id is known its
+ * tag is in the place of that. -ENOMEM. */
+static int as_volume(const struct inventory *inv, const Ringvol__V1__Borrowed *from,
+	char key[RECORD_KEY_MAX], Ringvol__V1__Volume *ret)
+{
+	const char *name = inventory_borrowed_name(from, key), *owner = inventory_str(from->owner);
+	const char *pool =
+		*owner == '\0' ? "of another node" : arena_printf(inv->arena, "of %s", owner);
+	if (pool == NULL)
+		return -ENOMEM;
+	ringvol__v1__volume__init(ret);
+	ret->id = from->id.len != 0 ? from->id : from->tag;
+	ret->name = (ProtobufCBinaryData){.len = strlen(name), .data = (uint8_t *)name};
+	ret->pool = (ProtobufCBinaryData){.len = strlen(pool), .data = (uint8_t *)pool};
+	ret->node = from->node;
+	ret->device = from->device;
+	ret->io = from->io;
+	return 0;
+}
+
+/* known: how many the answer before had. */
+static int take_one(
+	struct rates *rates, const Ringvol__V1__Volume *from, size_t known, double seconds)
+{
+	struct rates_volume *v = find(rates, known, inventory_str(from->id));
+	bool was_known = v != NULL;
+	if (v == NULL)
+		v = add(rates, from);
+	if (v == NULL)
+		return -ENOMEM;
+	take_volume(v, from, was_known, seconds);
+	return 0;
+}
+
 int rates_take(struct rates *rates, const struct inventory *inv, uint64_t monotonic_ns)
 {
 	double seconds = rates->last_ns == 0 ? 0 : (double)(monotonic_ns - rates->last_ns) / 1e9;
@@ -194,16 +228,14 @@ int rates_take(struct rates *rates, const struct inventory *inv, uint64_t monoto
 	int r = 0;
 	for (size_t i = 0; i < known; i++)
 		rates->at[i].seen = false;
-	for (size_t i = 0; r == 0 && i < inv->volumes.count; i++) {
-		const Ringvol__V1__Volume *from = (const void *)inv->volumes.at[i];
-		struct rates_volume *v = find(rates, known, inventory_str(from->id));
-		bool was_known = v != NULL;
-		if (v == NULL)
-			v = add(rates, from);
-		if (v == NULL)
-			r = -ENOMEM;
-		else
-			take_volume(v, from, was_known, seconds);
+	for (size_t i = 0; r == 0 && i < inv->volumes.count; i++)
+		r = take_one(rates, (const void *)inv->volumes.at[i], known, seconds);
+	for (size_t i = 0; r == 0 && i < inv->borrowed.count; i++) {
+		Ringvol__V1__Volume volume;
+		char key[RECORD_KEY_MAX];
+		r = as_volume(inv, (const void *)inv->borrowed.at[i], key, &volume);
+		if (r == 0)
+			r = take_one(rates, &volume, known, seconds);
 	}
 	drop_unseen(rates);
 	if (rates->count > 0)

@@ -217,6 +217,7 @@ static helper_fn *const fake_calls[ATTACH_CALLS] = {
 	[ATTACH_TAKE] = fake_borrow,
 	[ATTACH_GIVE] = fake_borrow,
 	[ATTACH_LOOK] = fake_borrow,
+	[ATTACH_OPENED] = fake_borrow,
 	[ATTACH_GROW] = fake_borrow,
 	[ATTACH_SUSPEND] = fake_borrow,
 	[ATTACH_RESUME] = fake_borrow,

@@ -188,7 +188,7 @@ SERVE_VALUES = {
     "--controller": "controller.example:9444", "--listen": "127.0.0.1:9444", "--advertise": "node.example:9444",
     "--tls-cert": "/tls/tls.crt", "--tls-key": "/tls/tls.key", "--tls-ca": "/tls/ca.crt", "--target-root": "/kubelet",
     "--kubelet-registration": "/registry", "--kubelet-endpoint": "/plugins/x.sock", "--controller-expand": "node", "--inline": "pools=default,namespaces=*,sources=root,max-size=1Gi,iops=5k,bandwidth=1Mi", "--attach": "true", "--export-address": "192.0.2.1:4420",
-    "--export-without-auth": "true", "--staging": "off",
+    "--export-without-auth": "true", "--export-tls": "true", "--staging": "off",
     "--csi-version": "1.13", "--max-volumes-per-node": "9", "--trim-interval": "12h", "--owner-timeout": "90s", "--owner-fail-after": "30s", "--transfer-rate": "1000000",
     "--ublkd": "external", "--ublkd-socket": "/run/u.sock", "--ublkd-state-dir": "/run/u", "--cgroup-root": "/cg",
     "--block-on-loop": "true", "--docker-plugin": "/run/d.sock", "--docker-mounts": "/run/d", "--storage-provider": "/run/s", "--storage-provider-mounts": "/run/m", "--storage-provider-idle": "9", "--log-level": "warn",

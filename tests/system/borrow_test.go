@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,7 @@ func openBorrow(t *testing.T, kind string, args ...string) *borrowBed {
 	needDeviceMapper(t)
 	b := &borrowBed{bed: newBed(t, "ext4", 256*mib)}
 	b.d.Args = append(b.d.Args, args...)
+	b.must(b.d.ServeHTTP())
 	b.start()
 	b.e, b.v = b.export(1, kind)
 	return b
@@ -130,6 +132,23 @@ func (b *borrowBed) noSecret() {
 	}
 }
 
+// told: `ringvol ls` and /metrics have it, with what was written.
+func (b *borrowBed) told(name, id, owner string, written int64) {
+	b.t.Helper()
+	table := tool(b.t, nil, "ls", "--endpoint", b.endpoint())
+	if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` +` + regexp.QuoteMeta(owner) + ` `).MatchString(table.out) {
+		b.t.Errorf("ls:\n%s", table.out)
+	}
+	metrics, err := b.d.Scrape()
+	b.must(err)
+	if got := metrics.Value("ringvol_borrowed_io_bytes_total", "volume", id, "op", "write"); int64(got) < written {
+		b.t.Errorf("%s has written %v bytes, %v at least were to be", id, got, written)
+	}
+	if got := metrics.Value("ringvol_borrowed_capacity_bytes", "volume", id); int64(got) < borrowedSize {
+		b.t.Errorf("%s has %v bytes", id, got)
+	}
+}
+
 // What a context may not say, and a node without the kernel's client. Nothing of it needs one.
 func TestBorrowContexts(t *testing.T) {
 	b := &borrowBed{bed: open(t, "ext4", 256*mib)}
@@ -161,7 +180,8 @@ func TestBorrowContexts(t *testing.T) {
 	with("ringvol.dev/namespace", "../../x", codes.InvalidArgument)
 	with("ringvol.dev/volume-mode", "file", codes.InvalidArgument)
 	with("ringvol.dev/transport", "rdma", codes.FailedPrecondition)
-	with("ringvol.dev/encryption", "luks2", codes.FailedPrecondition)
+	with("ringvol.dev/encryption", "luks3", codes.FailedPrecondition)
+	with("ringvol.dev/encryption", "luks2", codes.InvalidArgument) // no key
 	delete(b.v.PublishContext, "ringvol.dev/encryption")
 	b.v.Cap = rig.BlockCap()
 	b.refused("another mode", b.v.Stage(), codes.FailedPrecondition)
@@ -182,6 +202,7 @@ func TestBorrowedLife(t *testing.T) {
 	for _, kind := range []string{"ext4", "xfs", "btrfs", "block"} {
 		t.Run(kind, func(t *testing.T) {
 			b := openBorrow(t, kind)
+			b.probesSettled() // or what was written before is not counted
 			b.must(b.v.Up())
 			b.must(b.v.Stage()) // a repeat
 			b.must(b.v.Publish())
@@ -192,6 +213,7 @@ func TestBorrowedLife(t *testing.T) {
 			if abnormal, text := b.condition(); abnormal {
 				t.Errorf("condition: %s", text)
 			}
+			b.told("far-1", b.v.ID, b.e.Context(kind)["ringvol.dev/node"], dataBytes)
 			stats, err := b.v.Stats()
 			b.must(err)
 			if total := stats.GetUsage()[0].GetTotal(); total < borrowedSize/2 || total > borrowedSize {

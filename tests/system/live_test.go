@@ -45,8 +45,14 @@ func openLive(t *testing.T) *liveBed {
 // lent: a volume of one node that another one uses.
 func (b *liveBed) lent(name, kind string, owner, user *rig.Node) {
 	b.t.Helper()
+	kind, encrypted := strings.CutPrefix(kind, "encrypted ")
 	b.v = b.ctl.Volume(owner, name, rig.CapFor(kind), 128*mib)
 	b.v.Params = remoteClass
+	if encrypted {
+		b.v.Params = map[string]string{"attach": "remote", "encryption": "luks2"}
+		b.v.Secrets = map[string]string{"key": randomKey}
+		b.v.AttachSecrets = b.v.Secrets
+	}
 	b.must(b.v.Create())
 	if home := b.homeOf(b.v.ID); home != owner {
 		b.t.Fatalf("%s was made on %v", b.v.ID, home)
@@ -131,11 +137,15 @@ func (b *liveBed) checked(n *noting) {
 }
 
 func TestPairMoves(t *testing.T) {
-	for _, kind := range []string{"ext4", "xfs", "block"} {
+	for _, kind := range []string{"ext4", "xfs", "block", "encrypted ext4", "encrypted block"} {
 		t.Run(kind, func(t *testing.T) {
 			b := openLive(t)
+			if strings.HasPrefix(kind, "encrypted") {
+				needCrypt(t)
+			}
 			owner, user := b.node("node-a"), b.node("node-b")
 			b.lent("pvc-live", kind, owner, user)
+			b.v.AttachSecrets = nil // its first use is over
 			v := b.v
 			sum, err := rig.Fill(v.Target, dataBytes, 1)
 			b.must(err)

@@ -332,6 +332,9 @@ func TestMetrics(t *testing.T) {
 		if strings.HasPrefix(name, "ringvol_volume_limit_") || strings.HasPrefix(name, "ringvol_volume_throttled_") {
 			continue // no volume has a limit: TestModifyVolume, limits_real_test.go
 		}
+		if strings.HasPrefix(name, "ringvol_borrowed_") {
+			continue // no volume of another node is used here: TestBorrowedLife
+		}
 		if strings.HasPrefix(name, "ringvol_controller_") || strings.HasPrefix(name, "ringvol_names_") ||
 			strings.HasPrefix(name, "ringvol_tls_") || strings.HasPrefix(name, "ringvol_cluster_") {
 			continue // it is in no cluster, and no controller: TestNodeJoins, TestClusterHTTP

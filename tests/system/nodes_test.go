@@ -18,7 +18,8 @@ import (
 func giveTo(t *testing.T, c *rig.Client, v *rig.Volume, node string, readOnly bool) (map[string]string, error) {
 	t.Helper()
 	answer, err := c.ControllerPublishVolume(short(t), &csi.ControllerPublishVolumeRequest{
-		VolumeId: v.ID, NodeId: node, VolumeCapability: v.Cap, Readonly: readOnly, VolumeContext: v.Context})
+		VolumeId: v.ID, NodeId: node, VolumeCapability: v.Cap, Readonly: readOnly, VolumeContext: v.Context,
+		Secrets: v.AttachSecrets})
 	return answer.GetPublishContext(), err
 }
 

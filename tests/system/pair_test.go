@@ -47,10 +47,12 @@ func openPair(t *testing.T, args ...string) *pair {
 	return p
 }
 
-func (p *pair) create(name, kind string) {
-	p.v = p.owner.remote(name, kind)
-	p.w = p.user.d.Volume(name, rig.CapFor(kind), p.v.Size)
-	p.w.ID, p.w.Context = p.v.ID, p.v.Context
+func (p *pair) create(name, kind string) { p.has(p.owner.remote(name, kind), kind) }
+
+func (p *pair) has(v *rig.Volume, kind string) {
+	p.v = v
+	p.w = p.user.d.Volume(v.Name, rig.CapFor(kind), v.Size)
+	p.w.ID, p.w.Context, p.w.Secrets, p.w.Got = v.ID, v.Context, v.Secrets, v.Got
 	p.user.v = p.w
 }
 

@@ -149,6 +149,28 @@ func TestRawPoolSuspended(t *testing.T) {
 	b.accounts()
 }
 
+// While an operation holds a device still, whoever looks for another one does not let it go on.
+func TestRawPoolSuspendedStays(t *testing.T) {
+	b := openRaw(t, 1200*mib)
+	v, other := b.volume("held", "block"), b.volume("other", "block")
+	b.must(v.Up())
+	_, err := rig.Run("dmsetup", "--noudevsync", "suspend", rig.DeviceName(v.ID))
+	b.must(err)
+	b.must(other.Create())
+	b.must(other.Paths())
+	b.must(other.Unstage()) // it is not staged
+	state, err := rig.Run("dmsetup", "info", "-c", "--noheadings", "-o", "suspended", rig.DeviceName(v.ID))
+	b.must(err)
+	if strings.TrimSpace(state) != "Suspended" {
+		t.Errorf("the device is %s", state)
+	}
+	_, err = rig.Run("dmsetup", "--noudevsync", "resume", rig.DeviceName(v.ID))
+	b.must(err)
+	b.must(v.Gone())
+	b.must(other.Gone())
+	b.accounts()
+}
+
 // What a driver that was killed between two steps leaves, made by hand.
 func TestRawPoolHalfMade(t *testing.T) {
 	b := openRaw(t, 1200*mib)

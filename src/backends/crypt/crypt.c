@@ -21,7 +21,6 @@
 #include "backends/crypt/crypt_scan.h"
 #include "backends/crypt/crypt_stack.h"
 #include "backends/crypt/luks_child.h"
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/list.h"
 #include "blockio/blkdev.h"
@@ -34,8 +33,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { GOING_WAIT_MS = 128 }; /* the longest of the waits, each twice the one before */
 
 struct crypt {
 	struct backend backend; /* what is in the table */
@@ -110,54 +107,6 @@ static int below_attach_undo(struct op *op)
 	return c->crypt->below->detach(c->crypt->below, op, &c->below);
 }
 
-static int refuse(const struct crypt_call *c, struct err *err)
-{
-	const struct crypt_dev *dev = &c->dev;
-	const struct backend_dev *below = &c->below.dev;
-	if (dev->going_away || dev->retired)
-		return err_set(err, ERR_PRECONDITION,
-			"the volume's device /dev/dm-%u was let go and a process or mount still has it open: end that use (fuser -vm /dev/dm-%u)",
-			dev->minor, dev->minor);
-	if (dev->foreign)
-		return err_set(err, ERR_PRECONDITION,
-			"the device %s (/dev/dm-%u) has a table that is not ours: see 'dmsetup table %s', and remove it with 'dmsetup remove %s'",
-			c->order.name, dev->minor, c->order.name, c->order.name);
-	if (dev->below_major != below->major || dev->below_minor != below->minor)
-		return err_set(err, ERR_PRECONDITION,
-			"the device %s (/dev/dm-%u) stands over %u:%u and not over %u:%u, where the volume's image is: remove it with 'dmsetup remove %s'",
-			c->order.name, dev->minor, dev->below_major, dev->below_minor, below->major,
-			below->minor, c->order.name);
-	return 0;
-}
-
-/* Once the kernel has taken away the last one, or somebody keeps it from that. */
-static int look_until_gone(struct dm *dm, struct crypt_call *c)
-{
-	int r = crypt_dev_look(dm, c->req->tag, c->below.dev.image_ino, &c->dev);
-	for (unsigned ms = 1; r == 0 && c->dev.going_away && ms <= GOING_WAIT_MS; ms *= 2) {
-		clock_sleep_ms(ms);
-		r = crypt_dev_look(dm, c->req->tag, c->below.dev.image_ino, &c->dev);
-	}
-	return r;
-}
-
-/* What there is, after what was left half is swept away. -ENXIO: nothing. */
-static int look_for(struct dm *dm, struct crypt_call *c)
-{
-	int r = look_until_gone(dm, c);
-	if (r == 0 && (c->dev.half || (c->dev.retired && !c->dev.open))) {
-		r = crypt_dev_sweep(dm, c->req->tag, c->below.dev.image_ino, &c->err);
-		return r == 0 ? -ENXIO : r;
-	}
-	if (r == -EEXIST)
-		return err_set(&c->err, ERR_PRECONDITION,
-			"a device-mapper device has the name %s, or another name with its uuid, and is not ours: see 'dmsetup info -c' and remove or rename it with dmsetup",
-			c->order.name);
-	if (r < 0 && r != -ENXIO)
-		return err_sys(&c->err, r, "looking at the device-mapper device %s", c->order.name);
-	return r == 0 ? refuse(c, &c->err) : r;
-}
-
 /* While this is open the number is not bound to anything else. */
 static int hold_below(struct crypt_call *c)
 {
@@ -173,29 +122,27 @@ static int look_call(struct op *op)
 {
 	struct crypt_call *c = call_of(op);
 	_cleanup_dm_ struct dm dm = {.fd = -1};
-	struct dm_device device;
-	int r = crypt_dev_names(c->req->tag, c->below.dev.image_ino, c->order.name, c->order.uuid);
+	const struct backend_dev *below = &c->below.dev;
+	int r = crypt_dev_names(c->req->tag, below->image_ino, c->order.name, c->order.uuid);
 	if (r < 0)
 		return err_sys(&c->err, r, "an encrypted image with the tag %s", c->req->tag);
-	if (c->below.dev.below_major != 0)
+	if (below->below_major != 0)
 		return err_set(&c->err, ERR_PRECONDITION,
 			"the encrypted image %s is bound to a device that was published as it is: unpublish it first",
 			c->req->image);
 	r = open_dm(c->crypt, &dm, &c->err);
 	if (r < 0)
 		return r;
-	r = look_for(&dm, c);
+	r = crypt_dev_find(
+		&dm, c->req->tag, below->image_ino, below->major, below->minor, &c->dev, &c->err);
 	c->child_does = CALL_MAKE;
 	if (r == -ENXIO)
 		return c->req->secret != NULL ? hold_below(c) : 0;
 	if (r < 0)
 		return r;
-	c->child_does = c->dev.size_bytes + LUKS_HEADER_BYTES < c->below.dev.size_bytes
-				? CALL_GROW
-				: CALL_NOTHING;
-	r = c->dev.suspended ? dm_resume(&dm, c->order.uuid, &device) : 0;
-	return r < 0 ? err_sys(&c->err, r, "resuming the device-mapper device %s", c->order.name)
-		     : 0;
+	c->child_does = c->dev.size_bytes + LUKS_HEADER_BYTES < below->size_bytes ? CALL_GROW
+										  : CALL_NOTHING;
+	return 0;
 }
 
 static int job_end(struct op *op, int res)
@@ -532,6 +479,7 @@ struct crypt *crypt_open(
 		.resize = crypt_resize,
 		.limit = below->limit != NULL ? crypt_limit : NULL,
 		.scan = crypt_scan,
+		.wake = below->wake,
 		.look = below->look != NULL ? crypt_look : NULL,
 		.set_read_only = crypt_set_read_only,
 	};

@@ -3,12 +3,13 @@
  * Looking at dm-crypt devices, and taking them away. Owns no memory; the kernel keeps all there is
  * to know.
  *
- * Happy path of taking away: look -> a table that leads nowhere, if a process has it open ->
- * remove. How it can fail: the kernel's errno; a name that is another's, a table that is not ours:
- * left alone.
+ * Happy path of finding: look -> what is left half goes, what is suspended goes on. Of taking away:
+ * look -> a table that leads nowhere, if a process has it open -> remove. How it can fail: the
+ * kernel's errno; a name that is another's, a table that is not ours: left alone.
  */
 #include "backends/crypt/crypt_dev.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 
 #include <errno.h>
@@ -21,6 +22,8 @@
 #include <unistd.h>
 
 #define NAME_PREFIX "ringvol-crypt-"
+
+enum { GOING_WAIT_MS = 128 }; /* the longest of the waits, each twice the one before */
 
 /* ---- names ---- */
 
@@ -91,6 +94,66 @@ int crypt_dev_look(struct dm *dm, const char *tag, uint64_t image_ino, struct cr
 		return r;
 	/* Renamed by somebody. */
 	return strcmp(device.name, name) != 0 ? -EEXIST : look_at(dm, &device, ret);
+}
+
+/* ---- finding ---- */
+
+/* Once the kernel has taken away the last one, or somebody keeps it from that. */
+static int look_until_gone(
+	struct dm *dm, const char *tag, uint64_t image_ino, struct crypt_dev *ret)
+{
+	int r = crypt_dev_look(dm, tag, image_ino, ret);
+	for (unsigned ms = 1; r == 0 && ret->going_away && ms <= GOING_WAIT_MS; ms *= 2) {
+		clock_sleep_ms(ms);
+		r = crypt_dev_look(dm, tag, image_ino, ret);
+	}
+	return r;
+}
+
+static int refuse(const struct crypt_dev *dev, const char *name, uint32_t below_major,
+	uint32_t below_minor, struct err *err)
+{
+	if (dev->going_away || dev->retired)
+		return err_set(err, ERR_PRECONDITION,
+			"the volume's device /dev/dm-%u was let go and a process or mount still has it open: end that use (fuser -vm /dev/dm-%u)",
+			dev->minor, dev->minor);
+	if (dev->foreign)
+		return err_set(err, ERR_PRECONDITION,
+			"the device %s (/dev/dm-%u) has a table that is not ours: see 'dmsetup table %s', and remove it with 'dmsetup remove %s'",
+			name, dev->minor, name, name);
+	if (dev->below_major != below_major || dev->below_minor != below_minor)
+		return err_set(err, ERR_PRECONDITION,
+			"the device %s (/dev/dm-%u) stands over %u:%u and not over %u:%u, where the volume's image is: remove it with 'dmsetup remove %s'",
+			name, dev->minor, dev->below_major, dev->below_minor, below_major,
+			below_minor, name);
+	return 0;
+}
+
+int crypt_dev_find(struct dm *dm, const char *tag, uint64_t image_ino, uint32_t below_major,
+	uint32_t below_minor, struct crypt_dev *ret, struct err *err)
+{
+	char name[DM_NAME_LEN], uuid[DM_UUID_LEN];
+	struct dm_device device;
+	int r = crypt_dev_names(tag, image_ino, name, uuid);
+	if (r < 0)
+		return err_sys(err, r, "an encrypted image with the tag %s", tag);
+	r = look_until_gone(dm, tag, image_ino, ret);
+	if (r == 0 && (ret->half || (ret->retired && !ret->open))) {
+		r = crypt_dev_sweep(dm, tag, image_ino, err);
+		return r == 0 ? -ENXIO : r;
+	}
+	if (r == -EEXIST)
+		return err_set(err, ERR_PRECONDITION,
+			"a device-mapper device has the name %s, or another name with its uuid, and is not ours: see 'dmsetup info -c' and remove or rename it with dmsetup",
+			name);
+	if (r < 0 && r != -ENXIO)
+		return err_sys(err, r, "looking at the device-mapper device %s", name);
+	if (r == 0)
+		r = refuse(ret, name, below_major, below_minor, err);
+	if (r < 0 || !ret->suspended)
+		return r;
+	r = dm_resume(dm, uuid, &device);
+	return r < 0 ? err_sys(err, r, "resuming the device-mapper device %s", name) : 0;
 }
 
 /* ---- removing ---- */

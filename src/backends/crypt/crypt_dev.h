@@ -38,6 +38,11 @@ int crypt_dev_names(const char *tag, uint64_t image_ino, char ret_name[DM_NAME_L
 	char ret_uuid[DM_UUID_LEN]);
 /* 0; -ENXIO: there is none; -EEXIST: its name is another's. */
 int crypt_dev_look(struct dm *dm, const char *tag, uint64_t image_ino, struct crypt_dev *ret);
+/* The one of that tag over the device `below`, for whoever uses it or makes it: what was left half
+ * is swept away, and one that somebody has suspended goes on. 0; -ENXIO: there is none; else *err
+ * says what is in its place, and the remedy. */
+int crypt_dev_find(struct dm *dm, const char *tag, uint64_t image_ino, uint32_t below_major,
+	uint32_t below_minor, struct crypt_dev *ret, struct err *err);
 /* What is left of one that was made half, or let go and is held by nobody; any other stays. */
 int crypt_dev_sweep(struct dm *dm, const char *tag, uint64_t image_ino, struct err *err);
 /* Takes it away, unless it is foreign. If somebody has it open it goes when he lets go. Where that

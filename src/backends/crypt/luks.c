@@ -204,6 +204,7 @@ static enum luks_code do_grow(const struct luks_order *order, struct luks_says *
 {
 	_cleanup_dm_ struct dm dm = {.fd = -1};
 	_cleanup_fd_ int fd = -1;
+	struct dm_device device;
 	uint64_t sectors;
 	unsigned count = 0;
 	int read_only = 0;
@@ -223,7 +224,9 @@ static enum luks_code do_grow(const struct luks_order *order, struct luks_says *
 		return LUKS_OK;
 	keys.target.length_sectors = sectors;
 	(void)ioctl(fd, BLKROGET, &read_only);
-	return swap_in(&dm, order, read_only != 0, says);
+	/* Where it alone was made read-only, for a publish, it stays so. */
+	bool itself = dm_look(&dm, order->uuid, &device) == 0 && device.read_only;
+	return swap_in(&dm, order, read_only != 0 || itself, says);
 }
 
 /* ---- the process ---- */

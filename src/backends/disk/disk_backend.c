@@ -96,6 +96,7 @@ static void dev_from_mapped(
 		.image_ino = leads ? mapped->image_ino : 0,
 		.direct_io = true,
 		.read_only = mapped->read_only,
+		.suspended = leads && mapped->suspended,
 		.going_away = mapped->going_away || (mapped->retired && mapped->open),
 		.found = mapped->found,
 	};
@@ -283,10 +284,8 @@ static int resize(const struct backend *backend, struct op *op, struct backend_r
 
 struct scan {
 	struct dm *dm;
-	bool wake; /* by the driver, whose devices they are */
 	void (*each)(void *arg, const struct backend_dev *dev);
 	void *arg;
-	int res;
 };
 
 static void scan_on_device(void *arg, const struct mapped *mapped)
@@ -295,41 +294,38 @@ static void scan_on_device(void *arg, const struct mapped *mapped)
 	struct backend_dev dev;
 	if (mapped->foreign)
 		return;
-	if (scan->wake && mapped->suspended && mapped->size_bytes != 0) {
-		int r = mapped_wake(scan->dm, mapped);
-		if (r < 0 && r != -ENXIO && scan->res == 0)
-			scan->res = r;
-	}
 	dev_from_mapped(mapped, records_of(scan->dm, mapped->tag), &dev);
 	scan->each(scan->arg, &dev);
-}
-
-static int scan_all(bool wake, void (*each)(void *arg, const struct backend_dev *dev), void *arg,
-	struct err *err)
-{
-	_cleanup_dm_ struct dm dm = {.fd = -1};
-	struct scan scan = {.dm = &dm, .wake = wake, .each = each, .arg = arg};
-	int r = open_loaded(&dm);
-	if (r > 0)
-		return 0;
-	if (r == 0)
-		r = mapped_each(&dm, scan_on_device, &scan);
-	if (r == 0)
-		r = scan.res;
-	return r < 0 ? err_sys(err, r, "looking through the device-mapper devices") : 0;
 }
 
 int backend_disk_scan(
 	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
 {
-	return scan_all(false, each, arg, err);
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	struct scan scan = {.dm = &dm, .each = each, .arg = arg};
+	int r = open_loaded(&dm);
+	if (r > 0)
+		return 0;
+	if (r == 0)
+		r = mapped_each(&dm, scan_on_device, &scan);
+	return r < 0 ? err_sys(err, r, "looking through the device-mapper devices") : 0;
 }
 
 static int scan(const struct backend *backend,
 	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
 {
 	(void)backend;
-	return scan_all(true, each, arg, err);
+	return backend_disk_scan(each, arg, err);
+}
+
+static int wake(const struct backend_dev *dev, struct err *err)
+{
+	_cleanup_dm_ struct dm dm = {.fd = -1};
+	int r = open_dm(&dm, err);
+	if (r < 0)
+		return r;
+	r = mapped_wake(&dm, dev->tag, dev->image_ino);
+	return r < 0 ? err_sys(err, r, "resuming the device of %s", dev->tag) : 0;
 }
 
 /* The uuid of a number of the device mapper's, as sysfs has it. False: it is no device of ours now.
@@ -425,6 +421,7 @@ static const struct backend backend_disk = {
 	.detach = detach,
 	.resize = resize,
 	.scan = scan,
+	.wake = wake,
 	.look = look,
 	.set_read_only = set_read_only,
 };
