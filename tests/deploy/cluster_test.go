@@ -226,6 +226,10 @@ func TestChartRefuses(t *testing.T) {
 		{"attach.ending=true", "goes with attach.enabled"},
 		{"mode=node,storageClasses[0].name=a,storageClasses[0].bindingMode=Immediate", "needs mode: controller"},
 		{"storageClasses[0].name=a,storageClasses[0].parameters.encryption=luks2", "node-stage-secret-name"},
+		{"attach.enabled=true,attach.remote.enabled=true,storageClasses[0].name=a,storageClasses[0].parameters.attach=remote," +
+			"storageClasses[0].parameters.encryption=luks2," +
+			"storageClasses[0].parameters.csi\\.storage\\.k8s\\.io/node-stage-secret-name=k," +
+			"storageClasses[0].parameters.csi\\.storage\\.k8s\\.io/node-stage-secret-namespace=n", "controller-publish-secret-name"},
 		{"nodeGroups[0].name=a,nodeGroups[0].nodeSelector.a=b,node.affinity.nodeAffinity.x=y", "exclude each other"},
 		{"nodeGroups[0].name=a,nodeGroups[0].nodeSelector.a=b,nodeGroups[1].name=a,nodeGroups[1].nodeSelector.a=c", "twice"},
 	} {

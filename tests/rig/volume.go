@@ -28,6 +28,8 @@ type Volume struct {
 	Source  *csi.VolumeContentSource
 	// What kubelet gives of the secrets that the class names, to stage and to grow.
 	Secrets map[string]string
+	// What external-attacher gives, likewise.
+	AttachSecrets map[string]string
 	// Where it may be; nil: not said.
 	Topology *csi.TopologyRequirement
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "answers.h"
 
+#include "csi/topology.h"
+
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -84,15 +86,29 @@ static void put_value(struct text *t, const ProtobufCFieldDescriptor *field, con
 	}
 }
 
+/* Of a repeated field's values. */
+static size_t stride_of(ProtobufCType type)
+{
+	switch (type) {
+	case PROTOBUF_C_TYPE_BYTES:
+		return sizeof(ProtobufCBinaryData);
+	case PROTOBUF_C_TYPE_MESSAGE:
+		return sizeof(void *);
+	case PROTOBUF_C_TYPE_INT64:
+	case PROTOBUF_C_TYPE_UINT64:
+		return sizeof(int64_t);
+	default:
+		return sizeof(int32_t);
+	}
+}
+
 static void put_message(struct text *t, const ProtobufCMessage *message)
 {
 	for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
 		const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
 		const char *at = (const char *)message + field->offset;
 		const char *quantifier = (const char *)message + field->quantifier_offset;
-		size_t stride = field->type == PROTOBUF_C_TYPE_BYTES ? sizeof(ProtobufCBinaryData)
-				: field->type == PROTOBUF_C_TYPE_MESSAGE ? sizeof(void *)
-									 : sizeof(int32_t);
+		size_t stride = stride_of(field->type);
 		if (field->label == PROTOBUF_C_LABEL_REPEATED)
 			for (size_t k = 0; k < *(const size_t *)quantifier; k++)
 				put_value(t, field, *(const char *const *)at + k * stride);
@@ -104,23 +120,41 @@ static void put_message(struct text *t, const ProtobufCMessage *message)
 		t->at[--t->len] = '\0';
 }
 
-const char *ask(const char *method, const void *request, const ProtobufCMessageDescriptor *response)
+/* Static, until the next call. */
+static struct text *begin(void)
 {
 	static struct text t;
-	struct world_answer answer;
 	t.len = 0;
 	t.at[0] = '\0';
-	if (call(method, request, &answer) != GRPC_OK) {
-		put(&t, "%d: %s", answer.status, answer.message);
-	} else {
-		ProtobufCMessage *message =
-			protobuf_c_message_unpack(response, NULL, answer.len, answer.data);
-		cr_assert_not_null(message);
-		put_message(&t, message);
-		protobuf_c_message_free_unpacked(message, NULL);
-	}
+	return &t;
+}
+
+static void put_packed(
+	struct text *t, const ProtobufCMessageDescriptor *type, const uint8_t *data, size_t len)
+{
+	ProtobufCMessage *message = protobuf_c_message_unpack(type, NULL, len, data);
+	cr_assert_not_null(message);
+	put_message(t, message);
+	protobuf_c_message_free_unpacked(message, NULL);
+}
+
+const char *line_of(const ProtobufCMessageDescriptor *type, const uint8_t *data, size_t len)
+{
+	struct text *t = begin();
+	put_packed(t, type, data, len);
+	return t->at;
+}
+
+const char *ask(const char *method, const void *request, const ProtobufCMessageDescriptor *response)
+{
+	struct text *t = begin();
+	struct world_answer answer;
+	if (call(method, request, &answer) != GRPC_OK)
+		put(t, "%d: %s", answer.status, answer.message);
+	else
+		put_packed(t, response, answer.data, answer.len);
 	world_answer_free(&answer);
-	return t.at;
+	return t->at;
 }
 
 void says(const char *got, const char *fmt, ...)
@@ -131,6 +165,17 @@ void says(const char *got, const char *fmt, ...)
 	vsnprintf(want, sizeof(want), fmt, ap);
 	va_end(ap);
 	cr_expect_str_eq(got, want, "it says\n%s\nand not\n%s", got, want);
+}
+
+const char *device_fields(
+	const char *type, const char *path, uint32_t dev_major, uint32_t dev_minor)
+{
+	static char fields[160];
+	int n = snprintf(
+		fields, sizeof(fields), "type='%s' path='%s' major=%u", type, path, dev_major);
+	if (dev_minor != 0)
+		snprintf(fields + n, sizeof(fields) - (size_t)n, " minor=%u", dev_minor);
+	return fields;
 }
 
 Csi__V1__StringPair *pair(unsigned i, const char *key, const char *value)
@@ -152,34 +197,71 @@ void take_id(const char *answer, const char *name, char *ret_id)
 	snprintf(ret_id, RECORD_ID_MAX, "%.*s", (int)strcspn(at, "'"), at);
 }
 
+Csi__V1__TopologyRequirement *elsewhere(void)
+{
+	static Csi__V1__TopologyRequirement req;
+	static Csi__V1__Topology topology, *list[1] = {&topology};
+	static Csi__V1__StringPair *pairs[1];
+	csi__v1__topology_requirement__init(&req);
+	csi__v1__topology__init(&topology);
+	pairs[0] = pair(3, CSI_TOPOLOGY_KEY, "node-2");
+	topology.segments = pairs;
+	topology.n_segments = 1;
+	req.requisite = list;
+	req.n_requisite = 1;
+	return &req;
+}
+
 const char *asks_create(const char *name, enum source from)
 {
 	Csi__V1__CreateVolumeRequest req = CSI__V1__CREATE_VOLUME_REQUEST__INIT;
 	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
-	Csi__V1__VolumeContentSource content = CSI__V1__VOLUME_CONTENT_SOURCE__INIT;
-	Csi__V1__VolumeContentSource__SnapshotSource snapshot =
-		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
-	Csi__V1__VolumeContentSource__VolumeSource volume =
-		CSI__V1__VOLUME_CONTENT_SOURCE__VOLUME_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
 	Csi__V1__StringPair *parameters[1] = {pair(0, "device", "loop")};
 	range.required_bytes = 16 * MIB;
-	snapshot.snapshot_id = csi_bytes(snapshot_id);
-	volume.volume_id = csi_bytes(volume_id);
 	req.name = csi_bytes(name);
 	req.capacity_range = &range;
 	req.n_volume_capabilities = 1;
 	req.volume_capabilities = caps;
 	req.n_parameters = 1;
 	req.parameters = parameters;
-	if (from != EMPTY)
-		req.volume_content_source = &content;
-	if (from == FROM_VOLUME) {
-		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME;
-		content.volume = &volume;
-	} else if (from == FROM_SNAPSHOT) {
-		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT;
-		content.snapshot = &snapshot;
-	}
+	req.volume_content_source = content_source(from);
 	return ASK("Controller", CreateVolume, create_volume);
+}
+
+const char *asks_stage(void)
+{
+	Csi__V1__NodeStageVolumeRequest req = stage_request();
+	return ASK("Node", NodeStageVolume, node_stage_volume);
+}
+
+const char *asks_unstage(void)
+{
+	Csi__V1__NodeUnstageVolumeRequest req = unstage_request();
+	return ASK("Node", NodeUnstageVolume, node_unstage_volume);
+}
+
+const char *asks_publish(void)
+{
+	Csi__V1__NodePublishVolumeRequest req = publish_request();
+	return ASK("Node", NodePublishVolume, node_publish_volume);
+}
+
+const char *asks_unpublish(void)
+{
+	Csi__V1__NodeUnpublishVolumeRequest req = unpublish_request();
+	return ASK("Node", NodeUnpublishVolume, node_unpublish_volume);
+}
+
+const char *asks_stats(void)
+{
+	Csi__V1__NodeGetVolumeStatsRequest req = stats_request();
+	return ASK("Node", NodeGetVolumeStats, node_get_volume_stats);
+}
+
+const char *asks_delete(void)
+{
+	Csi__V1__DeleteVolumeRequest req = CSI__V1__DELETE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	return ASK("Controller", DeleteVolume, delete_volume);
 }

@@ -73,6 +73,23 @@ Csi__V1__VolumeCapability *capability(void)
 	return &cap;
 }
 
+struct record *plain_record(
+	enum record_kind kind, const char *name, const char *random, uint64_t size_bytes)
+{
+	struct record from = {.kind = kind,
+		.name = name,
+		.size_bytes = size_bytes,
+		.block_size = 512,
+		.mkfs_options = "",
+		.source_id = "",
+		.family = "",
+		.claim = ""};
+	snprintf(from.random, sizeof(from.random), "%s", random);
+	struct record *rec = record_new(&from);
+	cr_assert_not_null(rec);
+	return rec;
+}
+
 enum grpc_status call(
 	const char *method, const ProtobufCMessage *request, struct world_answer *answer)
 {
@@ -87,15 +104,32 @@ enum grpc_status call_status(const char *method, const ProtobufCMessage *request
 	return status;
 }
 
+Csi__V1__VolumeContentSource *content_source(enum source from)
+{
+	static Csi__V1__VolumeContentSource content;
+	static Csi__V1__VolumeContentSource__VolumeSource volume;
+	static Csi__V1__VolumeContentSource__SnapshotSource snapshot;
+	if (from == EMPTY)
+		return NULL;
+	csi__v1__volume_content_source__init(&content);
+	csi__v1__volume_content_source__volume_source__init(&volume);
+	csi__v1__volume_content_source__snapshot_source__init(&snapshot);
+	volume.volume_id = csi_bytes(volume_id);
+	snapshot.snapshot_id = csi_bytes(snapshot_id);
+	if (from == FROM_VOLUME) {
+		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME;
+		content.volume = &volume;
+	} else {
+		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT;
+		content.snapshot = &snapshot;
+	}
+	return &content;
+}
+
 enum grpc_status create(const char *name, enum source source, char *ret_id)
 {
 	Csi__V1__CreateVolumeRequest req = CSI__V1__CREATE_VOLUME_REQUEST__INIT;
 	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
-	Csi__V1__VolumeContentSource content = CSI__V1__VOLUME_CONTENT_SOURCE__INIT;
-	Csi__V1__VolumeContentSource__VolumeSource from_volume =
-		CSI__V1__VOLUME_CONTENT_SOURCE__VOLUME_SOURCE__INIT;
-	Csi__V1__VolumeContentSource__SnapshotSource from_snapshot =
-		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
 	Csi__V1__StringPair freeze = CSI__V1__STRING_PAIR__INIT, device = freeze, change = freeze;
 	Csi__V1__StringPair encrypt = freeze, provision = freeze, image = freeze, attach = freeze;
@@ -125,17 +159,7 @@ enum grpc_status create(const char *name, enum source source, char *ret_id)
 	req.capacity_range = &range;
 	req.n_volume_capabilities = 1;
 	req.volume_capabilities = caps;
-	if (source == FROM_VOLUME) {
-		from_volume.volume_id = csi_bytes(volume_id);
-		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_VOLUME;
-		content.volume = &from_volume;
-		req.volume_content_source = &content;
-	} else if (source == FROM_SNAPSHOT) {
-		from_snapshot.snapshot_id = csi_bytes(snapshot_id);
-		content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT;
-		content.snapshot = &from_snapshot;
-		req.volume_content_source = &content;
-	}
+	req.volume_content_source = content_source(source);
 	struct world_answer answer;
 	enum grpc_status status = call("Controller/CreateVolume", &req.base, &answer);
 	if (status == GRPC_OK) {
@@ -254,7 +278,7 @@ size_t context_count;
 
 enum { CONTEXT_MAX = 16 };
 
-static Csi__V1__StringPair **context_message(size_t *ret_count)
+Csi__V1__StringPair **context_message(size_t *ret_count)
 {
 	static Csi__V1__StringPair pairs[CONTEXT_MAX], *list[CONTEXT_MAX];
 	cr_assert_leq(context_count, CONTEXT_MAX);
@@ -268,13 +292,55 @@ static Csi__V1__StringPair **context_message(size_t *ret_count)
 	return list;
 }
 
-enum grpc_status do_stage(void)
+Csi__V1__NodeStageVolumeRequest stage_request(void)
 {
 	Csi__V1__NodeStageVolumeRequest req = CSI__V1__NODE_STAGE_VOLUME_REQUEST__INIT;
 	req.volume_id = csi_bytes(volume_id);
 	req.staging_target_path = csi_bytes(staging_path);
 	req.volume_capability = capability();
 	req.publish_context = context_message(&req.n_publish_context);
+	return req;
+}
+
+Csi__V1__NodeUnstageVolumeRequest unstage_request(void)
+{
+	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	return req;
+}
+
+Csi__V1__NodePublishVolumeRequest publish_request(void)
+{
+	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(staging_path);
+	req.target_path = csi_bytes(target_path);
+	req.readonly = publish_read_only;
+	req.volume_capability = capability();
+	req.publish_context = context_message(&req.n_publish_context);
+	return req;
+}
+
+Csi__V1__NodeUnpublishVolumeRequest unpublish_request(void)
+{
+	Csi__V1__NodeUnpublishVolumeRequest req = CSI__V1__NODE_UNPUBLISH_VOLUME_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.target_path = csi_bytes(target_path);
+	return req;
+}
+
+Csi__V1__NodeGetVolumeStatsRequest stats_request(void)
+{
+	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
+	req.volume_id = csi_bytes(volume_id);
+	req.volume_path = csi_bytes(target_path);
+	return req;
+}
+
+enum grpc_status do_stage(void)
+{
+	Csi__V1__NodeStageVolumeRequest req = stage_request();
 	Csi__V1__StringPair key = CSI__V1__STRING_PAIR__INIT, *secrets[1] = {&key};
 	key.key = csi_bytes("key");
 	if (stage_key != NULL) {
@@ -287,37 +353,25 @@ enum grpc_status do_stage(void)
 
 enum grpc_status undo_stage(void)
 {
-	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
-	req.volume_id = csi_bytes(volume_id);
-	req.staging_target_path = csi_bytes(staging_path);
+	Csi__V1__NodeUnstageVolumeRequest req = unstage_request();
 	return call_status("Node/NodeUnstageVolume", &req.base);
 }
 
 enum grpc_status do_publish(void)
 {
-	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
-	req.volume_id = csi_bytes(volume_id);
-	req.staging_target_path = csi_bytes(staging_path);
-	req.target_path = csi_bytes(target_path);
-	req.readonly = publish_read_only;
-	req.volume_capability = capability();
-	req.publish_context = context_message(&req.n_publish_context);
+	Csi__V1__NodePublishVolumeRequest req = publish_request();
 	return call_status("Node/NodePublishVolume", &req.base);
 }
 
 enum grpc_status undo_publish(void)
 {
-	Csi__V1__NodeUnpublishVolumeRequest req = CSI__V1__NODE_UNPUBLISH_VOLUME_REQUEST__INIT;
-	req.volume_id = csi_bytes(volume_id);
-	req.target_path = csi_bytes(target_path);
+	Csi__V1__NodeUnpublishVolumeRequest req = unpublish_request();
 	return call_status("Node/NodeUnpublishVolume", &req.base);
 }
 
 enum grpc_status do_stats(void)
 {
-	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
-	req.volume_id = csi_bytes(volume_id);
-	req.volume_path = csi_bytes(target_path);
+	Csi__V1__NodeGetVolumeStatsRequest req = stats_request();
 	return call_status("Node/NodeGetVolumeStats", &req.base);
 }
 
@@ -383,4 +437,13 @@ void bear_elsewhere(const char *name, char id[RECORD_ID_MAX])
 	world_restart(w);
 	pool_object_id(pools_find_name(w->pools, RECORD_VOLUME, name), id);
 	cr_assert_eq(strncmp(id, "deadbeef.", 9), 0);
+}
+
+void no_device(void)
+{
+	char left[INVENTORY_BYTES];
+	world_settle(w);
+	world_inventory(w, left, sizeof(left));
+	cr_expect_null(strstr(left, "\ndevice "), "%s", left);
+	cr_expect_null(strstr(left, "mount "), "%s", left);
 }

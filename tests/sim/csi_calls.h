@@ -22,6 +22,7 @@ extern const char *fs_type, *device_type, *encryption, *provisioning;
 /* The publish_context of stages and publishes; none: the volume is this node's own. */
 extern const struct attach_pair *context;
 extern size_t context_count;
+Csi__V1__StringPair **context_message(size_t *ret_count);
 /* What the stage's secrets have as the key; NULL: they have none. */
 extern const char *stage_key;
 extern const char *mount_flag; /* of every capability; NULL: none */
@@ -32,12 +33,19 @@ extern const char *source_image; /* that the class names; NULL: none */
 /* The test is skipped where there can be none. */
 void open_world(enum world_fs fs, uint64_t seed, bool as_block);
 
+enum source { EMPTY, FROM_VOLUME, FROM_SNAPSHOT }; /* volume_id, snapshot_id */
+
 Csi__V1__VolumeCapability *capability(void);
+/* Where volume_id or snapshot_id is what a volume begins as; EMPTY: NULL. Static, until the next.
+ */
+Csi__V1__VolumeContentSource *content_source(enum source from);
+/* A record with nothing special, on the heap. */
+struct record *plain_record(
+	enum record_kind kind, const char *name, const char *random, uint64_t size_bytes);
 enum grpc_status call(
 	const char *method, const ProtobufCMessage *request, struct world_answer *answer);
 enum grpc_status call_status(const char *method, const ProtobufCMessage *request);
 
-enum source { EMPTY, FROM_VOLUME, FROM_SNAPSHOT }; /* volume_id, snapshot_id */
 enum grpc_status create(const char *name, enum source source, char *ret_id);
 enum grpc_status delete (const char *id);
 /* A device that was just cleared lives on while somebody on this machine looks at it (losetup -a,
@@ -57,6 +65,12 @@ void bear_elsewhere(const char *name, char id[RECORD_ID_MAX]);
 
 /* Of volume_id; the snapshot's name is snapshot_name. */
 enum grpc_status do_snapshot(void), undo_snapshot(void);
+/* Requests about volume_id at its paths, as the variables above say; without secrets. */
+Csi__V1__NodeStageVolumeRequest stage_request(void);
+Csi__V1__NodeUnstageVolumeRequest unstage_request(void);
+Csi__V1__NodePublishVolumeRequest publish_request(void);
+Csi__V1__NodeUnpublishVolumeRequest unpublish_request(void);
+Csi__V1__NodeGetVolumeStatsRequest stats_request(void);
 enum grpc_status do_stage(void), undo_stage(void);
 enum grpc_status do_publish(void), undo_publish(void);
 enum grpc_status do_stats(void);
@@ -70,5 +84,8 @@ bool is_frozen(void), is_frozen_at(const char *path);
 /* Frozen by us, as an attempt cut short leaves it. Its name is "base". */
 void leave_frozen(void);
 void leave_frozen_image(const char *image); /* mounted at staging_path */
+
+/* Nothing is attached and nothing is mounted any more, or it is said what is. */
+void no_device(void);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "blockio/boot_mark.h"
 #include "csi/messages.h"
+#include "node/adopt.h"
 #include "node/volume.h"
 #include "pool/departure.h"
 #include "pool/index.h"
@@ -194,6 +195,29 @@ Test(adopt, a_backend_that_is_mute_is_alone_with_it, .timeout = 120)
 }
 
 static const struct backend mute_disk = {.type = BACKEND_DISK, .name = "disk", .scan = mute_scan};
+
+static enum grpc_status list(void)
+{
+	Csi__V1__ListVolumesRequest req = CSI__V1__LIST_VOLUMES_REQUEST__INIT;
+	return call_status("Controller/ListVolumes", &req.base);
+}
+
+/* A volume that is not in the list would be taken for one that is not there. */
+Test(adopt, a_pool_that_is_slow_to_read_is_waited_for, .timeout = 120)
+{
+	open_world(WORLD_XFS, 1, true);
+	make("base", "loop");
+	struct pool *pool = pools_at(w->pools, 0);
+	pool->life = POOL_UNREAD_MUTE; /* as if its load had taken long */
+	pool->state_since_ns = ring_now_ns(w->reactor.ring);
+	cr_expect_eq(list(), GRPC_UNAVAILABLE);
+	pool->state_since_ns -= POOL_UNREAD_WAIT_MS * UINT64_C(1000000);
+	cr_expect_eq(list(), GRPC_OK, "others have volumes, too");
+	pool->life = POOL_MUTE;
+	cr_expect_eq(list(), GRPC_OK, "it is known what it has");
+	world_settle(w); /* it is well when it is looked after */
+	world_close(w);
+}
 
 /* Its device would not lock the image. */
 Test(adopt, what_may_have_a_device_on_raw_disks_is_not_deleted_yet, .timeout = 120)
@@ -418,6 +442,117 @@ Test(adopt, marks_that_could_not_be_read_are_looked_for_again, .timeout = 120)
 	world_close(w);
 }
 
+/* ---- devices that are suspended ---- */
+
+/* Loop devices that are told as suspended until they are let go on. */
+static struct {
+	const struct backend *loop;
+	struct backend backend;
+	bool suspended;
+	unsigned scans, wakes, wake_faults;
+	void (*each)(void *arg, const struct backend_dev *dev);
+} sleepy;
+
+static void tell_suspended(void *arg, const struct backend_dev *dev)
+{
+	struct backend_dev told = *dev;
+	told.suspended = sleepy.suspended && strncmp(dev->tag, "ringvol:", 8) == 0;
+	sleepy.each(arg, &told);
+}
+
+static int sleepy_scan(const struct backend *backend,
+	void (*each)(void *arg, const struct backend_dev *dev), void *arg, struct err *err)
+{
+	(void)backend;
+	sleepy.each = each;
+	sleepy.scans++;
+	return sleepy.loop->scan(sleepy.loop, tell_suspended, arg, err);
+}
+
+static int sleepy_wake(const struct backend_dev *dev, struct err *err)
+{
+	cr_assert(sleepy.suspended);
+	if (sleepy.wake_faults > 0) {
+		sleepy.wake_faults--;
+		return err_sys(err, -EIO, "resuming %s", dev->path);
+	}
+	sleepy.wakes++;
+	sleepy.suspended = false;
+	return 0;
+}
+
+/* A world with a mounted volume. */
+static void open_sleepy(void)
+{
+	open_world(WORLD_XFS, 1, false);
+	make("base", "loop");
+	stage();
+	sleepy.loop = backend_get(BACKEND_LOOP);
+	sleepy.backend = *sleepy.loop;
+	sleepy.backend.scan = sleepy_scan;
+	sleepy.backend.look = NULL; /* all are looked at for one */
+	sleepy.backend.wake = sleepy_wake;
+	backend_add(&sleepy.backend);
+}
+
+static void close_sleepy(void)
+{
+	unstage();
+	world_close(w);
+	backend_add(sleepy.loop);
+}
+
+/* And only then a file system is thawed: that is I/O. */
+Test(adopt, what_was_left_suspended_goes_on, .timeout = 120)
+{
+	open_sleepy();
+	leave_frozen();
+	sleepy.suspended = true;
+	sleepy.wake_faults = 1;
+	world_restart(w);
+	cr_expect(sleepy.suspended);
+	cr_expect(is_frozen());
+	cr_expect_not(probe_says_ready());
+	world_settle(w);
+	cr_expect_eq(sleepy.wakes, 1);
+	cr_expect_not(is_frozen());
+	cr_expect(probe_says_ready());
+	close_sleepy();
+}
+
+/* A snapshot holds it still: whoever looks for a device of another volume lets nothing go on. */
+Test(adopt, what_an_operation_has_suspended_stays_so, .timeout = 120)
+{
+	char first[RECORD_ID_MAX], elsewhere[128];
+	open_sleepy();
+	memcpy(first, volume_id, sizeof(first));
+	make("other", "loop");
+	sleepy.suspended = true;
+	sleepy.scans = 0;
+	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
+	snprintf(elsewhere, sizeof(elsewhere), "%s/elsewhere", w->dir);
+	req.volume_id = csi_bytes(volume_id);
+	req.staging_target_path = csi_bytes(elsewhere);
+	cr_expect_eq(call_status("Node/NodeUnstageVolume", &req.base), GRPC_OK, "it is not staged");
+	cr_expect_eq(sleepy.scans, 1);
+	cr_expect_eq(delete (volume_id), GRPC_OK);
+	cr_expect_eq(sleepy.wakes, 0);
+	cr_expect(sleepy.suspended);
+	/* A pool that comes meanwhile has all looked for: the operation has the volume alone. */
+	memcpy(volume_id, first, sizeof(first));
+	struct node_lock lock;
+	node_lock_init(&lock, NODE_EXCLUSIVE, "volume", find_volume()->key);
+	node_lock_take(&w->csi->node->locks, &lock);
+	node_adopt(w->csi->node, NULL, NULL);
+	while (node_adopting(w->csi->node))
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_expect_eq(sleepy.wakes, 0);
+	node_lock_release(&w->csi->node->locks, &lock);
+	world_adopt(w);
+	cr_expect_eq(sleepy.wakes, 1);
+	close_sleepy();
+}
+
 static enum grpc_status publish_to_one(const char *path)
 {
 	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
@@ -538,6 +673,28 @@ Test(adopt, a_device_of_a_volume_that_has_left_is_kept, .timeout = 120)
 }
 
 /* Not of the one it is in: by the random part alone a device is no volume's. */
+/* So many that each slot has some. */
+Test(adopt, any_name_can_be_locked)
+{
+	enum { NAMES = 16 * NODE_LOCK_SLOTS };
+	static struct node_locks locks;
+	static struct node_lock taken[NAMES];
+	char key[16];
+	node_locks_init(&locks);
+	for (unsigned i = 0; i < NAMES; i++) {
+		snprintf(key, sizeof(key), "%u", i);
+		node_lock_init(&taken[i], NODE_EXCLUSIVE, "volume", key);
+		cr_assert_null(node_lock_conflict(&locks, &taken[i]));
+		node_lock_take(&locks, &taken[i]);
+		cr_assert_eq(node_lock_conflict(&locks, &taken[i]), &taken[i]);
+	}
+	for (unsigned i = 0; i < NAMES; i++) {
+		node_lock_release(&locks, &taken[i]);
+		cr_assert_null(node_lock_conflict(&locks, &taken[i]));
+	}
+	cr_assert_eq(locks.releases, NAMES);
+}
+
 Test(adopt, a_tag_is_of_the_pool_that_a_volume_was_born_in, .timeout = 120)
 {
 	backend_add(&slow);

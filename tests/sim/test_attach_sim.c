@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ControllerPublishVolume and ControllerUnpublishVolume, each of their steps failed. */
 #include "csi_calls.h"
+#include "fake_crypt.h"
 #include "trials.h"
 
 #include "attach/context.h"
+#include "blockio/blkdev.h"
 #include "csi/messages.h"
 #include "pool/attachment.h"
 #include "pool/index.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 static const char *node_id = "node-1";
 static bool read_only;
+static const char *attach_key; /* of ControllerPublishVolume's secrets; NULL: they have none */
 
 /* ---- a target in memory ---- */
 
@@ -29,8 +35,8 @@ static struct fake {
 	bool open;
 } fakes[EXPORTS_MAX];
 static unsigned fake_count;
-static bool no_target, no_address;
-static char failing[UUID_BYTES]; /* which cannot be made */
+static bool no_target, no_tls, no_address;
+static char failing[UUID_BYTES]; /* which cannot be made; "*": none can */
 static unsigned opened_with;     /* so many at once */
 
 static struct fake *fake_find(const char *subsystem)
@@ -41,8 +47,10 @@ static struct fake *fake_find(const char *subsystem)
 	return NULL;
 }
 
-static int fake_check(bool auth, struct err *err)
+static int fake_check(bool auth, bool tls, struct err *err)
 {
+	if (tls && no_tls)
+		return err_set(err, ERR_PRECONDITION, "modprobe nvme-keyring");
 	(void)auth;
 	return no_target ? err_set(err, ERR_PRECONDITION, "modprobe nvmet") : 0;
 }
@@ -50,7 +58,7 @@ static int fake_check(bool auth, struct err *err)
 static int fake_make(const struct nvmet_export *e, struct err *err)
 {
 	struct fake *f = fake_find(e->names.subsystem);
-	if (strcmp(e->uuid, failing) == 0)
+	if (strcmp(failing, "*") == 0 || strcmp(e->uuid, failing) == 0)
 		return err_sys(err, -EIO, "%s", e->device);
 	if (access(e->device, F_OK) < 0)
 		return err_sys(err, -errno, "%s", e->device);
@@ -73,9 +81,10 @@ static bool fake_is_open(const char *address)
 	return false;
 }
 
-static int fake_open(
-	const char *address, const struct export_names *names, size_t count, struct err *err)
+static int fake_open(const char *address, bool tls, const struct export_names *names, size_t count,
+	struct err *err)
 {
+	(void)tls;
 	if (no_address)
 		return err_set(err, ERR_PRECONDITION, "%s is not this node's", address);
 	for (size_t i = 0; i < count; i++)
@@ -121,9 +130,9 @@ static void open_attached(enum world_fs fs, uint64_t seed, bool as_block)
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 }
 
-static void open_exporting(enum world_fs fs, uint64_t seed, bool as_block)
+/* The world is open. Makes a volume that goes to node-2. */
+static void export_from(void)
 {
-	open_world(fs, seed, as_block);
 	w->attach = true;
 	w->exports =
 		(struct node_exports_config){.address = "192.0.2.1:4420", .target = &fake_target};
@@ -131,6 +140,12 @@ static void open_exporting(enum world_fs fs, uint64_t seed, bool as_block)
 	attach_to = "remote";
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 	node_id = "node-2";
+}
+
+static void open_exporting(enum world_fs fs, uint64_t seed, bool as_block)
+{
+	open_world(fs, seed, as_block);
+	export_from();
 }
 
 static enum grpc_status publish_to(struct world_answer *answer)
@@ -141,6 +156,13 @@ static enum grpc_status publish_to(struct world_answer *answer)
 	req.node_id = csi_bytes(node_id);
 	req.volume_capability = capability();
 	req.readonly = read_only;
+	Csi__V1__StringPair key = CSI__V1__STRING_PAIR__INIT, *secrets[1] = {&key};
+	if (attach_key != NULL) {
+		key.key = csi_bytes("key");
+		key.value = csi_bytes(attach_key);
+		req.secrets = secrets;
+		req.n_secrets = 1;
+	}
 	return call("Controller/ControllerPublishVolume", &req.base, answer);
 }
 
@@ -416,14 +438,18 @@ static const char *context_of(const struct world_answer *answer, const char *key
 	return value;
 }
 
+static void turn_until_idle(void)
+{
+	for (unsigned i = 0; i < 100000 && !node_exports_idle(w->csi->node->exports); i++)
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+}
+
 static void turn_until_made(unsigned made)
 {
 	for (unsigned i = 0; i < 100000 && (fake_count == 0 || fakes[0].made < made); i++)
 		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
 	cr_assert_geq(fakes[0].made, made);
-	/* It has the volume for itself until it is through. */
-	for (unsigned i = 0; i < 100000 && !node_exports_idle(w->csi->node->exports); i++)
-		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	turn_until_idle(); /* it has the volume for itself until it is through */
 }
 
 Test(exports, a_life, .timeout = 120)
@@ -467,6 +493,58 @@ Test(exports, a_life, .timeout = 120)
 	world_close(w);
 }
 
+/* What a later call cannot repeat stays as it was. */
+Test(exports, what_is_there_outlives_a_refusal, .timeout = 120)
+{
+	open_exporting(WORLD_XFS, 1, true);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	memcpy(failing, fakes[0].e.uuid, sizeof(failing));
+	refused(GRPC_INTERNAL, fakes[0].device);
+	cr_expect_eq(fake_count, 1);
+	world_restart(w);
+	turn_until_idle();
+	refused(GRPC_INTERNAL, fakes[0].device);
+	cr_expect_eq(fake_count, 1);
+	cr_expect_str_eq(published(), "node-2");
+	failing[0] = '\0';
+	cr_assert_eq(do_attach(), GRPC_OK);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	cr_expect_eq(fake_count, 0);
+	world_close(w);
+}
+
+Test(exports, one_that_cannot_be_made_leaves_no_note, .timeout = 120)
+{
+	open_exporting(WORLD_XFS, 1, true);
+	snprintf(failing, sizeof(failing), "*");
+	refused(GRPC_INTERNAL, "Input/output error");
+	cr_expect_eq(fake_count, 0);
+	cr_expect_str_eq(published(), "");
+	failing[0] = '\0';
+	node_id = "node-3";
+	cr_assert_eq(do_attach(), GRPC_OK, "it is promised to nobody");
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	world_close(w);
+}
+
+Test(exports, within_tls, .timeout = 120)
+{
+	struct world_answer answer;
+	open_exporting(WORLD_XFS, 1, true);
+	w->exports.tls = no_tls = true;
+	world_restart(w);
+	refused(GRPC_FAILED_PRECONDITION, "modprobe nvme-keyring");
+	cr_expect_str_eq(published(), "");
+	cr_expect_eq(fake_count, 0);
+	no_tls = false;
+	cr_assert_eq(publish_to(&answer), GRPC_OK, "%s", answer.message);
+	cr_expect_str_eq(context_of(&answer, ATTACH_TRANSPORT), "tcp-tls");
+	world_answer_free(&answer);
+	cr_expect(fakes[0].e.tls);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	world_close(w);
+}
+
 /* A volume for several nodes, which node-2 has. */
 static void open_shared(unsigned mode)
 {
@@ -475,6 +553,161 @@ static void open_shared(unsigned mode)
 	access_mode = mode;
 	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
 	cr_assert_eq(do_attach(), GRPC_OK);
+}
+
+/* ---- encrypted ---- */
+
+static void open_encrypted(uint64_t seed, bool as_block)
+{
+	open_world(WORLD_EXT4, seed, as_block);
+	fake_crypt_use();
+	encryption = "luks2";
+	stage_key = "its key";
+	attach_key = NULL;
+	export_from();
+}
+
+static const struct record *record_of(void)
+{
+	struct pool_object *volume;
+	struct err err = {0};
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	return volume->rec;
+}
+
+/* What is exported is the image as it is, with its header. */
+static void has_ciphertext(void)
+{
+	char magic[8];
+	struct blkdev dev;
+	struct stat st;
+	cr_assert_eq(fake_count, 1);
+	int fd = open(fakes[0].device, O_RDONLY | O_CLOEXEC);
+	cr_assert_geq(fd, 0);
+	cr_assert_eq(read(fd, magic, sizeof(magic)), sizeof(magic));
+	cr_assert_eq(memcmp(magic, "no-luks", sizeof(magic)), 0);
+	cr_assert_eq(fstat(fd, &st), 0);
+	close(fd);
+	cr_assert_eq(blkdev_look(major(st.st_rdev), minor(st.st_rdev), &dev), 0);
+	cr_assert_eq(dev.size_bytes, record_image_bytes(record_of()), "%llu of %llu",
+		(unsigned long long)dev.size_bytes,
+		(unsigned long long)record_image_bytes(record_of()));
+}
+
+static void close_encrypted(void)
+{
+	cr_assert_eq(detach_from(""), GRPC_OK);
+	cr_assert_eq(fake_count, 0);
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
+/* The key is needed once. */
+Test(exports, encrypted, .timeout = 120)
+{
+	struct world_answer answer;
+	open_encrypted(1, false);
+	cr_assert(record_of()->unformatted);
+	refused(GRPC_INVALID_ARGUMENT, "csi.storage.k8s.io/controller-publish-secret-name");
+	cr_expect_str_eq(published(), "");
+	node_id = "node-1";
+	cr_assert_eq(do_attach(), GRPC_OK, "the own node's stage brings it");
+	cr_assert(record_of()->unformatted);
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	node_id = "node-2";
+	attach_key = "its key";
+	cr_assert_eq(publish_to(&answer), GRPC_OK, "%s", answer.message);
+	cr_expect_str_eq(context_of(&answer, ATTACH_ENCRYPTION), ATTACH_ENCRYPTION_LUKS2);
+	cr_expect_str_eq(context_of(&answer, ATTACH_FS_TYPE), "ext4");
+	world_answer_free(&answer);
+	cr_assert(!record_of()->unformatted);
+	has_ciphertext();
+	attach_key = NULL;
+	cr_assert_eq(do_attach(), GRPC_OK, "a repeat");
+	cr_assert_eq(expand(32 * MIB), GRPC_OK);
+	cr_expect_eq(fakes[0].resized, 1);
+	has_ciphertext();
+	cr_assert_eq(do_snapshot(), GRPC_OK);
+	cr_assert_eq(undo_snapshot(), GRPC_OK);
+
+	/* The next run makes it again, and has no key. */
+	unsigned made = fakes[0].made;
+	world_restart(w);
+	turn_until_made(made + 1);
+	has_ciphertext();
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	cr_assert_eq(do_attach(), GRPC_OK);
+	has_ciphertext();
+	cr_assert_eq(undo_attach(), GRPC_OK);
+	/* On its own node, with the key that it got. */
+	node_id = "node-1";
+	cr_assert_eq(do_attach(), GRPC_OK);
+	stage_key = "another";
+	cr_assert_eq(do_stage(), GRPC_UNAUTHENTICATED);
+	stage_key = "its key";
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	close_encrypted();
+}
+
+/* Each step of the first use fails once: the volume is as it was, or has its header, and the next
+ * attempt succeeds. */
+Test(exports, encrypted_first_use_fails, .timeout = 600)
+{
+	unsigned n = 0;
+	bool hit = true;
+	while (hit) {
+		open_encrypted(2 + n, n % 2 == 1);
+		attach_key = "its key";
+		w->fault_hit = false;
+		w->fault_after = (int)n++;
+		enum grpc_status status = do_attach();
+		w->fault_after = -1;
+		hit = w->fault_hit;
+		cr_assert(status == GRPC_OK || hit);
+		world_settle(w);
+		cr_assert(status != GRPC_OK || fake_count == 1, "after %s", w->fault_at);
+		cr_assert_eq(do_attach(), GRPC_OK, "after %s", w->fault_at);
+		has_ciphertext();
+		cr_assert_eq(do_attach(), GRPC_OK, "a repeat");
+		cr_assert_eq(undo_attach(), GRPC_OK);
+		attach_key = NULL;
+		cr_assert_eq(do_attach(), GRPC_OK, "after %s", w->fault_at);
+		close_encrypted();
+	}
+	cr_assert_gt(n, 10);
+}
+
+/* Read on its own node as well: what was opened there is not what others get. */
+Test(exports, encrypted_beside_the_own_node, .timeout = 120)
+{
+	open_encrypted(1, false);
+	attach_key = "its key";
+	access_mode = ATTACHMENT_MANY_READERS;
+	for (unsigned i = 0; i < 2; i++) {
+		const char *first = i == 0 ? "node-2" : "node-1";
+		const char *second = i == 0 ? "node-1" : "node-2";
+		node_id = first;
+		cr_assert_eq(do_attach(), GRPC_OK);
+		if (i == 1)
+			cr_assert_eq(do_stage(), GRPC_OK);
+		node_id = second;
+		cr_assert_eq(do_attach(), GRPC_OK);
+		has_ciphertext();
+		cr_assert_eq(do_stage(), GRPC_OK);
+		cr_assert_eq(do_publish(), GRPC_OK);
+		has_ciphertext();
+		world_restart(w);
+		turn_until_made(fakes[0].made + 1);
+		has_ciphertext();
+		cr_assert_eq(do_stage(), GRPC_OK);
+		cr_assert_eq(undo_publish(), GRPC_OK);
+		cr_assert_eq(undo_stage(), GRPC_OK);
+		has_ciphertext();
+		cr_assert_eq(detach_from(first), GRPC_OK);
+		cr_assert_eq(detach_from(second), GRPC_OK);
+	}
+	close_encrypted();
 }
 
 /* The device is there as long as somebody uses it. */
@@ -563,9 +796,6 @@ Test(exports, refusals, .timeout = 120)
 	cr_expect_eq(create("other", EMPTY, other_id), GRPC_FAILED_PRECONDITION);
 	w->exports.address = "192.0.2.1:4420";
 	world_restart(w);
-	encryption = "luks2";
-	cr_expect_eq(create("other", EMPTY, other_id), GRPC_INVALID_ARGUMENT);
-	encryption = "none";
 	attach_to = "local";
 	access_mode = ATTACHMENT_MANY_WRITERS;
 	cr_expect_eq(create("other", EMPTY, other_id), GRPC_INVALID_ARGUMENT);
@@ -579,12 +809,6 @@ Test(exports, refusals, .timeout = 120)
 	cr_assert_eq(do_attach(), GRPC_OK);
 	cr_assert_eq(undo_attach(), GRPC_OK);
 	world_close(w);
-}
-
-static void turn_until_idle(void)
-{
-	for (unsigned i = 0; i < 100000 && !node_exports_idle(w->csi->node->exports); i++)
-		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
 }
 
 static void turn_until_open(void)

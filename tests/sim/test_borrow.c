@@ -1,217 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Borrowed volumes: the Node service over a volume of another node. The calls of attach are the
- * test's own: in the place of a connection and its cover stands a loop device. All else is real,
+ * Borrowed volumes: the Node service over a volume of another node (lender.h). All else is real,
  * and every step is failed in turn, as in test_csi.c.
  */
-#include "csi_calls.h"
+#include "answers.h"
+#include "lender.h"
 #include "trials.h"
 #include "world.h"
 
 #include "attach/borrowed.h"
+#include "backends/crypt/luks_order.h"
+#include "csi/cover_watch.h"
 #include "csi/messages.h"
+#include "inspect.pb-c.h"
 #include "node/take_device.h"
 #include "node/volume.h"
 #include "pool/arrival.h"
+#include "pool/attachment.h"
 #include "pool/index.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
-
-#define ID  "fedcba98.far.0badcafe"
-#define TAG "ringvol:fedcba98:0badcafe"
-#define KEY "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
-
-/* ---- the other node ---- */
-
-static struct {
-	bool connected;
-	char path[32]; /* of the loop device, while it is */
-	unsigned takes, gives;
-	int fail_take, fail_give; /* -errno of the next one */
-	enum err_code code;
-	const char *state;
-	bool lost; /* its device is gone */
-	char key[ATTACH_KEY_BYTES];
-	bool read_only, probe;
-	bool local, suspended; /* it has moved here; is about to */
-	char tag[ATTACH_TAG_BYTES];
-} far;
-
-static struct attach_pair pairs[] = {
-	{ATTACH_TRANSPORT, "tcp"},
-	{ATTACH_ADDRESS, "192.0.2.1:4420"},
-	{ATTACH_SUBSYSTEM, ATTACH_NQN_PREFIX "a"},
-	{ATTACH_HOST, ATTACH_HOST_NQN_PREFIX "b"},
-	{ATTACH_HOST_ID, "11111111-2222-4333-8444-555555555555"},
-	{ATTACH_KEY, KEY},
-	{ATTACH_NAMESPACE, "01234567-89ab-4cde-8f01-23456789abcd"},
-	{ATTACH_NODE, "node-2"},
-	{ATTACH_VOLUME_MODE, "mount"},
-	{ATTACH_FS_TYPE, "ext4"},
-};
-enum { PAIRS = sizeof(pairs) / sizeof(pairs[0]), MODE = PAIRS - 2 };
-
-static void sh(const char *fmt, const char *arg)
-{
-	char command[512];
-	snprintf(command, sizeof(command), fmt, arg);
-	cr_assert_eq(system(command), 0, "%s", command);
-}
-
-static void fill(struct attach_info *info)
-{
-	struct stat st;
-	char size[64], text[32] = "";
-	if (!far.connected)
-		return;
-	cr_assert_eq(stat(far.path, &st), 0);
-	info->there = true;
-	info->alive = !far.lost;
-	info->local = far.local;
-	info->suspended = far.suspended;
-	info->major = major(st.st_rdev);
-	info->minor = minor(st.st_rdev);
-	info->read_only = far.read_only;
-	snprintf(info->path, sizeof(info->path), "%s", far.path);
-	snprintf(size, sizeof(size), "/sys/dev/block/%u:%u/size", info->major, info->minor);
-	FILE *f = fopen(size, "re");
-	cr_assert(f != NULL && fgets(text, sizeof(text), f) != NULL);
-	fclose(f);
-	info->size_bytes = strtoull(text, NULL, 10) * 512;
-	info->probe = (struct fsimg_probe){.type = FSIMG_EXT4, .fs_bytes = 16 << 20};
-	if (far.local)
-		return;
-	snprintf(info->ctrl.name, sizeof(info->ctrl.name), "nvme7");
-	snprintf(info->ctrl.state, sizeof(info->ctrl.state), "%s",
-		far.state != NULL ? far.state : "live");
-	snprintf(info->ctrl.subsystem, sizeof(info->ctrl.subsystem), ATTACH_NQN_PREFIX "a");
-	snprintf(info->ctrl.address, sizeof(info->ctrl.address), "traddr=192.0.2.1,trsvcid=4420");
-}
-
-static struct attach_info *begin(void *resp, size_t *resp_len)
-{
-	*resp_len = sizeof(struct attach_info);
-	memset(resp, 0, *resp_len);
-	return resp;
-}
-
-static int fail(struct attach_info *info, int *res)
-{
-	int r = *res;
-	*res = 0;
-	if (r < 0 && far.code != ERR_OK)
-		err_set(&info->err, far.code, "no such luck");
-	return r;
-}
-
-static int fake_take(const void *req, size_t req_len, void *resp, size_t *resp_len)
-{
-	const struct attach_take_req *take = req;
-	struct attach_info *info = begin(resp, resp_len);
-	cr_assert_eq(req_len, sizeof(*take));
-	cr_assert_str_eq(take->tag, TAG);
-	int r = fail(info, &far.fail_take);
-	if (r < 0)
-		return r;
-	far.takes++;
-	memcpy(far.key, take->terms.key, sizeof(far.key));
-	far.probe = take->probe;
-	info->found = far.connected;
-	if (!far.connected) {
-		char command[256];
-		far.read_only = take->read_only;
-		snprintf(command, sizeof(command), "losetup %s -f --show %s/image",
-			take->read_only ? "-r" : "", w->dir);
-		FILE *f = popen(command, "re");
-		cr_assert(f != NULL && fgets(far.path, sizeof(far.path), f) != NULL);
-		cr_assert_eq(pclose(f), 0);
-		far.path[strcspn(far.path, "\n")] = '\0';
-		far.connected = true;
-	}
-	bool found = info->found;
-	fill(info);
-	info->found = found;
-	return 0;
-}
-
-static int fake_give(const void *req, size_t req_len, void *resp, size_t *resp_len)
-{
-	struct attach_info *info = begin(resp, resp_len);
-	cr_assert_eq(req_len, sizeof(struct attach_volume_req));
-	cr_assert_str_eq(((const struct attach_volume_req *)req)->tag, far.tag);
-	int r = fail(info, &far.fail_give);
-	if (r < 0)
-		return r;
-	far.gives++;
-	if (far.connected)
-		sh("losetup -d %s", far.path);
-	far.connected = far.lost = false;
-	return 0;
-}
-
-static int fake_look(const void *req, size_t req_len, void *resp, size_t *resp_len)
-{
-	(void)req;
-	(void)req_len;
-	fill(begin(resp, resp_len));
-	return 0;
-}
-
-static int fake_grow(const void *req, size_t req_len, void *resp, size_t *resp_len)
-{
-	const struct attach_volume_req *ask = req;
-	struct attach_info *info = begin(resp, resp_len);
-	char command[256];
-	(void)req_len;
-	snprintf(command, sizeof(command), "truncate -s %llu %s/image && losetup -c %s",
-		(unsigned long long)ask->want_bytes, w->dir, far.path);
-	cr_assert_eq(system(command), 0);
-	fill(info);
-	return 0;
-}
-
-static void use_fakes(void)
-{
-	w->calls[ATTACH_TAKE] = fake_take;
-	w->calls[ATTACH_GIVE] = fake_give;
-	w->calls[ATTACH_LOOK] = fake_look;
-	w->calls[ATTACH_GROW] = fake_grow;
-}
-
-static void open_far(uint64_t seed, bool as_block)
-{
-	open_world(WORLD_EXT4, seed, as_block);
-	memset(&far, 0, sizeof(far));
-	strcpy(far.tag, TAG);
-	pairs[MODE].value = as_block ? "block" : "mount";
-	pairs[MODE + 1].value = as_block ? "" : "ext4";
-	context = pairs;
-	context_count = PAIRS;
-	strcpy(volume_id, ID);
-	sh("truncate -s 16M %s/image", w->dir);
-	if (!as_block)
-		sh("mkfs.ext4 -q -O metadata_csum_seed %s/image", w->dir);
-	use_fakes();
-}
-
-static void close_far(void)
-{
-	cr_assert(!far.connected);
-	cr_assert_eq(w->csi->borrows->busy, 0);
-	cr_assert(list_empty(&w->csi->borrows->all));
-	world_close(w);
-}
-
-static const struct borrowed *entry(void)
-{
-	return borrows_find(w->csi->borrows, TAG);
-}
 
 /* ---- each step fails once ---- */
 
@@ -241,9 +55,11 @@ static enum grpc_status undo_grow(void)
 	return GRPC_OK;
 }
 
-static void fail_all(uint64_t seed, bool as_block)
+static void fail_all(uint64_t seed, bool as_block, bool encrypted)
 {
 	open_far(seed, as_block);
+	if (encrypted)
+		encrypt_far(as_block);
 	cr_assert_gt(fail_each_step(&(struct trial){"stage", do_stage, undo_stage, true}), 0);
 	cr_assert(!far.connected);
 	cr_assert_eq(do_stage(), GRPC_OK);
@@ -268,13 +84,23 @@ static void fail_all(uint64_t seed, bool as_block)
 Test(borrow, mount_volume, .timeout = 300)
 {
 	for (uint64_t seed = 1; seed <= 2; seed++)
-		fail_all(seed, false);
+		fail_all(seed, false, false);
 }
 
 Test(borrow, block_volume, .timeout = 300)
 {
 	for (uint64_t seed = 1; seed <= 2; seed++)
-		fail_all(seed, true);
+		fail_all(seed, true, false);
+}
+
+Test(borrow, encrypted_mount_volume, .timeout = 300)
+{
+	fail_all(3, false, true);
+}
+
+Test(borrow, encrypted_block_volume, .timeout = 300)
+{
+	fail_all(4, true, true);
 }
 
 static void fail_whole(bool as_block)
@@ -451,6 +277,119 @@ Test(borrow, an_owner_that_is_away, .timeout = 300)
 	close_far();
 }
 
+/* ---- encrypted ---- */
+
+/* What fails leaves no device, connection or entry, and the next attempt succeeds. */
+static void stage_fails(enum grpc_status want)
+{
+	cr_assert_eq(do_stage(), want);
+	cr_assert(!far.connected);
+	cr_assert_null(entry());
+}
+
+Test(borrow, keys, .timeout = 300)
+{
+	static const struct {
+		const char *does;
+		enum grpc_status status;
+	} trials[] = {
+		{"kill -9 $$", GRPC_INTERNAL}, {"exit 12", GRPC_DATA_LOSS}, /* LUKS_NO_HEADER */
+		{"exit 13", GRPC_FAILED_PRECONDITION},                      /* LUKS_OTHER_SHAPE */
+		{"exit 14", GRPC_FAILED_PRECONDITION},                      /* LUKS_NO_LIBRARY */
+		{"exit 15", GRPC_FAILED_PRECONDITION},                      /* LUKS_NO_DM_CRYPT */
+		{"exit 16", GRPC_RESOURCE_EXHAUSTED},                       /* LUKS_NO_MEMORY */
+		{"exit 18", GRPC_UNAVAILABLE},                              /* LUKS_BUSY */
+	};
+	_Static_assert(LUKS_BUSY == 18 && LUKS_NO_HEADER == 12, "as they are");
+	open_far(1, false);
+	encrypt_far(false);
+	stage_key = NULL;
+	stage_fails(GRPC_INVALID_ARGUMENT);
+	cr_assert_eq(far.takes, 0, "nothing was touched");
+	stage_key = "another";
+	stage_fails(GRPC_UNAUTHENTICATED);
+	stage_key = "the key";
+	for (unsigned i = 0; i < sizeof(trials) / sizeof(trials[0]); i++) {
+		child_does(trials[i].does);
+		stage_fails(trials[i].status);
+	}
+	child_does("");
+	far.fail_opened = -EIO;
+	stage_fails(GRPC_INTERNAL);
+	far.fail_opened = -EINVAL;
+	far.code = ERR_DATA_LOSS;
+	stage_fails(GRPC_DATA_LOSS);
+	cr_assert_eq(do_publish(), GRPC_FAILED_PRECONDITION, "not staged");
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert(entry()->opened);
+	cr_assert_eq(entry()->size_bytes, 16 << 20, "the header is none of it");
+	stage_key = "another";
+	cr_assert_eq(do_stage(), GRPC_OK, "a repeat, and nobody looks at the key");
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	close_far();
+}
+
+/* Ciphertext is published to nobody, whatever an earlier run has left. */
+Test(borrow, a_cover_alone, .timeout = 300)
+{
+	char over[32];
+	open_far(1, true);
+	encrypt_far(true);
+	child_does("exit 18");
+	far.fail_give = -EIO; /* not even the undo goes well */
+	cr_assert_eq(do_stage(), GRPC_UNAVAILABLE);
+	cr_assert(far.connected);
+	struct attach_info info = {0};
+	fill(&info);
+	cr_assert_not_null(borrows_put(w->csi->borrows, TAG, &info));
+	cr_assert_eq(do_publish(), GRPC_FAILED_PRECONDITION);
+	child_does("");
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert(opened(over));
+	cr_assert_str_eq(entry()->path, over);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	close_far();
+}
+
+/* The owner has grown it while nobody had it open: what was opened follows at the next stage. */
+Test(borrow, an_encrypted_one_grows, .timeout = 300)
+{
+	open_far(1, true);
+	encrypt_far(true);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	stage_key = NULL;
+	child_does("exit 10");
+	cr_assert_eq(node_expand(20 * MIB), GRPC_INTERNAL);
+	child_does("");
+	cr_assert_eq(node_expand(20 * MIB), GRPC_OK, "no key is needed");
+	cr_assert_eq(entry()->size_bytes, 20 * MIB);
+	sh("truncate -s 40M %s/image", w->dir);
+	sh("losetup -c %s", far.path);
+	stage_key = "the key";
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(entry()->size_bytes, 24 * MIB);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	close_far();
+}
+
+Test(borrow, encrypted_readers, .timeout = 300)
+{
+	open_far(1, false);
+	encrypt_far(false);
+	access_read_only = true;
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert(far.read_only);
+	cr_assert_eq(do_publish(), GRPC_OK);
+	cr_assert_eq(do_stats(), GRPC_OK);
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	close_far();
+}
+
 /* ---- the next run of the driver ---- */
 
 static void as_after_a_start(void)
@@ -462,9 +401,11 @@ static void as_after_a_start(void)
 	cr_assert_not_null(borrows_put(w->csi->borrows, TAG, &info));
 }
 
-Test(borrow, another_run_goes_on, .timeout = 300)
+static void goes_on(bool encrypted)
 {
 	open_far(1, false);
+	if (encrypted)
+		encrypt_far(false);
 	cr_assert_eq(do_stage(), GRPC_OK);
 	cr_assert_eq(do_publish(), GRPC_OK);
 	as_after_a_start();
@@ -476,6 +417,81 @@ Test(borrow, another_run_goes_on, .timeout = 300)
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_null(entry());
+	close_far();
+}
+
+Test(borrow, another_run_goes_on, .timeout = 300)
+{
+	goes_on(false);
+	goes_on(true);
+}
+
+/* What `ringvol ls` is told, with a volume of a pool besides. */
+static void lists_far(const char *fmt, ...)
+{
+	Ringvol__V1__ListRequest req = RINGVOL__V1__LIST_REQUEST__INIT;
+	Ringvol__V1__ListRequest__Kind kind = RINGVOL__V1__LIST_REQUEST__KIND__VOLUMES;
+	char want[800], device[200];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(want, sizeof(want), fmt, ap);
+	va_end(ap);
+	req.n_kinds = 1;
+	req.kinds = &kind;
+	req.attached_only = true;
+	const struct borrowed *one = entry();
+	device[0] = '\0';
+	if (one != NULL)
+		snprintf(device, sizeof(device), "size_bytes=%d device{%s}", 16 << 20,
+			device_fields("nvme-tcp", one->path, one->major, one->minor));
+	const char *got =
+		ask("/ringvol.v1.Inspect/List", &req, &ringvol__v1__list_response__descriptor);
+	if (one == NULL)
+		says(got, "%s", "");
+	else
+		says(got, "borrowed{%.*s%s%s}", (int)strcspn(want, "|"), want, device,
+			want + strcspn(want, "|") + 1);
+}
+
+Test(borrow, it_is_told_of, .timeout = 300)
+{
+	open_far(1, false);
+	lists_far("|");
+	cr_assert_eq(do_stage(), GRPC_OK);
+	lists_far("id='%s' tag='%s' owner='node-2' access_type='mount' | mounts{path='%s'}", ID,
+		TAG, staging_path);
+	as_after_a_start();
+	lists_far("tag='%s' |", TAG);
+	cr_assert_eq(do_publish(), GRPC_OK); /* which names it */
+	lists_far("id='%s' tag='%s' |", ID, TAG);
+	entry()->suspended = true;
+	lists_far("id='%s' tag='%s' | suspended=1", ID, TAG);
+	entry()->suspended = false;
+	entry()->local = true; /* then it is a volume of a pool here */
+	cr_assert_null(borrows_next(w->csi->borrows, ""));
+	entry()->local = false;
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	lists_far("|");
+	close_far();
+}
+
+/* They are told of in the order of their tags, each once. */
+Test(borrow, one_behind_the_other)
+{
+	open_far(1, false);
+	struct borrows *b = w->csi->borrows;
+	const char *const tags[] = {"ringvol:b:2", "ringvol:a:9", "ringvol:c:1"};
+	const struct attach_info info = {0};
+	char order[64] = "";
+	for (unsigned i = 0; i < 3; i++)
+		cr_assert_not_null(borrows_put(b, tags[i], &info));
+	for (struct borrowed *one = NULL;
+		(one = borrows_next(b, one != NULL ? one->tag : "")) != NULL;)
+		strcat(order, one->tag + strlen("ringvol:"));
+	cr_assert_str_eq(order, "a:9b:2c:1");
+	for (unsigned i = 0; i < 3; i++)
+		borrows_drop(b, borrows_find(b, tags[i]));
 	close_far();
 }
 
@@ -553,6 +569,14 @@ Test(borrow, it_is_here_by_now, .timeout = 300)
 		cr_assert_eq(do_stats(), GRPC_OK);
 	}
 	cr_assert_eq(far.takes, 0, "there is nobody to connect to");
+	/* What is known of its device is what is there. */
+	borrows_find(w->csi->borrows, far.tag)->size_bytes = 1;
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(borrows_find(w->csi->borrows, far.tag)->size_bytes, 16 * MIB);
+	far.connected = false;
+	cr_assert_eq(do_stage(), GRPC_UNAVAILABLE, "its device is gone");
+	far.connected = true;
+	cr_assert_eq(do_stage(), GRPC_OK);
 	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
 	struct world_answer answer;
 	req.volume_id = csi_bytes(volume_id);
@@ -587,6 +611,49 @@ Test(borrow, its_unstage_fails, .timeout = 300)
 		close_local();
 	}
 	cr_assert_gt(n, 5);
+}
+
+static unsigned resumes;
+
+static int count_resumes(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req;
+	(void)req_len;
+	*resp_len = sizeof(struct attach_info);
+	memset(resp, 0, *resp_len);
+	resumes++;
+	return 0;
+}
+
+/* Suspended while it has come here: TakeVolume swaps its cover, and it is not resumed over what it
+ * was before. One that is not attached here is. */
+Test(borrow, it_has_come_while_suspended, .timeout = 300)
+{
+	static struct csi_cover_watch watch;
+	const struct attachment here = {
+		.node = "node-1", .mode = ATTACHMENT_WRITER, .export = "", .key = ""};
+	open_local(1);
+	w->calls[ATTACH_RESUME] = count_resumes;
+	struct borrowed *one = borrows_find(w->csi->borrows, far.tag);
+	one->suspended = one->ours = true;
+	strcpy(one->key, own->key);
+	own->attachments = attachments_with(NULL, &here);
+	csi_cover_watch_open(&watch, w->csi);
+	for (unsigned attached = 1; attached < 2; attached--) {
+		uint64_t end_ns = ring_now_ns(w->reactor.ring) + 2500 * UINT64_C(1000000);
+		while (ring_now_ns(w->reactor.ring) < end_ns)
+			cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+		cr_expect_eq(resumes > 0, attached == 0, "%u: %u", attached, resumes);
+		cr_expect_eq(one->suspended, attached == 1);
+		attachments_free(own->attachments);
+		own->attachments = NULL;
+	}
+	csi_cover_watch_close(&watch);
+	while (!csi_cover_watch_idle(&watch))
+		cr_assert_eq(ring_turn(w->reactor.ring, true), 0);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	close_local();
 }
 
 /* It moves here, and may have left its node: it is not used over that one. */

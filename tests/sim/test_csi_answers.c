@@ -63,6 +63,20 @@ Test(csi_answers, capabilities)
 				   &csi__v1__node_get_capabilities_response__descriptor),
 			configs[i].node);
 	}
+	Csi__V1__GroupControllerGetCapabilitiesRequest of_group =
+		CSI__V1__GROUP_CONTROLLER_GET_CAPABILITIES_REQUEST__INIT;
+	says_types(ask("GroupController/GroupControllerGetCapabilities", &of_group,
+			   &csi__v1__group_controller_get_capabilities_response__descriptor),
+		"1");
+	/* With --attach, and without staging. */
+	w->csi->config.attach = true;
+	w->csi->config.staging = false;
+	w->csi->config.health = 0;
+	says_types(ASK("Controller", ControllerGetCapabilities, controller_get_capabilities),
+		"1 2 3 4 5 6 7 8 10 12 13 14 15");
+	says_types(ask("Node/NodeGetCapabilities", &of_node,
+			   &csi__v1__node_get_capabilities_response__descriptor),
+		"2 3 5");
 	world_close(w);
 }
 
@@ -390,13 +404,12 @@ static void lists_pool(const char *state, unsigned volumes, unsigned snapshots)
 /* Of a volume that is attached: its device and mounts. */
 static void lists_in_use(const char *volume, const char *mounts)
 {
-	char want[1000], minor[32] = "";
+	char want[1000];
 	const struct backend_dev *dev = &node_volume_find(object_of(RECORD_VOLUME, volume_id))->dev;
 	cr_assert(dev->attached);
-	if (dev->minor != 0)
-		snprintf(minor, sizeof(minor), " minor=%u", dev->minor);
-	snprintf(want, sizeof(want), "volume{%s device{type='loop' path='%s' major=%u%s%s} %s}",
-		volume, dev->path, dev->major, minor, dev->direct_io ? " direct_io=1" : "", mounts);
+	snprintf(want, sizeof(want), "volume{%s device{%s%s} %s}", volume,
+		device_fields("loop", dev->path, dev->major, dev->minor),
+		dev->direct_io ? " direct_io=1" : "", mounts);
 	lists_attached(KIND(VOLUMES), true, want); /* of what is attached nothing is measured */
 }
 

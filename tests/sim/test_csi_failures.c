@@ -3,7 +3,7 @@
  * status, and in which words. */
 #include "answers.h"
 
-#include "csi/topology.h"
+#include "node/volume.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -19,52 +19,32 @@
 /* ---- a helper's call fails ---- */
 
 static int helper_res;
+static const char *helper_why; /* NULL: it does not say */
 static unsigned helper_calls;
 
 static int helper_fails(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
 	(void)req;
 	(void)req_len;
-	(void)resp;
 	*resp_len = 0;
+	if (helper_why != NULL) {
+		struct mnt_result *result = resp;
+		*resp_len = sizeof(*result);
+		snprintf(result->why, sizeof(result->why), "%s", helper_why);
+	}
 	helper_calls++;
 	return helper_res;
 }
 
-static const char *asks_stage(void)
+static const char *asks_expand(void)
 {
-	Csi__V1__NodeStageVolumeRequest req = CSI__V1__NODE_STAGE_VOLUME_REQUEST__INIT;
+	Csi__V1__NodeExpandVolumeRequest req = CSI__V1__NODE_EXPAND_VOLUME_REQUEST__INIT;
+	Csi__V1__CapacityRange range = CSI__V1__CAPACITY_RANGE__INIT;
+	range.required_bytes = 20 * MIB;
 	req.volume_id = csi_bytes(volume_id);
-	req.staging_target_path = csi_bytes(staging_path);
-	req.volume_capability = capability();
-	return ASK("Node", NodeStageVolume, node_stage_volume);
-}
-
-static const char *asks_unstage(void)
-{
-	Csi__V1__NodeUnstageVolumeRequest req = CSI__V1__NODE_UNSTAGE_VOLUME_REQUEST__INIT;
-	req.volume_id = csi_bytes(volume_id);
-	req.staging_target_path = csi_bytes(staging_path);
-	return ASK("Node", NodeUnstageVolume, node_unstage_volume);
-}
-
-static const char *asks_publish(void)
-{
-	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
-	req.volume_id = csi_bytes(volume_id);
-	req.staging_target_path = csi_bytes(staging_path);
-	req.target_path = csi_bytes(target_path);
-	req.volume_capability = capability();
-	req.readonly = publish_read_only;
-	return ASK("Node", NodePublishVolume, node_publish_volume);
-}
-
-static const char *asks_unpublish(void)
-{
-	Csi__V1__NodeUnpublishVolumeRequest req = CSI__V1__NODE_UNPUBLISH_VOLUME_REQUEST__INIT;
-	req.volume_id = csi_bytes(volume_id);
-	req.target_path = csi_bytes(target_path);
-	return ASK("Node", NodeUnpublishVolume, node_unpublish_volume);
+	req.volume_path = csi_bytes(target_path);
+	req.capacity_range = &range;
+	return ASK("Node", NodeExpandVolume, node_expand_volume);
 }
 
 struct failure {
@@ -72,6 +52,7 @@ struct failure {
 	enum mnt_call call;
 	int res;
 	const char *want; /* %1$s: the path, %2$s: the volume */
+	const char *why;
 };
 
 static void fails_each(const struct failure *failures, unsigned count, const char *where)
@@ -80,6 +61,7 @@ static void fails_each(const struct failure *failures, unsigned count, const cha
 	for (const struct failure *f = failures; f < failures + count; f++) {
 		w->calls[f->call] = helper_fails;
 		helper_res = f->res;
+		helper_why = f->why;
 		helper_calls = 0;
 		snprintf(want, sizeof(want), f->want, where, volume_id);
 		says(f->ask(), "%s", want);
@@ -103,6 +85,15 @@ Test(csi_failures, of_helpers, .timeout = 300)
 		{asks_stage, MNT_INSPECT, -ETIMEDOUT, HANGS("inspection")},
 		{asks_stage, MNT_MOUNT, -EIO, "13: mount of %1$s: Input/output error"},
 		{asks_stage, MNT_MOUNT, -ETIMEDOUT, HANGS("mount")},
+		{asks_stage, MNT_MOUNT, -EIO, "13: mount of %1$s: some words: Input/output error",
+			"some words"},
+		{asks_stage, MNT_MOUNT, -EINVAL, "3: mount of %1$s: some words", "some words"},
+		{asks_stage, MNT_MOUNT, -ENOTDIR, "3: mount of %1$s: some words", "some words"},
+		{asks_stage, MNT_MOUNT, -ELOOP, "3: mount of %1$s: some words", "some words"},
+		{asks_stage, MNT_MOUNT, -ENOTEMPTY,
+			"9: mount of %1$s: it is not empty, and what it holds would be hidden; move that away"},
+		/* Only a btrfs may be mounted already, as a copy. */
+		{asks_stage, MNT_MOUNT, -EEXIST, "13: mount of %1$s: File exists"},
 	};
 	static const struct failure unstaging[] = {
 		{asks_publish, MNT_INSPECT, -EIO, "13: inspection of %1$s: Input/output error"},
@@ -123,12 +114,20 @@ Test(csi_failures, of_helpers, .timeout = 300)
 		{asks_unpublish, MNT_UNMOUNT, -EBUSY, BUSY("target_path")},
 		{asks_unpublish, MNT_UNMOUNT, -ETIMEDOUT, HANGS("unmount")},
 	};
+	static const struct failure growing[] = {
+		{asks_expand, MNT_INSPECT, -EIO, "13: inspection of %1$s: Input/output error"},
+		{asks_expand, MNT_GROW, -EPERM, "9: growth of %1$s: the file system is read-only"},
+		{asks_expand, MNT_GROW, -EROFS, "9: growth of %1$s: the file system is read-only"},
+		{asks_expand, MNT_GROW, -EIO, "13: growth of %1$s: Input/output error"},
+		{asks_expand, MNT_GROW, -ETIMEDOUT, HANGS("growth")},
+	};
 	open_world(WORLD_EXT4, 1, false);
 	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
 	FAILS(staging, staging_path);
 	cr_assert_eq(do_stage(), GRPC_OK);
 	FAILS(publishing, target_path);
 	cr_assert_eq(do_publish(), GRPC_OK);
+	FAILS(growing, target_path);
 	FAILS(unpublishing, target_path);
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_neq(access(target_path, F_OK), 0);
@@ -136,6 +135,33 @@ Test(csi_failures, of_helpers, .timeout = 300)
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
 	world_close(w);
+}
+
+/* What is in use is not deleted: where it is mounted, or which device it has. */
+Test(csi_failures, of_deletes, .timeout = 300)
+{
+	char name[64];
+	for (unsigned as_block = 0; as_block < 2; as_block++) {
+		open_world(WORLD_EXT4, 1, as_block == 1);
+		take_id(asks_create("base", EMPTY), "volume_id", volume_id);
+		cr_assert_eq(do_stage(), GRPC_OK);
+		const struct pool_object *volume = pools_find_name(w->pools, RECORD_VOLUME, "base");
+		snprintf(name, sizeof(name), "%s", node_volume_find(volume)->dev.path);
+		if (block)
+			says(asks_delete(),
+				"9: volume base is in use: attached as %s; unstage it first", name);
+		else
+			says(asks_delete(),
+				"9: volume base is in use: mounted at %s; unpublish and unstage it first",
+				staging_path);
+		pool_enter(pools_at(w->pools, 0), POOL_READ_ONLY, "it cannot be written");
+		says(asks_delete(), "14: it cannot be written");
+		pool_enter(pools_at(w->pools, 0), POOL_SERVED, "%s", "");
+		cr_assert_eq(undo_stage(), GRPC_OK);
+		cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+		says(asks_delete(), "%s", ""); /* a repeat */
+		world_close(w);
+	}
 }
 
 /* ---- what is at the target ---- */
@@ -188,21 +214,6 @@ Test(csi_failures, of_targets, .timeout = 300)
 }
 
 /* ---- requests that cannot be met ---- */
-
-static Csi__V1__TopologyRequirement *elsewhere(void)
-{
-	static Csi__V1__TopologyRequirement req;
-	static Csi__V1__Topology topology, *list[1] = {&topology};
-	static Csi__V1__StringPair *pairs[1];
-	csi__v1__topology_requirement__init(&req);
-	csi__v1__topology__init(&topology);
-	pairs[0] = pair(3, CSI_TOPOLOGY_KEY, "node-2");
-	topology.segments = pairs;
-	topology.n_segments = 1;
-	req.requisite = list;
-	req.n_requisite = 1;
-	return &req;
-}
 
 /* CreateVolume of that size, or of another node, or with what cannot be changed later. */
 static const char *asks_odd(

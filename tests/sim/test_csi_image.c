@@ -40,21 +40,14 @@ Test(csi_image, fails_at_every_step_without_reflink, .timeout = 300)
 static const char *asks_of(const char *image, enum source from)
 {
 	Csi__V1__CreateVolumeRequest req = CSI__V1__CREATE_VOLUME_REQUEST__INIT;
-	Csi__V1__VolumeContentSource content = CSI__V1__VOLUME_CONTENT_SOURCE__INIT;
-	Csi__V1__VolumeContentSource__SnapshotSource snapshot =
-		CSI__V1__VOLUME_CONTENT_SOURCE__SNAPSHOT_SOURCE__INIT;
 	Csi__V1__VolumeCapability *caps[1] = {capability()};
 	Csi__V1__StringPair *parameters[1] = {pair(0, "source", image)};
-	snapshot.snapshot_id = csi_bytes(snapshot_id);
-	content.type_case = CSI__V1__VOLUME_CONTENT_SOURCE__TYPE_SNAPSHOT;
-	content.snapshot = &snapshot;
 	req.name = csi_bytes("other");
 	req.n_volume_capabilities = 1;
 	req.volume_capabilities = caps;
 	req.n_parameters = 1;
 	req.parameters = parameters;
-	if (from == FROM_SNAPSHOT)
-		req.volume_content_source = &content;
+	req.volume_content_source = content_source(from);
 	return ASK("Controller", CreateVolume, create_volume);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inline volumes: publish and unpublish failed at every step, what is refused, and the sweep. */
-#include "answers.h"
-#include "csi_calls.h"
+#include "inline_calls.h"
 #include "trials.h"
 
 #include "csi/messages.h"
@@ -19,102 +18,6 @@
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
-
-static const char *const id = "csi-0a1b2c", *const uid = "1234-abcd";
-static const char *size = "32Mi", *namespace = "ci";
-static const char *more_key, *more_value;
-static char pod_dir[96];
-
-static void mkdirs(const char *path)
-{
-	char command[160];
-	snprintf(command, sizeof(command), "mkdir -p %s", path);
-	cr_assert_eq(system(command), 0);
-}
-
-static void allow(void)
-{
-	struct csi_inline_policy *p = &w->csi->config.inlines;
-	*p = (struct csi_inline_policy){.n_pools = 1,
-		.pools = {"default"},
-		.n_namespaces = 1,
-		.namespaces = {"ci"},
-		.max_bytes = 64 * MIB,
-		.most = {.read_iops = 5000, .write_iops = 5000}};
-}
-
-static void open_inline(enum world_fs fs, uint64_t seed)
-{
-	char parent[80];
-	open_world(fs, seed, false);
-	allow();
-	snprintf(pod_dir, sizeof(pod_dir), "%s/pods/%s", w->dir, uid);
-	snprintf(parent, sizeof(parent), "%.60s/v/scratch", pod_dir);
-	mkdirs(parent);
-	snprintf(target_path, sizeof(target_path), "%s/mount", parent);
-	snprintf(volume_id, sizeof(volume_id), "%s", id);
-}
-
-static void restart(void)
-{
-	world_restart(w);
-	allow();
-}
-
-static const char *asks(void)
-{
-	static Csi__V1__StringPair pairs[7], *list[7];
-	const char *const said[][2] = {{"csi.storage.k8s.io/ephemeral", "true"},
-		{"csi.storage.k8s.io/pod.name", "build"},
-		{"csi.storage.k8s.io/pod.namespace", namespace},
-		{"csi.storage.k8s.io/pod.uid", uid}, {"fstype", fs_type}, {"size", size},
-		{more_key, more_value}};
-	Csi__V1__NodePublishVolumeRequest req = CSI__V1__NODE_PUBLISH_VOLUME_REQUEST__INIT;
-	for (unsigned i = 0; i < 7 && said[i][0] != NULL; i++) {
-		csi__v1__string_pair__init(&pairs[i]);
-		pairs[i].key = csi_bytes(said[i][0]);
-		pairs[i].value = csi_bytes(said[i][1]);
-		list[req.n_volume_context++] = &pairs[i];
-	}
-	req.volume_context = list;
-	req.volume_id = csi_bytes(volume_id);
-	req.target_path = csi_bytes(target_path);
-	req.volume_capability = capability();
-	return ASK("Node", NodePublishVolume, node_publish_volume);
-}
-
-static enum grpc_status publish(void)
-{
-	const char *answer = asks();
-	return answer[0] == '\0' ? GRPC_OK : (enum grpc_status)atoi(answer);
-}
-
-/* As delete_patiently(), for the same reason. */
-static enum grpc_status unpublish(void)
-{
-	enum grpc_status status = undo_publish();
-	for (int i = 0; status == GRPC_FAILED_PRECONDITION && i < 200; i++) {
-		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-		status = undo_publish();
-	}
-	return status;
-}
-
-static bool has(const char *what)
-{
-	char left[INVENTORY_BYTES];
-	world_inventory(w, left, sizeof(left));
-	return strstr(left, what) != NULL;
-}
-
-static void nothing_left(void)
-{
-	world_settle(w);
-	cr_assert(!has("device "));
-	cr_assert(!has("mount "));
-	cr_assert(!has("volumes "));
-	world_close(w);
-}
 
 static void fail_all(enum world_fs fs)
 {
@@ -217,12 +120,6 @@ Test(csi_inline, has_no_other_calls, .timeout = 300)
 	nothing_left();
 }
 
-static void refuses(const char *want)
-{
-	says(asks(), "%s", want);
-	cr_assert(!has("volumes "));
-}
-
 Test(csi_inline, is_bounded_by_the_operator, .timeout = 300)
 {
 	open_inline(WORLD_XFS, 1);
@@ -260,13 +157,6 @@ Test(csi_inline, is_bounded_by_the_operator, .timeout = 300)
 }
 
 /* ---- golden images ---- */
-
-static void allow_image(const char *name)
-{
-	struct csi_inline_policy *p = &w->csi->config.inlines;
-	p->n_sources = 1;
-	p->sources[0] = name;
-}
 
 static void fail_all_of_image(enum world_fs fs)
 {

@@ -3,6 +3,8 @@
  * cgroups of pods. A directory stands for the node's cgroups. */
 #include "csi_calls.h"
 
+#include "backends/backend.h"
+#include "backends/loop/loop.h"
 #include "base/fd.h"
 #include "csi/messages.h"
 #include "node/limit.h"
@@ -424,4 +426,133 @@ Test(limits, never_silently_unlimited, .timeout = 300)
 	cr_expect_str_eq(why(), "");
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	close_limited();
+}
+
+/* ---- in the device ---- */
+
+static struct io_limits in_force;
+static unsigned limit_calls;
+static struct err limit_fails; /* ERR_OK: it does not */
+static unsigned good_calls;    /* before those that fail */
+static bool wrong_device;
+
+/* As a data process does it, elsewhere. */
+static int limit_job(void *arg)
+{
+	struct backend_req *req = arg;
+	if (limit_fails.code != ERR_OK && limit_calls > good_calls) {
+		req->err = limit_fails;
+		return -EIO;
+	}
+	in_force = req->limits;
+	req->dev.limits = req->limits;
+	req->dev.throttled.requests[0] = limit_calls;
+	return 0;
+}
+
+static int limit_device(const struct backend *backend, struct op *op, struct backend_req *req)
+{
+	cr_assert_eq(backend->type, BACKEND_LOOP);
+	wrong_device |= strcmp(req->image, "base") != 0;
+	limit_calls++;
+	return op_work(op, limit_job, req);
+}
+
+static void open_device_limits(struct backend *limiting)
+{
+	open_limited(true);
+	*limiting = backend_loop;
+	limiting->limit = limit_device;
+	backend_remove(&backend_loop);
+	backend_add(limiting);
+}
+
+static void close_device_limits(const struct backend *limiting)
+{
+	cr_expect_not(wrong_device);
+	backend_remove(limiting);
+	backend_add(&backend_loop);
+	close_limited();
+}
+
+/* What the record has, the device has, and memory of it. */
+static void all_have(uint64_t read_iops, uint64_t write_iops, const char *where)
+{
+	const struct io_limits want = {.read_iops = read_iops, .write_iops = write_iops};
+	cr_expect(is_recorded(read_iops, write_iops), "%s", where);
+	cr_expect(io_limits_equal(&in_force, &want), "%s", where);
+	cr_expect(io_limits_equal(&in_use()->dev.limits, &want), "%s", where);
+}
+
+/* The look at the limits that follows a change puts them in force once more; here that fails, so
+ * that what is told is the change's own doing. */
+static void change(const char *key, const char *value, unsigned calls)
+{
+	limit_calls = 0;
+	good_calls = calls;
+	cr_assert_eq(modify(key, value, NULL, NULL), GRPC_OK, "%s=%s", key, value);
+	cr_assert_eq(limit_calls, calls + 1, "%s=%s", key, value);
+}
+
+Test(limits, of_a_device_that_has_them_itself, .timeout = 300)
+{
+	struct backend limiting;
+	open_device_limits(&limiting);
+	cr_assert_eq(modify("iops", "50", NULL, NULL), GRPC_OK);
+	cr_assert_eq(modify("iops", "none", NULL, NULL), GRPC_OK);
+	cr_assert_eq(limit_calls, 0, "there is no device");
+	cr_assert_eq(do_stage(), GRPC_OK);
+	put_pod(POD_A);
+	publish_to(POD_A);
+	err_set(&limit_fails, ERR_INTERNAL, "not now");
+	change("iops", "100", 1);
+	all_have(100, 100, "limited");
+	cr_expect_eq(in_use()->dev.throttled.requests[0], 1);
+	change("iops", "100", 0); /* it has them */
+	change("writeIops", "200", 1);
+	all_have(100, 200, "more");
+	change("iops", "none", 1);
+	all_have(0, 0, "lifted");
+	cr_expect_str_eq(line_of(POD_A), "", "its cgroup is left alone");
+	unpublish_from(POD_A);
+	err_clear(&limit_fails);
+	close_device_limits(&limiting);
+}
+
+/* One that is too old for it says so; whatever fails, the old limits are in force. */
+Test(limits, of_a_device_that_cannot_have_them, .timeout = 300)
+{
+	static const struct {
+		enum err_code code;
+		enum grpc_status status;
+	} table[] = {{ERR_UNIMPLEMENTED, GRPC_FAILED_PRECONDITION},
+		{ERR_PRECONDITION, GRPC_FAILED_PRECONDITION}, {ERR_TIMEOUT, GRPC_DEADLINE_EXCEEDED},
+		{ERR_INTERNAL, GRPC_INTERNAL}};
+	struct backend limiting;
+	open_device_limits(&limiting);
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(modify("iops", "100", NULL, NULL), GRPC_OK);
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		err_clear(&limit_fails);
+		err_set(&limit_fails, table[i].code, "not now");
+		good_calls = limit_calls = 0;
+		cr_expect_eq(modify("iops", "200", NULL, NULL), table[i].status, "line %zu", i);
+		all_have(100, 100, "refused");
+	}
+	err_clear(&limit_fails);
+	unsigned n = 0;
+	for (bool hit = true; hit && n < STEPS_MAX; n++) {
+		w->fault_hit = false;
+		w->fault_after = (int)n;
+		enum grpc_status status = modify("iops", "200", NULL, NULL);
+		w->fault_after = -1;
+		hit = w->fault_hit;
+		uint64_t has = is_recorded(200, 200) ? 200 : 100;
+		cr_expect(status != GRPC_OK || has == 200, "%s", w->fault_at);
+		all_have(has, has, hit ? w->fault_at : "without a fault");
+		cr_assert_eq(modify("iops", "100", NULL, NULL), GRPC_OK);
+		all_have(100, 100, "again");
+	}
+	cr_assert(n > 4 && n < STEPS_MAX);
+	close_device_limits(&limiting);
 }

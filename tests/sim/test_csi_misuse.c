@@ -140,3 +140,26 @@ Test(csi_misuse, deleted_after_its_device_was_taken_away, .timeout = 300)
 	close(fd);
 	close_empty();
 }
+
+/* What a killed publish has left, while it is not known whose it is. */
+Test(csi_misuse, a_target_is_left_and_its_pool_is_not_here, .timeout = 300)
+{
+	char its[RECORD_ID_MAX], uuid8[9];
+	struct stat st;
+	open_with_a_volume();
+	struct pool *pool = pools_at(w->pools, 0);
+	close(open(target_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+	memcpy(its, volume_id, sizeof(its));
+	memcpy(uuid8, pool->uuid8, sizeof(uuid8));
+	strcpy(volume_id, "fedcba98.far.0badcafe");
+	pool->uuid8[0] = '\0';
+	cr_assert_eq(undo_publish(), GRPC_UNAVAILABLE);
+	memcpy(pool->uuid8, uuid8, sizeof(uuid8));
+	cr_assert_eq(stat(target_path, &st), 0);
+	cr_assert_eq(undo_publish(), GRPC_OK, "it is no volume of ours, and no file either");
+	cr_assert_eq(stat(target_path, &st), 0);
+	memcpy(volume_id, its, sizeof(its));
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(stat(target_path, &st), -1);
+	close_empty();
+}

@@ -45,14 +45,6 @@ Test(csi_answers, expansion_of_what_is_not_in_use, .timeout = 300)
 	world_close(w);
 }
 
-static const char *asks_stats(void)
-{
-	Csi__V1__NodeGetVolumeStatsRequest req = CSI__V1__NODE_GET_VOLUME_STATS_REQUEST__INIT;
-	req.volume_id = csi_bytes(volume_id);
-	req.volume_path = csi_bytes(target_path);
-	return ASK("Node", NodeGetVolumeStats, node_get_volume_stats);
-}
-
 static void asks_capacity(const char *key, const char *value, const char *want)
 {
 	Csi__V1__GetCapacityRequest req = CSI__V1__GET_CAPACITY_REQUEST__INIT;
@@ -135,6 +127,126 @@ Test(csi_answers, sizes, .timeout = 300)
 	capacities();
 	cr_assert_eq(undo_publish(), GRPC_OK);
 	cr_assert_eq(undo_stage(), GRPC_OK);
+	world_close(w);
+}
+
+/* What is asked of GetCapacity, with up to two parameters. */
+static const char *asks_room(const char *key, const char *value, const char *other_key,
+	const char *other_value, const char *node)
+{
+	Csi__V1__GetCapacityRequest req = CSI__V1__GET_CAPACITY_REQUEST__INIT;
+	Csi__V1__Topology topology = CSI__V1__TOPOLOGY__INIT;
+	Csi__V1__StringPair *parameters[2] = {pair(0, key, value), NULL}, *segments[1];
+	segments[0] = pair(2, "topology.ringvol.dev/node", node != NULL ? node : "");
+	parameters[1] = pair(1, other_key, other_value);
+	req.n_parameters = (key[0] != '\0') + (other_key[0] != '\0');
+	req.parameters = parameters;
+	topology.segments = segments;
+	topology.n_segments = 1;
+	if (node != NULL)
+		req.accessible_topology = &topology;
+	return ASK("Controller", GetCapacity, get_capacity);
+}
+
+static void has_room(const char *got, uint64_t available, uint64_t most, unsigned min)
+{
+	if (available == 0)
+		says(got, "maximum_volume_size{} minimum_volume_size{value=%u}", min);
+	else
+		says(got,
+			"available_capacity=%" PRIu64 " maximum_volume_size{value=%" PRIu64
+			"} minimum_volume_size{value=%u}",
+			available, most, min);
+}
+
+/* Where such a volume cannot be made or used here there is no room, and no error. */
+Test(csi_answers, room_for_what_can_be_made, .timeout = 120)
+{
+	enum { EXT4_MIN = 16 << 20 };
+	struct pool_room room;
+	open_world(WORLD_XFS, 1, true);
+	struct pool *pool = pools_at(w->pools, 0);
+	struct node *node = w->csi->node;
+	has_room(asks_room("", "", "", "", "node-2"), 0, 0, EXT4_MIN);
+	says(asks_room("provisioning", "fat", "", "", NULL),
+		"3: parameters: provisioning is 'fat', but takes thin or thick");
+	const char *got = asks_room("", "", "", "", "node-1");
+	pool_room(pool, &room);
+	has_room(got, room.available_bytes, room.available_bytes, EXT4_MIN);
+	/* The largest volume there may be. */
+	pool->overcommit = 1e9;
+	pool_room(pool, &room);
+	cr_assert_gt(room.available_bytes, UINT64_C(1) << 50);
+	has_room(
+		asks_room("", "", "", "", NULL), room.available_bytes, UINT64_C(1) << 50, EXT4_MIN);
+	pool->overcommit = 1.0;
+	/* No device for it was to be had lately. */
+	node->no_device_ns[BACKEND_LOOP] = ring_now_ns(w->reactor.ring);
+	has_room(asks_room("device", "loop", "", "", NULL), 0, 0, EXT4_MIN);
+	w->csi->config.services &= ~(unsigned)CSI_NODE; /* then it is used elsewhere */
+	pool_room(pool, &room);
+	has_room(asks_room("device", "loop", "", "", NULL), room.available_bytes,
+		room.available_bytes, EXT4_MIN);
+	w->csi->config.services |= CSI_NODE;
+	node->no_device_ns[BACKEND_LOOP] = 0;
+	pool->features.nocow_lies = true; /* a feature that it lacks */
+	has_room(asks_room("provisioning", "thick", "", "", NULL), 0, 0, EXT4_MIN);
+	pool->features.nocow_lies = false;
+	w->fault_hit = false;
+	w->work_fault_after = 0; /* it cannot be measured */
+	has_room(asks_room("", "", "", "", NULL), 0, 0, EXT4_MIN);
+	cr_expect(w->fault_hit);
+	w->work_fault_after = -1;
+	pool_enter(pool, POOL_READ_ONLY, "it cannot be written");
+	has_room(asks_room("", "", "", "", NULL), 0, 0, EXT4_MIN);
+	pool_enter(pool, POOL_SERVED, "%s", "");
+	world_close(w);
+}
+
+static bool has_dm_crypt;
+
+static int check_dm_crypt(struct err *err)
+{
+	return has_dm_crypt ? 0 : err_set(err, ERR_PRECONDITION, "no dm-crypt here");
+}
+
+/* An encrypted one's image has a header besides. */
+Test(csi_answers, room_for_encrypted_volumes, .timeout = 120)
+{
+	enum { HEADER = 16 << 20, EXT4_MIN = 16 << 20 };
+	struct pool_room room;
+	open_world(WORLD_XFS, 1, true);
+	struct pool *pool = pools_at(w->pools, 0);
+	w->csi->config.services &= ~(unsigned)CSI_NODE; /* which may have no dm-crypt */
+	(void)asks_room("", "", "", "", NULL);          /* measures */
+	static const uint64_t left[] = {100 * MIB, HEADER + MIB, HEADER, HEADER - MIB, 0};
+	for (unsigned i = 0; i < sizeof(left) / sizeof(left[0]); i++) {
+		pool_room(pool, &room);
+		cr_assert_geq(room.available_bytes, left[i]);
+		pool->reserved_bytes += room.available_bytes - left[i];
+		const char *got = asks_room("encryption", "luks2", "", "", NULL);
+		pool_room(pool, &room);
+		cr_assert_eq(room.available_bytes, left[i]);
+		uint64_t want = left[i] > HEADER ? left[i] - HEADER : 0;
+		has_room(got, want, want, EXT4_MIN);
+		pool->reserved_bytes = 0;
+	}
+	/* Where it is used, too, the kernel has to open it. */
+	w->csi->config.services |= CSI_NODE;
+	const struct backend *loop = backend_get(BACKEND_LOOP);
+	struct backend fake = *loop;
+	fake.check_encrypted = check_dm_crypt;
+	backend_add(&fake);
+	for (unsigned i = 0; i < 2; i++) {
+		has_dm_crypt = i == 1;
+		const char *got = asks_room("encryption", "luks2", "device", "loop", NULL);
+		pool_room(pool, &room);
+		uint64_t want = has_dm_crypt ? room.available_bytes - HEADER : 0;
+		has_room(got, want, want, EXT4_MIN);
+		got = asks_room("encryption", "none", "device", "loop", NULL);
+		has_room(got, room.available_bytes, room.available_bytes, EXT4_MIN);
+	}
+	backend_add(loop);
 	world_close(w);
 }
 
@@ -271,7 +383,40 @@ Test(csi_answers, validation)
 	req.mutable_parameters = device;
 	validates(&req,
 		"message='mutable_parameters: device cannot be changed later: it belongs to the StorageClass'");
+	req = plain;
+	req.n_mutable_parameters = 1;
+	Csi__V1__StringPair *limit[1] = {pair(0, "readIops", "100")};
+	req.mutable_parameters = limit;
+	validates(&req, "message='volume base exists with another readIops'");
 	block = false;
 	validates(&plain, "message='volume_capabilities: volume base is a block volume'");
+	/* One that may change its mode serves as whatever it holds. */
+	struct record *rec = pools_find_name(w->pools, RECORD_VOLUME, "base")->rec;
+	rec->allow_mode_change = true;
+	validates(&plain,
+		"confirmed{volume_capabilities{mount{fs_type='ext4'} access_mode{mode=1}}}");
+	rec->allow_mode_change = false;
+	rec->fs = FSIMG_EXT4;
+	validates(&plain,
+		"confirmed{volume_capabilities{mount{fs_type='ext4'} access_mode{mode=1}}}");
+	fs_type = "xfs";
+	validates(&plain, "message='volume_capabilities: volume base holds ext4'");
+	fs_type = "";
+	rec->fs = FSIMG_XFS; /* what it holds is what one asks for that names none */
+	validates(&plain, "confirmed{volume_capabilities{mount{} access_mode{mode=1}}}");
+	block = true;
+	validates(&plain, "message='volume_capabilities: volume base is a mount volume'");
+	access_mode = 5;
+	validates(&plain,
+		"message='volume_capability: access_mode MULTI_NODE_MULTI_WRITER (ReadWriteMany) cannot be served, a volume lives on one node; ask for a SINGLE_NODE mode (ReadWriteOnce), or, with --attach, for a class with attach: remote'");
+	rec->fs = FSIMG_NONE;
+	rec->attach = RECORD_ATTACH_REMOTE;
+	validates(&plain, "confirmed{volume_capabilities{block{} access_mode{mode=5}}}");
+	volume_id[0] = volume_id[0] == '0' ? '1' : '0';
+	char want[300];
+	snprintf(want, sizeof(want),
+		"14: volume %s: no pool on this node has the uuid %.8s...; ask the node that has it, or give its pool to this driver with --pool",
+		volume_id, volume_id);
+	validates(&plain, want);
 	world_close(w);
 }

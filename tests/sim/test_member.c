@@ -728,17 +728,10 @@ static void many(unsigned count)
 	for (unsigned i = 0; i < count; i++) {
 		char name[48];
 		snprintf(name, sizeof(name), "pvc-00000000-0000-4000-8000-%012u", i);
-		struct record rec = {.kind = RECORD_VOLUME,
-			.name = name,
-			.random = "0123abcd",
-			.size_bytes = 4096,
-			.fs = FSIMG_EXT4,
-			.block_size = 512,
-			.mkfs_options = "",
-			.source_id = "",
-			.family = "",
-			.claim = ""};
-		struct pool_found found = {.rec = record_new(&rec), .kind = RECORD_VOLUME};
+		struct pool_found found = {
+			.rec = plain_record(RECORD_VOLUME, name, "0123abcd", 4096),
+			.kind = RECORD_VOLUME};
+		found.rec->fs = FSIMG_EXT4;
 		strcpy(found.key, found.rec->key);
 		cr_assert_not_null(pool_index_insert(pool, &found));
 	}

@@ -153,9 +153,10 @@ static void know_cover(void)
 
 static unsigned exports, ends;
 
-static int fake_check(bool auth, struct err *err)
+static int fake_check(bool auth, bool tls, struct err *err)
 {
 	(void)auth;
+	(void)tls;
 	(void)err;
 	return 0;
 }
@@ -174,9 +175,10 @@ static bool fake_is_open(const char *address)
 	return true;
 }
 
-static int fake_open(
-	const char *address, const struct export_names *names, size_t count, struct err *err)
+static int fake_open(const char *address, bool tls, const struct export_names *names, size_t count,
+	struct err *err)
 {
+	(void)tls;
 	(void)address;
 	(void)names;
 	(void)count;

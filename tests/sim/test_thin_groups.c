@@ -226,6 +226,27 @@ Test(thin_groups, dm_refuses, .timeout = 100)
 	bytes_drop();
 }
 
+/* Of what has no bytes yet dm-thin is told nothing: it need not be active for that. */
+Test(thin_groups, of_what_has_no_bytes, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	struct pool_group_make m;
+	open_sim(&f, &sim, 2);
+	struct record rec = thin_volume("secret", 6);
+	rec.encryption = RECORD_LUKS2;
+	rec.unformatted = true;
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	struct pool_group_part part = {.source = find(&f, "secret")};
+	cr_assert_eq(pool_group_make_init(&m, &f.reactor, f.pool, "g", "", &part, 1), 0);
+	cr_assert_eq(fixture_run(&f, &m.op), ERR_OK, "%s", m.op.err.message);
+	pool_group_make_free(&m);
+	cr_assert_not_null(pools_find_group_name(f.pools, "g"));
+	cr_assert_eq(f.pool->raw->thin.life, THIN_NONE);
+	fixture_close(&f);
+	bytes_drop();
+}
+
 /* ---- whatever is cut short, a load finds all of it or nothing ---- */
 
 static struct {

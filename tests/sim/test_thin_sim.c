@@ -321,6 +321,14 @@ static void forget_activity(const struct fixture *f)
 	cr_assert_eq(removexattr(path, THIN_ACTIVE_XATTR), 0);
 }
 
+/* So many have the thin pool's device open. */
+static void set_open(unsigned count)
+{
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
+		if (strstr(fake_dm_devices[i].name, "thinpool") != NULL)
+			fake_dm_devices[i].open = count;
+}
+
 /* What dm-thin says of itself, and what becomes of it. */
 Test(thin_sim, conditions, .timeout = 100)
 {
@@ -357,6 +365,18 @@ Test(thin_sim, conditions, .timeout = 100)
 	fixture_settle(&f);
 	pool_thin_state(f.pool, &state);
 	cr_assert_not(state.wrong, "%s", state.why);
+	/* While a volume is in use its devices are not taken away. */
+	set_open(1);
+	fake_thin_pool_words = words[2];
+	for (unsigned i = 0; i < 2; i++) {
+		thin_keep_kick(f.pool);
+		fixture_settle(&f);
+		pool_thin_state(f.pool, &state);
+		cr_assert(state.wrong, "%u", i);
+		cr_assert_eq(f.pool->raw->thin.life, THIN_UP, "%u", i);
+	}
+	set_open(0);
+	fake_thin_pool_words = NULL;
 	fixture_close(&f);
 	bytes_drop();
 }
@@ -406,6 +426,32 @@ static void lose(const struct fixture *f, const char *name)
 	cr_assert_eq(unlink(path), 0);
 }
 
+/* A file that somebody has taken away: its id is no file's any more, and one without an id had
+ * none. */
+Test(thin_sim, what_is_gone_already_is_counted_out, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 41);
+	struct record rec = thin_volume("a", 6), other = thin_volume("b", 6);
+	raw_make_volume(&f, "thick", 4);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	cr_assert_eq(build(&f, &other, NULL), ERR_OK);
+	cr_assert_eq(raw_map(&f, "volumes/a").thin_id, 1);
+	cr_assert_eq(f.pool->raw->thin.files, 2);
+	lose(&f, "volumes/thick");
+	remove_named(&f, "thick");
+	cr_assert_eq(f.pool->raw->thin.files, 2);
+	lose(&f, "volumes/a");
+	remove_named(&f, "a");
+	cr_assert_eq(f.pool->raw->thin.files, 1);
+	lose(&f, "volumes/b");
+	remove_named(&f, "b");
+	cr_assert_eq(f.pool->raw->thin.files, 0);
+	fixture_close(&f);
+	bytes_drop();
+}
+
 Test(thin_sim, damage_is_met_with_doubt, .timeout = 100)
 {
 	struct fixture f;
@@ -436,13 +482,24 @@ Test(thin_sim, damage_is_met_with_doubt, .timeout = 100)
 	fixture_close_pools(&f);
 	cr_assert_eq(image_map_write(fd, &was), 0);
 	close(fd);
+	/* Where its images are nobody can read. */
+	snprintf(path, sizeof(path), "%s/thin/metadata", f.path);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	was = raw_map(&f, "thin/metadata");
+	cr_assert_eq(image_map_write(fd, &map), 0);
+	raw_open_pools(&f);
+	cr_assert_str_eq(f.pool->raw->unread, "thin/metadata");
+	struct record thick = raw_volume("d", 6);
+	cr_assert_eq(build(&f, &thick, NULL), ERR_DATA_LOSS);
+	fixture_close_pools(&f);
+	cr_assert_eq(image_map_write(fd, &was), 0);
+	close(fd);
 	/* Without its images nothing is given out, and nothing is made in their place. */
 	lose(&f, "thin/data");
 	raw_open_pools(&f);
 	cr_assert_str_eq(f.pool->raw->unread, "thin/data");
 	rec = thin_volume("c", 6);
 	cr_assert_neq(build(&f, &rec, NULL), ERR_OK);
-	struct record thick = raw_volume("d", 6);
 	cr_assert_eq(build(&f, &thick, NULL), ERR_DATA_LOSS);
 	fixture_close(&f);
 	bytes_drop();

@@ -242,7 +242,12 @@ static void fail_each_grant(enum world_fs fs, bool in_use)
 		cr_assert_eq(do_publish(), GRPC_OK);
 	}
 	cr_assert_eq(do_grant(), GRPC_OK);
+	grant[31] ^= 1;
+	cr_assert_eq(undo_grant(), GRPC_NOT_FOUND);
+	cr_assert_eq(transfer_grants(w->transfer), 1);
+	grant[31] ^= 1;
 	cr_assert_eq(undo_grant(), GRPC_OK);
+	cr_assert_eq(undo_grant(), GRPC_NOT_FOUND, "it was closed");
 	world_settle(w);
 	world_inventory(w, before, sizeof(before));
 	struct pool_room room, now;

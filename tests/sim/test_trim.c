@@ -272,14 +272,17 @@ Test(trim, an_operation_on_the_volume_goes_first, .timeout = 300)
 	struct node_lock lock;
 	open_staged();
 	answer_with(0);
+	/* The intervals are those of the clock on the wall: after a trim one has just begun. */
+	pass_an_interval();
+	answer_with(0);
 	node_lock_init(&lock, NODE_SHARED, "volume", volume()->key);
 	node_lock_take(&w->csi->node->locks, &lock);
 	pass_an_interval();
 	cr_assert_eq(calls, 0);
 	node_lock_release(&w->csi->node->locks, &lock);
 	sim_pass_ms(w->reactor.ring, 60 * 1000);
-	cr_assert_eq(calls, 1, "it is still due");
-	cr_assert_eq(stats().done, 1);
+	cr_assert_eq(calls, 1, "it is still due, once: %u calls", calls);
+	cr_assert_eq(stats().done, 2);
 	close_staged();
 }
 

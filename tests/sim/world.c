@@ -350,7 +350,7 @@ static void put_device(void *arg, const struct lodev *dev)
 	struct inventory *inv = arg;
 	const char *uuid8 = pool_uuid8(pools_at(inv->world->pools, 0));
 	if (strncmp(dev->tag + strlen("ringvol:"), uuid8, 8) == 0)
-		put(inv, "device", dev->tag);
+		put(inv, dev->going_away ? WORLD_LINGERS : "device", dev->tag);
 }
 
 static void put_mount(void *arg, const struct mnt_entry *entry)

@@ -79,6 +79,9 @@ void world_answer_free(struct world_answer *answer);
 /* Turns until nothing but look-after timers is left: trash reclaimed, children ended. */
 void world_settle(struct world *w);
 
+/* In an inventory: a device that is no volume's any more, and that somebody else has open. */
+#define WORLD_LINGERS "lingering device"
+
 /* What is left behind, as one string to compare: names and sizes in volumes/, snapshots/, trash/,
  * copies/, bound loop devices and mounts of this world, open descriptors of the process; last the
  * volumes that are marked as frozen. Static buffer of the caller. */

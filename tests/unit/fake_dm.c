@@ -287,7 +287,8 @@ static int fake_deps(struct dm_ioctl *head, const struct fake_device *d)
 		colon--;
 	if (d->now.count != 0 && colon != NULL &&
 		sscanf(colon, "%u:%u", &dev_major, &dev_minor) == 2) {
-		uint64_t dev = (dev_minor & 0xff) | dev_major << 8;
+		uint64_t dev = (dev_minor & 0xff) | dev_major << 8 |
+			       ((uint64_t)dev_minor & ~UINT64_C(0xff)) << 12;
 		deps.count = 1;
 		memcpy(data + sizeof(deps), &dev, sizeof(dev));
 	}

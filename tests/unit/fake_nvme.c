@@ -60,6 +60,8 @@ static void put_disk(unsigned n, const char *subsystem, const char *uuid, uint64
 	put(path, text);
 	snprintf(path, sizeof(path), "sys/block/nvme%un1/ro", n);
 	put(path, fake_nvme.read_only ? "1" : "0");
+	snprintf(path, sizeof(path), "sys/block/nvme%un1/hidden", n);
+	put(path, "0");
 	snprintf(path, sizeof(path), "sys/block/nvme%un1/uuid", n);
 	put(path, uuid);
 	snprintf(path, sizeof(path), "sys/block/nvme%un1/device/subsysnqn", n);

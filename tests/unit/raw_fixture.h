@@ -55,12 +55,9 @@ static inline int raw_open_root(
 	return 0;
 }
 
-static inline void raw_write_header(const char *owner)
+static inline void raw_write_header_of(const char *pool, const char *disk, const char *owner)
 {
-	struct disk_header header = {.pool = RAW_POOL_UUID,
-		.disk = RAW_DISK_UUID,
-		.count = 1,
-		.disks = {RAW_DISK_UUID},
+	struct disk_header header = {.count = 1,
 		.size_bytes = RAW_OFFSET + raw_root.area_bytes + RAW_MIB,
 		.start = RAW_START,
 		.offset = RAW_OFFSET,
@@ -68,12 +65,20 @@ static inline void raw_write_header(const char *owner)
 		.records_offset = RAW_MIB,
 		.records_bytes = RAW_OFFSET - RAW_MIB,
 		.generation = 1};
+	strcpy(header.pool, pool);
+	strcpy(header.disk, disk);
+	strcpy(header.disks[0], disk);
 	strcpy(header.owner, owner);
 	disk_machine(header.owner_machine); /* the look at each pool after 5 s compares it */
 	int fd = open(raw_root.disk, O_RDWR | O_CLOEXEC);
 	int r = disk_header_write(fd, &header);
 	cr_assert_eq(r, 0, "%s", strerror(-r));
 	close(fd);
+}
+
+static inline void raw_write_header(const char *owner)
+{
+	raw_write_header_of(RAW_POOL_UUID, RAW_DISK_UUID, owner);
 }
 
 /* Opens and loads it; it is ready, unless raw_root.fails. */

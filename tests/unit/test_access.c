@@ -102,7 +102,13 @@ Test(access, missing_parts)
 	refused(base(&c, MODE(SINGLE_NODE_WRITER)), "access_type");
 	block(&c, MODE(SINGLE_NODE_WRITER));
 	c.cap.access_mode = NULL;
-	refused(&c.cap, "access_mode");
+	refused(&c.cap, "access_mode is missing");
+	mount(&c, MODE(SINGLE_NODE_WRITER), "");
+	c.cap.mount = NULL;
+	refused(&c.cap, "access_type");
+	mount(&c, MODE(SINGLE_NODE_WRITER), "");
+	c.cap.access_type_case = CSI__V1__VOLUME_CAPABILITY__ACCESS_TYPE__NOT_SET;
+	refused(&c.cap, "access_type");
 }
 
 Test(access, fs_type)
@@ -114,6 +120,10 @@ Test(access, fs_type)
 		csi_access_parse(mount(&c, MODE(SINGLE_NODE_WRITER), ""), FSIMG_XFS, &access, &err),
 		0);
 	cr_expect(!access.fs_given && access.fs == FSIMG_XFS && !access.block);
+	cr_assert_eq(csi_access_parse(
+			     mount(&c, MODE(SINGLE_NODE_WRITER), ""), FSIMG_NONE, &access, &err),
+		0);
+	cr_expect(!access.fs_given && access.fs == FSIMG_EXT4);
 	cr_assert_eq(csi_access_parse(mount(&c, MODE(SINGLE_NODE_WRITER), "btrfs"), FSIMG_XFS,
 			     &access, &err),
 		0);
@@ -211,6 +221,44 @@ Test(access, mount_flags_too_long)
 	cr_expect_eq(err.code, ERR_INVALID);
 }
 
+/* 128 of eight bytes each, with the commas between, are 1023: as much as there may be, in one flag
+ * or in all. */
+Test(access, mount_flags_that_just_fit)
+{
+	static const struct {
+		const char *last;                 /* behind 127 of "noatime" */
+		const char *one_flag, *two_flags; /* NULL: taken */
+	} all[] = {
+		{"noatime", NULL, NULL},
+		{"nodev", NULL, NULL},
+		{"relatime", "mount_flags: flag 1 is longer than 1023 bytes",
+			"mount_flags: longer than 1023 bytes in all"},
+	};
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		for (unsigned flags = 1; flags <= 2; flags++) {
+			struct cap c;
+			struct csi_access access;
+			struct err err = {0};
+			char many[1100], want[1100];
+			size_t at = 0;
+			for (unsigned k = 0; k < 127; k++)
+				at += (size_t)sprintf(many + at, "noatime,");
+			snprintf(want, sizeof(want), "%s%s", many, all[i].last);
+			mount(&c, MODE(SINGLE_NODE_WRITER), "ext4");
+			many[at - 1] = '\0';
+			flag(&c, flags == 1 ? want : many);
+			if (flags == 2)
+				flag(&c, all[i].last);
+			const char *why = flags == 1 ? all[i].one_flag : all[i].two_flags;
+			int r = csi_access_parse(&c.cap, FSIMG_EXT4, &access, &err);
+			cr_expect_eq(r < 0, why != NULL, "%zu: %s", i, err.message);
+			cr_expect_str_eq(err.message, why != NULL ? why : "");
+			if (r == 0)
+				cr_expect_str_eq(access.options, want);
+		}
+	}
+}
+
 Test(access, lists)
 {
 	struct cap a, b;
@@ -226,10 +274,25 @@ Test(access, lists)
 	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
 	cr_expect(!access.read_only, "one of them writes");
 	cr_expect(access.fs_given && access.fs == FSIMG_XFS);
+	/* Whichever comes first. */
+	list[0] = mount(&a, MODE(SINGLE_NODE_SINGLE_WRITER), "xfs");
+	list[1] = mount(&b, MODE(SINGLE_NODE_READER_ONLY), "");
+	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
+	cr_expect(access.single_writer && !access.read_only);
+	cr_expect(access.fs_given && access.fs == FSIMG_XFS);
+	list[0] = mount(&a, MODE(SINGLE_NODE_READER_ONLY), "");
+	list[1] = mount(&b, MODE(SINGLE_NODE_SINGLE_WRITER), "");
+	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
+	cr_expect(access.single_writer && !access.read_only && !access.fs_given);
+	list[1] = mount(&b, MODE(SINGLE_NODE_READER_ONLY), "");
+	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
+	cr_expect(!access.single_writer && access.read_only && !access.several);
+	list[1] = mount(&b, MODE(SINGLE_NODE_WRITER), "xfs");
 
 	list[0] = mount(&a, MODE(SINGLE_NODE_WRITER), "ext4");
 	cr_expect_lt(csi_access_parse_list(list, 2, FSIMG_EXT4, false, &access, &err), 0);
-	cr_expect_not_null(strstr(err.message, "fs_type"));
+	cr_expect_str_eq(
+		err.message, "volume_capabilities: fs_type ext4 and xfs cannot both be had");
 
 	list[0] = block(&a, MODE(SINGLE_NODE_WRITER));
 	err_clear(&err);
@@ -345,8 +408,61 @@ Test(access, several_nodes_in_a_list)
 	err_clear(&err);
 	cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, true, &access, &err), 0);
 	cr_assert(access.several && !access.read_only);
+	cr_expect_eq(access.mode, MODE(MULTI_NODE_READER_ONLY));
 	cr_expect_lt(csi_access_check_nodes(&access, false, &err), 0);
 	cr_expect_not_null(strstr(err.message, "attach: remote"), "%s", err.message);
 	err_clear(&err);
 	cr_expect_eq(csi_access_check_nodes(&access, true, &err), 0);
+}
+
+/* The list's mode is the first one's, and one for several nodes goes before others. */
+Test(access, mode_of_a_list)
+{
+	static const int all[][3] = {
+		{MODE(SINGLE_NODE_WRITER), MODE(SINGLE_NODE_MULTI_WRITER),
+			MODE(SINGLE_NODE_WRITER)},
+		{MODE(SINGLE_NODE_MULTI_WRITER), MODE(MULTI_NODE_MULTI_WRITER),
+			MODE(MULTI_NODE_MULTI_WRITER)},
+		{MODE(MULTI_NODE_READER_ONLY), MODE(SINGLE_NODE_WRITER),
+			MODE(MULTI_NODE_READER_ONLY)},
+		{MODE(MULTI_NODE_SINGLE_WRITER), MODE(MULTI_NODE_MULTI_WRITER),
+			MODE(MULTI_NODE_SINGLE_WRITER)},
+	};
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct cap c[2] = {0};
+		struct csi_access access;
+		struct err err = {0};
+		Csi__V1__VolumeCapability *list[] = {
+			block(&c[0], all[i][0]), block(&c[1], all[i][1])};
+		cr_assert_eq(csi_access_parse_list(list, 2, FSIMG_EXT4, true, &access, &err), 0);
+		cr_expect_eq(access.mode, (unsigned)all[i][2], "%zu: %u", i, access.mode);
+	}
+}
+
+/* A list of one is as that one, whatever was asked before. */
+Test(access, a_list_of_one)
+{
+	static const struct {
+		int mode;
+		const char *fs; /* NULL: block */
+	} all[] = {{MODE(SINGLE_NODE_WRITER), NULL}, {MODE(SINGLE_NODE_READER_ONLY), "xfs"},
+		{MODE(SINGLE_NODE_SINGLE_WRITER), NULL}, {MODE(SINGLE_NODE_WRITER), "btrfs"},
+		{MODE(SINGLE_NODE_WRITER), ""}};
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct cap c;
+		struct csi_access access, alone;
+		struct err err = {0};
+		Csi__V1__VolumeCapability *list[] = {all[i].fs == NULL
+							     ? block(&c, all[i].mode)
+							     : mount(&c, all[i].mode, all[i].fs)};
+		cr_assert_eq(csi_access_parse(list[0], FSIMG_EXT4, &alone, &err), 0);
+		cr_assert_eq(csi_access_parse_list(list, 1, FSIMG_EXT4, false, &access, &err), 0,
+			"%zu: %s", i, err.message);
+		cr_expect_eq(access.block, alone.block);
+		cr_expect_eq(access.fs, alone.fs);
+		cr_expect_eq(access.fs_given, alone.fs_given);
+		cr_expect_eq(access.read_only, alone.read_only);
+		cr_expect_eq(access.single_writer, alone.single_writer);
+		cr_expect_eq(access.mode, alone.mode);
+	}
 }

@@ -3,6 +3,7 @@
  * files, fake_nvme.h), and the calls over both and a device mapper in memory (fake_dm.h). */
 #include "attach/calls.h"
 #include "attach/fabrics.h"
+#include "attach/keyring.h"
 #include "attach/sweep.h"
 #include "attach/terms.h"
 #include "blockio/blkdev.h"
@@ -33,6 +34,10 @@ int __wrap_fsimg_probe_expected(int fd, enum fsimg_type type, struct fsimg_probe
 int __wrap_mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void *arg);
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
+
+int32_t __wrap_keyring_give(const char *module, const char *secret, const char *host_nqn,
+	const char *subsystem, struct err *err);
+int __wrap_keyring_drop(const char *subsystem);
 
 static int dm_open_res;
 static unsigned slept_ms;
@@ -72,6 +77,29 @@ int __wrap_mnt_scan(void (*each)(void *arg, const struct mnt_entry *entry), void
 bool __wrap_dm_is_loaded(void)
 {
 	return true;
+}
+
+/* A keyring without a kernel: whether it has the key of SUBSYSTEM. */
+enum { TLS_SERIAL = 77 };
+static bool has_tls_key, no_keyring;
+int32_t __wrap_keyring_give(const char *module, const char *secret, const char *host_nqn,
+	const char *subsystem, struct err *err)
+{
+	cr_assert_str_eq(module, "nvme_tcp");
+	cr_assert_str_eq(secret, KEY);
+	cr_assert_str_eq(host_nqn, HOST);
+	cr_assert_str_eq(subsystem, SUBSYSTEM);
+	if (no_keyring)
+		return err_set(err, ERR_PRECONDITION, "modprobe nvme-keyring");
+	has_tls_key = true;
+	return TLS_SERIAL;
+}
+
+int __wrap_keyring_drop(const char *subsystem)
+{
+	if (strcmp(subsystem, SUBSYSTEM) == 0)
+		has_tls_key = false;
+	return 0;
 }
 
 void __wrap_clock_sleep_ms(unsigned ms)
@@ -152,6 +180,9 @@ Test(attach, a_context_is_read)
 	cr_assert_eq(parse_with(ATTACH_ADDRESS, "node-a.example:1", &t, &err), 0);
 	cr_assert_eq(parse_with(ATTACH_KEY, NULL, &t, &err), 0);
 	cr_assert_str_eq(t.key, "");
+	cr_assert_not(t.tls);
+	cr_assert_eq(parse_with(ATTACH_TRANSPORT, ATTACH_TRANSPORT_TLS, &t, &err), 0);
+	cr_assert(t.tls);
 	cr_assert_eq(parse_with(ATTACH_READ_ONLY, "true", &t, &err), 0);
 	cr_assert(t.read_only);
 }
@@ -225,11 +256,13 @@ Test(attach, a_context_that_cannot_be_is_refused)
 	struct err err = {0};
 	cr_assert_lt(parse_with(ATTACH_TRANSPORT, "rdma", &t, &err), 0);
 	cr_assert_eq(err.code, ERR_PRECONDITION);
-	struct attach_pair encrypted[] = {{ATTACH_TRANSPORT, "tcp"}, {ATTACH_ENCRYPTION, "luks2"}};
-	pairs[PAIRS - 1] = encrypted[1];
+	pairs[PAIRS - 1] = (struct attach_pair){ATTACH_ENCRYPTION, "luks3"};
 	err_clear(&err);
 	cr_assert_lt(attach_terms_parse(pairs, PAIRS, &t, &err), 0);
 	cr_assert_eq(err.code, ERR_PRECONDITION);
+	pairs[PAIRS - 1].value = ATTACH_ENCRYPTION_LUKS2;
+	cr_assert_eq(attach_terms_parse(pairs, PAIRS, &t, &err), 0);
+	cr_assert(t.encrypted);
 }
 
 /* ---- the calls ---- */
@@ -288,7 +321,7 @@ Test(attach, taking_looking_growing_and_giving_back)
 	cr_assert_eq(take(), 0, "%s", info.err.message);
 	cr_assert(info.there && info.alive && !info.found && !info.read_only);
 	cr_assert_eq(info.size_bytes, 64 << 20);
-	cr_assert_eq(info.below_major, FAKE_NVME_MAJOR);
+	cr_assert_eq(info.cover.below_major, FAKE_NVME_MAJOR);
 	cr_assert_str_eq(info.ctrl.name, "nvme10");
 	cr_assert_str_eq(fake_nvme.options,
 		"transport=tcp,traddr=192.0.2.1,trsvcid=4420,nqn=" SUBSYSTEM ",hostnqn=" HOST
@@ -387,8 +420,8 @@ Test(attach, a_cover_that_moves)
 	for (unsigned i = 0; i < 2; i++) {
 		cr_assert_eq(swap(), 0, "%s", info.err.message);
 		cr_assert(info.local && info.alive && !info.suspended);
-		cr_assert_eq(info.below_major, swap_req.major);
-		cr_assert_eq(info.below_minor, swap_req.minor);
+		cr_assert_eq(info.cover.below_major, swap_req.major);
+		cr_assert_eq(info.cover.below_minor, swap_req.minor);
 		cr_assert_eq(info.size_bytes, 64 << 20, "its own stays");
 		cr_assert_eq(info.major, FAKE_DM_MAJOR);
 		cr_assert_eq(info.minor, FAKE_DM_MINOR);
@@ -409,7 +442,7 @@ Test(attach, a_swap_that_is_given_up)
 	if (!any_device(&swap_req.major, &swap_req.minor, &swap_req.size_bytes))
 		cr_skip_test("no block device of 64 MiB");
 	cr_assert_eq(take(), 0);
-	uint32_t below = info.below_minor;
+	uint32_t below = info.cover.below_minor;
 	cr_assert_eq(ask(ATTACH_SUSPEND), 0);
 	fake_dm_fail_request = DM_DEV_SUSPEND;
 	fake_dm_fail_with = -EIO;
@@ -418,7 +451,7 @@ Test(attach, a_swap_that_is_given_up)
 	cr_assert_eq(ask(ATTACH_RESUME), 0, "%s", info.err.message);
 	cr_assert_eq(ask(ATTACH_LOOK), 0);
 	cr_assert(!info.local && !info.suspended);
-	cr_assert_eq(info.below_minor, below);
+	cr_assert_eq(info.cover.below_minor, below);
 	cr_assert_eq(ask(ATTACH_GIVE), 0);
 	fake_nvme_close();
 }
@@ -496,6 +529,50 @@ Test(attach, every_failure_of_taking)
 	cr_assert_eq(fake_nvme.deletes, fake_nvme.connects, "each has ended");
 	cr_assert_eq(covers(), 0);
 	cr_assert_eq(take(), 0, "%s", info.err.message);
+	fake_nvme_close();
+}
+
+/* With TLS the kernel is told which key to use, and has it as long as there is a connection. */
+Test(attach, within_tls)
+{
+	static const struct {
+		int connect;
+		enum err_code code;
+		const char *says;
+	} refusals[] = {
+		{ESRCH, ERR_PRECONDITION, "ktls-utils"},
+		{ENOKEY, ERR_PRECONDITION, "hostNetwork"},
+		{ETIMEDOUT, ERR_UNAVAILABLE, "tlshd"},
+		{EACCES, ERR_UNAVAILABLE, "still published"},
+		{ECONNRESET, ERR_UNAVAILABLE, "kernel log of both"},
+		{ECONNREFUSED, ERR_UNAVAILABLE, "does not answer"},
+		{ENODEV, ERR_PRECONDITION, "modprobe nvme-tcp"},
+	};
+	begin();
+	take_req.terms.tls = true;
+	no_keyring = true;
+	cr_assert_lt(take(), 0);
+	cr_expect_str_eq(info.err.message, "modprobe nvme-keyring");
+	cr_expect_str_eq(fake_nvme.options, "", "nothing connects without");
+	no_keyring = false;
+	for (unsigned i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+		fake_nvme.connect_errno = refusals[i].connect;
+		cr_assert_lt(take(), 0);
+		cr_expect_eq(info.err.code, refusals[i].code, "%d", refusals[i].connect);
+		cr_expect_not_null(
+			strstr(info.err.message, refusals[i].says), "%s", info.err.message);
+		cr_expect(!has_tls_key);
+	}
+	fake_nvme.connect_errno = 0;
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_expect_not_null(strstr(fake_nvme.options, ",tls,tls_key=77,dhchap_secret="), "%s",
+		fake_nvme.options);
+	cr_expect(has_tls_key);
+	cr_assert_eq(ask(ATTACH_GIVE), 0);
+	cr_expect(!has_tls_key);
+	take_req.terms.tls = false;
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_expect_null(strstr(fake_nvme.options, "tls"), "%s", fake_nvme.options);
 	fake_nvme_close();
 }
 
@@ -624,6 +701,136 @@ Test(attach, leftovers_end_and_nothing_else_does)
 	fake_dm_fail_with = -EIO;
 	cr_assert_lt(table[ATTACH_SWEEP](&sweep_req, sizeof(sweep_req), &swept, &len), 0);
 	cr_assert(fake_nvme_has(1));
+	fake_nvme_close();
+}
+
+/* ---- encrypted ---- */
+
+/* What the child makes over the cover; 0 bytes: it was killed half way. */
+static struct fake_device *put_opened(uint64_t bytes)
+{
+	struct fake_device *d = &fake_dm_devices[1];
+	*d = (struct fake_device){.there = true};
+	strcpy(d->name, "ringvol-crypt-0badcafe-12345678-0");
+	strcpy(d->uuid, "RINGVOL-crypt-0badcafe-12345678-0");
+	d->now.count = bytes != 0;
+	d->now.targets[0] = (struct dm_target){.length_sectors = bytes / 512, .type = "crypt"};
+	snprintf(d->now.targets[0].params, DM_PARAMS_BYTES, "aes-xts-plain64 00 0 %u:%u 32768",
+		FAKE_DM_MAJOR, FAKE_DM_MINOR);
+	return d;
+}
+
+static void begin_encrypted(void)
+{
+	begin();
+	take_req.terms.encrypted = true;
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_assert(info.there && !info.opened);
+	cr_assert_eq(info.probe.type, FSIMG_NONE, "ciphertext is not looked through");
+	cr_assert_str_eq(info.cover.path, info.path);
+}
+
+static int ask_opened(void)
+{
+	return call(ATTACH_OPENED, &take_req, sizeof(take_req));
+}
+
+Test(attach, what_was_opened_is_told)
+{
+	begin_encrypted();
+	cr_assert_lt(ask_opened(), 0, "nobody has opened it");
+	cr_assert_eq(info.err.code, ERR_UNAVAILABLE);
+	put_opened(48 << 20);
+	cr_assert_eq(ask_opened(), 0, "%s", info.err.message);
+	cr_assert(info.opened && info.probe.type == FSIMG_EXT4);
+	cr_assert_eq(info.minor, FAKE_DM_MINOR + 1);
+	cr_assert_eq(info.size_bytes, 48 << 20);
+	cr_assert_eq(info.cover.minor, FAKE_DM_MINOR);
+	cr_assert_eq(info.cover.size_bytes, 64 << 20);
+	probe_says.type = FSIMG_XFS;
+	cr_assert_lt(ask_opened(), 0);
+	cr_assert_eq(info.err.code, ERR_DATA_LOSS);
+	cr_assert_eq(covers(), 2, "what was there stays");
+	probe_says.type = FSIMG_EXT4;
+	cr_assert_eq(take(), 0, "a repeat");
+	cr_assert(info.found && info.opened);
+	cr_assert_eq(attach_each_cover(on_cover, NULL), 0);
+	cr_assert_eq(found, 1);
+	/* The sizes that are asked for and told are the volume's. */
+	fake_nvme.size_after_rescan = 80 << 20;
+	volume_req.want_bytes = 64 << 20;
+	cr_assert_eq(ask(ATTACH_GROW), 0, "%s", info.err.message);
+	cr_assert_eq(info.cover.size_bytes, 80 << 20);
+	volume_req.want_bytes = 65 << 20;
+	cr_assert_lt(ask(ATTACH_GROW), 0);
+	cr_assert_not_null(
+		strstr(info.err.message, "shows 67108864 bytes"), "%s", info.err.message);
+	cr_assert_eq(ask(ATTACH_GIVE), 0, "%s", info.err.message);
+	cr_assert_eq(covers(), 0);
+	fake_nvme_close();
+}
+
+/* What a killed child has left goes with the next call, and what is not ours is not touched. */
+Test(attach, what_stands_over_a_cover)
+{
+	begin_encrypted();
+	put_opened(0);
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_assert(!info.opened);
+	cr_assert_eq(covers(), 1);
+	put_opened(0);
+	cr_assert_eq(ask(ATTACH_GIVE), 0);
+	cr_assert_eq(covers(), 0);
+	cr_assert_eq(take(), 0);
+	strcpy(put_opened(48 << 20)->now.targets[0].type, "linear");
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	cr_assert_eq(ask(ATTACH_LOOK), 0);
+	cr_assert(!info.opened);
+	cr_assert_eq(covers(), 2);
+	strcpy(put_opened(48 << 20)->name, "renamed");
+	cr_assert_lt(take(), 0);
+	cr_assert_eq(info.err.code, ERR_PRECONDITION);
+	fake_dm_devices[1].there = false;
+	static const unsigned long requests[] = {DM_DEV_STATUS, DM_DEV_REMOVE};
+	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+		put_opened(48 << 20);
+		fake_dm_fail_request = requests[i];
+		fake_dm_fail_with = -EIO;
+		cr_assert_lt(ask(ATTACH_GIVE), 0, "%u", i);
+		cr_assert_eq(covers(), 2, "%u", i);
+	}
+	cr_assert_eq(ask(ATTACH_GIVE), 0, "%s", info.err.message);
+	cr_assert_eq(covers(), 0);
+	fake_nvme_close();
+}
+
+/* A cover under what somebody uses is in use; under what nobody does it is a leftover, but only
+ * once its own device is gone. */
+Test(attach, what_is_opened_keeps_its_cover)
+{
+	begin_encrypted();
+	put_opened(48 << 20);
+	sweep();
+	sweep();
+	cr_assert_eq(covers(), 2);
+	cr_assert(fake_nvme_has(10));
+	fake_nvme_lose(10);
+	fake_dm_devices[1].open = 1;
+	sweep();
+	cr_assert_eq(covers(), 2);
+	cr_assert_lt(take(), 0);
+	cr_assert_not_null(strstr(info.err.message, "/dev/dm-301"), "%s", info.err.message);
+	fake_dm_devices[1].open = 0;
+	sweep();
+	cr_assert_eq(swept.ended_covers, 1);
+	cr_assert_eq(covers(), 0);
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	put_opened(48 << 20);
+	fake_nvme_lose(11);
+	cr_assert_eq(take(), 0, "%s", info.err.message);
+	cr_assert(!info.opened && !info.found && info.alive);
+	cr_assert_eq(covers(), 1);
 	fake_nvme_close();
 }
 

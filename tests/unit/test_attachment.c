@@ -104,13 +104,50 @@ Test(attachment, the_most)
 	cr_assert_gt(len, 0);
 	cr_assert_eq(attachments_parse(text, (size_t)len, &back), 0);
 	cr_assert_eq(back->count, ATTACHMENTS_MAX);
-	attachments_free(all);
 	attachments_free(back);
+	/* One more is printed and not read; another of the same node takes its place. */
+	struct attachments *more = attachments_with(all, &own), *same_node;
+	cr_assert_eq(more->count, ATTACHMENTS_MAX + 1);
+	len = attachments_print(more, text, sizeof(text));
+	cr_assert_gt(len, 0);
+	cr_assert_eq(attachments_parse(text, (size_t)len, &back), -EBADMSG);
+	struct attachment again = own;
+	again.node = node;
+	same_node = attachments_with(all, &again);
+	cr_assert_eq(same_node->count, ATTACHMENTS_MAX);
+	same(&same_node->at[ATTACHMENTS_MAX - 1], &again);
+	attachments_free(same_node);
+	attachments_free(more);
+	attachments_free(all);
+}
+
+/* From one to the next, those between that export nothing left out. */
+Test(attachment, those_that_are_exported)
+{
+	static const bool exported[] = {false, true, false, false, true, false};
+	struct attachments *all = NULL;
+	unsigned at = 0, found = 0;
+	for (unsigned i = 0; i < 6; i++) {
+		char node[2] = {(char)('a' + i)};
+		struct attachment one = exported[i] ? other : own;
+		one.node = node;
+		struct attachments *more = attachments_with(all, &one);
+		attachments_free(all);
+		all = more;
+	}
+	for (const struct attachment *one; (one = attachments_next_exported(all, &at)) != NULL;
+		at++) {
+		cr_assert_str_eq(one->node, found++ == 0 ? "b" : "e");
+		cr_assert_str_eq(one->export, UUID);
+	}
+	cr_assert_eq(found, 2);
+	cr_assert_eq(at, 6);
+	attachments_free(all);
 }
 
 static int parse_summed(const char *lines)
 {
-	char text[1024];
+	char text[4096];
 	struct record_text o = {.buf = text, .cap = sizeof(text)};
 	record_text_put(&o, "ringvol-attachments 1\n");
 	record_text_put(&o, lines);
@@ -147,10 +184,33 @@ Test(attachment, what_is_no_such_text)
 		{"node=a\nmode=0\nblock=false\nread_only=false\n", -EPROTONOSUPPORT},
 		{"node=a\nmode=8\nblock=false\nread_only=false\n", -EPROTONOSUPPORT},
 		{"node=a\nmode=1\nblock=maybe\nread_only=false\n", -EPROTONOSUPPORT},
+		{"node=a\nmode=4294967296\nblock=false\nread_only=false\n", -EBADMSG},
+		{NODE "read_only=false\n", -EBADMSG},
+		{NODE "key=k\nkey=k\n", -EBADMSG},
+		{NODE "key=%41\n", -EBADMSG},
+		{NODE "export=0f2e4d6c-8b0a-4192-a3b4-c5d6e7f8091g\n", -EBADMSG},
+		{NODE "node=b\nmode=1\nblock=false\n", -EBADMSG},
+		{NODE "node=b\nmode=1\nblock=false\nread_only=false\n" NODE, -EBADMSG},
+		{"node\nmode=1\nblock=false\nread_only=false\n", -EBADMSG},
 		{NODE "colour=red\n", -EPROTONOSUPPORT},
 	};
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		cr_expect_eq(parse_summed(bad[i].lines), bad[i].r, "%s", bad[i].lines);
+	/* So many nodes, with names and keys so long. */
+	char lines[4096];
+	for (unsigned more = 0; more < 2; more++) {
+		int n = 0;
+		for (unsigned i = 0; i < ATTACHMENTS_MAX + more; i++)
+			n += snprintf(lines + n, sizeof(lines) - (size_t)n,
+				"node=%u\nmode=7\nblock=false\nread_only=true\n", i);
+		cr_expect_eq(parse_summed(lines), more ? -EBADMSG : 0);
+		snprintf(lines, sizeof(lines), "node=%0*u\nmode=1\nblock=false\nread_only=true\n",
+			ATTACHMENT_NODE_MAX + (int)more, 1);
+		cr_expect_eq(parse_summed(lines), more ? -EBADMSG : 0);
+		snprintf(
+			lines, sizeof(lines), NODE "key=%0*u\n", ATTACHMENT_KEY_MAX + (int)more, 1);
+		cr_expect_eq(parse_summed(lines), more ? -EBADMSG : 0);
+	}
 	struct attachments *none = NULL;
 	cr_expect_lt(attachments_parse("ringvol-attachments 2\n", 22, &none), 0);
 }

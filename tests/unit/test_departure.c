@@ -7,6 +7,7 @@
 #include "pool/depart.h"
 #include "pool/departure_file.h"
 #include "pool/index.h"
+#include "pool/private.h"
 
 #include <criterion/criterion.h>
 #include <sys/file.h>
@@ -315,8 +316,11 @@ Test(departure, drop_fails)
 	cr_assert_neq(drop(), ERR_OK);
 	cr_assert_eq(find(), ERR_UNAVAILABLE);
 	cr_assert_eq(create("v"), ERR_UNAVAILABLE);
+	const struct pool_departure *gone = pools_departure(f.pools, id);
 	cr_assert_eq(drop(), ERR_OK);
 	cr_assert_eq(find(), ERR_NOT_FOUND);
+	/* Somebody may still read it: it is freed with the pool. */
+	cr_assert_eq(f.pool->departures_dead.next, &gone->link);
 	fixture_close(&f);
 }
 

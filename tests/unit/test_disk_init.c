@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "base/fd.h"
+#include "blockio/image_map.h"
 #include "blockio_env.h"
 #include "disk/fresh.h"
 #include "disk/init.h"
@@ -15,6 +16,7 @@
 #include "pool/layout.h"
 #include "pool/raw_init.h"
 
+#include <dirent.h>
 #include <sys/file.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -144,6 +146,7 @@ Test(disk_init, a_damaged_place_is_no_place)
 		"",
 		"ringvol-disk 2\n",
 		"ringvol-disk 1\npool=1\n",
+		"ringvol-disk 1\ndevice=/dev/sdb\n",
 		"ringvol-disk 1\npool=5f1e0000-0000-4000-8000-00000000001a\n"
 		"disk=d15c0000-0000-4000-8000-000000000001\ndevice=sdb\n",
 		"ringvol-disk 1\npool=5f1e0000-0000-4000-8000-00000000001a\n"
@@ -573,6 +576,7 @@ Test(disk_init, a_second_disk)
 	change = begin(disk, device[second]);
 	struct disk_header at_its_end = change.grown;
 	end(&change);
+	cr_expect_gt(header_of(1).generation, at_its_end.generation, "the newer copy counts");
 	change = begin(disk, device[second]);
 	cr_expect(change.existed);
 	disk_change_drop(&change);
@@ -708,6 +712,42 @@ Test(disk_init, all_disks_that_have_grown_are_taken_in)
 	cr_assert_eq(flock(lock, LOCK_EX), 0);
 	cr_assert_lt(raw_grow(env_path("pool"), NULL, &made, &err), 0);
 	cr_expect_not_null(strstr(err.message, "a driver serves the pool"), "%s", err.message);
+}
+
+/* What the files in the trash own, all in all, and how many there are. */
+static uint64_t owned_bytes(unsigned *ret_count)
+{
+	uint64_t bytes = 0;
+	*ret_count = 0;
+	DIR *dir = opendir(env_path("records/trash"));
+	cr_assert_not_null(dir);
+	for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+		struct image_map map;
+		_cleanup_fd_ int fd = openat(dirfd(dir), e->d_name, O_RDONLY | O_CLOEXEC);
+		if (e->d_name[0] == '.')
+			continue;
+		cr_assert_eq(image_map_read(fd, &map), 0);
+		bytes += image_map_bytes(&map);
+		++*ret_count;
+	}
+	closedir(dir);
+	return bytes;
+}
+
+/* One file owns 64 GiB at most, the last one what is left: no more than the disk has. */
+Test(disk_init, a_large_disk_is_owned_by_several_files)
+{
+	struct disk_header h = make_pool();
+	struct raw_made made;
+	struct err err = {0};
+	unsigned count;
+	make_records(h.pool);
+	env_image("large", 100 * 1024 * MIB);
+	unsigned large = plug("large");
+	cr_assert_eq(raw_grow(env_path("pool"), device[large], &made, &err), 0, "%s", err.message);
+	cr_expect_eq(made.area_bytes, (100 * 1024 - 2) * MIB);
+	cr_expect_eq(owned_bytes(&count), made.area_bytes);
+	cr_expect_eq(count, 2);
 }
 
 static int lock_of_other;

@@ -93,6 +93,17 @@ Test(extents, refuses_nonsense)
 	const struct fiemap_extent wraps[] = {{.fe_logical = UINT64_MAX - K, .fe_length = 2 * K}};
 	cr_assert_eq(extents_take(back, 2, EXTENTS_MAX, 0, 10 * K, &target), -EIO);
 	cr_assert_eq(extents_take(wraps, 1, EXTENTS_MAX, 0, 10 * K, &target), -EIO);
+	/* Up to the largest offset, and not behind it. */
+	struct fiemap_extent far = {.fe_logical = INT64_MAX - K, .fe_length = K};
+	cr_assert_eq(extents_take(&far, 1, EXTENTS_MAX, 0, 10 * K, &target), 0);
+	cr_assert_eq(target.count, 0);
+	far.fe_length++;
+	cr_assert_eq(extents_take(&far, 1, EXTENTS_MAX, 0, 10 * K, &target), -EIO);
+	far = (struct fiemap_extent){.fe_length = INT64_MAX};
+	cr_assert_eq(extents_take(&far, 1, EXTENTS_MAX, 0, 10 * K, &target), 0);
+	cr_assert_eq(target.count, 1);
+	far.fe_length++;
+	cr_assert_eq(extents_take(&far, 1, EXTENTS_MAX, 0, 10 * K, &target), -EIO);
 	/* As many as fit, and none of them gets anywhere. */
 	const struct fiemap_extent empty[] = {E(0, 0, 1, 0), E(0, 0, 1, 0)};
 	cr_assert_eq(extents_take(empty, 2, 2, 0, 10 * K, &target), -EIO);
@@ -115,6 +126,36 @@ Test(extents, widens_what_lies_anywhere)
 	cr_assert_str_eq(ranges(), "0-2");
 }
 
+/* It begins anywhere, too; one that is widened over all of the next leaves nothing of it. */
+Test(extents, widens_to_both_sides)
+{
+	struct fiemap_extent list[] = {
+		{.fe_logical = 2 * K + 100, .fe_length = 100, .fe_flags = FIEMAP_EXTENT_DATA_TAIL},
+		{.fe_logical = 2 * K + 512, .fe_length = K - 512, .fe_physical = K}, E(3, 1, 8, 0)};
+	cr_assert_eq(extents_take(list, 3, EXTENTS_MAX, K, 10 * K, &target), 0);
+	cr_assert_eq(target.from, K);
+	cr_assert_eq(target.count, 2);
+	cr_assert_eq(target.at[0].start, 2 * K);
+	cr_assert_eq(target.at[0].end, 3 * K);
+	cr_assert_eq(target.at[1].start, 3 * K);
+	cr_assert_eq(target.at[1].physical, 8 * K);
+	extents_differ(NULL, &target, &got, &got_to);
+	cr_assert_str_eq(ranges(), "2-4");
+}
+
+Test(extents, what_only_touches_a_window_is_not_in_it)
+{
+	TAKE(&target, 4, 8, E(2, 2, 20, 0), E(5, 1, 30, 0), E(8, 2, 40, 0));
+	cr_assert_eq(target.from, 4 * K);
+	cr_assert_eq(target.count, 1);
+	cr_assert_eq(target.at[0].start, 5 * K);
+	TAKE(&target, 4, 4, E(2, 2, 20, 0));
+	cr_assert_eq(target.count, 0);
+	extents_differ(NULL, &target, &got, &got_to);
+	cr_assert_eq(got_to, 4 * K);
+	cr_assert_eq(got.count, 0);
+}
+
 /* ---- two images ---- */
 
 Test(extents, one_place_is_one_data)
@@ -132,6 +173,10 @@ Test(extents, holes_and_unwritten_are_zeros)
 	TAKE(&base, 0, 100, E(0, 10, 200, 0), E(20, 10, 300, FIEMAP_EXTENT_UNWRITTEN));
 	TAKE(&target, 0, 100, E(50, 10, 700, FIEMAP_EXTENT_UNWRITTEN));
 	cr_assert_str_eq(differ(), "0-10"); /* punched since */
+	cr_assert_eq(got_to, 100 * K);
+	TAKE(&base, 0, 5, E(0, 10, 200, 0));
+	cr_assert_str_eq(differ(), "0-5", "as far as both are known");
+	cr_assert_eq(got_to, 5 * K);
 	TAKE(&base, 0, 100, E(0, 10, 200, FIEMAP_EXTENT_UNWRITTEN));
 	TAKE(&target, 0, 100, E(0, 10, 200, 0)); /* written since, at the same place */
 	cr_assert_str_eq(differ(), "0-10");
@@ -235,15 +280,75 @@ Test(extents, a_base_that_moves_is_looked_at_again)
 	still_after = 3;
 	cr_assert_eq(extents_window(&w, 0, 20 * K, &got, &got_to), 0);
 	cr_assert_str_eq(ranges(), "");
+	cr_assert_eq(looks, 4);
 	looks = 0;
 	still_after = 1000;
 	cr_assert_eq(extents_window(&w, 0, 20 * K, &got, &got_to), -EAGAIN);
+	cr_assert_eq(looks, 5, "four times against the one before");
 	w.map = failing_map;
 	still_after = 1;
 	for (fails_at = 1; fails_at <= 3; fails_at++) {
 		calls = looks = 0;
 		cr_assert_eq(extents_window(&w, 0, 20 * K, &got, &got_to), -EIO);
 	}
+}
+
+/* The base in three looks: the first, then one in which it has changed, then that one again. */
+static struct fiemap_extent seen[2][3];
+static unsigned seen_count[2];
+
+static int changing_map(int fd, uint64_t from, uint64_t to, struct extent_map *ret)
+{
+	unsigned i = fd == 1 && looks > 0;
+	looks += fd == 1;
+	return fd == 1 ? extents_take(seen[i], seen_count[i], EXTENTS_MAX, from, to, ret)
+		       : extents_take(NULL, 0, EXTENTS_MAX, from, to, ret);
+}
+
+/* Whatever changes: how many there are, where one is, how long, where it lies, whether it says. */
+Test(extents, a_base_that_changes_is_looked_at_again)
+{
+	static struct extents_window w = {.map = changing_map, .base_fd = 1, .target_fd = 2};
+	static const struct {
+		struct fiemap_extent second;
+		unsigned count;
+		const char *said; /* of the later look: the target has nothing */
+		unsigned looks;
+	} cases[] = {
+		{E(4, 2, 50, 0), 2, "0-2 4-6", 2}, /* nothing has changed */
+		{E(4, 2, 50, 0), 1, "0-2", 3},
+		{E(4, 2, 50, 0), 3, "0-2 4-6 8-9", 3},
+		{E(3, 3, 50, 0), 2, "0-2 3-6", 3},
+		{E(4, 3, 50, 0), 2, "0-2 4-7", 3},
+		{E(4, 2, 51, 0), 2, "0-2 4-6", 3},
+		{E(4, 2, 50, FIEMAP_EXTENT_ENCODED), 2, "0-2 4-6", 3},
+	};
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const struct fiemap_extent list[3] = {
+			E(0, 2, 10, 0), E(4, 2, 50, 0), E(8, 1, 60, 0)};
+		memcpy(seen[0], list, sizeof(list));
+		memcpy(seen[1], list, sizeof(list));
+		seen[1][1] = cases[i].second;
+		seen_count[0] = 2;
+		seen_count[1] = cases[i].count;
+		looks = 0;
+		cr_assert_eq(extents_window(&w, 0, 20 * K, &got, &got_to), 0);
+		cr_assert_str_eq(ranges(), cases[i].said, "case %u", i);
+		cr_assert_eq(got_to, 20 * K);
+		cr_assert_eq(looks, cases[i].looks, "case %u", i);
+	}
+}
+
+Test(extents, a_window_without_a_base_has_what_the_target_has)
+{
+	static struct extents_window w = {.map = failing_map, .base_fd = -1, .target_fd = 2};
+	fails_at = calls = 0;
+	cr_assert_eq(extents_window(&w, 2 * K, 20 * K, &got, &got_to), 0);
+	cr_assert_str_eq(ranges(), "2-10");
+	cr_assert_eq(got_to, 20 * K);
+	cr_assert_eq(calls, 1);
+	fails_at = 2;
+	cr_assert_eq(extents_window(&w, 2 * K, 20 * K, &got, &got_to), -EIO);
 }
 
 /* What is behind the end of the shorter map is of the next window. */

@@ -306,6 +306,9 @@ Test(fsimg, ext4_errors_and_fsck)
 	cr_assert(env_run(proc.argv) == 0);
 
 	/* Something a preening check does not dare to mend: two inodes claim one block. */
+	cr_assert(fsimg_fsck_result(FSIMG_EXT4, 0) == 0);
+	cr_assert(fsimg_fsck_result(FSIMG_EXT4, 3) == 0);
+	cr_assert(fsimg_fsck_result(FSIMG_XFS, 0) == -EUCLEAN);
 	cr_assert(fsimg_fsck_result(FSIMG_EXT4, 4) == -EUCLEAN);
 	cr_assert(fsimg_fsck_result(FSIMG_EXT4, 8) == -EUCLEAN);
 	cr_assert(fsimg_fsck_result(FSIMG_EXT4, -ETIMEDOUT) == -EUCLEAN);
@@ -406,6 +409,96 @@ Test(fsimg, longest_options_fit)
 	cr_assert(fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, sizeof mem) == -EINVAL);
 	spec.type = FSIMG_NONE;
 	cr_assert(fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, sizeof mem) == -EINVAL);
+}
+
+/* The words of a command line, with blanks between them. */
+static const char *words_of(const struct proc *proc)
+{
+	static char words[2048];
+	size_t len = 0;
+	words[0] = '\0';
+	for (unsigned i = 0; proc->argv[i] != NULL; i++)
+		len += (size_t)snprintf(
+			words + len, sizeof words - len, "%s%s", i > 0 ? " " : "", proc->argv[i]);
+	return words;
+}
+
+#define UUID "00112233-4455-6677-8899-aabbccddeeff"
+
+/* What a user says is merged into what ringvol says, or goes behind it. */
+Test(fsimg, the_command_lines_of_the_tools)
+{
+	static const struct {
+		struct fsimg_spec spec;
+		const char *words;
+	} cases[] = {
+		{{FSIMG_EXT4, 64 * MIB, 512, NULL},
+			"mkfs.ext4 -q -F -b 4096 -m 0 -U " UUID " -O metadata_csum_seed"
+			" -E nodiscard,assume_storage_prezeroed=1 /x"},
+		{{FSIMG_EXT4, 64 * MIB, 4096, "-m 5 -b 4096 -O quota,project -E stride=2"},
+			"mkfs.ext4 -q -F -U " UUID " -O metadata_csum_seed,quota,project"
+			" -E nodiscard,assume_storage_prezeroed=1,stride=2 -m 5 -b 4096 /x"},
+		{{FSIMG_EXT4, 64 * MIB, 512, " -Oquota  -m7 -I 256 ", true},
+			"mkfs.ext4 -q -F -b 4096 -U " UUID " -O metadata_csum_seed,quota"
+			" -E nodiscard,lazy_itable_init=1 -m 7 -I 256 /x"},
+		{{FSIMG_EXT4, 64 * MIB, 512, "-b 2048 -N"}, /* the check has refused this */
+			"mkfs.ext4 -q -F -m 0 -U " UUID " -O metadata_csum_seed"
+			" -E nodiscard,assume_storage_prezeroed=1 -b 2048 /x"},
+		{{FSIMG_XFS, 300LL * MIB, 4096, "-m reflink=0  -i size=512"},
+			"mkfs.xfs -q -f -K -s size=4096 -m uuid=" UUID
+			" -m reflink=0 -i size=512 /x"},
+		{{FSIMG_BTRFS, 256LL * MIB - 1, 512, ""},
+			"mkfs.btrfs -q -f -K -U " UUID " --mixed /x"},
+		{{FSIMG_BTRFS, 256LL * MIB, 512, ""}, "mkfs.btrfs -q -f -K -U " UUID " /x"},
+		{{FSIMG_BTRFS, 128 * MIB, 512, "-d single"},
+			"mkfs.btrfs -q -f -K -U " UUID " -d single /x"},
+	};
+	static struct proc proc;
+	uint8_t uuid[16];
+	char mem[1024], text[FSIMG_UUID_TEXT_BYTES];
+	for (unsigned i = 0; i < 16; i++)
+		uuid[i] = (uint8_t)(i * 0x11);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		cr_assert(fsimg_mkfs_argv(&cases[i].spec, "/x", uuid, &proc, mem, sizeof mem) == 0);
+		cr_assert_str_eq(words_of(&proc), cases[i].words);
+		cr_assert_eq(proc.timeout_ms, 5 * 60 * 1000);
+	}
+	proc.memory_bytes = 1;
+	fsimg_retag_argv("/x", uuid, text, &proc);
+	cr_assert_str_eq(words_of(&proc), "btrfstune -f -M " UUID " /x");
+	cr_assert(proc.timeout_ms == 60 * 60 * 1000 && proc.memory_bytes == 0);
+	cr_assert(fsimg_fsck_argv(FSIMG_EXT4, "/y", 64LL << 30, &proc) == 0);
+	cr_assert_str_eq(words_of(&proc), "e2fsck -p /y");
+	cr_assert_eq(proc.timeout_ms, 60 * 60 * 1000);
+	cr_assert_eq(proc.memory_bytes, (256LL << 20) + (1LL << 30));
+}
+
+/* No more memory is used than there is, and no more arguments. */
+Test(fsimg, what_fits_no_command_line_is_refused)
+{
+	static struct proc proc;
+	char mem[1024], many[512] = "";
+	uint8_t uuid[16] = {0};
+	struct fsimg_spec spec = {FSIMG_XFS, 300LL * MIB, 512, "-i size=512"};
+	size_t least = 0;
+	memset(mem, '#', sizeof mem);
+	while (fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, least) == -E2BIG) {
+		cr_assert_eq(mem[least], '#', "%zu bytes", least);
+		least++;
+	}
+	cr_assert_eq(least, FSIMG_UUID_TEXT_BYTES + sizeof "size=512" +
+				    sizeof "uuid=00000000-0000-0000-0000-000000000000" +
+				    sizeof "-i" + sizeof "size=512");
+	cr_assert_eq(mem[least], '#');
+	/* The program, eight of ours, the path, and the end. */
+	for (unsigned words = PROC_ARGS_MAX - 11; words <= PROC_ARGS_MAX - 9; words++) {
+		many[0] = '\0';
+		for (unsigned i = 0; i < words; i++)
+			strcat(many, " -q");
+		spec.mkfs_options = many;
+		int r = fsimg_mkfs_argv(&spec, "/x", uuid, &proc, mem, sizeof mem);
+		cr_assert_eq(r, words <= PROC_ARGS_MAX - 10 ? 0 : -E2BIG, "%u words: %d", words, r);
+	}
 }
 
 /* What lies below an encryption reads as noise: the tool must not take it for zeros. */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is said of a volume: order, words, times; and when a pool is full. */
+#include "csi/health.h"
 #include "node/health.h"
+#include "node/limit.h"
 #include "node/node.h"
 #include "node/volume.h"
 #include "pool/presence.h"
 #include "pool/private.h"
+#include "pool/raw_thin.h"
 #include "sim_time.h"
 #include "simring/sim.h"
 
@@ -190,6 +193,78 @@ Test(condition, reasons_in_full)
 	volume.rec = &record;
 }
 
+/* What a pool on raw disks says of its thin pool. */
+static bool is_raw;
+static struct pool_thin_state thin_state;
+
+bool __wrap_pool_is_raw(const struct pool *asked);
+void __wrap_pool_thin_state(const struct pool *asked, struct pool_thin_state *ret);
+
+bool __wrap_pool_is_raw(const struct pool *asked)
+{
+	cr_expect_eq(asked, &pool);
+	return is_raw;
+}
+
+void __wrap_pool_thin_state(const struct pool *asked, struct pool_thin_state *ret)
+{
+	cr_expect_eq(asked, &pool);
+	*ret = thin_state;
+}
+
+Test(condition, a_thin_pool_is_its_thin_volumes_affair)
+{
+	sim_pass_ms(reactor.ring, 1000);
+	thin_state = (struct pool_thin_state){.wrong = true,
+		.low = true,
+		.unused_bytes = 5 * MIB + 4096,
+		.why = "add a disk",
+		.wrong_since_ns = ring_now_ns(reactor.ring),
+		.low_since_ns = ring_now_ns(reactor.ring) - 1};
+	says(NODE_THIN_POOL, "none");
+	says(NODE_THIN_POOL_LOW, "none");
+	is_raw = true;
+	cr_expect_eq(look(), 2);
+	cr_expect_eq(found[0].kind, NODE_THIN_POOL);
+	cr_expect_eq(found[0].since_ns, thin_state.wrong_since_ns);
+	cr_expect_eq(found[1].kind, NODE_THIN_POOL_LOW);
+	cr_expect_eq(found[1].since_ns, thin_state.low_since_ns);
+	says(NODE_THIN_POOL, "the thin pool of pool default cannot be used: add a disk");
+	says(NODE_THIN_POOL_LOW,
+		"the thin pool of pool default has 5 MiB unused and cannot be grown; when they are used up, writes to new blocks fail: delete volumes or snapshots, or add a disk with 'ringvol pool grow'");
+	record.thick = true;
+	cr_expect_eq(look(), 0);
+	cr_expect_eq(node_pool_conditions(arena, node, &pool, found), 2);
+	cr_expect_eq(found[0].kind, NODE_THIN_POOL);
+	cr_expect_eq(found[1].kind, NODE_THIN_POOL_LOW);
+	record.thick = false;
+	thin_state.wrong = false;
+	cr_expect_eq(look(), 1);
+	thin_state = (struct pool_thin_state){.wrong = true};
+	cr_expect_eq(look(), 1);
+	cr_expect_eq(found[0].kind, NODE_THIN_POOL);
+	cr_expect_null(strstr(found[0].reason, "since"), "%s", found[0].reason);
+	thin_state.low = true;
+	pool_enter(&pool, POOL_MUTE, "it hangs");
+	cr_expect_eq(look(), 1, "what it was is not known any more");
+	cr_expect_eq(found[0].kind, NODE_POOL_SICK);
+	cr_expect_eq(node_pool_conditions(arena, node, &pool, found), 1);
+}
+
+Test(condition, limits_that_are_not_enforced)
+{
+	struct node_volume *nv = node_volume_get(&volume);
+	struct node_limit limit = {.nv = nv};
+	sim_pass_ms(reactor.ring, 1000);
+	nv->limit = &limit;
+	nv->health.since_ns[NODE_LIMIT_NOT_ENFORCED] = ring_now_ns(reactor.ring);
+	says(NODE_LIMIT_NOT_ENFORCED, "none");
+	strcpy(limit.why, "no cgroups");
+	says(NODE_LIMIT_NOT_ENFORCED, "its I/O limits are not enforced: no cgroups");
+	cr_expect_eq(found[0].since_ns, nv->health.since_ns[NODE_LIMIT_NOT_ENFORCED]);
+	nv->limit = NULL;
+}
+
 Test(condition, out_of_memory_keeps_the_condition)
 {
 	struct arena *small = arena_new(8);
@@ -299,4 +374,44 @@ Test(condition, a_pool_fills_and_empties_without_flapping)
 	cr_assert_eq(pool_usage(&pool)->level, POOL_ROOMY);
 	pool_usage_see(&pool, 64 * MIB, MIB / 8);
 	cr_assert_eq(pool_usage(&pool)->level, POOL_FULL);
+}
+
+/* ---- as CSI 1.13 has it ---- */
+
+#define STATUS(name) CSI__V1__VOLUME_HEALTH_ERROR_TYPE__##name
+
+/* One after the other, each with its name, its sentence, and how bad it is for who uses it. */
+Test(condition, status_of_each_kind)
+{
+	static const struct {
+		enum node_condition_kind last; /* of those in a row that are alike */
+		Csi__V1__VolumeHealthErrorType status;
+	} all[] = {{NODE_IMAGE_TRUNCATED, STATUS(DATA_LOSS)},
+		{NODE_FS_SHUT_DOWN, STATUS(INACCESSIBLE)},
+		{NODE_LIMIT_NOT_ENFORCED, STATUS(DEGRADED)},
+		{NODE_CONDITION_KINDS, STATUS(UNKNOWN_VOLUME_HEALTH_TYPE)}};
+	struct node_condition conditions[NODE_CONDITION_KINDS];
+	char reasons[NODE_CONDITION_KINDS][16];
+	for (unsigned kind = 0; kind < NODE_CONDITION_KINDS; kind++) {
+		snprintf(reasons[kind], sizeof(reasons[kind]), "reason %u", kind);
+		conditions[kind] = (struct node_condition){
+			.kind = (enum node_condition_kind)kind, .reason = reasons[kind]};
+	}
+	Csi__V1__VolumeHealth *health =
+		csi_health_of(arena, "an id", conditions, NODE_CONDITION_KINDS);
+	cr_assert_not_null(health);
+	cr_expect_eq(health->volume_id.len, 5);
+	cr_expect_arr_eq(health->volume_id.data, "an id", 5);
+	cr_assert_eq(health->n_health_statuses, NODE_CONDITION_KINDS);
+	for (unsigned kind = 0, i = 0; kind < NODE_CONDITION_KINDS; kind++) {
+		const Csi__V1__VolumeHealth__VolumeHealthEntry *entry =
+			health->health_statuses[kind];
+		i += kind > (unsigned)all[i].last;
+		cr_expect_eq(entry->status, all[i].status, "%s", node_condition_names[kind]);
+		cr_expect_str_eq((const char *)entry->reason.data, node_condition_names[kind]);
+		cr_expect_str_eq((const char *)entry->message.data, reasons[kind]);
+	}
+	health = csi_health_of(arena, "", conditions, 0);
+	cr_assert_not_null(health);
+	cr_expect_eq(health->n_health_statuses, 0);
 }

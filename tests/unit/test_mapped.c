@@ -197,7 +197,7 @@ Test(mapped, one_left_suspended_goes_on_with_the_table_it_has)
 		if (i == 0)
 			make(&spec);
 		else
-			cr_assert_eq(mapped_wake(&dm, &mapped), 0);
+			cr_assert_eq(mapped_wake(&dm, mapped.tag, mapped.image_ino), 0);
 		cr_expect_not(only()->suspended);
 		cr_expect_str_eq(only()->now.targets[0].type, "linear");
 	}

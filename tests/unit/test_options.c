@@ -173,6 +173,13 @@ Test(options, attach)
 		PARSE("--attach", "--export-address=[2001:db8::1]:4420", "--export-without-auth"),
 		0, "%s", err.message);
 	cr_expect(o.export_without_auth);
+	cr_expect_not(o.export_tls);
+	cr_assert_eq(PARSE("--attach", "--export-address=192.0.2.1:4420", "--export-tls"), 0, "%s",
+		err.message);
+	cr_expect(o.export_tls);
+	REFUSED("--export-address", "--attach", "--export-tls");
+	REFUSED("one of the two", "--attach", "--export-address=192.0.2.1:4420", "--export-tls",
+		"--export-without-auth");
 	REFUSED("--attach", "--export-address=192.0.2.1:4420");
 	REFUSED("--export-address", "--attach", "--export-without-auth");
 	REFUSED("IP:PORT", "--attach", "--export-address=node.example:4420");

@@ -7,6 +7,8 @@
 #include "csi/params.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
 
 struct pairs {
 	Csi__V1__StringPair pair[12], *list[12];
@@ -130,6 +132,74 @@ Test(params, long_values_are_not_shown)
 	err_clear(&err);
 	cr_expect_lt(parse_one("mkfsOptions", value, &params, &err), 0);
 	cr_expect_not_null(strstr(err.message, "mkfsOptions"));
+}
+
+/* What is at most as long as this is shown, and options may be one byte less than their room. */
+Test(params, how_long_they_may_be)
+{
+	char value[RECORD_OPTIONS_MAX + 1], want[200];
+	for (size_t len = 64; len <= 65; len++) {
+		struct csi_params params;
+		struct err err = {0};
+		memset(value, 'x', len);
+		value[len] = '\0';
+		cr_expect_lt(parse_one("device", value, &params, &err), 0);
+		snprintf(want, sizeof(want),
+			len == 64 ? "parameters: device is '%s', but takes loop, ublk or disk"
+				  : "parameters: device takes loop, ublk or disk",
+			value);
+		cr_expect_str_eq(err.message, want);
+		err_clear(&err);
+		cr_expect_lt(parse_one(value, "", &params, &err), 0);
+		snprintf(want, sizeof(want),
+			len == 64 ? "parameters: '%s' is not known"
+				  : "parameters: a key of 65 bytes is not known",
+			value);
+		cr_expect_str_eq(err.message, want);
+	}
+	for (size_t len = RECORD_OPTIONS_MAX - 1; len <= RECORD_OPTIONS_MAX; len++) {
+		struct csi_params params;
+		struct err err = {0};
+		memset(value, 'x', len);
+		value[len] = '\0';
+		int r = parse_one("mkfsOptions", value, &params, &err);
+		cr_expect_eq(r == 0, len < RECORD_OPTIONS_MAX);
+		cr_expect(r < 0 || strcmp(params.mkfs_options, value) == 0);
+	}
+}
+
+/* A pool decides what was not given; what is given is, whatever it is. */
+Test(params, which_are_given)
+{
+	static const struct {
+		const char *key, *value;
+		bool device, thick, pool, fs;
+	} table[] = {
+		{"device", "loop", true, false, false, false},
+		{"device", "disk", true, false, false, false},
+		{"provisioning", "thin", false, true, false, false},
+		{"provisioning", "thick", false, true, false, false},
+		{"pool", "default", false, false, true, false},
+		{"csi.storage.k8s.io/fstype", "ext4", false, false, false, true},
+		{"source", "debian", false, false, false, false},
+		{"mkfsOptions", "", false, false, false, false},
+		{"blockSize", "512", false, false, false, false},
+		{"allowVolumeModeChange", "true", false, false, false, false},
+		{"csi.storage.k8s.io/pv/name", "x", false, false, false, false},
+	};
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		struct csi_params params;
+		struct err err = {0};
+		const char *key = table[i].key;
+		cr_assert_eq(parse_one(key, table[i].value, &params, &err), 0, "%s", err.message);
+		cr_expect_eq(params.device_given, table[i].device, "%s", key);
+		cr_expect_eq(params.thick_given, table[i].thick, "%s", key);
+		cr_expect_eq(params.pool_given, table[i].pool, "%s", key);
+		cr_expect_eq(params.fs_given, table[i].fs, "%s", key);
+		cr_expect_eq(params.allow_mode_change, strncmp(key, "allow", 5) == 0);
+		cr_expect_str_eq(params.source, strcmp(key, "source") == 0 ? "debian" : "");
+		cr_expect_eq(params.given, 0);
+	}
 }
 
 /* ---- mutable ones ---- */
@@ -348,6 +418,13 @@ Test(params, claim)
 		{"shop", "-a", ""},
 		{"shop", "a.", ""},
 		{"shop/x", "a", ""},
+		{"a{", "a", ""},
+		{"az", "09", "az/09"},
+		{"a-0-z", "a.b", "a-0-z/a.b"},
+		{"0:", "a", ""},
+		{"a", "/", ""},
+		{"a", "`a", ""},
+		{"a-", "a", ""},
 	};
 	struct arena *arena = arena_new(0);
 	char longest[255];
@@ -360,6 +437,15 @@ Test(params, claim)
 			add(&p, "csi.storage.k8s.io/pvc/name", said[i].name);
 		cr_expect_str_eq(csi_params_claim(arena, p.list, p.n, "pvc"), said[i].claim);
 		cr_expect_str_eq(csi_params_claim(arena, p.list, p.n, "volumesnapshot"), "");
+	}
+	for (size_t len = 63; len <= 64; len++) {
+		struct pairs p = {.n = 0};
+		memset(longest, 'n', len);
+		longest[len] = '\0';
+		add(&p, "csi.storage.k8s.io/pvc/namespace", longest);
+		add(&p, "csi.storage.k8s.io/pvc/name", "a");
+		cr_expect_eq(strlen(csi_params_claim(arena, p.list, p.n, "pvc")),
+			len == 63 ? len + 2 : 0);
 	}
 	for (size_t len = 253; len <= 254; len++) {
 		struct pairs p = {.n = 0};
@@ -398,17 +484,14 @@ Test(key, of_none)
 	struct secret *secret = NULL;
 	struct pairs p = {.n = 0};
 	char empty[] = "";
-	struct record rec = {.name = "plain"};
 	struct err err = {0};
 	cr_assert_eq(csi_key_take(NULL, 0, &secret), 0);
 	cr_expect_null(secret);
-	cr_expect_eq(csi_key_check(&rec, NULL, 0, "node-stage", &err), 0);
-	rec.encryption = RECORD_LUKS2;
-	cr_expect_lt(csi_key_check(&rec, NULL, 0, "node-stage", &err), 0);
+	cr_expect_lt(csi_key_check("a", NULL, 0, "node-stage", &err), 0);
 	cr_expect_eq(err.code, ERR_INVALID);
 	cr_expect_not_null(strstr(err.message, "csi.storage.k8s.io/node-stage-secret-name"));
 	add(&p, "key", empty);
-	cr_expect_lt(csi_key_check(&rec, p.list, p.n, "node-stage", &err), 0);
+	cr_expect_lt(csi_key_check("a", p.list, p.n, "node-stage", &err), 0);
 	cr_assert_eq(csi_key_take(p.list, p.n, &secret), 0);
 	cr_expect_null(secret);
 }

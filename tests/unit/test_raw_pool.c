@@ -545,6 +545,29 @@ Test(raw_pool, goes_and_comes_back)
 	fixture_close(&f);
 }
 
+static void wait_missing(struct fixture *f, const char *why)
+{
+	wait_state(f, POOL_MISSING);
+	cr_assert_not_null(strstr(pool_why(f->pool), why), "%s", pool_why(f->pool));
+}
+
+Test(raw_pool, a_disk_that_is_another_pools_or_does_not_answer)
+{
+	struct fixture f;
+	raw_open(&f, 32);
+	raw_write_header_of("5f1e0000-0000-4000-8000-0000000000ff", RAW_DISK_UUID, RAW_NODE);
+	wait_missing(&f, "another pool's now");
+	raw_write_header(RAW_NODE);
+	wait_state(&f, POOL_READY);
+	raw_write_header_of(RAW_POOL_UUID, "d15c0000-0000-4000-8000-0000000000ff", RAW_NODE);
+	wait_missing(&f, "another pool's now");
+	raw_write_header(RAW_NODE);
+	wait_state(&f, POOL_READY);
+	cr_assert_eq(truncate(raw_root.disk, 0), 0);
+	wait_missing(&f, "does not reach its disk");
+	fixture_close(&f);
+}
+
 /* ---- encrypted ones, which get their pieces when they get their file system ---- */
 
 static struct pool_object *make_unformatted(struct fixture *f, const char *name, unsigned mib)
@@ -555,6 +578,7 @@ static struct pool_object *make_unformatted(struct fixture *f, const char *name,
 	rec.encryption = RECORD_LUKS2;
 	rec.unformatted = true;
 	rec.device = RECORD_DEVICE_MAX;
+	rec.claim = "shop/data";
 	cr_assert_eq(fixture_build(f, &rec, NULL, &o), ERR_OK);
 	return o;
 }
@@ -610,6 +634,8 @@ Test(raw_pool, an_unformatted_volume_gets_its_pieces_later)
 	cr_assert_eq(fixture_room(&f).available_thick_bytes, (64ULL - with_header) * RAW_MIB);
 	raw_reopen_pools(&f);
 	cr_assert_eq(raw_free_mib(&f), 64 - with_header);
+	o = pools_find_name(f.pools, RECORD_VOLUME, "a");
+	cr_assert_str_eq(o->rec->claim, "shop/data", "the new image has it, too");
 	free(n);
 	fixture_close(&f);
 }

@@ -2,13 +2,18 @@
 /* Records, keys and ids: what is printed parses to the same, what is damaged does not parse. */
 #include "pool/record.h"
 
+#include "pool/record_text.h"
+
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sha256.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct record sample(void)
 {
@@ -68,6 +73,10 @@ static void same(const struct record *a, const struct record *b)
 	cr_assert_eq(a->attach, b->attach);
 	cr_assert_eq(a->unformatted, b->unformatted);
 	cr_assert(io_limits_equal(&a->limits, &b->limits));
+	cr_assert_str_eq(a->group ? a->group : "", b->group);
+	cr_assert_str_eq(a->owner ? a->owner : "", b->owner);
+	cr_assert_str_eq(a->born ? a->born : "", b->born);
+	cr_assert_eq(a->moves, b->moves);
 	cr_assert_str_eq(b->claim, ""); /* it is kept apart */
 }
 
@@ -97,6 +106,10 @@ Test(record, round_trip)
 	rec.kind = RECORD_SNAPSHOT;
 	round_trip(&rec);
 	rec.name = "100%\n\x7f\x01=; \xF0\x9F\x92\xBE";
+	rec.group = "01234567.g.00000000";
+	rec.owner = "/var/lib/kubelet/pods/1";
+	rec.born = "89abcdef";
+	rec.moves = UINT64_MAX;
 	round_trip(&rec);
 }
 
@@ -209,6 +222,13 @@ Test(record, the_future_is_not_guessed_at)
 	cr_assert_eq(parse_summed(BODY "family=\n"), -EBADMSG);
 	cr_assert_eq(parse_summed(BODY "family=a%0Ab\n"), 0);
 	cr_assert_eq(parse_summed("ringvol-record 1\nkind=volume\nname=x\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "born=01234567\nmoves=1\n"), 0);
+	cr_assert_eq(parse_summed(BODY "moves=1\n"), 0); /* it is back where it was made */
+	cr_assert_eq(parse_summed(BODY "born=01234567\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "born=0123456\nmoves=1\n"), -EBADMSG);
+	cr_assert_eq(parse_summed(BODY "born=0123456g\nmoves=1\n"), -EBADMSG);
+	cr_assert_eq(parse_summed("ringvol-record"), -EBADMSG);
+	cr_assert_eq(parse_summed("ringvol-record 1\n"), -EBADMSG);
 
 	static const char *const bad[][2] = {
 		{"kind=volume", "kind=group"},
@@ -234,6 +254,180 @@ Test(record, the_future_is_not_guessed_at)
 			at + strlen(old));
 		cr_assert_eq(parse_summed(text), -EBADMSG, "%s", numbers[i]);
 	}
+}
+
+/* BODY with another text in the place of one of its own. */
+static int parse_with(const char *old, const char *new)
+{
+	char text[2 * RECORD_BYTES_MAX];
+	const char *at = strstr(BODY, old);
+	cr_assert_not_null(at, "%s", old);
+	snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - BODY), BODY, new, at + strlen(old));
+	return parse_summed(text);
+}
+
+/* At each limit, and one beyond it. */
+Test(record, numbers_and_escapes_at_their_limits)
+{
+	static const struct {
+		const char *old, *new;
+		int r;
+	} all[] = {
+		{"size_bytes=1048576", "size_bytes=0", 0},
+		{"size_bytes=1048576", "size_bytes=18446744073709551615", 0},
+		{"size_bytes=1048576", "size_bytes=18446744073709551619", -EBADMSG},
+		{"size_bytes=1048576", "size_bytes=28446744073709551615", -EBADMSG},
+		{"size_bytes=1048576", "size_bytes=00", -EBADMSG},
+		{"size_bytes=1048576", "size_bytes=1/", -EBADMSG},
+		{"size_bytes=1048576", "size_bytes=1:", -EBADMSG},
+		{"block_size=512", "block_size=4294967295", 0},
+		{"block_size=512", "block_size=4294967296", -EBADMSG},
+		{"device=0", "device=2", 0},
+		{"device=0", "device=256", -EBADMSG},
+		{"random=00000000", "random=09afbcde", 0},
+		{"random=00000000", "random=0000000", -EBADMSG},
+		{"random=00000000", "random=000000000", -EBADMSG},
+		{"random=00000000", "random=0000000g", -EBADMSG},
+		{"thick=false", "thick=true", 0},
+		{"thick=false", "thick=t", -EPROTONOSUPPORT},
+		{"source=none", "source=none\nsource_id=%25%01%1F%7F%0A%19", 0},
+		{"source=none", "source=none\nsource_id=%20", -EBADMSG},
+		{"source=none", "source=none\nsource_id=%7E", -EBADMSG},
+		{"source=none", "source=none\nsource_id=%80", -EBADMSG},
+		{"source=none", "source=none\nsource_id=%0G", -EBADMSG},
+		{"source=none", "source=none\nsource_id=%0@", -EBADMSG},
+		{"source=none", "source=none\nsource_id=%0/", -EBADMSG},
+		{"source=none", "source=none\nsource_id=%0:", -EBADMSG},
+		{"source=none", "source=none\nsource_id=%:0", -EBADMSG},
+		{"source=none", "source=none\nsource_id=a\x1f", -EBADMSG},
+		{"source=none", "source=none\nsource_id=a\x7f", -EBADMSG},
+		{"source=none", "source=none\nsource_id=%", -EBADMSG},
+	};
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		cr_expect_eq(parse_with(all[i].old, all[i].new), all[i].r, "%s", all[i].new);
+	char text[RECORD_OWNER_MAX + 64];
+	static const struct {
+		const char *behind, *name;
+		size_t max;
+	} strings[] = {
+		{"snapshot_freeze=false", "mkfs_options", RECORD_OPTIONS_MAX},
+		{"source=none", "source_id", RECORD_ID_MAX - 1},
+		{"shares_extents=false", "family", RECORD_ID_MAX - 1},
+		{"shares_extents=false", "group", RECORD_ID_MAX - 1},
+		{"shares_extents=false", "owner", RECORD_OWNER_MAX},
+	};
+	for (unsigned i = 0; i < sizeof(strings) / sizeof(strings[0]); i++)
+		for (size_t more = 0; more < 2; more++) {
+			int n = snprintf(
+				text, sizeof(text), "%s\n%s=", strings[i].behind, strings[i].name);
+			memset(text + n, 'a', strings[i].max + more);
+			text[(size_t)n + strings[i].max + more] = '\0';
+			cr_expect_eq(parse_with(strings[i].behind, text), more ? -EBADMSG : 0,
+				"%s and %zu", strings[i].name, more);
+		}
+}
+
+/* The text ends with a NUL that its length does not count, and needs all of the room it has. */
+Test(record, is_printed_where_it_just_fits)
+{
+	struct record rec = sample(), *made = record_new(&rec);
+	char text[RECORD_BYTES_MAX], again[RECORD_BYTES_MAX];
+	int len = record_print(made, text, sizeof(text));
+	cr_assert_gt(len, 0);
+	cr_assert_eq((size_t)len, strlen(text));
+	memset(again, 'x', sizeof(again));
+	cr_assert_eq(record_print(made, again, (size_t)len + 1), len);
+	cr_assert_str_eq(again, text);
+	cr_assert_eq(again[len + 1], 'x');
+	for (int cap = 1; cap <= len; cap++)
+		cr_assert_eq(record_print(made, again, (size_t)cap), -E2BIG, "%d", cap);
+	record_free(made);
+}
+
+/* Longer than any record of ours, though its sum is right. */
+Test(record, text_has_a_longest_and_a_shortest)
+{
+	static const char head[] = "head 1\n";
+	char text[256], *lines = NULL;
+	struct record_text o = {.buf = text, .cap = sizeof(text)};
+	record_text_put(&o, head);
+	record_text_put(&o, "a=b\n");
+	int n = record_text_end(&o);
+	cr_assert_gt(n, 0);
+	size_t len = (size_t)n;
+	cr_assert_eq(record_text_open(text, len, len - 1, head, &lines), -EBADMSG);
+	cr_assert_eq(record_text_open(text, len, len, head, &lines), 0);
+	cr_assert_str_eq(lines, "a=b\n");
+	free(lines);
+	cr_assert_eq(record_text_open(text, len, len, "head 2\n", &lines), -EPROTONOSUPPORT);
+	cr_assert_eq(record_text_open(text, len, len, "heap 1\n", &lines), -EBADMSG);
+	o = (struct record_text){.buf = text, .cap = sizeof(text)};
+	record_text_put(&o, head);
+	n = record_text_end(&o);
+	cr_assert_eq(record_text_open(text, (size_t)n, (size_t)n, head, &lines), 0);
+	cr_assert_str_eq(lines, "");
+	free(lines);
+	/* A sum alone, of nothing. */
+	o = (struct record_text){.buf = text, .cap = sizeof(text)};
+	n = record_text_end(&o);
+	cr_assert_eq(record_text_open(text, (size_t)n, sizeof(text), head, &lines), -EBADMSG);
+}
+
+/* What an image in the trash is to be erased with, as its record's own line says. */
+Test(record, erase_of_what_is_deleted)
+{
+	char text[RECORD_BYTES_MAX];
+	for (unsigned erase = RECORD_ERASE_NONE; erase <= RECORD_ERASE_ZERO; erase++) {
+		struct record rec = sample();
+		rec.erase = erase;
+		rec.name = "erase=zero\nerase=discard";
+		cr_assert_gt(print(&rec, text), 0);
+		cr_assert_eq(record_text_erase(text), erase);
+	}
+	cr_assert_eq(record_text_erase(""), RECORD_ERASE_NONE);
+	cr_assert_eq(record_text_erase("\nerase=zero"), RECORD_ERASE_NONE, "its line is cut");
+}
+
+/* What else lies where a file of text should be is told, and nothing is waited for. */
+Test(record, text_is_read_from_a_file)
+{
+	static const struct {
+		const char *name;
+		int res;
+		const char *why;
+	} all[] = {
+		{"sound", 5, NULL},
+		{"gone", -ENOENT, "its file cannot be read"},
+		{"dir", -EMEDIUMTYPE, "its file is not a regular file"},
+		{"fifo", -EMEDIUMTYPE, "its file is not a regular file"},
+		{"socket", -EMEDIUMTYPE, "its file is not a regular file"},
+		{"link", -EMEDIUMTYPE, "its file is not a regular file"},
+	};
+	char top[] = "/tmp/ringvol-record.XXXXXX", text[8] = "";
+	cr_assert_not_null(mkdtemp(top));
+	int dir = open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = openat(dir, "sound", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	cr_assert_eq(write(fd, "hello", 5), 5);
+	close(fd);
+	cr_assert_eq(mkdirat(dir, "dir", 0700), 0);
+	cr_assert_eq(mkfifoat(dir, "fifo", 0600), 0);
+	cr_assert_eq(mknodat(dir, "socket", S_IFSOCK | 0600, 0), 0);
+	cr_assert_eq(symlinkat("sound", dir, "link"), 0);
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		ssize_t n = record_text_read(dir, all[i].name, text, sizeof(text));
+		cr_expect_eq(n, all[i].res, "%s: %zd", all[i].name, n);
+		if (n < 0)
+			cr_expect_str_eq(record_text_why((int)n), all[i].why);
+		cr_expect_eq(
+			unlinkat(dir, all[i].name, n == -EMEDIUMTYPE && i == 2 ? AT_REMOVEDIR : 0),
+			n == -ENOENT ? -1 : 0);
+	}
+	cr_assert_eq(memcmp(text, "hello", 5), 0);
+	cr_expect_str_eq(record_text_why(-EBADMSG), "its file is damaged");
+	cr_expect_str_eq(
+		record_text_why(-EPROTONOSUPPORT), "its file is of a later version of ringvol");
+	close(dir);
+	cr_assert_eq(rmdir(top), 0);
 }
 
 Test(record, too_long_is_refused)
@@ -349,7 +543,28 @@ Test(record, ids)
 		cr_assert_eq(record_id_parse(bad[i], &id), -EINVAL, "%s", bad[i]);
 	cr_assert_eq(record_id_parse("01234567.a.b.c.89abcdef", &id), 0);
 	cr_assert_str_eq(id.key, "a.b.c");
+	cr_assert_eq(record_id_parse("01234567.a.89abcdef", &id), 0);
+	cr_assert_str_eq(id.pool, "01234567");
+	cr_assert_str_eq(id.key, "a");
+	cr_assert_str_eq(id.random, "89abcdef");
+	cr_assert_eq(record_id_parse("0123456g.a.89abcdef", &id), -EINVAL);
 	char text[RECORD_ID_MAX + 2];
+	/* A key of 63 bytes, and one of 64. */
+	for (unsigned len = 63; len <= 64; len++) {
+		snprintf(text, sizeof(text), "01234567.%0*d.89abcdef", (int)len, 1);
+		cr_assert_eq(record_id_parse(text, &id), len == 63 ? 0 : -EINVAL);
+	}
+	/* One that has moved is called as where it was born. */
+	struct record rec = sample();
+	for (unsigned moved = 0; moved < 3; moved++) {
+		rec.born = (const char *[]){NULL, "", "deadbeef"}[moved];
+		rec.moves = moved;
+		struct record *made = record_new(&rec);
+		record_id_print("01234567", made, text);
+		cr_assert_str_eq(text,
+			moved == 2 ? "deadbeef.pvc-0a1b.0badcafe" : "01234567.pvc-0a1b.0badcafe");
+		record_free(made);
+	}
 	for (size_t len = 126; len <= 129; len++) {
 		memset(text, 'a', sizeof(text));
 		text[8] = text[len - 9] = '.';

@@ -791,6 +791,38 @@ Test(store, a_roster_tells_who_is_missing)
 	cr_assert(whole());
 }
 
+static int tell_roster(unsigned node, unsigned pool_number)
+{
+	char id[16], uuid8[16];
+	snprintf(id, sizeof(id), "r%05u", node);
+	snprintf(uuid8, sizeof(uuid8), "%08x", pool_number);
+	return store_roster(store, id, (const char *[]){uuid8}, 1);
+}
+
+Test(store, a_roster_has_so_many)
+{
+	for (unsigned i = 0; i < STORE_ROSTER_NODES_MAX; i++)
+		cr_assert_eq(tell_roster(i, i), 0, "%u", i);
+	cr_expect_eq(tell_roster(STORE_ROSTER_NODES_MAX, STORE_ROSTER_NODES_MAX), -ENOSPC);
+	cr_expect_null(store_node(store, "r05000"));
+	/* Of the nodes that are known, some have more pools. */
+	unsigned number = STORE_ROSTER_NODES_MAX;
+	for (unsigned i = 1; i < STORE_NODE_POOLS_MAX; i++)
+		cr_assert_eq(tell_roster(7, number++), 0);
+	cr_expect_eq(store_node(store, "r00007")->n_pools, STORE_NODE_POOLS_MAX);
+	cr_expect_eq(tell_roster(7, number), -ENOSPC, "a node has so many");
+	for (unsigned i = 10; number < STORE_ROSTER_POOLS_MAX; i++)
+		cr_assert_eq(tell_roster(i, number++), 0);
+	cr_expect_eq(tell_roster(8, number), -ENOSPC, "all of them have so many");
+	cr_expect_eq(tell_roster(8, 8), 0, "nothing is new");
+	/* None of this is in the way of a node that joins. */
+	struct store_node *here = join("n1", "1");
+	cr_expect_eq(here->state, STORE_NODE_JOINING);
+	pool(join("r00007", "1"), "00000007"
+				  "111111111111111111111111");
+	cr_expect_eq(tell_roster(8, number), 0, "one of them has come");
+}
+
 Test(store, a_forgotten_pool_is_not_missed)
 {
 	const char *pools[] = {"bbbbbbbb"};

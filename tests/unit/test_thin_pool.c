@@ -133,10 +133,6 @@ Test(thin_pool, one_left_suspended_goes_on)
 		fake_dm_devices[i].suspended = true;
 	make(&as);
 	cr_expect_not(pool_device()->suspended || fake_dm_devices[0].suspended);
-	pool_device()->suspended = true;
-	cr_assert_eq(thin_pool_wake(&dm, POOL), 0);
-	cr_expect_not(pool_device()->suspended);
-	cr_assert_eq(thin_pool_wake(&dm, "ffffffff-0000-4000-8000-00000000001a"), 0);
 }
 
 Test(thin_pool, what_is_in_the_way_is_refused)
@@ -285,6 +281,191 @@ Test(thin_pool, an_origin_in_use_is_held_still_for_a_moment)
 	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
 		cr_expect_not(fake_dm_devices[i].suspended);
 	cr_expect_eq(fake_thin_count, 4);
+}
+
+/* Whether it leads to the disks that there are, and takes writes. */
+Test(thin_pool, sound_is_what_leads_where_the_maps_do)
+{
+	static const struct {
+		const char *name, *type, *params;
+		bool first; /* of its targets; else the last one */
+	} wrong[] = {
+		{"ringvol-thinmeta-0123abcd", "linear", "8:16 1", true},
+		{"ringvol-thinmeta-0123abcd", "linear", "8:17 133120"},
+		{"ringvol-thinmeta-0123abcd", "linear", "9:16 133120"},
+		{"ringvol-thinmeta-0123abcd", "striped", "8:16 133120"},
+		{"ringvol-thindata-0123abcd", "linear", "9:16 165888"},
+	};
+	static const struct {
+		const char *words;
+		bool sound;
+	} says[] = {
+		{"0 10/4096 5/16384 - rw no_discard_passdown queue_if_no_space - 1024 ", true},
+		{"0 10/4096 5/16384 - out_of_data_space no_discard_passdown queue_if_no_space - 1024 ",
+			true},
+		{"0 10/4096 5/16384 - ro no_discard_passdown queue_if_no_space - 1024 ", false},
+		{"0 10/4096 5/16384 - rw no_discard_passdown queue_if_no_space needs_check 1024 ",
+			false},
+		{"Fail", false},
+		{"nonsense", false},
+	};
+	struct thin_pool_spec as = spec();
+	cr_expect(!thin_pool_is_sound(&dm, &disk, &metadata, &data));
+	make(&as);
+	cr_assert(thin_pool_is_sound(&dm, &disk, &metadata, &data));
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct fake_device *d = named(wrong[i].name);
+		struct dm_target *t = &d->now.targets[wrong[i].first ? 0 : d->now.count - 1],
+				 was = *t;
+		strcpy(t->type, wrong[i].type);
+		strcpy(t->params, wrong[i].params);
+		cr_expect(!thin_pool_is_sound(&dm, &disk, &metadata, &data), "%u", i);
+		*t = was;
+	}
+	for (unsigned i = 0; i < sizeof(says) / sizeof(says[0]); i++) {
+		fake_thin_pool_words = says[i].words;
+		cr_expect_eq(
+			thin_pool_is_sound(&dm, &disk, &metadata, &data), says[i].sound, "%u", i);
+	}
+	fake_thin_pool_words = NULL;
+	cr_expect(thin_pool_is_sound(&dm, &disk, &metadata, &data));
+	named("ringvol-thindata-0123abcd")->there = false;
+	cr_expect(!thin_pool_is_sound(&dm, &disk, &metadata, &data));
+}
+
+Test(thin_pool, a_table_of_another_is_refused_and_one_of_ours_is_mended)
+{
+	static const char *const others[] = {
+		"254:300 253:301 128 4096 1 no_discard_passdown",
+		"253:302 253:301 128 4096 1 no_discard_passdown",
+		"253:300 254:301 128 4096 1 no_discard_passdown",
+		"253:300 253:302 128 4096 1 no_discard_passdown",
+		"253:300 253:301 256 4096 1 no_discard_passdown",
+	};
+	struct thin_pool_spec as = spec();
+	make(&as);
+	struct fake_device *d = pool_device();
+	const struct fake_table ours = d->now;
+	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		strcpy(d->now.targets[0].params, others[i]);
+		expect_refused(&as, ERR_PRECONDITION, "ringvol-thinpool-0123abcd and is not ours");
+	}
+	d->now = ours;
+	strcpy(d->now.targets[0].type, "thin");
+	expect_refused(&as, ERR_PRECONDITION, "is not ours");
+	d->now = ours;
+	d->now.count = 2;
+	expect_refused(&as, ERR_PRECONDITION, "is not ours");
+	/* What it says, another run has said for other options. */
+	static const char *const mended[] = {
+		"253:300 253:301 128 4095 1 no_discard_passdown",
+		"253:300 253:301 128 4096 2 no_discard_passdown error_if_no_space",
+		NULL, /* its length */
+	};
+	for (unsigned i = 0; i < 3; i++) {
+		d->now = ours;
+		if (mended[i] != NULL)
+			strcpy(d->now.targets[0].params, mended[i]);
+		else
+			d->now.targets[0].length_sectors--;
+		make(&as);
+		cr_expect_str_eq(d->now.targets[0].params, ours.targets[0].params);
+		cr_expect_eq(d->now.targets[0].length_sectors, ours.targets[0].length_sectors);
+	}
+	/* One whose table was never loaded is completed. */
+	d->now.count = 0;
+	make(&as);
+	cr_expect_eq(d->now.count, 1);
+}
+
+Test(thin_pool, what_the_kernel_does_not_take)
+{
+	static const struct {
+		int res;
+		enum err_code code;
+		const char *words;
+	} refusals[] = {
+		{-EINVAL, ERR_DATA_LOSS, "metadata of the thin pool ringvol-thinpool-0123abcd"},
+		{-EILSEQ, ERR_DATA_LOSS, "run 'ringvol check --repair'"},
+		{-EIO, ERR_INTERNAL, "making the thin pool's device ringvol-thinpool-0123abcd"},
+	};
+	struct thin_pool_spec as = spec();
+	make(&as);
+	as.fails_when_full = true;
+	for (unsigned i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+		fake_dm_fail_with = refusals[i].res;
+		fake_dm_fail_request = DM_TABLE_LOAD;
+		expect_refused(&as, refusals[i].code, refusals[i].words);
+		cr_expect_not_null(named("ringvol-thinpool-0123abcd"), "it was there before");
+		cr_expect_not_null(named("ringvol-thindata-0123abcd"));
+	}
+	fake_dm_reboot(false);
+	fake_dm_fail_with = -EIO;
+	fake_dm_fail_request = DM_DEV_STATUS;
+	struct err err = {0};
+	cr_expect_lt(thin_pool_make(&dm, &as, &err), 0);
+	cr_expect_eq(err.code, ERR_INTERNAL, "%s", err.message);
+}
+
+/* Somebody opens it after it was looked at. */
+static int opens_then(struct dm *with, unsigned long request, struct dm_ioctl *head)
+{
+	int r = fake_dm_call(with, request, head);
+	if (r == 0 && request == DM_DEV_STATUS)
+		fake_dm_devices[2].open = 1;
+	return r;
+}
+
+Test(thin_pool, one_that_was_just_opened_stays)
+{
+	struct thin_pool_spec as = spec();
+	struct dm opening = {.fd = -1, .call = opens_then};
+	bool busy;
+	make(&as);
+	cr_assert_eq(&fake_dm_devices[2], pool_device());
+	cr_assert_eq(thin_pool_remove(&opening, POOL, &busy), 0);
+	cr_expect(busy);
+	cr_expect(fake_dm_devices[0].there && fake_dm_devices[1].there, "it stands on them");
+	fake_dm_devices[2].open = 0;
+	fake_dm_fail_with = -EIO;
+	fake_dm_fail_request = DM_DEV_REMOVE;
+	cr_expect_eq(thin_pool_remove(&dm, POOL, &busy), -EIO);
+	fake_dm_fail_with = -EIO;
+	fake_dm_fail_request = DM_DEV_STATUS;
+	cr_expect_eq(thin_pool_remove(&dm, POOL, &busy), -EIO);
+	cr_expect(!busy);
+	cr_expect(fake_dm_devices[0].there && fake_dm_devices[1].there);
+}
+
+/* What a message has done is undone when its commit cannot be written. */
+Test(thin_pool, a_message_counts_when_it_was_written)
+{
+	static const char *const unwritten[] = {
+		"0 10/4096 5/16384 - ro no_discard_passdown queue_if_no_space - 1024 ",
+		"0 10/4096 5/16384 - rw no_discard_passdown queue_if_no_space needs_check 1024 ",
+	};
+	const struct thin_still none = {.count = 0};
+	struct thin_pool_spec as = spec();
+	uint64_t bytes;
+	make(&as);
+	cr_assert_eq(thin_pool_create(&dm, POOL, 7), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		fake_thin_pool_words = unwritten[i];
+		cr_expect_eq(thin_pool_create(&dm, POOL, 20 + i), -EOPNOTSUPP);
+		cr_expect_eq(snap(30 + i, 7, &none), -EOPNOTSUPP);
+		cr_expect_eq(thin_pool_delete(&dm, POOL, 30 + i), -EOPNOTSUPP);
+		cr_expect_eq(thin_pool_delete(&dm, POOL, 99), -ENODATA, "what it says goes first");
+	}
+	fake_thin_pool_words =
+		"0 10/4096 5/16384 - out_of_data_space no_discard_passdown queue_if_no_space - 1024 ";
+	cr_expect_eq(thin_pool_create(&dm, POOL, 40), 0);
+	fake_thin_pool_words = NULL;
+	/* A device of another kind, and one without a table. */
+	cr_expect_eq(thin_volume_bytes(&dm, pool_device()->uuid, &bytes), -EBADMSG);
+	struct thin_status status;
+	pool_device()->now.count = 0;
+	cr_expect_eq(thin_volume_bytes(&dm, pool_device()->uuid, &bytes), -ENXIO);
+	cr_expect_eq(thin_pool_status(&dm, POOL, &status), -ENXIO);
 }
 
 /* ---- sizes and words ---- */

@@ -296,6 +296,37 @@ Test(tools, rates_begin_anew)
 	rates_free(&rates);
 }
 
+/* A volume of another node goes by its id, or as long as nobody has named that by its tag. */
+Test(tools, rates_of_borrowed)
+{
+	struct rates rates = {0};
+	const char *const ids[] = {"", "fedcba98.far.0badcafe", "fedcba98.far.0badcafe"};
+	for (unsigned i = 0; i < 3; i++) {
+		struct inventory inv = answer("p.v.1", "/dev/loop1", 5, 3, 0);
+		struct inventory its = answer("x", "/dev/dm-1", 100 + 7 * i, 3, 0);
+		const Ringvol__V1__Volume *v = (const void *)its.volumes.at[0];
+		Ringvol__V1__Borrowed b = RINGVOL__V1__BORROWED__INIT;
+		b.id = (ProtobufCBinaryData){strlen(ids[i]), (uint8_t *)ids[i]};
+		b.tag = (ProtobufCBinaryData){25, (uint8_t *)"ringvol:fedcba98:0badcafe"};
+		if (i > 0)
+			b.owner = (ProtobufCBinaryData){6, (uint8_t *)"node-2"};
+		b.device = v->device;
+		b.io = v->io;
+		cr_assert_eq(inventory_add(&inv.borrowed, &b.base), 0);
+		take(&rates, inv, i + 1);
+		free(inv.borrowed.at);
+		free(its.volumes.at);
+		cr_assert_eq(rates.count, 2);
+		const struct rates_volume *one = &rates.at[i == 0 ? 1 : 0];
+		cr_assert_str_eq(one->id, i == 0 ? "ringvol:fedcba98:0badcafe" : ids[i]);
+		cr_assert_str_eq(one->name, i == 0 ? "ringvol:fedcba98:0badcafe" : "far");
+		cr_assert_str_eq(one->pool, i == 0 ? "of another node" : "of node-2");
+		cr_assert_eq(one->counted, i == 2);
+		cr_assert_eq(one->op[0].ops, i == 2 ? 7 : 0);
+	}
+	rates_free(&rates);
+}
+
 /* A driver of another version may send what this tool has no room for. */
 Test(tools, rates_of_odd_answers)
 {

@@ -102,6 +102,33 @@ Test(topology, too_large)
 	cr_expect_not_null(strstr(err.message, "4096 bytes in all"));
 }
 
+/* The node's own segment counts as the longest that there may be. */
+Test(topology, as_large_as_may_be)
+{
+	enum { OWN = sizeof(CSI_TOPOLOGY_KEY) - 1 + 256, EACH = 300 };
+	static char keys[CSI_SEGMENTS_MAX][316];
+	for (unsigned more = 0; more <= 1; more++) {
+		struct csi_config config = {.node_id = "node-1"};
+		struct err err = {0};
+		unsigned left = 4096 - OWN + more, i = 0;
+		for (; left > 0; i++) {
+			/* The last two share what is left, so that each has a domain and a name. */
+			unsigned bytes = left <= EACH ? left : left < 2 * EACH ? left / 2 : EACH;
+			cr_assert(i < CSI_SEGMENTS_MAX && bytes > 241);
+			memset(keys[i], 'a', sizeof(keys[i]));
+			for (unsigned dot = 3; dot < 239; dot += 4)
+				keys[i][dot] = '.';
+			keys[i][239] = '/';
+			keys[i][bytes - 1] = '\0'; /* the value has a byte as well */
+			keys[i][bytes - 2] = (char)('a' + i);
+			left -= bytes;
+			int r = csi_topology_add(&config, keys[i], "v", &err);
+			cr_expect_eq(r == 0, left > 0 || more == 0, "%u: %s", i, err.message);
+		}
+		cr_expect_eq(config.n_topology, i - more);
+	}
+}
+
 /* ---- what is asked for ---- */
 
 static bool met(const Csi__V1__TopologyRequirement *req, const struct csi_config *config)

@@ -7,6 +7,7 @@
 #include "pool/hold_make.h"
 #include "pool/index.h"
 #include "pool/part.h"
+#include "pool/private.h"
 #include "pool/trash.h"
 #include "transfer/chunk.h"
 #include "transfer/rate.h"
@@ -405,6 +406,28 @@ Test(part, is_cut_to_what_is_durable, .timeout = 60)
 
 /* ---- holds ---- */
 
+static _Thread_local bool no_memory; /* the next one gets none, here on the loop */
+
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size)
+{
+	bool fails = no_memory;
+	no_memory = false;
+	return fails ? NULL : __real_calloc(count, size);
+}
+
+static _Thread_local bool no_record;
+
+struct record *__real_record_new(const struct record *from);
+struct record *__wrap_record_new(const struct record *from);
+struct record *__wrap_record_new(const struct record *from)
+{
+	bool fails = no_record;
+	no_record = false;
+	return fails ? NULL : __real_record_new(from);
+}
+
 static struct pool_object *make_volume(const char *name)
 {
 	struct pool_object *object;
@@ -566,6 +589,87 @@ Test(hold, is_of_the_family, .timeout = 60)
 	cr_assert(v->shared);
 	pool_hold_drop(find_hold_of("node-3"));
 	cr_assert(!v->shared);
+	fixture_close(&f);
+}
+
+static enum err_code try_hold(struct pool_object *source)
+{
+	struct pool_hold_make m;
+	pool_hold_make_init(&m, &f.reactor, source, false);
+	m.node_id = m.volume_name = m.source_id = "x";
+	enum err_code code = fixture_run(&f, &m.op);
+	pool_hold_make_free(&m);
+	return code;
+}
+
+Test(hold, without_memory, .timeout = 60)
+{
+	fixture_open(&f, FIXTURE_DIR);
+	struct pool_object *volume = make_volume("source");
+	no_record = true;
+	cr_assert_eq(try_hold(volume), ERR_NO_ROOM);
+	cr_assert_not(no_record);
+	cr_assert_null(pool_hold_next(f.pool, NULL));
+	cr_assert_eq(fixture_count(&f, "copies"), 0);
+	struct pool_hold *hold = make_hold(volume, "node-2");
+	/* It could not be dropped, and whoever looks at it next does that. */
+	no_memory = true;
+	pool_hold_drop(hold);
+	cr_assert_not(no_memory);
+	cr_assert_eq(pool_hold_next(f.pool, NULL), hold);
+	cr_assert(hold->dropped);
+	pool_hold_drop(hold);
+	fixture_settle(&f);
+	cr_assert_eq(fixture_count(&f, "copies"), 0);
+	fixture_close(&f);
+}
+
+/* The other node reserves as much. */
+Test(hold, knows_what_it_takes, .timeout = 60)
+{
+	char path[256];
+	struct stat st;
+	fixture_open(&f, FIXTURE_DIR);
+	struct pool_object *volume = make_volume("source");
+	write_volume("source", MIB);
+	const struct pool_hold *hold = make_hold(volume, "node-2");
+	snprintf(path, sizeof(path), "%s/copies/%s", f.path, hold->name);
+	cr_assert_eq(stat(path, &st), 0);
+	cr_assert_geq(hold->allocated_bytes, MIB);
+	cr_assert_eq(hold->allocated_bytes, (uint64_t)st.st_blocks * 512);
+	fixture_close(&f);
+}
+
+/* It asks for the room that it may come to need, and has given all of that back at its end. */
+Test(hold, leaves_nothing_reserved, .timeout = 60)
+{
+	struct pool_hold_make m;
+	char id[RECORD_ID_MAX];
+	fixture_open(&f, FIXTURE_XFS);
+	struct pool_object *volume = make_volume("source");
+	write_volume("source", MIB);
+	struct pool_room room = fixture_room(&f);
+	pool_object_id(volume, id);
+	for (unsigned more = 0; more < 2; more++) {
+		pool_hold_make_init(&m, &f.reactor, volume, false);
+		m.node_id = "node-2";
+		m.volume_name = "name";
+		m.source_id = id;
+		m.need_bytes = more ? 2 * room.capacity_bytes : MIB;
+		f.pool->used_bytes = 0;
+		cr_assert_eq(fixture_run(&f, &m.op), more ? ERR_NO_ROOM : ERR_OK);
+		cr_expect_eq(f.pool->reserved_bytes, 0);
+		cr_expect_eq(f.pool->ops, 0);
+		cr_expect_eq(f.pool->holds_making, 0);
+		cr_expect_eq(f.pool->hold_count, 1);
+		cr_assert_eq(m.ret_hold == NULL, more);
+		if (!more) { /* a copy: it has blocks of its own, that no measure has seen */
+			cr_expect_geq(m.ret_hold->allocated_bytes, MIB);
+			cr_expect_eq(f.pool->used_bytes, m.ret_hold->allocated_bytes);
+			cr_expect_not(m.ret_hold->shares);
+		}
+		pool_hold_make_free(&m);
+	}
 	fixture_close(&f);
 }
 

@@ -72,6 +72,41 @@ const void *__wrap_probes_owner(struct probes *probes, uint32_t major, uint32_t 
 	return nv != NULL ? &nv->probed : NULL;
 }
 
+/* What the probes have counted, and whose devices have failed since they were asked last. */
+static struct probe_counters counters[VOLUMES];
+static bool failed[VOLUMES], inexact, uncounted;
+
+int __wrap_probes_read(
+	struct probes *probes, uint32_t major, uint32_t minor, struct probe_counters *ret);
+void __wrap_probes_each_failed(
+	struct probes *probes, void (*each)(void *arg, const void *owner), void *arg);
+
+int __wrap_probes_read(
+	struct probes *probes, uint32_t major, uint32_t minor, struct probe_counters *ret)
+{
+	(void)probes;
+	cr_assert_eq(major, MAJOR);
+	cr_assert(minor >= MINOR_BASE && minor < MINOR_BASE + VOLUMES);
+	*ret = counters[minor - MINOR_BASE];
+	ret->exact = !inexact;
+	return uncounted ? -ENOENT : 0;
+}
+
+void __wrap_probes_each_failed(
+	struct probes *probes, void (*each)(void *arg, const void *owner), void *arg)
+{
+	static const struct probe_owner anothers = {.other = true};
+	(void)probes;
+	each(arg, NULL);
+	each(arg, &anothers);
+	for (unsigned i = 0; i < VOLUMES; i++) {
+		const struct node_volume *nv = node_volume_find(volumes[i]);
+		if (failed[i])
+			each(arg, &nv->probed);
+		failed[i] = false;
+	}
+}
+
 static unsigned answer(const char *path, struct mnt_info *info)
 {
 	unsigned i;
@@ -179,6 +214,7 @@ static void setup(void)
 
 static void teardown(void)
 {
+	csi->node->probes = NULL;
 	csi_close(csi);
 	for (unsigned i = 0; i < VOLUMES; i++) {
 		pool_index_remove(volumes[i]);
@@ -194,6 +230,16 @@ TestSuite(watch, .init = setup, .fini = teardown);
 static struct node_health *health_of(unsigned i)
 {
 	return &node_volume_find(volumes[i])->health;
+}
+
+/* As an event about its device leaves it. */
+static void be_urgent(unsigned i)
+{
+	struct node_volume *node = node_volume_find(volumes[i]);
+	list_remove(&node->attached);
+	list_push_front(&csi->node->attached, &node->attached);
+	node->health.checked_ns = 0;
+	node->health.device_due = true;
 }
 
 static unsigned looked_at(void)
@@ -216,6 +262,12 @@ Test(watch, who_is_due_is_looked_at_together)
 	/* And again, each once. */
 	sim_pass_ms(reactor.ring, PERIOD_MS);
 	cr_expect_eq(paths_asked, 2 * VOLUMES);
+	cr_expect(node_watch_idle(csi->node->watch));
+	health_of(3)->looked_ns = 0;
+	be_urgent(3);
+	while (node_watch_idle(csi->node->watch))
+		cr_assert_eq(ring_turn(reactor.ring, true), 0);
+	cr_expect_eq(paths_asked, 2 * VOLUMES, "it is under way");
 }
 
 Test(watch, who_has_been_looked_at_is_left_alone)
@@ -274,13 +326,9 @@ Test(watch, what_is_being_detached_is_not_urgent)
 	sim_pass_ms(reactor.ring, PERIOD_MS);
 	unsigned asked_before = paths_asked;
 	for (unsigned i = 5; i < 7; i++) {
-		struct node_volume *node = node_volume_find(volumes[i]);
-		list_remove(&node->attached);
-		list_push_front(&csi->node->attached, &node->attached);
-		node->health.looked_ns = ring_now_ns(reactor.ring);
-		node->health.checked_ns = 0;
-		node->health.device_due = true;
-		node->detaching = i == 5;
+		be_urgent(i);
+		health_of(i)->looked_ns = ring_now_ns(reactor.ring);
+		node_volume_find(volumes[i])->detaching = i == 5;
 	}
 	sim_pass_ms(reactor.ring, NODE_WATCH_MS + NODE_STATS_BATCH_MS + 100);
 	cr_expect_eq(paths_asked, asked_before + 1);
@@ -292,13 +340,9 @@ Test(watch, what_is_being_detached_is_not_urgent)
 Test(watch, what_is_urgent_is_checked_in_the_next_tick)
 {
 	sim_pass_ms(reactor.ring, PERIOD_MS);
-	struct node_volume *node = node_volume_find(volumes[5]);
-	struct node_health *health = &node->health;
+	struct node_health *health = health_of(5);
 	health->since_ns[NODE_DEVICE_GONE] = 0;
-	list_remove(&node->attached);
-	list_push_front(&csi->node->attached, &node->attached);
-	health->checked_ns = 0;
-	health->device_due = true;
+	be_urgent(5);
 	sim_pass_ms(reactor.ring, NODE_WATCH_MS + 1);
 	cr_assert_neq(health->since_ns[NODE_DEVICE_GONE], 0);
 }
@@ -396,4 +440,197 @@ Test(watch, a_block_volume_that_hangs_is_read_from)
 	cr_expect_eq(reads, 3);
 	cr_expect_not(hangs(3));
 	cr_expect(list_empty(&csi->node->troubled));
+}
+
+/* ---- I/O errors ---- */
+
+static void count(void)
+{
+	csi->node->probes = (struct probes *)(uintptr_t)&counters;
+}
+
+/* Errors of that kind come, among so many operations that are good; a tick sees them. */
+static void errors_come(unsigned i, enum probe_op op, uint64_t errors, uint64_t good, int32_t why)
+{
+	struct probe_op_counters *c = &counters[i].op[op];
+	c->ops += errors + good;
+	c->errors += errors;
+	c->last_errno = why;
+	c->last_error_ns = ring_now_ns(reactor.ring);
+	failed[i] = true;
+	sim_pass_ms(reactor.ring, 2 * NODE_WATCH_MS);
+}
+
+/* What a client is told of a condition; NULL: there is none of that kind. */
+static const char *reason_of(unsigned i, enum node_condition_kind kind)
+{
+	static char reason[1024];
+	struct node_condition found[NODE_CONDITION_KINDS];
+	struct arena *arena = arena_new(0);
+	unsigned known = node_volume_conditions(arena, csi->node, volumes[i], found);
+	reason[0] = '\0';
+	for (unsigned c = 0; c < known; c++)
+		if (found[c].kind == kind)
+			snprintf(reason, sizeof(reason), "%s", found[c].reason);
+	arena_unref(arena);
+	return reason[0] != '\0' ? reason : NULL;
+}
+
+static void expect_reason(unsigned i, enum node_condition_kind kind, const char *words)
+{
+	const char *reason = reason_of(i, kind);
+	cr_assert_not_null(reason, "no '%s'", words);
+	cr_expect_not_null(strstr(reason, words), "'%s' has no '%s'", reason, words);
+}
+
+Test(watch, errors_are_told_by_kind_until_io_has_succeeded_for_a_while)
+{
+	count();
+	sim_pass_ms(reactor.ring, PERIOD_MS);
+	counters[5].op[PROBE_READ].ops = 100;
+	memset(asked, 0, sizeof(asked));
+	errors_come(5, PROBE_WRITE, 2, 8, EIO);
+	expect_reason(5, NODE_IO_ERRORS, "I/O errors on /dev/loop900005 since ");
+	expect_reason(5, NODE_IO_ERRORS, ": 2 write, the last was Input/output error; look for");
+	cr_expect_eq(health_of(5)->quiet_ns, NODE_ERRORS_QUIET_MS * UINT64_C(1000000));
+	cr_expect_eq(health_of(5)->good_ops, 108);
+	cr_expect(!list_empty(&csi->node->troubled));
+	cr_expect(asked[5], "a look may find out why");
+	cr_expect_null(reason_of(4, NODE_IO_ERRORS));
+	errors_come(5, PROBE_READ, 1, 0, 0);
+	expect_reason(5, NODE_IO_ERRORS, ": 1 read, 2 write, the last was not named; look for");
+	errors_come(5, PROBE_WRITE, 3, 0, ENOSPC);
+	expect_reason(5, NODE_IO_ERRORS, ": 1 read, 5 write, the last was No space left");
+
+	/* It is quiet, and nobody uses it: the driver tries, again and again. */
+	sim_pass_ms(reactor.ring, NODE_ERRORS_QUIET_MS - 3 * NODE_WATCH_MS);
+	cr_expect_eq(reads, 0, "not yet");
+	sim_pass_ms(reactor.ring, 6 * NODE_WATCH_MS);
+	cr_expect_gt(reads, 1);
+	cr_expect_not_null(reason_of(5, NODE_IO_ERRORS));
+	counters[5].op[PROBE_READ].ops++;
+	health_of(5)->try_read = true; /* which is not necessary any more */
+	sim_pass_ms(reactor.ring, 2 * NODE_WATCH_MS);
+	cr_expect_null(reason_of(5, NODE_IO_ERRORS));
+	cr_expect_gt(health_of(5)->well_ns, 0);
+	cr_expect(!health_of(5)->try_read);
+	cr_expect(list_empty(&csi->node->troubled));
+	unsigned reads_before = reads;
+	sim_pass_ms(reactor.ring, NODE_ERRORS_QUIET_MS);
+	cr_expect_eq(reads, reads_before);
+}
+
+/* A flush that has failed does not count as good. */
+Test(watch, what_is_good_is_what_has_not_failed)
+{
+	count();
+	errors_come(5, PROBE_WRITE, 1, 1, EIO);
+	counters[5].op[PROBE_FLUSH].errors = 7; /* one whose completion is not counted yet */
+	errors_come(5, PROBE_WRITE, 1, 0, EIO);
+	cr_expect_eq(health_of(5)->good_ops, 1);
+}
+
+static void become_well(unsigned i)
+{
+	sim_pass_ms(reactor.ring, health_of(i)->quiet_ns / 1000000 + 2 * NODE_WATCH_MS);
+	counters[i].op[PROBE_READ].ops++;
+	sim_pass_ms(reactor.ring, 2 * NODE_WATCH_MS);
+	cr_assert_null(reason_of(i, NODE_IO_ERRORS));
+}
+
+Test(watch, with_each_relapse_it_has_to_be_quiet_for_longer)
+{
+	const uint64_t first_ns = NODE_ERRORS_QUIET_MS * UINT64_C(1000000);
+	const uint64_t most_ns = NODE_ERRORS_QUIET_MAX_MS * UINT64_C(1000000);
+	count();
+	for (uint64_t want_ns = first_ns; want_ns < 128 * first_ns; want_ns *= 2) {
+		errors_come(5, PROBE_WRITE, 1, 0, EIO);
+		expect_reason(5, NODE_IO_ERRORS, ": 1 write, ");
+		cr_expect_eq(health_of(5)->quiet_ns, want_ns < most_ns ? want_ns : most_ns);
+		become_well(5);
+	}
+	health_of(5)->well_ns = ring_now_ns(reactor.ring);
+	sim_pass_ms(reactor.ring, NODE_ERRORS_RELAPSE_MS);
+	errors_come(5, PROBE_WRITE, 1, 0, EIO);
+	cr_expect_eq(health_of(5)->quiet_ns, first_ns, "it was well for long");
+}
+
+Test(watch, errors_that_are_counted_anew_or_not_known)
+{
+	count();
+	errors_come(5, PROBE_WRITE, 3, 0, EIO);
+	memset(&counters[5], 0, sizeof(counters[5]));
+	errors_come(5, PROBE_WRITE, 2, 0, EIO);
+	expect_reason(5, NODE_IO_ERRORS, ": 5 write, ");
+	inexact = true;
+	errors_come(5, PROBE_WRITE, 2, 0, EIO);
+	errors_come(6, PROBE_WRITE, 2, 0, EIO);
+	expect_reason(5, NODE_IO_ERRORS, ": 5 write, ");
+	cr_expect_null(reason_of(6, NODE_IO_ERRORS));
+	inexact = false;
+	uncounted = true;
+	errors_come(6, PROBE_WRITE, 2, 0, EIO);
+	cr_expect_null(reason_of(6, NODE_IO_ERRORS));
+	uncounted = false;
+	/* Nothing is new: whoever says so. */
+	counters[7].op[PROBE_WRITE].last_error_ns = ring_now_ns(reactor.ring);
+	failed[7] = true;
+	sim_pass_ms(reactor.ring, 2 * NODE_WATCH_MS);
+	cr_expect_null(reason_of(7, NODE_IO_ERRORS));
+}
+
+/* ---- latencies ---- */
+
+enum { MINUTE_MS = NODE_CHECKUP_MS + 2 * NODE_ROUND_MS }; /* each is judged once */
+
+static void take(unsigned i, enum probe_op op, uint64_t ms, uint64_t ops)
+{
+	counters[i].op[op].latency.count[hist_bucket(ms * 1000000)] += ops;
+}
+
+Test(watch, a_minute_of_slow_reads_and_writes)
+{
+	count();
+	/* Of each volume, which it is enough for; and how many are too slow. */
+	take(1, PROBE_READ, 2000, 2);
+	take(1, PROBE_WRITE, 1, NODE_SLOW_OPS_MIN - 2);
+	take(2, PROBE_WRITE, 2000, NODE_SLOW_OPS_MIN - 1); /* too few */
+	take(3, PROBE_FLUSH, 2000, NODE_SLOW_OPS_MIN);     /* slow by nature */
+	take(4, PROBE_WRITE, 2000, NODE_SLOW_OPS_MIN);
+	take(5, PROBE_READ, 500, NODE_SLOW_OPS_MIN);
+	take(6, PROBE_READ, 2000, 1);
+	take(6, PROBE_READ, 1, 2 * NODE_SLOW_OPS_MIN);
+	take(8, PROBE_READ, 2000, NODE_SLOW_OPS_MIN);
+	take(9, PROBE_READ, 60000, NODE_SLOW_OPS_MIN);         /* the last bucket */
+	take(10, PROBE_READ, NODE_SLOW_MS, NODE_SLOW_OPS_MIN); /* the first one that is slow */
+	node_volume_find(volumes[8])->dev.limits.read_iops = 1;
+	sim_pass_ms(reactor.ring, MINUTE_MS);
+	static const unsigned slow[] = {1, 4, 9, 10};
+	for (unsigned i = 0, s = 0; i <= 10; i++) {
+		bool is = s < 4 && slow[s] == i;
+		s += is;
+		cr_expect_eq(reason_of(i, NODE_SLOW) != NULL, is, "%u", i);
+	}
+	expect_reason(4, NODE_SLOW, "1% of 100 reads and writes took 2");
+	cr_expect_eq(health_of(2)->slow_ops, NODE_SLOW_OPS_MIN - 1);
+	cr_expect_geq(health_of(4)->slow_p99_ns, UINT64_C(1900000000));
+
+	/* Who is looked at for another reason is not judged before the minute is over. */
+	be_urgent(4);
+	sim_pass_ms(reactor.ring, 4 * NODE_WATCH_MS);
+	cr_expect(!health_of(4)->device_due);
+	cr_expect_not_null(reason_of(4, NODE_SLOW));
+	/* The next minute counts by itself. */
+	take(4, PROBE_WRITE, 1, 150);
+	take(5, PROBE_WRITE, 2000, NODE_SLOW_OPS_MIN);
+	sim_pass_ms(reactor.ring, MINUTE_MS);
+	cr_expect_null(reason_of(4, NODE_SLOW));
+	cr_expect_eq(health_of(4)->slow_ops, 150);
+	expect_reason(5, NODE_SLOW, " of 100 reads");
+	/* Counting began anew. */
+	memset(&counters[5], 0, sizeof(counters[5]));
+	take(5, PROBE_READ, 2000, NODE_SLOW_OPS_MIN);
+	take(5, PROBE_READ, 1, 20);
+	sim_pass_ms(reactor.ring, MINUTE_MS);
+	cr_expect_eq(health_of(5)->slow_ops, 20);
 }

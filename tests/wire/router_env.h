@@ -32,8 +32,9 @@ struct fake {
 	enum grpc_status status;
 	const char *why;
 	struct buf answer;
-	bool hold; /* until the test ends it */
-	bool say;  /* its message, before it is held */
+	bool hold;      /* until the test ends it */
+	bool say;       /* its message, before it is held */
+	unsigned again; /* so often List says it once more */
 	struct grpc_call *held;
 	unsigned gone, calls;
 	char methods[256]; /* of the first calls, a blank behind each */
@@ -194,7 +195,7 @@ static void fake_list(struct grpc_call *call, const ProtobufCMessage *none)
 		grpc_on_gone(call, fake_gone, f);
 		return;
 	}
-	if (f->answer.len != 0)
+	for (unsigned i = 0; f->answer.len != 0 && i <= f->again; i++)
 		grpc_send_bytes(call, f->answer.data, f->answer.len);
 	grpc_end(call, f->status, f->why);
 }

@@ -137,7 +137,9 @@ Test(calls, only_post)
 	const struct answer *a = answer_at(p, id);
 	cr_assert_eq(a->http, 405);
 	cr_assert_eq(a->headers, 1); /* a text for people follows, no trailers */
-	cr_assert_eq(memcmp(a->data.data, "This is a gRPC server", 21), 0);
+	static const char text[] = "This is a gRPC server: POST application/grpc.\n";
+	cr_assert_eq(a->data.len, strlen(text));
+	cr_assert_eq(memcmp(a->data.data, text, strlen(text)), 0);
 	cr_assert(a->closed);
 }
 

@@ -6,6 +6,7 @@
 #include "peer.h"
 
 #include "cluster.pb-c.h"
+#include "controller/classes.h"
 #include "controller/hear.h"
 #include "controller/join.h"
 #include "csi.pb-c.h"
@@ -1065,4 +1066,196 @@ Test(join, a_node_that_never_reads_is_cut_off)
 	p->deaf = false;
 	peer_pump(p);
 	assert_ended(a, GRPC_UNAVAILABLE, "has not read");
+}
+
+/* ---- at the limits of what is taken ---- */
+
+/* So many x, and an end of its own. */
+static const char *text_of(size_t len, const char *end)
+{
+	char *made = keep(len + 1);
+	memset(made, 'x', len);
+	memcpy(made + len - strlen(end), end, strlen(end));
+	return made;
+}
+
+Test(join, takes_what_is_just_within_the_limits)
+{
+	const char *id = text_of(HEAR_NODE_ID_MAX, " ~\xc3\xa4");
+	const char *address = text_of(HEAR_TEXT_MAX, ":65535");
+	struct sim_node *n = &nodes[0];
+	Ringvol__V1__Hello hello = hello_of(id, text_of(HEAR_TEXT_MAX, ""));
+	hello.version = bytes(text_of(HEAR_TEXT_MAX, ""));
+	hello.address = bytes(address);
+	hello.n_topology = HEAR_SEGMENTS_MAX;
+	hello.topology = keep(HEAR_SEGMENTS_MAX * sizeof(*hello.topology));
+	hello.topology[0] = segment(CSI_TOPOLOGY_KEY, id);
+	for (unsigned i = 1; i < HEAR_SEGMENTS_MAX; i++)
+		hello.topology[i] = segment(text_of(HEAR_KEY_MAX, ""), "");
+	Ringvol__V1__RosterNode roster = RINGVOL__V1__ROSTER_NODE__INIT;
+	ProtobufCBinaryData pools[STORE_NODE_POOLS_MAX];
+	char uuid8s[STORE_NODE_POOLS_MAX][STORE_UUID8 + 1];
+	for (unsigned i = 0; i < STORE_NODE_POOLS_MAX; i++) {
+		snprintf(uuid8s[i], sizeof(uuid8s[i]), "%08x", 0x1000 + i);
+		pools[i] = bytes(uuid8s[i]);
+	}
+	roster.node_id = bytes(text_of(HEAR_NODE_ID_MAX, "y"));
+	roster.pools = pools;
+	roster.n_pools = STORE_NODE_POOLS_MAX;
+	hello.n_roster = 1;
+	hello.roster = LIST(Ringvol__V1__RosterNode, &roster);
+	tell(n, REPORT(.hello = &hello));
+	assert_open(n);
+	const struct store_node *node = store_node(store, id);
+	cr_assert_not_null(node);
+	cr_expect_str_eq(node->address, address);
+	cr_expect_eq(node->n_topology, HEAR_SEGMENTS_MAX);
+	node = store_node(store, text_of(HEAR_NODE_ID_MAX, "y"));
+	cr_assert_not_null(node);
+	cr_expect_eq(node->n_pools, STORE_NODE_POOLS_MAX);
+	Ringvol__V1__NodePool pool = pool_of(UUID_A, READY);
+	pool.name = bytes(text_of(HEAR_TEXT_MAX, ""));
+	pool.why = bytes(text_of(HEAR_WHY_MAX, ""));
+	tell(n, REPORT(.n_pools = 1, .pools = LIST(Ringvol__V1__NodePool, &pool)));
+	assert_open(n);
+	cr_expect_str_eq(store_pool(store, "aaaaaaaa")->why, text_of(HEAR_WHY_MAX, ""));
+}
+
+Test(join, refuses_what_is_just_beyond_the_limits)
+{
+	Ringvol__V1__Hello hello = hello_of(text_of(HEAR_NODE_ID_MAX + 1, ""), "1");
+	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "node_id: is no text, or longer than 255");
+	hello = hello_of("n1", text_of(HEAR_TEXT_MAX + 1, ""));
+	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "instance: is no text, or longer than 255");
+	hello = hello_of("n1", "1");
+	hello.version = bytes(text_of(HEAR_TEXT_MAX + 1, ""));
+	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "version: is no text, or longer than 255");
+	hello = hello_of("n1", "1");
+	hello.driver_name = bytes(text_of(HEAR_TEXT_MAX + 1, ""));
+	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "driver_name: is no text");
+	hello = hello_of("n1", "1");
+	hello.address = bytes(text_of(HEAR_TEXT_MAX + 1, ":1"));
+	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "address: is no text, or longer than 255");
+	static const char *const ends[] = {"\x1f", "\x7f"};
+	for (unsigned i = 0; i < 2; i++) {
+		hello = hello_of("n1", text_of(8, ends[i]));
+		refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "instance: is no text");
+	}
+	hello = hello_of("n1", "1");
+	hello.topology[1] = segment(text_of(HEAR_KEY_MAX + 1, ""), "x");
+	hello.n_topology = 2;
+	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "topology.key: is no text, or longer than 317");
+	hello = hello_of("n1", "1");
+	hello.topology[1] = segment("zone", text_of(HEAR_NODE_ID_MAX + 1, ""));
+	hello.n_topology = 2;
+	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "topology.value: is no text");
+	hello = hello_of("n1", "1");
+	Ringvol__V1__RosterNode roster = RINGVOL__V1__ROSTER_NODE__INIT;
+	hello.n_roster = STORE_NODES_MAX + 1;
+	hello.roster = keep(hello.n_roster * sizeof(*hello.roster));
+	for (size_t i = 0; i < hello.n_roster; i++)
+		hello.roster[i] = &roster;
+	refuse_hello(&hello, GRPC_INVALID_ARGUMENT, "roster: more than 5000 nodes");
+}
+
+Test(join, refuses_reports_just_beyond_the_limits)
+{
+	Ringvol__V1__NodePool pool = pool_of(UUID_A, READY);
+	pool.name = bytes(text_of(HEAR_TEXT_MAX + 1, ""));
+	refuse_report(POOL, GRPC_INVALID_ARGUMENT, "pools.name: is no text, or longer than 255");
+	pool = pool_of(UUID_A, READY);
+	pool.why = bytes(text_of(HEAR_WHY_MAX + 1, ""));
+	refuse_report(POOL, GRPC_INVALID_ARGUMENT, "pools.why: is no text, or longer than 1024");
+	static const char *const uuid8s[] = {"aaaaaaa", "aaaaaaag", "AAAAAAAA"};
+	for (unsigned i = 0; i < 3; i++) {
+		Ringvol__V1__NodeObject object = volume_of(VOL_A);
+		object.pool = bytes(uuid8s[i]);
+		refuse_report(OBJECT, GRPC_INVALID_ARGUMENT, "objects.pool: are no uuid's 8");
+	}
+	Ringvol__V1__NodeObject object = volume_of(VOL_A);
+	object.pool = bytes("aaaaaaaaa");
+	refuse_report(OBJECT, GRPC_INVALID_ARGUMENT, "objects.pool: is no text, or longer than 8");
+	object = volume_of(VOL_A);
+	object.source_id = bytes(text_of(RECORD_ID_MAX, ""));
+	refuse_report(OBJECT, GRPC_INVALID_ARGUMENT, "objects.source_id: is no text, or longer");
+	ProtobufCBinaryData gone = bytes("");
+	refuse_report(REPORT(.n_gone = 1, .gone = &gone), GRPC_INVALID_ARGUMENT, "gone is missing");
+}
+
+/* A later version's kinds are left out, and what is another node's stays that one's. */
+Test(join, what_a_node_says_of_others_or_of_later_kinds_changes_nothing)
+{
+	struct sim_node *a = &nodes[0], *b = &nodes[1];
+	come(a, "n1", UUID_A, VOL_A);
+	come(b, "n2", UUID_B, "bbbbbbbb.other.00000001");
+	hear_all(a);
+	Ringvol__V1__NodeObject object = volume_of("aaaaaaaa.later.00000009");
+	object.kind = (Ringvol__V1__NodeObject__Kind)99;
+	say_object(a, object);
+	cr_expect_null(store_object(store, "aaaaaaaa.later.00000009"));
+	Ringvol__V1__NameClaim claim = claim_of("pvc");
+	claim.kind = (Ringvol__V1__NodeObject__Kind)99;
+	tell(a, REPORT(.n_claims = 1, .claims = LIST(Ringvol__V1__NameClaim, &claim)));
+	tell(a, REPORT(.n_released = 1, .released = LIST(Ringvol__V1__NameClaim, &claim)));
+	cr_expect_null(hear(a), "there is no verdict on it");
+	/* What the other node has. */
+	say_object(a, volume_of("bbbbbbbb.mine.00000002"));
+	cr_expect_null(store_object(store, "bbbbbbbb.mine.00000002"));
+	ProtobufCBinaryData gone = bytes("bbbbbbbb.other.00000001");
+	tell(a, REPORT(.n_gone = 1, .gone = &gone));
+	cr_expect_not_null(store_object(store, "bbbbbbbb.other.00000001"));
+	Ringvol__V1__NodePool pool = pool_of(UUID_B, READY);
+	pool.gone = true;
+	tell(a, REPORT(.n_pools = 1, .pools = LIST(Ringvol__V1__NodePool, &pool)));
+	cr_expect_not_null(store_object(store, "bbbbbbbb.other.00000001"));
+	cr_expect(store_pool_here(store_pool(store, "bbbbbbbb")));
+	assert_open(a);
+	/* Its own. */
+	pool = pool_of(UUID_A, READY);
+	pool.gone = true;
+	tell(a, REPORT(.n_pools = 1, .pools = LIST(Ringvol__V1__NodePool, &pool)));
+	cr_expect(!store_pool_here(store_pool(store, "aaaaaaaa")));
+	assert_open(a);
+}
+
+Test(join, states_of_a_pool_and_those_of_later_versions)
+{
+	static const struct {
+		int told;
+		enum store_pool_state state;
+	} states[] = {
+		{RINGVOL__V1__NODE_POOL__STATE__LOADING, STORE_POOL_LOADING},
+		{RINGVOL__V1__NODE_POOL__STATE__MISSING, STORE_POOL_MISSING},
+		{RINGVOL__V1__NODE_POOL__STATE__SICK, STORE_POOL_SICK},
+		{99, STORE_POOL_SICK},
+		{RINGVOL__V1__NODE_POOL__STATE__READY, STORE_POOL_READY},
+	};
+	come(&nodes[0], "n1", UUID_A, VOL_A);
+	for (unsigned i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+		say_pool(&nodes[0], UUID_A, (Ringvol__V1__NodePool__State)states[i].told);
+		cr_expect_eq(store_pool(store, "aaaaaaaa")->state, states[i].state, "%u", i);
+	}
+}
+
+Test(join, an_answer_of_a_capacity_has_its_size)
+{
+	uint8_t answer[2 + 1 + CLASS_ANSWER_MAX] = {0x08, 42, 0x7a}; /* and a field of later */
+	Ringvol__V1__NodeCapacity capacity = RINGVOL__V1__NODE_CAPACITY__INIT;
+	size_t len;
+	capacity.class_ = make_class(1);
+	capacity.response.data = answer;
+	for (unsigned more = 0; more < 2; more++) {
+		size_t rest = CLASS_ANSWER_MAX + more - 5;
+		answer[3] = (uint8_t)(rest & 0x7f) | 0x80;
+		answer[4] = (uint8_t)(rest >> 7);
+		capacity.response.len = CLASS_ANSWER_MAX + more;
+		struct sim_node *n = &nodes[more];
+		come(n, more == 0 ? "n1" : "n2", more == 0 ? UUID_A : UUID_B,
+			more == 0 ? VOL_A : VOL_B);
+		tell(n, REPORT(.n_capacities = 1,
+				.capacities = LIST(Ringvol__V1__NodeCapacity, &capacity)));
+	}
+	assert_open(&nodes[0]);
+	cr_expect_not_null(store_capacity(store, store_node(store, "n1"), capacity.class_, &len));
+	assert_ended(&nodes[1], GRPC_INVALID_ARGUMENT, "an answer has more than 512 bytes");
 }

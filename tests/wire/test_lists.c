@@ -297,6 +297,18 @@ Test(lists, snapshots_by_id_and_by_source)
 	cr_assert_eq(snapshots(A2, ""), 0); /* a volume */
 }
 
+/* Of the pool of node a. */
+static void set_state(enum store_pool_state state)
+{
+	struct store_pool *pool;
+	struct err err = {0};
+	char uuid[33] = "";
+	memset(uuid, 'a', 32);
+	cr_assert_eq(store_pool_set(store, store_node(store, "a"), uuid, "default", state, "", GIB,
+			     &pool, &err),
+		0, "%s", err.message);
+}
+
 Test(lists, a_snapshot_that_is_away_is_not_gone)
 {
 	add_snapshot(na, SA, A1);
@@ -318,6 +330,17 @@ Test(lists, a_snapshot_that_is_away_is_not_gone)
 	cr_assert_eq(q.status, GRPC_UNAVAILABLE);
 	join(&a, "a", 'a', GIB);
 	cr_assert_eq(snapshots("aaaaaaaa.s9.0000000a", ""), 0);
+	/* Its pool is told as something else, and what is in it then. */
+	static const enum store_pool_state telling[] = {STORE_POOL_LOADING, STORE_POOL_MISSING};
+	for (unsigned i = 0; i < 2; i++) {
+		set_state(telling[i]);
+		cr_expect_eq(snapshots("aaaaaaaa.s9.0000000a", ""), -1);
+		cr_expect_eq(q.status, GRPC_UNAVAILABLE);
+		assert_said(q.why,
+			"aaaaaaaa.s9.0000000a: node a has not told all that pool aaaaaaaa has");
+	}
+	set_state(STORE_POOL_SICK);
+	cr_expect_eq(snapshots("aaaaaaaa.s9.0000000a", ""), 0);
 	/* Gone for good. */
 	cr_assert_eq(store_forget(store, "dddddddd"), 0);
 	cr_assert_eq(snapshots("dddddddd.s.00000001", ""), 0);

@@ -760,6 +760,56 @@ Test(inspect, a_client_that_goes)
 	turn_until(a.gone == 1);
 }
 
+/* A client that takes no message until it is told to. */
+static bool reads;
+
+static bool item_unread(struct channel_call *call, const uint8_t *data, size_t len)
+{
+	(void)item_message(call, data, len);
+	return reads;
+}
+
+/* Nodes are asked as fast as it reads: what they say, and the lines about them, wait. */
+Test(inspect, a_client_that_does_not_read)
+{
+	enum { NODES = 3, BYTES = 3 << 20 };
+	struct fake *fakes[NODES] = {&a, &b, &c};
+	static const char *const ids[NODES] = {"a", "b", "c"};
+	Ringvol__V1__ListRequest all = RINGVOL__V1__LIST_REQUEST__INIT;
+	char *why = calloc(1, BYTES + 1);
+	memset(why, 'x', BYTES);
+	for (unsigned i = 0; i < NODES; i++) {
+		join(fakes[i], ids[i], ids[i][0], GIB);
+		has_volume(fakes[i], ID_A, why);
+		fakes[i]->again = 1;
+	}
+	reads = false;
+	q.ends = 0;
+	start(&q, LIST, &all.base);
+	q.call.on_message = item_unread;
+	turn_until(n_items == 1);
+	for (unsigned i = 0; i < 400; i++) {
+		cr_assert_eq(ring_turn(ring, false), 0);
+		usleep(50);
+	}
+	cr_assert_eq(n_items, 1);
+	cr_assert_eq(q.ends, 0);
+	cr_expect_eq(c.calls, 0, "it is not its turn");
+	reads = true;
+	channel_read(&q.call);
+	turn_until(q.ends == 1);
+	cr_assert_eq(q.status, GRPC_OK, "%s", q.why);
+	cr_assert_eq(n_items, 3 * NODES);
+	for (unsigned i = 0; i < NODES; i++) {
+		cr_expect_eq(fakes[i]->calls, 1);
+		assert_text(items[3 * i]->volume->node, ids[i]);
+		assert_text(items[3 * i + 1]->volume->node, ids[i]);
+		assert_node(items[3 * i + 2], ids[i], PRESENT, "");
+	}
+	free(why);
+	list(NULL);
+}
+
 Test(inspect, health)
 {
 	Ringvol__V1__HealthRequest request = RINGVOL__V1__HEALTH_REQUEST__INIT;

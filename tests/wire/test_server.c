@@ -352,6 +352,7 @@ Test(server, a_connection_that_says_nothing)
 	int fd = dial();
 	turn_until(server_stats(server)->half_open_closed == 1);
 	turn_until(server_stats(server)->connections == 0);
+	cr_assert_eq(server_stats(server)->flooded, 0);
 	close(fd);
 }
 

@@ -432,4 +432,11 @@ Test(services, messages_are_encoded_and_cut)
 	cr_assert_eq(grpc_wire_encode_message(text_long, out), sizeof(text_long) - 1);
 	memset(text_long, 0xC3, sizeof(text_long) - 1);
 	cr_assert_leq(grpc_wire_encode_message(text_long, out), GRPC_ENCODED_MESSAGE_MAX);
+	/* Three bytes to the end, and two. */
+	memset(text_long, 'x', sizeof(text_long) - 1);
+	text_long[GRPC_ENCODED_MESSAGE_MAX - 3] = '%';
+	text_long[GRPC_ENCODED_MESSAGE_MAX - 2] = '\0';
+	cr_assert_eq(grpc_wire_encode_message(text_long, out), GRPC_ENCODED_MESSAGE_MAX);
+	memmove(text_long + 1, text_long, GRPC_ENCODED_MESSAGE_MAX - 1);
+	cr_assert_eq(grpc_wire_encode_message(text_long, out), GRPC_ENCODED_MESSAGE_MAX - 2);
 }
