@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,13 +28,6 @@ enum { BLOCK = 64 << 10, TURNS = 400000 };
 /* ---- the other node ---- */
 
 struct far far;
-
-static int shell(const char *fmt, const char *a, const char *b)
-{
-	char command[512];
-	snprintf(command, sizeof(command), fmt, a, b);
-	return system(command);
-}
 
 static void turn_until(bool (*over)(void *), void *arg)
 {
@@ -113,17 +107,10 @@ void open_both(enum world_fs fs, uint64_t seed)
 	channel_local = (struct channel_local){0};
 	open_world(fs, seed, true);
 	snprintf(far.path, sizeof(far.path), "%s/far", w->dir);
-	snprintf(far.disk, sizeof(far.disk), "%s/far-disk", w->dir);
 	cr_assert_eq(mkdir(far.path, 0700), 0);
 	far.mounted = fs == WORLD_XFS;
 	if (far.mounted)
-		cr_assert_eq(shell(far_small_blocks
-					     ? "truncate -s 600M %1$s && mkfs.xfs -q -b size=1024 "
-					       "%1$s && mount -o loop %1$s %2$s"
-					     : "truncate -s 600M %1$s && mkfs.xfs -q %1$s && "
-					       "mount -o loop %1$s %2$s",
-				     far.disk, far.path),
-			0);
+		cr_assert(world_mount_xfs(far_small_blocks ? "-b size=1024" : "", far.path));
 	far_up();
 }
 
@@ -131,7 +118,7 @@ void close_both(void)
 {
 	far_down();
 	if (far.mounted)
-		cr_assert_eq(shell("umount %s%s", far.path, ""), 0);
+		cr_assert_eq(umount(far.path), 0);
 	world_close(w);
 }
 

@@ -16,7 +16,7 @@
 #include "transfer/transfer.h"
 
 extern struct far {
-	char path[96], disk[96];
+	char path[96];
 	bool mounted;
 	struct pools *pools;
 	struct node *node;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume "source" that moves from the far node to the world's: what the tests of that share
- * (test_move.c). */
+/* A volume "source" that moves from the far node to the world's: what the tests of that share. */
 #ifndef RINGVOL_TESTS_MOVING_H
 #define RINGVOL_TESTS_MOVING_H
 

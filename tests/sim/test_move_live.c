@@ -251,6 +251,7 @@ static void lend(void)
 {
 	static struct node_export e;
 	far_make_volume(SIZE, SIZE / 2);
+	move_expect();
 	attach_volume(source(), lent_to(attached_to));
 	node_export_make_init(&e, far.node, source(), source()->attachments->at);
 	run_op(&e.op);
@@ -287,11 +288,11 @@ static void write_through(const char *after)
 		return;
 	cr_assert(move_is_in(far.pools), "a write to what has left, after %s", after);
 	memset(piece, ++stamp, sizeof(piece));
-	int fd = move_open_source();
-	cr_assert_eq(pwrite(fd, piece, PIECE, (stamp * 5 % 64) * PIECE), PIECE);
+	int fd = move_open_source(), at = stamp * 5 % 64 * PIECE;
+	cr_assert_eq(pwrite(fd, piece, PIECE, at), PIECE);
 	cr_assert_eq(fsync(fd), 0);
 	close(fd);
-	move_expect();
+	memcpy(move_expected + at, piece, PIECE);
 }
 
 /* Each step is a moment at which it may write. */

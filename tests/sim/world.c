@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,6 +71,21 @@ static int shell(const char *fmt, const char *arg)
 	char command[512];
 	snprintf(command, sizeof(command), fmt, arg);
 	return system(command);
+}
+
+bool world_mount_xfs(const char *options, const char *path)
+{
+	struct statvfs memory;
+	const char *dir = statvfs("/dev/shm", &memory) == 0 &&
+					  memory.f_bavail * memory.f_frsize >= 4 * WORLD_DISK_BYTES
+				  ? "/dev/shm"
+				  : "/tmp";
+	char command[512];
+	snprintf(command, sizeof(command),
+		"disk=$(mktemp %s/ringvol-disk-XXXXXX) && truncate -s %llu $disk && "
+		"mkfs.xfs -q %s $disk && mount -o loop $disk %s; r=$?; rm -f $disk; exit $r",
+		dir, (unsigned long long)WORLD_DISK_BYTES, options, path);
+	return system(command) == 0;
 }
 
 static void loaded(void *arg)
@@ -187,10 +203,7 @@ struct world *world_open(enum world_fs fs, uint64_t seed, const char **why)
 	snprintf(w->pool_path, sizeof(w->pool_path), "%s/pool", w->dir);
 	assert(mkdir(w->pool_path, 0700) == 0);
 	if (fs == WORLD_XFS) {
-		w->mounted =
-			shell("truncate -s 600M %1$s/disk && mkfs.xfs -q %1$s/disk && mount -o loop "
-			      "%1$s/disk %1$s/pool",
-				w->dir) == 0;
+		w->mounted = world_mount_xfs("", w->pool_path);
 		if (!w->mounted) {
 			*why = "an XFS image cannot be made or mounted here";
 			shell("rm -rf %s", w->dir);

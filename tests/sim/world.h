@@ -49,6 +49,12 @@ struct world {
 	char fault_at[96]; /* "operation/step" it hit; "job of operation/step", "request opcode" */
 };
 
+#define WORLD_DISK_BYTES (600ULL << 20)
+
+/* A new XFS of WORLD_DISK_BYTES, mounted on path. What is below it has no name, and lies in memory
+ * where there is enough: a simulation flushes thousands of times. options: of mkfs.xfs. */
+bool world_mount_xfs(const char *options, const char *path);
+
 /* NULL with a reason in *why when this machine cannot run it. */
 struct world *world_open(enum world_fs fs, uint64_t seed, const char **why);
 /* As after kill -9: everything in memory goes, devices and mounts stay; and up again. */
