@@ -4,9 +4,13 @@
  * only when the file system's log says so on disk -> FITRIM of each place. A place is widened a
  * little, so that the free space on both sides counts for the disk's granularity, and places that
  * meet then are one.
+ *
+ * Where FITRIM only begins (XFS), a pass is whole when it took as many bytes as were free. A second
+ * whole pass says that nothing is under way of what the first one began.
  */
 #include "blockio/trim.h"
 
+#include "base/clock.h"
 #include "base/fd.h"
 
 #include <errno.h>
@@ -14,17 +18,24 @@
 #include <linux/falloc.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
+#include <linux/fsmap.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 enum {
 	PIECE_EXTENTS = 1024,  /* of a file, in one piece */
 	WIDEN_BYTES = 1 << 20, /* of a place, on both sides */
 	PUNCH_BYTES = 1 << 30, /* of a piece at most */
+	ROUND_MS = 10,         /* between two passes over the same places */
+	SPACE_RECORDS = 128,   /* of what is free, asked for at once */
+	WHOLE_PASSES = 2,
 };
 #define DISK_PIECE_BYTES (16ULL << 30)
 
@@ -33,21 +44,121 @@ static const uint32_t nowhere = FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DELALLOC |
 				FIEMAP_EXTENT_ENCODED | FIEMAP_EXTENT_NOT_ALIGNED |
 				FIEMAP_EXTENT_DATA_INLINE;
 
-struct place {
+struct trim_place {
 	uint64_t from, to;
+	unsigned whole; /* passes */
 };
 
 /* -EINVAL says that there is nothing at that place: the file system ends before. */
-static int trim_place(int fd, uint64_t from, uint64_t len)
+static int trim_range(int fd, uint64_t from, uint64_t len, uint64_t *ret_bytes)
 {
 	struct fstrim_range range = {.start = from, .len = len};
-	return ioctl(fd, FITRIM, &range) < 0 ? -errno : 0;
+	if (ioctl(fd, FITRIM, &range) < 0)
+		return -errno;
+	*ret_bytes = range.len;
+	return 0;
+}
+
+/* ---- what is under way ---- */
+
+static bool is_of_type(int fd, long magic)
+{
+	struct statfs fs;
+	return fstatfs(fd, &fs) == 0 && fs.f_type == magic;
+}
+
+/* The least that the disk discards. A partition's is that of its disk. */
+static uint64_t granularity_of(dev_t dev)
+{
+	static const char *const where[] = {"queue", "../queue"};
+	for (unsigned i = 0; i < sizeof(where) / sizeof(where[0]); i++) {
+		char path[96], text[32];
+		snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/%s/discard_granularity",
+			major(dev), minor(dev), where[i]);
+		if (fd_read_file(AT_FDCWD, path, text, sizeof(text)) > 0)
+			return strtoull(text, NULL, 10);
+	}
+	return 0;
+}
+
+static uint64_t free_in_record(
+	const struct fsmap *rec, const struct trim_place *place, uint64_t least)
+{
+	uint64_t from = rec->fmr_physical, to = from + rec->fmr_length;
+	from = from > place->from ? from : place->from;
+	to = to < place->to ? to : place->to;
+	return (rec->fmr_flags & FMR_OF_SPECIAL_OWNER) != 0 && rec->fmr_owner == FMR_OWN_FREE &&
+			       to > from && to - from >= least
+		       ? to - from
+		       : 0;
+}
+
+/* What the file system would discard of a place if nothing of it were under way. 0 where it does
+ * not tell. */
+static uint64_t free_bytes(int fd, const struct trim_place *place)
+{
+	struct stat st;
+	uint64_t bytes = 0;
+	_cleanup_free_ struct fsmap_head *head = calloc(1, fsmap_sizeof(SPACE_RECORDS));
+	if (head == NULL || fstat(fd, &st) < 0)
+		return 0;
+	uint64_t least = granularity_of(st.st_dev);
+	head->fmh_count = SPACE_RECORDS;
+	head->fmh_keys[0] =
+		(struct fsmap){.fmr_device = (uint32_t)st.st_dev, .fmr_physical = place->from};
+	head->fmh_keys[1] = (struct fsmap){.fmr_device = (uint32_t)st.st_dev,
+		.fmr_flags = UINT32_MAX,
+		.fmr_physical = place->to - 1,
+		.fmr_owner = UINT64_MAX,
+		.fmr_offset = UINT64_MAX};
+	do {
+		if (ioctl(fd, FS_IOC_GETFSMAP, head) < 0 || head->fmh_entries == 0)
+			break;
+		for (unsigned i = 0; i < head->fmh_entries; i++)
+			bytes += free_in_record(&head->fmh_recs[i], place, least);
+		fsmap_advance(head);
+	} while ((head->fmh_recs[head->fmh_entries - 1].fmr_flags & FMR_OF_LAST) == 0);
+	return bytes;
+}
+
+static int pass_over(int fd, struct trim_place *place)
+{
+	uint64_t free = free_bytes(fd, place), trimmed = 0;
+	int r = trim_range(fd, place->from, place->to - place->from, &trimmed);
+	place->whole += r == 0 && trimmed >= free;
+	return r;
+}
+
+void trim_asked_clear(struct trim_asked *asked)
+{
+	free(asked->places);
+	*asked = (struct trim_asked){0};
+}
+
+int trim_settle(int fd, struct trim_asked *asked)
+{
+	unsigned kept = 0;
+	if (asked->count > 0)
+		clock_sleep_ms(ROUND_MS);
+	for (unsigned i = 0; i < asked->count; i++) {
+		int r = pass_over(fd, &asked->places[i]);
+		if (r < 0 && r != -EINVAL)
+			return r;
+		if (r == 0 && asked->places[i].whole < WHOLE_PASSES)
+			asked->places[kept++] = asked->places[i];
+	}
+	asked->count = kept;
+	if (kept > 0 && ++asked->rounds < TRIM_SETTLE_MS / ROUND_MS)
+		return 0;
+	trim_asked_clear(asked);
+	return 1;
 }
 
 /* Only a file system that would discard refuses a range of no length as such. */
 int trim_probe(int fd, bool *ret_supported)
 {
-	int r = trim_place(fd, 0, 0);
+	uint64_t bytes;
+	int r = trim_range(fd, 0, 0, &bytes);
 	if (r < 0 && r != -EINVAL && r != -EOPNOTSUPP && r != -ENOTTY && r != -EPERM)
 		return r;
 	*ret_supported = r == 0 || r == -EINVAL;
@@ -56,11 +167,11 @@ int trim_probe(int fd, bool *ret_supported)
 
 static int compare_places(const void *a, const void *b)
 {
-	const struct place *x = a, *y = b;
+	const struct trim_place *x = a, *y = b;
 	return x->from < y->from ? -1 : x->from > y->from;
 }
 
-static unsigned merge_places(struct place *places, unsigned count)
+static unsigned merge_places(struct trim_place *places, unsigned count)
 {
 	unsigned kept = 0;
 	qsort(places, count, sizeof(*places), compare_places);
@@ -73,19 +184,42 @@ static unsigned merge_places(struct place *places, unsigned count)
 	return kept;
 }
 
-static int trim_places(int fd, struct place *places, unsigned count)
+/* Whether FITRIM comes back when the disk has discarded. */
+static bool trim_waits(int fd)
 {
-	count = merge_places(places, count);
+	return !is_of_type(fd, XFS_SUPER_MAGIC);
+}
+
+static int first_pass(int fd, struct trim_place *place, bool waits)
+{
+	uint64_t bytes;
+	return waits ? trim_range(fd, place->from, place->to - place->from, &bytes)
+		     : pass_over(fd, place);
+}
+
+/* The places become those asked for where the file system does not wait. */
+static int trim_places(int fd, struct trim_place **places, unsigned count, struct trim_asked *asked)
+{
+	bool waits = trim_waits(fd);
+	unsigned left = 0;
+	count = merge_places(*places, count);
 	for (unsigned i = 0; i < count; i++) {
-		int r = trim_place(fd, places[i].from, places[i].to - places[i].from);
+		struct trim_place *place = &(*places)[i];
+		int r = first_pass(fd, place, waits);
 		if (r < 0 && r != -EINVAL)
 			return r == -ENOTTY ? -EOPNOTSUPP : r;
+		if (r == 0 && !waits)
+			(*places)[left++] = *place;
+	}
+	if (left > 0) {
+		*asked = (struct trim_asked){.places = *places, .count = left};
+		*places = NULL;
 	}
 	return 0;
 }
 
 /* Where the extents from at on lie; *ret_end is behind the last one seen. */
-static int find_places(int fd, uint64_t at, uint64_t size, struct place *places,
+static int find_places(int fd, uint64_t at, uint64_t size, struct trim_place *places,
 	unsigned *ret_count, uint64_t *ret_end)
 {
 	uint64_t len = size - at < PUNCH_BYTES ? size - at : PUNCH_BYTES;
@@ -108,7 +242,7 @@ static int find_places(int fd, uint64_t at, uint64_t size, struct place *places,
 		if ((e->fe_flags & nowhere) != 0)
 			continue;
 		uint64_t from = e->fe_physical;
-		places[count++] = (struct place){
+		places[count++] = (struct trim_place){
 			.from = from > WIDEN_BYTES ? from - WIDEN_BYTES : 0,
 			.to = from + e->fe_length + WIDEN_BYTES,
 		};
@@ -118,11 +252,11 @@ static int find_places(int fd, uint64_t at, uint64_t size, struct place *places,
 	return 0;
 }
 
-int trim_punch(int fd, uint64_t *at, uint64_t size)
+int trim_punch(int fd, uint64_t *at, uint64_t size, struct trim_asked *asked)
 {
 	unsigned count = 0;
 	uint64_t end = size;
-	_cleanup_free_ struct place *places = calloc(PIECE_EXTENTS, sizeof(*places));
+	_cleanup_free_ struct trim_place *places = calloc(PIECE_EXTENTS, sizeof(*places));
 	if (places == NULL)
 		return -ENOMEM;
 	int r = find_places(fd, *at, size, places, &count, &end);
@@ -134,24 +268,23 @@ int trim_punch(int fd, uint64_t *at, uint64_t size)
 	if (count > 0 && fsync(fd) < 0)
 		return -errno;
 	*at = end;
-	return count > 0 ? trim_places(fd, places, count) : 0;
+	return count > 0 ? trim_places(fd, &places, count, asked) : 0;
 }
 
-/* btrfs takes a range of its own addresses, of which there is no end to be told by. */
-static bool has_no_end(int fd)
+int trim_disk(int fd, uint64_t *at, struct trim_asked *asked)
 {
-	struct statfs fs;
-	return fstatfs(fd, &fs) == 0 && fs.f_type == BTRFS_SUPER_MAGIC;
-}
-
-int trim_disk(int fd, uint64_t *at)
-{
-	if (has_no_end(fd)) {
-		*at = UINT64_MAX;
-		return trim_place(fd, 0, UINT64_MAX);
+	/* btrfs takes a range of its own addresses, of which there is no end to be told by. */
+	bool endless = is_of_type(fd, BTRFS_SUPER_MAGIC), waits = trim_waits(fd);
+	_cleanup_free_ struct trim_place *place = calloc(1, sizeof(*place));
+	if (place == NULL)
+		return -ENOMEM;
+	place->from = endless ? 0 : *at;
+	place->to = endless ? UINT64_MAX : *at + DISK_PIECE_BYTES;
+	int r = first_pass(fd, place, waits);
+	*at = endless || r == -EINVAL || r == -EOPNOTSUPP || r == -ENOTTY ? UINT64_MAX : place->to;
+	if (r == 0 && !waits) {
+		*asked = (struct trim_asked){.places = place, .count = 1};
+		place = NULL;
 	}
-	int r = trim_place(fd, *at, DISK_PIECE_BYTES);
-	*at = r == -EINVAL || r == -EOPNOTSUPP || r == -ENOTTY ? UINT64_MAX
-							       : *at + DISK_PIECE_BYTES;
 	return r == -EINVAL ? 0 : r == -ENOTTY ? -EOPNOTSUPP : r;
 }

@@ -16,13 +16,28 @@
 /* Whether a file system, fd being open on it, hands discards to a disk that takes them; nothing is
  * discarded. 0 or -errno. */
 int trim_probe(int fd, bool *ret_supported);
-/* Punches the next extents of a file out of it, from *at on, makes that durable and discards where
- * they were; *at moves on, to size at the end. Extents' places are known only before the punch:
- * after an interruption in between only trim_disk() helps. -EOPNOTSUPP: the disk takes no discards;
- * the punch was made. */
-int trim_punch(int fd, uint64_t *at, uint64_t size);
-/* Discards the free space of the next part of the disk below; *at moves on, to UINT64_MAX at the
- * end. */
-int trim_disk(int fd, uint64_t *at);
+/* Places that the disk was asked to discard and may be at yet. XFS asks and returns (Linux 6.6 and
+ * newer), and passes over free space that it discards at that moment. Empty: all zeros. */
+struct trim_asked {
+	struct trim_place *places;
+	unsigned count, rounds;
+};
+
+void trim_asked_clear(struct trim_asked *asked);
+
+/* Punches the next extents of a file out of it, from *at on, makes that durable and has the disk
+ * discard where they were; *at moves on, to size at the end. Extents' places are known only before
+ * the punch: after an interruption in between only trim_disk() helps. -EOPNOTSUPP: the disk takes
+ * no discards; the punch was made. asked, which is empty: the places; trim_settle() has to follow
+ * until they are done. */
+int trim_punch(int fd, uint64_t *at, uint64_t size, struct trim_asked *asked);
+/* The same with the free space of the next part of the disk below; *at moves on, to UINT64_MAX at
+ * the end. */
+int trim_disk(int fd, uint64_t *at, struct trim_asked *asked);
+/* Waits a moment and asks again for what may be under way, with any file of that file system. 1:
+ * all is discarded, and asked is empty; or it was asked for so often, TRIM_SETTLE_MS at least, that
+ * nobody waits any longer. 0: not yet. -errno: the disk refuses. */
+enum { TRIM_SETTLE_MS = 10000 };
+int trim_settle(int fd, struct trim_asked *asked);
 
 #endif

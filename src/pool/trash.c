@@ -70,7 +70,8 @@ struct pool_trash {
 	bool punched;     /* by an earlier attempt: the blocks it had are not known */
 	uint64_t erased;  /* discarded up to here */
 	uint64_t trimmed; /* the disk is, up to here */
-	struct op zeros;  /* overwrites it: a sync, the child, a sync */
+	struct trim_asked asked;
+	struct op zeros; /* overwrites it: a sync, the child, a sync */
 	struct copy copy;
 	struct trash_raw raw;
 	uint64_t raw_done_bytes, raw_size_bytes; /* as the loop has seen them; 0: no pieces */
@@ -223,28 +224,42 @@ static int open_file(struct pool_trash *t)
 	return 0;
 }
 
+/* 1: nothing is under way at the disk. The file stays until then: after a power loss it says that
+ * something was left to do. */
+static int settled(struct pool_trash *t)
+{
+	return t->asked.count == 0 ? 1 : trim_settle(t->fd, &t->asked);
+}
+
 /* A disk that takes no discards keeps nothing from being given back: whether it takes them was not
  * asked when the volume was made. */
 static int discard_piece(struct pool_trash *t)
 {
+	int r = settled(t);
+	if (r == 0)
+		return 0;
 	/* A full disk must not keep what would make room. */
-	if (t->erased == 0 && fsetxattr(t->fd, TRASH_PUNCHED, "", 0, 0) < 0 && errno != ENOSPC)
+	if (r > 0 && t->erased == 0 && fsetxattr(t->fd, TRASH_PUNCHED, "", 0, 0) < 0 &&
+		errno != ENOSPC)
 		return -errno;
-	int r = trim_punch(t->fd, &t->erased, (uint64_t)t->size);
+	if (r > 0 && t->erased < (uint64_t)t->size)
+		r = trim_punch(t->fd, &t->erased, (uint64_t)t->size, &t->asked);
 	if (r < 0 && r != -EOPNOTSUPP)
 		return r;
 	t->freed = true;
-	if (r < 0 || t->erased >= (uint64_t)t->size)
+	if (r < 0 || (t->erased >= (uint64_t)t->size && t->asked.count == 0))
 		enter(t, t->punched ? FILE_TRIM : FILE_CUT);
 	return 0;
 }
 
 static int trim_piece(struct pool_trash *t)
 {
-	int r = trim_disk(t->fd, &t->trimmed);
+	int r = settled(t);
+	if (r > 0 && t->trimmed != UINT64_MAX)
+		r = trim_disk(t->fd, &t->trimmed, &t->asked);
 	if (r < 0 && r != -EOPNOTSUPP)
 		return r;
-	if (r < 0 || t->trimmed == UINT64_MAX)
+	if (r < 0 || (t->trimmed == UINT64_MAX && t->asked.count == 0))
 		enter(t, FILE_CUT);
 	return 0;
 }
@@ -276,6 +291,7 @@ static int pieces_piece(struct pool_trash *t)
 
 static void next_file(struct pool_trash *t)
 {
+	trim_asked_clear(&t->asked);
 	fd_close(&t->fd);
 	t->at++;
 	enter(t, FILE_CLOSED);
@@ -347,6 +363,7 @@ static const struct op_step zeros_steps[] = {
 
 static void trash_free(struct pool_trash *t)
 {
+	trim_asked_clear(&t->asked);
 	fd_close(&t->fd);
 	trash_raw_end(&t->raw);
 	free(t->names);

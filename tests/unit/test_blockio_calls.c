@@ -16,6 +16,7 @@
 #include <linux/falloc.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
+#include <linux/fsmap.h>
 #include <linux/magic.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,6 +34,7 @@ enum {
 	FD = 77, /* which nobody asks the kernel about */
 	BLOCK_BYTES = 16384,
 	KEPT_FLAG = FS_XFLAG_NOATIME,
+	DEV = 8 << 8 | 1,
 };
 #define GIB (1ULL << 30)
 
@@ -49,6 +51,8 @@ enum call {
 	CLONE,
 	INFO,
 	STATFS,
+	STAT,
+	SPACE,
 	CALLS,
 };
 
@@ -65,6 +69,11 @@ static struct {
 	struct fsxattr hint;
 	uint64_t data_from, data_to; /* the one extent that lseek() knows */
 	uint32_t statx_mask, statx_align;
+	struct fsmap space[8]; /* of the disk */
+	unsigned space_count;
+	uint64_t taken[8]; /* what each FITRIM says that it discards; the last one stays */
+	unsigned slept_ms;
+	const char *granularity; /* of a partition's disk */
 } k;
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -106,6 +115,11 @@ int __wrap_ioctl(int fd, unsigned long request, ...);
 int __wrap_fallocate64(int fd, int mode, off_t at, off_t len);
 int __wrap_fsync(int fd);
 int __wrap_fstatfs64(int fd, struct statfs *ret);
+int __wrap_fstat64(int fd, struct stat *ret);
+ssize_t __wrap_fd_read_file(int dirfd, const char *path, char *buf, size_t cap);
+int __real_fstat64(int fd, struct stat *ret);
+ssize_t __real_fd_read_file(int dirfd, const char *path, char *buf, size_t cap);
+void __wrap_clock_sleep_ms(unsigned ms);
 off_t __wrap_lseek64(int fd, off_t at, int whence);
 long __wrap_syscall(long number, ...);
 
@@ -125,6 +139,23 @@ static int map_extents(struct fiemap *map)
 	return 0;
 }
 
+/* One record at a time, from where the one before has ended. */
+static int map_space(struct fsmap_head *head)
+{
+	uint64_t from = head->fmh_keys[0].fmr_physical + head->fmh_keys[0].fmr_length;
+	cr_assert_eq(head->fmh_keys[0].fmr_device, DEV);
+	cr_assert_eq(head->fmh_keys[1].fmr_device, DEV);
+	if (answer(SPACE) < 0)
+		return -1;
+	head->fmh_entries = 0;
+	for (unsigned i = 0; i < k.space_count && head->fmh_entries == 0; i++)
+		if (k.space[i].fmr_physical >= from ||
+			(head->fmh_keys[0].fmr_length == 0 &&
+				k.space[i].fmr_physical + k.space[i].fmr_length > from))
+			head->fmh_recs[head->fmh_entries++] = k.space[i];
+	return 0;
+}
+
 int __wrap_ioctl(int fd, unsigned long request, ...)
 {
 	va_list ap;
@@ -138,8 +169,12 @@ int __wrap_ioctl(int fd, unsigned long request, ...)
 		struct fstrim_range *range = arg;
 		say("trim %llu+%llu;", (unsigned long long)range->start,
 			(unsigned long long)range->len);
+		unsigned nth = k.calls[TRIM] < 7 ? k.calls[TRIM] : 7;
+		range->len = k.taken[nth];
 		return answer(TRIM);
 	}
+	if (request == FS_IOC_GETFSMAP)
+		return map_space(arg);
 	if (request == FS_IOC_FSGETXATTR) {
 		*(struct fsxattr *)arg = k.hint;
 		return answer(GET_HINT);
@@ -177,6 +212,29 @@ int __wrap_fstatfs64(int fd, struct statfs *ret)
 	cr_assert_eq(fd, FD);
 	*ret = (struct statfs){.f_type = k.fs_type, .f_bsize = BLOCK_BYTES};
 	return answer(STATFS);
+}
+
+int __wrap_fstat64(int fd, struct stat *ret)
+{
+	if (fd != FD)
+		return __real_fstat64(fd, ret);
+	*ret = (struct stat){.st_dev = DEV};
+	return answer(STAT);
+}
+
+ssize_t __wrap_fd_read_file(int dirfd, const char *path, char *buf, size_t cap)
+{
+	if (strncmp(path, "/sys/dev/block/", 15) != 0)
+		return __real_fd_read_file(dirfd, path, buf, cap);
+	return k.granularity == NULL || strcmp(path, "/sys/dev/block/8:1/../queue/"
+						     "discard_granularity") != 0
+		       ? -ENOENT
+		       : snprintf(buf, cap, "%s\n", k.granularity);
+}
+
+void __wrap_clock_sleep_ms(unsigned ms)
+{
+	k.slept_ms += ms;
 }
 
 off_t __wrap_lseek64(int fd, off_t at, int whence)
@@ -217,6 +275,13 @@ static void add_extent(uint64_t at, uint64_t bytes, uint64_t place, uint32_t fla
 
 /* ---- pieces of a file that goes ---- */
 
+static struct trim_asked asked;
+
+static int punch_at(uint64_t *at, uint64_t size)
+{
+	return trim_punch(FD, at, size, &asked);
+}
+
 /* In order of their places; what is widened so that it meets is one, and goes as far as any. */
 Test(trim_calls, places_are_discarded_once_the_punch_is_durable)
 {
@@ -227,7 +292,7 @@ Test(trim_calls, places_are_discarded_once_the_punch_is_durable)
 	add_extent(8 * MIB, MIB, 46ULL * MIB, 0);     /* meets the first, widened */
 	add_extent(9 * MIB, MIB, 49ULL * MIB + K, 0); /* does not by a block */
 	add_extent(10 * MIB, MIB, 20ULL * MIB, 0);    /* further in front */
-	cr_assert_eq(trim_punch(FD, &at, 16 * MIB), 0);
+	cr_assert_eq(punch_at(&at, 16 * MIB), 0);
 	cr_assert_eq(at, 16 * MIB);
 	char want[256];
 	snprintf(want, sizeof(want), "punch 0+%d;sync;trim 0+%d;trim %d+%d;trim %d+%d;trim %d+%d;",
@@ -243,12 +308,12 @@ Test(trim_calls, what_is_nowhere_is_left_alone)
 	uint64_t at = K;
 	for (unsigned i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
 		add_extent(i * MIB, MIB, 100ULL * MIB, flags[i]);
-	cr_assert_eq(trim_punch(FD, &at, 16 * MIB), 0);
+	cr_assert_eq(punch_at(&at, 16 * MIB), 0);
 	cr_assert_str_eq(k.said, "", "nothing is punched, and nothing synced");
 	cr_assert_eq(at, 16 * MIB);
 	add_extent(8 * MIB, MIB, 10ULL * MIB, FIEMAP_EXTENT_SHARED);
 	at = K;
-	cr_assert_eq(trim_punch(FD, &at, 16 * MIB), 0);
+	cr_assert_eq(punch_at(&at, 16 * MIB), 0);
 	char want[128];
 	snprintf(want, sizeof(want), "punch %d+%d;sync;trim %d+%d;", K, 16 * MIB - K, 9 * MIB,
 		3 * MIB);
@@ -260,9 +325,9 @@ Test(trim_calls, pieces_have_an_end)
 {
 	uint64_t at = 0;
 	add_extent(GIB - K, 2 * K, 0, 0);
-	cr_assert_eq(trim_punch(FD, &at, GIB + 3 * K), 0);
+	cr_assert_eq(punch_at(&at, GIB + 3 * K), 0);
 	cr_assert_eq(at, GIB);
-	cr_assert_eq(trim_punch(FD, &at, GIB + 3 * K), 0);
+	cr_assert_eq(punch_at(&at, GIB + 3 * K), 0);
 	cr_assert_eq(at, GIB + 3 * K);
 	cr_assert_str_eq(k.said, "punch 0+1073741824;sync;trim 0+1056768;"
 				 "punch 1073741824+12288;sync;trim 0+1056768;");
@@ -271,11 +336,11 @@ Test(trim_calls, pieces_have_an_end)
 	for (unsigned i = 0; i < EXTENTS; i++)
 		add_extent(2ULL * i * K, K, 2ULL * i * K, 0);
 	at = 0;
-	cr_assert_eq(trim_punch(FD, &at, GIB), 0);
+	cr_assert_eq(punch_at(&at, GIB), 0);
 	cr_assert_eq(at, (2ULL * 1023 + 1) * K, "behind the last that was seen");
 	cr_assert_str_eq(k.said, "punch 0+8384512;sync;trim 0+9433088;");
 	forget();
-	cr_assert_eq(trim_punch(FD, &at, GIB), 0);
+	cr_assert_eq(punch_at(&at, GIB), 0);
 	cr_assert_eq(at, GIB);
 	cr_assert_str_eq(k.said, "punch 8384512+1065357312;sync;trim 7340032+2715648;");
 }
@@ -287,7 +352,7 @@ Test(trim_calls, a_piece_of_many_extents_ends_no_later_than_others)
 	for (unsigned i = 0; i < 1024; i++)
 		add_extent(1ULL * i * K, K, 0, 0);
 	k.extents[1023].fe_length = 4 * GIB;
-	cr_assert_eq(trim_punch(FD, &at, 8 * GIB), 0);
+	cr_assert_eq(punch_at(&at, 8 * GIB), 0);
 	cr_assert_eq(at, GIB);
 }
 
@@ -314,7 +379,7 @@ Test(trim_calls, a_piece_that_fails_is_not_passed)
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		uint64_t at = 0;
 		fail(cases[i].call, 0, cases[i].with);
-		cr_assert_eq(trim_punch(FD, &at, K), cases[i].res, "case %u", i);
+		cr_assert_eq(punch_at(&at, K), cases[i].res, "case %u", i);
 		cr_assert_eq(at, cases[i].passed ? K : 0, "case %u", i);
 		cr_assert_str_eq(k.said, cases[i].said, "case %u", i);
 	}
@@ -343,7 +408,7 @@ Test(trim_calls, what_a_refusal_says_of_the_disk)
 		cr_assert_eq(takes, cases[i].takes_discards, "case %u", i);
 		cr_assert_str_eq(k.said, "trim 0+0;");
 		forget();
-		cr_assert_eq(trim_disk(FD, &at), cases[i].disk, "case %u", i);
+		cr_assert_eq(trim_disk(FD, &at, &asked), cases[i].disk, "case %u", i);
 		cr_assert_eq(at, cases[i].is_end ? UINT64_MAX : 48 * GIB, "case %u", i);
 		cr_assert_str_eq(k.said, "trim 34359738368+17179869184;");
 	}
@@ -353,16 +418,159 @@ Test(trim_calls, a_btrfs_is_trimmed_at_once)
 {
 	uint64_t at = 0;
 	k.fs_type = BTRFS_SUPER_MAGIC;
-	cr_assert_eq(trim_disk(FD, &at), 0);
+	cr_assert_eq(trim_disk(FD, &at, &asked), 0);
 	cr_assert_eq(at, UINT64_MAX);
 	cr_assert_str_eq(k.said, "trim 0+18446744073709551615;");
 	at = 0;
 	fail(TRIM, 0, EIO);
-	cr_assert_eq(trim_disk(FD, &at), -EIO);
+	cr_assert_eq(trim_disk(FD, &at, &asked), -EIO);
 	at = 0;
 	fail(STATFS, 0, EIO);
-	cr_assert_eq(trim_disk(FD, &at), 0);
+	cr_assert_eq(trim_disk(FD, &at, &asked), 0);
 	cr_assert_eq(at, 16 * GIB, "what it is was not told");
+}
+
+/* ---- a file system that only asks (XFS) ---- */
+
+static void add_space(uint64_t at, uint64_t bytes, uint64_t owner)
+{
+	if (k.space_count > 0)
+		k.space[k.space_count - 1].fmr_flags &= ~(uint32_t)FMR_OF_LAST;
+	k.space[k.space_count++] = (struct fsmap){.fmr_device = DEV,
+		.fmr_flags = FMR_OF_SPECIAL_OWNER | FMR_OF_LAST,
+		.fmr_physical = at,
+		.fmr_owner = owner,
+		.fmr_length = bytes};
+}
+
+/* Of the 3 MiB around an extent 1.5 are free, in two places; the others are somebody's. */
+static void open_xfs(void)
+{
+	k.fs_type = XFS_SUPER_MAGIC;
+	k.count = k.space_count = 0;
+	add_extent(0, MIB, 9ULL * MIB, 0);
+	add_space(0, 8 * MIB + MIB / 2, FMR_OWN_FREE); /* half a MiB of the place */
+	add_space(8 * MIB + MIB / 2, MIB / 2, FMR_OWN_UNKNOWN);
+	add_space(9ULL * MIB, MIB, FMR_OWN_FREE);
+	add_space(10ULL * MIB, MIB / 2, FMR_OWN_UNKNOWN);
+	add_space(10ULL * MIB + MIB / 2, K, 7); /* free is a special owner's number */
+	k.space[4].fmr_flags = FMR_OF_LAST;
+	k.space[3].fmr_flags &= ~(uint32_t)FMR_OF_LAST;
+}
+
+static void expect_settled_after(unsigned rounds)
+{
+	uint64_t at = 0;
+	cr_assert_eq(punch_at(&at, MIB), 0);
+	cr_assert_eq(asked.count, 1);
+	for (unsigned i = 1; i < rounds; i++) {
+		cr_assert_eq(trim_settle(FD, &asked), 0, "round %u", i);
+		cr_assert_eq(asked.count, 1);
+	}
+	cr_assert_eq(trim_settle(FD, &asked), 1);
+	cr_assert_eq(asked.count, 0);
+	cr_assert_null(asked.places);
+	cr_assert_eq(k.calls[TRIM], rounds + 1);
+	cr_assert_gt(k.slept_ms, 0);
+}
+
+static void take(const uint64_t *bytes, unsigned count)
+{
+	for (unsigned i = 0; i < 8; i++)
+		k.taken[i] = bytes[i < count ? i : count - 1];
+}
+
+/* The second pass that takes all that is free says that the first one's discards are over. */
+Test(trim_calls, xfs_is_asked_until_it_has_taken_all_that_is_free_twice)
+{
+	open_xfs();
+	take((const uint64_t[]){MIB + MIB / 2}, 1);
+	expect_settled_after(1);
+	cr_assert_str_eq(k.said, "punch 0+1048576;sync;trim 8388608+3145728;trim 8388608+3145728;");
+}
+
+/* What is being discarded is passed over. */
+Test(trim_calls, xfs_is_asked_again_for_what_it_passed_over)
+{
+	open_xfs();
+	take((const uint64_t[]){MIB + MIB / 2, MIB / 2, MIB + MIB / 2 - 1, MIB + MIB / 2}, 4);
+	expect_settled_after(3);
+}
+
+Test(trim_calls, a_first_pass_that_was_not_whole_does_not_count)
+{
+	open_xfs();
+	take((const uint64_t[]){0, 2 * MIB}, 2);
+	expect_settled_after(2);
+}
+
+/* A disk with larger units is not asked for less than one. */
+Test(trim_calls, what_is_less_than_the_disks_unit_is_not_waited_for)
+{
+	open_xfs();
+	k.granularity = "1048576";
+	take((const uint64_t[]){MIB}, 1);
+	expect_settled_after(1);
+	open_xfs();
+	forget();
+	k.granularity = "524288";
+	take((const uint64_t[]){MIB, MIB + MIB / 2}, 2);
+	expect_settled_after(2);
+}
+
+Test(trim_calls, where_what_is_free_is_not_told_two_passes_do)
+{
+	static const enum call calls[] = {SPACE, STAT};
+	open_xfs();
+	take((const uint64_t[]){0}, 1);
+	for (unsigned i = 0; i < 2; i++) {
+		fail(calls[i], 0, EOPNOTSUPP);
+		k.times = 100;
+		expect_settled_after(1);
+	}
+}
+
+/* Somebody takes what was free, again and again. */
+Test(trim_calls, nobody_waits_for_ever)
+{
+	open_xfs();
+	take((const uint64_t[]){MIB}, 1);
+	k.said[0] = '\0';
+	expect_settled_after(TRIM_SETTLE_MS / 10);
+	cr_assert_geq(k.slept_ms, TRIM_SETTLE_MS);
+}
+
+Test(trim_calls, a_later_pass_may_fail)
+{
+	uint64_t at = 0;
+	open_xfs();
+	fail(TRIM, 1, EIO);
+	cr_assert_eq(punch_at(&at, MIB), 0);
+	cr_assert_eq(trim_settle(FD, &asked), -EIO);
+	cr_assert_eq(asked.count, 1);
+	trim_asked_clear(&asked);
+	cr_assert_eq(trim_settle(FD, &asked), 1, "there is nothing to wait for");
+	/* The file system was made smaller. */
+	at = 0;
+	fail(TRIM, 1, EINVAL);
+	cr_assert_eq(punch_at(&at, MIB), 0);
+	cr_assert_eq(trim_settle(FD, &asked), 1);
+}
+
+Test(trim_calls, the_disk_is_waited_for_as_well)
+{
+	uint64_t at = 0;
+	open_xfs();
+	take((const uint64_t[]){MIB, 10 * MIB}, 2);
+	cr_assert_eq(trim_disk(FD, &at, &asked), 0);
+	cr_assert_eq(at, 16 * GIB);
+	cr_assert_eq(trim_settle(FD, &asked), 0);
+	cr_assert_eq(trim_settle(FD, &asked), 1);
+	at = 32 * GIB;
+	fail(TRIM, 0, EINVAL);
+	cr_assert_eq(trim_disk(FD, &at, &asked), 0);
+	cr_assert_eq(at, UINT64_MAX);
+	cr_assert_eq(asked.count, 0);
 }
 
 /* ---- an image ---- */
