@@ -453,9 +453,9 @@ static void open_xfs(void)
 	add_space(8 * MIB + MIB / 2, MIB / 2, FMR_OWN_UNKNOWN);
 	add_space(9ULL * MIB, MIB, FMR_OWN_FREE);
 	add_space(10ULL * MIB, MIB / 2, FMR_OWN_UNKNOWN);
-	add_space(10ULL * MIB + MIB / 2, K, 7); /* free is a special owner's number */
-	k.space[4].fmr_flags = FMR_OF_LAST;
-	k.space[3].fmr_flags &= ~(uint32_t)FMR_OF_LAST;
+	add_space(10ULL * MIB + MIB / 2, MIB / 4, FMR_OWN_FREE); /* a file of that number */
+	add_space(10ULL * MIB + MIB / 4 * 3, MIB / 4, FMR_OWN_UNKNOWN);
+	k.space[4].fmr_flags = 0;
 }
 
 static void expect_settled_after(unsigned rounds)
@@ -478,6 +478,29 @@ static void take(const uint64_t *bytes, unsigned count)
 {
 	for (unsigned i = 0; i < 8; i++)
 		k.taken[i] = bytes[i < count ? i : count - 1];
+}
+
+/* Each place is done for itself. The last one lies behind the end, where nothing is asked for. */
+Test(trim_calls, of_two_places_one_is_done_earlier)
+{
+	uint64_t at = 0;
+	open_xfs();
+	add_extent(MIB, MIB, 30ULL * MIB, 0);
+	add_extent(2 * MIB, MIB, 60ULL * MIB, 0);
+	add_space(20ULL * MIB, 20ULL * MIB, FMR_OWN_FREE);
+	/* The second one is under way in its second pass. */
+	take((const uint64_t[]){2 * MIB, 3 * MIB, 0, 2 * MIB, 0, 3 * MIB}, 6);
+	fail(TRIM, 2, EINVAL);
+	cr_assert_eq(punch_at(&at, 3 * MIB), 0);
+	cr_assert_eq(asked.count, 2);
+	cr_assert_eq(trim_settle(FD, &asked), 0);
+	cr_assert_eq(asked.count, 1);
+	forget();
+	take((const uint64_t[]){3 * MIB}, 1);
+	cr_assert_eq(trim_settle(FD, &asked), 1);
+	char want[64];
+	snprintf(want, sizeof(want), "trim %d+%d;", 29 * MIB, 3 * MIB);
+	cr_assert_str_eq(k.said, want, "%s", k.said);
 }
 
 /* The second pass that takes all that is free says that the first one's discards are over. */
