@@ -138,9 +138,8 @@ bool group_park_done(struct op *op)
 	return make_of(op)->disk != NULL || group_one_log(op);
 }
 
-int group_park_call(struct op *op)
+int group_park_all(struct pool_group_make *m)
 {
-	struct pool_group_make *m = make_of(op);
 	int r = 0;
 	for (unsigned i = 0; r == 0 && i < m->count; i++) {
 		struct pool_group_part *p = &m->parts[i];
@@ -148,6 +147,13 @@ int group_park_call(struct op *op)
 		r = fd_link(p->fd, m->trash_fd, p->parked_name);
 		p->parked = r == 0;
 	}
+	return r;
+}
+
+int group_park_call(struct op *op)
+{
+	struct pool_group_make *m = make_of(op);
+	int r = group_park_all(m);
 	if (r < 0)
 		(void)unpark(m);
 	return r;

@@ -136,13 +136,7 @@ static int let_all_go(struct pool_group_make *m)
 int group_keep_call(struct op *op)
 {
 	struct pool_group_make *m = make_of(op);
-	int r = 0;
-	for (unsigned i = 0; r == 0 && i < m->count; i++) {
-		struct pool_group_part *p = &m->parts[i];
-		trash_name_parked(p->parked_name);
-		r = fd_link(p->fd, m->trash_fd, p->parked_name);
-		p->parked = r == 0;
-	}
+	int r = group_park_all(m);
 	/* One log has the maps, the sizes and the names in this order. */
 	if (r == 0 && fsync(m->trash_fd) < 0)
 		r = -errno;
