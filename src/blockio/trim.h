@@ -16,8 +16,8 @@
 /* Whether a file system, fd being open on it, hands discards to a disk that takes them; nothing is
  * discarded. 0 or -errno. */
 int trim_probe(int fd, bool *ret_supported);
-/* Places that the disk was asked to discard and may be at yet. XFS asks and returns (Linux 6.6 and
- * newer), and passes over free space that it discards at that moment. Empty: all zeros. */
+/* Places that the disk was asked to discard and may be at yet. XFS asks and returns (newer kernels;
+ * seen on Linux 6.18), and passes over free space that it discards at that moment. Empty: all zeros. */
 struct trim_asked {
 	struct trim_place *places;
 	unsigned count, rounds;
