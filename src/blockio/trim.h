@@ -17,7 +17,8 @@
  * discarded. 0 or -errno. */
 int trim_probe(int fd, bool *ret_supported);
 /* Places that the disk was asked to discard and may be at yet. XFS asks and returns (newer kernels;
- * seen on Linux 6.18), and passes over free space that it discards at that moment. Empty: all zeros. */
+ * seen on Linux 6.18), and passes over free space that it discards at that moment. Empty: all
+ * zeros. */
 struct trim_asked {
 	struct trim_place *places;
 	unsigned count, rounds;
