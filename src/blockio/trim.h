@@ -33,7 +33,7 @@ void trim_asked_clear(struct trim_asked *asked);
  * until they are done. */
 int trim_punch(int fd, uint64_t *at, uint64_t size, struct trim_asked *asked);
 /* The same with the free space of the next part of the disk below; *at moves on, to UINT64_MAX at
- * the end. */
+ * the end, and then nothing is asked for. */
 int trim_disk(int fd, uint64_t *at, struct trim_asked *asked);
 /* Waits a moment and asks again for what may be under way, with any file of that file system. 1:
  * all is discarded, and asked is empty; or it was asked for so often, TRIM_SETTLE_MS at least, that

@@ -255,11 +255,11 @@ static int discard_piece(struct pool_trash *t)
 static int trim_piece(struct pool_trash *t)
 {
 	int r = settled(t);
-	if (r > 0 && t->trimmed != UINT64_MAX)
+	if (r > 0)
 		r = trim_disk(t->fd, &t->trimmed, &t->asked);
 	if (r < 0 && r != -EOPNOTSUPP)
 		return r;
-	if (r < 0 || (t->trimmed == UINT64_MAX && t->asked.count == 0))
+	if (r < 0 || t->trimmed == UINT64_MAX)
 		enter(t, FILE_CUT);
 	return 0;
 }
