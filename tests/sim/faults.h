@@ -52,7 +52,7 @@ static int request_fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe
 }
 
 /* With requests: the nth of them, or of jobs; else the nth step of the operations of that name. */
-static void arm(const char *name, bool requests, int n)
+static inline void arm(const char *name, bool requests, int n)
 {
 	fault.name = name;
 	fault.hit = false;
@@ -61,7 +61,7 @@ static void arm(const char *name, bool requests, int n)
 }
 
 /* Whether it was met. */
-static bool disarm(void)
+static inline bool disarm(void)
 {
 	bool hit = fault.hit;
 	fault.hit = false;

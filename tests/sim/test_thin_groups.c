@@ -10,9 +10,6 @@
 #include "pool/group_make.h"
 #include "pool/group_remove.h"
 #include "pool/group_sync.h"
-#include "pool/thin_files.h"
-
-#include <sys/xattr.h>
 
 enum { VOLUMES = 3, FORMATTED = 2 };
 

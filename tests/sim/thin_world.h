@@ -10,10 +10,12 @@
 #include "faults.h"
 
 #include "pool/index.h"
+#include "pool/thin_files.h"
 #include "pool/thin_keep.h"
 
 #include <inttypes.h>
 #include <sys/mman.h>
+#include <sys/xattr.h>
 
 enum { AREA_MIB = 96, NODES = 64 };
 
@@ -67,12 +69,17 @@ int __wrap_dm_open(struct dm *ret, const char *path)
 	return 0;
 }
 
+/* There is a device of the metadata, which is the whole disk. */
+static bool metadata_device;
+
 int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
 {
 	const struct fake_device *d = &fake_dm_devices[dev_minor - FAKE_DM_MINOR];
 	uint32_t id;
 	(void)dev_major;
 	(void)flags;
+	if (metadata_device && strstr(d->name, "thinmeta") != NULL)
+		return open(raw_root.disk, O_RDWR | O_CLOEXEC);
 	if (sscanf(d->now.targets[0].params, "%*u:%*u %u", &id) != 1 ||
 		strcmp(d->now.targets[0].type, "thin") != 0)
 		return -ENXIO;
@@ -82,21 +89,22 @@ int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
 	return fcntl(*bytes(id), F_DUPFD_CLOEXEC, 0);
 }
 
+static const struct meta_super new_super = {.details = 1,
+	.mappings = 1,
+	.metadata_used = 10,
+	.metadata_total = 4096,
+	.block_bytes = 64 << 10,
+	.version = 2};
+
 /* As the kernel makes metadata of zeros, and of nothing else. */
 static inline void format(const struct dm_target *metadata)
 {
 	uint8_t blocks[2][META_BLOCK], was[META_BLOCK], zeros[META_BLOCK] = {0};
-	const struct meta_super super = {.details = 1,
-		.mappings = 1,
-		.metadata_used = 10,
-		.metadata_total = 4096,
-		.block_bytes = 64 << 10,
-		.version = 2};
 	uint64_t sector;
 	cr_assert_eq(sscanf(metadata->params, "%*u:%*u %" SCNu64, &sector), 1);
 	int fd = open(raw_root.disk, O_RDWR | O_CLOEXEC);
 	cr_assert_eq(pread(fd, was, sizeof(was), (off_t)(sector * 512)), META_BLOCK);
-	meta_write_super(blocks[0], &super);
+	meta_write_super(blocks[0], &new_super);
 	meta_write_node(blocks[1], 1, true, META_DETAILS, NULL, 0);
 	if (memcmp(was, zeros, META_BLOCK) == 0)
 		cr_assert_eq(
@@ -107,7 +115,7 @@ static inline void format(const struct dm_target *metadata)
 
 /* ---- the world ---- */
 
-static inline void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t seed)
+static inline void make_world(struct fixture *f)
 {
 	disarm();
 	fake_dm_reboot(false);
@@ -115,6 +123,11 @@ static inline void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t se
 	fake_thin_on_pool = format;
 	bytes_drop();
 	raw_make(f, AREA_MIB);
+}
+
+static inline void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t seed)
+{
+	make_world(f);
 	*sim = (struct ring_sim){
 		.seed = seed, .short_every = 3, .eintr_every = 7, .fault = request_fault};
 	fixture_open_ring(f, sim);
@@ -240,6 +253,63 @@ static inline void sweep_trash(struct fixture *f)
 	fixture_settle(f);
 	pool_trash_kick(f->pool);
 	fixture_settle(f);
+}
+
+/* ---- the thin pool ---- */
+
+/* A block of its metadata. */
+static inline void write_metadata(struct fixture *f, uint64_t number, const uint8_t *block)
+{
+	struct image_map map = raw_map(f, "thin/metadata");
+	off_t at = (off_t)(map.pieces[0].address - RAW_START + RAW_OFFSET + number * META_BLOCK);
+	int fd = open(raw_root.disk, O_RDWR | O_CLOEXEC);
+	cr_assert_eq(pwrite(fd, block, META_BLOCK, at), META_BLOCK);
+	cr_assert_eq(fsync(fd), 0);
+	close(fd);
+}
+
+static inline void look(struct fixture *f)
+{
+	thin_keep_kick(f->pool);
+	fixture_settle(f);
+}
+
+static inline unsigned data_mib(const struct fixture *f)
+{
+	return (unsigned)(image_map_bytes(&f->pool->raw->thin.data) / RAW_MIB);
+}
+
+static inline unsigned device_mib(const char *what)
+{
+	char name[DM_NAME_LEN];
+	uint64_t sectors = 0;
+	snprintf(name, sizeof(name), "ringvol-%s-%.8s", what, RAW_POOL_UUID);
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++) {
+		const struct fake_device *d = &fake_dm_devices[i];
+		for (unsigned t = 0; d->there && strcmp(d->name, name) == 0 && t < d->now.count;
+			t++)
+			sectors += d->now.targets[t].length_sectors;
+	}
+	return (unsigned)(sectors * DM_SECTOR_BYTES / RAW_MIB);
+}
+
+/* What the driver knows, the images say and the devices have is the same. */
+static inline void check_grown(struct fixture *f)
+{
+	struct image_map metadata = raw_map(f, "thin/metadata"), data = raw_map(f, "thin/data");
+	cr_assert(image_map_equal(&metadata, &f->pool->raw->thin.metadata));
+	cr_assert(image_map_equal(&data, &f->pool->raw->thin.data));
+	cr_assert_eq(device_mib("thinmeta"), image_map_bytes(&metadata) / RAW_MIB);
+	cr_assert_eq(device_mib("thindata"), data_mib(f));
+	cr_assert_eq(device_mib("thinpool"), data_mib(f));
+}
+
+/* Here the metadata have no device that thin_check could look at. */
+static inline void forget_activity(const struct fixture *f)
+{
+	char path[256];
+	snprintf(path, sizeof(path), "%s/thin/metadata", f->path);
+	cr_assert_eq(removexattr(path, THIN_ACTIVE_XATTR), 0);
 }
 
 #endif
