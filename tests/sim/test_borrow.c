@@ -664,6 +664,12 @@ Test(borrow, it_is_arriving, .timeout = 300)
 	cr_assert_eq(pool_arrival_add(pool, "far", "", 0), 0);
 	cr_assert_eq(do_stage(), GRPC_UNAVAILABLE);
 	cr_assert_eq(far.takes, 0);
+	/* Nothing arrives at a node that has no part in moves. */
+	w->csi->transfer = NULL;
+	cr_assert_eq(do_stage(), GRPC_OK);
+	cr_assert_eq(undo_stage(), GRPC_OK);
+	w->csi->transfer = w->transfer;
+	cr_assert_eq(do_stage(), GRPC_UNAVAILABLE);
 	pool_arrival_forget(pool, "far");
 	cr_assert_eq(do_stage(), GRPC_OK);
 	cr_assert_eq(do_publish(), GRPC_OK);

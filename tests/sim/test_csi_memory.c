@@ -64,6 +64,7 @@ struct asked {
 		const char *field, *value;
 	} fields[3];
 	bool tolerant; /* text for which there is no memory is left out */
+	bool partial;  /* and messages, too */
 };
 
 static const ProtobufCFieldDescriptor *field_of(const ProtobufCMessage *message, const char *name)
@@ -123,6 +124,14 @@ static const char *asks(const struct asked *a)
 
 enum { ALLOCATIONS_MAX = 300 };
 
+static unsigned messages_in(const char *line)
+{
+	unsigned count = 0;
+	for (; *line != '\0'; line++)
+		count += *line == '{';
+	return count;
+}
+
 static void runs_out(const struct asked *a)
 {
 	char whole[6000];
@@ -142,8 +151,9 @@ static void runs_out(const struct asked *a)
 			cr_expect_str_eq(got, whole, "%s, allocation %d: it says\n%s\nand not\n%s",
 				a->method, n, got, whole);
 		else if (!is_refused)
-			cr_expect_not(got[0] >= '0' && got[0] <= '9', "%s, allocation %d: %s",
-				a->method, n, got);
+			cr_expect((a->partial || messages_in(got) == messages_in(whole)) &&
+					  !(got[0] >= '0' && got[0] <= '9'),
+				"%s, allocation %d: %s", a->method, n, got);
 		cr_assert_lt(n, ALLOCATIONS_MAX, "%s", a->method);
 	}
 	cr_expect_gt(refused, 0, "%s", a->method);
@@ -163,7 +173,7 @@ static void make_snapshot_group(char id[RECORD_ID_MAX], char member[RECORD_ID_MA
 	memcpy(member, pools_find_group_name(w->pools, "group")->members[0], RECORD_ID_MAX);
 }
 
-/* A volume that is staged and published, a snapshot of it, a group of another. */
+/* A volume with limits that is staged and published, a snapshot of it, a group of another. */
 static void open_full(char group[RECORD_ID_MAX], char member[RECORD_ID_MAX])
 {
 	open_world(WORLD_XFS, 1, false);
@@ -171,6 +181,7 @@ static void open_full(char group[RECORD_ID_MAX], char member[RECORD_ID_MAX])
 	cr_assert_eq(create("v", EMPTY, volume_id), GRPC_OK);
 	cr_assert_eq(do_snapshot(), GRPC_OK);
 	make_snapshot_group(group, member);
+	pools_find_name(w->pools, RECORD_VOLUME, "v")->rec->limits.read_iops = 500;
 	cr_assert_eq(do_stage(), GRPC_OK);
 	cr_assert_eq(do_publish(), GRPC_OK);
 	world_settle(w);
@@ -252,7 +263,8 @@ Test(csi_memory, of_repeats, .timeout = 300)
 			{{"volume_id", volume_id}, {"staging_target_path", staging_path},
 				{"target_path", target_path}}},
 		{OF("Node", NodeGetVolumeStats, node_get_volume_stats),
-			{{"volume_id", volume_id}, {"volume_path", target_path}}, .tolerant = true},
+			{{"volume_id", volume_id}, {"volume_path", target_path}}, .tolerant = true,
+			.partial = true},
 	};
 	take_id(asks(&all[0]), "volume_id", plain);
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)

@@ -7,6 +7,20 @@
 
 #include "pool/thin_steps.h"
 
+/* ---- what is made durable ---- */
+
+static ino_t synced[8]; /* the last ones, the latest first */
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+	struct stat st;
+	memmove(synced + 1, synced, sizeof(synced) - sizeof(synced[0]));
+	synced[0] = fstat(fd, &st) == 0 ? st.st_ino : 0;
+	return __real_fsync(fd);
+}
+
 /* ---- room ---- */
 
 static bool table_fails(void)
@@ -157,7 +171,17 @@ Test(thin_growth, metadata_get_as_much_again, .timeout = 100)
 	f.pool->reserved_bytes = (raw_free_mib(&f) - first + 1) * RAW_MIB;
 	look(&f);
 	cr_assert_eq(metadata_mib(&f), first, "that room is promised");
-	f.pool->reserved_bytes -= RAW_MIB;
+	/* Nor what the data take first. */
+	f.pool->reserved_bytes -= 2 * RAW_MIB;
+	snprintf(words, sizeof(words),
+		"0 3001/4000 %u/%u - rw no_discard_passdown queue_if_no_space - 1024",
+		(data - 5) * 16, data * 16);
+	look(&f);
+	cr_assert_eq(metadata_mib(&f), first, "the data have that room");
+	cr_assert_eq(data_mib(&f), data + 7);
+	data = data_mib(&f);
+	say_metadata(words, sizeof(words), 3001, 4000, data);
+	f.pool->reserved_bytes = (raw_free_mib(&f) - first) * RAW_MIB;
 	uint64_t free_mib = raw_free_mib(&f);
 	look(&f);
 	f.pool->reserved_bytes = 0;
@@ -254,6 +278,12 @@ Test(thin_growth, fails_where_nothing_comes_to_be_free, .timeout = 100)
 	cr_assert_eq(data_mib(&f), data + 1);
 	cr_assert(!raw->thin.short_of_room && !table_fails());
 	f.pool->reserved_bytes = 0;
+	say(words, sizeof(words), data - 5, data + 1);
+	look(&f);
+	cr_assert_eq(data_mib(&f), data + 1, "half of the headroom is enough");
+	say(words, sizeof(words), data - 4, data + 1);
+	look(&f);
+	cr_assert_eq(data_mib(&f), data + 8);
 	close_one(&f);
 }
 
@@ -531,4 +561,39 @@ Test(thin_growth, a_check_that_takes_long, .timeout = 100)
 	fixture_settle(&f);
 	cr_assert_not(f.pool->raw->thin.checking);
 	close_checks(&f);
+}
+
+/* ---- the end ---- */
+
+static ino_t inode_of(struct fixture *f, const char *name)
+{
+	char path[128];
+	struct stat st;
+	snprintf(path, sizeof(path), "%s/%s", f->path, name);
+	cr_assert_eq(stat(path, &st), 0);
+	return st.st_ino;
+}
+
+static void on_retired(void *arg, const char *op_name, const char *step_name, uint64_t ns)
+{
+	(void)ns;
+	if (strcmp(op_name, "thin_keep") == 0 && strcmp(step_name, "retire") == 0)
+		memcpy(arg, synced, sizeof(synced));
+}
+
+/* Its images have a name in the trash before they have none of their own. */
+Test(thin_growth, is_in_the_trash_durably, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	ino_t then[8] = {0};
+	open_one(&f, &sim, 58);
+	remove_named(&f, "v");
+	f.observer.after = on_retired;
+	f.observer.arg = then;
+	for (unsigned i = 0; i < 100000 && then[0] == 0; i++)
+		fixture_turn(&f);
+	cr_assert_eq(then[0], inode_of(&f, "thin"));
+	cr_assert_eq(then[1], inode_of(&f, "trash"));
+	close_one(&f);
 }

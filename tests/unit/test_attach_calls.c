@@ -346,7 +346,9 @@ Test(attach, taking_looking_growing_and_giving_back)
 	fake_nvme.size_after_rescan = 128 << 20;
 	cr_assert_eq(ask(ATTACH_GROW), 0, "%s", info.err.message);
 	cr_assert_eq(info.size_bytes, 128 << 20);
+	unsigned loads = fake_dm_loads;
 	cr_assert_eq(ask(ATTACH_GROW), 0, "a repeat");
+	cr_assert_eq(fake_dm_loads, loads, "its cover is as large already");
 	cr_assert_eq(ask(ATTACH_GIVE), 0, "%s", info.err.message);
 	cr_assert(!fake_nvme_has(10));
 	cr_assert_eq(covers(), 0);

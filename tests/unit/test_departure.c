@@ -638,6 +638,26 @@ static int fail_fill(struct op *op, int fd, void *arg)
 	return op_fail(op, ERR_UNAVAILABLE, "the other node is away");
 }
 
+/* It is all that the part has: nothing that other images of the pool would have to be there for. */
+Test(departure, finished_part_shares_nothing)
+{
+	struct pool_found found = {0};
+	fixture_open(&f, FIXTURE_DIR);
+	struct record rec = moved("v", THERE, 1);
+	rec.shares_extents = true;
+	rec.family = THERE ".w.01234567";
+	finish_part(&rec, "");
+	cr_assert_eq(fixture_sh("mv %s/copies/part-v %s/copies/v", f.path, f.path), 0);
+	int copies = pool_holds_fd(f.pool);
+	cr_assert_eq(pool_read_object(copies, "v", RECORD_VOLUME, &found), 0);
+	cr_assert_not_null(found.rec, "%s", found.why);
+	cr_assert_not(found.rec->shares_extents);
+	cr_assert_str_eq(found.rec->family, "");
+	record_free(found.rec);
+	attachments_free(found.attachments);
+	fixture_close(&f);
+}
+
 /* The build fails before, in, and behind its fill. */
 Test(departure, finished_part_outlives_a_build_that_fails, .timeout = 60)
 {

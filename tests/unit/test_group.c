@@ -514,6 +514,77 @@ Test(group, in_a_pool_without_the_directory, .timeout = 60)
 	fixture_close(&f);
 }
 
+static int mkdir_errno, fsync_fails = -1; /* 0: none; the nth fsync from now on, -1: none */
+
+int __real_mkdirat(int dirfd, const char *name, mode_t mode);
+int __wrap_mkdirat(int dirfd, const char *name, mode_t mode);
+int __wrap_mkdirat(int dirfd, const char *name, mode_t mode)
+{
+	if (mkdir_errno == 0 || strcmp(name, "groups") != 0)
+		return __real_mkdirat(dirfd, name, mode);
+	errno = mkdir_errno;
+	return -1;
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+	struct stat st, root;
+	char groups[128];
+	snprintf(groups, sizeof(groups), "%s/groups", f.path);
+	bool its = fstat(fd, &st) == 0 &&
+		   ((stat(groups, &root) == 0 && root.st_ino == st.st_ino) ||
+			   (stat(f.path, &root) == 0 && root.st_ino == st.st_ino));
+	if (!its || fsync_fails < 0 || fsync_fails-- > 0)
+		return __real_fsync(fd);
+	errno = EIO;
+	return -1;
+}
+
+/* Where there is no room for it, or no way to write it, all else is served. */
+Test(group, whose_directory_cannot_be_made, .timeout = 60)
+{
+	static const struct {
+		int error;
+		bool served;
+	} all[] = {{EROFS, true}, {ENOSPC, true}, {EDQUOT, true}, {EIO, false}, {EPERM, false}};
+	open_pool(FIXTURE_XFS);
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		sh_in_pool("rmdir %s", "groups");
+		mkdir_errno = all[i].error;
+		fixture_reopen_pools(&f);
+		cr_expect_eq(pool_state(f.pool) == POOL_READY, all[i].served, "%u", i);
+		if (all[i].served) {
+			find_volumes();
+			cr_expect_neq(make("g", NULL), ERR_OK, "%u", i);
+		}
+		mkdir_errno = 0;
+		fixture_reopen_pools(&f);
+		cr_assert_eq(pool_state(f.pool), POOL_READY);
+	}
+	find_volumes();
+	cr_assert_eq(make("g", NULL), ERR_OK);
+	fixture_close(&f);
+}
+
+/* One that is lost again would quarantine members. */
+Test(group, whose_directory_is_not_durable, .timeout = 60)
+{
+	open_pool(FIXTURE_XFS);
+	for (int nth = 0; nth < 2; nth++) {
+		sh_in_pool("rmdir %s", "groups");
+		fsync_fails = nth;
+		fixture_reopen_pools(&f);
+		cr_expect_neq(pool_state(f.pool), POOL_READY, "%d", nth);
+		cr_expect_eq(fsync_fails, -1);
+		fsync_fails = -1;
+		fixture_reopen_pools(&f);
+		cr_assert_eq(pool_state(f.pool), POOL_READY);
+	}
+	fixture_close(&f);
+}
+
 /* ---- what fails leaves nothing ---- */
 
 struct fault {
