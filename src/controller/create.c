@@ -20,6 +20,7 @@
 #include "controller/image.h"
 #include "controller/learn.h"
 #include "controller/place.h"
+#include "controller/request.h"
 #include "controller/scan.h"
 #include "csi/request.h"
 #include "csi/status.h"
@@ -305,36 +306,16 @@ static int prepare_volume(struct create *c, const Csi__V1__CreateVolumeRequest *
 	return r;
 }
 
-static void *unpack_alloc(void *arena, size_t size)
-{
-	return arena_alloc(arena, size);
-}
-
-static void unpack_free(void *arena, void *p)
-{
-	(void)arena;
-	(void)p;
-}
-
 void create_volume(struct controller *controller, struct grpc_call *call, const struct route *route)
 {
 	struct create *c = create_new(controller, call, route);
 	struct err err = {0};
 	if (c == NULL)
 		return;
-	size_t len;
-	const uint8_t *data = grpc_call_bytes(call, &len);
-	ProtobufCAllocator allocator = {unpack_alloc, unpack_free, c->f.arena};
-	Csi__V1__CreateVolumeRequest *request =
-		csi__v1__create_volume_request__unpack(&allocator, len, data);
+	const Csi__V1__CreateVolumeRequest *request = (const void *)request_unpack(
+		call, &csi__v1__create_volume_request__descriptor, &err);
 	enum create_state state = CREATE_STARTED;
-	if (request == NULL) {
-		err_set(&err, ERR_INVALID, "the request is malformed");
-		create_refuse(c, &err);
-		return;
-	}
-	if (csi_check_request(&request->base, &err) != GRPC_OK ||
-		prepare_volume(c, request, &state, &err) < 0)
+	if (request == NULL || prepare_volume(c, request, &state, &err) < 0)
 		create_refuse(c, &err);
 	else
 		go_on(c, state);

@@ -13,9 +13,11 @@
 #include "base/clock.h"
 #include "controller/reach.h"
 #include "controller/ready.h"
+#include "controller/request.h"
 #include "controller/scan.h"
 #include "csi/messages.h"
 #include "csi/rpc.h"
+#include "csi/status.h"
 #include "inspect.pb-c.h"
 
 #include <errno.h>
@@ -323,23 +325,10 @@ static void split_kinds(struct look *l)
 	l->wants_items = all || kept != 0;
 }
 
-static void *unpack_alloc(void *arena, size_t size)
-{
-	return arena_alloc(arena, size);
-}
-
-static void unpack_free(void *arena, void *p)
-{
-	(void)arena;
-	(void)p;
-}
-
 static void list(struct grpc_call *call, const ProtobufCMessage *none)
 {
 	(void)none;
-	size_t len;
-	const uint8_t *data = grpc_call_bytes(call, &len);
-	ProtobufCAllocator allocator = {unpack_alloc, unpack_free, grpc_call_arena(call)};
+	struct err err = {0};
 	struct look *l = calloc(1, sizeof(*l));
 	if (l == NULL) {
 		grpc_end(call, GRPC_RESOURCE_EXHAUSTED, "out of memory");
@@ -348,9 +337,9 @@ static void list(struct grpc_call *call, const ProtobufCMessage *none)
 	l->client = call;
 	l->controller = controller_of(call);
 	l->silence.fn = on_silence;
-	l->request = ringvol__v1__list_request__unpack(&allocator, len, data);
+	l->request = (void *)request_unpack(call, &ringvol__v1__list_request__descriptor, &err);
 	if (l->request == NULL) {
-		look_end(l, GRPC_INVALID_ARGUMENT, "the request is malformed");
+		look_end(l, csi_status(err.code), err.message);
 		return;
 	}
 	grpc_on_writable(call, on_writable, l);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of CSI that a controller answers itself, though its calls come as bytes. */
+/* Requests that a controller reads, or answers itself, though its calls come as bytes. */
 #ifndef RINGVOL_CONTROLLER_REQUEST_H
 #define RINGVOL_CONTROLLER_REQUEST_H
 

@@ -555,6 +555,9 @@ Test(group, whose_directory_cannot_be_made, .timeout = 60)
 		mkdir_errno = all[i].error;
 		fixture_reopen_pools(&f);
 		cr_expect_eq(pool_state(f.pool) == POOL_READY, all[i].served, "%u", i);
+		if (!all[i].served)
+			cr_expect_not_null(strstr(pool_why(f.pool), strerror(all[i].error)), "%s",
+				pool_why(f.pool));
 		if (all[i].served) {
 			find_volumes();
 			cr_expect_neq(make("g", NULL), ERR_OK, "%u", i);
