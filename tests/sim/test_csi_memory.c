@@ -63,8 +63,9 @@ struct asked {
 	struct {
 		const char *field, *value;
 	} fields[3];
-	bool tolerant; /* text for which there is no memory is left out */
-	bool partial;  /* and messages, too */
+	bool tolerant;                       /* text for which there is no memory is left out */
+	bool partial;                        /* and messages, too */
+	Ringvol__V1__ListRequest__Kind kind; /* of Inspect/List: the last message is looked at */
 };
 
 static const ProtobufCFieldDescriptor *field_of(const ProtobufCMessage *message, const char *name)
@@ -97,6 +98,15 @@ static void put_range(ProtobufCMessage *request)
 		*(void **)((char *)request + field->offset) = &range;
 }
 
+static void put_kind(ProtobufCMessage *request, const Ringvol__V1__ListRequest__Kind *kind)
+{
+	const ProtobufCFieldDescriptor *field = field_of(request, "kinds");
+	if (field == NULL || *kind == RINGVOL__V1__LIST_REQUEST__KIND__ALL)
+		return;
+	*(size_t *)((char *)request + field->quantifier_offset) = 1;
+	*(const void **)((char *)request + field->offset) = kind;
+}
+
 /* A repeated field gets one value. */
 static const char *asks(const struct asked *a)
 {
@@ -117,6 +127,7 @@ static const char *asks(const struct asked *a)
 	}
 	put_capability(request);
 	put_range(request);
+	put_kind(request, &a->kind);
 	const char *got = ask(a->method, request, a->response);
 	free(request);
 	return got;
@@ -238,6 +249,11 @@ Test(csi_memory, of_questions, .timeout = 300)
 			.request = &ringvol__v1__list_request__descriptor,
 			.response = &ringvol__v1__list_response__descriptor,
 			.tolerant = true},
+		{.method = "/ringvol.v1.Inspect/List",
+			.request = &ringvol__v1__list_request__descriptor,
+			.response = &ringvol__v1__list_response__descriptor,
+			.tolerant = true,
+			.kind = RINGVOL__V1__LIST_REQUEST__KIND__VOLUMES},
 	};
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		runs_out(&all[i]);

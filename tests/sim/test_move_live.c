@@ -449,13 +449,13 @@ static unsigned passes, writes;
 static uint64_t sent_before_it_waits_bytes;
 static bool is_in_the_way;
 
-static void write_much(void)
+static void write_much(unsigned bytes)
 {
-	uint8_t *much = malloc(MUCH_BYTES);
+	uint8_t *much = malloc(bytes);
 	int fd = move_open_source();
 	cr_assert_not_null(much);
-	memset(much, 0x30 + (int)++writes, MUCH_BYTES);
-	cr_assert_eq(pwrite(fd, much, MUCH_BYTES, MIB), MUCH_BYTES);
+	memset(much, 0x30 + (int)++writes, bytes);
+	cr_assert_eq(pwrite(fd, much, bytes, SIZE - bytes), bytes);
 	cr_assert_eq(fsync(fd), 0);
 	close(fd);
 	free(much);
@@ -466,9 +466,9 @@ static void write_and_count(const char *op_name, const char *step_name)
 {
 	bool is_pass = strcmp(op_name, "take_pass") == 0;
 	if (strcmp(op_name, "take_fill") == 0 && strcmp(step_name, "catch up") == 0)
-		write_much();
+		write_much(MUCH_BYTES);
 	if (is_pass && strcmp(step_name, "pull what changed") == 0 && passes == 1)
-		write_much();
+		write_much(MUCH_BYTES);
 	passes += is_pass && strcmp(step_name, "renew") == 0;
 	if (is_in_the_way && is_pass && strcmp(step_name, "renew") == 0)
 		pool_hold_next(pools_at(far.pools, 0), NULL)->shares = false;
@@ -492,6 +492,43 @@ Test(move_live, catches_up_before_it_waits, .timeout = 60)
 	cr_assert_eq(passes, 2, "%u: the writes of the bulk, those of the first pass", passes);
 	cr_assert_eq(writes, 2);
 	close_switched("two passes");
+}
+
+/* So much is written before each pass, the last one with none. */
+static const unsigned *pass_sizes;
+
+static void write_sizes(const char *op_name, const char *step_name)
+{
+	bool is_pass = strcmp(op_name, "take_pass") == 0;
+	passes += is_pass && strcmp(step_name, "renew") == 0;
+	bool comes = strcmp(op_name, "take_fill") == 0 && strcmp(step_name, "catch up") == 0;
+	if (!comes && !(is_pass && strcmp(step_name, "pull what changed") == 0))
+		return;
+	if (*pass_sizes != 0)
+		write_much(*pass_sizes++);
+}
+
+/* A pass that was small is the last one, and one that was not much smaller than the one before. */
+Test(move_live, catches_up_as_long_as_that_gains, .timeout = 120)
+{
+	enum { SMALL = 4 * MIB };
+	static const struct {
+		unsigned sizes[4], passes;
+	} all[] = {
+		{{SMALL}, 1},
+		{{SMALL + PIECE, PIECE}, 2},
+		{{5 * MIB, 5 * MIB, PIECE}, 2},
+		{{SIZE, 6 * MIB, PIECE}, 2},
+		{{SIZE, 6 * MIB - PIECE, PIECE}, 3},
+	};
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		open_lent(58);
+		passes = writes = 0;
+		pass_sizes = all[i].sizes;
+		take_under(write_sizes);
+		cr_assert_eq(passes, all[i].passes, "%u: %u", i, passes);
+		close_switched("passes");
+	}
 }
 
 /* Its node makes no later image: what was written is pulled while it waits. */

@@ -18,6 +18,8 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,5 +334,49 @@ Test(transfer, offers, .timeout = 60)
 	cr_assert_eq(w->transfer->n_offers, TRANSFER_OFFERS_MAX);
 	ring_sim_settle(w->reactor.ring, TRANSFER_OFFER_MS + 2 * TRANSFER_LOOK_MS);
 	cr_assert_eq(w->transfer->n_offers, 0);
+	close_both();
+}
+
+/* ---- an image that is locked ---- */
+
+static int leased = -1;
+static struct ring_timer unlock;
+
+static void on_unlock(struct ring_timer *timer)
+{
+	(void)timer;
+	cr_assert_neq(fcntl(leased, F_GETLEASE), F_WRLCK, "nobody came");
+	close(leased);
+	leased = -1;
+}
+
+/* As by the deletion of its snapshot, which has the same image. */
+static enum channel_fate lock_image(const char *path, uint8_t *data, size_t len)
+{
+	char image[256];
+	(void)data;
+	(void)len;
+	if (strcmp(path, "/ringvol.v1.Transfer/OpenCopy") != 0 || unlock.fn != NULL)
+		return FATE_DELIVER;
+	snprintf(image, sizeof(image), "%s/copies/%s", far.path,
+		pool_hold_next(pools_at(far.pools, 0), NULL)->name);
+	leased = open(image, O_RDWR | O_CLOEXEC);
+	cr_assert_eq(fcntl(leased, F_SETLEASE, F_WRLCK), 0);
+	unlock.fn = on_unlock;
+	ring_timer_arm(w->reactor.ring, &unlock, PULL_RETRY_MS / 2);
+	return FATE_DELIVER;
+}
+
+/* It is tried again, and not given up. */
+Test(transfer, image_that_is_locked_for_a_moment, .timeout = 60)
+{
+	signal(SIGIO, SIG_IGN);
+	open_both(WORLD_XFS, 16);
+	far_make_both(16 * MIB, 4 * MIB);
+	channel_local.on_message = lock_image;
+	cr_assert_eq(copy(), GRPC_OK);
+	cr_assert(unlock.fn != NULL && leased < 0);
+	assert_same_bytes();
+	assert_nothing_left();
 	close_both();
 }
