@@ -419,8 +419,11 @@ static void arrive(uint64_t seed, bool restarts)
 	struct grpc_registry *registry = grpc_registry_new();
 	cr_assert_eq(csi_register_member(w->csi, registry, 1 << GRPC_PEER_CONTROLLER), 0);
 	/* What nobody can read is in nobody's way, before it and behind it. */
-	cr_assert_eq(pool_arrival_add(pools_at(w->pools, 0), "a", "nonsense", 8), 0);
-	cr_assert_eq(pool_arrival_add(pools_at(w->pools, 0), "z", "nonsense", 8), 0);
+	struct pool *pool = pools_at(w->pools, 0);
+	const struct pool_arrival its = *pool_arrival_next(pool, NULL);
+	cr_assert_eq(pool_arrival_add(pool, "a", "nonsense", 8), 0);
+	cr_assert_eq(pool_arrival_add(pool, "source", its.text, its.len), 0);
+	cr_assert_eq(pool_arrival_add(pool, "z", "nonsense", 8), 0);
 	csi_arrivals_open(&arrivals, w->csi, registry);
 	unsigned before = channel_local.calls;
 	ring_sim_settle(w->reactor.ring, 60 * 1000);
@@ -435,8 +438,8 @@ static void arrive(uint64_t seed, bool restarts)
 		move_at_one("an attempt");
 	}
 	csi_arrivals_close(&arrivals);
-	pool_arrival_forget(pools_at(w->pools, 0), "a");
-	pool_arrival_forget(pools_at(w->pools, 0), "z");
+	pool_arrival_forget(pool, "a");
+	pool_arrival_forget(pool, "z");
 	grpc_registry_free(registry);
 	move_taken("nobody asked");
 	close_move();
