@@ -92,6 +92,13 @@ static int run_shell(struct child *c, const char *script, uint64_t timeout_ms)
 
 static struct child c;
 
+static struct child child_of(const char *script)
+{
+	return (struct child){
+		.proc = {
+			.argv = {"sh", "-c", script, NULL}, .timeout_ms = 10000, .on_end = on_end}};
+}
+
 static void all_endings(void)
 {
 	cr_assert_eq(run_shell(&c, "exit 0", 10000), 0);
@@ -126,26 +133,50 @@ Test(proc, all_endings_simulated)
 	close_ring();
 }
 
-/* A container's filter of system calls may not know close_range(): children start all the same, and
- * no descriptor of ours goes with them. */
-Test(proc, a_child_starts_where_close_range_is_refused)
+/* As a container's filter of system calls does. */
+static void refuse_close_range(unsigned errnum)
 {
 	struct sock_filter filter[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | errnum),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog program = {sizeof(filter) / sizeof(filter[0]), filter};
-	int inherited = open("/dev/null", O_RDONLY); /* without O_CLOEXEC */
-	cr_assert_gt(inherited, 2);
 	cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
 	cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+/* Children start all the same, and no descriptor of ours goes with them. */
+static void starts_without_close_range(unsigned errnum)
+{
+	int inherited = open("/dev/null", O_RDONLY); /* without O_CLOEXEC */
+	cr_assert_gt(inherited, 2);
+	refuse_close_range(errnum);
 	open_ring(false);
 	char script[64];
 	snprintf(script, sizeof(script), "test ! -e /proc/$$/fd/%d && echo closed", inherited);
 	cr_expect_eq(run_shell(&c, script, 10000), 0);
 	cr_expect_str_eq(c.proc.output, "closed\n");
+	close_ring();
+}
+
+Test(proc, a_child_starts_where_close_range_is_refused)
+{
+	starts_without_close_range(EPERM);
+}
+
+Test(proc, a_child_starts_where_close_range_is_unknown)
+{
+	starts_without_close_range(ENOSYS);
+}
+
+Test(proc, a_child_that_would_keep_our_descriptors_does_not_start)
+{
+	refuse_close_range(ENOMEM);
+	open_ring(false);
+	c = child_of("exit 0");
+	cr_assert_eq(proc_start(ring, &c.proc), -ENOMEM);
 	close_ring();
 }
 
@@ -155,9 +186,7 @@ Test(proc, a_status_that_is_lost_is_no_success)
 	static const char *const scripts[] = {"exit 0", "echo some; exit 4", "kill -SEGV $$"};
 	open_ring(false);
 	for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
-		c = (struct child){.proc = {.argv = {"sh", "-c", scripts[i], NULL},
-					   .timeout_ms = 10000,
-					   .on_end = on_end}};
+		c = child_of(scripts[i]);
 		cr_assert_eq(proc_start(ring, &c.proc), 0);
 		cr_assert_eq(waitpid(c.proc.pid, NULL, 0), c.proc.pid);
 		while (c.ends == 0)
@@ -202,6 +231,8 @@ Test(proc, environment_descriptors_and_signals_are_clean)
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	signal(SIGRTMAX, SIG_IGN);
 	fds_before++;
 	cr_assert_eq(
 		run_shell(&c, "env | grep -v ^PWD= | grep -v ^_= | cut -d= -f1 | sort", 10000), 0);
@@ -211,6 +242,8 @@ Test(proc, environment_descriptors_and_signals_are_clean)
 	cr_assert_eq(run_shell(&c, "test -e /proc/self/fd/77", 10000), 1);
 	cr_assert_eq(run_shell(&c, "grep ^SigBlk: /proc/self/status", 10000), 0);
 	cr_assert_str_eq(c.proc.output, "SigBlk:\t0000000000000000\n");
+	cr_assert_eq(run_shell(&c, "grep ^SigIgn: /proc/self/status", 10000), 0);
+	cr_assert_str_eq(c.proc.output, "SigIgn:\t0000000000000000\n");
 	cr_assert_eq(run_shell(&c, "kill -PIPE $$", 10000), -EINTR, "not ignored");
 	cr_assert_eq(run_shell(&c, "cat", 10000), 0, "its input is empty");
 	close(leak);
@@ -311,10 +344,8 @@ Test(proc, memory_is_limited_from_the_start)
 	for (int simulated = 0; simulated < 2; simulated++) {
 		open_ring(simulated != 0);
 		for (unsigned i = 0; i < 20; i++) {
-			c = (struct child){.proc = {.argv = {"sh", "-c", "ulimit -d", NULL},
-						   .timeout_ms = 10000,
-						   .memory_bytes = 64 << 20,
-						   .on_end = on_end}};
+			c = child_of("ulimit -d");
+			c.proc.memory_bytes = 64 << 20;
 			cr_assert_eq(proc_start(ring, &c.proc), 0);
 			while (c.ends == 0)
 				cr_assert_eq(ring_turn(ring, true), 0);

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a process does with itself. */
 #include "base/process.h"
+#include "reactor/spawn.h"
 
 #include <criterion/criterion.h>
 #include <linux/sched.h>
 #include <linux/sched/types.h>
 #include <nghttp2/nghttp2.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* How much of the mappings of this library is resident. */
@@ -30,11 +33,16 @@ static unsigned long resident_kib(const char *library)
 	return sum;
 }
 
-static struct sched_attr attr_now(void)
+static struct sched_attr attr_of(pid_t pid)
 {
 	struct sched_attr attr = {0};
-	cr_assert_eq(syscall(SYS_sched_getattr, 0, &attr, sizeof(attr), 0), 0);
+	cr_assert_eq(syscall(SYS_sched_getattr, pid, &attr, sizeof(attr), 0), 0);
 	return attr;
+}
+
+static struct sched_attr attr_now(void)
+{
+	return attr_of(0);
 }
 
 /* And nice stays as it was. */
@@ -51,6 +59,23 @@ Test(process, slices_are_short_and_long_again)
 	if (usual == 0)
 		cr_skip_test("Linux 6.12 has slices of one's own");
 	cr_expect_eq(prompt, PROCESS_SLICE_NS);
+}
+
+/* It works, and does not answer. */
+Test(process, what_is_spawned_has_the_kernels_slices)
+{
+	const char *const argv[] = {"sleep", "1000", NULL};
+	char *env[] = {NULL};
+	const struct spawn how = {.program = argv[0], .argv = argv, .env = env};
+	uint64_t usual = attr_now().sched_runtime;
+	pid_t pid;
+	int pidfd;
+	process_be_prompt(true);
+	cr_assert_eq(spawn(&how, &pid, &pidfd), 0);
+	cr_expect_eq(attr_of(pid).sched_runtime, usual);
+	cr_assert_eq(kill(pid, SIGKILL), 0);
+	cr_assert_eq(waitpid(pid, NULL, 0), pid);
+	close(pidfd);
 }
 
 Test(process, another_policy_stays)
