@@ -22,7 +22,7 @@ struct world {
 	struct reactor reactor;
 	unsigned running;
 	uint64_t fail_at;
-	int fail_with;
+	int fail_with, then; /* then: of all requests behind it; 0: they go well */
 };
 
 static struct world *world; /* for on_end */
@@ -37,7 +37,7 @@ static int fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
 {
 	const struct world *w = arg;
 	(void)sqe;
-	return nth == w->fail_at ? w->fail_with : 0;
+	return nth == w->fail_at ? w->fail_with : nth > w->fail_at ? w->then : 0;
 }
 
 static void world_open(struct world *w, uint64_t seed)
@@ -249,6 +249,28 @@ Test(copy_sim, a_failure_at_each_request)
 			cr_assert(nth > 10, "only %llu requests", (unsigned long long)nth);
 			return;
 		}
+	}
+}
+
+/* Those under way fail as well, each with its own error. */
+Test(copy_sim, the_first_failure_is_told)
+{
+	for (uint64_t nth = 5; nth < 20; nth++) {
+		struct world w;
+		struct copy copy;
+		world_open(&w, 42);
+		w.fail_at = nth;
+		w.fail_with = -EIO;
+		w.then = -ENOSPC;
+		int src = source(42), dst = direct_file();
+		start(&w, &copy, src, dst);
+		settle(&w, 42);
+		cr_assert(copy.op.err.errnum == EIO, "request %llu: %s", (unsigned long long)nth,
+			copy.op.err.message);
+		cr_assert(w.sim.served > nth + 1, "none was under way");
+		close(src);
+		close(dst);
+		world_close(&w);
 	}
 }
 

@@ -423,8 +423,49 @@ Test(copy, failures_are_reported)
 	start(&copy, src, read_only, UINT64_MAX);
 	run();
 	cr_assert(copy.op.err.errnum == EFBIG);
+	start(&copy, src, read_only, (uint64_t)INT64_MAX - 4095);
+	run();
+	cr_assert(copy.op.err.errnum == EFBIG);
 	close(src);
 	close(read_only);
+}
+
+/* It is not taken for the end of the data. */
+Test(copy, data_that_cannot_be_looked_for)
+{
+	struct copy copy;
+	int ends[2], dst = open_file("dst", 0);
+	cr_assert(pipe2(ends, O_CLOEXEC) == 0 && ftruncate(dst, MIB) == 0);
+	start(&copy, ends[0], dst, MIB);
+	run();
+	cr_assert(copy.op.err.errnum == ESPIPE && copy.state == NULL);
+	cr_assert_str_eq(copy.op.err.message, "copying an image: looking for data: Illegal seek");
+	close(ends[0]);
+	close(ends[1]);
+	close(dst);
+}
+
+/* What a disk's file system had in its last block is not the image's. */
+Test(copy, what_is_behind_the_end_of_src_is_zeros)
+{
+	struct copy copy;
+	static uint8_t mem[4 * MIB], got[4096];
+	int src = open_file("src", 0), dst = open_file("dst", 0);
+	memset(mem, 0x5a, sizeof mem);
+	/* All buffers have been used for other data. */
+	for (unsigned i = 0; i < 12; i++)
+		cr_assert(pwrite(src, mem, sizeof mem, (off_t)(i * sizeof mem)) == sizeof mem);
+	cr_assert(ftruncate(dst, 48 * MIB) == 0);
+	cr_assert(pwrite(src, "end", 3, 48 * MIB) == 3);
+	start(&copy, src, dst, 52 * MIB);
+	run();
+	cr_assert(!op_failed(&copy.op), "%s", copy.op.err.message);
+	ssize_t n = pread(dst, got, sizeof got, 48 * MIB);
+	cr_assert(n >= 3 && memcmp(got, "end", 3) == 0);
+	for (ssize_t i = 3; i < n; i++)
+		cr_assert(got[i] == 0, "byte %zd", i);
+	close(src);
+	close(dst);
 }
 
 Test(copy, full_disk)

@@ -94,6 +94,7 @@ static void take(void)
 	struct copy_extent *e;
 	while ((e = copy_walk_extent(&walk)) != NULL) {
 		cr_assert_lt(e->start, e->end);
+		cr_assert_not(copy_walk_at_end(&walk));
 		cr_assert_lt(told_count, TOLD_MAX);
 		told[told_count++] = *e;
 		copy_walk_next(&walk);
@@ -168,6 +169,7 @@ Test(copy_walk, data_is_widened_and_joined)
 		{{{20000, 30000}}, 0, 10000, {{0, 0}}},
 		{{{0, 5 * K}}, 2 * K, SIZE, {{2 * K, 5 * K}}},
 		{{{0, K}, {2 * K, 5 * K}}, 2 * K, SIZE, {{2 * K, 5 * K}}},
+		{{{0, 5 * K}}, 2 * K, 2 * K, {{0, 0}}},
 		{{{0, 0}}, 0, SIZE, {{0, 0}}},
 	};
 	for (unsigned i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {

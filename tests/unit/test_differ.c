@@ -2,6 +2,7 @@
 /* In what two images differ, by reading and by extents: each look against a model that compares
  * every block, at places that are known. */
 #include "blockio/differ.h"
+#include "blockio/fs_moves.h"
 #include "blockio_env.h"
 
 #include <criterion/criterion.h>
@@ -13,6 +14,50 @@ static struct differ d;
 static struct extent_ranges got;
 static unsigned looks;
 static uint64_t differing; /* bytes of the ranges of all looks */
+
+/* What a look is told instead; the linker puts these before our own and the C library's. */
+static struct {
+	bool on;
+	const int *window; /* extents_window()'s result, and nothing differs */
+	bool moves;
+	unsigned reads, fails_at; /* the read that fails, from 1 on */
+	size_t most;              /* that one read brings; every other one is interrupted */
+} told;
+
+int __real_extents_window(struct extents_window *window, uint64_t from, uint64_t to,
+	struct extent_ranges *ret, uint64_t *ret_to);
+int __wrap_extents_window(struct extents_window *window, uint64_t from, uint64_t to,
+	struct extent_ranges *ret, uint64_t *ret_to);
+int __wrap_extents_window(struct extents_window *window, uint64_t from, uint64_t to,
+	struct extent_ranges *ret, uint64_t *ret_to)
+{
+	if (told.window == NULL)
+		return __real_extents_window(window, from, to, ret, ret_to);
+	cr_assert_eq(window->base_fd, d.base_fd);
+	cr_assert_eq(window->target_fd, d.target_fd);
+	*ret_to = to;
+	return *told.window;
+}
+
+bool __real_fs_moves(int fd, const char *dir, char *what);
+bool __wrap_fs_moves(int fd, const char *dir, char *what);
+bool __wrap_fs_moves(int fd, const char *dir, char *what)
+{
+	return told.moves || __real_fs_moves(fd, dir, what);
+}
+
+ssize_t __real_pread64(int fd, void *buf, size_t len, off_t at);
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t at);
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t at)
+{
+	if (!told.on)
+		return __real_pread64(fd, buf, len, at);
+	told.reads++;
+	errno = told.reads == told.fails_at ? EIO : EINTR;
+	if (told.reads == told.fails_at || (told.most > 0 && told.reads % 2 == 0))
+		return -1;
+	return __real_pread64(fd, buf, told.most > 0 && len > told.most ? told.most : len, at);
+}
 
 static void put(int fd, uint64_t at, size_t len, int byte)
 {
@@ -51,7 +96,9 @@ static bool is_equal(uint64_t at)
 static uint64_t look(uint64_t from, uint64_t to)
 {
 	uint64_t reached = 0, last = from;
+	told.on = true;
 	cr_assert_eq(differ_look(&d, from, to, &got, &reached), 0);
+	told.on = false;
 	looks++;
 	cr_assert_gt(reached, from);
 	cr_assert_leq(reached, to);
@@ -210,7 +257,74 @@ Test(differ, errors_are_told)
 	cr_assert_eq(differ_look(&d, 0, MIB, &got, &to), -EBADF);
 	d.target_fd = openat(env.dirfd, "target", O_WRONLY | O_CLOEXEC);
 	cr_assert_eq(differ_look(&d, 0, MIB, &got, &to), -EBADF);
-	close(fd);
+	close(d.target_fd);
+	d.target_fd = fd;
+	fd = d.base_fd;
+	d.base_fd = -1;
+	cr_assert_eq(differ_look(&d, 0, MIB, &got, &to), -EBADF);
+	d.base_fd = fd;
+	close_files();
+}
+
+/* The first read of either that fails, whichever it is. */
+Test(differ, a_read_that_fails_is_told)
+{
+	uint64_t to;
+	open_files(MIB, MIB);
+	put(d.base_fd, 0, MIB, 1);
+	put(d.target_fd, 0, MIB, 2);
+	told.on = true;
+	for (unsigned nth = 1; nth <= 2 * MIB / DIFFER_BLOCK_BYTES; nth++) {
+		told.reads = 0;
+		told.fails_at = nth;
+		cr_assert_eq(differ_look(&d, 0, MIB, &got, &to), -EIO, "read %u", nth);
+		cr_assert_eq(told.reads, nth);
+	}
+	close_files();
+}
+
+Test(differ, a_read_that_is_cut_short_or_interrupted_goes_on)
+{
+	open_files(MIB, MIB - 100);
+	put(d.base_fd, 0, MIB - 100, 3);
+	put(d.target_fd, 0, MIB - 100, 3);
+	told.most = 5000;
+	cr_assert_eq(look_at_all(MIB), 0);
+	put(d.target_fd, DIFFER_BLOCK_BYTES + 6000, 1, 4);
+	put(d.target_fd, MIB - 101, 1, 4);
+	cr_assert_eq(look_at_all(MIB), 2 * DIFFER_GRAIN_BYTES);
+	cr_assert_gt(told.reads, 2 * MIB / 5000);
+	close_files();
+}
+
+/* Where their extents say nothing just now. What went wrong otherwise is told. */
+Test(differ, what_cannot_be_compared_is_read)
+{
+	static const struct {
+		int window;
+		bool moves;
+		int res;
+		unsigned count;
+	} cases[] = {
+		{0, false, 0, 0},
+		{0, true, 0, 1},
+		{-EAGAIN, false, 0, 1},
+		{-EOPNOTSUPP, false, 0, 1},
+		{-EIO, false, -EIO, 0},
+		{-EIO, true, -EIO, 0},
+	};
+	env_open();
+	open_differ(env_file("base", MIB), env_file("target", MIB), true);
+	put(d.target_fd, 3 * K, 1, 1);
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		uint64_t to = 0;
+		told.window = &cases[i].window;
+		told.moves = cases[i].moves;
+		got.count = 77;
+		cr_assert_eq(differ_look(&d, 0, MIB, &got, &to), cases[i].res, "case %u", i);
+		cr_assert_eq(got.count, cases[i].count, "case %u", i);
+		cr_assert(cases[i].res < 0 || to == MIB);
+	}
 	close_files();
 }
 
