@@ -44,6 +44,8 @@ only() {
 	image) echo 'image/!(extent_hint_is_set_on_xfs_only|probe_*|reflink_shares_or_says_that_it_cannot|thick_growth_on_a_full_disk_changes_no_size)' ;; # openat2
 	lodev) echo '*/!(a_mount_in_another_namespace_keeps_the_device|block_size_is_never_raised)' ;; # openat2
 	disk_records) echo '*/!(how_mkfs_fails|the_file_system_for_records_is_made_on_their_device)' ;; # pidfd_open
+	process) echo 'process/!(what_is_spawned_has_the_kernels_slices)' ;; # pidfd_open
+	reactor_calls) echo 'reactor_calls/!(a_child_*|a_process_*)' ;;      # pidfd_open
 	probes) echo 'probes_*/*' ;;  # else processes: bpf() fills things in, pidfd_open
 	*) echo '*/*' ;;
 	esac

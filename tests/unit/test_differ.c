@@ -204,6 +204,9 @@ Test(differ, looks_end_where_they_are_told_to)
 	punch(d.target_fd, 0, 10 * MIB);
 	cr_assert_eq(look(0, 10 * MIB), 10 * MIB);
 	cr_assert_eq(got.count, 0);
+	put(d.base_fd, 30 * MIB, MIB, 1);
+	cr_assert_eq(look(0, 9 * MIB), 9 * MIB);
+	cr_assert_eq(got.count, 0);
 	close_files();
 }
 
