@@ -4,9 +4,9 @@
  * linker puts them there): they are a file system's that can all but for what a test says.
  */
 #include "blockio/fs_features.h"
+#include "refused.h"
 
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -36,14 +36,9 @@ enum call {
 	REFLINK,
 	STAT,
 	NAME,
-	CALLS,
 };
 
 static struct {
-	enum call fails;
-	unsigned nth; /* so many of them go well first */
-	int with;     /* the errno; of a write, 0: it is short */
-	unsigned calls[CALLS];
 	long type;
 	bool no_trim;
 	const char *task;      /* what sysfs says of the journal; NULL: nothing */
@@ -53,14 +48,6 @@ static struct {
 	bool reading_task, shares;
 	char names[64]; /* what was done to the name, in order */
 } fs;
-
-static bool refuses(enum call call)
-{
-	if (call != fs.fails || fs.calls[call]++ != fs.nth)
-		return false;
-	errno = fs.with;
-	return true;
-}
 
 static int any_file(void)
 {
@@ -82,7 +69,7 @@ int __wrap_trim_probe(int fd, bool *ret)
 {
 	cr_assert_eq(fd, DIR_FD);
 	*ret = !fs.no_trim;
-	return refuses(TRIM) ? -fs.with : 0;
+	return refuses(TRIM) ? -refused.with : 0;
 }
 
 int __wrap_openat64(int dirfd, const char *path, int flags, ...);
@@ -107,7 +94,8 @@ ssize_t __wrap_pwrite64(int fd, const void *data, size_t len, off_t at)
 	cr_assert(len == PROBE_BYTES && at == 0 && (uintptr_t)data % 4096 == 0);
 	if (!refuses(WRITE))
 		return PROBE_BYTES;
-	return fs.with != 0 ? -1 : PROBE_BYTES - 1;
+	/* Without an errno it is short. */
+	return refused.with != 0 ? -1 : PROBE_BYTES - 1;
 }
 
 ssize_t __wrap_pread64(int fd, void *data, size_t len, off_t at);
@@ -125,7 +113,7 @@ int __wrap_fd_link(int fd, int dirfd, const char *name)
 	cr_assert(fd >= 0 && dirfd == DIR_FD);
 	cr_assert_str_eq(name, FS_PROBE_NAME);
 	strcat(fs.names, "link ");
-	return refuses(LINK) ? -fs.with : 0;
+	return refuses(LINK) ? -refused.with : 0;
 }
 
 int __wrap_unlinkat(int dirfd, const char *name, int flags);
@@ -167,7 +155,7 @@ int __wrap_image_reflink(int src_fd, int dst_fd)
 {
 	cr_assert(src_fd >= 0 && dst_fd >= 0 && src_fd != dst_fd);
 	fs.shares = true;
-	return refuses(REFLINK) ? -fs.with : 0;
+	return refuses(REFLINK) ? -refused.with : 0;
 }
 
 uint32_t __wrap_image_dio_align(int fd);
@@ -220,16 +208,6 @@ ssize_t __wrap_read(int fd, void *buf, size_t len)
 
 /* ---- what is left ---- */
 
-static int open_fds(void)
-{
-	int count = 0;
-	DIR *d = opendir("/proc/self/fd");
-	while (readdir(d) != NULL)
-		count++;
-	closedir(d);
-	return count;
-}
-
 static int fds_before;
 
 static void setup(void)
@@ -249,9 +227,7 @@ static void fresh(enum call fails, unsigned nth, int with)
 	memset(&fs, 0, sizeof(fs));
 	fs.type = XFS_SUPER_MAGIC;
 	fs.align = fs.after = 512;
-	fs.fails = fails;
-	fs.nth = nth;
-	fs.with = with;
+	refuse(fails, nth, 1, with);
 }
 
 /* What works, a letter each, and how direct I/O is aligned. */

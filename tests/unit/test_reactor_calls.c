@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernel refuses to the reactor when it starts rings, threads and processes: whoever asked
+ * What the kernel refuses to the reactor when it starts threads and processes: whoever asked
  * is told, and nothing is left of it. The calls are the test's own (the linker puts them there).
  */
 #include "reactor/proc.h"
 #include "reactor/ring_engine.h"
-#include "reactor/ring_uring.h"
 #include "reactor/spawn.h"
 #include "reactor/work.h"
 #include "simring/sim.h"
 
+#include "refused.h"
+
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -31,28 +30,9 @@ static struct ring_sim sim;
 
 /* ---- the calls ---- */
 
-enum call { NOTHING, PIPE, SOCKETPAIR, CLONE, PIDFD, THREAD, EVENTFD, SETUP };
+enum call { NOTHING, PIPE, SOCKETPAIR, CLONE, PIDFD, THREAD, EVENTFD };
 
-static enum call fails;
-static int with;       /* the errno */
-static unsigned times; /* of its next calls */
 static bool undisturbed = true;
-
-static void fail(enum call call, unsigned count, int errnum)
-{
-	fails = call;
-	times = count;
-	with = errnum;
-}
-
-static bool refuses(enum call call)
-{
-	if (call != fails || times == 0)
-		return false;
-	times--;
-	errno = with;
-	return true;
-}
 
 int __real_pipe2(int fds[2], int flags);
 int __wrap_pipe2(int fds[2], int flags);
@@ -101,7 +81,7 @@ int __wrap_pthread_create(
 int __wrap_pthread_create(
 	pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
-	return refuses(THREAD) ? with : __real_pthread_create(ret, attr, fn, arg);
+	return refuses(THREAD) ? refused.with : __real_pthread_create(ret, attr, fn, arg);
 }
 
 int __real_eventfd(unsigned count, int flags);
@@ -111,37 +91,7 @@ int __wrap_eventfd(unsigned count, int flags)
 	return refuses(EVENTFD) ? -1 : __real_eventfd(count, flags);
 }
 
-int __real_io_uring_queue_init_params(
-	unsigned entries, struct io_uring *kernel, struct io_uring_params *params);
-int __wrap_io_uring_queue_init_params(
-	unsigned entries, struct io_uring *kernel, struct io_uring_params *params);
-int __wrap_io_uring_queue_init_params(
-	unsigned entries, struct io_uring *kernel, struct io_uring_params *params)
-{
-	return refuses(SETUP) ? -with : __real_io_uring_queue_init_params(entries, kernel, params);
-}
-
-static const char *disabled; /* what the sysctl says; NULL: there is none */
-
-ssize_t __wrap_fd_read_file(int dirfd, const char *path, char *buf, size_t cap);
-ssize_t __wrap_fd_read_file(int dirfd, const char *path, char *buf, size_t cap)
-{
-	cr_assert_eq(dirfd, AT_FDCWD);
-	cr_assert_str_eq(path, "/proc/sys/kernel/io_uring_disabled");
-	return disabled != NULL ? snprintf(buf, cap, "%s", disabled) : -ENOENT;
-}
-
 /* ---- what is left ---- */
-
-static int open_fds(void)
-{
-	int count = 0;
-	DIR *d = opendir("/proc/self/fd");
-	while (readdir(d) != NULL)
-		count++;
-	closedir(d);
-	return count;
-}
 
 static int fds_before;
 
@@ -206,7 +156,7 @@ Test(reactor_calls, a_child_that_cannot_be_started)
 		int want = -refusals[i / 2].with;
 		struct child none = child_of("sleep", "1000");
 		open_ring(simulated);
-		fail(refusals[i / 2].call, UINT32_MAX, -want);
+		refuse(refusals[i / 2].call, 0, UINT32_MAX, -want);
 		for (unsigned n = 0; n <= LANE_CHILDREN_MAX; n++) {
 			cr_assert_eq(proc_start(ring, &none.proc), simulated ? 0 : want);
 			if (simulated)
@@ -215,7 +165,7 @@ Test(reactor_calls, a_child_that_cannot_be_started)
 		}
 		cr_assert_eq(none.ends, simulated ? LANE_CHILDREN_MAX + 1 : 0);
 		cr_assert_eq(none.res, simulated ? want : 0);
-		fail(NOTHING, 0, 0);
+		refuse(NOTHING, 0, 0, 0);
 		struct child some = child_of("true", NULL);
 		run(&some);
 		cr_assert_eq(some.res, 0);
@@ -233,7 +183,7 @@ Test(reactor_calls, a_process_of_our_own_that_cannot_be_started)
 	fds_before = open_fds();
 	spawn_self_exe = "/bin/true";
 	for (unsigned i = 0; i < 3; i++) {
-		fail(calls[i], 1, errnums[i]);
+		refuse(calls[i], 0, 1, errnums[i]);
 		cr_assert_eq(spawn_self("nothing", &pid, &pidfd, &fd), -errnums[i]);
 		cr_assert(pid == -1 && pidfd == -1 && fd == -1);
 		assert_clean();
@@ -356,14 +306,14 @@ Test(reactor_calls, threads_that_cannot_be_started)
 	open_ring(false);
 	sem_init(&gate, 0, 0);
 	cr_assert_eq(work_open(&work, ring, THREADS), 0);
-	fail(THREAD, TRIES, EAGAIN);
+	refuse(THREAD, 0, TRIES, EAGAIN);
 	for (unsigned i = 0; i < TRIES; i++) {
 		cr_assert_eq(submit(&jobs[i], pass), -EAGAIN);
 		cr_assert_eq(work_queue_depth(work), 0);
 		cr_assert_eq(ring->shared.depth, 0);
 	}
 	cr_assert_eq(submit(&jobs[0], wait_at_gate), 0);
-	fail(THREAD, UINT32_MAX, EAGAIN);
+	refuse(THREAD, 0, UINT32_MAX, EAGAIN);
 	for (unsigned i = 1; i < TRIES; i++)
 		cr_assert_eq(submit(&jobs[i], pass), 0);
 	cr_assert_eq(work_queue_depth(work), TRIES);
@@ -371,7 +321,7 @@ Test(reactor_calls, threads_that_cannot_be_started)
 	turn_until(TRIES);
 	cr_assert_eq(work_queue_depth(work), 0);
 	/* Those that were refused count for nothing: both may start again. */
-	fail(NOTHING, 0, 0);
+	refuse(NOTHING, 0, 0, 0);
 	cr_assert_eq(submit(&jobs[0], wait_at_gate), 0);
 	cr_assert_eq(submit(&jobs[1], pass), 0);
 	turn_until(TRIES + 1);
@@ -386,7 +336,7 @@ Test(reactor_calls, threads_that_cannot_be_started)
 Test(reactor_calls, work_without_an_eventfd)
 {
 	open_ring(false);
-	fail(EVENTFD, 1, EMFILE);
+	refuse(EVENTFD, 0, 1, EMFILE);
 	cr_assert_eq(work_open(&work, ring, 1), -EMFILE);
 	assert_clean();
 	cr_assert_eq(ring_turn(ring, false), 0);
@@ -396,73 +346,4 @@ Test(reactor_calls, work_without_an_eventfd)
 	turn_until(1);
 	work_close(work);
 	ring_close(ring);
-}
-
-/* ---- rings ---- */
-
-/* Each mode that the kernel does not know, up to the last, which all of them do. */
-Test(reactor_calls, a_ring_has_the_best_mode_there_is)
-{
-	for (unsigned unknown = 0; unknown <= 4; unknown++) {
-		fail(SETUP, unknown, EINVAL);
-		ring = NULL;
-		int r = ring_open(&ring, &(struct ring_config){0});
-		cr_assert_eq(times, 0);
-		cr_assert_eq(r, unknown < 4 ? 0 : -EINVAL);
-		cr_assert_eq(ring != NULL, r == 0);
-		if (r < 0)
-			continue;
-		cr_assert_eq(ring_features(ring)->defer_taskrun, unknown < 1);
-		cr_assert_eq(ring_features(ring)->single_issuer, unknown < 2);
-		cr_assert_eq(work_open(&work, ring, 1), 0);
-		struct work_job job;
-		jobs_ended = 0;
-		cr_assert_eq(submit(&job, pass), 0);
-		turn_until(1);
-		work_close(work);
-		ring_close(ring);
-	}
-}
-
-Test(reactor_calls, a_ring_that_is_refused)
-{
-	fds_before = open_fds();
-	ring = NULL;
-	fail(SETUP, 1, EPERM);
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){0}), -EPERM, "and no other mode");
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.entries = 4097}), -EINVAL);
-	cr_assert_null(ring);
-	assert_clean();
-	cr_assert_eq(ring_open(&ring, &(struct ring_config){.entries = 4096}), 0);
-	ring_close(ring);
-}
-
-Test(reactor_calls, why_a_ring_is_refused)
-{
-#define SECCOMP "io_uring is not allowed here, probably by the container's seccomp profile: "
-	static const struct {
-		int res;
-		const char *disabled;
-		enum err_code code;
-		const char *says;
-	} cases[] = {
-		{-EPERM, "0\n", ERR_PRECONDITION, SECCOMP},
-		{-EPERM, NULL, ERR_PRECONDITION, SECCOMP},
-		{-ENOSYS, "0\n", ERR_PRECONDITION, SECCOMP},
-		{-ENOSYS, "2\n", ERR_PRECONDITION, SECCOMP},
-		{-EPERM, "1\n", ERR_PRECONDITION,
-			"io_uring is switched off on this node (kernel.io_uring_disabled is 1): "},
-		{-EPERM, "2\n", ERR_PRECONDITION,
-			"io_uring is switched off on this node (kernel.io_uring_disabled is 2): "},
-		{-ENOMEM, "2\n", ERR_NO_ROOM, "io_uring cannot be set up: "},
-		{-EINVAL, "0\n", ERR_INTERNAL, "io_uring cannot be set up: "},
-	};
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct err err = {0};
-		disabled = cases[i].disabled;
-		cr_assert_lt(ring_open_why(cases[i].res, &err), 0);
-		cr_assert_eq(err.code, cases[i].code, "%s", err.message);
-		cr_assert_eq(strncmp(err.message, cases[i].says, strlen(cases[i].says)), 0, "%s",
-			err.message);
-	}
 }
