@@ -22,6 +22,7 @@ static struct {
 	bool moves;
 	unsigned reads, fails_at; /* the read that fails, from 1 on */
 	size_t most;              /* that one read brings; every other one is interrupted */
+	unsigned behind;          /* data begins so many bytes behind what lseek() says */
 } told;
 
 int __real_extents_window(struct extents_window *window, uint64_t from, uint64_t to,
@@ -44,6 +45,14 @@ bool __wrap_fs_moves(int fd, const char *dir, char *what);
 bool __wrap_fs_moves(int fd, const char *dir, char *what)
 {
 	return told.moves || __real_fs_moves(fd, dir, what);
+}
+
+off_t __real_lseek64(int fd, off_t at, int whence);
+off_t __wrap_lseek64(int fd, off_t at, int whence);
+off_t __wrap_lseek64(int fd, off_t at, int whence)
+{
+	off_t r = __real_lseek64(fd, at, whence);
+	return r >= 0 && told.on && whence == SEEK_DATA ? r + told.behind : r;
 }
 
 ssize_t __real_pread64(int fd, void *buf, size_t len, off_t at);
@@ -297,6 +306,18 @@ Test(differ, a_read_that_is_cut_short_or_interrupted_goes_on)
 	put(d.target_fd, MIB - 101, 1, 4);
 	cr_assert_eq(look_at_all(MIB), 2 * DIFFER_GRAIN_BYTES);
 	cr_assert_gt(told.reads, 2 * MIB / 5000);
+	close_files();
+}
+
+/* As on a file system of small blocks: what is said is of whole ones of ours. */
+Test(differ, data_may_begin_anywhere)
+{
+	open_files(MIB, MIB);
+	put(d.target_fd, 8 * K + 1024, 1, 1);
+	told.behind = 1024;
+	cr_assert_eq(look(0, MIB), MIB);
+	cr_assert_eq(got.count, 1);
+	cr_assert_eq(got.at[0].start, 8 * K);
 	close_files();
 }
 
