@@ -65,6 +65,7 @@ static struct {
 	int with;
 	struct fiemap_extent extents[EXTENTS]; /* of the file */
 	unsigned count, mapped;
+	uint64_t asked_to; /* of the last map */
 	long fs_type;
 	struct fsxattr hint;
 	uint64_t data_from, data_to; /* the one extent that lseek() knows */
@@ -130,6 +131,7 @@ static int map_extents(struct fiemap *map)
 		return -1;
 	cr_assert_eq(map->fm_flags, FIEMAP_FLAG_SYNC, "what waits to be written counts");
 	map->fm_mapped_extents = 0;
+	k.asked_to = to;
 	for (unsigned i = 0; i < k.count && map->fm_mapped_extents < map->fm_extent_count; i++)
 		if (k.extents[i].fe_logical < to &&
 			k.extents[i].fe_logical + k.extents[i].fe_length > from)
@@ -752,6 +754,7 @@ Test(extents_calls, the_map_of_a_window)
 	add_extent(0, 2 * K, 8 * K, 0);
 	add_extent(4 * K, 4 * K, 32 * K, FIEMAP_EXTENT_LAST);
 	cr_assert_eq(extents_map(FD, K, 6 * K, &map), 0);
+	cr_assert_eq(k.asked_to, 6 * K, "and for no more");
 	cr_assert(map.from == K && map.to == 6 * K && map.count == 2);
 	cr_assert(map.at[0].start == K && map.at[0].end == 2 * K && map.at[0].physical == 9 * K);
 	cr_assert(map.at[1].start == 4 * K && map.at[1].end == 6 * K);
@@ -759,6 +762,11 @@ Test(extents_calls, the_map_of_a_window)
 	cr_assert(map.from == 2 * K && map.to == 4 * K && map.count == 0);
 	k.mapped = EXTENTS_MAX + 1;
 	cr_assert_eq(extents_map(FD, 0, 6 * K, &map), -EIO, "more than there is room for");
+	k.mapped = k.count = 0;
+	for (unsigned i = 0; i < EXTENTS; i++)
+		add_extent(i * 2ULL * K, K, i * 4ULL * K, 0);
+	cr_assert_eq(extents_map(FD, 0, GIB, &map), 0);
+	cr_assert(map.count == EXTENTS_MAX && map.to == (2ULL * EXTENTS_MAX - 1) * K);
 	fail(MAP, 0, ENOTTY);
 	cr_assert_eq(extents_map(FD, 0, 6 * K, &map), -EOPNOTSUPP);
 	fail(MAP, 0, EIO);

@@ -82,6 +82,11 @@ Test(extents, ends_where_no_more_fit)
 	cr_assert_eq(extents_take(list, EXTENTS_MAX, EXTENTS_MAX, 0, 4096 * K, &target), 0);
 	cr_assert_eq(target.to, (2 * (uint64_t)EXTENTS_MAX - 1) * K);
 	cr_assert_eq(target.count, EXTENTS_MAX - 1);
+	/* But not behind its own end. */
+	list[EXTENTS_MAX - 1].fe_length = 5000 * (uint64_t)K;
+	cr_assert_eq(extents_take(list, EXTENTS_MAX, EXTENTS_MAX, 0, 4096 * K, &target), 0);
+	cr_assert_eq(target.to, 4096 * K);
+	list[EXTENTS_MAX - 1].fe_length = K;
 	list[EXTENTS_MAX - 1].fe_flags |= FIEMAP_EXTENT_LAST;
 	cr_assert_eq(extents_take(list, EXTENTS_MAX, EXTENTS_MAX, 0, 4096 * K, &target), 0);
 	cr_assert_eq(target.to, 4096 * K);
