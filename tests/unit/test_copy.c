@@ -224,6 +224,26 @@ Test(copy, zeros_are_not_written)
 	close(dst);
 }
 
+/* Wherever in it. */
+Test(copy, one_byte_of_a_chunk_is_data)
+{
+	static const unsigned places[] = {0, 1, MIB / 2, MIB - 2, MIB - 1};
+	static uint8_t zeros[MIB];
+	struct copy copy;
+	int src = open_file("src", 0), dst = open_file("dst", 0);
+	for (unsigned i = 0; i < 5; i++) {
+		cr_assert(pwrite(src, zeros, MIB, (off_t)i * MIB) == MIB);
+		cr_assert(pwrite(src, "x", 1, (off_t)i * MIB + places[i]) == 1);
+	}
+	cr_assert(ftruncate(dst, 5 * MIB) == 0);
+	start(&copy, src, dst, 5 * MIB);
+	run();
+	cr_assert(!op_failed(&copy.op));
+	cr_assert(same("src", "dst", 5 * MIB));
+	close(src);
+	close(dst);
+}
+
 Test(copy, src_shorter_than_size)
 {
 	struct copy copy;
