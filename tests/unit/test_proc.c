@@ -75,6 +75,7 @@ static int run_with_files(struct child *c, const char *script, uint64_t timeout_
 				    .files = {a, b},
 				    .file_count = (a >= 0) + (b >= 0),
 				    .on_end = on_end}};
+	memset(c->proc.output, '#', sizeof(c->proc.output)); /* as of the child before */
 	cr_assert_eq(proc_start(ring, &c->proc), 0);
 	cr_assert_eq(c->ends, 0);
 	while (c->ends == 0)
@@ -82,6 +83,7 @@ static int run_with_files(struct child *c, const char *script, uint64_t timeout_
 	for (int i = 0; i < 3; i++)
 		cr_assert_eq(ring_turn(ring, false), 0);
 	cr_assert_eq(c->ends, 1);
+	cr_assert_not(ring_timer_armed(&c->proc.timer), "its memory may go");
 	return c->res;
 }
 
@@ -115,8 +117,46 @@ static void all_endings(void)
 	cr_assert_eq(run_shell(&c, "trap '' TERM; sleep 1000 & sleep 1000", 200), -ETIMEDOUT);
 	/* A leftover holding the output does not hold up the end. */
 	cr_assert_eq(run_shell(&c, "sleep 1000 & exit 3", 10000), 3);
+	cr_assert_not(c.proc.timed_out);
 	/* One that fled the group does so only until the deadline. */
 	cr_assert_eq(run_shell(&c, "setsid sleep 3 & sleep 0.2; exit 4", 500), 4);
+}
+
+/* Runs what has fled the child's group for certain, with its output, and then the rest. */
+#define STRAY(what, rest) "exec 4>&1; x=$(setsid sh -c '" what " >&4 & echo'); " rest
+
+/* They last until `a` is closed, or nobody reads what they write. */
+static void strays(void)
+{
+	int ends[2];
+	cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+	fds_before += 2;
+	/* What it writes is the child's output, while it does. */
+	cr_assert_eq(run_shell(&c, STRAY("(echo one; sleep 0.1; echo two)", "exit 4"), 10000), 4);
+	cr_assert_str_eq(c.proc.output, "one\ntwo\n");
+	/* But only until the deadline, whichever comes first, that or the child's end. */
+	cr_assert_eq(run_shell(&c, STRAY("yes", "exit 5"), 1000), 5);
+	cr_assert_eq(run_with_files(&c, STRAY("(read y <&3)", "exit 6"), 1000, ends[0], -1), 6);
+	cr_assert(c.proc.timed_out);
+	cr_assert_eq(run_with_files(&c, STRAY("(read y <&3)", "sleep 1000"), 300, ends[0], -1),
+		-ETIMEDOUT);
+	close(ends[0]);
+	close(ends[1]);
+	fds_before -= 2;
+}
+
+Test(proc, strays_are_heard_until_the_deadline)
+{
+	open_ring(false);
+	strays();
+	close_ring();
+}
+
+Test(proc, strays_are_heard_until_the_deadline_simulated)
+{
+	open_ring(true);
+	strays();
+	close_ring();
 }
 
 Test(proc, all_endings)
