@@ -132,8 +132,10 @@ static void strays(void)
 	cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
 	fds_before += 2;
 	/* What it writes is the child's output, while it does. */
-	cr_assert_eq(run_shell(&c, STRAY("(echo one; sleep 0.1; echo two)", "exit 4"), 10000), 4);
-	cr_assert_str_eq(c.proc.output, "one\ntwo\n");
+	cr_assert_eq(run_shell(&c, STRAY("(for i in 1 2 3; do echo $i; sleep 0.1; done)", "exit 4"),
+			     10000),
+		4);
+	cr_assert_str_eq(c.proc.output, "1\n2\n3\n");
 	/* But only until the deadline, whichever comes first, that or the child's end. */
 	cr_assert_eq(run_shell(&c, STRAY("yes", "exit 5"), 1000), 5);
 	cr_assert_eq(run_with_files(&c, STRAY("(read y <&3)", "exit 6"), 1000, ends[0], -1), 6);
