@@ -3,9 +3,9 @@
  * A channel and a peer that is no good server: frames by hand on a real socket, on a simulated
  * clock. Each call ends exactly once, with the status that gRPC says, and the channel goes on.
  */
+#include "answer_frames.h"
 #include "base/utf8.h"
 #include "channel_env.h"
-#include "frames.h"
 
 #include "rpc/registry.h"
 
@@ -146,44 +146,6 @@ static bool was_sent(uint8_t type)
 }
 
 /* ---- answers ---- */
-
-enum { END = NGHTTP2_FLAG_END_STREAM, WHOLE = NGHTTP2_FLAG_END_HEADERS };
-
-/* Names and values, NULL-terminated. */
-static void headers(struct buf *to, uint8_t flags, const char *const *pairs)
-{
-	struct buf block = {0};
-	for (; *pairs != NULL; pairs += 2)
-		literal(&block, pairs[0], pairs[1]);
-	frame(to, NGHTTP2_HEADERS, WHOLE | flags, 1, block.data, block.len);
-	buf_free(&block);
-}
-#define HEADERS(to, flags, ...) headers((to), (flags), (const char *const[]){__VA_ARGS__, NULL})
-#define GRPC_HEADERS(to)        HEADERS(to, 0, ":status", "200", "content-type", "application/grpc")
-
-static void text_data(struct buf *to, uint8_t flags, const char *text)
-{
-	struct buf body = {0};
-	text_frame(&body, text, strlen(text));
-	frame(to, NGHTTP2_DATA, flags, 1, body.data, body.len);
-	buf_free(&body);
-}
-
-static void goaway(struct buf *to, uint32_t last, uint32_t code, const char *text)
-{
-	struct buf payload = {0};
-	const uint32_t head[2] = {__builtin_bswap32(last), __builtin_bswap32(code)};
-	buf_append(&payload, head, sizeof(head));
-	buf_append(&payload, text, strlen(text));
-	frame(to, NGHTTP2_GOAWAY, 0, 0, payload.data, payload.len);
-	buf_free(&payload);
-}
-
-static void reset(struct buf *to, uint32_t code)
-{
-	code = __builtin_bswap32(code);
-	frame(to, NGHTTP2_RST_STREAM, 0, 1, &code, 4);
-}
 
 /* What follows a fault: the next call is answered, on this connection or on another. */
 static void assert_goes_on(void)
