@@ -28,6 +28,7 @@ typedef Grpc__Health__V1__HealthCheckRequest text_message;
 static struct {
 	struct grpc_call *held; /* by Hold, until the test ends it */
 	unsigned echoes, chats, gone, checks;
+	unsigned chats_last; /* the message at which Chat ends; 0: at the end of them */
 	unsigned flood_left; /* messages Flood has still to send */
 	size_t flood_bytes;  /* of one */
 	unsigned flood_pauses;
@@ -113,7 +114,10 @@ static void test_chat(struct grpc_call *call, const ProtobufCMessage *request)
 		grpc_end(call, GRPC_OK, NULL);
 		return;
 	}
-	world.chats++;
+	if (++world.chats == world.chats_last) {
+		grpc_end(call, GRPC_ABORTED, "enough");
+		return;
+	}
 	grpc_on_gone(call, chat_gone, NULL);
 	grpc_send(call, request);
 }

@@ -10,6 +10,7 @@
 #include "heap.h"
 #include "rpc/health.h"
 #include "rpc/reflection.h"
+#include "rpc/registry.h"
 #include "verdict.h"
 
 #include <errno.h>
@@ -387,4 +388,26 @@ Test(alloc, start_up)
 	cr_assert_gt(n, 20);
 	for (unsigned long i = 1; i < n; i++)
 		start_up(i, true);
+}
+
+/* What cannot be added leaves nothing behind. */
+Test(alloc, services_that_are_refused)
+{
+	static const struct grpc_method twice[] = {
+		{"Echo", test_echo}, {"Fail", test_fail}, {"Echo", test_echo}, {NULL}};
+	static const struct grpc_method unknown[] = {{"Echo", test_echo}, {"Nope", NULL}, {NULL}};
+	ProtobufCServiceDescriptor descriptor = test_descriptor;
+	descriptor.name = "test.v1.Other";
+	struct grpc_service services[] = {{&descriptor, twice, NULL}, {&descriptor, unknown, NULL}};
+	long before = heap.live;
+	struct grpc_registry *registry = test_registry();
+	long live = heap.live;
+	cr_assert_eq(grpc_registry_add(registry, &services[0], NULL), -EEXIST);
+	cr_assert_eq(heap.live, live);
+	cr_assert_eq(grpc_registry_add(registry, &services[1], NULL), -ENOENT);
+	cr_assert_eq(heap.live, live);
+	cr_assert_null(grpc_registry_find(registry, "/test.v1.Other/Echo", 19));
+	cr_assert_not_null(grpc_registry_find(registry, "/test.v1.Test/Echo", 18));
+	grpc_registry_free(registry);
+	cr_assert_eq(heap.live, before);
 }

@@ -328,19 +328,56 @@ Test(calls, client_streaming_ends_in_the_middle_of_a_message)
 	buf_free(&b);
 }
 
-/* What is wrong ends the stream: its bytes do not reach the method. */
-Test(calls, client_streaming_with_a_compressed_message)
+/* What is wrong ends the stream, once: its bytes do not reach the method. */
+Test(calls, client_streaming_with_a_wrong_message)
+{
+	static const struct {
+		uint8_t prefix, first;
+	} wrong[] = {{1, 0x0a}, {0, 0xff}}; /* compressed, and no message */
+	uint8_t text[100] = {0};
+	for (size_t i = 0; i < 2; i++) {
+		struct buf b = {0};
+		text_frame(&b, text, sizeof(text));
+		size_t second = b.len;
+		text_frame(&b, "wrong", 5);
+		b.data[second] = wrong[i].prefix;
+		b.data[second + GRPC_PREFIX_BYTES] = wrong[i].first;
+		world.chats = world.seen = 0;
+		int32_t id = peer_request(
+			p, &(struct request){
+				   .path = "/test.v1.Test/Chat", .body = b.data, .len = b.len});
+		peer_pump(p);
+		assert_answer(p, id, GRPC_INTERNAL);
+		cr_assert_eq(world.chats, 1);
+		cr_assert_eq(world.seen, 1, "it was run again");
+		buf_free(&b);
+	}
+}
+
+/* The method ends its call while messages, and their end, wait for it. */
+Test(calls, client_streaming_that_ends_before_its_client)
 {
 	struct buf b = {0};
-	text_frame(&b, "whole", 5);
-	size_t second = b.len;
-	text_frame(&b, "packed", 6);
-	b.data[second] = 1;
+	uint8_t text[1000] = {0};
+	for (unsigned i = 0; i < 100; i++)
+		text_frame(&b, text, sizeof(text));
+	nghttp2_settings_entry shut = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
+	cr_assert_eq(nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &shut, 1), 0);
+	peer_pump(p);
+	world.chats_last = 80;
 	int32_t id = peer_request(
 		p, &(struct request){.path = "/test.v1.Test/Chat", .body = b.data, .len = b.len});
 	peer_pump(p);
-	assert_answer(p, id, GRPC_INTERNAL);
-	cr_assert_eq(world.chats, 1);
+	cr_assert_eq(answer_at(p, id)->body_at, b.len);
+	cr_assert_lt(world.chats, 80);
+	nghttp2_settings_entry open = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 1 << 20};
+	cr_assert_eq(nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &open, 1), 0);
+	peer_pump(p);
+	assert_answer(p, id, GRPC_ABORTED);
+	cr_assert_eq(answer_at(p, id)->data.len, b.len / 100 * 79);
+	cr_assert_eq(world.chats, 80);
+	cr_assert_eq(world.seen, 1, "it was run again");
+	cr_assert_eq(peer_streams(p), 0);
 	buf_free(&b);
 }
 
@@ -433,6 +470,9 @@ Test(calls, a_flood_is_reset_in_the_middle)
 	nghttp2_submit_rst_stream(p->client, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
 	peer_pump(p);
 	cr_assert_eq(grpc_registry_in_flight(p->registry), 0);
+	p->deaf = false; /* nothing waits for room any more */
+	peer_pump(p);
+	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "alive", NULL), "alive", 5);
 }
 
 Test(calls, a_lost_connection_leaves_the_call)
@@ -456,6 +496,15 @@ Test(calls, chores_wait_for_those_that_run)
 	cr_assert(ring_chores_wait(p->ring));
 	release_held(GRPC_OK);
 	cr_assert_not(ring_chores_wait(p->ring));
+
+	/* An answer that nobody reads is one. */
+	p->deaf = true;
+	peer_call(p, "/test.v1.Test/Hold", "x", NULL);
+	cr_assert(ring_chores_wait(p->ring));
+	release_held(GRPC_OK);
+	cr_assert_eq(peer_streams(p), 1);
+	cr_assert_not(ring_chores_wait(p->ring));
+	p->deaf = false;
 
 	int32_t id = peer_call(p, "/test.v1.Test/Hold", "x", NULL);
 	cr_assert(ring_chores_wait(p->ring));
@@ -496,6 +545,16 @@ Test(calls, the_deadline_answers_and_leaves_the_call)
 	cr_assert(answer_at(p, id)->closed);
 	release_held(GRPC_OK);
 	cr_assert_eq(world.seen_status, GRPC_DEADLINE_EXCEEDED);
+}
+
+/* Nothing is due of a call that its client has given up. */
+Test(calls, a_deadline_goes_with_its_stream)
+{
+	int32_t id = peer_call(p, "/test.v1.Test/Hold", "x", usual("grpc-timeout", "100m"));
+	nghttp2_submit_rst_stream(p->client, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+	peer_pump(p);
+	release_held(GRPC_OK);
+	cr_assert_gt(ring_timer_next_ns(p->ring), ring_now_ns(p->ring) + 100000000);
 }
 
 Test(calls, timeouts)

@@ -194,6 +194,15 @@ Test(client, no_more_calls_than_are_allowed)
 	cr_assert(h2_client_start(client, &b.call));
 	channel_cancel(&b.call);
 	cr_assert_eq(rooms, before + 2);
+	output();
+	allow(2);
+	begin(true);
+	before = rooms;
+	struct buf bytes = {0};
+	frame(&bytes, NGHTTP2_RST_STREAM, 0, (uint32_t)a.call.id, "\0\0\0\7", 4);
+	cr_assert_eq(feed(&bytes), 0);
+	assert_asked_status(&a, GRPC_UNAVAILABLE);
+	cr_assert_eq(rooms, before + 1);
 	allow(UINT16_MAX);
 	for (unsigned i = 0; i < MOST; i++)
 		cr_assert(start(&many[i], true), "call %u", i);

@@ -135,13 +135,21 @@ Test(connection, incomplete_requests_are_limited_in_sum)
 	text_frame(&b, text, ALL);
 	/* Two of 4 MiB fit exactly, and not a byte besides. */
 	int32_t ids[3];
+	size_t memory = 0;
 	for (unsigned i = 0; i < 3; i++) {
+		memory = grpc_registry_memory(p->registry);
+		p->deaf = i == 2;
 		ids[i] = peer_request(p, &(struct request){.path = "/test.v1.Test/Echo",
 						 .body = b.data,
 						 .len = i < 2 ? b.len - GRPC_PREFIX_BYTES : 1,
 						 .stay_open = true});
 		peer_pump(p);
 	}
+	/* Of the third nothing is kept, also as long as its client has not heard of it. */
+	cr_assert_eq(peer_streams(p), 3);
+	cr_assert_eq(grpc_registry_memory(p->registry), memory);
+	p->deaf = false;
+	peer_pump(p);
 	assert_answer(p, ids[2], GRPC_RESOURCE_EXHAUSTED);
 	cr_assert_str_eq(answer_at(p, ids[2])->message, "too much of incomplete requests");
 	cr_assert_eq(answer_at(p, ids[0])->grpc, -1);
@@ -240,6 +248,43 @@ Test(connection, a_rest)
 	peer_pump(p);
 	assert_text(p, id, text, LARGE);
 	free(text);
+	buf_free(&b);
+}
+
+/* By which the server closes one for another. A stream without an end keeps no place. */
+Test(connection, what_it_waits_for)
+{
+	struct buf b = {0};
+	text_frame(&b, "whole", 5);
+	uint64_t since, begun = ring_now_ns(p->ring);
+	cr_assert_eq(p->session->ops->waits(p->session, &since), SESSION_HALF_OPEN);
+	cr_assert_eq(since, begun);
+	peer_advance(p, 10);
+	int32_t half = peer_request(p, &(struct request){.path = "/test.v1.Test/Echo",
+					       .body = b.data,
+					       .len = b.len - 1,
+					       .stay_open = true});
+	peer_pump(p);
+	cr_assert_eq(p->session->ops->waits(p->session, &since), SESSION_HALF_OPEN);
+	cr_assert_eq(since, ring_now_ns(p->ring));
+	nghttp2_submit_rst_stream(p->client, NGHTTP2_FLAG_NONE, half, NGHTTP2_CANCEL);
+	peer_pump(p);
+	uint64_t idle = ring_now_ns(p->ring);
+	peer_advance(p, 10);
+	peer_request(p, &(struct request){.path = "/test.v1.Test/Chat",
+				.body = b.data,
+				.len = b.len,
+				.stay_open = true});
+	peer_pump(p);
+	cr_assert_eq(world.chats, 1);
+	cr_assert_eq(p->session->ops->waits(p->session, &since), SESSION_IDLE);
+	cr_assert_eq(since, idle);
+	peer_call(p, "/test.v1.Test/Hold", "x", NULL);
+	cr_assert_eq(p->session->ops->waits(p->session, &since), SESSION_BUSY);
+	grpc_end(world.held, GRPC_OK, NULL);
+	cr_assert_eq(p->session->ops->waits(p->session, &since), SESSION_BUSY); /* unread yet */
+	peer_pump(p);
+	cr_assert_eq(p->session->ops->waits(p->session, &since), SESSION_IDLE);
 	buf_free(&b);
 }
 

@@ -142,6 +142,16 @@ Test(dial, given_up_while_a_name_is_resolved)
 	dial_cancel(NULL);
 }
 
+/* Nor is on_end() called of one that has failed already, and was to say so in the next turn. */
+Test(dial, given_up_before_it_says_why)
+{
+	begin("localhost:1", NULL, 1000);
+	dial_cancel(dialling);
+	for (unsigned i = 0; i < 3; i++)
+		cr_assert_eq(ring_turn(ring, false), 0);
+	cr_assert_eq(ended, 0);
+}
+
 Test(dial, refused)
 {
 	char text[64];

@@ -495,5 +495,15 @@ Test(hostile, calls_that_wait_can_end)
 	assert_answer(p, late, GRPC_DEADLINE_EXCEEDED);
 	cr_assert_eq(world.echoes, ran);
 	cr_assert_eq(peer_streams(p), CALLS);
+	/* The others have their turn, and nothing is counted of any then. */
+	const struct h2_conn *conn = container_of(p->session, struct h2_conn, base);
+	cr_assert_gt(conn->waiting_bytes, 0);
+	nghttp2_settings_entry open = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 1 << 20};
+	cr_assert_eq(nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &open, 1), 0);
+	cr_assert_eq(nghttp2_submit_window_update(p->client, NGHTTP2_FLAG_NONE, 0, 1 << 20), 0);
+	peer_pump(p);
+	cr_assert_eq(world.echoes, CALLS);
+	cr_assert_eq(conn->waiting_bytes, 0);
+	cr_assert_eq(peer_streams(p), 0);
 	buf_free(&body);
 }

@@ -103,6 +103,65 @@ Test(requests, a_refused_body_of_another_length_than_announced)
 	buf_free(&b);
 }
 
+/* The client takes nothing, not even the reset: what the request took is given back nevertheless,
+ * and what it has still to say changes nothing. */
+Test(requests, what_was_reset_keeps_nothing)
+{
+	static uint8_t text[5000];
+	nghttp2_nv trailer = {(uint8_t *)"x", (uint8_t *)"y", 1, 1, 0};
+	struct buf b = {0};
+	text_frame(&b, text, sizeof(text));
+	for (unsigned i = 0; i < 6; i++) {
+		bool trailers = i % 2 == 0, chat = i / 2 == 1, whole = i / 2 == 2;
+		p->deaf = true;
+		int32_t id = peer_request(
+			p, &(struct request){
+				   .path = chat ? "/test.v1.Test/Chat" : "/test.v1.Test/Echo",
+				   .extra = usual("content-length", trailers ? "9999" : "4000"),
+				   .body = b.data,
+				   .len = whole && !trailers ? b.len : 3000,
+				   .stay_open = !whole || trailers});
+		peer_pump(p);
+		if (trailers) {
+			cr_assert_gt(grpc_registry_memory(p->registry), 0);
+			cr_assert_eq(nghttp2_submit_headers(p->client, NGHTTP2_FLAG_NONE, id, NULL,
+					     &trailer, 1, NULL),
+				0);
+			peer_pump(p);
+		} else if (!whole) {
+			cr_assert_gt(grpc_registry_memory(p->registry), 0);
+			go_on(id, 2000, false);
+		}
+		cr_assert_eq(peer_streams(p), 1, "case %u", i);
+		cr_assert_eq(conn()->partial_bytes, 0, "case %u", i);
+		cr_assert_eq(grpc_registry_memory(p->registry), 0, "case %u", i);
+		p->deaf = false;
+		peer_pump(p);
+		check_reset(id);
+		cr_assert_eq(world.echoes + world.chats, 0);
+	}
+	buf_free(&b);
+}
+
+/* What comes behind an answer is not looked at, however malformed. */
+Test(requests, malformed_trailers_of_an_answered_request)
+{
+	nghttp2_nv trailer = {(uint8_t *)"x", (uint8_t *)"y", 1, 1, 0};
+	p->deaf = true;
+	int32_t id = peer_request(p,
+		&(struct request){.path = "/test.v1.Test/Nothing", .body = "", .stay_open = true});
+	peer_pump(p);
+	cr_assert_eq(
+		nghttp2_submit_headers(p->client, NGHTTP2_FLAG_NONE, id, NULL, &trailer, 1, NULL),
+		0);
+	peer_pump(p);
+	p->deaf = false;
+	peer_pump(p);
+	cr_assert(answer_at(p, id)->closed);
+	cr_assert_eq(peer_streams(p), 0);
+	assert_text(p, peer_call(p, "/test.v1.Test/Echo", "alive", NULL), "alive", 5);
+}
+
 /* ---- more than one message, and less ---- */
 
 /* The whole message comes as one chunk of a frame that goes on. */

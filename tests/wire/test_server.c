@@ -528,6 +528,15 @@ static void setup_sim(void)
 
 TestSuite(faults, .init = setup_sim, .fini = teardown);
 
+/* Of virtual time. */
+static void pass_ms(uint64_t ms)
+{
+	struct ring_timer timer = {.fn = advance_done};
+	ring_timer_arm(ring, &timer, ms);
+	while (timer.fn != NULL)
+		cr_assert_eq(ring_turn(ring, true), 0);
+}
+
 Test(faults, accept_and_recv_try_again)
 {
 	accept_faults = 12;
@@ -535,14 +544,41 @@ Test(faults, accept_and_recv_try_again)
 	serve(&server_limits_default);
 	struct peer *p = peer_new();
 	int fd = dial();
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(ring, &timer, 2000); /* virtual: accepting pauses after each fault */
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
+	pass_ms(2000); /* accepting pauses after each fault */
 	client_call(p, fd);
 	cr_assert_eq(accept_faults, 0);
 	cr_assert_eq(recv_faults, 0);
 	cr_assert_lt(sim.served, 1000); /* nothing spins */
 	close(fd);
 	peer_free(p);
+}
+
+/* Memory that large calls have needed goes back to the system once, some time after them. */
+Test(faults, memory_is_given_back_after_a_burst)
+{
+	enum { LARGE = 4000000 };
+	struct buf b = {0};
+	char *text = calloc(1, LARGE);
+	memset(text, 'x', LARGE - 1);
+	serve(&server_limits_default);
+	struct peer *p = peer_new();
+	int fd = dial();
+	for (unsigned burst = 1; burst <= 2; burst++) {
+		client_call(p, fd);
+		pass_ms(1000);
+		cr_assert_eq(server_stats(server)->trims, burst - 1, "after a small one");
+		int32_t id = client_ask(p, "/test.v1.Test/Echo", &b, text);
+		while (!answer_at(p, id)->closed)
+			cr_assert(client_move(p, fd));
+		assert_answer(p, id, GRPC_OK);
+		cr_assert_eq(server_stats(server)->trims, burst - 1);
+		pass_ms(2000);
+		cr_assert_eq(server_stats(server)->trims, burst);
+	}
+	pass_ms(5000);
+	cr_assert_eq(server_stats(server)->trims, 2);
+	close(fd);
+	peer_free(p);
+	buf_free(&b);
+	free(text);
 }
