@@ -11,6 +11,7 @@
 #include "rpc/health.h"
 #include "rpc/reflection.h"
 #include "rpc/registry.h"
+#include "rpc/tls_session.h"
 #include "verdict.h"
 
 #include <errno.h>
@@ -410,4 +411,14 @@ Test(alloc, services_that_are_refused)
 	cr_assert_not_null(grpc_registry_find(registry, "/test.v1.Test/Echo", 18));
 	grpc_registry_free(registry);
 	cr_assert_eq(heap.live, before);
+}
+
+Test(alloc, no_session_of_tls)
+{
+	const struct tls_config config = {0}; /* nothing of it is looked at before */
+	struct session *session = NULL;
+	heap_arm(1, false);
+	cr_assert_eq(heap_inside(tls_session_new(&config, &session)), -ENOMEM);
+	cr_assert(heap_disarm());
+	cr_assert_null(session);
 }

@@ -315,6 +315,36 @@ Test(tls, clients_that_are_refused)
 	cr_assert_eq(tls_stats(controller)->handshakes, 0);
 }
 
+/* A peer's certificates take so much memory and no more, though OpenSSL would take 100 KiB. */
+Test(tls, certificates_that_are_long)
+{
+	static const size_t sizes[] = {TLS_CHAIN_MAX_BYTES - 4096, TLS_CHAIN_MAX_BYTES};
+	static const char filler[] =
+		",DNS:sixty-letters-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
+	static char names[TLS_CHAIN_MAX_BYTES * 2];
+	for (size_t i = 0; i < 2; i++) {
+		struct alien alien;
+		struct end end;
+		size_t len = (size_t)snprintf(names, sizeof(names), "%s", node_spec.names);
+		for (size_t at = 0; at + sizeof(filler) < sizes[i]; at += sizeof(filler) - 4)
+			len += (size_t)snprintf(names + len, sizeof(names) - len, "%s", filler);
+		const struct spec spec = {.names = names};
+		if (i == 1) {
+			refuse_cert(&ca, &spec, "excessive message size", -1, false);
+			refuse_cert(&ca, &spec, "excessive message size", -1, true);
+			continue;
+		}
+		struct issued own = issue(&ca, &spec);
+		end_open(&end, ring, controller, false);
+		alien_open(&alien, &(struct alien_spec){.own = &own});
+		alien_pump(ring, &alien, &end);
+		cr_expect_not_null(end.plain, "%s", end_why(&end));
+		alien_close(&alien);
+		end_close(&end);
+		issued_free(&own);
+	}
+}
+
 Test(tls, servers_that_are_refused)
 {
 	struct issued own = issue(&ca, &node_spec);
