@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The server on real sockets and the kernel's ring: endpoints, admission, limits, drain. */
-#include "server_env.h"
+#include "server_client.h"
 
 #include "reactor/ring_bufs.h"
 #include "rpc/conn.h"
@@ -9,79 +9,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
 TestSuite(server, .init = setup, .fini = teardown);
-
-static void serve(const struct server_limits *limits)
-{
-	struct err err = {0};
-	struct server_config config = {.ring = ring, .registry = registry, .limits = *limits};
-	cr_assert_eq(server_open(&server, &config), 0);
-	cr_assert_eq(server_listen(server, endpoint, &err), 0, "%s", err.message);
-}
-
-static int dial(void)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	memcpy(address.sun_path, path, strlen(path) + 1);
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	cr_assert_geq(fd, 0);
-	cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0, "%m");
-	return fd;
-}
-
-/* The peer's session over a socket: moves what can be moved without waiting. False when the server
- * has closed. */
-static bool client_move(struct peer *p, int fd)
-{
-	const uint8_t *data;
-	ssize_t n;
-	while ((n = nghttp2_session_mem_send(p->client, &data)) > 0) {
-		for (ssize_t sent = 0; sent < n;) {
-			ssize_t res = send(fd, data + sent, (size_t)(n - sent), MSG_NOSIGNAL);
-			if (res < 0 && errno != EAGAIN)
-				return false;
-			sent += res > 0 ? res : 0;
-			ring_turn(ring, false);
-		}
-	}
-	ring_turn(ring, false);
-	if (p->deaf)
-		return true;
-	uint8_t in[16384];
-	while ((n = recv(fd, in, sizeof(in), 0)) > 0)
-		cr_assert_eq(nghttp2_session_mem_recv(p->client, in, (size_t)n), n);
-	return n < 0 && errno == EAGAIN;
-}
-
-static int32_t client_ask(struct peer *p, const char *method, struct buf *b, const char *text)
-{
-	b->len = 0;
-	text_frame(b, text, strlen(text));
-	return peer_request(p, &(struct request){.path = method, .body = b->data, .len = b->len});
-}
-
-static void client_call(struct peer *p, int fd)
-{
-	struct buf b = {0};
-	int32_t id = client_ask(p, "/test.v1.Test/Echo", &b, "socket");
-	while (!answer_at(p, id)->closed)
-		cr_assert(client_move(p, fd));
-	assert_text(p, id, "socket", 6);
-	buf_free(&b);
-}
-
-/* Whether the server has hung up. */
-static bool client_closed(int fd)
-{
-	struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
-	return poll(&wait, 1, 0) == 1;
-}
 
 /* ---- what was received ---- */
 
@@ -498,87 +431,4 @@ Test(server, closing_with_calls_running)
 	close(fd);
 	buf_free(&b);
 	peer_free(p);
-}
-
-/* ---- faults, on the simulated ring ---- */
-
-static struct ring_sim sim;
-static unsigned accept_faults, recv_faults;
-
-static int fault(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
-{
-	(void)arg;
-	(void)nth;
-	if (sqe->opcode == IORING_OP_ACCEPT && accept_faults > 0) {
-		static const int errors[] = {-EMFILE, -ENFILE, -ENOBUFS, -ECONNABORTED, -ENOMEM};
-		return errors[accept_faults-- % 5];
-	}
-	if (sqe->opcode == IORING_OP_RECV && recv_faults > 0) {
-		recv_faults--;
-		return -ENOBUFS;
-	}
-	return 0;
-}
-
-static void setup_sim(void)
-{
-	sim = (struct ring_sim){.seed = 7, .short_every = 3, .eintr_every = 5, .fault = fault};
-	setup_with(&sim);
-}
-
-TestSuite(faults, .init = setup_sim, .fini = teardown);
-
-/* Of virtual time. */
-static void pass_ms(uint64_t ms)
-{
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
-}
-
-Test(faults, accept_and_recv_try_again)
-{
-	accept_faults = 12;
-	recv_faults = 3;
-	serve(&server_limits_default);
-	struct peer *p = peer_new();
-	int fd = dial();
-	pass_ms(2000); /* accepting pauses after each fault */
-	client_call(p, fd);
-	cr_assert_eq(accept_faults, 0);
-	cr_assert_eq(recv_faults, 0);
-	cr_assert_lt(sim.served, 1000); /* nothing spins */
-	close(fd);
-	peer_free(p);
-}
-
-/* Memory that large calls have needed goes back to the system once, some time after them. */
-Test(faults, memory_is_given_back_after_a_burst)
-{
-	enum { LARGE = 4000000 };
-	struct buf b = {0};
-	char *text = calloc(1, LARGE);
-	memset(text, 'x', LARGE - 1);
-	serve(&server_limits_default);
-	struct peer *p = peer_new();
-	int fd = dial();
-	for (unsigned burst = 1; burst <= 2; burst++) {
-		client_call(p, fd);
-		pass_ms(1000);
-		cr_assert_eq(server_stats(server)->trims, burst - 1, "after a small one");
-		int32_t id = client_ask(p, "/test.v1.Test/Echo", &b, text);
-		while (!answer_at(p, id)->closed)
-			cr_assert(client_move(p, fd));
-		assert_answer(p, id, GRPC_OK);
-		cr_assert_eq(server_stats(server)->trims, burst - 1);
-		pass_ms(2000);
-		cr_assert_eq(server_stats(server)->trims, burst);
-	}
-	pass_ms(5000);
-	cr_assert_eq(server_stats(server)->trims, 2);
-	close(fd);
-	peer_free(p);
-	buf_free(&b);
-	free(text);
 }
