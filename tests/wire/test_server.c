@@ -157,6 +157,23 @@ Test(server, a_stale_socket_is_replaced_and_a_live_one_is_not)
 	peer_free(p);
 }
 
+/* A socket that another has put in its place is not ours to remove. */
+Test(server, a_socket_that_was_replaced_is_left_alone)
+{
+	struct stat ours, theirs;
+	char aside[80];
+	serve(&server_limits_default);
+	cr_assert_eq(lstat(path, &ours), 0);
+	snprintf(aside, sizeof(aside), "%s.aside", path);
+	cr_assert_eq(rename(path, aside), 0); /* it keeps its inode from being used again */
+	close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	cr_assert_eq(lstat(path, &theirs), 0);
+	cr_assert_neq(theirs.st_ino, ours.st_ino);
+	server_unlisten(server);
+	cr_assert_eq(access(path, F_OK), 0);
+	cr_assert_eq(unlink(aside), 0);
+}
+
 Test(server, what_is_no_socket_is_left_alone)
 {
 	serve(&server_limits_default);
