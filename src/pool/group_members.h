@@ -17,7 +17,8 @@ bool group_one_log(struct op *op);
 
 int group_record_run(struct op *op);
 int group_record_end(struct op *op, int res);
-/* Each member has a name in the trash until it is linked. -errno: those before it have. Blocking. */
+/* Each member has a name in the trash until it is linked. -errno: those before it have. Blocking.
+ */
 int group_park_all(struct pool_group_make *m);
 bool group_park_done(struct op *op); /* or it was in another step */
 int group_park_call(struct op *op);
