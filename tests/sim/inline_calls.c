@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 const char *const id = "csi-0a1b2c";
 const char *uid = "1234-abcd", *size = "32Mi", *namespace = "ci", *pod = "build";
@@ -100,6 +101,16 @@ bool has(const char *what)
 	char left[INVENTORY_BYTES];
 	world_inventory(w, left, sizeof(left));
 	return strstr(left, what) != NULL;
+}
+
+enum grpc_status unpublish_wholly(void)
+{
+	enum grpc_status status = unpublish();
+	for (unsigned i = 0; i < 150 && status == GRPC_OK && has("volumes csi-"); i++) {
+		usleep(20000);
+		status = unpublish();
+	}
+	return status;
 }
 
 void nothing_left(void)

@@ -22,6 +22,9 @@ const char *asks(void);
 enum grpc_status publish(void);
 /* As delete_patiently(), for the same reason. */
 enum grpc_status unpublish(void);
+/* Again until its volume is deleted: another program may have the device open for a moment, and
+ * then the volume goes later. */
+enum grpc_status unpublish_wholly(void);
 /* Whether the inventory does. */
 bool has(const char *what);
 void nothing_left(void);

@@ -24,7 +24,7 @@ static void fail_all(enum world_fs fs)
 	open_inline(fs, 1);
 	masks_tags = true;
 	cr_assert_gt(fail_each_step(&(struct trial){
-			     "NodePublishVolume, inline", publish, unpublish, false}),
+			     "NodePublishVolume, inline", publish, unpublish_wholly, false}),
 		10);
 	cr_assert_eq(publish(), GRPC_OK);
 	cr_assert_gt(fail_each_step(&(struct trial){
@@ -166,8 +166,8 @@ static void fail_all_of_image(enum world_fs fs)
 	allow_image("root");
 	more_key = "source";
 	more_value = "root";
-	cr_assert_gt(fail_each_step(&(struct trial){
-			     "NodePublishVolume, inline, of an image", publish, unpublish, false}),
+	cr_assert_gt(fail_each_step(&(struct trial){"NodePublishVolume, inline, of an image",
+			     publish, unpublish_wholly, false}),
 		10);
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
 	nothing_left();

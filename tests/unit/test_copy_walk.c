@@ -41,7 +41,7 @@ off_t __wrap_lseek64(int fd, off_t at, int whence)
 			continue;
 		if (whence == SEEK_DATA)
 			return (off_t)(e->start > (uint64_t)at ? e->start : (uint64_t)at);
-		cr_assert_leq(e->start, at);
+		cr_assert_leq(e->start, (uint64_t)at);
 		return (off_t)e->end;
 	}
 	return -1;
