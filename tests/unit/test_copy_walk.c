@@ -259,7 +259,7 @@ static void ended_nothing(struct work_job *job, int res)
 
 static void fill_queue(void)
 {
-	static struct work_job jobs[WORK_QUEUE_MAX];
+	static struct work_job jobs[WORK_QUEUE_MAX + 1]; /* the last one is refused */
 	unsigned i = 0;
 	do
 		jobs[i] = (struct work_job){.run = nothing, .on_end = ended_nothing};
