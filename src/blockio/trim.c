@@ -33,7 +33,8 @@ enum {
 	PIECE_EXTENTS = 1024,  /* of a file, in one piece */
 	WIDEN_BYTES = 1 << 20, /* of a place, on both sides */
 	PUNCH_BYTES = 1 << 30, /* of a piece at most */
-	ROUND_MS = 10,         /* between two passes over the same places */
+	WAIT_MIN_MS = 10,      /* between two passes over the same places */
+	WAIT_MAX_MS = 640,     /* a pool that does not answer for 2 s is sick */
 	SPACE_RECORDS = 128,   /* of what is free, asked for at once */
 	WHOLE_PASSES = 2,
 };
@@ -81,6 +82,33 @@ static uint64_t granularity_of(dev_t dev)
 	return 0;
 }
 
+/* What a pass over places needs to know of their file system. */
+struct pass {
+	int fd;
+	bool waits;              /* FITRIM comes back when the disk has discarded */
+	uint32_t device;         /* as GETFSMAP has it */
+	uint64_t least;          /* that the disk discards, in bytes */
+	struct fsmap_head *head; /* NULL: what is free is not told */
+};
+
+#define _cleanup_pass_ __attribute__((cleanup(pass_end)))
+
+static void pass_end(struct pass *pass)
+{
+	free(pass->head);
+}
+
+static void pass_begin(struct pass *ret, int fd)
+{
+	struct stat st;
+	*ret = (struct pass){.fd = fd, .waits = !is_of_type(fd, XFS_SUPER_MAGIC)};
+	if (ret->waits || fstat(fd, &st) < 0)
+		return;
+	ret->device = (uint32_t)st.st_dev;
+	ret->least = granularity_of(st.st_dev);
+	ret->head = calloc(1, fsmap_sizeof(SPACE_RECORDS));
+}
+
 static uint64_t free_in_record(
 	const struct fsmap *rec, const struct trim_place *place, uint64_t least)
 {
@@ -95,38 +123,60 @@ static uint64_t free_in_record(
 
 /* What the file system would discard of a place if nothing of it were under way. 0 where it does
  * not tell. */
-static uint64_t free_bytes(int fd, const struct trim_place *place)
+static uint64_t free_bytes(const struct pass *pass, const struct trim_place *place)
 {
-	struct stat st;
 	uint64_t bytes = 0;
-	_cleanup_free_ struct fsmap_head *head = calloc(1, fsmap_sizeof(SPACE_RECORDS));
-	if (head == NULL || fstat(fd, &st) < 0)
+	struct fsmap_head *head = pass->head;
+	if (head == NULL)
 		return 0;
-	uint64_t least = granularity_of(st.st_dev);
 	head->fmh_count = SPACE_RECORDS;
-	head->fmh_keys[0] =
-		(struct fsmap){.fmr_device = (uint32_t)st.st_dev, .fmr_physical = place->from};
-	head->fmh_keys[1] = (struct fsmap){.fmr_device = (uint32_t)st.st_dev,
+	head->fmh_keys[0] = (struct fsmap){.fmr_device = pass->device, .fmr_physical = place->from};
+	head->fmh_keys[1] = (struct fsmap){.fmr_device = pass->device,
 		.fmr_flags = UINT32_MAX,
 		.fmr_physical = place->to - 1,
 		.fmr_owner = UINT64_MAX,
 		.fmr_offset = UINT64_MAX};
 	do {
-		if (ioctl(fd, FS_IOC_GETFSMAP, head) < 0 || head->fmh_entries == 0)
+		if (ioctl(pass->fd, FS_IOC_GETFSMAP, head) < 0 || head->fmh_entries == 0)
 			break;
 		for (unsigned i = 0; i < head->fmh_entries; i++)
-			bytes += free_in_record(&head->fmh_recs[i], place, least);
+			bytes += free_in_record(&head->fmh_recs[i], place, pass->least);
 		fsmap_advance(head);
 	} while ((head->fmh_recs[head->fmh_entries - 1].fmr_flags & FMR_OF_LAST) == 0);
 	return bytes;
 }
 
-static int pass_over(int fd, struct trim_place *place)
+static int pass_place(const struct pass *pass, struct trim_place *place)
 {
-	uint64_t free = free_bytes(fd, place), trimmed = 0;
-	int r = trim_range(fd, place->from, place->to - place->from, &trimmed);
-	place->whole += r == 0 && trimmed >= free;
+	uint64_t free = free_bytes(pass, place), trimmed = 0;
+	int r = trim_range(pass->fd, place->from, place->to - place->from, &trimmed);
+	if (pass->waits)
+		place->whole = WHOLE_PASSES;
+	else if (trimmed >= free)
+		place->whole++;
 	return r;
+}
+
+static bool is_under_way(const struct trim_place *place)
+{
+	return place->whole < WHOLE_PASSES;
+}
+
+/* Those that may be under way yet stay. */
+static int pass_places(int fd, struct trim_place *places, unsigned *count)
+{
+	_cleanup_pass_ struct pass pass;
+	unsigned kept = 0;
+	pass_begin(&pass, fd);
+	for (unsigned i = 0; i < *count; i++) {
+		int r = pass_place(&pass, &places[i]);
+		if (r < 0 && r != -EINVAL)
+			return r == -ENOTTY ? -EOPNOTSUPP : r;
+		if (r == 0 && is_under_way(&places[i]))
+			places[kept++] = places[i];
+	}
+	*count = kept;
+	return 0;
 }
 
 void trim_asked_clear(struct trim_asked *asked)
@@ -135,20 +185,23 @@ void trim_asked_clear(struct trim_asked *asked)
 	*asked = (struct trim_asked){0};
 }
 
+/* Longer each time: a pass asks the disk once more for all that is free there. */
+static void wait_a_moment(struct trim_asked *asked)
+{
+	unsigned ms = asked->waited_ms;
+	ms = ms < WAIT_MIN_MS ? WAIT_MIN_MS : ms > WAIT_MAX_MS ? WAIT_MAX_MS : ms;
+	clock_sleep_ms(ms);
+	asked->waited_ms += ms;
+}
+
 int trim_settle(int fd, struct trim_asked *asked)
 {
-	unsigned kept = 0;
 	if (asked->count > 0)
-		clock_sleep_ms(ROUND_MS);
-	for (unsigned i = 0; i < asked->count; i++) {
-		int r = pass_over(fd, &asked->places[i]);
-		if (r < 0 && r != -EINVAL)
-			return r;
-		if (r == 0 && asked->places[i].whole < WHOLE_PASSES)
-			asked->places[kept++] = asked->places[i];
-	}
-	asked->count = kept;
-	if (kept > 0 && ++asked->rounds < TRIM_SETTLE_MS / ROUND_MS)
+		wait_a_moment(asked);
+	int r = pass_places(fd, asked->places, &asked->count);
+	if (r < 0)
+		return r;
+	if (asked->count > 0 && asked->waited_ms < TRIM_SETTLE_MS)
 		return 0;
 	trim_asked_clear(asked);
 	return 1;
@@ -182,40 +235,6 @@ static unsigned merge_places(struct trim_place *places, unsigned count)
 			places[kept - 1].to = places[i].to;
 	}
 	return kept;
-}
-
-/* Whether FITRIM comes back when the disk has discarded. */
-static bool trim_waits(int fd)
-{
-	return !is_of_type(fd, XFS_SUPER_MAGIC);
-}
-
-static int first_pass(int fd, struct trim_place *place, bool waits)
-{
-	uint64_t bytes;
-	return waits ? trim_range(fd, place->from, place->to - place->from, &bytes)
-		     : pass_over(fd, place);
-}
-
-/* The places become those asked for where the file system does not wait. */
-static int trim_places(int fd, struct trim_place **places, unsigned count, struct trim_asked *asked)
-{
-	bool waits = trim_waits(fd);
-	unsigned left = 0;
-	count = merge_places(*places, count);
-	for (unsigned i = 0; i < count; i++) {
-		struct trim_place *place = &(*places)[i];
-		int r = first_pass(fd, place, waits);
-		if (r < 0 && r != -EINVAL)
-			return r == -ENOTTY ? -EOPNOTSUPP : r;
-		if (r == 0 && !waits)
-			(*places)[left++] = *place;
-	}
-	if (left > 0) {
-		*asked = (struct trim_asked){.places = *places, .count = left};
-		*places = NULL;
-	}
-	return 0;
 }
 
 /* Where the extents from at on lie; *ret_end is behind the last one seen. */
@@ -268,21 +287,29 @@ int trim_punch(int fd, uint64_t *at, uint64_t size, struct trim_asked *asked)
 	if (count > 0 && fsync(fd) < 0)
 		return -errno;
 	*at = end;
-	return count > 0 ? trim_places(fd, &places, count, asked) : 0;
+	count = merge_places(places, count);
+	r = pass_places(fd, places, &count);
+	if (r == 0 && count > 0) {
+		*asked = (struct trim_asked){.places = places, .count = count};
+		places = NULL;
+	}
+	return r;
 }
 
 int trim_disk(int fd, uint64_t *at, struct trim_asked *asked)
 {
 	/* btrfs takes a range of its own addresses, of which there is no end to be told by. */
-	bool endless = is_of_type(fd, BTRFS_SUPER_MAGIC), waits = trim_waits(fd);
+	bool endless = is_of_type(fd, BTRFS_SUPER_MAGIC);
+	_cleanup_pass_ struct pass pass;
 	_cleanup_free_ struct trim_place *place = calloc(1, sizeof(*place));
+	pass_begin(&pass, fd);
 	if (place == NULL)
 		return -ENOMEM;
 	place->from = endless ? 0 : *at;
 	place->to = endless ? UINT64_MAX : *at + DISK_PIECE_BYTES;
-	int r = first_pass(fd, place, waits);
+	int r = pass_place(&pass, place);
 	*at = endless || r == -EINVAL || r == -EOPNOTSUPP || r == -ENOTTY ? UINT64_MAX : place->to;
-	if (r == 0 && !waits) {
+	if (r == 0 && is_under_way(place)) {
 		*asked = (struct trim_asked){.places = place, .count = 1};
 		place = NULL;
 	}

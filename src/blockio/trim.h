@@ -21,7 +21,7 @@ int trim_probe(int fd, bool *ret_supported);
  * zeros. */
 struct trim_asked {
 	struct trim_place *places;
-	unsigned count, rounds;
+	unsigned count, waited_ms;
 };
 
 void trim_asked_clear(struct trim_asked *asked);
@@ -35,9 +35,9 @@ int trim_punch(int fd, uint64_t *at, uint64_t size, struct trim_asked *asked);
 /* The same with the free space of the next part of the disk below; *at moves on, to UINT64_MAX at
  * the end, and then nothing is asked for. */
 int trim_disk(int fd, uint64_t *at, struct trim_asked *asked);
-/* Waits a moment and asks again for what may be under way, with any file of that file system. 1:
- * all is discarded, and asked is empty; or it was asked for so often, TRIM_SETTLE_MS at least, that
- * nobody waits any longer. 0: not yet. -errno: the disk refuses. */
+/* Waits a moment and asks again for what may be under way; fd: any file of that file system. 1: all
+ * is discarded, or it was waited for TRIM_SETTLE_MS, as somebody takes what is free there again and
+ * again; asked is empty. 0: not yet. -errno: the disk refuses. */
 enum { TRIM_SETTLE_MS = 10000 };
 int trim_settle(int fd, struct trim_asked *asked);
 
