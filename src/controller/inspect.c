@@ -27,8 +27,7 @@
 enum {
 	ITEM_FIRST = RINGVOL__V1__LIST_RESPONSE__ITEM_POOL,
 	ITEM_LAST = RINGVOL__V1__LIST_RESPONSE__ITEM_QUARANTINED,
-	ITEM_NODE =
-		30, /* the field `node` of those from the first to the last, and of borrowed ones */
+	ITEM_NODE = 30, /* the field `node` of those that is_named() says */
 	ITEM_BORROWED = RINGVOL__V1__LIST_RESPONSE__ITEM_BORROWED,
 	ITEM_CLUSTER_NODE = RINGVOL__V1__LIST_RESPONSE__ITEM_CLUSTER_NODE,
 };
@@ -154,6 +153,12 @@ static bool send_node(struct look *l, const struct store_node *node, const char 
 
 /* ---- a node's messages ---- */
 
+/* Items that lie on one node. */
+static bool is_named(uint32_t item)
+{
+	return (item >= ITEM_FIRST && item <= ITEM_LAST) || item == ITEM_BORROWED;
+}
+
 /* Adds the node to each item of the message, which is appended to out. 0, -EBADMSG, -ENOMEM. */
 static int name_items(const uint8_t *data, size_t len, const char *node_id, struct buf *out)
 {
@@ -164,8 +169,7 @@ static int name_items(const uint8_t *data, size_t len, const char *node_id, stru
 		if (field.number == ITEM_CLUSTER_NODE)
 			continue; /* no node speaks of others */
 		struct buf item = {0};
-		bool named = (field.number >= ITEM_FIRST && field.number <= ITEM_LAST) ||
-			     field.number == ITEM_BORROWED;
+		bool named = is_named(field.number);
 		if (!named) {
 			r = buf_append(out, field.whole, (size_t)(scan.at - field.whole));
 		} else {
