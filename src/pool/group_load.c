@@ -56,8 +56,10 @@ static int open_dir(struct group_load *l)
 static int make_dir(struct group_load *l)
 {
 	int root = l->fds[POOL_FD_ROOT];
-	if (mkdirat(root, pool_dir_names[POOL_FD_GROUPS], 0700) < 0)
+	if (mkdirat(root, pool_dir_names[POOL_FD_GROUPS], 0700) < 0) {
+		l->dir = GROUPS_UNMADE;
 		return errno == EROFS || errno == ENOSPC || errno == EDQUOT ? open_null(l) : -errno;
+	}
 	int r = open_dir(l);
 	if (r == 0 && (fsync(l->fds[POOL_FD_GROUPS]) < 0 || fsync(root) < 0))
 		r = -errno;
@@ -71,11 +73,11 @@ static int find_dir(struct group_load *l)
 		return r;
 	for (size_t i = 0; i < l->found_count; i++)
 		if (is_member(&l->found[i])) {
-			l->lost = true;
+			l->dir = GROUPS_LOST;
 			quarantine(&l->found[i], "it is of a group, and the pool has lost its "
 						 "directory groups/");
 		}
-	return l->lost || l->read_only ? open_null(l) : make_dir(l);
+	return l->dir == GROUPS_LOST || l->read_only ? open_null(l) : make_dir(l);
 }
 
 /* ---- the files ---- */
@@ -208,7 +210,7 @@ static void drop_aside(const struct group_load *l)
 int group_load_run(struct group_load *l)
 {
 	int r = find_dir(l);
-	if (r == 0 && !l->lost)
+	if (r == 0 && l->dir == GROUPS_THERE)
 		r = fd_each_name(l->fds[POOL_FD_GROUPS], read_one, l);
 	if (r == -ENOTDIR) /* there can be none */
 		r = 0;

@@ -14,9 +14,9 @@ struct group_load {
 	struct pool_found *found;
 	size_t found_count;
 	struct list *groups; /* out: pool_group */
-	/* out: there are members and no groups/. They are quarantined: only a directory that is
-	 * there says that a group is not. */
-	bool lost;
+	/* out. Where it is lost its members are quarantined: only a directory that is there says
+	 * that a group is not. */
+	enum groups_dir dir;
 	/* private */
 	struct pool_group **sorted; /* by key */
 	size_t count, cap;

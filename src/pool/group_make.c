@@ -60,7 +60,11 @@ static int check_pool(struct op *op)
 			"pool %s has been too full since the driver started to find out what its file system can do: "
 			"delete volumes or snapshots, or grow its file system",
 			pool->name);
-	if (pool->groups.dir_lost)
+	if (pool->groups.dir == GROUPS_UNMADE)
+		return op_fail(op, ERR_NO_ROOM,
+			"pool %s has no directory groups/, as its file system was full or read-only when the driver started: make room there and restart the driver",
+			pool->name);
+	if (pool->groups.dir == GROUPS_LOST)
 		return op_fail(op, ERR_PRECONDITION,
 			"pool %s has lost its directory groups/: look at it with ringvol check, make the directory again and restart the driver",
 			pool->name);

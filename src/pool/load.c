@@ -325,7 +325,7 @@ static int read_groups(struct pool_load *load)
 	memcpy(groups.uuid8, load->uuid, sizeof(groups.uuid8) - 1);
 	int r = group_load_run(&groups);
 	load->found_count = groups.found_count;
-	load->groups_lost = groups.lost;
+	load->groups_dir = groups.dir;
 	if (r < 0)
 		load_end_sys(load, r, pool_dir_names[POOL_FD_GROUPS]);
 	return r;
@@ -563,7 +563,7 @@ void pool_load_adopt(struct pool_load *load, struct pool *pool)
 		if (pool_index_find(pool, load->found[i].kind, load->found[i].key) == NULL)
 			complete &= pool_index_insert(pool, &load->found[i]) != NULL;
 	complete &= group_load_adopt(pool, &load->groups);
-	pool->groups.dir_lost = load->groups_lost;
+	pool->groups.dir = load->groups_dir;
 	pool_holds_adopt(pool, &load->holds);
 	pool_departures_adopt(pool, &load->departures);
 	pool_arrivals_adopt(pool, &load->arrivals);

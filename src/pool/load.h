@@ -27,7 +27,7 @@ struct pool_load {
 	struct list groups;     /* pool_group; likewise */
 	struct list departures; /* pool_departure; likewise */
 	struct list arrivals;   /* pool_arrival; likewise */
-	bool groups_lost;
+	enum groups_dir groups_dir;
 };
 /* Blocking: opens, locks and reads a pool. */
 void pool_load_run(struct pool_load *load);

@@ -63,12 +63,19 @@ struct pool_sync {
 };
 
 /* Sorted by key. */
+/* Only one that is there takes groups. */
+enum groups_dir {
+	GROUPS_THERE,
+	GROUPS_LOST,   /* there are members, and no groups/ */
+	GROUPS_UNMADE, /* there was none, and the load could not make it */
+};
+
 struct pool_groups {
 	struct pool_group **at;
 	size_t count, cap;
 	struct list dead;    /* pool_group: gone, somebody may still read it */
 	struct list unswept; /* deleted, and their members are not in the trash yet */
-	bool dir_lost;       /* there are members and no groups/: nothing is made there */
+	enum groups_dir dir;
 	/* Removals, numbered: made, and known to be durable. */
 	uint64_t removed, removed_durable;
 };

@@ -560,7 +560,7 @@ Test(group, whose_directory_cannot_be_made, .timeout = 60)
 				pool_why(f.pool));
 		if (all[i].served) {
 			find_volumes();
-			cr_expect_neq(make("g", NULL), ERR_OK, "%u", i);
+			cr_expect_eq(make("g", NULL), ERR_NO_ROOM, "%u", i);
 		}
 		mkdir_errno = 0;
 		fixture_reopen_pools(&f);
