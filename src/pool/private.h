@@ -62,7 +62,6 @@ struct pool_sync {
 	uint64_t removed, removed_running, removed_durable;
 };
 
-/* Sorted by key. */
 /* Only one that is there takes groups. */
 enum groups_dir {
 	GROUPS_THERE,
@@ -70,6 +69,7 @@ enum groups_dir {
 	GROUPS_UNMADE, /* there was none, and the load could not make it */
 };
 
+/* Sorted by key. */
 struct pool_groups {
 	struct pool_group **at;
 	size_t count, cap;

@@ -2,6 +2,7 @@
 /* Calls of which an allocation fails, each once: they end with RESOURCE_EXHAUSTED, or with the
  * whole answer, and the next one is answered as before. */
 #include "answers.h"
+#include "failing_arena.h"
 
 #include "inspect.pb-c.h"
 #include "pool/group.h"
@@ -15,32 +16,6 @@
 #include <string.h>
 
 /* ---- the allocation that fails ---- */
-
-static int fails_after = -1; /* -1: none does */
-static bool failed;
-
-static bool fails(void)
-{
-	if (fails_after < 0 || fails_after-- > 0)
-		return false;
-	failed = true;
-	return true;
-}
-
-void *__wrap_arena_alloc(struct arena *a, size_t size);
-void *__real_arena_alloc(struct arena *a, size_t size);
-char *__wrap_arena_strdup(struct arena *a, const char *s);
-char *__real_arena_strdup(struct arena *a, const char *s);
-
-void *__wrap_arena_alloc(struct arena *a, size_t size)
-{
-	return fails() ? NULL : __real_arena_alloc(a, size);
-}
-
-char *__wrap_arena_strdup(struct arena *a, const char *s)
-{
-	return fails() ? NULL : __real_arena_strdup(a, s);
-}
 
 char *__wrap_arena_printf(struct arena *a, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));

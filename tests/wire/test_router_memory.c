@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls of a controller of which an allocation fails, each once: they end, with the whole answer or
  * with an error that asks for a retry, and the next one is answered as before. */
+#include "failing_arena.h"
 #include "router_env.h"
 
 #define PATH(name)  "/csi.v1.Controller/" name
@@ -9,33 +10,8 @@
 
 /* ---- the allocation that fails ---- */
 
-static int fails_after = -1; /* -1: none does */
-static bool failed;
-
-static bool fails(void)
-{
-	if (fails_after < 0 || fails_after-- > 0)
-		return false;
-	failed = true;
-	return true;
-}
-
-void *__wrap_arena_alloc(struct arena *arena, size_t size);
-void *__real_arena_alloc(struct arena *arena, size_t size);
-char *__wrap_arena_strdup(struct arena *arena, const char *s);
-char *__real_arena_strdup(struct arena *arena, const char *s);
 void *__wrap_calloc(size_t count, size_t size);
 void *__real_calloc(size_t count, size_t size);
-
-void *__wrap_arena_alloc(struct arena *arena, size_t size)
-{
-	return fails() ? NULL : __real_arena_alloc(arena, size);
-}
-
-char *__wrap_arena_strdup(struct arena *arena, const char *s)
-{
-	return fails() ? NULL : __real_arena_strdup(arena, s);
-}
 
 void *__wrap_calloc(size_t count, size_t size)
 {
