@@ -67,11 +67,11 @@ found() {
 # One line for the test on standard output, and the exit status is that of the line.
 check() { # NAME
 	local code=0
-	# criterion starts a process for each test: each has a log of its own, empty when all is well.
-	as_root timeout 900 valgrind --trace-children=yes --trace-children-skip='*/mkfs*,*/mke2fs,/bin/*,/usr/bin/*,/sbin/*,/usr/sbin/*' \
+	# Each test is a fork (tests/forked.c) and has a log of its own, empty when all is well.
+	as_root env LD_PRELOAD="$PWD/build/tests/libforked.so" timeout 900 valgrind --trace-children=yes --trace-children-skip='*/mkfs*,*/mke2fs,/bin/*,/usr/bin/*,/sbin/*,/usr/sbin/*' \
 		--quiet --vgdb=no --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
 		--suppressions=scripts/valgrind.supp --log-file="$logs/$1.%p.log" \
-		"build/tests/test_$1" -j1 --filter "$(only "$1")" >"$logs/$1.out" 2>&1 || code=$?
+		"build/tests/test_$1" --filter "$(only "$1")" >"$logs/$1.out" 2>&1 || code=$?
 	if [ $code -ne 0 ]; then
 		echo "FAILED  $1: exit status $code, see $logs/$1.out"
 		return 1
