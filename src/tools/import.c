@@ -176,12 +176,28 @@ static int note(struct import_args *im, const char *name, struct err *err)
 	return 0;
 }
 
+/* The id of a note's volume; "": it is not there, and will not be. An import that was killed may
+ * have asked for it a moment ago: the same call again waits for that one, whatever is answered. */
+static int find_noted(struct import_args *im, const char *name, char ret_id[RECORD_ID_MAX],
+	struct err *err)
+{
+	char key[RECORD_KEY_MAX];
+	record_key(name, key);
+	int r = import_find(&im->calls, false, key, ret_id, err);
+	if (r < 0 || ret_id[0] != '\0')
+		return r;
+	struct import_volume again = im->made;
+	struct err refused = {0};
+	again.name = name;
+	import_create(&im->calls, &again, &refused);
+	return import_find(&im->calls, false, key, ret_id, err);
+}
+
 /* The volume of a note, if it is there, and the note. */
 static int take_back(struct import_args *im, const char *name, struct err *err)
 {
-	char key[RECORD_KEY_MAX], id[RECORD_ID_MAX];
-	record_key(name, key);
-	int r = import_find(&im->calls, false, key, id, err);
+	char id[RECORD_ID_MAX];
+	int r = find_noted(im, name, id, err);
 	if (r == 0 && id[0] != '\0')
 		r = import_down(&im->calls, id, im->staging, im->target, err);
 	if (r == 0 && id[0] != '\0')

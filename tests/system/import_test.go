@@ -17,6 +17,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 )
 
 // importTool runs `ringvol import` against the driver, with its work directory below the test's.
@@ -313,4 +314,37 @@ func TestImportCutShort(t *testing.T) {
 	b.must(v.Gone())
 	b.must(b.d.DeleteSnapshot(id))
 	b.nothingOnTheWay()
+}
+
+// What an import that was killed has asked for may be under way yet when the next import of the name looks for it: the
+// next one waits for it and takes it back. Without reflink a clone takes as long as its data.
+func TestImportBesideAnOlderCreate(t *testing.T) {
+	b := open(t, "ext4", 1<<30)
+	source := b.d.Volume("source", rig.BlockCap(), 200*mib)
+	b.must(source.Up())
+	_, err := rig.Fill(source.Target, 200*mib, 1)
+	b.must(err)
+	b.must(source.Down())
+	const left = "import.golden.00000001"
+	dir := filepath.Join(b.d.Kubelet, "import", "golden")
+	b.must(os.MkdirAll(dir, 0o700))
+	b.must(os.WriteFile(filepath.Join(dir, left), nil, 0o600))
+	older := b.d.Volume(left, rig.BlockCap(), 200*mib)
+	older.Source = rig.FromVolume(source.ID)
+	other := b.d.Volume(left, rig.BlockCap(), 300*mib) // which does not join the older one
+	other.Source = older.Source
+	for _, v := range []*rig.Volume{older, other} {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		_, err = b.c.CreateVolume(ctx, v.Request())
+		cancel()
+	}
+	if rig.Code(err) != codes.Aborted {
+		b.must(older.Create())
+		b.must(older.Delete())
+		t.Skipf("200 MiB are copied too soon to be waited for: %v", err)
+	}
+	id := b.imported(makeTree(t), "golden")
+	b.nothingOnTheWay()
+	b.must(b.d.DeleteSnapshot(id))
+	b.must(source.Delete())
 }
