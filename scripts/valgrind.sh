@@ -27,6 +27,7 @@ left_out() {
 	check_raw | departure | group | moved | pool | pool_formats | raw_pool | raw_space | room | survey | template | transfer_parts | trash)
 		echo "pools that do not answer within 2 s are sick, and mkfs is waited for by pidfd_open;" \
 			"under valgrind both are the rule" ;;
+	store_model) echo "its tests take minutes, or measure memory, of which valgrind takes some; the sanitizers run them" ;;
 	backend_ublk | copy | copy_places | op_calls | ublk | work) echo "its threads wait for each other, and valgrind runs one at a time" ;;
 	esac
 }
@@ -37,7 +38,10 @@ only() {
 	sim) echo 'sim/!(files)' ;; # openat2
 	io_limits) echo '*/!(where_pods_are)' ;; # openat2
 	timer) echo 'timer/!(what_came_in_time_while_the_process_stood_still)' ;; # a signal in io_uring_enter, never in time there
-	store_model) echo 'store_model/!(an_object_takes_little_memory|a_full_report_is_not_quadratic)' ;; # its own memory counts as well; a time
+	# Minutes each; the sanitizers run them.
+	alloc) echo '*/!(a_pause)' ;;
+	luks) echo 'luks/!(a_slot_that_costs_too_much_*|keys_are_added_and_removed|passphrases_are_stretched_by_argon2)' ;;
+	thin_blocks) echo '*/!(random_histories)' ;;
 	dial) echo 'dial/!(no_descriptors)' ;; # the limit lies below the descriptors that it has itself
 	differ) echo 'differ/!(by_extents|more_extents_than_fit)' ;; # openat2
 	fsimg) echo '*/!(ext4_dirty_journal)' ;;                     # openat2
