@@ -27,7 +27,7 @@ deps_ensure build run
 	exit 77
 }
 export CC=clang
-build_tree build-fuzz -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 \
+build_target build-fuzz fuzzers -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 \
 	-Dc_args=-fsanitize=fuzzer-no-link || die "build-fuzz does not build, see build-fuzz/build.log"
 
 # No target needs a privilege, and root's are too many for a program that is fed garbage.
@@ -43,22 +43,20 @@ export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leak
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
-failed=()
-for target in "${targets[@]}"; do
-	found=build-fuzz/found/$target
+
+# One line for the target on standard output, what was found below it, and the exit status is that of the line.
+run_target() { # TARGET
+	local target=$1 found=build-fuzz/found/$1 code=0 dictionary=() runs said
 	mkdir -p "$found" "$work/$target/new"
 	cp "build-fuzz/tests/fuzz/fuzz_$target" "$work/$target/run"
 	python3 scripts/fuzz-corpus.py unpack "$target" "$work/$target/corpus"
-	dictionary=()
 	sed -n "/^\[$target\]$/,/^\[/{/^\[/d;p}" tests/fuzz/dictionaries >"$work/$target/dict"
 	[ ! -s "$work/$target/dict" ] || dictionary=(-dict=dict)
 	[ "$(id -u)" -ne 0 ] || chown -R 65534:65534 "$work/$target"
-	if ! (cd "$work/$target" && unprivileged ./run -seed="${FUZZ_SEED:-1}" -max_total_time="$seconds" \
+	(cd "$work/$target" && unprivileged ./run -seed="${FUZZ_SEED:-1}" -max_total_time="$seconds" \
 		-runs="${FUZZ_RUNS:--1}" \
 		-max_len=4096 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 "${dictionary[@]}" \
-		new corpus) >"$found/log" 2>&1; then
-		failed+=("$target")
-	fi
+		new corpus) >"$found/log" 2>&1 || code=$?
 	find "$work/$target" -maxdepth 1 -name '*-*' -type f -exec cp {} "$found/" \;
 	if [ "${FUZZ_MERGE:-}" = 1 ]; then
 		(cd "$work/$target" && mkdir merged && chown --reference=new merged &&
@@ -68,14 +66,28 @@ for target in "${targets[@]}"; do
 		python3 scripts/fuzz-corpus.py pack "$target"
 	fi
 	find "$work/$target/new" -type f -exec cp {} "$found/" \;
-	runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log")
-	case " ${failed[*]-} " in
-	*" $target "*)
-		echo "FAILED  $target: see $found/log and the input beside it"
-		grep -E 'does not hold|runtime error|ERROR: |SUMMARY|#[0-9]+ .*(src|tests/fuzz)/|Base64' "$found/log" |
-			head -n 20
-		;;
-	*) echo "ok      $target: $runs inputs" ;;
-	esac
+	if [ $code -eq 0 ]; then
+		runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log")
+		echo "ok      $target: $runs inputs"
+	else
+		said=$(grep -E 'does not hold|runtime error|ERROR: |SUMMARY|#[0-9]+ .*(src|tests/fuzz)/|Base64' "$found/log" |
+			head -n 20) || true
+		printf 'FAILED  %s: see %s/log and the input beside it\n%s\n' "$target" "$found" "$said"
+	fi
+	return $code
+}
+
+# As many at once as there are processors.
+running=0 failed=0
+for target in "${targets[@]}"; do
+	if [ $running -ge "$(nproc)" ]; then
+		wait -n || failed=1
+		running=$((running - 1))
+	fi
+	run_target "$target" &
+	running=$((running + 1))
 done
-[ ${#failed[@]} -eq 0 ]
+for ((; running > 0; running--)); do
+	wait -n || failed=1
+done
+exit $failed
