@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ./dev test [all|LANE...]: runs lanes, the default ones if none is named; ./dev test --list says which there are. A line
-# tells when a lane starts, how far it is, and how it ended. Each run has a directory of logs in build/test-logs, where latest
+# ./dev test [--within SECONDS] [all|LANE...]: runs lanes, the default ones if none is named; ./dev test --list says which
+# there are. Lanes that would begin after so many seconds are skipped. A line tells when a lane starts, how far it is, and how it ended. Each run has a directory of logs in build/test-logs, where latest
 # is the one that began last. The last line is the count; before it come the names of failures and the reasons of skips.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
@@ -28,9 +28,7 @@ lanes_known=(
 	"h2spec|default|Go|HTTP/2 as h2spec reads its specification"
 	"crash|default|root, Go|kill -9 under a load of every RPC"
 	"cluster|all|root, Go|copies between nodes, killed at either end fifty times"
-	"valgrind|all|valgrind|unit and wire tests under memcheck"
 	"asan|all|root, Go|unit, wire, sim and system tests with ASan and UBSan"
-	"fuzz|all|clang's libFuzzer|20,000 inputs for each fuzzer"
 	"guest-6.1|all|QEMU|system tests on Linux 6.1"
 	"guest-6.12|all|QEMU|system tests on Linux 6.12"
 	"guest-dm|all|QEMU|raw block volumes behind device mapper, a tenant who attacks them, and encrypted volumes, on Linux 6.12"
@@ -40,6 +38,8 @@ lanes_known=(
 	"guest-attach|all|QEMU|volumes that are used on another node, on Linux 6.12"
 	"ublk-6.12|all|QEMU|ublk volumes on Linux 6.12"
 	"ublk-7.2|all|QEMU|ublk volumes on Linux 7.2"
+	"fuzz|all|clang's libFuzzer|20,000 inputs for each fuzzer"
+	"valgrind|all|valgrind|unit and wire tests under memcheck"
 	"power|all|QEMU|a short replay of power losses (docs/power-loss.md)"
 	"e2e|all|containerd, an hour for its parts|two Kubernetes nodes of real parts, with a controller (docs/e2e.md)"
 	"e2e-node|all|containerd, an hour for its parts|the same without a controller"
@@ -373,6 +373,11 @@ needs_build() {
 
 run_lane() { # NUMBER LANE
 	local lane=$2 start=$SECONDS before after
+	if [ -n "$within" ] && [ $SECONDS -ge "$within" ]; then
+		result "$lane" skip "$lane" "no time was left: it would have begun after $SECONDS s, and the limit is $within s (./dev test $lane)"
+		say "[$1/${#lanes[@]}] $lane: no time is left"
+		return
+	fi
 	say "[$1/${#lanes[@]}] $lane (took $(took_last "$lane") last)"
 	before=$(wc -l <"$results")
 	if needs_build "$lane" && ! built build; then
@@ -393,13 +398,19 @@ run_lane() { # NUMBER LANE
 	mv "$times.new" "$times"
 }
 
+within=
 case "${1:-}" in
 --list)
 	list
 	exit 0
 	;;
+--within)
+	within=${2:-}
+	[[ $within =~ ^[0-9]+$ ]] || die "--within: '$within' is no number of seconds"
+	shift 2
+	;;
 -h | --help)
-	echo "usage: ./dev test [all|LANE...]; ./dev test --list names the lanes"
+	echo "usage: ./dev test [--within SECONDS] [all|LANE...]; ./dev test --list names the lanes"
 	exit 0
 	;;
 esac
