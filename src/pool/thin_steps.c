@@ -372,7 +372,6 @@ static int activate_end(struct op *op, int res)
 	}
 	thin_of(k)->life = THIN_UP;
 	thin_of(k)->half_grown = false;
-	thin_of(k)->fails_when_full = false;
 	pool_trash_kick(k->pool); /* what is in it waits for this */
 	return 0;
 }

@@ -81,6 +81,9 @@ Test(thin_growth, room, .timeout = 100)
 	pool_thin_state(f.pool, &state);
 	cr_assert_not(state.low);
 	cr_assert_not(f.pool->raw->thin.fails_when_full);
+	cr_assert_eq(f.pool->measured_ns, 0, "what was measured before is not true any more");
+	room = fixture_room(&f);
+	cr_assert_eq(room.thin_used_bytes, 2 * RAW_MIB);
 	fake_thin_pool_words = NULL;
 	fixture_close(&f);
 	bytes_drop();

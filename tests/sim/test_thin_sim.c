@@ -234,8 +234,20 @@ Test(thin_sim, conditions, .timeout = 100)
 		cr_assert(state.wrong, "%u", i);
 		cr_assert_eq(f.pool->raw->thin.life, THIN_UP, "%u", i);
 	}
+	/* What it said of itself goes with them. */
 	set_open(0);
+	fake_dm_fail_with = -ENOMEM;
+	fake_dm_fail_request = DM_TABLE_LOAD;
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	cr_assert_eq(fake_dm_fail_with, 0);
+	cr_assert_eq(f.pool->raw->thin.life, THIN_DOWN);
+	cr_assert_not(thin_is_wrong(&f.pool->raw->thin));
 	fake_thin_pool_words = NULL;
+	forget_activity(&f);
+	thin_keep_kick(f.pool);
+	fixture_settle(&f);
+	cr_assert_eq(f.pool->raw->thin.life, THIN_UP);
 	fixture_close(&f);
 	bytes_drop();
 }
