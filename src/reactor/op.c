@@ -417,15 +417,12 @@ int op_helper(struct op *op, unsigned fn, const char *key, const void *req, size
 
 static void on_proc_end(struct proc *proc, int res)
 {
-	struct op *op = proc->owner;
-	op->proc = NULL;
-	finish_wait(op, res);
+	finish_wait(proc->owner, res);
 }
 
 int op_proc(struct op *op, struct proc *proc)
 {
 	begin_wait(op);
-	op->proc = proc;
 	proc->owner = op;
 	proc->lane = op->lane;
 	proc->on_end = on_proc_end;

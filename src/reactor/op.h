@@ -128,7 +128,6 @@ struct op {
 		struct helper_call call;
 		struct ring_timer timer;
 	} wait;
-	struct proc *proc;
 	int (*work)(void *arg); /* op_work()'s */
 	void *work_arg;
 	/* op_calls()'s: those of the trip, and when each had ended */

@@ -45,7 +45,8 @@ struct session_ops {
 	/* Nothing was sent for a while: memory that only sending needs may go. NULL: it keeps none.
 	 */
 	void (*rest)(struct session *session);
-	/* What runs may end, nothing new begins, then it is finished. */
+	/* What runs may end, nothing new begins, then it is finished. A client's session ends at
+	 * once: it is drained by its own timer alone, when no call runs. */
 	void (*drain)(struct session *session);
 	void (*free)(struct session *session);
 };
