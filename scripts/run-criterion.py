@@ -5,8 +5,9 @@
 run-criterion.py BUILD_DIR SUITE LANE LOG_DIR RESULTS
 
 As many programs run at once as there are processors, the longest first as far as an earlier run tells (BUILD_DIR/
-test-seconds.json). Each has a mount namespace of its own, so that no program's mounts are copied into another's namespace
-and hold its devices there. A program that dies, hangs or fails without naming a test counts as one failure.
+test-seconds.json), or else tests/meson.build. Each has a mount namespace of its own, so that no program's mounts are
+copied into another's namespace and hold its devices there. A program that dies, hangs or fails without naming a test
+counts as one failure.
 """
 import concurrent.futures
 import json
@@ -94,7 +95,7 @@ def main():
     tests = list(tests_of(build, suite))
     seconds_path = os.path.join(build, "test-seconds.json")
     seconds = read_seconds(seconds_path)
-    tests.sort(key=lambda test: -seconds.get(test["name"], 0))
+    tests.sort(key=lambda test: -seconds.get(test["name"], test["priority"]))
     lock = threading.Lock()
     with open(out, "a", encoding="utf-8") as f:
         if not tests:
