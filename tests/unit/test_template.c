@@ -3,6 +3,8 @@
  * makes a template for all who wait, a bad one is made again, and a failure leaves nothing. */
 #include "pool_fixture.h"
 
+#include "pool/private.h"
+
 #include <linux/capability.h>
 #include <stdint.h>
 #include <sys/prctl.h>
@@ -237,6 +239,115 @@ Test(template, missing_mkfs_is_named)
 	fixture_close(&f);
 }
 
+/* In the place of mkfs.ext4; NULL: there is a file, which is no program. */
+static void install(struct fixture *f, const char *does)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/bin", f->top);
+	(void)mkdir(path, 0700);
+	setenv("PATH", path, 1);
+	snprintf(path, sizeof(path), "%s/bin/mkfs.ext4", f->top);
+	(void)unlink(path);
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, does != NULL ? 0700 : 0600);
+	cr_assert_geq(fd, 0);
+	if (does != NULL)
+		dprintf(fd, "#!/bin/sh\n%s\n", does);
+	close(fd);
+}
+
+static void uninstall(void)
+{
+	setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin", 1);
+}
+
+/* What it said last is told, and nothing of it is left. */
+Test(template, mkfs_that_does_not_do_it)
+{
+	static const struct {
+		const char *does, *options, *says;
+		enum err_code code;
+	} all[] = {
+		{"echo first; echo 'no luck  '; exit 3", "",
+			"mkfs.ext4 failed with exit status 3: no luck", ERR_INTERNAL},
+		{"echo out of luck; kill -9 $$", "",
+			"mkfs.ext4 was killed by signal 9: out of luck", ERR_INTERNAL},
+		{"exit 0", "", "mkfs.ext4 said it was done, but there is no ext4", ERR_INTERNAL},
+		{NULL, "", "running mkfs.ext4: Permission denied", ERR_INTERNAL},
+		{"exit 0", "-b 1024", "the mkfs options for ext4 cannot be used: Invalid argument",
+			ERR_INVALID},
+	};
+	struct fixture f;
+	if (!have("mkfs.ext4"))
+		cr_skip_test("mkfs is not installed");
+	fixture_open(&f, FIXTURE_DIR);
+	struct fsimg_spec spec = spec_of(FSIMG_EXT4);
+	unsigned fds = fixture_count_fds(&f);
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct err err = {0};
+		install(&f, all[i].does);
+		spec.mkfs_options = all[i].options;
+		cr_assert_eq(format(&f, "v", &spec, false, &err), all[i].code, "%s", err.message);
+		cr_assert_not_null(strstr(err.message, all[i].says), "%s", err.message);
+		cr_assert_eq(fixture_count(&f, "volumes") + fixture_count(&f, "templates"), 0);
+		cr_assert_eq(fixture_count_fds(&f), fds);
+	}
+	uninstall();
+	spec.mkfs_options = "";
+	format(&f, "v", &spec, false, NULL);
+	check_image(&f, "v", &spec);
+	fixture_close(&f);
+}
+
+Test(template, mkfs_that_takes_too_long)
+{
+	struct fixture f;
+	struct pool_mkfs m;
+	static const uint8_t uuid[16] = {1};
+	char path[128];
+	fixture_open(&f, FIXTURE_DIR);
+	struct fsimg_spec spec = spec_of(FSIMG_EXT4);
+	install(&f, "exec /bin/sleep 1000");
+	snprintf(path, sizeof(path), "%s/image-of-it", f.top);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	pool_mkfs_init(&m, &f.reactor, &spec, fd, uuid);
+	fixture_ended = false;
+	m.op.on_end = fixture_on_end;
+	op_start(&m.op);
+	while (!ring_timer_armed(&m.proc.timer))
+		fixture_turn(&f);
+	ring_timer_arm(f.reactor.ring, &m.proc.timer, 0); /* so much time has passed */
+	while (!fixture_ended)
+		fixture_turn(&f);
+	uninstall();
+	cr_assert_eq(m.op.err.code, ERR_TIMEOUT, "%s", m.op.err.message);
+	char want[64];
+	snprintf(want, sizeof(want), "mkfs.ext4 took longer than %llu s",
+		(unsigned long long)m.proc.timeout_ms / 1000);
+	cr_assert_str_eq(m.op.err.message, want);
+	close(fd);
+	fixture_close(&f);
+}
+
+/* Whether files of this pool can share extents was not known for all of them. */
+Test(template, ext4_by_copy_where_sharing_fails)
+{
+	struct fixture f;
+	if (!have("mkfs.ext4"))
+		cr_skip_test("mkfs is not installed");
+	fixture_open(&f, FIXTURE_TMPFS);
+	cr_assert_not(f.pool->features.reflink);
+	f.pool->features.reflink = true;
+	struct fsimg_spec spec = spec_of(FSIMG_EXT4);
+	unsigned fds = fixture_count_fds(&f);
+	format(&f, "one", &spec, false, NULL);
+	format(&f, "two", &spec, false, NULL);
+	check_image(&f, "one", &spec);
+	check_image(&f, "two", &spec);
+	cr_assert_eq(fixture_count(&f, "templates"), 1);
+	cr_assert_eq(fixture_count_fds(&f), fds);
+	fixture_close(&f);
+}
+
 Test(template, bad_ones_are_replaced)
 {
 	struct fixture f;
@@ -332,5 +443,37 @@ Test(template, eviction)
 	f.observer.after = count_mkfs;
 	format(&f, "v", &first, false, NULL);
 	cr_assert_eq(mkfs_runs, 0);
+	fixture_close(&f);
+}
+
+/* Of those that nobody has used since we started, to the nanosecond. */
+Test(template, the_oldest_go_first)
+{
+	enum { COUNT = POOL_TEMPLATES_MAX + 2, HALF = COUNT / 2 };
+	struct fixture f;
+	if (!have("mkfs.ext4"))
+		cr_skip_test("mkfs is not installed");
+	fixture_open(&f, FIXTURE_DIR);
+	int dir = f.pool->fds[POOL_FD_TEMPLATES];
+	for (unsigned i = 0; i < COUNT; i++) {
+		char name[16];
+		/* One after the other, in an order that is none of names. */
+		unsigned age = i * 7 % COUNT;
+		struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
+			{.tv_sec = 1000000 - age / HALF, .tv_nsec = 1000 - age % HALF}};
+		snprintf(name, sizeof(name), "ext4-%02u", age);
+		int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		cr_assert_geq(fd, 0);
+		close(fd);
+		cr_assert_eq(utimensat(dir, name, times, 0), 0);
+	}
+	struct fsimg_spec spec = spec_of(FSIMG_EXT4);
+	format(&f, "v", &spec, false, NULL);
+	cr_assert_eq(fixture_count(&f, "templates"), POOL_TEMPLATES_MAX);
+	for (unsigned age = 0; age < COUNT; age++) {
+		char name[16];
+		snprintf(name, sizeof(name), "ext4-%02u", age);
+		cr_assert_eq(faccessat(dir, name, F_OK, 0) == 0, age < COUNT - 3, "%s", name);
+	}
 	fixture_close(&f);
 }
