@@ -60,7 +60,8 @@ int pools_find_golden(
 		if (object == NULL)
 			continue;
 		if (object->rec == NULL || !is_golden(object->rec)) {
-			other = object;
+			if (other == NULL || object->rec == NULL)
+				other = object;
 		} else if (found != NULL) {
 			return err_set(err, ERR_PRECONDITION,
 				"pools %s and %s have a golden image %s each: delete one of them (DeleteSnapshot)",

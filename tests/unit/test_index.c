@@ -3,7 +3,9 @@
 #include "pool_memory.h"
 
 #include "pool/departure.h"
+#include "pool/golden.h"
 #include "pool/hold.h"
+#include "pool/prefixed.h"
 
 #include <stdio.h>
 
@@ -502,4 +504,83 @@ Test(index, is_asked_by_image)
 		cr_assert_eq(pools_find_image(&pools, 10 + i / 2, 20 + i % 2), o[i]);
 	cr_assert_null(pools_find_image(&pools, 10, 22));
 	cr_assert_null(pools_find_image(&pools, 12, 20));
+}
+
+/* ---- by names alone ---- */
+
+static struct pool_object *put_snapshot(struct pool *pool, const char *source_id)
+{
+	struct record rec = volume("root");
+	rec.kind = RECORD_SNAPSHOT;
+	rec.source = RECORD_SOURCE_VOLUME;
+	rec.source_id = source_id;
+	return put(pool, &rec, 0);
+}
+
+static enum err_code find_golden(struct pool_object **ret, const char *part)
+{
+	struct err err = {0};
+	pools_find_golden(&pools, "root", ret, &err);
+	cr_assert_not_null(strstr(err.message, part), "%s", err.message);
+	return err.code;
+}
+
+/* The one that is golden, then the one that may be, then the pool that may have it. */
+Test(index, finds_the_golden_image)
+{
+	static const char import[] = "22222222.import.root.0123abcd.01234567";
+	struct pool_object *found = NULL, *golden;
+	cr_assert_eq(find_golden(&found, ""), ERR_OK);
+	cr_assert_null(found);
+	all[1].life = POOL_NEW;
+	strcpy(all[1].why, "pool b is being loaded");
+	cr_assert_eq(find_golden(&found, "pool b may have the golden image root, and was not read"
+					 " yet: pool b is being loaded"),
+		ERR_UNAVAILABLE);
+	struct pool_object *damaged = put_quarantined(&all[0], RECORD_SNAPSHOT, "root", 0);
+	cr_assert_eq(find_golden(&found, "quarantined in pool a: its record is"), ERR_DATA_LOSS);
+	put_snapshot(&all[2], "22222222.v.01234567");
+	cr_assert_eq(find_golden(&found, "quarantined in pool a: its record is"), ERR_DATA_LOSS);
+	drop(damaged);
+	cr_assert_eq(find_golden(&found, "root in pool c is no golden image"), ERR_PRECONDITION);
+	golden = put_snapshot(&all[0], import);
+	cr_assert_eq(find_golden(&found, ""), ERR_OK);
+	cr_assert_eq(found, golden);
+	put_snapshot(&all[1], import);
+	cr_assert_eq(find_golden(&found, "pools a and b have a golden image root each"),
+		ERR_PRECONDITION);
+}
+
+static void next_is(const char *after, const char *want)
+{
+	const struct pool_object *o = prefixed_next(&all[0], "docker-", after);
+	cr_assert_eq(o != NULL, want != NULL, "%s", after);
+	cr_assert(o == NULL || strcmp(o->key, want) == 0, "%s: %s", after, o->key);
+}
+
+/* What cannot be read has no name, and a pod's volume is the pod's. */
+Test(index, walks_names_of_one_beginning)
+{
+	static const char *const names[] = {"a", "docker-", "docker-b", "docker-d", "dog", "z"};
+	char long_name[120], other_long[120];
+	struct record inlined = volume("docker-c");
+	memset(long_name, 'x', sizeof(long_name) - 1);
+	memcpy(long_name, "docker-", strlen("docker-"));
+	long_name[119] = other_long[119] = '\0';
+	memset(other_long, 'y', sizeof(other_long) - 1);
+	inlined.owner = "/var/lib/kubelet/pods/1";
+	next_is("", NULL);
+	put(&all[0], &inlined, 0);
+	put_quarantined(&all[0], RECORD_VOLUME, "docker-a", 0);
+	next_is("", NULL);
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		put_name(&all[0], names[i]);
+	put_name(&all[0], other_long);
+	next_is("", "docker-b");
+	struct pool_object *hashed = put_name(&all[0], long_name);
+	next_is("", hashed->key);
+	next_is(hashed->key, "docker-b");
+	next_is("docker-b", "docker-d");
+	next_is("docker-d", NULL);
+	cr_assert_str_eq(prefixed_name_of(hashed, "docker-"), long_name + strlen("docker-"));
 }
