@@ -365,8 +365,8 @@ static int activate_end(struct op *op, int res)
 	struct thin_keep *k = thin_keep_of(op);
 	if (res < 0) {
 		if (k->files.err.code == ERR_OK)
-			return op_fail_sys(
-				op, res, "activating the thin pool of pool %s", k->pool->name);
+			return pool_fail_sys(k->pool, &op->err, res,
+				"activating the thin pool of pool %s", k->pool->name);
 		op->err = k->files.err;
 		return res;
 	}

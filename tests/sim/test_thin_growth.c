@@ -152,13 +152,6 @@ static void open_one(struct fixture *f, struct ring_sim *sim, uint64_t seed)
 	cr_assert_eq(build(f, &rec, NULL), ERR_OK);
 }
 
-static void close_one(struct fixture *f)
-{
-	fake_thin_pool_words = NULL;
-	fixture_close(f);
-	bytes_drop();
-}
-
 /* As much again, when more than three quarters are in use and nobody was promised that room. */
 Test(thin_growth, metadata_get_as_much_again, .timeout = 100)
 {
@@ -192,7 +185,7 @@ Test(thin_growth, metadata_get_as_much_again, .timeout = 100)
 	cr_assert_eq(raw_free_mib(&f), free_mib - first);
 	cr_assert_eq(data_mib(&f), data);
 	check_grown(&f);
-	close_one(&f);
+	close_thin(&f);
 }
 
 /* They come to what they were given before, ahead of more. */
@@ -213,7 +206,7 @@ Test(thin_growth, half_grown_gets_no_more_metadata, .timeout = 100)
 	cr_assert_not(f.pool->raw->thin.half_grown);
 	cr_assert_eq(metadata_mib(&f), 2 * first);
 	check_grown(&f);
-	close_one(&f);
+	close_thin(&f);
 }
 
 /* With each step failed in turn: what no map has is free again. */
@@ -242,7 +235,7 @@ Test(thin_growth, what_was_taken_in_vain_is_given_back, .timeout = 100)
 			break;
 	}
 	check_grown(&f);
-	close_one(&f);
+	close_thin(&f);
 }
 
 /* Who writes waits while there is something that will be free, and fails where nothing is. */
@@ -287,7 +280,7 @@ Test(thin_growth, fails_where_nothing_comes_to_be_free, .timeout = 100)
 	say(words, sizeof(words), data - 4, data + 1);
 	look(&f);
 	cr_assert_eq(data_mib(&f), data + 8);
-	close_one(&f);
+	close_thin(&f);
 }
 
 /* Nor is anything taken where nobody knows what is free, or for one that takes no writes. */
@@ -316,7 +309,7 @@ Test(thin_growth, takes_nothing_in_doubt, .timeout = 100)
 	look(&f);
 	cr_assert_eq(data_mib(&f), data);
 	check_grown(&f);
-	close_one(&f);
+	close_thin(&f);
 }
 
 /* ---- activation ---- */
@@ -359,7 +352,7 @@ Test(thin_growth, is_made_anew_of_what_is_there, .timeout = 100)
 	write_metadata(&f, 0, super);
 	look(&f);
 	is_active(&f);
-	close_one(&f);
+	close_thin(&f);
 }
 
 /* ---- thin_check ---- */
@@ -444,7 +437,7 @@ static void close_checks(struct fixture *f)
 {
 	metadata_device = false;
 	setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin", 1);
-	close_one(f);
+	close_thin(f);
 }
 
 /* Which it is after an unclean stop, or where dm-thin asks for it. Also where the kernel says at
@@ -568,15 +561,6 @@ Test(thin_growth, a_check_that_takes_long, .timeout = 100)
 
 /* ---- the end ---- */
 
-static ino_t inode_of(struct fixture *f, const char *name)
-{
-	char path[128];
-	struct stat st;
-	snprintf(path, sizeof(path), "%s/%s", f->path, name);
-	cr_assert_eq(stat(path, &st), 0);
-	return st.st_ino;
-}
-
 static void on_retired(void *arg, const char *op_name, const char *step_name, uint64_t ns)
 {
 	(void)ns;
@@ -598,5 +582,5 @@ Test(thin_growth, is_in_the_trash_durably, .timeout = 100)
 		fixture_turn(&f);
 	cr_assert_eq(then[0], inode_of(&f, "thin"));
 	cr_assert_eq(then[1], inode_of(&f, "trash"));
-	close_one(&f);
+	close_thin(&f);
 }

@@ -28,14 +28,8 @@ static bool try_build(
 	struct fixture *f, const struct tried *what, const char *name, bool requests, int n)
 {
 	struct pool_object *source = what->source != NULL ? find(f, what->source) : NULL;
-	struct record rec = thin_volume(what->name, what->mib);
-	rec.kind = what->kind;
-	rec.source = source != NULL ? RECORD_SOURCE_VOLUME : RECORD_SOURCE_NONE;
-	char id[RECORD_ID_MAX] = "";
-	if (source != NULL)
-		pool_object_id(source, id);
-	rec.source_id = id;
-	rec.shares_extents = source != NULL && !source->rec->thick;
+	char id[RECORD_ID_MAX];
+	struct record rec = thin_copy(what->name, what->kind, what->mib, source, id);
 	unsigned fds = count_fds(f), files = f->pool->raw->thin.files;
 	arm(name, requests, n);
 	enum err_code code = build(f, &rec, source);
@@ -178,14 +172,6 @@ Test(thin_sim, keeping, .timeout = 200)
 		fixture_close(&f);
 	}
 	bytes_drop();
-}
-
-/* So many have the thin pool's device open. */
-static void set_open(unsigned count)
-{
-	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
-		if (strstr(fake_dm_devices[i].name, "thinpool") != NULL)
-			fake_dm_devices[i].open = count;
 }
 
 /* What dm-thin says of itself, and what becomes of it. */
@@ -526,6 +512,61 @@ Test(thin_sim, is_taken_away_in_part, .timeout = 100)
 	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
 	fixture_close(&f);
 	bytes_drop();
+}
+
+/* ---- who wants it ---- */
+
+Test(thin_sim, no_numbers_are_left, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 76);
+	struct record rec = thin_volume("v", 6), other = thin_volume("w", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	unsigned fds = count_fds(&f);
+	f.pool->raw->thin.ids_left = 1;
+	cr_assert_eq(build(&f, &other, NULL), ERR_OK);
+	remove_named(&f, "w");
+	build_fails(&f, &other, ERR_NO_ROOM, "has used up the numbers it has for volumes");
+	check_rest(&f, 1, fds);
+	raw_reopen_pools(&f);
+	cr_assert_eq(build(&f, &other, NULL), ERR_OK);
+	close_thin(&f);
+}
+
+/* Its devices were taken away a moment ago: the next look makes them again. */
+Test(thin_sim, a_message_that_nobody_hears, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 77);
+	struct record rec = thin_volume("v", 6), other = thin_volume("w", 6);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	unsigned fds = count_fds(&f);
+	fake_dm_reboot(true);
+	forget_activity(&f);
+	build_fails(&f, &other, ERR_UNAVAILABLE, "w: the thin pool of pool p is not active now");
+	look(&f);
+	sweep_trash(&f);
+	check_rest(&f, 1, fds);
+	cr_assert_eq(build(&f, &other, NULL), ERR_OK);
+	close_thin(&f);
+}
+
+Test(thin_sim, more_than_can_be_promised, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 78);
+	struct record rec = thin_volume("v", AREA_MIB);
+	unsigned fds = count_fds(&f);
+	build_fails(
+		&f, &rec, ERR_NO_ROOM, " MiB left to promise to thin volumes, 96 MiB are needed");
+	check_rest(&f, 0, fds);
+	cr_assert_eq(f.pool->raw->thin.life, THIN_NONE);
+	rec = thin_volume("v", 40);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	close_thin(&f);
 }
 
 Test(thin_sim, ids_are_chosen_where_most_are_free)

@@ -62,15 +62,26 @@ static inline void bytes_drop(void)
 		close(bytes_of[--bytes_count].fd);
 }
 
+/* So many openings of the device mapper go well, and the next one fails so. */
+static unsigned dm_open_after;
+static int dm_open_fails;
+
 int __wrap_dm_open(struct dm *ret, const char *path)
 {
 	(void)path;
+	if (dm_open_fails != 0 && dm_open_after-- == 0) {
+		int r = dm_open_fails;
+		dm_open_fails = 0;
+		return r;
+	}
 	*ret = (struct dm){.fd = -1, .call = fake_dm_call};
 	return 0;
 }
 
 /* There is a device of the metadata, which is the whole disk. */
 static bool metadata_device;
+/* The next device cannot be opened. */
+static int node_open_fails;
 
 int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
 {
@@ -78,6 +89,11 @@ int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags)
 	uint32_t id;
 	(void)dev_major;
 	(void)flags;
+	if (node_open_fails != 0) {
+		int r = node_open_fails;
+		node_open_fails = 0;
+		return r;
+	}
 	if (metadata_device && strstr(d->name, "thinmeta") != NULL)
 		return open(raw_root.disk, O_RDWR | O_CLOEXEC);
 	if (sscanf(d->now.targets[0].params, "%*u:%*u %u", &id) != 1 ||
@@ -135,6 +151,13 @@ static inline void open_sim(struct fixture *f, struct ring_sim *sim, uint64_t se
 	raw_open_pools(f);
 }
 
+static inline void close_thin(struct fixture *f)
+{
+	fake_thin_pool_words = NULL;
+	fixture_close(f);
+	bytes_drop();
+}
+
 static inline struct record thin_volume(const char *name, unsigned mib)
 {
 	struct record rec = raw_volume(name, mib);
@@ -142,6 +165,9 @@ static inline struct record thin_volume(const char *name, unsigned mib)
 	rec.mkfs_options = "";
 	return rec;
 }
+
+/* Of the last build. */
+static struct err build_err;
 
 /* source: NULL: an empty one; a thin one is shared, a thick one copied. */
 static inline enum err_code build(
@@ -160,6 +186,7 @@ static inline enum err_code build(
 		b.fill_writes = true;
 	}
 	enum err_code code = fixture_run(f, &b.op);
+	build_err = b.op.err;
 	if (code != ERR_OK)
 		fprintf(stderr, "build: %s: %s\n", b.op.err.step, b.op.err.message);
 	else /* the kernel keeps a device that somebody has open, and its caller may wait */
@@ -172,6 +199,23 @@ static inline struct pool_object *find(struct fixture *f, const char *name)
 {
 	struct pool_object *o = pools_find_name(f->pools, RECORD_VOLUME, name);
 	return o != NULL ? o : pools_find_name(f->pools, RECORD_SNAPSHOT, name);
+}
+
+/* A volume or snapshot of a source, which may be NULL; it is shared unless it is thick. */
+static inline struct record thin_copy(const char *name, enum record_kind kind, unsigned mib,
+	const struct pool_object *source, char id[RECORD_ID_MAX])
+{
+	struct record rec = thin_volume(name, mib);
+	rec.kind = kind;
+	id[0] = '\0';
+	if (source != NULL) {
+		rec.source = source->kind == RECORD_VOLUME ? RECORD_SOURCE_VOLUME
+							   : RECORD_SOURCE_SNAPSHOT;
+		pool_object_id(source, id);
+		rec.shares_extents = !source->rec->thick;
+	}
+	rec.source_id = id;
+	return rec;
 }
 
 static inline void remove_named(struct fixture *f, const char *name)
@@ -255,7 +299,37 @@ static inline void sweep_trash(struct fixture *f)
 	fixture_settle(f);
 }
 
+static inline ino_t inode_of(struct fixture *f, const char *name)
+{
+	char path[128];
+	struct stat st;
+	snprintf(path, sizeof(path), "%s/%s", f->path, name);
+	cr_assert_eq(stat(path, &st), 0);
+	return st.st_ino;
+}
+
+static inline void says(const char *text, const char *part)
+{
+	cr_assert_not_null(strstr(text, part), "%s", text);
+}
+
+static inline void build_fails(
+	struct fixture *f, const struct record *rec, enum err_code code, const char *part)
+{
+	cr_assert_eq(build(f, rec, NULL), code, "%d: %s", build_err.code, build_err.message);
+	says(build_err.message, part);
+	sweep_trash(f);
+}
+
 /* ---- the thin pool ---- */
+
+/* So many have its device open. */
+static inline void set_open(unsigned count)
+{
+	for (unsigned i = 0; i < FAKE_DM_DEVICES; i++)
+		if (strstr(fake_dm_devices[i].name, "thinpool") != NULL)
+			fake_dm_devices[i].open = count;
+}
 
 /* A block of its metadata. */
 static inline void write_metadata(struct fixture *f, uint64_t number, const uint8_t *block)
