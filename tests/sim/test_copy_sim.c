@@ -7,6 +7,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -431,10 +432,30 @@ static void ended_nothing(struct work_job *job, int res)
 		cr_assert_eq(work_submit(world->reactor.work, job), 0);
 }
 
+static void fill_queue(void)
+{
+	static struct work_job jobs[WORK_QUEUE_MAX + 1];
+	unsigned count = 0;
+	for (; count <= WORK_QUEUE_MAX; count++) {
+		jobs[count] = (struct work_job){.run = nothing, .on_end = ended_nothing};
+		if (work_submit(world->reactor.work, &jobs[count]) == -EAGAIN)
+			break;
+	}
+	cr_assert_leq(count, WORK_QUEUE_MAX);
+}
+
+static void check_refused(struct world *w, struct copy *copy, const char *what)
+{
+	settle(w, 7);
+	cr_expect(op_failed(&copy->op));
+	cr_expect_eq(copy->op.err.errnum, EAGAIN, "%s", copy->op.err.message);
+	cr_expect_not_null(strstr(copy->op.err.message, what), "%s", copy->op.err.message);
+	cr_expect_null(copy->state);
+}
+
 /* A write that is a job, and finds no room in its lane's queue. */
 Test(copy_sim, a_write_that_is_refused_fails_the_copy)
 {
-	static struct work_job jobs[WORK_QUEUE_MAX + 1];
 	struct world w;
 	struct copy copy;
 	world_open(&w, 7);
@@ -442,18 +463,112 @@ Test(copy_sim, a_write_that_is_refused_fails_the_copy)
 	start(&w, &copy, src, dst);
 	while (w.sim.served == 0)
 		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
-	unsigned count = 0;
-	for (; count <= WORK_QUEUE_MAX; count++) {
-		jobs[count] = (struct work_job){.run = nothing, .on_end = ended_nothing};
-		if (work_submit(w.reactor.work, &jobs[count]) == -EAGAIN)
-			break;
-	}
-	cr_assert_leq(count, WORK_QUEUE_MAX);
-	settle(&w, 7);
-	cr_expect(op_failed(&copy.op));
-	cr_expect_eq(copy.op.err.errnum, EAGAIN, "%s", copy.op.err.message);
-	cr_expect_null(copy.state);
+	fill_queue();
+	check_refused(&w, &copy, "");
 	close(src);
 	close(dst);
 	world_close(&w);
+}
+
+/* As the first look for data, which leaves nothing in the next copy's way. */
+Test(copy_sim, a_look_for_data_that_is_refused_fails_the_copy)
+{
+	struct world w;
+	struct copy copy;
+	world_open(&w, 7);
+	int src = source(7), dst = memory_file();
+	start(&w, &copy, src, dst);
+	fill_queue();
+	check_refused(&w, &copy, "looking for data");
+	cr_assert_eq(w.sim.served, 0);
+	while (work_queue_depth(w.reactor.work) > 0)
+		cr_assert_eq(ring_turn(w.reactor.ring, true), 0);
+	start(&w, &copy, src, dst);
+	settle(&w, 7);
+	cr_assert_not(op_failed(&copy.op), "%s", copy.op.err.message);
+	cr_assert(is_model(dst));
+	close(src);
+	close(dst);
+	world_close(&w);
+}
+
+/* ---- direct I/O ---- */
+
+/* Less than a sector is nothing: without an end to that a copy would never be over. */
+Test(copy_sim, a_direct_transfer_that_does_not_get_on)
+{
+	bool reads = false, writes = false, reached = true;
+	for (uint64_t nth = 0; reached; nth++) {
+		struct world w;
+		struct copy copy;
+		world_open(&w, 43);
+		w.fail_at = nth;
+		w.fail_with = 511;
+		int src = source_in(direct_file(), 43), dst = direct_file();
+		start(&w, &copy, src, dst);
+		settle(&w, 43);
+		reached = w.sim.served > nth;
+		const char *why = copy.op.err.message;
+		cr_assert_eq(op_failed(&copy.op), reached, "request %llu", (unsigned long long)nth);
+		cr_assert_eq(copy.op.err.errnum, reached ? EIO : 0);
+		cr_assert_null(copy.state);
+		reads |= reached && strstr(why, "a direct read made no progress") != NULL;
+		writes |= reached && strstr(why, "a direct write made no progress") != NULL;
+		close(src);
+		close(dst);
+		world_close(&w);
+	}
+	cr_assert(reads && writes);
+}
+
+static struct {
+	int fd;
+	unsigned nth; /* of the flags that are set of it */
+} flags_stay;
+
+int __real_fcntl64(int fd, int cmd, ...);
+int __wrap_fcntl64(int fd, int cmd, ...);
+int __wrap_fcntl64(int fd, int cmd, ...)
+{
+	va_list ap;
+	va_start(ap, cmd);
+	long arg = va_arg(ap, long);
+	va_end(ap);
+	if (cmd == F_SETFL && fd == flags_stay.fd && flags_stay.nth-- == 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	return __real_fcntl64(fd, cmd, arg);
+}
+
+/* Its end is written through the page cache: not if that cannot be asked for, and the file must be
+ * again as it was. */
+Test(copy_sim, a_file_that_keeps_its_flags)
+{
+	static const char *const says[] = {"leaving direct I/O", "going back to direct I/O", ""};
+	for (unsigned nth = 0; nth < 3; nth++) {
+		struct world w;
+		struct copy copy;
+		world_open(&w, 44);
+		int src = source(44), dst = direct_file();
+		cr_assert_eq(pwrite(src, "\x5a", 1, SIZE - 1), 1);
+		model[SIZE - 1] = 0x5a;
+		flags_stay.fd = dst;
+		flags_stay.nth = nth;
+		start(&w, &copy, src, dst);
+		settle(&w, 44);
+		flags_stay.fd = -1;
+		cr_assert_eq(op_failed(&copy.op), nth < 2, "%u", nth);
+		cr_assert_eq(copy.op.err.errnum, nth < 2 ? EINVAL : 0);
+		cr_assert_not_null(
+			strstr(copy.op.err.message, says[nth]), "%s", copy.op.err.message);
+		cr_assert_null(copy.state);
+		cr_assert_eq((fcntl(dst, F_GETFL) & O_DIRECT) != 0, nth != 1);
+		cr_assert_eq(pread(dst, got, 1, SIZE - 1), 1);
+		cr_assert_eq(got[0], nth == 0 ? 0 : 0x5a);
+		cr_assert(nth < 2 || is_model(dst));
+		close(src);
+		close(dst);
+		world_close(&w);
+	}
 }

@@ -152,7 +152,7 @@ static int carry_out(struct ring *ring, struct ring_req *req, uint32_t *ret_flag
 	}
 	uint64_t nth = sim->served++;
 	int r = sim->fault != NULL ? sim->fault(sim->fault_arg, nth, sqe) : 0;
-	if (r < 0)
+	if (r != 0)
 		return r;
 	if (sqe->opcode == IORING_OP_TIMEOUT)
 		return -ETIME;

@@ -16,8 +16,8 @@ struct ring_sim {
 	unsigned short_every;
 	/* One request in `eintr_every` completes with -EINTR first; 0: never. */
 	unsigned eintr_every;
-	/* Called before a request is carried out, `nth` counting from 0. A negative errno is its
-	 * result and nothing is carried out. NULL: no faults. */
+	/* Called before a request is carried out, `nth` counting from 0. What is not 0 is its
+	 * result, such as a negative errno, and nothing is carried out. NULL: no faults. */
 	int (*fault)(void *arg, uint64_t nth, const struct io_uring_sqe *sqe);
 	void *fault_arg;
 	/* So many cancellations miss their request, as the kernel's can; it must be asked again. */
