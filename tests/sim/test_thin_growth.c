@@ -524,6 +524,7 @@ Test(thin_growth, a_check_that_takes_long, .timeout = 100)
 	struct fixture f;
 	struct record rec = thin_volume("w", 6);
 	struct pool_build b;
+	struct pool_thin_state state;
 	open_checks(&f, NULL);
 	stop(&f, true, false);
 	install(&f, "exec sleep 1000");
@@ -542,6 +543,8 @@ Test(thin_growth, a_check_that_takes_long, .timeout = 100)
 		fixture_turn(&f);
 	cr_assert_eq(b.op.err.code, ERR_UNAVAILABLE);
 	cr_assert_not_null(strstr(b.op.err.message, "are being checked"), "%s", b.op.err.message);
+	pool_thin_state(f.pool, &state);
+	says(state.wrong ? state.why : "", "being checked after an unclean stop; wait");
 	pool_build_free(&b);
 	cr_assert_eq(build(&f, &rec, NULL), ERR_UNAVAILABLE);
 	/* In the end it has taken too long. */

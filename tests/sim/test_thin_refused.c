@@ -42,46 +42,6 @@ int __wrap_fsetxattr(int fd, const char *name, const void *value, size_t size, i
 	return -1;
 }
 
-static void refuse_dm(unsigned after)
-{
-	dm_open_after = after;
-	dm_open_fails = -EMFILE;
-}
-
-/* Whether an opening was refused. */
-static bool dm_was_refused(void)
-{
-	bool refused = dm_open_fails == 0;
-	dm_open_fails = 0;
-	return refused;
-}
-
-/* Done before that step of the thin pool's, once. */
-static struct {
-	const char *step;
-	void (*act)(struct fixture *f);
-	struct fixture *f;
-} ahead;
-
-static int act_ahead(void *arg, const char *op_name, const char *step_name)
-{
-	(void)arg;
-	if (ahead.step != NULL && strcmp(op_name, "thin_keep") == 0 &&
-		strcmp(step_name, ahead.step) == 0) {
-		ahead.step = NULL;
-		ahead.act(ahead.f);
-	}
-	return 0;
-}
-
-static void act_before(struct fixture *f, const char *step, void (*act)(struct fixture *f))
-{
-	f->observer.before = act_ahead;
-	ahead.f = f;
-	ahead.act = act;
-	ahead.step = step;
-}
-
 static unsigned refuse_after;
 
 static void refuse_it(struct fixture *f)
@@ -548,35 +508,5 @@ Test(thin_refused, the_device_mapper_at_the_end, .timeout = 100)
 	cr_assert_eq(fixture_count(&f, "thin"), 2);
 	until_it_is_gone(&f);
 	cr_assert_str_eq(f.pool->raw->thin.why, "");
-	close_thin(&f);
-}
-
-/* ---- what an image without a device has ---- */
-
-static uint64_t measured(struct fixture *f)
-{
-	(void)fixture_room(f);
-	return find(f, "v")->allocated_bytes;
-}
-
-/* The metadata say it, unless they are damaged: then nothing is said. */
-Test(thin_refused, what_no_device_says_the_metadata_say, .timeout = 100)
-{
-	struct fixture f;
-	struct ring_sim sim;
-	uint8_t node[META_BLOCK];
-	open_sim(&f, &sim, 76);
-	struct record rec = thin_volume("v", 6);
-	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
-	const uint64_t five[][2] = {{raw_map(&f, "volumes/v").thin_id, 5}};
-	meta_write_node(node, 1, true, META_DETAILS, five, 1);
-	write_metadata(&f, 1, node);
-	cr_assert_eq(measured(&f), (uint64_t)5 * new_super.block_bytes);
-	memset(node, 0x55, sizeof(node));
-	write_metadata(&f, 1, node);
-	cr_assert_eq(measured(&f), (uint64_t)5 * new_super.block_bytes, "as it was");
-	meta_write_node(node, 1, true, META_DETAILS, NULL, 0);
-	write_metadata(&f, 1, node);
-	cr_assert_eq(measured(&f), (uint64_t)5 * new_super.block_bytes, "they do not know it");
 	close_thin(&f);
 }

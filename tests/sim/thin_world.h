@@ -78,6 +78,20 @@ int __wrap_dm_open(struct dm *ret, const char *path)
 	return 0;
 }
 
+static inline void refuse_dm(unsigned after)
+{
+	dm_open_after = after;
+	dm_open_fails = -EMFILE;
+}
+
+/* Whether an opening was refused. */
+static inline bool dm_was_refused(void)
+{
+	bool refused = dm_open_fails == 0;
+	dm_open_fails = 0;
+	return refused;
+}
+
 /* There is a device of the metadata, which is the whole disk. */
 static bool metadata_device;
 /* The next device cannot be opened. */
@@ -376,6 +390,32 @@ static inline void check_grown(struct fixture *f)
 	cr_assert_eq(device_mib("thinmeta"), image_map_bytes(&metadata) / RAW_MIB);
 	cr_assert_eq(device_mib("thindata"), data_mib(f));
 	cr_assert_eq(device_mib("thinpool"), data_mib(f));
+}
+
+/* Done before that step of the thin pool's, once. */
+static struct {
+	const char *step;
+	void (*act)(struct fixture *f);
+	struct fixture *f;
+} ahead;
+
+static inline int act_ahead(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	if (ahead.step != NULL && strcmp(op_name, "thin_keep") == 0 &&
+		strcmp(step_name, ahead.step) == 0) {
+		ahead.step = NULL;
+		ahead.act(ahead.f);
+	}
+	return 0;
+}
+
+static inline void act_before(struct fixture *f, const char *step, void (*act)(struct fixture *f))
+{
+	f->observer.before = act_ahead;
+	ahead.f = f;
+	ahead.act = act;
+	ahead.step = step;
 }
 
 /* Here the metadata have no device that thin_check could look at. */
