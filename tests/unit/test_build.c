@@ -249,9 +249,11 @@ Test(build, of_a_damaged_source)
 	for (unsigned thick = 0; thick < 2; thick++) {
 		struct record rec = copy_of(thick);
 		source()->image = POOL_IMAGE_TRUNCATED;
+		refuse(SHARE, 0, 1, EIO);
 		build(&rec, source(), false);
 		says(ERR_DATA_LOSS,
 			"source in pool p cannot be copied: its image is shorter than it should be");
+		cr_assert_eq(refused.times, 1, "it is not asked for");
 		check_nothing_left(1);
 		source()->image = POOL_IMAGE_WHOLE;
 	}
@@ -264,6 +266,7 @@ Test(build, of_a_damaged_source)
 	for (unsigned thick = 0; thick < 2; thick++) {
 		struct record rec = copy_of(thick);
 		rec.source_id = "22222222.source.01234567";
+		refuse(SHARE, 0, 1, EIO);
 		build(&rec, source(), false);
 		says(ERR_DATA_LOSS, "source in pool p cannot be copied: ");
 		cr_assert_not_null(strstr(told.message, source()->why));

@@ -25,11 +25,18 @@ static struct fixture f;
 
 static int fail_fsync = -1, fail_rename = -1; /* -1: never; n: the nth from now on */
 static bool rename_all_the_same;
+static ino_t fail_fsync_of; /* the next one of this file */
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
+	struct stat st;
+	if (fail_fsync_of != 0 && fstat(fd, &st) == 0 && st.st_ino == fail_fsync_of) {
+		fail_fsync_of = 0;
+		errno = EIO;
+		return -1;
+	}
 	if (fail_fsync >= 0 && fail_fsync-- == 0) {
 		errno = EIO;
 		return -1;
@@ -458,6 +465,116 @@ Test(departure, survives_the_pools_absence, .timeout = 60)
 		cr_assert_eq(pools_departure(f.pools, id), round == 0 ? d : NULL);
 	}
 	cr_assert_eq(find(), ERR_NOT_FOUND);
+	fixture_close(&f);
+}
+
+/* ---- pools and volumes that are not right ---- */
+
+static enum err_code told(struct op *op, const char *part)
+{
+	enum err_code code = fixture_run(&f, op);
+	cr_assert_not_null(strstr(op->err.message, part), "%s", op->err.message);
+	return code;
+}
+
+static enum err_code depart_told(const char *part)
+{
+	struct pool_departure note = sample(id, 1);
+	struct pool_depart d;
+	pool_depart_init(&d, &f.reactor, f.pool, volume("v"), &note);
+	enum err_code code = told(&d.op, part);
+	pool_depart_free(&d);
+	return code;
+}
+
+Test(departure, of_a_pool_that_is_lost)
+{
+	struct pool_departure_drop d;
+	fixture_open(&f, FIXTURE_DIR);
+	make("v");
+	f.pool->life = POOL_AWAY;
+	strcpy(f.pool->why, "pool p is away");
+	struct pool_departure note = sample(id, 1);
+	struct pool_depart leaves;
+	pool_depart_init(
+		&leaves, &f.reactor, f.pool, pool_index_find(f.pool, RECORD_VOLUME, "v"), &note);
+	cr_assert_eq(told(&leaves.op, "pool p is away"), ERR_UNAVAILABLE);
+	pool_depart_free(&leaves);
+	cr_assert_eq(fixture_count(&f, "departed"), 0);
+	f.pool->life = POOL_SERVED;
+	cr_assert_eq(depart(1), ERR_OK);
+	pool_departure_drop_init(&d, &f.reactor, pools_departure(f.pools, id));
+	f.pool->life = POOL_AWAY;
+	cr_assert_eq(told(&d.op, "pool p is away"), ERR_UNAVAILABLE);
+	f.pool->life = POOL_SERVED;
+	check_gone(1);
+	cr_assert_eq(drop(), ERR_OK);
+	fixture_close(&f);
+}
+
+/* What nobody can read does not leave; of what is gone already nothing stays. */
+Test(departure, of_a_damaged_volume)
+{
+	char path[128];
+	fixture_open(&f, FIXTURE_DIR);
+	make("v");
+	fixture_sh("mv %s/volumes/v %s/keep; ln -s ../../keep %s/volumes/v", f.path, f.top, f.path);
+	cr_assert_eq(depart_told("Too many levels of symbolic links"), ERR_INTERNAL);
+	cr_assert_eq(find(), ERR_OK);
+	cr_assert_eq(fixture_count(&f, "departed"), 0);
+	fixture_sh("rm %s/volumes/v; mv %s/keep %s/volumes/v", f.path, f.top, f.path);
+	fixture_close_pools(&f);
+	snprintf(path, sizeof(path), "%s/volumes/v", f.path);
+	cr_assert_eq(setxattr(path, RECORD_XATTR, "damaged", 7, 0), 0);
+	fixture_open_pools(&f);
+	cr_assert_eq(depart_told("v in pool p is quarantined and never moved: "), ERR_DATA_LOSS);
+	cr_assert_eq(fixture_count(&f, "departed"), 0);
+	fixture_sh("rm %s/volumes/v", f.path);
+	fixture_reopen_pools(&f);
+	make("v");
+	fixture_sh("rm %s/volumes/v", f.path);
+	cr_assert_eq(depart_told(""), ERR_OK);
+	check_gone(1);
+	fixture_close(&f);
+}
+
+/* What is in the trash must be there durably before the note may go. */
+Test(departure, load_that_is_not_durable)
+{
+	struct stat st;
+	fixture_open(&f, FIXTURE_DIR);
+	make("v");
+	cr_assert_eq(fstat(pool_dirfd(f.pool, RECORD_VOLUME), &st), 0);
+	fixture_close_pools(&f);
+	plant_note(1);
+	fail_fsync_of = st.st_ino;
+	fixture_open_pools(&f);
+	cr_assert_eq(fail_fsync_of, 0);
+	cr_assert_eq(pool_state(f.pool), POOL_SICK, "%s", pool_why(f.pool));
+	cr_assert_not_null(strstr(pool_why(f.pool), "Input/output error"), "%s", pool_why(f.pool));
+	fixture_reopen_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	check_gone(1);
+	fixture_close(&f);
+}
+
+/* Of a pool that is read-only, and is of a driver that knew of none, none has left. */
+Test(departure, load_without_a_directory, .timeout = 60)
+{
+	fixture_open(&f, FIXTURE_XFS);
+	make("v");
+	fixture_close_pools(&f);
+	fixture_sh("rmdir %s/departed", f.path);
+	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+	fixture_open_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_SICK);
+	cr_assert_not_null(strstr(pool_why(f.pool), "read-only"), "%s", pool_why(f.pool));
+	cr_assert_eq(find(), ERR_OK);
+	cr_assert_not_null(volume("v"));
+	cr_assert_eq(mount(NULL, f.path, NULL, MS_REMOUNT, NULL), 0);
+	fixture_reopen_pools(&f);
+	cr_assert_eq(depart(1), ERR_OK);
+	check_gone(1);
 	fixture_close(&f);
 }
 
