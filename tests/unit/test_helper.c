@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Helper processes: this program started again is the helper. */
 #include "reactor/helper.h"
+#include "reactor/helper_child.h"
 #include "reactor/ring_uring.h"
 #include "reactor/spawn.h"
 #include "simring/sim.h"
@@ -18,7 +19,19 @@
 
 /* ---- the functions ---- */
 
-enum { FN_DOUBLE, FN_HANG, FN_NAP, FN_EXIT, FN_FAIL, FN_ECHO, FN_FDS, FN_GARBAGE, FN_COUNT };
+enum {
+	FN_DOUBLE,
+	FN_HANG,
+	FN_NAP,
+	FN_EXIT,
+	FN_FAIL,
+	FN_ECHO,
+	FN_FDS,
+	FN_GARBAGE,
+	FN_MUCH,
+	FN_HEIR,
+	FN_COUNT
+};
 
 static int fn_double(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
@@ -101,6 +114,35 @@ static int fn_garbage(const void *req, size_t req_len, void *resp, size_t *resp_
 	return write(3, "?", 1) == 1 ? 0 : -errno;
 }
 
+/* An answer that is longer than anybody has asked for. */
+static int fn_much(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	uint8_t answer[256];
+	memset(answer, 0, sizeof(answer));
+	memset(answer + sizeof(struct helper_answer), 0x5a,
+		sizeof(answer) - sizeof(struct helper_answer));
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	(void)resp_len;
+	(void)!write(3, answer, sizeof(answer));
+	return pause();
+}
+
+/* It is gone, and somebody else has its socket until that ends. */
+static int fn_heir(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	char c;
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	(void)resp_len;
+	if (fork() == 0)
+		while (read(3, &c, 1) > 0)
+			continue;
+	_exit(4);
+}
+
 static helper_fn *const table[FN_COUNT] = {
 	[FN_DOUBLE] = fn_double,
 	[FN_HANG] = fn_hang,
@@ -110,6 +152,8 @@ static helper_fn *const table[FN_COUNT] = {
 	[FN_ECHO] = fn_echo,
 	[FN_FDS] = fn_fds,
 	[FN_GARBAGE] = fn_garbage,
+	[FN_MUCH] = fn_much,
+	[FN_HEIR] = fn_heir,
 };
 
 /* criterion owns main(), so the helper branches off before it. */
@@ -524,6 +568,28 @@ Test(helper, one_killed_while_idle_costs_no_call)
 		cr_assert_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
 		submit(&c, FN_DOUBLE, "volume", 10000);
 		cr_assert_eq(finish(&c), 0);
+	}
+}
+
+/* The answer alone is taken, up to what there is room for. */
+Test(helper, one_that_says_too_much)
+{
+	struct call c;
+	submit(&c, FN_MUCH, NULL, 10000);
+	cr_assert_eq(finish(&c), 0);
+	cr_assert_eq(c.call.resp_len, sizeof(c.answer));
+	cr_assert_eq(c.answer, UINT64_C(0x5a5a5a5a5a5a5a5a));
+}
+
+Test(helper, one_whose_socket_another_process_keeps)
+{
+	struct call c;
+	for (unsigned i = 0; i < 3; i++) {
+		submit(&c, FN_HEIR, NULL, 50000);
+		cr_assert_eq(finish(&c), -EPIPE);
+		submit(&c, FN_DOUBLE, NULL, 10000);
+		cr_assert_eq(finish(&c), 0);
+		cr_assert_eq(c.answer, 2 * c.value);
 	}
 }
 
