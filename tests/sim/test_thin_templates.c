@@ -222,6 +222,98 @@ Test(thin_templates, dm_thin_refuses, .timeout = 100)
 	close_formatting(&f);
 }
 
+/* The volume has the last number, and its template none. */
+Test(thin_templates, no_number_is_left, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_formatting(&f, &sim, 14);
+	cr_assert_eq(format_volume(&f, "first", 6), ERR_OK);
+	remove_named(&f, "first");
+	drop_templates(&f);
+	unsigned fds = count_fds(&f);
+	f.pool->raw->thin.ids_left = 1;
+	cr_assert_eq(format_volume(&f, "v", 6), ERR_NO_ROOM);
+	sweep_trash(&f);
+	check_world(&f, 0, fds);
+	f.pool->raw->thin.ids_left = 100;
+	cr_assert_eq(format_volume(&f, "v", 6), ERR_OK);
+	check_formatted(&f, "v");
+	check_world(&f, 1, fds);
+	close_formatting(&f);
+}
+
+/* So many syncs of the trash go well, and the next one does not. */
+static struct {
+	ino_t trash;
+	int left;
+} sync_fails = {.left = -1};
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+	struct stat st;
+	if (sync_fails.left < 0 || fstat(fd, &st) < 0 || st.st_ino != sync_fails.trash ||
+		sync_fails.left-- > 0)
+		return __real_fsync(fd);
+	errno = EIO;
+	return -1;
+}
+
+/* Of a template, or of its volume: dm-thin is not told of an id before its file is durable. */
+Test(thin_templates, names_that_are_not_durable, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_formatting(&f, &sim, 15);
+	cr_assert_eq(format_volume(&f, "first", 6), ERR_OK);
+	remove_named(&f, "first");
+	drop_templates(&f);
+	unsigned fds = count_fds(&f), failed = 0;
+	sync_fails.trash = inode_of(&f, "trash");
+	for (int nth = 0;; nth++) {
+		unsigned messages = fake_thin_messages;
+		sync_fails.left = nth;
+		enum err_code code = format_volume(&f, "v", 6);
+		bool hit = sync_fails.left < 0;
+		sync_fails.left = -1;
+		if (nth == 0)
+			cr_assert_eq(fake_thin_messages, messages);
+		failed += code != ERR_OK;
+		cr_assert_eq(code, hit ? ERR_INTERNAL : ERR_OK);
+		check_files(&f);
+		sweep_trash(&f);
+		check_world(&f, !hit, fds);
+		if (!hit)
+			break;
+		drop_templates(&f);
+	}
+	cr_assert_eq(failed, 2);
+	close_formatting(&f);
+}
+
+/* They are not forgotten: the next look tries again. */
+Test(thin_templates, stay_where_the_records_have_no_room, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_formatting(&f, &sim, 16);
+	cr_assert_eq(format_volume(&f, "v", 6), ERR_OK);
+	templates_stay = true;
+	thin_templates_age(templates(&f));
+	look(&f);
+	says(f.pool->raw->thin.why, "deleting a template in the thin pool of pool p: No space");
+	cr_assert_eq(fake_thin_count, 2);
+	cr_assert_eq(templates(&f)->bytes, FAKE_THIN_BYTES);
+	templates_stay = false;
+	sweep_trash(&f);
+	cr_assert_str_eq(f.pool->raw->thin.why, "");
+	check_world(&f, 1, count_fds(&f));
+	cr_assert_eq(fake_thin_count, 1);
+	close_formatting(&f);
+}
+
 /* ---- many ---- */
 
 enum { CROWD = 6 };

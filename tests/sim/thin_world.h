@@ -12,6 +12,7 @@
 #include "pool/index.h"
 #include "pool/thin_files.h"
 #include "pool/thin_keep.h"
+#include "pool/thin_templates.h"
 
 #include <inttypes.h>
 #include <sys/mman.h>
@@ -26,13 +27,16 @@ int __wrap_dm_open_node(uint32_t dev_major, uint32_t dev_minor, int flags);
 
 /* The records have no room for another name of thin/metadata. */
 static bool metadata_stay;
+/* Nor for one of a template's. */
+static bool templates_stay;
 
 int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
 int __real_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
 
 int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
-	if (!metadata_stay || strcmp(from, THIN_METADATA_FILE) != 0)
+	if (!(metadata_stay && strcmp(from, THIN_METADATA_FILE) == 0) &&
+		!(templates_stay && thin_template_name_is(from)))
 		return __real_renameat2(from_dir, from, to_dir, to, flags);
 	errno = ENOSPC;
 	return -1;

@@ -19,7 +19,7 @@
 
 /* ---- the functions ---- */
 
-enum { FN_SAY, FN_EARLY, FN_MORE, FN_SELF, FN_COUNT };
+enum { FN_SAY, FN_EARLY, FN_MORE, FN_PEEK, FN_SELF, FN_COUNT };
 
 static int own_fd; /* in the helper */
 
@@ -51,6 +51,14 @@ static int fn_more(const void *req, size_t req_len, void *resp, size_t *resp_len
 	return -EDOM;
 }
 
+/* What is in its memory behind the request. */
+static int fn_peek(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	(void)req_len;
+	memcpy(resp, req, *resp_len);
+	return 0;
+}
+
 /* What a helper has given up. */
 static int fn_self(const void *req, size_t req_len, void *resp, size_t *resp_len)
 {
@@ -73,6 +81,7 @@ static helper_fn *const table[FN_COUNT] = {
 	[FN_SAY] = fn_say,
 	[FN_EARLY] = fn_early,
 	[FN_MORE] = fn_more,
+	[FN_PEEK] = fn_peek,
 	[FN_SELF] = fn_self,
 };
 
@@ -142,6 +151,9 @@ Test(helper_child, answers_calls)
 	ask(fd, FN_EARLY, 64, "");
 	cr_assert_eq(answered(fd, -EINVAL, text), 64);
 	cr_assert_eq(memcmp(text, zeros, 64), 0);
+	ask(fd, FN_PEEK, 64, "");
+	cr_assert_eq(answered(fd, 0, text), 64);
+	cr_assert_eq(memcmp(text, zeros, 64), 0);
 	ask(fd, FN_MORE, 2, "");
 	cr_assert_eq(answered(fd, -EDOM, text), 0);
 	close(fd);
@@ -155,7 +167,7 @@ Test(helper_child, ends_where_it_is_not_understood)
 		int fd;
 		pid_t pid = serve(&fd);
 		if (i == 0)
-			cr_assert_eq(send(fd, "?", 1, 0), 1);
+			cr_assert_eq(send(fd, "", 1, 0), 1);
 		else
 			ask(fd, FN_COUNT, 8, "");
 		cr_assert_eq(recv(fd, &c, 1, 0), 0);
