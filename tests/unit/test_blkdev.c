@@ -95,3 +95,10 @@ Test(holder, without_cap_sys_ptrace)
 	if (!gave_up)
 		cr_skip_test("has no CAP_SYS_PTRACE to give up");
 }
+
+Test(name, of_no_device)
+{
+	char name[32] = "as it was";
+	cr_assert_eq(blkdev_name(4095, 1048575, name, sizeof(name)), -ENOENT);
+	cr_assert_str_eq(name, "as it was");
+}

@@ -7,6 +7,7 @@
 #include "pool/private.h"
 
 #include <errno.h>
+#include <semaphore.h>
 #include <stdint.h>
 
 enum { MIB = 1 << 20 };
@@ -432,5 +433,72 @@ Test(room, snapshot_at_the_limit)
 	fixture_make_volume(&f, "all", available(&f) - MIB);
 	cr_assert_leq(available(&f), MIB);
 	cr_assert_eq(snapshot(&f, "s2", v, 0), ERR_OK);
+	fixture_close(&f);
+}
+
+/* ---- measuring fails ---- */
+
+static enum err_code measure(struct fixture *f, const char *part)
+{
+	struct pool_measure m;
+	pool_measure_init(&m, &f->reactor, f->pool, 0);
+	enum err_code code = fixture_run(f, &m.op);
+	cr_assert_not_null(strstr(m.op.err.message, part), "%s", m.op.err.message);
+	return code;
+}
+
+Test(room, of_a_pool_that_is_lost)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_DIR);
+	f.pool->life = POOL_AWAY;
+	strcpy(f.pool->why, "pool p is away");
+	cr_assert_eq(measure(&f, "pool p is away"), ERR_UNAVAILABLE);
+	f.pool->life = POOL_SERVED;
+	cr_assert_eq(measure(&f, ""), ERR_OK);
+	fixture_close(&f);
+}
+
+static sem_t goes_on;
+
+static int wait_job(struct work_job *job)
+{
+	(void)job;
+	sem_wait(&goes_on);
+	return 0;
+}
+
+static void count_job(struct work_job *job, int res)
+{
+	(void)job;
+	cr_assert_eq(res, 0);
+}
+
+/* Whoever asks next is not told of a measure that never began. */
+Test(room, of_a_pool_whose_lane_is_full)
+{
+	static struct work_job jobs[WORK_QUEUE_MAX + WORK_THREADS + 1];
+	struct fixture f;
+	unsigned count = 0;
+	fixture_open(&f, FIXTURE_DIR);
+	cr_assert_eq(sem_init(&goes_on, 0, 0), 0);
+	int r = 0;
+	while (r == 0) {
+		cr_assert_lt(count, sizeof(jobs) / sizeof(jobs[0]));
+		jobs[count] = (struct work_job){
+			.run = wait_job, .on_end = count_job, .lane = f.pool->lane};
+		r = work_submit(f.reactor.work, &jobs[count]);
+		count += r == 0;
+	}
+	cr_assert_eq(r, -EAGAIN);
+	for (unsigned i = 0; i < 2; i++) {
+		measure(&f, "too many blocking calls");
+		cr_assert_null(f.pool->measuring);
+	}
+	for (unsigned i = 0; i < count; i++)
+		sem_post(&goes_on);
+	while (work_queue_depth(f.reactor.work) > 0)
+		fixture_turn(&f);
+	cr_assert_eq(measure(&f, ""), ERR_OK);
 	fixture_close(&f);
 }
