@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses as text, and sockets that are connected or not. */
 #include "server_env.h"
+#include "unit/refused.h"
 
 #include "reactor/work.h"
 #include "rpc/dial.h"
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/un.h>
 
@@ -18,6 +20,62 @@ static struct dial *dialling;
 static unsigned ended;
 static int got;
 static char said[512];
+
+/* ---- the calls ---- */
+
+enum { NOTHING, SETSOCKOPT };
+
+int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
+{
+	return refuses(SETSOCKOPT) ? -1 : __real_setsockopt(fd, level, name, value, len);
+}
+
+/* What any name is resolved to, if there is something; while resolver_waits has bytes to come, it
+ * hangs. */
+static struct sockaddr_in resolved[16];
+static struct addrinfo resolved_list[16];
+static int resolver_waits = -1;
+
+int __real_getaddrinfo(
+	const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
+int __wrap_getaddrinfo(
+	const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret);
+int __wrap_getaddrinfo(
+	const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **ret)
+{
+	char byte;
+	if (resolver_waits >= 0)
+		cr_assert_eq(read(resolver_waits, &byte, 1), 0, "until it is closed");
+	if (resolved_list[0].ai_addr == NULL)
+		return __real_getaddrinfo(host, port, hints, ret);
+	*ret = resolved_list;
+	return 0;
+}
+
+void __real_freeaddrinfo(struct addrinfo *list);
+void __wrap_freeaddrinfo(struct addrinfo *list);
+void __wrap_freeaddrinfo(struct addrinfo *list)
+{
+	if (list != resolved_list)
+		__real_freeaddrinfo(list);
+}
+
+/* The nth address of any name: a port of the loopback. */
+static void resolve_to(unsigned nth, const char *address)
+{
+	resolved[nth] = (struct sockaddr_in){.sin_family = AF_INET,
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+		.sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
+	resolved_list[nth] = (struct addrinfo){.ai_family = AF_INET,
+		.ai_addr = (struct sockaddr *)&resolved[nth],
+		.ai_addrlen = sizeof(resolved[nth])};
+	if (nth > 0)
+		resolved_list[nth - 1].ai_next = &resolved_list[nth];
+}
+
+/* ---- dialling ---- */
 
 static void dial_setup(void)
 {
@@ -239,5 +297,189 @@ Test(dial, no_descriptors)
 	cr_assert_not_null(strstr(said, "open files"));
 	while (count > 0)
 		close(taken[--count]);
+	close(listener);
+}
+
+Test(dial, an_address_that_is_too_long)
+{
+	char text[400];
+	struct err err = {0};
+	memset(text, 'x', sizeof(text));
+	text[320] = '\0';
+	cr_assert_eq(dial_parse(text, &target, &err), -EINVAL);
+	cr_assert_eq(
+		strncmp(err.message, "the address is too long: \"xxx", 29), 0, "%s", err.message);
+	err_clear(&err);
+	text[319] = '\0';
+	cr_assert_eq(dial_parse(text, &target, &err), -EINVAL, "but not for that");
+	cr_assert_null(strstr(err.message, "too long"), "%s", err.message);
+}
+
+/* ---- names of several addresses ---- */
+
+/* They are tried in turn: nobody listens at the first one, nor at the second one. */
+Test(dial, the_next_address)
+{
+	char nobody[64], text[64];
+	int listener = listen_tcp(AF_INET, text, sizeof(text), 8);
+	close(listen_tcp(AF_INET, nobody, sizeof(nobody), 8));
+	resolve_to(0, nobody);
+	resolve_to(1, nobody);
+	resolve_to(2, text);
+	int fds = open_fds();
+	begin("two.example:1", work, 5000);
+	turn_until(ended == 1);
+	cr_assert_geq(got, 0, "%s", said);
+	assert_connected_to(listener);
+	cr_assert_eq(open_fds(), fds);
+	close(listener);
+	/* And now at none of them. */
+	begin("two.example:1", work, 5000);
+	turn_until(ended == 1);
+	cr_assert_eq(got, -ECONNREFUSED);
+	cr_assert_str_eq(said, "cannot connect to two.example:1: Connection refused");
+	cr_assert_eq(open_fds(), fds - 1);
+}
+
+/* Each has its share of the time: the first one does not answer. */
+Test(dial, the_next_address_after_one_that_does_not_answer)
+{
+	char full[64], text[64];
+	int filler[2], mute = listen_full(full, sizeof(full), filler);
+	int listener = listen_tcp(AF_INET, text, sizeof(text), 8);
+	resolve_to(0, full);
+	resolve_to(1, text);
+	begin("two.example:1", work, 400);
+	turn_until(ended == 1);
+	cr_assert_geq(got, 0, "%s", said);
+	assert_connected_to(listener);
+	close(listener);
+	close(mute);
+	close(filler[0]);
+	close(filler[1]);
+}
+
+/* More than are tried, after one of a kind that is not known here. */
+Test(dial, many_addresses)
+{
+	char nobody[64], text[64];
+	int listener = listen_tcp(AF_INET, text, sizeof(text), 8);
+	close(listen_tcp(AF_INET, nobody, sizeof(nobody), 8));
+	for (unsigned last = DIAL_ADDRESSES_MAX; last <= DIAL_ADDRESSES_MAX + 1; last++) {
+		for (unsigned i = 0; i <= last; i++)
+			resolve_to(i, i == last ? text : nobody);
+		resolved_list[0].ai_addrlen = sizeof(struct sockaddr_storage) + 1;
+		begin("many.example:1", work, 5000);
+		turn_until(ended == 1);
+		if (last == DIAL_ADDRESSES_MAX) {
+			cr_assert_geq(got, 0, "%s", said);
+			assert_connected_to(listener);
+		} else {
+			cr_assert_eq(got, -ECONNREFUSED, "it is one too many");
+		}
+	}
+	close(listener);
+}
+
+Test(dial, a_name_without_an_address_of_ours)
+{
+	resolve_to(0, "127.0.0.1:1");
+	resolved_list[0].ai_addrlen = sizeof(struct sockaddr_storage) + 1;
+	begin("none.example:1", work, 5000);
+	turn_until(ended == 1);
+	cr_assert_eq(got, -ENOENT);
+	cr_assert_str_eq(said, "cannot connect to none.example:1: the name has no address");
+}
+
+/* A socket that cannot be set up: with numbers, and with the addresses of a name. */
+Test(dial, sockets_that_cannot_be_set_up)
+{
+	char text[64];
+	int listener = listen_tcp(AF_INET, text, sizeof(text), 8);
+	int fds = open_fds(), on = 0;
+	socklen_t len = sizeof(on);
+	refuse(SETSOCKOPT, 0, 1, EIO);
+	begin(text, NULL, 1000);
+	turn_until(ended == 1);
+	cr_assert_eq(got, -EIO);
+	cr_assert_not_null(strstr(said, strerror(EIO)), "%s", said);
+	cr_assert_eq(open_fds(), fds);
+
+	resolve_to(0, text);
+	resolve_to(1, text);
+	refuse(SETSOCKOPT, 0, 1, EIO);
+	begin("two.example:1", work, 5000);
+	turn_until(ended == 1);
+	cr_assert_geq(got, 0, "%s", said);
+	cr_assert_eq(getsockopt(got, IPPROTO_TCP, TCP_NODELAY, &on, &len), 0);
+	cr_assert_eq(on, 1);
+	assert_connected_to(listener);
+	cr_assert_eq(open_fds(), fds);
+	refuse(SETSOCKOPT, 0, 2, EIO);
+	begin("two.example:1", work, 5000);
+	turn_until(ended == 1);
+	cr_assert_eq(got, -EIO);
+	cr_assert_str_eq(said, "cannot connect to two.example:1: Input/output error");
+	cr_assert_eq(open_fds(), fds);
+	close(listener);
+}
+
+/* ---- names that take long ---- */
+
+/* The answer that comes later is nobody's. */
+Test(dial, a_name_that_is_not_resolved_in_time)
+{
+	int ends[2];
+	cr_assert_eq(pipe(ends), 0);
+	resolver_waits = ends[0];
+	resolve_to(0, "127.0.0.1:1");
+	begin("slow.example:1", work, 50);
+	turn_until(ended == 1);
+	cr_assert_eq(got, -ETIMEDOUT);
+	cr_assert_str_eq(
+		said, "cannot connect to slow.example:1: the name was not resolved in time");
+	cr_assert_eq(work_queue_depth(work), 1);
+	close(ends[1]);
+	turn_until(work_queue_depth(work) == 0);
+	cr_assert_eq(ended, 1);
+	close(ends[0]);
+}
+
+static unsigned jobs_ended;
+
+static int job_run(struct work_job *job)
+{
+	(void)job;
+	return 0;
+}
+
+static void job_on_end(struct work_job *job, int res)
+{
+	(void)job;
+	(void)res;
+	jobs_ended++;
+}
+
+/* No thread is left for it; the next one is resolved. */
+Test(dial, too_many_names)
+{
+	static struct work_job jobs[WORK_QUEUE_MAX];
+	char text[64];
+	int listener = listen_tcp(AF_INET, text, sizeof(text), 8);
+	for (unsigned i = 0; i < WORK_QUEUE_MAX; i++) {
+		jobs[i] = (struct work_job){.run = job_run, .on_end = job_on_end};
+		cr_assert_eq(work_submit(work, &jobs[i]), 0);
+	}
+	resolve_to(0, text);
+	begin("busy.example:1", work, 5000);
+	turn_until(ended == 1);
+	cr_assert_eq(got, -EAGAIN);
+	cr_assert_str_eq(
+		said, "cannot connect to busy.example:1: too many names are being resolved");
+	turn_until(jobs_ended == WORK_QUEUE_MAX);
+	begin("busy.example:1", work, 5000);
+	turn_until(ended == 1);
+	cr_assert_geq(got, 0, "%s", said);
+	assert_connected_to(listener);
 	close(listener);
 }
