@@ -265,3 +265,14 @@ const char *asks_delete(void)
 	req.volume_id = csi_bytes(volume_id);
 	return ASK("Controller", DeleteVolume, delete_volume);
 }
+
+const char *asks_modify(const char *key, const char *value)
+{
+	Csi__V1__ControllerModifyVolumeRequest req =
+		CSI__V1__CONTROLLER_MODIFY_VOLUME_REQUEST__INIT;
+	Csi__V1__StringPair *pairs[1] = {pair(0, key, value)};
+	req.volume_id = csi_bytes(volume_id);
+	req.n_mutable_parameters = 1;
+	req.mutable_parameters = pairs;
+	return ASK("Controller", ControllerModifyVolume, controller_modify_volume);
+}

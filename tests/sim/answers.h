@@ -41,5 +41,7 @@ const char *asks_create(const char *name, enum source from);
 const char *asks_stage(void), *asks_unstage(void);
 const char *asks_publish(void), *asks_unpublish(void);
 const char *asks_stats(void), *asks_delete(void);
+/* ControllerModifyVolume of volume_id, with one parameter. */
+const char *asks_modify(const char *key, const char *value);
 
 #endif

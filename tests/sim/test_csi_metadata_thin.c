@@ -2,6 +2,7 @@
 /* Streams of SnapshotMetadata over a raw pool: what its thin pool says of blocks (the test's own,
  * in the place of pool/thin_snapshots.h), and what becomes of it when it says nothing. */
 #include "answers.h"
+#include "as_raw.h"
 
 #include "pool/thin_snapshots.h"
 
@@ -15,7 +16,6 @@
 
 enum { WINDOW = 4 * MIB };
 
-static bool is_raw;
 static char base_id[RECORD_ID_MAX];
 static const struct pool_object *base, *target;
 static unsigned taken, released, windows;
@@ -42,13 +42,6 @@ static void take_all_threads(void)
 			.run = nothing, .on_end = nothing_on_end, .lane = pool_lane(target->pool)};
 		(void)work_submit(w->reactor.work, &jobs[i]);
 	}
-}
-
-bool __real_pool_is_raw(const struct pool *pool);
-bool __wrap_pool_is_raw(const struct pool *pool);
-bool __wrap_pool_is_raw(const struct pool *pool)
-{
-	return is_raw || __real_pool_is_raw(pool);
 }
 
 int __wrap_pool_thin_snapshots_take(struct pool_thin_snapshots *s, const struct pool_object *b,

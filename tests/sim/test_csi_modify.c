@@ -10,17 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *asks_modify(const char *key, const char *value)
-{
-	Csi__V1__ControllerModifyVolumeRequest req =
-		CSI__V1__CONTROLLER_MODIFY_VOLUME_REQUEST__INIT;
-	Csi__V1__StringPair *pairs[1] = {pair(0, key, value)};
-	req.volume_id = csi_bytes(volume_id);
-	req.n_mutable_parameters = 1;
-	req.mutable_parameters = pairs;
-	return ASK("Controller", ControllerModifyVolume, controller_modify_volume);
-}
-
 static struct pool_object *volume(void)
 {
 	struct pool_object *found = pools_find_name(w->pools, RECORD_VOLUME, "base");
