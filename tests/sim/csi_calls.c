@@ -10,8 +10,10 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
@@ -437,6 +439,45 @@ void bear_elsewhere(const char *name, char id[RECORD_ID_MAX])
 	world_restart(w);
 	pool_object_id(pools_find_name(w->pools, RECORD_VOLUME, name), id);
 	cr_assert_eq(strncmp(id, "deadbeef.", 9), 0);
+}
+
+void fill_image(const char *command)
+{
+	char line[400];
+	snprintf(line, sizeof(line),
+		"i=%s/volumes/base; fallocate -z -l $(stat -c %%s $i) $i && (%s) >/dev/null 2>&1",
+		w->pool_path, command);
+	cr_assert_eq(system(line), 0, "%s", line);
+}
+
+static const char *tools_path(void)
+{
+	static char path[112];
+	snprintf(path, sizeof(path), "%s/tools", w->dir);
+	cr_assert(mkdir(path, 0700) == 0 || errno == EEXIST);
+	return path;
+}
+
+void put_tool(const char *name, const char *script)
+{
+	char path[160];
+	snprintf(path, sizeof(path), "%s/%s", tools_path(), name);
+	cr_assert(unlink(path) == 0 || errno == ENOENT);
+	if (script == NULL)
+		return;
+	FILE *file = fopen(path, "we");
+	cr_assert_not_null(file);
+	cr_assert_gt(fprintf(file, "#!/bin/sh\n%s\n", script), 0);
+	cr_assert_eq(fclose(file), 0);
+	cr_assert_eq(chmod(path, 0700), 0);
+}
+
+void tools_alone(bool alone)
+{
+	static char before[4096];
+	if (before[0] == '\0')
+		snprintf(before, sizeof(before), "%s", getenv("PATH"));
+	cr_assert_eq(setenv("PATH", alone ? tools_path() : before, 1), 0);
 }
 
 void no_device(void)

@@ -85,6 +85,12 @@ bool is_frozen(void), is_frozen_at(const char *path);
 void leave_frozen(void);
 void leave_frozen_image(const char *image); /* mounted at staging_path */
 
+/* Of "base": zeros, and what a command for the shell makes of $i. */
+void fill_image(const char *command);
+/* What stands for a tool of the system's while tools_alone(true) is said; NULL: there is none. */
+void put_tool(const char *name, const char *script);
+void tools_alone(bool alone);
+
 /* Nothing is attached and nothing is mounted any more, or it is said what is. */
 void no_device(void);
 

@@ -301,12 +301,17 @@ Test(csi_raw, a_mount_volume_is_not_measured, .timeout = 120)
 }
 
 static const char *goes_at;
+static bool gone;
 
-/* Another one has its name from that step on. */
+/* For that step, another one has its name. */
 static void goes(const char *op_name, const char *step_name)
 {
-	if (strcmp(op_name, "NodeGetVolumeStats") == 0 && strcmp(step_name, goes_at) == 0)
+	if (strcmp(op_name, "NodeGetVolumeStats") != 0)
+		return;
+	if (gone || strcmp(step_name, goes_at) == 0) {
 		volume()->rec->random[0] ^= 1;
+		gone = !gone;
+	}
 }
 
 /* Statistics hold nothing that would keep the volume: each step looks for it anew. */
@@ -326,8 +331,10 @@ Test(csi_raw, a_volume_that_goes_meanwhile, .timeout = 120)
 		says(asks_stats(), "5: volume %s does not exist", volume_id);
 		w->on_step = NULL;
 		pool_object_id(volume(), id);
+		cr_assert(gone, "%s: it went on", steps[i]);
 		cr_expect_str_neq(id, volume_id, "%s", steps[i]);
 		volume()->rec->random[0] ^= 1;
+		gone = false;
 		if (i < 3)
 			cr_expect_eq(volume()->allocated_bytes, had, "%s", steps[i]);
 	}

@@ -414,15 +414,6 @@ Test(csi_refused, a_device_that_a_tool_has, .timeout = 300)
 
 /* ---- what the image holds ---- */
 
-static void fill(const char *command)
-{
-	char line[400];
-	snprintf(line, sizeof(line),
-		"i=%s/volumes/base; fallocate -z -l $(stat -c %%s $i) $i && (%s) >/dev/null 2>&1",
-		w->pool_path, command);
-	cr_assert_eq(system(line), 0, "%s", line);
-}
-
 #define EXT4  "mkfs.ext4 -q -F -b 4096 -O ^metadata_csum $i 16M"
 #define BTRFS "mkfs.btrfs -q -f $i"
 #define SWAP  "mkswap -f $i"
@@ -476,7 +467,7 @@ Test(csi_refused, what_is_no_file_system_of_its_kind, .timeout = 300)
 	rec->allow_mode_change = true;
 	block = false;
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-		fill(table[i].holds);
+		fill_image(table[i].holds);
 		rec->fs = table[i].recorded;
 		fs_type = table[i].asked;
 		mount_flag = table[i].flag;
@@ -485,7 +476,7 @@ Test(csi_refused, what_is_no_file_system_of_its_kind, .timeout = 300)
 	}
 	rec->fs = FSIMG_NONE;
 	mount_flag = NULL;
-	fill(EXT4);
+	fill_image(EXT4);
 	w->observer.before_call = no_look;
 	says(asks_stage(), "13: volume base: reading its image: Input/output error");
 	w->observer.before_call = NULL;
@@ -495,21 +486,6 @@ Test(csi_refused, what_is_no_file_system_of_its_kind, .timeout = 300)
 }
 
 /* ---- a check before the mount ---- */
-
-/* In place of the system's tools: one that ends so, or none. */
-static void put_tool(const char *dir, int status)
-{
-	char path[160];
-	snprintf(path, sizeof(path), "%s/e2fsck", dir);
-	(void)unlink(path);
-	if (status < 0)
-		return;
-	FILE *file = fopen(path, "w");
-	cr_assert_not_null(file);
-	fprintf(file, "#!/bin/sh\nexit %d\n", status);
-	fclose(file);
-	cr_assert_eq(chmod(path, 0700), 0);
-}
 
 Test(csi_refused, a_file_system_that_needs_a_check, .timeout = 300)
 {
@@ -521,19 +497,17 @@ Test(csi_refused, a_file_system_that_needs_a_check, .timeout = 300)
 		{4, "15: volume base: e2fsck could not mend its file system (exit 4); run it by hand on the image"},
 		{8, "15: volume base: e2fsck could not mend its file system (exit 8); run it by hand on the image"},
 	};
-	char tools[112], before[4096];
+	char script[16];
 	open_with_volume(WORLD_XFS, true);
 	volume_of("base")->rec->allow_mode_change = true;
 	block = false;
-	fill(EXT4 "; printf '\\3' | dd of=$i bs=1 seek=1082 conv=notrunc"); /* s_state */
-	snprintf(before, sizeof(before), "%s", getenv("PATH"));
-	snprintf(tools, sizeof(tools), "%s/tools", w->dir);
-	cr_assert_eq(mkdir(tools, 0700), 0);
+	fill_image(EXT4 "; printf '\\3' | dd of=$i bs=1 seek=1082 conv=notrunc"); /* s_state */
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-		put_tool(tools, table[i].status);
-		setenv("PATH", tools, 1);
+		snprintf(script, sizeof(script), "exit %d", table[i].status);
+		put_tool("e2fsck", table[i].status < 0 ? NULL : script);
+		tools_alone(true);
 		says(asks_stage(), "%s", table[i].words);
-		setenv("PATH", before, 1);
+		tools_alone(false);
 		no_device();
 	}
 	says(asks_stage(), "%s", ""); /* the real one mends it */
