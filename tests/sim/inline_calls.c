@@ -13,7 +13,7 @@
 
 const char *const id = "csi-0a1b2c";
 const char *uid = "1234-abcd", *size = "32Mi", *namespace = "ci", *pod = "build";
-const char *more_key, *more_value;
+const char *more_key, *more_value, *target_said;
 const char *pool_asked;
 char pod_dir[96];
 
@@ -74,7 +74,7 @@ const char *asks(void)
 	}
 	req.volume_context = list;
 	req.volume_id = csi_bytes(volume_id);
-	req.target_path = csi_bytes(target_path);
+	req.target_path = csi_bytes(target_said != NULL ? target_said : target_path);
 	req.volume_capability = capability();
 	return ASK("Node", NodePublishVolume, node_publish_volume);
 }

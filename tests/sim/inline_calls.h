@@ -9,6 +9,7 @@ extern const char *const id;
 /* What the pod and its spec say. */
 extern const char *uid, *size, *namespace, *pod, *pool_asked; /* NULL: it does not say */
 extern const char *more_key, *more_value;
+extern const char *target_said; /* NULL: target_path */
 extern char pod_dir[96];
 
 void mkdirs(const char *path);

@@ -290,3 +290,45 @@ Test(csi_inline, of_an_image_is_in_its_pool, .timeout = 300)
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
 	nothing_left();
 }
+
+/* The record has the pod's directory, of so many bytes at most. */
+Test(csi_inline, is_of_a_pod_whose_directory_has_a_bound, .timeout = 300)
+{
+	char target[RECORD_OWNER_MAX + 64], want[200];
+	open_inline(WORLD_XFS, 1);
+	for (int more = 1; more >= 0; more--) {
+		int owner = snprintf(target, sizeof(target), "%s/", w->dir);
+		int end = RECORD_OWNER_MAX + more - (int)strlen("/pods/1234-abcd");
+		for (; owner < end; owner++)
+			target[owner] = owner % 100 == 0 ? '/' : 'd';
+		snprintf(target + owner, sizeof(target) - (size_t)owner, "/pods/1234-abcd/mount");
+		target_said = target;
+		snprintf(want, sizeof(want),
+			"3: target_path: the directory of the pod has more than %d bytes",
+			RECORD_OWNER_MAX);
+		if (more > 0)
+			refuses(want);
+		else
+			cr_expect_eq(
+				strncmp(asks(), "3: target_path: the parent directory of ", 40), 0);
+	}
+	target_said = NULL;
+	world_settle(w);
+	cr_expect_eq(strlen(made()->owner), RECORD_OWNER_MAX);
+	world_close(w);
+}
+
+/* Nothing but a look tells where it is mounted after a restart. */
+Test(csi_inline, waits_for_the_look_at_devices, .timeout = 300)
+{
+	open_inline(WORLD_XFS, 1);
+	cr_assert_eq(publish(), GRPC_OK);
+	w->scan_faults = 1;
+	restart();
+	says(asks(),
+		"14: volume csi-0a1b2c: devices of an earlier run are still being looked for; try again");
+	world_settle(w);
+	cr_assert_eq(publish(), GRPC_OK, "a repeat");
+	takes_back();
+	nothing_left();
+}

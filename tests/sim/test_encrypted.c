@@ -216,6 +216,38 @@ Test(encrypted, life_of_a_thick_volume, .timeout = 300)
 	world_close(w);
 }
 
+/* A publish without staging is what opens it: it needs the key that a stage would. */
+Test(encrypted, published_without_staging, .timeout = 300)
+{
+	struct world_answer answer;
+	Csi__V1__StringPair key = CSI__V1__STRING_PAIR__INIT, *secrets[1] = {&key};
+	open_crypt_world(WORLD_XFS, false);
+	w->csi->config.staging = false;
+	cr_assert_eq(create("base", EMPTY, volume_id), GRPC_OK);
+	for (unsigned i = 0; i < 2; i++) {
+		Csi__V1__NodePublishVolumeRequest req = publish_request();
+		key.key = csi_bytes(i == 0 ? "lock" : "key");
+		key.value = csi_bytes(right_key);
+		req.secrets = secrets;
+		req.n_secrets = 1;
+		enum grpc_status status = call("Node/NodePublishVolume", &req.base, &answer);
+		cr_expect_eq(status, i == 0 ? GRPC_INVALID_ARGUMENT : GRPC_OK, "%d: %s", status,
+			answer.message);
+		if (i == 0)
+			cr_expect_not_null(
+				strstr(answer.message, "node-publish"), "%s", answer.message);
+		world_answer_free(&answer);
+		cr_expect_eq(devices(), i);
+		cr_expect_eq(is_unformatted(volume_id), i == 0);
+	}
+	write_mark(target_path, "kept");
+	cr_assert_eq(undo_publish(), GRPC_OK);
+	cr_assert_eq(devices_left(), 0);
+	w->csi->config.staging = true;
+	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
+	world_close(w);
+}
+
 /* ---- every step of the first stage ---- */
 
 /* Whatever fails, the volume has one image, which is either the old one or the new, whole; and what
