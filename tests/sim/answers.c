@@ -4,6 +4,7 @@
 #include "csi/topology.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -275,4 +276,29 @@ const char *asks_modify(const char *key, const char *value)
 	req.n_mutable_parameters = 1;
 	req.mutable_parameters = pairs;
 	return ASK("Controller", ControllerModifyVolume, controller_modify_volume);
+}
+
+static const char *silent;
+static unsigned silent_times;
+
+static int is_silent(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	(void)step_name;
+	if (strcmp(op_name, silent) != 0)
+		return 0;
+	silent_times++;
+	return -EIO;
+}
+
+const char *while_silent(const char *name, const char *(*asks)(void))
+{
+	int (*hook)(void *, const char *, const char *) = w->observer.before;
+	silent = name;
+	silent_times = 0;
+	w->observer.before = is_silent;
+	const char *told = asks();
+	w->observer.before = hook;
+	cr_expect_gt(silent_times, 0, "%s", name);
+	return told;
 }

@@ -44,4 +44,8 @@ const char *asks_stats(void), *asks_delete(void);
 /* ControllerModifyVolume of volume_id, with one parameter. */
 const char *asks_modify(const char *key, const char *value);
 
+/* The answer, while operations of that name fail, of which there is one at least. */
+const char *while_silent(const char *op_name, const char *(*asks)(void));
+#define SILENT_MOUNTS "13: node others: scan mounts: Input/output error"
+
 #endif

@@ -85,6 +85,24 @@ Test(borrow_answers, of_staging_paths, .timeout = 120)
 	close_far();
 }
 
+/* Unmounted by hand, it may be staged elsewhere, if the kernel says that it is mounted nowhere. */
+Test(borrow_answers, of_a_staging_path_that_is_left, .timeout = 120)
+{
+	char left[96];
+	open_far(1, false);
+	strcpy(left, staging_path);
+	says(asks_stage(), "%s", "");
+	sh("umount %1$s/stage; mkdir %1$s/other", w->dir);
+	snprintf(staging_path, sizeof(staging_path), "%s/other", w->dir);
+	says(while_silent("node others", asks_stage), SILENT_MOUNTS);
+	cr_expect_str_eq(entry()->staging, left);
+	says(asks_stage(), "%s", "");
+	cr_expect_str_eq(entry()->staging, staging_path);
+	says(asks_unstage(), "%s", "");
+	is_released();
+	close_far();
+}
+
 Test(borrow_answers, of_targets, .timeout = 120)
 {
 	char right[96];
@@ -241,6 +259,9 @@ Test(borrow_answers, of_helpers, .timeout = 120)
 		{asks_stage, MNT_MOUNT, -ENOENT, "13: mount of %s: No such file or directory"},
 		{asks_stage, MNT_MOUNT, -ETIMEDOUT, HANGS("mount")},
 	};
+	static const struct failure staged[] = {
+		{asks_publish, MNT_INSPECT, -EIO, "13: inspection of %s: Input/output error"},
+	};
 	static const struct failure publishing[] = {
 		{asks_publish, MNT_BIND, -EIO, "13: bind mount of %s: Input/output error"},
 		{asks_publish, MNT_BIND, -ENOENT,
@@ -265,6 +286,7 @@ Test(borrow_answers, of_helpers, .timeout = 120)
 	FAILS(staging, staging_path);
 	is_released();
 	says(asks_stage(), "%s", "");
+	FAILS(staged, staging_path);
 	FAILS(publishing, target_path);
 	says(asks_publish(), "%s", "");
 	FAILS(unpublishing, target_path);
@@ -320,8 +342,11 @@ Test(borrow_answers, of_a_copy_of_a_btrfs, .timeout = 120)
 	};
 	open_far(1, false);
 	pairs[MODE + 1].value = fs_type = "btrfs";
-	fails_each(staging, 1, "");
-	fails_each(staging + 1, 1, staging_path);
+	for (unsigned i = 0; i < 2; i++) {
+		far.errors = i == 1; /* nothing checks a btrfs before it is mounted */
+		fails_each(staging, 1, "");
+		fails_each(staging + 1, 1, staging_path);
+	}
 	is_released();
 	close_far();
 }
@@ -531,4 +556,23 @@ Test(borrow_answers, of_checks, .timeout = 120)
 		stages_checked(all[i].reads, all[i].does != NULL ? script : NULL, all[i].want);
 		close_far();
 	}
+}
+
+Test(borrow_answers, of_a_check_that_cannot_be_run, .timeout = 120)
+{
+	static const char begins[] = "13: volume " ID ": e2fsck on /dev/";
+	char path[96];
+	open_far(1, false);
+	snprintf(path, sizeof(path), "%s/bin/e2fsck", w->dir);
+	far.errors = true;
+	checks_with(NULL);
+	cr_assert_eq(mkdir(path, 0700), 0);
+	const char *told = asks_stage();
+	cr_expect_eq(strncmp(told, begins, strlen(begins)), 0, "%s", told);
+	cr_expect_not_null(strstr(told, ": Permission denied"), "%s", told);
+	is_released();
+	checks_with("exit 0");
+	says(asks_stage(), "%s", "");
+	says(asks_unstage(), "%s", "");
+	close_far();
 }

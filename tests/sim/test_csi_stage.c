@@ -69,34 +69,6 @@ static void let_go(void)
 
 /* ---- the kernel does not say ---- */
 
-#define SILENT_MOUNTS "13: node others: scan mounts: Input/output error"
-
-static const char *silent;
-static unsigned silent_times;
-
-static int is_silent(void *arg, const char *op_name, const char *step_name)
-{
-	(void)arg;
-	(void)step_name;
-	if (strcmp(op_name, silent) != 0)
-		return 0;
-	silent_times++;
-	return -EIO;
-}
-
-/* The answer, while operations of that name fail. */
-static const char *while_silent(const char *name, const char *(*asks)(void))
-{
-	int (*hook)(void *, const char *, const char *) = w->observer.before;
-	silent = name;
-	silent_times = 0;
-	w->observer.before = is_silent;
-	const char *told = asks();
-	w->observer.before = hook;
-	cr_expect_gt(silent_times, 0, "%s", name);
-	return told;
-}
-
 static unsigned mounts_known(void)
 {
 	const struct node_volume *node = node_volume_find(volume());
