@@ -7,6 +7,7 @@
 #include "pool/private.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,6 +232,13 @@ Test(csi_creates, sources_that_do_not_fit, .timeout = 120)
 	world_close(w);
 }
 
+static int no_probe(void *arg, const char *op_name, const char *step_name)
+{
+	(void)arg;
+	(void)op_name;
+	return strcmp(step_name, "look for file system") == 0 ? -EIO : 0;
+}
+
 /* A block volume's bytes are mounted only if the class says so, and if they are what is asked for.
  */
 Test(csi_creates, from_block_to_mount, .timeout = 120)
@@ -251,7 +259,8 @@ Test(csi_creates, from_block_to_mount, .timeout = 120)
 	refuses(creates("new", FROM_VOLUME, CLASS("encryption luks2 allowVolumeModeChange true")),
 		"3: volume_content_source: b is an encrypted block volume's, which becomes no mount volume: ask for a block volume");
 	rec->encryption = RECORD_PLAIN;
-	snprintf(command, sizeof(command), "mkfs.ext4 -q -b 4096 -F %s/volumes/b", w->pool_path);
+	snprintf(command, sizeof(command), "mkfs.ext4 -q -b 4096 -O ^metadata_csum -F %s/volumes/b",
+		w->pool_path);
 	cr_assert_eq(system(command), 0);
 	fs_type = "xfs";
 	refuses(creates("new", FROM_VOLUME, CLASS(allows)),
@@ -266,6 +275,17 @@ Test(csi_creates, from_block_to_mount, .timeout = 120)
 	fs_type = "ext4";
 	is_made(creates("new", FROM_VOLUME, CLASS(allows)));
 	take_back("new");
+	w->observer.before_call = no_probe;
+	refuses(creates("new", FROM_VOLUME, CLASS(allows)),
+		"13: b: looking for a file system on it: Input/output error");
+	w->observer.before_call = NULL;
+	/* A journal on another device: s_journal_dev. */
+	snprintf(command, sizeof(command),
+		"printf '\\1' | dd of=%s/volumes/b bs=1 seek=1252 conv=notrunc 2>/dev/null",
+		w->pool_path);
+	cr_assert_eq(system(command), 0);
+	refuses(creates("new", FROM_VOLUME, CLASS(allows)),
+		"3: volume_content_source: b is not to be mounted: its file system needs another device besides");
 	block = true; /* then nobody looks what it holds */
 	is_made(creates("new", FROM_VOLUME, CLASS(NULL)));
 	cr_expect_eq(record_of(RECORD_VOLUME, "new")->fs, FSIMG_NONE);
@@ -387,5 +407,35 @@ Test(csi_creates, names_that_are_taken, .timeout = 120)
 	pool_object_id(pools_find_name(w->pools, RECORD_SNAPSHOT, "s"), snapshot_id);
 	cr_assert_eq(undo_snapshot(), GRPC_OK);
 	take_back("m");
+	world_close(w);
+}
+
+/* Who says nothing of its size gets the one that is there, of whatever size. */
+Test(csi_creates, again_without_a_size, .timeout = 120)
+{
+	char made[400];
+	open_world(WORLD_XFS, 1, false);
+	required = 20 * MIB;
+	snprintf(made, sizeof(made), "%s", creates("new", EMPTY, CLASS(NULL)));
+	is_made(made);
+	required = limit = 0;
+	says(creates("new", EMPTY, CLASS(NULL)), "%s", made);
+	cr_expect_eq(record_of(RECORD_VOLUME, "new")->size_bytes, 20 * MIB);
+	take_back("new");
+	world_close(w);
+}
+
+/* What mkfs is told is for the file system that the capability asks for. */
+Test(csi_creates, options_of_another_file_system, .timeout = 120)
+{
+	open_world(WORLD_XFS, 1, false);
+	required = 300 * MIB;
+	fs_type = "xfs";
+	refuses(creates("new", EMPTY, CLASS("mkfsOptions -Enodiscard")),
+		"3: mkfsOptions: \"-Enodiscard\" is not allowed for xfs");
+	fs_type = "ext4";
+	is_made(creates("new", EMPTY, CLASS("mkfsOptions -Enodiscard")));
+	cr_expect_str_eq(record_of(RECORD_VOLUME, "new")->mkfs_options, "-Enodiscard");
+	take_back("new");
 	world_close(w);
 }

@@ -340,14 +340,33 @@ Test(csi_stage, a_btrfs_gets_its_own_id, .timeout = 300)
 	close_unused();
 }
 
+/* What is no btrfs keeps the one it has, if it is another's, too. */
+Test(csi_stage, an_ext4_keeps_its_id, .timeout = 300)
+{
+	char script[128], ran[112];
+	open_with_volume(WORLD_XFS, true);
+	volume()->rec->allow_mode_change = true;
+	block = false;
+	fill_image(EXT4);
+	snprintf(ran, sizeof(ran), "%s/ran", w->dir);
+	snprintf(script, sizeof(script), ": >%s", ran);
+	put_tool("btrfstune", script);
+	tools_alone(true);
+	says(asks_stage(), "%s", "");
+	tools_alone(false);
+	cr_expect_neq(access(ran, F_OK), 0);
+	let_go();
+}
+
 /* ---- publishes without staging ---- */
 
 Test(csi_stage, a_mount_at_the_target, .timeout = 300)
 {
 	open_with_volume(WORLD_EXT4, false);
-	w->csi->config.staging = false;
 	w->calls[MNT_MOUNT] = mount_fails;
 	mount_res = -ENOENT;
+	says(asks_stage(), "13: mount of %s: No such file or directory", staging_path);
+	w->csi->config.staging = false;
 	says(publish_at(first_path),
 		"3: target_path: the parent directory of %s does not exist; the orchestrator has to create it",
 		first_path);

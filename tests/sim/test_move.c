@@ -2,6 +2,7 @@
 /* A volume moves from one node to another. Whatever fails, is cut or restarts: it is at exactly one
  * of them, a repeated call ends well, with what the volume had when it was still, and nothing is
  * left behind. test_move_source.c has the calls of the node that it leaves. */
+#include "as_raw.h"
 #include "moving.h"
 
 #include "csi/arrivals.h"
@@ -84,6 +85,37 @@ Test(move, takes_what_it_may_alone, .timeout = 60)
 }
 
 /* The bulk is copied while it is in use, once. */
+/* Nothing of it is begun here, and it stays where it is. */
+Test(move, is_not_for_this_node, .timeout = 60)
+{
+	static const char *const words[] = {
+		"pool default is on raw disks, and takes no volumes of other nodes yet: name a pool in a directory",
+		"volume source has a device of a kind that this node does not serve: see the log of its start"};
+	struct pool_object *o;
+	struct err err = {0};
+	open_move(WORLD_XFS, 2);
+	move_expect();
+	cr_assert_eq(pools_find_id(far.pools, RECORD_VOLUME, far.id, &o, &err), 0);
+	enum backend_type device = o->rec->device;
+	for (unsigned i = 0; i < 2; i++) {
+		if (i == 1)
+			o->rec->device = BACKEND_UBLK;
+		cr_assert_eq(move_give(), ERR_OK);
+		is_raw = i == 0;
+		cr_expect_eq(move_take_only(far.id, "default"), GRPC_FAILED_PRECONDITION);
+		is_raw = false;
+		cr_expect_str_eq(move_message, words[i]);
+		o->rec->device = device;
+		move_at_one(words[i]);
+		cr_expect(move_is_in(far.pools));
+		cr_expect_eq(files_in(w->pool_path, "volumes"), 0);
+		ring_sim_settle(w->reactor.ring, 2 * TRANSFER_IDLE_MS);
+	}
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	move_taken("refusals");
+	close_move();
+}
+
 Test(move, in_use_then_free, .timeout = 60)
 {
 	struct node_lock lock;
