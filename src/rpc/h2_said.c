@@ -7,8 +7,6 @@
 enum grpc_status h2_status_of_reset(uint32_t code)
 {
 	switch (code) {
-	case NGHTTP2_REFUSED_STREAM:
-		return GRPC_UNAVAILABLE;
 	case NGHTTP2_CANCEL:
 		return GRPC_CANCELLED;
 	case NGHTTP2_ENHANCE_YOUR_CALM:
