@@ -439,3 +439,62 @@ Test(client, no_memory_for_a_request)
 	assert_asked_status(&a, GRPC_UNAVAILABLE);
 	cr_assert_not_null(strstr(a.message, "out of memory"));
 }
+
+/* ---- what it waits for ---- */
+
+Test(client, it_is_busy_with_a_call_and_idle_since)
+{
+	uint64_t since = 0, began = ring_now_ns(ring);
+	pass_ms(1000);
+	cr_assert_eq(client->ops->waits(client, &since), SESSION_IDLE);
+	cr_assert_leq(since, began);
+	begin(true);
+	cr_assert_eq(client->ops->waits(client, &since), SESSION_BUSY);
+	pass_ms(1000);
+	uint64_t answered = ring_now_ns(ring);
+	answer("hello");
+	assert_asked_text(&a, "hello");
+	cr_assert_eq(client->ops->waits(client, &since), SESSION_IDLE);
+	cr_assert_eq(since, answered);
+}
+
+/* ---- streams that were not sent ---- */
+
+/* The peer leaves before it has heard of the call, which can be made anew elsewhere. */
+Test(client, a_call_that_was_not_sent_when_its_peer_left)
+{
+	cr_assert(start(&a, true));
+	cr_assert_not(a.call.sent);
+	say_goaway(0, NGHTTP2_NO_ERROR);
+	output();
+	assert_asked_status(&a, GRPC_UNAVAILABLE);
+	cr_assert_not(a.sent);
+	cr_assert_eq(a.ends, 1);
+	cr_assert_not(has_frame(&heard, NGHTTP2_HEADERS));
+	uint64_t since;
+	cr_assert_eq(client->ops->waits(client, &since), SESSION_IDLE);
+}
+
+/* ---- a peer that asks and does not read ---- */
+
+Test(client, more_questions_than_answers_are_taken)
+{
+	int res = 0;
+	unsigned pings = 0;
+	begin(true);
+	for (; res == 0 && pings < 100000; pings++) {
+		struct buf bytes = {0};
+		frame(&bytes, NGHTTP2_PING, 0, 0, "12345678", 8);
+		res = feed(&bytes);
+	}
+	cr_assert_eq(res, -EPROTO);
+	cr_assert_lt(pings, 10000);
+	cr_assert_eq(state(), H2_CLIENT_OVER);
+	struct buf more = {0};
+	frame(&more, NGHTTP2_PING, 0, 0, "12345678", 8);
+	cr_assert_eq(feed(&more), -EPROTO);
+	client_end();
+	assert_asked_status(&a, GRPC_UNAVAILABLE);
+	cr_assert_eq(strncmp(a.message, "the connection is lost: ", 24), 0, "%s", a.message);
+	cr_assert(a.sent);
+}

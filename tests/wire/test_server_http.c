@@ -336,3 +336,24 @@ Test(server, closing_while_a_body_is_made)
 	cr_expect_null(endless.call, "it was told");
 	close(fd);
 }
+
+Test(server, http_addresses_that_are_refused)
+{
+	static const char *const bad[] = {"", "1", "localhost:1", "tcp://127.0.0.1:1", "0.0.0.0:0"};
+	char taken[64];
+	struct err err = {0};
+	serve_http(1);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		err_clear(&err);
+		cr_assert_eq(server_listen_http(server, bad[i], &err), -EINVAL, "%s", bad[i]);
+		cr_assert_eq(err.code, ERR_INVALID);
+	}
+	snprintf(taken, sizeof(taken), "127.0.0.1:%u", ntohs(http_address.sin_port));
+	err_clear(&err);
+	cr_assert_eq(server_listen_http(server, taken, &err), -EADDRINUSE);
+	cr_assert_not_null(strstr(err.message, taken), "%s", err.message);
+	int fd = dial_http();
+	http_get(fd, "/text");
+	turn_until(http_answered(fd));
+	close(fd);
+}

@@ -296,6 +296,8 @@ Test(services, reflection_finds_files_and_extensions)
 	told *t = reflect("v1", &request);
 	cr_assert_eq(t->message_response_case, TOLD(ALL_EXTENSION_NUMBERS_RESPONSE));
 	cr_assert_gt(t->all_extension_numbers_response->n_extension_number, 0);
+	cr_assert_eq(t->all_extension_numbers_response->base_type_name.len,
+		strlen("google.protobuf.FieldOptions"));
 	int32_t number = t->all_extension_numbers_response->extension_number[0];
 	told_free(t);
 	Grpc__Reflection__V1__ExtensionRequest extension =
@@ -307,6 +309,22 @@ Test(services, reflection_finds_files_and_extensions)
 	cr_assert_eq(files(&request), 4);
 	extension.extension_number = 1;
 	cr_assert_eq(files(&request), -1);
+
+	static const char *const unextended[] = {"csi.v1.Volume", "csi.v1.NoSuchMessage"};
+	for (unsigned i = 0; i < 2; i++) {
+		request.message_request_case = ASKED(ALL_EXTENSION_NUMBERS_OF_TYPE);
+		request.all_extension_numbers_of_type = text(unextended[i]);
+		t = reflect("v1", &request);
+		if (i == 0) {
+			cr_assert_eq(
+				t->message_response_case, TOLD(ALL_EXTENSION_NUMBERS_RESPONSE));
+			cr_assert_eq(t->all_extension_numbers_response->n_extension_number, 0);
+		} else {
+			cr_assert_eq(t->message_response_case, TOLD(ERROR_RESPONSE));
+			cr_assert_eq(t->error_response->error_code, GRPC_NOT_FOUND);
+		}
+		told_free(t);
+	}
 
 	request.message_request_case = ASKED(_NOT_SET);
 	t = reflect("v1", &request);
