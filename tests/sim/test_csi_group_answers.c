@@ -331,3 +331,38 @@ Test(csi_groups, of_two_pools, .timeout = 120)
 		"9: source_volume_ids: volume b is in pool other and volume a in pool default; a group snapshot is of the volumes of one pool");
 	close_two();
 }
+
+static const char *drain_op, *drain_step;
+
+static void drain_there(const char *op_name, const char *step_name)
+{
+	if (strcmp(op_name, drain_op) != 0 || strcmp(step_name, drain_step) != 0)
+		return;
+	w->on_step = NULL;
+	csi_drain(w->csi, NULL, NULL);
+}
+
+/* The copies of a group are not waited for, whether they have begun or not; the client asks the
+ * next run for it. */
+Test(csi_groups, are_stopped_at_a_shutdown, .timeout = 120)
+{
+	static const char *const at[][2] = {{"CreateVolumeGroupSnapshot", "measure"},
+		{"CreateVolumeGroupSnapshot", "make"}, {"pool_group", "copy"}};
+	char left[INVENTORY_BYTES];
+	for (unsigned i = 0; i < 3; i++) {
+		open_two(WORLD_EXT4);
+		drain_op = at[i][0];
+		drain_step = at[i][1];
+		w->on_step = drain_there;
+		const char *told = asks_group("g", IDS(a, b));
+		cr_expect_eq(strncmp(told, "14: ", 4), 0, "%s: %s", at[i][1], told);
+		cr_expect_null(w->on_step, "%s", at[i][1]);
+		world_restart(w);
+		cr_expect_null(pools_find_group_name(w->pools, "g"));
+		world_inventory(w, left, sizeof(left));
+		cr_expect_null(strstr(left, "snapshots "), "%s", left);
+		make_group();
+		says(deletes_group(group_id, IDS(members[0], members[1])), "%s", "");
+		close_two();
+	}
+}

@@ -116,6 +116,42 @@ Test(move, is_not_for_this_node, .timeout = 60)
 	close_move();
 }
 
+static const char *drain_step;
+
+static void drains(const char *op_name, const char *step_name)
+{
+	(void)op_name;
+	if (strcmp(step_name, drain_step) != 0)
+		return;
+	w->on_step = NULL;
+	csi_drain(w->csi, NULL, NULL);
+}
+
+/* Neither is waited for what is copied nor for what is not begun yet; the next run goes on. */
+Test(move, is_stopped_at_a_shutdown, .timeout = 60)
+{
+	static const char *const steps[] = {"look for part", "ask its node", "build", "pull"};
+	open_move(WORLD_XFS, 3);
+	move_expect();
+	for (unsigned i = 0; i < 4; i++) {
+		cr_assert_eq(move_give(), ERR_OK);
+		drain_step = steps[i];
+		w->on_step = drains;
+		cr_expect_eq(move_take_only(far.id, "default"), GRPC_UNAVAILABLE, "%s: %s",
+			steps[i], move_message);
+		cr_expect_null(w->on_step, "%s", steps[i]);
+		cr_expect_eq(w->csi->task_count, 0);
+		move_at_one(steps[i]);
+		cr_expect(move_is_in(far.pools));
+		far_down();
+		world_restart(w);
+		far_up();
+	}
+	cr_assert_eq(move_take(), GRPC_OK, "%s", move_message);
+	move_taken("shutdowns");
+	close_move();
+}
+
 Test(move, in_use_then_free, .timeout = 60)
 {
 	struct node_lock lock;
