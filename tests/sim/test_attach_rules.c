@@ -271,6 +271,22 @@ Test(attach_rules, used_on_its_own_node, .timeout = 120)
 	close_ruled();
 }
 
+/* Nothing but the look for devices of earlier runs tells of such a use. */
+Test(attach_rules, it_may_be_used_on_its_own_node, .timeout = 120)
+{
+	struct err err = {0};
+	open_ruled(true);
+	w->scan_faults = 1;
+	world_restart(w);
+	cr_assert_eq(pools_find_id(w->pools, RECORD_VOLUME, volume_id, &volume, &err), 0);
+	says(publishes("node-2", ATTACHMENT_MANY_WRITERS, false),
+		"14: volume v: devices of an earlier run are still being looked for; try again");
+	cr_expect_null(volume->attachments);
+	world_settle(w);
+	says(publishes("node-2", ATTACHMENT_MANY_WRITERS, false), PASSES);
+	close_ruled();
+}
+
 /* The own device is read-only for all or for nobody. */
 Test(attach_rules, a_read_only_device_beside_others, .timeout = 120)
 {

@@ -204,6 +204,44 @@ Test(csi_raw, what_may_be_erased_there, .timeout = 120)
 	close_raw();
 }
 
+static const char *asks_capacity(const char *key, const char *value)
+{
+	Csi__V1__GetCapacityRequest req = CSI__V1__GET_CAPACITY_REQUEST__INIT;
+	Csi__V1__StringPair *parameters[1] = {pair(0, key, value)};
+	req.parameters = parameters;
+	req.n_parameters = 1;
+	return ASK("Controller", GetCapacity, get_capacity);
+}
+
+/* Of a class whose volumes cannot be made in the pool there is no room. */
+Test(csi_raw, room_is_of_volumes_that_can_be_made, .timeout = 120)
+{
+	static const char *const devices[] = {"loop", "disk"};
+	open_raw(true);
+	for (unsigned raw = 0; raw < 2; raw++) {
+		is_raw = raw == 1;
+		for (unsigned i = 0; i < 2; i++) {
+			const char *told = asks_capacity("device", devices[i]);
+			cr_expect_eq(strstr(told, "available_capacity=") != NULL, i == raw,
+				"%s, raw: %u: %s", devices[i], raw, told);
+		}
+	}
+	block = false;
+	Csi__V1__GetCapacityRequest req = CSI__V1__GET_CAPACITY_REQUEST__INIT;
+	Csi__V1__VolumeCapability *caps[1];
+	req.n_volume_capabilities = 1;
+	req.volume_capabilities = caps;
+	for (unsigned i = 0; i < 2; i++) {
+		mount_flag = i == 0 ? "noatime" : "nonsense";
+		caps[0] = capability();
+		const char *told = ASK("Controller", GetCapacity, get_capacity);
+		cr_expect_eq(strstr(told, "available_capacity=") != NULL, i == 0, "%s: %s",
+			mount_flag, told);
+	}
+	mount_flag = NULL;
+	close_raw();
+}
+
 /* ---- a stage waits for the thin pool ---- */
 
 Test(csi_raw, a_stage_waits_for_the_thin_pool, .timeout = 120)

@@ -28,6 +28,21 @@ bool __wrap_mnt_can_grow_ext4(void)
 	return grows_online;
 }
 
+static enum mnt_call refused_call;
+static int refused_with; /* -errno of that call; 0: none is refused */
+
+int __real_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
+	void *resp, size_t resp_cap, uint64_t timeout_ms);
+int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
+	void *resp, size_t resp_cap, uint64_t timeout_ms);
+int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *req, size_t req_len,
+	void *resp, size_t resp_cap, uint64_t timeout_ms)
+{
+	if (refused_with < 0 && fn == refused_call)
+		return refused_with;
+	return __real_op_helper(op, fn, key, req, req_len, resp, resp_cap, timeout_ms);
+}
+
 static void open_with_volume(enum world_fs fs, bool as_block)
 {
 	open_world(fs, 1, as_block);
@@ -275,6 +290,38 @@ Test(csi_stage, a_growth_before_the_mount, .timeout = 300)
 	cr_assert_eq(unlink(path), 0);
 	says(asks_stage(), "%s", "");
 	cr_expect_eq(node_volume_find(volume())->fitted_bytes, 20 * MIB);
+	let_go();
+}
+
+/* ---- no helper is to be had ---- */
+
+static void no_helper(enum mnt_call call, const char *(*asks)(void))
+{
+	refused_call = call;
+	refused_with = -EAGAIN;
+	says(asks(), "8: too many calls wait for a helper process");
+	refused_with = -EIO;
+	says(asks(), "13: volume %s: helper process: Input/output error", volume_id);
+	refused_with = 0;
+}
+
+Test(csi_stage, too_many_calls_wait, .timeout = 300)
+{
+	open_with_volume(WORLD_EXT4, false);
+	no_helper(MNT_INSPECT, asks_stage);
+	no_helper(MNT_MOUNT, asks_stage);
+	no_device();
+	says(asks_stage(), "%s", "");
+	no_helper(MNT_BIND, asks_publish);
+	cr_expect_neq(access(target_path, F_OK), 0);
+	says(asks_publish(), "%s", "");
+	refused_call = MNT_STATS;
+	refused_with = -EAGAIN;
+	says(asks_stats(), "8: too many calls wait for a helper process");
+	refused_with = 0;
+	cr_expect_eq(do_stats(), GRPC_OK);
+	no_helper(MNT_UNMOUNT, asks_unpublish);
+	cr_expect_eq(mounts_known(), 2);
 	let_go();
 }
 
