@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of snapshots in a pool: their file, their making and deletion, and what a load makes of
  * what a crash left. */
-#include "pool_fixture.h"
+#include "failing_calls.h"
+#include "group_world.h"
 
 #include "pool/group_file.h"
-#include "pool/group_make.h"
-#include "pool/group_remove.h"
-#include "pool/group_sync.h"
-#include "pool/index.h"
 #include "pool/record_text.h"
-
-#include <criterion/criterion.h>
-
-enum { MIB = 1 << 20, VOLUMES = 3 };
 
 /* ---- the file ---- */
 
@@ -111,96 +104,6 @@ Test(group, file_of_too_many_members)
 
 /* ---- making and deleting ---- */
 
-static struct fixture f;
-static struct pool_object *volumes[VOLUMES];
-static char ids[VOLUMES][RECORD_ID_MAX];
-
-static void write_byte(const char *sub, const char *key, char c)
-{
-	char path[256];
-	snprintf(path, sizeof(path), "%s/%s/%s", f.path, sub, key);
-	_cleanup_fd_ int fd = open(path, O_RDWR | O_CLOEXEC);
-	cr_assert_eq(pwrite(fd, &c, 1, 4096), 1);
-}
-
-static char read_byte(const char *sub, const char *key)
-{
-	char path[256], c = '?';
-	snprintf(path, sizeof(path), "%s/%s/%s", f.path, sub, key);
-	_cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	cr_assert_eq(pread(fd, &c, 1, 4096), 1);
-	return c;
-}
-
-static void find_volumes(void)
-{
-	for (unsigned i = 0; i < VOLUMES; i++) {
-		char name[8];
-		snprintf(name, sizeof(name), "v%u", i);
-		volumes[i] = pools_find_name(f.pools, RECORD_VOLUME, name);
-		cr_assert_not_null(volumes[i]);
-		pool_object_id(volumes[i], ids[i]);
-	}
-}
-
-static void open_pool(enum fixture_fs fs)
-{
-	fixture_open(&f, fs);
-	for (unsigned i = 0; i < VOLUMES; i++) {
-		char name[8];
-		snprintf(name, sizeof(name), "v%u", i);
-		fixture_make_volume(&f, name, MIB);
-		write_byte("volumes", name, (char)('a' + i));
-	}
-	find_volumes();
-}
-
-static enum err_code make(const char *name, struct pool_group **ret)
-{
-	struct pool_group_make m;
-	struct pool_group_part parts[VOLUMES];
-	for (unsigned i = 0; i < VOLUMES; i++)
-		parts[i] = (struct pool_group_part){
-			.source = volumes[i], .share = pool_features(f.pool)->reflink};
-	cr_assert_eq(pool_group_make_init(&m, &f.reactor, f.pool, name, "ns/g", parts, VOLUMES), 0);
-	enum err_code code = fixture_run(&f, &m.op);
-	if (ret != NULL)
-		*ret = m.ret_group;
-	if (code != ERR_OK)
-		fprintf(stderr, "make: %s: %s\n", m.op.err.step, m.op.err.message);
-	pool_group_make_free(&m);
-	return code;
-}
-
-static enum err_code drop(struct pool_group *group)
-{
-	struct pool_group_remove r;
-	pool_group_remove_init(&r, &f.reactor, group);
-	enum err_code code = fixture_run(&f, &r.op);
-	if (code != ERR_OK)
-		fprintf(stderr, "remove: %s: %s\n", r.op.err.step, r.op.err.message);
-	pool_group_remove_free(&r);
-	return code;
-}
-
-static void is_whole(const char *id)
-{
-	struct pool_group *g = NULL;
-	struct err err = {0};
-	const char *why;
-	cr_assert_eq(pools_find_group(f.pools, id, &g, &err), 0, "%s", err.message);
-	cr_assert_eq(pool_group_check(g, &err), 0, "%s", err.message);
-	cr_assert_eq(g->count, VOLUMES);
-	for (unsigned i = 0; i < VOLUMES; i++) {
-		struct pool_object *o = pool_group_member(g, i, &why);
-		cr_assert_str_eq(o->rec->group, id);
-		cr_assert_str_eq(o->rec->source_id, ids[i]);
-		cr_assert_str_eq(o->rec->claim, "ns/g");
-		cr_assert_eq(o->rec->created_ns, g->created_ns);
-		cr_assert_eq(read_byte("snapshots", o->key), 'a' + (char)i);
-	}
-}
-
 /* Its life: made, found after a restart, deleted. */
 static void life(enum fixture_fs fs)
 {
@@ -261,6 +164,29 @@ Test(group, lives_without_a_journal, .timeout = 60)
 Test(group, lives_on_btrfs, .timeout = 60)
 {
 	life(FIXTURE_BTRFS);
+}
+
+/* One volume is shared, and another is copied. */
+Test(group, of_shared_and_copied_volumes, .timeout = 60)
+{
+	char id[RECORD_ID_MAX];
+	struct pool_group *g = NULL;
+	struct pool_group_part parts[VOLUMES];
+	open_pool(FIXTURE_XFS);
+	for (unsigned copied = 0; copied < VOLUMES; copied++) {
+		for (unsigned i = 0; i < VOLUMES; i++)
+			parts[i] = (struct pool_group_part){
+				.source = volumes[i], .share = i != copied};
+		cr_assert_eq(make_parts("g", parts, &g), ERR_OK);
+		pool_group_id(g, id);
+		is_whole(id);
+		fixture_reopen_pools(&f);
+		find_volumes();
+		is_whole(id);
+		cr_assert_eq(drop(pools_find_group_name(f.pools, "g")), ERR_OK);
+		find_volumes();
+	}
+	fixture_close(&f);
 }
 
 /* ---- whatever is cut short, a load finds all of it or nothing ---- */
@@ -356,22 +282,6 @@ Test(group, is_there_or_not_after_a_crash_on_btrfs, .timeout = 120)
 }
 
 /* ---- what is missing or damaged ---- */
-
-static void sh_in_pool(const char *fmt, const char *what)
-{
-	char command[160];
-	snprintf(command, sizeof(command), fmt, what);
-	cr_assert_eq(fixture_sh("cd %s && %s", f.path, command), 0, "%s", command);
-}
-
-static void make_one(char ret_id[RECORD_ID_MAX], char ret_key[RECORD_KEY_MAX])
-{
-	struct pool_group *g = NULL;
-	const char *why;
-	cr_assert_eq(make("g", &g), ERR_OK);
-	pool_group_id(g, ret_id);
-	strcpy(ret_key, pool_group_member(g, 1, &why)->key);
-}
 
 /* It is never shown as a smaller group, and can be deleted. */
 Test(group, that_lacks_a_member, .timeout = 60)
@@ -514,34 +424,6 @@ Test(group, in_a_pool_without_the_directory, .timeout = 60)
 	fixture_close(&f);
 }
 
-static int mkdir_errno, fsync_fails = -1; /* 0: none; the nth fsync from now on, -1: none */
-
-int __real_mkdirat(int dirfd, const char *name, mode_t mode);
-int __wrap_mkdirat(int dirfd, const char *name, mode_t mode);
-int __wrap_mkdirat(int dirfd, const char *name, mode_t mode)
-{
-	if (mkdir_errno == 0 || strcmp(name, "groups") != 0)
-		return __real_mkdirat(dirfd, name, mode);
-	errno = mkdir_errno;
-	return -1;
-}
-
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int __wrap_fsync(int fd)
-{
-	struct stat st, root;
-	char groups[128];
-	snprintf(groups, sizeof(groups), "%s/groups", f.path);
-	bool its = fstat(fd, &st) == 0 &&
-		   ((stat(groups, &root) == 0 && root.st_ino == st.st_ino) ||
-			   (stat(f.path, &root) == 0 && root.st_ino == st.st_ino));
-	if (!its || fsync_fails < 0 || fsync_fails-- > 0)
-		return __real_fsync(fd);
-	errno = EIO;
-	return -1;
-}
-
 /* Where there is no room for it, or no way to write it, all else is served. */
 Test(group, whose_directory_cannot_be_made, .timeout = 60)
 {
@@ -552,7 +434,7 @@ Test(group, whose_directory_cannot_be_made, .timeout = 60)
 	open_pool(FIXTURE_XFS);
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		sh_in_pool("rmdir %s", "groups");
-		mkdir_errno = all[i].error;
+		fail_call("mkdirat", "groups", 0, all[i].error);
 		fixture_reopen_pools(&f);
 		cr_expect_eq(pool_state(f.pool) == POOL_READY, all[i].served, "%u", i);
 		if (!all[i].served)
@@ -562,7 +444,7 @@ Test(group, whose_directory_cannot_be_made, .timeout = 60)
 			find_volumes();
 			cr_expect_eq(make("g", NULL), ERR_NO_ROOM, "%u", i);
 		}
-		mkdir_errno = 0;
+		cr_expect(fail_no_call());
 		fixture_reopen_pools(&f);
 		cr_assert_eq(pool_state(f.pool), POOL_READY);
 	}
@@ -575,138 +457,15 @@ Test(group, whose_directory_cannot_be_made, .timeout = 60)
 Test(group, whose_directory_is_not_durable, .timeout = 60)
 {
 	open_pool(FIXTURE_XFS);
-	for (int nth = 0; nth < 2; nth++) {
+	/* The first one is of what lies in the pool. */
+	for (int nth = 0; nth < 3; nth++) {
 		sh_in_pool("rmdir %s", "groups");
-		fsync_fails = nth;
+		fail_call("fsync", NULL, nth, EIO);
 		fixture_reopen_pools(&f);
 		cr_expect_neq(pool_state(f.pool), POOL_READY, "%d", nth);
-		cr_expect_eq(fsync_fails, -1);
-		fsync_fails = -1;
+		cr_expect(fail_no_call());
 		fixture_reopen_pools(&f);
 		cr_assert_eq(pool_state(f.pool), POOL_READY);
 	}
 	fixture_close(&f);
-}
-
-/* ---- what fails leaves nothing ---- */
-
-struct fault {
-	const char *op_name;
-	int left;
-	bool calls, hit;
-	char at[64];
-};
-
-static int fault_now(struct fault *fault, bool call, const char *op_name, const char *step_name)
-{
-	bool of_remove = strcmp(fault->op_name, "group_remove") == 0;
-	if ((strcmp(op_name, fault->op_name) != 0 &&
-		    !(of_remove && strcmp(op_name, "group_sync") == 0)) ||
-		call != fault->calls || fault->hit || fault->left-- > 0)
-		return 0;
-	fault->hit = true;
-	snprintf(fault->at, sizeof(fault->at), "%s", step_name);
-	return -EIO;
-}
-
-static int fault_step(void *arg, const char *op_name, const char *step_name)
-{
-	return fault_now(arg, false, op_name, step_name);
-}
-
-static int fault_call(void *arg, const char *op_name, const char *step_name)
-{
-	return fault_now(arg, true, op_name, step_name);
-}
-
-static bool make_fails(struct fault *fault, unsigned fds)
-{
-	enum err_code code = make("g", NULL);
-	struct pool_group *g = pools_find_group_name(f.pools, "g");
-	cr_assert_eq(code != ERR_OK, fault->hit, "%s", fault->at);
-	cr_assert_eq(fixture_count(&f, "snapshots"), g != NULL ? VOLUMES : 0, "%s", fault->at);
-	cr_assert_eq(fixture_count(&f, "groups"), g != NULL, "%s", fault->at);
-	cr_assert_eq(fixture_count_fds(&f), fds, "%s", fault->at);
-	bool hit = fault->hit;
-	fault->hit = true;
-	if (g != NULL && code != ERR_OK) {
-		struct pool_group_sync s;
-		cr_assert(g->unsynced, "%s", fault->at);
-		pool_group_sync_init(&s, &f.reactor, f.pool, g);
-		cr_assert_eq(fixture_run(&f, &s.op), ERR_OK);
-		cr_assert_not(g->unsynced);
-	}
-	if (g == NULL)
-		cr_assert_eq(make("g", NULL), ERR_OK, "%s", fault->at);
-	cr_assert_eq(drop(pools_find_group_name(f.pools, "g")), ERR_OK, "%s", fault->at);
-	fixture_settle(&f);
-	cr_assert_eq(fixture_count(&f, "trash"), 0, "%s", fault->at);
-	return hit;
-}
-
-static bool remove_fails(struct fault *fault)
-{
-	char id[RECORD_ID_MAX];
-	fault->hit = true;
-	cr_assert_eq(make("g", NULL), ERR_OK);
-	fault->hit = false;
-	struct pool_group *g = pools_find_group_name(f.pools, "g");
-	pool_group_id(g, id);
-	enum err_code code = drop(g);
-	cr_assert_eq(code != ERR_OK, fault->hit, "%s", fault->at);
-	bool hit = fault->hit;
-	fault->hit = true;
-	g = pools_find_group_name(f.pools, "g");
-	if (g != NULL) {
-		struct err err = {0};
-		cr_assert_eq(pool_group_check(g, &err), 0, "%s: %s", fault->at, err.message);
-		cr_assert_eq(drop(g), ERR_OK, "%s", fault->at);
-	} else if (code != ERR_OK && pools_group_removal_unsynced(f.pools, id) != NULL) {
-		struct pool_group_sync s;
-		pool_group_sync_init(&s, &f.reactor, f.pool, NULL);
-		cr_assert_eq(fixture_run(&f, &s.op), ERR_OK);
-		pool_group_sync_free(&s);
-		cr_assert_null(pools_group_removal_unsynced(f.pools, id));
-	}
-	cr_assert_eq(pool_count(f.pool, RECORD_SNAPSHOT), 0, "%s", fault->at);
-	fixture_settle(&f);
-	cr_assert_eq(fixture_count(&f, "snapshots"), 0, "%s", fault->at);
-	cr_assert_eq(fixture_count(&f, "trash"), 0, "%s", fault->at);
-	return hit;
-}
-
-static void fails_anywhere(enum fixture_fs fs, unsigned at_least)
-{
-	unsigned count = 0;
-	struct fault fault = {"", 0, false, true, ""};
-	open_pool(fs);
-	f.observer = (struct op_observer){
-		.before = fault_step, .before_call = fault_call, .arg = &fault};
-	for (unsigned what = 0; what < 4; what++)
-		for (int n = 0;; n++, count++) {
-			bool removing = what >= 2;
-			unsigned fds = fixture_count_fds(&f);
-			fault = (struct fault){removing ? "group_remove" : "pool_group", n,
-				what % 2 == 1, false, ""};
-			if (!(removing ? remove_fails(&fault) : make_fails(&fault, fds)))
-				break;
-		}
-	cr_assert_geq(count, at_least, "%u", count);
-	f.observer = (struct op_observer){0};
-	fixture_close(&f);
-}
-
-Test(group, fails_anywhere_on_xfs, .timeout = 120)
-{
-	fails_anywhere(FIXTURE_XFS, 20);
-}
-
-Test(group, fails_anywhere_on_btrfs, .timeout = 120)
-{
-	fails_anywhere(FIXTURE_BTRFS, 25);
-}
-
-Test(group, fails_anywhere_where_it_is_copied, .timeout = 120)
-{
-	fails_anywhere(FIXTURE_EXT4, 20);
 }
