@@ -44,9 +44,13 @@ static inline void find_volumes(void)
 	}
 }
 
-static inline void open_pool(enum fixture_fs fs)
+/* sim: NULL: the kernel's ring. */
+static inline void open_pool_in(enum fixture_fs fs, struct ring_sim *sim)
 {
-	fixture_open(&f, fs);
+	fixture_make(&f, fs, false);
+	fixture_open_ring(&f, sim);
+	fixture_open_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
 	for (unsigned i = 0; i < VOLUMES; i++) {
 		char name[8];
 		snprintf(name, sizeof(name), "v%u", i);
@@ -54,6 +58,11 @@ static inline void open_pool(enum fixture_fs fs)
 		write_byte("volumes", name, (char)('a' + i));
 	}
 	find_volumes();
+}
+
+static inline void open_pool(enum fixture_fs fs)
+{
+	open_pool_in(fs, NULL);
 }
 
 /* Of what was made or deleted last. */

@@ -5,6 +5,7 @@
 #include "group_world.h"
 
 #include "pool/group_file.h"
+#include "pool/private.h"
 #include "pool/record_text.h"
 
 /* ---- the file ---- */
@@ -467,5 +468,185 @@ Test(group, whose_directory_is_not_durable, .timeout = 60)
 		fixture_reopen_pools(&f);
 		cr_assert_eq(pool_state(f.pool), POOL_READY);
 	}
+	fixture_close(&f);
+}
+
+/* ---- what is odd ---- */
+
+/* There can be no groups; what names one is quarantined. */
+Test(group, whose_directory_is_a_file, .timeout = 60)
+{
+	char id[RECORD_ID_MAX], key[RECORD_KEY_MAX];
+	open_pool(FIXTURE_XFS);
+	make_one(id, key);
+	sh_in_pool("mv groups %s && touch groups", "elsewhere");
+	fixture_reopen_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	find_volumes();
+	cr_expect_null(pools_find_name(f.pools, RECORD_SNAPSHOT, key)->rec);
+	cr_expect_null(pools_find_group_name(f.pools, "g"));
+	cr_expect_neq(make("h", NULL), ERR_OK);
+	cr_expect_eq(fixture_count(&f, "snapshots"), VOLUMES);
+	sh_in_pool("rm groups && mv %s groups", "elsewhere");
+	fixture_reopen_pools(&f);
+	find_volumes();
+	is_whole(id);
+	fixture_close(&f);
+}
+
+static void make_member(const char *name, const char *group_id)
+{
+	struct record rec = fixture_volume(name, MIB);
+	rec.kind = RECORD_SNAPSHOT;
+	rec.source = RECORD_SOURCE_VOLUME;
+	rec.source_id = ids[0];
+	rec.group = group_id;
+	cr_assert_eq(fixture_build(&f, &rec, NULL, NULL), ERR_OK);
+}
+
+Test(group, that_does_not_know_its_member, .timeout = 60)
+{
+	char id[RECORD_ID_MAX], key[RECORD_KEY_MAX];
+	static const char *const names[] = {"stray", "alien"};
+	static const char *const why[] = {
+		"its group does not list it", "its record names a group that is none of this pool"};
+	open_pool(FIXTURE_XFS);
+	make_one(id, key);
+	make_member("stray", id);
+	make_member("alien", "00000000.g.00000000");
+	/* Other files are in nobody's way. */
+	sh_in_pool("touch groups/+other groups/+new-0123456-%s", "g");
+	fixture_reopen_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	find_volumes();
+	is_whole(id);
+	for (unsigned i = 0; i < 2; i++) {
+		const struct pool_object *o = pools_find_name(f.pools, RECORD_SNAPSHOT, names[i]);
+		cr_assert_not_null(o);
+		cr_expect_null(o->rec);
+		cr_expect_str_eq(o->why, why[i]);
+	}
+	cr_expect_eq(fixture_count(&f, "groups"), 3);
+	cr_expect_eq(drop(pools_find_group_name(f.pools, "g")), ERR_OK);
+	cr_expect_eq(fixture_count(&f, "snapshots"), 2);
+	fixture_close(&f);
+}
+
+/* ---- a deletion cut short, and a load that cannot go on with it ---- */
+
+static void cut_short(void)
+{
+	char command[160], *random = pools_find_group_name(f.pools, "g")->random;
+	snprintf(command, sizeof(command), "mv groups/g groups/+gone-%s-%%s", random);
+	sh_in_pool(command, "g");
+}
+
+static void expect_deleted(void)
+{
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	find_volumes();
+	fixture_settle(&f);
+	cr_expect_null(pools_find_group_name(f.pools, "g"));
+	cr_expect_eq(pool_count(f.pool, RECORD_SNAPSHOT), 0);
+	cr_expect_eq(fixture_count(&f, "snapshots"), 0);
+	cr_expect_eq(fixture_count(&f, "trash"), 0);
+}
+
+Test(group, whose_member_stays_when_it_is_deleted, .timeout = 60)
+{
+	char id[RECORD_ID_MAX], key[RECORD_KEY_MAX];
+	open_pool(FIXTURE_XFS);
+	for (int nth = 0; nth < VOLUMES; nth++) {
+		make_one(id, key);
+		cut_short();
+		fail_call("renameat2", NULL, nth, EIO);
+		fixture_reopen_pools(&f);
+		cr_expect(fail_no_call());
+		cr_expect_eq(pool_state(f.pool), POOL_SICK);
+		cr_expect_not_null(strstr(pool_why(f.pool), "/ groups: Input/output error"), "%s",
+			pool_why(f.pool));
+		/* What says that it is deleted is there as long as one of them. */
+		cr_expect_eq(fixture_count(&f, "groups"), 1);
+		cr_expect_eq(fixture_count(&f, "snapshots"), VOLUMES - nth);
+		fixture_reopen_pools(&f);
+		expect_deleted();
+		cr_expect_eq(fixture_count(&f, "groups"), 0);
+	}
+	fixture_close(&f);
+}
+
+/* Where there is not one log, the file is there until it is durable that they have gone. */
+Test(group, whose_members_are_not_durably_gone, .timeout = 60)
+{
+	char id[RECORD_ID_MAX], key[RECORD_KEY_MAX];
+	open_pool(FIXTURE_BTRFS);
+	for (int nth = 0; nth < 2; nth++) {
+		make_one(id, key);
+		cut_short();
+		fail_call("fsync", NULL, nth, EIO);
+		fixture_reopen_pools(&f);
+		cr_expect(fail_no_call());
+		pool_trash_kick(f.pool);
+		expect_deleted();
+		cr_expect_eq(fixture_count(&f, "groups"), 1, "%d", nth);
+		fixture_reopen_pools(&f);
+		expect_deleted();
+		cr_expect_eq(fixture_count(&f, "groups"), 0);
+	}
+	fixture_close(&f);
+}
+
+/* ---- a pool that comes back as it was once ---- */
+
+static struct pool_group *find(const char *name, char ret_id[RECORD_ID_MAX])
+{
+	struct pool_group *g = pools_find_group_name(f.pools, name);
+	cr_assert_not_null(g, "%s", name);
+	pool_group_id(g, ret_id);
+	return g;
+}
+
+Test(group, found_when_the_pool_comes_back, .timeout = 60)
+{
+	struct ring_sim sim = {0};
+	struct pool_group *g;
+	struct err err = {0};
+	char same_id[RECORD_ID_MAX], once[RECORD_ID_MAX], now[RECORD_ID_MAX], gone[RECORD_ID_MAX];
+	open_pool_in(FIXTURE_DIR, &sim);
+	cr_assert_eq(make("same", NULL), ERR_OK);
+	cr_assert_eq(make("other", NULL), ERR_OK);
+	find("other", once);
+	cr_assert_eq(fixture_sh("cp -a %s %s/once", f.path, f.top), 0);
+	cr_assert_eq(drop(pools_find_group_name(f.pools, "other")), ERR_OK);
+	fixture_settle(&f);
+	cr_assert_eq(make("other", NULL), ERR_OK);
+	cr_assert_eq(make("gone", NULL), ERR_OK);
+	const struct pool_group *same = find("same", same_id), *other = find("other", now),
+				*of_now = find("gone", gone);
+	cr_assert_str_neq(once, now);
+	cr_assert_eq(fixture_sh("mv %s %s/now && mv %s/once %s", f.path, f.top, f.top, f.path), 0);
+	while (pool_state(f.pool) != POOL_MISSING)
+		fixture_turn(&f);
+	while (pool_state(f.pool) != POOL_READY)
+		fixture_turn(&f);
+
+	find_volumes();
+	cr_expect_eq(pools_find_group_name(f.pools, "same"), same);
+	is_whole(same_id);
+	cr_expect_neq(pools_find_group_name(f.pools, "other"), other);
+	is_whole(once);
+	cr_expect_eq(pools_find_group(f.pools, now, &g, &err), -ENOENT);
+	cr_expect_null(pools_find_group_name(f.pools, "gone"));
+	cr_expect_eq(pools_find_group(f.pools, gone, &g, &err), -ENOENT);
+	cr_expect_eq(f.pool->groups.count, 2);
+	cr_expect_eq(pool_count(f.pool, RECORD_SNAPSHOT), 2 * VOLUMES);
+	/* Whoever had them may still read them. */
+	cr_expect_str_eq(other->name, "other");
+	cr_expect_str_eq(of_now->name, "gone");
+	cr_expect_eq(drop(pools_find_group_name(f.pools, "same")), ERR_OK);
+	cr_expect_eq(drop(pools_find_group_name(f.pools, "other")), ERR_OK);
+	fixture_settle(&f);
+	cr_expect_eq(fixture_count(&f, "groups"), 0);
+	cr_expect_eq(fixture_count(&f, "snapshots"), 0);
 	fixture_close(&f);
 }

@@ -245,9 +245,11 @@ Test(pool_load, a_file_system_does_not_answer, .timeout = 60)
 	unsigned fds = close_and_count();
 	for (;; count++) {
 		fail_call("fstatfs64", "", (int)count, EIO);
+		read_on = 0;
 		fixture_open_pools(&f);
 		if (!fail_no_call())
 			break;
+		cr_expect_eq(read_on, 0, "%u", count);
 		cr_expect_eq(pool_state(f.pool), POOL_SICK, "%u", count);
 		expect_said(": Input/output error");
 		wait_state(POOL_READY);
@@ -340,7 +342,9 @@ static void check_parked(void)
 		fixture_close_pools(&f);
 		cr_assert_eq(fixture_sh("touch %s/trash/new-0123456789abcdef", f.path), 0);
 		fail_call("renameat2", "0123456789abcdef", 0, cases[i].error);
+		read_on = 0;
 		open_pools();
+		cr_expect_eq(read_on > 0, cases[i].state == POOL_READY);
 		cr_expect_eq(pool_state(f.pool), cases[i].state, "%s", pool_why(f.pool));
 		expect_said(cases[i].state == POOL_SICK ? "/ trash: Input/output error" : "");
 		cr_expect_eq(fixture_count(&f, "trash"), cases[i].trash);
