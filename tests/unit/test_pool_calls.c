@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Holds, parts, attachments and new images of unformatted volumes, whose calls and requests fail
+ * one after the other: nothing is left, and the next attempt succeeds. */
+#include "failing_calls.h"
+#include "raw_fixture.h"
+
+#include "pool/attach.h"
+#include "pool/hold_make.h"
+#include "pool/index.h"
+#include "pool/part.h"
+#include "pool/renew.h"
+
+#include <sys/xattr.h>
+
+FAILING_CALL(int, fremovexattr, (int fd, const char *name), (fd, name), name)
+FAILING_CALL(int, flock, (int fd, int operation), (fd, operation), "")
+
+static struct fixture f;
+
+static int request_fails(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	(void)arg;
+	(void)nth;
+	(void)sqe;
+	return call_fails("request", "") ? -failing.error : 0;
+}
+
+static struct ring_sim sim = {.fault = request_fails};
+
+static void open_world(enum fixture_fs fs)
+{
+	failing.in_loop = true;
+	fixture_make(&f, fs, false);
+	fixture_open_ring(&f, &sim);
+	fixture_open_pools(&f);
+	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+}
+
+static struct pool_object *find(const char *name)
+{
+	struct pool_object *o = pools_find_name(f.pools, RECORD_VOLUME, name);
+	cr_assert_not_null(o);
+	return o;
+}
+
+/* Whether one failed, which is what the operation's error says. */
+static bool ran_into(const struct op *op)
+{
+	bool hit = fail_no_call();
+	cr_assert_eq(op->err.code != ERR_OK, hit, "%s: %s", failing.what, op->err.message);
+	if (hit)
+		cr_expect_not_null(strstr(op->err.message, strerror(EIO)), "%s: %s", failing.what,
+			op->err.message);
+	return hit;
+}
+
+static void expect_idle(unsigned fds)
+{
+	pool_trash_kick(f.pool);
+	unsigned now = fixture_count_fds(&f);
+	cr_expect_eq(now, fds, "%s: %u, %u before", failing.what, now, fds);
+	cr_expect_eq(f.pool->ops, 0, "%s", failing.what);
+	cr_expect_eq(f.pool->reserved_bytes, 0, "%s", failing.what);
+	cr_expect_eq(fixture_count(&f, "trash"), 0, "%s", failing.what);
+}
+
+/* ---- holds ---- */
+
+static enum err_code hold_with(struct pool_hold_make *m, const char *volume_name)
+{
+	static char id[RECORD_ID_MAX];
+	struct pool_object *o = find("v");
+	pool_object_id(o, id);
+	pool_hold_make_init(m, &f.reactor, o, pool_features(f.pool)->reflink);
+	m->node_id = "node-2";
+	m->volume_name = volume_name;
+	m->source_id = id;
+	return fixture_run(&f, &m->op);
+}
+
+static void expect_no_hold(unsigned fds)
+{
+	expect_idle(fds);
+	cr_expect_null(pool_hold_next(f.pool, NULL), "%s", failing.what);
+	cr_expect(f.pool->hold_count == 0 && f.pool->holds_making == 0, "%s", failing.what);
+	cr_expect_eq(fixture_count(&f, "copies"), 0, "%s", failing.what);
+}
+
+static void check_holds(enum fixture_fs fs, unsigned at_least)
+{
+	unsigned count = 0;
+	open_world(fs);
+	fixture_make_volume(&f, "v", RAW_MIB);
+	unsigned fds = fixture_count_fds(&f);
+	for (bool hit = true; hit; count += hit) {
+		struct pool_hold_make m;
+		fail_call(NULL, NULL, (int)count, EIO);
+		hold_with(&m, "copy");
+		hit = ran_into(&m.op);
+		pool_hold_make_free(&m);
+		if (hit)
+			expect_no_hold(fds);
+	}
+	cr_expect_geq(count, at_least, "%u", count);
+	cr_expect_eq(f.pool->hold_count, 1);
+	pool_hold_drop(pool_hold_next(f.pool, NULL));
+	expect_no_hold(fds);
+	fixture_close(&f);
+}
+
+Test(pool_calls, a_hold_by_reflink, .timeout = 60)
+{
+	check_holds(FIXTURE_XFS, 10);
+}
+
+Test(pool_calls, a_hold_by_copy, .timeout = 60)
+{
+	check_holds(FIXTURE_EXT4, 10);
+}
+
+Test(pool_calls, a_hold_that_is_refused, .timeout = 60)
+{
+	char name[4096];
+	struct pool_hold_make m;
+	open_world(FIXTURE_XFS);
+	struct pool_object *v = fixture_make_volume(&f, "v", RAW_MIB);
+	unsigned fds = fixture_count_fds(&f);
+	v->image = POOL_IMAGE_TRUNCATED;
+	cr_expect_eq(hold_with(&m, "copy"), ERR_DATA_LOSS);
+	cr_expect_not_null(
+		strstr(m.op.err.message, "v in pool p cannot be copied: its image is not whole"),
+		"%s", m.op.err.message);
+	pool_hold_make_free(&m);
+	expect_no_hold(fds);
+	v->image = POOL_IMAGE_WHOLE;
+	memset(name, 'a', sizeof(name));
+	name[sizeof(name) - 1] = '\0';
+	cr_expect_neq(hold_with(&m, name), ERR_OK);
+	cr_expect_not_null(strstr(m.op.err.message, "granting a copy of v: Invalid argument"), "%s",
+		m.op.err.message);
+	pool_hold_make_free(&m);
+	expect_no_hold(fds);
+	cr_expect_eq(hold_with(&m, "copy"), ERR_OK);
+	pool_hold_make_free(&m);
+	fixture_close(&f);
+}
+
+/* A volume in use is held still for no longer than it takes to share its extents. */
+Test(pool_calls, a_hold_of_what_is_held_briefly, .timeout = 60)
+{
+	char id[RECORD_ID_MAX];
+	open_world(FIXTURE_EXT4);
+	struct pool_object *v = fixture_make_volume(&f, "v", RAW_MIB);
+	unsigned fds = fixture_count_fds(&f);
+	pool_object_id(v, id);
+	struct pool_hold_make m;
+	pool_hold_make_init(&m, &f.reactor, v, true);
+	m.node_id = "node-2";
+	m.volume_name = "copy";
+	m.source_id = id;
+	m.held_briefly = true;
+	cr_expect_eq(fixture_run(&f, &m.op), ERR_PRECONDITION);
+	cr_expect_not_null(
+		strstr(m.op.err.message, "refuses to share its extents"), "%s", m.op.err.message);
+	pool_hold_make_free(&m);
+	expect_no_hold(fds);
+	fixture_close(&f);
+}
+
+/* ---- attachments ---- */
+
+/* What the image says of them is what memory says. */
+static void expect_attached(const char *node)
+{
+	char path[160], text[1024];
+	struct attachments *a = NULL;
+	snprintf(path, sizeof(path), "%s/volumes/v", f.path);
+	ssize_t len = getxattr(path, ATTACHMENTS_XATTR, text, sizeof(text));
+	if (len >= 0)
+		cr_assert_eq(attachments_parse(text, (size_t)len, &a), 0);
+	const struct attachments *all[] = {a, find("v")->attachments};
+	for (unsigned i = 0; i < 2; i++) {
+		cr_expect_eq(all[i] == NULL, node == NULL, "%u: %s", i, failing.what);
+		if (node != NULL && all[i] != NULL)
+			cr_expect_not_null(
+				attachments_find(all[i], node), "%u: %s", i, failing.what);
+	}
+	attachments_free(a);
+}
+
+/* NULL: to none. */
+static enum err_code attach(const char *node, int nth, int error)
+{
+	struct attachment one = {.node = node, .mode = ATTACHMENT_WRITER, .export = "", .key = ""};
+	struct pool_attach *a = pool_attach_new(
+		&f.reactor, find("v"), node == NULL ? NULL : attachments_with(NULL, &one));
+	cr_assert_not_null(a);
+	fail_call(NULL, NULL, nth, error);
+	enum err_code code = fixture_run(&f, &a->op);
+	if (error == EIO)
+		ran_into(&a->op);
+	else if (fail_no_call())
+		cr_expect_not_null(strstr(a->op.err.message, "has no room for one more note"), "%s",
+			a->op.err.message);
+	pool_attach_free(a);
+	return code;
+}
+
+Test(pool_calls, attachments, .timeout = 60)
+{
+	static const char *const nodes[] = {"node-1", "node-2", NULL, "node-3"};
+	open_world(FIXTURE_XFS);
+	fixture_make_volume(&f, "v", RAW_MIB);
+	unsigned fds = fixture_count_fds(&f);
+	const char *before = NULL;
+	for (unsigned i = 0; i < sizeof(nodes) / sizeof(nodes[0]); before = nodes[i++]) {
+		int nth = 0;
+		for (; attach(nodes[i], nth, EIO) != ERR_OK; nth++) {
+			expect_attached(before);
+			expect_idle(fds);
+		}
+		cr_expect_eq(nth, 3, "%d", nth);
+		expect_attached(nodes[i]);
+		expect_idle(fds);
+	}
+	cr_expect_eq(attach("node-4", 1, ENOSPC), ERR_NO_ROOM);
+	expect_attached("node-3");
+	fixture_reopen_pools(&f);
+	expect_attached("node-3");
+	fixture_close(&f);
+}
+
+/* ---- parts ---- */
+
+static int open_part(int dir, const char *of, struct pool_part *part, int *ret_fd)
+{
+	uint64_t allocated;
+	*part = (struct pool_part){0};
+	strcpy(part->of, of);
+	*ret_fd = -1;
+	int r = pool_part_open(dir, "part-v", part, RAW_MIB, 0, ret_fd, &allocated);
+	cr_assert_eq(r == 0, *ret_fd >= 0);
+	return r;
+}
+
+Test(pool_calls, parts, .timeout = 60)
+{
+	struct pool_part part;
+	char path[160], key[RECORD_KEY_MAX];
+	bool finished;
+	int fd, nth;
+	open_world(FIXTURE_XFS);
+	snprintf(path, sizeof(path), "%s/another", f.path);
+	cr_assert_eq(mkdir(path, 0700), 0);
+	int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	unsigned fds = fixture_count_fds(&f);
+	/* Made: one that does not say what it is made of is none. */
+	static const char *const made[] = {"openat64", "flock", "fsetxattr"};
+	for (unsigned i = 0; i < 3; i++) {
+		fail_call(made[i], NULL, 0, EIO);
+		cr_expect_eq(open_part(dir, "a", &part, &fd), -EIO, "%s", made[i]);
+		cr_expect(fail_no_call());
+		cr_expect_eq(fixture_count(&f, "another"), 0, "%s", made[i]);
+	}
+	cr_assert_eq(open_part(dir, "89abcdef.v.01234567 a", &part, &fd), 0);
+	cr_assert_eq(pool_part_note(fd, &part, RAW_MIB, 4096), 0);
+	close(fd);
+	/* Taken up, or not, and then it stays as it is. */
+	static const char *const taken[] = {"openat64", "flock", "unlinkat"};
+	for (unsigned i = 0; i < 3; i++) {
+		fail_call(taken[i], NULL, 0, EIO);
+		cr_expect_eq(open_part(dir, i < 2 ? "89abcdef.v.01234567 a" : "b", &part, &fd),
+			-EIO, "%s", taken[i]);
+		cr_expect(fail_no_call());
+		cr_assert_eq(open_part(dir, "89abcdef.v.01234567 a", &part, &fd), 0);
+		cr_expect_eq(part.from_bytes, 4096, "%s", taken[i]);
+		close(fd);
+	}
+	fail_call("openat64", "part-v", 0, EIO);
+	cr_expect_eq(pool_part_find(dir, "89abcdef", "01234567", key, &finished), -EIO);
+	fail_call("openat64", "part-v", 0, ENOENT);
+	cr_expect_eq(pool_part_find(dir, "89abcdef", "01234567", key, &finished), 0);
+	cr_expect(fail_no_call());
+	cr_expect_eq(pool_part_find(dir, "89abcdef", "01234567", key, &finished), 1);
+	/* Finished: only when all of it is durable. */
+	cr_assert_eq(open_part(dir, "89abcdef.v.01234567 a", &part, &fd), 0);
+	struct record rec = fixture_volume("v", RAW_MIB);
+	rec.mkfs_options = rec.source_id = rec.family = rec.claim = "";
+	for (nth = 0; nth < 5; nth++) {
+		fail_call(NULL, NULL, nth, EIO);
+		cr_expect_eq(pool_part_finish(dir, fd, &rec, "x", 1), -EIO, "%s", failing.what);
+		cr_expect(fail_no_call());
+		cr_expect_eq(pool_part_fd_is_finished(fd), nth > 2, "%s", failing.what);
+	}
+	cr_expect_eq(pool_part_finish(dir, fd, &rec, "x", 1), 0);
+	fail_call("fsync", NULL, 0, EIO);
+	cr_expect_eq(pool_part_unfinish(fd), -EIO);
+	cr_expect_eq(pool_part_finish(dir, fd, &rec, "x", 1), 0);
+	for (nth = 0; nth < 2; nth++) {
+		fail_call("fremovexattr", NULL, nth, EIO);
+		cr_expect_eq(pool_part_forget(fd), -EIO);
+		cr_expect(fail_no_call());
+	}
+	cr_expect_eq(pool_part_forget(fd), 0);
+	cr_expect_eq(pool_part_find(dir, "89abcdef", "01234567", key, &finished), 0);
+	close(fd);
+	cr_expect_eq(fixture_count_fds(&f), fds);
+	close(dir);
+	fixture_close(&f);
+}
