@@ -4,6 +4,7 @@
 #include "failing_calls.h"
 #include "raw_fixture.h"
 
+#include "pool/amend.h"
 #include "pool/attach.h"
 #include "pool/hold_make.h"
 #include "pool/index.h"
@@ -224,6 +225,10 @@ Test(pool_calls, attachments, .timeout = 60)
 		expect_idle(fds);
 	}
 	cr_expect_eq(attach("node-4", 1, ENOSPC), ERR_NO_ROOM);
+	f.pool->life = POOL_READ_ONLY;
+	cr_expect_eq(attach("node-4", 9, ENOSPC), ERR_UNAVAILABLE);
+	f.pool->life = POOL_SERVED;
+	expect_idle(fds);
 	expect_attached("node-3");
 	fixture_reopen_pools(&f);
 	expect_attached("node-3");
@@ -276,6 +281,10 @@ Test(pool_calls, parts, .timeout = 60)
 		cr_expect_eq(part.from_bytes, 4096, "%s", taken[i]);
 		close(fd);
 	}
+	fail_call("ftruncate64", NULL, 0, EIO);
+	cr_assert_eq(open_part(dir, "89abcdef.v.01234567 a", &part, &fd), 0);
+	cr_expect(fail_no_call() && part.from_bytes == 0); /* it is begun anew */
+	close(fd);
 	fail_call("openat64", "part-v", 0, EIO);
 	cr_expect_eq(pool_part_find(dir, "89abcdef", "01234567", key, &finished), -EIO);
 	fail_call("openat64", "part-v", 0, ENOENT);
@@ -293,6 +302,9 @@ Test(pool_calls, parts, .timeout = 60)
 		cr_expect_eq(pool_part_fd_is_finished(fd), nth > 2, "%s", failing.what);
 	}
 	cr_expect_eq(pool_part_finish(dir, fd, &rec, "x", 1), 0);
+	fail_call("fremovexattr", NULL, 0, EIO);
+	cr_expect_eq(pool_part_unfinish(fd), -EIO);
+	cr_expect(fail_no_call() && pool_part_fd_is_finished(fd));
 	fail_call("fsync", NULL, 0, EIO);
 	cr_expect_eq(pool_part_unfinish(fd), -EIO);
 	cr_expect_eq(pool_part_finish(dir, fd, &rec, "x", 1), 0);
@@ -306,5 +318,157 @@ Test(pool_calls, parts, .timeout = 60)
 	close(fd);
 	cr_expect_eq(fixture_count_fds(&f), fds);
 	close(dir);
+	fixture_close(&f);
+}
+
+/* ---- another record ---- */
+
+static ssize_t record_text_of(const char *name, char text[RECORD_BYTES_MAX])
+{
+	char path[160];
+	snprintf(path, sizeof(path), "%s/volumes/%s", f.path, name);
+	ssize_t len = getxattr(path, RECORD_XATTR, text, RECORD_BYTES_MAX);
+	cr_assert_gt(len, 0);
+	return len;
+}
+
+Test(pool_calls, an_amendment, .timeout = 60)
+{
+	static char before[RECORD_BYTES_MAX], now[RECORD_BYTES_MAX];
+	open_world(FIXTURE_XFS);
+	struct pool_object *v = fixture_make_volume(&f, "v", RAW_MIB);
+	unsigned fds = fixture_count_fds(&f);
+	ssize_t len = record_text_of("v", before);
+	const struct record *was = v->rec;
+	int nth = 0;
+	for (bool hit = true; hit; nth += hit) {
+		struct pool_amend a;
+		pool_amend_init(
+			&a, &f.reactor, v, &(struct pool_amendment){.limits = {.read_iops = 7}});
+		fail_call(NULL, NULL, nth, EIO);
+		fixture_run(&f, &a.op);
+		hit = ran_into(&a.op);
+		cr_expect_eq(a.fd, -1);
+		expect_idle(fds);
+		ssize_t now_len = record_text_of("v", now);
+		cr_expect_eq(
+			now_len == len && memcmp(before, now, (size_t)len) == 0, hit, "%d", nth);
+		cr_expect_eq(v->rec == was, hit, "%d", nth);
+	}
+	cr_expect_geq(nth, 3, "%d", nth);
+	cr_expect_eq(v->rec->limits.read_iops, 7);
+	fixture_reopen_pools(&f);
+	cr_expect_eq(find("v")->rec->limits.read_iops, 7);
+	fixture_close(&f);
+}
+
+/* ---- the new image of an unformatted volume ---- */
+
+static struct pool_renew renew;
+
+static struct pool_object *make_unformatted(void)
+{
+	struct record rec = fixture_volume("v", 4 * RAW_MIB);
+	struct pool_object *o = NULL;
+	struct attachment one = {
+		.node = "node-1", .mode = ATTACHMENT_WRITER, .export = "", .key = ""};
+	rec.fs = FSIMG_EXT4;
+	rec.encryption = RECORD_LUKS2;
+	rec.unformatted = true;
+	rec.thick = f.pool->raw != NULL;
+	rec.device = f.pool->raw != NULL ? RECORD_DEVICE_MAX : 0;
+	rec.mkfs_options = rec.source_id = rec.family = "";
+	rec.claim = "shop/data";
+	cr_assert_eq(fixture_build(&f, &rec, NULL, &o), ERR_OK);
+	struct pool_attach *a = pool_attach_new(&f.reactor, o, attachments_with(NULL, &one));
+	cr_assert_eq(fixture_run(&f, &a->op), ERR_OK);
+	pool_attach_free(a);
+	return o;
+}
+
+static void drop_new_image(void)
+{
+	pool_renew_drop_init(&renew, &f.reactor);
+	cr_assert_eq(fixture_run(&f, &renew.op), ERR_OK);
+	pool_renew_free(&renew);
+}
+
+static bool make_fails(struct pool_object *o, int nth, unsigned fds)
+{
+	pool_renew_make_init(&renew, &f.reactor, o);
+	fail_call(NULL, NULL, nth, EIO);
+	fixture_run(&f, &renew.op);
+	bool hit = ran_into(&renew.op);
+	if (hit)
+		pool_renew_free(&renew);
+	else
+		drop_new_image();
+	expect_idle(fds);
+	cr_expect(o->rec->unformatted);
+	if (f.pool->raw != NULL)
+		cr_expect_eq(raw_free_mib(&f), 64, "%s: %d", failing.what, (int)raw_free_mib(&f));
+	return hit;
+}
+
+/* The image is the old one or the new one, and the record in memory is that of the image. */
+static bool commit_fails(struct pool_object *o, int nth, unsigned fds)
+{
+	pool_renew_make_init(&renew, &f.reactor, o);
+	cr_assert_eq(fixture_run(&f, &renew.op), ERR_OK);
+	pool_renew_commit_init(&renew, &f.reactor);
+	fail_call("openat64", NULL, nth, EIO);
+	failing.function = nth == 0 ? "openat64" : nth == 1 ? "renameat2" : "request";
+	failing.name = nth == 1 ? "v" : NULL;
+	failing.left = nth < 2 ? 0 : nth - 2;
+	fixture_run(&f, &renew.op);
+	bool hit = ran_into(&renew.op), committed = renew.committed;
+	cr_expect_eq(o->rec->unformatted, !committed, "%s", failing.what);
+	cr_expect_eq(o->unsynced, committed && hit, "%s", failing.what);
+	if (committed)
+		pool_renew_free(&renew);
+	else
+		drop_new_image();
+	if (committed && hit) { /* what stays parked goes with the next load */
+		raw_reopen_pools(&f);
+		o = find("v");
+	}
+	expect_idle(fds);
+	expect_attached("node-1");
+	cr_expect_eq(o->rec->unformatted, !committed, "%s", failing.what);
+	cr_expect_str_eq(o->rec->claim, "shop/data");
+	return hit;
+}
+
+Test(pool_calls, a_new_image, .timeout = 60)
+{
+	open_world(FIXTURE_XFS);
+	unsigned fds = fixture_count_fds(&f);
+	struct pool_object *o = make_unformatted();
+	int nth = 0;
+	while (make_fails(o, nth, fds))
+		nth++;
+	cr_expect_geq(nth, 5, "%d", nth);
+	fixture_close(&f);
+}
+
+Test(pool_calls, a_new_image_in_a_raw_pool, .timeout = 60)
+{
+	failing.in_loop = true;
+	raw_make(&f, 64);
+	fixture_open_ring(&f, &sim);
+	raw_open_pools(&f);
+	unsigned fds = fixture_count_fds(&f);
+	struct pool_object *o = make_unformatted();
+	int nth = 0;
+	while (make_fails(o, nth, fds))
+		nth++;
+	cr_expect_geq(nth, 6, "%d", nth);
+	for (nth = 0; commit_fails(find("v"), nth, fds); nth++)
+		if (!find("v")->rec->unformatted) {
+			cr_assert_eq(fixture_remove(&f, find("v")), ERR_OK);
+			fixture_settle(&f);
+			make_unformatted();
+		}
+	cr_expect_geq(nth, 4, "%d", nth);
 	fixture_close(&f);
 }
