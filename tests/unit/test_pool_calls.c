@@ -472,3 +472,94 @@ Test(pool_calls, a_new_image_in_a_raw_pool, .timeout = 60)
 	cr_expect_geq(nth, 4, "%d", nth);
 	fixture_close(&f);
 }
+
+static void make_new_image(struct pool_object *o)
+{
+	pool_renew_make_init(&renew, &f.reactor, o);
+	cr_assert_eq(fixture_run(&f, &renew.op), ERR_OK);
+	pool_renew_commit_init(&renew, &f.reactor);
+}
+
+/* A device that was just cleared lives on for a moment. */
+Test(pool_calls, a_new_image_that_is_still_in_use, .timeout = 60)
+{
+	char path[256];
+	open_world(FIXTURE_XFS);
+	unsigned fds = fixture_count_fds(&f);
+	struct pool_object *o = make_unformatted();
+	make_new_image(o);
+	snprintf(path, sizeof(path), "%s/trash/%s", f.path, renew.name);
+	int user = open(path, O_RDONLY | O_CLOEXEC);
+	cr_assert_geq(user, 0);
+	cr_expect_eq(fixture_run(&f, &renew.op), ERR_PRECONDITION);
+	cr_expect_not_null(
+		strstr(renew.op.err.message, "a device that it was formatted through is still"),
+		"%s", renew.op.err.message);
+	close(user);
+	drop_new_image();
+	expect_idle(fds);
+	/* Something else has its name. */
+	make_new_image(o);
+	cr_assert_eq(
+		fixture_sh("cd %s/trash && cp -a %s x && mv x %s", f.path, renew.name, renew.name),
+		0);
+	fixture_run(&f, &renew.op);
+	cr_expect_not_null(
+		strstr(renew.op.err.message, strerror(ESTALE)), "%s", renew.op.err.message);
+	drop_new_image();
+	expect_idle(fds);
+	cr_expect(o->rec->unformatted);
+	/* It ends. */
+	make_new_image(o);
+	fail_call("flock", NULL, 0, EWOULDBLOCK);
+	cr_expect_eq(fixture_run(&f, &renew.op), ERR_OK, "%s", renew.op.err.message);
+	cr_expect(fail_no_call());
+	pool_renew_free(&renew);
+	expect_idle(fds);
+	cr_expect_not(o->rec->unformatted);
+	fixture_close(&f);
+}
+
+/* ---- a directory that is made a pool ---- */
+
+Test(pool_calls, a_directory_is_made_a_pool, .timeout = 60)
+{
+	static const struct {
+		const char *function, *name;
+		int least;
+		int lacks; /* what the file system cannot do then is no failure */
+	} all[] = {{"mkdirat", NULL, 7, 0}, {"openat64", "volumes", 1, 0},
+		{"openat64", "ringvol.pool", 1, 0}, {"openat64", ".", 6, 3}, {"write", NULL, 1, 0},
+		{"linkat", "ringvol.pool", 1, 0}, {"fsync", NULL, 11, 0}};
+	failing.in_loop = true;
+	fixture_make(&f, FIXTURE_XFS, true);
+	unsigned fds = 0;
+	for (int fd = 0; fd < 1024; fd++)
+		fds += fcntl(fd, F_GETFD) >= 0;
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		int nth = 0, lacking = 0;
+		for (bool hit = true; hit; nth += hit) {
+			struct fs_features features;
+			struct err err = {0};
+			bool existed;
+			cr_assert_eq(fixture_sh("rm -rf %s/*", f.path), 0);
+			fail_call(all[i].function, all[i].name, nth, EIO);
+			int r = pool_init_dir(f.path, &features, &existed, &err);
+			hit = fail_no_call();
+			cr_expect(hit || r == 0, "%s", err.message);
+			lacking += hit && r == 0;
+			cr_expect(r == 0 || strstr(err.message, strerror(EIO)) != NULL, "%s: %s",
+				failing.what, err.message);
+			err_clear(&err);
+			cr_expect_eq(pool_init_dir(f.path, &features, &existed, &err), 0, "%s: %s",
+				failing.what, err.message);
+		}
+		cr_expect_geq(nth, all[i].least, "%s: %d", all[i].function, nth);
+		cr_expect_leq(lacking, all[i].lacks, "%s: %d", all[i].function, lacking);
+	}
+	for (int fd = 0; fd < 1024; fd++)
+		fds -= fcntl(fd, F_GETFD) >= 0;
+	cr_expect_eq(fds, 0);
+	umount2(f.path, MNT_DETACH);
+	fixture_sh("rm -rf %s", f.top);
+}
