@@ -552,3 +552,57 @@ Test(root, a_raw_pool_whose_disks_cannot_be_found)
 	cr_assert(root.fd == 7 && root.disk == NULL, "it is set with 0 alone");
 	end();
 }
+
+static struct disk *found; /* instead of those that the directory says */
+static enum err_code records_fail;
+
+int __real_disk_open(const char *path, enum disk_use use, const char *node, struct disk **ret_disk,
+	struct err *err);
+int __wrap_disk_open(const char *path, enum disk_use use, const char *node, struct disk **ret_disk,
+	struct err *err);
+int __wrap_disk_open(const char *path, enum disk_use use, const char *node, struct disk **ret_disk,
+	struct err *err)
+{
+	if (found == NULL)
+		return __real_disk_open(path, use, node, ret_disk, err);
+	cr_assert(strcmp(path, f.path) == 0 && use == DISK_SERVE && strcmp(node, "node-a") == 0);
+	*ret_disk = disk_ref(found);
+	return 0;
+}
+
+int __wrap_disk_records(struct disk *of, bool read_only, int *ret_root_fd, struct err *err);
+int __wrap_disk_records(struct disk *of, bool read_only, int *ret_root_fd, struct err *err)
+{
+	cr_assert(of == found && !read_only);
+	if (records_fail != ERR_OK)
+		return err_set(err, records_fail, "no records"), -EIO;
+	*ret_root_fd = 99;
+	return 0;
+}
+
+/* The disks are given back where their records cannot be had. */
+Test(root, a_raw_pool_is_its_disks_and_its_records)
+{
+	static const struct {
+		enum err_code fails;
+		int res;
+	} all[] = {{ERR_OK, 0}, {ERR_UNAVAILABLE, -ENOENT}, {ERR_PRECONDITION, -ENOENT},
+		{ERR_DATA_LOSS, -EIO}, {ERR_INTERNAL, -EIO}};
+	const struct disk_place place = {.pool = OTHER, .disk = FIRST, .device = "/dev/made-up"};
+	struct disk its = {.refs = 1};
+	begin(FIXTURE_DIR);
+	cr_assert_eq(disk_place_write(f.path, &place), 0);
+	found = &its;
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct pool_root root = {.fd = 7};
+		struct err err = {0};
+		its.refs = 1;
+		records_fail = all[i].fails;
+		cr_expect_eq(pool_root_open(f.path, "node-a", &root, &err), all[i].res, "%u", i);
+		cr_expect_eq(err.code, all[i].fails, "%u", i);
+		cr_expect_eq(root.fd, all[i].res == 0 ? 99 : 7, "%u", i);
+		cr_expect_eq(root.disk, all[i].res == 0 ? &its : NULL, "%u", i);
+		cr_expect_eq(its.refs, all[i].res == 0 ? 2 : 1, "%u", i);
+	}
+	end();
+}
