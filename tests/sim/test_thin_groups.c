@@ -4,6 +4,7 @@
  * and job failed in turn, and the pool as a crash there leaves it loaded again. There is the whole
  * group or nothing of it, each id that dm-thin knows has a file, and no device stays suspended.
  */
+#include "../unit/failing_calls.h"
 #include "thin_world.h"
 
 #include "disk/mapped.h"
@@ -129,13 +130,26 @@ static void rests(struct fixture *f, unsigned files)
 	none_suspended();
 }
 
+enum fault_kind {
+	STEPS,
+	REQUESTS, /* and jobs */
+	SYSTEM_CALLS,
+	FAULT_KINDS
+};
+
 /* False: nothing met the fault. */
-static bool try_make(struct fixture *f, bool requests, int n)
+static bool try_make(struct fixture *f, enum fault_kind kind, int n)
 {
 	unsigned fds = count_fds(f), files = f->pool->raw->thin.files;
-	arm("pool_group", requests, n);
+	if (kind == SYSTEM_CALLS)
+		fail_call(NULL, NULL, n, EIO);
+	else
+		arm("pool_group", kind == REQUESTS, n);
 	enum err_code code = make(f, "g");
-	bool hit = disarm();
+	bool hit = disarm() | fail_no_call();
+	if (kind == SYSTEM_CALLS)
+		snprintf(fault.what, sizeof(fault.what), "%s", failing.what);
+	cr_assert(!hit || code != ERR_OK || kind != SYSTEM_CALLS, "%s", fault.what);
 	cr_assert(hit || code == ERR_OK, "%s", fault.what);
 	check_files(f);
 	none_suspended();
@@ -161,13 +175,14 @@ Test(thin_groups, fail_anywhere, .timeout = 250)
 	struct ring_sim sim;
 	open_sim(&f, &sim, 1);
 	make_volumes(&f);
+	failing.in_loop = true;
 	for (unsigned attached = 0; attached < 2; attached++) {
 		for (unsigned i = 0; attached && i < FORMATTED; i++)
 			attach(&f, names[i]);
 		fake_thin_moving = 0;
-		for (unsigned requests = 0; requests < 2; requests++) {
+		for (unsigned kind = 0; kind < FAULT_KINDS; kind++) {
 			int n = 0;
-			while (try_make(&f, requests == 1, n))
+			while (try_make(&f, (enum fault_kind)kind, n))
 				n++;
 			cr_assert_geq(n, 8);
 		}
