@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A second runner of criterion's tests, preloaded under valgrind: each test is a fork of one process.
- * Criterion executes the program anew for each test, and valgrind takes 1.4 s to start one; so most of
- * the lane's time went into 1,700 starts.
+ * A second runner of criterion's tests, preloaded under valgrind: each test is a fork of one
+ * process. Criterion executes the program anew for each test, and valgrind takes 1.4 s to start
+ * one; so most of the lane's time went into 1,700 starts.
  *
  *   LD_PRELOAD=libforked.so test_NAME [--filter PATTERN]
  *
- * PATTERN is fnmatch's of SUITE/NAME, with ksh's !(a|b). A line on standard output tells how each test
- * ended. Exits with 1 if one failed, or none ran. A test that hangs is killed after HANG_S seconds,
- * whatever time it gives itself: those are times without valgrind.
+ * PATTERN is fnmatch's of SUITE/NAME, with ksh's !(a|b). A line on standard output tells how each
+ * test ended. Exits with 1 if one failed, or none ran. A test that hangs is killed after HANG_S
+ * seconds, whatever time it gives itself: those are times without valgrind.
  */
 #include <criterion/criterion.h>
 

@@ -50,26 +50,26 @@ static void json_finding(struct json *j, const struct check_finding *f)
 	j->by_line = true;
 	json_open(j, NULL, '{');
 	j->by_line = false;
-	json_string(j, "severity", severities[f->severity]);
-	json_string(j, "kind", f->kind);
-	json_string(j, "path", f->path);
-	json_string(j, "message", f->message);
-	json_string(j, "remedy", f->remedy);
-	json_bool(j, "repairable", f->repair != NULL);
-	json_bool(j, "repaired", f->repaired);
+	json_put_string(j, "severity", severities[f->severity]);
+	json_put_string(j, "kind", f->kind);
+	json_put_string(j, "path", f->path);
+	json_put_string(j, "message", f->message);
+	json_put_string(j, "remedy", f->remedy);
+	json_put_bool(j, "repairable", f->repair != NULL);
+	json_put_bool(j, "repaired", f->repaired);
 	json_close(j, '}');
 }
 
 static void json_pool(struct json *j, const struct check *c)
 {
 	json_open(j, NULL, '{');
-	json_string(j, "name", c->name);
-	json_string(j, "path", c->survey.path);
-	json_string(j, "uuid", c->survey.uuid);
-	json_bool(j, "served", c->survey.served);
-	json_uint(j, "volumes", c->counts[RECORD_VOLUME]);
-	json_uint(j, "snapshots", c->counts[RECORD_SNAPSHOT]);
-	json_uint(j, "departed", c->departed);
+	json_put_string(j, "name", c->name);
+	json_put_string(j, "path", c->survey.path);
+	json_put_string(j, "uuid", c->survey.uuid);
+	json_put_bool(j, "served", c->survey.served);
+	json_put_uint(j, "volumes", c->counts[RECORD_VOLUME]);
+	json_put_uint(j, "snapshots", c->counts[RECORD_SNAPSHOT]);
+	json_put_uint(j, "departed", c->departed);
 	json_open(j, "findings", '[');
 	for (size_t i = 0; i < c->count; i++)
 		json_finding(j, &c->findings[i]);

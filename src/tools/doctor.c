@@ -98,18 +98,18 @@ static void print_json(const struct doctor *d)
 {
 	struct json j = {.out = stdout};
 	json_open(&j, NULL, '{');
-	json_bool(&j, "can_run", can_run(d));
+	json_put_bool(&j, "can_run", can_run(d));
 	json_open(&j, "checks", '[');
 	for (size_t i = 0; i < d->count; i++) {
 		const struct doctor_finding *f = &d->findings[i];
 		j.by_line = true;
 		json_open(&j, NULL, '{');
 		j.by_line = false;
-		json_string(&j, "check", f->check);
-		json_string(&j, "verdict", verdicts[f->verdict]);
-		json_bool(&j, "needed", f->needed);
-		json_string(&j, "found", f->found);
-		json_string(&j, "remedy", f->remedy);
+		json_put_string(&j, "check", f->check);
+		json_put_string(&j, "verdict", verdicts[f->verdict]);
+		json_put_bool(&j, "needed", f->needed);
+		json_put_string(&j, "found", f->found);
+		json_put_string(&j, "remedy", f->remedy);
 		json_close(&j, '}');
 	}
 	json_close(&j, ']');

@@ -105,15 +105,15 @@ void doctor_table_json(const struct doctor *d, struct json *j)
 		j->by_line = true;
 		json_open(j, NULL, '{');
 		j->by_line = false;
-		json_string(j, "kind", k->name);
-		json_string(j, "pool", k->pool);
-		json_string(j, "provisioning", k->provisioning);
-		json_string(j, "snapshots", k->snapshots);
-		json_string(j, "grows", k->growth);
-		json_string(j, "speed", k->speed);
-		json_string(j, "kernel", k->kernel);
-		json_string(j, "here", here(f));
-		json_string(j, "in_the_way", f != NULL ? f->check : "");
+		json_put_string(j, "kind", k->name);
+		json_put_string(j, "pool", k->pool);
+		json_put_string(j, "provisioning", k->provisioning);
+		json_put_string(j, "snapshots", k->snapshots);
+		json_put_string(j, "grows", k->growth);
+		json_put_string(j, "speed", k->speed);
+		json_put_string(j, "kernel", k->kernel);
+		json_put_string(j, "here", here(f));
+		json_put_string(j, "in_the_way", f != NULL ? f->check : "");
 		json_close(j, '}');
 	}
 	json_close(j, ']');

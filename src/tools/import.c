@@ -178,8 +178,8 @@ static int note(struct import_args *im, const char *name, struct err *err)
 
 /* The id of a note's volume; "": it is not there, and will not be. An import that was killed may
  * have asked for it a moment ago: the same call again waits for that one, whatever is answered. */
-static int find_noted(struct import_args *im, const char *name, char ret_id[RECORD_ID_MAX],
-	struct err *err)
+static int find_noted(
+	struct import_args *im, const char *name, char ret_id[RECORD_ID_MAX], struct err *err)
 {
 	char key[RECORD_KEY_MAX];
 	record_key(name, key);

@@ -54,19 +54,19 @@ void json_close(struct json *j, char bracket)
 	j->comma = true;
 }
 
-void json_string(struct json *j, const char *key, const char *s)
+void json_put_string(struct json *j, const char *key, const char *s)
 {
 	before_value(j, key);
 	print_bytes(j, (const uint8_t *)s, strlen(s));
 }
 
-void json_uint(struct json *j, const char *key, uint64_t value)
+void json_put_uint(struct json *j, const char *key, uint64_t value)
 {
 	before_value(j, key);
 	fprintf(j->out, "%" PRIu64, value);
 }
 
-void json_double(struct json *j, const char *key, double value)
+void json_put_double(struct json *j, const char *key, double value)
 {
 	before_value(j, key);
 	if (isfinite(value))
@@ -75,13 +75,13 @@ void json_double(struct json *j, const char *key, double value)
 		fputs("null", j->out);
 }
 
-void json_bool(struct json *j, const char *key, bool value)
+void json_put_bool(struct json *j, const char *key, bool value)
 {
 	before_value(j, key);
 	fputs(value ? "true" : "false", j->out);
 }
 
-void json_null(struct json *j, const char *key)
+void json_put_null(struct json *j, const char *key)
 {
 	before_value(j, key);
 	fputs("null", j->out);
@@ -98,9 +98,9 @@ static void print_enum(
 	for (size_t i = 0; known != NULL && known->name[i] != '\0' && i + 1 < sizeof(name); i++)
 		name[i] = (char)tolower((unsigned char)known->name[i]);
 	if (known != NULL)
-		json_string(j, key, name);
+		json_put_string(j, key, name);
 	else
-		json_uint(j, key, (uint64_t)value); /* of a later driver */
+		json_put_uint(j, key, (uint64_t)value); /* of a later driver */
 }
 
 static size_t size_of(ProtobufCType type)
@@ -134,32 +134,32 @@ static void print_value(
 	case PROTOBUF_C_TYPE_MESSAGE: {
 		const ProtobufCMessage *message = *(const ProtobufCMessage *const *)at;
 		if (message == NULL)
-			json_null(j, key);
+			json_put_null(j, key);
 		else
-			json_message(j, key, message);
+			json_put_message(j, key, message);
 		return;
 	}
 	case PROTOBUF_C_TYPE_ENUM:
 		print_enum(j, key, field, *(const int *)at);
 		return;
 	case PROTOBUF_C_TYPE_UINT64:
-		json_uint(j, key, *(const uint64_t *)at);
+		json_put_uint(j, key, *(const uint64_t *)at);
 		return;
 	case PROTOBUF_C_TYPE_UINT32:
-		json_uint(j, key, *(const uint32_t *)at);
+		json_put_uint(j, key, *(const uint32_t *)at);
 		return;
 	case PROTOBUF_C_TYPE_DOUBLE:
-		json_double(j, key, *(const double *)at);
+		json_put_double(j, key, *(const double *)at);
 		return;
 	case PROTOBUF_C_TYPE_BOOL:
-		json_bool(j, key, *(const protobuf_c_boolean *)at);
+		json_put_bool(j, key, *(const protobuf_c_boolean *)at);
 		return;
 	default:
-		json_null(j, key);
+		json_put_null(j, key);
 	}
 }
 
-void json_message(struct json *j, const char *key, const ProtobufCMessage *message)
+void json_put_message(struct json *j, const char *key, const ProtobufCMessage *message)
 {
 	const ProtobufCMessageDescriptor *descriptor = message->descriptor;
 	json_open(j, key, '{');

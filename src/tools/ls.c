@@ -36,7 +36,7 @@ static void json_list(struct json *j, const char *key, const struct inventory_li
 	json_open(j, key, '[');
 	j->by_line = true;
 	for (size_t i = 0; i < list->count; i++)
-		json_message(j, NULL, list->at[i]);
+		json_put_message(j, NULL, list->at[i]);
 	j->by_line = false;
 	json_close(j, ']');
 }
@@ -46,9 +46,9 @@ static void print_json(const struct inventory *inv)
 	struct json j = {.out = stdout};
 	json_open(&j, NULL, '{');
 	if (inv->driver != NULL && inv->nodes.count == 0)
-		json_message(&j, "driver", &inv->driver->base);
+		json_put_message(&j, "driver", &inv->driver->base);
 	else
-		json_null(&j, "driver");
+		json_put_null(&j, "driver");
 	json_list(&j, "nodes", &inv->nodes);
 	json_list(&j, "pools", &inv->pools);
 	json_list(&j, "operations", &inv->operations);

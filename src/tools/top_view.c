@@ -92,33 +92,33 @@ int top_ask(struct top *top)
 static void json_time(struct json *j, const char *key, const struct rates_op *op, uint64_t ns)
 {
 	if (op->timed)
-		json_uint(j, key, ns);
+		json_put_uint(j, key, ns);
 	else
-		json_null(j, key);
+		json_put_null(j, key);
 }
 
 static void json_op(struct json *j, const struct rates_op *op, double seconds)
 {
-	json_double(j, "iops", (double)op->ops / seconds);
-	json_double(j, "bytes_per_second", (double)op->bytes / seconds);
+	json_put_double(j, "iops", (double)op->ops / seconds);
+	json_put_double(j, "bytes_per_second", (double)op->bytes / seconds);
 	json_time(j, "p50_ns", op, op->p50_ns);
 	json_time(j, "p99_ns", op, op->p99_ns);
-	json_uint(j, "in_flight", op->in_flight);
-	json_uint(j, "errors", op->errors);
-	json_uint(j, "errors_total", op->errors_total);
+	json_put_uint(j, "in_flight", op->in_flight);
+	json_put_uint(j, "errors", op->errors);
+	json_put_uint(j, "errors_total", op->errors_total);
 }
 
 static void json_volume(struct json *j, const struct rates_volume *v)
 {
 	json_open(j, NULL, '{');
-	json_string(j, "id", v->id);
-	json_string(j, "name", v->name);
-	json_string(j, "pool", v->pool);
-	json_string(j, "node", v->node);
-	json_string(j, "device", v->device);
-	json_bool(j, "exact", v->exact);
-	json_bool(j, "abnormal", v->abnormal);
-	json_double(j, "seconds", v->seconds);
+	json_put_string(j, "id", v->id);
+	json_put_string(j, "name", v->name);
+	json_put_string(j, "pool", v->pool);
+	json_put_string(j, "node", v->node);
+	json_put_string(j, "device", v->device);
+	json_put_bool(j, "exact", v->exact);
+	json_put_bool(j, "abnormal", v->abnormal);
+	json_put_double(j, "seconds", v->seconds);
 	json_op(j, &v->all, v->seconds);
 	for (unsigned i = 0; i < RATES_OPS; i++) {
 		json_open(j, rates_op_names[i], '{');
@@ -133,8 +133,8 @@ static void json_missing(struct json *j, const struct top *top)
 	json_open(j, "nodes_missing", '[');
 	for (size_t i = 0; i < top->n_missing; i++) {
 		json_open(j, NULL, '{');
-		json_string(j, "id", top->missing[i].id);
-		json_string(j, "why", top->missing[i].why);
+		json_put_string(j, "id", top->missing[i].id);
+		json_put_string(j, "why", top->missing[i].why);
 		json_close(j, '}');
 	}
 	json_close(j, ']');
@@ -149,8 +149,8 @@ int top_print_json(const struct top *top)
 		return -ENOMEM;
 	clock_print(clock_now_ns(), now);
 	json_open(&j, NULL, '{');
-	json_string(&j, "time", now);
-	json_string(&j, "node_id", top->args.cluster ? "" : top->node);
+	json_put_string(&j, "time", now);
+	json_put_string(&j, "node_id", top->args.cluster ? "" : top->node);
 	if (top->args.cluster)
 		json_missing(&j, top);
 	json_open(&j, "volumes", '[');

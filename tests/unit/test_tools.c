@@ -390,8 +390,8 @@ Test(tools, json)
 	v.mounts = mounts;
 	mount.read_only = true;
 	json_open(&j, NULL, '[');
-	json_double(&j, NULL, 1.0 / 0.0);
-	json_message(&j, NULL, &v.base);
+	json_put_double(&j, NULL, 1.0 / 0.0);
+	json_put_message(&j, NULL, &v.base);
 	json_close(&j, ']');
 	fclose(j.out);
 	cr_assert_str_eq(text,
@@ -411,9 +411,9 @@ Test(tools, json_enum)
 	struct json j = {.out = open_memstream(&text, &len)};
 	Ringvol__V1__Driver driver = RINGVOL__V1__DRIVER__INIT;
 	driver.probes = RINGVOL__V1__DRIVER__PROBES__SYSFS;
-	json_message(&j, NULL, &driver.base);
+	json_put_message(&j, NULL, &driver.base);
 	driver.probes = (Ringvol__V1__Driver__Probes)77;
-	json_message(&j, NULL, &driver.base);
+	json_put_message(&j, NULL, &driver.base);
 	fclose(j.out);
 	cr_assert_not_null(strstr(text, "\"probes\":\"sysfs\""));
 	cr_assert_not_null(strstr(text, "\"probes\":77"));
