@@ -24,7 +24,7 @@ left_out() {
 	crypt_filter | fsimg_damaged | helper | op | proc | reactor_calls) echo "processes are waited for by pidfd_open, which valgrind does not know" ;;
 	probes_bios) echo "bpf() fills things in, and processes are waited for by pidfd_open; valgrind knows neither" ;;
 	fd | mnt | mnt_label) echo "paths are opened by openat2, which valgrind does not know" ;;
-	check_raw | departure | group | moved | pool | pool_formats | raw_pool | raw_space | room | survey | template | transfer_parts | trash)
+	build | check_raw | departure | group | group_failures | moved | pool | pool_calls | pool_formats | pool_load | raw_pool | raw_space | room | survey | template | transfer_parts | trash)
 		echo "pools that do not answer within 2 s are sick, and mkfs is waited for by pidfd_open;" \
 			"under valgrind both are the rule" ;;
 	store_model) echo "its tests take minutes, or measure memory, of which valgrind takes some; the sanitizers run them" ;;

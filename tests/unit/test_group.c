@@ -567,7 +567,7 @@ Test(group, whose_member_stays_when_it_is_deleted, .timeout = 60)
 			pool_why(f.pool));
 		/* What says that it is deleted is there as long as one of them. */
 		cr_expect_eq(fixture_count(&f, "groups"), 1);
-		cr_expect_eq(fixture_count(&f, "snapshots"), VOLUMES - nth);
+		cr_expect_eq(fixture_count(&f, "snapshots"), (unsigned)(VOLUMES - nth));
 		fixture_reopen_pools(&f);
 		expect_deleted();
 		cr_expect_eq(fixture_count(&f, "groups"), 0);
