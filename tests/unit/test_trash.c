@@ -396,7 +396,8 @@ Test(trash, outlives_its_pool, .timeout = 60)
 	while (sem_trywait(&waiting) < 0)
 		cr_assert_eq(ring_turn(f.reactor.ring, false), 0);
 	cr_assert(is_open("/trash/"));
-	cr_assert_eq(mallopt(M_PERTURB, 0x5a), 1); /* what is freed does not look as before */
+	/* What is freed does not look as before. Sanitizers see to it themselves, and say 0. */
+	(void)mallopt(M_PERTURB, 0x5a);
 	pools_close(f.pools);
 	f.pools = NULL;
 	cr_assert(is_open("/trash/"));
