@@ -563,7 +563,7 @@ Test(group, whose_member_stays_when_it_is_deleted, .timeout = 60)
 		fixture_reopen_pools(&f);
 		cr_expect(fail_no_call());
 		cr_expect_eq(pool_state(f.pool), POOL_SICK);
-		cr_expect_not_null(strstr(pool_why(f.pool), "/ groups: Input/output error"), "%s",
+		cr_expect_not_null(strstr(pool_why(f.pool), "/groups: Input/output error"), "%s",
 			pool_why(f.pool));
 		/* What says that it is deleted is there as long as one of them. */
 		cr_expect_eq(fixture_count(&f, "groups"), 1);

@@ -198,27 +198,27 @@ static void expect_loads(const struct load_case *cases, unsigned count)
 Test(pool_load, a_call_fails, .timeout = 60)
 {
 	static const struct load_case cases[] = {
-		{"openat64", "ringvol.pool", EIO, POOL_SICK, "/ ringvol.pool: Input/output error"},
+		{"openat64", "ringvol.pool", EIO, POOL_SICK, "/ringvol.pool: Input/output error"},
 		{"openat64", "ringvol.pool", ENOENT, POOL_MISSING, "has no ringvol.pool file"},
-		{"flock", "", EIO, POOL_SICK, "/ ringvol.pool: Input/output error"},
-		{"mkdirat", "templates", ENOSPC, POOL_SICK, "/ templates: No space left"},
-		{"mkdirat", "trash", EACCES, POOL_SICK, "/ trash: Permission denied"},
+		{"flock", "", EIO, POOL_SICK, "/ringvol.pool: Input/output error"},
+		{"mkdirat", "templates", ENOSPC, POOL_SICK, "/templates: No space left"},
+		{"mkdirat", "trash", EACCES, POOL_SICK, "/trash: Permission denied"},
 		{"mkdirat", "trash", EROFS, POOL_READY, ""},
-		{"mkdirat", "snapshots", EIO, POOL_SICK, "/ snapshots: Input/output error"},
+		{"mkdirat", "snapshots", EIO, POOL_SICK, "/snapshots: Input/output error"},
 		{"openat64", "volumes", EIO, POOL_SICK, "/volumes: Input/output error"},
 		{"openat64", "copies", ENOTDIR, POOL_SICK, "/copies: Not a directory"},
-		{"openat64", "departed", EIO, POOL_SICK, "/ departed: Input/output error"},
-		{"fd_each_name", "volumes", EIO, POOL_SICK, "/ volumes: Input/output error"},
-		{"fd_each_name", "snapshots", EIO, POOL_SICK, "/ snapshots: Input/output error"},
-		{"fd_each_name", "departed", EIO, POOL_SICK, "/ departed: Input/output error"},
-		{"fd_each_name", "groups", EIO, POOL_SICK, "/ groups: Input/output error"},
+		{"openat64", "departed", EIO, POOL_SICK, "/departed: Input/output error"},
+		{"fd_each_name", "volumes", EIO, POOL_SICK, "/volumes: Input/output error"},
+		{"fd_each_name", "snapshots", EIO, POOL_SICK, "/snapshots: Input/output error"},
+		{"fd_each_name", "departed", EIO, POOL_SICK, "/departed: Input/output error"},
+		{"fd_each_name", "groups", EIO, POOL_SICK, "/groups: Input/output error"},
 		/* What is copied, and what is deleted, keep no pool away. */
 		{"fd_each_name", "copies", EIO, POOL_READY, ""},
 		{"fd_each_name", "trash", EIO, POOL_READY, ""},
-		{"openat64", "v", EMFILE, POOL_SICK, "/ volumes: Too many open files"},
-		{"openat64", "v", ENFILE, POOL_SICK, "/ volumes: Too many open files in system"},
-		{"futimens", "", EIO, POOL_SICK, "/ ringvol.pool: Input/output error"},
-		{"fsync", "", EIO, POOL_SICK, "/ ringvol.pool: Input/output error"},
+		{"openat64", "v", EMFILE, POOL_SICK, "/volumes: Too many open files"},
+		{"openat64", "v", ENFILE, POOL_SICK, "/volumes: Too many open files in system"},
+		{"futimens", "", EIO, POOL_SICK, "/ringvol.pool: Input/output error"},
+		{"fsync", "", EIO, POOL_SICK, "/ringvol.pool: Input/output error"},
 		{"fs_features_probe", "", EIO, POOL_SICK, ": Input/output error"},
 		{"pool_index_insert", "v", ENOMEM, POOL_SICK, "out of memory while loading it"},
 	};
@@ -230,7 +230,7 @@ Test(pool_load, a_call_fails, .timeout = 60)
 Test(pool_load, where_there_is_not_one_log, .timeout = 60)
 {
 	static const struct load_case cases[] = {
-		{"syncfs", "", EIO, POOL_SICK, "/ ringvol.pool: Input/output error"},
+		{"syncfs", "", EIO, POOL_SICK, "/ringvol.pool: Input/output error"},
 	};
 	open_world(FIXTURE_NO_JOURNAL);
 	expect_loads(cases, 1);
@@ -346,7 +346,7 @@ static void check_parked(void)
 		open_pools();
 		cr_expect_eq(read_on > 0, cases[i].state == POOL_READY);
 		cr_expect_eq(pool_state(f.pool), cases[i].state, "%s", pool_why(f.pool));
-		expect_said(cases[i].state == POOL_SICK ? "/ trash: Input/output error" : "");
+		expect_said(cases[i].state == POOL_SICK ? "/trash: Input/output error" : "");
 		cr_expect_eq(fixture_count(&f, "trash"), cases[i].trash);
 		cr_expect(fail_no_call());
 		fixture_close_pools(&f);
@@ -380,15 +380,15 @@ static void open_raw_world(void)
 Test(pool_load, a_call_on_a_raw_pool_fails, .timeout = 60)
 {
 	static const struct load_case cases[] = {
-		{"mkdirat", "thin", EIO, POOL_SICK, "/ thin: Input/output error"},
+		{"mkdirat", "thin", EIO, POOL_SICK, "/thin: Input/output error"},
 		{"mkdirat", "thin", EROFS, POOL_READY, ""},
-		{"openat64", "thin", EIO, POOL_SICK, "/ thin: Input/output error"},
+		{"openat64", "thin", EIO, POOL_SICK, "/thin: Input/output error"},
 		{"openat64", "thin", ENOENT, POOL_READY, ""},
 		{"openat64", "templates", ENOENT, POOL_SICK, "/templates: No such file"},
-		{"fd_each_name", "templates", EIO, POOL_SICK, "/ templates: Input/output error"},
+		{"fd_each_name", "templates", EIO, POOL_SICK, "/templates: Input/output error"},
 		{"fd_each_name", "templates", EIO, POOL_SICK,
 			"pool p: reading the maps: Input/output error", 1},
-		{"openat64", "ringvol.pool", EIO, POOL_SICK, "/ ringvol.pool: Input/output error"},
+		{"openat64", "ringvol.pool", EIO, POOL_SICK, "/ringvol.pool: Input/output error"},
 		{"pool_index_insert", "v", ENOMEM, POOL_SICK, "out of memory while loading it"},
 	};
 	open_raw_world();
