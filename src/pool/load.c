@@ -49,7 +49,7 @@ static void load_end(struct pool_load *load, enum pool_life life, const char *fm
 static void load_end_sys(struct pool_load *load, int res, const char *what)
 {
 	load_end(load, res == -ENOENT || res == -ENOTDIR ? POOL_AWAY : POOL_UNREAD,
-		"pool %s: %s %s%s: %s", load->name, load->path, what[0] != '\0' ? "/" : "", what,
+		"pool %s: %s%s%s: %s", load->name, load->path, what[0] != '\0' ? "/" : "", what,
 		strerrordesc_np(-res));
 }
 
