@@ -212,6 +212,18 @@ func (v *Volume) Delete() error {
 	return nil
 }
 
+// Deleted deletes it, and asks again while its device is held, as a provisioner does: a mount namespace that somebody
+// makes meanwhile has copies of the mounts for a moment, or for as long as it lives.
+func (v *Volume) Deleted() error {
+	return Eventually(30*time.Second, func() error {
+		err := v.Delete()
+		if err != nil && Code(err) != codes.FailedPrecondition {
+			err = Stop(err)
+		}
+		return err
+	})
+}
+
 // Paths fills in staging and target paths as kubelet has them, and makes what kubelet makes.
 func (v *Volume) Paths() error {
 	name := v.Name
@@ -354,13 +366,7 @@ func (v *Volume) Gone() error {
 	if err := v.Down(); err != nil {
 		return err
 	}
-	return Eventually(30*time.Second, func() error {
-		err := v.Delete()
-		if err != nil && Code(err) != codes.FailedPrecondition {
-			err = Stop(err)
-		}
-		return err
-	})
+	return v.Deleted()
 }
 
 // Stats asks for usage at the target path.

@@ -170,7 +170,7 @@ func life(d *rig.Driver, kind string, size, grown int64) error {
 		step{"stage and publish the clone", cloned.Up},
 		step{"its data is the same", check(cloned)},
 		step{"unpublish, unstage, delete it", cloned.Gone},
-		step{"DeleteVolume", v.Delete},
+		step{"DeleteVolume", v.Deleted},
 	)
 	return steps(kind, list...)
 }
@@ -217,7 +217,7 @@ func many(d *rig.Driver) error {
 		wait.Go(func() {
 			for i := range queue {
 				v := d.Volume(fmt.Sprintf("tour-many-%d", i), rig.MountCap("ext4"), 16*rig.MiB)
-				for k, run := range []func() error{v.Create, v.Stage, v.Publish, v.Unpublish, v.Unstage, v.Delete} {
+				for k, run := range []func() error{v.Create, v.Stage, v.Publish, v.Unpublish, v.Unstage, v.Deleted} {
 					began := time.Now()
 					if err := run(); err != nil {
 						failed <- err
