@@ -176,28 +176,30 @@ static int note(struct import_args *im, const char *name, struct err *err)
 	return 0;
 }
 
-/* The id of a note's volume; "": it is not there, and will not be. An import that was killed may
- * have asked for it a moment ago: the same call again waits for that one, whatever is answered. */
-static int find_noted(
-	struct import_args *im, const char *name, char ret_id[RECORD_ID_MAX], struct err *err)
+/* Asks for a note's volume as the import may have done that noted it. The answer comes when that
+ * request is over, so the volume is there then, or will never be: an error is an answer, too. */
+static int settle(struct import_args *im, const char *name, struct err *err)
 {
-	char key[RECORD_KEY_MAX];
-	record_key(name, key);
-	int r = import_find(&im->calls, false, key, ret_id, err);
-	if (r < 0 || ret_id[0] != '\0')
-		return r;
 	struct import_volume again = im->made;
-	struct err refused = {0};
+	struct err said = {0};
 	again.name = name;
-	import_create(&im->calls, &again, &refused);
-	return import_find(&im->calls, false, key, ret_id, err);
+	if (import_create(&im->calls, &again, &said) == 0 || !import_unanswered(&said))
+		return 0;
+	*err = said;
+	return -1;
 }
 
-/* The volume of a note, if it is there, and the note. */
-static int take_back(struct import_args *im, const char *name, struct err *err)
+/* The volume of a note, if it is there, and the note. doubt: it may be under way yet. */
+static int take_back(struct import_args *im, const char *name, bool doubt, struct err *err)
 {
-	char id[RECORD_ID_MAX];
-	int r = find_noted(im, name, id, err);
+	char key[RECORD_KEY_MAX], id[RECORD_ID_MAX];
+	record_key(name, key);
+	int r = import_find(&im->calls, false, key, id, err);
+	if (r == 0 && id[0] == '\0' && doubt) {
+		r = settle(im, name, err);
+		if (r == 0)
+			r = import_find(&im->calls, false, key, id, err);
+	}
 	if (r == 0 && id[0] != '\0')
 		r = import_down(&im->calls, id, im->staging, im->target, err);
 	if (r == 0 && id[0] != '\0')
@@ -208,7 +210,7 @@ static int take_back(struct import_args *im, const char *name, struct err *err)
 }
 
 /* What an attempt that was cut short has left. */
-static int take_back_all(struct import_args *im, struct err *err)
+static int take_back_all(struct import_args *im, bool doubt, struct err *err)
 {
 	struct dirent **notes;
 	int r = 0, count = scandir(im->dir, &notes, is_note, NULL);
@@ -216,7 +218,7 @@ static int take_back_all(struct import_args *im, struct err *err)
 		return err_sys(err, -errno, "reading %s", im->dir);
 	for (int i = 0; i < count; i++) {
 		if (r == 0)
-			r = take_back(im, notes[i]->d_name, err);
+			r = take_back(im, notes[i]->d_name, doubt, err);
 		free(notes[i]);
 	}
 	free(notes);
@@ -311,7 +313,8 @@ static int import(struct import_args *im, char ret_id[RECORD_ID_MAX], struct err
 	if (r == 0)
 		r = take_place(im, err);
 	if (r == 0)
-		r = take_back_all(im, err);
+		r = take_back_all(im, true, err);
+	bool ours = r == 0; /* what is noted from now on */
 	if (r == 0)
 		r = name_is_free(im, err);
 	if (r == 0)
@@ -319,7 +322,8 @@ static int import(struct import_args *im, char ret_id[RECORD_ID_MAX], struct err
 	if (r == 0)
 		r = name_it(im, ret_id, err);
 	struct err late = {0};
-	if (im->lock_fd >= 0 && im->calls.answered && take_back_all(im, &late) < 0)
+	bool doubt = r < 0 && import_unanswered(err);
+	if (ours && im->calls.answered && take_back_all(im, doubt, &late) < 0)
 		fprintf(stderr, "a volume is left that the next import of %s deletes: %s\n",
 			im->args.operands[1], late.message);
 	return r;

@@ -61,6 +61,16 @@ static int try_call(struct import_calls *calls, const char *path, const Protobuf
 	return r;
 }
 
+static bool is_later(const struct err *err)
+{
+	return err->code == ERR_PENDING || err->code == ERR_TIMEOUT;
+}
+
+bool import_unanswered(const struct err *err)
+{
+	return is_later(err) || err->code == ERR_UNAVAILABLE;
+}
+
 static uint64_t now_ms(void)
 {
 	return clock_monotonic_ns() / 1000000;
@@ -81,7 +91,7 @@ static int call(struct import_calls *calls, const char *path, const ProtobufCMes
 			*ret = answer.message;
 			return 0;
 		}
-		bool later = why.code == ERR_PENDING || why.code == ERR_TIMEOUT;
+		bool later = is_later(&why);
 		if (later)
 			heard = now_ms();
 		bool away = why.code == ERR_UNAVAILABLE && calls->answered &&

@@ -27,6 +27,8 @@ struct import_calls {
 };
 
 void import_calls_close(struct import_calls *calls);
+/* Of a call that failed so: the driver may be doing yet what it was asked for. */
+bool import_unanswered(const struct err *err);
 
 struct import_volume {
 	const char *name;
