@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writing JSON (RFC 8259). Strings may be any bytes: what is not UTF-8 becomes U+FFFD, controls are
- * escaped. Commas are put where they belong; ends are the caller's to match. No name here is one of
- * jansson's, which is linked as well: the linker would give it ours.
+ * escaped. Commas are put where they belong; ends are the caller's to match. The
+ * names differ from those of jansson, which is linked as well: a function of ours with one of its
+ * names could be called in place of its own.
  */
 #ifndef RINGVOL_TOOLS_JSON_H
 #define RINGVOL_TOOLS_JSON_H
