@@ -77,17 +77,4 @@ run_target() { # TARGET
 	return $code
 }
 
-# As many at once as there are processors.
-running=0 failed=0
-for target in "${targets[@]}"; do
-	if [ $running -ge "$(nproc)" ]; then
-		wait -n || failed=1
-		running=$((running - 1))
-	fi
-	run_target "$target" &
-	running=$((running + 1))
-done
-for ((; running > 0; running--)); do
-	wait -n || failed=1
-done
-exit $failed
+side_by_side run_target "${targets[@]}"

@@ -57,4 +57,22 @@ build_target() (
 	quietly "$dir/build.log" ninja -C "$dir" "$target"
 )
 
+# side_by_side COMMAND WORD...: runs COMMAND with each word, as many at once as there are processors; fails if one fails.
+side_by_side() {
+	local command=$1 word running=0 failed=0
+	shift
+	for word in "$@"; do
+		if [ $running -ge "$(nproc)" ]; then
+			wait -n || failed=1
+			running=$((running - 1))
+		fi
+		"$command" "$word" &
+		running=$((running + 1))
+	done
+	for ((; running > 0; running--)); do
+		wait -n || failed=1
+	done
+	return $failed
+}
+
 asan_options=(-Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1)

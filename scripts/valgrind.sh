@@ -89,7 +89,7 @@ check() { # NAME
 	return 1
 }
 
-chosen=() failed=0
+chosen=()
 for name in "${names[@]}"; do
 	reason=$(left_out "$name")
 	if [ $# -eq 0 ] && [ -n "$reason" ]; then
@@ -98,16 +98,4 @@ for name in "${names[@]}"; do
 		chosen+=("$name")
 	fi
 done
-running=0
-for name in "${chosen[@]}"; do
-	if [ $running -ge "$(nproc)" ]; then
-		wait -n || failed=1
-		running=$((running - 1))
-	fi
-	check "$name" &
-	running=$((running + 1))
-done
-for ((; running > 0; running--)); do
-	wait -n || failed=1
-done
-exit $failed
+side_by_side check "${chosen[@]}"
