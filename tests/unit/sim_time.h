@@ -12,13 +12,13 @@ struct sim_wait {
 	bool over;
 };
 
-static void sim_wait_over(struct ring_timer *timer)
+static inline void sim_wait_over(struct ring_timer *timer)
 {
 	container_of(timer, struct sim_wait, timer)->over = true;
 }
 
 /* Turns the ring until so much of its time has passed. */
-static void sim_pass_ms(struct ring *ring, uint64_t ms)
+static inline void sim_pass_ms(struct ring *ring, uint64_t ms)
 {
 	struct sim_wait wait = {.timer = {.fn = sim_wait_over}};
 	ring_timer_arm(ring, &wait.timer, ms);

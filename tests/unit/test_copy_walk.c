@@ -2,6 +2,7 @@
 /* The walk over an image's data, on a file of the test's own (the linker puts its lseek() there,
  * and its differ_look()): what is told, in what pieces, and how it ends. */
 #include "blockio/copy_walk.h"
+#include "full_queue.h"
 #include "simring/sim.h"
 
 #include <criterion/criterion.h>
@@ -245,32 +246,11 @@ Test(copy_walk, all_is_one)
 	cr_assert(told[0].start == 0 && told[0].end == 5 * K + 1);
 }
 
-static int nothing(struct work_job *job)
-{
-	(void)job;
-	return 0;
-}
-
-static void ended_nothing(struct work_job *job, int res)
-{
-	(void)job;
-	(void)res;
-}
-
-static void fill_queue(void)
-{
-	static struct work_job jobs[WORK_QUEUE_MAX + 1]; /* the last one is refused */
-	unsigned i = 0;
-	do
-		jobs[i] = (struct work_job){.run = nothing, .on_end = ended_nothing};
-	while (work_submit(work, &jobs[i++]) == 0);
-}
-
 Test(copy_walk, no_room_for_a_job)
 {
 	/* At first. */
 	parts(COPY_WALK_BATCH + 1, 2 * K);
-	fill_queue();
+	fill_queue(work);
 	cr_assert_eq(copy_walk_start(&walk, work, NULL, FD, 0, SIZE, on_extents), -EAGAIN);
 	cr_assert_not(walk.running);
 	cr_assert_eq(ring_sim_settle(ring, 1000), 0);
@@ -279,7 +259,7 @@ Test(copy_walk, no_room_for_a_job)
 	cr_assert_eq(copy_walk_start(&walk, work, NULL, FD, 0, SIZE, on_extents), 0);
 	while (woken == 0)
 		cr_assert_eq(ring_turn(ring, true), 0);
-	fill_queue();
+	fill_queue(work);
 	told_count = 0;
 	take();
 	cr_assert_eq(told_count, COPY_WALK_BATCH);

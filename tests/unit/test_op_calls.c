@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that go together: one trip to a thread, ends in order, each call still failed in turn. */
 #include "base/log.h"
+#include "full_queue.h"
 #include "reactor/op.h"
 #include "reactor/ring_engine.h"
 #include "simring/sim.h"
@@ -523,26 +524,10 @@ static int sleeping_undo(struct op *op)
 	return op_sleep(op, 1);
 }
 
-static int job_run(struct work_job *job)
-{
-	(void)job;
-	return 0;
-}
-
-static void job_end(struct work_job *job, int res)
-{
-	(void)job;
-	(void)res;
-}
-
 /* The queue has no room for it. */
 static int crowded_undo(struct op *op)
 {
-	static struct work_job jobs[WORK_QUEUE_MAX];
-	for (int i = 0; i < WORK_QUEUE_MAX; i++) {
-		jobs[i] = (struct work_job){.run = job_run, .on_end = job_end};
-		cr_assert_eq(work_submit(op->reactor->work, &jobs[i]), 0);
-	}
+	cr_assert_eq(fill_queue(op->reactor->work), WORK_QUEUE_MAX);
 	return op_work(op, undo_work, NULL);
 }
 

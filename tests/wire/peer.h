@@ -10,6 +10,7 @@
 #include "rpc/h2_state.h"
 #include "rpc/wire.h"
 #include "simring/sim.h"
+#include "unit/sim_time.h"
 
 #include "health.pb-c.h"
 
@@ -416,17 +417,9 @@ static inline void peer_pump(struct peer *p)
 	}
 }
 
-static void advance_done(struct ring_timer *timer)
-{
-	timer->fn = NULL;
-}
-
 static inline void peer_advance(struct peer *p, uint64_t ms)
 {
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(p->ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(p->ring, true), 0);
+	sim_pass_ms(p->ring, ms);
 	peer_pump(p);
 }
 

@@ -227,10 +227,7 @@ static void settle(struct client *c)
 
 static void wait_ms(uint64_t ms)
 {
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
+	sim_pass_ms(ring, ms);
 }
 
 static int32_t ask(struct client *c, const char *method, const struct buf *body)

@@ -6,6 +6,7 @@
 #include "answer_frames.h"
 #include "base/utf8.h"
 #include "channel_env.h"
+#include "unit/sim_time.h"
 
 #include "rpc/registry.h"
 
@@ -112,17 +113,9 @@ static void greet(void)
 	host_say(&bytes);
 }
 
-static void advance_end(struct ring_timer *timer)
-{
-	timer->fn = NULL;
-}
-
 static void pass_ms(uint64_t ms)
 {
-	struct ring_timer timer = {.fn = advance_end};
-	ring_timer_arm(ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
+	sim_pass_ms(ring, ms);
 	listen_on();
 }
 
@@ -574,10 +567,7 @@ Test(channel_hostile, silence_under_a_call_that_is_left_behind)
 	buf_free(&bytes);
 	turn();
 	cr_assert_eq(channel_state(channel), CHANNEL_LEAVING);
-	struct ring_timer timer = {.fn = advance_end};
-	ring_timer_arm(ring, &timer, CHANNEL_PING_MS + CHANNEL_PING_ANSWER_MS + 100);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
+	sim_pass_ms(ring, CHANNEL_PING_MS + CHANNEL_PING_ANSWER_MS + 100);
 	turn();
 	assert_ended(GRPC_UNAVAILABLE, "the peer has closed the connection", true);
 	cr_assert_eq(channel_state(channel), CHANNEL_IDLE);
@@ -631,10 +621,7 @@ Test(channel_hostile, it_takes_nothing)
 	for (unsigned s = 0; s < 20 && b.ends == 0; s++) {
 		/* It says something, so that it is no silence. */
 		send(host, "\0\0\10\6\0\0\0\0\0pingping", 17, MSG_NOSIGNAL | MSG_DONTWAIT);
-		struct ring_timer timer = {.fn = advance_end};
-		ring_timer_arm(ring, &timer, 1000);
-		while (timer.fn != NULL)
-			ring_turn(ring, true);
+		sim_pass_ms(ring, 1000);
 	}
 	cr_assert_eq(b.ends, 1);
 	assert_ended(GRPC_UNAVAILABLE, "lost", true);

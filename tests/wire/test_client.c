@@ -83,10 +83,7 @@ static void turn(void)
 
 static void pass_ms(uint64_t ms)
 {
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
+	sim_pass_ms(ring, ms);
 }
 
 static enum h2_client_state state(void)

@@ -49,10 +49,7 @@ Test(connection, pings_after_answers_are_no_strikes)
 
 Test(connection, no_preface)
 {
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(p->ring, &timer, p->limits.half_open_ms + 1);
-	while (timer.fn != NULL)
-		ring_turn(p->ring, true);
+	sim_pass_ms(p->ring, p->limits.half_open_ms + 1);
 	struct buf out = {0};
 	p->session->ops->output(p->session, &out, 65536);
 	cr_assert(p->session->ops->finished(p->session));

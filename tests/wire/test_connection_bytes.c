@@ -51,10 +51,7 @@ Test(connection, headers_that_never_end)
 	peer_reconnect(p);
 	out = raw_exchange(&in);
 	buf_free(&out);
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(p->ring, &timer, p->limits.half_open_ms + 1);
-	while (timer.fn != NULL)
-		ring_turn(p->ring, true);
+	sim_pass_ms(p->ring, p->limits.half_open_ms + 1);
 	cr_assert_eq(p->session->ops->output(p->session, &out, 1 << 20), 0);
 	cr_assert(has_frame(&out, NGHTTP2_GOAWAY));
 	cr_assert(p->session->ops->finished(p->session));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses as text, and sockets that are connected or not. */
+#include "full_queue.h"
 #include "server_env.h"
 #include "unit/refused.h"
 
@@ -445,38 +446,19 @@ Test(dial, a_name_that_is_not_resolved_in_time)
 	close(ends[0]);
 }
 
-static unsigned jobs_ended;
-
-static int job_run(struct work_job *job)
-{
-	(void)job;
-	return 0;
-}
-
-static void job_on_end(struct work_job *job, int res)
-{
-	(void)job;
-	(void)res;
-	jobs_ended++;
-}
-
 /* No thread is left for it; the next one is resolved. */
 Test(dial, too_many_names)
 {
-	static struct work_job jobs[WORK_QUEUE_MAX];
 	char text[64];
 	int listener = listen_tcp(AF_INET, text, sizeof(text), 8);
-	for (unsigned i = 0; i < WORK_QUEUE_MAX; i++) {
-		jobs[i] = (struct work_job){.run = job_run, .on_end = job_on_end};
-		cr_assert_eq(work_submit(work, &jobs[i]), 0);
-	}
+	cr_assert_eq(fill_queue(work), WORK_QUEUE_MAX);
 	resolve_to(0, text);
 	begin("busy.example:1", work, 5000);
 	turn_until(ended == 1);
 	cr_assert_eq(got, -EAGAIN);
 	cr_assert_str_eq(
 		said, "cannot connect to busy.example:1: too many names are being resolved");
-	turn_until(jobs_ended == WORK_QUEUE_MAX);
+	turn_until(queue_jobs_ended == WORK_QUEUE_MAX);
 	begin("busy.example:1", work, 5000);
 	turn_until(ended == 1);
 	cr_assert_geq(got, 0, "%s", said);

@@ -214,10 +214,7 @@ Test(hostile, a_flood_of_resets_of_ours)
 /* Time, in which the peer's own client says nothing. */
 static void pass(uint64_t ms)
 {
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(p->ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(p->ring, true), 0);
+	sim_pass_ms(p->ring, ms);
 }
 
 static void more_slowly(struct buf *in, unsigned i)

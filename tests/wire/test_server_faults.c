@@ -36,10 +36,7 @@ TestSuite(faults, .init = setup_sim, .fini = teardown);
 /* Of virtual time. */
 static void pass_ms(uint64_t ms)
 {
-	struct ring_timer timer = {.fn = advance_done};
-	ring_timer_arm(ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
+	sim_pass_ms(ring, ms);
 }
 
 Test(faults, accept_and_recv_try_again)

@@ -2,6 +2,7 @@
 /* TLS of one connection in memory: whom it lets in and why not, bytes in any pieces, how it ends.
  */
 #include "tls_peer.h"
+#include "unit/sim_time.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -177,29 +178,16 @@ Test(tls, a_drain)
 	close_pair(&client, &server);
 }
 
-static void nothing(struct ring_timer *timer)
-{
-	timer->fn = NULL;
-}
-
-static void pass(uint64_t ms)
-{
-	struct ring_timer timer = {.fn = nothing};
-	ring_timer_arm(ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
-}
-
 Test(tls, a_handshake_has_a_deadline)
 {
 	struct end server;
 	end_open(&server, ring, controller, false);
 	end_feed(&server, (const uint8_t *)"\x16\x03\x01\x01\x00", 5);
 	turns(ring);
-	pass(9000);
+	sim_pass_ms(ring, 9000);
 	cr_assert_not(end_finished(&server));
 	unsigned wakes = server.wakes;
-	pass(2000);
+	sim_pass_ms(ring, 2000);
 	cr_assert(server.session->dead);
 	cr_assert_eq(server.session->end, SESSION_END_HALF_OPEN);
 	cr_assert_gt(server.wakes, wakes);
@@ -207,7 +195,7 @@ Test(tls, a_handshake_has_a_deadline)
 	end_close(&server);
 	struct end a, b;
 	open_pair(&a, &b); /* and what is open has none */
-	pass(20000);
+	sim_pass_ms(ring, 20000);
 	cr_assert_not(end_finished(&a) || end_finished(&b));
 	close_pair(&a, &b);
 }
@@ -538,7 +526,7 @@ Test(tls, keys_made_anew)
 		cr_assert_eq(SSL_key_update(alien.ssl, SSL_KEY_UPDATE_REQUESTED), 1);
 		alien_say(&alien, "x");
 		alien_pump(ring, &alien, &end);
-		pass(1500);
+		sim_pass_ms(ring, 1500);
 	}
 	cr_assert_eq(end.plain->in.len, 200);
 	end_say(&end, "and back", 8);

@@ -2,11 +2,13 @@
 /* What becomes of TLS when OpenSSL, whose functions are called through a table (rpc/openssl.h),
  * refuses something, and when the files are not read in one piece; and what alerts of a peer mean.
  */
+#include "full_queue.h"
 #include "rpc/tls_session.h"
 #include "rpc/tls_state.h"
 #include "rpc/tls_watch.h"
 #include "rpc/tls_why.h"
 #include "tls_peer.h"
+#include "unit/sim_time.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -487,7 +489,7 @@ Test(tls_library, alerts)
 
 /* ---- the watch ---- */
 
-static unsigned replaced, jobs_ended;
+static unsigned replaced;
 
 static void on_event(void *arg, const struct err *err, bool in_force)
 {
@@ -497,36 +499,9 @@ static void on_event(void *arg, const struct err *err, bool in_force)
 	replaced++;
 }
 
-static void nothing(struct ring_timer *timer)
-{
-	timer->fn = NULL;
-}
-
-static void pass_ms(uint64_t ms)
-{
-	struct ring_timer timer = {.fn = nothing};
-	ring_timer_arm(ring, &timer, ms);
-	while (timer.fn != NULL)
-		cr_assert_eq(ring_turn(ring, true), 0);
-}
-
-static int job_run(struct work_job *job)
-{
-	(void)job;
-	return 0;
-}
-
-static void job_on_end(struct work_job *job, int res)
-{
-	(void)job;
-	(void)res;
-	jobs_ended++;
-}
-
 /* One look is left out when no thread is to be had; the next one finds what has changed. */
 Test(tls_library, a_watch_without_a_thread)
 {
-	static struct work_job jobs[WORK_QUEUE_MAX];
 	struct issued next = issue(&ca, &(struct spec){.names = "URI:ringvol://node/next"});
 	struct work *work;
 	struct tls_watch *watch;
@@ -543,13 +518,10 @@ Test(tls_library, a_watch_without_a_thread)
 	cr_assert_eq(tls_watch_open(&watch, &config), 0);
 	write_all(&dir, &next, &ca);
 	/* What is submitted within a turn runs after it: the timer comes first. */
-	pass_ms(TLS_WATCH_MS - 100);
-	for (unsigned i = 0; i < WORK_QUEUE_MAX; i++) {
-		jobs[i] = (struct work_job){.run = job_run, .on_end = job_on_end};
-		cr_assert_eq(work_submit(work, &jobs[i]), 0);
-	}
-	pass_ms(10 * (TLS_WATCH_MS + 100));
-	cr_assert_eq(jobs_ended, WORK_QUEUE_MAX);
+	sim_pass_ms(ring, TLS_WATCH_MS - 100);
+	cr_assert_eq(fill_queue(work), WORK_QUEUE_MAX);
+	sim_pass_ms(ring, 10 * (TLS_WATCH_MS + 100));
+	cr_assert_eq(queue_jobs_ended, WORK_QUEUE_MAX);
 	cr_assert_eq(replaced, 1);
 	cr_assert_str_eq(tls_self(tls)->node_id, "next");
 	tls_watch_close(watch);
