@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What calls of the Node service refuse, in which words, and that it changes nothing: a volume that
  * is used elsewhere or otherwise, and a path or a device that is another's. */
-#include "answers.h"
+#include "two_places.h"
 
 #include "backends/backend.h"
 #include "backends/loop/loop.h"
@@ -24,51 +24,6 @@
 #include <unistd.h>
 
 enum { SINGLE_WRITER = 6, MULTI_WRITER = 7 }; /* SINGLE_NODE_ both */
-
-static char first_path[96], second_path[112];
-
-static void open_with_volume(enum world_fs fs, bool as_block)
-{
-	open_world(fs, 1, as_block);
-	strcpy(first_path, target_path);
-	snprintf(second_path, sizeof(second_path), "%s-2", first_path);
-	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
-}
-
-static void at(const char *path)
-{
-	snprintf(target_path, sizeof(target_path), "%.95s", path);
-}
-
-static const char *publish_at(const char *path)
-{
-	at(path);
-	return asks_publish();
-}
-
-static struct pool_object *volume_of(const char *name)
-{
-	struct pool_object *volume = pools_find_name(w->pools, RECORD_VOLUME, name);
-	cr_assert_not_null(volume);
-	return volume;
-}
-
-static void close_unused(void)
-{
-	no_device();
-	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
-	world_close(w);
-}
-
-static void let_go(void)
-{
-	for (unsigned i = 0; i < 2; i++) {
-		at(i == 0 ? first_path : second_path);
-		cr_assert_eq(undo_publish(), GRPC_OK);
-	}
-	cr_assert_eq(undo_stage(), GRPC_OK);
-	close_unused();
-}
 
 /* ---- published elsewhere ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NodeStageVolume and what comes after it, of volumes that something happened to behind our back,
  * and with tools that end otherwise than they should. */
-#include "answers.h"
+#include "two_places.h"
 
 #include "backends/backend.h"
 #include "backends/loop/loop.h"
@@ -19,7 +19,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-static char first_path[96], second_path[112];
 static bool grows_online;
 
 bool __wrap_mnt_can_grow_ext4(void);
@@ -43,50 +42,11 @@ int __wrap_op_helper(struct op *op, unsigned fn, const char *key, const void *re
 	return __real_op_helper(op, fn, key, req, req_len, resp, resp_cap, timeout_ms);
 }
 
-static void open_with_volume(enum world_fs fs, bool as_block)
-{
-	open_world(fs, 1, as_block);
-	strcpy(first_path, target_path);
-	snprintf(second_path, sizeof(second_path), "%s-2", first_path);
-	take_id(asks_create("base", EMPTY), "volume_id", volume_id);
-}
-
-static struct pool_object *volume(void)
-{
-	struct pool_object *found = pools_find_name(w->pools, RECORD_VOLUME, "base");
-	cr_assert_not_null(found);
-	return found;
-}
-
-static const char *publish_at(const char *path)
-{
-	snprintf(target_path, sizeof(target_path), "%.95s", path);
-	return asks_publish();
-}
-
-static void close_unused(void)
-{
-	no_device();
-	cr_assert_eq(delete_patiently(volume_id), GRPC_OK);
-	world_close(w);
-}
-
-static void let_go(void)
-{
-	for (unsigned i = 0; i < 2; i++) {
-		snprintf(target_path, sizeof(target_path), "%.95s",
-			i == 0 ? first_path : second_path);
-		cr_assert_eq(undo_publish(), GRPC_OK);
-	}
-	cr_assert_eq(undo_stage(), GRPC_OK);
-	close_unused();
-}
-
 /* ---- the kernel does not say ---- */
 
 static unsigned mounts_known(void)
 {
-	const struct node_volume *node = node_volume_find(volume());
+	const struct node_volume *node = node_volume_find(volume_of("base"));
 	unsigned count = 0;
 	if (node != NULL)
 		list_for_each (link, &node->mounts)
@@ -111,7 +71,7 @@ Test(csi_stage, where_else_it_is_used_is_not_said, .timeout = 300)
 	cr_expect_eq(mounts_known(), 1);
 	says(asks_stage(), "%s", "");
 	cr_expect_eq(mounts_known(), 1);
-	cr_expect_not_null(node_volume_mount_at(node_volume_find(volume()), staging_path));
+	cr_expect_not_null(node_volume_mount_at(node_volume_find(volume_of("base")), staging_path));
 	says(asks_unstage(), "%s", "");
 	cr_assert_eq(rmdir(staging_path), 0);
 	close_unused();
@@ -129,7 +89,7 @@ static void unpublished_by_hand(const char *path)
 Test(csi_stage, the_other_mode_after_an_unmount_by_hand, .timeout = 300)
 {
 	open_with_volume(WORLD_XFS, true);
-	volume()->rec->allow_mode_change = true;
+	volume_of("base")->rec->allow_mode_change = true;
 	fill_image(EXT4);
 	says(asks_stage(), "%s", "");
 	says(publish_at(second_path), "%s", "");
@@ -146,7 +106,7 @@ Test(csi_stage, the_other_mode_after_an_unmount_by_hand, .timeout = 300)
 	cr_expect_eq(mounts_known(), 2);
 	says(asks_stage(), "%s", "");
 	cr_expect_eq(mounts_known(), 1);
-	cr_expect_not_null(node_volume_mount_at(node_volume_find(volume()), staging_path));
+	cr_expect_not_null(node_volume_mount_at(node_volume_find(volume_of("base")), staging_path));
 	let_go();
 }
 
@@ -178,7 +138,7 @@ static void hold_device(void)
 	world_restart(w);
 	world_settle(w);
 	cr_assert_eq(mounts_known(), 0);
-	held = open(node_volume_find(volume())->dev.path, O_RDONLY | O_EXCL | O_CLOEXEC);
+	held = open(node_volume_find(volume_of("base"))->dev.path, O_RDONLY | O_EXCL | O_CLOEXEC);
 	cr_assert_geq(held, 0);
 }
 
@@ -210,7 +170,7 @@ Test(csi_stage, a_tool_that_does_not_end, .timeout = 300)
 	uint64_t began_ns = ring_now_ns(w->reactor.ring);
 	const char *told = asks_stage();
 	snprintf(begins, sizeof(begins), "10: volume base: %s is in use by ",
-		node_volume_find(volume())->dev.path);
+		node_volume_find(volume_of("base"))->dev.path);
 	cr_expect_eq(strncmp(told, begins, strlen(begins)), 0, "%s", told);
 	cr_expect_eq(looks, 61, "60 pauses of 50 ms");
 	cr_expect_geq(ring_now_ns(w->reactor.ring) - began_ns, 3 * UINT64_C(1000000000));
@@ -224,7 +184,7 @@ Test(csi_stage, a_tool_that_does_not_end, .timeout = 300)
 
 static const char *device_of_volume(void)
 {
-	const struct node_volume *node = node_volume_find(volume());
+	const struct node_volume *node = node_volume_find(volume_of("base"));
 	return node != NULL ? node->dev.path : "";
 }
 
@@ -244,7 +204,7 @@ Test(csi_stage, a_check_that_cannot_be_run, .timeout = 300)
 {
 	char path[128];
 	open_with_volume(WORLD_XFS, true);
-	volume()->rec->allow_mode_change = true;
+	volume_of("base")->rec->allow_mode_change = true;
 	block = false;
 	fill_image(EXT4 "; printf '\\3' | dd of=$i bs=1 seek=1082 conv=notrunc"); /* s_state */
 	put_tool("e2fsck", "exit 0");
@@ -289,7 +249,7 @@ Test(csi_stage, a_growth_before_the_mount, .timeout = 300)
 	snprintf(path, sizeof(path), "%s/checked", w->dir);
 	cr_assert_eq(unlink(path), 0);
 	says(asks_stage(), "%s", "");
-	cr_expect_eq(node_volume_find(volume())->fitted_bytes, 20 * MIB);
+	cr_expect_eq(node_volume_find(volume_of("base"))->fitted_bytes, 20 * MIB);
 	let_go();
 }
 
@@ -359,8 +319,8 @@ Test(csi_stage, a_btrfs_gets_its_own_id, .timeout = 300)
 	open_with_volume(WORLD_XFS, false);
 	snprintf(image, sizeof(image), "%s/volumes/base", w->pool_path);
 	cr_assert_eq(truncate(image, 128 * MIB), 0);
-	volume()->rec->size_bytes = 128 * MIB;
-	volume()->rec->fs = FSIMG_BTRFS;
+	volume_of("base")->rec->size_bytes = 128 * MIB;
+	volume_of("base")->rec->fs = FSIMG_BTRFS;
 	fs_type = "btrfs";
 	fill_image("mkfs.btrfs -q -f $i");
 	uuid_in_image(was);
@@ -383,7 +343,7 @@ Test(csi_stage, a_btrfs_gets_its_own_id, .timeout = 300)
 	uuid_in_image(is);
 	cr_expect_eq(memcmp(is, want, 16), 0);
 	w->calls[MNT_MOUNT] = mnt_calls[MNT_MOUNT];
-	volume()->rec->size_bytes = 16 * MIB;
+	volume_of("base")->rec->size_bytes = 16 * MIB;
 	close_unused();
 }
 
@@ -392,7 +352,7 @@ Test(csi_stage, an_ext4_keeps_its_id, .timeout = 300)
 {
 	char script[128], ran[112];
 	open_with_volume(WORLD_XFS, true);
-	volume()->rec->allow_mode_change = true;
+	volume_of("base")->rec->allow_mode_change = true;
 	block = false;
 	fill_image(EXT4);
 	snprintf(ran, sizeof(ran), "%s/ran", w->dir);
@@ -471,16 +431,16 @@ Test(csi_stage, too_early, .timeout = 300)
 	says(asks_stage(), "%s", ""); /* it has one mode alone */
 	cr_assert_eq(undo_stage(), GRPC_OK);
 	world_settle(w);
-	volume()->rec->allow_mode_change = true;
+	volume_of("base")->rec->allow_mode_change = true;
 	says(asks_stage(), "%s", "");
 	w->scan_faults = 1;
 	world_restart(w);
-	volume()->rec->allow_mode_change = true;
+	volume_of("base")->rec->allow_mode_change = true;
 	says(asks_stage(), LOOKED_FOR);
-	cr_expect_null(node_volume_find(volume()));
+	cr_expect_null(node_volume_find(volume_of("base")));
 	world_settle(w);
 	says(asks_stage(), "%s", "");
-	volume()->rec->allow_mode_change = false;
+	volume_of("base")->rec->allow_mode_change = false;
 	w->scan_faults = 1;
 	world_restart(w);
 	w->csi->config.staging = false;

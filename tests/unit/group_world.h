@@ -47,10 +47,7 @@ static inline void find_volumes(void)
 /* sim: NULL: the kernel's ring. */
 static inline void open_pool_in(enum fixture_fs fs, struct ring_sim *sim)
 {
-	fixture_make(&f, fs, false);
-	fixture_open_ring(&f, sim);
-	fixture_open_pools(&f);
-	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	fixture_open_in(&f, fs, sim);
 	for (unsigned i = 0; i < VOLUMES; i++) {
 		char name[8];
 		snprintf(name, sizeof(name), "v%u", i);

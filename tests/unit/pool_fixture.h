@@ -169,12 +169,18 @@ static inline void fixture_reopen_pools(struct fixture *f)
 	fixture_open_pools(f);
 }
 
-static inline void fixture_open(struct fixture *f, enum fixture_fs fs)
+/* sim: NULL: the kernel's ring. */
+static inline void fixture_open_in(struct fixture *f, enum fixture_fs fs, struct ring_sim *sim)
 {
 	fixture_make(f, fs, false);
-	fixture_open_ring(f, NULL);
+	fixture_open_ring(f, sim);
 	fixture_open_pools(f);
 	cr_assert_eq(pool_state(f->pool), POOL_READY, "%s", pool_why(f->pool));
+}
+
+static inline void fixture_open(struct fixture *f, enum fixture_fs fs)
+{
+	fixture_open_in(f, fs, NULL);
 }
 
 static inline void fixture_close(struct fixture *f)
@@ -235,13 +241,15 @@ static inline struct record fixture_volume(const char *name, uint64_t size_bytes
 		.kind = RECORD_VOLUME, .name = name, .size_bytes = size_bytes, .block_size = 512};
 }
 
-/* source: NULL builds an empty image; it is shared unless the record says thick. */
-static inline enum err_code fixture_build(struct fixture *f, const struct record *rec,
-	struct pool_object *source, struct pool_object **ret)
+/* source: NULL builds an empty image; it is shared unless the record says thick. moves: it keeps
+ * its identity. What is said of a failure is in *ret_err. */
+static inline enum err_code fixture_build_as(struct fixture *f, const struct record *rec,
+	struct pool_object *source, bool moves, struct pool_object **ret, struct err *ret_err)
 {
 	struct pool_build b;
 	struct pool_clone c;
 	cr_assert_eq(pool_build_init(&b, &f->reactor, f->pool, rec), 0);
+	b.keeps_identity = moves;
 	if (source != NULL) {
 		pool_clone_init(&c, source);
 		c.build = &b;
@@ -254,9 +262,18 @@ static inline enum err_code fixture_build(struct fixture *f, const struct record
 	enum err_code code = fixture_run(f, &b.op);
 	if (ret != NULL)
 		*ret = b.ret_object;
-	if (code != ERR_OK)
-		fprintf(stderr, "build: %s: %s\n", b.op.err.step, b.op.err.message);
+	*ret_err = b.op.err;
 	pool_build_free(&b);
+	return code;
+}
+
+static inline enum err_code fixture_build(struct fixture *f, const struct record *rec,
+	struct pool_object *source, struct pool_object **ret)
+{
+	struct err err;
+	enum err_code code = fixture_build_as(f, rec, source, false, ret, &err);
+	if (code != ERR_OK)
+		fprintf(stderr, "build: %s: %s\n", err.step, err.message);
 	return code;
 }
 

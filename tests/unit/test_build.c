@@ -86,26 +86,9 @@ int __wrap_ioctl(int fd, unsigned long request, ...)
 
 static struct err told;
 
-/* As fixture_build(), and what it says. */
 static enum err_code build(const struct record *rec, struct pool_object *source, bool moves)
 {
-	struct pool_build b;
-	struct pool_clone c;
-	cr_assert_eq(pool_build_init(&b, &f.reactor, f.pool, rec), 0);
-	b.keeps_identity = moves;
-	if (source != NULL) {
-		pool_clone_init(&c, source);
-		c.build = &b;
-		b.share_object = rec->thick ? NULL : source;
-		b.fill = pool_clone_fill;
-		b.fill_end = pool_clone_fill_end;
-		b.fill_arg = &c;
-		b.fill_writes = true;
-	}
-	enum err_code code = fixture_run(&f, &b.op);
-	told = b.op.err;
-	pool_build_free(&b);
-	return code;
+	return fixture_build_as(&f, rec, source, moves, NULL, &told);
 }
 
 static void says(enum err_code code, const char *part)

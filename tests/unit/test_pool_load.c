@@ -107,10 +107,7 @@ static struct ring_sim sim;
 static void open_world(enum fixture_fs fs)
 {
 	failing.in_loop = true;
-	fixture_make(&f, fs, false);
-	fixture_open_ring(&f, &sim);
-	fixture_open_pools(&f);
-	cr_assert_eq(pool_state(f.pool), POOL_READY, "%s", pool_why(f.pool));
+	fixture_open_in(&f, fs, &sim);
 	fixture_make_volume(&f, "v", RAW_MIB);
 }
 
