@@ -22,7 +22,7 @@
 
 /* ---- what the volume has ---- */
 
-uint8_t *move_expected;
+uint8_t move_expected[SIZE];
 
 int move_open_source(void)
 {
@@ -49,7 +49,6 @@ void move_change(void)
 void move_expect(void)
 {
 	int fd = move_open_source();
-	move_expected = move_expected != NULL ? move_expected : malloc(SIZE);
 	cr_assert_eq(pread(fd, move_expected, SIZE, 0), SIZE);
 	close(fd);
 }
@@ -132,7 +131,7 @@ void move_at_one(const char *after)
 void move_taken(const char *after)
 {
 	char path[128];
-	uint8_t *got = malloc(SIZE);
+	static uint8_t got[SIZE];
 	move_at_one(after);
 	cr_assert(move_is_in(w->pools), "after %s", after);
 	const struct record *rec = pools_find_name(w->pools, RECORD_VOLUME, "source")->rec;
@@ -147,7 +146,6 @@ void move_taken(const char *after)
 		cr_assert_eq(memcmp(got + at, move_expected + at, PIECE), 0, "at %u after %s", at,
 			after);
 	close(fd);
-	free(got);
 	ring_sim_settle(w->reactor.ring, 2 * TRANSFER_LOOK_MS);
 	assert_nothing_left();
 	cr_assert(list_empty(&far.transfer->stills));
@@ -172,6 +170,5 @@ void open_move(enum world_fs fs, uint64_t seed)
 void close_move(void)
 {
 	move_undo();
-	free(move_expected);
 	close_both();
 }

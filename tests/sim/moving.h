@@ -15,7 +15,7 @@ int move_open_source(void);
 void move_change(void);
 /* What the source has now is what move_taken() asks for. */
 void move_expect(void);
-extern uint8_t *move_expected; /* SIZE of them; whoever is last frees it */
+extern uint8_t move_expected[SIZE];
 
 /* What a controller does: a grant and its offer; TakeVolume; both. move_message is the last one's.
  */

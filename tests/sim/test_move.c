@@ -334,7 +334,6 @@ static void fail_each(enum world_fs fs, bool steps)
 	cr_assert_gt(n, steps ? 30 : 20);
 	cr_assert_gt(left, 0);
 	cr_assert(finished > 0 || !steps);
-	free(move_expected);
 	close_both();
 }
 
@@ -397,7 +396,6 @@ Test(move, connection_is_cut, .timeout = 120)
 		if (channel_local.messages - before <= at)
 			break;
 	}
-	free(move_expected);
 	close_both();
 }
 

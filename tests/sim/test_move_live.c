@@ -271,8 +271,6 @@ static void open_lent(uint64_t seed)
 static void close_lent(void)
 {
 	far_exports_down();
-	free(move_expected);
-	move_expected = NULL;
 	close_both();
 }
 
@@ -451,14 +449,12 @@ static bool is_in_the_way;
 
 static void write_much(unsigned bytes)
 {
-	uint8_t *much = malloc(bytes);
+	static uint8_t much[SIZE];
 	int fd = move_open_source();
-	cr_assert_not_null(much);
 	memset(much, 0x30 + (int)++writes, bytes);
 	cr_assert_eq(pwrite(fd, much, bytes, SIZE - bytes), bytes);
 	cr_assert_eq(fsync(fd), 0);
 	close(fd);
-	free(much);
 	move_expect();
 }
 
