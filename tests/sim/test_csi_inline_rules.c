@@ -258,6 +258,17 @@ Test(csi_inline, has_mount_flags_of_its_own, .timeout = 300)
 	nothing_left();
 }
 
+Test(csi_inline, of_a_pool_that_is_not_ready, .timeout = 300)
+{
+	open_inline(WORLD_XFS, 1);
+	struct pool *pool = pools_at(w->pools, 0);
+	snprintf(pool->why, sizeof(pool->why), "it is on a journey");
+	pool->life = POOL_MUTE;
+	refuses("14: it is on a journey");
+	pool->life = POOL_SERVED;
+	nothing_left();
+}
+
 /* An image's copy stays in its pool. */
 Test(csi_inline, of_an_image_is_in_its_pool, .timeout = 300)
 {

@@ -5,7 +5,10 @@
 
 #include "pool/private.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <linux/capability.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <sys/prctl.h>
 
@@ -185,6 +188,63 @@ Test(template, single_flight)
 	cr_assert_eq(mkfs_runs, 2);
 	cr_assert_eq(fixture_count(&f, "templates"), 2);
 	cr_assert_eq(fixture_count_fds(&f), fds);
+	fixture_close(&f);
+}
+
+/* Of those who wait, one gets no descriptor. */
+static bool dup_fails;
+
+int __real_fcntl64(int fd, int cmd, ...);
+int __wrap_fcntl64(int fd, int cmd, ...);
+
+int __wrap_fcntl64(int fd, int cmd, ...)
+{
+	va_list ap;
+	va_start(ap, cmd);
+	long arg = va_arg(ap, long);
+	va_end(ap);
+	if (cmd == F_DUPFD_CLOEXEC && dup_fails) {
+		dup_fails = false;
+		errno = EMFILE;
+		return -1;
+	}
+	return __real_fcntl64(fd, cmd, arg);
+}
+
+static void after_mkfs(void *arg, const char *op_name, const char *step, uint64_t ns)
+{
+	(void)arg;
+	(void)op_name;
+	(void)ns;
+	dup_fails |= strcmp(step, "mkfs") == 0;
+}
+
+Test(template, one_who_waits_gets_no_descriptor)
+{
+	enum { COUNT = 3 };
+	static struct pool_template templates[COUNT];
+	struct fixture f;
+	unsigned without = 0;
+	if (!have("mkfs.ext4"))
+		cr_skip_test("mkfs is not installed");
+	fixture_open(&f, FIXTURE_DIR);
+	f.observer.after = after_mkfs;
+	struct fsimg_spec spec = spec_of(FSIMG_EXT4);
+	for (unsigned i = 0; i < COUNT; i++) {
+		pool_template_init(&templates[i], &f.reactor, f.pool, &spec);
+		templates[i].op.on_end = count_end;
+		op_start(&templates[i].op);
+	}
+	while (ended < COUNT)
+		fixture_turn(&f);
+	cr_assert_not(dup_fails);
+	for (unsigned i = 0; i < COUNT; i++) {
+		bool has = templates[i].fd >= 0;
+		cr_assert_eq(op_failed(&templates[i].op), !has);
+		without += !has;
+		fd_close(&templates[i].fd);
+	}
+	cr_assert_eq(without, 1);
 	fixture_close(&f);
 }
 
