@@ -111,7 +111,7 @@ def changes(line, before):
     for kind, pattern, becomes in SWAPS:
         for found in re.finditer(pattern, line):
             yield kind, found.start(1), found.end(1), becomes[found[1]]
-    for found in re.finditer(r"(?<![\w.])\d+(?![\w.])", line):
+    for found in re.finditer(r"(?<![\w.-])\d+(?![\w.])", line):  # not of -1, for none: -2 is none, too
         yield "a constant off by one", found.start(), found.end(), str(int(found[0]) + 1)
     span = condition(line)
     if span:

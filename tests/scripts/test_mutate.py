@@ -37,6 +37,7 @@ int f(int a)
 		b = g(a,
 			b);
 	}
+	b = -1;
 	return 0;
 }
 int g(int a, int b);
@@ -48,7 +49,8 @@ SAID = {
     18: {'while (a >= b && b > a) {', 'while (a < b && b <= a) {', 'while (a <= b && b > a) {', 'while (a < b && b >= a) {',
          'while (a < b || b > a) {'},
     19: {';'},
-    23: {'return -5;', 'return 1;'},
+    23: {';'},
+    24: {'return -5;', 'return 1;'},
 }
 
 # One function for each way in which a change of it may end.
@@ -107,7 +109,7 @@ class Mutate(unittest.TestCase):
 
     def test_the_body_of_a_line(self):
         lines = SOURCE.split('\n')
-        self.assertEqual(mutate.function_of(lines, 16), range(10, 24))
+        self.assertEqual(mutate.function_of(lines, 16), range(10, 25))
 
     def test_a_file_that_is_not_there(self):
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
