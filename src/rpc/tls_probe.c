@@ -91,7 +91,8 @@ static int say_failure(SSL *ssl, const char *what, struct err *err)
 	if (verdict != X509_V_OK)
 		return err_set(err, ERR_PRECONDITION, "its certificate is not trusted: %s",
 			openssl.X509_verify_cert_error_string(verdict));
-	if (openssl.ERR_peek_error() != 0)
+	unsigned long first = openssl.ERR_peek_error();
+	if (first != 0 && ERR_GET_REASON(first) != SSL_R_UNEXPECTED_EOF_WHILE_READING)
 		return err_set(err, ERR_PRECONDITION, "%s: %s", what, tls_library_error());
 	return err_set(err, ERR_UNAVAILABLE, "%s: the connection ended or said nothing", what);
 }
