@@ -245,6 +245,30 @@ Test(chore_kernel, a_turn_has_time_for_so_much)
 	cr_assert_str_eq(order, "abca");
 }
 
+/* For metrics: the time of all turns, that of the longest, and in which bucket each one is. */
+Test(chore_kernel, what_turns_took_is_counted)
+{
+	struct probe p[1];
+	probes_init(p, 1);
+	p[0].burns = true;
+	ring_chore_want(ring, &p[0].chore);
+	turn(1);
+	const struct ring_stats *stats = ring_stats(ring);
+	uint64_t first_ns = stats->turn_ns, counted = 0;
+	cr_assert_geq(first_ns, RING_CHORES_TURN_NS);
+	cr_assert_eq(stats->longest_turn_ns, first_ns);
+	cr_assert_eq(stats->turn.count[hist_bucket(first_ns)], 1);
+	ring_chore_want(ring, &p[0].chore);
+	turn(1);
+	uint64_t second_ns = stats->turn_ns - first_ns;
+	cr_assert_geq(second_ns, RING_CHORES_TURN_NS);
+	cr_assert_eq(stats->longest_turn_ns, second_ns > first_ns ? second_ns : first_ns);
+	cr_assert_geq(stats->turn.count[hist_bucket(second_ns)], 1);
+	for (uint32_t i = 0; i < HIST_BUCKETS; i++)
+		counted += stats->turn.count[i];
+	cr_assert_eq(counted, stats->turns);
+}
+
 Test(chore, stands_behind_others_at_the_disk)
 {
 	struct io_uring_sqe sqe = {0};

@@ -407,6 +407,31 @@ Test(hostile, a_turn_does_so_much_and_no_more)
 	buf_free(&body);
 }
 
+/* What waited for a turn has the next ones, whether its client has taken the first answers or not.
+ */
+Test(hostile, calls_that_wait_need_no_reader)
+{
+	enum { SMALL = 400 }; /* a turn has not as many, and their answers are no obstacle */
+	p->limits.streams = SMALL;
+	peer_reconnect(p);
+	peer_pump(p);
+	struct buf b = {0};
+	text_frame(&b, "x", 1);
+	for (unsigned i = 0; i < SMALL; i++)
+		peer_request(
+			p, &(struct request){
+				   .path = "/test.v1.Test/Echo", .body = b.data, .len = b.len});
+	const uint8_t *data;
+	ssize_t n;
+	while ((n = nghttp2_session_mem_send(p->client, &data)) > 0)
+		peer_feed(p, data, (size_t)n);
+	cr_assert_leq(world.echoes, H2_TURN_BYTES / H2_TURN_CALL_BYTES);
+	while (p->turns->go.armed)
+		cr_assert_eq(ring_turn(p->ring, false), 0);
+	cr_assert_eq(world.echoes, SMALL);
+	buf_free(&b);
+}
+
 /* Four clients ask for 200 answers at once, and read them; one small call comes after. */
 Test(hostile, a_bystander_waits_for_one_turn)
 {

@@ -211,6 +211,19 @@ Test(tls_library, nothing_can_be_sent)
 	close_pair(&client, &server);
 }
 
+/* Who frees the keys behind the last session does not wait for the turn that it asked for. */
+Test(tls_library, nothing_comes_after_the_end)
+{
+	struct end client;
+	end_open(&client, ring, node, true); /* it wants a turn for its hello */
+	end_close(&client);
+	tls_free(node);
+	node = NULL;
+	uint64_t completed = ring_stats(ring)->completed;
+	turns(ring);
+	cr_assert_eq(ring_stats(ring)->completed, completed);
+}
+
 static X509 *no_certificate(const SSL *ssl)
 {
 	(void)ssl;
