@@ -97,6 +97,8 @@ static bool wait_for_turn(struct h2_stream *s)
 	conn->config.turns->waited++;
 	conn->waiting_bytes += bytes;
 	s->waiting_bytes = bytes;
+	if (list_empty(&conn->ready))
+		credit_renew(conn);
 	list_push(&conn->ready, &s->ready);
 	conn_join(conn);
 	return true;

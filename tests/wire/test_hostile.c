@@ -293,6 +293,14 @@ static void shut_windows(struct peer *q)
 	peer_pump(q);
 }
 
+static void open_windows(struct peer *q)
+{
+	nghttp2_settings_entry open = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 1 << 20};
+	cr_assert_eq(nghttp2_submit_settings(q->client, NGHTTP2_FLAG_NONE, &open, 1), 0);
+	cr_assert_eq(nghttp2_submit_window_update(q->client, NGHTTP2_FLAG_NONE, 0, 1 << 20), 0);
+	peer_pump(q);
+}
+
 /* ---- memory ---- */
 
 enum { CLIENTS = 20, LARGE = 4000000 };
@@ -407,6 +415,84 @@ Test(hostile, a_turn_does_so_much_and_no_more)
 	buf_free(&body);
 }
 
+static void ask_small(struct peer *q, const struct buf *body, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		peer_request(q, &(struct request){.path = "/test.v1.Test/Echo",
+					.body = body->data,
+					.len = body->len});
+	const uint8_t *data;
+	ssize_t n;
+	while ((n = nghttp2_session_mem_send(q->client, &data)) > 0)
+		peer_feed(q, data, (size_t)n);
+}
+
+/* Four clients ask for 200 answers at once, and read them; one small call comes after. How many
+ * turns it takes. */
+static unsigned turns_beside_the_greedy(void)
+{
+	struct buf body = middle_request();
+	struct peer *greedy[4];
+	for (unsigned i = 0; i < 4; i++) {
+		greedy[i] = peer_beside();
+		open_windows(greedy[i]);
+	}
+	unsigned before = world.echoes;
+	for (unsigned i = 0; i < 4; i++)
+		ask_much(greedy[i], &body);
+	struct buf b = {0};
+	text_frame(&b, "me", 2);
+	int32_t id = (int32_t)nghttp2_session_get_next_stream_id(p->client);
+	ask_small(p, &b, 1);
+	unsigned turns = 0;
+	for (; answer_at(p, id)->grpc == -1 && turns < 100; turns++) {
+		cr_assert_eq(ring_turn(p->ring, false), 0);
+		for (unsigned i = 0; i < 4; i++)
+			take_answers(greedy[i]);
+		take_answers(p);
+	}
+	assert_text(p, id, "me", 2);
+	cr_assert_leq(world.echoes - before, (turns + 1) * (H2_TURN_BYTES / MIDDLE + 1),
+		"%u echoes, %u turns", world.echoes - before, turns);
+	for (unsigned i = 0; i < 4; i++) {
+		peer_pump(greedy[i]);
+		peer_leave(greedy[i]);
+	}
+	cr_assert_eq(world.echoes - before, 4 * CALLS + 1);
+	buf_free(&body);
+	buf_free(&b);
+	return turns;
+}
+
+Test(hostile, a_bystander_waits_for_one_turn)
+{
+	unsigned turns = turns_beside_the_greedy();
+	cr_assert_leq(turns, 2, "%u turns", turns);
+}
+
+/* What a client has had counts less with each turn that passes, and then not at all. */
+Test(hostile, a_bystander_that_had_much_before)
+{
+	static const unsigned passed[] = {LARGE / H2_TURN_SHARE * 2, LARGE / H2_TURN_SHARE - 3};
+	static const unsigned most[] = {2, 6};
+	struct buf b = {0};
+	uint8_t *text = calloc(1, LARGE);
+	text_frame(&b, text, LARGE);
+	for (unsigned i = 0; i < 2; i++) {
+		int32_t id = peer_request(
+			p, &(struct request){
+				   .path = "/test.v1.Test/Echo", .body = b.data, .len = b.len});
+		peer_pump(p);
+		assert_text(p, id, text, LARGE);
+		for (unsigned turn = 0; turn < passed[i]; turn++)
+			cr_assert_eq(ring_turn(p->ring, false), 0);
+		unsigned turns = turns_beside_the_greedy();
+		cr_assert_leq(turns, most[i], "%u turns after %u", turns, passed[i]);
+	}
+	free(text);
+	buf_free(&b);
+}
+
 /* What waited for a turn has the next ones, whether its client has taken the first answers or not.
  */
 Test(hostile, calls_that_wait_need_no_reader)
@@ -417,14 +503,7 @@ Test(hostile, calls_that_wait_need_no_reader)
 	peer_pump(p);
 	struct buf b = {0};
 	text_frame(&b, "x", 1);
-	for (unsigned i = 0; i < SMALL; i++)
-		peer_request(
-			p, &(struct request){
-				   .path = "/test.v1.Test/Echo", .body = b.data, .len = b.len});
-	const uint8_t *data;
-	ssize_t n;
-	while ((n = nghttp2_session_mem_send(p->client, &data)) > 0)
-		peer_feed(p, data, (size_t)n);
+	ask_small(p, &b, SMALL);
 	cr_assert_leq(world.echoes, H2_TURN_BYTES / H2_TURN_CALL_BYTES);
 	while (p->turns->go.armed)
 		cr_assert_eq(ring_turn(p->ring, false), 0);
@@ -432,39 +511,25 @@ Test(hostile, calls_that_wait_need_no_reader)
 	buf_free(&b);
 }
 
-/* Four clients ask for 200 answers at once, and read them; one small call comes after. */
-Test(hostile, a_bystander_waits_for_one_turn)
+/* Clients share what answers cost and not the number of them. */
+Test(hostile, small_calls_go_before_many_large_ones)
 {
-	struct buf body = middle_request();
-	struct peer *greedy[4];
-	for (unsigned i = 0; i < 4; i++)
-		greedy[i] = peer_beside();
-	for (unsigned i = 0; i < 4; i++)
-		ask_much(greedy[i], &body);
-	struct buf b = {0};
-	text_frame(&b, "me", 2);
-	int32_t id = peer_request(
-		p, &(struct request){.path = "/test.v1.Test/Echo", .body = b.data, .len = b.len});
-	const uint8_t *data;
-	ssize_t n;
-	while ((n = nghttp2_session_mem_send(p->client, &data)) > 0)
-		peer_feed(p, data, (size_t)n);
-	unsigned turns = 0;
-	for (; answer_at(p, id)->grpc == -1 && turns < 100; turns++) {
-		cr_assert_eq(ring_turn(p->ring, false), 0);
-		for (unsigned i = 0; i < 4; i++)
-			take_answers(greedy[i]);
-		take_answers(p);
-	}
-	assert_text(p, id, "me", 2);
-	cr_assert_leq(turns, 2, "%u turns", turns);
-	cr_assert_leq(world.echoes, 3 * (H2_TURN_BYTES / MIDDLE + 1), "%u echoes, %u turns",
-		world.echoes, turns);
-	for (unsigned i = 0; i < 4; i++) {
-		peer_pump(greedy[i]);
-		peer_leave(greedy[i]);
-	}
-	cr_assert_eq(world.echoes, 4 * CALLS + 1);
+	enum { SMALL = 100 };
+	struct buf body = middle_request(), b = {0};
+	struct peer *greedy = peer_beside();
+	text_frame(&b, "x", 1);
+	open_windows(greedy);
+	ask_much(greedy, &body);
+	take_answers(greedy);
+	unsigned before = world.echoes;
+	ask_small(p, &b, SMALL);
+	cr_assert_eq(world.echoes, before);
+	cr_assert_eq(ring_turn(p->ring, false), 0);
+	take_answers(p);
+	for (int32_t id = 1; id < 2 * SMALL; id += 2)
+		assert_text(p, id, "x", 1);
+	peer_pump(greedy);
+	peer_leave(greedy);
 	buf_free(&body);
 	buf_free(&b);
 }
@@ -520,10 +585,7 @@ Test(hostile, calls_that_wait_can_end)
 	/* The others have their turn, and nothing is counted of any then. */
 	const struct h2_conn *conn = container_of(p->session, struct h2_conn, base);
 	cr_assert_gt(conn->waiting_bytes, 0);
-	nghttp2_settings_entry open = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 1 << 20};
-	cr_assert_eq(nghttp2_submit_settings(p->client, NGHTTP2_FLAG_NONE, &open, 1), 0);
-	cr_assert_eq(nghttp2_submit_window_update(p->client, NGHTTP2_FLAG_NONE, 0, 1 << 20), 0);
-	peer_pump(p);
+	open_windows(p);
 	cr_assert_eq(world.echoes, CALLS);
 	cr_assert_eq(conn->waiting_bytes, 0);
 	cr_assert_eq(peer_streams(p), 0);
