@@ -19,7 +19,7 @@
 
 /* ---- the functions ---- */
 
-enum { FN_SAY, FN_EARLY, FN_MORE, FN_PEEK, FN_SELF, FN_COUNT };
+enum { FN_SAY, FN_EARLY, FN_MORE, FN_PEEK, FN_SELF, FN_SIGNALS, FN_COUNT };
 
 static int own_fd; /* in the helper */
 
@@ -77,12 +77,31 @@ static int fn_self(const void *req, size_t req_len, void *resp, size_t *resp_len
 	return 0;
 }
 
+static void on_signal(int sig)
+{
+	(void)sig;
+}
+
+/* Lets signals interrupt it, and ends as one does that was interrupted. */
+static int fn_signals(const void *req, size_t req_len, void *resp, size_t *resp_len)
+{
+	const struct sigaction action = {.sa_handler = on_signal};
+	(void)req;
+	(void)req_len;
+	(void)resp;
+	*resp_len = 0;
+	sigaction(SIGUSR1, &action, NULL);
+	errno = EINTR;
+	return -EINTR;
+}
+
 static helper_fn *const table[FN_COUNT] = {
 	[FN_SAY] = fn_say,
 	[FN_EARLY] = fn_early,
 	[FN_MORE] = fn_more,
 	[FN_PEEK] = fn_peek,
 	[FN_SELF] = fn_self,
+	[FN_SIGNALS] = fn_signals,
 };
 
 /* ---- the driver ---- */
@@ -113,14 +132,22 @@ static int ended(pid_t pid)
 	return WEXITSTATUS(status);
 }
 
-static void ask(int fd, unsigned fn, uint32_t resp_cap, const char *text)
+/* False: the helper has so many requests before it that there is no room for one more. */
+static bool ask_with(int fd, unsigned fn, uint32_t resp_cap, const char *text, int flags)
 {
 	struct helper_request request = {.fn = fn, .resp_cap = resp_cap};
 	char message[256];
 	memcpy(message, &request, sizeof(request));
 	memcpy(message + sizeof(request), text, strlen(text));
 	ssize_t len = (ssize_t)(sizeof(request) + strlen(text));
-	cr_assert_eq(send(fd, message, (size_t)len, 0), len);
+	ssize_t n = send(fd, message, (size_t)len, flags);
+	cr_assert(n == len || (n < 0 && errno == EAGAIN));
+	return n == len;
+}
+
+static void ask(int fd, unsigned fn, uint32_t resp_cap, const char *text)
+{
+	cr_assert(ask_with(fd, fn, resp_cap, text, 0));
 }
 
 /* The length of what came with it. */
@@ -187,6 +214,45 @@ Test(helper_child, gives_up_what_it_does_not_need)
 	cr_assert_eq(answered(fd, 0, text), sizeof(all));
 	memcpy(&all, text, sizeof(all));
 	cr_assert_eq(all, 15);
+	close(fd);
+	cr_assert_eq(ended(pid), EXIT_SUCCESS);
+}
+
+/* Returns when it sleeps. */
+static void until_it_waits(pid_t pid)
+{
+	char path[64], state = 'R';
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	while (state != 'S') {
+		FILE *file = fopen(path, "re");
+		cr_assert_not_null(file);
+		cr_assert_eq(fscanf(file, "%*d (%*[^)]) %c", &state), 1);
+		fclose(file);
+		cr_assert_neq(state, 'Z', "it has ended");
+	}
+}
+
+/* While it waits for a call, while it waits for room for an answer, and within a call. */
+Test(helper_child, a_signal_changes_nothing)
+{
+	char text[256];
+	int fd;
+	pid_t pid = serve(&fd);
+	ask(fd, FN_SIGNALS, 64, "");
+	cr_assert_eq(answered(fd, -EINTR, text), 0);
+	until_it_waits(pid);
+	cr_assert_eq(kill(pid, SIGUSR1), 0);
+	ask(fd, FN_SAY, 64, "one");
+	cr_assert_eq(answered(fd, 0, text), strlen("one"));
+	unsigned asked = 0;
+	for (unsigned i = 0; i < 2; i++) { /* there is room for answers to the first */
+		while (ask_with(fd, FN_SAY, 64, "many", MSG_DONTWAIT))
+			asked++;
+		until_it_waits(pid);
+	}
+	cr_assert_eq(kill(pid, SIGUSR1), 0);
+	for (; asked > 0; asked--)
+		cr_assert_eq(answered(fd, 0, text), strlen("many"));
 	close(fd);
 	cr_assert_eq(ended(pid), EXIT_SUCCESS);
 }
