@@ -536,6 +536,20 @@ Test(helper, a_helper_that_dies_fails_its_call_and_is_replaced)
 	cr_assert_eq(finish(&c), 0);
 }
 
+/* Whoever asks once more with the same call is not told the answer of before. */
+Test(helper, no_answer_is_left_of_the_call_before)
+{
+	struct call c;
+	submit(&c, FN_DOUBLE, "volume", 10000);
+	cr_assert_eq(finish(&c), 0);
+	cr_assert_eq(c.call.resp_len, 8);
+	c.call.fn = FN_EXIT;
+	c.ends = 0;
+	cr_assert_eq(helpers_submit(helpers, &c.call), 0);
+	cr_assert_eq(finish(&c), -EPIPE);
+	cr_assert_eq(c.call.resp_len, 0);
+}
+
 Test(helper, one_killed_in_a_call)
 {
 	/* All the warm ones hang, whichever is killed; its call alone fails. */
