@@ -513,9 +513,7 @@ Test(hostile, small_calls_go_before_many_large_ones)
 	open_windows(greedy);
 	ask(greedy, &body, CALLS);
 	take_answers(greedy);
-	unsigned before = world.echoes;
 	ask(p, &b, SMALL);
-	cr_assert_eq(world.echoes, before);
 	cr_assert_eq(ring_turn(p->ring, false), 0);
 	take_answers(p);
 	for (int32_t id = 1; id < 2 * SMALL; id += 2)
