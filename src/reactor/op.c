@@ -77,7 +77,6 @@ static void step_ended(struct op *op, int r)
 		return;
 	}
 	succeed(op, current(op)->flags);
-	op->call = NULL;
 	op->ran |= (uint64_t)1 << op->at;
 	op->at++;
 }
