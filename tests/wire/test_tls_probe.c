@@ -266,6 +266,22 @@ Test(tls_probe, addresses_that_are_none)
 	}
 }
 
+/* Brackets that belong together are no part of the host's name. A port that is none is refused
+ * before the name is asked for. */
+Test(tls_probe, names_and_brackets)
+{
+	static const char *const rows[][2] = {
+		{"[h]", "h: "}, {"[h", "[h: "}, {"h]", "h]: "}, {"h[h]", "h[h]: "}, {"[]", "[]: "}};
+	char address[64];
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		snprintf(address, sizeof(address), "%s:no-such-port", rows[i][0]);
+		struct asking a = ask_alone(ours, address);
+		cr_assert_eq(a.err.code, ERR_UNAVAILABLE);
+		cr_assert_eq(strncmp(a.err.message, rows[i][1], strlen(rows[i][1])), 0, "%s",
+			a.err.message);
+	}
+}
+
 Test(tls_probe, nothing_to_ask_with)
 {
 	struct tls *empty = tls_open_empty("the files are not there");
