@@ -300,7 +300,6 @@ static void open_inner(struct tls_session *s)
 	assert(!s->inner->paced);
 	s->state = TLS_OPEN;
 	s->base.paced = false;
-	s->chatter_ns = ring_now_ns(s->config.ring);
 	s->member.tls->stats.handshakes++;
 	ring_timer_cancel(s->config.ring, &s->timer);
 	read_on(s);
