@@ -5,6 +5,7 @@
 #include "reactor/ring_chore.h"
 #include "reactor/ring_uring.h"
 #include "simring/sim.h"
+#include "unit/sim_time.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -99,6 +100,16 @@ Test(chore, runs_once_and_behind_what_has_completed)
 	ring_post(ring, &p[1].post, 0);
 	turn(3);
 	cr_assert_str_eq(order, "Ba");
+}
+
+Test(chore, one_that_is_wanted_keeps_its_place)
+{
+	struct probe p[2];
+	probes_init(p, 2);
+	for (int i = 0; i < 3; i++)
+		ring_chore_want(ring, &p[i % 2].chore);
+	turn(2);
+	cr_assert_str_eq(order, "ab");
 }
 
 Test(chore, one_that_wants_itself_waits_for_the_next_turn)
@@ -208,6 +219,30 @@ Test(chore, does_not_wait_for_a_long_call)
 	cr_assert(ring_chores_wait(ring));
 	ring_urgent_end(ring);
 	turn(RING_CHORES_PAUSE);
+}
+
+/* How long a chore waits counts from where it is wanted and a call is under way. */
+Test(chore, each_wait_is_as_long)
+{
+	struct probe p[1];
+	probes_init(p, 1);
+	ring_urgent_begin(ring);
+	sim_pass_ms(ring, RING_CHORES_WAIT_MS / 2 + 1);
+	ring_chore_want(ring, &p[0].chore);
+	sim_pass_ms(ring, RING_CHORES_WAIT_MS / 2 + 1);
+	cr_assert_str_eq(order, "");
+	ring_urgent_end(ring);
+	turn(RING_CHORES_PAUSE + 1);
+	cr_assert_str_eq(order, "a");
+	/* What was left of that wait is nothing to the next. */
+	ring_urgent_begin(ring);
+	ring_chore_want(ring, &p[0].chore);
+	sim_pass_ms(ring, RING_CHORES_WAIT_MS / 2 + 1);
+	cr_assert_str_eq(order, "a");
+	sim_pass_ms(ring, RING_CHORES_WAIT_MS / 2 + 1);
+	turn(1);
+	cr_assert_str_eq(order, "aa");
+	ring_urgent_end(ring);
 }
 
 /* Calls that end and begin all the time: their number never falls, and chores go on all the same.
