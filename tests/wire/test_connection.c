@@ -316,6 +316,23 @@ Test(connection, header_lists)
 	cr_assert_eq(world.echoes, 1);
 }
 
+/* As HTTP/2 counts them: names, values and 32 bytes for each. */
+Test(connection, header_lists_to_the_byte)
+{
+	enum { ALL = 1000 };
+	static const char names_and_values[] = ":methodPOST:schemehttp:path/test.v1.Test/Echo"
+					       ":authoritylocalhostcontent-typeapplication/grpc"
+					       "tetrailersx";
+	char value[ALL] = "";
+	p->limits.header_bytes = ALL;
+	peer_reconnect(p);
+	memset(value, 'h', ALL - 7 * 32 - strlen(names_and_values));
+	assert_answer(p, peer_call(p, "/test.v1.Test/Echo", "x", usual("x", value)), GRPC_OK);
+	value[strlen(value)] = 'h';
+	assert_answer(p, peer_call(p, "/test.v1.Test/Echo", "x", usual("x", value)),
+		GRPC_RESOURCE_EXHAUSTED);
+}
+
 /* ---- leaving ---- */
 
 Test(connection, a_drain_lets_streams_finish)

@@ -47,6 +47,8 @@ static const struct malformed {
 	{"an unknown pseudo-header", LIST({":x", "y"}, GOOD)},
 	{"a response's pseudo-header", LIST({":status", "200"}, GOOD)},
 	{"upper case", LIST(GOOD, {"X-Upper", "y"})},
+	{"a space in a name", LIST(GOOD, {"x y", "z"})},
+	{"a control character in a name", LIST(GOOD, {"x\177", "z"})},
 	{"connection", LIST(GOOD, {"connection", "close"})},
 	{"keep-alive", LIST(GOOD, {"keep-alive", "1"})},
 	{"proxy-connection", LIST(GOOD, {"proxy-connection", "close"})},
@@ -55,6 +57,7 @@ static const struct malformed {
 	{"te", LIST(GOOD, {"te", "gzip"})},
 	{"content-length twice", LIST(GOOD, {"content-length", "4"}, {"content-length", "4"}),
 		.data = "abcd"},
+	{"content-length of nothing", LIST(GOOD, {"content-length", ""})},
 	{"content-length of letters", LIST(GOOD, {"content-length", "four"}), .data = "abcd"},
 	{"content-length too small", LIST(GOOD, {"content-length", "1"}), .data = "abcd"},
 	{"content-length too large", LIST(GOOD, {"content-length", "9"}), .data = "abcd"},
@@ -424,7 +427,7 @@ Test(hostile, a_turn_does_so_much_and_no_more)
  * turns it takes. */
 static unsigned turns_beside_the_greedy(void)
 {
-	struct buf body = middle_request();
+	struct buf body = middle_request(), b = {0};
 	struct peer *greedy[4];
 	for (unsigned i = 0; i < 4; i++) {
 		greedy[i] = peer_beside();
@@ -433,7 +436,6 @@ static unsigned turns_beside_the_greedy(void)
 	unsigned before = world.echoes;
 	for (unsigned i = 0; i < 4; i++)
 		ask(greedy[i], &body, CALLS);
-	struct buf b = {0};
 	text_frame(&b, "me", 2);
 	int32_t id = (int32_t)nghttp2_session_get_next_stream_id(p->client);
 	ask(p, &b, 1);
@@ -586,7 +588,6 @@ Test(hostile, calls_that_wait_end_with_their_connection)
 	open_windows(p);
 	ask(p, &body, CALLS);
 	unsigned ran = world.echoes;
-	cr_assert_lt(ran, CALLS);
 	for (unsigned i = 0; i < 5; i++)
 		cr_assert_eq(nghttp2_submit_ping(p->client, NGHTTP2_FLAG_NONE, NULL), 0);
 	hand_over(p);
