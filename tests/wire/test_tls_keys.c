@@ -589,6 +589,37 @@ Test(tls_keys, a_watch)
 	issued_free(&next);
 }
 
+/* Also when it is replaced alone: a longer chain, the key in another form, a wider trust. */
+Test(tls_keys, each_file_is_watched)
+{
+	struct tls *tls = open_good();
+	struct tls_watch *watch = watch_open(tls);
+	struct issued other = issue_ca();
+	looks(2);
+	FILE *file = cert_file(dir.cert);
+	cr_assert_eq(PEM_write_X509(file, own.cert), 1);
+	cr_assert_eq(PEM_write_X509(file, ca.cert), 1);
+	cert_file_done(file, dir.cert);
+	looks(2);
+	cr_assert_eq(events.good, 1);
+	char next[80];
+	snprintf(next, sizeof(next), "%s.new", dir.key);
+	BIO *bio = BIO_new_file(next, "w");
+	cr_assert_eq(
+		PEM_write_bio_PrivateKey_traditional(bio, own.key, NULL, NULL, 0, NULL, NULL), 1);
+	BIO_free(bio);
+	cr_assert_eq(rename(next, dir.key), 0);
+	looks(2);
+	cr_assert_eq(events.good, 2);
+	two_cas(&ca, &other);
+	looks(2);
+	cr_assert_eq(events.good, 3);
+	cr_assert_eq(events.bad, 0);
+	tls_watch_close(watch);
+	tls_free(tls);
+	issued_free(&other);
+}
+
 /* As kubelet replaces the files of a secret. */
 Test(tls_keys, a_link_that_is_swapped)
 {
