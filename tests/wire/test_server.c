@@ -100,6 +100,7 @@ Test(server, tcp)
 	char tcp[64];
 	snprintf(tcp, sizeof(tcp), "tcp://127.0.0.1:%u", ntohs(address.sin_port));
 	cr_assert_eq(server_listen(server, tcp, &err), 0, "%s", err.message);
+	cr_assert_eq(err.code, ERR_OK, "%s", err.message);
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	cr_assert_eq(connect(fd, (struct sockaddr *)&address, len), 0);
 	fcntl(fd, F_SETFL, O_NONBLOCK);

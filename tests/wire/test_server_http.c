@@ -95,6 +95,7 @@ static void serve_http_for(unsigned connections, unsigned address_connections)
 	snprintf(address, sizeof(address), "127.0.0.1:%u", ntohs(http_address.sin_port));
 	cr_assert_eq(server_open(&server, &config), 0);
 	cr_assert_eq(server_listen_http(server, address, &err), 0, "%s", err.message);
+	cr_assert_eq(err.code, ERR_OK, "%s", err.message);
 }
 
 static void serve_http(unsigned connections)

@@ -80,6 +80,7 @@ static void serve(const struct server_limits *limits)
 		.tls_limits = *limits};
 	cr_assert_eq(server_open(&server, &config), 0);
 	cr_assert_eq(server_listen_tls(server, address, keys, &err), 0, "%s", err.message);
+	cr_assert_eq(err.code, ERR_OK, "%s", err.message);
 }
 
 /* ---- a client ---- */
