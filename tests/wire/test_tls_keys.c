@@ -573,6 +573,9 @@ Test(tls_keys, a_watch)
 	cr_assert_eq(events.bad, 1, "%s", events.why);
 	cr_assert_not_null(strstr(events.why, dir.ca));
 	cr_assert_str_eq(tls_self(tls)->node_id, "next");
+	write_text(dir.ca, "nonsense"); /* written anew */
+	looks(2);
+	cr_assert_eq(events.bad, 1);
 	cr_assert_eq(unlink(dir.ca), 0); /* another reason */
 	looks(6);
 	cr_assert_eq(events.bad, 2);
@@ -583,6 +586,16 @@ Test(tls_keys, a_watch)
 	looks(6);
 	cr_assert_eq(events.good, 2);
 	cr_assert_eq(events.bad, 2);
+
+	/* What was good before is no news; what was bad before is, when it has lasted. */
+	write_cert(dir.ca, &ca);
+	looks(2);
+	cr_assert_eq(events.good, 2);
+	cr_assert_eq(unlink(dir.ca), 0);
+	looks(1);
+	cr_assert_eq(events.bad, 2);
+	looks(2);
+	cr_assert_eq(events.bad, 3);
 	tls_watch_close(watch);
 	tls_watch_close(NULL);
 	tls_free(tls);
