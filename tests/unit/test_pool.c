@@ -819,6 +819,21 @@ Test(pool, grow_thick_goes_on_where_more_is_promised_than_there_is)
 	check_cut_short(2);
 }
 
+/* One whose blocks are not allocated has none of its growth, whatever blocks its file has. */
+Test(pool, grow_sparse_needs_room_for_all_of_it)
+{
+	struct fixture f;
+	fixture_open(&f, FIXTURE_XFS);
+	struct pool_object *o = fixture_make_volume(&f, "sparse", 4 * MIB);
+	cr_assert_eq(fixture_sh("fallocate -l 68M %s/volumes/sparse", f.path), 0);
+	fixture_make_volume(&f, "others", fixture_room(&f).available_bytes - 20 * MIB);
+	uint64_t left = fixture_room(&f).available_bytes;
+	cr_assert_leq(left, 20 * MIB);
+	cr_assert_eq(grow(&f, o, 4 * MIB + left + MIB), ERR_NO_ROOM);
+	cr_assert_eq(grow(&f, o, 4 * MIB + left), ERR_OK);
+	fixture_close(&f);
+}
+
 /* Also by the measure that was under way: its numbers may be older. */
 Test(pool, grow_cut_short_is_measured_again)
 {
