@@ -190,6 +190,74 @@ Test(group, of_shared_and_copied_volumes, .timeout = 60)
 	fixture_close(&f);
 }
 
+/* ---- what is durable ---- */
+
+static struct {
+	ino_t inodes[64];
+	unsigned count;
+} synced;
+
+static int note_sync(void *arg, uint64_t nth, const struct io_uring_sqe *sqe)
+{
+	struct stat st;
+	(void)arg;
+	(void)nth;
+	if (sqe->opcode == IORING_OP_FSYNC && sqe->fsync_flags == 0 && fstat(sqe->fd, &st) == 0 &&
+		synced.count < 64)
+		synced.inodes[synced.count++] = st.st_ino;
+	return 0;
+}
+
+static bool was_synced(const char *sub, const char *key)
+{
+	struct stat st;
+	char path[160];
+	snprintf(path, sizeof(path), "%s/%s/%s", f.path, sub, key);
+	cr_assert_eq(stat(path, &st), 0, "%s", path);
+	for (unsigned i = 0; i < synced.count; i++)
+		if (synced.inodes[i] == st.st_ino)
+			return true;
+	return false;
+}
+
+/* Of each member: whether its file was, and whether its bytes are the volume's. */
+static void expect_synced(bool shared, unsigned copied, bool all)
+{
+	struct pool_group *g = NULL;
+	struct pool_group_part parts[VOLUMES];
+	const char *why;
+	for (unsigned i = 0; i < VOLUMES; i++)
+		parts[i] = (struct pool_group_part){
+			.source = volumes[i], .share = shared && i != copied};
+	synced.count = 0;
+	cr_assert_eq(make_parts("g", parts, &g), ERR_OK);
+	for (unsigned i = 0; i < VOLUMES; i++)
+		cr_expect_eq(was_synced("snapshots", pool_group_member(g, i, &why)->key),
+			all || !parts[i].share, "%u of %u", i, copied);
+	cr_expect_eq(was_synced("snapshots", "."), all);
+	cr_expect(was_synced("groups", "."));
+	cr_assert_eq(drop(g), ERR_OK);
+	fixture_settle(&f);
+}
+
+/* Bytes that were written, before anything says that they are there; where there is not one log,
+ * also what was shared, and the names. */
+Test(group, is_durable_when_it_is_there, .timeout = 60)
+{
+	static const struct {
+		enum fixture_fs fs;
+		bool shares, one_log;
+	} all[] = {{FIXTURE_XFS, true, true}, {FIXTURE_EXT4, false, true},
+		{FIXTURE_NO_JOURNAL, false, false}, {FIXTURE_BTRFS, true, false}};
+	struct ring_sim sim = {.fault = note_sync};
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		open_pool_in(all[i].fs, &sim);
+		for (unsigned copied = 0; copied <= VOLUMES; copied++)
+			expect_synced(all[i].shares, copied, !all[i].one_log);
+		fixture_close(&f);
+	}
+}
+
 /* ---- whatever is cut short, a load finds all of it or nothing ---- */
 
 struct crash {
