@@ -116,6 +116,29 @@ Test(pool_calls, a_hold_by_copy, .timeout = 60)
 	check_holds(FIXTURE_EXT4, 10);
 }
 
+/* Who is told of a hold finds it after a power loss. */
+Test(pool_calls, a_hold_is_durable_before_anybody_is_told, .timeout = 60)
+{
+	/* Its bytes, what says for whom before that has a name, and then both and their names. */
+	enum { SYNCS = 4 };
+	struct pool_hold_make m;
+	open_world(FIXTURE_XFS);
+	fixture_make_volume(&f, "v", RAW_MIB);
+	unsigned fds = fixture_count_fds(&f);
+	for (int nth = 0; nth < SYNCS; nth++) {
+		fail_call("fsync", NULL, nth, EIO);
+		cr_expect_neq(hold_with(&m, "copy"), ERR_OK, "%d", nth);
+		cr_expect(ran_into(&m.op), "%d", nth);
+		pool_hold_make_free(&m);
+		expect_no_hold(fds);
+	}
+	fail_call("fsync", NULL, SYNCS, EIO);
+	cr_expect_eq(hold_with(&m, "copy"), ERR_OK);
+	cr_expect_not(fail_no_call());
+	pool_hold_make_free(&m);
+	fixture_close(&f);
+}
+
 Test(pool_calls, a_hold_that_is_refused, .timeout = 60)
 {
 	char name[4096];
