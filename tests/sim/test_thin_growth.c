@@ -283,6 +283,28 @@ Test(thin_growth, fails_where_nothing_comes_to_be_free, .timeout = 100)
 	close_thin(&f);
 }
 
+/* What the trash could not give back before may be free to go now. */
+Test(thin_growth, a_shortage_looks_into_the_trash, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	char words[128];
+	open_one(&f, &sim, 59);
+	unsigned data = data_mib(&f);
+	f.pool->reserved_bytes = raw_free_mib(&f) * RAW_MIB;
+	cr_assert_eq(fixture_sh("touch %s/trash/0123456789abcdef", f.path), 0);
+	say(words, sizeof(words), data - 6, data);
+	look(&f);
+	cr_assert_not(f.pool->raw->thin.short_of_room);
+	cr_assert_eq(fixture_count(&f, "trash"), 1);
+	say(words, sizeof(words), data - 5, data);
+	look(&f);
+	cr_assert(f.pool->raw->thin.short_of_room);
+	cr_assert_eq(fixture_count(&f, "trash"), 0);
+	f.pool->reserved_bytes = 0;
+	close_thin(&f);
+}
+
 /* Nor is anything taken where nobody knows what is free, or for one that takes no writes. */
 Test(thin_growth, takes_nothing_in_doubt, .timeout = 100)
 {

@@ -93,6 +93,7 @@ static enum err_code format_volume(struct fixture *f, const char *name, unsigned
 {
 	struct formatted *v = formatted_new(f, name, mib);
 	enum err_code code = fixture_run(f, &v->b.op);
+	build_err = v->b.op.err;
 	if (code != ERR_OK)
 		fprintf(stderr, "%s: %s: %s\n", name, v->b.op.err.step, v->b.op.err.message);
 	formatted_free(v);
@@ -184,8 +185,12 @@ Test(thin_templates, dm_thin_refuses, .timeout = 100)
 	static const struct {
 		unsigned long request;
 		int error;
-	} all[] = {{DM_TARGET_MSG, -EIO}, {DM_TARGET_MSG, -EOPNOTSUPP}, {DM_DEV_CREATE, -ENOMEM},
-		{DM_TABLE_LOAD, -ENOMEM}, {DM_TABLE_STATUS, -EIO}};
+		const char *said;
+	} all[] = {{DM_TARGET_MSG, -EIO, "a message to the thin pool of pool p: Input/output"},
+		{DM_TARGET_MSG, -EOPNOTSUPP, "the thin pool of pool p is read-only"},
+		{DM_DEV_CREATE, -ENOMEM, "making the device-mapper device ringvol-thinfill-"},
+		{DM_TABLE_LOAD, -ENOMEM, "loading the table of the device-mapper device"},
+		{DM_TABLE_STATUS, -EIO, "Input/output error"}};
 	struct fixture f;
 	struct ring_sim sim;
 	open_formatting(&f, &sim, 6);
@@ -198,6 +203,7 @@ Test(thin_templates, dm_thin_refuses, .timeout = 100)
 		fake_dm_fail_request = all[i].request;
 		cr_assert_neq(format_volume(&f, "v", 6), ERR_OK, "%u", i);
 		cr_assert_eq(fake_dm_fail_with, 0, "%u", i);
+		says(build_err.message, all[i].said);
 		sweep_trash(&f);
 		check_world(&f, 0, fds);
 	}
