@@ -147,7 +147,6 @@ static int read_one(void *arg, const char *name)
 {
 	struct reading *r = arg;
 	struct pool_found *volume = object_of(r, name);
-	r->map = (struct image_map){0};
 	int res = pool_raw_map(r->dirfd, name, &r->map);
 	if (res == -ENOMEM || res == -EMFILE || res == -ENFILE)
 		return res;
@@ -185,7 +184,6 @@ static int drop_other(void *arg, const char *name)
 static int read_thin_image(struct reading *r, enum thin_device which, struct image_map *ret)
 {
 	const char *name = thin_file_name(which);
-	r->map = (struct image_map){0};
 	int res = pool_raw_map(r->dirfd, name, &r->map);
 	if (res == -ENOMEM || res == -EMFILE || res == -ENFILE)
 		return res;
