@@ -4,6 +4,7 @@
 #include "failing_calls.h"
 #include "raw_fixture.h"
 
+#include "mount/mnt.h"
 #include "pool/amend.h"
 #include "pool/index.h"
 #include "pool/load.h"
@@ -97,6 +98,16 @@ void __wrap_pool_load_clean(struct pool_load *load)
 {
 	loads_cleaned++;
 	__real_pool_load_clean(load);
+}
+
+static struct helper_call *asked; /* the last one */
+
+int __wrap_helpers_submit(struct helpers *helpers, struct helper_call *call);
+int __wrap_helpers_submit(struct helpers *helpers, struct helper_call *call)
+{
+	(void)helpers;
+	asked = call;
+	return 0;
 }
 
 /* ---- the world ---- */
@@ -599,6 +610,84 @@ Test(pool_load, a_look_goes_on_when_the_pools_are_closed, .timeout = 60)
 	for (unsigned i = 0; i < POOL_FDS; i++)
 		fd_close(&fds[i]);
 	fixture_close(&f);
+}
+
+/* ---- whether its path answers ---- */
+
+/* A helper process asks for it. */
+static void answer(int res)
+{
+	while (asked == NULL)
+		fixture_turn(&f);
+	struct helper_call *call = asked;
+	asked = NULL;
+	*(struct mnt_info *)call->resp = (struct mnt_info){.total_bytes = 1000, .avail_bytes = 123};
+	call->on_end(call, res);
+}
+
+static unsigned open_asking(void)
+{
+	open_world(FIXTURE_DIR);
+	unsigned fds = close_and_count();
+	f.reactor.helpers = (struct helpers *)&f;
+	f.pools = start_pools();
+	f.pool = pools_at(f.pools, 0);
+	return fds;
+}
+
+Test(pool_load, a_path_that_does_not_answer_is_asked_again, .timeout = 60)
+{
+	unsigned fds = open_asking();
+	answer(-ETIMEDOUT);
+	cr_expect_eq(pool_state(f.pool), POOL_SICK);
+	expect_said("does not answer: look for errors of its disk in the kernel log");
+	answer(-ETIMEDOUT);
+	answer(0);
+	wait_state(POOL_READY);
+	expect_whole("answered");
+	/* Also once it is loaded; what it has stays. */
+	answer(-ETIMEDOUT);
+	cr_expect_eq(pool_state(f.pool), POOL_SICK);
+	cr_expect_eq(pool_count(f.pool, RECORD_VOLUME), 1);
+	/* No helper could say how full it is; and one can. */
+	answer(-EPIPE);
+	wait_state(POOL_READY);
+	cr_expect_neq(pool_usage(f.pool)->capacity_bytes, 1000);
+	answer(0);
+	cr_expect_eq(pool_usage(f.pool)->capacity_bytes, 1000);
+	cr_expect_eq(pool_usage(f.pool)->free_bytes, 123);
+	expect_whole("answered again");
+	cr_expect_eq(close_and_count(), fds);
+	fixture_close(&f);
+}
+
+/* Nothing is begun then. */
+Test(pool_load, a_path_that_answers_when_the_driver_shuts_down, .timeout = 60)
+{
+	static const int answers[] = {0, -ETIMEDOUT};
+	for (unsigned closed = 0; closed < 2; closed++)
+		for (unsigned i = 0; i < 2; i++) {
+			unsigned fds = open_asking();
+			loads_cleaned = 0;
+			if (closed)
+				pools_close(f.pools);
+			else
+				pools_drain(f.pools);
+			cr_expect_eq(loads_cleaned, 0);
+			answer(answers[i]);
+			cr_expect_eq(loads_cleaned, 1);
+			if (!closed) {
+				cr_expect(pools_idle(f.pools));
+				cr_expect_eq(pool_state(f.pool) == POOL_SICK, answers[i] < 0);
+				pools_close(f.pools);
+			}
+			f.pools = NULL;
+			f.reactor.helpers = NULL;
+			fixture_open_pools(&f);
+			expect_whole("opened again");
+			cr_expect_eq(close_and_count(), fds);
+			fixture_close(&f);
+		}
 }
 
 Test(pool_load, pools_that_cannot_be_opened)
