@@ -545,6 +545,37 @@ Test(raw_pool, goes_and_comes_back)
 	fixture_close(&f);
 }
 
+static struct pool_raw_wait waiter;
+
+static int wait_run(struct op *op)
+{
+	struct fixture *f = container_of(op->reactor, struct fixture, reactor);
+	list_push(&f->pool->raw->waiting, &waiter.link);
+	return op_wait(op);
+}
+
+/* Nobody gives back what lies in a pool that is away. */
+Test(raw_pool, who_waits_for_room_is_told_when_it_goes)
+{
+	static const struct op_step steps[] = {{"wait", .run = wait_run}, {NULL}};
+	struct fixture f;
+	struct op op;
+	raw_open(&f, 32);
+	fixture_settle(&f);
+	op_init(&op, &f.reactor, "waiter", steps, fixture_on_end);
+	waiter.op = &op;
+	fixture_ended = false;
+	op_start(&op);
+	while (list_empty(&f.pool->raw->waiting))
+		fixture_turn(&f);
+	raw_write_header("node-2");
+	wait_state(&f, POOL_MISSING);
+	cr_assert(list_empty(&f.pool->raw->waiting));
+	while (!fixture_ended)
+		fixture_turn(&f);
+	fixture_close(&f);
+}
+
 static void wait_missing(struct fixture *f, const char *why)
 {
 	wait_state(f, POOL_MISSING);
