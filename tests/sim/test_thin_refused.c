@@ -16,8 +16,9 @@ static struct {
 	ino_t ino;
 	int with;
 } sync_fails;
-/* The next attribute cannot be set. */
-static int attribute_fails;
+/* So many attributes of that name are set, and the next one cannot be. */
+static int attribute_fails, attribute_after;
+static const char *failing_attribute = THIN_ACTIVE_XATTR;
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
@@ -35,7 +36,7 @@ int __real_fsetxattr(int fd, const char *name, const void *value, size_t size, i
 int __wrap_fsetxattr(int fd, const char *name, const void *value, size_t size, int flags);
 int __wrap_fsetxattr(int fd, const char *name, const void *value, size_t size, int flags)
 {
-	if (attribute_fails == 0 || strcmp(name, THIN_ACTIVE_XATTR) != 0)
+	if (attribute_fails == 0 || strcmp(name, failing_attribute) != 0 || attribute_after-- > 0)
 		return __real_fsetxattr(fd, name, value, size, flags);
 	errno = attribute_fails;
 	attribute_fails = 0;
@@ -213,6 +214,28 @@ Test(thin_refused, names_that_are_not_durable_go, .timeout = 100)
 	sync_fails.with = ENOSPC;
 	build_fails(&f, &rec, ERR_NO_ROOM, "the records of pool p are full");
 	find_nothing_taken(&f);
+	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
+	check_grown(&f);
+	close_thin(&f);
+}
+
+/* The first or the second: what was taken for both is free again. */
+Test(thin_refused, images_without_a_map_have_no_name, .timeout = 100)
+{
+	struct fixture f;
+	struct ring_sim sim;
+	open_sim(&f, &sim, 71);
+	struct record rec = thin_volume("v", 6);
+	failing_attribute = IMAGE_MAP_XATTR;
+	for (int nth = 0; nth < 2; nth++) {
+		attribute_after = nth;
+		attribute_fails = EIO;
+		build_fails(&f, &rec, ERR_INTERNAL,
+			"making the images of the thin pool of pool p: Input/output error");
+		find_nothing_taken(&f);
+	}
+	failing_attribute = THIN_ACTIVE_XATTR;
+	attribute_after = 0;
 	cr_assert_eq(build(&f, &rec, NULL), ERR_OK);
 	check_grown(&f);
 	close_thin(&f);
