@@ -3,6 +3,7 @@
  * everything is deleted. */
 #include "pool_fixture.h"
 
+#include "pool/build_part.h"
 #include "pool/index.h"
 #include "pool/private.h"
 
@@ -234,6 +235,24 @@ Test(room, more_is_promised_than_there_is)
 		"overcommit");
 	a.has_bytes = 4 * MIB;
 	cr_expect_eq(pool_admit_end(&op, &a, 0), 0, "it has them already");
+}
+
+/* What a copy has written counts as used, and no more as promised; what it had once stays so. */
+Test(room, of_a_copy_that_is_measured)
+{
+	struct pool pool = {.name = "p", .free_bytes = 100 * MIB, .reserved_bytes = 10 * MIB};
+	static struct pool_build b;
+	b.pool = &pool;
+	b.room = (struct pool_admission){
+		.pool = &pool, .bytes = 10 * MIB, .reserved = 10 * MIB, .thick = true};
+	static const struct {
+		uint64_t has, promised, free;
+	} all[] = {{4, 6, 96}, {3, 6, 96}, {4, 6, 96}, {5, 5, 95}, {12, 0, 88}};
+	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		pool_build_measured(&b, all[i].has * MIB);
+		cr_expect_eq(pool.reserved_bytes, all[i].promised * MIB, "%u", i);
+		cr_expect_eq(pool.free_bytes, all[i].free * MIB, "%u", i);
+	}
 }
 
 Test(room, overcommit_is_for_thin_volumes)
